@@ -1,0 +1,69 @@
+package wire
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"time"
+)
+
+// MaxAnnouncementBytes bounds the body of a POST to PathAnnounce.
+const MaxAnnouncementBytes = 4096
+
+// Announcement is what a queue-proxy tells every activator when its user container begins to answer
+// and, with Ready false, when it begins to drain.
+type Announcement struct {
+	Namespace string `json:"namespace"`
+	Revision  string `json:"revision"`
+	Pod       string `json:"pod"`
+	// Address is where to send requests: the pod's IP and the data port of its protocol.
+	Address netip.AddrPort `json:"address"`
+	Ready   bool           `json:"ready"`
+	// ProcessStarted is when queue-proxy's process began; UserReady is when the user container first
+	// answered its readiness probe. Both are by the node's clock.
+	ProcessStarted time.Time `json:"processStarted,omitzero"`
+	UserReady      time.Time `json:"userReady,omitzero"`
+	// Sequence grows with each announcement of one pod, so that one that was overtaken is recognised.
+	Sequence uint64 `json:"sequence"`
+}
+
+// Encode returns a's JSON.
+func (a Announcement) Encode() []byte {
+	data, err := json.Marshal(a)
+	if err != nil {
+		panic(fmt.Sprintf("wire: an announcement of plain fields does not encode: %v", err))
+	}
+	return data
+}
+
+// DecodeAnnouncement reads one announcement from r, at most MaxAnnouncementBytes of it, and refuses
+// one that does not name a pod, its revision and a usable address.
+func DecodeAnnouncement(r io.Reader) (Announcement, error) {
+	data, err := io.ReadAll(io.LimitReader(r, MaxAnnouncementBytes+1))
+	if err != nil {
+		return Announcement{}, fmt.Errorf("read announcement: %w", err)
+	}
+	if len(data) > MaxAnnouncementBytes {
+		return Announcement{}, fmt.Errorf("announcement is longer than %d bytes", MaxAnnouncementBytes)
+	}
+	var a Announcement
+	decoder := json.NewDecoder(bytes.NewReader(data))
+	if err := decoder.Decode(&a); err != nil {
+		return Announcement{}, fmt.Errorf("announcement is not the expected JSON: %w", err)
+	}
+	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
+		return Announcement{}, errors.New("announcement is followed by something else")
+	}
+	switch {
+	case a.Namespace == "" || a.Revision == "" || a.Pod == "":
+		return Announcement{}, errors.New("announcement lacks namespace, revision or pod")
+	case !a.Address.IsValid() || a.Address.Port() == 0:
+		return Announcement{}, errors.New("announcement lacks an address with a port")
+	case a.Address.Addr().IsUnspecified() || a.Address.Addr().IsMulticast():
+		return Announcement{}, fmt.Errorf("announced address %s cannot be a pod's", a.Address)
+	}
+	return a, nil
+}

@@ -1,0 +1,62 @@
+package wire
+
+// Headers between gateway, activator, queue-proxy and their probers (contract sections 5.6 and 6.2).
+const (
+	// HeaderNetworkProbe marks a probe; its value names the component that is meant to answer.
+	HeaderNetworkProbe = "K-Network-Probe"
+	// HeaderNetworkHash carries the hash of the plan that a gateway serves; whoever answers an
+	// ingress probe echoes it.
+	HeaderNetworkHash = "K-Network-Hash"
+	// HeaderProxyRequest says which component of ours has counted the request already.
+	HeaderProxyRequest = "K-Proxy-Request"
+	// HeaderOriginalHost is the Host that the client sent, where a hop had to change Host.
+	HeaderOriginalHost = "K-Original-Host"
+	// HeaderRevision and HeaderNamespace name the revision that a request is for.
+	HeaderRevision  = "Knative-Serving-Revision"
+	HeaderNamespace = "Knative-Serving-Namespace"
+	// HeaderTag and HeaderDefaultRoute carry tag header routing.
+	HeaderTag          = "Knative-Serving-Tag"
+	HeaderDefaultRoute = "Knative-Serving-Default-Route"
+)
+
+// Values of HeaderNetworkProbe. A component answers its own value with 200 and that value as the body.
+const (
+	ProbeQueue     = "queue"     // queue-proxy: is the user container ready?
+	ProbeActivator = "activator" // activator: am I talking to you?
+	ProbeIngress   = "probe"     // whoever it reaches: echo HeaderNetworkHash
+)
+
+// ProxyActivator is the value of HeaderProxyRequest on requests that came through the activator.
+const ProxyActivator = "activator"
+
+// User agents of probes; requests that carry one never count as load.
+const (
+	AgentKubelet         = "kube-probe/" // a prefix
+	AgentActivatorProbe  = "Knative-Activator-Probe"
+	AgentAutoscalerProbe = "Knative-Autoscaling-Probe"
+	AgentIngressProbe    = "Knative-Ingress-Probe"
+)
+
+// Ports (contract sections 1.5, 5.1 and 6.1).
+const (
+	PortHTTP1         = 8012 // queue-proxy and activator, HTTP/1.1 services
+	PortH2C           = 8013 // queue-proxy and activator, h2c services
+	PortTLS           = 8112 // queue-proxy and activator, TLS
+	PortAnnounce      = 8014 // activator, announcements
+	PortDrain         = 8022 // queue-proxy, PathDrain
+	PortMetrics       = 9090 // queue-proxy: one Stat for the autoscaler; components: Prometheus
+	PortUserMetrics   = 9091 // queue-proxy, Prometheus metrics of requests
+	PortProfiling     = 8008 // pprof, when switched on
+	PortStats         = 8080 // autoscaler, PathStats and PathDecisions
+	PortComponentLive = 8080 // controller and webhook, health
+)
+
+// Paths.
+const (
+	PathDrain     = "/wait-for-drain" // queue-proxy: answers when it has drained
+	PathAnnounce  = "/announce"       // activator: POST Announcement
+	PathStats     = "/stats"          // autoscaler: POST of EncodeStats
+	PathDecisions = "/decisions/"     // autoscaler: GET, followed by <namespace>/<revision>
+	PathHealth    = "/healthz"
+	PathMetrics   = "/metrics"
+)
