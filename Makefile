@@ -1,0 +1,54 @@
+# `make up` brings up a real cluster with Ebb on it; `make test` is the whole gate; `make help` lists the rest.
+
+.DEFAULT_GOAL := help
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+
+## Cluster
+
+.PHONY: up down kubeconfig
+up: ## bring up the dev cluster with Ebb and its samples, or bring it up to date
+	@$(DEV) up
+
+down: ## take it down and leave nothing behind
+	@$(DEV) down
+
+kubeconfig: ## print the line that points kubectl at it
+	@$(DEV) kubeconfig
+
+DEV = dev/ctl.sh
+
+## Gate
+
+.PHONY: check format lint generated unit test e2e
+check: format lint generated unit ## format, lint, layering, generated code, unit tests with race and shuffle
+
+format:
+	@bad=$$(git ls-files -co --exclude-standard -- '*.go' | xargs -r ls -d 2>/dev/null | xargs -r gofmt -l); \
+	[ -z "$$bad" ] || { echo "these files are not formatted, run gofmt -w on them:"; echo "$$bad"; exit 1; }
+
+lint:
+	go vet ./...
+	go vet -tags e2e ./test/...
+	go tool staticcheck ./...
+	go tool staticcheck -tags e2e ./test/...
+
+generated: ## generated files are the ones that the generators make
+	@[ ! -x api/generate.sh ] || api/generate.sh --check
+
+unit:
+	go test -race -shuffle=on -p 2 ./...
+
+test: check e2e ## the whole gate, as CI runs it
+
+e2e: up ## the promises to users, on the dev cluster
+	go test -tags e2e -count=1 -timeout 30m ./test/e2e/...
+
+## Benchmarks: programs that print JSON lines
+
+bench-%: ## run one of test/bench/*: coldstart, scaleup, control, proxy, path, autoscaler
+	@go run ./test/bench/$*
+
+.PHONY: help
+help:
+	@awk -F ':.*## ' '/^## /{print "\n" substr($$0, 4)} /^[a-z%0-9-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)

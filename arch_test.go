@@ -1,0 +1,252 @@
+package ebb
+
+import (
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+const module = "ebb.dev/ebb"
+
+// layer is one row of the import table: the packages of this module that a folder may import.
+// A folder may always import what lies under itself. The first row that matches a file counts.
+type layer struct {
+	folder string   // path prefix, relative to the root
+	own    []string // path prefixes of this module
+	// only, when set, lists the prefixes of every package that may be imported besides own; "std"
+	// stands for the standard library.
+	only []string
+	why  string
+}
+
+var std = []string{"std"}
+
+var layers = []layer{
+	{folder: "wire", only: std, why: "queue-proxy carries it into every pod"},
+	{folder: "queue-proxy/limit", only: std, why: "a pure core"},
+	{folder: "activator/pick", only: std, why: "a pure core"},
+	{folder: "autoscaler/window", only: std, why: "a pure core"},
+	{folder: "autoscaler/decide", own: []string{"autoscaler/window"}, only: std, why: "a pure core"},
+	{folder: "autoscaler/zero", only: std, why: "a pure core"},
+	{folder: "api", why: "the public kinds stand on nothing of ours"},
+	{folder: "settings", own: []string{"api"}},
+	{folder: "internal/", own: []string{"internal", "wire"}, why: "leaf libraries know no domain words"},
+	{folder: "queue-proxy", own: []string{"wire", "internal"}, why: "it knows no Kubernetes"},
+	{folder: "activator", own: []string{"api", "settings", "wire", "internal"}},
+	{folder: "autoscaler", own: []string{"api", "settings", "wire", "internal"}},
+	{folder: "ingress", own: []string{"api", "settings", "wire"}},
+	{folder: "controller", own: []string{"api", "settings", "wire", "ingress", "internal"}},
+	{folder: "webhook", own: []string{"api", "settings", "internal"}},
+	{folder: "sim", own: []string{"queue-proxy/limit", "activator/pick", "autoscaler/window", "autoscaler/decide", "autoscaler/zero"},
+		why: "it runs the production cores and no shell"},
+	{folder: "test", own: []string{"api", "wire", "internal"}, why: "a test that links a component tests something else than what runs"},
+	{folder: "samples", only: std, why: "a sample is what a user would write"},
+}
+
+// noKubernetes lists packages that must not reach these folders even through third parties' names.
+var noKubernetes = []string{"k8s.io/", "knative.dev/", "sigs.k8s.io/"}
+
+func TestFoldersImportOnlyWhatTheTableAllows(t *testing.T) {
+	seen := map[string]bool{}
+	walkGo(t, func(file string) {
+		// A test may use what it likes from outside the module, never another folder's inside.
+		isTest := strings.HasSuffix(file, "_test.go")
+		row := slices.IndexFunc(layers, func(l layer) bool {
+			return strings.HasPrefix(file, l.folder+"/") || strings.HasSuffix(l.folder, "/") && strings.HasPrefix(file, l.folder)
+		})
+		if row < 0 {
+			if strings.Contains(file, "/") {
+				t.Errorf("%s lies in a folder without a row in the import table", file)
+			}
+			return
+		}
+		l := layers[row]
+		seen[l.folder] = true
+		for _, imported := range imports(t, file) {
+			ours, isOurs := strings.CutPrefix(imported, module+"/")
+			switch {
+			case isOurs && (under(ours, l.folder) || slices.ContainsFunc(l.own, func(p string) bool { return under(ours, p) })):
+			case isOurs:
+				t.Errorf("%s imports %s, which the import table does not allow %s (%s)", file, imported, l.folder, l.why)
+			case l.only != nil && !isTest && !allowed(imported, l.only):
+				t.Errorf("%s imports %s; %s may import only %v (%s)", file, imported, l.folder, l.only, l.why)
+			case (strings.HasPrefix(file, "queue-proxy/") || strings.HasPrefix(file, "internal/forward/")) && !isTest && allowed(imported, noKubernetes):
+				t.Errorf("%s imports %s: the data path knows no Kubernetes", file, imported)
+			}
+		}
+	})
+	for _, l := range layers {
+		if _, err := os.Stat(strings.TrimSuffix(l.folder, "/")); err == nil && !seen[l.folder] {
+			t.Logf("no Go file under %s", l.folder)
+		}
+	}
+}
+
+func TestMainsAreLists(t *testing.T) {
+	walkGo(t, func(file string) {
+		if path.Base(file) != "main.go" || strings.HasPrefix(file, "samples/") || strings.HasPrefix(file, "test/images/") {
+			return
+		}
+		if n := strings.Count(read(t, file), "\n"); n > 120 {
+			t.Errorf("%s has %d lines, want at most 120: a main parses, builds, runs and stops", file, n)
+		}
+	})
+}
+
+// Names that say nothing about what a package owns.
+var emptyNames = []string{"pkg", "util", "utils", "common", "helpers", "helper", "misc", "base"}
+
+func TestNoFolderHasAnEmptyName(t *testing.T) {
+	walkGo(t, func(file string) {
+		for _, part := range strings.Split(path.Dir(file), "/") {
+			if slices.Contains(emptyNames, part) {
+				t.Errorf("%s lies in a folder named %q, which says nothing", file, part)
+			}
+		}
+	})
+}
+
+var compatRow = regexp.MustCompile("`((?:Test|Fuzz|Benchmark)[A-Za-z0-9_]+)[^`]*`")
+
+// Every row of docs/COMPAT.md ends in the names of tests, and those exist.
+func TestEveryRowOfCompatNamesATestThatExists(t *testing.T) {
+	text, err := os.ReadFile("docs/COMPAT.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tests := testNames(t)
+	for number, line := range strings.Split(string(text), "\n") {
+		cells := strings.Split(strings.Trim(line, "|"), "|")
+		if !strings.HasPrefix(line, "|") || strings.HasPrefix(line, "|--") || strings.HasPrefix(line, "| --") || strings.Contains(line, "| Test |") {
+			continue
+		}
+		if len(cells) < 3 {
+			t.Errorf("docs/COMPAT.md:%d has %d cells, want behaviour, how, test", number+1, len(cells))
+			continue
+		}
+		names := compatRow.FindAllStringSubmatch(cells[len(cells)-1], -1)
+		if len(names) == 0 {
+			t.Errorf("docs/COMPAT.md:%d names no test: %s", number+1, line)
+		}
+		for _, name := range names {
+			if !tests[name[1]] {
+				t.Errorf("docs/COMPAT.md:%d names %s, which does not exist", number+1, name[1])
+			}
+		}
+	}
+}
+
+var linkTarget = regexp.MustCompile(`\]\(([^)#:\s]+)(#[^)]*)?\)`)
+
+func TestDocumentsLinkToFilesThatExist(t *testing.T) {
+	walk(t, func(file string) {
+		if path.Ext(file) != ".md" {
+			return
+		}
+		for _, link := range linkTarget.FindAllStringSubmatch(read(t, file), -1) {
+			if _, err := os.Stat(filepath.Join(filepath.Dir(file), link[1])); err != nil {
+				t.Errorf("%s links to %s, which does not exist", file, link[1])
+			}
+		}
+	})
+}
+
+var testFunction = regexp.MustCompile(`(?m)^func ((?:Test|Fuzz|Benchmark)[A-Za-z0-9_]+)\(`)
+
+func testNames(t *testing.T) map[string]bool {
+	names := map[string]bool{}
+	walk(t, func(file string) {
+		if strings.HasSuffix(file, "_test.go") {
+			for _, name := range testFunction.FindAllStringSubmatch(read(t, file), -1) {
+				names[name[1]] = true
+			}
+		}
+	})
+	return names
+}
+
+func under(name, folder string) bool {
+	folder = strings.TrimSuffix(folder, "/")
+	return name == folder || strings.HasPrefix(name, folder+"/")
+}
+
+func allowed(imported string, prefixes []string) bool {
+	return slices.ContainsFunc(prefixes, func(p string) bool {
+		if p == "std" {
+			first, _, _ := strings.Cut(imported, "/")
+			return !strings.Contains(first, ".")
+		}
+		return strings.HasPrefix(imported, p)
+	})
+}
+
+// walk calls visit with every file of the tree, nested modules included, as paths relative to the root.
+func walk(t *testing.T, visit func(file string)) {
+	t.Helper()
+	err := filepath.WalkDir(".", func(file string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		name := entry.Name()
+		if entry.IsDir() && file != "." && (strings.HasPrefix(name, ".") || name == "node_modules" || name == "testdata") {
+			return fs.SkipDir
+		}
+		if entry.Type().IsRegular() {
+			visit(filepath.ToSlash(file))
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// walkGo visits the Go files of the root module.
+func walkGo(t *testing.T, visit func(file string)) {
+	t.Helper()
+	walk(t, func(file string) {
+		if path.Ext(file) != ".go" {
+			return
+		}
+		for folder := path.Dir(file); folder != "."; folder = path.Dir(folder) {
+			if _, err := os.Stat(path.Join(folder, "go.mod")); err == nil {
+				return // a module of its own, with rules of its own
+			}
+		}
+		visit(file)
+	})
+}
+
+func imports(t *testing.T, file string) []string {
+	t.Helper()
+	parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ImportsOnly)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var paths []string
+	for _, spec := range parsed.Imports {
+		imported, err := strconv.Unquote(spec.Path.Value)
+		if err != nil {
+			t.Fatal(err)
+		}
+		paths = append(paths, imported)
+	}
+	return paths
+}
+
+func read(t *testing.T, file string) string {
+	t.Helper()
+	data, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}
