@@ -1,0 +1,53 @@
+package run
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+)
+
+func TestPartsStopInTheOppositeOrder(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	var mutex sync.Mutex
+	var stopped []string
+	var started sync.WaitGroup
+	part := func(name string) Part {
+		started.Add(1)
+		return Part{name, func(ctx context.Context) error {
+			started.Done()
+			<-ctx.Done()
+			mutex.Lock()
+			defer mutex.Unlock()
+			stopped = append(stopped, name)
+			return nil
+		}}
+	}
+	parts := []Part{part("informers"), part("loop"), part("server")}
+	go func() { started.Wait(); cancel() }()
+	if err := All(ctx, parts...); err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{"server", "loop", "informers"}; !slices.Equal(stopped, want) {
+		t.Fatalf("stopped %v, want %v", stopped, want)
+	}
+}
+
+func TestAPartThatFailsStopsTheOthersAndIsNamed(t *testing.T) {
+	err := All(t.Context(),
+		Part{"waiter", func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }},
+		Part{"server", func(context.Context) error { return errors.New("port taken") }},
+	)
+	if err == nil || err.Error() != "server: port taken" {
+		t.Fatalf("got %v", err)
+	}
+}
+
+func TestAPartThatEndsEarlyIsAnError(t *testing.T) {
+	err := All(t.Context(), Part{"loop", func(context.Context) error { return nil }})
+	if err == nil || !strings.Contains(err.Error(), "loop ended on its own") {
+		t.Fatalf("got %v", err)
+	}
+}
