@@ -1,0 +1,135 @@
+// Package telemetry is how a component tells what it does: JSON logs with a level that can change
+// while it runs, Prometheus metrics, profiles, and the small HTTP servers that these are read from.
+//
+// Owns: nothing beyond what its callers hold. queue-proxy does not use it: a Prometheus client would
+// be a third of its memory.
+package telemetry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/pprof"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"ebb.dev/ebb/internal/run"
+)
+
+// NewLogger returns a logger that writes one JSON object a line to w, each with the component's name,
+// and the level that decides what is written; it starts at info.
+func NewLogger(w io.Writer, component string) (*slog.Logger, *slog.LevelVar) {
+	level := new(slog.LevelVar)
+	handler := slog.NewJSONHandler(w, &slog.HandlerOptions{
+		Level: level,
+		ReplaceAttr: func(groups []string, a slog.Attr) slog.Attr {
+			if len(groups) > 0 {
+				return a
+			}
+			switch a.Key {
+			case slog.TimeKey:
+				a.Key = "timestamp"
+			case slog.LevelKey:
+				a.Key = "severity"
+			case slog.MessageKey:
+				a.Key = "message"
+			}
+			return a
+		},
+	})
+	return slog.New(handler).With("component", component), level
+}
+
+// ParseLevel reads a level of the ConfigMap config-logging (contract section 3.8): debug, info,
+// warn, error, and the levels above error, which count as error.
+func ParseLevel(text string) (slog.Level, error) {
+	switch strings.ToLower(strings.TrimSpace(text)) {
+	case "debug":
+		return slog.LevelDebug, nil
+	case "", "info":
+		return slog.LevelInfo, nil
+	case "warn", "warning":
+		return slog.LevelWarn, nil
+	case "error", "dpanic", "panic", "fatal":
+		return slog.LevelError, nil
+	}
+	return slog.LevelInfo, fmt.Errorf("log level %q is none of debug, info, warn, error", text)
+}
+
+// NewRegistry returns a registry that already reports on the Go runtime and the process.
+func NewRegistry() *prometheus.Registry {
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(
+		collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+	)
+	return registry
+}
+
+// Metrics returns the handler of /metrics for registry, OpenMetrics with exemplars where the reader asks for it.
+func Metrics(registry *prometheus.Registry) http.Handler {
+	return promhttp.HandlerFor(registry, promhttp.HandlerOpts{EnableOpenMetrics: true, MaxRequestsInFlight: 4})
+}
+
+// Profiles returns the handlers of /debug/pprof/; they answer 404 while enabled says no.
+func Profiles(enabled func() bool) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("/debug/pprof/", pprof.Index)
+	mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
+	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
+	mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
+	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !enabled() {
+			http.Error(w, "profiling is off: set runtime-profiling to enabled in config-observability", http.StatusNotFound)
+			return
+		}
+		mux.ServeHTTP(w, r)
+	})
+}
+
+// Server returns a part that serves handler on address until it is stopped, and then lets requests
+// in flight finish for at most five seconds.
+func Server(name, address string, handler http.Handler) run.Part {
+	return run.Part{Name: name, Run: func(ctx context.Context) error {
+		listener, err := net.Listen("tcp", address)
+		if err != nil {
+			return fmt.Errorf("listen: %w", err)
+		}
+		return Serve(ctx, listener, handler)
+	}}
+}
+
+// Serve is what Server's part does, on a listener that is there already.
+func Serve(ctx context.Context, listener net.Listener, handler http.Handler) error {
+	server := &http.Server{
+		Handler:           handler,
+		ReadHeaderTimeout: 10 * time.Second,
+		IdleTimeout:       2 * time.Minute,
+		MaxHeaderBytes:    64 << 10,
+	}
+	failed := make(chan error, 1)
+	go func() { failed <- server.Serve(listener) }()
+	select {
+	case err := <-failed:
+		return err
+	case <-ctx.Done():
+	}
+	grace, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	if err := server.Shutdown(grace); err != nil {
+		server.Close()
+	}
+	if err := <-failed; !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}

@@ -1,0 +1,98 @@
+package telemetry
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+)
+
+func TestALogLineIsOneJSONObjectThatNamesItsComponent(t *testing.T) {
+	var out bytes.Buffer
+	log, level := NewLogger(&out, "activator")
+	log.Debug("not written")
+	level.Set(slog.LevelDebug)
+	log.Debug("written", "revision", "hello-00001")
+	var line map[string]any
+	if err := json.Unmarshal(out.Bytes(), &line); err != nil {
+		t.Fatalf("%q: %v", out.String(), err)
+	}
+	for key, want := range map[string]string{"component": "activator", "message": "written", "severity": "DEBUG", "revision": "hello-00001"} {
+		if line[key] != want {
+			t.Errorf("%s is %v, want %s", key, line[key], want)
+		}
+	}
+}
+
+func TestLevelsOfConfigLoggingAreRead(t *testing.T) {
+	for text, want := range map[string]slog.Level{
+		"debug": slog.LevelDebug, "info": slog.LevelInfo, "": slog.LevelInfo, "Warn": slog.LevelWarn,
+		"error": slog.LevelError, "fatal": slog.LevelError,
+	} {
+		if got, err := ParseLevel(text); err != nil || got != want {
+			t.Errorf("%q: got %v, %v; want %v", text, got, err, want)
+		}
+	}
+	if _, err := ParseLevel("loud"); err == nil {
+		t.Error(`"loud" was accepted`)
+	}
+}
+
+func TestProfilesAnswerOnlyWhenSwitchedOn(t *testing.T) {
+	on := false
+	handler := Profiles(func() bool { return on })
+	get := func() *httptest.ResponseRecorder {
+		answer := httptest.NewRecorder()
+		handler.ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/debug/pprof/cmdline", nil))
+		return answer
+	}
+	if answer := get(); answer.Code != http.StatusNotFound || !strings.Contains(answer.Body.String(), "runtime-profiling") {
+		t.Errorf("off: got %d %q", answer.Code, answer.Body)
+	}
+	on = true
+	if answer := get(); answer.Code != http.StatusOK {
+		t.Errorf("on: got %d", answer.Code)
+	}
+}
+
+func TestARequestInFlightEndsBeforeTheServerDoes(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	began := make(chan struct{})
+	served := make(chan error, 1)
+	go func() {
+		served <- Serve(ctx, listener, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			close(began)
+			<-ctx.Done() // answers only after the server was told to stop
+			io.WriteString(w, "done")
+		}))
+	}()
+	answered := make(chan string, 1)
+	go func() {
+		response, err := http.Get("http://" + listener.Addr().String())
+		if err != nil {
+			answered <- err.Error()
+			return
+		}
+		defer response.Body.Close()
+		body, _ := io.ReadAll(response.Body)
+		answered <- string(body)
+	}()
+	<-began
+	cancel()
+	if got := <-answered; got != "done" {
+		t.Errorf("the request in flight got %q", got)
+	}
+	if err := <-served; err != nil {
+		t.Error(err)
+	}
+}
