@@ -1,0 +1,141 @@
+// Package pick chooses the pod that a request goes to.
+//
+// Owns: the load balancing policies of the activator. Reads: the view that the caller
+// gives. Writes: nothing. Never: keeps state, reads a clock, draws random numbers, or blocks; the
+// simulator runs the same code.
+package pick
+
+// State is what the caller knows of a pod beyond its own requests there.
+type State uint8
+
+const (
+	// Open: the pod may be chosen.
+	Open State = iota
+	// Full: the pod has just refused a request because its own limit is reached by requests of others.
+	Full
+	// Suspect: the pod has just refused a connection. It is chosen only when every pod is suspect, so
+	// that a failed dial never leaves a revision without any pod.
+	Suspect
+)
+
+// Pods is a view of the pods of one revision in address order.
+type Pods interface {
+	Len() int
+	// InFlight is how many requests the caller has at pod i now.
+	InFlight(i int) int
+	State(i int) State
+}
+
+// Reason says by which rule a pod was chosen, or why none was.
+type Reason uint8
+
+const (
+	NoPods      Reason = iota // there is no pod
+	NoSlot                    // every pod has as many requests as it may have
+	LessOfTwo                 // no limit: the less loaded of two random pods
+	FirstFree                 // small limit: the first in address order with a free slot
+	RoundRobin                // larger limit: the next with a free slot
+	LastResort                // every pod is suspect: one of them nevertheless
+	reasonCount = iota
+)
+
+var reasons = [reasonCount]string{"no pods", "no free slot", "less loaded of two", "first free", "round robin", "last resort"}
+
+// String returns r in words.
+func (r Reason) String() string {
+	if int(r) < len(reasons) {
+		return reasons[r]
+	}
+	return "unknown"
+}
+
+// firstFreeLimit is the largest limit under which pods are filled in address order: with so few slots
+// each, packing keeps the last pods idle and lets them go.
+const firstFreeLimit = 3
+
+// Choose returns the index of the pod for the next request, or -1.
+//
+//	limit    policy                                   pod is eligible when
+//	0        least in flight of two random choices    it is not suspect
+//	1..3     first in address order                   open and in flight < limit
+//	> 3      round robin from cursor                  open and in flight < limit
+//
+// When no pod is open or full, all being suspect, the same policy runs over the suspects. cursor is where round robin
+// begins (the caller passes the index after the last choice), random is any 64 random bits.
+func Choose(pods Pods, limit, cursor int, random uint64) (int, Reason) {
+	n := pods.Len()
+	if n == 0 {
+		return -1, NoPods
+	}
+	if limit <= 0 {
+		return chooseUnlimited(pods, n, random)
+	}
+	start, reason := 0, FirstFree
+	if limit > firstFreeLimit {
+		start, reason = wrap(cursor, n), RoundRobin
+	}
+	suspect, alive := -1, false
+	for k := range n {
+		i := start + k
+		if i >= n {
+			i -= n
+		}
+		switch state := pods.State(i); {
+		case state == Suspect:
+			if suspect < 0 && pods.InFlight(i) < limit {
+				suspect = i
+			}
+		case state == Open && pods.InFlight(i) < limit:
+			return i, reason
+		default:
+			alive = true
+		}
+	}
+	// A live pod that is merely busy is worth waiting for; the way to a suspect may cost a dial timeout.
+	if alive || suspect < 0 {
+		return -1, NoSlot
+	}
+	return suspect, LastResort
+}
+
+// chooseUnlimited draws two different pods and takes the one with less in flight. Without a limit no pod is
+// ever full, so the state Full counts as open.
+func chooseUnlimited(pods Pods, n int, random uint64) (int, Reason) {
+	first := int(uint64(uint32(random)) % uint64(n))
+	if n == 1 {
+		if pods.State(first) == Suspect {
+			return first, LastResort
+		}
+		return first, LessOfTwo
+	}
+	second := int((random >> 32) % uint64(n-1))
+	if second >= first {
+		second++
+	}
+	a, b := pods.State(first) != Suspect, pods.State(second) != Suspect
+	switch {
+	case a && b:
+		if pods.InFlight(second) < pods.InFlight(first) {
+			return second, LessOfTwo
+		}
+		return first, LessOfTwo
+	case a:
+		return first, LessOfTwo
+	case b:
+		return second, LessOfTwo
+	}
+	for k := range n {
+		if i := wrap(first+k, n); pods.State(i) != Suspect {
+			return i, LessOfTwo
+		}
+	}
+	return first, LastResort
+}
+
+func wrap(i, n int) int {
+	i %= n
+	if i < 0 {
+		i += n
+	}
+	return i
+}
