@@ -1,0 +1,344 @@
+// Command autoscale is the web service the end-to-end tests and the benchmarks run: it does on request whatever a test needs
+// a user's program to do (be slow, use memory or a processor, fail, stream, speak WebSocket, crash on start) and tells in
+// response headers which process answered and when that process started.
+//
+// Query parameters of any path, applied in this order:
+//
+//	sleep=<milliseconds>  wait before answering (at most 10 minutes)
+//	bloat=<MiB>           touch that much memory while answering (at most 1024)
+//	prime=<n>             count the primes up to n (at most 10 million)
+//	status=<code>         answer with that status (200 to 599)
+//	size=<bytes>          answer with a body of that many bytes (at most 64 MiB)
+//
+// Paths: /healthz, /env (JSON of the environment), /echo (JSON of method, host, headers and body size), /count (how many
+// requests this process has had, how many overlap now and at most), /stream?n=&every= (server-sent events), /ws (a
+// WebSocket that sends back what it gets), anything else says hello.
+//
+// Environment: PORT; TEXT (what "anything else" says); CRASH=1 exits at once with code 5; START_DELAY_MS waits before
+// listening; WORKERS=<n> answers at most n requests at a time, the rest wait inside the process, as behind a pre-fork server.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"os"
+	"os/signal"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/gorilla/websocket"
+)
+
+func main() {
+	started := time.Now() // first of all: this is what a cold start is measured against
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	if err := run(ctx, started); err != nil {
+		slog.Error("autoscale test image ends", "error", err)
+		stop()
+		os.Exit(5) //nolint:gocritic // stop has run
+	}
+}
+
+func run(ctx context.Context, started time.Time) error {
+	if os.Getenv("CRASH") == "1" {
+		return errors.New("CRASH=1: this program was told to fail at its start")
+	}
+	delay, err := boundedNumber(os.Getenv("START_DELAY_MS"), "START_DELAY_MS", 0, 600_000)
+	if err != nil {
+		return err
+	}
+	workers, err := boundedNumber(os.Getenv("WORKERS"), "WORKERS", 0, 10_000)
+	if err != nil {
+		return err
+	}
+	if delay > 0 {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(time.Duration(delay) * time.Millisecond):
+		}
+	}
+	port := os.Getenv("PORT")
+	if port == "" {
+		port = "8080"
+	}
+	text := os.Getenv("TEXT")
+	if text == "" {
+		text = "Hello from the test image"
+	}
+	protocols := new(http.Protocols)
+	protocols.SetHTTP1(true)
+	protocols.SetUnencryptedHTTP2(true)
+	server := &http.Server{
+		Addr:              ":" + port,
+		Handler:           newHandler(started, text, workers),
+		Protocols:         protocols,
+		ReadHeaderTimeout: 30 * time.Second,
+	}
+	failed := make(chan error, 1)
+	go func() { failed <- server.ListenAndServe() }()
+	select {
+	case err := <-failed:
+		return fmt.Errorf("serve on port %s: %w", port, err)
+	case <-ctx.Done():
+		ending, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+		defer cancel()
+		return server.Shutdown(ending)
+	}
+}
+
+// handler is the whole service: counters are atomic, everything else is set once.
+type handler struct {
+	started time.Time
+	pod     string
+	text    string
+	workers chan struct{} // nil: no limit
+	total   atomic.Int64
+	now     atomic.Int64
+	most    atomic.Int64
+}
+
+func newHandler(started time.Time, text string, workers int) http.Handler {
+	h := &handler{started: started, text: text}
+	h.pod, _ = os.Hostname() // a pod's host name is its own name
+	if workers > 0 {
+		h.workers = make(chan struct{}, workers)
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("/healthz", func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "ok") })
+	mux.HandleFunc("/env", h.counted(h.env))
+	mux.HandleFunc("/echo", h.counted(h.echo))
+	mux.HandleFunc("/count", h.count)
+	mux.HandleFunc("/stream", h.counted(h.stream))
+	mux.HandleFunc("/ws", h.counted(h.socket))
+	mux.HandleFunc("/", h.counted(h.hello))
+	return mux
+}
+
+func (h *handler) counted(next http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		h.total.Add(1)
+		overlap := h.now.Add(1)
+		defer h.now.Add(-1)
+		for most := h.most.Load(); overlap > most && !h.most.CompareAndSwap(most, overlap); most = h.most.Load() {
+		}
+		w.Header().Set("X-Pod-Name", h.pod)
+		w.Header().Set("X-Process-Start", strconv.FormatInt(h.started.UnixNano(), 10))
+		w.Header().Set("X-Overlap", strconv.FormatInt(overlap, 10))
+		if h.workers != nil {
+			select {
+			case h.workers <- struct{}{}:
+				defer func() { <-h.workers }()
+			case <-r.Context().Done():
+				return
+			}
+		}
+		next(w, r)
+	}
+}
+
+func (h *handler) hello(w http.ResponseWriter, r *http.Request) {
+	work, err := parseWork(r.URL.Query())
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	if work.sleep > 0 {
+		timer := time.NewTimer(work.sleep)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+		case <-r.Context().Done():
+			return
+		}
+	}
+	touched := bloat(work.bloatMiB)
+	primes := countPrimes(work.prime)
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	if work.size > 0 {
+		w.Header().Set("Content-Length", strconv.Itoa(work.size))
+		w.WriteHeader(work.status)
+		writeBytes(w, work.size)
+		return
+	}
+	w.WriteHeader(work.status)
+	fmt.Fprintf(w, "%s\n", h.text)
+	if work.bloatMiB > 0 {
+		fmt.Fprintf(w, "touched %d bytes\n", touched)
+	}
+	if work.prime > 0 {
+		fmt.Fprintf(w, "%d primes up to %d\n", primes, work.prime)
+	}
+}
+
+func (h *handler) env(w http.ResponseWriter, _ *http.Request) {
+	env := map[string]string{}
+	for _, pair := range os.Environ() {
+		name, value, _ := strings.Cut(pair, "=")
+		env[name] = value
+	}
+	writeJSON(w, env)
+}
+
+func (h *handler) echo(w http.ResponseWriter, r *http.Request) {
+	size, err := io.Copy(io.Discard, r.Body)
+	if err != nil {
+		http.Error(w, fmt.Sprintf("read the request's body: %v", err), http.StatusBadRequest)
+		return
+	}
+	writeJSON(w, map[string]any{
+		"method": r.Method, "host": r.Host, "path": r.URL.Path, "protocol": r.Proto,
+		"headers": r.Header, "bodySize": size,
+	})
+}
+
+func (h *handler) count(w http.ResponseWriter, _ *http.Request) {
+	writeJSON(w, map[string]any{
+		"pod": h.pod, "requests": h.total.Load(), "overlapNow": h.now.Load(), "overlapMost": h.most.Load(),
+		"startedUnixNano": h.started.UnixNano(),
+	})
+}
+
+func (h *handler) stream(w http.ResponseWriter, r *http.Request) {
+	n, err := boundedNumber(r.URL.Query().Get("n"), "n", 10, 100_000)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	every, err := boundedNumber(r.URL.Query().Get("every"), "every", 100, 60_000)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	w.Header().Set("Content-Type", "text/event-stream")
+	flusher := http.NewResponseController(w)
+	ticker := time.NewTicker(max(time.Millisecond, time.Duration(every)*time.Millisecond))
+	defer ticker.Stop()
+	for i := range n {
+		fmt.Fprintf(w, "id: %d\ndata: %d\n\n", i, time.Now().UnixNano())
+		if flusher.Flush() != nil || i == n-1 {
+			return
+		}
+		select {
+		case <-ticker.C:
+		case <-r.Context().Done():
+			return
+		}
+	}
+}
+
+func (h *handler) socket(w http.ResponseWriter, r *http.Request) {
+	upgrader := websocket.Upgrader{CheckOrigin: func(*http.Request) bool { return true }}
+	conn, err := upgrader.Upgrade(w, r, http.Header{"X-Pod-Name": {h.pod}})
+	if err != nil {
+		return // the upgrader has answered already
+	}
+	defer conn.Close()
+	for {
+		kind, message, err := conn.ReadMessage()
+		if err != nil {
+			return
+		}
+		if err := conn.WriteMessage(kind, message); err != nil {
+			return
+		}
+	}
+}
+
+// work is what the query asks of one request.
+type work struct {
+	sleep                 time.Duration
+	bloatMiB, prime, size int
+	status                int
+}
+
+func parseWork(query url.Values) (work, error) {
+	sleep, err := boundedNumber(query.Get("sleep"), "sleep", 0, 600_000)
+	if err != nil {
+		return work{}, err
+	}
+	w := work{sleep: time.Duration(sleep) * time.Millisecond}
+	if w.bloatMiB, err = boundedNumber(query.Get("bloat"), "bloat", 0, 1024); err != nil {
+		return work{}, err
+	}
+	if w.prime, err = boundedNumber(query.Get("prime"), "prime", 0, 10_000_000); err != nil {
+		return work{}, err
+	}
+	if w.size, err = boundedNumber(query.Get("size"), "size", 0, 64<<20); err != nil {
+		return work{}, err
+	}
+	if w.status, err = boundedNumber(query.Get("status"), "status", http.StatusOK, 599); err != nil {
+		return work{}, err
+	}
+	if w.status < http.StatusOK {
+		return work{}, fmt.Errorf("status %d: want 200 to 599", w.status)
+	}
+	return w, nil
+}
+
+// boundedNumber reads a whole number from 0 to most; an absent one is otherwise.
+func boundedNumber(text, name string, otherwise, most int) (int, error) {
+	if text == "" {
+		return otherwise, nil
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 0 || n > most {
+		return 0, fmt.Errorf("%s=%q: want a whole number from 0 to %d", name, text, most)
+	}
+	return n, nil
+}
+
+// bloat writes one byte to every page, so that the memory is really taken.
+func bloat(mib int) int {
+	const page = 4096
+	buffer := make([]byte, mib<<20)
+	for i := 0; i < len(buffer); i += page {
+		buffer[i] = 1
+	}
+	return len(buffer)
+}
+
+// countPrimes is the sieve of Eratosthenes: processor and memory, nothing else.
+func countPrimes(most int) int {
+	if most < 2 {
+		return 0
+	}
+	composite := make([]bool, most+1)
+	count := 0
+	for n := 2; n <= most; n++ {
+		if composite[n] {
+			continue
+		}
+		count++
+		for multiple := n * n; multiple <= most; multiple += n {
+			composite[multiple] = true
+		}
+	}
+	return count
+}
+
+func writeBytes(w io.Writer, size int) {
+	chunk := []byte(strings.Repeat("0123456789abcde\n", 2048))
+	for size > 0 {
+		n, err := w.Write(chunk[:min(size, len(chunk))])
+		if err != nil {
+			return
+		}
+		size -= n
+	}
+}
+
+func writeJSON(w http.ResponseWriter, value any) {
+	w.Header().Set("Content-Type", "application/json")
+	json.NewEncoder(w).Encode(value)
+}

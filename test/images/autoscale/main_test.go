@@ -1,0 +1,64 @@
+package main
+
+import (
+	"encoding/json"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestQueryDecidesTheAnswer(t *testing.T) {
+	started := time.Unix(1700000000, 42)
+	h := newHandler(started, "hi", 0)
+	for _, test := range []struct {
+		name, path string
+		status     int
+		body       string
+	}{
+		{"plain", "/", 200, "hi\n"},
+		{"status", "/?status=503", 503, "hi\n"},
+		{"size", "/?size=20", 200, "0123456789abcde\n0123"},
+		{"primes", "/?prime=100", 200, "hi\n25 primes up to 100\n"},
+		{"memory", "/?bloat=1", 200, "hi\ntouched 1048576 bytes\n"},
+		{"health", "/healthz", 200, "ok"},
+		{"informational status is refused", "/?status=101", 400, "status 101: want 200 to 599\n"},
+		{"too much memory is refused", "/?bloat=9999", 400, "bloat=\"9999\": want a whole number from 0 to 1024\n"},
+		{"negative sleep is refused", "/?sleep=-1", 400, "sleep=\"-1\": want a whole number from 0 to 600000\n"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			reply := httptest.NewRecorder()
+			h.ServeHTTP(reply, httptest.NewRequest("GET", test.path, nil))
+			if reply.Code != test.status || reply.Body.String() != test.body {
+				t.Errorf("got %d %q, want %d %q", reply.Code, reply.Body, test.status, test.body)
+			}
+			if test.path != "/healthz" && reply.Header().Get("X-Process-Start") != "1700000000000000042" {
+				t.Errorf("X-Process-Start = %q", reply.Header().Get("X-Process-Start"))
+			}
+		})
+	}
+}
+
+func TestStreamEndsAfterItsLastEvent(t *testing.T) {
+	reply := httptest.NewRecorder()
+	newHandler(time.Now(), "", 0).ServeHTTP(reply, httptest.NewRequest("GET", "/stream?n=3&every=1", nil))
+	if got := strings.Count(reply.Body.String(), "data: "); got != 3 {
+		t.Errorf("%d events, want 3: %q", got, reply.Body)
+	}
+}
+
+func TestCountSeesEveryCountedRequest(t *testing.T) {
+	h := newHandler(time.Now(), "", 1)
+	for range 3 {
+		h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil))
+	}
+	reply := httptest.NewRecorder()
+	h.ServeHTTP(reply, httptest.NewRequest("GET", "/count", nil))
+	var got struct{ Requests, OverlapMost, OverlapNow int }
+	if err := json.Unmarshal(reply.Body.Bytes(), &got); err != nil {
+		t.Fatal(err)
+	}
+	if got.Requests != 3 || got.OverlapMost != 1 || got.OverlapNow != 0 {
+		t.Errorf("got %+v, want 3 requests, at most 1 at a time, none now", got)
+	}
+}
