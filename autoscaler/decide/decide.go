@@ -1,0 +1,257 @@
+// Package decide computes how many pods a revision needs, and says why.
+//
+// Owns: the formula, its state between two decisions, and the load series it reads.
+// Reads: the configuration, observation and time that the caller passes.
+// Writes: nothing but its results.
+// Never: looks at a clock, logs, starts a goroutine, or lowers a scale because data is missing.
+package decide
+
+import (
+	"math"
+	"time"
+)
+
+// NoDecision is the desired scale before there was any data to decide on.
+const NoDecision int32 = -1
+
+// Config is what the revision's annotations and the ConfigMap say, resolved.
+type Config struct {
+	// Total is how much load a pod can take, Target how much of it the autoscaler aims for.
+	Total, Target float64
+	// Metric says in which unit Total, Target and the observed averages are.
+	Metric Metric
+	// ContainerConcurrency is the hard limit of a pod, 0 when there is none.
+	ContainerConcurrency float64
+	// TargetBurstCapacity is how much load must find room at any moment without the activator; -1
+	// keeps the activator in the path always, 0 takes it out as soon as there are pods.
+	TargetBurstCapacity float64
+	// ActivatorCapacity is the load that one activator is meant to carry.
+	ActivatorCapacity float64
+	// MaxScaleUpRate and MaxScaleDownRate bound desired/ready and ready/desired of one decision.
+	MaxScaleUpRate, MaxScaleDownRate float64
+	// ActivationScale, when above 1, is the least scale for any load at all.
+	ActivationScale int32
+	// PanicThreshold is the ratio wanted/ready from which on the panic window decides.
+	PanicThreshold float64
+	StableWindow   time.Duration
+	// ScaleDownDelay keeps the maximum of that long a time; 0 for none.
+	ScaleDownDelay time.Duration
+	// Reachable is false for a revision no Route sends traffic to; it may shrink at once.
+	Reachable bool
+}
+
+// Observation is what is known about the load at the moment of a decision.
+type Observation struct {
+	// Ready is how many pods are ready.
+	Ready int32
+	// Stable and Panic are the averages over the two windows.
+	Stable, Panic float64
+	// Known is false when nothing is known about the load: then there is nothing to decide.
+	Known bool
+	// Missing says that the newest data did not arrive: the averages stand on older seconds.
+	Missing bool
+	// Burst is the load of the newest second alone, and Queued the number of requests that wait
+	// right now; both 0 when not reported.
+	Burst, Queued float64
+	// BetweenTicks marks a decision made because data arrived; such a one only ever raises.
+	BetweenTicks bool
+}
+
+// State is carried from one decision to the next. It is a value: a decision returns a new one.
+type State struct {
+	Desired int32
+	// PanicSince is when a load above the threshold was last seen, zero outside panic; PanicMax is
+	// the highest scale decided since the panic began.
+	PanicSince time.Time
+	PanicMax   int32
+	// Floor is not undercut before FloorUntil: what ran when this autoscaler took the revision over,
+	// until it has seen a whole window itself.
+	Floor      int32
+	FloorUntil time.Time
+	delay      delayWindow
+}
+
+// Start returns the state of a revision nobody in this process decided on before. found is the scale that
+// an earlier process left, NoDecision for a new revision.
+func Start(c Config, ready, found int32, now time.Time) State {
+	s := State{Desired: NoDecision}
+	if found > 0 {
+		s.Floor, s.FloorUntil = found, now.Add(c.StableWindow)
+	}
+	if ready > 1 {
+		s.PanicSince, s.PanicMax = now, ready
+	}
+	return s
+}
+
+// Decision is the outcome of Decide together with everything it was computed from.
+type Decision struct {
+	Time    time.Time
+	Desired int32
+	// ExcessBurst is the spare capacity beyond TargetBurstCapacity; below 0 the activator belongs in the path.
+	ExcessBurst float64
+	Panicking   bool
+	Rule        Rule
+
+	Observation Observation
+	Target      float64
+	Total       float64
+	Metric      Metric
+	// StableRaw, PanicRaw and BurstRaw are the scales the averages ask for before any limit, Low and
+	// High the limits of the scaling rates.
+	StableRaw, PanicRaw, BurstRaw int32
+	Low, High                     int32
+	// Held is the value that the limiting rule brought in (a remembered maximum, a floor).
+	Held         int32
+	PanicSeconds float64
+}
+
+// Decide is the formula. In the order of its steps:
+//
+//	raw        stable and panic average divided by the target, rounded up; a queue or the newest
+//	           second alone ("burst") asks likewise
+//	rate       each is held within [ready/MaxScaleDownRate, ready*MaxScaleUpRate]
+//	activation any load at all asks for at least ActivationScale
+//	panic      from threshold*ready on, until a stable window passes without: the larger of the
+//	           two, and never less than since the panic began
+//	queue      requests wait and no pod is ready: at once what the queue asks for
+//	delay      the maximum over ScaleDownDelay
+//	safety     never less than before between ticks, on missing data, or before a window has been seen
+func Decide(c Config, s State, o Observation, now time.Time) (Decision, State) {
+	d := Decision{Time: now, Observation: o, Target: c.Target, Total: c.Total, Metric: c.Metric,
+		ExcessBurst: ExcessBurst(c, o)}
+	if !o.Known && o.Queued == 0 {
+		d.Desired, d.Rule = s.Desired, RuleNoData
+		d.Panicking = !s.PanicSince.IsZero()
+		return d, s
+	}
+
+	r := math.Max(1, float64(o.Ready))
+	d.StableRaw, d.PanicRaw = pods(o.Stable/c.Target), pods(o.Panic/c.Target)
+	burst := o.Burst
+	if o.Queued > 0 && c.Metric == Concurrency {
+		// Who waits, waits because every slot of the ready pods is taken.
+		burst = math.Max(burst, o.Queued+float64(o.Ready)*c.ContainerConcurrency)
+	}
+	d.BurstRaw = pods(burst / c.Target)
+	d.High = pods(c.MaxScaleUpRate * r)
+	if c.Reachable {
+		d.Low = int32(math.Floor(r / c.MaxScaleDownRate))
+	}
+
+	stable, stableRule := limited(c, d, d.StableRaw, RuleStable)
+	urgentRaw, urgentName := d.PanicRaw, RulePanic
+	if d.BurstRaw > urgentRaw {
+		urgentRaw, urgentName = d.BurstRaw, RuleBurst
+	}
+	urgent, urgentRule := limited(c, d, urgentRaw, urgentName)
+
+	over := float64(urgentRaw)/r >= c.PanicThreshold
+	switch {
+	case over:
+		s.PanicSince = now
+	case !s.PanicSince.IsZero() && s.PanicSince.Add(c.StableWindow).Before(now):
+		s.PanicSince, s.PanicMax = time.Time{}, 0
+	}
+
+	d.Desired, d.Rule = stable, stableRule
+	if d.Panicking = !s.PanicSince.IsZero(); d.Panicking {
+		d.PanicSeconds = now.Sub(s.PanicSince).Seconds()
+		if urgent > stable {
+			d.Desired, d.Rule = urgent, urgentRule
+		}
+		if d.Desired < s.PanicMax {
+			d.Desired, d.Rule, d.Held = s.PanicMax, RulePanicHold, s.PanicMax
+		}
+		s.PanicMax = d.Desired
+	}
+	if o.Queued > 0 && o.Ready == 0 && (urgent > d.Desired || d.Desired == 0) {
+		d.Desired, d.Rule = max(urgent, 1), RuleQueue
+	}
+
+	if c.ScaleDownDelay > 0 && c.Reachable {
+		var highest int32
+		s.delay, highest = s.delay.record(now, d.Desired, c.ScaleDownDelay)
+		if highest > d.Desired {
+			d.Desired, d.Rule, d.Held = highest, RuleScaleDownDelay, highest
+		}
+	}
+
+	hold := func(floor int32, rule Rule) {
+		if floor > d.Desired {
+			d.Desired, d.Rule, d.Held = floor, rule, floor
+		}
+	}
+	if now.Before(s.FloorUntil) {
+		hold(s.Floor, RuleWarmUp)
+	}
+	if o.Missing {
+		hold(s.Desired, RuleMissingData)
+	}
+	if o.BetweenTicks {
+		hold(s.Desired, RuleBetweenTicks)
+	}
+	s.Desired = d.Desired
+	return d, s
+}
+
+// limited applies the rate limits and the activation scale to one raw scale.
+func limited(c Config, d Decision, raw int32, rule Rule) (int32, Rule) {
+	wanted := raw
+	switch {
+	case wanted > d.High:
+		wanted, rule = d.High, RuleMaxScaleUpRate
+	case wanted < d.Low:
+		wanted, rule = d.Low, RuleMaxScaleDownRate
+	}
+	if c.ActivationScale > 1 && raw > 0 && wanted < c.ActivationScale {
+		wanted, rule = c.ActivationScale, RuleActivationScale
+	}
+	return wanted, rule
+}
+
+// ExcessBurst is the capacity of the ready pods beyond the load and the burst that must find room.
+func ExcessBurst(c Config, o Observation) float64 {
+	switch {
+	case c.TargetBurstCapacity == 0:
+		return 0
+	case c.TargetBurstCapacity < 0:
+		return -1
+	}
+	return math.Floor(float64(o.Ready)*c.Total - c.TargetBurstCapacity - o.Panic)
+}
+
+// InitialExcessBurst is what ExcessBurst is taken for before there was a decision.
+func InitialExcessBurst(c Config, initialScale int32) float64 {
+	if c.TargetBurstCapacity == 0 || c.TargetBurstCapacity < 0 {
+		return c.TargetBurstCapacity
+	}
+	return float64(initialScale)*c.Total - c.TargetBurstCapacity
+}
+
+// MinActivators is how many activators stand in the path of a revision at least.
+const MinActivators = 2
+
+// Activators is how many activators the revision needs in its path, by their capacity.
+func Activators(c Config, ready int32) int32 {
+	capacity := float64(ready) * c.Total
+	switch {
+	case c.TargetBurstCapacity == 0:
+		return MinActivators
+	case c.TargetBurstCapacity > 0:
+		capacity += c.TargetBurstCapacity
+	}
+	return max(MinActivators, pods(capacity/c.ActivatorCapacity))
+}
+
+// pods rounds up to whole pods and never leaves the range of a replica count.
+func pods(f float64) int32 {
+	f = math.Ceil(f)
+	switch {
+	case f >= math.MaxInt32:
+		return math.MaxInt32
+	case f > 0:
+		return int32(f)
+	}
+	return 0 // also for NaN
+}

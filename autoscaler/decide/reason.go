@@ -1,0 +1,104 @@
+package decide
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Rule names the step that brought a decision to its final value.
+type Rule uint8
+
+// The rules, as they appear in metrics, in the PodAutoscaler's status and at the decisions endpoint.
+const (
+	RuleNoData Rule = iota
+	RuleStable
+	RulePanic
+	RuleBurst
+	RulePanicHold
+	RuleQueue
+	RuleMaxScaleUpRate
+	RuleMaxScaleDownRate
+	RuleActivationScale
+	RuleScaleDownDelay
+	RuleWarmUp
+	RuleMissingData
+	RuleBetweenTicks
+	ruleCount
+)
+
+var ruleNames = [ruleCount]string{"no-data", "stable-window", "panic-window", "burst", "panic-hold", "queue",
+	"max-scale-up-rate", "max-scale-down-rate", "activation-scale", "scale-down-delay", "warm-up", "missing-data", "between-ticks"}
+
+func (r Rule) String() string {
+	if r < ruleCount {
+		return ruleNames[r]
+	}
+	return "unknown"
+}
+
+// Rules lists the names of all rules.
+func Rules() []string { return ruleNames[:] }
+
+// Reason is one sentence on how the decision came about.
+func (d Decision) Reason() string {
+	var b strings.Builder
+	o := d.Observation
+	average := func(name string, value float64, raw int32) {
+		fmt.Fprintf(&b, "%s average %s %s / target %s = %s", name, number(value), d.Metric, number(d.Target), countPods(raw))
+	}
+	switch d.Rule {
+	case RuleNoData:
+		return "nothing is known about the load, so the last decision stands"
+	case RuleStable:
+		average("stable", o.Stable, d.StableRaw)
+	case RulePanic:
+		average("panic", o.Panic, d.PanicRaw)
+		fmt.Fprintf(&b, " with %d ready", o.Ready)
+	case RuleBurst:
+		if o.Queued > 0 {
+			fmt.Fprintf(&b, "%s waiting with %s ready; target %s asks for %s", countRequests(o.Queued), countPods(o.Ready), number(d.Target), countPods(d.BurstRaw))
+		} else {
+			average("last second's", o.Burst, d.BurstRaw)
+		}
+	case RulePanicHold:
+		fmt.Fprintf(&b, "load was above the panic threshold %s s ago, which holds the %s decided since (the windows ask for %d)",
+			number(d.PanicSeconds), countPods(d.Held), max(d.StableRaw, d.PanicRaw, d.BurstRaw))
+	case RuleQueue:
+		fmt.Fprintf(&b, "%s waiting and no pod ready; target %s asks for %s", countRequests(o.Queued), number(d.Target), countPods(max(d.BurstRaw, 1)))
+	case RuleMaxScaleUpRate:
+		fmt.Fprintf(&b, "the load asks for %d, max-scale-up-rate allows %s for %d ready", max(d.StableRaw, d.PanicRaw, d.BurstRaw), countPods(d.High), o.Ready)
+	case RuleMaxScaleDownRate:
+		fmt.Fprintf(&b, "the load asks for %d, max-scale-down-rate keeps %s of %d ready", d.StableRaw, countPods(d.Low), o.Ready)
+	case RuleActivationScale:
+		fmt.Fprintf(&b, "any load asks for at least activation-scale %d (the windows ask for %d)", d.Desired, max(d.StableRaw, d.PanicRaw, d.BurstRaw))
+	case RuleScaleDownDelay:
+		fmt.Fprintf(&b, "scale-down-delay holds the highest of its window, %s (the windows ask for %d)", countPods(d.Held), d.StableRaw)
+	case RuleWarmUp:
+		fmt.Fprintf(&b, "this autoscaler has not yet seen a whole stable window and keeps the %s it found (the windows ask for %d)", countPods(d.Held), d.StableRaw)
+	case RuleMissingData:
+		fmt.Fprintf(&b, "the newest load data is missing, which never lowers the scale below %d (older data asks for %d)", d.Held, d.StableRaw)
+	case RuleBetweenTicks:
+		fmt.Fprintf(&b, "the windows ask for %d, but only a tick lowers the scale from %d", d.StableRaw, d.Held)
+	}
+	return b.String()
+}
+
+func countRequests(n float64) string {
+	if n == 1 {
+		return "1 request"
+	}
+	return number(n) + " requests"
+}
+
+func countPods(n int32) string {
+	if n == 1 {
+		return "1 pod"
+	}
+	return fmt.Sprintf("%d pods", n)
+}
+
+// number prints a figure with at most three significant decimals and no trailing zeros.
+func number(f float64) string {
+	s := fmt.Sprintf("%.3f", f)
+	return strings.TrimRight(strings.TrimRight(s, "0"), ".")
+}

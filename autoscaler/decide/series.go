@@ -1,0 +1,159 @@
+package decide
+
+import (
+	"math"
+	"time"
+
+	"ebb.dev/ebb/autoscaler/window"
+)
+
+// freshness is how long the newest report of a reporter stands for its current load: a bit more than
+// two of its periods, so that one late report is not an end of load.
+const freshness = 2500 * time.Millisecond
+
+// maxReporters bounds the memory of one revision's newest reports. More activators than this never
+// stand in one path, and of more pods in trouble than this the first ones are reason enough.
+const maxReporters = 256
+
+// Report is what one reporter, an activator or the scrape of all pods, says about its last period.
+type Report struct {
+	// Concurrency and RequestsPerSecond exclude what another reporter has counted already.
+	Concurrency, RequestsPerSecond float64
+	// Queued is how many requests wait in the reporter now.
+	Queued float64
+}
+
+// Series is the load of one revision over time. It has one owner and no lock.
+type Series struct {
+	concurrency, requests pair
+	newest                map[string]newest
+	// missed is when the last scrape failed, zero when the last one succeeded.
+	missed time.Time
+}
+
+type pair struct{ stable, panic *window.Window }
+
+func newPair(stable, panic time.Duration) pair {
+	return pair{window.New(stable), window.New(panic)}
+}
+
+func (p pair) add(now time.Time, value float64) bool {
+	p.panic.Add(now, value)
+	return p.stable.Add(now, value)
+}
+
+func (p pair) miss(now time.Time) {
+	p.stable.Miss(now)
+	p.panic.Miss(now)
+}
+
+type newest struct {
+	at                            time.Time
+	concurrency, requests, queued float64
+}
+
+// PanicWindow is the length of the panic window: a percentage of the stable one in whole seconds, at least one.
+func PanicWindow(stable time.Duration, percentage float64) time.Duration {
+	return max(time.Second, time.Duration(float64(stable)*percentage/100).Round(time.Second))
+}
+
+// NewSeries returns a Series that has seen nothing.
+func NewSeries(stable, panic time.Duration) *Series {
+	return &Series{concurrency: newPair(stable, panic), requests: newPair(stable, panic)}
+}
+
+// Resize changes the lengths of the windows and keeps what still fits.
+func (s *Series) Resize(stable, panic time.Duration) {
+	for _, p := range []*pair{&s.concurrency, &s.requests} {
+		p.stable, p.panic = p.stable.Resize(stable), p.panic.Resize(panic)
+	}
+}
+
+// Add records a regular report. It reports false, and records nothing, when the report is older than
+// the stable window or holds a figure that is no load.
+func (s *Series) Add(now time.Time, reporter string, r Report) bool {
+	if !valid(r.Concurrency) || !valid(r.RequestsPerSecond) || !valid(r.Queued) {
+		return false
+	}
+	if !s.concurrency.add(now, r.Concurrency) {
+		return false
+	}
+	s.requests.add(now, r.RequestsPerSecond)
+	s.note(now, reporter, r)
+	return true
+}
+
+// Press notes what a reporter says out of turn because requests wait. It does not enter the windows,
+// in which the reporter's regular report will count the same requests.
+func (s *Series) Press(now time.Time, reporter string, r Report) bool {
+	if !valid(r.Concurrency) || !valid(r.RequestsPerSecond) || !valid(r.Queued) {
+		return false
+	}
+	s.note(now, reporter, r)
+	return true
+}
+
+func valid(f float64) bool { return f >= 0 && !math.IsInf(f, 0) } // false for NaN
+
+func (s *Series) note(now time.Time, reporter string, r Report) {
+	if s.newest == nil {
+		s.newest = make(map[string]newest, 2)
+	}
+	if _, known := s.newest[reporter]; !known && len(s.newest) >= maxReporters {
+		s.forget(now)
+		if len(s.newest) >= maxReporters {
+			return
+		}
+	}
+	s.newest[reporter] = newest{now, r.Concurrency, r.RequestsPerSecond, r.Queued}
+}
+
+func (s *Series) forget(now time.Time) {
+	for reporter, n := range s.newest {
+		if now.Sub(n.at) > freshness {
+			delete(s.newest, reporter)
+		}
+	}
+}
+
+// Scraped says that a scrape succeeded; its figures arrive by Add.
+func (s *Series) Scraped() { s.missed = time.Time{} }
+
+// Miss says that a scrape was due and failed.
+func (s *Series) Miss(now time.Time) {
+	s.missed = now
+	s.concurrency.miss(now)
+	s.requests.miss(now)
+}
+
+// Observe reads the series at a moment. scraped says whether pods are scraped at all: with ready pods
+// and nothing recorded the load is then unknown, otherwise it is zero.
+func (s *Series) Observe(now time.Time, metric Metric, algorithm window.Algorithm, ready int32, scraped bool) Observation {
+	o := Observation{Ready: ready, Missing: !s.missed.IsZero()}
+	p := s.concurrency
+	if metric == RequestsPerSecond {
+		p = s.requests
+	}
+	o.Stable, o.Known = p.stable.Average(now, algorithm)
+	o.Panic, _ = p.panic.Average(now, algorithm)
+	if !scraped || ready == 0 {
+		// The activators are the only reporters then, and those without traffic are silent.
+		o.Known, o.Missing = true, false
+	}
+	s.forget(now)
+	for _, n := range s.newest {
+		o.Queued += n.queued
+		if metric == RequestsPerSecond {
+			o.Burst += n.requests
+		} else {
+			o.Burst += n.concurrency
+		}
+	}
+	return o
+}
+
+// Quiet reports that no reporter said anything for the freshness time.
+func (s *Series) Quiet(now time.Time) bool {
+	s.forget(now)
+	return len(s.newest) == 0
+}

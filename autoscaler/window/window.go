@@ -1,0 +1,204 @@
+// Package window averages what a revision reported over the last seconds.
+//
+// Owns: the ring of one-second buckets of one series (concurrency or requests per second).
+// Reads: nothing; the caller passes the time of every call.
+// Writes: only the ring it was called on; a Window has one owner and no lock.
+// Never: looks at a clock, and never treats a second it knows nothing about as a second without load.
+package window
+
+import (
+	"math"
+	"time"
+)
+
+// Algorithm names how the buckets of a window are weighted.
+type Algorithm uint8
+
+const (
+	// Linear gives every bucket the same weight.
+	Linear Algorithm = iota
+	// WeightedExponential gives a bucket of age i the weight c·(1-c)^i, with c chosen so that the
+	// whole window carries 99.99 % of the weight, and at least 0.2.
+	WeightedExponential
+)
+
+// minimumCoefficient is the smallest smoothing coefficient; below it a long window would barely react.
+const minimumCoefficient = 0.2
+
+// Window is a ring of one-second buckets. Values added to the same second are summed, because each
+// source (an activator, the scrape of the pods) reports its own share of the load.
+//
+// Three kinds of seconds are told apart: recorded ones; ones in which nothing was recorded, which
+// count as zero when a later second was recorded (a silent activator has no traffic); and ones marked
+// by Miss, of which the true value is unknown and which therefore never lower an average.
+type Window struct {
+	values  []float64
+	missing []bool
+	// first and last are the seconds (Unix) of the oldest and the newest write; written is false
+	// until there was one.
+	first, last int64
+	written     bool
+	coefficient float64
+}
+
+// New returns an empty window over the given length, which is rounded to whole seconds, at least one.
+func New(length time.Duration) *Window {
+	n := max(int(length.Round(time.Second)/time.Second), 1)
+	return &Window{
+		values:      make([]float64, n),
+		missing:     make([]bool, n),
+		coefficient: coefficient(n),
+	}
+}
+
+func coefficient(buckets int) float64 {
+	return math.Max(1-math.Pow(1-0.9999, 1/float64(buckets)), minimumCoefficient)
+}
+
+// Length is the time the window covers.
+func (w *Window) Length() time.Duration { return time.Duration(len(w.values)) * time.Second }
+
+// Add adds a value to the bucket of now. It reports false, and changes nothing, when the value is
+// not a finite number of at least zero, or is older than the window.
+func (w *Window) Add(now time.Time, value float64) bool {
+	if math.IsNaN(value) || math.IsInf(value, 0) || value < 0 {
+		return false
+	}
+	i, ok := w.bucket(now.Unix())
+	if ok {
+		w.values[i] += value
+	}
+	return ok
+}
+
+// Miss marks the second of now as one whose load is only partly known, or not at all: a scrape was
+// due and failed. What other sources add to the second remains as a lower bound.
+func (w *Window) Miss(now time.Time) {
+	if i, ok := w.bucket(now.Unix()); ok {
+		w.missing[i] = true
+	}
+}
+
+// bucket advances the ring to a second and returns the index of its bucket.
+func (w *Window) bucket(second int64) (int, bool) {
+	n := int64(len(w.values))
+	switch {
+	case !w.written || second-w.last >= n:
+		clear(w.values)
+		clear(w.missing)
+		w.first, w.last, w.written = second, second, true
+	case second > w.last:
+		for s := w.last + 1; s <= second; s++ {
+			w.values[index(s, n)], w.missing[index(s, n)] = 0, false
+		}
+		w.last = second
+	case w.last-second >= n:
+		return 0, false
+	case second < w.first:
+		// Between second and first the ring is clean: either never used, or cleared on a reset.
+		w.first = second
+	}
+	// Older buckets have been overwritten; first must not reach further back than the ring does.
+	w.first = max(w.first, w.last-n+1)
+	return index(second, n), true
+}
+
+func index(second, n int64) int { return int(((second % n) + n) % n) }
+
+// Empty reports that nothing at all was written within the window that ends at now.
+func (w *Window) Empty(now time.Time) bool {
+	return !w.written || now.Unix()-w.last >= int64(len(w.values))
+}
+
+// Average is the mean over the valid seconds of the window ending at now, rounded to six decimals.
+// A valid second is one between the first and the last write that is not older than the window;
+// trailing seconds without any write are left out by Linear, and by WeightedExponential keep their
+// (now lost) weight. Missing seconds count as the mean of the known ones, or as what was recorded in
+// them if that is more. It reports false when the window was never written to, or when all its valid
+// seconds are missing: then the load is unknown, which is not the same as zero.
+func (w *Window) Average(now time.Time, algorithm Algorithm) (float64, bool) {
+	if !w.written {
+		return 0, false
+	}
+	if w.Empty(now) {
+		return 0, true
+	}
+	n := int64(len(w.values))
+	end := max(now.Unix(), w.last)
+	low := max(w.first, end-n+1)
+	var known, knownWeight, missingWeight float64
+	var anyKnown, anyMissing bool
+	weight := 1 / float64(w.last-low+1)
+	factor := 1.0
+	if algorithm == WeightedExponential {
+		weight = w.coefficient * math.Pow(1-w.coefficient, float64(end-w.last))
+		factor = 1 - w.coefficient
+	}
+	first := weight
+	for s := w.last; s >= low; s-- {
+		i := index(s, n)
+		if w.missing[i] {
+			anyMissing = true
+			missingWeight += weight
+		} else {
+			anyKnown = true
+			known += weight * w.values[i]
+			knownWeight += weight
+		}
+		weight *= factor
+	}
+	if !anyKnown {
+		return 0, false
+	}
+	total := known
+	if anyMissing {
+		mean := 0.0
+		if knownWeight > 0 {
+			mean = known / knownWeight
+		}
+		total += missingWeight * mean
+		weight = first
+		for s := w.last; s >= low; s-- {
+			if i := index(s, n); w.missing[i] && w.values[i] > mean {
+				total += weight * (w.values[i] - mean)
+			}
+			weight *= factor
+		}
+	}
+	return math.Round(total*1e6) / 1e6, true
+}
+
+// Known is the number of valid seconds in the window ending at now that were not marked missing.
+func (w *Window) Known(now time.Time) int {
+	if w.Empty(now) {
+		return 0
+	}
+	n := int64(len(w.values))
+	count := 0
+	for s := w.last; s >= max(w.first, now.Unix()-n+1); s-- {
+		if !w.missing[index(s, n)] {
+			count++
+		}
+	}
+	return count
+}
+
+// Resize returns a window of the new length holding what still fits of this one, so that a changed
+// annotation does not make the autoscaler forget.
+func (w *Window) Resize(length time.Duration) *Window {
+	r := New(length)
+	if len(r.values) == len(w.values) {
+		return w
+	}
+	if !w.written {
+		return r
+	}
+	n, m := int64(len(w.values)), int64(len(r.values))
+	r.written, r.last = true, w.last
+	r.first = max(w.first, w.last-m+1)
+	for s := r.first; s <= r.last; s++ {
+		r.values[index(s, m)] = w.values[index(s, n)]
+		r.missing[index(s, m)] = w.missing[index(s, n)]
+	}
+	return r
+}
