@@ -16,6 +16,8 @@ const (
 	// Suspect: the pod has just refused a connection. It is chosen only when every pod is suspect, so
 	// that a failed dial never leaves a revision without any pod.
 	Suspect
+	// Resting: a connection failed so recently that trying again would only spin. It is not chosen.
+	Resting
 )
 
 // Pods is a view of the pods of one revision in address order.
@@ -31,7 +33,7 @@ type Reason uint8
 
 const (
 	NoPods      Reason = iota // there is no pod
-	NoSlot                    // every pod has as many requests as it may have
+	NoSlot                    // every pod has as many requests as it may have, or rests
 	LessOfTwo                 // no limit: the less loaded of two random pods
 	FirstFree                 // small limit: the first in address order with a free slot
 	RoundRobin                // larger limit: the next with a free slot
@@ -56,7 +58,7 @@ const firstFreeLimit = 3
 // Choose returns the index of the pod for the next request, or -1.
 //
 //	limit    policy                                   pod is eligible when
-//	0        least in flight of two random choices    it is not suspect
+//	0        least in flight of two random choices    open or full
 //	1..3     first in address order                   open and in flight < limit
 //	> 3      round robin from cursor                  open and in flight < limit
 //
@@ -85,6 +87,7 @@ func Choose(pods Pods, limit, cursor int, random uint64) (int, Reason) {
 			if suspect < 0 && pods.InFlight(i) < limit {
 				suspect = i
 			}
+		case state == Resting:
 		case state == Open && pods.InFlight(i) < limit:
 			return i, reason
 		default:
@@ -102,17 +105,13 @@ func Choose(pods Pods, limit, cursor int, random uint64) (int, Reason) {
 // ever full, so the state Full counts as open.
 func chooseUnlimited(pods Pods, n int, random uint64) (int, Reason) {
 	first := int(uint64(uint32(random)) % uint64(n))
-	if n == 1 {
-		if pods.State(first) == Suspect {
-			return first, LastResort
+	second := first
+	if n > 1 {
+		if second = int((random >> 32) % uint64(n-1)); second >= first {
+			second++
 		}
-		return first, LessOfTwo
 	}
-	second := int((random >> 32) % uint64(n-1))
-	if second >= first {
-		second++
-	}
-	a, b := pods.State(first) != Suspect, pods.State(second) != Suspect
+	a, b := pods.State(first) < Suspect, pods.State(second) < Suspect
 	switch {
 	case a && b:
 		if pods.InFlight(second) < pods.InFlight(first) {
@@ -124,12 +123,20 @@ func chooseUnlimited(pods Pods, n int, random uint64) (int, Reason) {
 	case b:
 		return second, LessOfTwo
 	}
+	suspect := -1
 	for k := range n {
-		if i := wrap(first+k, n); pods.State(i) != Suspect {
+		i := wrap(first+k, n)
+		switch state := pods.State(i); {
+		case state < Suspect:
 			return i, LessOfTwo
+		case state == Suspect && suspect < 0:
+			suspect = i
 		}
 	}
-	return first, LastResort
+	if suspect < 0 {
+		return -1, NoSlot
+	}
+	return suspect, LastResort
 }
 
 func wrap(i, n int) int {

@@ -70,6 +70,10 @@ func TestChoose(t *testing.T) {
 		{"no limit, both drawn are suspect, another is not", fixed{[]int{0, 0, 9}, []State{Suspect, Suspect, Open}}, 0, 0, both(0, 1, 3), 2, LessOfTwo},
 		{"no limit, the last endpoint stays", fixed{[]int{4}, []State{Suspect}}, 0, 0, 0, 0, LastResort},
 		{"no limit, all suspect", fixed{[]int{4, 4}, []State{Suspect, Suspect}}, 0, 0, both(1, 0, 2), 1, LastResort},
+		{"a resting pod is not even the last resort", fixed{[]int{0}, []State{Resting}}, 1, 0, 0, -1, NoSlot},
+		{"a suspect comes before a resting pod", fixed{[]int{0, 0}, []State{Resting, Suspect}}, 1, 0, 0, 1, LastResort},
+		{"no limit, resting", fixed{[]int{0}, []State{Resting}}, 0, 0, 0, -1, NoSlot},
+		{"no limit, resting and suspect", fixed{[]int{0, 0}, []State{Resting, Suspect}}, 0, 0, 0, 1, LastResort},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if got, why := Choose(c.pods, c.limit, c.cursor, c.random); got != c.want || why != c.why {
@@ -87,11 +91,11 @@ func TestChooseNeverOverlooksAFreeSlotNorOverfills(t *testing.T) {
 		f := fixed{make([]int, n), make([]State, n)}
 		openSlot, allSuspect := false, n > 0
 		for i := range n {
-			f.inFlight[i], f.state[i] = random.IntN(limit+2), State(random.IntN(3))
+			f.inFlight[i], f.state[i] = random.IntN(limit+2), State(random.IntN(4))
 			if f.state[i] == Open && (limit == 0 || f.inFlight[i] < limit) {
 				openSlot = true
 			}
-			allSuspect = allSuspect && f.state[i] == Suspect
+			allSuspect = allSuspect && f.state[i] >= Suspect
 		}
 		got, why := Choose(f, limit, random.IntN(20)-5, random.Uint64())
 		switch {
@@ -102,6 +106,8 @@ func TestChooseNeverOverlooksAFreeSlotNorOverfills(t *testing.T) {
 			t.Fatalf("limit %d, %+v: chose %d beyond its limit", limit, f, got)
 		case f.state[got] == Suspect && !allSuspect:
 			t.Fatalf("limit %d, %+v: chose the suspect %d although others live", limit, f, got)
+		case f.state[got] == Resting:
+			t.Fatalf("limit %d, %+v: chose %d that rests", limit, f, got)
 		case limit > 0 && f.state[got] == Full:
 			t.Fatalf("limit %d, %+v: chose %d that has just refused", limit, f, got)
 		}

@@ -1,0 +1,396 @@
+package hold
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func backend(i int) Backend {
+	return Backend{Address: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), 8012), Pod: fmt.Sprintf("pod-%d", i)}
+}
+
+func newQueue(limit int, pods ...int) *Queue {
+	q := New(limit, NewBudget(Bounds{}), nil)
+	set(q, pods...)
+	return q
+}
+
+func set(q *Queue, pods ...int) {
+	var b []Backend
+	for _, i := range pods {
+		b = append(b, backend(i))
+	}
+	q.SetPods(b)
+}
+
+// result is what one request got.
+type result struct {
+	slot Slot
+	err  error
+	at   time.Time
+}
+
+// ask acquires in a goroutine of its own.
+func ask(ctx context.Context, q *Queue) chan result {
+	answer := make(chan result, 1)
+	go func() {
+		slot, err := q.Acquire(ctx, &Ticket{Bytes: 1000})
+		answer <- result{slot, err, time.Now()}
+	}()
+	return answer
+}
+
+func got(t *testing.T, answer chan result) result {
+	t.Helper()
+	synctest.Wait()
+	select {
+	case r := <-answer:
+		return r
+	default:
+		t.Fatal("the request still waits")
+		return result{}
+	}
+}
+
+func waits(t *testing.T, answer chan result) {
+	t.Helper()
+	synctest.Wait()
+	select {
+	case r := <-answer:
+		t.Fatalf("the request does not wait: %v %v", r.slot, r.err)
+	default:
+	}
+}
+
+func empty(t *testing.T, q *Queue) {
+	t.Helper()
+	waiting, inFlight := q.Load()
+	if waiting != 0 || inFlight != 0 || q.budget.Held() != 0 || q.budget.HeldBytes() != 0 {
+		t.Errorf("%d wait, %d are in flight, the budget counts %d and %d bytes; want none", waiting, inFlight, q.budget.Held(), q.budget.HeldBytes())
+	}
+}
+
+func TestARequestAtZeroIsForwardedAsSoonAsAPodAppears(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newQueue(0)
+		answers := make([]chan result, 10)
+		for i := range answers {
+			answers[i] = ask(t.Context(), q)
+		}
+		waits(t, answers[0])
+		began := time.Now()
+		set(q, 1)
+		for _, answer := range answers {
+			r := got(t, answer)
+			if r.err != nil || r.slot.Address() != backend(1).Address || r.at != began {
+				t.Fatalf("got %v, %v after %s", r.slot, r.err, r.at.Sub(began))
+			}
+			r.slot.Release(true)
+		}
+		empty(t, q)
+	})
+}
+
+func TestARequestBindsOnlyToAFreeSlotAndInOrderOfArrival(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newQueue(1, 1)
+		first := got(t, ask(t.Context(), q))
+		second := ask(t.Context(), q)
+		waits(t, second)
+		third := ask(t.Context(), q)
+		waits(t, third)
+		set(q, 1, 2) // a pod that appears takes what waits already
+		r := got(t, second)
+		if r.slot.Pod() != "pod-2" {
+			t.Fatalf("the second request went to %s", r.slot.Pod())
+		}
+		waits(t, third)
+		first.slot.Release(true)
+		if r := got(t, third); r.slot.Pod() != "pod-1" {
+			t.Fatalf("the third request went to %s", r.slot.Pod())
+		} else {
+			r.slot.Release(true)
+		}
+		r.slot.Release(true)
+		empty(t, q)
+	})
+}
+
+func TestAClientThatLeavesFreesItsPlaceAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newQueue(1)
+		ctx, cancel := context.WithCancelCause(t.Context())
+		answer := ask(ctx, q)
+		waits(t, answer)
+		gone := errors.New("gone")
+		cancel(gone)
+		if r := got(t, answer); !errors.Is(r.err, gone) {
+			t.Fatalf("got %v", r.err)
+		}
+		empty(t, q)
+	})
+}
+
+func TestWhatIsBeyondTheBoundsIsRefusedAtOnce(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		bounds Bounds
+		want   int // held of one revision
+	}{
+		{"count of a revision", Bounds{PerRevision: 3}, 3},
+		{"bytes of a revision", Bounds{PerRevisionBytes: 2500}, 2},
+		{"one revision takes at most half of the total", Bounds{Total: 10}, 5},
+		{"one revision takes at most half of all bytes", Bounds{TotalBytes: 10_000}, 5},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				q := New(1, NewBudget(c.bounds), nil)
+				other := New(1, q.budget, nil)
+				ctx, cancel := context.WithCancel(t.Context())
+				held := 0
+				for range 20 {
+					answer := ask(ctx, q)
+					synctest.Wait()
+					select {
+					case r := <-answer:
+						var full *FullError
+						if !errors.As(r.err, &full) {
+							t.Fatalf("got %v", r.err)
+						}
+					default:
+						held++
+					}
+				}
+				if held != c.want {
+					t.Errorf("%d requests are held, want %d", held, c.want)
+				}
+				waits(t, ask(ctx, other)) // another revision still has room
+				if q.budget.Refusals() != int64(20-held) {
+					t.Errorf("%d refusals are counted, want %d", q.budget.Refusals(), 20-held)
+				}
+				cancel()
+				synctest.Wait()
+				empty(t, q)
+			})
+		})
+	}
+}
+
+func TestARevisionThatCannotStartAnswersWithItsReason(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newQueue(0)
+		began := time.Now()
+		held := ask(t.Context(), q)
+		time.Sleep(time.Second)
+		q.SetFailure("ImagePullBackOff: no such image")
+		waits(t, held) // the condition may be older than this attempt
+		r := <-held
+		var cannot *CannotStartError
+		if !errors.As(r.err, &cannot) || !strings.Contains(r.err.Error(), "no such image") || r.at.Sub(began) > 5*time.Second {
+			t.Fatalf("got %v after %s", r.err, r.at.Sub(began))
+		}
+		if r := got(t, ask(t.Context(), q)); !errors.As(r.err, &cannot) {
+			t.Fatalf("a new request got %v, want the reason at once", r.err)
+		}
+		// It recovers: requests wait again, and a pod serves them.
+		q.SetFailure("")
+		again := ask(t.Context(), q)
+		waits(t, again)
+		set(q, 1)
+		got(t, again).slot.Release(true)
+		// A stale condition does not matter while a pod is there.
+		q.SetFailure("ExitCode1")
+		got(t, ask(t.Context(), q)).slot.Release(true)
+		// Much later, at zero again, a request is a new attempt.
+		set(q)
+		time.Sleep(2 * attemptEnds)
+		late := ask(t.Context(), q)
+		time.Sleep(FailAfter / 2)
+		waits(t, late)
+		set(q, 2)
+		got(t, late).slot.Release(true)
+		empty(t, q)
+	})
+}
+
+func TestADeletedRevisionFailsWhatWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newQueue(0)
+		held := ask(t.Context(), q)
+		waits(t, held)
+		q.Delete()
+		if r := got(t, held); !errors.Is(r.err, ErrDeleted) {
+			t.Fatalf("got %v", r.err)
+		}
+		if r := got(t, ask(t.Context(), q)); !errors.Is(r.err, ErrDeleted) {
+			t.Fatalf("a new request got %v", r.err)
+		}
+		empty(t, q)
+	})
+}
+
+func TestAFailedDialMovesToAnotherPodAndNeverLosesTheLast(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newQueue(1, 1, 2)
+		ticket := &Ticket{}
+		acquire := func() Slot {
+			slot, err := q.Acquire(t.Context(), ticket)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return slot
+		}
+		acquire().Failed()
+		slot := acquire()
+		if slot.Pod() != "pod-2" {
+			t.Fatalf("after pod-1 refused the connection the request went to %s", slot.Pod())
+		}
+		slot.Failed()
+		began := time.Now()
+		slot = acquire() // both failed: a short rest, then one of them nevertheless
+		if rest := time.Since(began); rest == 0 || rest > 100*time.Millisecond {
+			t.Errorf("the last resort came after %s", rest)
+		}
+		slot.Release(true)
+		for range 20 { // nobody answers at all: attempts become rare but never end
+			acquire().Failed()
+		}
+		if tried := time.Since(began); tried < 2*time.Second || tried > 20*time.Second {
+			t.Errorf("20 failed dials took %s", tried)
+		}
+		acquire().Release(true)
+		empty(t, q)
+	})
+}
+
+func TestAPodThatRefusedIsTriedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newQueue(1, 1)
+		ticket := &Ticket{}
+		slot, _ := q.Acquire(t.Context(), ticket)
+		slot.Refused()
+		began := time.Now()
+		slot, _ = q.Acquire(t.Context(), ticket)
+		if took := time.Since(began); took < retryFull || took > 2*retryFull {
+			t.Errorf("tried again after %s", took)
+		}
+		slot.Refused()
+		began = time.Now()
+		go func() { q.SlotFree(backend(1).Address) }()
+		slot, _ = q.Acquire(t.Context(), ticket)
+		if took := time.Since(began); took != 0 {
+			t.Errorf("tried %s after the pod said that a slot is free", took)
+		}
+		slot.Release(true)
+		if q.SlotFree(backend(1).Address) {
+			t.Error("a slot was wanted although nothing waits")
+		}
+		empty(t, q)
+	})
+}
+
+func TestPressureIsToldWhenTheQueueFormsAndDoubles(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mutex sync.Mutex
+		var told []int
+		q := New(0, NewBudget(Bounds{}), func(waiting int) {
+			mutex.Lock()
+			defer mutex.Unlock()
+			told = append(told, waiting)
+		})
+		for range 9 {
+			waits(t, ask(t.Context(), q))
+		}
+		mutex.Lock()
+		if fmt.Sprint(told) != "[1 2 4 8]" {
+			t.Errorf("told %v", told)
+		}
+		mutex.Unlock()
+		q.Delete()
+	})
+}
+
+// Whatever mix of cancels, refusals, failures, pods coming and going: nothing leaks.
+func TestAccountsReturnToZero(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for limit := range 6 {
+			random := rand.New(rand.NewPCG(uint64(limit), 7))
+			q := newQueue(limit)
+			var group sync.WaitGroup
+			for range 300 {
+				seed := random.Uint64()
+				group.Go(func() { oneRequest(t, q, rand.New(rand.NewPCG(seed, 1))) })
+				if random.IntN(5) == 0 {
+					var pods []int
+					for i := range 8 {
+						if random.IntN(2) == 0 {
+							pods = append(pods, i)
+						}
+					}
+					set(q, pods...)
+				}
+				if random.IntN(10) == 0 {
+					q.SlotFree(backend(random.IntN(8)).Address)
+				}
+				if random.IntN(20) == 0 {
+					q.SetFailure([]string{"", "broken"}[random.IntN(2)])
+				}
+				time.Sleep(time.Duration(random.IntN(3000)) * time.Microsecond)
+			}
+			set(q, 1, 2)
+			group.Wait()
+			empty(t, q)
+			for _, p := range q.pods {
+				if p.inFlight != 0 {
+					t.Errorf("limit %d: %s keeps %d in flight", limit, p.Pod, p.inFlight)
+				}
+			}
+		}
+	})
+}
+
+func oneRequest(t *testing.T, q *Queue, random *rand.Rand) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Duration(random.IntN(50))*time.Millisecond)
+	defer cancel()
+	ticket := &Ticket{Bytes: int64(random.IntN(5000))}
+	for {
+		slot, err := q.Acquire(ctx, ticket)
+		if err != nil {
+			return
+		}
+		time.Sleep(time.Duration(random.IntN(20)) * time.Millisecond)
+		switch random.IntN(6) {
+		case 0:
+			slot.Refused()
+		case 1:
+			slot.Failed()
+		default:
+			slot.Release(random.IntN(2) == 0)
+			return
+		}
+	}
+}
+
+func BenchmarkAcquireAndRelease(b *testing.B) {
+	q := newQueue(100, 1, 2, 3)
+	b.ReportAllocs()
+	b.RunParallel(func(pb *testing.PB) {
+		var ticket Ticket
+		for pb.Next() {
+			slot, err := q.Acquire(context.Background(), &ticket)
+			if err != nil {
+				b.Error(err)
+				return
+			}
+			slot.Release(true)
+		}
+	})
+}

@@ -1,0 +1,300 @@
+// Package hold keeps requests until a pod of their revision has a free slot.
+//
+// Owns: for each revision, which requests wait, how many are in flight at which pod, and which pods
+// are out for a moment. Reads: the pods that backends publishes. Writes: nothing outside. Never: holds a lock across
+// I/O, binds a request to a pod that has no free slot, or knows another revision's queue (only
+// the shared Budget, which is two atomic counters).
+package hold
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"net/netip"
+	"sync"
+	"time"
+
+	"ebb.dev/ebb/activator/pick"
+)
+
+const (
+	// FailAfter is how long a request waits for a revision that is said to be unable to start: a condition may be
+	// older than the attempt that this very request caused.
+	FailAfter = 3 * time.Second
+	// attemptEnds is how long without a request the next one counts as a new attempt to start the revision.
+	attemptEnds = time.Minute
+	// retryFull is how long a pod that refused is left alone unless it says itself that it has a free slot.
+	retryFull = 5 * time.Millisecond
+	// retryFullBatch bounds how many of the pods that refused are tried again each retryFull.
+	retryFullBatch = 4
+	// restFirst is the pause after a failed connection before the pod may be the last resort; it
+	// doubles with each failure up to restMost.
+	restFirst = 20 * time.Millisecond
+	restMost  = 500 * time.Millisecond
+	// suspectTimes is how many times its rest a pod stays suspect: others are preferred.
+	suspectTimes = 5
+)
+
+// ErrDeleted is what waiting requests get when their revision is deleted.
+var ErrDeleted = errors.New("the revision was deleted")
+
+// Backend is a pod that takes requests.
+type Backend struct {
+	Address netip.AddrPort
+	// Pod tells two pods apart that had the same address one after the other.
+	Pod string
+}
+
+// pod is one backend with what this activator has there. Guarded by the queue's mutex.
+type pod struct {
+	Backend
+	host     string // Address as text, made once
+	inFlight int
+	// refused is when the pod last said that it has no free slot; zero when it may be tried.
+	refused time.Time
+	// rests is until when the pod is not tried at all, suspect until when others are preferred.
+	rests, suspect time.Time
+	failures       int
+}
+
+// Queue holds the requests of one revision.
+type Queue struct {
+	budget *Budget
+	// pressure is called, without the lock, when the queue forms and whenever it has doubled.
+	pressure func(waiting int)
+	limit    int
+
+	mutex   sync.Mutex
+	pods    []*pod // in address order
+	flagged int    // how many pods are refused or suspect; 0 makes State cheap
+	now     time.Time
+	cursor  int
+	order   uint64
+	first   *waiter
+	last    *waiter
+	held    int64
+	bytes   int64
+	flying  int64
+
+	failure     string // why no pod can start; "" when one can
+	attempt     time.Time
+	lastRequest time.Time
+	deleted     bool
+	timer       *time.Timer
+	timerAt     time.Time
+}
+
+// waiter is one held request. Guarded by the queue's mutex; ready is closed when pod or err is set.
+type waiter struct {
+	previous, next *waiter
+	ticket         *Ticket
+	ready          chan struct{}
+	pod            *pod
+	err            error
+}
+
+// Ticket is a request's place in the queue. It keeps its place when a pod refuses the request.
+type Ticket struct {
+	// Bytes is what the request costs while it waits.
+	Bytes int64
+	// Waited is set once the request had to wait, Since is when that began.
+	Waited bool
+	Since  time.Time
+	order  uint64
+}
+
+// New returns the queue of a revision whose pods take limit requests each (0: no limit).
+// pressure may be nil; it must not block.
+func New(limit int, budget *Budget, pressure func(waiting int)) *Queue {
+	return &Queue{limit: limit, budget: budget, pressure: pressure}
+}
+
+// Acquire binds the request to a pod with a free slot, waiting for one until ctx ends. The error is
+// ctx's cause, ErrDeleted, *FullError or *CannotStartError.
+func (q *Queue) Acquire(ctx context.Context, t *Ticket) (Slot, error) {
+	q.mutex.Lock()
+	if q.first == nil {
+		if p := q.chooseLocked(); p != nil {
+			q.mutex.Unlock()
+			return Slot{q, p}, nil
+		}
+	}
+	w, waiting, err := q.enqueueLocked(t)
+	q.mutex.Unlock()
+	if err != nil {
+		return Slot{}, err
+	}
+	if q.pressure != nil && waiting > 0 && waiting&(waiting-1) == 0 {
+		q.pressure(int(waiting))
+	}
+	select {
+	case <-w.ready:
+	case <-ctx.Done():
+		q.mutex.Lock()
+		switch {
+		case w.pod != nil: // granted in the same moment: the slot goes to the next
+			q.releaseLocked(w.pod)
+			q.dispatchLocked()
+		case w.err == nil:
+			q.removeLocked(w)
+		}
+		q.mutex.Unlock()
+		return Slot{}, context.Cause(ctx)
+	}
+	if w.err != nil {
+		return Slot{}, w.err
+	}
+	return Slot{q, w.pod}, nil
+}
+
+// enqueueLocked adds a waiter at its ticket's place, and returns how many wait.
+func (q *Queue) enqueueLocked(t *Ticket) (*waiter, int64, error) {
+	if q.deleted {
+		return nil, 0, ErrDeleted
+	}
+	now := time.Now()
+	if q.attempt.IsZero() || now.Sub(q.lastRequest) > attemptEnds {
+		q.attempt = now
+	}
+	q.lastRequest = now
+	if t.order == 0 {
+		if q.failure != "" && !q.aliveLocked(now) && now.Sub(q.attempt) >= FailAfter {
+			return nil, 0, &CannotStartError{Reason: q.failure}
+		}
+		if err := q.budget.take(q.held, q.bytes, t.Bytes); err != nil {
+			return nil, 0, err
+		}
+		q.order++
+		t.order, t.Since, t.Waited = q.order, now, true
+	} else {
+		q.budget.force(t.Bytes) // what was accepted is not turned away because it comes back
+	}
+	w := &waiter{ticket: t, ready: make(chan struct{})}
+	// A request that a pod refused is older than nearly all others: look for its place from the front.
+	after := q.last
+	if after != nil && after.ticket.order > t.order {
+		after = nil
+		for next := q.first; next != nil && next.ticket.order < t.order; next = next.next {
+			after = next
+		}
+	}
+	w.previous = after
+	if after == nil {
+		w.next, q.first = q.first, w
+	} else {
+		w.next, after.next = after.next, w
+	}
+	if w.next == nil {
+		q.last = w
+	} else {
+		w.next.previous = w
+	}
+	q.held++
+	q.bytes += t.Bytes
+	q.dispatchLocked()
+	return w, q.held, nil
+}
+
+func (q *Queue) removeLocked(w *waiter) {
+	if w.previous == nil {
+		q.first = w.next
+	} else {
+		w.previous.next = w.next
+	}
+	if w.next == nil {
+		q.last = w.previous
+	} else {
+		w.next.previous = w.previous
+	}
+	w.previous, w.next = nil, nil
+	q.held--
+	q.bytes -= w.ticket.Bytes
+	q.budget.give(w.ticket.Bytes)
+}
+
+// dispatchLocked grants free slots to waiting requests in order of arrival, fails those that waited long enough for a
+// revision that cannot start, and sets the timer for whatever else time brings.
+func (q *Queue) dispatchLocked() {
+	for q.first != nil {
+		p := q.chooseLocked()
+		if p == nil {
+			break
+		}
+		w := q.first
+		q.removeLocked(w)
+		w.pod = p
+		close(w.ready)
+	}
+	if q.first == nil {
+		return
+	}
+	now := time.Now()
+	if q.failure != "" && !q.aliveLocked(now) {
+		for q.first != nil && now.Sub(q.first.ticket.Since) >= FailAfter {
+			q.failLocked(q.first, &CannotStartError{Reason: q.failure})
+		}
+	}
+	if q.first != nil {
+		q.setTimerLocked(now)
+	}
+}
+
+func (q *Queue) failLocked(w *waiter, err error) {
+	q.removeLocked(w)
+	w.err = err
+	close(w.ready)
+}
+
+// chooseLocked takes a slot at the pod that pick chooses, or returns nil.
+func (q *Queue) chooseLocked() *pod {
+	if len(q.pods) == 0 {
+		return nil
+	}
+	if q.flagged > 0 {
+		q.now = time.Now()
+	}
+	i, _ := pick.Choose((*view)(q), q.limit, q.cursor, rand.Uint64())
+	if i < 0 {
+		return nil
+	}
+	q.cursor = i + 1
+	p := q.pods[i]
+	p.inFlight++
+	q.flying++
+	return p
+}
+
+func (q *Queue) releaseLocked(p *pod) {
+	p.inFlight--
+	q.flying--
+}
+
+// aliveLocked says whether some pod is neither suspect nor resting.
+func (q *Queue) aliveLocked(now time.Time) bool {
+	for _, p := range q.pods {
+		if !now.Before(p.suspect) {
+			return true
+		}
+	}
+	return false
+}
+
+// view shows a Queue's pods to pick; it is used under the queue's lock.
+type view Queue
+
+func (v *view) Len() int           { return len(v.pods) }
+func (v *view) InFlight(i int) int { return v.pods[i].inFlight }
+func (v *view) State(i int) pick.State {
+	if v.flagged == 0 {
+		return pick.Open
+	}
+	switch p := v.pods[i]; {
+	case v.now.Before(p.rests):
+		return pick.Resting
+	case v.now.Before(p.suspect):
+		return pick.Suspect
+	case !p.refused.IsZero() && (v.first != nil || v.now.Sub(p.refused) < retryFull):
+		return pick.Full // while requests wait, the timer says whose turn it is to be tried again
+	}
+	return pick.Open
+}

@@ -1,0 +1,229 @@
+package hold
+
+import (
+	"net/netip"
+	"time"
+)
+
+// Slot is the right to have one request in flight at a pod. Exactly one of its ends must be called:
+// Release, Refused or Failed.
+type Slot struct {
+	queue *Queue
+	pod   *pod
+}
+
+// Address is where to send the request; Host is the same as text.
+func (s Slot) Address() netip.AddrPort { return s.pod.Address }
+func (s Slot) Host() string            { return s.pod.host }
+
+// Pod is the pod's name, as far as it is known.
+func (s Slot) Pod() string { return s.pod.Pod }
+
+// Release gives the slot back at the end of the exchange. answered says that the pod has responded, which
+// ends any suspicion.
+func (s Slot) Release(answered bool) {
+	q := s.queue
+	q.mutex.Lock()
+	q.releaseLocked(s.pod)
+	if q.flagged > 0 {
+		s.pod.refused = time.Time{} // a slot is free there now
+		if answered {
+			s.pod.trust()
+		}
+		q.recountLocked()
+	}
+	if q.first != nil {
+		q.dispatchLocked()
+	}
+	q.mutex.Unlock()
+}
+
+// Refused gives the slot back because the pod itself has no free one: others fill it.
+func (s Slot) Refused() {
+	s.fail(func(p *pod) { p.refused = time.Now() })
+}
+
+// Failed gives the slot back because no connection to the pod could be made.
+func (s Slot) Failed() {
+	s.fail(func(p *pod) {
+		now := time.Now()
+		rest := restMost
+		if p.failures < 5 {
+			rest = min(restFirst<<p.failures, restMost)
+		}
+		p.failures++
+		p.rests, p.suspect = now.Add(rest), now.Add(suspectTimes*rest)
+	})
+}
+
+func (s Slot) fail(change func(*pod)) {
+	q := s.queue
+	q.mutex.Lock()
+	q.releaseLocked(s.pod)
+	change(s.pod)
+	q.recountLocked()
+	q.dispatchLocked()
+	q.mutex.Unlock()
+}
+
+func (p *pod) trust() {
+	p.failures = 0
+	p.rests, p.suspect = time.Time{}, time.Time{}
+}
+
+// recountLocked counts the pods that are out for a moment.
+func (q *Queue) recountLocked() {
+	q.flagged = 0
+	for _, p := range q.pods {
+		if !p.refused.IsZero() || !p.suspect.IsZero() {
+			q.flagged++
+		}
+	}
+}
+
+// SlotFree is called when a pod says that it keeps a slot for this activator. It reports whether a
+// request waited for it.
+func (q *Queue) SlotFree(address netip.AddrPort) bool {
+	q.mutex.Lock()
+	defer q.mutex.Unlock()
+	if q.first == nil {
+		return false
+	}
+	for _, p := range q.pods {
+		if p.Address == address {
+			p.refused = time.Time{}
+			p.trust()
+			q.recountLocked()
+			before := q.held
+			q.dispatchLocked()
+			return q.held < before
+		}
+	}
+	return false
+}
+
+// SetPods replaces the pods, which must be in address order. What is in flight at pods that stay is kept.
+func (q *Queue) SetPods(backends []Backend) {
+	q.mutex.Lock()
+	defer q.mutex.Unlock()
+	if q.deleted {
+		return
+	}
+	old := make(map[Backend]*pod, len(q.pods))
+	for _, p := range q.pods {
+		old[p.Backend] = p
+	}
+	pods := make([]*pod, 0, len(backends))
+	for _, b := range backends {
+		p := old[b]
+		if p == nil {
+			p = &pod{Backend: b, host: b.Address.String()}
+		}
+		pods = append(pods, p)
+	}
+	if len(pods) > 0 && len(q.pods) == 0 {
+		q.attempt = time.Time{} // it did start
+	}
+	q.pods = pods
+	q.recountLocked()
+	q.dispatchLocked()
+}
+
+// SetFailure says why the revision cannot start, or with "" that nothing prevents it.
+func (q *Queue) SetFailure(reason string) {
+	q.mutex.Lock()
+	defer q.mutex.Unlock()
+	q.failure = reason
+	if reason == "" {
+		q.attempt = time.Time{}
+	}
+	q.dispatchLocked()
+}
+
+// Delete fails everything that waits, now and later, with ErrDeleted.
+func (q *Queue) Delete() {
+	q.mutex.Lock()
+	defer q.mutex.Unlock()
+	q.deleted, q.pods, q.flagged = true, nil, 0
+	for q.first != nil {
+		q.failLocked(q.first, ErrDeleted)
+	}
+	if q.timer != nil {
+		q.timer.Stop()
+	}
+}
+
+// Load is how many requests wait and how many are in flight now.
+func (q *Queue) Load() (waiting, inFlight int64) {
+	q.mutex.Lock()
+	defer q.mutex.Unlock()
+	return q.held, q.flying
+}
+
+// setTimerLocked arranges for tick at the next moment at which time alone changes something for
+// those that wait. It is called only while something waits.
+func (q *Queue) setTimerLocked(now time.Time) {
+	var next time.Time
+	sooner := func(t time.Time) {
+		if t.After(now) && (next.IsZero() || t.Before(next)) {
+			next = t
+		}
+	}
+	if q.flagged > 0 {
+		for _, p := range q.pods {
+			sooner(p.rests)
+			sooner(p.suspect)
+			if !p.refused.IsZero() {
+				if again := p.refused.Add(retryFull); again.After(now) {
+					sooner(again)
+				} else {
+					sooner(now.Add(retryFull)) // its turn did not come in this batch
+				}
+			}
+		}
+	}
+	if q.failure != "" && !q.aliveLocked(now) {
+		sooner(q.first.ticket.Since.Add(FailAfter))
+	}
+	switch {
+	case next.IsZero():
+		return
+	case q.timer == nil:
+		q.timer = time.AfterFunc(next.Sub(now), q.tick)
+	case q.timerAt.IsZero() || next.Before(q.timerAt):
+		q.timer.Reset(next.Sub(now))
+	default:
+		return // an earlier tick will look again
+	}
+	q.timerAt = next
+}
+
+// tick lets the pods that refused longest ago be tried again, a few at a time, and dispatches.
+func (q *Queue) tick() {
+	q.mutex.Lock()
+	defer q.mutex.Unlock()
+	q.timerAt = time.Time{}
+	if q.deleted || q.first == nil {
+		return
+	}
+	now := time.Now()
+	for range retryFullBatch {
+		var oldest *pod
+		for _, p := range q.pods {
+			if !p.refused.IsZero() && now.Sub(p.refused) >= retryFull && (oldest == nil || p.refused.Before(oldest.refused)) {
+				oldest = p
+			}
+		}
+		if oldest == nil {
+			break
+		}
+		oldest.refused = time.Time{}
+	}
+	for _, p := range q.pods {
+		if !now.Before(p.suspect) {
+			p.rests, p.suspect = time.Time{}, time.Time{} // failures stay, so that the next rest is longer
+		}
+	}
+	q.recountLocked()
+	q.dispatchLocked()
+}
