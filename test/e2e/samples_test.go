@@ -1,0 +1,117 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"ebb.dev/ebb/test/internal/cluster"
+	"ebb.dev/ebb/test/internal/probe"
+)
+
+const samples = "../../samples"
+
+// sampleStep is one manifest of a sample: apply it, wait until the Service is Ready, and hear one of the replies.
+type sampleStep struct {
+	file    string
+	service string
+	replies []string // "" for a Service that the gateway does not show outside
+}
+
+var sampleStories = map[string][]sampleStep{
+	"hello-go":      {{"hello-go/service.yaml", "hello-go", []string{"Hello Go!\n"}}},
+	"hello-python":  {{"hello-python/service.yaml", "hello-python", []string{"Hello Python!\n"}}},
+	"autoscaling":   {{"autoscaling/service.yaml", "autoscaling", []string{"Hello World!\n"}}},
+	"tags":          {{"tags/service.yaml", "tagged", []string{"Hello Tag!\n"}}},
+	"cluster-local": {{"cluster-local/service.yaml", "private", nil}},
+	"traffic-split": {
+		{"traffic-split/1-blue.yaml", "colours", []string{"Hello Blue!\n"}},
+		{"traffic-split/2-half.yaml", "colours", []string{"Hello Blue!\n", "Hello Green!\n"}},
+		{"traffic-split/3-green.yaml", "colours", []string{"Hello Green!\n"}},
+	},
+}
+
+// The domain mapping sample has a test of its own, because its claim names a namespace.
+var samplesElsewhere = []string{"domain-mapping/claim.yaml", "domain-mapping/domain-mapping.yaml"}
+
+func TestEverySampleWorksAsItIs(t *testing.T) {
+	for name, steps := range sampleStories {
+		t.Run(name, func(t *testing.T) {
+			s := begin(t, 4*time.Minute)
+			for _, step := range steps {
+				url := s.ready(step.service, readSample(t, step.file))
+				reply := probe.Get(s.ctx, s.client(), url)
+				switch {
+				case step.replies == nil && reply.Status != 404:
+					t.Errorf("%s: the gateway answers %v outside of the cluster, want 404", step.file, reply)
+				case step.replies == nil && !strings.HasSuffix(url, ".svc.cluster.local"):
+					t.Errorf("%s: the URL %s is not one of the cluster's own", step.file, url)
+				case step.replies != nil && (!reply.OK() || !slices.Contains(step.replies, reply.Body)):
+					t.Errorf("%s: got %v, want one of %q", step.file, reply, step.replies)
+				}
+			}
+		})
+	}
+}
+
+func TestADomainOfOnesOwnReachesTheService(t *testing.T) {
+	s := begin(t, 3*time.Minute)
+	s.ready("hello-go", readSample(t, "hello-go/service.yaml"))
+	host := s.namespace + ".example.org"
+	s.apply(strings.NewReplacer("hello.example.org", host, "namespace: default", "namespace: "+s.namespace).Replace(readSample(t, "domain-mapping/claim.yaml")))
+	t.Cleanup(func() { s.deleteClaim(host) })
+	s.apply(strings.ReplaceAll(readSample(t, "domain-mapping/domain-mapping.yaml"), "hello.example.org", host))
+	object, err := s.Await(s.ctx, cluster.DomainMappings, s.namespace, host, cluster.IsReady)
+	if err != nil {
+		t.Fatal(err)
+	}
+	url, _, _ := unstructured.NestedString(object.Object, "status", "url")
+	if url != "http://"+host {
+		t.Errorf("status.url is %q, want http://%s", url, host)
+	}
+	if reply := probe.Get(s.ctx, s.client(), "http://"+host); reply.Body != "Hello Go!\n" {
+		t.Errorf("the domain's first answer: %v", reply)
+	}
+}
+
+func TestEverySampleManifestIsTested(t *testing.T) {
+	known := slices.Clone(samplesElsewhere)
+	for _, steps := range sampleStories {
+		for _, step := range steps {
+			known = append(known, step.file)
+		}
+	}
+	var found []string
+	err := filepath.WalkDir(samples, func(path string, entry fs.DirEntry, err error) error {
+		if err == nil && filepath.Ext(path) == ".yaml" {
+			relative, _ := filepath.Rel(samples, path)
+			found = append(found, filepath.ToSlash(relative))
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	slices.Sort(known)
+	slices.Sort(found)
+	if !slices.Equal(known, found) {
+		t.Errorf("samples/ has the manifests\n%v\nand these are tested\n%v", found, known)
+	}
+}
+
+func readSample(t *testing.T, file string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(samples, file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}

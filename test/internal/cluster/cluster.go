@@ -1,0 +1,196 @@
+// Package cluster is how end-to-end tests, benchmarks and the soak reach the cluster that KUBECONFIG names, as a user does: they
+// apply manifests, read objects back and send requests to the gateway's address.
+//
+// Owns: the clients and their connections. Reads: anything. Writes: what a caller applies, in namespaces it made. Never:
+// reaches into a component; whatever it knows of Ebb is public API.
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"strconv"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/discovery/cached/memory"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/restmapper"
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+// System is the namespace in which Ebb runs.
+const System = "knative-serving"
+
+// ExternalGateway is the Gateway, in System, that carries external hosts.
+const ExternalGateway = "ebb-external"
+
+// The resources tests look at.
+var (
+	Services       = schema.GroupVersionResource{Group: "serving.knative.dev", Version: "v1", Resource: "services"}
+	Configurations = schema.GroupVersionResource{Group: "serving.knative.dev", Version: "v1", Resource: "configurations"}
+	Revisions      = schema.GroupVersionResource{Group: "serving.knative.dev", Version: "v1", Resource: "revisions"}
+	Routes         = schema.GroupVersionResource{Group: "serving.knative.dev", Version: "v1", Resource: "routes"}
+	DomainMappings = schema.GroupVersionResource{Group: "serving.knative.dev", Version: "v1beta1", Resource: "domainmappings"}
+	DomainClaims   = schema.GroupVersionResource{Group: "networking.internal.knative.dev", Version: "v1alpha1", Resource: "clusterdomainclaims"}
+	PodAutoscalers = schema.GroupVersionResource{Group: "autoscaling.internal.knative.dev", Version: "v1alpha1", Resource: "podautoscalers"}
+	Gateways       = schema.GroupVersionResource{Group: "gateway.networking.k8s.io", Version: "v1", Resource: "gateways"}
+	HTTPRoutes     = schema.GroupVersionResource{Group: "gateway.networking.k8s.io", Version: "v1", Resource: "httproutes"}
+)
+
+// Cluster is a connection to one cluster with Ebb on it. All its methods may be used at once.
+type Cluster struct {
+	Kube    kubernetes.Interface
+	Dynamic dynamic.Interface
+	// Gateway is host:port of the external gateway.
+	Gateway string
+
+	mapper *restmapper.DeferredDiscoveryRESTMapper
+}
+
+// Connect reads KUBECONFIG (or the usual default) and finds the gateway.
+func Connect(ctx context.Context) (*Cluster, error) {
+	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(
+		clientcmd.NewDefaultClientConfigLoadingRules(), nil).ClientConfig()
+	if err != nil {
+		return nil, fmt.Errorf("no cluster: %w; bring one up with `make up` and point KUBECONFIG at it with `eval \"$(make -s kubeconfig)\"`", err)
+	}
+	return connect(ctx, config)
+}
+
+func connect(ctx context.Context, config *rest.Config) (*Cluster, error) {
+	config.QPS = -1 // the server's own fairness is limit enough
+	kube, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("make a client for %s: %w", config.Host, err)
+	}
+	dyn, err := dynamic.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("make a client for %s: %w", config.Host, err)
+	}
+	c := &Cluster{Kube: kube, Dynamic: dyn,
+		mapper: restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(kube.Discovery()))}
+	if c.Gateway, err = c.findGateway(ctx); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// findGateway reads the address from the Gateway's status; EBB_GATEWAY overrides it where the address that the cluster knows
+// cannot be reached from here (a port-forward, a node port).
+func (c *Cluster) findGateway(ctx context.Context) (string, error) {
+	if address := os.Getenv("EBB_GATEWAY"); address != "" {
+		return address, nil
+	}
+	gateway, err := c.Dynamic.Resource(Gateways).Namespace(System).Get(ctx, ExternalGateway, metav1.GetOptions{})
+	if err != nil {
+		return "", fmt.Errorf("read Gateway %s/%s: %w", System, ExternalGateway, err)
+	}
+	addresses, _, _ := unstructured.NestedSlice(gateway.Object, "status", "addresses")
+	for _, address := range addresses {
+		if fields, ok := address.(map[string]any); ok {
+			if value, _ := fields["value"].(string); value != "" {
+				return net.JoinHostPort(value, "80"), nil
+			}
+		}
+	}
+	return "", fmt.Errorf("the Gateway %s/%s has no address in its status yet", System, ExternalGateway)
+}
+
+// Client returns an HTTP client of its own connections that reaches every host of the cluster through the gateway, whatever
+// the host's name resolves to. It follows no redirects and waits for an answer at most timeout.
+func (c *Cluster) Client(timeout time.Duration) *http.Client {
+	dialer := &net.Dialer{Timeout: 10 * time.Second}
+	return &http.Client{
+		Timeout: timeout,
+		Transport: &http.Transport{
+			DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
+				return dialer.DialContext(ctx, network, c.Gateway)
+			},
+			MaxIdleConnsPerHost: 1000,
+			DisableCompression:  true,
+		},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+}
+
+// Namespace makes a namespace whose name begins with prefix, and returns how to delete it again.
+func (c *Cluster) Namespace(ctx context.Context, prefix string) (name string, remove func(context.Context) error, err error) {
+	made := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "Namespace",
+		"metadata": map[string]any{"generateName": prefix + "-", "labels": map[string]any{"ebb.dev/test": "true"}}}}
+	made, err = c.Dynamic.Resource(schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}).Create(ctx, made, metav1.CreateOptions{})
+	if err != nil {
+		return "", nil, fmt.Errorf("make a namespace for %s: %w", prefix, err)
+	}
+	name = made.GetName()
+	return name, func(ctx context.Context) error {
+		return c.Kube.CoreV1().Namespaces().Delete(ctx, name, metav1.DeleteOptions{})
+	}, nil
+}
+
+// SetConfig sets keys of a ConfigMap of the system namespace and returns how to put them back.
+func (c *Cluster) SetConfig(ctx context.Context, name string, keys map[string]string) (restore func(context.Context) error, err error) {
+	maps := c.Kube.CoreV1().ConfigMaps(System)
+	set := func(ctx context.Context, keys map[string]*string) (before map[string]*string, err error) {
+		for range 5 {
+			current, err := maps.Get(ctx, name, metav1.GetOptions{})
+			if err != nil {
+				return nil, fmt.Errorf("read ConfigMap %s/%s: %w", System, name, err)
+			}
+			if current.Data == nil {
+				current.Data = map[string]string{}
+			}
+			before = map[string]*string{}
+			for key, value := range keys {
+				if old, present := current.Data[key]; present {
+					before[key] = &old
+				} else {
+					before[key] = nil
+				}
+				if value == nil {
+					delete(current.Data, key)
+				} else {
+					current.Data[key] = *value
+				}
+			}
+			if _, err = maps.Update(ctx, current, metav1.UpdateOptions{}); err == nil {
+				return before, nil
+			} else if !isConflict(err) {
+				return nil, fmt.Errorf("write ConfigMap %s/%s: %w", System, name, err)
+			}
+		}
+		return nil, fmt.Errorf("write ConfigMap %s/%s: somebody else keeps changing it", System, name)
+	}
+	wanted := map[string]*string{}
+	for key, value := range keys {
+		wanted[key] = &value
+	}
+	before, err := set(ctx, wanted)
+	if err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context) error {
+		_, err := set(ctx, before)
+		return err
+	}, nil
+}
+
+// HostOf returns the host of a URL in some object's status, or an error that says what was there.
+func HostOf(text string) (string, error) {
+	parsed, err := url.Parse(text)
+	if err != nil {
+		return "", fmt.Errorf("status has a URL that is none: %w", err)
+	}
+	if parsed.Hostname() == "" {
+		return "", errors.New("status has the URL " + strconv.Quote(text) + " without a host")
+	}
+	return parsed.Hostname(), nil
+}

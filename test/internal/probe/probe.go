@@ -1,0 +1,188 @@
+// Package probe sends requests and counts every answer that is not a 2xx.
+//
+// Owns: its goroutines and the counts. Reads: responses. Writes: nothing. Never: retries; a request that failed is a failure.
+package probe
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Reply is what one request got.
+type Reply struct {
+	Sent   time.Time
+	Took   time.Duration
+	Status int // 0: no answer at all, see Err
+	Header http.Header
+	Body   string // at most 64 KiB of it
+	Err    error
+}
+
+// OK says whether the answer is a 2xx that arrived whole.
+func (r Reply) OK() bool { return r.Err == nil && r.Status/100 == 2 }
+
+func (r Reply) String() string {
+	if r.Err != nil {
+		return fmt.Sprintf("%s after %s: status %d, %v", r.Sent.Format("15:04:05.000"), r.Took.Round(time.Millisecond), r.Status, r.Err)
+	}
+	body := strings.TrimSpace(r.Body)
+	if len(body) > 200 {
+		body = body[:200] + "..."
+	}
+	return fmt.Sprintf("%s after %s: status %d %q", r.Sent.Format("15:04:05.000"), r.Took.Round(time.Millisecond), r.Status, body)
+}
+
+// Get sends one request and reads the whole answer.
+func Get(ctx context.Context, client *http.Client, url string) Reply {
+	reply := Reply{Sent: time.Now()}
+	defer func() { reply.Took = time.Since(reply.Sent) }()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		reply.Err = err
+		return reply
+	}
+	response, err := client.Do(request)
+	if err != nil {
+		reply.Err = err
+		return reply
+	}
+	defer response.Body.Close()
+	reply.Status, reply.Header = response.StatusCode, response.Header
+	body, err := io.ReadAll(io.LimitReader(response.Body, 64<<10))
+	if err == nil {
+		_, err = io.Copy(io.Discard, response.Body)
+	}
+	reply.Body, reply.Err = string(body), err
+	reply.Took = time.Since(reply.Sent)
+	return reply
+}
+
+// Burst sends n requests at once and returns all answers.
+func Burst(ctx context.Context, client *http.Client, url string, n int) []Reply {
+	replies := make([]Reply, n)
+	var all sync.WaitGroup
+	for i := range n {
+		all.Go(func() { replies[i] = Get(ctx, client, url) })
+	}
+	all.Wait()
+	return replies
+}
+
+// Failed returns the answers that are no 2xx.
+func Failed(replies []Reply) []Reply {
+	var failed []Reply
+	for _, reply := range replies {
+		if !reply.OK() {
+			failed = append(failed, reply)
+		}
+	}
+	return failed
+}
+
+// maxKept bounds the failures that a Prober remembers in words; it counts them all.
+const maxKept = 20
+
+// Report is what a Prober saw.
+type Report struct {
+	Sent, Failed int
+	Failures     []Reply        // the first of them
+	Bodies       map[string]int // how often each body was seen, at most 100 different ones
+}
+
+// Err is nil when at least least requests were sent and every one got a 2xx.
+func (r Report) Err(least int) error {
+	if r.Sent < least {
+		return fmt.Errorf("only %d requests were sent, want at least %d for the result to mean anything", r.Sent, least)
+	}
+	if r.Failed == 0 {
+		return nil
+	}
+	lines := []string{fmt.Sprintf("%d of %d requests failed:", r.Failed, r.Sent)}
+	for _, failure := range r.Failures {
+		lines = append(lines, "  "+failure.String())
+	}
+	return errors.New(strings.Join(lines, "\n"))
+}
+
+// Prober sends requests at a steady pace until it is stopped.
+type Prober struct {
+	stop chan struct{}
+	done chan struct{}
+	mu   sync.Mutex
+	seen Report
+}
+
+// Start begins to send a GET of url every interval. Slow answers do not slow the pace; at most maxAtOnce are open at a time,
+// and a request that would be one too many counts as failed.
+func Start(client *http.Client, url string, interval time.Duration) *Prober {
+	const maxAtOnce = 500
+	p := &Prober{stop: make(chan struct{}), done: make(chan struct{}), seen: Report{Bodies: map[string]int{}}}
+	go func() {
+		defer close(p.done)
+		ticker := time.NewTicker(interval)
+		defer ticker.Stop()
+		slots := make(chan struct{}, maxAtOnce)
+		var open sync.WaitGroup
+		defer open.Wait()
+		for {
+			select {
+			case <-p.stop:
+				return
+			case <-ticker.C:
+			}
+			select {
+			case slots <- struct{}{}:
+			default:
+				p.record(Reply{Sent: time.Now(), Err: fmt.Errorf("%d requests are unanswered", maxAtOnce)})
+				continue
+			}
+			open.Go(func() {
+				defer func() { <-slots }()
+				p.record(Get(context.Background(), client, url)) // bounded by the client's timeout
+			})
+		}
+	}()
+	return p
+}
+
+func (p *Prober) record(reply Reply) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.seen.Sent++
+	if !reply.OK() {
+		p.seen.Failed++
+		if len(p.seen.Failures) < maxKept {
+			p.seen.Failures = append(p.seen.Failures, reply)
+		}
+		return
+	}
+	if _, known := p.seen.Bodies[reply.Body]; known || len(p.seen.Bodies) < 100 {
+		p.seen.Bodies[reply.Body]++
+	}
+}
+
+// Seen returns the count of successful answers with each body so far.
+func (p *Prober) Seen() Report {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	report := p.seen
+	report.Failures = append([]Reply(nil), p.seen.Failures...)
+	report.Bodies = map[string]int{}
+	for body, n := range p.seen.Bodies {
+		report.Bodies[body] = n
+	}
+	return report
+}
+
+// Stop sends nothing more, waits for the answers still due and returns everything.
+func (p *Prober) Stop() Report {
+	close(p.stop)
+	<-p.done
+	return p.Seen()
+}

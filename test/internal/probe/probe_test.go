@@ -1,0 +1,61 @@
+package probe
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// A server that answers every third request with 503.
+func flaky(t *testing.T) *httptest.Server {
+	t.Helper()
+	var n atomic.Int64
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if n.Add(1)%3 == 0 {
+			http.Error(w, "no", http.StatusServiceUnavailable)
+			return
+		}
+		w.Write([]byte("yes"))
+	}))
+	t.Cleanup(server.Close)
+	return server
+}
+
+func TestBurstReturnsEveryAnswer(t *testing.T) {
+	server := flaky(t)
+	replies := Burst(context.Background(), server.Client(), server.URL, 9)
+	if failed := Failed(replies); len(replies) != 9 || len(failed) != 3 {
+		t.Fatalf("%d answers, %d failed, want 9 and 3: %v", len(replies), len(failed), replies)
+	}
+}
+
+func TestProberCountsEveryAnswerThatIsNo2xx(t *testing.T) {
+	server := flaky(t)
+	prober := Start(server.Client(), server.URL, time.Millisecond)
+	for prober.Seen().Sent < 30 {
+		<-time.After(time.Millisecond)
+	}
+	report := prober.Stop()
+	if report.Failed < report.Sent/3-1 || report.Failed > report.Sent/3 || report.Bodies["yes"] != report.Sent-report.Failed {
+		t.Errorf("report %+v: a third has failed, the others said yes", report)
+	}
+	if err := report.Err(1); err == nil || !strings.Contains(err.Error(), "status 503") {
+		t.Errorf("error %v does not show the 503s", err)
+	}
+	if err := (Report{Sent: 3}).Err(10); err == nil {
+		t.Error("three requests pass for ten")
+	}
+}
+
+func TestNoAnswerIsAFailure(t *testing.T) {
+	server := httptest.NewServer(http.NotFoundHandler())
+	server.Close()
+	reply := Get(context.Background(), &http.Client{}, server.URL)
+	if reply.OK() || reply.Err == nil || reply.Status != 0 {
+		t.Errorf("got %v from a server that is not there", reply)
+	}
+}
