@@ -1,0 +1,269 @@
+package settings
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"knative.dev/pkg/configmap"
+	"sigs.k8s.io/yaml"
+)
+
+var update = flag.Bool("update", false, "write the generated files")
+
+const shippedDir = "../config/core/configmaps"
+
+// components are the label values by which the ConfigMap webhook selects the maps it checks.
+var components = map[string]string{
+	AutoscalerName: "autoscaler", DefaultsName: "controller", DeploymentName: "controller", DomainName: "controller",
+	FeaturesName: "controller", GCName: "controller", NetworkName: "networking", ObservabilityName: "observability",
+	TracingName: "tracing", LoggingName: "logging", LeaderElectionName: "controller", CertManagerName: "net-certmanager",
+	GatewayName: "networking",
+}
+
+func wrap(text, prefix string) string {
+	var out strings.Builder
+	line := prefix
+	for _, word := range strings.Fields(text) {
+		if len(line)+1+len(word) > 100 {
+			out.WriteString(strings.TrimRight(line, " ") + "\n")
+			line = prefix
+		}
+		line += " " + word
+	}
+	out.WriteString(line + "\n")
+	return out.String()
+}
+
+func indent(text, prefix string) string {
+	return prefix + strings.ReplaceAll(strings.TrimRight(text, "\n"), "\n", "\n"+prefix) + "\n"
+}
+
+// example is the documentation that the shipped ConfigMap carries; read as YAML it is a ConfigMap's data with every
+// default spelled out.
+func example(name string) string {
+	var b strings.Builder
+	b.WriteString("# Documentation. Nothing below has any effect: to set a key, put it next to _example.\n")
+	for _, k := range Keys() {
+		if k.ConfigMap != name {
+			continue
+		}
+		b.WriteString("\n" + wrap(k.Effect, "#"))
+		b.WriteString(wrap("Legal: "+k.Bounds+".", "#"))
+		switch {
+		case strings.ContainsAny(k.Name, "<>") && k.ConfigMap == DomainName:
+			b.WriteString("# example.com: |\n#   selector:\n#     app: shop\n")
+		case k.Default == "" && strings.Contains(k.Name, "<"):
+			fmt.Fprintf(&b, "# %s: \"\"\n", k.Name)
+		case k.Default == "":
+			fmt.Fprintf(&b, "# %s: \"\"\n", k.Name)
+		case strings.Contains(k.Default, "\n") || strings.Contains(k.Default, `"`):
+			fmt.Fprintf(&b, "%s: |\n%s", k.Name, indent(k.Default, "  "))
+		default:
+			fmt.Fprintf(&b, "%s: %q\n", k.Name, k.Default)
+		}
+	}
+	return b.String()
+}
+
+func shipped(name string) []byte {
+	var b bytes.Buffer
+	b.WriteString("# Made from settings/keys.go by `go test ./settings -update`.\napiVersion: v1\nkind: ConfigMap\nmetadata:\n")
+	fmt.Fprintf(&b, "  name: %s\n  namespace: knative-serving\n", name)
+	fmt.Fprintf(&b, "  labels:\n    app.kubernetes.io/name: knative-serving\n    app.kubernetes.io/component: %s\n", components[name])
+	if name == TracingName {
+		b.WriteString("data: {}\n")
+		return b.Bytes()
+	}
+	text := example(name)
+	fmt.Fprintf(&b, "  annotations:\n    knative.dev/example-checksum: %q\n", configmap.Checksum(text))
+	b.WriteString("data:\n")
+	if name == DeploymentName {
+		b.WriteString("  # Replaced by the address of the built image when Ebb is installed.\n" +
+			"  queue-sidecar-image: ko://ebb.dev/ebb/queue-proxy\n")
+	}
+	b.WriteString("  _example: |\n" + indent(text, "    "))
+	return []byte(strings.ReplaceAll(b.String(), "    \n", "\n"))
+}
+
+func golden(t *testing.T, path string, want []byte) {
+	t.Helper()
+	if *update {
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, want, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(string(want), string(got)); d != "" {
+		t.Errorf("%s is out of date, run go test ./settings -update:\n%s", path, d)
+	}
+}
+
+func TestShippedConfigMapsAreMadeFromTheKeys(t *testing.T) {
+	for _, name := range Names() {
+		golden(t, filepath.Join(shippedDir, name+".yaml"), shipped(name))
+	}
+	files, err := filepath.Glob(filepath.Join(shippedDir, "config-*.yaml"))
+	if err != nil || len(files) != len(Names()) {
+		t.Errorf("%s holds %d ConfigMaps, want %d (%v)", shippedDir, len(files), len(Names()), err)
+	}
+}
+
+func readShipped(t *testing.T) map[string]corev1.ConfigMap {
+	t.Helper()
+	maps := map[string]corev1.ConfigMap{}
+	for _, name := range Names() {
+		raw, err := os.ReadFile(filepath.Join(shippedDir, name+".yaml"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var m corev1.ConfigMap
+		if err := yaml.UnmarshalStrict(raw, &m); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		maps[name] = m
+	}
+	return maps
+}
+
+func TestShippedConfigMapsParseToTheDefaults(t *testing.T) {
+	data := map[string]map[string]string{}
+	for name, m := range readShipped(t) {
+		if m.Name != name || m.Namespace != "knative-serving" {
+			t.Errorf("%s is called %s/%s", name, m.Namespace, m.Name)
+		}
+		if err := VerifyExample(name, m.Annotations, m.Data); err != nil {
+			t.Error(err)
+		}
+		data[name] = m.Data
+	}
+	got, err := Parse(data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := Default()
+	want.Deployment.QueueSidecarImage = "ko://ebb.dev/ebb/queue-proxy"
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("shipped ConfigMaps differ from Default (-want +got):\n%s", d)
+	}
+}
+
+// The _example of each map, taken as the map's data, must say exactly what saying nothing means.
+func TestExamplesSpellOutTheDefaults(t *testing.T) {
+	data := map[string]map[string]string{DeploymentName: {"queue-sidecar-image": "x"}}
+	for name, m := range readShipped(t) {
+		if m.Data[ExampleKey] == "" {
+			continue
+		}
+		spelled := map[string]string{}
+		if err := yaml.UnmarshalStrict([]byte(m.Data[ExampleKey]), &spelled); err != nil {
+			t.Fatalf("_example of %s: %v", name, err)
+		}
+		if name == DeploymentName {
+			spelled["queue-sidecar-image"] = "x"
+		}
+		data[name] = spelled
+	}
+	got, err := Parse(data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := Default()
+	want.Deployment.QueueSidecarImage = "x"
+	want.Logging.Raw = `{"level": "info"}`
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("the examples differ from Default (-want +got):\n%s", d)
+	}
+}
+
+func TestSettingsPageListsEveryKey(t *testing.T) {
+	var b strings.Builder
+	b.WriteString("# Settings\n\n<!-- Made from settings/keys.go by `go test ./settings -update`. -->\n\n" +
+		"Ebb is configured by ConfigMaps in the namespace `knative-serving`. Every key is read live: a change is in force\n" +
+		"as soon as it is stored, and no component restarts. The webhook refuses a wrong value with its key and the reason;\n" +
+		"if one gets past it, the last good content of that ConfigMap stays in force and the fault is logged. A key that is\n" +
+		"absent has its default. An older spelling of a key counts where the key itself is absent.\n")
+	cell := func(s string) string {
+		return strings.ReplaceAll(strings.ReplaceAll(strings.TrimSpace(s), "|", "\\|"), "\n", "<br>")
+	}
+	code := func(s string) string {
+		if s == "" {
+			return "unset"
+		}
+		return "`" + strings.Join(strings.Split(strings.TrimSpace(s), "\n"), "`<br>`") + "`"
+	}
+	last := ""
+	for _, k := range Keys() {
+		if k.ConfigMap != last {
+			last = k.ConfigMap
+			fmt.Fprintf(&b, "\n## %s\n\n| Key | Default | Legal values | Effect |\n|---|---|---|---|\n", last)
+		}
+		name := code(k.Name)
+		for _, l := range k.Legacy {
+			name += " (older: " + code(l) + ")"
+		}
+		fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", name, code(k.Default), cell(k.Bounds), cell(k.Effect))
+	}
+	b.WriteString("\n`config-tracing` may exist and says nothing.\n")
+	golden(t, "../docs/settings.md", []byte(b.String()))
+}
+
+// The sources of the readers must name exactly the keys of the list: no undocumented key, no documented ghost.
+func TestEveryKeyIsReadAndEveryReadKeyIsListed(t *testing.T) {
+	recorded := map[string]map[string]bool{}
+	for name, read := range sections() {
+		seen := map[string]bool{}
+		r := &reader{name: name, lenient: true, seen: func(key string) { seen[key] = true }}
+		read(r, &Snapshot{})
+		recorded[name] = seen
+	}
+	withoutEffect := map[string]bool{"system-internal-tls-allow-serve-mode": true}
+	listed := map[string]map[string]bool{}
+	for _, k := range Keys() {
+		if listed[k.ConfigMap] == nil {
+			listed[k.ConfigMap] = map[string]bool{}
+		}
+		if listed[k.ConfigMap][k.Name] {
+			t.Errorf("%s %s is listed twice", k.ConfigMap, k.Name)
+		}
+		listed[k.ConfigMap][k.Name] = true
+		if strings.Contains(k.Name, "<") || withoutEffect[k.Name] {
+			continue
+		}
+		if !recorded[k.ConfigMap][k.Name] {
+			t.Errorf("%s %s is listed but not read", k.ConfigMap, k.Name)
+		}
+	}
+	for name, seen := range recorded {
+		for key := range seen {
+			if !listed[name][key] {
+				t.Errorf("%s %s is read but not listed", name, key)
+			}
+		}
+	}
+}
+
+var legal = regexp.MustCompile(`^[-._a-zA-Z0-9]+$`)
+
+func TestKeysAreLegalConfigMapKeys(t *testing.T) {
+	for _, k := range Keys() {
+		for _, n := range append([]string{strings.NewReplacer("<", "", ">", "").Replace(k.Name)}, k.Legacy...) {
+			if !legal.MatchString(n) {
+				t.Errorf("%q cannot be a key of a ConfigMap", n)
+			}
+		}
+	}
+}

@@ -1,0 +1,64 @@
+package settings
+
+import (
+	"context"
+	"log/slog"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/fake"
+)
+
+func configMap(name string, data map[string]string) *corev1.ConfigMap {
+	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "knative-serving"}, Data: data}
+}
+
+func TestWatchFollowsTheClusterAndKeepsTheLastGoodContent(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	client := fake.NewClientset(configMap(GCName, map[string]string{"min-non-active-revisions": "3"}))
+	store := NewStore(nil)
+	w, err := Watch(ctx, client, "knative-serving", store, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := store.Load().GC.MinNonActiveRevisions; got != 3 {
+		t.Errorf("after the first reading: %d, want 3", got)
+	}
+	change := func(m *corev1.ConfigMap, until func(*Snapshot) bool) {
+		t.Helper()
+		api := client.CoreV1().ConfigMaps("knative-serving")
+		_, err := api.Update(ctx, m, metav1.UpdateOptions{})
+		if err != nil {
+			_, err = api.Create(ctx, m, metav1.CreateOptions{})
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		for {
+			s, replaced := store.Current()
+			if until(s) {
+				return
+			}
+			select {
+			case <-replaced:
+			case <-t.Context().Done():
+				t.Fatal("the change never arrived")
+			}
+		}
+	}
+	change(configMap(GCName, map[string]string{"min-non-active-revisions": "4"}),
+		func(s *Snapshot) bool { return s.GC.MinNonActiveRevisions == 4 })
+	// The faulty map and the good one are read together: the good one counts, the faulty one stays as it was.
+	bad := configMap(GCName, map[string]string{"min-non-active-revisions": "many"})
+	if _, err := client.CoreV1().ConfigMaps("knative-serving").Update(ctx, bad, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	change(configMap(NetworkName, map[string]string{"rollout-duration": "9"}),
+		func(s *Snapshot) bool { return s.Network.RolloutDuration > 0 && w.Rejected() > 0 })
+	if got := store.Load().GC.MinNonActiveRevisions; got != 4 {
+		t.Errorf("after a faulty change: %d, want the last good 4", got)
+	}
+	cancel()
+	<-w.Done()
+}
