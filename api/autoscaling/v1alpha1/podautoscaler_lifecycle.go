@@ -1,0 +1,141 @@
+package v1alpha1
+
+import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"knative.dev/pkg/apis"
+	duckv1 "knative.dev/pkg/apis/duck/v1"
+
+	"ebb.dev/ebb/api/names"
+)
+
+// Conditions of a PodAutoscaler.
+const (
+	PodAutoscalerConditionReady                  = apis.ConditionReady
+	PodAutoscalerConditionActive                 = apis.ConditionType("Active")
+	PodAutoscalerConditionScaleTargetInitialized = apis.ConditionType("ScaleTargetInitialized")
+	PodAutoscalerConditionSKSReady               = apis.ConditionType("SKSReady")
+)
+
+// Reasons of a PodAutoscaler's conditions.
+const (
+	ReasonNoTraffic    = "NoTraffic"
+	ReasonTimedOut     = "TimedOut"
+	ReasonQueued       = "Queued"
+	ReasonNotOwned     = "NotOwned"
+	ReasonFailedCreate = "FailedCreate"
+	ReasonNotReady     = "NotReady"
+)
+
+func podAutoscalerConditions() apis.ConditionSet {
+	return apis.NewLivingConditionSet(PodAutoscalerConditionActive, PodAutoscalerConditionScaleTargetInitialized,
+		PodAutoscalerConditionSKSReady)
+}
+
+// GetGroupVersionKind names the kind for owner references.
+func (*PodAutoscaler) GetGroupVersionKind() schema.GroupVersionKind {
+	return SchemeGroupVersion.WithKind("PodAutoscaler")
+}
+
+// GetConditionSet returns the conditions of this kind.
+func (*PodAutoscaler) GetConditionSet() apis.ConditionSet { return podAutoscalerConditions() }
+
+// GetStatus returns the part of the status that all kinds share.
+func (pa *PodAutoscaler) GetStatus() *duckv1.Status { return &pa.Status.Status }
+
+// Class is the autoscaler class that looks after the object; fallback is the configured default.
+func (pa *PodAutoscaler) Class(fallback string) string {
+	if class := pa.Annotations[names.ClassAnnotation]; class != "" {
+		return class
+	}
+	return fallback
+}
+
+// IsReady tells whether all conditions are True.
+func (s *PodAutoscalerStatus) IsReady() bool {
+	return s.GetCondition(PodAutoscalerConditionReady).IsTrue()
+}
+
+// IsActive tells whether pods are wanted and there.
+func (s *PodAutoscalerStatus) IsActive() bool {
+	return s.GetCondition(PodAutoscalerConditionActive).IsTrue()
+}
+
+// IsInactive tells whether no pods are wanted.
+func (s *PodAutoscalerStatus) IsInactive() bool {
+	return s.GetCondition(PodAutoscalerConditionActive).IsFalse()
+}
+
+// IsActivating tells whether pods are wanted and not there yet. Before the first decision it is false.
+func (s *PodAutoscalerStatus) IsActivating() bool {
+	c := s.GetCondition(PodAutoscalerConditionActive)
+	return c != nil && c.Status == corev1.ConditionUnknown
+}
+
+// IsScaleTargetInitialized tells whether the initial scale was reached once.
+func (s *PodAutoscalerStatus) IsScaleTargetInitialized() bool {
+	return s.GetCondition(PodAutoscalerConditionScaleTargetInitialized).IsTrue()
+}
+
+// ActiveFor returns for how long the Active condition has read as it does, and its status; "" before it is set.
+func (s *PodAutoscalerStatus) ActiveFor(now time.Time) (time.Duration, corev1.ConditionStatus) {
+	c := s.GetCondition(PodAutoscalerConditionActive)
+	if c == nil {
+		return 0, ""
+	}
+	return now.Sub(c.LastTransitionTime.Inner.Time), c.Status
+}
+
+// InitializeConditions makes every condition that is not set Unknown.
+func (s *PodAutoscalerStatus) InitializeConditions() {
+	podAutoscalerConditions().Manage(s).InitializeConditions()
+}
+
+// MarkActive says that pods are wanted and there.
+func (s *PodAutoscalerStatus) MarkActive() {
+	podAutoscalerConditions().Manage(s).MarkTrue(PodAutoscalerConditionActive)
+}
+
+// MarkActivating says that pods are wanted and not there yet.
+func (s *PodAutoscalerStatus) MarkActivating(reason, message string) {
+	podAutoscalerConditions().Manage(s).MarkUnknown(PodAutoscalerConditionActive, reason, "%s", message)
+}
+
+// MarkInactive says why no pods are wanted.
+func (s *PodAutoscalerStatus) MarkInactive(reason, message string) {
+	podAutoscalerConditions().Manage(s).MarkFalse(PodAutoscalerConditionActive, reason, "%s", message)
+}
+
+// MarkScaleTargetInitialized says that the initial scale was reached once. It is never taken back.
+func (s *PodAutoscalerStatus) MarkScaleTargetInitialized() {
+	podAutoscalerConditions().Manage(s).MarkTrue(PodAutoscalerConditionScaleTargetInitialized)
+}
+
+// MarkScaleTargetNotInitialized says what the initial scale waits for.
+func (s *PodAutoscalerStatus) MarkScaleTargetNotInitialized(reason, message string) {
+	podAutoscalerConditions().Manage(s).MarkUnknown(PodAutoscalerConditionScaleTargetInitialized, reason, "%s", message)
+}
+
+// MarkSKSReady says that the public Service has endpoints.
+func (s *PodAutoscalerStatus) MarkSKSReady() {
+	podAutoscalerConditions().Manage(s).MarkTrue(PodAutoscalerConditionSKSReady)
+}
+
+// MarkSKSNotReady says why the public Service has no endpoints of its own.
+func (s *PodAutoscalerStatus) MarkSKSNotReady(message string) {
+	podAutoscalerConditions().Manage(s).MarkUnknown(PodAutoscalerConditionSKSReady, ReasonNotReady, "%s", message)
+}
+
+// MarkResourceNotOwned says that an object the PodAutoscaler needs belongs to somebody else.
+func (s *PodAutoscalerStatus) MarkResourceNotOwned(kind, name string) {
+	podAutoscalerConditions().Manage(s).MarkFalse(PodAutoscalerConditionActive, ReasonNotOwned,
+		"There is an existing %s %q that we do not own.", kind, name)
+}
+
+// MarkResourceFailedCreation says that an object the PodAutoscaler needs could not be made.
+func (s *PodAutoscalerStatus) MarkResourceFailedCreation(kind, name string) {
+	podAutoscalerConditions().Manage(s).MarkFalse(PodAutoscalerConditionActive, ReasonFailedCreate,
+		"Failed to create %s %q.", kind, name)
+}

@@ -1,0 +1,42 @@
+// Package conditions holds what all kinds with conditions do alike: announcing that a new generation was seen
+// and keeping the time of a transition that was none.
+//
+// Reads and writes: only its arguments. Never: a clock, a client, a log.
+package conditions
+
+import (
+	"knative.dev/pkg/apis"
+	duckv1 "knative.dev/pkg/apis/duck/v1"
+)
+
+// NewGenerationReason is the Ready condition's reason between a new generation and its first successful reconcile.
+const NewGenerationReason = "NewObservedGenFailure"
+
+// BeginGeneration turns Ready to Unknown when the object's generation was not reconciled before, so that a
+// reader of Ready=True with a stale observedGeneration is not misled when the reconcile that follows fails.
+func BeginGeneration(object duckv1.KRShaped) {
+	status := object.GetStatus()
+	if status.ObservedGeneration == object.GetGeneration() {
+		return
+	}
+	manager := object.GetConditionSet().Manage(status)
+	manager.MarkUnknown(object.GetConditionSet().GetTopLevelConditionType(), NewGenerationReason,
+		"unsuccessfully observed a new generation")
+}
+
+// KeepTransitionTimes gives each condition of status that reads as it did in before the time it had there. A
+// reconcile that recomputes conditions from scratch passes through values it does not end with.
+func KeepTransitionTimes(before, status *duckv1.Status) {
+	for i := range status.Conditions {
+		condition := &status.Conditions[i]
+		old := before.GetCondition(condition.Type)
+		if old != nil && sameContent(*old, *condition) {
+			condition.LastTransitionTime = old.LastTransitionTime
+		}
+	}
+}
+
+func sameContent(a, b apis.Condition) bool {
+	a.LastTransitionTime, b.LastTransitionTime = apis.VolatileTime{}, apis.VolatileTime{}
+	return a == b
+}

@@ -1,0 +1,179 @@
+// Package names owns every name and key that Ebb shares with its users and their tools: child object
+// names, label and annotation keys, finalizers, and the typed parsers of annotation values.
+//
+// Reads: nothing but its arguments. Writes: nothing. Never: decides what an annotation is good for.
+package names
+
+// API groups.
+const (
+	ServingGroup     = "serving.knative.dev"
+	AutoscalingGroup = "autoscaling.knative.dev"
+	NetworkingGroup  = "networking.knative.dev"
+
+	AutoscalingInternalGroup = "autoscaling.internal.knative.dev"
+	NetworkingInternalGroup  = "networking.internal.knative.dev"
+)
+
+// SystemNamespace is where Ebb's own objects live.
+const SystemNamespace = "knative-serving"
+
+// Labels of the serving group. ConfigurationLabel to RoutingStateLabel stand on Revisions and what they own.
+const (
+	ServiceLabel                 = ServingGroup + "/service"
+	ServiceUIDLabel              = ServingGroup + "/serviceUID"
+	ConfigurationLabel           = ServingGroup + "/configuration"
+	ConfigurationUIDLabel        = ServingGroup + "/configurationUID"
+	ConfigurationGenerationLabel = ServingGroup + "/configurationGeneration"
+	RevisionLabel                = ServingGroup + "/revision"
+	RevisionUIDLabel             = ServingGroup + "/revisionUID"
+	RouteLabel                   = ServingGroup + "/route"
+	RouteNamespaceLabel          = ServingGroup + "/routeNamespace"
+	RoutingStateLabel            = ServingGroup + "/routingState"
+	DomainMappingUIDLabel        = ServingGroup + "/domainMappingUID"
+	DomainMappingNamespaceLabel  = ServingGroup + "/domainMappingNamespace"
+	// DeploymentHashLabel stands on the Deployment only: the hash of the content Ebb wants it to have.
+	DeploymentHashLabel = ServingGroup + "/deployment-hash"
+	// ControllerLabel aggregates ClusterRoles into knative-serving-admin.
+	ControllerLabel = ServingGroup + "/controller"
+	// AppLabel is set to the revision's name unless the user's template sets it.
+	AppLabel = "app"
+)
+
+// RoutingState says whether a Route leads to a Revision; it is the value of RoutingStateLabel.
+type RoutingState string
+
+const (
+	// RoutingPending: never routed yet. Garbage collection treats it as active.
+	RoutingPending RoutingState = "pending"
+	// RoutingActive: a Route refers to it now.
+	RoutingActive RoutingState = "active"
+	// RoutingReserve: it was routed once and is not any more.
+	RoutingReserve RoutingState = "reserve"
+)
+
+// Annotations of the serving group.
+const (
+	CreatorAnnotation              = ServingGroup + "/creator"
+	LastModifierAnnotation         = ServingGroup + "/lastModifier"
+	RoutesAnnotation               = ServingGroup + "/routes"
+	RoutingStateModifiedAnnotation = ServingGroup + "/routingStateModified"
+	LastPinnedAnnotation           = ServingGroup + "/lastPinned"
+	NoGCAnnotation                 = ServingGroup + "/no-gc"
+	RolloutDurationAnnotation      = ServingGroup + "/rollout-duration"
+	RolloutDurationAnnotationAlt   = ServingGroup + "/rolloutDuration"
+	ProgressDeadlineAnnotation     = ServingGroup + "/progress-deadline"
+)
+
+// Annotations of the autoscaling group: read on Revision templates, refused on Services, Configurations and Routes.
+const (
+	ClassAnnotation                = AutoscalingGroup + "/class"
+	MinScaleAnnotation             = AutoscalingGroup + "/min-scale"
+	MaxScaleAnnotation             = AutoscalingGroup + "/max-scale"
+	InitialScaleAnnotation         = AutoscalingGroup + "/initial-scale"
+	ActivationScaleAnnotation      = AutoscalingGroup + "/activation-scale"
+	ScaleDownDelayAnnotation       = AutoscalingGroup + "/scale-down-delay"
+	MetricAnnotation               = AutoscalingGroup + "/metric"
+	MetricAggregationAnnotation    = AutoscalingGroup + "/metric-aggregation-algorithm"
+	TargetAnnotation               = AutoscalingGroup + "/target"
+	TargetUtilizationAnnotation    = AutoscalingGroup + "/target-utilization-percentage"
+	TargetBurstCapacityAnnotation  = AutoscalingGroup + "/target-burst-capacity"
+	WindowAnnotation               = AutoscalingGroup + "/window"
+	PanicWindowAnnotation          = AutoscalingGroup + "/panic-window-percentage"
+	PanicThresholdAnnotation       = AutoscalingGroup + "/panic-threshold-percentage"
+	ScaleToZeroRetentionAnnotation = AutoscalingGroup + "/scale-to-zero-pod-retention-period"
+)
+
+// Autoscaler classes, metrics and aggregation algorithms.
+const (
+	ClassKPA = "kpa." + AutoscalingGroup
+	ClassHPA = "hpa." + AutoscalingGroup
+
+	MetricConcurrency = "concurrency"
+	MetricRPS         = "rps"
+	MetricCPU         = "cpu"
+	MetricMemory      = "memory"
+
+	AggregationLinear                 = "linear"
+	AggregationWeightedExponential    = "weighted-exponential"
+	AggregationWeightedExponentialAlt = "weightedExponential"
+)
+
+// Annotations of the sidecar and feature groups, read on Revision templates.
+const (
+	SidecarGroup = "queue.sidecar." + ServingGroup
+
+	SidecarCPURequestAnnotation         = SidecarGroup + "/cpu-resource-request"
+	SidecarCPULimitAnnotation           = SidecarGroup + "/cpu-resource-limit"
+	SidecarMemoryRequestAnnotation      = SidecarGroup + "/memory-resource-request"
+	SidecarMemoryLimitAnnotation        = SidecarGroup + "/memory-resource-limit"
+	SidecarStorageRequestAnnotation     = SidecarGroup + "/ephemeral-storage-resource-request"
+	SidecarStorageLimitAnnotation       = SidecarGroup + "/ephemeral-storage-resource-limit"
+	SidecarResourcePercentAnnotation    = SidecarGroup + "/resource-percentage"
+	SidecarResourcePercentAnnotationAlt = SidecarGroup + "/resourcePercentage"
+
+	FeaturesGroup = "features.knative.dev"
+
+	FeaturePodInfoAnnotation        = FeaturesGroup + "/queueproxy-podinfo"
+	FeatureHTTPFullDuplexAnnotation = FeaturesGroup + "/http-full-duplex"
+)
+
+// Labels and annotations of the networking groups.
+const (
+	VisibilityLabel = NetworkingGroup + "/visibility"
+	// VisibilityClusterLocal is the only value of VisibilityLabel with a meaning.
+	VisibilityClusterLocal = "cluster-local"
+
+	IngressClassAnnotation        = NetworkingGroup + "/ingress.class"
+	IngressClassAnnotationAlt     = NetworkingGroup + "/ingress-class"
+	CertificateClassAnnotation    = NetworkingGroup + "/certificate.class"
+	CertificateClassAnnotationAlt = NetworkingGroup + "/certificate-class"
+	DisableTLSAnnotation          = NetworkingGroup + "/disable-external-domain-tls"
+	DisableTLSAnnotationAlt       = NetworkingGroup + "/disable-auto-tls"
+	DisableTLSAnnotationAlt2      = NetworkingGroup + "/disableAutoTLS"
+	HTTPProtocolAnnotation        = NetworkingGroup + "/http-protocol"
+	HTTPProtocolAnnotationAlt     = NetworkingGroup + "/httpOption"
+	CertificateTypeLabel          = NetworkingGroup + "/certificate-type"
+	TrustBundleLabel              = NetworkingGroup + "/trust-bundle"
+	WildcardDomainLabel           = NetworkingGroup + "/wildcardDomain"
+
+	// ServerlessServiceLabel and ServiceTypeLabel stand on a revision's two Services and their EndpointSlices.
+	ServerlessServiceLabel = NetworkingInternalGroup + "/serverlessservice"
+	ServiceTypeLabel       = NetworkingInternalGroup + "/serviceType"
+	ServiceTypePublic      = "Public"
+	ServiceTypePrivate     = "Private"
+
+	RolloutAnnotation   = NetworkingInternalGroup + "/rollout"
+	TagToHostAnnotation = NetworkingInternalGroup + "/tag-to-host"
+)
+
+// Values of CertificateTypeLabel.
+const (
+	CertificateExternalDomain     = "external-domain"
+	CertificateClusterLocalDomain = "cluster-local-domain"
+	CertificateSystemInternal     = "system-internal"
+)
+
+// Keys of other groups that Ebb reads, keeps or drops.
+const (
+	LastAppliedAnnotation      = "kubectl.kubernetes.io/last-applied-configuration"
+	RestartedAtAnnotation      = "kubectl.kubernetes.io/restartedAt"
+	DefaultContainerAnnotation = "kubectl.kubernetes.io/default-container"
+	WebhookExcludeLabel        = "webhooks.knative.dev/exclude"
+	ExampleChecksumAnnotation  = "knative.dev/example-checksum"
+)
+
+// Finalizers.
+const (
+	RouteFinalizer         = "routes." + ServingGroup
+	DomainMappingFinalizer = "domainmappings." + ServingGroup
+)
+
+// Containers and ports of a revision's pod.
+const (
+	// QueueProxyContainer is the sidecar's name; users may not use it.
+	QueueProxyContainer = "queue-proxy"
+	// UserPortName is what the serving container's only port is called in the pod.
+	UserPortName = "user-port"
+	// DefaultUserPort is used when the serving container names none.
+	DefaultUserPort int32 = 8080
+)
