@@ -17,6 +17,8 @@ const (
 	// HeaderTag and HeaderDefaultRoute carry tag header routing.
 	HeaderTag          = "Knative-Serving-Tag"
 	HeaderDefaultRoute = "Knative-Serving-Default-Route"
+	// HeaderColdStart tells, on the response to a request that waited for a pod, when that happened (see ColdStart). Off by default.
+	HeaderColdStart = "Ebb-Cold-Start"
 )
 
 // Values of HeaderNetworkProbe. A component answers its own value with 200 and that value as the body.

@@ -194,3 +194,17 @@ func HostOf(text string) (string, error) {
 	}
 	return parsed.Hostname(), nil
 }
+
+// Undo puts things back, the last one first, even after the run that made them was interrupted.
+type Undo []func(context.Context) error
+
+// Run puts everything back and returns what went wrong.
+func (u Undo) Run() error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	var errs []error
+	for i := len(u) - 1; i >= 0; i-- {
+		errs = append(errs, u[i](ctx))
+	}
+	return errors.Join(errs...)
+}

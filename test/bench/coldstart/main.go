@@ -1,0 +1,86 @@
+// Command coldstart measures what the first request of a sleeping service waits for: cold starts one after another, each with
+// the times of its phases, as JSON lines.
+//
+// Owns: a namespace of its own. Reads: watches of the Deployment and its pods, and the response. Writes: one Service, shorter
+// waiting times in config-autoscaler and the cold-start header in config-observability, both put back. Never: asserts a figure.
+//
+// All times are milliseconds after the request was sent. sent, scale_written, pod_created and answered are by this process's clock
+// (the two in the middle when its watch says so, so they are upper bounds), received, announced and forwarded by the activator's,
+// process_started by the user process's own: on a cluster of several machines their clocks must agree.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"ebb.dev/ebb/test/internal/cluster"
+	"ebb.dev/ebb/test/internal/result"
+)
+
+func main() {
+	n := flag.Int("n", 10, "cold starts to measure")
+	image := flag.String("image", "dev.local/ebb-test/autoscale:dev", "an image that sends X-Process-Start")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	if err := run(ctx, *n, *image); err != nil {
+		fmt.Fprintln(os.Stderr, "coldstart:", err)
+		stop()
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, n int, image string) (err error) {
+	c, err := cluster.Connect(ctx)
+	if err != nil {
+		return err
+	}
+	var undo cluster.Undo
+	defer func() { err = errors.Join(err, undo.Run()) }()
+	for name, keys := range map[string]map[string]string{
+		"config-autoscaler":    {"scale-to-zero-grace-period": "6s"},
+		"config-observability": {"cold-start-header": "enabled"},
+	} {
+		restore, err := c.SetConfig(ctx, name, keys)
+		if err != nil {
+			return err
+		}
+		undo = append(undo, restore)
+	}
+	namespace, remove, err := c.Namespace(ctx, "coldstart")
+	if err != nil {
+		return err
+	}
+	undo = append(undo, remove)
+	url, err := sleeper(ctx, c, namespace, image)
+	if err != nil {
+		return err
+	}
+	out := &result.Printer{Bench: "coldstart", Out: os.Stdout}
+	var totals, scales, afters []float64
+	for i := range n {
+		phases, err := measure(ctx, c, namespace, url)
+		if err != nil {
+			return fmt.Errorf("cold start %d: %w", i+1, err)
+		}
+		fields := phases.fields()
+		fields["run"] = i + 1
+		if err := out.Line(fields); err != nil {
+			return err
+		}
+		totals = append(totals, result.Milliseconds(phases.answered.Sub(phases.sent)))
+		scales = append(scales, result.Milliseconds(phases.scaleWritten.Sub(phases.begin())))
+		afters = append(afters, result.Milliseconds(phases.answered.Sub(phases.processStarted)))
+	}
+	return out.Summary(result.Fields{
+		"median_total_ms":               result.Median(totals),
+		"median_scale_written_ms":       result.Median(scales),
+		"median_after_process_start_ms": result.Median(afters),
+		"runs":                          n,
+	})
+}
