@@ -166,6 +166,7 @@ var keys = []Key{
 	{ObservabilityName, "tracing-protocol", nil, "none", "none, http/protobuf, grpc or stdout", "How spans are exported."},
 	{ObservabilityName, "tracing-endpoint", nil, "", "address; required for http/protobuf and grpc", "OTLP target of spans."},
 	{ObservabilityName, "tracing-sampling-rate", nil, "0", "0 to 1", "Share of requests that are traced."},
+	{ObservabilityName, "cold-start-header", nil, "disabled", "enabled or disabled", "Header Ebb-Cold-Start on responses to requests that waited for a pod: when each step happened."},
 
 	{LoggingName, "zap-logger-config", nil, `{"level": "info"}`, "JSON object; level is one of debug, info, warn, error, dpanic, panic, fatal", "Log level of components without one of their own."},
 	{LoggingName, "loglevel.<component>", nil, "", "debug, info, warn, error, dpanic, panic or fatal", "Log level of one component: controller, autoscaler, activator, webhook, queueproxy (of new pods), hpaautoscaler."},

@@ -23,6 +23,7 @@ type Observability struct {
 	RuntimeProfiling       bool   // pprof on port 8008
 	RuntimeExportInterval  time.Duration
 	Tracing                Tracing
+	ColdStartHeader        bool // responses to requests that waited for a pod tell how long each step took
 }
 
 // Export says where metrics go.
@@ -75,6 +76,7 @@ func readObservability(r *reader) Observability {
 			SamplingRate: r.number("tracing-sampling-rate", 0,
 				func(f float64) bool { return f >= 0 && f <= 1 }, "0 to 1"),
 		},
+		ColdStartHeader: r.oneOf("cold-start-header", "disabled", "enabled", "disabled") == "enabled",
 	}
 	if o.RequestLogTemplate == "" {
 		o.RequestLogTemplate = DefaultRequestLog

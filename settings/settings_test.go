@@ -153,6 +153,7 @@ func table() map[string][]set {
 			{"runtime-export-interval", "1s", o(func(o Observability) any { return o.RuntimeExportInterval }), time.Second, "x"},
 			{"tracing-protocol", "stdout", o(func(o Observability) any { return o.Tracing.Protocol }), "stdout", "grpc"},
 			{"tracing-endpoint", "", o(func(o Observability) any { return o.Tracing.Endpoint }), "", "c:1"},
+			{"cold-start-header", "enabled", o(func(o Observability) any { return o.ColdStartHeader }), true, "on"},
 			{"tracing-sampling-rate", "0.25", o(func(o Observability) any { return o.Tracing.SamplingRate }), 0.25, "1.1"},
 		},
 		LoggingName: {
