@@ -1,0 +1,218 @@
+package backends
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"ebb.dev/ebb/activator/internal/hold"
+	"ebb.dev/ebb/wire"
+)
+
+func address(i int) netip.AddrPort {
+	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}), 8012)
+}
+
+// The table above merge, row by row.
+func TestMerge(t *testing.T) {
+	now := time.Unix(1000, 0)
+	ready := Endpoint{Address: address(1), Pod: "p", Ready: true}
+	notReady := Endpoint{Address: address(1), Pod: "p"}
+	terminating := Endpoint{Address: address(1), Pod: "p", Ready: true, Terminating: true}
+	said := func(ready bool, age time.Duration, listed bool) *word {
+		return &word{pod: "p", ready: ready, at: now.Add(-age), listed: listed}
+	}
+	for _, c := range []struct {
+		name  string
+		slice []Endpoint
+		said  *word
+		want  string
+	}{
+		{"ready, silent", []Endpoint{ready}, nil, "p"},
+		{"ready, announced", []Endpoint{ready}, said(true, 0, false), "p"},
+		{"ready, withdrawn", []Endpoint{ready}, said(false, 0, true), ""},
+		{"not ready, silent", []Endpoint{notReady}, nil, ""},
+		{"not ready yet, announced", []Endpoint{notReady}, said(true, 0, true), "p"},
+		{"not ready yet, announced long ago", []Endpoint{notReady}, said(true, time.Hour, true), "p"},
+		{"terminating, announced", []Endpoint{terminating}, said(true, 0, false), ""},
+		{"not listed yet, announced", nil, said(true, time.Second, false), "p"},
+		{"never listed, announced long ago", nil, said(true, announcedFor, false), ""},
+		{"listed no more, announced", nil, said(true, 0, true), ""},
+		{"not listed, withdrawn", nil, said(false, 0, false), ""},
+		{"another pod announced itself at the address just now", []Endpoint{{Address: address(1), Pod: "old", Ready: true}}, said(true, 0, false), "p"},
+		{"another pod withdrew at the address", []Endpoint{{Address: address(1), Pod: "new", Ready: true}}, said(false, 0, true), "new"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			words := map[netip.AddrPort]word{}
+			if c.said != nil {
+				words[address(1)] = *c.said
+			}
+			sources := map[string][]Endpoint{}
+			if c.slice != nil {
+				sources["s"] = c.slice
+			}
+			var got []string
+			for _, b := range merge(sources, words, now) {
+				got = append(got, b.Pod)
+			}
+			if strings.Join(got, ",") != c.want {
+				t.Errorf("got %v, want %q", got, c.want)
+			}
+			again := maps.Clone(words)
+			merge(sources, again, now)
+			if !maps.Equal(words, again) {
+				t.Errorf("a second look changes what is remembered: %v, %v", words, again)
+			}
+		})
+	}
+}
+
+func newTable() *Table {
+	budget := hold.NewBudget(hold.Bounds{})
+	return NewTable(func(_ Key, info *Info) (*hold.Queue, any) {
+		return hold.New(info.ContainerConcurrency, budget, nil), nil
+	})
+}
+
+func pods(r *Revision) string {
+	var names []string
+	for _, b := range r.Snapshot().Pods {
+		names = append(names, b.Pod)
+	}
+	return strings.Join(names, ",")
+}
+
+var key = Key{"ns", "rev"}
+
+func announcement(i int, ready bool, sequence uint64) wire.Announcement {
+	return wire.Announcement{Namespace: "ns", Revision: "rev", Pod: fmt.Sprintf("p%d", i), Address: address(i), Ready: ready, Sequence: sequence}
+}
+
+func TestALifeOfAPodInItsOwnAndKubernetesWords(t *testing.T) {
+	table := newTable()
+	table.SetRevision(key, &Info{UID: "u"})
+	r := table.Get(key)
+	step := func(what, want string) {
+		t.Helper()
+		if got := pods(r); got != want {
+			t.Errorf("%s: pods are %q, want %q", what, got, want)
+		}
+	}
+	step("nothing there", "")
+	changed := r.Snapshot().Changed
+	table.Announce(announcement(1, true, 1))
+	step("announced", "p1")
+	select {
+	case <-changed:
+	default:
+		t.Error("the first snapshot does not say that a newer one exists")
+	}
+	slice := func(ready, terminating bool) {
+		table.SetSlice(key, "s", []Endpoint{{address(1), "p1", ready, terminating}})
+	}
+	slice(false, false)
+	step("listed as not ready yet", "p1")
+	slice(true, false)
+	step("ready", "p1")
+	slice(false, false)
+	step("its readiness probe fails", "")
+	slice(true, false)
+	step("ready again", "p1")
+	table.Announce(announcement(1, false, 2))
+	step("withdrawn before the slices know", "")
+	if table.Announce(announcement(1, true, 1)) {
+		t.Error("an announcement that was overtaken was taken")
+	}
+	step("an old announcement arrives late", "")
+	slice(true, true)
+	step("terminating", "")
+	table.SetSlice(key, "s", nil)
+	step("gone", "")
+	if e := table.entries[key]; len(e.words) != 0 {
+		t.Errorf("%v is still remembered", e.words)
+	}
+}
+
+func TestAnAnnouncementMayComeBeforeTheRevisionIsSeen(t *testing.T) {
+	table := newTable()
+	table.Announce(announcement(1, true, 1))
+	if table.Get(key) != nil || table.unknown != 1 {
+		t.Fatalf("revision %v, %d unknown", table.Get(key), table.unknown)
+	}
+	table.SetRevision(key, &Info{UID: "u"})
+	if r := table.Get(key); pods(r) != "p1" || table.unknown != 0 {
+		t.Fatalf("pods are %q, %d unknown", pods(r), table.unknown)
+	}
+	if _, err := table.Get(key).Queue.Acquire(t.Context(), &hold.Ticket{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestADeletedRevisionLeavesNothing(t *testing.T) {
+	table := newTable()
+	table.SetRevision(key, &Info{UID: "u"})
+	r := table.Get(key)
+	answer := make(chan error, 1)
+	go func() {
+		_, err := r.Queue.Acquire(context.Background(), &hold.Ticket{})
+		answer <- err
+	}()
+	table.Announce(wire.Announcement{Namespace: "ns", Revision: "other", Pod: "x", Address: address(9), Ready: true})
+	table.DeleteRevision(key)
+	if err := <-answer; !errors.Is(err, hold.ErrDeleted) {
+		t.Errorf("what waited got %v", err)
+	}
+	if len(table.entries) != 1 || table.unknown != 1 {
+		t.Errorf("%d entries, %d unknown remain, want the other one", len(table.entries), table.unknown)
+	}
+	table.Sweep(time.Now().Add(2 * announcedFor))
+	if len(table.entries) != 0 || table.unknown != 0 {
+		t.Errorf("%d entries, %d unknown remain after a sweep", len(table.entries), table.unknown)
+	}
+}
+
+func TestARevisionMadeAgainUnderItsNameIsAnother(t *testing.T) {
+	table := newTable()
+	table.SetRevision(key, &Info{UID: "u", ContainerConcurrency: 1})
+	first := table.Get(key)
+	table.SetRevision(key, &Info{UID: "v", ContainerConcurrency: 5})
+	if table.Get(key) == first {
+		t.Fatal("the queue of the deleted revision is used on")
+	}
+	if _, err := first.Queue.Acquire(t.Context(), &hold.Ticket{}); !errors.Is(err, hold.ErrDeleted) {
+		t.Errorf("the old queue answers %v", err)
+	}
+}
+
+func TestWhatAnnouncementsMayFillIsBounded(t *testing.T) {
+	table := newTable()
+	taken := 0
+	for i := range MaxWords + 100 {
+		a := wire.Announcement{Namespace: "ns", Revision: "rev", Pod: "p", Ready: true,
+			Address: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)}), 8012)}
+		if table.Announce(a) {
+			taken++
+		}
+	}
+	if taken != MaxWords {
+		t.Errorf("%d words of one revision were taken, want %d", taken, MaxWords)
+	}
+}
+
+func TestPodsThatOnlyKubernetesCallsNotReadyAreUnproven(t *testing.T) {
+	table := newTable()
+	table.SetRevision(key, &Info{UID: "u"})
+	table.SetSlice(key, "s", []Endpoint{{address(1), "p1", false, false}, {address(2), "p2", true, false}, {address(3), "p3", false, true}})
+	if got := table.Get(key).Snapshot().Unproven; len(got) != 1 || got[0].Pod != "p1" {
+		t.Errorf("unproven are %v, want p1", got)
+	}
+	table.Announce(announcement(1, true, 1))
+	if got := table.Get(key).Snapshot(); len(got.Unproven) != 0 || len(got.Pods) != 2 {
+		t.Errorf("after its word: %+v", got)
+	}
+}
