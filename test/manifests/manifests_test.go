@@ -1,0 +1,234 @@
+package manifests
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	servingv1 "ebb.dev/ebb/api/serving/v1"
+)
+
+const root = "../.."
+
+func config(t *testing.T) []Object {
+	t.Helper()
+	files, err := Files(filepath.Join(root, "config"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return read(t, files)
+}
+
+func read(t *testing.T, files []string) []Object {
+	t.Helper()
+	decoder, err := NewDecoder()
+	if err != nil {
+		t.Fatal(err)
+	}
+	objects, err := decoder.ReadAll(files)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return objects
+}
+
+func yamlFiles(t *testing.T, folder string) (files []string) {
+	t.Helper()
+	err := filepath.WalkDir(folder, func(path string, entry fs.DirEntry, err error) error {
+		if err == nil && filepath.Ext(path) == ".yaml" && entry.Name() != kustomizationFile {
+			files = append(files, path)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files
+}
+
+func TestEveryFileOfConfigIsInstalled(t *testing.T) {
+	installed, err := Files(filepath.Join(root, "config"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range yamlFiles(t, filepath.Join(root, "config")) {
+		if !slices.Contains(installed, file) {
+			t.Errorf("no kustomization reachable from config/ names %s", file)
+		}
+	}
+}
+
+func TestEveryObjectOfConfigIsThereOnceAndDecodesStrictly(t *testing.T) {
+	seen := map[string]string{}
+	for _, object := range config(t) {
+		accessor, err := meta.Accessor(object.Object)
+		if err != nil {
+			t.Fatal(err)
+		}
+		id := strings.Join([]string{object.GetObjectKind().GroupVersionKind().GroupKind().String(), accessor.GetNamespace(), accessor.GetName()}, " ")
+		if first, twice := seen[id]; twice {
+			t.Errorf("%s is in %s and in %s", id, first, object.File)
+		}
+		seen[id] = object.File
+	}
+}
+
+func TestEveryImageIsOneThatThisRepositoryBuilds(t *testing.T) {
+	check := func(file, image string) {
+		folder, ours := strings.CutPrefix(image, "ko://ebb.dev/ebb/")
+		if !ours {
+			t.Errorf("%s names the image %q, want ko://ebb.dev/ebb/<component>", file, image)
+			return
+		}
+		if _, err := os.Stat(filepath.Join(root, folder, "main.go")); err != nil {
+			t.Errorf("%s names the image %q, but %s is no program", file, image, folder)
+		}
+	}
+	for _, object := range config(t) {
+		switch o := object.Object.(type) {
+		case *appsv1.Deployment:
+			for _, container := range o.Spec.Template.Spec.Containers {
+				check(object.File, container.Image)
+			}
+		case *corev1.ConfigMap:
+			if image, present := o.Data["queue-sidecar-image"]; present {
+				check(object.File, image)
+			}
+		}
+	}
+}
+
+func TestComponentsRunRestricted(t *testing.T) {
+	for _, object := range config(t) {
+		deployment, ok := object.Object.(*appsv1.Deployment)
+		if !ok {
+			continue
+		}
+		for _, c := range deployment.Spec.Template.Spec.Containers {
+			name := deployment.Name + "/" + c.Name
+			s := c.SecurityContext
+			if s == nil || s.AllowPrivilegeEscalation == nil || *s.AllowPrivilegeEscalation || s.RunAsNonRoot == nil || !*s.RunAsNonRoot ||
+				s.ReadOnlyRootFilesystem == nil || !*s.ReadOnlyRootFilesystem || s.Capabilities == nil || !slices.Equal(s.Capabilities.Drop, []corev1.Capability{"ALL"}) ||
+				s.SeccompProfile == nil || s.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault {
+				t.Errorf("%s: container %s does not meet the restricted pod security standard", object.File, name)
+			}
+			if c.ReadinessProbe == nil {
+				t.Errorf("%s: container %s has no readiness probe", object.File, name)
+			}
+			if c.Resources.Requests.Cpu().IsZero() || c.Resources.Requests.Memory().IsZero() || c.Resources.Limits.Memory().IsZero() {
+				t.Errorf("%s: container %s lacks a CPU request, a memory request or a memory limit", object.File, name)
+			}
+		}
+	}
+}
+
+func TestServicesOfConfigReachPortsOfADeployment(t *testing.T) {
+	objects := config(t)
+	for _, object := range objects {
+		service, ok := object.Object.(*corev1.Service)
+		if !ok || len(service.Spec.Selector) == 0 {
+			continue
+		}
+		selector := labels.SelectorFromSet(service.Spec.Selector)
+		var ports []corev1.ContainerPort
+		found := false
+		for _, other := range objects {
+			deployment, ok := other.Object.(*appsv1.Deployment)
+			if ok && deployment.Namespace == service.Namespace && selector.Matches(labels.Set(deployment.Spec.Template.Labels)) {
+				found = true
+				for _, container := range deployment.Spec.Template.Spec.Containers {
+					ports = append(ports, container.Ports...)
+				}
+			}
+		}
+		if !found {
+			t.Errorf("%s: Service %s selects no Deployment's pods", object.File, service.Name)
+			continue
+		}
+		for _, port := range service.Spec.Ports {
+			target := port.TargetPort
+			if target == (intstr.IntOrString{}) {
+				target = intstr.FromInt32(port.Port)
+			}
+			if !slices.ContainsFunc(ports, func(p corev1.ContainerPort) bool {
+				return target.Type == intstr.Int && p.ContainerPort == target.IntVal || target.Type == intstr.String && p.Name == target.StrVal
+			}) {
+				t.Errorf("%s: Service %s sends port %d to %s, which no container declares", object.File, service.Name, port.Port, target.String())
+			}
+		}
+	}
+}
+
+func TestBindingsNameRolesAndAccountsThatExist(t *testing.T) {
+	accounts, roles := map[string]bool{}, map[string]bool{}
+	objects := config(t)
+	for _, object := range objects {
+		switch o := object.Object.(type) {
+		case *corev1.ServiceAccount:
+			accounts[o.Namespace+"/"+o.Name] = true
+		case *rbacv1.ClusterRole:
+			roles["ClusterRole "+o.Name] = true
+		case *rbacv1.Role:
+			roles["Role "+o.Namespace+"/"+o.Name] = true
+		}
+	}
+	check := func(file, namespace string, ref rbacv1.RoleRef, subjects []rbacv1.Subject) {
+		name := ref.Kind + " " + ref.Name
+		if ref.Kind == "Role" {
+			name = "Role " + namespace + "/" + ref.Name
+		}
+		if !roles[name] {
+			t.Errorf("%s binds %s, which config/ does not have", file, name)
+		}
+		for _, subject := range subjects {
+			if subject.Kind != "ServiceAccount" || !accounts[subject.Namespace+"/"+subject.Name] {
+				t.Errorf("%s binds to %s %s/%s, which config/ does not have", file, subject.Kind, subject.Namespace, subject.Name)
+			}
+		}
+	}
+	for _, object := range objects {
+		switch o := object.Object.(type) {
+		case *rbacv1.ClusterRoleBinding:
+			check(object.File, "", o.RoleRef, o.Subjects)
+		case *rbacv1.RoleBinding:
+			check(object.File, o.Namespace, o.RoleRef, o.Subjects)
+		case *appsv1.Deployment:
+			if account := o.Namespace + "/" + o.Spec.Template.Spec.ServiceAccountName; !accounts[account] {
+				t.Errorf("%s: Deployment %s runs as %s, which config/ does not have", object.File, o.Name, account)
+			}
+		}
+	}
+}
+
+var sampleImage = regexp.MustCompile(`^dev\.local/ebb/([a-z-]+):dev$`)
+
+func TestSamplesDecodeStrictlyAndNameImagesOfSamples(t *testing.T) {
+	files := yamlFiles(t, filepath.Join(root, "samples"))
+	for _, object := range read(t, files) {
+		service, ok := object.Object.(*servingv1.Service)
+		if !ok {
+			continue
+		}
+		for _, container := range service.Spec.Template.Spec.Containers {
+			match := sampleImage.FindStringSubmatch(container.Image)
+			if match == nil {
+				t.Errorf("%s names the image %q, want dev.local/ebb/<sample>:dev", object.File, container.Image)
+				continue
+			}
+			if _, err := os.Stat(filepath.Join(root, "samples", match[1])); err != nil {
+				t.Errorf("%s names the image %q of a sample that is not there", object.File, container.Image)
+			}
+		}
+	}
+}
