@@ -18,10 +18,9 @@ import (
 	"k8s.io/client-go/tools/record"
 	"knative.dev/pkg/apis"
 	duckv1 "knative.dev/pkg/apis/duck/v1"
-)
 
-// newGeneration is the reason of Ready while a generation has not been reconciled once.
-const newGeneration = "NewObservedGenFailure"
+	"ebb.dev/ebb/api/conditions"
+)
 
 // Object is a kind of Ebb: it has conditions and can be copied.
 type Object interface {
@@ -93,7 +92,7 @@ func (k Kind[T]) reconcile(ctx context.Context, key Key) (time.Duration, error) 
 		return again, k.report(object, err)
 	}
 
-	beginGeneration(object)
+	conditions.BeginGeneration(object)
 	again, err := k.Reconcile(ctx, object)
 	endGeneration(before, object)
 	if werr := k.writeStatus(ctx, before, object); werr != nil {
@@ -143,33 +142,10 @@ func (k Kind[T]) patchFinalizers(ctx context.Context, object T, finalizers []str
 	return after, nil
 }
 
-// beginGeneration makes sure that a reconcile that dies half-way does not leave the last generation's Ready in force.
-func beginGeneration(object Object) {
-	status := object.GetStatus()
-	if status.ObservedGeneration == object.GetGeneration() {
-		return
-	}
-	set := object.GetConditionSet()
-	manager := set.Manage(status)
-	manager.InitializeConditions()
-	manager.MarkUnknown(set.GetTopLevelConditionType(), newGeneration, "unsuccessfully observed a new generation")
-}
-
 // endGeneration records the generation and restores the transition times of conditions that ended as they began.
 func endGeneration(before, after Object) {
-	status := after.GetStatus()
-	status.ObservedGeneration = after.GetGeneration()
-	for i, condition := range status.Conditions {
-		old := before.GetStatus().GetCondition(condition.Type)
-		if old == nil {
-			continue
-		}
-		same := *old
-		same.LastTransitionTime = condition.LastTransitionTime
-		if equality.Semantic.DeepEqual(same, condition) {
-			status.Conditions[i].LastTransitionTime = old.LastTransitionTime
-		}
-	}
+	after.GetStatus().ObservedGeneration = after.GetGeneration()
+	conditions.KeepTransitionTimes(before.GetStatus(), after.GetStatus())
 }
 
 // statusOf returns the addressable Status field: duckv1.Status is only a part of what most kinds publish.
@@ -208,13 +184,13 @@ func (k Kind[T]) writeStatus(ctx context.Context, before, after T) error {
 	return nil
 }
 
-// ReadyChanged reports whether the object became Ready between two versions, for the event that says so.
+// BecameReady reports whether the object became Ready between two versions, for the event that says so.
 func BecameReady(before, after duckv1.Conditions) bool {
 	return !isTrue(before) && isTrue(after)
 }
 
-func isTrue(conditions duckv1.Conditions) bool {
-	for _, c := range conditions {
+func isTrue(all duckv1.Conditions) bool {
+	for _, c := range all {
 		if c.Type == apis.ConditionReady {
 			return c.IsTrue()
 		}

@@ -1,0 +1,155 @@
+// Package configuration reconciles Configurations: the Revision of the current template, and which revision is the latest that
+// can serve.
+//
+// Owns: a Configuration's status. Reads: Configurations, Revisions. Writes: new Revisions. Never: changes a Revision.
+package configuration
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/client-go/tools/record"
+	"knative.dev/pkg/apis"
+
+	listers "ebb.dev/ebb/api/client/listers/serving/v1"
+	ebb "ebb.dev/ebb/api/client/versioned"
+	"ebb.dev/ebb/api/names"
+	servingv1 "ebb.dev/ebb/api/serving/v1"
+	"ebb.dev/ebb/controller/internal/reconcile"
+)
+
+const (
+	reasonRevisionFailed  = "RevisionFailed"
+	reasonRevisionDeleted = "RevisionDeleted"
+)
+
+type reconciler struct {
+	client    ebb.Interface
+	revisions listers.RevisionLister
+	events    record.EventRecorder
+	now       func() time.Time
+}
+
+// New is the reconciler of Configurations.
+func New(w *reconcile.World) *reconcile.Controller {
+	serving := w.EbbInformers.Serving().V1()
+	r := &reconciler{client: w.Ebb, revisions: serving.Revisions().Lister(), events: w.Events, now: w.Now}
+	c := reconcile.Kind[*servingv1.Configuration]{
+		Name: "configuration", Informer: serving.Configurations().Informer(), Events: w.Events,
+		Client: func(ns string) reconcile.Client[*servingv1.Configuration] {
+			return w.Ebb.ServingV1().Configurations(ns)
+		},
+		Reconcile: r.reconcile,
+	}.Controller()
+	c.Watch(serving.Revisions().Informer(), reconcile.ControllerOf("Configuration"))
+	return c
+}
+
+func (r *reconciler) reconcile(ctx context.Context, config *servingv1.Configuration) (time.Duration, error) {
+	manager := config.GetConditionSet().Manage(&config.Status)
+	manager.InitializeConditions()
+
+	created, err := r.created(ctx, config)
+	if err != nil {
+		if conflict, ok := err.(*takenError); ok {
+			manager.MarkFalse(apis.ConditionReady, reasonRevisionFailed,
+				"Revision creation failed with message: %s.", conflict)
+			return 0, reconcile.Permanent(fmt.Errorf("configuration %s/%s: %w", config.Namespace, config.Name, err))
+		}
+		if reason := apierrors.ReasonForError(err); reason == metav1.StatusReasonForbidden || reason == metav1.StatusReasonInvalid ||
+			reason == metav1.StatusReasonBadRequest {
+			manager.MarkFalse(apis.ConditionReady, reasonRevisionFailed, "Revision creation failed with message: %s.", err)
+		}
+		return 0, err
+	}
+	config.Status.LatestCreatedRevisionName = created.Name
+
+	all, err := r.revisions.Revisions(config.Namespace).List(labels.SelectorFromSet(labels.Set{names.ConfigurationLabel: config.Name}))
+	if err != nil {
+		return 0, err
+	}
+	before := config.Status.LatestReadyRevisionName
+	latest := latestReady(config, created, all)
+	if latest != before {
+		config.Status.LatestReadyRevisionName = latest
+		if before == "" {
+			r.events.Event(config, corev1.EventTypeNormal, "ConfigurationReady", "Configuration becomes ready")
+		}
+		r.events.Eventf(config, corev1.EventTypeNormal, "LatestReadyUpdate", "LatestReadyRevisionName updated to %q", latest)
+	}
+
+	switch state := ready(created); {
+	case state.IsFalse() && created.Status.ObservedGeneration == created.Generation:
+		was := manager.GetCondition(apis.ConditionReady)
+		manager.MarkFalse(apis.ConditionReady, reasonRevisionFailed, "Revision %q failed with message: %s.", created.Name, state.Message)
+		if was.GetReason() != reasonRevisionFailed || was.GetMessage() != manager.GetCondition(apis.ConditionReady).Message {
+			event := "LatestCreatedFailed"
+			if created.Name == latest {
+				event = "LatestReadyFailed"
+			}
+			r.events.Eventf(config, corev1.EventTypeWarning, event, "Latest created revision %q has failed: %s", created.Name, state.Message)
+		}
+	case created.Name == latest && isReady(created):
+		manager.MarkTrue(apis.ConditionReady)
+	case latest != "" && !exists(all, latest):
+		manager.MarkFalse(apis.ConditionReady, reasonRevisionDeleted, "Revision %q was deleted.", latest)
+	default:
+		manager.MarkUnknown(apis.ConditionReady, "", "")
+	}
+	return 0, nil
+}
+
+// takenError says that the name the user chose belongs to a revision of something else.
+type takenError struct{ name string }
+
+func (e *takenError) Error() string {
+	return fmt.Sprintf("revision name %q is taken by a Revision with another spec or another owner; choose another spec.template.metadata.name", e.name)
+}
+
+// created returns the revision of the current template and makes it if there is none.
+func (r *reconciler) created(ctx context.Context, config *servingv1.Configuration) (*servingv1.Revision, error) {
+	name := RevisionName(config)
+	have, err := r.revisions.Revisions(config.Namespace).Get(name)
+	if err == nil {
+		return have, check(have, config)
+	}
+	if !apierrors.IsNotFound(err) {
+		return nil, err
+	}
+	made, err := r.client.ServingV1().Revisions(config.Namespace).Create(ctx, MakeRevision(config, r.now()), metav1.CreateOptions{})
+	switch {
+	case err == nil:
+		r.events.Eventf(config, corev1.EventTypeNormal, "Created", "Created Revision %q", name)
+		return made, nil
+	case apierrors.IsAlreadyExists(err):
+		// The cache does not show yet what we made a moment ago.
+		if made, err = r.client.ServingV1().Revisions(config.Namespace).Get(ctx, name, metav1.GetOptions{}); err != nil {
+			return nil, fmt.Errorf("read revision %s/%s: %w", config.Namespace, name, err)
+		}
+		return made, check(made, config)
+	default:
+		r.events.Eventf(config, corev1.EventTypeWarning, "CreationFailed", "Failed to create Revision: %v", err)
+		return nil, fmt.Errorf("create revision %s/%s: %w", config.Namespace, name, err)
+	}
+}
+
+func check(rev *servingv1.Revision, config *servingv1.Configuration) error {
+	if Reusable(rev, config) {
+		return nil
+	}
+	return &takenError{rev.Name}
+}
+
+func exists(all []*servingv1.Revision, name string) bool {
+	for _, rev := range all {
+		if rev.Name == name {
+			return true
+		}
+	}
+	return false
+}

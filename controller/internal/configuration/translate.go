@@ -1,0 +1,79 @@
+package configuration
+
+import (
+	"maps"
+	"strconv"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"ebb.dev/ebb/api/names"
+	servingv1 "ebb.dev/ebb/api/serving/v1"
+)
+
+// RevisionName is the name of the revision that a Configuration's current template makes.
+func RevisionName(config *servingv1.Configuration) string {
+	if name := config.Spec.Template.Name; name != "" {
+		return name
+	}
+	return names.GeneratedRevision(config.Name, config.Generation)
+}
+
+// MakeRevision is the Revision of a Configuration's current template. A Configuration that is routed already makes Revisions
+// that start as active, so that nobody takes the new one for unused before the Route has got to it.
+func MakeRevision(config *servingv1.Configuration, now time.Time) *servingv1.Revision {
+	template := config.Spec.Template.DeepCopy()
+	labels, annotations := copied(template.Labels), copied(template.Annotations)
+	labels[names.ConfigurationLabel] = config.Name
+	labels[names.ConfigurationUIDLabel] = string(config.UID)
+	labels[names.ConfigurationGenerationLabel] = strconv.FormatInt(config.Generation, 10)
+	for _, key := range []string{names.ServiceLabel, names.ServiceUIDLabel} {
+		if value, given := config.Labels[key]; given {
+			labels[key] = value
+		}
+	}
+	state := names.RoutingPending
+	if routes := config.Annotations[names.RoutesAnnotation]; routes != "" {
+		state = names.RoutingActive
+		annotations[names.RoutesAnnotation] = routes
+	}
+	labels[names.RoutingStateLabel] = string(state)
+	annotations[names.RoutingStateModifiedAnnotation] = now.UTC().Format(time.RFC3339)
+	if creator, given := config.Annotations[names.LastModifierAnnotation]; given {
+		annotations[names.CreatorAnnotation] = creator
+	}
+	return &servingv1.Revision{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: RevisionName(config), Namespace: config.Namespace,
+			Labels: labels, Annotations: annotations,
+			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(config,
+				servingv1.SchemeGroupVersion.WithKind("Configuration"))},
+		},
+		Spec: template.Spec,
+	}
+}
+
+// Reusable reports whether a revision stands for the Configuration's current template: its own, and of this generation or with
+// the same spec. The second is how a user goes back to a revision by its name.
+func Reusable(rev *servingv1.Revision, config *servingv1.Configuration) bool {
+	if !metav1.IsControlledBy(rev, config) {
+		return false
+	}
+	return generationOf(rev) == config.Generation || equality.Semantic.DeepEqual(rev.Spec, config.Spec.Template.Spec)
+}
+
+// generationOf is the generation of the Configuration that made the revision; -1 if its label does not tell.
+func generationOf(rev *servingv1.Revision) int64 {
+	generation, err := strconv.ParseInt(rev.Labels[names.ConfigurationGenerationLabel], 10, 64)
+	if err != nil {
+		return -1
+	}
+	return generation
+}
+
+func copied(m map[string]string) map[string]string {
+	out := make(map[string]string, len(m)+6)
+	maps.Copy(out, m)
+	return out
+}

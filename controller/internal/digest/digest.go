@@ -1,0 +1,282 @@
+// Package digest finds out which image a tag means, in the background.
+//
+// Owns: the questions being asked of registries and their answers until the Revision has them. Reads: registries, by HEAD on a
+// manifest; ServiceAccounts and Secrets, for the credentials. Writes: nothing. Never: keeps a revision from starting because a
+// registry cannot be asked: then the tag is used, as the node would have it, and the answer says why.
+package digest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/authn"
+	kubeauth "github.com/google/go-containerregistry/pkg/authn/kubernetes"
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
+	"golang.org/x/time/rate"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/util/workqueue"
+
+	servingv1 "ebb.dev/ebb/api/serving/v1"
+)
+
+// userAgent begins as registries' operators know it.
+const userAgent = "knative/ebb-controller"
+
+// workers is how many revisions are asked about at once.
+const workers = 100
+
+// Settings of one question.
+type Settings struct {
+	// Skip lists registries that are not asked.
+	Skip []string
+	// Timeout bounds one attempt, and how long failing attempts are made before the tag is used.
+	Timeout time.Duration
+}
+
+// Answer is what is known of a revision's images. All fields nil: nothing yet.
+type Answer struct {
+	// Containers and InitContainers hold one entry for each container, in order; an empty digest means: use the reference.
+	Containers, InitContainers []servingv1.ContainerStatus
+	// Missing says that the registry answered, and has no such image. It is asked again, more and more rarely.
+	Missing error
+	// Unresolved, with Containers, says which images are used by their tag because the registry could not be asked.
+	Unresolved error
+}
+
+// Resolver answers questions about revisions.
+type Resolver struct {
+	ask   func(ctx context.Context, q *question, image string) (string, error)
+	now   func() time.Time
+	queue workqueue.TypedRateLimitingInterface[types.UID]
+
+	mu        sync.Mutex
+	questions map[types.UID]*question
+}
+
+type question struct {
+	namespace, name, serviceAccount string
+	pullSecrets                     []string
+	containers, initContainers      []corev1.Container
+	settings                        Settings
+
+	// Written by the one worker that holds the question, under the Resolver's lock.
+	since  time.Time
+	found  map[string]string
+	answer Answer
+}
+
+// New makes a Resolver that asks registries over t with the credentials of the revisions' namespaces.
+func New(kube kubernetes.Interface, t http.RoundTripper) *Resolver {
+	r := newResolver(nil)
+	r.ask = func(ctx context.Context, q *question, image string) (string, error) {
+		return askRegistry(ctx, kube, t, q, image)
+	}
+	return r
+}
+
+func newResolver(ask func(context.Context, *question, string) (string, error)) *Resolver {
+	limiter := workqueue.NewTypedMaxOfRateLimiter(
+		workqueue.NewTypedItemExponentialFailureRateLimiter[types.UID](time.Second, 1000*time.Second),
+		// Failing questions share ten attempts a second, so that a registry that is down is not stormed.
+		&workqueue.TypedBucketRateLimiter[types.UID]{Limiter: rate.NewLimiter(10, 100)})
+	return &Resolver{ask: ask, now: time.Now, questions: map[types.UID]*question{},
+		queue: workqueue.NewTypedRateLimitingQueueWithConfig(limiter,
+			workqueue.TypedRateLimitingQueueConfig[types.UID]{Name: "digests"})}
+}
+
+// Resolve returns what is known, and asks in the background for what is not. It does not block. Images that need no asking are
+// answered at once.
+func (r *Resolver) Resolve(rev *servingv1.Revision, s Settings) Answer {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if q, ok := r.questions[rev.UID]; ok {
+		return q.answer
+	}
+	q := &question{
+		namespace: rev.Namespace, name: rev.Name, serviceAccount: rev.Spec.ServiceAccountName,
+		containers: rev.Spec.Containers, initContainers: rev.Spec.InitContainers,
+		settings: s, since: r.now(), found: map[string]string{},
+	}
+	for _, secret := range rev.Spec.ImagePullSecrets {
+		q.pullSecrets = append(q.pullSecrets, secret.Name)
+	}
+	for _, c := range slices.Concat(q.containers, q.initContainers) {
+		if digest, known := withoutAsking(c.Image, s.Skip); known {
+			q.found[c.Image] = digest
+		}
+	}
+	if q.complete() {
+		return q.fill(nil)
+	}
+	r.questions[rev.UID] = q
+	r.queue.Add(rev.UID)
+	return Answer{}
+}
+
+// Forget drops a question whose answer the Revision has, or whose Revision is gone.
+func (r *Resolver) Forget(rev *servingv1.Revision) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if _, ok := r.questions[rev.UID]; ok {
+		delete(r.questions, rev.UID)
+		r.queue.Forget(rev.UID)
+	}
+}
+
+// Run answers questions until ctx ends; done is told of each revision about which more is known than before.
+func (r *Resolver) Run(ctx context.Context, done func(namespace, name string)) {
+	stop := context.AfterFunc(ctx, r.queue.ShutDown)
+	defer stop()
+	var group sync.WaitGroup
+	slots := make(chan struct{}, workers)
+	for {
+		uid, down := r.queue.Get()
+		if down {
+			break
+		}
+		slots <- struct{}{}
+		group.Go(func() {
+			defer func() { <-slots }()
+			defer r.queue.Done(uid)
+			r.work(ctx, uid, done)
+		})
+	}
+	group.Wait()
+}
+
+func (r *Resolver) work(ctx context.Context, uid types.UID, done func(namespace, name string)) {
+	r.mu.Lock()
+	q, ok := r.questions[uid]
+	r.mu.Unlock()
+	if !ok {
+		return
+	}
+	attempt, cancel := context.WithTimeout(ctx, q.settings.Timeout)
+	defer cancel()
+	var missing error
+	var unresolved []error
+	again := false
+	for _, c := range slices.Concat(q.containers, q.initContainers) {
+		if _, known := q.found[c.Image]; known {
+			continue
+		}
+		digest, err := r.ask(attempt, q, c.Image)
+		switch {
+		case err == nil:
+			q.found[c.Image] = digest
+		case ctx.Err() != nil:
+			return // the process ends; the next one asks anew
+		case isMissing(err):
+			missing = fmt.Errorf("Unable to fetch image %q: failed to resolve image to digest: %w", c.Image, err) //nolint:staticcheck // what users match on
+		case isRefusal(err) || r.now().Sub(q.since) >= q.settings.Timeout:
+			unresolved = append(unresolved, fmt.Errorf("the digest of image %q is not known, so its tag is used: %w", c.Image, err))
+			q.found[c.Image] = ""
+		default:
+			again = true
+		}
+	}
+	if missing != nil {
+		again = true
+	}
+	r.mu.Lock()
+	before := q.answer
+	q.answer.Unresolved = errors.Join(append([]error{q.answer.Unresolved}, unresolved...)...)
+	q.answer.Missing = missing
+	if q.complete() {
+		q.answer = q.fill(q.answer.Unresolved)
+	}
+	// An unchanged "missing" is no news: without this each attempt would bring a reconcile, and that a look here.
+	news := q.answer.Containers != nil || fmt.Sprint(before.Missing) != fmt.Sprint(missing)
+	r.mu.Unlock()
+	if again {
+		r.queue.AddRateLimited(uid)
+	}
+	if news {
+		done(q.namespace, q.name)
+	}
+}
+
+func (q *question) complete() bool {
+	for _, c := range slices.Concat(q.containers, q.initContainers) {
+		if _, known := q.found[c.Image]; !known {
+			return false
+		}
+	}
+	return true
+}
+
+func (q *question) fill(unresolved error) Answer {
+	statuses := func(containers []corev1.Container) []servingv1.ContainerStatus {
+		var out []servingv1.ContainerStatus
+		for _, c := range containers {
+			out = append(out, servingv1.ContainerStatus{Name: c.Name, ImageDigest: q.found[c.Image]})
+		}
+		return out
+	}
+	return Answer{Containers: statuses(q.containers), InitContainers: statuses(q.initContainers), Unresolved: unresolved}
+}
+
+// withoutAsking answers for references that are digests already, and for registries that are not to be asked.
+func withoutAsking(image string, skip []string) (digest string, known bool) {
+	reference, err := name.ParseReference(image, name.WeakValidation)
+	if err != nil {
+		return "", false
+	}
+	if _, ok := reference.(name.Digest); ok {
+		return image, true
+	}
+	return "", slices.Contains(skip, reference.Context().RegistryStr())
+}
+
+func askRegistry(ctx context.Context, kube kubernetes.Interface, t http.RoundTripper, q *question, image string) (string, error) {
+	reference, err := name.ParseReference(image, name.WeakValidation)
+	if err != nil {
+		return "", missingError{err}
+	}
+	keys, err := kubeauth.New(ctx, kube, kubeauth.Options{
+		Namespace: q.namespace, ServiceAccountName: q.serviceAccount, ImagePullSecrets: q.pullSecrets})
+	if err != nil {
+		return "", fmt.Errorf("credentials of service account %s/%s: %w", q.namespace, q.serviceAccount, err)
+	}
+	options := []remote.Option{remote.WithContext(ctx), remote.WithTransport(t), remote.WithUserAgent(userAgent),
+		remote.WithAuthFromKeychain(authn.NewMultiKeychain(keys, authn.DefaultKeychain))}
+	head, err := remote.Head(reference, options...)
+	if err == nil {
+		return reference.Context().Name() + "@" + head.Digest.String(), nil
+	}
+	if !statusIs(err, http.StatusMethodNotAllowed, http.StatusNotImplemented) {
+		return "", err
+	}
+	whole, err := remote.Get(reference, options...)
+	if err != nil {
+		return "", err
+	}
+	return reference.Context().Name() + "@" + whole.Digest.String(), nil
+}
+
+// missingError marks a reference that can mean no image.
+type missingError struct{ error }
+
+// isMissing: the registry knows that there is no such image. A registry that wants credentials says 401 instead.
+func isMissing(err error) bool {
+	return errors.As(err, new(missingError)) || statusIs(err, http.StatusNotFound)
+}
+
+// isRefusal: asking again with the same credentials brings the same.
+func isRefusal(err error) bool {
+	return statusIs(err, http.StatusUnauthorized, http.StatusForbidden)
+}
+
+func statusIs(err error, codes ...int) bool {
+	var response *transport.Error
+	return errors.As(err, &response) && slices.Contains(codes, response.StatusCode)
+}

@@ -1,0 +1,71 @@
+package revision
+
+import (
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	autoscalingv1alpha1 "ebb.dev/ebb/api/autoscaling/v1alpha1"
+	"ebb.dev/ebb/api/names"
+	servingv1 "ebb.dev/ebb/api/serving/v1"
+	"ebb.dev/ebb/controller/internal/apply"
+)
+
+// MakePodAutoscaler is the PodAutoscaler of a revision: what the autoscaler needs to know, and nothing of its state.
+func MakePodAutoscaler(rev *servingv1.Revision, reach autoscalingv1alpha1.Reachability) *autoscalingv1alpha1.PodAutoscaler {
+	pa := &autoscalingv1alpha1.PodAutoscaler{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: names.PodAutoscaler(rev.Name), Namespace: rev.Namespace,
+			Labels: childLabels(rev), Annotations: childAnnotations(rev),
+			OwnerReferences: controlledBy(rev),
+		},
+		Spec: autoscalingv1alpha1.PodAutoscalerSpec{
+			ScaleTargetRef: corev1.ObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Name: names.Deployment(rev.Name)},
+			Reachability:   reach,
+			ProtocolType:   autoscalingv1alpha1.ProtocolType(protocol(rev)),
+		},
+	}
+	if cc := rev.Spec.ContainerConcurrency; cc != nil {
+		pa.Spec.ContainerConcurrency = *cc
+	}
+	return pa
+}
+
+// reachability says whether min-scale counts.
+//
+//	routing state  could not start, and never has    reachability
+//	reserve        -                                 Unreachable
+//	any            yes                               Unreachable: min-scale must not keep broken pods restarting for ever
+//	active         no                                Reachable
+//	pending        no                                unknown
+//
+// A revision that was up once stays reachable when its pods fail: they come back, and its floor with them.
+func reachability(rev *servingv1.Revision, neverStarted bool) autoscalingv1alpha1.Reachability {
+	state := names.RoutingState(rev.Labels[names.RoutingStateLabel])
+	switch {
+	case state == names.RoutingReserve || neverStarted:
+		return autoscalingv1alpha1.ReachabilityUnreachable
+	case state == names.RoutingActive:
+		return autoscalingv1alpha1.ReachabilityReachable
+	}
+	return autoscalingv1alpha1.ReachabilityUnknown
+}
+
+// mergePodAutoscaler brings a PodAutoscaler up to date. Annotations of the autoscaling group are the Revision's word alone, so
+// that removing min-scale from a Revision removes it here; class and metric never go, because the autoscaler of another class
+// would be left with an object it does not know.
+func mergePodAutoscaler(have, want *autoscalingv1alpha1.PodAutoscaler) {
+	annotations := apply.Keys(have.Annotations, want.Annotations)
+	for _, key := range []string{names.ClassAnnotation, names.MetricAnnotation} {
+		if value, had := have.Annotations[key]; had && annotations[key] == "" {
+			annotations[key] = value
+		}
+	}
+	have.Annotations = annotations
+	have.Labels = apply.Keys(have.Labels, want.Labels)
+	have.Spec = want.Spec
+}
+
+// isAutoscaling reports whether an annotation key belongs to the autoscaling group.
+func isAutoscaling(key string) bool { return strings.HasPrefix(key, names.AutoscalingGroup+"/") }

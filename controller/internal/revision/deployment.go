@@ -1,0 +1,128 @@
+package revision
+
+import (
+	"encoding/json"
+	"fmt"
+	"hash/fnv"
+	"maps"
+	"strconv"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"ebb.dev/ebb/api/names"
+	servingv1 "ebb.dev/ebb/api/serving/v1"
+	"ebb.dev/ebb/controller/internal/apply"
+)
+
+// ownHashAnnotation carries the hash of what of the Deployment comes from the Revision itself. With the hash of the whole it
+// tells a change the user made from one that only a new version of Ebb or a new setting makes.
+const ownHashAnnotation = "serving.knative.dev/revision-hash"
+
+// MakeDeployment is the Deployment of a revision. replicas is what a new one starts with; an existing one keeps its own.
+func MakeDeployment(rev *servingv1.Revision, replicas int32, in Inputs) (*appsv1.Deployment, error) {
+	pod, err := makePodSpec(rev, in)
+	if err != nil {
+		return nil, err
+	}
+	labels := childLabels(rev)
+	podNotes := podAnnotations(rev)
+	podNotes[names.DefaultContainerAnnotation] = pod.Containers[max(servingContainer(rev.Spec.Containers), 0)].Name
+	history, deadline := int32(0), progressDeadline(rev, in)
+	none := intstr.FromInt32(0)
+	d := &appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: names.Deployment(rev.Name), Namespace: rev.Namespace,
+			Labels: labels, Annotations: podAnnotations(rev),
+			OwnerReferences: controlledBy(rev),
+		},
+		Spec: appsv1.DeploymentSpec{
+			Replicas:                &replicas,
+			Selector:                deploymentSelector(rev),
+			ProgressDeadlineSeconds: &deadline,
+			RevisionHistoryLimit:    &history,
+			Strategy: appsv1.DeploymentStrategy{
+				Type:          appsv1.RollingUpdateDeploymentStrategyType,
+				RollingUpdate: &appsv1.RollingUpdateDeployment{MaxUnavailable: &none},
+			},
+			Template: corev1.PodTemplateSpec{
+				ObjectMeta: metav1.ObjectMeta{Labels: maps.Clone(labels), Annotations: podNotes},
+				Spec:       pod,
+			},
+		},
+	}
+	hashed := d.Spec.DeepCopy()
+	hashed.Replicas = nil // the autoscaler's
+	d.Annotations[names.DeploymentHashAnnotation] = hashOf(hashed, d.Labels, podAnnotations(rev))
+	d.Annotations[ownHashAnnotation] = ownHash(rev)
+	return d, nil
+}
+
+// ownHash is over everything of the Revision that reaches its pods, and nothing else.
+func ownHash(rev *servingv1.Revision) string {
+	digests := make([]string, 0, len(rev.Status.ContainerStatuses))
+	for _, status := range rev.Status.ContainerStatuses {
+		digests = append(digests, status.Name+"="+status.ImageDigest)
+	}
+	return hashOf(rev.Spec, childLabels(rev), podAnnotations(rev), digests)
+}
+
+// hashOf is FNV-32a, base 36, of the JSON of the parts; JSON sorts the keys of maps.
+func hashOf(parts ...any) string {
+	h := fnv.New32a()
+	encoder := json.NewEncoder(h)
+	for _, part := range parts {
+		if err := encoder.Encode(part); err != nil {
+			panic(fmt.Sprintf("hash %T: %v", part, err)) // only for types that JSON cannot hold, never for a value
+		}
+	}
+	return strconv.FormatUint(uint64(h.Sum32()), 36)
+}
+
+func progressDeadline(rev *servingv1.Revision, in Inputs) int32 {
+	if text, given := rev.Annotations[names.ProgressDeadlineAnnotation]; given {
+		if d, err := time.ParseDuration(text); err == nil && d >= time.Second {
+			return int32(min(d/time.Second, 1<<31-1))
+		}
+	}
+	return in.Settings.Deployment.ProgressDeadlineSeconds()
+}
+
+// due tells whether the change from have to want is to be written now.
+//
+//	difference                               pods        written
+//	none                                     any         no
+//	the Revision (spec, labels, digest ...)  any         now: the user asked for it
+//	only Ebb's part (sidecar, settings)      none        now: nobody is restarted
+//	only Ebb's part                          some        when the revision is next at zero
+//
+// So a new version of Ebb or a changed global setting restarts no running pod; new pods of a running revision are like the old
+// ones, and queue-proxies of older versions stay supported.
+func due(have, want *appsv1.Deployment) bool {
+	switch {
+	case have.Annotations[names.DeploymentHashAnnotation] == want.Annotations[names.DeploymentHashAnnotation]:
+		return false
+	case have.Annotations[ownHashAnnotation] != want.Annotations[ownHashAnnotation]:
+		return true
+	default:
+		return atZero(have)
+	}
+}
+
+// mergeDeployment makes have what want says, except for what is not the controller's: the number of replicas (the autoscaler
+// patches it), the selector (immutable), and what third parties wrote into the metadata, `kubectl rollout restart` among them.
+func mergeDeployment(have, want *appsv1.Deployment) {
+	if !due(have, want) {
+		return
+	}
+	replicas, selector := have.Spec.Replicas, have.Spec.Selector
+	template := have.Spec.Template.ObjectMeta
+	apply.Metadata(have, want)
+	have.Spec = *want.Spec.DeepCopy()
+	have.Spec.Replicas, have.Spec.Selector = replicas, selector
+	have.Spec.Template.Labels = apply.Keys(template.Labels, want.Spec.Template.Labels)
+	have.Spec.Template.Annotations = apply.Keys(template.Annotations, want.Spec.Template.Annotations)
+}

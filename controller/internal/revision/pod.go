@@ -1,0 +1,232 @@
+package revision
+
+import (
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"ebb.dev/ebb/api/names"
+	servingv1 "ebb.dev/ebb/api/serving/v1"
+	"ebb.dev/ebb/settings"
+	"ebb.dev/ebb/wire"
+)
+
+// Inputs is what the pod of a revision depends on besides the Revision.
+type Inputs struct {
+	Settings *settings.Snapshot
+	// Token proves to activators and autoscaler that a queue-proxy speaks for the revision.
+	Token string
+	// SystemNamespace and ClusterDomain place the activators and the autoscaler.
+	SystemNamespace, ClusterDomain string
+}
+
+// The names a user sees in a pod.
+const (
+	sidecarName     = names.QueueProxyContainer
+	userPortName    = names.UserPortName
+	varLogVolume    = "knative-var-log"
+	podInfoVolume   = "pod-info"
+	tokenVolume     = "knative-token-volume"
+	certsVolume     = "server-certs"
+	certsSecret     = names.NamespaceCertificate
+	certsPath       = "/var/lib/knative/certs"
+	tokensPath      = "/var/run/secrets/tokens"
+	podInfoPath     = "/etc/podinfo"
+	podInfoFile     = "annotations"
+	defaultUserPort = names.DefaultUserPort
+)
+
+// makePodSpec is the pod of a revision: the user's containers first, queue-proxy last. Containers start one after another, so
+// the user's process, whose start nobody can hasten, starts first; queue-proxy is up long before it answers.
+func makePodSpec(rev *servingv1.Revision, in Inputs) (corev1.PodSpec, error) {
+	pod := *rev.Spec.PodSpec.DeepCopy()
+	serving := servingContainer(pod.Containers)
+	if serving < 0 {
+		return corev1.PodSpec{}, fmt.Errorf("revision %s/%s has no container", rev.Namespace, rev.Name)
+	}
+	port := servingPort(pod.Containers[serving])
+	probing := in.Settings.Features.MultiContainerProbing == settings.Enabled
+
+	// The probes queue-proxy runs are read before they are taken off the containers.
+	sidecar, err := makeSidecar(rev, pod.Containers, serving, in)
+	if err != nil {
+		return corev1.PodSpec{}, err
+	}
+	digests := map[string]string{}
+	for _, status := range rev.Status.ContainerStatuses {
+		digests[status.Name] = status.ImageDigest
+	}
+	for i := range pod.Containers {
+		c := &pod.Containers[i]
+		if digest := digests[c.Name]; digest != "" {
+			c.Image = digest
+		}
+		prepareContainer(rev, c, i == serving, port, probing)
+		if in.Settings.Observability.EnableVarLogCollection {
+			c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: varLogVolume, MountPath: "/var/log",
+				SubPathExpr: "$(K_INTERNAL_POD_NAMESPACE)_$(K_INTERNAL_POD_NAME)_" + c.Name})
+			c.Env = append(c.Env, fieldEnv("K_INTERNAL_POD_NAME", "metadata.name"),
+				fieldEnv("K_INTERNAL_POD_NAMESPACE", "metadata.namespace"))
+		}
+	}
+	for i := range pod.InitContainers {
+		c := &pod.InitContainers[i]
+		c.Env = append(c.Env, identityEnv(rev)...)
+		quiet(c)
+	}
+	pod.Volumes = append(pod.Volumes, makeVolumes(rev, in)...)
+	pod.Containers = append(pod.Containers, *sidecar)
+
+	if rev.Spec.TimeoutSeconds != nil {
+		grace := *rev.Spec.TimeoutSeconds
+		pod.TerminationGracePeriodSeconds = &grace
+	}
+	if pod.Affinity == nil && in.Settings.Deployment.DefaultAffinity == settings.AffinityPreferSpread {
+		pod.Affinity = spreadOverNodes(rev)
+	}
+	if pod.RuntimeClassName == nil {
+		if class := in.Settings.Deployment.RuntimeClassName(childLabels(rev)); class != "" {
+			pod.RuntimeClassName = &class
+		}
+	}
+	return pod, nil
+}
+
+// servingContainer is the index of the container with a port, or the only one; -1 if there is none.
+func servingContainer(containers []corev1.Container) int {
+	if len(containers) == 0 {
+		return -1
+	}
+	return max(0, slices.IndexFunc(containers, func(c corev1.Container) bool { return len(c.Ports) > 0 }))
+}
+
+func servingPort(c corev1.Container) int32 {
+	if len(c.Ports) > 0 && c.Ports[0].ContainerPort > 0 {
+		return c.Ports[0].ContainerPort
+	}
+	return defaultUserPort
+}
+
+// protocol is h2c if the serving port is named so, else http1.
+func protocol(rev *servingv1.Revision) string {
+	for _, c := range rev.Spec.Containers {
+		if len(c.Ports) > 0 && c.Ports[0].Name == "h2c" {
+			return "h2c"
+		}
+	}
+	return "http1"
+}
+
+func prepareContainer(rev *servingv1.Revision, c *corev1.Container, serving bool, port int32, probing bool) {
+	quiet(c)
+	c.Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{HTTPGet: &corev1.HTTPGetAction{
+		Port: intstr.FromInt32(wire.PortDrain), Path: wire.PathDrain}}}
+	if serving {
+		c.Env = append([]corev1.EnvVar{{Name: "PORT", Value: fmt.Sprint(port)}}, c.Env...)
+		c.Ports = []corev1.ContainerPort{{Name: userPortName, ContainerPort: port, Protocol: corev1.ProtocolTCP}}
+	}
+	c.Env = append(c.Env, identityEnv(rev)...)
+	// queue-proxy answers for readiness, except where only the kubelet can look: a command inside the container.
+	if c.ReadinessProbe != nil && c.ReadinessProbe.Exec == nil {
+		c.ReadinessProbe = nil
+	}
+	if serving {
+		pointProbe(c.LivenessProbe, port, probing)
+		pointProbe(c.StartupProbe, port, probing)
+	}
+	if c.ReadinessProbe != nil {
+		wholePeriod(c.ReadinessProbe)
+	}
+}
+
+// pointProbe sends a probe of the serving container to the serving port, which is the only one a user names.
+func pointProbe(p *corev1.Probe, port int32, keepGiven bool) {
+	if p == nil {
+		return
+	}
+	target := intstr.FromInt32(port)
+	switch {
+	case p.HTTPGet != nil && !(keepGiven && p.HTTPGet.Port.IntValue() > 0):
+		p.HTTPGet.Port = target
+	case p.TCPSocket != nil && !(keepGiven && p.TCPSocket.Port.IntValue() > 0):
+		p.TCPSocket.Port = target
+	case p.GRPC != nil && p.GRPC.Port == 0:
+		p.GRPC.Port = port
+	}
+}
+
+// quiet gives a container what every container of a revision has.
+func quiet(c *corev1.Container) {
+	if c.TerminationMessagePolicy == "" {
+		c.TerminationMessagePolicy = corev1.TerminationMessageFallbackToLogsOnError
+	}
+	c.Stdin, c.StdinOnce, c.TTY = false, false, false
+}
+
+func identityEnv(rev *servingv1.Revision) []corev1.EnvVar {
+	return []corev1.EnvVar{
+		{Name: "K_REVISION", Value: rev.Name},
+		{Name: "K_CONFIGURATION", Value: rev.Labels[names.ConfigurationLabel]},
+		{Name: "K_SERVICE", Value: rev.Labels[names.ServiceLabel]},
+	}
+}
+
+func fieldEnv(name, path string) corev1.EnvVar {
+	return corev1.EnvVar{Name: name, ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{
+		APIVersion: "v1", FieldPath: path}}}
+}
+
+// makeVolumes are the volumes that the user did not ask for by name.
+func makeVolumes(rev *servingv1.Revision, in Inputs) []corev1.Volume {
+	var volumes []corev1.Volume
+	if in.Settings.Observability.EnableVarLogCollection {
+		volumes = append(volumes, corev1.Volume{Name: varLogVolume,
+			VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}})
+	}
+	if mountsPodInfo(rev, in.Settings) {
+		volumes = append(volumes, corev1.Volume{Name: podInfoVolume, VolumeSource: corev1.VolumeSource{
+			DownwardAPI: &corev1.DownwardAPIVolumeSource{Items: []corev1.DownwardAPIVolumeFile{{Path: podInfoFile,
+				FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v1", FieldPath: "metadata.annotations"}}}}}})
+	}
+	if audiences := in.Settings.Deployment.QueueSidecarTokenAudiences; len(audiences) > 0 {
+		hour := int64(3600)
+		var sources []corev1.VolumeProjection
+		for _, audience := range audiences {
+			sources = append(sources, corev1.VolumeProjection{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{
+				Audience: audience, ExpirationSeconds: &hour, Path: audience}})
+		}
+		volumes = append(volumes, corev1.Volume{Name: tokenVolume, VolumeSource: corev1.VolumeSource{
+			Projected: &corev1.ProjectedVolumeSource{Sources: sources}}})
+	}
+	if in.Settings.Network.SystemInternalTLS {
+		volumes = append(volumes, corev1.Volume{Name: certsVolume, VolumeSource: corev1.VolumeSource{
+			Secret: &corev1.SecretVolumeSource{SecretName: certsSecret}}})
+	}
+	return volumes
+}
+
+// mountsPodInfo: enabled for all, or allowed and asked for.
+func mountsPodInfo(rev *servingv1.Revision, s *settings.Snapshot) bool {
+	switch s.Features.QueueProxyMountPodInfo {
+	case settings.Enabled:
+		return true
+	case settings.Allowed:
+		return rev.Annotations[names.FeaturePodInfoAnnotation] == "enabled"
+	}
+	return false
+}
+
+func spreadOverNodes(rev *servingv1.Revision) *corev1.Affinity {
+	return &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{
+		PreferredDuringSchedulingIgnoredDuringExecution: []corev1.WeightedPodAffinityTerm{{
+			Weight: 100,
+			PodAffinityTerm: corev1.PodAffinityTerm{
+				TopologyKey:   corev1.LabelHostname,
+				LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{names.RevisionLabel: rev.Name}},
+			},
+		}},
+	}}
+}

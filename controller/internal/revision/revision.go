@@ -1,0 +1,161 @@
+// Package revision reconciles Revisions: the digests of their images, their Deployment and their PodAutoscaler, and whether they
+// can serve.
+//
+// Owns: a Revision's status; the Deployment but for its number of replicas; the PodAutoscaler's spec and metadata.
+// Reads: Revisions, and the Deployments, PodAutoscalers and pods made for them; registries, for digests.
+// Writes: Deployments, PodAutoscalers. Never: replicas of an existing Deployment, pods, a PodAutoscaler's status.
+package revision
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	appslisters "k8s.io/client-go/listers/apps/v1"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	"knative.dev/pkg/apis"
+
+	autoscalingv1alpha1 "ebb.dev/ebb/api/autoscaling/v1alpha1"
+	autoscalinglisters "ebb.dev/ebb/api/client/listers/autoscaling/v1alpha1"
+	"ebb.dev/ebb/api/names"
+	servingv1 "ebb.dev/ebb/api/serving/v1"
+	"ebb.dev/ebb/controller/internal/apply"
+	"ebb.dev/ebb/controller/internal/digest"
+	"ebb.dev/ebb/controller/internal/reconcile"
+	"ebb.dev/ebb/settings"
+	"ebb.dev/ebb/wire"
+)
+
+// Selector is the label selector of what is made for revisions, by which its caches are filtered.
+const Selector = names.RevisionUIDLabel
+
+type reconciler struct {
+	world       *reconcile.World
+	tokenKey    []byte
+	digests     *digest.Resolver
+	deployments appslisters.DeploymentLister
+	autoscalers autoscalinglisters.PodAutoscalerLister
+	pods        corelisters.PodLister
+}
+
+// New is the reconciler of Revisions. tokenKey is the key of the tokens by which queue-proxies prove whom they speak for.
+func New(w *reconcile.World, tokenKey []byte, digests *digest.Resolver) *reconcile.Controller {
+	serving, made := w.EbbInformers.Serving().V1(), w.Kubernetes("", Selector)
+	autoscalers := w.EbbInformers.Autoscaling().V1alpha1().PodAutoscalers()
+	r := &reconciler{
+		world: w, tokenKey: tokenKey, digests: digests,
+		deployments: made.Apps().V1().Deployments().Lister(),
+		autoscalers: autoscalers.Lister(),
+		pods:        made.Core().V1().Pods().Lister(),
+	}
+	c := reconcile.Kind[*servingv1.Revision]{
+		Name: "revision", Informer: serving.Revisions().Informer(), Events: w.Events,
+		Client:    func(ns string) reconcile.Client[*servingv1.Revision] { return w.Ebb.ServingV1().Revisions(ns) },
+		Reconcile: r.reconcile,
+	}.Controller()
+	c.Watch(made.Apps().V1().Deployments().Informer(), reconcile.ControllerOf("Revision"))
+	c.Watch(autoscalers.Informer(), reconcile.ControllerOf("Revision"))
+	c.Watch(made.Core().V1().Pods().Informer(), reconcile.Label(names.RevisionLabel))
+	c.Background = func(ctx context.Context) {
+		digests.Run(ctx, func(namespace, name string) { c.Enqueue(reconcile.Key{Namespace: namespace, Name: name}) })
+	}
+	return c
+}
+
+func (r *reconciler) reconcile(ctx context.Context, rev *servingv1.Revision) (time.Duration, error) {
+	before := rev.Status.DeepCopy()
+	manager := rev.GetConditionSet().Manage(&rev.Status)
+	manager.InitializeConditions()
+	s := r.world.Settings.Load()
+
+	if !r.resolve(rev, s) {
+		return 0, nil
+	}
+	var o observation
+	var err error
+	if o.pods, err = r.podsOf(rev); err != nil {
+		return 0, err
+	}
+	o.autoscaler, err = r.autoscalers.PodAutoscalers(rev.Namespace).Get(names.PodAutoscaler(rev.Name))
+	if err != nil && !apierrors.IsNotFound(err) {
+		return 0, err
+	}
+	if apierrors.IsNotFound(err) {
+		o.autoscaler = nil
+	}
+	if o.deployment, err = r.deployment(ctx, rev, s, o.autoscaler); err != nil {
+		judge(rev, o, s)
+		return 0, r.refused(rev, err)
+	}
+	// Could not start, and never has: then its minimum scale does not hold.
+	neverStarted := !o.initialized() && !o.failing(s).none()
+	if o.autoscaler, err = r.autoscaler(ctx, rev, o.autoscaler, neverStarted); err != nil {
+		judge(rev, o, s)
+		return 0, r.refused(rev, err)
+	}
+	judge(rev, o, s)
+	if reconcile.BecameReady(before.Conditions, rev.Status.Conditions) {
+		r.world.Events.Event(rev, corev1.EventTypeNormal, "RevisionReady", "Revision becomes ready upon all resources being ready")
+	}
+	return 0, nil
+}
+
+// resolve fills in the digests of the images and reports whether the revision can be deployed.
+func (r *reconciler) resolve(rev *servingv1.Revision, s *settings.Snapshot) bool {
+	if len(rev.Status.ContainerStatuses) == len(rev.Spec.Containers) {
+		r.digests.Forget(rev)
+		return true
+	}
+	manager := rev.GetConditionSet().Manage(&rev.Status)
+	answer := r.digests.Resolve(rev, digest.Settings{
+		Skip: s.Deployment.RegistriesSkippingDigests, Timeout: s.Deployment.DigestResolutionTimeout})
+	switch {
+	case answer.Missing != nil:
+		manager.MarkFalse(servingv1.RevisionConditionContainerHealthy, reasonContainerMissing, "%s", answer.Missing)
+		manager.MarkUnknown(servingv1.RevisionConditionResourcesAvailable, reasonResolvingDigests, "")
+		return false
+	case answer.Containers == nil:
+		manager.MarkUnknown(servingv1.RevisionConditionContainerHealthy, reasonResolvingDigests, "")
+		manager.MarkUnknown(servingv1.RevisionConditionResourcesAvailable, reasonResolvingDigests, "")
+		return false
+	}
+	rev.Status.ContainerStatuses, rev.Status.InitContainerStatuses = answer.Containers, answer.InitContainers
+	if answer.Unresolved != nil {
+		manager.SetCondition(apis.Condition{Type: conditionDigestsResolved, Status: corev1.ConditionFalse,
+			Severity: apis.ConditionSeverityInfo, Reason: "ResolutionFailed", Message: answer.Unresolved.Error()})
+		r.world.Events.Event(rev, corev1.EventTypeWarning, "DigestResolutionFailed", answer.Unresolved.Error())
+	}
+	return true
+}
+
+// conditionDigestsResolved is there, and False, only when a revision runs an image by its tag because the registry could not be
+// asked for the digest. It does not count for Ready.
+const conditionDigestsResolved apis.ConditionType = "DigestsResolved"
+
+func (r *reconciler) podsOf(rev *servingv1.Revision) ([]*corev1.Pod, error) {
+	return r.pods.Pods(rev.Namespace).List(labels.SelectorFromSet(labels.Set{names.RevisionUIDLabel: string(rev.UID)}))
+}
+
+func (r *reconciler) inputs(rev *servingv1.Revision, s *settings.Snapshot) Inputs {
+	return Inputs{
+		Settings: s, Token: wire.Token(r.tokenKey, rev.Namespace, rev.Name),
+		SystemNamespace: r.world.SystemNamespace, ClusterDomain: r.world.ClusterDomain,
+	}
+}
+
+// refused turns an error of the API server into a condition where trying again alone will not help: somebody has to act.
+func (r *reconciler) refused(rev *servingv1.Revision, err error) error {
+	manager := rev.GetConditionSet().Manage(&rev.Status)
+	switch reason := apierrors.ReasonForError(err); {
+	case apply.IsNotOwned(err):
+		manager.MarkFalse(servingv1.RevisionConditionResourcesAvailable, reasonNotOwned, "%s", err)
+		return reconcile.Permanent(fmt.Errorf("revision %s/%s: %w", rev.Namespace, rev.Name, err))
+	case reason == metav1.StatusReasonForbidden, reason == metav1.StatusReasonInvalid, reason == metav1.StatusReasonBadRequest:
+		manager.MarkFalse(servingv1.RevisionConditionResourcesAvailable, reasonRefused, "%s", err)
+	}
+	return err
+}

@@ -1,0 +1,199 @@
+package revision
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"ebb.dev/ebb/api/names"
+	servingv1 "ebb.dev/ebb/api/serving/v1"
+	"ebb.dev/ebb/settings"
+	"ebb.dev/ebb/wire"
+)
+
+// makeSidecar is the container queue-proxy of a revision whose containers are as the user wrote them.
+func makeSidecar(rev *servingv1.Revision, containers []corev1.Container, serving int, in Inputs) (*corev1.Container, error) {
+	s := in.Settings
+	user := containers[serving]
+	probes, err := probesJSON(containers, serving, s.Features.MultiContainerProbing == settings.Enabled)
+	if err != nil {
+		return nil, fmt.Errorf("readiness probe of revision %s/%s: %w", rev.Namespace, rev.Name, err)
+	}
+	dataPort := int32(wire.PortHTTP1)
+	if protocol(rev) == "h2c" {
+		dataPort = wire.PortH2C
+	}
+	ports := []corev1.ContainerPort{
+		{Name: "http-autometric", ContainerPort: wire.PortMetrics, Protocol: corev1.ProtocolTCP},
+		{Name: "http-usermetric", ContainerPort: wire.PortUserMetrics, Protocol: corev1.ProtocolTCP},
+	}
+	if s.Observability.RuntimeProfiling {
+		ports = append(ports, corev1.ContainerPort{Name: "profiling-port", ContainerPort: wire.PortProfiling, Protocol: corev1.ProtocolTCP})
+	}
+	ports = append(ports,
+		corev1.ContainerPort{Name: "queue-port", ContainerPort: dataPort, Protocol: corev1.ProtocolTCP},
+		corev1.ContainerPort{Name: "https-port", ContainerPort: wire.PortTLS, Protocol: corev1.ProtocolTCP})
+
+	environment, err := sidecarEnv(rev, user, dataPort, probes, in)
+	if err != nil {
+		return nil, err
+	}
+	yes, no := true, false
+	c := &corev1.Container{
+		Name:           sidecarName,
+		Image:          s.Deployment.QueueSidecarImage,
+		Resources:      sidecarResources(rev.Annotations, user, s),
+		Ports:          ports,
+		ReadinessProbe: sidecarReadiness(user.ReadinessProbe, dataPort),
+		Env:            environment,
+		SecurityContext: &corev1.SecurityContext{
+			AllowPrivilegeEscalation: &no,
+			ReadOnlyRootFilesystem:   &yes,
+			RunAsNonRoot:             &yes,
+			Capabilities:             &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+			SeccompProfile:           &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
+		},
+	}
+	if mountsPodInfo(rev, s) {
+		c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: podInfoVolume, MountPath: podInfoPath, ReadOnly: true})
+	}
+	if len(s.Deployment.QueueSidecarTokenAudiences) > 0 {
+		c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: tokenVolume, MountPath: tokensPath, ReadOnly: true})
+	}
+	if s.Network.SystemInternalTLS {
+		c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: certsVolume, MountPath: certsPath, ReadOnly: true})
+	}
+	return c, nil
+}
+
+func sidecarEnv(rev *servingv1.Revision, user corev1.Container, dataPort int32, probes string, in Inputs) ([]corev1.EnvVar, error) {
+	s := in.Settings
+	observability, err := json.Marshal(observabilityOf(s.Observability))
+	if err != nil {
+		return nil, fmt.Errorf("encode observability settings for queue-proxy: %w", err)
+	}
+	plain := func(name, value string) corev1.EnvVar { return corev1.EnvVar{Name: name, Value: value} }
+	flag := func(name string, on bool) corev1.EnvVar { return plain(name, fmt.Sprint(on)) }
+	seconds := func(v *int64) string {
+		if v == nil {
+			return "0"
+		}
+		return fmt.Sprint(*v)
+	}
+	level := s.Logging.LevelOf("queueproxy")
+	tls := s.Deployment.QueueSidecarTLS
+	return []corev1.EnvVar{
+		plain("SERVING_NAMESPACE", rev.Namespace),
+		plain("SERVING_SERVICE", rev.Labels[names.ServiceLabel]),
+		plain("SERVING_CONFIGURATION", rev.Labels[names.ConfigurationLabel]),
+		plain("SERVING_REVISION", rev.Name),
+		fieldEnv("SERVING_POD", "metadata.name"),
+		fieldEnv("SERVING_POD_IP", "status.podIP"),
+		fieldEnv("HOST_IP", "status.hostIP"),
+		plain("QUEUE_SERVING_PORT", fmt.Sprint(dataPort)),
+		plain("QUEUE_SERVING_TLS_PORT", fmt.Sprint(wire.PortTLS)),
+		plain("USER_PORT", fmt.Sprint(servingPort(user))),
+		plain("CONTAINER_CONCURRENCY", seconds(rev.Spec.ContainerConcurrency)),
+		plain("REVISION_TIMEOUT_SECONDS", seconds(rev.Spec.TimeoutSeconds)),
+		plain("REVISION_RESPONSE_START_TIMEOUT_SECONDS", seconds(rev.Spec.ResponseStartTimeoutSeconds)),
+		plain("REVISION_IDLE_TIMEOUT_SECONDS", seconds(rev.Spec.IdleTimeoutSeconds)),
+		plain("SERVING_READINESS_PROBE", probes),
+		flag("ENABLE_HTTP2_AUTO_DETECTION", s.Features.AutoDetectHTTP2 == settings.Enabled),
+		flag("ENABLE_HTTP_FULL_DUPLEX", strings.EqualFold(rev.Annotations[names.FeatureHTTPFullDuplexAnnotation], "enabled")),
+		flag("ENABLE_MULTI_CONTAINER_PROBES", s.Features.MultiContainerProbing == settings.Enabled),
+		plain("SERVING_LOGGING_CONFIG", s.Logging.Raw),
+		plain("SERVING_LOGGING_LEVEL", strings.ToLower(level.String())),
+		plain("OBSERVABILITY_CONFIG", string(observability)),
+		plain("SYSTEM_NAMESPACE", in.SystemNamespace),
+		plain("ROOT_CA", s.Deployment.QueueSidecarRootCA),
+		plain("QUEUE_PROXY_TLS_MIN_VERSION", tls.MinVersion),
+		plain("QUEUE_PROXY_TLS_MAX_VERSION", tls.MaxVersion),
+		plain("QUEUE_PROXY_TLS_CIPHER_SUITES", tls.CipherSuites),
+		plain("QUEUE_PROXY_TLS_CURVE_PREFERENCES", tls.CurvePreferences),
+		plain("EBB_TOKEN", in.Token),
+		// The trailing dots spare the resolver its search list: one look-up each.
+		plain("EBB_ACTIVATORS", fmt.Sprintf("activator-announce.%s.svc.%s.:%d", in.SystemNamespace, in.ClusterDomain, wire.PortAnnounce)),
+		plain("EBB_AUTOSCALER", fmt.Sprintf("autoscaler.%s.svc.%s.:%d", in.SystemNamespace, in.ClusterDomain, wire.PortStats)),
+	}, nil
+}
+
+// sidecarReadiness is what the kubelet asks: queue-proxy, with the timing of the user's probe. A period of 0, the default,
+// means that queue-proxy looks at the user container every few milliseconds by itself; the kubelet then asks every second.
+func sidecarReadiness(user *corev1.Probe, dataPort int32) *corev1.Probe {
+	p := &corev1.Probe{}
+	if user != nil {
+		p.InitialDelaySeconds = user.InitialDelaySeconds
+		p.TimeoutSeconds = user.TimeoutSeconds
+		p.PeriodSeconds = user.PeriodSeconds
+		p.SuccessThreshold = user.SuccessThreshold
+		p.FailureThreshold = user.FailureThreshold
+	}
+	if p.PeriodSeconds == 0 {
+		p.TimeoutSeconds = 10
+	}
+	p.ProbeHandler = corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{
+		Port:        intstr.FromInt32(dataPort),
+		HTTPHeaders: []corev1.HTTPHeader{{Name: wire.HeaderNetworkProbe, Value: wire.ProbeQueue}},
+	}}
+	wholePeriod(p)
+	return p
+}
+
+// wholePeriod replaces the period that only queue-proxy understands.
+func wholePeriod(p *corev1.Probe) {
+	if p.PeriodSeconds == 0 {
+		p.PeriodSeconds = 1
+	}
+}
+
+// probesJSON is the value of SERVING_READINESS_PROBE: the serving container's probe, or with multi-container probing an array
+// of the probes of all containers that have one, the serving container's first.
+func probesJSON(containers []corev1.Container, serving int, all bool) (string, error) {
+	port := servingPort(containers[serving])
+	first := userProbe(containers[serving].ReadinessProbe, port)
+	var value any = first
+	if all {
+		probes := []*corev1.Probe{first}
+		for i, c := range containers {
+			if i != serving && c.ReadinessProbe != nil {
+				probes = append(probes, userProbe(c.ReadinessProbe, port))
+			}
+		}
+		value = probes
+	}
+	text, err := json.Marshal(value)
+	return string(text), err
+}
+
+// userProbe is a readiness probe as queue-proxy can run it. A command inside another container it cannot: it looks whether the
+// port accepts, and the kubelet runs the command.
+func userProbe(given *corev1.Probe, port int32) *corev1.Probe {
+	p := given.DeepCopy()
+	if p == nil {
+		p = &corev1.Probe{SuccessThreshold: 1}
+	}
+	target := intstr.FromInt32(port)
+	switch {
+	case p.HTTPGet != nil:
+		if p.HTTPGet.Port.IntValue() <= 0 {
+			p.HTTPGet.Port = target
+		}
+		if p.HTTPGet.Scheme == "" {
+			p.HTTPGet.Scheme = corev1.URISchemeHTTP
+		}
+	case p.TCPSocket != nil:
+		if p.TCPSocket.Port.IntValue() <= 0 {
+			p.TCPSocket.Port = target
+		}
+	case p.GRPC != nil:
+		if p.GRPC.Port == 0 {
+			p.GRPC.Port = port
+		}
+	default:
+		p.ProbeHandler = corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: target}}
+	}
+	return p
+}

@@ -1,0 +1,98 @@
+package service
+
+import (
+	"k8s.io/apimachinery/pkg/api/equality"
+	"knative.dev/pkg/apis"
+	duckv1 "knative.dev/pkg/apis/duck/v1"
+
+	servingv1 "ebb.dev/ebb/api/serving/v1"
+)
+
+// Reasons of a Service's conditions; tools match on them.
+const (
+	reasonNotOwned           = "NotOwned"
+	reasonOutOfDate          = "OutOfDate"
+	reasonRevisionNameTaken  = "RevisionNameTaken"
+	reasonTrafficNotMigrated = "TrafficNotMigrated"
+)
+
+// rollUpConfiguration copies what the Service shows of its Configuration.
+//
+//	Configuration                     ConfigurationsReady
+//	spec newer than its status        Unknown OutOfDate
+//	Ready                             True
+//	not Ready                         False, reason and message of the Configuration
+//	else                              Unknown, reason and message of the Configuration
+func rollUpConfiguration(svc *servingv1.Service, config *servingv1.Configuration) {
+	manager := svc.GetConditionSet().Manage(&svc.Status)
+	if config.Generation != config.Status.ObservedGeneration {
+		manager.MarkUnknown(servingv1.ServiceConditionConfigurationsReady, reasonOutOfDate,
+			"The Configuration is still working to reflect the latest desired specification.")
+		return
+	}
+	svc.Status.ConfigurationStatusFields = config.Status.ConfigurationStatusFields
+	copyCondition(manager, servingv1.ServiceConditionConfigurationsReady, readyOf(config.Status.Conditions))
+}
+
+// rollUpRoute copies what the Service shows of its Route, by the same rule; and a Route that is Ready but does not yet send
+// traffic where it should leaves the Service not Ready.
+func rollUpRoute(svc *servingv1.Service, route *servingv1.Route) {
+	manager := svc.GetConditionSet().Manage(&svc.Status)
+	if route.Generation != route.Status.ObservedGeneration {
+		manager.MarkUnknown(servingv1.ServiceConditionRoutesReady, reasonOutOfDate,
+			"The Route is still working to reflect the latest desired specification.")
+		return
+	}
+	svc.Status.RouteStatusFields = *route.Status.RouteStatusFields.DeepCopy()
+	ready := readyOf(route.Status.Conditions)
+	if ready != nil && ready.IsTrue() && !migrated(route, svc.Status.LatestReadyRevisionName) {
+		manager.MarkUnknown(servingv1.ServiceConditionRoutesReady, reasonTrafficNotMigrated,
+			"Traffic is not yet migrated to the latest revision.")
+		return
+	}
+	copyCondition(manager, servingv1.ServiceConditionRoutesReady, ready)
+}
+
+// migrated compares the shares a Route reports with those it was told, with "the latest" read as the latest ready revision.
+func migrated(route *servingv1.Route, latestReady string) bool {
+	want := plain(route.Spec.Traffic, latestReady)
+	have := plain(route.Status.Traffic, latestReady)
+	return equality.Semantic.DeepEqual(want, have)
+}
+
+func plain(targets []servingv1.TrafficTarget, latestReady string) []servingv1.TrafficTarget {
+	out := make([]servingv1.TrafficTarget, 0, len(targets))
+	for _, t := range targets {
+		if t.ConfigurationName != "" {
+			t.ConfigurationName, t.RevisionName = "", latestReady
+		}
+		t.URL, t.LatestRevision = nil, nil
+		if t.Percent == nil {
+			t.Percent = new(int64)
+		}
+		out = append(out, t)
+	}
+	return out
+}
+
+func readyOf(conditions duckv1.Conditions) *apis.Condition {
+	for i := range conditions {
+		if conditions[i].Type == apis.ConditionReady {
+			return &conditions[i]
+		}
+	}
+	return nil
+}
+
+func copyCondition(manager apis.ConditionManager, to apis.ConditionType, from *apis.Condition) {
+	switch {
+	case from == nil:
+		manager.MarkUnknown(to, "", "")
+	case from.IsTrue():
+		manager.MarkTrue(to)
+	case from.IsFalse():
+		manager.MarkFalse(to, from.Reason, "%s", from.Message)
+	default:
+		manager.MarkUnknown(to, from.Reason, "%s", from.Message)
+	}
+}
