@@ -176,7 +176,7 @@ func (r *Resolver) work(ctx context.Context, uid types.UID, done func(namespace,
 		case ctx.Err() != nil:
 			return // the process ends; the next one asks anew
 		case isMissing(err):
-			missing = fmt.Errorf("Unable to fetch image %q: failed to resolve image to digest: %w", c.Image, err) //nolint:staticcheck // what users match on
+			missing = errors.New(servingv1.MissingImageMessage(c.Image, err.Error()))
 		case isRefusal(err) || r.now().Sub(q.since) >= q.settings.Timeout:
 			unresolved = append(unresolved, fmt.Errorf("the digest of image %q is not known, so its tag is used: %w", c.Image, err))
 			q.found[c.Image] = ""

@@ -49,14 +49,14 @@ type World struct {
 
 type selection struct{ namespace, labels string }
 
-// NewWorld fills in the caches over the given clients. events may be nil: then Events writes through kube.
-func NewWorld(kube kubernetes.Interface, ebbClient ebb.Interface, gatewayClient gateways.Interface, store *settings.Store,
-	events record.EventRecorder, log *slog.Logger, systemNamespace, clusterDomain string) *World {
+// NewWorld makes a World over clients, with caches that are still empty.
+func NewWorld(clients Clients, store *settings.Store, events record.EventRecorder, log *slog.Logger,
+	systemNamespace, clusterDomain string) *World {
 	return &World{
-		Kube: kube, Ebb: ebbClient, Gateways: gatewayClient, Settings: store, Events: events, Log: log,
+		Kube: clients.Kube, Ebb: clients.Ebb, Gateways: clients.Gateways, Settings: store, Events: events, Log: log,
 		SystemNamespace: systemNamespace, ClusterDomain: clusterDomain, Now: time.Now,
-		EbbInformers:     ebbinformers.NewSharedInformerFactoryWithOptions(ebbClient, 0, ebbinformers.WithTransform(Trim)),
-		GatewayInformers: gatewayinformers.NewSharedInformerFactoryWithOptions(gatewayClient, 0, gatewayinformers.WithTransform(Trim)),
+		EbbInformers:     ebbinformers.NewSharedInformerFactoryWithOptions(clients.Ebb, 0, ebbinformers.WithTransform(Trim)),
+		GatewayInformers: gatewayinformers.NewSharedInformerFactoryWithOptions(clients.Gateways, 0, gatewayinformers.WithTransform(Trim)),
 		kube:             map[selection]informers.SharedInformerFactory{},
 	}
 }

@@ -56,7 +56,7 @@ func MakeDeployment(rev *servingv1.Revision, replicas int32, in Inputs) (*appsv1
 	}
 	hashed := d.Spec.DeepCopy()
 	hashed.Replicas = nil // the autoscaler's
-	d.Annotations[names.DeploymentHashAnnotation] = hashOf(hashed, d.Labels, podAnnotations(rev))
+	d.Labels[names.DeploymentHashLabel] = hashOf(hashed, d.Labels, podAnnotations(rev))
 	d.Annotations[ownHashAnnotation] = ownHash(rev)
 	return d, nil
 }
@@ -103,7 +103,7 @@ func progressDeadline(rev *servingv1.Revision, in Inputs) int32 {
 // ones, and queue-proxies of older versions stay supported.
 func due(have, want *appsv1.Deployment) bool {
 	switch {
-	case have.Annotations[names.DeploymentHashAnnotation] == want.Annotations[names.DeploymentHashAnnotation]:
+	case have.Labels[names.DeploymentHashLabel] == want.Labels[names.DeploymentHashLabel]:
 		return false
 	case have.Annotations[ownHashAnnotation] != want.Annotations[ownHashAnnotation]:
 		return true

@@ -19,7 +19,6 @@ import (
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"knative.dev/pkg/apis"
 
-	autoscalingv1alpha1 "ebb.dev/ebb/api/autoscaling/v1alpha1"
 	autoscalinglisters "ebb.dev/ebb/api/client/listers/autoscaling/v1alpha1"
 	"ebb.dev/ebb/api/names"
 	servingv1 "ebb.dev/ebb/api/serving/v1"

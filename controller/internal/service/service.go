@@ -102,7 +102,6 @@ func (r *reconciler) configuration(ctx context.Context, svc *servingv1.Service) 
 	if err != nil && !apierrors.IsNotFound(err) {
 		return nil, err
 	}
-	defaults := r.settings.Load().WithDefaults(ctx)
 	after, outcome, err := apply.Child(ctx, r.client.ServingV1().Configurations(svc.Namespace), "Configuration", svc,
 		have, err == nil, MakeConfiguration(svc), func(have, want *servingv1.Configuration) {
 			// The labeler's word on a Configuration stays.
@@ -110,11 +109,7 @@ func (r *reconciler) configuration(ctx context.Context, svc *servingv1.Service) 
 				want.Annotations[names.RoutesAnnotation] = routes
 			}
 			have.Labels, have.Annotations = want.Labels, want.Annotations
-			// Both sides under the same defaults: a new cluster default alone is no change and makes no new revision.
-			defaulted, wanted := have.DeepCopy(), want.DeepCopy()
-			defaulted.SetDefaults(defaults)
-			wanted.SetDefaults(defaults)
-			if !equality.Semantic.DeepEqual(defaulted.Spec, wanted.Spec) {
+			if !equality.Semantic.DeepEqual(have.Spec, want.Spec) {
 				have.Spec = want.Spec
 			}
 		})
@@ -127,14 +122,10 @@ func (r *reconciler) route(ctx context.Context, svc *servingv1.Service) (*servin
 	if err != nil && !apierrors.IsNotFound(err) {
 		return nil, err
 	}
-	defaults := r.settings.Load().WithDefaults(ctx)
 	after, outcome, err := apply.Child(ctx, r.client.ServingV1().Routes(svc.Namespace), "Route", svc,
 		have, err == nil, MakeRoute(svc), func(have, want *servingv1.Route) {
 			have.Labels, have.Annotations = want.Labels, want.Annotations
-			defaulted, wanted := have.DeepCopy(), want.DeepCopy()
-			defaulted.SetDefaults(defaults)
-			wanted.SetDefaults(defaults)
-			if !equality.Semantic.DeepEqual(defaulted.Spec, wanted.Spec) {
+			if !equality.Semantic.DeepEqual(have.Spec, want.Spec) {
 				have.Spec = want.Spec
 			}
 		})

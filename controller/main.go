@@ -1,0 +1,92 @@
+// Command controller brings the objects of a cluster to what Services, Configurations, Revisions and Routes say.
+//
+// Owns: the list of reconcilers, in the order in which a spec flows. Reads: all of Ebb's kinds and what is made for them.
+// Writes: what the reconcilers write, Leases, Events. Never: is in the path of a request; without it all that runs keeps running.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"knative.dev/pkg/network"
+
+	"ebb.dev/ebb/controller/internal/configuration"
+	"ebb.dev/ebb/controller/internal/digest"
+	"ebb.dev/ebb/controller/internal/gc"
+	"ebb.dev/ebb/controller/internal/labeler"
+	"ebb.dev/ebb/controller/internal/reconcile"
+	"ebb.dev/ebb/controller/internal/revision"
+	"ebb.dev/ebb/controller/internal/service"
+	"ebb.dev/ebb/controller/internal/tokenkey"
+	"ebb.dev/ebb/internal/run"
+	"ebb.dev/ebb/internal/telemetry"
+	"ebb.dev/ebb/settings"
+)
+
+// controllers is what runs, in the order in which a spec flows.
+func controllers(w *reconcile.World, tokenKey []byte) []*reconcile.Controller {
+	return []*reconcile.Controller{
+		service.New(w),
+		configuration.New(w),
+		revision.New(w, tokenKey, digest.New(w.Kube, digest.Transport(os.Getenv))),
+		labeler.New(w),
+		gc.New(w),
+	}
+}
+
+func main() {
+	ctx, stop := run.SignalContext(context.Background())
+	defer stop()
+	if err := start(ctx, os.Args[1:], os.Getenv, os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, "controller:", err)
+		os.Exit(1)
+	}
+}
+
+func start(ctx context.Context, args []string, env func(string) string, stdout io.Writer) error {
+	flags := flag.NewFlagSet("controller", flag.ContinueOnError)
+	kubeconfig := flags.String("kubeconfig", "", "path of a kubeconfig; empty: the service account of the pod")
+	timeout := flags.Duration("reconciliation-timeout", 30*time.Second, "the longest that one reconcile may take")
+	alone := flags.Bool("alone", false, "work without Leases; for a single controller only")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	namespace, pod := env("SYSTEM_NAMESPACE"), env("POD_NAME")
+	if namespace == "" {
+		return fmt.Errorf("SYSTEM_NAMESPACE is not set; it names the namespace that Ebb runs in")
+	}
+	clients, err := reconcile.Connect(*kubeconfig)
+	if err != nil {
+		return err
+	}
+	log, level := telemetry.NewLogger(stdout, "controller")
+	store := settings.NewStore(nil)
+	if _, err := settings.Watch(ctx, clients.Kube, namespace, store, log); err != nil {
+		return err
+	}
+	key, err := tokenkey.Ensure(ctx, clients.Kube, namespace)
+	if err != nil {
+		return err
+	}
+	registry := telemetry.NewRegistry()
+	events, stopEvents := reconcile.NewEvents(clients.Kube, "ebb-controller")
+	defer stopEvents()
+	world := reconcile.NewWorld(clients, store, events, log, namespace, network.GetClusterDomainName())
+	list := controllers(world, key)
+	var synced atomic.Bool
+	options := reconcile.OptionsFrom(store.Load().LeaderElection, pod, *timeout, *alone)
+	options.Metrics, options.Synced = reconcile.NewMetrics(registry), func() { synced.Store(true) }
+	log.Info("controller starts", "namespace", namespace, "clusterDomain", world.ClusterDomain, "reconcilers", reconcile.Names(list))
+	return run.All(ctx,
+		telemetry.Server("metrics", ":9090", telemetry.Metrics(registry)),
+		telemetry.Server("profiles", ":8008", telemetry.Profiles(func() bool { return store.Load().Observability.RuntimeProfiling })),
+		telemetry.Server("health", ":8080", reconcile.Health(&synced)),
+		run.Part{Name: "log level", Run: reconcile.FollowLevel(store, level, "controller")},
+		run.Part{Name: "reconcilers", Run: func(ctx context.Context) error { return world.Run(ctx, list, options) }},
+	)
+}
