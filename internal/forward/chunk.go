@@ -1,0 +1,179 @@
+package forward
+
+// chunkScanner follows a chunked body (RFC 9112 section 7.1) byte by byte, so that it can be passed on as it came: it
+// finds the end and refuses everything that another parser might read differently.
+type chunkScanner struct {
+	state  chunkState
+	left   uint64 // data bytes of the current chunk still to come
+	digits int
+	extra  int // bytes of extensions and trailers seen, bounded
+	name   [20]byte
+	nameN  int
+}
+
+type chunkState uint8
+
+const (
+	chunkSize chunkState = iota
+	chunkExtension
+	chunkSizeLF
+	chunkData
+	chunkDataCR
+	chunkDataLF
+	trailerStart
+	trailerName
+	trailerValue
+	trailerLF
+	chunkFinalLF
+	chunkDone
+)
+
+// Chunk extensions and trailers of one body may not be larger than this.
+const maxChunkExtra = 16 << 10
+
+func (s *chunkScanner) reset() { *s = chunkScanner{} }
+
+// step consumes one piece of b: either framing (data false) or chunk data. It stops at the body's end.
+func (s *chunkScanner) step(b []byte) (n int, data bool, err error) {
+	if s.state == chunkData {
+		if uint64(len(b)) >= s.left {
+			n = int(s.left)
+			s.state = chunkDataCR
+		} else {
+			n = len(b)
+		}
+		s.left -= uint64(n)
+		return n, true, nil
+	}
+	for n < len(b) {
+		c := b[n]
+		n++
+		switch s.state {
+		case chunkSize:
+			switch {
+			case isHex(c):
+				if s.digits++; s.digits > 15 {
+					return n, false, errChunk
+				}
+				s.left = s.left<<4 | uint64(unhex(c))
+			case s.digits == 0:
+				return n, false, errChunk
+			case c == '\r':
+				s.state = chunkSizeLF
+			case c == ';':
+				s.state = chunkExtension
+			default:
+				return n, false, errChunk
+			}
+		case chunkExtension:
+			if s.extra++; s.extra > maxChunkExtra {
+				return n, false, errChunk
+			}
+			if c == '\r' {
+				s.state = chunkSizeLF
+			} else if class[c]&valueChar == 0 {
+				return n, false, errChunk
+			}
+		case chunkSizeLF:
+			if c != '\n' {
+				return n, false, errChunk
+			}
+			s.digits = 0
+			if s.left == 0 {
+				s.state = trailerStart
+				continue
+			}
+			s.state = chunkData
+			return n, false, nil
+		case chunkDataCR:
+			if c != '\r' {
+				return n, false, errChunk
+			}
+			s.state = chunkDataLF
+		case chunkDataLF:
+			if c != '\n' {
+				return n, false, errChunk
+			}
+			s.state = chunkSize
+		case trailerStart:
+			if c == '\r' {
+				s.state = chunkFinalLF
+				continue
+			}
+			s.state, s.nameN = trailerName, 0
+			fallthrough
+		case trailerName:
+			if s.extra++; s.extra > maxChunkExtra {
+				return n, false, errChunk
+			}
+			if c == ':' {
+				// A trailer that carries framing or routing is an attack on whoever merges it into the head.
+				name := s.name[:min(s.nameN, len(s.name))]
+				switch id := identify(name); {
+				case s.nameN == 0, id == hostHeader, id == contentLengthHeader, id == transferEncodingHeader:
+					return n, false, errChunk
+				}
+				s.state = trailerValue
+				continue
+			}
+			if class[c]&tokenChar == 0 {
+				return n, false, errChunk
+			}
+			if s.nameN < len(s.name) {
+				s.name[s.nameN] = c
+			}
+			s.nameN++
+		case trailerValue:
+			if s.extra++; s.extra > maxChunkExtra {
+				return n, false, errChunk
+			}
+			if c == '\r' {
+				s.state = trailerLF
+			} else if class[c]&valueChar == 0 {
+				return n, false, errChunk
+			}
+		case trailerLF:
+			if c != '\n' {
+				return n, false, errChunk
+			}
+			s.state = trailerStart
+		case chunkFinalLF:
+			if c != '\n' {
+				return n, false, errChunk
+			}
+			s.state = chunkDone
+			return n, false, nil
+		case chunkDone:
+			return n - 1, false, nil
+		}
+	}
+	return n, false, nil
+}
+
+// scan consumes as much of b as belongs to the body.
+func (s *chunkScanner) scan(b []byte) (n int, err error) {
+	for n < len(b) && s.state != chunkDone {
+		k, _, err := s.step(b[n:])
+		n += k
+		if err != nil {
+			return n, err
+		}
+	}
+	return n, nil
+}
+
+func (s *chunkScanner) done() bool { return s.state == chunkDone }
+
+func isHex(c byte) bool {
+	return c >= '0' && c <= '9' || c >= 'a' && c <= 'f' || c >= 'A' && c <= 'F'
+}
+
+func unhex(c byte) byte {
+	switch {
+	case c <= '9':
+		return c - '0'
+	case c <= 'F':
+		return c - 'A' + 10
+	}
+	return c - 'a' + 10
+}

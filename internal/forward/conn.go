@@ -1,0 +1,491 @@
+package forward
+
+import (
+	"crypto/tls"
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	smallBuffer = 4 << 10
+	largeBuffer = 64 << 10
+	// patience is how long an exchange waits for the upstream before it pays for a second goroutine that notices the
+	// client leaving.
+	patience = 50 * time.Millisecond
+)
+
+// largeBuffers hold bodies in transit. Only exchanges that move more than a small buffer take one.
+var largeBuffers = sync.Pool{New: func() any { b := make([]byte, largeBuffer); return &b }}
+
+// past is a deadline that wakes a blocked read or write at once.
+var past = time.Unix(1, 0)
+
+const (
+	connActive int32 = iota
+	connIdle
+)
+
+// conn is one client connection. Its fields belong to the goroutine of serve, except where a comment says otherwise.
+type conn struct {
+	srv    *Server
+	nc     net.Conn
+	tls    *tls.Conn // nc again, when TLS is used
+	remote netip.AddrPort
+	state  atomic.Int32
+	served int
+
+	in       []byte // client bytes: in[inR:inW] is not consumed yet
+	inR, inW int    // inW belongs to the watcher while it runs
+	out      []byte // heads and small bodies on their way out
+	rb       []byte // upstream bytes of the current exchange: rb[rR:rW]
+	rR, rW   int
+	readEnd  time.Time // read deadline set on nc
+	writeEnd time.Time
+
+	req  Request
+	resp head
+	res  Result
+
+	// The exchange.
+	up        *upConn
+	upWake    atomic.Pointer[upConn] // whose blocked read the watcher, the pump or cut must wake
+	clock     time.Time              // a recent time, refreshed when it matters
+	lastWrite time.Time
+	started   bool // a byte of the final response head was written
+	lingering bool // unread request bytes remain: close politely
+
+	gone atomic.Bool // the client is gone, or the server cuts the connection
+
+	watching  bool
+	watchStop atomic.Bool
+	watchQuit chan struct{}
+	watchDone chan struct{}
+	watchFn   func()
+
+	pump pump
+}
+
+func newConn(s *Server, nc net.Conn, cfg *tls.Config) *conn {
+	c := &conn{srv: s, nc: nc}
+	if cfg != nil {
+		c.tls = tls.Server(nc, cfg)
+		c.nc = c.tls
+	}
+	if a, ok := nc.RemoteAddr().(*net.TCPAddr); ok {
+		ap := a.AddrPort()
+		c.remote = netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port())
+	}
+	return c
+}
+
+// prepare makes what only HTTP/1.1 needs.
+func (c *conn) prepare() {
+	c.in = make([]byte, smallBuffer)
+	c.out = make([]byte, 0, smallBuffer)
+	c.rb = make([]byte, smallBuffer)
+	c.req.c = c
+	c.req.head.fields = make([]field, 0, 24)
+	c.resp.fields = make([]field, 0, 16)
+	c.watchDone = make(chan struct{}, 1)
+	c.watchQuit = make(chan struct{}, 1)
+	c.watchFn = c.watch
+	c.pump.init(c)
+}
+
+func (c *conn) serve() {
+	defer c.srv.untrack(c)
+	defer c.nc.Close()
+	if c.tls != nil {
+		c.nc.SetDeadline(time.Now().Add(c.srv.HeaderTimeout))
+		if err := c.tls.HandshakeContext(c.srv.base); err != nil {
+			return
+		}
+		c.nc.SetDeadline(time.Time{})
+		if c.tls.ConnectionState().NegotiatedProtocol == "h2" {
+			c.srv.h2.serve(c, nil)
+			return
+		}
+	}
+	c.prepare()
+	for {
+		switch c.readHead() {
+		case headOK:
+		case headHTTP2:
+			c.srv.h2.serve(c, c.in[c.inR:c.inW])
+			return
+		default:
+			return
+		}
+		if !c.exchange() {
+			if c.lingering {
+				c.linger()
+			}
+			return
+		}
+		c.served++
+	}
+}
+
+type headOutcome uint8
+
+const (
+	headOK headOutcome = iota
+	headHTTP2
+	headClosed
+)
+
+const preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+
+// readHead waits for the next request and parses its head.
+func (c *conn) readHead() headOutcome {
+	h := &c.req.head
+	h.reset(true)
+	if c.inR == c.inW {
+		c.inR, c.inW = 0, 0
+		if !c.awaitRequest() {
+			return headClosed
+		}
+	}
+	slow := false
+	for {
+		data := c.in[c.inR:c.inW]
+		http2 := c.served == 0 && data[0] == 'P' && isPrefix(data)
+		if http2 && len(data) >= len(preface) {
+			return headHTTP2
+		}
+		if !http2 {
+			done, err := h.feed(data)
+			if err != nil {
+				return c.reject(err)
+			}
+			if done {
+				break
+			}
+		}
+		if len(data) >= c.srv.MaxHeaderBytes {
+			return c.reject(errTooLarge)
+		}
+		c.makeRoom()
+		if !slow {
+			slow = true
+			c.readEnd = time.Now().Add(c.srv.HeaderTimeout)
+			c.nc.SetReadDeadline(c.readEnd)
+		}
+		n, err := c.nc.Read(c.in[c.inW:])
+		c.inW += n
+		if n == 0 && err != nil {
+			if isTimeout(err) && !c.gone.Load() {
+				c.reply(&Reply{Status: 408, Body: "the request head did not arrive in time", Close: true})
+			}
+			return headClosed
+		}
+	}
+	c.inR += h.size
+	if slow {
+		c.readEnd = time.Time{}
+		c.nc.SetReadDeadline(c.readEnd)
+	}
+	return headOK
+}
+
+func isPrefix(data []byte) bool {
+	n := min(len(data), len(preface))
+	return string(data[:n]) == preface[:n]
+}
+
+// awaitRequest waits for the first byte of a request on an idle connection.
+func (c *conn) awaitRequest() bool {
+	limit := c.srv.IdleTimeout
+	if c.served == 0 {
+		limit = c.srv.FirstRequestTimeout
+	}
+	// The deadline is renewed only when a tenth of it is used up: it costs a lock and a timer.
+	now := c.clock
+	if c.served == 0 || now.IsZero() {
+		now = time.Now()
+	}
+	if left := c.readEnd.Sub(now); c.served <= 1 || left < limit-limit/10 {
+		c.readEnd = now.Add(limit)
+		c.nc.SetReadDeadline(c.readEnd)
+	}
+	c.state.Store(connIdle)
+	if c.srv.stopped.Load() && c.served > 0 {
+		// Shutdown may have missed us; a request that is already here is still answered.
+		c.nc.SetReadDeadline(time.Now().Add(5 * time.Millisecond))
+	}
+	n, err := c.nc.Read(c.in)
+	if n == 0 && isTimeout(err) && c.srv.stopped.Load() && !c.gone.Load() {
+		c.nc.SetReadDeadline(time.Now().Add(5 * time.Millisecond))
+		n, _ = c.nc.Read(c.in)
+	}
+	c.state.Store(connActive)
+	if c.srv.stopped.Load() {
+		c.readEnd = time.Time{}
+		c.nc.SetReadDeadline(c.readEnd)
+	}
+	c.inW = n
+	return n > 0
+}
+
+// wakeIfIdle is called by Shutdown, from its own goroutine.
+func (c *conn) wakeIfIdle() {
+	if c.state.Load() == connIdle {
+		c.nc.SetReadDeadline(past)
+	}
+}
+
+// cut ends the connection from any goroutine.
+func (c *conn) cut() {
+	c.gone.Store(true)
+	c.nc.Close()
+	c.wake()
+}
+
+// wake interrupts a blocked upstream read or write, from any goroutine. Whoever is woken looks at the reason.
+func (c *conn) wake() {
+	if up := c.upWake.Load(); up != nil {
+		up.SetDeadline(past)
+	}
+}
+
+// makeRoom makes in writable behind inW: unconsumed bytes move to the front, or the buffer doubles.
+func (c *conn) makeRoom() {
+	if c.inW < len(c.in) {
+		return
+	}
+	if c.inR > 0 {
+		copy(c.in, c.in[c.inR:c.inW])
+		c.inW -= c.inR
+		c.inR = 0
+		return
+	}
+	grown := make([]byte, 2*len(c.in))
+	copy(grown, c.in)
+	c.in = grown
+}
+
+// reject answers a malformed head. What follows on the connection cannot be trusted, so it is closed.
+func (c *conn) reject(err *syntaxError) headOutcome {
+	c.srv.rejected.Add(1)
+	c.clock = time.Now()
+	c.req.begin(c.clock)
+	c.res = Result{}
+	c.lastWrite, c.started = time.Time{}, false
+	c.req.head.method = span{}
+	status := err.status
+	if status == 502 {
+		status = 400
+	}
+	c.reply(&Reply{Status: status, Body: err.text, Close: true})
+	c.linger()
+	return headClosed
+}
+
+// reply writes an answer of our own. It reports whether the connection can be used again.
+func (c *conn) reply(p *Reply) bool {
+	closing := p.Close || c.lingering || c.srv.draining.Load() || !c.req.head.keepsAlive()
+	status := p.Status
+	if status < 200 || status > 999 {
+		status = 500
+	}
+	contentType := p.ContentType
+	if contentType == "" {
+		contentType = "text/plain; charset=utf-8"
+	}
+	out := append(c.out[:0], "HTTP/1.1 "...)
+	out = strconv.AppendInt(out, int64(status), 10)
+	out = append(out, ' ')
+	out = append(out, statusText(status)...)
+	out = append(out, "\r\nContent-Type: "...)
+	out = appendClean(out, contentType)
+	out = append(out, "\r\nContent-Length: "...)
+	out = strconv.AppendInt(out, int64(len(p.Body)), 10)
+	for _, h := range p.Header {
+		out = append(out, "\r\n"...)
+		out = append(out, h.Name...)
+		out = append(out, ": "...)
+		out = appendClean(out, h.Value)
+	}
+	if closing {
+		out = append(out, "\r\nConnection: close"...)
+	} else if c.req.head.minor == 0 {
+		out = append(out, "\r\nConnection: keep-alive"...)
+	}
+	out = append(out, "\r\n\r\n"...)
+	if m := c.req.head.method; m.to == 0 || c.req.head.string(m) != "HEAD" {
+		out = append(out, p.Body...)
+		c.res.ResponseBytes = int64(len(p.Body))
+	}
+	c.out = out
+	c.started = true
+	c.res.Status = status
+	if err := c.writeClient(out); err != nil {
+		return false
+	}
+	return !closing
+}
+
+// linger closes the writing side and swallows what the client still sends, for a bounded time and size: closing with
+// unread bytes would reset the connection and could take the answer with it.
+func (c *conn) linger() {
+	if c.gone.Load() {
+		return
+	}
+	if cw, ok := c.nc.(interface{ CloseWrite() error }); ok {
+		cw.CloseWrite()
+	}
+	c.nc.SetReadDeadline(time.Now().Add(500 * time.Millisecond))
+	for left := 256 << 10; left > 0; {
+		n, err := c.nc.Read(c.in)
+		if err != nil {
+			return
+		}
+		left -= n
+	}
+}
+
+// writeClient writes b whole, or reports why not: a *TimerError or ErrClientGone.
+func (c *conn) writeClient(b []byte) error {
+	var stalled time.Time
+	for {
+		c.armWrite()
+		n, err := c.nc.Write(b)
+		if err == nil {
+			if c.req.Timeouts.Idle > 0 {
+				c.lastWrite = time.Now()
+			}
+			return nil
+		}
+		if !isTimeout(err) {
+			c.gone.Store(true)
+			return ErrClientGone
+		}
+		c.clock = time.Now()
+		c.writeEnd = time.Time{}
+		if n > 0 {
+			b = b[n:]
+			c.lastWrite = c.clock
+			stalled = time.Time{}
+		}
+		if err := c.interrupted(c.clock); err != nil {
+			return err
+		}
+		if stalled.IsZero() {
+			stalled = c.clock
+		} else if c.clock.Sub(stalled) >= c.srv.StallTimeout {
+			c.gone.Store(true)
+			return ErrClientGone
+		}
+		if c.tls != nil && n == 0 { // a TLS record that was written in part cannot be continued
+			c.gone.Store(true)
+			return ErrClientGone
+		}
+	}
+}
+
+// armWrite makes sure that a blocked write wakes when a timer fires. The deadline set on the socket may be earlier than
+// needed (a spurious wake is harmless) and is renewed only when half of its time is gone.
+func (c *conn) armWrite() {
+	now := c.clock
+	if c.tls != nil {
+		now = time.Now()
+	}
+	end, t := c.req.deadline(c.lastWrite, c.started)
+	if t == NoTimer {
+		end = now.Add(c.srv.StallTimeout)
+	}
+	if c.tls == nil && !c.writeEnd.IsZero() && !c.writeEnd.After(end) && 2*c.writeEnd.Sub(now) > end.Sub(now) {
+		return
+	}
+	c.writeEnd = end
+	c.nc.SetWriteDeadline(end)
+}
+
+// interrupted says why the exchange must end, if it must.
+func (c *conn) interrupted(now time.Time) error {
+	if c.gone.Load() {
+		return ErrClientGone
+	}
+	if err := c.pump.broken(); err != nil {
+		return err
+	}
+	if end, t := c.req.deadline(c.lastWrite, c.started); t != NoTimer && !now.Before(end) {
+		return &TimerError{t, c.req.timeout(t)}
+	}
+	return nil
+}
+
+// readUp reads from the upstream of the exchange. Besides the upstream's own errors it returns ErrClientGone,
+// *TimerError and *syntaxError (the client's body is broken).
+func (c *conn) readUp(b []byte) (int, error) {
+	for {
+		c.armRead()
+		if c.gone.Load() {
+			return 0, ErrClientGone
+		}
+		if err := c.pump.broken(); err != nil {
+			return 0, err
+		}
+		n, err := c.up.Read(b)
+		if n > 0 {
+			return n, nil
+		}
+		if err == nil {
+			continue
+		}
+		if !isTimeout(err) {
+			return 0, err
+		}
+		c.clock = time.Now()
+		c.up.readEnd = time.Time{}
+		if err := c.interrupted(c.clock); err != nil {
+			return 0, err
+		}
+		if c.clock.Sub(c.req.Started) >= patience {
+			c.startWatch()
+		}
+	}
+}
+
+// armRead is armWrite for the upstream: the next timer, or the end of our patience.
+func (c *conn) armRead() {
+	end, t := c.req.deadline(c.lastWrite, c.started)
+	switch {
+	case c.watching || c.pump.tunnel:
+	case c.pump.running:
+		if e := c.clock.Add(5 * patience); t == NoTimer || e.Before(end) {
+			end, t = e, TotalTimer
+		}
+	default:
+		if e := c.clock.Add(patience); t == NoTimer || e.Before(end) {
+			end, t = e, TotalTimer
+		}
+	}
+	up := c.up
+	if t == NoTimer {
+		if !up.readEnd.IsZero() {
+			up.readEnd = time.Time{}
+			up.SetReadDeadline(up.readEnd)
+		}
+		return
+	}
+	if !up.readEnd.IsZero() && !up.readEnd.After(end) && 2*up.readEnd.Sub(c.clock) > end.Sub(c.clock) {
+		return
+	}
+	up.readEnd = end
+	up.SetReadDeadline(end)
+}
+
+func isTimeout(err error) bool {
+	if err == nil || err == io.EOF {
+		return false
+	}
+	return errors.Is(err, os.ErrDeadlineExceeded)
+}

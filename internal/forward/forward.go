@@ -1,0 +1,338 @@
+// Package forward is the one HTTP forwarder of Ebb; queue-proxy and activator are thin policies over it.
+//
+// It owns client connections, upstream connection pools, and the framing of every message in between. One goroutine
+// serves one client connection; a head is parsed in place, the few headers that must change are rewritten while it is
+// copied once, and the body is passed through in its own framing. A forwarded HTTP/1.1 request allocates nothing.
+//
+// It reads nothing but the sockets and its Handler's answers, writes nothing but sockets and its counters, and never
+// decides policy: whether a request may pass, where to, and how long it may take is the Handler's word.
+//
+// The deadline model, one for every protocol: all timers start when the request's head is complete.
+//
+//	ResponseStart  ends when the first byte of the final response head is written to the client
+//	Idle           runs since the last byte written to the client (since the start, while nothing was written);
+//	               on an upgraded connection, bytes in either direction count
+//	Total          always ends the request
+//
+// A timer that fires before the response started becomes Server.TimeoutReply (504); afterwards the connection is cut, so
+// that the client cannot take a truncated body for a whole one.
+package forward
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Handler is the policy of one server. Both methods are called on the goroutine of the client connection.
+type Handler interface {
+	// Admit decides about one request before any byte of its body is forwarded. It may block; Request.Context tells it
+	// when to stop.
+	Admit(r *Request) Verdict
+	// Done is called exactly once for every Admit, when the exchange is over. The Request is invalid afterwards.
+	Done(r *Request, res *Result)
+}
+
+// Rechooser is an optional part of a Handler: Rechoose is asked when no connection to the chosen upstream could be made,
+// so nothing was sent. It may name another upstream (or answer with a reply). Without it the answer is 502.
+type Rechooser interface {
+	Rechoose(r *Request, err error) Verdict
+}
+
+// Verdict is Admit's answer: forward to Upstream, or, when that is nil, send Reply.
+type Verdict struct {
+	Upstream *Upstream
+	Reply    Reply
+}
+
+// Reply is an answer made here rather than by an upstream.
+type Reply struct {
+	Status      int
+	ContentType string // default text/plain; charset=utf-8
+	Body        string
+	Header      []Header // further fields, written as they are
+	Close       bool     // close the client connection afterwards
+}
+
+// Header is one field of a Reply.
+type Header struct{ Name, Value string }
+
+// Timeouts of one request; zero means none.
+type Timeouts struct {
+	ResponseStart time.Duration
+	Idle          time.Duration
+	Total         time.Duration
+}
+
+// Timer names one of the three timers.
+type Timer uint8
+
+// The timers, in the order in which a tie is resolved.
+const (
+	NoTimer Timer = iota
+	TotalTimer
+	ResponseStartTimer
+	IdleTimer
+)
+
+// String is the name of the Revision field that sets the timer.
+func (t Timer) String() string {
+	switch t {
+	case TotalTimer:
+		return "timeoutSeconds"
+	case ResponseStartTimer:
+		return "responseStartTimeoutSeconds"
+	case IdleTimer:
+		return "idleTimeoutSeconds"
+	}
+	return "none"
+}
+
+// TimerError says which timer ended a request.
+type TimerError struct {
+	Timer Timer
+	After time.Duration // the timer's setting
+}
+
+func (e *TimerError) Error() string {
+	return fmt.Sprintf("request ended by %s after %s", e.Timer, e.After)
+}
+
+// Cause says in one word how an exchange ended.
+type Cause uint8
+
+// The causes.
+const (
+	Completed      Cause = iota // the upstream's response was passed on whole
+	Replied                     // answered by a Verdict's Reply
+	ClientGone                  // the client left first
+	TimedOut                    // a timer fired; see Result.Timer
+	UpstreamFailed              // no or a broken response from the upstream
+	BadRequest                  // the body's framing was broken
+)
+
+func (c Cause) String() string {
+	return [...]string{"completed", "replied", "client-gone", "timed-out", "upstream-failed", "bad-request"}[c]
+}
+
+// Result is how one exchange ended.
+type Result struct {
+	Status        int // sent to the client; 0 when nothing could be sent
+	Cause         Cause
+	Timer         Timer
+	Err           error
+	RequestBytes  int64 // body bytes passed on, framing included
+	ResponseBytes int64 // body bytes written to the client, framing included
+	FirstByte     time.Duration
+	Duration      time.Duration // since Request.Started
+	Upgraded      bool
+	Retried       bool
+}
+
+// ErrClientGone is the cancellation cause of a request whose client closed its connection.
+var ErrClientGone = errors.New("the client closed its connection")
+
+// Server serves client connections. Fill the fields, then call Serve; do not change them afterwards.
+type Server struct {
+	Handler Handler
+	// TimeoutReply answers a request whose timer fired before the response started. Default: 504 "request timeout".
+	TimeoutReply func(t Timer, after time.Duration) Reply
+	// FailureReply answers when no usable response came from the upstream. Default: 502 and the error's text.
+	FailureReply func(err error) Reply
+	// MaxHeaderBytes bounds a request or response head. Default 64 KiB.
+	MaxHeaderBytes int
+	// HeaderTimeout bounds the time from a head's first byte to its last. Default 10 s.
+	HeaderTimeout time.Duration
+	// FirstRequestTimeout bounds the wait for the first byte on a new connection. Default 60 s.
+	FirstRequestTimeout time.Duration
+	// IdleTimeout bounds the wait for the next request. Default 65 min: longer than the gateway's own (Envoy: 1 h), so
+	// that it is the gateway that closes and no request meets a closing connection.
+	IdleTimeout time.Duration
+	// StallTimeout bounds one write that makes no progress when no timer of the request does. Default 5 min.
+	StallTimeout time.Duration
+	// TLS, when set, makes ServeTLS possible; its GetCertificate is asked for every handshake.
+	TLS *tls.Config
+
+	once      sync.Once
+	mu        sync.Mutex
+	listeners map[net.Listener]struct{}
+	conns     map[*conn]struct{}
+	empty     chan struct{} // closed when draining and the last connection went
+	base      context.Context
+	cancel    context.CancelFunc
+	draining  atomic.Bool
+	stopped   atomic.Bool
+	upgraded  atomic.Int64
+	rejected  atomic.Int64
+	h2        h2Side
+}
+
+// ErrServerClosed is returned by Serve after Shutdown or Close.
+var ErrServerClosed = errors.New("the server was shut down")
+
+func (s *Server) init() {
+	s.once.Do(func() {
+		if s.MaxHeaderBytes <= 0 {
+			s.MaxHeaderBytes = 64 << 10
+		}
+		setDefault(&s.HeaderTimeout, 10*time.Second)
+		setDefault(&s.FirstRequestTimeout, time.Minute)
+		setDefault(&s.IdleTimeout, 65*time.Minute)
+		setDefault(&s.StallTimeout, 5*time.Minute)
+		if s.TimeoutReply == nil {
+			s.TimeoutReply = func(t Timer, after time.Duration) Reply {
+				return Reply{Status: 504, Body: "request timeout"}
+			}
+		}
+		if s.FailureReply == nil {
+			s.FailureReply = func(err error) Reply { return Reply{Status: 502, Body: err.Error()} }
+		}
+		s.listeners = map[net.Listener]struct{}{}
+		s.conns = map[*conn]struct{}{}
+		s.empty = make(chan struct{})
+		s.base, s.cancel = context.WithCancel(context.Background())
+		s.h2.init(s)
+	})
+}
+
+func setDefault(d *time.Duration, value time.Duration) {
+	if *d <= 0 {
+		*d = value
+	}
+}
+
+// Serve accepts connections until the listener fails or the server is shut down. Each listener accepts HTTP/1.1 and
+// HTTP/2 with prior knowledge.
+func (s *Server) Serve(l net.Listener) error { return s.serve(l, nil) }
+
+// ServeTLS is Serve with TLS, by Server.TLS.
+func (s *Server) ServeTLS(l net.Listener) error {
+	if s.TLS == nil {
+		return errors.New("ServeTLS without Server.TLS")
+	}
+	cfg := s.TLS.Clone()
+	cfg.NextProtos = []string{"h2", "http/1.1"}
+	return s.serve(l, cfg)
+}
+
+func (s *Server) serve(l net.Listener, cfg *tls.Config) error {
+	s.init()
+	s.mu.Lock()
+	if s.stopped.Load() {
+		s.mu.Unlock()
+		return ErrServerClosed
+	}
+	s.listeners[l] = struct{}{}
+	s.mu.Unlock()
+	var pause time.Duration
+	for {
+		nc, err := l.Accept()
+		if err != nil {
+			if s.stopped.Load() {
+				return ErrServerClosed
+			}
+			// Out of file descriptors is not a reason to stop serving: back off and go on.
+			var ne net.Error
+			if errors.As(err, &ne) && !errors.Is(err, net.ErrClosed) {
+				pause = min(max(2*pause, 5*time.Millisecond), time.Second)
+				t := time.NewTimer(pause)
+				<-t.C
+				continue
+			}
+			return fmt.Errorf("accept on %s: %w", l.Addr(), err)
+		}
+		pause = 0
+		c := newConn(s, nc, cfg)
+		if !s.track(c) {
+			nc.Close()
+			return ErrServerClosed
+		}
+		go c.serve()
+	}
+}
+
+func (s *Server) track(c *conn) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.stopped.Load() {
+		return false
+	}
+	s.conns[c] = struct{}{}
+	return true
+}
+
+func (s *Server) untrack(c *conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.conns, c)
+	if s.stopped.Load() && len(s.conns) == 0 {
+		s.closeEmptyLocked()
+	}
+}
+
+func (s *Server) closeEmptyLocked() {
+	select {
+	case <-s.empty:
+	default:
+		close(s.empty)
+	}
+}
+
+// SetDraining makes every further response say "Connection: close" while requests are still accepted, so that clients
+// move away by themselves before Shutdown.
+func (s *Server) SetDraining(on bool) { s.draining.Store(on) }
+
+// Upgraded is the number of open upgraded (WebSocket) connections.
+func (s *Server) Upgraded() int { return int(s.upgraded.Load()) }
+
+// Rejected counts malformed requests, which never reached Admit.
+func (s *Server) Rejected() int64 { return s.rejected.Load() }
+
+// Shutdown closes the listeners and idle connections and waits until every exchange, upgraded ones included, has
+// finished or ctx ends; then it cuts what is left.
+func (s *Server) Shutdown(ctx context.Context) error {
+	s.init()
+	s.draining.Store(true)
+	s.mu.Lock()
+	s.stopped.Store(true)
+	for l := range s.listeners {
+		l.Close()
+	}
+	for c := range s.conns {
+		c.wakeIfIdle()
+	}
+	if len(s.conns) == 0 {
+		s.closeEmptyLocked()
+	}
+	s.mu.Unlock()
+	s.h2.shutdown()
+	var err error
+	select {
+	case <-s.empty:
+	case <-ctx.Done():
+		err = fmt.Errorf("shut down with exchanges in flight: %w", context.Cause(ctx))
+	}
+	s.Close()
+	return err
+}
+
+// Close cuts everything at once.
+func (s *Server) Close() {
+	s.init()
+	s.draining.Store(true)
+	s.mu.Lock()
+	s.stopped.Store(true)
+	for l := range s.listeners {
+		l.Close()
+	}
+	for c := range s.conns {
+		c.cut()
+	}
+	s.mu.Unlock()
+	s.cancel()
+}

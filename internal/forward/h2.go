@@ -1,0 +1,442 @@
+package forward
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/net/http/httpguts"
+	"golang.org/x/net/http2"
+)
+
+// HTTP/2 rides on golang.org/x/net/http2; the Handler, the timers and the Result are the same as for HTTP/1.1. A request
+// that came over HTTP/2 goes to the upstream over HTTP/2 (prior knowledge, or TLS).
+
+type h2Side struct {
+	server *http2.Server
+	base   *http.Server
+	srv    *Server
+}
+
+func (s *h2Side) init(srv *Server) {
+	s.srv = srv
+	s.server = &http2.Server{
+		MaxConcurrentStreams:         1000,
+		MaxUploadBufferPerConnection: 1 << 20,
+		MaxUploadBufferPerStream:     256 << 10,
+		IdleTimeout:                  srv.IdleTimeout,
+	}
+	s.base = &http.Server{MaxHeaderBytes: srv.MaxHeaderBytes}
+	// The error is about the TLS configuration of base, which it does not use.
+	_ = http2.ConfigureServer(s.base, s.server)
+}
+
+// serve runs one HTTP/2 connection; read is what was already taken from it.
+func (s *h2Side) serve(c *conn, read []byte) {
+	c.state.Store(connActive)
+	c.nc.SetDeadline(time.Time{})
+	nc := c.nc
+	if len(read) > 0 {
+		nc = &prefixConn{Conn: c.nc, prefix: bytes.Clone(read)}
+	}
+	c.in, c.out, c.rb = nil, nil, nil
+	s.server.ServeConn(nc, &http2.ServeConnOpts{
+		Context:    s.srv.base,
+		BaseConfig: s.base,
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			s.exchange(c, w, r)
+		}),
+	})
+}
+
+// shutdown sends GOAWAY on every connection; streams in flight finish.
+func (s *h2Side) shutdown() {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	_ = s.base.Shutdown(ctx) // runs the hook http2.ConfigureServer registered
+}
+
+type prefixConn struct {
+	net.Conn
+	prefix []byte
+}
+
+func (c *prefixConn) Read(b []byte) (int, error) {
+	if len(c.prefix) > 0 {
+		n := copy(b, c.prefix)
+		c.prefix = c.prefix[n:]
+		return n, nil
+	}
+	return c.Conn.Read(b)
+}
+
+// h2Upstream is the HTTP/2 side of an Upstream.
+type h2Upstream struct {
+	once sync.Once
+	rt   *http2.Transport
+}
+
+func (u *Upstream) h2Transport() *http2.Transport {
+	u.h2.once.Do(func() {
+		u.h2.rt = &http2.Transport{
+			AllowHTTP:          true,
+			DisableCompression: true,
+			IdleConnTimeout:    u.options.IdleTimeout,
+			ReadIdleTimeout:    30 * time.Second,
+			TLSClientConfig:    u.options.TLS,
+			MaxReadFrameSize:   64 << 10,
+		}
+		u.h2.rt.DialTLSContext = u.dialH2
+	})
+	return u.h2.rt
+}
+
+func (h *h2Upstream) close() {
+	if h.rt != nil {
+		h.rt.CloseIdleConnections()
+	}
+}
+
+type h2Exchange struct {
+	req    *http.Request
+	remote netip.AddrPort
+	local  net.Addr
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	r      *Request
+
+	mu        sync.Mutex
+	timer     *time.Timer
+	lastWrite time.Time
+	started   atomic.Bool
+	over      bool
+}
+
+func (x *h2Exchange) context() context.Context {
+	x.arm()
+	return x.ctx
+}
+
+// arm sets the one timer to the next deadline. It is called when a deadline may have changed.
+func (x *h2Exchange) arm() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.over {
+		return
+	}
+	end, t := x.r.deadline(x.lastWrite, x.started.Load())
+	if t == NoTimer {
+		if x.timer != nil {
+			x.timer.Stop()
+		}
+		return
+	}
+	left := time.Until(end)
+	if x.timer == nil {
+		x.timer = time.AfterFunc(left, x.fire)
+	} else {
+		x.timer.Reset(left)
+	}
+}
+
+func (x *h2Exchange) fire() {
+	x.mu.Lock()
+	end, t := x.r.deadline(x.lastWrite, x.started.Load())
+	over := x.over
+	x.mu.Unlock()
+	if over || t == NoTimer {
+		return
+	}
+	if time.Now().Before(end) {
+		x.arm()
+		return
+	}
+	x.cancel(&TimerError{t, x.r.timeout(t)})
+}
+
+func (x *h2Exchange) end() {
+	x.mu.Lock()
+	x.over = true
+	if x.timer != nil {
+		x.timer.Stop()
+	}
+	x.mu.Unlock()
+	x.cancel(context.Canceled)
+}
+
+func (x *h2Exchange) wrote(now time.Time) {
+	x.mu.Lock()
+	x.lastWrite = now
+	x.mu.Unlock()
+}
+
+func (s *h2Side) exchange(c *conn, w http.ResponseWriter, req *http.Request) {
+	r := &Request{Started: time.Now(), c: c}
+	ctx, cancel := context.WithCancelCause(req.Context())
+	x := &h2Exchange{req: req, remote: c.remote, local: c.nc.LocalAddr(), ctx: ctx, cancel: cancel, r: r}
+	r.h2 = x
+	res := &Result{}
+	v := s.srv.Handler.Admit(r)
+	err := s.run(x, w, v, res)
+	x.end()
+	res.Duration = time.Since(r.Started)
+	s.srv.Handler.Done(r, res)
+	if err != nil && x.started.Load() {
+		panic(http.ErrAbortHandler) // resets the stream: the client must not take this for a whole response
+	}
+}
+
+func (s *h2Side) run(x *h2Exchange, w http.ResponseWriter, v Verdict, res *Result) error {
+	x.arm()
+	for tries := 0; ; tries++ {
+		if err := x.reason(); err != nil {
+			return s.finish(x, w, res, err)
+		}
+		if v.Upstream == nil {
+			res.Cause = Replied
+			s.reply(x, w, &v.Reply, res)
+			return nil
+		}
+		err := s.forward(x, w, v.Upstream, res)
+		var dial *DialError
+		if rc, ok := s.srv.Handler.(Rechooser); ok && errors.As(err, &dial) && tries < 16 && x.reason() == nil {
+			v = rc.Rechoose(x.r, err)
+			continue
+		}
+		if err == nil {
+			res.Cause = Completed
+			return nil
+		}
+		if why := x.reason(); why != nil {
+			err = why
+		}
+		return s.finish(x, w, res, err)
+	}
+}
+
+// reason is why the exchange has to end, if it has.
+func (x *h2Exchange) reason() error {
+	if x.ctx.Err() == nil {
+		return nil
+	}
+	cause := context.Cause(x.ctx)
+	var timer *TimerError
+	if errors.As(cause, &timer) {
+		return timer
+	}
+	return ErrClientGone
+}
+
+func (s *h2Side) finish(x *h2Exchange, w http.ResponseWriter, res *Result, err error) error {
+	res.Err = err
+	var reply Reply
+	var timer *TimerError
+	switch {
+	case err == ErrClientGone:
+		res.Cause = ClientGone
+		return err
+	case errors.As(err, &timer):
+		res.Cause, res.Timer = TimedOut, timer.Timer
+		reply = s.srv.TimeoutReply(timer.Timer, timer.After)
+	default:
+		res.Cause = UpstreamFailed
+		reply = s.srv.FailureReply(err)
+	}
+	if x.started.Load() {
+		return err
+	}
+	s.reply(x, w, &reply, res)
+	return err
+}
+
+func (s *h2Side) reply(x *h2Exchange, w http.ResponseWriter, p *Reply, res *Result) {
+	h := w.Header()
+	contentType := p.ContentType
+	if contentType == "" {
+		contentType = "text/plain; charset=utf-8"
+	}
+	h.Set("Content-Type", contentType)
+	for _, f := range p.Header {
+		h.Add(f.Name, f.Value)
+	}
+	res.Status = p.Status
+	res.ResponseBytes = int64(len(p.Body))
+	w.WriteHeader(p.Status)
+	if x.req.Method != http.MethodHead {
+		io.WriteString(w, p.Body)
+	}
+}
+
+func (s *h2Side) forward(x *h2Exchange, w http.ResponseWriter, up *Upstream, res *Result) error {
+	counted := &countingBody{ReadCloser: x.req.Body}
+	defer func() { res.RequestBytes = counted.n.Load() }()
+	out := x.outgoing(up, counted)
+	resp, err := up.h2Transport().RoundTrip(out)
+	if err != nil {
+		return fmt.Errorf("forward to %s: %w", up.addr, err)
+	}
+	defer resp.Body.Close()
+	now := time.Now()
+	res.FirstByte = now.Sub(x.r.Started)
+	res.Status = resp.StatusCode
+	dst := w.Header()
+	for name, values := range resp.Header {
+		if !h2Dropped(name) {
+			dst[name] = values
+		}
+	}
+	announced := len(resp.Trailer)
+	if announced > 0 {
+		names := make([]string, 0, announced)
+		for name := range resp.Trailer {
+			names = append(names, name)
+		}
+		dst.Add("Trailer", strings.Join(names, ", "))
+	}
+	x.started.Store(true)
+	w.WriteHeader(resp.StatusCode)
+	flusher := http.NewResponseController(w)
+	endless := resp.ContentLength == -1
+	if endless {
+		// A stream's client waits for the head; a response of known length leaves in one go.
+		if _, trailersOnly := resp.Header["Grpc-Status"]; !trailersOnly {
+			flusher.Flush()
+		}
+	}
+	x.wrote(now)
+	if x.r.Timeouts.Idle > 0 || x.r.Timeouts.ResponseStart > 0 {
+		x.arm()
+	}
+	big := largeBuffers.Get().(*[]byte)
+	defer largeBuffers.Put(big)
+	for {
+		n, err := resp.Body.Read(*big)
+		if n > 0 {
+			if _, werr := w.Write((*big)[:n]); werr != nil {
+				return ErrClientGone
+			}
+			res.ResponseBytes += int64(n)
+			if endless && err == nil {
+				flusher.Flush()
+			}
+			if x.r.Timeouts.Idle > 0 {
+				x.wrote(time.Now())
+			}
+		}
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			return fmt.Errorf("read the response body of %s: %w", up.addr, err)
+		}
+	}
+	for name, values := range resp.Trailer {
+		key := name
+		if len(resp.Trailer) != announced || dst.Get("Trailer") == "" {
+			key = http.TrailerPrefix + name
+		}
+		for _, v := range values {
+			dst.Add(key, v)
+		}
+	}
+	return nil
+}
+
+// outgoing builds the upstream's request from the client's and the Handler's edits.
+func (x *h2Exchange) outgoing(up *Upstream, body *countingBody) *http.Request {
+	in := x.req
+	out := in.WithContext(x.ctx)
+	u := *in.URL
+	u.Scheme, u.Host = "http", up.addr
+	if up.options.TLS != nil {
+		u.Scheme = "https"
+	}
+	out.URL = &u
+	out.RequestURI = ""
+	out.Close = false
+	out.Header = make(http.Header, len(in.Header)+len(x.r.edits))
+	for name, values := range in.Header {
+		if !h2Dropped(name) {
+			out.Header[name] = values
+		}
+	}
+	if httpguts.HeaderValuesContainsToken(in.Header["Te"], "trailers") {
+		out.Header["Te"] = []string{"trailers"}
+	}
+	for _, e := range x.r.edits {
+		switch {
+		case strings.EqualFold(e.name, "Host"):
+			out.Host = e.value
+		case e.remove:
+			out.Header.Del(e.name)
+		case e.add:
+			out.Header[http.CanonicalHeaderKey(e.name)] = append(out.Header.Values(e.name)[:len(out.Header.Values(e.name)):len(out.Header.Values(e.name))], e.value)
+		default:
+			out.Header.Set(e.name, e.value)
+		}
+	}
+	if _, ok := out.Header["User-Agent"]; !ok {
+		out.Header["User-Agent"] = []string{""} // keeps the transport from adding its own
+	}
+	out.Body = body
+	if in.ContentLength == 0 {
+		out.Body = http.NoBody
+	}
+	return out
+}
+
+// h2Dropped: connection-specific fields have no place in HTTP/2 (RFC 9113 section 8.2.2).
+func h2Dropped(name string) bool {
+	switch name {
+	case "Connection", "Keep-Alive", "Proxy-Connection", "Transfer-Encoding", "Upgrade", "Te",
+		"Proxy-Authenticate", "Proxy-Authorization":
+		return true
+	}
+	return false
+}
+
+type countingBody struct {
+	io.ReadCloser
+	n atomic.Int64
+}
+
+func (b *countingBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	b.n.Add(int64(n))
+	return n, err
+}
+
+// dialH2 opens a connection for the transport: plain for prior knowledge, or TLS with ALPN.
+func (u *Upstream) dialH2(ctx context.Context, _, _ string, _ *tls.Config) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, u.options.DialTimeout)
+	defer cancel()
+	dial := u.options.Dial
+	if dial == nil {
+		dial = dialTCP
+	}
+	nc, err := dial(ctx, u.addr)
+	if err != nil {
+		return nil, &DialError{u.addr, err}
+	}
+	if u.options.TLS == nil {
+		return nc, nil
+	}
+	cfg := u.options.TLS.Clone()
+	cfg.NextProtos = []string{"h2"}
+	tc := tls.Client(nc, cfg)
+	if err := tc.HandshakeContext(ctx); err != nil {
+		nc.Close()
+		return nil, &DialError{u.addr, err}
+	}
+	return tc, nil
+}

@@ -1,0 +1,529 @@
+package forward
+
+import (
+	"bytes"
+	"math"
+	"unsafe"
+)
+
+// headerID marks the fields that carry framing or are hop-by-hop; everything else is passed on untouched.
+type headerID uint8
+
+const (
+	otherHeader headerID = iota
+	hostHeader
+	connectionHeader
+	contentLengthHeader
+	transferEncodingHeader
+	expectHeader
+	upgradeHeader
+	teHeader
+	trailerHeader
+	keepAliveHeader
+	proxyConnectionHeader
+	proxyAuthHeader // Proxy-Authenticate, Proxy-Authorization
+)
+
+func identify(name []byte) headerID {
+	switch len(name) {
+	case 2:
+		if foldEqual(name, "te") {
+			return teHeader
+		}
+	case 4:
+		if foldEqual(name, "host") {
+			return hostHeader
+		}
+	case 6:
+		if foldEqual(name, "expect") {
+			return expectHeader
+		}
+	case 7:
+		if foldEqual(name, "upgrade") {
+			return upgradeHeader
+		}
+		if foldEqual(name, "trailer") {
+			return trailerHeader
+		}
+	case 10:
+		if foldEqual(name, "connection") {
+			return connectionHeader
+		}
+		if foldEqual(name, "keep-alive") {
+			return keepAliveHeader
+		}
+	case 14:
+		if foldEqual(name, "content-length") {
+			return contentLengthHeader
+		}
+	case 16:
+		if foldEqual(name, "proxy-connection") {
+			return proxyConnectionHeader
+		}
+	case 17:
+		if foldEqual(name, "transfer-encoding") {
+			return transferEncodingHeader
+		}
+	case 18:
+		if foldEqual(name, "proxy-authenticate") {
+			return proxyAuthHeader
+		}
+	case 19:
+		if foldEqual(name, "proxy-authorization") {
+			return proxyAuthHeader
+		}
+	}
+	return otherHeader
+}
+
+// foldEqual compares with an ASCII string in lower case, ignoring the case of b.
+func foldEqual(b []byte, lower string) bool {
+	if len(b) != len(lower) {
+		return false
+	}
+	for i := 0; i < len(b); i++ {
+		x := b[i]
+		if 'A' <= x && x <= 'Z' {
+			x |= 0x20
+		}
+		if x != lower[i] {
+			return false
+		}
+	}
+	return true
+}
+
+// foldSame compares two names ignoring ASCII case.
+func foldSame(b []byte, name string) bool {
+	if len(b) != len(name) {
+		return false
+	}
+	for i := 0; i < len(b); i++ {
+		x, y := b[i], name[i]
+		if x != y {
+			if x |= 0x20; x != y|0x20 || x < 'a' || x > 'z' {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// borrow makes a string that shares b's memory. It must not outlive the exchange.
+func borrow(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
+
+// Character classes of RFC 9110 section 5.6.2 (token) and 5.5 (field value), and of a request target.
+const (
+	tokenChar = 1 << iota
+	valueChar
+	targetChar
+)
+
+var class = func() (t [256]uint8) {
+	for c := 0; c < 256; c++ {
+		switch {
+		case c >= '0' && c <= '9', c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z',
+			bytes.IndexByte([]byte("!#$%&'*+-.^_`|~"), byte(c)) >= 0:
+			t[c] |= tokenChar
+		}
+		if c == '\t' || c >= ' ' && c != 0x7f {
+			t[c] |= valueChar
+		}
+		if c > ' ' && c != 0x7f {
+			t[c] |= targetChar
+		}
+	}
+	return t
+}()
+
+func all(b []byte, want uint8) bool {
+	for _, c := range b {
+		if class[c]&want == 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// syntaxError is a malformed message; status is what a client that sent it is answered with.
+type syntaxError struct {
+	status int
+	text   string
+}
+
+func (e *syntaxError) Error() string { return e.text }
+
+// The malformations. They are values so that rejecting costs nothing.
+var (
+	errRequestLine  = &syntaxError{400, "malformed request line"}
+	errVersion      = &syntaxError{505, "only HTTP/1.0 and HTTP/1.1 are understood on this connection"}
+	errTarget       = &syntaxError{400, "malformed request target"}
+	errConnect      = &syntaxError{405, "CONNECT is not served here"}
+	errStatusLine   = &syntaxError{502, "malformed status line"}
+	errBareLF       = &syntaxError{400, "a line ends in a bare LF"}
+	errFold         = &syntaxError{400, "a header field is folded over two lines"}
+	errFieldName    = &syntaxError{400, "malformed header field name"}
+	errFieldValue   = &syntaxError{400, "malformed header field value"}
+	errHost         = &syntaxError{400, "exactly one valid Host is required"}
+	errLengthTwice  = &syntaxError{400, "more than one Content-Length"}
+	errLength       = &syntaxError{400, "malformed Content-Length"}
+	errBothFramings = &syntaxError{400, "both Content-Length and Transfer-Encoding"}
+	errCoding       = &syntaxError{501, "a Transfer-Encoding other than chunked"}
+	errCodingTwice  = &syntaxError{400, "more than one Transfer-Encoding"}
+	errCodingOld    = &syntaxError{400, "Transfer-Encoding in HTTP/1.0"}
+	errTooLarge     = &syntaxError{431, "the request head is too large"}
+	errManyFields   = &syntaxError{431, "too many header fields"}
+	errChunk        = &syntaxError{400, "malformed chunked body"}
+)
+
+const maxFields = 512
+
+type span struct{ from, to int32 }
+
+type field struct {
+	name, value span
+	id          headerID
+}
+
+// head is a parsed message head. Spans are offsets into the head's own bytes, so the buffer may move while it grows.
+type head struct {
+	raw    []byte // the whole head, set when complete
+	size   int
+	fields []field
+	pos    int // start of the first line not yet parsed
+	scan   int // bytes already searched for the line's end
+	lines  int
+	strict bool // a request: CRLF only
+
+	// request line or status line
+	method, target, reason span
+	minor                  uint8 // HTTP/1.<minor>
+	status                 int
+
+	host          span
+	hostFields    int
+	length        int64 // Content-Length, -1 when absent
+	lengths       int
+	chunked       bool
+	codings       int
+	connection    bool // a Connection field is present
+	close         bool // Connection: close
+	keepAlive     bool // Connection: keep-alive
+	upgradeToken  bool // Connection: upgrade
+	otherTokens   bool // Connection names further fields
+	upgrade       span
+	expect        bool // Expect: 100-continue
+	trailersOK    bool // TE: trailers
+	absoluteScope span // authority of an absolute-form target
+}
+
+func (h *head) reset(strict bool) {
+	fields := h.fields[:0]
+	*h = head{fields: fields, strict: strict, length: -1}
+}
+
+func (h *head) bytes(s span) []byte  { return h.raw[s.from:s.to] }
+func (h *head) string(s span) string { return borrow(h.raw[s.from:s.to]) }
+
+// feed parses the complete lines of b, which always starts at the head's first byte. It is called again with more bytes
+// until done; work already done is not repeated.
+func (h *head) feed(b []byte) (done bool, err *syntaxError) {
+	for {
+		i := bytes.IndexByte(b[h.scan:], '\n')
+		if i < 0 {
+			h.scan = len(b)
+			return false, nil
+		}
+		end := h.scan + i
+		line := b[h.pos:end]
+		if n := len(line); n > 0 && line[n-1] == '\r' {
+			line = line[:n-1]
+		} else if h.strict {
+			return false, errBareLF
+		}
+		start := h.pos
+		h.pos, h.scan = end+1, end+1
+		switch {
+		case h.lines == 0 && len(line) == 0:
+			// RFC 9112 2.2: ignore an empty line before the request line; one is enough.
+			if h.size > 0 || !h.strict {
+				return false, errRequestLine
+			}
+			h.size = 1
+		case h.lines == 0:
+			h.lines++
+			if h.strict {
+				err = h.requestLine(line, start)
+			} else {
+				err = h.statusLine(line, start)
+			}
+		case len(line) == 0:
+			h.raw, h.size = b[:h.pos], h.pos
+			if h.strict {
+				return true, h.checkRequest()
+			}
+			return true, h.checkResponse()
+		default:
+			h.lines++
+			err = h.field(line, start)
+		}
+		if err != nil {
+			return false, err
+		}
+	}
+}
+
+func (h *head) requestLine(line []byte, at int) *syntaxError {
+	sp := bytes.IndexByte(line, ' ')
+	last := bytes.LastIndexByte(line, ' ')
+	if sp <= 0 || last <= sp+1 {
+		return errRequestLine
+	}
+	if !all(line[:sp], tokenChar) {
+		return errRequestLine
+	}
+	version := line[last+1:]
+	switch string(version) {
+	case "HTTP/1.1":
+		h.minor = 1
+	case "HTTP/1.0":
+		h.minor = 0
+	default:
+		if len(version) == 8 && string(version[:5]) == "HTTP/" {
+			return errVersion
+		}
+		return errRequestLine
+	}
+	if !all(line[sp+1:last], targetChar) {
+		return errTarget
+	}
+	h.method = span{int32(at), int32(at + sp)}
+	h.target = span{int32(at + sp + 1), int32(at + last)}
+	target := line[sp+1 : last]
+	if string(line[:sp]) == "CONNECT" {
+		return errConnect
+	}
+	switch {
+	case target[0] == '/':
+	case len(target) == 1 && target[0] == '*':
+		if string(line[:sp]) != "OPTIONS" {
+			return errTarget
+		}
+	default: // absolute-form: its authority replaces Host (RFC 9112 3.2.2)
+		skip := 0
+		switch {
+		case len(target) > 7 && foldEqual(target[:7], "http://"):
+			skip = 7
+		case len(target) > 8 && foldEqual(target[:8], "https://"):
+			skip = 8
+		default:
+			return errTarget
+		}
+		rest := target[skip:]
+		end := bytes.IndexAny(rest, "/?#")
+		if end < 0 {
+			end = len(rest)
+		}
+		if !validHost(rest[:end]) || end == 0 {
+			return errTarget
+		}
+		base := h.target.from + int32(skip)
+		h.absoluteScope = span{base, base + int32(end)}
+		h.target.from = base + int32(end)
+	}
+	return nil
+}
+
+func (h *head) statusLine(line []byte, at int) *syntaxError {
+	if len(line) < 12 || string(line[:7]) != "HTTP/1." || line[8] != ' ' || line[7] < '0' || line[7] > '9' {
+		return errStatusLine
+	}
+	h.minor = min(line[7]-'0', 1)
+	for _, c := range line[9:12] {
+		if c < '0' || c > '9' {
+			return errStatusLine
+		}
+		h.status = h.status*10 + int(c-'0')
+	}
+	if h.status < 100 || len(line) > 12 && line[12] != ' ' || !all(line[12:], valueChar) {
+		return errStatusLine
+	}
+	if len(line) > 13 {
+		h.reason = span{int32(at + 13), int32(at + len(line))}
+	}
+	return nil
+}
+
+func (h *head) field(line []byte, at int) *syntaxError {
+	if line[0] == ' ' || line[0] == '\t' {
+		return errFold
+	}
+	colon := bytes.IndexByte(line, ':')
+	if colon <= 0 || !all(line[:colon], tokenChar) {
+		return errFieldName
+	}
+	if len(h.fields) >= maxFields {
+		return errManyFields
+	}
+	from, to := colon+1, len(line)
+	for from < to && (line[from] == ' ' || line[from] == '\t') {
+		from++
+	}
+	for to > from && (line[to-1] == ' ' || line[to-1] == '\t') {
+		to--
+	}
+	value := line[from:to]
+	if !all(value, valueChar) {
+		return errFieldValue
+	}
+	f := field{
+		name:  span{int32(at), int32(at + colon)},
+		value: span{int32(at + from), int32(at + to)},
+		id:    identify(line[:colon]),
+	}
+	h.fields = append(h.fields, f)
+	switch f.id {
+	case otherHeader:
+	case hostHeader:
+		h.hostFields++
+		h.host = f.value
+		if h.strict && !validHost(value) {
+			return errHost
+		}
+	case contentLengthHeader:
+		n, ok := parseLength(value)
+		if !ok {
+			return errLength
+		}
+		if h.lengths > 0 && (h.strict || n != h.length) {
+			return errLengthTwice
+		}
+		h.lengths++
+		h.length = n
+	case transferEncodingHeader:
+		h.codings++
+		if h.codings > 1 {
+			return errCodingTwice
+		}
+		if !foldEqual(value, "chunked") {
+			return errCoding
+		}
+		h.chunked = true
+	case connectionHeader:
+		h.connectionTokens(value)
+	case expectHeader:
+		h.expect = foldEqual(value, "100-continue")
+	case upgradeHeader:
+		h.upgrade = f.value
+	case teHeader:
+		h.trailersOK = h.trailersOK || bytes.Contains(bytes.ToLower(value), []byte("trailers"))
+	}
+	return nil
+}
+
+func (h *head) connectionTokens(value []byte) {
+	h.connection = true
+	for len(value) > 0 {
+		token := value
+		if i := bytes.IndexByte(value, ','); i >= 0 {
+			token, value = value[:i], value[i+1:]
+		} else {
+			value = nil
+		}
+		token = bytes.TrimSpace(token)
+		switch {
+		case len(token) == 0:
+		case foldEqual(token, "close"):
+			h.close = true
+		case foldEqual(token, "keep-alive"):
+			h.keepAlive = true
+		case foldEqual(token, "upgrade"):
+			h.upgradeToken = true
+		default:
+			h.otherTokens = true
+		}
+	}
+}
+
+func (h *head) checkRequest() *syntaxError {
+	if h.hostFields > 1 || h.hostFields == 0 && h.minor >= 1 {
+		return errHost
+	}
+	if h.absoluteScope.to > 0 {
+		h.host = h.absoluteScope
+	}
+	if h.chunked {
+		if h.lengths > 0 {
+			return errBothFramings
+		}
+		if h.minor == 0 {
+			return errCodingOld
+		}
+	}
+	return nil
+}
+
+func (h *head) checkResponse() *syntaxError {
+	if h.chunked && h.lengths > 0 {
+		// RFC 9112 6.3: Transfer-Encoding wins, Content-Length is removed, and the connection is not used again.
+		h.length, h.close = -1, true
+	}
+	return nil
+}
+
+// keepsAlive reports whether the sender wants the connection to stay.
+func (h *head) keepsAlive() bool {
+	if h.close {
+		return false
+	}
+	return h.minor >= 1 || h.keepAlive
+}
+
+// named reports whether the Connection field lists name.
+func (h *head) named(name []byte) bool {
+	for i := range h.fields {
+		if h.fields[i].id != connectionHeader {
+			continue
+		}
+		value := h.bytes(h.fields[i].value)
+		for len(value) > 0 {
+			token := value
+			if i := bytes.IndexByte(value, ','); i >= 0 {
+				token, value = value[:i], value[i+1:]
+			} else {
+				value = nil
+			}
+			if foldSame(name, borrow(bytes.TrimSpace(token))) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func parseLength(b []byte) (int64, bool) {
+	if len(b) == 0 || len(b) > 18 {
+		return 0, false
+	}
+	var n int64
+	for _, c := range b {
+		if c < '0' || c > '9' {
+			return 0, false
+		}
+		n = n*10 + int64(c-'0')
+	}
+	return n, n < math.MaxInt64
+}
+
+// validHost allows what may stand in a Host field: reg-name, IPv4, bracketed IPv6, port; no user info.
+func validHost(b []byte) bool {
+	for _, c := range b {
+		switch {
+		case c >= '0' && c <= '9', c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z':
+		case bytes.IndexByte([]byte("-._~%!$&'()*+,;=:[]"), c) >= 0:
+		default:
+			return false
+		}
+	}
+	return true
+}

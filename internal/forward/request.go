@@ -1,0 +1,374 @@
+package forward
+
+import (
+	"bytes"
+	"context"
+	"net"
+	"net/netip"
+	"strings"
+	"time"
+)
+
+// Request is one request as the Handler sees it.
+//
+// Strings it returns share the connection's buffer: they are valid until Done has returned. strings.Clone what must live
+// longer.
+type Request struct {
+	// Started is when the head was complete; all timers count from here.
+	Started time.Time
+	// Timeouts may be set by Admit, before its first call of Context.
+	Timeouts Timeouts
+	// Data belongs to the Handler, from Admit to Done.
+	Data any
+
+	c     *conn
+	head  head
+	h2    *h2Exchange
+	edits []edit
+
+	ctx       context.Context
+	ctxCancel context.CancelCauseFunc
+	ctxTimer  *time.Timer
+}
+
+// edit replaces, removes or adds one header field of the forwarded request.
+type edit struct {
+	name, value string
+	remove, add bool
+}
+
+func (r *Request) begin(now time.Time) {
+	clear(r.edits)
+	r.edits = r.edits[:0]
+	r.Started = now
+	r.Timeouts = Timeouts{}
+	r.Data = nil
+}
+
+// Method of the request line.
+func (r *Request) Method() string {
+	if r.h2 != nil {
+		return r.h2.req.Method
+	}
+	return r.head.string(r.head.method)
+}
+
+// Target is path and query as sent, or "*".
+func (r *Request) Target() string {
+	if r.h2 != nil {
+		return r.h2.req.RequestURI
+	}
+	t := r.head.string(r.head.target)
+	if t == "" {
+		return "/"
+	}
+	return t
+}
+
+// Path is the Target without the query.
+func (r *Request) Path() string {
+	t := r.Target()
+	if i := strings.IndexAny(t, "?#"); i >= 0 {
+		t = t[:i]
+	}
+	if t == "" {
+		return "/"
+	}
+	return t
+}
+
+// Host is the authority of an absolute-form target, else the Host field.
+func (r *Request) Host() string {
+	if r.h2 != nil {
+		return r.h2.req.Host
+	}
+	return r.head.string(r.head.host)
+}
+
+// Proto is "HTTP/1.0", "HTTP/1.1" or "HTTP/2.0".
+func (r *Request) Proto() string {
+	switch {
+	case r.h2 != nil:
+		return "HTTP/2.0"
+	case r.head.minor == 0:
+		return "HTTP/1.0"
+	}
+	return "HTTP/1.1"
+}
+
+// Header is the first value of the field, "" when absent.
+func (r *Request) Header(name string) string {
+	if r.h2 != nil {
+		return r.h2.req.Header.Get(name)
+	}
+	h := &r.head
+	for i := range h.fields {
+		f := &h.fields[i]
+		if int(f.name.to-f.name.from) == len(name) && foldSame(h.bytes(f.name), name) {
+			return h.string(f.value)
+		}
+	}
+	return ""
+}
+
+// HasHeader reports whether the field is present, empty or not.
+func (r *Request) HasHeader(name string) bool {
+	if r.h2 != nil {
+		return len(r.h2.req.Header.Values(name)) > 0
+	}
+	h := &r.head
+	for i := range h.fields {
+		f := &h.fields[i]
+		if int(f.name.to-f.name.from) == len(name) && foldSame(h.bytes(f.name), name) {
+			return true
+		}
+	}
+	return false
+}
+
+// Fields calls yield for every field in the order sent (over HTTP/2: in no order), Host included.
+func (r *Request) Fields(yield func(name, value string) bool) {
+	if r.h2 != nil {
+		for name, values := range r.h2.req.Header {
+			for _, v := range values {
+				if !yield(name, v) {
+					return
+				}
+			}
+		}
+		return
+	}
+	h := &r.head
+	for i := range h.fields {
+		if !yield(h.string(h.fields[i].name), h.string(h.fields[i].value)) {
+			return
+		}
+	}
+}
+
+// ContentLength is the announced length of the body, 0 for none, -1 when unknown beforehand.
+func (r *Request) ContentLength() int64 {
+	switch {
+	case r.h2 != nil:
+		return r.h2.req.ContentLength
+	case r.head.chunked:
+		return -1
+	case r.head.length < 0:
+		return 0
+	}
+	return r.head.length
+}
+
+// IsUpgrade reports whether the client asks for another protocol, such as WebSocket.
+func (r *Request) IsUpgrade() bool { return r.h2 == nil && r.head.upgrades() }
+
+// upgrades: HTTP/1.1, Connection: upgrade, an Upgrade field, and no attempt to switch to HTTP/2, which has its own door.
+func (h *head) upgrades() bool {
+	return h.upgradeToken && h.upgrade.to > 0 && h.minor >= 1 && !foldEqual(h.bytes(h.upgrade), "h2c")
+}
+
+// TLS reports whether the client connection uses TLS.
+func (r *Request) TLS() bool {
+	if r.h2 != nil {
+		return r.h2.req.TLS != nil
+	}
+	return r.c.tls != nil
+}
+
+// RemoteAddr is the client's address.
+func (r *Request) RemoteAddr() netip.AddrPort {
+	if r.h2 != nil {
+		return r.h2.remote
+	}
+	return r.c.remote
+}
+
+// LocalAddr is the address the client connected to.
+func (r *Request) LocalAddr() net.Addr {
+	if r.h2 != nil {
+		return r.h2.local
+	}
+	return r.c.nc.LocalAddr()
+}
+
+// SetHeader replaces (or adds) a field of the forwarded request. Framing fields cannot be set.
+func (r *Request) SetHeader(name, value string) {
+	r.edits = append(r.edits, edit{name: name, value: value})
+}
+
+// AddHeader adds a field and leaves those of the same name.
+func (r *Request) AddHeader(name, value string) {
+	r.edits = append(r.edits, edit{name: name, value: value, add: true})
+}
+
+// DelHeader removes a field from the forwarded request.
+func (r *Request) DelHeader(name string) {
+	r.edits = append(r.edits, edit{name: name, remove: true})
+}
+
+// SetHost replaces the Host the upstream sees.
+func (r *Request) SetHost(host string) { r.SetHeader("Host", host) }
+
+// edited reports whether an edit takes the place of the field.
+func (r *Request) edited(name []byte) bool {
+	for i := range r.edits {
+		e := &r.edits[i]
+		if len(e.name) == len(name) && !e.add && foldSame(name, e.name) {
+			return true
+		}
+	}
+	return false
+}
+
+// Context is for an Admit that has to wait. It is canceled when the client is gone (cause ErrClientGone), when a timer of
+// Timeouts fires (cause *TimerError) and when the server is closed. Its first call has a cost; a request that passes at
+// once should not pay it. After Admit returned because of it, the forwarder itself answers for the client and the timers,
+// whatever the Verdict says.
+func (r *Request) Context() context.Context {
+	if r.h2 != nil {
+		return r.h2.context()
+	}
+	if r.ctx == nil {
+		r.ctx, r.ctxCancel = context.WithCancelCause(r.c.srv.base)
+		if end, t := r.deadline(time.Time{}, false); t != NoTimer {
+			after := r.timeout(t)
+			cancel := r.ctxCancel
+			r.ctxTimer = time.AfterFunc(time.Until(end), func() { cancel(&TimerError{t, after}) })
+		}
+		r.c.startWatch()
+	}
+	return r.ctx
+}
+
+func (r *Request) endContext() {
+	if r.ctx == nil {
+		return
+	}
+	if r.ctxTimer != nil {
+		r.ctxTimer.Stop()
+	}
+	r.ctxCancel(context.Canceled)
+	r.ctx, r.ctxCancel, r.ctxTimer = nil, nil, nil
+}
+
+// deadline is the next timer to fire: the table in the package comment.
+func (r *Request) deadline(lastWrite time.Time, started bool) (end time.Time, t Timer) {
+	if d := r.Timeouts.Total; d > 0 {
+		end, t = r.Started.Add(d), TotalTimer
+	}
+	if d := r.Timeouts.ResponseStart; d > 0 && !started {
+		if e := r.Started.Add(d); t == NoTimer || e.Before(end) {
+			end, t = e, ResponseStartTimer
+		}
+	}
+	if d := r.Timeouts.Idle; d > 0 {
+		if lastWrite.IsZero() {
+			lastWrite = r.Started
+		}
+		if e := lastWrite.Add(d); t == NoTimer || e.Before(end) {
+			end, t = e, IdleTimer
+		}
+	}
+	return end, t
+}
+
+func (r *Request) timeout(t Timer) time.Duration {
+	switch t {
+	case TotalTimer:
+		return r.Timeouts.Total
+	case ResponseStartTimer:
+		return r.Timeouts.ResponseStart
+	case IdleTimer:
+		return r.Timeouts.Idle
+	}
+	return 0
+}
+
+// idempotent: RFC 9110 section 9.2.2; such a request may be sent a second time.
+func idempotent(method []byte) bool {
+	switch string(method) {
+	case "GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE":
+		return true
+	}
+	return false
+}
+
+// appendRequest writes the head the upstream gets.
+func (r *Request) appendRequest(out []byte) []byte {
+	h := &r.head
+	out = append(out, h.bytes(h.method)...)
+	out = append(out, ' ')
+	target := h.bytes(h.target)
+	if len(target) == 0 || target[0] != '/' && target[0] != '*' {
+		out = append(out, '/')
+	}
+	out = append(out, target...)
+	out = append(out, " HTTP/1.1\r\n"...)
+	if !r.edited([]byte("host")) {
+		out = append(out, "Host: "...)
+		out = append(out, h.bytes(h.host)...)
+		out = append(out, '\r', '\n')
+	}
+	for i := range r.edits {
+		if e := &r.edits[i]; !e.remove {
+			out = append(out, e.name...)
+			out = append(out, ':', ' ')
+			out = appendClean(out, e.value)
+			out = append(out, '\r', '\n')
+		}
+	}
+	upgrade := h.upgrades()
+	for i := range h.fields {
+		f := &h.fields[i]
+		switch f.id {
+		case otherHeader, expectHeader, trailerHeader:
+		case contentLengthHeader:
+			if h.chunked {
+				continue
+			}
+		default:
+			continue
+		}
+		name := h.bytes(f.name)
+		if len(r.edits) > 0 && r.edited(name) {
+			continue
+		}
+		if h.otherTokens && f.id == otherHeader && h.named(name) {
+			continue
+		}
+		out = h.appendField(out, f)
+	}
+	if h.chunked {
+		out = append(out, "Transfer-Encoding: chunked\r\n"...)
+	}
+	switch {
+	case upgrade:
+		out = append(out, "Connection: Upgrade\r\nUpgrade: "...)
+		out = append(out, h.bytes(h.upgrade)...)
+		out = append(out, '\r', '\n')
+	case h.trailersOK:
+		out = append(out, "Connection: TE\r\nTE: trailers\r\n"...)
+	}
+	return append(out, '\r', '\n')
+}
+
+// appendField copies one field; the spans of name and value are contiguous in the usual case, so one copy does.
+func (h *head) appendField(out []byte, f *field) []byte {
+	out = append(out, h.raw[f.name.from:f.value.to]...)
+	if f.value.to == f.value.from { // an empty value's span may lie behind stripped spaces
+		out = bytes.TrimRight(out, " \t")
+	}
+	return append(out, '\r', '\n')
+}
+
+// appendClean refuses to let a value given by the Handler break the head: control characters become spaces.
+func appendClean(out []byte, value string) []byte {
+	for i := 0; i < len(value); i++ {
+		c := value[i]
+		if class[c]&valueChar == 0 {
+			c = ' '
+		}
+		out = append(out, c)
+	}
+	return out
+}

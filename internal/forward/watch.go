@@ -1,0 +1,110 @@
+package forward
+
+import (
+	"syscall"
+	"time"
+	"unsafe"
+)
+
+// The watcher notices a client that leaves while its request waits: for admission, or for a slow upstream. It reads
+// ahead into the connection's buffer, never beyond it, so a held request costs no more memory than an idle connection.
+
+func (c *conn) startWatch() {
+	if c.watching || c.pump.active() || c.gone.Load() {
+		return
+	}
+	c.watching = true
+	c.watchStop.Store(false)
+	select {
+	case <-c.watchQuit:
+	default:
+	}
+	go c.watchFn()
+}
+
+func (c *conn) stopWatch() {
+	if !c.watching {
+		return
+	}
+	c.watchStop.Store(true)
+	c.watchQuit <- struct{}{}
+	c.nc.SetReadDeadline(past)
+	<-c.watchDone
+	c.readEnd = time.Time{}
+	c.nc.SetReadDeadline(c.readEnd)
+	c.watching = false
+}
+
+func (c *conn) watch() {
+	for !c.watchStop.Load() {
+		if c.inW == len(c.in) {
+			c.watchFull()
+			break
+		}
+		n, err := c.nc.Read(c.in[c.inW:])
+		c.inW += n
+		if n > 0 || err == nil {
+			continue
+		}
+		if !isTimeout(err) {
+			c.leave()
+			break
+		}
+		// The deadline was left over from the wait for this request; clear it, unless stopWatch just set it.
+		c.nc.SetReadDeadline(time.Time{})
+	}
+	c.watchDone <- struct{}{}
+}
+
+// watchFull waits without reading: the buffer is full, so only the socket's state can tell that the client left.
+func (c *conn) watchFull() {
+	sc, ok := c.nc.(syscall.Conn)
+	if !ok {
+		if c.tls == nil {
+			return
+		}
+		if sc, ok = c.tls.NetConn().(syscall.Conn); !ok {
+			return
+		}
+	}
+	raw, err := sc.SyscallConn()
+	if err != nil {
+		return
+	}
+	tick := time.NewTicker(250 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		select {
+		case <-c.watchQuit:
+			// Give the token back to nobody: stopWatch sent exactly one and waits for watchDone only.
+			return
+		case <-tick.C:
+		}
+		if tcpClosing(raw) {
+			c.leave()
+			return
+		}
+	}
+}
+
+// tcpClosing reports whether the peer closed its side (CLOSE_WAIT) or the connection is dead.
+func tcpClosing(raw syscall.RawConn) (closing bool) {
+	raw.Control(func(fd uintptr) {
+		var state [1]byte // tcpi_state is the first byte of struct tcp_info; the kernel fills as much as we ask for
+		size := uint32(len(state))
+		_, _, errno := syscall.Syscall6(syscall.SYS_GETSOCKOPT, fd, syscall.IPPROTO_TCP, syscall.TCP_INFO,
+			uintptr(unsafe.Pointer(&state[0])), uintptr(unsafe.Pointer(&size)), 0)
+		const established, closeWait, closed, lastAck, closingState = 1, 8, 7, 9, 11
+		closing = errno == 0 && (state[0] == closeWait || state[0] == closed || state[0] == lastAck || state[0] == closingState)
+	})
+	return closing
+}
+
+// leave is called by the watcher or the pump when the client is gone.
+func (c *conn) leave() {
+	c.gone.Store(true)
+	if cancel := c.req.ctxCancel; cancel != nil {
+		cancel(ErrClientGone)
+	}
+	c.wake()
+}
