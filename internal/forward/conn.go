@@ -75,7 +75,7 @@ type conn struct {
 func newConn(s *Server, nc net.Conn, cfg *tls.Config) *conn {
 	c := &conn{srv: s, nc: nc}
 	if cfg != nil {
-		c.tls = tls.Server(nc, cfg)
+		c.tls = tls.Server(&h2Conn{Conn: nc, c: c, closed: make(chan struct{})}, cfg)
 		c.nc = c.tls
 	}
 	if a, ok := nc.RemoteAddr().(*net.TCPAddr); ok {
@@ -443,8 +443,7 @@ func (c *conn) readUp(b []byte) (int, error) {
 		if !isTimeout(err) {
 			return 0, err
 		}
-		c.clock = time.Now()
-		c.up.readEnd = time.Time{}
+		c.clock = time.Now() // readEnd is past now, so armRead renews or clears it
 		if err := c.interrupted(c.clock); err != nil {
 			return 0, err
 		}

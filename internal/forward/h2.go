@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log"
 	"net"
 	"net/http"
 	"net/netip"
@@ -16,62 +17,112 @@ import (
 	"time"
 
 	"golang.org/x/net/http/httpguts"
-	"golang.org/x/net/http2"
 )
 
-// HTTP/2 rides on golang.org/x/net/http2; the Handler, the timers and the Result are the same as for HTTP/1.1. A request
-// that came over HTTP/2 goes to the upstream over HTTP/2 (prior knowledge, or TLS).
+// HTTP/2 rides on net/http; the Handler, the timers and the Result are the same as for HTTP/1.1. A request that came over
+// HTTP/2 goes to the upstream over HTTP/2 (prior knowledge, or TLS).
 
 type h2Side struct {
-	server *http2.Server
-	base   *http.Server
-	srv    *Server
+	http  *http.Server
+	srv   *Server
+	conns chan net.Conn
+	once  sync.Once
+	stop  chan struct{}
 }
+
+// connKey is the context key under which a handler finds its connection.
+type connKey struct{}
 
 func (s *h2Side) init(srv *Server) {
 	s.srv = srv
-	s.server = &http2.Server{
-		MaxConcurrentStreams:         1000,
-		MaxUploadBufferPerConnection: 1 << 20,
-		MaxUploadBufferPerStream:     256 << 10,
-		IdleTimeout:                  srv.IdleTimeout,
+	s.conns = make(chan net.Conn)
+	s.stop = make(chan struct{})
+	protocols := new(http.Protocols)
+	protocols.SetHTTP2(true)
+	protocols.SetUnencryptedHTTP2(true)
+	s.http = &http.Server{
+		Handler:        http.HandlerFunc(s.exchange),
+		MaxHeaderBytes: srv.MaxHeaderBytes,
+		IdleTimeout:    srv.IdleTimeout,
+		Protocols:      protocols,
+		ErrorLog:       log.New(io.Discard, "", 0), // what it would say of a broken client, the Result says
+		HTTP2: &http.HTTP2Config{
+			MaxConcurrentStreams:          1000,
+			MaxReceiveBufferPerConnection: 1 << 20,
+			MaxReceiveBufferPerStream:     256 << 10,
+		},
+		BaseContext: func(net.Listener) context.Context { return srv.base },
+		ConnContext: func(ctx context.Context, nc net.Conn) context.Context {
+			if t, ok := nc.(*tls.Conn); ok {
+				nc = t.NetConn()
+			}
+			return context.WithValue(ctx, connKey{}, nc.(*h2Conn).c)
+		},
 	}
-	s.base = &http.Server{MaxHeaderBytes: srv.MaxHeaderBytes}
-	// The error is about the TLS configuration of base, which it does not use.
-	_ = http2.ConfigureServer(s.base, s.server)
 }
 
-// serve runs one HTTP/2 connection; read is what was already taken from it.
+// Accept, Close and Addr make h2Side the listener from which the http.Server gets its connections.
+func (s *h2Side) Accept() (net.Conn, error) {
+	select {
+	case nc := <-s.conns:
+		return nc, nil
+	case <-s.stop:
+		return nil, net.ErrClosed
+	}
+}
+
+func (s *h2Side) Close() error {
+	select {
+	case <-s.stop:
+	default:
+		close(s.stop)
+	}
+	return nil
+}
+
+func (s *h2Side) Addr() net.Addr { return &net.TCPAddr{} }
+
+// serve runs one HTTP/2 connection to its end; read is what was already taken from it.
 func (s *h2Side) serve(c *conn, read []byte) {
 	c.state.Store(connActive)
 	c.nc.SetDeadline(time.Time{})
+	var h *h2Conn
 	nc := c.nc
-	if len(read) > 0 {
-		nc = &prefixConn{Conn: c.nc, prefix: bytes.Clone(read)}
+	if c.tls != nil {
+		h = c.tls.NetConn().(*h2Conn)
+	} else {
+		h = &h2Conn{Conn: nc, c: c, prefix: bytes.Clone(read), closed: make(chan struct{})}
+		nc = h
 	}
 	c.in, c.out, c.rb = nil, nil, nil
-	s.server.ServeConn(nc, &http2.ServeConnOpts{
-		Context:    s.srv.base,
-		BaseConfig: s.base,
-		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			s.exchange(c, w, r)
-		}),
-	})
+	s.once.Do(func() { go s.http.Serve(s) })
+	select {
+	case s.conns <- nc:
+		<-h.closed
+	case <-s.stop:
+	}
 }
 
 // shutdown sends GOAWAY on every connection; streams in flight finish.
 func (s *h2Side) shutdown() {
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel()
-	_ = s.base.Shutdown(ctx) // runs the hook http2.ConfigureServer registered
+	go s.http.Shutdown(s.srv.base)
 }
 
-type prefixConn struct {
+// h2Conn is a connection handed to net/http: it gives back what was read ahead and tells when it was closed.
+type h2Conn struct {
 	net.Conn
+	c      *conn
 	prefix []byte
+	once   sync.Once
+	closed chan struct{}
 }
 
-func (c *prefixConn) Read(b []byte) (int, error) {
+func (c *h2Conn) Close() error {
+	c.once.Do(func() { close(c.closed) })
+	return c.Conn.Close()
+}
+
+func (c *h2Conn) Read(b []byte) (int, error) {
 	if len(c.prefix) > 0 {
 		n := copy(b, c.prefix)
 		c.prefix = c.prefix[n:]
@@ -83,25 +134,33 @@ func (c *prefixConn) Read(b []byte) (int, error) {
 // h2Upstream is the HTTP/2 side of an Upstream.
 type h2Upstream struct {
 	once sync.Once
-	rt   *http2.Transport
+	rt   *http.Transport
 }
 
-func (u *Upstream) h2Transport() *http2.Transport {
+func (u *Upstream) h2Transport() *http.Transport {
 	u.h2.once.Do(func() {
-		u.h2.rt = &http2.Transport{
-			AllowHTTP:          true,
+		protocols := new(http.Protocols)
+		protocols.SetHTTP2(true)
+		protocols.SetUnencryptedHTTP2(true)
+		u.h2.rt = &http.Transport{
+			Protocols:          protocols,
 			DisableCompression: true,
 			IdleConnTimeout:    u.options.IdleTimeout,
-			ReadIdleTimeout:    30 * time.Second,
+			MaxIdleConns:       u.options.MaxIdle,
 			TLSClientConfig:    u.options.TLS,
-			MaxReadFrameSize:   64 << 10,
+			DialContext:        u.dialH2,
+			HTTP2: &http.HTTP2Config{
+				MaxReadFrameSize:          64 << 10,
+				MaxReceiveBufferPerStream: 1 << 20,
+				SendPingTimeout:           30 * time.Second,
+			},
 		}
-		u.h2.rt.DialTLSContext = u.dialH2
 	})
 	return u.h2.rt
 }
 
 func (h *h2Upstream) close() {
+	h.once.Do(func() {})
 	if h.rt != nil {
 		h.rt.CloseIdleConnections()
 	}
@@ -180,7 +239,8 @@ func (x *h2Exchange) wrote(now time.Time) {
 	x.mu.Unlock()
 }
 
-func (s *h2Side) exchange(c *conn, w http.ResponseWriter, req *http.Request) {
+func (s *h2Side) exchange(w http.ResponseWriter, req *http.Request) {
+	c := req.Context().Value(connKey{}).(*conn)
 	r := &Request{Started: time.Now(), c: c}
 	ctx, cancel := context.WithCancelCause(req.Context())
 	x := &h2Exchange{req: req, remote: c.remote, local: c.nc.LocalAddr(), ctx: ctx, cancel: cancel, r: r}
@@ -416,8 +476,8 @@ func (b *countingBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// dialH2 opens a connection for the transport: plain for prior knowledge, or TLS with ALPN.
-func (u *Upstream) dialH2(ctx context.Context, _, _ string, _ *tls.Config) (net.Conn, error) {
+// dialH2 opens a connection for the transport, which adds TLS itself.
+func (u *Upstream) dialH2(ctx context.Context, _, _ string) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, u.options.DialTimeout)
 	defer cancel()
 	dial := u.options.Dial
@@ -428,15 +488,5 @@ func (u *Upstream) dialH2(ctx context.Context, _, _ string, _ *tls.Config) (net.
 	if err != nil {
 		return nil, &DialError{u.addr, err}
 	}
-	if u.options.TLS == nil {
-		return nc, nil
-	}
-	cfg := u.options.TLS.Clone()
-	cfg.NextProtos = []string{"h2"}
-	tc := tls.Client(nc, cfg)
-	if err := tc.HandshakeContext(ctx); err != nil {
-		nc.Close()
-		return nil, &DialError{u.addr, err}
-	}
-	return tc, nil
+	return nc, nil
 }

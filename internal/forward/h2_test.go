@@ -1,0 +1,153 @@
+package forward
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+)
+
+// h2cBackend serves h with prior-knowledge HTTP/2.
+func h2cBackend(t testing.TB, h http.HandlerFunc) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := new(http.Protocols)
+	p.SetUnencryptedHTTP2(true)
+	p.SetHTTP1(true)
+	s := &http.Server{Handler: h, Protocols: p}
+	go s.Serve(l)
+	t.Cleanup(func() { s.Close() })
+	return l.Addr().String()
+}
+
+func h2cClient(t testing.TB) *http.Client {
+	p := new(http.Protocols)
+	p.SetUnencryptedHTTP2(true)
+	tr := &http.Transport{Protocols: p, DisableCompression: true}
+	t.Cleanup(tr.CloseIdleConnections)
+	return &http.Client{Transport: tr, Timeout: 30 * time.Second}
+}
+
+func TestHTTP2PassesBodiesAndTrailers(t *testing.T) {
+	backend := h2cBackend(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.ProtoMajor != 2 {
+			t.Errorf("the upstream got %s", r.Proto)
+		}
+		body, _ := io.ReadAll(r.Body)
+		w.Header().Set("Trailer", "X-Sum")
+		w.Header().Set("X-Host", r.Host)
+		w.Header().Set("X-Edit", r.Header.Get("X-Edit")+r.Header.Get("X-Del"))
+		w.Write(body)
+		w.Header().Set("X-Sum", fmt.Sprint(len(body), r.Trailer.Get("X-In")))
+		w.Header().Set(http.TrailerPrefix+"X-Late", "yes")
+	})
+	addr, p := proxyTo(t, backend, func(s *Server, p *policy) {
+		inner := p.admit
+		p.done = make(chan Result, 1)
+		p.admit = func(r *Request) Verdict {
+			if r.Proto() != "HTTP/2.0" || r.Method() != "POST" || r.Path() != "/x" || r.Header("x-del") != "d" {
+				t.Errorf("Admit saw %s %s %s", r.Proto(), r.Method(), r.Path())
+			}
+			r.SetHeader("X-Edit", "e")
+			r.DelHeader("X-Del")
+			return inner(r)
+		}
+	})
+	body := bytes.Repeat([]byte("x"), 300000)
+	req, _ := http.NewRequest("POST", "http://"+addr+"/x?y", io.MultiReader(bytes.NewReader(body)))
+	req.Host = "example.test"
+	req.Header.Set("X-Del", "d")
+	req.Trailer = http.Header{"X-In": []string{"in"}}
+	resp, err := h2cClient(t).Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	got, err := io.ReadAll(resp.Body)
+	if err != nil || !bytes.Equal(got, body) {
+		t.Fatalf("%d bytes, %v", len(got), err)
+	}
+	if h := resp.Header; h.Get("X-Host") != "example.test" || h.Get("X-Edit") != "e" {
+		t.Errorf("header: %v", h)
+	}
+	if tr := resp.Trailer; tr.Get("X-Sum") != "300000in" || tr.Get("X-Late") != "yes" {
+		t.Errorf("trailer: %v", tr)
+	}
+	res := <-p.done
+	if res.Status != 200 || res.Cause != Completed || res.RequestBytes != 300000 || res.ResponseBytes != 300000 {
+		t.Errorf("result: %+v", res)
+	}
+}
+
+func TestHTTP2Deadlines(t *testing.T) {
+	backend := h2cBackend(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/late" {
+			io.WriteString(w, "begun")
+			w.(http.Flusher).Flush()
+		}
+		<-r.Context().Done()
+	})
+	addr, p := proxyTo(t, backend, func(s *Server, p *policy) {
+		inner := p.admit
+		p.done = make(chan Result, 1)
+		p.admit = func(r *Request) Verdict {
+			r.Timeouts.Total = 50 * time.Millisecond
+			return inner(r)
+		}
+	})
+	c := h2cClient(t)
+	resp, err := c.Get("http://" + addr + "/early")
+	if err != nil {
+		t.Fatal(err)
+	}
+	body, _ := io.ReadAll(resp.Body)
+	resp.Body.Close()
+	if resp.StatusCode != 504 || string(body) != "request timeout" {
+		t.Errorf("got %d %q", resp.StatusCode, body)
+	}
+	if res := <-p.done; res.Cause != TimedOut || res.Timer != TotalTimer {
+		t.Errorf("result: %+v", res)
+	}
+	resp, err = c.Get("http://" + addr + "/late")
+	if err != nil {
+		t.Fatal(err)
+	}
+	body, err = io.ReadAll(resp.Body)
+	resp.Body.Close()
+	if resp.StatusCode != 200 || string(body) != "begun" || err == nil {
+		t.Errorf("got %d %q %v; a response cut in the middle must look cut", resp.StatusCode, body, err)
+	}
+	<-p.done
+}
+
+func TestHTTP2ClientLeavesWhileHeld(t *testing.T) {
+	held := make(chan error, 1)
+	addr, _ := proxyTo(t, "127.0.0.1:1", func(s *Server, p *policy) {
+		p.admit = func(r *Request) Verdict {
+			held <- nil
+			<-r.Context().Done()
+			held <- context.Cause(r.Context())
+			return Verdict{Reply: Reply{Status: 503}}
+		}
+	})
+	ctx, cancel := context.WithCancel(context.Background())
+	req, _ := http.NewRequestWithContext(ctx, "GET", "http://"+addr, nil)
+	go func() {
+		<-held
+		cancel()
+	}()
+	if _, err := h2cClient(t).Do(req); err == nil || !strings.Contains(err.Error(), "canceled") {
+		t.Errorf("the client got %v", err)
+	}
+	if err := <-held; err == nil {
+		t.Error("Admit was not told")
+	}
+}
