@@ -15,12 +15,17 @@ const freshness = 2500 * time.Millisecond
 // stand in one path, and of more pods in trouble than this the first ones are reason enough.
 const maxReporters = 256
 
+// ScrapeReporter is the reporter of the scrape of all pods; no activator has an empty name.
+const ScrapeReporter = ""
+
 // Report is what one reporter, an activator or the scrape of all pods, says about its last period.
 type Report struct {
 	// Concurrency and RequestsPerSecond exclude what another reporter has counted already.
 	Concurrency, RequestsPerSecond float64
 	// Queued is how many requests wait in the reporter now.
 	Queued float64
+	// OnePod marks a report of a single pod, sent out of turn: the scrape of all pods counts it, too.
+	OnePod bool
 }
 
 // Series is the load of one revision over time. It has one owner and no lock.
@@ -50,6 +55,7 @@ func (p pair) miss(now time.Time) {
 type newest struct {
 	at                            time.Time
 	concurrency, requests, queued float64
+	onePod                        bool
 }
 
 // PanicWindow is the length of the panic window: a percentage of the stable one in whole seconds, at least one.
@@ -105,7 +111,7 @@ func (s *Series) note(now time.Time, reporter string, r Report) {
 			return
 		}
 	}
-	s.newest[reporter] = newest{now, r.Concurrency, r.RequestsPerSecond, r.Queued}
+	s.newest[reporter] = newest{now, r.Concurrency, r.RequestsPerSecond, r.Queued, r.OnePod}
 }
 
 func (s *Series) forget(now time.Time) {
@@ -141,14 +147,24 @@ func (s *Series) Observe(now time.Time, metric Metric, algorithm window.Algorith
 		o.Known, o.Missing = true, false
 	}
 	s.forget(now)
-	for _, n := range s.newest {
-		o.Queued += n.queued
+	// The scrape comes under the empty name; what single pods said since is part of it or news of it.
+	var scrape, single float64
+	for reporter, n := range s.newest {
+		load := n.concurrency
 		if metric == RequestsPerSecond {
-			o.Burst += n.requests
-		} else {
-			o.Burst += n.concurrency
+			load = n.requests
+		}
+		o.Queued += n.queued
+		switch {
+		case n.onePod:
+			single += load
+		case reporter == ScrapeReporter:
+			scrape = load
+		default:
+			o.Burst += load
 		}
 	}
+	o.Burst += math.Max(scrape, single)
 	return o
 }
 

@@ -1,0 +1,94 @@
+package act
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+
+	"ebb.dev/ebb/autoscaler/internal/loop"
+	"ebb.dev/ebb/autoscaler/internal/pods"
+)
+
+// deletionCost is read by the ReplicaSet controller: of ready pods, those with the lowest cost go first.
+const deletionCost = "controller.kubernetes.io/pod-deletion-cost"
+
+// Costs makes idle pods go before busy ones.
+type Costs struct {
+	Kube kubernetes.Interface
+	// Ready lists a revision's ready pods, Count counts all of them.
+	Ready func(loop.Key) []pods.Pod
+	Count func(loop.Key) loop.Counts
+	// InFlight asks pods how many requests they have; those that do not answer are left out.
+	InFlight func(loop.Key, []pods.Pod) map[string]float64
+	Now      func() time.Time
+}
+
+// Mark gives the pods that shall go, removed in number, a lower cost than all others have, by one patch each. Pods
+// that are not ready go first anyway and need no mark; and when all are equally busy nothing is marked.
+func (c *Costs) Mark(ctx context.Context, key loop.Key, removed int) error {
+	ready, counts := c.Ready(key), c.Count(key)
+	victims := removed - int(counts.NotReady-counts.Terminating)
+	if victims <= 0 || victims >= len(ready) {
+		return nil
+	}
+	chosen := choose(ready, c.InFlight(key, ready), victims)
+	if len(chosen) == 0 {
+		return nil
+	}
+	// The cost falls as time goes on, so that a pod marked for an earlier scale-down that was called
+	// off stays behind those marked now, and its mark need not be taken back.
+	cost := -int32(c.Now().Unix() - time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC).Unix())
+	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:"%d"}}}`, deletionCost, cost)
+	var failures []error
+	for _, pod := range chosen {
+		_, err := c.Kube.CoreV1().Pods(key.Namespace).Patch(ctx, pod, types.StrategicMergePatchType, patch, metav1.PatchOptions{})
+		if err != nil && !apierrors.IsNotFound(err) {
+			failures = append(failures, fmt.Errorf("patch deletion cost of pod %s/%s: %w", key.Namespace, pod, err))
+		}
+	}
+	return errors.Join(failures...)
+}
+
+// choose returns the least busy pods; of equally busy ones the youngest, as the ReplicaSet controller would. A pod
+// that does not tell counts as busy: it may be too busy to answer.
+func choose(ready []pods.Pod, inFlight map[string]float64, victims int) []string {
+	unknown := 0.0
+	for _, n := range inFlight {
+		unknown = max(unknown, n)
+	}
+	busy := func(p pods.Pod) float64 {
+		if n, ok := inFlight[p.Name]; ok {
+			return n
+		}
+		return unknown + 1
+	}
+	sorted := slices.Clone(ready)
+	slices.SortFunc(sorted, func(a, b pods.Pod) int {
+		switch x, y := busy(a), busy(b); {
+		case x < y:
+			return -1
+		case x > y:
+			return 1
+		}
+		if order := b.Started.Compare(a.Started); order != 0 {
+			return order
+		}
+		return strings.Compare(a.Name, b.Name)
+	})
+	if busy(sorted[0]) == busy(sorted[len(sorted)-1]) {
+		return nil
+	}
+	names := make([]string, 0, victims)
+	for _, p := range sorted[:victims] {
+		names = append(names, p.Name)
+	}
+	return names
+}

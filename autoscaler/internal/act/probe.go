@@ -1,0 +1,84 @@
+package act
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+
+	"ebb.dev/ebb/api/names"
+	"ebb.dev/ebb/autoscaler/internal/loop"
+	"ebb.dev/ebb/autoscaler/zero"
+	"ebb.dev/ebb/wire"
+)
+
+// probeTimeout bounds one probe; maxProbes how many are under way.
+const (
+	probeTimeout = time.Second
+	maxProbes    = 256
+)
+
+// Prober asks who answers at a revision's public Service: its pods, or already the activators.
+type Prober struct {
+	// Domain is the cluster's domain.
+	Domain string
+	// HTTP1 and H2C send to services of either protocol; each probe needs a connection of its own,
+	// because a kept one would lead to where the Service led earlier.
+	HTTP1, H2C http.RoundTripper
+	slots      chan struct{}
+}
+
+// NewProber returns a Prober for a cluster of the given domain.
+func NewProber(domain string) *Prober {
+	transport := func(h2c bool) *http.Transport {
+		t := &http.Transport{DisableKeepAlives: true, Protocols: new(http.Protocols)}
+		t.Protocols.SetHTTP1(!h2c)
+		t.Protocols.SetUnencryptedHTTP2(h2c)
+		return t
+	}
+	return &Prober{Domain: domain, HTTP1: transport(false), H2C: transport(true), slots: make(chan struct{}, maxProbes)}
+}
+
+// Probe implements loop.Prober.
+func (p *Prober) Probe(key loop.Key, h2c bool, done func(zero.Probe)) {
+	select {
+	case p.slots <- struct{}{}:
+	default:
+		done(zero.ProbedOther) // it is asked again
+		return
+	}
+	go func() {
+		defer func() { <-p.slots }()
+		ctx, cancel := context.WithTimeout(context.Background(), probeTimeout)
+		defer cancel()
+		if p.activator(ctx, key, h2c) {
+			done(zero.ProbedActivator)
+		} else {
+			done(zero.ProbedOther)
+		}
+	}()
+}
+
+func (p *Prober) activator(ctx context.Context, key loop.Key, h2c bool) bool {
+	port, transport := 80, p.HTTP1
+	if h2c {
+		port, transport = 81, p.H2C
+	}
+	// The trailing dot keeps the resolver from trying its search list first.
+	url := fmt.Sprintf("http://%s.%s.svc.%s.:%d%s", names.PublicService(key.Name), key.Namespace, p.Domain, port, wire.PathHealth)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return false
+	}
+	request.Host = fmt.Sprintf("%s.%s.svc.%s", names.PublicService(key.Name), key.Namespace, p.Domain)
+	request.Header.Set(wire.HeaderNetworkProbe, wire.ProbeActivator)
+	request.Header.Set("User-Agent", wire.AgentAutoscalerProbe)
+	response, err := transport.RoundTrip(request)
+	if err != nil {
+		return false
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(response.Body, 64))
+	return err == nil && response.StatusCode == http.StatusOK && string(body) == wire.ProbeActivator
+}

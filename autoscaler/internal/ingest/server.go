@@ -1,0 +1,210 @@
+// Package ingest brings the load in: what activators and pods report, and what pods answer when asked.
+//
+// Owns: the endpoint for stats and the connections to the pods' stat ports.
+// Reads: stats, after it has proved who sends them. Writes: samples to the loop; samples of revisions that
+// another replica decides, to that replica.
+// Never: passes on a figure that is no load, or a report of a revision that its sender does not speak for.
+package ingest
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"math"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"ebb.dev/ebb/autoscaler/decide"
+	"ebb.dev/ebb/autoscaler/internal/loop"
+	"ebb.dev/ebb/wire"
+)
+
+// headerForwarded marks stats that come from another replica; they are not forwarded again, or two
+// replicas that disagree on who decides would send them to and fro.
+const headerForwarded = "Ebb-Forwarded"
+
+// largestLoad is more than any reporter can have; what claims more is refused as made up.
+const largestLoad = 1e7
+
+// forwardTimeout bounds the way to another replica.
+const forwardTimeout = 500 * time.Millisecond
+
+// Reporter takes samples in.
+type Reporter interface {
+	Report([]loop.Sample) error
+}
+
+// Owners knows which replica decides for a revision.
+type Owners interface {
+	Owns(loop.Key) bool
+	// Owner returns an IP, "" when nobody decides for the revision at the moment.
+	Owner(loop.Key) string
+}
+
+// Server answers POSTs to wire.PathStats.
+type Server struct {
+	// Key is the key of all tokens as it is now.
+	Key      func() []byte
+	Reporter Reporter
+	Owners   Owners
+	Clock    func() time.Time
+	// Client forwards; nil stands for one with forwardTimeout.
+	Client *http.Client
+
+	// Refused counts what was turned away here, by reason.
+	Refused struct{ Unauthorized, Malformed, Insane, Forged, NoOwner, Busy atomic.Int64 }
+	// Accepted counts stats handed to the loop, Forwarded those handed to another replica.
+	Accepted, Forwarded atomic.Int64
+}
+
+// ServeHTTP answers 204 when all stats were taken, 401 without a valid token, 400 on a body that is none, 413 on
+// one too long, and 503 when some could not be taken now: the sender is to try again.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.Method != http.MethodPost {
+		w.Header().Set("Allow", http.MethodPost)
+		http.Error(w, "stats are POSTed", http.StatusMethodNotAllowed)
+		return
+	}
+	arrived := s.Clock()
+	token := wire.BearerToken(r.Header.Get("Authorization"))
+	key := s.Key()
+	forwarded := r.Header.Get(headerForwarded) != ""
+	trusted := wire.ValidToken(key, "", wire.ActivatorSubject, token)
+	if token == "" || len(key) == 0 {
+		s.Refused.Unauthorized.Add(1)
+		http.Error(w, "no valid token", http.StatusUnauthorized)
+		return
+	}
+	var body bytes.Buffer
+	if r.ContentLength > 0 && r.ContentLength <= wire.MaxStatsBytes {
+		body.Grow(int(r.ContentLength) + bytes.MinRead)
+	}
+	if _, err := body.ReadFrom(http.MaxBytesReader(w, r.Body, wire.MaxStatsBytes)); err != nil {
+		s.Refused.Malformed.Add(1)
+		http.Error(w, fmt.Sprintf("read stats: %v", err), http.StatusRequestEntityTooLarge)
+		return
+	}
+	messages, err := wire.DecodeStats(body.Bytes())
+	if err != nil {
+		s.Refused.Malformed.Add(1)
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	if !trusted {
+		// A pod speaks for one revision, so its token is checked once.
+		for i, m := range messages {
+			if i > 0 && m.Namespace == messages[0].Namespace && m.Revision == messages[0].Revision {
+				continue
+			}
+			if !wire.ValidToken(key, m.Namespace, m.Revision, token) {
+				s.Refused.Forged.Add(1)
+				http.Error(w, "the token is not for this revision", http.StatusUnauthorized)
+				return
+			}
+		}
+	}
+	if err := s.take(r.Context(), messages, !trusted, forwarded, arrived, token); err != nil {
+		http.Error(w, err.Error(), http.StatusServiceUnavailable)
+		return
+	}
+	w.WriteHeader(http.StatusNoContent)
+}
+
+func (s *Server) take(ctx context.Context, messages []wire.StatMessage, onePod, forwarded bool, arrived time.Time, token string) error {
+	own := make([]loop.Sample, 0, len(messages))
+	var others map[string][]wire.StatMessage
+	var lost int
+	for i := range messages {
+		m := &messages[i]
+		if !sane(m.Stat) || m.Stat.PodName == "" {
+			s.Refused.Insane.Add(1)
+			continue
+		}
+		key := loop.Key{Namespace: m.Namespace, Name: m.Revision}
+		if s.Owners == nil || s.Owners.Owns(key) {
+			own = append(own, Sample(key, m.Stat, onePod, arrived))
+			continue
+		}
+		owner := s.Owners.Owner(key)
+		if owner == "" || forwarded {
+			// Nobody decides for it now, or the sender and this replica disagree on who does.
+			s.Refused.NoOwner.Add(1)
+			lost++
+			continue
+		}
+		if others == nil {
+			others = map[string][]wire.StatMessage{}
+		}
+		others[owner] = append(others[owner], *m)
+	}
+	s.Accepted.Add(int64(len(own)))
+	if len(own) > 0 {
+		if err := s.Reporter.Report(own); err != nil {
+			s.Refused.Busy.Add(1)
+			return err
+		}
+	}
+	for owner, theirs := range others {
+		if err := s.forward(ctx, owner, theirs, token); err != nil {
+			return err
+		}
+		s.Forwarded.Add(int64(len(theirs)))
+	}
+	if lost > 0 {
+		return fmt.Errorf("nobody decides for %d of the revisions at the moment", lost)
+	}
+	return nil
+}
+
+// Sample turns a stat into what the loop takes: without the load that another reporter has counted.
+func Sample(key loop.Key, stat wire.Stat, onePod bool, arrived time.Time) loop.Sample {
+	return loop.Sample{Key: key, Reporter: stat.PodName, Timestamp: stat.Timestamp, Arrived: arrived,
+		Completed: stat.Completed, BusySeconds: stat.BusySeconds,
+		Report: decide.Report{
+			Concurrency:       math.Max(0, stat.AverageConcurrent-stat.AverageProxiedConcurrent),
+			RequestsPerSecond: math.Max(0, stat.Requests-stat.ProxiedRequests),
+			Queued:            stat.Queued,
+			OnePod:            onePod,
+		}}
+}
+
+// sane reports that every figure of a stat can be a load: neither NaN nor infinite, negative or absurd.
+func sane(s wire.Stat) bool {
+	for _, f := range [...]float64{s.AverageConcurrent, s.AverageProxiedConcurrent, s.Requests, s.ProxiedRequests, s.Queued, s.Completed, s.BusySeconds} {
+		if !(f >= 0 && f <= largestLoad) {
+			return false
+		}
+	}
+	return true
+}
+
+func (s *Server) forward(ctx context.Context, owner string, messages []wire.StatMessage, token string) error {
+	ctx, cancel := context.WithTimeout(ctx, forwardTimeout)
+	defer cancel()
+	url := "http://" + net.JoinHostPort(owner, strconv.Itoa(wire.PortStats)) + wire.PathStats
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(wire.EncodeStats(messages)))
+	if err != nil {
+		return fmt.Errorf("forward stats to %s: %w", owner, err)
+	}
+	request.Header.Set("Authorization", wire.Bearer(token)) // whoever reported speaks for itself there, too
+	request.Header.Set(headerForwarded, "1")
+	client := s.Client
+	if client == nil {
+		client = http.DefaultClient
+	}
+	response, err := client.Do(request)
+	if err != nil {
+		return fmt.Errorf("forward stats to %s: %w", owner, err)
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusNoContent {
+		text, _ := io.ReadAll(io.LimitReader(response.Body, 200))
+		return fmt.Errorf("forward stats to %s: it answered %s: %s", owner, response.Status, strings.TrimSpace(string(text)))
+	}
+	return nil
+}

@@ -1,0 +1,198 @@
+// Package lead shares the revisions out among the replicas of the autoscaler.
+//
+// Owns: one lease per bucket; a revision belongs to a bucket by consistent hashing of its name.
+// Reads: the leases, and whether the pod that holds one still exists.
+// Writes: the leases. Never: decides anything about a revision.
+package lead
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/leaderelection"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
+	"knative.dev/pkg/hash"
+)
+
+// Config is config-leader-election, and who this process is.
+type Config struct {
+	Namespace string
+	// Pod and IP name this process; together they are its identity in a lease.
+	Pod, IP                                   string
+	Buckets                                   int
+	LeaseDuration, RenewDeadline, RetryPeriod time.Duration
+}
+
+// longestRetry bounds the time between two attempts to take a free lease, whatever is configured: a
+// bucket without an owner is a set of services that do not wake up.
+const longestRetry = 2 * time.Second
+
+// Election is this process's part in sharing out the buckets.
+type Election struct {
+	config  Config
+	client  kubernetes.Interface
+	log     *slog.Logger
+	changed func()
+	set     *hash.BucketSet
+	names   []string
+
+	mutex  sync.RWMutex
+	holder map[string]string // bucket -> identity, "" when nobody holds it
+}
+
+// BucketName is the name of the lease of bucket i of n.
+func BucketName(i, n int) string { return fmt.Sprintf("autoscaler-bucket-%02d-of-%02d", i, n) }
+
+// New returns an Election; Run takes part in it. changed is called when a bucket got another owner.
+func New(c Config, client kubernetes.Interface, log *slog.Logger, changed func()) *Election {
+	e := &Election{config: c, client: client, log: log, changed: changed, holder: map[string]string{}}
+	all := sets.New[string]()
+	for i := range c.Buckets {
+		e.names = append(e.names, BucketName(i, c.Buckets))
+		all.Insert(e.names[i])
+	}
+	e.set = hash.NewBucketSet(all)
+	return e
+}
+
+func (e *Election) identity() string { return e.config.Pod + "_" + e.config.IP }
+
+// Owns reports whether this process decides for a revision.
+func (e *Election) Owns(key types.NamespacedName) bool {
+	e.mutex.RLock()
+	defer e.mutex.RUnlock()
+	return e.holder[e.set.Owner(key.String())] == e.identity()
+}
+
+// Owner returns the IP of the process that decides for a revision, "" when nobody does at the moment.
+func (e *Election) Owner(key types.NamespacedName) string {
+	e.mutex.RLock()
+	defer e.mutex.RUnlock()
+	_, ip, _ := strings.Cut(e.holder[e.set.Owner(key.String())], "_")
+	return ip
+}
+
+// Run takes part in the election of every bucket until ctx is done, and then gives its leases up.
+func (e *Election) Run(ctx context.Context) error {
+	var all sync.WaitGroup
+	for _, name := range e.names {
+		elector, err := e.elector(name)
+		if err != nil {
+			return err
+		}
+		all.Go(func() {
+			// RunOrDie returns when the lease is lost; then it is tried for anew.
+			for ctx.Err() == nil {
+				elector.Run(ctx)
+			}
+		})
+	}
+	all.Go(func() { e.freeOrphans(ctx) })
+	all.Wait()
+	return nil
+}
+
+func (e *Election) elector(name string) (*leaderelection.LeaderElector, error) {
+	lock := &resourcelock.LeaseLock{
+		LeaseMeta:  metav1.ObjectMeta{Namespace: e.config.Namespace, Name: name},
+		Client:     e.client.CoordinationV1(),
+		LockConfig: resourcelock.ResourceLockConfig{Identity: e.identity()},
+	}
+	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
+		Lock: lock, Name: name, ReleaseOnCancel: true,
+		LeaseDuration: e.config.LeaseDuration,
+		RenewDeadline: e.config.RenewDeadline,
+		RetryPeriod:   min(e.config.RetryPeriod, longestRetry),
+		Callbacks: leaderelection.LeaderCallbacks{
+			OnStartedLeading: func(context.Context) { e.set1(name, e.identity()) },
+			OnStoppedLeading: func() { e.lose(name) },
+			OnNewLeader:      func(identity string) { e.set1(name, identity) },
+		},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("prepare election of %s: %w", name, err)
+	}
+	return elector, nil
+}
+
+func (e *Election) set1(name, identity string) {
+	e.mutex.Lock()
+	same := e.holder[name] == identity
+	e.holder[name] = identity
+	e.mutex.Unlock()
+	if !same {
+		e.log.Info("bucket has an owner", "bucket", name, "owner", identity, "self", identity == e.identity())
+		e.changed()
+	}
+}
+
+func (e *Election) lose(name string) {
+	e.mutex.Lock()
+	own := e.holder[name] == e.identity()
+	if own {
+		e.holder[name] = ""
+	}
+	e.mutex.Unlock()
+	if own {
+		e.log.Warn("bucket was given up", "bucket", name)
+		e.changed()
+	}
+}
+
+// freeOrphans clears the lease of a pod that no longer exists, so that its buckets need not wait for
+// the lease to run out. A pod that exists keeps its lease, whatever its state: it may still write.
+func (e *Election) freeOrphans(ctx context.Context) {
+	ticker := time.NewTicker(longestRetry / 2)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		for _, name := range e.names {
+			e.mutex.RLock()
+			holder := e.holder[name]
+			e.mutex.RUnlock()
+			pod, _, _ := strings.Cut(holder, "_")
+			if pod == "" || holder == e.identity() {
+				continue
+			}
+			_, err := e.client.CoreV1().Pods(e.config.Namespace).Get(ctx, pod, metav1.GetOptions{})
+			if !apierrors.IsNotFound(err) {
+				continue
+			}
+			if err := e.free(ctx, name, holder); err != nil {
+				e.log.Warn("the lease of a pod that is gone stays until it runs out", "bucket", name, "owner", holder, "error", err)
+			}
+		}
+	}
+}
+
+func (e *Election) free(ctx context.Context, name, holder string) error {
+	leases := e.client.CoordinationV1().Leases(e.config.Namespace)
+	lease, err := leases.Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return fmt.Errorf("get lease %s/%s: %w", e.config.Namespace, name, err)
+	}
+	if lease.Spec.HolderIdentity == nil || *lease.Spec.HolderIdentity != holder {
+		return nil
+	}
+	nobody := ""
+	lease.Spec.HolderIdentity = &nobody
+	// The resource version read above makes this fail if anybody renewed in between.
+	if _, err := leases.Update(ctx, lease, metav1.UpdateOptions{}); err != nil {
+		return fmt.Errorf("update lease %s/%s: %w", e.config.Namespace, name, err)
+	}
+	e.log.Info("freed the bucket of a pod that is gone", "bucket", name, "owner", holder)
+	return nil
+}

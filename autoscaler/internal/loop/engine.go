@@ -1,0 +1,168 @@
+package loop
+
+import (
+	"context"
+	"errors"
+	"hash/maphash"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// ErrBusy says that a shard's inbox is full; the sender is to try again.
+var ErrBusy = errors.New("the autoscaler's inbox is full")
+
+// inboxLength bounds the batches that wait for a shard.
+const inboxLength = 4096
+
+// Options are what an Engine works with.
+type Options struct {
+	Shards  int
+	Source  Source
+	Pods    Pods
+	Actor   Actor
+	Scraper Scraper
+	Prober  Prober
+	Budget  *Budget
+	Log     *slog.Logger
+	// Clock is monotonic; nil stands for Monotonic().
+	Clock func() time.Time
+	// Observe, if set, is told the time from a sample's arrival to the decision that counts it.
+	Observe func(time.Duration)
+}
+
+// Monotonic returns a clock that begins at the present wall time and is not moved by later settings of it.
+func Monotonic() func() time.Time {
+	began := time.Now()
+	return func() time.Time { return began.Add(time.Since(began)) }
+}
+
+// Engine runs the revisions. Its methods may be called from any goroutine and do not block.
+type Engine struct {
+	options Options
+	seed    maphash.Seed
+	shards  []*shard
+	refused [len(refusals)]atomic.Int64
+}
+
+var refusals = [...]Refusal{Invalid, Late, Duplicate, UnknownKey, Crowded}
+
+// New returns an Engine; Run makes it work.
+func New(o Options) *Engine {
+	if o.Clock == nil {
+		o.Clock = Monotonic()
+	}
+	e := &Engine{options: o, seed: maphash.MakeSeed()}
+	for range max(o.Shards, 1) {
+		e.shards = append(e.shards, newShard(e))
+	}
+	return e
+}
+
+// Run works until ctx is done.
+func (e *Engine) Run(ctx context.Context) error {
+	var all sync.WaitGroup
+	for _, s := range e.shards {
+		all.Go(func() { s.run(ctx) })
+	}
+	all.Wait()
+	return nil
+}
+
+func (e *Engine) shard(key Key) *shard {
+	if len(e.shards) == 1 {
+		return e.shards[0]
+	}
+	return e.shards[maphash.Comparable(e.seed, key)%uint64(len(e.shards))]
+}
+
+// Report hands samples in. It returns ErrBusy, and has taken only some of them, when an inbox is full.
+func (e *Engine) Report(samples []Sample) error {
+	if len(e.shards) == 1 {
+		return e.shards[0].put(event{samples: samples})
+	}
+	batches := make([][]Sample, len(e.shards))
+	for _, s := range samples {
+		i := maphash.Comparable(e.seed, s.Key) % uint64(len(e.shards))
+		batches[i] = append(batches[i], s)
+	}
+	var err error
+	for i, batch := range batches {
+		if len(batch) > 0 {
+			err = errors.Join(err, e.shards[i].put(event{samples: batch}))
+		}
+	}
+	if err != nil {
+		return ErrBusy
+	}
+	return nil
+}
+
+// Changed says that a PodAutoscaler, its ownership, the settings it is resolved with, or its pods changed.
+func (e *Engine) Changed(key Key) { e.shard(key).touch(key) }
+
+// Refused returns how many samples did not count, by reason.
+func (e *Engine) Refused() map[Refusal]int64 {
+	counts := make(map[Refusal]int64, len(refusals))
+	for i, r := range refusals {
+		counts[r] = e.refused[i].Load()
+	}
+	return counts
+}
+
+func (e *Engine) refuse(r Refusal) {
+	for i, one := range refusals {
+		if one == r {
+			e.refused[i].Add(1)
+		}
+	}
+}
+
+// History returns the last decisions of a revision, oldest first, or false if this process does not decide it.
+func (e *Engine) History(key Key) ([]Entry, bool) {
+	s := e.shard(key)
+	s.mutex.Lock()
+	r := s.index[key]
+	s.mutex.Unlock()
+	if r == nil {
+		return nil, false
+	}
+	r.view.mutex.Lock()
+	defer r.view.mutex.Unlock()
+	return r.view.history.list(), true
+}
+
+// View is one revision as seen from outside.
+type View struct {
+	Key    Key
+	Spec   *Spec
+	Status Status
+	Counts Counts
+	// Last is the newest run of decisions; Times is 0 before there was one.
+	Last Entry
+}
+
+// Each calls visit with every revision.
+func (e *Engine) Each(visit func(View)) {
+	for _, s := range e.shards {
+		s.mutex.Lock()
+		all := make([]*revision, 0, len(s.index))
+		specs := make([]*Spec, 0, len(s.index))
+		for _, r := range s.index {
+			all = append(all, r)
+			specs = append(specs, r.spec)
+		}
+		s.mutex.Unlock()
+		for i, r := range all {
+			v := View{Key: r.key, Spec: specs[i]}
+			r.view.mutex.Lock()
+			v.Status, v.Counts = r.view.status, r.view.counts
+			if last := r.view.history.last(); last != nil {
+				v.Last = *last
+			}
+			r.view.mutex.Unlock()
+			visit(v)
+		}
+	}
+}

@@ -1,0 +1,288 @@
+package loop
+
+import (
+	"sync"
+	"time"
+
+	"ebb.dev/ebb/autoscaler/decide"
+	"ebb.dev/ebb/autoscaler/zero"
+)
+
+// Periods of a revision's own clock.
+const (
+	TickPeriod   = 2 * time.Second
+	ScrapePeriod = time.Second
+	// sleepPeriod is the tick of a revision that is at zero, where only news can change anything.
+	sleepPeriod = 30 * time.Second
+	// settle is how long the number of pods may differ from what was written before it is looked into.
+	settle = 10 * time.Second
+	// regular is the least time between two reports of a reporter that both enter the windows: what
+	// comes sooner was sent out of turn, and the next regular report counts it again.
+	regular = 600 * time.Millisecond
+	// silent is how long a reporter must have been silent for its first report with waiting
+	// requests to count as one sent out of turn.
+	silent = 1500 * time.Millisecond
+	// clockJump is how far back a reporter's timestamps may go before they mean that its clock was set.
+	clockJump = time.Minute
+	// maxReporters bounds what is remembered of reporters.
+	maxReporters = 512
+	// budgetRetry is how soon a scale-up that its service's budget cut short goes on.
+	budgetRetry = time.Second
+)
+
+// Refusal says why a sample did not count.
+type Refusal string
+
+// The refusals of a sample that was well-formed.
+const (
+	Accepted   Refusal = ""
+	Invalid    Refusal = "invalid"
+	Late       Refusal = "late"
+	Duplicate  Refusal = "duplicate"
+	UnknownKey Refusal = "unknown-revision"
+	Crowded    Refusal = "too-many-reporters"
+)
+
+type reporter struct {
+	seen, added time.Time
+	timestamp   int64
+	report      decide.Report
+}
+
+// revision is the state of one revision; only its shard touches it, except for view.
+type revision struct {
+	key    Key
+	spec   *Spec
+	series *decide.Series
+	decide decide.State
+	zero   zero.State
+	counts Counts
+
+	reporters map[string]reporter
+
+	probe   zero.Probe
+	probing bool
+	// probeAfter is when the next probe may be sent.
+	probeAfter time.Time
+	scraping   bool
+	// epoch grows with each change of Active, so that a probe sent before it is not taken for an answer after.
+	epoch int
+
+	// written is what the scale target was told last, -1 when not known.
+	written int32
+	// unsettled is since when the number of pods has differed from written.
+	unsettled time.Time
+	sent      Status
+	everSent  bool
+
+	tickAt, scrapeAt, stepAt time.Time
+	heapIndex                int
+
+	view view
+}
+
+// view is what readers outside the shard may see.
+type view struct {
+	mutex   sync.Mutex
+	history history
+	status  Status
+	counts  Counts
+}
+
+func adopt(key Key, spec *Spec, counts Counts, now time.Time) *revision {
+	r := &revision{key: key, spec: spec, counts: counts, written: -1, heapIndex: -1,
+		series:    decide.NewSeries(spec.Decide.StableWindow, spec.PanicWindow),
+		reporters: map[string]reporter{}}
+	found := decide.NoDecision
+	if spec.Found.Zero.Initialized {
+		found = max(spec.Found.Desired, counts.Running())
+	}
+	if spec.Found.Desired == counts.Running() {
+		r.written = spec.Found.Desired
+	}
+	r.decide = decide.Start(spec.Decide, counts.Ready, found, now)
+	r.zero = spec.Found.Zero
+	if r.zero.ActiveSince.IsZero() {
+		r.zero.ActiveSince = now
+	}
+	if r.zero.Proxied {
+		r.zero.LastShort = now
+	}
+	r.tickAt, r.scrapeAt = now, now
+	return r
+}
+
+func (r *revision) update(spec *Spec) {
+	r.series.Resize(spec.Decide.StableWindow, spec.PanicWindow)
+	r.spec = spec
+}
+
+// record takes one sample in.
+func (r *revision) record(s Sample, now time.Time) Refusal {
+	known, seen := r.reporters[s.Reporter]
+	if !seen && len(r.reporters) >= maxReporters {
+		for name, one := range r.reporters {
+			if now.Sub(one.seen) > clockJump {
+				delete(r.reporters, name)
+			}
+		}
+		if len(r.reporters) >= maxReporters {
+			return Crowded
+		}
+	}
+	if s.Timestamp != 0 && known.timestamp != 0 {
+		back := known.timestamp - s.Timestamp
+		switch {
+		case back == 0 && known.report == s.Report:
+			return Duplicate
+		case back > 0 && back < clockJump.Milliseconds():
+			return Late
+		}
+	}
+	// A single pod's report is never regular: the scrape of all pods counts the same requests.
+	outOfTurn := s.Report.OnePod || now.Sub(known.added) < regular || s.Report.Queued > 0 && now.Sub(known.seen) > silent
+	var accepted bool
+	if outOfTurn {
+		accepted = r.series.Press(now, s.Reporter, s.Report)
+	} else {
+		accepted = r.series.Add(now, s.Reporter, s.Report)
+	}
+	if !accepted {
+		return Invalid
+	}
+	known.seen, known.report = now, s.Report
+	if !outOfTurn {
+		known.added = now
+	}
+	if s.Timestamp != 0 {
+		known.timestamp = s.Timestamp
+	}
+	r.reporters[s.Reporter] = known
+	return Accepted
+}
+
+// scraped takes the outcome of a scrape in.
+func (r *revision) scraped(s Scrape, now time.Time) {
+	r.scraping = false
+	if s.Failed || !r.series.Add(now, decide.ScrapeReporter, s.Report) {
+		r.series.Miss(now)
+		return
+	}
+	r.series.Scraped()
+}
+
+// decideNow makes a decision and returns the order that follows from it, if anything is to be done.
+func (r *revision) decideNow(now time.Time, between bool, budget *Budget) (Order, bool) {
+	o := r.series.Observe(now, r.spec.Decide.Metric, r.spec.Algorithm, r.counts.Ready, r.spec.Scraped)
+	o.BetweenTicks = between
+	var d decide.Decision
+	d, r.decide = decide.Decide(r.spec.Decide, r.decide, o, now)
+	excess := d.ExcessBurst
+	if d.Desired == decide.NoDecision {
+		excess = decide.InitialExcessBurst(r.spec.Decide, r.spec.Zero.Initial)
+	}
+	before := r.zero
+	var step zero.Step
+	step, r.zero = zero.Decide(r.spec.Zero, r.zero, zero.Input{Desired: d.Desired, ExcessBurst: excess, Ready: r.counts.Ready, Probe: r.probe}, now)
+	if before.Active != r.zero.Active {
+		r.epoch++
+	}
+	if step.Want > 0 || before.Active != r.zero.Active {
+		r.probe = zero.NotProbed
+	}
+	r.stepAt = time.Time{}
+	if step.After > 0 {
+		r.stepAt = now.Add(step.After)
+	}
+
+	order := Order{Key: r.key, UID: r.spec.UID, Target: r.spec.Target, Decision: d, Step: step, Counts: r.counts, From: r.written, Since: now}
+	if step.Apply && step.Replicas != r.written {
+		order.Scale, order.Replicas = true, r.afford(step.Replicas, budget, now)
+		order.Urgent = r.counts.Ready == 0 && order.Replicas > 0
+		if order.Replicas != step.Replicas {
+			r.stepAt = now.Add(budgetRetry)
+		}
+		if order.Replicas == r.written {
+			order.Scale = false
+		} else {
+			r.written, r.unsettled = order.Replicas, time.Time{}
+		}
+	}
+	if !order.Scale {
+		order.Verify = r.drifted(now)
+		order.Replicas = r.written
+	}
+	order.Status = r.status(step)
+	r.view.mutex.Lock()
+	r.view.history.add(d, step)
+	r.view.status, r.view.counts = order.Status, r.counts
+	r.view.mutex.Unlock()
+	if !order.Scale && !order.Verify && r.everSent && order.Status == r.sent {
+		return order, false
+	}
+	r.sent, r.everSent = order.Status, true
+	return order, true
+}
+
+// afford cuts a scale-up down to what the service's budget has left; the first pod is always granted.
+func (r *revision) afford(replicas int32, budget *Budget, now time.Time) int32 {
+	from := max(r.written, r.counts.Running(), 0)
+	if replicas <= from || budget == nil {
+		return replicas
+	}
+	service := r.spec.Service
+	if service == "" {
+		service = r.key.Name
+	}
+	granted := budget.Grant(Key{Namespace: r.key.Namespace, Name: service}, replicas-from, now)
+	if from+granted == 0 {
+		granted = 1
+	}
+	return from + granted
+}
+
+// drifted reports, once per settle time, that the number of pods has not fitted what was written for
+// that long: somebody else may have written the scale, or made the target anew.
+func (r *revision) drifted(now time.Time) bool {
+	switch {
+	case r.written < 0 || r.counts.Running() == r.written:
+		r.unsettled = time.Time{}
+	case r.unsettled.IsZero():
+		r.unsettled = now
+	case now.Sub(r.unsettled) >= settle:
+		r.unsettled = now
+		return true
+	}
+	return false
+}
+
+func (r *revision) status(step zero.Step) Status {
+	s := Status{Generation: r.spec.Generation, Active: r.zero.Active, ActiveReason: r.zero.ActiveReason,
+		Initialized: r.zero.Initialized, Populated: r.counts.Ready > 0, Desired: step.Want, Actual: r.counts.Ready,
+		Proxied: r.zero.Proxied, Activators: decide.Activators(r.spec.Decide, r.counts.Ready)}
+	if s.Desired == zero.Unknown {
+		// What is known is not forgotten because this process does not know it.
+		s.Desired = r.spec.Found.Desired
+		if r.everSent {
+			s.Desired = r.sent.Desired
+		}
+	}
+	return s
+}
+
+// asleep reports that only news, not time, can change anything: no pods, none wanted, nobody reports.
+func (r *revision) asleep(now time.Time) bool {
+	return r.written == 0 && r.counts == (Counts{}) && r.zero.Active == zero.No && r.decide.Desired <= 0 && r.series.Quiet(now)
+}
+
+// due is when the revision's clock rings next.
+func (r *revision) due() time.Time {
+	next := r.tickAt
+	if !r.stepAt.IsZero() && r.stepAt.Before(next) {
+		next = r.stepAt
+	}
+	if !r.scrapeAt.IsZero() && r.scrapeAt.Before(next) {
+		next = r.scrapeAt
+	}
+	return next
+}

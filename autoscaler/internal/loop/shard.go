@@ -1,0 +1,294 @@
+package loop
+
+import (
+	"container/heap"
+	"context"
+	"hash/maphash"
+	"sync"
+	"time"
+
+	"ebb.dev/ebb/autoscaler/zero"
+)
+
+// event is one piece of news for a shard; exactly one field is set.
+type event struct {
+	samples []Sample
+	scrape  *scrapeDone
+	probe   *probeDone
+}
+
+type scrapeDone struct {
+	revision *revision
+	result   Scrape
+}
+
+type probeDone struct {
+	revision *revision
+	epoch    int
+	answer   zero.Probe
+}
+
+type shard struct {
+	engine *Engine
+	inbox  chan event
+
+	// dirty holds the keys whose PodAutoscaler or pods changed; it grows with the number of
+	// revisions at most, so that an informer's callback never waits.
+	dirtyMutex sync.Mutex
+	dirty      map[Key]struct{}
+	news       chan struct{}
+
+	// index is changed by the shard's goroutine alone, under mutex; others read it under mutex.
+	mutex sync.Mutex
+	index map[Key]*revision
+
+	clock dueHeap
+	// stopped is closed when nobody reads the inbox any more.
+	stopped chan struct{}
+}
+
+func newShard(e *Engine) *shard {
+	return &shard{engine: e, inbox: make(chan event, inboxLength), dirty: map[Key]struct{}{},
+		news: make(chan struct{}, 1), index: map[Key]*revision{}, stopped: make(chan struct{})}
+}
+
+func (s *shard) put(e event) error {
+	select {
+	case s.inbox <- e:
+		return nil
+	default:
+		return ErrBusy
+	}
+}
+
+// answer brings the outcome of something the shard asked for; unlike put it waits for room.
+func (s *shard) answer(e event) {
+	select {
+	case s.inbox <- e:
+	case <-s.stopped:
+	}
+}
+
+func (s *shard) touch(key Key) {
+	s.dirtyMutex.Lock()
+	s.dirty[key] = struct{}{}
+	s.dirtyMutex.Unlock()
+	select {
+	case s.news <- struct{}{}:
+	default:
+	}
+}
+
+func (s *shard) run(ctx context.Context) {
+	defer close(s.stopped)
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	for {
+		now := s.engine.options.Clock()
+		if len(s.clock) > 0 {
+			timer.Reset(max(s.clock[0].due().Sub(now), 0))
+		} else {
+			timer.Reset(time.Hour)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.news:
+			s.changed()
+		case e := <-s.inbox:
+			s.handle(e)
+		case <-timer.C:
+			s.ring()
+		}
+	}
+}
+
+// ring serves every revision whose clock is due.
+func (s *shard) ring() {
+	now := s.engine.options.Clock()
+	for len(s.clock) > 0 && !s.clock[0].due().After(now) {
+		r := s.clock[0]
+		if !r.scrapeAt.IsZero() && !r.scrapeAt.After(now) {
+			s.scrape(r, now)
+		}
+		if tick := !r.tickAt.After(now); tick || !r.stepAt.IsZero() && !r.stepAt.After(now) {
+			if tick {
+				r.tickAt = now.Add(TickPeriod)
+			}
+			s.decide(r, now, false)
+		}
+		s.reschedule(r, now)
+	}
+}
+
+// changed takes in new PodAutoscalers and pod counts.
+func (s *shard) changed() {
+	s.dirtyMutex.Lock()
+	keys := s.dirty
+	s.dirty = make(map[Key]struct{})
+	s.dirtyMutex.Unlock()
+	now := s.engine.options.Clock()
+	for key := range keys {
+		spec := s.engine.options.Source.Spec(key)
+		r := s.index[key]
+		switch {
+		case spec == nil:
+			if r != nil {
+				s.drop(r)
+			}
+			continue
+		case r != nil && r.spec.UID != spec.UID:
+			s.drop(r) // deleted and made anew under the same name
+			r = nil
+		}
+		counts := s.engine.options.Pods.Count(key)
+		if r == nil {
+			r = adopt(key, spec, counts, now)
+			// Spread over the period what was adopted all at once.
+			r.scrapeAt = now.Add(time.Duration(maphash.Comparable(s.engine.seed, key) % uint64(ScrapePeriod)))
+			s.mutex.Lock()
+			s.index[key] = r
+			s.mutex.Unlock()
+			heap.Push(&s.clock, r)
+		} else {
+			s.mutex.Lock()
+			r.update(spec)
+			s.mutex.Unlock()
+			r.counts = counts
+		}
+		// A bound that was lowered, or a pod that became ready, takes effect at once; the load
+		// that was decided on is not decided anew, except upwards.
+		s.decide(r, now, true)
+		s.reschedule(r, now)
+	}
+}
+
+func (s *shard) drop(r *revision) {
+	s.mutex.Lock()
+	delete(s.index, r.key)
+	s.mutex.Unlock()
+	heap.Remove(&s.clock, r.heapIndex)
+	r.heapIndex = -1
+}
+
+func (s *shard) handle(e event) {
+	now := s.engine.options.Clock()
+	switch {
+	case e.samples != nil:
+		s.report(e.samples, now)
+	case e.scrape != nil:
+		if r := e.scrape.revision; r.heapIndex >= 0 {
+			r.scraped(e.scrape.result, now)
+			s.decide(r, now, true)
+			s.reschedule(r, now)
+		}
+	case e.probe != nil:
+		r := e.probe.revision
+		r.probing = false
+		if r.heapIndex >= 0 && r.epoch == e.probe.epoch {
+			r.probe = e.probe.answer
+			s.decide(r, now, false)
+			s.reschedule(r, now)
+		}
+	}
+}
+
+func (s *shard) report(samples []Sample, now time.Time) {
+	for i := range samples {
+		sample := &samples[i]
+		r := s.index[sample.Key]
+		if r == nil {
+			s.engine.refuse(UnknownKey)
+			continue
+		}
+		if refusal := r.record(*sample, now); refusal != Accepted {
+			s.engine.refuse(refusal)
+			continue
+		}
+		// Reports of several reporters of one revision that arrived together make one decision.
+		if i+1 < len(samples) && samples[i+1].Key == sample.Key {
+			continue
+		}
+		s.decide(r, now, true)
+		s.reschedule(r, now)
+		if s.engine.options.Observe != nil {
+			s.engine.options.Observe(s.engine.options.Clock().Sub(sample.Arrived))
+		}
+	}
+}
+
+func (s *shard) decide(r *revision, now time.Time, between bool) {
+	order, any := r.decideNow(now, between, s.engine.options.Budget)
+	if any {
+		s.engine.options.Actor.Act(order)
+	}
+	if !order.Step.Probe || r.probing || s.engine.options.Prober == nil {
+		return
+	}
+	if r.probe == zero.ProbedOther {
+		r.probe, r.probeAfter = zero.NotProbed, now.Add(zero.RetryProbe)
+	}
+	if now.Before(r.probeAfter) {
+		r.stepAt = r.probeAfter
+		return
+	}
+	r.probing = true
+	done := &probeDone{revision: r, epoch: r.epoch}
+	s.engine.options.Prober.Probe(r.key, r.spec.H2C, func(answer zero.Probe) {
+		done.answer = answer
+		s.answer(event{probe: done})
+	})
+}
+
+func (s *shard) scrape(r *revision, now time.Time) {
+	r.scrapeAt = now.Add(ScrapePeriod)
+	if r.scraping || !r.spec.Scraped || s.engine.options.Scraper == nil {
+		return
+	}
+	if r.counts.Ready == 0 {
+		return
+	}
+	r.scraping = true
+	s.engine.options.Scraper.Scrape(r.key, r.spec.Decide.StableWindow, func(result Scrape) {
+		s.answer(event{scrape: &scrapeDone{revision: r, result: result}})
+	})
+}
+
+func (s *shard) reschedule(r *revision, now time.Time) {
+	if r.heapIndex < 0 {
+		return
+	}
+	if r.asleep(now) {
+		r.tickAt, r.scrapeAt = now.Add(sleepPeriod), time.Time{}
+	} else {
+		if r.tickAt.Sub(now) > TickPeriod {
+			r.tickAt = now.Add(TickPeriod)
+		}
+		if r.scrapeAt.IsZero() {
+			r.scrapeAt = now
+		}
+	}
+	heap.Fix(&s.clock, r.heapIndex)
+}
+
+// dueHeap orders revisions by when they are due.
+type dueHeap []*revision
+
+func (h dueHeap) Len() int           { return len(h) }
+func (h dueHeap) Less(i, j int) bool { return h[i].due().Before(h[j].due()) }
+func (h dueHeap) Swap(i, j int) {
+	h[i], h[j] = h[j], h[i]
+	h[i].heapIndex, h[j].heapIndex = i, j
+}
+func (h *dueHeap) Push(x any) {
+	r := x.(*revision)
+	r.heapIndex = len(*h)
+	*h = append(*h, r)
+}
+func (h *dueHeap) Pop() any {
+	old := *h
+	r := old[len(old)-1]
+	old[len(old)-1] = nil
+	*h = old[:len(old)-1]
+	return r
+}

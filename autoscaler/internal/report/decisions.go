@@ -1,0 +1,110 @@
+package report
+
+import (
+	"encoding/json"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"ebb.dev/ebb/autoscaler/internal/loop"
+	"ebb.dev/ebb/wire"
+)
+
+// Decisions answers GET /decisions/<namespace>/<revision> with the last decisions of the revision.
+type Decisions struct {
+	History func(loop.Key) ([]loop.Entry, bool)
+	// Owner returns the IP of the replica that decides for a revision, and whether that is this one.
+	Owner func(loop.Key) (ip string, self bool)
+}
+
+// decision is one run of like decisions as JSON; the figures are those of its last one.
+type decision struct {
+	First   time.Time `json:"first"`
+	Last    time.Time `json:"last"`
+	Times   int       `json:"times"`
+	Want    int32     `json:"want"`
+	Desired int32     `json:"desired"`
+	Written bool      `json:"written"`
+	Rule    string    `json:"rule"`
+	Reason  string    `json:"reason"`
+	Inputs  inputs    `json:"inputs"`
+	Formula formula   `json:"formula"`
+}
+
+type inputs struct {
+	Ready     int32   `json:"ready"`
+	Metric    string  `json:"metric"`
+	Stable    float64 `json:"stable"`
+	Panic     float64 `json:"panic"`
+	Burst     float64 `json:"burst"`
+	Queued    float64 `json:"queued"`
+	Known     bool    `json:"known"`
+	Missing   bool    `json:"missing"`
+	Target    float64 `json:"target"`
+	Total     float64 `json:"total"`
+	Panicking bool    `json:"panicking"`
+}
+
+type formula struct {
+	Stable int32   `json:"stable"`
+	Panic  int32   `json:"panic"`
+	Burst  int32   `json:"burst"`
+	Low    int32   `json:"low"`
+	High   int32   `json:"high"`
+	Excess float64 `json:"excessBurst"`
+}
+
+// ServeHTTP implements http.Handler.
+func (d Decisions) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	namespace, name, ok := strings.Cut(strings.TrimPrefix(r.URL.Path, wire.PathDecisions), "/")
+	if r.Method != http.MethodGet || !ok || namespace == "" || name == "" || strings.Contains(name, "/") {
+		http.Error(w, "use GET "+wire.PathDecisions+"<namespace>/<revision>", http.StatusBadRequest)
+		return
+	}
+	key := loop.Key{Namespace: namespace, Name: name}
+	history, known := d.History(key)
+	if !known {
+		if ip, self := d.Owner(key); ip != "" && !self && r.URL.Query().Get("forwarded") == "" {
+			d.ask(w, r, ip)
+			return
+		}
+		http.Error(w, "no autoscaler of this class decides for "+key.String(), http.StatusNotFound)
+		return
+	}
+	out := make([]decision, 0, len(history))
+	for _, e := range history {
+		o, x := e.Decision.Observation, e.Decision
+		out = append(out, decision{First: e.First, Last: x.Time, Times: e.Times, Want: e.Step.Want, Desired: x.Desired, Written: e.Step.Apply,
+			Rule: e.Rule(), Reason: e.Reason(),
+			Inputs: inputs{Ready: o.Ready, Metric: x.Metric.String(), Stable: o.Stable, Panic: o.Panic, Burst: o.Burst, Queued: o.Queued, Known: o.Known,
+				Missing: o.Missing, Target: x.Target, Total: x.Total, Panicking: x.Panicking},
+			Formula: formula{Stable: x.StableRaw, Panic: x.PanicRaw, Burst: x.BurstRaw, Low: x.Low, High: x.High, Excess: x.ExcessBurst}})
+	}
+	w.Header().Set("Content-Type", "application/json")
+	encoder := json.NewEncoder(w)
+	encoder.SetIndent("", "  ")
+	encoder.Encode(map[string]any{"revision": key.String(), "decisions": out})
+}
+
+// ask passes the question on to the replica that decides.
+func (d Decisions) ask(w http.ResponseWriter, r *http.Request, ip string) {
+	url := "http://" + net.JoinHostPort(ip, strconv.Itoa(wire.PortStats)) + r.URL.Path + "?forwarded=1"
+	request, err := http.NewRequestWithContext(r.Context(), http.MethodGet, url, nil)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	client := &http.Client{Timeout: 2 * time.Second}
+	response, err := client.Do(request)
+	if err != nil {
+		http.Error(w, "ask the replica that decides: "+err.Error(), http.StatusBadGateway)
+		return
+	}
+	defer response.Body.Close()
+	w.Header().Set("Content-Type", response.Header.Get("Content-Type"))
+	w.WriteHeader(response.StatusCode)
+	io.Copy(w, io.LimitReader(response.Body, 4<<20))
+}

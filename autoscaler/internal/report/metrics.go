@@ -1,0 +1,102 @@
+// Package report shows what the loop decides and why: as metrics and at the decisions endpoint.
+//
+// Owns: the collector and the handler. Reads: the loop's views. Writes: nothing. Never: changes a decision.
+package report
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"ebb.dev/ebb/autoscaler/decide"
+	"ebb.dev/ebb/autoscaler/internal/loop"
+)
+
+// Collector exports the loop's views under the contract's names, with underscores where those have dots.
+type Collector struct {
+	Each func(func(loop.View))
+	// Counts returns further counters: values by name and reason.
+	Counts func() []Count
+}
+
+// Count is one counter with a reason.
+type Count struct {
+	Name, Help, Reason string
+	Value              int64
+}
+
+var labels = []string{"kn_service_name", "kn_configuration_name", "kn_revision_name", "k8s_namespace_name"}
+
+func describe(name, help string) *prometheus.Desc { return prometheus.NewDesc(name, help, labels, nil) }
+
+var (
+	desired     = describe("kn_revision_pods_desired", "Pods the windows ask for.")
+	excess      = describe("kn_revision_capacity_excess", "Spare capacity beyond the target burst capacity.")
+	panicMode   = describe("kn_revision_panic_mode", "1 while the panic window decides.")
+	requested   = describe("kn_revision_pods_requested", "Pods asked for, within bounds.")
+	ready       = describe("kn_revision_pods_count", "Pods that are ready.")
+	notReady    = describe("kn_revision_pods_not_ready_count", "Pods that are not ready.")
+	pending     = describe("kn_revision_pods_pending_count", "Pods that are pending.")
+	terminating = describe("kn_revision_pods_terminating_count", "Pods that are terminating.")
+	metrics     = map[decide.Metric][3]*prometheus.Desc{
+		decide.Concurrency: {
+			describe("kn_revision_concurrency_stable", "Average of concurrent requests over the stable window."),
+			describe("kn_revision_concurrency_panic", "Average of concurrent requests over the panic window."),
+			describe("kn_revision_concurrency_target", "Concurrent requests aimed for in a pod."),
+		},
+		decide.RequestsPerSecond: {
+			describe("kn_revision_rps_stable", "Average of requests per second over the stable window."),
+			describe("kn_revision_rps_panic", "Average of requests per second over the panic window."),
+			describe("kn_revision_rps_target", "Requests per second aimed for in a pod."),
+		},
+	}
+	ruleInfo = prometheus.NewDesc("ebb_revision_decision_rule", "1 for the rule that brought the latest decision about.", append(append([]string{}, labels...), "rule"), nil)
+)
+
+// Describe implements prometheus.Collector.
+func (c Collector) Describe(out chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{desired, excess, panicMode, requested, ready, notReady, pending, terminating, ruleInfo} {
+		out <- d
+	}
+	for _, three := range metrics {
+		for _, d := range three {
+			out <- d
+		}
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (c Collector) Collect(out chan<- prometheus.Metric) {
+	for _, count := range c.Counts() {
+		out <- prometheus.MustNewConstMetric(prometheus.NewDesc(count.Name, count.Help, nil, prometheus.Labels{"reason": count.Reason}),
+			prometheus.CounterValue, float64(count.Value))
+	}
+	c.Each(func(v loop.View) {
+		if v.Last.Times == 0 {
+			return
+		}
+		values := []string{v.Spec.Service, v.Spec.Configuration, v.Key.Name, v.Key.Namespace}
+		gauge := func(d *prometheus.Desc, f float64, more ...string) {
+			out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, f, append(values[:4:4], more...)...)
+		}
+		d := v.Last.Decision
+		gauge(desired, float64(d.Desired))
+		gauge(excess, d.ExcessBurst)
+		gauge(panicMode, truth(d.Panicking))
+		gauge(requested, float64(v.Status.Desired))
+		gauge(ready, float64(v.Counts.Ready))
+		gauge(notReady, float64(v.Counts.NotReady))
+		gauge(pending, float64(v.Counts.Pending))
+		gauge(terminating, float64(v.Counts.Terminating))
+		three := metrics[d.Metric]
+		gauge(three[0], d.Observation.Stable)
+		gauge(three[1], d.Observation.Panic)
+		gauge(three[2], d.Target)
+		gauge(ruleInfo, 1, v.Last.Rule())
+	})
+}
+
+func truth(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}

@@ -1,0 +1,82 @@
+// Command autoscaler decides how many pods each revision has.
+//
+// Owns: the scale of every revision of the class kpa.autoscaling.knative.dev, and the status of its PodAutoscaler.
+// Reads: stats, pods, PodAutoscalers, the config-* ConfigMaps. Writes: see internal/act.
+// Never: handles a request of a user.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"ebb.dev/ebb/internal/run"
+	"ebb.dev/ebb/internal/secretvalue"
+	"ebb.dev/ebb/internal/telemetry"
+	"ebb.dev/ebb/settings"
+	"ebb.dev/ebb/wire"
+)
+
+func main() {
+	ctx, stop := run.SignalContext(context.Background())
+	defer stop()
+	if err := start(ctx, os.Getenv, os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, "autoscaler:", err)
+		os.Exit(1)
+	}
+}
+
+// identity is who this process is.
+type identity struct{ namespace, pod, ip string }
+
+func start(ctx context.Context, env func(string) string, stdout io.Writer) error {
+	who := identity{env("SYSTEM_NAMESPACE"), env("POD_NAME"), env("POD_IP")}
+	if who.namespace == "" || who.pod == "" || who.ip == "" {
+		return errors.New("environment lacks SYSTEM_NAMESPACE, POD_NAME or POD_IP")
+	}
+	log, level := telemetry.NewLogger(stdout, "autoscaler")
+	config, err := rest.InClusterConfig()
+	if err != nil {
+		return fmt.Errorf("read the cluster's access: %w", err)
+	}
+	config.QPS, config.Burst = callsPerSecond, callsAtOnce
+	kube, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return fmt.Errorf("build client: %w", err)
+	}
+	store := settings.NewStore(nil)
+	if _, err := settings.Watch(ctx, kube, who.namespace, store, log); err != nil {
+		return err
+	}
+	tokenKey, err := secretvalue.Watch(ctx, kube, who.namespace, wire.TokenSecret, wire.TokenSecretKey)
+	if err != nil {
+		return err
+	}
+	p, err := build(config, kube, tokenKey.Load, store, who, log)
+	if err != nil {
+		return err
+	}
+	defer p.events.Shutdown()
+	defer p.scraper.Close()
+	log.Info("autoscaler is built", "pod", who.pod, "buckets", store.Load().LeaderElection.Buckets, "class", store.Load().Autoscaler.Class)
+
+	profiling := func() bool { return store.Load().Observability.RuntimeProfiling }
+	observe := http.NewServeMux()
+	observe.Handle(wire.PathMetrics, p.metrics)
+	return run.All(ctx,
+		run.Part{Name: "log level", Run: followLevel(store, level)},
+		telemetry.Server("profiles", fmt.Sprintf(":%d", wire.PortProfiling), telemetry.Profiles(profiling)),
+		telemetry.Server("metrics", fmt.Sprintf(":%d", wire.PortMetrics), observe),
+		run.Part{Name: "orders", Run: p.writer.Run},
+		run.Part{Name: "decisions", Run: p.engine.Run},
+		run.Part{Name: "informers", Run: p.follow},
+		run.Part{Name: "election", Run: p.election.Run},
+		telemetry.Server("stats", fmt.Sprintf(":%d", wire.PortStats), p.stats),
+	)
+}
