@@ -1,0 +1,129 @@
+// Package endpoints keeps the two Services of a revision and says whose addresses the public one lists.
+//
+// Owns: Service <revision> and its EndpointSlices, Service <revision>-private. Reads: PodAutoscalers (mode and number of
+// activators), the EndpointSlices that Kubernetes keeps for the private Services and for activator-service. Writes: what it
+// owns. Never: a PodAutoscaler's status; an EndpointSlice without addresses while anybody could take a request.
+package endpoints
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/client-go/kubernetes"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	discoverylisters "k8s.io/client-go/listers/discovery/v1"
+
+	corev1 "k8s.io/api/core/v1"
+
+	autoscalingv1alpha1 "ebb.dev/ebb/api/autoscaling/v1alpha1"
+	"ebb.dev/ebb/api/names"
+	"ebb.dev/ebb/controller/internal/apply"
+	"ebb.dev/ebb/controller/internal/reconcile"
+)
+
+// activatorService is the Service of the system namespace that selects the activators.
+const activatorService = "activator-service"
+
+type reconciler struct {
+	kube       kubernetes.Interface
+	system     string
+	services   corelisters.ServiceLister
+	slices     discoverylisters.EndpointSliceLister // of both Services of every revision
+	activators discoverylisters.EndpointSliceLister
+}
+
+// New is the reconciler of a revision's Services and EndpointSlices; its keys are those of PodAutoscalers.
+func New(w *reconcile.World) *reconcile.Controller {
+	ofRevisions := w.Kubernetes("", names.ServerlessServiceLabel)
+	ofActivators := w.Kubernetes(w.SystemNamespace, discoveryv1.LabelServiceName+"="+activatorService)
+	services, slices := ofRevisions.Core().V1().Services(), ofRevisions.Discovery().V1().EndpointSlices()
+	r := &reconciler{
+		kube: w.Kube, system: w.SystemNamespace, services: services.Lister(), slices: slices.Lister(),
+		activators: ofActivators.Discovery().V1().EndpointSlices().Lister(),
+	}
+	autoscalers := w.EbbInformers.Autoscaling().V1alpha1().PodAutoscalers()
+	c := reconcile.Kind[*autoscalingv1alpha1.PodAutoscaler]{
+		Name: "endpoints", Informer: autoscalers.Informer(), Events: w.Events,
+		Client: func(ns string) reconcile.Client[*autoscalingv1alpha1.PodAutoscaler] {
+			return w.Ebb.AutoscalingV1alpha1().PodAutoscalers(ns)
+		},
+		Reconcile: r.reconcile, KeepStatus: true,
+	}.Controller()
+	c.Watch(services.Informer(), reconcile.ControllerOf("PodAutoscaler"))
+	c.Watch(slices.Informer(), reconcile.Label(names.ServerlessServiceLabel))
+	everybody := reconcile.AllOf(autoscalers.Informer())
+	c.Watch(ofActivators.Discovery().V1().EndpointSlices().Informer(), func(any) []reconcile.Key { return everybody() })
+	return c
+}
+
+func (r *reconciler) reconcile(ctx context.Context, pa *autoscalingv1alpha1.PodAutoscaler) (time.Duration, error) {
+	// One Service at fault does not keep the other from being made: requests are worth more than tidiness.
+	err := errors.Join(r.service(ctx, pa, privateService(pa)), r.service(ctx, pa, publicService(pa)))
+	return 0, errors.Join(err, r.publish(ctx, pa))
+}
+
+func (r *reconciler) service(ctx context.Context, pa *autoscalingv1alpha1.PodAutoscaler, want *corev1.Service) error {
+	have, err := r.services.Services(pa.Namespace).Get(want.Name)
+	if err != nil && !apierrors.IsNotFound(err) {
+		return err
+	}
+	_, _, err = apply.Child(ctx, r.kube.CoreV1().Services(pa.Namespace), "Service", pa, have, err == nil, want,
+		func(have, want *corev1.Service) {
+			apply.Metadata(have, want)
+			have.Spec.Ports, have.Spec.Selector = want.Spec.Ports, want.Spec.Selector
+		})
+	return err
+}
+
+// publish makes the EndpointSlices of the public Service list whom choose chose. New slices are written before superfluous
+// ones go.
+func (r *reconciler) publish(ctx context.Context, pa *autoscalingv1alpha1.PodAutoscaler) error {
+	all, err := r.slices.EndpointSlices(pa.Namespace).List(labels.SelectorFromSet(labels.Set{names.ServerlessServiceLabel: pa.Name}))
+	if err != nil {
+		return err
+	}
+	activators, err := r.activators.EndpointSlices(r.system).List(labels.Everything())
+	if err != nil {
+		return err
+	}
+	var private []*discoveryv1.EndpointSlice
+	have := map[string]*discoveryv1.EndpointSlice{}
+	for _, slice := range all {
+		switch {
+		case slice.Labels[discoveryv1.LabelServiceName] == names.PrivateService(pa.Name):
+			private = append(private, slice)
+		case slice.Labels[discoveryv1.LabelManagedBy] == managedBy:
+			have[slice.Name] = slice
+		}
+	}
+	addresses, _ := choose(pa.Name, pa.Status.Mode, pa.Status.NumActivators, private, activators)
+	for _, want := range makeSlices(pa, addresses) {
+		cached, found := have[want.Name]
+		delete(have, want.Name)
+		_, _, err := apply.Child(ctx, r.kube.DiscoveryV1().EndpointSlices(pa.Namespace), "EndpointSlice", pa, cached, found, want,
+			func(have, want *discoveryv1.EndpointSlice) {
+				apply.Metadata(have, want)
+				if !equality.Semantic.DeepEqual(have.Endpoints, want.Endpoints) {
+					have.Endpoints = want.Endpoints
+				}
+				have.Ports = want.Ports
+			})
+		if err != nil {
+			return err
+		}
+	}
+	for name := range have {
+		err := r.kube.DiscoveryV1().EndpointSlices(pa.Namespace).Delete(ctx, name, metav1.DeleteOptions{})
+		if err != nil && !apierrors.IsNotFound(err) {
+			return fmt.Errorf("delete EndpointSlice %s/%s: %w", pa.Namespace, name, err)
+		}
+	}
+	return nil
+}

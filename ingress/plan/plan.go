@@ -1,0 +1,287 @@
+// Package plan says what a Route wants of the gateways: which hosts exist, who may see them, and where their requests go.
+//
+// Owns: host names, visibility, weights, the headers that requests carry to a revision, and the plan's hash.
+// Reads: nothing but its arguments. Writes: nothing. Never: knows a vendor, a client or a clock; the same arguments give
+// the same plan, byte for byte.
+package plan
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+
+	"ebb.dev/ebb/settings"
+	"ebb.dev/ebb/wire"
+)
+
+// Visibility says which gateways carry a host.
+type Visibility string
+
+// Who may see a host.
+const (
+	External     Visibility = "external"
+	ClusterLocal Visibility = "local"
+)
+
+// Protocol of plain requests to a host.
+type Protocol string
+
+// What a host does with plain HTTP.
+const (
+	HTTPServed     Protocol = "served"
+	HTTPRedirected Protocol = "redirected" // to https
+)
+
+// Share is one revision's part of a target's requests.
+type Share struct {
+	Revision string
+	Percent  int64
+	H2C      bool // the revision's public Service has port 81 instead of 80
+}
+
+// Input is everything a plan depends on.
+type Input struct {
+	Namespace, Name     string
+	Labels, Annotations map[string]string
+	// Domain ends the public hosts; ClusterDomain ends the names of Services.
+	Domain, ClusterDomain string
+	DomainTemplate        settings.Template
+	TagTemplate           settings.Template
+	// Targets holds, by tag, who gets how much; "" is the Route's own host. Percentages of a target add up to 100.
+	Targets map[string][]Share
+	// Local lists the tags that have no public host; AllLocal means all of them.
+	Local    map[string]bool
+	AllLocal bool
+	// TagHeader lets the header Knative-Serving-Tag choose a tagged target on the Route's own host.
+	TagHeader bool
+	// InternalTLS sends requests to port 443 of the revisions' Services.
+	InternalTLS bool
+	// TLS names, by host, the Secret (in the Route's namespace) with its certificate.
+	TLS map[string]string
+	// Redirect turns plain HTTP on public hosts with TLS into a redirect.
+	Redirect bool
+}
+
+// Plan is what the gateways are to do for one Route.
+type Plan struct {
+	Namespace, Name string
+	Targets         []Target // the Route's own first, then by tag; external before local
+}
+
+// Target is one set of hosts with the same rules.
+type Target struct {
+	Tag        string
+	Name       string   // name of the target: the Route's, or the expanded tag template
+	Hosts      []string // external: one; local: the three names of a Service
+	Visibility Visibility
+	TLSSecret  string // "" = plain HTTP only
+	Plain      Protocol
+	Rules      []Rule // first match counts; the last one has no Match
+}
+
+// Rule sends the requests it matches to backends.
+type Rule struct {
+	Match    *Header // nil = every request
+	Set      []Header
+	Backends []Backend
+}
+
+// Header is a header with one value.
+type Header struct{ Name, Value string }
+
+// Backend is a revision's public Service.
+type Backend struct {
+	Service string
+	Port    int32
+	Percent int64
+	Set     []Header
+}
+
+// Ports of a revision's public Service (contract 1.5).
+const (
+	portHTTP1 = 80
+	portH2C   = 81
+	portTLS   = 443
+)
+
+// maxBackends is the most revisions that one rule of an HTTPRoute can name.
+const maxBackends = 16
+
+var hostName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?(\.[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)*$`)
+
+// A ConfigError says that the settings make no usable host for this Route.
+type ConfigError struct{ Reason string }
+
+func (e *ConfigError) Error() string { return e.Reason }
+
+// TargetName is the name of a target: the Route's own, or for a tag what tag-template gives.
+func (in *Input) TargetName(tag string) (string, error) {
+	if tag == "" {
+		return in.Name, nil
+	}
+	name, err := in.TagTemplate.Expand(settings.TagValues{Tag: tag, Name: in.Name})
+	if err != nil {
+		return "", &ConfigError{fmt.Sprintf("tag-template %q cannot be applied to tag %q of Route %q: %v",
+			in.TagTemplate, tag, in.Name, err)}
+	}
+	if len(name) > 63 || !hostName.MatchString(name) || strings.Contains(name, ".") {
+		return "", &ConfigError{fmt.Sprintf("tag-template %q gives %q for tag %q of Route %q, which is not a DNS label of at "+
+			"most 63 characters", in.TagTemplate, name, tag, in.Name)}
+	}
+	return name, nil
+}
+
+// PublicHost is the external host of the target called name.
+func (in *Input) PublicHost(name string) (string, error) {
+	host, err := in.DomainTemplate.Expand(settings.DomainValues{Name: name, Namespace: in.Namespace, Domain: in.Domain,
+		Annotations: in.Annotations, Labels: in.Labels})
+	if err != nil {
+		return "", &ConfigError{fmt.Sprintf("domain-template %q cannot be applied to Route %q: %v", in.DomainTemplate, in.Name, err)}
+	}
+	if len(host) > 253 || !hostName.MatchString(host) {
+		return "", &ConfigError{fmt.Sprintf("domain-template %q gives %q for Route %q, which is not a host name",
+			in.DomainTemplate, host, in.Name)}
+	}
+	return host, nil
+}
+
+// LocalHost is the full name of the placeholder Service of the target called name.
+func (in *Input) LocalHost(name string) string {
+	return name + "." + in.Namespace + ".svc." + in.ClusterDomain
+}
+
+// IsLocal tells whether a target has no public host.
+func (in *Input) IsLocal(tag string) bool {
+	return in.AllLocal || in.Local[tag] || in.Domain == "svc."+in.ClusterDomain
+}
+
+// Host is the host that status.url shows for a target.
+func (in *Input) Host(tag string) (string, error) {
+	name, err := in.TargetName(tag)
+	if err != nil {
+		return "", err
+	}
+	if in.IsLocal(tag) {
+		return in.LocalHost(name), nil
+	}
+	return in.PublicHost(name)
+}
+
+// Make makes the plan. It fails with a ConfigError if the templates make no usable host, and otherwise only if a target
+// has more revisions than a gateway can split among.
+func Make(in Input) (*Plan, error) {
+	p := &Plan{Namespace: in.Namespace, Name: in.Name}
+	tags := slices.Sorted(maps.Keys(in.Targets)) // "" sorts first
+	owner := map[string]string{}
+	for _, tag := range tags {
+		name, err := in.TargetName(tag)
+		if err != nil {
+			return nil, err
+		}
+		if other, taken := owner[name]; taken {
+			return nil, &ConfigError{fmt.Sprintf("tag-template %q gives %q for both tag %q and %q", in.TagTemplate, name, other, tag)}
+		}
+		owner[name] = tag
+		rules, err := in.rules(tag, tags)
+		if err != nil {
+			return nil, err
+		}
+		if !in.IsLocal(tag) {
+			host, err := in.PublicHost(name)
+			if err != nil {
+				return nil, err
+			}
+			t := Target{Tag: tag, Name: name, Hosts: []string{host}, Visibility: External, TLSSecret: in.TLS[host],
+				Plain: HTTPServed, Rules: rules}
+			if in.Redirect && t.TLSSecret != "" {
+				t.Plain = HTTPRedirected
+			}
+			p.Targets = append(p.Targets, t)
+		}
+		short := name + "." + in.Namespace
+		full := in.LocalHost(name)
+		p.Targets = append(p.Targets, Target{
+			Tag: tag, Name: name, Hosts: []string{short, short + ".svc", full},
+			Visibility: ClusterLocal, TLSSecret: in.TLS[full], Plain: HTTPServed, Rules: rules,
+		})
+	}
+	return p, nil
+}
+
+func (in *Input) rules(tag string, tags []string) ([]Rule, error) {
+	rule := func(of string) (Rule, error) {
+		backends, err := in.backends(of)
+		return Rule{Backends: backends}, err
+	}
+	last, err := rule(tag)
+	if err != nil {
+		return nil, err
+	}
+	var rules []Rule
+	if in.TagHeader {
+		if tag != "" {
+			last.Set = []Header{{wire.HeaderTag, tag}}
+		} else {
+			for _, t := range tags {
+				if t == "" {
+					continue
+				}
+				r, err := rule(t)
+				if err != nil {
+					return nil, err
+				}
+				r.Match = &Header{wire.HeaderTag, t}
+				rules = append(rules, r)
+			}
+			last.Set = []Header{{wire.HeaderDefaultRoute, "true"}}
+		}
+	}
+	return append(rules, last), nil
+}
+
+// backends merges shares of one revision and leaves out what gets nothing.
+func (in *Input) backends(tag string) ([]Backend, error) {
+	percent := map[string]int64{}
+	h2c := map[string]bool{}
+	for _, s := range in.Targets[tag] {
+		percent[s.Revision] += s.Percent
+		h2c[s.Revision] = s.H2C
+	}
+	var out []Backend
+	for revision, p := range percent {
+		if p == 0 {
+			continue
+		}
+		b := Backend{Service: revision, Port: portHTTP1, Percent: p,
+			Set: []Header{{wire.HeaderNamespace, in.Namespace}, {wire.HeaderRevision, revision}}}
+		switch {
+		case in.InternalTLS:
+			b.Port = portTLS
+		case h2c[revision]:
+			b.Port = portH2C
+		}
+		out = append(out, b)
+	}
+	slices.SortFunc(out, func(a, b Backend) int { return cmp.Compare(a.Service, b.Service) })
+	if len(out) > maxBackends {
+		return nil, fmt.Errorf("requests to Route %s/%s are split among %d revisions; a gateway can split among at most %d",
+			in.Namespace, in.Name, len(out), maxBackends)
+	}
+	return out, nil
+}
+
+// Hash names this plan: two plans with the same hash ask the same of a gateway.
+func (p *Plan) Hash() string {
+	raw, err := json.Marshal(p)
+	if err != nil {
+		panic(fmt.Sprintf("a plan is plain data: %v", err))
+	}
+	sum := sha256.Sum256(raw)
+	return hex.EncodeToString(sum[:8])
+}
