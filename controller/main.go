@@ -17,6 +17,7 @@ import (
 
 	"ebb.dev/ebb/controller/internal/configuration"
 	"ebb.dev/ebb/controller/internal/digest"
+	"ebb.dev/ebb/controller/internal/endpoints"
 	"ebb.dev/ebb/controller/internal/gc"
 	"ebb.dev/ebb/controller/internal/labeler"
 	"ebb.dev/ebb/controller/internal/reconcile"
@@ -34,6 +35,7 @@ func controllers(w *reconcile.World, tokenKey []byte) []*reconcile.Controller {
 		service.New(w),
 		configuration.New(w),
 		revision.New(w, tokenKey, digest.New(w.Kube, digest.Transport(os.Getenv))),
+		endpoints.New(w),
 		labeler.New(w),
 		gc.New(w),
 	}

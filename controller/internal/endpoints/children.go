@@ -51,7 +51,7 @@ func sliceName(revision string, kind discoveryv1.AddressType, i int) string {
 		suffix = "-ipv6"
 	}
 	if i > 0 {
-		suffix += fmt.Sprintf("-%d", i+1)
+		suffix += fmt.Sprintf("-endpoints-%d", i+1)
 	}
 	if suffix == "" {
 		return revision

@@ -1,0 +1,139 @@
+package endpoints
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	autoscalingv1alpha1 "ebb.dev/ebb/api/autoscaling/v1alpha1"
+	"ebb.dev/ebb/api/names"
+)
+
+// slices makes an EndpointSlice of words such as "10.0.0.1" (ready), "-10.0.0.2" (not ready), "~10.0.0.3" (terminating).
+func endpointSlice(words string) []*discoveryv1.EndpointSlice {
+	s := &discoveryv1.EndpointSlice{AddressType: discoveryv1.AddressTypeIPv4}
+	for _, w := range strings.Fields(words) {
+		e := discoveryv1.Endpoint{Addresses: []string{strings.TrimLeft(w, "-~")}}
+		e.Conditions.Ready = ptr.To(!strings.ContainsAny(w, "-~"))
+		e.Conditions.Terminating = ptr.To(strings.HasPrefix(w, "~"))
+		s.Endpoints = append(s.Endpoints, e)
+	}
+	return []*discoveryv1.EndpointSlice{s}
+}
+
+func addresses(list []discoveryv1.Endpoint) string {
+	var out []string
+	for _, e := range list {
+		out = append(out, e.Addresses[0])
+	}
+	return strings.Join(out, " ")
+}
+
+func TestChoose(t *testing.T) {
+	const serve, proxy = autoscalingv1alpha1.ModeServe, autoscalingv1alpha1.ModeProxy
+	for _, row := range []struct {
+		mode             autoscalingv1alpha1.Mode
+		n                int32
+		pods, activators string
+		want             string
+		source           Source
+		why              string
+	}{
+		{serve, 0, "2 1", "9", "1 2", Pods, "pods serve, sorted"},
+		{serve, 0, "-1", "9", "9", Activators, "no pod is ready: an activator holds the request"},
+		{serve, 0, "~1 -2 3", "9", "3", Pods, "a pod that goes takes no new request"},
+		{serve, 0, "", "9", "9", Activators, "no pod at all"},
+		{proxy, 0, "1 2", "8 9", "8 9", Activators, "0 activators means all"},
+		{proxy, 0, "1 2", "~8 -9", "1 2", Pods, "no activator: better without than not at all"},
+		{proxy, 0, "1", "", "1", Pods, "no activator at all"},
+		{serve, 0, "", "", "", Nobody, "nobody there"},
+		{proxy, 5, "", "8 9", "8 9", Activators, "more wanted than there are"},
+		{"", 0, "1", "8 9", "8 9", Activators, "before the first decision two activators serve"},
+		{proxy, 0, "1 1", "9 9", "9", Activators, "an address in two slices counts once"},
+	} {
+		got, source := choose("rev", row.mode, row.n, endpointSlice(row.pods), endpointSlice(row.activators))
+		if addresses(got[discoveryv1.AddressTypeIPv4]) != row.want || source != row.source {
+			t.Errorf("mode %q, pods %q, activators %q: got %q from %s, want %q from %s: %s", row.mode, row.pods, row.activators,
+				addresses(got[discoveryv1.AddressTypeIPv4]), source, row.want, row.source, row.why)
+		}
+	}
+}
+
+func TestChooseNeverListsNobodyWhileSomebodyIsReady(t *testing.T) {
+	for bits := range 1 << 4 {
+		word := func(bit int, address string) string {
+			if bits&(1<<bit) != 0 {
+				return address
+			}
+			return "-" + address
+		}
+		for _, mode := range []autoscalingv1alpha1.Mode{"", "Serve", "Proxy", "Nonsense"} {
+			got, source := choose("rev", mode, 1, endpointSlice(word(0, "1")+" "+word(1, "2")), endpointSlice(word(2, "8")+" "+word(3, "9")))
+			if (len(got) == 0) != (bits == 0) || (source == Nobody) != (bits == 0) {
+				t.Errorf("mode %q, ready %04b: %v from %s", mode, bits, got, source)
+			}
+		}
+	}
+}
+
+func TestSubsetIsStableAndSpread(t *testing.T) {
+	var words []string
+	for i := range 10 {
+		words = append(words, fmt.Sprintf("10.0.0.%d", i))
+	}
+	all := ready(endpointSlice(strings.Join(words, " ")))[discoveryv1.AddressTypeIPv4]
+	fewer := ready(endpointSlice(strings.Join(words[:9], " ")))[discoveryv1.AddressTypeIPv4]
+	used, moved := map[string]int{}, 0
+	for i := range 200 {
+		revision := fmt.Sprintf("rev-%05d", i)
+		chosen := subset(revision, 2, all)
+		if len(chosen) != 2 {
+			t.Fatalf("%s got %d activators, want 2", revision, len(chosen))
+		}
+		after := addresses(subset(revision, 2, fewer))
+		for _, e := range chosen {
+			used[e.Addresses[0]]++
+			if e.Addresses[0] != words[9] && !strings.Contains(after, e.Addresses[0]) {
+				moved++
+			}
+		}
+	}
+	if len(used) != 10 {
+		t.Errorf("200 revisions use only %d of 10 activators: %v", len(used), used)
+	}
+	// Of 400 choices about 40 were the activator that went. The others should mostly stay.
+	if moved > 80 {
+		t.Errorf("%d of 400 choices moved although their activator stayed", moved)
+	}
+}
+
+func podAutoscaler(protocol autoscalingv1alpha1.ProtocolType) *autoscalingv1alpha1.PodAutoscaler {
+	return &autoscalingv1alpha1.PodAutoscaler{
+		ObjectMeta: metav1.ObjectMeta{Name: "hello-00001", Namespace: "default", UID: "pa-uid",
+			Labels:      map[string]string{names.RevisionLabel: "hello-00001", names.RevisionUIDLabel: "rev-uid", "app": "hello"},
+			Annotations: map[string]string{names.MinScaleAnnotation: "1"}},
+		Spec: autoscalingv1alpha1.PodAutoscalerSpec{ProtocolType: protocol},
+	}
+}
+
+func TestManyAddressesFillSeveralSlices(t *testing.T) {
+	pa := podAutoscaler(autoscalingv1alpha1.ProtocolHTTP1)
+	list := make([]discoveryv1.Endpoint, 2001)
+	made := makeSlices(pa, map[discoveryv1.AddressType][]discoveryv1.Endpoint{"IPv4": list, "IPv6": list[:1]})
+	var got []string
+	for _, s := range made {
+		got = append(got, fmt.Sprintf("%s %s %d", s.Name, s.AddressType, len(s.Endpoints)))
+	}
+	want := []string{"hello-00001 IPv4 1000", "hello-00001-endpoints-2 IPv4 1000", "hello-00001-endpoints-3 IPv4 1", "hello-00001-ipv6 IPv6 1"}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Error(d)
+	}
+	if empty := makeSlices(pa, nil); len(empty) != 1 || len(empty[0].Endpoints) != 0 {
+		t.Errorf("with nobody there one empty EndpointSlice is wanted, got %v", empty)
+	}
+}
