@@ -42,12 +42,12 @@ unit:
 test: check e2e ## the whole gate, as CI runs it
 
 e2e: up ## the promises to users, on the dev cluster
-	go test -tags e2e -count=1 -timeout 30m ./test/e2e/...
+	@eval "$$($(DEV) kubeconfig)"; go test -tags e2e -count=1 -parallel 3 -timeout 30m ./test/e2e/...
 
 ## Benchmarks: programs that print JSON lines
 
 bench-%: ## run one of test/bench/*: coldstart, scaleup, control, proxy, path, autoscaler
-	@go run ./test/bench/$*
+	@[ ! -x $(DEV) ] || eval "$$($(DEV) kubeconfig 2>/dev/null || true)"; go run ./test/bench/$* $(ARGS)
 
 .PHONY: help
 help:

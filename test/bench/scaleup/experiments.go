@@ -1,0 +1,185 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"ebb.dev/ebb/test/internal/cluster"
+	"ebb.dev/ebb/test/internal/result"
+)
+
+// work is what each request costs: six milliseconds of a worker, and each pod has one.
+const (
+	work    = "?sleep=6"
+	workers = "1"
+)
+
+// steady: 100 outstanding requests on a service with one pod, at most ten, and a target of ten at once.
+func (b *bench) steady(ctx context.Context) error {
+	floorFirst, floorTen, err := b.floor(ctx)
+	if err != nil {
+		return fmt.Errorf("floor: %w", err)
+	}
+	url, err := b.service(ctx, "steady", map[string]string{"min-scale": "1", "max-scale": "10", "target": "10",
+		"target-utilization-percentage": "100", "window": "10s"})
+	if err != nil {
+		return err
+	}
+	pods, err := b.watchPods(ctx, "serving.knative.dev/service=steady")
+	if err != nil {
+		return err
+	}
+	report := b.load(ctx, url+work, 100, b.lasts)
+	pods.stop()
+	fields := report.fields()
+	fields["experiment"] = "steady"
+	fields["first_s"], fields["ten_s"] = pods.after(report.begun, 2), pods.after(report.begun, 10)
+	fields["floor_first_s"], fields["floor_ten_s"] = floorFirst, floorTen
+	b.summary["steady_first_s"], b.summary["steady_ten_s"] = fields["first_s"], fields["ten_s"]
+	b.summary["steady_first_floor_s"], b.summary["steady_ten_floor_s"] = floorFirst, floorTen
+	b.summary["steady_rps"] = fields["rps"]
+	if err := b.out.Line(fields); err != nil {
+		return err
+	}
+	return b.removeService(ctx, "steady")
+}
+
+// nine: nine outstanding requests where the target says ten. What a fixed number of pods can do is the measure.
+func (b *bench) nine(ctx context.Context) error {
+	best := 0.0
+	for _, n := range []int{1, 3, 5, 7, 9} {
+		name := fmt.Sprintf("fixed-%d", n)
+		bounds := fmt.Sprint(n)
+		url, err := b.service(ctx, name, map[string]string{"min-scale": bounds, "max-scale": bounds, "initial-scale": bounds, "target": "10"})
+		if err != nil {
+			return err
+		}
+		report := b.load(ctx, url+work, 9, b.fixedLasts)
+		fields := report.fields()
+		fields["experiment"], fields["pods"] = "nine-fixed", n
+		if err := b.out.Line(fields); err != nil {
+			return err
+		}
+		best = max(best, report.rps())
+		if err := b.removeService(ctx, name); err != nil {
+			return err
+		}
+	}
+	url, err := b.service(ctx, "nine", map[string]string{"min-scale": "1", "max-scale": "10", "target": "10", "window": "10s",
+		"ebb/target": "auto"})
+	if err != nil {
+		return err
+	}
+	pods, err := b.watchPods(ctx, "serving.knative.dev/service=nine")
+	if err != nil {
+		return err
+	}
+	report := b.load(ctx, url+work, 9, b.lasts)
+	pods.stop()
+	fields := report.fields()
+	fields["experiment"], fields["pods"] = "nine-outstanding", pods.ready()
+	b.summary["nine_rps"], b.summary["nine_best_rps"] = report.lateRPS(), best
+	if err := b.out.Line(fields); err != nil {
+		return err
+	}
+	return b.removeService(ctx, "nine")
+}
+
+// service applies a Service of the test image and waits until it is Ready. Keys are annotations without their domain; those that
+// begin with ebb/ are Ebb's own.
+func (b *bench) service(ctx context.Context, name string, annotations map[string]string) (url string, err error) {
+	manifest := "apiVersion: serving.knative.dev/v1\nkind: Service\nmetadata:\n  name: " + name + "\nspec:\n  template:\n    metadata:\n      annotations:\n"
+	for key, value := range annotations {
+		domain := "autoscaling.knative.dev/"
+		if key == "ebb/target" {
+			domain, key = "autoscaling.ebb.dev/", "target"
+		}
+		manifest += fmt.Sprintf("        %s%s: %q\n", domain, key, value)
+	}
+	manifest += "    spec:\n      containers:\n      - image: " + b.image + "\n        env:\n        - name: WORKERS\n          value: \"" + workers + "\"\n"
+	if err := b.Apply(ctx, b.namespace, manifest); err != nil {
+		return "", err
+	}
+	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
+	defer cancel()
+	return b.AwaitReady(ctx, b.namespace, name)
+}
+
+func (b *bench) removeService(ctx context.Context, name string) error {
+	if err := b.Dynamic.Resource(cluster.Services).Namespace(b.namespace).Delete(ctx, name, metav1.DeleteOptions{}); err != nil {
+		return fmt.Errorf("delete Service %s: %w", name, err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
+	defer cancel()
+	return b.AwaitNoPods(ctx, b.namespace, name)
+}
+
+// floor is what the cluster itself needs: a bare Deployment of the same program goes from one pod to ten because it is told to.
+func (b *bench) floor(ctx context.Context) (first, ten any, err error) {
+	err = b.Apply(ctx, b.namespace, `
+apiVersion: apps/v1
+kind: Deployment
+metadata:
+  name: floor
+spec:
+  replicas: 1
+  selector:
+    matchLabels:
+      app: floor
+  template:
+    metadata:
+      labels:
+        app: floor
+    spec:
+      containers:
+      - name: user-container
+        image: `+b.image+`
+        ports:
+        - containerPort: 8080
+        readinessProbe:
+          httpGet:
+            path: /healthz
+            port: 8080
+          periodSeconds: 1
+`)
+	if err != nil {
+		return nil, nil, err
+	}
+	pods, err := b.watchPods(ctx, "app=floor")
+	if err != nil {
+		return nil, nil, err
+	}
+	defer pods.stop()
+	if err := pods.await(ctx, 1); err != nil {
+		return nil, nil, err
+	}
+	deployments := b.Kube.AppsV1().Deployments(b.namespace)
+	begun := time.Now()
+	if _, err := deployments.Patch(ctx, "floor", types.MergePatchType, []byte(`{"spec":{"replicas":10}}`), metav1.PatchOptions{}); err != nil {
+		return nil, nil, fmt.Errorf("scale the bare Deployment: %w", err)
+	}
+	if err := pods.await(ctx, 10); err != nil {
+		return nil, nil, err
+	}
+	first, ten = pods.after(begun, 2), pods.after(begun, 10)
+	if err := deployments.Delete(ctx, "floor", metav1.DeleteOptions{}); err != nil {
+		return nil, nil, fmt.Errorf("delete the bare Deployment: %w", err)
+	}
+	err = cluster.Until(ctx, func() (bool, string, error) {
+		list, err := b.Kube.CoreV1().Pods(b.namespace).List(ctx, metav1.ListOptions{LabelSelector: "app=floor"})
+		if err != nil {
+			return false, err.Error(), nil
+		}
+		return len(list.Items) == 0, fmt.Sprintf("%d pods of the floor", len(list.Items)), nil
+	})
+	return first, ten, err
+}
+
+func (r loadReport) fields() result.Fields {
+	return result.Fields{"outstanding": r.outstanding, "requests": r.total, "failed": r.failed, "rps": r.rps(), "late_rps": r.lateRPS(),
+		"p50_ms": result.Milliseconds(r.quantile(0.5)), "p99_ms": result.Milliseconds(r.quantile(0.99))}
+}

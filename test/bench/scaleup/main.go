@@ -1,0 +1,86 @@
+// Command scaleup measures how fast pods follow load, beside the floor: a bare Deployment of the same image that is told to have
+// as many pods. JSON lines, one for each experiment and floor, and a summary.
+//
+// Owns: a namespace of its own. Reads: pods, by a watch, and responses. Writes: Services, one Deployment. Never: asserts a figure.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"ebb.dev/ebb/test/internal/cluster"
+	"ebb.dev/ebb/test/internal/result"
+)
+
+func main() {
+	b := bench{summary: result.Fields{}, out: &result.Printer{Bench: "scaleup", Out: os.Stdout}}
+	only := flag.String("only", "steady,nine", "experiments to run, separated by commas")
+	flag.StringVar(&b.image, "image", "dev.local/ebb-test/autoscale:dev", "the test image autoscale")
+	flag.DurationVar(&b.lasts, "lasts", 60*time.Second, "how long each load lasts")
+	flag.DurationVar(&b.fixedLasts, "fixed-lasts", 10*time.Second, "how long nine outstanding requests last at each fixed number of pods")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	if err := b.run(ctx, strings.Split(*only, ",")); err != nil {
+		fmt.Fprintln(os.Stderr, "scaleup:", err)
+		stop()
+		os.Exit(1)
+	}
+}
+
+// bench is one run: where it prints, what it uses, and the summary it gathers.
+type bench struct {
+	*cluster.Cluster
+	out               *result.Printer
+	summary           result.Fields
+	image             string
+	lasts, fixedLasts time.Duration
+	namespace         string
+}
+
+func (b *bench) run(ctx context.Context, only []string) (err error) {
+	experiments := []struct {
+		name string
+		run  func(context.Context) error
+	}{
+		{"steady", b.steady},
+		{"nine", b.nine},
+	}
+	for _, name := range only {
+		if !slices.ContainsFunc(experiments, func(e struct {
+			name string
+			run  func(context.Context) error
+		}) bool {
+			return e.name == name
+		}) {
+			return fmt.Errorf("there is no experiment %q", name)
+		}
+	}
+	if b.Cluster, err = cluster.Connect(ctx); err != nil {
+		return err
+	}
+	var undo cluster.Undo
+	defer func() { err = errors.Join(err, undo.Run()) }()
+	var remove func(context.Context) error
+	if b.namespace, remove, err = b.Namespace(ctx, "scaleup"); err != nil {
+		return err
+	}
+	undo = append(undo, remove)
+	for _, e := range experiments {
+		if !slices.Contains(only, e.name) {
+			continue
+		}
+		if err := e.run(ctx); err != nil {
+			return fmt.Errorf("%s: %w", e.name, err)
+		}
+	}
+	return b.out.Summary(b.summary)
+}

@@ -1,0 +1,82 @@
+package manifests
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// What users read first: each command in it has to exist.
+var documents = []string{"README.md", "CONTRIBUTING.md", "docs/first-steps.md"}
+
+var (
+	codeBlock  = regexp.MustCompile("(?s)```sh\n(.*?)```")
+	codeSpan   = regexp.MustCompile("`([^`\n]+)`")
+	makeTarget = regexp.MustCompile(`\bmake (?:-s )?([a-z0-9-]+)`)
+	localPath  = regexp.MustCompile(`(?:^|\s|\./)((?:samples|config|docs|test|dev)/[A-Za-z0-9_./-]+)`)
+)
+
+func TestCommandsInDocumentsExist(t *testing.T) {
+	makefile, err := os.ReadFile(filepath.Join(root, "Makefile"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	commands := 0
+	for _, document := range documents {
+		text, err := os.ReadFile(filepath.Join(root, document))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var snippets []string
+		for _, block := range codeBlock.FindAllStringSubmatch(string(text), -1) {
+			snippets = append(snippets, block[1])
+		}
+		for _, span := range codeSpan.FindAllStringSubmatch(string(text), -1) {
+			snippets = append(snippets, span[1])
+		}
+		for _, snippet := range snippets {
+			for _, target := range makeTarget.FindAllStringSubmatch(snippet, -1) {
+				commands++
+				if !hasTarget(string(makefile), target[1]) {
+					t.Errorf("%s says `make %s`; the Makefile has no such target", document, target[1])
+				}
+			}
+			for _, path := range localPath.FindAllStringSubmatch(snippet, -1) {
+				commands++
+				if _, err := os.Stat(filepath.Join(root, strings.TrimSuffix(path[1], "/..."))); err != nil {
+					t.Errorf("%s names %s, which does not exist", document, path[1])
+				}
+			}
+		}
+	}
+	if commands < 20 {
+		t.Errorf("only %d commands and paths were found: the expressions of this test no longer match the documents", commands)
+	}
+}
+
+// hasTarget knows that bench-% stands for the programs below test/bench.
+func hasTarget(makefile, target string) bool {
+	if bench, ok := strings.CutPrefix(target, "bench-"); ok {
+		_, err := os.Stat(filepath.Join(root, "test", "bench", bench, "main.go"))
+		return err == nil && regexp.MustCompile(`(?m)^bench-%:`).MatchString(makefile)
+	}
+	return regexp.MustCompile(`(?m)^` + regexp.QuoteMeta(target) + `:`).MatchString(makefile)
+}
+
+func TestTheServiceInTheReadmeIsASample(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join(root, "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, found := strings.Cut(string(text), "```yaml\n")
+	manifest, _, closed := strings.Cut(rest, "```")
+	sample, err := os.ReadFile(filepath.Join(root, "samples/hello-go/service.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !found || !closed || !strings.HasPrefix(string(sample), manifest) {
+		t.Errorf("README.md shows\n%s\nwhich is not the beginning of samples/hello-go/service.yaml", manifest)
+	}
+}
