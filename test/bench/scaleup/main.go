@@ -46,21 +46,18 @@ type bench struct {
 	namespace         string
 }
 
+type experiment struct {
+	name string
+	run  func(context.Context) error
+}
+
 func (b *bench) run(ctx context.Context, only []string) (err error) {
-	experiments := []struct {
-		name string
-		run  func(context.Context) error
-	}{
+	experiments := []experiment{
 		{"steady", b.steady},
 		{"nine", b.nine},
 	}
 	for _, name := range only {
-		if !slices.ContainsFunc(experiments, func(e struct {
-			name string
-			run  func(context.Context) error
-		}) bool {
-			return e.name == name
-		}) {
+		if !slices.ContainsFunc(experiments, func(e experiment) bool { return e.name == name }) {
 			return fmt.Errorf("there is no experiment %q", name)
 		}
 	}

@@ -1,0 +1,123 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/dynamic/dynamicinformer"
+	"k8s.io/client-go/tools/cache"
+
+	"ebb.dev/ebb/test/internal/cluster"
+	"ebb.dev/ebb/test/internal/result"
+)
+
+// rest waits until the machine has come to rest, prints what each component uses, and returns the sum.
+func (b *bench) rest(ctx context.Context, when string) (cluster.Usage, error) {
+	select {
+	case <-ctx.Done():
+		return cluster.Usage{}, ctx.Err()
+	case <-time.After(b.settle):
+	}
+	used, err := b.Usage(ctx)
+	if err != nil {
+		return cluster.Usage{}, err
+	}
+	var sum cluster.Usage
+	for _, component := range cluster.Components {
+		u := used[component]
+		sum.CPUSeconds += u.CPUSeconds
+		sum.RSSBytes += u.RSSBytes
+		if err := b.out.Line(result.Fields{"component": component, "when": when, "rss_mib": u.RSSBytes / (1 << 20), "cpu_s": u.CPUSeconds}); err != nil {
+			return cluster.Usage{}, err
+		}
+	}
+	return sum, nil
+}
+
+// applyAtOnce applies n services, as many at a time as a user's script might, and returns the seconds from its own apply to Ready
+// of each.
+func (b *bench) applyAtOnce(ctx context.Context, prefix string, n int) ([]float64, error) {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
+	defer cancel()
+	var mu sync.Mutex
+	ready := map[string]time.Time{}
+	informers := dynamicinformer.NewFilteredDynamicSharedInformerFactory(b.Dynamic, 0, b.namespace, nil)
+	informer := informers.ForResource(cluster.Services).Informer()
+	note := func(object any) {
+		service, ok := object.(*unstructured.Unstructured)
+		if !ok || !cluster.IsReady(service) {
+			return
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		if _, known := ready[service.GetName()]; !known {
+			ready[service.GetName()] = time.Now()
+		}
+	}
+	if _, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: note, UpdateFunc: func(_, object any) { note(object) }}); err != nil {
+		return nil, fmt.Errorf("watch Services: %w", err)
+	}
+	informers.Start(ctx.Done())
+	if !cache.WaitForCacheSync(ctx.Done(), informer.HasSynced) {
+		return nil, fmt.Errorf("watch Services of %s: %w", b.namespace, ctx.Err())
+	}
+
+	applied := make([]time.Time, n)
+	failures := make([]error, n)
+	slots := make(chan struct{}, 16)
+	var all sync.WaitGroup
+	for i := range n {
+		slots <- struct{}{}
+		all.Go(func() {
+			defer func() { <-slots }()
+			applied[i] = time.Now()
+			failures[i] = b.create(ctx, name(prefix, i))
+		})
+	}
+	all.Wait()
+	for _, err := range failures {
+		if err != nil {
+			return nil, err
+		}
+	}
+	err := cluster.Until(ctx, func() (bool, string, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		missing, example := 0, ""
+		for i := range n {
+			if _, ok := ready[name(prefix, i)]; !ok {
+				missing++
+				example = name(prefix, i)
+			}
+		}
+		return missing == 0, fmt.Sprintf("%d of %d services are not Ready, one is %s", missing, n, example), nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	seconds := make([]float64, n)
+	for i := range n {
+		seconds[i] = ready[name(prefix, i)].Sub(applied[i]).Seconds()
+	}
+	return seconds, nil
+}
+
+func name(prefix string, i int) string { return fmt.Sprintf("%s-%04d", prefix, i) }
+
+func (b *bench) create(ctx context.Context, name string) error {
+	service := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "serving.knative.dev/v1", "kind": "Service", "metadata": map[string]any{"name": name},
+		"spec": map[string]any{"template": map[string]any{
+			"metadata": map[string]any{"annotations": map[string]any{"autoscaling.knative.dev/initial-scale": "0"}},
+			"spec":     map[string]any{"containers": []any{map[string]any{"image": b.image}}},
+		}},
+	}}
+	if _, err := b.Dynamic.Resource(cluster.Services).Namespace(b.namespace).Create(ctx, service, metav1.CreateOptions{}); err != nil {
+		return fmt.Errorf("apply Service %s: %w", name, err)
+	}
+	return nil
+}

@@ -1,0 +1,71 @@
+package cluster
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Components are the Deployments of Ebb in System.
+var Components = []string{"activator", "autoscaler", "controller", "webhook"}
+
+// Usage is what a component's processes have used: processor time since they started, memory now.
+type Usage struct {
+	CPUSeconds float64
+	RSSBytes   float64
+}
+
+// Usage reads process_cpu_seconds_total and process_resident_memory_bytes of every pod of every component, through the API
+// server's proxy, and adds up each component's pods.
+func (c *Cluster) Usage(ctx context.Context) (map[string]Usage, error) {
+	used := map[string]Usage{}
+	for _, component := range Components {
+		pods, err := c.Kube.CoreV1().Pods(System).List(ctx, metav1.ListOptions{LabelSelector: "app=" + component})
+		if err != nil {
+			return nil, fmt.Errorf("list pods of %s: %w", component, err)
+		}
+		if len(pods.Items) == 0 {
+			return nil, fmt.Errorf("%s has no pod with the label app=%s", System, component)
+		}
+		for _, pod := range pods.Items {
+			text, err := c.Kube.CoreV1().RESTClient().Get().Namespace(System).Resource("pods").Name(pod.Name + ":9090").
+				SubResource("proxy").Suffix("metrics").DoRaw(ctx)
+			if err != nil {
+				return nil, fmt.Errorf("read metrics of %s: %w", pod.Name, err)
+			}
+			cpu, err := metric(text, "process_cpu_seconds_total")
+			if err != nil {
+				return nil, fmt.Errorf("metrics of %s: %w", pod.Name, err)
+			}
+			rss, err := metric(text, "process_resident_memory_bytes")
+			if err != nil {
+				return nil, fmt.Errorf("metrics of %s: %w", pod.Name, err)
+			}
+			sum := used[component]
+			used[component] = Usage{sum.CPUSeconds + cpu, sum.RSSBytes + rss}
+		}
+	}
+	return used, nil
+}
+
+// metric finds the value of a metric without labels in Prometheus' text form.
+func metric(text []byte, name string) (float64, error) {
+	lines := bufio.NewScanner(bytes.NewReader(text))
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		rest, found := strings.CutPrefix(lines.Text(), name+" ")
+		if found {
+			value, _, _ := strings.Cut(rest, " ")
+			return strconv.ParseFloat(value, 64)
+		}
+	}
+	if err := lines.Err(); err != nil {
+		return 0, err
+	}
+	return 0, fmt.Errorf("there is no %s", name)
+}
