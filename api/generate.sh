@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Generates the deepcopy functions and the clients of api/.
+# Generates the deepcopy functions and the clients of api/, and the definitions in config/crd/.
 #   api/generate.sh           writes them
 #   api/generate.sh --check   fails when what is there is not what would be written; writes nothing
 set -euo pipefail
@@ -30,6 +30,7 @@ for group in "${groups[@]}"; do
 done
 
 go tool deepcopy-gen --go-header-file "$header" --output-file zz_generated.deepcopy.go "${packages[@]}"
+mkdir "$out/crd"
 go tool client-gen --go-header-file "$header" --output-dir "$out/client" --output-pkg "$module/api/client" \
   --clientset-name versioned --input-base "$module/api" --input "$inputs" &
 go tool lister-gen --go-header-file "$header" --output-dir "$out/client/listers" \
@@ -37,12 +38,15 @@ go tool lister-gen --go-header-file "$header" --output-dir "$out/client/listers"
 go tool informer-gen --go-header-file "$header" --output-dir "$out/client/informers" \
   --output-pkg "$module/api/client/informers" --versioned-clientset-package "$module/api/client/versioned" \
   --listers-package "$module/api/client/listers" "${packages[@]}" &
+go run ./api/crds "$out/crd" &
 for job in $(jobs -p); do wait "$job"; done
 gofmt -w "$out/client"
 
 if ! $check; then
   rm -rf api/client
   cp -r "$out/client" api/client
+  rm -f config/crd/*.knative.dev.yaml
+  cp "$out"/crd/* config/crd/
   exit 0
 fi
 
@@ -63,4 +67,10 @@ if ! diff -rq "$out/client" api/client; then
   echo "api/client is out of date: run api/generate.sh"
   stale=1
 fi
+for file in "$out"/crd/*; do
+  if ! diff -q "$file" "config/crd/${file##*/}"; then
+    echo "config/crd/${file##*/} is out of date: run api/generate.sh"
+    stale=1
+  fi
+done
 exit $stale
