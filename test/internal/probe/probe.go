@@ -8,9 +8,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -91,8 +93,33 @@ const maxKept = 20
 // Report is what a Prober saw.
 type Report struct {
 	Sent, Failed int
+	Resets       int            // of the failed ones, those whose connection broke
 	Failures     []Reply        // the first of them
 	Bodies       map[string]int // how often each body was seen, at most 100 different ones
+	took         [400]int       // how often an answer took up to bucketEnd(i)
+}
+
+// bucketEnd is the longest time of a bucket: each is five percent wider than the one before, from 100 microseconds to seven hours.
+func bucketEnd(i int) time.Duration {
+	return time.Duration(float64(100*time.Microsecond) * math.Pow(1.05, float64(i)))
+}
+
+func bucket(took time.Duration) int {
+	if took <= 100*time.Microsecond {
+		return 0
+	}
+	return min(int(math.Ceil(math.Log(float64(took)/float64(100*time.Microsecond))/math.Log(1.05))), len(Report{}.took)-1)
+}
+
+// Quantile returns a time that the share q of the successful answers did not exceed, at most five percent too long.
+func (r Report) Quantile(q float64) time.Duration {
+	rank := int(math.Ceil(q * float64(r.Sent-r.Failed)))
+	for i, n := range r.took {
+		if rank -= n; rank <= 0 {
+			return bucketEnd(i)
+		}
+	}
+	return bucketEnd(len(r.took) - 1)
 }
 
 // Err is nil when at least least requests were sent and every one got a 2xx.
@@ -157,11 +184,15 @@ func (p *Prober) record(reply Reply) {
 	p.seen.Sent++
 	if !reply.OK() {
 		p.seen.Failed++
+		if errors.Is(reply.Err, syscall.ECONNRESET) || errors.Is(reply.Err, io.EOF) || errors.Is(reply.Err, io.ErrUnexpectedEOF) {
+			p.seen.Resets++
+		}
 		if len(p.seen.Failures) < maxKept {
 			p.seen.Failures = append(p.seen.Failures, reply)
 		}
 		return
 	}
+	p.seen.took[bucket(reply.Took)]++
 	if _, known := p.seen.Bodies[reply.Body]; known || len(p.seen.Bodies) < 100 {
 		p.seen.Bodies[reply.Body]++
 	}

@@ -59,3 +59,15 @@ func TestNoAnswerIsAFailure(t *testing.T) {
 		t.Errorf("got %v from a server that is not there", reply)
 	}
 }
+
+func TestQuantilesAreAtMostFivePercentTooLong(t *testing.T) {
+	p := &Prober{seen: Report{Bodies: map[string]int{}}}
+	for ms := range 1000 {
+		p.record(Reply{Status: 200, Took: time.Duration(ms+1) * time.Millisecond})
+	}
+	for q, want := range map[float64]time.Duration{0.5: 500 * time.Millisecond, 0.99: 990 * time.Millisecond, 1: time.Second} {
+		if got := p.Seen().Quantile(q); got < want || got > want*106/100 {
+			t.Errorf("quantile %v is %s, want %s to five percent more", q, got, want)
+		}
+	}
+}

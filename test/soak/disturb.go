@@ -1,0 +1,129 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+
+	"ebb.dev/ebb/test/internal/cluster"
+	"ebb.dev/ebb/test/internal/result"
+)
+
+// service is one kind of load.
+type service struct {
+	name        string
+	concurrency int
+	query       string
+	share       float64 // of all requests
+}
+
+// apply writes the Service with a template that no earlier one had, so that each apply is a rollout, and waits until it is Ready.
+func (s *soak) apply(ctx context.Context, v service) (url string, err error) {
+	s.rollouts++
+	err = s.Apply(ctx, s.namespace, fmt.Sprintf(`
+apiVersion: serving.knative.dev/v1
+kind: Service
+metadata:
+  name: %s
+spec:
+  template:
+    metadata:
+      annotations:
+        autoscaling.knative.dev/max-scale: "6"
+    spec:
+      containerConcurrency: %d
+      containers:
+      - image: %s
+        env:
+        - name: TEXT
+          value: rollout %d
+`, v.name, v.concurrency, s.image, s.rollouts))
+	if err != nil {
+		return "", err
+	}
+	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
+	defer cancel()
+	return s.AwaitReady(ctx, s.namespace, v.name)
+}
+
+// disturb does something to the services again and again until the time is over, and returns how often.
+func (s *soak) disturb(ctx context.Context) (n int, err error) {
+	kinds := []struct {
+		name string
+		do   func(context.Context, service) (detail string, err error)
+	}{
+		{"scale", s.scale},
+		{"path", s.path},
+		{"delete pod", s.deletePod},
+		{"roll out", func(ctx context.Context, v service) (string, error) { _, err := s.apply(ctx, v); return "", err }},
+		{"delete activator", s.deleteActivator},
+	}
+	end := time.Now().Add(s.lasts)
+	for time.Now().Before(end) {
+		select {
+		case <-ctx.Done():
+			return n, context.Cause(ctx)
+		case <-time.After(min(s.every, time.Until(end))):
+		}
+		kind := kinds[s.random.IntN(len(kinds))]
+		victim := services[s.random.IntN(len(services))]
+		detail, err := kind.do(ctx, victim)
+		if err != nil {
+			return n, fmt.Errorf("%s %s: %w", kind.name, victim.name, err)
+		}
+		n++
+		if err := s.out.Line(result.Fields{"at": time.Now().UTC().Format("15:04:05.000"), "disturbance": kind.name, "service": victim.name, "detail": detail}); err != nil {
+			return n, err
+		}
+	}
+	return n, nil
+}
+
+// annotate changes an annotation of the Service's latest Revision: it takes effect without a new one.
+func (s *soak) annotate(ctx context.Context, v service, key, value string) error {
+	object, err := s.Get(ctx, cluster.Services, s.namespace, v.name)
+	if err != nil {
+		return err
+	}
+	revision, _, _ := unstructured.NestedString(object.Object, "status", "latestReadyRevisionName")
+	patch := fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, key, value)
+	_, err = s.Dynamic.Resource(cluster.Revisions).Namespace(s.namespace).Patch(ctx, revision, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+	return err
+}
+
+func (s *soak) scale(ctx context.Context, v service) (string, error) {
+	least := fmt.Sprint(s.random.IntN(5))
+	return "min-scale " + least, s.annotate(ctx, v, "autoscaling.knative.dev/min-scale", least)
+}
+
+// path moves the activator in and out of the requests' way.
+func (s *soak) path(ctx context.Context, v service) (string, error) {
+	capacity := []string{"0", "211", "-1"}[s.random.IntN(3)]
+	return "target-burst-capacity " + capacity, s.annotate(ctx, v, "autoscaling.knative.dev/target-burst-capacity", capacity)
+}
+
+func (s *soak) deletePod(ctx context.Context, v service) (string, error) {
+	pods, err := s.Pods(ctx, s.namespace, v.name, false)
+	if err != nil || len(pods) == 0 {
+		return "there was none", err
+	}
+	pod := pods[s.random.IntN(len(pods))].Name
+	return pod, s.Kube.CoreV1().Pods(s.namespace).Delete(ctx, pod, metav1.DeleteOptions{})
+}
+
+// deleteActivator deletes one activator as a user or a drained node does: it has its time to hand over.
+func (s *soak) deleteActivator(ctx context.Context, _ service) (string, error) {
+	pods, err := s.Kube.CoreV1().Pods(cluster.System).List(ctx, metav1.ListOptions{LabelSelector: "app=activator"})
+	if err != nil {
+		return "", err
+	}
+	if len(pods.Items) == 0 {
+		return "", fmt.Errorf("%s has no pod with the label app=activator", cluster.System)
+	}
+	pod := pods.Items[s.random.IntN(len(pods.Items))].Name
+	return pod, s.Kube.CoreV1().Pods(cluster.System).Delete(ctx, pod, metav1.DeleteOptions{})
+}

@@ -1,0 +1,111 @@
+// Command soak keeps several services under load while it disturbs them in every way a cluster does, and counts each request that
+// did not get its 2xx. JSON lines of what it did, a summary, and exit status 1 when a request was lost.
+//
+// Owns: a namespace of its own. Reads: objects and responses. Writes: Services, annotations of Revisions, deletions of pods of these
+// services and of the activator. Never: retries a request.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"ebb.dev/ebb/test/internal/cluster"
+	"ebb.dev/ebb/test/internal/probe"
+	"ebb.dev/ebb/test/internal/result"
+)
+
+func main() {
+	s := soak{out: &result.Printer{Bench: "soak", Out: os.Stdout}}
+	flag.DurationVar(&s.lasts, "lasts", 3*time.Minute, "how long the load lasts")
+	flag.IntVar(&s.rps, "rps", 500, "requests a second, of all services together")
+	flag.DurationVar(&s.every, "every", 4*time.Second, "time between two disturbances")
+	flag.StringVar(&s.image, "image", "dev.local/ebb-test/autoscale:dev", "the test image autoscale")
+	seed := flag.Uint64("seed", uint64(time.Now().UnixNano()), "seed of the disturbances; printed, so that a run can be repeated")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	s.random = rand.New(rand.NewPCG(*seed, 0))
+	s.seed = *seed
+	if err := s.run(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "soak:", err)
+		stop()
+		os.Exit(1)
+	}
+}
+
+type soak struct {
+	*cluster.Cluster
+	out          *result.Printer
+	lasts, every time.Duration
+	rps          int
+	image        string
+	seed         uint64
+	random       *rand.Rand
+	namespace    string
+	rollouts     int
+}
+
+// services are the kinds of load: unlimited concurrency, a hard limit with slower requests, and one request at a time.
+var services = []service{
+	{name: "free", concurrency: 0, query: "?sleep=5", share: 0.6},
+	{name: "limited", concurrency: 10, query: "?sleep=20", share: 0.35},
+	{name: "single", concurrency: 1, query: "?sleep=10", share: 0.05},
+}
+
+func (s *soak) run(ctx context.Context) (err error) {
+	if s.Cluster, err = cluster.Connect(ctx); err != nil {
+		return err
+	}
+	var undo cluster.Undo
+	defer func() { err = errors.Join(err, undo.Run()) }()
+	restore, err := s.SetConfig(ctx, "config-autoscaler", map[string]string{"stable-window": "10s", "scale-to-zero-grace-period": "6s"})
+	if err != nil {
+		return err
+	}
+	undo = append(undo, restore)
+	var remove func(context.Context) error
+	if s.namespace, remove, err = s.Namespace(ctx, "soak"); err != nil {
+		return err
+	}
+	undo = append(undo, remove)
+	probers := map[string]*probe.Prober{}
+	for _, service := range services {
+		url, err := s.apply(ctx, service)
+		if err != nil {
+			return err
+		}
+		interval := time.Duration(float64(time.Second) / (float64(s.rps) * service.share))
+		probers[service.name] = probe.Start(s.Client(time.Minute), url+service.query, interval)
+	}
+	disturbed, disturbErr := s.disturb(ctx)
+	sent, failed, resets := 0, 0, 0
+	p99 := 0.0
+	for name, prober := range probers {
+		report := prober.Stop()
+		sent, failed, resets = sent+report.Sent, failed+report.Failed, resets+report.Resets
+		p99 = max(p99, result.Milliseconds(report.Quantile(0.99)))
+		line := result.Fields{"service": name, "requests": report.Sent, "failed": report.Failed, "resets": report.Resets,
+			"p50_ms": result.Milliseconds(report.Quantile(0.5)), "p99_ms": result.Milliseconds(report.Quantile(0.99))}
+		if err := s.out.Line(line); err != nil {
+			return err
+		}
+		for _, failure := range report.Failures {
+			fmt.Fprintf(os.Stderr, "%s: %s\n", name, failure)
+		}
+	}
+	if err := s.out.Summary(result.Fields{"requests": sent, "failed": failed, "resets": resets, "p99_ms": p99,
+		"disturbances": disturbed, "seed": s.seed, "seconds": s.lasts.Seconds()}); err != nil {
+		return err
+	}
+	if failed > 0 {
+		return errors.Join(disturbErr, fmt.Errorf("%d of %d requests did not get their 2xx", failed, sent))
+	}
+	return disturbErr
+}
