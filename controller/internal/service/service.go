@@ -104,7 +104,8 @@ func (r *reconciler) configuration(ctx context.Context, svc *servingv1.Service) 
 	}
 	after, outcome, err := apply.Child(ctx, r.client.ServingV1().Configurations(svc.Namespace), "Configuration", svc,
 		have, err == nil, MakeConfiguration(svc), func(have, want *servingv1.Configuration) {
-			// The labeler's word on a Configuration stays.
+			// The labeler's word on a Configuration that is there stays.
+			delete(want.Annotations, names.RoutesAnnotation)
 			if routes, ok := have.Annotations[names.RoutesAnnotation]; ok {
 				want.Annotations[names.RoutesAnnotation] = routes
 			}

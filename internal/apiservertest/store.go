@@ -1,0 +1,322 @@
+// Package apiservertest is a Kubernetes API server in memory, for tests of what talks to one: real clients, real informers and
+// real conflicts, without etcd and without a cluster.
+//
+// It keeps any resource of any group. It does what a controller depends on: resource versions and conflicts, generations, uids,
+// status subresources, label selectors, watches with initial events, merge and JSON patches, finalizers, owner references,
+// preconditions of a delete. It does not validate, convert, default or authorize; Admit is where a test does that.
+//
+// Owns: the objects and the record of writes. Never: used outside of tests.
+package apiservertest
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// Write is one change that a client made.
+type Write struct {
+	// Verb is create, update, patch or delete; Resource is "deployments" or "services/status".
+	Verb, Resource, Namespace, Name string
+	// Object is the object after the write, nil after a delete.
+	Object map[string]any
+}
+
+func (w Write) String() string {
+	if w.Namespace == "" {
+		return fmt.Sprintf("%s %s %s", w.Verb, w.Resource, w.Name)
+	}
+	return fmt.Sprintf("%s %s %s/%s", w.Verb, w.Resource, w.Namespace, w.Name)
+}
+
+type event struct {
+	version  int
+	kind     string // ADDED, MODIFIED, DELETED
+	resource schema.GroupResource
+	object   *unstructured.Unstructured
+	before   *unstructured.Unstructured
+}
+
+// Store holds the objects.
+type Store struct {
+	// Admit, if set, may change an object before it is written or refuse it with an API error. subresource is "" or "status".
+	Admit func(verb string, resource schema.GroupResource, subresource string, object *unstructured.Unstructured) error
+	// Now is the clock of creation and deletion times.
+	Now func() time.Time
+
+	mu      sync.Mutex
+	objects map[schema.GroupResource]map[types.NamespacedName]*unstructured.Unstructured
+	events  []event
+	version int
+	uids    int
+	changed chan struct{}
+	writes  []Write
+}
+
+func newStore() *Store {
+	return &Store{Now: time.Now, objects: map[schema.GroupResource]map[types.NamespacedName]*unstructured.Unstructured{},
+		changed: make(chan struct{})}
+}
+
+// Writes returns what clients wrote since the last call, in order.
+func (s *Store) Writes() []Write {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := s.writes
+	s.writes = nil
+	return out
+}
+
+// Versions returns the resource versions of the objects a selector matches, by "namespace/name": what a cache in step holds.
+func (s *Store) Versions(resource schema.GroupResource, selector labels.Selector) map[string]string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := map[string]string{}
+	for key, object := range s.objects[resource] {
+		if selector.Matches(labels.Set(object.GetLabels())) {
+			out[strings.TrimPrefix(key.String(), "/")] = object.GetResourceVersion()
+		}
+	}
+	return out
+}
+
+// Get returns a copy of an object, or nil.
+func (s *Store) Get(resource schema.GroupResource, namespace, name string) *unstructured.Unstructured {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if object := s.objects[resource][types.NamespacedName{Namespace: namespace, Name: name}]; object != nil {
+		return object.DeepCopy()
+	}
+	return nil
+}
+
+// Put creates or replaces an object, status and all, as an actor that the test does not count: nothing is recorded.
+func (s *Store) Put(resource schema.GroupResource, object *unstructured.Unstructured) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	key := types.NamespacedName{Namespace: object.GetNamespace(), Name: object.GetName()}
+	object = object.DeepCopy()
+	before := s.objects[resource][key]
+	if before == nil {
+		s.initialize(object)
+	} else {
+		s.succeed(before, object)
+	}
+	s.commit(resource, key, before, object)
+}
+
+// Remove deletes an object and what it owns at once, whatever its finalizers, unrecorded.
+func (s *Store) Remove(resource schema.GroupResource, namespace, name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.drop(resource, types.NamespacedName{Namespace: namespace, Name: name})
+}
+
+func (s *Store) initialize(object *unstructured.Unstructured) {
+	s.uids++
+	object.SetUID(types.UID(fmt.Sprintf("00000000-0000-0000-0000-%012d", s.uids)))
+	object.SetCreationTimestamp(metav1.NewTime(s.Now()))
+	object.SetGeneration(1)
+}
+
+// succeed gives an object the identity of the one it replaces, and a generation.
+func (s *Store) succeed(before, object *unstructured.Unstructured) {
+	object.SetUID(before.GetUID())
+	object.SetCreationTimestamp(before.GetCreationTimestamp())
+	object.SetDeletionTimestamp(before.GetDeletionTimestamp())
+	object.SetGeneration(before.GetGeneration())
+	if !equality.Semantic.DeepEqual(content(before), content(object)) {
+		object.SetGeneration(before.GetGeneration() + 1)
+	}
+}
+
+// content is what a generation counts: all but metadata and status.
+func content(object *unstructured.Unstructured) map[string]any {
+	c := maps.Clone(object.Object)
+	delete(c, "metadata")
+	delete(c, "status")
+	return c
+}
+
+func (s *Store) commit(resource schema.GroupResource, key types.NamespacedName, before, object *unstructured.Unstructured) {
+	s.version++
+	kind := "DELETED"
+	if object != nil {
+		object.SetResourceVersion(strconv.Itoa(s.version))
+		if s.objects[resource] == nil {
+			s.objects[resource] = map[types.NamespacedName]*unstructured.Unstructured{}
+		}
+		s.objects[resource][key] = object
+		kind = "MODIFIED"
+		if before == nil {
+			kind = "ADDED"
+		}
+	} else {
+		delete(s.objects[resource], key)
+		object = before.DeepCopy()
+		object.SetResourceVersion(strconv.Itoa(s.version))
+	}
+	s.events = append(s.events, event{version: s.version, kind: kind, resource: resource, object: object, before: before})
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
+
+// drop removes an object, then, like the garbage collector, what it owned.
+func (s *Store) drop(resource schema.GroupResource, key types.NamespacedName) {
+	object := s.objects[resource][key]
+	if object == nil {
+		return
+	}
+	s.commit(resource, key, object, nil)
+	for _, r := range slices.SortedFunc(maps.Keys(s.objects), func(a, b schema.GroupResource) int { return strings.Compare(a.String(), b.String()) }) {
+		for k, child := range s.objects[r] {
+			for _, owner := range child.GetOwnerReferences() {
+				if owner.UID == object.GetUID() {
+					s.markDeleted(r, k)
+				}
+			}
+		}
+	}
+}
+
+func (s *Store) markDeleted(resource schema.GroupResource, key types.NamespacedName) {
+	object := s.objects[resource][key]
+	if object == nil {
+		return
+	}
+	if len(object.GetFinalizers()) == 0 {
+		s.drop(resource, key)
+		return
+	}
+	if object.GetDeletionTimestamp() != nil {
+		return
+	}
+	next := object.DeepCopy()
+	now := metav1.NewTime(s.Now())
+	next.SetDeletionTimestamp(&now)
+	s.commit(resource, key, object, next)
+}
+
+// write is a client's create, update or patch. mutate makes the next object of the present one, which is nil for a create.
+func (s *Store) write(verb string, resource schema.GroupResource, subresource string, key types.NamespacedName,
+	mutate func(before *unstructured.Unstructured) (*unstructured.Unstructured, error)) (*unstructured.Unstructured, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	before := s.objects[resource][key]
+	switch {
+	case verb == "create" && before != nil:
+		return nil, apierrors.NewAlreadyExists(resource, key.Name)
+	case verb != "create" && before == nil:
+		return nil, apierrors.NewNotFound(resource, key.Name)
+	}
+	var present *unstructured.Unstructured
+	if before != nil {
+		present = before.DeepCopy()
+	}
+	object, err := mutate(present)
+	if err != nil {
+		return nil, err
+	}
+	object.SetNamespace(key.Namespace)
+	object.SetName(key.Name)
+	if before != nil && object.GetResourceVersion() != "" && object.GetResourceVersion() != before.GetResourceVersion() {
+		return nil, apierrors.NewConflict(resource, key.Name, fmt.Errorf("the object has been modified; please apply your changes to the latest version and try again"))
+	}
+	if before != nil && object.GetUID() != "" && object.GetUID() != before.GetUID() {
+		return nil, apierrors.NewConflict(resource, key.Name, fmt.Errorf("uid %s is not %s", object.GetUID(), before.GetUID()))
+	}
+	object.SetManagedFields(nil)
+	if subresource == "status" {
+		status := object.Object["status"]
+		object = before.DeepCopy()
+		object.Object["status"] = status
+	} else if before != nil && hasStatus(resource) {
+		if status, had := before.Object["status"]; had {
+			object.Object["status"] = status
+		} else {
+			delete(object.Object, "status")
+		}
+	}
+	if s.Admit != nil {
+		if err := s.Admit(verb, resource, subresource, object); err != nil {
+			return nil, err
+		}
+	}
+	object = roundTrip(object)
+	name := resource.Resource
+	if subresource != "" {
+		name += "/" + subresource
+	}
+	if before == nil {
+		if hasStatus(resource) {
+			delete(object.Object, "status")
+		}
+		s.initialize(object)
+	} else {
+		s.succeed(before, object)
+	}
+	s.writes = append(s.writes, Write{verb, name, key.Namespace, key.Name, object.DeepCopy().Object})
+	if before != nil {
+		object.SetResourceVersion(before.GetResourceVersion())
+		if equality.Semantic.DeepEqual(before.Object, object.Object) {
+			return before.DeepCopy(), nil // a write that changes nothing makes no event, and is counted all the same
+		}
+	}
+	s.commit(resource, key, before, object)
+	if object.GetDeletionTimestamp() != nil && len(object.GetFinalizers()) == 0 {
+		s.drop(resource, key)
+	}
+	return object.DeepCopy(), nil
+}
+
+func (s *Store) remove(resource schema.GroupResource, key types.NamespacedName, options metav1.DeleteOptions) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	object := s.objects[resource][key]
+	if object == nil {
+		return apierrors.NewNotFound(resource, key.Name)
+	}
+	if p := options.Preconditions; p != nil {
+		if p.UID != nil && *p.UID != object.GetUID() || p.ResourceVersion != nil && *p.ResourceVersion != object.GetResourceVersion() {
+			return apierrors.NewConflict(resource, key.Name, fmt.Errorf("the precondition of the delete does not hold"))
+		}
+	}
+	s.writes = append(s.writes, Write{"delete", resource.Resource, key.Namespace, key.Name, nil})
+	s.markDeleted(resource, key)
+	return nil
+}
+
+// hasStatus: kinds whose status only the subresource writes; that of plain configuration kinds does not exist.
+func hasStatus(resource schema.GroupResource) bool {
+	switch resource.Resource {
+	case "configmaps", "secrets", "events", "endpointslices", "leases", "serviceaccounts":
+		return false
+	}
+	return true
+}
+
+// roundTrip makes numbers what JSON makes of them, so that comparisons see no difference of Go types.
+func roundTrip(object *unstructured.Unstructured) *unstructured.Unstructured {
+	data, err := json.Marshal(object.Object)
+	if err != nil {
+		panic(fmt.Sprintf("an object from JSON does not encode: %v", err))
+	}
+	out := &unstructured.Unstructured{}
+	if err := out.UnmarshalJSON(data); err != nil {
+		panic(fmt.Sprintf("an encoded object does not decode: %v", err))
+	}
+	return out
+}
