@@ -33,6 +33,7 @@ type world struct {
 func (w *world) Spec(k Key) *Spec   { w.mutex.Lock(); defer w.mutex.Unlock(); return w.specs[k] }
 func (w *world) Count(k Key) Counts { w.mutex.Lock(); defer w.mutex.Unlock(); return w.counts[k] }
 func (w *world) Act(o Order)        { w.mutex.Lock(); defer w.mutex.Unlock(); w.orders = append(w.orders, o) }
+func (w *world) scraped() int       { w.mutex.Lock(); defer w.mutex.Unlock(); return w.scrapes }
 func (w *world) lastOrder() Order {
 	w.mutex.Lock()
 	defer w.mutex.Unlock()
@@ -177,20 +178,20 @@ func TestIdleGoesToZeroInTwoSteps(t *testing.T) {
 		if got := w.written(); slices.Contains(got, 0) {
 			t.Fatalf("zero while new requests do not reach an activator: %v", got)
 		}
+		w.mutex.Lock()
 		if w.probes < 10 || w.probes > 40 {
 			t.Errorf("%d probes in about 27 s, want about one a second", w.probes)
 		}
-		w.mutex.Lock()
 		w.answer = zero.ProbedActivator
 		w.mutex.Unlock()
 		time.Sleep(4 * time.Second)
 		expectWritten(t, w, 1, 0)
 		w.ready(hello, 0)
 		time.Sleep(time.Minute)
-		before := w.scrapes
+		before := w.scraped()
 		time.Sleep(time.Hour)
-		if w.scrapes != before {
-			t.Errorf("%d scrapes of a revision without pods", w.scrapes-before)
+		if n := w.scraped() - before; n != 0 {
+			t.Errorf("%d scrapes of a revision without pods", n)
 		}
 		expectWritten(t, w, 1, 0)
 	})
@@ -311,7 +312,10 @@ func TestAReporterOutOfTurnIsNotCountedTwice(t *testing.T) {
 
 func TestABudgetDelaysButNeverRefusesAWakeUp(t *testing.T) {
 	play(t, atZero(), Counts{}, func(t *testing.T, w *world) {
-		w.engine.options.Budget = NewBudget(10, 20)
+		budget := w.engine.options.Budget
+		budget.mutex.Lock()
+		budget.PerSecond, budget.Burst = 10, 20
+		budget.mutex.Unlock()
 		w.report(t, "activator-1", 0, 700) // asks for 100
 		expectWritten(t, w, 20)
 		time.Sleep(1500 * time.Millisecond)
@@ -340,6 +344,8 @@ func TestAScaleSomebodyElseWroteIsLookedInto(t *testing.T) {
 		w.ready(hello, 4)
 		time.Sleep(30 * time.Second)
 		verified := 0
+		w.mutex.Lock()
+		defer w.mutex.Unlock()
 		for _, o := range w.orders {
 			if o.Verify {
 				verified++

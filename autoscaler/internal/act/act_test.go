@@ -1,0 +1,410 @@
+package act
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	autoscalingv1 "k8s.io/api/autoscaling/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/client-go/tools/record"
+
+	"ebb.dev/ebb/api/autoscaling/v1alpha1"
+	ebbfake "ebb.dev/ebb/api/client/versioned/fake"
+	"ebb.dev/ebb/autoscaler/decide"
+	"ebb.dev/ebb/autoscaler/internal/loop"
+	"ebb.dev/ebb/autoscaler/internal/pods"
+	"ebb.dev/ebb/autoscaler/zero"
+	"ebb.dev/ebb/wire"
+)
+
+var key = loop.Key{Namespace: "default", Name: "hello-00001"}
+
+// cluster records what a Writer did to a cluster that holds one revision.
+type cluster struct {
+	mutex    sync.Mutex
+	calls    []string
+	failures int // the next so many scale writes fail
+	replicas int32
+	pa       *v1alpha1.PodAutoscaler
+	kube     *fake.Clientset
+	events   *record.FakeRecorder
+}
+
+func (c *cluster) note(format string, arguments ...any) {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	c.calls = append(c.calls, fmt.Sprintf(format, arguments...))
+}
+
+func (c *cluster) done() []string {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	all := c.calls
+	c.calls = nil
+	return all
+}
+
+func play(t *testing.T, script func(t *testing.T, c *cluster, w *Writer)) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &cluster{replicas: 1, events: record.NewFakeRecorder(100), pa: &v1alpha1.PodAutoscaler{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name, UID: "u1"}}}
+		deployment := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: "hello-00001-deployment"}}
+		c.kube = fake.NewClientset(deployment)
+		c.kube.PrependReactor("patch", "deployments", func(a clienttesting.Action) (bool, runtime.Object, error) {
+			patch := a.(clienttesting.PatchAction)
+			c.mutex.Lock()
+			fail := c.failures > 0
+			if fail {
+				c.failures--
+			}
+			c.mutex.Unlock()
+			if fail {
+				return true, nil, errors.New("the API server is away")
+			}
+			var operations []struct {
+				Op, Path string
+				Value    int32
+			}
+			if err := json.Unmarshal(patch.GetPatch(), &operations); err != nil || len(operations) != 1 || operations[0].Op != "add" || operations[0].Path != "/spec/replicas" {
+				t.Errorf("patch %s: %v", patch.GetPatch(), err)
+			}
+			c.note("%s %s %d", patch.GetSubresource(), patch.GetName(), operations[0].Value)
+			c.mutex.Lock()
+			c.replicas = operations[0].Value
+			c.mutex.Unlock()
+			return true, deployment, nil
+		})
+		c.kube.PrependReactor("get", "deployments", func(a clienttesting.Action) (bool, runtime.Object, error) {
+			c.note("get %s", a.GetSubresource())
+			c.mutex.Lock()
+			defer c.mutex.Unlock()
+			return true, &autoscalingv1.Scale{Spec: autoscalingv1.ScaleSpec{Replicas: c.replicas}}, nil
+		})
+		client := ebbfake.NewSimpleClientset(c.pa)
+		client.PrependReactor("patch", "podautoscalers", func(a clienttesting.Action) (bool, runtime.Object, error) {
+			patch := a.(clienttesting.PatchAction)
+			var body struct {
+				Metadata struct{ UID string }
+				Status   v1alpha1.PodAutoscalerStatus
+			}
+			if err := json.Unmarshal(patch.GetPatch(), &body); err != nil || body.Metadata.UID != "u1" {
+				t.Errorf("patch %s: %v", patch.GetPatch(), err)
+			}
+			s := body.Status
+			c.note("%s want %d, %d ready, %s, active %s", patch.GetSubresource(), *s.DesiredScale, *s.ActualScale, s.Mode, s.GetCondition(v1alpha1.PodAutoscalerConditionActive).Status)
+			c.mutex.Lock()
+			next := c.pa.DeepCopy()
+			next.Status = s
+			c.pa = next
+			c.mutex.Unlock()
+			return true, next, nil
+		})
+		get := func(namespace, name string) *v1alpha1.PodAutoscaler {
+			c.mutex.Lock()
+			defer c.mutex.Unlock()
+			return c.pa
+		}
+		w := New(c.kube, client.AutoscalingV1alpha1(), get, nil, c.events, slog.New(slog.NewTextHandler(io.Discard, nil)))
+		ctx, cancel := context.WithCancel(t.Context())
+		end := make(chan struct{})
+		go func() { w.Run(ctx); close(end) }()
+		script(t, c, w)
+		cancel()
+		<-end
+	})
+}
+
+func order(from, to int32) loop.Order {
+	return loop.Order{Key: key, UID: "u1", Target: loop.Target{APIVersion: "apps/v1", Kind: "Deployment", Name: "hello-00001-deployment"},
+		Scale: true, From: from, Replicas: to, Since: time.Now(),
+		Status:   loop.Status{Generation: 3, Active: zero.Yes, Initialized: true, Populated: true, Desired: to, Actual: 1},
+		Decision: decide.Decision{Rule: decide.RuleStable, Desired: to}, Step: zero.Step{Want: to}}
+}
+
+func expect(t *testing.T, c *cluster, want ...string) {
+	t.Helper()
+	synctest.Wait()
+	if got := c.done(); !slices.Equal(got, want) {
+		t.Errorf("got  %q\nwant %q", got, want)
+	}
+}
+
+func TestAnOrderWritesScaleThenStatusThenAnEvent(t *testing.T) {
+	play(t, func(t *testing.T, c *cluster, w *Writer) {
+		w.Act(order(1, 5))
+		expect(t, c, "scale hello-00001-deployment 5", "status want 5, 1 ready, Serve, active True")
+		if got := <-c.events.Events; !strings.HasPrefix(got, "Normal ScaledUp from 1 to 5 pods by rule stable-window: ") {
+			t.Errorf("event %q", got)
+		}
+		s := c.pa.Status
+		if !s.IsReady() || s.ServiceName != "hello-00001" || s.MetricsServiceName != "hello-00001-private" || s.ObservedGeneration != 3 ||
+			s.Decision == nil || s.Decision.Rule != "stable-window" || s.Decision.Desired != 5 {
+			t.Errorf("status %+v", s)
+		}
+		// The same again changes nothing, so nothing is written.
+		same := order(5, 5)
+		same.Scale = false
+		w.Act(same)
+		expect(t, c)
+		if len(c.events.Events) != 0 {
+			t.Errorf("event %q without a change of scale", <-c.events.Events)
+		}
+	})
+}
+
+func TestAFailedOrderIsTriedAgainUntilALaterOneReplacesIt(t *testing.T) {
+	play(t, func(t *testing.T, c *cluster, w *Writer) {
+		c.failures = 3
+		w.Act(order(1, 5))
+		expect(t, c)
+		time.Sleep(time.Second) // virtual: 50 + 100 + 200 ms
+		expect(t, c, "scale hello-00001-deployment 5", "status want 5, 1 ready, Serve, active True")
+		c.failures = 1000
+		w.Act(order(5, 6))
+		time.Sleep(time.Minute)
+		expect(t, c)
+		c.mutex.Lock()
+		c.failures = 0
+		c.mutex.Unlock()
+		w.Act(order(6, 7)) // news: not after the remaining seconds of the retry
+		expect(t, c, "scale hello-00001-deployment 7", "status want 7, 1 ready, Serve, active True")
+		time.Sleep(time.Minute)
+		expect(t, c)
+	})
+}
+
+func TestWhatWasToBeWrittenIsNotLostToAStatus(t *testing.T) {
+	older, newer := order(1, 5), order(5, 5)
+	newer.Scale = false
+	newer.Status.Actual = 2
+	older.Urgent, older.Verify = true, true
+	got := merge(older, newer)
+	if !got.Scale || got.From != 1 || got.Replicas != 5 || !got.Urgent || !got.Verify || got.Status.Actual != 2 || got.Since != older.Since {
+		t.Errorf("merged %+v", got)
+	}
+	newer.UID = "another object of that name"
+	if got := merge(older, newer); got.Scale {
+		t.Error("the order of a deleted object came over to its successor")
+	}
+}
+
+func TestVerifyWritesOnlyWhatDiffers(t *testing.T) {
+	play(t, func(t *testing.T, c *cluster, w *Writer) {
+		o := order(1, 1)
+		o.Scale, o.Verify = false, true
+		w.Act(o)
+		expect(t, c, "get scale", "status want 1, 1 ready, Serve, active True")
+		c.mutex.Lock()
+		c.replicas = 4
+		c.mutex.Unlock()
+		w.Act(o)
+		expect(t, c, "get scale", "scale hello-00001-deployment 1")
+	})
+}
+
+func TestADeletedPodAutoscalerIsLeftAlone(t *testing.T) {
+	play(t, func(t *testing.T, c *cluster, w *Writer) {
+		o := order(1, 5)
+		o.UID = "of its predecessor"
+		w.Act(o)
+		expect(t, c)
+	})
+}
+
+func TestConditions(t *testing.T) {
+	cases := []struct {
+		behaviour                string
+		status                   loop.Status
+		active, initialized, sks corev1.ConditionStatus
+		ready                    corev1.ConditionStatus
+		reason                   string
+		mode                     v1alpha1.Mode
+		desiredKnown             bool
+	}{
+		{"pods wanted and there", loop.Status{Active: zero.Yes, Initialized: true, Populated: true, Desired: 2, Actual: 2}, "True", "True", "True", "True", "", v1alpha1.ModeServe, true},
+		{"pods wanted and not there", loop.Status{Active: zero.Undecided, Desired: 1, Proxied: true}, "Unknown", "Unknown", "Unknown", "Unknown", zero.Queued, v1alpha1.ModeProxy, true},
+		{"no pods wanted", loop.Status{Active: zero.No, ActiveReason: zero.NoTraffic, Initialized: true, Proxied: true}, "False", "True", "Unknown", "False", zero.NoTraffic, v1alpha1.ModeProxy, true},
+		{"no pod came", loop.Status{Active: zero.No, ActiveReason: zero.TimedOut, Proxied: true}, "False", "Unknown", "Unknown", "False", zero.TimedOut, v1alpha1.ModeProxy, true},
+		{"nothing decided yet", loop.Status{Active: zero.Undecided, Desired: -1, Proxied: true}, "Unknown", "Unknown", "Unknown", "Unknown", zero.Queued, v1alpha1.ModeProxy, false},
+	}
+	for _, c := range cases {
+		t.Run(c.behaviour, func(t *testing.T) {
+			pa := &v1alpha1.PodAutoscaler{ObjectMeta: metav1.ObjectMeta{Name: "hello-00001"}}
+			s, changed := nextStatus(pa, loop.Order{Key: key, Status: c.status})
+			if !changed {
+				t.Fatal("an empty status is no status")
+			}
+			status := func(kind string) corev1.ConditionStatus {
+				for _, one := range s.Conditions {
+					if string(one.Type) == kind {
+						return one.Status
+					}
+				}
+				return "absent"
+			}
+			if status("Active") != c.active || status("ScaleTargetInitialized") != c.initialized || status("SKSReady") != c.sks || status("Ready") != c.ready {
+				t.Errorf("conditions %+v", s.Conditions)
+			}
+			if got := s.GetCondition(v1alpha1.PodAutoscalerConditionActive).Reason; got != c.reason {
+				t.Errorf("reason %q, want %q", got, c.reason)
+			}
+			if s.Mode != c.mode || (s.DesiredScale != nil) != c.desiredKnown {
+				t.Errorf("mode %s, desired %v", s.Mode, s.DesiredScale)
+			}
+			pa.Status = *s
+			if _, changed := nextStatus(pa, loop.Order{Key: key, Status: c.status, Decision: decide.Decision{Time: time.Now()}}); changed {
+				t.Error("a new decision alone is a change")
+			}
+		})
+	}
+}
+
+func TestADesiredScaleIsNotForgotten(t *testing.T) {
+	five := int32(5)
+	pa := &v1alpha1.PodAutoscaler{Status: v1alpha1.PodAutoscalerStatus{DesiredScale: &five}}
+	if s, _ := nextStatus(pa, loop.Order{Status: loop.Status{Desired: -1}}); s.DesiredScale == nil || *s.DesiredScale != 5 {
+		t.Errorf("desired scale %v", s.DesiredScale)
+	}
+}
+
+func podsOf(names ...string) []pods.Pod {
+	var all []pods.Pod
+	for i, name := range names {
+		all = append(all, pods.Pod{Name: name, Started: time.Unix(int64(i), 0)})
+	}
+	return all
+}
+
+func TestIdlePodsGoFirst(t *testing.T) {
+	cases := []struct {
+		behaviour string
+		ready     []pods.Pod
+		inFlight  map[string]float64
+		victims   int
+		want      []string
+	}{
+		{"one long request survives", podsOf("a", "b", "c"), map[string]float64{"a": 0, "b": 1, "c": 0}, 2, []string{"c", "a"}},
+		{"the least busy goes", podsOf("a", "b"), map[string]float64{"a": 5, "b": 2}, 1, []string{"b"}},
+		{"of equally busy ones the youngest goes", podsOf("a", "b", "c"), map[string]float64{"a": 1, "b": 1, "c": 9}, 1, []string{"b"}},
+		{"who does not answer may be too busy to", podsOf("a", "b"), map[string]float64{"b": 7}, 1, []string{"b"}},
+		{"all idle: no choice, no patch", podsOf("a", "b"), map[string]float64{"a": 0, "b": 0}, 1, nil},
+		{"nobody answers: no choice, no patch", podsOf("a", "b"), nil, 1, nil},
+	}
+	for _, c := range cases {
+		t.Run(c.behaviour, func(t *testing.T) {
+			if got := choose(c.ready, c.inFlight, c.victims); !slices.Equal(got, c.want) {
+				t.Errorf("%v, want %v", got, c.want)
+			}
+		})
+	}
+}
+
+func TestMarkPatchesOnceForEachPodThatGoes(t *testing.T) {
+	kube := fake.NewClientset()
+	for _, name := range []string{"a", "b", "c", "d"} {
+		kube.Tracker().Add(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}})
+	}
+	now := time.Date(2027, 1, 1, 0, 0, 0, 0, time.UTC)
+	counts := loop.Counts{Ready: 4}
+	c := &Costs{Kube: kube, Ready: func(loop.Key) []pods.Pod { return podsOf("a", "b", "c", "d") }, Count: func(loop.Key) loop.Counts { return counts },
+		InFlight: func(loop.Key, []pods.Pod) map[string]float64 {
+			return map[string]float64{"a": 1, "b": 0, "c": 3, "d": 0}
+		},
+		Now: func() time.Time { return now }}
+	patched := func() (n int) {
+		for _, a := range kube.Actions() {
+			if a.GetVerb() == "patch" {
+				n++
+			}
+		}
+		kube.ClearActions()
+		return n
+	}
+	cost := func(name string) string {
+		p, err := kube.CoreV1().Pods("default").Get(t.Context(), name, metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p.Annotations[deletionCost]
+	}
+	if err := c.Mark(t.Context(), key, 2); err != nil {
+		t.Fatal(err)
+	}
+	if n := patched(); n != 2 || cost("b") == "" || cost("d") == "" || cost("a") != "" || cost("c") != "" {
+		t.Errorf("%d patches; costs a=%q b=%q c=%q d=%q", n, cost("a"), cost("b"), cost("c"), cost("d"))
+	}
+	kube.ClearActions()
+	counts.NotReady = 2
+	if err := c.Mark(t.Context(), key, 2); err != nil || patched() != 0 {
+		t.Errorf("two pods that are not ready go anyway, and others were marked: %v", err)
+	}
+	earlier := cost("b")
+	counts.NotReady = 0
+	now = now.Add(time.Minute)
+	if err := c.Mark(t.Context(), key, 1); err != nil {
+		t.Fatal(err)
+	}
+	if later := cost("d"); len(later) < len(earlier) || later <= earlier {
+		t.Errorf("a mark of a minute later is %s after %s, want a lower cost", later, earlier)
+	}
+}
+
+type answers func(*http.Request) (*http.Response, error)
+
+func (f answers) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+func TestProbe(t *testing.T) {
+	cases := []struct {
+		behaviour string
+		status    int
+		body      string
+		fail      error
+		want      zero.Probe
+	}{
+		{"an activator answers", 200, "activator", nil, zero.ProbedActivator},
+		{"a pod answers", 200, "queue", nil, zero.ProbedOther},
+		{"something refuses", 503, "activator", nil, zero.ProbedOther},
+		{"nobody answers", 0, "", errors.New("connection refused"), zero.ProbedOther},
+	}
+	for _, c := range cases {
+		t.Run(c.behaviour, func(t *testing.T) {
+			for _, h2c := range []bool{false, true} {
+				p := NewProber("cluster.local")
+				respond := answers(func(r *http.Request) (*http.Response, error) {
+					want := "http://hello-00001.default.svc.cluster.local.:80/healthz"
+					if h2c {
+						want = "http://hello-00001.default.svc.cluster.local.:81/healthz"
+					}
+					if r.URL.String() != want || r.Header.Get(wire.HeaderNetworkProbe) != "activator" || r.UserAgent() != "Knative-Autoscaling-Probe" {
+						t.Errorf("asked %s, %v", r.URL, r.Header)
+					}
+					if c.fail != nil {
+						return nil, c.fail
+					}
+					return &http.Response{StatusCode: c.status, Body: io.NopCloser(strings.NewReader(c.body))}, nil
+				})
+				p.HTTP1, p.H2C = respond, respond
+				done := make(chan zero.Probe, 1)
+				p.Probe(key, h2c, func(a zero.Probe) { done <- a })
+				if got := <-done; got != c.want {
+					t.Errorf("h2c %v: %v, want %v", h2c, got, c.want)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,320 @@
+package ingest
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"math"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"ebb.dev/ebb/autoscaler/internal/loop"
+	"ebb.dev/ebb/autoscaler/internal/pods"
+	"ebb.dev/ebb/wire"
+)
+
+var tokenKey = []byte("0123456789abcdef0123456789abcdef")
+
+type inbox struct {
+	mutex   sync.Mutex
+	samples []loop.Sample
+	fail    error
+}
+
+func (i *inbox) Report(s []loop.Sample) error {
+	i.mutex.Lock()
+	defer i.mutex.Unlock()
+	i.samples = append(i.samples, s...)
+	return i.fail
+}
+
+type owners map[string]string // revision -> IP of the owner; absent means this process
+
+func (o owners) Owns(k loop.Key) bool    { _, other := o[k.Name]; return !other }
+func (o owners) Owner(k loop.Key) string { return o[k.Name] }
+
+func message(revision string, stat wire.Stat) wire.StatMessage {
+	return wire.StatMessage{Namespace: "default", Revision: revision, Stat: stat}
+}
+
+func post(s *Server, token string, body []byte, change func(*http.Request)) int {
+	request := httptest.NewRequest(http.MethodPost, wire.PathStats, bytes.NewReader(body))
+	if token != "" {
+		request.Header.Set("Authorization", wire.Bearer(token))
+	}
+	if change != nil {
+		change(request)
+	}
+	answer := httptest.NewRecorder()
+	s.ServeHTTP(answer, request)
+	return answer.Code
+}
+
+func TestWhoMayReportWhat(t *testing.T) {
+	activator := wire.Token(tokenKey, "", wire.ActivatorSubject)
+	hello := wire.Token(tokenKey, "default", "hello-00001")
+	good := wire.Stat{PodName: "p", AverageConcurrent: 3, AverageProxiedConcurrent: 1, Requests: 5, ProxiedRequests: 2, Queued: 1}
+	bad := good
+	bad.Requests = math.NaN()
+	cases := []struct {
+		behaviour string
+		token     string
+		messages  []wire.StatMessage
+		body      []byte
+		change    func(*http.Request)
+		key       []byte
+		fail      error
+		status    int
+		taken     int
+	}{
+		{"an activator reports for all revisions", activator, []wire.StatMessage{message("hello-00001", good), message("other-00001", good)}, nil, nil, tokenKey, nil, 204, 2},
+		{"a pod reports for its own revision", hello, []wire.StatMessage{message("hello-00001", good)}, nil, nil, tokenKey, nil, 204, 1},
+		{"a pod does not report for another revision", hello, []wire.StatMessage{message("other-00001", good)}, nil, nil, tokenKey, nil, 401, 0},
+		{"nor for another one besides its own", hello, []wire.StatMessage{message("hello-00001", good), message("other-00001", good)}, nil, nil, tokenKey, nil, 401, 0},
+		{"without a token nobody reports", "", []wire.StatMessage{message("hello-00001", good)}, nil, nil, tokenKey, nil, 401, 0},
+		{"before there is a key nobody reports", wire.Token(nil, "", wire.ActivatorSubject), []wire.StatMessage{message("hello-00001", good)}, nil, nil, nil, nil, 401, 0},
+		{"a body that is no protobuf is refused", activator, nil, []byte{0xff, 0xff, 0xff}, nil, tokenKey, nil, 400, 0},
+		{"a body that is too long is refused", activator, nil, make([]byte, wire.MaxStatsBytes+1), nil, tokenKey, nil, 413, 0},
+		{"figures that are no load are left out", activator, []wire.StatMessage{message("hello-00001", bad), message("other-00001", good)}, nil, nil, tokenKey, nil, 204, 1},
+		{"a reporter without a name is left out", activator, []wire.StatMessage{message("hello-00001", wire.Stat{AverageConcurrent: 1})}, nil, nil, tokenKey, nil, 204, 0},
+		{"a full inbox is told to the sender", activator, []wire.StatMessage{message("hello-00001", good)}, nil, nil, tokenKey, loop.ErrBusy, 503, 1},
+		{"a revision that nobody decides for is told to the sender", activator, []wire.StatMessage{message("orphan", good)}, nil, nil, tokenKey, nil, 503, 0},
+		{"what was forwarded once is not forwarded again", activator, []wire.StatMessage{message("theirs", good)}, nil, func(r *http.Request) { r.Header.Set(headerForwarded, "1") }, tokenKey, nil, 503, 0},
+		{"only POST reports", activator, nil, nil, func(r *http.Request) { r.Method = http.MethodGet }, tokenKey, nil, 405, 0},
+	}
+	for _, c := range cases {
+		t.Run(c.behaviour, func(t *testing.T) {
+			in := &inbox{fail: c.fail}
+			s := &Server{Key: func() []byte { return c.key }, Reporter: in, Owners: owners{"orphan": "", "theirs": "192.0.2.1"}, Clock: time.Now}
+			body := c.body
+			if body == nil {
+				body = wire.EncodeStats(c.messages)
+			}
+			if got := post(s, c.token, body, c.change); got != c.status {
+				t.Errorf("status %d, want %d", got, c.status)
+			}
+			if len(in.samples) != c.taken {
+				t.Errorf("took %d samples, want %d", len(in.samples), c.taken)
+			}
+			for _, one := range in.samples {
+				if one.Report.Concurrency != 2 || one.Report.RequestsPerSecond != 3 || one.Report.Queued != 1 {
+					t.Errorf("sample %+v: what an activator has counted must be left out", one)
+				}
+				if one.Report.OnePod != (c.token == hello) {
+					t.Errorf("sample %+v: from one pod is %v", one, one.Report.OnePod)
+				}
+			}
+		})
+	}
+}
+
+type toOwner func(*http.Request) (*http.Response, error)
+
+func (f toOwner) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+func TestStatsGoToTheReplicaThatDecides(t *testing.T) {
+	theirs := &inbox{}
+	owner := &Server{Key: func() []byte { return tokenKey }, Reporter: theirs, Clock: time.Now}
+	mine := &inbox{}
+	var address string
+	s := &Server{Key: owner.Key, Reporter: mine, Owners: owners{"theirs": "192.0.2.1"}, Clock: time.Now,
+		Client: &http.Client{Transport: toOwner(func(r *http.Request) (*http.Response, error) {
+			address = r.URL.Host
+			answer := httptest.NewRecorder()
+			owner.ServeHTTP(answer, r)
+			return answer.Result(), nil
+		})}}
+	stat := wire.Stat{PodName: "p", AverageConcurrent: 3}
+	status := post(s, wire.Token(tokenKey, "", wire.ActivatorSubject), wire.EncodeStats([]wire.StatMessage{message("mine", stat), message("theirs", stat)}), nil)
+	if status != 204 || len(mine.samples) != 1 || len(theirs.samples) != 1 || address != "192.0.2.1:8080" {
+		t.Errorf("status %d, %d here, %d at %s", status, len(mine.samples), len(theirs.samples), address)
+	}
+	if s.Forwarded.Load() != 1 {
+		t.Errorf("%d counted as forwarded", s.Forwarded.Load())
+	}
+}
+
+// pod is a pod that answers scrapes; each has an address of its own on the loopback.
+func pod(t *testing.T, name, ip string, port *int, answer http.HandlerFunc) pods.Pod {
+	t.Helper()
+	listener, err := net.Listen("tcp", net.JoinHostPort(ip, strconv.Itoa(*port)))
+	if err != nil {
+		t.Skipf("listen on %s: %v", ip, err)
+	}
+	*port = listener.Addr().(*net.TCPAddr).Port
+	server := &http.Server{Handler: answer}
+	go server.Serve(listener)
+	t.Cleanup(func() { server.Close() })
+	return pods.Pod{Name: name, IP: ip, Started: time.Now().Add(-time.Hour)}
+}
+
+func stat(s wire.Stat) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) { w.Write(s.Append(nil)) }
+}
+
+func scrape(s *Scraper) loop.Scrape {
+	done := make(chan loop.Scrape, 1)
+	s.Scrape(loop.Key{Namespace: "default", Name: "hello-00001"}, time.Minute, func(r loop.Scrape) { done <- r })
+	return <-done
+}
+
+func TestScrape(t *testing.T) {
+	port := 0
+	var broken atomic.Bool
+	var connections atomic.Int64
+	one := pod(t, "one", "127.0.0.1", &port, stat(wire.Stat{PodName: "one", AverageConcurrent: 5, AverageProxiedConcurrent: 1, Requests: 10, Queued: 2, Completed: 7, BusySeconds: 1.5}))
+	two := pod(t, "two", "127.0.0.2", &port, func(w http.ResponseWriter, r *http.Request) {
+		if broken.Load() {
+			http.Error(w, "no", http.StatusInternalServerError)
+			return
+		}
+		stat(wire.Stat{PodName: "two", AverageConcurrent: 2})(w, r)
+	})
+	wrong := pod(t, "wrong", "127.0.0.3", &port, stat(wire.Stat{PodName: "somebody else", AverageConcurrent: 1000}))
+	negative := pod(t, "negative", "127.0.0.4", &port, stat(wire.Stat{PodName: "negative", AverageConcurrent: -1}))
+	long := pod(t, "long", "127.0.0.5", &port, func(w http.ResponseWriter, r *http.Request) { w.Write(make([]byte, wire.MaxStatBytes+1)) })
+
+	var ready []pods.Pod
+	var foreign atomic.Int64
+	s := NewScraper(func(loop.Key) []pods.Pod { return append([]pods.Pod(nil), ready...) })
+	s.Port = port
+	s.Foreign = func(loop.Key) { foreign.Add(1) }
+	dial := s.Dial
+	s.Dial = func(ctx context.Context, address string) (net.Conn, error) {
+		connections.Add(1)
+		return dial(ctx, address)
+	}
+	t.Cleanup(s.Close)
+
+	ready = []pods.Pod{one, two}
+	for range 3 {
+		got := scrape(s)
+		if got.Failed || got.Report.Concurrency != 6 || got.Report.RequestsPerSecond != 10 || got.Report.Queued != 2 || got.Completed != 7 || got.BusySeconds != 1.5 {
+			t.Fatalf("two pods: %+v", got)
+		}
+	}
+	if n := connections.Load(); n != 2 {
+		t.Errorf("%d connections for three scrapes of two pods, want 2", n)
+	}
+	broken.Store(true)
+	if got := scrape(s); !got.Failed {
+		t.Errorf("one of two pods failed: %+v, want a failed scrape", got)
+	}
+	broken.Store(false)
+	for name, p := range map[string]pods.Pod{"another pod's answer": wrong, "a negative load": negative, "an answer that is too long": long} {
+		ready = []pods.Pod{p}
+		if got := scrape(s); !got.Failed {
+			t.Errorf("%s: %+v, want a failed scrape", name, got)
+		}
+	}
+	if foreign.Load() != 2 {
+		t.Errorf("%d foreign answers counted, want 2", foreign.Load())
+	}
+	ready = nil
+	if got := scrape(s); got != (loop.Scrape{}) {
+		t.Errorf("no pods: %+v, want an empty result that did not fail", got)
+	}
+}
+
+func TestASampleStandsForAllAndAFailedPodIsReplaced(t *testing.T) {
+	port := 0
+	var ready []pods.Pod
+	for i := range 20 {
+		name, ip := fmt.Sprint("p", i), fmt.Sprintf("127.0.1.%d", i+1)
+		ready = append(ready, pod(t, name, ip, &port, stat(wire.Stat{PodName: name, AverageConcurrent: 3})))
+	}
+	size := SampleSize(len(ready))
+	for i := range len(ready) - size { // as many as can be replaced
+		ready[i].Name = "gone"
+	}
+	var asked atomic.Int64
+	s := NewScraper(func(loop.Key) []pods.Pod { return append([]pods.Pod(nil), ready...) })
+	s.Port = port
+	s.Observe = func(_ time.Duration, counted bool) {
+		if counted {
+			asked.Add(1)
+		}
+	}
+	t.Cleanup(s.Close)
+	if got := scrape(s); got.Failed || got.Report.Concurrency != 60 {
+		t.Errorf("20 pods of 3 each: %+v", got)
+	}
+	ready[19].Name = "gone"
+	if got := scrape(s); !got.Failed {
+		t.Errorf("one fewer than the sample needs: %+v", got)
+	}
+	if asked.Load() != 1 {
+		t.Errorf("%d scrapes counted, want 1", asked.Load())
+	}
+}
+
+func TestAConnectionThatThePodClosedIsOpenedAnew(t *testing.T) {
+	port := 0
+	p := pod(t, "p", "127.0.0.1", &port, func(w http.ResponseWriter, r *http.Request) {
+		// It promises to keep the connection, and closes it.
+		conn, _, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			return
+		}
+		body := wire.Stat{PodName: "p", AverageConcurrent: 1}.Append(nil)
+		fmt.Fprintf(conn, "HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
+		conn.Close()
+	})
+	s := NewScraper(func(loop.Key) []pods.Pod { return []pods.Pod{p} })
+	s.Port = port
+	t.Cleanup(s.Close)
+	for range 3 {
+		if got := scrape(s); got.Failed || got.Report.Concurrency != 1 {
+			t.Fatalf("%+v", got)
+		}
+	}
+}
+
+func TestSampleSize(t *testing.T) {
+	for n, want := range map[int]int{0: 0, 1: 1, 2: 2, 3: 3, 4: 4, 10: 7, 100: 14, 10_000: 16} {
+		if got := SampleSize(n); got != want {
+			t.Errorf("of %d pods %d, want %d", n, got, want)
+		}
+	}
+}
+
+func TestOldPodsAreAskedFirst(t *testing.T) {
+	now := time.Now()
+	var all []pods.Pod
+	for i := range 40 {
+		p := pods.Pod{Name: fmt.Sprint(i), Started: now}
+		if i%4 == 0 {
+			p.Started = now.Add(-time.Hour)
+		}
+		all = append(all, p)
+	}
+	order(all, now.Add(-time.Minute))
+	for i, p := range all {
+		if old := p.Started.Before(now); old != (i < 10) {
+			t.Fatalf("pod %d of 40 is old: %v", i, old)
+		}
+	}
+}
+
+func FuzzStats(f *testing.F) {
+	f.Add(wire.EncodeStats([]wire.StatMessage{message("hello-00001", wire.Stat{PodName: "p", AverageConcurrent: 3})}))
+	f.Fuzz(func(t *testing.T, body []byte) {
+		in := &inbox{}
+		s := &Server{Key: func() []byte { return tokenKey }, Reporter: in, Clock: time.Now}
+		status := post(s, wire.Token(tokenKey, "", wire.ActivatorSubject), body, nil)
+		if status != 204 && status != 400 && status != 413 {
+			t.Errorf("status %d", status)
+		}
+		for _, one := range in.samples {
+			if !(one.Report.Concurrency >= 0 && one.Report.RequestsPerSecond >= 0 && one.Report.Queued >= 0) || one.Reporter == "" {
+				t.Errorf("sample %+v", one)
+			}
+		}
+	})
+}

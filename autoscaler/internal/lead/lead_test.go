@@ -1,0 +1,161 @@
+package lead
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/fake"
+)
+
+const namespace = "knative-serving"
+
+func config(pod string, buckets int) Config {
+	return Config{Namespace: namespace, Pod: pod, IP: "10.0.0." + pod[len(pod)-1:], Buckets: buckets,
+		LeaseDuration: time.Minute, RenewDeadline: 40 * time.Second, RetryPeriod: 10 * time.Second}
+}
+
+type replica struct {
+	*Election
+	stop    context.CancelFunc
+	stopped chan struct{}
+	changes atomic.Int64
+}
+
+func begin(t *testing.T, client kubernetes.Interface, pod string, buckets int) *replica {
+	t.Helper()
+	_, err := client.CoreV1().Pods(namespace).Create(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: pod}}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &replica{stopped: make(chan struct{})}
+	r.Election = New(config(pod, buckets), client, slog.New(slog.NewTextHandler(io.Discard, nil)), func() { r.changes.Add(1) })
+	var ctx context.Context
+	ctx, r.stop = context.WithCancel(context.Background())
+	go func() {
+		defer close(r.stopped)
+		if err := r.Run(ctx); err != nil {
+			t.Error(err)
+		}
+	}()
+	return r
+}
+
+func keys() []types.NamespacedName {
+	var all []types.NamespacedName
+	for i := range 200 {
+		all = append(all, types.NamespacedName{Namespace: "default", Name: fmt.Sprintf("hello-%05d", i)})
+	}
+	return all
+}
+
+// decided checks that each revision has exactly one owner, on which all replicas agree.
+func decided(t *testing.T, replicas ...*replica) {
+	t.Helper()
+	for _, key := range keys() {
+		owners := 0
+		for _, r := range replicas {
+			if r.Owns(key) {
+				owners++
+			}
+			if r.Owner(key) != replicas[0].Owner(key) || r.Owner(key) == "" {
+				t.Fatalf("%s: %s says %q, %s says %q", key, replicas[0].config.Pod, replicas[0].Owner(key), r.config.Pod, r.Owner(key))
+			}
+		}
+		if owners != 1 {
+			t.Fatalf("%s has %d owners", key, owners)
+		}
+	}
+}
+
+func TestEachRevisionHasOneOwner(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := fake.NewClientset()
+		a := begin(t, client, "autoscaler-1", 3)
+		b := begin(t, client, "autoscaler-2", 3)
+		time.Sleep(10 * time.Second)
+		decided(t, a, b)
+		if _, err := client.CoordinationV1().Leases(namespace).Get(t.Context(), "autoscaler-bucket-02-of-03", metav1.GetOptions{}); err != nil {
+			t.Error(err)
+		}
+		// A replica that stops hands over; nobody waits for its leases to run out.
+		a.stop()
+		<-a.stopped
+		for _, key := range keys() {
+			if a.Owns(key) {
+				t.Fatalf("%s is still owned by a replica that stopped", key)
+			}
+		}
+		time.Sleep(5 * time.Second)
+		decided(t, b)
+		if b.changes.Load() == 0 {
+			t.Error("the new owner was not told")
+		}
+		b.stop()
+		<-b.stopped
+	})
+}
+
+func TestTheLeaseOfAPodThatIsGoneIsFreed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := fake.NewClientset()
+		nobody, seconds, now := "autoscaler-9_10.0.0.9", int32(60), metav1.NowMicro()
+		lease, err := client.CoordinationV1().Leases(namespace).Create(t.Context(), leaseOf(BucketName(0, 1), nobody, seconds, now), metav1.CreateOptions{})
+		if err != nil || lease == nil {
+			t.Fatal(err)
+		}
+		a := begin(t, client, "autoscaler-1", 1)
+		time.Sleep(5 * time.Second)
+		decided(t, a)
+		a.stop()
+		<-a.stopped
+	})
+}
+
+func TestTheLeaseOfAPodThatExistsIsRespected(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := fake.NewClientset(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "autoscaler-9"}})
+		_, err := client.CoordinationV1().Leases(namespace).Create(t.Context(), leaseOf(BucketName(0, 1), "autoscaler-9_10.0.0.9", 60, metav1.NowMicro()), metav1.CreateOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		a := begin(t, client, "autoscaler-1", 1)
+		time.Sleep(50 * time.Second)
+		if a.Owns(keys()[0]) || a.Owner(keys()[0]) != "10.0.0.9" {
+			t.Errorf("owner %q", a.Owner(keys()[0]))
+		}
+		time.Sleep(20 * time.Second) // it is not renewed, and runs out
+		decided(t, a)
+		a.stop()
+		<-a.stopped
+	})
+}
+
+func TestAKeyKeepsItsBucket(t *testing.T) {
+	e, f := New(config("autoscaler-1", 10), nil, nil, nil), New(config("autoscaler-2", 10), nil, nil, nil)
+	seen := map[string]int{}
+	for _, key := range keys() {
+		seen[e.set.Owner(key.String())]++
+		if e.set.Owner(key.String()) != f.set.Owner(key.String()) {
+			t.Fatalf("%s lies in two buckets", key)
+		}
+	}
+	if len(seen) < 8 {
+		t.Errorf("200 revisions lie in %d of 10 buckets", len(seen))
+	}
+}
+
+func leaseOf(name, holder string, seconds int32, now metav1.MicroTime) *coordinationv1.Lease {
+	return &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+		Spec: coordinationv1.LeaseSpec{HolderIdentity: &holder, LeaseDurationSeconds: &seconds, AcquireTime: &now, RenewTime: &now}}
+}

@@ -1,0 +1,195 @@
+package spec
+
+import (
+	"io"
+	"log/slog"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"ebb.dev/ebb/api/autoscaling/v1alpha1"
+	"ebb.dev/ebb/api/names"
+	"ebb.dev/ebb/autoscaler/decide"
+	"ebb.dev/ebb/autoscaler/internal/loop"
+	"ebb.dev/ebb/autoscaler/window"
+	"ebb.dev/ebb/autoscaler/zero"
+	"ebb.dev/ebb/settings"
+)
+
+func autoscaler(annotations map[string]string) *v1alpha1.PodAutoscaler {
+	return &v1alpha1.PodAutoscaler{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "hello-00001", UID: "u1", Generation: 2, Annotations: annotations,
+			Labels: map[string]string{names.ServiceLabel: "hello", names.ConfigurationLabel: "hello"}},
+		Spec: v1alpha1.PodAutoscalerSpec{ScaleTargetRef: corev1.ObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "hello-00001-deployment"}},
+	}
+}
+
+func TestDefaults(t *testing.T) {
+	got, problems := Resolve(autoscaler(nil), settings.Default().Autoscaler, 10*time.Minute)
+	want := &loop.Spec{UID: "u1", Generation: 2, Target: loop.Target{APIVersion: "apps/v1", Kind: "Deployment", Name: "hello-00001-deployment"},
+		Service: "hello", Configuration: "hello", Scraped: true, PanicWindow: 6 * time.Second,
+		Decide: decide.Config{Total: 100, Target: 70, TargetBurstCapacity: 211, ActivatorCapacity: 100, MaxScaleUpRate: 1000, MaxScaleDownRate: 2,
+			PanicThreshold: 2, StableWindow: time.Minute, Reachable: true},
+		Zero:  zero.Config{Initial: 1, ScaleToZero: true, StableWindow: time.Minute, Grace: 30 * time.Second, ProgressDeadline: 10 * time.Minute, PathHold: time.Minute},
+		Found: loop.Found{Desired: -1}}
+	if len(problems) > 0 || *got != *want {
+		t.Errorf("problems %v\ngot  %+v\nwant %+v", problems, got, want)
+	}
+}
+
+func TestAnnotations(t *testing.T) {
+	const group = names.AutoscalingGroup + "/"
+	cases := []struct {
+		key, value string
+		check      func(*loop.Spec) bool
+	}{
+		{"min-scale", "3", func(s *loop.Spec) bool { return s.Zero.Min == 3 }},
+		{"minScale", "3", func(s *loop.Spec) bool { return s.Zero.Min == 3 }},
+		{"max-scale", "5", func(s *loop.Spec) bool { return s.Zero.Max == 5 }},
+		{"maxScale", "5", func(s *loop.Spec) bool { return s.Zero.Max == 5 }},
+		{"initial-scale", "4", func(s *loop.Spec) bool { return s.Zero.Initial == 4 }},
+		{"initialScale", "4", func(s *loop.Spec) bool { return s.Zero.Initial == 4 }},
+		{"activation-scale", "4", func(s *loop.Spec) bool { return s.Decide.ActivationScale == 4 }},
+		{"scale-down-delay", "90s", func(s *loop.Spec) bool { return s.Decide.ScaleDownDelay == 90*time.Second }},
+		{"scaleDownDelay", "90s", func(s *loop.Spec) bool { return s.Decide.ScaleDownDelay == 90*time.Second }},
+		{"metric", "rps", func(s *loop.Spec) bool { return s.Decide.Metric == decide.RequestsPerSecond && s.Decide.Total == 200 }},
+		{"metric-aggregation-algorithm", "weighted-exponential", func(s *loop.Spec) bool { return s.Algorithm == window.WeightedExponential }},
+		{"metricAggregationAlgorithm", "weightedExponential", func(s *loop.Spec) bool { return s.Algorithm == window.WeightedExponential }},
+		{"target", "10", func(s *loop.Spec) bool { return s.Decide.Total == 10 && s.Decide.Target == 7 }},
+		{"target-utilization-percentage", "50", func(s *loop.Spec) bool { return s.Decide.Target == 50 }},
+		{"targetUtilizationPercentage", "50", func(s *loop.Spec) bool { return s.Decide.Target == 50 }},
+		{"target-burst-capacity", "-1", func(s *loop.Spec) bool {
+			return s.Decide.TargetBurstCapacity == -1 && !s.Scraped && s.Zero.AlwaysProxied
+		}},
+		{"target-burst-capacity", "0", func(s *loop.Spec) bool { return s.Decide.TargetBurstCapacity == 0 && s.Scraped && s.Zero.PathHold == 0 }},
+		{"targetBurstCapacity", "70", func(s *loop.Spec) bool { return s.Decide.TargetBurstCapacity == 70 }},
+		{"window", "20s", func(s *loop.Spec) bool {
+			return s.Decide.StableWindow == 20*time.Second && s.Zero.StableWindow == 20*time.Second && s.PanicWindow == 2*time.Second
+		}},
+		{"panic-window-percentage", "50", func(s *loop.Spec) bool { return s.PanicWindow == 30*time.Second }},
+		{"panicWindowPercentage", "50", func(s *loop.Spec) bool { return s.PanicWindow == 30*time.Second }},
+		{"panic-threshold-percentage", "150", func(s *loop.Spec) bool { return s.Decide.PanicThreshold == 1.5 }},
+		{"panicThresholdPercentage", "150", func(s *loop.Spec) bool { return s.Decide.PanicThreshold == 1.5 }},
+		{"scale-to-zero-pod-retention-period", "5m", func(s *loop.Spec) bool { return s.Zero.Retention == 5*time.Minute }},
+		{"scaleToZeroPodRetentionPeriod", "5m", func(s *loop.Spec) bool { return s.Zero.Retention == 5*time.Minute }},
+	}
+	for _, c := range cases {
+		t.Run(c.key+"="+c.value, func(t *testing.T) {
+			got, problems := Resolve(autoscaler(map[string]string{group + c.key: c.value}), settings.Default().Autoscaler, time.Minute)
+			if len(problems) > 0 || !c.check(got) {
+				t.Errorf("problems %v, got %+v", problems, got)
+			}
+		})
+	}
+	both, _ := Resolve(autoscaler(map[string]string{group + "min-scale": "3", group + "minScale": "4"}), settings.Default().Autoscaler, time.Minute)
+	if both.Zero.Min != 3 {
+		t.Errorf("min-scale and minScale: %d, want the former's", both.Zero.Min)
+	}
+	slow, _ := Resolve(autoscaler(map[string]string{names.ProgressDeadlineAnnotation: "20m"}), settings.Default().Autoscaler, time.Minute)
+	if slow.Zero.ProgressDeadline != 20*time.Minute {
+		t.Errorf("progress deadline %s", slow.Zero.ProgressDeadline)
+	}
+}
+
+func TestWhatMakesNoSenseIsIgnoredAndTold(t *testing.T) {
+	const group = names.AutoscalingGroup + "/"
+	plain, _ := Resolve(autoscaler(nil), settings.Default().Autoscaler, time.Minute)
+	for key, values := range map[string][]string{
+		"min-scale": {"-1", "many", "1e3", "99999999999"}, "max-scale": {"-1", "x"}, "initial-scale": {"0", "-3"},
+		"target": {"0", "-1", "NaN", "Inf", "x"}, "target-utilization-percentage": {"0", "101", "NaN"},
+		"target-burst-capacity": {"-2", "-0.5", "NaN"}, "window": {"5s", "2h", "60"}, "panic-window-percentage": {"0", "101"},
+		"panic-threshold-percentage": {"109", "1001"}, "scale-down-delay": {"-1s", "2h"}, "metric": {"cpu"},
+		"metric-aggregation-algorithm": {"median"}, "scale-to-zero-pod-retention-period": {"-1s", "61m"}, "activation-scale": {"x"},
+	} {
+		for _, value := range values {
+			got, problems := Resolve(autoscaler(map[string]string{group + key: value}), settings.Default().Autoscaler, time.Minute)
+			if len(problems) != 1 || *got != *plain {
+				t.Errorf("%s=%s: problems %q, %+v", key, value, problems, got)
+			}
+		}
+	}
+}
+
+func TestContradictoryBounds(t *testing.T) {
+	const group = names.AutoscalingGroup + "/"
+	got, problems := Resolve(autoscaler(map[string]string{group + "min-scale": "9", group + "max-scale": "5"}), settings.Default().Autoscaler, time.Minute)
+	if len(problems) != 1 || got.Zero.Min != 5 || got.Zero.Max != 5 {
+		t.Errorf("problems %q, %+v", problems, got.Zero)
+	}
+	limited := settings.Default().Autoscaler
+	limited.MaxScaleLimit = 4
+	for annotation, want := range map[string]int32{"": 4, "3": 3, "9": 4, "0": 4} {
+		annotations := map[string]string{}
+		if annotation != "" {
+			annotations[group+"max-scale"] = annotation
+		}
+		if got, _ := Resolve(autoscaler(annotations), limited, time.Minute); got.Zero.Max != want {
+			t.Errorf("max-scale %q under a limit of 4: %d, want %d", annotation, got.Zero.Max, want)
+		}
+	}
+}
+
+func TestReachability(t *testing.T) {
+	for reachability, want := range map[v1alpha1.Reachability]bool{"": true, v1alpha1.ReachabilityReachable: true, v1alpha1.ReachabilityUnreachable: false} {
+		pa := autoscaler(nil)
+		pa.Spec.Reachability = reachability
+		if got, _ := Resolve(pa, settings.Default().Autoscaler, time.Minute); got.Decide.Reachable != want || got.Zero.Unreachable == want {
+			t.Errorf("%q: %+v", reachability, got)
+		}
+	}
+}
+
+func TestFoundReadsBackWhatWasWritten(t *testing.T) {
+	pa := autoscaler(nil)
+	three := int32(3)
+	pa.Status.DesiredScale = &three
+	pa.Status.Mode = v1alpha1.ModeProxy
+	pa.Status.InitializeConditions()
+	pa.Status.MarkScaleTargetInitialized()
+	pa.Status.MarkInactive(zero.NoTraffic, "")
+	got := found(&pa.Status)
+	if got.Desired != 3 || !got.Zero.Initialized || !got.Zero.Proxied || got.Zero.Active != zero.No || got.Zero.ActiveReason != zero.NoTraffic || got.Zero.ActiveSince.IsZero() {
+		t.Errorf("%+v", got)
+	}
+	pa.Status.MarkActive()
+	if got := found(&pa.Status); got.Zero.Active != zero.Yes {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestForeignClassesAndRevisionsOfOthersAreLeftAlone(t *testing.T) {
+	pa := autoscaler(nil)
+	owned := true
+	s := &Source{Get: func(_, name string) *v1alpha1.PodAutoscaler {
+		if name == pa.Name {
+			return pa
+		}
+		return nil
+	}, Settings: settings.NewStore(nil), Owns: func(loop.Key) bool { return owned }, Log: slog.New(slog.NewTextHandler(io.Discard, nil))}
+	key := loop.Key{Namespace: "default", Name: "hello-00001"}
+	if s.Spec(key) == nil {
+		t.Fatal("our own is not decided")
+	}
+	if s.Spec(loop.Key{Namespace: "default", Name: "unheard-of"}) != nil {
+		t.Error("something from nothing")
+	}
+	owned = false
+	if s.Spec(key) != nil {
+		t.Error("another replica's revision is decided here, too")
+	}
+	owned = true
+	for class, want := range map[string]bool{names.ClassKPA: true, names.ClassHPA: false, "keda.example.org": false, "": true} {
+		pa.Annotations = map[string]string{names.ClassAnnotation: class}
+		if got := s.Spec(key) != nil; got != want {
+			t.Errorf("class %q is decided: %v", class, got)
+		}
+	}
+	pa.Annotations = nil
+	now := metav1.Now()
+	pa.DeletionTimestamp = &now
+	if s.Spec(key) != nil {
+		t.Error("a PodAutoscaler that is being deleted is decided")
+	}
+}
