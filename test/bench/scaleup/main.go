@@ -22,7 +22,7 @@ import (
 
 func main() {
 	b := bench{summary: result.Fields{}, out: &result.Printer{Bench: "scaleup", Out: os.Stdout}}
-	only := flag.String("only", "steady,nine", "experiments to run, separated by commas")
+	only := flag.String("only", "steady,nine", "experiments to run, separated by commas: steady, nine, bursty, concurrency, backoff")
 	flag.StringVar(&b.image, "image", "dev.local/ebb-test/autoscale:dev", "the test image autoscale")
 	flag.DurationVar(&b.lasts, "lasts", 60*time.Second, "how long each load lasts")
 	flag.DurationVar(&b.fixedLasts, "fixed-lasts", 10*time.Second, "how long nine outstanding requests last at each fixed number of pods")
@@ -55,6 +55,9 @@ func (b *bench) run(ctx context.Context, only []string) (err error) {
 	experiments := []experiment{
 		{"steady", b.steady},
 		{"nine", b.nine},
+		{"bursty", b.bursty},
+		{"concurrency", b.concurrency},
+		{"backoff", b.backoff},
 	}
 	for _, name := range only {
 		if !slices.ContainsFunc(experiments, func(e experiment) bool { return e.name == name }) {

@@ -1,0 +1,98 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"time"
+
+	"ebb.dev/ebb/test/internal/probe"
+	"ebb.dev/ebb/test/internal/result"
+)
+
+// bursty: ten seconds of 100 outstanding requests, twenty of none, again and again.
+func (b *bench) bursty(ctx context.Context) error {
+	url, err := b.service(ctx, "bursty", map[string]string{"max-scale": "10", "target": "10", "target-utilization-percentage": "100", "window": "10s"})
+	if err != nil {
+		return err
+	}
+	for burst := range max(1, int(b.lasts/(30*time.Second))) {
+		pods, err := b.watchPods(ctx, "serving.knative.dev/service=bursty")
+		if err != nil {
+			return err
+		}
+		report := b.load(ctx, url+work, 100, 10*time.Second)
+		ready := pods.ready()
+		if err := pause(ctx, 20*time.Second); err != nil {
+			return err
+		}
+		pods.stop()
+		fields := report.fields()
+		fields["experiment"], fields["burst"] = "bursty", burst
+		fields["pods_at_end"], fields["pods_after_idle"] = ready, pods.ready()
+		if err := b.out.Line(fields); err != nil {
+			return err
+		}
+	}
+	return b.removeService(ctx, "bursty")
+}
+
+// concurrency: one more caller every few seconds, up to fifteen, each pod takes one request at a time; the rate should stay
+// proportional to the number of callers.
+func (b *bench) concurrency(ctx context.Context) error {
+	url, err := b.service(ctx, "callers", map[string]string{"max-scale": "15", "target": "1", "target-utilization-percentage": "100", "window": "10s"})
+	if err != nil {
+		return err
+	}
+	var one float64
+	for callers := 1; callers <= 15; callers++ {
+		report := b.load(ctx, url+"?sleep=100", callers, b.fixedLasts)
+		if callers == 1 {
+			one = report.rps()
+		}
+		fields := report.fields()
+		fields["experiment"], fields["linear_share"] = "concurrency", report.rps()/(one*float64(callers))
+		if err := b.out.Line(fields); err != nil {
+			return err
+		}
+	}
+	return b.removeService(ctx, "callers")
+}
+
+// backoff: single calls with longer and longer gaps show when the last pod goes, and what the next call then costs.
+func (b *bench) backoff(ctx context.Context) error {
+	url, err := b.service(ctx, "backoff", map[string]string{"window": "10s"})
+	if err != nil {
+		return err
+	}
+	client := b.Client(time.Minute)
+	defer client.CloseIdleConnections()
+	for _, gap := range []time.Duration{time.Second, 5 * time.Second, 10 * time.Second, 20 * time.Second, 40 * time.Second, 60 * time.Second, 90 * time.Second} {
+		if err := pause(ctx, gap); err != nil {
+			return err
+		}
+		reply := probe.Get(ctx, client, url)
+		if !reply.OK() {
+			return fmt.Errorf("after %s: %s", gap, reply)
+		}
+		started, err := strconv.ParseInt(reply.Header.Get("X-Process-Start"), 10, 64)
+		if err != nil {
+			return fmt.Errorf("the image did not say when its process started: %w", err)
+		}
+		err = b.out.Line(result.Fields{"experiment": "backoff", "gap_s": gap.Seconds(), "took_ms": result.Milliseconds(reply.Took),
+			"cold": time.Unix(0, started).After(reply.Sent)})
+		if err != nil {
+			return err
+		}
+	}
+	return b.removeService(ctx, "backoff")
+}
+
+func pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-time.After(d):
+		return nil
+	}
+}
