@@ -22,6 +22,7 @@ import (
 	"ebb.dev/ebb/controller/internal/labeler"
 	"ebb.dev/ebb/controller/internal/reconcile"
 	"ebb.dev/ebb/controller/internal/revision"
+	"ebb.dev/ebb/controller/internal/route"
 	"ebb.dev/ebb/controller/internal/service"
 	"ebb.dev/ebb/controller/internal/tokenkey"
 	"ebb.dev/ebb/internal/run"
@@ -35,6 +36,7 @@ func controllers(w *reconcile.World, tokenKey []byte) []*reconcile.Controller {
 		service.New(w),
 		configuration.New(w),
 		revision.New(w, tokenKey, digest.New(w.Kube, digest.Transport(os.Getenv))),
+		route.New(w),
 		endpoints.New(w),
 		labeler.New(w),
 		gc.New(w),

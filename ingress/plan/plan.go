@@ -282,6 +282,11 @@ func (p *Plan) Hash() string {
 	if err != nil {
 		panic(fmt.Sprintf("a plan is plain data: %v", err))
 	}
-	sum := sha256.Sum256(raw)
+	return ShortHash(string(raw))
+}
+
+// ShortHash names a text in 16 characters.
+func ShortHash(text string) string {
+	sum := sha256.Sum256([]byte(text))
 	return hex.EncodeToString(sum[:8])
 }

@@ -1,0 +1,395 @@
+// Package route brings Routes to the gateways and says when they are there.
+//
+// Owns: a Route's status, its HTTPRoutes, its placeholder Services. Reads: Routes, Configurations, Revisions, the public
+// Services of revisions, settings; the gateways themselves, by probes. Writes: what it owns. Never: routes to a revision that
+// was not Ready once; reports Ready before every gateway pod was seen to follow the plan.
+package route
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
+	"knative.dev/pkg/apis"
+	duckv1 "knative.dev/pkg/apis/duck/v1"
+	"knative.dev/pkg/kmeta"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+	gatewayclient "sigs.k8s.io/gateway-api/pkg/client/clientset/versioned"
+	gatewaylisters "sigs.k8s.io/gateway-api/pkg/client/listers/apis/v1"
+
+	listers "ebb.dev/ebb/api/client/listers/serving/v1"
+	"ebb.dev/ebb/api/names"
+	servingv1 "ebb.dev/ebb/api/serving/v1"
+	"ebb.dev/ebb/controller/internal/apply"
+	"ebb.dev/ebb/controller/internal/reconcile"
+	"ebb.dev/ebb/ingress/gatewayapi"
+	"ebb.dev/ebb/ingress/plan"
+	"ebb.dev/ebb/ingress/ready"
+	"ebb.dev/ebb/settings"
+)
+
+// reasonUninitialized is the reason of IngressReady while the gateways have not taken over a plan.
+const reasonUninitialized = "Uninitialized"
+
+// prober is what the reconciler asks whether a plan is live.
+type prober interface {
+	Check(key types.NamespacedName, want ready.Want) (live bool, why string)
+	Known(key types.NamespacedName) bool
+}
+
+type reconciler struct {
+	kube           kubernetes.Interface
+	gateways       gatewayclient.Interface
+	events         record.EventRecorder
+	settings       *settings.Store
+	clusterDomain  string
+	configurations listers.ConfigurationLister
+	revisions      listers.RevisionLister
+	services       corelisters.ServiceLister // placeholders
+	public         corelisters.ServiceLister // of revisions
+	httpRoutes     gatewaylisters.HTTPRouteLister
+	prober         prober
+	now            func() time.Time
+}
+
+// byTarget is the index of Routes by the Configurations and Revisions that they name.
+const byTarget = "target"
+
+func configurationTarget(namespace, name string) string {
+	return "configuration " + namespace + "/" + name
+}
+func revisionTarget(namespace, name string) string { return "revision " + namespace + "/" + name }
+
+func targetsOf(object any) ([]string, error) {
+	route, ok := object.(*servingv1.Route)
+	if !ok {
+		return nil, nil
+	}
+	var out []string
+	for _, t := range route.Spec.Traffic {
+		if t.RevisionName != "" {
+			out = append(out, revisionTarget(route.Namespace, t.RevisionName))
+		} else {
+			out = append(out, configurationTarget(route.Namespace, t.ConfigurationName))
+		}
+	}
+	return out, nil
+}
+
+// New is the reconciler of Routes.
+func New(w *reconcile.World) *reconcile.Controller {
+	serving := w.EbbInformers.Serving().V1()
+	placeholders := w.Kubernetes("", names.RouteLabel).Core().V1().Services()
+	public := w.Kubernetes("", names.ServerlessServiceLabel).Core().V1().Services()
+	httpRoutes := w.GatewayInformers.Gateway().V1().HTTPRoutes()
+	routes := serving.Routes().Informer()
+	r := &reconciler{
+		kube: w.Kube, gateways: w.Gateways, events: w.Events, settings: w.Settings, clusterDomain: w.ClusterDomain,
+		configurations: serving.Configurations().Lister(), revisions: serving.Revisions().Lister(),
+		services: placeholders.Lister(), public: public.Lister(), httpRoutes: httpRoutes.Lister(), now: w.Now,
+	}
+	if err := routes.AddIndexers(cache.Indexers{byTarget: targetsOf}); err != nil {
+		panic(fmt.Sprintf("index Routes by target: %v", err)) // only a started informer refuses
+	}
+	c := reconcile.Kind[*servingv1.Route]{
+		Name: "route", Informer: routes, Events: w.Events,
+		Client:    func(ns string) reconcile.Client[*servingv1.Route] { return w.Ebb.ServingV1().Routes(ns) },
+		Reconcile: r.reconcile,
+	}.Controller()
+
+	p := ready.New(newGateways(w.Kube, w.Now), func(key types.NamespacedName) { c.Enqueue(key) })
+	r.prober, c.Background = p, p.Run
+	frame := c.Reconcile
+	c.Reconcile = func(ctx context.Context, key reconcile.Key) (time.Duration, error) {
+		if _, exists, err := routes.GetStore().GetByKey(key.String()); err == nil && !exists {
+			p.Forget(key)
+		}
+		return frame(ctx, key)
+	}
+
+	naming := func(targets ...string) (keys []reconcile.Key) {
+		for _, t := range targets {
+			found, err := routes.GetIndexer().ByIndex(byTarget, t)
+			if err != nil {
+				continue
+			}
+			for _, route := range found {
+				keys = append(keys, reconcile.Self(route)...)
+			}
+		}
+		return keys
+	}
+	c.Watch(serving.Configurations().Informer(), func(object any) []reconcile.Key {
+		m := object.(metav1.Object)
+		return naming(configurationTarget(m.GetNamespace(), m.GetName()))
+	})
+	ofRevision := func(namespace, revision, configuration string) []reconcile.Key {
+		return naming(revisionTarget(namespace, revision), configurationTarget(namespace, configuration))
+	}
+	c.Watch(serving.Revisions().Informer(), func(object any) []reconcile.Key {
+		m := object.(metav1.Object)
+		return ofRevision(m.GetNamespace(), m.GetName(), m.GetLabels()[names.ConfigurationLabel])
+	})
+	c.Watch(public.Informer(), func(object any) []reconcile.Key {
+		m := object.(metav1.Object)
+		if m.GetLabels()[names.ServiceTypeLabel] != names.ServiceTypePublic {
+			return nil
+		}
+		return ofRevision(m.GetNamespace(), m.GetName(), m.GetLabels()[names.ConfigurationLabel])
+	})
+	c.Watch(placeholders.Informer(), reconcile.Label(names.RouteLabel))
+	c.Watch(httpRoutes.Informer(), reconcile.ControllerOf("Route"))
+	return c
+}
+
+func (r *reconciler) reconcile(ctx context.Context, route *servingv1.Route) (time.Duration, error) {
+	route.Status.InitializeConditions()
+	s := r.settings.Load()
+	targets, ok, err := resolve(route, r.configurations, r.revisions)
+	if err != nil || !ok {
+		return 0, err
+	}
+	in := input(route, s, r.clusterDomain)
+	in.Targets = shares(targets)
+	byName, err := targetNames(&in)
+	if err == nil {
+		if in.Local, err = r.localTags(route, byName); err != nil {
+			return 0, err
+		}
+		err = r.describe(route, s, &in, targets)
+	}
+	var p *plan.Plan
+	if err == nil {
+		p, err = plan.Make(in)
+	}
+	if bad := new(plan.ConfigError); errors.As(err, &bad) {
+		route.Status.MarkErrorConfig(bad.Error())
+		return 0, reconcile.Permanent(fmt.Errorf("route %s/%s: %w", route.Namespace, route.Name, err))
+	} else if err != nil {
+		route.Status.MarkTrafficAssigned()
+		route.Status.MarkIngressFailed("Unsupported", err.Error())
+		return 0, reconcile.Permanent(err)
+	}
+	route.Status.MarkTrafficAssigned()
+	route.Status.MarkTLSNotEnabled(servingv1.ExternalTLSNotEnabledMessage)
+
+	if err := r.placeholders(ctx, route, byName, localGateway(s, r.clusterDomain)); err != nil {
+		if notOwned := new(apply.NotOwnedError); errors.As(err, &notOwned) {
+			route.Status.MarkServiceNotOwned(notOwned.Name)
+			return 0, reconcile.Permanent(err)
+		}
+		return 0, err
+	}
+	if missing, err := r.missingBackend(p); err != nil {
+		return 0, err
+	} else if missing != "" {
+		// A gateway answers 500 for a Service it does not know: wait for the event that brings it.
+		route.Status.MarkIngressNotReady(reasonUninitialized, fmt.Sprintf("Service %q is not there yet.", missing))
+		return 0, nil
+	}
+	changed, err := r.apply(ctx, route, p, s)
+	if err != nil {
+		if notOwned := new(apply.NotOwnedError); errors.As(err, &notOwned) {
+			route.Status.MarkIngressNotOwned(notOwned.Kind, notOwned.Name)
+			return 0, reconcile.Permanent(err)
+		}
+		return 0, err
+	}
+	r.judge(route, p, s, changed)
+	return 0, nil
+}
+
+// input is the part of the plan's input that spec.traffic has no say in.
+func input(route *servingv1.Route, s *settings.Snapshot, clusterDomain string) plan.Input {
+	return plan.Input{
+		Namespace: route.Namespace, Name: route.Name, Labels: route.Labels, Annotations: route.Annotations,
+		Domain: s.Domain.Lookup(route.Labels, clusterDomain), ClusterDomain: clusterDomain,
+		DomainTemplate: s.Network.DomainTemplate, TagTemplate: s.Network.TagTemplate,
+		AllLocal:    route.Labels[names.VisibilityLabel] == names.VisibilityClusterLocal,
+		TagHeader:   s.Features.TagHeaderRouting == settings.Enabled,
+		InternalTLS: s.Network.SystemInternalTLS,
+	}
+}
+
+// targetNames maps the name of each target to its tag.
+func targetNames(in *plan.Input) (map[string]string, error) {
+	byName := map[string]string{}
+	for tag := range in.Targets {
+		name, err := in.TargetName(tag)
+		if err != nil {
+			return nil, err
+		}
+		byName[name] = tag
+	}
+	return byName, nil
+}
+
+// describe fills in the addresses and the traffic of the status.
+func (r *reconciler) describe(route *servingv1.Route, s *settings.Snapshot, in *plan.Input, targets []target) error {
+	address := func(tag string) (string, error) {
+		host, err := in.Host(tag)
+		scheme := "http"
+		if !in.IsLocal(tag) {
+			scheme = s.Network.DefaultExternalScheme
+		}
+		return scheme + "://" + host, err
+	}
+	text, err := address("")
+	if err != nil {
+		return err
+	}
+	if route.Status.URL, err = parseURL(text); err != nil {
+		return err
+	}
+	route.Status.Address = &duckv1.Addressable{URL: &apis.URL{Scheme: "http", Host: in.LocalHost(in.Name)}}
+	route.Status.Traffic, err = statusTraffic(targets, address)
+	return err
+}
+
+func parseURL(text string) (*apis.URL, error) {
+	u, err := apis.ParseURL(text)
+	if err != nil {
+		return nil, fmt.Errorf("%q is not an address: %w", text, err)
+	}
+	return u, nil
+}
+
+// localGateway is the name of the Service in front of the gateway that serves inside the cluster.
+func localGateway(s *settings.Snapshot, clusterDomain string) string {
+	if len(s.Gateway.Local) == 0 {
+		return ""
+	}
+	g := s.Gateway.Local[0]
+	return g.ServiceName() + "." + g.ServiceNamespace() + ".svc." + clusterDomain
+}
+
+// missingBackend names a Service that the plan sends requests to and that does not exist yet.
+func (r *reconciler) missingBackend(p *plan.Plan) (string, error) {
+	for _, t := range p.Targets {
+		for _, rule := range t.Rules {
+			for _, b := range rule.Backends {
+				if _, err := r.public.Services(p.Namespace).Get(b.Service); apierrors.IsNotFound(err) {
+					return b.Service, nil
+				} else if err != nil {
+					return "", err
+				}
+			}
+		}
+	}
+	return "", nil
+}
+
+// apply writes the HTTPRoutes of the plan, then removes those of targets that are no more.
+func (r *reconciler) apply(ctx context.Context, route *servingv1.Route, p *plan.Plan, s *settings.Snapshot) (changed bool, err error) {
+	api := r.gateways.GatewayV1().HTTPRoutes(route.Namespace)
+	wanted := map[string]bool{}
+	for _, want := range gatewayapi.HTTPRoutes(p, s.Gateway, gatewayapi.Meta{
+		Labels: route.Labels, Annotations: inherited(route.Annotations), Owner: *kmeta.NewControllerRef(route),
+	}) {
+		wanted[want.Name] = true
+		have, err := r.httpRoutes.HTTPRoutes(route.Namespace).Get(want.Name)
+		if err != nil && !apierrors.IsNotFound(err) {
+			return changed, err
+		}
+		_, outcome, err := apply.Child(ctx, api, "HTTPRoute", route, have, err == nil, want, func(have, want *gatewayv1.HTTPRoute) {
+			apply.Metadata(have, want)
+			have.Spec = want.Spec
+		})
+		if err != nil {
+			if outcome == apply.Created && r.events != nil && !apply.IsNotOwned(err) {
+				r.events.Eventf(route, corev1.EventTypeWarning, "CreationFailed", "Failed to create HTTPRoute: %v", err)
+			}
+			return changed, err
+		}
+		if outcome == apply.Created && r.events != nil {
+			r.events.Eventf(route, corev1.EventTypeNormal, "Created", "Created HTTPRoute %q", want.Name)
+		}
+		changed = changed || outcome != apply.Unchanged
+	}
+	mine, err := r.httpRoutes.HTTPRoutes(route.Namespace).List(labels.SelectorFromSet(labels.Set{names.RouteLabel: route.Name}))
+	if err != nil {
+		return changed, err
+	}
+	for _, have := range mine {
+		if wanted[have.Name] || !metav1.IsControlledBy(have, route) {
+			continue
+		}
+		if err := api.Delete(ctx, have.Name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+			return changed, fmt.Errorf("delete HTTPRoute %s/%s: %w", route.Namespace, have.Name, err)
+		}
+	}
+	return changed, nil
+}
+
+// judge says whether the gateways follow the plan. A plan that was live before this process began and needed no write is live
+// still: that keeps a restart of the controller from turning every Route Unknown.
+func (r *reconciler) judge(route *servingv1.Route, p *plan.Plan, s *settings.Snapshot, changed bool) {
+	key := types.NamespacedName{Namespace: route.Namespace, Name: route.Name}
+	if !changed && !r.prober.Known(key) && route.Status.GetCondition(servingv1.RouteConditionIngressReady).IsTrue() {
+		return
+	}
+	live, why := r.prober.Check(key, ready.Want{Hash: p.Hash(), Probes: probes(p, s.Gateway)})
+	if live {
+		route.Status.MarkIngressReady()
+		return
+	}
+	if reason, message, refused := r.refusal(route); refused {
+		route.Status.MarkIngressFailed(reason, message)
+		return
+	}
+	route.Status.MarkIngressNotReady(reasonUninitialized, "Waiting for the gateways: "+why+".")
+}
+
+// refusal finds out whether a gateway has said that it will not serve one of the Route's HTTPRoutes.
+func (r *reconciler) refusal(route *servingv1.Route) (reason, message string, refused bool) {
+	mine, err := r.httpRoutes.HTTPRoutes(route.Namespace).List(labels.SelectorFromSet(labels.Set{names.RouteLabel: route.Name}))
+	if err != nil {
+		return "", "", false
+	}
+	for _, have := range mine {
+		for _, parent := range have.Status.Parents {
+			for _, c := range parent.Conditions {
+				if c.Type == string(gatewayv1.RouteConditionAccepted) && c.Status == metav1.ConditionFalse &&
+					c.ObservedGeneration == have.Generation {
+					return c.Reason, fmt.Sprintf("Gateway %q refuses HTTPRoute %q: %s", parent.ParentRef.Name, have.Name, c.Message), true
+				}
+			}
+		}
+	}
+	return "", "", false
+}
+
+// Ports of a gateway's Service.
+const (
+	gatewayHTTP  = 80
+	gatewayHTTPS = 443
+)
+
+// probes asks every gateway that carries a target for one of the target's hosts; the others are in the same HTTPRoute.
+func probes(p *plan.Plan, g settings.Gateway) []ready.Probe {
+	var out []ready.Probe
+	for _, t := range p.Targets {
+		on := g.External
+		if t.Visibility == plan.ClusterLocal {
+			on = g.Local
+		}
+		for _, gateway := range on {
+			host := gatewayapi.Name(t)
+			out = append(out, ready.Probe{Service: gateway.Service, Port: gatewayHTTP, Host: host, Redirect: t.Plain == plan.HTTPRedirected})
+			if t.TLSSecret != "" {
+				out = append(out, ready.Probe{Service: gateway.Service, Port: gatewayHTTPS, Host: host, TLS: true})
+			}
+		}
+	}
+	return out
+}

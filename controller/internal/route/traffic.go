@@ -1,0 +1,116 @@
+package route
+
+import (
+	"fmt"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/utils/ptr"
+
+	autoscalingv1alpha1 "ebb.dev/ebb/api/autoscaling/v1alpha1"
+	listers "ebb.dev/ebb/api/client/listers/serving/v1"
+	"ebb.dev/ebb/api/names"
+	servingv1 "ebb.dev/ebb/api/serving/v1"
+	"ebb.dev/ebb/ingress/plan"
+)
+
+// target is one entry of spec.traffic, resolved.
+type target struct {
+	tag, configuration, revision string
+	percent                      int64
+	latest, h2c                  bool
+}
+
+// resolve finds the revision of every entry of spec.traffic. If one cannot take requests it marks the status accordingly and
+// returns ok = false: then nothing changes at the gateways, so a Route never gives up a revision that serves for one that
+// does not.
+func resolve(route *servingv1.Route, configurations listers.ConfigurationLister, revisions listers.RevisionLister) (out []target, ok bool, err error) {
+	service := route.Labels[names.ServiceLabel]
+	for _, entry := range route.Spec.Traffic {
+		t := target{tag: entry.Tag, configuration: entry.ConfigurationName, revision: entry.RevisionName,
+			percent: ptr.Deref(entry.Percent, 0), latest: entry.RevisionName == ""}
+		if t.latest {
+			configuration, err := configurations.Configurations(route.Namespace).Get(t.configuration)
+			if apierrors.IsNotFound(err) {
+				route.Status.MarkMissingTrafficTarget("Configuration", t.configuration)
+				return nil, false, nil
+			} else if err != nil {
+				return nil, false, err
+			}
+			if t.revision = configuration.Status.LatestReadyRevisionName; t.revision == "" {
+				if configuration.IsFailed() {
+					route.Status.MarkConfigurationFailed(t.configuration)
+				} else {
+					route.Status.MarkConfigurationNotReady(t.configuration)
+				}
+				return nil, false, nil
+			}
+		}
+		revision, err := revisions.Revisions(route.Namespace).Get(t.revision)
+		switch {
+		case apierrors.IsNotFound(err):
+			route.Status.MarkMissingTrafficTarget("Revision", t.revision)
+			return nil, false, nil
+		case err != nil:
+			return nil, false, err
+		case service != "" && revision.Labels[names.ServiceLabel] != service:
+			route.Status.MarkRevisionNotOwned(t.revision)
+			return nil, false, nil
+		// The newest Ready revision of a Configuration was Ready; if it is not at the moment, it still is the best there is.
+		case !t.latest && !revision.IsReady() && !serves(route, t.revision):
+			if revision.IsFailed() {
+				route.Status.MarkRevisionFailed(t.revision)
+			} else {
+				route.Status.MarkRevisionNotReady(t.revision)
+			}
+			return nil, false, nil
+		}
+		t.h2c = revision.Spec.Protocol() == autoscalingv1alpha1.ProtocolH2C
+		out = append(out, t)
+	}
+	if len(out) == 0 {
+		route.Status.MarkUnknownTrafficError("The Route has no traffic targets.")
+		return nil, false, nil
+	}
+	return out, true, nil
+}
+
+// serves tells whether requests go to the revision already. Such a one is not dropped because it is not Ready for a moment.
+func serves(route *servingv1.Route, revision string) bool {
+	for _, t := range route.Status.Traffic {
+		if t.RevisionName == revision {
+			return true
+		}
+	}
+	return false
+}
+
+// shares sorts the targets by tag: the Route's own hosts get what each entry asks for, a tag's host all of its entry.
+func shares(targets []target) map[string][]plan.Share {
+	out := map[string][]plan.Share{}
+	for _, t := range targets {
+		out[""] = append(out[""], plan.Share{Revision: t.revision, Percent: t.percent, H2C: t.h2c})
+		if t.tag != "" {
+			out[t.tag] = append(out[t.tag], plan.Share{Revision: t.revision, Percent: 100, H2C: t.h2c})
+		}
+	}
+	return out
+}
+
+// statusTraffic mirrors spec.traffic with revisions filled in; urls holds the address of each tag.
+func statusTraffic(targets []target, url func(tag string) (string, error)) ([]servingv1.TrafficTarget, error) {
+	var out []servingv1.TrafficTarget
+	for _, t := range targets {
+		entry := servingv1.TrafficTarget{Tag: t.tag, RevisionName: t.revision, LatestRevision: ptr.To(t.latest), Percent: ptr.To(t.percent)}
+		if t.tag != "" {
+			text, err := url(t.tag)
+			if err != nil {
+				return nil, err
+			}
+			if entry.URL, err = parseURL(text); err != nil {
+				return nil, fmt.Errorf("address of tag %q: %w", t.tag, err)
+			}
+		}
+		out = append(out, entry)
+	}
+	return out, nil
+}

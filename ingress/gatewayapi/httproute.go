@@ -1,0 +1,192 @@
+// Package gatewayapi writes a plan down in the words of the Gateway API.
+//
+// Owns: names, metadata and content of the HTTPRoutes of a Route. Reads: nothing but its arguments. Writes: nothing.
+// Never: uses what only one implementation understands; asks for more rules in one HTTPRoute than the API allows.
+package gatewayapi
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"ebb.dev/ebb/api/names"
+	"ebb.dev/ebb/ingress/plan"
+	"ebb.dev/ebb/settings"
+	"ebb.dev/ebb/wire"
+)
+
+// maxRules is the most rules that one HTTPRoute can hold.
+const maxRules = 16
+
+// requestTimeout is the feature by which a Gateway says that it obeys timeouts.request.
+const requestTimeout = "HTTPRouteRequestTimeout"
+
+// Meta is what the HTTPRoutes inherit from their Route.
+type Meta struct {
+	Labels, Annotations map[string]string
+	Owner               metav1.OwnerReference
+}
+
+// HTTPRoutes translates a plan, one HTTPRoute for each target and visibility, more only where the rules do not fit in one.
+// Each is called after its host, so two Routes of a namespace that claim one host meet in one name.
+func HTTPRoutes(p *plan.Plan, gateways settings.Gateway, meta Meta) []*gatewayv1.HTTPRoute {
+	hash := p.Hash()
+	var out []*gatewayv1.HTTPRoute
+	for _, target := range p.Targets {
+		on := gateways.External
+		if target.Visibility == plan.ClusterLocal {
+			on = gateways.Local
+		}
+		t := translator{plan: p, target: target, on: on, meta: meta, hash: hash}
+		var rules []gatewayv1.HTTPRouteRule
+		for _, rule := range target.Rules {
+			rules = append(rules, t.rule(rule))
+		}
+		if target.Plain == plan.HTTPRedirected {
+			// Each listener gets an HTTPRoute of its own: the plain one redirects, the other serves.
+			out = append(out, t.httpRoute(Name(target)+"-redirect", plainListener, []gatewayv1.HTTPRouteRule{t.redirect()}))
+			out = append(out, t.split(rules, func(settings.GatewayRef) string { return ListenerName(target.Hosts[0]) })...)
+			continue
+		}
+		out = append(out, t.split(rules, anyListener)...)
+	}
+	return out
+}
+
+// Name is the name of a target's first HTTPRoute: its host; of a local target's three hosts the longest.
+func Name(target plan.Target) string { return target.Hosts[len(target.Hosts)-1] }
+
+// ListenerName is the name of the listener that ends TLS for a host.
+func ListenerName(host string) string { return "https-" + plan.ShortHash(host) }
+
+// plainListener is the section of the Gateway that serves plain HTTP.
+func plainListener(g settings.GatewayRef) string {
+	if g.HTTPListener != "" {
+		return g.HTTPListener
+	}
+	return "http"
+}
+
+// anyListener attaches to every listener that has the host.
+func anyListener(settings.GatewayRef) string { return "" }
+
+type translator struct {
+	plan   *plan.Plan
+	target plan.Target
+	on     []settings.GatewayRef
+	meta   Meta
+	hash   string
+}
+
+func (t translator) split(rules []gatewayv1.HTTPRouteRule, listener func(settings.GatewayRef) string) []*gatewayv1.HTTPRoute {
+	var out []*gatewayv1.HTTPRoute
+	name := Name(t.target)
+	for i := 0; len(rules) > 0; i++ {
+		n := min(len(rules), maxRules)
+		if i > 0 {
+			name = fmt.Sprintf("%s-%d", Name(t.target), i+1)
+		}
+		out = append(out, t.httpRoute(name, listener, rules[:n]))
+		rules = rules[n:]
+	}
+	return out
+}
+
+func (t translator) httpRoute(name string, listener func(settings.GatewayRef) string, rules []gatewayv1.HTTPRouteRule) *gatewayv1.HTTPRoute {
+	labels := maps.Clone(t.meta.Labels)
+	if labels == nil {
+		labels = map[string]string{}
+	}
+	labels[names.RouteLabel] = t.plan.Name
+	labels[names.RouteNamespaceLabel] = t.plan.Namespace
+	delete(labels, names.VisibilityLabel)
+	if t.target.Visibility == plan.ClusterLocal {
+		labels[names.VisibilityLabel] = names.VisibilityClusterLocal
+	}
+	route := &gatewayv1.HTTPRoute{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: name, Namespace: t.plan.Namespace, Labels: labels, Annotations: maps.Clone(t.meta.Annotations),
+			OwnerReferences: []metav1.OwnerReference{t.meta.Owner},
+		},
+		Spec: gatewayv1.HTTPRouteSpec{Rules: rules},
+	}
+	for _, g := range t.on {
+		parent := gatewayv1.ParentReference{
+			Group: ptr.To(gatewayv1.Group(gatewayv1.GroupName)), Kind: ptr.To(gatewayv1.Kind("Gateway")),
+			Namespace: ptr.To(gatewayv1.Namespace(g.Namespace())), Name: gatewayv1.ObjectName(g.Name()),
+		}
+		if section := listener(g); section != "" {
+			parent.SectionName = ptr.To(gatewayv1.SectionName(section))
+		}
+		route.Spec.ParentRefs = append(route.Spec.ParentRefs, parent)
+	}
+	for _, host := range t.target.Hosts {
+		route.Spec.Hostnames = append(route.Spec.Hostnames, gatewayv1.Hostname(host))
+	}
+	return route
+}
+
+func (t translator) match(header *plan.Header) []gatewayv1.HTTPRouteMatch {
+	m := gatewayv1.HTTPRouteMatch{Path: &gatewayv1.HTTPPathMatch{Type: ptr.To(gatewayv1.PathMatchPathPrefix), Value: ptr.To("/")}}
+	if header != nil {
+		m.Headers = []gatewayv1.HTTPHeaderMatch{{
+			Type: ptr.To(gatewayv1.HeaderMatchExact), Name: gatewayv1.HTTPHeaderName(header.Name), Value: header.Value}}
+	}
+	return []gatewayv1.HTTPRouteMatch{m}
+}
+
+// rule carries the plan's hash on every request, so that a probe learns which plan a gateway follows from whoever answers.
+func (t translator) rule(r plan.Rule) gatewayv1.HTTPRouteRule {
+	set := append([]plan.Header{{Name: wire.HeaderNetworkHash, Value: t.hash}}, r.Set...)
+	rule := gatewayv1.HTTPRouteRule{Matches: t.match(r.Match)}
+	for _, b := range r.Backends {
+		ref := gatewayv1.HTTPBackendRef{BackendRef: gatewayv1.BackendRef{
+			BackendObjectReference: gatewayv1.BackendObjectReference{
+				Group: ptr.To(gatewayv1.Group("")), Kind: ptr.To(gatewayv1.Kind("Service")),
+				Name: gatewayv1.ObjectName(b.Service), Port: ptr.To(gatewayv1.PortNumber(b.Port)),
+			},
+			Weight: ptr.To(int32(b.Percent)),
+		}}
+		if len(r.Backends) == 1 {
+			set = append(set, b.Set...) // one backend: its headers are the rule's, which every implementation does cheaply
+		} else {
+			ref.Filters = setHeaders(b.Set)
+		}
+		rule.BackendRefs = append(rule.BackendRefs, ref)
+	}
+	rule.Filters = setHeaders(set)
+	// Time limits are the revision's, kept by its queue-proxy. A gateway that has a limit of its own must not cut in.
+	if len(t.on) > 0 && !slices.ContainsFunc(t.on, func(g settings.GatewayRef) bool {
+		return !slices.Contains(g.SupportedFeatures, requestTimeout)
+	}) {
+		rule.Timeouts = &gatewayv1.HTTPRouteTimeouts{Request: ptr.To(gatewayv1.Duration("0s"))}
+	}
+	return rule
+}
+
+func (t translator) redirect() gatewayv1.HTTPRouteRule {
+	return gatewayv1.HTTPRouteRule{
+		Matches: t.match(nil),
+		Filters: []gatewayv1.HTTPRouteFilter{{
+			Type: gatewayv1.HTTPRouteFilterRequestRedirect,
+			RequestRedirect: &gatewayv1.HTTPRequestRedirectFilter{
+				Scheme: ptr.To("https"), Port: ptr.To(gatewayv1.PortNumber(443)), StatusCode: ptr.To(301),
+			},
+		}},
+	}
+}
+
+func setHeaders(headers []plan.Header) []gatewayv1.HTTPRouteFilter {
+	if len(headers) == 0 {
+		return nil
+	}
+	modifier := &gatewayv1.HTTPHeaderFilter{}
+	for _, h := range headers {
+		modifier.Set = append(modifier.Set, gatewayv1.HTTPHeader{Name: gatewayv1.HTTPHeaderName(h.Name), Value: h.Value})
+	}
+	return []gatewayv1.HTTPRouteFilter{{Type: gatewayv1.HTTPRouteFilterRequestHeaderModifier, RequestHeaderModifier: modifier}}
+}

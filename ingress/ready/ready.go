@@ -1,0 +1,279 @@
+// Package ready answers one question: does every gateway pod follow this plan already?
+//
+// It asks the gateways themselves. Each rule of a plan makes the gateway add the plan's hash to the request; whoever
+// answers a probe behind it (activator or queue-proxy) echoes the hash. A probe that comes back with the hash has taken
+// the way of the user's next request, so that one will succeed too.
+//
+// Owns: the probes in flight and what is known of each plan. Reads: the gateways' answers. Writes: nothing.
+// Never: blocks its caller; remembers a plan that was forgotten; runs more than a bounded number of probes at once.
+package ready
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"ebb.dev/ebb/wire"
+)
+
+// Probe is one host on one set of gateway pods.
+type Probe struct {
+	Service string // namespace/name of the Service in front of the gateway's pods
+	Port    int32  // of that Service
+	Host    string
+	TLS     bool
+	// Redirect expects a redirect to https instead of an answer.
+	Redirect bool
+}
+
+// Want is a plan that is to be live.
+type Want struct {
+	Hash   string
+	Probes []Probe
+}
+
+// Gateways finds the pods behind a gateway's Service.
+type Gateways interface {
+	// Addresses lists ip:port of every ready pod behind a port of the Service (namespace/name). It fails when there is none.
+	Addresses(ctx context.Context, service string, port int32) ([]string, error)
+}
+
+// Pace of the probes of one plan: the first ones follow each other fast, because a gateway is usually told within tens of
+// milliseconds; a plan that stays unknown is asked for seldom.
+const (
+	firstPause  = 5 * time.Millisecond
+	growth      = 1.5
+	longestWait = 500 * time.Millisecond
+	patience    = 30 * time.Second // afterwards:
+	slowPause   = 5 * time.Second
+	oneProbe    = 2 * time.Second
+	atOnce      = 32
+)
+
+// Prober keeps asking until each plan it was told of is live.
+type Prober struct {
+	gateways Gateways
+	onLive   func(types.NamespacedName)
+	client   *http.Client
+	slots    chan struct{}
+
+	mu    sync.Mutex
+	plans map[types.NamespacedName]*state
+	ctx   context.Context // of the probes; set by Run
+	group sync.WaitGroup
+}
+
+type state struct {
+	hash   string
+	live   bool
+	why    string
+	cancel context.CancelFunc
+}
+
+// New makes a Prober. onLive is called, from a goroutine of the Prober, each time a plan became live.
+func New(gateways Gateways, onLive func(types.NamespacedName)) *Prober {
+	dialer := &net.Dialer{Timeout: oneProbe}
+	return &Prober{
+		gateways: gateways, onLive: onLive,
+		client: &http.Client{
+			Transport: &http.Transport{
+				DialContext: dialer.DialContext, MaxIdleConnsPerHost: 4, IdleConnTimeout: 10 * time.Second,
+				// The certificate is for the host, its issuer may be anybody: what is asked is whether the way is open.
+				TLSClientConfig:   &tls.Config{InsecureSkipVerify: true},
+				DisableKeepAlives: true, // one connection could stay with an old listener
+			},
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+			Timeout:       oneProbe,
+		},
+		slots: make(chan struct{}, atOnce),
+		plans: map[types.NamespacedName]*state{},
+	}
+}
+
+// Run lets probes happen until ctx ends, and returns when the last one has ended.
+func (p *Prober) Run(ctx context.Context) {
+	p.mu.Lock()
+	p.ctx = ctx
+	for key, s := range p.plans {
+		s.cancel() // told before Run: asked again, now that there is a context
+		delete(p.plans, key)
+		p.onLive(key)
+	}
+	p.mu.Unlock()
+	<-ctx.Done()
+	p.group.Wait()
+	p.client.CloseIdleConnections()
+}
+
+// Check tells whether the plan of key is known to be live, and if not, what stands in the way. The first time it hears of a
+// plan it begins to ask; onLive tells when to Check again.
+func (p *Prober) Check(key types.NamespacedName, want Want) (live bool, why string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if s, ok := p.plans[key]; ok {
+		if s.hash == want.Hash {
+			return s.live, s.why
+		}
+		s.cancel()
+	}
+	s := &state{hash: want.Hash, why: "the gateways were told a moment ago", cancel: func() {}}
+	p.plans[key] = s
+	if p.ctx == nil || p.ctx.Err() != nil {
+		return false, s.why
+	}
+	ctx, cancel := context.WithCancel(p.ctx)
+	s.cancel = cancel
+	p.group.Go(func() {
+		defer cancel()
+		p.ask(ctx, key, s, want)
+	})
+	return false, s.why
+}
+
+// Known tells whether the Prober has been told of a plan of key.
+func (p *Prober) Known(key types.NamespacedName) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	_, ok := p.plans[key]
+	return ok
+}
+
+// Forget stops asking for the plan of key.
+func (p *Prober) Forget(key types.NamespacedName) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if s, ok := p.plans[key]; ok {
+		s.cancel()
+		delete(p.plans, key)
+	}
+}
+
+// Pending counts the plans that are not live yet.
+func (p *Prober) Pending() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n := 0
+	for _, s := range p.plans {
+		if !s.live {
+			n++
+		}
+	}
+	return n
+}
+
+func (p *Prober) ask(ctx context.Context, key types.NamespacedName, s *state, want Want) {
+	passed := map[string]bool{}
+	began, pause := time.Now(), firstPause
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+		}
+		err := p.round(ctx, want, passed)
+		if ctx.Err() != nil {
+			return
+		}
+		p.mu.Lock()
+		if err == nil {
+			s.live, s.why = true, ""
+			p.mu.Unlock()
+			p.onLive(key)
+			return
+		}
+		s.why = err.Error()
+		p.mu.Unlock()
+		if pause = time.Duration(float64(pause) * growth); pause > longestWait {
+			pause = longestWait
+		}
+		if time.Since(began) > patience {
+			pause = slowPause
+		}
+		timer.Reset(pause)
+	}
+}
+
+// round asks every pod that has not passed yet. It returns the first thing that is missing.
+func (p *Prober) round(ctx context.Context, want Want, passed map[string]bool) error {
+	for _, probe := range want.Probes {
+		addresses, err := p.gateways.Addresses(ctx, probe.Service, probe.Port)
+		if err != nil {
+			return err
+		}
+		for _, address := range addresses {
+			id := address + " " + probe.Host
+			if passed[id] {
+				continue
+			}
+			select {
+			case p.slots <- struct{}{}:
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+			err := p.one(ctx, probe, address, want.Hash)
+			<-p.slots
+			if err != nil {
+				return err
+			}
+			passed[id] = true
+		}
+	}
+	return nil
+}
+
+func (p *Prober) one(ctx context.Context, probe Probe, address, hash string) error {
+	scheme := "http"
+	if probe.TLS {
+		scheme = "https"
+	}
+	client := p.client
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, scheme+"://"+address+wire.PathHealth, nil)
+	if err != nil {
+		return fmt.Errorf("probe of gateway pod %s: %w", address, err)
+	}
+	request.Host = probe.Host
+	request.Header.Set(wire.HeaderNetworkProbe, wire.ProbeIngress)
+	request.Header.Set("User-Agent", wire.AgentIngressProbe)
+	if probe.TLS {
+		// The name in the handshake chooses the listener; the address in the URL would not.
+		t := p.client.Transport.(*http.Transport).Clone()
+		t.TLSClientConfig.ServerName = probe.Host
+		client = &http.Client{Transport: t, CheckRedirect: p.client.CheckRedirect, Timeout: oneProbe}
+		defer t.CloseIdleConnections()
+	}
+	response, err := client.Do(request)
+	if err != nil {
+		var op *net.OpError
+		if errors.As(err, &op) {
+			err = op
+		}
+		return fmt.Errorf("gateway pod %s cannot be reached for host %s: %w", address, probe.Host, err)
+	}
+	_, _ = io.Copy(io.Discard, io.LimitReader(response.Body, 4096))
+	_ = response.Body.Close()
+	got := response.Header.Get(wire.HeaderNetworkHash)
+	switch {
+	case probe.Redirect:
+		if response.StatusCode/100 == 3 && strings.HasPrefix(response.Header.Get("Location"), "https://") {
+			return nil
+		}
+		return fmt.Errorf("gateway pod %s answers %d for host %s, which is to redirect to https", address, response.StatusCode, probe.Host)
+	case response.StatusCode == http.StatusOK && got == hash:
+		return nil
+	case got != "" && got != hash:
+		return fmt.Errorf("gateway pod %s follows an older plan for host %s", address, probe.Host)
+	default:
+		return fmt.Errorf("gateway pod %s answers %d for host %s", address, response.StatusCode, probe.Host)
+	}
+}
