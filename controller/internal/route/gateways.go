@@ -64,7 +64,7 @@ func (g *gateways) find(ctx context.Context, service string, port int32) ([]stri
 		}
 	}
 	if !found {
-		return nil, fmt.Errorf("Service %s of the gateway has no port %d", service, port)
+		return nil, fmt.Errorf("the gateway's Service %s has no port %d", service, port)
 	}
 	slices, err := g.kube.DiscoveryV1().EndpointSlices(namespace).List(ctx, metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=" + name})
 	if err != nil {
@@ -84,7 +84,7 @@ func (g *gateways) find(ctx context.Context, service string, port int32) ([]stri
 		}
 	}
 	if len(out) == 0 {
-		return nil, fmt.Errorf("Service %s of the gateway has no ready pod", service)
+		return nil, fmt.Errorf("the gateway's Service %s has no ready pod", service)
 	}
 	return out, nil
 }
