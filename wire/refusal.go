@@ -26,6 +26,10 @@ const (
 	// RefusedStatus is the status of a refusal.
 	RefusedStatus = 503
 
+	// SlotDeclined is the status with which an activator answers an Announcement with SlotFree when nothing
+	// waits for it any more; the slot is then the next caller's.
+	SlotDeclined = 410
+
 	// TurnMilliseconds is how long a slot waits for the caller whose turn it is.
 	TurnMilliseconds = 5
 )

@@ -1,0 +1,128 @@
+package watch
+
+import (
+	"net/netip"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+
+	"ebb.dev/ebb/activator/internal/backends"
+	"ebb.dev/ebb/api/names"
+	servingv1 "ebb.dev/ebb/api/serving/v1"
+	"ebb.dev/ebb/settings"
+)
+
+// InfoOf is what the activator needs of a Revision.
+func InfoOf(r *servingv1.Revision, defaults settings.Defaults) *backends.Info {
+	info := &backends.Info{
+		UID:           string(r.UID),
+		Service:       r.Labels[names.ServiceLabel],
+		Configuration: r.Labels[names.ConfigurationLabel],
+		Timeout:       seconds(r.Spec.TimeoutSeconds, defaults.TimeoutSeconds),
+		ProbeAllowed:  true,
+		Failure:       failureOf(r),
+	}
+	if r.Spec.ContainerConcurrency != nil {
+		info.ContainerConcurrency = int(*r.Spec.ContainerConcurrency)
+	} else {
+		info.ContainerConcurrency = int(defaults.ContainerConcurrency)
+	}
+	info.ResponseStartTimeout = seconds(r.Spec.ResponseStartTimeoutSeconds, defaults.ResponseStartTimeoutSeconds)
+	info.IdleTimeout = seconds(r.Spec.IdleTimeoutSeconds, defaults.IdleTimeoutSeconds)
+	for _, c := range r.Spec.Containers {
+		for _, p := range c.Ports {
+			info.H2C = info.H2C || p.Name == "h2c"
+		}
+		// Contract section 6.4: what queue-proxy cannot probe itself, it cannot vouch for.
+		if c.StartupProbe != nil || c.ReadinessProbe != nil && c.ReadinessProbe.Exec != nil {
+			info.ProbeAllowed = false
+		}
+	}
+	return info
+}
+
+func seconds(value *int64, otherwise int64) time.Duration {
+	if value != nil {
+		otherwise = *value
+	}
+	return time.Duration(otherwise) * time.Second
+}
+
+// failureOf says why no pod of the revision can start, or "".
+func failureOf(r *servingv1.Revision) string {
+	for _, t := range []string{string(servingv1.RevisionConditionContainerHealthy), string(servingv1.RevisionConditionResourcesAvailable)} {
+		for _, c := range r.Status.Conditions {
+			if string(c.Type) == t && c.Status == corev1.ConditionFalse {
+				return strings.TrimSuffix(strings.TrimSpace(c.Reason+": "+c.Message), ":")
+			}
+		}
+	}
+	return ""
+}
+
+// transformRevision drops what InfoOf does not read, before the object is kept.
+func transformRevision(o any) (any, error) {
+	if r, ok := o.(*servingv1.Revision); ok {
+		r.ManagedFields, r.Annotations, r.OwnerReferences = nil, nil, nil
+		kept := map[string]string{}
+		for _, k := range []string{names.ServiceLabel, names.ConfigurationLabel} {
+			if v, ok := r.Labels[k]; ok {
+				kept[k] = v
+			}
+		}
+		r.Labels = kept
+		containers := make([]corev1.Container, len(r.Spec.Containers))
+		for i, c := range r.Spec.Containers {
+			containers[i] = corev1.Container{Ports: c.Ports, StartupProbe: c.StartupProbe, ReadinessProbe: c.ReadinessProbe}
+		}
+		r.Spec.PodSpec = corev1.PodSpec{Containers: containers}
+		r.Status.ContainerStatuses, r.Status.InitContainerStatuses = nil, nil
+	}
+	return o, nil
+}
+
+// endpointsOf returns the revision that a slice of a private Service belongs to and its endpoints.
+func endpointsOf(s *discoveryv1.EndpointSlice) (backends.Key, []backends.Endpoint) {
+	key := backends.Key{Namespace: s.Namespace, Name: s.Labels[names.RevisionLabel]}
+	if key.Name == "" {
+		key.Name = strings.TrimSuffix(s.Labels[discoveryv1.LabelServiceName], "-private")
+	}
+	port := uint16(0)
+	for _, p := range s.Ports {
+		if p.Name != nil && p.Port != nil && (*p.Name == "http" || *p.Name == "http2") {
+			port = uint16(*p.Port)
+		}
+	}
+	endpoints := []backends.Endpoint{}
+	if port == 0 {
+		return key, endpoints
+	}
+	for _, e := range s.Endpoints {
+		for _, text := range e.Addresses {
+			address, err := netip.ParseAddr(text)
+			if err != nil {
+				continue // a name of type FQDN; private Services have none
+			}
+			one := backends.Endpoint{Address: netip.AddrPortFrom(address.Unmap(), port),
+				Ready:       e.Conditions.Ready == nil || *e.Conditions.Ready,
+				Terminating: e.Conditions.Terminating != nil && *e.Conditions.Terminating}
+			if e.TargetRef != nil {
+				one.Pod = e.TargetRef.Name
+			}
+			endpoints = append(endpoints, one)
+		}
+	}
+	return key, endpoints
+}
+
+func transformSlice(o any) (any, error) {
+	if s, ok := o.(*discoveryv1.EndpointSlice); ok {
+		s.ManagedFields, s.Annotations, s.OwnerReferences = nil, nil, nil
+		for i := range s.Endpoints {
+			s.Endpoints[i].NodeName, s.Endpoints[i].Zone, s.Endpoints[i].Hints, s.Endpoints[i].DeprecatedTopology = nil, nil, nil, nil
+		}
+	}
+	return o, nil
+}

@@ -1,0 +1,173 @@
+// Package watch tells the backends what Kubernetes says.
+//
+// Owns: the informers. Reads: Revisions, EndpointSlices of private Services, the Secret with the token key. Writes: the backends table.
+// Never: does anything in an informer callback that could wait.
+package watch
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+
+	"ebb.dev/ebb/activator/internal/backends"
+	"ebb.dev/ebb/api/client/informers/externalversions"
+	"ebb.dev/ebb/api/client/versioned"
+	"ebb.dev/ebb/api/names"
+	servingv1 "ebb.dev/ebb/api/serving/v1"
+	"ebb.dev/ebb/settings"
+	"ebb.dev/ebb/wire"
+)
+
+// Watch fills a table.
+type Watch struct {
+	Kube     kubernetes.Interface
+	Ebb      versioned.Interface
+	System   string // namespace
+	Table    *backends.Table
+	Settings *settings.Store
+	Log      *slog.Logger
+
+	key    atomic.Pointer[[]byte]
+	synced atomic.Bool
+	// order is held from reading a Revision in the informer's store until the table has it, so that
+	// a re-reading of all never overwrites news with what it read before them.
+	order     sync.Mutex
+	revisions cache.SharedIndexInformer
+}
+
+// Key is the key of tokens, empty while it is unknown.
+func (w *Watch) Key() []byte {
+	if k := w.key.Load(); k != nil {
+		return *k
+	}
+	return nil
+}
+
+// Synced says whether everything that existed at the start is in the table.
+func (w *Watch) Synced() bool { return w.synced.Load() }
+
+// sweep is how often words that nobody confirmed are looked at.
+const sweep = 10 * time.Second
+
+// Run watches until ctx is done.
+func (w *Watch) Run(ctx context.Context) error {
+	ours := externalversions.NewSharedInformerFactory(w.Ebb, 0)
+	revisions := ours.Serving().V1().Revisions().Informer()
+	w.revisions = revisions
+	sliced := informers.NewSharedInformerFactoryWithOptions(w.Kube, 0, informers.WithTweakListOptions(func(o *metav1.ListOptions) {
+		o.LabelSelector = names.ServiceTypeLabel + "=" + names.ServiceTypePrivate
+	}))
+	endpointSlices := sliced.Discovery().V1().EndpointSlices().Informer()
+	system := informers.NewSharedInformerFactoryWithOptions(w.Kube, 0, informers.WithNamespace(w.System),
+		informers.WithTweakListOptions(func(o *metav1.ListOptions) {
+			o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, wire.TokenSecret).String()
+		}))
+	secrets := system.Core().V1().Secrets().Informer()
+
+	var synced []cache.InformerSynced
+	for _, one := range []struct {
+		informer  cache.SharedIndexInformer
+		transform cache.TransformFunc
+		changed   func(any)
+		deleted   func(any)
+	}{
+		{revisions, transformRevision, w.revision, w.revision},
+		{endpointSlices, transformSlice, w.slice, w.sliceDeleted},
+		{secrets, nil, w.secret, func(any) { w.key.Store(nil) }},
+	} {
+		if err := one.informer.SetTransform(one.transform); err != nil {
+			return fmt.Errorf("watch: %w", err)
+		}
+		handle, err := one.informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+			AddFunc:    one.changed,
+			UpdateFunc: func(_, o any) { one.changed(o) },
+			DeleteFunc: func(o any) {
+				if gone, ok := o.(cache.DeletedFinalStateUnknown); ok {
+					o = gone.Obj
+				}
+				one.deleted(o)
+			},
+		})
+		if err != nil {
+			return fmt.Errorf("watch: %w", err)
+		}
+		synced = append(synced, handle.HasSynced)
+	}
+	ours.Start(ctx.Done())
+	sliced.Start(ctx.Done())
+	system.Start(ctx.Done())
+	defer ours.Shutdown()
+	defer sliced.Shutdown()
+	defer system.Shutdown()
+	if cache.WaitForCacheSync(ctx.Done(), synced...) {
+		w.synced.Store(true)
+		w.Log.Info("the cluster's revisions and their pods are known", "revisions", len(revisions.GetStore().ListKeys()))
+	}
+	ticker := time.NewTicker(sweep)
+	defer ticker.Stop()
+	_, replaced := w.Settings.Current()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case now := <-ticker.C:
+			w.Table.Sweep(now)
+		case <-replaced:
+			// Defaults of fields that a Revision leaves open may have changed.
+			_, replaced = w.Settings.Current()
+			for _, o := range revisions.GetStore().List() {
+				w.revision(o)
+			}
+		}
+	}
+}
+
+// revision brings the table to what the informer's store says of o now.
+func (w *Watch) revision(o any) {
+	r, ok := o.(*servingv1.Revision)
+	if !ok {
+		return
+	}
+	w.order.Lock()
+	defer w.order.Unlock()
+	key := backends.Key{Namespace: r.Namespace, Name: r.Name}
+	// The store cannot fail: it is a map.
+	newest, exists, _ := w.revisions.GetStore().Get(o)
+	if r, ok = newest.(*servingv1.Revision); exists && ok {
+		w.Table.SetRevision(key, InfoOf(r, w.Settings.Load().Defaults))
+	} else {
+		w.Table.DeleteRevision(key)
+	}
+}
+
+func (w *Watch) slice(o any) {
+	if s, ok := o.(*discoveryv1.EndpointSlice); ok {
+		key, endpoints := endpointsOf(s)
+		w.Table.SetSlice(key, s.Name, endpoints)
+	}
+}
+
+func (w *Watch) sliceDeleted(o any) {
+	if s, ok := o.(*discoveryv1.EndpointSlice); ok {
+		key, _ := endpointsOf(s)
+		w.Table.SetSlice(key, s.Name, nil)
+	}
+}
+
+func (w *Watch) secret(o any) {
+	if s, ok := o.(*corev1.Secret); ok && s.Name == wire.TokenSecret {
+		key := s.Data[wire.TokenSecretKey]
+		w.key.Store(&key)
+	}
+}
