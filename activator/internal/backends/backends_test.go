@@ -75,7 +75,7 @@ func TestMerge(t *testing.T) {
 func newTable() *Table {
 	budget := hold.NewBudget(hold.Bounds{})
 	return NewTable(func(_ Key, info *Info) (*hold.Queue, any) {
-		return hold.New(info.ContainerConcurrency, budget, nil), nil
+		return hold.New(info.ContainerConcurrency, budget, hold.Options{}), nil
 	})
 }
 

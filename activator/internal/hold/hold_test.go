@@ -18,7 +18,7 @@ func backend(i int) Backend {
 }
 
 func newQueue(limit int, pods ...int) *Queue {
-	q := New(limit, NewBudget(Bounds{}), nil)
+	q := New(limit, NewBudget(Bounds{}), Options{})
 	set(q, pods...)
 	return q
 }
@@ -152,8 +152,8 @@ func TestWhatIsBeyondTheBoundsIsRefusedAtOnce(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				q := New(1, NewBudget(c.bounds), nil)
-				other := New(1, q.budget, nil)
+				q := New(1, NewBudget(c.bounds), Options{})
+				other := New(1, q.budget, Options{})
 				ctx, cancel := context.WithCancel(t.Context())
 				held := 0
 				for range 20 {
@@ -301,11 +301,11 @@ func TestPressureIsToldWhenTheQueueFormsAndDoubles(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mutex sync.Mutex
 		var told []int
-		q := New(0, NewBudget(Bounds{}), func(waiting int) {
+		q := New(0, NewBudget(Bounds{}), Options{Pressure: func(waiting int) {
 			mutex.Lock()
 			defer mutex.Unlock()
 			told = append(told, waiting)
-		})
+		}})
 		for range 9 {
 			waits(t, ask(t.Context(), q))
 		}

@@ -48,7 +48,7 @@ type Backend struct {
 // pod is one backend with what this activator has there. Guarded by the queue's mutex.
 type pod struct {
 	Backend
-	host     string // Address as text, made once
+	data     any // what Options.Open returned
 	inFlight int
 	// refused is when the pod last said that it has no free slot; zero when it may be tried.
 	refused time.Time
@@ -59,10 +59,9 @@ type pod struct {
 
 // Queue holds the requests of one revision.
 type Queue struct {
-	budget *Budget
-	// pressure is called, without the lock, when the queue forms and whenever it has doubled.
-	pressure func(waiting int)
-	limit    int
+	budget  *Budget
+	options Options
+	limit   int
 
 	mutex   sync.Mutex
 	pods    []*pod // in address order
@@ -103,10 +102,30 @@ type Ticket struct {
 	order  uint64
 }
 
+// Options are what a queue's owner wants to be told; each may be nil, and none may block.
+type Options struct {
+	// Pressure is called, without the lock, when the queue forms and whenever it has doubled.
+	Pressure func(waiting int)
+	// Open is called, under the lock, when a pod is first listed; what it returns is Slot.Data of the slots
+	// there. Close is called with that when the pod is no longer listed.
+	Open  func(Backend) any
+	Close func(any)
+}
+
 // New returns the queue of a revision whose pods take limit requests each (0: no limit).
-// pressure may be nil; it must not block.
-func New(limit int, budget *Budget, pressure func(waiting int)) *Queue {
-	return &Queue{limit: limit, budget: budget, pressure: pressure}
+func New(limit int, budget *Budget, options Options) *Queue {
+	return &Queue{limit: limit, budget: budget, options: options}
+}
+
+// Try binds the request to a pod with a free slot if there is one now and nobody waits for it.
+func (q *Queue) Try() (Slot, bool) {
+	q.mutex.Lock()
+	defer q.mutex.Unlock()
+	if q.first != nil {
+		return Slot{}, false
+	}
+	p := q.chooseLocked()
+	return Slot{q, p}, p != nil
 }
 
 // Acquire binds the request to a pod with a free slot, waiting for one until ctx ends. The error is
@@ -124,8 +143,8 @@ func (q *Queue) Acquire(ctx context.Context, t *Ticket) (Slot, error) {
 	if err != nil {
 		return Slot{}, err
 	}
-	if q.pressure != nil && waiting > 0 && waiting&(waiting-1) == 0 {
-		q.pressure(int(waiting))
+	if q.options.Pressure != nil && waiting > 0 && waiting&(waiting-1) == 0 {
+		q.options.Pressure(int(waiting))
 	}
 	select {
 	case <-w.ready:

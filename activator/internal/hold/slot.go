@@ -1,7 +1,10 @@
 package hold
 
 import (
+	"iter"
+	"maps"
 	"net/netip"
+	"slices"
 	"time"
 )
 
@@ -12,9 +15,11 @@ type Slot struct {
 	pod   *pod
 }
 
-// Address is where to send the request; Host is the same as text.
+// Address is where to send the request.
 func (s Slot) Address() netip.AddrPort { return s.pod.Address }
-func (s Slot) Host() string            { return s.pod.host }
+
+// Data is what Options.Open returned for the pod.
+func (s Slot) Data() any { return s.pod.data }
 
 // Pod is the pod's name, as far as it is known.
 func (s Slot) Pod() string { return s.pod.Pod }
@@ -117,16 +122,30 @@ func (q *Queue) SetPods(backends []Backend) {
 	for _, b := range backends {
 		p := old[b]
 		if p == nil {
-			p = &pod{Backend: b, host: b.Address.String()}
+			p = &pod{Backend: b}
+			if q.options.Open != nil {
+				p.data = q.options.Open(b)
+			}
 		}
+		delete(old, b)
 		pods = append(pods, p)
 	}
 	if len(pods) > 0 && len(q.pods) == 0 {
 		q.attempt = time.Time{} // it did start
 	}
 	q.pods = pods
+	q.closeLocked(maps.Values(old))
 	q.recountLocked()
 	q.dispatchLocked()
+}
+
+func (q *Queue) closeLocked(pods iter.Seq[*pod]) {
+	if q.options.Close == nil {
+		return
+	}
+	for p := range pods {
+		q.options.Close(p.data)
+	}
 }
 
 // SetFailure says why the revision cannot start, or with "" that nothing prevents it.
@@ -144,6 +163,7 @@ func (q *Queue) SetFailure(reason string) {
 func (q *Queue) Delete() {
 	q.mutex.Lock()
 	defer q.mutex.Unlock()
+	q.closeLocked(slices.Values(q.pods))
 	q.deleted, q.pods, q.flagged = true, nil, 0
 	for q.first != nil {
 		q.failLocked(q.first, ErrDeleted)
