@@ -1,0 +1,204 @@
+// Package chain is what the activator does with one request: is it a probe, which revision is it for, may it
+// wait, which pod, and what the pod is told.
+//
+// Owns: the order of these steps and the answers that the activator gives itself. Reads: the table of revisions.
+// Writes: each revision's meter and queue. Never: touches a body; that is internal/forward's.
+package chain
+
+import (
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"ebb.dev/ebb/activator/internal/backends"
+	"ebb.dev/ebb/activator/internal/hold"
+	"ebb.dev/ebb/activator/internal/report"
+	"ebb.dev/ebb/internal/forward"
+	"ebb.dev/ebb/wire"
+)
+
+// requestCost is what one waiting request costs in memory: the connection's buffers and goroutines. Its body
+// stays in the kernel until a pod is chosen.
+const requestCost = 16 << 10
+
+// Load is what belongs to one revision besides its queue; it is backends.Revision.Data.
+type Load struct {
+	Meter report.Meter
+	// Requests counts those that ended, by class of status (index 0: none was sent).
+	Requests [6]atomic.Int64
+	// Held counts requests that had to wait, Refused those that a full pod sent on.
+	Held, Refused atomic.Int64
+}
+
+// Handler is the policy of the activator's servers.
+type Handler struct {
+	Table  *backends.Table
+	Domain string // of the cluster, such as cluster.local
+	// Self is the address that a pod tells of a free slot: host:port of the announcement port.
+	Self string
+	// Healthy says why the activator should get no new requests, "" when all is well.
+	Healthy func() string
+	// Poke has a revision reported at once.
+	Poke func(backends.Key)
+	// Ended, when set, is told of each request after its end; it must not keep what it is given.
+	Ended func(*Exchange, *forward.Request, *forward.Result)
+
+	last atomic.Int64 // unix nanoseconds of the newest request that was no probe
+	pool sync.Pool
+}
+
+// Exchange is one request on its way through the activator.
+type Exchange struct {
+	Revision *backends.Revision
+	Load     *Load
+	Ticket   hold.Ticket
+	Slot     hold.Slot
+	HasSlot  bool
+	// Bound is when the request had its pod, zero when it never had.
+	Bound time.Time
+	// Pod is the pod that had the request last.
+	Pod string
+}
+
+// LastRequest is when the newest request came that was no probe.
+func (h *Handler) LastRequest() time.Time { return time.Unix(0, h.last.Load()) }
+
+// Admit implements forward.Handler.
+func (h *Handler) Admit(r *forward.Request) forward.Verdict {
+	if reply, ok := h.probe(r); ok {
+		return forward.Verdict{Reply: reply}
+	}
+	h.last.Store(r.Started.UnixNano())
+	revision, reply := h.identify(r)
+	if revision == nil {
+		return forward.Verdict{Reply: reply}
+	}
+	x := h.exchange(revision)
+	r.Data = x
+	x.Load.Meter.In(r.Started)
+	info := revision.Info()
+	r.Timeouts = forward.Timeouts{ResponseStart: info.ResponseStartTimeout, Idle: info.IdleTimeout, Total: info.Timeout}
+	h.rewrite(r, info)
+	return h.bind(r, x)
+}
+
+// rewrite sets what queue-proxy reads and removes what the user container should not see.
+func (h *Handler) rewrite(r *forward.Request, info *backends.Info) {
+	if r.Header(wire.HeaderOriginalHost) == "" {
+		r.SetHeader(wire.HeaderOriginalHost, r.Host())
+	}
+	r.SetHeader(wire.HeaderProxyRequest, wire.ProxyActivator)
+	r.DelHeader(wire.HeaderRevision)
+	r.DelHeader(wire.HeaderNamespace)
+	r.DelHeader(wire.HeaderNetworkHash)
+	if info.ContainerConcurrency > 0 {
+		// Only the pod's own limit knows what other activators have sent there; see wire.HeaderNoQueue.
+		r.SetHeader(wire.HeaderNoQueue, h.Self)
+		r.DeferBody()
+	} else {
+		r.DelHeader(wire.HeaderNoQueue)
+	}
+}
+
+// bind gets the request a slot, waiting for it if it must.
+func (h *Handler) bind(r *forward.Request, x *Exchange) forward.Verdict {
+	slot, ok := hold.Slot{}, false
+	if !x.Ticket.Waited {
+		slot, ok = x.Revision.Queue.Try()
+	}
+	if !ok {
+		var err error
+		if slot, err = x.Revision.Queue.Acquire(r.Context(), &x.Ticket); err != nil {
+			return h.refusal(x, err)
+		}
+		x.Bound = time.Now()
+	} else {
+		x.Bound = r.Started
+	}
+	x.Slot, x.HasSlot, x.Pod = slot, true, slot.Pod()
+	upstream := slot.Data().(*forward.Upstream)
+	r.SetHost(upstream.Addr())
+	return forward.Verdict{Upstream: upstream}
+}
+
+// Rechoose implements forward.Rechooser: no connection to the pod could be made.
+func (h *Handler) Rechoose(r *forward.Request, _ error) forward.Verdict {
+	x := r.Data.(*Exchange)
+	x.Slot.Failed()
+	x.HasSlot = false
+	return h.bind(r, x)
+}
+
+// Reconsider implements forward.Reconsiderer: a pod that refused a request did not see it, so another may.
+func (h *Handler) Reconsider(r *forward.Request, response *forward.Response) (forward.Verdict, bool) {
+	if response.Status != wire.RefusedStatus || !response.Replayable || response.Header(wire.HeaderRefused) == "" {
+		return forward.Verdict{}, false
+	}
+	x, ok := r.Data.(*Exchange)
+	if !ok {
+		return forward.Verdict{}, false
+	}
+	x.Slot.Refused()
+	x.HasSlot = false
+	x.Load.Refused.Add(1)
+	return h.bind(r, x), true
+}
+
+// Done implements forward.Handler.
+func (h *Handler) Done(r *forward.Request, result *forward.Result) {
+	x, ok := r.Data.(*Exchange)
+	if !ok {
+		return
+	}
+	r.Data = nil
+	if x.HasSlot {
+		x.Slot.Release(result.Status != 0 && result.Cause == forward.Completed)
+	}
+	x.Load.Meter.Out(r.Started.Add(result.Duration))
+	x.Load.Requests[min(max(result.Status/100, 0), 5)].Add(1)
+	if x.Ticket.Waited {
+		x.Load.Held.Add(1)
+	}
+	if h.Ended != nil {
+		h.Ended(x, r, result)
+	}
+	*x = Exchange{}
+	h.pool.Put(x)
+}
+
+func (h *Handler) exchange(revision *backends.Revision) *Exchange {
+	x, ok := h.pool.Get().(*Exchange)
+	if !ok {
+		x = &Exchange{}
+	}
+	x.Revision, x.Load = revision, revision.Data.(*Load)
+	x.Ticket.Bytes = requestCost
+	return x
+}
+
+// identify finds the revision by the headers that the gateway sets, else by a Host such as
+// <revision>.<namespace>.svc.cluster.local (contract section 6.2).
+func (h *Handler) identify(r *forward.Request) (*backends.Revision, forward.Reply) {
+	key := backends.Key{Namespace: r.Header(wire.HeaderNamespace), Name: r.Header(wire.HeaderRevision)}
+	if key.Namespace == "" || key.Name == "" {
+		var ok bool
+		if key, ok = h.fromHost(r.Host()); !ok {
+			return nil, notFound("the request names no revision, neither by headers nor by its host")
+		}
+	}
+	if revision := h.Table.Get(key); revision != nil {
+		return revision, forward.Reply{}
+	}
+	return nil, notFound("revision " + key.String() + " is not known")
+}
+
+func (h *Handler) fromHost(host string) (backends.Key, bool) {
+	if i := strings.LastIndexByte(host, ':'); i >= 0 {
+		host = host[:i]
+	}
+	name, rest, _ := strings.Cut(host, ".")
+	namespace, rest, _ := strings.Cut(rest, ".")
+	key := backends.Key{Namespace: namespace, Name: name}
+	return key, name != "" && namespace != "" && (rest == "svc" || rest == "svc."+h.Domain || rest == "svc."+h.Domain+".")
+}

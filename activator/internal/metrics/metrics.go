@@ -1,0 +1,108 @@
+// Package metrics shows the activator's state to Prometheus.
+//
+// Owns: names and labels. Reads: queues, meters and counters at the moment of a scrape, so that a request
+// costs nothing for it. Writes, never: anything else.
+package metrics
+
+import (
+	"strconv"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"ebb.dev/ebb/activator/internal/announce"
+	"ebb.dev/ebb/activator/internal/backends"
+	"ebb.dev/ebb/activator/internal/chain"
+	"ebb.dev/ebb/activator/internal/hold"
+	"ebb.dev/ebb/activator/internal/report"
+)
+
+// Sources is what a Collector shows.
+type Sources struct {
+	Table    *backends.Table
+	Budget   *hold.Budget
+	Announce *announce.Server
+	Report   *report.Reporter
+	Rejected func() int64 // malformed requests
+}
+
+// The names of contract section 6.5 in Prometheus' spelling, with the labels that OpenTelemetry's attributes become; then Ebb's own.
+var (
+	labels = []string{"k8s_namespace_name", "kn_service_name", "kn_configuration_name", "kn_revision_name"}
+
+	concurrency = describe("kn_revision_request_concurrency", "requests of the revision that are in this activator now", labels...)
+	queued      = describe("kn_revision_request_queued", "requests of the revision that wait for a pod now", labels...)
+	active      = describe("kn_revision_request_active", "requests of the revision that are at a pod now", labels...)
+	requests    = describe("ebb_activator_requests_total", "requests that ended, by class of their status; 0: the client left first", append(labels, "code_class")...)
+	held        = describe("ebb_activator_held_requests_total", "requests that had to wait for a pod", labels...)
+	refused     = describe("ebb_activator_refused_by_pod_total", "times a full pod sent a request on to the next", labels...)
+	pods        = describe("ebb_activator_pods", "pods that take requests of the revision", labels...)
+
+	reachable = describe("kn_activator_stats_conn_reachable", "whether the autoscaler took the last report", "peer")
+	errors    = describe("kn_activator_stats_conn_errors_total", "reports that the autoscaler did not take", "peer")
+
+	totalHeld      = describe("ebb_activator_held", "requests that wait in all")
+	totalHeldBytes = describe("ebb_activator_held_bytes", "memory set aside for requests that wait")
+	turnedAway     = describe("ebb_activator_turned_away_total", "requests answered at once because too many wait")
+	malformed      = describe("ebb_activator_malformed_requests_total", "requests that were no HTTP")
+	announcements  = describe("ebb_activator_announcements_total", "announcements of pods, by what became of them", "outcome")
+)
+
+func describe(name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc(name, help, labels, nil)
+}
+
+// Describe implements prometheus.Collector.
+func (s *Sources) Describe(out chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{concurrency, queued, active, requests, held, refused, pods, reachable, errors, totalHeld, totalHeldBytes, turnedAway, malformed, announcements} {
+		out <- d
+	}
+}
+
+// Collect implements prometheus.Collector. Revisions that never had a request are left out.
+func (s *Sources) Collect(out chan<- prometheus.Metric) {
+	gauge := func(d *prometheus.Desc, value float64, labels ...string) {
+		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
+	}
+	count := func(d *prometheus.Desc, value int64, labels ...string) {
+		out <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(value), labels...)
+	}
+	s.Table.Each(func(r *backends.Revision) {
+		load := r.Data.(*chain.Load)
+		waiting, flying := r.Queue.Load()
+		info := r.Info()
+		names := []string{r.Key.Namespace, info.Service, info.Configuration, r.Key.Name}
+		seen := waiting+flying > 0
+		for class := range load.Requests {
+			if n := load.Requests[class].Load(); n > 0 {
+				seen = true
+				count(requests, n, append(names, strconv.Itoa(class))...)
+			}
+		}
+		if !seen {
+			return
+		}
+		gauge(concurrency, float64(load.Meter.Now()), names...)
+		gauge(queued, float64(waiting), names...)
+		gauge(active, float64(flying), names...)
+		gauge(pods, float64(len(r.Snapshot().Pods)), names...)
+		count(held, load.Held.Load(), names...)
+		count(refused, load.Refused.Load(), names...)
+	})
+	reached := 0.0
+	if s.Report.Reachable() {
+		reached = 1
+	}
+	gauge(reachable, reached, "autoscaler")
+	count(errors, s.Report.Failed.Load(), "autoscaler")
+	gauge(totalHeld, float64(s.Budget.Held()))
+	gauge(totalHeldBytes, float64(s.Budget.HeldBytes()))
+	count(turnedAway, s.Budget.Refusals())
+	count(malformed, s.Rejected())
+	for outcome, n := range map[string]int64{
+		"taken": s.Announce.Taken.Load(), "stale": s.Announce.Stale.Load(), "slot_free": s.Announce.SlotsFree.Load(),
+		"slot_declined": s.Announce.SlotsDeclined.Load(), "unauthorized": s.Announce.Unauthorized.Load(),
+		"malformed": s.Announce.Malformed.Load(), "foreign": s.Announce.Foreign.Load(),
+	} {
+		count(announcements, n, outcome)
+	}
+}
