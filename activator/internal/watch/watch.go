@@ -1,6 +1,6 @@
 // Package watch tells the backends what Kubernetes says.
 //
-// Owns: the informers. Reads: Revisions, EndpointSlices of private Services, the Secret with the token key. Writes: the backends table.
+// Owns: the informers. Reads: Revisions, EndpointSlices of private Services. Writes: the backends table.
 // Never: does anything in an informer callback that could wait.
 package watch
 
@@ -12,10 +12,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
@@ -26,32 +24,21 @@ import (
 	"ebb.dev/ebb/api/names"
 	servingv1 "ebb.dev/ebb/api/serving/v1"
 	"ebb.dev/ebb/settings"
-	"ebb.dev/ebb/wire"
 )
 
 // Watch fills a table.
 type Watch struct {
 	Kube     kubernetes.Interface
 	Ebb      versioned.Interface
-	System   string // namespace
 	Table    *backends.Table
 	Settings *settings.Store
 	Log      *slog.Logger
 
-	key    atomic.Pointer[[]byte]
 	synced atomic.Bool
 	// order is held from reading a Revision in the informer's store until the table has it, so that
 	// a re-reading of all never overwrites news with what it read before them.
 	order     sync.Mutex
 	revisions cache.SharedIndexInformer
-}
-
-// Key is the key of tokens, empty while it is unknown.
-func (w *Watch) Key() []byte {
-	if k := w.key.Load(); k != nil {
-		return *k
-	}
-	return nil
 }
 
 // Synced says whether everything that existed at the start is in the table.
@@ -69,11 +56,6 @@ func (w *Watch) Run(ctx context.Context) error {
 		o.LabelSelector = names.ServiceTypeLabel + "=" + names.ServiceTypePrivate
 	}))
 	endpointSlices := sliced.Discovery().V1().EndpointSlices().Informer()
-	system := informers.NewSharedInformerFactoryWithOptions(w.Kube, 0, informers.WithNamespace(w.System),
-		informers.WithTweakListOptions(func(o *metav1.ListOptions) {
-			o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, wire.TokenSecret).String()
-		}))
-	secrets := system.Core().V1().Secrets().Informer()
 
 	var synced []cache.InformerSynced
 	for _, one := range []struct {
@@ -84,7 +66,6 @@ func (w *Watch) Run(ctx context.Context) error {
 	}{
 		{revisions, transformRevision, w.revision, w.revision},
 		{endpointSlices, transformSlice, w.slice, w.sliceDeleted},
-		{secrets, nil, w.secret, func(any) { w.key.Store(nil) }},
 	} {
 		if err := one.informer.SetTransform(one.transform); err != nil {
 			return fmt.Errorf("watch: %w", err)
@@ -106,10 +87,8 @@ func (w *Watch) Run(ctx context.Context) error {
 	}
 	ours.Start(ctx.Done())
 	sliced.Start(ctx.Done())
-	system.Start(ctx.Done())
 	defer ours.Shutdown()
 	defer sliced.Shutdown()
-	defer system.Shutdown()
 	if cache.WaitForCacheSync(ctx.Done(), synced...) {
 		w.synced.Store(true)
 		w.Log.Info("the cluster's revisions and their pods are known", "revisions", len(revisions.GetStore().ListKeys()))
@@ -162,12 +141,5 @@ func (w *Watch) sliceDeleted(o any) {
 	if s, ok := o.(*discoveryv1.EndpointSlice); ok {
 		key, _ := endpointsOf(s)
 		w.Table.SetSlice(key, s.Name, nil)
-	}
-}
-
-func (w *Watch) secret(o any) {
-	if s, ok := o.(*corev1.Secret); ok && s.Name == wire.TokenSecret {
-		key := s.Data[wire.TokenSecretKey]
-		w.key.Store(&key)
 	}
 }

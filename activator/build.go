@@ -1,0 +1,159 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"strconv"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/client-go/kubernetes"
+	"knative.dev/pkg/network"
+
+	"ebb.dev/ebb/activator/internal/announce"
+	"ebb.dev/ebb/activator/internal/backends"
+	"ebb.dev/ebb/activator/internal/chain"
+	"ebb.dev/ebb/activator/internal/hold"
+	"ebb.dev/ebb/activator/internal/metrics"
+	"ebb.dev/ebb/activator/internal/report"
+	"ebb.dev/ebb/activator/internal/serve"
+	"ebb.dev/ebb/activator/internal/watch"
+	"ebb.dev/ebb/api/client/versioned"
+	"ebb.dev/ebb/internal/forward"
+	"ebb.dev/ebb/internal/telemetry"
+	"ebb.dev/ebb/settings"
+	"ebb.dev/ebb/wire"
+)
+
+// options is what the environment says.
+type options struct {
+	namespace, pod string
+	ip             netip.Addr
+	idlePerPod     int // idle connections kept to one pod
+	bounds         hold.Bounds
+}
+
+// readOptions reads the environment: POD_NAME, POD_IP and SYSTEM_NAMESPACE; MAX_IDLE_PROXY_CONNS_PER_HOST (100); and what may wait:
+// HOLD_REQUESTS and HOLD_BYTES for all revisions together, HOLD_REQUESTS_PER_REVISION and HOLD_BYTES_PER_REVISION
+// for one (hold.Default...).
+func readOptions(env func(string) string) (options, error) {
+	o := options{namespace: env("SYSTEM_NAMESPACE"), pod: env("POD_NAME"), idlePerPod: 100}
+	if o.namespace == "" || o.pod == "" {
+		return o, errors.New("environment lacks SYSTEM_NAMESPACE or POD_NAME")
+	}
+	var err error
+	if o.ip, err = netip.ParseAddr(env("POD_IP")); err != nil {
+		return o, fmt.Errorf("environment POD_IP: %w", err)
+	}
+	number := func(name string, into *int64) {
+		text := env(name)
+		if text == "" {
+			return
+		}
+		n, e := strconv.ParseInt(text, 10, 64)
+		if e != nil || n < 1 {
+			err = errors.Join(err, fmt.Errorf("environment %s is %q, want a number of at least 1", name, text))
+		}
+		*into = n
+	}
+	idle := int64(o.idlePerPod)
+	number("MAX_IDLE_PROXY_CONNS_PER_HOST", &idle)
+	o.idlePerPod = int(idle)
+	number("HOLD_REQUESTS", &o.bounds.Total)
+	number("HOLD_BYTES", &o.bounds.TotalBytes)
+	number("HOLD_REQUESTS_PER_REVISION", &o.bounds.PerRevision)
+	number("HOLD_BYTES_PER_REVISION", &o.bounds.PerRevisionBytes)
+	return o, err
+}
+
+// activator is the parts of the process.
+type activator struct {
+	watch    *watch.Watch
+	report   *report.Reporter
+	announce *announce.Server
+	serve    *serve.Server
+	registry *prometheus.Registry
+}
+
+func build(o options, kube kubernetes.Interface, ebb versioned.Interface, store *settings.Store, key func() []byte, log *slog.Logger) (*activator, error) {
+	a := &activator{registry: telemetry.NewRegistry()}
+	budget := hold.NewBudget(o.bounds)
+	table := backends.NewTable(func(k backends.Key, info *backends.Info) (*hold.Queue, any) {
+		return hold.New(info.ContainerConcurrency, budget, hold.Options{
+			Pressure: func(int) { a.report.Poke(k) },
+			Open: func(b hold.Backend) any {
+				return forward.NewUpstream(b.Address.String(), forward.UpstreamOptions{MaxIdle: o.idlePerPod})
+			},
+			// Closing many connections takes a while, and this is called under the queue's lock.
+			Close: func(upstream any) { go upstream.(*forward.Upstream).Close() },
+		}), &chain.Load{}
+	})
+	load := func(r *backends.Revision) report.Load {
+		return report.Load{Key: r.Key, Meter: &r.Data.(*chain.Load).Meter, Queued: func() int64 {
+			waiting, _ := r.Queue.Load()
+			return waiting
+		}}
+	}
+	domain := network.GetClusterDomainName()
+	a.report = (&report.Reporter{
+		Pod: o.pod,
+		URL: fmt.Sprintf("http://autoscaler.%s.svc.%s:%d%s", o.namespace, domain, wire.PortStats, wire.PathStats),
+		Key: key,
+		Each: func(visit func(report.Load)) {
+			table.Each(func(r *backends.Revision) { visit(load(r)) })
+		},
+		Find: func(k backends.Key) (report.Load, bool) {
+			if r := table.Get(k); r != nil {
+				return load(r), true
+			}
+			return report.Load{}, false
+		},
+		Log: log,
+	}).Start()
+	a.watch = &watch.Watch{Kube: kube, Ebb: ebb, Table: table, Settings: store, Log: log}
+	a.announce = &announce.Server{Backends: table, Key: key}
+	handler := &chain.Handler{
+		Table:  table,
+		Domain: domain,
+		Self:   netip.AddrPortFrom(o.ip, wire.PortAnnounce).String(),
+		Healthy: func() string {
+			switch {
+			case !a.watch.Synced():
+				return "the cluster's revisions are not known yet"
+			case a.serve.Draining():
+				return "shutting down"
+			}
+			return ""
+		},
+		Poke: a.report.Poke,
+	}
+	server := &forward.Server{Handler: handler, TimeoutReply: chain.TimeoutReply, StripResponse: []string{wire.HeaderRefused}}
+	a.serve = &serve.Server{Forward: server, LastRequest: handler.LastRequest, Log: log}
+	for _, port := range []int{wire.PortHTTP1, wire.PortH2C} {
+		l, err := net.Listen("tcp", fmt.Sprintf(":%d", port))
+		if err != nil {
+			return nil, fmt.Errorf("listen: %w", err)
+		}
+		a.serve.Listeners = append(a.serve.Listeners, l)
+	}
+	err := a.registry.Register(&metrics.Sources{Table: table, Budget: budget, Announce: a.announce, Report: a.report, Rejected: server.Rejected})
+	return a, err
+}
+
+// followLevel keeps the log level at what config-logging says.
+func (a *activator) followLevel(store *settings.Store, level *slog.LevelVar) func(context.Context) error {
+	return func(ctx context.Context) error {
+		for {
+			snapshot, replaced := store.Current()
+			level.Set(snapshot.Logging.LevelOf("activator"))
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-replaced:
+			}
+		}
+	}
+}

@@ -1,0 +1,78 @@
+// Command activator holds requests of revisions without a free pod and forwards them as soon as there is one.
+//
+// Owns: the requests that it holds, its queues and bounds. Reads: Revisions, EndpointSlices of private Services, announcements,
+// the config-* ConfigMaps. Writes: stats to the autoscaler. Never: decides how many pods there are; keeps a request whose client has left.
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"ebb.dev/ebb/api/client/versioned"
+	"ebb.dev/ebb/internal/run"
+	"ebb.dev/ebb/internal/secretvalue"
+	"ebb.dev/ebb/internal/telemetry"
+	"ebb.dev/ebb/settings"
+	"ebb.dev/ebb/wire"
+)
+
+func main() {
+	ctx, stop := run.SignalContext(context.Background())
+	defer stop()
+	if err := start(ctx, os.Getenv, os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, "activator:", err)
+		os.Exit(1)
+	}
+}
+
+func start(ctx context.Context, env func(string) string, stdout io.Writer) error {
+	options, err := readOptions(env)
+	if err != nil {
+		return err
+	}
+	log, level := telemetry.NewLogger(stdout, "activator")
+	config, err := rest.InClusterConfig()
+	if err != nil {
+		return fmt.Errorf("read the cluster's access: %w", err)
+	}
+	kube, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return fmt.Errorf("build client: %w", err)
+	}
+	// Ebb's own kinds have no protobuf encoding, so the client asks for JSON.
+	ebb, err := versioned.NewForConfig(config)
+	if err != nil {
+		return fmt.Errorf("build client: %w", err)
+	}
+	store := settings.NewStore(nil)
+	if _, err := settings.Watch(ctx, kube, options.namespace, store, log); err != nil {
+		return err
+	}
+	tokenKey, err := secretvalue.Watch(ctx, kube, options.namespace, wire.TokenSecret, wire.TokenSecretKey)
+	if err != nil {
+		return err
+	}
+	a, err := build(options, kube, ebb, store, tokenKey.Load, log)
+	if err != nil {
+		return err
+	}
+	profiling := func() bool { return store.Load().Observability.RuntimeProfiling }
+	observe := http.NewServeMux()
+	observe.Handle(wire.PathMetrics, telemetry.Metrics(a.registry))
+	log.Info("activator is built", "pod", options.pod, "autoscaler", a.report.URL, "bounds", options.bounds)
+	return run.All(ctx,
+		run.Part{Name: "log level", Run: a.followLevel(store, level)},
+		telemetry.Server("profiles", fmt.Sprintf(":%d", wire.PortProfiling), telemetry.Profiles(profiling)),
+		telemetry.Server("metrics", fmt.Sprintf(":%d", wire.PortMetrics), observe),
+		run.Part{Name: "report", Run: a.report.Run},
+		run.Part{Name: "watch", Run: a.watch.Run},
+		telemetry.Server("announcements", fmt.Sprintf(":%d", wire.PortAnnounce), a.announce),
+		run.Part{Name: "requests", Run: a.serve.Run}, // last, so that it stops first
+	)
+}
