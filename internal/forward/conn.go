@@ -19,6 +19,8 @@ const (
 	// patience is how long an exchange waits for the upstream before it pays for a second goroutine that notices the
 	// client leaving.
 	patience = 50 * time.Millisecond
+	// continueWait is how long a deferred body waits for an upstream that does not know 100 Continue.
+	continueWait = time.Second
 )
 
 // largeBuffers hold bodies in transit. Only exchanges that move more than a small buffer take one.
@@ -59,6 +61,10 @@ type conn struct {
 	clock     time.Time              // a recent time, refreshed when it matters
 	lastWrite time.Time
 	started   bool // a byte of the final response head was written
+	bodyHeld  bool // DeferBody: the body waits for 100 Continue
+	continued bool // 100 Continue was sent by us
+	next      Verdict
+	seen      Response
 	lingering bool // unread request bytes remain: close politely
 
 	gone atomic.Bool // the client is gone, or the server cuts the connection
@@ -447,7 +453,12 @@ func (c *conn) readUp(b []byte) (int, error) {
 		if err := c.interrupted(c.clock); err != nil {
 			return 0, err
 		}
-		if c.clock.Sub(c.req.Started) >= patience {
+		switch {
+		case c.bodyHeld:
+			if c.clock.Sub(c.req.Started) >= continueWait {
+				c.releaseBody()
+			}
+		case c.clock.Sub(c.req.Started) >= patience:
 			c.startWatch()
 		}
 	}

@@ -15,6 +15,7 @@ type outcome uint8
 const (
 	outcomeKeep  outcome = iota // answered; the client connection goes on
 	outcomeClose                // answered or failed; the client connection ends
+	outcomeAgain                // Reconsider dropped the response; c.next is the new Verdict
 	outcomeRetry                // a reused connection died before its first byte; send again on a fresh one
 )
 
@@ -25,6 +26,7 @@ func (c *conn) exchange() (keep bool) {
 	r.begin(c.clock)
 	c.res = Result{}
 	c.lastWrite, c.started, c.lingering = time.Time{}, false, false
+	c.bodyHeld, c.continued = false, false
 	v := c.srv.Handler.Admit(r)
 	keep = c.run(v)
 	c.stopWatch()
@@ -72,6 +74,15 @@ func (c *conn) run(v Verdict) bool {
 			return true
 		case outcomeClose:
 			return false
+		case outcomeAgain:
+			v = c.next
+			c.stopWatch()
+			if c.req.ctx != nil {
+				c.clock = time.Now()
+				if err := c.interrupted(c.clock); err != nil {
+					return c.end(err)
+				}
+			}
 		case outcomeRetry:
 			c.res.Retried = true
 			c.stopWatch()
@@ -142,7 +153,13 @@ func (c *conn) attempt(up *upConn, b body) (out outcome) {
 			up.close()
 		}
 	}()
-	c.out = append(c.req.appendRequest(c.out[:0]), b.inline...)
+	if c.req.continueNow && c.req.head.expect && b.stream && !c.continued {
+		c.continued = true
+		if err := c.writeClient([]byte("HTTP/1.1 100 Continue\r\n\r\n")); err != nil {
+			return c.endAs(err)
+		}
+	}
+	c.out = append(c.req.appendRequest(c.out[:0], b.stream), b.inline...)
 	if err := c.writeUp(c.out); err != nil {
 		// Nothing whole arrived there, so nothing was done there.
 		if up.reused && !c.gone.Load() && !isTimeout(err) {
@@ -152,7 +169,8 @@ func (c *conn) attempt(up *upConn, b body) (out outcome) {
 		return c.endAs(c.explain(err, "send the request to"))
 	}
 	c.res.RequestBytes = int64(len(b.inline))
-	if b.stream {
+	c.bodyHeld = b.stream && c.req.deferBody
+	if b.stream && !c.bodyHeld {
 		c.pump.start(up, &c.req.head)
 	}
 	for {
@@ -176,6 +194,12 @@ func (c *conn) attempt(up *upConn, b body) (out outcome) {
 		if status >= 200 {
 			break
 		}
+		if status == 100 && c.bodyHeld {
+			c.releaseBody()
+			if !c.req.head.expect {
+				continue // it answers our question, not the client's
+			}
+		}
 		if c.req.head.minor >= 1 {
 			c.out = c.appendInterim(c.out[:0])
 			if err := c.writeClient(c.out); err != nil {
@@ -185,11 +209,26 @@ func (c *conn) attempt(up *upConn, b body) (out outcome) {
 	}
 	c.clock = time.Now()
 	c.res.FirstByte = c.clock.Sub(c.req.Started)
+	if rc, ok := c.srv.Handler.(Reconsiderer); ok {
+		replayable := !b.stream || c.bodyHeld
+		c.seen = Response{Status: c.resp.status, Replayable: replayable, head: &c.resp}
+		v, again := rc.Reconsider(&c.req, &c.seen)
+		if again && replayable {
+			c.next = v
+			// A small answer is here whole already, so the connection stays good.
+			reusable = c.resp.keepsAlive() && !c.resp.chunked && c.resp.length >= 0 && int64(c.rW-c.rR) == c.resp.length && !c.bodyHeld
+			return outcomeAgain
+		}
+	}
 	whole, clientKeeps, err := c.relay()
 	if err != nil {
 		return c.endAs(err)
 	}
-	pumpDone := true
+	pumpDone := !c.bodyHeld
+	if c.bodyHeld {
+		clientKeeps = false
+		c.lingering = !c.gone.Load()
+	}
 	if c.pump.running {
 		grace := patience
 		if c.req.head.expect && c.pump.moved.Load() == 0 {
@@ -210,6 +249,13 @@ func (c *conn) attempt(up *upConn, b body) (out outcome) {
 		return outcomeClose
 	}
 	return outcomeKeep
+}
+
+// releaseBody starts the body that DeferBody held back.
+func (c *conn) releaseBody() {
+	c.stopWatch()
+	c.bodyHeld = false
+	c.pump.start(c.up, &c.req.head)
 }
 
 // writeUp writes the head (and what of the body goes with it).
@@ -397,7 +443,7 @@ func (c *conn) relay() (whole, clientKeeps bool, err error) {
 	kind := c.responseBody()
 	old := c.req.head.minor == 0
 	closing := c.srv.draining.Load() || !c.req.head.keepsAlive() ||
-		c.req.head.expect && c.pump.running && c.pump.moved.Load() == 0 ||
+		c.bodyHeld || c.req.head.expect && !c.continued && c.pump.running && c.pump.moved.Load() == 0 ||
 		old && (kind == bodyChunked || kind == bodyUntilClose)
 	c.out = c.appendResponse(c.out[:0], kind, closing)
 	c.res.Status = c.resp.status
@@ -578,14 +624,32 @@ func (c *conn) appendFields(out []byte, kind bodyKind) []byte {
 		if h.otherTokens && h.named(h.bytes(f.name)) {
 			continue
 		}
+		if len(c.srv.StripResponse) > 0 && f.id == otherHeader && c.stripped(h.bytes(f.name)) {
+			continue
+		}
 		out = h.appendField(out, f)
 	}
 	return out
 }
 
+func (c *conn) stripped(name []byte) bool {
+	for _, s := range c.srv.StripResponse {
+		if len(s) == len(name) && foldSame(name, s) {
+			return true
+		}
+	}
+	return false
+}
+
 // appendResponse writes the head the client gets.
 func (c *conn) appendResponse(out []byte, kind bodyKind, closing bool) []byte {
 	out = c.appendFields(c.appendStatus(out), kind)
+	for _, a := range c.req.added {
+		out = append(out, a.Name...)
+		out = append(out, ": "...)
+		out = appendClean(out, a.Value)
+		out = append(out, '\r', '\n')
+	}
 	old := c.req.head.minor == 0
 	switch {
 	case old:

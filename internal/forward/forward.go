@@ -44,6 +44,13 @@ type Rechooser interface {
 	Rechoose(r *Request, err error) Verdict
 }
 
+// Reconsiderer is an optional part of a Handler: Reconsider sees the head of every final response before anything of it
+// goes to the client. With again true the response is dropped and v is carried out instead; that is allowed only while
+// Response.Replayable says that the request can be sent once more.
+type Reconsiderer interface {
+	Reconsider(r *Request, resp *Response) (v Verdict, again bool)
+}
+
 // Verdict is Admit's answer: forward to Upstream, or, when that is nil, send Reply.
 type Verdict struct {
 	Upstream *Upstream
@@ -155,6 +162,8 @@ type Server struct {
 	IdleTimeout time.Duration
 	// StallTimeout bounds one write that makes no progress when no timer of the request does. Default 5 min.
 	StallTimeout time.Duration
+	// StripResponse names header fields that are removed from what upstreams answer.
+	StripResponse []string
 	// TLS, when set, makes ServeTLS possible; its GetCertificate is asked for every handshake.
 	TLS *tls.Config
 

@@ -149,6 +149,8 @@ func (u *Upstream) h2Transport() *http.Transport {
 			MaxIdleConns:       u.options.MaxIdle,
 			TLSClientConfig:    u.options.TLS,
 			DialContext:        u.dialH2,
+
+			ExpectContinueTimeout: continueWait,
 			HTTP2: &http.HTTP2Config{
 				MaxReadFrameSize:          64 << 10,
 				MaxReceiveBufferPerStream: 1 << 20,
@@ -256,6 +258,11 @@ func (s *h2Side) exchange(w http.ResponseWriter, req *http.Request) {
 	}
 }
 
+// reconsidered carries Reconsider's new verdict out of an attempt.
+type reconsidered struct{ verdict Verdict }
+
+func (*reconsidered) Error() string { return "the response was reconsidered" }
+
 func (s *h2Side) run(x *h2Exchange, w http.ResponseWriter, v Verdict, res *Result) error {
 	x.arm()
 	for tries := 0; ; tries++ {
@@ -276,6 +283,10 @@ func (s *h2Side) run(x *h2Exchange, w http.ResponseWriter, v Verdict, res *Resul
 		if err == nil {
 			res.Cause = Completed
 			return nil
+		}
+		if a, ok := err.(*reconsidered); ok {
+			v = a.verdict
+			continue
 		}
 		if why := x.reason(); why != nil {
 			err = why
@@ -346,6 +357,13 @@ func (s *h2Side) forward(x *h2Exchange, w http.ResponseWriter, up *Upstream, res
 		return fmt.Errorf("forward to %s: %w", up.addr, err)
 	}
 	defer resp.Body.Close()
+	if rc, ok := s.srv.Handler.(Reconsiderer); ok {
+		replayable := x.req.ContentLength == 0 || counted.n.Load() == 0
+		v, again := rc.Reconsider(x.r, &Response{Status: resp.StatusCode, Replayable: replayable, h2: resp.Header})
+		if again && replayable {
+			return &reconsidered{v}
+		}
+	}
 	now := time.Now()
 	res.FirstByte = now.Sub(x.r.Started)
 	res.Status = resp.StatusCode
@@ -362,6 +380,12 @@ func (s *h2Side) forward(x *h2Exchange, w http.ResponseWriter, up *Upstream, res
 			names = append(names, name)
 		}
 		dst.Add("Trailer", strings.Join(names, ", "))
+	}
+	for _, name := range s.srv.StripResponse {
+		dst.Del(name)
+	}
+	for _, a := range x.r.added {
+		dst.Add(a.Name, a.Value)
 	}
 	x.started.Store(true)
 	w.WriteHeader(resp.StatusCode)
@@ -448,6 +472,9 @@ func (x *h2Exchange) outgoing(up *Upstream, body *countingBody) *http.Request {
 	if _, ok := out.Header["User-Agent"]; !ok {
 		out.Header["User-Agent"] = []string{""} // keeps the transport from adding its own
 	}
+	if x.r.deferBody && in.ContentLength != 0 {
+		out.Header.Set("Expect", "100-continue")
+	}
 	out.Body = body
 	if in.ContentLength == 0 {
 		out.Body = http.NoBody
@@ -461,6 +488,8 @@ func h2Dropped(name string) bool {
 	case "Connection", "Keep-Alive", "Proxy-Connection", "Transfer-Encoding", "Upgrade", "Te",
 		"Proxy-Authenticate", "Proxy-Authorization":
 		return true
+	case "Expect": // answered by net/http when the body is first read
+		return true
 	}
 	return false
 }
@@ -469,6 +498,9 @@ type countingBody struct {
 	io.ReadCloser
 	n atomic.Int64
 }
+
+// Close leaves the body open: it may have to be sent again, and net/http closes it after the exchange.
+func (b *countingBody) Close() error { return nil }
 
 func (b *countingBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)

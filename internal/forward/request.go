@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"net"
+	"net/http"
 	"net/netip"
 	"strings"
 	"time"
@@ -25,6 +26,10 @@ type Request struct {
 	head  head
 	h2    *h2Exchange
 	edits []edit
+	added []Header // to the response
+
+	deferBody   bool // the body waits for 100 Continue
+	continueNow bool // 100 Continue is our own answer
 
 	ctx       context.Context
 	ctxCancel context.CancelCauseFunc
@@ -43,6 +48,9 @@ func (r *Request) begin(now time.Time) {
 	r.Started = now
 	r.Timeouts = Timeouts{}
 	r.Data = nil
+	clear(r.added)
+	r.added = r.added[:0]
+	r.deferBody, r.continueNow = false, false
 }
 
 // Method of the request line.
@@ -209,6 +217,18 @@ func (r *Request) DelHeader(name string) {
 // SetHost replaces the Host the upstream sees.
 func (r *Request) SetHost(host string) { r.SetHeader("Host", host) }
 
+// AddResponseHeader adds a field to the response the client gets from the upstream.
+func (r *Request) AddResponseHeader(name, value string) {
+	r.added = append(r.added, Header{name, value})
+}
+
+// DeferBody keeps the body back until the upstream says 100 Continue (or a second has passed), so that a refusal leaves the
+// request as it was: Response.Replayable stays true.
+func (r *Request) DeferBody() { r.deferBody = true }
+
+// Continue answers the client's "Expect: 100-continue" here and now instead of leaving it to the upstream.
+func (r *Request) Continue() { r.continueNow = true }
+
 // edited reports whether an edit takes the place of the field.
 func (r *Request) edited(name []byte) bool {
 	for i := range r.edits {
@@ -293,8 +313,8 @@ func idempotent(method []byte) bool {
 	return false
 }
 
-// appendRequest writes the head the upstream gets.
-func (r *Request) appendRequest(out []byte) []byte {
+// appendRequest writes the head the upstream gets; streams: a body follows that is not here yet.
+func (r *Request) appendRequest(out []byte, streams bool) []byte {
 	h := &r.head
 	out = append(out, h.bytes(h.method)...)
 	out = append(out, ' ')
@@ -321,7 +341,11 @@ func (r *Request) appendRequest(out []byte) []byte {
 	for i := range h.fields {
 		f := &h.fields[i]
 		switch f.id {
-		case otherHeader, expectHeader, trailerHeader:
+		case otherHeader, trailerHeader:
+		case expectHeader:
+			if r.deferBody || r.continueNow {
+				continue
+			}
 		case contentLengthHeader:
 			if h.chunked {
 				continue
@@ -340,6 +364,9 @@ func (r *Request) appendRequest(out []byte) []byte {
 	}
 	if h.chunked {
 		out = append(out, "Transfer-Encoding: chunked\r\n"...)
+	}
+	if r.deferBody && streams {
+		out = append(out, "Expect: 100-continue\r\n"...)
 	}
 	switch {
 	case upgrade:
@@ -371,4 +398,28 @@ func appendClean(out []byte, value string) []byte {
 		out = append(out, c)
 	}
 	return out
+}
+
+// Response is the head of an upstream's final response, as Reconsider sees it; valid during that call.
+type Response struct {
+	Status int
+	// Replayable: nothing of the request's body has left, or all of it is still here.
+	Replayable bool
+
+	head *head
+	h2   http.Header
+}
+
+// Header is the first value of the field, "" when absent.
+func (r *Response) Header(name string) string {
+	if r.head == nil {
+		return r.h2.Get(name)
+	}
+	for i := range r.head.fields {
+		f := &r.head.fields[i]
+		if int(f.name.to-f.name.from) == len(name) && foldSame(r.head.bytes(f.name), name) {
+			return r.head.string(f.value)
+		}
+	}
+	return ""
 }
