@@ -201,7 +201,19 @@ func (r *Request) LocalAddr() net.Addr {
 
 // SetHeader replaces (or adds) a field of the forwarded request. Framing fields cannot be set.
 func (r *Request) SetHeader(name, value string) {
+	r.forget(name)
 	r.edits = append(r.edits, edit{name: name, value: value})
+}
+
+// forget drops earlier edits of a field: a request that goes to a second upstream is edited twice.
+func (r *Request) forget(name string) {
+	kept := r.edits[:0]
+	for _, e := range r.edits {
+		if !strings.EqualFold(e.name, name) {
+			kept = append(kept, e)
+		}
+	}
+	r.edits = kept
 }
 
 // AddHeader adds a field and leaves those of the same name.
@@ -211,6 +223,7 @@ func (r *Request) AddHeader(name, value string) {
 
 // DelHeader removes a field from the forwarded request.
 func (r *Request) DelHeader(name string) {
+	r.forget(name)
 	r.edits = append(r.edits, edit{name: name, remove: true})
 }
 

@@ -1,0 +1,374 @@
+package chain
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"ebb.dev/ebb/activator/internal/backends"
+	"ebb.dev/ebb/activator/internal/hold"
+	"ebb.dev/ebb/internal/forward"
+	"ebb.dev/ebb/wire"
+)
+
+// world is an activator on a loopback port with the pods that a test gives it.
+type world struct {
+	t       *testing.T
+	table   *backends.Table
+	handler *Handler
+	budget  *hold.Budget
+	url     string
+	healthy atomic.Pointer[string]
+	pokes   atomic.Int64
+	client  *http.Client
+}
+
+var key = backends.Key{Namespace: "ns", Name: "rev"}
+
+func newWorld(t *testing.T, bounds hold.Bounds) *world {
+	w := &world{t: t, budget: hold.NewBudget(bounds), client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 100}}}
+	w.table = backends.NewTable(func(k backends.Key, info *backends.Info) (*hold.Queue, any) {
+		return hold.New(info.ContainerConcurrency, w.budget, hold.Options{
+			Pressure: func(int) { w.pokes.Add(1) },
+			Open: func(b hold.Backend) any {
+				return forward.NewUpstream(b.Address.String(), forward.UpstreamOptions{DialTimeout: 5 * time.Second})
+			},
+			Close: func(upstream any) { go upstream.(*forward.Upstream).Close() },
+		}), &Load{}
+	})
+	w.setHealth("")
+	w.handler = &Handler{Table: w.table, Domain: "cluster.local", Self: "10.9.9.9:8014",
+		Healthy: func() string { return *w.healthy.Load() }, Poke: func(backends.Key) { w.pokes.Add(1) }}
+	server := &forward.Server{Handler: w.handler, TimeoutReply: TimeoutReply, StripResponse: []string{wire.HeaderRefused}}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	go server.Serve(listener)
+	w.url = "http://" + listener.Addr().String()
+	t.Cleanup(func() {
+		w.client.CloseIdleConnections()
+		server.Close()
+	})
+	return w
+}
+
+func (w *world) setHealth(why string) { w.healthy.Store(&why) }
+
+func (w *world) revision(info backends.Info) *backends.Revision {
+	info.UID = "u"
+	w.table.SetRevision(key, &info)
+	return w.table.Get(key)
+}
+
+// pod starts a pod and returns its endpoint.
+func (w *world) pod(name string, handler http.HandlerFunc) backends.Endpoint {
+	server := httptest.NewServer(handler)
+	w.t.Cleanup(server.Close)
+	return backends.Endpoint{Address: netip.MustParseAddrPort(server.Listener.Addr().String()), Pod: name, Ready: true}
+}
+
+func (w *world) pods(endpoints ...backends.Endpoint) { w.table.SetSlice(key, "s", endpoints) }
+
+// send sends a request to the revision by headers and returns status, header and body.
+func (w *world) send(method, body string, header ...string) (int, http.Header, string) {
+	w.t.Helper()
+	request, err := http.NewRequestWithContext(w.t.Context(), method, w.url+"/path?q=1", strings.NewReader(body))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	request.Host = "hello.example.com"
+	request.Header.Set(wire.HeaderRevision, "rev")
+	request.Header.Set(wire.HeaderNamespace, "ns")
+	for i := 0; i < len(header); i += 2 {
+		switch {
+		case header[i] == "Host":
+			request.Host = header[i+1]
+		case header[i+1] == "":
+			request.Header.Del(header[i])
+		default:
+			request.Header.Set(header[i], header[i+1])
+		}
+	}
+	response, err := w.client.Do(request)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return response.StatusCode, response.Header, string(text)
+}
+
+func TestProbesAreAnsweredHere(t *testing.T) {
+	w := newWorld(t, hold.Bounds{})
+	for _, c := range []struct {
+		name    string
+		header  []string
+		health  string
+		status  int
+		body    string
+		gotHash string
+	}{
+		{name: "kubelet", header: []string{"User-Agent", "kube-probe/1.35"}, status: 200},
+		{name: "kubelet while draining", header: []string{"User-Agent", "kube-probe/1.35"}, health: "shutting down", status: 500, body: "shutting down"},
+		{name: "ingress", header: []string{wire.HeaderNetworkProbe, "probe", wire.HeaderNetworkHash, "abc"}, status: 200, gotHash: "abc"},
+		{name: "ingress without hash", header: []string{wire.HeaderNetworkProbe, "probe"}, status: 400, body: "a probe without K-Network-Hash"},
+		{name: "component", header: []string{wire.HeaderNetworkProbe, "activator"}, status: 200, body: "activator"},
+		{name: "component while draining", header: []string{wire.HeaderNetworkProbe, "activator"}, health: "shutting down", status: 200, body: "activator"},
+		{name: "another component's", header: []string{wire.HeaderNetworkProbe, "queue"}, status: 400, body: `unexpected probe header value: "queue"`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w.setHealth(c.health)
+			status, header, body := w.send("GET", "", c.header...)
+			if status != c.status || body != c.body || header.Get(wire.HeaderNetworkHash) != c.gotHash {
+				t.Errorf("got %d %q, hash %q", status, body, header.Get(wire.HeaderNetworkHash))
+			}
+		})
+	}
+}
+
+func TestTheRevisionIsFoundByHeadersOrHost(t *testing.T) {
+	w := newWorld(t, hold.Bounds{})
+	w.revision(backends.Info{})
+	w.pods(w.pod("p", func(http.ResponseWriter, *http.Request) {}))
+	for _, c := range []struct {
+		name   string
+		header []string
+		status int
+		body   string
+	}{
+		{"headers", nil, 200, ""},
+		{"host", []string{wire.HeaderRevision, "", "Host", "rev.ns.svc.cluster.local"}, 200, ""},
+		{"host with port", []string{wire.HeaderRevision, "", "Host", "rev.ns.svc.cluster.local:80"}, 200, ""},
+		{"short host", []string{wire.HeaderRevision, "", "Host", "rev.ns.svc"}, 200, ""},
+		{"host of another domain", []string{wire.HeaderRevision, "", "Host", "rev.ns.svc.example.com"}, 404, "names no revision"},
+		{"host outside", []string{wire.HeaderRevision, "", "Host", "hello.example.com"}, 404, "names no revision"},
+		{"a revision that is not there", []string{wire.HeaderRevision, "other"}, 404, "Error getting active endpoint: revision ns/other is not known"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if status, _, body := w.send("GET", "", c.header...); status != c.status || !strings.Contains(body, c.body) {
+				t.Errorf("got %d %q", status, body)
+			}
+		})
+	}
+}
+
+func TestWhatThePodIsTold(t *testing.T) {
+	w := newWorld(t, hold.Bounds{})
+	var got *http.Request
+	w.revision(backends.Info{ContainerConcurrency: 1})
+	w.pods(w.pod("p", func(rw http.ResponseWriter, r *http.Request) {
+		got = r
+		rw.Header().Set(wire.HeaderRefused, "a user container lies")
+		fmt.Fprint(rw, "hello")
+	}))
+	status, header, body := w.send("GET", "", wire.HeaderNetworkHash, "x", "X-Own", "kept")
+	if status != 200 || body != "hello" || header.Get(wire.HeaderRefused) != "" {
+		t.Fatalf("got %d %q %v", status, body, header)
+	}
+	for name, want := range map[string]string{
+		wire.HeaderOriginalHost: "hello.example.com", wire.HeaderProxyRequest: "activator", wire.HeaderRevision: "",
+		wire.HeaderNamespace: "", wire.HeaderNetworkHash: "", wire.HeaderNoQueue: "10.9.9.9:8014", "X-Own": "kept",
+	} {
+		if got.Header.Get(name) != want {
+			t.Errorf("%s is %q, want %q", name, got.Header.Get(name), want)
+		}
+	}
+	if got.RequestURI != "/path?q=1" {
+		t.Errorf("the path is %q", got.RequestURI)
+	}
+	w.send("GET", "", wire.HeaderOriginalHost, "first.example.com")
+	if got.Header.Get(wire.HeaderOriginalHost) != "first.example.com" {
+		t.Errorf("an original host that was there became %q", got.Header.Get(wire.HeaderOriginalHost))
+	}
+}
+
+// eventually waits for what happens in other goroutines without asserting how fast.
+func eventually(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	deadline := time.NewTimer(30 * time.Second)
+	defer deadline.Stop()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for !is() {
+		select {
+		case <-tick.C:
+		case <-deadline.C:
+			t.Fatalf("never: %s", what)
+		}
+	}
+}
+
+// echo answers with the request's body, once it has it whole.
+func echo(rw http.ResponseWriter, r *http.Request) {
+	body, _ := io.ReadAll(r.Body)
+	rw.Write(body)
+}
+
+func TestRequestsAtZeroAreHeldAndAnswered(t *testing.T) {
+	w := newWorld(t, hold.Bounds{})
+	r := w.revision(backends.Info{})
+	var group sync.WaitGroup
+	var ok atomic.Int64
+	for i := range 10 {
+		group.Go(func() {
+			body := strings.Repeat("x", i*30_000) // some fit the buffers, some do not
+			if status, _, answer := w.send("POST", body); status == 200 && answer == body {
+				ok.Add(1)
+			}
+		})
+	}
+	eventually(t, "ten requests wait", func() bool { return w.budget.Held() == 10 })
+	if w.pokes.Load() == 0 {
+		t.Error("nobody was told that requests wait")
+	}
+	w.pods(w.pod("p", echo))
+	group.Wait()
+	if ok.Load() != 10 {
+		t.Errorf("%d of 10 were answered", ok.Load())
+	}
+	load := r.Data.(*Load)
+	eventually(t, "the accounts are zero", func() bool { _, flying := r.Queue.Load(); return load.Meter.Now() == 0 && flying == 0 })
+	if load.Held.Load() != 10 || load.Requests[2].Load() != 10 {
+		t.Errorf("%d were held, %d got 2xx; want 10", load.Held.Load(), load.Requests[2].Load())
+	}
+}
+
+func TestARefusedRequestGoesToThePodWithAFreeSlot(t *testing.T) {
+	w := newWorld(t, hold.Bounds{})
+	r := w.revision(backends.Info{ContainerConcurrency: 1})
+	refusing := func(rw http.ResponseWriter, r *http.Request) {
+		rw.Header().Set(wire.HeaderRefused, wire.RefusedLimit)
+		rw.WriteHeader(wire.RefusedStatus)
+	}
+	endpoints := []backends.Endpoint{w.pod("full-1", refusing), w.pod("free", echo), w.pod("full-2", refusing)}
+	w.pods(endpoints...)
+	for _, size := range []int{0, 10, 500_000} {
+		body := strings.Repeat("b", size)
+		if status, _, answer := w.send("POST", body); status != 200 || answer != body {
+			t.Fatalf("%d bytes: got %d and %d bytes", size, status, len(answer))
+		}
+	}
+	eventually(t, "the slots are back", func() bool { _, flying := r.Queue.Load(); return flying == 0 })
+}
+
+func TestADeadPodIsPassedOver(t *testing.T) {
+	w := newWorld(t, hold.Bounds{})
+	r := w.revision(backends.Info{ContainerConcurrency: 1})
+	dead := httptest.NewServer(nil)
+	address := netip.MustParseAddrPort(dead.Listener.Addr().String())
+	dead.Close()
+	live := w.pod("live", func(rw http.ResponseWriter, r *http.Request) {})
+	w.pods(backends.Endpoint{Address: address, Pod: "dead", Ready: true}, live)
+	for range 20 {
+		if status, _, body := w.send("GET", ""); status != 200 {
+			t.Fatalf("got %d %q", status, body)
+		}
+	}
+	eventually(t, "the slots are back", func() bool { _, flying := r.Queue.Load(); return flying == 0 })
+}
+
+func TestAUserContainersOwn503IsPassedOn(t *testing.T) {
+	w := newWorld(t, hold.Bounds{})
+	w.revision(backends.Info{ContainerConcurrency: 1})
+	w.pods(w.pod("p", func(rw http.ResponseWriter, r *http.Request) { http.Error(rw, "mine", http.StatusServiceUnavailable) }))
+	if status, _, body := w.send("GET", ""); status != 503 || body != "mine\n" {
+		t.Errorf("got %d %q", status, body)
+	}
+}
+
+func TestBeyondTheBoundTheAnswerComesAtOnce(t *testing.T) {
+	w := newWorld(t, hold.Bounds{PerRevision: 1})
+	w.revision(backends.Info{})
+	var group sync.WaitGroup
+	group.Go(func() { w.send("GET", "") })
+	eventually(t, "one waits", func() bool { return w.budget.Held() == 1 })
+	status, header, body := w.send("GET", "")
+	if status != 503 || header.Get("Retry-After") == "" || !strings.HasPrefix(body, "pending request queue full") {
+		t.Errorf("got %d %q, Retry-After %q", status, body, header.Get("Retry-After"))
+	}
+	w.pods(w.pod("p", func(http.ResponseWriter, *http.Request) {}))
+	group.Wait()
+}
+
+func TestATimeoutWhileHeldNamesItsTimer(t *testing.T) {
+	w := newWorld(t, hold.Bounds{})
+	w.revision(backends.Info{Timeout: time.Hour, ResponseStartTimeout: 50 * time.Millisecond})
+	status, _, body := w.send("GET", "")
+	if status != 504 || !strings.HasPrefix(body, "activator request timeout") || !strings.Contains(body, "responseStartTimeoutSeconds") {
+		t.Errorf("got %d %q", status, body)
+	}
+	eventually(t, "nothing waits", func() bool { return w.budget.Held() == 0 })
+}
+
+func TestAClientThatLeavesWhileHeldLeavesNothingBehind(t *testing.T) {
+	w := newWorld(t, hold.Bounds{})
+	r := w.revision(backends.Info{})
+	ctx, cancel := context.WithCancel(t.Context())
+	request, _ := http.NewRequestWithContext(ctx, "GET", w.url, nil)
+	request.Header.Set(wire.HeaderRevision, "rev")
+	request.Header.Set(wire.HeaderNamespace, "ns")
+	done := make(chan error, 1)
+	go func() {
+		_, err := w.client.Do(request)
+		done <- err
+	}()
+	eventually(t, "it waits", func() bool { return w.budget.Held() == 1 })
+	cancel()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	eventually(t, "its place is free", func() bool { return w.budget.Held() == 0 && r.Data.(*Load).Meter.Now() == 0 })
+}
+
+func TestARevisionThatCannotStartTellsWhy(t *testing.T) {
+	w := newWorld(t, hold.Bounds{})
+	w.revision(backends.Info{Failure: "ImagePullBackOff: no such image"})
+	began := time.Now()
+	status, header, body := w.send("GET", "")
+	if status != 503 || !strings.Contains(body, "ImagePullBackOff: no such image") || header.Get("Retry-After") == "" {
+		t.Errorf("got %d %q", status, body)
+	}
+	if took := time.Since(began); took < hold.FailAfter {
+		t.Errorf("answered after %s, although the condition may be stale", took)
+	}
+	before := w.pokes.Load()
+	if status, _, _ := w.send("GET", ""); status != 503 || w.pokes.Load() == before {
+		t.Errorf("the next got %d; poked %v", status, w.pokes.Load() > before)
+	}
+}
+
+func TestOneSlowRevisionDelaysNoOther(t *testing.T) {
+	w := newWorld(t, hold.Bounds{PerRevision: 50})
+	w.revision(backends.Info{ContainerConcurrency: 1})
+	stuck := make(chan struct{})
+	w.pods(w.pod("stuck", func(http.ResponseWriter, *http.Request) { <-stuck }))
+	var group sync.WaitGroup
+	for range 40 {
+		group.Go(func() { w.send("GET", "") })
+	}
+	eventually(t, "39 wait behind the stuck one", func() bool { return w.budget.Held() == 39 })
+	other := backends.Key{Namespace: "ns", Name: "other"}
+	w.table.SetRevision(other, &backends.Info{UID: "o"})
+	w.table.SetSlice(other, "o", []backends.Endpoint{w.pod("p", func(http.ResponseWriter, *http.Request) {})})
+	for range 50 {
+		if status, _, body := w.send("GET", "", wire.HeaderRevision, "other"); status != 200 {
+			t.Fatalf("got %d %q", status, body)
+		}
+	}
+	close(stuck)
+	group.Wait()
+}
