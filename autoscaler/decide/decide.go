@@ -104,6 +104,8 @@ type Decision struct {
 	// Held is the value that the limiting rule brought in (a remembered maximum, a floor).
 	Held         int32
 	PanicSeconds float64
+	// Learned says what an adaptive target stands on; "" for a configured one.
+	Learned string
 }
 
 // Decide is the formula. In the order of its steps:

@@ -80,6 +80,9 @@ func (d Decision) Reason() string {
 	case RuleBetweenTicks:
 		fmt.Fprintf(&b, "the windows ask for %d, but only a tick lowers the scale from %d", d.StableRaw, d.Held)
 	}
+	if d.Learned != "" {
+		b.WriteString("; " + d.Learned)
+	}
 	return b.String()
 }
 

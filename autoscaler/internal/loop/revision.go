@@ -57,6 +57,8 @@ type revision struct {
 	decide decide.State
 	zero   zero.State
 	counts Counts
+	// adaptive learns the target where the annotation asks for it.
+	adaptive decide.Adaptive
 
 	reporters map[string]reporter
 
@@ -169,14 +171,25 @@ func (r *revision) scraped(s Scrape, now time.Time) {
 		return
 	}
 	r.series.Scraped()
+	if r.spec.Adaptive && r.spec.Decide.Metric == decide.Concurrency {
+		r.adaptive = r.adaptive.Learn(now, r.spec.Decide.Target, decide.Work{Completed: s.Completed, BusySeconds: s.BusySeconds,
+			Ready: r.counts.Ready, Wanted: max(r.written, 0)})
+	}
 }
 
 // decideNow makes a decision and returns the order that follows from it, if anything is to be done.
 func (r *revision) decideNow(now time.Time, between bool, budget *Budget) (Order, bool) {
 	o := r.series.Observe(now, r.spec.Decide.Metric, r.spec.Algorithm, r.counts.Ready, r.spec.Scraped)
 	o.BetweenTicks = between
+	config := r.spec.Decide
+	if r.spec.Adaptive {
+		config.Target = r.adaptive.Target(config.Target)
+	}
 	var d decide.Decision
-	d, r.decide = decide.Decide(r.spec.Decide, r.decide, o, now)
+	d, r.decide = decide.Decide(config, r.decide, o, now)
+	if r.spec.Adaptive {
+		d.Learned = r.adaptive.String()
+	}
 	excess := d.ExcessBurst
 	if d.Desired == decide.NoDecision {
 		excess = decide.InitialExcessBurst(r.spec.Decide, r.spec.Zero.Initial)

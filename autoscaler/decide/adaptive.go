@@ -1,0 +1,239 @@
+package decide
+
+import (
+	"fmt"
+	"math"
+	"time"
+)
+
+// Timing and thresholds of learning. A step takes settleTime plus measureTime plus the start of the pods.
+const (
+	// settleTime passes between a change of pods and the begin of a measurement, measureTime is the
+	// length of one, patience how long the pods asked for are waited for.
+	settleTime  = 2 * time.Second
+	measureTime = 3 * time.Second
+	patience    = 60 * time.Second
+	// enoughCompleted is the least number of requests that a measurement stands on, longestMeasure
+	// how long it may take to collect them.
+	enoughCompleted = 40
+	longestMeasure  = 30 * time.Second
+	// saturated is the share of its throughput that a pod must keep at half the concurrency for the
+	// other half to have been a mere queue.
+	saturated = 0.85
+	// changed is the deviation from what was learned that is taken for a new behaviour, and
+	// relearnAfter the least time between two lessons, so that noise does not become oscillation.
+	changed      = 0.4
+	relearnAfter = 2 * time.Minute
+	// lowestLearned is the least target that is learned or tried.
+	lowestLearned = 0.25
+)
+
+// phase is what an Adaptive is doing.
+type phase uint8
+
+const (
+	watching  phase = iota // at the configured target, waiting for enough load to tell anything
+	settling               // the pods of a try are starting
+	measuring              // a try is running
+	settled                // the knee is known
+)
+
+// Work is what the pods of a revision did in a second, summed over them.
+type Work struct {
+	// Completed requests, and BusySeconds that requests spent in the user containers.
+	Completed, BusySeconds float64
+	// Ready pods did it; Wanted were asked for.
+	Ready, Wanted int32
+}
+
+// point is a measured state of one pod: its mean concurrency and its throughput in requests a second.
+type point struct{ concurrency, throughput float64 }
+
+// responseTime is by Little's law.
+func (p point) responseTime() float64 { return p.concurrency / p.throughput }
+
+// Adaptive learns at which concurrency a pod reaches the most throughput it can give: the knee, beyond which more
+// concurrency only waits inside the pod. It halves the concurrency of each pod, by asking for more of them, until
+// throughput per pod falls with it. Then the pods no longer queue, their response time is the bare one, and the knee is
+// most throughput × bare response time (Little's law at the asymptotes of operational analysis:
+// Denning and Buzen, The Operational Analysis of Queueing Network Models, 1978). It never learns a target above the
+// configured one, and stays with that one while it cannot tell.
+//
+// Its zero value is ready for use. It is a value: Learn returns the next one.
+type Adaptive struct {
+	phase phase
+	// target in force, 0 for the configured one.
+	target  float64
+	since   time.Time // begin of the phase
+	sum     Work      // of the measurement under way
+	seconds float64
+	// before is the state that the try is compared with; best the most throughput seen in the lesson.
+	before point
+	best   float64
+	first  bool // no try of the lesson has been compared yet
+	// learned is the throughput at the knee, at learnedAt; strange counts seconds that do not fit it.
+	learned   float64
+	learnedAt time.Time
+	strange   int
+	// clear is a concurrency at which a pod was seen not to queue while the knee stayed unknown.
+	clear float64
+}
+
+// Target returns the target in force, given the configured one.
+func (a Adaptive) Target(configured float64) float64 {
+	if a.target > 0 {
+		return math.Min(a.target, configured)
+	}
+	return configured
+}
+
+// String says what is known, for reasons and logs.
+func (a Adaptive) String() string {
+	switch {
+	case a.phase == settled && a.target > 0:
+		return fmt.Sprintf("learned target %s (%s requests/s in a pod at its knee)", number(a.target), number(a.learned))
+	case a.phase == settling || a.phase == measuring:
+		return fmt.Sprintf("trying target %s", number(a.target))
+	}
+	return "nothing learned, configured target"
+}
+
+// Learn takes the work of one second in and returns the next state.
+func (a Adaptive) Learn(now time.Time, configured float64, w Work) Adaptive {
+	if w.Ready == 0 {
+		if a.phase != settled {
+			return Adaptive{}
+		}
+		return a
+	}
+	if a.since.IsZero() {
+		a.since = now
+	}
+	switch a.phase {
+	case settling:
+		switch age := now.Sub(a.since); {
+		case w.Ready < w.Wanted && age > patience:
+			return a.giveUp(now) // a bound, or no room in the cluster: no more can be tried
+		case w.Ready >= w.Wanted && age >= settleTime:
+			return a.enter(measuring, now)
+		case w.Ready < w.Wanted:
+			// The settling time begins when the pods are there.
+			if age >= settleTime {
+				a.since = now.Add(-settleTime + time.Second)
+			}
+		}
+		return a
+	case settled:
+		return a.watch(now, w)
+	}
+
+	a.sum.Completed += w.Completed
+	a.sum.BusySeconds += w.BusySeconds
+	a.sum.Ready += w.Ready
+	a.seconds++
+	age := now.Sub(a.since)
+	if age < measureTime || a.sum.Completed < enoughCompleted && age < longestMeasure {
+		return a
+	}
+	p := point{a.sum.BusySeconds / float64(a.sum.Ready), a.sum.Completed / float64(a.sum.Ready)}
+	if a.sum.Completed < enoughCompleted || p.concurrency <= 0 {
+		if a.phase == watching {
+			return a.enter(watching, now)
+		}
+		return a.giveUp(now)
+	}
+	return a.compare(now, configured, p)
+}
+
+// compare draws the lesson of one measurement.
+func (a Adaptive) compare(now time.Time, configured float64, p point) Adaptive {
+	a.best = math.Max(a.best, p.throughput)
+	if a.phase == watching {
+		// About one request in a pod cannot queue.
+		if p.concurrency < 1.2 {
+			return a.enter(watching, now)
+		}
+		a.first = true
+		return a.try(now, configured, p)
+	}
+	kept := p.throughput / a.before.throughput
+	if p.concurrency > 0.75*a.before.concurrency {
+		// A bound keeps the pods from having less each. What they have is still queue, or it cannot be told.
+		if p.concurrency < 0.95*a.before.concurrency && kept >= (1+p.concurrency/a.before.concurrency)/2 {
+			a.before, a.first = p, false
+		}
+		return a.giveUp(now)
+	}
+	// What would be left of the throughput if it were all work and no queue.
+	proportional := p.concurrency / a.before.concurrency
+	if kept >= math.Max(saturated, (1+proportional)/2) && p.concurrency/2 >= lowestLearned {
+		a.first = false
+		return a.try(now, configured, p)
+	}
+	if a.before.throughput >= a.best && a.first {
+		// Throughput fell with concurrency from the first try on, so what was there before was no
+		// queue, and the knee lies somewhere above: it cannot be told.
+		clear := a.before.concurrency
+		a = Adaptive{clear: clear, learnedAt: now}
+		return a.enter(settled, now)
+	}
+	knee := a.best * p.responseTime()
+	a.target = math.Max(math.Min(math.Max(knee, p.concurrency), a.before.concurrency), lowestLearned)
+	a.learned, a.learnedAt, a.strange = a.best, now, 0
+	return a.enter(settled, now)
+}
+
+// try asks for half of the present concurrency in each pod.
+func (a Adaptive) try(now time.Time, configured float64, p point) Adaptive {
+	a.before = p
+	a.target = math.Max(math.Min(p.concurrency, configured)/2, lowestLearned)
+	return a.enter(settling, now)
+}
+
+// giveUp keeps the concurrency that the last try began at, of which is known that it is not too low; if it was
+// the first try, nothing is known and the configured target holds.
+func (a Adaptive) giveUp(now time.Time) Adaptive {
+	if a.first {
+		a = Adaptive{clear: a.before.concurrency, learnedAt: now}
+		return a.enter(settled, now)
+	}
+	a.target = a.before.concurrency
+	a.learned, a.learnedAt, a.strange = a.best, now, 0
+	return a.enter(settled, now)
+}
+
+func (a Adaptive) enter(next phase, now time.Time) Adaptive {
+	a.phase, a.since, a.sum, a.seconds = next, now, Work{}, 0
+	if next == watching {
+		a.best = 0
+	}
+	return a
+}
+
+// watch looks for work that does not fit what was learned: more throughput than the pods were thought to give, or
+// less at a concurrency that should have brought it.
+func (a Adaptive) watch(now time.Time, w Work) Adaptive {
+	if w.Completed < 1 {
+		return a
+	}
+	p := point{w.BusySeconds / float64(w.Ready), w.Completed / float64(w.Ready)}
+	if a.clear > 0 {
+		if p.concurrency < 1.5*a.clear {
+			a.strange = 0
+		} else if a.strange++; a.strange >= int(settleTime/time.Second) {
+			return Adaptive{}.enter(watching, now)
+		}
+		return a
+	}
+	expected := a.learned * math.Min(1, p.concurrency/math.Max(a.target, lowestLearned))
+	odd := p.throughput > (1+changed)*a.learned || p.concurrency >= a.target && p.throughput < (1-changed)*expected
+	if !odd {
+		a.strange = 0
+		return a
+	}
+	a.strange++
+	if a.strange < int(longestMeasure/time.Second) || now.Sub(a.learnedAt) < relearnAfter {
+		return a
+	}
+	return Adaptive{}.enter(watching, now)
+}

@@ -1,0 +1,164 @@
+package decide
+
+import (
+	"math"
+	"math/rand"
+	"testing"
+	"time"
+)
+
+// function is the throughput of one pod at a mean concurrency, in requests a second.
+type function func(concurrency float64) float64
+
+// singleThreaded works on one request at a time, for the given seconds each.
+func singleThreaded(service float64) function {
+	return func(n float64) float64 { return math.Min(n, 1) / service }
+}
+
+// waiting spends wait seconds on others and service seconds on its one core.
+func waiting(wait, service float64) function {
+	return func(n float64) float64 { return math.Min(n/(wait+service), 1/service) }
+}
+
+// cores works on as many requests at once.
+func cores(c, service float64) function {
+	return func(n float64) float64 { return math.Min(n, c) / service }
+}
+
+// slowing loses throughput above its best concurrency, as by contention or paging.
+func slowing(best, service float64) function {
+	return func(n float64) float64 {
+		if n <= best {
+			return n / service
+		}
+		return best / service / (1 + 0.05*(n-best))
+	}
+}
+
+type outcome struct {
+	pods       int32
+	throughput float64
+	changes    int // of wanted pods in the last half of the time
+	adaptive   Adaptive
+}
+
+// run keeps a number of requests outstanding for ten minutes on pods that start in a second, under the whole decision.
+func run(f function, outstanding float64, configured float64, most int32, noise float64) outcome {
+	r := rand.New(rand.NewSource(1))
+	c := defaults()
+	c.Total, c.Target = configured, configured
+	c.StableWindow = 10 * time.Second
+	s := Start(c, 1, NoDecision, epoch)
+	series := NewSeries(10*time.Second, time.Second)
+	var a Adaptive
+	ready, starting := int32(1), int32(0)
+	out := outcome{}
+	const seconds = 600
+	wanted := int32(1)
+	for i := range seconds {
+		now := epoch.Add(time.Duration(i) * time.Second)
+		ready, starting = ready+starting, 0
+		n := outstanding / float64(ready)
+		x := f(n) * (1 + noise*(2*r.Float64()-1)) * float64(ready)
+		a = a.Learn(now, configured, Work{Completed: x, BusySeconds: outstanding, Ready: ready, Wanted: wanted})
+		series.Add(now, "activator", Report{Concurrency: outstanding})
+		c.Target = a.Target(configured)
+		var d Decision
+		d, s = Decide(c, s, series.Observe(now, Concurrency, 0, ready, true), now)
+		next := min(d.Desired, most)
+		if next != wanted && i > seconds/2 {
+			out.changes++
+		}
+		wanted = next
+		if wanted > ready {
+			starting = wanted - ready
+		} else {
+			ready = wanted
+		}
+		out.throughput = x
+	}
+	out.pods, out.adaptive = ready, a
+	return out
+}
+
+func TestAdaptiveFindsTheKnee(t *testing.T) {
+	cases := []struct {
+		behaviour   string
+		f           function
+		outstanding float64
+		configured  float64
+		most        int32
+		low, high   int32 // pods in the end
+	}{
+		{"nine outstanding on single-threaded pods, a target of ten: nine pods, not one", singleThreaded(0.006), 9, 10, 100, 8, 10},
+		{"the same under a bound of ten pods", singleThreaded(0.006), 9, 10, 10, 8, 10},
+		{"the same under a bound of five pods: all of them", singleThreaded(0.006), 9, 10, 5, 5, 5},
+		{"slow single-threaded pods", singleThreaded(0.3), 9, 10, 100, 8, 10},
+		{"one outstanding: one pod is enough", singleThreaded(0.006), 1, 10, 100, 1, 1},
+		{"mostly waiting for others: one pod takes all nine", waiting(0.1, 0.001), 9, 10, 100, 1, 1},
+		{"mostly waiting, beyond its core: as many as the core can feed", waiting(0.09, 0.01), 40, 100, 100, 3, 6},
+		{"four cores", cores(4, 0.01), 40, 100, 100, 8, 12},
+		{"a target that is too low already is left alone", waiting(0.1, 0.0001), 20, 2, 100, 10, 10},
+		{"contention: the best concurrency, not the most", slowing(4, 0.02), 32, 100, 100, 6, 10},
+	}
+	for _, c := range cases {
+		t.Run(c.behaviour, func(t *testing.T) {
+			for _, noise := range []float64{0, 0.05} {
+				got := run(c.f, c.outstanding, c.configured, c.most, noise)
+				if got.pods < c.low || got.pods > c.high {
+					t.Errorf("noise %v: %d pods, want %d to %d: %s", noise, got.pods, c.low, c.high, got.adaptive)
+				}
+				if got.changes > 0 {
+					t.Errorf("noise %v: the scale changed %d times in the last five minutes of constant load", noise, got.changes)
+				}
+				best := 0.0
+				for n := range c.most {
+					best = math.Max(best, float64(n+1)*c.f(c.outstanding/float64(n+1)))
+				}
+				if got.throughput < 0.85*(1-noise)*best && c.configured > 2 && c.behaviour != "mostly waiting, beyond its core: as many as the core can feed" {
+					t.Errorf("noise %v: %.0f requests/s with %d pods, the best fixed number of pods gives %.0f", noise, got.throughput, got.pods, best)
+				}
+			}
+		})
+	}
+}
+
+func TestAdaptiveNeverExceedsTheConfiguredTarget(t *testing.T) {
+	for seed := range int64(200) {
+		r := rand.New(rand.NewSource(seed))
+		var a Adaptive
+		now := epoch
+		for range 500 {
+			now = now.Add(time.Duration(r.Intn(3)) * time.Second)
+			a = a.Learn(now, 10, Work{Completed: r.Float64() * 1000, BusySeconds: r.Float64() * 50, Ready: int32(r.Intn(5)), Wanted: int32(r.Intn(8))})
+			if got := a.Target(10); !(got >= lowestLearned && got <= 10) {
+				t.Fatalf("seed %d: target %v from %+v", seed, got, a)
+			}
+		}
+	}
+}
+
+func TestAdaptiveLearnsAnewWhenTheFunctionChanges(t *testing.T) {
+	c := 10.0
+	var a Adaptive
+	ready := int32(1)
+	behave := func(f function, outstanding float64, from, to int) {
+		for i := from; i < to; i++ {
+			x := f(outstanding/float64(ready)) * float64(ready)
+			a = a.Learn(epoch.Add(time.Duration(i)*time.Second), c, Work{Completed: x, BusySeconds: outstanding, Ready: ready, Wanted: ready})
+			ready = pods(outstanding / a.Target(c))
+		}
+	}
+	behave(singleThreaded(0.006), 9, 0, 200)
+	if ready < 8 {
+		t.Fatalf("%d pods, %s", ready, a)
+	}
+	behave(singleThreaded(0.03), 9, 200, 600) // a slower one: other throughput, same knee
+	if ready < 8 {
+		t.Errorf("slower: %d pods, %s", ready, a)
+	}
+	behave(waiting(0.02, 0.0001), 9, 600, 1200) // it only waits now
+	if ready > 3 {
+		t.Errorf("waiting: %d pods, %s", ready, a)
+	}
+}
