@@ -1,0 +1,168 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gorilla/websocket"
+
+	"ebb.dev/ebb/test/internal/cluster"
+	"ebb.dev/ebb/test/internal/probe"
+)
+
+func TestEveryKindOfTrafficGetsThroughFromZero(t *testing.T) {
+	s := begin(t, 4*time.Minute)
+	url := s.readyAtZero("kinds", service{name: "kinds"}.manifest())
+	host, err := cluster.HostOf(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := s.client()
+
+	t.Run("a WebSocket, with a pod still to come", func(t *testing.T) {
+		dialer := websocket.Dialer{
+			NetDial:          func(network, _ string) (net.Conn, error) { return net.DialTimeout(network, s.Gateway, 10*time.Second) },
+			HandshakeTimeout: time.Minute,
+		}
+		conn, response, err := dialer.DialContext(s.ctx, "ws://"+host+"/ws", nil)
+		if err != nil {
+			t.Fatalf("%v, response %v", err, response)
+		}
+		defer conn.Close()
+		for _, message := range []string{"one", strings.Repeat("two", 100_000)} {
+			if err := conn.WriteMessage(websocket.TextMessage, []byte(message)); err != nil {
+				t.Fatal(err)
+			}
+			_, back, err := conn.ReadMessage()
+			if err != nil || string(back) != message {
+				t.Fatalf("%d bytes came back, want %d: %v", len(back), len(message), err)
+			}
+		}
+	})
+	t.Run("a stream arrives while it is sent", func(t *testing.T) {
+		response, err := client.Get(url + "/stream?n=4&every=500")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer response.Body.Close()
+		var first, last time.Time
+		events := 0
+		lines := bufio.NewScanner(response.Body)
+		for lines.Scan() {
+			if strings.HasPrefix(lines.Text(), "data: ") {
+				events++
+				if last = time.Now(); first.IsZero() {
+					first = last
+				}
+			}
+		}
+		// Sent over 1.5 s; buffered anywhere, they would arrive together.
+		if events != 4 || last.Sub(first) < 500*time.Millisecond {
+			t.Errorf("%d events within %s, want 4 over 1.5 s: %v", events, last.Sub(first), lines.Err())
+		}
+	})
+	t.Run("a large reply", func(t *testing.T) {
+		const size = 20 << 20
+		response, err := client.Get(url + "/?size=20971520")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer response.Body.Close()
+		if n, err := io.Copy(io.Discard, response.Body); err != nil || n != size {
+			t.Errorf("%d bytes, %v, want %d", n, err, size)
+		}
+	})
+	t.Run("a large request", func(t *testing.T) {
+		const size = 20 << 20
+		response, err := client.Post(url+"/echo", "application/octet-stream", bytes.NewReader(make([]byte, size)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer response.Body.Close()
+		var echo struct{ BodySize int }
+		if err := json.NewDecoder(response.Body).Decode(&echo); err != nil || echo.BodySize != size {
+			t.Errorf("the program got %d bytes, want %d: status %d, %v", echo.BodySize, size, response.StatusCode, err)
+		}
+	})
+	t.Run("the program's own statuses", func(t *testing.T) {
+		for _, status := range []int{204, 302, 404, 418, 500, 503} {
+			reply := probe.Get(s.ctx, client, fmt.Sprintf("%s/?status=%d", url, status))
+			if reply.Status != status {
+				t.Errorf("got %v, want %d", reply, status)
+			}
+		}
+	})
+}
+
+func TestAProgramSeesWhatTheRuntimeContractPromises(t *testing.T) {
+	s := begin(t, 3*time.Minute)
+	url := s.ready("contract", service{name: "contract", revision: "contract-one"}.manifest())
+	client := s.client()
+	var env map[string]string
+	s.getJSON(client, url+"/env", &env)
+	for name, want := range map[string]string{"PORT": "8080", "K_SERVICE": "contract", "K_CONFIGURATION": "contract", "K_REVISION": "contract-one"} {
+		if env[name] != want {
+			t.Errorf("%s is %q, want %q", name, env[name], want)
+		}
+	}
+	var echo struct {
+		Host    string
+		Headers http.Header
+	}
+	s.getJSON(client, url+"/echo", &echo)
+	if host, _ := cluster.HostOf(url); echo.Host != host {
+		t.Errorf("Host is %q, want %q", echo.Host, host)
+	}
+	if !strings.Contains(echo.Headers.Get("Forwarded"), "for=") || echo.Headers.Get("X-Forwarded-For") == "" {
+		t.Errorf("the program does not learn who asks: %v", echo.Headers)
+	}
+	for name := range echo.Headers {
+		if strings.HasPrefix(name, "Knative-Serving-") || strings.HasPrefix(name, "K-Network") || strings.HasPrefix(name, "Ebb-") {
+			t.Errorf("the program sees Ebb's own header %s", name)
+		}
+	}
+}
+
+func TestAnH2CServiceIsSpokenToInHTTP2(t *testing.T) {
+	s := begin(t, 3*time.Minute)
+	manifest := service{name: "two"}.manifest() + "        ports:\n        - name: h2c\n          containerPort: 8080\n"
+	url := s.readyAtZero("two", manifest)
+	var echo struct{ Protocol string }
+	s.getJSON(s.client(), url+"/echo", &echo) // through the activator
+	if echo.Protocol != "HTTP/2.0" {
+		t.Errorf("the program is spoken to in %q, want HTTP/2.0", echo.Protocol)
+	}
+}
+
+func TestARequestThatTakesTooLongGets504(t *testing.T) {
+	s := begin(t, 3*time.Minute)
+	manifest := strings.Replace(service{name: "late"}.manifest(), "containerConcurrency: 0", "timeoutSeconds: 2", 1)
+	url := s.ready("late", manifest)
+	if reply := probe.Get(s.ctx, s.client(), url+"?sleep=20000"); reply.Status != 504 {
+		t.Errorf("got %v, want 504 after 2 s", reply)
+	}
+	if reply := probe.Get(s.ctx, s.client(), url); !reply.OK() {
+		t.Errorf("the next request: %v", reply)
+	}
+}
+
+func (s *story) getJSON(client *http.Client, url string, value any) {
+	s.Helper()
+	reply := probe.Get(s.ctx, client, url)
+	if !reply.OK() {
+		s.Fatal(reply)
+	}
+	if err := json.Unmarshal([]byte(reply.Body), value); err != nil {
+		s.Fatalf("%s: %v: %q", url, err, reply.Body)
+	}
+}
