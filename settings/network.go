@@ -5,6 +5,7 @@ import (
 	"errors"
 	"maps"
 	"math"
+	"regexp"
 	"slices"
 	"strings"
 	"text/template"
@@ -116,6 +117,9 @@ func (r *reader) template(key, def string, sample any, legal func(string) bool, 
 	return t
 }
 
+// gaps are the places in a host name where a value was missing.
+var gaps = regexp.MustCompile(`([-.])[-.]+`)
+
 func readNetwork(r *reader) Network {
 	// The oldest names of these keys took true and false.
 	onOff := func(key string) bool {
@@ -131,7 +135,7 @@ func readNetwork(r *reader) Network {
 			DomainValues{Name: "name", Namespace: "namespace", Domain: "example.com",
 				Annotations: map[string]string{}, Labels: map[string]string{}},
 			func(s string) bool {
-				return strings.Trim(s, ".-") != "" && dnsDomain.MatchString(strings.ReplaceAll(strings.Trim(s, ".-"), "..", "."))
+				return dnsDomain.MatchString(gaps.ReplaceAllString(strings.Trim(s, ".-"), "$1"))
 			},
 			"a DNS name"),
 		TagTemplate: r.template("tag-template", "{{.Tag}}-{{.Name}}", TagValues{Tag: "tag", Name: "name"},

@@ -1,0 +1,129 @@
+package gatewayapi
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/yaml"
+
+	"ebb.dev/ebb/ingress/plan"
+	"ebb.dev/ebb/settings"
+)
+
+var update = flag.Bool("update", false, "write the golden files")
+
+func base() plan.Input {
+	n := settings.Default().Network
+	return plan.Input{
+		Namespace: "default", Name: "hello", Labels: map[string]string{"team": "a"}, Domain: "example.com", ClusterDomain: "cluster.local",
+		DomainTemplate: n.DomainTemplate, TagTemplate: n.TagTemplate,
+		Targets: map[string][]plan.Share{"": {{Revision: "hello-00001", Percent: 100}}},
+	}
+}
+
+func cases() map[string]plan.Input {
+	all := map[string]plan.Input{}
+	add := func(name string, change func(*plan.Input)) {
+		in := base()
+		change(&in)
+		all[name] = in
+	}
+	split := []plan.Share{{Revision: "hello-00001", Percent: 80}, {Revision: "hello-00002", Percent: 15, H2C: true},
+		{Revision: "hello-00002", Percent: 5, H2C: true}, {Revision: "hello-00003", Percent: 0}}
+	add("one-revision", func(*plan.Input) {})
+	add("split", func(in *plan.Input) { in.Targets[""] = split })
+	add("cluster-local", func(in *plan.Input) { in.AllLocal = true })
+	add("no-domain-is-local", func(in *plan.Input) { in.Domain = "svc.cluster.local" })
+	add("tags", func(in *plan.Input) {
+		in.Targets[""] = split
+		in.Targets["blue"] = []plan.Share{{Revision: "hello-00003", Percent: 100}}
+		in.Targets["green"] = []plan.Share{{Revision: "hello-00002", Percent: 100, H2C: true}}
+		in.Local = map[string]bool{"green": true}
+	})
+	add("tag-header", func(in *plan.Input) {
+		in.TagHeader = true
+		in.Targets["blue"] = []plan.Share{{Revision: "hello-00003", Percent: 100}}
+	})
+	add("tls-redirected", func(in *plan.Input) {
+		in.TLS = map[string]string{"hello.default.example.com": "route-uid"}
+		in.Redirect = true
+	})
+	add("internal-tls", func(in *plan.Input) { in.InternalTLS = true })
+	add("more-rules-than-fit", func(in *plan.Input) {
+		in.TagHeader, in.AllLocal = true, true
+		for i := range 17 {
+			in.Targets[fmt.Sprintf("t%02d", i)] = []plan.Share{{Revision: "hello-00001", Percent: 100}}
+		}
+	})
+	return all
+}
+
+func translate(t *testing.T, in plan.Input) string {
+	t.Helper()
+	p, err := plan.Make(in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	meta := Meta{Labels: in.Labels, Annotations: map[string]string{"serving.knative.dev/creator": "me"},
+		Owner: metav1.OwnerReference{APIVersion: "serving.knative.dev/v1", Kind: "Route", Name: in.Name, UID: "uid", Controller: ptr.To(true)}}
+	var out strings.Builder
+	for _, route := range HTTPRoutes(p, settings.Default().Gateway, meta) {
+		if len(route.Spec.Rules) > maxRules {
+			t.Errorf("%s has %d rules", route.Name, len(route.Spec.Rules))
+		}
+		raw, err := yaml.Marshal(map[string]any{"metadata": route.ObjectMeta, "spec": route.Spec})
+		if err != nil {
+			t.Fatal(err)
+		}
+		out.WriteString("---\n" + strings.ReplaceAll(string(raw), "  creationTimestamp: null\n", ""))
+	}
+	return out.String()
+}
+
+func TestHTTPRoutes(t *testing.T) {
+	for name, in := range cases() {
+		t.Run(name, func(t *testing.T) {
+			got := translate(t, in)
+			if again := translate(t, in); again != got {
+				t.Errorf("the same plan was written down in two ways:\n%s", cmp.Diff(got, again))
+			}
+			path := filepath.Join("testdata", name+".yaml")
+			if *update {
+				if err := os.MkdirAll("testdata", 0o755); err != nil {
+					t.Fatal(err)
+				}
+				if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if d := cmp.Diff(string(want), got); d != "" {
+				t.Errorf("-want +got:\n%s", d)
+			}
+		})
+	}
+}
+
+func TestAGatewayWithoutTimeoutsIsNotAskedForThem(t *testing.T) {
+	p, err := plan.Make(base())
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := settings.Default().Gateway
+	g.External[0].SupportedFeatures = nil
+	for _, route := range HTTPRoutes(p, g, Meta{}) {
+		if has := route.Spec.Rules[0].Timeouts != nil; has != (route.Labels["networking.knative.dev/visibility"] == "cluster-local") {
+			t.Errorf("%s: timeouts are set: %v", route.Name, has)
+		}
+	}
+}

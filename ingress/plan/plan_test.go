@@ -1,0 +1,188 @@
+package plan
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"ebb.dev/ebb/settings"
+)
+
+func network(t testing.TB, keys map[string]string) settings.Network {
+	t.Helper()
+	s, err := settings.Parse(map[string]map[string]string{settings.NetworkName: keys})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s.Network
+}
+
+func base(t testing.TB, keys map[string]string) Input {
+	n := network(t, keys)
+	return Input{Namespace: "ns", Name: "hello", Domain: "example.com", ClusterDomain: "cluster.local",
+		DomainTemplate: n.DomainTemplate, TagTemplate: n.TagTemplate,
+		Targets: map[string][]Share{"": {{Revision: "a", Percent: 100}}}}
+}
+
+func TestHosts(t *testing.T) {
+	const local = "hello.ns hello.ns.svc hello.ns.svc.cluster.local"
+	for _, row := range []struct {
+		behaviour string
+		keys      map[string]string
+		change    func(*Input)
+		want      string
+	}{
+		{"public and local", nil, func(*Input) {}, "external hello.ns.example.com; local " + local},
+		{"the domain template decides", map[string]string{"domain-template": "{{.Name}}-{{.Namespace}}.{{.Domain}}"},
+			func(*Input) {}, "external hello-ns.example.com; local " + local},
+		{"labels and annotations count", map[string]string{"domain-template": `{{.Name}}.{{index .Annotations "zone"}}.{{.Labels.team}}.{{.Domain}}`},
+			func(in *Input) {
+				in.Annotations = map[string]string{"zone": "eu"}
+				in.Labels = map[string]string{"team": "a"}
+			}, "external hello.eu.a.example.com; local " + local},
+		{"the visibility label", nil, func(in *Input) { in.AllLocal = true }, "local " + local},
+		{"no public domain", nil, func(in *Input) { in.Domain = "svc.cluster.local" }, "local " + local},
+		{"a tag", nil, func(in *Input) { in.Targets["v1"] = in.Targets[""] },
+			"external hello.ns.example.com; local " + local + "; external v1-hello.ns.example.com; " +
+				"local v1-hello.ns v1-hello.ns.svc v1-hello.ns.svc.cluster.local"},
+		{"a private tag", map[string]string{"tag-template": "{{.Name}}-{{.Tag}}"}, func(in *Input) {
+			in.Targets["v1"] = in.Targets[""]
+			in.Local = map[string]bool{"v1": true}
+		}, "external hello.ns.example.com; local " + local + "; local hello-v1.ns hello-v1.ns.svc hello-v1.ns.svc.cluster.local"},
+	} {
+		t.Run(row.behaviour, func(t *testing.T) {
+			in := base(t, row.keys)
+			row.change(&in)
+			p, err := Make(in)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got []string
+			for _, target := range p.Targets {
+				got = append(got, string(target.Visibility)+" "+strings.Join(target.Hosts, " "))
+			}
+			if g := strings.Join(got, "; "); g != row.want {
+				t.Errorf("\n got %s\nwant %s", g, row.want)
+			}
+		})
+	}
+}
+
+func TestSplits(t *testing.T) {
+	for _, row := range []struct {
+		behaviour string
+		shares    []Share
+		tls       bool
+		want      string
+	}{
+		{"nothing gets nothing", []Share{{"a", 100, false}, {"b", 0, false}}, false, "a:80=100"},
+		{"shares of one revision are one", []Share{{"a", 30, false}, {"b", 50, false}, {"a", 20, false}}, false, "a:80=50 b:80=50"},
+		{"h2c has its own port", []Share{{"a", 1, true}, {"b", 99, false}}, false, "a:81=1 b:80=99"},
+		{"TLS inside", []Share{{"a", 1, true}, {"b", 99, false}}, true, "a:443=1 b:443=99"},
+	} {
+		in := base(t, nil)
+		in.Targets[""], in.InternalTLS = row.shares, row.tls
+		p, err := Make(in)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, b := range p.Targets[0].Rules[0].Backends {
+			got = append(got, fmt.Sprintf("%s:%d=%d", b.Service, b.Port, b.Percent))
+		}
+		if g := strings.Join(got, " "); g != row.want {
+			t.Errorf("%s: got %s, want %s", row.behaviour, g, row.want)
+		}
+	}
+}
+
+func TestTagHeaderRouting(t *testing.T) {
+	in := base(t, nil)
+	in.TagHeader = true
+	in.Targets["blue"] = []Share{{"b", 100, false}}
+	p, err := Make(in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, target := range p.Targets {
+		if target.Visibility != External {
+			continue
+		}
+		for _, r := range target.Rules {
+			got = append(got, fmt.Sprintf("%s match=%v set=%v to=%s", target.Name, r.Match, r.Set, r.Backends[0].Service))
+		}
+	}
+	want := []string{
+		"hello match=&{Knative-Serving-Tag blue} set=[] to=b",
+		"hello match=<nil> set=[{Knative-Serving-Default-Route true}] to=a",
+		"blue-hello match=<nil> set=[{Knative-Serving-Tag blue}] to=b",
+	}
+	if strings.Join(got, "\n") != strings.Join(want, "\n") {
+		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+func TestWhatNoGatewayCanDoIsSaid(t *testing.T) {
+	for _, row := range []struct {
+		behaviour string
+		keys      map[string]string
+		change    func(*Input)
+		config    bool // a ConfigError: the settings are at fault
+		says      string
+	}{
+		{"a label with a character that hosts cannot have", map[string]string{"domain-template": "{{.Name}}.{{.Labels.owner}}.{{.Domain}}"},
+			func(in *Input) { in.Labels = map[string]string{"owner": "A_b"} }, true, "not a host name"},
+		{"a label that is missing", map[string]string{"domain-template": "{{.Name}}.{{.Labels.owner}}.{{.Domain}}"},
+			func(*Input) {}, true, "not a host name"},
+		{"a tag too long for a label", nil, func(in *Input) { in.Targets[strings.Repeat("x", 60)] = nil }, true, "at most 63"},
+		{"two tags in one name", map[string]string{"tag-template": "{{.Name}}-tag"},
+			func(in *Input) { in.Targets["a"], in.Targets["b"] = nil, nil }, true, "both tag"},
+		{"more revisions than one rule holds", nil, func(in *Input) {
+			for i := range 17 {
+				in.Targets[""] = append(in.Targets[""], Share{fmt.Sprintf("r%d", i), 1, false})
+			}
+		}, false, "at most 16"},
+	} {
+		in := base(t, row.keys)
+		row.change(&in)
+		_, err := Make(in)
+		if err == nil || !strings.Contains(err.Error(), row.says) || errors.As(err, new(*ConfigError)) != row.config {
+			t.Errorf("%s: got %v, want %q (settings at fault: %v)", row.behaviour, err, row.says, row.config)
+		}
+	}
+}
+
+func TestHashTellsPlansApart(t *testing.T) {
+	in := base(t, nil)
+	one, _ := Make(in)
+	same, _ := Make(base(t, nil))
+	in.Targets = map[string][]Share{"": {{"a", 99, false}, {"b", 1, false}}}
+	other, _ := Make(in)
+	if one.Hash() != same.Hash() || one.Hash() == other.Hash() || len(one.Hash()) != 16 {
+		t.Errorf("hashes %s %s %s", one.Hash(), same.Hash(), other.Hash())
+	}
+}
+
+func FuzzMake(f *testing.F) {
+	f.Add("hello", "ns", "blue", "example.com", "rev", int64(50))
+	f.Fuzz(func(t *testing.T, name, namespace, tag, domain, revision string, percent int64) {
+		in := base(t, nil)
+		in.Name, in.Namespace, in.Domain = name, namespace, domain
+		in.Targets = map[string][]Share{"": {{revision, percent, false}}, tag: {{revision, 100, true}}}
+		p, err := Make(in)
+		if err != nil {
+			return
+		}
+		again, _ := Make(in)
+		if p.Hash() != again.Hash() {
+			t.Fatal("the same input made two plans")
+		}
+		for _, target := range p.Targets {
+			if target.Visibility == External && !hostName.MatchString(target.Hosts[0]) {
+				t.Fatalf("%q is no host", target.Hosts[0])
+			}
+		}
+	})
+}
