@@ -1,0 +1,197 @@
+// Package announce tells the activators that this pod answers, that it goes away, or that it keeps a slot for one of them.
+//
+// Owns: the sequence number of this pod's announcements. Reads: the activators' addresses from DNS. Writes: POSTs to them. Never: tells anything that
+// is not true at the moment of sending; what was overtaken is dropped.
+package announce
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"ebb.dev/ebb/wire"
+)
+
+// Announcer is one pod's voice.
+type Announcer struct {
+	Activators string // host:port of the headless Service
+	Token      string
+	Base       wire.Announcement // who speaks; Ready and Sequence are set here
+	Logf       func(format string, args ...any)
+	// Resolve replaces the system's resolver.
+	Resolve func(ctx context.Context, host string) ([]netip.Addr, error)
+
+	once     sync.Once
+	client   *http.Client
+	sequence atomic.Uint64
+	word     atomic.Uint64 // the sequence of the newest word about the pod itself
+}
+
+const (
+	tryTimeout  = time.Second
+	firstPause  = 20 * time.Millisecond
+	longestWait = time.Second
+	// An activator that could not be reached for this long learns of the pod from Kubernetes.
+	giveUp = 15 * time.Second
+)
+
+func (a *Announcer) init() {
+	a.once.Do(func() {
+		a.client = &http.Client{
+			Transport: &http.Transport{MaxIdleConnsPerHost: 2, IdleConnTimeout: 30 * time.Second},
+			Timeout:   tryTimeout,
+		}
+		if a.Resolve == nil {
+			a.Resolve = func(ctx context.Context, host string) ([]netip.Addr, error) {
+				return net.DefaultResolver.LookupNetIP(ctx, "ip", host)
+			}
+		}
+		// Restarts of this container must not look like old news.
+		a.sequence.Store(uint64(time.Now().UnixMicro()))
+	})
+}
+
+// Enabled reports whether there is anybody to tell and an address to be told of.
+func (a *Announcer) Enabled() bool { return a.Activators != "" && a.Base.Address.IsValid() }
+
+// Say tells every activator whether the pod is ready, and tries again for a bounded time. A newer word ends an older one's
+// attempts.
+func (a *Announcer) Say(ctx context.Context, ready bool, userReady time.Time) {
+	a.init()
+	if !a.Enabled() {
+		return
+	}
+	word := a.Base
+	word.Ready, word.UserReady = ready, userReady
+	word.Sequence = a.sequence.Add(1)
+	a.word.Store(word.Sequence)
+	body := word.Encode()
+	ctx, cancel := context.WithTimeout(ctx, giveUp)
+	defer cancel()
+	told := map[netip.AddrPort]bool{}
+	pause := firstPause
+	for {
+		err := a.tellAll(ctx, body, told)
+		if err == nil || a.word.Load() != word.Sequence {
+			return
+		}
+		t := time.NewTimer(pause)
+		select {
+		case <-ctx.Done():
+			t.Stop()
+			a.Logf("announce ready=%v: %v", ready, err)
+			return
+		case <-t.C:
+		}
+		pause = min(2*pause, longestWait)
+	}
+}
+
+// tellAll tells every activator that DNS names now and that was not told yet.
+func (a *Announcer) tellAll(ctx context.Context, body []byte, told map[netip.AddrPort]bool) error {
+	addrs, err := a.lookup(ctx)
+	if err != nil {
+		return err
+	}
+	type answer struct {
+		addr netip.AddrPort
+		err  error
+	}
+	answers := make(chan answer, len(addrs))
+	sent := 0
+	for _, addr := range addrs {
+		if told[addr] {
+			continue
+		}
+		sent++
+		go func() {
+			_, err := a.post(ctx, addr.String(), body)
+			answers <- answer{addr, err}
+		}()
+	}
+	var failed error
+	for range sent {
+		switch got := <-answers; {
+		case got.err == nil:
+			told[got.addr] = true
+		default:
+			failed = got.err
+		}
+	}
+	return failed
+}
+
+func (a *Announcer) lookup(ctx context.Context) ([]netip.AddrPort, error) {
+	host, port, err := net.SplitHostPort(a.Activators)
+	if err != nil {
+		return nil, fmt.Errorf("activators' address %q: %w", a.Activators, err)
+	}
+	number, err := net.LookupPort("tcp", port)
+	if err != nil {
+		return nil, fmt.Errorf("activators' address %q: %w", a.Activators, err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, tryTimeout)
+	defer cancel()
+	ips, err := a.Resolve(ctx, host)
+	if err != nil {
+		return nil, fmt.Errorf("resolve %s: %w", host, err)
+	}
+	if len(ips) == 0 {
+		return nil, fmt.Errorf("resolve %s: no address", host)
+	}
+	out := make([]netip.AddrPort, 0, len(ips))
+	for _, ip := range ips {
+		out = append(out, netip.AddrPortFrom(ip.Unmap(), uint16(number)))
+	}
+	return out, nil
+}
+
+// Warm resolves the activators' name ahead of the moment that counts.
+func (a *Announcer) Warm(ctx context.Context) {
+	a.init()
+	if a.Enabled() {
+		_, _ = a.lookup(ctx) // its failure will be met again, and told then
+	}
+}
+
+// Offer tells one activator that a slot is kept for it. It reports whether the offer was taken.
+func (a *Announcer) Offer(ctx context.Context, caller string) bool {
+	a.init()
+	if !a.Base.Address.IsValid() {
+		return false
+	}
+	word := a.Base
+	word.Ready, word.SlotFree = true, true
+	word.Sequence = a.sequence.Add(1)
+	status, err := a.post(ctx, caller, word.Encode())
+	return err == nil && status == http.StatusNoContent
+}
+
+var errRefused = errors.New("refused")
+
+func (a *Announcer) post(ctx context.Context, addr string, body []byte) (status int, err error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+addr+wire.PathAnnounce, bytes.NewReader(body))
+	if err != nil {
+		return 0, err
+	}
+	req.Header.Set("Authorization", wire.Bearer(a.Token))
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := a.client.Do(req)
+	if err != nil {
+		return 0, err
+	}
+	defer resp.Body.Close()
+	text, _ := io.ReadAll(io.LimitReader(resp.Body, 512))
+	if resp.StatusCode >= 300 && resp.StatusCode != http.StatusGone {
+		return resp.StatusCode, fmt.Errorf("%s answered %s: %s: %w", addr, resp.Status, bytes.TrimSpace(text), errRefused)
+	}
+	return resp.StatusCode, nil
+}

@@ -1,0 +1,184 @@
+// Package chain is queue-proxy's policy for every request: the pipeline of contract section 5.2, from the outside in.
+//
+//	probe?     answered here; never counted as load
+//	draining?  readiness fails; requests are still served, each renewing the quiet time
+//	timers     set for everything below; time in the queue counts
+//	Forwarded  made from X-Forwarded-* where it is absent
+//	limit      a slot, a place in the queue, or 503
+//	forward    to the user container
+//
+// Owns: the order above. Reads: the request. Writes: edits of the forwarded head, local replies. Never: touches a socket.
+package chain
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"time"
+
+	"ebb.dev/ebb/internal/forward"
+	"ebb.dev/ebb/wire"
+)
+
+// Observer is told of every exchange when it is over: the request log, the metrics.
+type Observer interface {
+	Observe(r *forward.Request, res *forward.Result, probe bool)
+}
+
+// Chain implements forward.Handler.
+type Chain struct {
+	Gate     *Gate
+	User     *forward.Upstream
+	Timeouts forward.Timeouts
+	// Ready asks the user container on behalf of the kubelet.
+	Ready func(ctx context.Context) error
+	// Draining says that the pod goes away; Seen notes an ordinary request.
+	Draining  func() bool
+	Seen      func(now time.Time)
+	Observers []Observer
+
+	passes sync.Pool
+}
+
+// Bodies that clients and tests can observe (contract section 5).
+const (
+	bodyShuttingDown = "shutting down"
+	bodyQueueFull    = "pending request queue full"
+	bodyBadProbe     = "unexpected probe header value: "
+)
+
+// Admit implements forward.Handler.
+func (c *Chain) Admit(r *forward.Request) forward.Verdict {
+	p, _ := c.passes.Get().(*pass)
+	if p == nil {
+		p = &pass{}
+		p.waiter.Ready = make(chan struct{}, 1)
+	}
+	p.probe, p.proxied = false, false
+	r.Data = p
+	if v, handled := c.probe(r, p); handled {
+		return v
+	}
+	r.Timeouts = c.Timeouts
+	var caller string
+	if !p.probe {
+		if c.Draining() {
+			if r.HasHeader(wire.HeaderNoQueue) {
+				return refusal(wire.RefusedDraining)
+			}
+			c.Seen(r.Started)
+		}
+		p.proxied = r.Header(wire.HeaderProxyRequest) == wire.ProxyActivator
+		caller = r.Header(wire.HeaderNoQueue)
+	}
+	c.edit(r, caller)
+	if p.probe {
+		return forward.Verdict{Upstream: c.User}
+	}
+	switch c.Gate.enter(p, r.Started, weight, caller) {
+	case refused:
+		return refusal(wire.RefusedLimit)
+	case full:
+		return forward.Verdict{Reply: forward.Reply{
+			Status: 503, Body: bodyQueueFull, Header: []forward.Header{{Name: "Retry-After", Value: "1"}},
+		}}
+	case queued:
+		if ctx := r.Context(); !c.Gate.await(ctx, p) {
+			// The forwarder answers for a client that left and for timers; what remains is the end of the process.
+			return forward.Verdict{Reply: forward.Reply{Status: 503, Body: context.Cause(ctx).Error()}}
+		}
+	}
+	if caller != "" {
+		r.Continue() // the activator keeps the body back until it knows that it is not refused
+	}
+	return forward.Verdict{Upstream: c.User}
+}
+
+// Done implements forward.Handler.
+func (c *Chain) Done(r *forward.Request, res *forward.Result) {
+	p := r.Data.(*pass)
+	c.Gate.leave(p, r.Started.Add(res.Duration))
+	for _, o := range c.Observers {
+		o.Observe(r, res, p.probe)
+	}
+	c.passes.Put(p)
+}
+
+func refusal(why string) forward.Verdict {
+	return forward.Verdict{Reply: forward.Reply{
+		Status: wire.RefusedStatus, Body: "refused: " + why,
+		Header: []forward.Header{{Name: wire.HeaderRefused, Value: why}},
+	}}
+}
+
+// probe answers what is not a user's request.
+func (c *Chain) probe(r *forward.Request, p *pass) (forward.Verdict, bool) {
+	value := r.Header(wire.HeaderNetworkProbe)
+	agent := r.Header("User-Agent")
+	isProbe := strings.HasPrefix(agent, wire.AgentKubelet) ||
+		strings.HasPrefix(agent, wire.AgentActivatorProbe) || strings.HasPrefix(agent, wire.AgentAutoscalerProbe)
+	if value == "" && !isProbe {
+		return forward.Verdict{}, false
+	}
+	p.probe = true
+	switch {
+	case value == wire.ProbeIngress:
+		hash := r.Header(wire.HeaderNetworkHash)
+		if hash == "" {
+			return reply(400, "a probe needs "+wire.HeaderNetworkHash), true
+		}
+		v := reply(200, "")
+		v.Reply.Header = []forward.Header{{Name: wire.HeaderNetworkHash, Value: strings.Clone(hash)}}
+		return v, true
+	case c.Draining():
+		return reply(503, bodyShuttingDown), true
+	case value == "":
+		// A liveness probe of the container that was pointed at us; it goes through, uncounted and unlimited.
+		return forward.Verdict{}, false
+	case value != wire.ProbeQueue:
+		return reply(400, bodyBadProbe+value), true
+	}
+	if err := c.Ready(r.Context()); err != nil {
+		return reply(503, ""), true
+	}
+	return reply(200, wire.ProbeQueue), true
+}
+
+func reply(status int, body string) forward.Verdict {
+	return forward.Verdict{Reply: forward.Reply{Status: status, Body: body}}
+}
+
+// edit makes of the request what the user container is meant to see.
+func (c *Chain) edit(r *forward.Request, caller string) {
+	r.DelHeader(wire.HeaderRevision)
+	r.DelHeader(wire.HeaderNamespace)
+	r.DelHeader(wire.HeaderProxyRequest)
+	r.DelHeader(wire.HeaderNetworkHash)
+	if caller != "" {
+		r.DelHeader(wire.HeaderNoQueue)
+	}
+	if host := r.Header(wire.HeaderOriginalHost); host != "" {
+		r.SetHost(host)
+		r.DelHeader(wire.HeaderOriginalHost)
+	}
+	if !r.HasHeader("Forwarded") {
+		if f := forwarded(r); f != "" {
+			r.SetHeader("Forwarded", f)
+		}
+	}
+}
+
+// TimeoutReply is the answer of a timer that fired: the contract's words, and which timer it was.
+func TimeoutReply(t forward.Timer, after time.Duration) forward.Reply {
+	return forward.Reply{Status: 504, Body: "request timeout: " + t.String() + " of " + after.String() + " passed"}
+}
+
+// FailureReply is the answer when the user container gave none.
+func FailureReply(err error) forward.Reply {
+	var dial *forward.DialError
+	if errors.As(err, &dial) {
+		return forward.Reply{Status: 502, Body: "the container does not accept connections: " + err.Error()}
+	}
+	return forward.Reply{Status: 502, Body: "the container gave no valid response: " + err.Error()}
+}

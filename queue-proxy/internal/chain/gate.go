@@ -1,0 +1,212 @@
+package chain
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"ebb.dev/ebb/internal/forward"
+	"ebb.dev/ebb/internal/turns"
+	"ebb.dev/ebb/queue-proxy/internal/stat"
+	"ebb.dev/ebb/queue-proxy/limit"
+	"ebb.dev/ebb/wire"
+)
+
+// Gate is the limit, the refused activators' turns and the load ledger under one lock: a request takes it once when it comes and once
+// when it goes.
+type Gate struct {
+	pod      string
+	offer    func(caller string)
+	pressure chan struct{}
+
+	mu    sync.Mutex
+	limit limit.Limit
+	turns turns.Turns
+	load  *stat.Load
+	lapse *time.Timer // set while a slot is kept
+}
+
+// NewGate makes a Gate with so many slots (0: no limit). offer is called, on a goroutine of its own, when a slot is kept for a refused caller.
+func NewGate(slots, mostWaiting int, mostBytes int64, pod string, now time.Time, offer func(caller string)) *Gate {
+	return &Gate{
+		pod:      pod,
+		offer:    offer,
+		pressure: make(chan struct{}, 1),
+		limit:    limit.Limit{Slots: slots, MostWaiting: mostWaiting, MostBytes: mostBytes},
+		turns:    turns.Turns{Keep: wire.TurnMilliseconds * time.Millisecond},
+		load:     stat.New(now),
+	}
+}
+
+// pass is one request's state between Admit and Done.
+type pass struct {
+	waiter  limit.Waiter
+	proxied bool
+	inside  bool // counted by the ledger
+	running bool // has a slot
+	probe   bool
+}
+
+type entry uint8
+
+const (
+	entered entry = iota
+	queued
+	full
+	refused
+)
+
+// enter lets a request in, queues it, or turns it away. caller is set for one that would rather be refused than wait.
+func (g *Gate) enter(p *pass, now time.Time, weight int64, caller string) entry {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if caller != "" && g.limit.Slots > 0 {
+		free := g.limit.Free()
+		if g.limit.Waiting() > 0 {
+			free = 0
+		}
+		if !g.turns.Take(caller, free, now) {
+			return refused
+		}
+	}
+	switch g.limit.Enter(&p.waiter, weight) {
+	case limit.Admitted:
+		g.load.Arrive(now, p.proxied)
+		g.load.Run(now)
+		p.inside, p.running = true, true
+		if g.limit.Slots > 0 && g.limit.Free() == 0 {
+			g.press()
+		}
+		return entered
+	case limit.Queued:
+		g.load.Arrive(now, p.proxied)
+		p.inside = true
+		if g.limit.Waiting() == 1 {
+			g.press()
+		}
+		return queued
+	}
+	g.load.Arrive(now, p.proxied)
+	g.load.Leave(now, p.proxied, false)
+	g.press()
+	return full
+}
+
+// press is the edge of pressure; it never blocks.
+func (g *Gate) press() {
+	select {
+	case g.pressure <- struct{}{}:
+	default:
+	}
+}
+
+// await waits for the slot of a queued request. It reports false when ctx ended first.
+func (g *Gate) await(ctx context.Context, p *pass) bool {
+	select {
+	case <-p.waiter.Ready:
+	case <-ctx.Done():
+		g.mu.Lock()
+		if g.limit.Cancel(&p.waiter) {
+			g.mu.Unlock()
+			return false
+		}
+		g.mu.Unlock()
+		<-p.waiter.Ready // it was promoted at the same moment; leave gives the slot back
+		p.running = true
+		g.mu.Lock()
+		g.load.Run(time.Now())
+		g.mu.Unlock()
+		return false
+	}
+	p.running = true
+	g.mu.Lock()
+	g.load.Run(time.Now())
+	g.mu.Unlock()
+	return true
+}
+
+// leave ends a request, whatever became of it, and hands its slot on.
+func (g *Gate) leave(p *pass, now time.Time) {
+	if !p.inside {
+		return
+	}
+	g.mu.Lock()
+	g.load.Leave(now, p.proxied, p.running)
+	var next *limit.Waiter
+	if p.running {
+		next = g.limit.Leave(&p.waiter)
+		if next == nil {
+			g.nextTurnLocked(now)
+		}
+	}
+	g.mu.Unlock()
+	if next != nil {
+		next.Ready <- struct{}{}
+	}
+	p.inside, p.running = false, false
+}
+
+// nextTurnLocked keeps a free slot for the refused caller whose turn it is, and looks again when that lapses.
+func (g *Gate) nextTurnLocked(now time.Time) {
+	if g.limit.Slots <= 0 || g.turns.Waiting() == 0 {
+		return
+	}
+	caller := g.turns.Next(g.limit.Free(), now)
+	if caller == "" {
+		return
+	}
+	go g.offer(caller)
+	if g.lapse == nil {
+		g.lapse = time.AfterFunc(g.turns.Keep+time.Millisecond, g.lapsed)
+	} else {
+		g.lapse.Reset(g.turns.Keep + time.Millisecond)
+	}
+}
+
+func (g *Gate) lapsed() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.nextTurnLocked(time.Now())
+}
+
+// Decline is called when caller does not want the slot that is kept for it.
+func (g *Gate) Decline(caller string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.turns.Decline(caller)
+	g.nextTurnLocked(time.Now())
+}
+
+// Inside is the number of requests in the pod, those that wait included.
+func (g *Gate) Inside() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.load.Inside()
+}
+
+// Waiting is the number of requests that wait for a slot.
+func (g *Gate) Waiting() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.limit.Waiting()
+}
+
+// ClosePeriod, Pressure and PressureNow make Gate a stat.Source.
+func (g *Gate) ClosePeriod(now time.Time) wire.Stat {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.load.Close(now, g.pod, g.limit.Waiting())
+}
+
+func (g *Gate) Pressure() <-chan struct{} { return g.pressure }
+
+func (g *Gate) PressureNow(now time.Time) wire.Stat {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.load.Now(now, g.pod, g.limit.Waiting())
+}
+
+// weight is what a waiting request holds in memory: a connection's buffers, whatever its body's size.
+const weight = 16 << 10
+
+var _ forward.Handler = (*Chain)(nil)

@@ -1,0 +1,187 @@
+// Package config reads queue-proxy's environment (contract section 5.1) into one value.
+//
+// Owns: the meaning of the variables. Reads: what it is given. Never: looks at the process's environment itself, or at files.
+package config
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+	"time"
+
+	"ebb.dev/ebb/queue-proxy/internal/probe"
+	"ebb.dev/ebb/wire"
+)
+
+// Config is everything queue-proxy is told.
+type Config struct {
+	Namespace, Service, Configuration, Revision, Pod string
+
+	PodIP netip.Addr // invalid when not known; then nothing is announced
+
+	Port, TLSPort, UserPort, AdminPort int
+	StatPort, MetricsPort, PprofPort   int
+
+	Concurrency int // 0: no limit
+
+	Timeout, ResponseStartTimeout, IdleTimeout time.Duration
+
+	Probes        []probe.Spec // all must pass
+	StartupProbes []probe.Spec // must have passed once before Probes are asked
+	Activators    string       // host:port, "" for no announcements
+	Autoscaler    string       // host:port, "" for no pushes
+	Token         string
+	LogLevel      string
+	TLS           TLS
+	Observability Observability
+	DrainQuiet    time.Duration // no new request for this long: drained
+	CertDir       string
+}
+
+// TLS are the QUEUE_PROXY_TLS_* variables.
+type TLS struct{ MinVersion, MaxVersion, CipherSuites, CurvePreferences string }
+
+// Observability is OBSERVABILITY_CONFIG.
+type Observability struct {
+	EnableRequestLog      bool   `json:"enableRequestLog"`
+	EnableProbeRequestLog bool   `json:"enableProbeRequestLog"`
+	RequestLogTemplate    string `json:"requestLogTemplate"`
+	RequestMetrics        struct {
+		Protocol string `json:"protocol"`
+		Endpoint string `json:"endpoint"`
+		Interval string `json:"exportInterval"`
+	} `json:"requestMetrics"`
+	RuntimeProfiling bool `json:"runtimeProfiling"`
+}
+
+// Queue-proxy's queue is this many times its concurrency (contract section 5.3), and at most this heavy.
+const (
+	WaitingPerSlot = 10
+	MostWaitBytes  = 64 << 20
+)
+
+// Parse reads the environment. Its error names every variable that cannot be used.
+func Parse(getenv func(string) string) (*Config, error) {
+	r := reader{getenv: getenv}
+	c := &Config{
+		Namespace:            r.text("SERVING_NAMESPACE"),
+		Service:              getenv("SERVING_SERVICE"),
+		Configuration:        getenv("SERVING_CONFIGURATION"),
+		Revision:             r.text("SERVING_REVISION"),
+		Pod:                  r.text("SERVING_POD"),
+		Port:                 r.number("QUEUE_SERVING_PORT", wire.PortHTTP1, 65535),
+		TLSPort:              r.number("QUEUE_SERVING_TLS_PORT", wire.PortTLS, 65535),
+		UserPort:             r.number("USER_PORT", 8080, 65535),
+		AdminPort:            r.number("EBB_DRAIN_PORT", wire.PortDrain, 65535),
+		StatPort:             r.number("EBB_STAT_PORT", wire.PortMetrics, 65535),
+		MetricsPort:          r.number("EBB_METRICS_PORT", wire.PortUserMetrics, 65535),
+		PprofPort:            r.number("EBB_PPROF_PORT", wire.PortProfiling, 65535),
+		Concurrency:          r.number("CONTAINER_CONCURRENCY", 0, 1<<20),
+		Timeout:              r.seconds("REVISION_TIMEOUT_SECONDS"),
+		ResponseStartTimeout: r.seconds("REVISION_RESPONSE_START_TIMEOUT_SECONDS"),
+		IdleTimeout:          r.seconds("REVISION_IDLE_TIMEOUT_SECONDS"),
+		Activators:           getenv("EBB_ACTIVATORS"),
+		Autoscaler:           getenv("EBB_AUTOSCALER"),
+		Token:                getenv("EBB_TOKEN"),
+		LogLevel:             getenv("SERVING_LOGGING_LEVEL"),
+		DrainQuiet:           r.duration("EBB_DRAIN_QUIET", 5*time.Second),
+		CertDir:              getenv("EBB_CERT_DIR"),
+		TLS: TLS{
+			MinVersion:       getenv("QUEUE_PROXY_TLS_MIN_VERSION"),
+			MaxVersion:       getenv("QUEUE_PROXY_TLS_MAX_VERSION"),
+			CipherSuites:     getenv("QUEUE_PROXY_TLS_CIPHER_SUITES"),
+			CurvePreferences: getenv("QUEUE_PROXY_TLS_CURVE_PREFERENCES"),
+		},
+	}
+	if c.CertDir == "" {
+		c.CertDir = "/var/lib/knative/certs"
+	}
+	if ip := getenv("SERVING_POD_IP"); ip != "" {
+		addr, err := netip.ParseAddr(ip)
+		if err != nil {
+			r.fault("SERVING_POD_IP", err.Error())
+		}
+		c.PodIP = addr
+	}
+	if text := getenv("OBSERVABILITY_CONFIG"); text != "" {
+		if err := json.Unmarshal([]byte(text), &c.Observability); err != nil {
+			r.fault("OBSERVABILITY_CONFIG", err.Error())
+		}
+	}
+	c.Probes = r.probes("SERVING_READINESS_PROBE", c.UserPort)
+	if len(c.Probes) == 0 {
+		c.Probes = []probe.Spec{probe.TCP(c.UserPort)}
+	}
+	c.StartupProbes = r.probes("EBB_STARTUP_PROBE", c.UserPort)
+	return c, errors.Join(r.faults...)
+}
+
+type reader struct {
+	getenv func(string) string
+	faults []error
+}
+
+func (r *reader) fault(name, why string) {
+	r.faults = append(r.faults, fmt.Errorf("environment variable %s: %s", name, why))
+}
+
+func (r *reader) text(name string) string {
+	v := r.getenv(name)
+	if v == "" {
+		r.fault(name, "is required")
+	}
+	return v
+}
+
+func (r *reader) number(name string, fallback, most int) int {
+	text := r.getenv(name)
+	if text == "" {
+		return fallback
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 0 || n > most {
+		r.fault(name, fmt.Sprintf("%q is not a number from 0 to %d", text, most))
+	}
+	return n
+}
+
+func (r *reader) seconds(name string) time.Duration {
+	return time.Duration(r.number(name, 0, 1<<30)) * time.Second
+}
+
+func (r *reader) duration(name string, fallback time.Duration) time.Duration {
+	text := r.getenv(name)
+	if text == "" {
+		return fallback
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil || d < 0 {
+		r.fault(name, fmt.Sprintf("%q is not a duration such as 5s", text))
+	}
+	return d
+}
+
+// probes reads one probe or an array of them.
+func (r *reader) probes(name string, port int) []probe.Spec {
+	text := strings.TrimSpace(r.getenv(name))
+	if text == "" || text == "null" {
+		return nil
+	}
+	var specs []probe.Spec
+	if text[0] != '[' {
+		text = "[" + text + "]"
+	}
+	if err := json.Unmarshal([]byte(text), &specs); err != nil {
+		r.fault(name, "is not a probe: "+err.Error())
+		return nil
+	}
+	for i := range specs {
+		if err := specs[i].Complete(port); err != nil {
+			r.fault(name, err.Error())
+		}
+	}
+	return specs
+}

@@ -1,0 +1,111 @@
+// Package drain decides when a pod that is going away may go.
+//
+// Owns: whether this pod drains, and when it last took a request. Reads: how many requests are in flight. Writes: nothing. Never: ends a
+// request.
+//
+// The sequence. SIGTERM, or the preStop hook of the user container, begins a drain: readiness fails at once and the pod withdraws its
+// announcement. Requests that still come are served, each beginning the quiet time anew. The drain is over when no request came for the
+// quiet time and none is in flight. A drain begun by the hook alone (the kubelet restarts the user container after a failed liveness probe)
+// is taken back when no SIGTERM follows within a second.
+package drain
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// hookAlone is how long the hook waits for the SIGTERM that tells a deleted pod from a restarted container.
+const hookAlone = time.Second
+
+// look is how often a drain looks whether it is over.
+const look = 50 * time.Millisecond
+
+// Drainer is made by New.
+type Drainer struct {
+	quiet    time.Duration
+	inFlight func() int
+	changed  func(draining bool)
+
+	draining atomic.Bool
+	lastSeen atomic.Int64 // unix nanoseconds
+
+	mu         sync.Mutex
+	terminated chan struct{} // closed at SIGTERM
+	isTerm     bool
+}
+
+// New makes a Drainer. inFlight is asked for the requests that must end first; changed is told of the beginning of a drain, and of
+// its being taken back.
+func New(quiet time.Duration, inFlight func() int, changed func(draining bool)) *Drainer {
+	return &Drainer{quiet: quiet, inFlight: inFlight, changed: changed, terminated: make(chan struct{})}
+}
+
+// Draining reports whether the pod is going away.
+func (d *Drainer) Draining() bool { return d.draining.Load() }
+
+// Seen notes an ordinary request.
+func (d *Drainer) Seen(now time.Time) {
+	if d.draining.Load() {
+		d.lastSeen.Store(now.UnixNano())
+	}
+}
+
+// Terminate is SIGTERM. It returns when the drain is over or ctx ends.
+func (d *Drainer) Terminate(ctx context.Context) {
+	d.mu.Lock()
+	if !d.isTerm {
+		d.isTerm = true
+		close(d.terminated)
+	}
+	d.mu.Unlock()
+	d.begin()
+	d.wait(ctx)
+}
+
+// Hook is the user container's preStop hook. It returns when the drain is over, ctx ends, or a second passed without SIGTERM.
+func (d *Drainer) Hook(ctx context.Context) {
+	d.begin()
+	t := time.NewTimer(hookAlone)
+	defer t.Stop()
+	select {
+	case <-d.terminated:
+		d.wait(ctx)
+		return
+	case <-ctx.Done():
+	case <-t.C:
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !d.isTerm && d.draining.CompareAndSwap(true, false) {
+		d.changed(false)
+	}
+}
+
+func (d *Drainer) begin() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.draining.Load() {
+		return
+	}
+	d.lastSeen.Store(time.Now().UnixNano())
+	d.draining.Store(true)
+	d.changed(true)
+}
+
+func (d *Drainer) wait(ctx context.Context) {
+	tick := time.NewTicker(look)
+	defer tick.Stop()
+	for {
+		quiet := time.Since(time.Unix(0, d.lastSeen.Load())) >= d.quiet
+		if quiet && d.inFlight() == 0 {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}

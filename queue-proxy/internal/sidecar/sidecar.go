@@ -1,0 +1,326 @@
+// Package sidecar puts queue-proxy together and takes it down in order.
+//
+// Owns: the listeners and the goroutines of the process. Reads: the Config. Writes: logs. Never: decides anything itself.
+//
+// Up: the data port first, since everybody waits for it; then the rest; then the first probe of the user container and the announcement.
+// Down (SIGTERM): readiness fails, the announcement is withdrawn, the drain runs (package drain), the servers finish what is in flight, upgraded
+// connections get a minute, and the process ends.
+package sidecar
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/pprof"
+	"net/netip"
+	"os"
+	"strconv"
+	"sync"
+	"time"
+
+	"ebb.dev/ebb/internal/forward"
+	"ebb.dev/ebb/queue-proxy/internal/announce"
+	"ebb.dev/ebb/queue-proxy/internal/certs"
+	"ebb.dev/ebb/queue-proxy/internal/chain"
+	"ebb.dev/ebb/queue-proxy/internal/config"
+	"ebb.dev/ebb/queue-proxy/internal/drain"
+	"ebb.dev/ebb/queue-proxy/internal/probe"
+	"ebb.dev/ebb/queue-proxy/internal/requestlog"
+	"ebb.dev/ebb/queue-proxy/internal/stat"
+	"ebb.dev/ebb/queue-proxy/internal/usermetrics"
+	"ebb.dev/ebb/wire"
+)
+
+const (
+	upgradedGrace   = time.Minute
+	certInterval    = time.Minute
+	withdrawTimeout = 3 * time.Second
+)
+
+// Sidecar is one running queue-proxy.
+type Sidecar struct {
+	cfg       *config.Config
+	log       *slog.Logger
+	server    *forward.Server
+	gate      *chain.Gate
+	user      *forward.Upstream
+	prober    *probe.Prober
+	drainer   *drain.Drainer
+	reporter  *stat.Reporter
+	announcer *announce.Announcer
+	metrics   *usermetrics.Metrics
+	files     *certs.Files
+	started   time.Time
+
+	announceMu sync.Mutex
+	userReady  time.Time // zero before the container first passed
+
+	data, tls net.Listener
+	side      []sideServer
+	failed    chan error
+}
+
+type sideServer struct {
+	name     string
+	listener net.Listener
+	server   *http.Server
+}
+
+// Listen binds every port, the data port first, and builds the rest. It returns an error that names what could not be done.
+func Listen(cfg *config.Config, log *slog.Logger) (*Sidecar, error) {
+	s := &Sidecar{cfg: cfg, log: log, started: time.Now(), failed: make(chan error, 8)}
+	var err error
+	if s.data, err = listen("requests", cfg.Port); err != nil {
+		return nil, err
+	}
+	if err := s.build(); err != nil {
+		s.closeListeners()
+		return nil, err
+	}
+	return s, nil
+}
+
+func listen(what string, port int) (net.Listener, error) {
+	l, err := net.Listen("tcp", net.JoinHostPort("", strconv.Itoa(port)))
+	if err != nil {
+		return nil, fmt.Errorf("listen for %s: %w", what, err)
+	}
+	return l, nil
+}
+
+func (s *Sidecar) build() error {
+	cfg := s.cfg
+	logf := func(format string, args ...any) { s.log.Warn(fmt.Sprintf(format, args...)) }
+	s.user = forward.NewUpstream(net.JoinHostPort("127.0.0.1", strconv.Itoa(cfg.UserPort)), forward.UpstreamOptions{
+		MaxIdle: maxIdle(cfg.Concurrency),
+	})
+	s.prober = probe.New(cfg.StartupProbes, cfg.Probes)
+	s.announcer = &announce.Announcer{
+		Activators: cfg.Activators, Token: cfg.Token, Logf: logf,
+		Base: wire.Announcement{
+			Namespace: cfg.Namespace, Revision: cfg.Revision, Pod: cfg.Pod, ProcessStarted: s.started,
+			Address: netip.AddrPortFrom(cfg.PodIP, s.data.Addr().(*net.TCPAddr).AddrPort().Port()),
+		},
+	}
+	s.gate = chain.NewGate(cfg.Concurrency, config.WaitingPerSlot*cfg.Concurrency, config.MostWaitBytes, cfg.Pod, s.started, s.offer)
+	s.drainer = drain.New(cfg.DrainQuiet, func() int { return s.gate.Inside() - s.server.Upgraded() }, s.drainChanged)
+	c := &chain.Chain{
+		Gate: s.gate, User: s.user, Ready: s.prober.Ready, Draining: s.drainer.Draining, Seen: s.drainer.Seen,
+		Timeouts: forward.Timeouts{ResponseStart: cfg.ResponseStartTimeout, Idle: cfg.IdleTimeout, Total: cfg.Timeout},
+	}
+	s.server = &forward.Server{
+		Handler: c, TimeoutReply: chain.TimeoutReply, FailureReply: chain.FailureReply,
+		StripResponse: []string{wire.HeaderRefused},
+	}
+	s.metrics = usermetrics.New(cfg.Service, cfg.Configuration, cfg.Revision, cfg.Namespace, cfg.Pod, s.gate.Waiting, s.server.Upgraded)
+	if cfg.Observability.RequestMetrics.Protocol == "prometheus" {
+		c.Observers = append(c.Observers, s.metrics)
+	}
+	if cfg.Observability.EnableRequestLog {
+		l, err := requestlog.New(os.Stdout, cfg.Observability.RequestLogTemplate, cfg.Observability.EnableProbeRequestLog, requestlog.Revision{
+			Name: cfg.Revision, Namespace: cfg.Namespace, Service: cfg.Service, Configuration: cfg.Configuration,
+			PodName: cfg.Pod, PodIP: cfg.PodIP.String(),
+		})
+		if err != nil {
+			return err
+		}
+		c.Observers = append(c.Observers, l)
+	}
+	s.reporter = &stat.Reporter{
+		Source: s.gate, Namespace: cfg.Namespace, Revision: cfg.Revision, Token: cfg.Token, Autoscaler: cfg.Autoscaler, Logf: logf,
+	}
+	return s.listenBeside()
+}
+
+// maxIdle keeps as many connections to the container as requests can run (contract section 5.2, row 12).
+func maxIdle(concurrency int) int {
+	if concurrency > 0 {
+		return concurrency
+	}
+	return 1000
+}
+
+// listenBeside opens every port but the data port.
+func (s *Sidecar) listenBeside() error {
+	cfg := s.cfg
+	if certs.Exist(cfg.CertDir) {
+		files, err := certs.Load(cfg.CertDir)
+		if err != nil {
+			return err
+		}
+		tlsConfig, err := files.Config(certs.Settings(cfg.TLS))
+		if err != nil {
+			return err
+		}
+		s.files, s.server.TLS = files, tlsConfig
+		if s.tls, err = listen("requests over TLS", cfg.TLSPort); err != nil {
+			return err
+		}
+	}
+	admin := http.NewServeMux()
+	admin.HandleFunc("GET "+wire.PathDrain, func(w http.ResponseWriter, r *http.Request) {
+		s.drainer.Hook(r.Context())
+		w.WriteHeader(http.StatusOK)
+	})
+	beside := []struct {
+		name    string
+		on      bool
+		port    int
+		handler http.Handler
+	}{
+		{"the drain hook", true, cfg.AdminPort, admin},
+		{"load reports", true, cfg.StatPort, s.reporter},
+		{"request metrics", cfg.Observability.RequestMetrics.Protocol == "prometheus", cfg.MetricsPort, s.metrics},
+		{"profiles", cfg.Observability.RuntimeProfiling, cfg.PprofPort, profiles()},
+	}
+	for _, b := range beside {
+		if !b.on {
+			continue
+		}
+		l, err := listen(b.name, b.port)
+		if err != nil {
+			return err
+		}
+		s.side = append(s.side, sideServer{b.name, l, &http.Server{Handler: b.handler, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute}})
+	}
+	return nil
+}
+
+func profiles() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("/debug/pprof/", pprof.Index)
+	mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
+	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
+	mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
+	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
+	return mux
+}
+
+func (s *Sidecar) closeListeners() {
+	for _, l := range []net.Listener{s.data, s.tls} {
+		if l != nil {
+			l.Close()
+		}
+	}
+	for _, b := range s.side {
+		b.listener.Close()
+	}
+}
+
+// Addr is where requests are served; Addrs of the side servers are by name, for tests that let the system choose ports.
+func (s *Sidecar) Addr() string { return s.data.Addr().String() }
+
+func (s *Sidecar) sideAddr(name string) string {
+	for _, b := range s.side {
+		if b.name == name {
+			return b.listener.Addr().String()
+		}
+	}
+	return ""
+}
+
+// Run serves until ctx (SIGTERM) ends, and then through the whole sequence of leaving.
+func (s *Sidecar) Run(ctx context.Context) error {
+	inner, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	s.spawn("serve requests", func() error { return s.server.Serve(s.data) })
+	if s.tls != nil {
+		s.spawn("serve requests over TLS", func() error { return s.server.ServeTLS(s.tls) })
+		go s.files.Watch(inner, certInterval, func(err error) {
+			if err != nil {
+				s.log.Error("the certificate could not be reloaded; the old one stays", "error", err)
+				return
+			}
+			s.log.Info("Certificate and/or key have changed on disk and were reloaded.")
+		})
+	}
+	for _, b := range s.side {
+		s.spawn("serve "+b.name, func() error { return b.server.Serve(b.listener) })
+	}
+	go s.reporter.Run(inner)
+	go s.reporter.Push(inner)
+	go s.start(inner)
+	s.log.Info("queue-proxy serves", "address", s.Addr(), "user", s.user.Addr(), "concurrency", s.cfg.Concurrency,
+		"timeout", s.cfg.Timeout.String(), "listening_after", time.Since(s.started).String())
+	select {
+	case err := <-s.failed:
+		s.server.Close()
+		s.closeListeners()
+		return err
+	case <-ctx.Done():
+	}
+	s.leave(inner)
+	return nil
+}
+
+func (s *Sidecar) spawn(what string, f func() error) {
+	go func() {
+		if err := f(); err != nil && !errors.Is(err, forward.ErrServerClosed) && !errors.Is(err, http.ErrServerClosed) {
+			s.failed <- fmt.Errorf("%s: %w", what, err)
+		}
+	}()
+}
+
+// start waits for the container and announces it.
+func (s *Sidecar) start(ctx context.Context) {
+	go s.announcer.Warm(ctx)
+	if s.prober.Start(ctx) != nil {
+		return
+	}
+	now := time.Now()
+	s.log.Info("the container answers", "after", now.Sub(s.started).String())
+	s.announceMu.Lock()
+	s.userReady = now
+	s.announceMu.Unlock()
+	if !s.drainer.Draining() {
+		s.announcer.Say(ctx, true, now)
+	}
+}
+
+// drainChanged is told by the drainer; the announcement follows, and every response asks its client to go elsewhere.
+func (s *Sidecar) drainChanged(draining bool) {
+	s.server.SetDraining(draining)
+	s.announceMu.Lock()
+	ready := s.userReady
+	s.announceMu.Unlock()
+	if ready.IsZero() {
+		return // nothing was announced
+	}
+	s.log.Info("draining", "on", draining)
+	go func() {
+		ctx, cancel := context.WithTimeout(context.Background(), withdrawTimeout)
+		defer cancel()
+		s.announcer.Say(ctx, !draining, ready)
+	}()
+}
+
+// offer tells a refused activator of its slot.
+func (s *Sidecar) offer(caller string) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	if !s.announcer.Offer(ctx, caller) {
+		s.gate.Decline(caller)
+	}
+}
+
+// leave is the way down.
+func (s *Sidecar) leave(ctx context.Context) {
+	begin := time.Now()
+	s.drainer.Terminate(ctx)
+	s.log.Info("drained", "after", time.Since(begin).String())
+	grace, cancel := context.WithTimeout(ctx, upgradedGrace)
+	defer cancel()
+	if err := s.server.Shutdown(grace); err != nil {
+		s.log.Warn("some connections had to be cut", "error", err)
+	}
+	s.user.Close()
+	quick, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	for _, b := range s.side {
+		_ = b.server.Shutdown(quick) // a scrape in flight is no reason to stay
+		b.server.Close()
+	}
+}

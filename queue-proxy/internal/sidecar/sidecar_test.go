@@ -1,0 +1,512 @@
+package sidecar
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"ebb.dev/ebb/queue-proxy/internal/config"
+	"ebb.dev/ebb/queue-proxy/internal/probe"
+	"ebb.dev/ebb/wire"
+)
+
+// rig is a whole queue-proxy in front of a user container that is a handler.
+type rig struct {
+	*Sidecar
+	t    *testing.T
+	stop context.CancelFunc
+	done chan error
+	url  string
+}
+
+// quiet drops logs of goroutines that may outlive a test.
+var quiet = slog.New(slog.DiscardHandler)
+
+func startRig(t *testing.T, user http.HandlerFunc, change func(*config.Config)) *rig {
+	t.Helper()
+	backend := httptest.NewServer(user)
+	t.Cleanup(backend.Close)
+	cfg := &config.Config{
+		Namespace: "ns", Revision: "rev-00001", Pod: "pod", PodIP: netip.MustParseAddr("127.0.0.1"),
+		UserPort:   backend.Listener.Addr().(*net.TCPAddr).Port,
+		Timeout:    30 * time.Second,
+		DrainQuiet: 10 * time.Millisecond,
+		CertDir:    t.TempDir(),
+	}
+	cfg.Probes = []probe.Spec{probe.TCP(cfg.UserPort)}
+	if change != nil {
+		change(cfg)
+	}
+	s, err := Listen(cfg, quiet)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	r := &rig{Sidecar: s, t: t, stop: stop, done: make(chan error, 1)}
+	_, port, _ := net.SplitHostPort(s.Addr())
+	r.url = "http://127.0.0.1:" + port
+	go func() { r.done <- s.Run(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-r.done; err != nil {
+			t.Errorf("Run: %v", err)
+		}
+		r.done <- nil
+	})
+	return r
+}
+
+func (r *rig) get(path string, header ...string) (int, string, http.Header) {
+	r.t.Helper()
+	req, err := http.NewRequest("GET", r.url+path, nil)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	for i := 0; i+1 < len(header); i += 2 {
+		if header[i] == "Host" {
+			req.Host = header[i+1]
+		}
+		req.Header.Set(header[i], header[i+1])
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		r.t.Errorf("GET %s: %v", path, err)
+		return 0, err.Error(), nil
+	}
+	defer resp.Body.Close()
+	body, _ := io.ReadAll(resp.Body)
+	return resp.StatusCode, string(body), resp.Header
+}
+
+func hello(w http.ResponseWriter, r *http.Request) { io.WriteString(w, "hello") }
+
+func TestProbesAreAnsweredByTheirTable(t *testing.T) {
+	r := startRig(t, hello, nil)
+	for _, test := range []struct {
+		name   string
+		header []string
+		status int
+		body   string
+		hash   string
+	}{
+		{"the kubelet through queue-proxy", []string{"User-Agent", "kube-probe/1.35", "K-Network-Probe", "queue"}, 200, "queue", ""},
+		{"the activator's probe", []string{"User-Agent", "Knative-Activator-Probe", "K-Network-Probe", "queue"}, 200, "queue", ""},
+		{"an ingress probe echoes its hash", []string{"K-Network-Probe", "probe", "K-Network-Hash", "h"}, 200, "", "h"},
+		{"an ingress probe without a hash", []string{"K-Network-Probe", "probe"}, 400, "a probe needs K-Network-Hash", ""},
+		{"a probe meant for somebody else", []string{"K-Network-Probe", "activator"}, 400, "unexpected probe header value: activator", ""},
+		{"a liveness probe of the container goes through", []string{"User-Agent", "kube-probe/1.35"}, 200, "hello", ""},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			status, body, header := r.get("/", test.header...)
+			if status != test.status || body != test.body || header.Get("K-Network-Hash") != test.hash {
+				t.Errorf("got %d %q, hash %q", status, body, header.Get("K-Network-Hash"))
+			}
+		})
+	}
+	if s := r.gate.PressureNow(time.Now()); s.Requests != 0 {
+		t.Errorf("%v probes were counted as load", s.Requests)
+	}
+}
+
+func TestTheContainerSeesTheClientsRequest(t *testing.T) {
+	r := startRig(t, func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set(wire.HeaderRefused, "forged")
+		fmt.Fprintf(w, "%s|%s|%s", r.Host, r.Header.Get("Forwarded"), strings.Join([]string{
+			r.Header.Get(wire.HeaderRevision), r.Header.Get(wire.HeaderNamespace), r.Header.Get(wire.HeaderOriginalHost),
+			r.Header.Get(wire.HeaderProxyRequest), r.Header.Get(wire.HeaderNetworkHash)}, ""))
+	}, nil)
+	_, body, header := r.get("/", "Host", "inner", wire.HeaderOriginalHost, "outer.example", wire.HeaderRevision, "r", wire.HeaderNamespace, "n",
+		wire.HeaderProxyRequest, "activator", wire.HeaderNetworkHash, "h", "X-Forwarded-For", "10.0.0.1, fe80::1", "X-Forwarded-Proto", "https",
+		"X-Forwarded-Host", "pub:80")
+	if want := `outer.example|for=10.0.0.1;host="pub:80";proto=https, for="[fe80::1]"|`; body != want {
+		t.Errorf("the container saw %q, want %q", body, want)
+	}
+	if header.Get(wire.HeaderRefused) != "" {
+		t.Error("a container can forge a refusal")
+	}
+	_, body, _ = r.get("/", "Host", "plain", "Forwarded", "for=mine", "X-Forwarded-For", "10.0.0.1")
+	if body != "plain|for=mine|" {
+		t.Errorf("a Forwarded of the client's was changed: %q", body)
+	}
+}
+
+func TestTheQueueIsBoundedAndInOrder(t *testing.T) {
+	release := make(chan bool)
+	var running, most int
+	var mu sync.Mutex
+	r := startRig(t, func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		running++
+		most = max(most, running)
+		mu.Unlock()
+		<-release
+		mu.Lock()
+		running--
+		mu.Unlock()
+	}, func(c *config.Config) { c.Concurrency = 1 })
+	var wg sync.WaitGroup
+	statuses := make(chan string, 32)
+	ask := func() {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			status, body, h := r.get("/")
+			statuses <- fmt.Sprint(status, " ", body, h.Get("Retry-After"))
+		}()
+	}
+	for range 11 { // one runs, ten wait
+		ask()
+	}
+	for r.gate.Waiting() < 10 {
+		time.Sleep(time.Millisecond) // waits for goroutines of net/http, which no clock of ours drives
+	}
+	if status, body, h := r.get("/"); status != 503 || body != "pending request queue full" || h.Get("Retry-After") == "" {
+		t.Errorf("the twelfth request got %d %q", status, body)
+	}
+	for range 11 {
+		release <- true
+	}
+	wg.Wait()
+	close(statuses)
+	for s := range statuses {
+		if s != "200 " {
+			t.Errorf("a queued request got %s", s)
+		}
+	}
+	if most != 1 {
+		t.Errorf("%d requests ran at once at concurrency 1", most)
+	}
+}
+
+func TestInFlightReturnsToZeroAfterAnyMixOfEnds(t *testing.T) {
+	r := startRig(t, func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/hang":
+			io.Copy(io.Discard, r.Body) // net/http notices a lost client only after the body
+			<-r.Context().Done()
+		case "/crash":
+			panic(http.ErrAbortHandler)
+		case "/half":
+			io.Copy(io.Discard, r.Body)
+			io.WriteString(w, "half")
+			w.(http.Flusher).Flush()
+			<-r.Context().Done()
+		case "/read":
+			io.Copy(io.Discard, r.Body)
+		}
+	}, func(c *config.Config) { c.Concurrency, c.Timeout = 2, 300*time.Millisecond })
+	var wg sync.WaitGroup
+	for i := range 120 {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			random := rand.New(rand.NewPCG(uint64(i), 7))
+			ctx := context.Background()
+			if random.IntN(2) == 0 {
+				var cancel context.CancelFunc
+				ctx, cancel = context.WithTimeout(ctx, time.Duration(random.IntN(100))*time.Millisecond)
+				defer cancel()
+			}
+			path := []string{"/hang", "/crash", "/half", "/read", "/"}[random.IntN(5)]
+			req, _ := http.NewRequestWithContext(ctx, "POST", r.url+path, strings.NewReader(strings.Repeat("x", random.IntN(200000))))
+			if resp, err := http.DefaultClient.Do(req); err == nil {
+				io.Copy(io.Discard, resp.Body)
+				resp.Body.Close()
+			}
+		}()
+	}
+	wg.Wait()
+	deadline := time.Now().Add(20 * time.Second)
+	for r.gate.Inside() != 0 || r.gate.Waiting() != 0 {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d are still counted, %d wait", r.gate.Inside(), r.gate.Waiting())
+		}
+		time.Sleep(time.Millisecond) // connections end on their own goroutines
+	}
+	if status, _, _ := r.get("/"); status != 200 {
+		t.Errorf("afterwards a request gets %d", status)
+	}
+	if s := r.gate.ClosePeriod(time.Now()); s.Queued != 0 {
+		t.Errorf("the report says %+v", s)
+	}
+}
+
+func TestTimersAreNamedInTheBody(t *testing.T) {
+	hang := func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/begun" {
+			io.WriteString(w, "begun")
+			w.(http.Flusher).Flush()
+		}
+		<-r.Context().Done()
+	}
+	for _, test := range []struct {
+		name               string
+		total, first, idle time.Duration
+		path               string
+		status             int
+		body               string
+		cut                bool
+	}{
+		{"total", 50 * time.Millisecond, 0, 0, "/", 504, "request timeout: timeoutSeconds of 50ms passed", false},
+		{"response start", 10 * time.Second, 50 * time.Millisecond, 0, "/", 504, "request timeout: responseStartTimeoutSeconds of 50ms passed", false},
+		{"idle before a response", 10 * time.Second, 0, 50 * time.Millisecond, "/", 504, "request timeout: idleTimeoutSeconds of 50ms passed", false},
+		{"the earliest of all", 10 * time.Second, 9 * time.Second, 50 * time.Millisecond, "/", 504, "request timeout: idleTimeoutSeconds of 50ms passed", false},
+		{"total after the response began", 150 * time.Millisecond, 0, 0, "/begun", 200, "begun", true},
+		{"idle after the response began", 10 * time.Second, 0, 150 * time.Millisecond, "/begun", 200, "begun", true},
+		{"response start is met by the head", 400 * time.Millisecond, 300 * time.Millisecond, 0, "/begun", 200, "begun", true},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			r := startRig(t, hang, func(c *config.Config) {
+				c.Timeout, c.ResponseStartTimeout, c.IdleTimeout = test.total, test.first, test.idle
+			})
+			resp, err := http.Get(r.url + test.path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			body, err := io.ReadAll(resp.Body)
+			resp.Body.Close()
+			if resp.StatusCode != test.status || string(body) != test.body || (err != nil) != test.cut {
+				t.Errorf("got %d %q %v", resp.StatusCode, body, err)
+			}
+		})
+	}
+}
+
+func TestTimeInTheQueueCounts(t *testing.T) {
+	r := startRig(t, func(w http.ResponseWriter, r *http.Request) { <-r.Context().Done() },
+		func(c *config.Config) { c.Concurrency, c.Timeout = 1, 200*time.Millisecond })
+	var wg sync.WaitGroup
+	for range 3 {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			if status, body, _ := r.get("/"); status != 504 || !strings.HasPrefix(body, "request timeout") {
+				t.Errorf("got %d %q", status, body)
+			}
+		}()
+	}
+	wg.Wait()
+}
+
+// fakeActivator takes announcements.
+func fakeActivator(t *testing.T) (hostPort string, heard chan wire.Announcement) {
+	t.Helper()
+	heard = make(chan wire.Announcement, 16)
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if wire.BearerToken(r.Header.Get("Authorization")) != "secret" {
+			w.WriteHeader(401)
+			return
+		}
+		a, err := wire.DecodeAnnouncement(r.Body)
+		if err != nil {
+			t.Errorf("announcement: %v", err)
+		}
+		heard <- a
+		w.WriteHeader(204)
+	}))
+	t.Cleanup(s.Close)
+	return s.Listener.Addr().String(), heard
+}
+
+func TestThePodAnnouncesItselfAndWithdraws(t *testing.T) {
+	activator, heard := fakeActivator(t)
+	up := make(chan bool)
+	r := startRig(t, func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case <-up:
+		default:
+			w.WriteHeader(503)
+		}
+	}, func(c *config.Config) {
+		c.Activators, c.Token = activator, "secret"
+		var specs []probe.Spec
+		if err := json.Unmarshal([]byte(`[{"httpGet":{"path":"/ready"},"successThreshold":2}]`), &specs); err != nil {
+			t.Fatal(err)
+		}
+		if err := specs[0].Complete(c.UserPort); err != nil {
+			t.Fatal(err)
+		}
+		c.Probes = specs
+	})
+	select {
+	case a := <-heard:
+		t.Fatalf("announced before the container was ready: %+v", a)
+	default:
+	}
+	close(up)
+	a := <-heard
+	if !a.Ready || a.Revision != "rev-00001" || a.Namespace != "ns" || a.Pod != "pod" || a.Address.Port() != r.announcer.Base.Address.Port() {
+		t.Errorf("announced %+v", a)
+	}
+	r.stop()
+	b := <-heard
+	if b.Ready || b.Sequence <= a.Sequence {
+		t.Errorf("withdrawn with %+v after %+v", b, a)
+	}
+}
+
+func TestARefusedActivatorGetsItsTurn(t *testing.T) {
+	caller, heard := fakeActivator(t)
+	release := make(chan bool)
+	r := startRig(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/hold" {
+			<-release
+		}
+	}, func(c *config.Config) { c.Concurrency, c.Token = 1, "secret" })
+	done := make(chan bool)
+	go func() {
+		r.get("/hold")
+		close(done)
+	}()
+	for r.gate.Inside() == 0 {
+		time.Sleep(time.Millisecond) // the request is on its way through net/http
+	}
+	status, _, header := r.get("/", wire.HeaderNoQueue, caller)
+	if status != wire.RefusedStatus || header.Get(wire.HeaderRefused) != wire.RefusedLimit {
+		t.Fatalf("got %d, %s=%q", status, wire.HeaderRefused, header.Get(wire.HeaderRefused))
+	}
+	close(release)
+	<-done
+	if a := <-heard; !a.SlotFree || !a.Ready {
+		t.Errorf("the caller heard %+v", a)
+	}
+	if status, _, _ := r.get("/", wire.HeaderNoQueue, caller); status != 200 {
+		t.Errorf("the second try got %d", status)
+	}
+}
+
+func TestDrainServesWhatStillComes(t *testing.T) {
+	release := make(chan bool)
+	arrived := make(chan bool, 8)
+	r := startRig(t, func(w http.ResponseWriter, r *http.Request) {
+		arrived <- true
+		if r.URL.Path == "/slow" {
+			<-release
+		}
+		io.WriteString(w, "served")
+	}, func(c *config.Config) { c.DrainQuiet = 300 * time.Millisecond })
+	slow := make(chan string, 1)
+	go func() {
+		_, body, _ := r.get("/slow")
+		slow <- body
+	}()
+	<-arrived
+	r.stop()
+	for !r.drainer.Draining() {
+		time.Sleep(time.Millisecond) // SIGTERM is handled on its own goroutine
+	}
+	if status, body, _ := r.get("/", "User-Agent", "kube-probe/1", "K-Network-Probe", "queue"); status != 503 || body != "shutting down" {
+		t.Errorf("readiness while draining: %d %q", status, body)
+	}
+	if status, _, header := r.get("/", wire.HeaderNoQueue, "127.0.0.1:1"); status != 503 || header.Get(wire.HeaderRefused) != wire.RefusedDraining {
+		t.Errorf("an activator's request while draining: %d %v", status, header)
+	}
+	if status, body, header := r.get("/late"); status != 200 || body != "served" || header.Get("Connection") == "keep-alive" {
+		t.Errorf("a late request got %d %q", status, body)
+	}
+	select {
+	case err := <-r.done:
+		t.Fatalf("the process ended (%v) with a request in flight", err)
+	case <-time.After(0):
+	}
+	close(release)
+	if body := <-slow; body != "served" {
+		t.Errorf("the request in flight got %q", body)
+	}
+	err := <-r.done
+	r.done <- err
+}
+
+func TestTheHookAloneIsTakenBack(t *testing.T) {
+	r := startRig(t, hello, nil)
+	resp, err := http.Get("http://127.0.0.1:" + strconv.Itoa(portOf(t, r.sideAddr("the drain hook"))) + wire.PathDrain)
+	if err != nil || resp.StatusCode != 200 {
+		t.Fatalf("the hook got %v %v", resp, err)
+	}
+	resp.Body.Close()
+	if r.drainer.Draining() {
+		t.Error("still draining although no SIGTERM came")
+	}
+	if status, _, _ := r.get("/", "K-Network-Probe", "queue"); status != 200 {
+		t.Errorf("readiness afterwards: %d", status)
+	}
+}
+
+func portOf(t *testing.T, addr string) int {
+	t.Helper()
+	_, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, _ := strconv.Atoi(port)
+	return n
+}
+
+func TestTheScrapeIsOneStat(t *testing.T) {
+	r := startRig(t, hello, nil)
+	r.get("/", wire.HeaderProxyRequest, "activator")
+	r.get("/")
+	b := r.gate.ClosePeriod(time.Now()).Append(nil)
+	r.get("/")
+	resp, err := http.Get("http://127.0.0.1:" + strconv.Itoa(portOf(t, r.sideAddr("load reports"))) + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	scraped, _ := io.ReadAll(resp.Body)
+	if _, err := wire.DecodeStat(scraped); err != nil {
+		t.Errorf("the scrape does not decode: %v", err)
+	}
+	s, err := wire.DecodeStat(b)
+	if err != nil || s.Requests != 2 || s.ProxiedRequests != 1 || s.Completed != 2 || s.PodName != "pod" {
+		t.Errorf("got %+v %v", s, err)
+	}
+}
+
+func TestPressureIsPushed(t *testing.T) {
+	got := make(chan wire.StatMessage, 16)
+	autoscaler := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		messages, err := wire.DecodeStats(body)
+		if err != nil || len(messages) != 1 || wire.BearerToken(r.Header.Get("Authorization")) != "secret" {
+			t.Errorf("pushed %v %v", messages, err)
+			return
+		}
+		select {
+		case got <- messages[0]:
+		default:
+		}
+		w.WriteHeader(204)
+	}))
+	defer autoscaler.Close()
+	release := make(chan bool)
+	r := startRig(t, func(w http.ResponseWriter, r *http.Request) { <-release }, func(c *config.Config) {
+		c.Concurrency, c.Token, c.Autoscaler = 1, "secret", autoscaler.Listener.Addr().String()
+	})
+	var wg sync.WaitGroup
+	for range 3 {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			r.get("/")
+		}()
+	}
+	m := <-got
+	if m.Namespace != "ns" || m.Revision != "rev-00001" || m.Stat.AverageConcurrent < 1 {
+		t.Errorf("pushed %+v", m)
+	}
+	close(release)
+	wg.Wait()
+}

@@ -1,0 +1,116 @@
+package stat
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"ebb.dev/ebb/wire"
+)
+
+// Source is the gate, as a reporter sees it.
+type Source interface {
+	ClosePeriod(now time.Time) wire.Stat
+	Pressure() <-chan struct{}
+	PressureNow(now time.Time) wire.Stat
+}
+
+// Reporter closes a period each second, answers scrapes with the last one, and pushes under pressure.
+type Reporter struct {
+	Source     Source
+	Namespace  string
+	Revision   string
+	Token      string
+	Autoscaler string // host:port; "" pushes nothing
+	Logf       func(format string, args ...any)
+
+	last atomic.Pointer[[]byte]
+}
+
+const (
+	period      = time.Second
+	pushSpacing = 100 * time.Millisecond // at most ten pushes a second
+	pushTimeout = 2 * time.Second
+)
+
+// ServeHTTP answers the scrape (contract section 4.6).
+func (r *Reporter) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	if req.URL.Path != wire.PathMetrics {
+		http.NotFound(w, req)
+		return
+	}
+	w.Header().Set("Content-Type", "application/protobuf")
+	if b := r.last.Load(); b != nil {
+		w.Write(*b)
+		return
+	}
+	w.Write(r.Source.PressureNow(time.Now()).Append(nil))
+}
+
+// Run closes the periods until ctx ends.
+func (r *Reporter) Run(ctx context.Context) error {
+	tick := time.NewTicker(period)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case now := <-tick.C:
+			b := r.Source.ClosePeriod(now).Append(nil)
+			r.last.Store(&b)
+		}
+	}
+}
+
+// Push tells the autoscaler of pressure until ctx ends. A push that fails is not repeated: the next one, or the scrape, says more.
+func (r *Reporter) Push(ctx context.Context) error {
+	transport := &http.Transport{MaxIdleConnsPerHost: 1, IdleConnTimeout: 30 * time.Second}
+	client := &http.Client{Transport: transport, Timeout: pushTimeout}
+	defer transport.CloseIdleConnections()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-r.Source.Pressure():
+		}
+		if r.Autoscaler == "" {
+			continue
+		}
+		if err := r.push(ctx, client); err != nil && ctx.Err() == nil {
+			r.Logf("push load to the autoscaler: %v", err)
+		}
+		t := time.NewTimer(pushSpacing)
+		select {
+		case <-ctx.Done():
+			t.Stop()
+			return nil
+		case <-t.C:
+		}
+	}
+}
+
+func (r *Reporter) push(ctx context.Context, client *http.Client) error {
+	body := wire.EncodeStats([]wire.StatMessage{{
+		Namespace: r.Namespace, Revision: r.Revision, Stat: r.Source.PressureNow(time.Now()),
+	}})
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+r.Autoscaler+wire.PathStats, bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Authorization", wire.Bearer(r.Token))
+	req.Header.Set("Content-Type", "application/protobuf")
+	resp, err := client.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	io.Copy(io.Discard, io.LimitReader(resp.Body, 4096))
+	if resp.StatusCode != http.StatusNoContent && resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s answered %s", r.Autoscaler, resp.Status)
+	}
+	return nil
+}

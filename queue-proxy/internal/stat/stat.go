@@ -1,0 +1,109 @@
+// Package stat is the load of this pod: time-weighted concurrency and counts per reporting period, for the autoscaler.
+//
+// Owns: the figures of the current and the last period. Reads: the times it is given. Writes: answers to scrapes, and reports pushed when a
+// queue forms. Never: locks; its caller, the gate, guards it together with the limit, so that one lock per request's begin and end
+// suffices.
+package stat
+
+import (
+	"time"
+
+	"ebb.dev/ebb/wire"
+)
+
+// Load is the ledger. Begin, End and the others take the time of the event, which may be a little out of order.
+type Load struct {
+	began time.Time // of the process
+	since time.Time // of the period
+	last  time.Time // of the last change
+
+	inside, proxied, busy            int     // requests in the pod; those the activator counts; those in the container
+	insideTime, proxiedTime, busySum float64 // request-seconds of the period
+	arrived, arrivedProxied          float64
+	completed                        float64
+}
+
+// New starts the first period.
+func New(now time.Time) *Load { return &Load{began: now, since: now, last: now} }
+
+func (l *Load) advance(now time.Time) {
+	d := now.Sub(l.last).Seconds()
+	if d <= 0 {
+		return
+	}
+	l.insideTime += d * float64(l.inside)
+	l.proxiedTime += d * float64(l.proxied)
+	l.busySum += d * float64(l.busy)
+	l.last = now
+}
+
+// Arrive notes a request; proxied says that an activator counts it too.
+func (l *Load) Arrive(now time.Time, proxied bool) {
+	l.advance(now)
+	l.inside++
+	l.arrived++
+	if proxied {
+		l.proxied++
+		l.arrivedProxied++
+	}
+}
+
+// Run notes that a request went to the container.
+func (l *Load) Run(now time.Time) {
+	l.advance(now)
+	l.busy++
+}
+
+// Leave notes the end of a request that had been given to the container, or (ran false) had not.
+func (l *Load) Leave(now time.Time, proxied, ran bool) {
+	l.advance(now)
+	l.inside--
+	if proxied {
+		l.proxied--
+	}
+	if ran {
+		l.busy--
+		l.completed++
+	}
+}
+
+// Inside is the number of requests in the pod now.
+func (l *Load) Inside() int { return l.inside }
+
+// Close ends the period and returns its report.
+func (l *Load) Close(now time.Time, pod string, queued int) wire.Stat {
+	s := l.Peek(now, pod, queued)
+	l.since = now
+	l.insideTime, l.proxiedTime, l.busySum = 0, 0, 0
+	l.arrived, l.arrivedProxied, l.completed = 0, 0, 0
+	return s
+}
+
+// Peek is the report of the period so far.
+func (l *Load) Peek(now time.Time, pod string, queued int) wire.Stat {
+	l.advance(now)
+	s := wire.Stat{
+		PodName:         pod,
+		Requests:        l.arrived,
+		ProxiedRequests: l.arrivedProxied,
+		ProcessUptime:   now.Sub(l.began).Seconds(),
+		Timestamp:       now.UnixMilli(),
+		Queued:          float64(queued),
+		Completed:       l.completed,
+		BusySeconds:     l.busySum,
+	}
+	if d := now.Sub(l.since).Seconds(); d > 0 {
+		s.AverageConcurrent = l.insideTime / d
+		s.AverageProxiedConcurrent = l.proxiedTime / d
+	}
+	return s
+}
+
+// Now is the report that is pushed under pressure: the concurrency of this moment rather than a mean over a period that
+// has hardly begun.
+func (l *Load) Now(now time.Time, pod string, queued int) wire.Stat {
+	s := l.Peek(now, pod, queued)
+	s.AverageConcurrent = float64(l.inside)
+	s.AverageProxiedConcurrent = float64(l.proxied)
+	return s
+}

@@ -1,0 +1,45 @@
+// Command queue-proxy is the sidecar of every pod of a revision. It owns the pod's data port; it reads its environment and the user
+// container's answers; it writes announcements and load reports; it never talks to Kubernetes.
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+
+	"ebb.dev/ebb/internal/run"
+	"ebb.dev/ebb/queue-proxy/internal/config"
+	"ebb.dev/ebb/queue-proxy/internal/sidecar"
+)
+
+func main() {
+	ctx, stop := run.SignalContext(context.Background())
+	defer stop()
+	if err := serve(ctx, os.Getenv, os.Stderr); err != nil {
+		fmt.Fprintln(os.Stderr, "queue-proxy:", err)
+		os.Exit(1)
+	}
+}
+
+func serve(ctx context.Context, getenv func(string) string, stderr io.Writer) error {
+	cfg, err := config.Parse(getenv)
+	if err != nil {
+		return err
+	}
+	log := newLogger(stderr, cfg)
+	s, err := sidecar.Listen(cfg, log)
+	if err != nil {
+		return err
+	}
+	return s.Run(ctx)
+}
+
+func newLogger(w io.Writer, cfg *config.Config) *slog.Logger {
+	level := slog.LevelInfo
+	// An unknown level is not a reason to refuse service.
+	_ = level.UnmarshalText([]byte(cfg.LogLevel))
+	handler := slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level})
+	return slog.New(handler).With("component", "queue-proxy", "revision", cfg.Namespace+"/"+cfg.Revision, "pod", cfg.Pod)
+}
