@@ -1,0 +1,167 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"ebb.dev/ebb/dev/ctl/internal/install"
+	"ebb.dev/ebb/dev/ctl/internal/kube"
+	"ebb.dev/ebb/dev/ctl/internal/network"
+	"ebb.dev/ebb/dev/ctl/internal/place"
+	"ebb.dev/ebb/dev/ctl/internal/preflight"
+	"ebb.dev/ebb/dev/ctl/internal/process"
+	"ebb.dev/ebb/dev/ctl/internal/step"
+)
+
+// control is one run of ctl.
+type control struct {
+	place.Places
+	steps    *step.List
+	out      io.Writer
+	table    process.Table
+	machine  preflight.Machine
+	plan     network.Plan
+	pauseRef string
+}
+
+func newControl(p place.Places, steps *step.List, out io.Writer) *control {
+	return &control{
+		Places: p, steps: steps, out: out, table: process.Table{Dir: p.Pids()},
+		machine: preflight.Machine{
+			UID:       os.Geteuid,
+			Look:      func(tool string) error { _, err := exec.LookPath(tool); return err },
+			Free:      preflight.Free,
+			Listeners: preflight.Listeners,
+			Holder:    preflight.Holder,
+		},
+	}
+}
+
+func (c *control) cluster() kube.Cluster {
+	return kube.Cluster{Places: c.Places, Plan: c.plan, Pause: c.pauseRef}
+}
+
+func (c *control) kubectl() install.Kubectl {
+	return install.Kubectl{Path: c.Bin("kubectl"), Config: c.Kubeconfig()}
+}
+
+// lock keeps two runs, of this checkout or another, from working at once. The
+// kernel gives it back whenever and however this process ends.
+func (c *control) lock() (release func(), err error) {
+	file, err := os.OpenFile(c.Run+".lock", os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		defer file.Close()
+		who, _ := io.ReadAll(io.LimitReader(file, 200))
+		return nil, fmt.Errorf("another `make up` or `make down` is at work (%s): wait until it is done and run this again", strings.TrimSpace(string(who)))
+	}
+	_ = file.Truncate(0)
+	_, _ = fmt.Fprintf(file, "pid %d, in %s\n", os.Getpid(), c.Root)
+	return func() { file.Close() }, nil
+}
+
+// owned refuses to touch the cluster of another checkout: a machine has one.
+func (c *control) owned() error {
+	text, err := os.ReadFile(c.Owner())
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	owner := strings.TrimSpace(string(text))
+	if owner == c.Root || owner == "" || !c.anyAlive() {
+		return nil
+	}
+	return fmt.Errorf("this machine's cluster runs from the checkout %s: take that one down first with `make -C %s down`", owner, owner)
+}
+
+func (c *control) anyAlive() bool {
+	for _, name := range c.table.Names() {
+		if c.table.Running(name) {
+			return true
+		}
+	}
+	return false
+}
+
+// loadPlan reads the addresses that a running cluster was made with.
+func (c *control) loadPlan() error {
+	text, err := os.ReadFile(c.In("plan.json"))
+	if err != nil {
+		return fmt.Errorf("no cluster is up: run `make up` first (%w)", err)
+	}
+	return json.Unmarshal(text, &c.plan)
+}
+
+// choosePlan keeps the addresses of the cluster whose state is here, and
+// otherwise takes some that the machine does not use.
+func (c *control) choosePlan(ctx context.Context) error {
+	if c.loadPlan() == nil {
+		return nil
+	}
+	used, err := network.Used(ctx)
+	if err != nil {
+		return err
+	}
+	if c.plan, err = network.Choose(network.Candidates(), used); err != nil {
+		return err
+	}
+	text, err := json.Marshal(c.plan)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(c.In("plan.json"), text, 0o644)
+}
+
+func (c *control) kubeconfig() error {
+	if _, err := os.Stat(c.Kubeconfig()); err != nil {
+		return errors.New("no cluster is up: run `make up` first")
+	}
+	fmt.Fprintf(c.out, "export KUBECONFIG=%s\nexport PATH=\"%s:$PATH\"\n", c.Kubeconfig(), c.In("path"))
+	return nil
+}
+
+func (c *control) status() error {
+	names := c.table.Names()
+	if len(names) == 0 {
+		fmt.Fprintln(c.out, "no cluster is up")
+		return nil
+	}
+	for _, n := range names {
+		state := "ended"
+		if c.table.Running(n) {
+			state = "runs"
+		}
+		fmt.Fprintf(c.out, "%-24s %-6s log %s\n", n, state, c.Log(n))
+	}
+	return nil
+}
+
+func (c *control) logs(names []string) error {
+	if len(names) > 0 {
+		text, err := os.ReadFile(c.Log(filepath.Base(names[0])))
+		if err != nil {
+			return err
+		}
+		lines := strings.SplitAfter(string(text), "\n")
+		fmt.Fprint(c.out, strings.Join(lines[max(0, len(lines)-60):], ""))
+		return nil
+	}
+	files, _ := filepath.Glob(c.In("log", "*.log"))
+	for _, f := range files {
+		fmt.Fprintln(c.out, f)
+	}
+	fmt.Fprintln(c.out, "a pod's: kubectl -n NAMESPACE logs POD")
+	return nil
+}

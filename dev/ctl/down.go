@@ -1,0 +1,125 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"ebb.dev/ebb/dev/ctl/internal/network"
+	"ebb.dev/ebb/dev/ctl/internal/place"
+	"ebb.dev/ebb/dev/ctl/internal/step"
+	"ebb.dev/ebb/dev/ctl/internal/sweep"
+)
+
+func (c *control) down(ctx context.Context) error {
+	if err := c.machine.Root(); err != nil {
+		return err
+	}
+	release, err := c.lock()
+	if err != nil {
+		return err
+	}
+	defer release()
+	if err := c.owned(); err != nil {
+		return err
+	}
+	return c.takeDown(ctx)
+}
+
+// takeDown goes on after a failure: what can be removed is.
+func (c *control) takeDown(ctx context.Context) error {
+	var errs []error
+	do := func(title string, f func(context.Context, *step.Report) error) {
+		errs = append(errs, c.steps.Do(ctx, title, f))
+	}
+	do("stop the kubelet", func(ctx context.Context, _ *step.Report) error {
+		// First, or it would start again what is stopped next. It is killed: told
+		// to end, it would do nothing more.
+		return errors.Join(c.table.Stop(ctx, "kubelet", 2*time.Second), c.table.Stop(ctx, "addresses", 2*time.Second))
+	})
+	do("remove the pods", c.removePods)
+	do("stop Kubernetes", func(ctx context.Context, _ *step.Report) error {
+		var errs []error
+		// The clients before what they talk to; the API server waits for its
+		// open watches, which nobody needs any more.
+		for _, name := range []string{"kube-proxy", "kube-scheduler", "kube-controller-manager", "kube-apiserver", "etcd", "containerd"} {
+			errs = append(errs, c.table.Stop(ctx, name, 3*time.Second))
+		}
+		for _, name := range c.table.Names() {
+			errs = append(errs, c.table.Stop(ctx, name, 3*time.Second))
+		}
+		return errors.Join(errs...)
+	})
+	do("remove mounts, control groups and the bridge", func(ctx context.Context, r *step.Report) error {
+		return c.sweep(ctx, r)
+	})
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("%w\nsomething is left behind; run `make down` again once the cause is gone", err)
+	}
+	return nil
+}
+
+// removePods asks the container runtime, starting it for that if it has ended.
+func (c *control) removePods(ctx context.Context, r *step.Report) error {
+	sandboxes := c.Bin("sandboxes")
+	if _, err := os.Stat(sandboxes); err != nil {
+		return nil // never got that far
+	}
+	if !c.table.Running("containerd") {
+		if _, err := os.Stat(c.In("conf", "containerd.toml")); err != nil {
+			return nil
+		}
+		if left, _ := filepath.Glob(filepath.Join(c.Run, "containerd", "io.containerd.runtime.v2.task", "k8s.io", "*")); len(left) == 0 {
+			return nil
+		}
+		_ = os.Remove(c.Socket()) // of the one that ended; the new one makes its own
+		if _, err := c.table.Start(ctx, c.cluster().Containerd()); err != nil {
+			r.Note("containerd does not start, its pods are killed instead")
+			return nil
+		}
+	}
+	out, err := exec.CommandContext(ctx, sandboxes, c.Socket()).CombinedOutput()
+	if err != nil {
+		// What it could not remove, sweep does.
+		r.Note("%s", strings.ReplaceAll(strings.TrimSpace(string(out)), "\n", "; "))
+		return nil
+	}
+	r.Note("%s", strings.TrimSpace(string(out)))
+	return nil
+}
+
+// sweep removes what no longer has a process to remove it, of this checkout's
+// cluster or of one that another checkout has left.
+func (c *control) sweep(ctx context.Context, r *step.Report) error {
+	killed, err := sweep.Containers(filepath.Join(c.Run, "containerd"), c.Socket())
+	errs := []error{err}
+	folders := []string{c.Run, c.Dev}
+	if owner, err := os.ReadFile(c.Owner()); err == nil {
+		if root := strings.TrimSpace(string(owner)); filepath.IsAbs(root) && root != c.Root {
+			folders = append(folders, place.Places{Root: root, Dev: filepath.Join(root, ".dev")}.Dev)
+		}
+	}
+	unmounted, err := sweep.Mounts(folders...)
+	errs = append(errs, err, sweep.Cgroups(10*time.Second), network.Down(ctx))
+	if killed > 0 {
+		r.Note("killed %d processes that were left, unmounted %d", killed, unmounted)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	// Only now that nothing is mounted in them.
+	for _, dir := range []string{"etcd", "containerd", "kubelet", "cni", "conf", "pki", "applied", "overlay", "images"} {
+		errs = append(errs, os.RemoveAll(c.In(dir)))
+	}
+	for _, file := range []string{"kubeconfig", "plan.json", "images.json"} {
+		if err := os.Remove(c.In(file)); err != nil && !errors.Is(err, os.ErrNotExist) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(append(errs, os.RemoveAll(c.Run))...)
+}

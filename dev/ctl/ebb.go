@@ -1,0 +1,190 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"ebb.dev/ebb/dev/ctl/internal/build"
+	"ebb.dev/ebb/dev/ctl/internal/image"
+	"ebb.dev/ebb/dev/ctl/internal/install"
+	"ebb.dev/ebb/dev/ctl/internal/step"
+)
+
+// components are Ebb's own programs: four Deployments, and the one that rides
+// along in each user's pod.
+var components = []string{"activator", "autoscaler", "controller", "webhook", "queue-proxy"}
+
+// ebb builds what this checkout holds, installs it, and shows that it works.
+func (c *control) ebb(ctx context.Context, p *parts) error {
+	var refs map[string]string
+	err := c.steps.Do(ctx, "build Ebb, the samples and the test images", func(ctx context.Context, r *step.Report) (err error) {
+		refs, err = c.ebbImages(ctx, r, p)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if _, err := os.Stat(filepath.Join(c.Root, "config", "kustomization.yaml")); err != nil {
+		return c.done(ctx, nil) // a checkout of before there was anything to install
+	}
+	if err := c.installEbb(ctx, refs); err != nil {
+		return err
+	}
+	var replies []install.Reply
+	if err := c.steps.Do(ctx, "samples", func(ctx context.Context, r *step.Report) (err error) {
+		replies, err = install.Samples(ctx, c.kubectl(), filepath.Join(c.Root, "samples"), []string{"hello-go", "hello-python"}, refs)
+		r.Note("%d answered", len(replies))
+		return err
+	}); err != nil {
+		return err
+	}
+	return c.done(ctx, replies)
+}
+
+// ebbImages compiles all programs in one go and makes images of them. A folder
+// that is not there yet is left out.
+func (c *control) ebbImages(ctx context.Context, r *step.Report, p *parts) (map[string]string, error) {
+	names := map[string]string{} // folder of the program -> name of its image
+	for _, component := range components {
+		if isMain(filepath.Join(c.Root, component)) {
+			names[component] = "dev.local/ebb/" + component
+		}
+	}
+	for dir, prefix := range map[string]string{"samples": "dev.local/ebb/", "test/images": "dev.local/ebb-test/"} {
+		found, err := mains(c.Root, dir)
+		if err != nil {
+			return nil, err
+		}
+		for _, f := range found {
+			names[f] = prefix + filepath.Base(f)
+		}
+	}
+	var recipes []recipe
+	if len(names) > 0 {
+		binaries, err := c.compile(ctx, r, slices.Sorted(maps.Keys(names)))
+		if err != nil {
+			return nil, err
+		}
+		for dir, binary := range binaries {
+			digest, err := fileDigest(binary)
+			if err != nil {
+				return nil, err
+			}
+			inside := "/ko-app/" + filepath.Base(dir) // where ko puts it, so that both kinds of image are alike
+			recipes = append(recipes, program(names[dir], digest, binary, inside, image.Settings{}))
+		}
+	}
+	if source := filepath.Join(c.Root, "samples/hello-python"); p.python != "" {
+		// The command of the sample's Dockerfile, without its shell: gunicorn
+		// binds to $PORT by itself.
+		sample, err := python("dev.local/ebb/hello-python", p.python, source, []string{"app.py"},
+			[]string{"/usr/bin/python3.11", "-m", "gunicorn", "--workers", "1", "--threads", "8", "--timeout", "0", "app:app"})
+		if err != nil {
+			return nil, err
+		}
+		recipes = append(recipes, sample)
+	}
+	s, err := c.shelf(ctx)
+	if err != nil {
+		return nil, err
+	}
+	refs, fresh, err := s.load(ctx, recipes)
+	r.Note("%d images, %d new", len(refs), fresh)
+	return refs, err
+}
+
+// compile builds the programs in these folders of the checkout. Programs of
+// one name would overwrite one another, so each parent folder is a run of its
+// own.
+func (c *control) compile(ctx context.Context, r *step.Report, dirs []string) (map[string]string, error) {
+	groups := map[string][]string{}
+	for _, d := range dirs {
+		groups[filepath.Dir(d)] = append(groups[filepath.Dir(d)], d)
+	}
+	binaries := map[string]string{}
+	for parent, group := range groups {
+		out := c.In("bin", "ebb", parent)
+		if err := os.MkdirAll(out, 0o755); err != nil {
+			return nil, err
+		}
+		var packages []string
+		for _, d := range group {
+			packages = append(packages, "./"+d)
+			binaries[d] = filepath.Join(out, filepath.Base(d))
+		}
+		log := c.Log("build-ebb-" + strings.ReplaceAll(strings.Trim(parent, "./"), "/", "-"))
+		progress := func(done, total int) { r.Progress(done, total, "packages") }
+		if err := build.Go(ctx, c.Root, log, progress, "", out+"/", packages...); err != nil {
+			return nil, err
+		}
+	}
+	return binaries, nil
+}
+
+// installEbb applies config/ with the names of the images just built, by an
+// overlay that a person can read and apply by hand.
+func (c *control) installEbb(ctx context.Context, refs map[string]string) error {
+	k := c.kubectl()
+	overlay := c.In("overlay")
+	if err := os.MkdirAll(overlay, 0o755); err != nil {
+		return err
+	}
+	text, err := install.Overlay("../../config", refs)
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(overlay, "kustomization.yaml"), text, 0o644); err != nil {
+		return err
+	}
+	manifests, err := k.Run(ctx, nil, "kustomize", overlay)
+	if err != nil {
+		return err
+	}
+	if err := c.once(ctx, "install Ebb", string(manifests), func(ctx context.Context, r *step.Report) error {
+		changed, err := install.ApplyInOrder(ctx, k, manifests)
+		r.Note("%d objects applied; by hand: kubectl apply --server-side -k %s", changed, overlay)
+		return err
+	}); err != nil {
+		return err
+	}
+	return c.steps.Do(ctx, "Ebb is ready", func(ctx context.Context, r *step.Report) error {
+		for _, d := range components {
+			if d == "queue-proxy" || !strings.Contains(string(manifests), "dev.local/ebb/"+d+":") {
+				continue
+			}
+			if err := k.Rollout(ctx, "knative-serving", d, 2*time.Minute); err != nil {
+				return err
+			}
+		}
+		gateways, err := install.Gateways(ctx, k, 90*time.Second)
+		r.Note("%s", strings.Join(gateways, ", "))
+		return err
+	})
+}
+
+// done prints what a person wants to know next.
+func (c *control) done(ctx context.Context, replies []install.Reply) error {
+	fmt.Fprintf(c.out, "\nThe cluster is up after %.0f s. Point kubectl at it:\n  eval \"$(make -s -C %s kubeconfig)\"\n", c.steps.Elapsed().Seconds(), c.Root)
+	var errs []error
+	for _, r := range replies {
+		fmt.Fprintf(c.out, "\n%s answered its first request in %.2f s:\n  %s\n  %s\n", r.Name, r.Took.Seconds(), r.Curl, strings.TrimSpace(r.Body))
+	}
+	if len(replies) > 0 {
+		fmt.Fprint(c.out, `
+Next:
+  kubectl get ksvc                      the samples, their addresses and whether they are ready
+  kubectl get pods -w                   watch them go to zero, and come back when you call
+  kubectl apply -f samples/autoscaling  a service that grows under load
+  make test                             every promise, tested on this cluster
+  make down                             leaves nothing behind
+`)
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,217 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"ebb.dev/ebb/dev/ctl/internal/image"
+)
+
+// recipe is an image that may have to be made. Its key stands for all that
+// goes in, and is cheap: most starts make no image.
+type recipe struct {
+	name string
+	key  string
+	make func() (image.Image, error)
+}
+
+// shelf remembers which recipes became which images, and loads into containerd
+// those that it lacks.
+type shelf struct {
+	file      string // the memory
+	archive   string // the archive on its way to containerd
+	socket    string
+	known     map[string]string // name and key -> tag
+	installed map[string]bool   // references that containerd has
+}
+
+func openShelf(ctx context.Context, file, archive, socket string) (*shelf, error) {
+	s := &shelf{file: file, archive: archive, socket: socket, known: map[string]string{}, installed: map[string]bool{}}
+	if text, err := os.ReadFile(file); err == nil {
+		_ = json.Unmarshal(text, &s.known) // a damaged memory only means making images again
+	}
+	out, err := s.ctr(ctx, "images", "list", "-q")
+	if err != nil {
+		return nil, err
+	}
+	for ref := range strings.Lines(out) {
+		s.installed[strings.TrimSpace(ref)] = true
+	}
+	return s, nil
+}
+
+// load makes sure that containerd has the images, and returns the reference of
+// each by its name. It says how many were new.
+func (s *shelf) load(ctx context.Context, recipes []recipe) (refs map[string]string, fresh int, err error) {
+	refs = map[string]string{}
+	var made []image.Image
+	for _, r := range recipes {
+		if err := ctx.Err(); err != nil {
+			return nil, 0, context.Cause(ctx)
+		}
+		key := r.name + " " + r.key
+		if tag := s.known[key]; tag != "" && s.installed[r.name+":"+tag] {
+			refs[r.name] = r.name + ":" + tag
+			continue
+		}
+		img, err := r.make()
+		if err != nil {
+			return nil, 0, err
+		}
+		made = append(made, img)
+		s.known[key] = img.Tag
+		refs[r.name] = img.Ref()
+	}
+	if len(made) == 0 {
+		return refs, 0, nil
+	}
+	if err := os.MkdirAll(filepath.Dir(s.archive), 0o755); err != nil {
+		return nil, 0, err
+	}
+	defer os.Remove(s.archive)
+	if err := image.Write(s.archive, made); err != nil {
+		return nil, 0, err
+	}
+	if _, err := s.ctr(ctx, "images", "import", s.archive); err != nil {
+		return nil, 0, err
+	}
+	for _, i := range made {
+		s.installed[i.Ref()] = true
+	}
+	text, err := json.MarshalIndent(s.known, "", "  ")
+	if err != nil {
+		return nil, 0, err
+	}
+	return refs, len(made), os.WriteFile(s.file, text, 0o644)
+}
+
+func (s *shelf) ctr(ctx context.Context, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, "ctr", append([]string{"--address", s.socket, "--namespace", "k8s.io"}, args...)...)
+	var complaint bytes.Buffer
+	cmd.Stderr = &complaint
+	out, err := cmd.Output()
+	if err != nil {
+		return "", fmt.Errorf("ctr %s: %w: %s", strings.Join(args, " "), err, bytes.TrimSpace(complaint.Bytes()))
+	}
+	return string(out), nil
+}
+
+// temp is what every image has beside its program.
+var temp = image.Entry{Path: "/tmp", Dir: true, Mode: 0o777 | os.ModeSticky}
+
+// program is an image of one static binary. The key is the binary's path in
+// the cache, which names its content, or its digest.
+func program(name, key, binary, inside string, settings image.Settings, more ...image.Entry) recipe {
+	settings.Entrypoint = []string{inside}
+	return recipe{name: name, key: key, make: func() (image.Image, error) {
+		entries := append([]image.Entry{temp, {Path: inside, From: binary, Mode: 0o755}}, more...)
+		return image.Make(name, settings, entries)
+	}}
+}
+
+// gateway is the image of Istio's gateways: Envoy with the C library it needs,
+// and the agent that supervises it.
+func gateway(name, libc, envoy, agent, bootstrap string) recipe {
+	return recipe{name: name, key: strings.Join([]string{libc, envoy, agent, bootstrap}, " "), make: func() (image.Image, error) {
+		base, err := image.Tree(libc, "/", nil)
+		if err != nil {
+			return image.Image{}, err
+		}
+		return image.Make(name, image.Settings{Entrypoint: []string{"/usr/local/bin/pilot-agent"}, User: "1337:1337"},
+			append(base, temp),
+			[]image.Entry{{Path: "/usr/local/bin/envoy", From: filepath.Join(envoy, "envoy/_bin/envoy"), Mode: 0o755}},
+			[]image.Entry{
+				{Path: "/usr/local/bin/pilot-agent", From: agent, Mode: 0o755},
+				{Path: "/var/lib/istio/envoy/envoy_bootstrap_tmpl.json", From: bootstrap, Mode: 0o644},
+				{Path: "/etc/istio/proxy", Dir: true, Mode: 0o777},
+				{Path: "/var/lib/istio/data", Dir: true, Mode: 0o777},
+			})
+	}}
+}
+
+// python is the image of a Python sample: the interpreter with compiled
+// libraries, and the sample's own files on top.
+func python(name, base, source string, files []string, command []string) (recipe, error) {
+	h := sha256.New()
+	var app []image.Entry
+	for _, f := range files {
+		path := filepath.Join(source, f)
+		digest, err := fileDigest(path)
+		if err != nil {
+			return recipe{}, err
+		}
+		fmt.Fprintln(h, f, digest)
+		app = append(app, image.Entry{Path: "/app/" + f, From: path, Mode: 0o644})
+	}
+	key := fmt.Sprintf("%s %s %x", base, strings.Join(command, " "), h.Sum(nil))
+	return recipe{name: name, key: key, make: func() (image.Image, error) {
+		lower, err := image.Tree(base, "/", nil)
+		if err != nil {
+			return image.Image{}, err
+		}
+		settings := image.Settings{
+			Entrypoint: command, WorkingDir: "/app",
+			Env: []string{"PYTHONUNBUFFERED=1", "PYTHONDONTWRITEBYTECODE=1", "LANG=C.UTF-8"},
+		}
+		return image.Make(name, settings, append(lower, temp), app)
+	}}, nil
+}
+
+func fileDigest(path string) (string, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	h := sha256.New()
+	if _, err := io.Copy(h, f); err != nil {
+		return "", err
+	}
+	return hex.EncodeToString(h.Sum(nil)), nil
+}
+
+// mains finds the folders below root/dir, one level deep, that hold a main
+// package: each becomes an image.
+func mains(root, dir string) ([]string, error) {
+	files, err := os.ReadDir(filepath.Join(root, dir))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var found []string
+	for _, f := range files {
+		if !f.IsDir() {
+			continue
+		}
+		rel := filepath.Join(dir, f.Name())
+		if isMain(filepath.Join(root, rel)) {
+			found = append(found, rel)
+		}
+	}
+	slices.Sort(found)
+	return found, nil
+}
+
+func isMain(dir string) bool {
+	sources, _ := filepath.Glob(filepath.Join(dir, "*.go"))
+	for _, s := range sources {
+		text, err := os.ReadFile(s)
+		if err == nil && !strings.HasSuffix(s, "_test.go") && slices.Contains(strings.Split(string(text), "\n"), "package main") {
+			return true
+		}
+	}
+	return false
+}

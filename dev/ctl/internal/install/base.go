@@ -1,0 +1,75 @@
+package install
+
+import (
+	"bytes"
+	"context"
+	"embed"
+	"fmt"
+	"net/netip"
+	"os/exec"
+	"text/template"
+	"time"
+)
+
+//go:embed dns.yaml istio.yaml
+var templates embed.FS
+
+func render(name string, values any) ([]byte, error) {
+	t, err := template.New(name).Option("missingkey=error").ParseFS(templates, name)
+	if err != nil {
+		return nil, err
+	}
+	var out bytes.Buffer
+	if err := t.Execute(&out, values); err != nil {
+		return nil, fmt.Errorf("fill in %s: %w", name, err)
+	}
+	return out.Bytes(), nil
+}
+
+// DNS installs the cluster's DNS server at its fixed address.
+func DNS(ctx context.Context, k Kubectl, image string, address netip.Addr) (changed int, err error) {
+	text, err := render("dns.yaml", map[string]any{"Image": image, "Address": address})
+	if err != nil {
+		return 0, err
+	}
+	return k.Apply(ctx, text)
+}
+
+// GatewayAPI installs the kinds of the Gateway API from its module's folder.
+func GatewayAPI(ctx context.Context, k Kubectl, module string) error {
+	if _, err := k.Run(ctx, nil, "apply", "--server-side", "--force-conflicts", "--field-manager=ebb-dev", "-f", module+"/config/crd/standard"); err != nil {
+		return err
+	}
+	_, err := k.Run(ctx, nil, "wait", "--for=condition=Established", "--timeout=60s",
+		"crd/gateways.gateway.networking.k8s.io", "crd/httproutes.gateway.networking.k8s.io", "crd/gatewayclasses.gateway.networking.k8s.io")
+	return err
+}
+
+// IstioManifests renders Istio's own chart with the program of dev/istio/chart.
+func IstioManifests(ctx context.Context, chart, pilot, proxy string) ([]byte, error) {
+	values, err := render("istio.yaml", map[string]any{"Pilot": pilot, "Proxy": proxy})
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.CommandContext(ctx, chart)
+	cmd.Stdin = bytes.NewReader(values)
+	var complaint bytes.Buffer
+	cmd.Stderr = &complaint
+	out, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("render the chart of istiod: %w: %s", err, bytes.TrimSpace(complaint.Bytes()))
+	}
+	return out, nil
+}
+
+// Istio installs istiod and waits until it serves.
+func Istio(ctx context.Context, k Kubectl, manifests []byte) (changed int, err error) {
+	namespace := []byte("apiVersion: v1\nkind: Namespace\nmetadata: {name: istio-system}\n")
+	if _, err := k.Apply(ctx, namespace); err != nil {
+		return 0, err
+	}
+	if changed, err = k.Apply(ctx, manifests); err != nil {
+		return 0, err
+	}
+	return changed, k.Rollout(ctx, "istio-system", "istiod", 3*time.Minute)
+}

@@ -1,0 +1,73 @@
+package install
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+
+	"sigs.k8s.io/yaml"
+)
+
+func TestOverlayNamesEachComponentOnce(t *testing.T) {
+	text, err := Overlay("../../config", map[string]string{
+		"dev.local/ebb/activator":      "dev.local/ebb/activator:111",
+		"dev.local/ebb/queue-proxy":    "dev.local/ebb/queue-proxy:222",
+		"dev.local/ebb-test/autoscale": "dev.local/ebb-test/autoscale:333",
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var overlay struct {
+		Resources []string
+		Images    []struct{ Name, NewName, NewTag string }
+		Patches   []struct{ Patch string }
+	}
+	if err := yaml.Unmarshal(text, &overlay); err != nil {
+		t.Fatal(err)
+	}
+	if len(overlay.Images) != 2 || overlay.Images[0].Name != "ko://ebb.dev/ebb/activator" || overlay.Images[0].NewTag != "111" {
+		t.Errorf("images: %+v", overlay.Images)
+	}
+	if len(overlay.Patches) != 1 || !strings.Contains(overlay.Patches[0].Patch, "queue-sidecar-image: dev.local/ebb/queue-proxy:222") {
+		t.Errorf("patches: %+v", overlay.Patches)
+	}
+}
+
+func TestSplitPutsKindsAndNamespacesFirst(t *testing.T) {
+	first, rest, err := split([]byte("kind: ConfigMap\nmetadata: {name: a}\n---\nkind: CustomResourceDefinition\n---\nkind: Namespace\n---\nkind: Deployment\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.Count(string(first), "kind:") != 2 || !strings.Contains(string(first), "Namespace") || !strings.Contains(string(rest), "Deployment") {
+		t.Errorf("first:\n%s\nrest:\n%s", first, rest)
+	}
+	if _, _, err := split([]byte("a: [")); err == nil {
+		t.Error("broken YAML is passed on")
+	}
+}
+
+func TestTemplatesAreCompleteYAML(t *testing.T) {
+	dns, err := render("dns.yaml", map[string]any{"Image": "dev.local/dev/dns:1", "Address": netip.MustParseAddr("10.89.0.10")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	istio, err := render("istio.yaml", map[string]any{"Pilot": "p", "Proxy": "x"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, doc := range append(strings.Split(string(dns), "\n---\n"), string(istio)) {
+		var v map[string]any
+		if err := yaml.UnmarshalStrict([]byte(doc), &v); err != nil {
+			t.Errorf("%v in:\n%s", err, doc)
+		}
+	}
+	if _, err := render("dns.yaml", map[string]any{}); err == nil {
+		t.Error("a missing value is left out silently")
+	}
+}
+
+func TestCountChanged(t *testing.T) {
+	if n := countChanged("a serverside-applied\nb unchanged\n\nc created\n"); n != 2 {
+		t.Errorf("got %d", n)
+	}
+}

@@ -1,0 +1,232 @@
+// Package network makes the cluster's bridge and takes it away again.
+//
+// Owns: the bridge ebb0, its addresses and routes, what kube-proxy and the CNI
+// plugins write for it. Reads: the machine's addresses and routes. Writes: by
+// `ip`, `sysctl` files and `nft`. Never: touches another interface or table.
+package network
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+)
+
+// Bridge is the name of the interface that pods hang on. The name of the CNI
+// network is the same.
+const Bridge = "ebb0"
+
+// Plan is what addresses the cluster uses.
+type Plan struct {
+	Pods     netip.Prefix `json:"pods"`     // on the bridge, a /22: gateway, pods, load balancers
+	Services netip.Prefix `json:"services"` // served by kube-proxy
+}
+
+// Candidates are tried in order: the first that the machine does not use wins.
+func Candidates() []Plan {
+	var plans []Plan
+	for _, second := range []int{88, 123, 177, 201, 233} {
+		plans = append(plans, Plan{
+			Pods:     netip.MustParsePrefix(fmt.Sprintf("10.%d.0.0/22", second)),
+			Services: netip.MustParsePrefix(fmt.Sprintf("10.%d.0.0/16", second+1)),
+		})
+	}
+	return plans
+}
+
+// Choose picks the first plan that overlaps none of the used networks.
+func Choose(plans []Plan, used []netip.Prefix) (Plan, error) {
+	for _, p := range plans {
+		free := true
+		for _, u := range used {
+			if u.Bits() > 0 && (u.Overlaps(p.Pods) || u.Overlaps(p.Services)) {
+				free = false
+				break
+			}
+		}
+		if free {
+			return p, nil
+		}
+	}
+	return Plan{}, errors.New("every address range the cluster could use is taken by a route of this machine; see `ip route` and remove one of 10.88.0.0/15, 10.123.0.0/15, ...")
+}
+
+// Node is the bridge's own address, which is also the node's and the API server's.
+func (p Plan) Node() netip.Addr { return p.Pods.Addr().Next() }
+
+// PodRange is the part of the net that host-local gives to pods.
+func (p Plan) PodRange() (first, last netip.Addr) {
+	return p.at(10), p.at(3*256 + 199)
+}
+
+// Balancers are the addresses for Services of type LoadBalancer.
+func (p Plan) Balancers() []netip.Addr {
+	var all []netip.Addr
+	for i := 3*256 + 200; i < 3*256+250; i++ {
+		all = append(all, p.at(i))
+	}
+	return all
+}
+
+// API is the Service address of the API server, DNS the one of the cluster's DNS.
+func (p Plan) API() netip.Addr { return p.Services.Addr().Next() }
+
+// DNS is the Service address of the cluster's DNS server.
+func (p Plan) DNS() netip.Addr {
+	b := p.Services.Addr().As4()
+	b[3] = 10
+	return netip.AddrFrom4(b)
+}
+
+func (p Plan) at(i int) netip.Addr {
+	b := p.Pods.Addr().As4()
+	b[2] += byte(i >> 8)
+	b[3] += byte(i)
+	return netip.AddrFrom4(b)
+}
+
+// Used lists the networks that this machine has addresses in or routes to,
+// leaving out the cluster's own bridge.
+func Used(ctx context.Context) ([]netip.Prefix, error) {
+	out, err := run(ctx, "ip", "-j", "-4", "route", "show", "table", "all")
+	if err != nil {
+		return nil, err
+	}
+	return parseRoutes(out)
+}
+
+func parseRoutes(text []byte) ([]netip.Prefix, error) {
+	var routes []struct{ Dst, Dev string }
+	if err := json.Unmarshal(text, &routes); err != nil {
+		return nil, fmt.Errorf("read the machine's routes: %w", err)
+	}
+	var used []netip.Prefix
+	for _, r := range routes {
+		if r.Dev == Bridge {
+			continue
+		}
+		if p, err := netip.ParsePrefix(r.Dst); err == nil {
+			used = append(used, p)
+		} else if a, err := netip.ParseAddr(r.Dst); err == nil {
+			used = append(used, netip.PrefixFrom(a, a.BitLen()))
+		}
+	}
+	return used, nil
+}
+
+// Up makes the bridge with its addresses. Every part of it may be there already.
+func (p Plan) Up(ctx context.Context) error {
+	if _, err := os.Stat("/sys/class/net/" + Bridge); err != nil {
+		if _, err := run(ctx, "ip", "link", "add", Bridge, "type", "bridge"); err != nil {
+			return err
+		}
+	}
+	ones := fmt.Sprint(p.Pods.Bits())
+	commands := [][]string{{"ip", "address", "replace", p.Node().String() + "/" + ones, "dev", Bridge}}
+	// Load balancer addresses belong to the host, so that pods find them by ARP
+	// and kube-proxy sees the packets.
+	for _, a := range p.Balancers() {
+		commands = append(commands, []string{"ip", "address", "replace", a.String() + "/32", "dev", Bridge})
+	}
+	commands = append(commands,
+		[]string{"ip", "link", "set", Bridge, "up"},
+		// Without it a machine that has no default route could reach no Service.
+		[]string{"ip", "route", "replace", p.Services.String(), "dev", Bridge, "src", p.Node().String()},
+	)
+	for _, c := range commands {
+		if _, err := run(ctx, c[0], c[1:]...); err != nil {
+			return err
+		}
+	}
+	if _, err := os.Stat("/proc/sys/net/bridge"); err != nil {
+		// Needed for Services: a reply between two pods of one bridge must pass
+		// the rules that rewrote the request.
+		if _, err := run(ctx, "modprobe", "br_netfilter"); err != nil {
+			return fmt.Errorf("the kernel module br_netfilter is needed: %w", err)
+		}
+	}
+	for key, value := range map[string]string{
+		"net/ipv4/ip_forward":                    "1",
+		"net/bridge/bridge-nf-call-iptables":     "1",
+		"net/ipv4/conf/" + Bridge + "/rp_filter": "0",
+	} {
+		if err := os.WriteFile("/proc/sys/"+key, []byte(value), 0o644); err != nil {
+			return fmt.Errorf("set %s: %w", strings.ReplaceAll(key, "/", "."), err)
+		}
+	}
+	return nil
+}
+
+// Down removes the bridge and the rules that kube-proxy and the CNI plugins
+// have written for it.
+func Down(ctx context.Context) error {
+	var errs []error
+	if _, err := os.Stat("/sys/class/net/" + Bridge); err == nil {
+		// What still hangs on the bridge are the host ends of pods' links.
+		ports, _ := filepath.Glob("/sys/class/net/" + Bridge + "/brif/*")
+		for _, port := range ports {
+			if _, err := run(ctx, "ip", "link", "delete", filepath.Base(port)); err != nil {
+				errs = append(errs, err)
+			}
+		}
+		if _, err := run(ctx, "ip", "link", "delete", Bridge); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	if _, err := exec.LookPath("nft"); err == nil {
+		for _, family := range []string{"ip", "ip6"} {
+			// A table that is not there is nothing to remove.
+			_, _ = run(ctx, "nft", "delete", "table", family, "kube-proxy")
+		}
+	}
+	// libcni remembers each attachment under the network's name.
+	for _, pattern := range []string{"/var/lib/cni/results/" + Bridge + "-*", "/var/lib/cni/cache/results/" + Bridge + "-*"} {
+		files, _ := filepath.Glob(pattern)
+		for _, f := range files {
+			if err := os.Remove(f); err != nil {
+				errs = append(errs, err)
+			}
+		}
+	}
+	// Only if they are empty, so if nobody else uses them.
+	for _, dir := range []string{"/var/lib/cni/results", "/var/lib/cni/cache/results", "/var/lib/cni/cache", "/var/lib/cni"} {
+		_ = os.Remove(dir)
+	}
+	return errors.Join(errs...)
+}
+
+// CNI is the configuration of the plugins that attach pods.
+func (p Plan) CNI(data string) ([]byte, error) {
+	first, last := p.PodRange()
+	return json.MarshalIndent(map[string]any{
+		"cniVersion": "0.4.0",
+		"name":       Bridge,
+		"plugins": []any{
+			map[string]any{
+				"type": "bridge", "bridge": Bridge, "isDefaultGateway": true, "hairpinMode": true, "mtu": 1500,
+				"ipam": map[string]any{
+					"type": "host-local", "dataDir": data,
+					"ranges": [][]any{{map[string]any{
+						"subnet": p.Pods.String(), "rangeStart": first.String(), "rangeEnd": last.String(), "gateway": p.Node().String(),
+					}}},
+				},
+			},
+		},
+	}, "", "  ")
+}
+
+func run(ctx context.Context, name string, args ...string) ([]byte, error) {
+	cmd := exec.CommandContext(ctx, name, args...)
+	var said strings.Builder
+	cmd.Stderr = &said
+	out, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("%s %s: %w: %s", name, strings.Join(args, " "), err, strings.TrimSpace(said.String()))
+	}
+	return out, nil
+}

@@ -1,0 +1,90 @@
+package network
+
+import (
+	"encoding/json"
+	"net/netip"
+	"strings"
+	"testing"
+)
+
+func TestChooseAvoidsWhatTheMachineUses(t *testing.T) {
+	p := netip.MustParsePrefix
+	for name, c := range map[string]struct {
+		used []netip.Prefix
+		want string
+	}{
+		"nothing used":                  {nil, "10.88.0.0/22"},
+		"the default route is no use":   {[]netip.Prefix{p("0.0.0.0/0")}, "10.88.0.0/22"},
+		"pods' range used":              {[]netip.Prefix{p("10.88.2.0/24")}, "10.123.0.0/22"},
+		"services' range used":          {[]netip.Prefix{p("10.89.255.1/32")}, "10.123.0.0/22"},
+		"a wide route over two of them": {[]netip.Prefix{p("10.64.0.0/10")}, "10.177.0.0/22"},
+		"elsewhere":                     {[]netip.Prefix{p("192.168.0.0/16"), p("172.17.0.0/16")}, "10.88.0.0/22"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := Choose(Candidates(), c.used)
+			if err != nil || got.Pods.String() != c.want {
+				t.Errorf("got %v, %v; want %s", got.Pods, err, c.want)
+			}
+		})
+	}
+	if _, err := Choose(Candidates(), []netip.Prefix{p("10.0.0.0/8")}); err == nil || !strings.Contains(err.Error(), "ip route") {
+		t.Errorf("all taken: got %v", err)
+	}
+}
+
+func TestPlansKeepTheirRangesApart(t *testing.T) {
+	for _, p := range Candidates() {
+		first, last := p.PodRange()
+		if p.Pods.Overlaps(p.Services) || !p.Pods.Contains(first) || !p.Pods.Contains(last) || !first.Less(last) {
+			t.Errorf("%v: pods %s-%s", p, first, last)
+		}
+		if !p.Pods.Contains(p.Node()) || !p.Node().Less(first) {
+			t.Errorf("%v: node %s is among the pods", p, p.Node())
+		}
+		for _, b := range p.Balancers() {
+			if !p.Pods.Contains(b) || !last.Less(b) {
+				t.Errorf("%v: load balancer %s is among the pods", p, b)
+			}
+		}
+		if !p.Services.Contains(p.API()) || !p.Services.Contains(p.DNS()) || p.API() == p.DNS() {
+			t.Errorf("%v: API %s, DNS %s", p, p.API(), p.DNS())
+		}
+	}
+	if first, last := Candidates()[0].PodRange(); first.String() != "10.88.0.10" || last.String() != "10.88.3.199" {
+		t.Errorf("pods %s-%s", first, last)
+	}
+}
+
+func TestRoutesOfTheMachine(t *testing.T) {
+	got, err := parseRoutes([]byte(`[{"dst":"default","dev":"eth0"},{"dst":"172.17.0.0/16","dev":"docker0"},
+		{"dst":"10.1.2.3","dev":"tun0"},{"dst":"10.88.0.0/22","dev":"ebb0"}]`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(got) != 2 || got[0].String() != "172.17.0.0/16" || got[1].String() != "10.1.2.3/32" {
+		t.Errorf("got %v; the own bridge and the default route do not count", got)
+	}
+}
+
+func TestCNIConfigurationNamesTheRange(t *testing.T) {
+	text, err := Candidates()[0].CNI("/data")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var conf struct {
+		Plugins []struct {
+			Type, Bridge string
+			IPAM         struct {
+				DataDir string
+				Ranges  [][]struct{ Subnet, RangeStart, RangeEnd, Gateway string }
+			}
+		}
+	}
+	if err := json.Unmarshal(text, &conf); err != nil {
+		t.Fatal(err)
+	}
+	r := conf.Plugins[0].IPAM.Ranges[0][0]
+	if conf.Plugins[0].Bridge != Bridge || conf.Plugins[0].IPAM.DataDir != "/data" || r.Subnet != "10.88.0.0/22" || r.Gateway != "10.88.0.1" {
+		t.Errorf("got %s", text)
+	}
+}

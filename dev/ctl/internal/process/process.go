@@ -1,0 +1,278 @@
+// Package process starts and stops the cluster's programs and remembers them.
+//
+// Owns: the pid files in one folder. Reads: /proc. Writes: pid files and logs.
+// Never: signals a process that it has not recorded itself, nor one that has
+// only inherited a recorded number.
+package process
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// Program is a program that runs in the background.
+type Program struct {
+	Name  string
+	Path  string
+	Args  []string
+	Env   []string // added to the environment
+	Dir   string   // working directory, / by default
+	Log   string   // file that takes both outputs
+	Salt  string   // anything else that, when changed, asks for a restart
+	Ready func(context.Context) error
+	Limit time.Duration // how long Ready may fail
+}
+
+// Table keeps the pid files of one cluster.
+type Table struct{ Dir string }
+
+// record is a pid file. A number alone may belong to another process by now:
+// after a reboot, or when the numbers went round; start and boot tell.
+type record struct {
+	PID   int    `json:"pid"`
+	Start string `json:"start"` // field 22 of /proc/PID/stat: clock ticks since the boot
+	Boot  string `json:"boot"`
+	Want  string `json:"want"` // digest of what was started
+	Path  string `json:"path"`
+}
+
+func (t Table) file(name string) string { return filepath.Join(t.Dir, name+".json") }
+
+func (p Program) digest() string {
+	h := sha256.New()
+	for _, s := range append(append([]string{p.Path, p.Salt}, p.Args...), p.Env...) {
+		fmt.Fprintf(h, "%d:%s", len(s), s)
+	}
+	// The path is a link into the cache; the file behind it is what runs.
+	if real, err := filepath.EvalSymlinks(p.Path); err == nil {
+		fmt.Fprint(h, real)
+	}
+	return hex.EncodeToString(h.Sum(nil))
+}
+
+// Start makes the program run as described: it leaves one alone that does, and
+// restarts one that runs with other arguments. It says whether it started one.
+func (t Table) Start(ctx context.Context, p Program) (started bool, err error) {
+	want := p.digest()
+	if r, ok := t.running(p.Name); ok {
+		if r.Want == want {
+			return false, t.wait(ctx, p)
+		}
+		if err := t.Stop(ctx, p.Name, 10*time.Second); err != nil {
+			return false, err
+		}
+	}
+	log, err := os.OpenFile(p.Log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
+	if err != nil {
+		return false, err
+	}
+	defer log.Close()
+	cmd := exec.Command(p.Path, p.Args...)
+	cmd.Env = append(os.Environ(), p.Env...)
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.Dir = cmp.Or(p.Dir, "/")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := cmd.Start(); err != nil {
+		return false, fmt.Errorf("start %s: %w", p.Name, err)
+	}
+	pid := cmd.Process.Pid
+	start, err := startTicks(pid)
+	if err == nil {
+		err = t.write(p.Name, record{PID: pid, Start: start, Boot: boot(), Want: want, Path: p.Path})
+	}
+	if err != nil {
+		_ = cmd.Process.Kill()
+		return false, fmt.Errorf("record %s: %w", p.Name, err)
+	}
+	exited := make(chan error, 1)
+	go func() { exited <- cmd.Wait() }()
+	ready := make(chan error, 1)
+	waiting, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() { ready <- t.wait(waiting, p) }()
+	select {
+	case err := <-ready:
+		return true, err
+	case err := <-exited:
+		cancel()
+		<-ready
+		_ = os.Remove(t.file(p.Name))
+		return false, fmt.Errorf("%s ended at once (%v): %s; its log is %s", p.Name, err, lastLine(p.Log), p.Log)
+	}
+}
+
+func (t Table) wait(ctx context.Context, p Program) error {
+	if p.Ready == nil {
+		return nil
+	}
+	limit := p.Limit
+	if limit == 0 {
+		limit = 90 * time.Second
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	for {
+		err := p.Ready(ctx)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%s is not ready after %s: %w; its log is %s", p.Name, limit, err, p.Log)
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
+
+// Running says whether the recorded program still runs.
+func (t Table) Running(name string) bool {
+	_, ok := t.running(name)
+	return ok
+}
+
+// Stop ends a recorded program: politely, then after the grace by force.
+// A program that is not running, or was never recorded, is no error.
+func (t Table) Stop(ctx context.Context, name string, grace time.Duration) error {
+	r, ok := t.running(name)
+	if ok {
+		if err := kill(r, syscall.SIGTERM); err != nil {
+			return fmt.Errorf("stop %s (pid %d): %w", name, r.PID, err)
+		}
+		if !gone(ctx, r, grace) {
+			if err := kill(r, syscall.SIGKILL); err != nil {
+				return fmt.Errorf("kill %s (pid %d): %w", name, r.PID, err)
+			}
+			if !gone(ctx, r, 10*time.Second) {
+				return fmt.Errorf("%s (pid %d) does not end even when killed", name, r.PID)
+			}
+		}
+	}
+	if err := os.Remove(t.file(name)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// Names lists what is recorded, running or not.
+func (t Table) Names() []string {
+	files, _ := filepath.Glob(filepath.Join(t.Dir, "*.json"))
+	var names []string
+	for _, f := range files {
+		names = append(names, strings.TrimSuffix(filepath.Base(f), ".json"))
+	}
+	return names
+}
+
+func (t Table) running(name string) (record, bool) {
+	text, err := os.ReadFile(t.file(name))
+	if err != nil {
+		return record{}, false
+	}
+	var r record
+	if json.Unmarshal(text, &r) != nil || r.PID <= 1 || r.Boot != boot() {
+		return record{}, false
+	}
+	return r, alive(r)
+}
+
+func (t Table) write(name string, r record) error {
+	if err := os.MkdirAll(t.Dir, 0o755); err != nil {
+		return err
+	}
+	text, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	part := t.file(name) + ".part"
+	if err := os.WriteFile(part, text, 0o644); err != nil {
+		return err
+	}
+	return os.Rename(part, t.file(name))
+}
+
+func alive(r record) bool {
+	start, err := startTicks(r.PID)
+	return err == nil && start == r.Start
+}
+
+func kill(r record, s syscall.Signal) error {
+	if !alive(r) {
+		return nil
+	}
+	err := syscall.Kill(r.PID, s)
+	if errors.Is(err, syscall.ESRCH) {
+		return nil
+	}
+	return err
+}
+
+func gone(ctx context.Context, r record, within time.Duration) bool {
+	end := time.Now().Add(within)
+	for alive(r) {
+		if time.Now().After(end) {
+			return false
+		}
+		select {
+		case <-ctx.Done():
+			return !alive(r)
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+	return true
+}
+
+// startTicks tells when a process started. A zombie counts as gone: its parent
+// has yet to ask for it, but it holds nothing any more.
+func startTicks(pid int) (string, error) {
+	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		return "", err
+	}
+	// The second field is the name in brackets and may hold anything.
+	_, rest, ok := strings.Cut(string(text), ") ")
+	if i := strings.LastIndex(string(text), ") "); i >= 0 {
+		rest = string(text)[i+2:]
+	}
+	fields := strings.Fields(rest)
+	if !ok || len(fields) < 20 {
+		return "", fmt.Errorf("/proc/%d/stat has an unknown form", pid)
+	}
+	if fields[0] == "Z" || fields[0] == "X" {
+		return "", os.ErrProcessDone
+	}
+	return fields[19], nil
+}
+
+func boot() string {
+	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(id))
+}
+
+// lastLine is the newest line of a log, for an error that should say why.
+func lastLine(file string) string {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return err.Error()
+	}
+	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+	last := lines[len(lines)-1]
+	if len(last) > 400 {
+		last = last[:400] + "..."
+	}
+	return last
+}

@@ -1,0 +1,172 @@
+package process
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+func sleeper(t *testing.T, args ...string) Program {
+	t.Helper()
+	if len(args) == 0 {
+		args = []string{"600"}
+	}
+	return Program{Name: "sleeper", Path: "/bin/sleep", Args: args, Log: filepath.Join(t.TempDir(), "log")}
+}
+
+func table(t *testing.T) Table {
+	t.Helper()
+	tab := Table{Dir: filepath.Join(t.TempDir(), "pids")}
+	t.Cleanup(func() {
+		for _, n := range tab.Names() {
+			if err := tab.Stop(context.Background(), n, 10*time.Second); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	return tab
+}
+
+func pid(t *testing.T, tab Table) record {
+	t.Helper()
+	r, ok := tab.running("sleeper")
+	if !ok {
+		t.Fatal("the sleeper does not run")
+	}
+	return r
+}
+
+func TestStartTwiceLeavesARunningProgramAlone(t *testing.T) {
+	tab, p := table(t), sleeper(t)
+	if started, err := tab.Start(t.Context(), p); err != nil || !started {
+		t.Fatalf("first start: %v, %v", started, err)
+	}
+	before := pid(t, tab)
+	if started, err := tab.Start(t.Context(), p); err != nil || started {
+		t.Fatalf("second start: %v, %v", started, err)
+	}
+	if pid(t, tab) != before {
+		t.Error("the program was replaced")
+	}
+}
+
+func TestStartWithOtherArgumentsReplacesTheProgram(t *testing.T) {
+	tab, p := table(t), sleeper(t)
+	if _, err := tab.Start(t.Context(), p); err != nil {
+		t.Fatal(err)
+	}
+	before := pid(t, tab)
+	p.Args = []string{"601"}
+	if started, err := tab.Start(t.Context(), p); err != nil || !started {
+		t.Fatalf("got %v, %v", started, err)
+	}
+	if pid(t, tab).PID == before.PID || alive(before) {
+		t.Error("the old program still runs")
+	}
+}
+
+func TestAPidFileOfAnotherBootOrProcessIsNotBelieved(t *testing.T) {
+	start, err := startTicks(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	self := record{PID: os.Getpid(), Start: start, Boot: boot(), Want: "x"}
+	for name, change := range map[string]func(*record){
+		"of another boot":                func(r *record) { r.Boot = "another" },
+		"of a number given to another":   func(r *record) { r.Start = "1" },
+		"of the first process":           func(r *record) { r.PID = 1 },
+		"of a process that is long gone": func(r *record) { r.PID = 1 << 30 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			tab := Table{Dir: t.TempDir()}
+			r := self
+			change(&r)
+			if err := tab.write("x", r); err != nil {
+				t.Fatal(err)
+			}
+			if tab.Running("x") {
+				t.Error("believed")
+			}
+			// Were it signalled, it would be this very test.
+			if err := tab.Stop(t.Context(), "x", time.Second); err != nil {
+				t.Fatal(err)
+			}
+			if len(tab.Names()) != 0 {
+				t.Error("the stale file is still there")
+			}
+		})
+	}
+	tab := Table{Dir: t.TempDir()}
+	if err := tab.write("x", self); err != nil || !tab.Running("x") {
+		t.Errorf("a true record is not believed (%v)", err)
+	}
+}
+
+func TestADamagedPidFileIsNoProgram(t *testing.T) {
+	tab := Table{Dir: t.TempDir()}
+	for _, text := range []string{"", "{", "17", `{"pid":"x"}`} {
+		if err := os.WriteFile(tab.file("x"), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if tab.Running("x") {
+			t.Errorf("%q counts as a running program", text)
+		}
+	}
+}
+
+func TestAProgramThatEndsAtOnceIsAnErrorWithItsLastWords(t *testing.T) {
+	tab, p := table(t), sleeper(t)
+	p.Path, p.Args = "/bin/sh", []string{"-c", "echo first; echo 'the port is taken' >&2; exit 3"}
+	p.Ready = func(context.Context) error { return errors.New("not yet") }
+	_, err := tab.Start(t.Context(), p)
+	if err == nil || !strings.Contains(err.Error(), "the port is taken") || !strings.Contains(err.Error(), p.Log) {
+		t.Fatalf("got %v", err)
+	}
+	if len(tab.Names()) != 0 {
+		t.Error("a pid file is left")
+	}
+}
+
+func TestAProgramThatIsNeverReadyIsAnError(t *testing.T) {
+	tab, p := table(t), sleeper(t)
+	p.Ready = func(context.Context) error { return errors.New("still reading") }
+	p.Limit = 10 * time.Millisecond
+	if _, err := tab.Start(t.Context(), p); err == nil || !strings.Contains(err.Error(), "still reading") {
+		t.Fatalf("got %v", err)
+	}
+}
+
+func TestStopKillsWhatDoesNotListen(t *testing.T) {
+	tab, p := table(t), sleeper(t)
+	marker := filepath.Join(t.TempDir(), "deaf")
+	p.Path, p.Args = "/bin/sh", []string{"-c", "trap '' TERM; : > " + marker + "; while :; do sleep 600; done"}
+	p.Ready = func(context.Context) error { _, err := os.Stat(marker); return err }
+	if _, err := tab.Start(t.Context(), p); err != nil {
+		t.Fatal(err)
+	}
+	r := pid(t, tab)
+	if err := tab.Stop(t.Context(), "sleeper", 10*time.Millisecond); err != nil {
+		t.Fatal(err)
+	}
+	if alive(r) {
+		t.Error("it still runs")
+	}
+}
+
+func TestNamesOfTheTable(t *testing.T) {
+	tab := Table{Dir: t.TempDir()}
+	for _, n := range []string{"etcd", "kubelet"} {
+		if err := tab.write(n, record{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, _ := json.Marshal(tab.Names())
+	if string(got) != `["etcd","kubelet"]` {
+		t.Errorf("got %s", got)
+	}
+}

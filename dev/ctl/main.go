@@ -1,0 +1,91 @@
+// Command ctl is behind `make up` and `make down`: a real Kubernetes with
+// Istio and Ebb on one bare machine, without a container engine or a registry.
+//
+// Owns: /run/ebb-dev and the checkout's .dev. Reads: the checkout. Writes: the
+// cache, images, network, processes. Never: stops what it has not started.
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+
+	"ebb.dev/ebb/dev/ctl/internal/addresses"
+	"ebb.dev/ebb/dev/ctl/internal/place"
+	"ebb.dev/ebb/dev/ctl/internal/step"
+)
+
+const usage = `usage: ctl COMMAND
+  up           bring the cluster up, or up to date
+  down         take it down and leave nothing behind
+  kubeconfig   print the lines that point a shell at it
+  status       say what runs
+  logs [NAME]  list the logs, or show the end of one
+`
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, os.Args[1:], os.Stdout, os.Stderr); err != nil {
+		fmt.Fprintln(os.Stderr, "error:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	if len(args) == 0 {
+		fmt.Fprint(stderr, usage)
+		return fmt.Errorf("a command is needed")
+	}
+	root, err := os.Getwd()
+	if err != nil {
+		return err
+	}
+	if _, err := os.Stat(filepath.Join(root, "dev", "ctl", "go.mod")); err != nil {
+		return fmt.Errorf("%s is not a checkout of Ebb: run `make %s` in one", root, args[0])
+	}
+	c := newControl(place.Of(root, os.Getenv), step.New(stderr, terminal(stderr)), stdout)
+	switch args[0] {
+	case "up":
+		return c.up(ctx)
+	case "down":
+		return c.down(ctx)
+	case "kubeconfig":
+		return c.kubeconfig()
+	case "status":
+		return c.status()
+	case "logs":
+		return c.logs(args[1:])
+	case "addresses": // started by up, in the background
+		return c.addresses(ctx)
+	}
+	fmt.Fprint(stderr, usage)
+	return fmt.Errorf("there is no command %q", args[0])
+}
+
+// terminal says whether a person is watching.
+func terminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	if !ok || os.Getenv("CI") != "" || os.Getenv("TERM") == "dumb" {
+		return false
+	}
+	info, err := f.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0
+}
+
+func (c *control) addresses(ctx context.Context) error {
+	log.SetFlags(log.LstdFlags | log.Lmicroseconds)
+	if err := c.loadPlan(); err != nil {
+		return err
+	}
+	client, err := c.cluster().Client("admin")
+	if err != nil {
+		return err
+	}
+	return addresses.Controller{Client: client, Server: c.cluster().Server(), Pool: c.plan.Balancers()}.Run(ctx)
+}
