@@ -244,7 +244,7 @@ func (c *control) start(ctx context.Context, p *parts) (err error) {
 	}{
 		{"containerd", []process.Program{cluster.Containerd()}},
 		{"etcd and the API server", []process.Program{cluster.Etcd(), cluster.APIServer()}},
-		{"controller manager, scheduler and kube-proxy", []process.Program{cluster.ControllerManager(), cluster.Scheduler(), cluster.Proxy()}},
+		{"controller manager and scheduler", []process.Program{cluster.ControllerManager(), cluster.Scheduler()}},
 	}
 	for _, g := range groups {
 		if err := c.run(ctx, g.title, g.programs...); err != nil {
@@ -254,7 +254,8 @@ func (c *control) start(ctx context.Context, p *parts) (err error) {
 	if err := c.steps.Do(ctx, "images of the platform", func(ctx context.Context, r *step.Report) error { return c.platformImages(ctx, r, p) }); err != nil {
 		return err
 	}
-	if err := c.run(ctx, "kubelet", cluster.Kubelet()); err != nil {
+	// kube-proxy waits for the node that the kubelet registers.
+	if err := c.run(ctx, "kubelet and kube-proxy", cluster.Kubelet(), cluster.Proxy()); err != nil {
 		return err
 	}
 	return c.steps.Do(ctx, "node "+kube.NodeName+" is Ready", func(ctx context.Context, _ *step.Report) error {

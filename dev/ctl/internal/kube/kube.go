@@ -61,6 +61,7 @@ func (c Cluster) Certificates() (pki.Folder, []pki.Leaf) {
 			"kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local",
 			"localhost", "127.0.0.1", node, c.Plan.API().String(),
 		}},
+		{Name: "front-proxy", Common: "front-proxy-client"},
 		{Name: "kubelet-client", Common: "kube-apiserver-kubelet-client", Groups: []string{"system:masters"}},
 		{Name: "kubelet-server", Common: NodeName, Hosts: []string{NodeName, node}},
 		{Name: "admin", Common: "admin", Groups: []string{"system:masters"}},
@@ -175,6 +176,12 @@ func (c Cluster) APIServer() process.Program {
 		"--bind-address="+c.Plan.Node().String(), "--advertise-address="+c.Plan.Node().String(), "--secure-port=6443",
 		"--tls-cert-file="+f.Cert("kube-apiserver"), "--tls-private-key-file="+f.Key("kube-apiserver"),
 		"--client-ca-file="+f.Cert("ca"), "--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction",
+		// Nobody serves an aggregated API here, but the other programs wait for
+		// the published settings of one.
+		"--requestheader-client-ca-file="+f.Cert("ca"), "--requestheader-allowed-names=front-proxy-client",
+		"--requestheader-username-headers=X-Remote-User", "--requestheader-group-headers=X-Remote-Group",
+		"--requestheader-extra-headers-prefix=X-Remote-Extra-",
+		"--proxy-client-cert-file="+f.Cert("front-proxy"), "--proxy-client-key-file="+f.Key("front-proxy"),
 		"--kubelet-client-certificate="+f.Cert("kubelet-client"), "--kubelet-client-key="+f.Key("kubelet-client"),
 		"--kubelet-certificate-authority="+f.Cert("ca"), "--kubelet-preferred-address-types=InternalIP",
 		"--service-cluster-ip-range="+c.Plan.Services.String(), "--service-account-issuer=https://kubernetes.default.svc.cluster.local",
@@ -217,7 +224,7 @@ func (c Cluster) Kubelet() process.Program {
 
 // Proxy makes Services reachable.
 func (c Cluster) Proxy() process.Program {
-	p := c.program("kube-proxy", httpOK("http://127.0.0.1:10256/healthz"), "--config="+c.In("conf", "proxy.yaml"))
+	p := c.program("kube-proxy", httpOK("http://127.0.0.1:10256/livez"), "--config="+c.In("conf", "proxy.yaml"))
 	p.Salt = c.salt("proxy.yaml")
 	return p
 }
