@@ -247,6 +247,9 @@ func play(t *testing.T, text string) string {
 	w := newWorld(t)
 	var out strings.Builder
 	for _, block := range strings.Split(strings.TrimSpace(text), "\n\n") {
+		if block = strings.Trim(block, "\n"); block == "" {
+			continue
+		}
 		command, _, _ := strings.Cut(block+"\n", "----\n")
 		out.WriteString(strings.TrimRight(command, "\n") + "\n----\n")
 		var lines []string

@@ -23,11 +23,6 @@ import (
 	"ebb.dev/ebb/controller/internal/reconcile"
 )
 
-const (
-	reasonRevisionFailed  = "RevisionFailed"
-	reasonRevisionDeleted = "RevisionDeleted"
-)
-
 type reconciler struct {
 	client    ebb.Interface
 	revisions listers.RevisionLister
@@ -57,13 +52,13 @@ func (r *reconciler) reconcile(ctx context.Context, config *servingv1.Configurat
 	created, err := r.created(ctx, config)
 	if err != nil {
 		if conflict, ok := err.(*takenError); ok {
-			manager.MarkFalse(apis.ConditionReady, reasonRevisionFailed,
+			manager.MarkFalse(apis.ConditionReady, servingv1.ReasonRevisionFailed,
 				"Revision creation failed with message: %s.", conflict)
 			return 0, reconcile.Permanent(fmt.Errorf("configuration %s/%s: %w", config.Namespace, config.Name, err))
 		}
 		if reason := apierrors.ReasonForError(err); reason == metav1.StatusReasonForbidden || reason == metav1.StatusReasonInvalid ||
 			reason == metav1.StatusReasonBadRequest {
-			manager.MarkFalse(apis.ConditionReady, reasonRevisionFailed, "Revision creation failed with message: %s.", err)
+			manager.MarkFalse(apis.ConditionReady, servingv1.ReasonRevisionFailed, "Revision creation failed with message: %s.", err)
 		}
 		return 0, err
 	}
@@ -86,8 +81,8 @@ func (r *reconciler) reconcile(ctx context.Context, config *servingv1.Configurat
 	switch state := ready(created); {
 	case state.IsFalse() && created.Status.ObservedGeneration == created.Generation:
 		was := manager.GetCondition(apis.ConditionReady)
-		manager.MarkFalse(apis.ConditionReady, reasonRevisionFailed, "Revision %q failed with message: %s.", created.Name, state.Message)
-		if was.GetReason() != reasonRevisionFailed || was.GetMessage() != manager.GetCondition(apis.ConditionReady).Message {
+		manager.MarkFalse(apis.ConditionReady, servingv1.ReasonRevisionFailed, "Revision %q failed with message: %s.", created.Name, state.Message)
+		if was.GetReason() != servingv1.ReasonRevisionFailed || was.GetMessage() != manager.GetCondition(apis.ConditionReady).Message {
 			event := "LatestCreatedFailed"
 			if created.Name == latest {
 				event = "LatestReadyFailed"
@@ -97,7 +92,7 @@ func (r *reconciler) reconcile(ctx context.Context, config *servingv1.Configurat
 	case created.Name == latest && isReady(created):
 		manager.MarkTrue(apis.ConditionReady)
 	case latest != "" && !exists(all, latest):
-		manager.MarkFalse(apis.ConditionReady, reasonRevisionDeleted, "Revision %q was deleted.", latest)
+		manager.MarkFalse(apis.ConditionReady, servingv1.ReasonRevisionDeleted, "Revision %q was deleted.", latest)
 	default:
 		manager.MarkUnknown(apis.ConditionReady, "", "")
 	}

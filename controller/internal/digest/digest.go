@@ -68,8 +68,8 @@ type question struct {
 	containers, initContainers      []corev1.Container
 	settings                        Settings
 
-	// Written by the one worker that holds the question, under the Resolver's lock.
-	since  time.Time
+	since time.Time
+	// found belongs to the one worker that holds the question; answer is under the Resolver's lock.
 	found  map[string]string
 	answer Answer
 }

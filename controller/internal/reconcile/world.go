@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
@@ -232,6 +233,10 @@ func Trim(object any) (any, error) {
 			Reason: pod.Status.Reason, Message: pod.Status.Message, StartTime: pod.Status.StartTime,
 			ContainerStatuses: pod.Status.ContainerStatuses, InitContainerStatuses: pod.Status.InitContainerStatuses,
 		}
+	}
+	if d, ok := object.(*appsv1.Deployment); ok {
+		// Its content is compared by a hash in its metadata.
+		d.Spec.Template.Spec = corev1.PodSpec{}
 	}
 	return object, nil
 }

@@ -25,12 +25,13 @@ func (t trouble) none() bool { return t.reason == "" }
 // The first row that fits a pod decides; of several pods the container's own failure comes first, then the newest pod's.
 //
 //	the pod                                      condition            reason
-//	a container ended with N != 0, now or before ContainerHealthy     ExitCodeN
+//	a container ended with N != 0, now or before ContainerHealthy     ExitCodeN (not while it runs again in a
+//	                                                                  revision that was up once)
 //	a container's image cannot be had            ResourcesAvailable   ErrImagePull, ImagePullBackOff, InvalidImageName ...
 //	a container cannot be made or started        ResourcesAvailable   CreateContainerConfigError, RunContainerError ...
 //	no node takes it                             ResourcesAvailable   Unschedulable
 //	it was evicted or rejected by its node       ResourcesAvailable   the pod's reason
-func podTrouble(pods []*corev1.Pod, alwaysSchedulable bool) trouble {
+func podTrouble(pods []*corev1.Pod, wasUp, alwaysSchedulable bool) trouble {
 	sorted := slices.SortedFunc(slices.Values(pods), func(a, b *corev1.Pod) int {
 		return cmp.Or(b.CreationTimestamp.Compare(a.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
 	})
@@ -39,7 +40,7 @@ func podTrouble(pods []*corev1.Pod, alwaysSchedulable bool) trouble {
 		if !pod.DeletionTimestamp.IsZero() || podReady(pod) {
 			continue
 		}
-		t := troubleOf(pod, alwaysSchedulable)
+		t := troubleOf(pod, wasUp, alwaysSchedulable)
 		if t.container {
 			return t
 		}
@@ -50,13 +51,13 @@ func podTrouble(pods []*corev1.Pod, alwaysSchedulable bool) trouble {
 	return found
 }
 
-func troubleOf(pod *corev1.Pod, alwaysSchedulable bool) trouble {
+func troubleOf(pod *corev1.Pod, wasUp, alwaysSchedulable bool) trouble {
 	statuses := slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses)
 	for _, status := range statuses {
 		if status.Name == names.QueueProxyContainer {
 			continue // its exit follows from the user container's; that one is the cause worth telling
 		}
-		if ended := endedBadly(status); ended != nil {
+		if ended := endedBadly(status, wasUp); ended != nil {
 			return trouble{container: true, reason: fmt.Sprintf("ExitCode%d", ended.ExitCode), message: exitMessage(status.Name, ended)}
 		}
 	}
@@ -76,10 +77,17 @@ func troubleOf(pod *corev1.Pod, alwaysSchedulable bool) trouble {
 	return trouble{}
 }
 
-// endedBadly is the termination of a container that does not run now. One that runs again after a failure is given its chance.
-func endedBadly(status corev1.ContainerStatus) *corev1.ContainerStateTerminated {
+// endedBadly is the failure of a container. One that runs again is given its chance if the revision was up once: a restart by a
+// liveness probe is no reason to turn requests away. One that never was goes on failing until it is ready, or its conditions
+// would change with every restart.
+func endedBadly(status corev1.ContainerStatus, wasUp bool) *corev1.ContainerStateTerminated {
+	if status.State.Running != nil && (wasUp || status.Ready) {
+		return nil
+	}
 	for _, ended := range []*corev1.ContainerStateTerminated{status.State.Terminated, status.LastTerminationState.Terminated} {
-		if ended != nil && ended.ExitCode != 0 && status.State.Running == nil {
+		// A server that ends without an error is no better off, but only the kubelet's back-off tells it from a restart.
+		backingOff := status.State.Waiting != nil && status.State.Waiting.Reason == "CrashLoopBackOff"
+		if ended != nil && (ended.ExitCode != 0 || backingOff) {
 			return ended
 		}
 	}

@@ -16,7 +16,7 @@ type observability struct {
 type export struct {
 	Protocol string `json:"protocol,omitempty"`
 	Endpoint string `json:"endpoint,omitempty"`
-	Interval string `json:"exportInterval,omitempty"`
+	Interval string `json:"interval,omitempty"`
 }
 
 type tracing struct {

@@ -90,8 +90,7 @@ func (r *reconciler) reconcile(ctx context.Context, rev *servingv1.Revision) (ti
 		judge(rev, o, s)
 		return 0, r.refused(rev, err)
 	}
-	// Could not start, and never has: then its minimum scale does not hold.
-	neverStarted := !o.initialized() && !o.failing(s).none()
+	neverStarted := couldNotStart(before, o, s)
 	if o.autoscaler, err = r.autoscaler(ctx, rev, o.autoscaler, neverStarted); err != nil {
 		judge(rev, o, s)
 		return 0, r.refused(rev, err)
@@ -101,6 +100,19 @@ func (r *reconciler) reconcile(ctx context.Context, rev *servingv1.Revision) (ti
 		r.world.Events.Event(rev, corev1.EventTypeNormal, "RevisionReady", "Revision becomes ready upon all resources being ready")
 	}
 	return 0, nil
+}
+
+// couldNotStart: the revision fails and never was up. Once its pods are gone that stays so, or its minimum scale would bring
+// them back to fail again, for ever; what ends it is a pod that is ready, which a request can bring.
+func couldNotStart(before *servingv1.RevisionStatus, o observation, s *settings.Snapshot) bool {
+	if o.initialized() || readyPods(o.pods) > 0 {
+		return false
+	}
+	if !o.failing(s).none() {
+		return true
+	}
+	return len(o.pods) == 0 && (before.GetCondition(servingv1.RevisionConditionContainerHealthy).IsFalse() ||
+		before.GetCondition(servingv1.RevisionConditionResourcesAvailable).GetReason() == reasonNoProgress)
 }
 
 // resolve fills in the digests of the images and reports whether the revision can be deployed.

@@ -3,6 +3,7 @@ package revision
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -18,9 +19,14 @@ import (
 func makeSidecar(rev *servingv1.Revision, containers []corev1.Container, serving int, in Inputs) (*corev1.Container, error) {
 	s := in.Settings
 	user := containers[serving]
-	probes, err := probesJSON(containers, serving, s.Features.MultiContainerProbing == settings.Enabled)
+	probes, startup, err := probesJSON(containers, serving, s.Features.MultiContainerProbing == settings.Enabled)
 	if err != nil {
-		return nil, fmt.Errorf("readiness probe of revision %s/%s: %w", rev.Namespace, rev.Name, err)
+		return nil, fmt.Errorf("probes of revision %s/%s: %w", rev.Namespace, rev.Name, err)
+	}
+	// The trailing dots spare the resolver its search list: one look-up each.
+	activators := fmt.Sprintf("activator-announce.%s.svc.%s.:%d", in.SystemNamespace, in.ClusterDomain, wire.PortAnnounce)
+	if onlyKubeletKnows(containers) {
+		activators = "" // a command decides whether the pod is ready, so queue-proxy cannot say that it is
 	}
 	dataPort := int32(wire.PortHTTP1)
 	if protocol(rev) == "h2c" {
@@ -37,10 +43,16 @@ func makeSidecar(rev *servingv1.Revision, containers []corev1.Container, serving
 		corev1.ContainerPort{Name: "queue-port", ContainerPort: dataPort, Protocol: corev1.ProtocolTCP},
 		corev1.ContainerPort{Name: "https-port", ContainerPort: wire.PortTLS, Protocol: corev1.ProtocolTCP})
 
-	environment, err := sidecarEnv(rev, user, dataPort, probes, in)
+	environment, err := sidecarEnv(rev, user, dataPort, in)
 	if err != nil {
 		return nil, err
 	}
+	environment = append(environment,
+		corev1.EnvVar{Name: "SERVING_READINESS_PROBE", Value: probes},
+		corev1.EnvVar{Name: "EBB_STARTUP_PROBE", Value: startup},
+		corev1.EnvVar{Name: "EBB_ACTIVATORS", Value: activators})
+	// An empty value means what an absent one does, and every revision's template lies in etcd and in caches.
+	environment = slices.DeleteFunc(environment, func(e corev1.EnvVar) bool { return e.Value == "" && e.ValueFrom == nil })
 	yes, no := true, false
 	c := &corev1.Container{
 		Name:           sidecarName,
@@ -69,7 +81,7 @@ func makeSidecar(rev *servingv1.Revision, containers []corev1.Container, serving
 	return c, nil
 }
 
-func sidecarEnv(rev *servingv1.Revision, user corev1.Container, dataPort int32, probes string, in Inputs) ([]corev1.EnvVar, error) {
+func sidecarEnv(rev *servingv1.Revision, user corev1.Container, dataPort int32, in Inputs) ([]corev1.EnvVar, error) {
 	s := in.Settings
 	observability, err := json.Marshal(observabilityOf(s.Observability))
 	if err != nil {
@@ -100,7 +112,6 @@ func sidecarEnv(rev *servingv1.Revision, user corev1.Container, dataPort int32, 
 		plain("REVISION_TIMEOUT_SECONDS", seconds(rev.Spec.TimeoutSeconds)),
 		plain("REVISION_RESPONSE_START_TIMEOUT_SECONDS", seconds(rev.Spec.ResponseStartTimeoutSeconds)),
 		plain("REVISION_IDLE_TIMEOUT_SECONDS", seconds(rev.Spec.IdleTimeoutSeconds)),
-		plain("SERVING_READINESS_PROBE", probes),
 		flag("ENABLE_HTTP2_AUTO_DETECTION", s.Features.AutoDetectHTTP2 == settings.Enabled),
 		flag("ENABLE_HTTP_FULL_DUPLEX", strings.EqualFold(rev.Annotations[names.FeatureHTTPFullDuplexAnnotation], "enabled")),
 		flag("ENABLE_MULTI_CONTAINER_PROBES", s.Features.MultiContainerProbing == settings.Enabled),
@@ -114,8 +125,6 @@ func sidecarEnv(rev *servingv1.Revision, user corev1.Container, dataPort int32, 
 		plain("QUEUE_PROXY_TLS_CIPHER_SUITES", tls.CipherSuites),
 		plain("QUEUE_PROXY_TLS_CURVE_PREFERENCES", tls.CurvePreferences),
 		plain("EBB_TOKEN", in.Token),
-		// The trailing dots spare the resolver its search list: one look-up each.
-		plain("EBB_ACTIVATORS", fmt.Sprintf("activator-announce.%s.svc.%s.:%d", in.SystemNamespace, in.ClusterDomain, wire.PortAnnounce)),
 		plain("EBB_AUTOSCALER", fmt.Sprintf("autoscaler.%s.svc.%s.:%d", in.SystemNamespace, in.ClusterDomain, wire.PortStats)),
 	}, nil
 }
@@ -149,9 +158,10 @@ func wholePeriod(p *corev1.Probe) {
 	}
 }
 
-// probesJSON is the value of SERVING_READINESS_PROBE: the serving container's probe, or with multi-container probing an array
-// of the probes of all containers that have one, the serving container's first.
-func probesJSON(containers []corev1.Container, serving int, all bool) (string, error) {
+// probesJSON are the values of SERVING_READINESS_PROBE and EBB_STARTUP_PROBE: the serving container's probe, or with multi-container
+// probing an array of the probes of all containers that have one, the serving container's first. A startup probe must have
+// passed before readiness counts; one that only the kubelet can run is left out (see onlyKubeletKnows).
+func probesJSON(containers []corev1.Container, serving int, all bool) (readiness, startup string, err error) {
 	port := servingPort(containers[serving])
 	first := userProbe(containers[serving].ReadinessProbe, port)
 	var value any = first
@@ -165,7 +175,27 @@ func probesJSON(containers []corev1.Container, serving int, all bool) (string, e
 		value = probes
 	}
 	text, err := json.Marshal(value)
-	return string(text), err
+	if err != nil {
+		return "", "", err
+	}
+	var starts []*corev1.Probe
+	for _, c := range containers {
+		if c.StartupProbe != nil && c.StartupProbe.Exec == nil {
+			starts = append(starts, userProbe(c.StartupProbe, port))
+		}
+	}
+	if len(starts) == 0 {
+		return string(text), "", nil
+	}
+	startText, err := json.Marshal(starts)
+	return string(text), string(startText), err
+}
+
+// onlyKubeletKnows reports whether some container's readiness or start is decided by a command.
+func onlyKubeletKnows(containers []corev1.Container) bool {
+	return slices.ContainsFunc(containers, func(c corev1.Container) bool {
+		return c.ReadinessProbe != nil && c.ReadinessProbe.Exec != nil || c.StartupProbe != nil && c.StartupProbe.Exec != nil
+	})
 }
 
 // userProbe is a readiness probe as queue-proxy can run it. A command inside another container it cannot: it looks whether the

@@ -14,11 +14,11 @@ import (
 
 // Reasons of a Revision's conditions that are not copied from elsewhere; tools match on them.
 const (
-	reasonResolvingDigests = "ResolvingDigests"
-	reasonDeploying        = "Deploying"
-	reasonNoProgress       = "ProgressDeadlineExceeded"
-	reasonNotOwned         = "NotOwned"
-	reasonContainerMissing = "ContainerMissing"
+	reasonResolvingDigests = servingv1.ReasonResolvingDigests
+	reasonDeploying        = servingv1.ReasonDeploying
+	reasonNoProgress       = servingv1.ReasonProgressDeadlineExceeded
+	reasonNotOwned         = servingv1.ReasonNotOwned
+	reasonContainerMissing = servingv1.ReasonContainerMissing
 	reasonRefused          = "FailedCreate"
 )
 
@@ -40,7 +40,7 @@ func (o observation) failing(s *settings.Snapshot) trouble {
 	if readyPods(o.pods) > 0 {
 		return trouble{}
 	}
-	if t := podTrouble(o.pods, s.Deployment.PodIsAlwaysSchedulable); !t.none() {
+	if t := podTrouble(o.pods, o.initialized(), s.Deployment.PodIsAlwaysSchedulable); !t.none() {
 		return t
 	}
 	if d := o.deployment; d != nil && d.Spec.Replicas != nil && *d.Spec.Replicas > 0 {
@@ -71,7 +71,10 @@ func judge(rev *servingv1.Revision, o observation, s *settings.Snapshot) {
 
 	switch {
 	case !t.none() && !t.container:
-		manager.MarkFalse(resources, t.reason, "%s", t.message)
+		// The kubelet says in turn that it pulls and that it waits with pulling. That is one trouble, told once.
+		if was := manager.GetCondition(resources); !was.IsFalse() || !pulling(was.Reason) || !pulling(t.reason) {
+			manager.MarkFalse(resources, t.reason, "%s", t.message)
+		}
 	case initialized:
 		manager.MarkTrue(resources)
 	case inactive && readyPods(o.pods) == 0:
@@ -100,6 +103,8 @@ func judge(rev *servingv1.Revision, o observation, s *settings.Snapshot) {
 	}
 	rev.Status.LogURL = strings.ReplaceAll(s.Observability.RevisionURLTemplate, "${REVISION_UID}", string(rev.UID))
 }
+
+func pulling(reason string) bool { return reason == "ErrImagePull" || reason == "ImagePullBackOff" }
 
 // copyActive shows the PodAutoscaler's Active on the Revision; it does not count for Ready.
 func copyActive(manager apis.ConditionManager, pa *autoscalingv1alpha1.PodAutoscaler) {

@@ -60,7 +60,7 @@ func (r *reconciler) reconcile(ctx context.Context, svc *servingv1.Service) (tim
 	config, err := r.configuration(ctx, svc)
 	if err != nil {
 		if apply.IsNotOwned(err) {
-			manager.MarkFalse(servingv1.ServiceConditionConfigurationsReady, reasonNotOwned, "%s", err)
+			manager.MarkFalse(servingv1.ServiceConditionConfigurationsReady, servingv1.ReasonNotOwned, "%s", err)
 			return 0, reconcile.Permanent(fmt.Errorf("service %s/%s: %w", svc.Namespace, svc.Name, err))
 		}
 		return 0, err
@@ -70,7 +70,7 @@ func (r *reconciler) reconcile(ctx context.Context, svc *servingv1.Service) (tim
 	// A Route that names a revision its Configuration has yet to make would fail for a moment: the Configuration goes first.
 	if name := config.Spec.Template.Name; name != "" {
 		if config.Generation != config.Status.ObservedGeneration {
-			manager.MarkUnknown(servingv1.ServiceConditionRoutesReady, reasonOutOfDate,
+			manager.MarkUnknown(servingv1.ServiceConditionRoutesReady, servingv1.ReasonOutOfDate,
 				"The Configuration is still working to reflect the latest desired specification.")
 			return 0, nil
 		}
@@ -79,7 +79,7 @@ func (r *reconciler) reconcile(ctx context.Context, svc *servingv1.Service) (tim
 			return 0, err
 		}
 		if err == nil && !configuration.Reusable(named, config) {
-			manager.MarkFalse(servingv1.ServiceConditionRoutesReady, reasonRevisionNameTaken,
+			manager.MarkFalse(servingv1.ServiceConditionRoutesReady, servingv1.ReasonRevisionNameTaken,
 				"The revision name %q is taken by a conflicting Revision, so traffic will not be migrated", name)
 			return 0, nil
 		}
@@ -88,7 +88,7 @@ func (r *reconciler) reconcile(ctx context.Context, svc *servingv1.Service) (tim
 	route, err := r.route(ctx, svc)
 	if err != nil {
 		if apply.IsNotOwned(err) {
-			manager.MarkFalse(servingv1.ServiceConditionRoutesReady, reasonNotOwned, "%s", err)
+			manager.MarkFalse(servingv1.ServiceConditionRoutesReady, servingv1.ReasonNotOwned, "%s", err)
 			return 0, reconcile.Permanent(fmt.Errorf("service %s/%s: %w", svc.Namespace, svc.Name, err))
 		}
 		return 0, err

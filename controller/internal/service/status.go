@@ -8,14 +8,6 @@ import (
 	servingv1 "ebb.dev/ebb/api/serving/v1"
 )
 
-// Reasons of a Service's conditions; tools match on them.
-const (
-	reasonNotOwned           = "NotOwned"
-	reasonOutOfDate          = "OutOfDate"
-	reasonRevisionNameTaken  = "RevisionNameTaken"
-	reasonTrafficNotMigrated = "TrafficNotMigrated"
-)
-
 // rollUpConfiguration copies what the Service shows of its Configuration.
 //
 //	Configuration                     ConfigurationsReady
@@ -26,7 +18,7 @@ const (
 func rollUpConfiguration(svc *servingv1.Service, config *servingv1.Configuration) {
 	manager := svc.GetConditionSet().Manage(&svc.Status)
 	if config.Generation != config.Status.ObservedGeneration {
-		manager.MarkUnknown(servingv1.ServiceConditionConfigurationsReady, reasonOutOfDate,
+		manager.MarkUnknown(servingv1.ServiceConditionConfigurationsReady, servingv1.ReasonOutOfDate,
 			"The Configuration is still working to reflect the latest desired specification.")
 		return
 	}
@@ -39,14 +31,14 @@ func rollUpConfiguration(svc *servingv1.Service, config *servingv1.Configuration
 func rollUpRoute(svc *servingv1.Service, route *servingv1.Route) {
 	manager := svc.GetConditionSet().Manage(&svc.Status)
 	if route.Generation != route.Status.ObservedGeneration {
-		manager.MarkUnknown(servingv1.ServiceConditionRoutesReady, reasonOutOfDate,
+		manager.MarkUnknown(servingv1.ServiceConditionRoutesReady, servingv1.ReasonOutOfDate,
 			"The Route is still working to reflect the latest desired specification.")
 		return
 	}
 	svc.Status.RouteStatusFields = *route.Status.RouteStatusFields.DeepCopy()
 	ready := readyOf(route.Status.Conditions)
 	if ready != nil && ready.IsTrue() && !migrated(route, svc.Status.LatestReadyRevisionName) {
-		manager.MarkUnknown(servingv1.ServiceConditionRoutesReady, reasonTrafficNotMigrated,
+		manager.MarkUnknown(servingv1.ServiceConditionRoutesReady, servingv1.ReasonTrafficNotMigrated,
 			"Traffic is not yet migrated to the latest revision.")
 		return
 	}

@@ -1,0 +1,221 @@
+package digest
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/registry"
+	"github.com/google/go-containerregistry/pkg/v1/random"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/fake"
+
+	servingv1 "ebb.dev/ebb/api/serving/v1"
+)
+
+// startRegistry is a real registry on loopback; with a user it wants that user's password "secret".
+func startRegistry(t *testing.T, user string) (host string, agents func() []string) {
+	t.Helper()
+	inner := registry.New(registry.Logger(log.New(io.Discard, "", 0)))
+	var mu sync.Mutex
+	var seen []string
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if u, p, _ := r.BasicAuth(); user != "" && (u != user || p != "secret") {
+			w.Header().Set("WWW-Authenticate", `Basic realm="test"`)
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		mu.Lock()
+		seen = append(seen, r.Header.Get("User-Agent"))
+		mu.Unlock()
+		inner.ServeHTTP(w, r)
+	}))
+	t.Cleanup(server.Close)
+	return strings.TrimPrefix(server.URL, "http://"), func() []string {
+		mu.Lock()
+		defer mu.Unlock()
+		out := seen
+		seen = nil
+		return out
+	}
+}
+
+func push(t *testing.T, reference string, options ...remote.Option) string {
+	t.Helper()
+	image, err := random.Image(64, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ref, err := name.ParseReference(reference)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := remote.Write(ref, image, options...); err != nil {
+		t.Fatal(err)
+	}
+	digest, err := image.Digest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ref.Context().Name() + "@" + digest.String()
+}
+
+func revisionOf(images ...string) *servingv1.Revision {
+	rev := &servingv1.Revision{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "rev", UID: "1"}}
+	for i, image := range images {
+		rev.Spec.Containers = append(rev.Spec.Containers, corev1.Container{Name: fmt.Sprint("c", i), Image: image})
+	}
+	return rev
+}
+
+// ask resolves until the answer has containers or a missing image.
+func ask(t *testing.T, r *Resolver, rev *servingv1.Revision, s Settings) Answer {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	news, ended := make(chan struct{}, 100), make(chan struct{})
+	go func() {
+		defer close(ended)
+		r.Run(ctx, func(string, string) { news <- struct{}{} })
+	}()
+	defer func() { cancel(); <-ended }()
+	for {
+		if a := r.Resolve(rev, s); a.Containers != nil || a.Missing != nil {
+			return a
+		}
+		<-news
+	}
+}
+
+func TestATagBecomesTheDigestOfARealRegistry(t *testing.T) {
+	host, agents := startRegistry(t, "")
+	want := push(t, host+"/team/hello:1")
+	agents()
+	rev := revisionOf(host+"/team/hello:1", want, "skipped.example.com/x:1")
+	rev.Spec.InitContainers = []corev1.Container{{Name: "init", Image: host + "/team/hello:1"}}
+	answer := ask(t, New(fake.NewClientset(), http.DefaultTransport), rev, Settings{Skip: []string{"skipped.example.com"}, Timeout: time.Minute})
+	got := fmt.Sprint(answer.Containers, answer.InitContainers, answer.Missing, answer.Unresolved)
+	if expected := fmt.Sprintf("[{c0 %s} {c1 %s} {c2 }] [{init %s}] <nil> <nil>", want, want, want); got != expected {
+		t.Errorf("got  %s\nwant %s", got, expected)
+	}
+	for _, agent := range agents() {
+		if !strings.HasPrefix(agent, "knative/") {
+			t.Errorf("the registry saw the user agent %q", agent)
+		}
+	}
+}
+
+func TestAPrivateRegistryIsAskedWithThePullSecretsOfTheRevisionAndItsServiceAccount(t *testing.T) {
+	host, _ := startRegistry(t, "reader")
+	want := push(t, host+"/private:1", remote.WithTransport(withPassword{}))
+	secret := func(name string) *corev1.Secret {
+		auth := base64.StdEncoding.EncodeToString([]byte("reader:secret"))
+		return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}, Type: corev1.SecretTypeDockerConfigJson,
+			Data: map[string][]byte{corev1.DockerConfigJsonKey: []byte(fmt.Sprintf(`{"auths":{%q:{"auth":%q}}}`, host, auth))}}
+	}
+	byAccount := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "puller"},
+		ImagePullSecrets: []corev1.LocalObjectReference{{Name: "of-the-account"}}}
+	client := fake.NewClientset(secret("of-the-revision"), secret("of-the-account"), byAccount)
+	for why, change := range map[string]func(*servingv1.Revision){
+		"imagePullSecrets of the template": func(r *servingv1.Revision) {
+			r.Spec.ImagePullSecrets = []corev1.LocalObjectReference{{Name: "of-the-revision"}}
+		},
+		"imagePullSecrets of the service account": func(r *servingv1.Revision) { r.Spec.ServiceAccountName = "puller" },
+	} {
+		t.Run(why, func(t *testing.T) {
+			rev := revisionOf(host + "/private:1")
+			change(rev)
+			answer := ask(t, New(client, http.DefaultTransport), rev, Settings{Timeout: time.Minute})
+			if answer.Unresolved != nil || answer.Containers[0].ImageDigest != want {
+				t.Errorf("got %+v, want %s", answer, want)
+			}
+		})
+	}
+	t.Run("without credentials the tag is used, and why is said", func(t *testing.T) {
+		answer := ask(t, New(client, http.DefaultTransport), revisionOf(host+"/private:1"), Settings{Timeout: time.Minute})
+		if answer.Unresolved == nil || !strings.Contains(answer.Unresolved.Error(), "401") || answer.Containers[0].ImageDigest != "" {
+			t.Errorf("got %+v", answer)
+		}
+	})
+}
+
+type withPassword struct{}
+
+func (withPassword) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.Clone(r.Context())
+	r.SetBasicAuth("reader", "secret")
+	return http.DefaultTransport.RoundTrip(r)
+}
+
+func TestAnImageTheRegistryDoesNotHaveIsMissing(t *testing.T) {
+	host, _ := startRegistry(t, "")
+	push(t, host+"/hello:1")
+	answer := ask(t, New(fake.NewClientset(), http.DefaultTransport), revisionOf(host+"/hello:2"), Settings{Timeout: time.Minute})
+	prefix := fmt.Sprintf("Unable to fetch image %q: failed to resolve image to digest: ", host+"/hello:2")
+	if answer.Missing == nil || !strings.HasPrefix(answer.Missing.Error(), prefix) {
+		t.Errorf("got %v, want %s...", answer.Missing, prefix)
+	}
+}
+
+// The rest is about time, so it runs in virtual time over a made-up registry.
+func TestARegistryThatCannotBeReachedIsTriedUntilTheTimeoutAndThenTheTagIsUsed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		attempts := 0
+		r := newResolver(func(context.Context, *question, string) (string, error) {
+			attempts++
+			return "", errors.New("dial tcp: connection refused")
+		})
+		began := time.Now()
+		answer := ask(t, r, revisionOf("down.example.com/x:1"), Settings{Timeout: 10 * time.Second})
+		if took := time.Since(began); took < 10*time.Second || took > 30*time.Second {
+			t.Errorf("gave up after %s", took)
+		}
+		if attempts < 3 || answer.Unresolved == nil || answer.Containers[0].ImageDigest != "" {
+			t.Errorf("%d attempts, %+v", attempts, answer)
+		}
+	})
+}
+
+func TestAMissingImageThatAppearsIsFound(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var there atomic.Bool
+		r := newResolver(func(_ context.Context, _ *question, image string) (string, error) {
+			if there.Load() {
+				return image + "@sha256:1", nil
+			}
+			return "", missingError{errors.New("no such tag")}
+		})
+		rev := revisionOf("example.com/late:1")
+		ctx, cancel := context.WithCancel(t.Context())
+		news, ended := make(chan struct{}, 100), make(chan struct{})
+		go func() { defer close(ended); r.Run(ctx, func(string, string) { news <- struct{}{} }) }()
+		defer func() { cancel(); <-ended }()
+		r.Resolve(rev, Settings{Timeout: 10 * time.Second})
+		<-news
+		if a := r.Resolve(rev, Settings{}); a.Missing == nil {
+			t.Fatalf("got %+v, want missing", a)
+		}
+		there.Store(true)
+		<-news
+		if a := r.Resolve(rev, Settings{}); a.Missing != nil || a.Containers[0].ImageDigest != "example.com/late:1@sha256:1" {
+			t.Fatalf("got %+v, want the digest", a)
+		}
+		r.Forget(rev)
+		if len(r.questions) != 0 {
+			t.Error("a forgotten question is kept")
+		}
+	})
+}

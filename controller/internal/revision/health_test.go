@@ -1,0 +1,102 @@
+package revision
+
+import (
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"ebb.dev/ebb/api/names"
+)
+
+func TestPodTroubleNamesTheOneReasonAUserNeeds(t *testing.T) {
+	waiting := func(name, reason string) corev1.ContainerStatus {
+		return corev1.ContainerStatus{Name: name, Image: "img", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason}}}
+	}
+	ended := func(name string, code int32, message string) corev1.ContainerStatus {
+		return corev1.ContainerStatus{Name: name, State: corev1.ContainerState{
+			Terminated: &corev1.ContainerStateTerminated{ExitCode: code, Reason: "Error", Message: message}}}
+	}
+	restarted := func(code int32, now corev1.ContainerState) corev1.ContainerStatus {
+		return corev1.ContainerStatus{Name: "user", State: now, LastTerminationState: corev1.ContainerState{
+			Terminated: &corev1.ContainerStateTerminated{ExitCode: code}}}
+	}
+	running := corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}
+	backOff := corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}}
+	pod := func(statuses ...corev1.ContainerStatus) *corev1.Pod {
+		return &corev1.Pod{Status: corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: statuses}}
+	}
+	unschedulable := &corev1.Pod{Status: corev1.PodStatus{Conditions: []corev1.PodCondition{
+		{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: "Unschedulable", Message: "no node"}}}}
+	leaving := pod(ended("user", 3, ""))
+	leaving.DeletionTimestamp = &metav1.Time{Time: time.Now()}
+	evicted := &corev1.Pod{Status: corev1.PodStatus{Phase: corev1.PodFailed, Reason: "Evicted", Message: "disk"}}
+	initFails := &corev1.Pod{Status: corev1.PodStatus{InitContainerStatuses: []corev1.ContainerStatus{ended("prepare", 2, "no schema")}}}
+
+	for _, tt := range []struct {
+		why                string
+		pods               []*corev1.Pod
+		wasUp, schedulable bool
+		want               trouble
+	}{
+		{why: "no pod"},
+		{why: "starting is no trouble", pods: []*corev1.Pod{pod(waiting("user", "ContainerCreating"))}},
+		{why: "the exit code and the last words", pods: []*corev1.Pod{pod(ended("user", 5, "no database\n"))},
+			want: trouble{true, "ExitCode5", "Container failed with: no database"}},
+		{why: "an exit without words still says something", pods: []*corev1.Pod{pod(ended("user", 1, ""))},
+			want: trouble{true, "ExitCode1", `Container failed with: container "user" ended with exit code 1 and said nothing`}},
+		{why: "an init container fails", pods: []*corev1.Pod{initFails},
+			want: trouble{true, "ExitCode2", "Container failed with: no schema"}},
+		{why: "the sidecar's exit follows from another and is not told", pods: []*corev1.Pod{pod(ended(names.QueueProxyContainer, 1, "x"))}},
+		{why: "an exit beats a pull", pods: []*corev1.Pod{pod(waiting("other", "ErrImagePull")), pod(ended("user", 5, "x"))},
+			want: trouble{true, "ExitCode5", "Container failed with: x"}},
+		{why: "never up: running again changes nothing", pods: []*corev1.Pod{pod(restarted(7, running))},
+			want: trouble{true, "ExitCode7", `Container failed with: container "user" ended with exit code 7 and said nothing`}},
+		{why: "was up: running again is its chance", wasUp: true, pods: []*corev1.Pod{pod(restarted(7, running))}},
+		{why: "ends again and again without error", pods: []*corev1.Pod{pod(restarted(0, backOff))},
+			want: trouble{true, "ExitCode0", `Container failed with: container "user" ended with exit code 0 and said nothing`}},
+		{why: "an image that is not there", pods: []*corev1.Pod{pod(waiting("user", "ImagePullBackOff"))},
+			want: trouble{false, "ImagePullBackOff", `container "user" of image "img" waits: ImagePullBackOff`}},
+		{why: "no node", pods: []*corev1.Pod{unschedulable}, want: trouble{false, "Unschedulable", "no node"}},
+		{why: "no node yet, where nodes are added", schedulable: true, pods: []*corev1.Pod{unschedulable}},
+		{why: "evicted", pods: []*corev1.Pod{evicted}, want: trouble{false, "Evicted", "disk"}},
+		{why: "a pod on its way out tells nothing", pods: []*corev1.Pod{leaving}},
+	} {
+		t.Run(tt.why, func(t *testing.T) {
+			if got := podTrouble(tt.pods, tt.wasUp, tt.schedulable); got != tt.want {
+				t.Errorf("got %+v, want %+v", got, tt.want)
+			}
+		})
+	}
+}
+
+func TestADeploymentsOldWordDoesNotCountAgainstNewPods(t *testing.T) {
+	passed := metav1.NewTime(time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC))
+	failing := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Generation: 2}, Status: appsv1.DeploymentStatus{ObservedGeneration: 2,
+		Conditions: []appsv1.DeploymentCondition{{Type: appsv1.DeploymentProgressing, Status: corev1.ConditionFalse,
+			Reason: "ProgressDeadlineExceeded", LastUpdateTime: passed}}}}
+	stale := failing.DeepCopy()
+	stale.Generation = 3
+	at := func(d time.Duration) []*corev1.Pod {
+		return []*corev1.Pod{{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.NewTime(passed.Add(d))}}}
+	}
+	for _, tt := range []struct {
+		why    string
+		d      *appsv1.Deployment
+		pods   []*corev1.Pod
+		reason string
+	}{
+		{"the pods were there when the deadline passed", failing, at(-time.Hour), "ProgressDeadlineExceeded"},
+		{"the pod is newer: it is another start", failing, at(time.Second), ""},
+		{"scaled up from zero, no pod yet", failing, nil, ""},
+		{"the status is of an older generation", stale, at(-time.Hour), ""},
+	} {
+		t.Run(tt.why, func(t *testing.T) {
+			if got := deploymentTrouble(tt.d, tt.pods); got.reason != tt.reason {
+				t.Errorf("got %q, want %q", got.reason, tt.reason)
+			}
+		})
+	}
+}
