@@ -1,0 +1,199 @@
+package names
+
+import (
+	"fmt"
+	"math"
+	"strings"
+	"time"
+
+	"knative.dev/pkg/apis"
+
+	"ebb.dev/ebb/api/rules"
+)
+
+// Bounds of the autoscaling annotations.
+const (
+	MinStableWindow      = 6 * time.Second
+	MaxStableWindow      = time.Hour
+	MaxScaleDownDelay    = time.Hour
+	MaxRetention         = time.Hour
+	MinTarget            = 0.01
+	MinActivationScale   = 2
+	MinPanicThreshold    = 110
+	MaxPanicThreshold    = 1000
+	UnlimitedTargetBurst = -1
+)
+
+// Scaling is what a Revision's annotations say about its scale; nil (or "") is what they do not say.
+type Scaling struct {
+	Class  string
+	Metric string
+	// Aggregation is AggregationLinear or AggregationWeightedExponential, whatever the spelling.
+	Aggregation string
+
+	MinScale, MaxScale            *int32
+	InitialScale, ActivationScale *int32
+
+	// Target is per pod, in the metric's unit; TargetUtilization in percent, 1 to 100.
+	Target, TargetUtilization *float64
+	// TargetBurstCapacity is in requests; -1 keeps activators in the path always.
+	TargetBurstCapacity *float64
+
+	Window         *time.Duration
+	ScaleDownDelay *time.Duration
+	// PanicWindow is in percent of Window, 1 to 100; PanicThreshold in percent of the pods there are, 110 to 1000.
+	PanicWindow, PanicThreshold *float64
+	ScaleToZeroRetention        *time.Duration
+}
+
+// ParseScaling reads the autoscaling annotations. A value that is wrong reads as unset and is among the errors, whose
+// paths are the annotation keys; what stands on stored objects was judged when they were stored.
+func ParseScaling(annotations map[string]string) (Scaling, *apis.FieldError) {
+	r := &reader{annotations: annotations}
+	s := Scaling{
+		Class:  annotations[ClassAnnotation],
+		Metric: annotations[MetricAnnotation],
+
+		MinScale:        r.int32(MinScaleAnnotation, 0, math.MaxInt32),
+		MaxScale:        r.int32(MaxScaleAnnotation, 0, math.MaxInt32),
+		InitialScale:    r.int32(InitialScaleAnnotation, 0, math.MaxInt32),
+		ActivationScale: r.int32(ActivationScaleAnnotation, MinActivationScale, math.MaxInt32),
+
+		Target:              r.float(TargetAnnotation, MinTarget, math.MaxFloat64),
+		TargetUtilization:   r.float(TargetUtilizationAnnotation, 1, 100),
+		TargetBurstCapacity: r.float(TargetBurstCapacityAnnotation, UnlimitedTargetBurst, math.MaxFloat64),
+
+		Window:               r.duration(WindowAnnotation, MinStableWindow, MaxStableWindow, true),
+		ScaleDownDelay:       r.duration(ScaleDownDelayAnnotation, 0, MaxScaleDownDelay, true),
+		PanicWindow:          r.float(PanicWindowAnnotation, 1, 100),
+		PanicThreshold:       r.float(PanicThresholdAnnotation, MinPanicThreshold, MaxPanicThreshold),
+		ScaleToZeroRetention: r.duration(ScaleToZeroRetentionAnnotation, 0, MaxRetention, false),
+	}
+	if burst := s.TargetBurstCapacity; burst != nil && *burst < 0 && *burst != UnlimitedTargetBurst {
+		text, spelling, _ := Lookup(annotations, TargetBurstCapacityAnnotation)
+		r.fail(apis.ErrInvalidValue(text, spelling, "must be -1 (activators stay in the path) or at least 0"))
+		s.TargetBurstCapacity = nil
+	}
+	if text, _, ok := Lookup(annotations, MetricAggregationAnnotation); ok {
+		switch text {
+		case AggregationLinear:
+			s.Aggregation = AggregationLinear
+		case AggregationWeightedExponential, AggregationWeightedExponentialAlt:
+			s.Aggregation = AggregationWeightedExponential
+		}
+	}
+	return s, r.errs
+}
+
+// ValidateScaling says what is wrong with the autoscaling annotations of a Revision or its template.
+func ValidateScaling(annotations map[string]string, limits rules.Autoscaling) *apis.FieldError {
+	s, errs := ParseScaling(annotations)
+	return errs.Also(validateClass(s, annotations, limits)).Also(validateScales(s, annotations, limits))
+}
+
+func validateClass(s Scaling, annotations map[string]string, limits rules.Autoscaling) (errs *apis.FieldError) {
+	class, hasClass := annotations[ClassAnnotation]
+	if strings.HasSuffix(class, ".knative.dev") && class != ClassKPA && class != ClassHPA {
+		errs = errs.Also(apis.ErrInvalidValue(class, ClassAnnotation,
+			fmt.Sprintf("must be %s, %s, or a class outside knative.dev", ClassKPA, ClassHPA)))
+	}
+	if text, spelling, ok := Lookup(annotations, MetricAggregationAnnotation); ok && class == ClassKPA && s.Aggregation == "" {
+		errs = errs.Also(apis.ErrInvalidValue(text, spelling,
+			fmt.Sprintf("must be %s or %s", AggregationLinear, AggregationWeightedExponential)))
+	}
+	metric, ok := annotations[MetricAnnotation]
+	if !ok {
+		return errs
+	}
+	if !hasClass {
+		class = limits.Class
+	}
+	switch {
+	case class == ClassKPA || class == "":
+		if metric != MetricConcurrency && metric != MetricRPS {
+			errs = errs.Also(apis.ErrInvalidValue(metric, MetricAnnotation,
+				fmt.Sprintf("class %s knows %s and %s; for others set %s to %s", ClassKPA, MetricConcurrency, MetricRPS,
+					ClassAnnotation, ClassHPA)))
+		}
+	case class == ClassHPA && metric == "":
+		errs = errs.Also(apis.ErrInvalidValue(metric, MetricAnnotation, "must not be empty"))
+	}
+	return errs
+}
+
+// validateScales checks what the scales say about each other.
+func validateScales(s Scaling, annotations map[string]string, limits rules.Autoscaling) (errs *apis.FieldError) {
+	least, most := limits.MinScale, limits.MaxScale
+	if s.MinScale != nil {
+		least = *s.MinScale
+	}
+	if s.MaxScale != nil {
+		most = *s.MaxScale
+	}
+	spelling := func(key string) string { _, spelling, _ := Lookup(annotations, key); return spelling }
+
+	if limit := limits.MaxScaleLimit; limit > 0 && s.MaxScale != nil {
+		switch {
+		case most == 0:
+			errs = errs.Also(&apis.FieldError{
+				Message: "max-scale=0 (unlimited), must be less than " + fmt.Sprint(limit),
+				Paths:   []string{spelling(MaxScaleAnnotation)},
+				Details: "max-scale-limit in ConfigMap config-autoscaler says so",
+			})
+		case most > limit:
+			errs = errs.Also(apis.ErrOutOfBoundsValue(most, 1, limit, spelling(MaxScaleAnnotation)))
+		}
+	}
+	// Only a manifest that sets one of the two can be blamed for their order.
+	if (s.MinScale != nil || s.MaxScale != nil) && most != 0 && most < least {
+		errs = errs.Also(&apis.FieldError{
+			Message: fmt.Sprintf("max-scale=%d is less than min-scale=%d", most, least),
+			Paths:   []string{spelling(MaxScaleAnnotation), spelling(MinScaleAnnotation)},
+		})
+	}
+	if s.InitialScale != nil && *s.InitialScale == 0 && !limits.AllowZeroInitialScale {
+		errs = errs.Also(apis.ErrInvalidValue(0, spelling(InitialScaleAnnotation),
+			`set allow-zero-initial-scale to "true" in ConfigMap config-autoscaler to allow it`))
+	}
+	if s.ActivationScale != nil {
+		switch v := *s.ActivationScale; {
+		case v < least:
+			errs = errs.Also(&apis.FieldError{
+				Message: fmt.Sprintf("activation-scale=%d is less than min-scale=%d", v, least),
+				Paths:   []string{ActivationScaleAnnotation, spelling(MinScaleAnnotation)},
+			})
+		case most != 0 && v > most:
+			errs = errs.Also(&apis.FieldError{
+				Message: fmt.Sprintf("activation-scale=%d is greater than max-scale=%d", v, most),
+				Paths:   []string{ActivationScaleAnnotation, spelling(MaxScaleAnnotation)},
+			})
+		}
+	}
+	return errs
+}
+
+// ValidateNoScaling refuses autoscaling annotations on objects where they have no effect: Services, Configurations
+// and Routes.
+func ValidateNoScaling(annotations map[string]string) (errs *apis.FieldError) {
+	for key := range annotations {
+		if strings.HasPrefix(key, AutoscalingGroup+"/") {
+			errs = errs.Also(apis.ErrInvalidKeyName(key, apis.CurrentField,
+				`autoscaling annotations must be put under "spec.template.metadata.annotations" to work`))
+		}
+	}
+	return errs
+}
+
+// ValidateTemplateAnnotations says what is wrong with the annotations of a Revision or its template.
+func ValidateTemplateAnnotations(annotations map[string]string, limits rules.Autoscaling) *apis.FieldError {
+	errs := ValidateScaling(annotations, limits)
+	for key := range annotations {
+		if strings.HasPrefix(key, NetworkingGroup+"/") {
+			errs = errs.Also(apis.ErrInvalidKeyName(key, apis.CurrentField,
+				`networking annotations belong to the Service or Route, under "metadata.annotations"`))
+		}
+	}
+	_, sidecar := ParseSidecar(annotations)
+	_, deadline := ProgressDeadline(annotations)
+	return errs.Also(sidecar, deadline)
+}

@@ -1,0 +1,174 @@
+package names
+
+import (
+	"math"
+	"strconv"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+	"knative.dev/pkg/apis"
+)
+
+// alternates are older spellings of annotation keys. When both stand on an object, the first spelling wins.
+var alternates = map[string]string{
+	MinScaleAnnotation:               AutoscalingGroup + "/minScale",
+	MaxScaleAnnotation:               AutoscalingGroup + "/maxScale",
+	InitialScaleAnnotation:           AutoscalingGroup + "/initialScale",
+	ScaleDownDelayAnnotation:         AutoscalingGroup + "/scaleDownDelay",
+	MetricAggregationAnnotation:      AutoscalingGroup + "/metricAggregationAlgorithm",
+	TargetUtilizationAnnotation:      AutoscalingGroup + "/targetUtilizationPercentage",
+	TargetBurstCapacityAnnotation:    AutoscalingGroup + "/targetBurstCapacity",
+	PanicWindowAnnotation:            AutoscalingGroup + "/panicWindowPercentage",
+	PanicThresholdAnnotation:         AutoscalingGroup + "/panicThresholdPercentage",
+	ScaleToZeroRetentionAnnotation:   AutoscalingGroup + "/scaleToZeroPodRetentionPeriod",
+	RolloutDurationAnnotation:        RolloutDurationAnnotationAlt,
+	SidecarResourcePercentAnnotation: SidecarResourcePercentAnnotationAlt,
+	HTTPProtocolAnnotation:           HTTPProtocolAnnotationAlt,
+	IngressClassAnnotation:           IngressClassAnnotationAlt,
+	CertificateClassAnnotation:       CertificateClassAnnotationAlt,
+}
+
+// Lookup returns an annotation's value and the spelling under which it stands.
+func Lookup(annotations map[string]string, key string) (value, spelling string, ok bool) {
+	if value, ok = annotations[key]; ok {
+		return value, key, true
+	}
+	if alternate := alternates[key]; alternate != "" {
+		if value, ok = annotations[alternate]; ok {
+			return value, alternate, true
+		}
+	}
+	return "", key, false
+}
+
+// reader parses annotations of one object and collects what is wrong with them. A value that is wrong reads as unset.
+type reader struct {
+	annotations map[string]string
+	errs        *apis.FieldError
+}
+
+func (r *reader) fail(err *apis.FieldError) { r.errs = r.errs.Also(err) }
+
+// int32 reads a whole number of lo to hi.
+func (r *reader) int32(key string, lo, hi int32) *int32 {
+	text, spelling, ok := Lookup(r.annotations, key)
+	if !ok {
+		return nil
+	}
+	value, err := strconv.ParseInt(text, 10, 64)
+	if err != nil {
+		r.fail(apis.ErrInvalidValue(text, spelling, "must be a whole number"))
+		return nil
+	}
+	if value < int64(lo) || value > int64(hi) {
+		r.fail(apis.ErrOutOfBoundsValue(text, lo, hi, spelling))
+		return nil
+	}
+	return new(int32(value))
+}
+
+// float reads a finite number of lo to hi.
+func (r *reader) float(key string, lo, hi float64) *float64 {
+	text, spelling, ok := Lookup(r.annotations, key)
+	if !ok {
+		return nil
+	}
+	value, err := strconv.ParseFloat(text, 64)
+	if err != nil || math.IsNaN(value) || math.IsInf(value, 0) {
+		r.fail(apis.ErrInvalidValue(text, spelling, "must be a number"))
+		return nil
+	}
+	if value < lo || value > hi {
+		if hi == math.MaxFloat64 {
+			r.fail(apis.ErrInvalidValue(text, spelling, "must be at least "+strconv.FormatFloat(lo, 'g', -1, 64)))
+		} else {
+			r.fail(apis.ErrOutOfBoundsValue(text, lo, hi, spelling))
+		}
+		return nil
+	}
+	return &value
+}
+
+// longest stands for a duration without an upper bound.
+const longest = time.Duration(math.MaxInt64)
+
+// duration reads a duration of lo to hi; whole refuses fractions of seconds.
+func (r *reader) duration(key string, lo, hi time.Duration, whole bool) *time.Duration {
+	text, spelling, ok := Lookup(r.annotations, key)
+	if !ok {
+		return nil
+	}
+	value, err := time.ParseDuration(text)
+	switch {
+	case err != nil:
+		r.fail(apis.ErrInvalidValue(text, spelling, `must be a duration such as "90s" or "5m"`))
+	case value < lo && hi == longest:
+		r.fail(apis.ErrInvalidValue(text, spelling, "must be at least "+lo.String()))
+	case value < lo || value > hi:
+		r.fail(apis.ErrOutOfBoundsValue(text, lo, hi, spelling))
+	case whole && value%time.Second != 0:
+		r.fail(apis.ErrInvalidValue(text, spelling, "must be whole seconds"))
+	default:
+		return &value
+	}
+	return nil
+}
+
+// RolloutDuration reads for how long traffic moves gradually to a new Revision; nil when the object does not say.
+func RolloutDuration(annotations map[string]string) (*time.Duration, *apis.FieldError) {
+	r := reader{annotations: annotations}
+	return r.duration(RolloutDurationAnnotation, 0, longest, true), r.errs
+}
+
+// ProgressDeadline reads how long pods may take to become ready; nil when the template does not say.
+func ProgressDeadline(annotations map[string]string) (*time.Duration, *apis.FieldError) {
+	r := reader{annotations: annotations}
+	return r.duration(ProgressDeadlineAnnotation, 0, longest, true), r.errs
+}
+
+// Sidecar is what a template says about the resources of queue-proxy; nil is what it does not say.
+type Sidecar struct {
+	CPURequest, CPULimit         *resource.Quantity
+	MemoryRequest, MemoryLimit   *resource.Quantity
+	StorageRequest, StorageLimit *resource.Quantity
+	// Percentage of the user container's resources, 0.1 to 100. Deprecated; the explicit values win.
+	Percentage *float64
+}
+
+// ParseSidecar reads the resources of queue-proxy from a template's annotations. Warnings are among the errors, at
+// their own level.
+func ParseSidecar(annotations map[string]string) (Sidecar, *apis.FieldError) {
+	r := reader{annotations: annotations}
+	var s Sidecar
+	for key, field := range map[string]**resource.Quantity{
+		SidecarCPURequestAnnotation:     &s.CPURequest,
+		SidecarCPULimitAnnotation:       &s.CPULimit,
+		SidecarMemoryRequestAnnotation:  &s.MemoryRequest,
+		SidecarMemoryLimitAnnotation:    &s.MemoryLimit,
+		SidecarStorageRequestAnnotation: &s.StorageRequest,
+		SidecarStorageLimitAnnotation:   &s.StorageLimit,
+	} {
+		text, ok := annotations[key]
+		if !ok {
+			continue
+		}
+		quantity, err := resource.ParseQuantity(text)
+		switch {
+		case err != nil:
+			r.fail(apis.ErrInvalidValue(text, key, `must be a quantity such as "100m" or "64Mi"`))
+		case quantity.Sign() < 0:
+			r.fail(apis.ErrInvalidValue(text, key, "must not be negative"))
+		default:
+			*field = &quantity
+		}
+	}
+	s.Percentage = r.float(SidecarResourcePercentAnnotation, 0.1, 100)
+	if _, spelling, ok := Lookup(annotations, SidecarResourcePercentAnnotation); ok {
+		r.fail((&apis.FieldError{
+			Message: "Queue proxy resource-percentage annotation is deprecated. Please use the available annotations " +
+				"to explicitly set resource values per service",
+			Paths: []string{spelling},
+		}).At(apis.WarningLevel))
+	}
+	return s, r.errs
+}

@@ -1,0 +1,179 @@
+package v1
+
+import (
+	"fmt"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"knative.dev/pkg/apis"
+	"knative.dev/pkg/kmp"
+
+	"ebb.dev/ebb/api/names"
+	"ebb.dev/ebb/api/rules"
+)
+
+// Validate says what is wrong with the Service, errors and warnings; nil is nothing.
+func (s *Service) Validate(req rules.Request[Service]) *apis.FieldError {
+	if req.Subresource == "status" {
+		return nil
+	}
+	errs := validateMetadata(&s.ObjectMeta)
+	_, rollout := names.RolloutDuration(s.Annotations)
+	errs = errs.Also(rollout.ViaField("annotations"))
+	var oldTemplate *RevisionTemplateSpec
+	if req.Old != nil {
+		errs = errs.Also(validateUserInfo(&s.ObjectMeta, &req.Old.ObjectMeta, s.Spec, req.Old.Spec))
+		oldTemplate = &req.Old.Spec.Template
+	}
+	errs = errs.ViaField("metadata")
+	spec := s.Spec.Template.validate(req.Config, &s.ObjectMeta, oldTemplate).ViaField("template")
+	return errs.Also(spec.Also(validateTraffic(s.Spec.Traffic, inService)).ViaField("spec"))
+}
+
+// Validate says what is wrong with the Configuration, errors and warnings; nil is nothing.
+func (c *Configuration) Validate(req rules.Request[Configuration]) *apis.FieldError {
+	if req.Subresource == "status" {
+		return nil
+	}
+	errs := validateMetadata(&c.ObjectMeta)
+	errs = errs.Also(validateOwned(&c.ObjectMeta, names.ServiceLabel, "Service"))
+	var oldTemplate *RevisionTemplateSpec
+	if req.Old != nil {
+		errs = errs.Also(validateUserInfo(&c.ObjectMeta, &req.Old.ObjectMeta, c.Spec, req.Old.Spec))
+		oldTemplate = &req.Old.Spec.Template
+	}
+	errs = errs.ViaField("metadata")
+	return errs.Also(c.Spec.Template.validate(req.Config, &c.ObjectMeta, oldTemplate).ViaField("template").ViaField("spec"))
+}
+
+// Validate says what is wrong with the Route, errors and warnings; nil is nothing.
+func (r *Route) Validate(req rules.Request[Route]) *apis.FieldError {
+	if req.Subresource == "status" {
+		return nil
+	}
+	errs := validateMetadata(&r.ObjectMeta)
+	errs = errs.Also(validateOwned(&r.ObjectMeta, names.ServiceLabel, "Service"))
+	_, rollout := names.RolloutDuration(r.Annotations)
+	errs = errs.Also(rollout.ViaField("annotations"))
+	if req.Old != nil {
+		errs = errs.Also(validateUserInfo(&r.ObjectMeta, &req.Old.ObjectMeta, r.Spec, req.Old.Spec))
+	}
+	return errs.ViaField("metadata").Also(validateTraffic(r.Spec.Traffic, inRoute).ViaField("spec"))
+}
+
+// Validate says what is wrong with the Revision, errors and warnings; nil is nothing.
+func (r *Revision) Validate(req rules.Request[Revision]) *apis.FieldError {
+	if req.Subresource == "status" {
+		return nil
+	}
+	errs := validateName(&r.ObjectMeta).
+		Also(names.ValidateTemplateAnnotations(r.Annotations, req.Config.Autoscaling).ViaField("annotations")).
+		Also(validateOwned(&r.ObjectMeta, names.ConfigurationLabel, "Configuration")).
+		ViaField("metadata")
+	if req.Old == nil {
+		return errs.Also(r.Spec.validate(req.Config).ViaField("spec"))
+	}
+	if !equality.Semantic.DeepEqual(r.Spec, req.Old.Spec) {
+		errs = errs.Also(&apis.FieldError{
+			Message: "Immutable fields changed (-old +new)",
+			Paths:   []string{"spec"},
+			Details: difference(req.Old.Spec, r.Spec),
+		})
+	}
+	return errs
+}
+
+// validateMetadata checks what Services, Configurations and Routes have alike.
+func validateMetadata(meta *metav1.ObjectMeta) *apis.FieldError {
+	return validateName(meta).Also(names.ValidateNoScaling(meta.Annotations).ViaField("annotations"))
+}
+
+func validateName(meta *metav1.ObjectMeta) *apis.FieldError {
+	if meta.Name == "" && meta.GenerateName != "" {
+		// Kubernetes appends five characters.
+		if problems := validation.IsDNS1035Label(strings.TrimRight(meta.GenerateName, "-")); len(problems) > 0 {
+			return &apis.FieldError{
+				Message: fmt.Sprintf("not a DNS 1035 label prefix: %v", problems), Paths: []string{"generateName"},
+			}
+		}
+		return nil
+	}
+	return validateLabel(meta.Name, "name")
+}
+
+// validateLabel requires the first label of a host name.
+func validateLabel(name, field string) *apis.FieldError {
+	if name == "" {
+		return apis.ErrMissingField(field)
+	}
+	if problems := validation.IsDNS1035Label(name); len(problems) > 0 {
+		return &apis.FieldError{Message: fmt.Sprintf("not a DNS 1035 label: %v", problems), Paths: []string{field}}
+	}
+	return nil
+}
+
+// validateOwned requires that a label which Ebb sets stands for an owner.
+func validateOwned(meta *metav1.ObjectMeta, label, kind string) *apis.FieldError {
+	value, ok := meta.Labels[label]
+	if !ok {
+		return nil
+	}
+	for _, owner := range meta.OwnerReferences {
+		if owner.Kind == kind && owner.Name == value {
+			return nil
+		}
+	}
+	err := apis.ErrMissingField(label).ViaField("labels")
+	err.Details = fmt.Sprintf("the label is set by Ebb; no owner of kind %s named %q stands in metadata.ownerReferences", kind, value)
+	return err
+}
+
+func validateUserInfo(meta, old *metav1.ObjectMeta, spec, oldSpec any) *apis.FieldError {
+	if len(meta.OwnerReferences) > 0 {
+		return nil
+	}
+	return apis.ValidateCreatorAndModifier(oldSpec, spec, old.Annotations, meta.Annotations, names.ServingGroup).ViaField("annotations")
+}
+
+func (t *RevisionTemplateSpec) validate(config *rules.Config, parent *metav1.ObjectMeta, old *RevisionTemplateSpec) *apis.FieldError {
+	errs := t.validateName(parent, old).ViaField("metadata").
+		Also(names.ValidateTemplateAnnotations(t.Annotations, config.Autoscaling).ViaField("annotations").ViaField("metadata"))
+	if old != nil && t.Name != "" && t.Name == old.Name && !equality.Semantic.DeepEqual(t, old) {
+		errs = errs.Also(&apis.FieldError{
+			Message: "Saw the following changes without a name change (-old +new)",
+			Paths:   []string{apis.CurrentField},
+			Details: difference(old, t),
+		})
+	}
+	return errs.Also(t.Spec.validate(config).ViaField("spec"))
+}
+
+func (t *RevisionTemplateSpec) validateName(parent *metav1.ObjectMeta, old *RevisionTemplateSpec) *apis.FieldError {
+	if t.Name == "" {
+		if t.GenerateName != "" {
+			return apis.ErrDisallowedFields("generateName")
+		}
+		return nil
+	}
+	if parent.Name == "" || parent.GenerateName != "" && old == nil {
+		err := apis.ErrDisallowedFields("name")
+		err.Details = "a Revision can be named only when its parent has a name of its own, not a generated one"
+		return err
+	}
+	errs := validateLabel(t.Name, "name")
+	if !strings.HasPrefix(t.Name, parent.Name+"-") {
+		errs = errs.Also(apis.ErrInvalidValue(t.Name, "name", fmt.Sprintf("must have prefix %q", parent.Name+"-")))
+	}
+	return errs
+}
+
+// difference shows what changed, for people.
+func difference(old, current any) string {
+	text, err := kmp.ShortDiff(old, current)
+	if err != nil {
+		return "the difference cannot be shown: " + err.Error()
+	}
+	return text
+}

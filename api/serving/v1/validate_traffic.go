@@ -1,0 +1,84 @@
+package v1
+
+import (
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/util/validation"
+	"knative.dev/pkg/apis"
+)
+
+// Where a traffic block stands decides whether it may name Configurations.
+type trafficPlace bool
+
+const (
+	inService trafficPlace = true
+	inRoute   trafficPlace = false
+)
+
+func validateTraffic(targets []TrafficTarget, place trafficPlace) (errs *apis.FieldError) {
+	if len(targets) == 0 {
+		return nil
+	}
+	sum := int64(0)
+	first := map[string]int{}
+	for i := range targets {
+		target := &targets[i]
+		errs = errs.Also(target.validate(place).ViaFieldIndex("traffic", i))
+		if target.Percent != nil {
+			// Out of range is told already; clamping keeps the sum from overflowing.
+			sum += min(max(*target.Percent, -1000), 1000)
+		}
+		if target.Tag == "" {
+			continue
+		}
+		if j, ok := first[target.Tag]; ok {
+			errs = errs.Also(&apis.FieldError{
+				Message: fmt.Sprintf("Multiple definitions for %q", target.Tag),
+				Paths:   []string{fmt.Sprintf("traffic[%d].tag", j), fmt.Sprintf("traffic[%d].tag", i)},
+			})
+			continue
+		}
+		first[target.Tag] = i
+	}
+	if sum != 100 {
+		errs = errs.Also(&apis.FieldError{
+			Message: fmt.Sprintf("Traffic targets sum to %d, want 100", sum),
+			Paths:   []string{"traffic"},
+		})
+	}
+	return errs
+}
+
+func (t *TrafficTarget) validate(place trafficPlace) (errs *apis.FieldError) {
+	if t.Percent != nil && (*t.Percent < 0 || *t.Percent > 100) {
+		errs = errs.Also(apis.ErrOutOfBoundsValue(*t.Percent, 0, 100, "percent"))
+	}
+	if t.Tag != "" {
+		errs = errs.Also(validateLabel(t.Tag, "tag"))
+	}
+	switch {
+	case place == inService && t.ConfigurationName != "":
+		errs = errs.Also(apis.ErrDisallowedFields("configurationName"))
+	case t.RevisionName != "" && t.ConfigurationName != "":
+		errs = errs.Also(apis.ErrMultipleOneOf("revisionName", "configurationName"))
+	case place == inRoute && t.RevisionName == "" && t.ConfigurationName == "":
+		errs = errs.Also(apis.ErrMissingOneOf("revisionName", "configurationName"))
+	}
+	for _, reference := range []struct{ field, name string }{
+		{"revisionName", t.RevisionName}, {"configurationName", t.ConfigurationName},
+	} {
+		if reference.name == "" {
+			continue
+		}
+		if problems := validation.IsDNS1123Subdomain(reference.name); len(problems) > 0 {
+			errs = errs.Also(apis.ErrInvalidValue(reference.name, reference.field, fmt.Sprint(problems)))
+		}
+	}
+	if t.LatestRevision != nil && *t.LatestRevision != (t.RevisionName == "") {
+		errs = errs.Also(apis.ErrInvalidValue(*t.LatestRevision, "latestRevision", "must be true exactly when revisionName is empty"))
+	}
+	if t.URL != nil {
+		errs = errs.Also(apis.ErrDisallowedFields("url"))
+	}
+	return errs
+}

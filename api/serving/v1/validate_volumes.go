@@ -1,0 +1,207 @@
+package v1
+
+import (
+	"fmt"
+	"path"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"knative.dev/pkg/apis"
+
+	"ebb.dev/ebb/api/rules"
+)
+
+// volumeSources lists the sources that a volume may have, in the order of the messages.
+var volumeSources = []string{"secret", "configMap", "projected", "emptyDir", "persistentVolumeClaim", "ephemeral", "csi", "hostPath", "image"}
+
+// validateVolumes checks the volumes and returns them by name.
+func validateVolumes(list []corev1.Volume, f *rules.Features) (map[string]*corev1.Volume, *apis.FieldError) {
+	var errs *apis.FieldError
+	volumes := map[string]*corev1.Volume{}
+	for i := range list {
+		v := &list[i]
+		if _, ok := volumes[v.Name]; ok {
+			errs = errs.Also((&apis.FieldError{
+				Message: fmt.Sprintf("duplicate volume name %q", v.Name), Paths: []string{"name"},
+			}).ViaFieldIndex("volumes", i))
+		}
+		errs = errs.Also(validateVolume(v, f).ViaFieldIndex("volumes", i))
+		volumes[v.Name] = v
+	}
+	return volumes, errs
+}
+
+func validateVolume(v *corev1.Volume, f *rules.Features) (errs *apis.FieldError) {
+	if v.Name == "" {
+		errs = apis.ErrMissingField("name")
+	} else if problems := validation.IsDNS1123Label(v.Name); len(problems) > 0 {
+		errs = apis.ErrInvalidValue(v.Name, "name", strings.Join(problems, "; "))
+	}
+	var given []string
+	add := func(set bool, name string) bool {
+		if set {
+			given = append(given, name)
+		}
+		return set
+	}
+	require := func(set bool, name string, flag rules.Flag, key rules.FlagKey) {
+		if add(set, name) && flag != rules.Enabled {
+			errs = errs.Also(needsFlag(key, name))
+		}
+	}
+	if add(v.Secret != nil, "secret") {
+		errs = errs.Also(validateItems(v.Secret.SecretName, "secretName", v.Secret.Items).ViaField("secret"))
+	}
+	if add(v.ConfigMap != nil, "configMap") {
+		errs = errs.Also(validateItems(v.ConfigMap.Name, "name", v.ConfigMap.Items).ViaField("configMap"))
+	}
+	if add(v.Projected != nil, "projected") {
+		for i := range v.Projected.Sources {
+			errs = errs.Also(validateProjection(&v.Projected.Sources[i]).ViaFieldIndex("sources", i).ViaField("projected"))
+		}
+	}
+	require(v.EmptyDir != nil, "emptyDir", f.PodSpecVolumesEmptyDir, rules.KeyPodSpecVolumesEmptyDir)
+	require(v.PersistentVolumeClaim != nil, "persistentVolumeClaim", f.PodSpecPersistentVolumeClaim, rules.KeyPodSpecPersistentVolumeClaim)
+	require(v.Ephemeral != nil, "ephemeral", f.PodSpecVolumesEphemeral, rules.KeyPodSpecVolumesEphemeral)
+	require(v.CSI != nil, "csi", f.PodSpecVolumesCSI, rules.KeyPodSpecVolumesCSI)
+	require(v.HostPath != nil, "hostPath", f.PodSpecVolumesHostPath, rules.KeyPodSpecVolumesHostPath)
+	require(v.Image != nil, "image", f.PodSpecVolumesImage, rules.KeyPodSpecVolumesImage)
+	if e := v.EmptyDir; e != nil && e.SizeLimit != nil && e.SizeLimit.Sign() < 0 {
+		errs = errs.Also(apis.ErrInvalidValue(e.SizeLimit.String(), "emptyDir.sizeLimit", "must not be negative"))
+	}
+	if claim := v.PersistentVolumeClaim; claim != nil {
+		if claim.ClaimName == "" {
+			errs = errs.Also(apis.ErrMissingField("persistentVolumeClaim.claimName"))
+		}
+		if !claim.ReadOnly && f.PodSpecPersistentVolumeWrite != rules.Enabled {
+			errs = errs.Also(&apis.FieldError{
+				Message: fmt.Sprintf("Persistent volume write support is disabled, but found persistent volume claim %s that is not read-only", claim.ClaimName),
+				Paths:   []string{"persistentVolumeClaim.readOnly"},
+				Details: howToSet(rules.KeyPodSpecPersistentVolumeWrite),
+			})
+		}
+	}
+	switch {
+	case len(given) == 0:
+		errs = errs.Also(apis.ErrMissingOneOf(volumeSources...))
+	case len(given) > 1:
+		errs = errs.Also(apis.ErrMultipleOneOf(given...))
+	}
+	return errs
+}
+
+func validateItems(name, field string, items []corev1.KeyToPath) (errs *apis.FieldError) {
+	if name == "" {
+		errs = errs.Also(apis.ErrMissingField(field))
+	}
+	for i, item := range items {
+		if item.Key == "" {
+			errs = errs.Also(apis.ErrMissingField("key").ViaFieldIndex("items", i))
+		}
+		if item.Path == "" {
+			errs = errs.Also(apis.ErrMissingField("path").ViaFieldIndex("items", i))
+		}
+	}
+	return errs
+}
+
+func validateProjection(p *corev1.VolumeProjection) (errs *apis.FieldError) {
+	var given []string
+	if p.Secret != nil {
+		given = append(given, "secret")
+		errs = errs.Also(validateItems(p.Secret.Name, "name", p.Secret.Items).ViaField("secret"))
+	}
+	if p.ConfigMap != nil {
+		given = append(given, "configMap")
+		errs = errs.Also(validateItems(p.ConfigMap.Name, "name", p.ConfigMap.Items).ViaField("configMap"))
+	}
+	if p.ServiceAccountToken != nil {
+		given = append(given, "serviceAccountToken")
+		if p.ServiceAccountToken.Path == "" {
+			errs = errs.Also(apis.ErrMissingField("serviceAccountToken.path"))
+		}
+	}
+	if p.DownwardAPI != nil {
+		given = append(given, "downwardAPI")
+		for i, item := range p.DownwardAPI.Items {
+			if item.Path == "" {
+				errs = errs.Also(apis.ErrMissingField("path").ViaFieldIndex("items", i).ViaField("downwardAPI"))
+			}
+			if (item.FieldRef == nil) == (item.ResourceFieldRef == nil) {
+				errs = errs.Also(exactlyOne(item.FieldRef != nil, "fieldRef", "resourceFieldRef").
+					ViaFieldIndex("items", i).ViaField("downwardAPI"))
+			}
+		}
+	}
+	switch len(given) {
+	case 0:
+		errs = errs.Also(apis.ErrMissingOneOf("secret", "configMap", "serviceAccountToken", "downwardAPI"))
+	case 1:
+	default:
+		errs = errs.Also(apis.ErrMultipleOneOf(given...))
+	}
+	return errs.Also(apis.CheckDisallowedFields(*p, corev1.VolumeProjection{
+		Secret: p.Secret, ConfigMap: p.ConfigMap, ServiceAccountToken: p.ServiceAccountToken, DownwardAPI: p.DownwardAPI,
+	}))
+}
+
+// exactlyOne is the error when both or none of two fields are set.
+func exactlyOne(both bool, fields ...string) *apis.FieldError {
+	if both {
+		return apis.ErrMultipleOneOf(fields...)
+	}
+	return apis.ErrMissingOneOf(fields...)
+}
+
+// reservedPaths are where nothing may be mounted.
+var reservedPaths = sets.New("/", "/dev", "/dev/log")
+
+func (v *containerCheck) validateVolumeMounts() (errs *apis.FieldError) {
+	paths := sets.New[string]()
+	for i := range v.c.VolumeMounts {
+		m := &v.c.VolumeMounts[i]
+		errs = errs.Also(v.validateVolumeMount(m, paths).ViaFieldIndex("volumeMounts", i))
+		v.mounted.Insert(m.Name)
+	}
+	return errs
+}
+
+func (v *containerCheck) validateVolumeMount(m *corev1.VolumeMount, paths sets.Set[string]) (errs *apis.FieldError) {
+	errs = errs.Also(apis.CheckDisallowedFields(*m, corev1.VolumeMount{
+		Name: m.Name, ReadOnly: m.ReadOnly, MountPath: m.MountPath, SubPath: m.SubPath, MountPropagation: m.MountPropagation,
+	}))
+	volume := v.volumes[m.Name]
+	switch {
+	case m.Name == "":
+		errs = errs.Also(apis.ErrMissingField("name"))
+	case volume == nil:
+		errs = errs.Also(&apis.FieldError{Message: "volumeMount has no matching volume", Paths: []string{"name"}})
+	case !m.ReadOnly && volume.EmptyDir == nil && volume.PersistentVolumeClaim == nil && volume.Ephemeral == nil && volume.CSI == nil && volume.HostPath == nil:
+		err := apis.ErrMissingField("readOnly")
+		err.Details = "volumes of this kind cannot be written to"
+		errs = errs.Also(err)
+	}
+	clean := path.Clean(m.MountPath)
+	switch {
+	case m.MountPath == "":
+		errs = errs.Also(apis.ErrMissingField("mountPath"))
+	case !path.IsAbs(m.MountPath):
+		errs = errs.Also(apis.ErrInvalidValue(m.MountPath, "mountPath", "must be absolute"))
+	case reservedPaths.Has(clean):
+		errs = errs.Also(&apis.FieldError{Message: fmt.Sprintf("mountPath %q is a reserved path", clean), Paths: []string{"mountPath"}})
+	case paths.Has(clean):
+		errs = errs.Also(apis.ErrInvalidValue(fmt.Sprintf("%q must be unique", m.MountPath), "mountPath"))
+	}
+	paths.Insert(clean)
+	if p := m.MountPropagation; p != nil {
+		switch {
+		case !allowed(v.f.PodSpecVolumesMountPropagation):
+			errs = errs.Also(needsFlag(rules.KeyPodSpecVolumesMountPropagation, "mountPropagation"))
+		case *p != corev1.MountPropagationNone && *p != corev1.MountPropagationHostToContainer:
+			errs = errs.Also(apis.ErrInvalidValue(*p, "mountPropagation", "must be None or HostToContainer"))
+		}
+	}
+	return errs
+}
