@@ -18,6 +18,7 @@ import (
 	"ebb.dev/ebb/activator/internal/chain"
 	"ebb.dev/ebb/activator/internal/hold"
 	"ebb.dev/ebb/activator/internal/metrics"
+	"ebb.dev/ebb/activator/internal/prove"
 	"ebb.dev/ebb/activator/internal/report"
 	"ebb.dev/ebb/activator/internal/serve"
 	"ebb.dev/ebb/activator/internal/watch"
@@ -73,6 +74,7 @@ func readOptions(env func(string) string) (options, error) {
 type activator struct {
 	watch    *watch.Watch
 	report   *report.Reporter
+	prove    *prove.Prover
 	announce *announce.Server
 	serve    *serve.Server
 	registry *prometheus.Registry
@@ -83,7 +85,10 @@ func build(o options, kube kubernetes.Interface, ebb versioned.Interface, store 
 	budget := hold.NewBudget(o.bounds)
 	table := backends.NewTable(func(k backends.Key, info *backends.Info) (*hold.Queue, any) {
 		return hold.New(info.ContainerConcurrency, budget, hold.Options{
-			Pressure: func(int) { a.report.Poke(k) },
+			Pressure: func(int) {
+				a.report.Poke(k)
+				a.prove.Want(k)
+			},
 			Open: func(b hold.Backend) any {
 				return forward.NewUpstream(b.Address.String(), forward.UpstreamOptions{MaxIdle: o.idlePerPod})
 			},
@@ -97,6 +102,7 @@ func build(o options, kube kubernetes.Interface, ebb versioned.Interface, store 
 			return waiting
 		}}
 	}
+	a.prove = prove.New(table)
 	domain := network.GetClusterDomainName()
 	a.report = (&report.Reporter{
 		Pod: o.pod,

@@ -71,6 +71,7 @@ func start(ctx context.Context, env func(string) string, stdout io.Writer) error
 		telemetry.Server("profiles", fmt.Sprintf(":%d", wire.PortProfiling), telemetry.Profiles(profiling)),
 		telemetry.Server("metrics", fmt.Sprintf(":%d", wire.PortMetrics), observe),
 		run.Part{Name: "report", Run: a.report.Run},
+		run.Part{Name: "prove", Run: a.prove.Run},
 		run.Part{Name: "watch", Run: a.watch.Run},
 		telemetry.Server("announcements", fmt.Sprintf(":%d", wire.PortAnnounce), a.announce),
 		run.Part{Name: "requests", Run: a.serve.Run}, // last, so that it stops first

@@ -33,8 +33,8 @@ type Info struct {
 	ResponseStartTimeout time.Duration
 	IdleTimeout          time.Duration
 	H2C                  bool
-	// ProbeAllowed says that a pod that is not ready by Kubernetes' word may be used when it answers our probe.
-	ProbeAllowed bool
+	// Early says that a pod may be used before Kubernetes calls it ready: when it says so itself, or answers our probe.
+	Early bool
 	// Failure is why no pod of the revision can start, "" while one can.
 	Failure string
 }
@@ -231,6 +231,18 @@ func (t *Table) Announce(a wire.Announcement) bool {
 	return taken
 }
 
+// Prove tells that a pod that slices list as not ready answered our probe. It counts as the pod's own word,
+// unless the pod has spoken itself meanwhile.
+func (t *Table) Prove(key Key, b hold.Backend) {
+	t.mutex.Lock()
+	defer t.mutex.Unlock()
+	t.changeLocked(key, time.Now(), func(e *entry) {
+		if _, spoke := e.words[b.Address]; !spoke && len(e.words) < MaxWords {
+			e.words[b.Address] = word{pod: b.Pod, ready: true, at: time.Now()}
+		}
+	})
+}
+
 // SlotFree passes on that a pod keeps a slot for this activator. It reports whether a request waits for it.
 func (t *Table) SlotFree(a wire.Announcement) bool {
 	r := t.Get(Key{a.Namespace, a.Revision})
@@ -250,12 +262,16 @@ func (t *Table) Sweep(now time.Time) {
 
 // publish computes the pods and, when they changed, replaces the snapshot and tells the queue.
 func (e *entry) publish(now time.Time) {
-	pods := merge(e.slices, e.words, now)
+	early := e.revision == nil || e.revision.Info().Early
+	pods := merge(e.slices, e.words, early, now)
 	if e.revision == nil {
 		return
 	}
 	var unproven []hold.Backend
 	for _, endpoints := range e.slices {
+		if !early {
+			break
+		}
 		for _, endpoint := range endpoints {
 			if _, spoke := e.words[endpoint.Address]; !endpoint.Ready && !endpoint.Terminating && !spoke {
 				unproven = append(unproven, hold.Backend{Address: endpoint.Address, Pod: endpoint.Pod})

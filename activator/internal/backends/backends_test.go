@@ -57,14 +57,14 @@ func TestMerge(t *testing.T) {
 				sources["s"] = c.slice
 			}
 			var got []string
-			for _, b := range merge(sources, words, now) {
+			for _, b := range merge(sources, words, true, now) {
 				got = append(got, b.Pod)
 			}
 			if strings.Join(got, ",") != c.want {
 				t.Errorf("got %v, want %q", got, c.want)
 			}
 			again := maps.Clone(words)
-			merge(sources, again, now)
+			merge(sources, again, true, now)
 			if !maps.Equal(words, again) {
 				t.Errorf("a second look changes what is remembered: %v, %v", words, again)
 			}
@@ -95,7 +95,7 @@ func announcement(i int, ready bool, sequence uint64) wire.Announcement {
 
 func TestALifeOfAPodInItsOwnAndKubernetesWords(t *testing.T) {
 	table := newTable()
-	table.SetRevision(key, &Info{UID: "u"})
+	table.SetRevision(key, &Info{UID: "u", Early: true})
 	r := table.Get(key)
 	step := func(what, want string) {
 		t.Helper()
@@ -138,13 +138,48 @@ func TestALifeOfAPodInItsOwnAndKubernetesWords(t *testing.T) {
 	}
 }
 
+func TestAPodOfARevisionWithKubeletsProbesWaitsForKubernetes(t *testing.T) {
+	table := newTable()
+	table.SetRevision(key, &Info{UID: "u"})
+	r := table.Get(key)
+	table.Announce(announcement(1, true, 1))
+	table.SetSlice(key, "s", []Endpoint{{address(1), "p1", false, false}})
+	if got := r.Snapshot(); len(got.Pods)+len(got.Unproven) != 0 {
+		t.Errorf("before Kubernetes calls it ready: %+v", got)
+	}
+	table.SetSlice(key, "s", []Endpoint{{address(1), "p1", true, false}})
+	if pods(r) != "p1" {
+		t.Errorf("ready: pods are %q", pods(r))
+	}
+	table.Announce(announcement(1, false, 2))
+	if pods(r) != "" {
+		t.Errorf("its withdrawal counts all the same: pods are %q", pods(r))
+	}
+}
+
+func TestAPodThatAnswersOurProbeIsUsed(t *testing.T) {
+	table := newTable()
+	table.SetRevision(key, &Info{UID: "u", Early: true})
+	r := table.Get(key)
+	table.SetSlice(key, "s", []Endpoint{{address(1), "p1", false, false}})
+	table.Prove(key, r.Snapshot().Unproven[0])
+	if pods(r) != "p1" {
+		t.Errorf("pods are %q", pods(r))
+	}
+	table.Announce(announcement(1, false, 1))
+	table.Prove(key, hold.Backend{Address: address(1), Pod: "p1"})
+	if pods(r) != "" {
+		t.Errorf("after its withdrawal: pods are %q", pods(r))
+	}
+}
+
 func TestAnAnnouncementMayComeBeforeTheRevisionIsSeen(t *testing.T) {
 	table := newTable()
 	table.Announce(announcement(1, true, 1))
 	if table.Get(key) != nil || table.unknown != 1 {
 		t.Fatalf("revision %v, %d unknown", table.Get(key), table.unknown)
 	}
-	table.SetRevision(key, &Info{UID: "u"})
+	table.SetRevision(key, &Info{UID: "u", Early: true})
 	if r := table.Get(key); pods(r) != "p1" || table.unknown != 0 {
 		t.Fatalf("pods are %q, %d unknown", pods(r), table.unknown)
 	}
@@ -155,7 +190,7 @@ func TestAnAnnouncementMayComeBeforeTheRevisionIsSeen(t *testing.T) {
 
 func TestADeletedRevisionLeavesNothing(t *testing.T) {
 	table := newTable()
-	table.SetRevision(key, &Info{UID: "u"})
+	table.SetRevision(key, &Info{UID: "u", Early: true})
 	r := table.Get(key)
 	answer := make(chan error, 1)
 	go func() {
@@ -206,7 +241,7 @@ func TestWhatAnnouncementsMayFillIsBounded(t *testing.T) {
 
 func TestPodsThatOnlyKubernetesCallsNotReadyAreUnproven(t *testing.T) {
 	table := newTable()
-	table.SetRevision(key, &Info{UID: "u"})
+	table.SetRevision(key, &Info{UID: "u", Early: true})
 	table.SetSlice(key, "s", []Endpoint{{address(1), "p1", false, false}, {address(2), "p2", true, false}, {address(3), "p3", false, true}})
 	if got := table.Get(key).Snapshot().Unproven; len(got) != 1 || got[0].Pod != "p1" {
 		t.Errorf("unproven are %v, want p1", got)

@@ -49,7 +49,9 @@ type word struct {
 //	nothing            ready, and was    no       it is gone
 //	                   listed before
 //	nothing            withdrawn         no
-func merge(slices_ map[string][]Endpoint, words map[netip.AddrPort]word, now time.Time) []hold.Backend {
+//
+// Without early, a pod's own "ready" counts for nothing: the revision has probes that only the kubelet runs.
+func merge(slices_ map[string][]Endpoint, words map[netip.AddrPort]word, early bool, now time.Time) []hold.Backend {
 	usable := map[netip.AddrPort]string{}
 	listed := map[netip.AddrPort]bool{}
 	for _, endpoints := range slices_ {
@@ -59,7 +61,7 @@ func merge(slices_ map[string][]Endpoint, words map[netip.AddrPort]word, now tim
 			if spoke && said.pod != e.Pod && e.Pod != "" {
 				// The address has changed hands; the slices name the pod that has it now, unless
 				// the new pod's own word is younger than what they know.
-				if said.ready && !said.listed && now.Sub(said.at) < announcedFor {
+				if early && said.ready && !said.listed && now.Sub(said.at) < announcedFor {
 					usable[e.Address] = said.pod
 					continue
 				}
@@ -76,7 +78,7 @@ func merge(slices_ map[string][]Endpoint, words map[netip.AddrPort]word, now tim
 			switch {
 			case e.Terminating:
 			case spoke && !said.ready:
-			case e.Ready, spoke:
+			case e.Ready, spoke && early:
 				usable[e.Address] = e.Pod
 			}
 		}
@@ -85,7 +87,9 @@ func merge(slices_ map[string][]Endpoint, words map[netip.AddrPort]word, now tim
 		switch {
 		case listed[address]:
 		case said.ready && !said.listed && now.Sub(said.at) < announcedFor:
-			usable[address] = said.pod
+			if early {
+				usable[address] = said.pod
+			}
 		case said.ready, now.Sub(said.at) > withdrawnFor, said.listed:
 			delete(words, address)
 		}

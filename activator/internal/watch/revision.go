@@ -21,7 +21,7 @@ func InfoOf(r *servingv1.Revision, defaults settings.Defaults) *backends.Info {
 		Service:       r.Labels[names.ServiceLabel],
 		Configuration: r.Labels[names.ConfigurationLabel],
 		Timeout:       seconds(r.Spec.TimeoutSeconds, defaults.TimeoutSeconds),
-		ProbeAllowed:  true,
+		Early:         true,
 		Failure:       failureOf(r),
 	}
 	if r.Spec.ContainerConcurrency != nil {
@@ -37,7 +37,7 @@ func InfoOf(r *servingv1.Revision, defaults settings.Defaults) *backends.Info {
 		}
 		// Contract section 6.4: what queue-proxy cannot probe itself, it cannot vouch for.
 		if c.StartupProbe != nil || c.ReadinessProbe != nil && c.ReadinessProbe.Exec != nil {
-			info.ProbeAllowed = false
+			info.Early = false
 		}
 	}
 	return info
