@@ -96,6 +96,8 @@ func build(o options, kube kubernetes.Interface, ebb versioned.Interface, store 
 			Close: func(upstream any) { go upstream.(*forward.Upstream).Close() },
 		}), &chain.Load{}
 	})
+	coldStarts := metrics.NewColdStarts()
+	table.Gone = func(r *backends.Revision) { coldStarts.Forget(r.Key) }
 	load := func(r *backends.Revision) report.Load {
 		return report.Load{Key: r.Key, Meter: &r.Data.(*chain.Load).Meter, Queued: func() int64 {
 			waiting, _ := r.Queue.Load()
@@ -134,7 +136,9 @@ func build(o options, kube kubernetes.Interface, ebb versioned.Interface, store 
 			}
 			return ""
 		},
-		Poke: a.report.Poke,
+		Poke:            a.report.Poke,
+		ColdStartHeader: func() bool { return store.Load().Observability.ColdStartHeader },
+		Ended:           coldStarts.Ended,
 	}
 	server := &forward.Server{Handler: handler, TimeoutReply: chain.TimeoutReply, StripResponse: []string{wire.HeaderRefused}}
 	a.serve = &serve.Server{Forward: server, LastRequest: handler.LastRequest, Log: log}
@@ -145,8 +149,8 @@ func build(o options, kube kubernetes.Interface, ebb versioned.Interface, store 
 		}
 		a.serve.Listeners = append(a.serve.Listeners, l)
 	}
-	err := a.registry.Register(&metrics.Sources{Table: table, Budget: budget, Announce: a.announce, Report: a.report, Rejected: server.Rejected})
-	return a, err
+	sources := &metrics.Sources{Table: table, Budget: budget, Announce: a.announce, Report: a.report, Rejected: server.Rejected}
+	return a, errors.Join(a.registry.Register(sources), a.registry.Register(coldStarts.Collector()))
 }
 
 // followLevel keeps the log level at what config-logging says.

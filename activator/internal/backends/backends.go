@@ -56,6 +56,8 @@ func (r *Revision) Info() *Info { return r.info.Load() }
 // Snapshot is an immutable list of the pods that take requests.
 type Snapshot struct {
 	Pods []hold.Backend
+	// Births says how each pod came to be known; it is parallel to Pods.
+	Births []Birth
 	// Unproven are the pods that slices list as not ready and that have not announced themselves.
 	Unproven []hold.Backend
 	// Changed is closed when a newer snapshot exists.
@@ -64,8 +66,26 @@ type Snapshot struct {
 	changed chan struct{}
 }
 
+// Birth is how the activator learned of a pod.
+type Birth struct {
+	Known     time.Time // the activator learned that it takes requests
+	Announced bool      // by its own word rather than Kubernetes'
+	// Started is when the sidecar's process began, Answered when the user container first answered; zero when the pod
+	// did not say so. Both are by the node's clock.
+	Started, Answered time.Time
+}
+
 // Snapshot returns the newest one.
 func (r *Revision) Snapshot() *Snapshot { return r.state.Load() }
+
+// Birth returns what is known of how the pod at address came to be known.
+func (s *Snapshot) Birth(address netip.AddrPort) (Birth, bool) {
+	i, ok := slices.BinarySearchFunc(s.Pods, address, func(b hold.Backend, a netip.AddrPort) int { return b.Address.Compare(a) })
+	if !ok {
+		return Birth{}, false
+	}
+	return s.Births[i], true
+}
 
 // entry is a revision with what the sources said of it. It may exist before its Revision object is seen.
 type entry struct {
@@ -221,7 +241,7 @@ func (t *Table) Announce(a wire.Announcement) bool {
 		if spoke && old.pod == a.Pod && a.Sequence <= old.sequence && a.Sequence != 0 || !spoke && len(e.words) >= MaxWords {
 			return
 		}
-		next := word{pod: a.Pod, ready: a.Ready, at: now, sequence: a.Sequence}
+		next := word{pod: a.Pod, ready: a.Ready, at: now, sequence: a.Sequence, started: a.ProcessStarted, answered: a.UserReady}
 		if spoke && old.pod == a.Pod && old.ready == a.Ready {
 			next.listed = old.listed
 		}
@@ -263,6 +283,10 @@ func (t *Table) Sweep(now time.Time) {
 // publish computes the pods and, when they changed, replaces the snapshot and tells the queue.
 func (e *entry) publish(now time.Time) {
 	early := e.revision == nil || e.revision.Info().Early
+	spoken := e.words
+	if len(spoken) > 0 {
+		spoken = maps.Clone(spoken) // merge forgets words, and births are made from them
+	}
 	pods := merge(e.slices, e.words, early, now)
 	if e.revision == nil {
 		return
@@ -283,7 +307,15 @@ func (e *entry) publish(now time.Time) {
 	if slices.Equal(old.Pods, pods) && slices.Equal(old.Unproven, unproven) {
 		return
 	}
-	e.revision.state.Store(newSnapshot(pods, unproven))
+	next := newSnapshot(pods, unproven)
+	for _, b := range pods {
+		birth, known := old.Birth(b.Address)
+		if said, spoke := spoken[b.Address]; !known {
+			birth = Birth{Known: now, Announced: spoke && said.ready, Started: said.started, Answered: said.answered}
+		}
+		next.Births = append(next.Births, birth)
+	}
+	e.revision.state.Store(next)
 	if !slices.Equal(old.Pods, pods) {
 		e.revision.Queue.SetPods(pods)
 	}

@@ -30,6 +30,8 @@ type word struct {
 	ready    bool
 	at       time.Time
 	sequence uint64
+	// started and answered are when its sidecar's process began and when the user container first answered, by the node's clock.
+	started, answered time.Time
 	// listed is set when a slice listed the pod after it announced itself.
 	listed bool
 }

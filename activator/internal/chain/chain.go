@@ -41,6 +41,8 @@ type Handler struct {
 	Healthy func() string
 	// Poke has a revision reported at once.
 	Poke func(backends.Key)
+	// ColdStartHeader says whether responses to requests that waited from zero tell how long the steps took.
+	ColdStartHeader func() bool
 	// Ended, when set, is told of each request after its end; it must not keep what it is given.
 	Ended func(*Exchange, *forward.Request, *forward.Result)
 
@@ -59,6 +61,8 @@ type Exchange struct {
 	Bound time.Time
 	// Pod is the pod that had the request last.
 	Pod string
+	// Birth is that pod's, when the request waited for it from zero (Ticket.Cold).
+	Birth backends.Birth
 }
 
 // LastRequest is when the newest request came that was no probe.
@@ -113,6 +117,7 @@ func (h *Handler) bind(r *forward.Request, x *Exchange) forward.Verdict {
 			return h.refusal(x, err)
 		}
 		x.Bound = time.Now()
+		h.cold(r, x, slot)
 	} else {
 		x.Bound = r.Started
 	}
@@ -120,6 +125,23 @@ func (h *Handler) bind(r *forward.Request, x *Exchange) forward.Verdict {
 	upstream := slot.Data().(*forward.Upstream)
 	r.SetHost(upstream.Addr())
 	return forward.Verdict{Upstream: upstream}
+}
+
+// cold notes how the pod came to be that a request waited for from zero.
+func (h *Handler) cold(r *forward.Request, x *Exchange, slot hold.Slot) {
+	if !x.Ticket.Cold {
+		return
+	}
+	first := x.Birth.Known.IsZero()
+	x.Birth, _ = x.Revision.Snapshot().Birth(slot.Address())
+	if !first || h.ColdStartHeader == nil || !h.ColdStartHeader() {
+		return
+	}
+	steps := wire.ColdStart{Received: r.Started, Announced: x.Birth.Known, Forwarded: x.Bound, Via: "endpoints"}
+	if x.Birth.Announced {
+		steps.Via = "announcement"
+	}
+	r.AddResponseHeader(wire.HeaderColdStart, steps.String())
 }
 
 // Rechoose implements forward.Rechooser: no connection to the pod could be made.

@@ -99,7 +99,9 @@ type Ticket struct {
 	// Waited is set once the request had to wait, Since is when that began.
 	Waited bool
 	Since  time.Time
-	order  uint64
+	// Cold is set when there was no pod at all at that moment.
+	Cold  bool
+	order uint64
 }
 
 // Options are what a queue's owner wants to be told; each may be nil, and none may block.
@@ -184,7 +186,7 @@ func (q *Queue) enqueueLocked(t *Ticket) (*waiter, int64, error) {
 			return nil, 0, err
 		}
 		q.order++
-		t.order, t.Since, t.Waited = q.order, now, true
+		t.order, t.Since, t.Waited, t.Cold = q.order, now, true, len(q.pods) == 0
 	} else {
 		q.budget.force(t.Bytes) // what was accepted is not turned away because it comes back
 	}

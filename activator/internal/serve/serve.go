@@ -17,12 +17,12 @@ import (
 )
 
 const (
-	// drainLeast is how long the activator keeps accepting after SIGTERM in any case: the time in which Kubernetes and
-	// the gateways take it out of their endpoints. drainQuiet is how long no request must have come after that,
-	// drainMost when it stops waiting for quiet (contract section 6.1: 45 s, there without looking).
-	drainLeast = 10 * time.Second
-	drainQuiet = 5 * time.Second
-	drainMost  = 45 * time.Second
+	// DrainLeast is how long the activator keeps accepting after SIGTERM in any case: the time in which Kubernetes and
+	// the gateways take it out of their endpoints. DrainQuiet is how long no request must have come after that,
+	// DrainMost when it stops waiting for quiet (contract section 6.1: 45 s, there without looking).
+	DrainLeast = 10 * time.Second
+	DrainQuiet = 5 * time.Second
+	DrainMost  = 45 * time.Second
 	// finish bounds the wait for requests in flight and held ones after that; the Deployment's grace period is 600 s.
 	finish = 540 * time.Second
 )
@@ -34,6 +34,8 @@ type Server struct {
 	// LastRequest is when the newest request came.
 	LastRequest func() time.Time
 	Log         *slog.Logger
+	// Least, Quiet and Most are DrainLeast, DrainQuiet and DrainMost unless a test is in a hurry.
+	Least, Quiet, Most time.Duration
 
 	draining atomic.Bool
 }
@@ -56,6 +58,9 @@ func (s *Server) Run(ctx context.Context) error {
 	case <-ctx.Done():
 	}
 	s.draining.Store(true)
+	setDefault(&s.Least, DrainLeast)
+	setDefault(&s.Quiet, DrainQuiet)
+	setDefault(&s.Most, DrainMost)
 	s.Forward.SetDraining(true)
 	began := time.Now()
 	s.waitForQuiet(began)
@@ -76,8 +81,14 @@ func (s *Server) waitForQuiet(began time.Time) {
 	defer tick.Stop()
 	for now := range tick.C {
 		since := now.Sub(began)
-		if since >= drainMost || since >= drainLeast && now.Sub(s.LastRequest()) >= drainQuiet {
+		if since >= s.Most || since >= s.Least && now.Sub(s.LastRequest()) >= s.Quiet {
 			return
 		}
+	}
+}
+
+func setDefault(field *time.Duration, value time.Duration) {
+	if *field == 0 {
+		*field = value
 	}
 }

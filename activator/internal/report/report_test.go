@@ -1,0 +1,166 @@
+package report
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"math"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"ebb.dev/ebb/activator/internal/backends"
+	"ebb.dev/ebb/wire"
+)
+
+func TestMeter(t *testing.T) {
+	begin := time.Unix(1000, 0)
+	at := func(ms int) time.Time { return begin.Add(time.Duration(ms) * time.Millisecond) }
+	for _, c := range []struct {
+		name     string
+		run      func(*Meter)
+		end      int
+		want     wire.Stat
+		reported bool
+	}{
+		{"nothing ever", func(*Meter) {}, 1000, wire.Stat{}, false},
+		{"one request through the whole second", func(m *Meter) { m.In(at(0)) }, 1000, wire.Stat{AverageConcurrent: 1, Requests: 1}, true},
+		{"half of it", func(m *Meter) { m.In(at(0)); m.Out(at(500)) }, 1000, wire.Stat{AverageConcurrent: 0.5, Requests: 1, Completed: 1}, true},
+		{"a second one for a quarter", func(m *Meter) { m.In(at(0)); m.In(at(500)); m.Out(at(750)) }, 1000, wire.Stat{AverageConcurrent: 1.25, Requests: 2, Completed: 1}, true},
+		{"the period begins with the first request", func(m *Meter) { m.In(at(900)) }, 1000, wire.Stat{AverageConcurrent: 1, Requests: 1}, true},
+		{"a clock that goes back", func(m *Meter) { m.In(at(500)); m.Out(at(0)) }, 1000, wire.Stat{Requests: 1, Completed: 1}, true},
+		{"at the same moment", func(m *Meter) { m.In(at(1000)) }, 1000, wire.Stat{AverageConcurrent: 1, Requests: 1}, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var m Meter
+			c.run(&m)
+			got, ok := m.Take(at(c.end))
+			if ok != c.reported || math.Abs(got.AverageConcurrent-c.want.AverageConcurrent) > 1e-9 || got.Requests != c.want.Requests || got.Completed != c.want.Completed {
+				t.Errorf("got %+v, %v; want %+v, %v", got, ok, c.want, c.reported)
+			}
+		})
+	}
+}
+
+func TestARevisionThatBecomesIdleReportsOneLastZero(t *testing.T) {
+	var m Meter
+	begin := time.Unix(1000, 0)
+	m.In(begin)
+	m.Out(begin.Add(time.Millisecond))
+	var reports []wire.Stat
+	for second := range 5 {
+		if stat, ok := m.Take(begin.Add(time.Duration(second+1) * time.Second)); ok {
+			reports = append(reports, stat)
+		}
+	}
+	if len(reports) != 2 || reports[1].AverageConcurrent != 0 || reports[1].Requests != 0 {
+		t.Errorf("got %+v, want one report with load and one of zero", reports)
+	}
+}
+
+var key = []byte("key")
+
+// collector is an autoscaler that fails as often as it is told to.
+type collector struct {
+	mutex    sync.Mutex
+	messages []wire.StatMessage
+	failures atomic.Int64
+	forged   atomic.Int64
+	arrived  chan struct{}
+}
+
+func (c *collector) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if !wire.ValidToken(key, "", wire.ActivatorSubject, wire.BearerToken(r.Header.Get("Authorization"))) {
+		c.forged.Add(1)
+	}
+	body, _ := io.ReadAll(r.Body)
+	messages, err := wire.DecodeStats(body)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	if c.failures.Add(-1) >= 0 {
+		http.Error(w, "nobody decides", http.StatusServiceUnavailable)
+		return
+	}
+	c.mutex.Lock()
+	c.messages = append(c.messages, messages...)
+	c.mutex.Unlock()
+	if len(messages) > 0 {
+		c.arrived <- struct{}{}
+	}
+	w.WriteHeader(http.StatusNoContent)
+}
+
+func TestAWaitingRequestIsReportedAtOnceAndUntilItIsTaken(t *testing.T) {
+	c := &collector{arrived: make(chan struct{}, 100)}
+	c.failures.Store(3)
+	server := httptest.NewServer(c)
+	defer server.Close()
+	var meter Meter
+	meter.In(time.Now())
+	load := Load{Key: backends.Key{Namespace: "ns", Name: "rev"}, Meter: &meter, Queued: func() int64 { return 1 }}
+	r := (&Reporter{
+		Pod: "activator-0", URL: server.URL + wire.PathStats, Key: func() []byte { return key },
+		Each: func(func(Load)) {}, // no regular report: what arrives was poked
+		Find: func(k backends.Key) (Load, bool) { return load, k == load.Key },
+		Log:  slog.New(slog.DiscardHandler),
+	}).Start()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- r.Run(ctx) }()
+	r.Poke(load.Key)
+	r.Poke(backends.Key{Namespace: "ns", Name: "unknown"})
+	<-c.arrived
+	c.mutex.Lock()
+	got := c.messages[0]
+	c.mutex.Unlock()
+	if got.Namespace != "ns" || got.Revision != "rev" || got.Stat.PodName != "activator-0" || got.Stat.Queued != 1 ||
+		got.Stat.AverageConcurrent != 1 || got.Stat.Requests != 1 || got.Stat.Timestamp == 0 {
+		t.Errorf("got %+v", got)
+	}
+	if r.Failed.Load() != 3 || c.forged.Load() != 0 {
+		t.Errorf("%d failures are counted, want 3; %d tokens were wrong", r.Failed.Load(), c.forged.Load())
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestLoadIsReportedEverySecond(t *testing.T) {
+	c := &collector{arrived: make(chan struct{}, 100)}
+	server := httptest.NewServer(c)
+	defer server.Close()
+	var meter, idle Meter
+	meter.In(time.Now())
+	none := func() int64 { return 0 }
+	r := (&Reporter{
+		Pod: "activator-0", URL: server.URL, Key: func() []byte { return key },
+		Each: func(visit func(Load)) {
+			visit(Load{Key: backends.Key{Namespace: "ns", Name: "busy"}, Meter: &meter, Queued: none})
+			visit(Load{Key: backends.Key{Namespace: "ns", Name: "idle"}, Meter: &idle, Queued: none})
+		},
+		Log: slog.New(slog.DiscardHandler),
+	}).Start()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- r.Run(ctx) }()
+	<-c.arrived
+	<-c.arrived
+	cancel()
+	<-done
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	for _, m := range c.messages {
+		if m.Revision != "busy" {
+			t.Errorf("%s is reported", m.Revision)
+		}
+	}
+	if first, second := c.messages[0].Stat, c.messages[1].Stat; first.Requests != 1 || second.Requests != 0 || second.AverageConcurrent != 1 {
+		t.Errorf("got %+v, then %+v", first, second)
+	}
+}

@@ -1,0 +1,101 @@
+package serve
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"ebb.dev/ebb/internal/forward"
+)
+
+func TestDrainingEndsWhenNoRequestComesAnyMore(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		last time.Duration // the last request, after SIGTERM
+		want time.Duration
+	}{
+		{"no request at all", -time.Hour, DrainLeast},
+		{"requests until the endpoints are withdrawn", 2 * time.Second, DrainLeast},
+		{"requests for longer than that", 20 * time.Second, 20*time.Second + DrainQuiet},
+		{"requests that never end", time.Hour, DrainMost},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				began := time.Now()
+				s := &Server{Least: DrainLeast, Quiet: DrainQuiet, Most: DrainMost, LastRequest: func() time.Time {
+					if last := began.Add(c.last); last.Before(time.Now()) {
+						return last
+					}
+					return time.Now()
+				}}
+				s.waitForQuiet(began)
+				if took := time.Since(began); took < c.want || took > c.want+time.Second {
+					t.Errorf("drained for %s, want %s", took, c.want)
+				}
+			})
+		})
+	}
+}
+
+// slow answers after release, and tells when a request has come.
+type slow struct {
+	arrived, release chan struct{}
+	done             atomic.Int64
+}
+
+func (h *slow) Admit(r *forward.Request) forward.Verdict {
+	h.arrived <- struct{}{}
+	<-h.release
+	return forward.Verdict{Reply: forward.Reply{Status: 200, Body: "late"}}
+}
+
+func (h *slow) Done(*forward.Request, *forward.Result) { h.done.Add(1) }
+
+func TestWhatIsHeldAtTheEndIsStillAnswered(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	handler := &slow{arrived: make(chan struct{}, 1), release: make(chan struct{})}
+	s := &Server{Forward: &forward.Server{Handler: handler}, Listeners: []net.Listener{listener},
+		Least: 10 * time.Millisecond, Quiet: time.Millisecond, Most: time.Minute,
+		LastRequest: func() time.Time { return time.Time{} }, Log: slog.New(slog.DiscardHandler)}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- s.Run(ctx) }()
+	answer := make(chan string, 1)
+	go func() {
+		response, err := http.Get("http://" + listener.Addr().String())
+		if err != nil {
+			answer <- err.Error()
+			return
+		}
+		defer response.Body.Close()
+		body, _ := io.ReadAll(response.Body)
+		answer <- fmt.Sprintf("%d %s close=%t", response.StatusCode, body, response.Close)
+	}()
+	<-handler.arrived
+	cancel()
+	select {
+	case err := <-ended:
+		t.Fatalf("the server ended with a request in flight: %v", err)
+	case <-time.After(300 * time.Millisecond): // beyond the drain: it waits for the request now
+	}
+	if !s.Draining() {
+		t.Error("it does not say that it drains")
+	}
+	close(handler.release)
+	if got := <-answer; got != "200 late close=true" {
+		t.Errorf("the held request got %q", got)
+	}
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,167 @@
+package watch
+
+import (
+	"context"
+	"log/slog"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	kubefake "k8s.io/client-go/kubernetes/fake"
+	"knative.dev/pkg/apis"
+	duckv1 "knative.dev/pkg/apis/duck/v1"
+
+	"ebb.dev/ebb/activator/internal/backends"
+	"ebb.dev/ebb/activator/internal/hold"
+	"ebb.dev/ebb/api/client/versioned/fake"
+	"ebb.dev/ebb/api/names"
+	servingv1 "ebb.dev/ebb/api/serving/v1"
+	"ebb.dev/ebb/settings"
+)
+
+func number(n int64) *int64 { return &n }
+
+func revision(change func(*servingv1.Revision)) *servingv1.Revision {
+	r := &servingv1.Revision{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "rev", UID: "u",
+		Labels: map[string]string{names.ServiceLabel: "svc", names.ConfigurationLabel: "cfg", "other": "x"}}}
+	r.Spec.Containers = []corev1.Container{{Image: "i"}}
+	if change != nil {
+		change(r)
+	}
+	return r
+}
+
+func TestInfoOf(t *testing.T) {
+	defaults := settings.Default().Defaults
+	base := backends.Info{UID: "u", Service: "svc", Configuration: "cfg", Timeout: 300 * time.Second, ResponseStartTimeout: 300 * time.Second, Early: true}
+	with := func(change func(*backends.Info)) backends.Info {
+		info := base
+		change(&info)
+		return info
+	}
+	for _, c := range []struct {
+		name   string
+		change func(*servingv1.Revision)
+		want   backends.Info
+	}{
+		{"nothing set: defaults", nil, base},
+		{"limit and timeouts", func(r *servingv1.Revision) {
+			r.Spec.ContainerConcurrency, r.Spec.TimeoutSeconds, r.Spec.ResponseStartTimeoutSeconds, r.Spec.IdleTimeoutSeconds = number(3), number(10), number(5), number(2)
+		}, with(func(i *backends.Info) {
+			i.ContainerConcurrency, i.Timeout, i.ResponseStartTimeout, i.IdleTimeout = 3, 10*time.Second, 5*time.Second, 2*time.Second
+		})},
+		{"h2c", func(r *servingv1.Revision) { r.Spec.Containers[0].Ports = []corev1.ContainerPort{{Name: "h2c"}} },
+			with(func(i *backends.Info) { i.H2C = true })},
+		{"exec readiness is the kubelet's", func(r *servingv1.Revision) {
+			r.Spec.Containers[0].ReadinessProbe = &corev1.Probe{ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{}}}
+		}, with(func(i *backends.Info) { i.Early = false })},
+		{"image cannot be pulled", func(r *servingv1.Revision) {
+			r.Status.Conditions = duckv1.Conditions{{Type: servingv1.RevisionConditionContainerHealthy, Status: corev1.ConditionTrue},
+				{Type: servingv1.RevisionConditionResourcesAvailable, Status: corev1.ConditionFalse, Reason: "ImagePullBackOff", Message: "no such image"}}
+		}, with(func(i *backends.Info) { i.Failure = "ImagePullBackOff: no such image" })},
+		{"not yet known", func(r *servingv1.Revision) {
+			r.Status.Conditions = duckv1.Conditions{{Type: servingv1.RevisionConditionContainerHealthy, Status: corev1.ConditionUnknown, Reason: "Deploying"}}
+		}, base},
+		{"inactive is no failure", func(r *servingv1.Revision) {
+			r.Status.Conditions = duckv1.Conditions{{Type: servingv1.RevisionConditionActive, Status: corev1.ConditionFalse, Severity: apis.ConditionSeverityInfo, Reason: "NoTraffic"}}
+		}, base},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := revision(c.change)
+			if got := *InfoOf(r, defaults); got != c.want {
+				t.Errorf("got  %+v\nwant %+v", got, c.want)
+			}
+			if _, err := transformRevision(r); err != nil {
+				t.Fatal(err)
+			}
+			if got := *InfoOf(r, defaults); got != c.want {
+				t.Errorf("what is kept gives %+v, want %+v", got, c.want)
+			}
+		})
+	}
+}
+
+func slice(ready bool) *discoveryv1.EndpointSlice {
+	http, other, port, ninety, no := "http", "http-autometric", int32(8012), int32(9090), false
+	return &discoveryv1.EndpointSlice{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "rev-private-x", Labels: map[string]string{
+			names.RevisionLabel: "rev", names.ServiceTypeLabel: names.ServiceTypePrivate, discoveryv1.LabelServiceName: "rev-private"}},
+		Ports: []discoveryv1.EndpointPort{{Name: &other, Port: &ninety}, {Name: &http, Port: &port}},
+		Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"10.0.0.1"}, TargetRef: &corev1.ObjectReference{Name: "p1"},
+			Conditions: discoveryv1.EndpointConditions{Ready: &ready, Terminating: &no}}},
+	}
+}
+
+func TestEndpointsOf(t *testing.T) {
+	key, endpoints := endpointsOf(slice(true))
+	if key != (backends.Key{Namespace: "ns", Name: "rev"}) || len(endpoints) != 1 ||
+		endpoints[0].Address.String() != "10.0.0.1:8012" || endpoints[0].Pod != "p1" || !endpoints[0].Ready {
+		t.Errorf("got %v, %+v", key, endpoints)
+	}
+	unlabelled := slice(false)
+	delete(unlabelled.Labels, names.RevisionLabel)
+	if key, endpoints := endpointsOf(unlabelled); key.Name != "rev" || endpoints[0].Ready {
+		t.Errorf("by the Service's name: got %v, %+v", key, endpoints)
+	}
+	odd := slice(true)
+	odd.Ports, odd.Endpoints[0].Addresses = nil, []string{"not an address"}
+	if _, endpoints := endpointsOf(odd); len(endpoints) != 0 {
+		t.Errorf("without a data port: got %+v", endpoints)
+	}
+}
+
+func TestTheTableFollowsTheCluster(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	ebb, kube := fake.NewSimpleClientset(revision(nil)), kubefake.NewClientset(slice(true))
+	budget := hold.NewBudget(hold.Bounds{})
+	table := backends.NewTable(func(_ backends.Key, info *backends.Info) (*hold.Queue, any) {
+		return hold.New(info.ContainerConcurrency, budget, hold.Options{}), nil
+	})
+	w := &Watch{Kube: kube, Ebb: ebb, Table: table, Settings: settings.NewStore(nil), Log: slog.New(slog.DiscardHandler)}
+	done := make(chan error, 1)
+	go func() { done <- w.Run(ctx) }()
+	key := backends.Key{Namespace: "ns", Name: "rev"}
+	eventually := func(what string, is func() bool) {
+		t.Helper()
+		tick, deadline := time.NewTicker(time.Millisecond), time.NewTimer(30*time.Second)
+		defer tick.Stop()
+		defer deadline.Stop()
+		for !is() {
+			select {
+			case <-tick.C:
+			case <-deadline.C:
+				t.Fatalf("never: %s", what)
+			}
+		}
+	}
+	eventually("synced", w.Synced)
+	r := table.Get(key)
+	if r == nil || len(r.Snapshot().Pods) != 1 {
+		t.Fatalf("after the first reading: %+v", r)
+	}
+	failed := revision(func(r *servingv1.Revision) {
+		r.Status.Conditions = duckv1.Conditions{{Type: servingv1.RevisionConditionContainerHealthy, Status: corev1.ConditionFalse, Reason: "ExitCode1"}}
+	})
+	if _, err := ebb.ServingV1().Revisions("ns").UpdateStatus(ctx, failed, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	eventually("the failure is known", func() bool { return r.Info().Failure == "ExitCode1" })
+	if err := kube.DiscoveryV1().EndpointSlices("ns").Delete(ctx, "rev-private-x", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	eventually("the pod is gone", func() bool { return len(r.Snapshot().Pods) == 0 })
+	changed := *settings.Default()
+	changed.Defaults.TimeoutSeconds = 7
+	w.Settings.Set(&changed)
+	eventually("a changed default reaches it", func() bool { return r.Info().Timeout == 7*time.Second })
+	if err := ebb.ServingV1().Revisions("ns").Delete(ctx, "rev", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	eventually("the revision is gone", func() bool { return table.Get(key) == nil })
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
