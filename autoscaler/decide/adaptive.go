@@ -17,13 +17,18 @@ const (
 	// how long it may take to collect them.
 	enoughCompleted = 40
 	longestMeasure  = 30 * time.Second
+	// longestAsk is how long a try waits for more pods to be asked for; bounds may forbid it.
+	longestAsk = 10 * time.Second
 	// saturated is the share of its throughput that a pod must keep at half the concurrency for the
 	// other half to have been a mere queue.
 	saturated = 0.85
-	// changed is the deviation from what was learned that is taken for a new behaviour, and
+	// changed is the deviation from what was learned that, over oddSeconds, is taken for a new behaviour, and
 	// relearnAfter the least time between two lessons, so that noise does not become oscillation.
 	changed      = 0.4
+	oddSeconds   = 20
 	relearnAfter = 2 * time.Minute
+	// leastTried is the concurrency below which nothing is tried.
+	leastTried = 1.5
 	// lowestLearned is the least target that is learned or tried.
 	lowestLearned = 0.25
 )
@@ -67,10 +72,16 @@ type Adaptive struct {
 	since   time.Time // begin of the phase
 	sum     Work      // of the measurement under way
 	seconds float64
+	// ready is how many pods the last second had: a measurement is of one number of pods.
+	ready int32
 	// before is the state that the try is compared with; best the most throughput seen in the lesson.
 	before point
 	best   float64
-	first  bool // no try of the lesson has been compared yet
+	// tried is how many pods there were when the try began, calm for how many seconds their number
+	// has been the one wanted.
+	tried int32
+	calm  int
+	first bool // no try of the lesson has been compared yet
 	// learned is the throughput at the knee, at learnedAt; strange counts seconds that do not fit it.
 	learned   float64
 	learnedAt time.Time
@@ -109,24 +120,28 @@ func (a Adaptive) Learn(now time.Time, configured float64, w Work) Adaptive {
 	if a.since.IsZero() {
 		a.since = now
 	}
+	steady := w.Ready == a.ready && w.Wanted == w.Ready
+	a.ready = w.Ready
 	switch a.phase {
 	case settling:
 		switch age := now.Sub(a.since); {
 		case w.Ready < w.Wanted && age > patience:
 			return a.giveUp(now) // a bound, or no room in the cluster: no more can be tried
-		case w.Ready >= w.Wanted && age >= settleTime:
+		case age >= patience || a.calm >= int(settleTime/time.Second) && (w.Ready > a.tried || age >= longestAsk):
 			return a.enter(measuring, now)
-		case w.Ready < w.Wanted:
-			// The settling time begins when the pods are there.
-			if age >= settleTime {
-				a.since = now.Add(-settleTime + time.Second)
-			}
+		case steady:
+			a.calm++
+		default:
+			a.calm = 0
 		}
 		return a
 	case settled:
 		return a.watch(now, w)
 	}
 
+	if !steady && a.phase == watching {
+		return a.enter(watching, now) // pods that come and go share the load unevenly
+	}
 	a.sum.Completed += w.Completed
 	a.sum.BusySeconds += w.BusySeconds
 	a.sum.Ready += w.Ready
@@ -150,7 +165,7 @@ func (a Adaptive) compare(now time.Time, configured float64, p point) Adaptive {
 	a.best = math.Max(a.best, p.throughput)
 	if a.phase == watching {
 		// About one request in a pod cannot queue.
-		if p.concurrency < 1.2 {
+		if p.concurrency < leastTried {
 			return a.enter(watching, now)
 		}
 		a.first = true
@@ -185,7 +200,7 @@ func (a Adaptive) compare(now time.Time, configured float64, p point) Adaptive {
 
 // try asks for half of the present concurrency in each pod.
 func (a Adaptive) try(now time.Time, configured float64, p point) Adaptive {
-	a.before = p
+	a.before, a.tried, a.calm = p, a.ready, 0
 	a.target = math.Max(math.Min(p.concurrency, configured)/2, lowestLearned)
 	return a.enter(settling, now)
 }
@@ -220,7 +235,7 @@ func (a Adaptive) watch(now time.Time, w Work) Adaptive {
 	if a.clear > 0 {
 		if p.concurrency < 1.5*a.clear {
 			a.strange = 0
-		} else if a.strange++; a.strange >= int(settleTime/time.Second) {
+		} else if a.strange++; a.strange >= oddSeconds && now.Sub(a.learnedAt) >= relearnAfter {
 			return Adaptive{}.enter(watching, now)
 		}
 		return a
@@ -232,7 +247,7 @@ func (a Adaptive) watch(now time.Time, w Work) Adaptive {
 		return a
 	}
 	a.strange++
-	if a.strange < int(longestMeasure/time.Second) || now.Sub(a.learnedAt) < relearnAfter {
+	if a.strange < oddSeconds || now.Sub(a.learnedAt) < relearnAfter {
 		return a
 	}
 	return Adaptive{}.enter(watching, now)

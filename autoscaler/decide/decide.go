@@ -142,13 +142,18 @@ func Decide(c Config, s State, o Observation, now time.Time) (Decision, State) {
 	}
 
 	stable, stableRule := limited(c, d, d.StableRaw, RuleStable)
+	over := float64(d.PanicRaw)/r >= c.PanicThreshold
 	urgentRaw, urgentName := d.PanicRaw, RulePanic
-	if d.BurstRaw > urgentRaw {
-		urgentRaw, urgentName = d.BurstRaw, RuleBurst
+	// One second, or one moment, is little evidence: it counts only when it exceeds the threshold without the
+	// help of rounding up, which for a single pod and a threshold of 2 would be any load above the target.
+	if burst/c.Target >= c.PanicThreshold*r || o.Queued > 0 && o.Ready == 0 {
+		over = over || burst/c.Target >= c.PanicThreshold*r
+		if d.BurstRaw > urgentRaw {
+			urgentRaw, urgentName = d.BurstRaw, RuleBurst
+		}
 	}
 	urgent, urgentRule := limited(c, d, urgentRaw, urgentName)
 
-	over := float64(urgentRaw)/r >= c.PanicThreshold
 	switch {
 	case over:
 		s.PanicSince = now

@@ -1,0 +1,186 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+func read(t *testing.T, text string) Workload {
+	t.Helper()
+	w, err := ParseWorkload(strings.NewReader(text), "workloads")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+func of(t *testing.T, w Workload, kind string) *Result {
+	t.Helper()
+	for _, k := range kinds {
+		if k.name == kind {
+			return simulateWorkload(w, k.make, 1)
+		}
+	}
+	t.Fatalf("no autoscaler is named %q", kind)
+	return nil
+}
+
+func TestTheSameSeedGivesTheSameResult(t *testing.T) {
+	w := read(t, "revisions 8\nservice 20ms lognormal\nload rate 5 to 50 period 20s for 60s\nload idle for 90s\nload outstanding 30 for 10s")
+	for _, kind := range kinds {
+		first := simulateWorkload(w, kind.make, 1).row("w", kind.name)
+		if again := simulateWorkload(w, kind.make, 1).row("w", kind.name); strings.Join(first, " ") != strings.Join(again, " ") {
+			t.Errorf("%v\n%v", first, again)
+		}
+	}
+}
+
+func TestLittlesLawHolds(t *testing.T) {
+	// 200 arrivals a second that take 100 ms each are 20 in flight, whoever scales.
+	w := read(t, "service 100ms exponential\ntarget 20\nmin 3\ninitial 3\nload rate 200 for 300s")
+	for _, kind := range kinds {
+		sum := 0.0
+		curve := of(t, w, kind.name).Curve
+		for _, p := range curve[60:] {
+			sum += p.Load
+		}
+		if mean := sum / float64(len(curve)-60); mean < 18 || mean > 22 {
+			t.Errorf("%s: %.1f requests in flight, want 20", kind.name, mean)
+		}
+	}
+}
+
+func TestEveryRequestEndsAndAClosedLoadStaysClosed(t *testing.T) {
+	w := read(t, "concurrency 5\nservice 50ms exponential\nload outstanding 40 for 60s")
+	r := of(t, w, "ebb")
+	for i, p := range r.Curve[5:] {
+		if p.Load < 39.9 || p.Load > 40.1 {
+			t.Fatalf("second %d: %.1f in flight, want 40", i+5, p.Load)
+		}
+	}
+	if unfinished := r.Requests - r.responses.total; unfinished != 40 {
+		t.Errorf("%d of %d requests did not end, want the 40 outstanding ones", unfinished, r.Requests)
+	}
+}
+
+func TestPressureBringsThePodsSoonerThanTheTick(t *testing.T) {
+	w := read(t, "min 1\nmax 10\ntarget 10\nutilization 100\nwindow 10s\nstart 1s\nservice 6ms exponential\nworkers 1\nload idle for 20s\nload outstanding 100 for 60s")
+	ten := func(kind string) int {
+		for i, p := range of(t, w, kind).Curve {
+			if p.Ready >= 10 {
+				return i - 20
+			}
+		}
+		return 1000
+	}
+	plain, ours := ten("baseline"), ten("ebb")
+	if ours > 2 || plain <= ours {
+		t.Errorf("ten pods after %d s, the baseline after %d s", ours, plain)
+	}
+}
+
+func TestNineOutstandingIsSeenByTheAdaptiveTarget(t *testing.T) {
+	w, err := ReadWorkload("workloads/nine-outstanding.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	throughput := func(r *Result) float64 { return float64(r.Requests) }
+	fixed, adaptive := throughput(of(t, w, "ebb")), throughput(of(t, w, "ebb adaptive"))
+	if adaptive < 4*fixed {
+		t.Errorf("%.0f requests with the adaptive target, %.0f with the configured one", adaptive, fixed)
+	}
+}
+
+func TestConstantLoadDoesNotMoveTheScale(t *testing.T) {
+	w := read(t, "target 20\nstart 2s\nmin 1\nservice 100ms exponential\nload rate 400 for 15m")
+	for _, kind := range kinds {
+		curve := of(t, w, kind.name).Curve
+		changes := 0
+		for i := 301; i < len(curve); i++ {
+			if curve[i].Wanted != curve[i-1].Wanted {
+				changes++
+			}
+		}
+		if changes > 10 { // at most one in a stable window
+			t.Errorf("%s: %d changes in ten minutes of constant load", kind.name, changes)
+		}
+	}
+}
+
+func TestIdleGoesToZeroAndNotBefore(t *testing.T) {
+	w := read(t, "window 20s\nload rate 1 for 120s\nload idle for 60s")
+	for _, kind := range kinds {
+		curve := of(t, w, kind.name).Curve
+		for i := 5; i < 119; i++ {
+			if curve[i].Ready == 0 {
+				t.Fatalf("%s: no pod in second %d of one request a second", kind.name, i)
+			}
+		}
+		if last := curve[len(curve)-1]; last.Ready != 0 || last.Wanted != 0 {
+			t.Errorf("%s: %+v after a minute without a request", kind.name, last)
+		}
+	}
+}
+
+func TestAllWorkloadFilesAreRead(t *testing.T) {
+	files, err := filepath.Glob("workloads/*.txt")
+	if err != nil || len(files) < 8 {
+		t.Fatalf("%d files, %v", len(files), err)
+	}
+	for _, file := range files {
+		w, err := ReadWorkload(file)
+		if err != nil || w.Length() < time.Minute || w.About == "" {
+			t.Errorf("%s: %v, %s, %q", file, err, w.Length(), w.About)
+		}
+		if _, err := os.Stat(filepath.Join("../docs/simulation", w.Name+"-ebb.svg")); err != nil {
+			t.Errorf("the report lacks %s: run make simulate", w.Name)
+		}
+	}
+}
+
+func TestWorkloadsThatMakeNoSense(t *testing.T) {
+	for text, want := range map[string]string{
+		"":                                    "there is no load",
+		"colour red\nload idle for 1s":        "1: colour red: no such key",
+		"min -1\nload idle for 1s":            `1: min -1: "-1" is not a whole number`,
+		"target 0\nload idle for 1s":          `"0" is not a number above 0`,
+		"target NaN\nload idle for 1s":        `"NaN" is not a number above 0`,
+		"load rate 5":                         "a load ends in: for DURATION",
+		"load rate -5 for 1s":                 `"-5" is no load`,
+		"load storm 5 for 1s":                 `"storm" is none of`,
+		"load rate 5 until 9 for 1s":          `"9" is no load`,
+		"service 1s gamma\nload idle for 1s":  `"gamma" is none of`,
+		"service -1s\nload idle for 1s":       `"-1s" is not a duration`,
+		"trace nowhere.csv\nload idle for 1s": "no such file",
+		"min":                                 "a key without a value",
+	} {
+		if _, err := ParseWorkload(strings.NewReader(text), "workloads"); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, want %q", text, err, want)
+		}
+	}
+}
+
+func FuzzParseWorkload(f *testing.F) {
+	f.Add("revisions 3\nload rate 1 to 2 period 3s for 4s")
+	f.Fuzz(func(t *testing.T, text string) {
+		w, err := ParseWorkload(strings.NewReader(text), "workloads")
+		if err == nil && (!(w.Target > 0) || w.Revisions < 1 || w.Length() <= 0) {
+			t.Errorf("%q gave %+v", text, w)
+		}
+	})
+}
+
+func TestQuantiles(t *testing.T) {
+	var h histogram
+	for i := range 1000 {
+		h.add(time.Duration(i+1) * time.Millisecond)
+	}
+	for q, want := range map[float64]time.Duration{0.5: 500 * time.Millisecond, 0.99: 990 * time.Millisecond} {
+		if got := h.quantile(q); got < want*94/100 || got > want*106/100 {
+			t.Errorf("quantile %v: %s, want about %s", q, got, want)
+		}
+	}
+}

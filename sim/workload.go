@@ -1,0 +1,311 @@
+package main
+
+import (
+	"bufio"
+	"encoding/csv"
+	"fmt"
+	"io"
+	"math"
+	"math/rand"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Workload is what a workload file says: functions, how they scale, and the load on each.
+type Workload struct {
+	Name, About string
+	// Revisions is how many independent copies run, each with a seed of its own.
+	Revisions int
+
+	Min, Max, Initial int32
+	Target            float64 // per pod, utilization included
+	Total             float64
+	Concurrency       int // the hard limit of a pod, 0 for none
+	Window            time.Duration
+	PanicPercentage   float64
+	PanicThreshold    float64
+	BurstCapacity     float64
+
+	// Start is how long a pod takes from the write of the scale to its readiness.
+	Start time.Duration
+	// Service is the mean time that a request works, Spread the shape of its distribution; Wait is time that it
+	// spends on others, without a worker. Workers is how many requests of a pod work at once, 0 for all.
+	Service time.Duration
+	Spread  string
+	Wait    time.Duration
+	Workers int
+
+	Load []Segment
+	// Trace, when set, replaces Load: arrivals in each minute for each revision, with its mean service time.
+	Trace []Function
+}
+
+// Segment is a stretch of load.
+type Segment struct {
+	// Closed load keeps a number of requests outstanding; open load lets them arrive at a rate.
+	Closed   bool
+	From, To float64
+	// Period, when set, swings between From and To as a sine of that period.
+	Period time.Duration
+	For    time.Duration
+}
+
+// Function is one row of a trace.
+type Function struct {
+	Name    string
+	Service time.Duration
+	Minutes []float64
+}
+
+// Length is how long the load lasts.
+func (w Workload) Length() time.Duration {
+	if len(w.Trace) > 0 {
+		return time.Duration(len(w.Trace[0].Minutes)) * time.Minute
+	}
+	var sum time.Duration
+	for _, s := range w.Load {
+		sum += s.For
+	}
+	return sum
+}
+
+// at is the load after a time in the segment: requests outstanding, or arrivals a second.
+func (s Segment) at(after time.Duration) float64 {
+	if s.Period > 0 {
+		phase := math.Sin(2*math.Pi*after.Seconds()/s.Period.Seconds() - math.Pi/2)
+		return s.From + (s.To-s.From)*(1+phase)/2
+	}
+	return s.From + (s.To-s.From)*after.Seconds()/s.For.Seconds()
+}
+
+// ReadWorkload reads a workload file; a trace is looked for beside it.
+func ReadWorkload(path string) (Workload, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return Workload{}, err
+	}
+	defer file.Close()
+	w, err := ParseWorkload(file, filepath.Dir(path))
+	if err != nil {
+		return Workload{}, fmt.Errorf("%s:%w", path, err)
+	}
+	if w.Name == "" {
+		w.Name = strings.TrimSuffix(filepath.Base(path), filepath.Ext(path))
+	}
+	return w, nil
+}
+
+// ParseWorkload reads lines of a key and its values; see workloads/README.md.
+func ParseWorkload(from io.Reader, dir string) (Workload, error) {
+	w := Workload{Revisions: 1, Initial: 1, Target: 70, Total: 100, Window: time.Minute, PanicPercentage: 10, PanicThreshold: 2,
+		BurstCapacity: 211, Start: time.Second, Service: 10 * time.Millisecond, Spread: "exponential"}
+	utilization := 0.7
+	total := 0.0
+	lines := bufio.NewScanner(from)
+	for number := 1; lines.Scan(); number++ {
+		text, _, _ := strings.Cut(lines.Text(), "#")
+		words := strings.Fields(text)
+		if len(words) == 0 {
+			continue
+		}
+		fail := func(err error) (Workload, error) {
+			return w, fmt.Errorf("%d: %s: %w", number, strings.TrimSpace(text), err)
+		}
+		rest := words[1:]
+		if len(rest) == 0 {
+			return fail(fmt.Errorf("a key without a value"))
+		}
+		var err error
+		switch words[0] {
+		case "about":
+			w.About = strings.Join(rest, " ")
+		case "revisions":
+			w.Revisions, err = whole(rest[0], 1, 100_000)
+		case "min":
+			w.Min, err = scale(rest[0])
+		case "max":
+			w.Max, err = scale(rest[0])
+		case "initial":
+			w.Initial, err = scale(rest[0])
+		case "target":
+			total, err = positive(rest[0])
+		case "utilization":
+			utilization, err = positive(rest[0])
+			utilization /= 100
+		case "concurrency":
+			w.Concurrency, err = whole(rest[0], 0, 10_000)
+		case "window":
+			w.Window, err = duration(rest[0])
+		case "panic-window":
+			w.PanicPercentage, err = positive(rest[0])
+		case "panic-threshold":
+			w.PanicThreshold, err = positive(rest[0])
+			w.PanicThreshold /= 100
+		case "burst-capacity":
+			w.BurstCapacity, err = strconv.ParseFloat(rest[0], 64)
+		case "start":
+			w.Start, err = duration(rest[0])
+		case "service":
+			w.Service, err = duration(rest[0])
+			if len(rest) > 1 {
+				w.Spread = rest[1]
+			}
+			if w.Spread != "exponential" && w.Spread != "fixed" && w.Spread != "lognormal" {
+				err = fmt.Errorf("%q is none of fixed, exponential, lognormal", w.Spread)
+			}
+		case "wait":
+			w.Wait, err = duration(rest[0])
+		case "workers":
+			w.Workers, err = whole(rest[0], 0, 10_000)
+		case "load":
+			var s Segment
+			if s, err = segment(rest); err == nil {
+				w.Load = append(w.Load, s)
+			}
+		case "trace":
+			w.Trace, err = readTrace(filepath.Join(dir, rest[0]))
+			w.Revisions = len(w.Trace)
+		default:
+			err = fmt.Errorf("no such key")
+		}
+		if err != nil {
+			return fail(err)
+		}
+	}
+	if err := lines.Err(); err != nil {
+		return w, err
+	}
+	if len(w.Load) == 0 && len(w.Trace) == 0 {
+		return w, fmt.Errorf("1: there is no load")
+	}
+	switch {
+	case total > 0 && w.Concurrency > 0:
+		w.Total = math.Min(total, float64(w.Concurrency))
+	case total > 0:
+		w.Total = total
+	case w.Concurrency > 0:
+		w.Total = float64(w.Concurrency)
+	}
+	w.Target = w.Total * utilization
+	return w, nil
+}
+
+// segment reads: outstanding N [to M] | rate R [to S [period P]] | idle, each followed by: for D.
+func segment(words []string) (Segment, error) {
+	var s Segment
+	if len(words) < 3 || words[len(words)-2] != "for" {
+		return s, fmt.Errorf("a load ends in: for DURATION")
+	}
+	var err error
+	if s.For, err = duration(words[len(words)-1]); err != nil {
+		return s, err
+	}
+	words = words[:len(words)-2]
+	switch words[0] {
+	case "idle":
+		return s, nil
+	case "outstanding":
+		s.Closed = true
+	case "rate":
+	default:
+		return s, fmt.Errorf("%q is none of outstanding, rate, idle", words[0])
+	}
+	if len(words) != 2 && len(words) != 4 && len(words) != 6 {
+		return s, fmt.Errorf("a load is: outstanding|rate N [to M [period DURATION]] for DURATION")
+	}
+	if s.From, err = strconv.ParseFloat(words[1], 64); err != nil || s.From < 0 {
+		return s, fmt.Errorf("%q is no load", words[1])
+	}
+	s.To = s.From
+	if len(words) > 2 {
+		if s.To, err = strconv.ParseFloat(words[3], 64); err != nil || s.To < 0 || words[2] != "to" {
+			return s, fmt.Errorf("%q is no load", words[3])
+		}
+	}
+	if len(words) > 4 {
+		if s.Period, err = duration(words[5]); err != nil {
+			return s, err
+		}
+	}
+	return s, nil
+}
+
+func whole(text string, low, high int) (int, error) {
+	n, err := strconv.Atoi(text)
+	if err != nil || n < low || n > high {
+		return 0, fmt.Errorf("%q is not a whole number from %d to %d", text, low, high)
+	}
+	return n, nil
+}
+
+func scale(text string) (int32, error) {
+	n, err := whole(text, 0, 100_000)
+	return int32(n), err
+}
+
+func positive(text string) (float64, error) {
+	f, err := strconv.ParseFloat(text, 64)
+	if err != nil || !(f > 0) || math.IsInf(f, 0) {
+		return 0, fmt.Errorf("%q is not a number above 0", text)
+	}
+	return f, nil
+}
+
+func duration(text string) (time.Duration, error) {
+	d, err := time.ParseDuration(text)
+	if err != nil || d <= 0 || d > 1000*time.Hour {
+		return 0, fmt.Errorf("%q is not a duration above 0", text)
+	}
+	return d, nil
+}
+
+// readTrace reads rows of a name, a mean service time in milliseconds, and arrivals in each minute.
+func readTrace(path string) ([]Function, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	rows, err := csv.NewReader(file).ReadAll()
+	if err != nil {
+		return nil, err
+	}
+	var all []Function
+	for i, row := range rows {
+		if i == 0 || len(row) < 3 {
+			continue
+		}
+		ms, err := strconv.ParseFloat(row[1], 64)
+		if err != nil {
+			return nil, fmt.Errorf("%s:%d: %w", path, i+1, err)
+		}
+		f := Function{Name: row[0], Service: time.Duration(math.Max(ms, 1) * float64(time.Millisecond))}
+		for _, cell := range row[2:] {
+			n, err := strconv.ParseFloat(cell, 64)
+			if err != nil || n < 0 {
+				return nil, fmt.Errorf("%s:%d: %q is no number of arrivals", path, i+1, cell)
+			}
+			f.Minutes = append(f.Minutes, n)
+		}
+		all = append(all, f)
+	}
+	if len(all) == 0 {
+		return nil, fmt.Errorf("%s holds no function", path)
+	}
+	return all, nil
+}
+
+// serviceTime draws how long a request works.
+func serviceTime(r *rand.Rand, mean time.Duration, spread string) time.Duration {
+	switch spread {
+	case "fixed":
+		return mean
+	case "lognormal":
+		const sigma = 1
+		return time.Duration(float64(mean) * math.Exp(sigma*r.NormFloat64()-sigma*sigma/2))
+	}
+	return time.Duration(r.ExpFloat64() * float64(mean))
+}
