@@ -49,6 +49,10 @@ e2e: up ## the promises to users, on the dev cluster
 bench-%: ## run one of test/bench/*: coldstart, scaleup, control, proxy, path, autoscaler
 	@[ ! -x $(DEV) ] || eval "$$($(DEV) kubeconfig 2>/dev/null || true)"; go run ./test/bench/$* $(ARGS)
 
+.PHONY: simulate
+simulate: ## play the workloads of sim/workloads in virtual time; writes docs/simulation
+	go run ./sim -out docs/simulation
+
 .PHONY: soak
 soak: ## load and disturb several services for three minutes (ARGS='-lasts 1h'); no request may be lost
 	@[ ! -x $(DEV) ] || eval "$$($(DEV) kubeconfig 2>/dev/null || true)"; go run ./test/soak $(ARGS)
