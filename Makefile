@@ -6,7 +6,7 @@ SHELL := bash
 
 ## Cluster
 
-.PHONY: up down kubeconfig
+.PHONY: up down kubeconfig status logs
 up: ## bring up the dev cluster with Ebb and its samples, or bring it up to date
 	@$(DEV) up
 
@@ -15,6 +15,12 @@ down: ## take it down and leave nothing behind
 
 kubeconfig: ## print the line that points kubectl at it
 	@$(DEV) kubeconfig
+
+status: ## say which of its programs run
+	@$(DEV) status
+
+logs: ## list its logs (NAME=kubelet shows the end of one)
+	@$(DEV) logs $(NAME)
 
 DEV = dev/ctl.sh
 
@@ -32,12 +38,14 @@ lint:
 	go vet -tags e2e ./test/...
 	go tool staticcheck ./...
 	go tool staticcheck -tags e2e ./test/...
+	go vet -C dev/ctl ./...
 
 generated: ## generated files are the ones that the generators make
 	@[ ! -x api/generate.sh ] || api/generate.sh --check
 
 unit:
 	go test -race -shuffle=on -p 2 ./...
+	go test -C dev/ctl -race -shuffle=on -p 2 ./...
 
 test: check e2e ## the whole gate, as CI runs it
 

@@ -70,8 +70,11 @@ func (c *control) lock() (release func(), err error) {
 	return func() { file.Close() }, nil
 }
 
-// owned refuses to touch the cluster of another checkout: a machine has one.
-func (c *control) owned() error {
+// owned makes sure that the machine's one cluster is this checkout's, or none.
+// That of another checkout is left alone, with two exceptions: on a machine of
+// a CI nobody is there to miss it, and when its checkout is gone nobody else
+// could take it down.
+func (c *control) owned(ctx context.Context) error {
 	text, err := os.ReadFile(c.Owner())
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
@@ -80,8 +83,14 @@ func (c *control) owned() error {
 		return err
 	}
 	owner := strings.TrimSpace(string(text))
-	if owner == c.Root || owner == "" || !c.anyAlive() {
+	if owner == c.Root || !filepath.IsAbs(owner) || !c.anyAlive() {
 		return nil
+	}
+	_, err = os.Stat(filepath.Join(owner, "dev", "ctl.sh"))
+	if gone := errors.Is(err, os.ErrNotExist); gone || os.Getenv("CI") == "true" {
+		other := newControl(place.Of(owner, os.Getenv), c.steps, c.out)
+		_ = other.loadPlan() // only needed to restart a containerd that has ended
+		return other.takeDown(ctx)
 	}
 	return fmt.Errorf("this machine's cluster runs from the checkout %s: take that one down first with `make -C %s down`", owner, owner)
 }

@@ -25,7 +25,7 @@ func (c *control) down(ctx context.Context) error {
 		return err
 	}
 	defer release()
-	if err := c.owned(); err != nil {
+	if err := c.owned(ctx); err != nil {
 		return err
 	}
 	return c.takeDown(ctx)

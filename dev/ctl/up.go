@@ -54,7 +54,7 @@ func (c *control) up(ctx context.Context) (err error) {
 		return err
 	}
 	defer release()
-	if err := c.owned(); err != nil {
+	if err := c.owned(ctx); err != nil {
 		return err
 	}
 	if err := c.preflight(ctx); err != nil {
@@ -324,8 +324,12 @@ func (c *control) platform(ctx context.Context, p *parts) error {
 	if err != nil {
 		return err
 	}
+	version, err := fileDigest(self)
+	if err != nil {
+		return err
+	}
 	if err := c.run(ctx, "load balancer addresses", process.Program{
-		Name: "addresses", Path: self, Args: []string{"addresses"}, Log: c.Log("addresses"), Dir: c.Root,
+		Name: "addresses", Salt: version, Path: self, Args: []string{"addresses"}, Log: c.Log("addresses"), Dir: c.Root,
 	}); err != nil {
 		return err
 	}
