@@ -134,12 +134,13 @@ func Go(ctx context.Context, dir, log string, progress Progress, ldflags, out st
 		if full(said) {
 			return errors.New("the disk is full; free some space, `go clean -cache` frees Go's build cache")
 		}
-		return fmt.Errorf("go build in %s: %w; the end of %s:\n%s", dir, waitErr, log, tail(said, 12))
+		return fmt.Errorf("go build in %s: %w; see %s:\n%s", dir, waitErr, log, tail(said, 12))
 	}
 	return err
 }
 
-// follow copies what go says to the log and counts the packages it names.
+// follow copies what go says to the log, counts the packages it names, and
+// returns the rest.
 func follow(r io.Reader, log string, total int, progress Progress) ([]string, error) {
 	file, err := os.Create(log)
 	if err != nil {
@@ -154,8 +155,9 @@ func follow(r io.Reader, log string, total int, progress Progress) ([]string, er
 	for lines.Scan() {
 		line := lines.Text()
 		fmt.Fprintln(file, line)
-		said = append(said, line)
-		if !strings.ContainsAny(line, " :#") {
+		if strings.ContainsAny(line, " :#") {
+			said = append(said, line) // a complaint, not a package's name
+		} else {
 			done++
 		}
 		if progress != nil {
