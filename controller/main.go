@@ -17,6 +17,7 @@ import (
 
 	"ebb.dev/ebb/controller/internal/configuration"
 	"ebb.dev/ebb/controller/internal/digest"
+	"ebb.dev/ebb/controller/internal/domainmapping"
 	"ebb.dev/ebb/controller/internal/endpoints"
 	"ebb.dev/ebb/controller/internal/gc"
 	"ebb.dev/ebb/controller/internal/labeler"
@@ -37,6 +38,7 @@ func controllers(w *reconcile.World, tokenKey []byte) []*reconcile.Controller {
 		configuration.New(w),
 		revision.New(w, tokenKey, digest.New(w.Kube, digest.Transport(os.Getenv))),
 		route.New(w),
+		domainmapping.New(w),
 		endpoints.New(w),
 		labeler.New(w),
 		gc.New(w),

@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -19,7 +18,6 @@ import (
 	"k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
-	"k8s.io/client-go/tools/record"
 	"knative.dev/pkg/apis"
 	duckv1 "knative.dev/pkg/apis/duck/v1"
 	"knative.dev/pkg/kmeta"
@@ -31,6 +29,7 @@ import (
 	"ebb.dev/ebb/api/names"
 	servingv1 "ebb.dev/ebb/api/serving/v1"
 	"ebb.dev/ebb/controller/internal/apply"
+	"ebb.dev/ebb/controller/internal/gateway"
 	"ebb.dev/ebb/controller/internal/reconcile"
 	"ebb.dev/ebb/ingress/gatewayapi"
 	"ebb.dev/ebb/ingress/plan"
@@ -50,7 +49,6 @@ type prober interface {
 type reconciler struct {
 	kube           kubernetes.Interface
 	gateways       gatewayclient.Interface
-	events         record.EventRecorder
 	settings       *settings.Store
 	clusterDomain  string
 	configurations listers.ConfigurationLister
@@ -94,7 +92,7 @@ func New(w *reconcile.World) *reconcile.Controller {
 	httpRoutes := w.GatewayInformers.Gateway().V1().HTTPRoutes()
 	routes := serving.Routes().Informer()
 	r := &reconciler{
-		kube: w.Kube, gateways: w.Gateways, events: w.Events, settings: w.Settings, clusterDomain: w.ClusterDomain,
+		kube: w.Kube, gateways: w.Gateways, settings: w.Settings, clusterDomain: w.ClusterDomain,
 		configurations: serving.Configurations().Lister(), revisions: serving.Revisions().Lister(),
 		services: placeholders.Lister(), public: public.Lister(), httpRoutes: httpRoutes.Lister(), now: w.Now,
 	}
@@ -107,7 +105,7 @@ func New(w *reconcile.World) *reconcile.Controller {
 		Reconcile: r.reconcile,
 	}.Controller()
 
-	p := ready.New(newGateways(w.Kube, w.Now), func(key types.NamespacedName) { c.Enqueue(key) })
+	p := ready.New(gateway.NewFinder(w.Kube, w.Now), func(key types.NamespacedName) { c.Enqueue(key) })
 	r.prober, c.Background = p, p.Run
 	frame := c.Reconcile
 	c.Reconcile = func(ctx context.Context, key reconcile.Key) (time.Duration, error) {
@@ -197,7 +195,9 @@ func (r *reconciler) reconcile(ctx context.Context, route *servingv1.Route) (tim
 		route.Status.MarkIngressNotReady(reasonUninitialized, fmt.Sprintf("Service %q is not there yet.", missing))
 		return 0, nil
 	}
-	changed, err := r.apply(ctx, route, p, s)
+	changed, err := gateway.Apply(ctx, r.gateways, r.httpRoutes, route, gatewayapi.HTTPRoutes(p, s.Gateway, gatewayapi.Meta{
+		Labels: route.Labels, Annotations: inherited(route.Annotations), Owner: *kmeta.NewControllerRef(route),
+	}), labels.Set{names.RouteLabel: route.Name})
 	if err != nil {
 		if notOwned := new(apply.NotOwnedError); errors.As(err, &notOwned) {
 			route.Status.MarkIngressNotOwned(notOwned.Kind, notOwned.Name)
@@ -289,48 +289,6 @@ func (r *reconciler) missingBackend(p *plan.Plan) (string, error) {
 	return "", nil
 }
 
-// apply writes the HTTPRoutes of the plan, then removes those of targets that are no more.
-func (r *reconciler) apply(ctx context.Context, route *servingv1.Route, p *plan.Plan, s *settings.Snapshot) (changed bool, err error) {
-	api := r.gateways.GatewayV1().HTTPRoutes(route.Namespace)
-	wanted := map[string]bool{}
-	for _, want := range gatewayapi.HTTPRoutes(p, s.Gateway, gatewayapi.Meta{
-		Labels: route.Labels, Annotations: inherited(route.Annotations), Owner: *kmeta.NewControllerRef(route),
-	}) {
-		wanted[want.Name] = true
-		have, err := r.httpRoutes.HTTPRoutes(route.Namespace).Get(want.Name)
-		if err != nil && !apierrors.IsNotFound(err) {
-			return changed, err
-		}
-		_, outcome, err := apply.Child(ctx, api, "HTTPRoute", route, have, err == nil, want, func(have, want *gatewayv1.HTTPRoute) {
-			apply.Metadata(have, want)
-			have.Spec = want.Spec
-		})
-		if err != nil {
-			if outcome == apply.Created && r.events != nil && !apply.IsNotOwned(err) {
-				r.events.Eventf(route, corev1.EventTypeWarning, "CreationFailed", "Failed to create HTTPRoute: %v", err)
-			}
-			return changed, err
-		}
-		if outcome == apply.Created && r.events != nil {
-			r.events.Eventf(route, corev1.EventTypeNormal, "Created", "Created HTTPRoute %q", want.Name)
-		}
-		changed = changed || outcome != apply.Unchanged
-	}
-	mine, err := r.httpRoutes.HTTPRoutes(route.Namespace).List(labels.SelectorFromSet(labels.Set{names.RouteLabel: route.Name}))
-	if err != nil {
-		return changed, err
-	}
-	for _, have := range mine {
-		if wanted[have.Name] || !metav1.IsControlledBy(have, route) {
-			continue
-		}
-		if err := api.Delete(ctx, have.Name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
-			return changed, fmt.Errorf("delete HTTPRoute %s/%s: %w", route.Namespace, have.Name, err)
-		}
-	}
-	return changed, nil
-}
-
 // judge says whether the gateways follow the plan. A plan that was live before this process began and needed no write is live
 // still: that keeps a restart of the controller from turning every Route Unknown.
 func (r *reconciler) judge(route *servingv1.Route, p *plan.Plan, s *settings.Snapshot, changed bool) {
@@ -369,12 +327,6 @@ func (r *reconciler) refusal(route *servingv1.Route) (reason, message string, re
 	return "", "", false
 }
 
-// Ports of a gateway's Service.
-const (
-	gatewayHTTP  = 80
-	gatewayHTTPS = 443
-)
-
 // probes asks every gateway that carries a target for one of the target's hosts; the others are in the same HTTPRoute.
 func probes(p *plan.Plan, g settings.Gateway) []ready.Probe {
 	var out []ready.Probe
@@ -383,11 +335,11 @@ func probes(p *plan.Plan, g settings.Gateway) []ready.Probe {
 		if t.Visibility == plan.ClusterLocal {
 			on = g.Local
 		}
-		for _, gateway := range on {
+		for _, one := range on {
 			host := gatewayapi.Name(t)
-			out = append(out, ready.Probe{Service: gateway.Service, Port: gatewayHTTP, Host: host, Redirect: t.Plain == plan.HTTPRedirected})
+			out = append(out, ready.Probe{Service: one.Service, Port: gateway.HTTP, Host: host, Redirect: t.Plain == plan.HTTPRedirected})
 			if t.TLSSecret != "" {
-				out = append(out, ready.Probe{Service: gateway.Service, Port: gatewayHTTPS, Host: host, TLS: true})
+				out = append(out, ready.Probe{Service: one.Service, Port: gateway.HTTPS, Host: host, TLS: true})
 			}
 		}
 	}

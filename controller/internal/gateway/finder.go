@@ -1,4 +1,4 @@
-package route
+package gateway
 
 import (
 	"context"
@@ -14,9 +14,9 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// gateways finds gateway pods by asking the API server, at most once a second for each Service: which Services those are is
+// Finder finds gateway pods by asking the API server, at most once a second for each Service: which Services those are is
 // a setting, so no informer can be started for them beforehand.
-type gateways struct {
+type Finder struct {
 	kube kubernetes.Interface
 	now  func() time.Time
 
@@ -32,12 +32,13 @@ type answer struct {
 
 const addressesKept = time.Second
 
-func newGateways(kube kubernetes.Interface, now func() time.Time) *gateways {
-	return &gateways{kube: kube, now: now, known: map[string]answer{}}
+// NewFinder makes a Finder that takes the time from now.
+func NewFinder(kube kubernetes.Interface, now func() time.Time) *Finder {
+	return &Finder{kube: kube, now: now, known: map[string]answer{}}
 }
 
 // Addresses implements ready.Gateways.
-func (g *gateways) Addresses(ctx context.Context, service string, port int32) ([]string, error) {
+func (g *Finder) Addresses(ctx context.Context, service string, port int32) ([]string, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	id := service + ":" + strconv.Itoa(int(port))
@@ -51,7 +52,7 @@ func (g *gateways) Addresses(ctx context.Context, service string, port int32) ([
 	return addresses, err
 }
 
-func (g *gateways) find(ctx context.Context, service string, port int32) ([]string, error) {
+func (g *Finder) find(ctx context.Context, service string, port int32) ([]string, error) {
 	namespace, name, _ := strings.Cut(service, "/")
 	s, err := g.kube.CoreV1().Services(namespace).Get(ctx, name, metav1.GetOptions{})
 	if err != nil {

@@ -1,0 +1,126 @@
+package domainmapping
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"knative.dev/pkg/apis"
+	duckv1 "knative.dev/pkg/apis/duck/v1"
+
+	"ebb.dev/ebb/api/names"
+	"ebb.dev/ebb/api/serving/v1beta1"
+)
+
+// askAgain is how long the address of an object that is not watched is trusted.
+const askAgain = 30 * time.Second
+
+// notResolved says why a reference leads nowhere; trying again without a change does not help.
+type notResolved struct{ message string }
+
+func (e *notResolved) Error() string { return e.message }
+
+// resolve finds the name that a mapping's reference is reached by, and demands that it is a Service name of the same namespace:
+// a mapping must not lead out of its namespace.
+func (r *reconciler) resolve(ctx context.Context, dm *v1beta1.DomainMapping) (target string, again time.Duration, err error) {
+	ref := dm.Spec.Ref
+	namespace := ref.Namespace
+	if namespace == "" {
+		namespace = dm.Namespace
+	}
+	url, again, err := r.address(ctx, ref, namespace)
+	if err != nil {
+		return "", again, err
+	}
+	want := ref.Name + "." + dm.Namespace + ".svc." + r.clusterDomain
+	switch {
+	case url == nil || url.Host == "":
+		return "", again, &notResolved{fmt.Sprintf("%s %q has no address yet.", ref.Kind, ref.Name)}
+	case strings.Trim(url.Path, "/") != "":
+		return "", again, &notResolved{fmt.Sprintf("%s %q has the address %s; a domain cannot be mapped to a path.", ref.Kind, ref.Name, url)}
+	case namespace != dm.Namespace || !strings.EqualFold(url.Host, want):
+		return "", again, &notResolved{fmt.Sprintf("%s %q has the address %s; a domain can be mapped to %s only.", ref.Kind, ref.Name, url, want)}
+	}
+	return want, again, nil
+}
+
+func (r *reconciler) address(ctx context.Context, ref duckv1.KReference, namespace string) (*apis.URL, time.Duration, error) {
+	group, err := schema.ParseGroupVersion(ref.APIVersion)
+	if err != nil {
+		return nil, 0, &notResolved{fmt.Sprintf("%q is not an apiVersion.", ref.APIVersion)}
+	}
+	if group.Group == "" && ref.Group != "" {
+		group.Group = ref.Group
+	}
+	missing := func(err error) error {
+		if apierrors.IsNotFound(err) {
+			return &notResolved{fmt.Sprintf("%s %q is not in namespace %q.", ref.Kind, ref.Name, namespace)}
+		}
+		return err
+	}
+	switch {
+	case group.Group == names.ServingGroup && ref.Kind == "Service":
+		service, err := r.services.Services(namespace).Get(ref.Name)
+		if err != nil {
+			return nil, 0, missing(err)
+		}
+		return addressOf(service.Status.Address), 0, nil
+	case group.Group == names.ServingGroup && ref.Kind == "Route":
+		route, err := r.routes.Routes(namespace).Get(ref.Name)
+		if err != nil {
+			return nil, 0, missing(err)
+		}
+		return addressOf(route.Status.Address), 0, nil
+	case group.Group == "" && ref.Kind == "Service":
+		if _, err := r.kube.CoreV1().Services(namespace).Get(ctx, ref.Name, metav1.GetOptions{}); err != nil {
+			return nil, askAgain, missing(err)
+		}
+		return &apis.URL{Scheme: "http", Host: ref.Name + "." + namespace + ".svc." + r.clusterDomain}, askAgain, nil
+	}
+	return r.foreign(ctx, group, ref, namespace, missing)
+}
+
+func addressOf(a *duckv1.Addressable) *apis.URL {
+	if a == nil {
+		return nil
+	}
+	return a.URL
+}
+
+// foreign asks the API server for the address of a kind that Ebb does not know.
+func (r *reconciler) foreign(ctx context.Context, group schema.GroupVersion, ref duckv1.KReference, namespace string,
+	missing func(error) error) (*apis.URL, time.Duration, error) {
+	resources, err := r.kube.Discovery().ServerResourcesForGroupVersion(group.String())
+	if err != nil {
+		return nil, askAgain, &notResolved{fmt.Sprintf("The cluster does not know %s %s: %v", group, ref.Kind, err)}
+	}
+	plural := ""
+	for _, resource := range resources.APIResources {
+		if resource.Kind == ref.Kind && resource.Namespaced && !strings.Contains(resource.Name, "/") {
+			plural = resource.Name
+		}
+	}
+	if plural == "" {
+		return nil, askAgain, &notResolved{fmt.Sprintf("The cluster does not know the kind %s in %s.", ref.Kind, group)}
+	}
+	raw, err := r.kube.Discovery().RESTClient().Get().
+		AbsPath("/apis", group.Group, group.Version, "namespaces", namespace, plural, ref.Name).
+		SetHeader("Accept", "application/json").Do(ctx).Raw()
+	if err != nil {
+		return nil, askAgain, missing(err)
+	}
+	var object struct {
+		Status struct {
+			Address *duckv1.Addressable `json:"address"`
+		} `json:"status"`
+	}
+	if err := json.Unmarshal(raw, &object); err != nil {
+		return nil, askAgain, &notResolved{fmt.Sprintf("%s %q has no address that can be read: %v", ref.Kind, ref.Name, err)}
+	}
+	return addressOf(object.Status.Address), askAgain, nil
+}

@@ -1,0 +1,127 @@
+// Package gateway is what the reconcilers of Routes and DomainMappings share: finding gateway pods, writing HTTPRoutes, adding
+// listeners to Gateways.
+//
+// Owns: nothing by itself; it writes for the object it is called for. Reads: HTTPRoutes, the Services and EndpointSlices of
+// gateways. Writes: HTTPRoutes, the HTTPS listeners of Gateways, ReferenceGrants. Never: touches a listener it did not make.
+package gateway
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+	gatewayv1beta1 "sigs.k8s.io/gateway-api/apis/v1beta1"
+	gatewayclient "sigs.k8s.io/gateway-api/pkg/client/clientset/versioned"
+	gatewaylisters "sigs.k8s.io/gateway-api/pkg/client/listers/apis/v1"
+
+	"ebb.dev/ebb/controller/internal/apply"
+	"ebb.dev/ebb/ingress/gatewayapi"
+	"ebb.dev/ebb/settings"
+)
+
+// Ports of a gateway's Service.
+const (
+	HTTP  int32 = 80
+	HTTPS int32 = 443
+)
+
+// Apply makes the HTTPRoutes exist as given, for owner, then removes those of the owner that carry the labels and are not
+// wanted any more. It tells whether it wrote one.
+func Apply(ctx context.Context, client gatewayclient.Interface, lister gatewaylisters.HTTPRouteLister, owner apply.Object,
+	routes []*gatewayv1.HTTPRoute, mine labels.Set) (changed bool, err error) {
+	api := client.GatewayV1().HTTPRoutes(owner.GetNamespace())
+	wanted := map[string]bool{}
+	for _, want := range routes {
+		wanted[want.Name] = true
+		have, err := lister.HTTPRoutes(owner.GetNamespace()).Get(want.Name)
+		if err != nil && !apierrors.IsNotFound(err) {
+			return changed, err
+		}
+		_, outcome, err := apply.Child(ctx, api, "HTTPRoute", owner, have, err == nil, want, func(have, want *gatewayv1.HTTPRoute) {
+			apply.Metadata(have, want)
+			have.Spec = want.Spec
+		})
+		if err != nil {
+			return changed, err
+		}
+		changed = changed || outcome != apply.Unchanged
+	}
+	list, err := lister.HTTPRoutes(owner.GetNamespace()).List(labels.SelectorFromSet(mine))
+	if err != nil {
+		return changed, err
+	}
+	for _, have := range list {
+		if wanted[have.Name] || !metav1.IsControlledBy(have, owner) {
+			continue
+		}
+		if err := api.Delete(ctx, have.Name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+			return changed, fmt.Errorf("delete HTTPRoute %s/%s: %w", have.Namespace, have.Name, err)
+		}
+	}
+	return changed, nil
+}
+
+// manager is the field manager of one host's listener: server-side apply merges the listeners of all hosts by name, and the
+// same host always replaces its own.
+func manager(host string) string { return "ebb-" + gatewayapi.ListenerName(host) }
+
+// Listen adds a listener with the certificate of host to each Gateway, and lets the Gateways read its Secret.
+func Listen(ctx context.Context, client gatewayclient.Interface, on []settings.GatewayRef, host, namespace, secret string, meta gatewayapi.Meta) error {
+	owner := meta.Owner
+	owner.Controller = nil // several hosts may share a Secret, and so its grant
+	grant := &gatewayv1beta1.ReferenceGrant{
+		TypeMeta: metav1.TypeMeta{APIVersion: gatewayv1beta1.GroupVersion.String(), Kind: "ReferenceGrant"},
+		ObjectMeta: metav1.ObjectMeta{Name: gatewayapi.GrantName(secret), Namespace: namespace, Labels: meta.Labels,
+			OwnerReferences: []metav1.OwnerReference{owner}},
+		Spec: gatewayv1beta1.ReferenceGrantSpec{To: []gatewayv1beta1.ReferenceGrantTo{{
+			Kind: "Secret", Name: ptr.To(gatewayv1.ObjectName(secret))}}},
+	}
+	for _, g := range on {
+		grant.Spec.From = append(grant.Spec.From, gatewayv1beta1.ReferenceGrantFrom{
+			Group: gatewayv1.GroupName, Kind: "Gateway", Namespace: gatewayv1.Namespace(g.Namespace())})
+	}
+	raw, err := json.Marshal(grant)
+	if err != nil {
+		return err
+	}
+	force := metav1.PatchOptions{FieldManager: manager(host), Force: ptr.To(true)}
+	if _, err := client.GatewayV1beta1().ReferenceGrants(namespace).Patch(ctx, grant.Name, types.ApplyPatchType, raw, force); err != nil {
+		return fmt.Errorf("let gateways read Secret %s/%s: %w", namespace, secret, err)
+	}
+	return listeners(ctx, client, on, host, []gatewayv1.Listener{gatewayapi.Listener(host, namespace, secret)})
+}
+
+// Unlisten removes the listener of host.
+func Unlisten(ctx context.Context, client gatewayclient.Interface, on []settings.GatewayRef, host string) error {
+	return listeners(ctx, client, on, host, nil)
+}
+
+func listeners(ctx context.Context, client gatewayclient.Interface, on []settings.GatewayRef, host string, list []gatewayv1.Listener) error {
+	for _, g := range on {
+		part := map[string]any{
+			"apiVersion": gatewayv1.GroupVersion.String(), "kind": "Gateway",
+			"metadata": map[string]any{"name": g.Name(), "namespace": g.Namespace()},
+		}
+		if len(list) > 0 {
+			part["spec"] = map[string]any{"listeners": list}
+		} else if _, err := client.GatewayV1().Gateways(g.Namespace()).Get(ctx, g.Name(), metav1.GetOptions{}); apierrors.IsNotFound(err) {
+			continue // applying would make it
+		}
+		raw, err := json.Marshal(part)
+		if err != nil {
+			return err
+		}
+		_, err = client.GatewayV1().Gateways(g.Namespace()).Patch(ctx, g.Name(), types.ApplyPatchType, raw,
+			metav1.PatchOptions{FieldManager: manager(host), Force: ptr.To(true)})
+		if err != nil {
+			return fmt.Errorf("set the listener of host %s on Gateway %s: %w", host, g.Gateway, err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,119 @@
+package gatewayapi
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+
+	"k8s.io/utils/ptr"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"ebb.dev/ebb/api/names"
+	"ebb.dev/ebb/ingress/plan"
+	"ebb.dev/ebb/settings"
+	"ebb.dev/ebb/wire"
+)
+
+// Mapping is a host of its own that leads where another host leads.
+type Mapping struct {
+	Host, Namespace string
+	Target          string // the host it leads to: <name>.<namespace>.svc.<cluster domain>
+	Service         string // the Service of that name, used when there are no Rules
+	// Rules are those of the Route's HTTPRoute for Target. The mapping takes the same way in one hop, instead of sending
+	// every request through the local gateway a second time.
+	Rules     []gatewayv1.HTTPRouteRule
+	TLSSecret string
+	Redirect  bool
+}
+
+// Map translates a mapping. The hash names what was asked of the gateways, as a plan's does.
+func Map(m Mapping, gateways settings.Gateway, meta Meta) (routes []*gatewayv1.HTTPRoute, hash string) {
+	t := translator{
+		plan: &plan.Plan{Namespace: m.Namespace}, on: gateways.External, meta: meta,
+		target: plan.Target{Hosts: []string{m.Host}, Visibility: plan.External},
+	}
+	rules := m.Rules
+	if len(rules) == 0 {
+		rules = []gatewayv1.HTTPRouteRule{t.rule(plan.Rule{Backends: []plan.Backend{{Service: m.Service, Port: 80, Percent: 100}}})}
+	}
+	var own []gatewayv1.HTTPRouteRule
+	for _, rule := range rules {
+		rule = *rule.DeepCopy()
+		rule.Filters = rewrite(rule.Filters, m)
+		own = append(own, rule)
+	}
+	raw, err := json.Marshal(struct {
+		M Mapping
+		R []gatewayv1.HTTPRouteRule
+	}{m, own})
+	if err != nil {
+		panic(fmt.Sprintf("rules are plain data: %v", err))
+	}
+	hash = plan.ShortHash(string(raw))
+	for i := range own {
+		setHash(own[i].Filters, hash)
+	}
+	if m.Redirect && m.TLSSecret != "" {
+		routes = append(routes, t.httpRoute(m.Host+"-redirect", plainListener, []gatewayv1.HTTPRouteRule{t.redirect()}))
+		routes = append(routes, t.split(own, func(settings.GatewayRef) string { return ListenerName(m.Host) })...)
+	} else {
+		routes = t.split(own, anyListener)
+	}
+	for _, r := range routes {
+		delete(r.Labels, names.RouteLabel)
+		delete(r.Labels, names.RouteNamespaceLabel)
+		maps.Copy(r.Labels, meta.Labels)
+	}
+	return routes, hash
+}
+
+// rewrite adds what tells the target that it was reached by another name.
+func rewrite(filters []gatewayv1.HTTPRouteFilter, m Mapping) []gatewayv1.HTTPRouteFilter {
+	original := gatewayv1.HTTPHeader{Name: wire.HeaderOriginalHost, Value: m.Host}
+	found := false
+	for _, f := range filters {
+		if f.RequestHeaderModifier != nil {
+			f.RequestHeaderModifier.Set = append(f.RequestHeaderModifier.Set, original)
+			found = true
+		}
+	}
+	if !found {
+		filters = append(filters, gatewayv1.HTTPRouteFilter{Type: gatewayv1.HTTPRouteFilterRequestHeaderModifier,
+			RequestHeaderModifier: &gatewayv1.HTTPHeaderFilter{Set: []gatewayv1.HTTPHeader{original}}})
+	}
+	return append(filters, gatewayv1.HTTPRouteFilter{Type: gatewayv1.HTTPRouteFilterURLRewrite,
+		URLRewrite: &gatewayv1.HTTPURLRewriteFilter{Hostname: ptr.To(gatewayv1.PreciseHostname(m.Target))}})
+}
+
+func setHash(filters []gatewayv1.HTTPRouteFilter, hash string) {
+	for _, f := range filters {
+		if f.RequestHeaderModifier == nil {
+			continue
+		}
+		for i, h := range f.RequestHeaderModifier.Set {
+			if h.Name == wire.HeaderNetworkHash {
+				f.RequestHeaderModifier.Set[i].Value = hash
+			}
+		}
+	}
+}
+
+// Listener is what a Gateway needs to end TLS for a host. Gateways are shared, so it is handed to the API server as a part of
+// one: listeners are merged by name.
+func Listener(host, secretNamespace, secret string) gatewayv1.Listener {
+	return gatewayv1.Listener{
+		Name: gatewayv1.SectionName(ListenerName(host)), Hostname: ptr.To(gatewayv1.Hostname(host)), Port: 443,
+		Protocol: gatewayv1.HTTPSProtocolType,
+		TLS: &gatewayv1.ListenerTLSConfig{
+			Mode: ptr.To(gatewayv1.TLSModeTerminate),
+			CertificateRefs: []gatewayv1.SecretObjectReference{{
+				Group: ptr.To(gatewayv1.Group("")), Kind: ptr.To(gatewayv1.Kind("Secret")),
+				Namespace: ptr.To(gatewayv1.Namespace(secretNamespace)), Name: gatewayv1.ObjectName(secret),
+			}},
+		},
+		AllowedRoutes: &gatewayv1.AllowedRoutes{Namespaces: &gatewayv1.RouteNamespaces{From: ptr.To(gatewayv1.NamespacesFromAll)}},
+	}
+}
+
+// GrantName is the name of the ReferenceGrant that lets a Gateway read one Secret.
+func GrantName(secret string) string { return names.Child(secret, "-gateway") }
