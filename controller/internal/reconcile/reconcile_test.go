@@ -1,0 +1,294 @@
+package reconcile
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/tools/record"
+	"knative.dev/pkg/apis"
+
+	servingv1 "ebb.dev/ebb/api/serving/v1"
+	"ebb.dev/ebb/internal/apiservertest"
+	"ebb.dev/ebb/settings"
+)
+
+var configurations = schema.GroupResource{Group: "serving.knative.dev", Resource: "configurations"}
+
+func configuration(name string) *unstructured.Unstructured {
+	return &unstructured.Unstructured{Object: map[string]any{"apiVersion": "serving.knative.dev/v1", "kind": "Configuration",
+		"metadata": map[string]any{"namespace": "ns", "name": name}, "spec": map[string]any{"template": map[string]any{}}}}
+}
+
+type frame struct {
+	store *apiservertest.Store
+	world *World
+	kind  Kind[*servingv1.Configuration]
+}
+
+// newFrame runs Configurations through reconcile, with the caches filled.
+func newFrame(t *testing.T, reconcile func(context.Context, *servingv1.Configuration) (time.Duration, error)) *frame {
+	t.Helper()
+	store, config := apiservertest.Start(t)
+	clients, err := ConnectTo(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := NewWorld(clients, settings.NewStore(nil), record.NewFakeRecorder(1000), slog.New(slog.DiscardHandler), "sys", "cluster.local")
+	return &frame{store, w, Kind[*servingv1.Configuration]{
+		Name: "configuration", Informer: w.EbbInformers.Serving().V1().Configurations().Informer(), Events: w.Events,
+		Client:    func(ns string) Client[*servingv1.Configuration] { return w.Ebb.ServingV1().Configurations(ns) },
+		Reconcile: reconcile,
+	}}
+}
+
+func (f *frame) run(t *testing.T, controllers []*Controller, o Options) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	o.Metrics = NewMetrics(prometheus.NewRegistry())
+	if o.Timeout == 0 {
+		o.Timeout = 30 * time.Second
+	}
+	go func() { ended <- f.world.Run(ctx, controllers, o) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func (f *frame) status(name string) *servingv1.ConfigurationStatus {
+	object, err := f.world.Ebb.ServingV1().Configurations("ns").Get(context.Background(), name, metav1.GetOptions{})
+	if err != nil {
+		return &servingv1.ConfigurationStatus{}
+	}
+	return &object.Status
+}
+
+func eventually(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(60 * time.Second)
+	for !holds() {
+		if time.Now().After(deadline) {
+			t.Fatalf("never: %s", what)
+		}
+		<-time.After(time.Millisecond)
+	}
+}
+
+func TestAFailedReconcileOfANewGenerationDoesNotLeaveTheLastReadyInForce(t *testing.T) {
+	var mu sync.Mutex
+	fail := false
+	f := newFrame(t, func(_ context.Context, c *servingv1.Configuration) (time.Duration, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		if fail {
+			return 0, errors.New("no luck")
+		}
+		c.GetConditionSet().Manage(&c.Status).MarkTrue(apis.ConditionReady)
+		return 0, nil
+	})
+	f.store.Put(configurations, configuration("c"))
+	f.run(t, []*Controller{f.kind.Controller()}, Options{Alone: true})
+	eventually(t, "Ready", func() bool { return f.status("c").GetCondition(apis.ConditionReady).IsTrue() })
+	first := f.status("c").GetCondition(apis.ConditionReady).LastTransitionTime
+
+	mu.Lock()
+	fail = true
+	mu.Unlock()
+	next := f.store.Get(configurations, "ns", "c")
+	next.Object["spec"] = map[string]any{"template": map[string]any{"metadata": map[string]any{"name": "x"}}}
+	f.store.Put(configurations, next)
+	eventually(t, "a failed generation is observed and not Ready", func() bool {
+		s := f.status("c")
+		return s.ObservedGeneration == 2 && s.GetCondition(apis.ConditionReady).GetReason() == "NewObservedGenFailure"
+	})
+
+	mu.Lock()
+	fail = false
+	mu.Unlock()
+	eventually(t, "Ready again by trying again, without another change", func() bool {
+		return f.status("c").GetCondition(apis.ConditionReady).IsTrue()
+	})
+	if f.status("c").GetCondition(apis.ConditionReady).LastTransitionTime.Inner.Before(&first.Inner) {
+		t.Error("the time of the transition went backwards")
+	}
+}
+
+func TestAStatusThatDoesNotChangeIsNotWritten(t *testing.T) {
+	f := newFrame(t, func(_ context.Context, c *servingv1.Configuration) (time.Duration, error) {
+		m := c.GetConditionSet().Manage(&c.Status)
+		m.MarkUnknown(apis.ConditionReady, "Passing", "through") // and back: no transition
+		m.MarkTrue(apis.ConditionReady)
+		return 0, nil
+	})
+	f.store.Put(configurations, configuration("c"))
+	c := f.kind.Controller()
+	f.run(t, []*Controller{c}, Options{Alone: true})
+	eventually(t, "Ready", func() bool { return f.status("c").GetCondition(apis.ConditionReady).IsTrue() })
+	f.store.Writes()
+	for range 20 {
+		if _, err := c.Reconcile(context.Background(), Key{Namespace: "ns", Name: "c"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if writes := f.store.Writes(); len(writes) != 0 {
+		t.Errorf("wrote %v", writes)
+	}
+}
+
+func TestAPanicOverOneObjectDoesNotStopTheOthers(t *testing.T) {
+	f := newFrame(t, func(_ context.Context, c *servingv1.Configuration) (time.Duration, error) {
+		if c.Name == "hostile" {
+			panic("as it wished")
+		}
+		c.GetConditionSet().Manage(&c.Status).MarkTrue(apis.ConditionReady)
+		return 0, nil
+	})
+	f.store.Put(configurations, configuration("hostile"))
+	f.store.Put(configurations, configuration("well"))
+	c := f.kind.Controller()
+	c.Workers = 1
+	f.run(t, []*Controller{c}, Options{Alone: true})
+	eventually(t, "the other is Ready", func() bool { return f.status("well").GetCondition(apis.ConditionReady).IsTrue() })
+}
+
+func TestAReconcileIsGivenUpAfterItsTime(t *testing.T) {
+	given := make(chan error, 100)
+	f := newFrame(t, func(ctx context.Context, _ *servingv1.Configuration) (time.Duration, error) {
+		<-ctx.Done()
+		given <- ctx.Err()
+		return 0, ctx.Err()
+	})
+	f.store.Put(configurations, configuration("c"))
+	f.run(t, []*Controller{f.kind.Controller()}, Options{Alone: true, Timeout: time.Millisecond})
+	if err := <-given; !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("ended by %v", err)
+	}
+}
+
+func TestAChangedSettingReconcilesEverything(t *testing.T) {
+	seen := make(chan int64, 100)
+	var f *frame
+	f = newFrame(t, func(_ context.Context, _ *servingv1.Configuration) (time.Duration, error) {
+		seen <- f.world.Settings.Load().GC.MinNonActiveRevisions
+		return 0, nil
+	})
+	f.store.Put(configurations, configuration("c"))
+	f.run(t, []*Controller{f.kind.Controller()}, Options{Alone: true})
+	<-seen
+	changed := *f.world.Settings.Load()
+	changed.GC.MinNonActiveRevisions = 77
+	f.world.Settings.Set(&changed)
+	for <-seen != 77 {
+	}
+}
+
+func TestReplicasShareTheKeysAndTakeOverFromOneThatLeaves(t *testing.T) {
+	leases := LeaseSettings{Buckets: 3, LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryWait: 20 * time.Millisecond, Prefix: "controller"}
+	var mu sync.Mutex
+	by := map[string]map[string]bool{}
+	reconcile := func(replica string) func(context.Context, *servingv1.Configuration) (time.Duration, error) {
+		return func(_ context.Context, c *servingv1.Configuration) (time.Duration, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			if by[c.Name] == nil {
+				by[c.Name] = map[string]bool{}
+			}
+			by[c.Name][replica] = true
+			return 0, nil
+		}
+	}
+	f := newFrame(t, reconcile("one"))
+	keys := []string{"a", "b", "c", "d", "e", "f", "g", "h"}
+	for _, name := range keys {
+		f.store.Put(configurations, configuration(name))
+	}
+	// The first replica lives in a context of its own, so that it can leave before the test ends.
+	ctx, leave := context.WithCancel(context.Background())
+	left := make(chan error, 1)
+	go func() {
+		left <- f.world.Run(ctx, []*Controller{f.kind.Controller()}, Options{Identity: "one", Timeout: time.Minute, Leases: leases,
+			Metrics: NewMetrics(prometheus.NewRegistry())})
+	}()
+	all := func(replica string) func() bool {
+		return func() bool {
+			mu.Lock()
+			defer mu.Unlock()
+			for _, name := range keys {
+				if !by[name][replica] {
+					return false
+				}
+			}
+			return true
+		}
+	}
+	eventually(t, "one replica alone does everything", all("one"))
+
+	second := NewWorld(Clients{f.world.Kube, f.world.Ebb, f.world.Gateways}, f.world.Settings, f.world.Events, f.world.Log, "sys", "cluster.local")
+	kind := f.kind
+	kind.Informer = second.EbbInformers.Serving().V1().Configurations().Informer()
+	kind.Reconcile = reconcile("two")
+	two := &frame{f.store, second, kind}
+	two.run(t, []*Controller{kind.Controller()}, Options{Identity: "two", Leases: leases})
+	mu.Lock()
+	for name, replicas := range by {
+		if replicas["two"] {
+			t.Errorf("%s was reconciled by both at once", name)
+		}
+	}
+	mu.Unlock()
+	leave()
+	if err := <-left; err != nil {
+		t.Fatal(err)
+	}
+	// Without handing the leases back this would take the 15 s of a lease.
+	eventually(t, "the second replica takes over all keys", all("two"))
+}
+
+func TestAStatusMeetsANewerObject(t *testing.T) {
+	var f *frame
+	f = newFrame(t, func(ctx context.Context, c *servingv1.Configuration) (time.Duration, error) {
+		if c.Labels["meanwhile"] == "" {
+			object := f.store.Get(configurations, "ns", "c")
+			object.SetLabels(map[string]string{"meanwhile": "changed"})
+			f.store.Put(configurations, object)
+		}
+		c.GetConditionSet().Manage(&c.Status).MarkTrue(apis.ConditionReady)
+		return 0, nil
+	})
+	f.store.Put(configurations, configuration("c"))
+	f.run(t, []*Controller{f.kind.Controller()}, Options{Alone: true})
+	eventually(t, "the status is written over the newer object, whose label stays", func() bool {
+		object := f.store.Get(configurations, "ns", "c")
+		return object.GetLabels()["meanwhile"] == "changed" && f.status("c").GetCondition(apis.ConditionReady).IsTrue()
+	})
+}
+
+func TestFinalizersAreSetRunAndRemoved(t *testing.T) {
+	finalized := make(chan struct{})
+	f := newFrame(t, func(context.Context, *servingv1.Configuration) (time.Duration, error) { return 0, nil })
+	f.kind.Finalizer = "test.example.com"
+	f.kind.Finalize = func(context.Context, *servingv1.Configuration) error { close(finalized); return nil }
+	f.store.Put(configurations, configuration("c"))
+	f.run(t, []*Controller{f.kind.Controller()}, Options{Alone: true})
+	eventually(t, "the finalizer is there", func() bool { return len(f.store.Get(configurations, "ns", "c").GetFinalizers()) == 1 })
+	if err := f.world.Ebb.ServingV1().Configurations("ns").Delete(context.Background(), "c", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	<-finalized
+	eventually(t, "the object is gone", func() bool {
+		_, err := f.world.Ebb.ServingV1().Configurations("ns").Get(context.Background(), "c", metav1.GetOptions{})
+		return apierrors.IsNotFound(err)
+	})
+}

@@ -1,0 +1,141 @@
+package revision
+
+import (
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	autoscalingv1alpha1 "ebb.dev/ebb/api/autoscaling/v1alpha1"
+	"ebb.dev/ebb/api/names"
+	servingv1 "ebb.dev/ebb/api/serving/v1"
+	"ebb.dev/ebb/settings"
+)
+
+func TestOnlyTheUsersOwnChangesReachRunningPods(t *testing.T) {
+	deployment := func(whole, own string, replicas, running int32) *appsv1.Deployment {
+		return &appsv1.Deployment{
+			ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{names.DeploymentHashLabel: whole},
+				Annotations: map[string]string{ownHashAnnotation: own}},
+			Spec:   appsv1.DeploymentSpec{Replicas: &replicas},
+			Status: appsv1.DeploymentStatus{Replicas: running},
+		}
+	}
+	want := deployment("new", "own", 1, 1)
+	for _, tt := range []struct {
+		why  string
+		have *appsv1.Deployment
+		due  bool
+	}{
+		{"nothing differs", deployment("new", "own", 1, 1), false},
+		{"nothing differs at zero", deployment("new", "own", 0, 0), false},
+		{"the Revision differs", deployment("old", "other", 3, 3), true},
+		{"only Ebb's part differs, pods run", deployment("old", "own", 3, 3), false},
+		{"only Ebb's part differs, the last pod is leaving", deployment("old", "own", 0, 1), false},
+		{"only Ebb's part differs, pods are on their way", deployment("old", "own", 1, 0), false},
+		{"only Ebb's part differs, at zero", deployment("old", "own", 0, 0), true},
+	} {
+		t.Run(tt.why, func(t *testing.T) {
+			if got := due(tt.have, want); got != tt.due {
+				t.Errorf("due %v, want %v", got, tt.due)
+			}
+		})
+	}
+}
+
+func TestTheHashOfTheRevisionDoesNotKnowTheSettings(t *testing.T) {
+	rev, in := readCase(t, "testdata/plain.in.yaml")
+	before, err := MakeDeployment(rev, 1, in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	changed := *in.Settings
+	changed.Deployment.QueueSidecarImage = "another:2"
+	changed.Observability.EnableRequestLog = true
+	in.Settings, in.Token = &changed, "another"
+	after, err := MakeDeployment(rev, 1, in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if before.Annotations[ownHashAnnotation] != after.Annotations[ownHashAnnotation] {
+		t.Error("a setting changed the Revision's own hash, so it would restart pods")
+	}
+	if before.Labels[names.DeploymentHashLabel] == after.Labels[names.DeploymentHashLabel] {
+		t.Error("a setting did not change the hash of the whole, so it would never arrive")
+	}
+	rev.Spec.Containers[0].Image = "x:2"
+	if own := ownHash(rev); own == before.Annotations[ownHashAnnotation] {
+		t.Error("another image did not change the Revision's own hash")
+	}
+	rev, _ = readCase(t, "testdata/plain.in.yaml")
+	rev.Annotations[names.MinScaleAnnotation] = "5"
+	rev.Labels[names.RoutingStateLabel] = string(names.RoutingReserve)
+	if own := ownHash(rev); own != before.Annotations[ownHashAnnotation] {
+		t.Error("scale or routing changed the Revision's own hash, so it would restart pods")
+	}
+}
+
+func TestSidecarResources(t *testing.T) {
+	user := corev1.Container{Resources: corev1.ResourceRequirements{
+		Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("2"), corev1.ResourceMemory: resource.MustParse("1Gi")},
+		Limits:   corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1")}}}
+	base := settings.Default()
+	defaults := *base
+	defaults.Features.QueueProxyResourceDefaults = settings.Enabled
+	for _, tt := range []struct {
+		why                                            string
+		s                                              *settings.Snapshot
+		notes                                          map[string]string
+		cpuRequest, cpuLimit, memoryRequest, memoryMax string
+	}{
+		{"as built in", base, nil, "25m", "0", "0", "0"},
+		{"with the feature", &defaults, nil, "25m", "1", "400Mi", "800Mi"},
+		{"ten percent, within the bounds", base, map[string]string{names.SidecarResourcePercentAnnotation: "10"}, "100m", "100m", "107374182", "0"},
+		{"a little percent, lifted to the least", base, map[string]string{names.SidecarResourcePercentAnnotation: "0.2"}, "25m", "40m", "50Mi", "0"},
+		{"all percent, cut to the most", base, map[string]string{names.SidecarResourcePercentAnnotation: "100"}, "100m", "500m", "200Mi", "0"},
+		{"the older key", base, map[string]string{names.SidecarResourcePercentAnnotationAlt: "100"}, "100m", "500m", "200Mi", "0"},
+		{"an explicit word wins", base, map[string]string{names.SidecarResourcePercentAnnotation: "10",
+			names.SidecarCPURequestAnnotation: "7m", names.SidecarMemoryLimitAnnotation: "1Gi"}, "7m", "100m", "107374182", "1Gi"},
+		{"nonsense that got past admission is no crash", base, map[string]string{names.SidecarResourcePercentAnnotation: "NaN",
+			names.SidecarCPURequestAnnotation: "lots"}, "25m", "0", "0", "0"},
+	} {
+		t.Run(tt.why, func(t *testing.T) {
+			r := sidecarResources(tt.notes, user, tt.s)
+			for _, check := range []struct {
+				what string
+				got  resource.Quantity
+				want string
+			}{
+				{"CPU request", r.Requests[corev1.ResourceCPU], tt.cpuRequest},
+				{"CPU limit", r.Limits[corev1.ResourceCPU], tt.cpuLimit},
+				{"memory request", r.Requests[corev1.ResourceMemory], tt.memoryRequest},
+				{"memory limit", r.Limits[corev1.ResourceMemory], tt.memoryMax},
+			} {
+				if check.got.Cmp(resource.MustParse(check.want)) != 0 {
+					t.Errorf("%s is %s, want %s", check.what, check.got.String(), check.want)
+				}
+			}
+		})
+	}
+}
+
+func TestReachability(t *testing.T) {
+	for _, tt := range []struct {
+		state        names.RoutingState
+		neverStarted bool
+		want         autoscalingv1alpha1.Reachability
+	}{
+		{names.RoutingActive, false, autoscalingv1alpha1.ReachabilityReachable},
+		{names.RoutingActive, true, autoscalingv1alpha1.ReachabilityUnreachable},
+		{names.RoutingPending, false, autoscalingv1alpha1.ReachabilityUnknown},
+		{names.RoutingPending, true, autoscalingv1alpha1.ReachabilityUnreachable},
+		{names.RoutingReserve, false, autoscalingv1alpha1.ReachabilityUnreachable},
+	} {
+		rev := &servingv1.Revision{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{names.RoutingStateLabel: string(tt.state)}}}
+		if got := reachability(rev, tt.neverStarted); got != tt.want {
+			t.Errorf("%s, never started %v: %q, want %q", tt.state, tt.neverStarted, got, tt.want)
+		}
+	}
+}
