@@ -276,10 +276,10 @@ func TestAStatusMeetsANewerObject(t *testing.T) {
 }
 
 func TestFinalizersAreSetRunAndRemoved(t *testing.T) {
-	finalized := make(chan struct{})
+	finalized := make(chan struct{}, 100)
 	f := newFrame(t, func(context.Context, *servingv1.Configuration) (time.Duration, error) { return 0, nil })
 	f.kind.Finalizer = "test.example.com"
-	f.kind.Finalize = func(context.Context, *servingv1.Configuration) error { close(finalized); return nil }
+	f.kind.Finalize = func(context.Context, *servingv1.Configuration) error { finalized <- struct{}{}; return nil }
 	f.store.Put(configurations, configuration("c"))
 	f.run(t, []*Controller{f.kind.Controller()}, Options{Alone: true})
 	eventually(t, "the finalizer is there", func() bool { return len(f.store.Get(configurations, "ns", "c").GetFinalizers()) == 1 })

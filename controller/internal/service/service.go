@@ -17,6 +17,7 @@ import (
 	listers "ebb.dev/ebb/api/client/listers/serving/v1"
 	ebb "ebb.dev/ebb/api/client/versioned"
 	"ebb.dev/ebb/api/names"
+	"ebb.dev/ebb/api/rules"
 	servingv1 "ebb.dev/ebb/api/serving/v1"
 	"ebb.dev/ebb/controller/internal/apply"
 	"ebb.dev/ebb/controller/internal/configuration"
@@ -31,13 +32,14 @@ type reconciler struct {
 	revisions      listers.RevisionLister
 	settings       *settings.Store
 	events         record.EventRecorder
+	clusterDomain  string
 }
 
 // New is the reconciler of Services.
 func New(w *reconcile.World) *reconcile.Controller {
 	serving := w.EbbInformers.Serving().V1()
 	r := &reconciler{
-		client: w.Ebb, settings: w.Settings, events: w.Events,
+		client: w.Ebb, settings: w.Settings, events: w.Events, clusterDomain: w.ClusterDomain,
 		configurations: serving.Configurations().Lister(),
 		routes:         serving.Routes().Lister(),
 		revisions:      serving.Revisions().Lister(),
@@ -110,7 +112,15 @@ func (r *reconciler) configuration(ctx context.Context, svc *servingv1.Service) 
 				want.Annotations[names.RoutesAnnotation] = routes
 			}
 			have.Labels, have.Annotations = want.Labels, want.Annotations
-			if !equality.Semantic.DeepEqual(have.Spec, want.Spec) {
+			if equality.Semantic.DeepEqual(have.Spec, want.Spec) {
+				return
+			}
+			// Both sides under the same defaults: a new cluster default alone is no change and makes no new revision.
+			config := r.settings.Load().Rules(r.clusterDomain)
+			a, b := have.DeepCopy(), want.DeepCopy()
+			a.SetDefaults(rules.Request[servingv1.Configuration]{Config: config, Operation: rules.Create})
+			b.SetDefaults(rules.Request[servingv1.Configuration]{Config: config, Operation: rules.Create})
+			if !equality.Semantic.DeepEqual(a.Spec, b.Spec) {
 				have.Spec = want.Spec
 			}
 		})
@@ -126,7 +136,14 @@ func (r *reconciler) route(ctx context.Context, svc *servingv1.Service) (*servin
 	after, outcome, err := apply.Child(ctx, r.client.ServingV1().Routes(svc.Namespace), "Route", svc,
 		have, err == nil, MakeRoute(svc), func(have, want *servingv1.Route) {
 			have.Labels, have.Annotations = want.Labels, want.Annotations
-			if !equality.Semantic.DeepEqual(have.Spec, want.Spec) {
+			if equality.Semantic.DeepEqual(have.Spec, want.Spec) {
+				return
+			}
+			config := r.settings.Load().Rules(r.clusterDomain)
+			a, b := have.DeepCopy(), want.DeepCopy()
+			a.SetDefaults(rules.Request[servingv1.Route]{Config: config, Operation: rules.Create})
+			b.SetDefaults(rules.Request[servingv1.Route]{Config: config, Operation: rules.Create})
+			if !equality.Semantic.DeepEqual(a.Spec, b.Spec) {
 				have.Spec = want.Spec
 			}
 		})
