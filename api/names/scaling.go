@@ -61,7 +61,7 @@ func ParseScaling(annotations map[string]string) (Scaling, *apis.FieldError) {
 
 		Target:              r.float(TargetAnnotation, MinTarget, math.MaxFloat64),
 		TargetUtilization:   r.float(TargetUtilizationAnnotation, 1, 100),
-		TargetBurstCapacity: r.float(TargetBurstCapacityAnnotation, UnlimitedTargetBurst, math.MaxFloat64),
+		TargetBurstCapacity: r.float(TargetBurstCapacityAnnotation, -math.MaxFloat64, math.MaxFloat64),
 
 		Window:               r.duration(WindowAnnotation, MinStableWindow, MaxStableWindow, true),
 		ScaleDownDelay:       r.duration(ScaleDownDelayAnnotation, 0, MaxScaleDownDelay, true),

@@ -105,8 +105,15 @@ func setTrafficDefaults(targets []TrafficTarget) {
 }
 
 func (t *RevisionTemplateSpec) setDefaults(config *rules.Config, parent metav1.ObjectMeta, old *RevisionTemplateSpec) {
-	// A template whose name the user keeps must not change, not even by new defaults: the name would be taken.
+	// A template whose name the user keeps must not change, not even by new defaults: the name would be taken. A
+	// manifest applied again comes without the old defaults, because patches replace lists as a whole; it is the
+	// stored template when the defaults are all that it lacks.
 	if old != nil && t.Name != "" && t.Name == old.Name {
+		again := t.DeepCopy()
+		again.Spec.setDefaults(config, parent, true)
+		if equality.Semantic.DeepEqual(again, old) {
+			old.DeepCopyInto(t)
+		}
 		return
 	}
 	t.Spec.setDefaults(config, parent, old == nil)

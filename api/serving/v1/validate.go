@@ -8,7 +8,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"knative.dev/pkg/apis"
-	"knative.dev/pkg/kmp"
 
 	"ebb.dev/ebb/api/names"
 	"ebb.dev/ebb/api/rules"
@@ -167,13 +166,4 @@ func (t *RevisionTemplateSpec) validateName(parent *metav1.ObjectMeta, old *Revi
 		errs = errs.Also(apis.ErrInvalidValue(t.Name, "name", fmt.Sprintf("must have prefix %q", parent.Name+"-")))
 	}
 	return errs
-}
-
-// difference shows what changed, for people.
-func difference(old, current any) string {
-	text, err := kmp.ShortDiff(old, current)
-	if err != nil {
-		return "the difference cannot be shown: " + err.Error()
-	}
-	return text
 }

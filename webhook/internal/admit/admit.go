@@ -1,0 +1,223 @@
+// Package admit answers the API server's admission requests.
+//
+// Owns: nothing. Reads: the request, the current rules. Writes: nothing; a dry run of a pod is asked of the API server
+// when the request itself is one. Never: decides what is right; the rules are methods of the kinds in api/ and of
+// settings/.
+package admit
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"strings"
+	"time"
+
+	"gomodules.xyz/jsonpatch/v2"
+	admissionv1 "k8s.io/api/admission/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"knative.dev/pkg/apis"
+
+	"ebb.dev/ebb/api/rules"
+	"ebb.dev/ebb/settings"
+)
+
+// Paths of the webhooks.
+const (
+	PathDefaulting = "/defaulting"
+	// PathEarly judges what somebody wrote before the schema does, so that refusals read the same whether or not
+	// the schema would refuse as well. It gives no warnings and makes no dry run; PathValidation comes afterwards.
+	PathEarly      = "/early-validation"
+	PathValidation = "/resource-validation"
+	PathConfigMaps = "/config-validation"
+)
+
+// maxBody is more than two objects of the largest size that the API server stores, as JSON.
+const maxBody = 16 << 20
+
+// DryRun tries a pod template without creating anything.
+type DryRun func(ctx context.Context, namespace string, parent *metav1.ObjectMeta, pod *corev1.PodSpec) error
+
+// Options are what a Judge works with.
+type Options struct {
+	Rules   func() *Rules
+	DryRun  DryRun
+	Metrics *Metrics
+	Log     *slog.Logger
+}
+
+// New returns the handler of all four paths.
+func New(options Options) http.Handler {
+	j := &judge{Options: options, kinds: kinds()}
+	mux := http.NewServeMux()
+	mux.Handle("POST "+PathDefaulting, j.handle(PathDefaulting, j.setDefaults))
+	mux.Handle("POST "+PathEarly, j.handle(PathEarly, j.validateEarly))
+	mux.Handle("POST "+PathValidation, j.handle(PathValidation, j.validate))
+	mux.Handle("POST "+PathConfigMaps, j.handle(PathConfigMaps, j.validateConfigMap))
+	return mux
+}
+
+type judge struct {
+	Options
+	kinds map[metav1.GroupVersionKind]kind
+}
+
+// answer is the part of a response that the paths decide.
+type answer struct {
+	patch    []byte
+	warnings []string
+	// refused is why the request is denied; nil allows it.
+	refused error
+}
+
+func (j *judge) handle(path string, decide func(context.Context, *admissionv1.AdmissionRequest) answer) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+		if err != nil {
+			http.Error(w, "the request cannot be read: "+err.Error(), http.StatusBadRequest)
+			return
+		}
+		var review admissionv1.AdmissionReview
+		if err := json.Unmarshal(body, &review); err != nil || review.Request == nil {
+			http.Error(w, "the request is no AdmissionReview", http.StatusBadRequest)
+			return
+		}
+		began := time.Now()
+		request := review.Request
+		a := decide(r.Context(), request)
+		response := &admissionv1.AdmissionResponse{UID: request.UID, Allowed: a.refused == nil, Warnings: a.warnings}
+		if a.refused != nil {
+			response.Result = &metav1.Status{
+				Status: metav1.StatusFailure, Code: http.StatusBadRequest, Reason: metav1.StatusReasonBadRequest, Message: a.refused.Error(),
+			}
+			j.Log.Info("refused", "path", path, "kind", request.Kind.Kind, "namespace", request.Namespace, "name", request.Name,
+				"operation", request.Operation, "user", request.UserInfo.Username, "reason", a.refused.Error())
+		} else if a.patch != nil {
+			response.Patch = a.patch
+			response.PatchType = new(admissionv1.PatchTypeJSONPatch)
+		}
+		j.Metrics.observe(path, request.Kind.Kind, response.Allowed, time.Since(began))
+		review.Request, review.Response = nil, response
+		w.Header().Set("Content-Type", "application/json")
+		// The API server gave up when this fails; it asks again or tells the user.
+		_ = json.NewEncoder(w).Encode(review)
+	})
+}
+
+func (j *judge) change(request *admissionv1.AdmissionRequest) change {
+	return change{
+		rules: j.Rules(), operation: rules.Operation(request.Operation), subresource: request.SubResource,
+		user: request.UserInfo.Username, object: request.Object.Raw, old: request.OldObject.Raw,
+	}
+}
+
+// concerns tells whether a request is to be judged: writes of objects that are not on their way out. An object that is
+// being deleted has only finalizers to lose, and that must not fail.
+func concerns(request *admissionv1.AdmissionRequest) bool {
+	if request.Operation != admissionv1.Create && request.Operation != admissionv1.Update || len(request.Object.Raw) == 0 {
+		return false
+	}
+	var object struct {
+		Metadata struct {
+			DeletionTimestamp string `json:"deletionTimestamp"`
+		} `json:"metadata"`
+	}
+	// An object that cannot be read is refused further on, with a better message.
+	_ = json.Unmarshal(request.Object.Raw, &object)
+	return object.Metadata.DeletionTimestamp == ""
+}
+
+func (j *judge) setDefaults(_ context.Context, request *admissionv1.AdmissionRequest) answer {
+	k, ok := j.kinds[request.Kind]
+	if !ok {
+		return answer{refused: fmt.Errorf("unhandled kind: %s", request.Kind.String())}
+	}
+	if !concerns(request) || request.SubResource != "" {
+		return answer{}
+	}
+	after, err := k.setDefaults(j.change(request))
+	if err != nil {
+		return answer{refused: fmt.Errorf("mutation failed: %w", err)}
+	}
+	operations, err := jsonpatch.CreatePatch(request.Object.Raw, after)
+	if err != nil {
+		return answer{refused: fmt.Errorf("mutation failed: %w", err)}
+	}
+	if len(operations) == 0 {
+		return answer{}
+	}
+	patch, err := json.Marshal(operations)
+	if err != nil {
+		return answer{refused: fmt.Errorf("mutation failed: %w", err)}
+	}
+	return answer{patch: patch}
+}
+
+func (j *judge) validateEarly(_ context.Context, request *admissionv1.AdmissionRequest) answer {
+	a, _ := j.judge(request)
+	a.warnings = nil
+	return a
+}
+
+func (j *judge) validate(ctx context.Context, request *admissionv1.AdmissionRequest) answer {
+	a, k := j.judge(request)
+	if a.refused != nil || k == nil || k.template == nil || request.DryRun == nil || !*request.DryRun || j.DryRun == nil {
+		return a
+	}
+	template, parent, err := k.template(request.Object.Raw)
+	if err != nil || len(parent.OwnerReferences) > 0 {
+		return a
+	}
+	if err := j.DryRun(ctx, request.Namespace, parent, &template.Spec.PodSpec); err != nil {
+		failed := apis.ErrGeneric(fmt.Sprintf("dry run failed with %v", err), "spec.template")
+		a.refused = fmt.Errorf("validation callback failed: %w", failed)
+	}
+	return a
+}
+
+// judge applies the kind's own rules. The kind is nil when there was nothing to judge.
+func (j *judge) judge(request *admissionv1.AdmissionRequest) (answer, *kind) {
+	k, ok := j.kinds[request.Kind]
+	if !ok {
+		return answer{refused: fmt.Errorf("unhandled kind: %s", request.Kind.String())}, nil
+	}
+	if !concerns(request) {
+		return answer{}, nil
+	}
+	problems, err := k.validate(j.change(request))
+	if err != nil {
+		return answer{refused: fmt.Errorf("validation failed: %w", err)}, nil
+	}
+	var a answer
+	if warnings := problems.Filter(apis.WarningLevel); warnings != nil {
+		for _, warning := range warnings.WrappedErrors() {
+			a.warnings = append(a.warnings, warning.Error())
+		}
+	}
+	if errs := problems.Filter(apis.ErrorLevel); errs != nil {
+		a.refused = fmt.Errorf("validation failed: %w", errs)
+	}
+	return a, &k
+}
+
+func (j *judge) validateConfigMap(_ context.Context, request *admissionv1.AdmissionRequest) answer {
+	if !concerns(request) {
+		return answer{}
+	}
+	var m corev1.ConfigMap
+	if err := json.Unmarshal(request.Object.Raw, &m); err != nil {
+		return answer{refused: fmt.Errorf("validation failed: cannot decode incoming new object: %w", err)}
+	}
+	if !settings.Known(m.Name) {
+		return answer{}
+	}
+	err := errors.Join(settings.ParseOne(m.Name, m.Data), settings.VerifyExample(m.Name, m.Annotations, m.Data))
+	if err != nil {
+		return answer{refused: fmt.Errorf("validation failed: %s", strings.TrimSpace(err.Error()))}
+	}
+	return answer{}
+}

@@ -1,0 +1,262 @@
+// Package certs looks after the certificate that the webhook serves with.
+//
+// Owns: Secret webhook-certs (its key, certificate and authority) and the CA bundles of the webhook's three
+// registrations. Reads: these four objects, by name. Writes: them, only when they differ from what they must be.
+// Never: caches other Secrets, or needs a leader: replicas do the same, and a conflict means that another was first.
+package certs
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"knative.dev/pkg/webhook/certificates/resources"
+)
+
+const (
+	// SecretName is the Secret with the certificate.
+	SecretName = "webhook-certs"
+	// previousCA is the authority before the last rotation. It stays in the bundles, because replicas and API servers
+	// learn of a rotation at different moments.
+	previousCA = "previous-ca-cert.pem"
+
+	// The registrations that carry the bundle.
+	mutatingName   = "webhook.serving.knative.dev"
+	validatingName = "validation.webhook.serving.knative.dev"
+	configMapName  = "config.webhook.serving.knative.dev"
+)
+
+const (
+	lifetime = 7 * 24 * time.Hour
+	// renewBefore is how long before its end a certificate is replaced.
+	renewBefore = 24 * time.Hour
+	// settle is for how long a replica goes on with the old certificate after a rotation, so that the bundles are
+	// everywhere before the new one is.
+	settle = 15 * time.Second
+	// checkEvery is how soon a deleted Secret or an overwritten bundle is mended.
+	checkEvery = 10 * time.Second
+	retryEvery = time.Second
+)
+
+// Keeper keeps the certificate.
+type Keeper struct {
+	client             kubernetes.Interface
+	namespace, service string
+	log                *slog.Logger
+	now                func() time.Time
+
+	serving atomic.Pointer[tls.Certificate]
+	ready   atomic.Bool
+
+	// pem is what serving was made of; pending is what it is to become at switchAt. Only Run's goroutine uses them.
+	pem, pending pair
+	switchAt     time.Time
+}
+
+type pair struct{ key, cert string }
+
+// New returns a Keeper for the Service of the given name.
+func New(client kubernetes.Interface, namespace, service string, log *slog.Logger) *Keeper {
+	return &Keeper{client: client, namespace: namespace, service: service, log: log, now: time.Now}
+}
+
+// Ready tells whether there is a certificate and the API server was told to trust it.
+func (k *Keeper) Ready() bool { return k.ready.Load() }
+
+// Certificate is the tls.Config callback.
+func (k *Keeper) Certificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+	if c := k.serving.Load(); c != nil {
+		return c, nil
+	}
+	return nil, errors.New("the webhook has no certificate yet")
+}
+
+// Run keeps the certificate and the bundles until ctx ends.
+func (k *Keeper) Run(ctx context.Context) error {
+	for {
+		wait := checkEvery
+		if err := k.Check(ctx); err != nil && ctx.Err() == nil {
+			k.log.Warn("the webhook's certificate is not in order; trying again", "error", err)
+			wait = retryEvery
+		} else if !k.switchAt.IsZero() {
+			wait = min(wait, max(k.switchAt.Sub(k.now()), retryEvery))
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(wait):
+		}
+	}
+}
+
+// Check brings the Secret, the bundles and what is served in order, once.
+func (k *Keeper) Check(ctx context.Context) error {
+	secret, err := k.secret(ctx)
+	if err != nil {
+		return err
+	}
+	bundle := bytes.Clone(secret.Data[resources.CACert])
+	if old := secret.Data[previousCA]; len(old) > 0 {
+		bundle = append(bundle, old...)
+	}
+	if err := k.register(ctx, bundle); err != nil {
+		return err
+	}
+	if err := k.serve(secret); err != nil {
+		return err
+	}
+	k.ready.Store(true)
+	return nil
+}
+
+// secret returns the Secret with a certificate that is good for a while, made anew if need be.
+func (k *Keeper) secret(ctx context.Context) (*corev1.Secret, error) {
+	secrets := k.client.CoreV1().Secrets(k.namespace)
+	stored, err := secrets.Get(ctx, SecretName, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		stored = nil
+	case err != nil:
+		return nil, fmt.Errorf("read Secret %s/%s: %w", k.namespace, SecretName, err)
+	case k.usable(stored.Data) == nil:
+		return stored, nil
+	}
+	key, cert, ca, err := resources.CreateCerts(ctx, k.service, k.namespace, k.now().Add(lifetime))
+	if err != nil {
+		return nil, fmt.Errorf("create the webhook's certificate: %w", err)
+	}
+	data := map[string][]byte{resources.ServerKey: key, resources.ServerCert: cert, resources.CACert: ca}
+	if stored == nil {
+		created, err := secrets.Create(ctx, &corev1.Secret{
+			ObjectMeta: metav1.ObjectMeta{Name: SecretName, Namespace: k.namespace}, Data: data,
+		}, metav1.CreateOptions{})
+		if err != nil {
+			return nil, fmt.Errorf("create Secret %s/%s: %w", k.namespace, SecretName, err)
+		}
+		k.log.Info("created the webhook's certificate")
+		return created, nil
+	}
+	if old := stored.Data[resources.CACert]; len(old) > 0 && isCertificate(old) {
+		data[previousCA] = old
+	}
+	changed := stored.DeepCopy()
+	changed.Data = data
+	// The resource version makes one replica the first; the others read what it wrote at their next try.
+	updated, err := secrets.Update(ctx, changed, metav1.UpdateOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("update Secret %s/%s: %w", k.namespace, SecretName, err)
+	}
+	k.log.Info("renewed the webhook's certificate")
+	return updated, nil
+}
+
+// usable says why a stored certificate cannot be served with for long enough.
+func (k *Keeper) usable(data map[string][]byte) error {
+	certificate, err := tls.X509KeyPair(data[resources.ServerCert], data[resources.ServerKey])
+	if err != nil {
+		return err
+	}
+	leaf, err := x509.ParseCertificate(certificate.Certificate[0])
+	if err != nil {
+		return err
+	}
+	if k.now().Add(renewBefore).After(leaf.NotAfter) {
+		return errors.New("it ends soon")
+	}
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(data[resources.CACert]) {
+		return errors.New("its authority is missing")
+	}
+	_, err = leaf.Verify(x509.VerifyOptions{
+		Roots: roots, DNSName: k.service + "." + k.namespace + ".svc", CurrentTime: k.now(),
+		KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+	})
+	return err
+}
+
+func isCertificate(text []byte) bool {
+	block, _ := pem.Decode(text)
+	if block == nil {
+		return false
+	}
+	_, err := x509.ParseCertificate(block.Bytes)
+	return err == nil
+}
+
+// serve switches to the stored certificate: at once when there is none, after a while when there is one that works.
+func (k *Keeper) serve(secret *corev1.Secret) error {
+	stored := pair{string(secret.Data[resources.ServerKey]), string(secret.Data[resources.ServerCert])}
+	if stored == k.pem {
+		k.switchAt = time.Time{}
+		return nil
+	}
+	if k.serving.Load() != nil {
+		if stored != k.pending {
+			k.pending, k.switchAt = stored, k.now().Add(settle)
+		}
+		if k.now().Before(k.switchAt) {
+			return nil
+		}
+	}
+	certificate, err := tls.X509KeyPair([]byte(stored.cert), []byte(stored.key))
+	if err != nil {
+		return fmt.Errorf("read the certificate in Secret %s/%s: %w", k.namespace, SecretName, err)
+	}
+	k.serving.Store(&certificate)
+	k.pem, k.pending, k.switchAt = stored, pair{}, time.Time{}
+	return nil
+}
+
+// register puts the bundle into every webhook of the three registrations. A registration that is not there yet is an
+// error: without it nothing is judged, and that must show.
+func (k *Keeper) register(ctx context.Context, bundle []byte) error {
+	api := k.client.AdmissionregistrationV1()
+	mutating, err := api.MutatingWebhookConfigurations().Get(ctx, mutatingName, metav1.GetOptions{})
+	if err != nil {
+		return fmt.Errorf("read MutatingWebhookConfiguration %s: %w", mutatingName, err)
+	}
+	changed := false
+	for i := range mutating.Webhooks {
+		changed = setBundle(&mutating.Webhooks[i].ClientConfig.CABundle, bundle) || changed
+	}
+	if changed {
+		if _, err := api.MutatingWebhookConfigurations().Update(ctx, mutating, metav1.UpdateOptions{}); err != nil {
+			return fmt.Errorf("set the CA bundle of MutatingWebhookConfiguration %s: %w", mutatingName, err)
+		}
+	}
+	for _, name := range []string{validatingName, configMapName} {
+		validating, err := api.ValidatingWebhookConfigurations().Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			return fmt.Errorf("read ValidatingWebhookConfiguration %s: %w", name, err)
+		}
+		changed := false
+		for i := range validating.Webhooks {
+			changed = setBundle(&validating.Webhooks[i].ClientConfig.CABundle, bundle) || changed
+		}
+		if changed {
+			if _, err := api.ValidatingWebhookConfigurations().Update(ctx, validating, metav1.UpdateOptions{}); err != nil {
+				return fmt.Errorf("set the CA bundle of ValidatingWebhookConfiguration %s: %w", name, err)
+			}
+		}
+	}
+	return nil
+}
+
+func setBundle(field *[]byte, bundle []byte) bool {
+	if bytes.Equal(*field, bundle) {
+		return false
+	}
+	*field = bundle
+	return true
+}
