@@ -338,9 +338,16 @@ func (c *control) platform(ctx context.Context, p *parts) error {
 	}); err != nil {
 		return err
 	}
-	if err := c.once(ctx, "DNS", p.refs["dev.local/dev/dns"], func(ctx context.Context, _ *step.Report) error {
-		_, err := install.DNS(ctx, k, p.refs["dev.local/dev/dns"], c.plan.DNS())
+	dns, err := install.DNSManifests(p.refs["dev.local/dev/dns"], c.plan.DNS())
+	if err != nil {
 		return err
+	}
+	if err := c.once(ctx, "DNS", string(dns), func(ctx context.Context, _ *step.Report) error {
+		if _, err := k.Apply(ctx, dns); err != nil {
+			return err
+		}
+		// The gateways look for istiod by name.
+		return k.Rollout(ctx, "kube-system", "coredns", time.Minute)
 	}); err != nil {
 		return err
 	}
@@ -349,9 +356,7 @@ func (c *control) platform(ctx context.Context, p *parts) error {
 		return err
 	}
 	return c.once(ctx, "Istio", string(manifests), func(ctx context.Context, _ *step.Report) error {
-		if _, err := install.Istio(ctx, k, manifests); err != nil {
-			return err
-		}
-		return k.Rollout(ctx, "kube-system", "coredns", time.Minute)
+		_, err := install.Istio(ctx, k, manifests)
+		return err
 	})
 }

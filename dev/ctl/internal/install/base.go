@@ -26,13 +26,9 @@ func render(name string, values any) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// DNS installs the cluster's DNS server at its fixed address.
-func DNS(ctx context.Context, k Kubectl, image string, address netip.Addr) (changed int, err error) {
-	text, err := render("dns.yaml", map[string]any{"Image": image, "Address": address})
-	if err != nil {
-		return 0, err
-	}
-	return k.Apply(ctx, text)
+// DNSManifests are the cluster's DNS server, at its fixed address.
+func DNSManifests(image string, address netip.Addr) ([]byte, error) {
+	return render("dns.yaml", map[string]any{"Image": image, "Address": address})
 }
 
 // GatewayAPI installs the kinds of the Gateway API from its module's folder.
