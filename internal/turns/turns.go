@@ -6,6 +6,7 @@ package turns
 
 import (
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -47,7 +48,7 @@ func (t *Turns) Take(caller string, free int, now time.Time) bool {
 		}
 	}
 	if !slices.Contains(t.waiting, caller) && len(t.waiting) < Most {
-		t.waiting = append(t.waiting, caller)
+		t.waiting = append(t.waiting, strings.Clone(caller)) // the caller's may be part of a buffer
 	}
 	return false
 }

@@ -33,6 +33,8 @@ type Announcer struct {
 	client   *http.Client
 	sequence atomic.Uint64
 	word     atomic.Uint64 // the sequence of the newest word about the pod itself
+	known    atomic.Pointer[map[netip.AddrPort]struct{}]
+	looked   atomic.Int64 // unix nanoseconds of the last lookup
 }
 
 const (
@@ -148,10 +150,38 @@ func (a *Announcer) lookup(ctx context.Context) ([]netip.AddrPort, error) {
 		return nil, fmt.Errorf("resolve %s: no address", host)
 	}
 	out := make([]netip.AddrPort, 0, len(ips))
+	known := make(map[netip.AddrPort]struct{}, len(ips))
 	for _, ip := range ips {
-		out = append(out, netip.AddrPortFrom(ip.Unmap(), uint16(number)))
+		one := netip.AddrPortFrom(ip.Unmap(), uint16(number))
+		out = append(out, one)
+		known[one] = struct{}{}
 	}
+	a.known.Store(&known)
 	return out, nil
+}
+
+// relookup is how often at most an unknown caller makes the activators' name be resolved again.
+const relookup = time.Second
+
+// Activator reports whether caller, host:port as in wire.HeaderNoQueue, is an activator by what DNS said last. Everybody can send the
+// header, and what is offered to a caller carries the revision's token, so only activators may be callers. For an
+// unknown one DNS is asked again in the background; until it knows it, it is an ordinary client.
+func (a *Announcer) Activator(caller string) bool {
+	address, err := netip.ParseAddrPort(caller)
+	if err != nil {
+		return false
+	}
+	if known := a.known.Load(); known != nil {
+		if _, ok := (*known)[netip.AddrPortFrom(address.Addr().Unmap(), address.Port())]; ok {
+			return true
+		}
+	}
+	a.init()
+	now, last := time.Now().UnixNano(), a.looked.Load()
+	if a.Enabled() && now-last > int64(relookup) && a.looked.CompareAndSwap(last, now) {
+		go a.Warm(context.Background())
+	}
+	return false
 }
 
 // Warm resolves the activators' name ahead of the moment that counts.

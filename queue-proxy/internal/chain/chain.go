@@ -33,6 +33,8 @@ type Chain struct {
 	Timeouts forward.Timeouts
 	// Ready asks the user container on behalf of the kubelet.
 	Ready func(ctx context.Context) error
+	// Activator says whether an address in wire.HeaderNoQueue is an activator's. Without it nobody's is.
+	Activator func(caller string) bool
 	// Draining says that the pod goes away; Seen notes an ordinary request.
 	Draining  func() bool
 	Seen      func(now time.Time)
@@ -61,18 +63,25 @@ func (c *Chain) Admit(r *forward.Request) forward.Verdict {
 		return v
 	}
 	r.Timeouts = c.Timeouts
-	var caller string
+	var asked, caller string
 	if !p.probe {
+		// Anybody can send the header; only an activator is refused and called back.
+		asked = r.Header(wire.HeaderNoQueue)
+		if asked != "" && c.Activator != nil && c.Activator(asked) {
+			caller = asked
+		}
 		if c.Draining() {
-			if r.HasHeader(wire.HeaderNoQueue) {
+			if caller != "" {
 				return refusal(wire.RefusedDraining)
 			}
 			c.Seen(r.Started)
 		}
 		p.proxied = r.Header(wire.HeaderProxyRequest) == wire.ProxyActivator
-		caller = r.Header(wire.HeaderNoQueue)
 	}
-	c.edit(r, caller)
+	c.edit(r)
+	if asked != "" {
+		r.DelHeader(wire.HeaderNoQueue)
+	}
 	if p.probe {
 		return forward.Verdict{Upstream: c.User}
 	}
@@ -89,7 +98,7 @@ func (c *Chain) Admit(r *forward.Request) forward.Verdict {
 			return forward.Verdict{Reply: forward.Reply{Status: 503, Body: context.Cause(ctx).Error()}}
 		}
 	}
-	if caller != "" {
+	if asked != "" {
 		r.Continue() // the activator keeps the body back until it knows that it is not refused
 	}
 	return forward.Verdict{Upstream: c.User}
@@ -150,14 +159,11 @@ func reply(status int, body string) forward.Verdict {
 }
 
 // edit makes of the request what the user container is meant to see.
-func (c *Chain) edit(r *forward.Request, caller string) {
+func (c *Chain) edit(r *forward.Request) {
 	r.DelHeader(wire.HeaderRevision)
 	r.DelHeader(wire.HeaderNamespace)
 	r.DelHeader(wire.HeaderProxyRequest)
 	r.DelHeader(wire.HeaderNetworkHash)
-	if caller != "" {
-		r.DelHeader(wire.HeaderNoQueue)
-	}
 	if host := r.Header(wire.HeaderOriginalHost); host != "" {
 		r.SetHost(host)
 		r.DelHeader(wire.HeaderOriginalHost)

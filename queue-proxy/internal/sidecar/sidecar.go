@@ -109,7 +109,8 @@ func (s *Sidecar) build() error {
 	s.drainer = drain.New(cfg.DrainQuiet, func() int { return s.gate.Inside() - s.server.Upgraded() }, s.drainChanged)
 	c := &chain.Chain{
 		Gate: s.gate, User: s.user, Ready: s.prober.Ready, Draining: s.drainer.Draining, Seen: s.drainer.Seen,
-		Timeouts: forward.Timeouts{ResponseStart: cfg.ResponseStartTimeout, Idle: cfg.IdleTimeout, Total: cfg.Timeout},
+		Activator: s.announcer.Activator,
+		Timeouts:  forward.Timeouts{ResponseStart: cfg.ResponseStartTimeout, Idle: cfg.IdleTimeout, Total: cfg.Timeout},
 	}
 	s.server = &forward.Server{
 		Handler: c, TimeoutReply: chain.TimeoutReply, FailureReply: chain.FailureReply,

@@ -364,7 +364,10 @@ func TestARefusedActivatorGetsItsTurn(t *testing.T) {
 		if r.URL.Path == "/hold" {
 			<-release
 		}
-	}, func(c *config.Config) { c.Concurrency, c.Token = 1, "secret" })
+	}, func(c *config.Config) { c.Concurrency, c.Activators, c.Token = 1, caller, "secret" })
+	if a := <-heard; a.SlotFree {
+		t.Fatalf("a slot is offered although nobody was refused: %+v", a)
+	}
 	done := make(chan bool)
 	go func() {
 		r.get("/hold")
@@ -372,6 +375,16 @@ func TestARefusedActivatorGetsItsTurn(t *testing.T) {
 	}()
 	for r.gate.Inside() == 0 {
 		time.Sleep(time.Millisecond) // the request is on its way through net/http
+	}
+	// Anybody else who sends the header waits like everybody, and is told nothing.
+	stranger, overheard := fakeActivator(t)
+	ordinary := make(chan int, 1)
+	go func() {
+		status, _, _ := r.get("/", wire.HeaderNoQueue, stranger)
+		ordinary <- status
+	}()
+	for r.gate.Waiting() == 0 {
+		time.Sleep(time.Millisecond) // as above
 	}
 	status, _, header := r.get("/", wire.HeaderNoQueue, caller)
 	if status != wire.RefusedStatus || header.Get(wire.HeaderRefused) != wire.RefusedLimit {
@@ -381,6 +394,14 @@ func TestARefusedActivatorGetsItsTurn(t *testing.T) {
 	<-done
 	if a := <-heard; !a.SlotFree || !a.Ready {
 		t.Errorf("the caller heard %+v", a)
+	}
+	if status := <-ordinary; status != 200 {
+		t.Errorf("the stranger got %d", status)
+	}
+	select {
+	case a := <-overheard:
+		t.Errorf("the stranger was told %+v", a)
+	default:
 	}
 	if status, _, _ := r.get("/", wire.HeaderNoQueue, caller); status != 200 {
 		t.Errorf("the second try got %d", status)
@@ -396,7 +417,7 @@ func TestDrainServesWhatStillComes(t *testing.T) {
 			<-release
 		}
 		io.WriteString(w, "served")
-	}, func(c *config.Config) { c.DrainQuiet = 300 * time.Millisecond })
+	}, func(c *config.Config) { c.DrainQuiet, c.Activators = 300*time.Millisecond, "127.0.0.1:1" })
 	slow := make(chan string, 1)
 	go func() {
 		_, body, _ := r.get("/slow")
