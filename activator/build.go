@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"strconv"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/client-go/kubernetes"
@@ -36,6 +37,10 @@ type options struct {
 	idlePerPod     int // idle connections kept to one pod
 	bounds         hold.Bounds
 }
+
+// dialTimeout is how long a connection to a pod may take: enough for slow networks, little enough that a request
+// that met a dead node goes to another pod soon.
+const dialTimeout = time.Second
 
 // readOptions reads the environment: POD_NAME, POD_IP and SYSTEM_NAMESPACE; MAX_IDLE_PROXY_CONNS_PER_HOST (100); and what may wait:
 // HOLD_REQUESTS and HOLD_BYTES for all revisions together, HOLD_REQUESTS_PER_REVISION and HOLD_BYTES_PER_REVISION
@@ -90,7 +95,7 @@ func build(o options, kube kubernetes.Interface, ebb versioned.Interface, store 
 				a.prove.Want(k)
 			},
 			Open: func(b hold.Backend) any {
-				return forward.NewUpstream(b.Address.String(), forward.UpstreamOptions{MaxIdle: o.idlePerPod})
+				return forward.NewUpstream(b.Address.String(), forward.UpstreamOptions{MaxIdle: o.idlePerPod, DialTimeout: dialTimeout})
 			},
 			// Closing many connections takes a while, and this is called under the queue's lock.
 			Close: func(upstream any) { go upstream.(*forward.Upstream).Close() },

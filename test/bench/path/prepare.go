@@ -1,0 +1,90 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"ebb.dev/ebb/test/internal/cluster"
+	"ebb.dev/ebb/wire"
+)
+
+// prepare makes the service and finds the ways to its one pod.
+func prepare(ctx context.Context, c *cluster.Cluster, namespace, image string) ([]target, error) {
+	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
+	defer cancel()
+	if err := c.Apply(ctx, namespace, fmt.Sprintf(`
+apiVersion: serving.knative.dev/v1
+kind: Service
+metadata:
+  name: path
+spec:
+  template:
+    metadata:
+      annotations:
+        autoscaling.knative.dev/min-scale: "1"
+        autoscaling.knative.dev/max-scale: "1"
+        autoscaling.knative.dev/target-burst-capacity: "-1"
+    spec:
+      containers:
+      - image: %s
+`, image)); err != nil {
+		return nil, err
+	}
+	url, err := c.AwaitReady(ctx, namespace, "path")
+	if err != nil {
+		return nil, err
+	}
+	host, err := cluster.HostOf(url)
+	if err != nil {
+		return nil, err
+	}
+	service, err := c.Get(ctx, cluster.Services, namespace, "path")
+	if err != nil {
+		return nil, fmt.Errorf("read Service %s/path: %w", namespace, err)
+	}
+	revision, _, _ := unstructured.NestedString(service.Object, "status", "latestReadyRevisionName")
+	pod, port, err := one(ctx, c, namespace, "serving.knative.dev/revision="+revision)
+	if err != nil {
+		return nil, err
+	}
+	activator, _, err := one(ctx, c, cluster.System, "app=activator")
+	if err != nil {
+		return nil, err
+	}
+	data := fmt.Sprint(wire.PortHTTP1)
+	toRevision := fmt.Sprintf("%s: %s\r\n%s: %s\r\n", wire.HeaderRevision, revision, wire.HeaderNamespace, namespace)
+	return []target{
+		{"direct", net.JoinHostPort(pod, fmt.Sprint(port)), host, ""},
+		{"queue-proxy", net.JoinHostPort(pod, data), host, ""},
+		{"both", net.JoinHostPort(activator, data), host, toRevision},
+		{"gateway", c.Gateway, host, ""},
+	}, nil
+}
+
+// one returns the address of the first running pod with the label, and the first port of its first container.
+func one(ctx context.Context, c *cluster.Cluster, namespace, label string) (address string, port int32, err error) {
+	pods, err := c.Kube.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{LabelSelector: label})
+	if err != nil {
+		return "", 0, fmt.Errorf("list pods with %s: %w", label, err)
+	}
+	for _, p := range pods.Items {
+		if p.Status.Phase != corev1.PodRunning || p.DeletionTimestamp != nil || p.Status.PodIP == "" {
+			continue
+		}
+		for _, container := range p.Spec.Containers {
+			for _, containerPort := range container.Ports {
+				if strings.HasPrefix(containerPort.Name, "user-port") || container.Name != "queue-proxy" {
+					return p.Status.PodIP, containerPort.ContainerPort, nil
+				}
+			}
+		}
+	}
+	return "", 0, fmt.Errorf("no running pod with %s in %s", label, namespace)
+}
