@@ -57,6 +57,7 @@ const (
 	longestWait = 500 * time.Millisecond
 	patience    = 30 * time.Second // afterwards:
 	slowPause   = 5 * time.Second
+	firstWord   = time.Second // after which the reason is worth telling
 	oneProbe    = 2 * time.Second
 	atOnce      = 32
 )
@@ -64,7 +65,7 @@ const (
 // Prober keeps asking until each plan it was told of is live.
 type Prober struct {
 	gateways Gateways
-	onLive   func(types.NamespacedName)
+	wake     func(types.NamespacedName)
 	client   *http.Client
 	slots    chan struct{}
 
@@ -81,11 +82,12 @@ type state struct {
 	cancel context.CancelFunc
 }
 
-// New makes a Prober. onLive is called, from a goroutine of the Prober, each time a plan became live.
-func New(gateways Gateways, onLive func(types.NamespacedName)) *Prober {
+// New makes a Prober. wake is called, from a goroutine of the Prober, when a plan became live, and when there is a reason to tell
+// why it is not: then Check has a new answer.
+func New(gateways Gateways, wake func(types.NamespacedName)) *Prober {
 	dialer := &net.Dialer{Timeout: oneProbe}
 	return &Prober{
-		gateways: gateways, onLive: onLive,
+		gateways: gateways, wake: wake,
 		client: &http.Client{
 			Transport: &http.Transport{
 				DialContext: dialer.DialContext, MaxIdleConnsPerHost: 4, IdleConnTimeout: 10 * time.Second,
@@ -108,7 +110,7 @@ func (p *Prober) Run(ctx context.Context) {
 	for key, s := range p.plans {
 		s.cancel() // told before Run: asked again, now that there is a context
 		delete(p.plans, key)
-		p.onLive(key)
+		p.wake(key)
 	}
 	p.mu.Unlock()
 	<-ctx.Done()
@@ -117,7 +119,7 @@ func (p *Prober) Run(ctx context.Context) {
 }
 
 // Check tells whether the plan of key is known to be live, and if not, what stands in the way. The first time it hears of a
-// plan it begins to ask; onLive tells when to Check again.
+// plan it begins to ask; wake tells when to Check again.
 func (p *Prober) Check(key types.NamespacedName, want Want) (live bool, why string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -174,7 +176,7 @@ func (p *Prober) Pending() int {
 
 func (p *Prober) ask(ctx context.Context, key types.NamespacedName, s *state, want Want) {
 	passed := map[string]bool{}
-	began, pause := time.Now(), firstPause
+	began, pause, told := time.Now(), firstPause, ""
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -191,11 +193,15 @@ func (p *Prober) ask(ctx context.Context, key types.NamespacedName, s *state, wa
 		if err == nil {
 			s.live, s.why = true, ""
 			p.mu.Unlock()
-			p.onLive(key)
+			p.wake(key)
 			return
 		}
 		s.why = err.Error()
 		p.mu.Unlock()
+		if since := time.Since(began); since > firstWord && told == "" || since > patience && told != s.why {
+			told = s.why
+			p.wake(key)
+		}
 		if pause = time.Duration(float64(pause) * growth); pause > longestWait {
 			pause = longestWait
 		}

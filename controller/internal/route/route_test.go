@@ -1,0 +1,358 @@
+package route
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/utils/ptr"
+	duckv1 "knative.dev/pkg/apis/duck/v1"
+
+	"ebb.dev/ebb/api/names"
+	servingv1 "ebb.dev/ebb/api/serving/v1"
+	"ebb.dev/ebb/controller/internal/reconcile"
+	"ebb.dev/ebb/internal/apiservertest"
+	"ebb.dev/ebb/settings"
+	"ebb.dev/ebb/wire"
+)
+
+var (
+	routes         = schema.GroupResource{Group: "serving.knative.dev", Resource: "routes"}
+	configurations = schema.GroupResource{Group: "serving.knative.dev", Resource: "configurations"}
+	revisions      = schema.GroupResource{Group: "serving.knative.dev", Resource: "revisions"}
+	services       = schema.GroupResource{Resource: "services"}
+	slicesOf       = schema.GroupResource{Group: "discovery.k8s.io", Resource: "endpointslices"}
+	httpRoutes     = schema.GroupResource{Group: "gateway.networking.k8s.io", Resource: "httproutes"}
+)
+
+// stage is the reconciler at work against an API server in memory and one gateway pod on loopback.
+type stage struct {
+	t     *testing.T
+	store *apiservertest.Store
+	// lag makes the gateway keep to what it knew when lag was set.
+	lag   atomic.Bool
+	known atomic.Pointer[map[string]string] // host -> hash
+}
+
+func (s *stage) put(resource schema.GroupResource, version, kind string, object runtime.Object) {
+	s.t.Helper()
+	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	content["apiVersion"], content["kind"] = version, kind
+	s.store.Put(resource, &unstructured.Unstructured{Object: content})
+}
+
+// hashes reads from the HTTPRoutes what a gateway would add to the requests for each host.
+func (s *stage) hashes() map[string]string {
+	out := map[string]string{}
+	for name := range s.store.Versions(httpRoutes, labels.Everything()) {
+		namespace, short, _ := strings.Cut(name, "/")
+		route := s.store.Get(httpRoutes, namespace, short)
+		if route == nil {
+			continue
+		}
+		hosts, _, _ := unstructured.NestedStringSlice(route.Object, "spec", "hostnames")
+		text := fmt.Sprint(route.Object["spec"])
+		_, after, _ := strings.Cut(text, "name:"+wire.HeaderNetworkHash+" value:")
+		hash, _, _ := strings.Cut(after, "]")
+		for _, h := range hosts {
+			out[h] = hash
+		}
+	}
+	return out
+}
+
+func (s *stage) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	known := s.known.Load()
+	if !s.lag.Load() || known == nil {
+		now := s.hashes()
+		known = &now
+		s.known.Store(known)
+	}
+	hash, ok := (*known)[r.Host]
+	if !ok {
+		w.WriteHeader(http.StatusNotFound)
+		return
+	}
+	w.Header().Set(wire.HeaderNetworkHash, hash)
+}
+
+func set(t *testing.T) *stage {
+	store, config := apiservertest.Start(t)
+	s := &stage{t: t, store: store}
+	gatewayPod := httptest.NewServer(s)
+	t.Cleanup(gatewayPod.Close)
+	address, _ := url.Parse(gatewayPod.URL)
+	port, _ := strconv.Atoi(address.Port())
+	for _, name := range []string{"ebb-external-istio", "ebb-local-istio"} {
+		s.put(services, "v1", "Service", &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "knative-serving"},
+			Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: "http", Port: 80}}}})
+		s.put(slicesOf, "discovery.k8s.io/v1", "EndpointSlice", &discoveryv1.EndpointSlice{
+			ObjectMeta:  metav1.ObjectMeta{Name: name, Namespace: "knative-serving", Labels: map[string]string{discoveryv1.LabelServiceName: name}},
+			AddressType: "IPv4", Endpoints: []discoveryv1.Endpoint{{Addresses: []string{address.Hostname()}}},
+			Ports: []discoveryv1.EndpointPort{{Name: ptr.To("http"), Port: ptr.To(int32(port))}}})
+	}
+	snapshot, err := settings.Parse(map[string]map[string]string{settings.DomainName: {"example.com": ""}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	clients, err := reconcile.ConnectTo(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	world := reconcile.NewWorld(clients, settings.NewStore(snapshot), record.NewFakeRecorder(1000),
+		slog.New(slog.DiscardHandler), "knative-serving", "cluster.local")
+	controller := New(world)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		done <- world.Run(ctx, []*reconcile.Controller{controller}, reconcile.Options{
+			Timeout: time.Minute, Alone: true, Metrics: reconcile.NewMetrics(prometheus.NewRegistry())})
+	}()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+func (s *stage) configuration(latestReady string) {
+	c := &servingv1.Configuration{ObjectMeta: metav1.ObjectMeta{Name: "hello", Namespace: "ns"}}
+	c.Status.LatestReadyRevisionName = latestReady
+	s.put(configurations, "serving.knative.dev/v1", "Configuration", c)
+}
+
+func (s *stage) revision(name string, ready corev1.ConditionStatus) {
+	r := &servingv1.Revision{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "ns", Generation: 1, Labels: map[string]string{names.ConfigurationLabel: "hello"}}}
+	r.Spec.Containers = []corev1.Container{{Image: "i"}}
+	r.Status.ObservedGeneration = 1
+	r.Status.Conditions = duckv1.Conditions{{Type: "Ready", Status: ready}}
+	s.put(revisions, "serving.knative.dev/v1", "Revision", r)
+}
+
+func (s *stage) service(name string) {
+	s.put(services, "v1", "Service", &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "ns", Labels: map[string]string{
+		names.ServerlessServiceLabel: name, names.ServiceTypeLabel: names.ServiceTypePublic, names.ConfigurationLabel: "hello"}}})
+}
+
+// route puts a Route with targets such as "latest=100" or "hello-00001=20" or "blue:hello-00002=0".
+func (s *stage) route(targets ...string) {
+	have := s.store.Get(routes, "ns", "hello")
+	r := &servingv1.Route{ObjectMeta: metav1.ObjectMeta{Name: "hello", Namespace: "ns"}}
+	if have != nil {
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(have.Object, r); err != nil {
+			s.t.Fatal(err)
+		}
+		r.Spec.Traffic = nil
+	}
+	for _, text := range targets {
+		name, percent, _ := strings.Cut(text, "=")
+		tag, name, tagged := strings.Cut(name, ":")
+		if !tagged {
+			tag, name = "", tag
+		}
+		n, _ := strconv.ParseInt(percent, 10, 64)
+		t := servingv1.TrafficTarget{Tag: tag, RevisionName: name, Percent: ptr.To(n)}
+		if name == "latest" {
+			t.RevisionName, t.ConfigurationName = "", "hello"
+		}
+		r.Spec.Traffic = append(r.Spec.Traffic, t)
+	}
+	s.put(routes, "serving.knative.dev/v1", "Route", r)
+}
+
+// until waits until the Route's status is as wanted; the test's own deadline ends a wait in vain.
+func (s *stage) until(what string, ok func(*servingv1.Route) bool) *servingv1.Route {
+	s.t.Helper()
+	deadline := time.Now().Add(2 * time.Minute)
+	for {
+		r := &servingv1.Route{}
+		if have := s.store.Get(routes, "ns", "hello"); have != nil {
+			if err := runtime.DefaultUnstructuredConverter.FromUnstructured(have.Object, r); err != nil {
+				s.t.Fatal(err)
+			}
+		}
+		if r.Status.ObservedGeneration == r.Generation && ok(r) {
+			return r
+		}
+		if time.Now().After(deadline) {
+			s.t.Fatalf("never: %s; the status is %+v", what, r.Status)
+		}
+		<-time.After(5 * time.Millisecond)
+	}
+}
+
+func condition(r *servingv1.Route, kind string) string {
+	for _, c := range r.Status.Conditions {
+		if string(c.Type) == kind {
+			return string(c.Status) + " " + c.Reason
+		}
+	}
+	return ""
+}
+
+func (s *stage) names(resource schema.GroupResource) string {
+	var out []string
+	for name := range s.store.Versions(resource, labels.Everything()) {
+		if rest, ok := strings.CutPrefix(name, "ns/"); ok {
+			out = append(out, rest)
+		}
+	}
+	slices.Sort(out)
+	return strings.Join(out, " ")
+}
+
+func TestARouteIsReadyWhenTheGatewaysFollowIt(t *testing.T) {
+	s := set(t)
+	s.lag.Store(true)
+	none := map[string]string{}
+	s.known.Store(&none)
+	s.revision("hello-00001", corev1.ConditionTrue)
+	s.configuration("hello-00001")
+	s.route("latest=100")
+	s.until("the Service of the revision is waited for", func(r *servingv1.Route) bool {
+		return condition(r, "IngressReady") == "Unknown Uninitialized" && s.names(httpRoutes) == ""
+	})
+	s.service("hello-00001")
+	r := s.until("the gateways are waited for", func(r *servingv1.Route) bool {
+		c := r.Status.GetCondition("IngressReady")
+		return c.IsUnknown() && strings.Contains(c.Message, "answers 404")
+	})
+	if got := r.Status.URL.String(); got != "http://hello.ns.example.com" {
+		t.Errorf("url %s", got)
+	}
+	if got := r.Status.Address.URL.String(); got != "http://hello.ns.svc.cluster.local" {
+		t.Errorf("address %s", got)
+	}
+	s.lag.Store(false)
+	r = s.until("Ready", func(r *servingv1.Route) bool { return condition(r, "Ready") == "True " })
+	if got := s.names(httpRoutes); got != "hello.ns.example.com hello.ns.svc.cluster.local" {
+		t.Errorf("HTTPRoutes %s", got)
+	}
+	if t0 := r.Status.Traffic; len(t0) != 1 || t0[0].RevisionName != "hello-00001" || *t0[0].Percent != 100 || !*t0[0].LatestRevision {
+		t.Errorf("traffic %+v", t0)
+	}
+	alias := s.store.Get(services, "ns", "hello")
+	if host, _, _ := unstructured.NestedString(alias.Object, "spec", "externalName"); host != "ebb-local-istio.knative-serving.svc.cluster.local" {
+		t.Errorf("placeholder leads to %q", host)
+	}
+}
+
+func TestANewSplitIsReadyOnlyWhenTheGatewaysHaveIt(t *testing.T) {
+	s := set(t)
+	for _, name := range []string{"hello-00001", "hello-00002"} {
+		s.revision(name, corev1.ConditionTrue)
+		s.service(name)
+	}
+	s.configuration("hello-00001")
+	s.route("latest=100")
+	s.until("Ready", func(r *servingv1.Route) bool { return condition(r, "Ready") == "True " })
+	s.lag.Store(true)
+	s.route("hello-00001=50", "hello-00002=50")
+	s.until("the older plan is noticed", func(r *servingv1.Route) bool {
+		return strings.Contains(r.Status.GetCondition("IngressReady").GetMessage(), "older plan")
+	})
+	s.lag.Store(false)
+	s.until("Ready again", func(r *servingv1.Route) bool { return condition(r, "Ready") == "True " })
+}
+
+func TestTagsComeAndGoWithTheirObjectsAndKeepTheUsersLabels(t *testing.T) {
+	s := set(t)
+	s.revision("hello-00001", corev1.ConditionTrue)
+	s.service("hello-00001")
+	s.configuration("hello-00001")
+	s.route("latest=100", "blue:hello-00001=0")
+	r := s.until("Ready", func(r *servingv1.Route) bool { return condition(r, "Ready") == "True " })
+	if got := r.Status.Traffic[1].URL.String(); got != "http://blue-hello.ns.example.com" {
+		t.Errorf("address of the tag: %s", got)
+	}
+	// A user makes the tag private by a label on its placeholder: the public host goes, the label stays.
+	alias := s.store.Get(services, "ns", "blue-hello")
+	given := alias.GetLabels()
+	given[names.VisibilityLabel] = names.VisibilityClusterLocal
+	alias.SetLabels(given)
+	s.store.Put(services, alias)
+	s.until("the tag is private", func(r *servingv1.Route) bool {
+		return r.Status.Traffic[1].URL.Host == "blue-hello.ns.svc.cluster.local" && condition(r, "Ready") == "True "
+	})
+	if got := s.names(httpRoutes); strings.Contains(got, "blue-hello.ns.example.com") {
+		t.Errorf("HTTPRoutes %s", got)
+	}
+	if got := s.store.Get(services, "ns", "blue-hello").GetLabels()[names.VisibilityLabel]; got == "" {
+		t.Error("the user's label is gone")
+	}
+	s.route("latest=100")
+	s.until("the tag is gone", func(r *servingv1.Route) bool { return len(r.Status.Traffic) == 1 && condition(r, "Ready") == "True " })
+	if got := s.names(httpRoutes) + " " + s.names(services); strings.Contains(got, "blue") {
+		t.Errorf("left behind: %s", got)
+	}
+}
+
+func TestATargetThatCannotServeChangesNothingAtTheGateways(t *testing.T) {
+	s := set(t)
+	s.revision("hello-00001", corev1.ConditionTrue)
+	s.service("hello-00001")
+	s.configuration("hello-00001")
+	s.route("latest=100")
+	s.until("Ready", func(r *servingv1.Route) bool { return condition(r, "Ready") == "True " })
+	before := fmt.Sprint(s.hashes())
+	for _, row := range []struct{ target, want string }{
+		{"hello-00009=100", "False RevisionMissing"},
+		{"hello-00002=100", "False RevisionMissing"},
+		{"hello-00003=100", "Unknown RevisionMissing"},
+	} {
+		s.revision("hello-00002", corev1.ConditionFalse)
+		s.revision("hello-00003", corev1.ConditionUnknown)
+		s.route(row.target)
+		s.until(row.target+" is refused", func(r *servingv1.Route) bool { return condition(r, "AllTrafficAssigned") == row.want })
+	}
+	if after := fmt.Sprint(s.hashes()); after != before {
+		t.Errorf("the gateways were told %s, before %s", after, before)
+	}
+}
+
+func TestARevisionThatServesIsNotDroppedWhenItFailsForAMoment(t *testing.T) {
+	s := set(t)
+	s.revision("hello-00001", corev1.ConditionTrue)
+	s.service("hello-00001")
+	s.configuration("hello-00001")
+	s.route("hello-00001=100")
+	s.until("Ready", func(r *servingv1.Route) bool { return condition(r, "Ready") == "True " })
+	s.revision("hello-00001", corev1.ConditionFalse)
+	s.route("hello-00001=100", "now:hello-00001=0")
+	s.until("still Ready, with the tag", func(r *servingv1.Route) bool {
+		return condition(r, "Ready") == "True " && len(r.Status.Traffic) == 2
+	})
+}
+
+func TestAServiceOfSomebodyElseIsNotTaken(t *testing.T) {
+	s := set(t)
+	s.put(services, "v1", "Service", &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "hello", Namespace: "ns"}})
+	s.revision("hello-00001", corev1.ConditionTrue)
+	s.service("hello-00001")
+	s.configuration("hello-00001")
+	s.route("latest=100")
+	s.until("refused", func(r *servingv1.Route) bool { return condition(r, "IngressReady") == "False NotOwned" })
+}
