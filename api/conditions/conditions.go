@@ -5,6 +5,7 @@
 package conditions
 
 import (
+	corev1 "k8s.io/api/core/v1"
 	"knative.dev/pkg/apis"
 	duckv1 "knative.dev/pkg/apis/duck/v1"
 )
@@ -19,9 +20,13 @@ func BeginGeneration(object duckv1.KRShaped) {
 	if status.ObservedGeneration == object.GetGeneration() {
 		return
 	}
-	manager := object.GetConditionSet().Manage(status)
-	manager.MarkUnknown(object.GetConditionSet().GetTopLevelConditionType(), NewGenerationReason,
-		"unsuccessfully observed a new generation")
+	// Not MarkUnknown, which leaves Ready False while something it depends on is: that is what the old generation
+	// came to.
+	set := object.GetConditionSet()
+	set.Manage(status).SetCondition(apis.Condition{
+		Type: set.GetTopLevelConditionType(), Status: corev1.ConditionUnknown, Reason: NewGenerationReason,
+		Message: "unsuccessfully observed a new generation",
+	})
 }
 
 // KeepTransitionTimes gives each condition of status that reads as it did in before the time it had there. A

@@ -178,8 +178,13 @@ func (k *Keeper) usable(data map[string][]byte) error {
 	if !roots.AppendCertsFromPEM(data[resources.CACert]) {
 		return errors.New("its authority is missing")
 	}
+	// A replica whose clock is behind must not take another's new certificate for a bad one and replace it.
+	at := k.now()
+	if at.Before(leaf.NotBefore) {
+		at = leaf.NotBefore
+	}
 	_, err = leaf.Verify(x509.VerifyOptions{
-		Roots: roots, DNSName: k.service + "." + k.namespace + ".svc", CurrentTime: k.now(),
+		Roots: roots, DNSName: k.service + "." + k.namespace + ".svc", CurrentTime: at,
 		KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 	})
 	return err

@@ -1,0 +1,129 @@
+package names
+
+import (
+	"strings"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"ebb.dev/ebb/api/rules"
+)
+
+func TestChildNamesFitAndStayApart(t *testing.T) {
+	long := strings.Repeat("a", 60)
+	for _, test := range []struct{ got, want string }{
+		{GeneratedRevision("hello", 1), "hello-00001"},
+		{GeneratedRevision("hello", 123456), "hello-123456"},
+		{Deployment("hello-00001"), "hello-00001-deployment"},
+		{PrivateService("hello-00001"), "hello-00001-private"},
+		{PublicService("hello-00001"), "hello-00001"},
+		{PodAutoscaler("hello-00001"), "hello-00001"},
+		{RouteCertificate("uid", "", false), "route-uid"},
+		{RouteCertificate("uid", "", true), "route-uid-local"},
+		{RouteCertificate(types.UID("uid"), "blue", false), "route-uid-69140905"},
+	} {
+		if test.got != test.want {
+			t.Errorf("got %s, want %s", test.got, test.want)
+		}
+	}
+	one, other := Deployment(long), Deployment(long+"b")
+	if len(one) > 63 || len(other) > 63 || one == other || !strings.HasSuffix(one, "-deployment") {
+		t.Errorf("got %s and %s", one, other)
+	}
+}
+
+func TestScalingAnnotations(t *testing.T) {
+	key := func(suffix string) string { return AutoscalingGroup + "/" + suffix }
+	limits := rules.Autoscaling{Class: ClassKPA}
+	for _, test := range []struct {
+		name        string
+		annotations map[string]string
+		limits      rules.Autoscaling
+		want        string // part of the error; empty means none
+	}{
+		{"nothing", nil, limits, ""},
+		{"kebab wins over camel", map[string]string{key("min-scale"): "1", key("minScale"): "junk"}, limits, ""},
+		{"camel alone counts", map[string]string{key("minScale"): "junk"}, limits, "invalid value: junk: " + key("minScale")},
+		{"a negative scale", map[string]string{key("min-scale"): "-1"}, limits, "expected 0 <= -1 <= 2147483647: " + key("min-scale")},
+		{"a scale beyond 32 bits", map[string]string{key("max-scale"): "2147483648"}, limits, "expected 0 <= 2147483648"},
+		{"max 0 is unlimited", map[string]string{key("min-scale"): "5", key("max-scale"): "0"}, limits, ""},
+		{"max below min", map[string]string{key("min-scale"): "5", key("max-scale"): "4"}, limits, "max-scale=4 is less than min-scale=5"},
+		{"min above the configured max", map[string]string{key("min-scale"): "5"}, rules.Autoscaling{MaxScale: 3}, "max-scale=3 is less than min-scale=5"},
+		{"unlimited under a limit", map[string]string{key("max-scale"): "0"}, rules.Autoscaling{MaxScaleLimit: 9}, "max-scale=0 (unlimited)"},
+		{"max at the limit", map[string]string{key("max-scale"): "9"}, rules.Autoscaling{MaxScaleLimit: 9}, ""},
+		{"max over the limit", map[string]string{key("max-scale"): "10"}, rules.Autoscaling{MaxScaleLimit: 9}, "expected 1 <= 10 <= 9"},
+		{"initial 0", map[string]string{key("initial-scale"): "0"}, limits, "allow-zero-initial-scale"},
+		{"initial 0 allowed", map[string]string{key("initial-scale"): "0"}, rules.Autoscaling{AllowZeroInitialScale: true}, ""},
+		{"activation 1", map[string]string{key("activation-scale"): "1"}, limits, "expected 2 <= 1"},
+		{"activation above max", map[string]string{key("activation-scale"): "5", key("max-scale"): "4"}, limits, "activation-scale=5 is greater than max-scale=4"},
+		{"activation below min", map[string]string{key("activation-scale"): "2", key("min-scale"): "3"}, limits, "activation-scale=2 is less than min-scale=3"},
+		{"window at its bounds", map[string]string{key("window"): "6s"}, limits, ""},
+		{"window too short", map[string]string{key("window"): "5s"}, limits, "expected 6s <= 5s <= 1h0m0s"},
+		{"window with a fraction", map[string]string{key("window"): "6500ms"}, limits, "must be whole seconds"},
+		{"retention with a fraction", map[string]string{key("scale-to-zero-pod-retention-period"): "1500ms"}, limits, ""},
+		{"delay too long", map[string]string{key("scale-down-delay"): "61m"}, limits, "expected 0s <= 61m <= 1h0m0s"},
+		{"burst -1", map[string]string{key("target-burst-capacity"): "-1"}, limits, ""},
+		{"burst -0.5", map[string]string{key("target-burst-capacity"): "-0.5"}, limits, "must be -1"},
+		{"target too small", map[string]string{key("target"): "0.009"}, limits, "must be at least 0.01"},
+		{"target not a number", map[string]string{key("target"): "NaN"}, limits, "must be a number"},
+		{"utilization 0", map[string]string{key("target-utilization-percentage"): "0"}, limits, "expected 1 <= 0 <= 100"},
+		{"panic window 101", map[string]string{key("panic-window-percentage"): "101"}, limits, "expected 1 <= 101 <= 100"},
+		{"cpu without the HPA class", map[string]string{key("metric"): "cpu"}, limits, "invalid value: cpu"},
+		{"cpu with the HPA class", map[string]string{key("metric"): "cpu", key("class"): ClassHPA}, limits, ""},
+		{"cpu with the HPA class by default", map[string]string{key("metric"): "cpu"}, rules.Autoscaling{Class: ClassHPA}, ""},
+		{"an own metric with the HPA class", map[string]string{key("metric"): "queue", key("class"): ClassHPA}, limits, ""},
+		{"anything with a foreign class", map[string]string{key("metric"): "x", key("class"): "keda.example.com"}, limits, ""},
+		{"an unknown class of knative.dev", map[string]string{key("class"): "x.autoscaling.knative.dev"}, limits, "invalid value: x.autoscaling.knative.dev"},
+		{"an unknown aggregation", map[string]string{key("metric-aggregation-algorithm"): "x", key("class"): ClassKPA}, limits, "invalid value: x"},
+		{"an unknown aggregation without a class", map[string]string{key("metric-aggregation-algorithm"): "x"}, limits, ""},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			err := ValidateScaling(test.annotations, test.limits)
+			if test.want == "" && err != nil || test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)) {
+				t.Errorf("got %v, want %q", err, test.want)
+			}
+		})
+	}
+}
+
+func TestParsedScalingIsTyped(t *testing.T) {
+	s, err := ParseScaling(map[string]string{
+		MinScaleAnnotation: "2", AutoscalingGroup + "/targetBurstCapacity": "-1", WindowAnnotation: "90s",
+		MetricAggregationAnnotation: "weightedExponential", MaxScaleAnnotation: "junk",
+	})
+	if err == nil || s.MaxScale != nil {
+		t.Errorf("junk reads as %v, %v", s.MaxScale, err)
+	}
+	if *s.MinScale != 2 || *s.TargetBurstCapacity != -1 || s.Window.Seconds() != 90 || s.Aggregation != AggregationWeightedExponential {
+		t.Errorf("got %+v", s)
+	}
+}
+
+// Whatever stands in an annotation, parsing ends, and what it accepts is within the bounds.
+func FuzzAnnotations(f *testing.F) {
+	for _, seed := range []string{"", "1", "-1", "1e400", "NaN", "6s", "9999999h", "0x10", "1_000", "∞", "100m"} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, value string) {
+		annotations := map[string]string{
+			MinScaleAnnotation: value, MaxScaleAnnotation: value, InitialScaleAnnotation: value, ActivationScaleAnnotation: value,
+			TargetAnnotation: value, TargetUtilizationAnnotation: value, TargetBurstCapacityAnnotation: value, WindowAnnotation: value,
+			ScaleDownDelayAnnotation: value, PanicWindowAnnotation: value, PanicThresholdAnnotation: value, ScaleToZeroRetentionAnnotation: value,
+			RolloutDurationAnnotation: value, ProgressDeadlineAnnotation: value, SidecarCPURequestAnnotation: value,
+			SidecarResourcePercentAnnotation: value,
+		}
+		s, _ := ParseScaling(annotations)
+		if s.MinScale != nil && *s.MinScale < 0 || s.ActivationScale != nil && *s.ActivationScale < 2 ||
+			s.Window != nil && (*s.Window < MinStableWindow || *s.Window > MaxStableWindow) ||
+			s.Target != nil && !(*s.Target >= MinTarget) || s.TargetUtilization != nil && !(*s.TargetUtilization >= 1 && *s.TargetUtilization <= 100) ||
+			s.TargetBurstCapacity != nil && !(*s.TargetBurstCapacity == -1 || *s.TargetBurstCapacity >= 0) {
+			t.Errorf("%q was accepted as %+v", value, s)
+		}
+		if d, _ := RolloutDuration(annotations); d != nil && *d < 0 {
+			t.Errorf("%q was accepted as %v", value, *d)
+		}
+		if sidecar, _ := ParseSidecar(annotations); sidecar.CPURequest != nil && sidecar.CPURequest.Sign() < 0 {
+			t.Errorf("%q was accepted as %v", value, sidecar.CPURequest)
+		}
+	})
+}
