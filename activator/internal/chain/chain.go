@@ -20,7 +20,7 @@ import (
 
 // requestCost is what one waiting request costs in memory: the connection's buffers and goroutines. Its body
 // stays in the kernel until a pod is chosen.
-const requestCost = 16 << 10
+const requestCost = 24 << 10
 
 // Load is what belongs to one revision besides its queue; it is backends.Revision.Data.
 type Load struct {

@@ -15,13 +15,13 @@ type Bounds struct {
 	TotalBytes int64
 }
 
-// Defaults: the count for one revision is the contract's; a waiting request costs about 16 KiB (its
+// Defaults: the count for one revision is the contract's; a waiting request costs about 24 KiB (its
 // goroutine, its connection's buffers, its head), so all together stay well under the container's memory.
 const (
 	DefaultPerRevision      = 10_000
-	DefaultPerRevisionBytes = 160 << 20
+	DefaultPerRevisionBytes = 256 << 20
 	DefaultTotal            = 20_000
-	DefaultTotalBytes       = 320 << 20
+	DefaultTotalBytes       = 512 << 20
 )
 
 func (b Bounds) withDefaults() Bounds {
