@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	managedBy      = "ebb.dev/controller" // value of the label that keeps Kubernetes' own controllers off our EndpointSlices
+	managedBy      = "ebb-controller" // value of the label that keeps Kubernetes' own controllers off our EndpointSlices
 	appProtocolH2C = "kubernetes.io/h2c"
 )
 
