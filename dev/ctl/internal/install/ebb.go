@@ -23,6 +23,10 @@ import (
 // is what ko understands.
 const source = "ko://ebb.dev/ebb/"
 
+// Domain is where the cluster's services are: <service>.<namespace>.Domain. The
+// name is reserved for tests, so it can never be somebody's.
+const Domain = "ebb.test"
+
 // Overlay is a kustomization that puts the built images into config/.
 func Overlay(config string, refs map[string]string) ([]byte, error) {
 	type imageName struct {
@@ -44,18 +48,25 @@ func Overlay(config string, refs map[string]string) ([]byte, error) {
 		}
 	}
 	overlay["images"] = images
+	// Without a domain, services would be reachable inside the cluster only.
+	settings := map[string]map[string]any{"config-domain": {Domain: ""}}
 	if ref := refs["dev.local/ebb/queue-proxy"]; ref != "" {
 		// Not a field that kustomize knows as an image.
+		settings["config-deployment"] = map[string]any{"queue-sidecar-image": ref}
+	}
+	var patches []map[string]any
+	for _, name := range slices.Sorted(maps.Keys(settings)) {
 		patch, err := yaml.Marshal(map[string]any{
 			"apiVersion": "v1", "kind": "ConfigMap",
-			"metadata": map[string]any{"name": "config-deployment", "namespace": "knative-serving"},
-			"data":     map[string]any{"queue-sidecar-image": ref},
+			"metadata": map[string]any{"name": name, "namespace": "knative-serving"},
+			"data":     settings[name],
 		})
 		if err != nil {
 			return nil, err
 		}
-		overlay["patches"] = []map[string]any{{"patch": string(patch)}}
+		patches = append(patches, map[string]any{"patch": string(patch)})
 	}
+	overlay["patches"] = patches
 	return yaml.Marshal(overlay)
 }
 

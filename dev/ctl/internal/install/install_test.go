@@ -28,7 +28,8 @@ func TestOverlayNamesEachComponentOnce(t *testing.T) {
 	if len(overlay.Images) != 2 || overlay.Images[0].Name != "ko://ebb.dev/ebb/activator" || overlay.Images[0].NewTag != "111" {
 		t.Errorf("images: %+v", overlay.Images)
 	}
-	if len(overlay.Patches) != 1 || !strings.Contains(overlay.Patches[0].Patch, "queue-sidecar-image: dev.local/ebb/queue-proxy:222") {
+	if len(overlay.Patches) != 2 || !strings.Contains(overlay.Patches[0].Patch, "queue-sidecar-image: dev.local/ebb/queue-proxy:222") ||
+		!strings.Contains(overlay.Patches[1].Patch, "ebb.test: \"\"") {
 		t.Errorf("patches: %+v", overlay.Patches)
 	}
 }
