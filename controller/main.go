@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"k8s.io/klog/v2"
 	"knative.dev/pkg/network"
 
 	"ebb.dev/ebb/controller/internal/configuration"
@@ -71,6 +72,7 @@ func start(ctx context.Context, args []string, env func(string) string, stdout i
 		return err
 	}
 	log, level := telemetry.NewLogger(stdout, "controller")
+	klog.SetSlogLogger(log) // what client-go has to say
 	store := settings.NewStore(nil)
 	if _, err := settings.Watch(ctx, clients.Kube, namespace, store, log); err != nil {
 		return err

@@ -108,7 +108,7 @@ func (s *Store) Put(resource schema.GroupResource, object *unstructured.Unstruct
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	key := types.NamespacedName{Namespace: object.GetNamespace(), Name: object.GetName()}
-	object = object.DeepCopy()
+	object = roundTrip(object)
 	before := s.objects[resource][key]
 	if before == nil {
 		s.initialize(object)

@@ -19,6 +19,7 @@ import (
 	listers "ebb.dev/ebb/api/client/listers/serving/v1"
 	ebb "ebb.dev/ebb/api/client/versioned"
 	"ebb.dev/ebb/api/names"
+	"ebb.dev/ebb/api/rules"
 	servingv1 "ebb.dev/ebb/api/serving/v1"
 	"ebb.dev/ebb/controller/internal/reconcile"
 )
@@ -28,12 +29,14 @@ type reconciler struct {
 	revisions listers.RevisionLister
 	events    record.EventRecorder
 	now       func() time.Time
+	defaults  func() *rules.Config
 }
 
 // New is the reconciler of Configurations.
 func New(w *reconcile.World) *reconcile.Controller {
 	serving := w.EbbInformers.Serving().V1()
-	r := &reconciler{client: w.Ebb, revisions: serving.Revisions().Lister(), events: w.Events, now: w.Now}
+	r := &reconciler{client: w.Ebb, revisions: serving.Revisions().Lister(), events: w.Events, now: w.Now,
+		defaults: func() *rules.Config { return w.Settings.Load().Rules(w.ClusterDomain) }}
 	c := reconcile.Kind[*servingv1.Configuration]{
 		Name: "configuration", Informer: serving.Configurations().Informer(), Events: w.Events,
 		Client: func(ns string) reconcile.Client[*servingv1.Configuration] {
@@ -111,12 +114,12 @@ func (r *reconciler) created(ctx context.Context, config *servingv1.Configuratio
 	name := RevisionName(config)
 	have, err := r.revisions.Revisions(config.Namespace).Get(name)
 	if err == nil {
-		return have, check(have, config)
+		return have, r.check(have, config)
 	}
 	if !apierrors.IsNotFound(err) {
 		return nil, err
 	}
-	made, err := r.client.ServingV1().Revisions(config.Namespace).Create(ctx, MakeRevision(config, r.now()), metav1.CreateOptions{})
+	made, err := r.client.ServingV1().Revisions(config.Namespace).Create(ctx, MakeRevision(config, r.defaults(), r.now()), metav1.CreateOptions{})
 	switch {
 	case err == nil:
 		r.events.Eventf(config, corev1.EventTypeNormal, "Created", "Created Revision %q", name)
@@ -126,15 +129,15 @@ func (r *reconciler) created(ctx context.Context, config *servingv1.Configuratio
 		if made, err = r.client.ServingV1().Revisions(config.Namespace).Get(ctx, name, metav1.GetOptions{}); err != nil {
 			return nil, fmt.Errorf("read revision %s/%s: %w", config.Namespace, name, err)
 		}
-		return made, check(made, config)
+		return made, r.check(made, config)
 	default:
 		r.events.Eventf(config, corev1.EventTypeWarning, "CreationFailed", "Failed to create Revision: %v", err)
 		return nil, fmt.Errorf("create revision %s/%s: %w", config.Namespace, name, err)
 	}
 }
 
-func check(rev *servingv1.Revision, config *servingv1.Configuration) error {
-	if Reusable(rev, config) {
+func (r *reconciler) check(rev *servingv1.Revision, config *servingv1.Configuration) error {
+	if generationOf(rev) == config.Generation && metav1.IsControlledBy(rev, config) || Reusable(rev, config, r.defaults()) {
 		return nil
 	}
 	return &takenError{rev.Name}

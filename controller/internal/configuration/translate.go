@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"ebb.dev/ebb/api/names"
+	"ebb.dev/ebb/api/rules"
 	servingv1 "ebb.dev/ebb/api/serving/v1"
 )
 
@@ -22,7 +23,10 @@ func RevisionName(config *servingv1.Configuration) string {
 
 // MakeRevision is the Revision of a Configuration's current template. A Configuration that is routed already makes Revisions
 // that start as active, so that nobody takes the new one for unused before the Route has got to it.
-func MakeRevision(config *servingv1.Configuration, now time.Time) *servingv1.Revision {
+//
+// The defaults are filled in here too: the webhook does it where it runs, and where it does not, a service that was stored without
+// them starts all the same.
+func MakeRevision(config *servingv1.Configuration, defaults *rules.Config, now time.Time) *servingv1.Revision {
 	template := config.Spec.Template.DeepCopy()
 	labels, annotations := copied(template.Labels), copied(template.Annotations)
 	labels[names.ConfigurationLabel] = config.Name
@@ -43,7 +47,7 @@ func MakeRevision(config *servingv1.Configuration, now time.Time) *servingv1.Rev
 	if creator, given := config.Annotations[names.LastModifierAnnotation]; given {
 		annotations[names.CreatorAnnotation] = creator
 	}
-	return &servingv1.Revision{
+	rev := &servingv1.Revision{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: RevisionName(config), Namespace: config.Namespace,
 			Labels: labels, Annotations: annotations,
@@ -52,15 +56,19 @@ func MakeRevision(config *servingv1.Configuration, now time.Time) *servingv1.Rev
 		},
 		Spec: template.Spec,
 	}
+	rev.SetDefaults(rules.Request[servingv1.Revision]{Config: defaults, Operation: rules.Create})
+	return rev
 }
 
 // Reusable reports whether a revision stands for the Configuration's current template: its own, and of this generation or with
 // the same spec. The second is how a user goes back to a revision by its name.
-func Reusable(rev *servingv1.Revision, config *servingv1.Configuration) bool {
+func Reusable(rev *servingv1.Revision, config *servingv1.Configuration, defaults *rules.Config) bool {
 	if !metav1.IsControlledBy(rev, config) {
 		return false
 	}
-	return generationOf(rev) == config.Generation || equality.Semantic.DeepEqual(rev.Spec, config.Spec.Template.Spec)
+	return generationOf(rev) == config.Generation ||
+		equality.Semantic.DeepEqual(rev.Spec, config.Spec.Template.Spec) ||
+		equality.Semantic.DeepEqual(rev.Spec, MakeRevision(config, defaults, time.Time{}).Spec)
 }
 
 // generationOf is the generation of the Configuration that made the revision; -1 if its label does not tell.

@@ -27,7 +27,10 @@ type Clients struct {
 
 // Connect finds the API server by a kubeconfig, or as a pod does if path is empty.
 func Connect(path string) (Clients, error) {
-	config, err := clientcmd.BuildConfigFromFlags("", path)
+	config, err := rest.InClusterConfig()
+	if path != "" {
+		config, err = clientcmd.BuildConfigFromFlags("", path)
+	}
 	if err != nil {
 		return Clients{}, fmt.Errorf("find the API server: %w", err)
 	}
@@ -38,6 +41,8 @@ func Connect(path string) (Clients, error) {
 // day, and the API server's own priority and fairness protects it better than a small number here.
 func ConnectTo(config *rest.Config) (Clients, error) {
 	config = rest.CopyConfig(config)
+	// The API server comments on names that are public and fixed, at every write.
+	config.WarningHandler = rest.NoWarnings{}
 	if config.QPS == 0 {
 		config.QPS, config.Burst = 200, 400
 	}

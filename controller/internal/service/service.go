@@ -80,7 +80,7 @@ func (r *reconciler) reconcile(ctx context.Context, svc *servingv1.Service) (tim
 		if err != nil && !apierrors.IsNotFound(err) {
 			return 0, err
 		}
-		if err == nil && !configuration.Reusable(named, config) {
+		if err == nil && !configuration.Reusable(named, config, r.settings.Load().Rules(r.clusterDomain)) {
 			manager.MarkFalse(servingv1.ServiceConditionRoutesReady, servingv1.ReasonRevisionNameTaken,
 				"The revision name %q is taken by a conflicting Revision, so traffic will not be migrated", name)
 			return 0, nil
