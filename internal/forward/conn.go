@@ -3,10 +3,12 @@ package forward
 import (
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/netip"
 	"os"
+	"runtime/debug"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -61,6 +63,7 @@ type conn struct {
 	clock     time.Time              // a recent time, refreshed when it matters
 	lastWrite time.Time
 	started   bool // a byte of the final response head was written
+	admitted  bool // between Admit and Done
 	bodyHeld  bool // DeferBody: the body waits for 100 Continue
 	continued bool // 100 Continue was sent by us
 	next      Verdict
@@ -108,6 +111,20 @@ func (c *conn) prepare() {
 func (c *conn) serve() {
 	defer c.srv.untrack(c)
 	defer c.nc.Close()
+	defer func() {
+		// A bug met by one request must not take every other request of the pod with it.
+		if v := recover(); v != nil {
+			c.srv.panics.Add(1)
+			if c.srv.Panicked == nil {
+				panic(v)
+			}
+			c.srv.Panicked(v, debug.Stack())
+			if c.admitted {
+				c.res.Cause, c.res.Err = UpstreamFailed, fmt.Errorf("the forwarder failed: %v", v)
+				c.srv.Handler.Done(&c.req, &c.res)
+			}
+		}
+	}()
 	if c.tls != nil {
 		c.nc.SetDeadline(time.Now().Add(c.srv.HeaderTimeout))
 		if err := c.tls.HandshakeContext(c.srv.base); err != nil {
@@ -188,7 +205,7 @@ func (c *conn) readHead() headOutcome {
 		c.inW += n
 		if n == 0 && err != nil {
 			if isTimeout(err) && !c.gone.Load() {
-				c.reply(&Reply{Status: 408, Body: "the request head did not arrive in time", Close: true})
+				return c.reject(errSlowHead)
 			}
 			return headClosed
 		}
@@ -284,7 +301,6 @@ func (c *conn) reject(err *syntaxError) headOutcome {
 	c.req.begin(c.clock)
 	c.res = Result{}
 	c.lastWrite, c.started = time.Time{}, false
-	c.req.head.method = span{}
 	status := err.status
 	if status == 502 {
 		status = 400
@@ -325,7 +341,7 @@ func (c *conn) reply(p *Reply) bool {
 		out = append(out, "\r\nConnection: keep-alive"...)
 	}
 	out = append(out, "\r\n\r\n"...)
-	if m := c.req.head.method; m.to == 0 || c.req.head.string(m) != "HEAD" {
+	if !c.req.head.asksForHead() {
 		out = append(out, p.Body...)
 		c.res.ResponseBytes = int64(len(p.Body))
 	}
@@ -347,7 +363,7 @@ func (c *conn) linger() {
 	if cw, ok := c.nc.(interface{ CloseWrite() error }); ok {
 		cw.CloseWrite()
 	}
-	c.nc.SetReadDeadline(time.Now().Add(500 * time.Millisecond))
+	c.nc.SetReadDeadline(time.Now().Add(c.srv.lingerFor))
 	for left := 256 << 10; left > 0; {
 		n, err := c.nc.Read(c.in)
 		if err != nil {

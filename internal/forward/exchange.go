@@ -27,12 +27,14 @@ func (c *conn) exchange() (keep bool) {
 	c.res = Result{}
 	c.lastWrite, c.started, c.lingering = time.Time{}, false, false
 	c.bodyHeld, c.continued = false, false
+	c.admitted = true
 	v := c.srv.Handler.Admit(r)
 	keep = c.run(v)
 	c.stopWatch()
 	r.endContext()
 	c.clock = time.Now()
 	c.res.Duration = c.clock.Sub(r.Started)
+	c.admitted = false
 	c.srv.Handler.Done(r, &c.res)
 	return keep && !c.gone.Load()
 }
@@ -426,7 +428,7 @@ const (
 func (c *conn) responseBody() bodyKind {
 	h := &c.resp
 	switch {
-	case h.status == 204 || h.status == 304 || c.req.head.string(c.req.head.method) == "HEAD":
+	case h.status == 204 || h.status == 304 || c.req.head.asksForHead():
 		return bodyNone
 	case h.chunked:
 		return bodyChunked

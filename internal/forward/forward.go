@@ -162,11 +162,14 @@ type Server struct {
 	IdleTimeout time.Duration
 	// StallTimeout bounds one write that makes no progress when no timer of the request does. Default 5 min.
 	StallTimeout time.Duration
+	// Panicked, when set, is told of a panic while a connection was served; the connection is closed and the process goes on.
+	Panicked func(value any, stack []byte)
 	// StripResponse names header fields that are removed from what upstreams answer.
 	StripResponse []string
 	// TLS, when set, makes ServeTLS possible; its GetCertificate is asked for every handshake.
 	TLS *tls.Config
 
+	lingerFor time.Duration // how long a polite close swallows what the client still sends
 	once      sync.Once
 	mu        sync.Mutex
 	listeners map[net.Listener]struct{}
@@ -178,6 +181,7 @@ type Server struct {
 	stopped   atomic.Bool
 	upgraded  atomic.Int64
 	rejected  atomic.Int64
+	panics    atomic.Int64
 	h2        h2Side
 }
 
@@ -192,6 +196,7 @@ func (s *Server) init() {
 		setDefault(&s.HeaderTimeout, 10*time.Second)
 		setDefault(&s.FirstRequestTimeout, time.Minute)
 		setDefault(&s.IdleTimeout, 65*time.Minute)
+		setDefault(&s.lingerFor, 500*time.Millisecond)
 		setDefault(&s.StallTimeout, 5*time.Minute)
 		if s.TimeoutReply == nil {
 			s.TimeoutReply = func(t Timer, after time.Duration) Reply {

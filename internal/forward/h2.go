@@ -389,13 +389,13 @@ func (s *h2Side) forward(x *h2Exchange, w http.ResponseWriter, up *Upstream, res
 	}
 	x.started.Store(true)
 	w.WriteHeader(resp.StatusCode)
-	flusher := http.NewResponseController(w)
+	// A response of known length leaves in one go. Of a stream, what is there is flushed when nothing followed it for a moment: a
+	// unary call's head, message and trailers arrive together and should leave together.
 	endless := resp.ContentLength == -1
+	fw := &flushWriter{w: w, control: http.NewResponseController(w)}
+	defer fw.stop()
 	if endless {
-		// A stream's client waits for the head; a response of known length leaves in one go.
-		if _, trailersOnly := resp.Header["Grpc-Status"]; !trailersOnly {
-			flusher.Flush()
-		}
+		fw.later()
 	}
 	x.wrote(now)
 	if x.r.Timeouts.Idle > 0 || x.r.Timeouts.ResponseStart > 0 {
@@ -406,13 +406,10 @@ func (s *h2Side) forward(x *h2Exchange, w http.ResponseWriter, up *Upstream, res
 	for {
 		n, err := resp.Body.Read(*big)
 		if n > 0 {
-			if _, werr := w.Write((*big)[:n]); werr != nil {
+			if werr := fw.write((*big)[:n], endless && err == nil); werr != nil {
 				return ErrClientGone
 			}
 			res.ResponseBytes += int64(n)
-			if endless && err == nil {
-				flusher.Flush()
-			}
 			if x.r.Timeouts.Idle > 0 {
 				x.wrote(time.Now())
 			}
@@ -492,6 +489,67 @@ func h2Dropped(name string) bool {
 		return true
 	}
 	return false
+}
+
+// flushWriter flushes a stream's pieces a moment after they were written, unless more came meanwhile.
+type flushWriter struct {
+	w       http.ResponseWriter
+	control *http.ResponseController
+
+	mu      sync.Mutex
+	timer   *time.Timer
+	pending bool
+}
+
+const flushAfter = 150 * time.Microsecond
+
+func (f *flushWriter) write(b []byte, flushLater bool) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if _, err := f.w.Write(b); err != nil {
+		return err
+	}
+	if flushLater {
+		f.laterLocked()
+	}
+	return nil
+}
+
+func (f *flushWriter) later() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.laterLocked()
+}
+
+func (f *flushWriter) laterLocked() {
+	if f.pending {
+		return
+	}
+	f.pending = true
+	if f.timer == nil {
+		f.timer = time.AfterFunc(flushAfter, f.flush)
+	} else {
+		f.timer.Reset(flushAfter)
+	}
+}
+
+func (f *flushWriter) flush() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.pending {
+		f.pending = false
+		_ = f.control.Flush() // a client that is gone is noticed by the next write
+	}
+}
+
+// stop ends flushing: after the handler has returned, the writer is not ours any more.
+func (f *flushWriter) stop() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.pending = false
+	if f.timer != nil {
+		f.timer.Stop()
+	}
 }
 
 type countingBody struct {

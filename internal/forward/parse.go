@@ -173,6 +173,7 @@ var (
 	errCodingOld    = &syntaxError{400, "Transfer-Encoding in HTTP/1.0"}
 	errTooLarge     = &syntaxError{431, "the request head is too large"}
 	errManyFields   = &syntaxError{431, "too many header fields"}
+	errSlowHead     = &syntaxError{408, "the request head did not arrive in time"}
 	errChunk        = &syntaxError{400, "malformed chunked body"}
 )
 
@@ -470,6 +471,9 @@ func (h *head) checkResponse() *syntaxError {
 	}
 	return nil
 }
+
+// asksForHead: the response has no body. An incomplete head asks for nothing.
+func (h *head) asksForHead() bool { return h.raw != nil && string(h.bytes(h.method)) == "HEAD" }
 
 // keepsAlive reports whether the sender wants the connection to stay.
 func (h *head) keepsAlive() bool {

@@ -115,6 +115,7 @@ func (s *Sidecar) build() error {
 	s.server = &forward.Server{
 		Handler: c, TimeoutReply: chain.TimeoutReply, FailureReply: chain.FailureReply,
 		StripResponse: []string{wire.HeaderRefused},
+		Panicked:      func(v any, stack []byte) { s.log.Error("a connection failed", "panic", v, "stack", string(stack)) },
 	}
 	s.metrics = usermetrics.New(cfg.Service, cfg.Configuration, cfg.Revision, cfg.Namespace, cfg.Pod, s.gate.Waiting, s.server.Upgraded)
 	if cfg.Observability.RequestMetrics.Protocol == "prometheus" {
