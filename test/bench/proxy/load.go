@@ -64,8 +64,8 @@ func exchange(c net.Conn, request, buf []byte, size int) error {
 }
 
 // measureCalls makes unary calls over so many HTTP/2 connections, one at a time on each.
-func measureCalls(ctx context.Context, t *target, connections int, span time.Duration) (measured, error) {
-	return load(ctx, t, connections, span, func(ctx context.Context) (func() error, func(), error) {
+func measureCalls(ctx context.Context, t *target, s shape, span time.Duration) (measured, error) {
+	return load(ctx, t, s.connections, span, func(ctx context.Context) (func() error, func(), error) {
 		cc, err := grpc.NewClient("passthrough:///"+t.grpc, grpc.WithTransportCredentials(insecure.NewCredentials()))
 		if err != nil {
 			return nil, nil, err

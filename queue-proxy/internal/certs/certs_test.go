@@ -1,0 +1,110 @@
+package certs
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"math/big"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+func write(t *testing.T, dir string, serial int64) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(serial), NotAfter: time.Now().Add(time.Hour)}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	keyDER, err := x509.MarshalECPrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, block := range map[string]*pem.Block{"tls.crt": {Type: "CERTIFICATE", Bytes: der}, "tls.key": {Type: "EC PRIVATE KEY", Bytes: keyDER}} {
+		if err := os.WriteFile(filepath.Join(dir, name), pem.EncodeToMemory(block), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestARenewedCertificateIsTakenUpAndABrokenOneIsNot(t *testing.T) {
+	dir := t.TempDir()
+	if Exist(dir) {
+		t.Error("an empty directory has a certificate")
+	}
+	write(t, dir, 1)
+	files, err := Load(dir)
+	if err != nil || !Exist(dir) {
+		t.Fatal(err)
+	}
+	cfg, err := files.Config(Settings{})
+	if err != nil || cfg.MinVersion != tls.VersionTLS13 {
+		t.Fatalf("%v, minimum %x", err, cfg.MinVersion)
+	}
+	serial := func() int64 {
+		cert, err := cfg.GetCertificate(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		parsed, err := x509.ParseCertificate(cert.Certificate[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		return parsed.SerialNumber.Int64()
+	}
+	if n := serial(); n != 1 {
+		t.Fatalf("serial %d", n)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	changed := make(chan error)
+	done := make(chan bool)
+	write(t, dir, 2)
+	go func() {
+		files.Watch(ctx, time.Millisecond, func(err error) {
+			select {
+			case changed <- err:
+			case <-ctx.Done():
+			}
+		})
+		close(done)
+	}()
+	if err := <-changed; err != nil || serial() != 2 {
+		t.Errorf("after the renewal: %v, serial %d", err, serial())
+	}
+	if err := os.WriteFile(filepath.Join(dir, "tls.crt"), []byte("junk"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for err := range changed { // a look between the writes of two files may have seen one of them only
+		if err != nil {
+			break
+		}
+	}
+	if serial() != 2 {
+		t.Errorf("a broken certificate replaced the good one: serial %d", serial())
+	}
+	cancel()
+	<-done
+}
+
+func TestSettingsOfTLSAreRefusedByName(t *testing.T) {
+	f := &Files{}
+	for _, bad := range []Settings{{MinVersion: "1.1"}, {MaxVersion: "x"}, {CipherSuites: "NULL"}, {CurvePreferences: "P-1"}} {
+		if _, err := f.Config(bad); err == nil {
+			t.Errorf("%+v was accepted", bad)
+		}
+	}
+	cfg, err := f.Config(Settings{MinVersion: "1.2", CipherSuites: "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256", CurvePreferences: "X25519, CurveP256"})
+	if err != nil || len(cfg.CipherSuites) != 1 || len(cfg.CurvePreferences) != 2 {
+		t.Errorf("%+v %v", cfg, err)
+	}
+}

@@ -1,0 +1,161 @@
+package probe
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/health"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+)
+
+func spec(t *testing.T, text string, port int) Spec {
+	t.Helper()
+	var s Spec
+	if err := json.Unmarshal([]byte(text), &s); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Complete(port); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func TestEveryKindOfProbe(t *testing.T) {
+	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case r.URL.Path == "/header" && (r.Header.Get("X-A") != "1" || r.Host != "named"):
+			w.WriteHeader(400)
+		case r.URL.Path == "/redirect":
+			http.Redirect(w, r, "/gone", 302)
+		case r.URL.Path == "/gone":
+			w.WriteHeader(404)
+		case r.UserAgent()[:11] != "kube-probe/":
+			w.WriteHeader(500)
+		}
+	}))
+	defer web.Close()
+	secure := httptest.NewTLSServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	defer secure.Close()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server, status := grpc.NewServer(), health.NewServer()
+	status.SetServingStatus("good", healthpb.HealthCheckResponse_SERVING)
+	status.SetServingStatus("bad", healthpb.HealthCheckResponse_NOT_SERVING)
+	healthpb.RegisterHealthServer(server, status)
+	go server.Serve(l)
+	defer server.Stop()
+	closed, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	nobody := closed.Addr().(*net.TCPAddr).Port
+	closed.Close()
+	port := func(l net.Listener) int { return l.Addr().(*net.TCPAddr).Port }
+	for name, test := range map[string]struct {
+		spec  string
+		port  int
+		ready bool
+	}{
+		"HTTP 200":                   {`{"httpGet":{"path":"/"}}`, port(web.Listener), true},
+		"HTTP without a slash":       {`{"httpGet":{"path":"x"}}`, port(web.Listener), true},
+		"HTTP 302 is good":           {`{"httpGet":{"path":"/redirect"}}`, port(web.Listener), true},
+		"HTTP 404":                   {`{"httpGet":{"path":"/gone"}}`, port(web.Listener), false},
+		"HTTP headers and host":      {`{"httpGet":{"path":"/header","httpHeaders":[{"name":"host","value":"named"},{"name":"X-A","value":"1"}]}}`, port(web.Listener), true},
+		"HTTPS with any certificate": {`{"httpGet":{"scheme":"HTTPS"}}`, port(secure.Listener), true},
+		"HTTP to nobody":             {`{"httpGet":{}}`, nobody, false},
+		"TCP":                        {`{"tcpSocket":{"port":"0"}}`, port(web.Listener), true},
+		"TCP to nobody":              {`{"tcpSocket":{}}`, nobody, false},
+		"exec becomes TCP":           {`{"exec":{"command":["false"]}}`, port(web.Listener), true},
+		"gRPC, the whole server":     {`{"grpc":{}}`, port(l), true},
+		"gRPC, a service":            {`{"grpc":{"service":"good"}}`, port(l), true},
+		"gRPC, not serving":          {`{"grpc":{"service":"bad"}}`, port(l), false},
+		"gRPC, unknown service":      {`{"grpc":{"service":"nobody"}}`, port(l), false},
+		"gRPC to an HTTP server":     {`{"grpc":{}}`, port(web.Listener), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := spec(t, test.spec, test.port)
+			if err := s.Once(context.Background(), 10*time.Second); (err == nil) != test.ready {
+				t.Errorf("got %v, want ready %v", err, test.ready)
+			}
+		})
+	}
+}
+
+func TestAProbeOfTwoKindsIsRefused(t *testing.T) {
+	var s Spec
+	if err := json.Unmarshal([]byte(`{"httpGet":{},"tcpSocket":{}}`), &s); err != nil {
+		t.Fatal(err)
+	}
+	if s.Complete(80) == nil {
+		t.Error("it was accepted")
+	}
+	if json.Unmarshal([]byte(`{"tcpSocket":{"port":"http"}}`), &s) == nil {
+		t.Error("a port's name was accepted; the controller resolves names")
+	}
+}
+
+// A startup probe that the sidecar runs itself costs little: it is asked every few milliseconds, not every seconds of its period.
+func TestStartIsNoticedFastWhateverThePeriod(t *testing.T) {
+	var up atomic.Bool
+	var asked atomic.Int64
+	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if n := asked.Add(1); n >= 20 {
+			up.Store(true)
+		}
+		if !up.Load() {
+			w.WriteHeader(503)
+		}
+	}))
+	defer web.Close()
+	port := web.Listener.Addr().(*net.TCPAddr).Port
+	slow := spec(t, `{"httpGet":{"path":"/"},"periodSeconds":10,"timeoutSeconds":5}`, port)
+	p := New([]Spec{slow}, []Spec{slow})
+	begin := time.Now()
+	if err := p.Start(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	// Twenty questions at the period that was set would take 200 s.
+	if took := time.Since(begin); took > 100*time.Second {
+		t.Errorf("it took %s", took)
+	}
+	select {
+	case <-p.Started():
+	default:
+		t.Error("Started is not closed")
+	}
+	if err := p.Ready(context.Background()); err != nil {
+		t.Error(err)
+	}
+	up.Store(false)
+	asked.Store(-1000)
+	if p.Ready(context.Background()) == nil {
+		t.Error("a container that fails later is still called ready")
+	}
+}
+
+func TestAllContainersMustPass(t *testing.T) {
+	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/bad" {
+			w.WriteHeader(500)
+		}
+	}))
+	defer web.Close()
+	port := web.Listener.Addr().(*net.TCPAddr).Port
+	good := spec(t, fmt.Sprintf(`{"httpGet":{"path":"/good","port":%d},"periodSeconds":1}`, port), 1)
+	bad := spec(t, fmt.Sprintf(`{"httpGet":{"path":"/bad","port":%d},"periodSeconds":1}`, port), 1)
+	p := New(nil, []Spec{good, bad})
+	close(p.started)
+	if p.Ready(context.Background()) == nil {
+		t.Error("one failing container was overlooked")
+	}
+}

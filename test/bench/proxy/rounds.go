@@ -1,0 +1,97 @@
+package main
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"ebb.dev/ebb/test/internal/result"
+)
+
+// shape is one kind of load.
+type shape struct {
+	connections, bytes int
+}
+
+type plan struct {
+	rounds int
+	span   time.Duration
+	shapes []shape
+	grpc   []int // connections of unary calls
+}
+
+func planOf(quick bool) plan {
+	if quick {
+		return plan{rounds: 3, span: 600 * time.Millisecond, shapes: []shape{{1, 13}, {32, 13}}, grpc: []int{8}}
+	}
+	p := plan{rounds: 3, span: 1500 * time.Millisecond, grpc: []int{1, 32}}
+	for _, connections := range []int{1, 32, 256} {
+		for _, bytes := range []int{13, 1 << 10, 100 << 10} {
+			p.shapes = append(p.shapes, shape{connections, bytes})
+		}
+	}
+	return p
+}
+
+// figures of one target under one shape, a value a round.
+type figures struct {
+	rps, cpu, p50, p99, rss []float64
+}
+
+// round measures every target under every shape, round by round in turn, and prints a line for each.
+func round(ctx context.Context, printer *result.Printer, p plan, targets []*target, protocol string, shapes []shape,
+	takes func(*target) bool, measure func(context.Context, *target, shape, time.Duration) (measured, error)) (map[string]map[shape]*figures, error) {
+	all := map[string]map[shape]*figures{}
+	targets = slices.DeleteFunc(slices.Clone(targets), func(t *target) bool { return !takes(t) })
+	for _, s := range shapes {
+		for range p.rounds {
+			for _, t := range targets {
+				m, err := measure(ctx, t, s, p.span)
+				if err != nil {
+					return nil, err
+				}
+				add(all, t.name, s, m)
+			}
+		}
+		for _, t := range targets {
+			if err := printer.Line(line(t.name, protocol, s, all[t.name][s])); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return all, nil
+}
+
+func add(all map[string]map[shape]*figures, name string, s shape, m measured) {
+	if all[name] == nil {
+		all[name] = map[shape]*figures{}
+	}
+	f := all[name][s]
+	if f == nil {
+		f = &figures{}
+		all[name][s] = f
+	}
+	f.rps = append(f.rps, m.rps)
+	f.cpu = append(f.cpu, m.cpu)
+	f.p50 = append(f.p50, m.p50)
+	f.p99 = append(f.p99, m.p99)
+	f.rss = append(f.rss, m.rss)
+}
+
+// ratio is the median of the rounds' ratios: the two were measured one after the other, so noise of the machine hits both.
+func ratio(all map[string]map[shape]*figures, name, reference string, s shape) float64 {
+	a, b := all[name][s], all[reference][s]
+	var ratios []float64
+	for i := range a.cpu {
+		ratios = append(ratios, a.cpu[i]/b.cpu[i])
+	}
+	return result.Median(ratios)
+}
+
+func line(name, protocol string, s shape, f *figures) result.Fields {
+	return result.Fields{
+		"target": name, "protocol": protocol, "connections": s.connections, "reply_bytes": s.bytes, "rounds": len(f.rps),
+		"rps": result.Median(f.rps), "cpu_us_per_request": result.Median(f.cpu), "p50_us": result.Median(f.p50),
+		"p99_us": result.Median(f.p99), "rss_mib": slices.Max(f.rss),
+	}
+}
