@@ -34,7 +34,7 @@ func TestEveryKindOfProbe(t *testing.T) {
 		case r.URL.Path == "/header" && (r.Header.Get("X-A") != "1" || r.Host != "named"):
 			w.WriteHeader(400)
 		case r.URL.Path == "/redirect":
-			http.Redirect(w, r, "/gone", 302)
+			http.Redirect(w, r, "/gone", http.StatusFound)
 		case r.URL.Path == "/gone":
 			w.WriteHeader(404)
 		case r.UserAgent()[:11] != "kube-probe/":
