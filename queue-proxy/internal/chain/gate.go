@@ -2,6 +2,7 @@ package chain
 
 import (
 	"context"
+	"strings"
 	"sync"
 	"time"
 
@@ -65,7 +66,7 @@ func (g *Gate) enter(p *pass, now time.Time, weight int64, caller string) entry 
 		if g.limit.Waiting() > 0 {
 			free = 0
 		}
-		if !g.turns.Take(caller, free, now) {
+		if !g.turns.Take(strings.Clone(caller), free, now) { // caller shares the connection's buffer
 			return refused
 		}
 	}
