@@ -125,6 +125,12 @@ func Gateways(ctx context.Context, k Kubectl, limit time.Duration) ([]string, er
 	}
 	var said []string
 	for _, g := range list.Items {
+		// Programmed says that istiod has seen it, not that its Envoy serves.
+		if _, err := k.Run(ctx, nil, "-n", "knative-serving", "get", "deployment", g.Metadata.Name+"-istio"); err == nil {
+			if err := k.Rollout(ctx, "knative-serving", g.Metadata.Name+"-istio", limit); err != nil {
+				return nil, err
+			}
+		}
 		for _, a := range g.Status.Addresses {
 			said = append(said, g.Metadata.Name+" at "+a.Value)
 		}
