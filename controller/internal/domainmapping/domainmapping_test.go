@@ -1,0 +1,197 @@
+package domainmapping
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/utils/ptr"
+	"knative.dev/pkg/apis"
+	duckv1 "knative.dev/pkg/apis/duck/v1"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"ebb.dev/ebb/api/names"
+	networkingv1alpha1 "ebb.dev/ebb/api/networking/v1alpha1"
+	servingv1 "ebb.dev/ebb/api/serving/v1"
+	"ebb.dev/ebb/api/serving/v1beta1"
+	"ebb.dev/ebb/controller/internal/reconcile"
+	"ebb.dev/ebb/internal/apiservertest"
+	"ebb.dev/ebb/settings"
+)
+
+var (
+	mappings   = schema.GroupResource{Group: "serving.knative.dev", Resource: "domainmappings"}
+	services   = schema.GroupResource{Group: "serving.knative.dev", Resource: "services"}
+	routes     = schema.GroupResource{Group: "serving.knative.dev", Resource: "routes"}
+	claims     = schema.GroupResource{Group: "networking.internal.knative.dev", Resource: "clusterdomainclaims"}
+	httpRoutes = schema.GroupResource{Group: "gateway.networking.k8s.io", Resource: "httproutes"}
+)
+
+const domain = "shop.example.org"
+
+type stage struct {
+	t     *testing.T
+	store *apiservertest.Store
+}
+
+func (s *stage) put(resource schema.GroupResource, version, kind string, object runtime.Object) {
+	s.t.Helper()
+	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	content["apiVersion"], content["kind"] = version, kind
+	s.store.Put(resource, &unstructured.Unstructured{Object: content})
+}
+
+func set(t *testing.T, network map[string]string) *stage {
+	store, config := apiservertest.Start(t)
+	snapshot, err := settings.Parse(map[string]map[string]string{settings.NetworkName: network})
+	if err != nil {
+		t.Fatal(err)
+	}
+	clients, err := reconcile.ConnectTo(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	world := reconcile.NewWorld(clients, settings.NewStore(snapshot), record.NewFakeRecorder(1000),
+		slog.New(slog.DiscardHandler), "knative-serving", "cluster.local")
+	controller := New(world)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		done <- world.Run(ctx, []*reconcile.Controller{controller}, reconcile.Options{
+			Timeout: time.Minute, Alone: true, Metrics: reconcile.NewMetrics(prometheus.NewRegistry())})
+	}()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	return &stage{t, store}
+}
+
+func (s *stage) claim(namespace string) {
+	s.put(claims, "networking.internal.knative.dev/v1alpha1", "ClusterDomainClaim", &networkingv1alpha1.ClusterDomainClaim{
+		ObjectMeta: metav1.ObjectMeta{Name: domain}, Spec: networkingv1alpha1.ClusterDomainClaimSpec{Namespace: namespace}})
+}
+
+func (s *stage) mapping() {
+	s.put(mappings, "serving.knative.dev/v1beta1", "DomainMapping", &v1beta1.DomainMapping{
+		ObjectMeta: metav1.ObjectMeta{Name: domain, Namespace: "ns"},
+		Spec:       v1beta1.DomainMappingSpec{Ref: duckv1.KReference{Kind: "Service", Name: "hello", APIVersion: "serving.knative.dev/v1"}}})
+}
+
+func (s *stage) service(host string) {
+	o := &servingv1.Service{ObjectMeta: metav1.ObjectMeta{Name: "hello", Namespace: "ns"}}
+	o.Status.Address = &duckv1.Addressable{URL: &apis.URL{Scheme: "http", Host: host}}
+	s.put(services, "serving.knative.dev/v1", "Service", o)
+	s.put(routes, "serving.knative.dev/v1", "Route", &servingv1.Route{ObjectMeta: metav1.ObjectMeta{Name: "hello", Namespace: "ns"}})
+}
+
+func (s *stage) httpRoute(revision string) {
+	s.put(httpRoutes, "gateway.networking.k8s.io/v1", "HTTPRoute", &gatewayv1.HTTPRoute{
+		ObjectMeta: metav1.ObjectMeta{Name: "hello.ns.svc.cluster.local", Namespace: "ns", Labels: map[string]string{names.RouteLabel: "hello"}},
+		Spec: gatewayv1.HTTPRouteSpec{
+			Hostnames: []gatewayv1.Hostname{"hello.ns", "hello.ns.svc.cluster.local"},
+			Rules: []gatewayv1.HTTPRouteRule{{BackendRefs: []gatewayv1.HTTPBackendRef{{BackendRef: gatewayv1.BackendRef{
+				BackendObjectReference: gatewayv1.BackendObjectReference{Name: gatewayv1.ObjectName(revision), Port: ptr.To(gatewayv1.PortNumber(80))}}}}}},
+		}})
+}
+
+func (s *stage) until(what string, ok func(*v1beta1.DomainMapping) bool) {
+	s.t.Helper()
+	deadline := time.Now().Add(2 * time.Minute)
+	for {
+		dm := &v1beta1.DomainMapping{}
+		if have := s.store.Get(mappings, "ns", domain); have != nil {
+			if err := runtime.DefaultUnstructuredConverter.FromUnstructured(have.Object, dm); err != nil {
+				s.t.Fatal(err)
+			}
+		}
+		if ok(dm) {
+			return
+		}
+		if time.Now().After(deadline) {
+			s.t.Fatalf("never: %s; the status is %+v", what, dm.Status)
+		}
+		<-time.After(5 * time.Millisecond)
+	}
+}
+
+func is(kind apis.ConditionType, want string) func(*v1beta1.DomainMapping) bool {
+	return func(dm *v1beta1.DomainMapping) bool {
+		c := dm.Status.GetCondition(kind)
+		return c != nil && strings.TrimSpace(string(c.Status)+" "+c.Reason) == want
+	}
+}
+
+func TestADomainNeedsAClaimOfItsNamespace(t *testing.T) {
+	s := set(t, nil)
+	s.mapping()
+	s.until("no claim, no mapping", is("DomainClaimed", "False DomainAlreadyClaimed"))
+	s.claim("other")
+	s.until("a claim of another namespace", func(dm *v1beta1.DomainMapping) bool {
+		return strings.Contains(dm.Status.GetCondition("DomainClaimed").GetMessage(), "another namespace")
+	})
+	s.claim("ns")
+	s.until("claimed", is("DomainClaimed", "True"))
+}
+
+func TestClaimsAreMadeAndRemovedWhereThatIsAllowed(t *testing.T) {
+	s := set(t, map[string]string{"autocreate-cluster-domain-claims": "true"})
+	s.mapping()
+	s.until("claimed", is("DomainClaimed", "True"))
+	if s.store.Get(claims, "", domain) == nil {
+		t.Error("no ClusterDomainClaim was made")
+	}
+}
+
+func TestAMappingTakesTheWayOfItsRoute(t *testing.T) {
+	s := set(t, nil)
+	s.claim("ns")
+	s.service("hello.ns.svc.cluster.local")
+	s.mapping()
+	s.until("the Route's HTTPRoute is waited for", is("IngressReady", "Unknown IngressNotConfigured"))
+	backend := func(want string) {
+		t.Helper()
+		s.until("requests go to "+want, func(*v1beta1.DomainMapping) bool {
+			have := s.store.Get(httpRoutes, "ns", domain)
+			if have == nil {
+				return false
+			}
+			var route gatewayv1.HTTPRoute
+			if err := runtime.DefaultUnstructuredConverter.FromUnstructured(have.Object, &route); err != nil {
+				t.Fatal(err)
+			}
+			rule := route.Spec.Rules[0]
+			return string(rule.BackendRefs[0].Name) == want && string(route.Spec.Hostnames[0]) == domain &&
+				string(*rule.Filters[1].URLRewrite.Hostname) == "hello.ns.svc.cluster.local" &&
+				rule.Filters[0].RequestHeaderModifier.Set[0].Value == domain
+		})
+	}
+	s.httpRoute("hello-00001")
+	backend("hello-00001")
+	s.httpRoute("hello-00002")
+	backend("hello-00002")
+}
+
+func TestAMappingDoesNotLeadOutOfItsNamespace(t *testing.T) {
+	s := set(t, nil)
+	s.claim("ns")
+	s.service("hello.elsewhere.svc.cluster.local")
+	s.mapping()
+	s.until("refused", is("ReferenceResolved", "False ResolveFailed"))
+	if s.store.Get(httpRoutes, "ns", domain) != nil {
+		t.Error("an HTTPRoute was written")
+	}
+}
