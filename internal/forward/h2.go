@@ -295,6 +295,13 @@ func (s *h2Side) run(x *h2Exchange, w http.ResponseWriter, v Verdict, res *Resul
 	}
 }
 
+// goAway asks the client to open its next stream elsewhere: net/http makes a GOAWAY of the field and does not send it.
+func (s *h2Side) goAway(h http.Header) {
+	if s.srv.draining.Load() {
+		h.Set("Connection", "close")
+	}
+}
+
 // reason is why the exchange has to end, if it has.
 func (x *h2Exchange) reason() error {
 	if x.ctx.Err() == nil {
@@ -337,6 +344,7 @@ func (s *h2Side) reply(x *h2Exchange, w http.ResponseWriter, p *Reply, res *Resu
 		contentType = "text/plain; charset=utf-8"
 	}
 	h.Set("Content-Type", contentType)
+	s.goAway(h)
 	for _, f := range p.Header {
 		h.Add(f.Name, f.Value)
 	}
@@ -387,6 +395,7 @@ func (s *h2Side) forward(x *h2Exchange, w http.ResponseWriter, up *Upstream, res
 	for _, a := range x.r.added {
 		dst.Add(a.Name, a.Value)
 	}
+	s.goAway(dst)
 	x.started.Store(true)
 	w.WriteHeader(resp.StatusCode)
 	// A response of known length leaves in one go. Of a stream, what is there is flushed when nothing followed it for a moment: a

@@ -151,3 +151,41 @@ func TestHTTP2ClientLeavesWhileHeld(t *testing.T) {
 		t.Error("Admit was not told")
 	}
 }
+
+// While the server drains, an HTTP/2 client is told to go elsewhere, and loses nothing.
+func TestHTTP2DrainingSendsClientsAway(t *testing.T) {
+	backend := h2cBackend(t, func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, "ok") })
+	var server *Server
+	addr, p := proxyTo(t, backend, func(s *Server, p *policy) { server = s; p.done = make(chan Result, 16) })
+	c := h2cClient(t)
+	remotes := map[string]bool{}
+	inner := p.admit
+	p.admit = func(r *Request) Verdict {
+		remotes[r.RemoteAddr().String()] = true
+		return inner(r)
+	}
+	ask := func() {
+		t.Helper()
+		resp, err := c.Get("http://" + addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		if body, err := io.ReadAll(resp.Body); string(body) != "ok" || err != nil {
+			t.Fatalf("got %q %v", body, err)
+		}
+		<-p.done
+	}
+	ask()
+	ask()
+	if len(remotes) != 1 {
+		t.Fatalf("%d connections for two requests", len(remotes))
+	}
+	server.SetDraining(true)
+	for range 5 {
+		ask()
+	}
+	if len(remotes) < 2 {
+		t.Error("the client stays on its connection")
+	}
+}
