@@ -1,0 +1,101 @@
+package report
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"ebb.dev/ebb/autoscaler/decide"
+	"ebb.dev/ebb/autoscaler/internal/loop"
+	"ebb.dev/ebb/autoscaler/zero"
+)
+
+var hello = loop.Key{Namespace: "default", Name: "hello-00001"}
+
+func entry() loop.Entry {
+	return loop.Entry{First: time.Unix(1000, 0), Times: 3,
+		Decision: decide.Decision{Time: time.Unix(1004, 0), Desired: 7, Rule: decide.RuleStable, Target: 7, Total: 10, StableRaw: 7, ExcessBurst: -5,
+			Observation: decide.Observation{Ready: 6, Stable: 48, Panic: 50, Known: true}},
+		Step: zero.Step{Want: 5, Apply: true, Replicas: 5, Rule: zero.RuleMaxScale, Reason: "max-scale allows 5 of the 7 asked for"}}
+}
+
+func ask(d Decisions, method, path string) *httptest.ResponseRecorder {
+	answer := httptest.NewRecorder()
+	d.ServeHTTP(answer, httptest.NewRequest(method, path, nil))
+	return answer
+}
+
+func TestDecisionsAreExplained(t *testing.T) {
+	d := Decisions{History: func(k loop.Key) ([]loop.Entry, bool) { return []loop.Entry{entry()}, k == hello },
+		Owner: func(loop.Key) (string, bool) { return "", false }}
+	answer := ask(d, http.MethodGet, "/decisions/default/hello-00001")
+	var body struct {
+		Revision  string
+		Decisions []decision
+	}
+	if err := json.Unmarshal(answer.Body.Bytes(), &body); err != nil || answer.Code != http.StatusOK || len(body.Decisions) != 1 {
+		t.Fatalf("%d %s: %v", answer.Code, answer.Body, err)
+	}
+	got := body.Decisions[0]
+	if got.Want != 5 || got.Desired != 7 || got.Rule != "max-scale" || got.Times != 3 || got.Inputs.Stable != 48 || got.Formula.Stable != 7 || !got.Written {
+		t.Errorf("%+v", got)
+	}
+	if want := "max-scale allows 5 of the 7 asked for (stable average 48 concurrent requests / target 7 = 7 pods)"; got.Reason != want {
+		t.Errorf("reason %q, want %q", got.Reason, want)
+	}
+	for path, status := range map[string]int{"/decisions/default/unheard-of": 404, "/decisions/default": 400, "/decisions/": 400, "/decisions/a/b/c": 400} {
+		if got := ask(d, http.MethodGet, path).Code; got != status {
+			t.Errorf("%s: %d, want %d", path, got, status)
+		}
+	}
+	if got := ask(d, http.MethodPost, "/decisions/default/hello-00001").Code; got != 400 {
+		t.Errorf("POST: %d", got)
+	}
+}
+
+func TestMetricsCarryTheContractsNames(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	view := loop.View{Key: hello, Spec: &loop.Spec{Service: "hello", Configuration: "hello"}, Status: loop.Status{Desired: 5, Actual: 6},
+		Counts: loop.Counts{Ready: 6, NotReady: 3, Pending: 1, Terminating: 2}, Last: entry()}
+	registry.MustRegister(Collector{Each: func(visit func(loop.View)) {
+		visit(view)
+		visit(loop.View{Key: loop.Key{Name: "undecided"}, Spec: &loop.Spec{}})
+	}, Counts: func() []Count { return []Count{{"ebb_autoscaler_stats_refused_total", "x", "forged", 4}} }})
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]float64{}
+	for _, f := range families {
+		for _, m := range f.Metric {
+			value := m.GetGauge().GetValue() + m.GetCounter().GetValue()
+			got[f.GetName()] = value
+			var names []string
+			for _, l := range m.Label {
+				names = append(names, l.GetName()+"="+l.GetValue())
+			}
+			all := strings.Join(names, ",")
+			if strings.HasPrefix(f.GetName(), "kn_") && all != "k8s_namespace_name=default,kn_configuration_name=hello,kn_revision_name=hello-00001,kn_service_name=hello" {
+				t.Errorf("%s has labels %s", f.GetName(), all)
+			}
+			if f.GetName() == "ebb_revision_decision_rule" && !strings.Contains(all, "rule=max-scale") {
+				t.Errorf("%s has labels %s", f.GetName(), all)
+			}
+		}
+	}
+	for name, want := range map[string]float64{
+		"kn_revision_pods_desired": 7, "kn_revision_capacity_excess": -5, "kn_revision_panic_mode": 0, "kn_revision_pods_requested": 5,
+		"kn_revision_pods_count": 6, "kn_revision_pods_not_ready_count": 3, "kn_revision_pods_pending_count": 1, "kn_revision_pods_terminating_count": 2,
+		"kn_revision_concurrency_stable": 48, "kn_revision_concurrency_panic": 50, "kn_revision_concurrency_target": 7,
+		"ebb_revision_decision_rule": 1, "ebb_autoscaler_stats_refused_total": 4,
+	} {
+		if value, ok := got[name]; !ok || value != want {
+			t.Errorf("%s is %v (%v), want %v", name, value, ok, want)
+		}
+	}
+}
