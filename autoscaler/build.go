@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -111,6 +112,11 @@ func build(config *rest.Config, kube kubernetes.Interface, tokenKey func() []byt
 	registry.MustRegister(scrapes, writes, reaction)
 
 	p.scraper = ingest.NewScraper(p.index.Ready)
+	if who.scrapePort != "" {
+		if p.scraper.Port, err = strconv.Atoi(who.scrapePort); err != nil {
+			return nil, fmt.Errorf("environment SCRAPE_PORT: %w", err)
+		}
+	}
 	p.scraper.Observe = func(d time.Duration, counted bool) {
 		scrapes.WithLabelValues(fmt.Sprint(counted)).Observe(d.Seconds())
 	}

@@ -14,7 +14,7 @@ import (
 	"os"
 
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
 
 	"ebb.dev/ebb/internal/run"
 	"ebb.dev/ebb/internal/secretvalue"
@@ -32,16 +32,17 @@ func main() {
 	}
 }
 
-// identity is who this process is.
-type identity struct{ namespace, pod, ip string }
+// identity is who this process is, and at which port of the pods it asks for stats if not at the usual one.
+type identity struct{ namespace, pod, ip, scrapePort string }
 
 func start(ctx context.Context, env func(string) string, stdout io.Writer) error {
-	who := identity{env("SYSTEM_NAMESPACE"), env("POD_NAME"), env("POD_IP")}
+	who := identity{namespace: env("SYSTEM_NAMESPACE"), pod: env("POD_NAME"), ip: env("POD_IP"), scrapePort: env("SCRAPE_PORT")}
 	if who.namespace == "" || who.pod == "" || who.ip == "" {
 		return errors.New("environment lacks SYSTEM_NAMESPACE, POD_NAME or POD_IP")
 	}
 	log, level := telemetry.NewLogger(stdout, "autoscaler")
-	config, err := rest.InClusterConfig()
+	// Outside a pod (benchmarks, debugging) KUBECONFIG says where the cluster is.
+	config, err := clientcmd.BuildConfigFromFlags("", env("KUBECONFIG"))
 	if err != nil {
 		return fmt.Errorf("read the cluster's access: %w", err)
 	}

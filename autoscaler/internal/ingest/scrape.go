@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"strconv"
 	"sync"
+	"syscall"
 	"time"
 
 	"ebb.dev/ebb/autoscaler/decide"
@@ -54,13 +55,20 @@ type Scraper struct {
 	slots chan struct{}
 	mutex sync.Mutex
 	idle  map[string]*connection
+	// keep bounds idle, by the files that this process may have open.
+	keep  int
 	swept time.Time
 }
 
 // NewScraper returns a Scraper of the given pods.
 func NewScraper(ready func(loop.Key) []pods.Pod) *Scraper {
 	dialer := &net.Dialer{Timeout: scrapeTimeout}
-	return &Scraper{Ready: ready, slots: make(chan struct{}, maxScrapes), idle: map[string]*connection{},
+	keep := 8192
+	var files syscall.Rlimit
+	if syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files) == nil {
+		keep = int(min(files.Cur, 1<<20) * 3 / 4)
+	}
+	return &Scraper{Ready: ready, keep: keep, slots: make(chan struct{}, maxScrapes), idle: map[string]*connection{},
 		Dial: func(ctx context.Context, address string) (net.Conn, error) {
 			return dialer.DialContext(ctx, "tcp", address)
 		}}
@@ -244,6 +252,9 @@ func (s *Scraper) give(c *connection) {
 	defer s.mutex.Unlock()
 	if other, ok := s.idle[c.address]; ok {
 		other.Close()
+	} else if len(s.idle) >= s.keep {
+		c.Close()
+		return
 	}
 	s.idle[c.address] = c
 	if c.used.Sub(s.swept) > idleConnection {

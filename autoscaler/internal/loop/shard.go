@@ -20,6 +20,7 @@ type event struct {
 type scrapeDone struct {
 	revision *revision
 	result   Scrape
+	arrived  time.Time
 }
 
 type probeDone struct {
@@ -181,6 +182,7 @@ func (s *shard) handle(e event) {
 			r.scraped(e.scrape.result, now)
 			s.decide(r, now, true)
 			s.reschedule(r, now)
+			s.observe(e.scrape.arrived)
 		}
 	case e.probe != nil:
 		r := e.probe.revision
@@ -211,9 +213,14 @@ func (s *shard) report(samples []Sample, now time.Time) {
 		}
 		s.decide(r, now, true)
 		s.reschedule(r, now)
-		if s.engine.options.Observe != nil {
-			s.engine.options.Observe(s.engine.options.Clock().Sub(sample.Arrived))
-		}
+		s.observe(sample.Arrived)
+	}
+}
+
+// observe tells how long ago what has just been decided on arrived.
+func (s *shard) observe(arrived time.Time) {
+	if s.engine.options.Observe != nil && !arrived.IsZero() {
+		s.engine.options.Observe(s.engine.options.Clock().Sub(arrived))
 	}
 }
 
@@ -250,7 +257,7 @@ func (s *shard) scrape(r *revision, now time.Time) {
 	}
 	r.scraping = true
 	s.engine.options.Scraper.Scrape(r.key, r.spec.Decide.StableWindow, func(result Scrape) {
-		s.answer(event{scrape: &scrapeDone{revision: r, result: result}})
+		s.answer(event{scrape: &scrapeDone{revision: r, result: result, arrived: s.engine.options.Clock()}})
 	})
 }
 
