@@ -38,6 +38,7 @@ var tools = map[string]string{
 	"ip":                      "iproute2",
 	"modprobe":                "kmod",
 	"python3":                 "python3",
+	"pip3":                    "python3-pip",
 	"/usr/lib/cni/bridge":     "containernetworking-plugins",
 }
 
