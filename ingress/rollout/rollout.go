@@ -1,0 +1,195 @@
+// Package rollout moves the requests of a "latest" target from one revision to the next in steps.
+//
+// Owns: how much each revision gets at each step, and when the next step is due. Reads: nothing but its arguments.
+// Writes: nothing. Never: knows a clock or a client; State travels as JSON in an annotation, so any replica can go on.
+package rollout
+
+import (
+	"encoding/json"
+	"math"
+	"time"
+)
+
+// State is the content of the annotation networking.internal.knative.dev/rollout.
+type State struct {
+	Configurations []Configuration `json:"configurations,omitempty"`
+}
+
+// Configuration is one target that follows a Configuration's latest ready revision.
+type Configuration struct {
+	Name      string  `json:"configurationName"`
+	Tag       string  `json:"tag,omitempty"`
+	Percent   int64   `json:"percent"`
+	Revisions []Share `json:"revisions,omitempty"` // oldest first; their percents add up to Percent
+	Step      Step    `json:"stepParams"`
+}
+
+// Share is what one revision gets.
+type Share struct {
+	Revision string `json:"revisionName"`
+	Percent  int64  `json:"percent"`
+}
+
+// Step is the pace. Times are nanoseconds since 1970; Size is 0 until the first step was seen at the gateways.
+type Step struct {
+	Start    int64 `json:"starttime,omitempty"`
+	Next     int64 `json:"nextStepTime,omitempty"`
+	Duration int64 `json:"stepDuration,omitempty"`
+	Size     int64 `json:"stepSize,omitempty"`
+}
+
+// Parse reads a State; what makes no sense is ignored, as if there were none.
+func Parse(text string) State {
+	var s State
+	if json.Unmarshal([]byte(text), &s) != nil {
+		return State{}
+	}
+	for _, c := range s.Configurations {
+		sum := int64(0)
+		for _, r := range c.Revisions {
+			if r.Percent < 0 || r.Percent > 100 {
+				return State{}
+			}
+			sum += r.Percent
+		}
+		if c.Percent < 0 || c.Percent > 100 || c.Step.Size < 0 || c.Step.Size > c.Percent || sum != c.Percent || len(c.Revisions) == 0 {
+			return State{}
+		}
+	}
+	return s
+}
+
+// String is the JSON of a State.
+func (s State) String() string {
+	raw, err := json.Marshal(s)
+	if err != nil {
+		return "{}" // numbers and strings always encode
+	}
+	return string(raw)
+}
+
+// InProgress tells whether a target still has more than one revision.
+func (s State) InProgress() bool {
+	for _, c := range s.Configurations {
+		if len(c.Revisions) > 1 {
+			return true
+		}
+	}
+	return false
+}
+
+// Find is the target of a Configuration without a tag.
+func (s State) Find(name, tag string) (Configuration, bool) {
+	for _, c := range s.Configurations {
+		if c.Name == name && c.Tag == tag {
+			return c, true
+		}
+	}
+	return Configuration{}, false
+}
+
+// Advance says who gets how much now. before is what was decided last, want what everything comes to in the end: one revision
+// for each target. A target without a past, with a tag, or with at most 1 % is what it is to be at once, and so is everything
+// without a duration. again is the time until the next step is due, 0 if none is known.
+func Advance(before, want State, duration time.Duration, now time.Time) (state State, again time.Duration) {
+	for _, w := range want.Configurations {
+		b, known := before.Find(w.Name, w.Tag)
+		if !known || duration <= 0 || w.Tag != "" || w.Percent <= 1 || b.Percent == 0 {
+			w.Step = Step{}
+			state.Configurations = append(state.Configurations, w)
+			continue
+		}
+		c := advance(b, w, now)
+		if len(c.Revisions) > 1 && c.Step.Next > 0 {
+			if wait := max(time.Duration(c.Step.Next-now.UnixNano()), time.Millisecond); again == 0 || wait < again {
+				again = wait
+			}
+		}
+		state.Configurations = append(state.Configurations, c)
+	}
+	return state, again
+}
+
+func advance(b, w Configuration, now time.Time) Configuration {
+	c := Configuration{Name: w.Name, Tag: w.Tag, Percent: b.Percent, Revisions: append([]Share(nil), b.Revisions...), Step: b.Step}
+	c.retarget(w.Percent)
+	newest := w.Revisions[len(w.Revisions)-1].Revision
+	last := len(c.Revisions) - 1
+	switch {
+	case c.Revisions[last].Revision != newest:
+		// One percent tries the new revision; it comes from the newest that has any.
+		for i := last; i >= 0; i-- {
+			if c.Revisions[i].Percent > 0 {
+				c.Revisions[i].Percent--
+				break
+			}
+		}
+		c.Revisions = append(c.Revisions, Share{newest, 1})
+		c.Step = Step{Start: now.UnixNano()}
+	case len(c.Revisions) > 1 && c.Step.Size > 0 && now.UnixNano() >= c.Step.Next:
+		c.step()
+		c.Step.Next = now.UnixNano() + c.Step.Duration
+	}
+	c.compact()
+	if len(c.Revisions) == 1 {
+		c.Step = Step{}
+	}
+	return c
+}
+
+// retarget follows a change of the target's percentage: more goes to the newest, less is taken from the oldest.
+func (c *Configuration) retarget(percent int64) {
+	diff := percent - c.Percent
+	c.Percent = percent
+	if diff > 0 {
+		c.Revisions[len(c.Revisions)-1].Percent += diff
+	}
+	for i := 0; diff < 0 && i < len(c.Revisions); i++ {
+		take := min(-diff, c.Revisions[i].Percent)
+		c.Revisions[i].Percent -= take
+		diff += take
+	}
+}
+
+// step moves Size percent to the newest, draining the newest of the older ones first.
+func (c *Configuration) step() {
+	last := len(c.Revisions) - 1
+	left := c.Step.Size
+	for i := last - 1; i >= 0 && left > 0; i-- {
+		take := min(left, c.Revisions[i].Percent)
+		c.Revisions[i].Percent -= take
+		c.Revisions[last].Percent += take
+		left -= take
+	}
+}
+
+// compact drops older revisions that get nothing.
+func (c *Configuration) compact() {
+	last := len(c.Revisions) - 1
+	kept := c.Revisions[:0]
+	for i, r := range c.Revisions {
+		if r.Percent > 0 || i == last {
+			kept = append(kept, r)
+		}
+	}
+	c.Revisions = kept
+}
+
+// Observe sets the pace of targets whose first percent has reached the gateways by now. What that took bounds how long a step
+// is at least: steps that come faster than gateways follow are no steps.
+func Observe(s State, duration time.Duration, now time.Time) (State, bool) {
+	out, changed := State{}, false
+	for _, c := range s.Configurations {
+		if len(c.Revisions) > 1 && c.Step.Size == 0 && c.Step.Start > 0 {
+			shortest := max(1, math.Ceil(time.Duration(now.UnixNano()-c.Step.Start).Seconds()))
+			rest := max(1, duration.Seconds()-shortest)
+			steps := min(max(1, rest/shortest), float64(max(1, c.Percent-1)))
+			c.Step.Size = max(1, int64(math.Round(float64(c.Percent-1)/steps)))
+			c.Step.Duration = int64(rest / steps * float64(time.Second))
+			c.Step.Next = now.UnixNano() + c.Step.Duration
+			changed = true
+		}
+		out.Configurations = append(out.Configurations, c)
+	}
+	return out, changed
+}

@@ -1,0 +1,113 @@
+package rollout
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+)
+
+var zero = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+func want(percent int64, revision string) State {
+	return State{[]Configuration{{Name: "c", Percent: percent, Revisions: []Share{{revision, percent}}}}}
+}
+
+func show(s State) string {
+	var out []string
+	for _, r := range s.Configurations[0].Revisions {
+		out = append(out, fmt.Sprintf("%s=%d", r.Revision, r.Percent))
+	}
+	return strings.Join(out, " ")
+}
+
+func TestARolloutGoesInSteps(t *testing.T) {
+	const duration = 100 * time.Second
+	now := zero
+	s, again := Advance(State{}, want(100, "a"), duration, now)
+	if show(s) != "a=100" || again != 0 {
+		t.Fatalf("a target without a past: %s, again %v", show(s), again)
+	}
+	s, again = Advance(s, want(100, "b"), duration, now)
+	if show(s) != "a=99 b=1" || again != 0 || !s.InProgress() {
+		t.Fatalf("begin: %s, again %v", show(s), again)
+	}
+	now = now.Add(9500 * time.Millisecond) // until the gateways followed: steps are 10 s at least
+	s, changed := Observe(s, duration, now)
+	if step := s.Configurations[0].Step; !changed || step.Size != 11 || time.Duration(step.Duration) != 10*time.Second {
+		t.Fatalf("pace: %+v", step)
+	}
+	if again, _ := Observe(s, duration, now.Add(time.Hour)); again.String() != s.String() {
+		t.Error("the pace is set once")
+	}
+	var seen []string
+	for range 20 {
+		var wait time.Duration
+		s, wait = Advance(Parse(s.String()), want(100, "b"), duration, now)
+		seen = append(seen, show(s))
+		if !s.InProgress() {
+			break
+		}
+		now = now.Add(wait)
+	}
+	got := strings.Join(seen, ", ")
+	if !strings.HasPrefix(got, "a=99 b=1, a=88 b=12, a=77 b=23") || !strings.HasSuffix(got, "a=11 b=89, b=100") && !strings.HasSuffix(got, ", b=100") {
+		t.Errorf("steps: %s", got)
+	}
+	if took := now.Sub(zero); took > duration+20*time.Second || took < 80*time.Second {
+		t.Errorf("it took %v of %v", took, duration)
+	}
+}
+
+func TestWhatChangesOnTheWay(t *testing.T) {
+	half := State{[]Configuration{{Name: "c", Percent: 100, Revisions: []Share{{"a", 60}, {"b", 40}}, Step: Step{Start: 1, Next: 1 << 62, Duration: 1, Size: 10}}}}
+	for _, row := range []struct {
+		behaviour string
+		want      State
+		duration  time.Duration
+		result    string
+	}{
+		{"a newer revision takes one percent of the newest", want(100, "d"), time.Minute, "a=60 b=39 d=1"},
+		{"more goes to the newest", State{[]Configuration{{Name: "c", Percent: 100, Revisions: []Share{{"b", 100}}}}}, time.Minute, "a=60 b=40"},
+		{"less is taken from the oldest", want(30, "b"), time.Minute, "b=30"},
+		{"less, not all", want(70, "b"), time.Minute, "a=30 b=40"},
+		{"no duration switches at once", want(100, "b"), 0, "b=100"},
+		{"one percent switches at once", want(1, "b"), time.Minute, "b=1"},
+	} {
+		s, _ := Advance(half, row.want, row.duration, zero)
+		if show(s) != row.result {
+			t.Errorf("%s: got %s, want %s", row.behaviour, show(s), row.result)
+		}
+	}
+}
+
+func TestNonsenseIsIgnored(t *testing.T) {
+	for _, text := range []string{"", "{", `{"configurations":[{"percent":100,"revisions":[{"percent":1}]}]}`,
+		`{"configurations":[{"percent":101,"revisions":[{"percent":101}]}]}`, `{"configurations":[{"percent":0}]}`,
+		`{"configurations":[{"percent":5,"revisions":[{"percent":5}],"stepParams":{"stepSize":6}}]}`} {
+		if s := Parse(text); len(s.Configurations) != 0 {
+			t.Errorf("%q was taken for %v", text, s)
+		}
+	}
+}
+
+func FuzzAdvance(f *testing.F) {
+	f.Add(`{"configurations":[{"configurationName":"c","percent":100,"revisions":[{"revisionName":"a","percent":60},{"revisionName":"b","percent":40}]}]}`, int64(50), "b", int64(5))
+	f.Fuzz(func(t *testing.T, text string, percent int64, revision string, seconds int64) {
+		if percent < 0 || percent > 100 || seconds < 0 || seconds > 1e6 {
+			return
+		}
+		s, _ := Advance(Parse(text), want(percent, revision), time.Duration(seconds)*time.Second, zero)
+		s, _ = Observe(s, time.Minute, zero.Add(time.Second))
+		sum := int64(0)
+		for _, r := range s.Configurations[0].Revisions {
+			if r.Percent < 0 {
+				t.Fatalf("%s", s)
+			}
+			sum += r.Percent
+		}
+		if sum != percent {
+			t.Fatalf("%d %% became %s", percent, s)
+		}
+	})
+}
