@@ -34,6 +34,7 @@ import (
 	"ebb.dev/ebb/ingress/gatewayapi"
 	"ebb.dev/ebb/ingress/plan"
 	"ebb.dev/ebb/ingress/ready"
+	"ebb.dev/ebb/ingress/rollout"
 	"ebb.dev/ebb/settings"
 )
 
@@ -157,6 +158,15 @@ func (r *reconciler) reconcile(ctx context.Context, route *servingv1.Route) (tim
 	if err != nil || !ok {
 		return 0, err
 	}
+	duration, err := rolloutDuration(route, s)
+	if err != nil {
+		route.Status.MarkIngressFailed("InvalidAnnotation", err.Error())
+		return 0, reconcile.Permanent(err)
+	}
+	targets, state, again, err := r.rolledOut(route, targets, duration)
+	if err != nil {
+		return 0, err
+	}
 	in := input(route, s, r.clusterDomain)
 	in.Targets = shares(targets)
 	byName, err := targetNames(&in)
@@ -195,9 +205,7 @@ func (r *reconciler) reconcile(ctx context.Context, route *servingv1.Route) (tim
 		route.Status.MarkIngressNotReady(reasonUninitialized, fmt.Sprintf("Service %q is not there yet.", missing))
 		return 0, nil
 	}
-	changed, err := gateway.Apply(ctx, r.gateways, r.httpRoutes, route, gatewayapi.HTTPRoutes(p, s.Gateway, gatewayapi.Meta{
-		Labels: route.Labels, Annotations: inherited(route.Annotations), Owner: *kmeta.NewControllerRef(route),
-	}), labels.Set{names.RouteLabel: route.Name})
+	changed, err := r.apply(ctx, route, p, s, state)
 	if err != nil {
 		if notOwned := new(apply.NotOwnedError); errors.As(err, &notOwned) {
 			route.Status.MarkIngressNotOwned(notOwned.Kind, notOwned.Name)
@@ -205,8 +213,29 @@ func (r *reconciler) reconcile(ctx context.Context, route *servingv1.Route) (tim
 		}
 		return 0, err
 	}
-	r.judge(route, p, s, changed)
-	return 0, nil
+	if !r.judge(route, p, s, changed) || !state.InProgress() {
+		return again, nil
+	}
+	route.Status.MarkIngressRolloutInProgress()
+	if paced, first := rollout.Observe(state, duration, r.now()); first {
+		if _, err := r.apply(ctx, route, p, s, paced); err != nil {
+			return 0, err
+		}
+		return time.Millisecond, nil
+	}
+	return again, nil
+}
+
+// apply writes the plan's HTTPRoutes, with the state of the rollout on each.
+func (r *reconciler) apply(ctx context.Context, route *servingv1.Route, p *plan.Plan, s *settings.Snapshot, state rollout.State) (changed bool, err error) {
+	annotations := inherited(route.Annotations)
+	if annotations == nil {
+		annotations = map[string]string{}
+	}
+	annotations[names.RolloutAnnotation] = state.String()
+	return gateway.Apply(ctx, r.gateways, r.httpRoutes, route, gatewayapi.HTTPRoutes(p, s.Gateway, gatewayapi.Meta{
+		Labels: route.Labels, Annotations: annotations, Owner: *kmeta.NewControllerRef(route),
+	}), labels.Set{names.RouteLabel: route.Name})
 }
 
 // input is the part of the plan's input that spec.traffic has no say in.
@@ -291,21 +320,22 @@ func (r *reconciler) missingBackend(p *plan.Plan) (string, error) {
 
 // judge says whether the gateways follow the plan. A plan that was live before this process began and needed no write is live
 // still: that keeps a restart of the controller from turning every Route Unknown.
-func (r *reconciler) judge(route *servingv1.Route, p *plan.Plan, s *settings.Snapshot, changed bool) {
+func (r *reconciler) judge(route *servingv1.Route, p *plan.Plan, s *settings.Snapshot, changed bool) (live bool) {
 	key := types.NamespacedName{Namespace: route.Namespace, Name: route.Name}
 	if !changed && !r.prober.Known(key) && route.Status.GetCondition(servingv1.RouteConditionIngressReady).IsTrue() {
-		return
+		return true
 	}
 	live, why := r.prober.Check(key, ready.Want{Hash: p.Hash(), Probes: probes(p, s.Gateway)})
 	if live {
 		route.Status.MarkIngressReady()
-		return
+		return true
 	}
 	if reason, message, refused := r.refusal(route); refused {
 		route.Status.MarkIngressFailed(reason, message)
-		return
+		return false
 	}
 	route.Status.MarkIngressNotReady(reasonUninitialized, "Waiting for the gateways: "+why+".")
+	return false
 }
 
 // refusal finds out whether a gateway has said that it will not serve one of the Route's HTTPRoutes.

@@ -356,3 +356,27 @@ func TestAServiceOfSomebodyElseIsNotTaken(t *testing.T) {
 	s.route("latest=100")
 	s.until("refused", func(r *servingv1.Route) bool { return condition(r, "IngressReady") == "False NotOwned" })
 }
+
+func TestAGradualRolloutSharesUntilTheNewRevisionHasAll(t *testing.T) {
+	s := set(t)
+	for _, name := range []string{"hello-00001", "hello-00002"} {
+		s.revision(name, corev1.ConditionTrue)
+		s.service(name)
+	}
+	s.configuration("hello-00001")
+	s.route("latest=100")
+	s.until("Ready", func(r *servingv1.Route) bool { return condition(r, "Ready") == "True " })
+	have := s.store.Get(routes, "ns", "hello")
+	have.SetAnnotations(map[string]string{names.RolloutDurationAnnotation: "3s"})
+	s.store.Put(routes, have)
+	s.configuration("hello-00002")
+	r := s.until("the rollout is under way", func(r *servingv1.Route) bool {
+		return condition(r, "IngressReady") == "Unknown RolloutInProgress" && len(r.Status.Traffic) == 2
+	})
+	if *r.Status.Traffic[0].Percent+*r.Status.Traffic[1].Percent != 100 || r.Status.Traffic[1].RevisionName != "hello-00002" {
+		t.Errorf("traffic %+v", r.Status.Traffic)
+	}
+	s.until("the new revision has all", func(r *servingv1.Route) bool {
+		return condition(r, "Ready") == "True " && len(r.Status.Traffic) == 1 && r.Status.Traffic[0].RevisionName == "hello-00002"
+	})
+}
