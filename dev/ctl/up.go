@@ -59,6 +59,9 @@ func (c *control) up(ctx context.Context) (err error) {
 		return err
 	}
 	if err := c.preflight(ctx); err != nil {
+		// A refusal leaves nothing; what holds something is not removed by this.
+		_ = os.Remove(c.Pids())
+		_ = os.Remove(c.Run)
 		return err
 	}
 	parts := &parts{}
@@ -145,11 +148,9 @@ func (c *control) leftovers(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if err := c.Places.Make(); err != nil {
-			return err
-		}
+		return c.Places.Make()
 	}
-	return os.WriteFile(c.Owner(), []byte(c.Root+"\n"), 0o644)
+	return nil
 }
 
 // programs builds and downloads what does not depend on Ebb's own code.
@@ -221,6 +222,9 @@ func (c *control) start(ctx context.Context, p *parts) (err error) {
 	}()
 	err = c.steps.Do(ctx, "bridge, certificates and configuration", func(ctx context.Context, r *step.Report) error {
 		r.Note("node %s, pods %s, services %s", c.plan.Node(), c.plan.Pods, c.plan.Services)
+		if err := os.WriteFile(c.Owner(), []byte(c.Root+"\n"), 0o644); err != nil {
+			return err
+		}
 		if err := c.plan.Up(ctx); err != nil {
 			return err
 		}
