@@ -47,8 +47,9 @@ func Containers(state, socket string) (int, error) {
 			}
 		}
 	}
-	_ = os.Remove("/run/containerd/s") // only if nobody else's are in it
-	_ = os.Remove("/run/containerd")
+	for _, dir := range []string{"runc/k8s.io", "runc", "s", ""} {
+		_ = os.Remove(filepath.Join("/run/containerd", dir)) // only if nobody else's are in it
+	}
 	return killed, errors.Join(errs...)
 }
 
