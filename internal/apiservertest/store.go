@@ -3,7 +3,7 @@
 //
 // It keeps any resource of any group. It does what a controller depends on: resource versions and conflicts, generations, uids,
 // status subresources, label selectors, watches with initial events, merge and JSON patches, finalizers, owner references,
-// preconditions of a delete. It does not validate, convert, default or authorize; Admit is where a test does that.
+// preconditions of a delete. It does not validate (but for labels), convert, default or authorize; Admit is where a test does that.
 //
 // Owns: the objects and the record of writes. Never: used outside of tests.
 package apiservertest
@@ -25,6 +25,8 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
 // Write is one change that a client made.
@@ -250,6 +252,9 @@ func (s *Store) write(verb string, resource schema.GroupResource, subresource st
 			delete(object.Object, "status")
 		}
 	}
+	if err := validLabels(resource, object); err != nil {
+		return nil, err
+	}
 	if s.Admit != nil {
 		if err := s.Admit(verb, resource, subresource, object); err != nil {
 			return nil, err
@@ -296,6 +301,17 @@ func (s *Store) remove(resource schema.GroupResource, key types.NamespacedName, 
 	}
 	s.writes = append(s.writes, Write{"delete", resource.Resource, key.Namespace, key.Name, nil})
 	s.markDeleted(resource, key)
+	return nil
+}
+
+// validLabels is the one rule that every kind shares and that is broken without noticing.
+func validLabels(resource schema.GroupResource, object *unstructured.Unstructured) error {
+	for key, value := range object.GetLabels() {
+		if faults := append(validation.IsQualifiedName(key), validation.IsValidLabelValue(value)...); len(faults) > 0 {
+			return apierrors.NewInvalid(schema.GroupKind{Group: resource.Group, Kind: object.GetKind()}, object.GetName(), field.ErrorList{
+				field.Invalid(field.NewPath("metadata", "labels"), key+"="+value, strings.Join(faults, "; "))})
+		}
+	}
 	return nil
 }
 
