@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -60,6 +61,7 @@ type world struct {
 	controllers []*reconcile.Controller
 	caches      []cached
 	events      *record.FakeRecorder
+	stopCaches  func()
 	now         time.Time
 	out         strings.Builder
 }
@@ -108,7 +110,8 @@ func newWorld(t *testing.T) *world {
 		{pods, withUID, made.Core().V1().Pods().Informer()},
 	}
 	stop := make(chan struct{})
-	t.Cleanup(func() { close(stop) })
+	w.stopCaches = sync.OnceFunc(func() { close(stop) })
+	t.Cleanup(w.stopCaches)
 	w.world.EbbInformers.Start(stop)
 	made.Start(stop)
 	return w
