@@ -89,6 +89,9 @@ func (t Table) Start(ctx context.Context, p Program) (started bool, err error) {
 	}
 	pid := cmd.Process.Pid
 	start, err := startTicks(pid)
+	if errors.Is(err, os.ErrProcessDone) {
+		return false, ended(p, cmd.Wait())
+	}
 	if err == nil {
 		err = t.write(p.Name, record{PID: pid, Start: start, Boot: boot(), Want: want, Path: p.Path})
 	}
@@ -109,8 +112,12 @@ func (t Table) Start(ctx context.Context, p Program) (started bool, err error) {
 		cancel()
 		<-ready
 		_ = os.Remove(t.file(p.Name))
-		return false, fmt.Errorf("%s ended at once (%v): %s; its log is %s", p.Name, err, lastLine(p.Log), p.Log)
+		return false, ended(p, err)
 	}
+}
+
+func ended(p Program, status error) error {
+	return fmt.Errorf("%s ended at once (%v): %s; its log is %s", p.Name, status, lastLine(p.Log), p.Log)
 }
 
 func (t Table) wait(ctx context.Context, p Program) error {
