@@ -47,6 +47,11 @@ func (p pair) add(now time.Time, value float64) bool {
 	return p.stable.Add(now, value)
 }
 
+func (p pair) replace(now time.Time, before, value float64) {
+	p.panic.Replace(now, before, value)
+	p.stable.Replace(now, before, value)
+}
+
 func (p pair) miss(now time.Time) {
 	p.stable.Miss(now)
 	p.panic.Miss(now)
@@ -56,6 +61,13 @@ type newest struct {
 	at                            time.Time
 	concurrency, requests, queued float64
 	onePod                        bool
+	counted                       counted
+}
+
+// counted is what a reporter's last regular report put into the windows, and when.
+type counted struct {
+	at                    time.Time
+	concurrency, requests float64
 }
 
 // PanicWindow is the length of the panic window: a percentage of the stable one in whole seconds, at least one.
@@ -77,15 +89,34 @@ func (s *Series) Resize(stable, panic time.Duration) {
 
 // Add records a regular report. It reports false, and records nothing, when the report is older than
 // the stable window or holds a figure that is no load.
+//
+// A report stands for the time since the same reporter's previous one, which is a second, give or take what the two
+// processes had to wait for a processor. So that a constant load has a constant average whatever the
+// moments of its reports, each second holds one report of each reporter: a second one in the same second replaces the first,
+// and a second that was skipped, although the reporter was not silent for longer than the freshness time, holds the lesser
+// of what it said before and after. Different reporters are summed; one that is silent has no load.
 func (s *Series) Add(now time.Time, reporter string, r Report) bool {
 	if !valid(r.Concurrency) || !valid(r.RequestsPerSecond) || !valid(r.Queued) {
 		return false
 	}
-	if !s.concurrency.add(now, r.Concurrency) {
-		return false
+	before := s.newest[reporter].counted
+	seconds := now.Unix() - before.at.Unix()
+	recent := !before.at.IsZero() && now.Sub(before.at) <= freshness
+	if recent && seconds == 0 {
+		s.concurrency.replace(now, before.concurrency, r.Concurrency)
+		s.requests.replace(now, before.requests, r.RequestsPerSecond)
+	} else {
+		if !s.concurrency.add(now, r.Concurrency) {
+			return false
+		}
+		s.requests.add(now, r.RequestsPerSecond)
+		for ; recent && seconds > 1; seconds-- {
+			skipped := now.Add(-time.Duration(seconds-1) * time.Second)
+			s.concurrency.add(skipped, math.Min(before.concurrency, r.Concurrency))
+			s.requests.add(skipped, math.Min(before.requests, r.RequestsPerSecond))
+		}
 	}
-	s.requests.add(now, r.RequestsPerSecond)
-	s.note(now, reporter, r)
+	s.note(now, reporter, r, counted{now, r.Concurrency, r.RequestsPerSecond})
 	return true
 }
 
@@ -95,13 +126,13 @@ func (s *Series) Press(now time.Time, reporter string, r Report) bool {
 	if !valid(r.Concurrency) || !valid(r.RequestsPerSecond) || !valid(r.Queued) {
 		return false
 	}
-	s.note(now, reporter, r)
+	s.note(now, reporter, r, s.newest[reporter].counted)
 	return true
 }
 
 func valid(f float64) bool { return f >= 0 && !math.IsInf(f, 0) } // false for NaN
 
-func (s *Series) note(now time.Time, reporter string, r Report) {
+func (s *Series) note(now time.Time, reporter string, r Report, c counted) {
 	if s.newest == nil {
 		s.newest = make(map[string]newest, 2)
 	}
@@ -111,7 +142,7 @@ func (s *Series) note(now time.Time, reporter string, r Report) {
 			return
 		}
 	}
-	s.newest[reporter] = newest{now, r.Concurrency, r.RequestsPerSecond, r.Queued, r.OnePod}
+	s.newest[reporter] = newest{now, r.Concurrency, r.RequestsPerSecond, r.Queued, r.OnePod, c}
 }
 
 func (s *Series) forget(now time.Time) {

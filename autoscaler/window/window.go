@@ -26,7 +26,8 @@ const (
 const minimumCoefficient = 0.2
 
 // Window is a ring of one-second buckets. Values added to the same second are summed, because each
-// source (an activator, the scrape of the pods) reports its own share of the load.
+// source (an activator, the scrape of the pods) reports its own share of the load; a source's second report
+// of the same second is for Replace.
 //
 // Three kinds of seconds are told apart: recorded ones; ones in which nothing was recorded, which
 // count as zero when a later second was recorded (a silent activator has no traffic); and ones marked
@@ -67,6 +68,21 @@ func (w *Window) Add(now time.Time, value float64) bool {
 	i, ok := w.bucket(now.Unix())
 	if ok {
 		w.values[i] += value
+	}
+	return ok
+}
+
+// Replace takes back from the bucket of now what one source added to it before, and adds a new value in its
+// place: a source that reports twice within one second has not twice the load. It reports false, and changes nothing, under
+// the same conditions as Add.
+func (w *Window) Replace(now time.Time, before, value float64) bool {
+	if math.IsNaN(value) || math.IsInf(value, 0) || value < 0 {
+		return false
+	}
+	i, ok := w.bucket(now.Unix())
+	if ok {
+		// Never below value, whatever the sums were rounded to.
+		w.values[i] = math.Max(w.values[i]-before, 0) + value
 	}
 	return ok
 }

@@ -83,6 +83,28 @@ func TestAddRefusesWhatIsNoLoad(t *testing.T) {
 	}
 }
 
+func TestReplace(t *testing.T) {
+	w := New(5 * time.Second)
+	w.Add(at(10), 1)
+	w.Add(at(11), 0.1)
+	w.Add(at(11), 0.2)
+	for _, v := range []float64{math.NaN(), math.Inf(1), math.Inf(-1), -0.5} {
+		if w.Replace(at(11), 0.1, v) {
+			t.Errorf("%v was accepted", v)
+		}
+	}
+	if !w.Replace(at(11), 0.1, 4.8) || w.Replace(at(6), 1, 1) {
+		t.Error("a second within the window was refused, or one before it accepted")
+	}
+	if got, _ := w.Average(at(11), Linear); got != 3 {
+		t.Errorf("Average = %v, want 3 (1, and what the other source added to 4.8)", got)
+	}
+	w.Replace(at(10), 50, 2) // what is taken back was never there
+	if got, _ := w.Average(at(11), Linear); got != 3.5 {
+		t.Errorf("Average = %v, want 3.5", got)
+	}
+}
+
 // plain is the second, dumb implementation: it keeps every sample and applies the definitions.
 type plain struct {
 	length  int

@@ -1,0 +1,93 @@
+package decide
+
+import (
+	"math/rand"
+	"testing"
+	"time"
+
+	"ebb.dev/ebb/autoscaler/window"
+)
+
+// A load's average does not depend on when, within a second, its reports arrive.
+func TestReportsThatComeLateOrEarly(t *testing.T) {
+	type report struct {
+		at       int // milliseconds
+		reporter string
+		load     float64
+	}
+	for _, c := range []struct {
+		behaviour     string
+		reports       []report
+		stable, panic float64
+	}{
+		{"one that comes late and the next that comes early are not summed",
+			[]report{{900, "a", 10}, {2050, "a", 10}, {2950, "a", 10}}, 10, 10},
+		{"the later one of a second counts",
+			[]report{{1050, "a", 100}, {1950, "a", 10}}, 10, 10},
+		{"two reporters in one second are summed",
+			[]report{{1050, "a", 10}, {1060, "b", 5}}, 15, 15},
+		{"two reporters that both report twice in one second are summed once",
+			[]report{{1050, "a", 7}, {1060, "b", 50}, {1900, "a", 10}, {1910, "b", 5}}, 15, 15},
+		{"the scrape and an activator are two reporters",
+			[]report{{1050, ScrapeReporter, 10}, {1060, "a", 5}, {1900, ScrapeReporter, 20}}, 25, 25},
+		{"a second that fell between two reports was no pause",
+			[]report{{990, "a", 10}, {2010, "a", 10}, {2990, "a", 10}, {4010, "a", 10}}, 10, 10},
+		{"of a skipped second the lesser load is known",
+			[]report{{900, "a", 10}, {2100, "a", 40}}, 20, 25},
+		{"a reporter that had become idle had no load while it was silent",
+			[]report{{900, "a", 0}, {2900, "a", 30}}, 10, 15},
+		{"who is silent for longer than a late report takes had no load",
+			[]report{{900, "a", 10}, {3900, "a", 30}}, 10, 30},
+		{"a report after a long pause starts afresh",
+			[]report{{500, "a", 10}, {90_500, "a", 30}}, 30, 30},
+	} {
+		t.Run(c.behaviour, func(t *testing.T) {
+			s := NewSeries(time.Minute, 2*time.Second)
+			var now time.Time
+			for _, r := range c.reports {
+				now = time.UnixMilli(1_000_000_000 + int64(r.at))
+				if !s.Add(now, r.reporter, Report{Concurrency: r.load, RequestsPerSecond: 2 * r.load}) {
+					t.Fatalf("%+v is refused", r)
+				}
+			}
+			for _, metric := range []Metric{Concurrency, RequestsPerSecond} {
+				times := 1.0
+				if metric == RequestsPerSecond {
+					times = 2
+				}
+				o := s.Observe(now, metric, window.Linear, 1, true)
+				if o.Stable != times*c.stable || o.Panic != times*c.panic {
+					t.Errorf("metric %v: stable %v and panic %v, want %v and %v", metric, o.Stable, o.Panic, times*c.stable, times*c.panic)
+				}
+			}
+		})
+	}
+}
+
+// A report that was sent out of turn in between does not make the windows forget what they hold.
+func TestPressKeepsWhatARegularReportCounted(t *testing.T) {
+	s := NewSeries(time.Minute, 6*time.Second)
+	at := func(ms int64) time.Time { return time.UnixMilli(1_000_000_000 + ms) }
+	s.Add(at(50), "a", Report{Concurrency: 10})
+	s.Press(at(300), "a", Report{Concurrency: 80, Queued: 70})
+	s.Add(at(950), "a", Report{Concurrency: 20})
+	if o := s.Observe(at(950), Concurrency, window.Linear, 1, true); o.Stable != 20 || o.Panic != 20 {
+		t.Errorf("stable %v, panic %v, want 20", o.Stable, o.Panic)
+	}
+}
+
+// Whatever the jitter around the turn of the second, the average of a constant load is that load.
+func TestJitterDoesNotMoveTheAverage(t *testing.T) {
+	for seed := range int64(200) {
+		random := rand.New(rand.NewSource(seed))
+		s := NewSeries(20*time.Second, 3*time.Second)
+		begin := time.UnixMilli(1_000_000_000)
+		for period := range 60 {
+			now := begin.Add(time.Duration(period)*time.Second + time.Duration(random.Intn(900)-450)*time.Millisecond)
+			s.Add(now, "a", Report{Concurrency: 4})
+			if o := s.Observe(now, Concurrency, window.Linear, 1, true); o.Stable != 4 || o.Panic != 4 {
+				t.Fatalf("seed %d, period %d: stable %v, panic %v, want 4", seed, period, o.Stable, o.Panic)
+			}
+		}
+	}
+}
