@@ -34,7 +34,9 @@ import (
 type options struct {
 	namespace, pod string
 	ip             netip.Addr
-	idlePerPod     int // idle connections kept to one pod
+	listenIP       string // "" is every address
+	autoscaler     string // host:port for stats
+	idlePerPod     int    // idle connections kept to one pod
 	bounds         hold.Bounds
 }
 
@@ -44,7 +46,8 @@ const dialTimeout = time.Second
 
 // readOptions reads the environment: POD_NAME, POD_IP and SYSTEM_NAMESPACE; MAX_IDLE_PROXY_CONNS_PER_HOST (100); and what may wait:
 // HOLD_REQUESTS and HOLD_BYTES for all revisions together, HOLD_REQUESTS_PER_REVISION and HOLD_BYTES_PER_REVISION
-// for one (hold.Default...).
+// for one (hold.Default...). Outside a pod LISTEN_IP keeps the ports, which are fixed, to one address, and EBB_AUTOSCALER is where
+// stats go (host:port) instead of the Service of the namespace.
 func readOptions(env func(string) string) (options, error) {
 	o := options{namespace: env("SYSTEM_NAMESPACE"), pod: env("POD_NAME"), idlePerPod: 100}
 	if o.namespace == "" || o.pod == "" {
@@ -53,6 +56,14 @@ func readOptions(env func(string) string) (options, error) {
 	var err error
 	if o.ip, err = netip.ParseAddr(env("POD_IP")); err != nil {
 		return o, fmt.Errorf("environment POD_IP: %w", err)
+	}
+	if o.autoscaler = env("EBB_AUTOSCALER"); o.autoscaler == "" {
+		o.autoscaler = fmt.Sprintf("autoscaler.%s.svc.%s:%d", o.namespace, network.GetClusterDomainName(), wire.PortStats)
+	}
+	if o.listenIP = env("LISTEN_IP"); o.listenIP != "" {
+		if _, err := netip.ParseAddr(o.listenIP); err != nil {
+			return o, fmt.Errorf("environment LISTEN_IP: %w", err)
+		}
 	}
 	number := func(name string, into *int64) {
 		text := env(name)
@@ -74,6 +85,9 @@ func readOptions(env func(string) string) (options, error) {
 	number("HOLD_BYTES_PER_REVISION", &o.bounds.PerRevisionBytes)
 	return o, err
 }
+
+// listen is the address to listen on at a port.
+func (o options) listen(port int) string { return net.JoinHostPort(o.listenIP, strconv.Itoa(port)) }
 
 // activator is the parts of the process.
 type activator struct {
@@ -113,7 +127,7 @@ func build(o options, kube kubernetes.Interface, ebb versioned.Interface, store 
 	domain := network.GetClusterDomainName()
 	a.report = (&report.Reporter{
 		Pod: o.pod,
-		URL: fmt.Sprintf("http://autoscaler.%s.svc.%s:%d%s", o.namespace, domain, wire.PortStats, wire.PathStats),
+		URL: "http://" + o.autoscaler + wire.PathStats,
 		Key: key,
 		Each: func(visit func(report.Load)) {
 			table.Each(func(r *backends.Revision) { visit(load(r)) })
@@ -148,7 +162,7 @@ func build(o options, kube kubernetes.Interface, ebb versioned.Interface, store 
 	server := &forward.Server{Handler: handler, TimeoutReply: chain.TimeoutReply, StripResponse: []string{wire.HeaderRefused}}
 	a.serve = &serve.Server{Forward: server, LastRequest: handler.LastRequest, Log: log}
 	for _, port := range []int{wire.PortHTTP1, wire.PortH2C} {
-		l, err := net.Listen("tcp", fmt.Sprintf(":%d", port))
+		l, err := net.Listen("tcp", o.listen(port))
 		if err != nil {
 			return nil, fmt.Errorf("listen: %w", err)
 		}

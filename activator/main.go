@@ -12,7 +12,7 @@ import (
 	"os"
 
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
 
 	"ebb.dev/ebb/api/client/versioned"
 	"ebb.dev/ebb/internal/run"
@@ -37,7 +37,8 @@ func start(ctx context.Context, env func(string) string, stdout io.Writer) error
 		return err
 	}
 	log, level := telemetry.NewLogger(stdout, "activator")
-	config, err := rest.InClusterConfig()
+	// Outside a pod (benchmarks, debugging) KUBECONFIG says where the cluster is.
+	config, err := clientcmd.BuildConfigFromFlags("", env("KUBECONFIG"))
 	if err != nil {
 		return fmt.Errorf("read the cluster's access: %w", err)
 	}
@@ -68,12 +69,12 @@ func start(ctx context.Context, env func(string) string, stdout io.Writer) error
 	log.Info("activator is built", "pod", options.pod, "autoscaler", a.report.URL, "bounds", options.bounds)
 	return run.All(ctx,
 		run.Part{Name: "log level", Run: a.followLevel(store, level)},
-		telemetry.Server("profiles", fmt.Sprintf(":%d", wire.PortProfiling), telemetry.Profiles(profiling)),
-		telemetry.Server("metrics", fmt.Sprintf(":%d", wire.PortMetrics), observe),
+		telemetry.Server("profiles", options.listen(wire.PortProfiling), telemetry.Profiles(profiling)),
+		telemetry.Server("metrics", options.listen(wire.PortMetrics), observe),
 		run.Part{Name: "report", Run: a.report.Run},
 		run.Part{Name: "prove", Run: a.prove.Run},
 		run.Part{Name: "watch", Run: a.watch.Run},
-		telemetry.Server("announcements", fmt.Sprintf(":%d", wire.PortAnnounce), a.announce),
+		telemetry.Server("announcements", options.listen(wire.PortAnnounce), a.announce),
 		run.Part{Name: "requests", Run: a.serve.Run}, // last, so that it stops first
 	)
 }

@@ -25,16 +25,22 @@ import (
 
 // Start runs a server on loopback until the test ends, and returns its store and how to reach it.
 func Start(t testing.TB) (*Store, *rest.Config) {
+	store, config, stop := Serve()
+	t.Cleanup(stop)
+	return store, config
+}
+
+// Serve is Start for a program that is no test of Go's, such as a benchmark: it runs until stop is called.
+func Serve() (s *Store, config *rest.Config, stop func()) {
 	store := newStore()
 	stopping := make(chan struct{})
 	server := httptest.NewUnstartedServer(&handler{store, stopping})
 	server.Start()
-	t.Cleanup(func() {
+	return store, &rest.Config{Host: server.URL, QPS: 10000, Burst: 10000}, func() {
 		close(stopping) // ends the watches, which Close would wait for
 		server.CloseClientConnections()
 		server.Close()
-	})
-	return store, &rest.Config{Host: server.URL, QPS: 10000, Burst: 10000}
+	}
 }
 
 type handler struct {

@@ -5,7 +5,7 @@
 // status subresources, label selectors, watches with initial events, merge and JSON patches, finalizers, owner references,
 // preconditions of a delete. It does not validate (but for labels), convert, default or authorize; Admit is where a test does that.
 //
-// Owns: the objects and the record of writes. Never: used outside of tests.
+// Owns: the objects and the record of writes. Never: used outside of tests and benchmarks.
 package apiservertest
 
 import (

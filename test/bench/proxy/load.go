@@ -30,7 +30,7 @@ func measure(ctx context.Context, t *target, s shape, span time.Duration) (measu
 		if err != nil {
 			return nil, nil, err
 		}
-		request := []byte(fmt.Sprintf("GET /%d HTTP/1.1\r\nHost: bench.example\r\nUser-Agent: bench\r\nAccept: */*\r\n\r\n", s.bytes))
+		request := []byte(fmt.Sprintf("GET /%d HTTP/1.1\r\nHost: bench.example\r\nUser-Agent: bench\r\nAccept: */*\r\n%s\r\n", s.bytes, t.headers))
 		buf := make([]byte, 128<<10)
 		return func() error { return exchange(c, request, buf, s.bytes) }, func() { c.Close() }, nil
 	})

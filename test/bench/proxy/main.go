@@ -1,5 +1,5 @@
-// Command proxy measures one hop: the same request directly to a server, through nginx, Envoy and queue-proxy, in interleaved
-// rounds, as JSON lines. Everything runs on loopback.
+// Command proxy measures one hop: the same request directly to a server, through nginx, Envoy, queue-proxy and the activator, in
+// interleaved rounds, as JSON lines. Everything runs on loopback; the activator's cluster is an API server in memory.
 //
 // Owns: the processes it starts and a temporary directory. Reads: /proc. Writes: JSON lines. Never: asserts a figure; it prints the bars'
 // figures in its last line.
@@ -11,6 +11,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/signal"
@@ -46,7 +47,17 @@ func run(ctx context.Context, quick bool) error {
 		return err
 	}
 	targets, err := startAll(ctx, dir, tools, backend)
-	defer stopAll(targets)
+	defer func() { stopAll(targets) }()
+	if err != nil {
+		return err
+	}
+	cluster, err := startCluster(dir)
+	if err != nil {
+		return err
+	}
+	defer cluster.stop()
+	activators, err := startActivator(ctx, tools, cluster, backend)
+	targets = append(targets, activators...)
 	if err != nil {
 		return err
 	}
@@ -85,6 +96,11 @@ func run(ctx context.Context, quick bool) error {
 	summary["queue_proxy_p50_over_nginx_us"] = result.Median(all["queue-proxy"][one].p50) - result.Median(all["nginx"][one].p50)
 	last := unary[len(unary)-1]
 	summary["grpc_cpu_vs_envoy"] = ratio(calls, "queue-proxy-grpc", "envoy", last)
-	summary["activator_cpu_vs_nginx"] = nil // measured on a cluster, by bench path: an activator needs one
+	summary["activator_cpu_vs_nginx"] = ratio(all, "activator", "nginx", small)
+	summary["activator_p50_over_nginx_us"] = result.Median(all["activator"][one].p50) - result.Median(all["nginx"][one].p50)
+	summary["both_cpu_vs_nginx"] = ratio(all, both, "nginx", small)
+	if cluster.reports.Load() == 0 {
+		return errors.New("the activator reported no load to the autoscaler, so it did less than in a cluster")
+	}
 	return printer.Summary(summary)
 }

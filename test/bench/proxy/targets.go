@@ -22,6 +22,8 @@ import (
 type target struct {
 	name       string
 	http, grpc string
+	headers    string    // whole lines that requests carry besides the usual ones
+	behind     []*target // further processes that every request passes, counted here too and stopped by themselves
 	process    *exec.Cmd
 	output     *bytes.Buffer
 }
@@ -29,8 +31,12 @@ type target struct {
 const tick = 10 * time.Millisecond // of /proc/<pid>/stat: USER_HZ is 100 on Linux
 
 func (t *target) cpu() time.Duration {
+	var further time.Duration
+	for _, b := range t.behind {
+		further += b.cpu()
+	}
 	if t.process == nil {
-		return 0
+		return further
 	}
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", t.process.Process.Pid))
 	if err != nil {
@@ -39,33 +45,37 @@ func (t *target) cpu() time.Duration {
 	fields := strings.Fields(string(data[bytes.LastIndexByte(data, ')')+1:]))
 	user, _ := strconv.Atoi(fields[11])
 	system, _ := strconv.Atoi(fields[12])
-	return time.Duration(user+system) * tick
+	return time.Duration(user+system)*tick + further
 }
 
 // rss is in MiB.
 func (t *target) rss() float64 {
+	further := 0.0
+	for _, b := range t.behind {
+		further += b.rss()
+	}
 	if t.process == nil {
-		return 0
+		return further
 	}
 	data, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", t.process.Process.Pid))
 	for text := range strings.Lines(string(data)) {
 		if kib, ok := strings.CutPrefix(text, "VmRSS:"); ok {
 			n, _ := strconv.Atoi(strings.Fields(kib)[0])
-			return float64(n) / 1024
+			return float64(n)/1024 + further
 		}
 	}
-	return 0
+	return further
 }
 
-type tools struct{ nginx, envoy, queueProxy string }
+type tools struct{ nginx, envoy, queueProxy, activator string }
 
-// prepare installs what is missing and builds queue-proxy as it is shipped.
+// prepare installs what is missing and builds queue-proxy and the activator as they are shipped.
 func prepare(ctx context.Context, dir string) (tools, error) {
-	t := tools{queueProxy: filepath.Join(dir, "queue-proxy")}
-	build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags=-s -w", "-o", t.queueProxy, "ebb.dev/ebb/queue-proxy")
+	t := tools{queueProxy: filepath.Join(dir, "queue-proxy"), activator: filepath.Join(dir, "activator")}
+	build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags=-s -w", "-o", dir+"/", "ebb.dev/ebb/queue-proxy", "ebb.dev/ebb/activator")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
-		return t, fmt.Errorf("build queue-proxy: %w\n%s", err, out)
+		return t, fmt.Errorf("build queue-proxy and the activator: %w\n%s", err, out)
 	}
 	var err error
 	if t.nginx, err = exec.LookPath("nginx"); err != nil {
