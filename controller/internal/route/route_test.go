@@ -364,11 +364,11 @@ func TestAGradualRolloutSharesUntilTheNewRevisionHasAll(t *testing.T) {
 		s.service(name)
 	}
 	s.configuration("hello-00001")
+	// The duration is there before the Route can become Ready: the reconciler knows it when the Configuration moves on.
+	s.put(routes, "serving.knative.dev/v1", "Route", &servingv1.Route{ObjectMeta: metav1.ObjectMeta{Name: "hello", Namespace: "ns",
+		Annotations: map[string]string{names.RolloutDurationAnnotation: "3s"}}})
 	s.route("latest=100")
 	s.until("Ready", func(r *servingv1.Route) bool { return condition(r, "Ready") == "True " })
-	have := s.store.Get(routes, "ns", "hello")
-	have.SetAnnotations(map[string]string{names.RolloutDurationAnnotation: "3s"})
-	s.store.Put(routes, have)
 	s.configuration("hello-00002")
 	r := s.until("the rollout is under way", func(r *servingv1.Route) bool {
 		return condition(r, "IngressReady") == "Unknown RolloutInProgress" && len(r.Status.Traffic) == 2
