@@ -39,8 +39,9 @@ const (
 	defaultUserPort = names.DefaultUserPort
 )
 
-// makePodSpec is the pod of a revision: the user's containers first, queue-proxy last. Containers start one after another, so
-// the user's process, whose start nobody can hasten, starts first; queue-proxy is up long before it answers.
+// makePodSpec is the pod of a revision: queue-proxy first, then the user's containers. The kubelet starts containers one after
+// another in this order; queue-proxy is up in milliseconds and must be there when the user's process begins to answer, or a
+// request waits for the making of a second container (decision 0006).
 func makePodSpec(rev *servingv1.Revision, in Inputs) (corev1.PodSpec, error) {
 	pod := *rev.Spec.PodSpec.DeepCopy()
 	serving := servingContainer(pod.Containers)
@@ -78,7 +79,7 @@ func makePodSpec(rev *servingv1.Revision, in Inputs) (corev1.PodSpec, error) {
 		quiet(c)
 	}
 	pod.Volumes = append(pod.Volumes, makeVolumes(rev, in)...)
-	pod.Containers = append(pod.Containers, *sidecar)
+	pod.Containers = slices.Insert(pod.Containers, 0, *sidecar)
 
 	if rev.Spec.TimeoutSeconds != nil {
 		grace := *rev.Spec.TimeoutSeconds
