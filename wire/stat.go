@@ -37,6 +37,9 @@ type Stat struct {
 	// and the unfinished ones spent in the user container in the period.
 	Completed   float64
 	BusySeconds float64
+	// OutOfTurn says that the figures are those of a moment in which load grew; the regular report of the
+	// period will count the same requests.
+	OutOfTurn bool
 }
 
 // StatMessage is a Stat together with the revision that it is about.
@@ -58,6 +61,7 @@ const (
 	statQueued                   = 16
 	statCompleted                = 17
 	statBusySeconds              = 18
+	statOutOfTurn                = 19
 
 	messageNamespace = 1
 	messageRevision  = 2
@@ -88,7 +92,11 @@ func (s Stat) Append(data []byte) []byte {
 	}
 	data = appendDouble(data, statQueued, s.Queued)
 	data = appendDouble(data, statCompleted, s.Completed)
-	return appendDouble(data, statBusySeconds, s.BusySeconds)
+	data = appendDouble(data, statBusySeconds, s.BusySeconds)
+	if s.OutOfTurn {
+		data = append(appendKey(data, statOutOfTurn, typeVarint), 1)
+	}
+	return data
 }
 
 // DecodeStat decodes one Stat. Unknown fields are skipped; NaN, infinite and negative figures are
@@ -121,6 +129,12 @@ func DecodeStat(data []byte) (Stat, error) {
 			return value.double(&s.Completed)
 		case statBusySeconds:
 			return value.double(&s.BusySeconds)
+		case statOutOfTurn:
+			if value.kind != typeVarint {
+				return errWireType
+			}
+			s.OutOfTurn = value.number != 0
+			return nil
 		}
 		return nil
 	})

@@ -80,7 +80,9 @@ func (h *Handler) Admit(r *forward.Request) forward.Verdict {
 	}
 	x := h.exchange(revision)
 	r.Data = x
-	x.Load.Meter.In(r.Started)
+	if x.Load.Meter.In(r.Started) {
+		h.Poke(revision.Key)
+	}
 	info := revision.Info()
 	r.Timeouts = forward.Timeouts{ResponseStart: info.ResponseStartTimeout, Idle: info.IdleTimeout, Total: info.Timeout}
 	h.rewrite(r, info)

@@ -372,3 +372,29 @@ func TestOneSlowRevisionDelaysNoOther(t *testing.T) {
 	close(stuck)
 	group.Wait()
 }
+
+// Pods without a limit take whatever comes, so that nothing waits and only growth tells of a burst.
+func TestABurstToPodsWithoutALimitIsReportedAtOnce(t *testing.T) {
+	w := newWorld(t, hold.Bounds{})
+	r := w.revision(backends.Info{})
+	release := make(chan struct{})
+	w.pods(w.pod("p", func(http.ResponseWriter, *http.Request) { <-release }))
+	var all sync.WaitGroup
+	for n := range 12 {
+		all.Go(func() { w.send("GET", "") })
+		eventually(t, "it is here", func() bool { return r.Data.(*Load).Meter.Now() == n+1 })
+		want := int64(0)
+		switch {
+		case n+1 >= 10:
+			want = 2
+		case n+1 >= 5:
+			want = 1
+		}
+		eventually(t, fmt.Sprintf("%d reports out of turn at %d requests", want, n+1), func() bool { return w.pokes.Load() == want })
+	}
+	if waiting, _ := r.Queue.Load(); waiting != 0 {
+		t.Errorf("%d requests wait", waiting)
+	}
+	close(release)
+	all.Wait()
+}

@@ -1,5 +1,5 @@
 // Package report tells the autoscaler what load the activator sees: at once when a request has to
-// be held, and every second while there is any.
+// be held or load doubles, and every second while there is any.
 //
 // Owns: for each revision, how many requests are here now and the time-weighted mean of that over the period.
 // Reads: the table of revisions. Writes: POSTs to the autoscaler. Never: blocks a request; makes a
@@ -23,15 +23,34 @@ type Meter struct {
 	area        float64
 	began, last time.Time
 	reported    bool // the last report said that there is load
+	// told is the concurrency that was reported last, edges how often it has grown beyond since Take.
+	told  float64
+	edges int
 }
 
-// In counts a request that arrived at t, Out one that ended.
-func (m *Meter) In(t time.Time) {
+const (
+	// leastGrowth is how many requests more than last reported are worth a report out of turn.
+	leastGrowth = 5
+	// mostEdges bounds such reports in each period. Each needs twice the load of the one before, so the bound is met
+	// only beyond some thousand requests.
+	mostEdges = 10
+)
+
+// In counts a request that arrived at t, Out one that ended. In reports true when that makes the requests that are here at
+// least twice what was last reported, which is then to be reported out of turn: where pods have no limit,
+// nothing ever waits, and the next regular report is up to a second away.
+func (m *Meter) In(t time.Time) bool {
 	m.mutex.Lock()
+	defer m.mutex.Unlock()
 	m.advance(t)
 	m.now++
 	m.requests++
-	m.mutex.Unlock()
+	if now := float64(m.now); now < 2*m.told || now < m.told+leastGrowth || m.edges >= mostEdges {
+		return false
+	}
+	m.told = float64(m.now)
+	m.edges++
+	return true
 }
 
 // Out counts a request that ended at t.
@@ -66,7 +85,9 @@ func (m *Meter) advance(t time.Time) {
 func (m *Meter) Take(t time.Time) (stat wire.Stat, ok bool) {
 	m.mutex.Lock()
 	defer m.mutex.Unlock()
+	m.edges = 0
 	if m.now == 0 && m.requests == 0 && m.area == 0 && !m.reported {
+		m.told = 0
 		return wire.Stat{}, false
 	}
 	m.advance(t)
@@ -76,6 +97,7 @@ func (m *Meter) Take(t time.Time) (stat wire.Stat, ok bool) {
 	} else {
 		stat.AverageConcurrent = float64(m.now)
 	}
+	m.told = stat.AverageConcurrent
 	m.reported = m.now > 0 || m.requests > 0
 	m.requests, m.done, m.area = 0, 0, 0
 	m.began, m.last = t, t
@@ -90,5 +112,6 @@ func (m *Meter) Take(t time.Time) (stat wire.Stat, ok bool) {
 func (m *Meter) Peek() wire.Stat {
 	m.mutex.Lock()
 	defer m.mutex.Unlock()
-	return wire.Stat{AverageConcurrent: float64(max(m.now, 1)), Requests: float64(max(m.requests, 1))}
+	m.told = float64(m.now)
+	return wire.Stat{AverageConcurrent: float64(max(m.now, 1)), Requests: float64(max(m.requests, 1)), OutOfTurn: true}
 }

@@ -75,7 +75,7 @@ func (r *Reporter) Start() *Reporter {
 // Reachable says whether the last POST was taken.
 func (r *Reporter) Reachable() bool { return r.reachable.Load() }
 
-// Poke has a revision reported at once, because requests of it wait. It never blocks.
+// Poke has a revision reported at once, because requests of it wait or are many more than they were. It never blocks.
 func (r *Reporter) Poke(key backends.Key) {
 	r.pokes.Update(func(held map[backends.Key]struct{}, full bool) map[backends.Key]struct{} {
 		if !full {
@@ -153,7 +153,7 @@ func (r *Reporter) poke(ctx context.Context) {
 		}
 		gap := pokeGap
 		if err := r.post(ctx, messages); err != nil && ctx.Err() == nil {
-			r.Log.Warn("the autoscaler did not take word of waiting requests; trying again", "error", err, "revisions", len(messages))
+			r.Log.Warn("the autoscaler did not take word of waiting or growing requests; trying again while any wait", "error", err, "revisions", len(messages))
 			r.client.CloseIdleConnections() // the next attempt must not meet the same dead peer
 			for _, m := range messages {
 				key := backends.Key{Namespace: m.Namespace, Name: m.Revision}

@@ -7,6 +7,7 @@ import (
 	"math"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -58,6 +59,68 @@ func TestARevisionThatBecomesIdleReportsOneLastZero(t *testing.T) {
 	}
 	if len(reports) != 2 || reports[1].AverageConcurrent != 0 || reports[1].Requests != 0 {
 		t.Errorf("got %+v, want one report with load and one of zero", reports)
+	}
+}
+
+// Where pods have no limit, nothing waits: growth is the only sign of a burst.
+func TestGrowthIsWorthAReportOutOfTurn(t *testing.T) {
+	begin := time.Unix(1000, 0)
+	at := func(ms int) time.Time { return begin.Add(time.Duration(ms) * time.Millisecond) }
+	in := func(m *Meter, n, ms int) (edges []int) {
+		for range n {
+			if m.In(at(ms)) {
+				edges = append(edges, m.Now())
+			}
+		}
+		return edges
+	}
+	for _, c := range []struct {
+		behaviour string
+		run       func(*Meter) []int
+		want      []int
+	}{
+		{"the first few are not", func(m *Meter) []int { return in(m, 4, 0) }, nil},
+		{"a burst is, at each doubling", func(m *Meter) []int { return in(m, 100, 0) }, []int{5, 10, 20, 40, 80}},
+		{"not what a report out of turn has told", func(m *Meter) []int { in(m, 39, 0); m.Peek(); return in(m, 40, 0) }, []int{78}},
+		{"not what the last period had", func(m *Meter) []int { in(m, 20, 0); m.Take(at(1000)); return in(m, 19, 1000) }, nil},
+		{"twice what the last period had", func(m *Meter) []int { in(m, 20, 0); m.Take(at(1000)); return in(m, 20, 1000) }, []int{40}},
+		{"requests that come and go are no growth", func(m *Meter) (edges []int) {
+			for range 1000 {
+				edges = append(edges, in(m, 1, 0)...)
+				m.Out(at(0))
+			}
+			return edges
+		}, nil},
+		{"a load that swings is told once a period", func(m *Meter) (edges []int) {
+			for range 50 {
+				edges = append(edges, in(m, 8, 0)...)
+				for range 8 {
+					m.Out(at(0))
+				}
+			}
+			return edges
+		}, []int{5}},
+		{"no more than ten in a period", func(m *Meter) []int { return in(m, 20_000, 0)[9:] }, []int{2560}},
+		{"after an idle time again from nothing", func(m *Meter) []int {
+			in(m, 30, 0)
+			for range 30 {
+				m.Out(at(999))
+			}
+			for second := range 4 {
+				m.Take(at(1000 * (second + 1)))
+			}
+			return in(m, 6, 5000)
+		}, []int{5}},
+	} {
+		t.Run(c.behaviour, func(t *testing.T) {
+			if got := c.run(new(Meter)); !slices.Equal(got, c.want) {
+				t.Errorf("reports out of turn at %v requests, want %v", got, c.want)
+			}
+		})
+	}
+	var m Meter
+	if allocs := testing.AllocsPerRun(100, func() { m.In(begin) }); allocs > 0 {
+		t.Errorf("a request costs %v allocations", allocs)
 	}
 }
 
@@ -119,7 +182,7 @@ func TestAWaitingRequestIsReportedAtOnceAndUntilItIsTaken(t *testing.T) {
 	got := c.messages[0]
 	c.mutex.Unlock()
 	if got.Namespace != "ns" || got.Revision != "rev" || got.Stat.PodName != "activator-0" || got.Stat.Queued != 1 ||
-		got.Stat.AverageConcurrent != 1 || got.Stat.Requests != 1 || got.Stat.Timestamp == 0 {
+		got.Stat.AverageConcurrent != 1 || got.Stat.Requests != 1 || got.Stat.Timestamp == 0 || !got.Stat.OutOfTurn {
 		t.Errorf("got %+v", got)
 	}
 	if r.Failed.Load() != 3 || c.forged.Load() != 0 {
@@ -160,7 +223,7 @@ func TestLoadIsReportedEverySecond(t *testing.T) {
 			t.Errorf("%s is reported", m.Revision)
 		}
 	}
-	if first, second := c.messages[0].Stat, c.messages[1].Stat; first.Requests != 1 || second.Requests != 0 || second.AverageConcurrent != 1 {
+	if first, second := c.messages[0].Stat, c.messages[1].Stat; first.Requests != 1 || second.Requests != 0 || second.AverageConcurrent != 1 || first.OutOfTurn || second.OutOfTurn {
 		t.Errorf("got %+v, then %+v", first, second)
 	}
 }

@@ -163,7 +163,7 @@ func (s *Server) take(ctx context.Context, messages []wire.StatMessage, onePod, 
 
 // Sample turns a stat into what the loop takes: without the load that another reporter has counted.
 func Sample(key loop.Key, stat wire.Stat, onePod bool, arrived time.Time) loop.Sample {
-	return loop.Sample{Key: key, Reporter: stat.PodName, Timestamp: stat.Timestamp, Arrived: arrived,
+	return loop.Sample{Key: key, Reporter: stat.PodName, Timestamp: stat.Timestamp, OutOfTurn: stat.OutOfTurn, Arrived: arrived,
 		Completed: stat.Completed, BusySeconds: stat.BusySeconds,
 		Report: decide.Report{
 			Concurrency:       math.Max(0, stat.AverageConcurrent-stat.AverageProxiedConcurrent),

@@ -310,6 +310,43 @@ func TestAReporterOutOfTurnIsNotCountedTwice(t *testing.T) {
 	})
 }
 
+// A report of a burst's moment raises at once, and leaves the average to the regular report.
+func TestAReportThatSaysItIsOutOfTurnDoesNotEnterTheWindows(t *testing.T) {
+	for _, c := range []struct {
+		behaviour string
+		threshold float64
+		most      int32
+	}{
+		{"the windows alone", 1000, 1},
+		{"with the burst test", 2, 10},
+	} {
+		t.Run(c.behaviour, func(t *testing.T) {
+			play(t, atZero(), Counts{}, func(t *testing.T, w *world) {
+				s := *atZero()
+				s.Decide.PanicThreshold = c.threshold
+				w.mutex.Lock()
+				w.specs[hello] = &s
+				w.mutex.Unlock()
+				w.engine.Changed(hello)
+				synctest.Wait()
+				for range 5 {
+					w.report(t, "activator-1", 7, 0)
+					time.Sleep(800 * time.Millisecond)
+					err := w.engine.Report([]Sample{{Key: hello, Reporter: "activator-1", Report: decide.Report{Concurrency: 70}, OutOfTurn: true,
+						Timestamp: time.Now().UnixMilli(), Arrived: time.Now()}})
+					if err != nil {
+						t.Fatal(err)
+					}
+					time.Sleep(200 * time.Millisecond)
+				}
+				if got := slices.Max(w.written()); got != c.most {
+					t.Errorf("7 concurrent requests and moments of 70 at a target of 7 asked for %d pods, want %d", got, c.most)
+				}
+			})
+		})
+	}
+}
+
 func TestABudgetDelaysButNeverRefusesAWakeUp(t *testing.T) {
 	play(t, atZero(), Counts{}, func(t *testing.T, w *world) {
 		budget := w.engine.options.Budget

@@ -142,7 +142,8 @@ func (r *revision) record(s Sample, now time.Time) Refusal {
 		}
 	}
 	// A single pod's report is never regular: the scrape of all pods counts the same requests.
-	outOfTurn := s.Report.OnePod || now.Sub(known.added) < regular || s.Report.Queued > 0 && now.Sub(known.seen) > silent
+	// Reporters that do not say which of their reports are out of turn are known by when they report.
+	outOfTurn := s.OutOfTurn || s.Report.OnePod || now.Sub(known.added) < regular || s.Report.Queued > 0 && now.Sub(known.seen) > silent
 	var accepted bool
 	if outOfTurn {
 		accepted = r.series.Press(now, s.Reporter, s.Report)

@@ -71,6 +71,8 @@ type Sample struct {
 	Completed, BusySeconds float64
 	// Timestamp is the reporter's, in milliseconds, 0 when not given.
 	Timestamp int64
+	// OutOfTurn says that the reporter's regular report will count the same requests.
+	OutOfTurn bool
 	Arrived   time.Time
 }
 

@@ -75,14 +75,14 @@ func (g *Gate) enter(p *pass, now time.Time, weight int64, caller string) entry 
 		g.load.Arrive(now, p.proxied)
 		g.load.Run(now)
 		p.inside, p.running = true, true
-		if g.limit.Slots > 0 && g.limit.Free() == 0 {
+		if g.load.Grew() || g.limit.Slots > 0 && g.limit.Free() == 0 {
 			g.press()
 		}
 		return entered
 	case limit.Queued:
 		g.load.Arrive(now, p.proxied)
 		p.inside = true
-		if g.limit.Waiting() == 1 {
+		if g.load.Grew() || g.limit.Waiting() == 1 {
 			g.press()
 		}
 		return queued

@@ -94,9 +94,9 @@ func (r *Reporter) Push(ctx context.Context) error {
 }
 
 func (r *Reporter) push(ctx context.Context, client *http.Client) error {
-	body := wire.EncodeStats([]wire.StatMessage{{
-		Namespace: r.Namespace, Revision: r.Revision, Stat: r.Source.PressureNow(time.Now()),
-	}})
+	stat := r.Source.PressureNow(time.Now())
+	stat.OutOfTurn = true
+	body := wire.EncodeStats([]wire.StatMessage{{Namespace: r.Namespace, Revision: r.Revision, Stat: stat}})
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+r.Autoscaler+wire.PathStats, bytes.NewReader(body))
 	if err != nil {
 		return err

@@ -1,7 +1,7 @@
 // Package stat is the load of this pod: time-weighted concurrency and counts per reporting period, for the autoscaler.
 //
 // Owns: the figures of the current and the last period. Reads: the times it is given. Writes: answers to scrapes, and reports pushed when a
-// queue forms. Never: locks; its caller, the gate, guards it together with the limit, so that one lock per request's begin and end
+// queue forms or load doubles. Never: locks; its caller, the gate, guards it together with the limit, so that one lock per request's begin and end
 // suffices.
 package stat
 
@@ -21,7 +21,12 @@ type Load struct {
 	insideTime, proxiedTime, busySum float64 // request-seconds of the period
 	arrived, arrivedProxied          float64
 	completed                        float64
+
+	told float64 // the concurrency last reported, without what the activator counts
 }
+
+// leastGrowth is how many requests more than last reported are worth a push.
+const leastGrowth = 5
 
 // New starts the first period.
 func New(now time.Time) *Load { return &Load{began: now, since: now, last: now} }
@@ -67,6 +72,17 @@ func (l *Load) Leave(now time.Time, proxied, ran bool) {
 	}
 }
 
+// Grew reports true once the requests that no activator counts are at least twice, and leastGrowth more than, what was last
+// reported. Where pods have no limit nothing ever waits, so this is the only edge of a burst.
+func (l *Load) Grew() bool {
+	own := float64(l.inside - l.proxied)
+	if own < 2*l.told || own < l.told+leastGrowth {
+		return false
+	}
+	l.told = own
+	return true
+}
+
 // Inside is the number of requests in the pod now.
 func (l *Load) Inside() int { return l.inside }
 
@@ -74,6 +90,7 @@ func (l *Load) Inside() int { return l.inside }
 func (l *Load) Close(now time.Time, pod string, queued int) wire.Stat {
 	s := l.Peek(now, pod, queued)
 	l.since = now
+	l.told = s.AverageConcurrent - s.AverageProxiedConcurrent
 	l.insideTime, l.proxiedTime, l.busySum = 0, 0, 0
 	l.arrived, l.arrivedProxied, l.completed = 0, 0, 0
 	return s
@@ -105,5 +122,6 @@ func (l *Load) Now(now time.Time, pod string, queued int) wire.Stat {
 	s := l.Peek(now, pod, queued)
 	s.AverageConcurrent = float64(l.inside)
 	s.AverageProxiedConcurrent = float64(l.proxied)
+	l.told = float64(l.inside - l.proxied)
 	return s
 }
