@@ -74,7 +74,7 @@ func TestDeletingAServiceDeletesEverythingItMade(t *testing.T) {
 }
 
 func TestDeletingTheActivatorLosesNoHeldRequest(t *testing.T) {
-	s := begin(t, 4*time.Minute)
+	s := beginAlone(t, 4*time.Minute)
 	url := s.readyAtZero("held", service{name: "held", env: map[string]string{"START_DELAY_MS": "5000"}}.manifest())
 	answers := make(chan []probe.Reply, 1)
 	go func() { answers <- probe.Burst(s.ctx, s.client(), url, 10) }()

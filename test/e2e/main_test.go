@@ -61,6 +61,12 @@ type story struct {
 func begin(t *testing.T, limit time.Duration) *story {
 	t.Helper()
 	t.Parallel()
+	return beginAlone(t, limit)
+}
+
+// beginAlone is begin for a story that takes away what all services stand on: no other runs beside it.
+func beginAlone(t *testing.T, limit time.Duration) *story {
+	t.Helper()
 	ctx, cancel := context.WithTimeoutCause(context.Background(), limit, fmt.Errorf("the test may take %s", limit))
 	t.Cleanup(cancel)
 	namespace, remove, err := shared.Namespace(ctx, "e2e")

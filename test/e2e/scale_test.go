@@ -90,7 +90,7 @@ func TestLoadThatStopsBringsThePodsDown(t *testing.T) {
 		pods, err := s.Pods(s.ctx, s.namespace, "tide", false)
 		return len(pods) == 1, fmt.Sprintf("%d pods", len(pods)), err
 	})
-	if err := prober.Stop().Err(5); err != nil {
+	if err := prober.StopAfter(s.ctx, 5).Err(5); err != nil {
 		t.Errorf("while pods went away: %v", err)
 	}
 	s.awaitZero("tide")

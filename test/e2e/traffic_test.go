@@ -39,7 +39,7 @@ func TestASecondRevisionTakesHalfThenAllWithNoFailedRequest(t *testing.T) {
 	if seen := count(replies); seen["green\n"] != 50 {
 		t.Errorf("50 requests after all traffic went to the second revision: %v %v", seen, probe.Failed(replies))
 	}
-	if err := prober.Stop().Err(50); err != nil {
+	if err := prober.StopAfter(s.ctx, 50).Err(50); err != nil {
 		t.Errorf("while traffic moved: %v", err)
 	}
 }
@@ -52,7 +52,7 @@ func TestANewRevisionOfALatestServiceTakesOverWithNoFailedRequest(t *testing.T) 
 	if reply := probe.Get(s.ctx, s.client(), url); reply.Body != "two\n" {
 		t.Errorf("the first request after the second revision was Ready: %v", reply)
 	}
-	if err := prober.Stop().Err(20); err != nil {
+	if err := prober.StopAfter(s.ctx, 20).Err(20); err != nil {
 		t.Errorf("while the revision changed: %v", err)
 	}
 }

@@ -178,6 +178,26 @@ func Start(client *http.Client, url string, interval time.Duration) *Prober {
 	return p
 }
 
+// StopAfter goes on until at least least requests have been answered, or ctx is done, and then stops: what was to be watched may
+// be over before enough was seen of it.
+func (p *Prober) StopAfter(ctx context.Context, least int) Report {
+	ticker := time.NewTicker(10 * time.Millisecond)
+	defer ticker.Stop()
+	for ctx.Err() == nil && p.sent() < least {
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+		}
+	}
+	return p.Stop()
+}
+
+func (p *Prober) sent() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.seen.Sent
+}
+
 func (p *Prober) record(reply Reply) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
