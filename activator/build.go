@@ -150,7 +150,7 @@ func build(o options, kube kubernetes.Interface, ebb versioned.Interface, store 
 			switch {
 			case !a.watch.Synced():
 				return "the cluster's revisions are not known yet"
-			case a.serve.Draining():
+			case a.serve.Leaving():
 				return "shutting down"
 			}
 			return ""

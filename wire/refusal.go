@@ -19,9 +19,8 @@ const (
 	// the header from what a user container answers.
 	HeaderRefused = "Ebb-Refused"
 
-	// RefusedLimit and RefusedDraining are the values of HeaderRefused.
-	RefusedLimit    = "limit"
-	RefusedDraining = "draining"
+	// RefusedLimit is the value of HeaderRefused.
+	RefusedLimit = "limit"
 
 	// RefusedStatus is the status of a refusal.
 	RefusedStatus = 503

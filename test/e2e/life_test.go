@@ -75,6 +75,8 @@ func TestDeletingAServiceDeletesEverythingItMade(t *testing.T) {
 
 func TestDeletingTheActivatorLosesNoHeldRequest(t *testing.T) {
 	s := beginAlone(t, 4*time.Minute)
+	busy := probe.Start(s.client(), s.ready("busy", service{name: "busy", annotations: map[string]string{
+		"autoscaling.knative.dev/target-burst-capacity": "-1"}}.manifest()), 20*time.Millisecond)
 	url := s.readyAtZero("held", service{name: "held", env: map[string]string{"START_DELAY_MS": "5000"}}.manifest())
 	answers := make(chan []probe.Reply, 1)
 	go func() { answers <- probe.Burst(s.ctx, s.client(), url, 10) }()
@@ -96,6 +98,8 @@ func TestDeletingTheActivatorLosesNoHeldRequest(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	// Until the next activator is ready nobody else than the one that leaves can take these.
+	later := probe.Start(s.client(), url, 100*time.Millisecond)
 	for _, failed := range probe.Failed(<-answers) {
 		t.Errorf("held while the activator was deleted: %v", failed)
 	}
@@ -106,6 +110,12 @@ func TestDeletingTheActivatorLosesNoHeldRequest(t *testing.T) {
 		}
 		return deployment.Status.ReadyReplicas >= 1, fmt.Sprintf("%d ready", deployment.Status.ReadyReplicas), nil
 	})
+	if err := later.Stop().Err(10); err != nil {
+		t.Errorf("from zero, sent after the activator was deleted: %v", err)
+	}
+	if err := busy.StopAfter(s.ctx, 100).Err(100); err != nil {
+		t.Errorf("through the activator, while it was deleted: %v", err)
+	}
 	s.awaitZero("held")
 	if failed := probe.Failed(probe.Burst(s.ctx, s.client(), url, 3)); len(failed) > 0 {
 		t.Errorf("from zero through the new activator: %v", failed)

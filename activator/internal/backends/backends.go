@@ -269,7 +269,7 @@ func (t *Table) SlotFree(a wire.Announcement) bool {
 	return r != nil && r.Queue.SlotFree(a.Address)
 }
 
-// Sweep forgets words that time has made worthless. It is called every few seconds.
+// Sweep forgets words that time has made worthless. It is called every second.
 func (t *Table) Sweep(now time.Time) {
 	t.mutex.Lock()
 	defer t.mutex.Unlock()
@@ -282,12 +282,16 @@ func (t *Table) Sweep(now time.Time) {
 
 // publish computes the pods and, when they changed, replaces the snapshot and tells the queue.
 func (e *entry) publish(now time.Time) {
-	early := e.revision == nil || e.revision.Info().Early
+	early, resort := true, time.Duration(0)
+	if e.revision != nil {
+		info := e.revision.Info()
+		early, resort = info.Early, lastResort(info.Timeout)
+	}
 	spoken := e.words
 	if len(spoken) > 0 {
 		spoken = maps.Clone(spoken) // merge forgets words, and births are made from them
 	}
-	pods := merge(e.slices, e.words, early, now)
+	pods := merge(e.slices, e.words, early, resort, now)
 	if e.revision == nil {
 		return
 	}

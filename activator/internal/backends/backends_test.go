@@ -23,7 +23,9 @@ func TestMerge(t *testing.T) {
 	now := time.Unix(1000, 0)
 	ready := Endpoint{Address: address(1), Pod: "p", Ready: true}
 	notReady := Endpoint{Address: address(1), Pod: "p"}
-	terminating := Endpoint{Address: address(1), Pod: "p", Ready: true, Terminating: true}
+	terminating := Endpoint{Address: address(1), Pod: "p", Terminating: true}
+	serving := Endpoint{Address: address(1), Pod: "p", Terminating: true, Serving: true}
+	other := Endpoint{Address: address(2), Pod: "other", Ready: true}
 	said := func(ready bool, age time.Duration, listed bool) *word {
 		return &word{pod: "p", ready: ready, at: now.Add(-age), listed: listed}
 	}
@@ -35,7 +37,13 @@ func TestMerge(t *testing.T) {
 	}{
 		{"ready, silent", []Endpoint{ready}, nil, "p"},
 		{"ready, announced", []Endpoint{ready}, said(true, 0, false), "p"},
-		{"ready, withdrawn", []Endpoint{ready}, said(false, 0, true), ""},
+		{"ready, withdrawn", []Endpoint{ready, other}, said(false, 0, true), "other"},
+		{"ready, withdrawn, and nobody else", []Endpoint{ready}, said(false, 0, true), "p"},
+		{"ready, withdrawn long ago, and nobody else", []Endpoint{ready}, said(false, leavingFor, true), ""},
+		{"terminating, withdrawn, and nobody else", []Endpoint{terminating}, said(false, 0, true), "p"},
+		{"terminating, withdrawn long ago, and nobody else", []Endpoint{serving}, said(false, leavingFor, true), ""},
+		{"terminating, silent, still serving", []Endpoint{serving, other}, nil, "other"},
+		{"terminating, silent, still serving, and nobody else", []Endpoint{serving}, nil, "p"},
 		{"not ready, silent", []Endpoint{notReady}, nil, ""},
 		{"not ready yet, announced", []Endpoint{notReady}, said(true, 0, true), "p"},
 		{"not ready yet, announced long ago", []Endpoint{notReady}, said(true, time.Hour, true), "p"},
@@ -57,14 +65,14 @@ func TestMerge(t *testing.T) {
 				sources["s"] = c.slice
 			}
 			var got []string
-			for _, b := range merge(sources, words, true, now) {
+			for _, b := range merge(sources, words, true, lastResort(5*time.Minute), now) {
 				got = append(got, b.Pod)
 			}
 			if strings.Join(got, ",") != c.want {
 				t.Errorf("got %v, want %q", got, c.want)
 			}
 			again := maps.Clone(words)
-			merge(sources, again, true, now)
+			merge(sources, again, true, lastResort(5*time.Minute), now)
 			if !maps.Equal(words, again) {
 				t.Errorf("a second look changes what is remembered: %v, %v", words, again)
 			}
@@ -113,7 +121,7 @@ func TestALifeOfAPodInItsOwnAndKubernetesWords(t *testing.T) {
 		t.Error("the first snapshot does not say that a newer one exists")
 	}
 	slice := func(ready, terminating bool) {
-		table.SetSlice(key, "s", []Endpoint{{address(1), "p1", ready, terminating}})
+		table.SetSlice(key, "s", []Endpoint{{Address: address(1), Pod: "p1", Ready: ready, Terminating: terminating}})
 	}
 	slice(false, false)
 	step("listed as not ready yet", "p1")
@@ -143,11 +151,11 @@ func TestAPodOfARevisionWithKubeletsProbesWaitsForKubernetes(t *testing.T) {
 	table.SetRevision(key, &Info{UID: "u"})
 	r := table.Get(key)
 	table.Announce(announcement(1, true, 1))
-	table.SetSlice(key, "s", []Endpoint{{address(1), "p1", false, false}})
+	table.SetSlice(key, "s", []Endpoint{{Address: address(1), Pod: "p1"}})
 	if got := r.Snapshot(); len(got.Pods)+len(got.Unproven) != 0 {
 		t.Errorf("before Kubernetes calls it ready: %+v", got)
 	}
-	table.SetSlice(key, "s", []Endpoint{{address(1), "p1", true, false}})
+	table.SetSlice(key, "s", []Endpoint{{Address: address(1), Pod: "p1", Ready: true}})
 	if pods(r) != "p1" {
 		t.Errorf("ready: pods are %q", pods(r))
 	}
@@ -161,7 +169,7 @@ func TestAPodThatAnswersOurProbeIsUsed(t *testing.T) {
 	table := newTable()
 	table.SetRevision(key, &Info{UID: "u", Early: true})
 	r := table.Get(key)
-	table.SetSlice(key, "s", []Endpoint{{address(1), "p1", false, false}})
+	table.SetSlice(key, "s", []Endpoint{{Address: address(1), Pod: "p1"}})
 	table.Prove(key, r.Snapshot().Unproven[0])
 	if pods(r) != "p1" {
 		t.Errorf("pods are %q", pods(r))
@@ -242,12 +250,39 @@ func TestWhatAnnouncementsMayFillIsBounded(t *testing.T) {
 func TestPodsThatOnlyKubernetesCallsNotReadyAreUnproven(t *testing.T) {
 	table := newTable()
 	table.SetRevision(key, &Info{UID: "u", Early: true})
-	table.SetSlice(key, "s", []Endpoint{{address(1), "p1", false, false}, {address(2), "p2", true, false}, {address(3), "p3", false, true}})
+	table.SetSlice(key, "s", []Endpoint{{Address: address(1), Pod: "p1"}, {Address: address(2), Pod: "p2", Ready: true}, {Address: address(3), Pod: "p3", Terminating: true}})
 	if got := table.Get(key).Snapshot().Unproven; len(got) != 1 || got[0].Pod != "p1" {
 		t.Errorf("unproven are %v, want p1", got)
 	}
 	table.Announce(announcement(1, true, 1))
 	if got := table.Get(key).Snapshot(); len(got.Unproven) != 0 || len(got.Pods) != 2 {
 		t.Errorf("after its word: %+v", got)
+	}
+}
+
+// How long that is good for follows from the revision's timeout, which is the time that Kubernetes gives a pod to end.
+func TestTheOnlyPodServesWhileItLeaves(t *testing.T) {
+	for _, c := range []struct {
+		timeout, age time.Duration
+		want         string
+	}{
+		{5 * time.Minute, 20 * time.Second, "p1"},
+		{5 * time.Minute, 40 * time.Second, ""},
+		{20 * time.Second, 4 * time.Second, "p1"},
+		{20 * time.Second, 6 * time.Second, ""},
+		{0, 0, ""},
+	} {
+		table := newTable()
+		table.SetRevision(key, &Info{UID: "u", Early: true, Timeout: c.timeout})
+		table.SetSlice(key, "s", []Endpoint{{Address: address(1), Pod: "p1", Ready: true}})
+		table.Announce(announcement(1, false, 1))
+		table.Sweep(time.Now().Add(c.age))
+		if got := pods(table.Get(key)); got != c.want {
+			t.Errorf("timeout %s, withdrawn %s ago: pods are %q, want %q", c.timeout, c.age, got, c.want)
+		}
+		table.SetSlice(key, "t", []Endpoint{{Address: address(2), Pod: "p2", Ready: true}})
+		if got := pods(table.Get(key)); got != "p2" {
+			t.Errorf("beside another pod: pods are %q, want p2", got)
+		}
 	}
 }

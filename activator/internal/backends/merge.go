@@ -14,6 +14,8 @@ type Endpoint struct {
 	Pod         string
 	Ready       bool
 	Terminating bool
+	// Serving is whether it answers its readiness probe, terminating or not.
+	Serving bool
 }
 
 const (
@@ -22,7 +24,13 @@ const (
 	announcedFor = time.Minute
 	// withdrawnFor is how long a withdrawal outlives the slices that still list the pod as ready.
 	withdrawnFor = 10 * time.Minute
+	// leavingFor is how long after its withdrawal a pod is the last resort at most.
+	leavingFor = 30 * time.Second
 )
+
+// lastResort is how long a leaving pod may get new requests when no other pod is there. It serves as long as requests come, but Kubernetes
+// kills it when the revision's timeout has passed: a quarter of that leaves even slow requests the time to end.
+func lastResort(timeout time.Duration) time.Duration { return min(leavingFor, timeout/4) }
 
 // word is what a pod said of itself last.
 type word struct {
@@ -46,14 +54,18 @@ type word struct {
 //	not ready          -                 no       (unless a probe of ours finds it ready: that counts as its word)
 //	not ready          ready             yes      kubelet has not looked yet
 //	not ready again    ready, forgotten  no       Kubernetes is the truth
-//	terminating        anything          no
+//	terminating        anything          no       (see below)
 //	nothing            ready, just now   yes      the slices have not heard of it yet
 //	nothing            ready, and was    no       it is gone
 //	                   listed before
 //	nothing            withdrawn         no
 //
 // Without early, a pod's own "ready" counts for nothing: the revision has probes that only the kubelet runs.
-func merge(slices_ map[string][]Endpoint, words map[netip.AddrPort]word, early bool, now time.Time) []hold.Backend {
+//
+// A pod that leaves serves what still comes. When no pod is usable, one that withdrew less than resort ago, or is terminating and still answers
+// its readiness probe, is better than waiting for the next: the only pod of a service may be replaced without anybody noticing.
+func merge(slices_ map[string][]Endpoint, words map[netip.AddrPort]word, early bool, resort time.Duration, now time.Time) []hold.Backend {
+	leaving := map[netip.AddrPort]string{}
 	usable := map[netip.AddrPort]string{}
 	listed := map[netip.AddrPort]bool{}
 	for _, endpoints := range slices_ {
@@ -78,8 +90,14 @@ func merge(slices_ map[string][]Endpoint, words map[netip.AddrPort]word, early b
 				}
 			}
 			switch {
-			case e.Terminating:
 			case spoke && !said.ready:
+				if now.Sub(said.at) < resort {
+					leaving[e.Address] = e.Pod
+				}
+			case e.Terminating:
+				if e.Serving && resort > 0 {
+					leaving[e.Address] = e.Pod
+				}
 			case e.Ready, spoke && early:
 				usable[e.Address] = e.Pod
 			}
@@ -95,6 +113,9 @@ func merge(slices_ map[string][]Endpoint, words map[netip.AddrPort]word, early b
 		case said.ready, now.Sub(said.at) > withdrawnFor, said.listed:
 			delete(words, address)
 		}
+	}
+	if len(usable) == 0 {
+		usable = leaving
 	}
 	backends := make([]hold.Backend, 0, len(usable))
 	for address, pod := range usable {

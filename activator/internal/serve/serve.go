@@ -1,6 +1,6 @@
 // Package serve runs the activator's request servers and ends them without losing a request.
 //
-// Owns: the listeners and the state draining. Reads: when the last request came. Writes: nothing. Never: refuses a request that still arrives
+// Owns: the listeners and the state leaving. Reads: when the last request came. Writes: nothing. Never: refuses a request that still arrives
 // while it drains.
 package serve
 
@@ -23,6 +23,10 @@ const (
 	DrainLeast = 10 * time.Second
 	DrainQuiet = 5 * time.Second
 	DrainMost  = 45 * time.Second
+	// ReadyFor is how long it calls itself ready after SIGTERM. Kubernetes takes a deleted pod out of the ready endpoints whatever the
+	// pod says; what it says decides whether it counts as still serving, for when no other activator is there. A container that is restarted
+	// in its pod has no other way than this to be taken out, and then needs the rest of DrainMost for it.
+	ReadyFor = DrainLeast
 	// finish bounds the wait for requests in flight and held ones after that; the Deployment's grace period is 600 s.
 	finish = 540 * time.Second
 )
@@ -37,13 +41,16 @@ type Server struct {
 	// Least, Quiet and Most are DrainLeast, DrainQuiet and DrainMost unless a test is in a hurry.
 	Least, Quiet, Most time.Duration
 
-	draining atomic.Bool
+	began atomic.Int64 // unix nanoseconds of SIGTERM
 }
 
-// Draining says whether the process was told to end.
-func (s *Server) Draining() bool { return s.draining.Load() }
+// Leaving says whether the process was told to end so long ago that nobody should count on it any more.
+func (s *Server) Leaving() bool {
+	began := s.began.Load()
+	return began != 0 && time.Since(time.Unix(0, began)) >= ReadyFor
+}
 
-// Run serves until ctx is done, then drains: readiness fails, responses say "Connection: close", and
+// Run serves until ctx is done, then drains: responses say "Connection: close", after a while readiness fails, and
 // requests are still served until none has come for a while; then the listeners close and what
 // is in flight or held finishes.
 func (s *Server) Run(ctx context.Context) error {
@@ -57,12 +64,12 @@ func (s *Server) Run(ctx context.Context) error {
 		return fmt.Errorf("serve: %w", err)
 	case <-ctx.Done():
 	}
-	s.draining.Store(true)
 	setDefault(&s.Least, DrainLeast)
 	setDefault(&s.Quiet, DrainQuiet)
 	setDefault(&s.Most, DrainMost)
 	s.Forward.SetDraining(true)
 	began := time.Now()
+	s.began.Store(began.UnixNano())
 	s.waitForQuiet(began)
 	s.Log.Info("no request came for a while; finishing what is here", "drained_seconds", time.Since(began).Seconds())
 	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), finish)

@@ -107,7 +107,8 @@ func endpointsOf(s *discoveryv1.EndpointSlice) (backends.Key, []backends.Endpoin
 			}
 			one := backends.Endpoint{Address: netip.AddrPortFrom(address.Unmap(), port),
 				Ready:       e.Conditions.Ready == nil || *e.Conditions.Ready,
-				Terminating: e.Conditions.Terminating != nil && *e.Conditions.Terminating}
+				Terminating: e.Conditions.Terminating != nil && *e.Conditions.Terminating,
+				Serving:     e.Conditions.Serving != nil && *e.Conditions.Serving}
 			if e.TargetRef != nil {
 				one.Pod = e.TargetRef.Name
 			}

@@ -45,7 +45,7 @@ type Watch struct {
 func (w *Watch) Synced() bool { return w.synced.Load() }
 
 // sweep is how often words that nobody confirmed are looked at.
-const sweep = 10 * time.Second
+const sweep = time.Second
 
 // Run watches until ctx is done.
 func (w *Watch) Run(ctx context.Context) error {

@@ -32,14 +32,18 @@ const firstActivators = 2
 // maxEndpoints is the most addresses that Kubernetes accepts in one EndpointSlice.
 const maxEndpoints = 1000
 
-// choose decides which addresses the public Service of a revision lists, by address type.
+// choose decides which addresses the public Service of a revision lists, by address type. An activator that was told to end
+// goes on taking requests for at least ten seconds, and ready ones are preferred to it; so it fills the gap until the next one is ready.
 //
-//	mode    ready pods  ready activators  ->
-//	Serve   some        any               pods
-//	Serve   none        some              activators: a request must find somebody who can hold it
-//	Proxy   any         some              activators
-//	Proxy   some        none              pods: better without the activator than not at all
-//	any     none        none              nobody
+//	mode    ready pods  activators    ->
+//	Serve   some        any           pods
+//	Serve   none        some ready    activators: a request must find somebody who can hold it
+//	Proxy   any         some ready    activators
+//	Proxy   any         some leaving  these: a pod's own queue is shorter than theirs
+//	Proxy   some        none of them  pods: better without the activator than not at all
+//	any     none        some leaving  these
+//	any     none        some ended    these, who say that they take nothing more: they may, and nobody else is there
+//	any     none        none          nobody
 //
 // The change from one row to another is one write per EndpointSlice, so there is no moment in between without addresses.
 // An address type counts on its own, because an EndpointSlice does.
@@ -48,7 +52,13 @@ func choose(revision string, mode autoscalingv1alpha1.Mode, numActivators int32,
 	if mode == "" {
 		mode, numActivators = autoscalingv1alpha1.ModeProxy, firstActivators
 	}
-	ofPods, ofActivators := ready(pods), ready(activators)
+	ofPods, ofActivators := standing(pods, ready), standing(activators, ready)
+	if len(ofActivators) == 0 {
+		ofActivators = standing(activators, leaving)
+	}
+	if len(ofActivators)+len(ofPods) == 0 {
+		ofActivators = standing(activators, ended)
+	}
 	for kind, list := range ofActivators {
 		ofActivators[kind] = subset(revision, int(numActivators), list)
 	}
@@ -61,14 +71,35 @@ func choose(revision string, mode autoscalingv1alpha1.Mode, numActivators int32,
 	return nil, Nobody
 }
 
-// ready collects the endpoints that take new requests, sorted by address, each once.
-func ready(from []*discoveryv1.EndpointSlice) map[discoveryv1.AddressType][]discoveryv1.Endpoint {
+// state is what an endpoint's conditions say of it.
+type state uint8
+
+const (
+	unready state = iota
+	ready         // takes requests
+	leaving       // was told to end, and still answers its readiness probe
+	ended         // was told to end, and does not answer it
+)
+
+func stateOf(c discoveryv1.EndpointConditions) state {
+	switch {
+	case c.Ready == nil || *c.Ready: // nil means ready, says the API
+		return ready
+	case c.Terminating == nil || !*c.Terminating:
+		return unready
+	case c.Serving != nil && *c.Serving:
+		return leaving
+	}
+	return ended
+}
+
+// standing collects the endpoints that are in the state, sorted by address, each once.
+func standing(from []*discoveryv1.EndpointSlice, want state) map[discoveryv1.AddressType][]discoveryv1.Endpoint {
 	out := map[discoveryv1.AddressType][]discoveryv1.Endpoint{}
 	seen := sets.New[string]()
 	for _, slice := range from {
 		for _, e := range slice.Endpoints {
-			// nil means ready, says the API.
-			if e.Conditions.Ready != nil && !*e.Conditions.Ready || len(e.Addresses) == 0 {
+			if stateOf(e.Conditions) != want || len(e.Addresses) == 0 {
 				continue
 			}
 			address := e.Addresses[0]
@@ -76,7 +107,8 @@ func ready(from []*discoveryv1.EndpointSlice) map[discoveryv1.AddressType][]disc
 				continue
 			}
 			seen.Insert(string(slice.AddressType) + address)
-			// No TargetRef: an implementation may wait until it has seen the pod that is named there.
+			// No TargetRef: an implementation may wait until it has seen the pod that is named there. Listed as ready whatever its state:
+			// gateways differ in what they do with an endpoint that only serves.
 			out[slice.AddressType] = append(out[slice.AddressType], discoveryv1.Endpoint{
 				Addresses: []string{address}, NodeName: e.NodeName, Zone: e.Zone,
 				Conditions: discoveryv1.EndpointConditions{Ready: ptr.To(true), Serving: ptr.To(true), Terminating: ptr.To(false)},

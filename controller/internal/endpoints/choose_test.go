@@ -14,13 +14,15 @@ import (
 	"ebb.dev/ebb/api/names"
 )
 
-// slices makes an EndpointSlice of words such as "10.0.0.1" (ready), "-10.0.0.2" (not ready), "~10.0.0.3" (terminating).
+// slices makes an EndpointSlice of words such as "10.0.0.1" (ready), "-10.0.0.2" (not ready), "~10.0.0.3" (terminating, still serving)
+// and "!10.0.0.4" (terminating, not serving).
 func endpointSlice(words string) []*discoveryv1.EndpointSlice {
 	s := &discoveryv1.EndpointSlice{AddressType: discoveryv1.AddressTypeIPv4}
 	for _, w := range strings.Fields(words) {
-		e := discoveryv1.Endpoint{Addresses: []string{strings.TrimLeft(w, "-~")}}
-		e.Conditions.Ready = ptr.To(!strings.ContainsAny(w, "-~"))
-		e.Conditions.Terminating = ptr.To(strings.HasPrefix(w, "~"))
+		e := discoveryv1.Endpoint{Addresses: []string{strings.TrimLeft(w, "-~!")}}
+		e.Conditions.Ready = ptr.To(!strings.ContainsAny(w, "-~!"))
+		e.Conditions.Serving = ptr.To(!strings.ContainsAny(w, "-!"))
+		e.Conditions.Terminating = ptr.To(strings.ContainsAny(w, "~!"))
 		s.Endpoints = append(s.Endpoints, e)
 	}
 	return []*discoveryv1.EndpointSlice{s}
@@ -49,7 +51,14 @@ func TestChoose(t *testing.T) {
 		{serve, 0, "~1 -2 3", "9", "3", Pods, "a pod that goes takes no new request"},
 		{serve, 0, "", "9", "9", Activators, "no pod at all"},
 		{proxy, 0, "1 2", "8 9", "8 9", Activators, "0 activators means all"},
-		{proxy, 0, "1 2", "~8 -9", "1 2", Pods, "no activator: better without than not at all"},
+		{proxy, 0, "1 2", "!8 -9", "1 2", Pods, "no activator: better without than not at all"},
+		{proxy, 0, "1 2", "~8 -9", "8", Activators, "one that leaves still holds more than a pod's queue"},
+		{proxy, 0, "1", "~8 9", "9", Activators, "one that stays is preferred to one that leaves"},
+		{serve, 0, "", "~8 -9", "8", Activators, "nobody else until the next activator is ready"},
+		{serve, 0, "", "!7 ~8 -9", "8", Activators, "the one that still answers"},
+		{serve, 0, "-1", "!8 -9", "8", Activators, "it says that it takes nothing more, but nobody else is there"},
+		{serve, 0, "1", "~8", "1", Pods, "pods serve"},
+		{proxy, 1, "", "~8 ~9", "8", Activators, "a subset of those that leave"},
 		{proxy, 0, "1", "", "1", Pods, "no activator at all"},
 		{serve, 0, "", "", "", Nobody, "nobody there"},
 		{proxy, 5, "", "8 9", "8 9", Activators, "more wanted than there are"},
@@ -86,8 +95,8 @@ func TestSubsetIsStableAndSpread(t *testing.T) {
 	for i := range 10 {
 		words = append(words, fmt.Sprintf("10.0.0.%d", i))
 	}
-	all := ready(endpointSlice(strings.Join(words, " ")))[discoveryv1.AddressTypeIPv4]
-	fewer := ready(endpointSlice(strings.Join(words[:9], " ")))[discoveryv1.AddressTypeIPv4]
+	all := standing(endpointSlice(strings.Join(words, " ")), ready)[discoveryv1.AddressTypeIPv4]
+	fewer := standing(endpointSlice(strings.Join(words[:9], " ")), ready)[discoveryv1.AddressTypeIPv4]
 	used, moved := map[string]int{}, 0
 	for i := range 200 {
 		revision := fmt.Sprintf("rev-%05d", i)

@@ -71,9 +71,6 @@ func (c *Chain) Admit(r *forward.Request) forward.Verdict {
 			caller = asked
 		}
 		if c.Draining() {
-			if caller != "" {
-				return refusal(wire.RefusedDraining)
-			}
 			c.Seen(r.Started)
 		}
 		p.proxied = r.Header(wire.HeaderProxyRequest) == wire.ProxyActivator
