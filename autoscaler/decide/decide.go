@@ -46,7 +46,7 @@ type Observation struct {
 	Ready int32
 	// Stable and Panic are the averages over the two windows.
 	Stable, Panic float64
-	// Known is false when nothing is known about the load: then there is nothing to decide.
+	// Known is false when the windows know nothing about the load: then only a burst or a queue is decided on.
 	Known bool
 	// Missing says that the newest data did not arrive: the averages stand on older seconds.
 	Missing bool
@@ -122,20 +122,22 @@ type Decision struct {
 func Decide(c Config, s State, o Observation, now time.Time) (Decision, State) {
 	d := Decision{Time: now, Observation: o, Target: c.Target, Total: c.Total, Metric: c.Metric,
 		ExcessBurst: ExcessBurst(c, o)}
-	if !o.Known && o.Queued == 0 {
-		d.Desired, d.Rule = s.Desired, RuleNoData
-		d.Panicking = !s.PanicSince.IsZero()
-		return d, s
-	}
-
 	r := math.Max(1, float64(o.Ready))
-	d.StableRaw, d.PanicRaw = pods(o.Stable/c.Target), pods(o.Panic/c.Target)
 	burst := o.Burst
 	if o.Queued > 0 && c.Metric == Concurrency {
 		// Who waits, waits because every slot of the ready pods is taken.
 		burst = math.Max(burst, o.Queued+float64(o.Ready)*c.ContainerConcurrency)
 	}
-	d.BurstRaw = pods(burst / c.Target)
+	// One second, or one moment, is little evidence: it counts only when it exceeds the threshold without the
+	// help of rounding up, which for a single pod and a threshold of 2 would be any load above the target.
+	suddenly := burst/c.Target >= c.PanicThreshold*r
+	if !o.Known && o.Queued == 0 && !suddenly {
+		d.Desired, d.Rule = s.Desired, RuleNoData
+		d.Panicking = !s.PanicSince.IsZero()
+		return d, s
+	}
+
+	d.StableRaw, d.PanicRaw, d.BurstRaw = pods(o.Stable/c.Target), pods(o.Panic/c.Target), pods(burst/c.Target)
 	d.High = pods(c.MaxScaleUpRate * r)
 	if c.Reachable {
 		d.Low = int32(math.Floor(r / c.MaxScaleDownRate))
@@ -144,10 +146,8 @@ func Decide(c Config, s State, o Observation, now time.Time) (Decision, State) {
 	stable, stableRule := limited(c, d, d.StableRaw, RuleStable)
 	over := float64(d.PanicRaw)/r >= c.PanicThreshold
 	urgentRaw, urgentName := d.PanicRaw, RulePanic
-	// One second, or one moment, is little evidence: it counts only when it exceeds the threshold without the
-	// help of rounding up, which for a single pod and a threshold of 2 would be any load above the target.
-	if burst/c.Target >= c.PanicThreshold*r || o.Queued > 0 && o.Ready == 0 {
-		over = over || burst/c.Target >= c.PanicThreshold*r
+	if suddenly || o.Queued > 0 && o.Ready == 0 {
+		over = over || suddenly
 		if d.BurstRaw > urgentRaw {
 			urgentRaw, urgentName = d.BurstRaw, RuleBurst
 		}
@@ -192,7 +192,7 @@ func Decide(c Config, s State, o Observation, now time.Time) (Decision, State) {
 	if now.Before(s.FloorUntil) {
 		hold(s.Floor, RuleWarmUp)
 	}
-	if o.Missing {
+	if o.Missing || !o.Known {
 		hold(s.Desired, RuleMissingData)
 	}
 	if o.BetweenTicks {

@@ -53,6 +53,18 @@ func (m *Meter) In(t time.Time) bool {
 	return true
 }
 
+// Rising reports true when a tenth more requests are here than were last reported. Asked a moment after a report out of turn,
+// it tells whether that report saw the middle of a burst, which may end below twice what was reported.
+func (m *Meter) Rising() bool {
+	m.mutex.Lock()
+	defer m.mutex.Unlock()
+	if float64(m.now) < m.told*1.1 || float64(m.now) < m.told+1 || m.edges >= mostEdges {
+		return false
+	}
+	m.edges++
+	return true
+}
+
 // Out counts a request that ended at t.
 func (m *Meter) Out(t time.Time) {
 	m.mutex.Lock()

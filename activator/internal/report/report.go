@@ -29,6 +29,8 @@ const (
 	retryMost  = time.Second
 	// pokeGap bounds how often pokes are sent; what comes in between leaves together.
 	pokeGap = 5 * time.Millisecond
+	// lookAgain is when a revision that was reported out of turn is looked at once more, for the rest of the burst.
+	lookAgain = 25 * time.Millisecond
 	// batch bounds the messages of one POST, well within wire.MaxStatsBytes.
 	batch = 2000
 )
@@ -164,12 +166,23 @@ func (r *Reporter) poke(ctx context.Context) {
 			gap, wait = wait, min(2*wait, retryMost)
 		} else {
 			wait = retryFirst
+			time.AfterFunc(lookAgain, func() { r.again(messages) })
 		}
 		pause.Reset(gap)
 		select {
 		case <-ctx.Done():
 			return
 		case <-pause.C:
+		}
+	}
+}
+
+// again pokes those of the reported revisions whose load has risen since.
+func (r *Reporter) again(reported []wire.StatMessage) {
+	for _, m := range reported {
+		key := backends.Key{Namespace: m.Namespace, Name: m.Revision}
+		if l, ok := r.Find(key); ok && l.Meter.Rising() {
+			r.Poke(key)
 		}
 	}
 }

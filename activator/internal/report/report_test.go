@@ -194,6 +194,73 @@ func TestAWaitingRequestIsReportedAtOnceAndUntilItIsTaken(t *testing.T) {
 	}
 }
 
+// A report out of turn that leaves in the middle of a burst is followed by one of the rest, even if that is not twice as much.
+func TestTheRestOfABurstFollows(t *testing.T) {
+	c := &collector{arrived: make(chan struct{}, 100)}
+	var meter Meter
+	arrive := func(n int) {
+		for range n {
+			meter.In(time.Now())
+		}
+	}
+	arrive(20)
+	var rest sync.Once
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		rest.Do(func() { arrive(10) }) // while the first report is under way
+		c.ServeHTTP(w, r)
+	}))
+	defer server.Close()
+	load := Load{Key: backends.Key{Namespace: "ns", Name: "rev"}, Meter: &meter, Queued: func() int64 { return 0 }}
+	r := (&Reporter{
+		Pod: "activator-0", URL: server.URL, Key: func() []byte { return key },
+		Each: func(func(Load)) {},
+		Find: func(k backends.Key) (Load, bool) { return load, k == load.Key },
+		Log:  slog.New(slog.DiscardHandler),
+	}).Start()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- r.Run(ctx) }()
+	r.Poke(load.Key)
+	<-c.arrived
+	<-c.arrived
+	cancel()
+	<-done
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	if last := c.messages[len(c.messages)-1]; last.Stat.AverageConcurrent != 30 || !last.Stat.OutOfTurn {
+		t.Errorf("got %+v", last)
+	}
+}
+
+func TestRising(t *testing.T) {
+	var m Meter
+	now := time.Now()
+	arrive := func(n int) {
+		for range n {
+			m.In(now)
+		}
+	}
+	arrive(78)
+	m.Peek()
+	if m.Rising() {
+		t.Error("what was reported is not more")
+	}
+	arrive(7)
+	if m.Rising() {
+		t.Error("less than a tenth more is no burst")
+	}
+	arrive(15)
+	if !m.Rising() {
+		t.Error("100 after 78 is the rest of a burst")
+	}
+	for range 2 * mostEdges {
+		m.Rising()
+	}
+	if m.Rising() {
+		t.Error("reports out of turn have no bound")
+	}
+}
+
 func TestLoadIsReportedEverySecond(t *testing.T) {
 	c := &collector{arrived: make(chan struct{}, 100)}
 	server := httptest.NewServer(c)

@@ -207,6 +207,13 @@ func (g *Gate) PressureNow(now time.Time) wire.Stat {
 	return g.load.Now(now, g.pod, g.limit.Waiting())
 }
 
+// Rising says that the load is more than what was last reported.
+func (g *Gate) Rising() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.load.Rising()
+}
+
 // weight is what a waiting request holds in memory: a connection's buffers, whatever its body's size.
 const weight = 16 << 10
 

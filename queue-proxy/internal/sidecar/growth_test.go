@@ -41,7 +41,7 @@ func TestGrowthIsPushedWithoutALimit(t *testing.T) {
 		}()
 	}
 	m := <-got
-	for m.Stat.AverageConcurrent < 10 { // the first push may leave before all are here
+	for m.Stat.AverageConcurrent < 19 { // the first push may leave before all are here; the rest, less than twice as many, follows
 		m = <-got
 	}
 	if m.Namespace != "ns" || m.Revision != "rev-00001" || m.Stat.Queued != 0 || !m.Stat.OutOfTurn {

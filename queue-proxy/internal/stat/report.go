@@ -17,6 +17,8 @@ type Source interface {
 	ClosePeriod(now time.Time) wire.Stat
 	Pressure() <-chan struct{}
 	PressureNow(now time.Time) wire.Stat
+	// Rising says that the load is more than what PressureNow or ClosePeriod last said.
+	Rising() bool
 }
 
 // Reporter closes a period each second, answers scrapes with the last one, and pushes under pressure.
@@ -71,11 +73,14 @@ func (r *Reporter) Push(ctx context.Context) error {
 	transport := &http.Transport{MaxIdleConnsPerHost: 1, IdleConnTimeout: 30 * time.Second}
 	client := &http.Client{Transport: transport, Timeout: pushTimeout}
 	defer transport.CloseIdleConnections()
+	rising := false
 	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-r.Source.Pressure():
+		if !rising {
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-r.Source.Pressure():
+			}
 		}
 		if r.Autoscaler == "" {
 			continue
@@ -90,6 +95,7 @@ func (r *Reporter) Push(ctx context.Context) error {
 			return nil
 		case <-t.C:
 		}
+		rising = r.Source.Rising()
 	}
 }
 

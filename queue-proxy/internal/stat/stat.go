@@ -83,6 +83,13 @@ func (l *Load) Grew() bool {
 	return true
 }
 
+// Rising reports true when a tenth more requests that no activator counts are here than were last reported. Asked a moment after
+// a push, it tells whether that saw the middle of a burst, which may end below twice what was pushed.
+func (l *Load) Rising() bool {
+	own := float64(l.inside - l.proxied)
+	return own >= l.told*1.1 && own >= l.told+1
+}
+
 // Inside is the number of requests in the pod now.
 func (l *Load) Inside() int { return l.inside }
 

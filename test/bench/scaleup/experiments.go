@@ -33,10 +33,17 @@ func (b *bench) steady(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	scale, err := b.watchScale(ctx, "serving.knative.dev/service=steady")
+	if err != nil {
+		return err
+	}
 	report := b.load(ctx, url+work, 100, b.lasts)
 	pods.stop()
+	scale.stop()
 	fields := report.fields()
 	fields["experiment"] = "steady"
+	// Of the times below, what passed before the Deployment was told is the autoscaler's, the rest the cluster's.
+	fields["asked_first_s"], fields["asked_ten_s"] = scale.after(report.begun, 2), scale.after(report.begun, 10)
 	fields["first_s"], fields["ten_s"] = pods.after(report.begun, 2), pods.after(report.begun, 10)
 	fields["floor_first_s"], fields["floor_ten_s"] = floorFirst, floorTen
 	b.summary["steady_first_s"], b.summary["steady_ten_s"] = fields["first_s"], fields["ten_s"]

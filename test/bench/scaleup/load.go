@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
@@ -144,6 +145,55 @@ func (p *readyPods) after(begun time.Time, n int) any {
 		return nil
 	}
 	return result.Milliseconds(p.at[n-1].Sub(begun)) / 1000
+}
+
+// asked notes when a Deployment was first told to have at least so many pods.
+type asked struct {
+	mu   sync.Mutex
+	at   map[int32]time.Time
+	stop func()
+}
+
+func (b *bench) watchScale(ctx context.Context, selector string) (*asked, error) {
+	deployments := b.Kube.AppsV1().Deployments(b.namespace)
+	list, err := deployments.List(ctx, metav1.ListOptions{LabelSelector: selector})
+	if err != nil {
+		return nil, fmt.Errorf("list Deployments of %s: %w", selector, err)
+	}
+	w, err := deployments.Watch(ctx, metav1.ListOptions{LabelSelector: selector, ResourceVersion: list.ResourceVersion})
+	if err != nil {
+		return nil, fmt.Errorf("watch Deployments of %s: %w", selector, err)
+	}
+	a := &asked{at: map[int32]time.Time{}}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for event := range w.ResultChan() {
+			d, ok := event.Object.(*appsv1.Deployment)
+			if !ok || d.Spec.Replicas == nil {
+				continue
+			}
+			a.mu.Lock()
+			for n := int32(1); n <= *d.Spec.Replicas; n++ {
+				if a.at[n].IsZero() {
+					a.at[n] = time.Now()
+				}
+			}
+			a.mu.Unlock()
+		}
+	}()
+	a.stop = func() { w.Stop(); <-done }
+	return a, nil
+}
+
+// after returns the seconds from begun until n pods were asked for, nil when they never were.
+func (a *asked) after(begun time.Time, n int32) any {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.at[n].IsZero() {
+		return nil
+	}
+	return result.Milliseconds(a.at[n].Sub(begun)) / 1000
 }
 
 func (p *readyPods) ready() int {
