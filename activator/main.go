@@ -17,6 +17,7 @@ import (
 	"ebb.dev/ebb/api/client/versioned"
 	"ebb.dev/ebb/internal/run"
 	"ebb.dev/ebb/internal/secretvalue"
+	"ebb.dev/ebb/internal/settle"
 	"ebb.dev/ebb/internal/telemetry"
 	"ebb.dev/ebb/settings"
 	"ebb.dev/ebb/wire"
@@ -71,6 +72,7 @@ func start(ctx context.Context, env func(string) string, stdout io.Writer) error
 		run.Part{Name: "log level", Run: a.followLevel(store, level)},
 		telemetry.Server("profiles", options.listen(wire.PortProfiling), telemetry.Profiles(profiling)),
 		telemetry.Server("metrics", options.listen(wire.PortMetrics), observe),
+		settle.Part(log),
 		run.Part{Name: "report", Run: a.report.Run},
 		run.Part{Name: "prove", Run: a.prove.Run},
 		run.Part{Name: "watch", Run: a.watch.Run},

@@ -18,6 +18,7 @@ import (
 
 	"ebb.dev/ebb/internal/run"
 	"ebb.dev/ebb/internal/secretvalue"
+	"ebb.dev/ebb/internal/settle"
 	"ebb.dev/ebb/internal/telemetry"
 	"ebb.dev/ebb/settings"
 	"ebb.dev/ebb/wire"
@@ -74,6 +75,7 @@ func start(ctx context.Context, env func(string) string, stdout io.Writer) error
 		run.Part{Name: "log level", Run: followLevel(store, level)},
 		telemetry.Server("profiles", fmt.Sprintf(":%d", wire.PortProfiling), telemetry.Profiles(profiling)),
 		telemetry.Server("metrics", fmt.Sprintf(":%d", wire.PortMetrics), observe),
+		settle.Part(log),
 		run.Part{Name: "orders", Run: p.writer.Run},
 		run.Part{Name: "decisions", Run: p.engine.Run},
 		run.Part{Name: "informers", Run: p.follow},

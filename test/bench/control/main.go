@@ -16,6 +16,9 @@ import (
 	"syscall"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"ebb.dev/ebb/test/internal/cluster"
 	"ebb.dev/ebb/test/internal/result"
 )
@@ -66,7 +69,7 @@ func (b *bench) run(ctx context.Context) (err error) {
 	if b.namespace, remove, err = b.Namespace(ctx, "control"); err != nil {
 		return err
 	}
-	undo = append(undo, remove)
+	undo = append(undo, func(ctx context.Context) error { return b.remove(ctx, remove) })
 
 	before, err := b.rest(ctx, "before")
 	if err != nil {
@@ -89,14 +92,26 @@ func (b *bench) run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
+	if err := b.out.Line(result.Fields{"n": b.n, "rss_mib_with_n": after.RSSBytes / (1 << 20)}); err != nil {
+		return err
+	}
 	return b.out.Summary(result.Fields{
-		"n":                   b.n,
 		"median_ready_s":      result.Median(seconds),
 		"p99_ready_s":         result.Quantile(seconds, 0.99),
 		"one_more_ready_s":    more[0],
 		"rss_mib_idle":        before.RSSBytes / (1 << 20),
 		"rss_mib_per_service": (after.RSSBytes - before.RSSBytes) / (1 << 20) / float64(b.n),
 		"cpu_s":               after.CPUSeconds - before.CPUSeconds,
-		"rss_mib_with_n":      after.RSSBytes / (1 << 20),
+	})
+}
+
+// remove deletes the namespace and waits until it is gone, so that whoever runs next finds the cluster at rest.
+func (b *bench) remove(ctx context.Context, remove func(context.Context) error) error {
+	if err := remove(ctx); err != nil {
+		return err
+	}
+	return cluster.Until(ctx, func() (bool, string, error) {
+		_, err := b.Kube.CoreV1().Namespaces().Get(ctx, b.namespace, metav1.GetOptions{})
+		return apierrors.IsNotFound(err), fmt.Sprintf("namespace %s is still there", b.namespace), nil
 	})
 }

@@ -67,7 +67,8 @@ func Connect(ctx context.Context) (*Cluster, error) {
 }
 
 func connect(ctx context.Context, config *rest.Config) (*Cluster, error) {
-	config.QPS = -1 // the server's own fairness is limit enough
+	config.QPS = -1                           // the server's own fairness is limit enough
+	config.WarningHandler = rest.NoWarnings{} // a benchmark of 200 services would print 200 of them
 	kube, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return nil, fmt.Errorf("make a client for %s: %w", config.Host, err)

@@ -1,0 +1,7 @@
+//go:build !linux
+
+package settle
+
+import "errors"
+
+func unmap(region) error { return errors.ErrUnsupported }
