@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
@@ -26,9 +27,11 @@ import (
 	"sigs.k8s.io/yaml"
 
 	autoscalingv1alpha1 "ebb.dev/ebb/api/autoscaling/v1alpha1"
+	"ebb.dev/ebb/api/names"
 	servingv1 "ebb.dev/ebb/api/serving/v1"
 	"ebb.dev/ebb/controller/internal/configuration"
 	"ebb.dev/ebb/controller/internal/digest"
+	"ebb.dev/ebb/controller/internal/endpoints"
 	"ebb.dev/ebb/controller/internal/gc"
 	"ebb.dev/ebb/controller/internal/labeler"
 	"ebb.dev/ebb/controller/internal/reconcile"
@@ -49,6 +52,8 @@ var (
 	autoscalers    = schema.GroupResource{Group: "autoscaling.internal.knative.dev", Resource: "podautoscalers"}
 	deployments    = schema.GroupResource{Group: "apps", Resource: "deployments"}
 	pods           = schema.GroupResource{Resource: "pods"}
+	coreServices   = schema.GroupResource{Resource: "services"}
+	endpointSlices = schema.GroupResource{Group: "discovery.k8s.io", Resource: "endpointslices"}
 )
 
 // world is the controller's reconcilers over an API server in memory, stepped by hand: a step is one reconcile of one key with
@@ -92,14 +97,20 @@ func newWorld(t *testing.T) *world {
 		service.New(w.world),
 		configuration.New(w.world),
 		revision.New(w.world, key, digest.New(w.world.Kube, digest.Transport(func(string) string { return "" }))),
+		endpoints.New(w.world),
 		labeler.New(w.world),
 		gc.New(w.world),
 	}
 	serving, made := w.world.EbbInformers.Serving().V1(), w.world.Kubernetes("", revision.Selector)
-	withUID, err := labels.Parse(revision.Selector)
-	if err != nil {
-		t.Fatal(err)
+	published := w.world.Kubernetes("", names.ServerlessServiceLabel)
+	ofActivators := w.world.Kubernetes("knative-serving", discoveryv1.LabelServiceName+"=activator-service")
+	selectors := map[string]labels.Selector{}
+	for _, text := range []string{revision.Selector, names.ServerlessServiceLabel, discoveryv1.LabelServiceName + "=activator-service"} {
+		if selectors[text], err = labels.Parse(text); err != nil {
+			t.Fatal(err)
+		}
 	}
+	withUID, ofRevisions := selectors[revision.Selector], selectors[names.ServerlessServiceLabel]
 	w.caches = []cached{
 		{services, labels.Everything(), serving.Services().Informer()},
 		{configurations, labels.Everything(), serving.Configurations().Informer()},
@@ -108,12 +119,22 @@ func newWorld(t *testing.T) *world {
 		{autoscalers, labels.Everything(), w.world.EbbInformers.Autoscaling().V1alpha1().PodAutoscalers().Informer()},
 		{deployments, withUID, made.Apps().V1().Deployments().Informer()},
 		{pods, withUID, made.Core().V1().Pods().Informer()},
+		{coreServices, ofRevisions, published.Core().V1().Services().Informer()},
+		{endpointSlices, ofRevisions, published.Discovery().V1().EndpointSlices().Informer()},
+		{endpointSlices, selectors[discoveryv1.LabelServiceName+"=activator-service"], ofActivators.Discovery().V1().EndpointSlices().Informer()},
 	}
+	store.Put(endpointSlices, &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+		"metadata": map[string]any{"name": "activator-service-1", "namespace": "knative-serving",
+			"labels": map[string]any{discoveryv1.LabelServiceName: "activator-service"}},
+		"endpoints": []any{map[string]any{"addresses": []any{"10.0.0.1"}}}}})
 	stop := make(chan struct{})
 	w.stopCaches = sync.OnceFunc(func() { close(stop) })
 	t.Cleanup(w.stopCaches)
 	w.world.EbbInformers.Start(stop)
 	made.Start(stop)
+	published.Start(stop)
+	ofActivators.Start(stop)
 	return w
 }
 
@@ -190,6 +211,13 @@ func describe(write apiservertest.Write) string {
 			if name, ok, _ := unstructured.NestedString(write.Object, "status", field); ok {
 				line += " " + field + "=" + name
 			}
+		}
+	case write.Verb == "patch" && write.Resource == "revisions" && object.GetAnnotations()[names.ParkedAnnotation] != "":
+		line += " parked=" + object.GetAnnotations()[names.ParkedAnnotation]
+	case write.Resource == "endpointslices" && write.Object != nil:
+		list, _, _ := unstructured.NestedSlice(write.Object, "endpoints")
+		for _, e := range list {
+			line += fmt.Sprint(" ", e.(map[string]any)["addresses"])
 		}
 	case write.Verb == "patch":
 		line += fmt.Sprintf(" routes=%q", object.GetAnnotations()["serving.knative.dev/routes"])
@@ -326,6 +354,11 @@ func (w *world) command(words []string, body string) {
 		w.world.Settings.Set(snapshot)
 	case "deployment":
 		w.deployment(words[1], args, body)
+	case "objects":
+		// All there is, but for what is the API server's own: to count what something costs.
+		for _, name := range w.store.Names("ns") {
+			fmt.Fprintf(&w.out, "%s\n", name)
+		}
 	case "wait":
 		d, err := time.ParseDuration(words[1])
 		if err != nil {

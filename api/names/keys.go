@@ -117,6 +117,19 @@ const (
 	FeatureHTTPFullDuplexAnnotation = FeaturesGroup + "/http-full-duplex"
 )
 
+// Annotations that only Ebb has.
+const (
+	// ParkedAnnotation stands on a Revision whose children are taken away, or not all there again; its value is one of the two
+	// below. It is set and removed by patches that name the version they were thought of for, so it is a lock too.
+	ParkedAnnotation = "serving.ebb.dev/parked"
+	// ParkedWasUp: the Revision had its initial pods once, and need not have them again to be Ready.
+	ParkedWasUp = "was-up"
+	// ParkedNeverUp: it never had them.
+	ParkedNeverUp = "never-up"
+	// InitializedAnnotation on a PodAutoscaler says "true" when its revision had its initial pods before the object was made.
+	InitializedAnnotation = "autoscaling.ebb.dev/initialized"
+)
+
 // Labels and annotations of the networking groups.
 const (
 	VisibilityLabel = NetworkingGroup + "/visibility"

@@ -105,6 +105,22 @@ func (s *Store) Get(resource schema.GroupResource, namespace, name string) *unst
 	return nil
 }
 
+// Names lists all objects of a namespace as "resource name", sorted.
+func (s *Store) Names(namespace string) []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var out []string
+	for resource, objects := range s.objects {
+		for key := range objects {
+			if key.Namespace == namespace {
+				out = append(out, resource.Resource+" "+key.Name)
+			}
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
 // Put creates or replaces an object, status and all, as an actor that the test does not count: nothing is recorded.
 func (s *Store) Put(resource schema.GroupResource, object *unstructured.Unstructured) {
 	s.mu.Lock()

@@ -100,6 +100,12 @@ func (rs *RouteStatus) MarkRevisionNotReady(name string) {
 		"Revision %q is not yet ready.", name)
 }
 
+// MarkRevisionParked says that what was made for a Revision is being made again, because nobody needed it for a while.
+func (rs *RouteStatus) MarkRevisionParked(name string) {
+	routeConditions().Manage(rs).MarkUnknown(RouteConditionAllTrafficAssigned, ReasonRevisionMissing,
+		"Revision %q had no traffic and is being brought back.", name)
+}
+
 // MarkRevisionFailed says that a Revision cannot become Ready.
 func (rs *RouteStatus) MarkRevisionFailed(name string) {
 	routeConditions().Manage(rs).MarkFalse(RouteConditionAllTrafficAssigned, ReasonRevisionMissing,

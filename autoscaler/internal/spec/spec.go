@@ -123,13 +123,18 @@ func Resolve(pa *v1alpha1.PodAutoscaler, a settings.Autoscaler, progressDeadline
 			ProgressDeadline: r.duration(progressDeadline, 0, math.MaxInt64, names.ProgressDeadlineAnnotation),
 			PathHold:         pathHold,
 		},
-		Found: found(&pa.Status),
+		Found: found(pa),
 	}
 	return s, r.problems
 }
 
-// found reads back what was written by an earlier process.
-func found(status *v1alpha1.PodAutoscalerStatus) loop.Found {
+// found reads back what was written by an earlier process. A PodAutoscaler that was made anew for a revision that had its pods
+// once begins where that one ended: at zero, behind the activators.
+func found(pa *v1alpha1.PodAutoscaler) loop.Found {
+	status := &pa.Status
+	if pa.Annotations[names.InitializedAnnotation] == "true" && len(status.Conditions) == 0 {
+		return loop.Found{Zero: zero.State{Initialized: true, Proxied: true, Active: zero.No, ActiveReason: zero.NoTraffic}}
+	}
 	f := loop.Found{Desired: zero.Unknown}
 	if status.DesiredScale != nil {
 		f.Desired = *status.DesiredScale

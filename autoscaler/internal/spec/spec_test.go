@@ -149,13 +149,28 @@ func TestFoundReadsBackWhatWasWritten(t *testing.T) {
 	pa.Status.InitializeConditions()
 	pa.Status.MarkScaleTargetInitialized()
 	pa.Status.MarkInactive(zero.NoTraffic, "")
-	got := found(&pa.Status)
+	got := found(pa)
 	if got.Desired != 3 || !got.Zero.Initialized || !got.Zero.Proxied || got.Zero.Active != zero.No || got.Zero.ActiveReason != zero.NoTraffic || got.Zero.ActiveSince.IsZero() {
 		t.Errorf("%+v", got)
 	}
 	pa.Status.MarkActive()
-	if got := found(&pa.Status); got.Zero.Active != zero.Yes {
+	if got := found(pa); got.Zero.Active != zero.Yes {
 		t.Errorf("%+v", got)
+	}
+}
+
+func TestAPodAutoscalerMadeAnewBeginsWhereItsRevisionEnded(t *testing.T) {
+	pa := autoscaler(map[string]string{names.InitializedAnnotation: "true"})
+	got, _ := Resolve(pa, settings.Default().Autoscaler, time.Minute)
+	want := loop.Found{Zero: zero.State{Initialized: true, Proxied: true, Active: zero.No, ActiveReason: zero.NoTraffic}}
+	if got.Found != want {
+		t.Errorf("got %+v, want %+v", got.Found, want)
+	}
+	// Once it has a status, that counts.
+	pa.Status.InitializeConditions()
+	pa.Status.MarkActive()
+	if got, _ = Resolve(pa, settings.Default().Autoscaler, time.Minute); got.Found.Zero.Active != zero.Yes {
+		t.Errorf("with a status: %+v", got.Found)
 	}
 }
 

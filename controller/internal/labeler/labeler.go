@@ -70,7 +70,7 @@ func routesOf(object any) []reconcile.Key {
 
 func (r *reconciler) label(ctx context.Context, route *servingv1.Route) error {
 	want := targetsOf(route)
-	// The latest revision of a routed Configuration is about to be served.
+	// The latest revisions of a routed Configuration, the created and the ready one, are about to be served.
 	for name := range want.configurations {
 		config, err := r.configurations.Configurations(route.Namespace).Get(name)
 		if apierrors.IsNotFound(err) {
@@ -78,8 +78,10 @@ func (r *reconciler) label(ctx context.Context, route *servingv1.Route) error {
 		} else if err != nil {
 			return err
 		}
-		if latest := config.Status.LatestCreatedRevisionName; latest != "" {
-			want.revisions[latest] = true
+		for _, latest := range []string{config.Status.LatestCreatedRevisionName, config.Status.LatestReadyRevisionName} {
+			if latest != "" {
+				want.revisions[latest] = true
+			}
 		}
 		if err := r.setConfiguration(ctx, config, withRoute(config.Annotations[names.RoutesAnnotation], route.Name)); err != nil {
 			return err

@@ -56,7 +56,7 @@ func reachability(rev *servingv1.Revision, neverStarted bool) autoscalingv1alpha
 // that removing min-scale from a Revision removes it here; class and metric never go, because the autoscaler of another class
 // would be left with an object it does not know.
 func mergePodAutoscaler(have, want *autoscalingv1alpha1.PodAutoscaler) {
-	annotations := apply.Keys(have.Annotations, want.Annotations)
+	annotations := apply.Keys(have.Annotations, want.Annotations) // InitializedAnnotation stays: it is not of knative.dev
 	for _, key := range []string{names.ClassAnnotation, names.MetricAnnotation} {
 		if value, had := have.Annotations[key]; had && annotations[key] == "" {
 			annotations[key] = value

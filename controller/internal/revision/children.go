@@ -15,14 +15,19 @@ import (
 	"ebb.dev/ebb/settings"
 )
 
+// deployment brings the Deployment up to date. atZero is for one that is made again for a revision that had its initial pods once.
 func (r *reconciler) deployment(ctx context.Context, rev *servingv1.Revision, s *settings.Snapshot,
-	pa *autoscalingv1alpha1.PodAutoscaler) (*appsv1.Deployment, error) {
+	pa *autoscalingv1alpha1.PodAutoscaler, atZero bool) (*appsv1.Deployment, error) {
 	have, err := r.deployments.Deployments(rev.Namespace).Get(names.Deployment(rev.Name))
 	if err != nil && !apierrors.IsNotFound(err) {
 		return nil, err
 	}
 	found := err == nil
-	want, err := MakeDeployment(rev, initialReplicas(rev, pa, s.Autoscaler), r.inputs(rev, s))
+	replicas := initialReplicas(rev, pa, s.Autoscaler)
+	if atZero {
+		replicas = 0
+	}
+	want, err := MakeDeployment(rev, replicas, r.inputs(rev, s))
 	if err != nil {
 		return nil, err
 	}
@@ -38,8 +43,11 @@ func (r *reconciler) deployment(ctx context.Context, rev *servingv1.Revision, s 
 }
 
 func (r *reconciler) autoscaler(ctx context.Context, rev *servingv1.Revision, have *autoscalingv1alpha1.PodAutoscaler,
-	neverStarted bool) (*autoscalingv1alpha1.PodAutoscaler, error) {
+	neverStarted, wasUp bool) (*autoscalingv1alpha1.PodAutoscaler, error) {
 	want := MakePodAutoscaler(rev, reachability(rev, neverStarted))
+	if wasUp {
+		want.Annotations[names.InitializedAnnotation] = "true"
+	}
 	after, _, err := apply.Child(ctx, r.world.Ebb.AutoscalingV1alpha1().PodAutoscalers(rev.Namespace), "PodAutoscaler", rev,
 		have, have != nil, want, mergePodAutoscaler)
 	if err != nil && have != nil {

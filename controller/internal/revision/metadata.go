@@ -30,7 +30,7 @@ func childAnnotations(rev *servingv1.Revision) map[string]string {
 	annotations := make(map[string]string, len(rev.Annotations))
 	maps.Copy(annotations, rev.Annotations)
 	for _, key := range []string{names.LastPinnedAnnotation, names.NoGCAnnotation, names.RoutingStateModifiedAnnotation,
-		names.RoutesAnnotation} {
+		names.RoutesAnnotation, names.ParkedAnnotation} {
 		delete(annotations, key)
 	}
 	return annotations

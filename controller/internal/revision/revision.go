@@ -3,7 +3,8 @@
 //
 // Owns: a Revision's status; the Deployment but for its number of replicas; the PodAutoscaler's spec and metadata.
 // Reads: Revisions, and the Deployments, PodAutoscalers and pods made for them; registries, for digests.
-// Writes: Deployments, PodAutoscalers. Never: replicas of an existing Deployment, pods, a PodAutoscaler's status.
+// Writes: Deployments, PodAutoscalers; the mark of parked Revisions (park.go).
+// Never: replicas of an existing Deployment, pods, a PodAutoscaler's status.
 package revision
 
 import (
@@ -12,14 +13,17 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	appslisters "k8s.io/client-go/listers/apps/v1"
 	corelisters "k8s.io/client-go/listers/core/v1"
+	discoverylisters "k8s.io/client-go/listers/discovery/v1"
 	"knative.dev/pkg/apis"
 
 	autoscalinglisters "ebb.dev/ebb/api/client/listers/autoscaling/v1alpha1"
+	listers "ebb.dev/ebb/api/client/listers/serving/v1"
 	"ebb.dev/ebb/api/names"
 	servingv1 "ebb.dev/ebb/api/serving/v1"
 	"ebb.dev/ebb/controller/internal/apply"
@@ -39,17 +43,22 @@ type reconciler struct {
 	deployments appslisters.DeploymentLister
 	autoscalers autoscalinglisters.PodAutoscalerLister
 	pods        corelisters.PodLister
+	revisions   listers.RevisionLister
+	services    corelisters.ServiceLister            // of revisions
+	slices      discoverylisters.EndpointSliceLister // of these
 }
 
 // New is the reconciler of Revisions. tokenKey is the key of the tokens by which queue-proxies prove whom they speak for.
 func New(w *reconcile.World, tokenKey []byte, digests *digest.Resolver) *reconcile.Controller {
-	serving, made := w.EbbInformers.Serving().V1(), w.Kubernetes("", Selector)
+	serving, made, published := w.EbbInformers.Serving().V1(), w.Kubernetes("", Selector), w.Kubernetes("", names.ServerlessServiceLabel)
+	services, slices := published.Core().V1().Services(), published.Discovery().V1().EndpointSlices()
 	autoscalers := w.EbbInformers.Autoscaling().V1alpha1().PodAutoscalers()
 	r := &reconciler{
 		world: w, tokenKey: tokenKey, digests: digests,
 		deployments: made.Apps().V1().Deployments().Lister(),
 		autoscalers: autoscalers.Lister(),
 		pods:        made.Core().V1().Pods().Lister(),
+		revisions:   serving.Revisions().Lister(), services: services.Lister(), slices: slices.Lister(),
 	}
 	c := reconcile.Kind[*servingv1.Revision]{
 		Name: "revision", Informer: serving.Revisions().Informer(), Events: w.Events,
@@ -59,6 +68,8 @@ func New(w *reconcile.World, tokenKey []byte, digests *digest.Resolver) *reconci
 	c.Watch(made.Apps().V1().Deployments().Informer(), reconcile.ControllerOf("Revision"))
 	c.Watch(autoscalers.Informer(), reconcile.ControllerOf("Revision"))
 	c.Watch(made.Core().V1().Pods().Informer(), reconcile.Label(names.RevisionLabel))
+	c.Watch(services.Informer(), r.parkedRevision)
+	c.Watch(slices.Informer(), r.parkedRevision)
 	c.Background = func(ctx context.Context) {
 		digests.Run(ctx, func(namespace, name string) { c.Enqueue(reconcile.Key{Namespace: namespace, Name: name}) })
 	}
@@ -70,6 +81,9 @@ func (r *reconciler) reconcile(ctx context.Context, rev *servingv1.Revision) (ti
 	manager := rev.GetConditionSet().Manage(&rev.Status)
 	manager.InitializeConditions()
 	s := r.world.Settings.Load()
+	if rev.Annotations[names.ParkedAnnotation] != "" {
+		return 0, r.parked(ctx, rev, s) // its status is what it was
+	}
 
 	if !r.resolve(rev, s) {
 		return 0, nil
@@ -86,12 +100,12 @@ func (r *reconciler) reconcile(ctx context.Context, rev *servingv1.Revision) (ti
 	if apierrors.IsNotFound(err) {
 		o.autoscaler = nil
 	}
-	if o.deployment, err = r.deployment(ctx, rev, s, o.autoscaler); err != nil {
+	if o.deployment, err = r.deployment(ctx, rev, s, o.autoscaler, false); err != nil {
 		judge(rev, o, s)
 		return 0, r.refused(rev, err)
 	}
 	neverStarted := couldNotStart(before, o, s)
-	if o.autoscaler, err = r.autoscaler(ctx, rev, o.autoscaler, neverStarted); err != nil {
+	if o.autoscaler, err = r.autoscaler(ctx, rev, o.autoscaler, neverStarted, false); err != nil {
 		judge(rev, o, s)
 		return 0, r.refused(rev, err)
 	}
@@ -99,7 +113,14 @@ func (r *reconciler) reconcile(ctx context.Context, rev *servingv1.Revision) (ti
 	if reconcile.BecameReady(before.Conditions, rev.Status.Conditions) {
 		r.world.Events.Event(rev, corev1.EventTypeNormal, "RevisionReady", "Revision becomes ready upon all resources being ready")
 	}
-	return 0, nil
+	wait, ok := parkable(rev, o, s, r.world.Now())
+	switch {
+	case !ok || !equality.Semantic.DeepEqual(before, &rev.Status): // a status to write brings the next reconcile
+		return 0, nil
+	case wait > 0:
+		return wait, nil
+	}
+	return 0, r.park(ctx, rev, o.initialized())
 }
 
 // couldNotStart: the revision fails and never was up. Once its pods are gone that stays so, or its minimum scale would bring

@@ -8,6 +8,7 @@ import (
 	"knative.dev/pkg/apis"
 
 	autoscalingv1alpha1 "ebb.dev/ebb/api/autoscaling/v1alpha1"
+	"ebb.dev/ebb/api/names"
 	servingv1 "ebb.dev/ebb/api/serving/v1"
 	"ebb.dev/ebb/settings"
 )
@@ -29,9 +30,9 @@ type observation struct {
 	pods       []*corev1.Pod
 }
 
-// initialized: the revision had its initial pods once.
+// initialized: the revision had its initial pods once, under this PodAutoscaler or, before it was parked, under another.
 func (o observation) initialized() bool {
-	return o.autoscaler != nil && o.autoscaler.Status.GetCondition(autoscalingv1alpha1.PodAutoscalerConditionScaleTargetInitialized).IsTrue()
+	return o.autoscaler != nil && (o.autoscaler.Annotations[names.InitializedAnnotation] == "true" || o.autoscaler.Status.GetCondition(autoscalingv1alpha1.PodAutoscalerConditionScaleTargetInitialized).IsTrue())
 }
 
 // failing is the trouble of a revision none of whose pods is ready. While one is, requests are answered and nothing is wrong
@@ -96,7 +97,9 @@ func judge(rev *servingv1.Revision, o observation, s *settings.Snapshot) {
 		manager.MarkUnknown(container, reasonDeploying, "")
 	}
 
-	rev.Status.ActualReplicas, rev.Status.DesiredReplicas = nil, nil
+	if o.autoscaler == nil || o.autoscaler.Annotations[names.InitializedAnnotation] != "true" {
+		rev.Status.ActualReplicas, rev.Status.DesiredReplicas = nil, nil
+	}
 	if pa := o.autoscaler; pa != nil && pa.Status.ActualScale != nil && pa.Status.DesiredScale != nil && *pa.Status.DesiredScale >= 0 {
 		actual, desired := *pa.Status.ActualScale, *pa.Status.DesiredScale
 		rev.Status.ActualReplicas, rev.Status.DesiredReplicas = &actual, &desired
@@ -106,13 +109,16 @@ func judge(rev *servingv1.Revision, o observation, s *settings.Snapshot) {
 
 func pulling(reason string) bool { return reason == "ErrImagePull" || reason == "ImagePullBackOff" }
 
-// copyActive shows the PodAutoscaler's Active on the Revision; it does not count for Ready.
+// copyActive shows the PodAutoscaler's Active on the Revision; it does not count for Ready. What was known stays until the
+// autoscaler has spoken about a PodAutoscaler that was made anew.
 func copyActive(manager apis.ConditionManager, pa *autoscalingv1alpha1.PodAutoscaler) {
 	c := apis.Condition{Type: servingv1.RevisionConditionActive, Status: corev1.ConditionUnknown, Severity: apis.ConditionSeverityInfo,
 		Reason: reasonDeploying}
 	if pa != nil {
 		if active := pa.Status.GetCondition(autoscalingv1alpha1.PodAutoscalerConditionActive); active != nil {
 			c.Status, c.Reason, c.Message = active.Status, active.Reason, active.Message
+		} else if manager.GetCondition(servingv1.RevisionConditionActive).IsFalse() && pa.Annotations[names.InitializedAnnotation] == "true" {
+			return
 		}
 	}
 	manager.SetCondition(c)

@@ -310,6 +310,44 @@ func TestTagsComeAndGoWithTheirObjectsAndKeepTheUsersLabels(t *testing.T) {
 	}
 }
 
+// A revision in reserve may lose its Services at any moment; so no request is sent there before the labeler has taken it out.
+func TestARevisionInReserveIsRoutedToOnlyOnceItIsBack(t *testing.T) {
+	s := set(t)
+	for _, name := range []string{"hello-00001", "hello-00002"} {
+		s.revision(name, corev1.ConditionTrue)
+		s.service(name)
+	}
+	s.configuration("hello-00002")
+	s.route("latest=100")
+	s.until("Ready", func(r *servingv1.Route) bool { return condition(r, "Ready") == "True " })
+	before := fmt.Sprint(s.hashes())
+	mark := func(state names.RoutingState, parked string) {
+		rev := s.store.Get(revisions, "ns", "hello-00001")
+		rev.SetLabels(map[string]string{names.ConfigurationLabel: "hello", names.RoutingStateLabel: string(state)})
+		rev.SetAnnotations(map[string]string{names.ParkedAnnotation: parked})
+		if parked == "" {
+			rev.SetAnnotations(nil)
+		}
+		s.store.Put(revisions, rev)
+	}
+	mark(names.RoutingReserve, "")
+	s.route("latest=90", "hello-00001=10")
+	waits := func(r *servingv1.Route) bool {
+		return condition(r, "AllTrafficAssigned") == "Unknown RevisionMissing" &&
+			strings.Contains(r.Status.GetCondition("Ready").GetMessage(), "being brought back")
+	}
+	s.until("one in reserve is waited for", waits)
+	mark(names.RoutingReserve, names.ParkedWasUp)
+	s.until("one that was parked meanwhile, too", waits)
+	mark(names.RoutingActive, names.ParkedWasUp)
+	s.until("and one whose Services are not all there again", waits)
+	if now := fmt.Sprint(s.hashes()); now != before {
+		t.Errorf("the gateways were told %s instead of %s", now, before)
+	}
+	mark(names.RoutingActive, "")
+	s.until("it is routed to", func(r *servingv1.Route) bool { return condition(r, "Ready") == "True " && len(r.Status.Traffic) == 2 })
+}
+
 func TestATargetThatCannotServeChangesNothingAtTheGateways(t *testing.T) {
 	s := set(t)
 	s.revision("hello-00001", corev1.ConditionTrue)

@@ -64,6 +64,11 @@ func resolve(route *servingv1.Route, configurations listers.ConfigurationLister,
 			}
 			return nil, false, nil
 		}
+		// One in reserve may be parked at any moment, until the labeler has seen this Route and taken it out (decision 0007).
+		if revision.RoutingState() == names.RoutingReserve || revision.Annotations[names.ParkedAnnotation] != "" {
+			route.Status.MarkRevisionParked(t.revision)
+			return nil, false, nil
+		}
 		t.h2c = revision.Spec.Protocol() == autoscalingv1alpha1.ProtocolH2C
 		out = append(out, t)
 	}
