@@ -36,7 +36,11 @@ func (c *control) downloads(ctx context.Context, p *parts) (err error) {
 	if p.libc, err = fetch.Debs(ctx, c.Cache, log, libcPackages); err != nil {
 		return err
 	}
-	if p.gatewayAPI, err = build.ModuleDir(ctx, c.Root, "sigs.k8s.io/gateway-api"); err != nil {
+	// Istio's version of the Gateway API, not the older one that Ebb compiles with: its standard channel has ListenerSets.
+	if p.gatewayAPI, err = build.ModuleDir(ctx, filepath.Join(c.Root, "dev/istio"), "sigs.k8s.io/gateway-api"); err != nil {
+		return err
+	}
+	if p.certManagerModule, err = build.ModuleDir(ctx, filepath.Join(c.Root, "dev/certmanager"), "github.com/cert-manager/cert-manager"); err != nil {
 		return err
 	}
 	if p.istioModule, err = build.ModuleDir(ctx, filepath.Join(c.Root, "dev/istio"), "istio.io/istio"); err != nil {
@@ -102,6 +106,7 @@ func (c *control) platformImages(ctx context.Context, r *step.Report, p *parts) 
 	p.refs, fresh, err = s.load(ctx, []recipe{
 		c.pauseRecipe(p),
 		program("dev.local/dev/dns", p.dns, p.dns, "/coredns", image.Settings{}),
+		program("dev.local/dev/certmanager", p.certManager, p.certManager, "/certmanager", image.Settings{}),
 		program("dev.local/istio/pilot", p.istio, p.istio, "/usr/local/bin/pilot-discovery", image.Settings{User: "1337:1337"}),
 		gateway("dev.local/istio/proxy", p.libc, p.envoy, p.istio, bootstrap),
 	})

@@ -79,10 +79,10 @@ func (c *control) up(ctx context.Context) (err error) {
 
 // parts are what the steps hand to one another.
 type parts struct {
-	kube, istio, chart, dns, pause string // binaries
-	libc, python, envoy            string // unpacked packages
-	gatewayAPI, istioModule        string // module folders
-	refs                           map[string]string
+	kube, istio, chart, dns, certManager, pause string // binaries
+	libc, python, envoy                         string // unpacked packages
+	gatewayAPI, istioModule, certManagerModule  string // module folders
+	refs                                        map[string]string
 }
 
 // preflight refuses before anything is changed, and installs Debian packages
@@ -164,6 +164,7 @@ func (c *control) programs(ctx context.Context, p *parts) error {
 		{"Kubernetes " + kube.Version, &p.kube, build.Module{Name: "kube", Dir: filepath.Join(c.Root, "dev/kube"), LDFlags: kube.LDFlags}},
 		{"CoreDNS", &p.dns, build.Module{Name: "dns", Dir: filepath.Join(c.Root, "dev/dns")}},
 		{"Istio", &p.istio, build.Module{Name: "istio", Dir: filepath.Join(c.Root, "dev/istio")}},
+		{"cert-manager", &p.certManager, build.Module{Name: "certmanager", Dir: filepath.Join(c.Root, "dev/certmanager")}},
 		{"Istio's chart", &p.chart, build.Module{Name: "chart", Dir: filepath.Join(c.Root, "dev/istio"), Package: "./chart"}},
 	}
 	for _, b := range builds {
@@ -360,8 +361,27 @@ func (c *control) platform(ctx context.Context, p *parts) error {
 	if err != nil {
 		return err
 	}
-	return c.once(ctx, "Istio", string(manifests), func(ctx context.Context, _ *step.Report) error {
+	if err := c.once(ctx, "Istio", string(manifests), func(ctx context.Context, _ *step.Report) error {
 		_, err := install.Istio(ctx, k, manifests)
 		return err
+	}); err != nil {
+		return err
+	}
+	return c.certManager(ctx, p)
+}
+
+// certManager puts cert-manager onto the node, with the issuers that Ebb's settings name.
+func (c *control) certManager(ctx context.Context, p *parts) error {
+	manifests, err := install.CertManagerManifests(p.refs["dev.local/dev/certmanager"])
+	if err != nil {
+		return err
+	}
+	issuers := filepath.Join(c.Root, "config/certmanager")
+	text, err := os.ReadFile(filepath.Join(issuers, "issuers.yaml"))
+	if err != nil {
+		return err
+	}
+	return c.once(ctx, "cert-manager", p.certManagerModule+string(manifests)+string(text), func(ctx context.Context, _ *step.Report) error {
+		return install.CertManager(ctx, c.kubectl(), p.certManagerModule, manifests, issuers)
 	})
 }

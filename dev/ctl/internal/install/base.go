@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-//go:embed dns.yaml istio.yaml
+//go:embed certmanager.yaml dns.yaml istio.yaml
 var templates embed.FS
 
 func render(name string, values any) ([]byte, error) {
@@ -68,4 +68,31 @@ func Istio(ctx context.Context, k Kubectl, manifests []byte) (changed int, err e
 		return 0, err
 	}
 	return changed, k.Rollout(ctx, "istio-system", "istiod", 3*time.Minute)
+}
+
+// CertManagerManifests are cert-manager's controller.
+func CertManagerManifests(image string) ([]byte, error) {
+	return render("certmanager.yaml", map[string]any{"Image": image})
+}
+
+// CertManager installs cert-manager: its kinds from its module's folder, the controller, and the issuers of folder issuers.
+func CertManager(ctx context.Context, k Kubectl, module string, manifests []byte, issuers string) error {
+	if _, err := k.Run(ctx, nil, "apply", "--server-side", "--force-conflicts", "--field-manager=ebb-dev", "-f", module+"/deploy/crds"); err != nil {
+		return err
+	}
+	if _, err := k.Run(ctx, nil, "wait", "--for=condition=Established", "--timeout=60s",
+		"crd/certificates.cert-manager.io", "crd/certificaterequests.cert-manager.io", "crd/clusterissuers.cert-manager.io", "crd/issuers.cert-manager.io"); err != nil {
+		return err
+	}
+	if _, err := k.Apply(ctx, manifests); err != nil {
+		return err
+	}
+	if err := k.Rollout(ctx, "cert-manager", "cert-manager", time.Minute); err != nil {
+		return err
+	}
+	if _, err := k.Run(ctx, nil, "apply", "--server-side", "--force-conflicts", "--field-manager=ebb-dev", "-k", issuers); err != nil {
+		return err
+	}
+	_, err := k.Run(ctx, nil, "wait", "--for=condition=Ready", "--timeout=60s", "clusterissuer/knative-selfsigned-issuer")
+	return err
 }

@@ -56,7 +56,12 @@ func TestTemplatesAreCompleteYAML(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, doc := range append(strings.Split(string(dns), "\n---\n"), string(istio)) {
+	certManager, err := CertManagerManifests("dev.local/dev/certmanager:1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	documents := append(strings.Split(string(dns), "\n---\n"), strings.Split(string(certManager), "\n---\n")...)
+	for _, doc := range append(documents, string(istio)) {
 		var v map[string]any
 		if err := yaml.UnmarshalStrict([]byte(doc), &v); err != nil {
 			t.Errorf("%v in:\n%s", err, doc)
