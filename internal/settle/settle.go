@@ -1,8 +1,9 @@
-// Package settle gives back the memory that only the start of a process needed: the garbage of the first lists, and the pages of
-// the program itself that its start read once. Registering every kind of Kubernetes touches two thirds of a program of 50 MB, and
-// nothing but memory pressure would ever unmap those pages again.
+// Package settle gives back the memory that only a busy time of a process needed: garbage, and the pages of the program itself
+// that it read once. Registering every kind of Kubernetes at the start touches two thirds of a program of 50 MB, and nothing but
+// memory pressure would ever unmap those pages again.
 //
-// Owns: nothing. Reads: /proc/self/smaps. Writes: nothing. Never: gives back a page that anybody has written to.
+// Owns: nothing. Reads: /proc/self/smaps, the processor time used. Writes: nothing. Never: gives back a page that anybody has
+// written to; disturbs a process that is at work.
 package settle
 
 import (
@@ -20,27 +21,59 @@ import (
 	"ebb.dev/ebb/internal/run"
 )
 
-// after is when caches are filled and leases are held.
-const after = 30 * time.Second
-
-// Part gives the memory of the start back, once.
+// Part gives memory back whenever the process has come to rest, its start included.
 func Part(log *slog.Logger) run.Part {
 	return run.Part{Name: "settle", Run: func(ctx context.Context) error {
-		timer := time.NewTimer(after)
-		defer timer.Stop()
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-timer.C:
+		ticker := time.NewTicker(look)
+		defer ticker.Stop()
+		rest := rest{}
+		for {
+			select {
+			case <-ctx.Done():
+				return nil
+			case now := <-ticker.C:
+				if !rest.due(now, processorTime()) {
+					continue
+				}
+			}
+			if mapped, err := Settle(); err != nil {
+				log.Info("memory that a busy time has needed is kept", "error", err.Error())
+			} else {
+				log.Debug("gave back memory that a busy time has needed", "programKiB", mapped)
+			}
 		}
-		if mapped, err := Settle(); err != nil {
-			log.Info("the memory of the start is kept", "error", err.Error())
-		} else {
-			log.Debug("gave back the memory of the start", "programKiB", mapped)
-		}
-		<-ctx.Done()
-		return nil
 	}}
+}
+
+const (
+	look   = 5 * time.Second
+	busy   = 250 * time.Millisecond // of processor time between two looks: a twentieth of a core
+	seldom = 30 * time.Second       // the least time between two times of giving back
+)
+
+// rest notices the end of a busy time.
+type rest struct {
+	worked bool // since memory was given back
+	used   time.Duration
+	last   time.Time // that memory was given back; the start at first
+}
+
+func (r *rest) due(now time.Time, used time.Duration) bool {
+	if r.last.IsZero() {
+		r.worked, r.used, r.last = true, used, now // a start is a busy time
+		return false
+	}
+	since := used - r.used
+	r.used = used
+	if since >= busy {
+		r.worked = true
+		return false
+	}
+	if !r.worked || now.Sub(r.last) < seldom {
+		return false
+	}
+	r.worked, r.last = false, now
+	return true
 }
 
 // Settle collects the garbage and unmaps the unchanged pages of the program. Those that are used again come back from the page

@@ -82,6 +82,36 @@ func TestTheProgramRunsOnWithFewerPages(t *testing.T) {
 	}
 }
 
+func TestMemoryIsGivenBackOnceAfterEachBusyTime(t *testing.T) {
+	var r rest
+	start := time.Now()
+	used := time.Second
+	for _, step := range []struct {
+		at   time.Duration
+		uses time.Duration
+		due  bool
+		why  string
+	}{
+		{0, 0, false, "it has only begun"},
+		{5 * time.Second, time.Second, false, "the start goes on"},
+		{10 * time.Second, 0, false, "it rests, but not for long enough since it began"},
+		{30 * time.Second, 50 * time.Millisecond, true, "the start is over"},
+		{65 * time.Second, 50 * time.Millisecond, false, "nothing has happened since"},
+		{70 * time.Second, 2 * time.Second, false, "it works"},
+		{75 * time.Second, 2 * time.Second, false, "it still works"},
+		{80 * time.Second, 0, true, "the work is over"},
+		{85 * time.Second, time.Second, false, "it works again"},
+		{90 * time.Second, 0, false, "the last time was a moment ago"},
+		{110 * time.Second, 0, true, "and is now long ago"},
+		{500 * time.Second, 0, false, "nothing has happened since"},
+	} {
+		used += step.uses
+		if got := r.due(start.Add(step.at), used); got != step.due {
+			t.Errorf("after %s: %v, want %v: %s", step.at, got, step.due, step.why)
+		}
+	}
+}
+
 func TestThePartEndsWithTheProcess(t *testing.T) {
 	for _, runs := range []time.Duration{time.Second, time.Hour} { // before and after it has done its work
 		synctest.Test(t, func(t *testing.T) {

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
@@ -159,6 +160,9 @@ func (r runner) next(c *Controller) bool {
 			c.q().AddAfter(key, again)
 		}
 		log.Debug("reconciled")
+	case namespaceGoes(err):
+		c.q().Forget(key)
+		log.Debug("reconcile met a namespace that is being deleted", "error", err.Error())
 	case errors.As(err, new(permanent)):
 		c.q().Forget(key)
 		log.Info("reconcile failed and waits for a change", "error", err.Error())
@@ -172,6 +176,12 @@ func (r runner) next(c *Controller) bool {
 		}
 	}
 	return true
+}
+
+// namespaceGoes says whether the API server refused because the object's namespace is being deleted: that cannot be taken back,
+// so nothing is tried again, and there is nobody left to tell.
+func namespaceGoes(err error) bool {
+	return apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause)
 }
 
 // call runs one reconcile and turns a panic into an error: one hostile object must not stop all others.

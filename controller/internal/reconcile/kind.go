@@ -106,7 +106,7 @@ func (k Kind[T]) reconcile(ctx context.Context, key Key) (time.Duration, error) 
 
 // report makes a failure visible on the object. A newer object in the API server than in the cache is no failure.
 func (k Kind[T]) report(object T, err error) error {
-	if err != nil && k.Events != nil && !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) {
+	if err != nil && k.Events != nil && !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) && !namespaceGoes(err) {
 		k.Events.Event(object, corev1.EventTypeWarning, "InternalError", err.Error())
 	}
 	return err

@@ -3,12 +3,14 @@ package reconcile
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -165,6 +167,33 @@ func TestAPanicOverOneObjectDoesNotStopTheOthers(t *testing.T) {
 	c.Workers = 1
 	f.run(t, []*Controller{c}, Options{Alone: true})
 	eventually(t, "the other is Ready", func() bool { return f.status("well").GetCondition(apis.ConditionReady).IsTrue() })
+}
+
+func TestANamespaceThatIsBeingDeletedIsNoFailure(t *testing.T) {
+	refused := apierrors.NewForbidden(schema.GroupResource{Resource: "services"}, "going", errors.New("the namespace is being terminated"))
+	refused.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: corev1.NamespaceTerminatingCause, Field: "metadata.namespace"}}
+	f := newFrame(t, func(_ context.Context, c *servingv1.Configuration) (time.Duration, error) {
+		if c.Name == "going" {
+			return 0, errors.Join(fmt.Errorf("create Service ns/going: %w", refused), errors.New("and more"))
+		}
+		c.GetConditionSet().Manage(&c.Status).MarkTrue(apis.ConditionReady)
+		return 0, nil
+	})
+	f.store.Put(configurations, configuration("going"))
+	c := f.kind.Controller()
+	c.Workers = 1
+	f.run(t, []*Controller{c}, Options{Alone: true})
+	eventually(t, "it is reconciled", func() bool { return f.status("going").ObservedGeneration == 1 })
+	f.store.Put(configurations, configuration("other"))
+	eventually(t, "the next one is, so that the first is done with", func() bool { return f.status("other").ObservedGeneration == 1 })
+	if n := c.q().NumRequeues(Key{Namespace: "ns", Name: "going"}); n != 0 {
+		t.Errorf("it is tried again, for the %d. time", n)
+	}
+	select {
+	case event := <-f.world.Events.(*record.FakeRecorder).Events:
+		t.Errorf("an event in a namespace that takes none: %s", event)
+	default:
+	}
 }
 
 func TestAReconcileIsGivenUpAfterItsTime(t *testing.T) {

@@ -2,6 +2,11 @@
 
 package settle
 
-import "errors"
+import (
+	"errors"
+	"time"
+)
 
 func unmap(region) error { return errors.ErrUnsupported }
+
+func processorTime() time.Duration { return 0 }
