@@ -14,7 +14,8 @@
 // requests this process has had, how many overlap now and at most), /stream?n=&every= (server-sent events), /ws (a
 // WebSocket that sends back what it gets), anything else says hello.
 //
-// Environment: PORT; TEXT (what "anything else" says); CRASH=1 exits at once with code 5; START_DELAY_MS waits before
+// Environment: PORT; TEXT (what "anything else" says), or TEXT_FILE (the file it is read from at the start); WRITE_FILE (the
+// program writes TEXT there and ends, as an init container does); CRASH=1 exits at once with code 5; START_DELAY_MS waits before
 // listening; WORKERS=<n> answers at most n requests at a time, the rest wait inside the process, as behind a pre-fork server.
 package main
 
@@ -75,6 +76,16 @@ func run(ctx context.Context, started time.Time) error {
 	text := os.Getenv("TEXT")
 	if text == "" {
 		text = "Hello from the test image"
+	}
+	if file := os.Getenv("WRITE_FILE"); file != "" {
+		return os.WriteFile(file, []byte(text), 0o644)
+	}
+	if file := os.Getenv("TEXT_FILE"); file != "" {
+		read, err := os.ReadFile(file)
+		if err != nil {
+			return fmt.Errorf("TEXT_FILE: %w", err)
+		}
+		text = string(read)
 	}
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)
