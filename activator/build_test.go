@@ -13,13 +13,14 @@ func TestOptionsFromTheEnvironment(t *testing.T) {
 		set                        map[string]string
 		announce, autoscaler, fail string
 	}{
-		{name: "in a pod it listens everywhere and reports to the Service", announce: ":8014", autoscaler: "autoscaler.knative-serving.svc."},
+		{name: "in a pod it listens everywhere and reports to the Service", announce: ":8014", autoscaler: "autoscaler.knative-serving.svc.cluster.local.:8080"},
 		{name: "one address", set: map[string]string{"LISTEN_IP": "127.1.2.3"}, announce: "127.1.2.3:8014"},
 		{name: "one IPv6 address", set: map[string]string{"LISTEN_IP": "::1"}, announce: "[::1]:8014"},
 		{name: "a name is no address", set: map[string]string{"LISTEN_IP": "localhost"}, fail: "LISTEN_IP"},
 		{name: "another autoscaler", set: map[string]string{"EBB_AUTOSCALER": "127.0.0.1:1"}, announce: ":8014", autoscaler: "127.0.0.1:1"},
 		{name: "who it is must be known", lacks: "POD_NAME", fail: "POD_NAME"},
 		{name: "so must its address", lacks: "POD_IP", fail: "POD_IP"},
+		{name: "an old TLS version", set: map[string]string{"ACTIVATOR_TLS_MIN_VERSION": "1.0"}, fail: "ACTIVATOR_TLS_MIN_VERSION"},
 		{name: "bounds are positive", set: map[string]string{"HOLD_BYTES": "0"}, fail: "HOLD_BYTES"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

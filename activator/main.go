@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"ebb.dev/ebb/activator/internal/identity"
 	"ebb.dev/ebb/api/client/versioned"
 	"ebb.dev/ebb/internal/run"
 	"ebb.dev/ebb/internal/secretvalue"
@@ -60,7 +61,11 @@ func start(ctx context.Context, env func(string) string, stdout io.Writer) error
 	if err != nil {
 		return err
 	}
-	a, err := build(options, kube, ebb, store, tokenKey.Load, log)
+	who, err := identity.Watch(ctx, kube, options.namespace, log)
+	if err != nil {
+		return err
+	}
+	a, err := build(options, kube, ebb, store, tokenKey.Load, who, log)
 	if err != nil {
 		return err
 	}

@@ -6,6 +6,7 @@
 package chain
 
 import (
+	"errors"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -13,10 +14,15 @@ import (
 
 	"ebb.dev/ebb/activator/internal/backends"
 	"ebb.dev/ebb/activator/internal/hold"
+	"ebb.dev/ebb/activator/internal/identity"
+	"ebb.dev/ebb/activator/internal/reach"
 	"ebb.dev/ebb/activator/internal/report"
 	"ebb.dev/ebb/internal/forward"
 	"ebb.dev/ebb/wire"
 )
+
+// mostUntrusted is how many pods a request is tried at whose certificates are not believed.
+const mostUntrusted = 3
 
 // requestCost is what one waiting request costs in memory: the connection's buffers and goroutines. Its body
 // stays in the kernel until a pod is chosen.
@@ -61,6 +67,9 @@ type Exchange struct {
 	Bound time.Time
 	// Pod is the pod that had the request last.
 	Pod string
+	// upstream is the way to that pod which was tried last, untrusted how often a pod's certificate was not believed.
+	upstream  *forward.Upstream
+	untrusted int
 	// Birth is that pod's, when the request waited for it from zero (Ticket.Cold).
 	Birth backends.Birth
 }
@@ -124,7 +133,11 @@ func (h *Handler) bind(r *forward.Request, x *Exchange) forward.Verdict {
 		x.Bound = r.Started
 	}
 	x.Slot, x.HasSlot, x.Pod = slot, true, slot.Pod()
-	upstream := slot.Data().(*forward.Upstream)
+	return h.send(r, x, slot.Data().(*reach.Pod).Choose(x.Bound))
+}
+
+func (h *Handler) send(r *forward.Request, x *Exchange, upstream *forward.Upstream) forward.Verdict {
+	x.upstream = upstream
 	r.SetHost(upstream.Addr())
 	return forward.Verdict{Upstream: upstream}
 }
@@ -147,10 +160,20 @@ func (h *Handler) cold(r *forward.Request, x *Exchange, slot hold.Slot) {
 }
 
 // Rechoose implements forward.Rechooser: no connection to the pod could be made.
-func (h *Handler) Rechoose(r *forward.Request, _ error) forward.Verdict {
+func (h *Handler) Rechoose(r *forward.Request, err error) forward.Verdict {
 	x := r.Data.(*Exchange)
+	if other := x.Slot.Data().(*reach.Pod).Otherwise(x.upstream, err, time.Now()); other != nil {
+		return h.send(r, x, other)
+	}
 	x.Slot.Failed()
 	x.HasSlot = false
+	var untrusted *identity.UntrustedError
+	if errors.As(err, &untrusted) {
+		// Waiting does not mend a certificate; another pod may have a good one.
+		if x.untrusted++; x.untrusted > mostUntrusted {
+			return forward.Verdict{Reply: forward.Reply{Status: 502, Body: "revision " + x.Revision.Key.String() + ": " + untrusted.Error()}}
+		}
+	}
 	return h.bind(r, x)
 }
 

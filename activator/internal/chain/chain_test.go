@@ -2,6 +2,7 @@ package chain
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -17,6 +18,7 @@ import (
 
 	"ebb.dev/ebb/activator/internal/backends"
 	"ebb.dev/ebb/activator/internal/hold"
+	"ebb.dev/ebb/activator/internal/reach"
 	"ebb.dev/ebb/internal/forward"
 	"ebb.dev/ebb/wire"
 )
@@ -31,6 +33,10 @@ type world struct {
 	healthy atomic.Pointer[string]
 	pokes   atomic.Int64
 	client  *http.Client
+	// encrypt asks for TLS to the pods, with tls; encrypted says at which address which pod has it.
+	encrypt   atomic.Bool
+	tls       *tls.Config
+	encrypted map[netip.AddrPort]netip.AddrPort
 }
 
 var key = backends.Key{Namespace: "ns", Name: "rev"}
@@ -41,9 +47,10 @@ func newWorld(t *testing.T, bounds hold.Bounds) *world {
 		return hold.New(info.ContainerConcurrency, w.budget, hold.Options{
 			Pressure: func(int) { w.pokes.Add(1) },
 			Open: func(b hold.Backend) any {
-				return forward.NewUpstream(b.Address.String(), forward.UpstreamOptions{DialTimeout: 5 * time.Second})
+				return reach.NewAt(b.Address, w.encrypted[b.Address], reach.Options{
+					Upstream: forward.UpstreamOptions{DialTimeout: 5 * time.Second}, Encrypt: w.encrypt.Load, TLS: w.tls})
 			},
-			Close: func(upstream any) { go upstream.(*forward.Upstream).Close() },
+			Close: func(pod any) { go pod.(*reach.Pod).Close() },
 		}), &Load{}
 	})
 	w.setHealth("")

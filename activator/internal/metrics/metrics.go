@@ -6,6 +6,7 @@ package metrics
 
 import (
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -25,6 +26,8 @@ type Sources struct {
 	Announce *announce.Server
 	Report   *report.Reporter
 	Rejected func() int64 // malformed requests
+	// Untrusted counts pods whose certificate was not believed.
+	Untrusted *atomic.Int64
 }
 
 // ColdStarts is the histogram of cold starts by phase. The phases of one cold start sum to its total:
@@ -113,6 +116,7 @@ var (
 	totalHeldBytes = describe("ebb_activator_held_bytes", "memory set aside for requests that wait")
 	turnedAway     = describe("ebb_activator_turned_away_total", "requests answered at once because too many wait")
 	malformed      = describe("ebb_activator_malformed_requests_total", "requests that were no HTTP")
+	untrusted      = describe("ebb_activator_untrusted_pods_total", "connections to pods that were given up because of the pod's certificate")
 	announcements  = describe("ebb_activator_announcements_total", "announcements of pods, by what became of them", "outcome")
 )
 
@@ -122,7 +126,7 @@ func describe(name, help string, labels ...string) *prometheus.Desc {
 
 // Describe implements prometheus.Collector.
 func (s *Sources) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{concurrency, queued, active, requests, held, refused, pods, reachable, errors, totalHeld, totalHeldBytes, turnedAway, malformed, announcements} {
+	for _, d := range []*prometheus.Desc{concurrency, queued, active, requests, held, refused, pods, reachable, errors, totalHeld, totalHeldBytes, turnedAway, malformed, untrusted, announcements} {
 		out <- d
 	}
 }
@@ -167,6 +171,7 @@ func (s *Sources) Collect(out chan<- prometheus.Metric) {
 	gauge(totalHeldBytes, float64(s.Budget.HeldBytes()))
 	count(turnedAway, s.Budget.Refusals())
 	count(malformed, s.Rejected())
+	count(untrusted, s.Untrusted.Load())
 	for outcome, n := range map[string]int64{
 		"taken": s.Announce.Taken.Load(), "stale": s.Announce.Stale.Load(), "slot_free": s.Announce.SlotsFree.Load(),
 		"slot_declined": s.Announce.SlotsDeclined.Load(), "unauthorized": s.Announce.Unauthorized.Load(),

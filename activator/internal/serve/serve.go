@@ -35,6 +35,9 @@ const (
 type Server struct {
 	Forward   *forward.Server
 	Listeners []net.Listener
+	// TLSAddress is listened on over TLS once TLSKnown is closed; nil is never.
+	TLSAddress string
+	TLSKnown   <-chan struct{}
 	// LastRequest is when the newest request came.
 	LastRequest func() time.Time
 	Log         *slog.Logger
@@ -54,14 +57,23 @@ func (s *Server) Leaving() bool {
 // requests are still served until none has come for a while; then the listeners close and what
 // is in flight or held finishes.
 func (s *Server) Run(ctx context.Context) error {
-	failed := make(chan error, len(s.Listeners))
+	failed := make(chan error, len(s.Listeners)+1)
+	servers := 0
 	for _, l := range s.Listeners {
+		servers++
 		go func() { failed <- s.Forward.Serve(l) }()
+	}
+	if s.TLSKnown != nil {
+		servers++
+		go func() { failed <- s.serveTLS(ctx) }()
 	}
 	select {
 	case err := <-failed:
-		s.Forward.Close()
-		return fmt.Errorf("serve: %w", err)
+		if ctx.Err() == nil {
+			s.Forward.Close()
+			return fmt.Errorf("serve: %w", err)
+		}
+		servers-- // it waited for a certificate that is not needed any more
 	case <-ctx.Done():
 	}
 	setDefault(&s.Least, DrainLeast)
@@ -75,12 +87,26 @@ func (s *Server) Run(ctx context.Context) error {
 	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), finish)
 	defer cancel()
 	err := s.Forward.Shutdown(grace)
-	for range s.Listeners {
+	for range servers {
 		if e := <-failed; !errors.Is(e, forward.ErrServerClosed) {
 			err = errors.Join(err, e)
 		}
 	}
 	return err
+}
+
+// serveTLS listens as soon as there is a certificate, so that who finds the port open finds it working.
+func (s *Server) serveTLS(ctx context.Context) error {
+	select {
+	case <-s.TLSKnown:
+	case <-ctx.Done():
+		return forward.ErrServerClosed
+	}
+	l, err := net.Listen("tcp", s.TLSAddress)
+	if err != nil {
+		return fmt.Errorf("listen for requests over TLS: %w", err)
+	}
+	return s.Forward.ServeTLS(l)
 }
 
 func (s *Server) waitForQuiet(began time.Time) {

@@ -2,11 +2,13 @@ package serve
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -122,4 +124,50 @@ func TestItCallsItselfReadyUntilNobodyShouldCountOnIt(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+func TestTheTLSPortOpensWithTheFirstCertificate(t *testing.T) {
+	for _, known := range []bool{true, false} {
+		server := httptest.NewTLSServer(nil) // for its certificate
+		certificate := server.TLS.Certificates[0]
+		server.Close()
+		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		address := listener.Addr().String()
+		listener.Close()
+		handler := &slow{arrived: make(chan struct{}, 1), release: make(chan struct{})}
+		close(handler.release)
+		first := make(chan struct{})
+		s := &Server{Forward: &forward.Server{Handler: handler, TLS: &tls.Config{Certificates: []tls.Certificate{certificate}}},
+			Least: time.Millisecond, Quiet: time.Millisecond, Most: time.Minute, TLSAddress: address, TLSKnown: first,
+			LastRequest: func() time.Time { return time.Time{} }, Log: slog.New(slog.DiscardHandler)}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- s.Run(ctx) }()
+		if conn, err := net.Dial("tcp", address); err == nil {
+			conn.Close()
+			t.Error("the port is open before there is a certificate")
+		}
+		if known {
+			close(first)
+			client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
+			tick := time.NewTicker(5 * time.Millisecond)
+			for {
+				response, err := client.Get("https://" + address)
+				if err == nil {
+					response.Body.Close()
+					client.CloseIdleConnections()
+					break
+				}
+				<-tick.C
+			}
+			tick.Stop()
+		}
+		cancel()
+		if err := <-ended; err != nil {
+			t.Errorf("certificate known %t: %v", known, err)
+		}
+	}
 }

@@ -35,8 +35,9 @@ func InfoOf(r *servingv1.Revision, defaults settings.Defaults) *backends.Info {
 		for _, p := range c.Ports {
 			info.H2C = info.H2C || p.Name == "h2c"
 		}
-		// Contract section 6.4: what queue-proxy cannot probe itself, it cannot vouch for.
-		if c.StartupProbe != nil || c.ReadinessProbe != nil && c.ReadinessProbe.Exec != nil {
+		// What queue-proxy cannot probe itself, it cannot vouch for: commands. Startup probes of all other kinds it runs before it
+		// announces the pod (EBB_STARTUP_PROBE).
+		if c.StartupProbe != nil && c.StartupProbe.Exec != nil || c.ReadinessProbe != nil && c.ReadinessProbe.Exec != nil {
 			info.Early = false
 		}
 	}

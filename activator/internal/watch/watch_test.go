@@ -57,6 +57,12 @@ func TestInfoOf(t *testing.T) {
 		{"exec readiness is the kubelet's", func(r *servingv1.Revision) {
 			r.Spec.Containers[0].ReadinessProbe = &corev1.Probe{ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{}}}
 		}, with(func(i *backends.Info) { i.Early = false })},
+		{"so is an exec startup probe", func(r *servingv1.Revision) {
+			r.Spec.Containers[0].StartupProbe = &corev1.Probe{ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{}}}
+		}, with(func(i *backends.Info) { i.Early = false })},
+		{"another startup probe is queue-proxy's", func(r *servingv1.Revision) {
+			r.Spec.Containers[0].StartupProbe = &corev1.Probe{ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{}}}
+		}, base},
 		{"image cannot be pulled", func(r *servingv1.Revision) {
 			r.Status.Conditions = duckv1.Conditions{{Type: servingv1.RevisionConditionContainerHealthy, Status: corev1.ConditionTrue},
 				{Type: servingv1.RevisionConditionResourcesAvailable, Status: corev1.ConditionFalse, Reason: "ImagePullBackOff", Message: "no such image"}}

@@ -10,9 +10,10 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync/atomic"
 	"time"
+
+	"ebb.dev/ebb/internal/tlsoptions"
 )
 
 // Files are the certificate and key of one directory.
@@ -82,72 +83,8 @@ func (f *Files) Watch(ctx context.Context, interval time.Duration, changed func(
 	}
 }
 
-// Settings are the QUEUE_PROXY_TLS_* variables.
-type Settings struct{ MinVersion, MaxVersion, CipherSuites, CurvePreferences string }
-
-// Config is the server's TLS configuration. TLS 1.3 is the default minimum.
-func (f *Files) Config(s Settings) (*tls.Config, error) {
-	cfg := &tls.Config{
-		MinVersion:     tls.VersionTLS13,
-		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return f.cert.Load(), nil },
-	}
-	var err error
-	if s.MinVersion != "" {
-		if cfg.MinVersion, err = version(s.MinVersion); err != nil {
-			return nil, fmt.Errorf("QUEUE_PROXY_TLS_MIN_VERSION: %w", err)
-		}
-	}
-	if s.MaxVersion != "" {
-		if cfg.MaxVersion, err = version(s.MaxVersion); err != nil {
-			return nil, fmt.Errorf("QUEUE_PROXY_TLS_MAX_VERSION: %w", err)
-		}
-	}
-	for name := range list(s.CipherSuites) {
-		id, ok := suite(name)
-		if !ok {
-			return nil, fmt.Errorf("QUEUE_PROXY_TLS_CIPHER_SUITES: no suite is named %q", name)
-		}
-		cfg.CipherSuites = append(cfg.CipherSuites, id)
-	}
-	curves := map[string]tls.CurveID{
-		"CurveP256": tls.CurveP256, "CurveP384": tls.CurveP384, "CurveP521": tls.CurveP521, "X25519": tls.X25519,
-		"X25519MLKEM768": tls.X25519MLKEM768,
-	}
-	for name := range list(s.CurvePreferences) {
-		id, ok := curves[name]
-		if !ok {
-			return nil, fmt.Errorf("QUEUE_PROXY_TLS_CURVE_PREFERENCES: no curve is named %q", name)
-		}
-		cfg.CurvePreferences = append(cfg.CurvePreferences, id)
-	}
-	return cfg, nil
-}
-
-func version(text string) (uint16, error) {
-	switch text {
-	case "1.2":
-		return tls.VersionTLS12, nil
-	case "1.3":
-		return tls.VersionTLS13, nil
-	}
-	return 0, fmt.Errorf("%q is neither 1.2 nor 1.3", text)
-}
-
-func suite(name string) (uint16, bool) {
-	for _, s := range tls.CipherSuites() {
-		if s.Name == name {
-			return s.ID, true
-		}
-	}
-	return 0, false
-}
-
-func list(text string) func(yield func(string) bool) {
-	return func(yield func(string) bool) {
-		for part := range strings.SplitSeq(text, ",") {
-			if part = strings.TrimSpace(part); part != "" && !yield(part) {
-				return
-			}
-		}
-	}
+// Config is the server's TLS configuration, by the QUEUE_PROXY_TLS_* variables.
+func (f *Files) Config(s tlsoptions.Settings) (*tls.Config, error) {
+	cfg := &tls.Config{GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return f.cert.Load(), nil }}
+	return cfg, s.Apply(cfg, "QUEUE_PROXY_TLS_")
 }

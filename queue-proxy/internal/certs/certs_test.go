@@ -13,6 +13,8 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"ebb.dev/ebb/internal/tlsoptions"
 )
 
 func write(t *testing.T, dir string, serial int64) {
@@ -47,7 +49,7 @@ func TestARenewedCertificateIsTakenUpAndABrokenOneIsNot(t *testing.T) {
 	if err != nil || !Exist(dir) {
 		t.Fatal(err)
 	}
-	cfg, err := files.Config(Settings{})
+	cfg, err := files.Config(tlsoptions.Settings{})
 	if err != nil || cfg.MinVersion != tls.VersionTLS13 {
 		t.Fatalf("%v, minimum %x", err, cfg.MinVersion)
 	}
@@ -94,17 +96,4 @@ func TestARenewedCertificateIsTakenUpAndABrokenOneIsNot(t *testing.T) {
 	}
 	cancel()
 	<-done
-}
-
-func TestSettingsOfTLSAreRefusedByName(t *testing.T) {
-	f := &Files{}
-	for _, bad := range []Settings{{MinVersion: "1.1"}, {MaxVersion: "x"}, {CipherSuites: "NULL"}, {CurvePreferences: "P-1"}} {
-		if _, err := f.Config(bad); err == nil {
-			t.Errorf("%+v was accepted", bad)
-		}
-	}
-	cfg, err := f.Config(Settings{MinVersion: "1.2", CipherSuites: "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256", CurvePreferences: "X25519, CurveP256"})
-	if err != nil || len(cfg.CipherSuites) != 1 || len(cfg.CurvePreferences) != 2 {
-		t.Errorf("%+v %v", cfg, err)
-	}
 }

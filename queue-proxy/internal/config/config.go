@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"ebb.dev/ebb/internal/tlsoptions"
 	"ebb.dev/ebb/queue-proxy/internal/probe"
 	"ebb.dev/ebb/wire"
 )
@@ -35,14 +36,11 @@ type Config struct {
 	Autoscaler    string       // host:port, "" for no pushes
 	Token         string
 	LogLevel      string
-	TLS           TLS
+	TLS           tlsoptions.Settings
 	Observability Observability
 	DrainQuiet    time.Duration // no new request for this long: drained
 	CertDir       string
 }
-
-// TLS are the QUEUE_PROXY_TLS_* variables.
-type TLS struct{ MinVersion, MaxVersion, CipherSuites, CurvePreferences string }
 
 // Observability is OBSERVABILITY_CONFIG.
 type Observability struct {
@@ -89,12 +87,7 @@ func Parse(getenv func(string) string) (*Config, error) {
 		LogLevel:             getenv("SERVING_LOGGING_LEVEL"),
 		DrainQuiet:           r.duration("EBB_DRAIN_QUIET", 5*time.Second),
 		CertDir:              getenv("EBB_CERT_DIR"),
-		TLS: TLS{
-			MinVersion:       getenv("QUEUE_PROXY_TLS_MIN_VERSION"),
-			MaxVersion:       getenv("QUEUE_PROXY_TLS_MAX_VERSION"),
-			CipherSuites:     getenv("QUEUE_PROXY_TLS_CIPHER_SUITES"),
-			CurvePreferences: getenv("QUEUE_PROXY_TLS_CURVE_PREFERENCES"),
-		},
+		TLS:                  tlsoptions.Read(getenv, "QUEUE_PROXY_TLS_"),
 	}
 	if c.CertDir == "" {
 		c.CertDir = "/var/lib/knative/certs"

@@ -153,7 +153,7 @@ func (s *Sidecar) listenBeside() error {
 		if err != nil {
 			return err
 		}
-		tlsConfig, err := files.Config(certs.Settings(cfg.TLS))
+		tlsConfig, err := files.Config(cfg.TLS)
 		if err != nil {
 			return err
 		}
