@@ -43,6 +43,7 @@ type conn struct {
 	tls    *tls.Conn // nc again, when TLS is used
 	remote netip.AddrPort
 	state  atomic.Int32
+	h2     atomic.Pointer[h2server] // once it turned out to be HTTP/2
 	served int
 
 	in       []byte // client bytes: in[inR:inW] is not consumed yet
@@ -84,7 +85,7 @@ type conn struct {
 func newConn(s *Server, nc net.Conn, cfg *tls.Config) *conn {
 	c := &conn{srv: s, nc: nc}
 	if cfg != nil {
-		c.tls = tls.Server(&h2Conn{Conn: nc, c: c, closed: make(chan struct{})}, cfg)
+		c.tls = tls.Server(nc, cfg)
 		c.nc = c.tls
 	}
 	if a, ok := nc.RemoteAddr().(*net.TCPAddr); ok {
@@ -132,7 +133,7 @@ func (c *conn) serve() {
 		}
 		c.nc.SetDeadline(time.Time{})
 		if c.tls.ConnectionState().NegotiatedProtocol == "h2" {
-			c.srv.h2.serve(c, nil)
+			c.serveH2(nil)
 			return
 		}
 	}
@@ -141,7 +142,7 @@ func (c *conn) serve() {
 		switch c.readHead() {
 		case headOK:
 		case headHTTP2:
-			c.srv.h2.serve(c, c.in[c.inR:c.inW])
+			c.serveH2(c.in[c.inR:c.inW])
 			return
 		default:
 			return

@@ -76,6 +76,39 @@ type Timeouts struct {
 	Total         time.Duration
 }
 
+// deadline is the next timer to fire: the table in the package comment.
+func (t *Timeouts) deadline(began, lastWrite time.Time, started bool) (end time.Time, next Timer) {
+	if d := t.Total; d > 0 {
+		end, next = began.Add(d), TotalTimer
+	}
+	if d := t.ResponseStart; d > 0 && !started {
+		if e := began.Add(d); next == NoTimer || e.Before(end) {
+			end, next = e, ResponseStartTimer
+		}
+	}
+	if d := t.Idle; d > 0 {
+		if lastWrite.IsZero() {
+			lastWrite = began
+		}
+		if e := lastWrite.Add(d); next == NoTimer || e.Before(end) {
+			end, next = e, IdleTimer
+		}
+	}
+	return end, next
+}
+
+func (t *Timeouts) of(timer Timer) time.Duration {
+	switch timer {
+	case TotalTimer:
+		return t.Total
+	case ResponseStartTimer:
+		return t.ResponseStart
+	case IdleTimer:
+		return t.Idle
+	}
+	return 0
+}
+
 // Timer names one of the three timers.
 type Timer uint8
 
@@ -182,7 +215,6 @@ type Server struct {
 	upgraded  atomic.Int64
 	rejected  atomic.Int64
 	panics    atomic.Int64
-	h2        h2Side
 }
 
 // ErrServerClosed is returned by Serve after Shutdown or Close.
@@ -210,7 +242,6 @@ func (s *Server) init() {
 		s.conns = map[*conn]struct{}{}
 		s.empty = make(chan struct{})
 		s.base, s.cancel = context.WithCancel(context.Background())
-		s.h2.init(s)
 	})
 }
 
@@ -319,12 +350,14 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	}
 	for c := range s.conns {
 		c.wakeIfIdle()
+		if h2 := c.h2.Load(); h2 != nil {
+			go h2.leave(shutdownGrace)
+		}
 	}
 	if len(s.conns) == 0 {
 		s.closeEmptyLocked()
 	}
 	s.mu.Unlock()
-	s.h2.shutdown()
 	var err error
 	select {
 	case <-s.empty:

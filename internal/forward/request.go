@@ -4,10 +4,11 @@ import (
 	"bytes"
 	"context"
 	"net"
-	"net/http"
 	"net/netip"
 	"strings"
 	"time"
+
+	"golang.org/x/net/http2/hpack"
 )
 
 // Request is one request as the Handler sees it.
@@ -24,7 +25,7 @@ type Request struct {
 
 	c     *conn
 	head  head
-	h2    *h2Exchange
+	h2    *h2exchange
 	edits []edit
 	added []Header // to the response
 
@@ -56,7 +57,7 @@ func (r *Request) begin(now time.Time) {
 // Method of the request line.
 func (r *Request) Method() string {
 	if r.h2 != nil {
-		return r.h2.req.Method
+		return r.h2.method
 	}
 	return r.head.string(r.head.method)
 }
@@ -64,7 +65,7 @@ func (r *Request) Method() string {
 // Target is path and query as sent, or "*".
 func (r *Request) Target() string {
 	if r.h2 != nil {
-		return r.h2.req.RequestURI
+		return r.h2.path
 	}
 	t := r.head.string(r.head.target)
 	if t == "" {
@@ -88,7 +89,7 @@ func (r *Request) Path() string {
 // Host is the authority of an absolute-form target, else the Host field.
 func (r *Request) Host() string {
 	if r.h2 != nil {
-		return r.h2.req.Host
+		return r.h2.authority
 	}
 	return r.head.string(r.head.host)
 }
@@ -107,7 +108,7 @@ func (r *Request) Proto() string {
 // Header is the first value of the field, "" when absent.
 func (r *Request) Header(name string) string {
 	if r.h2 != nil {
-		return r.h2.req.Header.Get(name)
+		return h2Value(r.h2.fields, name)
 	}
 	h := &r.head
 	for i := range h.fields {
@@ -122,7 +123,12 @@ func (r *Request) Header(name string) string {
 // HasHeader reports whether the field is present, empty or not.
 func (r *Request) HasHeader(name string) bool {
 	if r.h2 != nil {
-		return len(r.h2.req.Header.Values(name)) > 0
+		for i := range r.h2.fields {
+			if h2Same(r.h2.fields[i].Name, name) {
+				return true
+			}
+		}
+		return false
 	}
 	h := &r.head
 	for i := range h.fields {
@@ -134,14 +140,15 @@ func (r *Request) HasHeader(name string) bool {
 	return false
 }
 
-// Fields calls yield for every field in the order sent (over HTTP/2: in no order), Host included.
+// Fields calls yield for every field in the order sent, Host included; over HTTP/2 names are in lower case.
 func (r *Request) Fields(yield func(name, value string) bool) {
 	if r.h2 != nil {
-		for name, values := range r.h2.req.Header {
-			for _, v := range values {
-				if !yield(name, v) {
-					return
-				}
+		if !yield("host", r.h2.authority) {
+			return
+		}
+		for i := range r.h2.fields {
+			if f := &r.h2.fields[i]; f.Name != "host" && !yield(f.Name, f.Value) {
+				return
 			}
 		}
 		return
@@ -158,7 +165,10 @@ func (r *Request) Fields(yield func(name, value string) bool) {
 func (r *Request) ContentLength() int64 {
 	switch {
 	case r.h2 != nil:
-		return r.h2.req.ContentLength
+		if r.h2.noBody {
+			return 0
+		}
+		return r.h2.length
 	case r.head.chunked:
 		return -1
 	case r.head.length < 0:
@@ -177,25 +187,16 @@ func (h *head) upgrades() bool {
 
 // TLS reports whether the client connection uses TLS.
 func (r *Request) TLS() bool {
-	if r.h2 != nil {
-		return r.h2.req.TLS != nil
-	}
 	return r.c.tls != nil
 }
 
 // RemoteAddr is the client's address.
 func (r *Request) RemoteAddr() netip.AddrPort {
-	if r.h2 != nil {
-		return r.h2.remote
-	}
 	return r.c.remote
 }
 
 // LocalAddr is the address the client connected to.
 func (r *Request) LocalAddr() net.Addr {
-	if r.h2 != nil {
-		return r.h2.local
-	}
 	return r.c.nc.LocalAddr()
 }
 
@@ -284,38 +285,12 @@ func (r *Request) endContext() {
 	r.ctx, r.ctxCancel, r.ctxTimer = nil, nil, nil
 }
 
-// deadline is the next timer to fire: the table in the package comment.
+// deadline is the next timer to fire.
 func (r *Request) deadline(lastWrite time.Time, started bool) (end time.Time, t Timer) {
-	if d := r.Timeouts.Total; d > 0 {
-		end, t = r.Started.Add(d), TotalTimer
-	}
-	if d := r.Timeouts.ResponseStart; d > 0 && !started {
-		if e := r.Started.Add(d); t == NoTimer || e.Before(end) {
-			end, t = e, ResponseStartTimer
-		}
-	}
-	if d := r.Timeouts.Idle; d > 0 {
-		if lastWrite.IsZero() {
-			lastWrite = r.Started
-		}
-		if e := lastWrite.Add(d); t == NoTimer || e.Before(end) {
-			end, t = e, IdleTimer
-		}
-	}
-	return end, t
+	return r.Timeouts.deadline(r.Started, lastWrite, started)
 }
 
-func (r *Request) timeout(t Timer) time.Duration {
-	switch t {
-	case TotalTimer:
-		return r.Timeouts.Total
-	case ResponseStartTimer:
-		return r.Timeouts.ResponseStart
-	case IdleTimer:
-		return r.Timeouts.Idle
-	}
-	return 0
-}
+func (r *Request) timeout(t Timer) time.Duration { return r.Timeouts.of(t) }
 
 // idempotent: RFC 9110 section 9.2.2; such a request may be sent a second time.
 func idempotent(method []byte) bool {
@@ -420,13 +395,13 @@ type Response struct {
 	Replayable bool
 
 	head *head
-	h2   http.Header
+	h2   []hpack.HeaderField
 }
 
 // Header is the first value of the field, "" when absent.
 func (r *Response) Header(name string) string {
 	if r.head == nil {
-		return r.h2.Get(name)
+		return h2Value(r.h2, name)
 	}
 	for i := range r.head.fields {
 		f := &r.head.fields[i]

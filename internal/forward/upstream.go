@@ -24,7 +24,7 @@ type Upstream struct {
 	// learned is the shortest idle time after which this upstream was seen to close a connection, in nanoseconds.
 	// Connections idle for longer are not used for requests that could not be sent again.
 	learned atomic.Int64
-	h2      h2Upstream
+	h2      h2Pool
 }
 
 // UpstreamOptions tune an Upstream; the zero value is good.

@@ -63,7 +63,7 @@ func (c *conn) watchFull() {
 		if c.tls == nil {
 			return
 		}
-		if sc, ok = c.tls.NetConn().(*h2Conn).Conn.(syscall.Conn); !ok {
+		if sc, ok = c.tls.NetConn().(syscall.Conn); !ok {
 			return
 		}
 	}

@@ -1,0 +1,402 @@
+package forward
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	"golang.org/x/net/http2"
+)
+
+// h2Pool is the HTTP/2 side of an Upstream: its connections, and the requests that wait for one.
+type h2Pool struct {
+	mu      sync.Mutex
+	conns   []*h2client
+	waiting []*h2exchange
+	dialing bool
+	closed  bool
+}
+
+// h2client is the policy of a connection to an upstream. Everything below c is guarded by c.mu.
+type h2client struct {
+	u      *Upstream
+	c      *h2conn
+	scheme string
+
+	nextID uint32
+	away   bool // it takes no more streams
+	used   bool // a request was sent before
+	asked  time.Time
+	pinged bool
+}
+
+// How long a silent upstream with streams in flight may stay silent before it is asked whether it lives, and to answer that.
+const (
+	h2PingAfter = 30 * time.Second
+	h2PingWait  = 15 * time.Second
+)
+
+// send starts the request on a connection that takes it, or has one made.
+func (p *h2Pool) send(u *Upstream, x *h2exchange, b *h2batch) {
+	for {
+		p.mu.Lock()
+		c := p.pickLocked()
+		if c == nil {
+			p.waiting = append(p.waiting, x)
+			if !p.dialing {
+				p.dialing = true
+				go p.dial(u)
+			}
+			p.mu.Unlock()
+			return
+		}
+		p.mu.Unlock()
+		if x.open(u, c.c, b) {
+			return
+		}
+	}
+}
+
+// pickLocked is the first connection that takes one more stream.
+func (p *h2Pool) pickLocked() *h2client {
+	var congested *h2client
+	for _, c := range p.conns {
+		c.c.mu.Lock()
+		takes, full := c.takesLocked(), c.c.congestedLocked()
+		c.c.mu.Unlock()
+		if takes && !full {
+			return c
+		}
+		if takes && len(p.conns) >= 8 {
+			congested = c
+		}
+	}
+	return congested
+}
+
+func (c *h2client) takesLocked() bool {
+	return !c.away && !c.c.broken && !c.c.last && len(c.c.streams) < int(c.c.maxStreams) && c.nextID < 1<<30 && c.c.backlogLocked() < h2HardBacklog
+}
+
+// dial makes one connection after another until nobody waits for one.
+func (p *h2Pool) dial(u *Upstream) {
+	for {
+		nc, err := u.dialH2()
+		var c *h2client
+		if err == nil {
+			c = startH2Client(u, nc)
+		}
+		p.mu.Lock()
+		waiting := p.waiting
+		p.waiting = nil
+		if err != nil {
+			p.dialing = false
+			p.mu.Unlock()
+			for _, x := range waiting {
+				go x.dialFailed(u, err)
+			}
+			return
+		}
+		p.conns = append(p.conns, c)
+		closed := p.closed
+		p.mu.Unlock()
+		var b h2batch
+		b.add(c.c)
+		for len(waiting) > 0 && waiting[0].open(u, c.c, &b) {
+			waiting = waiting[1:]
+		}
+		if closed {
+			c.leave(&b)
+		}
+		go c.c.read()
+		b.flush()
+		p.mu.Lock()
+		p.waiting = append(waiting, p.waiting...)
+		if len(p.waiting) == 0 {
+			p.waiting = nil
+			p.dialing = false
+			p.mu.Unlock()
+			return
+		}
+		p.mu.Unlock()
+	}
+}
+
+// dialH2 opens a connection, with TLS where the upstream has it.
+func (u *Upstream) dialH2() (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), u.options.DialTimeout)
+	defer cancel()
+	dial := u.options.Dial
+	if dial == nil {
+		dial = dialTCP
+	}
+	nc, err := dial(ctx, u.addr)
+	if err != nil {
+		return nil, &DialError{u.addr, err}
+	}
+	if u.options.TLS == nil {
+		return nc, nil
+	}
+	config := u.options.TLS.Clone()
+	config.NextProtos = []string{"h2"}
+	tc := tls.Client(nc, config)
+	if err := tc.HandshakeContext(ctx); err != nil {
+		nc.Close()
+		return nil, &DialError{u.addr, err}
+	}
+	if agreed := tc.ConnectionState().NegotiatedProtocol; agreed != "h2" {
+		nc.Close()
+		return nil, &DialError{u.addr, errors.New("it does not speak HTTP/2")}
+	}
+	return tc, nil
+}
+
+// startH2Client says hello on a new connection.
+func startH2Client(u *Upstream, nc net.Conn) *h2client {
+	s := &h2client{u: u, nextID: 1, scheme: "http"}
+	if u.options.TLS != nil {
+		s.scheme = "https"
+	}
+	c := newH2Conn(nc, nil, 0, 5*time.Minute)
+	s.c = c
+	c.peer = s
+	c.fr.MaxHeaderListSize = 64 << 10
+	c.out = append(c.out, preface...)
+	c.fw.WriteSettings(
+		http2.Setting{ID: http2.SettingEnablePush, Val: 0},
+		http2.Setting{ID: http2.SettingInitialWindowSize, Val: h2StreamWindow},
+		http2.Setting{ID: http2.SettingMaxHeaderListSize, Val: 64 << 10},
+	)
+	c.fw.WriteWindowUpdate(0, h2ConnWindow-65535)
+	c.left = h2ConnWindow
+	c.idleSince = time.Now()
+	return s
+}
+
+func (p *h2Pool) remove(c *h2client) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for i := range p.conns {
+		if p.conns[i] == c {
+			p.conns = append(p.conns[:i:i], p.conns[i+1:]...)
+			return
+		}
+	}
+}
+
+// close closes idle connections; others close when their last exchange ends.
+func (p *h2Pool) close() {
+	p.mu.Lock()
+	conns := p.conns
+	p.closed = true
+	p.mu.Unlock()
+	var b h2batch
+	for _, c := range conns {
+		c.leave(&b)
+	}
+	b.flush()
+}
+
+// leave ends the connection as soon as no stream needs it.
+func (s *h2client) leave(b *h2batch) {
+	s.c.mu.Lock()
+	s.away = true
+	s.restLocked(b)
+	s.c.mu.Unlock()
+}
+
+func (s *h2client) restLocked(b *h2batch) {
+	c := s.c
+	if len(c.streams) > 0 || c.last {
+		return
+	}
+	if s.away {
+		c.fw.WriteGoAway(0, http2.ErrCodeNo, nil)
+		c.last = true
+		c.nc.SetReadDeadline(time.Now().Add(time.Second))
+		b.add(c)
+		return
+	}
+	c.armLocked(time.Now().Add(s.u.options.IdleTimeout), s.tick)
+}
+
+// released is called when a stream is over.
+func (s *h2client) released(b *h2batch) {
+	s.c.mu.Lock()
+	s.restLocked(b)
+	s.c.mu.Unlock()
+}
+
+// armLocked has the connection looked at while streams are in flight.
+func (s *h2client) armLocked() { s.c.armLocked(time.Now().Add(h2PingAfter), s.tick) }
+
+// tick closes an idle connection and finds out about a dead one.
+func (s *h2client) tick() {
+	c := s.c
+	now := time.Now()
+	var b h2batch
+	c.mu.Lock()
+	c.timerAt = time.Time{}
+	quiet := now.Sub(time.Unix(0, c.lastRead.Load()))
+	switch {
+	case len(c.streams) == 0 && !c.idleSince.IsZero():
+		if end := c.idleSince.Add(s.u.options.IdleTimeout); now.Before(end) {
+			c.armLocked(end, s.tick)
+		} else {
+			s.away = true
+			s.restLocked(&b)
+		}
+	case s.pinged && quiet >= h2PingWait && now.Sub(s.asked) >= h2PingWait:
+		c.nc.Close() // the reader notices
+	case quiet >= h2PingAfter:
+		s.pinged, s.asked = true, now
+		c.fw.WritePing(false, [8]byte{'e', 'b', 'b'})
+		b.add(c)
+		c.armLocked(now.Add(h2PingWait), s.tick)
+	default:
+		s.pinged = false
+		c.armLocked(now.Add(h2PingAfter-quiet), s.tick)
+	}
+	c.mu.Unlock()
+	b.flush()
+}
+
+func (s *h2client) beforeRead() {}
+func (s *h2client) settled()    {}
+
+func (s *h2client) headers(f *http2.MetaHeadersFrame) (keep bool, err error) {
+	c := s.c
+	c.mu.Lock()
+	h := c.streams[f.StreamID]
+	idle := h == nil && c.idleLocked(f.StreamID)
+	ended := false
+	if h != nil {
+		ended = h.gotEnd
+		h.gotEnd = h.gotEnd || f.StreamEnded()
+	}
+	c.mu.Unlock()
+	switch {
+	case idle:
+		return true, h2Fail(http2.ErrCodeProtocol, "HEADERS of a stream that was not opened")
+	case h == nil:
+		return true, nil
+	case ended:
+		return true, c.badStream(f.StreamID, http2.ErrCodeStreamClosed)
+	case !h.gotHead:
+		return h.x.responseHead(h, f, &c.batch), nil
+	case !f.StreamEnded() || f.Truncated || !h2Trailers(f):
+		return true, c.badStream(f.StreamID, http2.ErrCodeProtocol)
+	}
+	h.x.responseTrailers(h, f.RegularFields(), &c.batch)
+	return true, nil
+}
+
+func (s *h2client) data(f *http2.DataFrame) error {
+	c := s.c
+	c.mu.Lock()
+	h := c.streams[f.StreamID]
+	conn, stream := c.receiveLocked(h, int64(f.Length))
+	idle := h == nil && c.idleLocked(f.StreamID)
+	bad := h != nil && (h.gotEnd || !h.gotHead)
+	if h != nil {
+		h.gotEnd = h.gotEnd || f.StreamEnded()
+	}
+	c.mu.Unlock()
+	switch {
+	case idle:
+		return h2Fail(http2.ErrCodeProtocol, "DATA of a stream that was not opened")
+	case !conn:
+		return h2Fail(http2.ErrCodeFlowControl, "more DATA than the connection's window")
+	case h == nil:
+		c.credit(nil, int(f.Length), &c.batch)
+		return nil
+	case bad || !stream:
+		c.credit(nil, int(f.Length), &c.batch)
+		return c.badStream(f.StreamID, http2.ErrCodeProtocol)
+	}
+	data := f.Data()
+	if padding := int(f.Length) - len(data); padding > 0 {
+		c.credit(h, padding, &c.batch)
+	}
+	h.x.responseData(h, data, f.StreamEnded(), &c.batch)
+	return nil
+}
+
+func (s *h2client) reset(f *http2.RSTStreamFrame) error {
+	c := s.c
+	c.mu.Lock()
+	h := c.streams[f.StreamID]
+	complete := h != nil && h.gotEnd
+	if h != nil && !complete {
+		c.removeLocked(h, &c.batch)
+	}
+	idle := h == nil && c.idleLocked(f.StreamID)
+	c.mu.Unlock()
+	switch {
+	case idle:
+		return h2Fail(http2.ErrCodeProtocol, "RST_STREAM of a stream that was not opened")
+	case h == nil || complete: // it wants no more of the request; its response is here
+		return nil
+	}
+	h.x.upstreamLost(h, &h2ResetError{s.u.addr, f.ErrCode}, f.ErrCode == http2.ErrCodeRefusedStream, &c.batch)
+	return nil
+}
+
+// goAway: streams above LastStreamID were not looked at.
+func (s *h2client) goAway(f *http2.GoAwayFrame) {
+	c := s.c
+	last, code := f.LastStreamID, f.ErrCode
+	var unseen []*h2half
+	c.mu.Lock()
+	s.away = true
+	for id, h := range c.streams {
+		if id > last {
+			unseen = append(unseen, h)
+		}
+	}
+	c.mu.Unlock()
+	for _, h := range unseen {
+		c.mu.Lock()
+		c.removeLocked(h, &c.batch)
+		c.mu.Unlock()
+		h.x.upstreamLost(h, fmt.Errorf("%s takes no more requests on the connection (%s)", s.u.addr, code), true, &c.batch)
+	}
+	c.mu.Lock()
+	s.restLocked(&c.batch)
+	c.mu.Unlock()
+}
+
+func (s *h2client) badStream(uint32) error { return nil }
+
+// ended: the streams that were in flight are lost.
+func (s *h2client) ended(err error) {
+	c := s.c
+	s.u.h2.remove(s)
+	c.mu.Lock()
+	s.away = true
+	spoke := c.known
+	halves := make([]*h2half, 0, len(c.streams))
+	for _, h := range c.streams {
+		halves = append(halves, h)
+	}
+	c.mu.Unlock()
+	var ours *h2Error
+	switch {
+	case !spoke && !isTimeout(err):
+		err = fmt.Errorf("%s does not speak HTTP/2: %w", s.u.addr, err)
+	case errors.As(err, &ours):
+		err = fmt.Errorf("%s broke the rules of HTTP/2: %w", s.u.addr, err)
+	default:
+		err = fmt.Errorf("%s: %w: %w", s.u.addr, errH2Closed, err)
+	}
+	for _, h := range halves {
+		c.mu.Lock()
+		c.removeLocked(h, &c.batch)
+		c.mu.Unlock()
+		h.x.upstreamLost(h, err, false, &c.batch)
+	}
+}

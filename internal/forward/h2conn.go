@@ -1,0 +1,503 @@
+package forward
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+)
+
+// HTTP/2 is relayed frame by frame. One goroutine reads a connection, to a client (h2server.go) or to an upstream (h2client.go),
+// and writes what follows from a frame into the buffer of the other connection (h2write.go); buffers are written to the sockets
+// before the reader has to wait, so what arrived together leaves together. No stream has a goroutine of its own: when a Handler
+// has to wait, the goroutine that runs it hands the reading to a new one (Request.Context).
+//
+// Locks: an exchange's mu is taken before a connection's mu, and never two connections' at once.
+
+const (
+	h2StreamWindow = 256 << 10 // what a peer may send on one stream before it was passed on
+	h2ConnWindow   = 8 << 20   // ... and on all streams of one connection
+	h2MaxStreams   = 1000      // requests of one client connection at the same time
+	h2ReadFrame    = 16 << 10  // the largest frame that a peer may send: RFC 9113's default
+	h2SoftBacklog  = 64 << 10  // unwritten bytes beyond which no more data is taken from queues
+	h2HardBacklog  = 2 << 20   // ... beyond which a peer that does not read is cut off
+	h2GoneStreams  = 256       // streams that were reset here and whose late frames are ignored
+)
+
+// h2peer is what differs between the two kinds of connection. Its methods are called by the reader; keep false says that the reading
+// was handed to another goroutine.
+type h2peer interface {
+	headers(f *http2.MetaHeadersFrame) (keep bool, err error)
+	data(f *http2.DataFrame) error
+	reset(f *http2.RSTStreamFrame) error
+	goAway(f *http2.GoAwayFrame)
+	settled()                  // the peer's settings were read
+	badStream(id uint32) error // a frame of this stream was malformed
+	beforeRead()               // everything that was read is dealt with
+	ended(err error)           // nothing is read any more
+}
+
+// h2conn is one HTTP/2 connection. Fields above mu belong to whoever reads.
+type h2conn struct {
+	nc    net.Conn
+	raw   syscall.RawConn // nil where a write cannot be tried without waiting
+	peer  h2peer
+	in    *bufio.Reader
+	fr    *http2.Framer
+	batch h2batch
+	known bool // the peer's first SETTINGS came
+
+	headerTimeout, stall time.Duration
+	panicked             func(value any, stack []byte)
+	lastRead             atomic.Int64
+	closed               chan struct{}
+
+	mu            sync.Mutex
+	fw            *http2.Framer // writes into out
+	enc           *hpack.Encoder
+	block         bytes.Buffer
+	out, spare    []byte
+	flying        int  // bytes being written to the socket
+	writing       bool // somebody writes to the socket
+	broken        bool // writing failed, or the connection is over
+	last          bool // nothing follows what is in out: then close
+	streams       map[uint32]*h2half
+	waiting       []*h2half // with a queue that may go on
+	window        int64     // what may be sent
+	initialWindow int64
+	maxFrame      int
+	maxStreams    uint32 // the peer's
+	left, owed    int64  // what the peer may send; what it may be told to send more
+	maxID         uint32 // the newest stream
+	gone          map[uint32]struct{}
+	goneOrder     []uint32
+	timer         *time.Timer
+	timerAt       time.Time
+	idleSince     time.Time // zero while there are streams
+	tryFn         func(fd uintptr) bool
+	tryBuf        []byte
+	tryN          int
+	tryErr        error
+}
+
+// h2half is one stream on one connection. Everything is guarded by c.mu but x, c and id, which never change.
+type h2half struct {
+	c  *h2conn
+	x  *h2exchange
+	id uint32
+
+	window     int64
+	queue      []byte // could not be sent yet: queue[queueAt:]
+	queueAt    int
+	source     *h2half // whom the queue's bytes came from
+	paid       int     // so many of the next bytes were credited before
+	queuedEnd  bool    // END_STREAM follows the queue
+	trailers   []hpack.HeaderField
+	listed     bool
+	sentEnd    bool // END_STREAM was written
+	removed    bool
+	left, owed int64
+	gotEnd     bool // the peer sent END_STREAM
+	gotHead    bool // ... and, on an upstream's connection, the final response's head
+	reused     bool // the connection had carried requests before
+}
+
+func newH2Conn(nc net.Conn, srv *Server, window, stall time.Duration) *h2conn {
+	c := &h2conn{
+		nc: nc, headerTimeout: window, stall: stall, closed: make(chan struct{}),
+		streams: map[uint32]*h2half{}, window: 65535, initialWindow: 65535, maxFrame: 16 << 10, maxStreams: 100,
+		left: 65535,
+	}
+	if tcp, ok := nc.(*net.TCPConn); ok {
+		c.raw, _ = tcp.SyscallConn()
+		c.tryFn = c.tryOnce
+	}
+	if srv != nil {
+		c.panicked = srv.Panicked
+	}
+	c.in = bufio.NewReaderSize(h2socket{c}, 16<<10)
+	c.fr = http2.NewFramer(io.Discard, c.in)
+	c.fr.SetReuseFrames()
+	c.fr.SetMaxReadFrameSize(h2ReadFrame)
+	c.fr.ReadMetaHeaders = hpack.NewDecoder(4096, nil)
+	c.fw = http2.NewFramer((*h2buffer)(c), nil)
+	c.enc = hpack.NewEncoder(&c.block)
+	c.lastRead.Store(time.Now().UnixNano())
+	return c
+}
+
+// h2buffer is the end of out to which the Framer writes; c.mu is held.
+type h2buffer h2conn
+
+func (b *h2buffer) Write(p []byte) (int, error) {
+	b.out = append(b.out, p...)
+	return len(p), nil
+}
+
+// h2socket is the connection as bufio reads it: before it may wait, what was caused by earlier frames is sent.
+type h2socket struct{ c *h2conn }
+
+func (s h2socket) Read(p []byte) (int, error) {
+	s.c.peer.beforeRead()
+	s.c.batch.flush()
+	n, err := s.c.nc.Read(p)
+	s.c.lastRead.Store(time.Now().UnixNano())
+	return n, err
+}
+
+// h2Error ends a connection: it is what a GOAWAY says.
+type h2Error struct {
+	code http2.ErrCode
+	text string
+}
+
+func (e *h2Error) Error() string { return fmt.Sprintf("%s (%s)", e.text, e.code) }
+
+func h2Fail(code http2.ErrCode, text string) error { return &h2Error{code, text} }
+
+// read serves the connection until it ends, or until the reading was handed on.
+func (c *h2conn) read() {
+	handed := false
+	defer func() {
+		if v := recover(); v != nil {
+			if c.panicked == nil {
+				panic(v)
+			}
+			c.panicked(v, debug.Stack())
+			if !handed {
+				c.end(fmt.Errorf("the forwarder failed: %v", v))
+			}
+		}
+	}()
+	for {
+		keep, err := c.step(&handed)
+		if handed || !keep && err == nil {
+			return
+		}
+		if err != nil {
+			c.end(err)
+			return
+		}
+	}
+}
+
+// step reads one frame and acts on it.
+func (c *h2conn) step(handed *bool) (keep bool, err error) {
+	fh, err := c.fr.ReadFrameHeader()
+	if err != nil {
+		return true, c.readError(err)
+	}
+	if !c.known && (fh.Type != http2.FrameSettings || fh.Flags.Has(http2.FlagSettingsAck)) {
+		return true, h2Fail(http2.ErrCodeProtocol, "the first frame is no SETTINGS")
+	}
+	// A header block must arrive within the time that a head may take; other frames may take what their stream may.
+	bounded := fh.Type == http2.FrameHeaders && (c.in.Buffered() < int(fh.Length) || !fh.Flags.Has(http2.FlagHeadersEndHeaders))
+	if bounded && c.headerTimeout > 0 {
+		c.nc.SetReadDeadline(time.Now().Add(c.headerTimeout))
+	}
+	f, err := c.fr.ReadFrameForHeader(fh)
+	if err != nil {
+		return true, c.readError(err)
+	}
+	if bounded && c.headerTimeout > 0 {
+		c.nc.SetReadDeadline(time.Time{})
+	}
+	switch f := f.(type) {
+	case *http2.MetaHeadersFrame:
+		keep, err := c.peer.headers(f)
+		*handed = !keep
+		return keep, err
+	case *http2.DataFrame:
+		return true, c.peer.data(f)
+	case *http2.SettingsFrame:
+		return true, c.settings(f)
+	case *http2.PingFrame:
+		if !f.IsAck() {
+			c.mu.Lock()
+			c.fw.WritePing(true, f.Data)
+			c.mu.Unlock()
+			c.batch.add(c)
+			return true, c.checkBacklog()
+		}
+	case *http2.WindowUpdateFrame:
+		return true, c.windowUpdate(f)
+	case *http2.RSTStreamFrame:
+		return true, c.peer.reset(f)
+	case *http2.GoAwayFrame:
+		c.peer.goAway(f)
+	case *http2.PriorityFrame:
+		if f.StreamDep == f.StreamID {
+			return true, c.badStream(f.StreamID, http2.ErrCodeProtocol)
+		}
+	case *http2.PushPromiseFrame:
+		return true, h2Fail(http2.ErrCodeProtocol, "PUSH_PROMISE although it was switched off")
+	}
+	return true, nil
+}
+
+// readError sorts what the Framer says: a broken stream is reset and the connection goes on.
+func (c *h2conn) readError(err error) error {
+	var stream http2.StreamError
+	if errors.As(err, &stream) {
+		return c.badStream(stream.StreamID, stream.Code)
+	}
+	var code http2.ConnectionError
+	switch {
+	case errors.As(err, &code):
+		text := "malformed frame"
+		if detail := c.fr.ErrorDetail(); detail != nil {
+			text = detail.Error()
+		}
+		return h2Fail(http2.ErrCode(code), text)
+	case errors.Is(err, http2.ErrFrameTooLarge):
+		return h2Fail(http2.ErrCodeFrameSize, "a frame is too large")
+	case isTimeout(err):
+		return h2Fail(http2.ErrCodeEnhanceYourCalm, "a header block did not arrive in time")
+	}
+	return err
+}
+
+// badStream resets one stream whose frame was malformed.
+func (c *h2conn) badStream(id uint32, code http2.ErrCode) error {
+	if err := c.peer.badStream(id); err != nil {
+		return err
+	}
+	c.mu.Lock()
+	h := c.streams[id]
+	if h == nil {
+		c.fw.WriteRSTStream(id, code)
+		c.forgetLocked(id)
+	}
+	c.mu.Unlock()
+	if h != nil {
+		h.x.malformed(h, code, &c.batch)
+	}
+	c.batch.add(c)
+	return c.checkBacklog()
+}
+
+// checkBacklog cuts off a peer that makes us answer and does not read the answers.
+func (c *h2conn) checkBacklog() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.out)+c.flying > h2HardBacklog {
+		return h2Fail(http2.ErrCodeEnhanceYourCalm, "too much is waiting to be read")
+	}
+	return nil
+}
+
+func (c *h2conn) settings(f *http2.SettingsFrame) error {
+	if f.IsAck() {
+		return nil
+	}
+	first := !c.known
+	c.known = true
+	c.mu.Lock()
+	err := f.ForeachSetting(func(s http2.Setting) error {
+		if err := s.Valid(); err != nil {
+			return err
+		}
+		switch s.ID {
+		case http2.SettingInitialWindowSize:
+			delta := int64(s.Val) - c.initialWindow
+			c.initialWindow = int64(s.Val)
+			for _, h := range c.streams {
+				if h.window += delta; h.window > 1<<31-1 {
+					return http2.ConnectionError(http2.ErrCodeFlowControl)
+				}
+				c.listLocked(h)
+			}
+		case http2.SettingMaxFrameSize:
+			c.maxFrame = int(min(s.Val, 64<<10))
+		case http2.SettingMaxConcurrentStreams:
+			c.maxStreams = s.Val
+		case http2.SettingHeaderTableSize:
+			c.enc.SetMaxDynamicTableSize(min(s.Val, 4096))
+		}
+		return nil
+	})
+	if err == nil {
+		c.fw.WriteSettingsAck()
+		c.drainLocked(&c.batch)
+	}
+	c.mu.Unlock()
+	if err != nil {
+		return c.readError(err)
+	}
+	c.batch.add(c)
+	c.batch.settle()
+	if first {
+		c.peer.settled()
+	}
+	return c.checkBacklog()
+}
+
+func (c *h2conn) windowUpdate(f *http2.WindowUpdateFrame) error {
+	c.mu.Lock()
+	if f.StreamID == 0 {
+		if c.window += int64(f.Increment); c.window > 1<<31-1 {
+			c.mu.Unlock()
+			return h2Fail(http2.ErrCodeFlowControl, "the connection's window is too large")
+		}
+	} else if h := c.streams[f.StreamID]; h != nil {
+		if h.window += int64(f.Increment); h.window > 1<<31-1 {
+			c.mu.Unlock()
+			return c.badStream(f.StreamID, http2.ErrCodeFlowControl)
+		}
+		c.listLocked(h)
+	} else if c.idleLocked(f.StreamID) {
+		c.mu.Unlock()
+		return h2Fail(http2.ErrCodeProtocol, "WINDOW_UPDATE of a stream that was not opened")
+	}
+	c.drainLocked(&c.batch)
+	c.mu.Unlock()
+	c.batch.settle()
+	return nil
+}
+
+// idleLocked: the stream was never opened.
+func (c *h2conn) idleLocked(id uint32) bool { return id%2 == 0 || id > c.maxID }
+
+// receiveLocked accounts for a DATA frame that came.
+func (c *h2conn) receiveLocked(h *h2half, n int64) (conn, stream bool) {
+	if n > c.left {
+		return false, true
+	}
+	c.left -= n
+	if h != nil {
+		if n > h.left {
+			return true, false
+		}
+		h.left -= n
+	}
+	return true, true
+}
+
+// credit lets the peer send n bytes more, on the stream of h if it goes on, now that as many were passed on.
+func (c *h2conn) credit(h *h2half, n int, b *h2batch) {
+	if n <= 0 {
+		return
+	}
+	c.mu.Lock()
+	wrote := false
+	if c.owed += int64(n); c.owed >= h2ConnWindow/4 {
+		c.fw.WriteWindowUpdate(0, uint32(c.owed))
+		c.left += c.owed
+		c.owed, wrote = 0, true
+	}
+	if h != nil && !h.removed && !h.gotEnd {
+		if h.owed += int64(n); h.owed >= h2StreamWindow/4 {
+			c.fw.WriteWindowUpdate(h.id, uint32(h.owed))
+			h.left += h.owed
+			h.owed, wrote = 0, true
+		}
+	}
+	c.mu.Unlock()
+	if wrote {
+		b.add(c)
+	}
+}
+
+// congested: much of what came on this connection could not be passed on, so its other streams may have to wait.
+func (c *h2conn) congestedLocked() bool { return h2ConnWindow-c.left-c.owed > h2ConnWindow/2 }
+
+// forgetLocked notes a stream that was reset here, so that what its peer sent before it knew is no error.
+func (c *h2conn) forgetLocked(id uint32) {
+	if c.gone == nil {
+		c.gone = map[uint32]struct{}{}
+	}
+	if _, ok := c.gone[id]; ok {
+		return
+	}
+	if len(c.goneOrder) >= h2GoneStreams {
+		delete(c.gone, c.goneOrder[0])
+		c.goneOrder = append(c.goneOrder[:0], c.goneOrder[1:]...)
+	}
+	c.gone[id] = struct{}{}
+	c.goneOrder = append(c.goneOrder, id)
+}
+
+// removeLocked takes a stream off the connection. What it still had to send is dropped; settle pays it back to its source.
+func (c *h2conn) removeLocked(h *h2half, b *h2batch) {
+	if h.removed {
+		return
+	}
+	h.removed = true
+	delete(c.streams, h.id)
+	if n := h.owesLocked(len(h.queue) - h.queueAt); n > 0 && h.source != nil {
+		b.moves = append(b.moves, h2move{source: h.source, n: n})
+	}
+	h.queue, h.queueAt, h.trailers = nil, 0, nil
+	if len(c.streams) == 0 {
+		c.idleSince = time.Now()
+	}
+}
+
+// owesLocked is for how many of n bytes that left the source has to be credited.
+func (h *h2half) owesLocked(n int) int {
+	k := min(n, h.paid)
+	h.paid -= k
+	return n - k
+}
+
+// end is the end of the connection, whoever ended it. An error that is ours is said to the peer first.
+func (c *h2conn) end(err error) {
+	var ours *h2Error
+	c.mu.Lock()
+	if errors.As(err, &ours) && (c.broken || c.last) {
+		ours = nil
+	}
+	if ours != nil {
+		id := c.maxID
+		if _, client := c.peer.(*h2client); client {
+			id = 0 // it opens no streams
+		}
+		c.fw.WriteGoAway(id, ours.code, []byte(ours.text))
+	}
+	c.last = true
+	if c.timer != nil {
+		c.timer.Stop()
+	}
+	c.mu.Unlock()
+	c.batch.add(c)
+	c.batch.flush()
+	c.peer.ended(err)
+	c.batch.flush()
+	if ours != nil {
+		// Closing with unread bytes would reset the connection and could take the GOAWAY with it.
+		if cw, ok := c.nc.(interface{ CloseWrite() error }); ok && c.raw != nil {
+			cw.CloseWrite()
+		}
+		c.nc.SetReadDeadline(time.Now().Add(500 * time.Millisecond))
+		io.CopyN(io.Discard, c.nc, 256<<10)
+	}
+	c.mu.Lock()
+	c.broken = true
+	c.out = nil
+	c.mu.Unlock()
+	c.nc.Close()
+	close(c.closed)
+}
+
+// armLocked makes sure that the timer fires at the given time or before; fn is what it then does.
+func (c *h2conn) armLocked(at time.Time, fn func()) {
+	if c.last || at.IsZero() || c.timer != nil && !c.timerAt.IsZero() && !at.Before(c.timerAt) {
+		return
+	}
+	c.timerAt = at
+	if c.timer == nil {
+		c.timer = time.AfterFunc(time.Until(at), fn)
+	} else {
+		c.timer.Reset(time.Until(at))
+	}
+}

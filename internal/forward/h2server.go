@@ -1,0 +1,354 @@
+package forward
+
+import (
+	"bytes"
+	"io"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/net/http2"
+)
+
+// h2server is the policy of a client's connection.
+type h2server struct {
+	c    *h2conn
+	conn *conn
+	srv  *Server
+
+	later []*h2exchange // admitted, and sent on when everything that was read is dealt with
+	// spare is how many streams the client may still reset before they were answered; see spend.
+	spare    float64
+	spentAt  time.Time
+	requests int
+
+	running atomic.Int64 // between Admit and Done
+	// Guarded by c.mu.
+	leaving   time.Time // when the first GOAWAY was sent, zero before
+	grace     time.Duration
+	final     bool   // the last GOAWAY was sent: streams above finalID are not served
+	finalID   uint32 // valid when final
+	firstOpen bool   // a stream was opened
+	opened    time.Time
+}
+
+// A client that opens streams to reset them makes others work for nothing. It may do so h2Resets times at once, h2ResetRate times a second, and
+// as often as its requests were answered.
+const (
+	h2Resets    = 1000
+	h2ResetRate = 100
+)
+
+// serveH2 runs one HTTP/2 connection to its end; read is what was already taken from it.
+func (c *conn) serveH2(read []byte) {
+	c.state.Store(connActive)
+	c.nc.SetDeadline(time.Time{})
+	nc := c.nc
+	s := &h2server{conn: c, srv: c.srv, spare: h2Resets, opened: time.Now()}
+	s.spentAt = s.opened
+	s.c = newH2Conn(nc, c.srv, c.srv.HeaderTimeout, c.srv.StallTimeout)
+	s.c.peer = s
+	if len(read) > 0 {
+		s.c.in.Reset(io.MultiReader(bytes.NewReader(bytes.Clone(read)), h2socket{s.c}))
+	}
+	c.in, c.out, c.rb = nil, nil, nil
+	c.nc.SetReadDeadline(time.Now().Add(c.srv.HeaderTimeout)) // until the first SETTINGS
+	hello := make([]byte, len(preface))
+	if _, err := io.ReadFull(s.c.in, hello); err != nil || string(hello) != preface {
+		return
+	}
+	s.c.mu.Lock()
+	s.c.fw.WriteSettings(
+		http2.Setting{ID: http2.SettingMaxConcurrentStreams, Val: h2MaxStreams},
+		http2.Setting{ID: http2.SettingInitialWindowSize, Val: h2StreamWindow},
+		http2.Setting{ID: http2.SettingMaxHeaderListSize, Val: uint32(c.srv.MaxHeaderBytes)},
+	)
+	s.c.fw.WriteWindowUpdate(0, h2ConnWindow-65535)
+	s.c.left = h2ConnWindow
+	s.c.fr.MaxHeaderListSize = uint32(c.srv.MaxHeaderBytes)
+	s.c.idleSince = s.opened
+	s.c.armLocked(s.opened.Add(c.srv.FirstRequestTimeout), s.tick)
+	s.c.mu.Unlock()
+	s.c.batch.add(s.c)
+	c.h2.Store(s)
+	if c.srv.stopped.Load() {
+		s.leave(shutdownGrace)
+	}
+	s.c.read()
+	<-s.c.closed
+}
+
+// How long streams that were already on their way are served after the first GOAWAY.
+const (
+	drainGrace    = time.Second
+	shutdownGrace = 250 * time.Millisecond
+)
+
+func (s *h2server) settled() { s.c.nc.SetReadDeadline(time.Time{}) }
+
+// beforeRead sends on what was kept back until its body might have come with it.
+func (s *h2server) beforeRead() {
+	for i := 0; i < len(s.later); i++ {
+		x := s.later[i]
+		s.later[i] = nil
+		x.send(&s.c.batch)
+	}
+	s.later = s.later[:0]
+}
+
+// headers is a new request, or the trailers of one.
+func (s *h2server) headers(f *http2.MetaHeadersFrame) (keep bool, err error) {
+	c := s.c
+	id := f.StreamID
+	if id%2 == 0 {
+		return true, h2Fail(http2.ErrCodeProtocol, "a client's stream with an even number")
+	}
+	now := time.Now()
+	c.mu.Lock()
+	if h := c.streams[id]; h != nil {
+		gotEnd := h.gotEnd
+		h.gotEnd = true
+		c.mu.Unlock()
+		switch {
+		case gotEnd:
+			return true, c.badStream(id, http2.ErrCodeStreamClosed)
+		case !f.StreamEnded() || f.Truncated || !h2Trailers(f):
+			return true, c.badStream(id, http2.ErrCodeProtocol)
+		}
+		return true, h.x.requestTrailers(f.RegularFields(), &c.batch)
+	}
+	if id <= c.maxID {
+		_, ours := c.gone[id]
+		c.mu.Unlock()
+		if ours {
+			return true, nil
+		}
+		return true, h2Fail(http2.ErrCodeStreamClosed, "HEADERS of a closed stream")
+	}
+	c.maxID = id
+	if s.srv.draining.Load() && s.leaving.IsZero() {
+		defer s.leave(drainGrace)
+	}
+	if s.final && id > s.finalID {
+		c.mu.Unlock()
+		return true, nil // the GOAWAY told the client that it is not served
+	}
+	if f.HasPriority() && f.Priority.StreamDep == id {
+		c.mu.Unlock()
+		return true, c.badStream(id, http2.ErrCodeProtocol)
+	}
+	if len(c.streams) >= h2MaxStreams || s.running.Load() >= h2MaxStreams {
+		c.fw.WriteRSTStream(id, http2.ErrCodeRefusedStream)
+		c.forgetLocked(id)
+		c.mu.Unlock()
+		c.batch.add(c)
+		return true, s.spend(now)
+	}
+	c.mu.Unlock()
+	s.requests++
+	x, bad := newH2Exchange(s, f, now)
+	if bad == errH2Malformed {
+		s.srv.rejected.Add(1)
+		return true, c.badStream(id, http2.ErrCodeProtocol)
+	}
+	c.mu.Lock()
+	c.streams[id] = &x.down
+	c.idleSince = time.Time{}
+	s.firstOpen = true
+	c.mu.Unlock()
+	if bad != nil {
+		s.srv.rejected.Add(1)
+		x.refuse(bad, &c.batch)
+		return true, nil
+	}
+	s.running.Add(1)
+	return x.admit(&c.batch), nil
+}
+
+func (s *h2server) data(f *http2.DataFrame) error {
+	c := s.c
+	c.mu.Lock()
+	h := c.streams[f.StreamID]
+	conn, stream := c.receiveLocked(h, int64(f.Length))
+	idle := h == nil && c.idleLocked(f.StreamID)
+	_, ours := c.gone[f.StreamID]
+	closed := h != nil && h.gotEnd
+	if h != nil && f.StreamEnded() {
+		h.gotEnd = true
+	}
+	c.mu.Unlock()
+	switch {
+	case idle:
+		return h2Fail(http2.ErrCodeProtocol, "DATA of a stream that was not opened")
+	case !conn:
+		return h2Fail(http2.ErrCodeFlowControl, "more DATA than the connection's window")
+	case h == nil:
+		c.credit(nil, int(f.Length), &c.batch)
+		if ours || s.final && f.StreamID > s.finalID {
+			return nil
+		}
+		return c.badStream(f.StreamID, http2.ErrCodeStreamClosed)
+	case closed:
+		c.credit(nil, int(f.Length), &c.batch)
+		return c.badStream(f.StreamID, http2.ErrCodeStreamClosed)
+	case !stream:
+		c.credit(nil, int(f.Length), &c.batch)
+		return c.badStream(f.StreamID, http2.ErrCodeFlowControl)
+	}
+	data := f.Data()
+	if padding := int(f.Length) - len(data); padding > 0 {
+		c.credit(h, padding, &c.batch)
+	}
+	h.x.requestData(data, f.StreamEnded(), &c.batch)
+	return nil
+}
+
+func (s *h2server) reset(f *http2.RSTStreamFrame) error {
+	c := s.c
+	c.mu.Lock()
+	h := c.streams[f.StreamID]
+	idle := h == nil && c.idleLocked(f.StreamID)
+	c.mu.Unlock()
+	if idle {
+		return h2Fail(http2.ErrCodeProtocol, "RST_STREAM of a stream that was not opened")
+	}
+	if h == nil {
+		return nil
+	}
+	h.x.clientGone(&c.batch)
+	return s.spend(time.Now())
+}
+
+// spend counts a stream that was reset before its answer was complete.
+func (s *h2server) spend(now time.Time) error {
+	s.spare = min(s.spare+now.Sub(s.spentAt).Seconds()*h2ResetRate+float64(max(s.requests-1, 0)), h2Resets)
+	s.requests = 0
+	s.spentAt = now
+	if s.spare--; s.spare < 0 {
+		return h2Fail(http2.ErrCodeEnhanceYourCalm, "too many streams are reset")
+	}
+	return nil
+}
+
+func (s *h2server) goAway(*http2.GoAwayFrame) {}
+
+// badStream: a malformed request is answered with a reset; so is one on a stream that was never opened.
+func (s *h2server) badStream(id uint32) error {
+	if id%2 == 0 {
+		return h2Fail(http2.ErrCodeProtocol, "a client's stream with an even number")
+	}
+	s.c.mu.Lock()
+	if id > s.c.maxID {
+		s.c.maxID = id
+	}
+	s.c.mu.Unlock()
+	return s.spend(time.Now())
+}
+
+// ended: every exchange of the connection is over.
+func (s *h2server) ended(error) {
+	c := s.c
+	c.mu.Lock()
+	halves := make([]*h2half, 0, len(c.streams))
+	for _, h := range c.streams {
+		halves = append(halves, h)
+	}
+	c.mu.Unlock()
+	for _, h := range halves {
+		h.x.clientGone(&c.batch)
+	}
+}
+
+// leave asks the client to open its next streams on another connection. Those that are on their way are served for the grace.
+func (s *h2server) leave(grace time.Duration) {
+	c := s.c
+	now := time.Now()
+	c.mu.Lock()
+	if s.leaving.IsZero() {
+		s.leaving, s.grace = now, grace
+		c.fw.WriteGoAway(1<<31-1, http2.ErrCodeNo, nil)
+	} else {
+		s.grace = min(s.grace, grace)
+	}
+	c.armLocked(s.leaving.Add(s.grace), s.tick)
+	c.mu.Unlock()
+	var b h2batch
+	b.add(c)
+	b.flush()
+}
+
+// tick does what is due: timers of streams, the end of an idle connection, the steps of leaving.
+func (s *h2server) tick() {
+	c := s.c
+	now := time.Now()
+	var b h2batch
+	c.mu.Lock()
+	c.timerAt = time.Time{}
+	halves := make([]*h2half, 0, len(c.streams))
+	for _, h := range c.streams {
+		halves = append(halves, h)
+	}
+	c.mu.Unlock()
+	var next time.Time
+	for _, h := range halves {
+		if at := h.x.tick(now, &b); !at.IsZero() && (next.IsZero() || at.Before(next)) {
+			next = at
+		}
+	}
+	c.mu.Lock()
+	c.armLocked(next, s.tick)
+	if !c.idleSince.IsZero() {
+		limit := s.srv.IdleTimeout
+		if !s.firstOpen {
+			limit = s.srv.FirstRequestTimeout
+		}
+		if end := c.idleSince.Add(limit); now.Before(end) {
+			c.armLocked(end, s.tick)
+		} else if s.leaving.IsZero() {
+			s.leaving = now.Add(-time.Hour)
+		}
+	}
+	if !s.leaving.IsZero() {
+		if end := s.leaving.Add(s.grace); now.Before(end) {
+			c.armLocked(end, s.tick)
+		} else {
+			if !s.final {
+				s.final, s.finalID = true, c.maxID
+				c.fw.WriteGoAway(c.maxID, http2.ErrCodeNo, nil)
+				b.add(c)
+			}
+			s.closeLocked(&b)
+		}
+	}
+	c.mu.Unlock()
+	b.flush()
+}
+
+// closeLocked ends a connection that was left, once its last stream is over.
+func (s *h2server) closeLocked(b *h2batch) {
+	c := s.c
+	if !s.final || len(c.streams) > 0 || c.last {
+		return
+	}
+	c.last = true
+	b.add(c)
+	// The client closes when it has read all; one that does not is not waited for.
+	c.nc.SetReadDeadline(time.Now().Add(time.Second))
+	if len(c.out) == 0 && !c.writing {
+		if cw, ok := c.nc.(interface{ CloseWrite() error }); ok && c.raw != nil {
+			cw.CloseWrite()
+		}
+	}
+}
+
+// rest is called after a stream was over: the connection may be idle now.
+func (s *h2server) rest(b *h2batch) {
+	c := s.c
+	c.mu.Lock()
+	if len(c.streams) == 0 {
+		c.armLocked(time.Now().Add(s.srv.IdleTimeout), s.tick)
+		s.closeLocked(b)
+	}
+	c.mu.Unlock()
+}
+
+var errH2Malformed = &syntaxError{400, "malformed request"}

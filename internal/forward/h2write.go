@@ -1,0 +1,334 @@
+package forward
+
+import (
+	"errors"
+	"syscall"
+	"time"
+
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+)
+
+// h2batch is the work that one goroutine has still to do after what it did under locks: connections to flush, and bytes that left
+// a queue. It is nobody else's.
+type h2batch struct {
+	conns []*h2conn
+	moves []h2move
+}
+
+// h2move says that n bytes of source left the queue of half, and whether the stream's last byte was among them.
+type h2move struct {
+	source, half *h2half
+	n            int
+	end          bool
+}
+
+func (b *h2batch) add(c *h2conn) {
+	for _, known := range b.conns {
+		if known == c {
+			return
+		}
+	}
+	b.conns = append(b.conns, c)
+}
+
+// settle pays moved bytes back to where they came from, and completes exchanges whose last byte left. No lock may be held.
+func (b *h2batch) settle() {
+	for i := 0; i < len(b.moves); i++ {
+		m := b.moves[i]
+		if m.source != nil {
+			m.source.c.credit(m.source, m.n, b)
+		}
+		if m.half != nil {
+			m.half.x.left(m.half, m.n, m.end, b)
+		}
+	}
+	clear(b.moves)
+	b.moves = b.moves[:0]
+}
+
+// flush writes everything that the goroutine caused. No lock may be held.
+func (b *h2batch) flush() {
+	b.settle()
+	for len(b.conns) > 0 {
+		c := b.conns[len(b.conns)-1]
+		b.conns[len(b.conns)-1] = nil
+		b.conns = b.conns[:len(b.conns)-1]
+		c.flush(b)
+	}
+}
+
+// flush writes out to the socket. It never waits: what the socket does not take is left to a goroutine.
+func (c *h2conn) flush(b *h2batch) {
+	c.mu.Lock()
+	for !c.writing && !c.broken && len(c.out) > 0 {
+		piece := c.takeLocked()
+		c.mu.Unlock()
+		n, err := c.try(piece)
+		if n < len(piece) && err == nil {
+			go c.writeRest(piece, n)
+			b.settle()
+			return
+		}
+		c.mu.Lock()
+		c.wroteLocked(piece, err, b)
+	}
+	c.mu.Unlock()
+	b.settle()
+}
+
+func (c *h2conn) takeLocked() []byte {
+	piece := c.out
+	c.out, c.spare = c.spare[:0], nil
+	c.writing, c.flying = true, len(piece)
+	return piece
+}
+
+func (c *h2conn) wroteLocked(piece []byte, err error, b *h2batch) {
+	c.writing, c.flying = false, 0
+	if cap(piece) <= 4*h2SoftBacklog {
+		c.spare = piece[:0]
+	}
+	if err != nil {
+		c.broken = true
+		c.out = nil
+		c.nc.Close() // the reader notices, and ends the exchanges
+		return
+	}
+	c.drainLocked(b)
+	if c.last && len(c.out) == 0 {
+		if cw, ok := c.nc.(interface{ CloseWrite() error }); ok && c.raw != nil {
+			cw.CloseWrite()
+		}
+	}
+}
+
+// try writes what the socket takes at once.
+func (c *h2conn) try(piece []byte) (int, error) {
+	if c.raw == nil {
+		return 0, nil
+	}
+	c.tryBuf, c.tryN, c.tryErr = piece, 0, nil
+	err := c.raw.Write(c.tryFn)
+	c.tryBuf = nil
+	if err == nil {
+		err = c.tryErr
+	}
+	return c.tryN, err
+}
+
+func (c *h2conn) tryOnce(fd uintptr) bool {
+	for {
+		n, err := syscall.Write(int(fd), c.tryBuf)
+		switch {
+		case err == syscall.EINTR:
+			continue
+		case err == syscall.EAGAIN:
+		case err != nil:
+			c.tryErr = err
+		default:
+			c.tryN = n
+		}
+		return true
+	}
+}
+
+// writeRest waits for the socket, in its own goroutine, and writes until nothing is left.
+func (c *h2conn) writeRest(piece []byte, n int) {
+	var b h2batch
+	for {
+		var err error
+		for rest := piece[n:]; len(rest) > 0 && err == nil; {
+			var k int
+			c.nc.SetWriteDeadline(time.Now().Add(c.stall))
+			k, err = c.nc.Write(rest)
+			rest = rest[k:]
+			if k > 0 && isTimeout(err) && c.raw != nil {
+				err = nil // it is slow, but it moves
+			}
+		}
+		c.nc.SetWriteDeadline(time.Time{})
+		c.mu.Lock()
+		c.wroteLocked(piece, err, &b)
+		if c.broken || len(c.out) == 0 {
+			c.mu.Unlock()
+			b.flush()
+			return
+		}
+		piece, n = c.takeLocked(), 0
+		c.mu.Unlock()
+		b.flush()
+	}
+}
+
+// backlog is how much waits for the socket.
+func (c *h2conn) backlogLocked() int { return len(c.out) + c.flying }
+
+// headersLocked writes the header block in c.block.
+func (c *h2conn) headersLocked(id uint32, end bool) {
+	block := c.block.Bytes()
+	first := block[:min(len(block), c.maxFrame)]
+	block = block[len(first):]
+	c.fw.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: first, EndStream: end, EndHeaders: len(block) == 0})
+	for len(block) > 0 {
+		piece := block[:min(len(block), c.maxFrame)]
+		block = block[len(piece):]
+		c.fw.WriteContinuation(id, len(block) == 0, piece)
+	}
+	if c.block.Cap() > 64<<10 {
+		// The encoder keeps a pointer to the buffer, so it is emptied in place.
+		c.block.Truncate(0)
+	}
+	c.block.Reset()
+}
+
+func (c *h2conn) fieldLocked(name, value string, sensitive bool) {
+	c.enc.WriteField(hpack.HeaderField{Name: name, Value: value, Sensitive: sensitive})
+}
+
+// send passes bytes on to the stream: as many as the windows allow at once, the rest through its queue. For so many of those that left the
+// source has to be credited; the queue's are told by settle. ended: the stream's last byte left.
+func (c *h2conn) send(h *h2half, data []byte, end bool, source *h2half, b *h2batch) (owes int, ended bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if h.removed || h.sentEnd || c.broken {
+		return h.owesLocked(len(data)), false
+	}
+	moved := 0
+	if len(h.queue) == h.queueAt && h.trailers == nil {
+		moved, ended = c.dataLocked(h, data, end)
+		b.add(c)
+	}
+	if moved < len(data) || end && !ended {
+		if h.queueAt > 0 && len(h.queue)+len(data)-moved > cap(h.queue) {
+			h.queue = append(h.queue[:0], h.queue[h.queueAt:]...)
+			h.queueAt = 0
+		}
+		h.queue = append(h.queue, data[moved:]...)
+		h.source = source
+		h.queuedEnd = h.queuedEnd || end
+		c.listLocked(h)
+	}
+	return h.owesLocked(moved), ended
+}
+
+// dataLocked writes DATA frames as far as the windows and the backlog allow.
+func (c *h2conn) dataLocked(h *h2half, data []byte, end bool) (moved int, ended bool) {
+	for {
+		room := min(int64(len(data)-moved), h.window, c.window, int64(c.maxFrame))
+		if c.backlogLocked() >= h2SoftBacklog {
+			room = 0
+		}
+		if room < 0 {
+			room = 0
+		}
+		final := end && moved+int(room) == len(data)
+		if room == 0 && (!final || c.backlogLocked() >= h2SoftBacklog) {
+			return moved, false
+		}
+		c.fw.WriteData(h.id, final, data[moved:moved+int(room)])
+		moved += int(room)
+		h.window -= room
+		c.window -= room
+		if final {
+			h.sentEnd = true
+			return moved, true
+		}
+		if moved == len(data) {
+			return moved, false
+		}
+	}
+}
+
+// trail ends the stream with trailers, after its queue.
+func (c *h2conn) trail(h *h2half, fields []hpack.HeaderField, b *h2batch) (ended bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if h.removed || h.sentEnd || c.broken {
+		return false
+	}
+	if len(h.queue) > h.queueAt {
+		h.trailers = fields
+		return false
+	}
+	c.trailersLocked(h, fields)
+	b.add(c)
+	return true
+}
+
+func (c *h2conn) trailersLocked(h *h2half, fields []hpack.HeaderField) {
+	for i := range fields {
+		c.enc.WriteField(fields[i])
+	}
+	c.headersLocked(h.id, true)
+	h.sentEnd = true
+}
+
+// listLocked has the stream's queue looked at by the next drain.
+func (c *h2conn) listLocked(h *h2half) {
+	if !h.listed && !h.removed && (len(h.queue) > h.queueAt || h.queuedEnd) {
+		h.listed = true
+		c.waiting = append(c.waiting, h)
+	}
+}
+
+// drainLocked sends what queues hold, a frame of each in turn.
+func (c *h2conn) drainLocked(b *h2batch) {
+	sent := false
+	for len(c.waiting) > 0 && !c.broken && c.backlogLocked() < h2SoftBacklog {
+		h := c.waiting[0]
+		rest := h.queue[h.queueAt:]
+		if h.removed || h.sentEnd {
+			c.unlistLocked(h)
+			continue
+		}
+		if c.window <= 0 && len(rest) > 0 {
+			break
+		}
+		piece := rest[:min(len(rest), c.maxFrame)]
+		final := h.queuedEnd && len(piece) == len(rest)
+		moved, ended := c.dataLocked(h, piece, final)
+		sent = sent || moved > 0 || ended
+		h.queueAt += moved
+		c.unlistLocked(h)
+		if h.queueAt == len(h.queue) {
+			h.queue, h.queueAt = nil, 0
+			if h.trailers != nil {
+				c.trailersLocked(h, h.trailers)
+				h.trailers, ended = nil, true
+			}
+		} else if h.window > 0 {
+			c.listLocked(h) // at the end: the others first
+		}
+		if moved > 0 || ended {
+			b.moves = append(b.moves, h2move{source: h.source, half: h, n: h.owesLocked(moved), end: ended})
+		}
+	}
+	if sent {
+		b.add(c)
+	}
+}
+
+func (c *h2conn) unlistLocked(h *h2half) {
+	h.listed = false
+	c.waiting[0] = nil
+	if c.waiting = c.waiting[1:]; len(c.waiting) == 0 {
+		c.waiting = nil
+	}
+}
+
+// drop ends a stream before its time.
+func (c *h2conn) drop(h *h2half, code http2.ErrCode, b *h2batch) {
+	c.mu.Lock()
+	if !h.removed {
+		if !c.broken && !(h.sentEnd && h.gotEnd) {
+			c.fw.WriteRSTStream(h.id, code)
+			c.forgetLocked(h.id)
+			b.add(c)
+		}
+		c.removeLocked(h, b)
+	}
+	c.mu.Unlock()
+}
+
+var errH2Closed = errors.New("the connection was closed")
