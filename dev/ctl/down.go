@@ -105,7 +105,7 @@ func (c *control) sweep(ctx context.Context, r *step.Report) error {
 		}
 	}
 	unmounted, err := sweep.Mounts(folders...)
-	errs = append(errs, err, sweep.Cgroups(10*time.Second), network.Down(ctx))
+	errs = append(errs, err, sweep.Cgroups(10*time.Second), network.Down(ctx, c.settingsBefore()))
 	if killed > 0 {
 		r.Note("killed %d processes that were left, unmounted %d", killed, unmounted)
 	}
@@ -123,3 +123,7 @@ func (c *control) sweep(ctx context.Context, r *step.Report) error {
 	}
 	return errors.Join(append(errs, os.RemoveAll(c.Run))...)
 }
+
+// settingsBefore is where the machine's own settings are kept while a cluster
+// is up. A reboot puts them back, and forgets the file with all of /run.
+func (c *control) settingsBefore() string { return filepath.Join(c.Run, "settings-before.json") }

@@ -155,10 +155,17 @@ func (c *control) installEbb(ctx context.Context, refs map[string]string) error 
 		return err
 	}
 	return c.steps.Do(ctx, "Ebb is ready", func(ctx context.Context, r *step.Report) error {
+		var deployments []string
 		for _, d := range components {
-			if d == "queue-proxy" || !strings.Contains(string(manifests), "dev.local/ebb/"+d+":") {
-				continue
+			if d != "queue-proxy" && strings.Contains(string(manifests), "dev.local/ebb/"+d+":") {
+				deployments = append(deployments, d)
 			}
+		}
+		if gateways, settled := install.Settled(ctx, k, deployments); settled {
+			r.Note("%s", strings.Join(gateways, ", "))
+			return nil
+		}
+		for _, d := range deployments {
 			if err := k.Rollout(ctx, "knative-serving", d, 2*time.Minute); err != nil {
 				return err
 			}

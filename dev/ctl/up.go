@@ -226,7 +226,7 @@ func (c *control) start(ctx context.Context, p *parts) (err error) {
 		if err := os.WriteFile(c.Owner(), []byte(c.Root+"\n"), 0o644); err != nil {
 			return err
 		}
-		if err := c.plan.Up(ctx); err != nil {
+		if err := c.plan.Up(ctx, c.settingsBefore()); err != nil {
 			return err
 		}
 		folder, leaves := c.cluster().Certificates()

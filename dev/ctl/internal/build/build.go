@@ -19,6 +19,8 @@ import (
 	"path/filepath"
 	"sort"
 	"strings"
+	"sync"
+	"sync/atomic"
 )
 
 // Module is a Go program whose sources, apart from its own few files, are
@@ -109,15 +111,26 @@ func (m Module) Cached(ctx context.Context, cache, log string, progress Progress
 // that equal sources make equal bytes.
 func Go(ctx context.Context, dir, log string, progress Progress, ldflags, out string, packages ...string) error {
 	env := append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-mod=readonly", "GOWORK=off")
-	total := 0
-	if progress != nil {
-		list := exec.CommandContext(ctx, "go", append([]string{"list", "-deps"}, packages...)...)
-		list.Dir, list.Env = dir, env
-		names, err := list.Output()
-		if err != nil {
-			return fmt.Errorf("list the packages of %s: %w", dir, explain(err))
+	// How many there are is asked only once there is something to wait for: when nothing has changed, go says nothing.
+	var total atomic.Int64
+	var counting sync.WaitGroup
+	listing, enough := context.WithCancel(ctx)
+	defer counting.Wait()
+	defer enough()
+	count := sync.OnceFunc(func() {
+		counting.Go(func() {
+			list := exec.CommandContext(listing, "go", append([]string{"list", "-deps"}, packages...)...)
+			list.Dir, list.Env = dir, env
+			if names, err := list.Output(); err == nil { // without it the bar has no end
+				total.Store(int64(bytes.Count(names, []byte("\n"))))
+			}
+		})
+	})
+	follower := func(done int) {
+		if progress != nil {
+			count()
+			progress(done, int(total.Load()))
 		}
-		total = bytes.Count(names, []byte("\n"))
 	}
 	args := []string{"build", "-v", "-trimpath", "-buildvcs=false", "-ldflags", strings.TrimSpace("-s -w " + ldflags), "-o", out}
 	cmd := exec.CommandContext(ctx, "go", append(args, packages...)...)
@@ -129,7 +142,7 @@ func Go(ctx context.Context, dir, log string, progress Progress, ldflags, out st
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("start go build: %w", err)
 	}
-	said, err := follow(pipe, log, total, progress)
+	said, err := follow(pipe, log, follower)
 	if waitErr := cmd.Wait(); waitErr != nil {
 		if full(said) {
 			return errors.New("the disk is full; free some space, `go clean -cache` frees Go's build cache")
@@ -141,7 +154,7 @@ func Go(ctx context.Context, dir, log string, progress Progress, ldflags, out st
 
 // follow copies what go says to the log, counts the packages it names, and
 // returns the rest.
-func follow(r io.Reader, log string, total int, progress Progress) ([]string, error) {
+func follow(r io.Reader, log string, progress func(done int)) ([]string, error) {
 	file, err := os.Create(log)
 	if err != nil {
 		_, _ = io.Copy(io.Discard, r) // or go build would wait for its reader
@@ -160,9 +173,7 @@ func follow(r io.Reader, log string, total int, progress Progress) ([]string, er
 		} else {
 			done++
 		}
-		if progress != nil {
-			progress(done, total)
-		}
+		progress(done)
 	}
 	return said, lines.Err()
 }

@@ -3,7 +3,6 @@ package install
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -14,6 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"sigs.k8s.io/yaml"
@@ -138,6 +138,72 @@ func Gateways(ctx context.Context, k Kubectl, limit time.Duration) ([]string, er
 	return said, nil
 }
 
+// Settled asks once how everything is: whether each of the Deployments, and of
+// those behind the Gateways, serves its newest template, and every Gateway is
+// programmed. Mostly that is so, and asking one after another costs seconds.
+func Settled(ctx context.Context, k Kubectl, deployments []string) (gateways []string, settled bool) {
+	var all objects
+	if err := k.Get(ctx, &all, "-n", "knative-serving", "deployment,gateway"); err != nil {
+		return nil, false // the long way will say what is wrong
+	}
+	return all.settled(deployments)
+}
+
+type objects struct {
+	Items []struct {
+		Kind     string
+		Metadata struct {
+			Name       string
+			Generation int64
+		}
+		Spec   struct{ Replicas int32 }
+		Status struct {
+			ObservedGeneration                           int64
+			Replicas, UpdatedReplicas, AvailableReplicas int32
+			Addresses                                    []struct{ Value string }
+			Conditions                                   []struct {
+				Type, Status       string
+				ObservedGeneration int64
+			}
+		}
+	}
+}
+
+func (all objects) settled(deployments []string) (gateways []string, settled bool) {
+	serves := map[string]bool{}
+	for _, o := range all.Items {
+		s := o.Status
+		if o.Kind == "Deployment" {
+			serves[o.Metadata.Name] = s.ObservedGeneration >= o.Metadata.Generation && s.Replicas == s.UpdatedReplicas &&
+				s.UpdatedReplicas >= o.Spec.Replicas && s.AvailableReplicas >= o.Spec.Replicas
+		}
+	}
+	for _, name := range deployments {
+		if !serves[name] {
+			return nil, false
+		}
+	}
+	for _, o := range all.Items {
+		if o.Kind != "Gateway" {
+			continue
+		}
+		if behind, is := serves[o.Metadata.Name+"-istio"]; is && !behind {
+			return nil, false
+		}
+		programmed := false
+		for _, c := range o.Status.Conditions {
+			programmed = programmed || c.Type == "Programmed" && c.Status == "True" && c.ObservedGeneration >= o.Metadata.Generation
+		}
+		if !programmed {
+			return nil, false
+		}
+		for _, a := range o.Status.Addresses {
+			gateways = append(gateways, o.Metadata.Name+" at "+a.Value)
+		}
+	}
+	return gateways, len(gateways) > 0
+}
+
 // Reply is what a sample answered to its first request.
 type Reply struct {
 	Name string
@@ -149,6 +215,7 @@ type Reply struct {
 // Samples applies samples and sends each a request as soon as it is Ready.
 func Samples(ctx context.Context, k Kubectl, dir string, names []string, refs map[string]string) ([]Reply, error) {
 	var present []string
+	var manifests [][]byte
 	for _, name := range names {
 		text, err := os.ReadFile(filepath.Join(dir, name, "service.yaml"))
 		if errors.Is(err, os.ErrNotExist) {
@@ -161,24 +228,30 @@ func Samples(ctx context.Context, k Kubectl, dir string, names []string, refs ma
 		for name, ref := range refs {
 			text = bytes.ReplaceAll(text, []byte(name+":dev"), []byte(ref))
 		}
-		if _, err := k.Apply(ctx, text); err != nil {
-			return nil, err
-		}
+		manifests = append(manifests, text)
 		present = append(present, name)
+	}
+	if len(present) == 0 {
+		return nil, nil
+	}
+	if _, err := k.Apply(ctx, bytes.Join(manifests, []byte("\n---\n"))); err != nil {
+		return nil, err
 	}
 	gateway, err := address(ctx, k)
 	if err != nil {
 		return nil, err
 	}
-	var replies []Reply
-	for _, name := range present {
-		reply, err := first(ctx, k, name, gateway)
-		if err != nil {
-			return replies, err
-		}
-		replies = append(replies, reply)
+	urls, err := samplesReady(ctx, k, present)
+	if err != nil {
+		return nil, err
 	}
-	return replies, nil
+	replies, errs := make([]Reply, len(present)), make([]error, len(present))
+	var all sync.WaitGroup
+	for i, name := range present {
+		all.Go(func() { replies[i], errs[i] = first(ctx, name, urls[name], gateway) })
+	}
+	all.Wait()
+	return replies, errors.Join(errs...)
 }
 
 func address(ctx context.Context, k Kubectl) (string, error) {
@@ -189,22 +262,36 @@ func address(ctx context.Context, k Kubectl) (string, error) {
 	return string(out), err
 }
 
-func first(ctx context.Context, k Kubectl, name, gateway string) (Reply, error) {
-	if _, err := k.Run(ctx, nil, "wait", "--for=condition=Ready", "ksvc/"+name, "--timeout=120s"); err != nil {
-		said, _ := k.Run(ctx, nil, "get", "ksvc", name, "-o", "jsonpath={.status.conditions}")
-		return Reply{}, fmt.Errorf("the sample %s is not Ready: %w; its conditions: %s", name, err, said)
+// samplesReady waits for all of them and says where each is.
+func samplesReady(ctx context.Context, k Kubectl, names []string) (urls map[string]string, err error) {
+	args := []string{"wait", "--for=condition=Ready", "--timeout=120s"}
+	for _, name := range names {
+		args = append(args, "ksvc/"+name)
 	}
-	out, err := k.Run(ctx, nil, "get", "ksvc", name, "-o", "json")
-	if err != nil {
-		return Reply{}, err
+	if _, err := k.Run(ctx, nil, args...); err != nil {
+		said, _ := k.Run(ctx, nil, append([]string{"get", "ksvc", "-o", `jsonpath={range .items[*]}{.metadata.name}: {.status.conditions}{"\n"}{end}`}, names...)...)
+		return nil, fmt.Errorf("the samples are not Ready: %w; their conditions: %s", err, said)
 	}
-	var service struct{ Status struct{ URL string } }
-	if err := json.Unmarshal(out, &service); err != nil {
-		return Reply{}, err
+	var list struct {
+		Items []struct {
+			Metadata struct{ Name string }
+			Status   struct{ URL string }
+		}
 	}
-	where, err := url.Parse(service.Status.URL)
-	if err != nil {
-		return Reply{}, fmt.Errorf("the sample %s has no usable URL: %w", name, err)
+	if err := k.Get(ctx, &list, "ksvc"); err != nil {
+		return nil, err
+	}
+	urls = map[string]string{}
+	for _, service := range list.Items {
+		urls[service.Metadata.Name] = service.Status.URL
+	}
+	return urls, nil
+}
+
+func first(ctx context.Context, name, address, gateway string) (Reply, error) {
+	where, err := url.Parse(address)
+	if err != nil || where.Host == "" {
+		return Reply{}, fmt.Errorf("the sample %s has no usable URL: %q", name, address)
 	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+gateway+"/", nil)
 	if err != nil {

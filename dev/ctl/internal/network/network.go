@@ -119,8 +119,10 @@ func parseRoutes(text []byte) ([]netip.Prefix, error) {
 	return used, nil
 }
 
-// Up makes the bridge with its addresses. Every part of it may be there already.
-func (p Plan) Up(ctx context.Context) error {
+// Up makes the bridge with its addresses. Every part of it may be there
+// already. What it changes of the machine's own settings it keeps in the file
+// before, for Down to put back.
+func (p Plan) Up(ctx context.Context, before string) error {
 	if _, err := os.Stat("/sys/class/net/" + Bridge); err != nil {
 		if _, err := run(ctx, "ip", "link", "add", Bridge, "type", "bridge"); err != nil {
 			return err
@@ -150,22 +152,83 @@ func (p Plan) Up(ctx context.Context) error {
 			return fmt.Errorf("the kernel module br_netfilter is needed: %w", err)
 		}
 	}
-	for key, value := range map[string]string{
-		"net/ipv4/ip_forward":                    "1",
-		"net/bridge/bridge-nf-call-iptables":     "1",
-		"net/ipv4/conf/" + Bridge + "/rp_filter": "0",
-	} {
-		if err := os.WriteFile("/proc/sys/"+key, []byte(value), 0o644); err != nil {
-			return fmt.Errorf("set %s: %w", strings.ReplaceAll(key, "/", "."), err)
+	if err := set("/proc/sys", before, map[string]string{"net/ipv4/ip_forward": "1", "net/bridge/bridge-nf-call-iptables": "1"}); err != nil {
+		return err
+	}
+	own := "net/ipv4/conf/" + Bridge + "/rp_filter" // goes with the bridge
+	return write("/proc/sys", own, "0")
+}
+
+// set changes settings of the kernel and first keeps what they were, unless an
+// earlier run has: a second one would only find what the first has set.
+func set(root, before string, values map[string]string) error {
+	if _, err := os.Stat(before); errors.Is(err, os.ErrNotExist) {
+		found := map[string]string{}
+		for key := range values {
+			text, err := os.ReadFile(filepath.Join(root, key))
+			if err != nil {
+				return fmt.Errorf("read %s: %w", strings.ReplaceAll(key, "/", "."), err)
+			}
+			found[key] = strings.TrimSpace(string(text))
+		}
+		text, err := json.Marshal(found)
+		if err != nil {
+			return err
+		}
+		// Whole or not at all: half a file would be taken for one.
+		if err := os.WriteFile(before+".part", text, 0o644); err != nil {
+			return err
+		}
+		if err := os.Rename(before+".part", before); err != nil {
+			return err
+		}
+	}
+	for key, value := range values {
+		if err := write(root, key, value); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-// Down removes the bridge and the rules that kube-proxy and the CNI plugins
-// have written for it.
-func Down(ctx context.Context) error {
+func write(root, key, value string) error {
+	if err := os.WriteFile(filepath.Join(root, key), []byte(value), 0o644); err != nil {
+		return fmt.Errorf("set %s: %w", strings.ReplaceAll(key, "/", "."), err)
+	}
+	return nil
+}
+
+// restore puts back what set has kept. A setting that is gone, with its module,
+// needs nothing.
+func restore(root, before string) error {
+	text, err := os.ReadFile(before)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	var found map[string]string
+	if err := json.Unmarshal(text, &found); err != nil {
+		err = fmt.Errorf("read %s, the machine's settings before the cluster: %w", before, err)
+		return errors.Join(err, os.Remove(before)) // or no later run could end well
+	}
 	var errs []error
+	for key, value := range found {
+		if err := write(root, key, value); err != nil && !errors.Is(err, os.ErrNotExist) {
+			errs = append(errs, err)
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	return os.Remove(before)
+}
+
+// Down removes the bridge and the rules that kube-proxy and the CNI plugins
+// have written for it, and puts back the settings that Up has kept in before.
+func Down(ctx context.Context, before string) error {
+	errs := []error{restore("/proc/sys", before)}
 	if _, err := os.Stat("/sys/class/net/" + Bridge); err == nil {
 		// What still hangs on the bridge are the host ends of pods' links.
 		ports, _ := filepath.Glob("/sys/class/net/" + Bridge + "/brif/*")

@@ -3,6 +3,8 @@ package network
 import (
 	"encoding/json"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -29,6 +31,44 @@ func TestChooseAvoidsWhatTheMachineUses(t *testing.T) {
 	}
 	if _, err := Choose(Candidates(), []netip.Prefix{p("10.0.0.0/8")}); err == nil || !strings.Contains(err.Error(), "ip route") {
 		t.Errorf("all taken: got %v", err)
+	}
+}
+
+func TestSettingsOfTheMachineAreKeptAndPutBack(t *testing.T) {
+	root, before := t.TempDir(), filepath.Join(t.TempDir(), "before.json")
+	at := func(key string) string {
+		text, err := os.ReadFile(filepath.Join(root, key))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	for key, value := range map[string]string{"forward": "0\n", "module": "0\n"} {
+		if err := os.WriteFile(filepath.Join(root, key), []byte(value), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 2 { // the second time finds what the first has set
+		if err := set(root, before, map[string]string{"forward": "1", "module": "1"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if at("forward") != "1" || at("module") != "1" {
+		t.Errorf("they are %q and %q, want 1", at("forward"), at("module"))
+	}
+	for range 2 { // the second time finds nothing to put back
+		if err := restore(root, before); err != nil {
+			t.Fatal(err)
+		}
+		if at("forward") != "0" || at("module") != "0" {
+			t.Errorf("they are %q and %q, want what they were", at("forward"), at("module"))
+		}
+	}
+	if err := os.WriteFile(before, []byte("{"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := restore(root, before); err == nil || !strings.Contains(err.Error(), before) {
+		t.Errorf("a broken file: %v", err)
 	}
 }
 
