@@ -15,7 +15,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/kubernetes"
-	clientcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
@@ -32,6 +31,7 @@ import (
 	"ebb.dev/ebb/autoscaler/internal/report"
 	"ebb.dev/ebb/autoscaler/internal/spec"
 	"ebb.dev/ebb/internal/clusterdomain"
+	"ebb.dev/ebb/internal/events"
 	"ebb.dev/ebb/internal/telemetry"
 	"ebb.dev/ebb/settings"
 	"ebb.dev/ebb/wire"
@@ -124,7 +124,7 @@ func build(config *rest.Config, kube kubernetes.Interface, tokenKey func() []byt
 	p.scraper.Foreign = func(loop.Key) { foreign.Add(1) }
 
 	p.events = record.NewBroadcaster()
-	p.events.StartRecordingToSink(&clientcorev1.EventSinkImpl{Interface: kube.CoreV1().Events("")})
+	p.events.StartRecordingToSink(events.Sink(kube))
 	recorder := p.events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "autoscaler"})
 
 	clock := loop.Monotonic()

@@ -7,8 +7,10 @@ import (
 	"testing"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
+	"ebb.dev/ebb/test/internal/cluster"
 	"ebb.dev/ebb/test/internal/probe"
 )
 
@@ -54,6 +56,49 @@ func TestANewRevisionOfALatestServiceTakesOverWithNoFailedRequest(t *testing.T) 
 	}
 	if err := prober.StopAfter(s.ctx, 20).Err(20); err != nil {
 		t.Errorf("while the revision changed: %v", err)
+	}
+}
+
+// A revision that nobody routes to and that sleeps is one object. Going back to it is no different from going back to any other.
+func TestGoingBackToARevisionOfWhichOnlyOneObjectIsLeftFailsNoRequest(t *testing.T) {
+	s := begin(t, 5*time.Minute)
+	quick := map[string]string{"autoscaling.knative.dev/window": "6s"}
+	first := service{name: "back", revision: "back-blue", env: map[string]string{"TEXT": "blue"}, annotations: quick,
+		traffic: "  - revisionName: back-blue\n    percent: 100\n"}
+	url := s.ready("back", first.manifest())
+	second := service{name: "back", revision: "back-green", env: map[string]string{"TEXT": "green"}, annotations: quick,
+		traffic: "  - revisionName: back-green\n    percent: 100\n"}
+	s.ready("back", second.manifest())
+
+	err := cluster.Until(s.ctx, func() (bool, string, error) {
+		left := 0
+		for _, resource := range children {
+			list, err := s.Dynamic.Resource(resource).Namespace(s.namespace).List(s.ctx,
+				metav1.ListOptions{LabelSelector: "serving.knative.dev/revision=back-blue"})
+			if err != nil {
+				return false, "", err
+			}
+			left += len(list.Items)
+		}
+		return left == 0, fmt.Sprintf("%d objects are left of what was made for the old revision", left), nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	prober := probe.Start(s.client(), url, 50*time.Millisecond)
+	second.traffic = "  - revisionName: back-green\n    percent: 50\n  - revisionName: back-blue\n    percent: 50\n"
+	s.ready("back", second.manifest())
+	if seen := count(probe.Burst(s.ctx, s.client(), url, 200)); seen["blue\n"] < 60 || seen["green\n"] < 60 {
+		t.Errorf("200 requests at 50 %% each: %v", seen)
+	}
+	second.traffic = "  - revisionName: back-blue\n    percent: 100\n"
+	s.ready("back", second.manifest())
+	if seen := count(probe.Burst(s.ctx, s.client(), url, 50)); seen["blue\n"] != 50 {
+		t.Errorf("50 requests after going back: %v", seen)
+	}
+	if err := prober.StopAfter(s.ctx, 50).Err(50); err != nil {
+		t.Errorf("while traffic went back: %v", err)
 	}
 }
 

@@ -28,6 +28,10 @@ func (s *Service) Validate(req rules.Request[Service]) *apis.FieldError {
 	}
 	errs = errs.ViaField("metadata")
 	spec := s.Spec.Template.validate(req.Config, &s.ObjectMeta, oldTemplate).ViaField("template")
+	if req.Old != nil && equality.Semantic.DeepEqual(s.Spec.Template, req.Old.Spec.Template) &&
+		!(equality.Semantic.DeepEqual(s.Spec.Traffic, req.Old.Spec.Traffic) && sameKeys(&s.ObjectMeta, &req.Old.ObjectMeta)) {
+		spec = spec.Filter(apis.ErrorLevel)
+	}
 	return errs.Also(spec.Also(validateTraffic(s.Spec.Traffic, inService)).ViaField("spec"))
 }
 
@@ -44,7 +48,17 @@ func (c *Configuration) Validate(req rules.Request[Configuration]) *apis.FieldEr
 		oldTemplate = &req.Old.Spec.Template
 	}
 	errs = errs.ViaField("metadata")
-	return errs.Also(c.Spec.Template.validate(req.Config, &c.ObjectMeta, oldTemplate).ViaField("template").ViaField("spec"))
+	spec := c.Spec.Template.validate(req.Config, &c.ObjectMeta, oldTemplate).ViaField("template").ViaField("spec")
+	if req.Old != nil && equality.Semantic.DeepEqual(c.Spec.Template, req.Old.Spec.Template) && !sameKeys(&c.ObjectMeta, &req.Old.ObjectMeta) {
+		spec = spec.Filter(apis.ErrorLevel)
+	}
+	return errs.Also(spec)
+}
+
+// sameKeys: neither labels nor annotations changed. With the same template that tells a manifest that is applied again, which is
+// warned about each time, from a change of something else, such as traffic, which is none of the template's business.
+func sameKeys(meta, old *metav1.ObjectMeta) bool {
+	return equality.Semantic.DeepEqual(meta.Labels, old.Labels) && equality.Semantic.DeepEqual(meta.Annotations, old.Annotations)
 }
 
 // Validate says what is wrong with the Route, errors and warnings; nil is nothing.

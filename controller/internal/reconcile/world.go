@@ -12,7 +12,6 @@ import (
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
-	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/tools/record"
 	gateways "sigs.k8s.io/gateway-api/pkg/client/clientset/versioned"
 	gatewayinformers "sigs.k8s.io/gateway-api/pkg/client/informers/externalversions"
@@ -24,6 +23,7 @@ import (
 	ebbinformers "ebb.dev/ebb/api/client/informers/externalversions"
 	ebb "ebb.dev/ebb/api/client/versioned"
 	ebbscheme "ebb.dev/ebb/api/client/versioned/scheme"
+	"ebb.dev/ebb/internal/events"
 	"ebb.dev/ebb/settings"
 )
 
@@ -82,7 +82,7 @@ func (w *World) Kubernetes(namespace, labelSelector string) informers.SharedInfo
 // NewEvents is a recorder that writes Events as the component.
 func NewEvents(kube kubernetes.Interface, component string) (record.EventRecorder, func()) {
 	broadcaster := record.NewBroadcaster()
-	broadcaster.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: kube.CoreV1().Events("")})
+	broadcaster.StartRecordingToSink(events.Sink(kube))
 	return broadcaster.NewRecorder(eventScheme(), corev1.EventSource{Component: component}), broadcaster.Shutdown
 }
 

@@ -96,6 +96,7 @@ func (r *reconciler) reconcile(ctx context.Context, svc *servingv1.Service) (tim
 		return 0, err
 	}
 	rollUpRoute(svc, route)
+	tellCause(svc)
 	return 0, nil
 }
 

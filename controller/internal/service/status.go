@@ -67,6 +67,22 @@ func plain(targets []servingv1.TrafficTarget, latestReady string) []servingv1.Tr
 	return out
 }
 
+// tellCause makes Ready tell why, where a Route is not Ready only because its Configuration has failed: "there is no revision" is
+// what follows from "the image cannot be pulled", and people look at Ready first.
+//
+//	ConfigurationsReady  RoutesReady              Ready
+//	False                not True, RevisionMissing as ConfigurationsReady
+//	any other            any                      as the set of conditions has it: the one that changed last
+func tellCause(svc *servingv1.Service) {
+	manager := svc.GetConditionSet().Manage(&svc.Status)
+	cause := manager.GetCondition(servingv1.ServiceConditionConfigurationsReady)
+	routes := manager.GetCondition(servingv1.ServiceConditionRoutesReady)
+	if !cause.IsFalse() || routes.IsTrue() || routes.GetReason() != servingv1.ReasonRevisionMissing {
+		return
+	}
+	manager.SetCondition(apis.Condition{Type: servingv1.ServiceConditionReady, Status: cause.Status, Reason: cause.Reason, Message: cause.Message})
+}
+
 func readyOf(conditions duckv1.Conditions) *apis.Condition {
 	for i := range conditions {
 		if conditions[i].Type == apis.ConditionReady {
