@@ -237,9 +237,12 @@ func (p *process) touchAll() {
 
 // follow starts the informers, and then touches everything whenever the settings change.
 func (p *process) follow(ctx context.Context) error {
-	p.autos.Start(ctx.Done())
 	// The pods come first: adopted without its pods a revision would look as if it had none.
-	if !p.index.Start(ctx.Done()) || !cache.WaitForCacheSync(ctx.Done(), p.synced) {
+	if !p.index.Start(ctx.Done()) {
+		return ctx.Err()
+	}
+	p.autos.Start(ctx.Done())
+	if !cache.WaitForCacheSync(ctx.Done(), p.synced) {
 		return ctx.Err()
 	}
 	p.ready.Store(true)

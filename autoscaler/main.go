@@ -10,8 +10,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
+	"strconv"
 
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
@@ -33,11 +35,14 @@ func main() {
 	}
 }
 
-// identity is who this process is, and at which port of the pods it asks for stats if not at the usual one.
-type identity struct{ namespace, pod, ip, scrapePort string }
+// identity is who this process is. Outside a pod listenIP keeps its ports, which are fixed, to one address, and scrapePort is
+// the pods' port for stats if not the usual one.
+type identity struct{ namespace, pod, ip, listenIP, scrapePort string }
+
+func (i identity) listen(port int) string { return net.JoinHostPort(i.listenIP, strconv.Itoa(port)) }
 
 func start(ctx context.Context, env func(string) string, stdout io.Writer) error {
-	who := identity{namespace: env("SYSTEM_NAMESPACE"), pod: env("POD_NAME"), ip: env("POD_IP"), scrapePort: env("SCRAPE_PORT")}
+	who := identity{namespace: env("SYSTEM_NAMESPACE"), pod: env("POD_NAME"), ip: env("POD_IP"), listenIP: env("LISTEN_IP"), scrapePort: env("SCRAPE_PORT")}
 	if who.namespace == "" || who.pod == "" || who.ip == "" {
 		return errors.New("environment lacks SYSTEM_NAMESPACE, POD_NAME or POD_IP")
 	}
@@ -73,13 +78,13 @@ func start(ctx context.Context, env func(string) string, stdout io.Writer) error
 	observe.Handle(wire.PathMetrics, p.metrics)
 	return run.All(ctx,
 		run.Part{Name: "log level", Run: followLevel(store, level)},
-		telemetry.Server("profiles", fmt.Sprintf(":%d", wire.PortProfiling), telemetry.Profiles(profiling)),
-		telemetry.Server("metrics", fmt.Sprintf(":%d", wire.PortMetrics), observe),
+		telemetry.Server("profiles", who.listen(wire.PortProfiling), telemetry.Profiles(profiling)),
+		telemetry.Server("metrics", who.listen(wire.PortMetrics), observe),
 		settle.Part(log),
 		run.Part{Name: "orders", Run: p.writer.Run},
 		run.Part{Name: "decisions", Run: p.engine.Run},
 		run.Part{Name: "informers", Run: p.follow},
 		run.Part{Name: "election", Run: p.election.Run},
-		telemetry.Server("stats", fmt.Sprintf(":%d", wire.PortStats), p.stats),
+		telemetry.Server("stats", who.listen(wire.PortStats), p.stats),
 	)
 }

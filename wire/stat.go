@@ -101,12 +101,14 @@ func (s Stat) Append(data []byte) []byte {
 
 // DecodeStat decodes one Stat. Unknown fields are skipped; NaN, infinite and negative figures are
 // the receiver's to refuse, because only it can count them.
-func DecodeStat(data []byte) (Stat, error) {
+func DecodeStat(data []byte) (Stat, error) { return decodeStat(data, "") }
+
+func decodeStat(data []byte, lastPod string) (Stat, error) {
 	var s Stat
 	err := fields(data, func(number int, value field) error {
 		switch number {
 		case statPodName:
-			return value.string(&s.PodName)
+			return value.shared(&s.PodName, lastPod)
 		case statAverageConcurrent:
 			return value.double(&s.AverageConcurrent)
 		case statAverageProxiedConcurrent:
@@ -167,7 +169,11 @@ func DecodeStats(data []byte) ([]StatMessage, error) {
 		if value.kind != typeBytes {
 			return errWireType
 		}
-		m, err := decodeMessage(value.bytes)
+		var last StatMessage
+		if n := len(messages); n > 0 {
+			last = messages[n-1]
+		}
+		m, err := decodeMessage(value.bytes, &last)
 		messages = append(messages, m)
 		return err
 	})
@@ -177,19 +183,20 @@ func DecodeStats(data []byte) ([]StatMessage, error) {
 	return messages, nil
 }
 
-func decodeMessage(data []byte) (StatMessage, error) {
+// decodeMessage shares with the message before it the texts that are the same: most often all come from one reporter.
+func decodeMessage(data []byte, last *StatMessage) (StatMessage, error) {
 	var m StatMessage
 	err := fields(data, func(number int, value field) (err error) {
 		switch number {
 		case messageNamespace:
-			return value.string(&m.Namespace)
+			return value.shared(&m.Namespace, last.Namespace)
 		case messageRevision:
-			return value.string(&m.Revision)
+			return value.shared(&m.Revision, last.Revision)
 		case messageStat:
 			if value.kind != typeBytes {
 				return errWireType
 			}
-			m.Stat, err = DecodeStat(value.bytes)
+			m.Stat, err = decodeStat(value.bytes, last.Stat.PodName)
 			return err
 		}
 		return nil
@@ -217,11 +224,16 @@ func (f field) double(into *float64) error {
 	return nil
 }
 
-func (f field) string(into *string) error {
+// shared sets a text, to the very one given if it is the same.
+func (f field) shared(into *string, known string) error {
 	if f.kind != typeBytes {
 		return errWireType
 	}
-	*into = string(f.bytes)
+	if string(f.bytes) == known {
+		*into = known
+	} else {
+		*into = string(f.bytes)
+	}
 	return nil
 }
 

@@ -302,6 +302,51 @@ func TestOldPodsAreAskedFirst(t *testing.T) {
 	}
 }
 
+func TestAnswersOfPods(t *testing.T) {
+	stat := string(wire.Stat{PodName: "p", AverageConcurrent: 1}.Append(nil))
+	plain := fmt.Sprintf("HTTP/1.1 200 OK\r\nContent-Type: application/protobuf\r\ncontent-length: %d\r\n\r\n%s", len(stat), stat)
+	chunked := fmt.Sprintf("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n", len(stat), stat)
+	for name, c := range map[string]struct {
+		text  string
+		whole bool
+		bad   bool
+	}{
+		"plain":                      {plain, true, false},
+		"in parts":                   {chunked, true, false},
+		"in parts, cut off":          {chunked[:len(chunked)-7], false, false},
+		"cut off in the head":        {plain[:20], false, false},
+		"cut off in the body":        {plain[:len(plain)-1], false, false},
+		"nothing":                    {"", false, false},
+		"another status":             {"HTTP/1.1 503 no\r\nContent-Length: 0\r\n\r\n", false, true},
+		"no length":                  {"HTTP/1.1 200 OK\r\n\r\nabc", false, true},
+		"two lengths":                {"HTTP/1.1 200 OK\r\nContent-Length: 3\r\nContent-Length: 3\r\n\r\nabc", false, true},
+		"a length that is none":      {"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n", false, true},
+		"a negative length":          {"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n", false, true},
+		"too long":                   {"HTTP/1.1 200 OK\r\nContent-Length: 337\r\n\r\n", false, true},
+		"more than it said":          {plain + "x", false, true},
+		"parts that make no sense":   {"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", false, true},
+		"parts that are too much":    {fmt.Sprintf("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n", 400, make([]byte, 400)), false, true},
+		"a connection to be closed":  {fmt.Sprintf("HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s", len(stat), stat), true, false},
+		"a protocol that is unknown": {"SSH-2.0\r\n\r\n", false, true},
+	} {
+		body, whole, err := answerOf([]byte(c.text))
+		if whole != c.whole || (err != nil) != c.bad || whole && string(body) != stat {
+			t.Errorf("%s: %q, whole %v, %v", name, body, whole, err)
+		}
+	}
+}
+
+func FuzzAnswer(f *testing.F) {
+	f.Add([]byte("HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabc"))
+	f.Add([]byte("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		body, whole, err := answerOf(data)
+		if len(body) > wire.MaxStatBytes || whole && err != nil {
+			t.Errorf("%d bytes, whole %v, %v", len(body), whole, err)
+		}
+	})
+}
+
 func FuzzStats(f *testing.F) {
 	f.Add(wire.EncodeStats([]wire.StatMessage{message("hello-00001", wire.Stat{PodName: "p", AverageConcurrent: 3})}))
 	f.Fuzz(func(t *testing.T, body []byte) {

@@ -1,15 +1,13 @@
 package ingest
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"math"
 	"math/rand/v2"
 	"net"
-	"net/http"
+	"slices"
 	"strconv"
 	"sync"
 	"syscall"
@@ -39,8 +37,8 @@ func SampleSize(n int) int {
 	return int(math.Ceil(float64(n) * x / (float64(n) + x - 1)))
 }
 
-// Scraper asks pods for their stats over connections that it keeps. A connection costs one socket and
-// half a kilobyte, not the two goroutines and buffers of an http.Transport: there is one for every pod.
+// Scraper asks pods for their stats over connections that it keeps. A connection costs one socket and a few hundred
+// bytes, not the two goroutines and buffers of an http.Transport: there is one for every pod.
 type Scraper struct {
 	Ready func(loop.Key) []pods.Pod
 	// Dial opens a connection to a pod's port for stats.
@@ -54,8 +52,10 @@ type Scraper struct {
 
 	slots chan struct{}
 	mutex sync.Mutex
-	idle  map[string]*connection
-	// keep bounds idle, by the files that this process may have open.
+	// idle holds the connection to a pod by its IP, nil while it is in use; kept counts those that are not nil.
+	idle map[string]*connection
+	kept int
+	// keep bounds kept, by the files that this process may have open.
 	keep  int
 	swept time.Time
 }
@@ -102,7 +102,10 @@ func (s *Scraper) scrape(key loop.Key, young time.Duration) loop.Scrape {
 		return loop.Scrape{}
 	}
 	size := SampleSize(len(ready))
-	order(ready, time.Now().Add(-young))
+	if size < len(ready) {
+		ready = slices.Clone(ready)
+		order(ready, time.Now().Add(-young))
+	}
 	stats := s.ask(key, ready, size)
 	if len(stats) < size {
 		return loop.Scrape{Failed: true}
@@ -135,44 +138,95 @@ func order(all []pods.Pod, since time.Time) {
 	}
 }
 
-// ask returns the stats of the first wanted pods that answer.
+// ask returns the stats of the first wanted pods that answer. All are asked before the first answer is waited for, by
+// this one goroutine; those that fail are replaced by as many others, and so on.
 func (s *Scraper) ask(key loop.Key, from []pods.Pod, wanted int) []wire.Stat {
-	if wanted == 1 && len(from) == 1 {
-		if stat, err := s.one(key, from[0]); err == nil {
-			return []wire.Stat{stat}
-		}
-		return nil
-	}
-	type answer struct {
-		stat wire.Stat
-		err  error
-	}
-	answers := make(chan answer, len(from))
-	next, open := 0, 0
-	start := func() {
-		pod := from[next]
-		next++
-		open++
-		go func() {
-			stat, err := s.one(key, pod)
-			answers <- answer{stat, err}
-		}()
-	}
-	for next < wanted {
-		start()
-	}
 	stats := make([]wire.Stat, 0, wanted)
-	for open > 0 {
-		a := <-answers
-		open--
-		switch {
-		case a.err == nil:
-			stats = append(stats, a.stat)
-		case next < len(from):
-			start()
+	questions := make([]question, 0, wanted)
+	for next := 0; len(stats) < wanted && next < len(from); {
+		questions = questions[:0]
+		for len(stats)+len(questions) < wanted && next < len(from) {
+			questions = append(questions, question{pod: &from[next]})
+			next++
+		}
+		var dialing sync.WaitGroup
+		for i := range questions {
+			q := &questions[i]
+			if q.c = s.take(q.pod.IP); q.c == nil {
+				// Connections are opened side by side: one dead node must not cost the time of its pods' sum.
+				dialing.Go(func() { q.err = s.open(q) })
+				continue
+			}
+			q.reused = true
+			q.err = q.c.send()
+		}
+		dialing.Wait()
+		for i := range questions {
+			if stat, err := s.answer(key, &questions[i]); err == nil {
+				stats = append(stats, stat)
+			}
 		}
 	}
 	return stats
+}
+
+// question is one pod being asked.
+type question struct {
+	pod    *pods.Pod
+	c      *connection
+	reused bool
+	err    error
+}
+
+// open connects to the pod and sends the request.
+func (s *Scraper) open(q *question) error {
+	port := s.Port
+	if port == 0 {
+		port = wire.PortMetrics
+	}
+	address := net.JoinHostPort(q.pod.IP, strconv.Itoa(port))
+	ctx, cancel := context.WithTimeout(context.Background(), scrapeTimeout)
+	defer cancel()
+	raw, err := s.Dial(ctx, address)
+	if err != nil {
+		return err
+	}
+	q.c, q.reused = newConnection(raw, q.pod.IP, address), false
+	return q.c.send()
+}
+
+// answer waits for what the pod says to a request that was sent.
+func (s *Scraper) answer(key loop.Key, q *question) (wire.Stat, error) {
+	var stat wire.Stat
+	err := q.err
+	if err == nil {
+		stat, err = q.c.receive()
+	}
+	if err != nil && q.reused {
+		// The pod may have closed a connection that was idle; a new one tells.
+		q.c.Close()
+		q.c = nil
+		if err = s.open(q); err == nil {
+			stat, err = q.c.receive()
+		}
+	}
+	switch {
+	case err != nil:
+		err = fmt.Errorf("scrape pod %s/%s: %w", key.Namespace, q.pod.Name, err)
+	case stat.PodName != q.pod.Name || !sane(stat):
+		// The address belongs to somebody else by now, or to somebody who makes figures up.
+		if s.Foreign != nil {
+			s.Foreign(key)
+		}
+		err = fmt.Errorf("scrape pod %s/%s: %w: %q", key.Namespace, q.pod.Name, errForeign, stat.PodName)
+	default:
+		s.give(q.c)
+		return stat, nil
+	}
+	if q.c != nil {
+		q.c.Close()
+	}
+	return stat, err
 }
 
 // InFlight asks every given pod how many requests it has, and leaves out those that do not answer in time.
@@ -195,74 +249,53 @@ func (s *Scraper) InFlight(key loop.Key, all []pods.Pod) map[string]float64 {
 
 var errForeign = errors.New("another pod answered")
 
+// one asks a single pod.
 func (s *Scraper) one(key loop.Key, pod pods.Pod) (wire.Stat, error) {
-	port := s.Port
-	if port == 0 {
-		port = wire.PortMetrics
+	q := question{pod: &pod}
+	if q.c = s.take(pod.IP); q.c == nil {
+		q.err = s.open(&q)
+	} else {
+		q.reused = true
+		q.err = q.c.send()
 	}
-	address := net.JoinHostPort(pod.IP, strconv.Itoa(port))
-	deadline := time.Now().Add(scrapeTimeout)
-	c, reused := s.take(address)
-	var stat wire.Stat
-	var err error
-	for {
-		if c == nil {
-			ctx, cancel := context.WithDeadline(context.Background(), deadline)
-			raw, dialError := s.Dial(ctx, address)
-			cancel()
-			if dialError != nil {
-				return stat, fmt.Errorf("scrape pod %s/%s: %w", key.Namespace, pod.Name, dialError)
-			}
-			c = newConnection(raw, address)
-		}
-		if stat, err = c.get(deadline); err == nil || !reused {
-			break
-		}
-		// The pod may have closed a connection that was idle; a new one tells.
-		c.Close()
-		c, reused = nil, false
-	}
-	if err != nil {
-		c.Close()
-		return stat, fmt.Errorf("scrape pod %s/%s: %w", key.Namespace, pod.Name, err)
-	}
-	if stat.PodName != pod.Name || !sane(stat) {
-		// The address belongs to somebody else by now, or to somebody who makes figures up.
-		c.Close()
-		if s.Foreign != nil {
-			s.Foreign(key)
-		}
-		return stat, fmt.Errorf("scrape pod %s/%s: %w: %q", key.Namespace, pod.Name, errForeign, stat.PodName)
-	}
-	s.give(c)
-	return stat, nil
+	return s.answer(key, &q)
 }
 
-func (s *Scraper) take(address string) (*connection, bool) {
+// take returns the kept connection to a pod, nil if there is none.
+func (s *Scraper) take(ip string) *connection {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
-	c, ok := s.idle[address]
-	delete(s.idle, address)
-	return c, ok
+	c := s.idle[ip]
+	if c != nil {
+		s.idle[ip] = nil // the place is kept, or the map would grow and shrink all the time
+		s.kept--
+	}
+	return c
 }
 
 func (s *Scraper) give(c *connection) {
 	c.used = time.Now()
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
-	if other, ok := s.idle[c.address]; ok {
+	if other := s.idle[c.ip]; other != nil {
 		other.Close()
-	} else if len(s.idle) >= s.keep {
+	} else if s.kept >= s.keep {
 		c.Close()
 		return
+	} else {
+		s.kept++
 	}
-	s.idle[c.address] = c
+	s.idle[c.ip] = c
 	if c.used.Sub(s.swept) > idleConnection {
 		s.swept = c.used
-		for address, other := range s.idle {
-			if c.used.Sub(other.used) > idleConnection {
+		for ip, other := range s.idle {
+			switch {
+			case other == nil:
+				delete(s.idle, ip) // on its way; or its pod is gone
+			case c.used.Sub(other.used) > idleConnection:
 				other.Close()
-				delete(s.idle, address)
+				delete(s.idle, ip)
+				s.kept--
 			}
 		}
 	}
@@ -272,48 +305,55 @@ func (s *Scraper) give(c *connection) {
 func (s *Scraper) Close() {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
-	for address, c := range s.idle {
-		c.Close()
-		delete(s.idle, address)
+	for ip, c := range s.idle {
+		if c != nil {
+			c.Close()
+		}
+		delete(s.idle, ip)
 	}
+	s.kept = 0
 }
 
-// connection is a connection to a pod's port for stats with no request under way.
+// connection is a connection to a pod's port for stats with at most one request under way.
 type connection struct {
 	net.Conn
-	reader  *bufio.Reader
+	ip      string
 	request []byte
-	address string
 	used    time.Time
 }
 
-func newConnection(raw net.Conn, address string) *connection {
-	return &connection{Conn: raw, reader: bufio.NewReaderSize(raw, 512), address: address,
-		request: []byte("GET " + wire.PathMetrics + " HTTP/1.1\r\nHost: " + address +
-			"\r\nAccept: application/protobuf\r\nUser-Agent: Ebb-Autoscaler\r\n\r\n")}
+func newConnection(raw net.Conn, ip, address string) *connection {
+	return &connection{Conn: raw, ip: ip, request: []byte("GET " + wire.PathMetrics + " HTTP/1.1\r\nHost: " + address +
+		"\r\nAccept: application/protobuf\r\nUser-Agent: Ebb-Autoscaler\r\n\r\n")}
 }
 
-func (c *connection) get(deadline time.Time) (wire.Stat, error) {
-	if err := c.SetDeadline(deadline); err != nil {
-		return wire.Stat{}, err
+func (c *connection) send() error {
+	if err := c.SetDeadline(time.Now().Add(scrapeTimeout)); err != nil {
+		return err
 	}
-	if _, err := c.Write(c.request); err != nil {
-		return wire.Stat{}, err
+	_, err := c.Write(c.request)
+	return err
+}
+
+// longestAnswer bounds head and body of an answer.
+const longestAnswer = 2048
+
+func (c *connection) receive() (wire.Stat, error) {
+	var space [longestAnswer]byte
+	n := 0
+	for {
+		k, err := c.Read(space[n:])
+		n += k
+		body, whole, bad := answerOf(space[:n])
+		switch {
+		case bad != nil:
+			return wire.Stat{}, bad
+		case whole:
+			return wire.DecodeStat(body)
+		case err != nil:
+			return wire.Stat{}, err
+		case n == len(space):
+			return wire.Stat{}, fmt.Errorf("answer is longer than %d bytes", longestAnswer)
+		}
 	}
-	response, err := http.ReadResponse(c.reader, nil)
-	if err != nil {
-		return wire.Stat{}, err
-	}
-	defer response.Body.Close()
-	if response.StatusCode != http.StatusOK {
-		return wire.Stat{}, fmt.Errorf("answered %s", response.Status)
-	}
-	body, err := io.ReadAll(io.LimitReader(response.Body, wire.MaxStatBytes+1))
-	switch {
-	case err != nil:
-		return wire.Stat{}, err
-	case len(body) > wire.MaxStatBytes:
-		return wire.Stat{}, fmt.Errorf("answer is longer than %d bytes", wire.MaxStatBytes)
-	}
-	return wire.DecodeStat(body)
 }

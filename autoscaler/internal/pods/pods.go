@@ -1,24 +1,25 @@
 // Package pods knows the pods of the revisions.
 //
-// Owns: an informer on the pods that carry the revision label, each stripped to what is counted or scraped.
-// Reads: pods. Writes: nothing. Never: holds a pod of anything else than a revision.
+// Owns: an informer on the pods that carry the revision label, each stripped to what is counted or scraped, and the
+// list of each revision's. Reads: pods. Writes: nothing. Never: holds a pod of anything else than a revision.
 package pods
 
 import (
 	"fmt"
+	"slices"
+	"sync"
 	"time"
+	"unique"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/informers"
+	coreinformers "k8s.io/client-go/informers/core/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 
 	"ebb.dev/ebb/api/names"
 	"ebb.dev/ebb/autoscaler/internal/loop"
 )
-
-const byRevision = "revision"
 
 // Pod is a ready pod that can be asked for its stat.
 type Pod struct {
@@ -28,138 +29,214 @@ type Pod struct {
 
 // Index finds pods by revision.
 type Index struct {
-	factory  informers.SharedInformerFactory
 	informer cache.SharedIndexInformer
+	synced   cache.InformerSynced
+
+	mutex     sync.RWMutex
+	revisions map[loop.Key]*revision
 }
+
+// revision is the pods of one revision. What is derived from them is made when it is asked for.
+type revision struct {
+	pods   []*small
+	known  bool
+	counts loop.Counts
+	ready  []Pod
+}
+
+// small is what is kept of a pod: some two hundred bytes of several kilobytes. To the informer it is an object
+// with a name and a version, and with no other metadata.
+type small struct {
+	metav1.Object
+	namespace, name, version, revision, ip string
+	started                                time.Time
+	state                                  state
+}
+
+func (p *small) GetNamespace() string       { return p.namespace }
+func (p *small) GetName() string            { return p.name }
+func (p *small) GetResourceVersion() string { return p.version }
+
+func (p *small) key() loop.Key { return loop.Key{Namespace: p.namespace, Name: p.revision} }
+
+type state uint8
+
+const (
+	other state = iota
+	pending
+	terminating
+	ready
+	notReady
+)
 
 // NewIndex prepares the informer; changed is called with the revision of every pod that changed and must not block.
 func NewIndex(client kubernetes.Interface, changed func(loop.Key)) (*Index, error) {
-	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTweakListOptions(func(o *metav1.ListOptions) {
+	i := &Index{revisions: map[loop.Key]*revision{}}
+	i.informer = coreinformers.NewFilteredPodInformer(client, metav1.NamespaceAll, 0, cache.Indexers{}, func(o *metav1.ListOptions) {
 		o.LabelSelector = names.RevisionLabel
-	}))
-	informer := factory.Core().V1().Pods().Informer()
-	if err := informer.SetTransform(strip); err != nil {
+	})
+	if err := i.informer.SetTransform(strip); err != nil {
 		return nil, fmt.Errorf("strip pods: %w", err)
 	}
-	if err := informer.AddIndexers(cache.Indexers{byRevision: func(o any) ([]string, error) {
-		if p, ok := o.(*corev1.Pod); ok {
-			return []string{key(p).String()}, nil
-		}
-		return nil, nil
-	}}); err != nil {
-		return nil, fmt.Errorf("index pods by revision: %w", err)
-	}
-	notice := func(o any) {
-		if gone, ok := o.(cache.DeletedFinalStateUnknown); ok {
-			o = gone.Obj
-		}
-		if p, ok := o.(*corev1.Pod); ok {
-			changed(key(p))
-		}
-	}
-	if _, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc: notice, DeleteFunc: notice,
-		UpdateFunc: func(before, after any) {
-			if state(before.(*corev1.Pod)) != state(after.(*corev1.Pod)) {
-				notice(after)
+	registration, err := i.informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: func(o any) {
+			if p, ok := o.(*small); ok {
+				i.put(nil, p)
+				changed(p.key())
 			}
 		},
-	}); err != nil {
+		DeleteFunc: func(o any) {
+			if gone, ok := o.(cache.DeletedFinalStateUnknown); ok {
+				o = gone.Obj
+			}
+			if p, ok := o.(*small); ok {
+				i.put(p, nil)
+				changed(p.key())
+			}
+		},
+		UpdateFunc: func(before, after any) {
+			a, ok1 := before.(*small)
+			b, ok2 := after.(*small)
+			if !ok1 || !ok2 {
+				return
+			}
+			i.put(a, b)
+			if a.revision != b.revision {
+				changed(a.key())
+			}
+			if a.revision != b.revision || a.state != b.state || a.ip != b.ip {
+				changed(b.key())
+			}
+		},
+	})
+	if err != nil {
 		return nil, fmt.Errorf("watch pods: %w", err)
 	}
-	return &Index{factory, informer}, nil
+	i.synced = registration.HasSynced
+	return i, nil
 }
 
 // Start begins to watch and returns when the pods are known, or false when done closed before that.
 func (i *Index) Start(done <-chan struct{}) bool {
-	i.factory.Start(done)
-	return cache.WaitForCacheSync(done, i.informer.HasSynced)
+	go i.informer.Run(done)
+	return cache.WaitForCacheSync(done, i.synced)
 }
 
-func key(p *corev1.Pod) loop.Key {
-	return loop.Key{Namespace: p.Namespace, Name: p.Labels[names.RevisionLabel]}
+// put takes a pod out, puts one in, or puts one in another's place.
+func (i *Index) put(before, after *small) {
+	i.mutex.Lock()
+	defer i.mutex.Unlock()
+	if before != nil {
+		if r := i.revisions[before.key()]; r != nil {
+			r.pods = slices.DeleteFunc(r.pods, func(p *small) bool { return p.name == before.name })
+			r.known = false
+			if len(r.pods) == 0 {
+				delete(i.revisions, before.key())
+			}
+		}
+	}
+	if after != nil {
+		r := i.revisions[after.key()]
+		if r == nil {
+			r = &revision{}
+			i.revisions[after.key()] = r
+		}
+		r.pods = append(r.pods, after)
+		r.known = false
+	}
 }
 
-// strip keeps what Count and Ready read: a pod of several kilobytes becomes a few hundred bytes.
+// strip keeps what is counted or scraped.
 func strip(o any) (any, error) {
 	p, ok := o.(*corev1.Pod)
 	if !ok {
 		return o, nil
 	}
-	small := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: p.Name, Namespace: p.Namespace, ResourceVersion: p.ResourceVersion,
-		DeletionTimestamp: p.DeletionTimestamp, Labels: map[string]string{names.RevisionLabel: p.Labels[names.RevisionLabel]}}}
-	small.Status.Phase, small.Status.PodIP, small.Status.StartTime = p.Status.Phase, p.Status.PodIP, p.Status.StartTime
-	for _, c := range p.Status.Conditions {
-		if c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue {
-			small.Status.Conditions = []corev1.PodCondition{{Type: c.Type, Status: c.Status}}
-		}
+	// The names are those of many pods, and each came with a copy of its own.
+	s := &small{Object: &blank, namespace: unique.Make(p.Namespace).Value(), name: p.Name, version: p.ResourceVersion,
+		revision: unique.Make(p.Labels[names.RevisionLabel]).Value(), ip: p.Status.PodIP, state: stateOf(p)}
+	if p.Status.StartTime != nil {
+		s.started = p.Status.StartTime.Time
 	}
-	return small, nil
+	return s, nil
 }
 
-type podState struct {
-	phase       corev1.PodPhase
-	ready, gone bool
-	ip          string
-}
+// blank answers for the metadata that is not kept. Nobody writes to it: objects in a cache are read only.
+var blank metav1.ObjectMeta
 
-func state(p *corev1.Pod) podState {
-	s := podState{phase: p.Status.Phase, gone: p.DeletionTimestamp != nil, ip: p.Status.PodIP}
-	for _, c := range p.Status.Conditions {
-		s.ready = s.ready || c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
-	}
-	return s
-}
-
-// Count counts a revision's pods:
+// stateOf says as what a pod counts:
 //
 //	Pending                       pending and not ready
 //	Running, being deleted        terminating and not ready
 //	Running, condition Ready      ready
 //	Running otherwise             not ready
 //	Succeeded, Failed, Unknown    not counted
-func (i *Index) Count(k loop.Key) loop.Counts {
-	var c loop.Counts
-	i.each(k, func(p *corev1.Pod) {
-		s := state(p)
-		switch {
-		case s.phase == corev1.PodPending:
-			c.Pending++
-			c.NotReady++
-		case s.phase != corev1.PodRunning:
-		case s.gone:
-			c.Terminating++
-			c.NotReady++
-		case s.ready:
-			c.Ready++
-		default:
-			c.NotReady++
+func stateOf(p *corev1.Pod) state {
+	switch {
+	case p.Status.Phase == corev1.PodPending:
+		return pending
+	case p.Status.Phase != corev1.PodRunning:
+		return other
+	case p.DeletionTimestamp != nil:
+		return terminating
+	}
+	for _, c := range p.Status.Conditions {
+		if c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue {
+			return ready
 		}
-	})
-	return c
+	}
+	return notReady
 }
 
-// Ready lists a revision's ready pods.
+// Count counts a revision's pods, see stateOf.
+func (i *Index) Count(k loop.Key) loop.Counts {
+	counts, _ := i.look(k)
+	return counts
+}
+
+// Ready lists a revision's ready pods. The list is not to be changed.
 func (i *Index) Ready(k loop.Key) []Pod {
-	var ready []Pod
-	i.each(k, func(p *corev1.Pod) {
-		if s := state(p); s.phase == corev1.PodRunning && s.ready && !s.gone && s.ip != "" {
-			one := Pod{Name: p.Name, IP: s.ip}
-			if p.Status.StartTime != nil {
-				one.Started = p.Status.StartTime.Time
-			}
-			ready = append(ready, one)
-		}
-	})
+	_, ready := i.look(k)
 	return ready
 }
 
-func (i *Index) each(k loop.Key, visit func(*corev1.Pod)) {
-	found, err := i.informer.GetIndexer().ByIndex(byRevision, k.String())
-	if err != nil {
-		return // the index exists, see NewIndex
+func (i *Index) look(k loop.Key) (loop.Counts, []Pod) {
+	i.mutex.RLock()
+	r := i.revisions[k]
+	if r == nil || r.known {
+		defer i.mutex.RUnlock()
+		if r == nil {
+			return loop.Counts{}, nil
+		}
+		return r.counts, r.ready
 	}
-	for _, o := range found {
-		visit(o.(*corev1.Pod))
+	i.mutex.RUnlock()
+	i.mutex.Lock()
+	defer i.mutex.Unlock()
+	if !r.known {
+		r.derive()
+	}
+	return r.counts, r.ready
+}
+
+// derive makes the counts and the list anew; a list that was handed out stays as it is.
+func (r *revision) derive() {
+	r.known, r.counts, r.ready = true, loop.Counts{}, nil
+	for _, p := range r.pods {
+		switch p.state {
+		case pending:
+			r.counts.Pending++
+			r.counts.NotReady++
+		case terminating:
+			r.counts.Terminating++
+			r.counts.NotReady++
+		case notReady:
+			r.counts.NotReady++
+		case ready:
+			r.counts.Ready++
+			if p.ip != "" {
+				r.ready = append(r.ready, Pod{Name: p.name, IP: p.ip, Started: p.started})
+			}
+		}
 	}
 }

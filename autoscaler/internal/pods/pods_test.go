@@ -1,13 +1,16 @@
 package pods
 
 import (
+	"fmt"
 	"sync"
 	"testing"
 	"time"
+	"unsafe"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/tools/cache"
 
 	"ebb.dev/ebb/api/names"
 	"ebb.dev/ebb/autoscaler/internal/loop"
@@ -75,18 +78,72 @@ func TestCountAndReady(t *testing.T) {
 }
 
 func TestPodsAreStripped(t *testing.T) {
-	o, err := strip(pod("ready", corev1.PodRunning, true, false))
+	o, err := strip(pod("ready-1", corev1.PodRunning, true, false))
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := o.(*corev1.Pod)
-	if len(p.Spec.Containers) > 0 || len(p.Annotations) > 0 || len(p.Labels) != 1 || len(p.Status.Conditions) != 1 || p.Status.Conditions[0].Message != "" {
-		t.Errorf("kept too much: %+v", p)
-	}
-	if !state(p).ready || state(p).ip == "" || p.Labels[names.RevisionLabel] == "" {
+	p := o.(*small)
+	if p.state != ready || p.ip == "" || p.key() != (loop.Key{Namespace: "default", Name: "hello-00001"}) || p.GetName() != "ready-1" {
 		t.Errorf("kept too little: %+v", p)
+	}
+	if again, err := strip(p); again != o || err != nil {
+		t.Errorf("stripped twice: %v, %v", again, err)
+	}
+	if key, err := cache.MetaNamespaceKeyFunc(p); key != "default/ready-1" || err != nil {
+		t.Errorf("the informer knows it as %q, %v", key, err)
+	}
+	if size := unsafe.Sizeof(*p); size > 160 {
+		t.Errorf("a pod takes %d bytes and its strings", size)
 	}
 	if o, err := strip("no pod"); o != "no pod" || err != nil {
 		t.Errorf("%v, %v", o, err)
+	}
+}
+
+func TestTheIndexFollowsThePods(t *testing.T) {
+	client := fake.NewClientset()
+	told := make(chan loop.Key, 100)
+	index, err := NewIndex(client, func(k loop.Key) { told <- k })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !index.Start(t.Context().Done()) {
+		t.Fatal("pods are not known")
+	}
+	key := loop.Key{Namespace: "default", Name: "hello-00001"}
+	api := client.CoreV1().Pods("default")
+	step := func(what string, do func() error, want loop.Counts, ready int) {
+		t.Helper()
+		if err := do(); err != nil {
+			t.Fatal(err)
+		}
+		if k := <-told; k != key {
+			t.Fatalf("%s: told of %s", what, k)
+		}
+		if got := index.Count(key); got != want || len(index.Ready(key)) != ready {
+			t.Errorf("%s: %+v with %d ready", what, got, len(index.Ready(key)))
+		}
+	}
+	update := func(p *corev1.Pod) func() error {
+		return func() error {
+			p.ResourceVersion = fmt.Sprint(time.Now().UnixNano())
+			_, err := api.Update(t.Context(), p, metav1.UpdateOptions{})
+			return err
+		}
+	}
+	step("a pod appears", func() error {
+		_, err := api.Create(t.Context(), pod("a", corev1.PodPending, false, false), metav1.CreateOptions{})
+		return err
+	}, loop.Counts{Pending: 1, NotReady: 1}, 0)
+	step("it starts", update(pod("a", corev1.PodRunning, false, false)), loop.Counts{NotReady: 1}, 0)
+	step("it becomes ready", update(pod("a", corev1.PodRunning, true, false)), loop.Counts{Ready: 1}, 1)
+	before := index.Ready(key)
+	step("it is to go", update(pod("a", corev1.PodRunning, true, true)), loop.Counts{NotReady: 1, Terminating: 1}, 0)
+	step("it is gone", func() error { return api.Delete(t.Context(), "a", metav1.DeleteOptions{}) }, loop.Counts{}, 0)
+	if len(before) != 1 || before[0].Name != "a" {
+		t.Errorf("a list that was handed out changed: %v", before)
+	}
+	if len(index.revisions) != 0 {
+		t.Errorf("%d revisions without pods are remembered", len(index.revisions))
 	}
 }

@@ -5,6 +5,7 @@ package report
 
 import (
 	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 
 	"ebb.dev/ebb/autoscaler/decide"
 	"ebb.dev/ebb/autoscaler/internal/loop"
@@ -23,7 +24,30 @@ type Count struct {
 	Value              int64
 }
 
-var labels = []string{"kn_service_name", "kn_configuration_name", "kn_revision_name", "k8s_namespace_name"}
+// labels are in the alphabetical order in which label pairs have to be.
+var labels = []string{"k8s_namespace_name", "kn_configuration_name", "kn_revision_name", "kn_service_name"}
+
+func labelPairs(v loop.View) []*dto.LabelPair {
+	return []*dto.LabelPair{pair(labels[0], v.Key.Namespace), pair(labels[1], v.Spec.Configuration), pair(labels[2], v.Key.Name), pair(labels[3], v.Spec.Service)}
+}
+
+func pair(name, value string) *dto.LabelPair { return &dto.LabelPair{Name: &name, Value: &value} }
+
+// series is one gauge of one revision.
+type series struct {
+	desc  *prometheus.Desc
+	pairs []*dto.LabelPair
+	value float64
+}
+
+// Desc implements prometheus.Metric.
+func (s *series) Desc() *prometheus.Desc { return s.desc }
+
+// Write implements prometheus.Metric.
+func (s *series) Write(m *dto.Metric) error {
+	m.Label, m.Gauge = s.pairs, &dto.Gauge{Value: &s.value}
+	return nil
+}
 
 func describe(name, help string) *prometheus.Desc { return prometheus.NewDesc(name, help, labels, nil) }
 
@@ -73,10 +97,9 @@ func (c Collector) Collect(out chan<- prometheus.Metric) {
 		if v.Last.Times == 0 {
 			return
 		}
-		values := []string{v.Spec.Service, v.Spec.Configuration, v.Key.Name, v.Key.Namespace}
-		gauge := func(d *prometheus.Desc, f float64, more ...string) {
-			out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, f, append(values[:4:4], more...)...)
-		}
+		// One set of labels serves all of a revision's series: a set for each would be most of what this process allocates.
+		pairs := labelPairs(v)
+		gauge := func(d *prometheus.Desc, f float64) { out <- &series{d, pairs, f} }
 		d := v.Last.Decision
 		gauge(desired, float64(d.Desired))
 		gauge(excess, d.ExcessBurst)
@@ -90,7 +113,7 @@ func (c Collector) Collect(out chan<- prometheus.Metric) {
 		gauge(three[0], d.Observation.Stable)
 		gauge(three[1], d.Observation.Panic)
 		gauge(three[2], d.Target)
-		gauge(ruleInfo, 1, v.Last.Rule())
+		out <- &series{ruleInfo, append(pairs[:4:4], pair("rule", v.Last.Rule())), 1}
 	})
 }
 

@@ -1,11 +1,13 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"io"
 	"net/http"
-	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"ebb.dev/ebb/wire"
@@ -29,7 +31,7 @@ func (b *bench) ready(ctx context.Context) error {
 		if err := pause(ctx, 200*time.Millisecond); err != nil {
 			return err
 		}
-		response, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d%s%s/%s", wire.PortStats, wire.PathDecisions, "bench", revision(b.revisions-1)))
+		response, err := http.Get(fmt.Sprintf("http://%s:%d%s%s/%s", autoscalerIP, wire.PortStats, wire.PathDecisions, "bench", revision(b.revisions-1)))
 		if err != nil {
 			continue
 		}
@@ -51,10 +53,79 @@ func podName(revision, pod int) string {
 // address is the pod's own on the loopback, from 127.1.0.0 on.
 func address(n int) string { return fmt.Sprintf("127.%d.%d.%d", 1+n>>16, n>>8&255, n&255) }
 
-func number(address string) int {
-	var a, b, c int
-	if _, err := fmt.Sscanf(strings.TrimPrefix(address, "127."), "%d.%d.%d", &a, &b, &c); err != nil {
+func number(ip [4]byte) int {
+	if ip[0] != 127 || ip[1] < 1 {
 		return -1
 	}
-	return (a-1)<<16 | b<<8 | c
+	return int(ip[1]-1)<<16 | int(ip[2])<<8 | int(ip[3])
+}
+
+// batch is how many stats one POST carries, senders how many POSTs are under way at most.
+const (
+	batch   = 1000
+	senders = 8
+)
+
+// posted is what became of the stats that were to be POSTed.
+type posted struct{ offered, taken, late atomic.Int64 }
+
+// post POSTs the stats of the pods that are not scraped, each once a second, at moments fixed beforehand: an
+// autoscaler that is slow does not make the load lighter.
+func (b *bench) post(ctx context.Context, p *posted) {
+	var batches [][]wire.StatMessage
+	for i := b.scraped; i < b.revisions; i++ {
+		for pod := range b.pods {
+			if n := len(batches); n == 0 || len(batches[n-1]) == batch {
+				batches = append(batches, make([]wire.StatMessage, 0, batch))
+			}
+			last := &batches[len(batches)-1]
+			*last = append(*last, wire.StatMessage{Namespace: "bench", Revision: revision(i),
+				Stat: wire.Stat{PodName: podName(i, pod), AverageConcurrent: perPod, Requests: perPod}})
+		}
+	}
+	if len(batches) == 0 {
+		return
+	}
+	url := fmt.Sprintf("http://%s:%d%s", autoscalerIP, wire.PortStats, wire.PathStats)
+	bearer := wire.Bearer(wire.Token(tokenKey, "", wire.ActivatorSubject))
+	client := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: senders}}
+	period := time.Second / time.Duration(len(batches))
+	began := time.Now()
+	var next atomic.Int64
+	var all sync.WaitGroup
+	for range senders {
+		all.Go(func() {
+			for ctx.Err() == nil {
+				n := next.Add(1) - 1
+				due := began.Add(time.Duration(n) * period)
+				if pause(ctx, time.Until(due)) != nil {
+					return
+				}
+				part := make([]wire.StatMessage, len(batches[n%int64(len(batches))]))
+				copy(part, batches[n%int64(len(batches))])
+				for k := range part {
+					part[k].Stat.Timestamp = due.UnixMilli()
+				}
+				p.offered.Add(int64(len(part)))
+				if time.Since(due) > 100*time.Millisecond {
+					p.late.Add(int64(len(part)))
+				}
+				request, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(wire.EncodeStats(part)))
+				if err != nil {
+					return
+				}
+				request.Header.Set("Authorization", bearer)
+				response, err := client.Do(request)
+				if err != nil {
+					continue
+				}
+				io.Copy(io.Discard, response.Body)
+				response.Body.Close()
+				if response.StatusCode == http.StatusNoContent {
+					p.taken.Add(int64(len(part)))
+				}
+			}
+		})
+	}
+	all.Wait()
 }

@@ -2,13 +2,16 @@ package main
 
 import (
 	"bufio"
+	"context"
 	"fmt"
+	"io"
 	"math"
 	"net/http"
 	"os"
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"ebb.dev/ebb/wire"
@@ -56,7 +59,7 @@ func read(pid int) (reading, error) {
 			r.peak = kib / 1024
 		}
 	}
-	response, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d%s", wire.PortMetrics, wire.PathMetrics))
+	response, err := http.Get(fmt.Sprintf("http://%s:%d%s", autoscalerIP, wire.PortMetrics, wire.PathMetrics))
 	if err != nil {
 		return r, err
 	}
@@ -107,4 +110,37 @@ func (d decisions) quantile(q float64) float64 {
 		}
 	}
 	return math.Inf(1)
+}
+
+// own is the CPU time that this process, the generator, has used.
+func own() time.Duration {
+	var usage syscall.Rusage
+	if syscall.Getrusage(syscall.RUSAGE_SELF, &usage) != nil {
+		return 0
+	}
+	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
+}
+
+// profile keeps the autoscaler's CPU profile of the time that is measured, and its heap at the end.
+func (b *bench) keepProfile(ctx context.Context) error {
+	for name, path := range map[string]string{"": fmt.Sprintf("profile?seconds=%d", int(b.lasts.Seconds())), ".heap": "heap"} {
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://%s:%d/debug/pprof/%s", autoscalerIP, wire.PortProfiling, path), nil)
+		if err != nil {
+			return err
+		}
+		response, err := http.DefaultClient.Do(request)
+		if err != nil {
+			return fmt.Errorf("profile: %w", err)
+		}
+		defer response.Body.Close()
+		file, err := os.Create(b.profile + name)
+		if err != nil {
+			return err
+		}
+		defer file.Close()
+		if _, err := io.Copy(file, response.Body); err != nil {
+			return fmt.Errorf("profile: %w", err)
+		}
+	}
+	return nil
 }

@@ -27,7 +27,7 @@ func (b *bench) run(ctx context.Context) error {
 		return fmt.Errorf("build the autoscaler: %w\n%s", err, out)
 	}
 
-	world := newWorld(b.revisions, b.pods, b.scraped)
+	world := newWorld(b)
 	api, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return err
@@ -35,12 +35,12 @@ func (b *bench) run(ctx context.Context) error {
 	server := &http.Server{Handler: world}
 	go server.Serve(api)
 	defer server.Close()
-	pods, err := net.Listen("tcp", fmt.Sprintf(":%d", scrapePort))
+	pods, err := newPods(b.pods)
 	if err != nil {
-		return fmt.Errorf("listen for scrapes: %w", err)
+		return err
 	}
-	defer pods.Close()
-	go world.answerScrapes(pods)
+	defer pods.close()
+	go pods.answer()
 
 	config := filepath.Join(dir, "kubeconfig")
 	if err := os.WriteFile(config, fmt.Appendf(nil, "apiVersion: v1\nkind: Config\nclusters: [{name: x, cluster: {server: \"http://%s\"}}]\ncontexts: [{name: x, context: {cluster: x, user: x}}]\nusers: [{name: x}]\ncurrent-context: x\n", api.Addr()), 0o600); err != nil {
@@ -52,7 +52,7 @@ func (b *bench) run(ctx context.Context) error {
 	}
 	defer log.Close()
 	process := exec.CommandContext(ctx, binary)
-	process.Env = append(os.Environ(), "KUBECONFIG="+config, "SYSTEM_NAMESPACE="+namespace, "POD_NAME=autoscaler-bench", "POD_IP=127.0.0.1",
+	process.Env = append(os.Environ(), "KUBECONFIG="+config, "SYSTEM_NAMESPACE="+namespace, "POD_NAME=autoscaler-bench", "POD_IP="+autoscalerIP, "LISTEN_IP="+autoscalerIP,
 		fmt.Sprintf("SCRAPE_PORT=%d", scrapePort), "GOMEMLIMIT=360MiB")
 	process.Stdout, process.Stderr = log, log
 	process.Cancel = func() error { return process.Process.Signal(syscall.SIGTERM) }
@@ -71,8 +71,8 @@ func (b *bench) run(ctx context.Context) error {
 		return err
 	}
 
-	sent := make(chan int, 1)
-	go func() { sent <- world.report(ctx, b.lasts+settle) }()
+	var sent posted
+	go b.post(ctx, &sent)
 	if err := pause(ctx, settle); err != nil {
 		return err
 	}
@@ -80,7 +80,15 @@ func (b *bench) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	scrapesBefore := world.scrapes.Load()
+	scrapesBefore, takenBefore, offeredBefore, lateBefore, ownBefore := pods.scrapes.Load(), sent.taken.Load(), sent.offered.Load(), sent.late.Load(), own()
+	profiled := make(chan error, 1)
+	go func() {
+		if b.profile == "" {
+			profiled <- nil
+			return
+		}
+		profiled <- b.keepProfile(ctx)
+	}()
 	if err := pause(ctx, b.lasts); err != nil {
 		return err
 	}
@@ -89,13 +97,19 @@ func (b *bench) run(ctx context.Context) error {
 		return err
 	}
 	seconds := after.at.Sub(before.at).Seconds()
-	scrapes := float64(world.scrapes.Load()-scrapesBefore) / seconds
-	posted := float64(<-sent) / (b.lasts + settle).Seconds()
-	decided := after.decisions(before)
-	if err := b.out.Line(result.Fields{"phase": "measure", "scrapes_per_s": scrapes, "posted_per_s": posted, "counted_per_s": float64(decided.total) / seconds,
-		"rss_peak_mib": after.peak, "scale_writes": world.writes.Load(), "status_writes": world.statuses.Load()}); err != nil {
+	perSecond := func(now, before int64) float64 { return float64(now-before) / seconds }
+	scrapes, taken := perSecond(pods.scrapes.Load(), scrapesBefore), perSecond(sent.taken.Load(), takenBefore)
+	generator := (own() - ownBefore).Seconds() / seconds
+	if err := <-profiled; err != nil {
 		return err
 	}
-	return b.out.Summary(result.Fields{"revisions": b.revisions, "stats_per_s": scrapes + posted,
+	decided := after.decisions(before)
+	if err := b.out.Line(result.Fields{"phase": "measure", "scrapes_per_s": scrapes, "posted_per_s": taken,
+		"offered_posts_per_s": perSecond(sent.offered.Load(), offeredBefore), "late_posts_per_s": perSecond(sent.late.Load(), lateBefore),
+		"generator_cores": generator, "counted_per_s": float64(decided.total) / seconds,
+		"p50_ms": decided.quantile(0.5), "rss_peak_mib": after.peak, "scale_writes": world.writes.Load(), "status_writes": world.statuses.Load()}); err != nil {
+		return err
+	}
+	return b.out.Summary(result.Fields{"revisions": b.revisions, "stats_per_s": scrapes + taken,
 		"cores": (after.cpu - before.cpu).Seconds() / seconds, "rss_mib": after.rss, "p99_ms": decided.quantile(0.99)})
 }

@@ -2,12 +2,9 @@ package main
 
 import (
 	"bufio"
-	"bytes"
-	"context"
 	"encoding/json"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"strings"
 	"sync"
@@ -36,6 +33,8 @@ const perPod = 60
 // world answers as the API server and as the pods.
 type world struct {
 	revisions, pods, scraped int
+	// profiling is "enabled" or "disabled".
+	profiling string
 
 	scrapes, writes, statuses atomic.Int64
 
@@ -43,8 +42,12 @@ type world struct {
 	leases map[string]*coordinationv1.Lease
 }
 
-func newWorld(revisions, pods, scraped int) *world {
-	return &world{revisions: revisions, pods: pods, scraped: min(scraped, revisions), leases: map[string]*coordinationv1.Lease{}}
+func newWorld(b *bench) *world {
+	profiling := "disabled"
+	if b.profile != "" {
+		profiling = "enabled"
+	}
+	return &world{revisions: b.revisions, pods: b.pods, scraped: min(b.scraped, b.revisions), profiling: profiling, leases: map[string]*coordinationv1.Lease{}}
 }
 
 // ServeHTTP knows the few requests that the autoscaler makes.
@@ -80,7 +83,9 @@ func (w *world) ServeHTTP(out http.ResponseWriter, r *http.Request) {
 			return corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: wire.TokenSecret}, Data: map[string][]byte{wire.TokenSecretKey: tokenKey}}
 		})
 	case strings.HasSuffix(path, "/configmaps"):
-		w.list(out, "ConfigMapList", "v1", 0, nil)
+		w.list(out, "ConfigMapList", "v1", 1, func(int) any {
+			return corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "config-observability"}, Data: map[string]string{"runtime-profiling": w.profiling}}
+		})
 	default:
 		fail(out, http.StatusNotFound, "NotFound")
 	}
@@ -175,90 +180,4 @@ func (w *world) lease(out http.ResponseWriter, r *http.Request) {
 		w.leases[path] = lease
 		answer(out, lease)
 	}
-}
-
-// answerScrapes is every pod's port for stats. Which pod a connection is for, its own address says.
-func (w *world) answerScrapes(listener net.Listener) {
-	for {
-		conn, err := listener.Accept()
-		if err != nil {
-			return
-		}
-		go func() {
-			defer conn.Close()
-			ip, _, err := net.SplitHostPort(conn.LocalAddr().String())
-			n := number(ip)
-			if err != nil || n < 0 {
-				return
-			}
-			stat := wire.Stat{PodName: podName(n/w.pods, n%w.pods), AverageConcurrent: perPod, Requests: perPod, ProcessUptime: 3600, Completed: perPod, BusySeconds: perPod}.Append(nil)
-			reply := fmt.Appendf(nil, "HTTP/1.1 200 OK\r\nContent-Type: application/protobuf\r\nContent-Length: %d\r\n\r\n%s", len(stat), stat)
-			var held []byte
-			chunk := make([]byte, 512)
-			for {
-				k, err := conn.Read(chunk)
-				if err != nil {
-					return
-				}
-				if held = append(held, chunk[:k]...); !bytes.HasSuffix(held, []byte("\r\n\r\n")) {
-					continue
-				}
-				held = held[:0]
-				w.scrapes.Add(1)
-				if _, err := conn.Write(reply); err != nil {
-					return
-				}
-			}
-		}()
-	}
-}
-
-// batch is how many stats one POST carries.
-const batch = 1000
-
-// report POSTs the stats of the pods that are not scraped, each once a second, and returns how many were taken.
-func (w *world) report(ctx context.Context, lasts time.Duration) int {
-	var messages []wire.StatMessage
-	for i := w.scraped; i < w.revisions; i++ {
-		for p := range w.pods {
-			messages = append(messages, wire.StatMessage{Namespace: "bench", Revision: revision(i),
-				Stat: wire.Stat{PodName: podName(i, p), AverageConcurrent: perPod, Requests: perPod}})
-		}
-	}
-	if len(messages) == 0 {
-		return 0
-	}
-	client := &http.Client{Timeout: 5 * time.Second}
-	batches := (len(messages) + batch - 1) / batch
-	ticker := time.NewTicker(time.Second / time.Duration(batches))
-	defer ticker.Stop()
-	taken := 0
-	end := time.Now().Add(lasts)
-	for i := 0; time.Now().Before(end); i = (i + 1) % batches {
-		select {
-		case <-ctx.Done():
-			return taken
-		case <-ticker.C:
-		}
-		part := messages[i*batch : min((i+1)*batch, len(messages))]
-		now := time.Now().UnixMilli()
-		for k := range part {
-			part[k].Stat.Timestamp = now
-		}
-		request, err := http.NewRequestWithContext(ctx, http.MethodPost, fmt.Sprintf("http://127.0.0.1:%d%s", wire.PortStats, wire.PathStats), bytes.NewReader(wire.EncodeStats(part)))
-		if err != nil {
-			return taken
-		}
-		request.Header.Set("Authorization", wire.Bearer(wire.Token(tokenKey, "", wire.ActivatorSubject)))
-		response, err := client.Do(request)
-		if err != nil {
-			continue
-		}
-		io.Copy(io.Discard, response.Body)
-		response.Body.Close()
-		if response.StatusCode == http.StatusNoContent {
-			taken += len(part)
-		}
-	}
-	return taken
 }

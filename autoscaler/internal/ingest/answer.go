@@ -1,0 +1,72 @@
+package ingest
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+
+	"ebb.dev/ebb/wire"
+)
+
+var errStatus = errors.New("answered another status than 200")
+
+// answerOf finds the body in what a pod has answered so far, and whether all of it is there. The plain answer that
+// queue-proxy gives is read in place, a dozen thousand times a second on a large cluster; any other goes to net/http.
+func answerOf(data []byte) (body []byte, whole bool, err error) {
+	end := bytes.Index(data, []byte("\r\n\r\n"))
+	if end < 0 {
+		return nil, false, nil
+	}
+	head, rest := data[:end], data[end+4:]
+	line, head, _ := bytes.Cut(head, []byte("\r\n"))
+	if !bytes.HasPrefix(line, []byte("HTTP/1.1 200")) {
+		return nil, false, fmt.Errorf("%w: %.60q", errStatus, line)
+	}
+	length := -1
+	for len(head) > 0 {
+		line, head, _ = bytes.Cut(head, []byte("\r\n"))
+		name, value, _ := bytes.Cut(line, []byte(":"))
+		switch {
+		case bytes.EqualFold(name, []byte("Content-Length")):
+			n, bad := strconv.Atoi(string(bytes.TrimSpace(value)))
+			if bad != nil || n < 0 || length >= 0 {
+				return nil, false, fmt.Errorf("answer's length %.20q is none", value)
+			}
+			length = n
+		case bytes.EqualFold(name, []byte("Transfer-Encoding")), bytes.EqualFold(name, []byte("Connection")):
+			return unusual(data)
+		}
+	}
+	switch {
+	case length > wire.MaxStatBytes:
+		return nil, false, fmt.Errorf("answer is longer than %d bytes", wire.MaxStatBytes)
+	case length < 0:
+		return nil, false, errors.New("answer does not say how long it is")
+	case len(rest) > length:
+		return nil, false, errors.New("answer goes on after its end")
+	}
+	return rest, len(rest) == length, nil
+}
+
+// unusual reads an answer of several parts.
+func unusual(data []byte) ([]byte, bool, error) {
+	response, err := http.ReadResponse(bufio.NewReaderSize(bytes.NewReader(data), len(data)), nil)
+	if err != nil {
+		return nil, false, fmt.Errorf("read answer: %w", err)
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(response.Body, wire.MaxStatBytes+1))
+	switch {
+	case len(body) > wire.MaxStatBytes:
+		return nil, false, fmt.Errorf("answer is longer than %d bytes", wire.MaxStatBytes)
+	case errors.Is(err, io.ErrUnexpectedEOF):
+		return nil, false, nil
+	case err != nil:
+		return nil, false, fmt.Errorf("read answer: %w", err)
+	}
+	return body, true, nil
+}
