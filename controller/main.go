@@ -21,6 +21,7 @@ import (
 	"ebb.dev/ebb/controller/internal/domainmapping"
 	"ebb.dev/ebb/controller/internal/endpoints"
 	"ebb.dev/ebb/controller/internal/gc"
+	"ebb.dev/ebb/controller/internal/hpa"
 	"ebb.dev/ebb/controller/internal/labeler"
 	"ebb.dev/ebb/controller/internal/reconcile"
 	"ebb.dev/ebb/controller/internal/revision"
@@ -41,6 +42,7 @@ func controllers(w *reconcile.World, tokenKey []byte) []*reconcile.Controller {
 		revision.New(w, tokenKey, digest.New(w.Kube, digest.Transport(os.Getenv))),
 		route.New(w),
 		domainmapping.New(w),
+		hpa.New(w),
 		endpoints.New(w),
 		labeler.New(w),
 		gc.New(w),

@@ -33,6 +33,7 @@ import (
 	"ebb.dev/ebb/controller/internal/digest"
 	"ebb.dev/ebb/controller/internal/endpoints"
 	"ebb.dev/ebb/controller/internal/gc"
+	"ebb.dev/ebb/controller/internal/hpa"
 	"ebb.dev/ebb/controller/internal/labeler"
 	"ebb.dev/ebb/controller/internal/reconcile"
 	"ebb.dev/ebb/controller/internal/revision"
@@ -52,6 +53,7 @@ var (
 	autoscalers    = schema.GroupResource{Group: "autoscaling.internal.knative.dev", Resource: "podautoscalers"}
 	deployments    = schema.GroupResource{Group: "apps", Resource: "deployments"}
 	pods           = schema.GroupResource{Resource: "pods"}
+	hpas           = schema.GroupResource{Group: "autoscaling", Resource: "horizontalpodautoscalers"}
 	coreServices   = schema.GroupResource{Resource: "services"}
 	endpointSlices = schema.GroupResource{Group: "discovery.k8s.io", Resource: "endpointslices"}
 )
@@ -98,6 +100,7 @@ func newWorld(t *testing.T) *world {
 		configuration.New(w.world),
 		revision.New(w.world, key, digest.New(w.world.Kube, digest.Transport(func(string) string { return "" }))),
 		endpoints.New(w.world),
+		hpa.New(w.world),
 		labeler.New(w.world),
 		gc.New(w.world),
 	}
@@ -119,6 +122,7 @@ func newWorld(t *testing.T) *world {
 		{autoscalers, labels.Everything(), w.world.EbbInformers.Autoscaling().V1alpha1().PodAutoscalers().Informer()},
 		{deployments, withUID, made.Apps().V1().Deployments().Informer()},
 		{pods, withUID, made.Core().V1().Pods().Informer()},
+		{hpas, withUID, made.Autoscaling().V2().HorizontalPodAutoscalers().Informer()},
 		{coreServices, ofRevisions, published.Core().V1().Services().Informer()},
 		{endpointSlices, ofRevisions, published.Discovery().V1().EndpointSlices().Informer()},
 		{endpointSlices, selectors[discoveryv1.LabelServiceName+"=activator-service"], ofActivators.Discovery().V1().EndpointSlices().Informer()},
@@ -207,6 +211,15 @@ func describe(write apiservertest.Write) string {
 				line += fmt.Sprintf("(%v)", reason)
 			}
 		}
+		if write.Resource == "podautoscalers/status" {
+			for _, field := range []string{"mode", "desiredScale", "actualScale"} {
+				value, _, _ := unstructured.NestedFieldNoCopy(write.Object, "status", field)
+				line += fmt.Sprintf(" %s=%v", field, value)
+			}
+			if why, ok, _ := unstructured.NestedString(write.Object, "status", "decision", "reason"); ok {
+				line += fmt.Sprintf(" why=%q", why)
+			}
+		}
 		for _, field := range []string{"latestCreatedRevisionName", "latestReadyRevisionName"} {
 			if name, ok, _ := unstructured.NestedString(write.Object, "status", field); ok {
 				line += " " + field + "=" + name
@@ -227,6 +240,11 @@ func describe(write apiservertest.Write) string {
 		if f := object.GetFinalizers(); len(f) > 0 {
 			line += fmt.Sprintf(" finalizers=%v", f)
 		}
+	case write.Resource == "horizontalpodautoscalers" && write.Object != nil:
+		least, _, _ := unstructured.NestedFieldNoCopy(write.Object, "spec", "minReplicas")
+		most, _, _ := unstructured.NestedFieldNoCopy(write.Object, "spec", "maxReplicas")
+		metrics, _, _ := unstructured.NestedSlice(write.Object, "spec", "metrics")
+		line += fmt.Sprintf(" min=%v max=%v metrics=%d", least, most, len(metrics))
 	case write.Resource == "podautoscalers" && write.Object != nil:
 		reach, _, _ := unstructured.NestedString(write.Object, "spec", "reachability")
 		line += fmt.Sprintf(" reachability=%q", reach)
@@ -321,6 +339,16 @@ func (w *world) command(words []string, body string) {
 		w.store.Remove(schema.GroupResource{Group: args["group"], Resource: words[1]}, "ns", words[2])
 	case "autoscaler":
 		w.autoscaler(args)
+	case "hpa":
+		// Kubernetes' own controller: `hpa rev=x current=1 desired=3 [ready=1]`.
+		w.edit(hpas, args["rev"], func(object *unstructured.Unstructured) {
+			_ = unstructured.SetNestedField(object.Object, int64(number(w.t, args["current"])), "status", "currentReplicas")
+			_ = unstructured.SetNestedField(object.Object, int64(number(w.t, args["desired"])), "status", "desiredReplicas")
+		})
+		w.edit(deployments, args["rev"]+"-deployment", func(object *unstructured.Unstructured) {
+			_ = unstructured.SetNestedField(object.Object, int64(number(w.t, args["desired"])), "spec", "replicas")
+			_ = unstructured.SetNestedField(object.Object, int64(number(w.t, args["ready"])), "status", "readyReplicas")
+		})
 	case "pods":
 		w.pods(args, body)
 	case "route":

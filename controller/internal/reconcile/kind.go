@@ -51,6 +51,10 @@ type Kind[T Object] struct {
 	Reconcile func(ctx context.Context, object T) (again time.Duration, err error)
 	// KeepStatus is set by a reconciler that is not the one that owns the kind's status (labeler, gc).
 	KeepStatus bool
+	// Mine, if set, says which objects this reconciler works on, where another one serves the rest. Leave, if set, is called
+	// with those that are not its own, to undo what it did while they were; nothing else happens to them.
+	Mine  func(object T) bool
+	Leave func(ctx context.Context, object T) error
 	// Finalizer, with Finalize, is put on objects before the first Reconcile and removed when Finalize succeeded.
 	Finalizer string
 	Finalize  func(ctx context.Context, object T) error
@@ -86,6 +90,12 @@ func (k Kind[T]) reconcile(ctx context.Context, key Key) (time.Duration, error) 
 			return 0, err
 		}
 		before = object.DeepCopyObject().(T)
+	}
+	if k.Mine != nil && !k.Mine(object) {
+		if k.Leave == nil {
+			return 0, nil
+		}
+		return 0, k.report(object, k.Leave(ctx, object))
 	}
 	if k.KeepStatus {
 		again, err := k.Reconcile(ctx, object)

@@ -36,7 +36,7 @@ type world struct {
 	// profiling is "enabled" or "disabled".
 	profiling string
 
-	scrapes, writes, statuses atomic.Int64
+	writes, statuses atomic.Int64
 
 	mutex  sync.Mutex
 	leases map[string]*coordinationv1.Lease

@@ -1,0 +1,134 @@
+// Package hpa serves the autoscaler class hpa.autoscaling.knative.dev: Kubernetes' own HorizontalPodAutoscaler scales by what
+// the pods use, and this package translates.
+//
+// Owns: the HorizontalPodAutoscaler of each PodAutoscaler of the class, and the status of those PodAutoscalers.
+// Reads: PodAutoscalers, HorizontalPodAutoscalers, Deployments. Writes: what it owns; the scale of a Deployment that stands at
+// zero, or below its minimum before it was ever up, where the HorizontalPodAutoscaler would leave it. Never: touches a
+// PodAutoscaler of another class, but for the HorizontalPodAutoscaler that one had when it was of this class.
+package hpa
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	appslisters "k8s.io/client-go/listers/apps/v1"
+	autoscalinglisters "k8s.io/client-go/listers/autoscaling/v2"
+
+	autoscalingv1alpha1 "ebb.dev/ebb/api/autoscaling/v1alpha1"
+	"ebb.dev/ebb/api/names"
+	"ebb.dev/ebb/controller/internal/apply"
+	"ebb.dev/ebb/controller/internal/reconcile"
+	"ebb.dev/ebb/settings"
+)
+
+const kind = "HorizontalPodAutoscaler"
+
+// Selector is the label selector of what is made for revisions, by which the caches are filtered.
+const Selector = names.RevisionUIDLabel
+
+type reconciler struct {
+	kube        kubernetes.Interface
+	hpas        autoscalinglisters.HorizontalPodAutoscalerLister
+	deployments appslisters.DeploymentLister
+	settings    *settings.Store
+	now         func() time.Time
+}
+
+// New is the reconciler of the class; its keys are those of PodAutoscalers.
+func New(w *reconcile.World) *reconcile.Controller {
+	made := w.Kubernetes("", Selector)
+	hpas, deployments := made.Autoscaling().V2().HorizontalPodAutoscalers(), made.Apps().V1().Deployments()
+	r := &reconciler{kube: w.Kube, hpas: hpas.Lister(), deployments: deployments.Lister(), settings: w.Settings, now: w.Now}
+	c := reconcile.Kind[*autoscalingv1alpha1.PodAutoscaler]{
+		Name: "hpa", Informer: w.EbbInformers.Autoscaling().V1alpha1().PodAutoscalers().Informer(), Events: w.Events,
+		Client: func(ns string) reconcile.Client[*autoscalingv1alpha1.PodAutoscaler] {
+			return w.Ebb.AutoscalingV1alpha1().PodAutoscalers(ns)
+		},
+		Reconcile: r.reconcile, Mine: r.mine, Leave: r.leave,
+	}.Controller()
+	c.Watch(hpas.Informer(), reconcile.ControllerOf("PodAutoscaler"))
+	// The Deployment and the PodAutoscaler of a revision have one owner, and the PodAutoscaler its name.
+	c.Watch(deployments.Informer(), reconcile.ControllerOf("Revision"))
+	return c
+}
+
+func (r *reconciler) mine(pa *autoscalingv1alpha1.PodAutoscaler) bool {
+	return pa.Class(r.settings.Load().Autoscaler.Class) == names.ClassHPA
+}
+
+// leave removes what a PodAutoscaler had while it was of this class: two would scale one Deployment.
+func (r *reconciler) leave(ctx context.Context, pa *autoscalingv1alpha1.PodAutoscaler) error {
+	have, err := r.hpas.HorizontalPodAutoscalers(pa.Namespace).Get(pa.Name)
+	if apierrors.IsNotFound(err) || err == nil && !metav1.IsControlledBy(have, pa) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("read %s %s/%s: %w", kind, pa.Namespace, pa.Name, err)
+	}
+	err = r.kube.AutoscalingV2().HorizontalPodAutoscalers(pa.Namespace).Delete(ctx, pa.Name,
+		metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &have.UID}})
+	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+		return fmt.Errorf("delete %s %s/%s: %w", kind, pa.Namespace, pa.Name, err)
+	}
+	return nil
+}
+
+func (r *reconciler) reconcile(ctx context.Context, pa *autoscalingv1alpha1.PodAutoscaler) (time.Duration, error) {
+	a := r.settings.Load().Autoscaler
+	pa.Status.InitializeConditions()
+	have, err := r.hpas.HorizontalPodAutoscalers(pa.Namespace).Get(pa.Name)
+	if err != nil && !apierrors.IsNotFound(err) {
+		return 0, fmt.Errorf("read %s %s/%s: %w", kind, pa.Namespace, pa.Name, err)
+	}
+	hpa, outcome, err := apply.Child(ctx, r.kube.AutoscalingV2().HorizontalPodAutoscalers(pa.Namespace), kind, pa, have, err == nil, MakeHPA(pa, a),
+		func(have, want *autoscalingv2.HorizontalPodAutoscaler) {
+			apply.Metadata(have, want)
+			if !equality.Semantic.DeepEqual(stored(have.Spec), stored(want.Spec)) {
+				have.Spec = want.Spec
+			}
+		})
+	switch {
+	case apply.IsNotOwned(err):
+		pa.Status.MarkResourceNotOwned(kind, pa.Name)
+		return 0, reconcile.Permanent(err)
+	case err != nil && outcome == apply.Created:
+		pa.Status.MarkResourceFailedCreation(kind, pa.Name)
+		return 0, err
+	case err != nil:
+		return 0, err
+	}
+	d, err := r.deployments.Deployments(pa.Namespace).Get(pa.Spec.ScaleTargetRef.Name)
+	if err != nil && !apierrors.IsNotFound(err) {
+		return 0, fmt.Errorf("read Deployment %s/%s: %w", pa.Namespace, pa.Spec.ScaleTargetRef.Name, err)
+	}
+	if err != nil {
+		d = nil
+	}
+	s, _ := names.ParseScaling(pa.Annotations)
+	b := scales(pa, s, a)
+	started := pa.Status.IsScaleTargetInitialized()
+	judge(pa, hpa, d, b, metav1.NewMicroTime(r.now()))
+	return 0, r.lift(ctx, d, b, started)
+}
+
+// lift brings a Deployment to where a HorizontalPodAutoscaler begins to work: it leaves alone what stands at zero, and comes
+// round only every quarter of a minute.
+func (r *reconciler) lift(ctx context.Context, d *appsv1.Deployment, b bounds, started bool) error {
+	if d == nil || d.Spec.Replicas == nil || *d.Spec.Replicas > 0 && (started || *d.Spec.Replicas >= b.min) {
+		return nil
+	}
+	wanted := max(b.min, 1)
+	patch := fmt.Appendf(nil, `[{"op":"add","path":"/spec/replicas","value":%d}]`, wanted)
+	if _, err := r.kube.AppsV1().Deployments(d.Namespace).Patch(ctx, d.Name, types.JSONPatchType, patch, metav1.PatchOptions{}, "scale"); err != nil {
+		return fmt.Errorf("patch scale of %s/%s to %d: %w", d.Namespace, d.Name, wanted, err)
+	}
+	return nil
+}

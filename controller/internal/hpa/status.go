@@ -1,0 +1,83 @@
+package hpa
+
+import (
+	"fmt"
+
+	appsv1 "k8s.io/api/apps/v1"
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	autoscalingv1alpha1 "ebb.dev/ebb/api/autoscaling/v1alpha1"
+	"ebb.dev/ebb/api/names"
+)
+
+// rule names, in a decision, who decides for this class.
+const rule = "horizontal-pod-autoscaler"
+
+// judge writes what is known into the status: requests go to the pods, never by way of the activators, unless no pod is ready.
+//
+//	Active                  True: this class keeps at least one pod
+//	ScaleTargetInitialized  True once as many pods were ready, or counted by Kubernetes, as min-scale and initial-scale ask for
+//	SKSReady                True while a pod is ready
+func judge(pa *autoscalingv1alpha1.PodAutoscaler, hpa *autoscalingv2.HorizontalPodAutoscaler, d *appsv1.Deployment, b bounds, now metav1.MicroTime) {
+	s := &pa.Status
+	s.ServiceName, s.MetricsServiceName = names.PublicService(pa.Name), names.PrivateService(pa.Name)
+	s.Mode, s.NumActivators = autoscalingv1alpha1.ModeServe, 0
+	s.MarkActive()
+
+	ready, wanted := int32(0), int32(0)
+	if d != nil {
+		ready, wanted = d.Status.ReadyReplicas, 1
+		if d.Spec.Replicas != nil {
+			wanted = *d.Spec.Replicas
+		}
+	}
+	actual := ready
+	if hpa.Status.DesiredReplicas > 0 {
+		actual, wanted = hpa.Status.CurrentReplicas, hpa.Status.DesiredReplicas
+	}
+	s.ActualScale, s.DesiredScale = &actual, &wanted
+	if max(ready, hpa.Status.CurrentReplicas) >= max(b.min, b.initial) {
+		s.MarkScaleTargetInitialized()
+	} else if !s.IsScaleTargetInitialized() {
+		s.MarkScaleTargetNotInitialized("", "The initial scale has not been reached yet.")
+	}
+	if ready > 0 {
+		s.MarkSKSReady()
+	} else {
+		s.MarkSKSNotReady("No pod is ready, so activators take the requests.")
+	}
+	if before := s.Decision; hpa.Status.DesiredReplicas > 0 && (before == nil || before.Rule != rule || before.Desired != wanted) {
+		s.Decision = &autoscalingv1alpha1.Decision{Time: now, Desired: wanted, Rule: rule, Reason: reason(hpa), Inputs: inputs(hpa)}
+	}
+}
+
+// reason tells what Kubernetes says about its choice.
+func reason(hpa *autoscalingv2.HorizontalPodAutoscaler) string {
+	text := fmt.Sprintf("HorizontalPodAutoscaler %s wants %d pods", hpa.Name, hpa.Status.DesiredReplicas)
+	for _, kind := range []autoscalingv2.HorizontalPodAutoscalerConditionType{autoscalingv2.ScalingActive, autoscalingv2.ScalingLimited} {
+		for _, c := range hpa.Status.Conditions {
+			// That it is active is no news, nor that it is not limited.
+			if c.Type == kind && c.Message != "" && (kind == autoscalingv2.ScalingActive || c.Status == corev1.ConditionTrue) {
+				text += "; " + c.Message
+			}
+		}
+	}
+	return text
+}
+
+func inputs(hpa *autoscalingv2.HorizontalPodAutoscaler) map[string]string {
+	all := map[string]string{"current": fmt.Sprint(hpa.Status.CurrentReplicas)}
+	for _, m := range hpa.Status.CurrentMetrics {
+		switch {
+		case m.Resource != nil && m.Resource.Current.AverageUtilization != nil:
+			all[string(m.Resource.Name)] = fmt.Sprintf("%d%%", *m.Resource.Current.AverageUtilization)
+		case m.Resource != nil && m.Resource.Current.AverageValue != nil:
+			all[string(m.Resource.Name)] = m.Resource.Current.AverageValue.String()
+		case m.Pods != nil && m.Pods.Current.AverageValue != nil:
+			all[m.Pods.Metric.Name] = m.Pods.Current.AverageValue.String()
+		}
+	}
+	return all
+}

@@ -1,0 +1,132 @@
+package hpa
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"time"
+
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"knative.dev/pkg/kmeta"
+
+	autoscalingv1alpha1 "ebb.dev/ebb/api/autoscaling/v1alpha1"
+	"ebb.dev/ebb/api/names"
+	"ebb.dev/ebb/settings"
+)
+
+// bounds are a revision's scales as its annotations and the settings have them.
+type bounds struct{ min, max, initial int32 }
+
+// scales resolves the bounds:
+//
+//	min      0 for a revision that no Route leads to; a minimum above the maximum gives way to it
+//	max      0 stands for none; never above max-scale-limit
+//	initial  what a revision starts with, at least one pod: this class never goes to zero
+func scales(pa *autoscalingv1alpha1.PodAutoscaler, s names.Scaling, a settings.Autoscaler) bounds {
+	b := bounds{ptr.Deref(s.MinScale, a.MinScale), ptr.Deref(s.MaxScale, a.MaxScale), ptr.Deref(s.InitialScale, a.InitialScale)}
+	if a.MaxScaleLimit > 0 && (b.max == 0 || b.max > a.MaxScaleLimit) {
+		b.max = a.MaxScaleLimit
+	}
+	if pa.Spec.Reachability == autoscalingv1alpha1.ReachabilityUnreachable {
+		b.min = 0
+	}
+	if b.max > 0 {
+		b.min, b.initial = min(b.min, b.max), min(b.initial, b.max)
+	}
+	b.initial = max(b.initial, 1)
+	return b
+}
+
+// MakeHPA is the HorizontalPodAutoscaler of a PodAutoscaler.
+//
+//	annotation metric  metrics
+//	cpu, none          CPU utilization in percent of what the pods request
+//	memory             mean memory in Mi
+//	any other          mean of that metric of the pods, by the custom metrics API
+//
+// Without a target there is no metrics block, and Kubernetes takes 80 % of CPU.
+func MakeHPA(pa *autoscalingv1alpha1.PodAutoscaler, a settings.Autoscaler) *autoscalingv2.HorizontalPodAutoscaler {
+	s, _ := names.ParseScaling(pa.Annotations) // what is wrong reads as not set; admission has judged it
+	b := scales(pa, s, a)
+	hpa := &autoscalingv2.HorizontalPodAutoscaler{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: pa.Name, Namespace: pa.Namespace, Labels: maps.Clone(pa.Labels), Annotations: maps.Clone(pa.Annotations),
+			OwnerReferences: []metav1.OwnerReference{*kmeta.NewControllerRef(pa)},
+		},
+		Spec: autoscalingv2.HorizontalPodAutoscalerSpec{
+			ScaleTargetRef: autoscalingv2.CrossVersionObjectReference{APIVersion: pa.Spec.ScaleTargetRef.APIVersion,
+				Kind: pa.Spec.ScaleTargetRef.Kind, Name: pa.Spec.ScaleTargetRef.Name},
+			MaxReplicas: math.MaxInt32,
+		},
+	}
+	if b.max > 0 {
+		hpa.Spec.MaxReplicas = b.max
+	}
+	if b.min > 0 {
+		hpa.Spec.MinReplicas = &b.min
+	}
+	if s.Target != nil {
+		hpa.Spec.Metrics = []autoscalingv2.MetricSpec{metric(s.Metric, *s.Target)}
+	}
+	if s.Window != nil {
+		seconds := int32(s.Window.Round(time.Second) / time.Second)
+		hpa.Spec.Behavior = &autoscalingv2.HorizontalPodAutoscalerBehavior{
+			ScaleUp:   &autoscalingv2.HPAScalingRules{StabilizationWindowSeconds: &seconds},
+			ScaleDown: &autoscalingv2.HPAScalingRules{StabilizationWindowSeconds: &seconds},
+		}
+	}
+	return hpa
+}
+
+func metric(name string, target float64) autoscalingv2.MetricSpec {
+	// A target beyond what a replica count can express is as good as none.
+	whole := int64(math.Ceil(min(target, math.MaxInt32)))
+	switch name {
+	case "", names.MetricCPU:
+		return autoscalingv2.MetricSpec{Type: autoscalingv2.ResourceMetricSourceType, Resource: &autoscalingv2.ResourceMetricSource{
+			Name:   corev1.ResourceCPU,
+			Target: autoscalingv2.MetricTarget{Type: autoscalingv2.UtilizationMetricType, AverageUtilization: ptr.To(int32(whole))}}}
+	case names.MetricMemory:
+		return autoscalingv2.MetricSpec{Type: autoscalingv2.ResourceMetricSourceType, Resource: &autoscalingv2.ResourceMetricSource{
+			Name: corev1.ResourceMemory,
+			Target: autoscalingv2.MetricTarget{Type: autoscalingv2.AverageValueMetricType,
+				AverageValue: ptr.To(resource.MustParse(fmt.Sprintf("%dMi", whole)))}}}
+	}
+	// Thousandths are the finest a quantity has.
+	average := resource.NewMilliQuantity(int64(math.Ceil(min(target, math.MaxInt32)*1000)), resource.DecimalSI)
+	return autoscalingv2.MetricSpec{Type: autoscalingv2.PodsMetricSourceType, Pods: &autoscalingv2.PodsMetricSource{
+		Metric: autoscalingv2.MetricIdentifier{Name: name},
+		Target: autoscalingv2.MetricTarget{Type: autoscalingv2.AverageValueMetricType, AverageValue: average}}}
+}
+
+// stored is a spec as Kubernetes keeps it, with its own defaults: what is compared with, or each reconcile would write what it
+// left out anew.
+func stored(spec autoscalingv2.HorizontalPodAutoscalerSpec) autoscalingv2.HorizontalPodAutoscalerSpec {
+	spec = *spec.DeepCopy()
+	if spec.MinReplicas == nil {
+		spec.MinReplicas = ptr.To[int32](1)
+	}
+	if len(spec.Metrics) == 0 {
+		spec.Metrics = []autoscalingv2.MetricSpec{metric(names.MetricCPU, 80)}
+	}
+	if spec.Behavior == nil {
+		return spec
+	}
+	percent := autoscalingv2.HPAScalingPolicy{Type: autoscalingv2.PercentScalingPolicy, Value: 100, PeriodSeconds: 15}
+	for rules, policies := range map[*autoscalingv2.HPAScalingRules][]autoscalingv2.HPAScalingPolicy{
+		spec.Behavior.ScaleUp:   {{Type: autoscalingv2.PodsScalingPolicy, Value: 4, PeriodSeconds: 15}, percent},
+		spec.Behavior.ScaleDown: {percent},
+	} {
+		if rules != nil && rules.SelectPolicy == nil {
+			rules.SelectPolicy = ptr.To(autoscalingv2.MaxChangePolicySelect)
+		}
+		if rules != nil && len(rules.Policies) == 0 {
+			rules.Policies = policies
+		}
+	}
+	return spec
+}
