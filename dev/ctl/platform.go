@@ -106,6 +106,7 @@ func (c *control) platformImages(ctx context.Context, r *step.Report, p *parts) 
 	p.refs, fresh, err = s.load(ctx, []recipe{
 		c.pauseRecipe(p),
 		program("dev.local/dev/dns", p.dns, p.dns, "/coredns", image.Settings{}),
+		program("dev.local/dev/metrics", p.metrics, p.metrics, "/metrics-server", image.Settings{}),
 		program("dev.local/dev/certmanager", p.certManager, p.certManager, "/certmanager", image.Settings{}),
 		program("dev.local/istio/pilot", p.istio, p.istio, "/usr/local/bin/pilot-discovery", image.Settings{User: "1337:1337"}),
 		gateway("dev.local/istio/proxy", p.libc, p.envoy, p.istio, bootstrap),

@@ -79,10 +79,10 @@ func (c *control) up(ctx context.Context) (err error) {
 
 // parts are what the steps hand to one another.
 type parts struct {
-	kube, istio, chart, dns, certManager, pause string // binaries
-	libc, python, envoy                         string // unpacked packages
-	gatewayAPI, istioModule, certManagerModule  string // module folders
-	refs                                        map[string]string
+	kube, istio, chart, dns, metrics, certManager, pause string // binaries
+	libc, python, envoy                                  string // unpacked packages
+	gatewayAPI, istioModule, certManagerModule           string // module folders
+	refs                                                 map[string]string
 }
 
 // preflight refuses before anything is changed, and installs Debian packages
@@ -163,6 +163,7 @@ func (c *control) programs(ctx context.Context, p *parts) error {
 		{"pause", &p.pause, build.Module{Name: "pause", Dir: filepath.Join(c.Root, "dev/ctl/pause")}},
 		{"Kubernetes " + kube.Version, &p.kube, build.Module{Name: "kube", Dir: filepath.Join(c.Root, "dev/kube"), LDFlags: kube.LDFlags}},
 		{"CoreDNS", &p.dns, build.Module{Name: "dns", Dir: filepath.Join(c.Root, "dev/dns")}},
+		{"the metrics server", &p.metrics, build.Module{Name: "metrics", Dir: filepath.Join(c.Root, "dev/metrics")}},
 		{"Istio", &p.istio, build.Module{Name: "istio", Dir: filepath.Join(c.Root, "dev/istio")}},
 		{"cert-manager", &p.certManager, build.Module{Name: "certmanager", Dir: filepath.Join(c.Root, "dev/certmanager")}},
 		{"Istio's chart", &p.chart, build.Module{Name: "chart", Dir: filepath.Join(c.Root, "dev/istio"), Package: "./chart"}},
@@ -363,6 +364,17 @@ func (c *control) platform(ctx context.Context, p *parts) error {
 	}
 	if err := c.once(ctx, "Istio", string(manifests), func(ctx context.Context, _ *step.Report) error {
 		_, err := install.Istio(ctx, k, manifests)
+		return err
+	}); err != nil {
+		return err
+	}
+	metrics, err := install.MetricsManifests(p.refs["dev.local/dev/metrics"])
+	if err != nil {
+		return err
+	}
+	if err := c.once(ctx, "metrics server", string(metrics), func(ctx context.Context, _ *step.Report) error {
+		// Nothing waits for it: it answers once it has asked the kubelet twice.
+		_, err := k.Apply(ctx, metrics)
 		return err
 	}); err != nil {
 		return err

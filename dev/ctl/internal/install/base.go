@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-//go:embed certmanager.yaml dns.yaml istio.yaml
+//go:embed certmanager.yaml dns.yaml istio.yaml metrics.yaml
 var templates embed.FS
 
 func render(name string, values any) ([]byte, error) {
@@ -29,6 +29,11 @@ func render(name string, values any) ([]byte, error) {
 // DNSManifests are the cluster's DNS server, at its fixed address.
 func DNSManifests(image string, address netip.Addr) ([]byte, error) {
 	return render("dns.yaml", map[string]any{"Image": image, "Address": address})
+}
+
+// MetricsManifests are the metrics server, behind the API metrics.k8s.io.
+func MetricsManifests(image string) ([]byte, error) {
+	return render("metrics.yaml", map[string]any{"Image": image})
 }
 
 // GatewayAPI installs the kinds of the Gateway API from its module's folder.

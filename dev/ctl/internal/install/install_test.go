@@ -61,7 +61,11 @@ func TestTemplatesAreCompleteYAML(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	documents := append(strings.Split(string(dns), "\n---\n"), strings.Split(string(certManager), "\n---\n")...)
+	metrics, err := MetricsManifests("dev.local/dev/metrics:1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	documents := append(strings.Split(string(dns)+"\n---\n"+string(metrics), "\n---\n"), strings.Split(string(certManager), "\n---\n")...)
 	for _, doc := range append(documents, string(istio)) {
 		var v map[string]any
 		if err := yaml.UnmarshalStrict([]byte(doc), &v); err != nil {

@@ -176,8 +176,7 @@ func (c Cluster) APIServer() process.Program {
 		"--bind-address="+c.Plan.Node().String(), "--advertise-address="+c.Plan.Node().String(), "--secure-port=6443",
 		"--tls-cert-file="+f.Cert("kube-apiserver"), "--tls-private-key-file="+f.Key("kube-apiserver"),
 		"--client-ca-file="+f.Cert("ca"), "--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction",
-		// Nobody serves an aggregated API here, but the other programs wait for
-		// the published settings of one.
+		// For the metrics server, which is behind an aggregated API.
 		"--requestheader-client-ca-file="+f.Cert("ca"), "--requestheader-allowed-names=front-proxy-client",
 		"--requestheader-username-headers=X-Remote-User", "--requestheader-group-headers=X-Remote-Group",
 		"--requestheader-extra-headers-prefix=X-Remote-Extra-",
@@ -194,7 +193,7 @@ func (c Cluster) ControllerManager() process.Program {
 	f, _ := c.Certificates()
 	config := "--kubeconfig=" + c.In("conf", "kube-controller-manager.kubeconfig")
 	return c.program("kube-controller-manager", c.https("https://127.0.0.1:10257/healthz", "admin"),
-		config, "--leader-elect=false", "--use-service-account-credentials", "--bind-address=127.0.0.1",
+		config, "--leader-elect=false", "--use-service-account-credentials", "--horizontal-pod-autoscaler-sync-period=5s", "--bind-address=127.0.0.1",
 		"--service-account-private-key-file="+f.Key("service-account"), "--root-ca-file="+f.Cert("ca"),
 		"--cluster-signing-cert-file="+f.Cert("ca"), "--cluster-signing-key-file="+f.Key("ca"),
 		"--authentication-kubeconfig="+c.In("conf", "kube-controller-manager.kubeconfig"),
