@@ -68,38 +68,39 @@ func (x *h2exchange) open(u *Upstream, c *h2conn, b *h2batch) bool {
 	return true
 }
 
-// requestData is a piece of the body.
-func (x *h2exchange) requestData(data []byte, end bool, b *h2batch) {
+// requestData is a piece of the body. ok false: it is not what the head announced.
+func (x *h2exchange) requestData(data []byte, end bool, b *h2batch) (ok bool) {
 	x.mu.Lock()
 	if x.over {
 		x.mu.Unlock()
 		x.down.c.credit(nil, len(data), b)
-		return
+		return true
 	}
 	x.got += int64(len(data))
 	if x.length >= 0 && (x.got > x.length || end && x.got != x.length) {
 		x.mu.Unlock()
 		x.down.c.credit(nil, len(data), b)
 		x.malformed(&x.down, http2.ErrCodeProtocol, b)
-		return
+		return false
 	}
 	x.ended = x.ended || end
 	if x.up == nil || x.awaiting {
 		x.held = append(x.held, data...)
 		x.mu.Unlock()
-		return
+		return true
 	}
 	x.pass(data, b)
 	x.mu.Unlock()
+	return true
 }
 
-// requestTrailers end the body.
-func (x *h2exchange) requestTrailers(fields []hpack.HeaderField, b *h2batch) error {
+// requestTrailers end the body. ok false: it is not what the head announced.
+func (x *h2exchange) requestTrailers(fields []hpack.HeaderField, b *h2batch) (ok bool) {
 	x.mu.Lock()
 	if x.length >= 0 && x.got != x.length && !x.over {
 		x.mu.Unlock()
 		x.malformed(&x.down, http2.ErrCodeProtocol, b)
-		return nil
+		return false
 	}
 	x.ended = true
 	x.trailers = trailersOf(fields)
@@ -110,7 +111,7 @@ func (x *h2exchange) requestTrailers(fields []hpack.HeaderField, b *h2batch) err
 		x.pass(nil, b)
 	}
 	x.mu.Unlock()
-	return nil
+	return true
 }
 
 // push passes on what was held. mu is held.

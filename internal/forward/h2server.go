@@ -114,7 +114,10 @@ func (s *h2server) headers(f *http2.MetaHeadersFrame) (keep bool, err error) {
 		case !f.StreamEnded() || f.Truncated || !h2Trailers(f):
 			return true, c.badStream(id, http2.ErrCodeProtocol)
 		}
-		return true, h.x.requestTrailers(f.RegularFields(), &c.batch)
+		if !h.x.requestTrailers(f.RegularFields(), &c.batch) {
+			return true, s.spend(now)
+		}
+		return true, nil
 	}
 	if id <= c.maxID {
 		_, ours := c.gone[id]
@@ -198,7 +201,9 @@ func (s *h2server) data(f *http2.DataFrame) error {
 	if padding := int(f.Length) - len(data); padding > 0 {
 		c.credit(h, padding, &c.batch)
 	}
-	h.x.requestData(data, f.StreamEnded(), &c.batch)
+	if !h.x.requestData(data, f.StreamEnded(), &c.batch) {
+		return s.spend(time.Now())
+	}
 	return nil
 }
 
