@@ -43,9 +43,15 @@ lint:
 generated: ## generated files are the ones that the generators make
 	@[ ! -x api/generate.sh ] || api/generate.sh --check
 
-unit:
+unit: clients
 	go test -race -shuffle=on -p 2 ./...
 	go test -C dev/ctl -race -shuffle=on -p 2 ./...
+
+.PHONY: clients
+clients: ## install the HTTP clients that tests of the forwarder use, where apt-get is; without them those tests are skipped
+	@command -v curl nghttp h2load >/dev/null || ! command -v apt-get >/dev/null || \
+		{ apt-get -q update && apt-get -q install -y --no-install-recommends curl nghttp2-client; } >/dev/null || \
+		echo "curl and nghttp2-client could not be installed: their tests are skipped"
 
 test: check e2e ## the whole gate, as CI runs it
 

@@ -132,6 +132,16 @@ func readHeadOf(r *bufio.Reader) (string, error) {
 	}
 }
 
+// listenLocal is a listener on a port of its own.
+func listenLocal(t testing.TB) net.Listener {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
 // dialTo opens a client connection with a generous deadline, so that a hang fails the test instead of stopping it.
 func dialTo(t testing.TB, addr string) net.Conn {
 	t.Helper()
