@@ -109,7 +109,7 @@ func (c Cluster) Write() error {
 		}
 	}
 	// A pod's own file lists the cluster's DNS; for others there is no outside.
-	if err := os.WriteFile(c.In("conf", "resolv.conf"), []byte("nameserver "+c.Plan.DNS().String()+"\n"), 0o644); err != nil {
+	if err := replace(c.In("conf", "resolv.conf"), []byte("nameserver "+c.Plan.DNS().String()+"\n"), 0o644); err != nil {
 		return err
 	}
 	cni, err := c.Plan.CNI(c.In("cni"))
@@ -119,7 +119,7 @@ func (c Cluster) Write() error {
 	if err := os.MkdirAll(c.In("conf", "cni"), 0o755); err != nil {
 		return err
 	}
-	return os.WriteFile(c.In("conf", "cni", "10-ebb.conflist"), cni, 0o644)
+	return replace(c.In("conf", "cni", "10-ebb.conflist"), cni, 0o644)
 }
 
 func (c Cluster) render(name, target string, values any) error {
@@ -127,7 +127,16 @@ func (c Cluster) render(name, target string, values any) error {
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(target, text, 0o600)
+	return replace(target, text, 0o600)
+}
+
+// replace writes a file unless it holds that already: kube-proxy ends itself
+// whenever its own is written, whatever is in it.
+func replace(path string, text []byte, mode os.FileMode) error {
+	if now, err := os.ReadFile(path); err == nil && bytes.Equal(now, text) {
+		return nil
+	}
+	return os.WriteFile(path, text, mode)
 }
 
 // Render fills one of the embedded templates. A value that a template names

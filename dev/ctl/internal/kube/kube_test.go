@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"ebb.dev/ebb/dev/ctl/internal/network"
 	"ebb.dev/ebb/dev/ctl/internal/place"
@@ -92,5 +93,24 @@ func TestProgramsRestartWhenTheirFilesChange(t *testing.T) {
 	}
 	if c.Kubelet().Salt == before {
 		t.Error("the kubelet would keep its old configuration")
+	}
+}
+
+// kube-proxy ends whenever its file is written, be it with the same content.
+func TestWhatHasNotChangedIsNotWritten(t *testing.T) {
+	c := cluster(t)
+	if err := c.Write(); err != nil {
+		t.Fatal(err)
+	}
+	file := c.In("conf", "proxy.yaml")
+	old := time.Unix(1_000_000_000, 0)
+	if err := os.Chtimes(file, old, old); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Write(); err != nil {
+		t.Fatal(err)
+	}
+	if info, err := os.Stat(file); err != nil || !info.ModTime().Equal(old) {
+		t.Errorf("%s was written again: %v", file, err)
 	}
 }
