@@ -203,3 +203,11 @@ func (s *story) deleteClaim(name string) {
 		s.Error(err)
 	}
 }
+
+func (s *story) deleteVolume(name string) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	if err := s.Kube.CoreV1().PersistentVolumes().Delete(ctx, name, metav1.DeleteOptions{}); err != nil {
+		s.Error(err)
+	}
+}

@@ -4,11 +4,15 @@ package e2e
 
 import (
 	"fmt"
+	"net"
+	"net/http"
+	"strings"
 	"testing"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
 
 	"ebb.dev/ebb/test/internal/cluster"
 	"ebb.dev/ebb/test/internal/probe"
@@ -132,6 +136,135 @@ func TestATagHasItsOwnHost(t *testing.T) {
 			t.Errorf("the tag's host %s: %v", tagURL, reply)
 		}
 	}
+}
+
+func TestARolloutTakesAsLongAsItIsGiven(t *testing.T) {
+	s := begin(t, 4*time.Minute)
+	manifest := func(text string) string {
+		return strings.Replace(service{name: "slowly", annotations: warm, env: map[string]string{"TEXT": text}}.manifest(),
+			"  name: slowly\n", "  name: slowly\n  annotations:\n    serving.knative.dev/rollout-duration: 10s\n", 1)
+	}
+	url := s.ready("slowly", manifest("one"))
+	s.apply(manifest("two"))
+	client := s.client()
+	ready := make(chan error, 1)
+	go func() { _, err := s.AwaitReady(s.ctx, s.namespace, "slowly"); ready <- err }()
+
+	// What the old revision answers after the new one has answered first: with all traffic moved at once, next to nothing.
+	begun, oldAfterNew := false, 0
+	for done := false; !done; {
+		select {
+		case err := <-ready:
+			if done = true; err != nil {
+				t.Fatal(err)
+			}
+		case <-time.After(20 * time.Millisecond):
+			switch reply := probe.Get(s.ctx, client, url); {
+			case !reply.OK():
+				t.Errorf("while traffic moves: %v", reply)
+			case reply.Body == "two\n":
+				begun = true
+			case begun:
+				oldAfterNew++
+			}
+		}
+	}
+	if !begun || oldAfterNew < 10 {
+		t.Errorf("the new revision answered: %v; then the old one still %d times, want at least 10", begun, oldAfterNew)
+	}
+	if seen := count(probe.Burst(s.ctx, client, url, 20)); seen["two\n"] != 20 {
+		t.Errorf("20 requests after the rollout: %v", seen)
+	}
+}
+
+func TestGoingBackToARevisionOfOnesOwnNameMakesNothingNew(t *testing.T) {
+	s := begin(t, 3*time.Minute)
+	first := service{name: "back", revision: "back-one", env: map[string]string{"TEXT": "one"}}
+	s.ready("back", first.manifest())
+	s.ready("back", service{name: "back", revision: "back-two", env: map[string]string{"TEXT": "two"}}.manifest())
+	url := s.ready("back", first.manifest())
+	if reply := probe.Get(s.ctx, s.client(), url); reply.Body != "one\n" {
+		t.Errorf("after going back: %v", reply)
+	}
+	list, err := s.Dynamic.Resource(cluster.Revisions).Namespace(s.namespace).List(s.ctx, metav1.ListOptions{})
+	if err != nil || len(list.Items) != 2 {
+		t.Errorf("%d revisions, %v, want 2", len(list.Items), err)
+	}
+	first.env = map[string]string{"TEXT": "another"}
+	if err := s.Apply(s.ctx, s.namespace, first.manifest()); err == nil || !strings.Contains(err.Error(), "without a name change") {
+		t.Errorf("another template under the same name: %v", err)
+	}
+}
+
+func TestWhatIsPrivateIsReachedFromInsideOnly(t *testing.T) {
+	s := begin(t, 3*time.Minute)
+	manifest := service{name: "shop", env: map[string]string{"TEXT": "shop"}, traffic: "  - latestRevision: true\n    percent: 100\n    tag: staff\n"}.manifest()
+	public := s.ready("shop", manifest)
+	client, inside := s.client(), s.insideClient()
+	get := func(client *http.Client, host string) string {
+		reply := probe.Get(s.ctx, client, "http://"+host+"/")
+		return fmt.Sprint(reply.Status, " ", reply.Body)
+	}
+	host, err := cluster.HostOf(public)
+	if err != nil {
+		t.Fatal(err)
+	}
+	private := "." + s.namespace + ".svc.cluster.local"
+
+	// One tag alone, by the label on its placeholder Service.
+	label := func(service string) {
+		patch := []byte(`{"metadata":{"labels":{"networking.knative.dev/visibility":"cluster-local"}}}`)
+		if _, err := s.Kube.CoreV1().Services(s.namespace).Patch(s.ctx, service, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.until("the tag's host answers", func() (bool, string, error) {
+		said := get(client, "staff-"+host)
+		return said == "200 shop\n", said, nil
+	})
+	label("staff-shop")
+	s.until("the tag's host is unknown outside", func() (bool, string, error) {
+		said := get(client, "staff-"+host)
+		return strings.HasPrefix(said, "404"), said, nil
+	})
+	s.until("the tag answers inside", func() (bool, string, error) {
+		said := get(inside, "staff-shop"+private)
+		return said == "200 shop\n", said, nil
+	})
+	if said := get(client, host); said != "200 shop\n" {
+		t.Errorf("the Service itself is public, but answers %q", said)
+	}
+
+	// The whole Service.
+	s.apply(strings.Replace(manifest, "  name: shop\n", "  name: shop\n  labels:\n    networking.knative.dev/visibility: cluster-local\n", 1))
+	s.until("the host is unknown outside", func() (bool, string, error) {
+		said := get(client, host)
+		return strings.HasPrefix(said, "404"), said, nil
+	})
+	if _, err := s.Await(s.ctx, services, s.namespace, "shop", func(object *unstructured.Unstructured) bool {
+		url, _, _ := unstructured.NestedString(object.Object, "status", "url")
+		return isReady(object) && url == "http://shop"+private
+	}); err != nil {
+		t.Errorf("its URL is not the one inside: %v", err)
+	}
+	if said := get(inside, "shop"+private); said != "200 shop\n" {
+		t.Errorf("inside it answers %q", said)
+	}
+	if said := get(client, "shop"+private); !strings.HasPrefix(said, "404") {
+		t.Errorf("the public gateway answers %q for the name inside", said)
+	}
+}
+
+// insideClient reaches hosts through the gateway that serves inside the cluster.
+func (s *story) insideClient() *http.Client {
+	s.Helper()
+	gateway, err := s.Kube.CoreV1().Services(cluster.System).Get(s.ctx, "ebb-local-istio", metav1.GetOptions{})
+	if err != nil {
+		s.Fatal(err)
+	}
+	client := s.ClientOf(net.JoinHostPort(gateway.Spec.ClusterIP, "80"), time.Minute)
+	s.Cleanup(client.CloseIdleConnections)
+	return client
 }
 
 func TestAnUnknownHostGets404(t *testing.T) {

@@ -108,13 +108,16 @@ func (c *Cluster) findGateway(ctx context.Context) (string, error) {
 
 // Client returns an HTTP client of its own connections that reaches every host of the cluster through the gateway, whatever
 // the host's name resolves to. It follows no redirects and waits for an answer at most timeout.
-func (c *Cluster) Client(timeout time.Duration) *http.Client {
+func (c *Cluster) Client(timeout time.Duration) *http.Client { return c.ClientOf(c.Gateway, timeout) }
+
+// ClientOf is Client through another gateway, at host:port.
+func (c *Cluster) ClientOf(gateway string, timeout time.Duration) *http.Client {
 	dialer := &net.Dialer{Timeout: 10 * time.Second}
 	return &http.Client{
 		Timeout: timeout,
 		Transport: &http.Transport{
 			DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
-				return dialer.DialContext(ctx, network, c.Gateway)
+				return dialer.DialContext(ctx, network, gateway)
 			},
 			MaxIdleConnsPerHost: 1000,
 			DisableCompression:  true,

@@ -42,16 +42,19 @@ func (r Reply) String() string {
 
 // Get sends one request and reads the whole answer.
 func Get(ctx context.Context, client *http.Client, url string) Reply {
-	reply := Reply{Sent: time.Now()}
-	defer func() { reply.Took = time.Since(reply.Sent) }()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
-		reply.Err = err
-		return reply
+		return Reply{Sent: time.Now(), Err: err}
 	}
+	return Do(client, request)
+}
+
+// Do is Get of a request that somebody else has made.
+func Do(client *http.Client, request *http.Request) Reply {
+	reply := Reply{Sent: time.Now()}
 	response, err := client.Do(request)
 	if err != nil {
-		reply.Err = err
+		reply.Err, reply.Took = err, time.Since(reply.Sent)
 		return reply
 	}
 	defer response.Body.Close()
