@@ -18,12 +18,22 @@ import (
 	"time"
 
 	"ebb.dev/ebb/internal/forward"
+	"ebb.dev/ebb/internal/otlp"
+	"ebb.dev/ebb/internal/tracing"
+	"ebb.dev/ebb/queue-proxy/internal/routetag"
 	"ebb.dev/ebb/wire"
 )
 
 // Observer is told of every exchange when it is over: the request log, the metrics.
 type Observer interface {
-	Observe(r *forward.Request, res *forward.Result, probe bool)
+	Observe(r *forward.Request, res *forward.Result, e Ended)
+}
+
+// Ended is what is to be said of an exchange beyond its Result.
+type Ended struct {
+	Probe bool
+	Sent  time.Time // to the container; zero when it never was
+	Trace string    // the trace that the request is part of, "" when it is not traced here
 }
 
 // Chain implements forward.Handler.
@@ -39,6 +49,7 @@ type Chain struct {
 	Draining  func() bool
 	Seen      func(now time.Time)
 	Observers []Observer
+	Tracer    *tracing.Tracer // nil traces nothing
 
 	passes sync.Pool
 }
@@ -57,7 +68,7 @@ func (c *Chain) Admit(r *forward.Request) forward.Verdict {
 		p = &pass{}
 		p.waiter.Ready = make(chan struct{}, 1)
 	}
-	p.probe, p.proxied = false, false
+	p.probe, p.proxied, p.sent, p.span = false, false, time.Time{}, nil
 	r.Data = p
 	if v, handled := c.probe(r, p); handled {
 		return v
@@ -82,8 +93,10 @@ func (c *Chain) Admit(r *forward.Request) forward.Verdict {
 	if p.probe {
 		return forward.Verdict{Upstream: c.User}
 	}
+	p.span = c.Tracer.Begin(r)
 	switch c.Gate.enter(p, r.Started, weight, caller) {
 	case refused:
+		p.span = nil // the request goes to another pod
 		return refusal(wire.RefusedLimit)
 	case full:
 		return forward.Verdict{Reply: forward.Reply{
@@ -105,8 +118,14 @@ func (c *Chain) Admit(r *forward.Request) forward.Verdict {
 func (c *Chain) Done(r *forward.Request, res *forward.Result) {
 	p := r.Data.(*pass)
 	c.Gate.leave(p, r.Started.Add(res.Duration))
-	for _, o := range c.Observers {
-		o.Observe(r, res, p.probe)
+	if p.span != nil {
+		p.span.End(r, res, p.sent, otlp.String("kn.route.tag", routetag.Of(r)))
+	}
+	if len(c.Observers) > 0 {
+		e := Ended{Probe: p.probe, Sent: p.sent, Trace: p.span.TraceID()}
+		for _, o := range c.Observers {
+			o.Observe(r, res, e)
+		}
 	}
 	c.passes.Put(p)
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"ebb.dev/ebb/internal/forward"
+	"ebb.dev/ebb/internal/tracing"
 	"ebb.dev/ebb/internal/turns"
 	"ebb.dev/ebb/queue-proxy/internal/stat"
 	"ebb.dev/ebb/queue-proxy/limit"
@@ -46,6 +47,8 @@ type pass struct {
 	inside  bool // counted by the ledger
 	running bool // has a slot
 	probe   bool
+	sent    time.Time // to the container
+	span    *tracing.Span
 }
 
 type entry uint8
@@ -74,7 +77,7 @@ func (g *Gate) enter(p *pass, now time.Time, weight int64, caller string) entry 
 	case limit.Admitted:
 		g.load.Arrive(now, p.proxied)
 		g.load.Run(now)
-		p.inside, p.running = true, true
+		p.inside, p.running, p.sent = true, true, now
 		if g.load.Grew() || g.limit.Slots > 0 && g.limit.Free() == 0 {
 			g.press()
 		}
@@ -119,9 +122,10 @@ func (g *Gate) await(ctx context.Context, p *pass) bool {
 		g.mu.Unlock()
 		return false
 	}
-	p.running = true
+	now := time.Now()
+	p.running, p.sent = true, now
 	g.mu.Lock()
-	g.load.Run(time.Now())
+	g.load.Run(now)
 	g.mu.Unlock()
 	return true
 }

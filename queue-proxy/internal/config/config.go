@@ -40,6 +40,7 @@ type Config struct {
 	Observability Observability
 	DrainQuiet    time.Duration // no new request for this long: drained
 	CertDir       string
+	RootCA        string // PEM of further authorities for what queue-proxy connects to
 }
 
 // Observability is OBSERVABILITY_CONFIG.
@@ -50,8 +51,13 @@ type Observability struct {
 	RequestMetrics        struct {
 		Protocol string `json:"protocol"`
 		Endpoint string `json:"endpoint"`
-		Interval string `json:"exportInterval"`
+		Interval string `json:"interval"`
 	} `json:"requestMetrics"`
+	Tracing struct {
+		Protocol     string  `json:"protocol"`
+		Endpoint     string  `json:"endpoint"`
+		SamplingRate float64 `json:"samplingRate"`
+	} `json:"tracing"`
 	RuntimeProfiling bool `json:"runtimeProfiling"`
 }
 
@@ -87,6 +93,7 @@ func Parse(getenv func(string) string) (*Config, error) {
 		LogLevel:             getenv("SERVING_LOGGING_LEVEL"),
 		DrainQuiet:           r.duration("EBB_DRAIN_QUIET", 5*time.Second),
 		CertDir:              getenv("EBB_CERT_DIR"),
+		RootCA:               getenv("ROOT_CA"),
 		TLS:                  tlsoptions.Read(getenv, "QUEUE_PROXY_TLS_"),
 	}
 	if c.CertDir == "" {
@@ -102,6 +109,11 @@ func Parse(getenv func(string) string) (*Config, error) {
 	if text := getenv("OBSERVABILITY_CONFIG"); text != "" {
 		if err := json.Unmarshal([]byte(text), &c.Observability); err != nil {
 			r.fault("OBSERVABILITY_CONFIG", err.Error())
+		}
+		if i := c.Observability.RequestMetrics.Interval; i != "" {
+			if _, err := time.ParseDuration(i); err != nil {
+				r.fault("OBSERVABILITY_CONFIG", err.Error())
+			}
 		}
 	}
 	c.Probes = r.probes("SERVING_READINESS_PROBE", c.UserPort)

@@ -16,19 +16,19 @@ import (
 	"net/http"
 	"net/http/pprof"
 	"net/netip"
-	"os"
 	"strconv"
 	"sync"
 	"time"
 
 	"ebb.dev/ebb/internal/forward"
+	"ebb.dev/ebb/internal/otlp"
+	"ebb.dev/ebb/internal/tracing"
 	"ebb.dev/ebb/queue-proxy/internal/announce"
 	"ebb.dev/ebb/queue-proxy/internal/certs"
 	"ebb.dev/ebb/queue-proxy/internal/chain"
 	"ebb.dev/ebb/queue-proxy/internal/config"
 	"ebb.dev/ebb/queue-proxy/internal/drain"
 	"ebb.dev/ebb/queue-proxy/internal/probe"
-	"ebb.dev/ebb/queue-proxy/internal/requestlog"
 	"ebb.dev/ebb/queue-proxy/internal/stat"
 	"ebb.dev/ebb/queue-proxy/internal/usermetrics"
 	"ebb.dev/ebb/wire"
@@ -52,6 +52,8 @@ type Sidecar struct {
 	reporter  *stat.Reporter
 	announcer *announce.Announcer
 	metrics   *usermetrics.Metrics
+	tracer    *tracing.Tracer
+	pusher    *otlp.Exporter // of metrics; nil for none
 	files     *certs.Files
 	started   time.Time
 
@@ -117,19 +119,8 @@ func (s *Sidecar) build() error {
 		StripResponse: []string{wire.HeaderRefused},
 		Panicked:      func(v any, stack []byte) { s.log.Error("a connection failed", "panic", v, "stack", string(stack)) },
 	}
-	s.metrics = usermetrics.New(cfg.Service, cfg.Configuration, cfg.Revision, cfg.Namespace, cfg.Pod, s.gate.Waiting, s.server.Upgraded)
-	if cfg.Observability.RequestMetrics.Protocol == "prometheus" {
-		c.Observers = append(c.Observers, s.metrics)
-	}
-	if cfg.Observability.EnableRequestLog {
-		l, err := requestlog.New(os.Stdout, cfg.Observability.RequestLogTemplate, cfg.Observability.EnableProbeRequestLog, requestlog.Revision{
-			Name: cfg.Revision, Namespace: cfg.Namespace, Service: cfg.Service, Configuration: cfg.Configuration,
-			PodName: cfg.Pod, PodIP: cfg.PodIP.String(),
-		})
-		if err != nil {
-			return err
-		}
-		c.Observers = append(c.Observers, l)
+	if err := s.observe(c); err != nil {
+		return err
 	}
 	s.reporter = &stat.Reporter{
 		Source: s.gate, Namespace: cfg.Namespace, Revision: cfg.Revision, Token: cfg.Token, Autoscaler: cfg.Autoscaler, Logf: logf,
@@ -227,7 +218,10 @@ func (s *Sidecar) sideAddr(name string) string {
 // Run serves until ctx (SIGTERM) ends, and then through the whole sequence of leaving.
 func (s *Sidecar) Run(ctx context.Context) error {
 	inner, stop := context.WithCancel(context.WithoutCancel(ctx))
+	var telling sync.WaitGroup
+	defer telling.Wait() // what was observed last is worth the two seconds that it may take at most
 	defer stop()
+	s.tell(inner, &telling)
 	s.spawn("serve requests", func() error { return s.server.Serve(s.data) })
 	if s.tls != nil {
 		s.spawn("serve requests over TLS", func() error { return s.server.ServeTLS(s.tls) })

@@ -1,19 +1,25 @@
-// Package usermetrics counts the user's requests and prints the counts for Prometheus, under the contract's names (section 5.6).
+// Package usermetrics counts the user's requests and shows the counts to Prometheus and OpenTelemetry, under the contract's names (section 5.6).
 //
-// Owns: the histograms. Reads: finished exchanges. Writes: the text of /metrics. Never: allocates for a request. It is written by hand
+// Owns: the histograms. Reads: finished exchanges. Writes: the text of /metrics, and OTLP metrics. Never: allocates for a request. It is written by hand
 // because a Prometheus client would be a third of this process's memory, and this process stands in every pod.
 package usermetrics
 
 import (
 	"bytes"
 	"fmt"
+	"iter"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"ebb.dev/ebb/internal/forward"
+	"ebb.dev/ebb/internal/otlp"
+	"ebb.dev/ebb/queue-proxy/internal/chain"
+	"ebb.dev/ebb/queue-proxy/internal/routetag"
 	"ebb.dev/ebb/wire"
 )
 
@@ -35,91 +41,147 @@ func (h *histogram) observe(d time.Duration) {
 	h.nanos.Add(int64(d))
 }
 
-// Route tags (contract section 5.6).
+// byStatus is a histogram for each status from 100 to 599, and one for what is none; each is made when first needed.
+type byStatus [501]atomic.Pointer[histogram]
+
+func (b *byStatus) observe(status int, d time.Duration) {
+	i := status - 100
+	if i < 0 || i >= len(b)-1 {
+		i = len(b) - 1
+	}
+	h := b[i].Load()
+	if h == nil {
+		h = new(histogram)
+		if !b[i].CompareAndSwap(nil, h) {
+			h = b[i].Load()
+		}
+	}
+	h.observe(d)
+}
+
+func (b *byStatus) all() iter.Seq2[int, *histogram] {
+	return func(yield func(int, *histogram) bool) {
+		for i := range b {
+			status := i + 100
+			if i == len(b)-1 {
+				status = 0
+			}
+			if h := b[i].Load(); h != nil && !yield(status, h) {
+				return
+			}
+		}
+	}
+}
+
+// door is what came through one of the Route's doors.
+type door struct {
+	tag            string
+	server, client byStatus
+}
+
+// mostTags bounds how many named tags are told apart: the name is the client's word. The rest share anyTag.
 const (
-	tagDefault   = "kn:default"
-	tagUndefined = "kn:undefined"
-	tagDisabled  = "kn:disabled"
+	mostTags = 20
+	anyTag   = "kn:any"
 )
 
 // Metrics is the whole of them; make it with New.
 type Metrics struct {
-	labels  string
-	waiting func() int
-
-	// One histogram a status; all others share the last. Made when first needed.
-	byStatus [1000]atomic.Pointer[histogram]
-	tags     [3]atomic.Uint64
-	named    atomic.Uint64 // requests with any other tag
-	ended    [6]atomic.Uint64
+	resource []otlp.Attribute
+	labels   string
+	waiting  func() int
 	upgraded func() int
+
+	invocations byStatus
+	ended       [6]atomic.Uint64
+
+	doors atomic.Pointer[[]*door]
+	grow  sync.Mutex
 }
 
-// New makes Metrics with the resource attributes as labels of every series.
-func New(service, configuration, revision, namespace, pod string, waiting, upgraded func() int) *Metrics {
+// Labels of every series, from the name in Prometheus' spelling.
+func labels(resource []otlp.Attribute) string {
 	var b strings.Builder
-	for _, l := range [][2]string{
-		{"kn_service_name", service}, {"kn_configuration_name", configuration}, {"kn_revision_name", revision},
-		{"k8s_namespace_name", namespace}, {"k8s_pod_name", pod},
-	} {
+	for _, a := range resource {
 		if b.Len() > 0 {
 			b.WriteByte(',')
 		}
-		fmt.Fprintf(&b, "%s=%s", l[0], strconv.Quote(l[1]))
+		fmt.Fprintf(&b, "%s=%s", strings.ReplaceAll(a.Key, ".", "_"), strconv.Quote(a.Text))
 	}
-	return &Metrics{labels: b.String(), waiting: waiting, upgraded: upgraded}
+	return b.String()
+}
+
+// New makes Metrics with the resource's attributes as labels of every series.
+func New(resource []otlp.Attribute, waiting, upgraded func() int) *Metrics {
+	m := &Metrics{resource: resource, labels: labels(resource), waiting: waiting, upgraded: upgraded}
+	m.doors.Store(&[]*door{{tag: routetag.Disabled}, {tag: routetag.Default}, {tag: routetag.Undefined}, {tag: anyTag}})
+	return m
+}
+
+// Resource is what New was given.
+func (m *Metrics) Resource() []otlp.Attribute { return m.resource }
+
+// door finds the door of a tag, and makes it when it is new.
+func (m *Metrics) door(tag string) *door {
+	for _, d := range *m.doors.Load() {
+		if d.tag == tag {
+			return d
+		}
+	}
+	m.grow.Lock()
+	defer m.grow.Unlock()
+	all := *m.doors.Load()
+	for _, d := range all {
+		if d.tag == tag {
+			return d
+		}
+	}
+	if len(all) >= mostTags {
+		return all[3]
+	}
+	d := &door{tag: strings.Clone(tag)}
+	all = append(slices.Clip(all), d)
+	m.doors.Store(&all)
+	return d
 }
 
 // Observe implements chain.Observer.
-func (m *Metrics) Observe(r *forward.Request, res *forward.Result, probe bool) {
-	if probe {
+func (m *Metrics) Observe(r *forward.Request, res *forward.Result, e chain.Ended) {
+	if e.Probe {
 		return
 	}
 	if res.Cause != forward.Completed {
 		m.ended[res.Cause].Add(1)
 	}
-	status := res.Status
-	if status < 0 || status > 999 {
-		status = 999
-	}
-	h := m.byStatus[status].Load()
-	if h == nil {
-		h = new(histogram)
-		if !m.byStatus[status].CompareAndSwap(nil, h) {
-			h = m.byStatus[status].Load()
-		}
-	}
-	h.observe(res.Duration)
-	switch tag(r) {
-	case tagDisabled:
-		m.tags[0].Add(1)
-	case tagDefault:
-		m.tags[1].Add(1)
-	case tagUndefined:
-		m.tags[2].Add(1)
-	default:
-		m.named.Add(1)
+	m.invocations.observe(res.Status, res.Duration)
+	d := m.door(routetag.Of(r))
+	d.server.observe(res.Status, res.Duration)
+	if !e.Sent.IsZero() {
+		d.client.observe(res.Status, r.Started.Add(res.Duration).Sub(e.Sent))
 	}
 }
 
-// tag says which of the Route's doors the request came through.
-func tag(r *forward.Request) string {
-	name, viaDefault := r.Header(wire.HeaderTag), r.Header(wire.HeaderDefaultRoute)
-	switch {
-	case viaDefault == "":
-		if name == "" {
-			return tagDisabled
-		}
-		return name
-	case viaDefault == "true" && name != "":
-		return tagUndefined
-	case viaDefault == "true":
-		return tagDefault
-	}
-	return name
-}
+// Names in OpenTelemetry's spelling. In Prometheus' the dots are underscores and durations end in _seconds.
+const (
+	invocation    = "kn.serving.invocation.duration"
+	queueDepth    = "kn.serving.queue.depth"
+	serverSeconds = "http.server.request.duration"
+	clientSeconds = "http.client.request.duration"
+	upgrades      = "ebb.upgraded.connections"
+	notCompleted  = "ebb.requests.not_completed"
+	statusKey     = "http.response.status_code"
+	tagKey        = "kn.route.tag"
+	causeKey      = "cause"
 
-// ServeHTTP prints the metrics.
+	invocationHelp = "How long requests took, from the end of their head to the end of the response."
+	serverHelp     = "How long requests took, by the Route's tag that they came through."
+	clientHelp     = "How long the container took for requests, without their time in the queue."
+	depthHelp      = "Requests that wait for a slot."
+	upgradesHelp   = "Open upgraded (WebSocket) connections."
+	endedHelp      = "Requests that ended otherwise than by a whole response of the container."
+)
+
+// ServeHTTP prints the metrics for Prometheus.
 func (m *Metrics) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	if req.URL.Path != wire.PathMetrics {
 		http.NotFound(w, req)
@@ -129,32 +191,48 @@ func (m *Metrics) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	w.Write(m.text())
 }
 
+func head(b *bytes.Buffer, name, kind, help string) string {
+	name = strings.ReplaceAll(name, ".", "_")
+	switch kind {
+	case "histogram":
+		name += "_seconds"
+	case "counter":
+		name += "_total"
+	}
+	fmt.Fprintf(b, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, kind)
+	return name
+}
+
 func (m *Metrics) text() []byte {
 	var b bytes.Buffer
-	const invocation, server = "kn_serving_invocation_duration_seconds", "http_server_request_duration_seconds"
-	for _, name := range []string{invocation, server} {
-		fmt.Fprintf(&b, "# HELP %s How long requests took, from the end of their head to the end of the response.\n# TYPE %s histogram\n", name, name)
-		for status := range m.byStatus {
-			if h := m.byStatus[status].Load(); h != nil {
-				m.histogram(&b, name, status, h)
+	name := head(&b, invocation, "histogram", invocationHelp)
+	for status, h := range m.invocations.all() {
+		m.print(&b, name, fmt.Sprintf("http_response_status_code=\"%d\"", status), h)
+	}
+	for _, side := range []struct {
+		name, help string
+		of         func(*door) *byStatus
+	}{
+		{serverSeconds, serverHelp, func(d *door) *byStatus { return &d.server }},
+		{clientSeconds, clientHelp, func(d *door) *byStatus { return &d.client }},
+	} {
+		name := head(&b, side.name, "histogram", side.help)
+		for _, d := range *m.doors.Load() {
+			for status, h := range side.of(d).all() {
+				m.print(&b, name, fmt.Sprintf("http_response_status_code=\"%d\",kn_route_tag=%s", status, strconv.Quote(d.tag)), h)
 			}
 		}
 	}
-	fmt.Fprintf(&b, "# HELP kn_serving_queue_depth Requests that wait for a slot.\n# TYPE kn_serving_queue_depth gauge\nkn_serving_queue_depth{%s} %d\n", m.labels, m.waiting())
-	fmt.Fprintf(&b, "# HELP ebb_upgraded_connections Open upgraded (WebSocket) connections.\n# TYPE ebb_upgraded_connections gauge\nebb_upgraded_connections{%s} %d\n", m.labels, m.upgraded())
-	b.WriteString("# HELP ebb_requests_by_route_tag_total Requests by the tag of the Route that they came through; any-tag sums the named ones.\n# TYPE ebb_requests_by_route_tag_total counter\n")
-	for i, name := range []string{tagDisabled, tagDefault, tagUndefined} {
-		fmt.Fprintf(&b, "ebb_requests_by_route_tag_total{%s,kn_route_tag=%q} %d\n", m.labels, name, m.tags[i].Load())
-	}
-	fmt.Fprintf(&b, "ebb_requests_by_route_tag_total{%s,kn_route_tag=\"any-tag\"} %d\n", m.labels, m.named.Load())
-	b.WriteString("# HELP ebb_requests_not_completed_total Requests that ended otherwise than by a whole response of the container.\n# TYPE ebb_requests_not_completed_total counter\n")
+	fmt.Fprintf(&b, "%s{%s} %d\n", head(&b, queueDepth, "gauge", depthHelp), m.labels, m.waiting())
+	fmt.Fprintf(&b, "%s{%s} %d\n", head(&b, upgrades, "gauge", upgradesHelp), m.labels, m.upgraded())
+	name = head(&b, notCompleted, "counter", endedHelp)
 	for cause := forward.Replied; cause <= forward.BadRequest; cause++ {
-		fmt.Fprintf(&b, "ebb_requests_not_completed_total{%s,cause=%q} %d\n", m.labels, cause, m.ended[cause].Load())
+		fmt.Fprintf(&b, "%s{%s,cause=%q} %d\n", name, m.labels, cause, m.ended[cause].Load())
 	}
 	return b.Bytes()
 }
 
-func (m *Metrics) histogram(b *bytes.Buffer, name string, status int, h *histogram) {
+func (m *Metrics) print(b *bytes.Buffer, name, labels string, h *histogram) {
 	sum := uint64(0)
 	for i := range h.counts {
 		sum += h.counts[i].Load()
@@ -162,9 +240,39 @@ func (m *Metrics) histogram(b *bytes.Buffer, name string, status int, h *histogr
 		if i < len(bounds) {
 			bound = strconv.FormatFloat(bounds[i], 'g', -1, 64)
 		}
-		fmt.Fprintf(b, "%s_bucket{%s,http_response_status_code=\"%d\",le=\"%s\"} %d\n", name, m.labels, status, bound, sum)
+		fmt.Fprintf(b, "%s_bucket{%s,%s,le=\"%s\"} %d\n", name, m.labels, labels, bound, sum)
 	}
-	seconds := float64(h.nanos.Load()) / 1e9
-	fmt.Fprintf(b, "%s_sum{%s,http_response_status_code=\"%d\"} %g\n", name, m.labels, status, seconds)
-	fmt.Fprintf(b, "%s_count{%s,http_response_status_code=\"%d\"} %d\n", name, m.labels, status, sum)
+	fmt.Fprintf(b, "%s_sum{%s,%s} %g\n", name, m.labels, labels, float64(h.nanos.Load())/1e9)
+	fmt.Fprintf(b, "%s_count{%s,%s} %d\n", name, m.labels, labels, sum)
+}
+
+// Collect adds the metrics to an OTLP export.
+func (m *Metrics) Collect(out *otlp.Metrics) {
+	out.Histogram(invocation, "s", invocationHelp, m.invocations.points(nil)...)
+	var server, client []otlp.Histogram
+	for _, d := range *m.doors.Load() {
+		tag := []otlp.Attribute{otlp.String(tagKey, d.tag)}
+		server, client = append(server, d.server.points(tag)...), append(client, d.client.points(tag)...)
+	}
+	out.Histogram(serverSeconds, "s", serverHelp, server...)
+	out.Histogram(clientSeconds, "s", clientHelp, client...)
+	out.Gauge(queueDepth, "{request}", depthHelp, otlp.Point{Value: float64(m.waiting())})
+	out.Gauge(upgrades, "{connection}", upgradesHelp, otlp.Point{Value: float64(m.upgraded())})
+	var ended []otlp.Point
+	for cause := forward.Replied; cause <= forward.BadRequest; cause++ {
+		ended = append(ended, otlp.Point{Attributes: []otlp.Attribute{otlp.String(causeKey, cause.String())}, Value: float64(m.ended[cause].Load())})
+	}
+	out.Counter(notCompleted, "{request}", endedHelp, ended...)
+}
+
+func (b *byStatus) points(more []otlp.Attribute) (points []otlp.Histogram) {
+	for status, h := range b.all() {
+		p := otlp.Histogram{Attributes: append([]otlp.Attribute{otlp.Int(statusKey, int64(status))}, more...), Bounds: bounds[:],
+			Sum: float64(h.nanos.Load()) / 1e9}
+		for i := range h.counts {
+			p.Counts = append(p.Counts, h.counts[i].Load())
+		}
+		points = append(points, p)
+	}
+	return points
 }

@@ -3,23 +3,31 @@ package usermetrics
 import (
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	metricspb "go.opentelemetry.io/proto/otlp/collector/metrics/v1"
+	"google.golang.org/protobuf/proto"
+
 	"ebb.dev/ebb/internal/forward"
+	"ebb.dev/ebb/internal/otlp"
+	"ebb.dev/ebb/queue-proxy/internal/chain"
 )
 
 func TestMetricsCarryTheContractsNames(t *testing.T) {
-	m := New("svc", "cfg", "rev", "ns", `po"d`, func() int { return 3 }, func() int { return 0 })
-	m.Observe(&forward.Request{}, &forward.Result{Status: 200, Duration: 30 * time.Millisecond}, true) // a probe counts nowhere
+	m := New([]otlp.Attribute{otlp.String("kn.service.name", "svc"), otlp.String("k8s.pod.name", `po"d`)}, func() int { return 3 }, func() int { return 0 })
+	m.Observe(&forward.Request{}, &forward.Result{Status: 200, Duration: 30 * time.Millisecond}, chain.Ended{Probe: true}) // a probe counts nowhere
 	w := httptest.NewRecorder()
 	m.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
 	text := w.Body.String()
 	for _, want := range []string{
-		`kn_serving_queue_depth{kn_service_name="svc",kn_configuration_name="cfg",kn_revision_name="rev",k8s_namespace_name="ns",k8s_pod_name="po\"d"} 3`,
+		`kn_serving_queue_depth{kn_service_name="svc",k8s_pod_name="po\"d"} 3`,
 		"# TYPE kn_serving_invocation_duration_seconds histogram",
 		"# TYPE http_server_request_duration_seconds histogram",
+		"# TYPE http_client_request_duration_seconds histogram",
+		"# TYPE ebb_requests_not_completed_total counter",
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("lacks %s in\n%s", want, text)
@@ -43,5 +51,54 @@ func TestDurationsFallIntoTheirBuckets(t *testing.T) {
 	}
 	if got[0] != 2 || got[6] != 1 || got[len(bounds)] != 1 || len(got) != 3 {
 		t.Errorf("buckets %v", got)
+	}
+}
+
+func TestOpenTelemetryGetsTheContractsNames(t *testing.T) {
+	m := New(nil, func() int { return 3 }, func() int { return 0 })
+	for i := range 3 {
+		started := time.Unix(10, 0)
+		m.Observe(&forward.Request{Started: started}, &forward.Result{Status: 200 + i, Duration: 30 * time.Millisecond},
+			chain.Ended{Sent: started.Add(20 * time.Millisecond)})
+	}
+	m.Observe(&forward.Request{}, &forward.Result{Status: 0, Cause: forward.ClientGone}, chain.Ended{})
+	out := &otlp.Metrics{Start: time.Unix(1, 0), Now: time.Unix(2, 0)}
+	m.Collect(out)
+	var got metricspb.ExportMetricsServiceRequest
+	if err := proto.Unmarshal(otlp.Request(nil, "s", out.Elements()), &got); err != nil {
+		t.Fatal(err)
+	}
+	counts, sums := map[string]uint64{}, map[string]float64{}
+	for _, metric := range got.ResourceMetrics[0].ScopeMetrics[0].Metrics {
+		counts[metric.Name] = 0
+		for _, p := range metric.GetHistogram().GetDataPoints() {
+			counts[metric.Name] += p.Count
+			sums[metric.Name] += p.GetSum()
+		}
+	}
+	for name, want := range map[string]uint64{"kn.serving.invocation.duration": 4, "http.server.request.duration": 4, "http.client.request.duration": 3, "kn.serving.queue.depth": 0} {
+		if n, there := counts[name]; !there || n != want {
+			t.Errorf("%s has %d requests, want %d", name, n, want)
+		}
+	}
+	if d := sums["http.client.request.duration"]; d < 0.0299 || d > 0.0301 {
+		t.Errorf("the container took %v s in all, want 0.03: the time in the queue is not its own", d)
+	}
+}
+
+func TestTagsOfClientsAreBounded(t *testing.T) {
+	m := New(nil, func() int { return 0 }, func() int { return 0 })
+	for i := range 100 {
+		m.door(strconv.Itoa(i)).server.observe(200, 0)
+	}
+	if n := len(*m.doors.Load()); n != mostTags {
+		t.Errorf("%d tags are told apart, want %d", n, mostTags)
+	}
+	rest := uint64(0)
+	for _, h := range m.door("another").server.all() {
+		rest = h.counts[0].Load()
+	}
+	if rest != 100-(mostTags-4) {
+		t.Errorf("%d requests are counted for the rest", rest)
 	}
 }

@@ -35,7 +35,7 @@ type handler struct {
 
 func (h *handler) Admit(*forward.Request) forward.Verdict { return forward.Verdict{Upstream: h.up} }
 func (h *handler) Done(r *forward.Request, res *forward.Result) {
-	h.log.Observe(r, res, strings.HasPrefix(r.Header("User-Agent"), "kube-probe"))
+	h.log.Write(r, res, strings.HasPrefix(r.Header("User-Agent"), "kube-probe"), Revision{Name: "rev"}, "abc")
 	h.done <- true
 }
 
@@ -57,7 +57,7 @@ func TestLinesFollowTheTemplate(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var out locked
-			l, err := New(&out, test.template, test.probes, Revision{Name: "rev"})
+			l, err := New(&out, test.template, test.probes)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -99,7 +99,7 @@ func TestLinesFollowTheTemplate(t *testing.T) {
 			}
 		})
 	}
-	if _, err := New(io.Discard, "{{", false, Revision{}); err == nil {
+	if _, err := New(io.Discard, "{{", false); err == nil {
 		t.Error("a template that does not parse was accepted")
 	}
 }

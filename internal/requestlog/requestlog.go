@@ -5,6 +5,7 @@ package requestlog
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"io"
 	"net"
@@ -28,7 +29,7 @@ const DefaultTemplate = `{"httpRequest": {"requestMethod": "{{.Request.Method}}"
 
 const invalidLine = "Invalid request log template: it could not be carried out\n"
 
-// Revision is what the template may say of the pod.
+// Revision is what the template may say of the pod, and of the revision whose request it was.
 type Revision struct {
 	Name, Namespace, Service, Configuration, PodName, PodIP string
 }
@@ -36,7 +37,6 @@ type Revision struct {
 // Log is made by New.
 type Log struct {
 	probes   bool
-	revision Revision
 	template *template.Template
 
 	mu  sync.Mutex
@@ -44,7 +44,7 @@ type Log struct {
 }
 
 // New parses the template ("" is the default one). probes says whether probes are logged too.
-func New(out io.Writer, text string, probes bool, revision Revision) (*Log, error) {
+func New(out io.Writer, text string, probes bool) (*Log, error) {
 	if strings.TrimSpace(text) == "" {
 		text = DefaultTemplate
 	}
@@ -55,7 +55,7 @@ func New(out io.Writer, text string, probes bool, revision Revision) (*Log, erro
 	if err != nil {
 		return nil, fmt.Errorf("request log template: %w", err)
 	}
-	return &Log{probes: probes, revision: revision, template: t, out: out}, nil
+	return &Log{probes: probes, template: t, out: out}, nil
 }
 
 // line is the template's data.
@@ -70,12 +70,12 @@ type line struct {
 	TraceID  string
 }
 
-// Observe implements chain.Observer.
-func (l *Log) Observe(r *forward.Request, res *forward.Result, probe bool) {
+// Write writes the line of a request that is over. trace is the trace that it was made part of here; the client's own counts first.
+func (l *Log) Write(r *forward.Request, res *forward.Result, probe bool, revision Revision, trace string) {
 	if probe && !l.probes {
 		return
 	}
-	data := line{Request: httpRequest(r), Revision: l.revision, TraceID: traceID(r)}
+	data := line{Request: httpRequest(r), Revision: revision, TraceID: cmp.Or(traceID(r), trace)}
 	data.Response.Code, data.Response.Size = res.Status, int(res.ResponseBytes)
 	data.Response.Latency = float64(res.Duration) / float64(time.Second)
 	var b bytes.Buffer

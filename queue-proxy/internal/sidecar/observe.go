@@ -1,0 +1,91 @@
+package sidecar
+
+import (
+	"context"
+	"os"
+	"sync"
+	"time"
+
+	"ebb.dev/ebb/internal/forward"
+	"ebb.dev/ebb/internal/otlp"
+	"ebb.dev/ebb/internal/requestlog"
+	"ebb.dev/ebb/internal/tracing"
+	"ebb.dev/ebb/queue-proxy/internal/chain"
+	"ebb.dev/ebb/queue-proxy/internal/usermetrics"
+)
+
+// scope is OpenTelemetry's name of what is observed here (contract section 5.6).
+const scope = "knative.dev/serving/pkg/queue"
+
+// observe makes of the settings what is told of requests. A collector's address that makes no sense is logged; it is no reason to
+// refuse service.
+func (s *Sidecar) observe(c *chain.Chain) error {
+	cfg := s.cfg
+	resource := []otlp.Attribute{
+		otlp.String("kn.service.name", cfg.Service), otlp.String("kn.configuration.name", cfg.Configuration),
+		otlp.String("kn.revision.name", cfg.Revision), otlp.String("k8s.namespace.name", cfg.Namespace), otlp.String("k8s.pod.name", cfg.Pod),
+	}
+	s.metrics = usermetrics.New(resource, s.gate.Waiting, s.server.Upgraded)
+	resource = append(resource, otlp.String("service.name", "queue-proxy"))
+	var err error
+	switch m := cfg.Observability.RequestMetrics; m.Protocol {
+	case "", "none":
+	case "prometheus":
+		c.Observers = append(c.Observers, s.metrics)
+	default:
+		target := otlp.Target{Protocol: m.Protocol, Endpoint: m.Endpoint, RootCA: cfg.RootCA}
+		if s.pusher, err = otlp.NewExporter(target, otlp.Meters); err != nil {
+			s.log.Error("request metrics go nowhere", "error", err)
+			break
+		}
+		c.Observers = append(c.Observers, s.metrics)
+	}
+	t := cfg.Observability.Tracing
+	s.tracer, err = tracing.New(tracing.Options{
+		Target: otlp.Target{Protocol: t.Protocol, Endpoint: t.Endpoint, RootCA: cfg.RootCA}, Rate: t.SamplingRate,
+		Resource: resource, Scope: scope, Stdout: os.Stdout,
+		Failed: func(err error) { s.log.Warn("export spans", "error", err) },
+	})
+	if err != nil {
+		s.log.Error("spans go nowhere", "error", err)
+	}
+	c.Tracer = s.tracer
+	if !cfg.Observability.EnableRequestLog {
+		return nil
+	}
+	l, err := requestlog.New(os.Stdout, cfg.Observability.RequestLogTemplate, cfg.Observability.EnableProbeRequestLog)
+	if err != nil {
+		return err
+	}
+	c.Observers = append(c.Observers, logged{l, requestlog.Revision{
+		Name: cfg.Revision, Namespace: cfg.Namespace, Service: cfg.Service, Configuration: cfg.Configuration,
+		PodName: cfg.Pod, PodIP: cfg.PodIP.String(),
+	}})
+	return nil
+}
+
+// logged is the request log as an Observer.
+type logged struct {
+	log      *requestlog.Log
+	revision requestlog.Revision
+}
+
+func (l logged) Observe(r *forward.Request, res *forward.Result, e chain.Ended) {
+	l.log.Write(r, res, e.Probe, l.revision, e.Trace)
+}
+
+// tell sends to the collectors until ctx ends, and once more then.
+func (s *Sidecar) tell(ctx context.Context, running *sync.WaitGroup) {
+	if s.tracer != nil {
+		running.Go(func() { s.tracer.Run(ctx) })
+	}
+	if s.pusher == nil {
+		return
+	}
+	// Parse has seen the duration.
+	interval, _ := time.ParseDuration(s.cfg.Observability.RequestMetrics.Interval)
+	running.Go(func() {
+		otlp.Push(ctx, s.pusher, interval, s.metrics.Resource(), scope, s.metrics.Collect,
+			func(err error) { s.log.Warn("export metrics", "error", err) })
+	})
+}
