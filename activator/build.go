@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -21,6 +22,7 @@ import (
 	"ebb.dev/ebb/activator/internal/hold"
 	"ebb.dev/ebb/activator/internal/identity"
 	"ebb.dev/ebb/activator/internal/metrics"
+	"ebb.dev/ebb/activator/internal/observe"
 	"ebb.dev/ebb/activator/internal/prove"
 	"ebb.dev/ebb/activator/internal/reach"
 	"ebb.dev/ebb/activator/internal/report"
@@ -107,10 +109,11 @@ type activator struct {
 	prove    *prove.Prover
 	announce *announce.Server
 	serve    *serve.Server
+	observe  *observe.Observer
 	registry *prometheus.Registry
 }
 
-func build(o options, kube kubernetes.Interface, ebb versioned.Interface, store *settings.Store, key func() []byte, who *identity.Identity, log *slog.Logger) (*activator, error) {
+func build(o options, kube kubernetes.Interface, ebb versioned.Interface, store *settings.Store, key func() []byte, who *identity.Identity, stdout io.Writer, log *slog.Logger) (*activator, error) {
 	a := &activator{registry: telemetry.NewRegistry()}
 	// Until an authority is known no pod can have a certificate of it.
 	encrypt := func() bool { return store.Load().Network.SystemInternalTLS && who.CanVerify() }
@@ -157,6 +160,7 @@ func build(o options, kube kubernetes.Interface, ebb versioned.Interface, store 
 	}).Start()
 	a.watch = &watch.Watch{Kube: kube, Ebb: ebb, Table: table, Settings: store, Log: log}
 	a.announce = &announce.Server{Backends: table, Key: key}
+	a.observe = &observe.Observer{Settings: store, Namespace: o.namespace, Pod: o.pod, PodIP: o.ip.String(), Stdout: stdout, Log: log}
 	handler := &chain.Handler{
 		Table:  table,
 		Domain: domain,
@@ -172,7 +176,11 @@ func build(o options, kube kubernetes.Interface, ebb versioned.Interface, store 
 		},
 		Poke:            a.report.Poke,
 		ColdStartHeader: func() bool { return store.Load().Observability.ColdStartHeader },
-		Ended:           coldStarts.Ended,
+		Tracer:          a.observe.Tracer,
+		Ended: func(x *chain.Exchange, r *forward.Request, result *forward.Result) {
+			coldStarts.Ended(x, r, result)
+			a.observe.Ended(x, r, result)
+		},
 	}
 	server := &forward.Server{Handler: handler, TimeoutReply: chain.TimeoutReply, StripResponse: []string{wire.HeaderRefused},
 		TLS: o.tls.Clone()}
@@ -188,6 +196,11 @@ func build(o options, kube kubernetes.Interface, ebb versioned.Interface, store 
 	}
 	sources := &metrics.Sources{Table: table, Budget: budget, Announce: a.announce, Report: a.report, Rejected: server.Rejected, Untrusted: &who.Untrusted}
 	return a, errors.Join(a.registry.Register(sources), a.registry.Register(coldStarts.Collector()))
+}
+
+// pushMetrics hands out the metrics by OTLP where that is asked for.
+func (a *activator) pushMetrics(ctx context.Context) error {
+	return telemetry.Push(ctx, a.registry, a.observe.Resource(), observe.Scope, a.observe.Log, a.observe.Metrics)
 }
 
 // followLevel keeps the log level at what config-logging says.

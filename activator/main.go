@@ -65,7 +65,7 @@ func start(ctx context.Context, env func(string) string, stdout io.Writer) error
 	if err != nil {
 		return err
 	}
-	a, err := build(options, kube, ebb, store, tokenKey.Load, who, log)
+	a, err := build(options, kube, ebb, store, tokenKey.Load, who, stdout, log)
 	if err != nil {
 		return err
 	}
@@ -78,6 +78,8 @@ func start(ctx context.Context, env func(string) string, stdout io.Writer) error
 		telemetry.Server("profiles", options.listen(wire.PortProfiling), telemetry.Profiles(profiling)),
 		telemetry.Server("metrics", options.listen(wire.PortMetrics), observe),
 		settle.Part(log),
+		run.Part{Name: "metrics export", Run: a.pushMetrics},
+		run.Part{Name: "request log and spans", Run: a.observe.Run},
 		run.Part{Name: "report", Run: a.report.Run},
 		run.Part{Name: "prove", Run: a.prove.Run},
 		run.Part{Name: "watch", Run: a.watch.Run},

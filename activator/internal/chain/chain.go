@@ -18,6 +18,8 @@ import (
 	"ebb.dev/ebb/activator/internal/reach"
 	"ebb.dev/ebb/activator/internal/report"
 	"ebb.dev/ebb/internal/forward"
+	"ebb.dev/ebb/internal/otlp"
+	"ebb.dev/ebb/internal/tracing"
 	"ebb.dev/ebb/wire"
 )
 
@@ -49,6 +51,8 @@ type Handler struct {
 	Poke func(backends.Key)
 	// ColdStartHeader says whether responses to requests that waited from zero tell how long the steps took.
 	ColdStartHeader func() bool
+	// Tracer, when set, is asked for the tracer of the moment; it may be nil.
+	Tracer func() *tracing.Tracer
 	// Ended, when set, is told of each request after its end; it must not keep what it is given.
 	Ended func(*Exchange, *forward.Request, *forward.Result)
 
@@ -67,6 +71,8 @@ type Exchange struct {
 	Bound time.Time
 	// Pod is the pod that had the request last.
 	Pod string
+	// Span is nil when the request is not traced.
+	Span *tracing.Span
 	// upstream is the way to that pod which was tried last, untrusted how often a pod's certificate was not believed.
 	upstream  *forward.Upstream
 	untrusted int
@@ -95,6 +101,9 @@ func (h *Handler) Admit(r *forward.Request) forward.Verdict {
 	info := revision.Info()
 	r.Timeouts = forward.Timeouts{ResponseStart: info.ResponseStartTimeout, Idle: info.IdleTimeout, Total: info.Timeout}
 	h.rewrite(r, info)
+	if h.Tracer != nil {
+		x.Span = h.Tracer().Begin(r)
+	}
 	return h.bind(r, x)
 }
 
@@ -206,6 +215,11 @@ func (h *Handler) Done(r *forward.Request, result *forward.Result) {
 	x.Load.Requests[min(max(result.Status/100, 0), 5)].Add(1)
 	if x.Ticket.Waited {
 		x.Load.Held.Add(1)
+	}
+	if x.Span != nil {
+		info := x.Revision.Info()
+		x.Span.End(r, result, x.Bound, otlp.String("kn.revision.name", x.Revision.Key.Name), otlp.String("k8s.namespace.name", x.Revision.Key.Namespace),
+			otlp.String("kn.service.name", info.Service), otlp.String("kn.configuration.name", info.Configuration))
 	}
 	if h.Ended != nil {
 		h.Ended(x, r, result)

@@ -1,6 +1,7 @@
 package chain
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -20,6 +21,8 @@ import (
 	"ebb.dev/ebb/activator/internal/hold"
 	"ebb.dev/ebb/activator/internal/reach"
 	"ebb.dev/ebb/internal/forward"
+	"ebb.dev/ebb/internal/otlp"
+	"ebb.dev/ebb/internal/tracing"
 	"ebb.dev/ebb/wire"
 )
 
@@ -404,4 +407,28 @@ func TestABurstToPodsWithoutALimitIsReportedAtOnce(t *testing.T) {
 	}
 	close(release)
 	all.Wait()
+}
+
+func TestAHeldRequestsTraceReachesThePod(t *testing.T) {
+	w := newWorld(t, hold.Bounds{})
+	var spans bytes.Buffer // Done comes before the client has the whole response
+	tracer, err := tracing.New(tracing.Options{Target: otlp.Target{Protocol: tracing.Stdout}, Rate: 1, Stdout: &spans})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.handler.Tracer = func() *tracing.Tracer { return tracer }
+	w.revision(backends.Info{Early: true, Service: "svc"})
+	seen := make(chan string, 1)
+	ended := make(chan bool, 1)
+	w.handler.Ended = func(*Exchange, *forward.Request, *forward.Result) { ended <- true }
+	w.pods(w.pod("a", func(_ http.ResponseWriter, r *http.Request) { seen <- r.Header.Get("Traceparent") }))
+	if status, _, _ := w.send("GET", ""); status != 200 {
+		t.Fatalf("got %d", status)
+	}
+	<-ended
+	parent := <-seen
+	if len(parent) != 55 || !strings.Contains(spans.String(), parent[3:35]) || !strings.Contains(spans.String(), parent[36:52]) ||
+		!strings.Contains(spans.String(), `"kn.service.name":"svc"`) || strings.Count(spans.String(), "\n") != 2 {
+		t.Errorf("the pod was told %q, the spans are %s", parent, spans.String())
+	}
 }

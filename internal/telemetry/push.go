@@ -1,0 +1,119 @@
+package telemetry
+
+import (
+	"context"
+	"log/slog"
+	"math"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"ebb.dev/ebb/internal/otlp"
+)
+
+// Export is where a component's metrics are pushed to.
+type Export struct {
+	Target   otlp.Target // another protocol than otlp.HTTP and otlp.GRPC pushes nothing
+	Interval time.Duration
+}
+
+// Push exports what registry holds by OTLP, to wherever current says, until ctx ends. The channel that current returns is closed when
+// it would answer otherwise.
+func Push(ctx context.Context, registry prometheus.Gatherer, resource []otlp.Attribute, scope string, log *slog.Logger,
+	current func() (Export, <-chan struct{})) error {
+	failed := func(err error) { log.Warn("export metrics", "error", err) }
+	for ctx.Err() == nil {
+		export, changed := current()
+		round, stop := context.WithCancel(ctx)
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			if export.Target.Protocol != otlp.HTTP && export.Target.Protocol != otlp.GRPC {
+				return
+			}
+			exporter, err := otlp.NewExporter(export.Target, otlp.Meters)
+			if err != nil {
+				log.Error("metrics go nowhere", "error", err)
+				return
+			}
+			otlp.Push(round, exporter, export.Interval, resource, scope, func(m *otlp.Metrics) { Collect(registry, m, failed) }, failed)
+		}()
+		for next := export; next == export && ctx.Err() == nil; next, changed = current() {
+			select {
+			case <-ctx.Done():
+			case <-changed:
+			}
+		}
+		stop()
+		<-done
+	}
+	return nil
+}
+
+// Collect adds everything that registry holds to an OTLP export. Names and labels that OpenTelemetry's conventions own are spelled with dots
+// there, and have no suffix for unit or kind; all others keep their names.
+func Collect(registry prometheus.Gatherer, out *otlp.Metrics, failed func(error)) {
+	families, err := registry.Gather()
+	if err != nil {
+		failed(err) // what could be gathered is there all the same
+	}
+	for _, f := range families {
+		var points []otlp.Point
+		var histograms []otlp.Histogram
+		for _, m := range f.GetMetric() {
+			var attributes []otlp.Attribute
+			for _, l := range m.GetLabel() {
+				attributes = append(attributes, otlp.String(dotted(l.GetName()), l.GetValue()))
+			}
+			switch {
+			case m.GetHistogram() != nil:
+				h := otlp.Histogram{Attributes: attributes, Sum: m.GetHistogram().GetSampleSum()}
+				before := uint64(0)
+				for _, b := range m.GetHistogram().GetBucket() {
+					if math.IsInf(b.GetUpperBound(), 1) {
+						continue
+					}
+					h.Bounds = append(h.Bounds, b.GetUpperBound())
+					h.Counts = append(h.Counts, b.GetCumulativeCount()-before)
+					before = b.GetCumulativeCount()
+				}
+				h.Counts = append(h.Counts, m.GetHistogram().GetSampleCount()-before)
+				histograms = append(histograms, h)
+			case m.GetCounter() != nil:
+				points = append(points, otlp.Point{Attributes: attributes, Value: m.GetCounter().GetValue()})
+			case m.GetGauge() != nil:
+				points = append(points, otlp.Point{Attributes: attributes, Value: m.GetGauge().GetValue()})
+			}
+			// Summaries (the Go collector's pauses of the garbage collector) have no counterpart that anybody reads.
+		}
+		name, unit := openName(f.GetName())
+		switch f.GetType().String() {
+		case "HISTOGRAM":
+			out.Histogram(name, unit, f.GetHelp(), histograms...)
+		case "COUNTER":
+			out.Counter(name, unit, f.GetHelp(), points...)
+		case "GAUGE":
+			out.Gauge(name, unit, f.GetHelp(), points...)
+		}
+	}
+}
+
+// dotted respells a name of the namespaces kn and k8s. Only not_ready is one word of two there.
+func dotted(name string) string {
+	if !strings.HasPrefix(name, "kn_") && !strings.HasPrefix(name, "k8s_") {
+		return name
+	}
+	return strings.ReplaceAll(strings.ReplaceAll(name, "_", "."), "not.ready", "not_ready")
+}
+
+func openName(name string) (open, unit string) {
+	open = dotted(name)
+	if strings.HasSuffix(name, "_seconds") {
+		unit = "s"
+	}
+	if open == name {
+		return name, unit
+	}
+	return strings.TrimSuffix(strings.TrimSuffix(open, ".total"), ".seconds"), unit
+}

@@ -1,0 +1,102 @@
+package telemetry
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	metricspb "go.opentelemetry.io/proto/otlp/collector/metrics/v1"
+	"google.golang.org/protobuf/proto"
+
+	"ebb.dev/ebb/internal/otlp"
+)
+
+func filled() *prometheus.Registry {
+	registry := prometheus.NewRegistry()
+	counter := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "kn_activator_stats_conn_errors_total", Help: "h"}, []string{"peer"})
+	counter.WithLabelValues("autoscaler").Add(3)
+	gauge := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "kn_revision_pods_not_ready_count"}, []string{"k8s_namespace_name"})
+	gauge.WithLabelValues("ns").Set(2)
+	histogram := prometheus.NewHistogram(prometheus.HistogramOpts{Name: "cold_start_seconds", Buckets: []float64{1, 2}})
+	for _, v := range []float64{0.5, 1.5, 1.5, 9} {
+		histogram.Observe(v)
+	}
+	registry.MustRegister(counter, gauge, histogram)
+	return registry
+}
+
+func TestMetricsKeepTheirMeaningInOpenTelemetry(t *testing.T) {
+	out := &otlp.Metrics{Start: time.Unix(1, 0), Now: time.Unix(2, 0)}
+	Collect(filled(), out, func(err error) { t.Error(err) })
+	var got metricspb.ExportMetricsServiceRequest
+	if err := proto.Unmarshal(otlp.Request(nil, "s", out.Elements()), &got); err != nil {
+		t.Fatal(err)
+	}
+	metrics := got.ResourceMetrics[0].ScopeMetrics[0].Metrics
+	if len(metrics) != 3 {
+		t.Fatalf("got %v", metrics)
+	}
+	if m := metrics[0]; m.Name != "cold_start_seconds" || m.Unit != "s" || len(m.GetHistogram().DataPoints) != 1 ||
+		m.GetHistogram().DataPoints[0].BucketCounts[0] != 1 || m.GetHistogram().DataPoints[0].BucketCounts[1] != 2 || m.GetHistogram().DataPoints[0].BucketCounts[2] != 1 {
+		t.Errorf("histogram %v", m)
+	}
+	if m := metrics[1]; m.Name != "kn.activator.stats.conn.errors" || !m.GetSum().IsMonotonic || m.GetSum().DataPoints[0].GetAsDouble() != 3 {
+		t.Errorf("counter %v", m)
+	}
+	if m := metrics[2]; m.Name != "kn.revision.pods.not_ready.count" || m.GetGauge().DataPoints[0].Attributes[0].Key != "k8s.namespace.name" {
+		t.Errorf("gauge %v", m)
+	}
+}
+
+func TestWhereMetricsGoMayChangeWhileTheyGo(t *testing.T) {
+	paths := make(chan string, 100)
+	collector := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		io.Copy(io.Discard, r.Body)
+		select {
+		case paths <- r.URL.Path:
+		default:
+		}
+	}))
+	defer collector.Close()
+	type setting struct {
+		export  Export
+		changed chan struct{}
+	}
+	var now atomic.Pointer[setting]
+	set := func(protocol, path string) {
+		old := now.Swap(&setting{Export{otlp.Target{Protocol: protocol, Endpoint: collector.URL + path}, time.Millisecond}, make(chan struct{})})
+		if old != nil {
+			close(old.changed)
+		}
+	}
+	set("none", "/never")
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() {
+		done <- Push(ctx, filled(), nil, "s", slog.New(slog.DiscardHandler), func() (Export, <-chan struct{}) {
+			s := now.Load()
+			return s.export, s.changed
+		})
+	}()
+	for _, want := range []string{"/one", "/two"} {
+		set(otlp.HTTP, want)
+		for got := range paths {
+			if got == want {
+				break
+			}
+			if got == "/never" {
+				t.Fatal("metrics were pushed although nobody asked")
+			}
+		}
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
