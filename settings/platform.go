@@ -308,11 +308,13 @@ const (
   service: knative-serving/ebb-external-istio
   supported-features:
   - HTTPRouteRequestTimeout
+  - ListenerSet
 `
 	defaultLocalGateways = `- class: istio
   gateway: knative-serving/ebb-local
   service: knative-serving/ebb-local-istio
   supported-features:
   - HTTPRouteRequestTimeout
+  - ListenerSet
 `
 )

@@ -155,6 +155,9 @@ const (
 	ServiceTypePublic      = "Public"
 	ServiceTypePrivate     = "Private"
 
+	// ListenerSetLabel stands on the ListenerSets that end TLS for Ebb's hosts.
+	ListenerSetLabel = NetworkingInternalGroup + "/listeners"
+
 	RolloutAnnotation   = NetworkingInternalGroup + "/rollout"
 	TagToHostAnnotation = NetworkingInternalGroup + "/tag-to-host"
 )

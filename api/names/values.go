@@ -3,6 +3,7 @@ package names
 import (
 	"math"
 	"strconv"
+	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -118,6 +119,34 @@ func (r *reader) duration(key string, lo, hi time.Duration, whole bool) *time.Du
 func RolloutDuration(annotations map[string]string) (*time.Duration, *apis.FieldError) {
 	r := reader{annotations: annotations}
 	return r.duration(RolloutDurationAnnotation, 0, longest, true), r.errs
+}
+
+// HTTPProtocol reads what plain HTTP is to do on the external hosts of an object, "enabled" or "redirected"; "" when the object
+// does not say.
+func HTTPProtocol(annotations map[string]string) (string, *apis.FieldError) {
+	text, spelling, ok := Lookup(annotations, HTTPProtocolAnnotation)
+	if !ok {
+		return "", nil
+	}
+	switch word := strings.ToLower(text); word {
+	case "enabled", "redirected":
+		return word, nil
+	}
+	return "", apis.ErrInvalidValue(text, spelling, "must be Enabled or Redirected")
+}
+
+// TLSDisabled reads whether an object opted out of certificates for its external hosts.
+func TLSDisabled(annotations map[string]string) (bool, *apis.FieldError) {
+	for _, spelling := range []string{DisableTLSAnnotation, DisableTLSAnnotationAlt, DisableTLSAnnotationAlt2} {
+		if text, ok := annotations[spelling]; ok {
+			value, err := strconv.ParseBool(text)
+			if err != nil {
+				return false, apis.ErrInvalidValue(text, spelling, "must be true or false")
+			}
+			return value, nil
+		}
+	}
+	return false, nil
 }
 
 // ProgressDeadline reads how long pods may take to become ready; nil when the template does not say.

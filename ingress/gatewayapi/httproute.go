@@ -48,11 +48,11 @@ func HTTPRoutes(p *plan.Plan, gateways settings.Gateway, meta Meta) []*gatewayv1
 		}
 		if target.Plain == plan.HTTPRedirected {
 			// Each listener gets an HTTPRoute of its own: the plain one redirects, the other serves.
-			out = append(out, t.httpRoute(Name(target)+"-redirect", plainListener, []gatewayv1.HTTPRouteRule{t.redirect()}))
-			out = append(out, t.split(rules, func(settings.GatewayRef) string { return ListenerName(target.Hosts[0]) })...)
+			out = append(out, t.httpRoute(Name(target)+"-redirect", t.plain, []gatewayv1.HTTPRouteRule{t.redirect()}))
+			out = append(out, t.split(rules, t.secure)...)
 			continue
 		}
-		out = append(out, t.split(rules, anyListener)...)
+		out = append(out, t.split(rules, t.both)...)
 	}
 	return out
 }
@@ -63,16 +63,48 @@ func Name(target plan.Target) string { return target.Hosts[len(target.Hosts)-1] 
 // ListenerName is the name of the listener that ends TLS for a host.
 func ListenerName(host string) string { return "https-" + plan.ShortHash(host) }
 
-// plainListener is the section of the Gateway that serves plain HTTP.
-func plainListener(g settings.GatewayRef) string {
-	if g.HTTPListener != "" {
-		return g.HTTPListener
+// attach says which listeners of the i-th Gateway of a target an HTTPRoute is for.
+type attach func(i int, g settings.GatewayRef) []gatewayv1.ParentReference
+
+func parent(kind, namespace, name, section string) gatewayv1.ParentReference {
+	ref := gatewayv1.ParentReference{
+		Group: ptr.To(gatewayv1.Group(gatewayv1.GroupName)), Kind: ptr.To(gatewayv1.Kind(kind)),
+		Namespace: ptr.To(gatewayv1.Namespace(namespace)), Name: gatewayv1.ObjectName(name),
 	}
-	return "http"
+	if section != "" {
+		ref.SectionName = ptr.To(gatewayv1.SectionName(section))
+	}
+	return ref
 }
 
-// anyListener attaches to every listener that has the host.
-func anyListener(settings.GatewayRef) string { return "" }
+// plain is the listener that serves plain HTTP.
+func (t translator) plain(_ int, g settings.GatewayRef) []gatewayv1.ParentReference {
+	section := g.HTTPListener
+	if section == "" {
+		section = "http"
+	}
+	return []gatewayv1.ParentReference{parent("Gateway", g.Namespace(), g.Name(), section)}
+}
+
+// secure are the listeners that end TLS for the target.
+func (t translator) secure(i int, g settings.GatewayRef) (out []gatewayv1.ParentReference) {
+	if TakesListenerSets(g) {
+		return []gatewayv1.ParentReference{parent("ListenerSet", t.plan.Namespace, listenerSetName(t.target, i), "")}
+	}
+	for _, host := range t.target.Hosts {
+		out = append(out, parent("Gateway", g.Namespace(), g.Name(), ListenerName(host)))
+	}
+	return out
+}
+
+// both are all listeners that have the host.
+func (t translator) both(i int, g settings.GatewayRef) []gatewayv1.ParentReference {
+	whole := []gatewayv1.ParentReference{parent("Gateway", g.Namespace(), g.Name(), "")}
+	if t.target.TLSSecret != "" && TakesListenerSets(g) {
+		return append(whole, t.secure(i, g)...)
+	}
+	return whole
+}
 
 type translator struct {
 	plan   *plan.Plan
@@ -82,7 +114,7 @@ type translator struct {
 	hash   string
 }
 
-func (t translator) split(rules []gatewayv1.HTTPRouteRule, listener func(settings.GatewayRef) string) []*gatewayv1.HTTPRoute {
+func (t translator) split(rules []gatewayv1.HTTPRouteRule, to attach) []*gatewayv1.HTTPRoute {
 	var out []*gatewayv1.HTTPRoute
 	name := Name(t.target)
 	for i := 0; len(rules) > 0; i++ {
@@ -90,13 +122,13 @@ func (t translator) split(rules []gatewayv1.HTTPRouteRule, listener func(setting
 		if i > 0 {
 			name = fmt.Sprintf("%s-%d", Name(t.target), i+1)
 		}
-		out = append(out, t.httpRoute(name, listener, rules[:n]))
+		out = append(out, t.httpRoute(name, to, rules[:n]))
 		rules = rules[n:]
 	}
 	return out
 }
 
-func (t translator) httpRoute(name string, listener func(settings.GatewayRef) string, rules []gatewayv1.HTTPRouteRule) *gatewayv1.HTTPRoute {
+func (t translator) httpRoute(name string, to attach, rules []gatewayv1.HTTPRouteRule) *gatewayv1.HTTPRoute {
 	labels := maps.Clone(t.meta.Labels)
 	if labels == nil {
 		labels = map[string]string{}
@@ -114,15 +146,8 @@ func (t translator) httpRoute(name string, listener func(settings.GatewayRef) st
 		},
 		Spec: gatewayv1.HTTPRouteSpec{Rules: rules},
 	}
-	for _, g := range t.on {
-		parent := gatewayv1.ParentReference{
-			Group: ptr.To(gatewayv1.Group(gatewayv1.GroupName)), Kind: ptr.To(gatewayv1.Kind("Gateway")),
-			Namespace: ptr.To(gatewayv1.Namespace(g.Namespace())), Name: gatewayv1.ObjectName(g.Name()),
-		}
-		if section := listener(g); section != "" {
-			parent.SectionName = ptr.To(gatewayv1.SectionName(section))
-		}
-		route.Spec.ParentRefs = append(route.Spec.ParentRefs, parent)
+	for i, g := range t.on {
+		route.Spec.ParentRefs = append(route.Spec.ParentRefs, to(i, g)...)
 	}
 	for _, host := range t.target.Hosts {
 		route.Spec.Hostnames = append(route.Spec.Hostnames, gatewayv1.Hostname(host))

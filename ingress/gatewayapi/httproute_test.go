@@ -55,6 +55,11 @@ func cases() map[string]plan.Input {
 		in.TLS = map[string]string{"hello.default.example.com": "route-uid"}
 		in.Redirect = true
 	})
+	add("tls", func(in *plan.Input) {
+		in.Targets["blue"] = []plan.Share{{Revision: "hello-00001", Percent: 100}}
+		in.TLS = map[string]string{"hello.default.example.com": "route-uid", "blue-hello.default.example.com": "wildcard",
+			"hello.default.svc.cluster.local": "route-uid-local"}
+	})
 	add("internal-tls", func(in *plan.Input) { in.InternalTLS = true })
 	add("more-rules-than-fit", func(in *plan.Input) {
 		in.TagHeader, in.AllLocal = true, true
@@ -83,6 +88,13 @@ func translate(t *testing.T, in plan.Input) string {
 			t.Fatal(err)
 		}
 		out.WriteString("---\n" + strings.ReplaceAll(string(raw), "  creationTimestamp: null\n", ""))
+	}
+	for _, set := range TLSListeners(p, settings.Default().Gateway, meta) {
+		raw, err := yaml.Marshal(set.Object)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out.WriteString("---\n" + string(raw))
 	}
 	return out.String()
 }

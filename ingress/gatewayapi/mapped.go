@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/utils/ptr"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
@@ -28,10 +29,7 @@ type Mapping struct {
 
 // Map translates a mapping. The hash names what was asked of the gateways, as a plan's does.
 func Map(m Mapping, gateways settings.Gateway, meta Meta) (routes []*gatewayv1.HTTPRoute, hash string) {
-	t := translator{
-		plan: &plan.Plan{Namespace: m.Namespace}, on: gateways.External, meta: meta,
-		target: plan.Target{Hosts: []string{m.Host}, Visibility: plan.External},
-	}
+	t := m.translator(gateways, meta)
 	rules := m.Rules
 	if len(rules) == 0 {
 		rules = []gatewayv1.HTTPRouteRule{t.rule(plan.Rule{Backends: []plan.Backend{{Service: m.Service, Port: 80, Percent: 100}}})}
@@ -54,10 +52,10 @@ func Map(m Mapping, gateways settings.Gateway, meta Meta) (routes []*gatewayv1.H
 		setHash(own[i].Filters, hash)
 	}
 	if m.Redirect && m.TLSSecret != "" {
-		routes = append(routes, t.httpRoute(m.Host+"-redirect", plainListener, []gatewayv1.HTTPRouteRule{t.redirect()}))
-		routes = append(routes, t.split(own, func(settings.GatewayRef) string { return ListenerName(m.Host) })...)
+		routes = append(routes, t.httpRoute(m.Host+"-redirect", t.plain, []gatewayv1.HTTPRouteRule{t.redirect()}))
+		routes = append(routes, t.split(own, t.secure)...)
 	} else {
-		routes = t.split(own, anyListener)
+		routes = t.split(own, t.both)
 	}
 	for _, r := range routes {
 		delete(r.Labels, names.RouteLabel)
@@ -65,6 +63,18 @@ func Map(m Mapping, gateways settings.Gateway, meta Meta) (routes []*gatewayv1.H
 		maps.Copy(r.Labels, meta.Labels)
 	}
 	return routes, hash
+}
+
+// MapTLSListeners are the ListenerSets of a mapping, as TLSListeners are of a Route.
+func MapTLSListeners(m Mapping, gateways settings.Gateway, meta Meta) []*unstructured.Unstructured {
+	return m.translator(gateways, meta).listenerSets()
+}
+
+func (m Mapping) translator(gateways settings.Gateway, meta Meta) translator {
+	return translator{
+		plan: &plan.Plan{Namespace: m.Namespace}, on: gateways.External, meta: meta,
+		target: plan.Target{Hosts: []string{m.Host}, Visibility: plan.External, TLSSecret: m.TLSSecret},
+	}
 }
 
 // rewrite adds what tells the target that it was reached by another name.

@@ -156,6 +156,12 @@ func (in *Input) LocalHost(name string) string {
 	return name + "." + in.Namespace + ".svc." + in.ClusterDomain
 }
 
+// LocalHosts are the names inside the cluster of the target called name, the full one last.
+func (in *Input) LocalHosts(name string) []string {
+	short := name + "." + in.Namespace
+	return []string{short, short + ".svc", in.LocalHost(name)}
+}
+
 // IsLocal tells whether a target has no public host.
 func (in *Input) IsLocal(tag string) bool {
 	return in.AllLocal || in.Local[tag] || in.Domain == "svc."+in.ClusterDomain
@@ -204,11 +210,9 @@ func Make(in Input) (*Plan, error) {
 			}
 			p.Targets = append(p.Targets, t)
 		}
-		short := name + "." + in.Namespace
-		full := in.LocalHost(name)
 		p.Targets = append(p.Targets, Target{
-			Tag: tag, Name: name, Hosts: []string{short, short + ".svc", full},
-			Visibility: ClusterLocal, TLSSecret: in.TLS[full], Plain: HTTPServed, Rules: rules,
+			Tag: tag, Name: name, Hosts: in.LocalHosts(name),
+			Visibility: ClusterLocal, TLSSecret: in.TLS[in.LocalHost(name)], Plain: HTTPServed, Rules: rules,
 		})
 	}
 	return p, nil

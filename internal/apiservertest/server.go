@@ -231,7 +231,8 @@ func (h *handler) list(w http.ResponseWriter, r *http.Request, t target) {
 		return
 	}
 	items, version := h.snapshot(t, matches)
-	answer(w, http.StatusOK, map[string]any{"metadata": map[string]any{"resourceVersion": strconv.Itoa(version)}, "items": items})
+	answer(w, http.StatusOK, map[string]any{"kind": kindOf(t, "") + "List", "apiVersion": t.version,
+		"metadata": map[string]any{"resourceVersion": strconv.Itoa(version)}, "items": items})
 }
 
 func (h *handler) snapshot(t target, matches func(*unstructured.Unstructured) bool) ([]any, int) {
@@ -324,6 +325,8 @@ var kinds = map[string]string{
 	"podautoscalers": "PodAutoscaler", "domainmappings": "DomainMapping", "clusterdomainclaims": "ClusterDomainClaim",
 	"httproutes": "HTTPRoute", "gateways": "Gateway", "referencegrants": "ReferenceGrant", "namespaces": "Namespace",
 	"horizontalpodautoscalers": "HorizontalPodAutoscaler", "serviceaccounts": "ServiceAccount", "nodes": "Node",
+	"customresourcedefinitions": "CustomResourceDefinition", "certificates": "Certificate", "listenersets": "ListenerSet",
+	"backendtlspolicies": "BackendTLSPolicy",
 }
 
 func kindOf(t target, otherwise string) string {

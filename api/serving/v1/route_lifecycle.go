@@ -163,15 +163,15 @@ func (rs *RouteStatus) MarkCertificateReady(name string) {
 }
 
 // MarkCertificateNotReady says that the certificate is not there yet.
-func (rs *RouteStatus) MarkCertificateNotReady(name string) {
+func (rs *RouteStatus) MarkCertificateNotReady(name, why string) {
 	routeConditions().Manage(rs).MarkUnknown(RouteConditionCertificateProvisioned, ReasonCertificateNotReady,
-		"%s", CertificateNotReadyMessage(name))
+		"%s", CertificateNotReadyMessage(name, why))
 }
 
 // MarkCertificateProvisionFailed says that there will be no certificate.
-func (rs *RouteStatus) MarkCertificateProvisionFailed(name string) {
+func (rs *RouteStatus) MarkCertificateProvisionFailed(name, why string) {
 	routeConditions().Manage(rs).MarkFalse(RouteConditionCertificateProvisioned, ReasonCertificateProvisionFailed,
-		"%s", CertificateFailedMessage(name))
+		"%s", CertificateFailedMessage(name, why))
 }
 
 // MarkCertificateNotOwned says that a certificate of that name belongs to somebody else.
@@ -186,9 +186,9 @@ func (rs *RouteStatus) MarkTLSNotEnabled(message string) {
 }
 
 // MarkHTTPDowngrade says that plain HTTP is served until the certificate is there.
-func (rs *RouteStatus) MarkHTTPDowngrade(name string) {
+func (rs *RouteStatus) MarkHTTPDowngrade(name, why string) {
 	routeConditions().Manage(rs).MarkTrueWithReason(RouteConditionCertificateProvisioned, ReasonHTTPDowngrade,
-		"%s", HTTPDowngradeMessage(name))
+		"%s", HTTPDowngradeMessage(name, why))
 }
 
 // Messages of CertificateProvisioned, shared by Routes and DomainMappings.
@@ -202,13 +202,13 @@ const (
 )
 
 // CertificateNotReadyMessage says that a certificate is not there yet.
-func CertificateNotReadyMessage(name string) string {
-	return fmt.Sprintf("Certificate %s is not ready.", name)
+func CertificateNotReadyMessage(name, why string) string {
+	return fmt.Sprintf("Certificate %s is not ready%s.", name, because(why))
 }
 
 // CertificateFailedMessage says that there will be no certificate.
-func CertificateFailedMessage(name string) string {
-	return fmt.Sprintf("Certificate %s fails to be provisioned.", name)
+func CertificateFailedMessage(name, why string) string {
+	return fmt.Sprintf("Certificate %s fails to be provisioned%s.", name, because(why))
 }
 
 // CertificateNotOwnedMessage says that a certificate of that name belongs to somebody else.
@@ -217,6 +217,13 @@ func CertificateNotOwnedMessage(name string) string {
 }
 
 // HTTPDowngradeMessage says that plain HTTP is served until the certificate is there.
-func HTTPDowngradeMessage(name string) string {
-	return fmt.Sprintf("Certificate %s is not ready, serving plain HTTP until it is.", name)
+func HTTPDowngradeMessage(name, why string) string {
+	return fmt.Sprintf("Certificate %s is not ready%s; serving plain HTTP until it is.", name, because(why))
+}
+
+func because(why string) string {
+	if why == "" {
+		return ""
+	}
+	return ": " + why
 }

@@ -123,21 +123,21 @@ func (s *DomainMappingStatus) MarkTLSNotEnabled(message string) {
 }
 
 // MarkHTTPDowngrade says that plain HTTP is served until the certificate is there.
-func (s *DomainMappingStatus) MarkHTTPDowngrade(name string) {
+func (s *DomainMappingStatus) MarkHTTPDowngrade(name, why string) {
 	domainMappingConditions().Manage(s).MarkTrueWithReason(DomainMappingConditionCertificateProvisioned,
-		servingv1.ReasonHTTPDowngrade, "%s", servingv1.HTTPDowngradeMessage(name))
+		servingv1.ReasonHTTPDowngrade, "%s", servingv1.HTTPDowngradeMessage(name, why))
 }
 
 // MarkCertificateNotReady says that the certificate is not there yet.
-func (s *DomainMappingStatus) MarkCertificateNotReady(name string) {
+func (s *DomainMappingStatus) MarkCertificateNotReady(name, why string) {
 	domainMappingConditions().Manage(s).MarkUnknown(DomainMappingConditionCertificateProvisioned,
-		servingv1.ReasonCertificateNotReady, "%s", servingv1.CertificateNotReadyMessage(name))
+		servingv1.ReasonCertificateNotReady, "%s", servingv1.CertificateNotReadyMessage(name, why))
 }
 
 // MarkCertificateProvisionFailed says that there will be no certificate.
-func (s *DomainMappingStatus) MarkCertificateProvisionFailed(name string) {
+func (s *DomainMappingStatus) MarkCertificateProvisionFailed(name, why string) {
 	domainMappingConditions().Manage(s).MarkFalse(DomainMappingConditionCertificateProvisioned,
-		servingv1.ReasonCertificateProvisionFailed, "%s", servingv1.CertificateFailedMessage(name))
+		servingv1.ReasonCertificateProvisionFailed, "%s", servingv1.CertificateFailedMessage(name, why))
 }
 
 // MarkCertificateNotOwned says that a certificate of that name belongs to somebody else.

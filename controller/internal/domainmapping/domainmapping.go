@@ -35,6 +35,7 @@ import (
 	servingv1 "ebb.dev/ebb/api/serving/v1"
 	"ebb.dev/ebb/api/serving/v1beta1"
 	"ebb.dev/ebb/controller/internal/apply"
+	"ebb.dev/ebb/controller/internal/certificate"
 	"ebb.dev/ebb/controller/internal/gateway"
 	"ebb.dev/ebb/controller/internal/reconcile"
 	"ebb.dev/ebb/ingress/gatewayapi"
@@ -57,6 +58,8 @@ type reconciler struct {
 	routes        listers.RouteLister
 	claims        networkinglisters.ClusterDomainClaimLister
 	httpRoutes    gatewaylisters.HTTPRouteLister
+	certificates  *certificate.Keeper
+	listeners     *gateway.Listeners
 	prober        prober
 }
 
@@ -93,6 +96,8 @@ func New(w *reconcile.World) *reconcile.Controller {
 		},
 		Reconcile: r.reconcile, Finalizer: names.DomainMappingFinalizer, Finalize: r.finalize,
 	}.Controller()
+	r.certificates = certificate.NewKeeper(w, c, mappings, "DomainMapping")
+	r.listeners = gateway.NewListeners(w, c, "DomainMapping")
 	p := ready.New(gateway.NewFinder(w.Kube, w.Now), func(key types.NamespacedName) { c.Enqueue(key) })
 	r.prober, c.Background = p, p.Run
 	frame := c.Reconcile
@@ -142,12 +147,16 @@ func (r *reconciler) reconcile(ctx context.Context, dm *v1beta1.DomainMapping) (
 	}
 	status.MarkDomainClaimed()
 
-	scheme, secret := "http", ""
-	if dm.Spec.TLS != nil {
-		scheme, secret = "https", dm.Spec.TLS.SecretName
-		status.MarkCertificateExternallyProvided()
-	} else {
-		status.MarkTLSNotEnabled(servingv1.ExternalTLSNotEnabledMessage)
+	secret, redirect, err := r.secure(ctx, dm, s)
+	if bad := new(apis.FieldError); errors.As(err, &bad) {
+		status.MarkIngressFailed("InvalidAnnotation", bad.Error())
+		return 0, reconcile.Permanent(err)
+	} else if err != nil {
+		return 0, err
+	}
+	scheme := "http"
+	if secret != "" {
+		scheme = "https"
 	}
 	url := apis.URL{Scheme: scheme, Host: dm.Name}
 	status.URL, status.Address = url.DeepCopy(), &duckv1.Addressable{URL: url.DeepCopy()}
@@ -170,7 +179,7 @@ func (r *reconciler) reconcile(ctx context.Context, dm *v1beta1.DomainMapping) (
 		return again, nil
 	}
 	mapping := gatewayapi.Mapping{Host: dm.Name, Namespace: dm.Namespace, Target: target, Service: dm.Spec.Ref.Name, Rules: rules,
-		TLSSecret: secret, Redirect: s.Network.HTTPProtocol == settings.HTTPRedirected}
+		TLSSecret: secret, Redirect: redirect}
 	return again, r.expose(ctx, dm, mapping, s)
 }
 
@@ -207,8 +216,8 @@ func (r *reconciler) claim(ctx context.Context, dm *v1beta1.DomainMapping, s *se
 // finalize gives the domain back if claims are made, and so removed, by themselves.
 func (r *reconciler) finalize(ctx context.Context, dm *v1beta1.DomainMapping) error {
 	s := r.settings.Load()
-	if dm.Spec.TLS != nil {
-		if err := gateway.Unlisten(ctx, r.gateways, s.Gateway.External, dm.Name); err != nil {
+	if whole := onGateways(r.listeners.Usable(s.Gateway)); len(whole) > 0 && dm.Status.URL != nil && dm.Status.URL.Scheme == "https" {
+		if err := gateway.Unlisten(ctx, r.gateways, whole, dm.Name); err != nil {
 			return err
 		}
 	}
@@ -254,16 +263,14 @@ func (r *reconciler) rules(dm *v1beta1.DomainMapping, target string) (rules []ga
 
 // expose writes the HTTPRoutes of the mapping and says whether the gateways follow them.
 func (r *reconciler) expose(ctx context.Context, dm *v1beta1.DomainMapping, m gatewayapi.Mapping, s *settings.Snapshot) error {
-	meta := gatewayapi.Meta{Owner: *kmeta.NewControllerRef(dm), Annotations: maps.Clone(dm.Annotations), Labels: map[string]string{
-		names.DomainMappingUIDLabel: string(dm.UID), names.DomainMappingNamespaceLabel: dm.Namespace}}
+	meta := gatewayapi.Meta{Owner: *kmeta.NewControllerRef(dm), Annotations: maps.Clone(dm.Annotations), Labels: mine(dm)}
 	delete(meta.Annotations, names.LastAppliedAnnotation)
-	if m.TLSSecret != "" {
-		if err := gateway.Listen(ctx, r.gateways, s.Gateway.External, m.Host, dm.Namespace, m.TLSSecret, meta); err != nil {
-			dm.Status.MarkIngressFailed("ListenerRefused", err.Error())
-			return err
-		}
+	g := r.listeners.Usable(s.Gateway)
+	sets, err := r.listen(ctx, dm, m, g, meta)
+	if err != nil {
+		return err
 	}
-	routes, hash := gatewayapi.Map(m, s.Gateway, meta)
+	routes, hash := gatewayapi.Map(m, g, meta)
 	changed, err := gateway.Apply(ctx, r.gateways, r.httpRoutes, dm, routes,
 		labels.Set{names.DomainMappingUIDLabel: string(dm.UID)})
 	if err != nil {
@@ -271,6 +278,9 @@ func (r *reconciler) expose(ctx context.Context, dm *v1beta1.DomainMapping, m ga
 			dm.Status.MarkIngressFailed(servingv1.ReasonNotOwned, notOwned.Error())
 			return reconcile.Permanent(err)
 		}
+		return err
+	}
+	if err := r.listeners.Prune(ctx, dm, sets, mine(dm)); err != nil {
 		return err
 	}
 	key := types.NamespacedName{Namespace: dm.Namespace, Name: dm.Name}
@@ -281,7 +291,7 @@ func (r *reconciler) expose(ctx context.Context, dm *v1beta1.DomainMapping, m ga
 	if live {
 		dm.Status.MarkIngressReady()
 	} else {
-		dm.Status.MarkIngressNotReady("Uninitialized", "Waiting for the gateways: "+why+".")
+		dm.Status.MarkIngressNotReady("Uninitialized", waiting(why, r.listeners.Refused(sets)))
 	}
 	return nil
 }

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -23,6 +24,7 @@ type Clients struct {
 	Kube     kubernetes.Interface
 	Ebb      ebb.Interface
 	Gateways gateways.Interface
+	Dynamic  dynamic.Interface
 }
 
 // Connect finds the API server by a kubeconfig, or as a pod does if path is empty.
@@ -58,7 +60,10 @@ func ConnectTo(config *rest.Config) (Clients, error) {
 	if c.Ebb, err = ebb.NewForConfig(config); err != nil {
 		return c, err
 	}
-	c.Gateways, err = gateways.NewForConfig(config)
+	if c.Gateways, err = gateways.NewForConfig(config); err != nil {
+		return c, err
+	}
+	c.Dynamic, err = dynamic.NewForConfig(config)
 	return c, err
 }
 

@@ -202,6 +202,13 @@ func call(ctx context.Context, c *Controller, key Key) (again time.Duration, out
 // Watch reconciles toKeys(object) whenever an object of the informer appears, changes or goes. The function runs in the
 // informer's callback, so it may only compute: no client, no lock that is held across one.
 func (c *Controller) Watch(informer cache.SharedIndexInformer, toKeys func(object any) []Key) {
+	if _, err := informer.AddEventHandler(c.handler(toKeys)); err != nil {
+		// Only a stopped informer refuses a handler, and informers start after all controllers are built.
+		panic(fmt.Sprintf("watch for %s: %v", c.Name, err))
+	}
+}
+
+func (c *Controller) handler(toKeys func(object any) []Key) cache.ResourceEventHandler {
 	enqueue := func(object any) {
 		if gone, ok := object.(cache.DeletedFinalStateUnknown); ok {
 			object = gone.Obj
@@ -210,7 +217,7 @@ func (c *Controller) Watch(informer cache.SharedIndexInformer, toKeys func(objec
 			c.Enqueue(key)
 		}
 	}
-	_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+	return cache.ResourceEventHandlerFuncs{
 		AddFunc: enqueue,
 		UpdateFunc: func(before, after any) {
 			if sameVersion(before, after) {
@@ -221,9 +228,5 @@ func (c *Controller) Watch(informer cache.SharedIndexInformer, toKeys func(objec
 			enqueue(after)
 		},
 		DeleteFunc: enqueue,
-	})
-	if err != nil {
-		// Only a stopped informer refuses a handler, and informers start after all controllers are built.
-		panic(fmt.Sprintf("watch for %s: %v", c.Name, err))
 	}
 }

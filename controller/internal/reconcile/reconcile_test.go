@@ -268,7 +268,7 @@ func TestReplicasShareTheKeysAndTakeOverFromOneThatLeaves(t *testing.T) {
 	}
 	eventually(t, "one replica alone does everything", all("one"))
 
-	second := NewWorld(Clients{f.world.Kube, f.world.Ebb, f.world.Gateways}, f.world.Settings, f.world.Events, f.world.Log, "sys", "cluster.local")
+	second := NewWorld(Clients{f.world.Kube, f.world.Ebb, f.world.Gateways, nil}, f.world.Settings, f.world.Events, f.world.Log, "sys", "cluster.local")
 	kind := f.kind
 	kind.Informer = second.EbbInformers.Serving().V1().Configurations().Informer()
 	kind.Reconcile = reconcile("two")

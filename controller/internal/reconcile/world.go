@@ -9,6 +9,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
@@ -32,6 +33,7 @@ type World struct {
 	Kube     kubernetes.Interface
 	Ebb      ebb.Interface
 	Gateways gateways.Interface
+	Dynamic  dynamic.Interface
 	Settings *settings.Store
 	Events   record.EventRecorder
 	Log      *slog.Logger
@@ -44,8 +46,9 @@ type World struct {
 	EbbInformers     ebbinformers.SharedInformerFactory
 	GatewayInformers gatewayinformers.SharedInformerFactory
 
-	mu   sync.Mutex
-	kube map[selection]informers.SharedInformerFactory
+	mu       sync.Mutex
+	kube     map[selection]informers.SharedInformerFactory
+	optional []*Optional
 }
 
 type selection struct{ namespace, labels string }
@@ -54,7 +57,7 @@ type selection struct{ namespace, labels string }
 func NewWorld(clients Clients, store *settings.Store, events record.EventRecorder, log *slog.Logger,
 	systemNamespace, clusterDomain string) *World {
 	return &World{
-		Kube: clients.Kube, Ebb: clients.Ebb, Gateways: clients.Gateways, Settings: store, Events: events, Log: log,
+		Kube: clients.Kube, Ebb: clients.Ebb, Gateways: clients.Gateways, Dynamic: clients.Dynamic, Settings: store, Events: events, Log: log,
 		SystemNamespace: systemNamespace, ClusterDomain: clusterDomain, Now: time.Now,
 		EbbInformers:     ebbinformers.NewSharedInformerFactoryWithOptions(clients.Ebb, 0, ebbinformers.WithTransform(Trim)),
 		GatewayInformers: gatewayinformers.NewSharedInformerFactoryWithOptions(clients.Gateways, 0, gatewayinformers.WithTransform(Trim)),
@@ -93,12 +96,18 @@ func (w *World) start(ctx context.Context) error {
 	for _, f := range w.kube {
 		factories = append(factories, f)
 	}
+	optional := w.optional
 	w.mu.Unlock()
 	for _, f := range factories {
 		f.Start(ctx.Done())
 	}
 	w.EbbInformers.Start(ctx.Done())
 	w.GatewayInformers.Start(ctx.Done())
+	for _, o := range optional {
+		if err := o.run(ctx); err != nil {
+			return err
+		}
+	}
 	synced := func(kind any, ok bool) error {
 		if !ok {
 			return fmt.Errorf("cache of %v did not fill: %w", kind, context.Cause(ctx))

@@ -9,6 +9,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -29,6 +31,7 @@ import (
 	"ebb.dev/ebb/api/names"
 	servingv1 "ebb.dev/ebb/api/serving/v1"
 	"ebb.dev/ebb/controller/internal/apply"
+	"ebb.dev/ebb/controller/internal/certificate"
 	"ebb.dev/ebb/controller/internal/gateway"
 	"ebb.dev/ebb/controller/internal/reconcile"
 	"ebb.dev/ebb/ingress/gatewayapi"
@@ -57,6 +60,8 @@ type reconciler struct {
 	services       corelisters.ServiceLister // placeholders
 	public         corelisters.ServiceLister // of revisions
 	httpRoutes     gatewaylisters.HTTPRouteLister
+	certificates   *certificate.Keeper
+	listeners      *gateway.Listeners
 	prober         prober
 	now            func() time.Time
 }
@@ -106,6 +111,8 @@ func New(w *reconcile.World) *reconcile.Controller {
 		Reconcile: r.reconcile,
 	}.Controller()
 
+	r.certificates = certificate.NewKeeper(w, c, routes, "Route")
+	r.listeners = gateway.NewListeners(w, c, "Route")
 	p := ready.New(gateway.NewFinder(w.Kube, w.Now), func(key types.NamespacedName) { c.Enqueue(key) })
 	r.prober, c.Background = p, p.Run
 	frame := c.Reconcile
@@ -174,6 +181,13 @@ func (r *reconciler) reconcile(ctx context.Context, route *servingv1.Route) (tim
 		if in.Local, err = r.localTags(route, byName); err != nil {
 			return 0, err
 		}
+		err = r.secure(ctx, route, s, &in)
+	}
+	if bad := new(apis.FieldError); errors.As(err, &bad) {
+		route.Status.MarkIngressFailed("InvalidAnnotation", bad.Error())
+		return 0, reconcile.Permanent(err)
+	}
+	if err == nil {
 		err = r.describe(route, s, &in, targets)
 	}
 	var p *plan.Plan
@@ -189,7 +203,6 @@ func (r *reconciler) reconcile(ctx context.Context, route *servingv1.Route) (tim
 		return 0, reconcile.Permanent(err)
 	}
 	route.Status.MarkTrafficAssigned()
-	route.Status.MarkTLSNotEnabled(servingv1.ExternalTLSNotEnabledMessage)
 
 	if err := r.placeholders(ctx, route, byName, localGateway(s, r.clusterDomain)); err != nil {
 		if notOwned := new(apply.NotOwnedError); errors.As(err, &notOwned) {
@@ -233,9 +246,17 @@ func (r *reconciler) apply(ctx context.Context, route *servingv1.Route, p *plan.
 		annotations = map[string]string{}
 	}
 	annotations[names.RolloutAnnotation] = state.String()
-	return gateway.Apply(ctx, r.gateways, r.httpRoutes, route, gatewayapi.HTTPRoutes(p, s.Gateway, gatewayapi.Meta{
-		Labels: route.Labels, Annotations: annotations, Owner: *kmeta.NewControllerRef(route),
-	}), labels.Set{names.RouteLabel: route.Name})
+	meta := gatewayapi.Meta{Labels: route.Labels, Annotations: annotations, Owner: *kmeta.NewControllerRef(route)}
+	mine := labels.Set{names.RouteLabel: route.Name}
+	listeners := gatewayapi.TLSListeners(p, s.Gateway, meta)
+	if err := r.listeners.Apply(ctx, route, slices.Concat(s.Gateway.External, s.Gateway.Local), listeners); err != nil {
+		return false, err
+	}
+	changed, err = gateway.Apply(ctx, r.gateways, r.httpRoutes, route, gatewayapi.HTTPRoutes(p, s.Gateway, meta), mine)
+	if err != nil {
+		return changed, err
+	}
+	return changed, r.listeners.Prune(ctx, route, listeners, mine)
 }
 
 // input is the part of the plan's input that spec.traffic has no say in.
@@ -268,7 +289,9 @@ func (r *reconciler) describe(route *servingv1.Route, s *settings.Snapshot, in *
 	address := func(tag string) (string, error) {
 		host, err := in.Host(tag)
 		scheme := "http"
-		if !in.IsLocal(tag) {
+		if in.TLS[host] != "" {
+			scheme = "https"
+		} else if !in.IsLocal(tag) {
 			scheme = s.Network.DefaultExternalScheme
 		}
 		return scheme + "://" + host, err
@@ -280,7 +303,11 @@ func (r *reconciler) describe(route *servingv1.Route, s *settings.Snapshot, in *
 	if route.Status.URL, err = parseURL(text); err != nil {
 		return err
 	}
-	route.Status.Address = &duckv1.Addressable{URL: &apis.URL{Scheme: "http", Host: in.LocalHost(in.Name)}}
+	local := &apis.URL{Scheme: "http", Host: in.LocalHost(in.Name)}
+	if in.TLS[local.Host] != "" {
+		local.Scheme = "https"
+	}
+	route.Status.Address = &duckv1.Addressable{URL: local}
 	route.Status.Traffic, err = statusTraffic(targets, address)
 	return err
 }
@@ -334,7 +361,10 @@ func (r *reconciler) judge(route *servingv1.Route, p *plan.Plan, s *settings.Sna
 		route.Status.MarkIngressFailed(reason, message)
 		return false
 	}
-	route.Status.MarkIngressNotReady(reasonUninitialized, "Waiting for the gateways: "+why+".")
+	if refused := r.listeners.Refused(gatewayapi.TLSListeners(p, s.Gateway, gatewayapi.Meta{})); refused != "" {
+		why = refused
+	}
+	route.Status.MarkIngressNotReady(reasonUninitialized, "Waiting for the gateways: "+strings.TrimSuffix(why, ".")+".")
 	return false
 }
 
@@ -347,7 +377,9 @@ func (r *reconciler) refusal(route *servingv1.Route) (reason, message string, re
 	for _, have := range mine {
 		for _, parent := range have.Status.Parents {
 			for _, c := range parent.Conditions {
-				if c.Type == string(gatewayv1.RouteConditionAccepted) && c.Status == metav1.ConditionFalse &&
+				// That a ListenerSet is not known yet says that the gateways are behind.
+				ofSet := parent.ParentRef.Kind != nil && *parent.ParentRef.Kind == "ListenerSet"
+				if !ofSet && c.Type == string(gatewayv1.RouteConditionAccepted) && c.Status == metav1.ConditionFalse &&
 					c.ObservedGeneration == have.Generation {
 					return c.Reason, fmt.Sprintf("Gateway %q refuses HTTPRoute %q: %s", parent.ParentRef.Name, have.Name, c.Message), true
 				}

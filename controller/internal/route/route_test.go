@@ -45,8 +45,9 @@ var (
 
 // stage is the reconciler at work against an API server in memory and one gateway pod on loopback.
 type stage struct {
-	t     *testing.T
-	store *apiservertest.Store
+	t        *testing.T
+	store    *apiservertest.Store
+	settings *settings.Store
 	// lag makes the gateway keep to what it knew when lag was set.
 	lag   atomic.Bool
 	known atomic.Pointer[map[string]string] // host -> hash
@@ -104,13 +105,18 @@ func set(t *testing.T) *stage {
 	t.Cleanup(gatewayPod.Close)
 	address, _ := url.Parse(gatewayPod.URL)
 	port, _ := strconv.Atoi(address.Port())
+	secure := httptest.NewTLSServer(s)
+	t.Cleanup(secure.Close)
+	address, _ = url.Parse(secure.URL)
+	securePort, _ := strconv.Atoi(address.Port())
 	for _, name := range []string{"ebb-external-istio", "ebb-local-istio"} {
 		s.put(services, "v1", "Service", &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "knative-serving"},
-			Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: "http", Port: 80}}}})
+			Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: "http", Port: 80}, {Name: "https", Port: 443}}}})
 		s.put(slicesOf, "discovery.k8s.io/v1", "EndpointSlice", &discoveryv1.EndpointSlice{
 			ObjectMeta:  metav1.ObjectMeta{Name: name, Namespace: "knative-serving", Labels: map[string]string{discoveryv1.LabelServiceName: name}},
 			AddressType: "IPv4", Endpoints: []discoveryv1.Endpoint{{Addresses: []string{address.Hostname()}}},
-			Ports: []discoveryv1.EndpointPort{{Name: ptr.To("http"), Port: ptr.To(int32(port))}}})
+			Ports: []discoveryv1.EndpointPort{{Name: ptr.To("http"), Port: ptr.To(int32(port))},
+				{Name: ptr.To("https"), Port: ptr.To(int32(securePort))}}})
 	}
 	snapshot, err := settings.Parse(map[string]map[string]string{settings.DomainName: {"example.com": ""}})
 	if err != nil {
@@ -120,7 +126,8 @@ func set(t *testing.T) *stage {
 	if err != nil {
 		t.Fatal(err)
 	}
-	world := reconcile.NewWorld(clients, settings.NewStore(snapshot), record.NewFakeRecorder(1000),
+	s.settings = settings.NewStore(snapshot)
+	world := reconcile.NewWorld(clients, s.settings, record.NewFakeRecorder(1000),
 		slog.New(slog.DiscardHandler), "knative-serving", "cluster.local")
 	controller := New(world)
 	ctx, cancel := context.WithCancel(t.Context())

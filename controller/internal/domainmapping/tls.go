@@ -1,0 +1,140 @@
+package domainmapping
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+	"knative.dev/pkg/kmeta"
+
+	"ebb.dev/ebb/api/names"
+	servingv1 "ebb.dev/ebb/api/serving/v1"
+	"ebb.dev/ebb/api/serving/v1beta1"
+	"ebb.dev/ebb/controller/internal/apply"
+	"ebb.dev/ebb/controller/internal/gateway"
+	"ebb.dev/ebb/controller/internal/reconcile"
+	"ebb.dev/ebb/ingress/certificate"
+	"ebb.dev/ebb/ingress/gatewayapi"
+	"ebb.dev/ebb/settings"
+)
+
+// secure finds the Secret with the certificate of the mapping's domain, "" while there is none, and says in the status why.
+//
+//	spec.tls | external-domain-tls           | certificate | http-protocol | CertificateProvisioned
+//	set      | any                           |             | any           | True, CertificateExternallyProvided
+//	not set  | Disabled, or opted out        |             | any           | True, TLSNotEnabled
+//	not set  | Enabled                       | Ready       | any           | True
+//	not set  | Enabled                       | otherwise   | Enabled       | True, HTTPDowngrade
+//	not set  | Enabled                       | Pending     | Redirected    | Unknown, CertificateNotReady
+//	not set  | Enabled                       | Failed      | Redirected    | False, CertificateProvisionFailed
+//	not set  | Enabled                       | name taken  | any           | False, CertificateNotOwned
+func (r *reconciler) secure(ctx context.Context, dm *v1beta1.DomainMapping, s *settings.Snapshot) (secret string, redirect bool, err error) {
+	status := &dm.Status
+	protocol, ferr := names.HTTPProtocol(dm.Annotations)
+	if ferr != nil {
+		return "", false, ferr
+	}
+	disabled, ferr := names.TLSDisabled(dm.Annotations)
+	if ferr != nil {
+		return "", false, ferr
+	}
+	redirect = s.Network.HTTPProtocol == settings.HTTPRedirected
+	if protocol != "" {
+		redirect = protocol == string(settings.HTTPRedirected)
+	}
+	wanted := map[string]bool{}
+	switch {
+	case dm.Spec.TLS != nil:
+		secret = dm.Spec.TLS.SecretName
+		status.MarkCertificateExternallyProvided()
+	case !s.Network.ExternalDomainTLS:
+		status.MarkTLSNotEnabled(servingv1.ExternalTLSNotEnabledMessage)
+	case disabled:
+		status.MarkTLSNotEnabled(servingv1.TLSDisabledByAnnotationMessage)
+	default:
+		name, state, why, err := r.certificate(ctx, dm, s, wanted)
+		if notOwned := new(apply.NotOwnedError); errors.As(err, &notOwned) {
+			status.MarkCertificateNotOwned(notOwned.Name)
+			return "", redirect, nil
+		} else if err != nil {
+			return "", redirect, err
+		}
+		switch {
+		case state == certificate.Ready:
+			secret = name
+			status.MarkCertificateReady()
+		case !redirect:
+			status.MarkHTTPDowngrade(name, why)
+		case state == certificate.Failed:
+			status.MarkCertificateProvisionFailed(name, why)
+		default:
+			status.MarkCertificateNotReady(name, why)
+		}
+	}
+	return secret, redirect, r.certificates.Prune(ctx, dm, mine(dm), wanted)
+}
+
+func (r *reconciler) certificate(ctx context.Context, dm *v1beta1.DomainMapping, s *settings.Snapshot, wanted map[string]bool) (
+	name string, state certificate.State, why string, err error) {
+	if missing := r.certificates.Missing(); missing != "" {
+		return dm.Name, certificate.Pending, missing, nil
+	}
+	if name, state, why, found := r.certificates.Wildcard(dm.Namespace, dm.Name); found {
+		return name, state, why, nil
+	}
+	wanted[dm.Name] = true
+	state, why, err = r.certificates.Ensure(ctx, dm, certificate.Want{
+		Namespace: dm.Namespace, Name: dm.Name, Type: names.CertificateExternalDomain, Hosts: []string{dm.Name},
+		Issuer: s.CertManager.Issuer, Labels: mine(dm), Owner: *kmeta.NewControllerRef(dm),
+	})
+	return dm.Name, state, why, err
+}
+
+// mine are the labels of what is made for a mapping.
+func mine(dm *v1beta1.DomainMapping) labels.Set {
+	return labels.Set{names.DomainMappingUIDLabel: string(dm.UID), names.DomainMappingNamespaceLabel: dm.Namespace}
+}
+
+// listen gives the mapping's domain a listener on each Gateway: in a ListenerSet, or where those are not known on the Gateway itself.
+func (r *reconciler) listen(ctx context.Context, dm *v1beta1.DomainMapping, m gatewayapi.Mapping, g settings.Gateway, meta gatewayapi.Meta) (
+	[]*unstructured.Unstructured, error) {
+	if m.TLSSecret == "" {
+		return nil, nil
+	}
+	sets := gatewayapi.MapTLSListeners(m, g, meta)
+	if err := r.listeners.Apply(ctx, dm, g.External, sets); err != nil {
+		if notOwned := new(apply.NotOwnedError); errors.As(err, &notOwned) {
+			dm.Status.MarkIngressFailed(servingv1.ReasonNotOwned, notOwned.Error())
+			return nil, reconcile.Permanent(err)
+		}
+		return nil, err
+	}
+	if whole := onGateways(g); len(whole) > 0 {
+		if err := gateway.Listen(ctx, r.gateways, whole, m.Host, dm.Namespace, m.TLSSecret, meta); err != nil {
+			dm.Status.MarkIngressFailed("ListenerRefused", err.Error())
+			return nil, err
+		}
+	}
+	return sets, nil
+}
+
+// onGateways lists the Gateways whose listeners stand in themselves.
+func onGateways(g settings.Gateway) (out []settings.GatewayRef) {
+	for _, ref := range g.External {
+		if !gatewayapi.TakesListenerSets(ref) {
+			out = append(out, ref)
+		}
+	}
+	return out
+}
+
+// waiting says what the mapping waits for, in a sentence.
+func waiting(why, refused string) string {
+	if refused != "" {
+		why = refused
+	}
+	return fmt.Sprintf("Waiting for the gateways: %s.", strings.TrimSuffix(why, "."))
+}

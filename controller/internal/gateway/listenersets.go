@@ -1,0 +1,140 @@
+package gateway
+
+import (
+	"context"
+	"fmt"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	gatewayclient "sigs.k8s.io/gateway-api/pkg/client/clientset/versioned"
+	gatewaylisters "sigs.k8s.io/gateway-api/pkg/client/listers/apis/v1"
+
+	"ebb.dev/ebb/controller/internal/apply"
+	"ebb.dev/ebb/controller/internal/reconcile"
+	"ebb.dev/ebb/ingress/gatewayapi"
+	"ebb.dev/ebb/settings"
+)
+
+// Listeners keeps the listeners that end TLS, as ListenerSets beside the Gateways.
+type Listeners struct {
+	kind   *reconcile.Optional
+	client gatewayclient.Interface
+	lister gatewaylisters.GatewayLister
+}
+
+// NewListeners makes Listeners, and has c look again at the owners, of the given kind, of ListenerSets that change.
+func NewListeners(w *reconcile.World, c *reconcile.Controller, ownerKind string) *Listeners {
+	l := &Listeners{kind: w.Optional(gatewayapi.ListenerSets, gatewayapi.ListenerSetSelector), client: w.Gateways,
+		lister: w.GatewayInformers.Gateway().V1().Gateways().Lister()}
+	c.WatchOptional(l.kind, reconcile.ControllerOf(ownerKind))
+	return l
+}
+
+// Missing is what keeps the Gateways from ending TLS for a Route, or "".
+func (l *Listeners) Missing(on []settings.GatewayRef) string {
+	for _, g := range on {
+		if !gatewayapi.TakesListenerSets(g) {
+			return fmt.Sprintf("ConfigMap config-gateway does not list ListenerSet among the supported-features of Gateway %s", g.Gateway)
+		}
+	}
+	if !l.kind.Present() {
+		return "the cluster's Gateway API has no ListenerSets; they came with version 1.5"
+	}
+	return ""
+}
+
+// Usable is the Gateways without the feature ListenerSet if the cluster does not know the kind: listeners then go onto the
+// Gateways themselves.
+func (l *Listeners) Usable(g settings.Gateway) settings.Gateway {
+	if l.kind.Present() {
+		return g
+	}
+	without := func(list []settings.GatewayRef) (out []settings.GatewayRef) {
+		for _, ref := range list {
+			out = append(out, gatewayapi.WithoutListenerSets(ref))
+		}
+		return out
+	}
+	return settings.Gateway{External: without(g.External), Local: without(g.Local)}
+}
+
+// Apply makes the ListenerSets exist as given, for owner, on Gateways that allow them.
+func (l *Listeners) Apply(ctx context.Context, owner apply.Object, on []settings.GatewayRef, sets []*unstructured.Unstructured) error {
+	if len(sets) == 0 {
+		return nil
+	}
+	for _, g := range on {
+		if err := l.allow(ctx, g); err != nil {
+			return err
+		}
+	}
+	for _, want := range sets {
+		have, found := l.kind.Get(want.GetNamespace(), want.GetName())
+		_, _, err := apply.Child(ctx, l.kind.Client(want.GetNamespace()), "ListenerSet", owner, have, found, want,
+			func(have, want *unstructured.Unstructured) {
+				apply.Metadata(have, want)
+				have.Object["spec"] = want.Object["spec"]
+			})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Prune deletes the ListenerSets of owner that carry the labels and are not among sets. It comes after the HTTPRoutes have let go.
+func (l *Listeners) Prune(ctx context.Context, owner apply.Object, sets []*unstructured.Unstructured, mine labels.Set) error {
+	wanted := map[string]bool{}
+	for _, want := range sets {
+		wanted[want.GetName()] = true
+	}
+	for _, have := range l.kind.List(owner.GetNamespace(), labels.SelectorFromSet(mine)) {
+		if wanted[have.GetName()] || !metav1.IsControlledBy(have, owner) {
+			continue
+		}
+		if err := l.kind.Client(have.GetNamespace()).Delete(ctx, have.GetName()); err != nil {
+			return fmt.Errorf("delete ListenerSet %s/%s: %w", have.GetNamespace(), have.GetName(), err)
+		}
+	}
+	return nil
+}
+
+// allow lets a Gateway take ListenerSets from all namespaces, unless its owner has said which it takes. It is not shipped that
+// way, because a Gateway API older than 1.5 does not know the field.
+func (l *Listeners) allow(ctx context.Context, g settings.GatewayRef) error {
+	have, err := l.lister.Gateways(g.Namespace()).Get(g.Name())
+	if apierrors.IsNotFound(err) || err == nil && have.Spec.AllowedListeners != nil {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	patch := []byte(`{"spec":{"allowedListeners":{"namespaces":{"from":"All"}}}}`)
+	_, err = l.client.GatewayV1().Gateways(g.Namespace()).Patch(ctx, g.Name(), types.MergePatchType, patch,
+		metav1.PatchOptions{FieldManager: "ebb-controller"})
+	if err != nil {
+		return fmt.Errorf("let Gateway %s take ListenerSets: %w", g.Gateway, err)
+	}
+	return nil
+}
+
+// Refused tells what the gateways have against one of the ListenerSets.
+func (l *Listeners) Refused(sets []*unstructured.Unstructured) string {
+	for _, want := range sets {
+		have, found := l.kind.Get(want.GetNamespace(), want.GetName())
+		if !found {
+			continue
+		}
+		conditions, _, _ := unstructured.NestedSlice(have.Object, "status", "conditions")
+		for _, c := range conditions {
+			m, _ := c.(map[string]any)
+			if m["type"] == "Accepted" && m["status"] == "False" {
+				return fmt.Sprintf("ListenerSet %q: %v", have.GetName(), m["message"])
+			}
+		}
+	}
+	return ""
+}

@@ -1,0 +1,196 @@
+package reconcile
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/dynamic/dynamicinformer"
+	"k8s.io/client-go/tools/cache"
+)
+
+// Optional is a kind of somebody else's that a cluster may lack. Its objects are watched while its CustomResourceDefinition is
+// there, and a kind that comes or goes is noticed at once; without it nothing is asked for that the API server does not know.
+type Optional struct {
+	resource schema.GroupVersionResource
+	selector string
+	client   dynamic.Interface
+
+	// Set before Run and not changed after.
+	handlers []cache.ResourceEventHandler
+	changed  []func()
+
+	mu       sync.Mutex
+	informer cache.SharedIndexInformer // nil while the kind is not there
+	stop     context.CancelFunc
+}
+
+// definitions is where a cluster says which kinds it has.
+var definitions = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
+
+// presenceWithin is how soon everything is looked at again after a kind came or went.
+const presenceWithin = 5 * time.Second
+
+// Optional returns the kind, of which objects with the given labels are kept in memory. The same arguments give the same one.
+func (w *World) Optional(resource schema.GroupVersionResource, labelSelector string) *Optional {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, o := range w.optional {
+		if o.resource == resource && o.selector == labelSelector {
+			return o
+		}
+	}
+	o := &Optional{resource: resource, selector: labelSelector, client: w.Dynamic}
+	w.optional = append(w.optional, o)
+	return o
+}
+
+// WatchOptional is Watch for a kind that may not be there; when it comes or goes, every key is reconciled.
+func (c *Controller) WatchOptional(o *Optional, toKeys func(object any) []Key) {
+	o.handlers = append(o.handlers, c.handler(toKeys))
+	o.changed = append(o.changed, func() { c.EnqueueAll(presenceWithin) })
+}
+
+// Present tells whether the cluster has the kind.
+func (o *Optional) Present() bool { return o.store() != nil }
+
+func (o *Optional) store() cache.SharedIndexInformer {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.informer
+}
+
+// Get returns an object from memory. It must not be changed.
+func (o *Optional) Get(namespace, name string) (*unstructured.Unstructured, bool) {
+	informer := o.store()
+	if informer == nil {
+		return nil, false
+	}
+	object, ok, err := informer.GetStore().GetByKey(namespace + "/" + name)
+	if err != nil || !ok {
+		return nil, false
+	}
+	u, ok := object.(*unstructured.Unstructured)
+	return u, ok
+}
+
+// List returns the objects of a namespace from memory. They must not be changed.
+func (o *Optional) List(namespace string, selector labels.Selector) (out []*unstructured.Unstructured) {
+	informer := o.store()
+	if informer == nil {
+		return nil
+	}
+	_ = cache.ListAllByNamespace(informer.GetIndexer(), namespace, selector, func(object any) {
+		if u, ok := object.(*unstructured.Unstructured); ok {
+			out = append(out, u)
+		}
+	})
+	return out
+}
+
+// run follows the kind's definition until ctx ends. It returns once the first look is taken.
+func (o *Optional) run(ctx context.Context) error {
+	definition := o.resource.Resource + "." + o.resource.Group
+	factory := dynamicinformer.NewFilteredDynamicSharedInformerFactory(o.client, 0, metav1.NamespaceAll, func(l *metav1.ListOptions) {
+		l.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, definition).String()
+	})
+	informer := factory.ForResource(definitions).Informer()
+	_ = informer.SetTransform(func(object any) (any, error) {
+		if u, ok := object.(*unstructured.Unstructured); ok {
+			delete(u.Object, "spec") // the schema, by far the largest part
+			delete(u.Object, "status")
+			u.SetManagedFields(nil)
+		}
+		return object, nil
+	})
+	registration, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc:    func(any) { o.begin(ctx) },
+		DeleteFunc: func(any) { o.end() },
+	})
+	if err != nil {
+		return fmt.Errorf("watch for the kind %s: %w", definition, err)
+	}
+	go informer.Run(ctx.Done())
+	if !cache.WaitForCacheSync(ctx.Done(), registration.HasSynced) {
+		return fmt.Errorf("find out whether the cluster has the kind %s: %w", definition, context.Cause(ctx))
+	}
+	if informer := o.store(); informer != nil {
+		cache.WaitForCacheSync(ctx.Done(), informer.HasSynced)
+	}
+	return nil
+}
+
+func (o *Optional) begin(ctx context.Context) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.informer != nil {
+		return
+	}
+	factory := dynamicinformer.NewFilteredDynamicSharedInformerFactory(o.client, 0, metav1.NamespaceAll, func(l *metav1.ListOptions) {
+		l.LabelSelector = o.selector
+	})
+	informer := factory.ForResource(o.resource).Informer()
+	_ = informer.SetTransform(Trim)
+	for _, h := range o.handlers {
+		if _, err := informer.AddEventHandler(h); err != nil {
+			panic(fmt.Sprintf("watch %s: %v", o.resource.Resource, err)) // only a stopped informer refuses
+		}
+	}
+	inner, stop := context.WithCancel(ctx)
+	o.informer, o.stop = informer, stop
+	go informer.Run(inner.Done())
+	o.tell()
+}
+
+func (o *Optional) end() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.informer == nil {
+		return
+	}
+	o.stop()
+	o.informer = nil
+	o.tell()
+}
+
+func (o *Optional) tell() {
+	for _, changed := range o.changed {
+		changed()
+	}
+}
+
+// Client writes objects of the kind in a namespace.
+func (o *Optional) Client(namespace string) OptionalClient {
+	return OptionalClient{o.client.Resource(o.resource).Namespace(namespace)}
+}
+
+// OptionalClient has the methods of a generated typed client.
+type OptionalClient struct{ dynamic dynamic.ResourceInterface }
+
+func (c OptionalClient) Get(ctx context.Context, name string, options metav1.GetOptions) (*unstructured.Unstructured, error) {
+	return c.dynamic.Get(ctx, name, options)
+}
+
+func (c OptionalClient) Create(ctx context.Context, object *unstructured.Unstructured, options metav1.CreateOptions) (*unstructured.Unstructured, error) {
+	return c.dynamic.Create(ctx, object, options)
+}
+
+func (c OptionalClient) Update(ctx context.Context, object *unstructured.Unstructured, options metav1.UpdateOptions) (*unstructured.Unstructured, error) {
+	return c.dynamic.Update(ctx, object, options)
+}
+
+// Delete removes an object, which may be gone already.
+func (c OptionalClient) Delete(ctx context.Context, name string) error {
+	if err := c.dynamic.Delete(ctx, name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+		return err
+	}
+	return nil
+}

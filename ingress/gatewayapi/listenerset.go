@@ -1,0 +1,110 @@
+package gatewayapi
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/utils/ptr"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"ebb.dev/ebb/api/names"
+	"ebb.dev/ebb/ingress/plan"
+	"ebb.dev/ebb/settings"
+)
+
+// listenerSet is the feature by which a Gateway says that listeners may be added to it by objects of other namespaces.
+const listenerSet = "ListenerSet"
+
+// ListenerSets is the kind: listeners of a Gateway, kept apart from it. A Gateway itself holds at most 64.
+var ListenerSets = schema.GroupVersionResource{Group: gatewayv1.GroupName, Version: "v1", Resource: "listenersets"}
+
+// ListenerSetSelector matches the ListenerSets that Ebb makes.
+const ListenerSetSelector = names.ListenerSetLabel
+
+// TakesListenerSets tells whether the Gateway is said to.
+func TakesListenerSets(g settings.GatewayRef) bool {
+	return slices.Contains(g.SupportedFeatures, listenerSet)
+}
+
+// WithoutListenerSets is the Gateway as one that does not.
+func WithoutListenerSets(g settings.GatewayRef) settings.GatewayRef {
+	g.SupportedFeatures = slices.DeleteFunc(slices.Clone(g.SupportedFeatures), func(f string) bool { return f == listenerSet })
+	return g
+}
+
+// TLSListeners are the listeners that end TLS for the targets of a plan: one ListenerSet for each target and Gateway, in the
+// Route's namespace, where the Secret is.
+func TLSListeners(p *plan.Plan, gateways settings.Gateway, meta Meta) (out []*unstructured.Unstructured) {
+	for _, target := range p.Targets {
+		on := gateways.External
+		if target.Visibility == plan.ClusterLocal {
+			on = gateways.Local
+		}
+		out = append(out, translator{plan: p, target: target, on: on, meta: meta}.listenerSets()...)
+	}
+	return out
+}
+
+func (t translator) listenerSets() (out []*unstructured.Unstructured) {
+	if t.target.TLSSecret == "" {
+		return nil
+	}
+	for i, g := range t.on {
+		if !TakesListenerSets(g) {
+			continue
+		}
+		var listeners []gatewayv1.Listener
+		for _, host := range t.target.Hosts {
+			l := Listener(host, "", t.target.TLSSecret)
+			l.TLS.CertificateRefs[0].Namespace = nil // its own
+			l.AllowedRoutes.Namespaces.From = ptr.To(gatewayv1.NamespacesFromSame)
+			listeners = append(listeners, l)
+		}
+		spec := struct {
+			ParentRef gatewayv1.ParentReference `json:"parentRef"`
+			Listeners []gatewayv1.Listener      `json:"listeners"`
+		}{gatewayv1.ParentReference{
+			Group: ptr.To(gatewayv1.Group(gatewayv1.GroupName)), Kind: ptr.To(gatewayv1.Kind("Gateway")),
+			Namespace: ptr.To(gatewayv1.Namespace(g.Namespace())), Name: gatewayv1.ObjectName(g.Name()),
+		}, listeners}
+		fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&spec)
+		if err != nil {
+			panic(fmt.Sprintf("a ListenerSet is plain data: %v", err))
+		}
+		out = append(out, t.named(listenerSetName(t.target, i), fields))
+	}
+	return out
+}
+
+func (t translator) named(name string, spec map[string]any) *unstructured.Unstructured {
+	object := &unstructured.Unstructured{Object: map[string]any{"spec": spec}}
+	object.SetAPIVersion(ListenerSets.GroupVersion().String())
+	object.SetKind("ListenerSet")
+	object.SetNamespace(t.plan.Namespace)
+	object.SetName(name)
+	labels := maps.Clone(t.meta.Labels)
+	if labels == nil {
+		labels = map[string]string{}
+	}
+	delete(labels, names.VisibilityLabel)
+	labels[names.ListenerSetLabel] = "true"
+	if t.plan.Name != "" {
+		labels[names.RouteLabel] = t.plan.Name
+	}
+	object.SetLabels(labels)
+	object.SetOwnerReferences([]metav1.OwnerReference{t.meta.Owner})
+	return object
+}
+
+// listenerSetName is the name of a target's ListenerSet on the i-th of its Gateways.
+func listenerSetName(target plan.Target, i int) string {
+	if i == 0 {
+		return Name(target)
+	}
+	return names.Child(Name(target), fmt.Sprintf("-%d", i+1))
+}
