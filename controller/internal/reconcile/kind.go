@@ -182,6 +182,11 @@ func (k Kind[T]) writeStatus(ctx context.Context, before, after T) error {
 		if live.GetStatus().ObservedGeneration > after.GetStatus().ObservedGeneration {
 			return nil // a newer reconcile than this one has spoken
 		}
+		// The cache was behind our own last write, as it is most times: then there is nothing to say again.
+		conditions.KeepTransitionTimes(live.GetStatus(), after.GetStatus())
+		if equality.Semantic.DeepEqual(statusOf(live).Interface(), statusOf(after).Interface()) {
+			return nil
+		}
 		statusOf(live).Set(statusOf(after))
 		_, err = client.UpdateStatus(ctx, live, metav1.UpdateOptions{})
 	}

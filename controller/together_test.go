@@ -1,0 +1,189 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/tools/record"
+	"knative.dev/pkg/apis"
+	duckv1 "knative.dev/pkg/apis/duck/v1"
+
+	networkingv1alpha1 "ebb.dev/ebb/api/networking/v1alpha1"
+	servingv1 "ebb.dev/ebb/api/serving/v1"
+	servingv1beta1 "ebb.dev/ebb/api/serving/v1beta1"
+	"ebb.dev/ebb/controller/internal/reconcile"
+	"ebb.dev/ebb/internal/apiservertest"
+	"ebb.dev/ebb/settings"
+	"ebb.dev/ebb/wire"
+)
+
+var httpRoutes = schema.GroupResource{Group: "gateway.networking.k8s.io", Resource: "httproutes"}
+
+// gatewayPod answers for each host that an HTTPRoute names with the hash that its rules add to requests.
+func gatewayPod(t *testing.T, store *apiservertest.Store) *url.URL {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		for name := range store.Versions(httpRoutes, labels.Everything()) {
+			namespace, short, _ := strings.Cut(name, "/")
+			route := store.Get(httpRoutes, namespace, short)
+			if route == nil {
+				continue
+			}
+			hosts, _, _ := unstructured.NestedStringSlice(route.Object, "spec", "hostnames")
+			for _, host := range hosts {
+				if host == r.Host {
+					_, after, _ := strings.Cut(fmt.Sprint(route.Object["spec"]), "name:"+wire.HeaderNetworkHash+" value:")
+					hash, _, _ := strings.Cut(after, "]")
+					w.Header().Set(wire.HeaderNetworkHash, hash)
+					return
+				}
+			}
+		}
+		w.WriteHeader(http.StatusNotFound)
+	}))
+	t.Cleanup(server.Close)
+	address, err := url.Parse(server.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return address
+}
+
+// mostWritesToReady bounds what all reconcilers together write from `kubectl apply` of a Service to its being Ready, the
+// autoscaler's own writes not counted: 11 objects and, mostly, 12 statuses. How often a status is written on the way depends on
+// what is seen together, hence the room.
+const mostWritesToReady = 30
+
+// Every reconciler of the list in main.go, woken by events alone, against one API server and one gateway pod.
+func TestAllReconcilersTogetherNeedFewWritesToReadyAndThenNone(t *testing.T) {
+	store, config := apiservertest.Start(t)
+	w := &world{t: t, store: store}
+	address := gatewayPod(t, store)
+	put := func(resource schema.GroupResource, object map[string]any) {
+		store.Put(resource, &unstructured.Unstructured{Object: object})
+	}
+	slice := func(service, host, portName string, port int64) {
+		put(endpointSlices, map[string]any{"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+			"metadata":  map[string]any{"name": service + "-1", "namespace": "knative-serving", "labels": map[string]any{"kubernetes.io/service-name": service}},
+			"endpoints": []any{map[string]any{"addresses": []any{host}}},
+			"ports":     []any{map[string]any{"name": portName, "port": port}}})
+	}
+	port, err := strconv.ParseInt(address.Port(), 10, 32)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"ebb-external-istio", "ebb-local-istio"} {
+		put(coreServices, map[string]any{"apiVersion": "v1", "kind": "Service", "metadata": map[string]any{"name": name, "namespace": "knative-serving"},
+			"spec": map[string]any{"ports": []any{map[string]any{"name": "http", "port": int64(80)}}}})
+		slice(name, address.Hostname(), "http", port)
+	}
+	slice("activator-service", "10.0.0.1", "http", 8012)
+
+	snapshot, err := settings.Parse(map[string]map[string]string{settings.DomainName: {"example.com": ""},
+		settings.DeploymentName: {"queue-sidecar-image": "dev.local/queue-proxy:1"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	clients, err := reconcile.ConnectTo(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.world = reconcile.NewWorld(clients, settings.NewStore(snapshot), record.NewFakeRecorder(10000), slog.New(slog.DiscardHandler),
+		"knative-serving", "cluster.local")
+	var later atomic.Int64
+	w.world.Now = func() time.Time { return time.Now().Add(time.Duration(later.Load())) }
+	list := controllers(w.world, []byte("0123456789abcdef0123456789abcdef"))
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() {
+		ended <- w.world.Run(ctx, list, reconcile.Options{Alone: true, Timeout: 30 * time.Second, Metrics: reconcile.NewMetrics(prometheus.NewRegistry())})
+	}()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+
+	service := &servingv1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "hello"}}
+	service.Spec.Template.Spec.Containers = []corev1.Container{{Image: "dev.local/hello:1"}}
+	if _, err := w.world.Ebb.ServingV1().Services("ns").Create(ctx, service, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	store.Writes()
+	eventually(t, "the revision has its children", func() bool {
+		return store.Get(autoscalers, "ns", "hello-00001") != nil && store.Get(deployments, "ns", "hello-00001-deployment") != nil
+	})
+	w.pods(map[string]string{"rev": "hello-00001", "n": "1", "ready": ""}, "")
+	w.autoscaler(map[string]string{"rev": "hello-00001", "want": "1", "ready": "1"})
+	isReady := func() bool {
+		live, err := w.world.Ebb.ServingV1().Services("ns").Get(ctx, "hello", metav1.GetOptions{})
+		return err == nil && live.Status.GetCondition(apis.ConditionReady).IsTrue() && live.Status.ObservedGeneration == live.Generation
+	}
+	eventually(t, "the Service is Ready", isReady)
+	writes := store.Writes()
+	var lines []string
+	for _, write := range writes {
+		lines = append(lines, describe(write))
+	}
+	t.Logf("%d writes:\n%s", len(writes), strings.Join(lines, "\n"))
+	if len(writes) > mostWritesToReady {
+		t.Errorf("%d writes from apply to Ready, at most %d are expected:\n%s", len(writes), mostWritesToReady, strings.Join(lines, "\n"))
+	}
+
+	// A domain of its own, so that every kind is there.
+	claim := &networkingv1alpha1.ClusterDomainClaim{ObjectMeta: metav1.ObjectMeta{Name: "hello.test"}}
+	claim.Spec.Namespace = "ns"
+	if _, err := w.world.Ebb.NetworkingV1alpha1().ClusterDomainClaims().Create(ctx, claim, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	mapping := &servingv1beta1.DomainMapping{ObjectMeta: metav1.ObjectMeta{Name: "hello.test", Namespace: "ns"}}
+	mapping.Spec.Ref = duckv1.KReference{APIVersion: "serving.knative.dev/v1", Kind: "Service", Name: "hello", Namespace: "ns"}
+	if _, err := w.world.Ebb.ServingV1beta1().DomainMappings("ns").Create(ctx, mapping, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the DomainMapping is Ready", func() bool {
+		live, err := w.world.Ebb.ServingV1beta1().DomainMappings("ns").Get(ctx, "hello.test", metav1.GetOptions{})
+		return err == nil && live.Status.GetCondition(apis.ConditionReady).IsTrue()
+	})
+
+	// Until the last write has come round to every cache, a reconcile may still have something to add.
+	quiet := 0
+	eventually(t, "nothing is written any more", func() bool {
+		if quiet++; len(store.Writes()) > 0 {
+			quiet = 0
+		}
+		return quiet > 500
+	})
+	// Then three minutes pass, and everything is looked at in each, as it is when a setting changes.
+	for range 3 {
+		later.Add(int64(time.Minute))
+		for _, c := range list {
+			for _, key := range c.Keys() {
+				if _, err := c.Reconcile(ctx, key); err != nil {
+					t.Errorf("%s %s: %v", c.Name, key, err)
+				}
+			}
+		}
+	}
+	for _, write := range store.Writes() {
+		t.Errorf("a steady world was written to: %s", describe(write))
+	}
+	if !isReady() {
+		t.Error("the Service is Ready no more")
+	}
+}
