@@ -30,7 +30,7 @@ func MakeDeployment(rev *servingv1.Revision, replicas int32, in Inputs) (*appsv1
 	}
 	labels := childLabels(rev)
 	podNotes := podAnnotations(rev)
-	podNotes[names.DefaultContainerAnnotation] = pod.Containers[max(servingContainer(rev.Spec.Containers), 0)].Name
+	podNotes[names.DefaultContainerAnnotation] = rev.Spec.Containers[servingContainer(rev.Spec.Containers)].Name
 	history, deadline := int32(0), progressDeadline(rev, in)
 	none := intstr.FromInt32(0)
 	d := &appsv1.Deployment{

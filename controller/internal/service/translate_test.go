@@ -1,0 +1,78 @@
+package service
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"sigs.k8s.io/yaml"
+
+	servingv1 "ebb.dev/ebb/api/serving/v1"
+	"ebb.dev/ebb/controller/internal/configuration"
+	"ebb.dev/ebb/settings"
+)
+
+var update = flag.Bool("update", false, "write what is seen into testdata")
+
+// Each testdata/*.in.yaml is a Service; beside it stand the Configuration and Route made of it, and the Revision of its template.
+func TestTranslation(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.in.yaml")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no cases: %v", err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".in.yaml"), func(t *testing.T) {
+			first, second := translate(t, file), translate(t, file)
+			if first != second {
+				t.Fatalf("two translations differ:\n%s", cmp.Diff(first, second))
+			}
+			golden := strings.TrimSuffix(file, ".in.yaml") + ".out.yaml"
+			if *update {
+				if err := os.WriteFile(golden, []byte(first), 0o644); err != nil {
+					t.Fatal(err)
+				}
+				return
+			}
+			want, err := os.ReadFile(golden)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(string(want), first); diff != "" {
+				t.Errorf("%s (-in file +seen; -update writes it):\n%s", golden, diff)
+			}
+		})
+	}
+}
+
+func translate(t *testing.T, file string) string {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	svc := &servingv1.Service{}
+	if err := yaml.UnmarshalStrict(text, svc); err != nil {
+		t.Fatal(err)
+	}
+	before := svc.DeepCopy()
+	config := MakeConfiguration(svc)
+	// What the API server adds.
+	config.UID, config.Generation = "44444444-4444-4444-4444-444444444444", 3
+	rev := configuration.MakeRevision(config, settings.Default().Rules("cluster.local"), time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC))
+	var out []string
+	for _, object := range []any{config, MakeRoute(svc), rev} {
+		part, err := yaml.Marshal(object)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out = append(out, string(part))
+	}
+	if diff := cmp.Diff(before, svc); diff != "" {
+		t.Errorf("the Service was changed: %s", diff)
+	}
+	return strings.Join(out, "---\n")
+}
