@@ -215,6 +215,7 @@ func (c *control) link(p *parts) error {
 // started of a cluster that then does not come up, it takes away again.
 func (c *control) start(ctx context.Context, p *parts) (err error) {
 	fresh := !c.table.Running("kubelet")
+	stale := fresh || !c.table.Running("containerd")
 	defer func() {
 		if err != nil && fresh {
 			clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Minute)
@@ -266,7 +267,10 @@ func (c *control) start(ctx context.Context, p *parts) (err error) {
 		return err
 	}
 	return c.steps.Do(ctx, "node "+kube.NodeName+" is Ready", func(ctx context.Context, _ *step.Report) error {
-		return c.nodeReady(ctx, 60*time.Second)
+		if err := c.nodeReady(ctx, 60*time.Second); err != nil || !stale {
+			return err
+		}
+		return c.believed(ctx, 2*time.Minute)
 	})
 }
 
