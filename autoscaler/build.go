@@ -24,6 +24,7 @@ import (
 	"ebb.dev/ebb/api/client/versioned"
 	"ebb.dev/ebb/api/client/versioned/scheme"
 	"ebb.dev/ebb/autoscaler/internal/act"
+	"ebb.dev/ebb/autoscaler/internal/handover"
 	"ebb.dev/ebb/autoscaler/internal/ingest"
 	"ebb.dev/ebb/autoscaler/internal/lead"
 	"ebb.dev/ebb/autoscaler/internal/loop"
@@ -48,6 +49,7 @@ type process struct {
 	log      *slog.Logger
 	store    *settings.Store
 	election *lead.Election
+	handover *handover.Replica
 	engine   *loop.Engine
 	writer   *act.Writer
 	scraper  *ingest.Scraper
@@ -100,7 +102,8 @@ func build(config *rest.Config, kube kubernetes.Interface, tokenKey func() []byt
 	election := store.Load().LeaderElection
 	p.election = lead.New(lead.Config{Namespace: who.namespace, Pod: who.pod, IP: who.ip, Buckets: int(election.Buckets),
 		LeaseDuration: election.LeaseDuration, RenewDeadline: election.RenewDeadline, RetryPeriod: election.RetryPeriod},
-		kube, log, p.touchAll)
+		kube, log, p.touchAll,
+		func(bucket, from string) { go p.handover.TakeOver(context.Background(), bucket, from) })
 
 	registry := telemetry.NewRegistry()
 	scrapes := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "kn_autoscaler_scrape_duration_seconds",
@@ -140,6 +143,7 @@ func build(config *rest.Config, kube kubernetes.Interface, tokenKey func() []byt
 		Budget:  loop.NewBudget(loop.DefaultPerSecond, loop.DefaultBurst),
 		Observe: func(d time.Duration) { reaction.Observe(d.Seconds()) },
 	})
+	p.handover = &handover.Replica{Key: tokenKey, Engine: p.engine, Buckets: p.election, Clock: clock, Log: log}
 	if _, err := informer.Informer().AddEventHandler(autoscalerHandler(changed)); err != nil {
 		return nil, fmt.Errorf("watch PodAutoscalers: %w", err)
 	}
@@ -189,6 +193,7 @@ func same(a, b map[string]string) bool {
 func (p *process) routes(stats http.Handler, who identity) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle(wire.PathStats, stats)
+	mux.Handle(wire.PathHandover, p.handover)
 	mux.Handle(wire.PathDecisions, report.Decisions{History: p.engine.History, Owner: func(k loop.Key) (string, bool) {
 		return p.election.Owner(k), p.election.Owns(k)
 	}})

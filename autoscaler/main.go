@@ -84,7 +84,9 @@ func start(ctx context.Context, env func(string) string, stdout io.Writer) error
 		run.Part{Name: "orders", Run: p.writer.Run},
 		run.Part{Name: "decisions", Run: p.engine.Run},
 		run.Part{Name: "informers", Run: p.follow},
-		run.Part{Name: "election", Run: p.election.Run},
 		telemetry.Server("stats", who.listen(wire.PortStats), p.stats),
+		// Stopping, it gives its leases up, tells its successors what it knows, and forwards to them what still comes here.
+		run.Part{Name: "handing over", Run: p.handover.Linger},
+		run.Part{Name: "election", Run: p.election.Run},
 	)
 }

@@ -69,6 +69,8 @@ type State struct {
 	Floor      int32
 	FloorUntil time.Time
 	delay      delayWindow
+	// assumed says that the panic is the one that a fresh start with several pods assumes.
+	assumed bool
 }
 
 // Start returns the state of a revision nobody in this process decided on before. found is the scale that
@@ -79,7 +81,7 @@ func Start(c Config, ready, found int32, now time.Time) State {
 		s.Floor, s.FloorUntil = found, now.Add(c.StableWindow)
 	}
 	if ready > 1 {
-		s.PanicSince, s.PanicMax = now, ready
+		s.PanicSince, s.PanicMax, s.assumed = now, ready, true
 	}
 	return s
 }
@@ -156,7 +158,7 @@ func Decide(c Config, s State, o Observation, now time.Time) (Decision, State) {
 
 	switch {
 	case over:
-		s.PanicSince = now
+		s.PanicSince, s.assumed = now, false
 	case !s.PanicSince.IsZero() && s.PanicSince.Add(c.StableWindow).Before(now):
 		s.PanicSince, s.PanicMax = time.Time{}, 0
 	}

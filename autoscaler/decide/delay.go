@@ -1,6 +1,9 @@
 package decide
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // delaySlot is the resolution of the scale-down delay.
 const delaySlot = 2 * time.Second
@@ -27,4 +30,17 @@ func (w delayWindow) record(now time.Time, value int32, delay time.Duration) (de
 	}
 	next = append(next, slotMax{slot, value})
 	return next, next[0].highest
+}
+
+// tidy brings slots of two memories into one: by time, values falling.
+func (w delayWindow) tidy() delayWindow {
+	sorted := slices.SortedStableFunc(slices.Values(w), func(a, b slotMax) int { return int(a.slot - b.slot) })
+	var next delayWindow
+	for _, one := range slices.Backward(sorted) {
+		if len(next) == 0 || one.highest > next[len(next)-1].highest {
+			next = append(next, one)
+		}
+	}
+	slices.Reverse(next)
+	return next
 }

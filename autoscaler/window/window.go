@@ -218,3 +218,82 @@ func (w *Window) Resize(length time.Duration) *Window {
 	}
 	return r
 }
+
+// Contents is what a Window holds, for another process to go on from. Values begin at the second First; a second that is
+// missing is negative, with what is known of it at least as its amount less one.
+type Contents struct {
+	First  int64
+	Values []float64
+}
+
+// Contents returns what the window holds, nothing when it was never written to.
+func (w *Window) Contents() Contents {
+	if !w.written {
+		return Contents{}
+	}
+	c := Contents{First: w.first, Values: make([]float64, 0, w.last-w.first+1)}
+	n := int64(len(w.values))
+	for s := w.first; s <= w.last; s++ {
+		value := w.values[index(s, n)]
+		if w.missing[index(s, n)] {
+			value = -1 - value
+		}
+		c.Values = append(c.Values, value)
+	}
+	return c
+}
+
+// Absorb takes in what another window held when it was left at the second until; both that and the seconds of c are by another
+// clock, to which shift is added. In a second that both windows know the larger value stands, because either may have seen only a
+// part of it; the seconds between until and the first of this window's own are missing, because nobody looked. It reports
+// false, and changes nothing, if the contents cannot be those of a window.
+func (w *Window) Absorb(c Contents, until, shift int64, now time.Time) bool {
+	c.First += shift
+	until += shift
+	last, present, n := c.First+int64(len(c.Values))-1, now.Unix(), int64(len(w.values))
+	if len(c.Values) == 0 {
+		return true
+	}
+	if len(c.Values) > maxContents || c.First < 0 || last > present+1 || until > present+1 {
+		return false
+	}
+	for _, value := range c.Values {
+		if math.IsNaN(value) || math.IsInf(value, 0) {
+			return false
+		}
+	}
+	if until-last >= n || present-last >= n {
+		return true // it had been silent for a whole window: as good as empty
+	}
+	own := Window{values: append([]float64(nil), w.values...), missing: append([]bool(nil), w.missing...), first: w.first, last: w.last, written: w.written}
+	w.written = false
+	put := func(second int64, value float64, missing bool) {
+		if i, ok := w.bucket(second); ok {
+			w.values[i] = math.Max(w.values[i], value)
+			w.missing[i] = w.missing[i] || missing
+		}
+	}
+	for i, value := range c.Values {
+		if value < 0 {
+			put(c.First+int64(i), math.Max(-1-value, 0), true)
+		} else {
+			put(c.First+int64(i), value, false)
+		}
+	}
+	begin := present + 1
+	if own.written {
+		begin = own.first
+	}
+	for s := max(last, until) + 1; s < begin; s++ {
+		put(s, 0, true)
+	}
+	if own.written {
+		for s := own.first; s <= own.last; s++ {
+			put(s, own.values[index(s, n)], own.missing[index(s, n)])
+		}
+	}
+	return true
+}
+
+// maxContents is the longest window there can be, an hour, and some.
+const maxContents = 2 * 3600

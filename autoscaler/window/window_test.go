@@ -269,3 +269,91 @@ func BenchmarkAverage(b *testing.B) {
 		w.Average(at(59), Linear)
 	}
 }
+
+func TestAWindowThatIsHandedOverGoesOn(t *testing.T) {
+	fill := func(w *Window, from, to int, value float64) {
+		for s := from; s <= to; s++ {
+			w.Add(at(s), value)
+		}
+	}
+	cases := []struct {
+		behaviour   string
+		before, own func(w *Window)
+		until, now  int
+		shift       int64
+		want        float64
+		known       bool
+	}{
+		{"a steady load stays what it was, though nobody looked for two seconds",
+			func(w *Window) { fill(w, 0, 59, 10) }, func(w *Window) { fill(w, 62, 62, 10) }, 59, 62, 0, 10, true},
+		{"before the first own report it is what was handed over",
+			func(w *Window) { fill(w, 0, 59, 10) }, func(*Window) {}, 59, 61, 0, 10, true},
+		{"the share of a second that each has seen is not counted twice",
+			func(w *Window) { fill(w, 0, 1, 10) }, func(w *Window) { fill(w, 1, 2, 10) }, 1, 2, 0, 10, true},
+		{"what was missing stays missing",
+			func(w *Window) { fill(w, 0, 1, 10); w.Miss(at(2)); fill(w, 3, 3, 10) }, func(*Window) {}, 3, 3, 0, 10, true},
+		{"seconds of silence before the handing over are silence",
+			func(w *Window) { fill(w, 0, 9, 10) }, func(w *Window) { fill(w, 20, 29, 10) }, 19, 29, 0, 20.0 / 3, true},
+		{"a clock that was behind is set right",
+			func(w *Window) { fill(w, -100, -91, 10) }, func(w *Window) { fill(w, 10, 19, 10) }, -91, 19, 100, 10, true},
+		{"what is older than the window is as good as nothing",
+			func(w *Window) { fill(w, -200, -190, 10) }, func(w *Window) { fill(w, 0, 0, 4) }, -1, 0, 0, 4, true},
+		{"an empty one changes nothing", func(*Window) {}, func(w *Window) { fill(w, 0, 1, 4) }, 0, 1, 0, 4, true},
+		{"two that know nothing know nothing", func(*Window) {}, func(*Window) {}, 0, 1, 0, 0, false},
+	}
+	for _, c := range cases {
+		t.Run(c.behaviour, func(t *testing.T) {
+			before, w := New(60*time.Second), New(60*time.Second)
+			c.before(before)
+			c.own(w)
+			if !w.Absorb(before.Contents(), at(c.until).Unix(), c.shift, at(c.now)) {
+				t.Fatal("refused")
+			}
+			got, known := w.Average(at(c.now), Linear)
+			if math.Abs(got-c.want) > 1e-5 || known != c.known {
+				t.Errorf("average %v, known %v; want %v, %v", got, known, c.want, c.known)
+			}
+		})
+	}
+	for name, c := range map[string]Contents{
+		"values that are none": {at(0).Unix(), []float64{math.NaN()}}, "an endless load": {at(0).Unix(), []float64{math.Inf(1)}},
+		"the future": {at(100).Unix(), []float64{1}}, "more than any window": {0, make([]float64, maxContents+1)}, "before time": {-5, []float64{1}},
+	} {
+		w := New(60 * time.Second)
+		w.Add(at(0), 7)
+		if w.Absorb(c, at(0).Unix(), 0, at(0)) {
+			t.Errorf("%s is taken", name)
+		}
+		if got, known := w.Average(at(0), Linear); got != 7 || !known {
+			t.Errorf("%s: average %v, %v", name, got, known)
+		}
+	}
+	// Another length: what fits is kept.
+	long, short := New(60*time.Second), New(10*time.Second)
+	fill(long, 0, 59, 10)
+	if !short.Absorb(long.Contents(), at(59).Unix(), 0, at(60)) {
+		t.Fatal("refused")
+	}
+	if got, _ := short.Average(at(60), Linear); got != 10 {
+		t.Errorf("average of the shorter one %v", got)
+	}
+}
+
+func FuzzAbsorb(f *testing.F) {
+	f.Add(int64(1_000_000), int64(1_000_000), int64(0), 10.0, 3)
+	f.Fuzz(func(t *testing.T, first, until, shift int64, value float64, n int) {
+		if n < 0 || n > 2*maxContents {
+			return
+		}
+		c := Contents{First: first, Values: make([]float64, n)}
+		for i := range c.Values {
+			c.Values[i] = value
+		}
+		w := New(6 * time.Second)
+		w.Add(at(0), 1)
+		w.Absorb(c, until, shift, at(1))
+		if got, _ := w.Average(at(1), Linear); !(got >= 0) {
+			t.Errorf("average %v", got)
+		}
+	})
+}

@@ -42,19 +42,22 @@ type Election struct {
 	client  kubernetes.Interface
 	log     *slog.Logger
 	changed func()
+	taken   func(bucket, from string)
 	set     *hash.BucketSet
 	names   []string
 
 	mutex  sync.RWMutex
 	holder map[string]string // bucket -> identity, "" when nobody holds it
+	before map[string]string // bucket -> the last identity of another that held it
 }
 
 // BucketName is the name of the lease of bucket i of n.
 func BucketName(i, n int) string { return fmt.Sprintf("autoscaler-bucket-%02d-of-%02d", i, n) }
 
-// New returns an Election; Run takes part in it. changed is called when a bucket got another owner.
-func New(c Config, client kubernetes.Interface, log *slog.Logger, changed func()) *Election {
-	e := &Election{config: c, client: client, log: log, changed: changed, holder: map[string]string{}}
+// New returns an Election; Run takes part in it. changed is called when a bucket got another owner, and then taken, if this
+// process is that and another one was before, with the IP of that one. Neither may block.
+func New(c Config, client kubernetes.Interface, log *slog.Logger, changed func(), taken func(bucket, from string)) *Election {
+	e := &Election{config: c, client: client, log: log, changed: changed, taken: taken, holder: map[string]string{}, before: map[string]string{}}
 	all := sets.New[string]()
 	for i := range c.Buckets {
 		e.names = append(e.names, BucketName(i, c.Buckets))
@@ -128,11 +131,46 @@ func (e *Election) set1(name, identity string) {
 	e.mutex.Lock()
 	same := e.holder[name] == identity
 	e.holder[name] = identity
+	_, from, _ := strings.Cut(e.before[name], "_")
+	self := identity == e.identity()
+	if self {
+		delete(e.before, name)
+	} else if identity != "" {
+		e.before[name] = identity
+	}
 	e.mutex.Unlock()
 	if !same {
 		e.log.Info("bucket has an owner", "bucket", name, "owner", identity, "self", identity == e.identity())
 		e.changed()
+		if self && from != "" && e.taken != nil {
+			e.taken(name, from)
+		}
 	}
+}
+
+// Bucket is the name of the bucket that a revision belongs to.
+func (e *Election) Bucket(key types.NamespacedName) string { return e.set.Owner(key.String()) }
+
+// Learn says who owns a bucket of which this process knows no owner any more, because it has stopped to take part.
+func (e *Election) Learn(bucket, ip string) {
+	e.mutex.Lock()
+	defer e.mutex.Unlock()
+	if e.holder[bucket] == "" {
+		e.holder[bucket] = "_" + ip
+	}
+}
+
+// Held names the buckets that this process owns.
+func (e *Election) Held() []string {
+	e.mutex.RLock()
+	defer e.mutex.RUnlock()
+	var all []string
+	for _, name := range e.names {
+		if e.holder[name] == e.identity() {
+			all = append(all, name)
+		}
+	}
+	return all
 }
 
 func (e *Election) lose(name string) {

@@ -5,6 +5,9 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"slices"
+	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -30,6 +33,9 @@ type replica struct {
 	stop    context.CancelFunc
 	stopped chan struct{}
 	changes atomic.Int64
+
+	mutex sync.Mutex
+	taken []string
 }
 
 func begin(t *testing.T, client kubernetes.Interface, pod string, buckets int) *replica {
@@ -39,7 +45,11 @@ func begin(t *testing.T, client kubernetes.Interface, pod string, buckets int) *
 		t.Fatal(err)
 	}
 	r := &replica{stopped: make(chan struct{})}
-	r.Election = New(config(pod, buckets), client, slog.New(slog.NewTextHandler(io.Discard, nil)), func() { r.changes.Add(1) })
+	r.Election = New(config(pod, buckets), client, slog.New(slog.NewTextHandler(io.Discard, nil)), func() { r.changes.Add(1) }, func(bucket, from string) {
+		r.mutex.Lock()
+		defer r.mutex.Unlock()
+		r.taken = append(r.taken, bucket+" from "+from)
+	})
 	var ctx context.Context
 	ctx, r.stop = context.WithCancel(context.Background())
 	go func() {
@@ -101,6 +111,16 @@ func TestEachRevisionHasOneOwner(t *testing.T) {
 		if b.changes.Load() == 0 {
 			t.Error("the new owner was not told")
 		}
+		b.mutex.Lock()
+		slices.Sort(b.taken)
+		// Which of the two began with which bucket is chance; what b took over, it took from a.
+		if held := len(b.taken); held == 0 || held > 3 || !strings.HasPrefix(b.taken[0], "autoscaler-bucket-0") || !strings.HasSuffix(b.taken[0], "-of-03 from 10.0.0.1") {
+			t.Errorf("taken over: %v", b.taken)
+		}
+		b.mutex.Unlock()
+		if len(b.Held()) != 3 || len(a.Held()) != 0 {
+			t.Errorf("held: %v and %v", a.Held(), b.Held())
+		}
 		b.stop()
 		<-b.stopped
 	})
@@ -142,7 +162,7 @@ func TestTheLeaseOfAPodThatExistsIsRespected(t *testing.T) {
 }
 
 func TestAKeyKeepsItsBucket(t *testing.T) {
-	e, f := New(config("autoscaler-1", 10), nil, nil, nil), New(config("autoscaler-2", 10), nil, nil, nil)
+	e, f := New(config("autoscaler-1", 10), nil, nil, nil, nil), New(config("autoscaler-2", 10), nil, nil, nil, nil)
 	seen := map[string]int{}
 	for _, key := range keys() {
 		seen[e.set.Owner(key.String())]++

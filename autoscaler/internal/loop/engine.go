@@ -46,7 +46,7 @@ type Engine struct {
 	refused [len(refusals)]atomic.Int64
 }
 
-var refusals = [...]Refusal{Invalid, Late, Duplicate, UnknownKey, Crowded}
+var refusals = [...]Refusal{Invalid, Late, Duplicate, UnknownKey, Crowded, StrangeMemory}
 
 // New returns an Engine; Run makes it work.
 func New(o Options) *Engine {

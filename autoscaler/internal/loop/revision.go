@@ -41,6 +41,8 @@ const (
 	Duplicate  Refusal = "duplicate"
 	UnknownKey Refusal = "unknown-revision"
 	Crowded    Refusal = "too-many-reporters"
+	// StrangeMemory is of what another process handed over.
+	StrangeMemory Refusal = "strange-memory"
 )
 
 type reporter struct {

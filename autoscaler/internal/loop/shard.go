@@ -15,6 +15,7 @@ type event struct {
 	samples []Sample
 	scrape  *scrapeDone
 	probe   *probeDone
+	handed  *takeOver
 }
 
 type scrapeDone struct {
@@ -44,6 +45,8 @@ type shard struct {
 	index map[Key]*revision
 
 	clock dueHeap
+	// left are revisions that this shard gave up a moment ago.
+	left left
 	// stopped is closed when nobody reads the inbox any more.
 	stopped chan struct{}
 }
@@ -135,6 +138,7 @@ func (s *shard) changed() {
 		switch {
 		case spec == nil:
 			if r != nil {
+				s.left.put(r.handOver(now), now)
 				s.drop(r)
 			}
 			continue
@@ -184,6 +188,17 @@ func (s *shard) handle(e event) {
 			s.reschedule(r, now)
 			s.observe(e.scrape.arrived)
 		}
+	case e.handed != nil:
+		if s.index[e.handed.Key] == nil {
+			s.changed() // the news that it is this process's may still wait
+		}
+		r := s.index[e.handed.Key]
+		if r == nil || !r.takeOver(*e.handed, now) {
+			s.engine.refuse(StrangeMemory)
+			return
+		}
+		s.decide(r, now, true)
+		s.reschedule(r, now)
 	case e.probe != nil:
 		r := e.probe.revision
 		r.probing = false

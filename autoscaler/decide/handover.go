@@ -1,0 +1,92 @@
+package decide
+
+import (
+	"time"
+
+	"ebb.dev/ebb/autoscaler/window"
+)
+
+// Memory is what a decision remembers of a revision, for another process to go on from.
+type Memory struct {
+	// At is when it was left.
+	At time.Time
+	// Windows are those of concurrency and of requests per second, the stable one before the panic one.
+	Windows    [4]window.Contents
+	Desired    int32
+	PanicSince time.Time
+	PanicMax   int32
+	Floor      int32
+	FloorUntil time.Time
+	// Delay holds the slots of the scale-down delay, oldest first.
+	Delay []DelaySlot
+}
+
+// DelaySlot is the highest scale of two seconds.
+type DelaySlot struct {
+	At      time.Time // its middle
+	Highest int32
+}
+
+// Remember returns the memory of a series and the state that goes with it.
+func Remember(s *Series, state State, now time.Time) Memory {
+	m := Memory{At: now, Desired: state.Desired, PanicSince: state.PanicSince, PanicMax: state.PanicMax, Floor: state.Floor, FloorUntil: state.FloorUntil}
+	for i, w := range s.windows() {
+		m.Windows[i] = w.Contents()
+	}
+	for _, slot := range state.delay {
+		m.Delay = append(m.Delay, DelaySlot{time.Unix(0, slot.slot*int64(delaySlot)).Add(delaySlot / 2), slot.highest})
+	}
+	return m
+}
+
+func (s *Series) windows() [4]*window.Window {
+	return [4]*window.Window{s.concurrency.stable, s.concurrency.panic, s.requests.stable, s.requests.panic}
+}
+
+// Recall takes in the memory of another process whose clock was behind by behind, and returns the state to go on with. What this
+// process has decided meanwhile is not undercut. ok is false, and nothing is changed, if the memory makes no sense.
+func Recall(s *Series, state State, m Memory, behind time.Duration, now time.Time) (next State, ok bool) {
+	// Windows count whole seconds of the clock; less than one is the time that the message took.
+	shift := int64(behind.Round(time.Second) / time.Second)
+	if behind.Abs() <= time.Second {
+		shift = 0
+	}
+	moved := func(t time.Time) time.Time {
+		if t.IsZero() {
+			return t
+		}
+		if t = t.Add(behind); t.After(now.Add(time.Hour)) {
+			return now.Add(time.Hour) // nothing that is remembered reaches farther
+		}
+		return t
+	}
+	if m.Desired < NoDecision || m.PanicMax < 0 || m.Floor < 0 || len(m.Delay) > maxDelaySlots || moved(m.PanicSince).After(now.Add(time.Minute)) {
+		return state, false
+	}
+	for i, w := range s.windows() {
+		if !w.Absorb(m.Windows[i], m.At.Unix(), shift, now) {
+			return state, false
+		}
+	}
+	state.Desired = max(state.Desired, m.Desired)
+	// What was found on adoption stood in for the memory.
+	state.Floor, state.FloorUntil = m.Floor, moved(m.FloorUntil)
+	panicked := moved(m.PanicSince)
+	if state.assumed {
+		state.PanicSince, state.PanicMax, state.assumed = time.Time{}, 0, false
+	}
+	if panicked.After(state.PanicSince) {
+		state.PanicSince = panicked
+	}
+	if !panicked.IsZero() {
+		state.PanicMax = max(state.PanicMax, m.PanicMax)
+	}
+	for _, slot := range m.Delay {
+		state.delay = append(state.delay[:len(state.delay):len(state.delay)], slotMax{moved(slot.At).UnixNano() / int64(delaySlot), max(slot.Highest, 0)})
+	}
+	state.delay = state.delay.tidy()
+	return state, true
+}
+
+// maxDelaySlots is an hour of them, and some.
+const maxDelaySlots = 2 * 1800

@@ -1,0 +1,202 @@
+// Package handover brings what one replica knows of a bucket's revisions to the replica that owns the bucket next.
+//
+// Owns: the endpoint and its client. The next owner asks: it knows from the lease who came before, while that one may not
+// live to learn who comes next. Reads: the loop's memory of revisions given up a moment ago. Writes: the loop's memory of
+// those taken over. Never: sends or takes anything without proof that the other side has the key of all tokens; an address that
+// was a replica's may be anybody's by now.
+package handover
+
+import (
+	"bytes"
+	"context"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/gob"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"ebb.dev/ebb/autoscaler/internal/loop"
+	"ebb.dev/ebb/wire"
+)
+
+const (
+	headerNonce = "Ebb-Nonce"
+	headerProof = "Ebb-Proof"
+	// longestAnswer bounds the memory of one bucket: a hundred thousand revisions.
+	longestAnswer = 256 << 20
+	// tryAgain is how soon a replica that has not noticed yet that it lost the bucket is asked again, giveUp when not any more.
+	tryAgain = 100 * time.Millisecond
+	giveUp   = 3 * time.Second
+	// linger is how long a replica that stops waits for its successors to ask, notice how long its loop may take to let go.
+	linger = 3 * time.Second
+	notice = 200 * time.Millisecond
+)
+
+// memory is what is sent.
+type memory struct {
+	// At is the sender's clock when it answered.
+	At     time.Time
+	Handed []loop.Handed
+}
+
+// proof shows that whoever made it has the key, for this question and this body alone.
+func proof(key []byte, parts ...string) string {
+	mac := hmac.New(sha256.New, key)
+	for _, part := range parts {
+		fmt.Fprintf(mac, "%d:%s", len(part), part)
+	}
+	return hex.EncodeToString(mac.Sum(nil))
+}
+
+func proven(key []byte, given string, parts ...string) bool {
+	return len(key) > 0 && hmac.Equal([]byte(given), []byte(proof(key, parts...)))
+}
+
+// Engine is what is handed over from and to.
+type Engine interface {
+	HandOver(func(loop.Key) bool) []loop.Handed
+	TakeOver([]loop.Handed, time.Duration)
+	Left() int
+}
+
+// Buckets knows who owns what.
+type Buckets interface {
+	Bucket(loop.Key) string
+	Held() []string
+	// Learn says who owns a bucket that this process gave up.
+	Learn(bucket, ip string)
+}
+
+// Replica is this process's part in handing over.
+type Replica struct {
+	Key     func() []byte
+	Engine  Engine
+	Buckets Buckets
+	Clock   func() time.Time
+	Log     *slog.Logger
+	// Client asks; nil stands for one that does not keep connections.
+	Client *http.Client
+}
+
+// ServeHTTP answers GET wire.PathHandover?bucket=<name>: 200 with what is known, 409 while this process still owns the bucket,
+// 401 without proof.
+func (h *Replica) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	bucket, nonce, key := r.URL.Query().Get("bucket"), r.Header.Get(headerNonce), h.Key()
+	if r.Method != http.MethodGet || bucket == "" || len(nonce) < 16 {
+		http.Error(w, "use GET "+wire.PathHandover+"?bucket=<name> with "+headerNonce, http.StatusBadRequest)
+		return
+	}
+	if !proven(key, r.Header.Get(headerProof), "question", bucket, nonce) {
+		http.Error(w, "no valid proof", http.StatusUnauthorized)
+		return
+	}
+	for _, held := range h.Buckets.Held() {
+		if held == bucket {
+			http.Error(w, "this replica owns "+bucket, http.StatusConflict)
+			return
+		}
+	}
+	handed := h.Engine.HandOver(func(k loop.Key) bool { return h.Buckets.Bucket(k) == bucket })
+	var body bytes.Buffer
+	if err := gob.NewEncoder(&body).Encode(memory{At: h.Clock(), Handed: handed}); err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set(headerProof, proof(key, "answer", bucket, nonce, body.String()))
+	w.Header().Set("Content-Type", "application/octet-stream")
+	w.Write(body.Bytes())
+	h.Log.Info("handed over", "bucket", bucket, "revisions", len(handed), "to", r.RemoteAddr)
+	if ip, _, err := net.SplitHostPort(r.RemoteAddr); err == nil {
+		h.Buckets.Learn(bucket, ip)
+	}
+}
+
+// TakeOver asks the replica at ip, which owned the bucket before, and gives what it says to the loop. Without an answer the loop
+// goes on with what the status says.
+func (h *Replica) TakeOver(ctx context.Context, bucket, ip string) {
+	ctx, cancel := context.WithTimeout(ctx, giveUp)
+	defer cancel()
+	for {
+		m, err := h.ask(ctx, bucket, ip)
+		if err == nil {
+			behind := h.Clock().Sub(m.At)
+			h.Engine.TakeOver(m.Handed, behind)
+			h.Log.Info("took over", "bucket", bucket, "revisions", len(m.Handed), "from", ip, "behind", behind)
+			return
+		}
+		pause := time.NewTimer(tryAgain)
+		select {
+		case <-ctx.Done():
+			pause.Stop()
+			h.Log.Warn("took over without memory", "bucket", bucket, "from", ip, "error", err)
+			return
+		case <-pause.C:
+		}
+	}
+}
+
+var errProof = errors.New("the answer does not prove that it is a replica's")
+
+func (h *Replica) ask(ctx context.Context, bucket, ip string) (memory, error) {
+	var m memory
+	key := h.Key()
+	if len(key) == 0 {
+		return m, errors.New("there is no key yet")
+	}
+	random := make([]byte, 16)
+	rand.Read(random) // never fails
+	nonce := hex.EncodeToString(random)
+	where := "http://" + net.JoinHostPort(ip, strconv.Itoa(wire.PortStats)) + wire.PathHandover + "?bucket=" + url.QueryEscape(bucket)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, where, nil)
+	if err != nil {
+		return m, fmt.Errorf("ask %s for %s: %w", ip, bucket, err)
+	}
+	request.Header.Set(headerNonce, nonce)
+	request.Header.Set(headerProof, proof(key, "question", bucket, nonce))
+	client := h.Client
+	if client == nil {
+		client = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	}
+	response, err := client.Do(request)
+	if err != nil {
+		return m, fmt.Errorf("ask %s for %s: %w", ip, bucket, err)
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		text, _ := io.ReadAll(io.LimitReader(response.Body, 200))
+		return m, fmt.Errorf("ask %s for %s: it answered %s: %s", ip, bucket, response.Status, strings.TrimSpace(string(text)))
+	}
+	body, err := io.ReadAll(io.LimitReader(response.Body, longestAnswer))
+	if err != nil {
+		return m, fmt.Errorf("ask %s for %s: %w", ip, bucket, err)
+	}
+	if !proven(key, response.Header.Get(headerProof), "answer", bucket, nonce, string(body)) {
+		return m, fmt.Errorf("ask %s for %s: %w", ip, bucket, errProof)
+	}
+	if err := gob.NewDecoder(bytes.NewReader(body)).Decode(&m); err != nil {
+		return m, fmt.Errorf("read what %s knows of %s: %w", ip, bucket, err)
+	}
+	return m, nil
+}
+
+// Linger is a part of the process that stops after the leases are given up, and waits a moment for the successors to ask.
+func (h *Replica) Linger(ctx context.Context) error {
+	<-ctx.Done()
+	end := time.Now().Add(linger)
+	for wait := notice; ; wait = notice / 10 {
+		time.Sleep(wait)
+		if h.Engine.Left() == 0 || time.Now().After(end) {
+			return nil
+		}
+	}
+}

@@ -1,0 +1,217 @@
+package handover
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"ebb.dev/ebb/autoscaler/decide"
+	"ebb.dev/ebb/autoscaler/internal/loop"
+	"ebb.dev/ebb/autoscaler/window"
+	"ebb.dev/ebb/wire"
+)
+
+var tokenKey = []byte("0123456789abcdef0123456789abcdef")
+
+type engine struct {
+	mutex  sync.Mutex
+	left   []loop.Handed
+	taken  []loop.Handed
+	behind time.Duration
+}
+
+func (e *engine) HandOver(chosen func(loop.Key) bool) []loop.Handed {
+	e.mutex.Lock()
+	defer e.mutex.Unlock()
+	var out, rest []loop.Handed
+	for _, h := range e.left {
+		if chosen(h.Key) {
+			out = append(out, h)
+		} else {
+			rest = append(rest, h)
+		}
+	}
+	e.left = rest
+	return out
+}
+func (e *engine) TakeOver(h []loop.Handed, behind time.Duration) { e.taken, e.behind = h, behind }
+func (e *engine) Left() int                                      { e.mutex.Lock(); defer e.mutex.Unlock(); return len(e.left) }
+
+type buckets struct {
+	held    []string
+	learned string
+}
+
+func (b *buckets) Bucket(k loop.Key) string { return "bucket-" + k.Namespace }
+func (b *buckets) Held() []string           { return b.held }
+func (b *buckets) Learn(bucket, ip string)  { b.learned = bucket + " at " + ip }
+
+func handed(namespace string) loop.Handed {
+	h := loop.Handed{Key: loop.Key{Namespace: namespace, Name: "hello-00001"}, UID: "u", Written: 3, ActiveSince: time.Unix(5, 0).UTC(),
+		Memory: decide.Memory{Desired: 3, PanicMax: 4, Delay: []decide.DelaySlot{{At: time.Unix(7, 0).UTC(), Highest: 9}}}}
+	h.Memory.Windows[0] = window.Contents{First: 17, Values: []float64{1, 2.5, -1}}
+	return h
+}
+
+func replica(key []byte, e *engine, b *buckets, now time.Time) *Replica {
+	return &Replica{Key: func() []byte { return key }, Engine: e, Buckets: b, Clock: func() time.Time { return now }, Log: slog.New(slog.DiscardHandler)}
+}
+
+type to struct {
+	handler http.Handler
+	change  func(*http.Response)
+	asked   string
+}
+
+func (f *to) RoundTrip(r *http.Request) (*http.Response, error) {
+	f.asked = r.URL.Host
+	r.RemoteAddr = "10.0.0.2:1234"
+	answer := httptest.NewRecorder()
+	f.handler.ServeHTTP(answer, r)
+	response := answer.Result()
+	if f.change != nil {
+		f.change(response)
+	}
+	return response, nil
+}
+
+func TestTheNextOwnerLearnsWhatTheLastOneKnew(t *testing.T) {
+	now := time.Unix(1_700_000_000, 0)
+	from, of := &engine{left: []loop.Handed{handed("a"), handed("b")}}, &buckets{}
+	old := replica(tokenKey, from, of, now.Add(-90*time.Second))
+	into := &engine{}
+	next := replica(tokenKey, into, &buckets{}, now)
+	way := &to{handler: old}
+	next.Client = &http.Client{Transport: way}
+	next.TakeOver(t.Context(), "bucket-a", "10.0.0.1")
+	if len(into.taken) != 1 || into.behind != 90*time.Second || way.asked != "10.0.0.1:8080" {
+		t.Fatalf("taken %+v, behind %s, from %s", into.taken, into.behind, way.asked)
+	}
+	got, want := into.taken[0], handed("a")
+	if got.Key != want.Key || got.Memory.Windows[0].Values[1] != 2.5 || got.Memory.Delay[0] != want.Memory.Delay[0] || !got.ActiveSince.Equal(want.ActiveSince) || got.Written != 3 {
+		t.Errorf("arrived as %+v", got)
+	}
+	if len(from.left) != 1 || of.learned != "bucket-a at 10.0.0.2" {
+		t.Errorf("left %d, learned %q", len(from.left), of.learned)
+	}
+}
+
+func TestWithoutProofNothingIsSaidOrBelieved(t *testing.T) {
+	now := time.Unix(1_700_000_000, 0)
+	for name, c := range map[string]struct {
+		theirs []byte
+		change func(*http.Response)
+	}{
+		"a stranger with another key": {[]byte("another key, another key, another"), nil},
+		"a stranger without one":      {nil, nil},
+		"a body that was changed":     {tokenKey, func(r *http.Response) { r.Body = io.NopCloser(io.MultiReader(r.Body, strings.NewReader("x"))) }},
+		"a proof of another answer": {tokenKey, func(r *http.Response) {
+			r.Header.Set(headerProof, proof(tokenKey, "answer", "bucket-a", "", ""))
+		}},
+		"an answer without one at all": {tokenKey, func(r *http.Response) { r.Header.Del(headerProof) }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				into := &engine{}
+				next := replica(tokenKey, into, &buckets{}, now)
+				next.Client = &http.Client{Transport: &to{handler: replica(c.theirs, &engine{left: []loop.Handed{handed("a")}}, &buckets{}, now), change: c.change}}
+				next.TakeOver(t.Context(), "bucket-a", "10.0.0.1")
+				if into.taken != nil {
+					t.Errorf("believed %+v", into.taken)
+				}
+			})
+		})
+	}
+}
+
+func TestWhoMayAsk(t *testing.T) {
+	nonce := "0123456789abcdef"
+	good := proof(tokenKey, "question", "bucket-a", nonce)
+	for name, c := range map[string]struct {
+		method, bucket, nonce, proof string
+		held                         []string
+		status                       int
+	}{
+		"the next owner":                {"GET", "bucket-a", nonce, good, nil, 200},
+		"while it is still owned":       {"GET", "bucket-a", nonce, good, []string{"bucket-a"}, 409},
+		"without proof":                 {"GET", "bucket-a", nonce, "", nil, 401},
+		"with the proof for another":    {"GET", "bucket-b", nonce, good, nil, 401},
+		"with the proof of another day": {"GET", "bucket-a", "fedcba9876543210", good, nil, 401},
+		"without a nonce":               {"GET", "bucket-a", "", proof(tokenKey, "question", "bucket-a", ""), nil, 400},
+		"for no bucket":                 {"GET", "", nonce, proof(tokenKey, "question", "", nonce), nil, 400},
+		"by POST":                       {"POST", "bucket-a", nonce, good, nil, 400},
+	} {
+		r := httptest.NewRequest(c.method, wire.PathHandover+"?bucket="+c.bucket, nil)
+		r.Header.Set(headerNonce, c.nonce)
+		r.Header.Set(headerProof, c.proof)
+		answer := httptest.NewRecorder()
+		replica(tokenKey, &engine{left: []loop.Handed{handed("a")}}, &buckets{held: c.held}, time.Now()).ServeHTTP(answer, r)
+		if answer.Code != c.status {
+			t.Errorf("%s: %d, want %d", name, answer.Code, c.status)
+		}
+		if said := strings.Contains(answer.Body.String(), "hello-00001"); said != (c.status == 200) {
+			t.Errorf("%s: said %q", name, answer.Body)
+		}
+	}
+}
+
+type gone struct{ after *int }
+
+func (g gone) RoundTrip(*http.Request) (*http.Response, error) {
+	*g.after++
+	return nil, errors.New("connection refused")
+}
+
+func TestOneThatIsGoneIsNotWaitedForLong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		asked, began := 0, time.Now()
+		next := replica(tokenKey, &engine{}, &buckets{}, began)
+		next.Client = &http.Client{Transport: gone{&asked}}
+		next.TakeOver(t.Context(), "bucket-a", "10.0.0.1")
+		if time.Since(began) > giveUp || asked < 2 {
+			t.Errorf("asked %d times in %s", asked, time.Since(began))
+		}
+	})
+}
+
+func TestAProcessThatStopsWaitsForItsSuccessorAMoment(t *testing.T) {
+	for name, c := range map[string]struct {
+		left     int
+		fetched  time.Duration // 0: never
+		min, max time.Duration
+	}{
+		"with nothing to tell":         {0, 0, 0, notice},
+		"until it was asked":           {1, time.Second, time.Second, time.Second + notice},
+		"and not for ever if it isn't": {1, 0, linger, linger + notice},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e := &engine{left: make([]loop.Handed, c.left)}
+				h := replica(tokenKey, e, &buckets{}, time.Now())
+				ctx, cancel := context.WithCancel(t.Context())
+				cancel()
+				began := time.Now()
+				if c.fetched > 0 {
+					go func() {
+						time.Sleep(c.fetched)
+						e.HandOver(func(loop.Key) bool { return true })
+					}()
+				}
+				if err := h.Linger(ctx); err != nil {
+					t.Error(err)
+				}
+				if took := time.Since(began); took < c.min || took > c.max {
+					t.Errorf("took %s", took)
+				}
+			})
+		})
+	}
+}

@@ -1,0 +1,155 @@
+package loop
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"math"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"ebb.dev/ebb/autoscaler/decide"
+	"ebb.dev/ebb/autoscaler/window"
+	"ebb.dev/ebb/autoscaler/zero"
+)
+
+// second starts another process around the same cluster, which finds what the first has written.
+func second(t *testing.T, w *world) (*world, func()) {
+	found := *w.Spec(hello)
+	last := w.lastOrder()
+	found.Found = Found{Desired: last.Status.Desired, Zero: zero.State{Active: last.Status.Active, ActiveReason: last.Status.ActiveReason,
+		Initialized: last.Status.Initialized, Proxied: last.Status.Proxied, ActiveSince: time.Now().Truncate(time.Second)}}
+	next := &world{specs: map[Key]*Spec{hello: &found}, counts: map[Key]Counts{hello: w.Count(hello)}, scrape: func() Scrape { return Scrape{} }, answer: zero.ProbedActivator}
+	next.engine = New(Options{Shards: 2, Source: next, Pods: next, Actor: next, Scraper: next, Prober: next, Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { next.engine.Run(ctx); close(done) }()
+	return next, func() { cancel(); <-done }
+}
+
+func TestAPlannedHandOverDecidesOnAtOnce(t *testing.T) {
+	s := spec()
+	s.Scraped = false
+	play(t, s, Counts{Ready: 1}, func(t *testing.T, w *world) {
+		// A long load of 50, for which 8 pods are right.
+		for range 90 {
+			w.report(t, "activator", 50, 0)
+			w.ready(hello, max(w.lastOrder().Replicas, 1))
+			time.Sleep(time.Second)
+		}
+		if got := w.lastOrder().Replicas; got != 8 {
+			t.Fatalf("%d pods before the change, want 8", got)
+		}
+		// Its load ends, and halfway through the window the process has to go.
+		for range 30 {
+			w.report(t, "activator", 7, 0)
+			time.Sleep(time.Second)
+		}
+		before := w.lastOrder()
+		w.mutex.Lock()
+		delete(w.specs, hello) // no longer this process's
+		w.specs[Key{}] = s
+		w.mutex.Unlock()
+		w.engine.Changed(hello)
+		synctest.Wait()
+		w.mutex.Lock()
+		w.specs[hello] = s
+		w.mutex.Unlock()
+
+		next, stop := second(t, w)
+		defer stop()
+		next.engine.Changed(hello)
+		time.Sleep(1200 * time.Millisecond)
+		handed := w.engine.HandOver(func(k Key) bool { return k == hello })
+		if len(handed) != 1 || handed[0].Memory.Desired != before.Decision.Desired {
+			t.Fatalf("handed over %+v", handed)
+		}
+		if again := w.engine.HandOver(func(Key) bool { return true }); len(again) != 0 {
+			t.Fatalf("handed over twice: %+v", again)
+		}
+		next.engine.TakeOver(handed, 0)
+		synctest.Wait()
+		history, _ := next.engine.History(hello)
+		last := history[len(history)-1].Decision
+		if last.Desired < before.Decision.Desired || last.Observation.Stable < 20 {
+			t.Errorf("right after the change: %d pods at an average of %v, before it %d", last.Desired, last.Observation.Stable, before.Decision.Desired)
+		}
+		// It goes on down as the first would have: the load ended 32 s ago, so by its window's end in 30 s it is at one pod.
+		for range 62 {
+			next.report(t, "activator", 7, 0)
+			next.ready(hello, next.lastOrder().Replicas)
+			time.Sleep(time.Second)
+		}
+		if got := next.lastOrder().Replicas; got > 2 {
+			t.Errorf("%d pods a window after the load ended: %s", got, next.lastOrder().Reason())
+		}
+	})
+}
+
+// Who takes over from a process that died knows only what stands in the status, and keeps that until it has seen a window.
+func TestAfterACrashNothingIsLoweredAndMoreIsDecidedWithinSeconds(t *testing.T) {
+	s := spec()
+	s.Scraped = false
+	play(t, s, Counts{Ready: 1}, func(t *testing.T, w *world) {
+		for range 70 {
+			w.report(t, "activator", 50, 0)
+			w.ready(hello, max(w.lastOrder().Replicas, 1))
+			time.Sleep(time.Second)
+		}
+		next, stop := second(t, w)
+		defer stop()
+		next.engine.Changed(hello)
+		synctest.Wait()
+		began := time.Now()
+		for time.Since(began) < 50*time.Second {
+			load := 50.0
+			if time.Since(began) > 3*time.Second {
+				load = 150
+			}
+			next.report(t, "activator", load, 0)
+			if order := next.lastOrder(); order.Replicas >= 0 && order.Scale {
+				if order.Replicas < 8 {
+					t.Fatalf("after %s: %d pods of 8: %s", time.Since(began), order.Replicas, order.Reason())
+				}
+				next.ready(hello, order.Replicas)
+			}
+			if since := time.Since(began); since > 8*time.Second && next.lastOrder().Status.Desired < 16 {
+				t.Fatalf("%s after a load of 150 came: %d pods", since-3*time.Second, next.lastOrder().Status.Desired)
+			}
+			time.Sleep(time.Second)
+		}
+	})
+}
+
+func TestAMemoryOfAnotherRevisionIsRefused(t *testing.T) {
+	play(t, spec(), Counts{Ready: 2}, func(t *testing.T, w *world) {
+		for name, h := range map[string]Handed{
+			"made anew under the same name": {Key: hello, UID: "2"},
+			"never heard of":                {Key: Key{Namespace: "default", Name: "other"}, UID: "1"},
+			"a load that is none": {Key: hello, UID: "1", Memory: decide.Memory{At: time.Now(),
+				Windows: [4]window.Contents{{First: time.Now().Unix(), Values: []float64{math.NaN()}}}}},
+		} {
+			before := w.engine.Refused()[StrangeMemory]
+			w.engine.TakeOver([]Handed{h}, 0)
+			synctest.Wait()
+			if w.engine.Refused()[StrangeMemory] != before+1 {
+				t.Errorf("%s: not counted as refused", name)
+			}
+		}
+	})
+}
+
+func TestWhatNobodyAsksForIsForgotten(t *testing.T) {
+	play(t, spec(), Counts{Ready: 2}, func(t *testing.T, w *world) {
+		w.mutex.Lock()
+		delete(w.specs, hello)
+		w.mutex.Unlock()
+		w.engine.Changed(hello)
+		synctest.Wait()
+		time.Sleep(3 * keepLeft)
+		if handed := w.engine.HandOver(func(Key) bool { return true }); len(handed) != 0 {
+			t.Errorf("after %s: %+v", 3*keepLeft, handed)
+		}
+	})
+}
