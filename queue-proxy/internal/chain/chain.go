@@ -16,6 +16,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unsafe"
 
 	"ebb.dev/ebb/internal/forward"
 	"ebb.dev/ebb/internal/otlp"
@@ -86,7 +87,7 @@ func (c *Chain) Admit(r *forward.Request) forward.Verdict {
 		}
 		p.proxied = r.Header(wire.HeaderProxyRequest) == wire.ProxyActivator
 	}
-	c.edit(r)
+	c.edit(r, p)
 	if asked != "" {
 		r.DelHeader(wire.HeaderNoQueue)
 	}
@@ -175,7 +176,7 @@ func reply(status int, body string) forward.Verdict {
 }
 
 // edit makes of the request what the user container is meant to see.
-func (c *Chain) edit(r *forward.Request) {
+func (c *Chain) edit(r *forward.Request, p *pass) {
 	r.DelHeader(wire.HeaderRevision)
 	r.DelHeader(wire.HeaderNamespace)
 	r.DelHeader(wire.HeaderProxyRequest)
@@ -185,8 +186,8 @@ func (c *Chain) edit(r *forward.Request) {
 		r.DelHeader(wire.HeaderOriginalHost)
 	}
 	if !r.HasHeader("Forwarded") {
-		if f := forwarded(r); f != "" {
-			r.SetHeader("Forwarded", f)
+		if p.forwarded = appendForwarded(p.forwarded[:0], r); len(p.forwarded) > 0 {
+			r.SetHeader("Forwarded", unsafe.String(unsafe.SliceData(p.forwarded), len(p.forwarded))) // p stays as it is until Done
 		}
 	}
 }

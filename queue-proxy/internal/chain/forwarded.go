@@ -7,25 +7,26 @@ import (
 	"ebb.dev/ebb/internal/forward"
 )
 
-// forwarded builds the Forwarded field (RFC 7239) out of X-Forwarded-{For,Proto,Host}: one element for each address, the first of
-// which carries host and proto too. "" when there is nothing to tell.
-func forwarded(r *forward.Request) string {
+// appendForwarded builds the Forwarded field (RFC 7239) out of X-Forwarded-{For,Proto,Host}: one element for each address, the first of
+// which carries host and proto too. Nothing is appended when there is nothing to tell. It runs for every request that comes through a
+// gateway, so it must not allocate.
+func appendForwarded(b []byte, r *forward.Request) []byte {
 	addresses, proto, host := r.Header("X-Forwarded-For"), r.Header("X-Forwarded-Proto"), r.Header("X-Forwarded-Host")
 	if addresses == "" && proto == "" && host == "" {
-		return ""
+		return b
 	}
-	var b strings.Builder
-	b.Grow(len(addresses) + len(proto) + len(host) + 32)
-	pair := func(name, value string) {
+	fresh := true // an element begins
+	pair := func(b []byte, name, value string, six bool) []byte {
 		if value == "" {
-			return
+			return b
 		}
-		if n := b.Len(); n > 0 && !strings.HasSuffix(b.String(), ", ") {
-			b.WriteByte(';')
+		if !fresh {
+			b = append(b, ';')
 		}
-		b.WriteString(name)
-		b.WriteByte('=')
-		writeValue(&b, value)
+		fresh = false
+		b = append(b, name...)
+		b = append(b, '=')
+		return appendValue(b, value, six)
 	}
 	first := true
 	for address := range strings.SplitSeq(addresses, ",") {
@@ -34,42 +35,50 @@ func forwarded(r *forward.Request) string {
 			continue
 		}
 		if !first {
-			b.WriteString(", ")
+			b = append(b, ", "...)
+			fresh = true
 		}
-		pair("for", node(address))
+		b = pair(b, "for", address, isSix(address))
 		if first {
-			pair("host", host)
-			pair("proto", proto)
+			b = pair(b, "host", host, false)
+			b = pair(b, "proto", proto, false)
 			first = false
 		}
 	}
-	return b.String()
+	return b
 }
 
-// node brackets IPv6 addresses (RFC 7239 section 6).
-func node(address string) string {
-	if a, err := netip.ParseAddr(address); err == nil && a.Is6() {
-		return "[" + address + "]"
+// isSix: IPv6 addresses are bracketed (RFC 7239 section 6).
+func isSix(address string) bool {
+	if strings.IndexByte(address, ':') < 0 { // an error of ParseAddr would cost an allocation
+		return false
 	}
-	return address
+	a, err := netip.ParseAddr(address)
+	return err == nil && a.Is6()
 }
 
-// writeValue quotes what is not a token.
-func writeValue(b *strings.Builder, v string) {
-	for i := 0; i < len(v); i++ {
+// appendValue quotes what is not a token.
+func appendValue(b []byte, v string, bracket bool) []byte {
+	quote := bracket
+	for i := 0; i < len(v) && !quote; i++ {
 		c := v[i]
-		if c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || strings.IndexByte("!#$%&'*+-.^_`|~", c) >= 0 {
-			continue
-		}
-		b.WriteByte('"')
-		for j := 0; j < len(v); j++ {
-			if v[j] == '"' || v[j] == '\\' {
-				b.WriteByte('\\')
-			}
-			b.WriteByte(v[j])
-		}
-		b.WriteByte('"')
-		return
+		quote = !(c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || strings.IndexByte("!#$%&'*+-.^_`|~", c) >= 0)
 	}
-	b.WriteString(v)
+	if !quote {
+		return append(b, v...)
+	}
+	b = append(b, '"')
+	if bracket {
+		b = append(b, '[')
+	}
+	for i := 0; i < len(v); i++ {
+		if v[i] == '"' || v[i] == '\\' {
+			b = append(b, '\\')
+		}
+		b = append(b, v[i])
+	}
+	if bracket {
+		b = append(b, ']')
+	}
+	return append(b, '"')
 }

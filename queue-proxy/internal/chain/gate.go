@@ -49,6 +49,8 @@ type pass struct {
 	probe   bool
 	sent    time.Time // to the container
 	span    *tracing.Span
+
+	forwarded []byte // the field's value
 }
 
 type entry uint8
