@@ -39,11 +39,14 @@ func (l *ledger) Done(r *Request, _ *Result) {
 // until waits for what other goroutines bring about, without asserting how fast.
 func until(t *testing.T, what string, is func() bool) {
 	t.Helper()
-	for end := time.Now().Add(30 * time.Second); !is(); {
-		if time.Now().After(end) {
+	tick, end := time.NewTicker(time.Millisecond), time.After(30*time.Second)
+	defer tick.Stop()
+	for !is() {
+		select {
+		case <-tick.C:
+		case <-end:
 			t.Fatalf("never: %s", what)
 		}
-		time.Sleep(time.Millisecond)
 	}
 }
 

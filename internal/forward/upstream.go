@@ -136,7 +136,7 @@ func (u *Upstream) usable(c *upConn, idle time.Duration, careful bool) bool {
 	}
 	// A look at the socket is a system call, so it is spent only where it pays: after a pause, or where a failed
 	// attempt could not be repeated.
-	if idle > 100*time.Millisecond || careful && idle > time.Millisecond {
+	if careful || idle > 100*time.Millisecond {
 		switch c.peek() {
 		case peekClosed:
 			u.learn(idle)
