@@ -1,0 +1,130 @@
+package chain
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"os"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"ebb.dev/ebb/activator/internal/backends"
+	"ebb.dev/ebb/activator/internal/hold"
+	"ebb.dev/ebb/wire"
+)
+
+// 200 requests a second against a service that can do four, from clients that give up after a second: memory stays where it is, a
+// neighbour is not delayed, and nothing is left behind. EBB_OVERLOAD=2h makes it the replay that lasts.
+func TestOverloadIsTurnedAwayAndDelaysNobodyElse(t *testing.T) {
+	lasts := 5 * time.Second
+	if text := os.Getenv("EBB_OVERLOAD"); text != "" {
+		var err error
+		if lasts, err = time.ParseDuration(text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w := newWorld(t, hold.Bounds{})
+	w.revision(backends.Info{Early: true, ContainerConcurrency: 2})
+	var started, abandoned atomic.Int64
+	w.pods(w.pod("slow", func(rw http.ResponseWriter, r *http.Request) {
+		started.Add(1)
+		select {
+		case <-time.After(500 * time.Millisecond):
+		case <-r.Context().Done():
+			abandoned.Add(1)
+		}
+	}))
+	neighbour := backends.Key{Namespace: "ns", Name: "neighbour"}
+	w.table.SetRevision(neighbour, &backends.Info{UID: "n", Early: true})
+	w.table.SetSlice(neighbour, "s", []backends.Endpoint{w.pod("quick", func(http.ResponseWriter, *http.Request) {})})
+
+	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 1000}}
+	get := func(ctx context.Context, revision string) (int, time.Duration) {
+		r, err := http.NewRequestWithContext(ctx, http.MethodGet, w.url, nil)
+		if err != nil {
+			t.Error(err)
+			return 0, 0
+		}
+		r.Header.Set(wire.HeaderNamespace, "ns")
+		r.Header.Set(wire.HeaderRevision, revision)
+		begin := time.Now()
+		response, err := client.Do(r)
+		if err != nil {
+			return 0, time.Since(begin)
+		}
+		defer response.Body.Close()
+		io.Copy(io.Discard, response.Body)
+		return response.StatusCode, time.Since(begin)
+	}
+	// neighbourhood asks the other service for a while and returns the time that 99 of 100 answers did not exceed.
+	neighbourhood := func(lasts time.Duration) time.Duration {
+		var took []time.Duration
+		tick := time.NewTicker(10 * time.Millisecond)
+		defer tick.Stop()
+		for end := time.Now().Add(lasts); time.Now().Before(end); <-tick.C {
+			status, d := get(t.Context(), neighbour.Name)
+			if status != 200 {
+				t.Errorf("the neighbour got %d", status)
+			}
+			took = append(took, d)
+		}
+		slices.Sort(took)
+		return took[len(took)*99/100]
+	}
+	memory := func() uint64 {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return m.HeapInuse + m.StackInuse
+	}
+	before := neighbourhood(time.Second)
+
+	var clients sync.WaitGroup
+	stop := make(chan struct{})
+	clients.Go(func() {
+		tick := time.NewTicker(5 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			select {
+			case <-stop:
+				return
+			case <-tick.C:
+			}
+			clients.Go(func() {
+				ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+				defer cancel()
+				get(ctx, key.Name)
+			})
+		}
+	})
+	warm := min(2*time.Second, lasts/2)
+	neighbourhood(warm) // by then as many clients leave as come
+	first := memory()
+	during := neighbourhood(lasts - warm)
+	last := memory()
+	close(stop)
+	clients.Wait()
+	left := time.Now()
+	eventually(t, "nothing waits and nothing is in flight", func() bool {
+		waiting, flying := w.table.Get(key).Queue.Load()
+		return waiting+flying == 0 && w.budget.Held() == 0 && w.budget.HeldBytes() == 0
+	})
+	t.Logf("neighbour's p99 %s before and %s during; memory %d KiB early and %d KiB late; %d requests reached the pod, %d of them were given up by clients; all was clean %s after the last client left",
+		before, during, first>>10, last>>10, started.Load(), abandoned.Load(), time.Since(left))
+	if started.Load() < int64(lasts/time.Second) {
+		t.Errorf("only %d requests reached the pod in %s", started.Load(), lasts)
+	}
+	if last > first+first/2+8<<20 {
+		t.Errorf("memory grew from %d to %d KiB", first>>10, last>>10)
+	}
+	if during > 10*before+250*time.Millisecond {
+		t.Errorf("the neighbour's p99 rose from %s to %s", before, during)
+	}
+	if took := time.Since(left); took > 5*time.Second {
+		t.Errorf("it took %s until nothing was left of the last clients", took)
+	}
+}

@@ -1,0 +1,150 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"bufio"
+	"fmt"
+	"net/http"
+	"testing"
+	"time"
+
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+
+	"ebb.dev/ebb/test/internal/cluster"
+	"ebb.dev/ebb/test/internal/probe"
+)
+
+// annotate changes an annotation of the Service's latest Revision, which takes effect without a new one.
+func (s *story) annotate(name, key, value string) {
+	s.Helper()
+	object, err := s.Get(s.ctx, services, s.namespace, name)
+	if err != nil {
+		s.Fatal(err)
+	}
+	revision, _, _ := unstructured.NestedString(object.Object, "status", "latestReadyRevisionName")
+	patch := fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, key, value)
+	if _, err := s.Dynamic.Resource(cluster.Revisions).Namespace(s.namespace).Patch(s.ctx, revision, types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
+		s.Fatal(err)
+	}
+}
+
+// awaitMode waits until the autoscaler has the activator in the requests' way (Proxy) or not (Serve).
+func (s *story) awaitMode(name, want string) {
+	s.Helper()
+	s.until("the mode is "+want, func() (bool, string, error) {
+		object, err := s.Get(s.ctx, services, s.namespace, name)
+		if err != nil {
+			return false, err.Error(), nil
+		}
+		revision, _, _ := unstructured.NestedString(object.Object, "status", "latestReadyRevisionName")
+		pa, err := s.Get(s.ctx, cluster.PodAutoscalers, s.namespace, revision)
+		if err != nil {
+			return false, err.Error(), nil
+		}
+		mode, _, _ := unstructured.NestedString(pa.Object, "status", "mode")
+		return mode == want, mode, nil
+	})
+}
+
+// The one pod of a service is evicted, then deleted, with the activator out of the way and in it; nobody who calls notices.
+func TestTheOnlyPodIsEvictedAndThePathChangesWithNoFailedRequest(t *testing.T) {
+	s := begin(t, 4*time.Minute)
+	url := s.ready("moved", service{name: "moved", annotations: map[string]string{"autoscaling.knative.dev/min-scale": "1",
+		"autoscaling.knative.dev/target-burst-capacity": "0"}}.manifest())
+	s.awaitMode("moved", "Serve")
+	prober := probe.Start(s.client(), url, 25*time.Millisecond)
+	replaced := func(remove func(pod string) error) {
+		t.Helper()
+		pods, err := s.Pods(s.ctx, s.namespace, "moved", false)
+		if err != nil || len(pods) == 0 {
+			t.Fatalf("%d pods, %v", len(pods), err)
+		}
+		old := pods[0].Name
+		if err := remove(old); err != nil {
+			t.Fatal(err)
+		}
+		s.until("another pod is ready", func() (bool, string, error) {
+			pods, err := s.Pods(s.ctx, s.namespace, "moved", false)
+			if err != nil {
+				return false, err.Error(), nil
+			}
+			for _, pod := range pods {
+				for _, c := range pod.Status.Conditions {
+					if pod.Name != old && c.Type == "Ready" && c.Status == "True" {
+						return true, "", nil
+					}
+				}
+			}
+			return false, fmt.Sprintf("%d pods", len(pods)), nil
+		})
+	}
+	replaced(func(pod string) error {
+		return s.Kube.PolicyV1().Evictions(s.namespace).Evict(s.ctx, &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: pod, Namespace: s.namespace}})
+	})
+	s.annotate("moved", "autoscaling.knative.dev/target-burst-capacity", "-1")
+	s.awaitMode("moved", "Proxy")
+	replaced(func(pod string) error {
+		return s.Kube.CoreV1().Pods(s.namespace).Delete(s.ctx, pod, metav1.DeleteOptions{})
+	})
+	s.annotate("moved", "autoscaling.knative.dev/target-burst-capacity", "0")
+	s.awaitMode("moved", "Serve")
+	if err := prober.StopAfter(s.ctx, 200).Err(200); err != nil {
+		t.Errorf("while the pod and the path changed: %v", err)
+	}
+}
+
+// Several pods, one of which has a long request: when the others have nothing to do, they go, and it stays.
+func TestTheBusyPodSurvivesScalingDown(t *testing.T) {
+	s := begin(t, 4*time.Minute)
+	url := s.ready("picked", service{name: "picked", concurrency: 1}.manifest())
+	request, err := http.NewRequestWithContext(s.ctx, http.MethodGet, url+"/stream?n=1000&every=200", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := s.client()
+	client.Timeout = 0
+	response, err := client.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	busy := response.Header.Get("X-Pod-Name")
+	if response.StatusCode != 200 || busy == "" {
+		t.Fatalf("the long request got %s from pod %q", response.Status, busy)
+	}
+	short := make(chan []probe.Reply, 1)
+	go func() { short <- probe.Burst(s.ctx, s.client(), url+"?sleep=5000", 6) }()
+	most := 0
+	s.until("several pods run", func() (bool, string, error) {
+		pods, err := s.Pods(s.ctx, s.namespace, "picked", false)
+		most = len(pods)
+		return most >= 4, fmt.Sprintf("%d pods", most), err
+	})
+	if failed := probe.Failed(<-short); len(failed) > 0 {
+		t.Errorf("short requests: %v", failed)
+	}
+	s.until("the idle pods go", func() (bool, string, error) {
+		pods, err := s.Pods(s.ctx, s.namespace, "picked", false)
+		if err != nil {
+			return false, err.Error(), nil
+		}
+		stays := false
+		for _, pod := range pods {
+			stays = stays || pod.Name == busy
+		}
+		if !stays {
+			t.Fatalf("pod %s has a request and goes, %d others stay", busy, len(pods))
+		}
+		return len(pods) <= 2, fmt.Sprintf("%d pods", len(pods)), nil
+	})
+	events := bufio.NewScanner(response.Body)
+	for range 10 {
+		if !events.Scan() {
+			t.Fatalf("the long request ended: %v", events.Err())
+		}
+	}
+}
