@@ -17,6 +17,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gorilla/websocket"
+
 	"ebb.dev/ebb/queue-proxy/internal/config"
 	"ebb.dev/ebb/queue-proxy/internal/probe"
 	"ebb.dev/ebb/wire"
@@ -205,8 +207,13 @@ func TestInFlightReturnsToZeroAfterAnyMixOfEnds(t *testing.T) {
 			<-r.Context().Done()
 		case "/read":
 			io.Copy(io.Discard, r.Body)
+		case "/ws":
+			echo(w, r)
 		}
 	}, func(c *config.Config) { c.Concurrency, c.Timeout = 2, 300*time.Millisecond })
+	h2 := new(http.Protocols)
+	h2.SetUnencryptedHTTP2(true)
+	clients := []*http.Client{http.DefaultClient, {Transport: &http.Transport{Protocols: h2}}}
 	var wg sync.WaitGroup
 	for i := range 120 {
 		wg.Add(1)
@@ -219,9 +226,22 @@ func TestInFlightReturnsToZeroAfterAnyMixOfEnds(t *testing.T) {
 				ctx, cancel = context.WithTimeout(ctx, time.Duration(random.IntN(100))*time.Millisecond)
 				defer cancel()
 			}
-			path := []string{"/hang", "/crash", "/half", "/read", "/"}[random.IntN(5)]
+			path := []string{"/hang", "/crash", "/half", "/read", "/", "/ws"}[random.IntN(6)]
+			if path == "/ws" {
+				// Left by the client, cut by the timer, or refused: whichever comes first.
+				if ws, _, err := websocket.DefaultDialer.DialContext(ctx, "ws"+strings.TrimPrefix(r.url, "http")+path, nil); err == nil {
+					for range random.IntN(20) {
+						if ws.WriteMessage(websocket.TextMessage, []byte("x")) != nil {
+							break
+						}
+						ws.ReadMessage()
+					}
+					ws.Close()
+				}
+				return
+			}
 			req, _ := http.NewRequestWithContext(ctx, "POST", r.url+path, strings.NewReader(strings.Repeat("x", random.IntN(200000))))
-			if resp, err := http.DefaultClient.Do(req); err == nil {
+			if resp, err := clients[random.IntN(2)].Do(req); err == nil {
 				io.Copy(io.Discard, resp.Body)
 				resp.Body.Close()
 			}
@@ -241,6 +261,62 @@ func TestInFlightReturnsToZeroAfterAnyMixOfEnds(t *testing.T) {
 	if s := r.gate.ClosePeriod(time.Now()); s.Queued != 0 {
 		t.Errorf("the report says %+v", s)
 	}
+}
+
+// echo is a container that speaks WebSocket.
+func echo(w http.ResponseWriter, r *http.Request) {
+	ws, err := (&websocket.Upgrader{}).Upgrade(w, r, nil)
+	if err != nil {
+		return
+	}
+	defer ws.Close()
+	for {
+		kind, message, err := ws.ReadMessage()
+		if err != nil || ws.WriteMessage(kind, message) != nil {
+			return
+		}
+	}
+}
+
+// The pod waits for an open WebSocket as it does for requests, but does not wait for it before the container is told to end: it is the
+// container that closes it.
+func TestAnOpenWebSocketIsDrained(t *testing.T) {
+	r := startRig(t, echo, func(c *config.Config) { c.DrainQuiet = 10 * time.Millisecond })
+	ws, _, err := websocket.DefaultDialer.Dial("ws"+strings.TrimPrefix(r.url, "http"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	say := func() {
+		t.Helper()
+		if err := ws.WriteMessage(websocket.TextMessage, []byte("still here")); err != nil {
+			t.Fatal(err)
+		}
+		if _, got, err := ws.ReadMessage(); err != nil || string(got) != "still here" {
+			t.Fatalf("got %q %v", got, err)
+		}
+	}
+	say()
+	hook := make(chan error, 1)
+	go func() {
+		resp, err := http.Get("http://127.0.0.1:" + strconv.Itoa(portOf(t, r.sideAddr("the drain hook"))) + wire.PathDrain)
+		if err == nil {
+			resp.Body.Close()
+		}
+		hook <- err
+	}()
+	r.stop()
+	if err := <-hook; err != nil {
+		t.Errorf("the hook: %v", err)
+	}
+	say()
+	select {
+	case err := <-r.done:
+		t.Fatalf("the process ended (%v) with an open WebSocket", err)
+	case <-time.After(100 * time.Millisecond):
+	}
+	ws.Close()
+	err = <-r.done
+	r.done <- err
 }
 
 func TestTimersAreNamedInTheBody(t *testing.T) {
