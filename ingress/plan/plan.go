@@ -274,7 +274,8 @@ func (in *Input) backends(tag string) ([]Backend, error) {
 	}
 	slices.SortFunc(out, func(a, b Backend) int { return cmp.Compare(a.Service, b.Service) })
 	if len(out) > maxBackends {
-		return nil, fmt.Errorf("requests to Route %s/%s are split among %d revisions; a gateway can split among at most %d",
+		return nil, fmt.Errorf("requests to Route %s/%s are split among %d revisions; a gateway can split among at most %d: "+
+			"let fewer entries of spec.traffic have a percentage, and give the others a tag, which has a host of its own",
 			in.Namespace, in.Name, len(out), maxBackends)
 	}
 	return out, nil

@@ -10,6 +10,10 @@ import (
 	"time"
 )
 
+// maxRevisions is the most revisions that share one target at a time: half of what one rule at a gateway can name, so that the
+// other targets of the Route have room.
+const maxRevisions = 8
+
 // State is the content of the annotation networking.internal.knative.dev/rollout.
 type State struct {
 	Configurations []Configuration `json:"configurations,omitempty"`
@@ -163,7 +167,7 @@ func (c *Configuration) step() {
 	}
 }
 
-// compact drops older revisions that get nothing.
+// compact drops older revisions that get nothing, and the second oldest while there are too many.
 func (c *Configuration) compact() {
 	last := len(c.Revisions) - 1
 	kept := c.Revisions[:0]
@@ -173,6 +177,11 @@ func (c *Configuration) compact() {
 		}
 	}
 	c.Revisions = kept
+	// Revisions that come faster than steps must not become more than a gateway can share requests among.
+	for last = len(c.Revisions) - 1; last >= maxRevisions; last = len(c.Revisions) - 1 {
+		c.Revisions[last].Percent += c.Revisions[1].Percent
+		c.Revisions = append(c.Revisions[:1], c.Revisions[2:]...)
+	}
 }
 
 // Observe sets the pace of targets whose first percent has reached the gateways by now. What that took bounds how long a step

@@ -81,6 +81,19 @@ func TestWhatChangesOnTheWay(t *testing.T) {
 	}
 }
 
+func TestRevisionsThatComeFasterThanStepsStayFew(t *testing.T) {
+	var many []Share
+	for i := range 12 {
+		many = append(many, Share{string(rune('a' + i)), 8})
+	}
+	many[0].Percent = 12
+	s, _ := Advance(State{[]Configuration{{Name: "c", Percent: 100, Revisions: many, Step: Step{Start: 1, Next: 1 << 62, Duration: 1, Size: 1}}}},
+		want(100, "z"), time.Hour, zero)
+	if got, wants := show(s), "a=12 g=8 h=8 i=8 j=8 k=8 l=7 z=41"; got != wants {
+		t.Errorf("got %s, want %s", got, wants)
+	}
+}
+
 func TestNonsenseIsIgnored(t *testing.T) {
 	for _, text := range []string{"", "{", `{"configurations":[{"percent":100,"revisions":[{"percent":1}]}]}`,
 		`{"configurations":[{"percent":101,"revisions":[{"percent":101}]}]}`, `{"configurations":[{"percent":0}]}`,
@@ -105,6 +118,9 @@ func FuzzAdvance(f *testing.F) {
 				t.Fatalf("%s", s)
 			}
 			sum += r.Percent
+		}
+		if n := len(s.Configurations[0].Revisions); n > maxRevisions {
+			t.Fatalf("%d revisions in %s", n, s)
 		}
 		if sum != percent {
 			t.Fatalf("%d %% became %s", percent, s)

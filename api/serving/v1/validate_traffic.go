@@ -7,6 +7,9 @@ import (
 	"knative.dev/pkg/apis"
 )
 
+// maxSharing is the most backends that one rule of an HTTPRoute can name.
+const maxSharing = 16
+
 // Where a traffic block stands decides whether it may name Configurations.
 type trafficPlace bool
 
@@ -20,6 +23,7 @@ func validateTraffic(targets []TrafficTarget, place trafficPlace) (errs *apis.Fi
 		return nil
 	}
 	sum := int64(0)
+	sharing := map[string]bool{}
 	first := map[string]int{}
 	for i := range targets {
 		target := &targets[i]
@@ -27,6 +31,9 @@ func validateTraffic(targets []TrafficTarget, place trafficPlace) (errs *apis.Fi
 		if target.Percent != nil {
 			// Out of range is told already; clamping keeps the sum from overflowing.
 			sum += min(max(*target.Percent, -1000), 1000)
+			if *target.Percent > 0 {
+				sharing[target.RevisionName+"/"+target.ConfigurationName] = true
+			}
 		}
 		if target.Tag == "" {
 			continue
@@ -44,6 +51,13 @@ func validateTraffic(targets []TrafficTarget, place trafficPlace) (errs *apis.Fi
 		errs = errs.Also(&apis.FieldError{
 			Message: fmt.Sprintf("Traffic targets sum to %d, want 100", sum),
 			Paths:   []string{"traffic"},
+		})
+	}
+	if len(sharing) > maxSharing {
+		errs = errs.Also(&apis.FieldError{
+			Message: fmt.Sprintf("Traffic is split among %d revisions, at most %d can share it", len(sharing), maxSharing),
+			Paths:   []string{"traffic"},
+			Details: "a rule of the Gateway API names no more; give the others a tag and no percent, then each has a host of its own",
 		})
 	}
 	return errs

@@ -9,6 +9,10 @@ import (
 	"log"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -144,12 +148,75 @@ func TestAPrivateRegistryIsAskedWithThePullSecretsOfTheRevisionAndItsServiceAcco
 			}
 		})
 	}
+	t.Run("a config.json that is mounted into the controller, as the kubelet has one", func(t *testing.T) {
+		folder := t.TempDir()
+		config := secret("of-the-node").Data[corev1.DockerConfigJsonKey]
+		if err := os.WriteFile(filepath.Join(folder, "config.json"), config, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		t.Setenv("DOCKER_CONFIG", folder)
+		answer := ask(t, New(client, http.DefaultTransport), revisionOf(host+"/private:1"), Settings{Timeout: time.Minute})
+		if answer.Unresolved != nil || answer.Containers[0].ImageDigest != want {
+			t.Errorf("got %+v, want %s", answer, want)
+		}
+	})
 	t.Run("without credentials the tag is used, and why is said", func(t *testing.T) {
 		answer := ask(t, New(client, http.DefaultTransport), revisionOf(host+"/private:1"), Settings{Timeout: time.Minute})
 		if answer.Unresolved == nil || !strings.Contains(answer.Unresolved.Error(), "401") || answer.Containers[0].ImageDigest != "" {
 			t.Errorf("got %+v", answer)
 		}
 	})
+}
+
+// The digest is that of the list of all architectures, because each node picks its own.
+func TestAnImageForSeveralArchitecturesIsPinnedAsAWhole(t *testing.T) {
+	host, _ := startRegistry(t, "")
+	index, err := random.Index(64, 1, 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	reference, err := name.ParseReference(host + "/many:1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := remote.WriteIndex(reference, index); err != nil {
+		t.Fatal(err)
+	}
+	digest, err := index.Digest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer := ask(t, New(fake.NewClientset(), http.DefaultTransport), revisionOf(host+"/many:1"), Settings{Timeout: time.Minute})
+	if want := host + "/many@" + digest.String(); answer.Unresolved != nil || answer.Containers[0].ImageDigest != want {
+		t.Errorf("got %+v, want %s", answer, want)
+	}
+}
+
+// Some registries do not know HEAD; and one whose tags are not to be asked for is not asked.
+func TestARegistryWithoutHEADAndOneThatIsSkipped(t *testing.T) {
+	host, _ := startRegistry(t, "")
+	want := push(t, host+"/hello:1")
+	heads := 0
+	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodHead {
+			heads++
+			w.WriteHeader(http.StatusMethodNotAllowed)
+			return
+		}
+		(&httputil.ReverseProxy{Rewrite: func(p *httputil.ProxyRequest) { p.SetURL(&url.URL{Scheme: "http", Host: host}) }}).ServeHTTP(w, r)
+	}))
+	defer proxy.Close()
+	_, digest, _ := strings.Cut(want, "@")
+	odd := strings.TrimPrefix(proxy.URL, "http://")
+	answer := ask(t, New(fake.NewClientset(), http.DefaultTransport), revisionOf(odd+"/hello:1"), Settings{Timeout: time.Minute})
+	if answer.Unresolved != nil || answer.Containers[0].ImageDigest != odd+"/hello@"+digest {
+		t.Errorf("without HEAD: %+v, want ...@%s", answer, digest)
+	}
+	seen := heads
+	answer = ask(t, New(fake.NewClientset(), http.DefaultTransport), revisionOf(odd+"/hello:1"), Settings{Timeout: time.Minute, Skip: []string{odd}})
+	if answer.Unresolved != nil || answer.Containers[0].ImageDigest != "" || heads != seen {
+		t.Errorf("skipped: %+v after %d more questions", answer, heads-seen)
+	}
 }
 
 type withPassword struct{}
