@@ -6,7 +6,6 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"ebb.dev/ebb/test/internal/cluster"
 	"ebb.dev/ebb/test/internal/result"
@@ -16,13 +15,19 @@ import (
 const (
 	work    = "?sleep=6"
 	workers = "1"
+	// outstanding requests make up the heavy load.
+	outstanding = 100
 )
 
 // steady: 100 outstanding requests on a service with one pod, at most ten, and a target of ten at once.
 func (b *bench) steady(ctx context.Context) error {
-	floorFirst, floorTen, err := b.floor(ctx)
+	floorFirst, floorTen, err := b.floor(ctx, false)
 	if err != nil {
 		return fmt.Errorf("floor: %w", err)
+	}
+	loadedFirst, loadedTen, err := b.floor(ctx, true)
+	if err != nil {
+		return fmt.Errorf("floor under load: %w", err)
 	}
 	url, err := b.service(ctx, "steady", map[string]string{"min-scale": "1", "max-scale": "10", "target": "10",
 		"target-utilization-percentage": "100", "window": "10s"})
@@ -37,7 +42,7 @@ func (b *bench) steady(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	report := b.load(ctx, url+work, 100, b.lasts)
+	report := b.load(ctx, url+work, outstanding, b.lasts)
 	pods.stop()
 	scale.stop()
 	fields := report.fields()
@@ -46,9 +51,9 @@ func (b *bench) steady(ctx context.Context) error {
 	fields["asked_first_s"], fields["asked_ten_s"] = scale.after(report.begun, 2), scale.after(report.begun, 10)
 	fields["first_s"], fields["ten_s"] = pods.after(report.begun, 2), pods.after(report.begun, 10)
 	fields["floor_first_s"], fields["floor_ten_s"] = floorFirst, floorTen
+	fields["loaded_floor_first_s"], fields["loaded_floor_ten_s"] = loadedFirst, loadedTen
 	b.summary["steady_first_s"], b.summary["steady_ten_s"] = fields["first_s"], fields["ten_s"]
 	b.summary["steady_first_floor_s"], b.summary["steady_ten_floor_s"] = floorFirst, floorTen
-	b.summary["steady_rps"] = fields["rps"]
 	if err := b.out.Line(fields); err != nil {
 		return err
 	}
@@ -123,67 +128,6 @@ func (b *bench) removeService(ctx context.Context, name string) error {
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
 	defer cancel()
 	return b.AwaitNoPods(ctx, b.namespace, name)
-}
-
-// floor is what the cluster itself needs: a bare Deployment of the same program goes from one pod to ten because it is told to.
-func (b *bench) floor(ctx context.Context) (first, ten any, err error) {
-	err = b.Apply(ctx, b.namespace, `
-apiVersion: apps/v1
-kind: Deployment
-metadata:
-  name: floor
-spec:
-  replicas: 1
-  selector:
-    matchLabels:
-      app: floor
-  template:
-    metadata:
-      labels:
-        app: floor
-    spec:
-      containers:
-      - name: user-container
-        image: `+b.image+`
-        ports:
-        - containerPort: 8080
-        readinessProbe:
-          httpGet:
-            path: /healthz
-            port: 8080
-          periodSeconds: 1
-`)
-	if err != nil {
-		return nil, nil, err
-	}
-	pods, err := b.watchPods(ctx, "app=floor")
-	if err != nil {
-		return nil, nil, err
-	}
-	defer pods.stop()
-	if err := pods.await(ctx, 1); err != nil {
-		return nil, nil, err
-	}
-	deployments := b.Kube.AppsV1().Deployments(b.namespace)
-	begun := time.Now()
-	if _, err := deployments.Patch(ctx, "floor", types.MergePatchType, []byte(`{"spec":{"replicas":10}}`), metav1.PatchOptions{}); err != nil {
-		return nil, nil, fmt.Errorf("scale the bare Deployment: %w", err)
-	}
-	if err := pods.await(ctx, 10); err != nil {
-		return nil, nil, err
-	}
-	first, ten = pods.after(begun, 2), pods.after(begun, 10)
-	if err := deployments.Delete(ctx, "floor", metav1.DeleteOptions{}); err != nil {
-		return nil, nil, fmt.Errorf("delete the bare Deployment: %w", err)
-	}
-	err = cluster.Until(ctx, func() (bool, string, error) {
-		list, err := b.Kube.CoreV1().Pods(b.namespace).List(ctx, metav1.ListOptions{LabelSelector: "app=floor"})
-		if err != nil {
-			return false, err.Error(), nil
-		}
-		return len(list.Items) == 0, fmt.Sprintf("%d pods of the floor", len(list.Items)), nil
-	})
-	return first, ten, err
 }
 
 func (r loadReport) fields() result.Fields {

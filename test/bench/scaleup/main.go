@@ -22,10 +22,10 @@ import (
 
 func main() {
 	b := bench{summary: result.Fields{}, out: &result.Printer{Bench: "scaleup", Out: os.Stdout}}
-	only := flag.String("only", "steady,nine", "experiments to run, separated by commas: steady, nine, bursty, concurrency, backoff")
+	only := flag.String("only", "steady,nine,bursty,concurrency,backoff", "experiments to run, separated by commas")
 	flag.StringVar(&b.image, "image", "dev.local/ebb-test/autoscale:dev", "the test image autoscale")
 	flag.DurationVar(&b.lasts, "lasts", 60*time.Second, "how long each load lasts")
-	flag.DurationVar(&b.fixedLasts, "fixed-lasts", 10*time.Second, "how long nine outstanding requests last at each fixed number of pods")
+	flag.DurationVar(&b.fixedLasts, "fixed-lasts", 10*time.Second, "how long the loads of nine at a fixed number of pods last; those of concurrency last half as long")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()

@@ -46,7 +46,7 @@ func (b *bench) concurrency(ctx context.Context) error {
 	}
 	var one float64
 	for callers := 1; callers <= 15; callers++ {
-		report := b.load(ctx, url+"?sleep=100", callers, b.fixedLasts)
+		report := b.load(ctx, url+"?sleep=100", callers, b.fixedLasts/2)
 		if callers == 1 {
 			one = report.rps()
 		}
@@ -67,7 +67,7 @@ func (b *bench) backoff(ctx context.Context) error {
 	}
 	client := b.Client(time.Minute)
 	defer client.CloseIdleConnections()
-	for _, gap := range []time.Duration{time.Second, 5 * time.Second, 10 * time.Second, 20 * time.Second, 40 * time.Second, 60 * time.Second, 90 * time.Second} {
+	for _, gap := range []time.Duration{time.Second, 5 * time.Second, 10 * time.Second, 20 * time.Second, 40 * time.Second, 60 * time.Second} {
 		if err := pause(ctx, gap); err != nil {
 			return err
 		}

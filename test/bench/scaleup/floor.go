@@ -1,0 +1,134 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"ebb.dev/ebb/test/internal/cluster"
+	"ebb.dev/ebb/test/internal/probe"
+)
+
+// floorHost reaches the bare Deployment through the same gateway as the services.
+const floorHost = "floor.scaleup.test"
+
+// floor is what the cluster itself needs: a bare Deployment of the same program goes from one pod to ten because it is told to,
+// while nothing happens or, loaded, while the same load arrives through the same gateway from that moment on.
+func (b *bench) floor(ctx context.Context, loaded bool) (first, ten any, err error) {
+	err = b.Apply(ctx, b.namespace, `
+apiVersion: apps/v1
+kind: Deployment
+metadata:
+  name: floor
+spec:
+  replicas: 1
+  selector:
+    matchLabels:
+      app: floor
+  template:
+    metadata:
+      labels:
+        app: floor
+    spec:
+      containers:
+      - name: user-container
+        image: `+b.image+`
+        env:
+        - name: WORKERS
+          value: "`+workers+`"
+        ports:
+        - containerPort: 8080
+        readinessProbe:
+          httpGet:
+            path: /healthz
+            port: 8080
+          periodSeconds: 1
+---
+apiVersion: v1
+kind: Service
+metadata:
+  name: floor
+spec:
+  selector:
+    app: floor
+  ports:
+  - port: 80
+    targetPort: 8080
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata:
+  name: floor
+spec:
+  parentRefs:
+  - name: `+cluster.ExternalGateway+`
+    namespace: `+cluster.System+`
+  hostnames:
+  - `+floorHost+`
+  rules:
+  - backendRefs:
+    - name: floor
+      port: 80
+`)
+	if err != nil {
+		return nil, nil, err
+	}
+	pods, err := b.watchPods(ctx, "app=floor")
+	if err != nil {
+		return nil, nil, err
+	}
+	defer pods.stop()
+	if err := pods.await(ctx, 1); err != nil {
+		return nil, nil, err
+	}
+	stop := func() {}
+	if loaded {
+		if err := b.answers(ctx, "http://"+floorHost); err != nil {
+			return nil, nil, err
+		}
+		loading, cancel := context.WithCancel(ctx)
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			b.load(loading, "http://"+floorHost+work, outstanding, b.lasts)
+		}()
+		stop = func() { cancel(); <-done }
+	}
+	deployments := b.Kube.AppsV1().Deployments(b.namespace)
+	begun := time.Now()
+	_, err = deployments.Patch(ctx, "floor", types.MergePatchType, []byte(`{"spec":{"replicas":10}}`), metav1.PatchOptions{})
+	if err == nil {
+		err = pods.await(ctx, 10)
+	}
+	stop()
+	if err != nil {
+		return nil, nil, fmt.Errorf("scale the bare Deployment: %w", err)
+	}
+	first, ten = pods.after(begun, 2), pods.after(begun, 10)
+	if err := deployments.Delete(ctx, "floor", metav1.DeleteOptions{}); err != nil {
+		return nil, nil, fmt.Errorf("delete the bare Deployment: %w", err)
+	}
+	err = cluster.Until(ctx, func() (bool, string, error) {
+		list, err := b.Kube.CoreV1().Pods(b.namespace).List(ctx, metav1.ListOptions{LabelSelector: "app=floor"})
+		if err != nil {
+			return false, err.Error(), nil
+		}
+		return len(list.Items) == 0, fmt.Sprintf("%d pods of the floor", len(list.Items)), nil
+	})
+	return first, ten, err
+}
+
+// answers waits until the gateway leads to the bare Deployment.
+func (b *bench) answers(ctx context.Context, url string) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	client := b.Client(5 * time.Second)
+	defer client.CloseIdleConnections()
+	return cluster.Until(ctx, func() (bool, string, error) {
+		reply := probe.Get(ctx, client, url)
+		return reply.OK(), reply.String(), nil
+	})
+}
