@@ -19,6 +19,7 @@ import (
 	"ebb.dev/ebb/activator/internal/announce"
 	"ebb.dev/ebb/activator/internal/backends"
 	"ebb.dev/ebb/activator/internal/chain"
+	"ebb.dev/ebb/activator/internal/coldstart"
 	"ebb.dev/ebb/activator/internal/hold"
 	"ebb.dev/ebb/activator/internal/identity"
 	"ebb.dev/ebb/activator/internal/metrics"
@@ -111,6 +112,8 @@ type activator struct {
 	serve    *serve.Server
 	observe  *observe.Observer
 	registry *prometheus.Registry
+
+	coldStarts *coldstart.Accounts
 }
 
 func build(o options, kube kubernetes.Interface, ebb versioned.Interface, store *settings.Store, key func() []byte, who *identity.Identity, stdout io.Writer, log *slog.Logger) (*activator, error) {
@@ -133,8 +136,8 @@ func build(o options, kube kubernetes.Interface, ebb versioned.Interface, store 
 			Close: func(pod any) { go pod.(*reach.Pod).Close() },
 		}), &chain.Load{}
 	})
-	coldStarts := metrics.NewColdStarts()
-	table.Gone = func(r *backends.Revision) { coldStarts.Forget(r.Key) }
+	a.coldStarts = coldstart.New()
+	a.coldStarts.Ask = coldstart.Ask(o.autoscaler)
 	load := func(r *backends.Revision) report.Load {
 		return report.Load{Key: r.Key, Meter: &r.Data.(*chain.Load).Meter, Queued: func() int64 {
 			waiting, _ := r.Queue.Load()
@@ -178,7 +181,7 @@ func build(o options, kube kubernetes.Interface, ebb versioned.Interface, store 
 		ColdStartHeader: func() bool { return store.Load().Observability.ColdStartHeader },
 		Tracer:          a.observe.Tracer,
 		Ended: func(x *chain.Exchange, r *forward.Request, result *forward.Result) {
-			coldStarts.Ended(x, r, result)
+			a.coldStarts.Ended(x, r, result)
 			a.observe.Ended(x, r, result)
 		},
 	}
@@ -195,7 +198,7 @@ func build(o options, kube kubernetes.Interface, ebb versioned.Interface, store 
 		a.serve.Listeners = append(a.serve.Listeners, l)
 	}
 	sources := &metrics.Sources{Table: table, Budget: budget, Announce: a.announce, Report: a.report, Rejected: server.Rejected, Untrusted: &who.Untrusted}
-	return a, errors.Join(a.registry.Register(sources), a.registry.Register(coldStarts.Collector()))
+	return a, errors.Join(a.registry.Register(sources), a.coldStarts.Register(a.registry))
 }
 
 // pushMetrics hands out the metrics by OTLP where that is asked for.

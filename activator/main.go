@@ -81,6 +81,7 @@ func start(ctx context.Context, env func(string) string, stdout io.Writer) error
 		run.Part{Name: "metrics export", Run: a.pushMetrics},
 		run.Part{Name: "request log and spans", Run: a.observe.Run},
 		run.Part{Name: "report", Run: a.report.Run},
+		run.Part{Name: "cold starts", Run: a.coldStarts.Run},
 		run.Part{Name: "prove", Run: a.prove.Run},
 		run.Part{Name: "watch", Run: a.watch.Run},
 		telemetry.Server("announcements", options.listen(wire.PortAnnounce), a.announce),

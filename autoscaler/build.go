@@ -197,6 +197,9 @@ func (p *process) routes(stats http.Handler, who identity) http.Handler {
 	mux.Handle(wire.PathDecisions, report.Decisions{History: p.engine.History, Owner: func(k loop.Key) (string, bool) {
 		return p.election.Owner(k), p.election.Owns(k)
 	}})
+	mux.Handle(wire.PathBirths, report.Births{Of: p.birth, Owner: func(k loop.Key) (string, bool) {
+		return p.election.Owner(k), p.election.Owns(k)
+	}})
 	mux.HandleFunc(wire.PathHealth, func(w http.ResponseWriter, _ *http.Request) {
 		if !p.ready.Load() {
 			http.Error(w, "PodAutoscalers and pods are not known yet", http.StatusServiceUnavailable)
@@ -210,6 +213,15 @@ func (p *process) routes(stats http.Handler, who identity) http.Handler {
 		}
 		mux.ServeHTTP(w, r)
 	})
+}
+
+// birth is what is known of how a pod came to be.
+func (p *process) birth(revision loop.Key, pod string) wire.Birth {
+	b := p.index.Birth(revision, pod)
+	if b == (pods.Birth{}) {
+		return wire.Birth{}
+	}
+	return wire.Birth{Asked: p.writer.Raised(revision), Scheduled: b.Scheduled, Started: b.Started}
 }
 
 func counts(s *ingest.Server, e *loop.Engine, w *act.Writer, foreign int64) []report.Count {

@@ -49,7 +49,7 @@ const (
 	PortMetrics       = 9090 // queue-proxy: one Stat for the autoscaler; components: Prometheus
 	PortUserMetrics   = 9091 // queue-proxy, Prometheus metrics of requests
 	PortProfiling     = 8008 // pprof, when switched on
-	PortStats         = 8080 // autoscaler, PathStats, PathDecisions and PathHandover
+	PortStats         = 8080 // autoscaler, PathStats, PathDecisions, PathHandover and PathBirths
 	PortComponentLive = 8080 // controller and webhook, health
 )
 
@@ -60,6 +60,7 @@ const (
 	PathStats     = "/stats"          // autoscaler: POST of EncodeStats
 	PathDecisions = "/decisions/"     // autoscaler: GET, followed by <namespace>/<revision>
 	PathHandover  = "/handover"       // autoscaler: GET ?bucket=, from the replica that owns it next
+	PathBirths    = "/births/"        // autoscaler: GET of a Birth, followed by <namespace>/<revision>/<pod>
 	PathHealth    = "/healthz"
 	PathMetrics   = "/metrics"
 )

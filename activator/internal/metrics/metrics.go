@@ -7,7 +7,6 @@ package metrics
 import (
 	"strconv"
 	"sync/atomic"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -16,7 +15,6 @@ import (
 	"ebb.dev/ebb/activator/internal/chain"
 	"ebb.dev/ebb/activator/internal/hold"
 	"ebb.dev/ebb/activator/internal/report"
-	"ebb.dev/ebb/internal/forward"
 )
 
 // Sources is what a Collector shows.
@@ -28,73 +26,6 @@ type Sources struct {
 	Rejected func() int64 // malformed requests
 	// Untrusted counts pods whose certificate was not believed.
 	Untrusted *atomic.Int64
-}
-
-// ColdStarts is the histogram of cold starts by phase. The phases of one cold start sum to its total:
-//
-//	pod       the request came -> the pod's sidecar runs (decided, scheduled, pulled)
-//	start     -> the user container answers
-//	announce  -> the activator knows
-//	forward   -> the response began
-//
-// Without the pod's own word everything up to the activator's knowing is in pod. The node's clock may be off; a step that
-// would be negative is zero, and the step after it shorter.
-type ColdStarts struct{ histogram *prometheus.HistogramVec }
-
-// NewColdStarts returns a histogram to be registered.
-func NewColdStarts() *ColdStarts {
-	return &ColdStarts{prometheus.NewHistogramVec(prometheus.HistogramOpts{
-		Name:    "cold_start_seconds",
-		Help:    "cold starts, from the request that waited to its response, by phase; the phases of one sum to phase total",
-		Buckets: []float64{.01, .02, .05, .1, .2, .3, .5, .75, 1, 1.5, 2, 3, 5, 10, 20, 30, 60, 120, 300},
-	}, []string{"k8s_namespace_name", "kn_revision_name", "phase"})}
-}
-
-// Collector is to be registered.
-func (c *ColdStarts) Collector() prometheus.Collector { return c.histogram }
-
-// Forget drops what is shown of a deleted revision.
-func (c *ColdStarts) Forget(key backends.Key) {
-	c.histogram.DeletePartialMatch(prometheus.Labels{"k8s_namespace_name": key.Namespace, "kn_revision_name": key.Name})
-}
-
-// Ended implements chain.Handler.Ended.
-func (c *ColdStarts) Ended(x *chain.Exchange, r *forward.Request, result *forward.Result) {
-	if !x.Ticket.Cold || x.Birth.Known.IsZero() || result.Status == 0 {
-		return
-	}
-	end := r.Started.Add(max(result.FirstByte, x.Bound.Sub(r.Started)))
-	steps := Phases(r.Started, x.Birth, end)
-	for phase, seconds := range steps {
-		c.histogram.WithLabelValues(x.Revision.Key.Namespace, x.Revision.Key.Name, phase).Observe(seconds)
-	}
-}
-
-// Phases returns the seconds of each phase of a cold start, and of total.
-func Phases(received time.Time, birth backends.Birth, end time.Time) map[string]float64 {
-	known := clamp(birth.Known, received, end)
-	started, answered := known, known
-	if !birth.Started.IsZero() && !birth.Answered.IsZero() {
-		started = clamp(birth.Started, received, known)
-		answered = clamp(birth.Answered, started, known)
-	}
-	return map[string]float64{
-		"pod":      started.Sub(received).Seconds(),
-		"start":    answered.Sub(started).Seconds(),
-		"announce": known.Sub(answered).Seconds(),
-		"forward":  end.Sub(known).Seconds(),
-		"total":    end.Sub(received).Seconds(),
-	}
-}
-
-func clamp(t, low, high time.Time) time.Time {
-	switch {
-	case t.Before(low):
-		return low
-	case t.After(high):
-		return high
-	}
-	return t
 }
 
 // The names of contract section 6.5 in Prometheus' spelling, with the labels that OpenTelemetry's attributes become; then Ebb's own.

@@ -1,12 +1,10 @@
 package metrics
 
 import (
-	"math"
 	"sort"
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -51,32 +49,5 @@ func TestTheNamesOfMetrics(t *testing.T) {
 		kn_revision_request_active kn_revision_request_concurrency kn_revision_request_queued`
 	if got := strings.Join(names, " "); got != strings.Join(strings.Fields(want), " ") {
 		t.Errorf("got %s", got)
-	}
-}
-
-func TestThePhasesOfAColdStartSumToItsTotal(t *testing.T) {
-	at := func(ms int) time.Time { return time.Unix(1000, 0).Add(time.Duration(ms) * time.Millisecond) }
-	for _, c := range []struct {
-		name  string
-		birth backends.Birth
-		want  [4]float64 // pod start announce forward
-	}{
-		{"announced", backends.Birth{Known: at(560), Started: at(400), Answered: at(550)}, [4]float64{.4, .15, .01, .04}},
-		{"by Kubernetes", backends.Birth{Known: at(560)}, [4]float64{.56, 0, 0, .04}},
-		{"the node's clock is ahead", backends.Birth{Known: at(560), Started: at(5000), Answered: at(5100)}, [4]float64{.56, 0, 0, .04}},
-		{"the node's clock is behind", backends.Birth{Known: at(560), Started: at(-5000), Answered: at(-4900)}, [4]float64{0, 0, .56, .04}},
-		{"known before the request came", backends.Birth{Known: at(-10)}, [4]float64{0, 0, 0, .6}},
-	} {
-		got := Phases(at(0), c.birth, at(600))
-		sum := 0.0
-		for i, phase := range []string{"pod", "start", "announce", "forward"} {
-			sum += got[phase]
-			if math.Abs(got[phase]-c.want[i]) > 1e-9 {
-				t.Errorf("%s: %s is %v, want %v", c.name, phase, got[phase], c.want[i])
-			}
-		}
-		if math.Abs(sum-got["total"]) > 1e-9 || math.Abs(sum-.6) > 1e-9 {
-			t.Errorf("%s: the phases sum to %v, total is %v", c.name, sum, got["total"])
-		}
 	}
 }

@@ -156,6 +156,10 @@ func TestAnOrderWritesScaleThenStatusThenAnEvent(t *testing.T) {
 			s.Decision == nil || s.Decision.Rule != "stable-window" || s.Decision.Desired != 5 {
 			t.Errorf("status %+v", s)
 		}
+		raised := w.Raised(order(1, 5).Key)
+		if raised.IsZero() || raised.After(w.Clock()) {
+			t.Errorf("raised at %s", raised)
+		}
 		// The same again changes nothing, so nothing is written.
 		same := order(5, 5)
 		same.Scale = false

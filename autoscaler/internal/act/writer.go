@@ -53,6 +53,8 @@ type Writer struct {
 	Written, Failed atomic.Int64
 	// ObserveWrite, if set, is told the time from the news that led to a scale write to its end.
 	ObserveWrite func(time.Duration)
+	// raises is when the scale of a revision was last raised.
+	raises raises
 	// Clock is the loop's.
 	Clock func() time.Time
 
@@ -244,6 +246,9 @@ func (w *Writer) carryOut(ctx context.Context, o loop.Order) error {
 			return err
 		}
 		w.Written.Add(1)
+		if o.Replicas > o.From {
+			w.raises.note(o.Key, w.Clock())
+		}
 		if w.ObserveWrite != nil {
 			w.ObserveWrite(w.Clock().Sub(o.Since))
 		}

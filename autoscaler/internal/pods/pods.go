@@ -1,7 +1,7 @@
 // Package pods knows the pods of the revisions.
 //
 // Owns: an informer on the pods that carry the revision label, each stripped to what is counted or scraped, and the
-// list of each revision's. Reads: pods. Writes: nothing. Never: holds a pod of anything else than a revision.
+// list of each revision's. Reads: pods, and when it hears of them. Writes: nothing. Never: holds a pod of anything else than a revision.
 package pods
 
 import (
@@ -34,6 +34,8 @@ type Index struct {
 
 	mutex     sync.RWMutex
 	revisions map[loop.Key]*revision
+
+	births births
 }
 
 // revision is the pods of one revision. What is derived from them is made when it is asked for.
@@ -75,7 +77,13 @@ func NewIndex(client kubernetes.Interface, changed func(loop.Key)) (*Index, erro
 	i.informer = coreinformers.NewFilteredPodInformer(client, metav1.NamespaceAll, 0, cache.Indexers{}, func(o *metav1.ListOptions) {
 		o.LabelSelector = names.RevisionLabel
 	})
-	if err := i.informer.SetTransform(strip); err != nil {
+	// Every word about a pod passes here, whole for the last time.
+	if err := i.informer.SetTransform(func(o any) (any, error) {
+		if p, ok := o.(*corev1.Pod); ok {
+			i.births.note(p, time.Now())
+		}
+		return strip(o)
+	}); err != nil {
 		return nil, fmt.Errorf("strip pods: %w", err)
 	}
 	registration, err := i.informer.AddEventHandler(cache.ResourceEventHandlerFuncs{

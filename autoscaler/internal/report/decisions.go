@@ -68,7 +68,7 @@ func (d Decisions) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	history, known := d.History(key)
 	if !known {
 		if ip, self := d.Owner(key); ip != "" && !self && r.URL.Query().Get("forwarded") == "" {
-			d.ask(w, r, ip)
+			askOwner(w, r, ip)
 			return
 		}
 		http.Error(w, "no autoscaler of this class decides for "+key.String(), http.StatusNotFound)
@@ -89,8 +89,8 @@ func (d Decisions) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	encoder.Encode(map[string]any{"revision": key.String(), "decisions": out})
 }
 
-// ask passes the question on to the replica that decides.
-func (d Decisions) ask(w http.ResponseWriter, r *http.Request, ip string) {
+// askOwner passes the question on to the replica that decides.
+func askOwner(w http.ResponseWriter, r *http.Request, ip string) {
 	url := "http://" + net.JoinHostPort(ip, strconv.Itoa(wire.PortStats)) + r.URL.Path + "?forwarded=1"
 	request, err := http.NewRequestWithContext(r.Context(), http.MethodGet, url, nil)
 	if err != nil {

@@ -13,6 +13,7 @@ import (
 	"ebb.dev/ebb/autoscaler/decide"
 	"ebb.dev/ebb/autoscaler/internal/loop"
 	"ebb.dev/ebb/autoscaler/zero"
+	"ebb.dev/ebb/wire"
 )
 
 var hello = loop.Key{Namespace: "default", Name: "hello-00001"}
@@ -97,5 +98,41 @@ func TestMetricsCarryTheContractsNames(t *testing.T) {
 		if value, ok := got[name]; !ok || value != want {
 			t.Errorf("%s is %v (%v), want %v", name, value, ok, want)
 		}
+	}
+}
+
+func TestBirthsAreToldByWhoDecides(t *testing.T) {
+	asked := time.Unix(1000, 5e6).UTC()
+	b := Births{
+		Of: func(key loop.Key, pod string) wire.Birth {
+			if key != hello || pod != "p-1" {
+				return wire.Birth{}
+			}
+			return wire.Birth{Asked: asked}
+		},
+		Owner: func(loop.Key) (string, bool) { return "", true },
+	}
+	get := func(method, path string) *httptest.ResponseRecorder {
+		response := httptest.NewRecorder()
+		b.ServeHTTP(response, httptest.NewRequest(method, path, nil))
+		return response
+	}
+	response := get("GET", "/births/default/hello-00001/p-1")
+	if birth, err := wire.DecodeBirth(response.Body); err != nil || !birth.Asked.Equal(asked) || !birth.Scheduled.IsZero() {
+		t.Errorf("got %+v %v", birth, err)
+	}
+	for request, want := range map[string]int{"GET /births/default/hello-00001/p-2": 404, "GET /births/default/hello-00001": 400,
+		"POST /births/default/hello-00001/p-1": 400, "GET /births/a/b/c/d": 400} {
+		method, path, _ := strings.Cut(request, " ")
+		if got := get(method, path).Code; got != want {
+			t.Errorf("%s: %d, want %d", request, got, want)
+		}
+	}
+	b.Owner = func(loop.Key) (string, bool) { return "no address", false }
+	if got := get("GET", "/births/default/hello-00001/p-1").Code; got < 400 {
+		t.Errorf("the replica that decides does not answer: %d", got)
+	}
+	if got := get("GET", "/births/default/hello-00001/p-1?forwarded=1").Code; got != 200 {
+		t.Errorf("a question that was passed on is passed on again: %d", got)
 	}
 }

@@ -1,0 +1,225 @@
+// Package coldstart accounts for the time of requests that waited for a pod from zero.
+//
+// Owns: the histograms cold_start_seconds and cold_start_total_seconds, and the accounts that are not closed yet.
+// Reads: what the chain noted of a request, and from the autoscaler when the pod was asked for and scheduled.
+// Writes: nothing else. Never: delays a request; an account is closed seconds after its response began.
+package coldstart
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"ebb.dev/ebb/activator/internal/backends"
+	"ebb.dev/ebb/activator/internal/chain"
+	"ebb.dev/ebb/internal/forward"
+	"ebb.dev/ebb/wire"
+)
+
+// The phases of a cold start. They follow one another without a gap and sum to its total. A step that nobody told of takes no
+// time and makes the next one longer; so does one that another machine's clock puts before its predecessor.
+const (
+	Decide   = "decide"   // the request came -> the scale-up is written
+	Schedule = "schedule" // -> a node is chosen for the pod
+	Pull     = "pull"     // -> its containers run: images pulled, sandbox and containers made
+	Start    = "start"    // -> the user container answers
+	Announce = "announce" // -> the activator knows
+	Forward  = "forward"  // -> the response began
+)
+
+// Phases lists them in their order.
+var Phases = [...]string{Decide, Schedule, Pull, Start, Announce, Forward}
+
+const (
+	// settled is how long after the response the autoscaler is asked: by then the kubelet has reported the containers.
+	settled = 3 * time.Second
+	// mostOpen bounds the accounts that wait for that; more of them are closed at once, with what the activator knows.
+	mostOpen = 4096
+	// askTimeout bounds one question to the autoscaler.
+	askTimeout = time.Second
+)
+
+// buckets reach from what a cluster can do at best to what a large image or a full cluster needs.
+var buckets = []float64{.001, .005, .01, .02, .05, .1, .2, .3, .5, .75, 1, 1.5, 2, 3, 5, 10, 20, 30, 60, 120, 300}
+
+// Accounts is the book of cold starts.
+type Accounts struct {
+	phases *prometheus.HistogramVec
+	total  *prometheus.HistogramVec
+	// Ask returns what the autoscaler knows of a pod; see Ask below.
+	Ask func(ctx context.Context, key backends.Key, pod string) (wire.Birth, error)
+	// Unsplit counts cold starts of which only the activator's own part is known: decide and schedule are in pull.
+	Unsplit atomic.Int64
+
+	open chan account
+}
+
+type account struct {
+	key           backends.Key
+	pod, trace    string
+	received, end time.Time
+	birth         backends.Birth
+}
+
+// New returns an empty book.
+func New() *Accounts {
+	const namespace = "k8s_namespace_name"
+	return &Accounts{
+		phases: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "cold_start_seconds", Buckets: buckets,
+			Help: "Time of requests that waited for a pod from zero, by phase; the phases of a request sum to its cold_start_total_seconds."},
+			[]string{namespace, "phase"}),
+		total: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "cold_start_total_seconds", Buckets: buckets,
+			Help: "Time from the arrival of a request that waited for a pod from zero to the begin of its response."}, []string{namespace}),
+		open: make(chan account, mostOpen),
+	}
+}
+
+// Register shows the book to Prometheus.
+func (a *Accounts) Register(registry *prometheus.Registry) error {
+	for _, c := range []prometheus.Collector{a.phases, a.total, prometheus.NewCounterFunc(prometheus.CounterOpts{
+		Name: "ebb_activator_cold_starts_unsplit_total",
+		Help: "Cold starts of which the autoscaler could not say when the pod was asked for and scheduled; that time is in phase pull.",
+	}, func() float64 { return float64(a.Unsplit.Load()) })} {
+		if err := registry.Register(c); err != nil {
+			return fmt.Errorf("register the account of cold starts: %w", err)
+		}
+	}
+	return nil
+}
+
+// Ended implements chain.Handler.Ended. It never blocks.
+func (a *Accounts) Ended(x *chain.Exchange, r *forward.Request, result *forward.Result) {
+	if !x.Ticket.Cold || x.Birth.Known.IsZero() || result.Status == 0 {
+		return
+	}
+	one := account{key: x.Revision.Key, pod: strings.Clone(x.Pod), trace: traceID(r.Header("Traceparent")), received: r.Started,
+		end: r.Started.Add(max(result.FirstByte, x.Bound.Sub(r.Started))), birth: x.Birth}
+	select {
+	case a.open <- one:
+	default:
+		a.close(one, wire.Birth{})
+	}
+}
+
+// traceID is the second field of a W3C traceparent, "" if that is none.
+func traceID(parent string) string {
+	fields := strings.Split(parent, "-")
+	if len(fields) < 4 || len(fields[1]) != 32 || strings.Trim(fields[1], "0123456789abcdef") != "" {
+		return ""
+	}
+	return strings.Clone(fields[1])
+}
+
+// Run closes accounts until ctx ends, and then those that are still open with what is known.
+func (a *Accounts) Run(ctx context.Context) error {
+	// Requests that waited together got the same few pods; those are asked for once.
+	asked := map[string]wire.Birth{}
+	for {
+		select {
+		case <-ctx.Done():
+			for {
+				select {
+				case one := <-a.open:
+					a.close(one, wire.Birth{})
+				default:
+					return nil
+				}
+			}
+		case one := <-a.open:
+			if wait := time.Until(one.end.Add(settled)); wait > 0 {
+				clear(asked)
+				t := time.NewTimer(wait)
+				select {
+				case <-ctx.Done():
+				case <-t.C:
+				}
+				t.Stop()
+			}
+			name := one.key.String() + "/" + one.pod
+			told, known := asked[name]
+			if !known && ctx.Err() == nil {
+				limited, cancel := context.WithTimeout(ctx, askTimeout)
+				told, _ = a.Ask(limited, one.key, one.pod) // an autoscaler that cannot say is counted by close
+				cancel()
+				asked[name] = told
+			}
+			a.close(one, told)
+		}
+	}
+}
+
+// close puts one account into the book.
+func (a *Accounts) close(one account, told wire.Birth) {
+	if told.Asked.IsZero() || told.Scheduled.IsZero() {
+		a.Unsplit.Add(1)
+	}
+	exemplar := prometheus.Labels{}
+	if len(one.pod) <= 63 { // a longer one would not fit beside the trace
+		exemplar["pod"] = one.pod
+	}
+	if one.trace != "" {
+		exemplar["trace_id"] = one.trace
+	}
+	for i, seconds := range Split(one.received, one.birth, told, one.end) {
+		a.phases.WithLabelValues(one.key.Namespace, Phases[i]).(prometheus.ExemplarObserver).ObserveWithExemplar(seconds, exemplar)
+	}
+	a.total.WithLabelValues(one.key.Namespace).(prometheus.ExemplarObserver).ObserveWithExemplar(one.end.Sub(one.received).Seconds(), exemplar)
+}
+
+// Split returns the seconds of each of Phases.
+func Split(received time.Time, birth backends.Birth, told wire.Birth, end time.Time) [len(Phases)]float64 {
+	known := clamp(birth.Known, received, end)
+	started, answered := known, known
+	if !birth.Started.IsZero() && !birth.Answered.IsZero() {
+		started, answered = birth.Started, birth.Answered
+		if told.Started.After(started) {
+			// The sidecar runs first; another container's image may have been pulled after that.
+			started = told.Started
+		}
+	}
+	var seconds [len(Phases)]float64
+	from := received
+	for i, to := range [...]time.Time{told.Asked, told.Scheduled, started, answered, known} {
+		to = clamp(to, from, known)
+		seconds[i] = to.Sub(from).Seconds()
+		from = to
+	}
+	seconds[len(seconds)-1] = end.Sub(from).Seconds()
+	return seconds
+}
+
+func clamp(t, low, high time.Time) time.Time {
+	switch {
+	case t.Before(low):
+		return low
+	case t.After(high):
+		return high
+	}
+	return t
+}
+
+// Ask returns a function that asks the autoscaler at host:port.
+func Ask(autoscaler string) func(context.Context, backends.Key, string) (wire.Birth, error) {
+	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 1, IdleConnTimeout: time.Minute}}
+	return func(ctx context.Context, key backends.Key, pod string) (wire.Birth, error) {
+		url := "http://" + autoscaler + wire.PathBirths + key.Namespace + "/" + key.Name + "/" + pod
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+		if err != nil {
+			return wire.Birth{}, fmt.Errorf("ask for %s: %w", url, err)
+		}
+		response, err := client.Do(request)
+		if err != nil {
+			return wire.Birth{}, fmt.Errorf("ask for the birth of pod %s: %w", pod, err)
+		}
+		defer response.Body.Close()
+		if response.StatusCode != http.StatusOK {
+			return wire.Birth{}, fmt.Errorf("ask for %s: it answered %s", url, response.Status)
+		}
+		return wire.DecodeBirth(response.Body)
+	}
+}
