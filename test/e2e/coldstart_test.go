@@ -71,11 +71,10 @@ func TestTheAccountOfAColdStartAddsUp(t *testing.T) {
 	if count, took := sums["cold_start_total_seconds_count"], reply.Took.Seconds(); count != 1 || total > took || total < took/10 {
 		t.Errorf("%v cold starts of %.3f s in all, the client waited %.3f s for one", count, total, took)
 	}
-	// Whatever the machine, none of these happens in no time.
-	for _, phase := range []string{"decide", "pull", "forward"} {
-		if sums["cold_start_seconds_sum"+phase] <= 0 {
-			t.Errorf("phase %s took no time: %v", phase, sums)
-		}
+	// The shares are the machine's affair, but a decision is written, a pod made and a response sent in more than no time.
+	made := sums["cold_start_seconds_sumschedule"] + sums["cold_start_seconds_sumpull"] + sums["cold_start_seconds_sumstart"]
+	if sums["cold_start_seconds_sumdecide"] <= 0 || made <= 0 || sums["cold_start_seconds_sumforward"] <= 0 {
+		t.Errorf("a phase took no time: %v", sums)
 	}
 	if sums["exemplars"] == 0 {
 		t.Error("no bucket has an exemplar that names the pod")

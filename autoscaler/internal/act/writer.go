@@ -247,7 +247,7 @@ func (w *Writer) carryOut(ctx context.Context, o loop.Order) error {
 		}
 		w.Written.Add(1)
 		if o.Replicas > o.From {
-			w.raises.note(o.Key, w.Clock())
+			w.raises.note(o.Key, time.Now()) // for another process to compare, so not the loop's clock
 		}
 		if w.ObserveWrite != nil {
 			w.ObserveWrite(w.Clock().Sub(o.Since))

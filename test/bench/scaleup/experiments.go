@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -101,9 +102,14 @@ func (b *bench) nine(ctx context.Context) error {
 	return b.removeService(ctx, "nine")
 }
 
-// service applies a Service of the test image and waits until it is Ready. Keys are annotations without their domain; those that
-// begin with ebb/ are Ebb's own.
+// service applies a Service of the test image with one worker in each pod; see function.
 func (b *bench) service(ctx context.Context, name string, annotations map[string]string) (url string, err error) {
+	return b.function(ctx, name, annotations, `{"env": [{"name": "WORKERS", "value": "`+workers+`"}]}`)
+}
+
+// function applies a Service of the test image and waits until it is Ready. Keys are annotations without their domain; those that
+// begin with ebb/ are Ebb's own. container is JSON of further fields of the container.
+func (b *bench) function(ctx context.Context, name string, annotations map[string]string, container string) (url string, err error) {
 	manifest := "apiVersion: serving.knative.dev/v1\nkind: Service\nmetadata:\n  name: " + name + "\nspec:\n  template:\n    metadata:\n      annotations:\n"
 	for key, value := range annotations {
 		domain := "autoscaling.knative.dev/"
@@ -112,7 +118,8 @@ func (b *bench) service(ctx context.Context, name string, annotations map[string
 		}
 		manifest += fmt.Sprintf("        %s%s: %q\n", domain, key, value)
 	}
-	manifest += "    spec:\n      containers:\n      - image: " + b.image + "\n        env:\n        - name: WORKERS\n          value: \"" + workers + "\"\n"
+	fields := strings.TrimSuffix(strings.TrimPrefix(container, "{"), "}")
+	manifest += `    spec: {"containers": [{"image": "` + b.image + `", ` + fields + "}]}\n"
 	if err := b.Apply(ctx, b.namespace, manifest); err != nil {
 		return "", err
 	}

@@ -149,9 +149,16 @@ func (p *readyPods) after(begun time.Time, n int) any {
 
 // asked notes when a Deployment was first told to have at least so many pods.
 type asked struct {
-	mu   sync.Mutex
-	at   map[int32]time.Time
-	stop func()
+	mu    sync.Mutex
+	at    map[int32]time.Time
+	steps []step
+	stop  func()
+}
+
+// step is one change of the scale.
+type step struct {
+	at       time.Time
+	replicas int32
 }
 
 func (b *bench) watchScale(ctx context.Context, selector string) (*asked, error) {
@@ -174,6 +181,9 @@ func (b *bench) watchScale(ctx context.Context, selector string) (*asked, error)
 				continue
 			}
 			a.mu.Lock()
+			if n := len(a.steps); n == 0 || a.steps[n-1].replicas != *d.Spec.Replicas {
+				a.steps = append(a.steps, step{time.Now(), *d.Spec.Replicas})
+			}
 			for n := int32(1); n <= *d.Spec.Replicas; n++ {
 				if a.at[n].IsZero() {
 					a.at[n] = time.Now()
@@ -194,6 +204,23 @@ func (a *asked) after(begun time.Time, n int32) any {
 		return nil
 	}
 	return result.Milliseconds(a.at[n].Sub(begun)) / 1000
+}
+
+// since returns the changes of the scale from begun on, as "seconds:pods", and how many came after a time.
+func (a *asked) since(begun, after time.Time) (all []string, late int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	all = []string{}
+	for _, s := range a.steps {
+		if s.at.Before(begun) {
+			continue
+		}
+		all = append(all, fmt.Sprintf("%.1f:%d", s.at.Sub(begun).Seconds(), s.replicas))
+		if s.at.After(after) {
+			late++
+		}
+	}
+	return all, late
 }
 
 func (p *readyPods) ready() int {

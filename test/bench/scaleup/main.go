@@ -22,7 +22,7 @@ import (
 
 func main() {
 	b := bench{summary: result.Fields{}, out: &result.Printer{Bench: "scaleup", Out: os.Stdout}}
-	only := flag.String("only", "steady,nine,bursty,concurrency,backoff", "experiments to run, separated by commas")
+	only := flag.String("only", "steady,nine,bursty,concurrency,backoff,hpa", "experiments to run, separated by commas; there is also adaptive")
 	flag.StringVar(&b.image, "image", "dev.local/ebb-test/autoscale:dev", "the test image autoscale")
 	flag.DurationVar(&b.lasts, "lasts", 60*time.Second, "how long each load lasts")
 	flag.DurationVar(&b.fixedLasts, "fixed-lasts", 10*time.Second, "how long the loads of nine at a fixed number of pods last; those of concurrency last half as long")
@@ -58,6 +58,8 @@ func (b *bench) run(ctx context.Context, only []string) (err error) {
 		{"bursty", b.bursty},
 		{"concurrency", b.concurrency},
 		{"backoff", b.backoff},
+		{"hpa", b.hpa},
+		{"adaptive", b.adaptive},
 	}
 	for _, name := range only {
 		if !slices.ContainsFunc(experiments, func(e experiment) bool { return e.name == name }) {

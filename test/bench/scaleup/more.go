@@ -88,6 +88,59 @@ func (b *bench) backoff(ctx context.Context) error {
 	return b.removeService(ctx, "backoff")
 }
 
+// hpa: CPU at a target of 50 % of what was requested, at most ten pods: the class of Kubernetes' own autoscaler, over the same service.
+func (b *bench) hpa(ctx context.Context) error {
+	url, err := b.function(ctx, "hpa", map[string]string{"class": "hpa.autoscaling.knative.dev", "metric": "cpu", "target": "50",
+		"min-scale": "1", "max-scale": "10"}, `{"resources": {"requests": {"cpu": "50m"}}}`)
+	if err != nil {
+		return err
+	}
+	return b.follow(ctx, "hpa", "hpa", url+"?prime=100000", 10)
+}
+
+// adaptive: a constant load on functions of three kinds with a learned target. A scale that still changes in the last
+// third oscillates.
+func (b *bench) adaptive(ctx context.Context) error {
+	for _, f := range []struct{ kind, container, work string }{
+		{"single-threaded", `{"env": [{"name": "WORKERS", "value": "1"}]}`, work},
+		{"io-bound", `{"env": [{"name": "KIND", "value": "io"}]}`, "?sleep=50"},
+		{"cpu-bound", `{"env": [{"name": "KIND", "value": "cpu"}]}`, "?prime=100000"},
+	} {
+		url, err := b.function(ctx, f.kind, map[string]string{"min-scale": "1", "max-scale": "10", "target": "10", "window": "10s",
+			"ebb/target": "auto"}, f.container)
+		if err != nil {
+			return err
+		}
+		if err := b.follow(ctx, "adaptive", f.kind, url+f.work, 9); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// follow loads a service and prints how its scale followed.
+func (b *bench) follow(ctx context.Context, experiment, service, url string, outstanding int) error {
+	pods, err := b.watchPods(ctx, "serving.knative.dev/service="+service)
+	if err != nil {
+		return err
+	}
+	scale, err := b.watchScale(ctx, "serving.knative.dev/service="+service)
+	if err != nil {
+		return err
+	}
+	report := b.load(ctx, url, outstanding, b.lasts)
+	pods.stop()
+	scale.stop()
+	fields := report.fields()
+	fields["experiment"], fields["service"], fields["pods_at_end"] = experiment, service, pods.ready()
+	fields["first_s"], fields["ten_s"] = pods.after(report.begun, 2), pods.after(report.begun, 10)
+	fields["steps"], fields["late_steps"] = scale.since(report.begun, report.begun.Add(b.lasts*2/3))
+	if err := b.out.Line(fields); err != nil {
+		return err
+	}
+	return b.removeService(ctx, service)
+}
+
 func pause(ctx context.Context, d time.Duration) error {
 	select {
 	case <-ctx.Done():
