@@ -39,14 +39,14 @@ func Connect(path string) (Clients, error) {
 	return ConnectTo(config)
 }
 
-// ConnectTo makes the clients for a configuration. All share one allowance: two hundred services applied at once are a normal
-// day, and the API server's own priority and fairness protects it better than a small number here.
+// ConnectTo makes the clients for a configuration. Two hundred services applied at once are a normal day, some 25 calls each,
+// and the API server's own priority and fairness protects it better than a small number here.
 func ConnectTo(config *rest.Config) (Clients, error) {
 	config = rest.CopyConfig(config)
 	// The API server comments on names that are public and fixed, at every write.
 	config.WarningHandler = rest.NoWarnings{}
 	if config.QPS == 0 {
-		config.QPS, config.Burst = 200, 400
+		config.QPS, config.Burst = 500, 1000 // for each client
 	}
 	// Kubernetes' own kinds travel as protobuf: half the bytes and a third of the CPU time of JSON.
 	compact := rest.CopyConfig(config)

@@ -110,6 +110,9 @@ func (b *bench) remove(ctx context.Context, remove func(context.Context) error) 
 	if err := remove(ctx); err != nil {
 		return err
 	}
+	// Longer than whatever else is put back: some 3000 objects go with 200 services.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 3*time.Minute)
+	defer cancel()
 	return cluster.Until(ctx, func() (bool, string, error) {
 		_, err := b.Kube.CoreV1().Namespaces().Get(ctx, b.namespace, metav1.GetOptions{})
 		return apierrors.IsNotFound(err), fmt.Sprintf("namespace %s is still there", b.namespace), nil
