@@ -135,12 +135,13 @@ func build(config *rest.Config, kube kubernetes.Interface, tokenKey func() []byt
 	p.writer = act.New(kube, client.AutoscalingV1alpha1(), get, costs, recorder, log)
 	p.writer.Clock = clock
 	p.writer.ObserveWrite = func(d time.Duration) { writes.Observe(d.Seconds()) }
+	source := &spec.Source{Get: get, Settings: store, Owns: p.election.Owns, Log: log}
 	p.engine = loop.New(loop.Options{
 		Shards: 4, Clock: clock, Log: log,
-		Source: &spec.Source{Get: get, Settings: store, Owns: p.election.Owns, Log: log},
+		Source: source,
 		Pods:   p.index, Actor: p.writer, Scraper: p.scraper,
 		Prober:  act.NewProber(clusterdomain.Read()),
-		Budget:  loop.NewBudget(loop.DefaultPerSecond, loop.DefaultBurst),
+		Budget:  loop.NewBudget(),
 		Observe: func(d time.Duration) { reaction.Observe(d.Seconds()) },
 	})
 	p.handover = &handover.Replica{Key: tokenKey, Engine: p.engine, Buckets: p.election, Clock: clock, Log: log}
@@ -151,7 +152,8 @@ func build(config *rest.Config, kube kubernetes.Interface, tokenKey func() []byt
 
 	server := &ingest.Server{Key: tokenKey, Reporter: p.engine, Owners: p.election, Clock: clock}
 	registry.MustRegister(report.Collector{Each: p.engine.Each, Counts: func() []report.Count {
-		return counts(server, p.engine, p.writer, foreign.Load())
+		return append(counts(server, p.engine, p.writer, foreign.Load()), report.Count{Name: "ebb_autoscaler_settings_ignored_total",
+			Help: "Settings of PodAutoscalers that made no sense, by where they stand.", Reason: "annotation", Value: source.Ignored.Load()})
 	}})
 	p.metrics = telemetry.Metrics(registry)
 	p.stats = p.routes(server, who)

@@ -27,6 +27,8 @@ type Autoscaler struct {
 	ScaleToZeroGracePeriod        time.Duration
 	ScaleToZeroPodRetentionPeriod time.Duration
 	ScaleDownDelay                time.Duration
+	ScaleUpBurst                  float64 // pods that one service may add at once
+	ScaleUpPerSecond              float64 // and for each second that passes
 }
 
 func readAutoscaler(r *reader) Autoscaler {
@@ -60,7 +62,9 @@ func readAutoscaler(r *reader) Autoscaler {
 		ScaleToZeroGracePeriod: r.duration("scale-to-zero-grace-period", 30*time.Second, time.Nanosecond, forever, false),
 		ScaleToZeroPodRetentionPeriod: r.duration("scale-to-zero-pod-retention-period", 0, 0, forever,
 			false),
-		ScaleDownDelay: r.duration("scale-down-delay", 0, 0, forever, true),
+		ScaleDownDelay:   r.duration("scale-down-delay", 0, 0, forever, true),
+		ScaleUpBurst:     r.number("scale-up-burst", 500, func(f float64) bool { return f >= 1 }, "at least 1"),
+		ScaleUpPerSecond: r.number("scale-up-per-second", 50, func(f float64) bool { return f > 0 }, "more than 0"),
 	}
 	// 0.7 and 70 mean the same: values up to 1 are fractions.
 	if a.ConcurrencyTargetUtilization > 1 {

@@ -55,6 +55,8 @@ var keys = []Key{
 	{AutoscalerName, "scale-to-zero-grace-period", nil, "30s", "more than 0", "Longest wait for the network to be moved to the activator before the last pod goes."},
 	{AutoscalerName, "scale-to-zero-pod-retention-period", nil, "0s", "0 or more", "Least time the last pod stays after traffic ended."},
 	{AutoscalerName, "scale-down-delay", nil, "0s", "0 or more, whole seconds", "Time over which the highest decision holds before pods are removed."},
+	{AutoscalerName, "scale-up-burst", nil, "500", "1 or more", "Pods that one service may add at once; its first pod is always granted."},
+	{AutoscalerName, "scale-up-per-second", nil, "50", "more than 0", "Pods a second that one service may add beyond scale-up-burst."},
 
 	{DefaultsName, "revision-timeout-seconds", nil, "300", "1 or more", "timeoutSeconds of a revision that has none."},
 	{DefaultsName, "max-revision-timeout-seconds", nil, "600", "at least revision-timeout-seconds", "Largest legal timeoutSeconds."},

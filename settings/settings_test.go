@@ -69,6 +69,8 @@ func table() map[string][]set {
 			{"scale-to-zero-grace-period", "1ms", a(func(a Autoscaler) any { return a.ScaleToZeroGracePeriod }), time.Millisecond, "0s"},
 			{"scale-to-zero-pod-retention-period", "1m", a(func(a Autoscaler) any { return a.ScaleToZeroPodRetentionPeriod }), time.Minute, "-1s"},
 			{"scale-down-delay", "15m", a(func(a Autoscaler) any { return a.ScaleDownDelay }), 15 * time.Minute, "1500ms"},
+			{"scale-up-burst", "20", a(func(a Autoscaler) any { return a.ScaleUpBurst }), 20.0, "0"},
+			{"scale-up-per-second", "0.5", a(func(a Autoscaler) any { return a.ScaleUpPerSecond }), 0.5, "0"},
 		},
 		DefaultsName: {
 			{"revision-timeout-seconds", "600", d(func(d Defaults) any { return d.TimeoutSeconds }), int64(600), "601"},

@@ -11,6 +11,10 @@ import (
 // two of its periods, so that one late report is not an end of load.
 const freshness = 2500 * time.Millisecond
 
+// queueFreshness is how long a reporter's waiting requests are believed to wait: whoever holds requests reports every second, so
+// that one who says nothing for longer holds none any more.
+const queueFreshness = 1500 * time.Millisecond
+
 // maxReporters bounds the memory of one revision's newest reports. More activators than this never
 // stand in one path, and of more pods in trouble than this the first ones are reason enough.
 const maxReporters = 256
@@ -120,6 +124,20 @@ func (s *Series) Add(now time.Time, reporter string, r Report) bool {
 	return true
 }
 
+// Overtaken records a regular report that a later one, sent out of turn, has overtaken: the windows lack it, while what is
+// known of the moment is newer.
+func (s *Series) Overtaken(now time.Time, reporter string, r Report) bool {
+	newer, known := s.newest[reporter]
+	if !s.Add(now, reporter, r) {
+		return false
+	}
+	if known {
+		newer.counted = s.newest[reporter].counted
+		s.newest[reporter] = newer
+	}
+	return true
+}
+
 // Press notes what a reporter says out of turn because requests wait. It does not enter the windows,
 // in which the reporter's regular report will count the same requests.
 func (s *Series) Press(now time.Time, reporter string, r Report) bool {
@@ -185,7 +203,9 @@ func (s *Series) Observe(now time.Time, metric Metric, algorithm window.Algorith
 		if metric == RequestsPerSecond {
 			load = n.requests
 		}
-		o.Queued += n.queued
+		if now.Sub(n.at) <= queueFreshness {
+			o.Queued += n.queued
+		}
 		switch {
 		case n.onePod:
 			single += load

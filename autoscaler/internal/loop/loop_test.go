@@ -2,6 +2,7 @@ package loop
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"log/slog"
 	"math"
@@ -93,7 +94,7 @@ func atZero() *Spec {
 func play(t *testing.T, s *Spec, counts Counts, script func(t *testing.T, w *world)) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{specs: map[Key]*Spec{hello: s}, counts: map[Key]Counts{hello: counts}, scrape: func() Scrape { return Scrape{} }, answer: zero.ProbedActivator}
-		w.engine = New(Options{Shards: 2, Source: w, Pods: w, Actor: w, Scraper: w, Prober: w, Budget: NewBudget(DefaultPerSecond, DefaultBurst),
+		w.engine = New(Options{Shards: 2, Source: w, Pods: w, Actor: w, Scraper: w, Prober: w, Budget: NewBudget(),
 			Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
@@ -288,6 +289,47 @@ func TestSamplesThatDoNotCount(t *testing.T) {
 	})
 }
 
+// A report out of turn may overtake the regular one that was sent before it; what that one says is missing nowhere else.
+func TestARegularReportThatWasOvertakenStillCounts(t *testing.T) {
+	play(t, atZero(), Counts{}, func(t *testing.T, w *world) {
+		began := time.Now().UnixMilli()
+		send := func(after int64, outOfTurn bool, concurrency, queued float64) {
+			w.engine.Report([]Sample{{Key: hello, Reporter: "activator-1", Timestamp: began + after, OutOfTurn: outOfTurn,
+				Report: decide.Report{Concurrency: concurrency, Queued: queued}, Arrived: time.Now()}})
+			synctest.Wait()
+		}
+		send(0, false, 7, 0)
+		time.Sleep(1010 * time.Millisecond)
+		send(1005, true, 14, 3)
+		send(1000, false, 7, 0) // overtaken
+		history, _ := w.engine.History(hello)
+		if o := history[len(history)-1].Decision.Observation; o.Stable != 7 || o.Queued != 3 || o.Burst != 14 {
+			t.Errorf("average %v, %v waiting, %v now: the average needs both regular reports, the moment the newest one", o.Stable, o.Queued, o.Burst)
+		}
+		if refused := w.engine.Refused(); refused[Late] != 0 || refused[Duplicate] != 0 {
+			t.Errorf("refused: %v", refused)
+		}
+		// Once more the same, and one from before it: those were counted.
+		send(1000, false, 7, 0)
+		send(500, false, 7, 0)
+		send(900, true, 100, 50)
+		if refused := w.engine.Refused(); refused[Late] != 3 {
+			t.Errorf("refused: %v, want 3 late ones", refused)
+		}
+	})
+}
+
+func TestAQueueThatNobodyTellsOfAnyMoreIsNone(t *testing.T) {
+	play(t, atZero(), Counts{}, func(t *testing.T, w *world) {
+		w.report(t, "activator-1", 0, 5)
+		time.Sleep(2100 * time.Millisecond) // a tick, and no report
+		history, _ := w.engine.History(hello)
+		if o := history[len(history)-1].Decision.Observation; o.Queued != 0 {
+			t.Errorf("%v requests wait, two seconds after the last word of them", o.Queued)
+		}
+	})
+}
+
 func TestAReporterOutOfTurnIsNotCountedTwice(t *testing.T) {
 	play(t, atZero(), Counts{}, func(t *testing.T, w *world) {
 		s := *atZero()
@@ -348,11 +390,9 @@ func TestAReportThatSaysItIsOutOfTurnDoesNotEnterTheWindows(t *testing.T) {
 }
 
 func TestABudgetDelaysButNeverRefusesAWakeUp(t *testing.T) {
-	play(t, atZero(), Counts{}, func(t *testing.T, w *world) {
-		budget := w.engine.options.Budget
-		budget.mutex.Lock()
-		budget.PerSecond, budget.Burst = 10, 20
-		budget.mutex.Unlock()
+	s := atZero()
+	s.ScaleUp = Bounds{PerSecond: 10, Burst: 20}
+	play(t, s, Counts{}, func(t *testing.T, w *world) {
 		w.report(t, "activator-1", 0, 700) // asks for 100
 		expectWritten(t, w, 20)
 		time.Sleep(1500 * time.Millisecond)
@@ -360,12 +400,67 @@ func TestABudgetDelaysButNeverRefusesAWakeUp(t *testing.T) {
 		if got := w.written(); got[len(got)-1] < 25 || got[len(got)-1] > 40 {
 			t.Errorf("after another 1.5 s at 10 pods a second: %v", got)
 		}
-		b := NewBudget(1, 1)
-		if b.Grant(hello, 5, time.Now()) != 1 || b.Grant(hello, 5, time.Now()) != 0 {
+		b, one := NewBudget(), Bounds{PerSecond: 1, Burst: 1}
+		if b.Grant(hello, 5, one, time.Now()) != 1 || b.Grant(hello, 5, one, time.Now()) != 0 {
 			t.Error("a bucket of one grants one")
 		}
-		if b.Grant(Key{Name: "other"}, 1, time.Now()) != 1 {
+		if b.Grant(Key{Name: "other"}, 1, one, time.Now()) != 1 {
 			t.Error("another service's bucket was used up")
+		}
+		if b.Grant(hello, 5, Bounds{PerSecond: 1, Burst: 100}, time.Now()) != 0 {
+			t.Error("a larger bucket is full at once")
+		}
+		if b.Grant(hello, 5, Bounds{}, time.Now()) != 5 {
+			t.Error("no bounds refuse something")
+		}
+	})
+}
+
+func TestARunawayDoesNotStarveTheWakeUpOfAThousandOthers(t *testing.T) {
+	runaway := atZero()
+	runaway.Service, runaway.ScaleUp = "runaway", Bounds{PerSecond: 50, Burst: 500}
+	play(t, runaway, Counts{}, func(t *testing.T, w *world) {
+		const others = 1000
+		samples := make([]Sample, 0, others)
+		w.mutex.Lock()
+		for i := range others {
+			key, s := Key{Namespace: "default", Name: fmt.Sprintf("other-%04d", i)}, *atZero()
+			s.Service, s.ScaleUp = key.Name, runaway.ScaleUp
+			w.specs[key] = &s
+			samples = append(samples, Sample{Key: key, Reporter: "activator-1", Report: decide.Report{Queued: 1}, Arrived: time.Now()})
+		}
+		w.mutex.Unlock()
+		for _, sample := range samples {
+			w.engine.Changed(sample.Key)
+		}
+		synctest.Wait()
+		for range 3 {
+			w.report(t, "activator-2", 0, 1e6)
+			time.Sleep(time.Second)
+		}
+		began := time.Now()
+		if err := w.engine.Report(samples); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		woken, most := map[Key]bool{}, int32(0)
+		w.mutex.Lock()
+		for _, o := range w.orders {
+			switch {
+			case !o.Scale:
+			case o.Key == hello:
+				most = max(most, o.Replicas)
+			case o.Replicas == 1 && o.Urgent && !o.Decision.Time.After(began):
+				woken[o.Key] = true
+			}
+		}
+		w.mutex.Unlock()
+		if len(woken) != others {
+			t.Errorf("%d of %d were woken at once", len(woken), others)
+		}
+		// The bucket, and what flowed in since the first report.
+		if most < 500 || most > 500+50*4 {
+			t.Errorf("the runaway was granted %d pods", most)
 		}
 	})
 }

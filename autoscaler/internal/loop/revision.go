@@ -47,8 +47,10 @@ const (
 
 type reporter struct {
 	seen, added time.Time
-	timestamp   int64
-	report      decide.Report
+	// timestamp is of the newest report, regular of the newest regular one: a report out of turn may overtake
+	// the regular one that was sent before it.
+	timestamp, regular int64
+	report             decide.Report
 }
 
 // revision is the state of one revision; only its shard touches it, except for view.
@@ -134,32 +136,43 @@ func (r *revision) record(s Sample, now time.Time) Refusal {
 			return Crowded
 		}
 	}
+	// A single pod's report is never regular: the scrape of all pods counts the same requests.
+	// Reporters that do not say which of their reports are out of turn are known by when they report.
+	outOfTurn := s.OutOfTurn || s.Report.OnePod || now.Sub(known.added) < regular || s.Report.Queued > 0 && now.Sub(known.seen) > silent
+	overtaken := false
 	if s.Timestamp != 0 && known.timestamp != 0 {
 		back := known.timestamp - s.Timestamp
 		switch {
 		case back == 0 && known.report == s.Report:
 			return Duplicate
-		case back > 0 && back < clockJump.Milliseconds():
+		case back <= 0 || back >= clockJump.Milliseconds():
+		case outOfTurn || s.Timestamp == known.regular && known.regular != 0 || s.Timestamp < known.regular:
 			return Late
+		default:
+			overtaken = true
 		}
 	}
-	// A single pod's report is never regular: the scrape of all pods counts the same requests.
-	// Reporters that do not say which of their reports are out of turn are known by when they report.
-	outOfTurn := s.OutOfTurn || s.Report.OnePod || now.Sub(known.added) < regular || s.Report.Queued > 0 && now.Sub(known.seen) > silent
 	var accepted bool
-	if outOfTurn {
+	switch {
+	case outOfTurn:
 		accepted = r.series.Press(now, s.Reporter, s.Report)
-	} else {
+	case overtaken:
+		accepted = r.series.Overtaken(now, s.Reporter, s.Report)
+	default:
 		accepted = r.series.Add(now, s.Reporter, s.Report)
 	}
 	if !accepted {
 		return Invalid
 	}
-	known.seen, known.report = now, s.Report
+	known.seen = now
+	if !overtaken {
+		known.report = s.Report
+	}
 	if !outOfTurn {
 		known.added = now
+		known.regular = s.Timestamp
 	}
-	if s.Timestamp != 0 {
+	if s.Timestamp != 0 && !overtaken {
 		known.timestamp = s.Timestamp
 	}
 	r.reporters[s.Reporter] = known
@@ -250,7 +263,7 @@ func (r *revision) afford(replicas int32, budget *Budget, now time.Time) int32 {
 	if service == "" {
 		service = r.key.Name
 	}
-	granted := budget.Grant(Key{Namespace: r.key.Namespace, Name: service}, replicas-from, now)
+	granted := budget.Grant(Key{Namespace: r.key.Namespace, Name: service}, replicas-from, r.spec.ScaleUp, now)
 	if from+granted == 0 {
 		granted = 1
 	}

@@ -39,6 +39,8 @@ type Spec struct {
 	Scraped bool
 	// Adaptive switches the learned target on.
 	Adaptive bool
+	// ScaleUp bounds how many pods the service may add.
+	ScaleUp Bounds
 
 	// Found is what the status said when the Spec was made; it counts only on adoption.
 	Found Found

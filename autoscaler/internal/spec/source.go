@@ -3,6 +3,7 @@ package spec
 import (
 	"log/slog"
 	"sync"
+	"sync/atomic"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -18,6 +19,9 @@ type Source struct {
 	Settings *settings.Store
 	Owns     func(loop.Key) bool
 	Log      *slog.Logger
+
+	// Ignored counts annotations that made no sense, or contradicted others, once for each generation of an object.
+	Ignored atomic.Int64
 
 	// told remembers for which generation of which object the problems were logged.
 	mutex sync.Mutex
@@ -50,5 +54,6 @@ func (s *Source) tell(key loop.Key, pa *v1alpha1.PodAutoscaler, problems []strin
 		return
 	}
 	s.told[pa.UID] = pa.Generation
+	s.Ignored.Add(int64(len(problems)))
 	s.Log.Warn("PodAutoscaler makes no sense in part", "podautoscaler", key.String(), "problems", problems)
 }

@@ -26,6 +26,13 @@ import (
 // AdaptiveTargetAnnotation, with the value "auto", lets the target be learned.
 const AdaptiveTargetAnnotation = "autoscaling.ebb.dev/target"
 
+// ScaleUpBurstAnnotation and ScaleUpPerSecondAnnotation bound how many pods the service may add, instead of the keys
+// of the same names in config-autoscaler.
+const (
+	ScaleUpBurstAnnotation     = "autoscaling.ebb.dev/scale-up-burst"
+	ScaleUpPerSecondAnnotation = "autoscaling.ebb.dev/scale-up-per-second"
+)
+
 // AdaptiveTarget is the value of AdaptiveTargetAnnotation that switches learning on.
 const AdaptiveTarget = "auto"
 
@@ -103,6 +110,8 @@ func Resolve(pa *v1alpha1.PodAutoscaler, a settings.Autoscaler, progressDeadline
 			names.PanicWindowAnnotation, "panicWindowPercentage")),
 		Scraped:  burst != -1,
 		Adaptive: r.text(AdaptiveTargetAnnotation) == AdaptiveTarget,
+		ScaleUp: loop.Bounds{Burst: r.number(a.ScaleUpBurst, 1, math.MaxInt32, ScaleUpBurstAnnotation),
+			PerSecond: r.number(a.ScaleUpPerSecond, 0.01, math.MaxInt32, ScaleUpPerSecondAnnotation)},
 		Decide: decide.Config{
 			Total: total, Target: target, Metric: metric, ContainerConcurrency: concurrency,
 			TargetBurstCapacity: burst, ActivatorCapacity: a.ActivatorCapacity,

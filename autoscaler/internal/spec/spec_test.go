@@ -1,8 +1,10 @@
 package spec
 
 import (
+	"bytes"
 	"io"
 	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
@@ -29,7 +31,7 @@ func autoscaler(annotations map[string]string) *v1alpha1.PodAutoscaler {
 func TestDefaults(t *testing.T) {
 	got, problems := Resolve(autoscaler(nil), settings.Default().Autoscaler, 10*time.Minute)
 	want := &loop.Spec{UID: "u1", Generation: 2, Target: loop.Target{APIVersion: "apps/v1", Kind: "Deployment", Name: "hello-00001-deployment"},
-		Service: "hello", Configuration: "hello", Scraped: true, PanicWindow: 6 * time.Second,
+		Service: "hello", Configuration: "hello", Scraped: true, PanicWindow: 6 * time.Second, ScaleUp: loop.Bounds{PerSecond: 50, Burst: 500},
 		Decide: decide.Config{Total: 100, Target: 70, TargetBurstCapacity: 211, ActivatorCapacity: 100, MaxScaleUpRate: 1000, MaxScaleDownRate: 2,
 			PanicThreshold: 2, StableWindow: time.Minute, Reachable: true},
 		Zero:  zero.Config{Initial: 1, ScaleToZero: true, StableWindow: time.Minute, Grace: 30 * time.Second, ProgressDeadline: 10 * time.Minute, PathHold: time.Minute},
@@ -83,6 +85,14 @@ func TestAnnotations(t *testing.T) {
 			}
 		})
 	}
+	budget, problems := Resolve(autoscaler(map[string]string{ScaleUpBurstAnnotation: "7", ScaleUpPerSecondAnnotation: "0.5"}), settings.Default().Autoscaler, time.Minute)
+	if len(problems) > 0 || budget.ScaleUp != (loop.Bounds{Burst: 7, PerSecond: 0.5}) {
+		t.Errorf("problems %v, budget %+v", problems, budget.ScaleUp)
+	}
+	wrong, problems := Resolve(autoscaler(map[string]string{ScaleUpBurstAnnotation: "0", ScaleUpPerSecondAnnotation: "-1"}), settings.Default().Autoscaler, time.Minute)
+	if len(problems) != 2 || wrong.ScaleUp != (loop.Bounds{Burst: 500, PerSecond: 50}) {
+		t.Errorf("problems %v, budget %+v", problems, wrong.ScaleUp)
+	}
 	both, _ := Resolve(autoscaler(map[string]string{group + "min-scale": "3", group + "minScale": "4"}), settings.Default().Autoscaler, time.Minute)
 	if both.Zero.Min != 3 {
 		t.Errorf("min-scale and minScale: %d, want the former's", both.Zero.Min)
@@ -128,6 +138,25 @@ func TestContradictoryBounds(t *testing.T) {
 		if got, _ := Resolve(autoscaler(annotations), limited, time.Minute); got.Zero.Max != want {
 			t.Errorf("max-scale %q under a limit of 4: %d, want %d", annotation, got.Zero.Max, want)
 		}
+	}
+}
+
+func TestWhatIsIgnoredIsCountedOnceForEachGeneration(t *testing.T) {
+	pa := autoscaler(map[string]string{names.MinScaleAnnotation: "9", names.MaxScaleAnnotation: "5", names.TargetAnnotation: "NaN"})
+	var told bytes.Buffer
+	s := &Source{Get: func(_, _ string) *v1alpha1.PodAutoscaler { return pa }, Settings: settings.NewStore(nil), Owns: func(loop.Key) bool { return true },
+		Log: slog.New(slog.NewTextHandler(&told, nil))}
+	key := loop.Key{Namespace: "default", Name: "hello-00001"}
+	for range 3 {
+		s.Spec(key)
+	}
+	if s.Ignored.Load() != 2 || strings.Count(told.String(), "makes no sense") != 1 || !strings.Contains(told.String(), "above the maximum of 5") {
+		t.Errorf("%d counted, told %s", s.Ignored.Load(), &told)
+	}
+	pa.Generation++
+	s.Spec(key)
+	if s.Ignored.Load() != 4 {
+		t.Errorf("%d counted after a change", s.Ignored.Load())
 	}
 }
 
