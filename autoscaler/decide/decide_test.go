@@ -32,6 +32,7 @@ func TestScenarios(t *testing.T) {
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no scenario files: %v", err)
 	}
+	var all strings.Builder
 	for _, file := range files {
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
 			data, err := os.ReadFile(file)
@@ -60,7 +61,13 @@ func TestScenarios(t *testing.T) {
 			} else if out.String() != string(data) {
 				t.Errorf("%s differs; run with -update and read the diff. Got:\n%s", file, out.String())
 			}
+			all.WriteString(out.String())
 		})
+	}
+	for _, rule := range Rules() {
+		if !strings.Contains(all.String(), "["+rule+"]") {
+			t.Errorf("no scenario shows rule %s", rule)
+		}
 	}
 }
 

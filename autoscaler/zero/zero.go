@@ -243,16 +243,16 @@ func clampMax(c Config, scale int32) int32 {
 	return scale
 }
 
-// Threshold is how many ready pods make the revision active.
+// Threshold is how many ready pods make the revision active; never more than it may have, or it would never be.
 func Threshold(c Config, s State) int32 {
 	low := c.Min
 	if c.Unreachable {
 		low = 0
 	}
 	if !s.Initialized {
-		return max(low, c.Initial)
+		return clampMax(c, max(low, c.Initial))
 	}
-	return max(low, 1)
+	return clampMax(c, max(low, 1))
 }
 
 // activate moves the Active condition, and Initialized.
