@@ -1,6 +1,8 @@
 package loop
 
 import (
+	"math"
+	"strconv"
 	"time"
 
 	"ebb.dev/ebb/autoscaler/decide"
@@ -23,37 +25,99 @@ type Entry struct {
 func (e Entry) Rule() string   { return rule(e.Decision, e.Step) }
 func (e Entry) Reason() string { return reason(e.Decision, e.Step) }
 
-// history holds the last runs of decisions, oldest first once it is full from position next on.
+// history holds the last runs of decisions: the newest one as it is, the older ones packed, oldest first from
+// position next on once they are HistoryLength-1.
 type history struct {
-	entries []Entry
-	next    int
+	newest Entry
+	older  []packed
+	next   int
 }
 
 func (h *history) add(d decide.Decision, s zero.Step) {
-	if last := h.last(); last != nil && last.Decision.Desired == d.Desired && last.Decision.Rule == d.Rule &&
-		last.Step.Want == s.Want && last.Step.Rule == s.Rule && last.Decision.Panicking == d.Panicking {
-		last.Times++
-		last.Decision, last.Step = d, s
+	if last := h.last(); last != nil {
+		if last.Decision.Desired == d.Desired && last.Decision.Rule == d.Rule && last.Step.Want == s.Want && last.Step.Rule == s.Rule &&
+			last.Decision.Panicking == d.Panicking {
+			last.Times++
+			last.Decision, last.Step = d, s
+			return
+		}
+		h.put(pack(*last))
+	}
+	h.newest = Entry{First: d.Time, Times: 1, Decision: d, Step: s}
+}
+
+func (h *history) put(p packed) {
+	const room = HistoryLength - 1
+	if len(h.older) == room {
+		h.older[h.next] = p
+		h.next = (h.next + 1) % room
 		return
 	}
-	e := Entry{First: d.Time, Times: 1, Decision: d, Step: s}
-	if len(h.entries) < HistoryLength {
-		h.entries = append(h.entries, e)
-		return
+	if n := len(h.older); n == cap(h.older) {
+		// Most revisions have few; no more room than is ever used.
+		h.older = append(make([]packed, 0, min(max(2*n, 4), room)), h.older...)
 	}
-	h.entries[h.next] = e
-	h.next = (h.next + 1) % HistoryLength
+	h.older = append(h.older, p)
 }
 
 func (h *history) last() *Entry {
-	if len(h.entries) == 0 {
+	if h.newest.Times == 0 {
 		return nil
 	}
-	return &h.entries[(h.next+len(h.entries)-1)%len(h.entries)]
+	return &h.newest
 }
 
 func (h *history) list() []Entry {
-	out := make([]Entry, 0, len(h.entries))
-	out = append(out, h.entries[h.next:]...)
-	return append(out, h.entries[:h.next]...)
+	if h.newest.Times == 0 {
+		return nil
+	}
+	out := make([]Entry, 0, len(h.older)+1)
+	for i := range h.older {
+		out = append(out, h.older[(h.next+i)%len(h.older)].entry())
+	}
+	return append(out, h.newest)
+}
+
+// packed is an Entry in less than half the room, its figures to seven digits: of ten thousand revisions that are never at
+// rest there are a million of them.
+type packed struct {
+	first, last                                                                int64 // Unix nanoseconds
+	learned, stepRule, reason                                                  string
+	times                                                                      int32
+	desired, want, replicas, ready, stableRaw, panicRaw, burstRaw, low, high   int32
+	held                                                                       int32
+	stable, panic, burst, queued, target, total, excess, panicSeconds, seconds float32
+	rule                                                                       decide.Rule
+	metric                                                                     decide.Metric
+	panicking, known, missing, between, apply, probe                           bool
+}
+
+func pack(e Entry) packed {
+	d, o, s := &e.Decision, &e.Decision.Observation, &e.Step
+	return packed{first: e.First.UnixNano(), last: d.Time.UnixNano(), learned: d.Learned, stepRule: s.Rule, reason: s.Reason,
+		times: int32(min(e.Times, math.MaxInt32)), desired: d.Desired, want: s.Want, replicas: s.Replicas, ready: o.Ready,
+		stableRaw: d.StableRaw, panicRaw: d.PanicRaw, burstRaw: d.BurstRaw, low: d.Low, high: d.High, held: d.Held,
+		stable: float32(o.Stable), panic: float32(o.Panic), burst: float32(o.Burst), queued: float32(o.Queued),
+		target: float32(d.Target), total: float32(d.Total), excess: float32(d.ExcessBurst), panicSeconds: float32(d.PanicSeconds), seconds: float32(s.After.Seconds()),
+		rule: d.Rule, metric: d.Metric, panicking: d.Panicking, known: o.Known, missing: o.Missing, between: o.BetweenTicks, apply: s.Apply, probe: s.Probe}
+}
+
+func (p *packed) entry() Entry {
+	return Entry{First: time.Unix(0, p.first), Times: int(p.times),
+		Decision: decide.Decision{Time: time.Unix(0, p.last), Desired: p.desired, ExcessBurst: figure(p.excess), Panicking: p.panicking, Rule: p.rule,
+			Observation: decide.Observation{Ready: p.ready, Stable: figure(p.stable), Panic: figure(p.panic), Known: p.known, Missing: p.missing,
+				Burst: figure(p.burst), Queued: figure(p.queued), BetweenTicks: p.between},
+			Target: figure(p.target), Total: figure(p.total), Metric: p.metric, StableRaw: p.stableRaw, PanicRaw: p.panicRaw, BurstRaw: p.burstRaw,
+			Low: p.low, High: p.high, Held: p.held, PanicSeconds: figure(p.panicSeconds), Learned: p.learned},
+		Step: zero.Step{Want: p.want, Apply: p.apply, Replicas: p.replicas, Probe: p.probe, After: time.Duration(float64(p.seconds) * float64(time.Second)),
+			Rule: p.stepRule, Reason: p.reason}}
+}
+
+// figure is the number that a person wrote, where a float32 has only what is nearest to it.
+func figure(f float32) float64 {
+	exact, err := strconv.ParseFloat(strconv.FormatFloat(float64(f), 'g', -1, 32), 64)
+	if err != nil {
+		return float64(f)
+	}
+	return exact
 }

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"unsafe"
 
 	"ebb.dev/ebb/autoscaler/decide"
 	"ebb.dev/ebb/autoscaler/zero"
@@ -489,6 +490,21 @@ func TestAScaleSomebodyElseWroteIsLookedInto(t *testing.T) {
 	})
 }
 
+func TestAnEntryThatIsPackedSaysTheSame(t *testing.T) {
+	at := time.Unix(1_700_000_000, 123)
+	e := Entry{First: at, Times: 7, Decision: decide.Decision{Time: at.Add(time.Second), Desired: 8, ExcessBurst: -201, Panicking: true, Rule: decide.RulePanicHold,
+		Observation: decide.Observation{Ready: 1, Stable: 0.333333, Panic: 12.8, Known: true, Missing: true, Burst: 70, Queued: 3, BetweenTicks: true},
+		Target:      0.7, Total: 1, Metric: decide.RequestsPerSecond, StableRaw: 2, PanicRaw: 3, BurstRaw: 4, Low: 5, High: 6, Held: 9, PanicSeconds: 12.25, Learned: "why"},
+		Step: zero.Step{Want: 8, Apply: true, Replicas: 7, Probe: true, After: 1500 * time.Millisecond, Rule: zero.RuleMaxScale, Reason: "max-scale allows 7"}}
+	p := pack(e)
+	if got := p.entry(); got != e {
+		t.Errorf("got  %+v\nwant %+v", got, e)
+	}
+	if full, small := unsafe.Sizeof(e), unsafe.Sizeof(p); small*5 > full*3 {
+		t.Errorf("packed it takes %d bytes of %d", small, full)
+	}
+}
+
 func TestHistoryKeepsRunsOfLikeDecisions(t *testing.T) {
 	s := spec()
 	s.Found = Found{Desired: 1, Zero: zero.State{Active: zero.Yes, Initialized: true}}
@@ -515,6 +531,9 @@ func TestHistoryKeepsRunsOfLikeDecisions(t *testing.T) {
 		}
 	})
 	var h history
+	if list := h.list(); len(list) != 0 {
+		t.Errorf("before the first decision: %+v", list)
+	}
 	for i := range 3 * HistoryLength {
 		h.add(decide.Decision{Desired: int32(i)}, zero.Step{})
 	}
