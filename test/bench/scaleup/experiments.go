@@ -30,6 +30,10 @@ func (b *bench) steady(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("floor under load: %w", err)
 	}
+	podFirst, podTen, err := b.podFloor(ctx)
+	if err != nil {
+		return fmt.Errorf("floor of pods like a revision's: %w", err)
+	}
 	url, err := b.service(ctx, "steady", map[string]string{"min-scale": "1", "max-scale": "10", "target": "10",
 		"target-utilization-percentage": "100", "window": "10s"})
 	if err != nil {
@@ -52,6 +56,7 @@ func (b *bench) steady(ctx context.Context) error {
 	fields["asked_first_s"], fields["asked_ten_s"] = scale.after(report.begun, 2), scale.after(report.begun, 10)
 	fields["first_s"], fields["ten_s"] = pods.after(report.begun, 2), pods.after(report.begun, 10)
 	fields["floor_first_s"], fields["floor_ten_s"] = floorFirst, floorTen
+	fields["pod_floor_first_s"], fields["pod_floor_ten_s"] = podFirst, podTen
 	fields["loaded_floor_first_s"], fields["loaded_floor_ten_s"] = loadedFirst, loadedTen
 	b.summary["steady_first_s"], b.summary["steady_ten_s"] = fields["first_s"], fields["ten_s"]
 	b.summary["steady_first_floor_s"], b.summary["steady_ten_floor_s"] = floorFirst, floorTen

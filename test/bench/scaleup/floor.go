@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -97,26 +98,62 @@ spec:
 		}()
 		stop = func() { cancel(); <-done }
 	}
+	return b.tell(ctx, "floor", pods, stop)
+}
+
+// podFloor is the floor of a bare Deployment whose pods are made like those of a revision: of two containers.
+func (b *bench) podFloor(ctx context.Context) (first, ten any, err error) {
+	if _, err := b.service(ctx, "copied", map[string]string{"min-scale": "1"}); err != nil {
+		return nil, nil, err
+	}
+	made, err := b.Kube.AppsV1().Deployments(b.namespace).Get(ctx, "copied-00001-deployment", metav1.GetOptions{})
+	if err != nil {
+		return nil, nil, fmt.Errorf("read the Deployment to copy: %w", err)
+	}
+	labels := map[string]string{"app": "copy"}
+	bare := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "copy"}, Spec: *made.Spec.DeepCopy()}
+	bare.Spec.Selector = &metav1.LabelSelector{MatchLabels: labels}
+	// Without the labels nothing of Ebb's looks at these pods.
+	bare.Spec.Template.ObjectMeta = metav1.ObjectMeta{Labels: labels}
+	if _, err := b.Kube.AppsV1().Deployments(b.namespace).Create(ctx, bare, metav1.CreateOptions{}); err != nil {
+		return nil, nil, fmt.Errorf("create the copied Deployment: %w", err)
+	}
+	pods, err := b.watchPods(ctx, "app=copy")
+	if err != nil {
+		return nil, nil, err
+	}
+	defer pods.stop()
+	if err := pods.await(ctx, 1); err != nil {
+		return nil, nil, err
+	}
+	if first, ten, err = b.tell(ctx, "copy", pods, func() {}); err != nil {
+		return nil, nil, err
+	}
+	return first, ten, b.removeService(ctx, "copied")
+}
+
+// tell has a bare Deployment scaled to ten, takes the times, ends the load and removes it all.
+func (b *bench) tell(ctx context.Context, name string, pods *readyPods, stopLoad func()) (first, ten any, err error) {
 	deployments := b.Kube.AppsV1().Deployments(b.namespace)
 	begun := time.Now()
-	_, err = deployments.Patch(ctx, "floor", types.MergePatchType, []byte(`{"spec":{"replicas":10}}`), metav1.PatchOptions{})
+	_, err = deployments.Patch(ctx, name, types.MergePatchType, []byte(`{"spec":{"replicas":10}}`), metav1.PatchOptions{})
 	if err == nil {
 		err = pods.await(ctx, 10)
 	}
-	stop()
+	stopLoad()
 	if err != nil {
 		return nil, nil, fmt.Errorf("scale the bare Deployment: %w", err)
 	}
 	first, ten = pods.after(begun, 2), pods.after(begun, 10)
-	if err := deployments.Delete(ctx, "floor", metav1.DeleteOptions{}); err != nil {
+	if err := deployments.Delete(ctx, name, metav1.DeleteOptions{}); err != nil {
 		return nil, nil, fmt.Errorf("delete the bare Deployment: %w", err)
 	}
 	err = cluster.Until(ctx, func() (bool, string, error) {
-		list, err := b.Kube.CoreV1().Pods(b.namespace).List(ctx, metav1.ListOptions{LabelSelector: "app=floor"})
+		list, err := b.Kube.CoreV1().Pods(b.namespace).List(ctx, metav1.ListOptions{LabelSelector: "app=" + name})
 		if err != nil {
 			return false, err.Error(), nil
 		}
-		return len(list.Items) == 0, fmt.Sprintf("%d pods of the floor", len(list.Items)), nil
+		return len(list.Items) == 0, fmt.Sprintf("%d pods of %s", len(list.Items), name), nil
 	})
 	return first, ten, err
 }
