@@ -58,6 +58,8 @@ type Scraper struct {
 	// keep bounds kept, by the files that this process may have open.
 	keep  int
 	swept time.Time
+	// spaces are what answers are read into.
+	spaces sync.Pool
 }
 
 // NewScraper returns a Scraper of the given pods.
@@ -68,7 +70,7 @@ func NewScraper(ready func(loop.Key) []pods.Pod) *Scraper {
 	if syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files) == nil {
 		keep = int(min(files.Cur, 1<<20) * 3 / 4)
 	}
-	return &Scraper{Ready: ready, keep: keep, slots: make(chan struct{}, maxScrapes), idle: map[string]*connection{},
+	return &Scraper{Ready: ready, keep: keep, spaces: sync.Pool{New: func() any { return new([longestAnswer]byte) }}, slots: make(chan struct{}, maxScrapes), idle: map[string]*connection{},
 		Dial: func(ctx context.Context, address string) (net.Conn, error) {
 			return dialer.DialContext(ctx, "tcp", address)
 		}}
@@ -198,16 +200,18 @@ func (s *Scraper) open(q *question) error {
 // answer waits for what the pod says to a request that was sent.
 func (s *Scraper) answer(key loop.Key, q *question) (wire.Stat, error) {
 	var stat wire.Stat
+	space := s.spaces.Get().(*[longestAnswer]byte)
+	defer s.spaces.Put(space)
 	err := q.err
 	if err == nil {
-		stat, err = q.c.receive()
+		stat, err = q.c.receive(space)
 	}
 	if err != nil && q.reused {
 		// The pod may have closed a connection that was idle; a new one tells.
 		q.c.Close()
 		q.c = nil
 		if err = s.open(q); err == nil {
-			stat, err = q.c.receive()
+			stat, err = q.c.receive(space)
 		}
 	}
 	switch {
@@ -338,8 +342,8 @@ func (c *connection) send() error {
 // longestAnswer bounds head and body of an answer.
 const longestAnswer = 2048
 
-func (c *connection) receive() (wire.Stat, error) {
-	var space [longestAnswer]byte
+// receive reads an answer into space.
+func (c *connection) receive(space *[longestAnswer]byte) (wire.Stat, error) {
 	n := 0
 	for {
 		k, err := c.Read(space[n:])
