@@ -23,6 +23,7 @@ import (
 	"ebb.dev/ebb/controller/internal/gc"
 	"ebb.dev/ebb/controller/internal/hpa"
 	"ebb.dev/ebb/controller/internal/labeler"
+	"ebb.dev/ebb/controller/internal/namespace"
 	"ebb.dev/ebb/controller/internal/reconcile"
 	"ebb.dev/ebb/controller/internal/revision"
 	"ebb.dev/ebb/controller/internal/route"
@@ -44,6 +45,7 @@ func controllers(w *reconcile.World, tokenKey []byte) []*reconcile.Controller {
 		domainmapping.New(w),
 		hpa.New(w),
 		endpoints.New(w),
+		namespace.New(w),
 		labeler.New(w),
 		gc.New(w),
 	}

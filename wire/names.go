@@ -64,3 +64,10 @@ const (
 	PathHealth    = "/healthz"
 	PathMetrics   = "/metrics"
 )
+
+// Names in the certificates between Ebb's parts (contract section 6.2).
+const (
+	NameRouting    = "kn-routing"             // of an activator
+	NameUserPrefix = "kn-user-"               // of a pod, followed by its namespace
+	NameDataPlane  = "data-plane.knative.dev" // of both: the server name of every handshake
+)

@@ -44,3 +44,9 @@ func RouteCertificate(routeUID types.UID, tag string, local bool) string {
 
 // NamespaceCertificate is the certificate (and its Secret) that queue-proxies of a namespace serve with.
 const NamespaceCertificate = "serving-certs"
+
+// NamespaceAuthority is the ConfigMap that says by whose signature gateways know the pods of a namespace, and the activators.
+const NamespaceAuthority = "serving-certs-authority"
+
+// RoutingCertificate is the certificate (and its Secret, in the system namespace) that activators serve with.
+const RoutingCertificate = "routing-serving-certs"

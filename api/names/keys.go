@@ -155,6 +155,13 @@ const (
 	ServiceTypePublic      = "Public"
 	ServiceTypePrivate     = "Private"
 
+	// NamespaceCertificateLabel stands on what is made for the certificates of a namespace as a whole.
+	NamespaceCertificateLabel = NetworkingInternalGroup + "/namespace-certificate"
+
+	// SystemTLSAnnotation stands, with the value true, on a Deployment whose pods serve TLS, and on the public Service of a
+	// revision once gateways may use its port 443.
+	SystemTLSAnnotation = NetworkingInternalGroup + "/system-internal-tls"
+
 	// ListenerSetLabel stands on the ListenerSets that end TLS for Ebb's hosts.
 	ListenerSetLabel = NetworkingInternalGroup + "/listeners"
 

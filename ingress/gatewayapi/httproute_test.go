@@ -60,7 +60,9 @@ func cases() map[string]plan.Input {
 		in.TLS = map[string]string{"hello.default.example.com": "route-uid", "blue-hello.default.example.com": "wildcard",
 			"hello.default.svc.cluster.local": "route-uid-local"}
 	})
-	add("internal-tls", func(in *plan.Input) { in.InternalTLS = true })
+	add("internal-tls", func(in *plan.Input) {
+		in.Targets[""] = []plan.Share{{Revision: "hello-00001", Percent: 50, TLS: true}, {Revision: "hello-00002", Percent: 50}}
+	})
 	add("more-rules-than-fit", func(in *plan.Input) {
 		in.TagHeader, in.AllLocal = true, true
 		for i := range 17 {

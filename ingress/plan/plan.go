@@ -43,6 +43,7 @@ type Share struct {
 	Revision string
 	Percent  int64
 	H2C      bool // the revision's public Service has port 81 instead of 80
+	TLS      bool // whoever is behind port 443 of it speaks TLS
 }
 
 // Input is everything a plan depends on.
@@ -60,8 +61,6 @@ type Input struct {
 	AllLocal bool
 	// TagHeader lets the header Knative-Serving-Tag choose a tagged target on the Route's own host.
 	TagHeader bool
-	// InternalTLS sends requests to port 443 of the revisions' Services.
-	InternalTLS bool
 	// TLS names, by host, the Secret (in the Route's namespace) with its certificate.
 	TLS map[string]string
 	// Redirect turns plain HTTP on public hosts with TLS into a redirect.
@@ -252,10 +251,10 @@ func (in *Input) rules(tag string, tags []string) ([]Rule, error) {
 // backends merges shares of one revision and leaves out what gets nothing.
 func (in *Input) backends(tag string) ([]Backend, error) {
 	percent := map[string]int64{}
-	h2c := map[string]bool{}
+	h2c, secure := map[string]bool{}, map[string]bool{}
 	for _, s := range in.Targets[tag] {
 		percent[s.Revision] += s.Percent
-		h2c[s.Revision] = s.H2C
+		h2c[s.Revision], secure[s.Revision] = s.H2C, s.TLS
 	}
 	var out []Backend
 	for revision, p := range percent {
@@ -265,7 +264,7 @@ func (in *Input) backends(tag string) ([]Backend, error) {
 		b := Backend{Service: revision, Port: portHTTP1, Percent: p,
 			Set: []Header{{wire.HeaderNamespace, in.Namespace}, {wire.HeaderRevision, revision}}}
 		switch {
-		case in.InternalTLS:
+		case secure[revision]:
 			b.Port = portTLS
 		case h2c[revision]:
 			b.Port = portH2C

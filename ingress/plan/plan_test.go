@@ -73,16 +73,15 @@ func TestSplits(t *testing.T) {
 	for _, row := range []struct {
 		behaviour string
 		shares    []Share
-		tls       bool
 		want      string
 	}{
-		{"nothing gets nothing", []Share{{"a", 100, false}, {"b", 0, false}}, false, "a:80=100"},
-		{"shares of one revision are one", []Share{{"a", 30, false}, {"b", 50, false}, {"a", 20, false}}, false, "a:80=50 b:80=50"},
-		{"h2c has its own port", []Share{{"a", 1, true}, {"b", 99, false}}, false, "a:81=1 b:80=99"},
-		{"TLS inside", []Share{{"a", 1, true}, {"b", 99, false}}, true, "a:443=1 b:443=99"},
+		{"nothing gets nothing", []Share{{Revision: "a", Percent: 100}, {Revision: "b"}}, "a:80=100"},
+		{"shares of one revision are one", []Share{{Revision: "a", Percent: 30}, {Revision: "b", Percent: 50}, {Revision: "a", Percent: 20}}, "a:80=50 b:80=50"},
+		{"h2c has its own port", []Share{{Revision: "a", Percent: 1, H2C: true}, {Revision: "b", Percent: 99}}, "a:81=1 b:80=99"},
+		{"TLS inside, where the revision is as far", []Share{{Revision: "a", Percent: 1, H2C: true, TLS: true}, {Revision: "b", Percent: 99}}, "a:443=1 b:80=99"},
 	} {
 		in := base(t, nil)
-		in.Targets[""], in.InternalTLS = row.shares, row.tls
+		in.Targets[""] = row.shares
 		p, err := Make(in)
 		if err != nil {
 			t.Fatal(err)
@@ -100,7 +99,7 @@ func TestSplits(t *testing.T) {
 func TestTagHeaderRouting(t *testing.T) {
 	in := base(t, nil)
 	in.TagHeader = true
-	in.Targets["blue"] = []Share{{"b", 100, false}}
+	in.Targets["blue"] = []Share{{Revision: "b", Percent: 100}}
 	p, err := Make(in)
 	if err != nil {
 		t.Fatal(err)
@@ -141,7 +140,7 @@ func TestWhatNoGatewayCanDoIsSaid(t *testing.T) {
 			func(in *Input) { in.Targets["a"], in.Targets["b"] = nil, nil }, true, "both tag"},
 		{"more revisions than one rule holds", nil, func(in *Input) {
 			for i := range 17 {
-				in.Targets[""] = append(in.Targets[""], Share{fmt.Sprintf("r%d", i), 1, false})
+				in.Targets[""] = append(in.Targets[""], Share{Revision: fmt.Sprintf("r%d", i), Percent: 1})
 			}
 		}, false, "at most 16"},
 	} {
@@ -158,7 +157,7 @@ func TestHashTellsPlansApart(t *testing.T) {
 	in := base(t, nil)
 	one, _ := Make(in)
 	same, _ := Make(base(t, nil))
-	in.Targets = map[string][]Share{"": {{"a", 99, false}, {"b", 1, false}}}
+	in.Targets = map[string][]Share{"": {{Revision: "a", Percent: 99}, {Revision: "b", Percent: 1}}}
 	other, _ := Make(in)
 	if one.Hash() != same.Hash() || one.Hash() == other.Hash() || len(one.Hash()) != 16 {
 		t.Errorf("hashes %s %s %s", one.Hash(), same.Hash(), other.Hash())
@@ -170,7 +169,7 @@ func FuzzMake(f *testing.F) {
 	f.Fuzz(func(t *testing.T, name, namespace, tag, domain, revision string, percent int64) {
 		in := base(t, nil)
 		in.Name, in.Namespace, in.Domain = name, namespace, domain
-		in.Targets = map[string][]Share{"": {{revision, percent, false}}, tag: {{revision, 100, true}}}
+		in.Targets = map[string][]Share{"": {{Revision: revision, Percent: percent}}, tag: {{Revision: revision, Percent: 100, H2C: true}}}
 		p, err := Make(in)
 		if err != nil {
 			return

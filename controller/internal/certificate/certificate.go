@@ -23,12 +23,17 @@ import (
 // Keeper keeps Certificates.
 type Keeper struct{ kind *reconcile.Optional }
 
-// NewKeeper makes a Keeper, and has c look again at whom a Certificate concerns: its owner, of the given kind, or for a wildcard
-// all owners in its namespace.
-func NewKeeper(w *reconcile.World, c *reconcile.Controller, owners cache.SharedIndexInformer, ownerKind string) *Keeper {
+// NewKeeper makes a Keeper, and has c look again at whom keys says a Certificate concerns.
+func NewKeeper(w *reconcile.World, c *reconcile.Controller, keys func(object any) []reconcile.Key) *Keeper {
 	k := &Keeper{kind: w.Optional(certificate.Resource, certificate.Selector)}
+	c.WatchOptional(k.kind, keys)
+	return k
+}
+
+// Concerns maps a Certificate to its owner, of the given kind, or a wildcard to all owners in its namespace.
+func Concerns(owners cache.SharedIndexInformer, ownerKind string) func(object any) []reconcile.Key {
 	one := reconcile.ControllerOf(ownerKind)
-	c.WatchOptional(k.kind, func(object any) (keys []reconcile.Key) {
+	return func(object any) (keys []reconcile.Key) {
 		m, ok := object.(metav1.Object)
 		if !ok || m.GetLabels()[names.WildcardDomainLabel] == "" {
 			return one(object)
@@ -37,8 +42,7 @@ func NewKeeper(w *reconcile.World, c *reconcile.Controller, owners cache.SharedI
 			keys = append(keys, reconcile.Self(owner)...)
 		})
 		return keys
-	})
-	return k
+	}
 }
 
 // Missing is what stands in the way of every certificate, or "".
@@ -96,9 +100,20 @@ var wildcards = func() labels.Selector {
 	return selector
 }()
 
-// Prune deletes the Certificates of owner that carry the labels and are not wanted any more. Their Secrets are cert-manager's.
-func (k *Keeper) Prune(ctx context.Context, owner metav1.Object, mine labels.Set, wanted map[string]bool) error {
-	for _, have := range k.kind.List(owner.GetNamespace(), labels.SelectorFromSet(mine)) {
+// Ready tells whether a certificate is there to be used.
+func (k *Keeper) Ready(namespace, name string) bool {
+	have, found := k.kind.Get(namespace, name)
+	if !found {
+		return false
+	}
+	state, _ := certificate.Judge(have)
+	return state == certificate.Ready
+}
+
+// Prune deletes the Certificates of owner in a namespace that carry the labels and are not wanted any more. Their Secrets are
+// cert-manager's.
+func (k *Keeper) Prune(ctx context.Context, namespace string, owner metav1.Object, mine labels.Set, wanted map[string]bool) error {
+	for _, have := range k.kind.List(namespace, labels.SelectorFromSet(mine)) {
 		if wanted[have.GetName()] || !metav1.IsControlledBy(have, owner) {
 			continue
 		}

@@ -96,7 +96,7 @@ func New(w *reconcile.World) *reconcile.Controller {
 		},
 		Reconcile: r.reconcile, Finalizer: names.DomainMappingFinalizer, Finalize: r.finalize,
 	}.Controller()
-	r.certificates = certificate.NewKeeper(w, c, mappings, "DomainMapping")
+	r.certificates = certificate.NewKeeper(w, c, certificate.Concerns(mappings, "DomainMapping"))
 	r.listeners = gateway.NewListeners(w, c, "DomainMapping")
 	p := ready.New(gateway.NewFinder(w.Kube, w.Now), func(key types.NamespacedName) { c.Enqueue(key) })
 	r.prober, c.Background = p, p.Run

@@ -74,7 +74,7 @@ func (r *reconciler) secure(ctx context.Context, dm *v1beta1.DomainMapping, s *s
 			status.MarkCertificateNotReady(name, why)
 		}
 	}
-	return secret, redirect, r.certificates.Prune(ctx, dm, mine(dm), wanted)
+	return secret, redirect, r.certificates.Prune(ctx, dm.Namespace, dm, mine(dm), wanted)
 }
 
 func (r *reconciler) certificate(ctx context.Context, dm *v1beta1.DomainMapping, s *settings.Snapshot, wanted map[string]bool) (

@@ -37,6 +37,7 @@ type reconciler struct {
 	services   corelisters.ServiceLister
 	slices     discoverylisters.EndpointSliceLister // of both Services of every revision
 	activators discoverylisters.EndpointSliceLister
+	security   *security
 }
 
 // New is the reconciler of a revision's Services and EndpointSlices; its keys are those of PodAutoscalers.
@@ -59,14 +60,37 @@ func New(w *reconcile.World) *reconcile.Controller {
 	c.Watch(services.Informer(), reconcile.ControllerOf("PodAutoscaler"))
 	c.Watch(slices.Informer(), reconcile.Label(names.ServerlessServiceLabel))
 	everybody := reconcile.AllOf(autoscalers.Informer())
+	r.security = newSecurity(w, c, everybody)
 	c.Watch(ofActivators.Discovery().V1().EndpointSlices().Informer(), func(any) []reconcile.Key { return everybody() })
 	return c
 }
 
 func (r *reconciler) reconcile(ctx context.Context, pa *autoscalingv1alpha1.PodAutoscaler) (time.Duration, error) {
+	public := publicService(pa)
+	secure, again, insecure := r.secure(ctx, pa, public.Name)
+	if secure {
+		public = marked(public, pa)
+	}
 	// One Service at fault does not keep the other from being made: requests are worth more than tidiness.
-	err := errors.Join(r.service(ctx, pa, privateService(pa)), r.service(ctx, pa, publicService(pa)))
-	return 0, errors.Join(err, r.publish(ctx, pa))
+	err := errors.Join(r.service(ctx, pa, privateService(pa)), r.service(ctx, pa, public))
+	return again, errors.Join(err, r.publish(ctx, pa), insecure)
+}
+
+// secure tells whether gateways are to reach the revision over TLS.
+func (r *reconciler) secure(ctx context.Context, pa *autoscalingv1alpha1.PodAutoscaler, service string) (bool, time.Duration, error) {
+	have, err := r.services.Services(pa.Namespace).Get(service)
+	before := err == nil && have.Annotations[names.SystemTLSAnnotation] != ""
+	all, err := r.activators.EndpointSlices(r.system).List(labels.Everything())
+	if err != nil {
+		return before, 0, err
+	}
+	var activators []string
+	for _, list := range standing(all, ready) {
+		for _, e := range list {
+			activators = append(activators, e.Addresses[0])
+		}
+	}
+	return r.security.ready(ctx, pa, activators, before)
 }
 
 func (r *reconciler) service(ctx context.Context, pa *autoscalingv1alpha1.PodAutoscaler, want *corev1.Service) error {

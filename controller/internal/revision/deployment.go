@@ -58,6 +58,9 @@ func MakeDeployment(rev *servingv1.Revision, replicas int32, in Inputs) (*appsv1
 	hashed.Replicas = nil // the autoscaler's
 	d.Labels[names.DeploymentHashLabel] = hashOf(hashed, d.Labels, podAnnotations(rev))
 	d.Annotations[ownHashAnnotation] = ownHash(rev)
+	if in.TLS {
+		d.Annotations[names.SystemTLSAnnotation] = "true"
+	}
 	return d, nil
 }
 
@@ -96,6 +99,7 @@ func progressDeadline(rev *servingv1.Revision, in Inputs) int32 {
 //	difference                               pods        written
 //	none                                     any         no
 //	the Revision (spec, labels, digest ...)  any         now: the user asked for it
+//	system-internal-tls was switched on      any         now: what is to be secret is not to wait for the revision's end
 //	only Ebb's part (sidecar, settings)      none        now: nobody is restarted
 //	only Ebb's part                          some        when the revision is next at zero
 //
@@ -106,6 +110,8 @@ func due(have, want *appsv1.Deployment) bool {
 	case have.Labels[names.DeploymentHashLabel] == want.Labels[names.DeploymentHashLabel]:
 		return false
 	case have.Annotations[ownHashAnnotation] != want.Annotations[ownHashAnnotation]:
+		return true
+	case have.Annotations[names.SystemTLSAnnotation] == "" && want.Annotations[names.SystemTLSAnnotation] != "":
 		return true
 	default:
 		return atZero(have)

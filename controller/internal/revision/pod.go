@@ -21,6 +21,8 @@ type Inputs struct {
 	Token string
 	// SystemNamespace and ClusterDomain place the activators and the autoscaler.
 	SystemNamespace, ClusterDomain string
+	// TLS gives queue-proxy the certificate of its namespace to serve with.
+	TLS bool
 }
 
 // The names a user sees in a pod.
@@ -202,7 +204,7 @@ func makeVolumes(rev *servingv1.Revision, in Inputs) []corev1.Volume {
 		volumes = append(volumes, corev1.Volume{Name: tokenVolume, VolumeSource: corev1.VolumeSource{
 			Projected: &corev1.ProjectedVolumeSource{Sources: sources}}})
 	}
-	if in.Settings.Network.SystemInternalTLS {
+	if in.TLS {
 		volumes = append(volumes, corev1.Volume{Name: certsVolume, VolumeSource: corev1.VolumeSource{
 			Secret: &corev1.SecretVolumeSource{SecretName: certsSecret}}})
 	}

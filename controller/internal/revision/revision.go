@@ -20,6 +20,7 @@ import (
 	appslisters "k8s.io/client-go/listers/apps/v1"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	discoverylisters "k8s.io/client-go/listers/discovery/v1"
+	"k8s.io/client-go/tools/cache"
 	"knative.dev/pkg/apis"
 
 	autoscalinglisters "ebb.dev/ebb/api/client/listers/autoscaling/v1alpha1"
@@ -27,6 +28,7 @@ import (
 	"ebb.dev/ebb/api/names"
 	servingv1 "ebb.dev/ebb/api/serving/v1"
 	"ebb.dev/ebb/controller/internal/apply"
+	"ebb.dev/ebb/controller/internal/certificate"
 	"ebb.dev/ebb/controller/internal/digest"
 	"ebb.dev/ebb/controller/internal/reconcile"
 	"ebb.dev/ebb/settings"
@@ -46,6 +48,8 @@ type reconciler struct {
 	revisions   listers.RevisionLister
 	services    corelisters.ServiceLister            // of revisions
 	slices      discoverylisters.EndpointSliceLister // of these
+	// certificates of queue-proxies
+	certificates *certificate.Keeper
 }
 
 // New is the reconciler of Revisions. tokenKey is the key of the tokens by which queue-proxies prove whom they speak for.
@@ -70,10 +74,25 @@ func New(w *reconcile.World, tokenKey []byte, digests *digest.Resolver) *reconci
 	c.Watch(made.Core().V1().Pods().Informer(), reconcile.Label(names.RevisionLabel))
 	c.Watch(services.Informer(), r.parkedRevision)
 	c.Watch(slices.Informer(), r.parkedRevision)
+	r.certificates = certificate.NewKeeper(w, c, inNamespace(serving.Revisions().Informer()))
 	c.Background = func(ctx context.Context) {
 		digests.Run(ctx, func(namespace, name string) { c.Enqueue(reconcile.Key{Namespace: namespace, Name: name}) })
 	}
 	return c
+}
+
+// inNamespace maps the certificate that a namespace's queue-proxies serve with to the namespace's Revisions.
+func inNamespace(revisions cache.SharedIndexInformer) func(object any) []reconcile.Key {
+	return func(object any) (keys []reconcile.Key) {
+		m := object.(metav1.Object)
+		if m.GetName() != names.NamespaceCertificate {
+			return nil
+		}
+		_ = cache.ListAllByNamespace(revisions.GetIndexer(), m.GetNamespace(), labels.Everything(), func(rev any) {
+			keys = append(keys, reconcile.Self(rev)...)
+		})
+		return keys
+	}
 }
 
 func (r *reconciler) reconcile(ctx context.Context, rev *servingv1.Revision) (time.Duration, error) {
@@ -176,6 +195,8 @@ func (r *reconciler) inputs(rev *servingv1.Revision, s *settings.Snapshot) Input
 	return Inputs{
 		Settings: s, Token: wire.Token(r.tokenKey, rev.Namespace, rev.Name),
 		SystemNamespace: r.world.SystemNamespace, ClusterDomain: r.world.ClusterDomain,
+		// A pod cannot start before the Secret that it mounts is there.
+		TLS: s.Network.SystemInternalTLS && r.certificates.Ready(rev.Namespace, names.NamespaceCertificate),
 	}
 }
 

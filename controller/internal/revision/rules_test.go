@@ -18,12 +18,14 @@ func TestOnlyTheUsersOwnChangesReachRunningPods(t *testing.T) {
 	deployment := func(whole, own string, replicas, running int32) *appsv1.Deployment {
 		return &appsv1.Deployment{
 			ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{names.DeploymentHashLabel: whole},
-				Annotations: map[string]string{ownHashAnnotation: own}},
+				Annotations: map[string]string{ownHashAnnotation: own, names.SystemTLSAnnotation: "true"}},
 			Spec:   appsv1.DeploymentSpec{Replicas: &replicas},
 			Status: appsv1.DeploymentStatus{Replicas: running},
 		}
 	}
 	want := deployment("new", "own", 1, 1)
+	before := deployment("old", "own", 3, 3)
+	delete(before.Annotations, names.SystemTLSAnnotation)
 	for _, tt := range []struct {
 		why  string
 		have *appsv1.Deployment
@@ -32,6 +34,7 @@ func TestOnlyTheUsersOwnChangesReachRunningPods(t *testing.T) {
 		{"nothing differs", deployment("new", "own", 1, 1), false},
 		{"nothing differs at zero", deployment("new", "own", 0, 0), false},
 		{"the Revision differs", deployment("old", "other", 3, 3), true},
+		{"pods run that serve no TLS, and it was switched on", before, true},
 		{"only Ebb's part differs, pods run", deployment("old", "own", 3, 3), false},
 		{"only Ebb's part differs, the last pod is leaving", deployment("old", "own", 0, 1), false},
 		{"only Ebb's part differs, pods are on their way", deployment("old", "own", 1, 0), false},

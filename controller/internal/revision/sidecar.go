@@ -75,7 +75,7 @@ func makeSidecar(rev *servingv1.Revision, containers []corev1.Container, serving
 	if len(s.Deployment.QueueSidecarTokenAudiences) > 0 {
 		c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: tokenVolume, MountPath: tokensPath, ReadOnly: true})
 	}
-	if s.Network.SystemInternalTLS {
+	if in.TLS {
 		c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: certsVolume, MountPath: certsPath, ReadOnly: true})
 	}
 	return c, nil

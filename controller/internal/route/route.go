@@ -111,7 +111,7 @@ func New(w *reconcile.World) *reconcile.Controller {
 		Reconcile: r.reconcile,
 	}.Controller()
 
-	r.certificates = certificate.NewKeeper(w, c, routes, "Route")
+	r.certificates = certificate.NewKeeper(w, c, certificate.Concerns(routes, "Route"))
 	r.listeners = gateway.NewListeners(w, c, "Route")
 	p := ready.New(gateway.NewFinder(w.Kube, w.Now), func(key types.NamespacedName) { c.Enqueue(key) })
 	r.prober, c.Background = p, p.Run
@@ -176,6 +176,11 @@ func (r *reconciler) reconcile(ctx context.Context, route *servingv1.Route) (tim
 	}
 	in := input(route, s, r.clusterDomain)
 	in.Targets = shares(targets)
+	for _, list := range in.Targets {
+		for i := range list {
+			list[i].TLS = r.securely(route.Namespace, list[i].Revision)
+		}
+	}
 	byName, err := targetNames(&in)
 	if err == nil {
 		if in.Local, err = r.localTags(route, byName); err != nil {
@@ -265,9 +270,8 @@ func input(route *servingv1.Route, s *settings.Snapshot, clusterDomain string) p
 		Namespace: route.Namespace, Name: route.Name, Labels: route.Labels, Annotations: route.Annotations,
 		Domain: s.Domain.Lookup(route.Labels, clusterDomain), ClusterDomain: clusterDomain,
 		DomainTemplate: s.Network.DomainTemplate, TagTemplate: s.Network.TagTemplate,
-		AllLocal:    route.Labels[names.VisibilityLabel] == names.VisibilityClusterLocal,
-		TagHeader:   s.Features.TagHeaderRouting == settings.Enabled,
-		InternalTLS: s.Network.SystemInternalTLS,
+		AllLocal:  route.Labels[names.VisibilityLabel] == names.VisibilityClusterLocal,
+		TagHeader: s.Features.TagHeaderRouting == settings.Enabled,
 	}
 }
 

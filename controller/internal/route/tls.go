@@ -95,7 +95,7 @@ func (r *reconciler) secure(ctx context.Context, route *servingv1.Route, s *sett
 	default:
 		route.Status.MarkCertificateNotReady(worst.name, worst.why)
 	}
-	return r.certificates.Prune(ctx, route, labels.Set{names.RouteLabel: route.Name}, wanted)
+	return r.certificates.Prune(ctx, route.Namespace, route, labels.Set{names.RouteLabel: route.Name}, wanted)
 }
 
 // externalTLS tells whether the Route's external hosts are to have certificates, and if not, why. It also reads whether plain
@@ -149,4 +149,10 @@ func (r *reconciler) certificatesOf(route *servingv1.Route, s *settings.Snapshot
 		}
 	}
 	return out, nil
+}
+
+// securely tells whether everybody behind a revision's public Service serves TLS.
+func (r *reconciler) securely(namespace, revision string) bool {
+	have, err := r.public.Services(namespace).Get(names.PublicService(revision))
+	return err == nil && have.Annotations[names.SystemTLSAnnotation] != ""
 }

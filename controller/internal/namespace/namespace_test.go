@@ -1,0 +1,169 @@
+package namespace
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/tools/record"
+
+	"ebb.dev/ebb/api/names"
+	"ebb.dev/ebb/controller/internal/reconcile"
+	"ebb.dev/ebb/ingress/certificate"
+	"ebb.dev/ebb/internal/apiservertest"
+	"ebb.dev/ebb/settings"
+)
+
+var (
+	definitions     = schema.GroupResource{Group: "apiextensions.k8s.io", Resource: "customresourcedefinitions"}
+	certificatesOf  = certificate.Resource.GroupResource()
+	namespaces      = schema.GroupResource{Resource: "namespaces"}
+	secrets         = schema.GroupResource{Resource: "secrets"}
+	configMaps      = schema.GroupResource{Resource: "configmaps"}
+	revisionsServed = schema.GroupResource{Group: "serving.knative.dev", Resource: "revisions"}
+)
+
+type stage struct {
+	t        *testing.T
+	store    *apiservertest.Store
+	settings *settings.Store
+}
+
+func set(t *testing.T, network map[string]string) *stage {
+	store, config := apiservertest.Start(t)
+	s := &stage{t, store, settings.NewStore(nil)}
+	s.network(network)
+	clients, err := reconcile.ConnectTo(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	world := reconcile.NewWorld(clients, s.settings, record.NewFakeRecorder(1000), slog.New(slog.DiscardHandler), "knative-serving", "cluster.local")
+	controller := New(world)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		done <- world.Run(ctx, []*reconcile.Controller{controller}, reconcile.Options{
+			Timeout: time.Minute, Alone: true, Metrics: reconcile.NewMetrics(prometheus.NewRegistry())})
+	}()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+func (s *stage) network(data map[string]string) {
+	snapshot, err := settings.Parse(map[string]map[string]string{settings.NetworkName: data,
+		settings.DomainName: {"example.com": "", "example.org": "selector: {a: b}\ntype: wildcard", "example.net": "selector: {a: c}"}})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.settings.Set(snapshot)
+}
+
+func (s *stage) put(resource schema.GroupResource, version, kind, namespace, name string, more map[string]any) {
+	content := map[string]any{"apiVersion": version, "kind": kind}
+	for key, value := range more {
+		content[key] = value
+	}
+	u := &unstructured.Unstructured{Object: content}
+	u.SetNamespace(namespace)
+	u.SetName(name)
+	if given, ok := more["labels"].(map[string]string); ok {
+		delete(content, "labels")
+		u.SetLabels(given)
+	}
+	s.store.Put(resource, u)
+}
+
+// certificates lists what was asked for.
+func (s *stage) certificates() string {
+	var out []string
+	for name := range s.store.Versions(certificatesOf, labels.Everything()) {
+		namespace, short, _ := strings.Cut(name, "/")
+		if have := s.store.Get(certificatesOf, namespace, short); have != nil {
+			hosts, _, _ := unstructured.NestedStringSlice(have.Object, "spec", "dnsNames")
+			out = append(out, name+"("+strings.Join(hosts, ",")+")")
+		}
+	}
+	slices.Sort(out)
+	return strings.Join(out, " ")
+}
+
+func (s *stage) until(what string, look func() (string, bool)) {
+	s.t.Helper()
+	deadline := time.Now().Add(2 * time.Minute)
+	for {
+		seen, ok := look()
+		if ok {
+			return
+		}
+		if time.Now().After(deadline) {
+			s.t.Fatalf("never: %s; there is %s", what, seen)
+		}
+		<-time.After(5 * time.Millisecond)
+	}
+}
+
+func (s *stage) asked(what, want string) {
+	s.t.Helper()
+	s.until(what, func() (string, bool) { got := s.certificates(); return got, got == want })
+}
+
+func TestWildcardCertificatesOfNamespacesThatTheSelectorMatches(t *testing.T) {
+	on := map[string]string{"external-domain-tls": "Enabled", "namespace-wildcard-cert-selector": "matchLabels: {wildcard: \"yes\"}"}
+	s := set(t, on)
+	s.put(definitions, "apiextensions.k8s.io/v1", "CustomResourceDefinition", "", "certificates.cert-manager.io", nil)
+	s.put(namespaces, "v1", "Namespace", "", "a", map[string]any{"labels": map[string]string{"wildcard": "yes"}})
+	s.put(namespaces, "v1", "Namespace", "", "b", nil)
+	both := "a/a.example.com(*.a.example.com) a/a.example.org(*.a.example.org)"
+	s.asked("one for each domain that may have one", both)
+	if got := s.store.Get(certificatesOf, "a", "a.example.com").GetLabels()[names.WildcardDomainLabel]; got != "example.com" {
+		t.Errorf("labelled %q", got)
+	}
+	s.put(namespaces, "v1", "Namespace", "", "a", nil)
+	s.asked("none once the label is gone", "")
+	s.put(namespaces, "v1", "Namespace", "", "a", map[string]any{"labels": map[string]string{"wildcard": "yes"}})
+	s.asked("again", both)
+	on["domain-template"] = "{{.Namespace}}.{{.Name}}.{{.Domain}}"
+	s.network(on)
+	s.asked("none where one wildcard covers no host", "")
+}
+
+func TestCertificatesBetweenEbbsParts(t *testing.T) {
+	s := set(t, map[string]string{"system-internal-tls": "Enabled"})
+	s.put(namespaces, "v1", "Namespace", "", "knative-serving", nil)
+	s.put(namespaces, "v1", "Namespace", "", "a", nil)
+	s.put(namespaces, "v1", "Namespace", "", "b", nil)
+	s.put(revisionsServed, "serving.knative.dev/v1", "Revision", "a", "hello-00001", nil)
+	s.put(definitions, "apiextensions.k8s.io/v1", "CustomResourceDefinition", "", "certificates.cert-manager.io", nil)
+	routing := "knative-serving/routing-serving-certs(kn-routing,data-plane.knative.dev)"
+	s.asked("for the activators, and where there are Revisions", "a/serving-certs(kn-user-a,data-plane.knative.dev) "+routing)
+
+	s.put(configMaps, "v1", "ConfigMap", "knative-serving", "bundle", map[string]any{
+		"labels": map[string]string{names.TrustBundleLabel: "true"}, "data": map[string]any{"one": "second\n"}})
+	s.put(secrets, "v1", "Secret", "knative-serving", "routing-serving-certs", map[string]any{
+		"labels": map[string]string{names.CertificateTypeLabel: names.CertificateSystemInternal}, "data": map[string]any{"ca.crt": "Zmlyc3QK"}})
+	s.until("the authorities are written down", func() (string, bool) {
+		have := s.store.Get(configMaps, "a", names.NamespaceAuthority)
+		if have == nil {
+			return "nothing", false
+		}
+		text, _, _ := unstructured.NestedString(have.Object, "data", "ca.crt")
+		return text, text == "first\nsecond\n"
+	})
+	if s.store.Get(configMaps, "b", names.NamespaceAuthority) != nil {
+		t.Error("a namespace without Revisions has authorities")
+	}
+	s.network(nil)
+	s.asked("none once the setting is off", "")
+}
