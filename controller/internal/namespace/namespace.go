@@ -8,6 +8,7 @@ package namespace
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"time"
@@ -43,6 +44,7 @@ type reconciler struct {
 	secrets      corelisters.SecretLister    // of the activators
 	bundles      corelisters.ConfigMapLister // trust bundles
 	certificates *certificate.Keeper
+	log          *slog.Logger
 }
 
 // New is the reconciler of Namespaces.
@@ -53,7 +55,7 @@ func New(w *reconcile.World) *reconcile.Controller {
 	secrets := w.Kubernetes(w.SystemNamespace, names.CertificateTypeLabel+"="+names.CertificateSystemInternal).Core().V1().Secrets()
 	bundles := w.Kubernetes(w.SystemNamespace, names.TrustBundleLabel+"=true").Core().V1().ConfigMaps()
 	r := &reconciler{
-		kube: w.Kube, settings: w.Settings, system: w.SystemNamespace, namespaces: all.Lister(), revisions: revisions.Lister(),
+		kube: w.Kube, settings: w.Settings, log: w.Log, system: w.SystemNamespace, namespaces: all.Lister(), revisions: revisions.Lister(),
 		authorities: authorities.Lister(), secrets: secrets.Lister(), bundles: bundles.Lister(),
 	}
 	c := &reconcile.Controller{Name: "namespace", Reconcile: r.reconcile, Keys: reconcile.AllOf(all.Informer())}
@@ -97,6 +99,9 @@ func (r *reconciler) reconcile(ctx context.Context, key reconcile.Key) (time.Dur
 				return 0, fmt.Errorf("certificate of namespace %s: %w", ns.Name, err)
 			}
 		}
+	}
+	if missing := r.certificates.Missing(); missing != "" && s.Network.SystemInternalTLS && ns.Name == r.system {
+		r.log.Warn("system-internal-tls is on and cannot take effect: requests inside the cluster stay plain", "why", missing)
 	}
 	if err := r.certificates.Prune(ctx, ns.Name, ns, mine, wanted); err != nil {
 		return 0, err

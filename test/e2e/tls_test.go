@@ -1,0 +1,169 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"ebb.dev/ebb/test/internal/cluster"
+	"ebb.dev/ebb/test/internal/probe"
+)
+
+// Whoever has asked for certificates is served https that verifies, outside and inside the cluster and at a domain of their own;
+// plain HTTP leads there if that is wanted; and all of it goes away again with the setting.
+func TestHostsAreServedHTTPSWithCertificatesThatVerify(t *testing.T) {
+	s := beginAlone(t, 3*time.Minute)
+	s.needsCertManager()
+	url := s.ready("secure", service{name: "secure"}.manifest())
+	if !strings.HasPrefix(url, "http://") {
+		t.Fatalf("before anybody asked for certificates the address is %s", url)
+	}
+	s.set("config-network", map[string]string{"external-domain-tls": "Enabled", "cluster-local-domain-tls": "Enabled",
+		"autocreate-cluster-domain-claims": "true"})
+
+	ready := s.awaitStatus(cluster.Services, "secure", func(o *unstructured.Unstructured) bool {
+		return cluster.IsReady(o) && scheme(o, "url") == "https" && scheme(o, "address", "url") == "https"
+	})
+	outside, _, _ := unstructured.NestedString(ready.Object, "status", "url")
+	host := strings.TrimPrefix(outside, "https://")
+	secure := s.verifying(s.externalAddress())
+	s.answers(secure, outside)
+	s.answers(s.client(), "http://"+host)
+
+	inside, _, _ := unstructured.NestedString(ready.Object, "status", "address", "url")
+	s.answers(s.verifying(s.localAddress()), inside)
+
+	domain := s.namespace + ".example.test"
+	s.apply(fmt.Sprintf(`
+apiVersion: serving.knative.dev/v1beta1
+kind: DomainMapping
+metadata:
+  name: %s
+spec:
+  ref: {kind: Service, name: secure, apiVersion: serving.knative.dev/v1}
+`, domain))
+	s.Cleanup(func() { s.deleteClaim(domain) })
+	s.awaitStatus(cluster.DomainMappings, domain, func(o *unstructured.Unstructured) bool {
+		return cluster.IsReady(o) && scheme(o, "url") == "https"
+	})
+	s.answers(secure, "https://"+domain)
+
+	s.set("config-network", map[string]string{"http-protocol": "Redirected"})
+	s.until("plain HTTP leads to https", func() (bool, string, error) {
+		reply, err := s.client().Get("http://" + host + "/some/where")
+		if err != nil {
+			return false, err.Error(), nil
+		}
+		_ = reply.Body.Close()
+		to := reply.Header.Get("Location")
+		return reply.StatusCode == http.StatusMovedPermanently && strings.TrimSuffix(strings.Replace(to, ":443/", "/", 1), "/some/where") == outside,
+			fmt.Sprintf("%d, Location %q", reply.StatusCode, to), nil
+	})
+
+	s.set("config-network", map[string]string{"external-domain-tls": "Disabled", "cluster-local-domain-tls": "Disabled", "http-protocol": "Enabled"})
+	s.awaitStatus(cluster.Services, "secure", func(o *unstructured.Unstructured) bool {
+		return cluster.IsReady(o) && scheme(o, "url") == "http" && scheme(o, "address", "url") == "http"
+	})
+	s.answers(s.client(), "http://"+host)
+}
+
+// needsCertManager skips the story on a cluster that has no cert-manager with the issuer of config/certmanager. The development
+// cluster has both.
+func (s *story) needsCertManager() {
+	s.Helper()
+	issuers := schema.GroupVersionResource{Group: "cert-manager.io", Version: "v1", Resource: "clusterissuers"}
+	if _, err := s.Dynamic.Resource(issuers).Get(s.ctx, "knative-selfsigned-issuer", metav1.GetOptions{}); err != nil {
+		s.Skipf("the cluster has no ClusterIssuer knative-selfsigned-issuer (kubectl apply -k config/certmanager): %v", err)
+	}
+}
+
+// set changes settings until the test ends.
+func (s *story) set(name string, keys map[string]string) {
+	s.Helper()
+	restore, err := s.SetConfig(s.ctx, name, keys)
+	if err != nil {
+		s.Fatal(err)
+	}
+	s.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		if err := restore(ctx); err != nil {
+			s.Error(err)
+		}
+	})
+}
+
+func (s *story) awaitStatus(resource schema.GroupVersionResource, name string, done func(*unstructured.Unstructured) bool) *unstructured.Unstructured {
+	s.Helper()
+	object, err := s.Await(s.ctx, resource, s.namespace, name, done)
+	if err != nil {
+		s.Fatal(err)
+	}
+	return object
+}
+
+func scheme(o *unstructured.Unstructured, path ...string) string {
+	text, _, _ := unstructured.NestedString(o.Object, append([]string{"status"}, path...)...)
+	scheme, _, _ := strings.Cut(text, "://")
+	return scheme
+}
+
+// verifying is a client that goes to address for every host and trusts the authority of config/certmanager only.
+func (s *story) verifying(address string) *http.Client {
+	s.Helper()
+	secret, err := s.Kube.CoreV1().Secrets("cert-manager").Get(s.ctx, "knative-selfsigned-ca", metav1.GetOptions{})
+	if err != nil {
+		s.Fatal(err)
+	}
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(secret.Data["tls.crt"]) {
+		s.Fatal("the authority's Secret holds no certificate")
+	}
+	dialer := &net.Dialer{Timeout: 10 * time.Second}
+	client := &http.Client{Timeout: time.Minute, Transport: &http.Transport{
+		TLSClientConfig: &tls.Config{RootCAs: roots},
+		DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
+			return dialer.DialContext(ctx, network, address)
+		},
+	}}
+	s.Cleanup(client.CloseIdleConnections)
+	return client
+}
+
+func (s *story) externalAddress() string {
+	s.Helper()
+	host, _, err := net.SplitHostPort(s.Gateway)
+	if err != nil {
+		s.Fatal(err)
+	}
+	return net.JoinHostPort(host, "443")
+}
+
+// localAddress is the cluster address of the local gateway, which this machine reaches because it is the node.
+func (s *story) localAddress() string {
+	s.Helper()
+	gateway, err := s.Kube.CoreV1().Services(cluster.System).Get(s.ctx, "ebb-local-istio", metav1.GetOptions{})
+	if err != nil {
+		s.Fatal(err)
+	}
+	return net.JoinHostPort(gateway.Spec.ClusterIP, "443")
+}
+
+func (s *story) answers(client *http.Client, url string) {
+	s.Helper()
+	if reply := probe.Get(s.ctx, client, url); !reply.OK() {
+		s.Fatalf("%s: %s", url, reply)
+	}
+}
