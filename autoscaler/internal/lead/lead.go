@@ -186,8 +186,9 @@ func (e *Election) lose(name string) {
 	}
 }
 
-// freeOrphans clears the lease of a pod that no longer exists, so that its buckets need not wait for
-// the lease to run out. A pod that exists keeps its lease, whatever its state: it may still write.
+// freeOrphans clears the lease of a pod that no longer exists, or has another address than the holder, so that its buckets need
+// not wait for the lease to run out: after a restart of its node a pod keeps its name and gets a new address, and nothing of
+// what it was runs any more. A pod that exists with the holder's address keeps its lease, whatever its state: it may still write.
 func (e *Election) freeOrphans(ctx context.Context) {
 	ticker := time.NewTicker(longestRetry / 2)
 	defer ticker.Stop()
@@ -201,12 +202,12 @@ func (e *Election) freeOrphans(ctx context.Context) {
 			e.mutex.RLock()
 			holder := e.holder[name]
 			e.mutex.RUnlock()
-			pod, _, _ := strings.Cut(holder, "_")
+			pod, ip, _ := strings.Cut(holder, "_")
 			if pod == "" || holder == e.identity() {
 				continue
 			}
-			_, err := e.client.CoreV1().Pods(e.config.Namespace).Get(ctx, pod, metav1.GetOptions{})
-			if !apierrors.IsNotFound(err) {
+			found, err := e.client.CoreV1().Pods(e.config.Namespace).Get(ctx, pod, metav1.GetOptions{})
+			if moved := err == nil && found.Status.PodIP != "" && found.Status.PodIP != ip; !apierrors.IsNotFound(err) && !moved {
 				continue
 			}
 			if err := e.free(ctx, name, holder); err != nil {

@@ -145,9 +145,33 @@ func TestTheLeaseOfAPodThatIsGoneIsFreed(t *testing.T) {
 	})
 }
 
+// After a restart of its node the pod has its name, another address, and another process.
+func TestTheLeaseOfAPodsEarlierAddressIsFreed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := fake.NewClientset()
+		_, err := client.CoordinationV1().Leases(namespace).Create(t.Context(), leaseOf(BucketName(0, 1), "autoscaler-1_10.0.0.77", 60, metav1.NowMicro()), metav1.CreateOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		a := begin(t, client, "autoscaler-1", 1)
+		pod, err := client.CoreV1().Pods(namespace).Get(t.Context(), "autoscaler-1", metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		pod.Status.PodIP = "10.0.0.1"
+		if _, err := client.CoreV1().Pods(namespace).UpdateStatus(t.Context(), pod, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(5 * time.Second)
+		decided(t, a)
+		a.stop()
+		<-a.stopped
+	})
+}
+
 func TestTheLeaseOfAPodThatExistsIsRespected(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		client := fake.NewClientset(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "autoscaler-9"}})
+		client := fake.NewClientset(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "autoscaler-9"}, Status: corev1.PodStatus{PodIP: "10.0.0.9"}})
 		_, err := client.CoordinationV1().Leases(namespace).Create(t.Context(), leaseOf(BucketName(0, 1), "autoscaler-9_10.0.0.9", 60, metav1.NowMicro()), metav1.CreateOptions{})
 		if err != nil {
 			t.Fatal(err)
