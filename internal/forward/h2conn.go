@@ -295,123 +295,6 @@ func (c *h2conn) checkBacklog() error {
 	}
 	return nil
 }
-
-func (c *h2conn) settings(f *http2.SettingsFrame) error {
-	if f.IsAck() {
-		return nil
-	}
-	first := !c.known
-	c.known = true
-	c.mu.Lock()
-	err := f.ForeachSetting(func(s http2.Setting) error {
-		if err := s.Valid(); err != nil {
-			return err
-		}
-		switch s.ID {
-		case http2.SettingInitialWindowSize:
-			delta := int64(s.Val) - c.initialWindow
-			c.initialWindow = int64(s.Val)
-			for _, h := range c.streams {
-				if h.window += delta; h.window > 1<<31-1 {
-					return http2.ConnectionError(http2.ErrCodeFlowControl)
-				}
-				c.listLocked(h)
-			}
-		case http2.SettingMaxFrameSize:
-			c.maxFrame = int(min(s.Val, 64<<10))
-		case http2.SettingMaxConcurrentStreams:
-			c.maxStreams = s.Val
-		case http2.SettingHeaderTableSize:
-			c.enc.SetMaxDynamicTableSize(min(s.Val, 4096))
-		}
-		return nil
-	})
-	if err == nil {
-		c.fw.WriteSettingsAck()
-		c.drainLocked(&c.batch)
-	}
-	c.mu.Unlock()
-	if err != nil {
-		return c.readError(err)
-	}
-	c.batch.add(c)
-	c.batch.settle()
-	if first {
-		c.peer.settled()
-	}
-	return c.checkBacklog()
-}
-
-func (c *h2conn) windowUpdate(f *http2.WindowUpdateFrame) error {
-	c.mu.Lock()
-	if f.StreamID == 0 {
-		if c.window += int64(f.Increment); c.window > 1<<31-1 {
-			c.mu.Unlock()
-			return h2Fail(http2.ErrCodeFlowControl, "the connection's window is too large")
-		}
-	} else if h := c.streams[f.StreamID]; h != nil {
-		if h.window += int64(f.Increment); h.window > 1<<31-1 {
-			c.mu.Unlock()
-			return c.badStream(f.StreamID, http2.ErrCodeFlowControl)
-		}
-		c.listLocked(h)
-	} else if c.idleLocked(f.StreamID) {
-		c.mu.Unlock()
-		return h2Fail(http2.ErrCodeProtocol, "WINDOW_UPDATE of a stream that was not opened")
-	}
-	c.drainLocked(&c.batch)
-	c.mu.Unlock()
-	c.batch.settle()
-	return nil
-}
-
-// idleLocked: the stream was never opened.
-func (c *h2conn) idleLocked(id uint32) bool { return id%2 == 0 || id > c.maxID }
-
-// receiveLocked accounts for a DATA frame that came.
-func (c *h2conn) receiveLocked(h *h2half, n int64) (conn, stream bool) {
-	if n > c.left {
-		return false, true
-	}
-	c.left -= n
-	if h != nil {
-		if n > h.left {
-			return true, false
-		}
-		h.left -= n
-	}
-	return true, true
-}
-
-// credit lets the peer send n bytes more, on the stream of h if it goes on, now that as many were passed on.
-func (c *h2conn) credit(h *h2half, n int, b *h2batch) {
-	if n <= 0 {
-		return
-	}
-	c.mu.Lock()
-	wrote := false
-	if c.owed += int64(n); c.owed >= h2ConnWindow/4 {
-		c.fw.WriteWindowUpdate(0, uint32(c.owed))
-		c.left += c.owed
-		c.owed, wrote = 0, true
-	}
-	if h != nil && !h.removed && !h.gotEnd {
-		if h.owed += int64(n); h.owed >= h2StreamWindow/4 {
-			c.fw.WriteWindowUpdate(h.id, uint32(h.owed))
-			h.left += h.owed
-			h.owed, wrote = 0, true
-		}
-	}
-	c.mu.Unlock()
-	if wrote {
-		b.add(c)
-	}
-}
-
-// congested: much of what came on this connection could not be passed on, so its other streams may have to wait.
-func (c *h2conn) congestedLocked() bool { return h2ConnWindow-c.left-c.owed > h2ConnWindow/2 }
-
-// forgetLocked notes a stream that was reset here, so that what its peer sent before it knew is no error.
 func (c *h2conn) forgetLocked(id uint32) {
 	if c.gone == nil {
 		c.gone = map[uint32]struct{}{}
@@ -474,10 +357,8 @@ func (c *h2conn) end(err error) {
 	c.peer.ended(err)
 	c.batch.flush()
 	if ours != nil {
-		// Closing with unread bytes would reset the connection and could take the GOAWAY with it.
-		if cw, ok := c.nc.(interface{ CloseWrite() error }); ok && c.raw != nil {
-			cw.CloseWrite()
-		}
+		// Closing with unread bytes would reset the connection and could take the GOAWAY with it. Whoever writes the last byte, maybe another
+		// goroutine, closes the writing side (wroteLocked).
 		c.nc.SetReadDeadline(time.Now().Add(500 * time.Millisecond))
 		io.CopyN(io.Discard, c.nc, 256<<10)
 	}

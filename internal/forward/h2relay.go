@@ -309,6 +309,7 @@ func (x *h2exchange) respond(h *h2half, status int, f *http2.MetaHeadersFrame, b
 	x.responseLocked(c, status, fields, true)
 	c.headersLocked(x.down.id, end)
 	x.down.sentEnd = end
+	c.finishLocked(&x.down, b)
 	flooded := c.backlogLocked() > h2HardBacklog
 	c.mu.Unlock()
 	b.add(c)

@@ -197,6 +197,7 @@ func (c *h2conn) send(h *h2half, data []byte, end bool, source *h2half, b *h2bat
 	moved := 0
 	if len(h.queue) == h.queueAt && h.trailers == nil {
 		moved, ended = c.dataLocked(h, data, end)
+		c.finishLocked(h, b)
 		b.add(c)
 	}
 	if moved < len(data) || end && !ended {
@@ -252,6 +253,7 @@ func (c *h2conn) trail(h *h2half, fields []hpack.HeaderField, b *h2batch) (ended
 		return false
 	}
 	c.trailersLocked(h, fields)
+	c.finishLocked(h, b)
 	b.add(c)
 	return true
 }
@@ -297,6 +299,7 @@ func (c *h2conn) drainLocked(b *h2batch) {
 				c.trailersLocked(h, h.trailers)
 				h.trailers, ended = nil, true
 			}
+			c.finishLocked(h, b)
 		} else if h.window > 0 {
 			c.listLocked(h) // at the end: the others first
 		}
@@ -314,6 +317,14 @@ func (c *h2conn) unlistLocked(h *h2half) {
 	c.waiting[0] = nil
 	if c.waiting = c.waiting[1:]; len(c.waiting) == 0 {
 		c.waiting = nil
+	}
+}
+
+// finishLocked takes a stream that both sides have ended off the connection, in one step with its end: once the peer has seen that, what
+// it still sends on the stream is its mistake.
+func (c *h2conn) finishLocked(h *h2half, b *h2batch) {
+	if h.sentEnd && h.gotEnd {
+		c.removeLocked(h, b)
 	}
 }
 

@@ -1,0 +1,209 @@
+package forward
+
+import (
+	"bytes"
+	"math"
+	"unsafe"
+)
+
+// The grammar of heads: characters, names, errors.
+
+func parseLength(b []byte) (int64, bool) {
+	if len(b) == 0 || len(b) > 18 {
+		return 0, false
+	}
+	var n int64
+	for _, c := range b {
+		if c < '0' || c > '9' {
+			return 0, false
+		}
+		n = n*10 + int64(c-'0')
+	}
+	return n, n < math.MaxInt64
+}
+
+// validHost allows what may stand in a Host field: reg-name, IPv4, bracketed IPv6, port; no user info.
+func validHost(b []byte) bool {
+	for _, c := range b {
+		switch {
+		case c >= '0' && c <= '9', c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z':
+		case bytes.IndexByte([]byte("-._~%!$&'()*+,;=:[]"), c) >= 0:
+		default:
+			return false
+		}
+	}
+	return true
+}
+
+// headerID marks the fields that carry framing or are hop-by-hop; everything else is passed on untouched.
+type headerID uint8
+
+const (
+	otherHeader headerID = iota
+	hostHeader
+	connectionHeader
+	contentLengthHeader
+	transferEncodingHeader
+	expectHeader
+	upgradeHeader
+	teHeader
+	trailerHeader
+	keepAliveHeader
+	proxyConnectionHeader
+	proxyAuthHeader // Proxy-Authenticate, Proxy-Authorization
+)
+
+func identify(name []byte) headerID {
+	switch len(name) {
+	case 2:
+		if foldEqual(name, "te") {
+			return teHeader
+		}
+	case 4:
+		if foldEqual(name, "host") {
+			return hostHeader
+		}
+	case 6:
+		if foldEqual(name, "expect") {
+			return expectHeader
+		}
+	case 7:
+		if foldEqual(name, "upgrade") {
+			return upgradeHeader
+		}
+		if foldEqual(name, "trailer") {
+			return trailerHeader
+		}
+	case 10:
+		if foldEqual(name, "connection") {
+			return connectionHeader
+		}
+		if foldEqual(name, "keep-alive") {
+			return keepAliveHeader
+		}
+	case 14:
+		if foldEqual(name, "content-length") {
+			return contentLengthHeader
+		}
+	case 16:
+		if foldEqual(name, "proxy-connection") {
+			return proxyConnectionHeader
+		}
+	case 17:
+		if foldEqual(name, "transfer-encoding") {
+			return transferEncodingHeader
+		}
+	case 18:
+		if foldEqual(name, "proxy-authenticate") {
+			return proxyAuthHeader
+		}
+	case 19:
+		if foldEqual(name, "proxy-authorization") {
+			return proxyAuthHeader
+		}
+	}
+	return otherHeader
+}
+
+// foldEqual compares with an ASCII string in lower case, ignoring the case of b.
+func foldEqual(b []byte, lower string) bool {
+	if len(b) != len(lower) {
+		return false
+	}
+	for i := 0; i < len(b); i++ {
+		x := b[i]
+		if 'A' <= x && x <= 'Z' {
+			x |= 0x20
+		}
+		if x != lower[i] {
+			return false
+		}
+	}
+	return true
+}
+
+// foldSame compares two names ignoring ASCII case.
+func foldSame(b []byte, name string) bool {
+	if len(b) != len(name) {
+		return false
+	}
+	for i := 0; i < len(b); i++ {
+		x, y := b[i], name[i]
+		if x != y {
+			if x |= 0x20; x != y|0x20 || x < 'a' || x > 'z' {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// borrow makes a string that shares b's memory. It must not outlive the exchange.
+func borrow(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
+
+// Character classes of RFC 9110 section 5.6.2 (token) and 5.5 (field value), and of a request target.
+const (
+	tokenChar = 1 << iota
+	valueChar
+	targetChar
+)
+
+var class = func() (t [256]uint8) {
+	for c := 0; c < 256; c++ {
+		switch {
+		case c >= '0' && c <= '9', c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z',
+			bytes.IndexByte([]byte("!#$%&'*+-.^_`|~"), byte(c)) >= 0:
+			t[c] |= tokenChar
+		}
+		if c == '\t' || c >= ' ' && c != 0x7f {
+			t[c] |= valueChar
+		}
+		if c > ' ' && c != 0x7f {
+			t[c] |= targetChar
+		}
+	}
+	return t
+}()
+
+func all(b []byte, want uint8) bool {
+	for _, c := range b {
+		if class[c]&want == 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// syntaxError is a malformed message; status is what a client that sent it is answered with.
+type syntaxError struct {
+	status int
+	text   string
+}
+
+func (e *syntaxError) Error() string { return e.text }
+
+// The malformations. They are values so that rejecting costs nothing.
+var (
+	errRequestLine  = &syntaxError{400, "malformed request line"}
+	errVersion      = &syntaxError{505, "only HTTP/1.0 and HTTP/1.1 are understood on this connection"}
+	errTarget       = &syntaxError{400, "malformed request target"}
+	errConnect      = &syntaxError{405, "CONNECT is not served here"}
+	errStatusLine   = &syntaxError{502, "malformed status line"}
+	errBareLF       = &syntaxError{400, "a line ends in a bare LF"}
+	errFold         = &syntaxError{400, "a header field is folded over two lines"}
+	errFieldName    = &syntaxError{400, "malformed header field name"}
+	errFieldValue   = &syntaxError{400, "malformed header field value"}
+	errHost         = &syntaxError{400, "exactly one valid Host is required"}
+	errLengthTwice  = &syntaxError{400, "more than one Content-Length"}
+	errLength       = &syntaxError{400, "malformed Content-Length"}
+	errBothFramings = &syntaxError{400, "both Content-Length and Transfer-Encoding"}
+	errCoding       = &syntaxError{501, "a Transfer-Encoding other than chunked"}
+	errCodingTwice  = &syntaxError{400, "more than one Transfer-Encoding"}
+	errCodingOld    = &syntaxError{400, "Transfer-Encoding in HTTP/1.0"}
+	errTooLarge     = &syntaxError{431, "the request head is too large"}
+	errManyFields   = &syntaxError{431, "too many header fields"}
+	errSlowHead     = &syntaxError{408, "the request head did not arrive in time"}
+	errChunk        = &syntaxError{400, "malformed chunked body"}
+)
+
+const maxFields = 512
