@@ -201,11 +201,6 @@ func build(o options, kube kubernetes.Interface, ebb versioned.Interface, store 
 	return a, errors.Join(a.registry.Register(sources), a.coldStarts.Register(a.registry))
 }
 
-// pushMetrics hands out the metrics by OTLP where that is asked for.
-func (a *activator) pushMetrics(ctx context.Context) error {
-	return telemetry.Push(ctx, a.registry, a.observe.Resource(), observe.Scope, a.observe.Log, a.observe.Metrics)
-}
-
 // followLevel keeps the log level at what config-logging says.
 func (a *activator) followLevel(store *settings.Store, level *slog.LevelVar) func(context.Context) error {
 	return func(ctx context.Context) error {

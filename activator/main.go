@@ -78,7 +78,7 @@ func start(ctx context.Context, env func(string) string, stdout io.Writer) error
 		telemetry.Server("profiles", options.listen(wire.PortProfiling), telemetry.Profiles(profiling)),
 		telemetry.Server("metrics", options.listen(wire.PortMetrics), observe),
 		settle.Part(log),
-		run.Part{Name: "metrics export", Run: a.pushMetrics},
+		telemetry.Exporter("activator", options.namespace, options.pod, a.registry, log, store.MetricsExport),
 		run.Part{Name: "request log and spans", Run: a.observe.Run},
 		run.Part{Name: "report", Run: a.report.Run},
 		run.Part{Name: "cold starts", Run: a.coldStarts.Run},

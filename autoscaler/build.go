@@ -58,7 +58,7 @@ type process struct {
 	synced   cache.InformerSynced
 	all      func() []loop.Key
 	stats    http.Handler
-	metrics  http.Handler
+	metrics  *prometheus.Registry
 	events   record.EventBroadcaster
 	ready    atomic.Bool
 }
@@ -155,7 +155,7 @@ func build(config *rest.Config, kube kubernetes.Interface, tokenKey func() []byt
 		return append(counts(server, p.engine, p.writer, foreign.Load()), report.Count{Name: "ebb_autoscaler_settings_ignored_total",
 			Help: "Settings of PodAutoscalers that made no sense, by where they stand.", Reason: "annotation", Value: source.Ignored.Load()})
 	}})
-	p.metrics = telemetry.Metrics(registry)
+	p.metrics = registry
 	p.stats = p.routes(server, who)
 	return p, nil
 }

@@ -75,11 +75,12 @@ func start(ctx context.Context, env func(string) string, stdout io.Writer) error
 
 	profiling := func() bool { return store.Load().Observability.RuntimeProfiling }
 	observe := http.NewServeMux()
-	observe.Handle(wire.PathMetrics, p.metrics)
+	observe.Handle(wire.PathMetrics, telemetry.Metrics(p.metrics))
 	return run.All(ctx,
 		run.Part{Name: "log level", Run: followLevel(store, level)},
 		telemetry.Server("profiles", who.listen(wire.PortProfiling), telemetry.Profiles(profiling)),
 		telemetry.Server("metrics", who.listen(wire.PortMetrics), observe),
+		telemetry.Exporter("autoscaler", who.namespace, who.pod, p.metrics, log, store.MetricsExport),
 		settle.Part(log),
 		run.Part{Name: "orders", Run: p.writer.Run},
 		run.Part{Name: "decisions", Run: p.engine.Run},

@@ -97,6 +97,7 @@ func start(ctx context.Context, args []string, env func(string) string, stdout i
 	log.Info("controller starts", "namespace", namespace, "clusterDomain", world.ClusterDomain, "reconcilers", reconcile.Names(list))
 	return run.All(ctx,
 		telemetry.Server("metrics", ":9090", telemetry.Metrics(registry)),
+		telemetry.Exporter("controller", namespace, pod, registry, log, store.MetricsExport),
 		telemetry.Server("profiles", ":8008", telemetry.Profiles(func() bool { return store.Load().Observability.RuntimeProfiling })),
 		telemetry.Server("health", ":8080", reconcile.Health(&synced)),
 		settle.Part(log),

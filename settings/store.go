@@ -36,3 +36,9 @@ func (s *Store) Set(snapshot *Snapshot) {
 	old := s.current.Swap(&generation{snapshot: snapshot, replaced: make(chan struct{})})
 	close(old.replaced)
 }
+
+// MetricsExport is where the components' metrics go, and a channel that is closed once that may have changed.
+func (s *Store) MetricsExport() (to Export, replaced <-chan struct{}) {
+	snapshot, replaced := s.Current()
+	return snapshot.Observability.Metrics, replaced
+}

@@ -73,6 +73,7 @@ func start(ctx context.Context, env func(string) string, stdout io.Writer) error
 		run.Part{Name: "log level", Run: followLevel(store, level)},
 		telemetry.Server("profiles", ":8008", telemetry.Profiles(profiling)),
 		telemetry.Server("metrics", ":9090", observe),
+		telemetry.Exporter("webhook", options.namespace, env("POD_NAME"), registry, log, store.MetricsExport),
 		telemetry.Server("probes", ":8080", probes),
 		settle.Part(log),
 		run.Part{Name: "certificates", Run: keeper.Run},

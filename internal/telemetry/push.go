@@ -10,13 +10,31 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"ebb.dev/ebb/internal/otlp"
+	"ebb.dev/ebb/internal/run"
 )
 
-// Export is where a component's metrics are pushed to.
+// Export is where a component's metrics are pushed to, as in settings.Export. Another Protocol than otlp.HTTP and otlp.GRPC pushes nothing.
 type Export struct {
-	Target   otlp.Target // another protocol than otlp.HTTP and otlp.GRPC pushes nothing
-	Interval time.Duration
+	Protocol, Endpoint string
+	Interval           time.Duration
 }
+
+// Exporter returns a part that hands the metrics of a component's pod out by OTLP, to wherever current says (see Push).
+func Exporter[E ~struct {
+	Protocol, Endpoint string
+	Interval           time.Duration
+}](component, namespace, pod string, registry prometheus.Gatherer, log *slog.Logger, current func() (E, <-chan struct{})) run.Part {
+	resource := []otlp.Attribute{otlp.String("service.name", component), otlp.String("k8s.namespace.name", namespace), otlp.String("k8s.pod.name", pod)}
+	return run.Part{Name: "metrics export", Run: func(ctx context.Context) error {
+		return Push(ctx, registry, resource, Scope(component), log, func() (Export, <-chan struct{}) {
+			to, changed := current()
+			return Export(to), changed
+		})
+	}}
+}
+
+// Scope is OpenTelemetry's name of what a component observes (contract section 4.8).
+func Scope(component string) string { return "knative.dev/serving/pkg/" + component }
 
 // Push exports what registry holds by OTLP, to wherever current says, until ctx ends. The channel that current returns is closed when
 // it would answer otherwise.
@@ -29,10 +47,10 @@ func Push(ctx context.Context, registry prometheus.Gatherer, resource []otlp.Att
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
-			if export.Target.Protocol != otlp.HTTP && export.Target.Protocol != otlp.GRPC {
+			if export.Protocol != otlp.HTTP && export.Protocol != otlp.GRPC {
 				return
 			}
-			exporter, err := otlp.NewExporter(export.Target, otlp.Meters)
+			exporter, err := otlp.NewExporter(otlp.Target{Protocol: export.Protocol, Endpoint: export.Endpoint}, otlp.Meters)
 			if err != nil {
 				log.Error("metrics go nowhere", "error", err)
 				return

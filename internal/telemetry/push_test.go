@@ -70,7 +70,7 @@ func TestWhereMetricsGoMayChangeWhileTheyGo(t *testing.T) {
 	}
 	var now atomic.Pointer[setting]
 	set := func(protocol, path string) {
-		old := now.Swap(&setting{Export{otlp.Target{Protocol: protocol, Endpoint: collector.URL + path}, time.Millisecond}, make(chan struct{})})
+		old := now.Swap(&setting{Export{protocol, collector.URL + path, time.Millisecond}, make(chan struct{})})
 		if old != nil {
 			close(old.changed)
 		}

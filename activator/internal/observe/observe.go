@@ -20,9 +20,6 @@ import (
 	"ebb.dev/ebb/settings"
 )
 
-// Scope is OpenTelemetry's name of what the activator observes.
-const Scope = "knative.dev/serving/pkg/activator"
-
 // Observer follows the settings; fill it, then let Run run.
 type Observer struct {
 	Settings *settings.Store
@@ -40,8 +37,7 @@ type now struct {
 	log    *requestlog.Log
 }
 
-// Resource is who tells.
-func (o *Observer) Resource() []otlp.Attribute {
+func (o *Observer) resource() []otlp.Attribute {
 	return []otlp.Attribute{otlp.String("service.name", "activator"), otlp.String("k8s.namespace.name", o.Namespace), otlp.String("k8s.pod.name", o.Pod)}
 }
 
@@ -64,13 +60,6 @@ func (o *Observer) Ended(x *chain.Exchange, r *forward.Request, result *forward.
 		Name: x.Revision.Key.Name, Namespace: x.Revision.Key.Namespace, Service: info.Service, Configuration: info.Configuration,
 		PodName: o.Pod, PodIP: o.PodIP,
 	}, x.Span.TraceID())
-}
-
-// Metrics is where metrics are pushed to now, for telemetry.Push.
-func (o *Observer) Metrics() (telemetry.Export, <-chan struct{}) {
-	snapshot, replaced := o.Settings.Current()
-	m := snapshot.Observability.Metrics
-	return telemetry.Export{Target: otlp.Target{Protocol: m.Protocol, Endpoint: m.Endpoint}, Interval: m.Interval}, replaced
 }
 
 // asked is what the settings say of log and spans.
@@ -118,7 +107,7 @@ func (o *Observer) make(want asked) *now {
 	var err error
 	n.tracer, err = tracing.New(tracing.Options{
 		Target: otlp.Target{Protocol: want.tracing.Protocol, Endpoint: want.tracing.Endpoint}, Rate: want.tracing.SamplingRate,
-		Resource: o.Resource(), Scope: Scope, Stdout: o.Stdout,
+		Resource: o.resource(), Scope: telemetry.Scope("activator"), Stdout: o.Stdout,
 		Failed: func(err error) { o.Log.Warn("export spans", "error", err) },
 	})
 	if err != nil {
