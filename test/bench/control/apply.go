@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/dynamic/dynamicinformer"
@@ -120,4 +121,18 @@ func (b *bench) create(ctx context.Context, name string) error {
 		return fmt.Errorf("apply Service %s: %w", name, err)
 	}
 	return nil
+}
+
+// awaitRemoved waits until the namespace is gone, so that whoever runs next finds the cluster at rest. Some 3000 objects go with 200
+// services, so it has longer than whatever else is put back.
+func (b *bench) awaitRemoved(ctx context.Context) error {
+	if b.namespace == "" {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 3*time.Minute)
+	defer cancel()
+	return cluster.Until(ctx, func() (bool, string, error) {
+		_, err := b.Kube.CoreV1().Namespaces().Get(ctx, b.namespace, metav1.GetOptions{})
+		return apierrors.IsNotFound(err), fmt.Sprintf("namespace %s is still there", b.namespace), nil
+	})
 }

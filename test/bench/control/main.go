@@ -16,9 +16,6 @@ import (
 	"syscall"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 	"ebb.dev/ebb/test/internal/cluster"
 	"ebb.dev/ebb/test/internal/result"
 )
@@ -60,6 +57,7 @@ func (b *bench) run(ctx context.Context) (err error) {
 	}
 	var undo cluster.Undo
 	defer func() { err = errors.Join(err, undo.Run()) }()
+	undo = append(undo, b.awaitRemoved) // last of all, so that an interrupted run has put everything back before it waits
 	restore, err := b.SetConfig(ctx, "config-autoscaler", map[string]string{"allow-zero-initial-scale": "true"})
 	if err != nil {
 		return err
@@ -69,7 +67,7 @@ func (b *bench) run(ctx context.Context) (err error) {
 	if b.namespace, remove, err = b.Namespace(ctx, "control"); err != nil {
 		return err
 	}
-	undo = append(undo, func(ctx context.Context) error { return b.remove(ctx, remove) })
+	undo = append(undo, remove)
 
 	before, err := b.rest(ctx, "before")
 	if err != nil {
@@ -102,19 +100,5 @@ func (b *bench) run(ctx context.Context) (err error) {
 		"rss_mib_idle":        before.RSSBytes / (1 << 20),
 		"rss_mib_per_service": (after.RSSBytes - before.RSSBytes) / (1 << 20) / float64(b.n),
 		"cpu_s":               after.CPUSeconds - before.CPUSeconds,
-	})
-}
-
-// remove deletes the namespace and waits until it is gone, so that whoever runs next finds the cluster at rest.
-func (b *bench) remove(ctx context.Context, remove func(context.Context) error) error {
-	if err := remove(ctx); err != nil {
-		return err
-	}
-	// Longer than whatever else is put back: some 3000 objects go with 200 services.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 3*time.Minute)
-	defer cancel()
-	return cluster.Until(ctx, func() (bool, string, error) {
-		_, err := b.Kube.CoreV1().Namespaces().Get(ctx, b.namespace, metav1.GetOptions{})
-		return apierrors.IsNotFound(err), fmt.Sprintf("namespace %s is still there", b.namespace), nil
 	})
 }
