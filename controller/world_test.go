@@ -387,6 +387,27 @@ func (w *world) command(words []string, body string) {
 		for _, name := range w.store.Names("ns") {
 			fmt.Fprintf(&w.out, "%s\n", name)
 		}
+	case "show":
+		// The status as clients read it, but for the times of transitions.
+		group := "serving.knative.dev"
+		object := w.store.Get(schema.GroupResource{Group: group, Resource: words[1]}, "ns", words[2])
+		if object == nil {
+			fmt.Fprintf(&w.out, "there is none\n")
+			return
+		}
+		status, _, _ := unstructured.NestedMap(object.Object, "status")
+		list, _, _ := unstructured.NestedSlice(status, "conditions")
+		for _, c := range list {
+			delete(c.(map[string]any), "lastTransitionTime")
+		}
+		if list != nil {
+			status["conditions"] = list
+		}
+		text, err := yaml.Marshal(status)
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		w.out.Write(text)
 	case "wait":
 		d, err := time.ParseDuration(words[1])
 		if err != nil {

@@ -45,7 +45,7 @@ func (r *reconciler) deployment(ctx context.Context, rev *servingv1.Revision, s 
 func (r *reconciler) autoscaler(ctx context.Context, rev *servingv1.Revision, have *autoscalingv1alpha1.PodAutoscaler,
 	neverStarted, wasUp bool) (*autoscalingv1alpha1.PodAutoscaler, error) {
 	want := MakePodAutoscaler(rev, reachability(rev, neverStarted))
-	if wasUp {
+	if wasUp && have == nil {
 		want.Annotations[names.InitializedAnnotation] = "true"
 	}
 	after, _, err := apply.Child(ctx, r.world.Ebb.AutoscalingV1alpha1().PodAutoscalers(rev.Namespace), "PodAutoscaler", rev,

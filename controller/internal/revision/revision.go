@@ -124,7 +124,9 @@ func (r *reconciler) reconcile(ctx context.Context, rev *servingv1.Revision) (ti
 		return 0, r.refused(rev, err)
 	}
 	neverStarted := couldNotStart(before, o, s)
-	if o.autoscaler, err = r.autoscaler(ctx, rev, o.autoscaler, neverStarted, false); err != nil {
+	// A PodAutoscaler that somebody deleted takes along that the revision was up once; its status still tells.
+	wasUp := before.GetCondition(servingv1.RevisionConditionResourcesAvailable).IsTrue()
+	if o.autoscaler, err = r.autoscaler(ctx, rev, o.autoscaler, neverStarted, wasUp); err != nil {
 		judge(rev, o, s)
 		return 0, r.refused(rev, err)
 	}
