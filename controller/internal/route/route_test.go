@@ -320,14 +320,6 @@ func TestTagsComeAndGoWithTheirObjectsAndKeepTheUsersLabels(t *testing.T) {
 // A revision in reserve may lose its Services at any moment; so no request is sent there before the labeler has taken it out.
 func TestARevisionInReserveIsRoutedToOnlyOnceItIsBack(t *testing.T) {
 	s := set(t)
-	for _, name := range []string{"hello-00001", "hello-00002"} {
-		s.revision(name, corev1.ConditionTrue)
-		s.service(name)
-	}
-	s.configuration("hello-00002")
-	s.route("latest=100")
-	s.until("Ready", func(r *servingv1.Route) bool { return condition(r, "Ready") == "True " })
-	before := fmt.Sprint(s.hashes())
 	mark := func(state names.RoutingState, parked string) {
 		rev := s.store.Get(revisions, "ns", "hello-00001")
 		rev.SetLabels(map[string]string{names.ConfigurationLabel: "hello", names.RoutingStateLabel: string(state)})
@@ -337,7 +329,16 @@ func TestARevisionInReserveIsRoutedToOnlyOnceItIsBack(t *testing.T) {
 		}
 		s.store.Put(revisions, rev)
 	}
+	// In this order: whoever has seen the second revision has seen the first one in reserve.
+	s.revision("hello-00001", corev1.ConditionTrue)
+	s.service("hello-00001")
 	mark(names.RoutingReserve, "")
+	s.revision("hello-00002", corev1.ConditionTrue)
+	s.service("hello-00002")
+	s.configuration("hello-00002")
+	s.route("latest=100")
+	s.until("Ready", func(r *servingv1.Route) bool { return condition(r, "Ready") == "True " })
+	before := fmt.Sprint(s.hashes())
 	s.route("latest=90", "hello-00001=10")
 	waits := func(r *servingv1.Route) bool {
 		return condition(r, "AllTrafficAssigned") == "Unknown RevisionMissing" &&
