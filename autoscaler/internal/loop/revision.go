@@ -82,7 +82,9 @@ type revision struct {
 	everSent  bool
 
 	tickAt, scrapeAt, stepAt time.Time
-	heapIndex                int
+	// dueAt is due as of the last reschedule, in Unix nanoseconds: what the heap is ordered by.
+	dueAt     int64
+	heapIndex int
 
 	view view
 }

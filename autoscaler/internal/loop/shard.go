@@ -154,6 +154,7 @@ func (s *shard) changed() {
 			s.mutex.Lock()
 			s.index[key] = r
 			s.mutex.Unlock()
+			r.dueAt = r.due().UnixNano()
 			heap.Push(&s.clock, r)
 		} else {
 			s.mutex.Lock()
@@ -290,6 +291,7 @@ func (s *shard) reschedule(r *revision, now time.Time) {
 			r.scrapeAt = now
 		}
 	}
+	r.dueAt = r.due().UnixNano()
 	heap.Fix(&s.clock, r.heapIndex)
 }
 
@@ -297,7 +299,7 @@ func (s *shard) reschedule(r *revision, now time.Time) {
 type dueHeap []*revision
 
 func (h dueHeap) Len() int           { return len(h) }
-func (h dueHeap) Less(i, j int) bool { return h[i].due().Before(h[j].due()) }
+func (h dueHeap) Less(i, j int) bool { return h[i].dueAt < h[j].dueAt }
 func (h dueHeap) Swap(i, j int) {
 	h[i], h[j] = h[j], h[i]
 	h[i].heapIndex, h[j].heapIndex = i, j
