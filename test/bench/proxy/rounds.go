@@ -22,7 +22,7 @@ type plan struct {
 
 func planOf(quick bool) plan {
 	if quick {
-		return plan{rounds: 3, span: 600 * time.Millisecond, shapes: []shape{{1, 13}, {32, 13}}, grpc: []int{8}}
+		return plan{rounds: 3, span: 500 * time.Millisecond, shapes: []shape{{1, 13}, {32, 13}}, grpc: []int{8}}
 	}
 	p := plan{rounds: 3, span: 1500 * time.Millisecond, grpc: []int{1, 32}}
 	for _, connections := range []int{1, 32, 256} {
