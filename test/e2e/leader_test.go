@@ -1,0 +1,186 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"ebb.dev/ebb/test/internal/cluster"
+	"ebb.dev/ebb/test/internal/probe"
+)
+
+// "The autoscaler that decided for my service was killed in the middle of the load." Nobody's request fails, no pod is taken away that the
+// load needs, and the replica that takes over follows a load that grows.
+func TestKillingTheLeadingAutoscalerUnderLoadLosesNothing(t *testing.T) {
+	s := beginAlone(t, 5*time.Minute)
+	s.scaleAutoscalers(2)
+	const pods = 3
+	url := s.ready("led", service{name: "led", concurrency: 2, annotations: map[string]string{
+		"autoscaling.knative.dev/target-utilization-percentage": "100",
+		"autoscaling.knative.dev/max-scale":                     "8",
+		"autoscaling.knative.dev/window":                        "12s",
+	}}.manifest())
+	client := s.client()
+	var answered atomic.Int64
+	var users sync.WaitGroup
+	loading, stopLoad := context.WithCancel(s.ctx)
+	defer users.Wait()
+	defer stopLoad()
+	load := func(outstanding int) {
+		for range outstanding {
+			users.Go(func() {
+				for loading.Err() == nil {
+					if reply := probe.Get(s.ctx, client, url+"?sleep=400"); !reply.OK() {
+						t.Error(reply)
+						return
+					}
+					answered.Add(1)
+				}
+			})
+		}
+	}
+	deployment := func() (int32, error) {
+		d, err := s.Kube.AppsV1().Deployments(s.namespace).Get(s.ctx, "led-00001-deployment", metav1.GetOptions{})
+		if err != nil {
+			return 0, err
+		}
+		return *d.Spec.Replicas, nil
+	}
+	asks := func(what string, least int32) {
+		s.until(what, func() (bool, string, error) {
+			replicas, err := deployment()
+			if err != nil {
+				return false, err.Error(), nil
+			}
+			return replicas >= least, fmt.Sprintf("%d pods are asked for", replicas), nil
+		})
+	}
+	load(2 * pods)
+	s.until("the load has its pods", func() (bool, string, error) {
+		found, err := s.Pods(s.ctx, s.namespace, "led", false)
+		if err != nil {
+			return false, err.Error(), nil
+		}
+		ready := 0
+		for i := range found {
+			for _, c := range found[i].Status.Conditions {
+				if c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue {
+					ready++
+				}
+			}
+		}
+		return ready >= pods, fmt.Sprintf("%d pods are ready", ready), nil
+	})
+
+	leader := s.leadingAutoscaler()
+	at := int64(0)
+	if err := s.Kube.CoreV1().Pods(cluster.System).Delete(s.ctx, leader, metav1.DeleteOptions{GracePeriodSeconds: &at}); err != nil {
+		t.Fatal(err)
+	}
+	killed := time.Now()
+	least := make(chan int32)
+	watching, stop := context.WithCancel(s.ctx)
+	go func() {
+		lowest := int32(1 << 30)
+		cluster.Until(watching, func() (bool, string, error) {
+			if replicas, err := deployment(); err == nil {
+				lowest = min(lowest, replicas)
+			}
+			return false, "", nil
+		})
+		least <- lowest
+	}()
+	s.until("another autoscaler leads", func() (bool, string, error) {
+		now, err := s.leader()
+		return err == nil && now != "" && now != leader, fmt.Sprintf("%s leads, %v", now, err), nil
+	})
+	led := time.Since(killed)
+	load(2 * pods)
+	asks("the next autoscaler follows the load that grew", 2*pods)
+	t.Logf("another autoscaler led after %s, and %s after the leader was killed twice as many pods were asked for",
+		led.Round(10*time.Millisecond), time.Since(killed).Round(10*time.Millisecond))
+	// It has decided by itself for a stable window when this is over, and has no old word to lean on.
+	select {
+	case <-time.After(14 * time.Second):
+	case <-s.ctx.Done():
+	}
+	stop()
+	if lowest := <-least; lowest < pods {
+		t.Errorf("the scale fell to %d under a load that needs %d pods", lowest, pods)
+	}
+	asks("the scale is what the load needs", 2*pods)
+	stopLoad()
+	users.Wait()
+	if answered.Load() < 4*pods {
+		t.Errorf("only %d requests were answered", answered.Load())
+	}
+}
+
+// scaleAutoscalers makes the autoscaler so many replicas, until the test ends.
+func (s *story) scaleAutoscalers(replicas int32) {
+	s.Helper()
+	deployments := s.Kube.AppsV1().Deployments(cluster.System)
+	before, err := deployments.Get(s.ctx, "autoscaler", metav1.GetOptions{})
+	if err != nil {
+		s.Fatal(err)
+	}
+	set := func(ctx context.Context, n int32) error {
+		patch := fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, n)
+		if _, err := deployments.Patch(ctx, "autoscaler", types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+			return fmt.Errorf("scale the autoscaler to %d: %w", n, err)
+		}
+		return cluster.Until(ctx, func() (bool, string, error) {
+			d, err := deployments.Get(ctx, "autoscaler", metav1.GetOptions{})
+			if err != nil {
+				return false, err.Error(), nil
+			}
+			return d.Status.ObservedGeneration >= d.Generation && d.Status.ReadyReplicas == n && d.Status.Replicas == n,
+				fmt.Sprintf("%d of %d autoscalers are ready", d.Status.ReadyReplicas, n), nil
+		})
+	}
+	s.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		if err := set(ctx, *before.Spec.Replicas); err != nil {
+			s.Error(err)
+		}
+	})
+	if err := set(s.ctx, replicas); err != nil {
+		s.Fatal(err)
+	}
+}
+
+// leader is the name of the pod that holds the leases of the revisions.
+func (s *story) leader() (string, error) {
+	leases, err := s.Kube.CoordinationV1().Leases(cluster.System).List(s.ctx, metav1.ListOptions{})
+	if err != nil {
+		return "", fmt.Errorf("list leases: %w", err)
+	}
+	for _, lease := range leases.Items {
+		if strings.HasPrefix(lease.Name, "autoscaler-bucket-") && lease.Spec.HolderIdentity != nil {
+			pod, _, _ := strings.Cut(*lease.Spec.HolderIdentity, "_")
+			return pod, nil
+		}
+	}
+	return "", nil
+}
+
+func (s *story) leadingAutoscaler() (pod string) {
+	s.Helper()
+	s.until("an autoscaler leads", func() (bool, string, error) {
+		var err error
+		pod, err = s.leader()
+		return err == nil && pod != "", fmt.Sprint(err), nil
+	})
+	return pod
+}
