@@ -6,7 +6,7 @@
 // The sequence. SIGTERM, or the preStop hook of the user container, begins a drain: readiness fails at once and the pod withdraws its
 // announcement. Requests that still come are served, each beginning the quiet time anew. The drain is over when no request came for the
 // quiet time and none is in flight. A drain begun by the hook alone (the kubelet restarts the user container after a failed liveness probe)
-// is taken back when no SIGTERM follows within a second.
+// is taken back when no SIGTERM follows within three seconds.
 package drain
 
 import (
@@ -16,8 +16,10 @@ import (
 	"time"
 )
 
-// hookAlone is how long the hook waits for the SIGTERM that tells a deleted pod from a restarted container.
-const hookAlone = time.Second
+// hookAlone is how long the hook waits for the SIGTERM that tells a deleted pod from a restarted container. The kubelet sends it at the same time
+// as it calls the hook, but on a node with more to do than it can the signal was seen to come more than a second later; a hook that returns before has
+// the container killed while requests still come to the pod.
+const hookAlone = 3 * time.Second
 
 // look is how often a drain looks whether it is over.
 const look = 50 * time.Millisecond
@@ -64,7 +66,7 @@ func (d *Drainer) Terminate(ctx context.Context) {
 	d.wait(ctx)
 }
 
-// Hook is the user container's preStop hook. It returns when the drain is over, ctx ends, or a second passed without SIGTERM.
+// Hook is the user container's preStop hook. It returns when the drain is over, ctx ends, or three seconds passed without SIGTERM.
 func (d *Drainer) Hook(ctx context.Context) {
 	d.begin()
 	t := time.NewTimer(hookAlone)
