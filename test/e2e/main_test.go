@@ -163,6 +163,7 @@ type service struct {
 	annotations map[string]string // of the template
 	env         map[string]string
 	image       string // default: the autoscale test image
+	cpu         string // what the container requests; default: nothing
 	traffic     string // YAML of the traffic list, indented by two
 }
 
@@ -189,6 +190,9 @@ func (v service) manifest() string {
 		for key, value := range v.env {
 			fmt.Fprintf(&b, "        - name: %s\n          value: %q\n", key, value)
 		}
+	}
+	if v.cpu != "" {
+		fmt.Fprintf(&b, "        resources:\n          requests:\n            cpu: %s\n", v.cpu)
 	}
 	if v.traffic != "" {
 		b.WriteString("  traffic:\n" + v.traffic)
