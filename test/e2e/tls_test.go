@@ -167,3 +167,61 @@ func (s *story) answers(client *http.Client, url string) {
 		s.Fatalf("%s: %s", url, reply)
 	}
 }
+
+// Between Ebb's parts TLS is switched on and off while requests flow, and none is lost; a service without pods wakes up over it.
+func TestTLSBetweenEbbsPartsIsSwitchedOnAndOffWithoutALostRequest(t *testing.T) {
+	s := beginAlone(t, 3*time.Minute)
+	s.needsCertManager()
+	s.ready("asleep", service{name: "asleep"}.manifest())
+	url := s.ready("inner", service{name: "inner", annotations: map[string]string{"autoscaling.knative.dev/min-scale": "1"}}.manifest())
+	traffic := probe.Start(s.client(), url, 20*time.Millisecond)
+
+	s.set("config-network", map[string]string{"system-internal-tls": "Enabled"})
+	s.awaitPort("inner", 443)
+	s.awaitPort("asleep", 443)
+	pods, err := s.Pods(s.ctx, s.namespace, "inner", false)
+	if err != nil || len(pods) == 0 {
+		s.Fatalf("pods of the service: %v, %v", pods, err)
+	}
+	roots := x509.NewCertPool()
+	authority, err := s.Kube.CoreV1().ConfigMaps(s.namespace).Get(s.ctx, "serving-certs-authority", metav1.GetOptions{})
+	if err != nil {
+		s.Fatal(err)
+	}
+	roots.AppendCertsFromPEM([]byte(authority.Data["ca.crt"]))
+	s.until("the pod shows a certificate of its namespace", func() (bool, string, error) {
+		dialer := tls.Dialer{Config: &tls.Config{RootCAs: roots, ServerName: "kn-user-" + s.namespace}}
+		conn, err := dialer.DialContext(s.ctx, "tcp", net.JoinHostPort(pods[0].Status.PodIP, "8112"))
+		if err != nil {
+			return false, err.Error(), nil
+		}
+		return true, "", conn.Close()
+	})
+	s.awaitZero("asleep")
+	s.answers(s.client(), strings.Replace(url, "inner", "asleep", 1))
+
+	s.set("config-network", map[string]string{"system-internal-tls": "Disabled"})
+	s.awaitPort("inner", 80)
+	report := traffic.StopAfter(s.ctx, 500)
+	if err := report.Err(500); err != nil {
+		s.Error(err)
+	}
+}
+
+// awaitPort waits until the gateways are to reach a service, which is Ready, by this port.
+func (s *story) awaitPort(name string, port int64) {
+	s.Helper()
+	s.awaitStatus(cluster.HTTPRoutes, name+"."+s.namespace+".svc.cluster.local", func(o *unstructured.Unstructured) bool {
+		rules, _, _ := unstructured.NestedSlice(o.Object, "spec", "rules")
+		for _, rule := range rules {
+			backends, _, _ := unstructured.NestedSlice(rule.(map[string]any), "backendRefs")
+			for _, b := range backends {
+				if b.(map[string]any)["port"] != port {
+					return false
+				}
+			}
+		}
+		return len(rules) > 0
+	})
+	s.awaitStatus(cluster.Services, name, cluster.IsReady)
+}
