@@ -14,6 +14,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"ebb.dev/ebb/internal/forwardtest"
 )
 
 // policy is a Handler out of functions, and a ledger of what it was told.
@@ -389,18 +391,7 @@ func TestShutdownFinishesInFlight(t *testing.T) {
 }
 
 func BenchmarkForward(b *testing.B) {
-	backend := rawBackend(b, func(_ int, c net.Conn, r *bufio.Reader) {
-		buf := make([]byte, 4096)
-		reply := []byte("HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 13\r\n\r\nHello, world!")
-		for {
-			if _, err := c.Read(buf); err != nil {
-				return
-			}
-			if _, err := c.Write(reply); err != nil {
-				return
-			}
-		}
-	})
+	backend := forwardtest.Hello(b).String()
 	addr, _ := proxyTo(b, backend, nil)
 	c := dialTo(b, addr)
 	c.SetDeadline(time.Time{})

@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"github.com/gorilla/websocket"
+
+	"ebb.dev/ebb/internal/forwardtest"
 )
 
 // answerOf sends raw bytes and returns everything that comes back until the connection closes.
@@ -474,18 +476,7 @@ func TestAForwardedRequestAllocatesNothing(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector allocates")
 	}
-	backend := rawBackend(t, func(_ int, c net.Conn, r *bufio.Reader) {
-		buf := make([]byte, 4096)
-		reply := []byte("HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 13\r\n\r\nHello, world!")
-		for {
-			if _, err := c.Read(buf); err != nil {
-				return
-			}
-			if _, err := c.Write(reply); err != nil {
-				return
-			}
-		}
-	})
+	backend := forwardtest.Hello(t).String()
 	up := NewUpstream(backend, UpstreamOptions{})
 	addr, _ := proxyTo(t, backend, func(s *Server, p *policy) {
 		p.admit = func(r *Request) Verdict {
@@ -500,17 +491,7 @@ func TestAForwardedRequestAllocatesNothing(t *testing.T) {
 		"POST":          "POST /x HTTP/1.1\r\nHost: example.test\r\nContent-Length: 5\r\n\r\nhello",
 		"POST, chunked": "POST /x HTTP/1.1\r\nHost: example.test\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
 	} {
-		c := dialTo(t, addr)
-		buf := make([]byte, 4096)
-		req := []byte(request)
-		allocs := testing.AllocsPerRun(2000, func() {
-			if _, err := c.Write(req); err != nil {
-				t.Fatal(err)
-			}
-			if _, err := c.Read(buf); err != nil {
-				t.Fatal(err)
-			}
-		})
+		allocs := forwardtest.Allocations(t, addr, request)
 		if allocs > 0 {
 			t.Errorf("%s: %v allocations a request", name, allocs)
 		}

@@ -30,7 +30,7 @@ func TestHostsAreServedHTTPSWithCertificatesThatVerify(t *testing.T) {
 	if !strings.HasPrefix(url, "http://") {
 		t.Fatalf("before anybody asked for certificates the address is %s", url)
 	}
-	s.set("config-network", map[string]string{"external-domain-tls": "Enabled", "cluster-local-domain-tls": "Enabled",
+	s.config("config-network", map[string]string{"external-domain-tls": "Enabled", "cluster-local-domain-tls": "Enabled",
 		"autocreate-cluster-domain-claims": "true"})
 
 	ready := s.awaitStatus(cluster.Services, "secure", func(o *unstructured.Unstructured) bool {
@@ -60,7 +60,7 @@ spec:
 	})
 	s.answers(secure, "https://"+domain)
 
-	s.set("config-network", map[string]string{"http-protocol": "Redirected"})
+	s.config("config-network", map[string]string{"http-protocol": "Redirected"})
 	s.until("plain HTTP leads to https", func() (bool, string, error) {
 		reply, err := s.client().Get("http://" + host + "/some/where")
 		if err != nil {
@@ -72,7 +72,7 @@ spec:
 			fmt.Sprintf("%d, Location %q", reply.StatusCode, to), nil
 	})
 
-	s.set("config-network", map[string]string{"external-domain-tls": "Disabled", "cluster-local-domain-tls": "Disabled", "http-protocol": "Enabled"})
+	s.config("config-network", map[string]string{"external-domain-tls": "Disabled", "cluster-local-domain-tls": "Disabled", "http-protocol": "Enabled"})
 	s.awaitStatus(cluster.Services, "secure", func(o *unstructured.Unstructured) bool {
 		return cluster.IsReady(o) && scheme(o, "url") == "http" && scheme(o, "address", "url") == "http"
 	})
@@ -87,22 +87,6 @@ func (s *story) needsCertManager() {
 	if _, err := s.Dynamic.Resource(issuers).Get(s.ctx, "knative-selfsigned-issuer", metav1.GetOptions{}); err != nil {
 		s.Skipf("the cluster has no ClusterIssuer knative-selfsigned-issuer (kubectl apply -k config/certmanager): %v", err)
 	}
-}
-
-// set changes settings until the test ends.
-func (s *story) set(name string, keys map[string]string) {
-	s.Helper()
-	restore, err := s.SetConfig(s.ctx, name, keys)
-	if err != nil {
-		s.Fatal(err)
-	}
-	s.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-		defer cancel()
-		if err := restore(ctx); err != nil {
-			s.Error(err)
-		}
-	})
 }
 
 func (s *story) awaitStatus(resource schema.GroupVersionResource, name string, done func(*unstructured.Unstructured) bool) *unstructured.Unstructured {
@@ -176,7 +160,7 @@ func TestTLSBetweenEbbsPartsIsSwitchedOnAndOffWithoutALostRequest(t *testing.T) 
 	url := s.ready("inner", service{name: "inner", annotations: map[string]string{"autoscaling.knative.dev/min-scale": "1"}}.manifest())
 	traffic := probe.Start(s.client(), url, 20*time.Millisecond)
 
-	s.set("config-network", map[string]string{"system-internal-tls": "Enabled"})
+	s.config("config-network", map[string]string{"system-internal-tls": "Enabled"})
 	s.awaitPort("inner", 443)
 	s.awaitPort("asleep", 443)
 	pods, err := s.Pods(s.ctx, s.namespace, "inner", false)
@@ -200,7 +184,7 @@ func TestTLSBetweenEbbsPartsIsSwitchedOnAndOffWithoutALostRequest(t *testing.T) 
 	s.awaitZero("asleep")
 	s.answers(s.client(), strings.Replace(url, "inner", "asleep", 1))
 
-	s.set("config-network", map[string]string{"system-internal-tls": "Disabled"})
+	s.config("config-network", map[string]string{"system-internal-tls": "Disabled"})
 	s.awaitPort("inner", 80)
 	report := traffic.StopAfter(s.ctx, 500)
 	if err := report.Err(500); err != nil {

@@ -188,19 +188,3 @@ func (s *story) identities(service string) string {
 	}
 	return strings.Join(all, ", ")
 }
-
-// config sets keys of a ConfigMap of the system until the test ends.
-func (s *story) config(name string, keys map[string]string) {
-	s.Helper()
-	restore, err := s.SetConfig(s.ctx, name, keys)
-	if err != nil {
-		s.Fatal(err)
-	}
-	s.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-		defer cancel()
-		if err := restore(ctx); err != nil {
-			s.Error(err)
-		}
-	})
-}

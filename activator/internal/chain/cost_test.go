@@ -1,16 +1,15 @@
 package chain
 
 import (
-	"bytes"
 	"io"
 	"net"
-	"net/netip"
 	"runtime"
 	"testing"
 	"time"
 
 	"ebb.dev/ebb/activator/internal/backends"
 	"ebb.dev/ebb/activator/internal/hold"
+	"ebb.dev/ebb/internal/forwardtest"
 	"ebb.dev/ebb/wire"
 )
 
@@ -51,32 +50,7 @@ func TestAForwardedRequestAllocatesNothing(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector allocates")
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer c.Close()
-				buf := make([]byte, 4096)
-				reply := []byte("HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 13\r\n\r\nHello, world!")
-				for {
-					if _, err := c.Read(buf); err != nil {
-						return
-					}
-					if _, err := c.Write(reply); err != nil {
-						return
-					}
-				}
-			}()
-		}
-	}()
+	upstream := forwardtest.Hello(t)
 	requests := map[string]string{
 		"GET": "GET /x HTTP/1.1\r\nHost: hello.example.com\r\nUser-Agent: bench\r\nAccept: */*\r\nX-Forwarded-For: 10.0.0.1\r\n" +
 			"Knative-Serving-Revision: rev\r\nKnative-Serving-Namespace: ns\r\nK-Network-Hash: abc\r\n\r\n",
@@ -89,23 +63,9 @@ func TestAForwardedRequestAllocatesNothing(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, hold.Bounds{})
 			w.revision(info)
-			w.pods(backends.Endpoint{Address: netip.MustParseAddrPort(l.Addr().String()), Pod: "p", Ready: true})
+			w.pods(backends.Endpoint{Address: upstream, Pod: "p", Ready: true})
 			for name, request := range requests {
-				c, err := net.Dial("tcp", w.url[len("http://"):])
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer c.Close()
-				c.SetDeadline(time.Now().Add(time.Minute))
-				raw, buf := []byte(request), make([]byte, 4096)
-				allocs := testing.AllocsPerRun(2000, func() {
-					if _, err := c.Write(raw); err != nil {
-						t.Fatal(err)
-					}
-					if n, err := c.Read(buf); err != nil || !bytes.HasPrefix(buf[:n], []byte("HTTP/1.1 200")) {
-						t.Fatal(err, string(buf[:n]))
-					}
-				})
+				allocs := forwardtest.Allocations(t, w.url[len("http://"):], request)
 				if allocs > 0 {
 					t.Errorf("%s: %v allocations", name, allocs)
 				}

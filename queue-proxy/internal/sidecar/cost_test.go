@@ -1,10 +1,10 @@
 package sidecar
 
 import (
-	"net"
 	"testing"
 	"time"
 
+	"ebb.dev/ebb/internal/forwardtest"
 	"ebb.dev/ebb/queue-proxy/internal/config"
 )
 
@@ -13,32 +13,7 @@ func TestAForwardedRequestAllocatesNothing(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector allocates")
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer c.Close()
-				buf := make([]byte, 4096)
-				reply := []byte("HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 13\r\n\r\nHello, world!")
-				for {
-					if _, err := c.Read(buf); err != nil {
-						return
-					}
-					if _, err := c.Write(reply); err != nil {
-						return
-					}
-				}
-			}()
-		}
-	}()
+	upstream := forwardtest.Hello(t)
 	requests := map[string]string{
 		"from a gateway": "GET /x HTTP/1.1\r\nHost: rev.ns\r\nUser-Agent: bench\r\nAccept: */*\r\nX-Forwarded-For: 10.0.0.1\r\nX-Forwarded-Proto: http\r\n" +
 			"Knative-Serving-Revision: rev\r\nKnative-Serving-Namespace: ns\r\nK-Network-Hash: abc\r\n\r\n",
@@ -48,28 +23,14 @@ func TestAForwardedRequestAllocatesNothing(t *testing.T) {
 	for name, limit := range map[string]int{"no limit": 0, "limit 100": 100} {
 		t.Run(name, func(t *testing.T) {
 			r := startRig(t, hello, func(c *config.Config) {
-				c.UserPort = l.Addr().(*net.TCPAddr).Port
+				c.UserPort = int(upstream.Port())
 				c.Probes = nil
 				c.Concurrency = limit
 				c.ResponseStartTimeout, c.IdleTimeout = time.Minute, time.Minute
 				c.Observability.RequestMetrics.Protocol = "prometheus"
 			})
 			for name, request := range requests {
-				c, err := net.Dial("tcp", r.url[len("http://"):])
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer c.Close()
-				c.SetDeadline(time.Now().Add(time.Minute))
-				raw, buf := []byte(request), make([]byte, 4096)
-				allocs := testing.AllocsPerRun(2000, func() {
-					if _, err := c.Write(raw); err != nil {
-						t.Fatal(err)
-					}
-					if _, err := c.Read(buf); err != nil {
-						t.Fatal(err)
-					}
-				})
+				allocs := forwardtest.Allocations(t, r.url[len("http://"):], request)
 				if allocs > 0 {
 					t.Errorf("a request %s: %v allocations", name, allocs)
 				}

@@ -1,36 +1,19 @@
 package sidecar
 
 import (
-	"io"
 	"net/http"
-	"net/http/httptest"
 	"sync"
 	"testing"
 
 	"ebb.dev/ebb/queue-proxy/internal/config"
-	"ebb.dev/ebb/wire"
 )
 
 // Without a limit nothing waits, and a burst would be seen with the next scrape only.
 func TestGrowthIsPushedWithoutALimit(t *testing.T) {
-	got := make(chan wire.StatMessage, 16)
-	autoscaler := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		body, _ := io.ReadAll(r.Body)
-		messages, err := wire.DecodeStats(body)
-		if err != nil || len(messages) != 1 || wire.BearerToken(r.Header.Get("Authorization")) != "secret" {
-			t.Errorf("pushed %v %v", messages, err)
-			return
-		}
-		select {
-		case got <- messages[0]:
-		default:
-		}
-		w.WriteHeader(204)
-	}))
-	defer autoscaler.Close()
+	got, autoscaler := pushed(t)
 	release := make(chan bool)
 	r := startRig(t, func(w http.ResponseWriter, r *http.Request) { <-release }, func(c *config.Config) {
-		c.Concurrency, c.Token, c.Autoscaler = 0, "secret", autoscaler.Listener.Addr().String()
+		c.Concurrency, c.Token, c.Autoscaler = 0, "secret", autoscaler
 	})
 	var wg sync.WaitGroup
 	for range 20 {

@@ -579,7 +579,8 @@ func TestTheScrapeIsOneStat(t *testing.T) {
 	}
 }
 
-func TestPressureIsPushed(t *testing.T) {
+// pushed is an autoscaler that takes what a pod pushes with its token: what came, and its address.
+func pushed(t *testing.T) (<-chan wire.StatMessage, string) {
 	got := make(chan wire.StatMessage, 16)
 	autoscaler := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
@@ -594,10 +595,15 @@ func TestPressureIsPushed(t *testing.T) {
 		}
 		w.WriteHeader(204)
 	}))
-	defer autoscaler.Close()
+	t.Cleanup(autoscaler.Close)
+	return got, autoscaler.Listener.Addr().String()
+}
+
+func TestPressureIsPushed(t *testing.T) {
+	got, autoscaler := pushed(t)
 	release := make(chan bool)
 	r := startRig(t, func(w http.ResponseWriter, r *http.Request) { <-release }, func(c *config.Config) {
-		c.Concurrency, c.Token, c.Autoscaler = 1, "secret", autoscaler.Listener.Addr().String()
+		c.Concurrency, c.Token, c.Autoscaler = 1, "secret", autoscaler
 	})
 	var wg sync.WaitGroup
 	for range 3 {

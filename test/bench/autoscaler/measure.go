@@ -25,6 +25,12 @@ type reading struct {
 	buckets   map[float64]uint64
 }
 
+// counts are what the generator has done up to a moment.
+type counts struct {
+	scrapes, taken, offered, late int64
+	own                           time.Duration // CPU time
+}
+
 // clockTick is the unit of CPU time in /proc, a hundredth of a second on every Linux.
 const clockTick = 10 * time.Millisecond
 

@@ -76,11 +76,15 @@ func (b *bench) run(ctx context.Context) error {
 	if err := pause(ctx, settle); err != nil {
 		return err
 	}
+	// The generator's own counts are taken at the beginning of a reading, from which seconds are counted: fetching metrics takes a while.
+	count := func() counts {
+		return counts{scrapes: pods.scrapes.Load(), taken: sent.taken.Load(), offered: sent.offered.Load(), late: sent.late.Load(), own: own()}
+	}
+	countedBefore := count()
 	before, err := read(process.Process.Pid)
 	if err != nil {
 		return err
 	}
-	scrapesBefore, takenBefore, offeredBefore, lateBefore, ownBefore := pods.scrapes.Load(), sent.taken.Load(), sent.offered.Load(), sent.late.Load(), own()
 	profiled := make(chan error, 1)
 	go func() {
 		if b.profile == "" {
@@ -92,20 +96,21 @@ func (b *bench) run(ctx context.Context) error {
 	if err := pause(ctx, b.lasts); err != nil {
 		return err
 	}
+	counted := count()
 	after, err := read(process.Process.Pid)
 	if err != nil {
 		return err
 	}
 	seconds := after.at.Sub(before.at).Seconds()
 	perSecond := func(now, before int64) float64 { return float64(now-before) / seconds }
-	scrapes, taken := perSecond(pods.scrapes.Load(), scrapesBefore), perSecond(sent.taken.Load(), takenBefore)
-	generator := (own() - ownBefore).Seconds() / seconds
+	scrapes, taken := perSecond(counted.scrapes, countedBefore.scrapes), perSecond(counted.taken, countedBefore.taken)
+	generator := (counted.own - countedBefore.own).Seconds() / seconds
 	if err := <-profiled; err != nil {
 		return err
 	}
 	decided := after.decisions(before)
 	if err := b.out.Line(result.Fields{"phase": "measure", "scrapes_per_s": scrapes, "posted_per_s": taken,
-		"offered_posts_per_s": perSecond(sent.offered.Load(), offeredBefore), "late_posts_per_s": perSecond(sent.late.Load(), lateBefore),
+		"offered_posts_per_s": perSecond(counted.offered, countedBefore.offered), "late_posts_per_s": perSecond(counted.late, countedBefore.late),
 		"generator_cores": generator, "counted_per_s": float64(decided.total) / seconds,
 		"p50_ms": decided.quantile(0.5), "rss_peak_mib": after.peak, "scale_writes": world.writes.Load(), "status_writes": world.statuses.Load()}); err != nil {
 		return err
