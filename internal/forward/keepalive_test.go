@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -158,12 +159,7 @@ func TestTheIdleTimeOfAContainerIsLearned(t *testing.T) {
 		t.Fatalf("learned %s of a container that keeps connections for %s", learned, idle)
 	}
 	// An idle connection of nearly that age is not used for a POST any more, dead or alive.
-	up.mu.Lock()
-	if len(up.idle) != 1 {
-		t.Fatalf("%d idle connections", len(up.idle))
-	}
-	c := up.idle[0]
-	up.mu.Unlock()
+	c := onlyIdle(t, up)
 	for _, test := range []struct {
 		age     time.Duration
 		careful bool
@@ -178,4 +174,20 @@ func TestTheIdleTimeOfAContainerIsLearned(t *testing.T) {
 			t.Errorf("idle for %s of %s, careful %v: want use %v", test.age, learned, test.careful, test.use)
 		}
 	}
+}
+
+// onlyIdle waits for the one idle connection of up: the client has its answer a moment before the connection is idle.
+func onlyIdle(t *testing.T, up *Upstream) *upConn {
+	t.Helper()
+	var idle []*upConn
+	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		up.mu.Lock()
+		idle = slices.Clone(up.idle)
+		up.mu.Unlock()
+		if len(idle) == 1 {
+			return idle[0]
+		}
+	}
+	t.Fatalf("%d idle connections", len(idle))
+	return nil
 }
