@@ -92,7 +92,8 @@ func (s *soak) run(ctx context.Context) (err error) {
 		sent, failed, resets = sent+report.Sent, failed+report.Failed, resets+report.Resets
 		p99 = max(p99, result.Milliseconds(report.Quantile(0.99)))
 		line := result.Fields{"service": name, "requests": report.Sent, "failed": report.Failed, "resets": report.Resets,
-			"p50_ms": result.Milliseconds(report.Quantile(0.5)), "p99_ms": result.Milliseconds(report.Quantile(0.99))}
+			"p50_ms": result.Milliseconds(report.Quantile(0.5)), "p99_ms": result.Milliseconds(report.Quantile(0.99)),
+			"slowest_ms": result.Milliseconds(report.Slowest.Took), "slowest_sent": report.Slowest.Sent.UTC().Format("15:04:05.000")}
 		if err := s.out.Line(line); err != nil {
 			return err
 		}

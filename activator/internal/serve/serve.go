@@ -17,16 +17,17 @@ import (
 )
 
 const (
-	// DrainLeast is how long the activator keeps accepting after SIGTERM in any case: the time in which Kubernetes and
-	// the gateways take it out of their endpoints. DrainQuiet is how long no request must have come after that,
+	// DrainLeast is how long the activator keeps accepting after SIGTERM in any case: ReadyFor, and the time in which its word
+	// passes kubelet, EndpointSlices and gateways on a busy cluster. DrainQuiet is how long no request must have come after that,
 	// DrainMost when it stops waiting for quiet (contract section 6.1: 45 s, there without looking).
-	DrainLeast = 10 * time.Second
+	DrainLeast = ReadyFor + 10*time.Second
 	DrainQuiet = 5 * time.Second
 	DrainMost  = 45 * time.Second
 	// ReadyFor is how long it calls itself ready after SIGTERM. Kubernetes takes a deleted pod out of the ready endpoints whatever the
-	// pod says; what it says decides whether it counts as still serving, for when no other activator is there. A container that is restarted
-	// in its pod has no other way than this to be taken out, and then needs the rest of DrainMost for it.
-	ReadyFor = DrainLeast
+	// pod says; what it says decides whether it counts as still serving, for when no other activator is there: another one may be deleted
+	// while this one leaves, and then requests may come back after a while of quiet. So it must not end as long as it can be counted on.
+	// A container that is restarted in its pod has no other way than this to be taken out, and then needs the rest of DrainMost for it.
+	ReadyFor = 10 * time.Second
 	// finish bounds the wait for requests in flight and held ones after that; the Deployment's grace period is 600 s.
 	finish = 540 * time.Second
 )

@@ -25,7 +25,7 @@ func TestDrainingEndsWhenNoRequestComesAnyMore(t *testing.T) {
 	}{
 		{"no request at all", -time.Hour, DrainLeast},
 		{"requests until the endpoints are withdrawn", 2 * time.Second, DrainLeast},
-		{"requests for longer than that", 20 * time.Second, 20*time.Second + DrainQuiet},
+		{"requests for longer than that", 30 * time.Second, 30*time.Second + DrainQuiet},
 		{"requests that never end", time.Hour, DrainMost},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -97,6 +97,32 @@ func TestWhatIsHeldAtTheEndIsStillAnswered(t *testing.T) {
 	if err := <-ended; err != nil {
 		t.Error(err)
 	}
+}
+
+// Another activator that leaves is listed again when the last one that stayed is deleted too; by the time that it closes its ports, kubelet
+// (two probes), EndpointSlices and gateways must know that it does not answer its probe any more.
+func TestItEndsLongAfterItWasLastCountedOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		s := &Server{Forward: &forward.Server{}, Log: slog.New(slog.DiscardHandler), LastRequest: func() time.Time { return began }}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- s.Run(ctx) }()
+		cancel()
+		left := make(chan time.Time, 1)
+		go func() {
+			for !s.Leaving() {
+				time.Sleep(100 * time.Millisecond)
+			}
+			left <- time.Now()
+		}()
+		if err := <-ended; err != nil {
+			t.Fatal(err)
+		}
+		if last := <-left; time.Since(last) < 8*time.Second {
+			t.Errorf("it ended %s after it first failed its probe", time.Since(last))
+		}
+	})
 }
 
 // A deleted activator that still takes requests says so, since it may be the only one; one that goes on beyond that does not.

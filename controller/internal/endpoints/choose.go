@@ -33,7 +33,8 @@ const firstActivators = 2
 const maxEndpoints = 1000
 
 // choose decides which addresses the public Service of a revision lists, by address type. An activator that was told to end
-// goes on taking requests for at least ten seconds, and ready ones are preferred to it; so it fills the gap until the next one is ready.
+// goes on taking requests for long after it stopped to answer its readiness probe, and ready ones are preferred to it; so it fills the gap
+// until the next one is ready.
 //
 //	mode    ready pods  activators    ->
 //	Serve   some        any           pods

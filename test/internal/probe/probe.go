@@ -98,6 +98,7 @@ type Report struct {
 	Sent, Failed int
 	Resets       int            // of the failed ones, those whose connection broke
 	Failures     []Reply        // the first of them
+	Slowest      Reply          // of the successful ones, without its body
 	Bodies       map[string]int // how often each body was seen, at most 100 different ones
 	took         [400]int       // how often an answer took up to bucketEnd(i)
 }
@@ -216,6 +217,9 @@ func (p *Prober) record(reply Reply) {
 		return
 	}
 	p.seen.took[bucket(reply.Took)]++
+	if reply.Took > p.seen.Slowest.Took {
+		p.seen.Slowest = Reply{Sent: reply.Sent, Took: reply.Took, Status: reply.Status}
+	}
 	if _, known := p.seen.Bodies[reply.Body]; known || len(p.seen.Bodies) < 100 {
 		p.seen.Bodies[reply.Body]++
 	}
