@@ -1,6 +1,6 @@
-// Package certs serves the pod's certificate and takes up a renewed one without a restart.
+// Package certs serves the pod's certificate and takes up the first and each renewed one without a restart.
 //
-// Owns: the certificate in use. Reads: tls.crt and tls.key in one directory, once a minute. Writes: nothing.
+// Owns: the certificate in use. Reads: tls.crt and tls.key in one directory, again and again. Writes: nothing.
 package certs
 
 import (
@@ -33,14 +33,17 @@ func Exist(dir string) bool {
 	return true
 }
 
+// New reads nothing yet.
+func New(dir string) *Files { return &Files{dir: dir} }
+
 // Load reads the files for the first time.
-func Load(dir string) (*Files, error) {
-	f := &Files{dir: dir}
-	if _, err := f.reload(); err != nil {
-		return nil, err
-	}
-	return f, nil
+func (f *Files) Load() error {
+	_, err := f.reload()
+	return err
 }
+
+// known says that there is a certificate to serve.
+func (f *Files) known() bool { return f.cert.Load() != nil }
 
 func (f *Files) reload() (changed bool, err error) {
 	cert, err := os.ReadFile(filepath.Join(f.dir, "tls.crt"))
@@ -67,7 +70,8 @@ func (f *Files) reload() (changed bool, err error) {
 	return true, nil
 }
 
-// Watch looks for a renewed certificate every interval, until ctx ends. A broken one is reported, and the good one kept.
+// Watch looks for a first or renewed certificate every interval, until ctx ends. A broken one is reported, and the good one kept; that there is none
+// yet is not.
 func (f *Files) Watch(ctx context.Context, interval time.Duration, changed func(err error)) {
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
@@ -77,6 +81,9 @@ func (f *Files) Watch(ctx context.Context, interval time.Duration, changed func(
 			return
 		case <-tick.C:
 		}
+		if !f.known() && !Exist(f.dir) {
+			continue
+		}
 		if new, err := f.reload(); new || err != nil {
 			changed(err)
 		}
@@ -85,6 +92,11 @@ func (f *Files) Watch(ctx context.Context, interval time.Duration, changed func(
 
 // Config is the server's TLS configuration, by the QUEUE_PROXY_TLS_* variables.
 func (f *Files) Config(s tlsoptions.Settings) (*tls.Config, error) {
-	cfg := &tls.Config{GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return f.cert.Load(), nil }}
+	cfg := &tls.Config{GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+		if cert := f.cert.Load(); cert != nil {
+			return cert, nil
+		}
+		return nil, fmt.Errorf("%s holds no certificate yet", f.dir)
+	}}
 	return cfg, s.Apply(cfg, "QUEUE_PROXY_TLS_")
 }

@@ -45,8 +45,8 @@ func TestARenewedCertificateIsTakenUpAndABrokenOneIsNot(t *testing.T) {
 		t.Error("an empty directory has a certificate")
 	}
 	write(t, dir, 1)
-	files, err := Load(dir)
-	if err != nil || !Exist(dir) {
+	files := New(dir)
+	if err := files.Load(); err != nil || !Exist(dir) {
 		t.Fatal(err)
 	}
 	cfg, err := files.Config(tlsoptions.Settings{})

@@ -40,6 +40,7 @@ type Config struct {
 	Observability Observability
 	DrainQuiet    time.Duration // no new request for this long: drained
 	CertDir       string
+	CertInterval  time.Duration // how often it is looked into
 	RootCA        string // PEM of further authorities for what queue-proxy connects to
 }
 
@@ -93,6 +94,7 @@ func Parse(getenv func(string) string) (*Config, error) {
 		LogLevel:             getenv("SERVING_LOGGING_LEVEL"),
 		DrainQuiet:           r.duration("EBB_DRAIN_QUIET", 5*time.Second),
 		CertDir:              getenv("EBB_CERT_DIR"),
+		CertInterval:         time.Minute,
 		RootCA:               getenv("ROOT_CA"),
 		TLS:                  tlsoptions.Read(getenv, "QUEUE_PROXY_TLS_"),
 	}
@@ -121,6 +123,13 @@ func Parse(getenv func(string) string) (*Config, error) {
 		c.Probes = []probe.Spec{probe.TCP(c.UserPort)}
 	}
 	c.StartupProbes = r.probes("EBB_STARTUP_PROBE", c.UserPort)
+	if r.boolean("ENABLE_HTTP2_AUTO_DETECTION") {
+		for _, probes := range [][]probe.Spec{c.Probes, c.StartupProbes} {
+			for i := range probes {
+				probes[i].DetectHTTP2()
+			}
+		}
+	}
 	return c, errors.Join(r.faults...)
 }
 
@@ -151,6 +160,18 @@ func (r *reader) number(name string, fallback, most int) int {
 		r.fault(name, fmt.Sprintf("%q is not a number from 0 to %d", text, most))
 	}
 	return n
+}
+
+func (r *reader) boolean(name string) bool {
+	text := r.getenv(name)
+	if text == "" {
+		return false
+	}
+	on, err := strconv.ParseBool(text)
+	if err != nil {
+		r.fault(name, fmt.Sprintf("%q is neither true nor false", text))
+	}
+	return on
 }
 
 func (r *reader) seconds(name string) time.Duration {

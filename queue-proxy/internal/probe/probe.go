@@ -7,7 +7,6 @@ package probe
 import (
 	"bytes"
 	"context"
-	"crypto/tls"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -43,6 +42,8 @@ type Spec struct {
 	PeriodSeconds       int `json:"periodSeconds"`
 	SuccessThreshold    int `json:"successThreshold"`
 	FailureThreshold    int `json:"failureThreshold"`
+
+	detect *detection // nil: HTTP probes are HTTP/1.1
 }
 
 // Socket is where a TCP probe connects.
@@ -146,46 +147,6 @@ func address(host string, port portNumber) string {
 	return net.JoinHostPort(host, strconv.Itoa(int(port)))
 }
 
-// userAgent begins as the kubelet's does, so that a container can tell probes from requests.
-const userAgent = "kube-probe/ebb"
-
-func (s *Spec) http(ctx context.Context) error {
-	scheme := "http"
-	if s.HTTPGet.Scheme == "HTTPS" {
-		scheme = "https"
-	}
-	path := s.HTTPGet.Path
-	if path == "" || path[0] != '/' {
-		path = "/" + path
-	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, scheme+"://"+address(s.HTTPGet.Host, s.HTTPGet.Port)+path, nil)
-	if err != nil {
-		return fmt.Errorf("HTTP probe of %s: %w", path, err)
-	}
-	req.Header.Set("User-Agent", userAgent)
-	for _, h := range s.HTTPGet.HTTPHeaders {
-		if http.CanonicalHeaderKey(h.Name) == "Host" {
-			req.Host = h.Value
-			continue
-		}
-		req.Header.Add(h.Name, h.Value)
-	}
-	transport := &http.Transport{
-		DisableKeepAlives: true,
-		// The kubelet does not verify either: the container is next door and its certificate is for the world.
-		TLSClientConfig: &tls.Config{InsecureSkipVerify: true},
-	}
-	resp, err := transport.RoundTrip(req)
-	if err != nil {
-		return fmt.Errorf("HTTP probe of %s: %w", path, err)
-	}
-	resp.Body.Close()
-	if resp.StatusCode < 200 || resp.StatusCode >= 400 {
-		return fmt.Errorf("HTTP probe of %s: status %d", path, resp.StatusCode)
-	}
-	return nil
-}
-
 // grpc calls grpc.health.v1.Health/Check. The two messages are small enough to be written by hand, which keeps a gRPC library out of
 // every pod.
 func (s *Spec) grpc(ctx context.Context) error {
@@ -197,9 +158,7 @@ func (s *Spec) grpc(ctx context.Context) error {
 	}
 	frame := binary.BigEndian.AppendUint32([]byte{0}, uint32(len(message)))
 	frame = append(frame, message...)
-	protocols := new(http.Protocols)
-	protocols.SetUnencryptedHTTP2(true)
-	transport := &http.Transport{Protocols: protocols}
+	transport := priorKnowledge()
 	defer transport.CloseIdleConnections()
 	url := "http://" + address("", s.GRPC.Port) + "/grpc.health.v1.Health/Check"
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(frame))

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/h2c"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
@@ -27,6 +29,8 @@ func spec(t *testing.T, text string, port int) Spec {
 	}
 	return s
 }
+
+func port(l net.Listener) int { return l.Addr().(*net.TCPAddr).Port }
 
 func TestEveryKindOfProbe(t *testing.T) {
 	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -60,7 +64,6 @@ func TestEveryKindOfProbe(t *testing.T) {
 	}
 	nobody := closed.Addr().(*net.TCPAddr).Port
 	closed.Close()
-	port := func(l net.Listener) int { return l.Addr().(*net.TCPAddr).Port }
 	for name, test := range map[string]struct {
 		spec  string
 		port  int
@@ -157,5 +160,127 @@ func TestAllContainersMustPass(t *testing.T) {
 	close(p.started)
 	if p.Ready(context.Background()) == nil {
 		t.Error("one failing container was overlooked")
+	}
+}
+
+// Servers that speak HTTP/1.1 only, HTTP/2 only, or either with and without an upgrade between them.
+func TestWhatTheContainerSpeaksIsFoundOut(t *testing.T) {
+	var proto, seen atomic.Value
+	var questions, fail atomic.Int64
+	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodOptions {
+			questions.Add(1)
+			return
+		}
+		proto.Store(r.Proto)
+		seen.Store(r.UserAgent() + " " + r.Host + " " + r.Header.Get("X-A"))
+		if fail.Load() > 0 {
+			w.WriteHeader(503)
+		}
+	})
+	serve := func(handler http.Handler, http1, http2 bool) int {
+		server := httptest.NewUnstartedServer(handler)
+		server.Config.Protocols = new(http.Protocols)
+		server.Config.Protocols.SetHTTP1(http1)
+		server.Config.Protocols.SetUnencryptedHTTP2(http2)
+		server.Start()
+		t.Cleanup(server.Close)
+		return port(server.Listener)
+	}
+	for name, test := range map[string]struct {
+		port int
+		want string
+	}{
+		"HTTP/1.1 only":         {serve(handler, true, false), "HTTP/1.1"},
+		"both, and no upgrade":  {serve(handler, true, true), "HTTP/1.1"},
+		"both, and the upgrade": {serve(h2c.NewHandler(handler, &http2.Server{}), true, false), "HTTP/2.0"},
+		"HTTP/2 only":           {serve(handler, false, true), "HTTP/2.0"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			questions.Store(0)
+			s := spec(t, `{"httpGet":{"path":"/ready","httpHeaders":[{"name":"Host","value":"named"},{"name":"X-A","value":"1"}]}}`, test.port)
+			s.DetectHTTP2()
+			ask := s // copies share what was found out
+			fail.Store(1)
+			if s.Once(t.Context(), 30*time.Second) == nil {
+				t.Error("503 was taken for ready")
+			}
+			fail.Store(0)
+			for range 3 {
+				if err := ask.Once(t.Context(), 30*time.Second); err != nil {
+					t.Fatal(err)
+				}
+				if got := proto.Load(); got != test.want {
+					t.Errorf("it was asked in %v, want %s", got, test.want)
+				}
+			}
+			if seen.Load() != userAgent+" named 1" {
+				t.Errorf("the container saw %q", seen.Load())
+			}
+			if n := questions.Load(); n > 1 {
+				t.Errorf("it was asked %d times what it speaks", n)
+			}
+		})
+	}
+	t.Run("nobody yet", func(t *testing.T) {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.Close()
+		s := spec(t, `{"httpGet":{}}`, port(l))
+		s.DetectHTTP2()
+		if s.Once(t.Context(), 30*time.Second) == nil {
+			t.Error("nobody was taken for ready")
+		}
+		server := &http.Server{Handler: handler}
+		if l, err = net.Listen("tcp", l.Addr().String()); err != nil {
+			t.Skip(err) // somebody else took the port
+		}
+		go server.Serve(l)
+		defer server.Close()
+		if err := s.Once(t.Context(), 30*time.Second); err != nil || proto.Load() != "HTTP/1.1" {
+			t.Errorf("once it is there: %v, in %v", err, proto.Load())
+		}
+	})
+	t.Run("one that says nothing to the question", func(t *testing.T) {
+		var first atomic.Bool
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		server := &http2.Server{}
+		go func() {
+			for {
+				c, err := l.Accept()
+				if err != nil {
+					return
+				}
+				if first.CompareAndSwap(false, true) {
+					defer c.Close()
+					continue
+				}
+				go server.ServeConn(c, &http2.ServeConnOpts{Handler: handler})
+			}
+		}()
+		defer l.Close()
+		s := spec(t, `{"httpGet":{}}`, port(l))
+		s.DetectHTTP2()
+		if err := s.Once(t.Context(), 2*time.Second); err != nil || proto.Load() != "HTTP/2.0" {
+			t.Errorf("%v, in %v", err, proto.Load())
+		}
+	})
+}
+
+// Without the setting nobody is asked anything but the probe.
+func TestHTTPProbesAreHTTP1UnlessDetectionIsOn(t *testing.T) {
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	server.Config.Protocols = new(http.Protocols)
+	server.Config.Protocols.SetUnencryptedHTTP2(true)
+	server.Start()
+	defer server.Close()
+	s := spec(t, `{"httpGet":{}}`, port(server.Listener))
+	if s.Once(t.Context(), 30*time.Second) == nil {
+		t.Error("a server that speaks HTTP/2 only answered in HTTP/1.1")
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"net/http"
 	"net/http/pprof"
 	"net/netip"
+	"os"
 	"strconv"
 	"sync"
 	"time"
@@ -36,7 +37,6 @@ import (
 
 const (
 	upgradedGrace   = time.Minute
-	certInterval    = time.Minute
 	withdrawTimeout = 3 * time.Second
 )
 
@@ -61,6 +61,7 @@ type Sidecar struct {
 	userReady  time.Time // zero before the container first passed
 
 	data, tls net.Listener
+	encrypts  bool // requests are served over TLS; once Run has begun it belongs to certChanged
 	side      []sideServer
 	failed    chan error
 }
@@ -139,19 +140,8 @@ func maxIdle(concurrency int) int {
 // listenBeside opens every port but the data port.
 func (s *Sidecar) listenBeside() error {
 	cfg := s.cfg
-	if certs.Exist(cfg.CertDir) {
-		files, err := certs.Load(cfg.CertDir)
-		if err != nil {
-			return err
-		}
-		tlsConfig, err := files.Config(cfg.TLS)
-		if err != nil {
-			return err
-		}
-		s.files, s.server.TLS = files, tlsConfig
-		if s.tls, err = listen("requests over TLS", cfg.TLSPort); err != nil {
-			return err
-		}
+	if err := s.listenTLS(); err != nil {
+		return err
 	}
 	admin := http.NewServeMux()
 	admin.HandleFunc("GET "+wire.PathDrain, func(w http.ResponseWriter, r *http.Request) {
@@ -180,6 +170,46 @@ func (s *Sidecar) listenBeside() error {
 		s.side = append(s.side, sideServer{b.name, l, &http.Server{Handler: b.handler, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute}})
 	}
 	return nil
+}
+
+// listenTLS opens the TLS port if there is a certificate. In a pod without the directory there never will be one; where it is empty, certChanged
+// opens the port once it is not.
+func (s *Sidecar) listenTLS() error {
+	if _, err := os.Stat(s.cfg.CertDir); err != nil {
+		return nil
+	}
+	s.files = certs.New(s.cfg.CertDir)
+	var err error
+	if s.server.TLS, err = s.files.Config(s.cfg.TLS); err != nil || !certs.Exist(s.cfg.CertDir) {
+		return err
+	}
+	if err := s.files.Load(); err != nil {
+		return err
+	}
+	s.tls, err = listen("requests over TLS", s.cfg.TLSPort)
+	s.encrypts = err == nil
+	return err
+}
+
+// certChanged is told of each certificate that was found, or could not be read, since the start.
+func (s *Sidecar) certChanged(err error) {
+	switch {
+	case err != nil && !s.encrypts:
+		s.log.Error("the certificate cannot be used; requests are served without TLS only", "error", err)
+	case err != nil:
+		s.log.Error("the certificate could not be reloaded; the old one stays", "error", err)
+	case s.encrypts:
+		s.log.Info("Certificate and/or key have changed on disk and were reloaded.")
+	default:
+		l, err := listen("requests over TLS", s.cfg.TLSPort)
+		if err != nil {
+			s.log.Error("a certificate is there and cannot be served", "error", err)
+			return
+		}
+		s.encrypts = true
+		s.log.Info("a certificate has appeared: requests are served over TLS too", "address", l.Addr().String())
+		s.spawn("serve requests over TLS", func() error { return s.server.ServeTLS(l) })
+	}
 }
 
 func profiles() http.Handler {
@@ -225,13 +255,9 @@ func (s *Sidecar) Run(ctx context.Context) error {
 	s.spawn("serve requests", func() error { return s.server.Serve(s.data) })
 	if s.tls != nil {
 		s.spawn("serve requests over TLS", func() error { return s.server.ServeTLS(s.tls) })
-		go s.files.Watch(inner, certInterval, func(err error) {
-			if err != nil {
-				s.log.Error("the certificate could not be reloaded; the old one stays", "error", err)
-				return
-			}
-			s.log.Info("Certificate and/or key have changed on disk and were reloaded.")
-		})
+	}
+	if s.files != nil {
+		go s.files.Watch(inner, s.cfg.CertInterval, s.certChanged)
 	}
 	for _, b := range s.side {
 		s.spawn("serve "+b.name, func() error { return b.server.Serve(b.listener) })

@@ -2,7 +2,6 @@ package sidecar
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"log/slog"
@@ -45,7 +44,7 @@ func startRig(t *testing.T, user http.HandlerFunc, change func(*config.Config)) 
 		UserPort:   backend.Listener.Addr().(*net.TCPAddr).Port,
 		Timeout:    30 * time.Second,
 		DrainQuiet: 10 * time.Millisecond,
-		CertDir:    t.TempDir(),
+		CertDir:    t.TempDir(), CertInterval: time.Hour,
 	}
 	cfg.Probes = []probe.Spec{probe.TCP(cfg.UserPort)}
 	if change != nil {
@@ -376,114 +375,6 @@ func TestTimeInTheQueueCounts(t *testing.T) {
 	wg.Wait()
 }
 
-// fakeActivator takes announcements.
-func fakeActivator(t *testing.T) (hostPort string, heard chan wire.Announcement) {
-	t.Helper()
-	heard = make(chan wire.Announcement, 16)
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if wire.BearerToken(r.Header.Get("Authorization")) != "secret" {
-			w.WriteHeader(401)
-			return
-		}
-		a, err := wire.DecodeAnnouncement(r.Body)
-		if err != nil {
-			t.Errorf("announcement: %v", err)
-		}
-		heard <- a
-		w.WriteHeader(204)
-	}))
-	t.Cleanup(s.Close)
-	return s.Listener.Addr().String(), heard
-}
-
-func TestThePodAnnouncesItselfAndWithdraws(t *testing.T) {
-	activator, heard := fakeActivator(t)
-	up := make(chan bool)
-	r := startRig(t, func(w http.ResponseWriter, r *http.Request) {
-		select {
-		case <-up:
-		default:
-			w.WriteHeader(503)
-		}
-	}, func(c *config.Config) {
-		c.Activators, c.Token = activator, "secret"
-		var specs []probe.Spec
-		if err := json.Unmarshal([]byte(`[{"httpGet":{"path":"/ready"},"successThreshold":2}]`), &specs); err != nil {
-			t.Fatal(err)
-		}
-		if err := specs[0].Complete(c.UserPort); err != nil {
-			t.Fatal(err)
-		}
-		c.Probes = specs
-	})
-	select {
-	case a := <-heard:
-		t.Fatalf("announced before the container was ready: %+v", a)
-	default:
-	}
-	close(up)
-	a := <-heard
-	if !a.Ready || a.Revision != "rev-00001" || a.Namespace != "ns" || a.Pod != "pod" || a.Address.Port() != r.announcer.Base.Address.Port() {
-		t.Errorf("announced %+v", a)
-	}
-	r.stop()
-	b := <-heard
-	if b.Ready || b.Sequence <= a.Sequence {
-		t.Errorf("withdrawn with %+v after %+v", b, a)
-	}
-}
-
-func TestARefusedActivatorGetsItsTurn(t *testing.T) {
-	caller, heard := fakeActivator(t)
-	release := make(chan bool)
-	r := startRig(t, func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path == "/hold" {
-			<-release
-		}
-	}, func(c *config.Config) { c.Concurrency, c.Activators, c.Token = 1, caller, "secret" })
-	if a := <-heard; a.SlotFree {
-		t.Fatalf("a slot is offered although nobody was refused: %+v", a)
-	}
-	done := make(chan bool)
-	go func() {
-		r.get("/hold")
-		close(done)
-	}()
-	for r.gate.Inside() == 0 {
-		time.Sleep(time.Millisecond) // the request is on its way through net/http
-	}
-	// Anybody else who sends the header waits like everybody, and is told nothing.
-	stranger, overheard := fakeActivator(t)
-	ordinary := make(chan int, 1)
-	go func() {
-		status, _, _ := r.get("/", wire.HeaderNoQueue, stranger)
-		ordinary <- status
-	}()
-	for r.gate.Waiting() == 0 {
-		time.Sleep(time.Millisecond) // as above
-	}
-	status, _, header := r.get("/", wire.HeaderNoQueue, caller)
-	if status != wire.RefusedStatus || header.Get(wire.HeaderRefused) != wire.RefusedLimit {
-		t.Fatalf("got %d, %s=%q", status, wire.HeaderRefused, header.Get(wire.HeaderRefused))
-	}
-	close(release)
-	<-done
-	if a := <-heard; !a.SlotFree || !a.Ready {
-		t.Errorf("the caller heard %+v", a)
-	}
-	if status := <-ordinary; status != 200 {
-		t.Errorf("the stranger got %d", status)
-	}
-	select {
-	case a := <-overheard:
-		t.Errorf("the stranger was told %+v", a)
-	default:
-	}
-	if status, _, _ := r.get("/", wire.HeaderNoQueue, caller); status != 200 {
-		t.Errorf("the second try got %d", status)
-	}
-}
-
 func TestDrainServesWhatStillComes(t *testing.T) {
 	release := make(chan bool)
 	arrived := make(chan bool, 8)
@@ -550,73 +441,4 @@ func portOf(t *testing.T, addr string) int {
 	}
 	n, _ := strconv.Atoi(port)
 	return n
-}
-
-func TestTheScrapeIsOneStat(t *testing.T) {
-	r := startRig(t, hello, nil)
-	r.get("/", wire.HeaderProxyRequest, "activator")
-	r.get("/")
-	// A request is complete a moment after its client has the response.
-	for deadline := time.Now().Add(time.Minute); r.gate.Inside() != 0; <-time.After(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("%d are still counted", r.gate.Inside())
-		}
-	}
-	b := r.gate.ClosePeriod(time.Now()).Append(nil)
-	r.get("/")
-	resp, err := http.Get("http://127.0.0.1:" + strconv.Itoa(portOf(t, r.sideAddr("load reports"))) + "/metrics")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	scraped, _ := io.ReadAll(resp.Body)
-	if _, err := wire.DecodeStat(scraped); err != nil {
-		t.Errorf("the scrape does not decode: %v", err)
-	}
-	s, err := wire.DecodeStat(b)
-	if err != nil || s.Requests != 2 || s.ProxiedRequests != 1 || s.Completed != 2 || s.PodName != "pod" {
-		t.Errorf("got %+v %v", s, err)
-	}
-}
-
-// pushed is an autoscaler that takes what a pod pushes with its token: what came, and its address.
-func pushed(t *testing.T) (<-chan wire.StatMessage, string) {
-	got := make(chan wire.StatMessage, 16)
-	autoscaler := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		body, _ := io.ReadAll(r.Body)
-		messages, err := wire.DecodeStats(body)
-		if err != nil || len(messages) != 1 || wire.BearerToken(r.Header.Get("Authorization")) != "secret" {
-			t.Errorf("pushed %v %v", messages, err)
-			return
-		}
-		select {
-		case got <- messages[0]:
-		default:
-		}
-		w.WriteHeader(204)
-	}))
-	t.Cleanup(autoscaler.Close)
-	return got, autoscaler.Listener.Addr().String()
-}
-
-func TestPressureIsPushed(t *testing.T) {
-	got, autoscaler := pushed(t)
-	release := make(chan bool)
-	r := startRig(t, func(w http.ResponseWriter, r *http.Request) { <-release }, func(c *config.Config) {
-		c.Concurrency, c.Token, c.Autoscaler = 1, "secret", autoscaler
-	})
-	var wg sync.WaitGroup
-	for range 3 {
-		wg.Add(1)
-		go func() {
-			defer wg.Done()
-			r.get("/")
-		}()
-	}
-	m := <-got
-	if m.Namespace != "ns" || m.Revision != "rev-00001" || m.Stat.AverageConcurrent < 1 {
-		t.Errorf("pushed %+v", m)
-	}
-	close(release)
-	wg.Wait()
 }

@@ -1,0 +1,121 @@
+package sidecar
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"ebb.dev/ebb/queue-proxy/internal/config"
+	"ebb.dev/ebb/queue-proxy/internal/probe"
+	"ebb.dev/ebb/wire"
+)
+
+// fakeActivator takes announcements.
+func fakeActivator(t *testing.T) (hostPort string, heard chan wire.Announcement) {
+	t.Helper()
+	heard = make(chan wire.Announcement, 16)
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if wire.BearerToken(r.Header.Get("Authorization")) != "secret" {
+			w.WriteHeader(401)
+			return
+		}
+		a, err := wire.DecodeAnnouncement(r.Body)
+		if err != nil {
+			t.Errorf("announcement: %v", err)
+		}
+		heard <- a
+		w.WriteHeader(204)
+	}))
+	t.Cleanup(s.Close)
+	return s.Listener.Addr().String(), heard
+}
+
+func TestThePodAnnouncesItselfAndWithdraws(t *testing.T) {
+	activator, heard := fakeActivator(t)
+	up := make(chan bool)
+	r := startRig(t, func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case <-up:
+		default:
+			w.WriteHeader(503)
+		}
+	}, func(c *config.Config) {
+		c.Activators, c.Token = activator, "secret"
+		var specs []probe.Spec
+		if err := json.Unmarshal([]byte(`[{"httpGet":{"path":"/ready"},"successThreshold":2}]`), &specs); err != nil {
+			t.Fatal(err)
+		}
+		if err := specs[0].Complete(c.UserPort); err != nil {
+			t.Fatal(err)
+		}
+		c.Probes = specs
+	})
+	select {
+	case a := <-heard:
+		t.Fatalf("announced before the container was ready: %+v", a)
+	default:
+	}
+	close(up)
+	a := <-heard
+	if !a.Ready || a.Revision != "rev-00001" || a.Namespace != "ns" || a.Pod != "pod" || a.Address.Port() != r.announcer.Base.Address.Port() {
+		t.Errorf("announced %+v", a)
+	}
+	r.stop()
+	b := <-heard
+	if b.Ready || b.Sequence <= a.Sequence {
+		t.Errorf("withdrawn with %+v after %+v", b, a)
+	}
+}
+
+func TestARefusedActivatorGetsItsTurn(t *testing.T) {
+	caller, heard := fakeActivator(t)
+	release := make(chan bool)
+	r := startRig(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/hold" {
+			<-release
+		}
+	}, func(c *config.Config) { c.Concurrency, c.Activators, c.Token = 1, caller, "secret" })
+	if a := <-heard; a.SlotFree {
+		t.Fatalf("a slot is offered although nobody was refused: %+v", a)
+	}
+	done := make(chan bool)
+	go func() {
+		r.get("/hold")
+		close(done)
+	}()
+	for r.gate.Inside() == 0 {
+		time.Sleep(time.Millisecond) // the request is on its way through net/http
+	}
+	// Anybody else who sends the header waits like everybody, and is told nothing.
+	stranger, overheard := fakeActivator(t)
+	ordinary := make(chan int, 1)
+	go func() {
+		status, _, _ := r.get("/", wire.HeaderNoQueue, stranger)
+		ordinary <- status
+	}()
+	for r.gate.Waiting() == 0 {
+		time.Sleep(time.Millisecond) // as above
+	}
+	status, _, header := r.get("/", wire.HeaderNoQueue, caller)
+	if status != wire.RefusedStatus || header.Get(wire.HeaderRefused) != wire.RefusedLimit {
+		t.Fatalf("got %d, %s=%q", status, wire.HeaderRefused, header.Get(wire.HeaderRefused))
+	}
+	close(release)
+	<-done
+	if a := <-heard; !a.SlotFree || !a.Ready {
+		t.Errorf("the caller heard %+v", a)
+	}
+	if status := <-ordinary; status != 200 {
+		t.Errorf("the stranger got %d", status)
+	}
+	select {
+	case a := <-overheard:
+		t.Errorf("the stranger was told %+v", a)
+	default:
+	}
+	if status, _, _ := r.get("/", wire.HeaderNoQueue, caller); status != 200 {
+		t.Errorf("the second try got %d", status)
+	}
+}

@@ -1,0 +1,110 @@
+package sidecar
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
+	"io"
+	"log/slog"
+	"math/big"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"ebb.dev/ebb/queue-proxy/internal/config"
+	"ebb.dev/ebb/queue-proxy/internal/probe"
+)
+
+// writeCertificate writes both files, one after the other as no kubelet would.
+func writeCertificate(t *testing.T, dir string) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(7), NotAfter: time.Now().Add(time.Hour)}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	keyDER, err := x509.MarshalECPrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range []struct {
+		name  string
+		block *pem.Block
+	}{{"tls.key", &pem.Block{Type: "EC PRIVATE KEY", Bytes: keyDER}}, {"tls.crt", &pem.Block{Type: "CERTIFICATE", Bytes: der}}} {
+		if err := os.WriteFile(filepath.Join(dir, f.name), pem.EncodeToMemory(f.block), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// addresses passes on the address of each line of the log that has one, with its message.
+type addresses chan [2]string
+
+func (a addresses) Write(line []byte) (int, error) {
+	var entry struct{ Msg, Address string }
+	if json.Unmarshal(line, &entry) == nil && entry.Address != "" {
+		a <- [2]string{entry.Msg, entry.Address}
+	}
+	return len(line), nil
+}
+
+func TestACertificateThatAppearsLaterIsServed(t *testing.T) {
+	backend := httptest.NewServer(http.HandlerFunc(hello))
+	defer backend.Close()
+	cfg := &config.Config{
+		Namespace: "ns", Revision: "rev-00001", Pod: "pod", UserPort: port(backend.Listener),
+		Timeout: 30 * time.Second, DrainQuiet: 10 * time.Millisecond, CertDir: t.TempDir(), CertInterval: time.Millisecond,
+	}
+	cfg.Probes = []probe.Spec{probe.TCP(cfg.UserPort)}
+	said := make(addresses, 10)
+	s, err := Listen(cfg, slog.New(slog.NewJSONHandler(said, nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- s.Run(ctx) }()
+	if first := <-said; first[0] != "queue-proxy serves" {
+		t.Errorf("without a certificate it says %q", first)
+	}
+	writeCertificate(t, cfg.CertDir)
+	later := <-said
+	_, tlsPort, err := net.SplitHostPort(later[1])
+	if err != nil {
+		t.Fatalf("%q: %v", later, err)
+	}
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
+	response, err := client.Get("https://127.0.0.1:" + tlsPort)
+	if err != nil {
+		t.Fatal(err)
+	}
+	body, err := io.ReadAll(response.Body)
+	response.Body.Close()
+	if err != nil || string(body) != "hello" || response.TLS.PeerCertificates[0].SerialNumber.Int64() != 7 {
+		t.Errorf("got %q, %v", body, err)
+	}
+	client.CloseIdleConnections()
+	stop()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if c, err := net.Dial("tcp", "127.0.0.1:"+tlsPort); err == nil {
+		c.Close()
+		t.Error("the TLS port is open after the end")
+	}
+}
+
+func port(l net.Listener) int { return l.Addr().(*net.TCPAddr).Port }
