@@ -18,18 +18,19 @@ import (
 
 const (
 	// DrainLeast is how long the activator keeps accepting after SIGTERM in any case: ReadyFor, and the time in which its word
-	// passes kubelet, EndpointSlices and gateways on a busy cluster. DrainQuiet is how long no request must have come after that,
-	// DrainMost when it stops waiting for quiet (contract section 6.1: 45 s, there without looking).
+	// passes kubelet, EndpointSlices and gateways on a busy cluster. DrainQuiet is how long no request must have come after that. DrainMost is
+	// when it stops waiting for quiet. Requests that still come show that somebody has not heard yet, and each would be lost: where the control
+	// plane itself had too little CPU, it took a minute (contract section 6.1: 45 s, without looking).
 	DrainLeast = ReadyFor + 10*time.Second
 	DrainQuiet = 5 * time.Second
-	DrainMost  = 45 * time.Second
+	DrainMost  = 5 * time.Minute
 	// ReadyFor is how long it calls itself ready after SIGTERM. Kubernetes takes a deleted pod out of the ready endpoints whatever the
 	// pod says; what it says decides whether it counts as still serving, for when no other activator is there: another one may be deleted
 	// while this one leaves, and then requests may come back after a while of quiet. So it must not end as long as it can be counted on.
 	// A container that is restarted in its pod has no other way than this to be taken out, and then needs the rest of DrainMost for it.
 	ReadyFor = 10 * time.Second
-	// finish bounds the wait for requests in flight and held ones after that; the Deployment's grace period is 600 s.
-	finish = 540 * time.Second
+	// finish is when requests in flight and held ones are cut; the Deployment's grace period is 600 s.
+	finish = 585 * time.Second
 )
 
 // Server is a part of the process.
@@ -85,7 +86,7 @@ func (s *Server) Run(ctx context.Context) error {
 	s.began.Store(began.UnixNano())
 	s.waitForQuiet(began)
 	s.Log.Info("no request came for a while; finishing what is here", "drained_seconds", time.Since(began).Seconds())
-	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), finish)
+	grace, cancel := context.WithDeadline(context.WithoutCancel(ctx), began.Add(finish))
 	defer cancel()
 	err := s.Forward.Shutdown(grace)
 	for range servers {
