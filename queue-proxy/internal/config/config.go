@@ -41,7 +41,7 @@ type Config struct {
 	DrainQuiet    time.Duration // no new request for this long: drained
 	CertDir       string
 	CertInterval  time.Duration // how often it is looked into
-	RootCA        string // PEM of further authorities for what queue-proxy connects to
+	RootCA        string        // PEM of further authorities for what queue-proxy connects to
 }
 
 // Observability is OBSERVABILITY_CONFIG.
