@@ -11,8 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/net/http2"
-	"golang.org/x/net/http2/h2c"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
@@ -163,6 +161,23 @@ func TestAllContainersMustPass(t *testing.T) {
 	}
 }
 
+// upgrades makes of a handler one that goes on in HTTP/2 when it is asked to; the probe leaves it there.
+func upgrades(handler http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, settings := r.Header["Http2-Settings"]
+		if r.ProtoMajor != 1 || r.Header.Get("Upgrade") != "h2c" || r.Header.Get("Connection") != "Upgrade, HTTP2-Settings" || !settings {
+			handler.ServeHTTP(w, r)
+			return
+		}
+		conn, _, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			return
+		}
+		defer conn.Close()
+		fmt.Fprint(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n")
+	})
+}
+
 // Servers that speak HTTP/1.1 only, HTTP/2 only, or either with and without an upgrade between them.
 func TestWhatTheContainerSpeaksIsFoundOut(t *testing.T) {
 	var proto, seen atomic.Value
@@ -193,7 +208,7 @@ func TestWhatTheContainerSpeaksIsFoundOut(t *testing.T) {
 	}{
 		"HTTP/1.1 only":         {serve(handler, true, false), "HTTP/1.1"},
 		"both, and no upgrade":  {serve(handler, true, true), "HTTP/1.1"},
-		"both, and the upgrade": {serve(h2c.NewHandler(handler, &http2.Server{}), true, false), "HTTP/2.0"},
+		"both, and the upgrade": {serve(upgrades(handler), true, true), "HTTP/2.0"},
 		"HTTP/2 only":           {serve(handler, false, true), "HTTP/2.0"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -244,26 +259,25 @@ func TestWhatTheContainerSpeaksIsFoundOut(t *testing.T) {
 		}
 	})
 	t.Run("one that says nothing to the question", func(t *testing.T) {
-		var first atomic.Bool
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
 			t.Fatal(err)
 		}
-		server := &http2.Server{}
+		server := &http.Server{Handler: handler, Protocols: new(http.Protocols)}
+		server.Protocols.SetUnencryptedHTTP2(true)
+		served := make(chan error, 1)
 		go func() {
-			for {
-				c, err := l.Accept()
-				if err != nil {
-					return
-				}
-				if first.CompareAndSwap(false, true) {
-					defer c.Close()
-					continue
-				}
-				go server.ServeConn(c, &http2.ServeConnOpts{Handler: handler})
+			silent, err := l.Accept()
+			if err == nil {
+				defer silent.Close()
 			}
+			served <- server.Serve(l)
 		}()
-		defer l.Close()
+		defer func() {
+			server.Close()
+			l.Close()
+			<-served
+		}()
 		s := spec(t, `{"httpGet":{}}`, port(l))
 		s.DetectHTTP2()
 		if err := s.Once(t.Context(), 2*time.Second); err != nil || proto.Load() != "HTTP/2.0" {
