@@ -160,6 +160,7 @@ func (c *conn) attempt(up *upConn, b body) (out outcome) {
 		}
 	}
 	c.out = append(c.req.appendRequest(c.out[:0], b.stream), b.inline...)
+	size := len(c.out)
 	if err := c.writeUp(c.out); err != nil {
 		// Nothing whole arrived there, so nothing was done there.
 		if up.reused && !c.gone.Load() && !isTimeout(err) {
@@ -175,12 +176,14 @@ func (c *conn) attempt(up *upConn, b body) (out outcome) {
 	}
 	for {
 		if err := c.readResponseHead(); err != nil {
-			if err == errDiedUnused && up.reused && !b.stream && idempotent(c.req.head.bytes(c.req.head.method)) {
+			died, unused := errors.AsType[*diedUnused](err)
+			if unused && up.reused && !b.stream &&
+				(idempotent(c.req.head.bytes(c.req.head.method)) || up.unreceived(died.err, size)) {
 				up.up.learn(c.clock.Sub(up.since))
 				return outcomeRetry
 			}
-			if err == errDiedUnused {
-				err = fmt.Errorf("%s closed the connection without a response", up.up.addr)
+			if unused {
+				err = fmt.Errorf("%s %w", up.up.addr, err)
 			}
 			return c.endAs(err)
 		}
@@ -287,7 +290,11 @@ func (c *conn) writeUp(b []byte) error {
 	}
 }
 
-var errDiedUnused = errors.New("the connection died before the first byte of a response")
+// diedUnused: the upstream connection died before the first byte of a response.
+type diedUnused struct{ err error }
+
+func (e *diedUnused) Error() string { return "closed the connection without a response" }
+func (e *diedUnused) Unwrap() error { return e.err }
 
 // readResponseHead reads the next response head of the exchange into c.resp.
 func (c *conn) readResponseHead() error {
@@ -329,7 +336,7 @@ func (c *conn) readResponseHead() error {
 				return err
 			}
 			if fresh && c.rW == 0 {
-				return errDiedUnused
+				return &diedUnused{err}
 			}
 			return c.explain(err, "read the response head of")
 		}

@@ -2,14 +2,18 @@ package forward
 
 import (
 	"bufio"
+	"bytes"
+	"context"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
 	"net/http"
-	"slices"
+	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -20,6 +24,7 @@ func TestClosingUpstreamsCostNoRequest(t *testing.T) {
 		idle  time.Duration // how long the container keeps an idle connection
 		pause func() time.Duration
 		post  bool // what must not be sent twice is sent, too: the container closes in time to be noticed
+		alone bool // one client, which waits until a container that means to close has closed
 		reply func(n int) (text string, close bool)
 	}{
 		"keep-alive of 100 ms, asked when it ends": {
@@ -27,9 +32,10 @@ func TestClosingUpstreamsCostNoRequest(t *testing.T) {
 			pause: func() time.Duration { return time.Duration(90+rand.IntN(20)) * time.Millisecond },
 			reply: func(int) (string, bool) { return "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", false },
 		},
-		"closed at random after a response, asked 50 ms later": {
+		"closed at random after a response, asked afterwards": {
 			post:  true,
-			pause: func() time.Duration { return 50 * time.Millisecond },
+			alone: true,
+			pause: func() time.Duration { return time.Duration(rand.IntN(8)) * time.Millisecond },
 			reply: func(int) (string, bool) { return "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", rand.IntN(2) == 0 },
 		},
 		"closed at random after a response": {
@@ -56,10 +62,10 @@ func TestClosingUpstreamsCostNoRequest(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			var served atomic.Int64
+			var served, closing atomic.Int64
 			backend := rawBackend(t, func(_ int, c net.Conn, r *bufio.Reader) {
 				for n := 0; ; n++ {
-					if test.idle > 0 {
+					if test.idle > 0 && n > 0 { // a keep-alive time begins with the first response
 						c.SetReadDeadline(time.Now().Add(test.idle))
 					}
 					req, err := http.ReadRequest(r)
@@ -69,7 +75,15 @@ func TestClosingUpstreamsCostNoRequest(t *testing.T) {
 					io.Copy(io.Discard, req.Body)
 					served.Add(1)
 					text, closes := test.reply(n)
-					if _, err := io.WriteString(c, text); err != nil || closes {
+					if closes {
+						closing.Add(1)
+					}
+					_, err = io.WriteString(c, text)
+					if closes {
+						c.Close()
+						closing.Add(-1)
+					}
+					if err != nil || closes {
 						return
 					}
 				}
@@ -77,7 +91,11 @@ func TestClosingUpstreamsCostNoRequest(t *testing.T) {
 			addr, _ := proxyTo(t, backend, nil)
 			var wg sync.WaitGroup
 			var failed atomic.Int64
-			for range 8 {
+			clients := 8
+			if test.alone {
+				clients = 1
+			}
+			for range clients {
 				wg.Add(1)
 				go func() {
 					defer wg.Done()
@@ -102,12 +120,15 @@ func TestClosingUpstreamsCostNoRequest(t *testing.T) {
 							t.Logf("%s got %d %s", method, resp.StatusCode, text)
 						}
 						<-time.After(test.pause())
+						for test.alone && closing.Load() > 0 {
+							runtime.Gosched()
+						}
 					}
 				}()
 			}
 			wg.Wait()
 			if n := failed.Load(); n > 0 {
-				t.Errorf("%d of %d requests failed", n, 8*60)
+				t.Errorf("%d of %d requests failed", n, clients*60)
 			}
 		})
 	}
@@ -116,9 +137,7 @@ func TestClosingUpstreamsCostNoRequest(t *testing.T) {
 // A POST cannot be sent twice. So a container whose idle time was learned is not given one on a connection that it is about to close.
 func TestTheIdleTimeOfAContainerIsLearned(t *testing.T) {
 	const idle = 300 * time.Millisecond
-	var conns atomic.Int64
 	backend := rawBackend(t, func(_ int, c net.Conn, r *bufio.Reader) {
-		conns.Add(1)
 		for {
 			c.SetReadDeadline(time.Now().Add(idle))
 			req, err := http.ReadRequest(r)
@@ -135,9 +154,10 @@ func TestTheIdleTimeOfAContainerIsLearned(t *testing.T) {
 		p.admit = func(*Request) Verdict { return Verdict{Upstream: up} }
 	})
 	defer up.Close()
-	post := func() {
+	put := func() { // which may be sent again when it meets the close
 		t.Helper()
-		resp, err := http.Post("http://"+addr, "text/plain", nil)
+		req, _ := http.NewRequest("PUT", "http://"+addr, nil)
+		resp, err := http.DefaultClient.Do(req)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -146,20 +166,18 @@ func TestTheIdleTimeOfAContainerIsLearned(t *testing.T) {
 			t.Fatalf("got %d", resp.StatusCode)
 		}
 	}
-	post()
-	post()
-	if n := conns.Load(); n != 1 {
-		t.Fatalf("%d connections for two requests", n)
-	}
+	put()
 	// The container closes; the next request finds that out, and for how long it had been idle.
+	awaitIdle(t, up)
+	since := time.Now()
 	<-time.After(2 * idle)
-	post()
+	put()
 	learned := time.Duration(up.learned.Load())
-	if learned < idle || learned > 20*idle {
-		t.Fatalf("learned %s of a container that keeps connections for %s", learned, idle)
+	if most := time.Since(since) + idle; learned < idle || learned > most {
+		t.Fatalf("learned %s of a container that keeps connections for %s and was left alone for %s", learned, idle, most)
 	}
-	// An idle connection of nearly that age is not used for a POST any more, dead or alive.
-	c := onlyIdle(t, up)
+	// An idle connection of nearly that age is not used for a POST any more, alive or not.
+	c := &upConn{up: up} // no socket that could be looked at
 	for _, test := range []struct {
 		age     time.Duration
 		careful bool
@@ -176,18 +194,173 @@ func TestTheIdleTimeOfAContainerIsLearned(t *testing.T) {
 	}
 }
 
-// onlyIdle waits for the one idle connection of up: the client has its answer a moment before the connection is idle.
-func onlyIdle(t *testing.T, up *Upstream) *upConn {
+// A connection that was idle for longer than any timer of its last exchange is used again.
+func TestAQuietConnectionIsUsedAgain(t *testing.T) {
+	backend := rawBackend(t, func(i int, c net.Conn, r *bufio.Reader) {
+		for {
+			if _, err := http.ReadRequest(r); err != nil {
+				return
+			}
+			fmt.Fprintf(c, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n%02d", i)
+		}
+	})
+	var up *Upstream
+	addr, _ := proxyTo(t, backend, func(_ *Server, p *policy) {
+		up = NewUpstream(backend, UpstreamOptions{})
+		p.admit = func(*Request) Verdict { return Verdict{Upstream: up} }
+	})
+	defer up.Close()
+	for _, method := range []string{"GET", "GET", "POST", "POST"} {
+		req, _ := http.NewRequest(method, "http://"+addr, nil)
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, _ := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if string(text) != "00" {
+			t.Errorf("%s came on connection %s", method, text)
+		}
+		awaitIdle(t, up)
+		<-time.After(3 * patience)
+	}
+	if learned := up.learned.Load(); learned != 0 {
+		t.Errorf("learned that a connection was closed after %s, and none was", time.Duration(learned))
+	}
+}
+
+// A POST that meets a close is sent again where the kernel proves that the container cannot have seen it, and nowhere else.
+func TestPostThatMeetsAClose(t *testing.T) {
+	for name, test := range map[string]struct {
+		before bool // the container closes before the POST is sent, but after the look at the connection; else afterwards
+		reads  bool // ... and has read the POST by then
+		reset  bool // it closes with a reset at once
+		status int
+		times  int64 // how often containers read the POST
+	}{
+		"closed before it arrives":       {before: true, status: 200, times: 1},
+		"reset before it arrives":        {before: true, reset: true, status: 200, times: 1},
+		"closed with the POST unread":    {status: 502, times: 0},
+		"closed after the POST was read": {reads: true, status: 502, times: 1},
+		"reset after the POST was read":  {reads: true, reset: true, status: 502, times: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var posts atomic.Int64
+			closeNow, closed := make(chan struct{}), make(chan struct{})
+			backend := rawBackend(t, func(i int, c net.Conn, r *bufio.Reader) {
+				for served := ""; ; {
+					if served == "GET" {
+						if !test.before {
+							awaitData(c)
+						}
+						if test.reads {
+							if _, err := http.ReadRequest(r); err == nil {
+								posts.Add(1)
+							}
+						}
+						<-closeNow
+						if test.reset {
+							c.(*net.TCPConn).SetLinger(0)
+						}
+						c.Close()
+						close(closed)
+						return
+					}
+					req, err := http.ReadRequest(r)
+					if err != nil {
+						return
+					}
+					served = req.Method
+					if served == "POST" {
+						posts.Add(1)
+					}
+					io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+				}
+			})
+			var up *Upstream
+			addr, _ := proxyTo(t, backend, func(_ *Server, p *policy) {
+				up = NewUpstream(backend, UpstreamOptions{Dial: func(ctx context.Context, addr string) (net.Conn, error) {
+					c, err := dialTCP(ctx, addr)
+					if err != nil {
+						return nil, err
+					}
+					return &meddledConn{TCPConn: c.(*net.TCPConn), write: func(write func() (int, error), b []byte) (int, error) {
+						if !bytes.HasPrefix(b, []byte("POST")) {
+							return write()
+						}
+						select {
+						case <-closed: // the second attempt
+							return write()
+						default:
+						}
+						if test.before {
+							close(closeNow)
+							<-closed
+							return write()
+						}
+						n, err := write()
+						close(closeNow)
+						<-closed
+						return n, err
+					}}, nil
+				}})
+				t.Cleanup(up.Close)
+				p.admit = func(*Request) Verdict { return Verdict{Upstream: up} }
+			})
+			for _, method := range []string{"GET", "POST"} {
+				req, _ := http.NewRequest(method, "http://"+addr, strings.NewReader("x"))
+				resp, err := http.DefaultClient.Do(req)
+				if err != nil {
+					t.Fatal(err)
+				}
+				resp.Body.Close()
+				if want := map[string]int{"GET": 200, "POST": test.status}[method]; resp.StatusCode != want {
+					t.Errorf("%s got %d, want %d", method, resp.StatusCode, want)
+				}
+				if method == "GET" {
+					awaitIdle(t, up)
+				}
+			}
+			if n := posts.Load(); n != test.times {
+				t.Errorf("containers read the POST %d times, want %d", n, test.times)
+			}
+		})
+	}
+}
+
+// awaitIdle returns when up has an idle connection: a client has its answer a moment before.
+func awaitIdle(t *testing.T, up *Upstream) {
 	t.Helper()
-	var idle []*upConn
-	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); runtime.Gosched() {
 		up.mu.Lock()
-		idle = slices.Clone(up.idle)
+		n := len(up.idle)
 		up.mu.Unlock()
-		if len(idle) == 1 {
-			return idle[0]
+		if n > 0 {
+			return
 		}
 	}
-	t.Fatalf("%d idle connections", len(idle))
-	return nil
+	t.Fatal("no connection became idle")
+}
+
+// meddledConn does something around each write.
+type meddledConn struct {
+	*net.TCPConn
+	write func(write func() (int, error), b []byte) (int, error)
+}
+
+func (c *meddledConn) Write(b []byte) (int, error) {
+	return c.write(func() (int, error) { return c.TCPConn.Write(b) }, b)
+}
+
+// awaitData returns when there is something to read on a connection, and leaves it there.
+func awaitData(c net.Conn) {
+	raw, err := c.(syscall.Conn).SyscallConn()
+	if err != nil {
+		return
+	}
+	raw.Read(func(fd uintptr) bool {
+		_, _, err := syscall.Recvfrom(int(fd), make([]byte, 1), syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
+		return err != syscall.EAGAIN
+	})
 }

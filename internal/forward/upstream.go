@@ -80,7 +80,7 @@ type upConn struct {
 	since    time.Time // idle since
 	readEnd  time.Time // the read deadline set on the socket, zero for none
 	writeEnd time.Time
-	peekFn   func(fd uintptr) bool
+	peekFn   func(fd uintptr)
 	peeked   peekResult
 }
 
@@ -220,13 +220,14 @@ func (c *upConn) close() { c.Conn.Close() }
 // peek looks whether the upstream closed the connection or sent something unasked.
 func (c *upConn) peek() peekResult {
 	c.peeked = peekQuiet
-	if c.raw != nil && c.raw.Read(c.peekFn) != nil {
+	// Control, because Read fails where the read deadline of the last exchange has passed.
+	if c.raw != nil && c.raw.Control(c.peekFn) != nil {
 		return peekClosed
 	}
 	return c.peeked
 }
 
-func (c *upConn) peekOnce(fd uintptr) bool {
+func (c *upConn) peekOnce(fd uintptr) {
 	var b [1]byte
 	n, _, err := syscall.Recvfrom(int(fd), b[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
 	switch {
@@ -237,5 +238,4 @@ func (c *upConn) peekOnce(fd uintptr) bool {
 	default:
 		c.peeked = peekClosed
 	}
-	return true
 }
