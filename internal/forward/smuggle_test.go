@@ -203,13 +203,9 @@ func TestDeadPooledConnectionsAreRetried(t *testing.T) {
 
 func TestAPostIsNotSentTwice(t *testing.T) {
 	var seen atomic.Int64
-	backend := rawBackend(t, func(i int, c net.Conn, r *bufio.Reader) {
-		for n := 0; ; n++ {
-			if _, err := readHeadOf(r); err != nil {
-				return
-			}
-			seen.Add(1)
-			if n == 1 {
+	backend := rawBackend(t, func(_ int, c net.Conn, r *bufio.Reader) {
+		for {
+			if _, err := readHeadOf(r); err != nil || seen.Add(1) == 2 {
 				return
 			}
 			io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
