@@ -55,6 +55,8 @@ func (b *bench) steady(ctx context.Context) error {
 	// Of the times below, what passed before the Deployment was told is the autoscaler's, the rest the cluster's.
 	fields["asked_first_s"], fields["asked_ten_s"] = scale.after(report.begun, 2), scale.after(report.begun, 10)
 	fields["first_s"], fields["ten_s"] = pods.after(report.begun, 2), pods.after(report.begun, 10)
+	// A pod serves from its announcement on, before Kubernetes calls it Ready.
+	fields["served_first_s"], fields["served_ten_s"] = report.servedBy(2), report.servedBy(10)
 	fields["floor_first_s"], fields["floor_ten_s"] = floorFirst, floorTen
 	fields["pod_floor_first_s"], fields["pod_floor_ten_s"] = podFirst, podTen
 	fields["loaded_floor_first_s"], fields["loaded_floor_ten_s"] = loadedFirst, loadedTen

@@ -24,6 +24,7 @@ type loadReport struct {
 	total, failed int
 	late          int // answered in the last third
 	took          []time.Duration
+	served        []time.Duration // when each pod's first answer was there, in their order
 }
 
 func (r loadReport) rps() float64 { return float64(r.total-r.failed) / r.lasted.Seconds() }
@@ -39,6 +40,14 @@ func (r loadReport) quantile(q float64) time.Duration {
 	return r.took[min(len(r.took)-1, int(q*float64(len(r.took))))]
 }
 
+// servedBy returns the seconds until n pods had answered a request, nil when so many never did.
+func (r loadReport) servedBy(n int) any {
+	if len(r.served) < n {
+		return nil
+	}
+	return result.Milliseconds(r.served[n-1]) / 1000
+}
+
 // load keeps outstanding requests open until the time is over.
 func (b *bench) load(ctx context.Context, url string, outstanding int, lasts time.Duration) loadReport {
 	client := b.Client(time.Minute)
@@ -47,6 +56,7 @@ func (b *bench) load(ctx context.Context, url string, outstanding int, lasts tim
 	end := report.begun.Add(lasts)
 	lateFrom := end.Add(-lasts / 3)
 	var mu sync.Mutex
+	seen := map[string]bool{}
 	var all sync.WaitGroup
 	for range outstanding {
 		all.Go(func() {
@@ -55,6 +65,10 @@ func (b *bench) load(ctx context.Context, url string, outstanding int, lasts tim
 				mu.Lock()
 				report.total++
 				report.took = append(report.took, reply.Took)
+				if pod := reply.Header.Get("X-Pod-Name"); pod != "" && !seen[pod] {
+					seen[pod] = true
+					report.served = append(report.served, time.Since(report.begun))
+				}
 				if !reply.OK() {
 					report.failed++
 				} else if done := time.Now(); done.After(lateFrom) && done.Before(end) {
