@@ -12,6 +12,7 @@ import (
 
 	"ebb.dev/ebb/dev/ctl/internal/network"
 	"ebb.dev/ebb/dev/ctl/internal/place"
+	"ebb.dev/ebb/dev/ctl/internal/shares"
 	"ebb.dev/ebb/dev/ctl/internal/step"
 	"ebb.dev/ebb/dev/ctl/internal/sweep"
 )
@@ -105,7 +106,7 @@ func (c *control) sweep(ctx context.Context, r *step.Report) error {
 		}
 	}
 	unmounted, err := sweep.Mounts(folders...)
-	errs = append(errs, err, sweep.Cgroups(10*time.Second), network.Down(ctx, c.settingsBefore()))
+	errs = append(errs, err, sweep.Cgroups(10*time.Second, append([]string{"kubepods"}, shares.Groups...)...), network.Down(ctx, c.settingsBefore()))
 	if killed > 0 {
 		r.Note("killed %d processes that were left, unmounted %d", killed, unmounted)
 	}

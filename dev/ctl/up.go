@@ -16,7 +16,9 @@ import (
 	"ebb.dev/ebb/dev/ctl/internal/kube"
 	"ebb.dev/ebb/dev/ctl/internal/preflight"
 	"ebb.dev/ebb/dev/ctl/internal/process"
+	"ebb.dev/ebb/dev/ctl/internal/shares"
 	"ebb.dev/ebb/dev/ctl/internal/step"
+	"ebb.dev/ebb/dev/ctl/internal/sweep"
 )
 
 // debian is what `up` installs when one of the programs is missing.
@@ -266,6 +268,9 @@ func (c *control) start(ctx context.Context, p *parts) (err error) {
 	if err := c.run(ctx, "kubelet and kube-proxy", cluster.Kubelet(), cluster.Proxy()); err != nil {
 		return err
 	}
+	if err := c.share(ctx); err != nil {
+		return err
+	}
 	return c.steps.Do(ctx, "node "+kube.NodeName+" is Ready", func(ctx context.Context, _ *step.Report) error {
 		if err := c.nodeReady(ctx, 60*time.Second); err != nil || !stale {
 			return err
@@ -307,6 +312,20 @@ func (c *control) run(ctx context.Context, title string, programs ...process.Pro
 			r.Note("started")
 		}
 		return errors.Join(errs...)
+	})
+}
+
+// share keeps pods, and whatever else the machine does, from starving the programs that start and stop pods. Without control
+// groups for processors the cluster works as well, only slower under load.
+func (c *control) share(ctx context.Context) error {
+	return c.steps.Do(ctx, "shares of the processors", func(_ context.Context, r *step.Report) error {
+		node := append(c.table.PIDs("containerd", "kubelet", "kube-proxy"), sweep.Shims(c.Socket())...)
+		control := c.table.PIDs("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
+		err := errors.Join(shares.Give("/sys/fs/cgroup", shares.Node, node), shares.Give("/sys/fs/cgroup", shares.Control, control))
+		if err != nil {
+			r.Note("not set: %s", strings.ReplaceAll(err.Error(), "\n", "; "))
+		}
+		return nil
 	})
 }
 

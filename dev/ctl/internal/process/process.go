@@ -149,6 +149,17 @@ func (t Table) Running(name string) bool {
 	return ok
 }
 
+// PIDs are the numbers of those of the recorded programs that run.
+func (t Table) PIDs(names ...string) []int {
+	var pids []int
+	for _, name := range names {
+		if r, ok := t.running(name); ok {
+			pids = append(pids, r.PID)
+		}
+	}
+	return pids
+}
+
 // Stop ends a recorded program: politely, then after the grace by force.
 // A program that is not running, or was never recorded, is no error.
 func (t Table) Stop(ctx context.Context, name string, grace time.Duration) error {

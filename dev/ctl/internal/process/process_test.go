@@ -55,6 +55,16 @@ func TestStartTwiceLeavesARunningProgramAlone(t *testing.T) {
 	}
 }
 
+func TestPIDsAreThoseOfProgramsThatRun(t *testing.T) {
+	tab := table(t)
+	if _, err := tab.Start(t.Context(), sleeper(t)); err != nil {
+		t.Fatal(err)
+	}
+	if got := tab.PIDs("never started", "sleeper"); len(got) != 1 || got[0] != pid(t, tab).PID {
+		t.Errorf("got %v, want the sleeper's alone", got)
+	}
+}
+
 func TestStartWithOtherArgumentsReplacesTheProgram(t *testing.T) {
 	tab, p := table(t), sleeper(t)
 	if _, err := tab.Start(t.Context(), p); err != nil {

@@ -27,7 +27,7 @@ func Containers(state, socket string) (int, error) {
 	killed := 0
 	var errs []error
 	bundles, _ := filepath.Glob(filepath.Join(state, "io.containerd.runtime.v2.task", "*", "*"))
-	for _, shim := range shims(socket) {
+	for _, shim := range Shims(socket) {
 		// First, or a shim would report its container's death to nobody and wait.
 		n, err := kill(shim)
 		killed += n
@@ -53,9 +53,9 @@ func Containers(state, socket string) (int, error) {
 	return killed, errors.Join(errs...)
 }
 
-// shims are the processes that were started for this socket: it is one of
+// Shims are the processes that were started for this socket: it is one of
 // their arguments.
-func shims(socket string) []int {
+func Shims(socket string) []int {
 	var found []int
 	files, _ := filepath.Glob("/proc/[0-9]*/cmdline")
 	for _, f := range files {
@@ -162,14 +162,16 @@ func unescape(s string) string {
 	return out.String()
 }
 
-// Cgroups removes the kubelet's control groups, in whichever versions and
+// Cgroups removes control groups and those in them, in whichever versions and
 // hierarchies the machine mounts. Groups that still hold processes stay and
 // are an error.
-func Cgroups(within time.Duration) error {
+func Cgroups(within time.Duration, names ...string) error {
 	var roots []string
-	for _, pattern := range []string{"/sys/fs/cgroup/kubepods", "/sys/fs/cgroup/*/kubepods"} {
-		found, _ := filepath.Glob(pattern)
-		roots = append(roots, found...)
+	for _, name := range names {
+		for _, pattern := range []string{"/sys/fs/cgroup/" + name, "/sys/fs/cgroup/*/" + name} {
+			found, _ := filepath.Glob(pattern)
+			roots = append(roots, found...)
+		}
 	}
 	end := time.Now().Add(within)
 	for _, root := range roots {
