@@ -13,6 +13,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -22,7 +23,7 @@ import (
 
 // Announcer is one pod's voice.
 type Announcer struct {
-	Activators string // host:port of the headless Service
+	Activators string // host:port of the headless Service, or several, separated by commas
 	Token      string
 	Base       wire.Announcement // who speaks; Ready and Sequence are set here
 	Logf       func(format string, args ...any)
@@ -132,16 +133,33 @@ func (a *Announcer) tellAll(ctx context.Context, body []byte, told map[netip.Add
 }
 
 func (a *Announcer) lookup(ctx context.Context) ([]netip.AddrPort, error) {
-	host, port, err := net.SplitHostPort(a.Activators)
+	ctx, cancel := context.WithTimeout(ctx, tryTimeout)
+	defer cancel()
+	var out []netip.AddrPort
+	for name := range strings.SplitSeq(a.Activators, ",") {
+		found, err := a.resolve(ctx, name)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, found...)
+	}
+	known := make(map[netip.AddrPort]struct{}, len(out))
+	for _, one := range out {
+		known[one] = struct{}{}
+	}
+	a.known.Store(&known)
+	return out, nil
+}
+
+func (a *Announcer) resolve(ctx context.Context, name string) ([]netip.AddrPort, error) {
+	host, port, err := net.SplitHostPort(name)
 	if err != nil {
-		return nil, fmt.Errorf("activators' address %q: %w", a.Activators, err)
+		return nil, fmt.Errorf("activators' address %q: %w", name, err)
 	}
 	number, err := net.LookupPort("tcp", port)
 	if err != nil {
-		return nil, fmt.Errorf("activators' address %q: %w", a.Activators, err)
+		return nil, fmt.Errorf("activators' address %q: %w", name, err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, tryTimeout)
-	defer cancel()
 	ips, err := a.Resolve(ctx, host)
 	if err != nil {
 		return nil, fmt.Errorf("resolve %s: %w", host, err)
@@ -150,13 +168,9 @@ func (a *Announcer) lookup(ctx context.Context) ([]netip.AddrPort, error) {
 		return nil, fmt.Errorf("resolve %s: no address", host)
 	}
 	out := make([]netip.AddrPort, 0, len(ips))
-	known := make(map[netip.AddrPort]struct{}, len(ips))
 	for _, ip := range ips {
-		one := netip.AddrPortFrom(ip.Unmap(), uint16(number))
-		out = append(out, one)
-		known[one] = struct{}{}
+		out = append(out, netip.AddrPortFrom(ip.Unmap(), uint16(number)))
 	}
-	a.known.Store(&known)
 	return out, nil
 }
 

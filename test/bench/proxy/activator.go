@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"time"
 
+	"ebb.dev/ebb/test/internal/loopback"
 	"ebb.dev/ebb/wire"
 )
 
@@ -17,7 +18,7 @@ const both = "activator+queue-proxy"
 
 // startActivator starts one activator with two revisions, one for each target: the pod of the first is the backend itself, the pod of
 // the second a queue-proxy of its own. The targets follow one another, so they may share the activator.
-func startActivator(ctx context.Context, tools tools, c *cluster, b *backend) ([]*target, error) {
+func startActivator(ctx context.Context, tools tools, c *loopback.Cluster, b *backend) ([]*target, error) {
 	pod, err := startQueueProxy(ctx, tools.queueProxy, "queue-proxy-behind-activator", 0, b.http)
 	if err != nil {
 		return nil, err
@@ -26,7 +27,7 @@ func startActivator(ctx context.Context, tools tools, c *cluster, b *backend) ([
 	pod.http = "" // measured through the activator only
 	targets := []*target{pod}
 	for name, addr := range map[string]string{"bare": b.http, "queued": podAddr} {
-		if err := c.revision(name, addr); err != nil {
+		if err := c.Revision(name, 0, addr); err != nil {
 			return targets, err
 		}
 	}
@@ -34,8 +35,8 @@ func startActivator(ctx context.Context, tools tools, c *cluster, b *backend) ([
 	ip := fmt.Sprintf("127.%d.%d.%d", 1+rand.IntN(254), rand.IntN(256), 1+rand.IntN(254))
 	addr := net.JoinHostPort(ip, strconv.Itoa(wire.PortHTTP1))
 	// GOMEMLIMIT as in config/core/activator.yaml.
-	bare, err := launch(ctx, "activator", tools.activator, nil, []string{"KUBECONFIG=" + c.kubeconfig, "LISTEN_IP=" + ip, "POD_IP=" + ip,
-		"POD_NAME=activator-bench", "EBB_AUTOSCALER=" + c.autoscaler.Listener.Addr().String(), "SYSTEM_NAMESPACE=" + systemNamespace, "GOMEMLIMIT=700MiB"}, addr)
+	bare, err := launch(ctx, "activator", tools.activator, nil, []string{"KUBECONFIG=" + c.Kubeconfig, "LISTEN_IP=" + ip, "POD_IP=" + ip,
+		"POD_NAME=activator-bench", "EBB_AUTOSCALER=" + c.Autoscaler, "SYSTEM_NAMESPACE=" + loopback.SystemNamespace, "GOMEMLIMIT=700MiB"}, addr)
 	if err != nil {
 		return targets, err
 	}
@@ -50,7 +51,7 @@ func startActivator(ctx context.Context, tools tools, c *cluster, b *backend) ([
 
 // revisionHeaders are those with which the gateway names the revision.
 func revisionHeaders(revision string) string {
-	return wire.HeaderNamespace + ": " + namespace + "\r\n" + wire.HeaderRevision + ": " + revision + "\r\n"
+	return wire.HeaderNamespace + ": " + loopback.Namespace + "\r\n" + wire.HeaderRevision + ": " + revision + "\r\n"
 }
 
 // waitReady waits until the activator says, as to the kubelet, that it knows the cluster's revisions.

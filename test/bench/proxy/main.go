@@ -17,6 +17,7 @@ import (
 	"os/signal"
 	"syscall"
 
+	"ebb.dev/ebb/test/internal/loopback"
 	"ebb.dev/ebb/test/internal/result"
 )
 
@@ -51,11 +52,11 @@ func run(ctx context.Context, quick bool) error {
 	if err != nil {
 		return err
 	}
-	cluster, err := startCluster(dir)
+	cluster, err := loopback.Start(dir)
 	if err != nil {
 		return err
 	}
-	defer cluster.stop()
+	defer cluster.Stop()
 	activators, err := startActivator(ctx, tools, cluster, backend)
 	targets = append(targets, activators...)
 	if err != nil {
@@ -105,7 +106,7 @@ func run(ctx context.Context, quick bool) error {
 	if err != nil {
 		return err
 	}
-	if cluster.reports.Load() == 0 {
+	if cluster.Reports.Load() == 0 {
 		return errors.New("the activator reported no load to the autoscaler, so it did less than in a cluster")
 	}
 	return printer.Summary(summary)

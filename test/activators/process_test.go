@@ -1,0 +1,149 @@
+package activators
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"strconv"
+	"testing"
+	"time"
+
+	"ebb.dev/ebb/test/internal/loopback"
+	"ebb.dev/ebb/wire"
+)
+
+// build makes the binaries of queue-proxy and the activator, with the race detector where the tests have it.
+func build(t *testing.T) (dir string) {
+	t.Helper()
+	dir = t.TempDir()
+	args := []string{"build", "-o", dir + "/"}
+	if raceDetector {
+		args = append(args, "-race")
+	}
+	if out, err := exec.Command("go", append(args, "ebb.dev/ebb/queue-proxy", "ebb.dev/ebb/activator")...).CombinedOutput(); err != nil {
+		t.Fatalf("build queue-proxy and the activator: %v\n%s", err, out)
+	}
+	return dir
+}
+
+// process is a running component. Its log is read line by line; the test fails with its last lines if it ends by itself.
+type process struct {
+	*exec.Cmd
+	name  string
+	lines chan map[string]any // those with a message, as long as somebody listens
+	ended chan error
+}
+
+func start(t *testing.T, name, path string, env ...string) *process {
+	t.Helper()
+	p := &process{Cmd: exec.Command(path), name: name, lines: make(chan map[string]any, 100), ended: make(chan error, 1)}
+	p.Env = append(os.Environ(), env...)
+	read, write, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.Stdout, p.Stderr = write, write
+	if err := p.Start(); err != nil {
+		t.Fatalf("start %s: %v", name, err)
+	}
+	write.Close()
+	var last []string
+	go func() {
+		defer read.Close()
+		scanner := bufio.NewScanner(read)
+		for scanner.Scan() {
+			last = append(last, scanner.Text())
+			last = last[max(0, len(last)-50):]
+			var line map[string]any
+			if json.Unmarshal(scanner.Bytes(), &line) == nil {
+				select {
+				case p.lines <- line:
+				default:
+				}
+			}
+		}
+		err := p.Wait()
+		p.ended <- fmt.Errorf("%s ended: %v\n%s", name, err, last)
+	}()
+	t.Cleanup(func() {
+		p.Process.Kill()
+		err := <-p.ended
+		if t.Failed() {
+			t.Log(err)
+		}
+	})
+	return p
+}
+
+// await returns the field of the first line that has the message.
+func (p *process) await(t *testing.T, message, field string) string {
+	t.Helper()
+	limit := time.NewTimer(time.Minute)
+	defer limit.Stop()
+	for {
+		select {
+		case line := <-p.lines:
+			if line["msg"] == message || line["message"] == message {
+				text, _ := line[field].(string)
+				return text
+			}
+		case err := <-p.ended:
+			p.ended <- err
+			t.Fatalf("it never said %q: %v", message, err)
+		case <-limit.C:
+			t.Fatalf("%s never said %q", p.name, message)
+		}
+	}
+}
+
+// startQueueProxy starts one that lets one request at a time to the container, and returns where it takes requests.
+func startQueueProxy(t *testing.T, dir, pod, container, activators string) (p *process, address string) {
+	t.Helper()
+	_, port, err := net.SplitHostPort(container)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p = start(t, pod, dir+"/queue-proxy",
+		"SERVING_NAMESPACE="+loopback.Namespace, "SERVING_REVISION="+revision, "SERVING_POD="+pod, "SERVING_POD_IP=127.0.0.1",
+		"QUEUE_SERVING_PORT=0", "USER_PORT="+port, "CONTAINER_CONCURRENCY=1", "REVISION_TIMEOUT_SECONDS=300",
+		"EBB_DRAIN_PORT=0", "EBB_STAT_PORT=0", "EBB_ACTIVATORS="+activators, "EBB_CERT_DIR=/nowhere",
+		"EBB_TOKEN="+wire.Token(loopback.TokenKey, loopback.Namespace, revision))
+	_, port, err = net.SplitHostPort(p.await(t, "queue-proxy serves", "address"))
+	if err != nil {
+		t.Fatalf("%s says that it serves at no address: %v", pod, err)
+	}
+	return p, net.JoinHostPort("127.0.0.1", port)
+}
+
+// startActivator starts one at its fixed ports of an address of its own, and waits until it is ready.
+func startActivator(t *testing.T, dir, ip string, cluster *loopback.Cluster) *process {
+	t.Helper()
+	p := start(t, "activator "+ip, dir+"/activator", "KUBECONFIG="+cluster.Kubeconfig, "LISTEN_IP="+ip, "POD_IP="+ip, "POD_NAME=activator-"+ip,
+		"EBB_AUTOSCALER="+cluster.Autoscaler, "SYSTEM_NAMESPACE="+loopback.SystemNamespace)
+	p.await(t, "the cluster's revisions and their pods are known", "")
+	request, err := http.NewRequest(http.MethodGet, "http://"+frontOf(ip)+wire.PathHealth, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Header.Set("User-Agent", wire.AgentKubelet+"test")
+	for deadline := time.Now().Add(time.Minute); ; <-time.After(10 * time.Millisecond) {
+		response, err := http.DefaultClient.Do(request)
+		if err == nil {
+			response.Body.Close()
+			if response.StatusCode == http.StatusOK {
+				return p
+			}
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("the activator at %s does not become ready: %v, %v", ip, response, err)
+		}
+	}
+}
+
+// frontOf is where an activator takes requests, backOf where it is told of pods.
+func frontOf(ip string) string { return net.JoinHostPort(ip, strconv.Itoa(wire.PortHTTP1)) }
+func backOf(ip string) string  { return net.JoinHostPort(ip, strconv.Itoa(wire.PortAnnounce)) }

@@ -1,0 +1,5 @@
+//go:build race
+
+package activators
+
+const raceDetector = true

@@ -1,0 +1,140 @@
+// Package loopback runs Ebb's real data path without a cluster: an API server in memory that tells activators of revisions and their pods, and
+// somebody who takes their reports.
+//
+// Owns: the API server and its objects. Reads: reports of load. Writes: a kubeconfig. Never: decides anything.
+package loopback
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"ebb.dev/ebb/api/names"
+	servingv1 "ebb.dev/ebb/api/serving/v1"
+	"ebb.dev/ebb/internal/apiservertest"
+	"ebb.dev/ebb/wire"
+)
+
+// Namespaces of the cluster: the system's, and the revisions'.
+const (
+	SystemNamespace = "knative-serving"
+	Namespace       = "loopback"
+)
+
+// TokenKey is the key of all tokens (wire.Token).
+var TokenKey = []byte(strings.Repeat("k", 32))
+
+// Cluster is what the activators know of one: an API server in memory, the file that says where it is, and who takes its stats.
+type Cluster struct {
+	Kubeconfig string       // where KUBECONFIG points
+	Autoscaler string       // host:port that takes reports
+	Reports    atomic.Int64 // those that came with the right token
+	Stop       func()
+
+	store *apiservertest.Store
+}
+
+// Start makes a cluster that holds the token's Secret and the ConfigMaps, which are empty: every setting has its default.
+func Start(dir string) (*Cluster, error) {
+	store, config, stop := apiservertest.Serve()
+	c := &Cluster{store: store, Kubeconfig: filepath.Join(dir, "kubeconfig")}
+	autoscaler := httptest.NewServer(http.HandlerFunc(c.take))
+	c.Autoscaler = autoscaler.Listener.Addr().String()
+	c.Stop = func() {
+		autoscaler.CloseClientConnections()
+		autoscaler.Close()
+		stop()
+	}
+	text := fmt.Sprintf("apiVersion: v1\nkind: Config\nclusters: [{name: x, cluster: {server: %q}}]\n"+
+		"contexts: [{name: x, context: {cluster: x, user: x}}]\nusers: [{name: x}]\ncurrent-context: x\n", config.Host)
+	if err := os.WriteFile(c.Kubeconfig, []byte(text), 0o600); err != nil {
+		c.Stop()
+		return nil, fmt.Errorf("write the activator's kubeconfig: %w", err)
+	}
+	objects := []any{&corev1.Secret{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: SystemNamespace, Name: wire.TokenSecret},
+		Data:       map[string][]byte{wire.TokenSecretKey: TokenKey}}}
+	for _, name := range []string{"config-defaults", "config-logging", "config-network", "config-observability"} {
+		objects = append(objects, &corev1.ConfigMap{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"},
+			ObjectMeta: metav1.ObjectMeta{Namespace: SystemNamespace, Name: name}})
+	}
+	if err := c.put(objects...); err != nil {
+		c.Stop()
+		return nil, err
+	}
+	return c, nil
+}
+
+// take is the autoscaler's side of a report.
+func (c *Cluster) take(out http.ResponseWriter, r *http.Request) {
+	if r.URL.Path != wire.PathStats || r.Header.Get("Authorization") != wire.Bearer(wire.Token(TokenKey, "", wire.ActivatorSubject)) {
+		http.Error(out, "not a report of the activator", http.StatusForbidden)
+		return
+	}
+	if _, err := io.Copy(io.Discard, r.Body); err != nil {
+		return
+	}
+	c.Reports.Add(1)
+	out.WriteHeader(http.StatusNoContent)
+}
+
+// Revision adds a Revision that takes limit requests a pod (0: no limit) and whose ready pods are at the addresses, the way the controller and
+// Kubernetes would. Each pod has an EndpointSlice of its own, for its port.
+func (c *Cluster) Revision(name string, limit int64, pods ...string) error {
+	labels := map[string]string{names.ServiceLabel: name, names.ConfigurationLabel: name}
+	revision := &servingv1.Revision{TypeMeta: metav1.TypeMeta{APIVersion: "serving.knative.dev/v1", Kind: "Revision"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: Namespace, Name: name, Labels: labels}}
+	revision.Spec.Containers = []corev1.Container{{Image: "registry.example/loopback"}}
+	revision.Spec.ContainerConcurrency = &limit
+	private := metav1.ObjectMeta{Namespace: Namespace, Name: name + "-private",
+		Labels: map[string]string{names.RevisionLabel: name, names.ServiceTypeLabel: names.ServiceTypePrivate}}
+	portName, ready := "http", true
+	objects := []any{revision, &corev1.Service{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Service"}, ObjectMeta: *private.DeepCopy(),
+		Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: portName, Port: 80}}}}}
+	for i, address := range pods {
+		pod, err := netip.ParseAddrPort(address)
+		if err != nil {
+			return fmt.Errorf("pod %d of revision %s: %w", i, name, err)
+		}
+		port := int32(pod.Port())
+		slice := &discoveryv1.EndpointSlice{TypeMeta: metav1.TypeMeta{APIVersion: "discovery.k8s.io/v1", Kind: "EndpointSlice"},
+			ObjectMeta: *private.DeepCopy(), AddressType: discoveryv1.AddressTypeIPv4,
+			Ports: []discoveryv1.EndpointPort{{Name: &portName, Port: &port}},
+			Endpoints: []discoveryv1.Endpoint{{Addresses: []string{pod.Addr().String()},
+				TargetRef:  &corev1.ObjectReference{Kind: "Pod", Name: fmt.Sprintf("%s-%d", name, i)},
+				Conditions: discoveryv1.EndpointConditions{Ready: &ready}}}}
+		slice.Name = fmt.Sprintf("%s-%d", private.Name, i)
+		slice.Labels[discoveryv1.LabelServiceName] = private.Name
+		objects = append(objects, slice)
+	}
+	return c.put(objects...)
+}
+
+func (c *Cluster) put(objects ...any) error {
+	for _, o := range objects {
+		data, err := json.Marshal(o)
+		if err != nil {
+			return fmt.Errorf("put %T into the cluster: %w", o, err)
+		}
+		object := &unstructured.Unstructured{}
+		if err := object.UnmarshalJSON(data); err != nil {
+			return fmt.Errorf("put %T into the cluster: %w", o, err)
+		}
+		kind := object.GroupVersionKind()
+		c.store.Put(schema.GroupResource{Group: kind.Group, Resource: strings.ToLower(kind.Kind) + "s"}, object)
+	}
+	return nil
+}
