@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"context"
 	"flag"
 	"fmt"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
@@ -382,6 +384,14 @@ func (w *world) command(words []string, body string) {
 		w.world.Settings.Set(snapshot)
 	case "deployment":
 		w.deployment(words[1], args, body)
+	case "refuse":
+		// Somebody's policy: `refuse deployments` until `refuse nothing`.
+		w.store.Admit = func(_ string, resource schema.GroupResource, _ string, object *unstructured.Unstructured) error {
+			if resource.Resource == words[1] {
+				return apierrors.NewForbidden(resource, object.GetName(), errors.New("a policy says no"))
+			}
+			return nil
+		}
 	case "objects":
 		// All there is, but for what is the API server's own: to count what something costs.
 		for _, name := range w.store.Names("ns") {

@@ -81,6 +81,10 @@ func parse(path string) (target, bool) {
 }
 
 func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/"); len(parts) == 3 && parts[0] == "apis" {
+		answer(w, http.StatusOK, h.store.kindsOf(schema.GroupVersion{Group: parts[1], Version: parts[2]}))
+		return
+	}
 	t, ok := parse(r.URL.Path)
 	if !ok {
 		refuse(w, apierrors.NewNotFound(schema.GroupResource{}, r.URL.Path))
@@ -140,6 +144,9 @@ func (h *handler) one(r *http.Request, t target) (any, error) {
 	case http.MethodPut:
 		return object1(h.store.write("update", t.resource, t.subresource, t.key, replace))
 	case http.MethodPatch:
+		if r.Header.Get("Content-Type") == string(types.ApplyPatchType) {
+			return h.apply(t, r.URL.Query().Get("fieldManager"), body)
+		}
 		return object1(h.store.write("patch", t.resource, t.subresource, t.key, patch(r.Header.Get("Content-Type"), body)))
 	case http.MethodDelete:
 		var options metav1.DeleteOptions

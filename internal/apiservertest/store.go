@@ -66,11 +66,12 @@ type Store struct {
 	uids    int
 	changed chan struct{}
 	writes  []Write
+	applied map[string]map[string]any // what a field manager applied last, under mu
 }
 
 func newStore() *Store {
 	return &Store{Now: time.Now, objects: map[schema.GroupResource]map[types.NamespacedName]*unstructured.Unstructured{},
-		changed: make(chan struct{})}
+		changed: make(chan struct{}), applied: map[string]map[string]any{}}
 }
 
 // Writes returns what clients wrote since the last call, in order.
@@ -103,6 +104,23 @@ func (s *Store) Get(resource schema.GroupResource, namespace, name string) *unst
 		return object.DeepCopy()
 	}
 	return nil
+}
+
+// kindsOf lists the kinds of a group and version of which there is an object, as discovery does.
+func (s *Store) kindsOf(group schema.GroupVersion) *metav1.APIResourceList {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	list := &metav1.APIResourceList{TypeMeta: metav1.TypeMeta{Kind: "APIResourceList", APIVersion: "v1"}, GroupVersion: group.String()}
+	for resource, objects := range s.objects {
+		for key, object := range objects {
+			if object.GetAPIVersion() == group.String() {
+				list.APIResources = append(list.APIResources, metav1.APIResource{Name: resource.Resource, Kind: object.GetKind(),
+					Namespaced: key.Namespace != ""})
+				break
+			}
+		}
+	}
+	return list
 }
 
 // Names lists all objects of a namespace as "resource name", sorted.

@@ -38,7 +38,7 @@ func (dm *DomainMapping) validateMetadata(req rules.Request[DomainMapping]) (err
 		errs = errs.Also(apis.ErrDisallowedFields("generateName"))
 	}
 	if problems := validation.IsFullyQualifiedDomainName(nil, dm.Name); dm.GenerateName == "" && len(problems) > 0 {
-		errs = errs.Also(apis.ErrGeneric("invalid name \""+dm.Name+"\": "+problems.ToAggregate().Error(), "name"))
+		errs = errs.Also(apis.ErrGeneric("invalid name \""+dm.Name+"\": "+problems[0].Detail, "name"))
 	}
 	if domain := req.Config.ClusterDomain; domain != "" && (dm.Name == domain || strings.HasSuffix(dm.Name, "."+domain)) {
 		errs = errs.Also(apis.ErrGeneric("invalid name \""+dm.Name+"\": must not be a subdomain of cluster local domain \""+

@@ -2,6 +2,7 @@ package digest
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/base64"
 	"errors"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -285,4 +287,23 @@ func TestAMissingImageThatAppearsIsFound(t *testing.T) {
 			t.Error("a forgotten question is kept")
 		}
 	})
+}
+
+// The TLS of the way to registries is set by the environment, by the names that installations know.
+func TestTheEnvironmentSetsTheTLSOfTheWayToRegistries(t *testing.T) {
+	config := func(env map[string]string) *tls.Config {
+		return Transport(func(name string) string { return env[name] }).(*http.Transport).TLSClientConfig
+	}
+	if c := config(nil); c.MinVersion != tls.VersionTLS12 || c.MaxVersion != 0 || c.CipherSuites != nil {
+		t.Errorf("without any: %+v", c)
+	}
+	c := config(map[string]string{"TAG_TO_DIGEST_TLS_MIN_VERSION": "1.3", "TAG_TO_DIGEST_TLS_MAX_VERSION": "1.3",
+		"TAG_TO_DIGEST_TLS_CIPHER_SUITES": "TLS_AES_128_GCM_SHA256, TLS_NOTHING, TLS_AES_256_GCM_SHA384"})
+	if c.MinVersion != tls.VersionTLS13 || c.MaxVersion != tls.VersionTLS13 ||
+		!slices.Equal(c.CipherSuites, []uint16{tls.TLS_AES_128_GCM_SHA256, tls.TLS_AES_256_GCM_SHA384}) {
+		t.Errorf("with all: %+v", c)
+	}
+	if c := config(map[string]string{"TAG_TO_DIGEST_TLS_MIN_VERSION": "1.0"}); c.MinVersion != tls.VersionTLS12 {
+		t.Errorf("a version that is none leads to %x", c.MinVersion)
+	}
 }

@@ -125,6 +125,16 @@ func New(w *reconcile.World) *reconcile.Controller {
 	c.Watch(serving.Services().Informer(), referring)
 	c.Watch(serving.Routes().Informer(), referring)
 	c.Watch(claims.Informer(), func(object any) []reconcile.Key { return find(byDomain, object.(metav1.Object).GetName()) })
+	// A listener on a Gateway itself belongs to the mapping of its host, which takes it away when it needs it no more.
+	c.Watch(w.GatewayInformers.Gateway().V1().Gateways().Informer(), func(object any) (keys []reconcile.Key) {
+		gateway, _ := object.(*gatewayv1.Gateway)
+		for _, l := range gateway.Spec.Listeners {
+			if l.Hostname != nil {
+				keys = append(keys, find(byDomain, string(*l.Hostname))...)
+			}
+		}
+		return keys
+	})
 	c.Watch(httpRoutes.Informer(), reconcile.ControllerOf("DomainMapping"))
 	c.Watch(httpRoutes.Informer(), func(object any) []reconcile.Key {
 		m := object.(metav1.Object)
@@ -216,10 +226,8 @@ func (r *reconciler) claim(ctx context.Context, dm *v1beta1.DomainMapping, s *se
 // finalize gives the domain back if claims are made, and so removed, by themselves.
 func (r *reconciler) finalize(ctx context.Context, dm *v1beta1.DomainMapping) error {
 	s := r.settings.Load()
-	if whole := onGateways(r.listeners.Usable(s.Gateway)); len(whole) > 0 && dm.Status.URL != nil && dm.Status.URL.Scheme == "https" {
-		if err := gateway.Unlisten(ctx, r.gateways, whole, dm.Name); err != nil {
-			return err
-		}
+	if err := gateway.Unlisten(ctx, r.gateways, r.listeners.Holding(s.Gateway.External, dm.Name), dm.Name); err != nil {
+		return err
 	}
 	if !s.Network.AutoCreateClusterDomainClaims {
 		return nil
@@ -281,6 +289,9 @@ func (r *reconciler) expose(ctx context.Context, dm *v1beta1.DomainMapping, m ga
 		return err
 	}
 	if err := r.listeners.Prune(ctx, dm, sets, mine(dm)); err != nil {
+		return err
+	}
+	if err := r.unlisten(ctx, m, g); err != nil {
 		return err
 	}
 	key := types.NamespacedName{Namespace: dm.Namespace, Name: dm.Name}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -18,6 +19,7 @@ import (
 	duckv1 "knative.dev/pkg/apis/duck/v1"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
+	ebb "ebb.dev/ebb/api/client/versioned"
 	"ebb.dev/ebb/api/names"
 	networkingv1alpha1 "ebb.dev/ebb/api/networking/v1alpha1"
 	servingv1 "ebb.dev/ebb/api/serving/v1"
@@ -40,6 +42,15 @@ const domain = "shop.example.org"
 type stage struct {
 	t     *testing.T
 	store *apiservertest.Store
+	ebb   ebb.Interface
+}
+
+// remove deletes the mapping as a user does: it goes once its finalizer is gone.
+func (s *stage) remove() {
+	s.t.Helper()
+	if err := s.ebb.ServingV1beta1().DomainMappings("ns").Delete(s.t.Context(), domain, metav1.DeleteOptions{}); err != nil {
+		s.t.Fatal(err)
+	}
 }
 
 func (s *stage) put(resource schema.GroupResource, version, kind string, object runtime.Object) {
@@ -77,7 +88,7 @@ func set(t *testing.T, network map[string]string) *stage {
 			t.Error(err)
 		}
 	})
-	return &stage{t, store}
+	return &stage{t, store, clients.Ebb}
 }
 
 func (s *stage) claim(namespace string) {
@@ -153,6 +164,72 @@ func TestClaimsAreMadeAndRemovedWhereThatIsAllowed(t *testing.T) {
 	s.until("claimed", is("DomainClaimed", "True"))
 	if s.store.Get(claims, "", domain) == nil {
 		t.Error("no ClusterDomainClaim was made")
+	}
+	s.remove()
+	s.until("both are gone", func(*v1beta1.DomainMapping) bool {
+		return s.store.Get(mappings, "ns", domain) == nil && s.store.Get(claims, "", domain) == nil
+	})
+}
+
+func TestAClaimThatAnAdministratorMadeStays(t *testing.T) {
+	s := set(t, nil)
+	s.claim("ns")
+	s.mapping()
+	s.until("claimed", is("DomainClaimed", "True"))
+	s.remove()
+	s.until("the mapping is gone", func(*v1beta1.DomainMapping) bool { return s.store.Get(mappings, "ns", domain) == nil })
+	if s.store.Get(claims, "", domain) == nil {
+		t.Error("the claim went with it")
+	}
+}
+
+// What a mapping may refer to: a Service or Route of Ebb, a Service of Kubernetes, or any kind with a status.address, as long as
+// the address is that of a Service in the mapping's namespace.
+func TestWhatAMappingMayReferTo(t *testing.T) {
+	things := schema.GroupResource{Group: "things.example.org", Resource: "things"}
+	plain := schema.GroupResource{Resource: "services"}
+	thing := func(url string) *unstructured.Unstructured {
+		return &unstructured.Unstructured{Object: map[string]any{"apiVersion": "things.example.org/v1", "kind": "Thing",
+			"metadata": map[string]any{"name": "hello", "namespace": "ns"}, "status": map[string]any{"address": map[string]any{"url": url}}}}
+	}
+	for _, row := range []struct {
+		behaviour string
+		ref       duckv1.KReference
+		given     func(*stage)
+		want      string
+	}{
+		{"a Service that is not there", duckv1.KReference{Kind: "Service", Name: "hello", APIVersion: "serving.knative.dev/v1"}, func(*stage) {},
+			"False ResolveFailed"},
+		{"a Route", duckv1.KReference{Kind: "Route", Name: "hello", APIVersion: "serving.knative.dev/v1"}, func(s *stage) {
+			o := &servingv1.Route{ObjectMeta: metav1.ObjectMeta{Name: "hello", Namespace: "ns"}}
+			o.Status.Address = &duckv1.Addressable{URL: &apis.URL{Scheme: "http", Host: "hello.ns.svc.cluster.local"}}
+			s.put(routes, "serving.knative.dev/v1", "Route", o)
+		}, "True"},
+		{"a Route without an address yet", duckv1.KReference{Kind: "Route", Name: "hello", APIVersion: "serving.knative.dev/v1"}, func(s *stage) {
+			s.put(routes, "serving.knative.dev/v1", "Route", &servingv1.Route{ObjectMeta: metav1.ObjectMeta{Name: "hello", Namespace: "ns"}})
+		}, "False ResolveFailed"},
+		{"a Service of Kubernetes", duckv1.KReference{Kind: "Service", Name: "hello", APIVersion: "v1"}, func(s *stage) {
+			s.put(plain, "v1", "Service", &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "hello", Namespace: "ns"}})
+		}, "True"},
+		{"a kind with an address", duckv1.KReference{Kind: "Thing", Name: "hello", APIVersion: "things.example.org/v1"},
+			func(s *stage) { s.store.Put(things, thing("http://hello.ns.svc.cluster.local")) }, "True"},
+		{"an address with a path", duckv1.KReference{Kind: "Thing", Name: "hello", APIVersion: "things.example.org/v1"},
+			func(s *stage) { s.store.Put(things, thing("http://hello.ns.svc.cluster.local/in/here")) }, "False ResolveFailed"},
+		{"an address elsewhere", duckv1.KReference{Kind: "Thing", Name: "hello", APIVersion: "things.example.org/v1"},
+			func(s *stage) { s.store.Put(things, thing("http://example.org")) }, "False ResolveFailed"},
+		{"a kind that nobody knows", duckv1.KReference{Kind: "Nothing", Name: "hello", APIVersion: "things.example.org/v1"}, func(*stage) {},
+			"False ResolveFailed"},
+		{"another namespace", duckv1.KReference{Kind: "Service", Name: "hello", Namespace: "other", APIVersion: "serving.knative.dev/v1"}, func(*stage) {},
+			"False ResolveFailed"},
+	} {
+		t.Run(row.behaviour, func(t *testing.T) {
+			s := set(t, nil)
+			row.given(s)
+			s.claim("ns")
+			s.put(mappings, "serving.knative.dev/v1beta1", "DomainMapping", &v1beta1.DomainMapping{
+				ObjectMeta: metav1.ObjectMeta{Name: domain, Namespace: "ns"}, Spec: v1beta1.DomainMappingSpec{Ref: row.ref}})
+			s.until(row.want, is("ReferenceResolved", row.want))
+		})
 	}
 }
 

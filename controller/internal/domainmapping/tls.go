@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -112,13 +113,26 @@ func (r *reconciler) listen(ctx context.Context, dm *v1beta1.DomainMapping, m ga
 		}
 		return nil, err
 	}
-	if whole := onGateways(g); len(whole) > 0 {
+	if whole := r.listeners.Lacking(onGateways(g), m.Host, dm.Namespace, m.TLSSecret); len(whole) > 0 {
 		if err := gateway.Listen(ctx, r.gateways, whole, m.Host, dm.Namespace, m.TLSSecret, meta); err != nil {
 			dm.Status.MarkIngressFailed("ListenerRefused", err.Error())
 			return nil, err
 		}
 	}
 	return sets, nil
+}
+
+// unlisten takes the domain's listener off the Gateways that need none of their own for it: it has no certificate any more, or a
+// ListenerSet took over. The HTTPRoutes have let go of it by then.
+func (r *reconciler) unlisten(ctx context.Context, m gatewayapi.Mapping, g settings.Gateway) error {
+	held := r.listeners.Holding(g.External, m.Host)
+	if m.TLSSecret != "" {
+		needed := onGateways(g)
+		held = slices.DeleteFunc(held, func(one settings.GatewayRef) bool {
+			return slices.ContainsFunc(needed, func(n settings.GatewayRef) bool { return n.Gateway == one.Gateway })
+		})
+	}
+	return gateway.Unlisten(ctx, r.gateways, held, m.Host)
 }
 
 // onGateways lists the Gateways whose listeners stand in themselves.

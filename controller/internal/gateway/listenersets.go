@@ -3,12 +3,15 @@ package gateway
 import (
 	"context"
 	"fmt"
+	"slices"
 
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 	gatewayclient "sigs.k8s.io/gateway-api/pkg/client/clientset/versioned"
 	gatewaylisters "sigs.k8s.io/gateway-api/pkg/client/listers/apis/v1"
 
@@ -119,6 +122,31 @@ func (l *Listeners) allow(ctx context.Context, g settings.GatewayRef) error {
 		return fmt.Errorf("let Gateway %s take ListenerSets: %w", g.Gateway, err)
 	}
 	return nil
+}
+
+// Holding lists those of the Gateways that have a listener for host in themselves.
+func (l *Listeners) Holding(on []settings.GatewayRef, host string) []settings.GatewayRef {
+	return l.with(on, host, func(*gatewayv1.Listener) bool { return true })
+}
+
+// Lacking lists those of the Gateways that do not have this listener in themselves yet.
+func (l *Listeners) Lacking(on []settings.GatewayRef, host, namespace, secret string) (out []settings.GatewayRef) {
+	want := gatewayapi.Listener(host, namespace, secret)
+	have := l.with(on, host, func(one *gatewayv1.Listener) bool { return equality.Semantic.DeepEqual(*one, want) })
+	return slices.DeleteFunc(slices.Clone(on), func(one settings.GatewayRef) bool {
+		return slices.ContainsFunc(have, func(h settings.GatewayRef) bool { return h.Gateway == one.Gateway })
+	})
+}
+
+func (l *Listeners) with(on []settings.GatewayRef, host string, is func(*gatewayv1.Listener) bool) (out []settings.GatewayRef) {
+	name := gatewayv1.SectionName(gatewayapi.ListenerName(host))
+	for _, g := range on {
+		have, err := l.lister.Gateways(g.Namespace()).Get(g.Name())
+		if err == nil && slices.ContainsFunc(have.Spec.Listeners, func(one gatewayv1.Listener) bool { return one.Name == name && is(&one) }) {
+			out = append(out, g)
+		}
+	}
+	return out
 }
 
 // Refused tells what the gateways have against one of the ListenerSets.

@@ -426,3 +426,15 @@ func TestAGradualRolloutSharesUntilTheNewRevisionHasAll(t *testing.T) {
 		return condition(r, "Ready") == "True " && len(r.Status.Traffic) == 1 && r.Status.Traffic[0].RevisionName == "hello-00002"
 	})
 }
+
+// Manifests written for another ingress name its class; Ebb has one way, and goes it.
+func TestTheClassOfAnotherIngressChangesNothing(t *testing.T) {
+	s := set(t)
+	s.configuration("hello-00001")
+	s.revision("hello-00001", corev1.ConditionTrue)
+	s.service("hello-00001")
+	s.put(routes, "serving.knative.dev/v1", "Route", &servingv1.Route{ObjectMeta: metav1.ObjectMeta{Name: "hello", Namespace: "ns", Annotations: map[string]string{
+		names.IngressClassAnnotation: "another.ingress.networking.knative.dev", names.CertificateClassAnnotationAlt: "another.certificate.networking.knative.dev"}}})
+	s.route("latest=100")
+	s.until("Ready", func(r *servingv1.Route) bool { return condition(r, "Ready") == "True " })
+}

@@ -24,11 +24,17 @@ func TestStatus(t *testing.T) {
 		targets []string
 		local   bool
 		ready   string
+		network string
+		labels  map[string]string
 	}{
-		{"latest-and-tags", []string{"latest=90", "blue:hello-00001=10", "green:hello-00002=0"}, false, "True "},
-		{"cluster-local", []string{"latest=100", "blue:hello-00001=0"}, true, "True "},
-		{"missing-revision", []string{"hello-00007=100"}, false, "False RevisionMissing"},
-		{"waiting-revision", []string{"hello-00003=100"}, false, "Unknown RevisionMissing"},
+		{"latest-and-tags", []string{"latest=90", "blue:hello-00001=10", "green:hello-00002=0"}, false, "True ", "", nil},
+		{"cluster-local", []string{"latest=100", "blue:hello-00001=0"}, true, "True ", "", nil},
+		{"missing-revision", []string{"hello-00007=100"}, false, "False RevisionMissing", "", nil},
+		{"waiting-revision", []string{"hello-00003=100"}, false, "Unknown RevisionMissing", "", nil},
+		{"failed-revision", []string{"hello-00004=100"}, false, "False RevisionMissing", "", nil},
+		{"revision-of-another-service", []string{"hello-00001=100"}, false, "False RevisionNotOwned", "", map[string]string{names.ServiceLabel: "hello"}},
+		{"https-in-front-of-the-gateway", []string{"latest=100", "blue:hello-00001=0"}, false, "True ", "default-external-scheme=https", nil},
+		{"a-host-that-is-none", []string{"latest=100"}, false, "False ErrorConfig", "domain-template={{.Name}}.{{.Labels.team}}.{{.Domain}}", map[string]string{"team": "not_a.host"}},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			s := set(t)
@@ -37,10 +43,17 @@ func TestStatus(t *testing.T) {
 				s.service(name)
 			}
 			s.revision("hello-00003", corev1.ConditionUnknown)
+			s.revision("hello-00004", corev1.ConditionFalse)
+			if row.network != "" {
+				s.network(row.network)
+			}
 			s.configuration("hello-00002")
 			if row.local {
+				row.labels = map[string]string{names.VisibilityLabel: names.VisibilityClusterLocal}
+			}
+			if row.labels != nil {
 				route := &servingv1.Route{}
-				route.Name, route.Namespace, route.Labels = "hello", "ns", map[string]string{names.VisibilityLabel: names.VisibilityClusterLocal}
+				route.Name, route.Namespace, route.Labels = "hello", "ns", row.labels
 				s.put(routes, "serving.knative.dev/v1", "Route", route)
 			}
 			s.route(row.targets...)

@@ -249,6 +249,21 @@ func TestWhatIsOnItsWayOutIsNotJudged(t *testing.T) {
 	}
 }
 
+// What a controller writes into a status passes, whatever the rules say of the spec meanwhile.
+func TestStatusWritesAreNotJudged(t *testing.T) {
+	h := handler(t, nil, nil)
+	bad := strings.Replace(hello, "image: example.test/hello", "name: no-image", 1)
+	for _, kind := range []string{"Service", "Configuration"} {
+		request := requestFor(t, strings.Replace(bad, "kind: Service", "kind: "+kind, 1))
+		request.Operation, request.OldObject, request.SubResource = admissionv1.Update, request.Object, "status"
+		for _, path := range []string{PathDefaulting, PathEarly, PathValidation} {
+			if r := ask(t, h, path, request); !r.Allowed || r.Patch != nil || len(r.Warnings) > 0 {
+				t.Errorf("%s of a %s: %+v", path, kind, r)
+			}
+		}
+	}
+}
+
 func TestFieldsThatGoDoesNotKnowSurviveDefaulting(t *testing.T) {
 	h := handler(t, nil, nil)
 	object, refusal := defaulted(t, h, requestFor(t, strings.Replace(hello, "{spec: {", "{spec: {affinity: {fromTheFuture: 1}, ", 1)))
