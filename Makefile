@@ -54,7 +54,8 @@ clients: ## install the HTTP clients that tests of the forwarder use, where apt-
 		{ apt-get -q update && apt-get -q install -y --no-install-recommends curl nghttp2-client; } >/dev/null || \
 		echo "curl and nghttp2-client could not be installed: their tests are skipped"
 
-test: check e2e ## the whole gate, as CI runs it
+test: check e2e ## the whole gate, as CI runs it: the last minute is a soak
+	@$(MAKE) --no-print-directory soak ARGS='-lasts 1m -seed 1'
 
 e2e: up ## the promises to users, on the dev cluster
 	@eval "$$($(DEV) kubeconfig)"; go test -tags e2e -count=1 -parallel 3 -timeout 30m ./test/e2e/...

@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"bufio"
+	"context"
 	"fmt"
 	"net/http"
 	"testing"
@@ -94,6 +95,74 @@ func TestTheOnlyPodIsEvictedAndThePathChangesWithNoFailedRequest(t *testing.T) {
 	s.awaitMode("moved", "Serve")
 	if err := prober.StopAfter(s.ctx, 200).Err(200); err != nil {
 		t.Errorf("while the pod and the path changed: %v", err)
+	}
+}
+
+// scaleActivators has so many activators until the test ends.
+func (s *story) scaleActivators(n int32) {
+	s.Helper()
+	set := func(ctx context.Context, n int32) error {
+		bound := fmt.Sprintf(`{"spec":{"minReplicas":%d}}`, n)
+		if _, err := s.Kube.AutoscalingV2().HorizontalPodAutoscalers(cluster.System).Patch(ctx, "activator", types.MergePatchType, []byte(bound), metav1.PatchOptions{}); err != nil {
+			return err
+		}
+		replicas := fmt.Sprintf(`{"spec":{"replicas":%d}}`, n) // at once, not when the HorizontalPodAutoscaler looks again
+		_, err := s.Kube.AppsV1().Deployments(cluster.System).Patch(ctx, "activator", types.MergePatchType, []byte(replicas), metav1.PatchOptions{}, "scale")
+		return err
+	}
+	before, err := s.Kube.AutoscalingV2().HorizontalPodAutoscalers(cluster.System).Get(s.ctx, "activator", metav1.GetOptions{})
+	if err != nil {
+		s.Fatal(err)
+	}
+	s.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		if err := set(ctx, *before.Spec.MinReplicas); err != nil {
+			s.Error(err)
+		}
+	})
+	if err := set(s.ctx, n); err != nil {
+		s.Fatal(err)
+	}
+	s.until(fmt.Sprintf("%d activators are ready", n), func() (bool, string, error) {
+		deployment, err := s.Kube.AppsV1().Deployments(cluster.System).Get(s.ctx, "activator", metav1.GetOptions{})
+		if err != nil {
+			return false, err.Error(), nil
+		}
+		return deployment.Status.ReadyReplicas == n, fmt.Sprintf("%d ready", deployment.Status.ReadyReplicas), nil
+	})
+}
+
+// A service that takes one request at a time, through three activators, two of which are deleted one after the other.
+func TestTwoOfThreeActivatorsAreDeletedUnderLoadWithNoFailedRequest(t *testing.T) {
+	s := beginAlone(t, 4*time.Minute)
+	s.scaleActivators(3)
+	url := s.ready("shared", service{name: "shared", revision: "shared-1", concurrency: 1, annotations: map[string]string{
+		"autoscaling.knative.dev/min-scale": "2", "autoscaling.knative.dev/max-scale": "3", "autoscaling.knative.dev/target-burst-capacity": "-1"}}.manifest())
+	s.awaitMode("shared", "Proxy")
+	s.until("several activators are in the path", func() (bool, string, error) {
+		slice, err := s.Kube.DiscoveryV1().EndpointSlices(s.namespace).Get(s.ctx, "shared-1", metav1.GetOptions{})
+		if err != nil {
+			return false, err.Error(), nil
+		}
+		return len(slice.Endpoints) >= 2, fmt.Sprintf("%d addresses", len(slice.Endpoints)), nil
+	})
+	activators, err := s.Kube.CoreV1().Pods(cluster.System).List(s.ctx, metav1.ListOptions{LabelSelector: "app=activator"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	prober := probe.Start(s.client(), url+"?sleep=10", 25*time.Millisecond)
+	for i, pod := range activators.Items[:2] {
+		if err := s.Kube.CoreV1().Pods(cluster.System).Delete(s.ctx, pod.Name, metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		s.until("the load goes on", func() (bool, string, error) {
+			seen := prober.Seen().Sent
+			return seen >= 150*(i+1), fmt.Sprintf("%d requests", seen), nil
+		})
+	}
+	if err := prober.StopAfter(s.ctx, 400).Err(400); err != nil {
+		t.Errorf("while activators were deleted: %v", err)
 	}
 }
 

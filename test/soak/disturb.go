@@ -50,7 +50,8 @@ spec:
 	return s.AwaitReady(ctx, s.namespace, v.name)
 }
 
-// disturb does something to the services again and again until the time is over, and returns how often.
+// disturb does something to the services again and again until the time is over, and returns how often. Every kind has had its turn before one comes
+// again, so that a minute is enough for all.
 func (s *soak) disturb(ctx context.Context) (n int, err error) {
 	kinds := []struct {
 		name string
@@ -69,7 +70,10 @@ func (s *soak) disturb(ctx context.Context) (n int, err error) {
 			return n, context.Cause(ctx)
 		case <-time.After(min(s.every, time.Until(end))):
 		}
-		kind := kinds[s.random.IntN(len(kinds))]
+		if n%len(kinds) == 0 {
+			s.random.Shuffle(len(kinds), func(i, j int) { kinds[i], kinds[j] = kinds[j], kinds[i] })
+		}
+		kind := kinds[n%len(kinds)]
 		victim := services[s.random.IntN(len(services))]
 		detail, err := kind.do(ctx, victim)
 		if err != nil {

@@ -85,11 +85,11 @@ func (s *soak) run(ctx context.Context) (err error) {
 		probers[service.name] = probe.Start(s.Client(time.Minute), url+service.query, interval)
 	}
 	disturbed, disturbErr := s.disturb(ctx)
-	sent, failed, resets := 0, 0, 0
+	sent, failed, resets, skipped := 0, 0, 0, 0
 	p99 := 0.0
 	for name, prober := range probers {
 		report := prober.Stop()
-		sent, failed, resets = sent+report.Sent, failed+report.Failed, resets+report.Resets
+		sent, failed, resets, skipped = sent+report.Sent, failed+report.Failed, resets+report.Resets, skipped+report.Skipped
 		p99 = max(p99, result.Milliseconds(report.Quantile(0.99)))
 		line := result.Fields{"service": name, "requests": report.Sent, "failed": report.Failed, "resets": report.Resets,
 			"p50_ms": result.Milliseconds(report.Quantile(0.5)), "p99_ms": result.Milliseconds(report.Quantile(0.99)),
@@ -101,9 +101,13 @@ func (s *soak) run(ctx context.Context) (err error) {
 			fmt.Fprintf(os.Stderr, "%s: %s\n", name, failure)
 		}
 	}
-	if err := s.out.Summary(result.Fields{"requests": sent, "failed": failed, "resets": resets, "p99_ms": p99,
+	if err := s.out.Summary(result.Fields{"requests": sent, "failed": failed, "resets": resets, "not_sent": skipped, "p99_ms": p99,
 		"disturbances": disturbed, "seed": s.seed, "seconds": s.lasts.Seconds()}); err != nil {
 		return err
+	}
+	// A machine that stands still for a while sends less; one that sends a tenth has shown nothing.
+	if all := sent + skipped; sent < all/10 {
+		return errors.Join(disturbErr, fmt.Errorf("only %d of %d requests could be sent", sent, all))
 	}
 	if failed > 0 {
 		return errors.Join(disturbErr, fmt.Errorf("%d of %d requests did not get their 2xx", failed, sent))

@@ -98,6 +98,7 @@ type Report struct {
 	Sent, Failed int
 	Resets       int            // of the failed ones, those whose connection broke
 	Failures     []Reply        // the first of them
+	Skipped      int            // were due and not sent, because too many were unanswered
 	Slowest      Reply          // of the successful ones, without its body
 	Bodies       map[string]int // how often each body was seen, at most 100 different ones
 	took         [400]int       // how often an answer took up to bucketEnd(i)
@@ -131,6 +132,9 @@ func (r Report) Err(least int) error {
 	if r.Sent < least {
 		return fmt.Errorf("only %d requests were sent, want at least %d for the result to mean anything", r.Sent, least)
 	}
+	if r.Skipped > 0 {
+		return fmt.Errorf("%d requests of %d could not be sent, because %d were unanswered", r.Skipped, r.Skipped+r.Sent, maxAtOnce)
+	}
 	if r.Failed == 0 {
 		return nil
 	}
@@ -149,10 +153,11 @@ type Prober struct {
 	seen Report
 }
 
-// Start begins to send a GET of url every interval. Slow answers do not slow the pace; at most maxAtOnce are open at a time,
-// and a request that would be one too many counts as failed.
+// maxAtOnce is how many requests of a Prober are open at a time.
+const maxAtOnce = 500
+
+// Start begins to send a GET of url every interval. Slow answers do not slow the pace, up to maxAtOnce; what would be one too many is skipped.
 func Start(client *http.Client, url string, interval time.Duration) *Prober {
-	const maxAtOnce = 500
 	p := &Prober{stop: make(chan struct{}), done: make(chan struct{}), seen: Report{Bodies: map[string]int{}}}
 	go func() {
 		defer close(p.done)
@@ -170,7 +175,7 @@ func Start(client *http.Client, url string, interval time.Duration) *Prober {
 			select {
 			case slots <- struct{}{}:
 			default:
-				p.record(Reply{Sent: time.Now(), Err: fmt.Errorf("%d requests are unanswered", maxAtOnce)})
+				p.skip()
 				continue
 			}
 			open.Go(func() {
@@ -200,6 +205,12 @@ func (p *Prober) sent() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.seen.Sent
+}
+
+func (p *Prober) skip() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.seen.Skipped++
 }
 
 func (p *Prober) record(reply Reply) {
