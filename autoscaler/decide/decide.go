@@ -53,6 +53,8 @@ type Observation struct {
 	// Burst is the load of the newest second alone, and Queued the number of requests that wait
 	// right now; both 0 when not reported.
 	Burst, Queued float64
+	// Pushed says that part of Burst is no second's average but the load of a moment, which a reporter sent out of turn.
+	Pushed bool
 	// BetweenTicks marks a decision made because data arrived; such a one only ever raises.
 	BetweenTicks bool
 }

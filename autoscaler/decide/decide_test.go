@@ -95,7 +95,8 @@ func play(t *testing.T, commands string, c *Config, s *State) string {
 				t.Fatal(err)
 			}
 			o := Observation{Ready: int32(arguments["ready"]), Stable: arguments["stable"], Panic: arguments["panic"],
-				Queued: arguments["queued"], Burst: arguments["burst"], Known: !flags["unknown"], Missing: flags["missing"], BetweenTicks: flags["between"]}
+				Queued: arguments["queued"], Burst: arguments["burst"], Known: !flags["unknown"], Missing: flags["missing"], BetweenTicks: flags["between"],
+				Pushed: flags["pushed"]}
 			if _, given := arguments["panic"]; !given {
 				o.Panic = o.Stable
 			}

@@ -55,9 +55,12 @@ func (d Decision) Reason() string {
 		average("panic", o.Panic, d.PanicRaw)
 		fmt.Fprintf(&b, " with %d ready", o.Ready)
 	case RuleBurst:
-		if o.Queued > 0 {
+		switch {
+		case o.Queued > 0:
 			fmt.Fprintf(&b, "%s waiting with %s ready; target %s asks for %s", countRequests(o.Queued), countPods(o.Ready), number(d.Target), countPods(d.BurstRaw))
-		} else {
+		case o.Pushed:
+			fmt.Fprintf(&b, "pushed at this moment: %s %s / target %s = %s", number(o.Burst), d.Metric, number(d.Target), countPods(d.BurstRaw))
+		default:
 			average("last second's", o.Burst, d.BurstRaw)
 		}
 	case RulePanicHold:

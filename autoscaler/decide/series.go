@@ -198,6 +198,7 @@ func (s *Series) Observe(now time.Time, metric Metric, algorithm window.Algorith
 	s.forget(now)
 	// The scrape comes under the empty name; what single pods said since is part of it or news of it.
 	var scrape, single float64
+	var singlePushed bool
 	for reporter, n := range s.newest {
 		load := n.concurrency
 		if metric == RequestsPerSecond {
@@ -209,12 +210,15 @@ func (s *Series) Observe(now time.Time, metric Metric, algorithm window.Algorith
 		switch {
 		case n.onePod:
 			single += load
+			singlePushed = singlePushed || load > 0
 		case reporter == ScrapeReporter:
 			scrape = load
 		default:
 			o.Burst += load
+			o.Pushed = o.Pushed || load > 0 && n.at != n.counted.at
 		}
 	}
+	o.Pushed = o.Pushed || singlePushed && single > scrape
 	o.Burst += math.Max(scrape, single)
 	return o
 }

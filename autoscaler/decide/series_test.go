@@ -64,6 +64,48 @@ func TestReportsThatComeLateOrEarly(t *testing.T) {
 	}
 }
 
+// Whether the newest load is a second's average or that of a moment is known, so that a decision can say it.
+func TestALoadSentOutOfTurnIsMarked(t *testing.T) {
+	type report struct {
+		reporter string
+		load     float64
+		turn     bool // regular, in its turn
+		onePod   bool
+	}
+	for _, c := range []struct {
+		behaviour string
+		reports   []report
+		pushed    bool
+	}{
+		{"a regular report is an average", []report{{"a", 10, true, false}}, false},
+		{"a press is of a moment", []report{{"a", 10, false, false}}, true},
+		{"a press after a regular report", []report{{"a", 10, true, false}, {"a", 40, false, false}}, true},
+		{"a regular report after a press", []report{{"a", 40, false, false}, {"a", 10, true, false}}, false},
+		{"one of two", []report{{"a", 10, true, false}, {"b", 40, false, false}}, true},
+		{"a press without load counts for nothing", []report{{"a", 10, true, false}, {"b", 0, false, false}}, false},
+		{"a pod's press that the scrape has overtaken", []report{{"pod", 10, false, true}, {ScrapeReporter, 40, true, false}}, false},
+		{"a pod's press beyond the scrape", []report{{ScrapeReporter, 10, true, false}, {"pod", 40, false, true}}, true},
+	} {
+		t.Run(c.behaviour, func(t *testing.T) {
+			s := NewSeries(time.Minute, 6*time.Second)
+			now := time.UnixMilli(1_000_000_000)
+			for i, r := range c.reports {
+				now = now.Add(time.Duration(i) * 10 * time.Millisecond)
+				record := s.Press
+				if r.turn {
+					record = s.Add
+				}
+				if !record(now, r.reporter, Report{Concurrency: r.load, OnePod: r.onePod}) {
+					t.Fatalf("%+v is refused", r)
+				}
+			}
+			if got := s.Observe(now, Concurrency, window.Linear, 1, true).Pushed; got != c.pushed {
+				t.Errorf("got %v", got)
+			}
+		})
+	}
+}
+
 // A report that was sent out of turn in between does not make the windows forget what they hold.
 func TestPressKeepsWhatARegularReportCounted(t *testing.T) {
 	s := NewSeries(time.Minute, 6*time.Second)

@@ -40,6 +40,7 @@ type inputs struct {
 	Stable    float64 `json:"stable"`
 	Panic     float64 `json:"panic"`
 	Burst     float64 `json:"burst"`
+	Pushed    bool    `json:"pushed"` // part of burst is of a moment, not a second's average
 	Queued    float64 `json:"queued"`
 	Known     bool    `json:"known"`
 	Missing   bool    `json:"missing"`
@@ -79,7 +80,7 @@ func (d Decisions) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		o, x := e.Decision.Observation, e.Decision
 		out = append(out, decision{First: e.First, Last: x.Time, Times: e.Times, Want: e.Step.Want, Desired: x.Desired, Written: e.Step.Apply,
 			Rule: e.Rule(), Reason: e.Reason(),
-			Inputs: inputs{Ready: o.Ready, Metric: x.Metric.String(), Stable: o.Stable, Panic: o.Panic, Burst: o.Burst, Queued: o.Queued, Known: o.Known,
+			Inputs: inputs{Ready: o.Ready, Metric: x.Metric.String(), Stable: o.Stable, Panic: o.Panic, Burst: o.Burst, Pushed: o.Pushed, Queued: o.Queued, Known: o.Known,
 				Missing: o.Missing, Target: x.Target, Total: x.Total, Panicking: x.Panicking},
 			Formula: formula{Stable: x.StableRaw, Panic: x.PanicRaw, Burst: x.BurstRaw, Low: x.Low, High: x.High, Excess: x.ExcessBurst}})
 	}
