@@ -140,8 +140,13 @@ func build(config *rest.Config, kube kubernetes.Interface, tokenKey func() []byt
 		Shards: 4, Clock: clock, Log: log,
 		Source: source,
 		Pods:   p.index, Actor: p.writer, Scraper: p.scraper,
-		Prober:  act.NewProber(clusterdomain.Read()),
-		Budget:  loop.NewBudget(),
+		Prober: act.NewProber(clusterdomain.Read()),
+		Budget: loop.NewBudget(),
+		// Activators report every revision they hold requests of, whoever scales it.
+		Elsewhere: func(key loop.Key) bool {
+			pa := get(key.Namespace, key.Name)
+			return pa != nil && !spec.Ours(pa, store.Load().Autoscaler)
+		},
 		Observe: func(d time.Duration) { reaction.Observe(d.Seconds()) },
 	})
 	p.handover = &handover.Replica{Key: tokenKey, Engine: p.engine, Buckets: p.election, Clock: clock, Log: log}

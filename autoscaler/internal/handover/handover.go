@@ -127,9 +127,9 @@ func (h *Replica) TakeOver(ctx context.Context, bucket, ip string) {
 	ctx, cancel := context.WithTimeout(ctx, giveUp)
 	defer cancel()
 	for {
-		m, err := h.ask(ctx, bucket, ip)
+		m, meanwhile, err := h.ask(ctx, bucket, ip)
 		if err == nil {
-			behind := h.Clock().Sub(m.At)
+			behind := meanwhile.Sub(m.At)
 			h.Engine.TakeOver(m.Handed, behind)
 			h.Log.Info("took over", "bucket", bucket, "revisions", len(m.Handed), "from", ip, "behind", behind)
 			return
@@ -147,11 +147,12 @@ func (h *Replica) TakeOver(ctx context.Context, bucket, ip string) {
 
 var errProof = errors.New("the answer does not prove that it is a replica's")
 
-func (h *Replica) ask(ctx context.Context, bucket, ip string) (memory, error) {
-	var m memory
+// ask returns also what this process's clock said when the other one read its own: the middle between question and answer, so
+// that at most half the time that the network took is mistaken for a difference of the clocks.
+func (h *Replica) ask(ctx context.Context, bucket, ip string) (m memory, meanwhile time.Time, err error) {
 	key := h.Key()
 	if len(key) == 0 {
-		return m, errors.New("there is no key yet")
+		return m, meanwhile, errors.New("there is no key yet")
 	}
 	random := make([]byte, 16)
 	rand.Read(random) // never fails
@@ -159,7 +160,7 @@ func (h *Replica) ask(ctx context.Context, bucket, ip string) (memory, error) {
 	where := "http://" + net.JoinHostPort(ip, strconv.Itoa(wire.PortStats)) + wire.PathHandover + "?bucket=" + url.QueryEscape(bucket)
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, where, nil)
 	if err != nil {
-		return m, fmt.Errorf("ask %s for %s: %w", ip, bucket, err)
+		return m, meanwhile, fmt.Errorf("ask %s for %s: %w", ip, bucket, err)
 	}
 	request.Header.Set(headerNonce, nonce)
 	request.Header.Set(headerProof, proof(key, "question", bucket, nonce))
@@ -167,26 +168,28 @@ func (h *Replica) ask(ctx context.Context, bucket, ip string) (memory, error) {
 	if client == nil {
 		client = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	}
+	asked := h.Clock()
 	response, err := client.Do(request)
+	meanwhile = asked.Add(h.Clock().Sub(asked) / 2)
 	if err != nil {
-		return m, fmt.Errorf("ask %s for %s: %w", ip, bucket, err)
+		return m, meanwhile, fmt.Errorf("ask %s for %s: %w", ip, bucket, err)
 	}
 	defer response.Body.Close()
 	if response.StatusCode != http.StatusOK {
 		text, _ := io.ReadAll(io.LimitReader(response.Body, 200))
-		return m, fmt.Errorf("ask %s for %s: it answered %s: %s", ip, bucket, response.Status, strings.TrimSpace(string(text)))
+		return m, meanwhile, fmt.Errorf("ask %s for %s: it answered %s: %s", ip, bucket, response.Status, strings.TrimSpace(string(text)))
 	}
 	body, err := io.ReadAll(io.LimitReader(response.Body, longestAnswer))
 	if err != nil {
-		return m, fmt.Errorf("ask %s for %s: %w", ip, bucket, err)
+		return m, meanwhile, fmt.Errorf("ask %s for %s: %w", ip, bucket, err)
 	}
 	if !proven(key, response.Header.Get(headerProof), "answer", bucket, nonce, string(body)) {
-		return m, fmt.Errorf("ask %s for %s: %w", ip, bucket, errProof)
+		return m, meanwhile, fmt.Errorf("ask %s for %s: %w", ip, bucket, errProof)
 	}
 	if err := gob.NewDecoder(bytes.NewReader(body)).Decode(&m); err != nil {
-		return m, fmt.Errorf("read what %s knows of %s: %w", ip, bucket, err)
+		return m, meanwhile, fmt.Errorf("read what %s knows of %s: %w", ip, bucket, err)
 	}
-	return m, nil
+	return m, meanwhile, nil
 }
 
 // Linger is a part of the process that stops after the leases are given up, and waits a moment for the successors to ask.

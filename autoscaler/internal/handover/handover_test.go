@@ -104,6 +104,38 @@ func TestTheNextOwnerLearnsWhatTheLastOneKnew(t *testing.T) {
 	}
 }
 
+// slow takes as long to the other replica as back, by the asking one's clock.
+type slow struct {
+	to
+	way time.Duration
+	now *time.Time
+}
+
+func (f *slow) RoundTrip(r *http.Request) (*http.Response, error) {
+	*f.now = f.now.Add(f.way)
+	response, err := f.to.RoundTrip(r)
+	*f.now = f.now.Add(f.way)
+	return response, err
+}
+
+func TestTheNetworksTimeIsNoDifferenceOfTheClocks(t *testing.T) {
+	for name, behind := range map[string]time.Duration{"clocks that agree": 0, "a clock that is behind": 90 * time.Second, "a clock that is ahead": -time.Hour} {
+		t.Run(name, func(t *testing.T) {
+			now := time.Unix(1_700_000_000, 0)
+			old := replica(tokenKey, &engine{left: []loop.Handed{handed("a")}}, &buckets{}, now)
+			old.Clock = func() time.Time { return now.Add(-behind) }
+			into := &engine{}
+			next := replica(tokenKey, into, &buckets{}, now)
+			next.Clock = func() time.Time { return now }
+			next.Client = &http.Client{Transport: &slow{to: to{handler: old}, way: 400 * time.Millisecond, now: &now}}
+			next.TakeOver(t.Context(), "bucket-a", "10.0.0.1")
+			if len(into.taken) != 1 || into.behind != behind {
+				t.Errorf("took over %d revisions, times moved by %s, want 1 and %s", len(into.taken), into.behind, behind)
+			}
+		})
+	}
+}
+
 func TestWithoutProofNothingIsSaidOrBelieved(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)
 	for name, c := range map[string]struct {

@@ -28,6 +28,8 @@ type Options struct {
 	Log     *slog.Logger
 	// Clock is monotonic; nil stands for Monotonic().
 	Clock func() time.Time
+	// Elsewhere, if set, says that somebody else scales a revision that this engine does not have: its stats are no mistake.
+	Elsewhere func(Key) bool
 	// Observe, if set, is told the time from a sample's arrival to the decision that counts it.
 	Observe func(time.Duration)
 }

@@ -96,7 +96,7 @@ func play(t *testing.T, s *Spec, counts Counts, script func(t *testing.T, w *wor
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{specs: map[Key]*Spec{hello: s}, counts: map[Key]Counts{hello: counts}, scrape: func() Scrape { return Scrape{} }, answer: zero.ProbedActivator}
 		w.engine = New(Options{Shards: 2, Source: w, Pods: w, Actor: w, Scraper: w, Prober: w, Budget: NewBudget(),
-			Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
+			Elsewhere: func(k Key) bool { return k.Name == "by-cpu" }, Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
 		go func() { w.engine.Run(ctx); close(done) }()
@@ -277,6 +277,8 @@ func TestSamplesThatDoNotCount(t *testing.T) {
 		send(one(1_001_001, -3))
 		send(one(1_001_002, math.Inf(1)))
 		send(Sample{Key: Key{Namespace: "default", Name: "unheard-of"}, Reporter: "activator-1", Report: decide.Report{Concurrency: 3}})
+		// Activators report whatever they hold requests of, also what another class scales.
+		send(Sample{Key: Key{Namespace: "default", Name: "by-cpu"}, Reporter: "activator-1", Report: decide.Report{Concurrency: 3}})
 		expectWritten(t, w)
 		got := w.engine.Refused()
 		for refusal, want := range map[Refusal]int64{Duplicate: 1, Late: 1, Invalid: 3, UnknownKey: 1, Crowded: 0} {

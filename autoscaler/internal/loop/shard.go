@@ -216,7 +216,9 @@ func (s *shard) report(samples []Sample, now time.Time) {
 		sample := &samples[i]
 		r := s.index[sample.Key]
 		if r == nil {
-			s.engine.refuse(UnknownKey)
+			if elsewhere := s.engine.options.Elsewhere; elsewhere == nil || !elsewhere(sample.Key) {
+				s.engine.refuse(UnknownKey)
+			}
 			continue
 		}
 		if refusal := r.record(*sample, now); refusal != Accepted {
