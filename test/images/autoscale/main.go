@@ -12,7 +12,8 @@
 //
 // Paths: /healthz, /env (JSON of the environment), /echo (JSON of method, host, headers and body size), /count (how many
 // requests this process has had, how many overlap now and at most), /stream?n=&every= (server-sent events), /ws (a
-// WebSocket that sends back what it gets), anything else says hello.
+// WebSocket that sends back what it gets), /runtime (JSON of what the program finds around itself), /alive (500 from the moment
+// that /break is asked), /grpc.health.v1.Health/ (gRPC's own health service), anything else says hello.
 //
 // Environment: PORT; TEXT (what "anything else" says), or TEXT_FILE (the file it is read from at the start); WRITE_FILE (the
 // program writes TEXT there and ends, as an init container does); CRASH=1 exits at once with code 5; START_DELAY_MS waits before
@@ -117,6 +118,7 @@ type handler struct {
 	total   atomic.Int64
 	now     atomic.Int64
 	most    atomic.Int64
+	broken  atomic.Bool
 }
 
 func newHandler(started time.Time, text string, workers int) http.Handler {
@@ -132,6 +134,10 @@ func newHandler(started time.Time, text string, workers int) http.Handler {
 	mux.HandleFunc("/count", h.count)
 	mux.HandleFunc("/stream", h.counted(h.stream))
 	mux.HandleFunc("/ws", h.counted(h.socket))
+	mux.HandleFunc("/runtime", h.counted(h.runtime))
+	mux.HandleFunc("/break", h.counted(func(http.ResponseWriter, *http.Request) { h.broken.Store(true) }))
+	mux.HandleFunc("/alive", h.alive)
+	mux.HandleFunc("POST /grpc.health.v1.Health/{method}", h.counted(h.grpcHealth))
 	mux.HandleFunc("/", h.counted(h.hello))
 	return mux
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -60,5 +61,39 @@ func TestCountSeesEveryCountedRequest(t *testing.T) {
 	}
 	if got.Requests != 3 || got.OverlapMost != 1 || got.OverlapNow != 0 {
 		t.Errorf("got %+v, want 3 requests, at most 1 at a time, none now", got)
+	}
+}
+
+func TestItTellsWhatItFindsAroundItselfAndCanBeBroken(t *testing.T) {
+	h := newHandler(time.Now(), "", 0)
+	ask := func(path string) *httptest.ResponseRecorder {
+		reply := httptest.NewRecorder()
+		h.ServeHTTP(reply, httptest.NewRequest("GET", path, nil))
+		return reply
+	}
+	var around struct {
+		Folder string
+		User   int
+		Files  map[string]string
+	}
+	if err := json.Unmarshal(ask("/runtime").Body.Bytes(), &around); err != nil {
+		t.Fatal(err)
+	}
+	if here, _ := os.Getwd(); around.Folder != here || around.User != os.Getuid() || !strings.HasPrefix(around.Files["/dev/null"], "Dc ") {
+		t.Errorf("around it are %+v", around)
+	}
+	if before, _, after := ask("/alive").Code, ask("/break"), ask("/alive").Code; before != 200 || after != 500 {
+		t.Errorf("alive: %d, and after it was broken %d", before, after)
+	}
+}
+
+func TestItSpeaksGRPCsHealthService(t *testing.T) {
+	request := httptest.NewRequest("POST", "/grpc.health.v1.Health/Check", strings.NewReader("\x00\x00\x00\x00\x00"))
+	request.Header.Set("Content-Type", "application/grpc")
+	reply := httptest.NewRecorder()
+	newHandler(time.Now(), "", 0).ServeHTTP(reply, request)
+	result := reply.Result()
+	if body := reply.Body.String(); body != "\x00\x00\x00\x00\x02\x08\x01" || result.Trailer.Get("Grpc-Status") != "0" {
+		t.Errorf("%q, trailers %v", body, result.Trailer)
 	}
 }

@@ -1,0 +1,98 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"ebb.dev/ebb/test/internal/cluster"
+)
+
+// atRest is how long nothing may be written.
+const atRest = time.Minute
+
+// Services that nobody asks anything cost the API server nothing: not one object of theirs changes, whoever of Ebb's parts might
+// write it, and no event is told. Leases are none of theirs. That nothing is written in vain, which leaves no trace in an object,
+// is for the tests of the reconcilers.
+func TestServicesAtRestAreNotWrittenTo(t *testing.T) {
+	s := begin(t, 5*time.Minute)
+	quick := map[string]string{"autoscaling.knative.dev/window": "6s"}
+	s.apply(service{name: "idle", annotations: quick}.manifest())
+	s.apply(service{name: "tagged", annotations: quick, traffic: "  - latestRevision: true\n    percent: 100\n    tag: newest\n"}.manifest())
+	s.apply(service{name: "kept", annotations: warm}.manifest())
+	s.ready("kept", service{name: "kept", annotations: warm}.manifest())
+	s.readyAtZero("idle", service{name: "idle", annotations: quick}.manifest())
+	s.readyAtZero("tagged", service{name: "tagged", annotations: quick, traffic: "  - latestRevision: true\n    percent: 100\n    tag: newest\n"}.manifest())
+
+	// The last steps to rest are writes too: begin when five seconds have passed without one.
+	var before map[string]string
+	since := time.Now()
+	s.until("all is at rest", func() (bool, string, error) {
+		now, err := s.versions()
+		if err != nil {
+			return false, err.Error(), nil
+		}
+		if changed := changes(before, now); before == nil || len(changed) > 0 {
+			before, since = now, time.Now()
+			return false, fmt.Sprintf("still changing: %v", changed), nil
+		}
+		return time.Since(since) > 5*time.Second, "quiet for a moment", nil
+	})
+	if len(before) < 20 {
+		t.Fatalf("three services have only the objects %v", slices.Sorted(maps.Keys(before)))
+	}
+	timer := time.NewTimer(atRest)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-s.ctx.Done():
+		t.Fatal(s.ctx.Err())
+	}
+	after, err := s.versions()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if changed := changes(before, after); len(changed) > 0 {
+		t.Errorf("in %s at rest, of %d objects these were written: %s", atRest, len(before), strings.Join(changed, ", "))
+	}
+}
+
+// versions are the resource versions of everything in the namespace that Ebb writes or makes others write.
+func (s *story) versions() (map[string]string, error) {
+	out := map[string]string{}
+	for _, resource := range slices.Concat(children, []schema.GroupVersionResource{cluster.DomainMappings,
+		{Version: "v1", Resource: "configmaps"}, {Version: "v1", Resource: "events"}}) {
+		list, err := s.Dynamic.Resource(resource).Namespace(s.namespace).List(s.ctx, metav1.ListOptions{})
+		if err != nil {
+			return nil, fmt.Errorf("list %s: %w", resource.Resource, err)
+		}
+		for _, object := range list.Items {
+			out[resource.Resource+"/"+object.GetName()] = object.GetResourceVersion()
+		}
+	}
+	return out, nil
+}
+
+// changes names what is not as it was: made, written or deleted.
+func changes(before, after map[string]string) (names []string) {
+	for name, version := range after {
+		if before[name] != version {
+			names = append(names, name)
+		}
+	}
+	for name := range before {
+		if _, ok := after[name]; !ok {
+			names = append(names, name+" (deleted)")
+		}
+	}
+	slices.Sort(names)
+	return names
+}
