@@ -179,7 +179,7 @@ func (c Cluster) Etcd() process.Program {
 // APIServer listens on the bridge alone.
 func (c Cluster) APIServer() process.Program {
 	f, _ := c.Certificates()
-	return c.program("kube-apiserver", c.https(c.url("/readyz"), "admin"),
+	p := c.program("kube-apiserver", c.https(c.url("/readyz"), "admin"),
 		"--etcd-servers=https://127.0.0.1:23790", "--etcd-cafile="+f.Cert("ca"),
 		"--etcd-certfile="+f.Cert("etcd-client"), "--etcd-keyfile="+f.Key("etcd-client"),
 		"--bind-address="+c.Plan.Node().String(), "--advertise-address="+c.Plan.Node().String(), "--secure-port=6443",
@@ -195,6 +195,9 @@ func (c Cluster) APIServer() process.Program {
 		"--service-cluster-ip-range="+c.Plan.Services.String(), "--service-account-issuer=https://kubernetes.default.svc.cluster.local",
 		"--service-account-key-file="+filepath.Join(f.Dir, "service-account.pub"), "--service-account-signing-key-file="+f.Key("service-account"),
 		"--allow-privileged=true", "--max-requests-inflight=1000", "--max-mutating-requests-inflight=500", "--event-ttl=30m", "-v=1")
+	// Collecting garbage takes half a second of a processor each time, and a burst of new pods is when it becomes due.
+	p.Env = []string{"GOGC=200"}
+	return p
 }
 
 // ControllerManager runs Kubernetes' own controllers.
