@@ -303,10 +303,13 @@ func (x *h2exchange) fail(err error, b *h2batch) {
 		x.res.Cause = UpstreamFailed
 		reply = x.srv.srv.FailureReply(err)
 	}
-	if x.started {
+	var reset *h2ResetError
+	wasReset := errors.As(err, &reset)
+	// A server of gRPC whose timer for the client's deadline fires a moment before the client's own cancels the stream; an answer
+	// of ours would hide the deadline.
+	if x.started || wasReset && reset.code == http2.ErrCodeCancel {
 		code := http2.ErrCodeInternal // the client must not take this for a whole response
-		var reset *h2ResetError
-		if errors.As(err, &reset) && reset.code != http2.ErrCodeRefusedStream && reset.code != http2.ErrCodeNo {
+		if wasReset && reset.code != http2.ErrCodeRefusedStream && reset.code != http2.ErrCodeNo {
 			code = reset.code
 		}
 		x.down.c.drop(&x.down, code, b)

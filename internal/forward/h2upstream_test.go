@@ -103,6 +103,10 @@ func TestHTTP2Upstreams(t *testing.T) {
 			r.fr.WriteRSTStream(id, http2.ErrCodeInternal)
 			return true
 		}, want: "502 reset the request (INTERNAL_ERROR)"},
+		"a cancellation, as when a server of gRPC hits the deadline first": {script: func(_, _ int, r *h2raw, id uint32) bool {
+			r.fr.WriteRSTStream(id, http2.ErrCodeCancel)
+			return true
+		}, want: "cut stream error: stream ID 1; CANCEL"},
 		"the end of the connection": {script: func(_, _ int, r *h2raw, id uint32) bool { return false }, want: "502 the connection was closed"},
 		"no status": {script: func(_, _ int, r *h2raw, id uint32) bool {
 			r.headers(id, true, "x", "y")
@@ -190,12 +194,12 @@ func TestHTTP2Upstreams(t *testing.T) {
 			})
 			addr, p := proxyTo(t, backend, func(s *Server, p *policy) { p.done = make(chan Result, 4) })
 			resp, err := h2cClient(t).Post("http://"+addr, "text/plain", strings.NewReader("the body"))
-			got := "cut"
+			got := "cut " + fmt.Sprint(err)
 			if err == nil {
 				var text []byte
 				text, err = io.ReadAll(resp.Body)
 				resp.Body.Close()
-				if err == nil {
+				if got = "cut"; err == nil {
 					got = fmt.Sprint(resp.StatusCode, " ", string(text))
 				}
 				if err == nil && resp.StatusCode == 200 && (resp.Header.Get("X-From") != "upstream" && name != "an interim response" || resp.Header.Get("Connection") != "") {

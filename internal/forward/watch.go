@@ -33,6 +33,11 @@ func (c *conn) stopWatch() {
 	c.readEnd = time.Time{}
 	c.nc.SetReadDeadline(c.readEnd)
 	c.watching = false
+	// The watcher may have been stopped before it saw that the client left. Under overload most of those that wait do leave, and a slot
+	// spent on one of them is lost for one who still waits.
+	if raw := c.socket(); raw != nil && !c.gone.Load() && tcpClosing(raw) {
+		c.leave()
+	}
 }
 
 func (c *conn) watch() {
@@ -58,17 +63,8 @@ func (c *conn) watch() {
 
 // watchFull waits without reading: the buffer is full, so only the socket's state can tell that the client left.
 func (c *conn) watchFull() {
-	sc, ok := c.nc.(syscall.Conn)
-	if !ok {
-		if c.tls == nil {
-			return
-		}
-		if sc, ok = c.tls.NetConn().(syscall.Conn); !ok {
-			return
-		}
-	}
-	raw, err := sc.SyscallConn()
-	if err != nil {
+	raw := c.socket()
+	if raw == nil {
 		return
 	}
 	tick := time.NewTicker(250 * time.Millisecond)
@@ -85,6 +81,24 @@ func (c *conn) watchFull() {
 			return
 		}
 	}
+}
+
+// socket is the client's connection below TLS, nil where it has no socket.
+func (c *conn) socket() syscall.RawConn {
+	sc, ok := c.nc.(syscall.Conn)
+	if !ok {
+		if c.tls == nil {
+			return nil
+		}
+		if sc, ok = c.tls.NetConn().(syscall.Conn); !ok {
+			return nil
+		}
+	}
+	raw, err := sc.SyscallConn()
+	if err != nil {
+		return nil
+	}
+	return raw
 }
 
 // tcpClosing reports whether the peer closed its side (CLOSE_WAIT) or the connection is dead.
