@@ -33,6 +33,7 @@ import (
 	"ebb.dev/ebb/autoscaler/internal/spec"
 	"ebb.dev/ebb/internal/clusterdomain"
 	"ebb.dev/ebb/internal/events"
+	"ebb.dev/ebb/internal/lease"
 	"ebb.dev/ebb/internal/telemetry"
 	"ebb.dev/ebb/settings"
 	"ebb.dev/ebb/wire"
@@ -43,6 +44,23 @@ const (
 	callsPerSecond = 500
 	callsAtOnce    = 1000
 )
+
+// letGo bounds the wait for the loop to let go of a bucket's revisions before another replica may have them.
+const letGo = time.Second
+
+// leaseScheme is how the settings want the buckets to be shared out.
+func leaseScheme(store *settings.Store) func() (lease.Scheme, <-chan struct{}) {
+	return func() (lease.Scheme, <-chan struct{}) {
+		snapshot, replaced := store.Current()
+		s := snapshot.LeaderElection
+		prefix := lead.Prefix
+		if given := s.LeasePrefixes["autoscaler"]; given != "" {
+			prefix = given + "."
+		}
+		return lease.Scheme{Prefix: prefix, Buckets: int(s.Buckets),
+			LeaseDuration: s.LeaseDuration, RenewDeadline: s.RenewDeadline, RetryPeriod: s.RetryPeriod}, replaced
+	}
+}
 
 // process is everything the autoscaler is made of, built and not yet running.
 type process struct {
@@ -99,11 +117,11 @@ func build(config *rest.Config, kube kubernetes.Interface, tokenKey func() []byt
 	if p.index, err = pods.NewIndex(kube, changed); err != nil {
 		return nil, err
 	}
-	election := store.Load().LeaderElection
-	p.election = lead.New(lead.Config{Namespace: who.namespace, Pod: who.pod, IP: who.ip, Buckets: int(election.Buckets),
-		LeaseDuration: election.LeaseDuration, RenewDeadline: election.RenewDeadline, RetryPeriod: election.RetryPeriod},
-		kube, log, p.touchAll,
-		func(bucket, from string) { go p.handover.TakeOver(context.Background(), bucket, from) })
+	p.election = lead.New(lead.Config{Namespace: who.namespace, Pod: who.pod, IP: who.ip, Scheme: leaseScheme(store)}, kube, log, lead.Hooks{
+		Changed: p.touchAll,
+		Left:    func() { p.engine.Settle(letGo) },
+		Taken:   func(bucket, from string) { go p.handover.TakeOver(context.Background(), bucket, from) },
+	})
 
 	registry := telemetry.NewRegistry()
 	scrapes := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "kn_autoscaler_scrape_duration_seconds",
@@ -149,7 +167,7 @@ func build(config *rest.Config, kube kubernetes.Interface, tokenKey func() []byt
 		},
 		Observe: func(d time.Duration) { reaction.Observe(d.Seconds()) },
 	})
-	p.handover = &handover.Replica{Key: tokenKey, Engine: p.engine, Buckets: p.election, Clock: clock, Log: log}
+	p.handover = &handover.Replica{Key: tokenKey, Engine: p.engine, Buckets: p.election, Clock: clock, Log: log, Self: who.ip}
 	if _, err := informer.Informer().AddEventHandler(autoscalerHandler(changed)); err != nil {
 		return nil, fmt.Errorf("watch PodAutoscalers: %w", err)
 	}

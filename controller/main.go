@@ -92,8 +92,8 @@ func start(ctx context.Context, args []string, env func(string) string, stdout i
 	world := reconcile.NewWorld(clients, store, events, log, namespace, network.GetClusterDomainName())
 	list := controllers(world, key)
 	var synced atomic.Bool
-	options := reconcile.OptionsFrom(store.Load().LeaderElection, pod, *timeout, *alone)
-	options.Metrics, options.Synced = reconcile.NewMetrics(registry), func() { synced.Store(true) }
+	options := reconcile.Options{Timeout: *timeout, Identity: pod, Alone: *alone, SettingsWithin: 10 * time.Second,
+		Leases: reconcile.LeaseScheme(store), Metrics: reconcile.NewMetrics(registry), Synced: func() { synced.Store(true) }}
 	log.Info("controller starts", "namespace", namespace, "clusterDomain", world.ClusterDomain, "reconcilers", reconcile.Names(list))
 	return run.All(ctx,
 		telemetry.Server("metrics", ":9090", telemetry.Metrics(registry)),

@@ -173,11 +173,11 @@ var keys = []Key{
 	{LoggingName, "zap-logger-config", nil, `{"level": "info"}`, "JSON object; level is one of debug, info, warn, error, dpanic, panic, fatal", "Log level of components without one of their own."},
 	{LoggingName, "loglevel.<component>", nil, "", "debug, info, warn, error, dpanic, panic or fatal", "Log level of one component: controller, autoscaler, activator, webhook, queueproxy (of new pods), hpaautoscaler."},
 
-	{LeaderElectionName, "lease-duration", nil, "60s", "1s or more", "Time after which a leader that stays silent is replaced. Read when a component starts."},
-	{LeaderElectionName, "renew-deadline", nil, "40s", "less than lease-duration", "Time a leader tries to renew before it gives up. Read when a component starts."},
-	{LeaderElectionName, "retry-period", nil, "10s", "less than renew-deadline / 1.2", "Time between two attempts. Read when a component starts."},
-	{LeaderElectionName, "buckets", nil, "1", "1 to 10", "Parts each reconciler's objects are shared out in. Read when a component starts."},
-	{LeaderElectionName, "map-lease-prefix.<reconciler>", nil, "", "lease name prefix", "Renames the leases of one reconciler. Read when a component starts."},
+	{LeaderElectionName, "lease-duration", nil, "60s", "1s or more", "Time after which a leader that stays silent is replaced. A change keeps who leads."},
+	{LeaderElectionName, "renew-deadline", nil, "40s", "less than lease-duration", "Time a leader tries to renew before it gives up. A change keeps who leads."},
+	{LeaderElectionName, "retry-period", nil, "10s", "less than renew-deadline / 1.2", "Time between two renewals, and between two attempts to lead; a lease that is given back is taken at once. A change keeps who leads."},
+	{LeaderElectionName, "buckets", nil, "1", "1 to 10", "Parts in which the replicas of a component share out its objects. After a change everything is shared out anew, once nobody works by the old number any more."},
+	{LeaderElectionName, "map-lease-prefix.<component>", nil, "", "DNS name, another for each component", "Renames the leases of a component: controller or autoscaler. Both share out all that they do by one set of leases, so the name of a single reconciler says nothing."},
 
 	{CertManagerName, "issuerRef", nil, "kind: ClusterIssuer\nname: knative-selfsigned-issuer", "YAML {kind, name, group}", "Signs certificates of external hosts."},
 	{CertManagerName, "clusterLocalIssuerRef", nil, "kind: ClusterIssuer\nname: knative-selfsigned-issuer", "YAML {kind, name, group}", "Signs certificates of cluster-local hosts."},

@@ -167,8 +167,8 @@ func readLogging(r *reader) Logging {
 // LeaderElection is config-leader-election.
 type LeaderElection struct {
 	LeaseDuration, RenewDeadline, RetryPeriod time.Duration
-	Buckets                                   uint32            // per reconciler
-	LeasePrefixes                             map[string]string // reconciler -> lease name prefix
+	Buckets                                   uint32            // per component
+	LeasePrefixes                             map[string]string // component -> lease name prefix
 }
 
 func readLeaderElection(r *reader) LeaderElection {
@@ -190,8 +190,16 @@ func readLeaderElection(r *reader) LeaderElection {
 			if l.LeasePrefixes == nil {
 				l.LeasePrefixes = map[string]string{}
 			}
-			l.LeasePrefixes[reconciler] = strings.TrimSpace(value)
+			prefix := strings.TrimSpace(value)
+			if prefix != "" && (len(prefix) > 200 || !dnsDomain.MatchString(prefix)) {
+				r.fault(key, value, "%q cannot begin the name of a lease, expected a DNS name", prefix)
+				continue
+			}
+			l.LeasePrefixes[reconciler] = prefix
 		}
+	}
+	if p := l.LeasePrefixes; p["controller"] != "" && p["controller"] == p["autoscaler"] {
+		r.fault("map-lease-prefix.autoscaler", p["autoscaler"], "is the prefix of the controller, too: they would take each other's leases")
 	}
 	return l
 }

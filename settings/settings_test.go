@@ -167,7 +167,7 @@ func table() map[string][]set {
 			{"renew-deadline", "20s", func(s *Snapshot) any { return s.LeaderElection.RenewDeadline }, 20 * time.Second, "12s"},
 			{"retry-period", "2s", func(s *Snapshot) any { return s.LeaderElection.RetryPeriod }, 2 * time.Second, "x"},
 			{"buckets", "10", func(s *Snapshot) any { return s.LeaderElection.Buckets }, uint32(10), "11"},
-			{"map-lease-prefix.<reconciler>", "other", func(s *Snapshot) any { return s.LeaderElection.LeasePrefixes }, map[string]string{"reconciler": "other"}, ""},
+			{"map-lease-prefix.<component>", "other", func(s *Snapshot) any { return s.LeaderElection.LeasePrefixes }, map[string]string{"component": "other"}, "not a name"},
 		},
 		CertManagerName: {
 			{"issuerRef", issuer, func(s *Snapshot) any { return s.CertManager.Issuer }, IssuerRef{Name: "mine", Kind: "Issuer"}, "kind: Issuer"},

@@ -5,13 +5,16 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -183,4 +186,80 @@ func (s *story) leadingAutoscaler() (pod string) {
 		return err == nil && pod != "", fmt.Sprint(err), nil
 	})
 	return pod
+}
+
+// "I changed config-leader-election and nothing happened until I restarted everything." The leases follow, nobody stops leading for the
+// sake of other timings, and no pod of Ebb's restarts, not even for another number of buckets.
+func TestLeadersFollowTheirSettingsWithoutARestart(t *testing.T) {
+	s := beginAlone(t, 2*time.Minute)
+	pods := func() string {
+		list, err := s.Kube.CoreV1().Pods(cluster.System).List(s.ctx, metav1.ListOptions{LabelSelector: "app in (controller,autoscaler)"})
+		if err != nil {
+			return err.Error()
+		}
+		var all []string
+		for _, p := range list.Items {
+			restarts := int32(0)
+			for _, c := range p.Status.ContainerStatuses {
+				restarts += c.RestartCount
+			}
+			all = append(all, fmt.Sprint(p.Name, ":", restarts))
+		}
+		slices.Sort(all)
+		return strings.Join(all, " ")
+	}
+	before := pods()
+	lease := func(name string) coordinationv1.LeaseSpec {
+		l, err := s.Kube.CoordinationV1().Leases(cluster.System).Get(s.ctx, name, metav1.GetOptions{})
+		if err != nil || l.Spec.HolderIdentity == nil || l.Spec.LeaseDurationSeconds == nil || l.Spec.LeaseTransitions == nil {
+			return coordinationv1.LeaseSpec{HolderIdentity: new(string), LeaseDurationSeconds: new(int32), LeaseTransitions: new(int32)}
+		}
+		return l.Spec
+	}
+	both := []string{"controller.00-of-01", "autoscaler-bucket-00-of-01"}
+	held := map[string]coordinationv1.LeaseSpec{}
+	s.until("both lead", func() (bool, string, error) {
+		for _, name := range both {
+			if held[name] = lease(name); *held[name].HolderIdentity == "" {
+				return false, name + " is free", nil
+			}
+		}
+		return true, "", nil
+	})
+	s.config("config-leader-election", map[string]string{"lease-duration": "75s", "retry-period": "3s"})
+	s.until("the leases have the new duration", func() (bool, string, error) {
+		for _, name := range both {
+			if seconds := *lease(name).LeaseDurationSeconds; seconds != 75 {
+				return false, fmt.Sprintf("%s lasts %d s", name, seconds), nil
+			}
+		}
+		return true, "", nil
+	})
+	for _, name := range both {
+		if now := lease(name); *now.HolderIdentity != *held[name].HolderIdentity || *now.LeaseTransitions != *held[name].LeaseTransitions {
+			t.Errorf("%s was %s's after %d changes, now %s's after %d", name, *held[name].HolderIdentity, *held[name].LeaseTransitions,
+				*now.HolderIdentity, *now.LeaseTransitions)
+		}
+	}
+	s.config("config-leader-election", map[string]string{"buckets": "2"})
+	s.until("there are two buckets, and no other", func() (bool, string, error) {
+		for _, name := range []string{"controller.00-of-02", "controller.01-of-02", "autoscaler-bucket-00-of-02", "autoscaler-bucket-01-of-02"} {
+			if *lease(name).HolderIdentity == "" {
+				return false, name + " is free", nil
+			}
+		}
+		for _, name := range both {
+			if _, err := s.Kube.CoordinationV1().Leases(cluster.System).Get(s.ctx, name, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+				return false, fmt.Sprintf("%s is still there: %v", name, err), nil
+			}
+		}
+		return true, "", nil
+	})
+	url := s.ready("bucketed", service{name: "bucketed"}.manifest())
+	if reply := probe.Get(s.ctx, s.client(), url); !reply.OK() {
+		t.Error(reply)
+	}
+	if after := pods(); after != before {
+		t.Errorf("pods before %s, after %s", before, after)
+	}
 }

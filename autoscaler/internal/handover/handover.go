@@ -86,6 +86,8 @@ type Replica struct {
 	Log     *slog.Logger
 	// Client asks; nil stands for one that does not keep connections.
 	Client *http.Client
+	// Self is this process's own address: what it decided before the number of buckets changed it takes over from itself.
+	Self string
 }
 
 // ServeHTTP answers GET wire.PathHandover?bucket=<name>: 200 with what is known, 409 while this process still owns the bucket,
@@ -124,6 +126,10 @@ func (h *Replica) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // TakeOver asks the replica at ip, which owned the bucket before, and gives what it says to the loop. Without an answer the loop
 // goes on with what the status says.
 func (h *Replica) TakeOver(ctx context.Context, bucket, ip string) {
+	if ip == h.Self {
+		h.Engine.TakeOver(h.Engine.HandOver(func(k loop.Key) bool { return h.Buckets.Bucket(k) == bucket }), 0)
+		return
+	}
 	ctx, cancel := context.WithTimeout(ctx, giveUp)
 	defer cancel()
 	for {

@@ -3,8 +3,8 @@ package lead
 import (
 	"context"
 	"fmt"
-	"io"
 	"log/slog"
+	"math/rand"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -17,21 +17,43 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/kubernetes/fake"
+
+	"ebb.dev/ebb/internal/lease"
+	"ebb.dev/ebb/internal/leasetest"
 )
 
 const namespace = "knative-serving"
 
-func config(pod string, buckets int) Config {
-	return Config{Namespace: namespace, Pod: pod, IP: "10.0.0." + pod[len(pod)-1:], Buckets: buckets,
-		LeaseDuration: time.Minute, RenewDeadline: 40 * time.Second, RetryPeriod: 10 * time.Second}
+func newClient(t *testing.T, pods ...*corev1.Pod) kubernetes.Interface {
+	client := leasetest.New(t).Client(rand.New(rand.NewSource(1)), 0)
+	for _, pod := range pods {
+		if _, err := client.CoreV1().Pods(namespace).Create(t.Context(), pod, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return client
 }
+
+func scheme(buckets int) lease.Scheme {
+	return lease.Scheme{Prefix: Prefix, Buckets: buckets, LeaseDuration: time.Minute, RenewDeadline: 40 * time.Second, RetryPeriod: 10 * time.Second}
+}
+
+func config(pod string, buckets int) Config {
+	return Config{Namespace: namespace, Pod: pod, IP: "10.0.0." + pod[len(pod)-1:], Scheme: func() (lease.Scheme, <-chan struct{}) { return scheme(buckets), nil }}
+}
+
+func bucket(i, n int) string { return lease.Scheme{Prefix: Prefix, Buckets: n}.Names()[i] }
 
 type replica struct {
 	*Election
 	stop    context.CancelFunc
 	stopped chan struct{}
 	changes atomic.Int64
+	left    atomic.Int64
+
+	settings sync.Mutex
+	buckets  int
+	replaced chan struct{}
 
 	mutex sync.Mutex
 	taken []string
@@ -43,12 +65,14 @@ func begin(t *testing.T, client kubernetes.Interface, pod string, buckets int) *
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &replica{stopped: make(chan struct{})}
-	r.Election = New(config(pod, buckets), client, slog.New(slog.NewTextHandler(io.Discard, nil)), func() { r.changes.Add(1) }, func(bucket, from string) {
+	r := &replica{stopped: make(chan struct{}), buckets: buckets, replaced: make(chan struct{})}
+	who := config(pod, buckets)
+	who.Scheme = r.current
+	r.Election = New(who, client, slog.New(slog.DiscardHandler), Hooks{Changed: func() { r.changes.Add(1) }, Left: func() { r.left.Add(1) }, Taken: func(bucket, from string) {
 		r.mutex.Lock()
 		defer r.mutex.Unlock()
 		r.taken = append(r.taken, bucket+" from "+from)
-	})
+	}})
 	var ctx context.Context
 	ctx, r.stop = context.WithCancel(context.Background())
 	go func() {
@@ -58,6 +82,19 @@ func begin(t *testing.T, client kubernetes.Interface, pod string, buckets int) *
 		}
 	}()
 	return r
+}
+
+func (r *replica) current() (lease.Scheme, <-chan struct{}) {
+	r.settings.Lock()
+	defer r.settings.Unlock()
+	return scheme(r.buckets), r.replaced
+}
+
+func (r *replica) change(buckets int) {
+	r.settings.Lock()
+	defer r.settings.Unlock()
+	close(r.replaced)
+	r.buckets, r.replaced = buckets, make(chan struct{})
 }
 
 func keys() []types.NamespacedName {
@@ -89,7 +126,7 @@ func decided(t *testing.T, replicas ...*replica) {
 
 func TestEachRevisionHasOneOwner(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		client := fake.NewClientset()
+		client := newClient(t)
 		a := begin(t, client, "autoscaler-1", 3)
 		b := begin(t, client, "autoscaler-2", 3)
 		time.Sleep(10 * time.Second)
@@ -131,9 +168,9 @@ func TestEachRevisionHasOneOwner(t *testing.T) {
 
 func TestTheLeaseOfAPodThatIsGoneIsFreed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		client := fake.NewClientset()
+		client := newClient(t)
 		nobody, seconds, now := "autoscaler-9_10.0.0.9", int32(60), metav1.NowMicro()
-		lease, err := client.CoordinationV1().Leases(namespace).Create(t.Context(), leaseOf(BucketName(0, 1), nobody, seconds, now), metav1.CreateOptions{})
+		lease, err := client.CoordinationV1().Leases(namespace).Create(t.Context(), leaseOf(bucket(0, 1), nobody, seconds, now), metav1.CreateOptions{})
 		if err != nil || lease == nil {
 			t.Fatal(err)
 		}
@@ -148,8 +185,8 @@ func TestTheLeaseOfAPodThatIsGoneIsFreed(t *testing.T) {
 // After a restart of its node the pod has its name, another address, and another process.
 func TestTheLeaseOfAPodsEarlierAddressIsFreed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		client := fake.NewClientset()
-		_, err := client.CoordinationV1().Leases(namespace).Create(t.Context(), leaseOf(BucketName(0, 1), "autoscaler-1_10.0.0.77", 60, metav1.NowMicro()), metav1.CreateOptions{})
+		client := newClient(t)
+		_, err := client.CoordinationV1().Leases(namespace).Create(t.Context(), leaseOf(bucket(0, 1), "autoscaler-1_10.0.0.77", 60, metav1.NowMicro()), metav1.CreateOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -171,8 +208,8 @@ func TestTheLeaseOfAPodsEarlierAddressIsFreed(t *testing.T) {
 
 func TestTheLeaseOfAPodThatExistsIsRespected(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		client := fake.NewClientset(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "autoscaler-9"}, Status: corev1.PodStatus{PodIP: "10.0.0.9"}})
-		_, err := client.CoordinationV1().Leases(namespace).Create(t.Context(), leaseOf(BucketName(0, 1), "autoscaler-9_10.0.0.9", 60, metav1.NowMicro()), metav1.CreateOptions{})
+		client := newClient(t, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "autoscaler-9"}, Status: corev1.PodStatus{PodIP: "10.0.0.9"}})
+		_, err := client.CoordinationV1().Leases(namespace).Create(t.Context(), leaseOf(bucket(0, 1), "autoscaler-9_10.0.0.9", 60, metav1.NowMicro()), metav1.CreateOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -188,8 +225,50 @@ func TestTheLeaseOfAPodThatExistsIsRespected(t *testing.T) {
 	})
 }
 
+// The settings reach the two at different moments. Whoever decided for a bucket's revisions before is asked for what it knows,
+// a replica itself too.
+func TestAnotherNumberOfBucketsMovesWhatIsKnown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := newClient(t)
+		a := begin(t, client, "autoscaler-1", 1)
+		time.Sleep(5 * time.Second)
+		b := begin(t, client, "autoscaler-2", 1)
+		time.Sleep(15 * time.Second)
+		decided(t, a, b)
+		if len(a.Held()) != 1 {
+			t.Fatalf("a holds %v", a.Held())
+		}
+		b.change(3)
+		time.Sleep(5 * time.Second)
+		for _, key := range keys() {
+			if !a.Owns(key) || b.Owns(key) {
+				t.Fatalf("%s is not a's while a works by the old number", key)
+			}
+		}
+		a.change(3)
+		time.Sleep(15 * time.Second)
+		decided(t, a, b)
+		if len(a.Held())+len(b.Held()) != 3 || a.left.Load() != 1 {
+			t.Errorf("held: %v and %v; a left %d times", a.Held(), b.Held(), a.left.Load())
+		}
+		for _, r := range []*replica{a, b} {
+			r.mutex.Lock()
+			for _, name := range r.Held() {
+				if !slices.Contains(r.taken, name+" from 10.0.0.1") {
+					t.Errorf("%s took %v, not %s from a", r.config.Pod, r.taken, name)
+				}
+			}
+			r.mutex.Unlock()
+		}
+		for _, r := range []*replica{b, a} {
+			r.stop()
+			<-r.stopped
+		}
+	})
+}
+
 func TestAKeyKeepsItsBucket(t *testing.T) {
-	e, f := New(config("autoscaler-1", 10), nil, nil, nil, nil), New(config("autoscaler-2", 10), nil, nil, nil, nil)
+	e, f := New(config("autoscaler-1", 10), nil, nil, Hooks{}), New(config("autoscaler-2", 10), nil, nil, Hooks{})
 	seen := map[string]int{}
 	for _, key := range keys() {
 		seen[e.set.Owner(key.String())]++

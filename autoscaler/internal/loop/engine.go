@@ -104,6 +104,28 @@ func (e *Engine) Report(samples []Sample) error {
 // Changed says that a PodAutoscaler, its ownership, the settings it is resolved with, or its pods changed.
 func (e *Engine) Changed(key Key) { e.shard(key).touch(key) }
 
+// Settle returns when everything that Changed told is taken in, or Run has ended, or patience is at its end.
+func (e *Engine) Settle(patience time.Duration) {
+	end := time.NewTimer(patience)
+	defer end.Stop()
+	for _, s := range e.shards {
+		reached := make(chan struct{})
+		select {
+		case s.inbox <- event{reached: reached}:
+		case <-s.stopped:
+			continue
+		case <-end.C:
+			return
+		}
+		select {
+		case <-reached:
+		case <-s.stopped:
+		case <-end.C:
+			return
+		}
+	}
+}
+
 // Refused returns how many samples did not count, by reason.
 func (e *Engine) Refused() map[Refusal]int64 {
 	counts := make(map[Refusal]int64, len(refusals))

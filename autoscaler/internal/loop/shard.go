@@ -16,6 +16,7 @@ type event struct {
 	scrape  *scrapeDone
 	probe   *probeDone
 	handed  *takeOver
+	reached chan struct{} // closed when what Changed told before is taken in
 }
 
 type scrapeDone struct {
@@ -189,6 +190,9 @@ func (s *shard) handle(e event) {
 			s.reschedule(r, now)
 			s.observe(e.scrape.arrived)
 		}
+	case e.reached != nil:
+		s.changed()
+		close(e.reached)
 	case e.handed != nil:
 		if s.index[e.handed.Key] == nil {
 			s.changed() // the news that it is this process's may still wait

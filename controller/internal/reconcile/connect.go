@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"strings"
 	"sync/atomic"
-	"time"
 
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
@@ -16,6 +15,7 @@ import (
 	gateways "sigs.k8s.io/gateway-api/pkg/client/clientset/versioned"
 
 	ebb "ebb.dev/ebb/api/client/versioned"
+	"ebb.dev/ebb/internal/lease"
 	"ebb.dev/ebb/settings"
 )
 
@@ -67,16 +67,17 @@ func ConnectTo(config *rest.Config) (Clients, error) {
 	return c, err
 }
 
-// OptionsFrom reads the lease settings; changing them takes effect at the next start of a replica.
-func OptionsFrom(s settings.LeaderElection, identity string, timeout time.Duration, alone bool) Options {
-	prefix := "controller"
-	if given := s.LeasePrefixes["controller"]; given != "" {
-		prefix = given
-	}
-	return Options{
-		Timeout: timeout, Identity: identity, Alone: alone, SettingsWithin: 10 * time.Second,
-		Leases: LeaseSettings{Buckets: int(s.Buckets), LeaseDuration: s.LeaseDuration, RenewDeadline: s.RenewDeadline,
-			RetryWait: s.RetryPeriod, Prefix: prefix},
+// LeaseScheme is how the settings want the keys to be shared out, as they are at each call.
+func LeaseScheme(store *settings.Store) func() (lease.Scheme, <-chan struct{}) {
+	return func() (lease.Scheme, <-chan struct{}) {
+		snapshot, replaced := store.Current()
+		s := snapshot.LeaderElection
+		prefix := "controller"
+		if given := s.LeasePrefixes["controller"]; given != "" {
+			prefix = given
+		}
+		return lease.Scheme{Prefix: prefix + ".", Buckets: int(s.Buckets),
+			LeaseDuration: s.LeaseDuration, RenewDeadline: s.RenewDeadline, RetryPeriod: s.RetryPeriod}, replaced
 	}
 }
 

@@ -141,11 +141,12 @@ func (r runner) next(c *Controller) bool {
 	r.metrics.depth.WithLabelValues(c.Name).Set(float64(c.q().Len()))
 
 	// A key of another replica is dropped: that replica sees the same event. Losing the lease cancels the reconcile.
-	leased, ours := r.leases.Context(key)
+	leased, done, ours := r.leases.Begin(key)
 	if !ours {
 		c.q().Forget(key)
 		return true
 	}
+	defer done()
 	ctx, cancel := context.WithTimeout(leased, r.timeout)
 	defer cancel()
 

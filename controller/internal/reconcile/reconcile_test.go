@@ -20,6 +20,7 @@ import (
 
 	servingv1 "ebb.dev/ebb/api/serving/v1"
 	"ebb.dev/ebb/internal/apiservertest"
+	"ebb.dev/ebb/internal/lease"
 	"ebb.dev/ebb/settings"
 )
 
@@ -228,7 +229,8 @@ func TestAChangedSettingReconcilesEverything(t *testing.T) {
 }
 
 func TestReplicasShareTheKeysAndTakeOverFromOneThatLeaves(t *testing.T) {
-	leases := LeaseSettings{Buckets: 3, LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryWait: 20 * time.Millisecond, Prefix: "controller"}
+	scheme := lease.Scheme{Buckets: 3, LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 20 * time.Millisecond, Prefix: "controller."}
+	leases := func() (lease.Scheme, <-chan struct{}) { return scheme, nil }
 	var mu sync.Mutex
 	by := map[string]map[string]bool{}
 	reconcile := func(replica string) func(context.Context, *servingv1.Configuration) (time.Duration, error) {
@@ -287,6 +289,62 @@ func TestReplicasShareTheKeysAndTakeOverFromOneThatLeaves(t *testing.T) {
 	}
 	// Without handing the leases back this would take the 15 s of a lease.
 	eventually(t, "the second replica takes over all keys", all("two"))
+}
+
+func TestLeaderElectionIsChangedWithoutARestart(t *testing.T) {
+	var mu sync.Mutex
+	reconciled := map[string]int{}
+	f := newFrame(t, func(_ context.Context, c *servingv1.Configuration) (time.Duration, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		reconciled[c.Name]++
+		return 0, nil
+	})
+	count := func(name string) int {
+		mu.Lock()
+		defer mu.Unlock()
+		return reconciled[name]
+	}
+	put := func(name string) {
+		t.Helper()
+		f.store.Put(configurations, configuration(name))
+		eventually(t, name+" is reconciled", func() bool { return count(name) > 0 })
+	}
+	change := func(do func(*settings.LeaderElection)) {
+		changed := *f.world.Settings.Load()
+		do(&changed.LeaderElection)
+		f.world.Settings.Set(&changed)
+	}
+	leases := schema.GroupResource{Group: "coordination.k8s.io", Resource: "leases"}
+	lease := func(name string) (holder string, seconds int64) {
+		if l := f.store.Get(leases, f.world.SystemNamespace, name); l != nil {
+			holder, _, _ = unstructured.NestedString(l.Object, "spec", "holderIdentity")
+			seconds, _, _ = unstructured.NestedInt64(l.Object, "spec", "leaseDurationSeconds")
+		}
+		return holder, seconds
+	}
+	f.run(t, []*Controller{f.kind.Controller()}, Options{Identity: "one", SettingsWithin: 10000 * time.Hour, Leases: LeaseScheme(f.world.Settings)})
+	put("a")
+	eventually(t, "the lease is held", func() bool { holder, seconds := lease("controller.00-of-01"); return holder == "one" && seconds == 60 })
+	change(func(s *settings.LeaderElection) { s.LeaseDuration, s.RetryPeriod = 90*time.Second, time.Second })
+	eventually(t, "the lease has the new duration", func() bool { holder, seconds := lease("controller.00-of-01"); return holder == "one" && seconds == 90 })
+	if n := count("a"); n != 1 {
+		t.Errorf("a was reconciled %d times: the lease was lost on the way", n)
+	}
+	put("b")
+	change(func(s *settings.LeaderElection) {
+		s.Buckets, s.LeasePrefixes = 3, map[string]string{"controller": "renamed"}
+	})
+	eventually(t, "the new leases are held and the old one is gone", func() bool {
+		for _, name := range []string{"renamed.00-of-03", "renamed.01-of-03", "renamed.02-of-03"} {
+			if holder, _ := lease(name); holder != "one" {
+				return false
+			}
+		}
+		return f.store.Get(leases, f.world.SystemNamespace, "controller.00-of-01") == nil
+	})
+	eventually(t, "what was there is looked at by the new leases", func() bool { return count("a") >= 2 && count("b") >= 2 })
+	put("c")
 }
 
 func TestAStatusMeetsANewerObject(t *testing.T) {

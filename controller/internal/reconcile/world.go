@@ -25,6 +25,7 @@ import (
 	ebb "ebb.dev/ebb/api/client/versioned"
 	ebbscheme "ebb.dev/ebb/api/client/versioned/scheme"
 	"ebb.dev/ebb/internal/events"
+	"ebb.dev/ebb/internal/lease"
 	"ebb.dev/ebb/settings"
 )
 
@@ -152,8 +153,9 @@ type Options struct {
 	Alone bool
 	// SettingsWithin spreads the reconciles after a changed setting.
 	SettingsWithin time.Duration
-	Leases         LeaseSettings
-	Metrics        *Metrics
+	// Leases says how the keys are shared out among the replicas, see LeaseScheme.
+	Leases  func() (lease.Scheme, <-chan struct{})
+	Metrics *Metrics
 	// Synced is called once the caches are filled.
 	Synced func()
 }
@@ -174,7 +176,7 @@ func (w *World) Run(ctx context.Context, controllers []*Controller, o Options) e
 		o.Synced()
 	}
 
-	leases := NewLeases(o.Leases)
+	leases := NewLeases()
 	leasing, stopLeasing := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopLeasing()
 	runner := runner{timeout: o.Timeout, leases: leases, metrics: o.Metrics, log: w.Log}
@@ -184,10 +186,10 @@ func (w *World) Run(ctx context.Context, controllers []*Controller, o Options) e
 		workers.Go(func() { runner.work(ctx, c) })
 	}
 	workers.Go(func() { w.followSettings(ctx, controllers, o.SettingsWithin) })
-	won := func(mine func(Key) bool) {
+	won := func(bucket string) {
 		for _, c := range controllers {
 			for _, key := range c.Keys() {
-				if mine(key) {
+				if leases.Bucket(key) == bucket {
 					c.Enqueue(key)
 				}
 			}
@@ -195,10 +197,16 @@ func (w *World) Run(ctx context.Context, controllers []*Controller, o Options) e
 	}
 	if o.Alone {
 		leases.HoldAll(leasing)
-		won(func(Key) bool { return true })
+		won("")
 	} else {
+		election := lease.Election{Client: w.Kube, Namespace: w.SystemNamespace, Component: "controller", Identity: o.Identity,
+			Scheme: o.Leases, Log: w.Log, Began: leases.begin, Lost: leases.lose,
+			Won: func(bucket string, held context.Context) {
+				leases.win(bucket, held)
+				won(bucket)
+			}}
 		elections.Go(func() {
-			if err := leases.run(leasing, w.Kube, w.SystemNamespace, o.Identity, o.Leases, w.Log, won); err != nil {
+			if err := election.Run(leasing); err != nil {
 				w.Log.Error("no leases", "error", err.Error())
 			}
 		})
