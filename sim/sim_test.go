@@ -1,6 +1,9 @@
 package main
 
 import (
+	"fmt"
+	"math"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
@@ -106,6 +109,57 @@ func TestConstantLoadDoesNotMoveTheScale(t *testing.T) {
 		}
 		if changes > 10 { // at most one in a stable window
 			t.Errorf("%s: %d changes in ten minutes of constant load", kind.name, changes)
+		}
+	}
+}
+
+// Whatever a service is like: once a constant load has filled the windows, the production code and the plain version of the
+// formula want as many pods, neither leaves its bounds, and what is held for a pod is answered.
+func TestUnderConstantLoadBothWantTheSame(t *testing.T) {
+	for seed := range uint64(12) {
+		r := rand.New(rand.NewPCG(seed, 5))
+		least, target := r.IntN(4), 5+r.IntN(40)
+		most := least + 1 + r.IntN(30)
+		w := read(t, fmt.Sprintf("target %d\nutilization %d\nmin %d\nmax %d\nwindow %ds\nstart %dms\nservice %dms exponential\nload rate %d for 360s",
+			target, 50+10*r.IntN(6), least, most, 10+r.IntN(60), 200+r.IntN(4000), 5+r.IntN(200), 20+r.IntN(250)))
+		wants := map[string]float64{}
+		for _, kind := range []string{"baseline", "ebb"} {
+			result := of(t, w, kind)
+			late := result.Curve[240:]
+			for i, p := range result.Curve {
+				if p.Wanted < 0 || p.Wanted > float64(most) || i > 0 && p.Wanted < float64(least) {
+					t.Fatalf("seed %d, %s wants %v pods in second %d, bounds %d and %d", seed, kind, p.Wanted, i, least, most)
+				}
+			}
+			for _, p := range late {
+				wants[kind] += p.Wanted / float64(len(late))
+			}
+		}
+		// The arrivals are random, so each of them may stand on the other side of a whole pod now and then.
+		if d := wants["ebb"] - wants["baseline"]; d > 1 || d < -1 {
+			t.Errorf("seed %d: %.2f pods, the plain version %.2f", seed, wants["ebb"], wants["baseline"])
+		}
+	}
+}
+
+// The formula is compared without the loop around it in autoscaler/decide; here with pods that start and load that follows them.
+// A load that rises is met by the production code no later than by the plain version, and costs no more than a window of it longer.
+func TestRisingLoadIsMetNoLaterThanByThePlainVersion(t *testing.T) {
+	for seed := range uint64(6) {
+		r := rand.New(rand.NewPCG(seed, 7))
+		before, after := 1+r.IntN(20), 100+r.IntN(150)
+		w := read(t, fmt.Sprintf("target 10\nmin 1\nwindow 30s\nstart %dms\nservice 100ms exponential\nload rate %d for 90s\nload rate %d for 120s", 500+r.IntN(2000), before, after))
+		enough := math.Ceil(float64(after) / 10 / 10)
+		met := func(kind string) int {
+			for i, p := range of(t, w, kind).Curve {
+				if i >= 90 && p.Ready >= enough {
+					return i - 90
+				}
+			}
+			return 1000
+		}
+		if ours, plain := met("ebb"), met("baseline"); ours > plain || ours > 60 {
+			t.Errorf("seed %d, %d to %d a second: %v pods after %d s, by the plain version after %d s", seed, before, after, enough, ours, plain)
 		}
 	}
 }

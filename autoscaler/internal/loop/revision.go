@@ -22,7 +22,8 @@ const (
 	// silent is how long a reporter must have been silent for its first report with waiting
 	// requests to count as one sent out of turn.
 	silent = 1500 * time.Millisecond
-	// clockJump is how far back a reporter's timestamps may go before they mean that its clock was set.
+	// clockJump is how far back a reporter's timestamps may go before they mean at once that its clock was set. When they went
+	// back by less, the second late report in a row means it.
 	clockJump = time.Minute
 	// maxReporters bounds what is remembered of reporters.
 	maxReporters = 512
@@ -51,6 +52,15 @@ type reporter struct {
 	// the regular one that was sent before it.
 	timestamp, regular int64
 	report             decide.Report
+	// late is the timestamp of the newest regular report that was late with none in time since, and when that one came.
+	late   int64
+	lateAt time.Time
+}
+
+// setBack reports whether a late report shows that the reporter's clock was set back: reports are late one at a time, while
+// all that follow such a change are, each a period after the other.
+func (r reporter) setBack(timestamp int64, now time.Time) bool {
+	return r.late != 0 && timestamp > r.late && now.Sub(r.lateAt) >= regular
 }
 
 // revision is the state of one revision; only its shard touches it, except for view.
@@ -148,7 +158,12 @@ func (r *revision) record(s Sample, now time.Time) Refusal {
 		case back == 0 && known.report == s.Report:
 			return Duplicate
 		case back <= 0 || back >= clockJump.Milliseconds():
+		case !outOfTurn && known.setBack(s.Timestamp, now):
 		case outOfTurn || s.Timestamp == known.regular && known.regular != 0 || s.Timestamp < known.regular:
+			if !outOfTurn && (known.late == 0 || s.Timestamp < known.late) {
+				known.late, known.lateAt = s.Timestamp, now
+				r.reporters[s.Reporter] = known
+			}
 			return Late
 		default:
 			overtaken = true
@@ -166,7 +181,7 @@ func (r *revision) record(s Sample, now time.Time) Refusal {
 	if !accepted {
 		return Invalid
 	}
-	known.seen = now
+	known.seen, known.late = now, 0
 	if !overtaken {
 		known.report = s.Report
 	}
