@@ -297,32 +297,19 @@ func (s *h2client) headers(f *http2.MetaHeadersFrame) (keep bool, err error) {
 
 func (s *h2client) data(f *http2.DataFrame) error {
 	c := s.c
-	c.mu.Lock()
-	h := c.streams[f.StreamID]
-	conn, stream := c.receiveLocked(h, int64(f.Length))
-	idle := h == nil && c.idleLocked(f.StreamID)
-	bad := h != nil && (h.gotEnd || !h.gotHead)
-	if h != nil {
-		h.gotEnd = h.gotEnd || f.StreamEnded()
-	}
-	c.mu.Unlock()
+	h, code, err := c.arrived(f)
 	switch {
-	case idle:
-		return h2Fail(http2.ErrCodeProtocol, "DATA of a stream that was not opened")
-	case !conn:
-		return h2Fail(http2.ErrCodeFlowControl, "more DATA than the connection's window")
+	case err != nil:
+		return err
+	case code != http2.ErrCodeNo:
+		return c.badStream(f.StreamID, code)
 	case h == nil:
-		c.credit(nil, int(f.Length), &c.batch)
 		return nil
-	case bad || !stream:
-		c.credit(nil, int(f.Length), &c.batch)
+	case !h.gotHead:
+		c.credit(nil, len(f.Data()), &c.batch)
 		return c.badStream(f.StreamID, http2.ErrCodeProtocol)
 	}
-	data := f.Data()
-	if padding := int(f.Length) - len(data); padding > 0 {
-		c.credit(h, padding, &c.batch)
-	}
-	h.x.responseData(h, data, f.StreamEnded(), &c.batch)
+	h.x.responseData(h, f.Data(), f.StreamEnded(), &c.batch)
 	return nil
 }
 

@@ -143,8 +143,11 @@ func TestHTTP2RulesAreKept(t *testing.T) {
 		"an authority with user info": {func(r *h2raw) { r.headers(1, true, with(aGet[:6], ":authority", "u@h")...) }, "400", true},
 		"two different hosts":         {func(r *h2raw) { r.headers(1, true, with(aGet, "host", "other")...) }, "400", true},
 		"CONNECT":                     {func(r *h2raw) { r.headers(1, true, ":method", "CONNECT", ":authority", "h:80") }, "405", true},
-		"two methods":                 {func(r *h2raw) { r.headers(1, true, with([]string{":method", "GET"}, aGet...)...) }, "reset PROTOCOL_ERROR", true},
-		"an unknown pseudo-header":    {func(r *h2raw) { r.headers(1, true, with([]string{":x", "y"}, aGet...)...) }, "reset PROTOCOL_ERROR", true},
+		"an extended CONNECT, which was not offered": {func(r *h2raw) {
+			r.headers(1, false, ":method", "CONNECT", ":protocol", "websocket", ":scheme", "http", ":path", "/", ":authority", "h")
+		}, "reset PROTOCOL_ERROR", true},
+		"two methods":              {func(r *h2raw) { r.headers(1, true, with([]string{":method", "GET"}, aGet...)...) }, "reset PROTOCOL_ERROR", true},
+		"an unknown pseudo-header": {func(r *h2raw) { r.headers(1, true, with([]string{":x", "y"}, aGet...)...) }, "reset PROTOCOL_ERROR", true},
 		"a pseudo-header at the end": {func(r *h2raw) {
 			r.headers(1, true, ":method", "GET", ":scheme", "http", ":path", "/", "x", "y", ":authority", "h")
 		}, "reset PROTOCOL_ERROR", true},

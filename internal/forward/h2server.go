@@ -169,39 +169,23 @@ func (s *h2server) headers(f *http2.MetaHeadersFrame) (keep bool, err error) {
 
 func (s *h2server) data(f *http2.DataFrame) error {
 	c := s.c
-	c.mu.Lock()
-	h := c.streams[f.StreamID]
-	conn, stream := c.receiveLocked(h, int64(f.Length))
-	idle := h == nil && c.idleLocked(f.StreamID)
-	_, ours := c.gone[f.StreamID]
-	closed := h != nil && h.gotEnd
-	if h != nil && f.StreamEnded() {
-		h.gotEnd = true
-	}
-	c.mu.Unlock()
+	h, code, err := c.arrived(f)
 	switch {
-	case idle:
-		return h2Fail(http2.ErrCodeProtocol, "DATA of a stream that was not opened")
-	case !conn:
-		return h2Fail(http2.ErrCodeFlowControl, "more DATA than the connection's window")
+	case err != nil:
+		return err
+	case code != http2.ErrCodeNo:
+		return c.badStream(f.StreamID, code)
 	case h == nil:
-		c.credit(nil, int(f.Length), &c.batch)
-		if ours || s.final && f.StreamID > s.finalID {
+		c.mu.Lock()
+		_, ours := c.gone[f.StreamID]
+		unserved := s.final && f.StreamID > s.finalID
+		c.mu.Unlock()
+		if ours || unserved {
 			return nil
 		}
 		return c.badStream(f.StreamID, http2.ErrCodeStreamClosed)
-	case closed:
-		c.credit(nil, int(f.Length), &c.batch)
-		return c.badStream(f.StreamID, http2.ErrCodeStreamClosed)
-	case !stream:
-		c.credit(nil, int(f.Length), &c.batch)
-		return c.badStream(f.StreamID, http2.ErrCodeFlowControl)
 	}
-	data := f.Data()
-	if padding := int(f.Length) - len(data); padding > 0 {
-		c.credit(h, padding, &c.batch)
-	}
-	if !h.x.requestData(data, f.StreamEnded(), &c.batch) {
+	if !h.x.requestData(f.Data(), f.StreamEnded(), &c.batch) {
 		return s.spend(time.Now())
 	}
 	return nil

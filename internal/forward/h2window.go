@@ -91,6 +91,36 @@ func (c *h2conn) receiveLocked(h *h2half, n int64) (conn, stream bool) {
 	return true, true
 }
 
+// arrived takes a DATA frame off the windows. It returns the stream whose DATA it is; nil for one that is over, or, with a code other than NO_ERROR, one
+// that may not send it now. Of what is not passed on the windows have their share back.
+func (c *h2conn) arrived(f *http2.DataFrame) (h *h2half, code http2.ErrCode, err error) {
+	c.mu.Lock()
+	h = c.streams[f.StreamID]
+	conn, stream := c.receiveLocked(h, int64(f.Length))
+	idle := h == nil && c.idleLocked(f.StreamID)
+	closed := h != nil && h.gotEnd
+	if h != nil && f.StreamEnded() {
+		h.gotEnd = true
+	}
+	c.mu.Unlock()
+	switch {
+	case idle:
+		return nil, 0, h2Fail(http2.ErrCodeProtocol, "DATA of a stream that was not opened")
+	case !conn:
+		return nil, 0, h2Fail(http2.ErrCodeFlowControl, "more DATA than the connection's window")
+	case closed:
+		h, code = nil, http2.ErrCodeStreamClosed
+	case !stream:
+		h, code = nil, http2.ErrCodeFlowControl
+	}
+	if h == nil {
+		c.credit(nil, int(f.Length), &c.batch)
+	} else if padding := int(f.Length) - len(f.Data()); padding > 0 {
+		c.credit(h, padding, &c.batch)
+	}
+	return h, code, nil
+}
+
 // credit lets the peer send n bytes more, on the stream of h if it goes on, now that as many were passed on.
 func (c *h2conn) credit(h *h2half, n int, b *h2batch) {
 	if n <= 0 {
