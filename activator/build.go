@@ -144,7 +144,9 @@ func build(o options, kube kubernetes.Interface, ebb versioned.Interface, store 
 			return waiting
 		}}
 	}
+	mesh := func() bool { return store.Load().Network.MeshAddressing() }
 	a.prove = prove.New(table)
+	a.prove.Mesh = mesh
 	domain := network.GetClusterDomainName()
 	a.report = (&report.Reporter{
 		Pod: o.pod,
@@ -166,6 +168,7 @@ func build(o options, kube kubernetes.Interface, ebb versioned.Interface, store 
 	a.observe = &observe.Observer{Settings: store, Namespace: o.namespace, Pod: o.pod, PodIP: o.ip.String(), Stdout: stdout, Log: log}
 	handler := &chain.Handler{
 		Table:  table,
+		Mesh:   mesh,
 		Domain: domain,
 		Self:   netip.AddrPortFrom(o.ip, wire.PortAnnounce).String(),
 		Healthy: func() string {

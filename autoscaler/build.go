@@ -133,6 +133,7 @@ func build(config *rest.Config, kube kubernetes.Interface, tokenKey func() []byt
 	registry.MustRegister(scrapes, writes, reaction)
 
 	p.scraper = ingest.NewScraper(p.index.Ready)
+	p.scraper.Mesh = func() bool { return store.Load().Network.MeshAddressing() }
 	if who.scrapePort != "" {
 		if p.scraper.Port, err = strconv.Atoi(who.scrapePort); err != nil {
 			return nil, fmt.Errorf("environment SCRAPE_PORT: %w", err)

@@ -34,6 +34,12 @@ type Network struct {
 	DefaultExternalScheme         string // http, https
 }
 
+// MeshAddressing says whether the activator and the autoscaler, which always connect to one pod, name it in a way that a service mesh
+// knows: by the private Service, which is headless.
+func (n Network) MeshAddressing() bool {
+	return n.EnableMeshPodAddressability || n.MeshCompatibilityMode == "enabled"
+}
+
 // HTTPProtocol says what plain HTTP on an external host does once the host has TLS.
 type HTTPProtocol string
 

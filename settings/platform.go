@@ -31,6 +31,7 @@ type Export struct {
 	Protocol string        // none, prometheus, http/protobuf, grpc
 	Endpoint string        // OTLP target
 	Interval time.Duration // 0 = the exporter's default
+	Runtime  time.Duration // least time between two exports of the Go runtime's metrics; set by Store.MetricsExport
 }
 
 // Tracing says where spans go and how many.

@@ -40,5 +40,7 @@ func (s *Store) Set(snapshot *Snapshot) {
 // MetricsExport is where the components' metrics go, and a channel that is closed once that may have changed.
 func (s *Store) MetricsExport() (to Export, replaced <-chan struct{}) {
 	snapshot, replaced := s.Current()
-	return snapshot.Observability.Metrics, replaced
+	to = snapshot.Observability.Metrics
+	to.Runtime = snapshot.Observability.RuntimeExportInterval
+	return to, replaced
 }

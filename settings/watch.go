@@ -103,6 +103,9 @@ func (w *Watcher) publish(good, given map[string]map[string]string) {
 			w.log.Error("a ConfigMap is at fault; its last good content stays in force", "configmap", name, "error", err)
 			continue
 		}
+		for _, warning := range Warnings(name, data) {
+			w.log.Warn(warning)
+		}
 		good[name] = maps.Clone(data)
 	}
 	for name := range good {

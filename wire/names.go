@@ -11,6 +11,8 @@ const (
 	HeaderProxyRequest = "K-Proxy-Request"
 	// HeaderOriginalHost is the Host that the client sent, where a hop had to change Host.
 	HeaderOriginalHost = "K-Original-Host"
+	// HeaderDirectLB tells a service mesh, beside the Host of the private Service, that the connection is to the pod that it is to.
+	HeaderDirectLB = "Knative-Direct-Lb"
 	// HeaderRevision and HeaderNamespace name the revision that a request is for.
 	HeaderRevision  = "Knative-Serving-Revision"
 	HeaderNamespace = "Knative-Serving-Namespace"

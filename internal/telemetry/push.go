@@ -17,12 +17,15 @@ import (
 type Export struct {
 	Protocol, Endpoint string
 	Interval           time.Duration
+	// Runtime is the least time between two exports of the metrics of the Go runtime and the process; 0 is none.
+	Runtime time.Duration
 }
 
 // Exporter returns a part that hands the metrics of a component's pod out by OTLP, to wherever current says (see Push).
 func Exporter[E ~struct {
 	Protocol, Endpoint string
 	Interval           time.Duration
+	Runtime            time.Duration
 }](component, namespace, pod string, registry prometheus.Gatherer, log *slog.Logger, current func() (E, <-chan struct{})) run.Part {
 	resource := []otlp.Attribute{otlp.String("service.name", component), otlp.String("k8s.namespace.name", namespace), otlp.String("k8s.pod.name", pod)}
 	return run.Part{Name: "metrics export", Run: func(ctx context.Context) error {
@@ -55,7 +58,15 @@ func Push(ctx context.Context, registry prometheus.Gatherer, resource []otlp.Att
 				log.Error("metrics go nowhere", "error", err)
 				return
 			}
-			otlp.Push(round, exporter, export.Interval, resource, scope, func(m *otlp.Metrics) { Collect(registry, m, failed) }, failed)
+			var last time.Time
+			otlp.Push(round, exporter, export.Interval, resource, scope, func(m *otlp.Metrics) {
+				now := time.Now()
+				runtime := last.IsZero() || now.Sub(last) >= export.Runtime
+				if runtime {
+					last = now
+				}
+				Collect(registry, m, func(name string) bool { return runtime || !ofRuntime(name) }, failed)
+			}, failed)
 		}()
 		for next := export; next == export && ctx.Err() == nil; next, changed = current() {
 			select {
@@ -69,14 +80,22 @@ func Push(ctx context.Context, registry prometheus.Gatherer, resource []otlp.Att
 	return nil
 }
 
-// Collect adds everything that registry holds to an OTLP export. Names and labels that OpenTelemetry's conventions own are spelled with dots
+// ofRuntime tells the metrics of the collectors that every registry has.
+func ofRuntime(name string) bool {
+	return strings.HasPrefix(name, "go_") || strings.HasPrefix(name, "process_")
+}
+
+// Collect adds what registry holds of the wanted families to an OTLP export. Names and labels that OpenTelemetry's conventions own are spelled with dots
 // there, and have no suffix for unit or kind; all others keep their names.
-func Collect(registry prometheus.Gatherer, out *otlp.Metrics, failed func(error)) {
+func Collect(registry prometheus.Gatherer, out *otlp.Metrics, wanted func(family string) bool, failed func(error)) {
 	families, err := registry.Gather()
 	if err != nil {
 		failed(err) // what could be gathered is there all the same
 	}
 	for _, f := range families {
+		if !wanted(f.GetName()) {
+			continue
+		}
 		var points []otlp.Point
 		var histograms []otlp.Histogram
 		for _, m := range f.GetMetric() {

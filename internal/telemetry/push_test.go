@@ -33,7 +33,7 @@ func filled() *prometheus.Registry {
 
 func TestMetricsKeepTheirMeaningInOpenTelemetry(t *testing.T) {
 	out := &otlp.Metrics{Start: time.Unix(1, 0), Now: time.Unix(2, 0)}
-	Collect(filled(), out, func(err error) { t.Error(err) })
+	Collect(filled(), out, func(string) bool { return true }, func(err error) { t.Error(err) })
 	var got metricspb.ExportMetricsServiceRequest
 	if err := proto.Unmarshal(otlp.Request(nil, "s", out.Elements()), &got); err != nil {
 		t.Fatal(err)
@@ -70,7 +70,7 @@ func TestWhereMetricsGoMayChangeWhileTheyGo(t *testing.T) {
 	}
 	var now atomic.Pointer[setting]
 	set := func(protocol, path string) {
-		old := now.Swap(&setting{Export{protocol, collector.URL + path, time.Millisecond}, make(chan struct{})})
+		old := now.Swap(&setting{Export{Protocol: protocol, Endpoint: collector.URL + path, Interval: time.Millisecond}, make(chan struct{})})
 		if old != nil {
 			close(old.changed)
 		}
@@ -98,5 +98,57 @@ func TestWhereMetricsGoMayChangeWhileTheyGo(t *testing.T) {
 	cancel()
 	if err := <-done; err != nil {
 		t.Error(err)
+	}
+}
+
+// config-observability's runtime-export-interval: between two exports with the metrics of the Go runtime lie several without.
+func TestMetricsOfTheRuntimeAreExportedLessOften(t *testing.T) {
+	registry := NewRegistry()
+	own := prometheus.NewGauge(prometheus.GaugeOpts{Name: "ours"})
+	registry.MustRegister(own)
+	exports := make(chan map[string]bool, 1000)
+	collector := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		var got metricspb.ExportMetricsServiceRequest
+		if err == nil {
+			err = proto.Unmarshal(body, &got)
+		}
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		names := map[string]bool{}
+		for _, m := range got.ResourceMetrics[0].ScopeMetrics[0].Metrics {
+			names[m.Name] = true
+		}
+		select {
+		case exports <- names:
+		default:
+		}
+	}))
+	defer collector.Close()
+	for _, c := range []struct {
+		runtime time.Duration
+		again   bool
+	}{{0, true}, {time.Hour, false}} {
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		to := Export{Protocol: otlp.HTTP, Endpoint: collector.URL, Interval: time.Millisecond, Runtime: c.runtime}
+		go func() {
+			done <- Push(ctx, registry, nil, "s", slog.New(slog.DiscardHandler), func() (Export, <-chan struct{}) { return to, nil })
+		}()
+		for i := range 4 {
+			names := <-exports
+			if !names["ours"] || names["go_goroutines"] != (i == 0 || c.again) {
+				t.Errorf("every %v at least: export %d has %v", c.runtime, i, names)
+			}
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		for len(exports) > 0 {
+			<-exports
+		}
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"ebb.dev/ebb/activator/internal/identity"
 	"ebb.dev/ebb/activator/internal/reach"
 	"ebb.dev/ebb/activator/internal/report"
+	"ebb.dev/ebb/api/names"
 	"ebb.dev/ebb/internal/forward"
 	"ebb.dev/ebb/internal/otlp"
 	"ebb.dev/ebb/internal/tracing"
@@ -51,6 +52,8 @@ type Handler struct {
 	Poke func(backends.Key)
 	// ColdStartHeader says whether responses to requests that waited from zero tell how long the steps took.
 	ColdStartHeader func() bool
+	// Mesh, when set, says whether pods are to be named in a way that a service mesh knows: by their private Service.
+	Mesh func() bool
 	// Tracer, when set, is asked for the tracer of the moment; it may be nil.
 	Tracer func() *tracing.Tracer
 	// Ended, when set, is told of each request after its end; it must not keep what it is given.
@@ -147,7 +150,12 @@ func (h *Handler) bind(r *forward.Request, x *Exchange) forward.Verdict {
 
 func (h *Handler) send(r *forward.Request, x *Exchange, upstream *forward.Upstream) forward.Verdict {
 	x.upstream = upstream
-	r.SetHost(upstream.Addr())
+	if h.Mesh != nil && h.Mesh() {
+		r.SetHost(names.PrivateService(x.Revision.Key.Name) + "." + x.Revision.Key.Namespace)
+		r.SetHeader(wire.HeaderDirectLB, "true")
+	} else {
+		r.SetHost(upstream.Addr())
+	}
 	return forward.Verdict{Upstream: upstream}
 }
 

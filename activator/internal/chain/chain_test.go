@@ -206,6 +206,30 @@ func TestWhatThePodIsTold(t *testing.T) {
 	}
 }
 
+// In a service mesh a pod is known by its headless Service; queue-proxy gives the user container the Host of the client back.
+func TestInAMeshAPodIsNamedByItsPrivateService(t *testing.T) {
+	w := newWorld(t, hold.Bounds{})
+	var mesh atomic.Bool
+	w.handler.Mesh = mesh.Load
+	var got *http.Request
+	w.revision(backends.Info{})
+	p := w.pod("p", func(_ http.ResponseWriter, r *http.Request) { got = r })
+	w.pods(p)
+	for _, on := range []bool{false, true, false} {
+		mesh.Store(on)
+		if status, _, body := w.send("GET", ""); status != 200 {
+			t.Fatalf("got %d %q", status, body)
+		}
+		host, direct := p.Address.String(), ""
+		if on {
+			host, direct = "rev-private.ns", "true"
+		}
+		if got.Host != host || got.Header.Get(wire.HeaderDirectLB) != direct || got.Header.Get(wire.HeaderOriginalHost) != "hello.example.com" {
+			t.Errorf("mesh %v: Host %q, headers %v", on, got.Host, got.Header)
+		}
+	}
+}
+
 // eventually waits for what happens in other goroutines without asserting how fast.
 func eventually(t *testing.T, what string, is func() bool) {
 	t.Helper()

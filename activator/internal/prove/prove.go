@@ -16,6 +16,7 @@ import (
 
 	"ebb.dev/ebb/activator/internal/backends"
 	"ebb.dev/ebb/activator/internal/hold"
+	"ebb.dev/ebb/api/names"
 	"ebb.dev/ebb/wire"
 )
 
@@ -31,6 +32,8 @@ const (
 // Prover asks pods.
 type Prover struct {
 	Table *backends.Table
+	// Mesh is chain.Handler.Mesh.
+	Mesh func() bool
 
 	mutex  sync.Mutex
 	busy   map[backends.Key]bool
@@ -100,7 +103,7 @@ func (p *Prover) revision(ctx context.Context, key backends.Key) {
 			group.Go(func() {
 				room <- struct{}{}
 				defer func() { <-room }()
-				if p.ask(ctx, b) == nil {
+				if p.ask(ctx, key, b) == nil {
 					p.Table.Prove(key, b)
 				}
 			})
@@ -116,13 +119,17 @@ func (p *Prover) revision(ctx context.Context, key backends.Key) {
 	}
 }
 
-func (p *Prover) ask(ctx context.Context, b hold.Backend) error {
+func (p *Prover) ask(ctx context.Context, key backends.Key, b hold.Backend) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+b.Address.String()+wire.PathHealth, nil)
 	if err != nil {
 		return fmt.Errorf("ask %s: %w", b.Address, err)
 	}
 	request.Header.Set("User-Agent", wire.AgentActivatorProbe)
 	request.Header.Set(wire.HeaderNetworkProbe, wire.ProbeQueue)
+	if p.Mesh != nil && p.Mesh() {
+		request.Host = names.PrivateService(key.Name) + "." + key.Namespace
+		request.Header.Set(wire.HeaderDirectLB, "true")
+	}
 	response, err := p.client.Do(request)
 	if err != nil {
 		return fmt.Errorf("ask %s: %w", b.Address, err)

@@ -276,6 +276,33 @@ func TestAConnectionThatThePodClosedIsOpenedAnew(t *testing.T) {
 	}
 }
 
+// In a service mesh a pod is known by its headless Service. The setting counts for kept connections, too.
+func TestInAMeshAPodIsScrapedByTheNameOfItsPrivateService(t *testing.T) {
+	port := 0
+	var asked atomic.Pointer[http.Request]
+	p := pod(t, "p", "127.0.0.1", &port, func(w http.ResponseWriter, r *http.Request) {
+		asked.Store(r)
+		stat(wire.Stat{PodName: "p", AverageConcurrent: 1})(w, r)
+	})
+	var mesh atomic.Bool
+	s := NewScraper(func(loop.Key) []pods.Pod { return []pods.Pod{p} })
+	s.Port, s.Mesh = port, mesh.Load
+	t.Cleanup(s.Close)
+	for _, on := range []bool{false, true, true, false} {
+		mesh.Store(on)
+		if got := scrape(s); got.Failed || got.Report.Concurrency != 1 {
+			t.Fatalf("mesh %v: %+v", on, got)
+		}
+		host, direct := net.JoinHostPort("127.0.0.1", strconv.Itoa(port)), ""
+		if on {
+			host, direct = "hello-00001-private.default", "true"
+		}
+		if r := asked.Load(); r.Host != host || r.Header.Get(wire.HeaderDirectLB) != direct {
+			t.Errorf("mesh %v: Host %q, headers %v", on, r.Host, r.Header)
+		}
+	}
+}
+
 func TestSampleSize(t *testing.T) {
 	for n, want := range map[int]int{0: 0, 1: 1, 2: 2, 3: 3, 4: 4, 10: 7, 100: 14, 10_000: 16} {
 		if got := SampleSize(n); got != want {

@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"ebb.dev/ebb/api/names"
 	"ebb.dev/ebb/autoscaler/decide"
 	"ebb.dev/ebb/autoscaler/internal/loop"
 	"ebb.dev/ebb/autoscaler/internal/pods"
@@ -45,6 +46,8 @@ type Scraper struct {
 	Dial func(ctx context.Context, address string) (net.Conn, error)
 	// Port is the port for stats; 0 stands for wire.PortMetrics.
 	Port int
+	// Mesh, if set, says whether pods are named in a way that a service mesh knows: by their private Service.
+	Mesh func() bool
 	// Observe, if set, is told how long a scrape of a revision took and whether it counted.
 	Observe func(time.Duration, bool)
 	// Foreign, if set, is told of an answer that came from another pod than the one asked.
@@ -154,9 +157,9 @@ func (s *Scraper) ask(key loop.Key, from []pods.Pod, wanted int) []wire.Stat {
 		var dialing sync.WaitGroup
 		for i := range questions {
 			q := &questions[i]
-			if q.c = s.take(q.pod.IP); q.c == nil {
+			if q.c = s.take(q.pod.IP); q.c == nil || q.c.mesh != s.mesh() {
 				// Connections are opened side by side: one dead node must not cost the time of its pods' sum.
-				dialing.Go(func() { q.err = s.open(q) })
+				dialing.Go(func() { q.err = s.open(key, q) })
 				continue
 			}
 			q.reused = true
@@ -172,6 +175,8 @@ func (s *Scraper) ask(key loop.Key, from []pods.Pod, wanted int) []wire.Stat {
 	return stats
 }
 
+func (s *Scraper) mesh() bool { return s.Mesh != nil && s.Mesh() }
+
 // question is one pod being asked.
 type question struct {
 	pod    *pods.Pod
@@ -181,7 +186,11 @@ type question struct {
 }
 
 // open connects to the pod and sends the request.
-func (s *Scraper) open(q *question) error {
+func (s *Scraper) open(key loop.Key, q *question) error {
+	if q.c != nil {
+		q.c.Close()
+		q.c = nil
+	}
 	port := s.Port
 	if port == 0 {
 		port = wire.PortMetrics
@@ -193,7 +202,12 @@ func (s *Scraper) open(q *question) error {
 	if err != nil {
 		return err
 	}
-	q.c, q.reused = newConnection(raw, q.pod.IP, address), false
+	host := address
+	if s.mesh() {
+		host = names.PrivateService(key.Name) + "." + key.Namespace + "\r\n" + wire.HeaderDirectLB + ": true"
+	}
+	q.c, q.reused = newConnection(raw, q.pod.IP, host), false
+	q.c.mesh = host != address
 	return q.c.send()
 }
 
@@ -208,9 +222,7 @@ func (s *Scraper) answer(key loop.Key, q *question) (wire.Stat, error) {
 	}
 	if err != nil && q.reused {
 		// The pod may have closed a connection that was idle; a new one tells.
-		q.c.Close()
-		q.c = nil
-		if err = s.open(q); err == nil {
+		if err = s.open(key, q); err == nil {
 			stat, err = q.c.receive(space)
 		}
 	}
@@ -256,8 +268,8 @@ var errForeign = errors.New("another pod answered")
 // one asks a single pod.
 func (s *Scraper) one(key loop.Key, pod pods.Pod) (wire.Stat, error) {
 	q := question{pod: &pod}
-	if q.c = s.take(pod.IP); q.c == nil {
-		q.err = s.open(&q)
+	if q.c = s.take(pod.IP); q.c == nil || q.c.mesh != s.mesh() {
+		q.err = s.open(key, &q)
 	} else {
 		q.reused = true
 		q.err = q.c.send()
@@ -324,10 +336,11 @@ type connection struct {
 	ip      string
 	request []byte
 	used    time.Time
+	mesh    bool // the request is for Scraper.Mesh
 }
 
-func newConnection(raw net.Conn, ip, address string) *connection {
-	return &connection{Conn: raw, ip: ip, request: []byte("GET " + wire.PathMetrics + " HTTP/1.1\r\nHost: " + address +
+func newConnection(raw net.Conn, ip, host string) *connection {
+	return &connection{Conn: raw, ip: ip, request: []byte("GET " + wire.PathMetrics + " HTTP/1.1\r\nHost: " + host +
 		"\r\nAccept: application/protobuf\r\nUser-Agent: Ebb-Autoscaler\r\n\r\n")}
 }
 

@@ -181,6 +181,7 @@ func (c *Chain) edit(r *forward.Request, p *pass) {
 	r.DelHeader(wire.HeaderNamespace)
 	r.DelHeader(wire.HeaderProxyRequest)
 	r.DelHeader(wire.HeaderNetworkHash)
+	r.DelHeader(wire.HeaderDirectLB)
 	if host := r.Header(wire.HeaderOriginalHost); host != "" {
 		r.SetHost(host)
 		r.DelHeader(wire.HeaderOriginalHost)

@@ -219,5 +219,5 @@ func (j *judge) validateConfigMap(_ context.Context, request *admissionv1.Admiss
 	if err != nil {
 		return answer{refused: fmt.Errorf("validation failed: %s", strings.TrimSpace(err.Error()))}
 	}
-	return answer{}
+	return answer{warnings: settings.Warnings(m.Name, m.Data)}
 }

@@ -141,10 +141,15 @@ func judged(t *testing.T, input string) string {
 		request.OldObject.Raw, _ = defaulted(t, h, stored)
 	}
 	if request.Kind.Kind == "ConfigMap" {
-		if r := ask(t, h, PathConfigMaps, request); !r.Allowed {
-			return "refused: " + r.Result.Message + "\n"
+		r := ask(t, h, PathConfigMaps, request)
+		var out strings.Builder
+		for _, warning := range r.Warnings {
+			out.WriteString("warning: " + warning + "\n")
 		}
-		return "allowed\n"
+		if !r.Allowed {
+			return out.String() + "refused: " + r.Result.Message + "\n"
+		}
+		return out.String() + "allowed\n"
 	}
 	object, refusal := defaulted(t, h, request)
 	if refusal != "" {

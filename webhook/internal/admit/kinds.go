@@ -101,6 +101,9 @@ func decode[T any](c change) (*T, rules.Request[T], error) {
 	request := rules.Request[T]{Config: c.rules, Operation: c.operation, Subresource: c.subresource, User: c.user}
 	object := new(T)
 	if err := json.Unmarshal(c.object, object); err != nil {
+		if misread := misread(object, c.object); misread != nil {
+			return nil, request, misread
+		}
 		return nil, request, fmt.Errorf("cannot decode incoming new object: %w", err)
 	}
 	if c.operation == rules.Update && len(c.old) > 0 {
