@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -71,6 +72,7 @@ type world struct {
 	caches      []cached
 	events      *record.FakeRecorder
 	stopCaches  func()
+	digests     *digest.Resolver
 	now         time.Time
 	out         strings.Builder
 }
@@ -97,10 +99,11 @@ func newWorld(t *testing.T) *world {
 	w.world = reconcile.NewWorld(clients, settings.NewStore(snapshot), w.events, slog.New(slog.DiscardHandler), "knative-serving", "cluster.local")
 	w.world.Now = func() time.Time { return w.now }
 	key := []byte("0123456789abcdef0123456789abcdef")
+	w.digests = digest.New(w.world.Kube, refusing{})
 	w.controllers = []*reconcile.Controller{
 		service.New(w.world),
 		configuration.New(w.world),
-		revision.New(w.world, key, digest.New(w.world.Kube, digest.Transport(func(string) string { return "" }))),
+		revision.New(w.world, key, w.digests),
 		endpoints.New(w.world),
 		hpa.New(w.world),
 		labeler.New(w.world),
@@ -142,6 +145,14 @@ func newWorld(t *testing.T) *world {
 	published.Start(stop)
 	ofActivators.Start(stop)
 	return w
+}
+
+// refusing is the way to registries of which each wants a password that nobody has.
+type refusing struct{}
+
+func (refusing) RoundTrip(r *http.Request) (*http.Response, error) {
+	return &http.Response{StatusCode: http.StatusForbidden, Status: "403 Forbidden", Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+		Header: http.Header{}, Body: http.NoBody, Request: r}, nil
 }
 
 // inStep waits until every cache holds what the server holds.
@@ -384,6 +395,11 @@ func (w *world) command(words []string, body string) {
 		w.world.Settings.Set(snapshot)
 	case "deployment":
 		w.deployment(words[1], args, body)
+	case "digests":
+		// Registries are asked from now on, and have said something about one revision.
+		answered := make(chan struct{}, 1000)
+		go w.digests.Run(w.t.Context(), func(string, string) { answered <- struct{}{} })
+		<-answered
 	case "refuse":
 		// Somebody's policy: `refuse deployments` until `refuse nothing`.
 		w.store.Admit = func(_ string, resource schema.GroupResource, _ string, object *unstructured.Unstructured) error {

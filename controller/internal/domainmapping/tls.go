@@ -83,7 +83,9 @@ func (r *reconciler) certificate(ctx context.Context, dm *v1beta1.DomainMapping,
 	if missing := r.certificates.Missing(); missing != "" {
 		return dm.Name, certificate.Pending, missing, nil
 	}
-	if name, state, why, found := r.certificates.Wildcard(dm.Namespace, dm.Name); found {
+	// A certificate of the domain's own that is there is not given up for one that is still to come.
+	if name, state, why, found := r.certificates.Wildcard(dm.Namespace, dm.Name); found &&
+		(state == certificate.Ready || !r.certificates.Ready(dm.Namespace, dm.Name)) {
 		return name, state, why, nil
 	}
 	wanted[dm.Name] = true

@@ -60,7 +60,9 @@ func (r *reconciler) secure(ctx context.Context, route *servingv1.Route, s *sett
 			all = append(all, hostCertificate{main, w.Name, certificate.Pending, missing})
 			continue
 		}
-		if name, state, why, found := r.certificates.Wildcard(route.Namespace, main); found && w.Type == names.CertificateExternalDomain {
+		// A certificate of the host's own that is there is not given up for one that is still to come.
+		if name, state, why, found := r.certificates.Wildcard(route.Namespace, main); found && w.Type == names.CertificateExternalDomain &&
+			(state == certificate.Ready || !r.certificates.Ready(route.Namespace, w.Name)) {
 			all = append(all, hostCertificate{main, name, state, why})
 			continue
 		}

@@ -231,6 +231,41 @@ func TestANamespacesWildcardCertificateIsGoodForItsHosts(t *testing.T) {
 	}
 }
 
+// A wildcard certificate that is asked for later takes over without a moment of plain HTTP.
+func TestAHostKeepsItsCertificateUntilTheWildcardIsThere(t *testing.T) {
+	s := set(t)
+	s.installs(certificates, listenerSets)
+	s.network("external-domain-tls=Enabled")
+	own := "route-" + s.serves()
+	s.until("asked for", func(*servingv1.Route) bool { return s.names(certificates) == own })
+	s.issuer(own, "Ready", "True", "Ready")
+	secret := func() string {
+		set := s.store.Get(listenerSets, "ns", "hello.ns.example.com")
+		if set == nil {
+			return ""
+		}
+		listeners, _, _ := unstructured.NestedSlice(set.Object, "spec", "listeners")
+		refs, _, _ := unstructured.NestedSlice(listeners[0].(map[string]any), "tls", "certificateRefs")
+		return refs[0].(map[string]any)["name"].(string)
+	}
+	s.until("secure", func(r *servingv1.Route) bool {
+		return r.Status.URL.Scheme == "https" && condition(r, "Ready") == "True " && secret() == own
+	})
+	s.store.Put(certificates, certificate.Object(certificate.Want{Namespace: "ns", Name: "ns.example.com", Type: names.CertificateExternalDomain,
+		Hosts: []string{"*.ns.example.com"}, Labels: map[string]string{names.WildcardDomainLabel: "example.com"}}))
+	s.route("hello-00001=100") // another event, so that the Route has been looked at when it shows
+	s.until("looked at again", func(r *servingv1.Route) bool {
+		return len(r.Status.Traffic) == 1 && r.Status.Traffic[0].LatestRevision != nil && !*r.Status.Traffic[0].LatestRevision
+	})
+	if got := secret(); got != own {
+		t.Errorf("before the wildcard is there the host is served with %q", got)
+	}
+	s.issuer("ns.example.com", "Ready", "True", "Ready")
+	s.until("the wildcard takes over", func(*servingv1.Route) bool {
+		return secret() == "ns.example.com" && s.names(certificates) == "ns.example.com"
+	})
+}
+
 func TestHostsInsideTheClusterGetACertificateToo(t *testing.T) {
 	s := set(t)
 	s.installs(certificates, listenerSets)
