@@ -1,7 +1,7 @@
 // Command webhook defaults and judges what people write into the cluster, before it is stored.
 //
-// Owns: the certificate it serves with (Secret webhook-certs) and the CA bundle in its three registrations. Reads: the
-// config-* ConfigMaps. Writes: that Secret and those bundles. Never: decides what is right (the rules are in api/ and
+// Owns: the certificate it serves with (Secret webhook-certs) and its three registrations. Reads: the
+// config-* ConfigMaps. Writes: that Secret and those registrations. Never: decides what is right (the rules are in api/ and
 // settings/), or stands in the way of pods: while it is down, what is stored keeps running.
 package main
 

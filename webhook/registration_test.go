@@ -1,6 +1,7 @@
 package main
 
 import (
+	"flag"
 	"os"
 	"strings"
 	"testing"
@@ -46,6 +47,39 @@ func registrations(t *testing.T) map[string][]registered {
 		}
 	}
 	return found
+}
+
+var update = flag.Bool("update", false, "write the generated file")
+
+// The webhook puts its registrations back to what it was built with; that is what is installed.
+func TestTheEmbeddedRegistrationsAreThoseThatAreInstalled(t *testing.T) {
+	text, err := os.ReadFile("../config/core/webhook.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := "# Written by `go test ./webhook -update` from config/core/webhook.yaml.\n"
+	separator := ""
+	for document := range strings.SplitSeq(string(text), "\n---\n") {
+		var meta metav1.TypeMeta
+		if err := yaml.Unmarshal([]byte(document), &meta); err != nil {
+			t.Fatal(err)
+		}
+		if strings.HasSuffix(meta.Kind, "WebhookConfiguration") {
+			want += separator + strings.Trim(document, "\n")
+			separator = "\n---\n"
+		}
+	}
+	want += "\n"
+	const file = "internal/certs/registrations.yaml"
+	if *update {
+		if err := os.WriteFile(file, []byte(want), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := os.ReadFile(file)
+	if err != nil || string(got) != want {
+		t.Errorf("%s differs from config/core/webhook.yaml (%v); run go test ./webhook -update", file, err)
+	}
 }
 
 func TestRegistrationsReachThePathsUnderTheKnownNames(t *testing.T) {

@@ -1,7 +1,7 @@
-// Package certs looks after the certificate that the webhook serves with.
+// Package certs looks after the certificate that the webhook serves with, and the registrations that send the API server there.
 //
-// Owns: Secret webhook-certs (its key, certificate and authority) and the CA bundles of the webhook's three
-// registrations. Reads: these four objects, by name. Writes: them, only when they differ from what they must be.
+// Owns: Secret webhook-certs (its key, certificate and authority) and the webhooks in the three registrations.
+// Reads: these four objects, by name. Writes: them, only when they differ from what they must be.
 // Never: caches other Secrets, or needs a leader: replicas do the same, and a conflict means that another was first.
 package certs
 
@@ -221,47 +221,4 @@ func (k *Keeper) serve(secret *corev1.Secret) error {
 	k.serving.Store(&certificate)
 	k.pem, k.pending, k.switchAt = stored, pair{}, time.Time{}
 	return nil
-}
-
-// register puts the bundle into every webhook of the three registrations. A registration that is not there yet is an
-// error: without it nothing is judged, and that must show.
-func (k *Keeper) register(ctx context.Context, bundle []byte) error {
-	api := k.client.AdmissionregistrationV1()
-	mutating, err := api.MutatingWebhookConfigurations().Get(ctx, mutatingName, metav1.GetOptions{})
-	if err != nil {
-		return fmt.Errorf("read MutatingWebhookConfiguration %s: %w", mutatingName, err)
-	}
-	changed := false
-	for i := range mutating.Webhooks {
-		changed = setBundle(&mutating.Webhooks[i].ClientConfig.CABundle, bundle) || changed
-	}
-	if changed {
-		if _, err := api.MutatingWebhookConfigurations().Update(ctx, mutating, metav1.UpdateOptions{}); err != nil {
-			return fmt.Errorf("set the CA bundle of MutatingWebhookConfiguration %s: %w", mutatingName, err)
-		}
-	}
-	for _, name := range []string{validatingName, configMapName} {
-		validating, err := api.ValidatingWebhookConfigurations().Get(ctx, name, metav1.GetOptions{})
-		if err != nil {
-			return fmt.Errorf("read ValidatingWebhookConfiguration %s: %w", name, err)
-		}
-		changed := false
-		for i := range validating.Webhooks {
-			changed = setBundle(&validating.Webhooks[i].ClientConfig.CABundle, bundle) || changed
-		}
-		if changed {
-			if _, err := api.ValidatingWebhookConfigurations().Update(ctx, validating, metav1.UpdateOptions{}); err != nil {
-				return fmt.Errorf("set the CA bundle of ValidatingWebhookConfiguration %s: %w", name, err)
-			}
-		}
-	}
-	return nil
-}
-
-func setBundle(field *[]byte, bundle []byte) bool {
-	if bytes.Equal(*field, bundle) {
-		return false
-	}
-	*field = bundle
-	return true
 }

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -228,5 +229,82 @@ func TestWithoutRegistrationsItIsNotReady(t *testing.T) {
 	k := newKeeper(fake.NewClientset(), &now)
 	if err := k.Check(context.Background()); err == nil || k.Ready() {
 		t.Errorf("error %v, ready %v", err, k.Ready())
+	}
+}
+
+// Somebody edits a registration by hand, or deletes what they do not like in it: it is what it was, in the next check.
+func TestAnEditedRegistrationHeals(t *testing.T) {
+	now := inAMoment()
+	client := fake.NewClientset(registrations()...)
+	k := newKeeper(client, &now)
+	check := func() {
+		t.Helper()
+		if err := k.Check(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	check()
+	api := client.AdmissionregistrationV1()
+	mutating := func() *admissionregistrationv1.MutatingWebhookConfiguration {
+		m, err := api.MutatingWebhookConfigurations().Get(t.Context(), mutatingName, metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return m
+	}
+	validating := func(name string) *admissionregistrationv1.ValidatingWebhookConfiguration {
+		v, err := api.ValidatingWebhookConfigurations().Get(t.Context(), name, metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+	before, beforeValidating, beforeConfig := mutating(), validating(validatingName), validating(configMapName)
+	if len(before.Webhooks) != 2 || len(before.Webhooks[0].Rules) == 0 || len(before.Webhooks[0].ClientConfig.CABundle) == 0 ||
+		*before.Webhooks[0].ClientConfig.Service.Path != "/defaulting" || len(beforeConfig.Webhooks[0].ObjectSelector.MatchLabels) == 0 {
+		t.Fatalf("registered as %+v and %+v", before.Webhooks, beforeConfig.Webhooks)
+	}
+	for what, edit := range map[string]func(*admissionregistrationv1.MutatingWebhookConfiguration, *admissionregistrationv1.ValidatingWebhookConfiguration, *admissionregistrationv1.ValidatingWebhookConfiguration){
+		"rules are dropped": func(m *admissionregistrationv1.MutatingWebhookConfiguration, v, c *admissionregistrationv1.ValidatingWebhookConfiguration) {
+			m.Webhooks[0].Rules, v.Webhooks[0].Rules, c.Webhooks[0].Rules = nil, v.Webhooks[0].Rules[:1], nil
+		},
+		"selectors are widened": func(m *admissionregistrationv1.MutatingWebhookConfiguration, v, c *admissionregistrationv1.ValidatingWebhookConfiguration) {
+			m.Webhooks[1].NamespaceSelector, v.Webhooks[0].NamespaceSelector, c.Webhooks[0].ObjectSelector = nil, &metav1.LabelSelector{}, nil
+		},
+		"it no longer matters whether it answers": func(m *admissionregistrationv1.MutatingWebhookConfiguration, v, c *admissionregistrationv1.ValidatingWebhookConfiguration) {
+			ignore := admissionregistrationv1.Ignore
+			m.Webhooks[0].FailurePolicy, v.Webhooks[0].FailurePolicy, c.Webhooks[0].FailurePolicy = &ignore, &ignore, &ignore
+		},
+		"one is taken out": func(m *admissionregistrationv1.MutatingWebhookConfiguration, v, c *admissionregistrationv1.ValidatingWebhookConfiguration) {
+			m.Webhooks, v.Webhooks, c.Webhooks = m.Webhooks[1:], nil, nil
+		},
+		"it leads elsewhere": func(m *admissionregistrationv1.MutatingWebhookConfiguration, v, c *admissionregistrationv1.ValidatingWebhookConfiguration) {
+			path := "/elsewhere"
+			m.Webhooks[0].ClientConfig.Service.Path, v.Webhooks[0].ClientConfig.CABundle, c.Webhooks[0].ClientConfig.Service.Name = &path, nil, "another"
+		},
+	} {
+		m, v, c := mutating(), validating(validatingName), validating(configMapName)
+		m.Labels = map[string]string{"of": "somebody"}
+		edit(m, v, c)
+		if _, err := api.MutatingWebhookConfigurations().Update(t.Context(), m, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		for _, one := range []*admissionregistrationv1.ValidatingWebhookConfiguration{v, c} {
+			if _, err := api.ValidatingWebhookConfigurations().Update(t.Context(), one, metav1.UpdateOptions{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		check()
+		for name, same := range map[string]bool{
+			mutatingName: cmp.Equal(before.Webhooks, mutating().Webhooks), validatingName: cmp.Equal(beforeValidating.Webhooks, validating(validatingName).Webhooks),
+			configMapName: cmp.Equal(beforeConfig.Webhooks, validating(configMapName).Webhooks),
+		} {
+			if !same {
+				t.Errorf("%s: %s is not what it was", what, name)
+			}
+		}
+		if mutating().Labels["of"] != "somebody" {
+			t.Errorf("%s: somebody's label is gone", what)
+		}
 	}
 }
