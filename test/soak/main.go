@@ -54,9 +54,9 @@ type soak struct {
 
 // services are the kinds of load: unlimited concurrency, a hard limit with slower requests, and one request at a time.
 var services = []service{
-	{name: "free", concurrency: 0, query: "?sleep=5", share: 0.6},
-	{name: "limited", concurrency: 10, query: "?sleep=20", share: 0.35},
-	{name: "single", concurrency: 1, query: "?sleep=10", share: 0.05},
+	{name: "free", concurrency: 0, query: "?sleep=5", share: 0.6, most: 500},
+	{name: "limited", concurrency: 10, query: "?sleep=20", share: 0.35, most: 100},
+	{name: "single", concurrency: 1, query: "?sleep=10", share: 0.05, most: 10},
 }
 
 func (s *soak) run(ctx context.Context) (err error) {
@@ -82,7 +82,7 @@ func (s *soak) run(ctx context.Context) (err error) {
 			return err
 		}
 		interval := time.Duration(float64(time.Second) / (float64(s.rps) * service.share))
-		probers[service.name] = probe.Start(s.Client(time.Minute), url+service.query, interval)
+		probers[service.name] = probe.StartAtMost(s.Client(time.Minute), url+service.query, interval, service.most)
 	}
 	disturbed, disturbErr := s.disturb(ctx)
 	sent, failed, resets, skipped := 0, 0, 0, 0
@@ -91,7 +91,7 @@ func (s *soak) run(ctx context.Context) (err error) {
 		report := prober.Stop()
 		sent, failed, resets, skipped = sent+report.Sent, failed+report.Failed, resets+report.Resets, skipped+report.Skipped
 		p99 = max(p99, result.Milliseconds(report.Quantile(0.99)))
-		line := result.Fields{"service": name, "requests": report.Sent, "failed": report.Failed, "resets": report.Resets,
+		line := result.Fields{"service": name, "requests": report.Sent, "failed": report.Failed, "resets": report.Resets, "not_sent": report.Skipped,
 			"p50_ms": result.Milliseconds(report.Quantile(0.5)), "p99_ms": result.Milliseconds(report.Quantile(0.99)),
 			"slowest_ms": result.Milliseconds(report.Slowest.Took), "slowest_sent": report.Slowest.Sent.UTC().Format("15:04:05.000")}
 		if err := s.out.Line(line); err != nil {

@@ -133,7 +133,7 @@ func (r Report) Err(least int) error {
 		return fmt.Errorf("only %d requests were sent, want at least %d for the result to mean anything", r.Sent, least)
 	}
 	if r.Skipped > 0 {
-		return fmt.Errorf("%d requests of %d could not be sent, because %d were unanswered", r.Skipped, r.Skipped+r.Sent, maxAtOnce)
+		return fmt.Errorf("%d requests of %d could not be sent, because too many were unanswered", r.Skipped, r.Skipped+r.Sent)
 	}
 	if r.Failed == 0 {
 		return nil
@@ -153,17 +153,19 @@ type Prober struct {
 	seen Report
 }
 
-// maxAtOnce is how many requests of a Prober are open at a time.
-const maxAtOnce = 500
-
-// Start begins to send a GET of url every interval. Slow answers do not slow the pace, up to maxAtOnce; what would be one too many is skipped.
+// Start begins to send a GET of url every interval. Slow answers do not slow the pace, as long as no more than 500 are open at a time.
 func Start(client *http.Client, url string, interval time.Duration) *Prober {
+	return StartAtMost(client, url, interval, 500)
+}
+
+// StartAtMost is Start with another bound on how many requests are open at a time. What would be one too many is skipped.
+func StartAtMost(client *http.Client, url string, interval time.Duration, most int) *Prober {
 	p := &Prober{stop: make(chan struct{}), done: make(chan struct{}), seen: Report{Bodies: map[string]int{}}}
 	go func() {
 		defer close(p.done)
 		ticker := time.NewTicker(interval)
 		defer ticker.Stop()
-		slots := make(chan struct{}, maxAtOnce)
+		slots := make(chan struct{}, most)
 		var open sync.WaitGroup
 		defer open.Wait()
 		for {

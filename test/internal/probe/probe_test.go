@@ -71,3 +71,18 @@ func TestQuantilesAreAtMostFivePercentTooLong(t *testing.T) {
 		}
 	}
 }
+
+func TestWhatIsTooMuchAtOnceIsSkippedAndSaid(t *testing.T) {
+	release := make(chan struct{})
+	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-release }))
+	defer server.Close()
+	p := StartAtMost(server.Client(), server.URL, time.Millisecond, 3)
+	for p.Seen().Skipped == 0 {
+		<-time.After(time.Millisecond)
+	}
+	close(release)
+	report := p.StopAfter(t.Context(), 3)
+	if report.Failed > 0 || report.Sent < 3 || report.Err(3) == nil {
+		t.Errorf("%d sent, %d failed, %d skipped: %v", report.Sent, report.Failed, report.Skipped, report.Err(3))
+	}
+}
