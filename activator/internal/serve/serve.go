@@ -27,8 +27,10 @@ const (
 	// ReadyFor is how long it calls itself ready after SIGTERM. Kubernetes takes a deleted pod out of the ready endpoints whatever the
 	// pod says; what it says decides whether it counts as still serving, for when no other activator is there: another one may be deleted
 	// while this one leaves, and then requests may come back after a while of quiet. So it must not end as long as it can be counted on.
+	// A replacement was seen to need more than ten seconds on a machine with sixty runnable tasks; until then pods would be reached directly,
+	// which hold less.
 	// A container that is restarted in its pod has no other way than this to be taken out, and then needs the rest of DrainMost for it.
-	ReadyFor = 10 * time.Second
+	ReadyFor = 30 * time.Second
 	// finish is when requests in flight and held ones are cut; the Deployment's grace period is 600 s.
 	finish = 585 * time.Second
 )
