@@ -29,6 +29,14 @@ func TestMain(m *testing.M) {
 			return 1
 		}
 		shared = c
+		left, err := c.RestoreConfig(ctx)
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		if len(left) > 0 {
+			fmt.Fprintln(os.Stderr, "a run that was interrupted had left these settings; they are put back:", strings.Join(left, " "))
+		}
 		// The shortest legal waits: the tests show that things happen, not how long a user wants to wait for them.
 		restore, err := c.SetConfig(ctx, "config-autoscaler", map[string]string{
 			"stable-window":              "6s",

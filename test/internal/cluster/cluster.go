@@ -140,53 +140,6 @@ func (c *Cluster) Namespace(ctx context.Context, prefix string) (name string, re
 	}, nil
 }
 
-// SetConfig sets keys of a ConfigMap of the system namespace and returns how to put them back.
-func (c *Cluster) SetConfig(ctx context.Context, name string, keys map[string]string) (restore func(context.Context) error, err error) {
-	maps := c.Kube.CoreV1().ConfigMaps(System)
-	set := func(ctx context.Context, keys map[string]*string) (before map[string]*string, err error) {
-		for range 5 {
-			current, err := maps.Get(ctx, name, metav1.GetOptions{})
-			if err != nil {
-				return nil, fmt.Errorf("read ConfigMap %s/%s: %w", System, name, err)
-			}
-			if current.Data == nil {
-				current.Data = map[string]string{}
-			}
-			before = map[string]*string{}
-			for key, value := range keys {
-				if old, present := current.Data[key]; present {
-					before[key] = &old
-				} else {
-					before[key] = nil
-				}
-				if value == nil {
-					delete(current.Data, key)
-				} else {
-					current.Data[key] = *value
-				}
-			}
-			if _, err = maps.Update(ctx, current, metav1.UpdateOptions{}); err == nil {
-				return before, nil
-			} else if !isConflict(err) {
-				return nil, fmt.Errorf("write ConfigMap %s/%s: %w", System, name, err)
-			}
-		}
-		return nil, fmt.Errorf("write ConfigMap %s/%s: somebody else keeps changing it", System, name)
-	}
-	wanted := map[string]*string{}
-	for key, value := range keys {
-		wanted[key] = &value
-	}
-	before, err := set(ctx, wanted)
-	if err != nil {
-		return nil, err
-	}
-	return func(ctx context.Context) error {
-		_, err := set(ctx, before)
-		return err
-	}, nil
-}
-
 // HostOf returns the host of a URL in some object's status, or an error that says what was there.
 func HostOf(text string) (string, error) {
 	parsed, err := url.Parse(text)
