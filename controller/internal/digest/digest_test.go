@@ -150,6 +150,56 @@ func TestAPrivateRegistryIsAskedWithThePullSecretsOfTheRevisionAndItsServiceAcco
 			}
 		})
 	}
+	// As the kubelet reads them: an entry may be for a part of a registry, the longest counts; the older form of a Secret counts;
+	// a Secret that is not there is passed over, and so is what the default ServiceAccount has for another registry.
+	entry := func(at, user, password string) string {
+		return fmt.Sprintf("%q:{%q:%q,%q:%q}", at, "username", user, "password", password)
+	}
+	of := func(name, entries string) *corev1.Secret {
+		return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}, Type: corev1.SecretTypeDockerConfigJson,
+			Data: map[string][]byte{corev1.DockerConfigJsonKey: []byte(`{"auths":{` + entries + `}}`)}}
+	}
+	for why, c := range map[string]struct {
+		secrets []*corev1.Secret
+		account []string // of the default ServiceAccount
+		ok      bool
+	}{
+		"the path of the image": {[]*corev1.Secret{of("a", entry(host+"/private", "reader", "secret"))}, nil, true},
+		"another path":          {[]*corev1.Secret{of("a", entry(host+"/other", "reader", "secret"))}, nil, false},
+		"the longer of two paths, in one Secret": {[]*corev1.Secret{of("a",
+			entry(host, "nobody", "wrong")+","+entry(host+"/private", "reader", "secret"))}, nil, true},
+		"the longer of two paths, in two Secrets": {[]*corev1.Secret{of("a", entry(host, "nobody", "wrong")),
+			of("b", entry(host+"/private", "reader", "secret"))}, nil, true},
+		"with a scheme": {[]*corev1.Secret{of("a", entry("http://"+host+"/v2/", "reader", "secret"))}, nil, true},
+		"the older form": {[]*corev1.Secret{{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "a"}, Type: corev1.SecretTypeDockercfg,
+			Data: map[string][]byte{corev1.DockerConfigKey: []byte("{" + entry(host, "reader", "secret") + "}")}}}, nil, true},
+		"the default ServiceAccount":        {[]*corev1.Secret{of("of-default", entry(host, "reader", "secret"))}, []string{"of-default"}, true},
+		"beside a Secret that is not there": {[]*corev1.Secret{of("b", entry(host, "reader", "secret"))}, []string{"gone"}, true},
+	} {
+		t.Run(why, func(t *testing.T) {
+			client := fake.NewClientset()
+			account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "default"}}
+			for _, name := range c.account {
+				account.ImagePullSecrets = append(account.ImagePullSecrets, corev1.LocalObjectReference{Name: name})
+			}
+			rev := revisionOf(host + "/private:1")
+			for _, s := range c.secrets {
+				if err := client.Tracker().Add(s); err != nil {
+					t.Fatal(err)
+				}
+				if !slices.Contains(c.account, s.Name) {
+					rev.Spec.ImagePullSecrets = append(rev.Spec.ImagePullSecrets, corev1.LocalObjectReference{Name: s.Name})
+				}
+			}
+			if err := client.Tracker().Add(account); err != nil {
+				t.Fatal(err)
+			}
+			answer := ask(t, New(client, http.DefaultTransport), rev, Settings{Timeout: time.Minute})
+			if ok := answer.Unresolved == nil && answer.Containers[0].ImageDigest == want; ok != c.ok {
+				t.Errorf("got %+v, want a digest: %v", answer, c.ok)
+			}
+		})
+	}
 	t.Run("a config.json that is mounted into the controller, as the kubelet has one", func(t *testing.T) {
 		folder := t.TempDir()
 		config := secret("of-the-node").Data[corev1.DockerConfigJsonKey]
