@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
@@ -60,8 +61,19 @@ func TestDeletingAServiceDeletesEverythingItMade(t *testing.T) {
 	if len(made) < 8 {
 		t.Fatalf("a Service made only %v", made)
 	}
+	slow := make(chan probe.Reply, 1)
+	go func() { slow <- probe.Get(s.ctx, s.client(), url+"?sleep=4000") }()
+	s.until("a slow request is being answered", func() (bool, string, error) {
+		var count struct{ OverlapNow int }
+		reply := probe.Get(s.ctx, s.client(), url+"/count")
+		err := json.Unmarshal([]byte(reply.Body), &count)
+		return err == nil && count.OverlapNow > 0, reply.Body, nil
+	})
 	if err := s.Dynamic.Resource(services).Namespace(s.namespace).Delete(s.ctx, "gone", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
+	}
+	if reply := <-slow; !reply.OK() {
+		t.Errorf("the request that was being answered when the Service was deleted: %v", reply)
 	}
 	s.until("everything the Service made goes with it", func() (bool, string, error) {
 		left, err := s.objects()

@@ -102,6 +102,18 @@ func TestSettingsAreFollowedWithoutARestart(t *testing.T) {
 	})
 }
 
+// It runs alone because what it sets counts for every service of the cluster. The image is on the node, and its registry nowhere.
+func TestAnImageRunsByItsTagWhereTheRegistryCannotBeAsked(t *testing.T) {
+	s := beginAlone(t, time.Minute)
+	s.config("config-deployment", map[string]string{"registries-skipping-tag-resolving": "kind.local", "digest-resolution-timeout": "1s"})
+	url := s.ready("untold", service{name: "untold", revision: "untold-one"}.manifest())
+	revision := s.awaitStatus(cluster.Revisions, "untold-one", cluster.IsReady)
+	if c := cluster.Conditions(revision)["DigestsResolved"]; c.Status != "False" || !strings.Contains(c.Message, "dev.local/ebb-test/autoscale:dev") {
+		t.Errorf("of the digest that is not known the revision says %v", c)
+	}
+	s.answers(s.client(), url)
+}
+
 // A real registry, on an address of the node that pods reach. The image itself is never pulled.
 func TestATagBecomesADigest(t *testing.T) {
 	s := begin(t, 2*time.Minute)

@@ -13,6 +13,9 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -115,6 +118,11 @@ func (s *story) verifying(address string) *http.Client {
 	if !roots.AppendCertsFromPEM(secret.Data["tls.crt"]) {
 		s.Fatal("the authority's Secret holds no certificate")
 	}
+	return s.trusting(roots, address)
+}
+
+// trusting is a client that goes to address for every host and believes these authorities only.
+func (s *story) trusting(roots *x509.CertPool, address string) *http.Client {
 	dialer := &net.Dialer{Timeout: 10 * time.Second}
 	client := &http.Client{Timeout: time.Minute, Transport: &http.Transport{
 		TLSClientConfig: &tls.Config{RootCAs: roots},
@@ -157,6 +165,7 @@ func TestTLSBetweenEbbsPartsIsSwitchedOnAndOffWithoutALostRequest(t *testing.T) 
 	s := beginAlone(t, 3*time.Minute)
 	s.needsCertManager()
 	s.ready("asleep", service{name: "asleep"}.manifest())
+	spoken := s.ready("spoken", service{name: "spoken"}.manifest()+"        ports:\n        - name: h2c\n          containerPort: 8080\n")
 	url := s.ready("inner", service{name: "inner", annotations: map[string]string{"autoscaling.knative.dev/min-scale": "1"}}.manifest())
 	traffic := probe.Start(s.client(), url, 20*time.Millisecond)
 
@@ -181,7 +190,10 @@ func TestTLSBetweenEbbsPartsIsSwitchedOnAndOffWithoutALostRequest(t *testing.T) 
 		}
 		return true, "", conn.Close()
 	})
+	s.awaitPort("spoken", 443)
 	s.awaitZero("asleep")
+	s.awaitZero("spoken")
+	s.speaksGRPC(spoken)
 	s.answers(s.client(), strings.Replace(url, "inner", "asleep", 1))
 
 	s.config("config-network", map[string]string{"system-internal-tls": "Disabled"})
@@ -189,6 +201,36 @@ func TestTLSBetweenEbbsPartsIsSwitchedOnAndOffWithoutALostRequest(t *testing.T) 
 	report := traffic.StopAfter(s.ctx, 500)
 	if err := report.Err(500); err != nil {
 		s.Error(err)
+	}
+}
+
+// speaksGRPC asks a service of gRPC by a whole call and by one that stays open, through the gateway.
+func (s *story) speaksGRPC(url string) {
+	s.Helper()
+	host, err := cluster.HostOf(url)
+	if err != nil {
+		s.Fatal(err)
+	}
+	conn, err := grpc.NewClient("passthrough:///"+s.Gateway, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithAuthority(host))
+	if err != nil {
+		s.Fatal(err)
+	}
+	defer conn.Close()
+	client := healthpb.NewHealthClient(conn)
+	ctx, cancel := context.WithTimeout(s.ctx, time.Minute)
+	defer cancel()
+	for range 3 { // the first from zero
+		reply, err := client.Check(ctx, &healthpb.HealthCheckRequest{})
+		if err != nil || reply.Status != healthpb.HealthCheckResponse_SERVING {
+			s.Fatalf("gRPC over TLS between the parts: %v, %v", reply, err)
+		}
+	}
+	stream, err := client.Watch(ctx, &healthpb.HealthCheckRequest{})
+	if err != nil {
+		s.Fatal(err)
+	}
+	if reply, err := stream.Recv(); err != nil || reply.Status != healthpb.HealthCheckResponse_SERVING {
+		s.Errorf("the first message of a stream that stays open: %v, %v", reply, err)
 	}
 }
 
