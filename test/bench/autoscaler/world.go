@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -154,6 +156,11 @@ func (w *world) lease(out http.ResponseWriter, r *http.Request) {
 	defer w.mutex.Unlock()
 	switch r.Method {
 	case http.MethodGet:
+		if strings.HasSuffix(r.URL.Path, "/leases") {
+			all := slices.Collect(maps.Values(w.leases))
+			w.list(out, "LeaseList", "coordination.k8s.io/v1", len(all), func(i int) any { return all[i] })
+			return
+		}
 		if lease, ok := w.leases[r.URL.Path]; ok {
 			answer(out, lease)
 			return

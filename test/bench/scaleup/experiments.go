@@ -111,12 +111,12 @@ func (b *bench) nine(ctx context.Context) error {
 
 // service applies a Service of the test image with one worker in each pod; see function.
 func (b *bench) service(ctx context.Context, name string, annotations map[string]string) (url string, err error) {
-	return b.function(ctx, name, annotations, `{"env": [{"name": "WORKERS", "value": "`+workers+`"}]}`)
+	return b.function(ctx, name, annotations, `{"env": [{"name": "WORKERS", "value": "`+workers+`"}]}`, "")
 }
 
 // function applies a Service of the test image and waits until it is Ready. Keys are annotations without their domain; those that
-// begin with ebb/ are Ebb's own. container is JSON of further fields of the container.
-func (b *bench) function(ctx context.Context, name string, annotations map[string]string, container string) (url string, err error) {
+// begin with ebb/ are Ebb's own. container is JSON of further fields of the container, spec of such of the template's spec.
+func (b *bench) function(ctx context.Context, name string, annotations map[string]string, container, spec string) (url string, err error) {
 	manifest := "apiVersion: serving.knative.dev/v1\nkind: Service\nmetadata:\n  name: " + name + "\nspec:\n  template:\n    metadata:\n      annotations:\n"
 	for key, value := range annotations {
 		domain := "autoscaling.knative.dev/"
@@ -125,8 +125,8 @@ func (b *bench) function(ctx context.Context, name string, annotations map[strin
 		}
 		manifest += fmt.Sprintf("        %s%s: %q\n", domain, key, value)
 	}
-	fields := strings.TrimSuffix(strings.TrimPrefix(container, "{"), "}")
-	manifest += `    spec: {"containers": [{"image": "` + b.image + `", ` + fields + "}]}\n"
+	inner := func(json string) string { return strings.TrimSuffix(strings.TrimPrefix(json, "{"), "}") }
+	manifest += `    spec: {"containers": [{"image": "` + b.image + `", ` + inner(container) + "}], " + inner(spec) + "}\n"
 	if err := b.Apply(ctx, b.namespace, manifest); err != nil {
 		return "", err
 	}
