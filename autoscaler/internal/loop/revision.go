@@ -92,8 +92,7 @@ type revision struct {
 	everSent  bool
 
 	tickAt, scrapeAt, stepAt time.Time
-	// dueAt is due as of the last reschedule, in Unix nanoseconds: what the heap is ordered by.
-	dueAt     int64
+	// heapIndex is the place in the shard's heap, which is ordered by due as of the last reschedule.
 	heapIndex int
 
 	view view
