@@ -24,7 +24,7 @@ func main() {
 	b := bench{summary: result.Fields{}, out: &result.Printer{Bench: "scaleup", Out: os.Stdout}}
 	only := flag.String("only", "steady,nine,bursty,concurrency,backoff,hpa,adaptive", "experiments to run, separated by commas")
 	flag.StringVar(&b.image, "image", "dev.local/ebb-test/autoscale:dev", "the test image autoscale")
-	flag.DurationVar(&b.lasts, "lasts", 60*time.Second, "how long the loads of steady, nine and bursty last; those of hpa and adaptive last half as long")
+	flag.DurationVar(&b.lasts, "lasts", 60*time.Second, "how long the loads of steady, nine and bursty last; that of hpa lasts three quarters of it, those of adaptive half")
 	flag.DurationVar(&b.fixedLasts, "fixed-lasts", 6*time.Second, "how long the loads of nine at a fixed number of pods last; those of concurrency last half as long")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
