@@ -98,10 +98,16 @@ func (b *bench) nine(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	scale, err := b.watchScale(ctx, "serving.knative.dev/service=nine")
+	if err != nil {
+		return err
+	}
 	report := b.load(ctx, url+work, 9, b.lasts)
 	pods.stop()
+	scale.stop()
 	fields := report.fields()
 	fields["experiment"], fields["pods"] = "nine-outstanding", pods.ready()
+	fields["steps"], fields["late_steps"] = scale.since(report.begun, report.begun.Add(b.lasts*2/3))
 	b.summary["nine_rps"], b.summary["nine_best_rps"] = report.lateRPS(), best
 	if err := b.out.Line(fields); err != nil {
 		return err

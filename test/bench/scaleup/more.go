@@ -101,11 +101,10 @@ func (b *bench) hpa(ctx context.Context) error {
 	return b.follow(ctx, "hpa", "hpa", url+"?prime=100000", 10, b.lasts*3/4)
 }
 
-// adaptive: a constant load on functions of three kinds with a learned target. A scale that still changes in the last
-// third oscillates.
+// adaptive: a constant load on functions of two more kinds with a learned target; nine has the single-threaded one. A scale
+// that goes on changing to and fro oscillates.
 func (b *bench) adaptive(ctx context.Context) error {
 	for _, f := range []struct{ kind, container, work string }{
-		{"single-threaded", `{"env": [{"name": "WORKERS", "value": "1"}]}`, work},
 		{"io-bound", `{"env": [{"name": "KIND", "value": "io"}]}`, "?sleep=50"},
 		{"cpu-bound", `{"env": [{"name": "KIND", "value": "cpu"}]}`, "?prime=100000"},
 	} {
