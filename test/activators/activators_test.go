@@ -25,7 +25,7 @@ const (
 	// whose pods have long ones would wait for seconds beside the idle pod of another slice.
 	short, long = 40 * time.Millisecond, 3 * time.Second
 	// bound is how long a request may wait beside an idle pod. It takes milliseconds; the rest is for a machine that is busy with other things.
-	bound = 1500 * time.Millisecond
+	bound = 2500 * time.Millisecond
 )
 
 // span is a time in which something was so.
