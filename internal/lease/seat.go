@@ -242,7 +242,14 @@ func (s *seat) release() {
 	e := s.election
 	ctx, cancel := context.WithTimeout(context.Background(), goodbye)
 	defer cancel()
-	if err := free(ctx, e, s.name, e.Identity, ""); err != nil {
+	err := free(ctx, e, s.name, e.Identity, "")
+	for range 3 { // a renewal that was broken off may have arrived all the same
+		if !apierrors.IsConflict(err) {
+			break
+		}
+		err = free(ctx, e, s.name, e.Identity, "")
+	}
+	if err != nil {
 		e.Log.Warn("a lease could not be given back and will run out", "lease", s.name, "error", err.Error())
 	}
 }
