@@ -20,11 +20,16 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
 	coordinationv1client "k8s.io/client-go/kubernetes/typed/coordination/v1"
 )
+
+// client-go delays each report of an error after the one before, by a time that it keeps for the whole process: in the virtual time of
+// another test that may be years.
+func init() { utilruntime.ErrorHandlers = nil }
 
 // Store keeps Leases as an API server does: writes are refused when the object has changed since it was read.
 type Store struct {
