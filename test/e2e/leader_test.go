@@ -192,21 +192,22 @@ func (s *story) leadingAutoscaler() (pod string) {
 // sake of other timings, and no pod of Ebb's restarts, not even for another number of buckets.
 func TestLeadersFollowTheirSettingsWithoutARestart(t *testing.T) {
 	s := beginAlone(t, 2*time.Minute)
-	pods := func() string {
+	pods := func() (all []string) { // those that stay, each with how often it was restarted
 		list, err := s.Kube.CoreV1().Pods(cluster.System).List(s.ctx, metav1.ListOptions{LabelSelector: "app in (controller,autoscaler)"})
 		if err != nil {
-			return err.Error()
+			s.Fatal(err)
 		}
-		var all []string
 		for _, p := range list.Items {
+			if p.DeletionTimestamp != nil {
+				continue
+			}
 			restarts := int32(0)
 			for _, c := range p.Status.ContainerStatuses {
 				restarts += c.RestartCount
 			}
 			all = append(all, fmt.Sprint(p.Name, ":", restarts))
 		}
-		slices.Sort(all)
-		return strings.Join(all, " ")
+		return all
 	}
 	before := pods()
 	lease := func(name string) coordinationv1.LeaseSpec {
@@ -259,7 +260,10 @@ func TestLeadersFollowTheirSettingsWithoutARestart(t *testing.T) {
 	if reply := probe.Get(s.ctx, s.client(), url); !reply.OK() {
 		t.Error(reply)
 	}
-	if after := pods(); after != before {
-		t.Errorf("pods before %s, after %s", before, after)
+	// A replica of the test before may still have been on its way out, but none is new and none was restarted.
+	for _, p := range pods() {
+		if !slices.Contains(before, p) {
+			t.Errorf("%s runs, of the time before are %s", p, before)
+		}
 	}
 }
