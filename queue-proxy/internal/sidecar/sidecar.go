@@ -99,6 +99,9 @@ func (s *Sidecar) build() error {
 	logf := func(format string, args ...any) { s.log.Warn(fmt.Sprintf(format, args...)) }
 	s.user = forward.NewUpstream(net.JoinHostPort("127.0.0.1", strconv.Itoa(cfg.UserPort)), forward.UpstreamOptions{
 		MaxIdle: maxIdle(cfg.Concurrency),
+		// Where nobody listens a connection is refused at once. What takes longer is a pod that gets no processor time, and the
+		// request has a timeout of its own.
+		DialTimeout: 30 * time.Second,
 	})
 	s.prober = probe.New(cfg.StartupProbes, cfg.Probes)
 	s.announcer = &announce.Announcer{

@@ -20,7 +20,9 @@ const (
 	Control = "ebb-dev-control" // etcd, the API server, controller manager and scheduler
 )
 
-var shares = map[string]int{Node: 16384, Control: 8192}
+// Enough that a burst of requests does not keep pods from starting, and no more than all pods have on two processors: with eight
+// times as much, starting pods starved those that served, whose requests then waited for ten seconds and made more pods start.
+var shares = map[string]int{Node: 2048, Control: 1024}
 
 // Groups are the names of all groups, for whoever removes them.
 var Groups = []string{Node, Control}

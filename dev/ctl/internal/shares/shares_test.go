@@ -29,9 +29,9 @@ func TestAGroupHasItsShareAndItsProcesses(t *testing.T) {
 		files             []string
 		dir, share, value string
 	}{
-		"version 1": {[]string{"cpu/cpu.shares", "memory/x"}, "cpu/ebb-dev-node", "cpu.shares", "16384"},
-		"version 2": {[]string{"cgroup.subtree_control"}, "ebb-dev-node", "cpu.weight", "625"},
-		"both":      {[]string{"cpu/cpu.shares", "unified/cgroup.subtree_control"}, "cpu/ebb-dev-node", "cpu.shares", "16384"},
+		"version 1": {[]string{"cpu/cpu.shares", "memory/x"}, "cpu/ebb-dev-node", "cpu.shares", "2048"},
+		"version 2": {[]string{"cgroup.subtree_control"}, "ebb-dev-node", "cpu.weight", "79"},
+		"both":      {[]string{"cpu/cpu.shares", "unified/cgroup.subtree_control"}, "cpu/ebb-dev-node", "cpu.shares", "2048"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			root := mounted(t, c.files...)
@@ -63,8 +63,8 @@ func TestWithoutAProcessorControllerNothingIsMade(t *testing.T) {
 
 func TestEveryGroupHasAShare(t *testing.T) {
 	for _, g := range Groups {
-		if shares[g] < 2048 {
-			t.Errorf("%s has %d, less than pods have on two processors", g, shares[g])
+		if shares[g] < 1024 || shares[g] > 2048 {
+			t.Errorf("%s has %d: less than one processor's, or more than pods have on two", g, shares[g])
 		}
 	}
 }
