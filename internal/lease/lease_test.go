@@ -233,15 +233,22 @@ func TestALeaseThatIsGivenBackIsTakenAtOnce(t *testing.T) {
 	})
 }
 
+// cutOff begins two replicas, of which the first holds the lease and now cannot reach the API server, until cut is false. Their work fails the
+// test if it overlaps.
+func cutOff(t *testing.T) (a, b *replica, cut *atomic.Bool) {
+	s, w := leasetest.New(t), newWork()
+	cut = new(atomic.Bool)
+	a = w.begin(t, s, "a", usual(1), source(1), 0, func(e *Election) { e.Client.(*leasetest.Client).Cut = cut.Load })
+	time.Sleep(5 * time.Second)
+	b = w.begin(t, s, "b", usual(1), source(2), 0)
+	time.Sleep(time.Second)
+	cut.Store(true)
+	return a, b, cut
+}
+
 func TestALeaseThatCannotBeRenewedIsLostBeforeOthersMayHaveIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, w := leasetest.New(t), newWork()
-		var cut atomic.Bool
-		a := w.begin(t, s, "a", usual(1), source(1), 0, func(e *Election) { e.Client.(*leasetest.Client).Cut = cut.Load })
-		time.Sleep(5 * time.Second)
-		b := w.begin(t, s, "b", usual(1), source(2), 0)
-		time.Sleep(time.Second)
-		cut.Store(true)
+		a, b, cut := cutOff(t)
 		// The work fails the test if it overlaps, so it is enough to see that b gets it.
 		time.Sleep(2 * time.Minute)
 		if len(a.holds()) != 0 || len(b.holds()) != 1 {
@@ -260,13 +267,7 @@ func TestALeaseThatCannotBeRenewedIsLostBeforeOthersMayHaveIt(t *testing.T) {
 // The new timings are longer; what the store says still has the old ones, and so the old patience counts.
 func TestTimingsThatChangeWithoutAStoreDoNotProlongALease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, w := leasetest.New(t), newWork()
-		var cut atomic.Bool
-		a := w.begin(t, s, "a", usual(1), source(1), 0, func(e *Election) { e.Client.(*leasetest.Client).Cut = cut.Load })
-		time.Sleep(5 * time.Second)
-		b := w.begin(t, s, "b", usual(1), source(2), 0)
-		time.Sleep(time.Second)
-		cut.Store(true)
+		a, b, cut := cutOff(t)
 		next := usual(1)
 		next.LeaseDuration, next.RenewDeadline = 10*time.Minute, 5*time.Minute
 		a.cell.set(next)

@@ -19,7 +19,7 @@ type service struct {
 	concurrency int
 	query       string
 	share       float64 // of all requests
-	// most is how many requests are open at a time: no more than one pod holds, eleven times its concurrency. Whatever stands still for a while, the load
+	// most is how many requests are open at a time: no more than one pod holds, about ten times its concurrency. Whatever stands still for a while, the load
 	// must not become one that a pod has to refuse: with a target-burst-capacity of 0 nobody else holds them.
 	most int
 }

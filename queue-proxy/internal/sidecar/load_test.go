@@ -68,11 +68,7 @@ func TestPressureIsPushed(t *testing.T) {
 	})
 	var wg sync.WaitGroup
 	for range 3 {
-		wg.Add(1)
-		go func() {
-			defer wg.Done()
-			r.get("/")
-		}()
+		wg.Go(func() { r.get("/") })
 	}
 	m := <-got
 	if m.Namespace != "ns" || m.Revision != "rev-00001" || m.Stat.AverageConcurrent < 1 {
@@ -91,11 +87,7 @@ func TestGrowthIsPushedWithoutALimit(t *testing.T) {
 	})
 	var wg sync.WaitGroup
 	for range 20 {
-		wg.Add(1)
-		go func() {
-			defer wg.Done()
-			r.get("/")
-		}()
+		wg.Go(func() { r.get("/") })
 	}
 	m := <-got
 	for m.Stat.AverageConcurrent < 19 { // the first push may leave before all are here; the rest, less than twice as many, follows
