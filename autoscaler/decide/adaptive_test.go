@@ -43,7 +43,8 @@ type outcome struct {
 }
 
 // run keeps a number of requests outstanding for ten minutes on pods that start in a second, under the whole decision.
-func run(f function, outstanding float64, configured float64, most int32, noise float64) outcome {
+// All pods together complete at most machine requests a second; 0 is no bound.
+func run(f function, machine, outstanding, configured float64, most int32, noise float64) outcome {
 	r := rand.New(rand.NewSource(1))
 	c := defaults()
 	c.Total, c.Target = configured, configured
@@ -59,7 +60,11 @@ func run(f function, outstanding float64, configured float64, most int32, noise 
 		now := epoch.Add(time.Duration(i) * time.Second)
 		ready, starting = ready+starting, 0
 		n := outstanding / float64(ready)
-		x := f(n) * (1 + noise*(2*r.Float64()-1)) * float64(ready)
+		x := f(n) * float64(ready)
+		if machine > 0 {
+			x = math.Min(x, machine)
+		}
+		x *= 1 + noise*(2*r.Float64()-1)
 		a = a.Learn(now, configured, Work{Completed: x, BusySeconds: outstanding, Ready: ready, Wanted: wanted})
 		series.Add(now, "activator", Report{Concurrency: outstanding})
 		c.Target = a.Target(configured)
@@ -104,7 +109,7 @@ func TestAdaptiveFindsTheKnee(t *testing.T) {
 	for _, c := range cases {
 		t.Run(c.behaviour, func(t *testing.T) {
 			for _, noise := range []float64{0, 0.05} {
-				got := run(c.f, c.outstanding, c.configured, c.most, noise)
+				got := run(c.f, 0, c.outstanding, c.configured, c.most, noise)
 				if got.pods < c.low || got.pods > c.high {
 					t.Errorf("noise %v: %d pods, want %d to %d: %s", noise, got.pods, c.low, c.high, got.adaptive)
 				}
@@ -120,6 +125,21 @@ func TestAdaptiveFindsTheKnee(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// Pods that burn the processors which they share: however many there are, they complete as much together.
+func TestAdaptiveIsCalmOnAMachineThatIsFull(t *testing.T) {
+	for _, outstanding := range []float64{5, 9, 20, 60} {
+		for _, noise := range []float64{0, 0.05, 0.2, 0.4} {
+			got := run(cores(2, 0.02), 100, outstanding, 10, 10, noise)
+			if got.changes > 0 {
+				t.Errorf("%v outstanding, noise %v: the scale changed %d times in the last five minutes: %s", outstanding, noise, got.changes, got.adaptive)
+			}
+			if want := pods(outstanding / 10); got.pods > want {
+				t.Errorf("%v outstanding, noise %v: %d pods, where the configured target takes %d and more do nothing: %s", outstanding, noise, got.pods, want, got.adaptive)
+			}
+		}
 	}
 }
 
