@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
@@ -119,7 +120,7 @@ func (s *soak) deletePod(ctx context.Context, v service) (string, error) {
 		return "there was none", err
 	}
 	pod := pods[s.random.IntN(len(pods))].Name
-	return pod, s.Kube.CoreV1().Pods(s.namespace).Delete(ctx, pod, metav1.DeleteOptions{})
+	return s.delete(ctx, s.namespace, pod)
 }
 
 // deleteActivator deletes one activator as a user or a drained node does: it has its time to hand over.
@@ -132,5 +133,14 @@ func (s *soak) deleteActivator(ctx context.Context, _ service) (string, error) {
 		return "", fmt.Errorf("%s has no pod with the label app=activator", cluster.System)
 	}
 	pod := pods.Items[s.random.IntN(len(pods.Items))].Name
-	return pod, s.Kube.CoreV1().Pods(cluster.System).Delete(ctx, pod, metav1.DeleteOptions{})
+	return s.delete(ctx, cluster.System, pod)
+}
+
+// delete deletes a pod that may have ended since it was listed.
+func (s *soak) delete(ctx context.Context, namespace, pod string) (string, error) {
+	err := s.Kube.CoreV1().Pods(namespace).Delete(ctx, pod, metav1.DeleteOptions{})
+	if apierrors.IsNotFound(err) {
+		return pod + " was gone", nil
+	}
+	return pod, err
 }

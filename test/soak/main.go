@@ -13,6 +13,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/signal"
+	"sync"
 	"syscall"
 	"time"
 
@@ -84,6 +85,10 @@ func (s *soak) run(ctx context.Context) (err error) {
 		interval := time.Duration(float64(time.Second) / (float64(s.rps) * service.share))
 		probers[service.name] = probe.StartAtMost(s.Client(time.Minute), url+service.query, interval, service.most)
 	}
+	watching, stopWatching := context.WithCancel(context.Background())
+	defer stopWatching()
+	var watched sync.WaitGroup
+	watched.Go(func() { s.progress(watching, probers) })
 	disturbed, disturbErr := s.disturb(ctx)
 	sent, failed, resets, skipped := 0, 0, 0, 0
 	p99 := 0.0
@@ -97,10 +102,9 @@ func (s *soak) run(ctx context.Context) (err error) {
 		if err := s.out.Line(line); err != nil {
 			return err
 		}
-		for _, failure := range report.Failures {
-			fmt.Fprintf(os.Stderr, "%s: %s\n", name, failure)
-		}
 	}
+	stopWatching()
+	watched.Wait()
 	if err := s.out.Summary(result.Fields{"requests": sent, "failed": failed, "resets": resets, "not_sent": skipped, "p99_ms": p99,
 		"disturbances": disturbed, "seed": s.seed, "seconds": s.lasts.Seconds()}); err != nil {
 		return err
