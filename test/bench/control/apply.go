@@ -18,6 +18,12 @@ import (
 
 // rest waits until the machine has come to rest, prints what each component uses, and returns the sum.
 func (b *bench) rest(ctx context.Context, when string) (cluster.Usage, error) {
+	// An activator that was deleted under load goes on for minutes.
+	ended, cancel := context.WithTimeout(ctx, 6*time.Minute)
+	defer cancel()
+	if err := b.AwaitComponents(ended); err != nil {
+		return cluster.Usage{}, err
+	}
 	select {
 	case <-ctx.Done():
 		return cluster.Usage{}, ctx.Err()

@@ -26,7 +26,12 @@ func main() {
 	flag.StringVar(&b.image, "image", "dev.local/ebb-test/autoscale:dev", "the test image autoscale")
 	flag.DurationVar(&b.lasts, "lasts", 60*time.Second, "how long the loads of steady, nine and bursty last; that of hpa lasts three quarters of it, those of adaptive half")
 	flag.DurationVar(&b.fixedLasts, "fixed-lasts", 6*time.Second, "how long the loads of nine at a fixed number of pods last; those of concurrency last half as long")
+	flag.IntVar(&b.rounds, "rounds", 3, "how often steady is measured; rounds after the first have a third of the load's time")
 	flag.Parse()
+	if b.rounds < 1 {
+		fmt.Fprintln(os.Stderr, "scaleup: -rounds must be at least 1")
+		os.Exit(2)
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
 	if err := b.run(ctx, strings.Split(*only, ",")); err != nil {
@@ -43,6 +48,7 @@ type bench struct {
 	summary           result.Fields
 	image             string
 	lasts, fixedLasts time.Duration
+	rounds            int
 	namespace         string
 }
 

@@ -5,9 +5,11 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -51,6 +53,32 @@ func (c *Cluster) Usage(ctx context.Context) (map[string]Usage, error) {
 		}
 	}
 	return used, nil
+}
+
+// AwaitComponents waits until every pod of every component is Ready and none is on its way out.
+func (c *Cluster) AwaitComponents(ctx context.Context) error {
+	return Until(ctx, func() (bool, string, error) {
+		for _, component := range Components {
+			pods, err := c.Kube.CoreV1().Pods(System).List(ctx, metav1.ListOptions{LabelSelector: "app=" + component})
+			if err != nil {
+				return false, err.Error(), nil
+			}
+			for _, pod := range pods.Items {
+				if pod.DeletionTimestamp != nil {
+					return false, pod.Name + " is ending", nil
+				}
+				if !slices.ContainsFunc(pod.Status.Conditions, func(condition corev1.PodCondition) bool {
+					return condition.Type == corev1.PodReady && condition.Status == corev1.ConditionTrue
+				}) {
+					return false, pod.Name + " is not Ready", nil
+				}
+			}
+			if len(pods.Items) == 0 {
+				return false, component + " has no pod", nil
+			}
+		}
+		return true, "", nil
+	})
 }
 
 // metric finds the value of a metric without labels in Prometheus' text form.
