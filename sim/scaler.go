@@ -62,7 +62,7 @@ func (e *ebb) second(now time.Time, s seen) {
 		e.series.Add(now, "activator", decide.Report{Concurrency: s.concurrency, RequestsPerSecond: s.arrivals, Queued: float64(s.queued)})
 	}
 	if e.learns {
-		e.adaptive = e.adaptive.Learn(now, e.config.Target, decide.Work{Completed: s.completed, BusySeconds: s.busy, Ready: s.ready, Wanted: e.written})
+		e.adaptive = e.adaptive.Learn(now, e.config.Target, e.config.Share(), decide.Work{Completed: s.completed, BusySeconds: s.busy, Ready: s.ready, Wanted: e.written})
 	}
 }
 

@@ -62,7 +62,9 @@ func (p point) responseTime() float64 { return p.concurrency / p.throughput }
 // throughput per pod falls with it. Then the pods no longer queue, their response time is the bare one, and the knee is
 // most throughput × bare response time (Little's law at the asymptotes of operational analysis:
 // Denning and Buzen, The Operational Analysis of Queueing Network Models, 1978). It never learns a target above the
-// configured one, and stays with that one while it cannot tell.
+// configured one, and stays with that one while it cannot tell. As of a configured target, it is the pod's capacity, of which
+// the target utilization is aimed for: at the knee itself a pod has nothing left for requests that come unevenly, and gives
+// less than its most.
 //
 // Its zero value is ready for use. It is a value: Learn returns the next one.
 type Adaptive struct {
@@ -83,6 +85,7 @@ type Adaptive struct {
 	calm  int
 	first bool // no try of the lesson has been compared yet
 	// learned is the throughput at the knee, at learnedAt; strange counts seconds that do not fit it.
+	knee      float64
 	learned   float64
 	learnedAt time.Time
 	strange   int
@@ -102,15 +105,16 @@ func (a Adaptive) Target(configured float64) float64 {
 func (a Adaptive) String() string {
 	switch {
 	case a.phase == settled && a.target > 0:
-		return fmt.Sprintf("learned target %s (%s requests/s in a pod at its knee)", number(a.target), number(a.learned))
+		return fmt.Sprintf("learned target %s (a pod's knee is at %s, with %s requests/s)", number(a.target), number(a.knee), number(a.learned))
 	case a.phase == settling || a.phase == measuring:
 		return fmt.Sprintf("trying target %s", number(a.target))
 	}
 	return "nothing learned, configured target"
 }
 
-// Learn takes the work of one second in and returns the next state.
-func (a Adaptive) Learn(now time.Time, configured float64, w Work) Adaptive {
+// Learn takes the work of one second in and returns the next state. configured is the target in force without learning, share the
+// share of a pod's capacity that is aimed for, above 0 and at most 1.
+func (a Adaptive) Learn(now time.Time, configured, share float64, w Work) Adaptive {
 	if w.Ready == 0 {
 		if a.phase != settled {
 			return Adaptive{}
@@ -157,11 +161,11 @@ func (a Adaptive) Learn(now time.Time, configured float64, w Work) Adaptive {
 		}
 		return a.giveUp(now)
 	}
-	return a.compare(now, configured, p)
+	return a.compare(now, configured, share, p)
 }
 
 // compare draws the lesson of one measurement.
-func (a Adaptive) compare(now time.Time, configured float64, p point) Adaptive {
+func (a Adaptive) compare(now time.Time, configured, share float64, p point) Adaptive {
 	a.best = math.Max(a.best, p.throughput)
 	if a.phase == watching {
 		// About one request in a pod cannot queue.
@@ -192,8 +196,8 @@ func (a Adaptive) compare(now time.Time, configured float64, p point) Adaptive {
 		a = Adaptive{clear: clear, learnedAt: now}
 		return a.enter(settled, now)
 	}
-	knee := a.best * p.responseTime()
-	a.target = math.Max(math.Min(math.Max(knee, p.concurrency), a.before.concurrency), lowestLearned)
+	a.knee = math.Max(math.Min(math.Max(a.best*p.responseTime(), p.concurrency), a.before.concurrency), lowestLearned)
+	a.target = math.Max(a.knee*share, lowestLearned)
 	a.learned, a.learnedAt, a.strange = a.best, now, 0
 	return a.enter(settled, now)
 }
@@ -212,7 +216,7 @@ func (a Adaptive) giveUp(now time.Time) Adaptive {
 		a = Adaptive{clear: a.before.concurrency, learnedAt: now}
 		return a.enter(settled, now)
 	}
-	a.target = a.before.concurrency
+	a.target, a.knee = a.before.concurrency, a.before.concurrency
 	a.learned, a.learnedAt, a.strange = a.best, now, 0
 	return a.enter(settled, now)
 }
@@ -225,8 +229,7 @@ func (a Adaptive) enter(next phase, now time.Time) Adaptive {
 	return a
 }
 
-// watch looks for work that does not fit what was learned: more throughput than the pods were thought to give, or
-// less at a concurrency that should have brought it.
+// watch looks for work that does not fit what was learned: more or less throughput than the concurrency should bring.
 func (a Adaptive) watch(now time.Time, w Work) Adaptive {
 	if w.Completed < 1 {
 		return a
@@ -240,8 +243,11 @@ func (a Adaptive) watch(now time.Time, w Work) Adaptive {
 		}
 		return a
 	}
-	expected := a.learned * math.Min(1, p.concurrency/math.Max(a.target, lowestLearned))
-	odd := p.throughput > (1+changed)*a.learned || p.concurrency >= a.target && p.throughput < (1-changed)*expected
+	expected := a.learned * math.Min(1, p.concurrency/math.Max(a.knee, lowestLearned))
+	odd := math.Abs(p.throughput-expected) > changed*expected
+	if p.concurrency < a.target/2 {
+		odd = p.throughput > (1+changed)*a.learned // hardly loaded pods answer as they like
+	}
 	if !odd {
 		a.strange = 0
 		return a

@@ -42,12 +42,13 @@ type outcome struct {
 	adaptive   Adaptive
 }
 
-// run keeps a number of requests outstanding for ten minutes on pods that start in a second, under the whole decision.
+// run keeps a number of requests outstanding for ten minutes on pods that start in a second, under the whole decision. The
+// configured target is that share of a pod's capacity.
 // All pods together complete at most machine requests a second; 0 is no bound.
-func run(f function, machine, outstanding, configured float64, most int32, noise float64) outcome {
+func run(f function, machine, outstanding, configured, share float64, most int32, noise float64) outcome {
 	r := rand.New(rand.NewSource(1))
 	c := defaults()
-	c.Total, c.Target = configured, configured
+	c.Total, c.Target = configured/share, configured
 	c.StableWindow = 10 * time.Second
 	s := Start(c, 1, NoDecision, epoch)
 	series := NewSeries(10*time.Second, time.Second)
@@ -65,7 +66,7 @@ func run(f function, machine, outstanding, configured float64, most int32, noise
 			x = math.Min(x, machine)
 		}
 		x *= 1 + noise*(2*r.Float64()-1)
-		a = a.Learn(now, configured, Work{Completed: x, BusySeconds: outstanding, Ready: ready, Wanted: wanted})
+		a = a.Learn(now, configured, share, Work{Completed: x, BusySeconds: outstanding, Ready: ready, Wanted: wanted})
 		series.Add(now, "activator", Report{Concurrency: outstanding})
 		c.Target = a.Target(configured)
 		var d Decision
@@ -109,7 +110,7 @@ func TestAdaptiveFindsTheKnee(t *testing.T) {
 	for _, c := range cases {
 		t.Run(c.behaviour, func(t *testing.T) {
 			for _, noise := range []float64{0, 0.05} {
-				got := run(c.f, 0, c.outstanding, c.configured, c.most, noise)
+				got := run(c.f, 0, c.outstanding, c.configured, 1, c.most, noise)
 				if got.pods < c.low || got.pods > c.high {
 					t.Errorf("noise %v: %d pods, want %d to %d: %s", noise, got.pods, c.low, c.high, got.adaptive)
 				}
@@ -128,11 +129,47 @@ func TestAdaptiveFindsTheKnee(t *testing.T) {
 	}
 }
 
+// The knee is a capacity, of which as large a share is aimed for as of a configured one.
+func TestAdaptiveLeavesThePodsTheRoomThatIsConfigured(t *testing.T) {
+	for _, c := range []struct {
+		share     float64
+		most      int32
+		low, high int32
+	}{{0.7, 100, 12, 14}, {0.7, 10, 10, 10}, {0.5, 100, 17, 19}} {
+		for _, noise := range []float64{0, 0.05} {
+			got := run(singleThreaded(0.006), 0, 9, 7, c.share, c.most, noise)
+			if got.pods < c.low || got.pods > c.high || got.changes > 0 {
+				t.Errorf("share %v of at most %d pods, noise %v: %d pods, want %d to %d, and %d late changes: %s",
+					c.share, c.most, noise, got.pods, c.low, c.high, got.changes, got.adaptive)
+			}
+		}
+	}
+}
+
+func TestAdaptiveIsCalmUnderConstantLoad(t *testing.T) {
+	for kind, f := range map[string]function{"single-threaded": singleThreaded(0.006), "slow": singleThreaded(0.3), "waiting": waiting(0.1, 0.001),
+		"waiting with a core": waiting(0.09, 0.01), "four cores": cores(4, 0.01), "slowing": slowing(4, 0.02)} {
+		for _, outstanding := range []float64{2, 9, 40} {
+			for _, noise := range []float64{0.1, 0.3} {
+				for _, share := range []float64{1, 0.7} {
+					for _, machine := range []float64{0, 200} {
+						got := run(f, machine, outstanding, 10*share, share, 20, noise)
+						if got.changes > 0 {
+							t.Errorf("%s, %v outstanding, noise %v, share %v, machine %v: %d changes in the last five minutes; %d pods, %s",
+								kind, outstanding, noise, share, machine, got.changes, got.pods, got.adaptive)
+						}
+					}
+				}
+			}
+		}
+	}
+}
+
 // Pods that burn the processors which they share: however many there are, they complete as much together.
 func TestAdaptiveIsCalmOnAMachineThatIsFull(t *testing.T) {
 	for _, outstanding := range []float64{5, 9, 20, 60} {
 		for _, noise := range []float64{0, 0.05, 0.2, 0.4} {
-			got := run(cores(2, 0.02), 100, outstanding, 10, 10, noise)
+			got := run(cores(2, 0.02), 100, outstanding, 10, 1, 10, noise)
 			if got.changes > 0 {
 				t.Errorf("%v outstanding, noise %v: the scale changed %d times in the last five minutes: %s", outstanding, noise, got.changes, got.adaptive)
 			}
@@ -150,7 +187,7 @@ func TestAdaptiveNeverExceedsTheConfiguredTarget(t *testing.T) {
 		now := epoch
 		for range 500 {
 			now = now.Add(time.Duration(r.Intn(3)) * time.Second)
-			a = a.Learn(now, 10, Work{Completed: r.Float64() * 1000, BusySeconds: r.Float64() * 50, Ready: int32(r.Intn(5)), Wanted: int32(r.Intn(8))})
+			a = a.Learn(now, 10, 0.1+0.9*r.Float64(), Work{Completed: r.Float64() * 1000, BusySeconds: r.Float64() * 50, Ready: int32(r.Intn(5)), Wanted: int32(r.Intn(8))})
 			if got := a.Target(10); !(got >= lowestLearned && got <= 10) {
 				t.Fatalf("seed %d: target %v from %+v", seed, got, a)
 			}
@@ -159,13 +196,20 @@ func TestAdaptiveNeverExceedsTheConfiguredTarget(t *testing.T) {
 }
 
 func TestAdaptiveLearnsAnewWhenTheFunctionChanges(t *testing.T) {
+	for _, share := range []float64{1, 0.7} {
+		learnsAnew(t, share)
+	}
+}
+
+func learnsAnew(t *testing.T, share float64) {
+	t.Helper()
 	c := 10.0
 	var a Adaptive
 	ready := int32(1)
 	behave := func(f function, outstanding float64, from, to int) {
 		for i := from; i < to; i++ {
 			x := f(outstanding/float64(ready)) * float64(ready)
-			a = a.Learn(epoch.Add(time.Duration(i)*time.Second), c, Work{Completed: x, BusySeconds: outstanding, Ready: ready, Wanted: ready})
+			a = a.Learn(epoch.Add(time.Duration(i)*time.Second), c, share, Work{Completed: x, BusySeconds: outstanding, Ready: ready, Wanted: ready})
 			ready = pods(outstanding / a.Target(c))
 		}
 	}

@@ -40,6 +40,14 @@ type Config struct {
 	Reachable bool
 }
 
+// Share is the share of a pod's capacity that the autoscaler aims for, above 0 and at most 1.
+func (c Config) Share() float64 {
+	if !(c.Total > 0) || !(c.Target > 0) {
+		return 1
+	}
+	return math.Min(1, c.Target/c.Total)
+}
+
 // Observation is what is known about the load at the moment of a decision.
 type Observation struct {
 	// Ready is how many pods are ready.

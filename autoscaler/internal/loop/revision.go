@@ -204,7 +204,7 @@ func (r *revision) scraped(s Scrape, now time.Time) {
 	}
 	r.series.Scraped()
 	if r.spec.Adaptive && r.spec.Decide.Metric == decide.Concurrency {
-		r.adaptive = r.adaptive.Learn(now, r.spec.Decide.Target, decide.Work{Completed: s.Completed, BusySeconds: s.BusySeconds,
+		r.adaptive = r.adaptive.Learn(now, r.spec.Decide.Target, r.spec.Decide.Share(), decide.Work{Completed: s.Completed, BusySeconds: s.BusySeconds,
 			Ready: r.counts.Ready, Wanted: max(r.written, 0)})
 	}
 }
