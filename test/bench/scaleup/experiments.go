@@ -62,11 +62,11 @@ func median(rounds []result.Fields, name string) any {
 }
 
 func (b *bench) steadyRound(ctx context.Context, lasts time.Duration) (result.Fields, error) {
-	floorFirst, floorTen, err := b.floor(ctx, false)
+	floorFirst, floorTen, err := b.floor(ctx, 1, 10, false)
 	if err != nil {
 		return nil, fmt.Errorf("floor: %w", err)
 	}
-	loadedFirst, loadedTen, err := b.floor(ctx, true)
+	loadedFirst, loadedTen, err := b.floor(ctx, 1, 10, true)
 	if err != nil {
 		return nil, fmt.Errorf("floor under load: %w", err)
 	}

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -16,16 +17,17 @@ import (
 // floorHost reaches the bare Deployment through the same gateway as the services.
 const floorHost = "floor.scaleup.test"
 
-// floor is what the cluster itself needs: a bare Deployment of the same program goes from one pod to ten because it is told to,
-// while nothing happens or, loaded, while the same load arrives through the same gateway from that moment on.
-func (b *bench) floor(ctx context.Context, loaded bool) (first, ten any, err error) {
+// floor is what the cluster itself needs: a bare Deployment of the same program goes from so many pods to so many because it is told
+// to, while nothing happens or, loaded, while the same load arrives through the same gateway from that moment on. It returns the
+// seconds to the first pod more and to the last.
+func (b *bench) floor(ctx context.Context, from, to int, loaded bool) (first, last any, err error) {
 	err = b.Apply(ctx, b.namespace, `
 apiVersion: apps/v1
 kind: Deployment
 metadata:
   name: floor
 spec:
-  replicas: 1
+  replicas: `+strconv.Itoa(from)+`
   selector:
     matchLabels:
       app: floor
@@ -82,7 +84,7 @@ spec:
 		return nil, nil, err
 	}
 	defer pods.stop()
-	if err := pods.await(ctx, 1); err != nil {
+	if err := pods.await(ctx, from); err != nil {
 		return nil, nil, err
 	}
 	stop := func() {}
@@ -98,7 +100,7 @@ spec:
 		}()
 		stop = func() { cancel(); <-done }
 	}
-	return b.tell(ctx, "floor", pods, stop)
+	return b.tell(ctx, "floor", from, to, pods, stop)
 }
 
 // podFloor is the floor of a bare Deployment whose pods are made like those of a revision: of two containers.
@@ -126,25 +128,25 @@ func (b *bench) podFloor(ctx context.Context) (first, ten any, err error) {
 	if err := pods.await(ctx, 1); err != nil {
 		return nil, nil, err
 	}
-	if first, ten, err = b.tell(ctx, "copy", pods, func() {}); err != nil {
+	if first, ten, err = b.tell(ctx, "copy", 1, 10, pods, func() {}); err != nil {
 		return nil, nil, err
 	}
 	return first, ten, b.removeService(ctx, "copied")
 }
 
-// tell has a bare Deployment scaled to ten, takes the times, ends the load and removes it all.
-func (b *bench) tell(ctx context.Context, name string, pods *readyPods, stopLoad func()) (first, ten any, err error) {
+// tell has a bare Deployment scaled, takes the times, ends the load and removes it all.
+func (b *bench) tell(ctx context.Context, name string, from, to int, pods *readyPods, stopLoad func()) (first, last any, err error) {
 	deployments := b.Kube.AppsV1().Deployments(b.namespace)
 	begun := time.Now()
-	_, err = deployments.Patch(ctx, name, types.MergePatchType, []byte(`{"spec":{"replicas":10}}`), metav1.PatchOptions{})
+	_, err = deployments.Patch(ctx, name, types.MergePatchType, fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, to), metav1.PatchOptions{})
 	if err == nil {
-		err = pods.await(ctx, 10)
+		err = pods.await(ctx, to)
 	}
 	stopLoad()
 	if err != nil {
 		return nil, nil, fmt.Errorf("scale the bare Deployment: %w", err)
 	}
-	first, ten = pods.after(begun, 2), pods.after(begun, 10)
+	first, last = pods.after(begun, from+1), pods.after(begun, to)
 	if err := deployments.Delete(ctx, name, metav1.DeleteOptions{}); err != nil {
 		return nil, nil, fmt.Errorf("delete the bare Deployment: %w", err)
 	}
@@ -155,7 +157,7 @@ func (b *bench) tell(ctx context.Context, name string, pods *readyPods, stopLoad
 		}
 		return len(list.Items) == 0, fmt.Sprintf("%d pods of %s", len(list.Items), name), nil
 	})
-	return first, ten, err
+	return first, last, err
 }
 
 // answers waits until the gateway leads to the bare Deployment.

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"maps"
 	"strconv"
 	"time"
 
@@ -12,6 +13,10 @@ import (
 
 // bursty: ten seconds of 100 outstanding requests, twenty of none, again and again.
 func (b *bench) bursty(ctx context.Context) error {
+	floorFirst, floorTen, err := b.floor(ctx, 0, 10, false)
+	if err != nil {
+		return fmt.Errorf("floor: %w", err)
+	}
 	url, err := b.service(ctx, "bursty", map[string]string{"max-scale": "10", "target": "10", "target-utilization-percentage": "100", "window": "10s"})
 	if err != nil {
 		return err
@@ -30,6 +35,8 @@ func (b *bench) bursty(ctx context.Context) error {
 		fields := report.fields()
 		fields["experiment"], fields["burst"] = "bursty", burst
 		fields["pods_at_end"], fields["pods_after_idle"] = ready, pods.ready()
+		fields["served_first_s"], fields["served_ten_s"] = report.servedBy(1), report.servedBy(10)
+		fields["floor_first_s"], fields["floor_ten_s"] = floorFirst, floorTen
 		if err := b.out.Line(fields); err != nil {
 			return err
 		}
@@ -40,6 +47,10 @@ func (b *bench) bursty(ctx context.Context) error {
 // concurrency: one more caller every few seconds, up to fifteen, each pod takes one request at a time; the rate should stay
 // proportional to the number of callers.
 func (b *bench) concurrency(ctx context.Context) error {
+	floorFirst, floorFifteen, err := b.floor(ctx, 1, 15, false)
+	if err != nil {
+		return fmt.Errorf("floor: %w", err)
+	}
 	url, err := b.function(ctx, "callers", map[string]string{"max-scale": "15", "target-utilization-percentage": "100", "window": "10s"},
 		`{"env": [{"name": "WORKERS", "value": "1"}]}`, `{"containerConcurrency": 1}`)
 	if err != nil {
@@ -54,6 +65,7 @@ func (b *bench) concurrency(ctx context.Context) error {
 		fields := report.fields()
 		// With one more caller comes a cold start; the last third shows what the pods then do.
 		fields["experiment"], fields["linear_share"] = "concurrency", report.lateRPS()/(one*float64(callers))
+		fields["floor_first_s"], fields["floor_fifteen_s"] = floorFirst, floorFifteen
 		if err := b.out.Line(fields); err != nil {
 			return err
 		}
@@ -61,8 +73,13 @@ func (b *bench) concurrency(ctx context.Context) error {
 	return b.removeService(ctx, "callers")
 }
 
-// backoff: single calls with longer and longer gaps show when the last pod goes, and what the next call then costs.
+// backoff: single calls with longer and longer gaps show when the last pod goes, and what the next call then costs. The paper's gaps
+// are minutes; here the window is ten seconds, so that seconds do.
 func (b *bench) backoff(ctx context.Context) error {
+	floor, _, err := b.floor(ctx, 0, 1, false)
+	if err != nil {
+		return fmt.Errorf("floor: %w", err)
+	}
 	url, err := b.service(ctx, "backoff", map[string]string{"window": "10s"})
 	if err != nil {
 		return err
@@ -81,7 +98,7 @@ func (b *bench) backoff(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("the image did not say when its process started: %w", err)
 		}
-		err = b.out.Line(result.Fields{"experiment": "backoff", "gap_s": gap.Seconds(), "took_ms": result.Milliseconds(reply.Took),
+		err = b.out.Line(result.Fields{"experiment": "backoff", "gap_s": gap.Seconds(), "took_ms": result.Milliseconds(reply.Took), "floor_s": floor,
 			"cold": time.Unix(0, started).After(reply.Sent)})
 		if err != nil {
 			return err
@@ -97,8 +114,12 @@ func (b *bench) hpa(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	floorFirst, floorTen, err := b.floor(ctx, 1, 10, false)
+	if err != nil {
+		return fmt.Errorf("floor: %w", err)
+	}
 	// Its first look takes as long as all of the others need.
-	return b.follow(ctx, "hpa", "hpa", url+"?prime=100000", 10, b.lasts*3/4)
+	return b.follow(ctx, "hpa", "hpa", url+"?prime=100000", 10, b.lasts*3/4, result.Fields{"floor_first_s": floorFirst, "floor_ten_s": floorTen})
 }
 
 // adaptive: a constant load on functions of two more kinds with a learned target; nine has the single-threaded one. A scale
@@ -113,15 +134,15 @@ func (b *bench) adaptive(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if err := b.follow(ctx, "adaptive", f.kind, url+f.work, 9, b.lasts/2); err != nil {
+		if err := b.follow(ctx, "adaptive", f.kind, url+f.work, 9, b.lasts/2, nil); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// follow loads a service and prints how its scale followed.
-func (b *bench) follow(ctx context.Context, experiment, service, url string, outstanding int, lasts time.Duration) error {
+// follow loads a service and prints how its scale followed, beside what else is to be in the line.
+func (b *bench) follow(ctx context.Context, experiment, service, url string, outstanding int, lasts time.Duration, beside result.Fields) error {
 	pods, err := b.watchPods(ctx, "serving.knative.dev/service="+service)
 	if err != nil {
 		return err
@@ -134,6 +155,7 @@ func (b *bench) follow(ctx context.Context, experiment, service, url string, out
 	pods.stop()
 	scale.stop()
 	fields := report.fields()
+	maps.Copy(fields, beside)
 	fields["experiment"], fields["service"], fields["pods_at_end"] = experiment, service, pods.ready()
 	fields["first_s"], fields["ten_s"] = pods.after(report.begun, 2), pods.after(report.begun, 10)
 	fields["steps"], fields["late_steps"] = scale.since(report.begun, report.begun.Add(report.lasted*2/3))
