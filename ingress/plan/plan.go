@@ -183,16 +183,19 @@ func (in *Input) Host(tag string) (string, error) {
 func Make(in Input) (*Plan, error) {
 	p := &Plan{Namespace: in.Namespace, Name: in.Name}
 	tags := slices.Sorted(maps.Keys(in.Targets)) // "" sorts first
-	owner := map[string]string{}
+	owner, taken := map[string]string{}, hosts{}
 	for _, tag := range tags {
 		name, err := in.TargetName(tag)
 		if err != nil {
 			return nil, err
 		}
-		if other, taken := owner[name]; taken {
+		if other, twice := owner[name]; twice {
 			return nil, &ConfigError{fmt.Sprintf("tag-template %q gives %q for both tag %q and %q", in.TagTemplate, name, other, tag)}
 		}
 		owner[name] = tag
+		if err := taken.take(&in, name, in.LocalHosts(name)...); err != nil {
+			return nil, err
+		}
 		rules, err := in.rules(tag, tags)
 		if err != nil {
 			return nil, err
@@ -200,6 +203,9 @@ func Make(in Input) (*Plan, error) {
 		if !in.IsLocal(tag) {
 			host, err := in.PublicHost(name)
 			if err != nil {
+				return nil, err
+			}
+			if err := taken.take(&in, name, host); err != nil {
 				return nil, err
 			}
 			t := Target{Tag: tag, Name: name, Hosts: []string{host}, Visibility: External, TLSSecret: in.TLS[host],
@@ -215,6 +221,26 @@ func Make(in Input) (*Plan, error) {
 		})
 	}
 	return p, nil
+}
+
+// hosts says of each host of a Route which target has it. A host has one set of rules, so it cannot have two targets.
+type hosts map[string]string
+
+func (h hosts) take(in *Input, target string, names ...string) error {
+	for _, host := range names {
+		other, taken := h[host]
+		switch {
+		case taken && other == target:
+			return &ConfigError{fmt.Sprintf("domain-template %q gives Route %q the public host %q, which is its host inside the cluster: "+
+				"let the template end in {{.Domain}}, and name a public domain in config-domain", in.DomainTemplate, in.Name, host)}
+		case taken:
+			return &ConfigError{fmt.Sprintf("under domain-template %q both target %q and target %q of Route %q have the host %q: let the "+
+				"template contain {{.Name}}, which tells targets apart, or take the tag out of spec.traffic",
+				in.DomainTemplate, other, target, in.Name, host)}
+		}
+		h[host] = target
+	}
+	return nil
 }
 
 func (in *Input) rules(tag string, tags []string) ([]Rule, error) {

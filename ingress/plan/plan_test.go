@@ -138,6 +138,14 @@ func TestWhatNoGatewayCanDoIsSaid(t *testing.T) {
 		{"a tag too long for a label", nil, func(in *Input) { in.Targets[strings.Repeat("x", 60)] = nil }, true, "at most 63"},
 		{"two tags in one name", map[string]string{"tag-template": "{{.Name}}-tag"},
 			func(in *Input) { in.Targets["a"], in.Targets["b"] = nil, nil }, true, "both tag"},
+		{"two targets with one public host", map[string]string{"domain-template": "{{.Namespace}}.{{.Domain}}"},
+			func(in *Input) { in.Targets["a"] = nil }, true, `both target "hello" and target "a-hello" of Route "hello" have the host "ns.example.com"`},
+		{"two targets with one public host by an annotation", map[string]string{"domain-template": `{{or .Annotations.host .Name}}.{{.Domain}}`},
+			func(in *Input) { in.Targets["a"], in.Annotations = nil, map[string]string{"host": "shop"} }, true, `have the host "shop.example.com"`},
+		{"a public host that is another target's inside the cluster", map[string]string{"domain-template": "a-hello.{{.Namespace}}.svc.cluster.local"},
+			func(in *Input) { in.Targets["a"], in.Local = nil, map[string]bool{"a": true} }, true, `both target "hello" and target "a-hello"`},
+		{"a public host that is the target's inside the cluster", map[string]string{"domain-template": "{{.Name}}.{{.Namespace}}.svc.{{.Domain}}"},
+			func(in *Input) { in.Domain = "cluster.local" }, true, "its host inside the cluster"},
 		{"more revisions than one rule holds", nil, func(in *Input) {
 			for i := range 17 {
 				in.Targets[""] = append(in.Targets[""], Share{Revision: fmt.Sprintf("r%d", i), Percent: 1})
@@ -165,9 +173,12 @@ func TestHashTellsPlansApart(t *testing.T) {
 }
 
 func FuzzMake(f *testing.F) {
-	f.Add("hello", "ns", "blue", "example.com", "rev", int64(50))
-	f.Fuzz(func(t *testing.T, name, namespace, tag, domain, revision string, percent int64) {
-		in := base(t, nil)
+	templates := []string{"{{.Name}}.{{.Namespace}}.{{.Domain}}", "{{.Namespace}}.{{.Domain}}", "{{.Name}}.{{.Domain}}"}
+	f.Add("hello", "ns", "blue", "example.com", "rev", int64(50), uint(0))
+	f.Add("hello", "ns", "blue", "example.com", "rev", int64(50), uint(1))
+	f.Add("hello", "ns", "blue", "ns.svc.cluster.local", "rev", int64(50), uint(2))
+	f.Fuzz(func(t *testing.T, name, namespace, tag, domain, revision string, percent int64, template uint) {
+		in := base(t, map[string]string{"domain-template": templates[template%uint(len(templates))]})
 		in.Name, in.Namespace, in.Domain = name, namespace, domain
 		in.Targets = map[string][]Share{"": {{Revision: revision, Percent: percent}}, tag: {{Revision: revision, Percent: 100, H2C: true}}}
 		p, err := Make(in)
@@ -178,7 +189,14 @@ func FuzzMake(f *testing.F) {
 		if p.Hash() != again.Hash() {
 			t.Fatal("the same input made two plans")
 		}
+		seen := map[string]bool{}
 		for _, target := range p.Targets {
+			for _, host := range target.Hosts {
+				if seen[host] {
+					t.Fatalf("two targets have host %q", host)
+				}
+				seen[host] = true
+			}
 			if target.Visibility == External && !hostName.MatchString(target.Hosts[0]) {
 				t.Fatalf("%q is no host", target.Hosts[0])
 			}

@@ -35,6 +35,7 @@ func TestStatus(t *testing.T) {
 		{"revision-of-another-service", []string{"hello-00001=100"}, false, "False RevisionNotOwned", "", map[string]string{names.ServiceLabel: "hello"}},
 		{"https-in-front-of-the-gateway", []string{"latest=100", "blue:hello-00001=0"}, false, "True ", "default-external-scheme=https", nil},
 		{"a-host-that-is-none", []string{"latest=100"}, false, "False ErrorConfig", "domain-template={{.Name}}.{{.Labels.team}}.{{.Domain}}", map[string]string{"team": "not_a.host"}},
+		{"two-targets-with-one-host", []string{"latest=100", "blue:hello-00001=0"}, false, "False ErrorConfig", "domain-template={{.Namespace}}.{{.Domain}}", nil},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			s := set(t)
