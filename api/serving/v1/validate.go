@@ -18,7 +18,7 @@ func (s *Service) Validate(req rules.Request[Service]) *apis.FieldError {
 	if req.Subresource == "status" {
 		return nil
 	}
-	errs := validateMetadata(&s.ObjectMeta)
+	errs := validateMetadata(&s.ObjectMeta).Also(validateVisibility(s.Labels).ViaField("labels"))
 	_, rollout := names.RolloutDuration(s.Annotations)
 	errs = errs.Also(rollout.ViaField("annotations"))
 	var oldTemplate *RevisionTemplateSpec
@@ -68,6 +68,7 @@ func (r *Route) Validate(req rules.Request[Route]) *apis.FieldError {
 	}
 	errs := validateMetadata(&r.ObjectMeta)
 	errs = errs.Also(validateOwned(&r.ObjectMeta, names.ServiceLabel, "Service"))
+	errs = errs.Also(validateVisibility(r.Labels).ViaField("labels"))
 	_, rollout := names.RolloutDuration(r.Annotations)
 	errs = errs.Also(rollout.ViaField("annotations"))
 	if req.Old != nil {
@@ -101,6 +102,16 @@ func (r *Revision) Validate(req rules.Request[Revision]) *apis.FieldError {
 // validateMetadata checks what Services, Configurations and Routes have alike.
 func validateMetadata(meta *metav1.ObjectMeta) *apis.FieldError {
 	return validateName(meta).Also(names.ValidateNoScaling(meta.Annotations).ViaField("annotations"))
+}
+
+// validateVisibility refuses what would be taken for no label at all, and so make public what was meant to be private.
+func validateVisibility(labels map[string]string) *apis.FieldError {
+	value, ok := labels[names.VisibilityLabel]
+	if !ok || value == names.VisibilityClusterLocal {
+		return nil
+	}
+	return apis.ErrInvalidValue(value, names.VisibilityLabel,
+		fmt.Sprintf("must be %q; without the label the host is public", names.VisibilityClusterLocal))
 }
 
 func validateName(meta *metav1.ObjectMeta) *apis.FieldError {
