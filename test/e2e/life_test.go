@@ -169,6 +169,19 @@ func TestABadManifestIsRefusedWithTheFieldsPath(t *testing.T) {
 	}
 }
 
+func TestADryRunSaysWhyThePodWouldBeRefused(t *testing.T) {
+	s := begin(t, time.Minute)
+	manifest := strings.Replace(service{name: "tried"}.manifest(), "containerConcurrency: 0", "serviceAccountName: nobody", 1)
+	objects, err := cluster.Decode(manifest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = s.Dynamic.Resource(services).Namespace(s.namespace).Create(s.ctx, objects[0], metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+	if err == nil || !strings.Contains(err.Error(), "dry run failed with") || !strings.Contains(err.Error(), `"nobody" not found: spec.template`) {
+		t.Errorf("a pod of a service account that does not exist, tried: %v", err)
+	}
+}
+
 func TestAnImageThatCannotStartSaysWhy(t *testing.T) {
 	s := begin(t, 3*time.Minute)
 	s.apply(service{name: "broken", env: map[string]string{"CRASH": "1"}}.manifest())

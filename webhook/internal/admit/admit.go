@@ -23,6 +23,7 @@ import (
 	"knative.dev/pkg/apis"
 
 	"ebb.dev/ebb/api/rules"
+	servingv1 "ebb.dev/ebb/api/serving/v1"
 	"ebb.dev/ebb/settings"
 )
 
@@ -40,7 +41,7 @@ const (
 const maxBody = 16 << 20
 
 // DryRun tries a pod template without creating anything.
-type DryRun func(ctx context.Context, namespace string, parent *metav1.ObjectMeta, pod *corev1.PodSpec) error
+type DryRun func(ctx context.Context, namespace string, parent *metav1.ObjectMeta, template *servingv1.RevisionTemplateSpec) error
 
 // Options are what a Judge works with.
 type Options struct {
@@ -172,7 +173,7 @@ func (j *judge) validate(ctx context.Context, request *admissionv1.AdmissionRequ
 	if err != nil || len(parent.OwnerReferences) > 0 {
 		return a
 	}
-	if err := j.DryRun(ctx, request.Namespace, parent, &template.Spec.PodSpec); err != nil {
+	if err := j.DryRun(ctx, request.Namespace, parent, template); err != nil {
 		failed := apis.ErrGeneric(fmt.Sprintf("dry run failed with %v", err), "spec.template")
 		a.refused = fmt.Errorf("validation callback failed: %w", failed)
 	}

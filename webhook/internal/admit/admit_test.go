@@ -19,11 +19,11 @@ import (
 	jsonmerge "gopkg.in/evanphx/json-patch.v4"
 	admissionv1 "k8s.io/api/admission/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/yaml"
 
+	servingv1 "ebb.dev/ebb/api/serving/v1"
 	"ebb.dev/ebb/settings"
 )
 
@@ -215,8 +215,8 @@ spec: {template: {spec: {containers: [{image: example.test/hello}]}}}
 
 func TestDryRunTriesThePod(t *testing.T) {
 	var tried []string
-	h := handler(t, nil, func(_ context.Context, namespace string, parent *metav1.ObjectMeta, pod *corev1.PodSpec) error {
-		tried = append(tried, namespace+"/"+parent.Name+" "+pod.Containers[0].Image)
+	h := handler(t, nil, func(_ context.Context, namespace string, parent *metav1.ObjectMeta, template *servingv1.RevisionTemplateSpec) error {
+		tried = append(tried, namespace+"/"+parent.Name+" "+template.Spec.Containers[0].Image)
 		return errors.New("no such PriorityClass")
 	})
 	request := requestFor(t, hello)

@@ -10,6 +10,7 @@ import (
 	"knative.dev/pkg/apis"
 
 	autoscalingv1alpha1 "ebb.dev/ebb/api/autoscaling/v1alpha1"
+	"ebb.dev/ebb/api/names"
 	"ebb.dev/ebb/api/rules"
 	servingv1 "ebb.dev/ebb/api/serving/v1"
 	servingv1beta1 "ebb.dev/ebb/api/serving/v1beta1"
@@ -32,7 +33,7 @@ type change struct {
 type kind struct {
 	setDefaults func(change) ([]byte, error)
 	validate    func(change) (*apis.FieldError, error)
-	// template returns the pod template for the dry run, nil for kinds that have none.
+	// template returns the pod template for the dry run, with the labels that the kind gives its pods, nil for kinds that have none.
 	template func(object []byte) (*servingv1.RevisionTemplateSpec, *metav1.ObjectMeta, error)
 }
 
@@ -44,7 +45,12 @@ func kinds() map[metav1.GroupVersionKind]kind {
 	service.template = func(object []byte) (*servingv1.RevisionTemplateSpec, *metav1.ObjectMeta, error) {
 		var s servingv1.Service
 		err := json.Unmarshal(object, &s)
-		return &s.Spec.Template, &s.ObjectMeta, err
+		template := &s.Spec.Template
+		if template.Labels == nil {
+			template.Labels = map[string]string{}
+		}
+		template.Labels[names.ServiceLabel] = s.Name
+		return template, &s.ObjectMeta, err
 	}
 	configuration := of[servingv1.Configuration]()
 	configuration.template = func(object []byte) (*servingv1.RevisionTemplateSpec, *metav1.ObjectMeta, error) {
