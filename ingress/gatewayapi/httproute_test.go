@@ -85,45 +85,52 @@ func translate(t *testing.T, in plan.Input) string {
 		if len(route.Spec.Rules) > maxRules {
 			t.Errorf("%s has %d rules", route.Name, len(route.Spec.Rules))
 		}
-		raw, err := yaml.Marshal(map[string]any{"metadata": route.ObjectMeta, "spec": route.Spec})
-		if err != nil {
-			t.Fatal(err)
-		}
-		out.WriteString("---\n" + strings.ReplaceAll(string(raw), "  creationTimestamp: null\n", ""))
+		out.WriteString("---\n" + yamlOf(t, map[string]any{"metadata": route.ObjectMeta, "spec": route.Spec}))
 	}
 	for _, set := range TLSListeners(p, settings.Default().Gateway, meta) {
-		raw, err := yaml.Marshal(set.Object)
-		if err != nil {
-			t.Fatal(err)
-		}
-		out.WriteString("---\n" + string(raw))
+		out.WriteString("---\n" + yamlOf(t, set.Object))
 	}
 	return out.String()
+}
+
+// golden compares what a translation writes, twice, with the file of its name.
+func golden(t *testing.T, name string, translate func() string) {
+	t.Helper()
+	got := translate()
+	if again := translate(); again != got {
+		t.Errorf("the same was written down in two ways:\n%s", cmp.Diff(got, again))
+	}
+	path := filepath.Join("testdata", name+".yaml")
+	if *update {
+		if err := os.MkdirAll("testdata", 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(string(want), got); d != "" {
+		t.Errorf("-want +got:\n%s", d)
+	}
+}
+
+func yamlOf(t *testing.T, value any) string {
+	t.Helper()
+	raw, err := yaml.Marshal(value)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.ReplaceAll(string(raw), "  creationTimestamp: null\n", "")
 }
 
 func TestHTTPRoutes(t *testing.T) {
 	for name, in := range cases() {
 		t.Run(name, func(t *testing.T) {
-			got := translate(t, in)
-			if again := translate(t, in); again != got {
-				t.Errorf("the same plan was written down in two ways:\n%s", cmp.Diff(got, again))
-			}
-			path := filepath.Join("testdata", name+".yaml")
-			if *update {
-				if err := os.MkdirAll("testdata", 0o755); err != nil {
-					t.Fatal(err)
-				}
-				if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
-					t.Fatal(err)
-				}
-			}
-			want, err := os.ReadFile(path)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if d := cmp.Diff(string(want), got); d != "" {
-				t.Errorf("-want +got:\n%s", d)
-			}
+			golden(t, name, func() string { return translate(t, in) })
 		})
 	}
 }
