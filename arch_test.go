@@ -114,9 +114,26 @@ func TestNoFolderHasAnEmptyName(t *testing.T) {
 	})
 }
 
-var compatRow = regexp.MustCompile("`((?:Test|Fuzz|Benchmark)[A-Za-z0-9_]+)[^`]*`")
+// shownBy is a test and the cases of it in parentheses: `TestGolden` (service-flags, service-full).
+var shownBy = regexp.MustCompile("`((?:Test|Fuzz|Benchmark)[A-Za-z0-9_]+)[^`]*`(?: \\(([^()]*)\\))?")
 
-// Every row of docs/COMPAT.md ends in the names of tests, and those exist.
+// caseExists reports whether a case is a file in a testdata folder beside a test of that name, or spelt out in its source.
+func caseExists(t *testing.T, sources map[string][]string, test, name string) bool {
+	for _, file := range sources[test] {
+		folder := filepath.Join(filepath.Dir(file), "testdata")
+		for _, pattern := range []string{name, name + ".*", filepath.Join("*", name), filepath.Join("*", name+".*")} {
+			if found, err := filepath.Glob(filepath.Join(folder, pattern)); err == nil && len(found) > 0 {
+				return true
+			}
+		}
+		if strings.Contains(read(t, file), strconv.Quote(name)) {
+			return true
+		}
+	}
+	return false
+}
+
+// Every row of docs/COMPAT.md ends in the names of tests, and those exist, with the cases that it names.
 func TestEveryRowOfCompatNamesATestThatExists(t *testing.T) {
 	text, err := os.ReadFile("docs/COMPAT.md")
 	if err != nil {
@@ -132,13 +149,19 @@ func TestEveryRowOfCompatNamesATestThatExists(t *testing.T) {
 			t.Errorf("docs/COMPAT.md:%d has %d cells, want behaviour, how, test", number+1, len(cells))
 			continue
 		}
-		names := compatRow.FindAllStringSubmatch(cells[len(cells)-1], -1)
+		names := shownBy.FindAllStringSubmatch(cells[len(cells)-1], -1)
 		if len(names) == 0 {
 			t.Errorf("docs/COMPAT.md:%d names no test: %s", number+1, line)
 		}
 		for _, name := range names {
-			if !tests[name[1]] {
+			if len(tests[name[1]]) == 0 {
 				t.Errorf("docs/COMPAT.md:%d names %s, which does not exist", number+1, name[1])
+				continue
+			}
+			for _, one := range strings.Split(name[2], ", ") {
+				if one != "" && !strings.HasPrefix(one, "in ") && !caseExists(t, tests, name[1], one) {
+					t.Errorf("docs/COMPAT.md:%d names the case %s of %s, which does not exist", number+1, one, name[1])
+				}
 			}
 		}
 	}
@@ -161,12 +184,13 @@ func TestDocumentsLinkToFilesThatExist(t *testing.T) {
 
 var testFunction = regexp.MustCompile(`(?m)^func ((?:Test|Fuzz|Benchmark)[A-Za-z0-9_]+)\(`)
 
-func testNames(t *testing.T) map[string]bool {
-	names := map[string]bool{}
+// testNames are the files in which a test of each name stands.
+func testNames(t *testing.T) map[string][]string {
+	names := map[string][]string{}
 	walk(t, func(file string) {
 		if strings.HasSuffix(file, "_test.go") {
 			for _, name := range testFunction.FindAllStringSubmatch(read(t, file), -1) {
-				names[name[1]] = true
+				names[name[1]] = append(names[name[1]], file)
 			}
 		}
 	})
