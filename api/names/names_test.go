@@ -4,7 +4,9 @@ import (
 	"strings"
 	"testing"
 
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
+	"knative.dev/pkg/apis"
 
 	"ebb.dev/ebb/api/rules"
 )
@@ -101,7 +103,7 @@ func TestParsedScalingIsTyped(t *testing.T) {
 
 // Whatever stands in an annotation, parsing ends, and what it accepts is within the bounds.
 func FuzzAnnotations(f *testing.F) {
-	for _, seed := range []string{"", "1", "-1", "1e400", "NaN", "6s", "9999999h", "0x10", "1_000", "∞", "100m"} {
+	for _, seed := range []string{"", "1", "-1", "1e400", "NaN", "6s", "9999999h", "0x10", "1_000", "∞", "100m", "-64Mi", "linear", "rps", "cpu", "Redirected", "true", "x.knative.dev"} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, value string) {
@@ -109,8 +111,11 @@ func FuzzAnnotations(f *testing.F) {
 			MinScaleAnnotation: value, MaxScaleAnnotation: value, InitialScaleAnnotation: value, ActivationScaleAnnotation: value,
 			TargetAnnotation: value, TargetUtilizationAnnotation: value, TargetBurstCapacityAnnotation: value, WindowAnnotation: value,
 			ScaleDownDelayAnnotation: value, PanicWindowAnnotation: value, PanicThresholdAnnotation: value, ScaleToZeroRetentionAnnotation: value,
-			RolloutDurationAnnotation: value, ProgressDeadlineAnnotation: value, SidecarCPURequestAnnotation: value,
-			SidecarResourcePercentAnnotation: value,
+			RolloutDurationAnnotation: value, ProgressDeadlineAnnotation: value,
+			SidecarCPURequestAnnotation: value, SidecarCPULimitAnnotation: value, SidecarMemoryRequestAnnotation: value,
+			SidecarMemoryLimitAnnotation: value, SidecarStorageRequestAnnotation: value, SidecarStorageLimitAnnotation: value,
+			SidecarResourcePercentAnnotation: value, ClassAnnotation: value, MetricAnnotation: value, MetricAggregationAnnotation: value,
+			HTTPProtocolAnnotation: value, DisableTLSAnnotation: value,
 		}
 		s, _ := ParseScaling(annotations)
 		if s.MinScale != nil && *s.MinScale < 0 || s.ActivationScale != nil && *s.ActivationScale < 2 ||
@@ -122,8 +127,33 @@ func FuzzAnnotations(f *testing.F) {
 		if d, _ := RolloutDuration(annotations); d != nil && *d < 0 {
 			t.Errorf("%q was accepted as %v", value, *d)
 		}
-		if sidecar, _ := ParseSidecar(annotations); sidecar.CPURequest != nil && sidecar.CPURequest.Sign() < 0 {
-			t.Errorf("%q was accepted as %v", value, sidecar.CPURequest)
+		sidecar, _ := ParseSidecar(annotations)
+		for _, q := range []*resource.Quantity{sidecar.CPURequest, sidecar.CPULimit, sidecar.MemoryRequest, sidecar.MemoryLimit,
+			sidecar.StorageRequest, sidecar.StorageLimit} {
+			if q != nil && q.Sign() < 0 {
+				t.Errorf("%q was accepted as %v", value, q)
+			}
+		}
+		if a := s.Aggregation; a != "" && a != AggregationLinear && a != AggregationWeightedExponential {
+			t.Errorf("%q was read as the aggregation %q", value, a)
+		}
+		if protocol, err := HTTPProtocol(annotations); protocol != "enabled" && protocol != "redirected" && err == nil {
+			t.Errorf("%q was accepted as the protocol %q", value, protocol)
+		}
+		if disabled, err := TLSDisabled(annotations); disabled && err != nil {
+			t.Errorf("%q is refused and counts all the same", value)
+		}
+		// Of the class that is Ebb's own, whatever reads as no metric or no aggregation is refused.
+		metric := map[string]string{ClassAnnotation: ClassKPA, MetricAnnotation: value}
+		if err := ValidateScaling(metric, rules.Autoscaling{}); (err == nil) != (value == MetricConcurrency || value == MetricRPS) {
+			t.Errorf("the metric %q: %v", value, err)
+		}
+		aggregation := map[string]string{ClassAnnotation: ClassKPA, MetricAggregationAnnotation: value}
+		if err := ValidateScaling(aggregation, rules.Autoscaling{}); (err == nil) != (s.Aggregation != "") {
+			t.Errorf("the aggregation %q: %v", value, err)
+		}
+		for _, problem := range []*apis.FieldError{ValidateTemplateAnnotations(annotations, rules.Autoscaling{}), ValidateNoScaling(annotations)} {
+			_ = problem.Error() // whatever is wrong can be said
 		}
 	})
 }
