@@ -217,6 +217,7 @@ func TestTheSchemaRefusesWithoutTheWebhook(t *testing.T) {
 		{"both targets in a route", "routes", "metadata: {name: r}\nspec: {traffic: [{percent: 100, revisionName: a, configurationName: b}]}", "got both"},
 		{"a route to a configuration", "routes", "metadata: {name: r}\nspec: {traffic: [{percent: 100, configurationName: b}]}", ""},
 		{"a reference without a group", "domainmappings", "metadata: {name: example.com}\nspec: {ref: {kind: Service, name: a}}", "apiVersion, group"},
+		{"a Secret without a name", "domainmappings", "metadata: {name: example.com}\nspec: {ref: {kind: Service, name: a, apiVersion: serving.knative.dev/v1}, tls: {secretName: ''}}", "spec.tls.secretName"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			_, errs := admit(t, test.resource, test.manifest)

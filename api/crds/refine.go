@@ -75,8 +75,15 @@ func refineRoute(root *node) error {
 	return dns1035Name(root)
 }
 
-// refineDomainMapping says what KReference's own validation says.
+// refineDomainMapping says what KReference's own validation says, and refuses a Secret without a name.
 func refineDomainMapping(root *node) error {
+	if err := edit(root, func(name *node) error {
+		least := int64(1)
+		name.MinLength = &least
+		return nil
+	}, "spec", "tls", "secretName"); err != nil {
+		return err
+	}
 	return edit(root, func(ref *node) error {
 		return rule(ref, "has(self.apiVersion) || has(self.group)", "expected exactly one, got neither: apiVersion, group")
 	}, "spec", "ref")

@@ -30,6 +30,9 @@ func (dm *DomainMapping) Validate(req rules.Request[DomainMapping]) *apis.FieldE
 		return nil
 	}
 	errs := dm.validateMetadata(req).ViaField("metadata")
+	if dm.Spec.TLS != nil && dm.Spec.TLS.SecretName == "" {
+		errs = errs.Also(apis.ErrMissingField("spec.tls.secretName"))
+	}
 	return errs.Also(dm.Spec.Ref.Validate(apis.WithinParent(context.Background(), dm.ObjectMeta)).ViaField("spec", "ref"))
 }
 
