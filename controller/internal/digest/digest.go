@@ -23,6 +23,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
 
 	servingv1 "ebb.dev/ebb/api/serving/v1"
@@ -122,6 +123,17 @@ func (r *Resolver) Resolve(rev *servingv1.Revision, s Settings) Answer {
 	return Answer{}
 }
 
+// ForgetDeleted drops the question about a Revision that an informer saw go; it takes what the informer hands out. Nobody
+// reconciles a Revision that is gone, so nobody else would end the asking.
+func (r *Resolver) ForgetDeleted(object any) {
+	if last, ok := object.(cache.DeletedFinalStateUnknown); ok {
+		object = last.Obj
+	}
+	if rev, ok := object.(*servingv1.Revision); ok {
+		r.Forget(rev)
+	}
+}
+
 // Forget drops a question whose answer the Revision has, or whose Revision is gone.
 func (r *Resolver) Forget(rev *servingv1.Revision) {
 	r.mu.Lock()
@@ -158,6 +170,7 @@ func (r *Resolver) work(ctx context.Context, uid types.UID, done func(namespace,
 	q, ok := r.questions[uid]
 	r.mu.Unlock()
 	if !ok {
+		r.queue.Forget(uid)
 		return
 	}
 	attempt, cancel := context.WithTimeout(ctx, q.settings.Timeout)

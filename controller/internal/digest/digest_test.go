@@ -29,6 +29,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/tools/cache"
 
 	servingv1 "ebb.dev/ebb/api/serving/v1"
 )
@@ -337,6 +338,34 @@ func TestAMissingImageThatAppearsIsFound(t *testing.T) {
 			t.Error("a forgotten question is kept")
 		}
 	})
+}
+
+func TestADeletedRevisionIsNotAskedAboutAnyMore(t *testing.T) {
+	rev := revisionOf("example.com/late:1")
+	for behaviour, object := range map[string]any{
+		"deleted":                           rev,
+		"deleted while nobody was watching": cache.DeletedFinalStateUnknown{Key: "ns/rev", Obj: rev},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			var asked atomic.Int64
+			r := newResolver(func(context.Context, *question, string) (string, error) {
+				asked.Add(1)
+				return "", missingError{errors.New("no such tag")}
+			})
+			ctx, cancel := context.WithCancel(t.Context())
+			ended := make(chan struct{})
+			go func() { defer close(ended); r.Run(ctx, func(string, string) {}) }()
+			defer func() { cancel(); <-ended }()
+			r.Resolve(rev, Settings{Timeout: 10 * time.Second})
+			time.Sleep(time.Hour)
+			before := asked.Load()
+			r.ForgetDeleted(object)
+			time.Sleep(24 * time.Hour)
+			if before < 2 || asked.Load() != before || len(r.questions) != 0 {
+				t.Errorf("%s: asked %d times before and %d after, %d questions are kept", behaviour, before, asked.Load()-before, len(r.questions))
+			}
+		})
+	}
 }
 
 // The TLS of the way to registries is set by the environment, by the names that installations know.

@@ -69,6 +69,9 @@ func New(w *reconcile.World, tokenKey []byte, digests *digest.Resolver) *reconci
 		Client:    func(ns string) reconcile.Client[*servingv1.Revision] { return w.Ebb.ServingV1().Revisions(ns) },
 		Reconcile: r.reconcile,
 	}.Controller()
+	if _, err := serving.Revisions().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{DeleteFunc: digests.ForgetDeleted}); err != nil {
+		panic(fmt.Sprintf("watch Revisions go: %v", err)) // only a stopped informer refuses
+	}
 	c.Watch(made.Apps().V1().Deployments().Informer(), reconcile.ControllerOf("Revision"))
 	c.Watch(autoscalers.Informer(), reconcile.ControllerOf("Revision"))
 	c.Watch(made.Core().V1().Pods().Informer(), reconcile.Label(names.RevisionLabel))
