@@ -200,6 +200,7 @@ func TestTheSchemaRefusesWithoutTheWebhook(t *testing.T) {
 		{"a plain service passes", "services", service, ""},
 		{"a name that is no host label", "services", strings.Replace(service, "name: hello,", "name: Hello.there,", 1), "must be a DNS-1035 label"},
 		{"no containers", "services", strings.Split(service, "      containers:")[0] + "      timeoutSeconds: 3", "spec.template.spec.containers: Required value"},
+		{"an empty list of containers", "services", strings.Split(service, "      containers:")[0] + "      containers: []", "spec.template.spec.containers"},
 		{"a percentage over 100", "services", service + "  traffic: [{percent: 101}]", "spec.traffic[0].percent"},
 		{"a negative percentage", "services", service + "  traffic: [{percent: -1},{percent: 101}]", "spec.traffic[0].percent"},
 		{"percentages that do not add up", "services", service + "  traffic: [{percent: 50},{percent: 49, revisionName: a}]", "must add up to 100"},

@@ -84,8 +84,8 @@ func refinePodSpec(spec *node) error {
 	if err := edit(spec, func(containers *node) error {
 		// Names are optional here, so the list cannot be a map of them.
 		containers.XListType, containers.XListMapKeys = nil, nil
-		most := int64(maxContainers)
-		containers.MaxItems = &most
+		least, most := int64(1), int64(maxContainers)
+		containers.MinItems, containers.MaxItems = &least, &most
 		return refineContainer(containers.Items.Schema)
 	}, "containers"); err != nil {
 		return err
