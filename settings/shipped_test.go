@@ -195,7 +195,11 @@ func TestSettingsPageListsEveryKey(t *testing.T) {
 		"Ebb is configured by ConfigMaps in the namespace `knative-serving`. Every key is read live: a change is in force\n" +
 		"as soon as it is stored, and no component restarts. The webhook refuses a wrong value with its key and the reason;\n" +
 		"if one gets past it, the last good content of that ConfigMap stays in force and the fault is logged. A key that is\n" +
-		"absent has its default. An older spelling of a key counts where the key itself is absent.\n")
+		"absent has its default. An older spelling of a key counts where the key itself is absent.\n\n" +
+		"What becomes part of a pod is the one exception: the keys of queue-proxy (`queue-sidecar-*`, its request log, metrics\n" +
+		"and traces), `autodetect-http2`, the default affinity and the like are in force for pods of new revisions, and for a\n" +
+		"running revision once it has been at zero. No running pod is restarted for a setting, but for system-internal-tls\n" +
+		"when it is switched on.\n")
 	cell := func(s string) string {
 		return strings.ReplaceAll(strings.ReplaceAll(strings.TrimSpace(s), "|", "\\|"), "\n", "<br>")
 	}
