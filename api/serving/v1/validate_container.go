@@ -8,7 +8,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/sets"
-	"k8s.io/apimachinery/pkg/util/validation"
 	"knative.dev/pkg/apis"
 
 	"ebb.dev/ebb/api/rules"
@@ -283,8 +282,5 @@ func (v *containerCheck) validateProbePort(port intstr.IntOrString) *apis.FieldE
 	if port.StrVal == "" {
 		return apis.ErrMissingField("port")
 	}
-	if problems := validation.IsValidPortName(port.StrVal); len(problems) > 0 {
-		return apis.ErrInvalidValue(port.StrVal, "port", fmt.Sprint(problems))
-	}
-	return nil
+	return apis.ErrInvalidValue(port.StrVal, "port", "must be a number: a container beside the serving one has no ports, so none has a name")
 }
