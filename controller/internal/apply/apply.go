@@ -54,6 +54,16 @@ func (e *NotOwnedError) Error() string {
 // IsNotOwned reports whether err is a NotOwnedError.
 func IsNotOwned(err error) bool { return errors.As(err, new(*NotOwnedError)) }
 
+// IsRefused reports whether the API server will not have an object as it is: a quota, a policy, a webhook or the schema says no.
+// Trying again alone does not help; somebody has to act.
+func IsRefused(err error) bool {
+	switch apierrors.ReasonForError(err) {
+	case metav1.StatusReasonForbidden, metav1.StatusReasonInvalid, metav1.StatusReasonBadRequest:
+		return true
+	}
+	return false
+}
+
 // Child makes the object want exist and be as merge says. have is the cached object and found whether there is one. want
 // carries the controller reference to owner. merge changes a copy of the existing object; if the copy then equals the
 // original nothing is written. The kind is for messages only.

@@ -21,6 +21,7 @@ import (
 	"ebb.dev/ebb/api/names"
 	"ebb.dev/ebb/api/rules"
 	servingv1 "ebb.dev/ebb/api/serving/v1"
+	"ebb.dev/ebb/controller/internal/apply"
 	"ebb.dev/ebb/controller/internal/reconcile"
 )
 
@@ -59,8 +60,7 @@ func (r *reconciler) reconcile(ctx context.Context, config *servingv1.Configurat
 				"Revision creation failed with message: %s.", conflict)
 			return 0, reconcile.Permanent(fmt.Errorf("configuration %s/%s: %w", config.Namespace, config.Name, err))
 		}
-		if reason := apierrors.ReasonForError(err); reason == metav1.StatusReasonForbidden || reason == metav1.StatusReasonInvalid ||
-			reason == metav1.StatusReasonBadRequest {
+		if apply.IsRefused(err) {
 			manager.MarkFalse(apis.ConditionReady, servingv1.ReasonRevisionFailed, "Revision creation failed with message: %s.", err)
 		}
 		return 0, err

@@ -208,11 +208,11 @@ func (r *reconciler) inputs(rev *servingv1.Revision, s *settings.Snapshot) Input
 // refused turns an error of the API server into a condition where trying again alone will not help: somebody has to act.
 func (r *reconciler) refused(rev *servingv1.Revision, err error) error {
 	manager := rev.GetConditionSet().Manage(&rev.Status)
-	switch reason := apierrors.ReasonForError(err); {
+	switch {
 	case apply.IsNotOwned(err):
 		manager.MarkFalse(servingv1.RevisionConditionResourcesAvailable, reasonNotOwned, "%s", err)
 		return reconcile.Permanent(fmt.Errorf("revision %s/%s: %w", rev.Namespace, rev.Name, err))
-	case reason == metav1.StatusReasonForbidden, reason == metav1.StatusReasonInvalid, reason == metav1.StatusReasonBadRequest:
+	case apply.IsRefused(err):
 		manager.MarkFalse(servingv1.RevisionConditionResourcesAvailable, reasonRefused, "%s", err)
 	}
 	return err

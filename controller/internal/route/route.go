@@ -210,11 +210,7 @@ func (r *reconciler) reconcile(ctx context.Context, route *servingv1.Route) (tim
 	route.Status.MarkTrafficAssigned()
 
 	if err := r.placeholders(ctx, route, byName, localGateway(s, r.clusterDomain)); err != nil {
-		if notOwned := new(apply.NotOwnedError); errors.As(err, &notOwned) {
-			route.Status.MarkServiceNotOwned(notOwned.Name)
-			return 0, reconcile.Permanent(err)
-		}
-		return 0, err
+		return 0, refused(route, err)
 	}
 	if missing, err := r.missingBackend(p); err != nil {
 		return 0, err
@@ -225,11 +221,7 @@ func (r *reconciler) reconcile(ctx context.Context, route *servingv1.Route) (tim
 	}
 	changed, err := r.apply(ctx, route, p, s, state)
 	if err != nil {
-		if notOwned := new(apply.NotOwnedError); errors.As(err, &notOwned) {
-			route.Status.MarkIngressNotOwned(notOwned.Kind, notOwned.Name)
-			return 0, reconcile.Permanent(err)
-		}
-		return 0, err
+		return 0, refused(route, err)
 	}
 	if !r.judge(route, p, s, changed) || !state.InProgress() {
 		return again, nil
@@ -237,11 +229,28 @@ func (r *reconciler) reconcile(ctx context.Context, route *servingv1.Route) (tim
 	route.Status.MarkIngressRolloutInProgress()
 	if paced, first := rollout.Observe(state, duration, r.now()); first {
 		if _, err := r.apply(ctx, route, p, s, paced); err != nil {
-			return 0, err
+			return 0, refused(route, err)
 		}
 		return time.Millisecond, nil
 	}
 	return again, nil
+}
+
+// refused turns an error about an object that a Route needs into a condition where trying again alone will not help.
+func refused(route *servingv1.Route, err error) error {
+	notOwned := new(apply.NotOwnedError)
+	switch {
+	case errors.As(err, &notOwned):
+		if notOwned.Kind == "Service" {
+			route.Status.MarkServiceNotOwned(notOwned.Name)
+		} else {
+			route.Status.MarkIngressNotOwned(notOwned.Kind, notOwned.Name)
+		}
+		return reconcile.Permanent(err)
+	case apply.IsRefused(err):
+		route.Status.MarkIngressFailed(string(apierrors.ReasonForError(err)), err.Error())
+	}
+	return err
 }
 
 // apply writes the plan's HTTPRoutes, with the state of the rollout on each.

@@ -2,6 +2,7 @@ package route
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -17,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
@@ -401,6 +403,33 @@ func TestAServiceOfSomebodyElseIsNotTaken(t *testing.T) {
 	s.configuration("hello-00001")
 	s.route("latest=100")
 	s.until("refused", func(r *servingv1.Route) bool { return condition(r, "IngressReady") == "False NotOwned" })
+}
+
+// Quotas and policies refuse what a Route needs: its status has their words, and it goes on by itself when they let it.
+func TestWhatTheAPIServerRefusesARouteIsInItsStatus(t *testing.T) {
+	s := set(t)
+	var refused atomic.Pointer[schema.GroupResource]
+	refused.Store(&services)
+	s.store.Admit = func(_ string, resource schema.GroupResource, _ string, object *unstructured.Unstructured) error {
+		if resource == *refused.Load() {
+			return apierrors.NewForbidden(resource, object.GetName(), errors.New("a policy says no"))
+		}
+		return nil
+	}
+	s.revision("hello-00001", corev1.ConditionTrue)
+	s.service("hello-00001")
+	s.configuration("hello-00001")
+	s.route("latest=100")
+	for _, resource := range []*schema.GroupResource{&services, &httpRoutes} {
+		s.until(resource.Resource+" refused", func(r *servingv1.Route) bool {
+			c := r.Status.GetCondition(servingv1.RouteConditionReady)
+			return condition(r, "IngressReady") == "False Forbidden" && c.IsFalse() && strings.Contains(c.Message, "a policy says no") &&
+				strings.Contains(c.Message, resource.Resource)
+		})
+		refused.Store(&httpRoutes)
+	}
+	refused.Store(&schema.GroupResource{})
+	s.until("Ready", func(r *servingv1.Route) bool { return condition(r, "Ready") == "True " })
 }
 
 func TestAGradualRolloutSharesUntilTheNewRevisionHasAll(t *testing.T) {

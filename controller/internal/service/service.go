@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/tools/record"
+	"knative.dev/pkg/apis"
 
 	listers "ebb.dev/ebb/api/client/listers/serving/v1"
 	ebb "ebb.dev/ebb/api/client/versioned"
@@ -61,11 +62,7 @@ func (r *reconciler) reconcile(ctx context.Context, svc *servingv1.Service) (tim
 
 	config, err := r.configuration(ctx, svc)
 	if err != nil {
-		if apply.IsNotOwned(err) {
-			manager.MarkFalse(servingv1.ServiceConditionConfigurationsReady, servingv1.ReasonNotOwned, "%s", err)
-			return 0, reconcile.Permanent(fmt.Errorf("service %s/%s: %w", svc.Namespace, svc.Name, err))
-		}
-		return 0, err
+		return 0, refused(svc, servingv1.ServiceConditionConfigurationsReady, err)
 	}
 	rollUpConfiguration(svc, config)
 
@@ -89,15 +86,24 @@ func (r *reconciler) reconcile(ctx context.Context, svc *servingv1.Service) (tim
 
 	route, err := r.route(ctx, svc)
 	if err != nil {
-		if apply.IsNotOwned(err) {
-			manager.MarkFalse(servingv1.ServiceConditionRoutesReady, servingv1.ReasonNotOwned, "%s", err)
-			return 0, reconcile.Permanent(fmt.Errorf("service %s/%s: %w", svc.Namespace, svc.Name, err))
-		}
-		return 0, err
+		return 0, refused(svc, servingv1.ServiceConditionRoutesReady, err)
 	}
 	rollUpRoute(svc, route)
 	tellCause(svc)
 	return 0, nil
+}
+
+// refused turns an error about a child into a condition where trying again alone will not help: somebody has to act.
+func refused(svc *servingv1.Service, condition apis.ConditionType, err error) error {
+	manager := svc.GetConditionSet().Manage(&svc.Status)
+	switch {
+	case apply.IsNotOwned(err):
+		manager.MarkFalse(condition, servingv1.ReasonNotOwned, "%s", err)
+		return reconcile.Permanent(fmt.Errorf("service %s/%s: %w", svc.Namespace, svc.Name, err))
+	case apply.IsRefused(err):
+		manager.MarkFalse(condition, string(apierrors.ReasonForError(err)), "%s", err)
+	}
+	return err
 }
 
 func (r *reconciler) configuration(ctx context.Context, svc *servingv1.Service) (*servingv1.Configuration, error) {
