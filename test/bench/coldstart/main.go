@@ -1,7 +1,7 @@
 // Command coldstart measures what the first request of a sleeping service waits for: cold starts one after another, each with
-// the times of its phases, as JSON lines.
+// the times of its phases, and then what a burst on one busy pod waits for until more pods are asked for, as JSON lines.
 //
-// Owns: a namespace of its own. Reads: watches of the Deployment and its pods, and the response. Writes: one Service, shorter
+// Owns: a namespace of its own. Reads: watches of the Deployment and its pods, and the response. Writes: two Services, shorter
 // waiting times in config-autoscaler and the cold-start header in config-observability, both put back. Never: asserts a figure.
 //
 // All times are milliseconds after the request was sent. sent, scale_written, pod_created and answered are by this process's clock
@@ -24,18 +24,19 @@ import (
 
 func main() {
 	n := flag.Int("n", 10, "cold starts to measure")
+	bursts := flag.Int("bursts", 10, "bursts to measure")
 	image := flag.String("image", "dev.local/ebb-test/autoscale:dev", "an image that sends X-Process-Start")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
-	if err := run(ctx, *n, *image); err != nil {
+	if err := run(ctx, *n, *bursts, *image); err != nil {
 		fmt.Fprintln(os.Stderr, "coldstart:", err)
 		stop()
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context, n int, image string) (err error) {
+func run(ctx context.Context, n, bursts int, image string) (err error) {
 	c, err := cluster.Connect(ctx)
 	if err != nil {
 		return err
@@ -77,10 +78,21 @@ func run(ctx context.Context, n int, image string) (err error) {
 		scales = append(scales, result.Milliseconds(phases.scaleWritten.Sub(phases.begin())))
 		afters = append(afters, result.Milliseconds(phases.answered.Sub(phases.processStarted)))
 	}
+	panicked, err := panics(ctx, c, namespace, image, bursts, out)
+	if err != nil {
+		return err
+	}
+	// From the first request, at the activator, to the scale write at zero (wanted: 20 ms), and from the first queued request, as it
+	// was sent, to the scale write of a busy pod (wanted: 100 ms). With ten of each the 99th percentile is the slowest.
 	return out.Summary(result.Fields{
 		"median_total_ms":               result.Median(totals),
 		"median_scale_written_ms":       result.Median(scales),
+		"scale_written_p50_ms":          result.Quantile(scales, 0.5),
+		"scale_written_p99_ms":          result.Quantile(scales, 0.99),
+		"scale_written_panic_p50_ms":    result.Quantile(panicked, 0.5),
+		"scale_written_panic_p99_ms":    result.Quantile(panicked, 0.99),
 		"median_after_process_start_ms": result.Median(afters),
 		"runs":                          n,
+		"bursts":                        bursts,
 	})
 }

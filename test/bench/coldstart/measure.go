@@ -91,7 +91,7 @@ func measure(ctx context.Context, c *cluster.Cluster, namespace, url string) (ph
 		return phases{}, ctx.Err()
 	case <-time.After(2 * time.Second):
 	}
-	watched, err := watchScale(ctx, c, namespace)
+	watched, err := watchScale(ctx, c, namespace, serviceName, 0)
 	if err != nil {
 		return phases{}, err
 	}
@@ -115,9 +115,9 @@ func measure(ctx context.Context, c *cluster.Cluster, namespace, url string) (ph
 	return p, err
 }
 
-// watchScale notes when the Deployment is first asked for a pod and when the first pod appears.
-func watchScale(ctx context.Context, c *cluster.Cluster, namespace string) (stop func() (scaleWritten, podCreated time.Time), err error) {
-	selector := "serving.knative.dev/service=" + serviceName
+// watchScale notes when the Deployment of a service is first asked for more than so many pods and when the first new pod appears.
+func watchScale(ctx context.Context, c *cluster.Cluster, namespace, service string, has int32) (stop func() (scaleWritten, podCreated time.Time), err error) {
+	selector := "serving.knative.dev/service=" + service
 	list, err := c.Kube.AppsV1().Deployments(namespace).List(ctx, metav1.ListOptions{LabelSelector: selector})
 	if err != nil {
 		return nil, fmt.Errorf("list Deployments in %s: %w", namespace, err)
@@ -136,7 +136,7 @@ func watchScale(ctx context.Context, c *cluster.Cluster, namespace string) (stop
 	var scaled, created time.Time
 	all.Go(func() {
 		for event := range deployments.ResultChan() {
-			if d, ok := event.Object.(*appsv1.Deployment); ok && scaled.IsZero() && d.Spec.Replicas != nil && *d.Spec.Replicas > 0 {
+			if d, ok := event.Object.(*appsv1.Deployment); ok && scaled.IsZero() && d.Spec.Replicas != nil && *d.Spec.Replicas > has {
 				scaled = time.Now()
 			}
 		}

@@ -1,0 +1,107 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"ebb.dev/ebb/test/internal/cluster"
+	"ebb.dev/ebb/test/internal/probe"
+	"ebb.dev/ebb/test/internal/result"
+)
+
+const (
+	panicName = "burst"
+	// burst is how many requests arrive at once, each of which takes the one pod for itself for a tenth of a second.
+	burst     = 20
+	burstPath = "?sleep=100"
+)
+
+// burster is a service with one pod that takes one request at a time and has two more to get. After a burst it is back at one pod
+// in half a minute.
+func burster(ctx context.Context, c *cluster.Cluster, namespace, image string) (url string, err error) {
+	err = c.Apply(ctx, namespace, fmt.Sprintf(`
+apiVersion: serving.knative.dev/v1
+kind: Service
+metadata:
+  name: %s
+spec:
+  template:
+    metadata:
+      annotations:
+        autoscaling.knative.dev/window: 6s
+        autoscaling.knative.dev/min-scale: "1"
+        autoscaling.knative.dev/max-scale: "3"
+    spec:
+      containerConcurrency: 1
+      containers:
+      - image: %s
+`, panicName, image))
+	if err != nil {
+		return "", err
+	}
+	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
+	defer cancel()
+	return c.AwaitReady(ctx, namespace, panicName)
+}
+
+// panicked returns the time from the second request of a burst, the first that has to queue, until the watch says that the
+// Deployment has been asked for more pods.
+func panicked(ctx context.Context, c *cluster.Cluster, namespace, url string) (time.Duration, error) {
+	ctx, cancel := context.WithTimeout(ctx, 4*time.Minute)
+	defer cancel()
+	// The pods of the burst before count until they are gone.
+	err := cluster.Until(ctx, func() (bool, string, error) {
+		pods, err := c.Pods(ctx, namespace, panicName, true)
+		if err != nil {
+			return false, err.Error(), nil
+		}
+		return len(pods) == 1, fmt.Sprintf("%d pods", len(pods)), nil
+	})
+	if err != nil {
+		return 0, fmt.Errorf("wait for the service to be back at one pod: %w", err)
+	}
+	select {
+	case <-ctx.Done():
+		return 0, ctx.Err()
+	case <-time.After(2 * time.Second):
+	}
+	watched, err := watchScale(ctx, c, namespace, panicName, 1)
+	if err != nil {
+		return 0, err
+	}
+	client := c.Client(2 * time.Minute)
+	defer client.CloseIdleConnections()
+	replies := probe.Burst(ctx, client, url+burstPath, burst)
+	written, _ := watched()
+	if failed := probe.Failed(replies); len(failed) > 0 {
+		return 0, fmt.Errorf("%d of %d requests failed, such as: %s", len(failed), len(replies), failed[0])
+	}
+	if written.IsZero() {
+		return 0, errors.New("the burst was answered, but no more pods were asked for")
+	}
+	slices.SortFunc(replies, func(a, b probe.Reply) int { return a.Sent.Compare(b.Sent) })
+	return written.Sub(replies[1].Sent), nil
+}
+
+// panics measures so many bursts one after another.
+func panics(ctx context.Context, c *cluster.Cluster, namespace, image string, n int, out *result.Printer) ([]float64, error) {
+	url, err := burster(ctx, c, namespace, image)
+	if err != nil {
+		return nil, err
+	}
+	var all []float64
+	for i := range n {
+		took, err := panicked(ctx, c, namespace, url)
+		if err != nil {
+			return nil, fmt.Errorf("burst %d: %w", i+1, err)
+		}
+		all = append(all, result.Milliseconds(took))
+		if err := out.Line(result.Fields{"burst": i + 1, "scale_written_panic_ms": all[i]}); err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
+}
