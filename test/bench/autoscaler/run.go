@@ -27,6 +27,10 @@ func (b *bench) run(ctx context.Context) error {
 		return fmt.Errorf("build the autoscaler: %w\n%s", err, out)
 	}
 
+	memory, err := memoryLimit(shipped)
+	if err != nil {
+		return err
+	}
 	world := newWorld(b)
 	api, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -53,7 +57,7 @@ func (b *bench) run(ctx context.Context) error {
 	defer log.Close()
 	process := exec.CommandContext(ctx, binary)
 	process.Env = append(os.Environ(), "KUBECONFIG="+config, "SYSTEM_NAMESPACE="+namespace, "POD_NAME=autoscaler-bench", "POD_IP="+autoscalerIP, "LISTEN_IP="+autoscalerIP,
-		fmt.Sprintf("SCRAPE_PORT=%d", scrapePort), "GOMEMLIMIT=360MiB")
+		fmt.Sprintf("SCRAPE_PORT=%d", scrapePort), "GOMEMLIMIT="+memory)
 	process.Stdout, process.Stderr = log, log
 	process.Cancel = func() error { return process.Process.Signal(syscall.SIGTERM) }
 	process.WaitDelay = 10 * time.Second
@@ -112,7 +116,7 @@ func (b *bench) run(ctx context.Context) error {
 	if err := b.out.Line(result.Fields{"phase": "measure", "scrapes_per_s": scrapes, "posted_per_s": taken,
 		"offered_posts_per_s": perSecond(counted.offered, countedBefore.offered), "late_posts_per_s": perSecond(counted.late, countedBefore.late),
 		"generator_cores": generator, "counted_per_s": float64(decided.total) / seconds,
-		"p50_ms": decided.quantile(0.5), "rss_peak_mib": after.peak, "scale_writes": world.writes.Load(), "status_writes": world.statuses.Load()}); err != nil {
+		"p50_ms": decided.quantile(0.5), "rss_peak_mib": after.peak, "gomemlimit": memory, "scale_writes": world.writes.Load(), "status_writes": world.statuses.Load()}); err != nil {
 		return err
 	}
 	return b.out.Summary(result.Fields{"revisions": b.revisions, "stats_per_s": scrapes + taken,
