@@ -281,6 +281,46 @@ func TestRequestsAtZeroAreHeldAndAnswered(t *testing.T) {
 	}
 }
 
+// The header is for measurements: its times tell strangers about the inside, so nobody gets it who did not ask for it.
+func TestOnlyColdStartsTellTheirTimesAndOnlyIfAskedTo(t *testing.T) {
+	for name, c := range map[string]struct {
+		asked func() bool
+		told  bool
+	}{
+		"by default":   {nil, false},
+		"switched off": {func() bool { return false }, false},
+		"switched on":  {func() bool { return true }, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, hold.Bounds{})
+			w.handler.ColdStartHeader = c.asked
+			w.revision(backends.Info{})
+			began := time.Now()
+			var status int
+			var header http.Header
+			var group sync.WaitGroup
+			group.Go(func() { status, header, _ = w.send("GET", "") })
+			eventually(t, "one waits", func() bool { return w.budget.Held() == 1 })
+			w.pods(w.pod("p", func(http.ResponseWriter, *http.Request) {}))
+			group.Wait()
+			value := header.Get(wire.HeaderColdStart)
+			if status != 200 || (value != "") != c.told {
+				t.Fatalf("got %d and %s: %q, want it told: %v", status, wire.HeaderColdStart, value, c.told)
+			}
+			if c.told {
+				steps, err := wire.ParseColdStart(value)
+				if err != nil || steps.Received.Before(began) || steps.Announced.Before(steps.Received) || steps.Forwarded.Before(steps.Announced) || steps.Via == "" {
+					t.Errorf("%q: %+v, %v; began %s", value, steps, err, began)
+				}
+			}
+			// There is a pod now, so nothing waits from zero.
+			if status, header, _ := w.send("GET", ""); status != 200 || header.Get(wire.HeaderColdStart) != "" {
+				t.Errorf("a request that found a pod got %d and %q", status, header.Get(wire.HeaderColdStart))
+			}
+		})
+	}
+}
+
 func TestARefusedRequestGoesToThePodWithAFreeSlot(t *testing.T) {
 	w := newWorld(t, hold.Bounds{})
 	r := w.revision(backends.Info{ContainerConcurrency: 1})
