@@ -5,6 +5,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -54,6 +55,25 @@ func load(t *testing.T, file string) (*apiextensionsv1.CustomResourceDefinition,
 	return &external, &internal
 }
 
+// Without -o wide there is one word for why: the sentence is long.
+func TestWhatKubectlShowsOfAPodAutoscaler(t *testing.T) {
+	external, _ := load(t, filepath.Join(shipped, "podautoscalers.autoscaling.internal.knative.dev.yaml"))
+	got := map[int32][]string{}
+	for _, version := range external.Spec.Versions {
+		for _, column := range version.AdditionalPrinterColumns {
+			got[column.Priority] = append(got[column.Priority], column.Name+" "+column.JSONPath)
+		}
+	}
+	want := map[int32][]string{
+		0: {"DesiredScale .status.desiredScale", "ActualScale .status.actualScale", "Ready .status.conditions[?(@.type=='Ready')].status",
+			"Reason .status.conditions[?(@.type=='Ready')].reason", "Rule .status.decision.rule"},
+		1: {"Mode .status.mode", "Why .status.decision.reason"},
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got  %v\nwant %v", got, want)
+	}
+}
+
 // The API server's own validation: structural schema, list maps, defaults, and the estimated cost of every rule.
 func TestTheAPIServerAcceptsEveryDefinition(t *testing.T) {
 	for _, file := range shippedFiles(t) {
@@ -91,7 +111,7 @@ func TestDefinitionsHaveWhatClientsLookFor(t *testing.T) {
 		"revisions.serving.knative.dev":                       {"rev", "all knative serving", "Config Name Generation Ready Reason Actual Replicas Desired Replicas", "", "v1", "Namespaced"},
 		"routes.serving.knative.dev":                          {"rt", "all knative serving", "URL Ready Reason", "duck.knative.dev/addressable", "v1", "Namespaced"},
 		"domainmappings.serving.knative.dev":                  {"dm", "all knative serving", "URL Ready Reason", "", "v1beta1", "Namespaced"},
-		"podautoscalers.autoscaling.internal.knative.dev":     {"kpa pa", "knative-internal autoscaling", "DesiredScale ActualScale Ready Reason Mode Why", "", "v1alpha1", "Namespaced"},
+		"podautoscalers.autoscaling.internal.knative.dev":     {"kpa pa", "knative-internal autoscaling", "DesiredScale ActualScale Ready Reason Rule Mode Why", "", "v1alpha1", "Namespaced"},
 		"clusterdomainclaims.networking.internal.knative.dev": {"cdc", "knative-internal networking", "", "", "v1alpha1", "Cluster"},
 	}
 	for _, file := range shippedFiles(t) {

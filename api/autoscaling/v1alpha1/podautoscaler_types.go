@@ -17,6 +17,7 @@ import (
 // +kubebuilder:printcolumn:name="ActualScale",type=integer,JSONPath=".status.actualScale"
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=".status.conditions[?(@.type=='Ready')].status"
 // +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=".status.conditions[?(@.type=='Ready')].reason"
+// +kubebuilder:printcolumn:name="Rule",type=string,JSONPath=".status.decision.rule"
 // +kubebuilder:printcolumn:name="Mode",type=string,JSONPath=".status.mode",priority=1
 // +kubebuilder:printcolumn:name="Why",type=string,JSONPath=".status.decision.reason",priority=1
 type PodAutoscaler struct {
