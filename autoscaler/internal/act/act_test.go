@@ -221,6 +221,27 @@ func TestVerifyWritesOnlyWhatDiffers(t *testing.T) {
 	})
 }
 
+// After a restart in which pods and status differ nobody knows what was asked for last; an event is of a change.
+func TestAnUnknownScaleIsReadBeforeItIsSaidToChange(t *testing.T) {
+	play(t, func(t *testing.T, c *cluster, w *Writer) {
+		w.Act(order(-1, 1))
+		expect(t, c, "get scale", "status want 1, 1 ready, Serve, active True")
+		if len(c.events.Events) != 0 || w.Written.Load() != 0 {
+			t.Errorf("%d writes of a scale that was there, %d events", w.Written.Load(), len(c.events.Events))
+		}
+		w.Act(order(-1, 3))
+		expect(t, c, "get scale", "scale hello-00001-deployment 3", "status want 3, 1 ready, Serve, active True")
+		if got := <-c.events.Events; !strings.HasPrefix(got, "Normal ScaledUp from 1 to 3 pods by rule ") {
+			t.Errorf("event %q", got)
+		}
+		w.Act(order(-1, 2))
+		expect(t, c, "get scale", "scale hello-00001-deployment 2", "status want 2, 1 ready, Serve, active True")
+		if got := <-c.events.Events; !strings.HasPrefix(got, "Normal ScaledDown from 3 to 2 pods by rule ") {
+			t.Errorf("event %q", got)
+		}
+	})
+}
+
 func TestADeletedPodAutoscalerIsLeftAlone(t *testing.T) {
 	play(t, func(t *testing.T, c *cluster, w *Writer) {
 		o := order(1, 5)

@@ -228,7 +228,7 @@ func (w *Writer) carryOut(ctx context.Context, o loop.Order) error {
 	if pa == nil || pa.UID != o.UID {
 		return nil // deleted since
 	}
-	if o.Verify && !o.Scale {
+	if o.Verify && !o.Scale || o.Scale && o.From < 0 { // unknown after a restart: an event of a change needs one
 		found, err := w.scale(ctx, o)
 		if err != nil {
 			return err
@@ -298,11 +298,7 @@ func (w *Writer) tell(pa *v1alpha1.PodAutoscaler, o loop.Order) {
 	if o.Replicas < o.From {
 		reason = "ScaledDown"
 	}
-	from := "an unknown number"
-	if o.From >= 0 {
-		from = fmt.Sprint(o.From)
-	}
-	w.events.Eventf(pa, corev1.EventTypeNormal, reason, "from %s to %d pods by rule %s: %s", from, o.Replicas, o.Rule(), o.Reason())
+	w.events.Eventf(pa, corev1.EventTypeNormal, reason, "from %d to %d pods by rule %s: %s", o.From, o.Replicas, o.Rule(), o.Reason())
 }
 
 func (w *Writer) writeStatus(ctx context.Context, pa *v1alpha1.PodAutoscaler, o loop.Order) error {
