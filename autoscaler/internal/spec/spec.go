@@ -95,6 +95,16 @@ func Resolve(pa *v1alpha1.PodAutoscaler, a settings.Autoscaler, progressDeadline
 		r.problem(names.InitialScaleAnnotation, "0", "not allowed by allow-zero-initial-scale")
 		initial = 1
 	}
+	activation := r.whole(0, names.ActivationScaleAnnotation)
+	for _, c := range []struct {
+		key   string
+		value *int32
+	}{{names.InitialScaleAnnotation, &initial}, {names.ActivationScaleAnnotation, &activation}} {
+		if high > 0 && *c.value > high {
+			r.problem(c.key, strconv.Itoa(int(*c.value)), fmt.Sprintf("above the maximum of %d, which holds", high))
+			*c.value = high
+		}
+	}
 	pathHold := min(stable, longestPathHold)
 	if burst == 0 {
 		pathHold = 0
@@ -109,14 +119,14 @@ func Resolve(pa *v1alpha1.PodAutoscaler, a settings.Autoscaler, progressDeadline
 		PanicWindow: decide.PanicWindow(stable, r.number(a.PanicWindowPercentage, 1, 100,
 			names.PanicWindowAnnotation, "panicWindowPercentage")),
 		Scraped:  burst != -1,
-		Adaptive: r.text(AdaptiveTargetAnnotation) == AdaptiveTarget,
+		Adaptive: r.adaptive(metric, burst),
 		ScaleUp: loop.Bounds{Burst: r.number(a.ScaleUpBurst, 1, math.MaxInt32, ScaleUpBurstAnnotation),
 			PerSecond: r.number(a.ScaleUpPerSecond, 0.01, math.MaxInt32, ScaleUpPerSecondAnnotation)},
 		Decide: decide.Config{
 			Total: total, Target: target, Metric: metric, ContainerConcurrency: concurrency,
 			TargetBurstCapacity: burst, ActivatorCapacity: a.ActivatorCapacity,
 			MaxScaleUpRate: a.MaxScaleUpRate, MaxScaleDownRate: a.MaxScaleDownRate,
-			ActivationScale: r.whole(0, names.ActivationScaleAnnotation),
+			ActivationScale: activation,
 			PanicThreshold: r.number(a.PanicThresholdPercentage, 110, 1000,
 				names.PanicThresholdAnnotation, "panicThresholdPercentage") / 100,
 			StableWindow:   stable,
@@ -184,6 +194,26 @@ func (r *reader) text(key string, alternates ...string) string {
 		}
 	}
 	return ""
+}
+
+// adaptive reports whether the target is to be learned, and notes why it is not although it was asked for.
+func (r *reader) adaptive(metric decide.Metric, burst float64) bool {
+	value := r.text(AdaptiveTargetAnnotation)
+	why := ""
+	switch {
+	case value == "":
+		return false
+	case value != AdaptiveTarget:
+		why = fmt.Sprintf("the only value is %q, a number belongs into %s", AdaptiveTarget, names.TargetAnnotation)
+	case metric != decide.Concurrency:
+		why = "a target of requests per second cannot be learned"
+	case burst == -1:
+		why = "with a target-burst-capacity of -1 pods are not scraped, so nothing can be learned"
+	default:
+		return true
+	}
+	r.problem(AdaptiveTargetAnnotation, value, why)
+	return false
 }
 
 func (r *reader) number(otherwise, low, high float64, key string, alternates ...string) float64 {

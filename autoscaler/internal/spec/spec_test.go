@@ -103,6 +103,92 @@ func TestAnnotations(t *testing.T) {
 	}
 }
 
+// Every key of config-autoscaler changes what a PodAutoscaler without annotations is run on; a new key needs a row here.
+func TestEveryKeyOfConfigAutoscalerCounts(t *testing.T) {
+	type change struct {
+		with  map[string]string // other keys that it needs
+		value string
+		check func(*loop.Spec) bool
+	}
+	alone := func(value string, check func(*loop.Spec) bool) change { return change{nil, value, check} }
+	rows := map[string]change{
+		"pod-autoscaler-class":                    alone("other.example.org", nil), // see below
+		"enable-scale-to-zero":                    alone("false", func(s *loop.Spec) bool { return !s.Zero.ScaleToZero }),
+		"allow-zero-initial-scale":                {map[string]string{"initial-scale": "0"}, "true", func(s *loop.Spec) bool { return s.Zero.Initial == 0 }},
+		"initial-scale":                           alone("4", func(s *loop.Spec) bool { return s.Zero.Initial == 4 }),
+		"min-scale":                               alone("3", func(s *loop.Spec) bool { return s.Zero.Min == 3 }),
+		"max-scale":                               alone("5", func(s *loop.Spec) bool { return s.Zero.Max == 5 }),
+		"max-scale-limit":                         {map[string]string{"max-scale": "3"}, "6", func(s *loop.Spec) bool { return s.Zero.Max == 6 }}, // of an annotation that wants 9
+		"max-scale-up-rate":                       alone("7", func(s *loop.Spec) bool { return s.Decide.MaxScaleUpRate == 7 }),
+		"max-scale-down-rate":                     alone("3", func(s *loop.Spec) bool { return s.Decide.MaxScaleDownRate == 3 }),
+		"container-concurrency-target-percentage": alone("50", func(s *loop.Spec) bool { return s.Decide.Total == 100 && s.Decide.Target == 50 }),
+		"container-concurrency-target-default":    alone("20", func(s *loop.Spec) bool { return s.Decide.Total == 20 && s.Decide.Target == 14 }),
+		"requests-per-second-target-default":      alone("50", func(s *loop.Spec) bool { return s.Decide.Total == 50 && s.Decide.Target == 35 }),
+		"target-burst-capacity": alone("-1", func(s *loop.Spec) bool {
+			return s.Decide.TargetBurstCapacity == -1 && s.Zero.AlwaysProxied && !s.Scraped
+		}),
+		"activator-capacity": alone("30", func(s *loop.Spec) bool { return s.Decide.ActivatorCapacity == 30 }),
+		"stable-window": alone("20s", func(s *loop.Spec) bool {
+			return s.Decide.StableWindow == 20*time.Second && s.Zero.StableWindow == 20*time.Second && s.PanicWindow == 2*time.Second
+		}),
+		"panic-window-percentage":            alone("50", func(s *loop.Spec) bool { return s.PanicWindow == 30*time.Second }),
+		"panic-threshold-percentage":         alone("150", func(s *loop.Spec) bool { return s.Decide.PanicThreshold == 1.5 }),
+		"scale-to-zero-grace-period":         alone("45s", func(s *loop.Spec) bool { return s.Zero.Grace == 45*time.Second }),
+		"scale-to-zero-pod-retention-period": alone("5m", func(s *loop.Spec) bool { return s.Zero.Retention == 5*time.Minute }),
+		"scale-down-delay":                   alone("90s", func(s *loop.Spec) bool { return s.Decide.ScaleDownDelay == 90*time.Second }),
+		"scale-up-burst":                     alone("7", func(s *loop.Spec) bool { return s.ScaleUp.Burst == 7 }),
+		"scale-up-per-second":                alone("0.5", func(s *loop.Spec) bool { return s.ScaleUp.PerSecond == 0.5 }),
+	}
+	resolved := func(t *testing.T, data map[string]string) (*loop.Spec, settings.Autoscaler) {
+		t.Helper()
+		snapshot, err := settings.Parse(map[string]map[string]string{settings.AutoscalerName: data})
+		if err != nil {
+			t.Fatal(err)
+		}
+		pa := autoscaler(nil)
+		if _, ok := data["requests-per-second-target-default"]; ok {
+			pa.Annotations = map[string]string{names.MetricAnnotation: names.MetricRPS}
+		}
+		if _, ok := data["max-scale-limit"]; ok {
+			pa.Annotations = map[string]string{names.MaxScaleAnnotation: "9"}
+		}
+		s, problems := Resolve(pa, snapshot.Autoscaler, time.Minute)
+		if _, ok := data["allow-zero-initial-scale"]; len(problems) > 0 && ok {
+			t.Errorf("problems %q", problems)
+		}
+		return s, snapshot.Autoscaler
+	}
+	plain, _ := resolved(t, nil)
+	for _, key := range settings.Keys() {
+		if key.ConfigMap != settings.AutoscalerName {
+			continue
+		}
+		t.Run(key.Name, func(t *testing.T) {
+			row, ok := rows[key.Name]
+			if !ok {
+				t.Fatal("no row says what this key changes")
+			}
+			data := map[string]string{key.Name: row.value}
+			for k, v := range row.with {
+				data[k] = v
+			}
+			got, a := resolved(t, data)
+			if row.check == nil { // the class says whether there is anything to decide here
+				if Ours(autoscaler(nil), a) || !Ours(autoscaler(nil), settings.Default().Autoscaler) {
+					t.Errorf("class %q is decided here: %v", a.Class, Ours(autoscaler(nil), a))
+				}
+				return
+			}
+			if !row.check(got) {
+				t.Errorf("%v: got %+v", data, got)
+			}
+			if row.check(plain) {
+				t.Errorf("the row holds without the key, too: %+v", plain)
+			}
+		})
+	}
+}
+
 func TestWhatMakesNoSenseIsIgnoredAndTold(t *testing.T) {
 	const group = names.AutoscalingGroup + "/"
 	plain, _ := Resolve(autoscaler(nil), settings.Default().Autoscaler, time.Minute)
@@ -137,6 +223,65 @@ func TestContradictoryBounds(t *testing.T) {
 		}
 		if got, _ := Resolve(autoscaler(annotations), limited, time.Minute); got.Zero.Max != want {
 			t.Errorf("max-scale %q under a limit of 4: %d, want %d", annotation, got.Zero.Max, want)
+		}
+	}
+}
+
+// What is above the maximum never was asked for: the maximum holds, and is said to.
+func TestScalesAboveTheMaximumAreIgnoredAndTold(t *testing.T) {
+	const group = names.AutoscalingGroup + "/"
+	for _, c := range []struct {
+		annotations map[string]string
+		limit       int32
+		problems    int
+		check       func(*loop.Spec) bool
+	}{
+		{map[string]string{group + "initial-scale": "5", group + "max-scale": "3"}, 0, 1, func(s *loop.Spec) bool { return s.Zero.Initial == 3 }},
+		{map[string]string{group + "activation-scale": "5", group + "max-scale": "3"}, 0, 1, func(s *loop.Spec) bool { return s.Decide.ActivationScale == 3 }},
+		{map[string]string{group + "activation-scale": "5", group + "initial-scale": "9", group + "min-scale": "4", group + "max-scale": "3"}, 0, 3, func(s *loop.Spec) bool {
+			return s.Decide.ActivationScale == 3 && s.Zero.Initial == 3 && s.Zero.Min == 3
+		}},
+		{map[string]string{group + "activation-scale": "5"}, 2, 1, func(s *loop.Spec) bool { return s.Decide.ActivationScale == 2 && s.Zero.Max == 2 }},
+		{map[string]string{group + "activation-scale": "3", group + "initial-scale": "3", group + "max-scale": "3"}, 0, 0, func(s *loop.Spec) bool {
+			return s.Decide.ActivationScale == 3 && s.Zero.Initial == 3
+		}},
+		{map[string]string{group + "activation-scale": "5", group + "initial-scale": "9"}, 0, 0, func(s *loop.Spec) bool {
+			return s.Decide.ActivationScale == 5 && s.Zero.Initial == 9
+		}},
+	} {
+		a := settings.Default().Autoscaler
+		a.MaxScaleLimit = c.limit
+		got, problems := Resolve(autoscaler(c.annotations), a, time.Minute)
+		if len(problems) != c.problems || !c.check(got) {
+			t.Errorf("%v under a limit of %d: problems %q, %+v", c.annotations, c.limit, problems, got)
+		}
+		for _, p := range problems {
+			if !strings.Contains(p, "above the maximum of ") {
+				t.Errorf("%v: told %q", c.annotations, p)
+			}
+		}
+	}
+}
+
+func TestATargetThatCannotBeLearnedIsTold(t *testing.T) {
+	const group = names.AutoscalingGroup + "/"
+	for _, c := range []struct {
+		annotations map[string]string
+		adaptive    bool
+		told        string
+	}{
+		{map[string]string{}, false, ""},
+		{map[string]string{AdaptiveTargetAnnotation: "auto"}, true, ""},
+		{map[string]string{AdaptiveTargetAnnotation: "auto", group + "metric": "concurrency", group + "target-burst-capacity": "0"}, true, ""},
+		{map[string]string{AdaptiveTargetAnnotation: "Auto"}, false, `the only value is "auto"`},
+		{map[string]string{AdaptiveTargetAnnotation: "10"}, false, `the only value is "auto"`},
+		{map[string]string{AdaptiveTargetAnnotation: "auto", group + "metric": "rps"}, false, "requests per second cannot be learned"},
+		{map[string]string{AdaptiveTargetAnnotation: "auto", group + "target-burst-capacity": "-1"}, false, "pods are not scraped"},
+	} {
+		got, problems := Resolve(autoscaler(c.annotations), settings.Default().Autoscaler, time.Minute)
+		told := strings.Join(problems, "; ")
+		if got.Adaptive != c.adaptive || (told == "") != (c.told == "") || !strings.Contains(told, c.told) {
+			t.Errorf("%v: learned is %v, told %q; want %v and %q", c.annotations, got.Adaptive, told, c.adaptive, c.told)
 		}
 	}
 }
