@@ -16,7 +16,7 @@ import (
 )
 
 func main() {
-	if err := run(os.Args[1:], os.Stdout); err != nil {
+	if err := run(os.Args[1:], os.Stdout, os.Stderr); err != nil {
 		fmt.Fprintln(os.Stderr, "sim:", err)
 		os.Exit(1)
 	}
@@ -32,7 +32,7 @@ var kinds = []struct {
 	{"ebb adaptive", func(w Workload, now time.Time) scaler { return newEbb(w, true, now) }},
 }
 
-func run(arguments []string, stdout io.Writer) error {
+func run(arguments []string, stdout, stderr io.Writer) error {
 	flags := flag.NewFlagSet("sim", flag.ContinueOnError)
 	out := flags.String("out", "", "folder to write the report and its plots to")
 	seed := flags.Int64("seed", 1, "seed of all random numbers")
@@ -46,7 +46,7 @@ func run(arguments []string, stdout io.Writer) error {
 			return errors.New("name workload files, or run in the root of the repository")
 		}
 	}
-	report, plots, err := simulateAll(files, *seed)
+	report, plots, err := simulateAll(files, *seed, stderr)
 	if err != nil {
 		return err
 	}
