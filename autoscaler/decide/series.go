@@ -36,8 +36,9 @@ type Report struct {
 type Series struct {
 	concurrency, requests pair
 	newest                map[string]newest
-	// missed is when the last scrape failed, zero when the last one succeeded.
-	missed time.Time
+	// missed is when the last scrape failed, or was found to take too long, zero when the last one succeeded; scraped is when
+	// one succeeded last.
+	missed, scraped time.Time
 }
 
 type pair struct{ stable, panic *window.Window }
@@ -59,6 +60,11 @@ func (p pair) replace(now time.Time, before, value float64) {
 func (p pair) miss(now time.Time) {
 	p.stable.Miss(now)
 	p.panic.Miss(now)
+}
+
+func (p pair) found(now time.Time) {
+	p.stable.Found(now)
+	p.panic.Found(now)
 }
 
 type newest struct {
@@ -121,6 +127,17 @@ func (s *Series) Add(now time.Time, reporter string, r Report) bool {
 		}
 	}
 	s.note(now, reporter, r, counted{now, r.Concurrency, r.RequestsPerSecond})
+	if reporter == ScrapeReporter {
+		first := now.Unix()
+		if recent {
+			first = min(first, before.at.Unix()+1) // the skipped seconds were given a load above
+		}
+		for second := first; second <= now.Unix(); second++ {
+			s.concurrency.found(time.Unix(second, 0))
+			s.requests.found(time.Unix(second, 0))
+		}
+		s.missed, s.scraped = time.Time{}, now
+	}
 	return true
 }
 
@@ -171,8 +188,23 @@ func (s *Series) forget(now time.Time) {
 	}
 }
 
-// Scraped says that a scrape succeeded; its figures arrive by Add.
-func (s *Series) Scraped() { s.missed = time.Time{} }
+// Await says that the scrape that was due at a moment has told nothing of the seconds since, the one of now included: they
+// are missing, whatever activators say of them, until it turns out otherwise. One that takes longer than the freshness time
+// leaves the present unknown, as a failed one does.
+func (s *Series) Await(due, now time.Time) {
+	if now.Sub(due) > freshness {
+		s.missed = now
+	}
+	// What came before the windows is no matter, however long this process stood still.
+	first := max(due.Unix(), s.scraped.Unix()+1, now.Add(-s.concurrency.stable.Length()).Unix())
+	for second := first; second <= now.Unix(); second++ {
+		s.concurrency.miss(time.Unix(second, 0))
+		s.requests.miss(time.Unix(second, 0))
+	}
+}
+
+// ScrapedSince says that a scrape has succeeded since a moment.
+func (s *Series) ScrapedSince(t time.Time) bool { return !s.scraped.Before(t) }
 
 // Miss says that a scrape was due and failed.
 func (s *Series) Miss(now time.Time) {

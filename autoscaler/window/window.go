@@ -95,6 +95,13 @@ func (w *Window) Miss(now time.Time) {
 	}
 }
 
+// Found takes back what Miss said of the second of now.
+func (w *Window) Found(now time.Time) {
+	if second := now.Unix(); w.written && second >= w.first && second <= w.last {
+		w.missing[index(second, int64(len(w.missing)))] = false
+	}
+}
+
 // bucket advances the ring to a second and returns the index of its bucket.
 func (w *Window) bucket(second int64) (int, bool) {
 	n := int64(len(w.values))

@@ -1,6 +1,7 @@
 package ingest
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"fmt"
@@ -8,10 +9,13 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"ebb.dev/ebb/autoscaler/internal/loop"
@@ -274,6 +278,49 @@ func TestAConnectionThatThePodClosedIsOpenedAnew(t *testing.T) {
 			t.Fatalf("%+v", got)
 		}
 	}
+}
+
+// A node that died without a word costs one timeout, however many connections to its pods there are: nobody asks again who let
+// the time pass.
+func TestPodsThatLetTheTimePassAreNotAskedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var all []pods.Pod
+		for i := range 3 {
+			all = append(all, pods.Pod{Name: fmt.Sprint("p", i), IP: fmt.Sprintf("192.0.2.%d", i+1)})
+		}
+		var dead atomic.Bool
+		var dials atomic.Int64
+		s := NewScraper(func(loop.Key) []pods.Pod { return all })
+		s.Dial = func(_ context.Context, address string) (net.Conn, error) {
+			dials.Add(1)
+			near, far := net.Pipe()
+			i := slices.IndexFunc(all, func(p pods.Pod) bool { return strings.HasPrefix(address, p.IP+":") })
+			go func() {
+				for in := bufio.NewReader(far); ; {
+					if _, err := http.ReadRequest(in); err != nil {
+						return
+					}
+					if !dead.Load() {
+						body := wire.Stat{PodName: all[i].Name, AverageConcurrent: 1}.Append(nil)
+						fmt.Fprintf(far, "HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
+					}
+				}
+			}()
+			return near, nil
+		}
+		defer s.Close()
+		if got := scrape(s); got.Failed || dials.Load() != 3 {
+			t.Fatalf("%+v after %d dials", got, dials.Load())
+		}
+		dead.Store(true)
+		began := time.Now()
+		if got := scrape(s); !got.Failed {
+			t.Errorf("%+v from pods that say nothing", got)
+		}
+		if took := time.Since(began); took > scrapeTimeout+time.Second || dials.Load() != 3 { // virtual
+			t.Errorf("it took %s and %d dials, want %s and those of the first scrape", took, dials.Load(), scrapeTimeout)
+		}
+	})
 }
 
 // In a service mesh a pod is known by its headless Service. The setting counts for kept connections, too.

@@ -7,6 +7,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"net"
+	"os"
 	"slices"
 	"strconv"
 	"sync"
@@ -163,11 +164,24 @@ func (s *Scraper) ask(key loop.Key, from []pods.Pod, wanted int) []wire.Stat {
 				continue
 			}
 			q.reused = true
-			q.err = q.c.send()
+			q.err = q.c.send(time.Now().Add(scrapeTimeout))
 		}
 		dialing.Wait()
+		again := questions[:0]
 		for i := range questions {
-			if stat, err := s.answer(key, &questions[i]); err == nil {
+			q := questions[i]
+			if stat, err := s.answer(key, &q); err == nil {
+				stats = append(stats, stat)
+			} else if q.again {
+				again = append(again, q)
+			}
+		}
+		for i := range again {
+			dialing.Go(func() { again[i].err = s.open(key, &again[i]) })
+		}
+		dialing.Wait()
+		for i := range again {
+			if stat, err := s.answer(key, &again[i]); err == nil {
 				stats = append(stats, stat)
 			}
 		}
@@ -182,7 +196,9 @@ type question struct {
 	pod    *pods.Pod
 	c      *connection
 	reused bool
-	err    error
+	// again says that the pod may have closed the connection while it was idle; a new one tells.
+	again bool
+	err   error
 }
 
 // open connects to the pod and sends the request.
@@ -196,7 +212,8 @@ func (s *Scraper) open(key loop.Key, q *question) error {
 		port = wire.PortMetrics
 	}
 	address := net.JoinHostPort(q.pod.IP, strconv.Itoa(port))
-	ctx, cancel := context.WithTimeout(context.Background(), scrapeTimeout)
+	deadline := time.Now().Add(scrapeTimeout)
+	ctx, cancel := context.WithDeadline(context.Background(), deadline)
 	defer cancel()
 	raw, err := s.Dial(ctx, address)
 	if err != nil {
@@ -208,10 +225,10 @@ func (s *Scraper) open(key loop.Key, q *question) error {
 	}
 	q.c, q.reused = newConnection(raw, q.pod.IP, host), false
 	q.c.mesh = host != address
-	return q.c.send()
+	return q.c.send(deadline)
 }
 
-// answer waits for what the pod says to a request that was sent.
+// answer waits for what the pod says to a request that was sent. A pod that let the time pass is not worth another try.
 func (s *Scraper) answer(key loop.Key, q *question) (wire.Stat, error) {
 	var stat wire.Stat
 	space := s.spaces.Get().(*[longestAnswer]byte)
@@ -220,12 +237,7 @@ func (s *Scraper) answer(key loop.Key, q *question) (wire.Stat, error) {
 	if err == nil {
 		stat, err = q.c.receive(space)
 	}
-	if err != nil && q.reused {
-		// The pod may have closed a connection that was idle; a new one tells.
-		if err = s.open(key, q); err == nil {
-			stat, err = q.c.receive(space)
-		}
-	}
+	q.again = err != nil && q.reused && !errors.Is(err, os.ErrDeadlineExceeded)
 	switch {
 	case err != nil:
 		err = fmt.Errorf("scrape pod %s/%s: %w", key.Namespace, q.pod.Name, err)
@@ -272,9 +284,14 @@ func (s *Scraper) one(key loop.Key, pod pods.Pod) (wire.Stat, error) {
 		q.err = s.open(key, &q)
 	} else {
 		q.reused = true
-		q.err = q.c.send()
+		q.err = q.c.send(time.Now().Add(scrapeTimeout))
 	}
-	return s.answer(key, &q)
+	stat, err := s.answer(key, &q)
+	if q.again {
+		q.err = s.open(key, &q)
+		stat, err = s.answer(key, &q)
+	}
+	return stat, err
 }
 
 // take returns the kept connection to a pod, nil if there is none.
@@ -344,8 +361,8 @@ func newConnection(raw net.Conn, ip, host string) *connection {
 		"\r\nAccept: application/protobuf\r\nUser-Agent: Ebb-Autoscaler\r\n\r\n")}
 }
 
-func (c *connection) send() error {
-	if err := c.SetDeadline(time.Now().Add(scrapeTimeout)); err != nil {
+func (c *connection) send(deadline time.Time) error {
+	if err := c.SetDeadline(deadline); err != nil {
 		return err
 	}
 	_, err := c.Write(c.request)

@@ -20,11 +20,13 @@ var hello = Key{Namespace: "default", Name: "hello-00001"}
 
 // world plays everything around the loop: what it knows of the cluster, and what it was ordered to do.
 type world struct {
-	mutex   sync.Mutex
-	specs   map[Key]*Spec
-	counts  map[Key]Counts
-	orders  []Order
-	scrape  func() Scrape
+	mutex  sync.Mutex
+	specs  map[Key]*Spec
+	counts map[Key]Counts
+	orders []Order
+	scrape func() Scrape
+	// takes, if set, is how long the next scrape takes.
+	takes   func() time.Duration
 	answer  zero.Probe
 	probes  int
 	scrapes int
@@ -49,9 +51,12 @@ func (w *world) ready(k Key, n int32) {
 func (w *world) Scrape(_ Key, _ time.Duration, done func(Scrape)) {
 	w.mutex.Lock()
 	w.scrapes++
-	result := w.scrape()
+	result, takes := w.scrape(), time.Duration(0)
+	if w.takes != nil {
+		takes = w.takes()
+	}
 	w.mutex.Unlock()
-	go done(result)
+	time.AfterFunc(takes, func() { done(result) })
 }
 func (w *world) Probe(_ Key, _ bool, done func(zero.Probe)) {
 	w.mutex.Lock()

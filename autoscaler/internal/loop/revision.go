@@ -80,7 +80,9 @@ type revision struct {
 	probing bool
 	// probeAfter is when the next probe may be sent.
 	probeAfter time.Time
-	scraping   bool
+	// scraping says that a scrape is under way, the one that was due at scrapeDue.
+	scraping  bool
+	scrapeDue time.Time
 	// epoch grows with each change of Active, so that a probe sent before it is not taken for an answer after.
 	epoch int
 
@@ -198,19 +200,33 @@ func (r *revision) record(s Sample, now time.Time) Refusal {
 // scraped takes the outcome of a scrape in.
 func (r *revision) scraped(s Scrape, now time.Time) {
 	r.scraping = false
+	// A scrape tells of the second in which it ends.
+	r.series.Await(r.scrapeDue, now.Add(-time.Second))
 	if s.Failed || !r.series.Add(now, decide.ScrapeReporter, s.Report) {
 		r.series.Miss(now)
 		return
 	}
-	r.series.Scraped()
 	if r.spec.Adaptive && r.spec.Decide.Metric == decide.Concurrency {
 		r.adaptive = r.adaptive.Learn(now, r.spec.Decide.Target, r.spec.Decide.Share(), decide.Work{Completed: s.Completed, BusySeconds: s.BusySeconds,
 			Ready: r.counts.Ready, Wanted: max(r.written, 0)})
 	}
 }
 
+// await marks what the scrape has yet to tell of: since it was due, while one is under way; else this second, until its own
+// begins. Activators that report meanwhile tell of a part of the load alone.
+func (r *revision) await(now time.Time) {
+	switch {
+	case !r.spec.Scraped || r.counts.Ready == 0:
+	case r.scraping:
+		r.series.Await(r.scrapeDue, now)
+	case r.series.ScrapedSince(now.Add(-2 * ScrapePeriod)):
+		r.series.Await(now, now)
+	}
+}
+
 // decideNow makes a decision and returns the order that follows from it, if anything is to be done.
 func (r *revision) decideNow(now time.Time, between bool, budget *Budget) (Order, bool) {
+	r.await(now)
 	o := r.series.Observe(now, r.spec.Decide.Metric, r.spec.Algorithm, r.counts.Ready, r.spec.Scraped)
 	o.BetweenTicks = between
 	config := r.spec.Decide

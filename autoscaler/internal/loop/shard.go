@@ -269,6 +269,7 @@ func (s *shard) decide(r *revision, now time.Time, between bool) {
 }
 
 func (s *shard) scrape(r *revision, now time.Time) {
+	due := r.scrapeAt
 	r.scrapeAt = now.Add(ScrapePeriod)
 	if r.scraping || !r.spec.Scraped || s.engine.options.Scraper == nil {
 		return
@@ -276,7 +277,7 @@ func (s *shard) scrape(r *revision, now time.Time) {
 	if r.counts.Ready == 0 {
 		return
 	}
-	r.scraping = true
+	r.scraping, r.scrapeDue = true, due
 	s.engine.options.Scraper.Scrape(r.key, r.spec.Decide.StableWindow, func(result Scrape) {
 		s.answer(event{scrape: &scrapeDone{revision: r, result: result, arrived: s.engine.options.Clock()}})
 	})
