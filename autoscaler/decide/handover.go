@@ -19,6 +19,57 @@ type Memory struct {
 	FloorUntil time.Time
 	// Delay holds the slots of the scale-down delay, oldest first.
 	Delay []DelaySlot
+	// Lesson is what is known of an adaptive target.
+	Lesson Lesson
+}
+
+// Lesson is an Adaptive for another process to go on from, in the middle of a try as well: a try that was dropped would take
+// the pods away that it asked for. Its zero value is of one that has not begun.
+type Lesson struct {
+	Phase                               uint8
+	Target, Knee, Learned, Clear, Best  float64
+	Since, LearnedAt                    time.Time
+	Sum                                 Work
+	Seconds                             float64
+	Ready, Tried                        int32
+	Calm, Strange                       int
+	First                               bool
+	BeforeConcurrency, BeforeThroughput float64
+}
+
+// Lesson returns what an Adaptive knows.
+func (a Adaptive) Lesson() Lesson {
+	return Lesson{Phase: uint8(a.phase), Target: a.target, Knee: a.knee, Learned: a.learned, Clear: a.clear, Best: a.best, Since: a.since,
+		LearnedAt: a.learnedAt, Sum: a.sum, Seconds: a.seconds, Ready: a.ready, Tried: a.tried, Calm: a.calm, Strange: a.strange, First: a.first,
+		BeforeConcurrency: a.before.concurrency, BeforeThroughput: a.before.throughput}
+}
+
+// GoOn returns the Adaptive that a lesson was of, when the clock of whoever began it was behind by behind. ok is false if the
+// lesson makes no sense.
+func (l Lesson) GoOn(behind time.Duration, now time.Time) (a Adaptive, ok bool) {
+	moved := func(t time.Time) time.Time {
+		if t.IsZero() {
+			return t
+		}
+		return t.Add(behind)
+	}
+	a = Adaptive{phase: phase(l.Phase), target: l.Target, knee: l.Knee, learned: l.Learned, clear: l.Clear, best: l.Best, since: moved(l.Since),
+		learnedAt: moved(l.LearnedAt), sum: l.Sum, seconds: l.Seconds, ready: l.Ready, tried: l.Tried, calm: l.Calm, strange: l.Strange, first: l.First,
+		before: point{l.BeforeConcurrency, l.BeforeThroughput}}
+	for _, f := range [...]float64{l.Target, l.Knee, l.Learned, l.Clear, l.Best, l.Sum.Completed, l.Sum.BusySeconds, l.Seconds, l.BeforeConcurrency, l.BeforeThroughput} {
+		if !valid(f) {
+			return Adaptive{}, false
+		}
+	}
+	trying := a.phase == settling || a.phase == measuring
+	switch {
+	case a.phase > settled, min(l.Ready, l.Tried, l.Sum.Ready) < 0, min(l.Calm, l.Strange) < 0,
+		l.Target > 0 && l.Target < lowestLearned,
+		trying && (l.Target == 0 || l.BeforeThroughput == 0 || l.BeforeConcurrency == 0),
+		a.since.After(now.Add(time.Minute)), a.learnedAt.After(now.Add(time.Minute)):
+		return Adaptive{}, false
+	}
+	return a, true
 }
 
 // DelaySlot is the highest scale of two seconds.

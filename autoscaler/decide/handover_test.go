@@ -1,6 +1,7 @@
 package decide
 
 import (
+	"math"
 	"testing"
 	"time"
 
@@ -83,6 +84,77 @@ func TestAMemoryThatMakesNoSenseChangesNothing(t *testing.T) {
 		after, ok := Recall(s, before, m, 0, now)
 		if ok || after.Desired != before.Desired || after.Floor != before.Floor || after.PanicMax != before.PanicMax {
 			t.Errorf("%s: %v, %+v", name, ok, after)
+		}
+	}
+}
+
+// Wherever in a lesson the process changes, what the next one aims for is what the first would have.
+func TestALessonThatIsHandedOverGoesOn(t *testing.T) {
+	f := waiting(0.02, 0.01)
+	for _, skew := range []time.Duration{0, 90 * time.Second, -3 * time.Hour} {
+		one, ready := Adaptive{}, int32(1)
+		var phases [settled + 1]int
+		for i := range 200 {
+			now := epoch.Add(time.Duration(i) * time.Second)
+			// Another process, from here to the end.
+			two, ok := one.Lesson().GoOn(skew, now.Add(skew))
+			if !ok {
+				t.Fatalf("second %d: the lesson is refused: %+v", i, one)
+			}
+			phases[one.phase]++
+			first, second, a, b := one, two, ready, ready
+			for j := i; j < 200; j++ {
+				now := epoch.Add(time.Duration(j) * time.Second)
+				for _, p := range []struct {
+					adaptive *Adaptive
+					ready    *int32
+					now      time.Time
+				}{{&first, &a, now}, {&second, &b, now.Add(skew)}} {
+					n := 9 / float64(*p.ready)
+					*p.adaptive = p.adaptive.Learn(p.now, 10, 0.7, Work{Completed: f(n) * float64(*p.ready), BusySeconds: 9, Ready: *p.ready, Wanted: *p.ready})
+					*p.ready = pods(9 / p.adaptive.Target(10))
+				}
+				if a != b || first.Target(10) != second.Target(10) {
+					t.Fatalf("skew %s, handed over in second %d: in second %d a target of %v, the one before would have %v", skew, i, j, second.Target(10), first.Target(10))
+				}
+				if j == i {
+					one, ready = first, a
+				}
+			}
+		}
+		for phase, seconds := range phases {
+			if seconds == 0 {
+				t.Errorf("no lesson was handed over in phase %d", phase)
+			}
+		}
+		if one.target == 0 {
+			t.Error("nothing was learned")
+		}
+	}
+}
+
+func TestALessonThatMakesNoSenseIsRefused(t *testing.T) {
+	good := Adaptive{phase: measuring, target: 2, before: point{4, 100}, since: epoch}.Lesson()
+	if _, ok := good.GoOn(0, epoch); !ok {
+		t.Fatal("a good one is refused")
+	}
+	for name, change := range map[string]func(*Lesson){
+		"a phase there is none of":       func(l *Lesson) { l.Phase = 4 },
+		"a target that is no number":     func(l *Lesson) { l.Target = math.NaN() },
+		"a target of nearly nothing":     func(l *Lesson) { l.Target = 1e-9 },
+		"a negative knee":                func(l *Lesson) { l.Knee = -1 },
+		"an endless throughput":          func(l *Lesson) { l.Learned = math.Inf(1) },
+		"a try without a target":         func(l *Lesson) { l.Target = 0 },
+		"a try compared with nothing":    func(l *Lesson) { l.BeforeThroughput = 0 },
+		"a negative number of pods":      func(l *Lesson) { l.Sum.Ready = -1 },
+		"a negative number of seconds":   func(l *Lesson) { l.Strange = -1 },
+		"a phase begun in the future":    func(l *Lesson) { l.Since = epoch.Add(time.Hour) },
+		"a lesson learned in the future": func(l *Lesson) { l.LearnedAt = epoch.Add(time.Hour) },
+	} {
+		l := good
+		change(&l)
+		if a, ok := l.GoOn(0, epoch); ok || a != (Adaptive{}) {
+			t.Errorf("%s: %v, %+v", name, ok, a)
 		}
 	}
 }

@@ -107,7 +107,11 @@ type takeOver struct {
 }
 
 func (r *revision) handOver(now time.Time) Handed {
-	return Handed{Key: r.key, UID: r.spec.UID, Memory: decide.Remember(r.series, r.decide, now), Written: r.written,
+	memory := decide.Remember(r.series, r.decide, now)
+	if r.spec.Adaptive {
+		memory.Lesson = r.adaptive.Lesson()
+	}
+	return Handed{Key: r.key, UID: r.spec.UID, Memory: memory, Written: r.written,
 		ActiveSince: r.zero.ActiveSince, ProxiedSince: r.zero.ProxiedSince, LastShort: r.zero.LastShort, Active: r.zero.Active, Proxied: r.zero.Proxied}
 }
 
@@ -116,11 +120,18 @@ func (r *revision) takeOver(h takeOver, now time.Time) bool {
 	if h.UID != r.spec.UID {
 		return false
 	}
+	adaptive, ok := h.Memory.Lesson.GoOn(h.behind, now)
+	if !ok {
+		return false
+	}
 	next, ok := decide.Recall(r.series, r.decide, h.Memory, h.behind, now)
 	if !ok {
 		return false
 	}
 	r.decide = next
+	if h.Memory.Lesson != (decide.Lesson{}) {
+		r.adaptive = adaptive
+	}
 	// The status says which, in whole seconds and as of its last write; since when, the one before knew.
 	earlier := func(own, theirs time.Time) time.Time {
 		if theirs = theirs.Add(h.behind); theirs.Before(own) && now.Sub(theirs) < 365*24*time.Hour {

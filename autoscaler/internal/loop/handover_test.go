@@ -87,6 +87,57 @@ func TestAPlannedHandOverDecidesOnAtOnce(t *testing.T) {
 	})
 }
 
+// Nine requests are outstanding on a pod that works on one at a time. What was learned of it is not lost with the process.
+func TestALearnedTargetIsHandedOver(t *testing.T) {
+	s := spec()
+	s.Adaptive = true
+	play(t, s, Counts{Ready: 1}, func(t *testing.T, w *world) {
+		work := func(w *world) func() Scrape {
+			return func() Scrape {
+				return Scrape{Report: decide.Report{Concurrency: 9}, BusySeconds: 9, Completed: 100 * math.Min(9, float64(w.counts[hello].Ready))}
+			}
+		}
+		w.mutex.Lock()
+		w.scrape = work(w)
+		w.mutex.Unlock()
+		for range 300 {
+			w.ready(hello, max(w.lastOrder().Status.Desired, 1))
+			time.Sleep(time.Second)
+		}
+		before := w.lastOrder()
+		if before.Decision.Target >= 2 || before.Status.Desired < 9 {
+			t.Fatalf("learned a target of %v: %s", before.Decision.Target, before.Reason())
+		}
+		w.mutex.Lock()
+		delete(w.specs, hello)
+		w.mutex.Unlock()
+		w.engine.Changed(hello)
+		synctest.Wait()
+		handed := w.engine.HandOver(func(Key) bool { return true })
+		w.mutex.Lock()
+		w.specs[hello] = s
+		w.mutex.Unlock()
+
+		next, stop := second(t, w)
+		defer stop()
+		next.mutex.Lock()
+		next.scrape = work(next)
+		next.mutex.Unlock()
+		next.engine.Changed(hello)
+		synctest.Wait()
+		next.engine.TakeOver(handed, 0)
+		for range 120 {
+			time.Sleep(time.Second)
+			history, _ := next.engine.History(hello)
+			last := history[len(history)-1]
+			if last.Step.Want < before.Status.Desired || last.Decision.Target != before.Decision.Target {
+				t.Fatalf("%d pods at a target of %v, before the change %d at %v: %s", last.Step.Want, last.Decision.Target,
+					before.Status.Desired, before.Decision.Target, last.Reason())
+			}
+		}
+	})
+}
+
 // Who takes over from a process that died knows only what stands in the status, and keeps that until it has seen a window.
 func TestAfterACrashNothingIsLoweredAndMoreIsDecidedWithinSeconds(t *testing.T) {
 	s := spec()
@@ -127,6 +178,7 @@ func TestAMemoryOfAnotherRevisionIsRefused(t *testing.T) {
 		for name, h := range map[string]Handed{
 			"made anew under the same name": {Key: hello, UID: "2"},
 			"never heard of":                {Key: Key{Namespace: "default", Name: "other"}, UID: "1"},
+			"a lesson that is none":         {Key: hello, UID: "1", Memory: decide.Memory{At: time.Now(), Lesson: decide.Lesson{Phase: 200}}},
 			"a load that is none": {Key: hello, UID: "1", Memory: decide.Memory{At: time.Now(),
 				Windows: [4]window.Contents{{First: time.Now().Unix(), Values: []float64{math.NaN()}}}}},
 		} {
