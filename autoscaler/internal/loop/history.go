@@ -89,7 +89,30 @@ type packed struct {
 	stable, panic, burst, queued, target, total, excess, panicSeconds, seconds float32
 	rule                                                                       decide.Rule
 	metric                                                                     decide.Metric
-	panicking, known, missing, between, apply, probe                           bool
+	truths                                                                     truths
+}
+
+// truths are up to eight of them.
+type truths uint8
+
+const (
+	panicking truths = 1 << iota
+	known
+	missing
+	pushed
+	between
+	apply
+	probe
+)
+
+func (t truths) of(which truths) bool { return t&which != 0 }
+
+// when returns t if it is so.
+func (t truths) when(so bool) truths {
+	if so {
+		return t
+	}
+	return 0
 }
 
 func pack(e Entry) packed {
@@ -99,17 +122,19 @@ func pack(e Entry) packed {
 		stableRaw: d.StableRaw, panicRaw: d.PanicRaw, burstRaw: d.BurstRaw, low: d.Low, high: d.High, held: d.Held,
 		stable: float32(o.Stable), panic: float32(o.Panic), burst: float32(o.Burst), queued: float32(o.Queued),
 		target: float32(d.Target), total: float32(d.Total), excess: float32(d.ExcessBurst), panicSeconds: float32(d.PanicSeconds), seconds: float32(s.After.Seconds()),
-		rule: d.Rule, metric: d.Metric, panicking: d.Panicking, known: o.Known, missing: o.Missing, between: o.BetweenTicks, apply: s.Apply, probe: s.Probe}
+		rule: d.Rule, metric: d.Metric,
+		truths: panicking.when(d.Panicking) | known.when(o.Known) | missing.when(o.Missing) | pushed.when(o.Pushed) |
+			between.when(o.BetweenTicks) | apply.when(s.Apply) | probe.when(s.Probe)}
 }
 
 func (p *packed) entry() Entry {
 	return Entry{First: time.Unix(0, p.first), Times: int(p.times),
-		Decision: decide.Decision{Time: time.Unix(0, p.last), Desired: p.desired, ExcessBurst: figure(p.excess), Panicking: p.panicking, Rule: p.rule,
-			Observation: decide.Observation{Ready: p.ready, Stable: figure(p.stable), Panic: figure(p.panic), Known: p.known, Missing: p.missing,
-				Burst: figure(p.burst), Queued: figure(p.queued), BetweenTicks: p.between},
+		Decision: decide.Decision{Time: time.Unix(0, p.last), Desired: p.desired, ExcessBurst: figure(p.excess), Panicking: p.truths.of(panicking), Rule: p.rule,
+			Observation: decide.Observation{Ready: p.ready, Stable: figure(p.stable), Panic: figure(p.panic), Known: p.truths.of(known), Missing: p.truths.of(missing),
+				Burst: figure(p.burst), Queued: figure(p.queued), Pushed: p.truths.of(pushed), BetweenTicks: p.truths.of(between)},
 			Target: figure(p.target), Total: figure(p.total), Metric: p.metric, StableRaw: p.stableRaw, PanicRaw: p.panicRaw, BurstRaw: p.burstRaw,
 			Low: p.low, High: p.high, Held: p.held, PanicSeconds: figure(p.panicSeconds), Learned: p.learned},
-		Step: zero.Step{Want: p.want, Apply: p.apply, Replicas: p.replicas, Probe: p.probe, After: time.Duration(float64(p.seconds) * float64(time.Second)),
+		Step: zero.Step{Want: p.want, Apply: p.truths.of(apply), Replicas: p.replicas, Probe: p.truths.of(probe), After: time.Duration(float64(p.seconds) * float64(time.Second)),
 			Rule: p.stepRule, Reason: p.reason}}
 }
 

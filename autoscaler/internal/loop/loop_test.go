@@ -367,7 +367,7 @@ func TestAScaleSomebodyElseWroteIsLookedInto(t *testing.T) {
 func TestAnEntryThatIsPackedSaysTheSame(t *testing.T) {
 	at := time.Unix(1_700_000_000, 123)
 	e := Entry{First: at, Times: 7, Decision: decide.Decision{Time: at.Add(time.Second), Desired: 8, ExcessBurst: -201, Panicking: true, Rule: decide.RulePanicHold,
-		Observation: decide.Observation{Ready: 1, Stable: 0.333333, Panic: 12.8, Known: true, Missing: true, Burst: 70, Queued: 3, BetweenTicks: true},
+		Observation: decide.Observation{Ready: 1, Stable: 0.333333, Panic: 12.8, Known: true, Missing: true, Burst: 70, Queued: 3, Pushed: true, BetweenTicks: true},
 		Target:      0.7, Total: 1, Metric: decide.RequestsPerSecond, StableRaw: 2, PanicRaw: 3, BurstRaw: 4, Low: 5, High: 6, Held: 9, PanicSeconds: 12.25, Learned: "why"},
 		Step: zero.Step{Want: 8, Apply: true, Replicas: 7, Probe: true, After: 1500 * time.Millisecond, Rule: zero.RuleMaxScale, Reason: "max-scale allows 7"}}
 	p := pack(e)
