@@ -140,11 +140,7 @@ func (r *revision) update(spec *Spec) {
 func (r *revision) record(s Sample, now time.Time) Refusal {
 	known, seen := r.reporters[s.Reporter]
 	if !seen && len(r.reporters) >= maxReporters {
-		for name, one := range r.reporters {
-			if now.Sub(one.seen) > clockJump {
-				delete(r.reporters, name)
-			}
-		}
+		r.forgetReporters(now)
 		if len(r.reporters) >= maxReporters {
 			return Crowded
 		}
@@ -195,6 +191,15 @@ func (r *revision) record(s Sample, now time.Time) Refusal {
 	}
 	r.reporters[s.Reporter] = known
 	return Accepted
+}
+
+// forgetReporters forgets those who have said nothing for so long that nothing of theirs can still be on its way.
+func (r *revision) forgetReporters(now time.Time) {
+	for name, one := range r.reporters {
+		if now.Sub(one.seen) > clockJump {
+			delete(r.reporters, name)
+		}
+	}
 }
 
 // scraped takes the outcome of a scrape in.

@@ -1,6 +1,7 @@
 package loop
 
 import (
+	"fmt"
 	"math"
 	"slices"
 	"testing"
@@ -111,6 +112,23 @@ func TestARegularReportThatWasOvertakenStillCounts(t *testing.T) {
 		send(900, true, 100, 50)
 		if refused := w.engine.Refused(); refused[Late] != 3 {
 			t.Errorf("refused: %v, want 3 late ones", refused)
+		}
+	})
+}
+
+// A service that wakes often has pods with new names each time.
+func TestASleepingRevisionRemembersNoReporters(t *testing.T) {
+	play(t, atZero(), Counts{}, func(t *testing.T, w *world) {
+		for i := range 20 {
+			w.report(t, fmt.Sprint("pod-", i), 0, 0)
+			time.Sleep(5 * time.Minute)
+		}
+		synctest.Wait()
+		shard := w.engine.shard(hello)
+		shard.mutex.Lock()
+		defer shard.mutex.Unlock()
+		if n := len(shard.index[hello].reporters); n != 0 {
+			t.Errorf("%d reporters are remembered minutes after the last one said anything", n)
 		}
 	})
 }

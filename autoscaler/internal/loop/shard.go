@@ -288,6 +288,7 @@ func (s *shard) reschedule(r *revision, now time.Time) {
 		return
 	}
 	if r.asleep(now) {
+		r.forgetReporters(now) // each wake-up brings pods with new names
 		r.tickAt, r.scrapeAt = now.Add(sleepPeriod), time.Time{}
 	} else {
 		if r.tickAt.Sub(now) > TickPeriod {
