@@ -224,6 +224,8 @@ func (r *revision) await(now time.Time) {
 	case !r.spec.Scraped || r.counts.Ready == 0:
 	case r.scraping:
 		r.series.Await(r.scrapeDue, now)
+	case r.spec.PanicWindow <= ScrapePeriod:
+		// Its one second is all that the panic window has; what activators say of it is better than nothing.
 	case r.series.ScrapedSince(now.Add(-2 * ScrapePeriod)):
 		r.series.Await(now, now)
 	}

@@ -72,3 +72,23 @@ func TestASlowScrapeLowersNothing(t *testing.T) {
 		})
 	}
 }
+
+// A panic window of one second is not emptied by the wait for that second's scrape.
+func TestAPanicWindowOfOneSecondKnowsWhatActivatorsSay(t *testing.T) {
+	s := spec()
+	s.Found = Found{Desired: 20, Zero: zero.State{Active: zero.Yes, Initialized: true}}
+	s.Decide.StableWindow, s.PanicWindow = 6*time.Second, time.Second
+	play(t, s, Counts{Ready: 20}, func(t *testing.T, w *world) {
+		w.mutex.Lock()
+		w.scrape = func() Scrape { return Scrape{Report: decide.Report{Concurrency: 20}} }
+		w.mutex.Unlock()
+		for range 30 {
+			w.report(t, "activator", 100, 0)
+			history, _ := w.engine.History(hello)
+			if o := history[len(history)-1].Decision.Observation; o.Panic < 100 {
+				t.Fatalf("100 requests at an activator, and a panic average of %v", o.Panic)
+			}
+			time.Sleep(time.Second)
+		}
+	})
+}
