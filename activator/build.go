@@ -188,8 +188,7 @@ func build(o options, kube kubernetes.Interface, ebb versioned.Interface, store 
 			a.observe.Ended(x, r, result)
 		},
 	}
-	server := &forward.Server{Handler: handler, TimeoutReply: chain.TimeoutReply, StripResponse: []string{wire.HeaderRefused},
-		TLS: o.tls.Clone()}
+	server := newServer(handler, o, log)
 	server.TLS.GetCertificate = who.Certificate
 	a.serve = &serve.Server{Forward: server, LastRequest: handler.LastRequest, Log: log,
 		TLSKnown: who.Known(), TLSAddress: o.listen(wire.PortTLS)}
@@ -200,8 +199,17 @@ func build(o options, kube kubernetes.Interface, ebb versioned.Interface, store 
 		}
 		a.serve.Listeners = append(a.serve.Listeners, l)
 	}
-	sources := &metrics.Sources{Table: table, Budget: budget, Announce: a.announce, Report: a.report, Rejected: server.Rejected, Untrusted: &who.Untrusted}
+	sources := &metrics.Sources{Table: table, Budget: budget, Announce: a.announce, Report: a.report, Rejected: server.Rejected, Panics: server.Panics, Untrusted: &who.Untrusted}
 	return a, errors.Join(a.registry.Register(sources), a.coldStarts.Register(a.registry))
+}
+
+// newServer makes the server of both request ports.
+func newServer(handler forward.Handler, o options, log *slog.Logger) *forward.Server {
+	return &forward.Server{
+		Handler: handler, TimeoutReply: chain.TimeoutReply, StripResponse: []string{wire.HeaderRefused},
+		TLS:      o.tls.Clone(),
+		Panicked: func(v any, stack []byte) { log.Error("a request failed", "panic", v, "stack", string(stack)) },
+	}
 }
 
 // followLevel keeps the log level at what config-logging says.

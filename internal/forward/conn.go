@@ -2,10 +2,8 @@ package forward
 
 import (
 	"crypto/tls"
-	"fmt"
 	"net"
 	"net/netip"
-	"runtime/debug"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -110,17 +108,9 @@ func (c *conn) serve() {
 	defer c.srv.untrack(c)
 	defer c.nc.Close()
 	defer func() {
-		// A bug met by one request must not take every other request of the pod with it.
 		if v := recover(); v != nil {
-			c.srv.panics.Add(1)
-			if c.srv.Panicked == nil {
-				panic(v)
-			}
-			c.srv.Panicked(v, debug.Stack())
-			if c.admitted {
-				c.res.Cause, c.res.Err = UpstreamFailed, fmt.Errorf("the forwarder failed: %v", v)
-				c.srv.Handler.Done(&c.req, &c.res)
-			}
+			c.srv.caught(v)
+			c.abandon(v)
 		}
 	}()
 	if c.tls != nil {

@@ -33,7 +33,7 @@ func (c *conn) exchange() (keep bool) {
 	c.clock = time.Now()
 	c.res.Duration = c.clock.Sub(r.Started)
 	c.admitted = false
-	c.srv.Handler.Done(r, &c.res)
+	c.srv.done(r, &c.res)
 	return keep && !c.gone.Load()
 }
 
@@ -396,7 +396,7 @@ func (c *conn) end(err error) (keep bool) {
 		return false
 	case errors.As(err, &timer):
 		c.res.Cause, c.res.Timer = TimedOut, timer.Timer
-		reply = c.srv.TimeoutReply(timer.Timer, timer.After)
+		reply = c.srv.timeoutReply(timer)
 		reply.Close = true
 		c.lingering = true
 	case err == error(errChunk):
@@ -406,7 +406,7 @@ func (c *conn) end(err error) (keep bool) {
 		c.lingering = true
 	default:
 		c.res.Cause = UpstreamFailed
-		reply = c.srv.FailureReply(err)
+		reply = c.srv.failureReply(err)
 		if streaming && !c.pump.consumed {
 			c.lingering = true
 		}

@@ -195,7 +195,8 @@ type Server struct {
 	IdleTimeout time.Duration
 	// StallTimeout bounds one write that makes no progress when no timer of the request does. Default 5 min.
 	StallTimeout time.Duration
-	// Panicked, when set, is told of a panic while a connection was served; the connection is closed and the process goes on.
+	// Panicked, when set, is told of a panic, in the Handler or here, from whatever goroutine met it. The request gets 500, or what it came on is
+	// closed; the process goes on. When it is not set, the process ends.
 	Panicked func(value any, stack []byte)
 	// StripResponse names header fields that are removed from what upstreams answer.
 	StripResponse []string

@@ -49,7 +49,7 @@ func (p *h2Pool) send(u *Upstream, x *h2exchange, b *h2batch) {
 			p.waiting = append(p.waiting, x)
 			if !p.dialing {
 				p.dialing = true
-				go p.dial(u)
+				go p.dial(u, x.srv.srv)
 			}
 			p.mu.Unlock()
 			return
@@ -82,13 +82,21 @@ func (c *h2client) takesLocked() bool {
 	return !c.away && !c.c.broken && !c.c.last && len(c.c.streams) < int(c.c.maxStreams) && c.nextID < 1<<30 && c.c.backlogLocked() < h2HardBacklog
 }
 
-// dial makes one connection after another until nobody waits for one.
-func (p *h2Pool) dial(u *Upstream) {
+// dial makes one connection after another until nobody waits for one. srv is told of panics.
+func (p *h2Pool) dial(u *Upstream, srv *Server) {
+	defer func() {
+		if v := recover(); v != nil {
+			srv.caught(v)
+			p.mu.Lock()
+			p.dialing = false // the next request has a connection made for those that wait, too
+			p.mu.Unlock()
+		}
+	}()
 	for {
-		nc, err := u.dialH2()
+		nc, err := u.dialH2(srv)
 		var c *h2client
 		if err == nil {
-			c = startH2Client(u, nc)
+			c = startH2Client(u, nc, srv)
 		}
 		p.mu.Lock()
 		waiting := p.waiting
@@ -127,41 +135,43 @@ func (p *h2Pool) dial(u *Upstream) {
 }
 
 // dialH2 opens a connection, with TLS where the upstream has it.
-func (u *Upstream) dialH2() (net.Conn, error) {
+func (u *Upstream) dialH2(srv *Server) (nc net.Conn, err error) {
+	err = &DialError{u.addr, errPanicked} // where what follows panics
+	defer srv.catch()
 	ctx, cancel := context.WithTimeout(context.Background(), u.options.DialTimeout)
 	defer cancel()
 	dial := u.options.Dial
 	if dial == nil {
 		dial = dialTCP
 	}
-	nc, err := dial(ctx, u.addr)
-	if err != nil {
-		return nil, &DialError{u.addr, err}
+	raw, failed := dial(ctx, u.addr)
+	if failed != nil {
+		return nil, &DialError{u.addr, failed}
 	}
 	if u.options.TLS == nil {
-		return nc, nil
+		return raw, nil
 	}
 	config := u.options.TLS.Clone()
 	config.NextProtos = []string{"h2"}
-	tc := tls.Client(nc, config)
+	tc := tls.Client(raw, config)
 	if err := tc.HandshakeContext(ctx); err != nil {
-		nc.Close()
+		raw.Close()
 		return nil, &DialError{u.addr, err}
 	}
 	if agreed := tc.ConnectionState().NegotiatedProtocol; agreed != "h2" {
-		nc.Close()
+		raw.Close()
 		return nil, &DialError{u.addr, errors.New("it does not speak HTTP/2")}
 	}
 	return tc, nil
 }
 
 // startH2Client says hello on a new connection.
-func startH2Client(u *Upstream, nc net.Conn) *h2client {
+func startH2Client(u *Upstream, nc net.Conn, srv *Server) *h2client {
 	s := &h2client{u: u, nextID: 1, scheme: "http"}
 	if u.options.TLS != nil {
 		s.scheme = "https"
 	}
-	c := newH2Conn(nc, nil, 0, 5*time.Minute)
+	c := newH2Conn(nc, srv, 0, 5*time.Minute)
 	s.c = c
 	c.peer = s
 	c.fr.MaxHeaderListSize = 64 << 10
@@ -237,6 +247,7 @@ func (s *h2client) armLocked() { s.c.armLocked(time.Now().Add(h2PingAfter), s.ti
 // tick closes an idle connection and finds out about a dead one.
 func (s *h2client) tick() {
 	c := s.c
+	defer c.guard()
 	now := time.Now()
 	var b h2batch
 	c.mu.Lock()

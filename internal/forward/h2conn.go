@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -56,11 +55,14 @@ type h2conn struct {
 	fr    *http2.Framer
 	batch h2batch
 	known bool // the peer's first SETTINGS came
+	// handed is where the reader is told that the reading went to another goroutine.
+	handed *bool
 
 	headerTimeout, stall time.Duration
-	panicked             func(value any, stack []byte)
+	srv                  *Server // is told of panics; on an upstream's connection, that of the request it was made for
 	lastRead             atomic.Int64
 	closed               chan struct{}
+	closeOnce            sync.Once // a panic may have the end begun again
 
 	mu            sync.Mutex
 	fw            *http2.Framer // writes into out
@@ -116,14 +118,11 @@ func newH2Conn(nc net.Conn, srv *Server, window, stall time.Duration) *h2conn {
 	c := &h2conn{
 		nc: nc, headerTimeout: window, stall: stall, closed: make(chan struct{}),
 		streams: map[uint32]*h2half{}, window: 65535, initialWindow: 65535, maxFrame: 16 << 10, maxStreams: 100,
-		left: 65535,
+		left: 65535, srv: srv,
 	}
 	if tcp, ok := nc.(*net.TCPConn); ok {
 		c.raw, _ = tcp.SyscallConn()
 		c.tryFn = c.tryOnce
-	}
-	if srv != nil {
-		c.panicked = srv.Panicked
 	}
 	c.in = bufio.NewReaderSize(h2socket{c}, 16<<10)
 	c.fr = http2.NewFramer(io.Discard, c.in)
@@ -168,17 +167,8 @@ func h2Fail(code http2.ErrCode, text string) error { return &h2Error{code, text}
 // read serves the connection until it ends, or until the reading was handed on.
 func (c *h2conn) read() {
 	handed := false
-	defer func() {
-		if v := recover(); v != nil {
-			if c.panicked == nil {
-				panic(v)
-			}
-			c.panicked(v, debug.Stack())
-			if !handed {
-				c.end(fmt.Errorf("the forwarder failed: %v", v))
-			}
-		}
-	}()
+	c.handed = &handed
+	defer c.readerGuard(&handed)
 	for {
 		keep, err := c.step(&handed)
 		if handed || !keep && err == nil {
@@ -335,6 +325,7 @@ func (h *h2half) owesLocked(n int) int {
 
 // end is the end of the connection, whoever ended it. An error that is ours is said to the peer first.
 func (c *h2conn) end(err error) {
+	defer c.closeOnce.Do(func() { close(c.closed) })
 	var ours *h2Error
 	c.mu.Lock()
 	if errors.As(err, &ours) && (c.broken || c.last) {
@@ -367,7 +358,6 @@ func (c *h2conn) end(err error) {
 	c.out = nil
 	c.mu.Unlock()
 	c.nc.Close()
-	close(c.closed)
 }
 
 // armLocked makes sure that the timer fires at the given time or before; fn is what it then does.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"runtime/debug"
 	"strconv"
 	"sync"
 	"time"
@@ -87,17 +86,9 @@ func (x *h2exchange) admit(b *h2batch) (keep bool) {
 	return keep
 }
 
-// ask calls the Handler. A bug met by one request must not take every other request of the pod with it.
+// ask calls the Handler. ok false: it panicked.
 func (x *h2exchange) ask(f func() Verdict) (v Verdict, ok bool) {
-	defer func() {
-		if e := recover(); e != nil {
-			x.srv.srv.panics.Add(1)
-			if x.srv.srv.Panicked == nil {
-				panic(e)
-			}
-			x.srv.srv.Panicked(e, debug.Stack())
-		}
-	}()
+	defer x.srv.srv.catch()
 	v = f()
 	return v, true
 }
@@ -105,7 +96,7 @@ func (x *h2exchange) ask(f func() Verdict) (v Verdict, ok bool) {
 func (x *h2exchange) panicked(b *h2batch) {
 	x.mu.Lock()
 	x.inHandler = false
-	x.fail(errors.New("the forwarder failed"), b)
+	x.fail(errPanicked, b)
 }
 
 // verdict carries out what the Handler said. wait: the body may follow at once.
@@ -243,6 +234,7 @@ func (x *h2exchange) context() context.Context {
 		}
 		hand.peer.beforeRead()
 		hand.batch.flush()
+		*hand.handed = true
 		go hand.read()
 	}
 	return ctx
@@ -258,7 +250,7 @@ func (x *h2exchange) done(b *h2batch) {
 	}
 	x.mu.Unlock()
 	x.res.Duration = time.Since(x.r.Started)
-	x.srv.srv.Handler.Done(&x.r, &x.res)
+	x.srv.srv.done(&x.r, &x.res)
 	x.srv.running.Add(-1)
 	x.srv.rest(b)
 }
@@ -298,10 +290,10 @@ func (x *h2exchange) fail(err error, b *h2batch) {
 		return
 	case errors.As(err, &timer):
 		x.res.Cause, x.res.Timer = TimedOut, timer.Timer
-		reply = x.srv.srv.TimeoutReply(timer.Timer, timer.After)
+		reply = x.srv.srv.timeoutReply(timer)
 	default:
 		x.res.Cause = UpstreamFailed
-		reply = x.srv.srv.FailureReply(err)
+		reply = x.srv.srv.failureReply(err)
 	}
 	var reset *h2ResetError
 	wasReset := errors.As(err, &reset)

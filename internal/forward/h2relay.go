@@ -159,6 +159,7 @@ func (x *h2exchange) rewind(b *h2batch) {
 
 // dialFailed: no connection to target could be made, so nothing was sent.
 func (x *h2exchange) dialFailed(u *Upstream, err error) {
+	defer x.srv.c.guard()
 	var b h2batch
 	defer b.flush()
 	x.mu.Lock()
@@ -261,7 +262,7 @@ func (x *h2exchange) responseHead(h *h2half, f *http2.MetaHeadersFrame, b *h2bat
 		x.inHandler, x.again = false, false
 		switch {
 		case !ok:
-			x.fail(errors.New("the forwarder failed"), b)
+			x.fail(errPanicked, b)
 			return keep
 		case x.cause != nil:
 			x.fail(x.cause, b)

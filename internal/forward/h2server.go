@@ -250,6 +250,7 @@ func (s *h2server) ended(error) {
 // leave asks the client to open its next streams on another connection. Those that are on their way are served for the grace.
 func (s *h2server) leave(grace time.Duration) {
 	c := s.c
+	defer c.guard()
 	now := time.Now()
 	c.mu.Lock()
 	if s.leaving.IsZero() {
@@ -268,6 +269,7 @@ func (s *h2server) leave(grace time.Duration) {
 // tick does what is due: timers of streams, the end of an idle connection, the steps of leaving.
 func (s *h2server) tick() {
 	c := s.c
+	defer c.guard()
 	now := time.Now()
 	var b h2batch
 	c.mu.Lock()

@@ -135,6 +135,7 @@ func (c *h2conn) tryOnce(fd uintptr) bool {
 
 // writeRest waits for the socket, in its own goroutine, and writes until nothing is left.
 func (c *h2conn) writeRest(piece []byte, n int) {
+	defer c.guard()
 	var b h2batch
 	for {
 		var err error

@@ -121,13 +121,19 @@ func (p *pump) joined() {
 }
 
 func (p *pump) run() {
+	defer func() {
+		if v := recover(); v != nil {
+			p.c.srv.caught(v)
+			p.c.cut()
+		}
+		p.finished.Store(true)
+		p.finish <- struct{}{}
+	}()
 	if p.tunnel {
 		p.runTunnel()
 	} else {
 		p.runBody()
 	}
-	p.finished.Store(true)
-	p.finish <- struct{}{}
 }
 
 func (p *pump) runBody() {

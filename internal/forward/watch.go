@@ -41,6 +41,13 @@ func (c *conn) stopWatch() {
 }
 
 func (c *conn) watch() {
+	defer func() {
+		if v := recover(); v != nil {
+			c.srv.caught(v)
+			c.leave()
+		}
+		c.watchDone <- struct{}{}
+	}()
 	for !c.watchStop.Load() {
 		if c.inW == len(c.in) {
 			c.watchFull()
@@ -58,7 +65,6 @@ func (c *conn) watch() {
 		// The deadline was left over from the wait for this request; clear it, unless stopWatch just set it.
 		c.nc.SetReadDeadline(time.Time{})
 	}
-	c.watchDone <- struct{}{}
 }
 
 // watchFull waits without reading: the buffer is full, so only the socket's state can tell that the client left.

@@ -24,6 +24,7 @@ type Sources struct {
 	Announce *announce.Server
 	Report   *report.Reporter
 	Rejected func() int64 // malformed requests
+	Panics   func() int64
 	// Untrusted counts pods whose certificate was not believed.
 	Untrusted *atomic.Int64
 }
@@ -47,6 +48,7 @@ var (
 	totalHeldBytes = describe("ebb_activator_held_bytes", "memory set aside for requests that wait")
 	turnedAway     = describe("ebb_activator_turned_away_total", "requests answered at once because too many wait")
 	malformed      = describe("ebb_activator_malformed_requests_total", "requests that were no HTTP")
+	panics         = describe("ebb_activator_panics_total", "panics that were caught; the log has the stack")
 	untrusted      = describe("ebb_activator_untrusted_pods_total", "connections to pods that were given up because of the pod's certificate")
 	announcements  = describe("ebb_activator_announcements_total", "announcements of pods, by what became of them", "outcome")
 )
@@ -57,7 +59,7 @@ func describe(name, help string, labels ...string) *prometheus.Desc {
 
 // Describe implements prometheus.Collector.
 func (s *Sources) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{concurrency, queued, active, requests, held, refused, pods, reachable, errors, totalHeld, totalHeldBytes, turnedAway, malformed, untrusted, announcements} {
+	for _, d := range []*prometheus.Desc{concurrency, queued, active, requests, held, refused, pods, reachable, errors, totalHeld, totalHeldBytes, turnedAway, malformed, panics, untrusted, announcements} {
 		out <- d
 	}
 }
@@ -102,6 +104,7 @@ func (s *Sources) Collect(out chan<- prometheus.Metric) {
 	gauge(totalHeldBytes, float64(s.Budget.HeldBytes()))
 	count(turnedAway, s.Budget.Refusals())
 	count(malformed, s.Rejected())
+	count(panics, s.Panics())
 	count(untrusted, s.Untrusted.Load())
 	for outcome, n := range map[string]int64{
 		"taken": s.Announce.Taken.Load(), "stale": s.Announce.Stale.Load(), "slot_free": s.Announce.SlotsFree.Load(),
