@@ -58,10 +58,11 @@ type conn struct {
 	upWake    atomic.Pointer[upConn] // whose blocked read the watcher, the pump or cut must wake
 	clock     time.Time              // a recent time, refreshed when it matters
 	lastWrite time.Time
-	started   bool // a byte of the final response head was written
-	admitted  bool // between Admit and Done
-	bodyHeld  bool // DeferBody: the body waits for 100 Continue
-	continued bool // 100 Continue was sent by us
+	started   bool      // a byte of the final response head was written
+	admitted  bool      // between Admit and Done
+	bodyHeld  bool      // DeferBody: the body waits for 100 Continue
+	heldSince time.Time // valid with bodyHeld: when the head was sent
+	continued bool      // 100 Continue was sent by us
 	next      Verdict
 	seen      Response
 	lingering bool // unread request bytes remain: close politely

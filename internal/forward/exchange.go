@@ -170,14 +170,15 @@ func (c *conn) attempt(up *upConn, b body) (out outcome) {
 		return c.endAs(c.explain(err, "send the request to"))
 	}
 	c.res.RequestBytes = int64(len(b.inline))
-	c.bodyHeld = b.stream && c.req.deferBody
-	if b.stream && !c.bodyHeld {
+	if c.bodyHeld = b.stream && c.req.deferBody; c.bodyHeld {
+		c.heldSince = time.Now()
+	} else if b.stream {
 		c.pump.start(up, &c.req.head)
 	}
 	for {
 		if err := c.readResponseHead(); err != nil {
 			died, unused := errors.AsType[*diedUnused](err)
-			if unused && up.reused && !b.stream &&
+			if unused && up.reused && (!b.stream || c.bodyHeld) &&
 				(idempotent(c.req.head.bytes(c.req.head.method)) || up.unreceived(died.err, size)) {
 				up.up.learn(c.clock.Sub(up.since))
 				return outcomeRetry

@@ -4,9 +4,12 @@ import (
 	"bufio"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 )
 
 // twoTries sends to the first upstream, and to the second when that refuses.
@@ -68,6 +71,96 @@ func TestARefusedRequestGoesElsewhereWithItsBody(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// A body waits for an upstream's word for a second after the head was sent to it, not after the request came: one that waited for its turn has
+// its body for the next upstream, too.
+func TestABodyIsHeldForEachUpstreamAnew(t *testing.T) {
+	t.Parallel()
+	const size = 1 << 20
+	refuses := httpBackend(t, func(w http.ResponseWriter, r *http.Request) {
+		<-time.After(4 * patience)
+		w.Header().Set("Ebb-Refused", "limit")
+		w.WriteHeader(503)
+	})
+	accepts := httpBackend(t, func(w http.ResponseWriter, r *http.Request) {
+		n, err := io.Copy(io.Discard, r.Body)
+		fmt.Fprint(w, n, " ", err)
+	})
+	first := NewUpstream(refuses, UpstreamOptions{})
+	defer first.Close()
+	p := &twoTries{second: NewUpstream(accepts, UpstreamOptions{})}
+	defer p.second.Close()
+	p.admit = func(r *Request) Verdict {
+		r.DeferBody()
+		select {
+		case <-r.Context().Done():
+		case <-time.After(continueWait + 2*patience):
+		}
+		return Verdict{Upstream: first}
+	}
+	resp, err := http.Post("http://"+start(t, &Server{Handler: p}), "text/plain", strings.NewReader(strings.Repeat("x", size)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	body, _ := io.ReadAll(resp.Body)
+	if want := fmt.Sprint(size, " <nil>"); resp.StatusCode != 200 || string(body) != want {
+		t.Errorf("got %d %q, want %q; replayable: %v", resp.StatusCode, body, want, p.replayable)
+	}
+}
+
+// While the body is held only the head has left, so a pooled connection that dies costs a large upload as little as a small one.
+func TestAHeldBodyIsSentAgain(t *testing.T) {
+	t.Parallel()
+	const size = 1 << 20
+	var heads atomic.Int64
+	backend := rawBackend(t, func(_ int, c net.Conn, r *bufio.Reader) {
+		for n := 0; ; n++ {
+			req, err := http.ReadRequest(r)
+			if err != nil {
+				return
+			}
+			heads.Add(1)
+			if n > 0 {
+				return // a connection that was used before dies without a word
+			}
+			if req.Header.Get("Expect") != "" {
+				io.WriteString(c, "HTTP/1.1 100 Continue\r\n\r\n")
+			}
+			got, _ := io.Copy(io.Discard, req.Body)
+			text := fmt.Sprint(got)
+			fmt.Fprintf(c, "HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s", len(text), text)
+		}
+	})
+	up := NewUpstream(backend, UpstreamOptions{})
+	defer up.Close()
+	p := &policy{admit: func(r *Request) Verdict {
+		r.DeferBody()
+		return Verdict{Upstream: up}
+	}}
+	addr := start(t, &Server{Handler: p})
+	for _, method := range []string{"GET", "PUT"} {
+		var body io.Reader
+		want := "0"
+		if method == "PUT" {
+			body, want = strings.NewReader(strings.Repeat("x", size)), fmt.Sprint(size)
+		}
+		req, _ := http.NewRequest(method, "http://"+addr, body)
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, _ := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if resp.StatusCode != 200 || string(text) != want {
+			t.Errorf("%s got %d %q, want %q", method, resp.StatusCode, text, want)
+		}
+		awaitIdle(t, up)
+	}
+	if n := heads.Load(); n != 3 {
+		t.Errorf("the container read %d heads, want 3: the second died with its connection", n)
 	}
 }
 

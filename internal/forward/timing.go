@@ -107,7 +107,7 @@ func (c *conn) readUp(b []byte) (int, error) {
 		}
 		switch {
 		case c.bodyHeld:
-			if c.clock.Sub(c.req.Started) >= continueWait {
+			if c.clock.Sub(c.heldSince) >= continueWait {
 				c.releaseBody()
 			}
 		case c.clock.Sub(c.req.Started) >= patience:
