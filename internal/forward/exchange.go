@@ -160,7 +160,7 @@ func (c *conn) attempt(up *upConn, b body) (out outcome) {
 		}
 	}
 	c.out = append(c.req.appendRequest(c.out[:0], b.stream), b.inline...)
-	size := len(c.out)
+	size, before := len(c.out), up.written()
 	if err := c.writeUp(c.out); err != nil {
 		// Nothing whole arrived there, so nothing was done there.
 		if up.reused && !c.gone.Load() && !isTimeout(err) {
@@ -179,7 +179,7 @@ func (c *conn) attempt(up *upConn, b body) (out outcome) {
 		if err := c.readResponseHead(); err != nil {
 			died, unused := errors.AsType[*diedUnused](err)
 			if unused && up.reused && (!b.stream || c.bodyHeld) &&
-				(idempotent(c.req.head.bytes(c.req.head.method)) || up.unreceived(died.err, size)) {
+				(idempotent(c.req.head.bytes(c.req.head.method)) || up.unreceived(died.err, max(size, up.written()-before))) {
 				up.up.learn(c.clock.Sub(up.since))
 				return outcomeRetry
 			}
@@ -283,7 +283,7 @@ func (c *conn) writeUp(b []byte) error {
 		}
 		b = b[n:]
 		now := time.Now()
-		if !isTimeout(err) || !now.Before(end) || c.gone.Load() || up.raw == nil {
+		if !isTimeout(err) || !now.Before(end) || c.gone.Load() || up.raw == nil || up.tls != nil {
 			return err
 		}
 		up.writeEnd = end

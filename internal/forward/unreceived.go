@@ -8,7 +8,7 @@ import (
 )
 
 // unreceived says whether it is certain that an upstream which died without a response took in no byte of the request of
-// this many bytes, so that even a request that must not be carried out twice can be sent again (RFC 9110, section 9.2.2: a
+// this many bytes (as TLS made them, where it is used), so that even a request that must not be carried out twice can be sent again (RFC 9110, section 9.2.2: a
 // means to detect that the original request was never applied).
 //
 // It is certain when the upstream's end of stream (a FIN) came and its kernel has acknowledged none of these bytes: a FIN
@@ -17,6 +17,9 @@ import (
 func (c *upConn) unreceived(err error, size int) bool {
 	if c.raw == nil || err != io.EOF && !errors.Is(err, syscall.EPIPE) { // EPIPE: a FIN and then a reset
 		return false
+	}
+	if c.tls != nil && !tcpClosing(c.raw) {
+		return false // TLS said that it ends, and no FIN came
 	}
 	pending := 0
 	if c.raw.Control(func(fd uintptr) { pending = unacknowledged(fd) }) != nil {

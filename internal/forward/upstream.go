@@ -75,7 +75,8 @@ func (e *DialError) Unwrap() error { return e.Err }
 type upConn struct {
 	net.Conn
 	up       *Upstream
-	raw      syscall.RawConn // nil with TLS
+	raw      syscall.RawConn // the socket, below TLS where that is used; nil where there is none
+	tls      *below          // nil without TLS
 	reused   bool
 	since    time.Time // idle since
 	readEnd  time.Time // the read deadline set on the socket, zero for none
@@ -174,13 +175,15 @@ func (u *Upstream) dial(ctx context.Context) (*upConn, error) {
 	}
 	c := &upConn{Conn: nc, up: u}
 	if u.options.TLS != nil {
-		tc := tls.Client(nc, u.options.TLS)
+		c.tls = &below{Conn: nc}
+		tc := tls.Client(c.tls, u.options.TLS)
 		if err := tc.HandshakeContext(ctx); err != nil {
 			nc.Close()
 			return nil, &DialError{u.addr, err}
 		}
 		c.Conn = tc
-	} else if sc, ok := nc.(syscall.Conn); ok {
+	}
+	if sc, ok := nc.(syscall.Conn); ok {
 		c.raw, _ = sc.SyscallConn()
 		c.peekFn = c.peekOnce
 	}
@@ -217,11 +220,35 @@ func (u *Upstream) put(c *upConn, now time.Time) {
 
 func (c *upConn) close() { c.Conn.Close() }
 
-// peek looks whether the upstream closed the connection or sent something unasked.
+// below is a connection under TLS; it counts what is written to it.
+type below struct {
+	net.Conn
+	wrote int // belongs to whoever writes the head
+}
+
+func (b *below) Write(p []byte) (int, error) {
+	n, err := b.Conn.Write(p)
+	b.wrote += n
+	return n, err
+}
+
+// written is how much TLS has written, 0 without it.
+func (c *upConn) written() int {
+	if c.tls == nil {
+		return 0
+	}
+	return c.tls.wrote
+}
+
+// peek looks whether the upstream closed the connection or sent something unasked. Under TLS an upstream that closes says so first, and
+// what was sent unasked may be a ticket or a new key, which nobody has read: such a connection is given up for nothing, but that is rare.
 func (c *upConn) peek() peekResult {
 	c.peeked = peekQuiet
 	// Control, because Read fails where the read deadline of the last exchange has passed.
 	if c.raw != nil && c.raw.Control(c.peekFn) != nil {
+		return peekClosed
+	}
+	if c.peeked == peekData && c.tls != nil && tcpClosing(c.raw) {
 		return peekClosed
 	}
 	return c.peeked
