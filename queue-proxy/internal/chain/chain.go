@@ -142,8 +142,10 @@ func refusal(why string) forward.Verdict {
 func (c *Chain) probe(r *forward.Request, p *pass) (forward.Verdict, bool) {
 	value := r.Header(wire.HeaderNetworkProbe)
 	agent := r.Header("User-Agent")
-	isProbe := strings.HasPrefix(agent, wire.AgentKubelet) ||
-		strings.HasPrefix(agent, wire.AgentActivatorProbe) || strings.HasPrefix(agent, wire.AgentAutoscalerProbe)
+	// No prober upgrades its connection. What does is a user's, whatever it calls itself: it would stay open for hours, uncounted, and a drain, which
+	// waits for all that is counted but the upgraded, would come to less than nothing.
+	isProbe := !r.IsUpgrade() && (strings.HasPrefix(agent, wire.AgentKubelet) ||
+		strings.HasPrefix(agent, wire.AgentActivatorProbe) || strings.HasPrefix(agent, wire.AgentAutoscalerProbe))
 	if value == "" && !isProbe {
 		return forward.Verdict{}, false
 	}

@@ -280,8 +280,14 @@ func echo(w http.ResponseWriter, r *http.Request) {
 // The pod waits for an open WebSocket as it does for requests, but does not wait for it before the container is told to end: it is the
 // container that closes it.
 func TestAnOpenWebSocketIsDrained(t *testing.T) {
+	for name, agent := range map[string]string{"a user's": "browser", "one that says it is the kubelet's": wire.AgentKubelet + "1.35"} {
+		t.Run(name, func(t *testing.T) { openWebSocketIsDrained(t, agent) })
+	}
+}
+
+func openWebSocketIsDrained(t *testing.T, agent string) {
 	r := startRig(t, echo, func(c *config.Config) { c.DrainQuiet = 10 * time.Millisecond })
-	ws, _, err := websocket.DefaultDialer.Dial("ws"+strings.TrimPrefix(r.url, "http"), nil)
+	ws, _, err := websocket.DefaultDialer.Dial("ws"+strings.TrimPrefix(r.url, "http"), http.Header{"User-Agent": {agent}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -295,6 +301,9 @@ func TestAnOpenWebSocketIsDrained(t *testing.T) {
 		}
 	}
 	say()
+	if inside, upgraded := r.gate.Inside(), r.server.Upgraded(); inside != 1 || upgraded != 1 {
+		t.Errorf("%d requests in the pod and %d of them upgraded, want 1 and 1", inside, upgraded)
+	}
 	hook := make(chan error, 1)
 	go func() {
 		resp, err := http.Get("http://127.0.0.1:" + strconv.Itoa(portOf(t, r.sideAddr("the drain hook"))) + wire.PathDrain)
