@@ -2,6 +2,7 @@ package forward
 
 import (
 	"bufio"
+	"context"
 	"fmt"
 	"io"
 	"net"
@@ -190,5 +191,59 @@ func TestContinueIsAnsweredHere(t *testing.T) {
 	body, _ := io.ReadAll(resp.Body)
 	if string(body) != `ok expect=""` {
 		t.Errorf("got %q", body)
+	}
+}
+
+// waitsAgain has each request wait again after its response; before is called first.
+type waitsAgain struct {
+	policy
+	before func(r *Request)
+	waited chan error
+}
+
+func (p *waitsAgain) Reconsider(r *Request, resp *Response) (Verdict, bool) {
+	p.before(r)
+	ctx := r.Context()
+	select {
+	case <-ctx.Done():
+		p.waited <- context.Cause(ctx)
+	case <-time.After(10 * time.Second):
+		p.waited <- nil
+	}
+	return Verdict{Reply: Reply{Status: 503}}, true
+}
+
+// A client may leave at the very moment in which its refused request begins to wait again. It must not keep its place.
+func TestAClientThatLeavesAsItsRequestWaitsAgain(t *testing.T) {
+	t.Parallel()
+	leaving := make(chan net.Conn, 1)
+	backend := httpBackend(t, func(w http.ResponseWriter, r *http.Request) {
+		<-time.After(4 * patience) // the forwarder begins to watch the client meanwhile
+		w.WriteHeader(503)
+	})
+	for name, before := range map[string]func(r *Request){
+		"a moment before": func(r *Request) {
+			(<-leaving).Close()
+			until(t, "the client is missed", r.c.gone.Load)
+		},
+		"at the same moment": func(r *Request) { (<-leaving).Close() },
+		"a moment after":     func(r *Request) { c := <-leaving; time.AfterFunc(time.Millisecond, func() { c.Close() }) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			up := NewUpstream(backend, UpstreamOptions{})
+			defer up.Close()
+			p := &waitsAgain{before: before, waited: make(chan error, 1)}
+			p.admit = func(*Request) Verdict { return Verdict{Upstream: up} }
+			p.done = make(chan Result, 1)
+			c := dialTo(t, start(t, &Server{Handler: p}))
+			io.WriteString(c, "GET / HTTP/1.1\r\nHost: h\r\n\r\n")
+			leaving <- c
+			if why := <-p.waited; why != ErrClientGone {
+				t.Errorf("the wait ended with %v", why)
+			}
+			if res := <-p.done; res.Cause != ClientGone {
+				t.Errorf("result %+v", res)
+			}
+		})
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/net/http2/hpack"
@@ -35,6 +36,8 @@ type Request struct {
 	ctx       context.Context
 	ctxCancel context.CancelCauseFunc
 	ctxTimer  *time.Timer
+	// leaveCtx is ctxCancel for the goroutine that notices that the client of an HTTP/1.1 connection left.
+	leaveCtx atomic.Pointer[context.CancelCauseFunc]
 }
 
 // edit replaces, removes or adds one header field of the forwarded request.
@@ -46,6 +49,7 @@ type edit struct {
 func (r *Request) begin(now time.Time) {
 	clear(r.edits)
 	r.edits = r.edits[:0]
+	r.leaveCtx.Store(nil)
 	r.Started = now
 	r.Timeouts = Timeouts{}
 	r.Data = nil
@@ -269,6 +273,12 @@ func (r *Request) Context() context.Context {
 			cancel := r.ctxCancel
 			r.ctxTimer = time.AfterFunc(time.Until(end), func() { cancel(&TimerError{t, after}) })
 		}
+		// The watcher may run already: it either finds the function here, or the client gone is found by us.
+		leave := r.ctxCancel
+		r.leaveCtx.Store(&leave)
+		if r.c.gone.Load() {
+			leave(ErrClientGone)
+		}
 		r.c.startWatch()
 	}
 	return r.ctx
@@ -281,6 +291,7 @@ func (r *Request) endContext() {
 	if r.ctxTimer != nil {
 		r.ctxTimer.Stop()
 	}
+	r.leaveCtx.Store(nil)
 	r.ctxCancel(context.Canceled)
 	r.ctx, r.ctxCancel, r.ctxTimer = nil, nil, nil
 }

@@ -123,8 +123,8 @@ func tcpClosing(raw syscall.RawConn) (closing bool) {
 // leave is called by the watcher or the pump when the client is gone.
 func (c *conn) leave() {
 	c.gone.Store(true)
-	if cancel := c.req.ctxCancel; cancel != nil {
-		cancel(ErrClientGone)
+	if cancel := c.req.leaveCtx.Load(); cancel != nil {
+		(*cancel)(ErrClientGone)
 	}
 	c.wake()
 }
