@@ -164,7 +164,7 @@ func (c *conn) attempt(up *upConn, b body) (out outcome) {
 	if err := c.writeUp(c.out); err != nil {
 		// Nothing whole arrived there, so nothing was done there.
 		if up.reused && !c.gone.Load() && !isTimeout(err) {
-			up.up.learn(c.clock.Sub(up.since))
+			up.up.learn(c.clock.Sub(up.since), c.clock)
 			return outcomeRetry
 		}
 		return c.endAs(c.explain(err, "send the request to"))
@@ -180,7 +180,7 @@ func (c *conn) attempt(up *upConn, b body) (out outcome) {
 			died, unused := errors.AsType[*diedUnused](err)
 			if unused && up.reused && (!b.stream || c.bodyHeld) &&
 				(idempotent(c.req.head.bytes(c.req.head.method)) || up.unreceived(died.err, max(size, up.written()-before))) {
-				up.up.learn(c.clock.Sub(up.since))
+				up.up.learn(c.clock.Sub(up.since), c.clock)
 				return outcomeRetry
 			}
 			if unused {

@@ -172,12 +172,12 @@ func TestTheIdleTimeOfAContainerIsLearned(t *testing.T) {
 	since := time.Now()
 	<-time.After(2 * idle)
 	put()
-	learned := time.Duration(up.learned.Load())
+	learned := up.lesson.Load().idle
 	if most := time.Since(since) + idle; learned < idle || learned > most {
 		t.Fatalf("learned %s of a container that keeps connections for %s and was left alone for %s", learned, idle, most)
 	}
 	// An idle connection of nearly that age is not used for a POST any more, alive or not.
-	c := &upConn{up: up} // no socket that could be looked at
+	now := up.lesson.Load().at
 	for _, test := range []struct {
 		age     time.Duration
 		careful bool
@@ -188,9 +188,52 @@ func TestTheIdleTimeOfAContainerIsLearned(t *testing.T) {
 		{learned - learned/20, false, true},
 		{2 * learned, true, false},
 	} {
-		if test.use && up.usable(c, test.age, test.careful) != true || !test.use && up.usable(c, test.age, test.careful) {
+		c := &upConn{up: up, since: now.Add(-test.age)} // no socket that could be looked at
+		if up.usable(c, now, test.careful) != test.use {
 			t.Errorf("idle for %s of %s, careful %v: want use %v", test.age, learned, test.careful, test.use)
 		}
+	}
+}
+
+// A container that was restarted closes connections of any age. What that seems to teach is forgotten bit by bit, and learned again where it is true.
+func TestWhatWasLearnedOfAContainerAges(t *testing.T) {
+	up := NewUpstream("127.0.0.1:1", UpstreamOptions{})
+	start := time.Unix(1e9, 0)
+	usable := func(after, idle time.Duration) bool {
+		now := start.Add(after)
+		return up.usable(&upConn{up: up, since: now.Add(-idle)}, now, true)
+	}
+	if !usable(0, 80*time.Second) {
+		t.Error("a connection is not used although nothing was learned")
+	}
+	up.learn(20*time.Millisecond, start) // the restart
+	for _, test := range []struct {
+		after, idle time.Duration
+		use         bool
+	}{
+		{0, 5 * time.Millisecond, true}, // too young to be about to be closed by an idle timeout
+		{0, 10 * time.Millisecond, false},
+		{59 * time.Second, 10 * time.Millisecond, false},
+		{5 * time.Minute, 400 * time.Millisecond, true}, // 20 ms doubled five times, less a tenth and 50 ms
+		{5 * time.Minute, 600 * time.Millisecond, false},
+		{9 * time.Minute, 8 * time.Second, true},
+		{9 * time.Minute, 10 * time.Second, false},
+		{13 * time.Minute, 80 * time.Second, true}, // forgotten
+		{10 * 365 * 24 * time.Hour, 80 * time.Second, true},
+	} {
+		if got := usable(test.after, test.idle); got != test.use {
+			t.Errorf("%s after the restart a connection idle for %s is used: %v, want %v", test.after, test.idle, got, test.use)
+		}
+	}
+	// By now ten seconds are believed to be safe; the container's own idle timeout of two says no.
+	up.learn(2*time.Second, start.Add(9*time.Minute))
+	if usable(9*time.Minute, 3*time.Second) || !usable(9*time.Minute, time.Second) {
+		t.Error("a shorter idle time was not learned anew")
+	}
+	// A longer one teaches nothing.
+	up.learn(3*time.Second, start.Add(9*time.Minute))
+	if usable(9*time.Minute, 2500*time.Millisecond) {
+		t.Error("a longer idle time took the place of a shorter one")
 	}
 }
 
@@ -224,8 +267,8 @@ func TestAQuietConnectionIsUsedAgain(t *testing.T) {
 		awaitIdle(t, up)
 		<-time.After(3 * patience)
 	}
-	if learned := up.learned.Load(); learned != 0 {
-		t.Errorf("learned that a connection was closed after %s, and none was", time.Duration(learned))
+	if l := up.lesson.Load(); l != nil {
+		t.Errorf("learned that a connection was closed after %s, and none was", l.idle)
 	}
 }
 

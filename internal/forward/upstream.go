@@ -21,10 +21,32 @@ type Upstream struct {
 	idle   []*upConn // a stack: the connection used last is the one most likely alive
 	closed bool
 
-	// learned is the shortest idle time after which this upstream was seen to close a connection, in nanoseconds.
-	// Connections idle for longer are not used for requests that could not be sent again.
-	learned atomic.Int64
-	h2      h2Pool
+	lesson atomic.Pointer[lesson]
+	h2     h2Pool
+}
+
+// lesson is the shortest idle time after which an upstream was seen to close a connection. Connections idle for longer are not used for
+// requests that could not be sent again.
+type lesson struct {
+	idle time.Duration
+	at   time.Time
+}
+
+// lessonDoubles is how long it takes until twice the idle time is believed. An upstream that closes by an idle timeout teaches it again; one
+// that was restarted had closed every connection, however young, and would cost a new connection for each such request for ever.
+const lessonDoubles = time.Minute
+
+// learned is the idle time that is believed now, 0 for none.
+func (u *Upstream) learned(now time.Time) time.Duration {
+	l := u.lesson.Load()
+	if l == nil {
+		return 0
+	}
+	doubled := max(now.Sub(l.at)/lessonDoubles, 0)
+	if doubled >= 20 || l.idle<<doubled >= u.options.IdleTimeout {
+		return 0
+	}
+	return l.idle << doubled
 }
 
 // UpstreamOptions tune an Upstream; the zero value is good.
@@ -107,8 +129,7 @@ func (u *Upstream) get(client *conn, now time.Time, careful bool) (*upConn, erro
 		u.idle[n-1] = nil
 		u.idle = u.idle[:n-1]
 		u.mu.Unlock()
-		idle := now.Sub(c.since)
-		if !u.usable(c, idle, careful) {
+		if !u.usable(c, now, careful) {
 			c.close()
 			continue
 		}
@@ -124,14 +145,14 @@ func (u *Upstream) dialFor(client *conn) (*upConn, error) {
 	return u.dial(ctx)
 }
 
-// usable says whether a connection that was idle for this long should carry a request.
-func (u *Upstream) usable(c *upConn, idle time.Duration, careful bool) bool {
+// usable says whether an idle connection should carry a request now.
+func (u *Upstream) usable(c *upConn, now time.Time, careful bool) bool {
+	idle := now.Sub(c.since)
 	if idle >= u.options.IdleTimeout {
 		return false
 	}
-	if careful {
-		if learned := u.learned.Load(); learned > 0 && int64(idle) > learned-learned/10-int64(50*time.Millisecond) &&
-			idle > 5*time.Millisecond {
+	if careful && idle > 5*time.Millisecond {
+		if learned := u.learned(now); learned > 0 && idle > learned-learned/10-50*time.Millisecond {
 			return false
 		}
 	}
@@ -140,7 +161,7 @@ func (u *Upstream) usable(c *upConn, idle time.Duration, careful bool) bool {
 	if careful || idle > 100*time.Millisecond {
 		switch c.peek() {
 		case peekClosed:
-			u.learn(idle)
+			u.learn(idle, now)
 			return false
 		case peekData: // an upstream that talks first is broken
 			return false
@@ -150,12 +171,12 @@ func (u *Upstream) usable(c *upConn, idle time.Duration, careful bool) bool {
 }
 
 // learn notes that the upstream closed a connection which had been idle for this long.
-func (u *Upstream) learn(idle time.Duration) {
+func (u *Upstream) learn(idle time.Duration, now time.Time) {
 	if idle < 10*time.Millisecond {
 		return // closed at random rather than by an idle timeout
 	}
-	if old := u.learned.Load(); old == 0 || int64(idle) < old {
-		u.learned.Store(int64(idle))
+	if old := u.learned(now); old == 0 || idle < old {
+		u.lesson.Store(&lesson{idle, now})
 	}
 }
 
