@@ -1,7 +1,9 @@
 package names
 
 import (
+	"errors"
 	"math"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -155,6 +157,15 @@ func ProgressDeadline(annotations map[string]string) (*time.Duration, *apis.Fiel
 	return r.duration(ProgressDeadlineAnnotation, 0, longest, true), r.errs
 }
 
+// A quantity is written out to the last digit when it is parsed: 1e-10000000 takes seconds, and whoever may make a Service could
+// keep the webhook busy with it.
+const maxQuantity = 64
+
+var (
+	hugeExponent = regexp.MustCompile(`[eE][-+]?[0-9]{3,}`)
+	errTooLong   = errors.New("too long")
+)
+
 // Sidecar is what a template says about the resources of queue-proxy; nil is what it does not say.
 type Sidecar struct {
 	CPURequest, CPULimit         *resource.Quantity
@@ -181,7 +192,11 @@ func ParseSidecar(annotations map[string]string) (Sidecar, *apis.FieldError) {
 		if !ok {
 			continue
 		}
-		quantity, err := resource.ParseQuantity(text)
+		var quantity resource.Quantity
+		err := errTooLong
+		if len(text) <= maxQuantity && !hugeExponent.MatchString(text) {
+			quantity, err = resource.ParseQuantity(text)
+		}
 		switch {
 		case err != nil:
 			r.fail(apis.ErrInvalidValue(text, key, `must be a quantity such as "100m" or "64Mi"`))
