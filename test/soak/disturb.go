@@ -25,6 +25,13 @@ type service struct {
 	most int
 }
 
+// services are the kinds of load: unlimited concurrency, a hard limit with slower requests, and one request at a time.
+var services = []service{
+	{name: "free", concurrency: 0, query: "?sleep=5", share: 0.6, most: 500},
+	{name: "limited", concurrency: 10, query: "?sleep=20", share: 0.35, most: 100},
+	{name: "single", concurrency: 1, query: "?sleep=10", share: 0.05, most: 10},
+}
+
 // apply writes the Service with a template that no earlier one had, so that each apply is a rollout, and waits until it is Ready.
 func (s *soak) apply(ctx context.Context, v service) (url string, err error) {
 	s.rollouts++

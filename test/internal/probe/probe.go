@@ -1,6 +1,7 @@
 // Package probe sends requests and counts every answer that is not a 2xx.
 //
-// Owns: its goroutines and the counts. Reads: responses. Writes: nothing. Never: retries; a request that failed is a failure.
+// Owns: its goroutines and the counts. Reads: responses. Writes: nothing. Never: retries; a request that failed is a failure. Beneath it net/http's
+// Transport sends a GET again whose reused connection broke before an answer; what StartOnce sends it cannot.
 package probe
 
 import (
@@ -160,6 +161,40 @@ func Start(client *http.Client, url string, interval time.Duration) *Prober {
 
 // StartAtMost is Start with another bound on how many requests are open at a time. What would be one too many is skipped.
 func StartAtMost(client *http.Client, url string, interval time.Duration, most int) *Prober {
+	return start(interval, most, func(int) Reply { return Get(context.Background(), client, url) }) // bounded by the client's timeout
+}
+
+// StartOnce is StartAtMost of requests that nobody below sends a second time, so that a connection that breaks is a failure: by turns a GET
+// and a POST with size bytes.
+func StartOnce(client *http.Client, url string, interval time.Duration, most, size int) *Prober {
+	return start(interval, most, func(n int) Reply { return once(client, url, n%2*size) })
+}
+
+// once sends a GET, or, with a size, a POST of so many bytes. To the Transport a body without Request.GetBody cannot be sent again, an empty one neither; that
+// it is empty is found out by reading it, so that a GET looks like any other.
+func once(client *http.Client, url string, size int) Reply {
+	method := http.MethodGet
+	if size > 0 {
+		method = http.MethodPost
+	}
+	request, err := http.NewRequestWithContext(context.Background(), method, url, io.NopCloser(io.LimitReader(zeros{}, int64(size))))
+	if err != nil {
+		return Reply{Sent: time.Now(), Err: err}
+	}
+	request.ContentLength = int64(size)
+	return Do(client, request)
+}
+
+// zeros is an endless body.
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) {
+	clear(p)
+	return len(p), nil
+}
+
+// start sends a request every interval; send is given its number.
+func start(interval time.Duration, most int, send func(n int) Reply) *Prober {
 	p := &Prober{stop: make(chan struct{}), done: make(chan struct{}), seen: Report{Bodies: map[string]int{}}}
 	go func() {
 		defer close(p.done)
@@ -168,7 +203,7 @@ func StartAtMost(client *http.Client, url string, interval time.Duration, most i
 		slots := make(chan struct{}, most)
 		var open sync.WaitGroup
 		defer open.Wait()
-		for {
+		for n := 0; ; n++ {
 			select {
 			case <-p.stop:
 				return
@@ -182,7 +217,7 @@ func StartAtMost(client *http.Client, url string, interval time.Duration, most i
 			}
 			open.Go(func() {
 				defer func() { <-slots }()
-				p.record(Get(context.Background(), client, url)) // bounded by the client's timeout
+				p.record(send(n))
 			})
 		}
 	}()

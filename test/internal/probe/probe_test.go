@@ -2,6 +2,7 @@ package probe
 
 import (
 	"context"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -57,6 +58,54 @@ func TestNoAnswerIsAFailure(t *testing.T) {
 	reply := Get(context.Background(), &http.Client{}, server.URL)
 	if reply.OK() || reply.Err == nil || reply.Status != 0 {
 		t.Errorf("got %v from a server that is not there", reply)
+	}
+}
+
+// A connection that breaks under a request is a failure, however often the Transport would have tried again.
+func TestWhatIsSentOnceIsNotSentAgain(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		size int
+	}{{"GET", 0}, {"POST", 5000}} {
+		t.Run(c.name, func(t *testing.T) {
+			var seen, bytes atomic.Int64
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				n, _ := io.Copy(io.Discard, r.Body)
+				bytes.Add(n)
+				if r.Method != c.name || len(r.TransferEncoding) > 0 || c.size == 0 && r.ContentLength != 0 {
+					t.Errorf("got %s with %v and length %d", r.Method, r.TransferEncoding, r.ContentLength)
+				}
+				if seen.Add(1) == 2 {
+					panic(http.ErrAbortHandler) // on a connection that was used before
+				}
+			}))
+			defer server.Close()
+			if reply := once(server.Client(), server.URL, c.size); !reply.OK() {
+				t.Fatal(reply)
+			}
+			if reply := once(server.Client(), server.URL, c.size); reply.OK() || seen.Load() != 2 {
+				t.Errorf("the broken request got %v, the server saw %d requests", reply, seen.Load())
+			}
+			if bytes.Load() != int64(2*c.size) {
+				t.Errorf("the server read %d bytes, want %d", bytes.Load(), 2*c.size)
+			}
+		})
+	}
+}
+
+func TestStartOnceSendsHalfAsPosts(t *testing.T) {
+	var gets, posts atomic.Int64
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPost {
+			posts.Add(1)
+		} else {
+			gets.Add(1)
+		}
+	}))
+	defer server.Close()
+	report := StartOnce(server.Client(), server.URL, time.Millisecond, 100, 10).StopAfter(t.Context(), 20)
+	if off := gets.Load() - posts.Load(); report.Failed > 0 || report.Skipped == 0 && (off < 0 || off > 1) {
+		t.Errorf("%d GETs, %d POSTs, %d failed: %v", gets.Load(), posts.Load(), report.Failed, report.Failures)
 	}
 }
 
