@@ -42,7 +42,8 @@ type h2exchange struct {
 	mu        sync.Mutex
 	limits    Timeouts // r's, once the Handler has set them
 	inHandler bool
-	again     bool // ... in Reconsider, which may drop the response
+	again     bool          // ... in Reconsider, which may drop the response
+	grew      func(n int64) // the Handler's, while it waits; see Request.CountHeld
 	cause     error
 	target    *Upstream
 	up        *h2half
@@ -102,7 +103,7 @@ func (x *h2exchange) panicked(b *h2batch) {
 // verdict carries out what the Handler said. wait: the body may follow at once.
 func (x *h2exchange) verdict(v Verdict, b *h2batch, wait bool) {
 	x.mu.Lock()
-	x.inHandler, x.again = false, false
+	x.inHandler, x.again, x.grew = false, false, nil
 	x.limits = x.r.Timeouts
 	switch {
 	case x.cause != nil:

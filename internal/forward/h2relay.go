@@ -85,7 +85,9 @@ func (x *h2exchange) requestData(data []byte, end bool, b *h2batch) (ok bool) {
 	}
 	x.ended = x.ended || end
 	if x.up == nil || x.awaiting {
+		before := cap(x.held)
 		x.held = append(x.held, data...)
+		x.grewLocked(int64(cap(x.held) - before))
 		x.mu.Unlock()
 		return true
 	}
@@ -107,6 +109,7 @@ func (x *h2exchange) requestTrailers(fields []hpack.HeaderField, b *h2batch) (ok
 	if len(x.trailers) == 0 {
 		x.trailers = nil
 	}
+	x.grewLocked(fieldBytes(x.trailers))
 	if x.up != nil && !x.awaiting && !x.over {
 		x.pass(nil, b)
 	}
@@ -259,7 +262,7 @@ func (x *h2exchange) responseHead(h *h2half, f *http2.MetaHeadersFrame, b *h2bat
 			defer b.flush()
 		}
 		x.mu.Lock()
-		x.inHandler, x.again = false, false
+		x.inHandler, x.again, x.grew = false, false, nil
 		switch {
 		case !ok:
 			x.fail(errPanicked, b)

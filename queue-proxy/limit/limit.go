@@ -98,6 +98,19 @@ func (l *Limit) Cancel(w *Waiter) bool {
 	return true
 }
 
+// Grow makes a waiting request heavier. It reports false, and changes nothing, when that is more than may wait. One that does not wait has no weight.
+func (l *Limit) Grow(w *Waiter, bytes int64) bool {
+	switch {
+	case !w.queued:
+		return true
+	case l.MostBytes > 0 && l.bytes+bytes > l.MostBytes:
+		return false
+	}
+	l.bytes += bytes
+	w.bytes += bytes
+	return true
+}
+
 // Free is how many requests could start at once; a Limit without Slots has no number for it.
 func (l *Limit) Free() int { return max(l.Slots-l.running, 0) }
 

@@ -74,6 +74,16 @@ func TestAnyMixOfEndsBringsItBackToZero(t *testing.T) {
 					t.Fatalf("seed %d: Leave promoted another request than the first that waits", seed)
 				}
 				check("leave")
+			case waiting && random.IntN(2) == 0:
+				bytes := int64(random.IntN(20))
+				want := m.mostBytes == 0 || m.bytes()+bytes <= m.mostBytes
+				if want {
+					m.weight[w] += bytes
+				}
+				if got := l.Grow(w, bytes); got != want {
+					t.Fatalf("seed %d: Grow is %v, want %v", seed, got, want)
+				}
+				check("grow")
 			case waiting:
 				m.waiting = slices.DeleteFunc(m.waiting, func(x *Waiter) bool { return x == w })
 				if !l.Cancel(w) {

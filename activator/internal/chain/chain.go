@@ -27,9 +27,9 @@ import (
 // mostUntrusted is how many pods a request is tried at whose certificates are not believed.
 const mostUntrusted = 3
 
-// requestCost is what one waiting request costs in memory: the connection's buffers and goroutines. Its body
-// stays in the kernel until a pod is chosen.
-const requestCost = 24 << 10
+// requestCost is what one waiting request costs in memory besides what forward.Request.CountHeld counts: goroutines, a connection,
+// a place in the queue.
+const requestCost = 12 << 10
 
 // Load is what belongs to one revision besides its queue; it is backends.Revision.Data.
 type Load struct {
@@ -135,6 +135,9 @@ func (h *Handler) bind(r *forward.Request, x *Exchange) forward.Verdict {
 		slot, ok = x.Revision.Queue.Try()
 	}
 	if !ok {
+		x.Ticket.Bytes = requestCost
+		queue := x.Revision.Queue
+		r.CountHeld(func(n int64) { queue.Grow(&x.Ticket, n) })
 		var err error
 		if slot, err = x.Revision.Queue.Acquire(r.Context(), &x.Ticket); err != nil {
 			return h.refusal(x, err)
@@ -242,7 +245,6 @@ func (h *Handler) exchange(revision *backends.Revision) *Exchange {
 		x = &Exchange{}
 	}
 	x.Revision, x.Load = revision, revision.Data.(*Load)
-	x.Ticket.Bytes = requestCost
 	return x
 }
 

@@ -1,11 +1,16 @@
 package chain
 
 import (
+	"bytes"
 	"io"
 	"net"
 	"runtime"
+	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
 
 	"ebb.dev/ebb/activator/internal/backends"
 	"ebb.dev/ebb/activator/internal/hold"
@@ -13,35 +18,120 @@ import (
 	"ebb.dev/ebb/wire"
 )
 
-// The bound in bytes is only as good as the estimate of one waiting request.
+// The bound in bytes is only as good as the account of what waiting requests take, small ones, large ones, and those that grow while they wait.
 func TestAWaitingRequestCostsAboutWhatIsAccounted(t *testing.T) {
-	const many = 500
-	w := newWorld(t, hold.Bounds{})
-	w.revision(backends.Info{})
-	usage := func() uint64 {
-		runtime.GC()
-		var m runtime.MemStats
-		runtime.ReadMemStats(&m)
-		return m.HeapInuse + m.StackInuse
+	field := "X-Large: " + strings.Repeat("x", 60<<10) + "\r\n"
+	for _, c := range []struct {
+		name string
+		many int
+		send func(t *testing.T, w *world, many int)
+		// least is what one must be accounted with at least.
+		least int64
+	}{
+		{"small heads", 300, func(t *testing.T, w *world, many int) { waitHTTP1(t, w, many, "") }, 12 << 10},
+		{"heads of 60 KiB", 100, func(t *testing.T, w *world, many int) { waitHTTP1(t, w, many, field) }, 60 << 10},
+		{"HTTP/2 with 100 KiB of body", 100, func(t *testing.T, w *world, many int) { waitHTTP2(t, w, many, 100<<10) }, 100 << 10},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := newWorld(t, hold.Bounds{})
+			w.revision(backends.Info{})
+			usage := func() int64 {
+				runtime.GC()
+				var m runtime.MemStats
+				runtime.ReadMemStats(&m)
+				return int64(m.HeapInuse + m.StackInuse)
+			}
+			before := usage()
+			c.send(t, w, c.many)
+			eventually(t, "all wait, with all that they sent", func() bool {
+				return w.budget.Held() == int64(c.many) && w.budget.HeldBytes() >= int64(c.many)*c.least
+			})
+			each, accounted := (usage()-before)/int64(c.many), w.budget.HeldBytes()/int64(c.many)
+			t.Logf("one waiting request takes %d bytes, accounted are %d", each, accounted)
+			if each > 3*accounted/2 {
+				t.Errorf("one waiting request takes %d bytes, accounted are %d", each, accounted)
+			}
+		})
 	}
-	before := usage()
-	conns := make([]net.Conn, many)
-	for i := range conns {
+}
+
+// waitHTTP1 sends requests that wait, each on a connection of its own.
+func waitHTTP1(t *testing.T, w *world, many int, field string) {
+	for range many {
 		conn, err := net.Dial("tcp", w.url[len("http://"):])
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer conn.Close()
-		conns[i] = conn
-		if _, err := io.WriteString(conn, "GET / HTTP/1.1\r\nHost: h\r\n"+wire.HeaderRevision+": rev\r\n"+wire.HeaderNamespace+": ns\r\n\r\n"); err != nil {
+		t.Cleanup(func() { conn.Close() })
+		if _, err := io.WriteString(conn, "GET / HTTP/1.1\r\nHost: h\r\n"+wire.HeaderRevision+": rev\r\n"+wire.HeaderNamespace+": ns\r\n"+field+"\r\n"); err != nil {
 			t.Fatal(err)
 		}
 	}
-	eventually(t, "all wait", func() bool { return w.budget.Held() == many })
-	each := (usage() - before) / many
-	t.Logf("one waiting request takes %d bytes", each)
-	if each > 3*requestCost/2 {
-		t.Errorf("one waiting request takes %d bytes, accounted are %d", each, requestCost)
+}
+
+// waitHTTP2 sends requests that wait and so much of the body of each, 50 on a connection. It returns what reads each connection.
+func waitHTTP2(t *testing.T, w *world, many, size int) (framers []*http2.Framer) {
+	var block bytes.Buffer
+	encoder := hpack.NewEncoder(&block)
+	for _, f := range [][2]string{{":method", "POST"}, {":scheme", "http"}, {":path", "/"}, {":authority", "h"},
+		{strings.ToLower(wire.HeaderRevision), "rev"}, {strings.ToLower(wire.HeaderNamespace), "ns"}} {
+		// Never indexed, so that the block is the same each time.
+		if err := encoder.WriteField(hpack.HeaderField{Name: f[0], Value: f[1], Sensitive: true}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	piece := make([]byte, 10<<10)
+	var framer *http2.Framer
+	for i := range many {
+		if i%50 == 0 {
+			conn, err := net.Dial("tcp", w.url[len("http://"):])
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { conn.Close() })
+			framer = http2.NewFramer(conn, conn)
+			framers = append(framers, framer)
+			if _, err := io.WriteString(conn, http2.ClientPreface); err != nil {
+				t.Fatal(err)
+			}
+			if err := framer.WriteSettings(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		id := uint32(2*(i%50) + 1)
+		if err := framer.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: block.Bytes(), EndHeaders: true}); err != nil {
+			t.Fatal(err)
+		}
+		for sent := 0; sent < size; sent += len(piece) {
+			if err := framer.WriteData(id, false, piece); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	return framers
+}
+
+// What arrives while a request waits counts as well: a request that grows beyond the bound is turned away, and its place is free.
+func TestABodyThatArrivesWhileItsRequestWaitsIsBounded(t *testing.T) {
+	w := newWorld(t, hold.Bounds{PerRevisionBytes: 1 << 20})
+	w.revision(backends.Info{})
+	framers := waitHTTP2(t, w, 50, 200<<10)
+	answered, decoder := map[uint32]bool{}, hpack.NewDecoder(4096, nil)
+	for framer := framers[0]; len(answered) < 20; {
+		frame, err := framer.ReadFrame()
+		if err != nil {
+			t.Fatalf("after %d answers: %v", len(answered), err)
+		}
+		if head, ok := frame.(*http2.HeadersFrame); ok {
+			fields, err := decoder.DecodeFull(head.HeaderBlockFragment())
+			if err != nil || fields[0].Value != "503" {
+				t.Errorf("stream %d got %v (%v)", head.StreamID, fields, err)
+			}
+			answered[head.StreamID] = true
+		}
+		if held := w.budget.HeldBytes(); held > 1<<20 {
+			t.Fatalf("%d bytes wait, the bound is %d", held, 1<<20)
+		}
 	}
 }
 

@@ -15,8 +15,9 @@ type Bounds struct {
 	TotalBytes int64
 }
 
-// Defaults: the count for one revision is the contract's; a waiting request costs about 24 KiB (its
-// goroutine, its connection's buffers, its head), so all together stay well under the container's memory.
+// Defaults: the count for one revision is the contract's; an ordinary waiting request costs about 24 KiB (its
+// goroutines, its connection's buffers, its head), so the count is met first; larger ones meet the bytes, which stay well under
+// the container's memory.
 const (
 	DefaultPerRevision      = 10_000
 	DefaultPerRevisionBytes = 256 << 20
@@ -73,6 +74,23 @@ func (b *Budget) take(held, heldBytes, bytes int64) error {
 	default:
 		// Two queues may pass this point at once: the total can be exceeded by one request per core.
 		b.force(bytes)
+		return nil
+	}
+	b.refusals.Add(1)
+	return &FullError{What: what}
+}
+
+// grow makes room for what a waiting request takes more, by the same rule.
+func (b *Budget) grow(heldBytes, bytes int64) error {
+	freeBytes := b.bounds.TotalBytes - b.bytes.Load()
+	var what string
+	switch {
+	case heldBytes+bytes > b.bounds.PerRevisionBytes:
+		what = fmt.Sprintf("the waiting requests of this revision hold %d bytes already, the most allowed are %d", heldBytes, b.bounds.PerRevisionBytes)
+	case heldBytes+bytes > freeBytes:
+		what = fmt.Sprintf("the waiting requests of this revision hold %d bytes already, and the activator has room for %d more in total", heldBytes, max(freeBytes, 0))
+	default:
+		b.bytes.Add(bytes)
 		return nil
 	}
 	b.refusals.Add(1)

@@ -357,10 +357,52 @@ func TestAccountsReturnToZero(t *testing.T) {
 	})
 }
 
+// A request that takes more while it waits is refused when that is too much; the others wait on.
+func TestAWaitingRequestThatGrowsBeyondTheBoundsIsRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := New(1, NewBudget(Bounds{PerRevisionBytes: 10_000}), Options{})
+		other := ask(t.Context(), q) // takes 1000
+		ticket := &Ticket{Bytes: 1000}
+		q.Grow(ticket, 500) // before it waits
+		answer := make(chan error, 1)
+		go func() {
+			_, err := q.Acquire(t.Context(), ticket)
+			answer <- err
+		}()
+		synctest.Wait()
+		if got := q.budget.HeldBytes(); got != 2500 {
+			t.Errorf("%d bytes are accounted, want 2500", got)
+		}
+		q.Grow(ticket, 7500)
+		synctest.Wait()
+		if got := q.budget.HeldBytes(); got != 10_000 {
+			t.Errorf("%d bytes are accounted, want 10000", got)
+		}
+		q.Grow(ticket, 1)
+		var full *FullError
+		if err := <-answer; !errors.As(err, &full) {
+			t.Errorf("a request of too many bytes got %v", err)
+		}
+		if held, bytes := q.budget.Held(), q.budget.HeldBytes(); held != 1 || bytes != 1000 {
+			t.Errorf("%d requests of %d bytes are accounted, want 1 of 1000", held, bytes)
+		}
+		q.Grow(ticket, 1000) // late news of a request that does not wait changes nothing
+		set(q, 1)
+		last := got(t, other)
+		if last.err != nil {
+			t.Fatalf("the other request got %v", last.err)
+		}
+		last.slot.Release(true)
+		empty(t, q)
+	})
+}
+
 func oneRequest(t *testing.T, q *Queue, random *rand.Rand) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Duration(random.IntN(50))*time.Millisecond)
 	defer cancel()
 	ticket := &Ticket{Bytes: int64(random.IntN(5000))}
+	grows := time.AfterFunc(time.Duration(random.IntN(20))*time.Millisecond, func() { q.Grow(ticket, 3000) })
+	defer grows.Stop()
 	for {
 		slot, err := q.Acquire(ctx, ticket)
 		if err != nil {

@@ -94,7 +94,7 @@ type waiter struct {
 
 // Ticket is a request's place in the queue. It keeps its place when a pod refuses the request.
 type Ticket struct {
-	// Bytes is what the request costs while it waits.
+	// Bytes is what the request costs while it waits; see Queue.Grow.
 	Bytes int64
 	// Waited is set once the request had to wait, Since is when that began.
 	Waited bool
@@ -102,6 +102,8 @@ type Ticket struct {
 	// Cold is set when there was no pod at all at that moment.
 	Cold  bool
 	order uint64
+	// waiter is set while the request waits; the queue's mutex guards it.
+	waiter *waiter
 }
 
 // Options are what a queue's owner wants to be told; each may be nil, and none may block.
@@ -168,6 +170,21 @@ func (q *Queue) Acquire(ctx context.Context, t *Ticket) (Slot, error) {
 	return Slot{q, w.pod}, nil
 }
 
+// Grow is told that a request takes n bytes more than its ticket says. If it waits and there is no room for them, it is refused like one that
+// comes now: with *FullError.
+func (q *Queue) Grow(t *Ticket, n int64) {
+	q.mutex.Lock()
+	defer q.mutex.Unlock()
+	if w := t.waiter; w != nil {
+		if err := q.budget.grow(q.bytes, n); err != nil {
+			q.failLocked(w, err)
+			return
+		}
+		q.bytes += n
+	}
+	t.Bytes += n
+}
+
 // enqueueLocked adds a waiter at its ticket's place, and returns how many wait.
 func (q *Queue) enqueueLocked(t *Ticket) (*waiter, int64, error) {
 	if q.deleted {
@@ -191,6 +208,7 @@ func (q *Queue) enqueueLocked(t *Ticket) (*waiter, int64, error) {
 		q.budget.force(t.Bytes) // what was accepted is not turned away because it comes back
 	}
 	w := &waiter{ticket: t, ready: make(chan struct{})}
+	t.waiter = w
 	// A request that a pod refused is older than nearly all others: look for its place from the front.
 	after := q.last
 	if after != nil && after.ticket.order > t.order {
@@ -227,7 +245,7 @@ func (q *Queue) removeLocked(w *waiter) {
 	} else {
 		w.next.previous = w.previous
 	}
-	w.previous, w.next = nil, nil
+	w.previous, w.next, w.ticket.waiter = nil, nil, nil
 	q.held--
 	q.bytes -= w.ticket.Bytes
 	q.budget.give(w.ticket.Bytes)

@@ -69,7 +69,7 @@ func (c *Chain) Admit(r *forward.Request) forward.Verdict {
 		p = &pass{}
 		p.waiter.Ready = make(chan struct{}, 1)
 	}
-	p.probe, p.proxied, p.sent, p.span = false, false, time.Time{}, nil
+	p.probe, p.proxied, p.outgrew, p.sent, p.span = false, false, false, time.Time{}, nil
 	r.Data = p
 	if v, handled := c.probe(r, p); handled {
 		return v
@@ -100,11 +100,13 @@ func (c *Chain) Admit(r *forward.Request) forward.Verdict {
 		p.span = nil // the request goes to another pod
 		return refusal(wire.RefusedLimit)
 	case full:
-		return forward.Verdict{Reply: forward.Reply{
-			Status: 503, Body: bodyQueueFull, Header: []forward.Header{{Name: "Retry-After", Value: "1"}},
-		}}
+		return queueFull()
 	case queued:
+		r.CountHeld(func(n int64) { c.Gate.grow(p, n) })
 		if ctx := r.Context(); !c.Gate.await(ctx, p) {
+			if p.outgrew {
+				return queueFull()
+			}
 			// The forwarder answers for a client that left and for timers; what remains is the end of the process.
 			return forward.Verdict{Reply: forward.Reply{Status: 503, Body: context.Cause(ctx).Error()}}
 		}
@@ -129,6 +131,12 @@ func (c *Chain) Done(r *forward.Request, res *forward.Result) {
 		}
 	}
 	c.passes.Put(p)
+}
+
+func queueFull() forward.Verdict {
+	return forward.Verdict{Reply: forward.Reply{
+		Status: 503, Body: bodyQueueFull, Header: []forward.Header{{Name: "Retry-After", Value: "1"}},
+	}}
 }
 
 func refusal(why string) forward.Verdict {

@@ -47,6 +47,7 @@ type pass struct {
 	inside  bool // counted by the ledger
 	running bool // has a slot
 	probe   bool
+	outgrew bool      // it waited, and there was no room for what it takes
 	sent    time.Time // to the container
 	span    *tracing.Span
 
@@ -106,7 +107,20 @@ func (g *Gate) press() {
 	}
 }
 
-// await waits for the slot of a queued request. It reports false when ctx ended first.
+// grow is told that a request takes n bytes more than the weight that it entered with. If it waits and there is no room for them, it is
+// turned away like one that comes now.
+func (g *Gate) grow(p *pass, n int64) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !p.outgrew && !g.limit.Grow(&p.waiter, n) {
+		g.limit.Cancel(&p.waiter)
+		p.outgrew = true
+		p.waiter.Ready <- struct{}{}
+		g.press()
+	}
+}
+
+// await waits for the slot of a queued request. It reports false when ctx ended first, or when the request took too much memory.
 func (g *Gate) await(ctx context.Context, p *pass) bool {
 	select {
 	case <-p.waiter.Ready:
@@ -118,6 +132,9 @@ func (g *Gate) await(ctx context.Context, p *pass) bool {
 		}
 		g.mu.Unlock()
 		<-p.waiter.Ready // it was promoted at the same moment; leave gives the slot back
+		if p.outgrew {
+			return false
+		}
 		p.running = true
 		g.mu.Lock()
 		g.load.Run(time.Now())
@@ -125,10 +142,13 @@ func (g *Gate) await(ctx context.Context, p *pass) bool {
 		return false
 	}
 	now := time.Now()
-	p.running, p.sent = true, now
 	g.mu.Lock()
+	defer g.mu.Unlock()
+	if p.outgrew {
+		return false
+	}
+	p.running, p.sent = true, now
 	g.load.Run(now)
-	g.mu.Unlock()
 	return true
 }
 
@@ -220,7 +240,7 @@ func (g *Gate) Rising() bool {
 	return g.load.Rising()
 }
 
-// weight is what a waiting request holds in memory: a connection's buffers, whatever its body's size.
-const weight = 16 << 10
+// weight is what a waiting request takes in memory besides what forward.Request.CountHeld counts: goroutines, a connection.
+const weight = 12 << 10
 
 var _ forward.Handler = (*Chain)(nil)

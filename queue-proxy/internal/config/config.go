@@ -65,7 +65,7 @@ type Observability struct {
 // Queue-proxy's queue is this many times its concurrency (contract section 5.3), and at most this heavy.
 const (
 	WaitingPerSlot = 10
-	MostWaitBytes  = 64 << 20
+	MostWaitBytes  = 96 << 20
 )
 
 // Parse reads the environment. Its error names every variable that cannot be used.
