@@ -31,11 +31,14 @@ type h2server struct {
 	opened    time.Time
 }
 
-// A client that opens streams to reset them makes others work for nothing. It may do so h2Resets times at once, h2ResetRate times a second, and
-// as often as its requests were answered.
+// A client that opens streams to reset them makes others work for nothing, beyond what may run at a time. It may do so h2Resets times at once, h2ResetRate times a
+// second, and as often as its requests were answered. A reset is not counted when the stream was there for h2Patience or its response had begun: that is
+// a client whose time is up or that has seen enough, and h2MaxStreams bounds how many of those there can be. One connection of a gateway carries the deadlines
+// of thousands of clients.
 const (
 	h2Resets    = 1000
 	h2ResetRate = 100
+	h2Patience  = 100 * time.Millisecond
 )
 
 // serveH2 runs one HTTP/2 connection to its end; read is what was already taken from it.
@@ -203,8 +206,20 @@ func (s *h2server) reset(f *http2.RSTStreamFrame) error {
 	if h == nil {
 		return nil
 	}
+	now := time.Now()
+	patient := h.x.waited(now)
 	h.x.clientGone(&c.batch)
-	return s.spend(time.Now())
+	if patient {
+		return nil
+	}
+	return s.spend(now)
+}
+
+// waited says whether a client that resets the stream now has given its request a chance.
+func (x *h2exchange) waited(now time.Time) bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.started || now.Sub(x.r.Started) >= h2Patience
 }
 
 // spend counts a stream that was reset before its answer was complete.
