@@ -3,12 +3,14 @@ package probe
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc"
@@ -125,8 +127,8 @@ func TestStartIsNoticedFastWhateverThePeriod(t *testing.T) {
 	if err := p.Start(context.Background()); err != nil {
 		t.Fatal(err)
 	}
-	// Twenty questions at the period that was set would take 200 s.
-	if took := time.Since(begin); took > 100*time.Second {
+	// Twenty questions at the period that was set would take 200 s; TestPausesWhileTheContainerStarts has the pauses.
+	if took := time.Since(begin); took > 20*time.Second {
 		t.Errorf("it took %s", took)
 	}
 	select {
@@ -141,6 +143,46 @@ func TestStartIsNoticedFastWhateverThePeriod(t *testing.T) {
 	asked.Store(-1000)
 	if p.Ready(context.Background()) == nil {
 		t.Error("a container that fails later is still called ready")
+	}
+}
+
+// However long a container starts, it is asked again no later than 20 ms after it said no, whatever the kind and period of the probe.
+func TestPausesWhileTheContainerStarts(t *testing.T) {
+	for name, text := range map[string]string{
+		"HTTP":              `{"httpGet":{"path":"/"},"periodSeconds":10,"timeoutSeconds":5}`,
+		"TCP":               `{"tcpSocket":{}}`,
+		"exec, by the port": `{"exec":{"command":["ready"]},"periodSeconds":3}`,
+	} {
+		for _, starts := range []time.Duration{0, 100 * time.Millisecond, time.Second, 4 * time.Second, 10 * time.Minute} {
+			t.Run(fmt.Sprintf("%s, %s", name, starts), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					p := New([]Spec{spec(t, text, 8080)}, nil)
+					begin := time.Now()
+					last, most := time.Time{}, time.Duration(0)
+					p.once = func(context.Context, *Spec, time.Duration) error {
+						now := time.Now()
+						if !last.IsZero() {
+							pause := now.Sub(last)
+							most = max(most, pause)
+							if pause < 10*time.Millisecond {
+								t.Fatalf("asked again after %s", pause)
+							}
+						}
+						last = now
+						if now.Sub(begin) < starts {
+							return errors.New("it starts")
+						}
+						return nil
+					}
+					if err := p.Start(t.Context()); err != nil {
+						t.Fatal(err)
+					}
+					if late := time.Since(begin) - starts; late > 20*time.Millisecond || most > 20*time.Millisecond {
+						t.Errorf("it was noticed %s after it had started, the longest pause was %s", late, most)
+					}
+				})
+			})
+		}
 	}
 }
 
