@@ -49,10 +49,10 @@ unit: clients
 	go test -C dev/ctl -race -shuffle=on -p 2 ./...
 
 .PHONY: clients
-clients: ## install the HTTP clients that tests of the forwarder use, where apt-get is; without them those tests are skipped
+clients: ## install the HTTP clients that tests of the forwarder use, where apt-get is; without them those tests are skipped, with CI=true they fail
 	@command -v curl nghttp h2load >/dev/null || ! command -v apt-get >/dev/null || \
 		{ apt-get -q update && apt-get -q install -y --no-install-recommends curl nghttp2-client; } >/dev/null || \
-		echo "curl and nghttp2-client could not be installed: their tests are skipped"
+		echo "curl and nghttp2-client could not be installed: their tests are skipped, with CI=true they fail"
 
 test: check e2e ## the whole gate, as CI runs it: the last minute is a soak
 	@$(MAKE) --no-print-directory soak ARGS='-lasts 1m -seed 1'

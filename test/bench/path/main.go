@@ -94,6 +94,5 @@ func run(ctx context.Context, o options) (err error) {
 		"queue_proxy_rps_vs_direct": result.Median(rates["queue-proxy"]) / direct,
 		"both_rps_vs_direct":        result.Median(rates["both"]) / direct,
 		"gateway_rps_vs_direct":     result.Median(rates["gateway"]) / direct,
-		"direct_rps":                direct,
 	})
 }
