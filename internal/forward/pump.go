@@ -47,7 +47,15 @@ func (p *pump) start(up *upConn, h *head) {
 	p.finished.Store(false)
 	p.failure.Store(nil)
 	p.moved.Store(0)
+	p.unbound()
 	go p.fn()
+}
+
+// unbound takes off the upstream the deadline for writing the head. TLS cannot go on after a write that met one, and what the pump writes ends with
+// the exchange: its timers are looked at on the other goroutine.
+func (p *pump) unbound() {
+	p.up.writeEnd = time.Time{}
+	p.up.SetWriteDeadline(p.up.writeEnd)
 }
 
 func (p *pump) startTunnel(up *upConn) {
@@ -58,6 +66,7 @@ func (p *pump) startTunnel(up *upConn) {
 	p.failure.Store(nil)
 	p.moved.Store(0)
 	p.activity.Store(time.Now().UnixNano())
+	p.unbound()
 	go p.fn()
 }
 
