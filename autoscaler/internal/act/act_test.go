@@ -347,7 +347,7 @@ func TestMarkPatchesOnceForEachPodThatGoes(t *testing.T) {
 	now := time.Date(2027, 1, 1, 0, 0, 0, 0, time.UTC)
 	counts := loop.Counts{Ready: 4}
 	c := &Costs{Kube: kube, Ready: func(loop.Key) []pods.Pod { return podsOf("a", "b", "c", "d") }, Count: func(loop.Key) loop.Counts { return counts },
-		InFlight: func(loop.Key, []pods.Pod) map[string]float64 {
+		InFlight: func(context.Context, loop.Key, []pods.Pod) map[string]float64 {
 			return map[string]float64{"a": 1, "b": 0, "c": 3, "d": 0}
 		},
 		Now: func() time.Time { return now }}

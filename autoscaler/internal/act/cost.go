@@ -20,14 +20,18 @@ import (
 // deletionCost is read by the ReplicaSet controller: of ready pods, those with the lowest cost go first.
 const deletionCost = "controller.kubernetes.io/pod-deletion-cost"
 
+// askTimeout bounds how long pods are asked before a scale-down. Those of a dead node never answer, and a scale-down
+// that waits for them holds a worker.
+const askTimeout = time.Second
+
 // Costs makes idle pods go before busy ones.
 type Costs struct {
 	Kube kubernetes.Interface
 	// Ready lists a revision's ready pods, Count counts all of them.
 	Ready func(loop.Key) []pods.Pod
 	Count func(loop.Key) loop.Counts
-	// InFlight asks pods how many requests they have; those that do not answer are left out.
-	InFlight func(loop.Key, []pods.Pod) map[string]float64
+	// InFlight asks pods how many requests they have; those that do not answer before ctx ends are left out.
+	InFlight func(context.Context, loop.Key, []pods.Pod) map[string]float64
 	Now      func() time.Time
 }
 
@@ -39,7 +43,10 @@ func (c *Costs) Mark(ctx context.Context, key loop.Key, removed int) error {
 	if victims <= 0 || victims >= len(ready) {
 		return nil
 	}
-	chosen := choose(ready, c.InFlight(key, ready), victims)
+	asking, cancel := context.WithTimeout(ctx, askTimeout)
+	inFlight := c.InFlight(asking, key, ready)
+	cancel()
+	chosen := choose(ready, inFlight, victims)
 	if len(chosen) == 0 {
 		return nil
 	}

@@ -28,8 +28,32 @@ import (
 	"ebb.dev/ebb/autoscaler/internal/loop"
 )
 
-// workers is how many orders are carried out at once.
-const workers = 24
+// workers is how many orders are carried out at once. So many of them as raisers take nothing but orders that add
+// pods: somebody waits for those, and an order that removes some may take a second to ask pods that do not answer.
+const (
+	workers = 24
+	raisers = workers / 4
+)
+
+// rank says which orders go first. Those before other are what raisers take.
+type rank int
+
+const (
+	urgent rank = iota // nobody is there to serve
+	raise
+	other
+	ranks
+)
+
+func rankOf(o loop.Order) rank {
+	switch {
+	case o.Urgent:
+		return urgent
+	case o.Scale && o.From >= 0 && o.Replicas > o.From:
+		return raise
+	}
+	return other
+}
 
 // Retries of an order that failed begin at firstRetry and double up to lastRetry.
 const (
@@ -58,12 +82,12 @@ type Writer struct {
 	// Clock is the loop's.
 	Clock func() time.Time
 
-	mutex   sync.Mutex
-	wake    *sync.Cond
-	waiting map[loop.Key]*task
-	urgent  []loop.Key
-	normal  []loop.Key
-	stopped bool
+	mutex sync.Mutex
+	// wakeAny and wakeRaiser wake a worker that waits.
+	wakeAny, wakeRaiser *sync.Cond
+	waiting             map[loop.Key]*task
+	queues              [ranks][]loop.Key
+	stopped             bool
 }
 
 // task is the newest order of a revision that has not been begun, or the one under way.
@@ -80,7 +104,7 @@ type task struct {
 func New(kube kubernetes.Interface, client autoscaling.AutoscalingV1alpha1Interface, get func(namespace, name string) *v1alpha1.PodAutoscaler,
 	costs *Costs, events record.EventRecorder, log *slog.Logger) *Writer {
 	w := &Writer{kube: kube, client: client, get: get, costs: costs, events: events, log: log, Clock: time.Now, waiting: map[loop.Key]*task{}}
-	w.wake = sync.NewCond(&w.mutex)
+	w.wakeAny, w.wakeRaiser = sync.NewCond(&w.mutex), sync.NewCond(&w.mutex)
 	return w
 }
 
@@ -100,17 +124,17 @@ func (w *Writer) Act(o loop.Order) {
 	if t.paused && o.Scale {
 		// What is to be written changed, so there is news to try at once.
 		t.paused = false
-		w.queue(o.Key, o.Urgent)
+		w.queue(o.Key, rankOf(o))
 		return
 	}
 	if !t.full {
 		t.full, t.retry = true, 0
 		if !t.busy {
-			w.queue(o.Key, o.Urgent)
+			w.queue(o.Key, rankOf(o))
 		}
-	} else if o.Urgent && !t.busy {
+	} else if rankOf(o) < other && !t.busy {
 		// Somebody waits now; a second mention in a queue is harmless.
-		w.queue(o.Key, true)
+		w.queue(o.Key, rankOf(o))
 	}
 }
 
@@ -128,13 +152,12 @@ func merge(older, newer loop.Order) loop.Order {
 	return newer
 }
 
-func (w *Writer) queue(key loop.Key, urgent bool) {
-	if urgent {
-		w.urgent = append(w.urgent, key)
-	} else {
-		w.normal = append(w.normal, key)
+func (w *Writer) queue(key loop.Key, r rank) {
+	w.queues[r] = append(w.queues[r], key)
+	w.wakeAny.Signal()
+	if r < other {
+		w.wakeRaiser.Signal() // whoever of the two comes second waits again
 	}
-	w.wake.Signal()
 }
 
 // Run carries orders out until ctx is done. What waits then is dropped: the next owner decides anew.
@@ -143,14 +166,15 @@ func (w *Writer) Run(ctx context.Context) error {
 		w.mutex.Lock()
 		w.stopped = true
 		w.mutex.Unlock()
-		w.wake.Broadcast()
+		w.wakeAny.Broadcast()
+		w.wakeRaiser.Broadcast()
 	})
 	defer stop()
 	var all sync.WaitGroup
-	for range workers {
+	for i := range workers {
 		all.Go(func() {
 			for {
-				key, order, ok := w.next()
+				key, order, ok := w.next(i < raisers)
 				if !ok {
 					return
 				}
@@ -162,30 +186,50 @@ func (w *Writer) Run(ctx context.Context) error {
 	return nil
 }
 
-func (w *Writer) next() (loop.Key, loop.Order, bool) {
+// next waits for an order that may begin; one that adds pods, for a raiser.
+func (w *Writer) next(raiser bool) (loop.Key, loop.Order, bool) {
 	w.mutex.Lock()
 	defer w.mutex.Unlock()
 	for {
 		if w.stopped {
 			return loop.Key{}, loop.Order{}, false
 		}
-		var key loop.Key
-		switch {
-		case len(w.urgent) > 0:
-			key, w.urgent = w.urgent[0], w.urgent[1:]
-		case len(w.normal) > 0:
-			key, w.normal = w.normal[0], w.normal[1:]
-		default:
-			w.wake.Wait()
+		key, r := w.first(raiser)
+		if r == ranks {
+			if raiser {
+				w.wakeRaiser.Wait()
+			} else {
+				w.wakeAny.Wait()
+			}
 			continue
 		}
 		t := w.waiting[key]
 		if t == nil || !t.full || t.busy || t.paused {
 			continue // carried out under another mention
 		}
+		if raiser && rankOf(t.order) == other {
+			w.queue(key, other) // it was to add pods when it was queued
+			continue
+		}
 		t.full, t.busy = false, true
 		return key, t.order, true
 	}
+}
+
+// first takes the first key out of the queues, ranks with none.
+func (w *Writer) first(raiser bool) (loop.Key, rank) {
+	end := ranks
+	if raiser {
+		end = other
+	}
+	for r := range end {
+		if len(w.queues[r]) > 0 {
+			key := w.queues[r][0]
+			w.queues[r] = w.queues[r][1:]
+			return key, r
+		}
+	}
+	return loop.Key{}, ranks
 }
 
 func (w *Writer) done(ctx context.Context, key loop.Key, order loop.Order, err error) {
@@ -198,7 +242,7 @@ func (w *Writer) done(ctx context.Context, key loop.Key, order loop.Order, err e
 		delete(w.waiting, key)
 	case err == nil:
 		t.retry = 0
-		w.queue(key, t.order.Urgent)
+		w.queue(key, rankOf(t.order))
 	case ctx.Err() != nil:
 	default:
 		w.Failed.Add(1)
@@ -215,7 +259,7 @@ func (w *Writer) done(ctx context.Context, key loop.Key, order loop.Order, err e
 			defer w.mutex.Unlock()
 			if t.paused {
 				t.paused = false
-				w.queue(key, t.order.Urgent)
+				w.queue(key, rankOf(t.order))
 			}
 		})
 	}

@@ -160,7 +160,7 @@ func (s *Scraper) ask(key loop.Key, from []pods.Pod, wanted int) []wire.Stat {
 			q := &questions[i]
 			if q.c = s.take(q.pod.IP); q.c == nil || q.c.mesh != s.mesh() {
 				// Connections are opened side by side: one dead node must not cost the time of its pods' sum.
-				dialing.Go(func() { q.err = s.open(key, q) })
+				dialing.Go(func() { q.err = s.open(context.Background(), key, q) })
 				continue
 			}
 			q.reused = true
@@ -177,7 +177,7 @@ func (s *Scraper) ask(key loop.Key, from []pods.Pod, wanted int) []wire.Stat {
 			}
 		}
 		for i := range again {
-			dialing.Go(func() { again[i].err = s.open(key, &again[i]) })
+			dialing.Go(func() { again[i].err = s.open(context.Background(), key, &again[i]) })
 		}
 		dialing.Wait()
 		for i := range again {
@@ -201,8 +201,8 @@ type question struct {
 	err   error
 }
 
-// open connects to the pod and sends the request.
-func (s *Scraper) open(key loop.Key, q *question) error {
+// open connects to the pod and sends the request. ctx may end before scrapeTimeout, for the answer as well.
+func (s *Scraper) open(ctx context.Context, key loop.Key, q *question) error {
 	if q.c != nil {
 		q.c.Close()
 		q.c = nil
@@ -212,9 +212,9 @@ func (s *Scraper) open(key loop.Key, q *question) error {
 		port = wire.PortMetrics
 	}
 	address := net.JoinHostPort(q.pod.IP, strconv.Itoa(port))
-	deadline := time.Now().Add(scrapeTimeout)
-	ctx, cancel := context.WithDeadline(context.Background(), deadline)
+	ctx, cancel := context.WithTimeout(ctx, scrapeTimeout)
 	defer cancel()
+	deadline, _ := ctx.Deadline() // the earlier of both
 	raw, err := s.Dial(ctx, address)
 	if err != nil {
 		return err
@@ -257,14 +257,17 @@ func (s *Scraper) answer(key loop.Key, q *question) (wire.Stat, error) {
 	return stat, err
 }
 
-// InFlight asks every given pod how many requests it has, and leaves out those that do not answer in time.
-func (s *Scraper) InFlight(key loop.Key, all []pods.Pod) map[string]float64 {
+// InFlight asks every given pod how many requests it has, and leaves out those that do not answer before ctx ends
+// by its deadline, at the latest after scrapeTimeout.
+func (s *Scraper) InFlight(ctx context.Context, key loop.Key, all []pods.Pod) map[string]float64 {
+	ctx, cancel := context.WithTimeout(ctx, scrapeTimeout)
+	defer cancel()
 	var mutex sync.Mutex
 	found := make(map[string]float64, len(all))
 	var group sync.WaitGroup
 	for _, pod := range all {
 		group.Go(func() {
-			if stat, err := s.one(key, pod); err == nil {
+			if stat, err := s.one(ctx, key, pod); err == nil {
 				mutex.Lock()
 				found[pod.Name] = stat.AverageConcurrent
 				mutex.Unlock()
@@ -277,18 +280,19 @@ func (s *Scraper) InFlight(key loop.Key, all []pods.Pod) map[string]float64 {
 
 var errForeign = errors.New("another pod answered")
 
-// one asks a single pod.
-func (s *Scraper) one(key loop.Key, pod pods.Pod) (wire.Stat, error) {
+// one asks a single pod; ctx has a deadline, and a second try has what the first one left of the time.
+func (s *Scraper) one(ctx context.Context, key loop.Key, pod pods.Pod) (wire.Stat, error) {
 	q := question{pod: &pod}
 	if q.c = s.take(pod.IP); q.c == nil || q.c.mesh != s.mesh() {
-		q.err = s.open(key, &q)
+		q.err = s.open(ctx, key, &q)
 	} else {
 		q.reused = true
-		q.err = q.c.send(time.Now().Add(scrapeTimeout))
+		deadline, _ := ctx.Deadline()
+		q.err = q.c.send(deadline)
 	}
 	stat, err := s.answer(key, &q)
 	if q.again {
-		q.err = s.open(key, &q)
+		q.err = s.open(ctx, key, &q)
 		stat, err = s.answer(key, &q)
 	}
 	return stat, err

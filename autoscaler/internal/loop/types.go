@@ -109,7 +109,7 @@ type Order struct {
 	Replicas, From int32
 	// Verify asks to read the scale first, because the number of pods does not fit what was written.
 	Verify bool
-	// Urgent orders go first: somebody waits at zero pods.
+	// Urgent orders go first, before those that add pods: somebody waits at zero pods.
 	Urgent bool
 	Status Status
 	Counts Counts
