@@ -18,10 +18,10 @@ func (p *pace) add(report probe.Report, lasted time.Duration) {
 	p.skipped += float64(report.Skipped) / lasted.Seconds()
 }
 
-// err is not nil when the run has shown too little. A noisy machine with two processors sends three quarters of what is asked for. While pods start or a machine stands
+// err is not nil when the run has shown too little. A noisy machine with two processors sends three quarters of what is asked for, or half. While pods start or a machine stands
 // still, all that may be open is open and the rest is not sent: then a quarter is enough.
 func (p *pace) err() error {
-	least := p.asked / 2
+	least := p.asked / 3
 	if p.achieved+p.skipped >= least {
 		least = p.asked / 4
 	}

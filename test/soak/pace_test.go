@@ -16,10 +16,11 @@ func TestASoakThatSentTooLittleFails(t *testing.T) {
 		{"all", 5000, 0, true},
 		{"three quarters", 3750, 0, true},
 		{"half", 2500, 0, true},
-		{"less than half for no reason", 2400, 0, false},
-		{"less than half, as more would have been too many at once", 2000, 3000, true},
+		{"a third", 1700, 0, true},
+		{"less than a third for no reason", 1600, 0, false},
+		{"less than a third, as more would have been too many at once", 1500, 3500, true},
 		{"a fifth, as more would have been too many at once", 1000, 4000, false},
-		{"a few skipped are no excuse", 2000, 100, false},
+		{"a few skipped are no excuse", 1500, 100, false},
 		{"nothing", 0, 0, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
