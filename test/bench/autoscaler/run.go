@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"ebb.dev/ebb/test/internal/result"
+	"ebb.dev/ebb/test/internal/shipped"
 )
 
 func (b *bench) run(ctx context.Context) error {
@@ -27,7 +28,7 @@ func (b *bench) run(ctx context.Context) error {
 		return fmt.Errorf("build the autoscaler: %w\n%s", err, out)
 	}
 
-	memory, err := memoryLimit(shipped)
+	memory, err := shipped.MemoryLimit(shipped.Autoscaler)
 	if err != nil {
 		return err
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"ebb.dev/ebb/test/internal/loopback"
+	"ebb.dev/ebb/test/internal/shipped"
 	"ebb.dev/ebb/wire"
 )
 
@@ -34,9 +35,12 @@ func startActivator(ctx context.Context, tools tools, c *loopback.Cluster, b *ba
 	// Its ports are fixed, so an address of loopback that nobody else has keeps it apart from everything else.
 	ip := fmt.Sprintf("127.%d.%d.%d", 1+rand.IntN(254), rand.IntN(256), 1+rand.IntN(254))
 	addr := net.JoinHostPort(ip, strconv.Itoa(wire.PortHTTP1))
-	// GOMEMLIMIT as in config/core/activator.yaml.
+	memory, err := shipped.MemoryLimit(shipped.Activator)
+	if err != nil {
+		return targets, err
+	}
 	bare, err := launch(ctx, "activator", tools.activator, nil, []string{"KUBECONFIG=" + c.Kubeconfig, "LISTEN_IP=" + ip, "POD_IP=" + ip,
-		"POD_NAME=activator-bench", "EBB_AUTOSCALER=" + c.Autoscaler, "SYSTEM_NAMESPACE=" + loopback.SystemNamespace, "GOMEMLIMIT=700MiB"}, addr)
+		"POD_NAME=activator-bench", "EBB_AUTOSCALER=" + c.Autoscaler, "SYSTEM_NAMESPACE=" + loopback.SystemNamespace, "GOMEMLIMIT=" + memory}, addr)
 	if err != nil {
 		return targets, err
 	}

@@ -1,4 +1,7 @@
-package main
+// Package shipped tells what the manifests install Ebb with, for benchmarks that start its programs themselves.
+//
+// Owns: nothing. Reads: the manifests in config/core. Writes: nothing. Never: asks a cluster; what is installed there may be older.
+package shipped
 
 import (
 	"fmt"
@@ -10,14 +13,17 @@ import (
 	"ebb.dev/ebb/test/internal/cluster"
 )
 
-// shipped is the manifest that is installed; the path is from the root of the repository, where go build wants to be run, too.
-const shipped = "config/core/autoscaler.yaml"
+// The manifests that are installed; the paths are from the root of the repository, where the benchmarks want to be run, too.
+const (
+	Activator  = "config/core/activator.yaml"
+	Autoscaler = "config/core/autoscaler.yaml"
+)
 
-// memoryLimit is the GOMEMLIMIT that the autoscaler is installed with: what is measured under another says nothing about it.
-func memoryLimit(manifest string) (string, error) {
+// MemoryLimit is the GOMEMLIMIT that the manifest's Deployment is installed with: what is measured under another says nothing about it.
+func MemoryLimit(manifest string) (string, error) {
 	text, err := os.ReadFile(manifest)
 	if err != nil {
-		return "", fmt.Errorf("read how the autoscaler is installed: %w", err)
+		return "", fmt.Errorf("read what is installed (from the root of the repository): %w", err)
 	}
 	objects, err := cluster.Decode(string(text))
 	if err != nil {

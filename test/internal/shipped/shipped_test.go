@@ -1,0 +1,41 @@
+package shipped
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+)
+
+// The autoscaler's bar is 400 MiB with 10 000 revisions, of what is installed; the program's own text and stacks want some of it. The
+// activator's is what the kernel lets it have.
+func TestBenchmarksRunUnderTheMemoryLimitThatIsInstalled(t *testing.T) {
+	for name, least := range map[string]int64{Autoscaler: 100 << 20, Activator: 400 << 20} {
+		most := map[string]int64{Autoscaler: 380 << 20, Activator: 780 << 20}[name]
+		manifest := filepath.Join("../../..", name)
+		got, err := MemoryLimit(manifest)
+		if err != nil {
+			t.Fatal(err)
+		}
+		limit, err := resource.ParseQuantity(strings.TrimSuffix(got, "B"))
+		if err != nil || limit.Value() > most || limit.Value() < least {
+			t.Errorf("GOMEMLIMIT %s in %s: %v", got, manifest, err)
+		}
+		// Another value in the file is another value here.
+		text, err := os.ReadFile(manifest)
+		if err != nil {
+			t.Fatal(err)
+		}
+		other := filepath.Join(t.TempDir(), "other.yaml")
+		for value, want := range map[string]string{"123MiB": "123MiB", `""`: ""} {
+			if err := os.WriteFile(other, []byte(strings.ReplaceAll(string(text), got, value)), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if got, err := MemoryLimit(other); got != want || (err == nil) != (want != "") {
+				t.Errorf("%s with %s in the file: %q, %v", name, value, got, err)
+			}
+		}
+	}
+}
