@@ -54,7 +54,8 @@ type Observation struct {
 	Ready int32
 	// Stable and Panic are the averages over the two windows.
 	Stable, Panic float64
-	// Known is false when the windows know nothing about the load: then only a burst or a queue is decided on.
+	// Known is false when every second of the window lacks a part of the load, so that the averages are the least it can be: then
+	// only a panic, a burst or a queue is decided on.
 	Known bool
 	// Missing says that the newest data did not arrive: the averages stand on older seconds.
 	Missing bool
@@ -143,20 +144,22 @@ func Decide(c Config, s State, o Observation, now time.Time) (Decision, State) {
 	// One second, or one moment, is little evidence: it counts only when it exceeds the threshold without the
 	// help of rounding up, which for a single pod and a threshold of 2 would be any load above the target.
 	suddenly := burst/c.Target >= c.PanicThreshold*r
-	if !o.Known && o.Queued == 0 && !suddenly {
+	d.PanicRaw = pods(o.Panic / c.Target)
+	over := float64(d.PanicRaw)/r >= c.PanicThreshold
+	if !o.Known && o.Queued == 0 && !suddenly && !over {
+		d.PanicRaw = 0
 		d.Desired, d.Rule = s.Desired, RuleNoData
 		d.Panicking = !s.PanicSince.IsZero()
 		return d, s
 	}
 
-	d.StableRaw, d.PanicRaw, d.BurstRaw = pods(o.Stable/c.Target), pods(o.Panic/c.Target), pods(burst/c.Target)
+	d.StableRaw, d.BurstRaw = pods(o.Stable/c.Target), pods(burst/c.Target)
 	d.High = pods(c.MaxScaleUpRate * r)
 	if c.Reachable {
 		d.Low = int32(math.Floor(r / c.MaxScaleDownRate))
 	}
 
 	stable, stableRule := limited(c, d, d.StableRaw, RuleStable)
-	over := float64(d.PanicRaw)/r >= c.PanicThreshold
 	urgentRaw, urgentName := d.PanicRaw, RulePanic
 	if suddenly || o.Queued > 0 && o.Ready == 0 {
 		over = over || suddenly

@@ -26,6 +26,8 @@ const ScrapeReporter = ""
 type Report struct {
 	// Concurrency and RequestsPerSecond exclude what another reporter has counted already.
 	Concurrency, RequestsPerSecond float64
+	// ProxiedConcurrency and ProxiedRequests are what the scrape leaves out for activators to tell of.
+	ProxiedConcurrency, ProxiedRequests float64
 	// Queued is how many requests wait in the reporter now.
 	Queued float64
 	// OnePod marks a report of a single pod, sent out of turn: the scrape of all pods counts it, too.
@@ -39,6 +41,8 @@ type Series struct {
 	// missed is when the last scrape failed, or was found to take too long, zero when the last one succeeded; scraped is when
 	// one succeeded last.
 	missed, scraped time.Time
+	// owed are what activators that had load have yet to say.
+	owed owed
 }
 
 type pair struct{ stable, panic *window.Window }
@@ -72,6 +76,8 @@ type newest struct {
 	concurrency, requests, queued float64
 	onePod                        bool
 	counted                       counted
+	// share is, of a scrape while an activator is silent, what the pods see of all activators' load.
+	share figures
 }
 
 // counted is what a reporter's last regular report put into the windows, and when.
@@ -104,10 +110,22 @@ func (s *Series) Resize(stable, panic time.Duration) {
 // processes had to wait for a processor. So that a constant load has a constant average whatever the
 // moments of its reports, each second holds one report of each reporter: a second one in the same second replaces the first,
 // and a second that was skipped, although the reporter was not silent for longer than the freshness time, holds the lesser
-// of what it said before and after. Different reporters are summed; one that is silent has no load.
+// of what it said before and after. Different reporters are summed. One that is silent has no load, unless it is an activator that
+// never said so: for it stands what the pods see.
 func (s *Series) Add(now time.Time, reporter string, r Report) bool {
-	if !valid(r.Concurrency) || !valid(r.RequestsPerSecond) || !valid(r.Queued) {
+	if !r.valid() {
 		return false
+	}
+	var lacking time.Time // since when the windows lack what a silent activator did not tell
+	rest, share := r, figures{}
+	if reporter == ScrapeReporter {
+		proxied := figures{r.ProxiedConcurrency, r.ProxiedRequests}
+		untold, silent, since := s.claim(now, proxied)
+		r.Concurrency += untold.concurrency
+		r.RequestsPerSecond += untold.requests
+		if lacking = since; silent {
+			share = proxied
+		}
 	}
 	before := s.newest[reporter].counted
 	seconds := now.Unix() - before.at.Unix()
@@ -126,7 +144,13 @@ func (s *Series) Add(now time.Time, reporter string, r Report) bool {
 			s.requests.add(skipped, math.Min(before.requests, r.RequestsPerSecond))
 		}
 	}
-	s.note(now, reporter, r, counted{now, r.Concurrency, r.RequestsPerSecond})
+	if reporter != ScrapeReporter {
+		if !recent {
+			s.back(now, r)
+		}
+		s.owes(now, reporter, r)
+	}
+	s.note(now, reporter, rest, counted{now, r.Concurrency, r.RequestsPerSecond}, share)
 	if reporter == ScrapeReporter {
 		first := now.Unix()
 		if recent {
@@ -135,6 +159,9 @@ func (s *Series) Add(now time.Time, reporter string, r Report) bool {
 		for second := first; second <= now.Unix(); second++ {
 			s.concurrency.found(time.Unix(second, 0))
 			s.requests.found(time.Unix(second, 0))
+		}
+		if !lacking.IsZero() {
+			s.missing(lacking.Unix()+1, now.Unix(), now)
 		}
 		s.missed, s.scraped = time.Time{}, now
 	}
@@ -158,16 +185,20 @@ func (s *Series) Overtaken(now time.Time, reporter string, r Report) bool {
 // Press notes what a reporter says out of turn because requests wait. It does not enter the windows,
 // in which the reporter's regular report will count the same requests.
 func (s *Series) Press(now time.Time, reporter string, r Report) bool {
-	if !valid(r.Concurrency) || !valid(r.RequestsPerSecond) || !valid(r.Queued) {
+	if !r.valid() {
 		return false
 	}
-	s.note(now, reporter, r, s.newest[reporter].counted)
+	s.note(now, reporter, r, s.newest[reporter].counted, figures{})
 	return true
 }
 
 func valid(f float64) bool { return f >= 0 && !math.IsInf(f, 0) } // false for NaN
 
-func (s *Series) note(now time.Time, reporter string, r Report, c counted) {
+func (r Report) valid() bool {
+	return valid(r.Concurrency) && valid(r.RequestsPerSecond) && valid(r.Queued) && valid(r.ProxiedConcurrency) && valid(r.ProxiedRequests)
+}
+
+func (s *Series) note(now time.Time, reporter string, r Report, c counted, share figures) {
 	if s.newest == nil {
 		s.newest = make(map[string]newest, 2)
 	}
@@ -177,7 +208,7 @@ func (s *Series) note(now time.Time, reporter string, r Report, c counted) {
 			return
 		}
 	}
-	s.newest[reporter] = newest{now, r.Concurrency, r.RequestsPerSecond, r.Queued, r.OnePod, c}
+	s.newest[reporter] = newest{now, r.Concurrency, r.RequestsPerSecond, r.Queued, r.OnePod, c, share}
 }
 
 func (s *Series) forget(now time.Time) {
@@ -195,12 +226,7 @@ func (s *Series) Await(due, now time.Time) {
 	if now.Sub(due) > freshness {
 		s.missed = now
 	}
-	// What came before the windows is no matter, however long this process stood still.
-	first := max(due.Unix(), s.scraped.Unix()+1, now.Add(-s.concurrency.stable.Length()).Unix())
-	for second := first; second <= now.Unix(); second++ {
-		s.concurrency.miss(time.Unix(second, 0))
-		s.requests.miss(time.Unix(second, 0))
-	}
+	s.missing(max(due.Unix(), s.scraped.Unix()+1), now.Unix()+1, now)
 }
 
 // ScrapedSince says that a scrape has succeeded since a moment.
@@ -217,6 +243,7 @@ func (s *Series) Miss(now time.Time) {
 // and nothing recorded the load is then unknown, otherwise it is zero.
 func (s *Series) Observe(now time.Time, metric Metric, algorithm window.Algorithm, ready int32, scraped bool) Observation {
 	o := Observation{Ready: ready, Missing: !s.missed.IsZero()}
+	lost := s.late(now, scraped && ready > 0)
 	p := s.concurrency
 	if metric == RequestsPerSecond {
 		p = s.requests
@@ -224,12 +251,12 @@ func (s *Series) Observe(now time.Time, metric Metric, algorithm window.Algorith
 	o.Stable, o.Known = p.stable.Average(now, algorithm)
 	o.Panic, _ = p.panic.Average(now, algorithm)
 	if !scraped || ready == 0 {
-		// The activators are the only reporters then, and those without traffic are silent.
-		o.Known, o.Missing = true, false
+		// The activators are the only reporters then, and those without traffic are silent after they said so.
+		o.Known, o.Missing = true, lost
 	}
 	s.forget(now)
 	// The scrape comes under the empty name; what single pods said since is part of it or news of it.
-	var scrape, single float64
+	var scrape, single, share float64
 	var singlePushed bool
 	for reporter, n := range s.newest {
 		load := n.concurrency
@@ -245,13 +272,16 @@ func (s *Series) Observe(now time.Time, metric Metric, algorithm window.Algorith
 			singlePushed = singlePushed || load > 0
 		case reporter == ScrapeReporter:
 			scrape = load
+			if share = n.share.concurrency; metric == RequestsPerSecond {
+				share = n.share.requests
+			}
 		default:
 			o.Burst += load
 			o.Pushed = o.Pushed || load > 0 && n.at != n.counted.at
 		}
 	}
 	o.Pushed = o.Pushed || singlePushed && single > scrape
-	o.Burst += math.Max(scrape, single)
+	o.Burst = math.Max(o.Burst, share) + math.Max(scrape, single)
 	return o
 }
 

@@ -36,8 +36,11 @@ func TestReportsThatComeLateOrEarly(t *testing.T) {
 			[]report{{900, "a", 10}, {2100, "a", 40}}, 20, 25},
 		{"a reporter that had become idle had no load while it was silent",
 			[]report{{900, "a", 0}, {2900, "a", 30}}, 10, 15},
-		{"who is silent for longer than a late report takes had no load",
-			[]report{{900, "a", 10}, {3900, "a", 30}}, 10, 30},
+		// An activator that becomes idle says so: one that did not was cut off, and its load is unknown.
+		{"who is silent without having said that it has no load had one that is missing",
+			[]report{{900, "a", 10}, {3900, "a", 30}}, 20, 30},
+		{"who said that it had no load had none while it was silent",
+			[]report{{900, "a", 10}, {1900, "a", 0}, {3900, "a", 30}}, 10, 15},
 		{"a report after a long pause starts afresh",
 			[]report{{500, "a", 10}, {90_500, "a", 30}}, 30, 30},
 	} {

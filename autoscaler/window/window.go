@@ -138,7 +138,7 @@ func (w *Window) Empty(now time.Time) bool {
 // trailing seconds without any write are left out by Linear, and by WeightedExponential keep their
 // (now lost) weight. Missing seconds count as the mean of the known ones, or as what was recorded in
 // them if that is more. It reports false when the window was never written to, or when all its valid
-// seconds are missing: then the load is unknown, which is not the same as zero.
+// seconds are missing: then the load is unknown, which is not the same as zero, and what was recorded is the least it can be.
 func (w *Window) Average(now time.Time, algorithm Algorithm) (float64, bool) {
 	if !w.written {
 		return 0, false
@@ -170,9 +170,6 @@ func (w *Window) Average(now time.Time, algorithm Algorithm) (float64, bool) {
 		}
 		weight *= factor
 	}
-	if !anyKnown {
-		return 0, false
-	}
 	total := known
 	if anyMissing {
 		mean := 0.0
@@ -188,7 +185,7 @@ func (w *Window) Average(now time.Time, algorithm Algorithm) (float64, bool) {
 			weight *= factor
 		}
 	}
-	return math.Round(total*1e6) / 1e6, true
+	return math.Round(total*1e6) / 1e6, anyKnown
 }
 
 // Known is the number of valid seconds in the window ending at now that were not marked missing.

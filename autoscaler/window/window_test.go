@@ -39,6 +39,7 @@ func TestAverage(t *testing.T) {
 		{"a missed second does not lower the average", 60, []sample{{0, 10, false}, {1, 0, true}, {2, 10, false}}, 2, Linear, 10, true},
 		{"trailing missed seconds keep the average", 5, []sample{{0, 10, false}, {1, 0, true}, {2, 0, true}, {3, 0, true}}, 3, Linear, 10, true},
 		{"a window of missed seconds knows nothing", 3, []sample{{0, 10, false}, {1, 0, true}, {2, 0, true}, {3, 0, true}}, 3, Linear, 0, false},
+		{"but no less than was recorded in them", 3, []sample{{0, 10, false}, {1, 0, true}, {2, 0, true}, {2, 6, false}, {3, 0, true}}, 3, Linear, 2, false},
 		{"a missed second counts when what was seen of it is already more", 60, []sample{{0, 10, false}, {1, 0, true}, {1, 40, false}}, 1, Linear, 25, true},
 		{"results are rounded to six decimals", 60, []sample{{0, 1, false}, {1, 0, false}, {2, 0, false}}, 2, Linear, 0.333333, true},
 		{"weighted: the newest second carries the coefficient", 60, []sample{{0, 100, false}}, 0, WeightedExponential, 20, true},
@@ -175,18 +176,15 @@ func (p *plain) average(now int, algorithm Algorithm) (float64, bool) {
 			weight += valid[i].weight
 		}
 	}
-	if !anyKnown {
-		return 0, false
-	}
 	sum := 0.0
 	for _, one := range valid {
 		v := one.value
-		if one.missing {
+		if one.missing && anyKnown {
 			v = max(v, known/weight)
 		}
 		sum += one.weight * v
 	}
-	return sum, true
+	return sum, anyKnown
 }
 
 func TestAgreesWithThePlainVersion(t *testing.T) {

@@ -93,7 +93,8 @@ func (m *Meter) advance(t time.Time) {
 }
 
 // Take ends the period at t and returns its stat; ok is false when the period and the one before were without load, so
-// that a revision that became idle reports one last zero.
+// that a revision that became idle reports one last zero. Without it the autoscaler takes an activator that is silent for one that
+// was cut off.
 func (m *Meter) Take(t time.Time) (stat wire.Stat, ok bool) {
 	m.mutex.Lock()
 	defer m.mutex.Unlock()
@@ -110,7 +111,7 @@ func (m *Meter) Take(t time.Time) (stat wire.Stat, ok bool) {
 		stat.AverageConcurrent = float64(m.now)
 	}
 	m.told = stat.AverageConcurrent
-	m.reported = m.now > 0 || m.requests > 0
+	m.reported = m.now > 0 || m.requests > 0 || m.area > 0
 	m.requests, m.done, m.area = 0, 0, 0
 	m.began, m.last = t, t
 	if m.now == 0 {

@@ -57,6 +57,16 @@ func TestARevisionThatBecomesIdleReportsOneLastZero(t *testing.T) {
 			reports = append(reports, stat)
 		}
 	}
+	var over Meter // its only request ends in another period than it began in
+	over.In(begin)
+	over.Take(begin.Add(time.Second))
+	over.Out(begin.Add(1500 * time.Millisecond))
+	if stat, ok := over.Take(begin.Add(2 * time.Second)); !ok || stat.AverageConcurrent != 0.5 {
+		t.Errorf("half a second of a request: %+v, %v", stat, ok)
+	}
+	if stat, ok := over.Take(begin.Add(3 * time.Second)); !ok || stat != (wire.Stat{}) {
+		t.Errorf("idle after it: %+v, %v, want a last zero", stat, ok)
+	}
 	if len(reports) != 2 || reports[1].AverageConcurrent != 0 || reports[1].Requests != 0 {
 		t.Errorf("got %+v, want one report with load and one of zero", reports)
 	}

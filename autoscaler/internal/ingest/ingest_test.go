@@ -199,7 +199,7 @@ func TestScrape(t *testing.T) {
 	ready = []pods.Pod{one, two}
 	for range 3 {
 		got := scrape(s)
-		if got.Failed || got.Report.Concurrency != 6 || got.Report.RequestsPerSecond != 10 || got.Report.Queued != 2 || got.Completed != 7 || got.BusySeconds != 1.5 {
+		if got.Failed || got.Report.Concurrency != 6 || got.Report.RequestsPerSecond != 10 || got.Report.ProxiedConcurrency != 1 || got.Report.Queued != 2 || got.Completed != 7 || got.BusySeconds != 1.5 {
 			t.Fatalf("two pods: %+v", got)
 		}
 	}

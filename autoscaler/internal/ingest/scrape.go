@@ -120,13 +120,15 @@ func (s *Scraper) scrape(key loop.Key, young time.Duration) loop.Scrape {
 	for _, one := range stats {
 		sum.Report.Concurrency += math.Max(0, one.AverageConcurrent-one.AverageProxiedConcurrent)
 		sum.Report.RequestsPerSecond += math.Max(0, one.Requests-one.ProxiedRequests)
+		sum.Report.ProxiedConcurrency += math.Min(one.AverageConcurrent, one.AverageProxiedConcurrent)
+		sum.Report.ProxiedRequests += math.Min(one.Requests, one.ProxiedRequests)
 		sum.Report.Queued += one.Queued
 		sum.Completed += one.Completed
 		sum.BusySeconds += one.BusySeconds
 	}
 	factor := float64(len(ready)) / float64(len(stats))
 	sum.Report = decide.Report{Concurrency: sum.Report.Concurrency * factor, RequestsPerSecond: sum.Report.RequestsPerSecond * factor,
-		Queued: sum.Report.Queued * factor}
+		ProxiedConcurrency: sum.Report.ProxiedConcurrency * factor, ProxiedRequests: sum.Report.ProxiedRequests * factor, Queued: sum.Report.Queued * factor}
 	sum.Completed *= factor
 	sum.BusySeconds *= factor
 	return sum
