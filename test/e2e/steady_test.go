@@ -23,7 +23,7 @@ const atRest = time.Minute
 // write it, and no event is told. Leases are none of theirs. That nothing is written in vain, which leaves no trace in an object,
 // is for the tests of the reconcilers.
 func TestServicesAtRestAreNotWrittenTo(t *testing.T) {
-	s := begin(t, 5*time.Minute)
+	s := begin(t, 8*time.Minute)
 	quick := map[string]string{"autoscaling.knative.dev/window": "6s"}
 	s.apply(service{name: "idle", annotations: quick}.manifest())
 	s.apply(service{name: "tagged", annotations: quick, traffic: "  - latestRevision: true\n    percent: 100\n    tag: newest\n"}.manifest())
@@ -32,6 +32,41 @@ func TestServicesAtRestAreNotWrittenTo(t *testing.T) {
 	s.readyAtZero("idle", service{name: "idle", annotations: quick}.manifest())
 	s.readyAtZero("tagged", service{name: "tagged", annotations: quick, traffic: "  - latestRevision: true\n    percent: 100\n    tag: newest\n"}.manifest())
 
+	for try := 1; ; try++ {
+		activators := s.activators()
+		objects, changed := s.rest()
+		switch now := s.activators(); {
+		case len(changed) == 0:
+			return
+		case activators != now && try < 3:
+			// The machine's load brings and takes activators, and each is an address in every service without a pod.
+			t.Logf("activators came or went, which is no rest: %q, then %q", activators, now)
+		default:
+			t.Fatalf("in %s at rest, of %d objects these were written: %s", atRest, objects, strings.Join(changed, ", "))
+		}
+	}
+}
+
+// activators names the activators that there are, once none is coming or going.
+func (s *story) activators() string {
+	if err := s.AwaitComponents(s.ctx); err != nil {
+		s.Fatal(err)
+	}
+	pods, err := s.Kube.CoreV1().Pods(cluster.System).List(s.ctx, metav1.ListOptions{LabelSelector: "app=activator"})
+	if err != nil {
+		s.Fatal(err)
+	}
+	var names []string
+	for _, pod := range pods.Items {
+		names = append(names, pod.Name)
+	}
+	slices.Sort(names)
+	return strings.Join(names, " ")
+}
+
+// rest waits until all is at rest and then for as long as nothing may be written; it returns how many objects there were and which
+// of them were written.
+func (s *story) rest() (objects int, changed []string) {
 	// The last steps to rest are writes too: begin when five seconds have passed without one.
 	var before map[string]string
 	since := time.Now()
@@ -47,22 +82,20 @@ func TestServicesAtRestAreNotWrittenTo(t *testing.T) {
 		return time.Since(since) > 5*time.Second, "quiet for a moment", nil
 	})
 	if len(before) < 20 {
-		t.Fatalf("three services have only the objects %v", slices.Sorted(maps.Keys(before)))
+		s.Fatalf("three services have only the objects %v", slices.Sorted(maps.Keys(before)))
 	}
 	timer := time.NewTimer(atRest)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
 	case <-s.ctx.Done():
-		t.Fatal(s.ctx.Err())
+		s.Fatal(s.ctx.Err())
 	}
 	after, err := s.versions()
 	if err != nil {
-		t.Fatal(err)
+		s.Fatal(err)
 	}
-	if changed := changes(before, after); len(changed) > 0 {
-		t.Errorf("in %s at rest, of %d objects these were written: %s", atRest, len(before), strings.Join(changed, ", "))
-	}
+	return len(before), changes(before, after)
 }
 
 // versions are the resource versions of everything in the namespace that Ebb writes or makes others write.
