@@ -59,8 +59,9 @@ func (t translator) listenerSets() (out []*unstructured.Unstructured) {
 			continue
 		}
 		var listeners []gatewayv1.Listener
-		for _, host := range t.target.Hosts {
+		for n, host := range t.target.Hosts {
 			l := Listener(host, "", t.target.TLSSecret)
+			l.Name = setListenerName(n)
 			l.TLS.CertificateRefs[0].Namespace = nil // its own
 			l.AllowedRoutes.Namespaces.From = ptr.To(gatewayv1.NamespacesFromSame)
 			listeners = append(listeners, l)
@@ -79,6 +80,16 @@ func (t translator) listenerSets() (out []*unstructured.Unstructured) {
 		out = append(out, t.named(listenerSetName(t.target, i), fields))
 	}
 	return out
+}
+
+// setListenerName is the name of a ListenerSet's n-th listener. The first has the same in all sets: Istio calls the port of a
+// Gateway's Service after the first listener that it finds on it, and while the Service's EndpointSlices follow a new name of the port,
+// connections to it are refused, those to all other hosts as well.
+func setListenerName(n int) gatewayv1.SectionName {
+	if n == 0 {
+		return "https"
+	}
+	return gatewayv1.SectionName(fmt.Sprintf("https-%d", n+1))
 }
 
 func (t translator) named(name string, spec map[string]any) *unstructured.Unstructured {
