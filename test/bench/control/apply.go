@@ -18,10 +18,13 @@ import (
 
 // rest waits until the machine has come to rest, prints what each component uses, and returns the sum.
 func (b *bench) rest(ctx context.Context, when string) (cluster.Usage, error) {
-	// An activator that was deleted under load goes on for minutes.
-	ended, cancel := context.WithTimeout(ctx, 6*time.Minute)
+	// Load leaves more activators than are needed, for five minutes, and each goes on for minutes when it is taken away.
+	idle, cancel := context.WithTimeout(ctx, 12*time.Minute)
 	defer cancel()
-	if err := b.AwaitComponents(ended); err != nil {
+	if err := b.AwaitFewest(idle); err != nil {
+		return cluster.Usage{}, err
+	}
+	if err := b.AwaitComponents(idle); err != nil {
 		return cluster.Usage{}, err
 	}
 	select {

@@ -11,6 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 )
 
 // Components are the Deployments of Ebb in System.
@@ -75,6 +76,22 @@ func (c *Cluster) AwaitComponents(ctx context.Context) error {
 			}
 			if len(pods.Items) == 0 {
 				return false, component + " has no pod", nil
+			}
+		}
+		return true, "", nil
+	})
+}
+
+// AwaitFewest waits until no HorizontalPodAutoscaler of System keeps more pods than it must: after a busy time that takes minutes.
+func (c *Cluster) AwaitFewest(ctx context.Context) error {
+	return Until(ctx, func() (bool, string, error) {
+		list, err := c.Kube.AutoscalingV2().HorizontalPodAutoscalers(System).List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return false, err.Error(), nil
+		}
+		for _, hpa := range list.Items {
+			if fewest := ptr.Deref(hpa.Spec.MinReplicas, 1); hpa.Status.CurrentReplicas > fewest {
+				return false, fmt.Sprintf("%s has %d pods, %d more than it must", hpa.Name, hpa.Status.CurrentReplicas, hpa.Status.CurrentReplicas-fewest), nil
 			}
 		}
 		return true, "", nil
