@@ -21,6 +21,7 @@ import (
 
 type options struct {
 	image    string
+	cpu      string
 	path     string
 	rounds   int
 	lasts    time.Duration
@@ -34,6 +35,7 @@ func main() {
 	}
 	flag.StringVar(&o.image, "image", "dev.local/ebb-test/autoscale:dev", "a service that answers quickly")
 	flag.StringVar(&o.path, "path", "/", "the path that is requested")
+	flag.StringVar(&o.cpu, "cpu", "100m", "what the container requests of the processors; 0 is no more than the scheduler's least share")
 	flag.IntVar(&o.rounds, "rounds", o.rounds, "how often each is measured, interleaved")
 	flag.DurationVar(&o.lasts, "lasts", o.lasts, "how long one measurement lasts")
 	flag.Parse()
@@ -66,7 +68,7 @@ func run(ctx context.Context, o options) (err error) {
 		return err
 	}
 	undo = append(undo, remove)
-	targets, err := prepare(ctx, c, namespace, o.image)
+	targets, err := prepare(ctx, c, namespace, o.image, o.cpu)
 	if err != nil {
 		return err
 	}

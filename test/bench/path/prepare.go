@@ -16,7 +16,7 @@ import (
 )
 
 // prepare makes the service and finds the ways to its one pod.
-func prepare(ctx context.Context, c *cluster.Cluster, namespace, image string) ([]target, error) {
+func prepare(ctx context.Context, c *cluster.Cluster, namespace, image, cpu string) ([]target, error) {
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
 	defer cancel()
 	if err := c.Apply(ctx, namespace, fmt.Sprintf(`
@@ -34,7 +34,8 @@ spec:
     spec:
       containers:
       - image: %s
-`, image)); err != nil {
+        resources: {requests: {cpu: %s}}
+`, image, cpu)); err != nil {
 		return nil, err
 	}
 	url, err := c.AwaitReady(ctx, namespace, "path")
