@@ -101,7 +101,6 @@ func TestParsedScalingIsTyped(t *testing.T) {
 	}
 }
 
-// Whatever stands in an annotation, parsing ends, and what it accepts is within the bounds.
 // What would take the parser of quantities seconds, or longer than anybody waits, is refused at a glance.
 func TestQuantitiesThatTakeForeverAreRefused(t *testing.T) {
 	for _, text := range []string{"1e-999999999", "1E-2000000000", "0." + strings.Repeat("0", 1000) + "1"} {
@@ -115,6 +114,7 @@ func TestQuantitiesThatTakeForeverAreRefused(t *testing.T) {
 	}
 }
 
+// Whatever stands in an annotation, parsing ends, and what it accepts is within the bounds.
 func FuzzAnnotations(f *testing.F) {
 	for _, seed := range []string{"", "1", "-1", "1e400", "NaN", "6s", "9999999h", "0x10", "1_000", "∞", "100m", "-64Mi", "linear", "rps", "cpu", "Redirected", "true", "x.knative.dev"} {
 		f.Add(seed)

@@ -21,7 +21,13 @@ import (
 
 const serviceName = "sleeper"
 
+// sleeper is a service that goes to zero as soon as it may, and has one pod to get.
 func sleeper(ctx context.Context, c *cluster.Cluster, namespace, image string) (url string, err error) {
+	return apply(ctx, c, namespace, serviceName, image, `autoscaling.knative.dev/max-scale: "1"`, 0)
+}
+
+// apply applies a service with a window of six seconds and further annotations (lines of YAML), and waits until it is Ready.
+func apply(ctx context.Context, c *cluster.Cluster, namespace, name, image, annotations string, concurrency int) (url string, err error) {
 	err = c.Apply(ctx, namespace, fmt.Sprintf(`
 apiVersion: serving.knative.dev/v1
 kind: Service
@@ -32,17 +38,18 @@ spec:
     metadata:
       annotations:
         autoscaling.knative.dev/window: 6s
-        autoscaling.knative.dev/max-scale: "1"
+        %s
     spec:
+      containerConcurrency: %d
       containers:
       - image: %s
-`, serviceName, image))
+`, name, annotations, concurrency, image))
 	if err != nil {
 		return "", err
 	}
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
 	defer cancel()
-	return c.AwaitReady(ctx, namespace, serviceName)
+	return c.AwaitReady(ctx, namespace, name)
 }
 
 // phases are the moments of one cold start.

@@ -22,29 +22,7 @@ const (
 // burster is a service with one pod that takes one request at a time and has two more to get. After a burst it is back at one pod
 // in half a minute.
 func burster(ctx context.Context, c *cluster.Cluster, namespace, image string) (url string, err error) {
-	err = c.Apply(ctx, namespace, fmt.Sprintf(`
-apiVersion: serving.knative.dev/v1
-kind: Service
-metadata:
-  name: %s
-spec:
-  template:
-    metadata:
-      annotations:
-        autoscaling.knative.dev/window: 6s
-        autoscaling.knative.dev/min-scale: "1"
-        autoscaling.knative.dev/max-scale: "3"
-    spec:
-      containerConcurrency: 1
-      containers:
-      - image: %s
-`, panicName, image))
-	if err != nil {
-		return "", err
-	}
-	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
-	defer cancel()
-	return c.AwaitReady(ctx, namespace, panicName)
+	return apply(ctx, c, namespace, panicName, image, "autoscaling.knative.dev/min-scale: \"1\"\n        autoscaling.knative.dev/max-scale: \"3\"", 1)
 }
 
 // panicked returns the time from the second request of a burst, the first that has to queue, until the watch says that the
