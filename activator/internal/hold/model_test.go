@@ -4,6 +4,7 @@ import (
 	"context"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -21,7 +22,8 @@ type modelPod struct {
 	busy      int
 	turns     turns.Turns
 	tell      func(activator string) (wanted bool)
-	idleSince time.Time
+	idleSince time.Time // when it last came to have a free slot
+	gone      bool
 	served    int
 }
 
@@ -44,7 +46,7 @@ func (p *modelPod) request(activator string, service time.Duration) bool {
 	p.mutex.Lock()
 	p.busy--
 	p.served++
-	if p.busy < p.limit {
+	if p.busy == p.limit-1 {
 		p.idleSince = time.Now()
 	}
 	p.mutex.Unlock()
@@ -79,7 +81,7 @@ func (p *modelPod) next() {
 func (p *modelPod) idleFor(now time.Time) time.Duration {
 	p.mutex.Lock()
 	defer p.mutex.Unlock()
-	if p.busy >= p.limit {
+	if p.busy >= p.limit || p.gone {
 		return 0
 	}
 	return now.Sub(p.idleSince)
@@ -95,14 +97,40 @@ func (q *Queue) oldestWait(now time.Time) time.Duration {
 	return now.Sub(q.first.ticket.Since)
 }
 
-// With M activators, N pods and one slot each, no request waits longer than 20 ms while a ready pod is
-// idle, whatever the other activators do, and every activator gets its share.
-func TestNoRequestWaitsWhileAPodIsIdle(t *testing.T) {
+// comeAndGo is called when the first activator hears that the pod left, and when the last one hears that it is back.
+func (p *modelPod) comeAndGo(gone bool) {
+	p.mutex.Lock()
+	defer p.mutex.Unlock()
+	p.gone = gone
+	p.idleSince = time.Now() // nobody could know before
+}
+
+// model is one run: activators in front of pods that take limit requests each, all of about the same length.
+type model struct {
+	activators, pods, limit int
+	service                 time.Duration
+	untold                  bool // the pods' word of a free slot gets lost
+	changing                bool // one pod after the other leaves for a while
+	seed                    uint64
+}
+
+// With M activators and N pods of some slots each, no request waits longer than 20 ms while a ready pod has a free
+// slot, whatever the other activators do, also while pods come and go; and every activator gets its share.
+func TestNoRequestWaitsWhileAPodHasAFreeSlot(t *testing.T) {
 	for activators := 1; activators <= 5; activators++ {
-		for _, pods := range []int{1, 2, 5, 25} {
-			for _, service := range []time.Duration{4 * time.Millisecond, 300 * time.Millisecond} {
-				synctest.Test(t, func(t *testing.T) { runModel(t, activators, pods, service, true, 20*time.Millisecond, 1) })
-			}
+		for _, m := range []model{
+			{pods: 1, limit: 1, service: 60 * time.Millisecond},
+			{pods: 2, limit: 1, service: 4 * time.Millisecond},
+			{pods: 5, limit: 1, service: 60 * time.Millisecond},
+			{pods: 25, limit: 1, service: 4 * time.Millisecond},
+			{pods: 1, limit: 10, service: 20 * time.Millisecond},
+			{pods: 2, limit: 1, service: 60 * time.Millisecond, changing: true},
+			{pods: 5, limit: 1, service: 20 * time.Millisecond, changing: true},
+			{pods: 5, limit: 3, service: 20 * time.Millisecond, changing: true},
+			{pods: 5, limit: 10, service: 20 * time.Millisecond, changing: true},
+		} {
+			m.activators = activators
+			synctest.Test(t, func(t *testing.T) { m.run(t, 20*time.Millisecond) })
 		}
 	}
 }
@@ -110,81 +138,104 @@ func TestNoRequestWaitsWhileAPodIsIdle(t *testing.T) {
 // When the word of a free slot is lost, trying again finds it.
 func TestAFewPodsAreFoundEvenWhenTheirWordIsLost(t *testing.T) {
 	for _, pods := range []int{1, 2, 8} {
-		synctest.Test(t, func(t *testing.T) { runModel(t, 3, pods, 40*time.Millisecond, false, 30*time.Millisecond, 1) })
+		m := model{activators: 3, pods: pods, limit: 1, service: 40 * time.Millisecond, untold: true}
+		synctest.Test(t, func(t *testing.T) { m.run(t, 30*time.Millisecond) })
 	}
 }
 
-func runModel(t *testing.T, activators, pods int, service time.Duration, told bool, bound time.Duration, seed uint64) {
-	random := rand.New(rand.NewPCG(seed, uint64(activators*100+pods)))
+func (m model) run(t *testing.T, bound time.Duration) {
+	random := rand.New(rand.NewPCG(m.seed, uint64(m.activators*100+m.pods+m.limit*1000)))
 	began := time.Now()
 	queues := map[string]*Queue{}
-	names := []string{"a", "b", "c", "d", "e"}[:activators]
-	model := map[netip.AddrPort]*modelPod{}
+	names := []string{"a", "b", "c", "d", "e"}[:m.activators]
+	pods := map[netip.AddrPort]*modelPod{}
 	var listed []int
-	for i := range pods {
-		p := &modelPod{limit: 1, idleSince: began, turns: turns.Turns{Keep: wire.TurnMilliseconds * time.Millisecond}}
-		if told {
-			address := backend(i).Address
+	for i := range m.pods {
+		p := &modelPod{limit: m.limit, idleSince: began, turns: turns.Turns{Keep: wire.TurnMilliseconds * time.Millisecond}}
+		address := backend(i).Address
+		if !m.untold {
 			p.tell = func(activator string) bool { return queues[activator].SlotFree(address) }
 		}
-		model[backend(i).Address] = p
+		pods[address] = p
 		listed = append(listed, i)
 	}
 	for _, name := range names {
-		queues[name] = newQueue(1, listed...)
+		queues[name] = newQueue(m.limit, listed...)
 	}
-	// Load swings between half and one and a half of what the pods can do, and sometimes stops.
 	ctx, stop := context.WithCancel(t.Context())
-	served, waited := map[string]int{}, map[string]time.Duration{}
+	served := map[string]int{}
 	var counts sync.Mutex
 	var group sync.WaitGroup
+	one := func(name string, takes time.Duration) {
+		ticket := &Ticket{}
+		for {
+			slot, err := queues[name].Acquire(t.Context(), ticket)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			if pods[slot.Address()].request(name, takes) {
+				slot.Release(true)
+				break
+			}
+			slot.Refused()
+		}
+		counts.Lock()
+		defer counts.Unlock()
+		served[name]++
+	}
+	// Load swings between half and one and a half of what the pods can do, and sometimes stops.
 	for _, name := range names {
-		source := rand.New(rand.NewPCG(seed, random.Uint64()))
+		source := rand.New(rand.NewPCG(m.seed, random.Uint64()))
 		group.Go(func() {
+			gap := float64(m.service) * float64(m.activators) / float64(m.pods*m.limit)
 			for ctx.Err() == nil {
 				factor := []float64{0.5, 1.5, 1.0}[source.IntN(3)]
 				for range 10 {
-					gap := float64(service) * float64(activators) / float64(pods) / factor
-					time.Sleep(time.Duration(source.ExpFloat64() * gap))
-					takes := time.Duration(float64(service) * (0.5 + source.Float64()))
+					time.Sleep(time.Duration(source.ExpFloat64() * gap / factor))
+					takes := time.Duration(float64(m.service) * (0.5 + source.Float64()))
 					if source.IntN(20) == 0 {
 						takes *= 10
 					}
-					group.Go(func() {
-						at, ticket := time.Now(), &Ticket{}
-						for {
-							slot, err := queues[name].Acquire(t.Context(), ticket)
-							if err != nil {
-								t.Error(err)
-								return
-							}
-							if model[slot.Address()].request(name, takes) {
-								slot.Release(true)
-								break
-							}
-							slot.Refused()
-						}
-						counts.Lock()
-						defer counts.Unlock()
-						served[name]++
-						waited[name] += time.Since(at) - takes
-					})
+					group.Go(func() { one(name, takes) })
 				}
 				if source.IntN(5) == 0 {
-					time.Sleep(5 * service)
+					time.Sleep(5 * m.service)
 				}
 			}
 		})
 	}
+	if m.changing {
+		source := rand.New(rand.NewPCG(m.seed, random.Uint64()))
+		// Each activator hears of it on its own.
+		hear := func(listed []int) {
+			for _, i := range source.Perm(len(names)) {
+				set(queues[names[i]], listed...)
+				time.Sleep(time.Duration(source.ExpFloat64() * float64(time.Millisecond)))
+			}
+		}
+		group.Go(func() {
+			for ctx.Err() == nil {
+				time.Sleep(time.Duration(source.ExpFloat64() * 2 * float64(m.service)))
+				gone := source.IntN(m.pods)
+				leaves := pods[backend(gone).Address]
+				leaves.comeAndGo(true)
+				hear(slices.Delete(slices.Clone(listed), gone, gone+1))
+				time.Sleep(time.Duration(source.ExpFloat64() * 2 * float64(m.service)))
+				hear(listed)
+				leaves.comeAndGo(false)
+			}
+		})
+	}
 	worst := time.Duration(0)
-	for range 1000 {
-		time.Sleep(service / 20)
+	for range 30 * 20 { // 30 times as long as a request takes
+		time.Sleep(m.service / 20)
 		now := time.Now()
 		longest := time.Duration(0)
 		for _, q := range queues {
 			longest = max(longest, q.oldestWait(now))
 		}
-		for _, p := range model {
+		for _, p := range pods {
 			worst = max(worst, min(longest, p.idleFor(now)))
 		}
 	}
@@ -192,12 +243,12 @@ func runModel(t *testing.T, activators, pods int, service time.Duration, told bo
 	group.Wait()
 	time.Sleep(time.Second) // the last words of a free slot
 	if worst > bound {
-		t.Errorf("%d activators, %d pods, service %s, seed %d: a request waited while a pod was idle for %s", activators, pods, service, seed, worst)
+		t.Errorf("%+v: a request waited while a pod had a free slot for %s", m, worst)
 	}
 	for _, name := range names {
 		empty(t, queues[name])
 		if served[name] == 0 {
-			t.Errorf("%d activators, %d pods: %s served nothing", activators, pods, name)
+			t.Errorf("%+v: %s served nothing", m, name)
 		}
 	}
 }
