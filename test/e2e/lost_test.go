@@ -6,10 +6,14 @@ import (
 	"bufio"
 	"context"
 	"fmt"
+	"io"
 	"net/http"
+	"slices"
+	"strconv"
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -166,51 +170,76 @@ func TestTwoOfThreeActivatorsAreDeletedUnderLoadWithNoFailedRequest(t *testing.T
 	}
 }
 
-// Several pods, one of which has a long request: when the others have nothing to do, they go, and it stays.
+// Four pods have a long request each; when only that of the newest goes on, others go and the newest stays. By itself Kubernetes
+// would delete the newest first.
 func TestTheBusyPodSurvivesScalingDown(t *testing.T) {
 	s := begin(t, 4*time.Minute)
-	url := s.ready("picked", service{name: "picked", concurrency: 1}.manifest())
-	request, err := http.NewRequestWithContext(s.ctx, http.MethodGet, url+"/stream?n=1000&every=200", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	const older = 3
+	url := s.ready("picked", service{name: "picked", concurrency: 1, annotations: map[string]string{
+		"autoscaling.knative.dev/max-scale": strconv.Itoa(older), "autoscaling.knative.dev/target-burst-capacity": "-1"}}.manifest())
 	client := s.client()
 	client.Timeout = 0
-	response, err := client.Do(request)
+	streams := map[string]io.ReadCloser{} // by pod; no pod takes two
+	open := func() (pod string) {
+		t.Helper()
+		request, err := http.NewRequestWithContext(s.ctx, http.MethodGet, url+"/stream?n=1000&every=200", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		response, err := client.Do(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { response.Body.Close() })
+		pod = response.Header.Get("X-Pod-Name")
+		if response.StatusCode != 200 || pod == "" || streams[pod] != nil {
+			t.Fatalf("a long request got %s from pod %q, beside %d others", response.Status, pod, len(streams))
+		}
+		streams[pod] = response.Body
+		return pod
+	}
+	for range older {
+		open()
+	}
+	// Kubernetes tells ages apart by powers of two, and draws lots among those it takes for equal.
+	timer := time.NewTimer(20 * time.Second)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-s.ctx.Done():
+		t.Fatal(s.ctx.Err())
+	}
+	s.annotate("picked", "autoscaling.knative.dev/max-scale", strconv.Itoa(older+1))
+	busy := open() // the others are taken, so it waits for another
+	pods, err := s.Pods(s.ctx, s.namespace, "picked", false)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer response.Body.Close()
-	busy := response.Header.Get("X-Pod-Name")
-	if response.StatusCode != 200 || busy == "" {
-		t.Fatalf("the long request got %s from pod %q", response.Status, busy)
+	born := map[string]time.Time{}
+	for _, pod := range pods {
+		born[pod.Name] = pod.CreationTimestamp.Time
 	}
-	short := make(chan []probe.Reply, 1)
-	go func() { short <- probe.Burst(s.ctx, s.client(), url+"?sleep=5000", 6) }()
-	most := 0
-	s.until("several pods run", func() (bool, string, error) {
-		pods, err := s.Pods(s.ctx, s.namespace, "picked", false)
-		most = len(pods)
-		return most >= 4, fmt.Sprintf("%d pods", most), err
-	})
-	if failed := probe.Failed(<-short); len(failed) > 0 {
-		t.Errorf("short requests: %v", failed)
+	for name := range streams {
+		if name != busy && born[busy].Sub(born[name]) < 10*time.Second {
+			t.Fatalf("pod %s of the last request is not the newest by far: %v", busy, born)
+		}
 	}
-	s.until("the idle pods go", func() (bool, string, error) {
+	for name, stream := range streams {
+		if name != busy {
+			stream.Close()
+		}
+	}
+	s.until("idle pods go", func() (bool, string, error) {
 		pods, err := s.Pods(s.ctx, s.namespace, "picked", false)
 		if err != nil {
 			return false, err.Error(), nil
 		}
-		stays := false
-		for _, pod := range pods {
-			stays = stays || pod.Name == busy
-		}
-		if !stays {
+		if !slices.ContainsFunc(pods, func(pod corev1.Pod) bool { return pod.Name == busy }) {
 			t.Fatalf("pod %s has a request and goes, %d others stay", busy, len(pods))
 		}
 		return len(pods) <= 2, fmt.Sprintf("%d pods", len(pods)), nil
 	})
-	events := bufio.NewScanner(response.Body)
+	events := bufio.NewScanner(streams[busy])
 	for range 10 {
 		if !events.Scan() {
 			t.Fatalf("the long request ended: %v", events.Err())
