@@ -43,13 +43,13 @@ func (c *conn) run(v Verdict) bool {
 	if !ok {
 		return c.end(errChunk)
 	}
-	if c.req.ctx != nil { // it waited; did it wait too long?
-		c.clock = time.Now()
-		if err := c.interrupted(c.clock); err != nil {
-			return c.end(err)
-		}
-	}
 	for tries := 0; ; {
+		if c.req.ctx != nil { // it waited; did it wait too long?
+			c.clock = time.Now()
+			if err := c.interrupted(c.clock); err != nil {
+				return c.end(err)
+			}
+		}
 		if v.Upstream == nil {
 			c.res.Cause = Replied
 			c.lingering = body.stream
@@ -77,12 +77,6 @@ func (c *conn) run(v Verdict) bool {
 		case outcomeAgain:
 			v = c.next
 			c.stopWatch()
-			if c.req.ctx != nil {
-				c.clock = time.Now()
-				if err := c.interrupted(c.clock); err != nil {
-					return c.end(err)
-				}
-			}
 		case outcomeRetry:
 			c.res.Retried = true
 			c.stopWatch()
@@ -421,10 +415,35 @@ func (c *conn) end(err error) (keep bool) {
 	return c.reply(&reply)
 }
 
-// contextFor bounds a dial by the request's timers. It does not notice the client leaving: dials are short.
+// contextFor bounds a dial by the request's timers. A dial that takes longer than patience ends when the client leaves: it may take many
+// seconds to a pod whose node is gone, or to a container that no longer accepts, and the request holds a slot meanwhile.
 func (c *conn) contextFor() (context.Context, context.CancelFunc) {
-	if end, t := c.req.deadline(c.lastWrite, c.started); t != NoTimer {
-		return context.WithDeadline(c.srv.base, end)
+	parent := c.srv.base
+	if c.req.ctx != nil {
+		parent = c.req.ctx
 	}
-	return c.srv.base, func() {}
+	ctx, leave := context.WithCancelCause(parent)
+	if c.req.ctx == nil {
+		c.req.leaveCtx.Store(&leave)
+	}
+	cancel := func() { leave(context.Canceled) }
+	if end, t := c.req.deadline(c.lastWrite, c.started); t != NoTimer {
+		ctx, cancel = context.WithDeadline(ctx, end)
+	}
+	watches := make(chan struct{})
+	late := time.AfterFunc(patience, func() { // this goroutine waits for the dial, and then for watches
+		c.startWatch()
+		close(watches)
+	})
+	return ctx, func() {
+		if !late.Stop() {
+			<-watches
+			c.stopWatch()
+		}
+		if c.req.ctx == nil {
+			c.req.leaveCtx.Store(nil)
+		}
+		cancel()
+		leave(context.Canceled)
+	}
 }

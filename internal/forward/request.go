@@ -279,8 +279,8 @@ func (r *Request) Context() context.Context {
 		if r.c.gone.Load() {
 			leave(ErrClientGone)
 		}
-		r.c.startWatch()
 	}
+	r.c.startWatch() // for each wait anew: it was stopped at the end of the last one
 	return r.ctx
 }
 

@@ -425,28 +425,6 @@ func TestARevisionThatCannotStartTellsWhy(t *testing.T) {
 	}
 }
 
-func TestOneSlowRevisionDelaysNoOther(t *testing.T) {
-	w := newWorld(t, hold.Bounds{PerRevision: 50})
-	w.revision(backends.Info{ContainerConcurrency: 1})
-	stuck := make(chan struct{})
-	w.pods(w.pod("stuck", func(http.ResponseWriter, *http.Request) { <-stuck }))
-	var group sync.WaitGroup
-	for range 40 {
-		group.Go(func() { w.send("GET", "") })
-	}
-	eventually(t, "39 wait behind the stuck one", func() bool { return w.budget.Held() == 39 })
-	other := backends.Key{Namespace: "ns", Name: "other"}
-	w.table.SetRevision(other, &backends.Info{UID: "o"})
-	w.table.SetSlice(other, "o", []backends.Endpoint{w.pod("p", func(http.ResponseWriter, *http.Request) {})})
-	for range 50 {
-		if status, _, body := w.send("GET", "", wire.HeaderRevision, "other"); status != 200 {
-			t.Fatalf("got %d %q", status, body)
-		}
-	}
-	close(stuck)
-	group.Wait()
-}
-
 // Pods without a limit take whatever comes, so that nothing waits and only growth tells of a burst.
 func TestABurstToPodsWithoutALimitIsReportedAtOnce(t *testing.T) {
 	w := newWorld(t, hold.Bounds{})
