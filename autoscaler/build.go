@@ -139,9 +139,8 @@ func build(config *rest.Config, kube kubernetes.Interface, tokenKey func() []byt
 			return nil, fmt.Errorf("environment SCRAPE_PORT: %w", err)
 		}
 	}
-	p.scraper.Observe = func(d time.Duration, counted bool) {
-		scrapes.WithLabelValues(fmt.Sprint(counted)).Observe(d.Seconds())
-	}
+	scrapesBy := map[bool]prometheus.Observer{true: scrapes.WithLabelValues("true"), false: scrapes.WithLabelValues("false")}
+	p.scraper.Observe = func(d time.Duration, counted bool) { scrapesBy[counted].Observe(d.Seconds()) }
 	var foreign atomic.Int64
 	p.scraper.Foreign = func(loop.Key) { foreign.Add(1) }
 

@@ -101,14 +101,15 @@ func (s Stat) Append(data []byte) []byte {
 
 // DecodeStat decodes one Stat. Unknown fields are skipped; NaN, infinite and negative figures are
 // the receiver's to refuse, because only it can count them.
-func DecodeStat(data []byte) (Stat, error) { return decodeStat(data, "") }
+func DecodeStat(data []byte) (Stat, error) { return DecodeStatOf("", data) }
 
-func decodeStat(data []byte, lastPod string) (Stat, error) {
+// DecodeStatOf is DecodeStat where the name of the reporter is most often known: a Stat of the given pod shares it.
+func DecodeStatOf(pod string, data []byte) (Stat, error) {
 	var s Stat
 	err := fields(data, func(number int, value field) error {
 		switch number {
 		case statPodName:
-			return value.shared(&s.PodName, lastPod)
+			return value.shared(&s.PodName, pod)
 		case statAverageConcurrent:
 			return value.double(&s.AverageConcurrent)
 		case statAverageProxiedConcurrent:
@@ -169,11 +170,14 @@ func DecodeStats(data []byte) ([]StatMessage, error) {
 		if value.kind != typeBytes {
 			return errWireType
 		}
-		var last StatMessage
+		last := &StatMessage{}
 		if n := len(messages); n > 0 {
-			last = messages[n-1]
+			last = &messages[n-1]
+		} else {
+			// The others are about as long as the first; what claims more than makes sense has to come first.
+			messages = make([]StatMessage, 0, min(len(data)/(len(value.bytes)+3)+1, 1024))
 		}
-		m, err := decodeMessage(value.bytes, &last)
+		m, err := decodeMessage(value.bytes, last)
 		messages = append(messages, m)
 		return err
 	})
@@ -196,7 +200,7 @@ func decodeMessage(data []byte, last *StatMessage) (StatMessage, error) {
 			if value.kind != typeBytes {
 				return errWireType
 			}
-			m.Stat, err = decodeStat(value.bytes, last.Stat.PodName)
+			m.Stat, err = DecodeStatOf(last.Stat.PodName, value.bytes)
 			return err
 		}
 		return nil

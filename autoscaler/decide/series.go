@@ -254,11 +254,14 @@ func (s *Series) Observe(now time.Time, metric Metric, algorithm window.Algorith
 		// The activators are the only reporters then, and those without traffic are silent after they said so.
 		o.Known, o.Missing = true, lost
 	}
-	s.forget(now)
 	// The scrape comes under the empty name; what single pods said since is part of it or news of it.
 	var scrape, single, share float64
 	var singlePushed bool
 	for reporter, n := range s.newest {
+		if now.Sub(n.at) > freshness {
+			delete(s.newest, reporter)
+			continue
+		}
 		load := n.concurrency
 		if metric == RequestsPerSecond {
 			load = n.requests

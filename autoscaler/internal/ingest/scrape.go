@@ -55,6 +55,7 @@ type Scraper struct {
 	Foreign func(loop.Key)
 
 	slots chan struct{}
+	round round
 	mutex sync.Mutex
 	// idle holds the connection to a pod by its IP, nil while it is in use; kept counts those that are not nil.
 	idle map[string]*connection
@@ -64,6 +65,8 @@ type Scraper struct {
 	swept time.Time
 	// spaces are what answers are read into.
 	spaces sync.Pool
+	// inquiries are those that ended.
+	inquiries sync.Pool
 }
 
 // NewScraper returns a Scraper of the given pods.
@@ -74,7 +77,7 @@ func NewScraper(ready func(loop.Key) []pods.Pod) *Scraper {
 	if syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files) == nil {
 		keep = int(min(files.Cur, 1<<20) * 3 / 4)
 	}
-	return &Scraper{Ready: ready, keep: keep, spaces: sync.Pool{New: func() any { return new([longestAnswer]byte) }}, slots: make(chan struct{}, maxScrapes), idle: map[string]*connection{},
+	return &Scraper{Ready: ready, keep: keep, spaces: sync.Pool{New: func() any { return new([longestAnswer]byte) }}, inquiries: sync.Pool{New: func() any { return new(inquiry) }}, slots: make(chan struct{}, maxScrapes), idle: map[string]*connection{},
 		Dial: func(ctx context.Context, address string) (net.Conn, error) {
 			return dialer.DialContext(ctx, "tcp", address)
 		}}
@@ -90,34 +93,16 @@ func (s *Scraper) Scrape(key loop.Key, young time.Duration, done func(loop.Scrap
 		done(loop.Scrape{Failed: true})
 		return
 	}
-	go func() {
-		defer func() { <-s.slots }()
-		began := time.Now()
-		result := s.scrape(key, young)
-		if s.Observe != nil {
-			s.Observe(time.Since(began), !result.Failed)
-		}
-		done(result)
-	}()
+	i := s.inquiries.Get().(*inquiry)
+	i.key, i.young, i.done = key, young, done
+	s.round.add(i, s.gather)
 }
 
-func (s *Scraper) scrape(key loop.Key, young time.Duration) loop.Scrape {
-	ready := s.Ready(key)
-	if len(ready) == 0 {
-		// Between the order and now the last pod went; that nobody is there is known, not missing.
-		return loop.Scrape{}
-	}
-	size := SampleSize(len(ready))
-	if size < len(ready) {
-		ready = slices.Clone(ready)
-		order(ready, time.Now().Add(-young))
-	}
-	stats := s.ask(key, ready, size)
-	if len(stats) < size {
-		return loop.Scrape{Failed: true}
-	}
+// sum makes one report of what the pods of a sample said.
+func (i *inquiry) sum() loop.Scrape {
 	var sum loop.Scrape
-	for _, one := range stats {
+	for n := range i.stats {
+		one := &i.stats[n]
 		sum.Report.Concurrency += math.Max(0, one.AverageConcurrent-one.AverageProxiedConcurrent)
 		sum.Report.RequestsPerSecond += math.Max(0, one.Requests-one.ProxiedRequests)
 		sum.Report.ProxiedConcurrency += math.Min(one.AverageConcurrent, one.AverageProxiedConcurrent)
@@ -126,7 +111,7 @@ func (s *Scraper) scrape(key loop.Key, young time.Duration) loop.Scrape {
 		sum.Completed += one.Completed
 		sum.BusySeconds += one.BusySeconds
 	}
-	factor := float64(len(ready)) / float64(len(stats))
+	factor := float64(len(i.ready)) / float64(len(i.stats))
 	sum.Report = decide.Report{Concurrency: sum.Report.Concurrency * factor, RequestsPerSecond: sum.Report.RequestsPerSecond * factor,
 		ProxiedConcurrency: sum.Report.ProxiedConcurrency * factor, ProxiedRequests: sum.Report.ProxiedRequests * factor, Queued: sum.Report.Queued * factor}
 	sum.Completed *= factor
@@ -146,69 +131,140 @@ func order(all []pods.Pod, since time.Time) {
 	}
 }
 
-// ask returns the stats of the first wanted pods that answer. All are asked before the first answer is waited for, by
-// this one goroutine; those that fail are replaced by as many others, and so on.
-func (s *Scraper) ask(key loop.Key, from []pods.Pod, wanted int) []wire.Stat {
-	stats := make([]wire.Stat, 0, wanted)
-	questions := make([]question, 0, wanted)
-	for next := 0; len(stats) < wanted && next < len(from); {
-		questions = questions[:0]
-		for len(stats)+len(questions) < wanted && next < len(from) {
-			questions = append(questions, question{pod: &from[next]})
-			next++
+// inquiry is one scrape of a revision.
+type inquiry struct {
+	key   loop.Key
+	young time.Duration
+	done  func(loop.Scrape)
+	began time.Time
+	// ready are the pods in the order in which they are asked, from next on those that have not been; size of them are to answer.
+	ready      []pods.Pod
+	size, next int
+	// looks is how often it was looked for the answers, left in how many rounds it is looked again.
+	looks, left int
+	questions   []question
+	stats       []wire.Stat
+}
+
+// progress is how far a question has come.
+type progress uint8
+
+const (
+	unsent progress = iota
+	sent
+	settled
+)
+
+// question is one pod being asked.
+type question struct {
+	pod      *pods.Pod
+	c        *connection
+	progress progress
+	reused   bool
+	// again says that the pod may have closed the connection while it was idle; a new one tells.
+	again bool
+	err   error
+	// part is what came of the answer before it was waited for.
+	part []byte
+}
+
+// begin chooses whom to ask. It reports false if there is nobody.
+func (s *Scraper) begin(i *inquiry, now time.Time) bool {
+	i.began = now
+	i.ready = s.Ready(i.key)
+	if i.size = SampleSize(len(i.ready)); i.size == 0 {
+		return false
+	}
+	if i.size < len(i.ready) {
+		i.ready = slices.Clone(i.ready)
+		order(i.ready, now.Add(-i.young))
+	}
+	i.stats, i.questions = slices.Grow(i.stats, i.size), slices.Grow(i.questions, i.size)
+	s.ask(i)
+	return true
+}
+
+// ask puts as many questions as answers are missing, each with the connection that is kept to its pod.
+func (s *Scraper) ask(i *inquiry) {
+	i.questions = i.questions[:0]
+	for mesh := s.mesh(); len(i.stats)+len(i.questions) < i.size && i.next < len(i.ready); i.next++ {
+		q := question{pod: &i.ready[i.next]}
+		if q.c = s.take(q.pod.IP); q.c != nil && q.c.mesh != mesh {
+			q.c.Close()
+			q.c = nil
 		}
+		q.reused = q.c != nil
+		i.questions = append(i.questions, q)
+	}
+}
+
+// finish waits for the answers, asks again and asks others until the sample is full or everybody was asked.
+func (s *Scraper) finish(i *inquiry) {
+	for {
+		deadline := time.Now().Add(scrapeTimeout)
+		// Connections are opened side by side: one dead node must not cost the time of its pods' sum.
 		var dialing sync.WaitGroup
-		for i := range questions {
-			q := &questions[i]
-			if q.c = s.take(q.pod.IP); q.c == nil || q.c.mesh != s.mesh() {
-				// Connections are opened side by side: one dead node must not cost the time of its pods' sum.
-				dialing.Go(func() { q.err = s.open(context.Background(), key, q) })
-				continue
+		for n := range i.questions {
+			switch q := &i.questions[n]; {
+			case q.progress == unsent && q.c == nil:
+				dialing.Go(func() { q.err = s.open(context.Background(), i.key, q) })
+			case q.progress == unsent:
+				q.err = q.c.send(deadline)
+			case q.progress == sent:
+				q.err = q.c.wait(i.began.Add(scrapeTimeout))
 			}
-			q.reused = true
-			q.err = q.c.send(time.Now().Add(scrapeTimeout))
 		}
 		dialing.Wait()
-		again := questions[:0]
-		for i := range questions {
-			q := questions[i]
-			if stat, err := s.answer(key, &q); err == nil {
-				stats = append(stats, stat)
+		var again []*question
+		for n := range i.questions {
+			q := &i.questions[n]
+			if q.progress == settled {
+				continue
+			}
+			if stat, err := s.answer(i.key, q); err == nil {
+				i.stats = append(i.stats, stat)
 			} else if q.again {
 				again = append(again, q)
 			}
 		}
-		for i := range again {
-			dialing.Go(func() { again[i].err = s.open(context.Background(), key, &again[i]) })
+		for _, q := range again {
+			dialing.Go(func() { q.err = s.open(context.Background(), i.key, q) })
 		}
 		dialing.Wait()
-		for i := range again {
-			if stat, err := s.answer(key, &again[i]); err == nil {
-				stats = append(stats, stat)
+		for _, q := range again {
+			if stat, err := s.answer(i.key, q); err == nil {
+				i.stats = append(i.stats, stat)
 			}
 		}
+		if len(i.stats) == i.size || i.next == len(i.ready) {
+			s.end(i)
+			return
+		}
+		s.ask(i)
 	}
-	return stats
+}
+
+// end tells the outcome of a scrape.
+func (s *Scraper) end(i *inquiry) {
+	var result loop.Scrape // without pods: that nobody is there is known, not missing
+	if result.Failed = len(i.stats) < i.size; !result.Failed && i.size > 0 {
+		result = i.sum()
+	}
+	if s.Observe != nil {
+		s.Observe(time.Since(i.began), !result.Failed)
+	}
+	done := i.done
+	clear(i.questions[:cap(i.questions)])
+	*i = inquiry{questions: i.questions[:0], stats: i.stats[:0]}
+	s.inquiries.Put(i)
+	done(result)
+	<-s.slots
 }
 
 func (s *Scraper) mesh() bool { return s.Mesh != nil && s.Mesh() }
 
-// question is one pod being asked.
-type question struct {
-	pod    *pods.Pod
-	c      *connection
-	reused bool
-	// again says that the pod may have closed the connection while it was idle; a new one tells.
-	again bool
-	err   error
-}
-
 // open connects to the pod and sends the request. ctx may end before scrapeTimeout, for the answer as well.
 func (s *Scraper) open(ctx context.Context, key loop.Key, q *question) error {
-	if q.c != nil {
-		q.c.Close()
-		q.c = nil
-	}
 	port := s.Port
 	if port == 0 {
 		port = wire.PortMetrics
@@ -217,6 +273,7 @@ func (s *Scraper) open(ctx context.Context, key loop.Key, q *question) error {
 	ctx, cancel := context.WithTimeout(ctx, scrapeTimeout)
 	defer cancel()
 	deadline, _ := ctx.Deadline() // the earlier of both
+	q.c, q.reused, q.part = nil, false, nil
 	raw, err := s.Dial(ctx, address)
 	if err != nil {
 		return err
@@ -225,20 +282,25 @@ func (s *Scraper) open(ctx context.Context, key loop.Key, q *question) error {
 	if s.mesh() {
 		host = names.PrivateService(key.Name) + "." + key.Namespace + "\r\n" + wire.HeaderDirectLB + ": true"
 	}
-	q.c, q.reused = newConnection(raw, q.pod.IP, host), false
+	q.c = newConnection(raw, q.pod.IP, host)
 	q.c.mesh = host != address
 	return q.c.send(deadline)
 }
 
-// answer waits for what the pod says to a request that was sent. A pod that let the time pass is not worth another try.
+// answer waits for what the pod says to a request that was sent.
 func (s *Scraper) answer(key loop.Key, q *question) (wire.Stat, error) {
-	var stat wire.Stat
+	if q.err != nil {
+		return s.judge(key, q, wire.Stat{}, q.err)
+	}
 	space := s.spaces.Get().(*[longestAnswer]byte)
 	defer s.spaces.Put(space)
-	err := q.err
-	if err == nil {
-		stat, err = q.c.receive(space)
-	}
+	stat, err := q.c.receive(space, copy(space[:], q.part), q.pod.Name)
+	return s.judge(key, q, stat, err)
+}
+
+// judge says whether an answer counts, and keeps the connection of a pod that answered. One that let the time pass is not worth another try.
+func (s *Scraper) judge(key loop.Key, q *question, stat wire.Stat, err error) (wire.Stat, error) {
+	q.progress = settled
 	q.again = err != nil && q.reused && !errors.Is(err, os.ErrDeadlineExceeded)
 	switch {
 	case err != nil:
@@ -255,6 +317,7 @@ func (s *Scraper) answer(key loop.Key, q *question) (wire.Stat, error) {
 	}
 	if q.c != nil {
 		q.c.Close()
+		q.c = nil
 	}
 	return stat, err
 }
@@ -284,11 +347,12 @@ var errForeign = errors.New("another pod answered")
 
 // one asks a single pod; ctx has a deadline, and a second try has what the first one left of the time.
 func (s *Scraper) one(ctx context.Context, key loop.Key, pod pods.Pod) (wire.Stat, error) {
-	q := question{pod: &pod}
-	if q.c = s.take(pod.IP); q.c == nil || q.c.mesh != s.mesh() {
+	i := inquiry{ready: []pods.Pod{pod}, size: 1}
+	s.ask(&i)
+	q := i.questions[0]
+	if q.c == nil {
 		q.err = s.open(ctx, key, &q)
 	} else {
-		q.reused = true
 		deadline, _ := ctx.Deadline()
 		q.err = q.c.send(deadline)
 	}
@@ -298,102 +362,4 @@ func (s *Scraper) one(ctx context.Context, key loop.Key, pod pods.Pod) (wire.Sta
 		stat, err = s.answer(key, &q)
 	}
 	return stat, err
-}
-
-// take returns the kept connection to a pod, nil if there is none.
-func (s *Scraper) take(ip string) *connection {
-	s.mutex.Lock()
-	defer s.mutex.Unlock()
-	c := s.idle[ip]
-	if c != nil {
-		s.idle[ip] = nil // the place is kept, or the map would grow and shrink all the time
-		s.kept--
-	}
-	return c
-}
-
-func (s *Scraper) give(c *connection) {
-	c.used = time.Now()
-	s.mutex.Lock()
-	defer s.mutex.Unlock()
-	if other := s.idle[c.ip]; other != nil {
-		other.Close()
-	} else if s.kept >= s.keep {
-		c.Close()
-		return
-	} else {
-		s.kept++
-	}
-	s.idle[c.ip] = c
-	if c.used.Sub(s.swept) > idleConnection {
-		s.swept = c.used
-		for ip, other := range s.idle {
-			switch {
-			case other == nil:
-				delete(s.idle, ip) // on its way; or its pod is gone
-			case c.used.Sub(other.used) > idleConnection:
-				other.Close()
-				delete(s.idle, ip)
-				s.kept--
-			}
-		}
-	}
-}
-
-// Close closes the kept connections.
-func (s *Scraper) Close() {
-	s.mutex.Lock()
-	defer s.mutex.Unlock()
-	for ip, c := range s.idle {
-		if c != nil {
-			c.Close()
-		}
-		delete(s.idle, ip)
-	}
-	s.kept = 0
-}
-
-// connection is a connection to a pod's port for stats with at most one request under way.
-type connection struct {
-	net.Conn
-	ip      string
-	request []byte
-	used    time.Time
-	mesh    bool // the request is for Scraper.Mesh
-}
-
-func newConnection(raw net.Conn, ip, host string) *connection {
-	return &connection{Conn: raw, ip: ip, request: []byte("GET " + wire.PathMetrics + " HTTP/1.1\r\nHost: " + host +
-		"\r\nAccept: application/protobuf\r\nUser-Agent: Ebb-Autoscaler\r\n\r\n")}
-}
-
-func (c *connection) send(deadline time.Time) error {
-	if err := c.SetDeadline(deadline); err != nil {
-		return err
-	}
-	_, err := c.Write(c.request)
-	return err
-}
-
-// longestAnswer bounds head and body of an answer.
-const longestAnswer = 2048
-
-// receive reads an answer into space.
-func (c *connection) receive(space *[longestAnswer]byte) (wire.Stat, error) {
-	n := 0
-	for {
-		k, err := c.Read(space[n:])
-		n += k
-		body, whole, bad := answerOf(space[:n])
-		switch {
-		case bad != nil:
-			return wire.Stat{}, bad
-		case whole:
-			return wire.DecodeStat(body)
-		case err != nil:
-			return wire.Stat{}, err
-		case n == len(space):
-			return wire.Stat{}, fmt.Errorf("answer is longer than %d bytes", longestAnswer)
-		}
-	}
 }

@@ -43,6 +43,7 @@ const Prefix = "autoscaler-bucket-"
 // Election is this process's part in sharing out the buckets.
 type Election struct {
 	config Config
+	self   string // this process's identity
 	log    *slog.Logger
 	hooks  Hooks
 	leases lease.Election
@@ -56,15 +57,13 @@ type Election struct {
 
 // New returns an Election; Run takes part in it.
 func New(c Config, client kubernetes.Interface, log *slog.Logger, hooks Hooks) *Election {
-	e := &Election{config: c, log: log, hooks: hooks}
-	e.leases = lease.Election{Client: client, Namespace: c.Namespace, Component: "autoscaler", Identity: e.identity(), Scheme: c.Scheme, Log: log,
+	e := &Election{config: c, self: c.Pod + "_" + c.IP, log: log, hooks: hooks}
+	e.leases = lease.Election{Client: client, Namespace: c.Namespace, Component: "autoscaler", Identity: e.self, Scheme: c.Scheme, Log: log,
 		Began: e.began, Won: e.won, Lost: e.lost, Holder: e.held, Gone: lease.PodGone(client, c.Namespace)}
 	scheme, _ := c.Scheme()
 	e.began(scheme.Names())
 	return e
 }
-
-func (e *Election) identity() string { return e.config.Pod + "_" + e.config.IP }
 
 // Run takes part in the election of every bucket until ctx is done, and then gives its leases up.
 func (e *Election) Run(ctx context.Context) error { return e.leases.Run(ctx) }
@@ -91,11 +90,11 @@ func (e *Election) began(names []string) {
 
 func (e *Election) won(name string, _ context.Context) {
 	e.mutex.Lock()
-	e.holder[name] = e.identity()
+	e.holder[name] = e.self
 	from := e.before[name]
-	e.before[name] = map[string]bool{e.identity(): true}
+	e.before[name] = map[string]bool{e.self: true}
 	e.mutex.Unlock()
-	e.log.Info("bucket has an owner", "bucket", name, "owner", e.identity(), "self", true)
+	e.log.Info("bucket has an owner", "bucket", name, "owner", e.self, "self", true)
 	e.hooks.Changed()
 	for identity := range from {
 		if _, ip, _ := strings.Cut(identity, "_"); ip != "" && e.hooks.Taken != nil {
@@ -118,7 +117,7 @@ func (e *Election) lost(name string) {
 // held is told of another's lease.
 func (e *Election) held(name, identity string) {
 	e.mutex.Lock()
-	if e.holder[name] == e.identity() {
+	if e.holder[name] == e.self {
 		e.mutex.Unlock()
 		return // lost comes first
 	}
@@ -137,14 +136,14 @@ func (e *Election) held(name, identity string) {
 func (e *Election) Owns(key types.NamespacedName) bool {
 	e.mutex.RLock()
 	defer e.mutex.RUnlock()
-	return e.holder[e.set.Owner(key.String())] == e.identity()
+	return e.holder[e.bucket(key)] == e.self
 }
 
 // Owner returns the IP of the process that decides for a revision, "" when nobody does at the moment.
 func (e *Election) Owner(key types.NamespacedName) string {
 	e.mutex.RLock()
 	defer e.mutex.RUnlock()
-	_, ip, _ := strings.Cut(e.holder[e.set.Owner(key.String())], "_")
+	_, ip, _ := strings.Cut(e.holder[e.bucket(key)], "_")
 	return ip
 }
 
@@ -152,6 +151,14 @@ func (e *Election) Owner(key types.NamespacedName) string {
 func (e *Election) Bucket(key types.NamespacedName) string {
 	e.mutex.RLock()
 	defer e.mutex.RUnlock()
+	return e.bucket(key)
+}
+
+// bucket is Bucket under the mutex. It is asked of every stat.
+func (e *Election) bucket(key types.NamespacedName) string {
+	if len(e.names) == 1 {
+		return e.names[0]
+	}
 	return e.set.Owner(key.String())
 }
 
@@ -170,7 +177,7 @@ func (e *Election) Held() []string {
 	defer e.mutex.RUnlock()
 	var all []string
 	for _, name := range e.names {
-		if e.holder[name] == e.identity() {
+		if e.holder[name] == e.self {
 			all = append(all, name)
 		}
 	}

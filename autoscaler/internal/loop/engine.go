@@ -13,8 +13,11 @@ import (
 // ErrBusy says that a shard's inbox is full; the sender is to try again.
 var ErrBusy = errors.New("the autoscaler's inbox is full")
 
-// inboxLength bounds the batches that wait for a shard.
-const inboxLength = 4096
+// inboxLength bounds the batches that wait for a shard, inboxDrained how many are taken in before its clock is looked at.
+const (
+	inboxLength  = 4096
+	inboxDrained = 32
+)
 
 // Options are what an Engine works with.
 type Options struct {
@@ -85,9 +88,13 @@ func (e *Engine) Report(samples []Sample) error {
 		return e.shards[0].put(event{samples: samples})
 	}
 	batches := make([][]Sample, len(e.shards))
-	for _, s := range samples {
-		i := maphash.Comparable(e.seed, s.Key) % uint64(len(e.shards))
-		batches[i] = append(batches[i], s)
+	expected := len(samples)/len(e.shards) + len(samples)/8 + 1
+	for n := range samples {
+		i := maphash.Comparable(e.seed, samples[n].Key) % uint64(len(e.shards))
+		if batches[i] == nil {
+			batches[i] = make([]Sample, 0, min(expected, len(samples)-n))
+		}
+		batches[i] = append(batches[i], samples[n])
 	}
 	var err error
 	for i, batch := range batches {

@@ -102,21 +102,42 @@ func (s *shard) run(ctx context.Context) {
 			s.changed()
 		case e := <-s.inbox:
 			s.handle(e)
+			s.drain()
 		case <-timer.C:
 			s.ring()
 		}
 	}
 }
 
-// ring serves every revision whose clock is due.
+// drain takes in what is there, with an end: what is due waits meanwhile.
+func (s *shard) drain() {
+	for range inboxDrained {
+		select {
+		case e := <-s.inbox:
+			s.handle(e)
+		default:
+			return
+		}
+	}
+}
+
+// together is what is served of what is not due yet, so that ten thousand revisions do not wake the process for each.
+const together = 5 * time.Millisecond
+
+// ring serves every revision whose clock is due, and those due so soon that they would ring at once again. A step has a moment of its own,
+// before which there is nothing to be done.
 func (s *shard) ring() {
 	now := s.engine.options.Clock()
-	for len(s.clock) > 0 && !s.clock[0].r.due().After(now) {
+	soon := now.Add(together)
+	for len(s.clock) > 0 {
 		r := s.clock[0].r
-		if !r.scrapeAt.IsZero() && !r.scrapeAt.After(now) {
+		if due := r.due(); due.After(soon) || due.After(now) && due.Equal(r.stepAt) {
+			return
+		}
+		if !r.scrapeAt.IsZero() && !r.scrapeAt.After(soon) {
 			s.scrape(r, now)
 		}
-		if tick := !r.tickAt.After(now); tick || !r.stepAt.IsZero() && !r.stepAt.After(now) {
+		if tick := !r.tickAt.After(soon); tick || !r.stepAt.IsZero() && !r.stepAt.After(now) {
 			if tick {
 				r.tickAt = now.Add(TickPeriod)
 			}
@@ -124,6 +145,13 @@ func (s *shard) ring() {
 		}
 		s.reschedule(r, now)
 	}
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
 }
 
 // changed takes in new PodAutoscalers and pod counts.
@@ -270,7 +298,7 @@ func (s *shard) decide(r *revision, now time.Time, between bool) {
 
 func (s *shard) scrape(r *revision, now time.Time) {
 	due := r.scrapeAt
-	r.scrapeAt = now.Add(ScrapePeriod)
+	r.scrapeAt = later(due, now).Add(ScrapePeriod)
 	if r.scraping || !r.spec.Scraped || s.engine.options.Scraper == nil {
 		return
 	}

@@ -1,0 +1,201 @@
+package ingest
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"syscall"
+	"time"
+
+	"ebb.dev/ebb/wire"
+)
+
+// take returns the kept connection to a pod, nil if there is none.
+func (s *Scraper) take(ip string) *connection {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	c := s.idle[ip]
+	if c != nil {
+		s.idle[ip] = nil // the place is kept, or the map would grow and shrink all the time
+		s.kept--
+	}
+	return c
+}
+
+func (s *Scraper) give(c *connection) {
+	c.used = time.Now()
+	c.rest()
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	if other := s.idle[c.ip]; other != nil {
+		other.Close()
+	} else if s.kept >= s.keep {
+		c.Close()
+		return
+	} else {
+		s.kept++
+	}
+	s.idle[c.ip] = c
+	if c.used.Sub(s.swept) > idleConnection {
+		s.swept = c.used
+		for ip, other := range s.idle {
+			switch {
+			case other == nil:
+				delete(s.idle, ip) // on its way; or its pod is gone
+			case c.used.Sub(other.used) > idleConnection:
+				other.Close()
+				delete(s.idle, ip)
+				s.kept--
+			}
+		}
+	}
+}
+
+// Close closes the kept connections.
+func (s *Scraper) Close() {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	for ip, c := range s.idle {
+		if c != nil {
+			c.Close()
+		}
+		delete(s.idle, ip)
+	}
+	s.kept = 0
+}
+
+// connection is a connection to a pod's port for stats with at most one request under way.
+//
+// At rest it is a bare descriptor, which is written and read without waiting: the runtime's poller, where every net.Conn is, would
+// wake a thread for each answer of each pod although nobody waits for it. It is a net.Conn from when somebody does.
+type connection struct {
+	net.Conn
+	resting    bool
+	descriptor int
+	ip         string
+	request    []byte
+	used       time.Time
+	mesh       bool // the request is for Scraper.Mesh
+}
+
+func newConnection(raw net.Conn, ip, host string) *connection {
+	return &connection{Conn: raw, ip: ip, request: []byte("GET " + wire.PathMetrics + " HTTP/1.1\r\nHost: " + host +
+		"\r\nAccept: application/protobuf\r\nUser-Agent: Ebb-Autoscaler\r\n\r\n")}
+}
+
+// rest takes the connection away from the poller, if it is of the system's.
+func (c *connection) rest() {
+	system, ok := c.Conn.(syscall.Conn)
+	if c.resting || !ok {
+		return
+	}
+	raw, err := system.SyscallConn()
+	if err != nil {
+		return
+	}
+	var own int
+	if raw.Control(func(descriptor uintptr) { own, err = syscall.Dup(int(descriptor)) }) != nil || err != nil {
+		return
+	}
+	syscall.CloseOnExec(own)
+	c.Conn.Close() // of the two descriptors
+	c.Conn, c.descriptor, c.resting = nil, own, true
+}
+
+// wake gives the connection back to the poller.
+func (c *connection) wake() error {
+	if !c.resting {
+		return nil
+	}
+	c.resting = false
+	file := os.NewFile(uintptr(c.descriptor), "")
+	defer file.Close() // FileConn has its own
+	conn, err := net.FileConn(file)
+	if err != nil {
+		return fmt.Errorf("wait for pod at %s: %w", c.ip, err)
+	}
+	c.Conn = conn
+	return nil
+}
+
+// Close closes it, whatever state it is in.
+func (c *connection) Close() error {
+	switch {
+	case c.resting:
+		c.resting = false
+		return syscall.Close(c.descriptor)
+	case c.Conn == nil:
+		return nil
+	}
+	return c.Conn.Close()
+}
+
+// wait prepares for waiting until a moment.
+func (c *connection) wait(deadline time.Time) error {
+	if err := c.wake(); err != nil {
+		return err
+	}
+	return c.SetDeadline(deadline)
+}
+
+func (c *connection) send(deadline time.Time) error {
+	if err := c.wait(deadline); err != nil {
+		return err
+	}
+	_, err := c.Write(c.request)
+	return err
+}
+
+// sendNow sends the request of a connection at rest, by one system call.
+func (c *connection) sendNow() error {
+	n, err := syscall.Write(c.descriptor, c.request)
+	if err == nil && n < len(c.request) {
+		return io.ErrShortWrite // it has not read what it was sent before
+	}
+	return err
+}
+
+// readNow returns how much of the answer a connection at rest had to be read into space, by one system call.
+func (c *connection) readNow(space []byte) (int, error) {
+	n, err := syscall.Read(c.descriptor, space)
+	switch {
+	case errors.Is(err, syscall.EAGAIN), errors.Is(err, syscall.EINTR):
+		return 0, nil
+	case err == nil && n == 0 && len(space) > 0:
+		return 0, io.EOF
+	}
+	return max(n, 0), err
+}
+
+// longestAnswer bounds head and body of an answer.
+const longestAnswer = 2048
+
+// receive reads an answer, of which n bytes are in space already.
+func (c *connection) receive(space *[longestAnswer]byte, n int, pod string) (wire.Stat, error) {
+	for {
+		k, err := c.Read(space[n:])
+		n += k
+		stat, whole, bad := read(space[:n], pod)
+		switch {
+		case whole || bad != nil:
+			return stat, bad
+		case err != nil:
+			return wire.Stat{}, err
+		}
+	}
+}
+
+// read takes the stat out of an answer, once all of it is there. A stat of the given pod has its name from there.
+func read(data []byte, pod string) (stat wire.Stat, whole bool, err error) {
+	body, whole, err := answerOf(data)
+	switch {
+	case err != nil:
+	case whole:
+		stat, err = wire.DecodeStatOf(pod, body)
+	case len(data) == longestAnswer:
+		err = fmt.Errorf("answer is longer than %d bytes", longestAnswer)
+	}
+	return stat, whole, err
+}
