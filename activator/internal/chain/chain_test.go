@@ -40,6 +40,7 @@ type world struct {
 	encrypt   atomic.Bool
 	tls       *tls.Config
 	encrypted map[netip.AddrPort]netip.AddrPort
+	secure    string // see tlsAddress
 }
 
 var key = backends.Key{Namespace: "ns", Name: "rev"}
