@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -203,11 +204,19 @@ func build(o options, kube kubernetes.Interface, ebb versioned.Interface, store 
 	return a, errors.Join(a.registry.Register(sources), a.coldStarts.Register(a.registry))
 }
 
-// newServer makes the server of both request ports.
+// moreConns is how many client connections there may be beyond those whose requests are held. Held ones are counted by the bytes that they take, and
+// these cost some 100 MiB.
+const moreConns = 5000
+
+// newServer makes the server of all request ports.
 func newServer(handler forward.Handler, o options, log *slog.Logger) *forward.Server {
 	return &forward.Server{
 		Handler: handler, TimeoutReply: chain.TimeoutReply, StripResponse: []string{wire.HeaderRefused},
 		TLS:      o.tls.Clone(),
+		MaxConns: int(cmp.Or(o.bounds.Total, hold.DefaultTotal)) + moreConns,
+		Crowded: func(conns int) {
+			log.Warn("a new connection waits, because all that there may be have requests", "connections", conns)
+		},
 		Panicked: func(v any, stack []byte) { log.Error("a request failed", "panic", v, "stack", string(stack)) },
 	}
 }

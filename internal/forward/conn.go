@@ -26,18 +26,13 @@ var largeBuffers = sync.Pool{New: func() any { b := make([]byte, largeBuffer); r
 // past is a deadline that wakes a blocked read or write at once.
 var past = time.Unix(1, 0)
 
-const (
-	connActive int32 = iota
-	connIdle
-)
-
 // conn is one client connection. Its fields belong to the goroutine of serve, except where a comment says otherwise.
 type conn struct {
 	srv    *Server
 	nc     net.Conn
 	tls    *tls.Conn // nc again, when TLS is used
 	remote netip.AddrPort
-	state  atomic.Int32
+	idle   atomic.Int64             // since when it waits for a request, in nanoseconds since 1970; 0 while it does not, or woken
 	h2     atomic.Pointer[h2server] // once it turned out to be HTTP/2
 	served int
 
@@ -227,30 +222,26 @@ func (c *conn) awaitRequest() bool {
 		c.readEnd = now.Add(limit)
 		c.nc.SetReadDeadline(c.readEnd)
 	}
-	c.state.Store(connIdle)
+	since := now.UnixNano()
+	c.idle.Store(since)
 	if c.srv.stopped.Load() && c.served > 0 {
 		// Shutdown may have missed us; a request that is already here is still answered.
-		c.nc.SetReadDeadline(time.Now().Add(5 * time.Millisecond))
+		c.nc.SetReadDeadline(time.Now().Add(wakeGrace))
 	}
 	n, err := c.nc.Read(c.in)
-	if n == 0 && isTimeout(err) && c.srv.stopped.Load() && !c.gone.Load() {
-		c.nc.SetReadDeadline(time.Now().Add(5 * time.Millisecond))
-		n, _ = c.nc.Read(c.in)
-	}
-	c.state.Store(connActive)
-	if c.srv.stopped.Load() {
+	if !c.idle.CompareAndSwap(since, 0) || c.srv.stopped.Load() {
+		c.lastLook()
+		if n == 0 && isTimeout(err) && !c.gone.Load() {
+			n, _ = c.nc.Read(c.in)
+		}
+		if n > 0 {
+			c.idle.Store(0)
+		}
 		c.readEnd = time.Time{}
 		c.nc.SetReadDeadline(c.readEnd)
 	}
 	c.inW = n
 	return n > 0
-}
-
-// wakeIfIdle is called by Shutdown, from its own goroutine.
-func (c *conn) wakeIfIdle() {
-	if c.state.Load() == connIdle {
-		c.nc.SetReadDeadline(past)
-	}
 }
 
 // cut ends the connection from any goroutine.
@@ -301,7 +292,7 @@ func (c *conn) reject(err *syntaxError) headOutcome {
 
 // reply writes an answer of our own. It reports whether the connection can be used again.
 func (c *conn) reply(p *Reply) bool {
-	closing := p.Close || c.lingering || c.srv.draining.Load() || !c.req.head.keepsAlive()
+	closing := p.Close || c.lingering || c.srv.endsNext() || !c.req.head.keepsAlive()
 	status := p.Status
 	if status < 200 || status > 999 {
 		status = 500

@@ -195,6 +195,11 @@ type Server struct {
 	IdleTimeout time.Duration
 	// StallTimeout bounds one write that makes no progress when no timer of the request does. Default 5 min.
 	StallTimeout time.Duration
+	// MaxConns bounds the client connections. Default 65536; it is never more than half of the file descriptors that the process may have. Beyond
+	// it a connection that has no request is closed for a new one; while there is none the new one waits until a response has ended.
+	MaxConns int
+	// Crowded, when set, is told from time to time that a new connection waits because all others, of which there are conns, have requests.
+	Crowded func(conns int)
 	// Panicked, when set, is told of a panic, in the Handler or here, from whatever goroutine met it. The request gets 500, or what it came on is
 	// closed; the process goes on. When it is not set, the process ends.
 	Panicked func(value any, stack []byte)
@@ -203,19 +208,24 @@ type Server struct {
 	// TLS, when set, makes ServeTLS possible; its GetCertificate is asked for every handshake.
 	TLS *tls.Config
 
-	lingerFor time.Duration // how long a polite close swallows what the client still sends
-	once      sync.Once
-	mu        sync.Mutex
-	listeners map[net.Listener]struct{}
-	conns     map[*conn]struct{}
-	empty     chan struct{} // closed when draining and the last connection went
-	base      context.Context
-	cancel    context.CancelFunc
-	draining  atomic.Bool
-	stopped   atomic.Bool
-	upgraded  atomic.Int64
-	rejected  atomic.Int64
-	panics    atomic.Int64
+	idleEnough time.Duration
+	lingerFor  time.Duration // how long a polite close swallows what the client still sends
+	once       sync.Once
+	mu         sync.Mutex
+	listeners  map[net.Listener]struct{}
+	conns      map[*conn]struct{}
+	waiting    int           // accepted connections that wait for room
+	room       chan struct{} // has a token when a connection went while others wait
+	told       time.Time     // when Crowded was called
+	oneLess    atomic.Bool   // one waits, and no connection is idle: the next response ends its connection
+	empty      chan struct{} // closed when draining and the last connection went
+	base       context.Context
+	cancel     context.CancelFunc
+	draining   atomic.Bool
+	stopped    atomic.Bool
+	upgraded   atomic.Int64
+	rejected   atomic.Int64
+	panics     atomic.Int64
 }
 
 // ErrServerClosed is returned by Serve after Shutdown or Close.
@@ -231,6 +241,7 @@ func (s *Server) init() {
 		setDefault(&s.IdleTimeout, 65*time.Minute)
 		setDefault(&s.lingerFor, 500*time.Millisecond)
 		setDefault(&s.StallTimeout, 5*time.Minute)
+		setDefault(&s.idleEnough, idleEnough)
 		if s.TimeoutReply == nil {
 			s.TimeoutReply = func(t Timer, after time.Duration) Reply {
 				return Reply{Status: 504, Body: "request timeout"}
@@ -239,6 +250,8 @@ func (s *Server) init() {
 		if s.FailureReply == nil {
 			s.FailureReply = func(err error) Reply { return Reply{Status: 502, Body: err.Error()} }
 		}
+		s.MaxConns = boundConns(s.MaxConns)
+		s.room = make(chan struct{}, 1)
 		s.listeners = map[net.Listener]struct{}{}
 		s.conns = map[*conn]struct{}{}
 		s.empty = make(chan struct{})
@@ -305,6 +318,9 @@ func (s *Server) serve(l net.Listener, cfg *tls.Config) error {
 func (s *Server) track(c *conn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if len(s.conns) >= s.MaxConns {
+		s.awaitRoomLocked()
+	}
 	if s.stopped.Load() {
 		return false
 	}
@@ -316,6 +332,12 @@ func (s *Server) untrack(c *conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.conns, c)
+	if s.waiting > 0 {
+		select {
+		case s.room <- struct{}{}:
+		default:
+		}
+	}
 	if s.stopped.Load() && len(s.conns) == 0 {
 		s.closeEmptyLocked()
 	}

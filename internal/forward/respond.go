@@ -38,7 +38,7 @@ func (c *conn) responseBody() bodyKind {
 func (c *conn) relay() (whole, clientKeeps bool, err error) {
 	kind := c.responseBody()
 	old := c.req.head.minor == 0
-	closing := c.srv.draining.Load() || !c.req.head.keepsAlive() ||
+	closing := c.srv.endsNext() || !c.req.head.keepsAlive() ||
 		c.bodyHeld || c.req.head.expect && !c.continued && c.pump.running && c.pump.moved.Load() == 0 ||
 		old && (kind == bodyChunked || kind == bodyUntilClose)
 	c.out = c.appendResponse(c.out[:0], kind, closing)

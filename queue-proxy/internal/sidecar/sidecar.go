@@ -121,7 +121,10 @@ func (s *Sidecar) build() error {
 	s.server = &forward.Server{
 		Handler: c, TimeoutReply: chain.TimeoutReply, FailureReply: chain.FailureReply,
 		StripResponse: []string{wire.HeaderRefused},
-		Panicked:      func(v any, stack []byte) { s.log.Error("a connection failed", "panic", v, "stack", string(stack)) },
+		Crowded: func(conns int) {
+			s.log.Warn("a new connection waits, because all that there may be have requests", "connections", conns)
+		},
+		Panicked: func(v any, stack []byte) { s.log.Error("a connection failed", "panic", v, "stack", string(stack)) },
 	}
 	if err := s.observe(c); err != nil {
 		return err
