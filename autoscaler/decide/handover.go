@@ -1,6 +1,7 @@
 package decide
 
 import (
+	"math"
 	"time"
 
 	"ebb.dev/ebb/autoscaler/window"
@@ -70,6 +71,49 @@ func (l Lesson) GoOn(behind time.Duration, now time.Time) (a Adaptive, ok bool) 
 		return Adaptive{}, false
 	}
 	return a, true
+}
+
+// Learned is what a lesson found out once it has ended, for a process that has no other memory of it. Its zero value is nothing.
+type Learned struct {
+	// Concurrency is the knee of a pod and Throughput what it gives there, or, with a Throughput of 0, a concurrency at which it was
+	// seen not to queue.
+	Concurrency, Throughput float64
+	// At is when, in Unix seconds.
+	At int64
+}
+
+// Learned returns what an Adaptive found out. ok is false while it has not.
+func (a Adaptive) Learned() (l Learned, ok bool) {
+	l.At = a.learnedAt.Unix()
+	switch {
+	case a.phase != settled:
+	case a.target > 0:
+		l.Concurrency, l.Throughput, ok = a.knee, a.learned, true
+	case a.clear > 0:
+		l.Concurrency, ok = a.clear, true
+	}
+	return l, ok
+}
+
+// longestLearned is for how long what was learned is believed: what a function calls, and what it runs on, change in time.
+const longestLearned = 30 * 24 * time.Hour
+
+// mostLearned is more than any pod has of requests, or completes in a second.
+const mostLearned = 1e7
+
+// Adaptive returns the Adaptive that goes on from there and aims for that share of a pod's capacity. ok is false if what was learned makes
+// no sense: it came from outside of the process.
+func (l Learned) Adaptive(share float64, now time.Time) (a Adaptive, ok bool) {
+	at := time.Unix(l.At, 0)
+	switch {
+	case !(l.Concurrency >= lowestLearned && l.Concurrency <= mostLearned), !(l.Throughput >= 0 && l.Throughput <= mostLearned), !(share > 0 && share <= 1),
+		at.After(now.Add(time.Minute)), now.Sub(at) > longestLearned:
+		return Adaptive{}, false
+	case l.Throughput == 0:
+		return Adaptive{phase: settled, since: now, learnedAt: at, clear: l.Concurrency}, true
+	}
+	return Adaptive{phase: settled, since: now, learnedAt: at, knee: l.Concurrency, learned: l.Throughput,
+		target: math.Max(l.Concurrency*share, lowestLearned)}, true
 }
 
 // DelaySlot is the highest scale of two seconds.

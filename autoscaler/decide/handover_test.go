@@ -175,3 +175,71 @@ func TestADelayThatIsHandedOverHoldsAsLong(t *testing.T) {
 		}
 	}
 }
+
+func TestWhatWasLearnedIsGoneOnFrom(t *testing.T) {
+	at := epoch.Unix()
+	for behaviour, c := range map[string]struct {
+		learned Learned
+		share   float64
+		target  float64 // of a configured one of 50, 0 if it is refused
+	}{
+		"a knee":                          {Learned{10, 200, at}, 0.7, 7},
+		"a knee above what is configured": {Learned{100, 200, at}, 0.7, 50},
+		"no knee up to there":             {Learned{10, 0, at}, 0.7, 50},
+		"a knee below the least target":   {Learned{0.26, 200, at}, 0.5, lowestLearned},
+		"a month ago":                     {Learned{10, 200, at - 29*24*3600}, 0.7, 7},
+		"more than a month ago":           {Learned{10, 200, at - 31*24*3600}, 0.7, 0},
+		"a clock that is a little ahead":  {Learned{10, 200, at + 30}, 0.7, 7},
+		"in an hour":                      {Learned{10, 200, at + 3600}, 0.7, 0},
+		"at the end of time":              {Learned{10, 200, math.MaxInt64}, 0.7, 0},
+		"at its begin":                    {Learned{10, 200, math.MinInt64}, 0.7, 0},
+		"no concurrency":                  {Learned{0, 200, at}, 0.7, 0},
+		"a negative concurrency":          {Learned{-1, 200, at}, 0.7, 0},
+		"a concurrency that is no number": {Learned{math.NaN(), 200, at}, 0.7, 0},
+		"a concurrency without bound":     {Learned{math.Inf(1), 200, at}, 0.7, 0},
+		"a negative throughput":           {Learned{10, -1, at}, 0.7, 0},
+		"a throughput that is no number":  {Learned{10, math.NaN(), at}, 0.7, 0},
+		"a throughput without bound":      {Learned{10, math.Inf(1), at}, 0.7, 0},
+		"nothing at all":                  {Learned{}, 0.7, 0},
+		"a share of nothing":              {Learned{10, 200, at}, 0, 0},
+	} {
+		a, ok := c.learned.Adaptive(c.share, epoch)
+		if ok != (c.target > 0) {
+			t.Errorf("%s: taken is %v", behaviour, ok)
+		}
+		if !ok {
+			continue
+		}
+		if got := a.Target(50); math.Abs(got-c.target) > 1e-9 {
+			t.Errorf("%s: a target of %v, want %v", behaviour, got, c.target)
+		}
+		if again, ok := a.Learned(); !ok || again != c.learned {
+			t.Errorf("%s: it would be told as %+v", behaviour, again)
+		}
+	}
+	for behaviour, a := range map[string]Adaptive{"nothing": {}, "in a try": {phase: settling, target: 2}, "as it measures": {phase: measuring, target: 2, knee: 3}} {
+		if l, ok := a.Learned(); ok {
+			t.Errorf("%s: told as %+v", behaviour, l)
+		}
+	}
+}
+
+// What was found may be wrong and make sense. Under load that shows, and is learned anew; otherwise it can do no more than the configured target.
+func TestAWrongLessonIsLearnedAnew(t *testing.T) {
+	for behaviour, wrong := range map[string]Learned{"a knee that is too high": {6, 9000, epoch.Unix()}, "one that is too low": {0.3, 9000, epoch.Unix()}} {
+		a, ok := wrong.Adaptive(0.7, epoch)
+		if !ok {
+			t.Fatalf("%s: it makes sense", behaviour)
+		}
+		f := singleThreaded(0.01)
+		ready := int32(1)
+		for i := range 600 {
+			n := 9 / float64(ready)
+			a = a.Learn(epoch.Add(time.Duration(i)*time.Second), 50, 0.7, Work{Completed: f(n) * float64(ready), BusySeconds: 9, Ready: ready, Wanted: ready})
+			ready = max(1, int32(math.Ceil(9/a.Target(50))))
+		}
+		if got, ok := a.Learned(); !ok || got.Concurrency > 3 || math.Abs(got.Throughput-100) > 20 {
+			t.Errorf("%s: learned %+v of a pod that works on one request at a time for 10 ms: %s", behaviour, got, a)
+		}
+	}
+}

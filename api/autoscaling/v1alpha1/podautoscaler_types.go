@@ -94,6 +94,17 @@ type Decision struct {
 	Inputs map[string]string `json:"inputs,omitempty"`
 }
 
+// LearnedTarget is what the autoscaler found out about a pod where the target is to be learned. The figures are texts, as there are no
+// fractions in the API.
+type LearnedTarget struct {
+	// When the lesson ended.
+	Time metav1.Time `json:"time"`
+	// The concurrency from which on requests only queue in a pod; with a throughput of 0 one at which they were seen not to.
+	Concurrency string `json:"concurrency"`
+	// Requests a second of a pod at that concurrency; 0 if it could not be told from when on they queue.
+	Throughput string `json:"throughput"`
+}
+
 // PodAutoscalerStatus is what was decided and observed.
 type PodAutoscalerStatus struct {
 	duckv1.Status `json:",inline"`
@@ -119,6 +130,9 @@ type PodAutoscalerStatus struct {
 	// The last decision that changed something, and why.
 	// +optional
 	Decision *Decision `json:"decision,omitempty"`
+	// What is known of a pod where the target is to be learned; written when a lesson ends.
+	// +optional
+	Learned *LearnedTarget `json:"learned,omitempty"`
 }
 
 // PodAutoscalerList is a list of PodAutoscalers.

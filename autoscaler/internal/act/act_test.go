@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -169,6 +170,43 @@ func TestAnOrderWritesScaleThenStatusThenAnEvent(t *testing.T) {
 			t.Errorf("event %q without a change of scale", <-c.events.Events)
 		}
 	})
+}
+
+// What was learned is written once, and is not taken away by who has not learned anything yet.
+func TestWhatWasLearnedStandsInTheStatus(t *testing.T) {
+	play(t, func(t *testing.T, c *cluster, w *Writer) {
+		o := order(1, 1)
+		o.Scale, o.Status.Learned = false, decide.Learned{Concurrency: 9.123456789, Throughput: 120, At: 1_700_000_000}
+		w.Act(o)
+		expect(t, c, "status want 1, 1 ready, Serve, active True")
+		want := v1alpha1.LearnedTarget{Time: metav1.Unix(1_700_000_000, 0), Concurrency: "9.12346", Throughput: "120"}
+		if l := c.pa.Status.Learned; l == nil || !l.Time.Equal(&want.Time) || l.Concurrency != want.Concurrency || l.Throughput != want.Throughput {
+			t.Errorf("%+v, want %+v", l, want)
+		}
+		w.Act(o)
+		expect(t, c)
+		o.Status.Learned, o.Status.Actual = decide.Learned{}, 2
+		w.Act(o)
+		expect(t, c, "status want 1, 2 ready, Serve, active True")
+		if l := c.pa.Status.Learned; l == nil || l.Concurrency != want.Concurrency {
+			t.Errorf("it was taken away: %+v", l)
+		}
+	})
+}
+
+// A patch leaves alone what it does not name, so that an input which is left out would keep its value of an earlier decision.
+func TestEveryDecisionNamesEveryInput(t *testing.T) {
+	var before map[string]string
+	for _, o := range []decide.Observation{{}, {Known: true, Missing: true, Queued: 3, Stable: 2, Panic: 1}, {Known: true}} {
+		inputs := Decision(loop.Order{Decision: decide.Decision{Observation: o}}).Inputs
+		if before != nil && !slices.Equal(slices.Sorted(maps.Keys(inputs)), slices.Sorted(maps.Keys(before))) {
+			t.Errorf("inputs %v, of another decision %v", inputs, before)
+		}
+		before = inputs
+	}
+	if before["queued"] != "0" || before["missing"] != "false" || before["stable"] != "0" {
+		t.Errorf("%v", before)
+	}
 }
 
 func TestAFailedOrderIsTriedAgainUntilALaterOneReplacesIt(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 
 	"ebb.dev/ebb/api/autoscaling/v1alpha1"
 	"ebb.dev/ebb/api/names"
+	"ebb.dev/ebb/autoscaler/decide"
 	"ebb.dev/ebb/autoscaler/internal/loop"
 	"ebb.dev/ebb/autoscaler/zero"
 )
@@ -62,6 +63,9 @@ func nextStatus(pa *v1alpha1.PodAutoscaler, o loop.Order) (*v1alpha1.PodAutoscal
 		next.Mode = v1alpha1.ModeProxy
 	}
 	next.NumActivators = want.Activators
+	if want.Learned != (decide.Learned{}) { // while nothing is, what another process left stands
+		next.Learned = &v1alpha1.LearnedTarget{Time: metav1.Unix(want.Learned.At, 0), Concurrency: figure(want.Learned.Concurrency), Throughput: figure(want.Learned.Throughput)}
+	}
 	if equality.Semantic.DeepEqual(&pa.Status, next) {
 		return next, false
 	}
@@ -69,10 +73,18 @@ func nextStatus(pa *v1alpha1.PodAutoscaler, o loop.Order) (*v1alpha1.PodAutoscal
 	return next, true
 }
 
+func figure(f float64) string { return strconv.FormatFloat(f, 'g', 6, 64) }
+
 // Decision is what the status says about how an order came about.
 func Decision(o loop.Order) *v1alpha1.Decision {
 	d := o.Decision
-	figure := func(f float64) string { return strconv.FormatFloat(f, 'g', 6, 64) }
+	// Each is always there: the status is patched, and one that was left out would keep its value of an earlier decision.
+	known := func(f float64) string {
+		if !d.Observation.Known {
+			return "unknown"
+		}
+		return figure(f)
+	}
 	inputs := map[string]string{
 		"ready":       fmt.Sprint(d.Observation.Ready),
 		"target":      figure(d.Target),
@@ -80,16 +92,10 @@ func Decision(o loop.Order) *v1alpha1.Decision {
 		"metric":      d.Metric.String(),
 		"excessBurst": figure(d.ExcessBurst),
 		"panicking":   strconv.FormatBool(d.Panicking),
-	}
-	if d.Observation.Known {
-		inputs["stable"] = figure(d.Observation.Stable)
-		inputs["panic"] = figure(d.Observation.Panic)
-	}
-	if d.Observation.Queued > 0 {
-		inputs["queued"] = figure(d.Observation.Queued)
-	}
-	if d.Observation.Missing {
-		inputs["missing"] = "true"
+		"stable":      known(d.Observation.Stable),
+		"panic":       known(d.Observation.Panic),
+		"queued":      figure(d.Observation.Queued),
+		"missing":     strconv.FormatBool(d.Observation.Missing),
 	}
 	return &v1alpha1.Decision{Time: metav1.NewMicroTime(d.Time), Desired: o.Step.Want, Rule: o.Rule(), Reason: o.Reason(), Inputs: inputs}
 }

@@ -5,6 +5,7 @@ import (
 	"io"
 	"log/slog"
 	"math"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -19,7 +20,8 @@ func second(t *testing.T, w *world) (*world, func()) {
 	found := *w.Spec(hello)
 	last := w.lastOrder()
 	found.Found = Found{Desired: last.Status.Desired, Zero: zero.State{Active: last.Status.Active, ActiveReason: last.Status.ActiveReason,
-		Initialized: last.Status.Initialized, Proxied: last.Status.Proxied, ActiveSince: time.Now().Truncate(time.Second)}}
+		Initialized: last.Status.Initialized, Proxied: last.Status.Proxied, ActiveSince: time.Now().Truncate(time.Second)},
+		Learned: last.Status.Learned}
 	next := &world{specs: map[Key]*Spec{hello: &found}, counts: map[Key]Counts{hello: w.Count(hello)}, scrape: func() Scrape { return Scrape{} }, answer: zero.ProbedActivator}
 	next.engine = New(Options{Shards: 2, Source: next, Pods: next, Actor: next, Scraper: next, Prober: next, Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
 	ctx, cancel := context.WithCancel(t.Context())
@@ -122,6 +124,7 @@ func TestALearnedTargetIsHandedOver(t *testing.T) {
 		defer stop()
 		next.mutex.Lock()
 		next.scrape = work(next)
+		next.specs[hello].Found.Learned = decide.Learned{} // as if it had not been written yet
 		next.mutex.Unlock()
 		next.engine.Changed(hello)
 		synctest.Wait()
@@ -134,6 +137,89 @@ func TestALearnedTargetIsHandedOver(t *testing.T) {
 				t.Fatalf("%d pods at a target of %v, before the change %d at %v: %s", last.Step.Want, last.Decision.Target,
 					before.Status.Desired, before.Decision.Target, last.Reason())
 			}
+		}
+	})
+}
+
+// A process that dies tells nobody anything, but what it learned stands in the status since the lesson ended. What stands there and
+// makes no sense is refused: the configured target holds then, as for a revision of which nothing was learned.
+func TestALearnedTargetOutlivesACrash(t *testing.T) {
+	s := spec()
+	s.Adaptive = true
+	work := func(w *world) func() Scrape {
+		return func() Scrape {
+			return Scrape{Report: decide.Report{Concurrency: 9}, BusySeconds: 9, Completed: 100 * math.Min(9, float64(w.counts[hello].Ready))}
+		}
+	}
+	play(t, s, Counts{Ready: 1}, func(t *testing.T, w *world) {
+		w.mutex.Lock()
+		w.scrape = work(w)
+		w.mutex.Unlock()
+		for range 300 {
+			w.ready(hello, max(w.lastOrder().Status.Desired, 1))
+			time.Sleep(time.Second)
+		}
+		before := w.lastOrder()
+		if before.Decision.Target >= 2 || before.Status.Desired < 9 || before.Status.Learned.Throughput < 80 {
+			t.Fatalf("learned a target of %v, %+v: %s", before.Decision.Target, before.Status.Learned, before.Reason())
+		}
+		var told []decide.Learned
+		for _, o := range w.orders {
+			if n := len(told); o.Status.Learned != (decide.Learned{}) && (n == 0 || told[n-1] != o.Status.Learned) {
+				told = append(told, o.Status.Learned)
+			}
+		}
+		if len(told) != 1 {
+			t.Errorf("one lesson was told as %+v", told)
+		}
+
+		next, stop := second(t, w)
+		defer stop()
+		next.mutex.Lock()
+		next.scrape = work(next)
+		next.mutex.Unlock()
+		next.engine.Changed(hello)
+		for range 300 {
+			time.Sleep(time.Second)
+			history, _ := next.engine.History(hello)
+			last := history[len(history)-1]
+			if last.Step.Want != before.Status.Desired || math.Abs(last.Decision.Target-before.Decision.Target) > 1e-9 {
+				t.Fatalf("%d pods at a target of %v, before the crash %d at %v: %s", last.Step.Want, last.Decision.Target,
+					before.Status.Desired, before.Decision.Target, last.Reason())
+			}
+		}
+		if n := next.engine.Refused()[StrangeMemory]; n != 0 {
+			t.Errorf("%d memories refused", n)
+		}
+
+		for behaviour, learned := range map[string]decide.Learned{
+			"no number":      {Concurrency: math.NaN(), Throughput: 100, At: time.Now().Unix()},
+			"no concurrency": {Throughput: 100, At: time.Now().Unix()},
+			"of the future":  {Concurrency: 1, Throughput: 100, At: time.Now().Add(time.Hour).Unix()},
+			"of last year":   {Concurrency: 1, Throughput: 100, At: time.Now().Add(-365 * 24 * time.Hour).Unix()},
+		} {
+			hostile, stop := second(t, w)
+			hostile.mutex.Lock()
+			hostile.specs[hello].Found.Learned = learned
+			hostile.mutex.Unlock()
+			hostile.engine.Changed(hello)
+			synctest.Wait()
+			history, _ := hostile.engine.History(hello)
+			if last := history[len(history)-1].Decision; last.Target != s.Decide.Target {
+				t.Errorf("%s: a target of %v", behaviour, last.Target)
+			}
+			if n := hostile.engine.Refused()[StrangeMemory]; n != 1 {
+				t.Errorf("%s: counted %d times as refused", behaviour, n)
+			}
+			hostile.engine.Changed(hello)
+			synctest.Wait()
+			if n := hostile.engine.Refused()[StrangeMemory]; n != 1 {
+				t.Errorf("%s: counted again with the next news", behaviour)
+			}
+			if scales := hostile.written(); len(scales) > 0 && slices.Min(scales) < before.Status.Desired {
+				t.Errorf("%s: scaled to %v from %d", behaviour, scales, before.Status.Desired)
+			}
+			stop()
 		}
 	})
 }

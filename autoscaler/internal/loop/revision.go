@@ -42,7 +42,7 @@ const (
 	Duplicate  Refusal = "duplicate"
 	UnknownKey Refusal = "unknown-revision"
 	Crowded    Refusal = "too-many-reporters"
-	// StrangeMemory is of what another process handed over.
+	// StrangeMemory is of what another process handed over or left in the status.
 	StrangeMemory Refusal = "strange-memory"
 )
 
@@ -73,6 +73,8 @@ type revision struct {
 	counts Counts
 	// adaptive learns the target where the annotation asks for it.
 	adaptive decide.Adaptive
+	// learned is what its last lesson found out, that of another process included.
+	learned decide.Learned
 
 	reporters map[string]reporter
 
@@ -129,6 +131,19 @@ func adopt(key Key, spec *Spec, counts Counts, now time.Time) *revision {
 	}
 	r.tickAt, r.scrapeAt = now, now
 	return r
+}
+
+// recollect goes on from what another process has learned. It reports false if that makes no sense.
+func (r *revision) recollect(now time.Time) bool {
+	found := r.spec.Found.Learned
+	if !r.spec.Adaptive || found == (decide.Learned{}) {
+		return true
+	}
+	adaptive, ok := found.Adaptive(r.spec.Decide.Share(), now)
+	if ok {
+		r.adaptive, r.learned = adaptive, found
+	}
+	return ok
 }
 
 func (r *revision) update(spec *Spec) {
@@ -214,6 +229,9 @@ func (r *revision) scraped(s Scrape, now time.Time) {
 	if r.spec.Adaptive && r.spec.Decide.Metric == decide.Concurrency {
 		r.adaptive = r.adaptive.Learn(now, r.spec.Decide.Target, r.spec.Decide.Share(), decide.Work{Completed: s.Completed, BusySeconds: s.BusySeconds,
 			Ready: r.counts.Ready, Wanted: max(r.written, 0)})
+		if learned, ok := r.adaptive.Learned(); ok {
+			r.learned = learned
+		}
 	}
 }
 
@@ -327,7 +345,7 @@ func (r *revision) drifted(now time.Time) bool {
 func (r *revision) status(step zero.Step) Status {
 	s := Status{Generation: r.spec.Generation, Active: r.zero.Active, ActiveReason: r.zero.ActiveReason,
 		Initialized: r.zero.Initialized, Populated: r.counts.Ready > 0, Desired: step.Want, Actual: r.counts.Ready,
-		Proxied: r.zero.Proxied, Activators: decide.Activators(r.spec.Decide, r.counts.Ready)}
+		Proxied: r.zero.Proxied, Activators: decide.Activators(r.spec.Decide, r.counts.Ready), Learned: r.learned}
 	if s.Desired == zero.Unknown {
 		// What is known is not forgotten because this process does not know it.
 		s.Desired = r.spec.Found.Desired

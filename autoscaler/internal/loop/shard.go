@@ -178,6 +178,12 @@ func (s *shard) changed() {
 		counts := s.engine.options.Pods.Count(key)
 		if r == nil {
 			r = adopt(key, spec, counts, now)
+			if !r.recollect(now) {
+				s.engine.refuse(StrangeMemory)
+				if log := s.engine.options.Log; log != nil {
+					log.Warn("what the status says was learned makes no sense, or is too old, and is ignored", "revision", key.String(), "learned", spec.Found.Learned)
+				}
+			}
 			// Spread over the period what was adopted all at once.
 			r.scrapeAt = now.Add(time.Duration(maphash.Comparable(s.engine.seed, key) % uint64(ScrapePeriod)))
 			s.mutex.Lock()

@@ -54,6 +54,8 @@ type Found struct {
 	// Desired is the scale last reported, -1 for none.
 	Desired int32
 	Zero    zero.State
+	// Learned is what a lesson found out; it is as good as whoever wrote it.
+	Learned decide.Learned
 }
 
 // Counts are the pods of one revision by state.
@@ -97,6 +99,8 @@ type Status struct {
 	Desired, Actual int32
 	Proxied         bool
 	Activators      int32
+	// Learned is what the last lesson that ended found out, nothing while none has.
+	Learned decide.Learned
 }
 
 // Order is what an Actor shall bring about. A later order for the same revision replaces an earlier one.

@@ -158,6 +158,16 @@ func found(pa *v1alpha1.PodAutoscaler) loop.Found {
 	if status.DesiredScale != nil {
 		f.Desired = *status.DesiredScale
 	}
+	if l := status.Learned; l != nil {
+		// What is no number is no lesson, and for whoever decides to refuse.
+		figure := func(text string) float64 {
+			if f, err := strconv.ParseFloat(text, 64); err == nil {
+				return f
+			}
+			return math.NaN()
+		}
+		f.Learned = decide.Learned{Concurrency: figure(l.Concurrency), Throughput: figure(l.Throughput), At: l.Time.Unix()}
+	}
 	f.Zero.Initialized = status.IsScaleTargetInitialized()
 	f.Zero.Proxied = status.Mode == v1alpha1.ModeProxy
 	if c := status.GetCondition(v1alpha1.PodAutoscalerConditionActive); c != nil {

@@ -328,8 +328,20 @@ func TestFoundReadsBackWhatWasWritten(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 	pa.Status.MarkActive()
-	if got := found(pa); got.Zero.Active != zero.Yes {
+	if got := found(pa); got.Zero.Active != zero.Yes || got.Learned != (decide.Learned{}) {
 		t.Errorf("%+v", got)
+	}
+	pa.Status.Learned = &v1alpha1.LearnedTarget{Time: metav1.Unix(1_700_000_000, 0), Concurrency: "9.5", Throughput: "120"}
+	if got := found(pa); got.Learned != (decide.Learned{Concurrency: 9.5, Throughput: 120, At: 1_700_000_000}) {
+		t.Errorf("%+v", got.Learned)
+	}
+	for _, text := range []string{"", "many", "0x", "1e999", "NaN", "-Inf"} {
+		pa.Status.Learned.Concurrency = text
+		if got := found(pa); got.Learned == (decide.Learned{}) {
+			t.Errorf("%q is taken for nothing, which nobody counts", text)
+		} else if _, ok := got.Learned.Adaptive(0.7, time.Unix(1_700_000_000, 0)); ok {
+			t.Errorf("%q is taken for %v", text, got.Learned.Concurrency)
+		}
 	}
 }
 
