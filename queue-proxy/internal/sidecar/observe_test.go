@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"regexp"
 	"testing"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 	commonpb "go.opentelemetry.io/proto/otlp/common/v1"
 	"google.golang.org/protobuf/proto"
 
+	"ebb.dev/ebb/internal/forward"
 	"ebb.dev/ebb/internal/otlp"
 	"ebb.dev/ebb/queue-proxy/internal/config"
 	"ebb.dev/ebb/queue-proxy/internal/routetag"
@@ -91,5 +93,30 @@ func TestSpansAndMetricsReachACollector(t *testing.T) {
 	}
 	if count != 1 {
 		t.Errorf("%d requests were measured, want 1", count)
+	}
+}
+
+// buggy is the policy with a bug that one path meets.
+type buggy struct{ forward.Handler }
+
+func (b buggy) Admit(r *forward.Request) forward.Verdict {
+	v := b.Handler.Admit(r)
+	if r.Path() == "/bug" {
+		panic("a bug")
+	}
+	return v
+}
+
+func TestAPanicIsCounted(t *testing.T) {
+	r := startRig(t, hello, nil, func(s *Sidecar) { s.server.Handler = buggy{s.server.Handler} })
+	for path, want := range map[string]int{"/bug": 500, "/": 200} {
+		if status, _, _ := r.get(path); status != want {
+			t.Errorf("%s got %d, want %d", path, status, want)
+		}
+	}
+	w := httptest.NewRecorder()
+	r.metrics.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	if text := w.Body.String(); !regexp.MustCompile(`(?m)^ebb_panics_total\{.*\} 1$`).MatchString(text) {
+		t.Errorf("the panic is not counted in\n%s", text)
 	}
 }

@@ -35,7 +35,8 @@ type rig struct {
 // quiet drops logs of goroutines that may outlive a test.
 var quiet = slog.New(slog.DiscardHandler)
 
-func startRig(t *testing.T, user http.HandlerFunc, change func(*config.Config)) *rig {
+// startRig starts it, after before has seen it.
+func startRig(t *testing.T, user http.HandlerFunc, change func(*config.Config), before ...func(*Sidecar)) *rig {
 	t.Helper()
 	backend := httptest.NewServer(user)
 	t.Cleanup(backend.Close)
@@ -53,6 +54,9 @@ func startRig(t *testing.T, user http.HandlerFunc, change func(*config.Config)) 
 	s, err := Listen(cfg, quiet)
 	if err != nil {
 		t.Fatal(err)
+	}
+	for _, f := range before {
+		f(s)
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	r := &rig{Sidecar: s, t: t, stop: stop, done: make(chan error, 1)}

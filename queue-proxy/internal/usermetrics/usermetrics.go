@@ -91,6 +91,7 @@ type Metrics struct {
 	labels   string
 	waiting  func() int
 	upgraded func() int
+	panics   func() int64
 
 	invocations byStatus
 	ended       [6]atomic.Uint64
@@ -112,8 +113,8 @@ func labels(resource []otlp.Attribute) string {
 }
 
 // New makes Metrics with the resource's attributes as labels of every series.
-func New(resource []otlp.Attribute, waiting, upgraded func() int) *Metrics {
-	m := &Metrics{resource: resource, labels: labels(resource), waiting: waiting, upgraded: upgraded}
+func New(resource []otlp.Attribute, waiting, upgraded func() int, panics func() int64) *Metrics {
+	m := &Metrics{resource: resource, labels: labels(resource), waiting: waiting, upgraded: upgraded, panics: panics}
 	m.doors.Store(&[]*door{{tag: routetag.Disabled}, {tag: routetag.Default}, {tag: routetag.Undefined}, {tag: anyTag}})
 	return m
 }
@@ -169,6 +170,7 @@ const (
 	clientSeconds = "http.client.request.duration"
 	upgrades      = "ebb.upgraded.connections"
 	notCompleted  = "ebb.requests.not_completed"
+	caught        = "ebb.panics"
 	statusKey     = "http.response.status_code"
 	tagKey        = "kn.route.tag"
 	causeKey      = "cause"
@@ -178,6 +180,7 @@ const (
 	clientHelp     = "How long the container took for requests, without their time in the queue."
 	depthHelp      = "Requests that wait for a slot."
 	upgradesHelp   = "Open upgraded (WebSocket) connections."
+	caughtHelp     = "Panics that were caught; the log has the stack."
 	endedHelp      = "Requests that ended otherwise than by a whole response of the container."
 )
 
@@ -229,6 +232,7 @@ func (m *Metrics) text() []byte {
 	for cause := forward.Replied; cause <= forward.BadRequest; cause++ {
 		fmt.Fprintf(&b, "%s{%s,cause=%q} %d\n", name, m.labels, cause, m.ended[cause].Load())
 	}
+	fmt.Fprintf(&b, "%s{%s} %d\n", head(&b, caught, "counter", caughtHelp), m.labels, m.panics())
 	return b.Bytes()
 }
 
@@ -263,6 +267,7 @@ func (m *Metrics) Collect(out *otlp.Metrics) {
 		ended = append(ended, otlp.Point{Attributes: []otlp.Attribute{otlp.String(causeKey, cause.String())}, Value: float64(m.ended[cause].Load())})
 	}
 	out.Counter(notCompleted, "{request}", endedHelp, ended...)
+	out.Counter(caught, "{panic}", caughtHelp, otlp.Point{Value: float64(m.panics())})
 }
 
 func (b *byStatus) points(more []otlp.Attribute) (points []otlp.Histogram) {

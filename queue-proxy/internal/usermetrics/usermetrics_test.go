@@ -17,7 +17,7 @@ import (
 )
 
 func TestMetricsCarryTheContractsNames(t *testing.T) {
-	m := New([]otlp.Attribute{otlp.String("kn.service.name", "svc"), otlp.String("k8s.pod.name", `po"d`)}, func() int { return 3 }, func() int { return 0 })
+	m := New([]otlp.Attribute{otlp.String("kn.service.name", "svc"), otlp.String("k8s.pod.name", `po"d`)}, func() int { return 3 }, func() int { return 0 }, func() int64 { return 2 })
 	m.Observe(&forward.Request{}, &forward.Result{Status: 200, Duration: 30 * time.Millisecond}, chain.Ended{Probe: true}) // a probe counts nowhere
 	w := httptest.NewRecorder()
 	m.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
@@ -28,6 +28,7 @@ func TestMetricsCarryTheContractsNames(t *testing.T) {
 		"# TYPE http_server_request_duration_seconds histogram",
 		"# TYPE http_client_request_duration_seconds histogram",
 		"# TYPE ebb_requests_not_completed_total counter",
+		`ebb_panics_total{kn_service_name="svc",k8s_pod_name="po\"d"} 2`,
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("lacks %s in\n%s", want, text)
@@ -55,7 +56,7 @@ func TestDurationsFallIntoTheirBuckets(t *testing.T) {
 }
 
 func TestOpenTelemetryGetsTheContractsNames(t *testing.T) {
-	m := New(nil, func() int { return 3 }, func() int { return 0 })
+	m := New(nil, func() int { return 3 }, func() int { return 0 }, func() int64 { return 2 })
 	for i := range 3 {
 		started := time.Unix(10, 0)
 		m.Observe(&forward.Request{Started: started}, &forward.Result{Status: 200 + i, Duration: 30 * time.Millisecond},
@@ -76,7 +77,7 @@ func TestOpenTelemetryGetsTheContractsNames(t *testing.T) {
 			sums[metric.Name] += p.GetSum()
 		}
 	}
-	for name, want := range map[string]uint64{"kn.serving.invocation.duration": 4, "http.server.request.duration": 4, "http.client.request.duration": 3, "kn.serving.queue.depth": 0} {
+	for name, want := range map[string]uint64{"kn.serving.invocation.duration": 4, "http.server.request.duration": 4, "http.client.request.duration": 3, "kn.serving.queue.depth": 0, "ebb.panics": 0} {
 		if n, there := counts[name]; !there || n != want {
 			t.Errorf("%s has %d requests, want %d", name, n, want)
 		}
@@ -87,7 +88,7 @@ func TestOpenTelemetryGetsTheContractsNames(t *testing.T) {
 }
 
 func TestTagsOfClientsAreBounded(t *testing.T) {
-	m := New(nil, func() int { return 0 }, func() int { return 0 })
+	m := New(nil, func() int { return 0 }, func() int { return 0 }, func() int64 { return 0 })
 	for i := range 100 {
 		m.door(strconv.Itoa(i)).server.observe(200, 0)
 	}
