@@ -20,6 +20,7 @@ type measured struct {
 	rate     float64 // successful requests a second
 	p50, p99 float64 // microseconds
 	failed   int
+	cpu, own float64 // microseconds of processor time a request, of the whole machine and of this process in it
 }
 
 // load keeps connections busy with one request after another, each on a connection that stays open. It writes and
@@ -30,6 +31,10 @@ func load(ctx context.Context, t target, path string, connections int, lasts tim
 	var all []float64
 	var failed int
 	var problem error
+	machine, own, err := spent()
+	if err != nil {
+		return measured{}, err
+	}
 	end := time.Now().Add(lasts)
 	var group sync.WaitGroup
 	began := time.Now()
@@ -46,8 +51,15 @@ func load(ctx context.Context, t target, path string, connections int, lasts tim
 	if problem != nil {
 		return measured{}, problem
 	}
-	return measured{rate: float64(len(all)) / time.Since(began).Seconds(), failed: failed,
-		p50: result.Quantile(all, 0.5), p99: result.Quantile(all, 0.99)}, nil
+	seconds := time.Since(began).Seconds()
+	machineAfter, ownAfter, err := spent()
+	if err != nil {
+		return measured{}, err
+	}
+	requests := float64(len(all))
+	return measured{rate: requests / seconds, failed: failed,
+		p50: result.Quantile(all, 0.5), p99: result.Quantile(all, 0.99),
+		cpu: (machineAfter - machine).Seconds() * 1e6 / requests, own: (ownAfter - own).Seconds() * 1e6 / requests}, nil
 }
 
 func oneConnection(ctx context.Context, address string, request []byte, end time.Time) (microseconds []float64, failed int, err error) {

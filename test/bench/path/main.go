@@ -1,7 +1,8 @@
 // Command path measures what each hop costs: the same request to the pod's own port, through queue-proxy, through
-// activator and queue-proxy, and through the gateway and all of it, as JSON lines.
+// activator and queue-proxy, and through the gateway and all of it, as JSON lines. The reference of queue-proxy is an nginx that
+// stands where it does: in the pod's network namespace, in front of the same container.
 //
-// Owns: a namespace of its own. Reads: addresses of pods. Writes: one Service with one pod that stays, and the activator in its path.
+// Owns: a namespace of its own, the nginx. Reads: addresses and processes of pods. Writes: one Service with one pod that stays, and the activator in its path.
 // Never: asserts a figure. The load generator shares the machine with everything else, so compare ratios, not absolutes.
 package main
 
@@ -12,6 +13,8 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -38,6 +41,17 @@ func main() {
 	flag.StringVar(&o.cpu, "cpu", "100m", "what the container requests of the processors; 0 is no more than the scheduler's least share")
 	flag.IntVar(&o.rounds, "rounds", o.rounds, "how often each is measured, interleaved")
 	flag.DurationVar(&o.lasts, "lasts", o.lasts, "how long one measurement lasts")
+	flag.Func("connections", "how many requests at once, such as 1,32 (32 makes the summary)", func(list string) error {
+		o.parallel = nil
+		for number := range strings.SplitSeq(list, ",") {
+			n, err := strconv.Atoi(number)
+			if err != nil || n < 1 {
+				return fmt.Errorf("%q is no number of connections", number)
+			}
+			o.parallel = append(o.parallel, n)
+		}
+		return nil
+	})
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
@@ -68,7 +82,7 @@ func run(ctx context.Context, o options) (err error) {
 		return err
 	}
 	undo = append(undo, remove)
-	targets, err := prepare(ctx, c, namespace, o.image, o.cpu)
+	targets, err := prepare(ctx, c, namespace, o, &undo)
 	if err != nil {
 		return err
 	}
@@ -82,7 +96,8 @@ func run(ctx context.Context, o options) (err error) {
 					return fmt.Errorf("%s: %w", t.name, err)
 				}
 				if err := out.Line(result.Fields{"target": t.name, "connections": connections, "round": round + 1,
-					"rps": m.rate, "p50_us": m.p50, "p99_us": m.p99, "failed": m.failed}); err != nil {
+					"rps": m.rate, "p50_us": m.p50, "p99_us": m.p99, "failed": m.failed,
+					"cpu_us_per_request": m.cpu, "generator_cpu_us_per_request": m.own}); err != nil {
 					return err
 				}
 				if connections == 32 {
@@ -95,6 +110,7 @@ func run(ctx context.Context, o options) (err error) {
 	return out.Summary(result.Fields{
 		"queue_proxy_rps_vs_direct": result.Median(rates["queue-proxy"]) / direct,
 		"both_rps_vs_direct":        result.Median(rates["both"]) / direct,
+		"nginx_rps_vs_direct":       result.Median(rates["nginx"]) / direct,
 		"gateway_rps_vs_direct":     result.Median(rates["gateway"]) / direct,
 	})
 }

@@ -16,7 +16,7 @@ import (
 )
 
 // prepare makes the service and finds the ways to its one pod.
-func prepare(ctx context.Context, c *cluster.Cluster, namespace, image, cpu string) ([]target, error) {
+func prepare(ctx context.Context, c *cluster.Cluster, namespace string, o options, undo *cluster.Undo) ([]target, error) {
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
 	defer cancel()
 	if err := c.Apply(ctx, namespace, fmt.Sprintf(`
@@ -35,7 +35,7 @@ spec:
       containers:
       - image: %s
         resources: {requests: {cpu: %s}}
-`, image, cpu)); err != nil {
+`, o.image, o.cpu)); err != nil {
 		return nil, err
 	}
 	url, err := c.AwaitReady(ctx, namespace, "path")
@@ -59,21 +59,27 @@ spec:
 	if err != nil {
 		return nil, err
 	}
+	reference, stop, err := besideContainer(ctx, pod, port)
+	if err != nil {
+		return nil, err
+	}
+	*undo = append(*undo, stop)
 	data := fmt.Sprint(wire.PortHTTP1)
 	toRevision := fmt.Sprintf("%s: %s\r\n%s: %s\r\n", wire.HeaderRevision, revision, wire.HeaderNamespace, namespace)
 	return []target{
-		{"direct", net.JoinHostPort(pod, fmt.Sprint(port)), host, ""},
-		{"queue-proxy", net.JoinHostPort(pod, data), host, ""},
-		{"both", net.JoinHostPort(activator, data), host, toRevision},
+		{"direct", net.JoinHostPort(pod.Status.PodIP, fmt.Sprint(port)), host, ""},
+		{"nginx", reference, host, ""},
+		{"queue-proxy", net.JoinHostPort(pod.Status.PodIP, data), host, ""},
+		{"both", net.JoinHostPort(activator.Status.PodIP, data), host, toRevision},
 		{"gateway", c.Gateway, host, ""},
 	}, nil
 }
 
-// one returns the address of the first running pod with the label, and the first port of its first container.
-func one(ctx context.Context, c *cluster.Cluster, namespace, label string) (address string, port int32, err error) {
+// one returns the first running pod with the label, and the first port of its first container.
+func one(ctx context.Context, c *cluster.Cluster, namespace, label string) (pod *corev1.Pod, port int32, err error) {
 	pods, err := c.Kube.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{LabelSelector: label})
 	if err != nil {
-		return "", 0, fmt.Errorf("list pods with %s: %w", label, err)
+		return nil, 0, fmt.Errorf("list pods with %s: %w", label, err)
 	}
 	for _, p := range pods.Items {
 		if p.Status.Phase != corev1.PodRunning || p.DeletionTimestamp != nil || p.Status.PodIP == "" {
@@ -82,10 +88,10 @@ func one(ctx context.Context, c *cluster.Cluster, namespace, label string) (addr
 		for _, container := range p.Spec.Containers {
 			for _, containerPort := range container.Ports {
 				if strings.HasPrefix(containerPort.Name, "user-port") || container.Name != "queue-proxy" {
-					return p.Status.PodIP, containerPort.ContainerPort, nil
+					return &p, containerPort.ContainerPort, nil
 				}
 			}
 		}
 	}
-	return "", 0, fmt.Errorf("no running pod with %s in %s", label, namespace)
+	return nil, 0, fmt.Errorf("no running pod with %s in %s", label, namespace)
 }

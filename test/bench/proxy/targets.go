@@ -15,6 +15,7 @@ import (
 	"strings"
 	"time"
 
+	"ebb.dev/ebb/test/internal/nginx"
 	"ebb.dev/ebb/test/internal/result"
 )
 
@@ -78,13 +79,8 @@ func prepare(ctx context.Context, dir string) (tools, error) {
 		return t, fmt.Errorf("build queue-proxy and the activator: %w\n%s", err, out)
 	}
 	var err error
-	if t.nginx, err = exec.LookPath("nginx"); err != nil {
-		if out, err := exec.CommandContext(ctx, "apt-get", "install", "-y", "--no-install-recommends", "nginx-light").CombinedOutput(); err != nil {
-			return t, fmt.Errorf("install nginx: %w\n%s", err, out)
-		}
-		if t.nginx, err = exec.LookPath("nginx"); err != nil {
-			return t, fmt.Errorf("nginx was installed and is not there: %w", err)
-		}
+	if t.nginx, err = nginx.Find(ctx); err != nil {
+		return t, err
 	}
 	t.envoy, err = envoy(ctx)
 	return t, err
@@ -224,25 +220,12 @@ func waitListening(ctx context.Context, addr string, limit time.Duration) error 
 }
 
 func startNginx(ctx context.Context, dir, path string, b *backend) (*target, error) {
-	port := freePort()
-	config := filepath.Join(dir, "nginx.conf")
-	text := fmt.Sprintf(`daemon off; master_process off; worker_processes 1; pid %[1]s/nginx.pid; error_log stderr crit;
-events { worker_connections 4096; }
-http {
-  access_log off; keepalive_requests 1000000000; keepalive_timeout 3600s;
-  client_body_temp_path %[1]s/body; proxy_temp_path %[1]s/proxy; fastcgi_temp_path %[1]s/f; uwsgi_temp_path %[1]s/u; scgi_temp_path %[1]s/s;
-  upstream backend { server %[2]s; keepalive 512; keepalive_requests 1000000000; }
-  server {
-    listen 127.0.0.1:%[3]d backlog=4096;
-    location / { proxy_pass http://backend; proxy_http_version 1.1; proxy_set_header Connection ""; proxy_set_header Host $host; }
-  }
-}
-`, dir, b.http, port)
-	if err := os.WriteFile(config, []byte(text), 0o644); err != nil {
-		return nil, fmt.Errorf("write nginx's configuration: %w", err)
+	addr := fmt.Sprintf("127.0.0.1:%d", freePort())
+	arguments, err := nginx.Arguments(dir, addr, b.http)
+	if err != nil {
+		return nil, err
 	}
-	addr := fmt.Sprintf("127.0.0.1:%d", port)
-	t, err := launch(ctx, "nginx", path, []string{"-c", config, "-p", dir}, nil, addr)
+	t, err := launch(ctx, "nginx", path, arguments, nil, addr)
 	if err == nil {
 		t.http = addr
 	}
