@@ -45,6 +45,14 @@ const (
 	callsAtOnce    = 1000
 )
 
+// unlimited is for the scales: no more of them are written at once than there are workers, and who waits for a first pod must not wait
+// for a limit of this client's own, which the events of a thousand others that wake up may have used up.
+func unlimited(config *rest.Config) *rest.Config {
+	c := rest.CopyConfig(config)
+	c.QPS = -1
+	return c
+}
+
 // letGo bounds the wait for the loop to let go of a bucket's revisions before another replica may have them.
 const letGo = time.Second
 
@@ -85,6 +93,10 @@ func build(config *rest.Config, kube kubernetes.Interface, tokenKey func() []byt
 	client, err := versioned.NewForConfig(config)
 	if err != nil {
 		return nil, fmt.Errorf("build client: %w", err)
+	}
+	scales, err := kubernetes.NewForConfig(unlimited(config))
+	if err != nil {
+		return nil, fmt.Errorf("build client for scales: %w", err)
 	}
 	p := &process{log: log, store: store}
 	p.autos = externalversions.NewSharedInformerFactory(client, 0)
@@ -150,7 +162,7 @@ func build(config *rest.Config, kube kubernetes.Interface, tokenKey func() []byt
 
 	clock := loop.Monotonic()
 	costs := &act.Costs{Kube: kube, Ready: p.index.Ready, Count: p.index.Count, InFlight: p.scraper.InFlight, Now: clock}
-	p.writer = act.New(kube, client.AutoscalingV1alpha1(), get, costs, recorder, log)
+	p.writer = act.New(scales, client.AutoscalingV1alpha1(), get, costs, recorder, log)
 	p.writer.Clock = clock
 	p.writer.ObserveWrite = func(d time.Duration) { writes.Observe(d.Seconds()) }
 	source := &spec.Source{Get: get, Settings: store, Owns: p.election.Owns, Log: log}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
@@ -15,7 +16,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/rest"
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/record"
 
@@ -32,25 +36,31 @@ import (
 	"ebb.dev/ebb/wire"
 )
 
-// sleepy is a cluster with one revision of so many ready pods, each of which is at work on one request.
+const revision = "hello-00001"
+
+// sleepy is a cluster with one revision of so many ready pods, each of which is at work on one request, and others of three pods with two.
 type sleepy int32
 
-func (s sleepy) Count(loop.Key) loop.Counts { return loop.Counts{Ready: int32(s)} }
-func (s sleepy) Scrape(_ loop.Key, _ time.Duration, done func(loop.Scrape)) {
-	go done(loop.Scrape{Report: decide.Report{Concurrency: float64(s)}})
+func (s sleepy) Count(k loop.Key) loop.Counts {
+	if k.Name == revision {
+		return loop.Counts{Ready: int32(s)}
+	}
+	return loop.Counts{Ready: 3}
+}
+func (s sleepy) Scrape(k loop.Key, _ time.Duration, done func(loop.Scrape)) {
+	load := 2.0
+	if k.Name == revision {
+		load = float64(s)
+	}
+	go done(loop.Scrape{Report: decide.Report{Concurrency: load}})
 }
 func (s sleepy) Probe(_ loop.Key, _ bool, done func(zero.Probe)) { go done(zero.ProbedActivator) }
 
-// reaction is the real time from an activator's POST that tells of queued requests to the scale write it leads to: through the
-// endpoint for stats, the loop and the writer, as main puts them together, to an API server in memory.
-func reaction(t *testing.T, ready int32, queued float64) time.Duration {
-	t.Helper()
-	const revision = "hello-00001"
-	tokens := []byte("0123456789abcdef0123456789abcdef")
+func podAutoscaler(name string, ready int32) *v1alpha1.PodAutoscaler {
 	pa := &v1alpha1.PodAutoscaler{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: revision, UID: "u1", Annotations: map[string]string{names.TargetAnnotation: "1"}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID(name), Annotations: map[string]string{names.TargetAnnotation: "1"}},
 		Spec: v1alpha1.PodAutoscalerSpec{ContainerConcurrency: 1,
-			ScaleTargetRef: corev1.ObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Name: revision + "-deployment"}},
+			ScaleTargetRef: corev1.ObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Name: name + "-deployment"}},
 		Status: v1alpha1.PodAutoscalerStatus{DesiredScale: &ready, Mode: v1alpha1.ModeProxy},
 	}
 	pa.Status.InitializeConditions()
@@ -60,7 +70,23 @@ func reaction(t *testing.T, ready int32, queued float64) time.Duration {
 	} else {
 		pa.Status.MarkInactive(zero.NoTraffic, "")
 	}
-	get := func(_, _ string) *v1alpha1.PodAutoscaler { return pa }
+	return pa
+}
+
+// reaction is the real time from an activator's POST that tells of queued requests to the scale write it leads to: through the
+// endpoint for stats, the loop and the writer, as main puts them together, to an API server in memory. So many other services are
+// awake; the moment before, each of them is said to have so many requests, where it has pods for three.
+func reaction(t *testing.T, ready int32, queued float64, others int, load float64) time.Duration {
+	t.Helper()
+	tokens := []byte("0123456789abcdef0123456789abcdef")
+	all := map[string]*v1alpha1.PodAutoscaler{revision: podAutoscaler(revision, ready)}
+	var stir []wire.StatMessage
+	for i := range others {
+		name := fmt.Sprintf("other-%05d", i)
+		all[name] = podAutoscaler(name, 3)
+		stir = append(stir, wire.StatMessage{Namespace: "default", Revision: name, Stat: wire.Stat{PodName: "activator-1", AverageConcurrent: load, OutOfTurn: load > 3}})
+	}
+	get := func(_, name string) *v1alpha1.PodAutoscaler { return all[name] }
 
 	written := make(chan int32, 100)
 	kube := fake.NewClientset()
@@ -68,6 +94,9 @@ func reaction(t *testing.T, ready int32, queued float64) time.Duration {
 		var patch []struct{ Value int32 }
 		if err := json.Unmarshal(a.(clienttesting.PatchAction).GetPatch(), &patch); err != nil || len(patch) != 1 {
 			t.Errorf("patch %s: %v", a.(clienttesting.PatchAction).GetPatch(), err)
+			return true, &appsv1.Deployment{}, nil
+		}
+		if a.(clienttesting.PatchAction).GetName() != revision+"-deployment" {
 			return true, &appsv1.Deployment{}, nil
 		}
 		select {
@@ -78,7 +107,7 @@ func reaction(t *testing.T, ready int32, queued float64) time.Duration {
 	})
 	log := slog.New(slog.NewTextHandler(io.Discard, nil))
 	clock := loop.Monotonic()
-	writer := act.New(kube, ebbfake.NewSimpleClientset(pa).AutoscalingV1alpha1(), get, nil, &record.FakeRecorder{}, log)
+	writer := act.New(kube, ebbfake.NewSimpleClientset(all[revision]).AutoscalingV1alpha1(), get, nil, &record.FakeRecorder{}, log)
 	writer.Clock = clock
 	pods := sleepy(ready)
 	engine := loop.New(loop.Options{Shards: 4, Clock: clock, Log: log, Pods: pods, Actor: writer, Scraper: pods, Prober: pods, Budget: loop.NewBudget(),
@@ -89,55 +118,84 @@ func reaction(t *testing.T, ready int32, queued float64) time.Duration {
 	go func() { writer.Run(ctx); close(wrote) }()
 	go func() { engine.Run(ctx); close(decided) }()
 	defer func() { cancel(); <-wrote; <-decided }()
-	key := loop.Key{Namespace: "default", Name: revision}
-	engine.Changed(key)
+	for name := range all {
+		engine.Changed(loop.Key{Namespace: "default", Name: name})
+	}
 	engine.Settle(30 * time.Second) // adopted
 	engine.Settle(30 * time.Second) // and looked at for the first time
 
-	body := wire.EncodeStats([]wire.StatMessage{{Namespace: key.Namespace, Revision: key.Name,
-		Stat: wire.Stat{PodName: "activator-1", Queued: queued, AverageConcurrent: queued, OutOfTurn: true}}})
-	request := httptest.NewRequest(http.MethodPost, wire.PathStats, bytes.NewReader(body))
-	request.Header.Set("Authorization", wire.Bearer(wire.Token(tokens, "", wire.ActivatorSubject)))
-	answer := httptest.NewRecorder()
-	began := time.Now()
-	stats.ServeHTTP(answer, request)
-	if answer.Code != http.StatusNoContent {
-		t.Fatalf("the stat was answered with %d %s", answer.Code, answer.Body)
+	post := func(messages ...wire.StatMessage) {
+		t.Helper()
+		request := httptest.NewRequest(http.MethodPost, wire.PathStats, bytes.NewReader(wire.EncodeStats(messages)))
+		request.Header.Set("Authorization", wire.Bearer(wire.Token(tokens, "", wire.ActivatorSubject)))
+		answer := httptest.NewRecorder()
+		if stats.ServeHTTP(answer, request); answer.Code != http.StatusNoContent {
+			t.Fatalf("the stats were answered with %d %s", answer.Code, answer.Body)
+		}
 	}
+	if others > 0 {
+		post(stir...)
+	}
+	began := time.Now()
+	post(wire.StatMessage{Namespace: "default", Revision: revision, Stat: wire.Stat{PodName: "activator-1", Queued: queued, AverageConcurrent: queued, OutOfTurn: true}})
 	for patience := time.After(30 * time.Second); ; {
 		select {
 		case scale := <-written:
-			if scale > ready {
+			if scale > ready && float64(scale) > queued { // more than what the pods alone ask for
 				return time.Since(began)
 			}
 		case <-patience:
-			t.Fatalf("no more than %d pods were asked for in 30 s", ready)
+			t.Fatalf("no more than %v pods were asked for in 30 s", max(float64(ready), queued))
 		}
 	}
 }
 
 // A queue is an event: neither the tick of two seconds nor the scrape of one is waited for. Each try begins right after a tick, so what
-// waits for the next is too slow in every one of them. The bounds are ten times those of docs/autoscaling.md and it is enough to keep them
+// waits for the next is too slow in every one of them. The bounds are ten times those of docs/autoscaling.md, more where all burst at once, and it is enough to keep them
 // once, because the machine that tests may be busy with a hundred other things.
 func TestAQueueIsAnsweredInRealTimeWithoutWaitingForATick(t *testing.T) {
 	for _, c := range []struct {
 		behaviour string
 		ready     int32
 		queued    float64
+		others    int
+		load      float64 // of each
 		within    time.Duration
 	}{
-		{"the first request at zero", 0, 1, 200 * time.Millisecond},
-		{"a burst on one pod that takes one request at a time", 1, 20, time.Second},
+		{"the first request at zero", 0, 1, 0, 0, 200 * time.Millisecond},
+		{"a burst on one pod that takes one request at a time", 1, 20, 0, 0, time.Second},
+		{"the first request at zero while a thousand others are awake", 0, 1, 1000, 2, 200 * time.Millisecond},
+		{"a burst on one pod while a thousand others are awake", 1, 20, 1000, 2, time.Second},
+		{"the first request at zero while a thousand others burst", 0, 1, 1000, 30, time.Second},
+		{"a burst on one pod while a thousand others burst", 1, 20, 1000, 30, 2 * time.Second},
 	} {
 		t.Run(c.behaviour, func(t *testing.T) {
 			var took []time.Duration
 			for range 20 {
-				took = append(took, reaction(t, c.ready, c.queued))
+				took = append(took, reaction(t, c.ready, c.queued, c.others, c.load))
+				t.Logf("%s", took[len(took)-1])
 				if took[len(took)-1] <= c.within {
 					return
 				}
 			}
 			t.Errorf("the scale was written after %s, want at most %s", took, c.within)
 		})
+	}
+}
+
+// No limit of the client's own stands between an order and its write.
+func TestScalesAreWrittenWithoutALimitOfTheClient(t *testing.T) {
+	limited := &rest.Config{Host: "http://192.0.2.1", QPS: 1, Burst: 1}
+	for name, c := range map[string]struct {
+		config *rest.Config
+		want   bool
+	}{"everything else": {limited, true}, "scales": {unlimited(limited), false}} {
+		kube, err := kubernetes.NewForConfig(c.config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := kube.AppsV1().RESTClient().GetRateLimiter() != nil; got != c.want {
+			t.Errorf("%s: limited is %v, want %v", name, got, c.want)
+		}
 	}
 }

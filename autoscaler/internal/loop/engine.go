@@ -17,6 +17,8 @@ var ErrBusy = errors.New("the autoscaler's inbox is full")
 const (
 	inboxLength  = 4096
 	inboxDrained = 32
+	// pressEvery is after how many samples it is looked whether somebody presses.
+	pressEvery = 16
 )
 
 // Options are what an Engine works with.
@@ -84,13 +86,17 @@ func (e *Engine) shard(key Key) *shard {
 
 // Report hands samples in. It returns ErrBusy, and has taken only some of them, when an inbox is full.
 func (e *Engine) Report(samples []Sample) error {
-	if len(e.shards) == 1 {
-		return e.shards[0].put(event{samples: samples})
-	}
-	batches := make([][]Sample, len(e.shards))
-	expected := len(samples)/len(e.shards) + len(samples)/8 + 1
+	shards := len(e.shards)
+	batches := make([][]Sample, 2*shards) // the second half of them presses
+	expected := len(samples)/shards + len(samples)/8 + 1
 	for n := range samples {
-		i := maphash.Comparable(e.seed, samples[n].Key) % uint64(len(e.shards))
+		i := 0
+		if shards > 1 {
+			i = int(maphash.Comparable(e.seed, samples[n].Key) % uint64(shards))
+		}
+		if samples[n].OutOfTurn {
+			i += shards
+		}
 		if batches[i] == nil {
 			batches[i] = make([]Sample, 0, min(expected, len(samples)-n))
 		}
@@ -99,7 +105,11 @@ func (e *Engine) Report(samples []Sample) error {
 	var err error
 	for i, batch := range batches {
 		if len(batch) > 0 {
-			err = errors.Join(err, e.shards[i].put(event{samples: batch}))
+			to := e.shards[i%shards].inbox
+			if i >= shards {
+				to = e.shards[i-shards].pressing
+			}
+			err = errors.Join(err, put(to, event{samples: batch}))
 		}
 	}
 	if err != nil {

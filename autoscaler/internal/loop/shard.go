@@ -34,6 +34,9 @@ type probeDone struct {
 type shard struct {
 	engine *Engine
 	inbox  chan event
+	// pressing holds samples sent out of turn, which go before all others: somebody waits.
+	pressing chan event
+	pressed  bool // they are being taken in
 
 	// dirty holds the keys whose PodAutoscaler or pods changed; it grows with the number of
 	// revisions at most, so that an informer's callback never waits.
@@ -53,13 +56,13 @@ type shard struct {
 }
 
 func newShard(e *Engine) *shard {
-	return &shard{engine: e, inbox: make(chan event, inboxLength), dirty: map[Key]struct{}{},
+	return &shard{engine: e, inbox: make(chan event, inboxLength), pressing: make(chan event, inboxLength), dirty: map[Key]struct{}{},
 		news: make(chan struct{}, 1), index: map[Key]*revision{}, stopped: make(chan struct{})}
 }
 
-func (s *shard) put(e event) error {
+func put(inbox chan<- event, e event) error {
 	select {
-	case s.inbox <- e:
+	case inbox <- e:
 		return nil
 	default:
 		return ErrBusy
@@ -100,11 +103,31 @@ func (s *shard) run(ctx context.Context) {
 			return
 		case <-s.news:
 			s.changed()
+		case e := <-s.pressing:
+			s.handle(e)
+			s.press()
 		case e := <-s.inbox:
 			s.handle(e)
 			s.drain()
 		case <-timer.C:
 			s.ring()
+		}
+	}
+}
+
+// press takes in what was sent out of turn, with an end. While it does, it need not be asked again.
+func (s *shard) press() {
+	if s.pressed {
+		return
+	}
+	s.pressed = true
+	defer func() { s.pressed = false }()
+	for range inboxDrained {
+		select {
+		case e := <-s.pressing:
+			s.handle(e)
+		default:
+			return
 		}
 	}
 }
@@ -250,6 +273,9 @@ func (s *shard) handle(e event) {
 
 func (s *shard) report(samples []Sample, now time.Time) {
 	for i := range samples {
+		if i%pressEvery == 0 {
+			s.press()
+		}
 		sample := &samples[i]
 		r := s.index[sample.Key]
 		if r == nil {
