@@ -27,6 +27,8 @@ func defaults() Config {
 //	config key=value...                    change the configuration (keys as in the scenario files)
 //	start ready=N found=N                  a fresh process takes the revision over
 //	at 12s ready=N stable=X panic=X ...    decide at that time; flags: missing, between, unknown
+//
+// and, where the averages are not given but come out of what is reported (loads_test.go), resolve, series, say, miss, tick and activators.
 func TestScenarios(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
 	if err != nil || len(files) == 0 {
@@ -41,11 +43,12 @@ func TestScenarios(t *testing.T) {
 			}
 			c := defaults()
 			s := Start(c, 0, NoDecision, epoch)
+			var loads loads
 			var out strings.Builder
 			for i, block := range strings.Split(strings.TrimRight(string(data), "\n"), "\n\n") {
 				commands, _, _ := strings.Cut(block, "\n----\n")
 				commands = strings.TrimSuffix(commands, "\n----")
-				got := play(t, commands, &c, &s)
+				got := play(t, commands, &c, &s, &loads)
 				if i > 0 {
 					out.WriteString("\n")
 				}
@@ -71,7 +74,7 @@ func TestScenarios(t *testing.T) {
 	}
 }
 
-func play(t *testing.T, commands string, c *Config, s *State) string {
+func play(t *testing.T, commands string, c *Config, s *State, l *loads) string {
 	t.Helper()
 	var out strings.Builder
 	for _, line := range strings.Split(commands, "\n") {
@@ -102,16 +105,20 @@ func play(t *testing.T, commands string, c *Config, s *State) string {
 			}
 			var d Decision
 			d, *s = Decide(*c, *s, o, epoch.Add(after))
-			mode := ""
-			if d.Panicking {
-				mode = " panicking"
-			}
-			fmt.Fprintf(&out, "%s: %d%s, excess %v [%s] %s\n", words[1], d.Desired, mode, d.ExcessBurst, d.Rule, d.Reason())
+			tell(&out, words[1], d)
 		default:
-			t.Fatalf("unknown command %q", line)
+			l.play(t, words, c, s, &out)
 		}
 	}
 	return out.String()
+}
+
+func tell(out *strings.Builder, at string, d Decision) {
+	mode := ""
+	if d.Panicking {
+		mode = " panicking"
+	}
+	fmt.Fprintf(out, "%s: %d%s, excess %v [%s] %s\n", at, d.Desired, mode, d.ExcessBurst, d.Rule, d.Reason())
 }
 
 func parse(t *testing.T, words []string) (map[string]float64, map[string]bool) {
@@ -168,6 +175,8 @@ func configure(t *testing.T, c *Config, arguments map[string]float64, flags map[
 		switch flag {
 		case "unreachable":
 			c.Reachable = false
+		case "reachable":
+			c.Reachable = true
 		case "rps":
 			c.Metric = RequestsPerSecond
 		}
