@@ -41,6 +41,8 @@ type Series struct {
 	// missed is when the last scrape failed, or was found to take too long, zero when the last one succeeded; scraped is when
 	// one succeeded last.
 	missed, scraped time.Time
+	// woken is when StoodStill was called last.
+	woken time.Time
 	// owed are what activators that had load have yet to say.
 	owed owed
 }
@@ -239,6 +241,14 @@ func (s *Series) Miss(now time.Time) {
 	s.requests.miss(now)
 }
 
+// StoodStill says that this process heard nobody since a moment, because it did not run: that time is nobody's silence. What was the load is
+// missing, and until everybody had time to say what it is now, so is that.
+func (s *Series) StoodStill(since, now time.Time) {
+	s.missing(since.Unix()+1, now.Unix()+1, now)
+	s.owed.excuse(now.Sub(since))
+	s.woken = now
+}
+
 // Observe reads the series at a moment. scraped says whether pods are scraped at all: with ready pods
 // and nothing recorded the load is then unknown, otherwise it is zero.
 func (s *Series) Observe(now time.Time, metric Metric, algorithm window.Algorithm, ready int32, scraped bool) Observation {
@@ -254,6 +264,7 @@ func (s *Series) Observe(now time.Time, metric Metric, algorithm window.Algorith
 		// The activators are the only reporters then, and those without traffic are silent after they said so.
 		o.Known, o.Missing = true, lost
 	}
+	o.Missing = o.Missing || !s.woken.IsZero() && now.Sub(s.woken) <= freshness
 	// The scrape comes under the empty name; what single pods said since is part of it or news of it.
 	var scrape, single, share float64
 	var singlePushed bool

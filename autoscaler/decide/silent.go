@@ -77,6 +77,13 @@ func (o *owed) silent(now time.Time) (n int, last time.Time) {
 	return n, last
 }
 
+// excuse leaves a time out of every silence.
+func (o *owed) excuse(d time.Duration) {
+	for reporter, at := range o.since {
+		o.since[reporter] = at.Add(d)
+	}
+}
+
 func (o *owed) forget(now time.Time, silence time.Duration) {
 	for reporter, at := range o.since {
 		if now.Sub(at) > silence {

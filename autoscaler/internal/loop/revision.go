@@ -27,6 +27,8 @@ const (
 	clockJump = time.Minute
 	// maxReporters bounds what is remembered of reporters.
 	maxReporters = 512
+	// stillness is how long nothing may be decided on a revision that is awake until it means that this process did not run.
+	stillness = 2 * TickPeriod
 	// budgetRetry is how soon a scale-up that its service's budget cut short goes on.
 	budgetRetry = time.Second
 )
@@ -96,6 +98,8 @@ type revision struct {
 	everSent  bool
 
 	tickAt, scrapeAt, stepAt time.Time
+	// looked is when it was decided on last, zero while only news can change anything.
+	looked time.Time
 	// heapIndex is the place in the shard's heap, which is ordered by due as of the last reschedule.
 	heapIndex int
 
@@ -251,6 +255,10 @@ func (r *revision) await(now time.Time) {
 
 // decideNow makes a decision and returns the order that follows from it, if anything is to be done.
 func (r *revision) decideNow(now time.Time, between bool, budget *Budget) (Order, bool) {
+	if !r.looked.IsZero() && now.Sub(r.looked) > stillness {
+		r.series.StoodStill(r.looked, now)
+	}
+	r.looked = now
 	r.await(now)
 	o := r.series.Observe(now, r.spec.Decide.Metric, r.spec.Algorithm, r.counts.Ready, r.spec.Scraped)
 	o.BetweenTicks = between

@@ -349,7 +349,7 @@ func (s *shard) reschedule(r *revision, now time.Time) {
 	}
 	if r.asleep(now) {
 		r.forgetReporters(now) // each wake-up brings pods with new names
-		r.tickAt, r.scrapeAt = now.Add(sleepPeriod), time.Time{}
+		r.tickAt, r.scrapeAt, r.looked = now.Add(sleepPeriod), time.Time{}, time.Time{}
 	} else {
 		if r.tickAt.Sub(now) > TickPeriod {
 			r.tickAt = now.Add(TickPeriod)
