@@ -25,7 +25,6 @@ type loads struct {
 	series    *Series
 	algorithm window.Algorithm
 	unscraped bool
-	said      time.Time
 }
 
 func (l *loads) play(t *testing.T, words []string, c *Config, s *State, out *strings.Builder) {
