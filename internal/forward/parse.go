@@ -290,8 +290,8 @@ func (h *head) checkRequest() *syntaxError {
 }
 
 func (h *head) checkResponse() *syntaxError {
-	if h.chunked && h.lengths > 0 {
-		// RFC 9112 6.3: Transfer-Encoding wins, Content-Length is removed, and the connection is not used again.
+	if h.chunked && (h.lengths > 0 || h.minor == 0) {
+		// RFC 9112 6.1 and 6.3: Transfer-Encoding wins, Content-Length is removed, and the connection is not used again.
 		h.length, h.close = -1, true
 	}
 	return nil

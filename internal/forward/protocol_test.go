@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -181,6 +182,47 @@ func TestATLSConnectionSpeaksBothVersions(t *testing.T) {
 			tr.CloseIdleConnections()
 			if err := s.Shutdown(ctx); err != nil {
 				t.Error(err)
+			}
+		})
+	}
+}
+
+// RFC 9112 sections 6.1 and 6.3: chunks are believed where something speaks against them, but the connection is not used again.
+func TestAConnectionOfDoubtfulChunksIsNotUsedAgain(t *testing.T) {
+	for name, test := range map[string]struct {
+		head string
+		used int // connections for two requests
+	}{
+		"good chunks":           {"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", 1},
+		"a length beside":       {"HTTP/1.1 200 OK\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n", 2},
+		"chunks in HTTP/1.0":    {"HTTP/1.0 200 OK\r\nConnection: keep-alive\r\nTransfer-Encoding: chunked\r\n\r\n", 2},
+		"a length and HTTP/1.0": {"HTTP/1.0 200 OK\r\nConnection: keep-alive\r\nContent-Length: 14\r\n\r\n", 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var used atomic.Int64
+			backend := rawBackend(t, func(_ int, c net.Conn, r *bufio.Reader) {
+				used.Add(1)
+				for {
+					if _, err := readHeadOf(r); err != nil {
+						return
+					}
+					io.WriteString(c, test.head+"4\r\nbody\r\n0\r\n\r\n")
+				}
+			})
+			addr, _ := proxyTo(t, backend, nil)
+			for range 2 {
+				resp, err := http.Get("http://" + addr)
+				if err != nil {
+					t.Fatal(err)
+				}
+				body, err := io.ReadAll(resp.Body)
+				resp.Body.Close()
+				if err != nil || !strings.Contains(string(body), "body") {
+					t.Errorf("got %q, %v", body, err)
+				}
+			}
+			if n := used.Load(); n != int64(test.used) {
+				t.Errorf("%d connections were used, want %d", n, test.used)
 			}
 		})
 	}
