@@ -9,7 +9,6 @@ import (
 	"net/http/httputil"
 	"strings"
 	"testing"
-	"time"
 )
 
 // heads seeds the fuzzers with every malformation the tables know.
@@ -102,61 +101,6 @@ func FuzzChunkedBody(f *testing.F) {
 		if rerr != nil || !bytes.Equal(want, body) {
 			t.Fatalf("accepted %q as %q, net/http reads %q %v", data, body, want, rerr)
 		}
-	})
-}
-
-// Whatever a client sends, the upstream sees only whole, well-formed requests, and the forwarder neither panics nor hangs.
-func FuzzWholeForwarder(f *testing.F) {
-	for i, h := range heads {
-		f.Add([]byte(h), []byte("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"))
-		f.Add([]byte(h+heads[(i+1)%len(heads)]), []byte("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n"))
-	}
-	f.Add([]byte(heads[0]), []byte("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.0 200 OK\r\n\r\nuntil the end"))
-	f.Add([]byte("GET / HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\nmore"), []byte("HTTP/1.1 101 X\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\nhi"))
-	f.Fuzz(func(t *testing.T, request, response []byte) {
-		dial, accept := pipes()
-		defer accept.close()
-		up := NewUpstream("upstream", UpstreamOptions{Dial: dial})
-		defer up.Close()
-		s := &Server{
-			Handler:       &policy{admit: func(r *Request) Verdict { r.Timeouts.Total = 20 * time.Millisecond; return Verdict{Upstream: up} }},
-			HeaderTimeout: 5 * time.Millisecond, FirstRequestTimeout: 5 * time.Millisecond, IdleTimeout: 5 * time.Millisecond,
-			lingerFor: time.Millisecond,
-		}
-		go accept.each(func(c net.Conn) {
-			r := bufio.NewReader(c)
-			for {
-				req, err := http.ReadRequest(r)
-				if err != nil {
-					// A URL that net/http cannot parse is no broken framing.
-					if err != io.EOF && err != io.ErrUnexpectedEOF && !strings.Contains(err.Error(), "pipe") && !strings.Contains(err.Error(), "parse ") && !strings.Contains(err.Error(), "invalid") {
-						t.Errorf("the upstream was sent something broken for %q: %v", request, err)
-					}
-					return
-				}
-				if _, err := io.Copy(io.Discard, req.Body); err != nil {
-					return
-				}
-				if _, err := c.Write(response); err != nil || !bytes.Contains(response, []byte("Content-Length")) {
-					return
-				}
-			}
-		})
-		client, server := net.Pipe()
-		l := &oneConn{conn: server, done: make(chan struct{})}
-		served := make(chan struct{})
-		go func() {
-			s.Serve(l)
-			close(served)
-		}()
-		go func() {
-			client.Write(request)
-		}()
-		client.SetReadDeadline(time.Now().Add(200 * time.Millisecond))
-		io.Copy(io.Discard, client)
-		client.Close()
-		s.Close()
-		<-served
 	})
 }
 
