@@ -74,6 +74,7 @@ type conn struct {
 }
 
 func newConn(s *Server, nc net.Conn, cfg *tls.Config) *conn {
+	nc = quick(nc)
 	c := &conn{srv: s, nc: nc}
 	if cfg != nil {
 		c.tls = tls.Server(nc, cfg)

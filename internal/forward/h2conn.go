@@ -120,8 +120,8 @@ func newH2Conn(nc net.Conn, srv *Server, window, stall time.Duration) *h2conn {
 		streams: map[uint32]*h2half{}, window: 65535, initialWindow: 65535, maxFrame: 16 << 10, maxStreams: 100,
 		left: 65535, srv: srv,
 	}
-	if tcp, ok := nc.(*net.TCPConn); ok {
-		c.raw, _ = tcp.SyscallConn()
+	if isTCP(nc) {
+		c.raw, _ = nc.(syscall.Conn).SyscallConn()
 		c.tryFn = c.tryOnce
 	}
 	c.in = bufio.NewReaderSize(h2socket{c}, 16<<10)

@@ -119,15 +119,15 @@ func (c *h2conn) try(piece []byte) (int, error) {
 
 func (c *h2conn) tryOnce(fd uintptr) bool {
 	for {
-		n, err := syscall.Write(int(fd), c.tryBuf)
-		switch {
-		case err == syscall.EINTR:
-			continue
-		case err == syscall.EAGAIN:
-		case err != nil:
-			c.tryErr = err
-		default:
+		n, errno := writeNow(fd, c.tryBuf)
+		switch errno {
+		case 0:
 			c.tryN = n
+		case syscall.EINTR:
+			continue
+		case syscall.EAGAIN:
+		default:
+			c.tryErr = errno
 		}
 		return true
 	}

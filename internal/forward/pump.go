@@ -3,7 +3,6 @@ package forward
 import (
 	"errors"
 	"io"
-	"net"
 	"sync/atomic"
 	"time"
 )
@@ -258,8 +257,7 @@ func (p *pump) write(b []byte) error {
 			return nil
 		}
 		b = b[n:]
-		var tcp bool
-		if _, tcp = p.up.Conn.(*net.TCPConn); !tcp || !isTimeout(err) {
+		if !isTCP(p.up.Conn) || !isTimeout(err) {
 			return err
 		}
 		p.up.SetWriteDeadline(time.Time{})

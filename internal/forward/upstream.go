@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+	"unsafe"
 )
 
 // Upstream is one address requests are forwarded to, with its idle connections. Make it once per address and share it.
@@ -194,6 +195,7 @@ func (u *Upstream) dial(ctx context.Context) (*upConn, error) {
 		}
 		return nil, &DialError{u.addr, err}
 	}
+	nc = quick(nc)
 	c := &upConn{Conn: nc, up: u}
 	if u.options.TLS != nil {
 		c.tls = &below{Conn: nc}
@@ -277,11 +279,12 @@ func (c *upConn) peek() peekResult {
 
 func (c *upConn) peekOnce(fd uintptr) {
 	var b [1]byte
-	n, _, err := syscall.Recvfrom(int(fd), b[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
+	n, _, errno := syscall.RawSyscall6(syscall.SYS_RECVFROM, fd, uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)),
+		syscall.MSG_PEEK|syscall.MSG_DONTWAIT, 0, 0)
 	switch {
-	case n > 0:
+	case errno == 0 && n > 0:
 		c.peeked = peekData
-	case err == syscall.EAGAIN || err == syscall.EINTR:
+	case errno == syscall.EAGAIN || errno == syscall.EINTR:
 		c.peeked = peekQuiet
 	default:
 		c.peeked = peekClosed

@@ -112,7 +112,7 @@ func tcpClosing(raw syscall.RawConn) (closing bool) {
 	raw.Control(func(fd uintptr) {
 		var state [1]byte // tcpi_state is the first byte of struct tcp_info; the kernel fills as much as we ask for
 		size := uint32(len(state))
-		_, _, errno := syscall.Syscall6(syscall.SYS_GETSOCKOPT, fd, syscall.IPPROTO_TCP, syscall.TCP_INFO,
+		_, _, errno := syscall.RawSyscall6(syscall.SYS_GETSOCKOPT, fd, syscall.IPPROTO_TCP, syscall.TCP_INFO,
 			uintptr(unsafe.Pointer(&state[0])), uintptr(unsafe.Pointer(&size)), 0)
 		const established, closeWait, closed, lastAck, closingState = 1, 8, 7, 9, 11
 		closing = errno == 0 && (state[0] == closeWait || state[0] == closed || state[0] == lastAck || state[0] == closingState)

@@ -58,7 +58,7 @@ func exchange(c net.Conn, request, buf []byte, size int) error {
 		}
 	}
 	if !bytes.HasPrefix(buf[:got], []byte("HTTP/1.1 200")) || got != body {
-		return fmt.Errorf("got %.60q", buf[:got])
+		return fmt.Errorf("got %.400q", buf[:got])
 	}
 	return nil
 }
