@@ -129,9 +129,3 @@ func (l *oneConn) Close() error {
 	return nil
 }
 func (l *oneConn) Addr() net.Addr { return &net.TCPAddr{} }
-
-// acceptor is the far end of pipes that a dial makes.
-type acceptor struct {
-	conns chan net.Conn
-	stop  chan struct{}
-}

@@ -2,11 +2,14 @@ package forward
 
 import (
 	"bytes"
+	"context"
 	"io"
 	"log"
 	"net"
 	"net/http"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"golang.org/x/net/http2"
@@ -30,7 +33,8 @@ func frames(write func(fr *http2.Framer, block func(pairs ...string) []byte)) []
 	return out.Bytes()
 }
 
-// Whatever frames client and upstream send, the forwarder neither panics nor hangs, and every Admit has its Done.
+// Whatever frames client and upstream send: each is sent frames that its peer has to accept, every Admit has its Done, everything ends, and nothing is left
+// behind.
 func FuzzWholeHTTP2Forwarder(f *testing.F) {
 	get := func(fr *http2.Framer, block func(...string) []byte) {
 		fr.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: block(aGet...), EndStream: true, EndHeaders: true})
@@ -55,63 +59,143 @@ func FuzzWholeHTTP2Forwarder(f *testing.F) {
 		fr.WriteRSTStream(1, http2.ErrCodeRefusedStream)
 		fr.WriteGoAway(0, http2.ErrCodeNo, nil)
 	}
+	old := func(fr *http2.Framer, block func(...string) []byte) { // says what only HTTP/1.1 may say
+		fr.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: block(":status", "200", "connection", "close", "x", "y"), EndHeaders: true})
+		fr.WriteData(1, true, []byte("hello"))
+		fr.WriteData(1, true, []byte("again"))
+	}
 	for _, request := range [][]byte{frames(get), frames(post)} {
-		for _, response := range [][]byte{nil, frames(answer), frames(refuse), []byte("HTTP/1.1 400 Bad Request\r\n\r\n")} {
+		for _, response := range [][]byte{nil, frames(answer), frames(refuse), frames(old), []byte("HTTP/1.1 400 Bad Request\r\n\r\n")} {
 			f.Add(request, response)
 		}
 	}
 	f.Fuzz(func(t *testing.T, request, response []byte) {
-		dial, accept := pipes()
-		defer accept.close()
-		up := NewUpstream("upstream", UpstreamOptions{Dial: dial})
-		defer up.Close()
-		l := &ledger{admit: func(r *Request) Verdict {
-			r.Timeouts.Total = 20 * time.Millisecond
-			if r.Header("x") != "" {
-				r.DeferBody()
-			}
-			return Verdict{Upstream: up}
-		}}
-		s := &Server{Handler: l, HeaderTimeout: 5 * time.Millisecond, FirstRequestTimeout: 20 * time.Millisecond, IdleTimeout: 5 * time.Millisecond}
-		go accept.each(func(c net.Conn) {
-			if response == nil { // an upstream that keeps the rules
+		synctest.Test(t, func(t *testing.T) { relayFrames(t, request, response) })
+	})
+}
+
+// relayFrames plays one connection in virtual time.
+func relayFrames(t *testing.T, request, response []byte) {
+	var all sync.WaitGroup
+	var mu sync.Mutex
+	var upstream []*bytes.Buffer // what each connection to the upstream was sent
+	stop := make(chan struct{})
+	up := NewUpstream("upstream", UpstreamOptions{Dial: func(context.Context, string) (net.Conn, error) {
+		near, far := net.Pipe()
+		all.Go(func() {
+			defer far.Close()
+			if len(response) == 0 { // an upstream that keeps the rules
 				protocols := new(http.Protocols)
 				protocols.SetUnencryptedHTTP2(true)
 				server := &http.Server{Protocols: protocols, ErrorLog: log.New(io.Discard, "", 0), Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 					io.Copy(w, r.Body)
 				})}
-				l := &oneConn{conn: c, done: make(chan struct{})}
-				go server.Serve(l)
-				<-accept.stop
+				l := &oneConn{conn: far, done: make(chan struct{})}
+				all.Go(func() { server.Serve(l) })
+				<-stop
 				server.Close()
-				l.Close()
 				return
 			}
-			go io.Copy(io.Discard, c)
-			c.Write(response)
-			c.SetReadDeadline(time.Now().Add(10 * time.Millisecond))
+			all.Go(func() { far.Write(response) })
+			sent := &bytes.Buffer{}
+			mu.Lock()
+			upstream = append(upstream, sent)
+			mu.Unlock()
+			io.Copy(sent, far)
 		})
-		client, server := net.Pipe()
-		served := make(chan struct{})
-		listener := &oneConn{conn: server, done: make(chan struct{})}
-		go func() {
-			s.Serve(listener)
-			close(served)
-		}()
-		go func() {
-			io.WriteString(client, preface)
-			client.Write(request)
-		}()
-		client.SetReadDeadline(time.Now().Add(40 * time.Millisecond))
-		io.Copy(io.Discard, client)
-		client.Close()
-		s.Close()
-		<-served
-		for end := time.Now().Add(10 * time.Second); l.admits.Load() != l.dones.Load(); {
-			if time.Now().After(end) {
-				t.Fatalf("%d requests were admitted, %d are done", l.admits.Load(), l.dones.Load())
-			}
-			<-time.After(time.Millisecond)
+		return near, nil
+	}})
+	l := &ledger{admit: func(r *Request) Verdict {
+		r.Timeouts.Total = 20 * time.Second
+		if r.Header("x") != "" {
+			r.DeferBody()
 		}
+		return Verdict{Upstream: up}
+	}}
+	s := &Server{Handler: l}
+	s.init()
+	client, server := net.Pipe()
+	c := newConn(s, server, nil)
+	s.track(c)
+	all.Go(c.serve)
+	all.Go(func() {
+		io.WriteString(client, preface)
+		client.Write(request)
+		time.Sleep(time.Minute) // longer than any request may take
+		client.Close()
 	})
+	got, _ := io.ReadAll(client)
+	client.Close()
+	s.Close()
+	up.Close()
+	close(stop)
+	all.Wait()
+	synctest.Wait()
+	if l.admits.Load() != l.dones.Load() || l.twice.Load() > 0 {
+		t.Fatalf("%d requests were admitted, %d are done", l.admits.Load(), l.dones.Load())
+	}
+	checkFrames(t, "client", got, false)
+	for _, b := range upstream {
+		if rest, ok := bytes.CutPrefix(b.Bytes(), []byte(preface)); ok {
+			checkFrames(t, "upstream", rest, true)
+		} else if b.Len() >= len(preface) {
+			t.Fatalf("the upstream was sent %q first", b.Bytes()[:len(preface)])
+		}
+	}
+}
+
+// checkFrames reads what a side was sent as strictly as a peer may.
+func checkFrames(t *testing.T, side string, b []byte, requests bool) {
+	fr := http2.NewFramer(io.Discard, bytes.NewReader(b))
+	fr.ReadMetaHeaders = hpack.NewDecoder(1<<16, nil)
+	var last uint32
+	const open, over = 1, 2
+	streams := map[uint32]int{}
+	for n := 0; ; n++ {
+		frame, err := fr.ReadFrame()
+		if err != nil {
+			if err != io.EOF && err != io.ErrUnexpectedEOF {
+				t.Fatalf("the %s was sent frame %d broken: %v in %q", side, n, err, b)
+			}
+			return
+		}
+		id := frame.Header().StreamID
+		if _, settings := frame.(*http2.SettingsFrame); n == 0 && !settings {
+			t.Fatalf("the %s was sent %v first", side, frame)
+		}
+		switch f := frame.(type) {
+		case *http2.MetaHeadersFrame:
+			switch {
+			case streams[id] == over:
+				t.Fatalf("the %s was sent %v on a stream that was over", side, f)
+			case requests && streams[id] == 0:
+				if id%2 == 0 || id <= last {
+					t.Fatalf("the %s was sent a new stream %d after %d", side, id, last)
+				}
+				last = id
+				if f.PseudoValue("method") == "" || f.PseudoValue("path") == "" || f.PseudoValue("scheme") == "" {
+					t.Fatalf("the %s was sent %v", side, f)
+				}
+			}
+			for _, field := range f.RegularFields() {
+				switch field.Name {
+				case "connection", "transfer-encoding", "upgrade", "keep-alive", "proxy-connection":
+					t.Fatalf("the %s was sent %v", side, f)
+				}
+			}
+			streams[id] = open
+			if f.StreamEnded() {
+				streams[id] = over
+			}
+		case *http2.DataFrame:
+			if streams[id] != open {
+				t.Fatalf("the %s was sent %v on a stream that is not open", side, f)
+			}
+			if f.StreamEnded() {
+				streams[id] = over
+			}
+		case *http2.RSTStreamFrame:
+			streams[id] = over
+		}
+	}
 }
