@@ -64,6 +64,8 @@ type Observation struct {
 	Burst, Queued float64
 	// Pushed says that part of Burst is no second's average but the load of a moment, which a reporter sent out of turn.
 	Pushed bool
+	// Unheard is how many requests the pods have while an activator is silent, 0 while none is: if they are full, more may wait in it.
+	Unheard float64
 	// BetweenTicks marks a decision made because data arrived; such a one only ever raises.
 	BetweenTicks bool
 }
@@ -207,7 +209,7 @@ func Decide(c Config, s State, o Observation, now time.Time) (Decision, State) {
 	if now.Before(s.FloorUntil) {
 		hold(s.Floor, RuleWarmUp)
 	}
-	if o.Missing || !o.Known {
+	if o.Missing || !o.Known || o.hides(c) {
 		hold(s.Desired, RuleMissingData)
 	}
 	if o.BetweenTicks {
@@ -215,6 +217,14 @@ func Decide(c Config, s State, o Observation, now time.Time) (Decision, State) {
 	}
 	s.Desired = d.Desired
 	return d, s
+}
+
+// full is the share of its hard limit at which a pod is taken for full: requests that end and begin leave it a little less on the mean.
+const full = 0.9
+
+// hides says that requests may wait in an activator that says nothing: they do only while every place in the pods is taken.
+func (o Observation) hides(c Config) bool {
+	return o.Unheard > 0 && c.ContainerConcurrency > 0 && o.Unheard >= full*c.ContainerConcurrency*float64(o.Ready)
 }
 
 // limited applies the rate limits and the activation scale to one raw scale.

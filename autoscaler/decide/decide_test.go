@@ -99,7 +99,7 @@ func play(t *testing.T, commands string, c *Config, s *State, l *loads) string {
 			}
 			o := Observation{Ready: int32(arguments["ready"]), Stable: arguments["stable"], Panic: arguments["panic"],
 				Queued: arguments["queued"], Burst: arguments["burst"], Known: !flags["unknown"], Missing: flags["missing"], BetweenTicks: flags["between"],
-				Pushed: flags["pushed"]}
+				Pushed: flags["pushed"], Unheard: arguments["unheard"]}
 			if _, given := arguments["panic"]; !given {
 				o.Panic = o.Stable
 			}

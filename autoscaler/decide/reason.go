@@ -79,6 +79,10 @@ func (d Decision) Reason() string {
 	case RuleWarmUp:
 		fmt.Fprintf(&b, "this autoscaler has not yet seen a whole stable window and keeps the %s it found (the windows ask for %d)", countPods(d.Held), d.StableRaw)
 	case RuleMissingData:
+		if !o.Missing && o.Known {
+			fmt.Fprintf(&b, "an activator is silent and the pods are full, so that requests may wait in it, which never lowers the scale below %d (what is seen asks for %d)", d.Held, d.StableRaw)
+			break
+		}
 		fmt.Fprintf(&b, "the newest load data is missing, which never lowers the scale below %d (older data asks for %d)", d.Held, d.StableRaw)
 	case RuleBetweenTicks:
 		fmt.Fprintf(&b, "the windows ask for %d, but only a tick lowers the scale from %d", d.StableRaw, d.Held)

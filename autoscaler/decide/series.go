@@ -286,6 +286,9 @@ func (s *Series) Observe(now time.Time, metric Metric, algorithm window.Algorith
 			singlePushed = singlePushed || load > 0
 		case reporter == ScrapeReporter:
 			scrape = load
+			if n.share != (figures{}) {
+				o.Unheard = n.concurrency + n.share.concurrency
+			}
 			if share = n.share.concurrency; metric == RequestsPerSecond {
 				share = n.share.requests
 			}

@@ -81,15 +81,15 @@ func (h *history) list() []Entry {
 // packed is an Entry in less than half the room, its figures to seven digits: of ten thousand revisions that are never at
 // rest there are a million of them.
 type packed struct {
-	first, last                                                                int64 // Unix nanoseconds
-	learned, stepRule, reason                                                  string
-	times                                                                      int32
-	desired, want, replicas, ready, stableRaw, panicRaw, burstRaw, low, high   int32
-	held                                                                       int32
-	stable, panic, burst, queued, target, total, excess, panicSeconds, seconds float32
-	rule                                                                       decide.Rule
-	metric                                                                     decide.Metric
-	truths                                                                     truths
+	first, last                                                                         int64 // Unix nanoseconds
+	learned, stepRule, reason                                                           string
+	times                                                                               int32
+	desired, want, replicas, ready, stableRaw, panicRaw, burstRaw, low, high            int32
+	held                                                                                int32
+	stable, panic, burst, queued, unheard, target, total, excess, panicSeconds, seconds float32
+	rule                                                                                decide.Rule
+	metric                                                                              decide.Metric
+	truths                                                                              truths
 }
 
 // truths are up to eight of them.
@@ -120,7 +120,7 @@ func pack(e Entry) packed {
 	return packed{first: e.First.UnixNano(), last: d.Time.UnixNano(), learned: d.Learned, stepRule: s.Rule, reason: s.Reason,
 		times: int32(min(e.Times, math.MaxInt32)), desired: d.Desired, want: s.Want, replicas: s.Replicas, ready: o.Ready,
 		stableRaw: d.StableRaw, panicRaw: d.PanicRaw, burstRaw: d.BurstRaw, low: d.Low, high: d.High, held: d.Held,
-		stable: float32(o.Stable), panic: float32(o.Panic), burst: float32(o.Burst), queued: float32(o.Queued),
+		stable: float32(o.Stable), panic: float32(o.Panic), burst: float32(o.Burst), queued: float32(o.Queued), unheard: float32(o.Unheard),
 		target: float32(d.Target), total: float32(d.Total), excess: float32(d.ExcessBurst), panicSeconds: float32(d.PanicSeconds), seconds: float32(s.After.Seconds()),
 		rule: d.Rule, metric: d.Metric,
 		truths: panicking.when(d.Panicking) | known.when(o.Known) | missing.when(o.Missing) | pushed.when(o.Pushed) |
@@ -131,7 +131,7 @@ func (p *packed) entry() Entry {
 	return Entry{First: time.Unix(0, p.first), Times: int(p.times),
 		Decision: decide.Decision{Time: time.Unix(0, p.last), Desired: p.desired, ExcessBurst: figure(p.excess), Panicking: p.truths.of(panicking), Rule: p.rule,
 			Observation: decide.Observation{Ready: p.ready, Stable: figure(p.stable), Panic: figure(p.panic), Known: p.truths.of(known), Missing: p.truths.of(missing),
-				Burst: figure(p.burst), Queued: figure(p.queued), Pushed: p.truths.of(pushed), BetweenTicks: p.truths.of(between)},
+				Burst: figure(p.burst), Queued: figure(p.queued), Unheard: figure(p.unheard), Pushed: p.truths.of(pushed), BetweenTicks: p.truths.of(between)},
 			Target: figure(p.target), Total: figure(p.total), Metric: p.metric, StableRaw: p.stableRaw, PanicRaw: p.panicRaw, BurstRaw: p.burstRaw,
 			Low: p.low, High: p.high, Held: p.held, PanicSeconds: figure(p.panicSeconds), Learned: p.learned},
 		Step: zero.Step{Want: p.want, Apply: p.truths.of(apply), Replicas: p.replicas, Probe: p.truths.of(probe), After: time.Duration(float64(p.seconds) * float64(time.Second)),

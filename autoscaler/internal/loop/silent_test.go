@@ -104,6 +104,73 @@ func TestAnActivatorThatIsCutOffLowersNothing(t *testing.T) {
 	}
 }
 
+// Requests wait in an activator that is cut off, because its pods take ten at once and more of them need a minute and a half to start. The
+// pods that were asked for before are not taken back, those that are full ask for more, and what is seen to have ended is not held.
+func TestWhatWaitsInASilentActivatorGetsItsPods(t *testing.T) {
+	s := spec()
+	s.Found = Found{Desired: 3, Zero: zero.State{Active: zero.Yes, Initialized: true}}
+	play(t, s, Counts{Ready: 3}, func(t *testing.T, w *world) {
+		outstanding := 20.0
+		w.mutex.Lock()
+		w.scrape = func() Scrape {
+			return Scrape{Report: decide.Report{ProxiedConcurrency: math.Min(outstanding, 10*float64(w.counts[hello].Ready))}}
+		}
+		w.mutex.Unlock()
+		second := func(heard bool) {
+			if heard {
+				w.mutex.Lock()
+				in := math.Min(outstanding, 10*float64(w.counts[hello].Ready))
+				w.mutex.Unlock()
+				w.report(t, "first", outstanding, outstanding-in)
+			}
+			time.Sleep(time.Second)
+		}
+		change := func(to float64) {
+			w.mutex.Lock()
+			outstanding = to
+			w.mutex.Unlock()
+		}
+		for range 70 {
+			second(true)
+		}
+		change(100)
+		second(true) // its last word: 30 at work, 70 wait
+		asked := w.lastOrder().Status.Desired
+		if asked < 15 {
+			t.Fatalf("%d pods for 100 requests: %s", asked, w.lastOrder().Reason())
+		}
+		for i := range 90 {
+			second(false)
+			if got := w.lastOrder().Status.Desired; got < asked {
+				t.Fatalf("%d s later %d pods: %s", i+1, got, w.lastOrder().Reason())
+			}
+		}
+		w.ready(hello, asked)
+		for range 70 {
+			second(false)
+		}
+		if got := w.lastOrder().Status.Desired; got < 15 {
+			t.Fatalf("%d pods when nothing waits any more: %s", got, w.lastOrder().Reason())
+		}
+		change(400) // of which nobody is told: full pods ask for more until nothing waits
+		for range 600 {
+			second(false)
+			w.ready(hello, w.lastOrder().Status.Desired)
+		}
+		if got := w.lastOrder().Status.Desired; got < 58 {
+			t.Fatalf("%d pods for 400 requests: %s", got, w.lastOrder().Reason())
+		}
+		change(20)
+		for range 400 {
+			second(false)
+			w.ready(hello, w.lastOrder().Status.Desired)
+		}
+		if got := w.lastOrder().Status.Desired; got != 3 {
+			t.Errorf("%d pods minutes after it ended: %s", got, w.lastOrder().Reason())
+		}
+	})
+}
+
 // An activator that is gone owes a report for ever. Its share passes to another one, whose reports then tell all there is.
 func TestAnActivatorThatIsGoneIsForgotten(t *testing.T) {
 	s := spec()
