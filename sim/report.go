@@ -25,7 +25,7 @@ pods to 7 in second 71, is back in second 133, and then stands still to the end.
 that there is none once five minutes have passed.
 
 The workload thousand is the measure of the simulator itself: a million requests over a thousand revisions, for which it may take a minute on two
-processors. It takes 0.6 to 0.7 s for each autoscaler (three runs, load 4), which ` + "`go run ./sim sim/workloads/thousand.txt`" + ` tells after each.
+processors. ` + "`go run ./sim sim/workloads/thousand.txt`" + ` tells how long it took for each autoscaler.
 
 `
 

@@ -132,11 +132,3 @@ func (s *socket) tryWrite(fd uintptr) bool {
 func (s *socket) fault(op string, errno syscall.Errno) error {
 	return &net.OpError{Op: op, Net: "tcp", Source: s.LocalAddr(), Addr: s.RemoteAddr(), Err: os.NewSyscallError(op, errno)}
 }
-
-// ReadFrom is net.TCPConn's, which would read from and write to sockets by itself where it can.
-func (s *socket) ReadFrom(r io.Reader) (int64, error) {
-	if other, ok := r.(*socket); ok {
-		r = other.TCPConn
-	}
-	return s.TCPConn.ReadFrom(r)
-}

@@ -14,6 +14,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"ebb.dev/ebb/test/internal/cluster"
 	"ebb.dev/ebb/test/internal/nginx"
 )
 
@@ -77,16 +78,12 @@ func processOf(pod *corev1.Pod) (string, error) {
 func await(ctx context.Context, address string) error {
 	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
 	defer cancel()
-	for {
-		var dialer net.Dialer
+	var dialer net.Dialer
+	return cluster.Until(ctx, func() (done bool, seen string, err error) {
 		conn, err := dialer.DialContext(ctx, "tcp", address)
-		if err == nil {
-			return conn.Close()
+		if err != nil {
+			return false, err.Error(), nil
 		}
-		select {
-		case <-ctx.Done():
-			return err
-		case <-time.After(10 * time.Millisecond):
-		}
-	}
+		return true, "", conn.Close()
+	})
 }

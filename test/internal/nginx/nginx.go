@@ -1,7 +1,7 @@
-// Package nginx runs nginx as a plain reverse proxy with one worker: the reference beside which the proxies of Ebb are measured.
+// Package nginx finds nginx and configures it as a plain reverse proxy with one worker: the reference beside which the proxies of Ebb are measured.
 //
-// Owns: the processes that it starts. Reads: nothing. Writes: a configuration and nginx's own files in a folder that it is given; installs
-// Debian's nginx where there is none. Never: listens anywhere but where it is told.
+// Owns: nothing. Reads: nothing. Writes: a configuration, in a folder that it is given, where nginx keeps its own files too; installs
+// Debian's nginx where there is none. Never: starts it, that is for whoever measures.
 package nginx
 
 import (
