@@ -184,8 +184,8 @@ func (c *conn) attempt(up *upConn, b body) (out outcome) {
 		}
 		status := c.resp.status
 		if status == 101 {
-			if !c.req.head.upgrades() {
-				return c.endAs(fmt.Errorf("%s switched protocols unasked", up.up.addr))
+			if err := c.checkSwitch(); err != nil {
+				return c.endAs(fmt.Errorf("%s %w", up.up.addr, err))
 			}
 			return c.upgrade()
 		}

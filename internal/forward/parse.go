@@ -37,7 +37,6 @@ type head struct {
 	keepAlive     bool // Connection: keep-alive
 	upgradeToken  bool // Connection: upgrade
 	otherTokens   bool // Connection names further fields
-	upgrade       span
 	expect        bool // Expect: 100-continue
 	trailersOK    bool // TE: trailers
 	absoluteScope span // authority of an absolute-form target
@@ -239,8 +238,6 @@ func (h *head) field(line []byte, at int) *syntaxError {
 		h.connectionTokens(value)
 	case expectHeader:
 		h.expect = foldEqual(value, "100-continue")
-	case upgradeHeader:
-		h.upgrade = f.value
 	case teHeader:
 		h.trailersOK = h.trailersOK || bytes.Contains(bytes.ToLower(value), []byte("trailers"))
 	}

@@ -286,6 +286,7 @@ func (p *pump) runTunnel() {
 		if p.write(rest) != nil {
 			return
 		}
+		p.moved.Add(int64(len(rest)))
 		c.inR = c.inW
 	}
 	b := make([]byte, smallBuffer)

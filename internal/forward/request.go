@@ -184,11 +184,6 @@ func (r *Request) ContentLength() int64 {
 // IsUpgrade reports whether the client asks for another protocol, such as WebSocket.
 func (r *Request) IsUpgrade() bool { return r.h2 == nil && r.head.upgrades() }
 
-// upgrades: HTTP/1.1, Connection: upgrade, an Upgrade field, and no attempt to switch to HTTP/2, which has its own door.
-func (h *head) upgrades() bool {
-	return h.upgradeToken && h.upgrade.to > 0 && h.minor >= 1 && !foldEqual(h.bytes(h.upgrade), "h2c")
-}
-
 // TLS reports whether the client connection uses TLS.
 func (r *Request) TLS() bool {
 	return r.c.tls != nil
@@ -369,9 +364,7 @@ func (r *Request) appendRequest(out []byte, streams bool) []byte {
 	}
 	switch {
 	case upgrade:
-		out = append(out, "Connection: Upgrade\r\nUpgrade: "...)
-		out = append(out, h.bytes(h.upgrade)...)
-		out = append(out, '\r', '\n')
+		out = h.appendUpgrade(out)
 	case h.trailersOK:
 		out = append(out, "Connection: TE\r\nTE: trailers\r\n"...)
 	}

@@ -7,17 +7,14 @@ import (
 
 // upgrade passes the 101 on and then moves bytes both ways until either side ends, a timer fires or the server is cut.
 func (c *conn) upgrade() outcome {
+	if err := c.finishBody(); err != nil {
+		return c.endAs(err)
+	}
 	h := &c.resp
 	c.clock = time.Now()
 	c.res.FirstByte = c.clock.Sub(c.req.Started)
 	out := c.appendFields(c.appendStatus(c.out[:0]), bodyNone)
-	out = append(out, "Connection: Upgrade\r\n"...)
-	if h.upgrade.to > 0 {
-		out = append(out, "Upgrade: "...)
-		out = append(out, h.bytes(h.upgrade)...)
-		out = append(out, '\r', '\n')
-	}
-	out = append(out, '\r', '\n')
+	out = append(h.appendUpgrade(out), '\r', '\n')
 	out = append(out, c.rb[c.rR:c.rW]...) // the upstream may talk first
 	c.out = out
 	c.stopWatch()
@@ -33,7 +30,7 @@ func (c *conn) upgrade() outcome {
 	c.pump.startTunnel(up)
 	err := c.tunnelDown()
 	c.pump.join(0)
-	c.res.RequestBytes = c.pump.moved.Load()
+	c.res.RequestBytes += c.pump.moved.Load()
 	if err != nil {
 		return c.endAs(err)
 	}

@@ -210,6 +210,12 @@ func TestInFlightReturnsToZeroAfterAnyMixOfEnds(t *testing.T) {
 			<-r.Context().Done()
 		case "/read":
 			io.Copy(io.Discard, r.Body)
+		case "/switch": // though nobody asked
+			if c, _, err := http.NewResponseController(w).Hijack(); err == nil {
+				io.WriteString(c, "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n")
+				io.Copy(io.Discard, c)
+				c.Close()
+			}
 		case "/ws":
 			echo(w, r)
 		}
@@ -229,7 +235,7 @@ func TestInFlightReturnsToZeroAfterAnyMixOfEnds(t *testing.T) {
 				ctx, cancel = context.WithTimeout(ctx, time.Duration(random.IntN(100))*time.Millisecond)
 				defer cancel()
 			}
-			path := []string{"/hang", "/crash", "/half", "/read", "/", "/ws"}[random.IntN(6)]
+			path := []string{"/hang", "/crash", "/half", "/read", "/", "/ws", "/switch"}[random.IntN(7)]
 			if path == "/ws" {
 				// Left by the client, cut by the timer, or refused: whichever comes first.
 				if ws, _, err := websocket.DefaultDialer.DialContext(ctx, "ws"+strings.TrimPrefix(r.url, "http")+path, nil); err == nil {

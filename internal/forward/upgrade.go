@@ -1,0 +1,130 @@
+package forward
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math"
+	"time"
+)
+
+// What is asked for and what is answered by a change of protocol (RFC 9110 section 7.8). The new protocol itself is tunnel.go's.
+
+var (
+	errSwitchUnasked = errors.New("switched protocols unasked")
+	errSwitchUnnamed = errors.New("switched protocols without naming one")
+)
+
+// protocols calls yield for each protocol in the Upgrade fields, in their order: name, or name/version.
+func (h *head) protocols(yield func(protocol []byte) bool) {
+	for i := range h.fields {
+		if h.fields[i].id != upgradeHeader {
+			continue
+		}
+		for value, more := h.bytes(h.fields[i].value), true; more; {
+			var protocol []byte
+			protocol, value, more = bytes.Cut(value, []byte(","))
+			if protocol = bytes.Trim(protocol, " \t"); len(protocol) > 0 && !yield(protocol) {
+				return
+			}
+		}
+	}
+}
+
+// cleartextHTTP2 is the one protocol that is not changed to: HTTP/2 has its own door, and requests inside a tunnel would be seen by nobody.
+const cleartextHTTP2 = "h2c"
+
+// upgrades: HTTP/1.1, Connection: upgrade, and Upgrade with a protocol that can be changed to.
+func (h *head) upgrades() bool {
+	if !h.upgradeToken || h.minor == 0 {
+		return false
+	}
+	for protocol := range h.protocols {
+		if !foldEqual(protocol, cleartextHTTP2) {
+			return true
+		}
+	}
+	return false
+}
+
+// asksFor reports whether protocol is among those that the upstream was told of.
+func (h *head) asksFor(protocol []byte) bool {
+	if foldEqual(protocol, cleartextHTTP2) {
+		return false
+	}
+	for p := range h.protocols {
+		if bytes.EqualFold(p, protocol) {
+			return true
+		}
+	}
+	return false
+}
+
+// appendUpgrade writes the fields that ask for a change of protocol.
+func (h *head) appendUpgrade(out []byte) []byte {
+	out = append(out, "Connection: Upgrade\r\nUpgrade: "...)
+	first := true
+	for protocol := range h.protocols {
+		if foldEqual(protocol, cleartextHTTP2) {
+			continue
+		}
+		if !first {
+			out = append(out, ", "...)
+		}
+		first = false
+		out = append(out, protocol...)
+	}
+	return append(out, '\r', '\n')
+}
+
+// checkSwitch says what is wrong with the 101 that came. "A server MUST NOT switch to a protocol that was not indicated by the client", and to each
+// that it switches to it must have been asked: two that do not agree on what the next bytes are can be made to disagree on where a request begins.
+func (c *conn) checkSwitch() error {
+	asked, answered := &c.req.head, &c.resp
+	if !asked.upgrades() {
+		return errSwitchUnasked
+	}
+	named := false
+	for protocol := range answered.protocols {
+		if !asked.asksFor(protocol) {
+			return fmt.Errorf("switched to protocol %q, which the client did not ask for", protocol)
+		}
+		named = true
+	}
+	if !named || !answered.upgradeToken {
+		return errSwitchUnnamed
+	}
+	return nil
+}
+
+// finishBody waits until the request's own body has been sent: the client does not speak the new protocol before that, and one goroutine at a
+// time reads what it sends.
+func (c *conn) finishBody() error {
+	if c.bodyHeld {
+		c.releaseBody()
+	}
+	p := &c.pump
+	if !p.running {
+		return nil
+	}
+	wait := time.Duration(math.MaxInt64)
+	if end, t := c.req.deadline(c.lastWrite, c.started); t != NoTimer {
+		wait = max(time.Until(end), 1)
+	}
+	p.join(wait)
+	c.res.RequestBytes = p.moved.Load()
+	if !p.consumed {
+		c.lingering = !c.gone.Load()
+	}
+	c.clock = time.Now()
+	if err := p.failure.Load(); err != nil {
+		return err
+	}
+	if err := c.interrupted(c.clock); err != nil {
+		return err
+	}
+	if !p.sent {
+		return fmt.Errorf("%s switched protocols and did not take the whole request", c.up.up.addr)
+	}
+	return nil
+}
