@@ -21,7 +21,7 @@ type measured struct {
 }
 
 // warmUp is not counted.
-const warmUp = 150 * time.Millisecond
+const warmUp = 100 * time.Millisecond
 
 // measure sends requests over so many keep-alive connections for about span.
 func measure(ctx context.Context, t *target, s shape, span time.Duration) (measured, error) {

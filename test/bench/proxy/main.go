@@ -93,14 +93,14 @@ func run(ctx context.Context, quick bool) error {
 	small := shape{32, 13}
 	one := shape{1, 13}
 	summary["queue_proxy_cpu_vs_nginx"] = ratio(all, "queue-proxy", "nginx", small)
-	summary["queue_proxy_p50_over_nginx_us"] = result.Median(all["queue-proxy"][one].p50) - result.Median(all["nginx"][one].p50)
+	summary["queue_proxy_p50_over_nginx_us"] = later(all, "queue-proxy", "nginx", one)
 	last := unary[len(unary)-1]
 	summary["grpc_cpu_vs_envoy"] = ratio(calls, "queue-proxy-grpc", "envoy", last)
 	summary["activator_cpu_vs_nginx"] = ratio(all, "activator", "nginx", small)
 	err = printer.Line(result.Fields{ // what has no bar
 		"ratios":                         true,
 		"queue_proxy_limit_cpu_vs_nginx": ratio(all, "queue-proxy-limit-100", "nginx", small),
-		"activator_p50_over_nginx_us":    result.Median(all["activator"][one].p50) - result.Median(all["nginx"][one].p50),
+		"activator_p50_over_nginx_us":    later(all, "activator", "nginx", one),
 		"both_cpu_vs_nginx":              ratio(all, both, "nginx", small),
 	})
 	if err != nil {
