@@ -72,6 +72,12 @@ type pod struct {
 	inFlight int
 }
 
+// turn is a request that waits for a processor, in its pod.
+type turn struct {
+	pod     *pod
+	request *request
+}
+
 // world is one revision in virtual time.
 type world struct {
 	w       Workload
@@ -87,6 +93,8 @@ type world struct {
 
 	pods    []*pod
 	held    []*request
+	busy    int    // requests at work on the shared processors
+	turns   []turn // those that have a worker and wait for a processor
 	cursor  int
 	told    int // the queue as it was reported last
 	ready   int32
@@ -294,6 +302,15 @@ func (w *world) dispatch(r *request) bool {
 
 func (w *world) begin(p *pod, r *request) {
 	p.working++
+	if w.w.Processors > 0 && w.busy >= w.w.Processors {
+		w.turns = append(w.turns, turn{p, r})
+		return
+	}
+	w.work(p, r)
+}
+
+func (w *world) work(p *pod, r *request) {
+	w.busy++
 	r.began = w.now
 	w.result.wait(w.now - r.arrived)
 	w.schedule(serviceTime(w.random, w.service, w.w.Spread), event{kind: finish, pod: p, request: r})
@@ -302,6 +319,12 @@ func (w *world) begin(p *pod, r *request) {
 func (w *world) finish(p *pod, r *request) {
 	if !r.waits {
 		p.working--
+		w.busy--
+		if len(w.turns) > 0 {
+			next := w.turns[0]
+			w.turns = w.turns[1:]
+			w.work(next.pod, next.request)
+		}
 		if len(p.queue) > 0 {
 			next := p.queue[0]
 			p.queue = p.queue[1:]
@@ -320,9 +343,12 @@ func (w *world) finish(p *pod, r *request) {
 	w.result.response(w.now - r.arrived)
 	w.drainHeld()
 	if r.closed {
-		if w.outstanding > w.target {
+		switch {
+		case w.outstanding > w.target:
 			w.outstanding--
-		} else {
+		case w.w.Think > 0:
+			w.schedule(serviceTime(w.random, w.w.Think, w.w.Spread), event{kind: arrive, request: r})
+		default:
 			w.handle(event{kind: arrive, request: r})
 		}
 	}
