@@ -21,8 +21,9 @@ Wait is the time from a request's arrival until it is worked on; the time that a
 none. Pod-seconds are what it cost. Reversals count how often the scale turned from rising to falling or back. At constant load there
 are those of the start alone: the first is the fall from what the requests that waited for the first pods asked for. A lesson of
 *ebb adaptive* adds two, its tries with more pods and the way back to what it learned: in the workload constant the scale rises from 3
-pods to 7 in second 71, is back in second 133, and then stands still to the end. Any other at constant load is a mistake; a test holds
-that there is none once five minutes have passed.
+pods to 7 in second 71, is back in second 81, and then stands still to the end. A mean load that is just what a whole number of pods is for, as in
+shared-processors, flips the compatible formula; a target that is learned comes with hysteresis. Any other reversal at constant load is a mistake;
+a test holds that there is none once five minutes have passed.
 
 The workload thousand is the measure of the simulator itself: a million requests over a thousand revisions, for which it may take a minute on two
 processors. ` + "`go run ./sim sim/workloads/thousand.txt`" + ` tells how long it took for each autoscaler.

@@ -78,7 +78,7 @@ func (e *ebb) decide(now time.Time, ready int32, between bool) int32 {
 	o.BetweenTicks = between
 	c := e.config
 	if e.learns {
-		c.Target = e.adaptive.Target(c.Target)
+		c = e.adaptive.Config(c)
 	}
 	var d decide.Decision
 	d, e.state = decide.Decide(c, e.state, o, now)

@@ -122,6 +122,36 @@ func TestConstantLoadDoesNotMoveTheScale(t *testing.T) {
 	}
 }
 
+// On one node more pods bring nothing, and callers that think keep less open than they could: at seven open requests the mean is just what one pod is
+// for. The one try of more pods tells nothing, and its pods go once it has been measured; from then on the scale stands still.
+func TestPodsThatShareTheirProcessorsDoNotMoveAnAdaptiveScale(t *testing.T) {
+	const lesson = 30
+	for _, think := range []string{"1800us", "2ms", "2200us", "3ms"} {
+		w, err := ReadWorkload("workloads/shared-processors.txt")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if w.Think, err = time.ParseDuration(think); err != nil {
+			t.Fatal(err)
+		}
+		changes := func(curve []Point) (n int) {
+			for i := 1; i < len(curve); i++ {
+				if curve[i].Wanted != curve[i-1].Wanted {
+					n++
+				}
+			}
+			return n
+		}
+		curve := of(t, w, "ebb adaptive").Curve
+		if early, late := changes(curve[:lesson]), changes(curve[lesson:]); early > 3 || late > 0 || curve[lesson].Wanted > 2 {
+			t.Errorf("callers that think %s: %d changes in %d s, then %d from %v pods", think, early, lesson, late, curve[lesson].Wanted)
+		}
+		if without := changes(of(t, w, "ebb").Curve); think == "2ms" && without < 10 {
+			t.Errorf("without hysteresis the scale changes %d times, so there is nothing to hold", without)
+		}
+	}
+}
+
 // Whatever a service is like: once a constant load has filled the windows, the production code and the plain version of the
 // formula want as many pods, neither leaves its bounds, and what is held for a pod is answered.
 func TestUnderConstantLoadBothWantTheSame(t *testing.T) {

@@ -101,6 +101,12 @@ func (a Adaptive) Target(configured float64) float64 {
 	return configured
 }
 
+// Config returns what a revision that learns is decided by.
+func (a Adaptive) Config(c Config) Config {
+	c.Target, c.Steady, c.Trying = a.Target(c.Target), true, a.phase == settling || a.phase == measuring
+	return c
+}
+
 // String says what is known, for reasons and logs.
 func (a Adaptive) String() string {
 	switch {
@@ -192,9 +198,7 @@ func (a Adaptive) compare(now time.Time, configured, share float64, p point) Ada
 	if a.before.throughput >= a.best && a.first {
 		// Throughput fell with concurrency from the first try on, so what was there before was no
 		// queue, and the knee lies somewhere above: it cannot be told.
-		clear := a.before.concurrency
-		a = Adaptive{clear: clear, learnedAt: now}
-		return a.enter(settled, now)
+		return a.cannotTell(now)
 	}
 	a.knee = math.Max(math.Min(math.Max(a.best*p.responseTime(), p.concurrency), a.before.concurrency), lowestLearned)
 	a.target = math.Max(a.knee*share, lowestLearned)
@@ -213,12 +217,16 @@ func (a Adaptive) try(now time.Time, configured float64, p point) Adaptive {
 // the first try, nothing is known and the configured target holds.
 func (a Adaptive) giveUp(now time.Time) Adaptive {
 	if a.first {
-		a = Adaptive{clear: a.before.concurrency, learnedAt: now}
-		return a.enter(settled, now)
+		return a.cannotTell(now)
 	}
 	a.target, a.knee = a.before.concurrency, a.before.concurrency
 	a.learned, a.learnedAt, a.strange = a.best, now, 0
 	return a.enter(settled, now)
+}
+
+// cannotTell ends a lesson with the configured target.
+func (a Adaptive) cannotTell(now time.Time) Adaptive {
+	return Adaptive{clear: a.before.concurrency, before: a.before, learnedAt: now}.enter(settled, now)
 }
 
 func (a Adaptive) enter(next phase, now time.Time) Adaptive {
@@ -236,7 +244,9 @@ func (a Adaptive) watch(now time.Time, w Work) Adaptive {
 	}
 	p := point{w.BusySeconds / float64(w.Ready), w.Completed / float64(w.Ready)}
 	if a.clear > 0 {
-		if p.concurrency < 1.5*a.clear {
+		// More requests in fewer pods that are answered as fast do not queue in these: more pods would do as little as at the last try.
+		asFast := a.before.throughput > 0 && p.responseTime()*saturated < a.before.responseTime()
+		if p.concurrency < 1.5*a.clear || asFast {
 			a.strange = 0
 		} else if a.strange++; a.strange >= oddSeconds && now.Sub(a.learnedAt) >= relearnAfter {
 			return Adaptive{}.enter(watching, now)

@@ -1,6 +1,7 @@
 package decide
 
 import (
+	"fmt"
 	"math"
 	"math/rand"
 	"testing"
@@ -40,12 +41,16 @@ type outcome struct {
 	throughput float64
 	changes    int // of wanted pods in the last half of the time
 	adaptive   Adaptive
+	// steps are all changes of wanted pods, "second: pods"; late counts those from two minutes, and two windows after the first lesson, on.
+	steps []string
+	late  struct{ changes, reversals int }
 }
 
 // run keeps a number of requests outstanding for ten minutes on pods that start in a second, under the whole decision. The
 // configured target is that share of a pod's capacity.
-// All pods together complete at most machine requests a second; 0 is no bound.
-func run(f function, machine, outstanding, configured, share float64, most int32, noise float64) outcome {
+// All pods together complete at most machine requests a second; 0 is no bound. Throughput and, by loadNoise, what is outstanding deviate at
+// random.
+func run(f function, machine, outstanding, configured, share float64, most int32, noise, loadNoise float64) outcome {
 	r := rand.New(rand.NewSource(1))
 	c := defaults()
 	c.Total, c.Target = configured/share, configured
@@ -56,8 +61,9 @@ func run(f function, machine, outstanding, configured, share float64, most int32
 	ready, starting := int32(1), int32(0)
 	out := outcome{}
 	const seconds = 600
-	wanted := int32(1)
+	wanted, mean, direction, lesson := int32(1), outstanding, int32(0), 0
 	for i := range seconds {
+		outstanding := mean * (1 + loadNoise*(2*r.Float64()-1))
 		now := epoch.Add(time.Duration(i) * time.Second)
 		ready, starting = ready+starting, 0
 		n := outstanding / float64(ready)
@@ -67,13 +73,25 @@ func run(f function, machine, outstanding, configured, share float64, most int32
 		}
 		x *= 1 + noise*(2*r.Float64()-1)
 		a = a.Learn(now, configured, share, Work{Completed: x, BusySeconds: outstanding, Ready: ready, Wanted: wanted})
+		if trying := a.phase == settling || a.phase == measuring; trying && (lesson == 0 || lesson == i-1) {
+			lesson = i
+		}
 		series.Add(now, "activator", Report{Concurrency: outstanding})
-		c.Target = a.Target(configured)
 		var d Decision
-		d, s = Decide(c, s, series.Observe(now, Concurrency, 0, ready, true), now)
+		d, s = Decide(a.Config(c), s, series.Observe(now, Concurrency, 0, ready, true), now)
 		next := min(d.Desired, most)
-		if next != wanted && i > seconds/2 {
-			out.changes++
+		if next != wanted {
+			out.steps = append(out.steps, fmt.Sprintf("%d: %d", i, next))
+			if i > seconds/2 {
+				out.changes++
+			}
+			if i > 120 && i > lesson+20 {
+				out.late.changes++
+				if direction*(next-wanted) < 0 {
+					out.late.reversals++
+				}
+				direction = next - wanted
+			}
 		}
 		wanted = next
 		if wanted > ready {
@@ -110,7 +128,7 @@ func TestAdaptiveFindsTheKnee(t *testing.T) {
 	for _, c := range cases {
 		t.Run(c.behaviour, func(t *testing.T) {
 			for _, noise := range []float64{0, 0.05} {
-				got := run(c.f, 0, c.outstanding, c.configured, 1, c.most, noise)
+				got := run(c.f, 0, c.outstanding, c.configured, 1, c.most, noise, 0)
 				if got.pods < c.low || got.pods > c.high {
 					t.Errorf("noise %v: %d pods, want %d to %d: %s", noise, got.pods, c.low, c.high, got.adaptive)
 				}
@@ -137,7 +155,7 @@ func TestAdaptiveLeavesThePodsTheRoomThatIsConfigured(t *testing.T) {
 		low, high int32
 	}{{0.7, 100, 12, 14}, {0.7, 10, 10, 10}, {0.5, 100, 17, 19}} {
 		for _, noise := range []float64{0, 0.05} {
-			got := run(singleThreaded(0.006), 0, 9, 7, c.share, c.most, noise)
+			got := run(singleThreaded(0.006), 0, 9, 7, c.share, c.most, noise, 0)
 			if got.pods < c.low || got.pods > c.high || got.changes > 0 {
 				t.Errorf("share %v of at most %d pods, noise %v: %d pods, want %d to %d, and %d late changes: %s",
 					c.share, c.most, noise, got.pods, c.low, c.high, got.changes, got.adaptive)
@@ -153,7 +171,7 @@ func TestAdaptiveIsCalmUnderConstantLoad(t *testing.T) {
 			for _, noise := range []float64{0.1, 0.3} {
 				for _, share := range []float64{1, 0.7} {
 					for _, machine := range []float64{0, 200} {
-						got := run(f, machine, outstanding, 10*share, share, 20, noise)
+						got := run(f, machine, outstanding, 10*share, share, 20, noise, 0)
 						if got.changes > 0 {
 							t.Errorf("%s, %v outstanding, noise %v, share %v, machine %v: %d changes in the last five minutes; %d pods, %s",
 								kind, outstanding, noise, share, machine, got.changes, got.pods, got.adaptive)
@@ -169,13 +187,40 @@ func TestAdaptiveIsCalmUnderConstantLoad(t *testing.T) {
 func TestAdaptiveIsCalmOnAMachineThatIsFull(t *testing.T) {
 	for _, outstanding := range []float64{5, 9, 20, 60} {
 		for _, noise := range []float64{0, 0.05, 0.2, 0.4} {
-			got := run(cores(2, 0.02), 100, outstanding, 10, 1, 10, noise)
+			got := run(cores(2, 0.02), 100, outstanding, 10, 1, 10, noise, 0)
 			if got.changes > 0 {
 				t.Errorf("%v outstanding, noise %v: the scale changed %d times in the last five minutes: %s", outstanding, noise, got.changes, got.adaptive)
 			}
 			if want := pods(outstanding / 10); got.pods > want {
 				t.Errorf("%v outstanding, noise %v: %d pods, where the configured target takes %d and more do nothing: %s", outstanding, noise, got.pods, want, got.adaptive)
 			}
+		}
+	}
+}
+
+// Two pods had half of the load each when a try of more told nothing. With all of it in one pod there is nothing new to learn as long as it is
+// answered as fast; once it is not, there is.
+func TestALessonThatToldNothingIsNotRepeatedWhileRequestsAreAnsweredAsFast(t *testing.T) {
+	for behaviour, c := range map[string]struct {
+		then  function
+		anew  bool
+		noise float64
+	}{
+		"as fast":              {func(float64) float64 { return 100 }, false, 0.1},
+		"slower, it queues":    {singleThreaded(0.03), true, 0.1},
+		"a little slower":      {func(float64) float64 { return 90 }, false, 0.05},
+		"slower, it is slowed": {func(float64) float64 { return 40 }, true, 0.1},
+	} {
+		r := rand.New(rand.NewSource(1))
+		a := Adaptive{phase: settled, clear: 3, before: point{3, 50}, learnedAt: epoch}
+		anew := false
+		for i := range 600 {
+			x := c.then(6) * (1 + c.noise*(2*r.Float64()-1))
+			a = a.Learn(epoch.Add(time.Duration(i)*time.Second), 7, 0.7, Work{Completed: x, BusySeconds: 6, Ready: 1, Wanted: 1})
+			anew = anew || a.phase != settled
+		}
+		if anew != c.anew {
+			t.Errorf("%s: learned anew is %v", behaviour, anew)
 		}
 	}
 }

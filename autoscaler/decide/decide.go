@@ -38,6 +38,9 @@ type Config struct {
 	ScaleDownDelay time.Duration
 	// Reachable is false for a revision no Route sends traffic to; it may shrink at once.
 	Reachable bool
+	// Steady holds a number of pods against the noise of a constant load. It goes with a target that is learned; the compatible
+	// decision is without. Trying says that the target is one that is tried.
+	Steady, Trying bool
 }
 
 // Share is the share of a pod's capacity that the autoscaler aims for, above 0 and at most 1.
@@ -82,6 +85,8 @@ type State struct {
 	Floor      int32
 	FloorUntil time.Time
 	delay      delayWindow
+	// held is what a learned target's hysteresis holds, tried the same of the try under way.
+	held, tried Hysteresis
 	// assumed says that the panic is the one that a fresh start with several pods assumes.
 	assumed bool
 }
@@ -127,6 +132,7 @@ type Decision struct {
 //
 //	raw        stable and panic average divided by the target, rounded up; a queue or the newest
 //	           second alone ("burst") asks likewise
+//	hysteresis of an adaptive target: a stable number that noise could raise again is not lowered
 //	rate       each is held within [ready/MaxScaleDownRate, ready*MaxScaleUpRate]
 //	activation any load at all asks for at least ActivationScale
 //	panic      from threshold*ready on, until a stable window passes without: the larger of the
@@ -161,7 +167,6 @@ func Decide(c Config, s State, o Observation, now time.Time) (Decision, State) {
 		d.Low = int32(math.Floor(r / c.MaxScaleDownRate))
 	}
 
-	stable, stableRule := limited(c, d, d.StableRaw, RuleStable)
 	urgentRaw, urgentName := d.PanicRaw, RulePanic
 	if suddenly || o.Queued > 0 && o.Ready == 0 {
 		over = over || suddenly
@@ -170,6 +175,15 @@ func Decide(c Config, s State, o Observation, now time.Time) (Decision, State) {
 		}
 	}
 	urgent, urgentRule := limited(c, d, urgentRaw, urgentName)
+	stableRaw, stableName := d.StableRaw, RuleStable
+	if c.Steady && c.Reachable {
+		sudden := int32(0)
+		if over {
+			sudden = urgentRaw
+		}
+		stableRaw, stableName = s.steady(c, &d, o, sudden, now)
+	}
+	stable, stableRule := limited(c, d, stableRaw, stableName)
 
 	switch {
 	case over:
@@ -209,7 +223,7 @@ func Decide(c Config, s State, o Observation, now time.Time) (Decision, State) {
 	if now.Before(s.FloorUntil) {
 		hold(s.Floor, RuleWarmUp)
 	}
-	if o.Missing || !o.Known || o.hides(c) {
+	if o.lacks(c) {
 		hold(s.Desired, RuleMissingData)
 	}
 	if o.BetweenTicks {
@@ -226,6 +240,9 @@ const full = 0.9
 func (o Observation) hides(c Config) bool {
 	return o.Unheard > 0 && c.ContainerConcurrency > 0 && o.Unheard >= full*c.ContainerConcurrency*float64(o.Ready)
 }
+
+// lacks says that the load may be more than it seems.
+func (o Observation) lacks(c Config) bool { return o.Missing || !o.Known || o.hides(c) }
 
 // limited applies the rate limits and the activation scale to one raw scale.
 func limited(c Config, d Decision, raw int32, rule Rule) (int32, Rule) {

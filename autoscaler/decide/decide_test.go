@@ -173,6 +173,12 @@ func configure(t *testing.T, c *Config, arguments map[string]float64, flags map[
 	}
 	for flag := range flags {
 		switch flag {
+		case "steady":
+			c.Steady = true
+		case "trying":
+			c.Trying = true
+		case "learned":
+			c.Trying = false
 		case "unreachable":
 			c.Reachable = false
 		case "reachable":

@@ -20,6 +20,8 @@ type Memory struct {
 	FloorUntil time.Time
 	// Delay holds the slots of the scale-down delay, oldest first.
 	Delay []DelaySlot
+	// Held and Tried are the hysteresis of an adaptive target, and of a try of one.
+	Held, Tried Hysteresis
 	// Lesson is what is known of an adaptive target.
 	Lesson Lesson
 }
@@ -124,7 +126,8 @@ type DelaySlot struct {
 
 // Remember returns the memory of a series and the state that goes with it.
 func Remember(s *Series, state State, now time.Time) Memory {
-	m := Memory{At: now, Desired: state.Desired, PanicSince: state.PanicSince, PanicMax: state.PanicMax, Floor: state.Floor, FloorUntil: state.FloorUntil}
+	m := Memory{At: now, Desired: state.Desired, PanicSince: state.PanicSince, PanicMax: state.PanicMax, Floor: state.Floor, FloorUntil: state.FloorUntil,
+		Held: state.held, Tried: state.tried}
 	for i, w := range s.windows() {
 		m.Windows[i] = w.Contents()
 	}
@@ -155,7 +158,7 @@ func Recall(s *Series, state State, m Memory, behind time.Duration, now time.Tim
 		}
 		return t
 	}
-	if m.Desired < NoDecision || m.PanicMax < 0 || m.Floor < 0 || len(m.Delay) > maxDelaySlots || moved(m.PanicSince).After(now.Add(time.Minute)) {
+	if m.Desired < NoDecision || m.PanicMax < 0 || m.Floor < 0 || len(m.Delay) > maxDelaySlots || !m.Held.sensible() || !m.Tried.sensible() || moved(m.PanicSince).After(now.Add(time.Minute)) {
 		return state, false
 	}
 	for i, w := range s.windows() {
@@ -166,6 +169,8 @@ func Recall(s *Series, state State, m Memory, behind time.Duration, now time.Tim
 	state.Desired = max(state.Desired, m.Desired)
 	// What was found on adoption stood in for the memory.
 	state.Floor, state.FloorUntil = m.Floor, moved(m.FloorUntil)
+	state.held, state.tried = m.Held, m.Tried
+	state.held.Fell, state.tried.Fell = moved(m.Held.Fell), moved(m.Tried.Fell)
 	panicked := moved(m.PanicSince)
 	if state.assumed {
 		state.PanicSince, state.PanicMax, state.assumed = time.Time{}, 0, false

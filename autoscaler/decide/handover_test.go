@@ -10,8 +10,16 @@ import (
 
 // Two processes in turn decide what one would have decided, whatever their clocks say.
 func TestTwoInTurnDecideLikeOne(t *testing.T) {
+	for _, steady := range []bool{false, true} {
+		twoInTurn(t, steady)
+	}
+}
+
+func twoInTurn(t *testing.T, steady bool) {
+	t.Helper()
 	c := Config{Total: 10, Target: 7, TargetBurstCapacity: 200, ActivatorCapacity: 100, MaxScaleUpRate: 1000, MaxScaleDownRate: 2,
-		PanicThreshold: 2, StableWindow: 60 * time.Second, ScaleDownDelay: 30 * time.Second, Reachable: true}
+		PanicThreshold: 2, StableWindow: 60 * time.Second, ScaleDownDelay: 30 * time.Second, Reachable: true, Steady: steady}
+	held := false
 	for _, skew := range []time.Duration{0, 5 * time.Millisecond, -5 * time.Millisecond, 90 * time.Second, -3 * time.Hour} {
 		began := time.Unix(1_700_000_000, 0)
 		one, two := NewSeries(c.StableWindow, 6*time.Second), NewSeries(c.StableWindow, 6*time.Second)
@@ -20,13 +28,17 @@ func TestTwoInTurnDecideLikeOne(t *testing.T) {
 			now := began.Add(time.Duration(i) * time.Second)
 			return now, now.Add(skew)
 		}
-		for i := range 240 {
+		for i := range 320 {
 			load := 40.0
 			switch {
 			case i >= 60 && i < 75:
 				load = 300 // a burst, to panic about
-			case i >= 150:
+			case i >= 150 && i < 220:
 				load = 7
+			case i >= 220 && i < 222:
+				load = 30
+			case i >= 222:
+				load = 6
 			}
 			a, b := clock(i)
 			if i == 100 {
@@ -58,7 +70,11 @@ func TestTwoInTurnDecideLikeOne(t *testing.T) {
 			if e.Desired != d.Desired {
 				t.Errorf("skew %s, second %d: %d by %s, the one before would have decided %d by %s", skew, i, e.Desired, e.Rule, d.Desired, d.Rule)
 			}
+			held = held || e.Rule == RuleHysteresis
 		}
+	}
+	if held != steady {
+		t.Errorf("steady is %v, a number was held: %v", steady, held)
 	}
 }
 
@@ -70,6 +86,8 @@ func TestAMemoryThatMakesNoSenseChangesNothing(t *testing.T) {
 		"a negative maximum":      func(m *Memory) { m.PanicMax = -1 },
 		"a negative floor":        func(m *Memory) { m.Floor = -1 },
 		"panic in the future":     func(m *Memory) { m.PanicSince = now.Add(time.Hour) },
+		"a target that is none":   func(m *Memory) { m.Held.Target = math.NaN() },
+		"fewer pods than none":    func(m *Memory) { m.Tried.Number = -1 },
 		"a delay without end":     func(m *Memory) { m.Delay = make([]DelaySlot, maxDelaySlots+1) },
 		"windows from the future": func(m *Memory) { m.Windows[0] = window.Contents{First: now.Unix() + 1000, Values: []float64{1}} },
 		"left at no time possible": func(m *Memory) {

@@ -12,6 +12,7 @@ type Rule uint8
 const (
 	RuleNoData Rule = iota
 	RuleStable
+	RuleHysteresis
 	RulePanic
 	RuleBurst
 	RulePanicHold
@@ -26,7 +27,7 @@ const (
 	ruleCount
 )
 
-var ruleNames = [ruleCount]string{"no-data", "stable-window", "panic-window", "burst", "panic-hold", "queue",
+var ruleNames = [ruleCount]string{"no-data", "stable-window", "hysteresis", "panic-window", "burst", "panic-hold", "queue",
 	"max-scale-up-rate", "max-scale-down-rate", "activation-scale", "scale-down-delay", "warm-up", "missing-data", "between-ticks"}
 
 func (r Rule) String() string {
@@ -51,6 +52,9 @@ func (d Decision) Reason() string {
 		return "nothing is known about the load, so the last decision stands"
 	case RuleStable:
 		average("stable", o.Stable, d.StableRaw)
+	case RuleHysteresis:
+		average("stable", o.Stable, d.StableRaw)
+		fmt.Fprintf(&b, ", but noise may make a constant load that asks for %s as little as %s, so they stay", countPods(d.Held), number(leastFor(d.Held, d.Target)))
 	case RulePanic:
 		average("panic", o.Panic, d.PanicRaw)
 		fmt.Fprintf(&b, " with %d ready", o.Ready)

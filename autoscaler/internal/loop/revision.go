@@ -264,7 +264,7 @@ func (r *revision) decideNow(now time.Time, between bool, budget *Budget) (Order
 	o.BetweenTicks = between
 	config := r.spec.Decide
 	if r.spec.Adaptive {
-		config.Target = r.adaptive.Target(config.Target)
+		config = r.adaptive.Config(config)
 	}
 	var d decide.Decision
 	d, r.decide = decide.Decide(config, r.decide, o, now)
