@@ -3,6 +3,7 @@ package forward
 import (
 	"bufio"
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"log"
@@ -13,6 +14,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -289,6 +291,7 @@ func TestAgreesWithTheStandardReverseProxyOnKeptConnections(t *testing.T) {
 		pipelined := seed%3 == 0
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			var answers [2][]seen
+			reset := false // net/http's ended the connection with requests unread, and that took a response with it
 			for i, address := range []string{p.ours, p.theirs} {
 				c := dialTo(t, address)
 				r := bufio.NewReader(c)
@@ -300,6 +303,9 @@ func TestAgreesWithTheStandardReverseProxyOnKeptConnections(t *testing.T) {
 						go io.WriteString(c, message)
 					}
 					a, err := see(r, methodOf(message))
+					if reset = i == 1 && pipelined && errors.Is(err, syscall.ECONNRESET); reset {
+						break
+					}
 					if err != nil {
 						t.Errorf("%s, after %d responses of %q: %v", address, len(answers[i]), order, err)
 						break
@@ -314,14 +320,18 @@ func TestAgreesWithTheStandardReverseProxyOnKeptConnections(t *testing.T) {
 			for n := range min(len(answers[0]), len(answers[1])) {
 				what := fmt.Sprintf("response %d of %q", n, order)
 				if _, end := endings[order[n]]; !end && answers[1][n].last && !answers[0][n].last {
-					// net/http's may end a connection after a large body without need; what follows has no counterpart.
+					// net/http's may end a connection after a body without need; what follows has no counterpart. Nor has what the
+					// client did not get to read: what it sent after that request is answered by a reset.
+					if answers[1][n].cut && pipelined {
+						return
+					}
 					answers[1][n].last = false
 					compare(t, what, answers[0][n], answers[1][n])
 					return
 				}
 				compare(t, what, answers[0][n], answers[1][n])
 			}
-			if len(answers[0]) != len(answers[1]) {
+			if len(answers[0]) != len(answers[1]) && !reset {
 				t.Errorf("of %q %d were answered here, %d by net/http's", order, len(answers[0]), len(answers[1]))
 			}
 		})
