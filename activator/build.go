@@ -200,7 +200,8 @@ func build(o options, kube kubernetes.Interface, ebb versioned.Interface, store 
 		}
 		a.serve.Listeners = append(a.serve.Listeners, l)
 	}
-	sources := &metrics.Sources{Table: table, Budget: budget, Announce: a.announce, Report: a.report, Rejected: server.Rejected, Panics: server.Panics, Untrusted: &who.Untrusted}
+	sources := &metrics.Sources{Table: table, Budget: budget, Announce: a.announce, Report: a.report, Rejected: server.Rejected, Panics: server.Panics,
+		Evicted: server.Evicted, Untrusted: &who.Untrusted}
 	return a, errors.Join(a.registry.Register(sources), a.coldStarts.Register(a.registry))
 }
 

@@ -233,7 +233,10 @@ func (c *conn) awaitRequest() bool {
 	if !c.idle.CompareAndSwap(since, 0) || c.srv.stopped.Load() {
 		c.lastLook()
 		if n == 0 && isTimeout(err) && !c.gone.Load() {
-			n, _ = c.nc.Read(c.in)
+			n, err = c.nc.Read(c.in)
+			if n == 0 && isTimeout(err) && !c.srv.stopped.Load() {
+				c.srv.evicted.Add(1)
+			}
 		}
 		if n > 0 {
 			c.idle.Store(0)

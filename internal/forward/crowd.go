@@ -67,9 +67,19 @@ func (s *Server) awaitRoomLocked() {
 	s.oneLess.Store(false)
 }
 
+// Evicted counts client connections that were closed to make room for new ones: idle ones, and those that ended with a response while one waited.
+func (s *Server) Evicted() int64 { return s.evicted.Load() }
+
 // endsNext says whether the response that is about to be sent shall be the last on its connection.
 func (s *Server) endsNext() bool {
-	return s.draining.Load() || s.oneLess.Load() && s.oneLess.CompareAndSwap(true, false)
+	if s.draining.Load() {
+		return true
+	}
+	if s.oneLess.Load() && s.oneLess.CompareAndSwap(true, false) {
+		s.evicted.Add(1)
+		return true
+	}
+	return false
 }
 
 // evictLocked begins to close some of the connections that have been idle for longest, and reports whether there are any such. It takes more than
@@ -92,7 +102,11 @@ func (s *Server) evictLocked(now time.Time) bool {
 	slices.SortFunc(idle, func(a, b candidate) int { return cmp.Compare(a.since, b.since) })
 	for _, old := range idle[:min(len(idle), 1+s.MaxConns/64)] {
 		if h2 := old.c.h2.Load(); h2 != nil {
-			go h2.leave(shutdownGrace)
+			go func() {
+				if h2.leave(shutdownGrace) {
+					s.evicted.Add(1)
+				}
+			}()
 		} else {
 			old.c.wakeIfIdle()
 		}

@@ -131,6 +131,9 @@ func TestANewConnectionTakesThePlaceOfTheOneIdleForLongest(t *testing.T) {
 	if n := w.conns(); n != 4 {
 		t.Errorf("%d connections are open, want 4", n)
 	}
+	if n := w.server.Evicted(); n != 2 {
+		t.Errorf("%d connections are counted as closed for others, want 2", n)
+	}
 }
 
 func TestANewConnectionWaitsWhileAllOthersWork(t *testing.T) {
@@ -148,6 +151,10 @@ func TestANewConnectionWaitsWhileAllOthersWork(t *testing.T) {
 	if third.answered(); a && b {
 		t.Error("no connection made room for the one that waited")
 	}
+	ended := map[bool]int64{false: 1}
+	if n := w.server.Evicted(); n != ended[a]+ended[b] {
+		t.Errorf("%d connections are counted as closed for the one that waited, want %d", n, ended[a]+ended[b])
+	}
 	if !a {
 		first.ended()
 	}
@@ -159,7 +166,8 @@ func TestANewConnectionWaitsWhileAllOthersWork(t *testing.T) {
 func TestIdleHTTP2ConnectionsMakeRoom(t *testing.T) {
 	t.Parallel()
 	backend := h2cBackend(t, func(http.ResponseWriter, *http.Request) {})
-	addr, _ := proxyTo(t, backend, func(s *Server, _ *policy) { s.MaxConns, s.idleEnough = 2, time.Nanosecond })
+	var server *Server
+	addr, _ := proxyTo(t, backend, func(s *Server, _ *policy) { server, s.MaxConns, s.idleEnough = s, 2, time.Nanosecond })
 	for n := range 5 {
 		// Each client has connections of its own, and keeps them.
 		response, err := h2cClient(t).Post("http://"+addr, "text/plain", strings.NewReader("x"))
@@ -167,6 +175,9 @@ func TestIdleHTTP2ConnectionsMakeRoom(t *testing.T) {
 			t.Fatalf("client %d: %v", n, err)
 		}
 		response.Body.Close()
+	}
+	if n := server.Evicted(); n < 3 || n > 4 { // one that is idle may begin to go before there is another
+		t.Errorf("%d connections are counted as closed for others, want 3", n)
 	}
 }
 

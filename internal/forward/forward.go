@@ -226,6 +226,7 @@ type Server struct {
 	upgraded   atomic.Int64
 	rejected   atomic.Int64
 	panics     atomic.Int64
+	evicted    atomic.Int64
 }
 
 // ErrServerClosed is returned by Serve after Shutdown or Close.

@@ -261,13 +261,14 @@ func (s *h2server) ended(error) {
 	}
 }
 
-// leave asks the client to open its next streams on another connection. Those that are on their way are served for the grace.
-func (s *h2server) leave(grace time.Duration) {
+// leave asks the client to open its next streams on another connection, and reports whether it is the first to do so. Those that are on their
+// way are served for the grace.
+func (s *h2server) leave(grace time.Duration) (first bool) {
 	c := s.c
 	defer c.guard()
 	now := time.Now()
 	c.mu.Lock()
-	if s.leaving.IsZero() {
+	if first = s.leaving.IsZero(); first {
 		s.leaving, s.grace = now, grace
 		c.fw.WriteGoAway(1<<31-1, http2.ErrCodeNo, nil)
 	} else {
@@ -278,6 +279,7 @@ func (s *h2server) leave(grace time.Duration) {
 	var b h2batch
 	b.add(c)
 	b.flush()
+	return first
 }
 
 // tick does what is due: timers of streams, the end of an idle connection, the steps of leaving.

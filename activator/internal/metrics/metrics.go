@@ -25,6 +25,7 @@ type Sources struct {
 	Report   *report.Reporter
 	Rejected func() int64 // malformed requests
 	Panics   func() int64
+	Evicted  func() int64 // client connections
 	// Untrusted counts pods whose certificate was not believed.
 	Untrusted *atomic.Int64
 }
@@ -49,6 +50,7 @@ var (
 	turnedAway     = describe("ebb_activator_turned_away_total", "requests answered at once because too many wait")
 	malformed      = describe("ebb_activator_malformed_requests_total", "requests that were no HTTP")
 	panics         = describe("ebb_activator_panics_total", "panics that were caught; the log has the stack")
+	evicted        = describe("ebb_activator_evicted_connections_total", "client connections that were closed to make room for new ones")
 	untrusted      = describe("ebb_activator_untrusted_pods_total", "connections to pods that were given up because of the pod's certificate")
 	announcements  = describe("ebb_activator_announcements_total", "announcements of pods, by what became of them", "outcome")
 )
@@ -59,7 +61,7 @@ func describe(name, help string, labels ...string) *prometheus.Desc {
 
 // Describe implements prometheus.Collector.
 func (s *Sources) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{concurrency, queued, active, requests, held, refused, pods, reachable, errors, totalHeld, totalHeldBytes, turnedAway, malformed, panics, untrusted, announcements} {
+	for _, d := range []*prometheus.Desc{concurrency, queued, active, requests, held, refused, pods, reachable, errors, totalHeld, totalHeldBytes, turnedAway, malformed, panics, evicted, untrusted, announcements} {
 		out <- d
 	}
 }
@@ -105,6 +107,7 @@ func (s *Sources) Collect(out chan<- prometheus.Metric) {
 	count(turnedAway, s.Budget.Refusals())
 	count(malformed, s.Rejected())
 	count(panics, s.Panics())
+	count(evicted, s.Evicted())
 	count(untrusted, s.Untrusted.Load())
 	for outcome, n := range map[string]int64{
 		"taken": s.Announce.Taken.Load(), "stale": s.Announce.Stale.Load(), "slot_free": s.Announce.SlotsFree.Load(),

@@ -26,7 +26,7 @@ func TestTheNamesOfMetrics(t *testing.T) {
 	table.Get(backends.Key{Namespace: "ns", Name: "busy"}).Data.(*chain.Load).Requests[2].Add(3)
 	registry := prometheus.NewPedanticRegistry()
 	registry.MustRegister(&Sources{Table: table, Budget: budget, Announce: &announce.Server{}, Report: &report.Reporter{},
-		Rejected: func() int64 { return 0 }, Panics: func() int64 { return 0 }, Untrusted: new(atomic.Int64)})
+		Rejected: func() int64 { return 0 }, Panics: func() int64 { return 0 }, Evicted: func() int64 { return 0 }, Untrusted: new(atomic.Int64)})
 	families, err := registry.Gather()
 	if err != nil {
 		t.Fatal(err)
@@ -43,7 +43,7 @@ func TestTheNamesOfMetrics(t *testing.T) {
 		}
 	}
 	sort.Strings(names)
-	want := `ebb_activator_announcements_total ebb_activator_held ebb_activator_held_bytes ebb_activator_held_requests_total
+	want := `ebb_activator_announcements_total ebb_activator_evicted_connections_total ebb_activator_held ebb_activator_held_bytes ebb_activator_held_requests_total
 		ebb_activator_malformed_requests_total ebb_activator_panics_total ebb_activator_pods ebb_activator_refused_by_pod_total ebb_activator_requests_total
 		ebb_activator_turned_away_total ebb_activator_untrusted_pods_total kn_activator_stats_conn_errors_total kn_activator_stats_conn_reachable
 		kn_revision_request_active kn_revision_request_concurrency kn_revision_request_queued`

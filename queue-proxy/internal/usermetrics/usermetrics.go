@@ -89,9 +89,7 @@ const (
 type Metrics struct {
 	resource []otlp.Attribute
 	labels   string
-	waiting  func() int
-	upgraded func() int
-	panics   func() int64
+	sources  Sources
 
 	invocations byStatus
 	ended       [6]atomic.Uint64
@@ -112,9 +110,17 @@ func labels(resource []otlp.Attribute) string {
 	return b.String()
 }
 
+// Sources are asked at each look; all must be set.
+type Sources struct {
+	Waiting  func() int   // requests without a slot
+	Upgraded func() int   // connections that are open
+	Panics   func() int64 // since the start, as what follows
+	Evicted  func() int64 // connections closed for others
+}
+
 // New makes Metrics with the resource's attributes as labels of every series.
-func New(resource []otlp.Attribute, waiting, upgraded func() int, panics func() int64) *Metrics {
-	m := &Metrics{resource: resource, labels: labels(resource), waiting: waiting, upgraded: upgraded, panics: panics}
+func New(resource []otlp.Attribute, sources Sources) *Metrics {
+	m := &Metrics{resource: resource, labels: labels(resource), sources: sources}
 	m.doors.Store(&[]*door{{tag: routetag.Disabled}, {tag: routetag.Default}, {tag: routetag.Undefined}, {tag: anyTag}})
 	return m
 }
@@ -171,6 +177,7 @@ const (
 	upgrades      = "ebb.upgraded.connections"
 	notCompleted  = "ebb.requests.not_completed"
 	caught        = "ebb.panics"
+	evicted       = "ebb.evicted.connections"
 	statusKey     = "http.response.status_code"
 	tagKey        = "kn.route.tag"
 	causeKey      = "cause"
@@ -181,6 +188,7 @@ const (
 	depthHelp      = "Requests that wait for a slot."
 	upgradesHelp   = "Open upgraded (WebSocket) connections."
 	caughtHelp     = "Panics that were caught; the log has the stack."
+	evictedHelp    = "Client connections that were closed to make room for new ones."
 	endedHelp      = "Requests that ended otherwise than by a whole response of the container."
 )
 
@@ -226,13 +234,14 @@ func (m *Metrics) text() []byte {
 			}
 		}
 	}
-	fmt.Fprintf(&b, "%s{%s} %d\n", head(&b, queueDepth, "gauge", depthHelp), m.labels, m.waiting())
-	fmt.Fprintf(&b, "%s{%s} %d\n", head(&b, upgrades, "gauge", upgradesHelp), m.labels, m.upgraded())
+	fmt.Fprintf(&b, "%s{%s} %d\n", head(&b, queueDepth, "gauge", depthHelp), m.labels, m.sources.Waiting())
+	fmt.Fprintf(&b, "%s{%s} %d\n", head(&b, upgrades, "gauge", upgradesHelp), m.labels, m.sources.Upgraded())
 	name = head(&b, notCompleted, "counter", endedHelp)
 	for cause := forward.Replied; cause <= forward.BadRequest; cause++ {
 		fmt.Fprintf(&b, "%s{%s,cause=%q} %d\n", name, m.labels, cause, m.ended[cause].Load())
 	}
-	fmt.Fprintf(&b, "%s{%s} %d\n", head(&b, caught, "counter", caughtHelp), m.labels, m.panics())
+	fmt.Fprintf(&b, "%s{%s} %d\n", head(&b, caught, "counter", caughtHelp), m.labels, m.sources.Panics())
+	fmt.Fprintf(&b, "%s{%s} %d\n", head(&b, evicted, "counter", evictedHelp), m.labels, m.sources.Evicted())
 	return b.Bytes()
 }
 
@@ -260,14 +269,15 @@ func (m *Metrics) Collect(out *otlp.Metrics) {
 	}
 	out.Histogram(serverSeconds, "s", serverHelp, server...)
 	out.Histogram(clientSeconds, "s", clientHelp, client...)
-	out.Gauge(queueDepth, "{request}", depthHelp, otlp.Point{Value: float64(m.waiting())})
-	out.Gauge(upgrades, "{connection}", upgradesHelp, otlp.Point{Value: float64(m.upgraded())})
+	out.Gauge(queueDepth, "{request}", depthHelp, otlp.Point{Value: float64(m.sources.Waiting())})
+	out.Gauge(upgrades, "{connection}", upgradesHelp, otlp.Point{Value: float64(m.sources.Upgraded())})
 	var ended []otlp.Point
 	for cause := forward.Replied; cause <= forward.BadRequest; cause++ {
 		ended = append(ended, otlp.Point{Attributes: []otlp.Attribute{otlp.String(causeKey, cause.String())}, Value: float64(m.ended[cause].Load())})
 	}
 	out.Counter(notCompleted, "{request}", endedHelp, ended...)
-	out.Counter(caught, "{panic}", caughtHelp, otlp.Point{Value: float64(m.panics())})
+	out.Counter(caught, "{panic}", caughtHelp, otlp.Point{Value: float64(m.sources.Panics())})
+	out.Counter(evicted, "{connection}", evictedHelp, otlp.Point{Value: float64(m.sources.Evicted())})
 }
 
 func (b *byStatus) points(more []otlp.Attribute) (points []otlp.Histogram) {

@@ -16,8 +16,10 @@ import (
 	"ebb.dev/ebb/queue-proxy/internal/chain"
 )
 
+var some = Sources{Waiting: func() int { return 3 }, Upgraded: func() int { return 0 }, Panics: func() int64 { return 2 }, Evicted: func() int64 { return 5 }}
+
 func TestMetricsCarryTheContractsNames(t *testing.T) {
-	m := New([]otlp.Attribute{otlp.String("kn.service.name", "svc"), otlp.String("k8s.pod.name", `po"d`)}, func() int { return 3 }, func() int { return 0 }, func() int64 { return 2 })
+	m := New([]otlp.Attribute{otlp.String("kn.service.name", "svc"), otlp.String("k8s.pod.name", `po"d`)}, some)
 	m.Observe(&forward.Request{}, &forward.Result{Status: 200, Duration: 30 * time.Millisecond}, chain.Ended{Probe: true}) // a probe counts nowhere
 	w := httptest.NewRecorder()
 	m.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
@@ -29,6 +31,8 @@ func TestMetricsCarryTheContractsNames(t *testing.T) {
 		"# TYPE http_client_request_duration_seconds histogram",
 		"# TYPE ebb_requests_not_completed_total counter",
 		`ebb_panics_total{kn_service_name="svc",k8s_pod_name="po\"d"} 2`,
+		"# TYPE ebb_evicted_connections_total counter",
+		`ebb_evicted_connections_total{kn_service_name="svc",k8s_pod_name="po\"d"} 5`,
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("lacks %s in\n%s", want, text)
@@ -56,7 +60,7 @@ func TestDurationsFallIntoTheirBuckets(t *testing.T) {
 }
 
 func TestOpenTelemetryGetsTheContractsNames(t *testing.T) {
-	m := New(nil, func() int { return 3 }, func() int { return 0 }, func() int64 { return 2 })
+	m := New(nil, some)
 	for i := range 3 {
 		started := time.Unix(10, 0)
 		m.Observe(&forward.Request{Started: started}, &forward.Result{Status: 200 + i, Duration: 30 * time.Millisecond},
@@ -77,7 +81,7 @@ func TestOpenTelemetryGetsTheContractsNames(t *testing.T) {
 			sums[metric.Name] += p.GetSum()
 		}
 	}
-	for name, want := range map[string]uint64{"kn.serving.invocation.duration": 4, "http.server.request.duration": 4, "http.client.request.duration": 3, "kn.serving.queue.depth": 0, "ebb.panics": 0} {
+	for name, want := range map[string]uint64{"kn.serving.invocation.duration": 4, "http.server.request.duration": 4, "http.client.request.duration": 3, "kn.serving.queue.depth": 0, "ebb.panics": 0, "ebb.evicted.connections": 0} {
 		if n, there := counts[name]; !there || n != want {
 			t.Errorf("%s has %d requests, want %d", name, n, want)
 		}
@@ -88,7 +92,7 @@ func TestOpenTelemetryGetsTheContractsNames(t *testing.T) {
 }
 
 func TestTagsOfClientsAreBounded(t *testing.T) {
-	m := New(nil, func() int { return 0 }, func() int { return 0 }, func() int64 { return 0 })
+	m := New(nil, some)
 	for i := range 100 {
 		m.door(strconv.Itoa(i)).server.observe(200, 0)
 	}
