@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"time"
 
@@ -59,7 +60,7 @@ func round(ctx context.Context, printer *result.Printer, p plan, targets []*targ
 			for _, t := range targets {
 				m, err := measure(ctx, t, s, span)
 				if err != nil {
-					return nil, err
+					return nil, fmt.Errorf("%w%s", err, t.fate())
 				}
 				add(all, t.name, s, m)
 			}

@@ -26,7 +26,9 @@ type target struct {
 	headers    string    // whole lines that requests carry besides the usual ones
 	behind     []*target // further processes that every request passes, counted here too and stopped by themselves
 	process    *exec.Cmd
-	output     *bytes.Buffer
+	output     *bytes.Buffer // to be read when ended is closed
+	ended      chan struct{} // closed when the process has ended
+	listened   time.Duration // from the start until its first address accepted
 }
 
 const tick = 10 * time.Millisecond // of /proc/<pid>/stat: USER_HZ is 100 on Linux
@@ -169,56 +171,6 @@ func startAll(ctx context.Context, dir string, tools tools, b *backend) ([]*targ
 	return targets, nil
 }
 
-func stopAll(targets []*target) {
-	for _, t := range targets {
-		if t.process != nil {
-			t.process.Process.Kill()
-			t.process.Wait()
-		}
-	}
-}
-
-// freePort is free at the moment; nothing keeps it.
-func freePort() int {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0
-	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
-}
-
-func launch(ctx context.Context, name, path string, args, env []string, waitFor ...string) (*target, error) {
-	t := &target{name: name, process: exec.CommandContext(ctx, path, args...), output: &bytes.Buffer{}}
-	t.process.Env = append(os.Environ(), env...)
-	t.process.Stdout, t.process.Stderr = t.output, t.output
-	if err := t.process.Start(); err != nil {
-		return nil, fmt.Errorf("start %s: %w", name, err)
-	}
-	for _, addr := range waitFor {
-		if err := waitListening(ctx, addr, 15*time.Second); err != nil {
-			t.process.Process.Kill()
-			t.process.Wait()
-			return nil, fmt.Errorf("%s does not listen on %s: %w\n%s", name, addr, err, t.output)
-		}
-	}
-	return t, nil
-}
-
-func waitListening(ctx context.Context, addr string, limit time.Duration) error {
-	deadline := time.Now().Add(limit)
-	for {
-		c, err := net.Dial("tcp", addr)
-		if err == nil {
-			return c.Close()
-		}
-		if time.Now().After(deadline) || ctx.Err() != nil {
-			return err
-		}
-		time.Sleep(200 * time.Microsecond)
-	}
-}
-
 func startNginx(ctx context.Context, dir, path string, b *backend) (*target, error) {
 	addr := fmt.Sprintf("127.0.0.1:%d", freePort())
 	arguments, err := nginx.Arguments(dir, addr, b.http)
@@ -277,24 +229,37 @@ func startEnvoy(ctx context.Context, dir, path string, b *backend) (*target, err
 	return t, err
 }
 
-func queueProxyEnv(port, limit int, user string) []string {
+// queueProxyPorts are those that one queue-proxy opens, in this order.
+type queueProxyPorts struct{ data, drain, stat, metrics int }
+
+func newQueueProxyPorts() queueProxyPorts {
+	return queueProxyPorts{freePort(), freePort(), freePort(), freePort()}
+}
+
+func (p queueProxyPorts) addresses() (all []string) {
+	for _, port := range []int{p.data, p.drain, p.stat, p.metrics} {
+		all = append(all, fmt.Sprintf("127.0.0.1:%d", port))
+	}
+	return all
+}
+
+func queueProxyEnv(p queueProxyPorts, limit int, user string) []string {
 	_, userPort, _ := net.SplitHostPort(user)
 	return []string{
 		"SERVING_NAMESPACE=bench", "SERVING_SERVICE=bench", "SERVING_CONFIGURATION=bench", "SERVING_REVISION=bench-00001", "SERVING_POD=bench",
-		"SERVING_POD_IP=127.0.0.1", fmt.Sprintf("QUEUE_SERVING_PORT=%d", port), "USER_PORT=" + userPort,
+		"SERVING_POD_IP=127.0.0.1", fmt.Sprintf("QUEUE_SERVING_PORT=%d", p.data), "USER_PORT=" + userPort,
 		fmt.Sprintf("CONTAINER_CONCURRENCY=%d", limit), "REVISION_TIMEOUT_SECONDS=300", "REVISION_RESPONSE_START_TIMEOUT_SECONDS=300",
-		fmt.Sprintf("EBB_DRAIN_PORT=%d", freePort()), fmt.Sprintf("EBB_STAT_PORT=%d", freePort()), fmt.Sprintf("EBB_METRICS_PORT=%d", freePort()),
+		fmt.Sprintf("EBB_DRAIN_PORT=%d", p.drain), fmt.Sprintf("EBB_STAT_PORT=%d", p.stat), fmt.Sprintf("EBB_METRICS_PORT=%d", p.metrics),
 		`OBSERVABILITY_CONFIG={"requestMetrics":{"protocol":"prometheus"}}`, "EBB_TOKEN=bench",
 	}
 }
 
 // startQueueProxy starts it with its defaults: metrics, timers, and the given limit.
 func startQueueProxy(ctx context.Context, path, name string, limit int, user string) (*target, error) {
-	port := freePort()
-	addr := fmt.Sprintf("127.0.0.1:%d", port)
-	t, err := launch(ctx, name, path, nil, queueProxyEnv(port, limit, user), addr)
+	p := newQueueProxyPorts()
+	t, err := launch(ctx, name, path, nil, queueProxyEnv(p, limit, user), p.addresses()...)
 	if err == nil {
-		t.http = addr
+		t.http = p.addresses()[0]
 		time.Sleep(300 * time.Millisecond) // lets it come to rest before its idle memory is read
 	}
 	return t, err
@@ -304,13 +269,12 @@ func startQueueProxy(ctx context.Context, path, name string, limit int, user str
 func listenTime(ctx context.Context, _, path, user string) (float64, error) {
 	var times []float64
 	for range 7 {
-		port := freePort()
-		began := time.Now()
-		t, err := launch(ctx, "queue-proxy", path, nil, queueProxyEnv(port, 0, user), fmt.Sprintf("127.0.0.1:%d", port))
+		p := newQueueProxyPorts()
+		t, err := launch(ctx, "queue-proxy", path, nil, queueProxyEnv(p, 0, user), p.addresses()...)
 		if err != nil {
 			return 0, err
 		}
-		times = append(times, float64(time.Since(began).Microseconds())/1000)
+		times = append(times, float64(t.listened.Microseconds())/1000)
 		stopAll([]*target{t})
 	}
 	return result.Median(times), nil
