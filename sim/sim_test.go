@@ -97,6 +97,23 @@ func TestNineOutstandingIsSeenByTheAdaptiveTarget(t *testing.T) {
 	}
 }
 
+// Service times of one-threaded pods that scatter as much as they are long leave a lesson to chance, so it takes enough of them: without, a quarter
+// of these loads ended with the two pods of the configured target.
+func TestChanceDoesNotHideNineOutstanding(t *testing.T) {
+	w := read(t, "min 1\nmax 20\ntarget 10\nwindow 10s\nstart 1s\nservice 30ms exponential\nworkers 1\nload outstanding 9 for 2m")
+	for seed := range int64(20) {
+		for _, kind := range kinds {
+			if kind.name != "ebb adaptive" {
+				continue
+			}
+			curve := simulate(w, 0, kind.make, seed).Curve
+			if wanted := curve[len(curve)-5].Wanted; wanted < 7 || wanted > 14 {
+				t.Errorf("seed %d: %.0f pods for nine requests at a time", seed, wanted)
+			}
+		}
+	}
+}
+
 // What the start asked for too much is given back, and a lesson has been learned, within five minutes. From then on a constant load
 // has the scale turn round never, whatever the pods are like; it moves one way at most, as noise may push it over a whole pod.
 func TestConstantLoadDoesNotMoveTheScale(t *testing.T) {

@@ -13,8 +13,10 @@ const (
 	settleTime  = 2 * time.Second
 	measureTime = 3 * time.Second
 	patience    = 60 * time.Second
-	// enoughCompleted is the least number of requests that a measurement stands on, longestMeasure
-	// how long it may take to collect them.
+	// sureCompleted is the number of requests that a measurement stands on, if they come within sureTime; enoughCompleted the least one,
+	// and longestMeasure how long it may take to collect that.
+	sureCompleted   = 600
+	sureTime        = 10 * time.Second
 	enoughCompleted = 40
 	longestMeasure  = 30 * time.Second
 	// longestAsk is how long a try waits for more pods to be asked for; bounds may forbid it.
@@ -51,8 +53,9 @@ type Work struct {
 	Ready, Wanted int32
 }
 
-// point is a measured state of one pod: its mean concurrency and its throughput in requests a second.
-type point struct{ concurrency, throughput float64 }
+// point is a measured state of one pod: its mean concurrency and its throughput in requests a second, and how many requests of all pods
+// that stands on.
+type point struct{ concurrency, throughput, completed float64 }
 
 // responseTime is by Little's law.
 func (p point) responseTime() float64 { return p.concurrency / p.throughput }
@@ -157,10 +160,11 @@ func (a Adaptive) Learn(now time.Time, configured, share float64, w Work) Adapti
 	a.sum.Ready += w.Ready
 	a.seconds++
 	age := now.Sub(a.since)
-	if age < measureTime || a.sum.Completed < enoughCompleted && age < longestMeasure {
+	sure := a.sum.Completed >= sureCompleted || a.sum.Completed >= enoughCompleted && age >= sureTime
+	if age < measureTime || !sure && age < longestMeasure {
 		return a
 	}
-	p := point{a.sum.BusySeconds / float64(a.sum.Ready), a.sum.Completed / float64(a.sum.Ready)}
+	p := point{a.sum.BusySeconds / float64(a.sum.Ready), a.sum.Completed / float64(a.sum.Ready), a.sum.Completed}
 	if a.sum.Completed < enoughCompleted || p.concurrency <= 0 {
 		if a.phase == watching {
 			return a.enter(watching, now)
@@ -191,7 +195,11 @@ func (a Adaptive) compare(now time.Time, configured, share float64, p point) Ada
 	}
 	// What would be left of the throughput if it were all work and no queue.
 	proportional := p.concurrency / a.before.concurrency
-	if kept >= math.Max(saturated, (1+proportional)/2) && p.concurrency/2 >= lowestLearned {
+	least := saturated
+	if a.first { // a wrong "no" ends the lesson, so chance gets twice the deviation of both counts
+		least -= 2 * math.Sqrt(1/a.before.completed+1/p.completed)
+	}
+	if kept >= math.Max(least, (1+proportional)/2) && p.concurrency/2 >= lowestLearned {
 		a.first = false
 		return a.try(now, configured, p)
 	}
@@ -242,7 +250,7 @@ func (a Adaptive) watch(now time.Time, w Work) Adaptive {
 	if w.Completed < 1 {
 		return a
 	}
-	p := point{w.BusySeconds / float64(w.Ready), w.Completed / float64(w.Ready)}
+	p := point{w.BusySeconds / float64(w.Ready), w.Completed / float64(w.Ready), w.Completed}
 	if a.clear > 0 {
 		// More requests in fewer pods that are answered as fast do not queue in these: more pods would do as little as at the last try.
 		asFast := a.before.throughput > 0 && p.responseTime()*saturated < a.before.responseTime()

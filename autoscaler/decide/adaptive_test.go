@@ -212,7 +212,7 @@ func TestALessonThatToldNothingIsNotRepeatedWhileRequestsAreAnsweredAsFast(t *te
 		"slower, it is slowed": {func(float64) float64 { return 40 }, true, 0.1},
 	} {
 		r := rand.New(rand.NewSource(1))
-		a := Adaptive{phase: settled, clear: 3, before: point{3, 50}, learnedAt: epoch}
+		a := Adaptive{phase: settled, clear: 3, before: point{3, 50, 600}, learnedAt: epoch}
 		anew := false
 		for i := range 600 {
 			x := c.then(6) * (1 + c.noise*(2*r.Float64()-1))

@@ -38,13 +38,14 @@ type Lesson struct {
 	Calm, Strange                       int
 	First                               bool
 	BeforeConcurrency, BeforeThroughput float64
+	BeforeCompleted                     float64
 }
 
 // Lesson returns what an Adaptive knows.
 func (a Adaptive) Lesson() Lesson {
 	return Lesson{Phase: uint8(a.phase), Target: a.target, Knee: a.knee, Learned: a.learned, Clear: a.clear, Best: a.best, Since: a.since,
 		LearnedAt: a.learnedAt, Sum: a.sum, Seconds: a.seconds, Ready: a.ready, Tried: a.tried, Calm: a.calm, Strange: a.strange, First: a.first,
-		BeforeConcurrency: a.before.concurrency, BeforeThroughput: a.before.throughput}
+		BeforeConcurrency: a.before.concurrency, BeforeThroughput: a.before.throughput, BeforeCompleted: a.before.completed}
 }
 
 // GoOn returns the Adaptive that a lesson was of, when the clock of whoever began it was behind by behind. ok is false if the
@@ -56,10 +57,11 @@ func (l Lesson) GoOn(behind time.Duration, now time.Time) (a Adaptive, ok bool) 
 		}
 		return t.Add(behind)
 	}
+	before := point{l.BeforeConcurrency, l.BeforeThroughput, max(l.BeforeCompleted, enoughCompleted)} // an older owner does not tell the last
 	a = Adaptive{phase: phase(l.Phase), target: l.Target, knee: l.Knee, learned: l.Learned, clear: l.Clear, best: l.Best, since: moved(l.Since),
 		learnedAt: moved(l.LearnedAt), sum: l.Sum, seconds: l.Seconds, ready: l.Ready, tried: l.Tried, calm: l.Calm, strange: l.Strange, first: l.First,
-		before: point{l.BeforeConcurrency, l.BeforeThroughput}}
-	for _, f := range [...]float64{l.Target, l.Knee, l.Learned, l.Clear, l.Best, l.Sum.Completed, l.Sum.BusySeconds, l.Seconds, l.BeforeConcurrency, l.BeforeThroughput} {
+		before: before}
+	for _, f := range [...]float64{l.Target, l.Knee, l.Learned, l.Clear, l.Best, l.Sum.Completed, l.Sum.BusySeconds, l.Seconds, l.BeforeConcurrency, l.BeforeThroughput, l.BeforeCompleted} {
 		if !valid(f) {
 			return Adaptive{}, false
 		}

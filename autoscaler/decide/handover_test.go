@@ -152,7 +152,7 @@ func TestALessonThatIsHandedOverGoesOn(t *testing.T) {
 }
 
 func TestALessonThatMakesNoSenseIsRefused(t *testing.T) {
-	good := Adaptive{phase: measuring, target: 2, before: point{4, 100}, since: epoch}.Lesson()
+	good := Adaptive{phase: measuring, target: 2, before: point{4, 100, 600}, since: epoch}.Lesson()
 	if _, ok := good.GoOn(0, epoch); !ok {
 		t.Fatal("a good one is refused")
 	}

@@ -70,14 +70,17 @@ func (s *State) endTry(c Config, o Observation) {
 
 // steady returns the stable scale as the hysteresis leaves it.
 func (s *State) steady(c Config, d *Decision, o Observation, urgent int32, now time.Time) (int32, Rule) {
-	asked, lowers := max(d.StableRaw, urgent), !o.BetweenTicks && !o.lacks(c)
-	var number int32
-	if c.Trying {
-		s.tried, number = s.tried.hold(c, asked, o.Stable, lowers, now)
-	} else {
+	if !c.Trying {
 		s.endTry(c, o)
-		s.held, number = s.held.hold(c, asked, o.Stable, lowers, now)
 	}
+	// In a panic the stable window still fills: that it is below what the panic asked for is no fall of load.
+	asked, lowers := max(d.StableRaw, urgent), !o.BetweenTicks && !o.lacks(c) && s.PanicSince.IsZero()
+	of := &s.held
+	if c.Trying {
+		of = &s.tried
+	}
+	var number int32
+	*of, number = of.hold(c, asked, o.Stable, lowers, now)
 	if number <= asked {
 		return d.StableRaw, RuleStable
 	}
