@@ -31,11 +31,12 @@ spec:
         autoscaling.knative.dev/min-scale: "1"
         autoscaling.knative.dev/max-scale: "1"
         autoscaling.knative.dev/target-burst-capacity: "-1"
+        queue.sidecar.serving.knative.dev/cpu-resource-request: %s
     spec:
       containers:
       - image: %s
         resources: {requests: {cpu: %s}}
-`, o.image, o.cpu)); err != nil {
+`, o.sidecar, o.image, o.cpu)); err != nil {
 		return nil, err
 	}
 	url, err := c.AwaitReady(ctx, namespace, "path")

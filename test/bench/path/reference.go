@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -18,14 +19,18 @@ import (
 	"ebb.dev/ebb/test/internal/nginx"
 )
 
-// besideContainer starts nginx in the pod's network namespace, in front of its container. The node is this machine, so that
-// its processes can be seen.
+// besideContainer starts nginx in the pod's network namespace, in front of its container, and in queue-proxy's control groups: a share of the
+// processors of its own changes the rate by a third. The node is this machine, so that its processes can be seen.
 func besideContainer(ctx context.Context, pod *corev1.Pod, port int32) (address string, stop func(context.Context) error, err error) {
 	path, err := nginx.Find(ctx)
 	if err != nil {
 		return "", nil, err
 	}
-	process, err := processOf(pod)
+	process, err := queueProxyOf(pod)
+	if err != nil {
+		return "", nil, err
+	}
+	groups, err := groupsOf(process)
 	if err != nil {
 		return "", nil, err
 	}
@@ -39,7 +44,9 @@ func besideContainer(ctx context.Context, pod *corev1.Pod, port int32) (address 
 		return "", nil, errors.Join(err, os.RemoveAll(dir))
 	}
 	// Not bound to ctx: it ends when it is told to, whatever ended the benchmark.
-	command := exec.Command("nsenter", append([]string{"--net=/proc/" + process + "/ns/net", path}, arguments...)...)
+	command := exec.Command("sh", append([]string{"-c", `for g in $GROUPS_TO_JOIN; do echo $$ > $g || exit 1; done; exec nsenter "$@"`, "sh",
+		"--net=/proc/" + process + "/ns/net", path}, arguments...)...)
+	command.Env = append(os.Environ(), "GROUPS_TO_JOIN="+strings.Join(groups, " "))
 	output := &bytes.Buffer{}
 	command.Stdout, command.Stderr = output, output
 	if err := command.Start(); err != nil {
@@ -56,23 +63,51 @@ func besideContainer(ctx context.Context, pod *corev1.Pod, port int32) (address 
 	return address, stop, nil
 }
 
-// processOf returns a process of the pod: the names of its control groups have the pod's uid, with the systemd driver in underscores.
-func processOf(pod *corev1.Pod) (string, error) {
-	groups, err := filepath.Glob("/proc/[0-9]*/cgroup")
+// queueProxyOf returns the pod's queue-proxy: the names of its control groups have the pod's uid, with the systemd driver in underscores.
+func queueProxyOf(pod *corev1.Pod) (string, error) {
+	all, err := filepath.Glob("/proc/[0-9]*/cgroup")
 	if err != nil {
 		return "", fmt.Errorf("list processes: %w", err)
 	}
 	uid := string(pod.UID)
-	for _, file := range groups {
+	for _, file := range all {
 		data, err := os.ReadFile(file)
 		if err != nil {
 			continue // it has ended
 		}
-		if text := string(data); strings.Contains(text, uid) || strings.Contains(text, strings.ReplaceAll(uid, "-", "_")) {
-			return filepath.Base(filepath.Dir(file)), nil
+		if text := string(data); !strings.Contains(text, uid) && !strings.Contains(text, strings.ReplaceAll(uid, "-", "_")) {
+			continue
+		}
+		process := filepath.Dir(file)
+		if name, err := os.Readlink(filepath.Join(process, "exe")); err == nil && filepath.Base(name) == "queue-proxy" {
+			return filepath.Base(process), nil
 		}
 	}
-	return "", fmt.Errorf("no process of pod %s/%s: is its node this machine?", pod.Namespace, pod.Name)
+	return "", fmt.Errorf("no queue-proxy of pod %s/%s: is its node this machine?", pod.Namespace, pod.Name)
+}
+
+// groupsOf returns what a process writes its number to, to have the processors as the given one has them.
+func groupsOf(process string) ([]string, error) {
+	data, err := os.ReadFile("/proc/" + process + "/cgroup")
+	if err != nil {
+		return nil, fmt.Errorf("read the control groups of process %s: %w", process, err)
+	}
+	var files []string
+	for line := range strings.Lines(string(data)) {
+		// hierarchy:controllers:path, where version 2 has no controllers (cgroups(7))
+		field := strings.SplitN(strings.TrimSpace(line), ":", 3)
+		if len(field) != 3 {
+			continue
+		}
+		controllers := strings.Split(field[1], ",")
+		switch {
+		case slices.Contains(controllers, "cpu"), slices.Contains(controllers, "cpuacct"):
+			files = append(files, filepath.Join("/sys/fs/cgroup", field[1], field[2], "cgroup.procs"))
+		case field[0] == "0" && len(files) == 0:
+			files = append(files, filepath.Join("/sys/fs/cgroup", field[2], "cgroup.procs"))
+		}
+	}
+	return files, nil
 }
 
 func await(ctx context.Context, address string) error {
