@@ -37,7 +37,7 @@ var layers = []layer{
 	{folder: "autoscaler/decide", own: []string{"autoscaler/window"}, only: std, why: "a pure core"},
 	{folder: "autoscaler/zero", only: std, why: "a pure core"},
 	{folder: "api", why: "the public kinds stand on nothing of ours"},
-	{folder: "settings", own: []string{"api"}},
+	{folder: "settings", own: []string{"api", "internal/watchtest"}},
 	{folder: "internal/", own: []string{"internal", "wire"}, why: "leaf libraries know no domain words"},
 	{folder: "queue-proxy", own: []string{"wire", "internal"}, why: "it knows no Kubernetes"},
 	{folder: "activator", own: []string{"api", "settings", "wire", "internal"}},

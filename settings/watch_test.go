@@ -8,6 +8,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
+
+	"ebb.dev/ebb/internal/watchtest"
 )
 
 func configMap(name string, data map[string]string) *corev1.ConfigMap {
@@ -17,11 +19,13 @@ func configMap(name string, data map[string]string) *corev1.ConfigMap {
 func TestWatchFollowsTheClusterAndKeepsTheLastGoodContent(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	client := fake.NewClientset(configMap(GCName, map[string]string{"min-non-active-revisions": "3"}))
+	watched := watchtest.Watches(t, client)
 	store := NewStore(nil)
 	w, err := Watch(ctx, client, "knative-serving", store, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
+	watched(1)
 	if got := store.Load().GC.MinNonActiveRevisions; got != 3 {
 		t.Errorf("after the first reading: %d, want 3", got)
 	}

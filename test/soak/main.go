@@ -88,10 +88,11 @@ func (s *soak) run(ctx context.Context) (err error) {
 	watched.Go(func() { s.progress(watching, probers) })
 	disturbed, disturbErr := s.disturb(ctx)
 	sent, failed, resets, skipped := 0, 0, 0, 0
-	p99 := 0.0
+	p99, longest := 0.0, time.Duration(0)
 	pace := pace{asked: float64(s.rps)}
 	for name, prober := range probers {
 		lasted := time.Since(began[name])
+		longest = max(longest, lasted)
 		report := prober.Stop()
 		pace.add(report, lasted)
 		sent, failed, resets, skipped = sent+report.Sent, failed+report.Failed, resets+report.Resets, skipped+report.Skipped
@@ -106,7 +107,7 @@ func (s *soak) run(ctx context.Context) (err error) {
 	stopWatching()
 	watched.Wait()
 	if err := s.out.Summary(result.Fields{"requests": sent, "failed": failed, "resets": resets, "not_sent": skipped, "p99_ms": p99,
-		"achieved_rps": math.Round(pace.achieved), "disturbances": disturbed, "seed": s.seed, "seconds": s.lasts.Seconds()}); err != nil {
+		"achieved_rps": math.Round(pace.achieved), "disturbances": disturbed, "seed": s.seed, "seconds": math.Round(longest.Seconds())}); err != nil {
 		return err
 	}
 	if failed > 0 {

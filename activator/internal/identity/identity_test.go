@@ -18,6 +18,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
+
+	"ebb.dev/ebb/internal/watchtest"
 )
 
 // authority signs certificates for a test.
@@ -166,10 +168,12 @@ func TestGatewaysSeeARenewedCertificateAtOnceAndNeverABadOne(t *testing.T) {
 	defer cancel()
 	a := newAuthority(t)
 	kube := fake.NewClientset()
+	watched := watchtest.Watches(t, kube)
 	i, err := Watch(ctx, kube, "sys", slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
+	watched(2)
 	if _, err := i.Certificate(nil); err == nil {
 		t.Error("there is a certificate before there is a Secret")
 	}

@@ -14,6 +14,7 @@ import (
 
 	"ebb.dev/ebb/api/names"
 	"ebb.dev/ebb/autoscaler/internal/loop"
+	"ebb.dev/ebb/internal/watchtest"
 )
 
 func pod(name string, phase corev1.PodPhase, ready, deleted bool) *corev1.Pod {
@@ -102,6 +103,7 @@ func TestPodsAreStripped(t *testing.T) {
 
 func TestTheIndexFollowsThePods(t *testing.T) {
 	client := fake.NewClientset()
+	watched := watchtest.Watches(t, client)
 	told := make(chan loop.Key, 100)
 	index, err := NewIndex(client, func(k loop.Key) { told <- k })
 	if err != nil {
@@ -110,6 +112,7 @@ func TestTheIndexFollowsThePods(t *testing.T) {
 	if !index.Start(t.Context().Done()) {
 		t.Fatal("pods are not known")
 	}
+	watched(1)
 	key := loop.Key{Namespace: "default", Name: "hello-00001"}
 	api := client.CoreV1().Pods("default")
 	step := func(what string, do func() error, want loop.Counts, ready int) {
