@@ -6,10 +6,10 @@ import (
 	"time"
 )
 
-// Timing and thresholds of learning. A step takes settleTime plus measureTime plus the start of the pods.
+// Timing and thresholds of learning. A step takes settleTime, a measurement, and the start of the pods.
 const (
 	// settleTime passes between a change of pods and the begin of a measurement, measureTime is the
-	// length of one, patience how long the pods asked for are waited for.
+	// least length of one, patience how long the pods asked for are waited for.
 	settleTime  = 2 * time.Second
 	measureTime = 3 * time.Second
 	patience    = 60 * time.Second

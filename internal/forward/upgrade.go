@@ -34,25 +34,29 @@ func (h *head) protocols(yield func(protocol []byte) bool) {
 // cleartextHTTP2 is the one protocol that is not changed to: HTTP/2 has its own door, and requests inside a tunnel would be seen by nobody.
 const cleartextHTTP2 = "h2c"
 
+// offers calls yield for each protocol that the client asks for and the upstream is told of.
+func (h *head) offers(yield func(protocol []byte) bool) {
+	for protocol := range h.protocols {
+		if !foldEqual(protocol, cleartextHTTP2) && !yield(protocol) {
+			return
+		}
+	}
+}
+
 // upgrades: HTTP/1.1, Connection: upgrade, and Upgrade with a protocol that can be changed to.
 func (h *head) upgrades() bool {
 	if !h.upgradeToken || h.minor == 0 {
 		return false
 	}
-	for protocol := range h.protocols {
-		if !foldEqual(protocol, cleartextHTTP2) {
-			return true
-		}
+	for range h.offers {
+		return true
 	}
 	return false
 }
 
 // asksFor reports whether protocol is among those that the upstream was told of.
 func (h *head) asksFor(protocol []byte) bool {
-	if foldEqual(protocol, cleartextHTTP2) {
-		return false
-	}
-	for p := range h.protocols {
+	for p := range h.offers {
 		if bytes.EqualFold(p, protocol) {
 			return true
 		}
@@ -64,10 +68,7 @@ func (h *head) asksFor(protocol []byte) bool {
 func (h *head) appendUpgrade(out []byte) []byte {
 	out = append(out, "Connection: Upgrade\r\nUpgrade: "...)
 	first := true
-	for protocol := range h.protocols {
-		if foldEqual(protocol, cleartextHTTP2) {
-			continue
-		}
+	for protocol := range h.offers {
 		if !first {
 			out = append(out, ", "...)
 		}
