@@ -40,7 +40,7 @@ func main() {
 	flag.StringVar(&o.image, "image", "dev.local/ebb-test/autoscale:dev", "a service that answers quickly")
 	flag.StringVar(&o.path, "path", "/", "the path that is requested")
 	flag.StringVar(&o.cpu, "cpu", "100m", "what the container requests of the processors; 0 is no more than the scheduler's least share")
-	flag.StringVar(&o.sidecar, "sidecar-cpu", "25m", "what queue-proxy requests of the processors; 25m is what it has by default")
+	flag.StringVar(&o.sidecar, "sidecar-cpu", "", "what queue-proxy requests of the processors; if empty, what the cluster gives it")
 	flag.IntVar(&o.rounds, "rounds", o.rounds, "how often each is measured, interleaved")
 	flag.DurationVar(&o.lasts, "lasts", o.lasts, "how long one measurement lasts")
 	flag.Func("connections", "how many requests at once, such as 1,32 (32 makes the summary)", func(list string) error {

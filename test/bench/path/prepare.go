@@ -19,6 +19,10 @@ import (
 func prepare(ctx context.Context, c *cluster.Cluster, namespace string, o options, undo *cluster.Undo) ([]target, error) {
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
 	defer cancel()
+	sidecar := ""
+	if o.sidecar != "" {
+		sidecar = "\n        queue.sidecar.serving.knative.dev/cpu-resource-request: " + o.sidecar
+	}
 	if err := c.Apply(ctx, namespace, fmt.Sprintf(`
 apiVersion: serving.knative.dev/v1
 kind: Service
@@ -30,13 +34,12 @@ spec:
       annotations:
         autoscaling.knative.dev/min-scale: "1"
         autoscaling.knative.dev/max-scale: "1"
-        autoscaling.knative.dev/target-burst-capacity: "-1"
-        queue.sidecar.serving.knative.dev/cpu-resource-request: %s
+        autoscaling.knative.dev/target-burst-capacity: "-1"%s
     spec:
       containers:
       - image: %s
         resources: {requests: {cpu: %s}}
-`, o.sidecar, o.image, o.cpu)); err != nil {
+`, sidecar, o.image, o.cpu)); err != nil {
 		return nil, err
 	}
 	url, err := c.AwaitReady(ctx, namespace, "path")
