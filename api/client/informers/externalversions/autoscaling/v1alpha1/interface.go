@@ -13,7 +13,7 @@ import (
 // Interface provides access to all the informers in this group version.
 type Interface interface {
 	// PodAutoscalers returns a PodAutoscalerInformer.
-	PodAutoscalers() PodAutoscalerInformer
+	PodAutoscalers() TypedPodAutoscalerInformer
 }
 
 type version struct {
@@ -27,7 +27,7 @@ func New(f internalinterfaces.SharedInformerFactory, namespace string, tweakList
 	return &version{factory: f, namespace: namespace, tweakListOptions: tweakListOptions}
 }
 
-// PodAutoscalers returns a PodAutoscalerInformer.
-func (v *version) PodAutoscalers() PodAutoscalerInformer {
+// PodAutoscalers returns a TypedPodAutoscalerInformer.
+func (v *version) PodAutoscalers() TypedPodAutoscalerInformer {
 	return &podAutoscalerInformer{factory: v.factory, namespace: v.namespace, tweakListOptions: v.tweakListOptions}
 }

@@ -16,16 +16,45 @@ import (
 	versioned "ebb.dev/ebb/api/client/versioned"
 	v1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	runtime "k8s.io/apimachinery/pkg/runtime"
+	schema "k8s.io/apimachinery/pkg/runtime/schema"
 	watch "k8s.io/apimachinery/pkg/watch"
 	cache "k8s.io/client-go/tools/cache"
 )
 
 // PodAutoscalerInformer provides access to a shared informer and lister for
-// PodAutoscalers.
+// PodAutoscalers. Prefer using the type-safe variant (see [TypedPodAutoscalerInformer]).
 type PodAutoscalerInformer interface {
 	Informer() cache.SharedIndexInformer
 	Lister() autoscalingv1alpha1.PodAutoscalerLister
 }
+
+// TypedPodAutoscalerInformer provides access to a shared informer and lister for
+// PodAutoscalers, including the type-safe TypedInformer variant.
+// It is a superset of PodAutoscalerInformer.
+type TypedPodAutoscalerInformer interface {
+	Informer() cache.SharedIndexInformer
+	TypedInformer() PodAutoscalerIndexInformer
+	Lister() autoscalingv1alpha1.PodAutoscalerLister
+}
+
+// PodAutoscalerIndexInformer is a wrapper around the underlying [cache.SharedIndexInformer]
+// with type-safe variants of several methods.
+type PodAutoscalerIndexInformer cache.TypedSharedIndexInformer[*apiautoscalingv1alpha1.PodAutoscaler]
+
+// PodAutoscalerHandlerFuncs is a specialization of [cache.TypedResourceEventHandlerFuncs] for PodAutoscaler.
+type PodAutoscalerHandlerFuncs = cache.TypedResourceEventHandlerFuncs[*apiautoscalingv1alpha1.PodAutoscaler]
+
+// PodAutoscalerDetailedHandlerFuncs is a specialization of [cache.TypedResourceEventHandlerDetailedFuncs] for PodAutoscaler.
+type PodAutoscalerDetailedHandlerFuncs = cache.TypedResourceEventHandlerDetailedFuncs[*apiautoscalingv1alpha1.PodAutoscaler]
+
+// PodAutoscalerFilteringHandler is a specialization of [cache.TypedFilteringResourceEventHandler] for PodAutoscaler.
+type PodAutoscalerFilteringHandler = cache.TypedFilteringResourceEventHandler[*apiautoscalingv1alpha1.PodAutoscaler]
+
+// PodAutoscalerIndexers is a specialization of [cache.TypedIndexers] for PodAutoscaler.
+type PodAutoscalerIndexers = cache.TypedIndexers[*apiautoscalingv1alpha1.PodAutoscaler]
+
+// DeletedPodAutoscaler is a specialization of [cache.DeletedObject] for PodAutoscaler.
+type DeletedPodAutoscaler = cache.DeletedObject[*apiautoscalingv1alpha1.PodAutoscaler]
 
 type podAutoscalerInformer struct {
 	factory          internalinterfaces.SharedInformerFactory
@@ -36,55 +65,132 @@ type podAutoscalerInformer struct {
 // NewPodAutoscalerInformer constructs a new informer for PodAutoscaler type.
 // Always prefer using an informer factory to get a shared informer instead of getting an independent
 // one. This reduces memory footprint and number of connections to the server.
+// If you really need an independent one, prefer using the type-safe variant (see [NewTypedPodAutoscalerInformer]).
 func NewPodAutoscalerInformer(client versioned.Interface, namespace string, resyncPeriod time.Duration, indexers cache.Indexers) cache.SharedIndexInformer {
-	return NewFilteredPodAutoscalerInformer(client, namespace, resyncPeriod, indexers, nil)
+	return NewPodAutoscalerInformerWithOptions(client, namespace, internalinterfaces.InformerOptions{ResyncPeriod: resyncPeriod, Indexers: indexers})
+}
+
+// NewTypedPodAutoscalerInformer constructs a new informer for PodAutoscaler type.
+// Always prefer using an informer factory to get a shared informer instead of getting an independent
+// one. This reduces memory footprint and number of connections to the server.
+func NewTypedPodAutoscalerInformer(client versioned.Interface, namespace string, resyncPeriod time.Duration, indexers PodAutoscalerIndexers) PodAutoscalerIndexInformer {
+	return NewTypedPodAutoscalerInformerWithOptions(client, namespace, internalinterfaces.InformerOptions{ResyncPeriod: resyncPeriod, Indexers: cache.TypedIndexersToIndexers(indexers)})
 }
 
 // NewFilteredPodAutoscalerInformer constructs a new informer for PodAutoscaler type.
 // Always prefer using an informer factory to get a shared informer instead of getting an independent
 // one. This reduces memory footprint and number of connections to the server.
+// If you really need an independent one, prefer using the type-safe variant (see [NewTypedFilteredPodAutoscalerInformer]).
 func NewFilteredPodAutoscalerInformer(client versioned.Interface, namespace string, resyncPeriod time.Duration, indexers cache.Indexers, tweakListOptions internalinterfaces.TweakListOptionsFunc) cache.SharedIndexInformer {
-	return cache.NewSharedIndexInformer(
+	return NewTypedPodAutoscalerInformerWithOptions(client, namespace, internalinterfaces.InformerOptions{ResyncPeriod: resyncPeriod, Indexers: indexers, TweakListOptions: tweakListOptions})
+}
+
+// NewTypedFilteredPodAutoscalerInformer constructs a new informer for PodAutoscaler type.
+// Always prefer using an informer factory to get a shared informer instead of getting an independent
+// one. This reduces memory footprint and number of connections to the server.
+func NewTypedFilteredPodAutoscalerInformer(client versioned.Interface, namespace string, resyncPeriod time.Duration, indexers PodAutoscalerIndexers, tweakListOptions internalinterfaces.TweakListOptionsFunc) PodAutoscalerIndexInformer {
+	return NewTypedPodAutoscalerInformerWithOptions(client, namespace, internalinterfaces.InformerOptions{ResyncPeriod: resyncPeriod, Indexers: cache.TypedIndexersToIndexers(indexers), TweakListOptions: tweakListOptions})
+}
+
+// NewPodAutoscalerInformerWithOptions constructs a new informer for PodAutoscaler type with additional options.
+// Always prefer using an informer factory to get a shared informer instead of getting an independent
+// one. This reduces memory footprint and number of connections to the server.
+// If you really need an independent one, prefer using the type-safe variant (see [NewTypedPodAutoscalerInformerWithOptions]).
+func NewPodAutoscalerInformerWithOptions(client versioned.Interface, namespace string, options internalinterfaces.InformerOptions) cache.SharedIndexInformer {
+	return NewTypedPodAutoscalerInformerWithOptions(client, namespace, options)
+}
+
+// NewTypedPodAutoscalerInformerWithOptions constructs a new informer for PodAutoscaler type with additional options.
+// Always prefer using an informer factory to get a shared informer instead of getting an independent
+// one. This reduces memory footprint and number of connections to the server.
+func NewTypedPodAutoscalerInformerWithOptions(client versioned.Interface, namespace string, options internalinterfaces.InformerOptions) PodAutoscalerIndexInformer {
+	gvr := schema.GroupVersionResource{Group: "autoscaling.internal.knative.dev", Version: "v1alpha1", Resource: "podautoscalers"}
+	identifier := options.InformerName.WithResource(gvr)
+	tweakListOptions := options.TweakListOptions
+	return cache.NewTypedSharedIndexInformer[*apiautoscalingv1alpha1.PodAutoscaler](cache.NewSharedIndexInformerWithOptions(
 		cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
-			ListFunc: func(options v1.ListOptions) (runtime.Object, error) {
+			ListFunc: func(opts v1.ListOptions) (runtime.Object, error) {
 				if tweakListOptions != nil {
-					tweakListOptions(&options)
+					tweakListOptions(&opts)
 				}
-				return client.AutoscalingV1alpha1().PodAutoscalers(namespace).List(context.Background(), options)
+				return client.AutoscalingV1alpha1().PodAutoscalers(namespace).List(context.Background(), opts)
 			},
-			WatchFunc: func(options v1.ListOptions) (watch.Interface, error) {
+			WatchFunc: func(opts v1.ListOptions) (watch.Interface, error) {
 				if tweakListOptions != nil {
-					tweakListOptions(&options)
+					tweakListOptions(&opts)
 				}
-				return client.AutoscalingV1alpha1().PodAutoscalers(namespace).Watch(context.Background(), options)
+				return client.AutoscalingV1alpha1().PodAutoscalers(namespace).Watch(context.Background(), opts)
 			},
-			ListWithContextFunc: func(ctx context.Context, options v1.ListOptions) (runtime.Object, error) {
+			ListWithContextFunc: func(ctx context.Context, opts v1.ListOptions) (runtime.Object, error) {
 				if tweakListOptions != nil {
-					tweakListOptions(&options)
+					tweakListOptions(&opts)
 				}
-				return client.AutoscalingV1alpha1().PodAutoscalers(namespace).List(ctx, options)
+				return client.AutoscalingV1alpha1().PodAutoscalers(namespace).List(ctx, opts)
 			},
-			WatchFuncWithContext: func(ctx context.Context, options v1.ListOptions) (watch.Interface, error) {
+			WatchFuncWithContext: func(ctx context.Context, opts v1.ListOptions) (watch.Interface, error) {
 				if tweakListOptions != nil {
-					tweakListOptions(&options)
+					tweakListOptions(&opts)
 				}
-				return client.AutoscalingV1alpha1().PodAutoscalers(namespace).Watch(ctx, options)
+				return client.AutoscalingV1alpha1().PodAutoscalers(namespace).Watch(ctx, opts)
 			},
 		}, client),
 		&apiautoscalingv1alpha1.PodAutoscaler{},
-		resyncPeriod,
-		indexers,
-	)
+		cache.SharedIndexInformerOptions{
+			ResyncPeriod: options.ResyncPeriod,
+			Indexers:     options.Indexers,
+			Identifier:   identifier,
+		},
+	))
 }
 
 func (f *podAutoscalerInformer) defaultInformer(client versioned.Interface, resyncPeriod time.Duration) cache.SharedIndexInformer {
-	return NewFilteredPodAutoscalerInformer(client, f.namespace, resyncPeriod, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc}, f.tweakListOptions)
+	return NewTypedPodAutoscalerInformerWithOptions(client, f.namespace, internalinterfaces.InformerOptions{ResyncPeriod: resyncPeriod, Indexers: cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc}, InformerName: f.factory.InformerName(), TweakListOptions: f.tweakListOptions})
 }
 
 func (f *podAutoscalerInformer) Informer() cache.SharedIndexInformer {
-	return f.factory.InformerFor(&apiautoscalingv1alpha1.PodAutoscaler{}, f.defaultInformer)
+	return f.TypedInformer()
+}
+
+func (f *podAutoscalerInformer) TypedInformer() PodAutoscalerIndexInformer {
+	return cache.NewTypedSharedIndexInformer[*apiautoscalingv1alpha1.PodAutoscaler](f.factory.InformerFor(&apiautoscalingv1alpha1.PodAutoscaler{}, f.defaultInformer))
 }
 
 func (f *podAutoscalerInformer) Lister() autoscalingv1alpha1.PodAutoscalerLister {
 	return autoscalingv1alpha1.NewPodAutoscalerLister(f.Informer().GetIndexer())
+}
+
+// ToTypedPodAutoscalerInformer converts an untyped informer into a TypedPodAutoscalerInformer.
+//
+// WARNING: this conversion is only safe if the informer handles objects of type
+// *PodAutoscaler. If that is not the case, calling type-safe methods of the returned
+// TypedPodAutoscalerInformer leads to runtime panics. A safer alternative is to pass
+// around a TypedPodAutoscalerInformer instances that was obtained from a
+// SharedInformerFactory.
+func ToTypedPodAutoscalerInformer(informer PodAutoscalerInformer) TypedPodAutoscalerInformer {
+	if informer, ok := informer.(TypedPodAutoscalerInformer); ok {
+		return informer
+	}
+	return &podAutoscalerTypedInformerAdapter{informer}
+}
+
+type podAutoscalerTypedInformerAdapter struct {
+	PodAutoscalerInformer
+}
+
+func (a *podAutoscalerTypedInformerAdapter) TypedInformer() PodAutoscalerIndexInformer {
+	return cache.NewTypedSharedIndexInformer[*apiautoscalingv1alpha1.PodAutoscaler](a.Informer())
+}
+
+// ToPodAutoscalerIndexInformer converts an untyped informer into a PodAutoscalerIndexInformer.
+//
+// WARNING: this conversion is only safe if the informer handles objects of type
+// *PodAutoscaler. If that is not the case, calling type-safe methods of the returned
+// PodAutoscalerIndexInformer leads to runtime panics. A safer alternative is to pass
+// around a PodAutoscalerIndexInformer instances that was obtained from a
+// SharedInformerFactory.
+func ToPodAutoscalerIndexInformer(informer cache.SharedIndexInformer) PodAutoscalerIndexInformer {
+	if informer, ok := informer.(PodAutoscalerIndexInformer); ok {
+		return informer
+	}
+	return cache.NewTypedSharedIndexInformer[*apiautoscalingv1alpha1.PodAutoscaler](informer)
 }

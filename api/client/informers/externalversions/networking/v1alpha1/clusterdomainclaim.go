@@ -16,16 +16,45 @@ import (
 	apinetworkingv1alpha1 "ebb.dev/ebb/api/networking/v1alpha1"
 	v1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	runtime "k8s.io/apimachinery/pkg/runtime"
+	schema "k8s.io/apimachinery/pkg/runtime/schema"
 	watch "k8s.io/apimachinery/pkg/watch"
 	cache "k8s.io/client-go/tools/cache"
 )
 
 // ClusterDomainClaimInformer provides access to a shared informer and lister for
-// ClusterDomainClaims.
+// ClusterDomainClaims. Prefer using the type-safe variant (see [TypedClusterDomainClaimInformer]).
 type ClusterDomainClaimInformer interface {
 	Informer() cache.SharedIndexInformer
 	Lister() networkingv1alpha1.ClusterDomainClaimLister
 }
+
+// TypedClusterDomainClaimInformer provides access to a shared informer and lister for
+// ClusterDomainClaims, including the type-safe TypedInformer variant.
+// It is a superset of ClusterDomainClaimInformer.
+type TypedClusterDomainClaimInformer interface {
+	Informer() cache.SharedIndexInformer
+	TypedInformer() ClusterDomainClaimIndexInformer
+	Lister() networkingv1alpha1.ClusterDomainClaimLister
+}
+
+// ClusterDomainClaimIndexInformer is a wrapper around the underlying [cache.SharedIndexInformer]
+// with type-safe variants of several methods.
+type ClusterDomainClaimIndexInformer cache.TypedSharedIndexInformer[*apinetworkingv1alpha1.ClusterDomainClaim]
+
+// ClusterDomainClaimHandlerFuncs is a specialization of [cache.TypedResourceEventHandlerFuncs] for ClusterDomainClaim.
+type ClusterDomainClaimHandlerFuncs = cache.TypedResourceEventHandlerFuncs[*apinetworkingv1alpha1.ClusterDomainClaim]
+
+// ClusterDomainClaimDetailedHandlerFuncs is a specialization of [cache.TypedResourceEventHandlerDetailedFuncs] for ClusterDomainClaim.
+type ClusterDomainClaimDetailedHandlerFuncs = cache.TypedResourceEventHandlerDetailedFuncs[*apinetworkingv1alpha1.ClusterDomainClaim]
+
+// ClusterDomainClaimFilteringHandler is a specialization of [cache.TypedFilteringResourceEventHandler] for ClusterDomainClaim.
+type ClusterDomainClaimFilteringHandler = cache.TypedFilteringResourceEventHandler[*apinetworkingv1alpha1.ClusterDomainClaim]
+
+// ClusterDomainClaimIndexers is a specialization of [cache.TypedIndexers] for ClusterDomainClaim.
+type ClusterDomainClaimIndexers = cache.TypedIndexers[*apinetworkingv1alpha1.ClusterDomainClaim]
+
+// DeletedClusterDomainClaim is a specialization of [cache.DeletedObject] for ClusterDomainClaim.
+type DeletedClusterDomainClaim = cache.DeletedObject[*apinetworkingv1alpha1.ClusterDomainClaim]
 
 type clusterDomainClaimInformer struct {
 	factory          internalinterfaces.SharedInformerFactory
@@ -35,55 +64,132 @@ type clusterDomainClaimInformer struct {
 // NewClusterDomainClaimInformer constructs a new informer for ClusterDomainClaim type.
 // Always prefer using an informer factory to get a shared informer instead of getting an independent
 // one. This reduces memory footprint and number of connections to the server.
+// If you really need an independent one, prefer using the type-safe variant (see [NewTypedClusterDomainClaimInformer]).
 func NewClusterDomainClaimInformer(client versioned.Interface, resyncPeriod time.Duration, indexers cache.Indexers) cache.SharedIndexInformer {
-	return NewFilteredClusterDomainClaimInformer(client, resyncPeriod, indexers, nil)
+	return NewClusterDomainClaimInformerWithOptions(client, internalinterfaces.InformerOptions{ResyncPeriod: resyncPeriod, Indexers: indexers})
+}
+
+// NewTypedClusterDomainClaimInformer constructs a new informer for ClusterDomainClaim type.
+// Always prefer using an informer factory to get a shared informer instead of getting an independent
+// one. This reduces memory footprint and number of connections to the server.
+func NewTypedClusterDomainClaimInformer(client versioned.Interface, resyncPeriod time.Duration, indexers ClusterDomainClaimIndexers) ClusterDomainClaimIndexInformer {
+	return NewTypedClusterDomainClaimInformerWithOptions(client, internalinterfaces.InformerOptions{ResyncPeriod: resyncPeriod, Indexers: cache.TypedIndexersToIndexers(indexers)})
 }
 
 // NewFilteredClusterDomainClaimInformer constructs a new informer for ClusterDomainClaim type.
 // Always prefer using an informer factory to get a shared informer instead of getting an independent
 // one. This reduces memory footprint and number of connections to the server.
+// If you really need an independent one, prefer using the type-safe variant (see [NewTypedFilteredClusterDomainClaimInformer]).
 func NewFilteredClusterDomainClaimInformer(client versioned.Interface, resyncPeriod time.Duration, indexers cache.Indexers, tweakListOptions internalinterfaces.TweakListOptionsFunc) cache.SharedIndexInformer {
-	return cache.NewSharedIndexInformer(
+	return NewTypedClusterDomainClaimInformerWithOptions(client, internalinterfaces.InformerOptions{ResyncPeriod: resyncPeriod, Indexers: indexers, TweakListOptions: tweakListOptions})
+}
+
+// NewTypedFilteredClusterDomainClaimInformer constructs a new informer for ClusterDomainClaim type.
+// Always prefer using an informer factory to get a shared informer instead of getting an independent
+// one. This reduces memory footprint and number of connections to the server.
+func NewTypedFilteredClusterDomainClaimInformer(client versioned.Interface, resyncPeriod time.Duration, indexers ClusterDomainClaimIndexers, tweakListOptions internalinterfaces.TweakListOptionsFunc) ClusterDomainClaimIndexInformer {
+	return NewTypedClusterDomainClaimInformerWithOptions(client, internalinterfaces.InformerOptions{ResyncPeriod: resyncPeriod, Indexers: cache.TypedIndexersToIndexers(indexers), TweakListOptions: tweakListOptions})
+}
+
+// NewClusterDomainClaimInformerWithOptions constructs a new informer for ClusterDomainClaim type with additional options.
+// Always prefer using an informer factory to get a shared informer instead of getting an independent
+// one. This reduces memory footprint and number of connections to the server.
+// If you really need an independent one, prefer using the type-safe variant (see [NewTypedClusterDomainClaimInformerWithOptions]).
+func NewClusterDomainClaimInformerWithOptions(client versioned.Interface, options internalinterfaces.InformerOptions) cache.SharedIndexInformer {
+	return NewTypedClusterDomainClaimInformerWithOptions(client, options)
+}
+
+// NewTypedClusterDomainClaimInformerWithOptions constructs a new informer for ClusterDomainClaim type with additional options.
+// Always prefer using an informer factory to get a shared informer instead of getting an independent
+// one. This reduces memory footprint and number of connections to the server.
+func NewTypedClusterDomainClaimInformerWithOptions(client versioned.Interface, options internalinterfaces.InformerOptions) ClusterDomainClaimIndexInformer {
+	gvr := schema.GroupVersionResource{Group: "networking.internal.knative.dev", Version: "v1alpha1", Resource: "clusterdomainclaims"}
+	identifier := options.InformerName.WithResource(gvr)
+	tweakListOptions := options.TweakListOptions
+	return cache.NewTypedSharedIndexInformer[*apinetworkingv1alpha1.ClusterDomainClaim](cache.NewSharedIndexInformerWithOptions(
 		cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
-			ListFunc: func(options v1.ListOptions) (runtime.Object, error) {
+			ListFunc: func(opts v1.ListOptions) (runtime.Object, error) {
 				if tweakListOptions != nil {
-					tweakListOptions(&options)
+					tweakListOptions(&opts)
 				}
-				return client.NetworkingV1alpha1().ClusterDomainClaims().List(context.Background(), options)
+				return client.NetworkingV1alpha1().ClusterDomainClaims().List(context.Background(), opts)
 			},
-			WatchFunc: func(options v1.ListOptions) (watch.Interface, error) {
+			WatchFunc: func(opts v1.ListOptions) (watch.Interface, error) {
 				if tweakListOptions != nil {
-					tweakListOptions(&options)
+					tweakListOptions(&opts)
 				}
-				return client.NetworkingV1alpha1().ClusterDomainClaims().Watch(context.Background(), options)
+				return client.NetworkingV1alpha1().ClusterDomainClaims().Watch(context.Background(), opts)
 			},
-			ListWithContextFunc: func(ctx context.Context, options v1.ListOptions) (runtime.Object, error) {
+			ListWithContextFunc: func(ctx context.Context, opts v1.ListOptions) (runtime.Object, error) {
 				if tweakListOptions != nil {
-					tweakListOptions(&options)
+					tweakListOptions(&opts)
 				}
-				return client.NetworkingV1alpha1().ClusterDomainClaims().List(ctx, options)
+				return client.NetworkingV1alpha1().ClusterDomainClaims().List(ctx, opts)
 			},
-			WatchFuncWithContext: func(ctx context.Context, options v1.ListOptions) (watch.Interface, error) {
+			WatchFuncWithContext: func(ctx context.Context, opts v1.ListOptions) (watch.Interface, error) {
 				if tweakListOptions != nil {
-					tweakListOptions(&options)
+					tweakListOptions(&opts)
 				}
-				return client.NetworkingV1alpha1().ClusterDomainClaims().Watch(ctx, options)
+				return client.NetworkingV1alpha1().ClusterDomainClaims().Watch(ctx, opts)
 			},
 		}, client),
 		&apinetworkingv1alpha1.ClusterDomainClaim{},
-		resyncPeriod,
-		indexers,
-	)
+		cache.SharedIndexInformerOptions{
+			ResyncPeriod: options.ResyncPeriod,
+			Indexers:     options.Indexers,
+			Identifier:   identifier,
+		},
+	))
 }
 
 func (f *clusterDomainClaimInformer) defaultInformer(client versioned.Interface, resyncPeriod time.Duration) cache.SharedIndexInformer {
-	return NewFilteredClusterDomainClaimInformer(client, resyncPeriod, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc}, f.tweakListOptions)
+	return NewTypedClusterDomainClaimInformerWithOptions(client, internalinterfaces.InformerOptions{ResyncPeriod: resyncPeriod, Indexers: cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc}, InformerName: f.factory.InformerName(), TweakListOptions: f.tweakListOptions})
 }
 
 func (f *clusterDomainClaimInformer) Informer() cache.SharedIndexInformer {
-	return f.factory.InformerFor(&apinetworkingv1alpha1.ClusterDomainClaim{}, f.defaultInformer)
+	return f.TypedInformer()
+}
+
+func (f *clusterDomainClaimInformer) TypedInformer() ClusterDomainClaimIndexInformer {
+	return cache.NewTypedSharedIndexInformer[*apinetworkingv1alpha1.ClusterDomainClaim](f.factory.InformerFor(&apinetworkingv1alpha1.ClusterDomainClaim{}, f.defaultInformer))
 }
 
 func (f *clusterDomainClaimInformer) Lister() networkingv1alpha1.ClusterDomainClaimLister {
 	return networkingv1alpha1.NewClusterDomainClaimLister(f.Informer().GetIndexer())
+}
+
+// ToTypedClusterDomainClaimInformer converts an untyped informer into a TypedClusterDomainClaimInformer.
+//
+// WARNING: this conversion is only safe if the informer handles objects of type
+// *ClusterDomainClaim. If that is not the case, calling type-safe methods of the returned
+// TypedClusterDomainClaimInformer leads to runtime panics. A safer alternative is to pass
+// around a TypedClusterDomainClaimInformer instances that was obtained from a
+// SharedInformerFactory.
+func ToTypedClusterDomainClaimInformer(informer ClusterDomainClaimInformer) TypedClusterDomainClaimInformer {
+	if informer, ok := informer.(TypedClusterDomainClaimInformer); ok {
+		return informer
+	}
+	return &clusterDomainClaimTypedInformerAdapter{informer}
+}
+
+type clusterDomainClaimTypedInformerAdapter struct {
+	ClusterDomainClaimInformer
+}
+
+func (a *clusterDomainClaimTypedInformerAdapter) TypedInformer() ClusterDomainClaimIndexInformer {
+	return cache.NewTypedSharedIndexInformer[*apinetworkingv1alpha1.ClusterDomainClaim](a.Informer())
+}
+
+// ToClusterDomainClaimIndexInformer converts an untyped informer into a ClusterDomainClaimIndexInformer.
+//
+// WARNING: this conversion is only safe if the informer handles objects of type
+// *ClusterDomainClaim. If that is not the case, calling type-safe methods of the returned
+// ClusterDomainClaimIndexInformer leads to runtime panics. A safer alternative is to pass
+// around a ClusterDomainClaimIndexInformer instances that was obtained from a
+// SharedInformerFactory.
+func ToClusterDomainClaimIndexInformer(informer cache.SharedIndexInformer) ClusterDomainClaimIndexInformer {
+	if informer, ok := informer.(ClusterDomainClaimIndexInformer); ok {
+		return informer
+	}
+	return cache.NewTypedSharedIndexInformer[*apinetworkingv1alpha1.ClusterDomainClaim](informer)
 }

@@ -13,7 +13,7 @@ import (
 // Interface provides access to all the informers in this group version.
 type Interface interface {
 	// ClusterDomainClaims returns a ClusterDomainClaimInformer.
-	ClusterDomainClaims() ClusterDomainClaimInformer
+	ClusterDomainClaims() TypedClusterDomainClaimInformer
 }
 
 type version struct {
@@ -27,7 +27,7 @@ func New(f internalinterfaces.SharedInformerFactory, namespace string, tweakList
 	return &version{factory: f, namespace: namespace, tweakListOptions: tweakListOptions}
 }
 
-// ClusterDomainClaims returns a ClusterDomainClaimInformer.
-func (v *version) ClusterDomainClaims() ClusterDomainClaimInformer {
+// ClusterDomainClaims returns a TypedClusterDomainClaimInformer.
+func (v *version) ClusterDomainClaims() TypedClusterDomainClaimInformer {
 	return &clusterDomainClaimInformer{factory: v.factory, tweakListOptions: v.tweakListOptions}
 }

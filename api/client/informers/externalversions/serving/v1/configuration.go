@@ -16,16 +16,45 @@ import (
 	apiservingv1 "ebb.dev/ebb/api/serving/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	runtime "k8s.io/apimachinery/pkg/runtime"
+	schema "k8s.io/apimachinery/pkg/runtime/schema"
 	watch "k8s.io/apimachinery/pkg/watch"
 	cache "k8s.io/client-go/tools/cache"
 )
 
 // ConfigurationInformer provides access to a shared informer and lister for
-// Configurations.
+// Configurations. Prefer using the type-safe variant (see [TypedConfigurationInformer]).
 type ConfigurationInformer interface {
 	Informer() cache.SharedIndexInformer
 	Lister() servingv1.ConfigurationLister
 }
+
+// TypedConfigurationInformer provides access to a shared informer and lister for
+// Configurations, including the type-safe TypedInformer variant.
+// It is a superset of ConfigurationInformer.
+type TypedConfigurationInformer interface {
+	Informer() cache.SharedIndexInformer
+	TypedInformer() ConfigurationIndexInformer
+	Lister() servingv1.ConfigurationLister
+}
+
+// ConfigurationIndexInformer is a wrapper around the underlying [cache.SharedIndexInformer]
+// with type-safe variants of several methods.
+type ConfigurationIndexInformer cache.TypedSharedIndexInformer[*apiservingv1.Configuration]
+
+// ConfigurationHandlerFuncs is a specialization of [cache.TypedResourceEventHandlerFuncs] for Configuration.
+type ConfigurationHandlerFuncs = cache.TypedResourceEventHandlerFuncs[*apiservingv1.Configuration]
+
+// ConfigurationDetailedHandlerFuncs is a specialization of [cache.TypedResourceEventHandlerDetailedFuncs] for Configuration.
+type ConfigurationDetailedHandlerFuncs = cache.TypedResourceEventHandlerDetailedFuncs[*apiservingv1.Configuration]
+
+// ConfigurationFilteringHandler is a specialization of [cache.TypedFilteringResourceEventHandler] for Configuration.
+type ConfigurationFilteringHandler = cache.TypedFilteringResourceEventHandler[*apiservingv1.Configuration]
+
+// ConfigurationIndexers is a specialization of [cache.TypedIndexers] for Configuration.
+type ConfigurationIndexers = cache.TypedIndexers[*apiservingv1.Configuration]
+
+// DeletedConfiguration is a specialization of [cache.DeletedObject] for Configuration.
+type DeletedConfiguration = cache.DeletedObject[*apiservingv1.Configuration]
 
 type configurationInformer struct {
 	factory          internalinterfaces.SharedInformerFactory
@@ -36,55 +65,132 @@ type configurationInformer struct {
 // NewConfigurationInformer constructs a new informer for Configuration type.
 // Always prefer using an informer factory to get a shared informer instead of getting an independent
 // one. This reduces memory footprint and number of connections to the server.
+// If you really need an independent one, prefer using the type-safe variant (see [NewTypedConfigurationInformer]).
 func NewConfigurationInformer(client versioned.Interface, namespace string, resyncPeriod time.Duration, indexers cache.Indexers) cache.SharedIndexInformer {
-	return NewFilteredConfigurationInformer(client, namespace, resyncPeriod, indexers, nil)
+	return NewConfigurationInformerWithOptions(client, namespace, internalinterfaces.InformerOptions{ResyncPeriod: resyncPeriod, Indexers: indexers})
+}
+
+// NewTypedConfigurationInformer constructs a new informer for Configuration type.
+// Always prefer using an informer factory to get a shared informer instead of getting an independent
+// one. This reduces memory footprint and number of connections to the server.
+func NewTypedConfigurationInformer(client versioned.Interface, namespace string, resyncPeriod time.Duration, indexers ConfigurationIndexers) ConfigurationIndexInformer {
+	return NewTypedConfigurationInformerWithOptions(client, namespace, internalinterfaces.InformerOptions{ResyncPeriod: resyncPeriod, Indexers: cache.TypedIndexersToIndexers(indexers)})
 }
 
 // NewFilteredConfigurationInformer constructs a new informer for Configuration type.
 // Always prefer using an informer factory to get a shared informer instead of getting an independent
 // one. This reduces memory footprint and number of connections to the server.
+// If you really need an independent one, prefer using the type-safe variant (see [NewTypedFilteredConfigurationInformer]).
 func NewFilteredConfigurationInformer(client versioned.Interface, namespace string, resyncPeriod time.Duration, indexers cache.Indexers, tweakListOptions internalinterfaces.TweakListOptionsFunc) cache.SharedIndexInformer {
-	return cache.NewSharedIndexInformer(
+	return NewTypedConfigurationInformerWithOptions(client, namespace, internalinterfaces.InformerOptions{ResyncPeriod: resyncPeriod, Indexers: indexers, TweakListOptions: tweakListOptions})
+}
+
+// NewTypedFilteredConfigurationInformer constructs a new informer for Configuration type.
+// Always prefer using an informer factory to get a shared informer instead of getting an independent
+// one. This reduces memory footprint and number of connections to the server.
+func NewTypedFilteredConfigurationInformer(client versioned.Interface, namespace string, resyncPeriod time.Duration, indexers ConfigurationIndexers, tweakListOptions internalinterfaces.TweakListOptionsFunc) ConfigurationIndexInformer {
+	return NewTypedConfigurationInformerWithOptions(client, namespace, internalinterfaces.InformerOptions{ResyncPeriod: resyncPeriod, Indexers: cache.TypedIndexersToIndexers(indexers), TweakListOptions: tweakListOptions})
+}
+
+// NewConfigurationInformerWithOptions constructs a new informer for Configuration type with additional options.
+// Always prefer using an informer factory to get a shared informer instead of getting an independent
+// one. This reduces memory footprint and number of connections to the server.
+// If you really need an independent one, prefer using the type-safe variant (see [NewTypedConfigurationInformerWithOptions]).
+func NewConfigurationInformerWithOptions(client versioned.Interface, namespace string, options internalinterfaces.InformerOptions) cache.SharedIndexInformer {
+	return NewTypedConfigurationInformerWithOptions(client, namespace, options)
+}
+
+// NewTypedConfigurationInformerWithOptions constructs a new informer for Configuration type with additional options.
+// Always prefer using an informer factory to get a shared informer instead of getting an independent
+// one. This reduces memory footprint and number of connections to the server.
+func NewTypedConfigurationInformerWithOptions(client versioned.Interface, namespace string, options internalinterfaces.InformerOptions) ConfigurationIndexInformer {
+	gvr := schema.GroupVersionResource{Group: "serving.knative.dev", Version: "v1", Resource: "configurations"}
+	identifier := options.InformerName.WithResource(gvr)
+	tweakListOptions := options.TweakListOptions
+	return cache.NewTypedSharedIndexInformer[*apiservingv1.Configuration](cache.NewSharedIndexInformerWithOptions(
 		cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
-			ListFunc: func(options metav1.ListOptions) (runtime.Object, error) {
+			ListFunc: func(opts metav1.ListOptions) (runtime.Object, error) {
 				if tweakListOptions != nil {
-					tweakListOptions(&options)
+					tweakListOptions(&opts)
 				}
-				return client.ServingV1().Configurations(namespace).List(context.Background(), options)
+				return client.ServingV1().Configurations(namespace).List(context.Background(), opts)
 			},
-			WatchFunc: func(options metav1.ListOptions) (watch.Interface, error) {
+			WatchFunc: func(opts metav1.ListOptions) (watch.Interface, error) {
 				if tweakListOptions != nil {
-					tweakListOptions(&options)
+					tweakListOptions(&opts)
 				}
-				return client.ServingV1().Configurations(namespace).Watch(context.Background(), options)
+				return client.ServingV1().Configurations(namespace).Watch(context.Background(), opts)
 			},
-			ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+			ListWithContextFunc: func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
 				if tweakListOptions != nil {
-					tweakListOptions(&options)
+					tweakListOptions(&opts)
 				}
-				return client.ServingV1().Configurations(namespace).List(ctx, options)
+				return client.ServingV1().Configurations(namespace).List(ctx, opts)
 			},
-			WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
+			WatchFuncWithContext: func(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
 				if tweakListOptions != nil {
-					tweakListOptions(&options)
+					tweakListOptions(&opts)
 				}
-				return client.ServingV1().Configurations(namespace).Watch(ctx, options)
+				return client.ServingV1().Configurations(namespace).Watch(ctx, opts)
 			},
 		}, client),
 		&apiservingv1.Configuration{},
-		resyncPeriod,
-		indexers,
-	)
+		cache.SharedIndexInformerOptions{
+			ResyncPeriod: options.ResyncPeriod,
+			Indexers:     options.Indexers,
+			Identifier:   identifier,
+		},
+	))
 }
 
 func (f *configurationInformer) defaultInformer(client versioned.Interface, resyncPeriod time.Duration) cache.SharedIndexInformer {
-	return NewFilteredConfigurationInformer(client, f.namespace, resyncPeriod, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc}, f.tweakListOptions)
+	return NewTypedConfigurationInformerWithOptions(client, f.namespace, internalinterfaces.InformerOptions{ResyncPeriod: resyncPeriod, Indexers: cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc}, InformerName: f.factory.InformerName(), TweakListOptions: f.tweakListOptions})
 }
 
 func (f *configurationInformer) Informer() cache.SharedIndexInformer {
-	return f.factory.InformerFor(&apiservingv1.Configuration{}, f.defaultInformer)
+	return f.TypedInformer()
+}
+
+func (f *configurationInformer) TypedInformer() ConfigurationIndexInformer {
+	return cache.NewTypedSharedIndexInformer[*apiservingv1.Configuration](f.factory.InformerFor(&apiservingv1.Configuration{}, f.defaultInformer))
 }
 
 func (f *configurationInformer) Lister() servingv1.ConfigurationLister {
 	return servingv1.NewConfigurationLister(f.Informer().GetIndexer())
+}
+
+// ToTypedConfigurationInformer converts an untyped informer into a TypedConfigurationInformer.
+//
+// WARNING: this conversion is only safe if the informer handles objects of type
+// *Configuration. If that is not the case, calling type-safe methods of the returned
+// TypedConfigurationInformer leads to runtime panics. A safer alternative is to pass
+// around a TypedConfigurationInformer instances that was obtained from a
+// SharedInformerFactory.
+func ToTypedConfigurationInformer(informer ConfigurationInformer) TypedConfigurationInformer {
+	if informer, ok := informer.(TypedConfigurationInformer); ok {
+		return informer
+	}
+	return &configurationTypedInformerAdapter{informer}
+}
+
+type configurationTypedInformerAdapter struct {
+	ConfigurationInformer
+}
+
+func (a *configurationTypedInformerAdapter) TypedInformer() ConfigurationIndexInformer {
+	return cache.NewTypedSharedIndexInformer[*apiservingv1.Configuration](a.Informer())
+}
+
+// ToConfigurationIndexInformer converts an untyped informer into a ConfigurationIndexInformer.
+//
+// WARNING: this conversion is only safe if the informer handles objects of type
+// *Configuration. If that is not the case, calling type-safe methods of the returned
+// ConfigurationIndexInformer leads to runtime panics. A safer alternative is to pass
+// around a ConfigurationIndexInformer instances that was obtained from a
+// SharedInformerFactory.
+func ToConfigurationIndexInformer(informer cache.SharedIndexInformer) ConfigurationIndexInformer {
+	if informer, ok := informer.(ConfigurationIndexInformer); ok {
+		return informer
+	}
+	return cache.NewTypedSharedIndexInformer[*apiservingv1.Configuration](informer)
 }

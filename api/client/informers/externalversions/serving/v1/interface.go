@@ -13,13 +13,13 @@ import (
 // Interface provides access to all the informers in this group version.
 type Interface interface {
 	// Configurations returns a ConfigurationInformer.
-	Configurations() ConfigurationInformer
+	Configurations() TypedConfigurationInformer
 	// Revisions returns a RevisionInformer.
-	Revisions() RevisionInformer
+	Revisions() TypedRevisionInformer
 	// Routes returns a RouteInformer.
-	Routes() RouteInformer
+	Routes() TypedRouteInformer
 	// Services returns a ServiceInformer.
-	Services() ServiceInformer
+	Services() TypedServiceInformer
 }
 
 type version struct {
@@ -33,22 +33,22 @@ func New(f internalinterfaces.SharedInformerFactory, namespace string, tweakList
 	return &version{factory: f, namespace: namespace, tweakListOptions: tweakListOptions}
 }
 
-// Configurations returns a ConfigurationInformer.
-func (v *version) Configurations() ConfigurationInformer {
+// Configurations returns a TypedConfigurationInformer.
+func (v *version) Configurations() TypedConfigurationInformer {
 	return &configurationInformer{factory: v.factory, namespace: v.namespace, tweakListOptions: v.tweakListOptions}
 }
 
-// Revisions returns a RevisionInformer.
-func (v *version) Revisions() RevisionInformer {
+// Revisions returns a TypedRevisionInformer.
+func (v *version) Revisions() TypedRevisionInformer {
 	return &revisionInformer{factory: v.factory, namespace: v.namespace, tweakListOptions: v.tweakListOptions}
 }
 
-// Routes returns a RouteInformer.
-func (v *version) Routes() RouteInformer {
+// Routes returns a TypedRouteInformer.
+func (v *version) Routes() TypedRouteInformer {
 	return &routeInformer{factory: v.factory, namespace: v.namespace, tweakListOptions: v.tweakListOptions}
 }
 
-// Services returns a ServiceInformer.
-func (v *version) Services() ServiceInformer {
+// Services returns a TypedServiceInformer.
+func (v *version) Services() TypedServiceInformer {
 	return &serviceInformer{factory: v.factory, namespace: v.namespace, tweakListOptions: v.tweakListOptions}
 }

@@ -16,16 +16,45 @@ import (
 	apiservingv1 "ebb.dev/ebb/api/serving/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	runtime "k8s.io/apimachinery/pkg/runtime"
+	schema "k8s.io/apimachinery/pkg/runtime/schema"
 	watch "k8s.io/apimachinery/pkg/watch"
 	cache "k8s.io/client-go/tools/cache"
 )
 
 // RevisionInformer provides access to a shared informer and lister for
-// Revisions.
+// Revisions. Prefer using the type-safe variant (see [TypedRevisionInformer]).
 type RevisionInformer interface {
 	Informer() cache.SharedIndexInformer
 	Lister() servingv1.RevisionLister
 }
+
+// TypedRevisionInformer provides access to a shared informer and lister for
+// Revisions, including the type-safe TypedInformer variant.
+// It is a superset of RevisionInformer.
+type TypedRevisionInformer interface {
+	Informer() cache.SharedIndexInformer
+	TypedInformer() RevisionIndexInformer
+	Lister() servingv1.RevisionLister
+}
+
+// RevisionIndexInformer is a wrapper around the underlying [cache.SharedIndexInformer]
+// with type-safe variants of several methods.
+type RevisionIndexInformer cache.TypedSharedIndexInformer[*apiservingv1.Revision]
+
+// RevisionHandlerFuncs is a specialization of [cache.TypedResourceEventHandlerFuncs] for Revision.
+type RevisionHandlerFuncs = cache.TypedResourceEventHandlerFuncs[*apiservingv1.Revision]
+
+// RevisionDetailedHandlerFuncs is a specialization of [cache.TypedResourceEventHandlerDetailedFuncs] for Revision.
+type RevisionDetailedHandlerFuncs = cache.TypedResourceEventHandlerDetailedFuncs[*apiservingv1.Revision]
+
+// RevisionFilteringHandler is a specialization of [cache.TypedFilteringResourceEventHandler] for Revision.
+type RevisionFilteringHandler = cache.TypedFilteringResourceEventHandler[*apiservingv1.Revision]
+
+// RevisionIndexers is a specialization of [cache.TypedIndexers] for Revision.
+type RevisionIndexers = cache.TypedIndexers[*apiservingv1.Revision]
+
+// DeletedRevision is a specialization of [cache.DeletedObject] for Revision.
+type DeletedRevision = cache.DeletedObject[*apiservingv1.Revision]
 
 type revisionInformer struct {
 	factory          internalinterfaces.SharedInformerFactory
@@ -36,55 +65,132 @@ type revisionInformer struct {
 // NewRevisionInformer constructs a new informer for Revision type.
 // Always prefer using an informer factory to get a shared informer instead of getting an independent
 // one. This reduces memory footprint and number of connections to the server.
+// If you really need an independent one, prefer using the type-safe variant (see [NewTypedRevisionInformer]).
 func NewRevisionInformer(client versioned.Interface, namespace string, resyncPeriod time.Duration, indexers cache.Indexers) cache.SharedIndexInformer {
-	return NewFilteredRevisionInformer(client, namespace, resyncPeriod, indexers, nil)
+	return NewRevisionInformerWithOptions(client, namespace, internalinterfaces.InformerOptions{ResyncPeriod: resyncPeriod, Indexers: indexers})
+}
+
+// NewTypedRevisionInformer constructs a new informer for Revision type.
+// Always prefer using an informer factory to get a shared informer instead of getting an independent
+// one. This reduces memory footprint and number of connections to the server.
+func NewTypedRevisionInformer(client versioned.Interface, namespace string, resyncPeriod time.Duration, indexers RevisionIndexers) RevisionIndexInformer {
+	return NewTypedRevisionInformerWithOptions(client, namespace, internalinterfaces.InformerOptions{ResyncPeriod: resyncPeriod, Indexers: cache.TypedIndexersToIndexers(indexers)})
 }
 
 // NewFilteredRevisionInformer constructs a new informer for Revision type.
 // Always prefer using an informer factory to get a shared informer instead of getting an independent
 // one. This reduces memory footprint and number of connections to the server.
+// If you really need an independent one, prefer using the type-safe variant (see [NewTypedFilteredRevisionInformer]).
 func NewFilteredRevisionInformer(client versioned.Interface, namespace string, resyncPeriod time.Duration, indexers cache.Indexers, tweakListOptions internalinterfaces.TweakListOptionsFunc) cache.SharedIndexInformer {
-	return cache.NewSharedIndexInformer(
+	return NewTypedRevisionInformerWithOptions(client, namespace, internalinterfaces.InformerOptions{ResyncPeriod: resyncPeriod, Indexers: indexers, TweakListOptions: tweakListOptions})
+}
+
+// NewTypedFilteredRevisionInformer constructs a new informer for Revision type.
+// Always prefer using an informer factory to get a shared informer instead of getting an independent
+// one. This reduces memory footprint and number of connections to the server.
+func NewTypedFilteredRevisionInformer(client versioned.Interface, namespace string, resyncPeriod time.Duration, indexers RevisionIndexers, tweakListOptions internalinterfaces.TweakListOptionsFunc) RevisionIndexInformer {
+	return NewTypedRevisionInformerWithOptions(client, namespace, internalinterfaces.InformerOptions{ResyncPeriod: resyncPeriod, Indexers: cache.TypedIndexersToIndexers(indexers), TweakListOptions: tweakListOptions})
+}
+
+// NewRevisionInformerWithOptions constructs a new informer for Revision type with additional options.
+// Always prefer using an informer factory to get a shared informer instead of getting an independent
+// one. This reduces memory footprint and number of connections to the server.
+// If you really need an independent one, prefer using the type-safe variant (see [NewTypedRevisionInformerWithOptions]).
+func NewRevisionInformerWithOptions(client versioned.Interface, namespace string, options internalinterfaces.InformerOptions) cache.SharedIndexInformer {
+	return NewTypedRevisionInformerWithOptions(client, namespace, options)
+}
+
+// NewTypedRevisionInformerWithOptions constructs a new informer for Revision type with additional options.
+// Always prefer using an informer factory to get a shared informer instead of getting an independent
+// one. This reduces memory footprint and number of connections to the server.
+func NewTypedRevisionInformerWithOptions(client versioned.Interface, namespace string, options internalinterfaces.InformerOptions) RevisionIndexInformer {
+	gvr := schema.GroupVersionResource{Group: "serving.knative.dev", Version: "v1", Resource: "revisions"}
+	identifier := options.InformerName.WithResource(gvr)
+	tweakListOptions := options.TweakListOptions
+	return cache.NewTypedSharedIndexInformer[*apiservingv1.Revision](cache.NewSharedIndexInformerWithOptions(
 		cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
-			ListFunc: func(options metav1.ListOptions) (runtime.Object, error) {
+			ListFunc: func(opts metav1.ListOptions) (runtime.Object, error) {
 				if tweakListOptions != nil {
-					tweakListOptions(&options)
+					tweakListOptions(&opts)
 				}
-				return client.ServingV1().Revisions(namespace).List(context.Background(), options)
+				return client.ServingV1().Revisions(namespace).List(context.Background(), opts)
 			},
-			WatchFunc: func(options metav1.ListOptions) (watch.Interface, error) {
+			WatchFunc: func(opts metav1.ListOptions) (watch.Interface, error) {
 				if tweakListOptions != nil {
-					tweakListOptions(&options)
+					tweakListOptions(&opts)
 				}
-				return client.ServingV1().Revisions(namespace).Watch(context.Background(), options)
+				return client.ServingV1().Revisions(namespace).Watch(context.Background(), opts)
 			},
-			ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+			ListWithContextFunc: func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
 				if tweakListOptions != nil {
-					tweakListOptions(&options)
+					tweakListOptions(&opts)
 				}
-				return client.ServingV1().Revisions(namespace).List(ctx, options)
+				return client.ServingV1().Revisions(namespace).List(ctx, opts)
 			},
-			WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
+			WatchFuncWithContext: func(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
 				if tweakListOptions != nil {
-					tweakListOptions(&options)
+					tweakListOptions(&opts)
 				}
-				return client.ServingV1().Revisions(namespace).Watch(ctx, options)
+				return client.ServingV1().Revisions(namespace).Watch(ctx, opts)
 			},
 		}, client),
 		&apiservingv1.Revision{},
-		resyncPeriod,
-		indexers,
-	)
+		cache.SharedIndexInformerOptions{
+			ResyncPeriod: options.ResyncPeriod,
+			Indexers:     options.Indexers,
+			Identifier:   identifier,
+		},
+	))
 }
 
 func (f *revisionInformer) defaultInformer(client versioned.Interface, resyncPeriod time.Duration) cache.SharedIndexInformer {
-	return NewFilteredRevisionInformer(client, f.namespace, resyncPeriod, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc}, f.tweakListOptions)
+	return NewTypedRevisionInformerWithOptions(client, f.namespace, internalinterfaces.InformerOptions{ResyncPeriod: resyncPeriod, Indexers: cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc}, InformerName: f.factory.InformerName(), TweakListOptions: f.tweakListOptions})
 }
 
 func (f *revisionInformer) Informer() cache.SharedIndexInformer {
-	return f.factory.InformerFor(&apiservingv1.Revision{}, f.defaultInformer)
+	return f.TypedInformer()
+}
+
+func (f *revisionInformer) TypedInformer() RevisionIndexInformer {
+	return cache.NewTypedSharedIndexInformer[*apiservingv1.Revision](f.factory.InformerFor(&apiservingv1.Revision{}, f.defaultInformer))
 }
 
 func (f *revisionInformer) Lister() servingv1.RevisionLister {
 	return servingv1.NewRevisionLister(f.Informer().GetIndexer())
+}
+
+// ToTypedRevisionInformer converts an untyped informer into a TypedRevisionInformer.
+//
+// WARNING: this conversion is only safe if the informer handles objects of type
+// *Revision. If that is not the case, calling type-safe methods of the returned
+// TypedRevisionInformer leads to runtime panics. A safer alternative is to pass
+// around a TypedRevisionInformer instances that was obtained from a
+// SharedInformerFactory.
+func ToTypedRevisionInformer(informer RevisionInformer) TypedRevisionInformer {
+	if informer, ok := informer.(TypedRevisionInformer); ok {
+		return informer
+	}
+	return &revisionTypedInformerAdapter{informer}
+}
+
+type revisionTypedInformerAdapter struct {
+	RevisionInformer
+}
+
+func (a *revisionTypedInformerAdapter) TypedInformer() RevisionIndexInformer {
+	return cache.NewTypedSharedIndexInformer[*apiservingv1.Revision](a.Informer())
+}
+
+// ToRevisionIndexInformer converts an untyped informer into a RevisionIndexInformer.
+//
+// WARNING: this conversion is only safe if the informer handles objects of type
+// *Revision. If that is not the case, calling type-safe methods of the returned
+// RevisionIndexInformer leads to runtime panics. A safer alternative is to pass
+// around a RevisionIndexInformer instances that was obtained from a
+// SharedInformerFactory.
+func ToRevisionIndexInformer(informer cache.SharedIndexInformer) RevisionIndexInformer {
+	if informer, ok := informer.(RevisionIndexInformer); ok {
+		return informer
+	}
+	return cache.NewTypedSharedIndexInformer[*apiservingv1.Revision](informer)
 }

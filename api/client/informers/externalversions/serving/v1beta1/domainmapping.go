@@ -16,16 +16,45 @@ import (
 	apiservingv1beta1 "ebb.dev/ebb/api/serving/v1beta1"
 	v1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	runtime "k8s.io/apimachinery/pkg/runtime"
+	schema "k8s.io/apimachinery/pkg/runtime/schema"
 	watch "k8s.io/apimachinery/pkg/watch"
 	cache "k8s.io/client-go/tools/cache"
 )
 
 // DomainMappingInformer provides access to a shared informer and lister for
-// DomainMappings.
+// DomainMappings. Prefer using the type-safe variant (see [TypedDomainMappingInformer]).
 type DomainMappingInformer interface {
 	Informer() cache.SharedIndexInformer
 	Lister() servingv1beta1.DomainMappingLister
 }
+
+// TypedDomainMappingInformer provides access to a shared informer and lister for
+// DomainMappings, including the type-safe TypedInformer variant.
+// It is a superset of DomainMappingInformer.
+type TypedDomainMappingInformer interface {
+	Informer() cache.SharedIndexInformer
+	TypedInformer() DomainMappingIndexInformer
+	Lister() servingv1beta1.DomainMappingLister
+}
+
+// DomainMappingIndexInformer is a wrapper around the underlying [cache.SharedIndexInformer]
+// with type-safe variants of several methods.
+type DomainMappingIndexInformer cache.TypedSharedIndexInformer[*apiservingv1beta1.DomainMapping]
+
+// DomainMappingHandlerFuncs is a specialization of [cache.TypedResourceEventHandlerFuncs] for DomainMapping.
+type DomainMappingHandlerFuncs = cache.TypedResourceEventHandlerFuncs[*apiservingv1beta1.DomainMapping]
+
+// DomainMappingDetailedHandlerFuncs is a specialization of [cache.TypedResourceEventHandlerDetailedFuncs] for DomainMapping.
+type DomainMappingDetailedHandlerFuncs = cache.TypedResourceEventHandlerDetailedFuncs[*apiservingv1beta1.DomainMapping]
+
+// DomainMappingFilteringHandler is a specialization of [cache.TypedFilteringResourceEventHandler] for DomainMapping.
+type DomainMappingFilteringHandler = cache.TypedFilteringResourceEventHandler[*apiservingv1beta1.DomainMapping]
+
+// DomainMappingIndexers is a specialization of [cache.TypedIndexers] for DomainMapping.
+type DomainMappingIndexers = cache.TypedIndexers[*apiservingv1beta1.DomainMapping]
+
+// DeletedDomainMapping is a specialization of [cache.DeletedObject] for DomainMapping.
+type DeletedDomainMapping = cache.DeletedObject[*apiservingv1beta1.DomainMapping]
 
 type domainMappingInformer struct {
 	factory          internalinterfaces.SharedInformerFactory
@@ -36,55 +65,132 @@ type domainMappingInformer struct {
 // NewDomainMappingInformer constructs a new informer for DomainMapping type.
 // Always prefer using an informer factory to get a shared informer instead of getting an independent
 // one. This reduces memory footprint and number of connections to the server.
+// If you really need an independent one, prefer using the type-safe variant (see [NewTypedDomainMappingInformer]).
 func NewDomainMappingInformer(client versioned.Interface, namespace string, resyncPeriod time.Duration, indexers cache.Indexers) cache.SharedIndexInformer {
-	return NewFilteredDomainMappingInformer(client, namespace, resyncPeriod, indexers, nil)
+	return NewDomainMappingInformerWithOptions(client, namespace, internalinterfaces.InformerOptions{ResyncPeriod: resyncPeriod, Indexers: indexers})
+}
+
+// NewTypedDomainMappingInformer constructs a new informer for DomainMapping type.
+// Always prefer using an informer factory to get a shared informer instead of getting an independent
+// one. This reduces memory footprint and number of connections to the server.
+func NewTypedDomainMappingInformer(client versioned.Interface, namespace string, resyncPeriod time.Duration, indexers DomainMappingIndexers) DomainMappingIndexInformer {
+	return NewTypedDomainMappingInformerWithOptions(client, namespace, internalinterfaces.InformerOptions{ResyncPeriod: resyncPeriod, Indexers: cache.TypedIndexersToIndexers(indexers)})
 }
 
 // NewFilteredDomainMappingInformer constructs a new informer for DomainMapping type.
 // Always prefer using an informer factory to get a shared informer instead of getting an independent
 // one. This reduces memory footprint and number of connections to the server.
+// If you really need an independent one, prefer using the type-safe variant (see [NewTypedFilteredDomainMappingInformer]).
 func NewFilteredDomainMappingInformer(client versioned.Interface, namespace string, resyncPeriod time.Duration, indexers cache.Indexers, tweakListOptions internalinterfaces.TweakListOptionsFunc) cache.SharedIndexInformer {
-	return cache.NewSharedIndexInformer(
+	return NewTypedDomainMappingInformerWithOptions(client, namespace, internalinterfaces.InformerOptions{ResyncPeriod: resyncPeriod, Indexers: indexers, TweakListOptions: tweakListOptions})
+}
+
+// NewTypedFilteredDomainMappingInformer constructs a new informer for DomainMapping type.
+// Always prefer using an informer factory to get a shared informer instead of getting an independent
+// one. This reduces memory footprint and number of connections to the server.
+func NewTypedFilteredDomainMappingInformer(client versioned.Interface, namespace string, resyncPeriod time.Duration, indexers DomainMappingIndexers, tweakListOptions internalinterfaces.TweakListOptionsFunc) DomainMappingIndexInformer {
+	return NewTypedDomainMappingInformerWithOptions(client, namespace, internalinterfaces.InformerOptions{ResyncPeriod: resyncPeriod, Indexers: cache.TypedIndexersToIndexers(indexers), TweakListOptions: tweakListOptions})
+}
+
+// NewDomainMappingInformerWithOptions constructs a new informer for DomainMapping type with additional options.
+// Always prefer using an informer factory to get a shared informer instead of getting an independent
+// one. This reduces memory footprint and number of connections to the server.
+// If you really need an independent one, prefer using the type-safe variant (see [NewTypedDomainMappingInformerWithOptions]).
+func NewDomainMappingInformerWithOptions(client versioned.Interface, namespace string, options internalinterfaces.InformerOptions) cache.SharedIndexInformer {
+	return NewTypedDomainMappingInformerWithOptions(client, namespace, options)
+}
+
+// NewTypedDomainMappingInformerWithOptions constructs a new informer for DomainMapping type with additional options.
+// Always prefer using an informer factory to get a shared informer instead of getting an independent
+// one. This reduces memory footprint and number of connections to the server.
+func NewTypedDomainMappingInformerWithOptions(client versioned.Interface, namespace string, options internalinterfaces.InformerOptions) DomainMappingIndexInformer {
+	gvr := schema.GroupVersionResource{Group: "serving.knative.dev", Version: "v1beta1", Resource: "domainmappings"}
+	identifier := options.InformerName.WithResource(gvr)
+	tweakListOptions := options.TweakListOptions
+	return cache.NewTypedSharedIndexInformer[*apiservingv1beta1.DomainMapping](cache.NewSharedIndexInformerWithOptions(
 		cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
-			ListFunc: func(options v1.ListOptions) (runtime.Object, error) {
+			ListFunc: func(opts v1.ListOptions) (runtime.Object, error) {
 				if tweakListOptions != nil {
-					tweakListOptions(&options)
+					tweakListOptions(&opts)
 				}
-				return client.ServingV1beta1().DomainMappings(namespace).List(context.Background(), options)
+				return client.ServingV1beta1().DomainMappings(namespace).List(context.Background(), opts)
 			},
-			WatchFunc: func(options v1.ListOptions) (watch.Interface, error) {
+			WatchFunc: func(opts v1.ListOptions) (watch.Interface, error) {
 				if tweakListOptions != nil {
-					tweakListOptions(&options)
+					tweakListOptions(&opts)
 				}
-				return client.ServingV1beta1().DomainMappings(namespace).Watch(context.Background(), options)
+				return client.ServingV1beta1().DomainMappings(namespace).Watch(context.Background(), opts)
 			},
-			ListWithContextFunc: func(ctx context.Context, options v1.ListOptions) (runtime.Object, error) {
+			ListWithContextFunc: func(ctx context.Context, opts v1.ListOptions) (runtime.Object, error) {
 				if tweakListOptions != nil {
-					tweakListOptions(&options)
+					tweakListOptions(&opts)
 				}
-				return client.ServingV1beta1().DomainMappings(namespace).List(ctx, options)
+				return client.ServingV1beta1().DomainMappings(namespace).List(ctx, opts)
 			},
-			WatchFuncWithContext: func(ctx context.Context, options v1.ListOptions) (watch.Interface, error) {
+			WatchFuncWithContext: func(ctx context.Context, opts v1.ListOptions) (watch.Interface, error) {
 				if tweakListOptions != nil {
-					tweakListOptions(&options)
+					tweakListOptions(&opts)
 				}
-				return client.ServingV1beta1().DomainMappings(namespace).Watch(ctx, options)
+				return client.ServingV1beta1().DomainMappings(namespace).Watch(ctx, opts)
 			},
 		}, client),
 		&apiservingv1beta1.DomainMapping{},
-		resyncPeriod,
-		indexers,
-	)
+		cache.SharedIndexInformerOptions{
+			ResyncPeriod: options.ResyncPeriod,
+			Indexers:     options.Indexers,
+			Identifier:   identifier,
+		},
+	))
 }
 
 func (f *domainMappingInformer) defaultInformer(client versioned.Interface, resyncPeriod time.Duration) cache.SharedIndexInformer {
-	return NewFilteredDomainMappingInformer(client, f.namespace, resyncPeriod, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc}, f.tweakListOptions)
+	return NewTypedDomainMappingInformerWithOptions(client, f.namespace, internalinterfaces.InformerOptions{ResyncPeriod: resyncPeriod, Indexers: cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc}, InformerName: f.factory.InformerName(), TweakListOptions: f.tweakListOptions})
 }
 
 func (f *domainMappingInformer) Informer() cache.SharedIndexInformer {
-	return f.factory.InformerFor(&apiservingv1beta1.DomainMapping{}, f.defaultInformer)
+	return f.TypedInformer()
+}
+
+func (f *domainMappingInformer) TypedInformer() DomainMappingIndexInformer {
+	return cache.NewTypedSharedIndexInformer[*apiservingv1beta1.DomainMapping](f.factory.InformerFor(&apiservingv1beta1.DomainMapping{}, f.defaultInformer))
 }
 
 func (f *domainMappingInformer) Lister() servingv1beta1.DomainMappingLister {
 	return servingv1beta1.NewDomainMappingLister(f.Informer().GetIndexer())
+}
+
+// ToTypedDomainMappingInformer converts an untyped informer into a TypedDomainMappingInformer.
+//
+// WARNING: this conversion is only safe if the informer handles objects of type
+// *DomainMapping. If that is not the case, calling type-safe methods of the returned
+// TypedDomainMappingInformer leads to runtime panics. A safer alternative is to pass
+// around a TypedDomainMappingInformer instances that was obtained from a
+// SharedInformerFactory.
+func ToTypedDomainMappingInformer(informer DomainMappingInformer) TypedDomainMappingInformer {
+	if informer, ok := informer.(TypedDomainMappingInformer); ok {
+		return informer
+	}
+	return &domainMappingTypedInformerAdapter{informer}
+}
+
+type domainMappingTypedInformerAdapter struct {
+	DomainMappingInformer
+}
+
+func (a *domainMappingTypedInformerAdapter) TypedInformer() DomainMappingIndexInformer {
+	return cache.NewTypedSharedIndexInformer[*apiservingv1beta1.DomainMapping](a.Informer())
+}
+
+// ToDomainMappingIndexInformer converts an untyped informer into a DomainMappingIndexInformer.
+//
+// WARNING: this conversion is only safe if the informer handles objects of type
+// *DomainMapping. If that is not the case, calling type-safe methods of the returned
+// DomainMappingIndexInformer leads to runtime panics. A safer alternative is to pass
+// around a DomainMappingIndexInformer instances that was obtained from a
+// SharedInformerFactory.
+func ToDomainMappingIndexInformer(informer cache.SharedIndexInformer) DomainMappingIndexInformer {
+	if informer, ok := informer.(DomainMappingIndexInformer); ok {
+		return informer
+	}
+	return cache.NewTypedSharedIndexInformer[*apiservingv1beta1.DomainMapping](informer)
 }

@@ -13,7 +13,7 @@ import (
 // Interface provides access to all the informers in this group version.
 type Interface interface {
 	// DomainMappings returns a DomainMappingInformer.
-	DomainMappings() DomainMappingInformer
+	DomainMappings() TypedDomainMappingInformer
 }
 
 type version struct {
@@ -27,7 +27,7 @@ func New(f internalinterfaces.SharedInformerFactory, namespace string, tweakList
 	return &version{factory: f, namespace: namespace, tweakListOptions: tweakListOptions}
 }
 
-// DomainMappings returns a DomainMappingInformer.
-func (v *version) DomainMappings() DomainMappingInformer {
+// DomainMappings returns a TypedDomainMappingInformer.
+func (v *version) DomainMappings() TypedDomainMappingInformer {
 	return &domainMappingInformer{factory: v.factory, namespace: v.namespace, tweakListOptions: v.tweakListOptions}
 }
