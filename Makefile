@@ -45,7 +45,7 @@ generated: ## generated files are the ones that the generators make
 
 unit: clients
 	go test -race -shuffle=on -p 2 ./...
-	go test -run AllocatesNothing ./internal/forward ./activator/internal/chain ./queue-proxy/internal/sidecar # the race detector allocates
+	go test -run AllocatesNothing ./forward ./activator/internal/chain ./queue-proxy/internal/sidecar # the race detector allocates
 	go test -C dev/ctl -race -shuffle=on -p 2 ./...
 
 .PHONY: clients

@@ -38,9 +38,10 @@ var layers = []layer{
 	{folder: "autoscaler/zero", only: std, why: "a pure core"},
 	{folder: "api", why: "the public kinds stand on nothing of ours"},
 	{folder: "settings", own: []string{"api", "internal/watchtest"}},
-	{folder: "internal/", own: []string{"internal", "wire"}, why: "leaf libraries know no domain words"},
-	{folder: "queue-proxy", own: []string{"wire", "internal"}, why: "it knows no Kubernetes"},
-	{folder: "activator", own: []string{"api", "settings", "wire", "internal"}},
+	{folder: "forward", why: "the forwarder stands on nothing of ours"},
+	{folder: "internal/", own: []string{"internal", "forward", "wire"}, why: "leaf libraries know no domain words"},
+	{folder: "queue-proxy", own: []string{"forward", "wire", "internal"}, why: "it knows no Kubernetes"},
+	{folder: "activator", own: []string{"api", "settings", "forward", "wire", "internal"}},
 	{folder: "autoscaler", own: []string{"api", "settings", "wire", "internal"}},
 	{folder: "ingress", own: []string{"api", "settings", "wire"}},
 	{folder: "controller", own: []string{"api", "settings", "wire", "ingress", "internal"}},
@@ -78,7 +79,7 @@ func TestFoldersImportOnlyWhatTheTableAllows(t *testing.T) {
 				t.Errorf("%s imports %s, which the import table does not allow %s (%s)", file, imported, l.folder, l.why)
 			case l.only != nil && !isTest && !allowed(imported, l.only):
 				t.Errorf("%s imports %s; %s may import only %v (%s)", file, imported, l.folder, l.only, l.why)
-			case (strings.HasPrefix(file, "queue-proxy/") || strings.HasPrefix(file, "internal/forward/")) && !isTest && allowed(imported, noKubernetes):
+			case (strings.HasPrefix(file, "queue-proxy/") || strings.HasPrefix(file, "forward/")) && !isTest && allowed(imported, noKubernetes):
 				t.Errorf("%s imports %s: the data path knows no Kubernetes", file, imported)
 			}
 		}

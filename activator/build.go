@@ -31,7 +31,7 @@ import (
 	"ebb.dev/ebb/activator/internal/serve"
 	"ebb.dev/ebb/activator/internal/watch"
 	"ebb.dev/ebb/api/client/versioned"
-	"ebb.dev/ebb/internal/forward"
+	"ebb.dev/ebb/forward"
 	"ebb.dev/ebb/internal/telemetry"
 	"ebb.dev/ebb/internal/tlsoptions"
 	"ebb.dev/ebb/settings"

@@ -11,7 +11,7 @@ import (
 	"sync"
 	"testing"
 
-	"ebb.dev/ebb/internal/forward"
+	"ebb.dev/ebb/forward"
 )
 
 // buggy is a policy that fails for one path.

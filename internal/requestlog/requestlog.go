@@ -16,7 +16,7 @@ import (
 	"text/template"
 	"time"
 
-	"ebb.dev/ebb/internal/forward"
+	"ebb.dev/ebb/forward"
 )
 
 // DefaultTemplate is used when the ConfigMap has none.

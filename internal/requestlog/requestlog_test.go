@@ -12,7 +12,7 @@ import (
 	"sync"
 	"testing"
 
-	"ebb.dev/ebb/internal/forward"
+	"ebb.dev/ebb/forward"
 )
 
 type locked struct {

@@ -17,7 +17,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"ebb.dev/ebb/internal/forward"
+	"ebb.dev/ebb/forward"
 	"ebb.dev/ebb/internal/otlp"
 )
 

@@ -18,7 +18,7 @@ import (
 	spanpb "go.opentelemetry.io/proto/otlp/trace/v1"
 	"google.golang.org/protobuf/proto"
 
-	"ebb.dev/ebb/internal/forward"
+	"ebb.dev/ebb/forward"
 	"ebb.dev/ebb/internal/otlp"
 )
 

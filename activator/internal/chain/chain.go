@@ -2,7 +2,7 @@
 // wait, which pod, and what the pod is told.
 //
 // Owns: the order of these steps and the answers that the activator gives itself. Reads: the table of revisions.
-// Writes: each revision's meter and queue. Never: touches a body; that is internal/forward's.
+// Writes: each revision's meter and queue. Never: touches a body; that is forward's.
 package chain
 
 import (
@@ -18,7 +18,7 @@ import (
 	"ebb.dev/ebb/activator/internal/reach"
 	"ebb.dev/ebb/activator/internal/report"
 	"ebb.dev/ebb/api/names"
-	"ebb.dev/ebb/internal/forward"
+	"ebb.dev/ebb/forward"
 	"ebb.dev/ebb/internal/otlp"
 	"ebb.dev/ebb/internal/tracing"
 	"ebb.dev/ebb/wire"

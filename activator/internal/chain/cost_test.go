@@ -16,8 +16,8 @@ import (
 
 	"ebb.dev/ebb/activator/internal/backends"
 	"ebb.dev/ebb/activator/internal/hold"
-	"ebb.dev/ebb/internal/forward"
-	"ebb.dev/ebb/internal/forwardtest"
+	"ebb.dev/ebb/forward"
+	"ebb.dev/ebb/forward/forwardtest"
 	"ebb.dev/ebb/wire"
 )
 

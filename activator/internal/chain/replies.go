@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"ebb.dev/ebb/activator/internal/hold"
-	"ebb.dev/ebb/internal/forward"
+	"ebb.dev/ebb/forward"
 	"ebb.dev/ebb/wire"
 )
 

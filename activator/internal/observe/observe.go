@@ -12,7 +12,7 @@ import (
 	"sync/atomic"
 
 	"ebb.dev/ebb/activator/internal/chain"
-	"ebb.dev/ebb/internal/forward"
+	"ebb.dev/ebb/forward"
 	"ebb.dev/ebb/internal/otlp"
 	"ebb.dev/ebb/internal/requestlog"
 	"ebb.dev/ebb/internal/telemetry"

@@ -12,7 +12,7 @@ import (
 	"syscall"
 	"time"
 
-	"ebb.dev/ebb/internal/forward"
+	"ebb.dev/ebb/forward"
 	"ebb.dev/ebb/wire"
 )
 

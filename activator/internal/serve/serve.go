@@ -13,7 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"ebb.dev/ebb/internal/forward"
+	"ebb.dev/ebb/forward"
 )
 
 const (

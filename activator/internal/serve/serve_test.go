@@ -14,7 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"ebb.dev/ebb/internal/forward"
+	"ebb.dev/ebb/forward"
 )
 
 func TestDrainingEndsWhenNoRequestComesAnyMore(t *testing.T) {

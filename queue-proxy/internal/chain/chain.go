@@ -18,7 +18,7 @@ import (
 	"time"
 	"unsafe"
 
-	"ebb.dev/ebb/internal/forward"
+	"ebb.dev/ebb/forward"
 	"ebb.dev/ebb/internal/otlp"
 	"ebb.dev/ebb/internal/tracing"
 	"ebb.dev/ebb/queue-proxy/internal/routetag"

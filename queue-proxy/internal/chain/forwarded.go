@@ -4,7 +4,7 @@ import (
 	"net/netip"
 	"strings"
 
-	"ebb.dev/ebb/internal/forward"
+	"ebb.dev/ebb/forward"
 )
 
 // appendForwarded builds the Forwarded field (RFC 7239) out of X-Forwarded-{For,Proto,Host}: one element for each address, the first of

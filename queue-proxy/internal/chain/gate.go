@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"ebb.dev/ebb/internal/forward"
+	"ebb.dev/ebb/forward"
 	"ebb.dev/ebb/internal/tracing"
 	"ebb.dev/ebb/internal/turns"
 	"ebb.dev/ebb/queue-proxy/internal/stat"

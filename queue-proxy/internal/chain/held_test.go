@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"ebb.dev/ebb/internal/forward"
+	"ebb.dev/ebb/forward"
 )
 
 // The bound in bytes looks at what a request takes: of large heads fewer may wait than of small ones, and as many again once they have left.

@@ -4,7 +4,7 @@
 package routetag
 
 import (
-	"ebb.dev/ebb/internal/forward"
+	"ebb.dev/ebb/forward"
 	"ebb.dev/ebb/wire"
 )
 

@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"ebb.dev/ebb/internal/forwardtest"
+	"ebb.dev/ebb/forward/forwardtest"
 	"ebb.dev/ebb/queue-proxy/internal/config"
 )
 

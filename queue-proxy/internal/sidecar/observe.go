@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"ebb.dev/ebb/internal/forward"
+	"ebb.dev/ebb/forward"
 	"ebb.dev/ebb/internal/otlp"
 	"ebb.dev/ebb/internal/requestlog"
 	"ebb.dev/ebb/internal/tracing"

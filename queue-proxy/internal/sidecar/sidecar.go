@@ -21,7 +21,7 @@ import (
 	"sync"
 	"time"
 
-	"ebb.dev/ebb/internal/forward"
+	"ebb.dev/ebb/forward"
 	"ebb.dev/ebb/internal/otlp"
 	"ebb.dev/ebb/internal/tracing"
 	"ebb.dev/ebb/queue-proxy/internal/announce"

@@ -16,7 +16,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"ebb.dev/ebb/internal/forward"
+	"ebb.dev/ebb/forward"
 	"ebb.dev/ebb/internal/otlp"
 	"ebb.dev/ebb/queue-proxy/internal/chain"
 	"ebb.dev/ebb/queue-proxy/internal/routetag"

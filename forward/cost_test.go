@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"ebb.dev/ebb/internal/forwardtest"
+	"ebb.dev/ebb/forward/forwardtest"
 )
 
 func TestLargeBodiesTakeConstantMemory(t *testing.T) {

@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"ebb.dev/ebb/internal/forwardtest"
+	"ebb.dev/ebb/forward/forwardtest"
 )
 
 // policy is a Handler out of functions, and a ledger of what it was told.
