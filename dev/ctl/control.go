@@ -137,7 +137,7 @@ func (c *control) kubeconfig() error {
 	if _, err := os.Stat(c.Kubeconfig()); err != nil {
 		return errors.New("no cluster is up: run `make up` first")
 	}
-	fmt.Fprintf(c.out, "export KUBECONFIG=%s\nexport PATH=\"%s:$PATH\"\n", c.Kubeconfig(), c.In("path"))
+	fmt.Fprintf(c.out, "export KUBECONFIG=%s\nexport PATH=\"%s:$PATH\"\nexport EBB_AUDIT_LOG=%s\n", c.Kubeconfig(), c.In("path"), c.Log("audit"))
 	return nil
 }
 

@@ -93,7 +93,7 @@ func (c Cluster) Write() error {
 		"Node": c.Plan.Node(), "DNS": c.Plan.DNS(), "Pods": c.Plan.Pods,
 		"PKI": c.In("pki"), "Conf": c.In("conf"), "Dev": c.Dev, "Run": c.Run, "Socket": c.Socket(), "Pause": c.Pause,
 	}
-	for _, name := range []string{"kubelet.yaml", "proxy.yaml", "containerd.toml"} {
+	for _, name := range []string{"kubelet.yaml", "proxy.yaml", "containerd.toml", "audit.yaml"} {
 		if err := c.render(name, c.In("conf", name), values); err != nil {
 			return err
 		}
@@ -194,7 +194,10 @@ func (c Cluster) APIServer() process.Program {
 		"--kubelet-certificate-authority="+f.Cert("ca"), "--kubelet-preferred-address-types=InternalIP",
 		"--service-cluster-ip-range="+c.Plan.Services.String(), "--service-account-issuer=https://kubernetes.default.svc.cluster.local",
 		"--service-account-key-file="+filepath.Join(f.Dir, "service-account.pub"), "--service-account-signing-key-file="+f.Key("service-account"),
-		"--allow-privileged=true", "--max-requests-inflight=1000", "--max-mutating-requests-inflight=500", "--event-ttl=30m", "-v=1")
+		"--allow-privileged=true", "--max-requests-inflight=1000", "--max-mutating-requests-inflight=500", "--event-ttl=30m", "-v=1",
+		"--audit-policy-file="+c.In("conf", "audit.yaml"), "--audit-log-path="+c.Log("audit"), "--audit-log-mode=batch",
+		"--audit-log-maxsize=200", "--audit-log-maxbackup=1")
+	p.Salt = c.salt("audit.yaml")
 	// Collecting garbage takes half a second of a processor each time, and a burst of new pods is when it becomes due.
 	p.Env = []string{"GOGC=200"}
 	return p

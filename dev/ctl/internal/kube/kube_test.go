@@ -55,6 +55,7 @@ func TestWrittenConfigurationSaysWhatTheClusterIs(t *testing.T) {
 		{c.In("conf", "kubelet.yaml"), "failCgroupV1", `false`},
 		{c.In("conf", "proxy.yaml"), "clusterCIDR", `"10.88.0.0/22"`},
 		{c.In("conf", "proxy.yaml"), "mode", `"nftables"`},
+		{c.In("conf", "audit.yaml"), "omitStages", `["RequestReceived","ResponseStarted"]`},
 		{c.Kubeconfig(), "clusters.cluster.server", `"https://10.88.0.1:6443"`},
 		{c.Kubeconfig(), "users.name", `"admin"`},
 		{c.In("conf", "kubelet.kubeconfig"), "users.name", `"kubelet"`},
