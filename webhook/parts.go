@@ -50,6 +50,12 @@ func readiness(ctx context.Context, keeper *certs.Keeper) http.Handler {
 	})
 }
 
+// Bounds of open connections. All are of API servers, which come from few addresses, or of nobody who has business here.
+const (
+	mostConnections      = 2048
+	mostConnectionsOfOne = 1024
+)
+
 // goodbye is for how long a webhook that is to end still answers: until the API server's connections and the
 // endpoints have moved to another replica.
 const goodbye = 5 * time.Second
@@ -62,7 +68,7 @@ func serve(port int, keeper *certs.Keeper, handler http.Handler) func(context.Co
 		if err != nil {
 			return fmt.Errorf("listen for the API server: %w", err)
 		}
-		secured := tls.NewListener(listener, &tls.Config{
+		secured := tls.NewListener(telemetry.Bound(listener, mostConnections, mostConnectionsOfOne), &tls.Config{
 			MinVersion:     tls.VersionTLS13,
 			NextProtos:     []string{"http/1.1"},
 			GetCertificate: keeper.Certificate,

@@ -10,8 +10,13 @@ import (
 // MaxStatBytes bounds one encoded Stat as it is scraped (contract section 4.6).
 const MaxStatBytes = 336
 
-// MaxStatsBytes bounds the body of a POST to PathStats.
-const MaxStatsBytes = 4 << 20
+// Bounds of a POST to PathStats. An activator reports many revisions at once, a pod its own only.
+const (
+	MaxStats         = 2000 // messages in an activator's body
+	MaxStatsBytes    = 1 << 20
+	MaxPodStats      = 4 // messages in a pod's body
+	MaxPodStatsBytes = 2 << 10
+)
 
 // Stat is the load of one reporter, a pod or an activator, over its last reporting period of about a second.
 type Stat struct {
@@ -160,8 +165,12 @@ func EncodeStats(messages []StatMessage) []byte {
 	return data
 }
 
-// DecodeStats is the inverse of EncodeStats.
-func DecodeStats(data []byte) ([]StatMessage, error) {
+// ErrTooManyStats is returned for a body with more messages than the reader takes.
+var ErrTooManyStats = errors.New("too many stats")
+
+// DecodeStats is the inverse of EncodeStats. It fails at the first message beyond most: a message may
+// take two bytes of a body and takes a hundred times as many once decoded.
+func DecodeStats(data []byte, most int) ([]StatMessage, error) {
 	var messages []StatMessage
 	err := fields(data, func(number int, value field) error {
 		if number != messagesMessage {
@@ -170,12 +179,15 @@ func DecodeStats(data []byte) ([]StatMessage, error) {
 		if value.kind != typeBytes {
 			return errWireType
 		}
+		if len(messages) == most {
+			return fmt.Errorf("%w: a body may hold %d", ErrTooManyStats, most)
+		}
 		last := &StatMessage{}
 		if n := len(messages); n > 0 {
 			last = &messages[n-1]
 		} else {
-			// The others are about as long as the first; what claims more than makes sense has to come first.
-			messages = make([]StatMessage, 0, min(len(data)/(len(value.bytes)+3)+1, 1024))
+			// The others are about as long as the first.
+			messages = make([]StatMessage, 0, min(len(data)/(len(value.bytes)+3)+1, most))
 		}
 		m, err := decodeMessage(value.bytes, last)
 		messages = append(messages, m)

@@ -29,7 +29,7 @@ func TestStatsSurviveTheirEncoding(t *testing.T) {
 		{"default", "hello-00002", Stat{PodName: "b", Requests: 7, Timestamp: 1}},
 		{"", "", Stat{}},
 	}
-	out, err := DecodeStats(EncodeStats(in))
+	out, err := DecodeStats(EncodeStats(in), MaxStats)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -78,11 +78,11 @@ func FuzzDecodeStats(f *testing.F) {
 	f.Add(EncodeStats([]StatMessage{{"n", "r", Stat{PodName: "p", AverageConcurrent: 1}}}))
 	f.Add([]byte{0x0a, 0xff, 0xff, 0xff, 0xff, 0x0f})
 	f.Fuzz(func(t *testing.T, data []byte) {
-		messages, err := DecodeStats(data)
+		messages, err := DecodeStats(data, MaxStats)
 		if err != nil {
 			return
 		}
-		again, err := DecodeStats(EncodeStats(messages))
+		again, err := DecodeStats(EncodeStats(messages), MaxStats)
 		if err != nil {
 			t.Fatalf("what was decoded does not decode again: %v", err)
 		}

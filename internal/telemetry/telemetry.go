@@ -92,9 +92,21 @@ func Profiles(enabled func() bool) http.Handler {
 			http.Error(w, "profiling is off: set runtime-profiling to enabled in config-observability", http.StatusNotFound)
 			return
 		}
+		// A profile takes longer than the request may: the deadline for reading it would end it.
+		_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
 		mux.ServeHTTP(w, r)
 	})
 }
+
+// Bounds of a server that anybody in the cluster may connect to. A connection takes about 20 KiB,
+// and its head at most MaxHeaderBytes more while it arrives. The bound of one address leaves room for all
+// pods of a node, because some networks send them from the node's address.
+const (
+	mostConnections         = 16384
+	mostConnectionsOfOne    = 256
+	longestHead             = 8 << 10
+	requestMustArriveWithin = 10 * time.Second
+)
 
 // Server returns a part that serves handler on address until it is stopped, and then lets requests
 // in flight finish for at most five seconds.
@@ -104,17 +116,17 @@ func Server(name, address string, handler http.Handler) run.Part {
 		if err != nil {
 			return fmt.Errorf("listen: %w", err)
 		}
-		return Serve(ctx, listener, handler)
+		return Serve(ctx, Bound(listener, mostConnections, mostConnectionsOfOne), handler)
 	}}
 }
 
 // Serve is what Server's part does, on a listener that is there already.
 func Serve(ctx context.Context, listener net.Listener, handler http.Handler) error {
 	server := &http.Server{
-		Handler:           handler,
-		ReadHeaderTimeout: 10 * time.Second,
-		IdleTimeout:       2 * time.Minute,
-		MaxHeaderBytes:    64 << 10,
+		Handler:        handler,
+		ReadTimeout:    requestMustArriveWithin, // the head and the body
+		IdleTimeout:    2 * time.Minute,
+		MaxHeaderBytes: longestHead,
 	}
 	failed := make(chan error, 1)
 	go func() { failed <- server.Serve(listener) }()

@@ -31,8 +31,8 @@ const (
 	pokeGap = 5 * time.Millisecond
 	// lookAgain is when a revision that was reported out of turn is looked at once more, for the rest of the burst.
 	lookAgain = 25 * time.Millisecond
-	// batch bounds the messages of one POST, well within wire.MaxStatsBytes.
-	batch = 2000
+	// batch bounds the messages of one POST.
+	batch = wire.MaxStats
 )
 
 // Load is what a Reporter reads of a revision.

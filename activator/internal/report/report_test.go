@@ -150,7 +150,7 @@ func (c *collector) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		c.forged.Add(1)
 	}
 	body, _ := io.ReadAll(r.Body)
-	messages, err := wire.DecodeStats(body)
+	messages, err := wire.DecodeStats(body, wire.MaxStats)
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return

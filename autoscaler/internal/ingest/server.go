@@ -9,6 +9,7 @@ package ingest
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -16,6 +17,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -30,6 +32,13 @@ const headerForwarded = "Ebb-Forwarded"
 
 // largestLoad is more than any reporter can have; what claims more is refused as made up.
 const largestLoad = 1e7
+
+// activatorBodies bounds the bodies of activators that are in memory at once: each may be
+// wire.MaxStatsBytes long. A pod's body is too short to need a bound beside that of connections.
+const activatorBodies = 32
+
+// longestPodName is what a reporter may be called: the longest name of an object.
+const longestPodName = 253
 
 // forwardTimeout bounds the way to another replica.
 const forwardTimeout = 500 * time.Millisecond
@@ -56,6 +65,10 @@ type Server struct {
 	// Client forwards; nil stands for one with forwardTimeout.
 	Client *http.Client
 
+	// bodies holds a place for each activator's body that is read or handled at the moment.
+	bodies     chan struct{}
+	bodiesOnce sync.Once
+
 	// Refused counts what was turned away here, by reason.
 	Refused struct{ Unauthorized, Malformed, Insane, Forged, NoOwner, Busy atomic.Int64 }
 	// Accepted counts stats handed to the loop, Forwarded those handed to another replica.
@@ -64,6 +77,9 @@ type Server struct {
 
 // ServeHTTP answers 204 when all stats were taken, 401 without a valid token, 400 on a body that is none, 413 on
 // one too long, and 503 when some could not be taken now: the sender is to try again.
+//
+// The token is looked at before the body. Only an activator's is known to be valid by itself; a pod's is
+// valid for the revision that its body names, so that body is short.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodPost {
 		w.Header().Set("Allow", http.MethodPost)
@@ -73,46 +89,73 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	arrived := s.Clock()
 	token := wire.BearerToken(r.Header.Get("Authorization"))
 	key := s.Key()
-	forwarded := r.Header.Get(headerForwarded) != ""
-	trusted := wire.ValidToken(key, "", wire.ActivatorSubject, token)
 	if token == "" || len(key) == 0 {
-		s.Refused.Unauthorized.Add(1)
-		http.Error(w, "no valid token", http.StatusUnauthorized)
+		s.refuse(w, &s.Refused.Unauthorized, "no valid token", http.StatusUnauthorized)
 		return
 	}
-	var body bytes.Buffer
-	if r.ContentLength > 0 && r.ContentLength <= wire.MaxStatsBytes {
-		body.Grow(int(r.ContentLength) + bytes.MinRead)
+	trusted := wire.ValidToken(key, "", wire.ActivatorSubject, token)
+	longest, most := int64(wire.MaxPodStatsBytes), wire.MaxPodStats
+	if trusted {
+		longest, most = wire.MaxStatsBytes, wire.MaxStats
+		s.bodiesOnce.Do(func() { s.bodies = make(chan struct{}, activatorBodies) })
+		select {
+		case s.bodies <- struct{}{}:
+			defer func() { <-s.bodies }()
+		case <-r.Context().Done():
+			return
+		}
 	}
-	if _, err := body.ReadFrom(http.MaxBytesReader(w, r.Body, wire.MaxStatsBytes)); err != nil {
-		s.Refused.Malformed.Add(1)
-		http.Error(w, fmt.Sprintf("read stats: %v", err), http.StatusRequestEntityTooLarge)
-		return
-	}
-	messages, err := wire.DecodeStats(body.Bytes())
+	body, err := readBody(r, longest)
 	if err != nil {
-		s.Refused.Malformed.Add(1)
-		http.Error(w, err.Error(), http.StatusBadRequest)
+		s.refuse(w, &s.Refused.Malformed, fmt.Sprintf("read stats: %v", err), http.StatusRequestEntityTooLarge)
+		return
+	}
+	messages, err := wire.DecodeStats(body, most)
+	if err != nil {
+		status := http.StatusBadRequest
+		if errors.Is(err, wire.ErrTooManyStats) {
+			status = http.StatusRequestEntityTooLarge
+		}
+		s.refuse(w, &s.Refused.Malformed, err.Error(), status)
 		return
 	}
 	if !trusted {
-		// A pod speaks for one revision, so its token is checked once.
-		for i, m := range messages {
-			if i > 0 && m.Namespace == messages[0].Namespace && m.Revision == messages[0].Revision {
-				continue
-			}
+		for _, m := range messages {
 			if !wire.ValidToken(key, m.Namespace, m.Revision, token) {
-				s.Refused.Forged.Add(1)
-				http.Error(w, "the token is not for this revision", http.StatusUnauthorized)
+				s.refuse(w, &s.Refused.Forged, "the token is not for this revision", http.StatusUnauthorized)
 				return
 			}
 		}
 	}
+	forwarded := r.Header.Get(headerForwarded) != ""
 	if err := s.take(r.Context(), messages, !trusted, forwarded, arrived, token); err != nil {
 		http.Error(w, err.Error(), http.StatusServiceUnavailable)
 		return
 	}
 	w.WriteHeader(http.StatusNoContent)
+}
+
+// refuse answers and closes the connection, so that nothing more is read from it.
+func (s *Server) refuse(w http.ResponseWriter, counter *atomic.Int64, why string, status int) {
+	counter.Add(1)
+	w.Header().Set("Connection", "close")
+	http.Error(w, why, status)
+}
+
+// readBody reads a body of at most longest bytes, and nothing of one that says that it is longer.
+func readBody(r *http.Request, longest int64) ([]byte, error) {
+	if r.ContentLength > longest {
+		return nil, fmt.Errorf("the body has %d bytes, more than %d", r.ContentLength, longest)
+	}
+	var body bytes.Buffer
+	if r.ContentLength > 0 {
+		body.Grow(int(r.ContentLength) + bytes.MinRead)
+	}
+	n, err := body.ReadFrom(io.LimitReader(r.Body, longest+1))
+	if err == nil && n > longest {
+		err = fmt.Errorf("the body has more than %d bytes", longest)
+	}
+	return body.Bytes(), err
 }
 
 func (s *Server) take(ctx context.Context, messages []wire.StatMessage, onePod, forwarded bool, arrived time.Time, token string) error {
@@ -121,7 +164,7 @@ func (s *Server) take(ctx context.Context, messages []wire.StatMessage, onePod, 
 	var lost int
 	for i := range messages {
 		m := &messages[i]
-		if !sane(m.Stat) || m.Stat.PodName == "" {
+		if !sane(m.Stat) || m.Stat.PodName == "" || len(m.Stat.PodName) > longestPodName {
 			s.Refused.Insane.Add(1)
 			continue
 		}

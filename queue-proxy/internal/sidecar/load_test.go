@@ -45,7 +45,7 @@ func pushed(t *testing.T) (<-chan wire.StatMessage, string) {
 	got := make(chan wire.StatMessage, 16)
 	autoscaler := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
-		messages, err := wire.DecodeStats(body)
+		messages, err := wire.DecodeStats(body, wire.MaxStats)
 		if err != nil || len(messages) != 1 || wire.BearerToken(r.Header.Get("Authorization")) != "secret" {
 			t.Errorf("pushed %v %v", messages, err)
 			return
