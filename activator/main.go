@@ -18,7 +18,6 @@ import (
 	"ebb.dev/ebb/api/client/versioned"
 	"ebb.dev/ebb/internal/run"
 	"ebb.dev/ebb/internal/secretvalue"
-	"ebb.dev/ebb/internal/settle"
 	"ebb.dev/ebb/internal/telemetry"
 	"ebb.dev/ebb/settings"
 	"ebb.dev/ebb/wire"
@@ -77,7 +76,6 @@ func start(ctx context.Context, env func(string) string, stdout io.Writer) error
 		run.Part{Name: "log level", Run: a.followLevel(store, level)},
 		telemetry.Server("profiles", options.listen(wire.PortProfiling), telemetry.Profiles(profiling)),
 		telemetry.Server("metrics", options.listen(wire.PortMetrics), observe),
-		settle.Part(log),
 		telemetry.Exporter("activator", options.namespace, options.pod, a.registry, log, store.MetricsExport),
 		run.Part{Name: "request log and spans", Run: a.observe.Run},
 		run.Part{Name: "report", Run: a.report.Run},

@@ -20,7 +20,6 @@ import (
 
 	"ebb.dev/ebb/internal/run"
 	"ebb.dev/ebb/internal/secretvalue"
-	"ebb.dev/ebb/internal/settle"
 	"ebb.dev/ebb/internal/telemetry"
 	"ebb.dev/ebb/settings"
 	"ebb.dev/ebb/wire"
@@ -81,7 +80,6 @@ func start(ctx context.Context, env func(string) string, stdout io.Writer) error
 		telemetry.Server("profiles", who.listen(wire.PortProfiling), telemetry.Profiles(profiling)),
 		telemetry.Server("metrics", who.listen(wire.PortMetrics), observe),
 		telemetry.Exporter("autoscaler", who.namespace, who.pod, p.metrics, log, store.MetricsExport),
-		settle.Part(log),
 		run.Part{Name: "orders", Run: p.writer.Run},
 		run.Part{Name: "decisions", Run: p.engine.Run},
 		run.Part{Name: "informers", Run: p.follow},

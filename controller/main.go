@@ -30,7 +30,6 @@ import (
 	"ebb.dev/ebb/controller/internal/service"
 	"ebb.dev/ebb/controller/internal/tokenkey"
 	"ebb.dev/ebb/internal/run"
-	"ebb.dev/ebb/internal/settle"
 	"ebb.dev/ebb/internal/telemetry"
 	"ebb.dev/ebb/settings"
 )
@@ -100,7 +99,6 @@ func start(ctx context.Context, args []string, env func(string) string, stdout i
 		telemetry.Exporter("controller", namespace, pod, registry, log, store.MetricsExport),
 		telemetry.Server("profiles", ":8008", telemetry.Profiles(func() bool { return store.Load().Observability.RuntimeProfiling })),
 		telemetry.Server("health", ":8080", reconcile.Health(&synced)),
-		settle.Part(log),
 		run.Part{Name: "log level", Run: reconcile.FollowLevel(store, level, "controller")},
 		run.Part{Name: "reconcilers", Run: func(ctx context.Context) error { return world.Run(ctx, list, options) }},
 	)

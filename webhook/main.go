@@ -17,7 +17,6 @@ import (
 
 	"ebb.dev/ebb/internal/clusterdomain"
 	"ebb.dev/ebb/internal/run"
-	"ebb.dev/ebb/internal/settle"
 	"ebb.dev/ebb/internal/telemetry"
 	"ebb.dev/ebb/settings"
 	"ebb.dev/ebb/webhook/internal/admit"
@@ -75,7 +74,6 @@ func start(ctx context.Context, env func(string) string, stdout io.Writer) error
 		telemetry.Server("metrics", ":9090", observe),
 		telemetry.Exporter("webhook", options.namespace, env("POD_NAME"), registry, log, store.MetricsExport),
 		telemetry.Server("probes", ":8080", probes),
-		settle.Part(log),
 		run.Part{Name: "certificates", Run: keeper.Run},
 		run.Part{Name: "admission", Run: serve(options.port, keeper, judge)}, // last, so that it stops first
 	)

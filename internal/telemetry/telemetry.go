@@ -11,9 +11,11 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"net"
 	"net/http"
 	"net/http/pprof"
+	"os"
 	"strings"
 	"time"
 
@@ -70,8 +72,26 @@ func NewRegistry() *prometheus.Registry {
 	registry.MustRegister(
 		collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "process_anonymous_memory_bytes",
+			Help: "Resident memory that no file backs: what the process needs. The kernel can drop the rest.",
+		}, anonymousMemory),
 	)
 	return registry
+}
+
+// anonymousMemory reads RssAnon of this process. It returns NaN where there is no /proc.
+func anonymousMemory() float64 {
+	status, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		return math.NaN()
+	}
+	_, rest, _ := strings.Cut(string(status), "\nRssAnon:")
+	var kib float64
+	if _, err := fmt.Sscanf(rest, "%g kB", &kib); err != nil {
+		return math.NaN()
+	}
+	return kib * 1024
 }
 
 // Metrics returns the handler of /metrics for registry, OpenMetrics with exemplars where the reader asks for it.

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"strings"
 	"testing"
 )
@@ -94,5 +95,19 @@ func TestARequestInFlightEndsBeforeTheServerDoes(t *testing.T) {
 	}
 	if err := <-served; err != nil {
 		t.Error(err)
+	}
+}
+
+func TestAnonymousMemoryIsWhatTheProcessAllocated(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("only Linux has /proc/self/status")
+	}
+	before := anonymousMemory()
+	const size = 64 << 20
+	block := bytes.Repeat([]byte{1}, size)
+	after := anonymousMemory()
+	runtime.KeepAlive(block)
+	if grown := after - before; !(before > 0) || !(grown > size/2) {
+		t.Errorf("anonymous memory was %.0f bytes and grew by %.0f, want about %d", before, grown, size)
 	}
 }

@@ -16,9 +16,9 @@ import (
 	"ebb.dev/ebb/test/internal/result"
 )
 
-// rest waits until the machine has come to rest, prints what each component uses, and returns the sum.
+// rest waits until the components are idle, prints what each of them uses, and returns the sum.
 func (b *bench) rest(ctx context.Context, when string) (cluster.Usage, error) {
-	// Load leaves more activators than are needed, for five minutes, and each goes on for minutes when it is taken away.
+	// After load, surplus activators stay for five minutes, and each takes minutes to terminate.
 	idle, cancel := context.WithTimeout(ctx, 12*time.Minute)
 	defer cancel()
 	if err := b.AwaitFewest(idle); err != nil {
@@ -40,8 +40,8 @@ func (b *bench) rest(ctx context.Context, when string) (cluster.Usage, error) {
 	for _, component := range cluster.Components {
 		u := used[component]
 		sum.CPUSeconds += u.CPUSeconds
-		sum.RSSBytes += u.RSSBytes
-		if err := b.out.Line(result.Fields{"component": component, "when": when, "rss_mib": u.RSSBytes / (1 << 20), "cpu_s": u.CPUSeconds}); err != nil {
+		sum.AnonBytes += u.AnonBytes
+		if err := b.out.Line(result.Fields{"component": component, "when": when, "anon_mib": u.AnonBytes / (1 << 20), "cpu_s": u.CPUSeconds}); err != nil {
 			return cluster.Usage{}, err
 		}
 	}

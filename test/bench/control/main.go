@@ -1,8 +1,8 @@
-// Command control measures the control plane: seconds from apply to Ready for many services at once, then for one more, and what
-// Ebb's components use before and after. JSON lines and a summary.
+// Command control measures the control plane: the seconds from apply to Ready for many services at once, then for one more, and
+// the CPU time and anonymous memory of Ebb's components before and after. It prints JSON lines and a summary.
 //
-// Owns: a namespace of its own. Reads: Services, by a watch, and the components' metrics. Writes: N Services without a pod, and
-// for its run allow-zero-initial-scale in config-autoscaler. Never: asserts a figure.
+// Owns: its namespace. Reads: Services, by a watch, and the components' metrics. Writes: N Services that start no pod, and while
+// it runs allow-zero-initial-scale in config-autoscaler. Never: asserts a figure.
 package main
 
 import (
@@ -23,7 +23,7 @@ import (
 func main() {
 	n := flag.Int("n", 200, "services to apply at once; the variable N overrides it")
 	image := flag.String("image", "dev.local/ebb-test/autoscale:dev", "image of the services, never started")
-	settle := flag.Duration("settle", 20*time.Second, "how long to let things come to rest before components are measured")
+	settle := flag.Duration("settle", 20*time.Second, "how long the cluster must be idle before components are measured")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
@@ -57,7 +57,7 @@ func (b *bench) run(ctx context.Context) (err error) {
 	}
 	var undo cluster.Undo
 	defer func() { err = errors.Join(err, undo.Run()) }()
-	undo = append(undo, b.awaitRemoved) // last of all, so that an interrupted run has put everything back before it waits
+	undo = append(undo, b.awaitRemoved) // runs last: an interrupted run restores everything before it waits
 	restore, err := b.SetConfig(ctx, "config-autoscaler", map[string]string{"allow-zero-initial-scale": "true"})
 	if err != nil {
 		return err
@@ -90,15 +90,15 @@ func (b *bench) run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := b.out.Line(result.Fields{"n": b.n, "rss_mib_with_n": after.RSSBytes / (1 << 20)}); err != nil {
+	if err := b.out.Line(result.Fields{"n": b.n, "anon_mib_with_n": after.AnonBytes / (1 << 20)}); err != nil {
 		return err
 	}
 	return b.out.Summary(result.Fields{
-		"median_ready_s":      result.Median(seconds),
-		"p99_ready_s":         result.Quantile(seconds, 0.99),
-		"one_more_ready_s":    more[0],
-		"rss_mib_idle":        before.RSSBytes / (1 << 20),
-		"rss_mib_per_service": (after.RSSBytes - before.RSSBytes) / (1 << 20) / float64(b.n),
-		"cpu_s":               after.CPUSeconds - before.CPUSeconds,
+		"median_ready_s":       result.Median(seconds),
+		"p99_ready_s":          result.Quantile(seconds, 0.99),
+		"one_more_ready_s":     more[0],
+		"anon_mib_idle":        before.AnonBytes / (1 << 20),
+		"anon_mib_per_service": (after.AnonBytes - before.AnonBytes) / (1 << 20) / float64(b.n),
+		"cpu_s":                after.CPUSeconds - before.CPUSeconds,
 	})
 }

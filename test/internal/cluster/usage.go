@@ -17,14 +17,14 @@ import (
 // Components are the Deployments of Ebb in System.
 var Components = []string{"activator", "autoscaler", "controller", "webhook"}
 
-// Usage is what a component's processes have used: processor time since they started, memory now.
+// Usage is what the processes of a component use: CPU time since they started, anonymous memory now.
 type Usage struct {
 	CPUSeconds float64
-	RSSBytes   float64
+	AnonBytes  float64
 }
 
-// Usage reads process_cpu_seconds_total and process_resident_memory_bytes of every pod of every component, through the API
-// server's proxy, and adds up each component's pods.
+// Usage reads process_cpu_seconds_total and process_anonymous_memory_bytes of each pod of each component, through the API
+// server's proxy, and adds up the pods of each component.
 func (c *Cluster) Usage(ctx context.Context) (map[string]Usage, error) {
 	used := map[string]Usage{}
 	for _, component := range Components {
@@ -45,18 +45,18 @@ func (c *Cluster) Usage(ctx context.Context) (map[string]Usage, error) {
 			if err != nil {
 				return nil, fmt.Errorf("metrics of %s: %w", pod.Name, err)
 			}
-			rss, err := metric(text, "process_resident_memory_bytes")
+			anon, err := metric(text, "process_anonymous_memory_bytes")
 			if err != nil {
 				return nil, fmt.Errorf("metrics of %s: %w", pod.Name, err)
 			}
 			sum := used[component]
-			used[component] = Usage{sum.CPUSeconds + cpu, sum.RSSBytes + rss}
+			used[component] = Usage{sum.CPUSeconds + cpu, sum.AnonBytes + anon}
 		}
 	}
 	return used, nil
 }
 
-// AwaitComponents waits until every pod of every component is Ready and none is on its way out.
+// AwaitComponents waits until each pod of each component is Ready and none is terminating.
 func (c *Cluster) AwaitComponents(ctx context.Context) error {
 	return Until(ctx, func() (bool, string, error) {
 		for _, component := range Components {
@@ -66,7 +66,7 @@ func (c *Cluster) AwaitComponents(ctx context.Context) error {
 			}
 			for _, pod := range pods.Items {
 				if pod.DeletionTimestamp != nil {
-					return false, pod.Name + " is ending", nil
+					return false, pod.Name + " is terminating", nil
 				}
 				if !slices.ContainsFunc(pod.Status.Conditions, func(condition corev1.PodCondition) bool {
 					return condition.Type == corev1.PodReady && condition.Status == corev1.ConditionTrue
@@ -82,7 +82,7 @@ func (c *Cluster) AwaitComponents(ctx context.Context) error {
 	})
 }
 
-// AwaitFewest waits until no HorizontalPodAutoscaler of System keeps more pods than it must: after a busy time that takes minutes.
+// AwaitFewest waits until each HorizontalPodAutoscaler of System is at its minimum. After load that takes minutes.
 func (c *Cluster) AwaitFewest(ctx context.Context) error {
 	return Until(ctx, func() (bool, string, error) {
 		list, err := c.Kube.AutoscalingV2().HorizontalPodAutoscalers(System).List(ctx, metav1.ListOptions{})
