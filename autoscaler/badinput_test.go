@@ -58,7 +58,7 @@ func (s *steady) written() []int32 {
 // play runs a test in virtual time.
 func play(t *testing.T, annotations map[string]string, script func(s *steady)) {
 	synctest.Test(t, func(t *testing.T) {
-		pa := podAutoscaler(revision, 3)
+		pa := podAutoscaler(revisionName, 3)
 		pa.Spec.ContainerConcurrency = 10
 		pa.Annotations = map[string]string{names.TargetBurstCapacityAnnotation: "-1"} // nobody but activators says anything
 		for key, value := range annotations {
@@ -67,7 +67,7 @@ func play(t *testing.T, annotations map[string]string, script func(s *steady)) {
 		s := &steady{t: t, said: &bytes.Buffer{}}
 		clock := loop.Monotonic()
 		s.source = &spec.Source{Get: func(_, name string) *v1alpha1.PodAutoscaler {
-			if name != revision {
+			if name != revisionName {
 				return nil
 			}
 			return pa
@@ -77,7 +77,7 @@ func play(t *testing.T, annotations map[string]string, script func(s *steady)) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
 		go func() { s.engine.Run(ctx); close(done) }()
-		s.engine.Changed(loop.Key{Namespace: "default", Name: revision})
+		s.engine.Changed(loop.Key{Namespace: "default", Name: revisionName})
 		synctest.Wait()
 		script(s)
 		cancel()
@@ -101,7 +101,7 @@ func (s *steady) post(token string, body []byte) (int, string) {
 func (s *steady) regular(n int, load float64) {
 	for range n {
 		time.Sleep(time.Second)
-		status, said := s.post(activatorToken(), stats(revision, wire.Stat{PodName: "activator-1", AverageConcurrent: load, Requests: load, Timestamp: time.Now().UnixMilli()}))
+		status, said := s.post(activatorToken(), stats(revisionName, wire.Stat{PodName: "activator-1", AverageConcurrent: load, Requests: load, Timestamp: time.Now().UnixMilli()}))
 		if status != http.StatusNoContent {
 			s.t.Errorf("a regular report was answered with %d %s", status, said)
 		}
@@ -121,10 +121,10 @@ func (s *steady) refused() map[string]int64 {
 
 func activatorToken() string { return wire.Token(tokens, "", wire.ActivatorSubject) }
 
-func stats(revision string, all ...wire.Stat) []byte {
+func stats(name string, all ...wire.Stat) []byte {
 	var messages []wire.StatMessage
 	for _, one := range all {
-		messages = append(messages, wire.StatMessage{Namespace: "default", Revision: revision, Stat: one})
+		messages = append(messages, wire.StatMessage{Namespace: "default", Revision: name, Stat: one})
 	}
 	return wire.EncodeStats(messages)
 }
@@ -151,32 +151,32 @@ func TestWhatIsNoStatIsCountedByItsReasonAndScalesNothing(t *testing.T) {
 		status    int
 		refused   map[string]int64
 	}{
-		{"without a token", "", func() []byte { return stats(revision, huge(wire.Stat{})) }, nil, 401, map[string]int64{"unauthorized": 1}},
-		{"with a token that was made up", "0123456789abcdef", func() []byte { return stats(revision, huge(wire.Stat{})) }, nil, 401, map[string]int64{"forged": 1}},
-		{"with a token of another key", wire.Token([]byte("another"), "", wire.ActivatorSubject), func() []byte { return stats(revision, huge(wire.Stat{})) }, nil, 401, map[string]int64{"forged": 1}},
-		{"with the token of another revision", wire.Token(tokens, "default", "other-00001"), func() []byte { return stats(revision, huge(wire.Stat{})) }, nil, 401, map[string]int64{"forged": 1}},
+		{"without a token", "", func() []byte { return stats(revisionName, huge(wire.Stat{})) }, nil, 401, map[string]int64{"unauthorized": 1}},
+		{"with a token that was made up", "0123456789abcdef", func() []byte { return stats(revisionName, huge(wire.Stat{})) }, nil, 401, map[string]int64{"forged": 1}},
+		{"with a token of another key", wire.Token([]byte("another"), "", wire.ActivatorSubject), func() []byte { return stats(revisionName, huge(wire.Stat{})) }, nil, 401, map[string]int64{"forged": 1}},
+		{"with the token of another revision", wire.Token(tokens, "default", "other-00001"), func() []byte { return stats(revisionName, huge(wire.Stat{})) }, nil, 401, map[string]int64{"forged": 1}},
 		{"no stats", activatorToken(), func() []byte { return []byte("GET / HTTP/1.1") }, nil, 400, map[string]int64{"malformed": 1}},
 		{"too much", activatorToken(), func() []byte { return make([]byte, wire.MaxStatsBytes+1) }, nil, 413, map[string]int64{"malformed": 1}},
 		{"no load", activatorToken(), func() []byte {
-			return stats(revision, wire.Stat{PodName: "activator-1", AverageConcurrent: math.NaN()}, wire.Stat{PodName: "activator-1", AverageConcurrent: -20},
+			return stats(revisionName, wire.Stat{PodName: "activator-1", AverageConcurrent: math.NaN()}, wire.Stat{PodName: "activator-1", AverageConcurrent: -20},
 				wire.Stat{PodName: "activator-1", AverageConcurrent: math.Inf(1)}, wire.Stat{PodName: "activator-1", Requests: 1e300},
 				wire.Stat{PodName: "activator-1", Queued: math.NaN()}, wire.Stat{PodName: "activator-1", AverageProxiedConcurrent: -1e6})
 		}, nil, 204, map[string]int64{"no-load": 6}},
-		{"a reporter without a name", activatorToken(), func() []byte { return stats(revision, wire.Stat{AverageConcurrent: 1e6}) }, nil, 204, map[string]int64{"no-load": 1}},
+		{"a reporter without a name", activatorToken(), func() []byte { return stats(revisionName, wire.Stat{AverageConcurrent: 1e6}) }, nil, 204, map[string]int64{"no-load": 1}},
 		{"the same again", activatorToken(), func() []byte {
-			return stats(revision, wire.Stat{PodName: "activator-1", AverageConcurrent: 20, Requests: 20, Timestamp: now()})
+			return stats(revisionName, wire.Stat{PodName: "activator-1", AverageConcurrent: 20, Requests: 20, Timestamp: now()})
 		}, nil, 204, map[string]int64{"duplicate": 1}},
-		{"what was true some seconds ago", activatorToken(), func() []byte { return stats(revision, huge(wire.Stat{Timestamp: now() - 5000})) }, nil, 204, map[string]int64{"late": 1}},
+		{"what was true some seconds ago", activatorToken(), func() []byte { return stats(revisionName, huge(wire.Stat{Timestamp: now() - 5000})) }, nil, 204, map[string]int64{"late": 1}},
 		{"of a revision that there is not", activatorToken(), func() []byte { return stats("unheard-of", huge(wire.Stat{})) }, nil, 204, map[string]int64{"unknown-revision": 1}},
 		{"from more than there can be", activatorToken(), func() []byte {
 			var all []wire.Stat
 			for i := range 600 {
 				all = append(all, wire.Stat{PodName: fmt.Sprint("activator-", i)})
 			}
-			return stats(revision, all[2:]...)
+			return stats(revisionName, all[2:]...)
 		}, nil, 204, map[string]int64{"too-many-reporters": 598 - 511}},
-		{"while nobody decides for it", activatorToken(), func() []byte { return stats(revision, huge(wire.Stat{})) }, func(s *ingest.Server) { s.Owners = nobody{} }, 503, map[string]int64{"no-owner": 1}},
-		{"while there is no room", activatorToken(), func() []byte { return stats(revision, huge(wire.Stat{})) }, func(s *ingest.Server) { s.Reporter = nobody{} }, 503, map[string]int64{"busy": 1}},
+		{"while nobody decides for it", activatorToken(), func() []byte { return stats(revisionName, huge(wire.Stat{})) }, func(s *ingest.Server) { s.Owners = nobody{} }, 503, map[string]int64{"no-owner": 1}},
+		{"while there is no room", activatorToken(), func() []byte { return stats(revisionName, huge(wire.Stat{})) }, func(s *ingest.Server) { s.Reporter = nobody{} }, 503, map[string]int64{"busy": 1}},
 	} {
 		t.Run(c.behaviour, func(t *testing.T) {
 			play(t, nil, func(s *steady) {

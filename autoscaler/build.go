@@ -31,6 +31,7 @@ import (
 	"ebb.dev/ebb/autoscaler/internal/pods"
 	"ebb.dev/ebb/autoscaler/internal/report"
 	"ebb.dev/ebb/autoscaler/internal/spec"
+	"ebb.dev/ebb/autoscaler/revision"
 	"ebb.dev/ebb/internal/clusterdomain"
 	"ebb.dev/ebb/internal/events"
 	"ebb.dev/ebb/internal/lease"
@@ -171,7 +172,7 @@ func build(config *rest.Config, kube kubernetes.Interface, tokenKey func() []byt
 		Source: source,
 		Pods:   p.index, Actor: p.writer, Scraper: p.scraper,
 		Prober: act.NewProber(clusterdomain.Read()),
-		Budget: loop.NewBudget(),
+		Budget: revision.NewBudget(),
 		// Activators report every revision they hold requests of, whoever scales it.
 		Elsewhere: func(key loop.Key) bool {
 			pa := get(key.Namespace, key.Name)

@@ -31,28 +31,29 @@ import (
 	"ebb.dev/ebb/autoscaler/internal/ingest"
 	"ebb.dev/ebb/autoscaler/internal/loop"
 	"ebb.dev/ebb/autoscaler/internal/spec"
+	"ebb.dev/ebb/autoscaler/revision"
 	"ebb.dev/ebb/autoscaler/zero"
 	"ebb.dev/ebb/settings"
 	"ebb.dev/ebb/wire"
 )
 
-const revision = "hello-00001"
+const revisionName = "hello-00001"
 
 // sleepy is a cluster with one revision of so many ready pods, each of which is at work on one request, and others of three pods with two.
 type sleepy int32
 
-func (s sleepy) Count(k loop.Key) loop.Counts {
-	if k.Name == revision {
-		return loop.Counts{Ready: int32(s)}
+func (s sleepy) Count(k loop.Key) revision.Counts {
+	if k.Name == revisionName {
+		return revision.Counts{Ready: int32(s)}
 	}
-	return loop.Counts{Ready: 3}
+	return revision.Counts{Ready: 3}
 }
-func (s sleepy) Scrape(k loop.Key, _ time.Duration, done func(loop.Scrape)) {
+func (s sleepy) Scrape(k loop.Key, _ time.Duration, done func(revision.Scrape)) {
 	load := 2.0
-	if k.Name == revision {
+	if k.Name == revisionName {
 		load = float64(s)
 	}
-	go done(loop.Scrape{Report: decide.Report{Concurrency: load}})
+	go done(revision.Scrape{Report: decide.Report{Concurrency: load}})
 }
 func (s sleepy) Probe(_ loop.Key, _ bool, done func(zero.Probe)) { go done(zero.ProbedActivator) }
 
@@ -79,7 +80,7 @@ func podAutoscaler(name string, ready int32) *v1alpha1.PodAutoscaler {
 func reaction(t *testing.T, ready int32, queued float64, others int, load float64) time.Duration {
 	t.Helper()
 	tokens := []byte("0123456789abcdef0123456789abcdef")
-	all := map[string]*v1alpha1.PodAutoscaler{revision: podAutoscaler(revision, ready)}
+	all := map[string]*v1alpha1.PodAutoscaler{revisionName: podAutoscaler(revisionName, ready)}
 	var stir []wire.StatMessage
 	for i := range others {
 		name := fmt.Sprintf("other-%05d", i)
@@ -96,7 +97,7 @@ func reaction(t *testing.T, ready int32, queued float64, others int, load float6
 			t.Errorf("patch %s: %v", a.(clienttesting.PatchAction).GetPatch(), err)
 			return true, &appsv1.Deployment{}, nil
 		}
-		if a.(clienttesting.PatchAction).GetName() != revision+"-deployment" {
+		if a.(clienttesting.PatchAction).GetName() != revisionName+"-deployment" {
 			return true, &appsv1.Deployment{}, nil
 		}
 		select {
@@ -107,10 +108,10 @@ func reaction(t *testing.T, ready int32, queued float64, others int, load float6
 	})
 	log := slog.New(slog.NewTextHandler(io.Discard, nil))
 	clock := loop.Monotonic()
-	writer := act.New(kube, ebbfake.NewSimpleClientset(all[revision]).AutoscalingV1alpha1(), get, nil, &record.FakeRecorder{}, log)
+	writer := act.New(kube, ebbfake.NewSimpleClientset(all[revisionName]).AutoscalingV1alpha1(), get, nil, &record.FakeRecorder{}, log)
 	writer.Clock = clock
 	pods := sleepy(ready)
-	engine := loop.New(loop.Options{Shards: 4, Clock: clock, Log: log, Pods: pods, Actor: writer, Scraper: pods, Prober: pods, Budget: loop.NewBudget(),
+	engine := loop.New(loop.Options{Shards: 4, Clock: clock, Log: log, Pods: pods, Actor: writer, Scraper: pods, Prober: pods, Budget: revision.NewBudget(),
 		Source: &spec.Source{Get: get, Settings: settings.NewStore(nil), Owns: func(loop.Key) bool { return true }, Log: log}})
 	stats := &ingest.Server{Key: func() []byte { return tokens }, Reporter: engine, Clock: clock}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -137,7 +138,7 @@ func reaction(t *testing.T, ready int32, queued float64, others int, load float6
 		post(stir...)
 	}
 	began := time.Now()
-	post(wire.StatMessage{Namespace: "default", Revision: revision, Stat: wire.Stat{PodName: "activator-1", Queued: queued, AverageConcurrent: queued, OutOfTurn: true}})
+	post(wire.StatMessage{Namespace: "default", Revision: revisionName, Stat: wire.Stat{PodName: "activator-1", Queued: queued, AverageConcurrent: queued, OutOfTurn: true}})
 	for patience := time.After(30 * time.Second); ; {
 		select {
 		case scale := <-written:

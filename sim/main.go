@@ -24,8 +24,8 @@ func main() {
 
 // kinds of autoscalers, in the order of the table.
 var kinds = []struct {
-	name string
-	make func(Workload, time.Time) scaler
+	name   string
+	create func(Workload, time.Time) scaler
 }{
 	{"baseline", func(w Workload, now time.Time) scaler { return newPlain(w, now) }},
 	{"ebb", func(w Workload, now time.Time) scaler { return newEbb(w, false, now) }},

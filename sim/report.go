@@ -58,7 +58,7 @@ func simulateAll(files []string, seed int64, took io.Writer) (string, map[string
 		}
 		for _, kind := range kinds {
 			began := time.Now()
-			r := simulateWorkload(w, kind.make, seed)
+			r := simulateWorkload(w, kind.create, seed)
 			fmt.Fprintf(took, "%s under %s: %d requests of %d revisions in %.1f s\n", w.Name, kind.name, r.Requests, w.Revisions, time.Since(began).Seconds())
 			rows = append(rows, r.row(w.Name, kind.name))
 			plots[fmt.Sprintf("%s-%s.svg", w.Name, strings.ReplaceAll(kind.name, " ", "-"))] = plot(w.Name+" under "+kind.name, r.Curve)
@@ -68,7 +68,7 @@ func simulateAll(files []string, seed int64, took io.Writer) (string, map[string
 }
 
 // simulateWorkload runs all revisions of a workload, on all cores; the outcome does not depend on their number.
-func simulateWorkload(w Workload, make1 func(Workload, time.Time) scaler, seed int64) *Result {
+func simulateWorkload(w Workload, create func(Workload, time.Time) scaler, seed int64) *Result {
 	results := make([]*Result, w.Revisions)
 	var next atomic.Int64
 	var all sync.WaitGroup
@@ -79,7 +79,7 @@ func simulateWorkload(w Workload, make1 func(Workload, time.Time) scaler, seed i
 				if i >= w.Revisions {
 					return
 				}
-				results[i] = simulate(w, i, make1, seed)
+				results[i] = simulate(w, i, create, seed)
 			}
 		})
 	}

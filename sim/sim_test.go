@@ -24,7 +24,7 @@ func of(t *testing.T, w Workload, kind string) *Result {
 	t.Helper()
 	for _, k := range kinds {
 		if k.name == kind {
-			return simulateWorkload(w, k.make, 1)
+			return simulateWorkload(w, k.create, 1)
 		}
 	}
 	t.Fatalf("no autoscaler is named %q", kind)
@@ -34,8 +34,8 @@ func of(t *testing.T, w Workload, kind string) *Result {
 func TestTheSameSeedGivesTheSameResult(t *testing.T) {
 	w := read(t, "revisions 8\nservice 20ms lognormal\nload rate 5 to 50 period 20s for 60s\nload idle for 90s\nload outstanding 30 for 10s")
 	for _, kind := range kinds {
-		first := simulateWorkload(w, kind.make, 1).row("w", kind.name)
-		if again := simulateWorkload(w, kind.make, 1).row("w", kind.name); strings.Join(first, " ") != strings.Join(again, " ") {
+		first := simulateWorkload(w, kind.create, 1).row("w", kind.name)
+		if again := simulateWorkload(w, kind.create, 1).row("w", kind.name); strings.Join(first, " ") != strings.Join(again, " ") {
 			t.Errorf("%v\n%v", first, again)
 		}
 	}
@@ -106,7 +106,7 @@ func TestChanceDoesNotHideNineOutstanding(t *testing.T) {
 			if kind.name != "ebb adaptive" {
 				continue
 			}
-			curve := simulate(w, 0, kind.make, seed).Curve
+			curve := simulate(w, 0, kind.create, seed).Curve
 			if wanted := curve[len(curve)-5].Wanted; wanted < 7 || wanted > 14 {
 				t.Errorf("seed %d: %.0f pods for nine requests at a time", seed, wanted)
 			}

@@ -4,30 +4,33 @@ import (
 	"container/heap"
 	"math"
 	"math/rand"
+	"strconv"
 	"time"
 
 	"ebb.dev/ebb/activator/pick"
+	"ebb.dev/ebb/autoscaler/revision"
 )
 
 // writeTime is how long a scale takes from its decision to the pods' beginning to start.
 const writeTime = 20 * time.Millisecond
 
-// tickPeriod is the autoscaler's.
-const tickPeriod = 2 * time.Second
-
-// edge is how much a queue must have grown since it was reported last to be reported again out of turn.
-const edge = 2
+// What activators and pods report out of turn: a queue that forms or doubles, and requests in flight
+// that double and are leastGrowth more than they reported last.
+const (
+	edge        = 2
+	leastGrowth = 5
+)
 
 type kind uint8
 
 const (
-	arrive   kind = iota
-	finish        // a request leaves its worker, or ends its wait
-	ready         // a pod becomes ready
-	second        // a second ends
-	tick          // the autoscaler's clock
-	apply         // a scale reaches the cluster
-	segment2      // the load changes
+	arrive kind = iota
+	finish      // a request leaves its worker, or ends its wait
+	ready       // a pod becomes ready
+	second      // a second ends
+	ring        // the autoscaler's clock
+	apply       // a scale reaches the cluster
+	change      // the next segment of the load begins
 )
 
 type event struct {
@@ -59,17 +62,36 @@ func (h *events) Pop() any {
 
 type request struct {
 	arrived, began time.Duration
-	closed         bool
-	waits          bool // it is past its work and waits for others
+	// work and wait are the times it needs.
+	work, wait time.Duration
+	closed     bool
+	proxied    bool // it came through the activator
+	waits      bool // it is past its work and waits for others
 }
 
 type pod struct {
+	name     string
 	started  time.Duration
 	ready    bool
 	leaving  bool
 	working  int
 	queue    []*request
 	inFlight int
+	proxied  int // of those in flight
+	// told is the number of direct requests in flight that it reported last.
+	told float64
+	// now is the second under way, last the one before, as a scrape sees it.
+	now, last revision.PodStat
+	at        time.Duration
+}
+
+// accrue adds the time since the last change to the second under way.
+func (p *pod) accrue(now time.Duration) {
+	elapsed := (now - p.at).Seconds()
+	p.now.Concurrency += elapsed * float64(p.inFlight)
+	p.now.ProxiedConcurrency += elapsed * float64(p.proxied)
+	p.now.BusySeconds += elapsed * float64(p.inFlight)
+	p.at = now
 }
 
 // turn is a request that waits for a processor, in its pod.
@@ -80,11 +102,13 @@ type turn struct {
 
 // world is one revision in virtual time.
 type world struct {
-	w       Workload
-	scaler  scaler
-	random  *rand.Rand
-	service time.Duration
-	minutes []float64
+	w      Workload
+	scaler scaler
+	// The load, the work of requests and the cluster have random numbers of their own, so that an open
+	// load is the same under every autoscaler.
+	load, work, random *rand.Rand
+	service            time.Duration
+	minutes            []float64
 
 	now    time.Duration
 	end    time.Duration
@@ -96,15 +120,18 @@ type world struct {
 	busy    int    // requests at work on the shared processors
 	turns   []turn // those that have a worker and wait for a processor
 	cursor  int
-	told    int // the queue as it was reported last
 	ready   int32
+	named   int // pods so far
 	inWorld int // requests that have arrived and not ended
+	proxied int // of those, in or through the activator
+	// toldQueue and toldLoad are what the activator reported last.
+	toldQueue int
+	toldLoad  float64
+	ringAt    time.Duration
 
-	// of the second under way
-	area, busyArea float64
+	// all is every request of the second under way, activator those in or through it.
+	all, activator load
 	areaAt         time.Duration
-	arrivals       int
-	completed      int
 
 	segment      int
 	segmentBegan time.Duration
@@ -119,19 +146,23 @@ var epoch = time.Unix(1_700_000_000, 0)
 func (w *world) clock() time.Time { return epoch.Add(w.now) }
 
 // simulate runs one revision of a workload under a scaler.
-func simulate(work Workload, index int, make func(Workload, time.Time) scaler, seed int64) *Result {
-	w := &world{w: work, random: rand.New(rand.NewSource(seed + int64(index)*7919)), service: work.Service, end: work.Length(), result: newResult()}
+func simulate(work Workload, index int, create func(Workload, time.Time) scaler, seed int64) *Result {
+	random := func(stream int64) *rand.Rand {
+		return rand.New(rand.NewSource(seed + int64(index)*7919 + stream*1_000_003))
+	}
+	w := &world{w: work, load: random(0), work: random(1), random: random(2), service: work.Service, end: work.Length(), result: newResult()}
 	if len(work.Trace) > 0 {
 		w.service, w.minutes = work.Trace[index].Service, work.Trace[index].Minutes
 		w.spread()
 	}
-	w.scaler = make(work, epoch)
-	w.scale(work.Initial)
 	// Seconds and ticks of different revisions do not coincide.
+	w.ringAt = time.Duration(w.random.Int63n(int64(revision.TickPeriod)))
+	w.scaler = create(work, epoch.Add(w.ringAt))
+	w.scale(work.Initial)
 	w.schedule(time.Second, event{kind: second})
-	w.schedule(time.Duration(w.random.Int63n(int64(tickPeriod))), event{kind: tick})
+	w.schedule(w.ringAt, event{kind: ring})
 	if len(work.Load) > 0 {
-		w.schedule(0, event{kind: segment2})
+		w.schedule(0, event{kind: change})
 	}
 	for len(w.queue) > 0 {
 		e := heap.Pop(&w.queue).(event)
@@ -155,7 +186,7 @@ func (w *world) spread() {
 	for m, n := range w.minutes {
 		for range int(n) {
 			w.orders++
-			at := time.Duration(m)*time.Minute + time.Duration(w.random.Int63n(int64(time.Minute)))
+			at := time.Duration(m)*time.Minute + time.Duration(w.load.Int63n(int64(time.Minute)))
 			w.queue = append(w.queue, event{at: at, order: w.orders, kind: arrive})
 		}
 	}
@@ -174,19 +205,22 @@ func (w *world) handle(e event) {
 		w.finish(e.pod, e.request)
 	case ready:
 		if !e.pod.leaving {
-			e.pod.ready = true
+			e.pod.ready, e.pod.at = true, w.now
 			w.ready++
+			w.changed()
 			w.drainHeld()
 		}
 	case second:
 		w.endSecond()
 		w.schedule(time.Second, event{kind: second})
-	case tick:
-		w.write(w.scaler.tick(w.clock(), w.ready))
-		w.schedule(tickPeriod, event{kind: tick})
+	case ring:
+		if w.now == w.ringAt { // otherwise the clock was set since
+			w.ringAt = -1
+			w.write(w.scaler.ring(w.clock(), w.stats))
+		}
 	case apply:
 		w.scale(e.replicas)
-	case segment2:
+	case change:
 		w.nextSegment()
 	}
 }
@@ -200,7 +234,7 @@ func (w *world) nextSegment() {
 	}
 	s := w.w.Load[w.segment]
 	w.segmentBegan = w.now
-	w.schedule(s.For, event{kind: segment2})
+	w.schedule(s.For, event{kind: change})
 	w.target = 0
 	if s.Closed {
 		w.target = int(s.From)
@@ -225,12 +259,12 @@ func (w *world) nextArrival() {
 	}
 	after := time.Duration(0)
 	for {
-		after += time.Duration(w.random.ExpFloat64() / most * float64(time.Second))
+		after += time.Duration(w.load.ExpFloat64() / most * float64(time.Second))
 		in := w.now + after - w.segmentBegan
 		if in >= s.For {
 			return
 		}
-		if w.random.Float64()*most <= s.at(in) {
+		if w.load.Float64()*most <= s.at(in) {
 			break
 		}
 	}
@@ -239,28 +273,65 @@ func (w *world) nextArrival() {
 
 func (w *world) accrue() {
 	elapsed := (w.now - w.areaAt).Seconds()
-	w.area += elapsed * float64(w.inWorld)
-	w.busyArea += elapsed * float64(w.inWorld-len(w.held))
+	w.all.concurrency += elapsed * float64(w.inWorld)
+	w.activator.concurrency += elapsed * float64(w.proxied)
 	w.areaAt = w.now
 }
 
 func (w *world) arrive(closed bool) {
 	w.accrue()
 	w.inWorld++
-	w.arrivals++
+	w.all.arrivals++
 	w.result.Requests++
 	if w.ready == 0 {
 		w.result.ColdStarts++
 	}
-	r := &request{arrived: w.now, closed: closed}
-	if !w.dispatch(r) {
+	r := &request{arrived: w.now, closed: closed, proxied: w.scaler.proxied() || w.ready == 0,
+		work: serviceTime(w.work, w.service, w.w.Spread)}
+	if w.w.Wait > 0 {
+		r.wait = serviceTime(w.work, w.w.Wait, w.w.Spread)
+	}
+	p := w.dispatch(r)
+	if p == nil {
+		r.proxied = true // it waits where the activator counts it
 		w.held = append(w.held, r)
 	}
-	// What production tells out of turn: a queue that forms or grows, and load that doubles.
-	if n := len(w.held); n > 0 && n >= edge*w.told || w.inWorld >= 4 && w.inWorld >= edge*max(w.told, 1) {
-		w.told = max(n, w.inWorld)
-		w.write(w.scaler.pressed(w.clock(), float64(w.inWorld), n, w.ready))
+	if r.proxied {
+		w.proxied++
+		w.activator.arrivals++
+		w.press()
+	} else if own := float64(p.inFlight - p.proxied); own >= edge*p.told && own >= p.told+leastGrowth {
+		p.told = own
+		w.write(w.scaler.pressed(w.clock(), p.name, load{concurrency: own}))
 	}
+}
+
+// press reports for the activator out of turn.
+func (w *world) press() {
+	n, now := len(w.held), float64(w.proxied)
+	if n == 0 || n < edge*w.toldQueue {
+		if now < edge*w.toldLoad || now < w.toldLoad+leastGrowth {
+			return
+		}
+	}
+	w.toldQueue, w.toldLoad = max(n, w.toldQueue), max(now, w.toldLoad)
+	w.write(w.scaler.pressed(w.clock(), "", load{concurrency: now, queued: n}))
+}
+
+// stats is what a sample of the ready pods answers to a scrape.
+func (w *world) stats() []revision.PodStat {
+	var ready []*pod
+	for _, p := range w.pods {
+		if p.ready {
+			ready = append(ready, p)
+		}
+	}
+	revision.OldestFirst(ready, func(p **pod) time.Time { return epoch.Add((*p).started) }, w.clock().Add(-w.w.Window), w.random.Shuffle)
+	var stats []revision.PodStat
+	for _, p := range ready[:revision.SampleSize(len(ready))] {
+		stats = append(stats, p.last)
+	}
+	return stats
 }
 
 // view is what production's pick sees.
@@ -272,9 +343,10 @@ func (v view) State(i int) pick.State {
 	return pick.Open
 }
 
-func (w *world) dispatch(r *request) bool {
+// dispatch binds a request to a pod, nil if none has room.
+func (w *world) dispatch(r *request) *pod {
 	if w.ready == 0 {
-		return false
+		return nil
 	}
 	open := w.pods
 	if int(w.ready) != len(open) {
@@ -287,17 +359,23 @@ func (w *world) dispatch(r *request) bool {
 	}
 	i, _ := pick.Choose(view{open}, w.w.Concurrency, w.cursor, w.random.Uint64())
 	if i < 0 {
-		return false
+		return nil
 	}
 	w.cursor = i + 1
 	p := open[i]
+	p.accrue(w.now)
 	p.inFlight++
+	p.now.Requests++
+	if r.proxied {
+		p.proxied++
+		p.now.ProxiedRequests++
+	}
 	if w.w.Workers > 0 && p.working >= w.w.Workers {
 		p.queue = append(p.queue, r)
-		return true
+	} else {
+		w.begin(p, r)
 	}
-	w.begin(p, r)
-	return true
+	return p
 }
 
 func (w *world) begin(p *pod, r *request) {
@@ -306,14 +384,14 @@ func (w *world) begin(p *pod, r *request) {
 		w.turns = append(w.turns, turn{p, r})
 		return
 	}
-	w.work(p, r)
+	w.start(p, r)
 }
 
-func (w *world) work(p *pod, r *request) {
+func (w *world) start(p *pod, r *request) {
 	w.busy++
 	r.began = w.now
 	w.result.wait(w.now - r.arrived)
-	w.schedule(serviceTime(w.random, w.service, w.w.Spread), event{kind: finish, pod: p, request: r})
+	w.schedule(r.work, event{kind: finish, pod: p, request: r})
 }
 
 func (w *world) finish(p *pod, r *request) {
@@ -323,23 +401,28 @@ func (w *world) finish(p *pod, r *request) {
 		if len(w.turns) > 0 {
 			next := w.turns[0]
 			w.turns = w.turns[1:]
-			w.work(next.pod, next.request)
+			w.start(next.pod, next.request)
 		}
 		if len(p.queue) > 0 {
 			next := p.queue[0]
 			p.queue = p.queue[1:]
 			w.begin(p, next)
 		}
-		if w.w.Wait > 0 {
+		if r.wait > 0 {
 			r.waits = true
-			w.schedule(serviceTime(w.random, w.w.Wait, w.w.Spread), event{kind: finish, pod: p, request: r})
+			w.schedule(r.wait, event{kind: finish, pod: p, request: r})
 			return
 		}
 	}
 	w.accrue()
+	p.accrue(w.now)
 	w.inWorld--
-	w.completed++
 	p.inFlight--
+	p.now.Completed++
+	if r.proxied {
+		w.proxied--
+		p.proxied--
+	}
 	w.result.response(w.now - r.arrived)
 	w.drainHeld()
 	if r.closed {
@@ -347,7 +430,7 @@ func (w *world) finish(p *pod, r *request) {
 		case w.outstanding > w.target:
 			w.outstanding--
 		case w.w.Think > 0:
-			w.schedule(serviceTime(w.random, w.w.Think, w.w.Spread), event{kind: arrive, request: r})
+			w.schedule(serviceTime(w.load, w.w.Think, w.w.Spread), event{kind: arrive, request: r})
 		default:
 			w.handle(event{kind: arrive, request: r})
 		}
@@ -359,23 +442,40 @@ func (w *world) drainHeld() {
 		return
 	}
 	w.accrue()
-	for len(w.held) > 0 && w.dispatch(w.held[0]) {
+	for len(w.held) > 0 && w.dispatch(w.held[0]) != nil {
 		w.held = w.held[1:]
 	}
 }
 
 func (w *world) endSecond() {
 	w.accrue()
-	w.scaler.second(w.clock(), seen{concurrency: w.area, arrivals: float64(w.arrivals), queued: len(w.held),
-		completed: float64(w.completed), busy: w.busyArea, ready: w.ready})
-	w.told = max(len(w.held), int(w.area))
-	w.result.second(w.area, w.scaler.wanted(), w.ready, len(w.pods))
-	w.area, w.busyArea, w.arrivals, w.completed = 0, 0, 0, 0
+	for _, p := range w.pods {
+		p.accrue(w.now)
+		p.last, p.now = p.now, revision.PodStat{}
+		p.told = p.last.Concurrency - p.last.ProxiedConcurrency
+	}
+	w.all.queued, w.activator.queued = len(w.held), len(w.held)
+	w.toldQueue, w.toldLoad = len(w.held), w.activator.concurrency
+	w.result.second(w.all.concurrency, w.scaler.wanted(), w.ready, len(w.pods))
+	all, activator := w.all, w.activator
+	w.all, w.activator = load{}, load{}
+	w.write(w.scaler.second(w.clock(), activator, all))
 }
 
+// changed tells the autoscaler of the pods.
+func (w *world) changed() {
+	w.write(w.scaler.changed(w.clock(), revision.Counts{Ready: w.ready, NotReady: int32(len(w.pods)) - w.ready}))
+}
+
+// write schedules a scale, and the autoscaler's clock, which any call may have changed.
 func (w *world) write(replicas int32) {
-	if replicas >= 0 {
+	if replicas != noChange {
 		w.schedule(writeTime, event{kind: apply, replicas: replicas})
+	}
+	due := max(w.scaler.due().Sub(epoch), w.now)
+	if w.ringAt < 0 || due < w.ringAt {
+		w.ringAt = due
+		w.schedule(due-w.now, event{kind: ring})
 	}
 }
 
@@ -384,7 +484,8 @@ func (w *world) scale(replicas int32) {
 	before := int32(len(w.pods))
 	w.result.scaled(before, replicas)
 	for int32(len(w.pods)) < replicas {
-		p := &pod{started: w.now}
+		w.named++
+		p := &pod{name: "pod-" + strconv.Itoa(w.named), started: w.now, at: w.now}
 		w.pods = append(w.pods, p)
 		// Starts differ a little, as images, nodes and runtimes do.
 		w.schedule(time.Duration(float64(w.w.Start)*(0.9+0.2*w.random.Float64())), event{kind: ready, pod: p})
@@ -405,4 +506,5 @@ func (w *world) scale(replicas int32) {
 		}
 		w.pods = append(w.pods[:least:least], w.pods[least+1:]...)
 	}
+	w.changed()
 }

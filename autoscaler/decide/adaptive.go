@@ -55,10 +55,10 @@ type Work struct {
 
 // point is a measured state of one pod: its mean concurrency and its throughput in requests a second, and how many requests of all pods
 // that stands on.
-type point struct{ concurrency, throughput, completed float64 }
+type point struct{ Concurrency, Throughput, Completed float64 }
 
 // responseTime is by Little's law.
-func (p point) responseTime() float64 { return p.concurrency / p.throughput }
+func (p point) responseTime() float64 { return p.Concurrency / p.Throughput }
 
 // Adaptive learns at which concurrency a pod reaches the most throughput it can give: the knee, beyond which more
 // concurrency only waits inside the pod. It halves the concurrency of each pod, by asking for more of them, until
@@ -71,52 +71,54 @@ func (p point) responseTime() float64 { return p.concurrency / p.throughput }
 //
 // Its zero value is ready for use. It is a value: Learn returns the next one.
 type Adaptive struct {
-	phase phase
-	// target in force, 0 for the configured one.
-	target  float64
-	since   time.Time // begin of the phase
-	sum     Work      // of the measurement under way
-	seconds float64
-	// ready is how many pods the last second had: a measurement is of one number of pods.
-	ready int32
-	// before is the state that the try is compared with; best the most throughput seen in the lesson.
-	before point
-	best   float64
-	// tried is how many pods there were when the try began, calm for how many seconds their number
+	Phase phase
+	// Aim is the target in force, 0 for the configured one.
+	Aim     float64
+	Since   time.Time // when the phase began
+	Sum     Work      // of the measurement under way
+	Seconds float64
+	// Ready is how many pods the last second had: a measurement is of one number of pods.
+	Ready int32
+	// Before is the state that the try is compared with, Best the highest throughput seen in the
+	// lesson.
+	Before point
+	Best   float64
+	// Tried is how many pods there were when the try began, Calm for how many seconds their number
 	// has been the one wanted.
-	tried int32
-	calm  int
-	first bool // no try of the lesson has been compared yet
-	// learned is the throughput at the knee, at learnedAt; strange counts seconds that do not fit it.
-	knee      float64
-	learned   float64
-	learnedAt time.Time
-	strange   int
-	// clear is a concurrency at which a pod was seen not to queue while the knee stayed unknown.
-	clear float64
+	Tried int32
+	Calm  int
+	First bool // no try of the lesson has been compared yet
+	// Knee is the concurrency at the knee and Rate the throughput there, learned at LearnedAt.
+	// Strange counts the seconds that do not fit them.
+	Knee      float64
+	Rate      float64
+	LearnedAt time.Time
+	Strange   int
+	// Clear is a concurrency at which a pod did not queue while the knee stayed unknown.
+	Clear float64
 }
 
 // Target returns the target in force, given the configured one.
 func (a Adaptive) Target(configured float64) float64 {
-	if a.target > 0 {
-		return math.Min(a.target, configured)
+	if a.Aim > 0 {
+		return math.Min(a.Aim, configured)
 	}
 	return configured
 }
 
 // Config returns what a revision that learns is decided by.
 func (a Adaptive) Config(c Config) Config {
-	c.Target, c.Steady, c.Trying = a.Target(c.Target), true, a.phase == settling || a.phase == measuring
+	c.Target, c.Steady, c.Trying = a.Target(c.Target), true, a.Phase == settling || a.Phase == measuring
 	return c
 }
 
 // String says what is known, for reasons and logs.
 func (a Adaptive) String() string {
 	switch {
-	case a.phase == settled && a.target > 0:
-		return fmt.Sprintf("learned target %s (a pod's knee is at %s, with %s requests/s)", number(a.target), number(a.knee), number(a.learned))
-	case a.phase == settling || a.phase == measuring:
-		return fmt.Sprintf("trying target %s", number(a.target))
+	case a.Phase == settled && a.Aim > 0:
+		return fmt.Sprintf("learned target %s (a pod's knee is at %s, with %s requests/s)", number(a.Aim), number(a.Knee), number(a.Rate))
+	case a.Phase == settling || a.Phase == measuring:
+		return fmt.Sprintf("trying target %s", number(a.Aim))
 	}
 	return "nothing learned, configured target"
 }
@@ -125,48 +127,48 @@ func (a Adaptive) String() string {
 // share of a pod's capacity that is aimed for, above 0 and at most 1.
 func (a Adaptive) Learn(now time.Time, configured, share float64, w Work) Adaptive {
 	if w.Ready == 0 {
-		if a.phase != settled {
+		if a.Phase != settled {
 			return Adaptive{}
 		}
 		return a
 	}
-	if a.since.IsZero() {
-		a.since = now
+	if a.Since.IsZero() {
+		a.Since = now
 	}
-	steady := w.Ready == a.ready && w.Wanted == w.Ready
-	a.ready = w.Ready
-	switch a.phase {
+	steady := w.Ready == a.Ready && w.Wanted == w.Ready
+	a.Ready = w.Ready
+	switch a.Phase {
 	case settling:
-		switch age := now.Sub(a.since); {
+		switch age := now.Sub(a.Since); {
 		case w.Ready < w.Wanted && age > patience:
 			return a.giveUp(now) // a bound, or no room in the cluster: no more can be tried
-		case age >= patience || a.calm >= int(settleTime/time.Second) && (w.Ready > a.tried || age >= longestAsk):
+		case age >= patience || a.Calm >= int(settleTime/time.Second) && (w.Ready > a.Tried || age >= longestAsk):
 			return a.enter(measuring, now)
 		case steady:
-			a.calm++
+			a.Calm++
 		default:
-			a.calm = 0
+			a.Calm = 0
 		}
 		return a
 	case settled:
 		return a.watch(now, w)
 	}
 
-	if !steady && a.phase == watching {
+	if !steady && a.Phase == watching {
 		return a.enter(watching, now) // pods that come and go share the load unevenly
 	}
-	a.sum.Completed += w.Completed
-	a.sum.BusySeconds += w.BusySeconds
-	a.sum.Ready += w.Ready
-	a.seconds++
-	age := now.Sub(a.since)
-	sure := a.sum.Completed >= sureCompleted || a.sum.Completed >= enoughCompleted && age >= sureTime
+	a.Sum.Completed += w.Completed
+	a.Sum.BusySeconds += w.BusySeconds
+	a.Sum.Ready += w.Ready
+	a.Seconds++
+	age := now.Sub(a.Since)
+	sure := a.Sum.Completed >= sureCompleted || a.Sum.Completed >= enoughCompleted && age >= sureTime
 	if age < measureTime || !sure && age < longestMeasure {
 		return a
 	}
-	p := point{a.sum.BusySeconds / float64(a.sum.Ready), a.sum.Completed / float64(a.sum.Ready), a.sum.Completed}
-	if a.sum.Completed < enoughCompleted || p.concurrency <= 0 {
-		if a.phase == watching {
+	p := point{a.Sum.BusySeconds / float64(a.Sum.Ready), a.Sum.Completed / float64(a.Sum.Ready), a.Sum.Completed}
+	if a.Sum.Completed < enoughCompleted || p.Concurrency <= 0 {
+		if a.Phase == watching {
 			return a.enter(watching, now)
 		}
 		return a.giveUp(now)
@@ -176,71 +178,71 @@ func (a Adaptive) Learn(now time.Time, configured, share float64, w Work) Adapti
 
 // compare draws the lesson of one measurement.
 func (a Adaptive) compare(now time.Time, configured, share float64, p point) Adaptive {
-	a.best = math.Max(a.best, p.throughput)
-	if a.phase == watching {
+	a.Best = math.Max(a.Best, p.Throughput)
+	if a.Phase == watching {
 		// About one request in a pod cannot queue.
-		if p.concurrency < leastTried {
+		if p.Concurrency < leastTried {
 			return a.enter(watching, now)
 		}
-		a.first = true
+		a.First = true
 		return a.try(now, configured, p)
 	}
-	kept := p.throughput / a.before.throughput
-	if p.concurrency > 0.75*a.before.concurrency {
+	kept := p.Throughput / a.Before.Throughput
+	if p.Concurrency > 0.75*a.Before.Concurrency {
 		// A bound keeps the pods from having less each. What they have is still queue, or it cannot be told.
-		if p.concurrency < 0.95*a.before.concurrency && kept >= (1+p.concurrency/a.before.concurrency)/2 {
-			a.before, a.first = p, false
+		if p.Concurrency < 0.95*a.Before.Concurrency && kept >= (1+p.Concurrency/a.Before.Concurrency)/2 {
+			a.Before, a.First = p, false
 		}
 		return a.giveUp(now)
 	}
 	// What would be left of the throughput if it were all work and no queue.
-	proportional := p.concurrency / a.before.concurrency
+	proportional := p.Concurrency / a.Before.Concurrency
 	least := saturated
-	if a.first { // a wrong "no" ends the lesson, so chance gets twice the deviation of both counts
-		least -= 2 * math.Sqrt(1/a.before.completed+1/p.completed)
+	if a.First { // a wrong "no" ends the lesson, so chance gets twice the deviation of both counts
+		least -= 2 * math.Sqrt(1/a.Before.Completed+1/p.Completed)
 	}
-	if kept >= math.Max(least, (1+proportional)/2) && p.concurrency/2 >= lowestLearned {
-		a.first = false
+	if kept >= math.Max(least, (1+proportional)/2) && p.Concurrency/2 >= lowestLearned {
+		a.First = false
 		return a.try(now, configured, p)
 	}
-	if a.before.throughput >= a.best && a.first {
+	if a.Before.Throughput >= a.Best && a.First {
 		// Throughput fell with concurrency from the first try on, so what was there before was no
 		// queue, and the knee lies somewhere above: it cannot be told.
 		return a.cannotTell(now)
 	}
-	a.knee = math.Max(math.Min(math.Max(a.best*p.responseTime(), p.concurrency), a.before.concurrency), lowestLearned)
-	a.target = math.Max(a.knee*share, lowestLearned)
-	a.learned, a.learnedAt, a.strange = a.best, now, 0
+	a.Knee = math.Max(math.Min(math.Max(a.Best*p.responseTime(), p.Concurrency), a.Before.Concurrency), lowestLearned)
+	a.Aim = math.Max(a.Knee*share, lowestLearned)
+	a.Rate, a.LearnedAt, a.Strange = a.Best, now, 0
 	return a.enter(settled, now)
 }
 
 // try asks for half of the present concurrency in each pod.
 func (a Adaptive) try(now time.Time, configured float64, p point) Adaptive {
-	a.before, a.tried, a.calm = p, a.ready, 0
-	a.target = math.Max(math.Min(p.concurrency, configured)/2, lowestLearned)
+	a.Before, a.Tried, a.Calm = p, a.Ready, 0
+	a.Aim = math.Max(math.Min(p.Concurrency, configured)/2, lowestLearned)
 	return a.enter(settling, now)
 }
 
 // giveUp keeps the concurrency that the last try began at, of which is known that it is not too low; if it was
 // the first try, nothing is known and the configured target holds.
 func (a Adaptive) giveUp(now time.Time) Adaptive {
-	if a.first {
+	if a.First {
 		return a.cannotTell(now)
 	}
-	a.target, a.knee = a.before.concurrency, a.before.concurrency
-	a.learned, a.learnedAt, a.strange = a.best, now, 0
+	a.Aim, a.Knee = a.Before.Concurrency, a.Before.Concurrency
+	a.Rate, a.LearnedAt, a.Strange = a.Best, now, 0
 	return a.enter(settled, now)
 }
 
 // cannotTell ends a lesson with the configured target.
 func (a Adaptive) cannotTell(now time.Time) Adaptive {
-	return Adaptive{clear: a.before.concurrency, before: a.before, learnedAt: now}.enter(settled, now)
+	return Adaptive{Clear: a.Before.Concurrency, Before: a.Before, LearnedAt: now}.enter(settled, now)
 }
 
 func (a Adaptive) enter(next phase, now time.Time) Adaptive {
-	a.phase, a.since, a.sum, a.seconds = next, now, Work{}, 0
+	a.Phase, a.Since, a.Sum, a.Seconds = next, now, Work{}, 0
 	if next == watching {
-		a.best = 0
+		a.Best = 0
 	}
 	return a
 }
@@ -251,27 +253,27 @@ func (a Adaptive) watch(now time.Time, w Work) Adaptive {
 		return a
 	}
 	p := point{w.BusySeconds / float64(w.Ready), w.Completed / float64(w.Ready), w.Completed}
-	if a.clear > 0 {
+	if a.Clear > 0 {
 		// More requests in fewer pods that are answered as fast do not queue in these: more pods would do as little as at the last try.
-		asFast := a.before.throughput > 0 && p.responseTime()*saturated < a.before.responseTime()
-		if p.concurrency < 1.5*a.clear || asFast {
-			a.strange = 0
-		} else if a.strange++; a.strange >= oddSeconds && now.Sub(a.learnedAt) >= relearnAfter {
+		asFast := a.Before.Throughput > 0 && p.responseTime()*saturated < a.Before.responseTime()
+		if p.Concurrency < 1.5*a.Clear || asFast {
+			a.Strange = 0
+		} else if a.Strange++; a.Strange >= oddSeconds && now.Sub(a.LearnedAt) >= relearnAfter {
 			return Adaptive{}.enter(watching, now)
 		}
 		return a
 	}
-	expected := a.learned * math.Min(1, p.concurrency/math.Max(a.knee, lowestLearned))
-	odd := math.Abs(p.throughput-expected) > changed*expected
-	if p.concurrency < a.target/2 {
-		odd = p.throughput > (1+changed)*a.learned // hardly loaded pods answer as they like
+	expected := a.Rate * math.Min(1, p.Concurrency/math.Max(a.Knee, lowestLearned))
+	odd := math.Abs(p.Throughput-expected) > changed*expected
+	if p.Concurrency < a.Aim/2 {
+		odd = p.Throughput > (1+changed)*a.Rate // hardly loaded pods answer as they like
 	}
 	if !odd {
-		a.strange = 0
+		a.Strange = 0
 		return a
 	}
-	a.strange++
-	if a.strange < oddSeconds || now.Sub(a.learnedAt) < relearnAfter {
+	a.Strange++
+	if a.Strange < oddSeconds || now.Sub(a.LearnedAt) < relearnAfter {
 		return a
 	}
 	return Adaptive{}.enter(watching, now)

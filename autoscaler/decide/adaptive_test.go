@@ -73,7 +73,7 @@ func run(f function, machine, outstanding, configured, share float64, most int32
 		}
 		x *= 1 + noise*(2*r.Float64()-1)
 		a = a.Learn(now, configured, share, Work{Completed: x, BusySeconds: outstanding, Ready: ready, Wanted: wanted})
-		if trying := a.phase == settling || a.phase == measuring; trying && (lesson == 0 || lesson == i-1) {
+		if trying := a.Phase == settling || a.Phase == measuring; trying && (lesson == 0 || lesson == i-1) {
 			lesson = i
 		}
 		series.Add(now, "activator", Report{Concurrency: outstanding})
@@ -212,12 +212,12 @@ func TestALessonThatToldNothingIsNotRepeatedWhileRequestsAreAnsweredAsFast(t *te
 		"slower, it is slowed": {func(float64) float64 { return 40 }, true, 0.1},
 	} {
 		r := rand.New(rand.NewSource(1))
-		a := Adaptive{phase: settled, clear: 3, before: point{3, 50, 600}, learnedAt: epoch}
+		a := Adaptive{Phase: settled, Clear: 3, Before: point{3, 50, 600}, LearnedAt: epoch}
 		anew := false
 		for i := range 600 {
 			x := c.then(6) * (1 + c.noise*(2*r.Float64()-1))
 			a = a.Learn(epoch.Add(time.Duration(i)*time.Second), 7, 0.7, Work{Completed: x, BusySeconds: 6, Ready: 1, Wanted: 1})
-			anew = anew || a.phase != settled
+			anew = anew || a.Phase != settled
 		}
 		if anew != c.anew {
 			t.Errorf("%s: learned anew is %v", behaviour, anew)

@@ -53,8 +53,9 @@ func (c Config) Share() float64 {
 
 // Observation is what is known about the load at the moment of a decision.
 type Observation struct {
-	// Ready is how many pods are ready.
-	Ready int32
+	// Ready is how many pods are ready, Fresh how many of them became ready after the queue was
+	// reported: they take requests out of the queue, so they do not count in addition to it.
+	Ready, Fresh int32
 	// Stable and Panic are the averages over the two windows.
 	Stable, Panic float64
 	// Known is false when every second of the window lacks a part of the load, so that the averages are the least it can be: then
@@ -84,11 +85,12 @@ type State struct {
 	// until it has seen a whole window itself.
 	Floor      int32
 	FloorUntil time.Time
-	delay      delayWindow
-	// held is what a learned target's hysteresis holds, tried the same of the try under way.
-	held, tried Hysteresis
-	// assumed says that the panic is the one that a fresh start with several pods assumes.
-	assumed bool
+	// Delay holds the maxima of the scale-down delay.
+	Delay delayWindow
+	// Held is what a learned target's hysteresis holds, Tried the same for a try under way.
+	Held, Tried Hysteresis
+	// Assumed says that the panic is the one that a fresh start with several pods assumes.
+	Assumed bool
 }
 
 // Start returns the state of a revision nobody in this process decided on before. found is the scale that
@@ -99,7 +101,7 @@ func Start(c Config, ready, found int32, now time.Time) State {
 		s.Floor, s.FloorUntil = found, now.Add(c.StableWindow)
 	}
 	if ready > 1 {
-		s.PanicSince, s.PanicMax, s.assumed = now, ready, true
+		s.PanicSince, s.PanicMax, s.Assumed = now, ready, true
 	}
 	return s
 }
@@ -146,8 +148,8 @@ func Decide(c Config, s State, o Observation, now time.Time) (Decision, State) {
 	r := math.Max(1, float64(o.Ready))
 	burst := o.Burst
 	if o.Queued > 0 && c.Metric == Concurrency {
-		// Who waits, waits because every slot of the ready pods is taken.
-		burst = math.Max(burst, o.Queued+float64(o.Ready)*c.ContainerConcurrency)
+		// Requests queue only when all slots of the pods that were ready are in use.
+		burst = math.Max(burst, o.Queued+float64(o.Ready-o.Fresh)*c.ContainerConcurrency)
 	}
 	// One second, or one moment, is little evidence: it counts only when it exceeds the threshold without the
 	// help of rounding up, which for a single pod and a threshold of 2 would be any load above the target.
@@ -187,7 +189,7 @@ func Decide(c Config, s State, o Observation, now time.Time) (Decision, State) {
 
 	switch {
 	case over:
-		s.PanicSince, s.assumed = now, false
+		s.PanicSince, s.Assumed = now, false
 	case !s.PanicSince.IsZero() && s.PanicSince.Add(c.StableWindow).Before(now):
 		s.PanicSince, s.PanicMax = time.Time{}, 0
 	}
@@ -209,7 +211,7 @@ func Decide(c Config, s State, o Observation, now time.Time) (Decision, State) {
 
 	if c.ScaleDownDelay > 0 && c.Reachable {
 		var highest int32
-		s.delay, highest = s.delay.record(now, d.Desired, c.ScaleDownDelay)
+		s.Delay, highest = s.Delay.record(now, d.Desired, c.ScaleDownDelay)
 		if highest > d.Desired {
 			d.Desired, d.Rule, d.Held = highest, RuleScaleDownDelay, highest
 		}

@@ -1,6 +1,7 @@
 package decide
 
 import (
+	"cmp"
 	"slices"
 	"time"
 )
@@ -8,14 +9,14 @@ import (
 // delaySlot is the resolution of the scale-down delay.
 const delaySlot = 2 * time.Second
 
-// delayWindow remembers the highest scale of the last while. It holds only slots that could still
-// become the maximum: newest last, values falling. It is never changed in place, so that a State can
-// be kept and used again.
+// delayWindow is the maximum of the scale over the delay. It holds only slots that could still become
+// the maximum: newest last, values falling. It is never changed in place, so that a State stays
+// valid.
 type delayWindow []slotMax
 
 type slotMax struct {
-	slot    int64
-	highest int32
+	Slot    int64
+	Highest int32
 }
 
 // record adds a value and returns the maximum over the delay that ends now.
@@ -24,20 +25,25 @@ func (w delayWindow) record(now time.Time, value int32, delay time.Duration) (de
 	oldest := slot - int64((delay+delaySlot-1)/delaySlot)
 	next := make(delayWindow, 0, len(w)+1)
 	for _, old := range w {
-		if old.slot > oldest && old.slot <= slot && old.highest > value {
+		if old.Slot > oldest && old.Slot <= slot && old.Highest > value {
 			next = append(next, old)
 		}
 	}
 	next = append(next, slotMax{slot, value})
-	return next, next[0].highest
+	return next, next[0].Highest
 }
 
-// tidy brings slots of two memories into one: by time, values falling.
-func (w delayWindow) tidy() delayWindow {
-	sorted := slices.SortedStableFunc(slices.Values(w), func(a, b slotMax) int { return int(a.slot - b.slot) })
+// merge returns the slots of two processes in one window. moved translates the other's times.
+func (w delayWindow) merge(from delayWindow, moved func(time.Time) time.Time) delayWindow {
+	sorted := slices.Clone(w)
+	for _, one := range from {
+		middle := time.Unix(0, one.Slot*int64(delaySlot)).Add(delaySlot / 2)
+		sorted = append(sorted, slotMax{moved(middle).UnixNano() / int64(delaySlot), max(one.Highest, 0)})
+	}
+	slices.SortStableFunc(sorted, func(a, b slotMax) int { return cmp.Compare(a.Slot, b.Slot) })
 	var next delayWindow
 	for _, one := range slices.Backward(sorted) {
-		if len(next) == 0 || one.highest > next[len(next)-1].highest {
+		if len(next) == 0 || one.Highest > next[len(next)-1].Highest {
 			next = append(next, one)
 		}
 	}

@@ -40,8 +40,8 @@ func (h Hysteresis) hold(c Config, asked int32, average float64, lowers bool, no
 	return h, asked
 }
 
-// sensible says that h can have come out of decisions.
-func (h Hysteresis) sensible() bool { return valid(h.Target) && h.Number >= 0 }
+// valid reports whether h can be the result of decisions.
+func (h Hysteresis) valid() bool { return valid(h.Target) && h.Number >= 0 }
 
 // leastFor is the least that noise makes of a load that asked for so many pods.
 func leastFor(number int32, target float64) float64 {
@@ -59,13 +59,13 @@ func (h Hysteresis) at(target float64, number int32) int32 {
 // endTry ends the panic that a try was, so that its pods are not held for a window longer than it lasts. If load has risen meanwhile, the
 // panic goes on, with as many pods as what brought it asks for now.
 func (s *State) endTry(c Config, o Observation) {
-	if s.tried.Target > 0 && s.tried.Target < c.Target {
-		s.PanicMax = s.tried.at(c.Target, s.PanicMax)
+	if s.Tried.Target > 0 && s.Tried.Target < c.Target {
+		s.PanicMax = s.Tried.at(c.Target, s.PanicMax)
 		if !o.lacks(c) && o.Panic*steadyShare <= o.Stable {
 			s.PanicSince, s.PanicMax = time.Time{}, 0
 		}
 	}
-	s.tried = Hysteresis{}
+	s.Tried = Hysteresis{}
 }
 
 // steady returns the stable scale as the hysteresis leaves it.
@@ -75,9 +75,9 @@ func (s *State) steady(c Config, d *Decision, o Observation, urgent int32, now t
 	}
 	// In a panic the stable window still fills: that it is below what the panic asked for is no fall of load.
 	asked, lowers := max(d.StableRaw, urgent), !o.BetweenTicks && !o.lacks(c) && s.PanicSince.IsZero()
-	of := &s.held
+	of := &s.Held
 	if c.Trying {
-		of = &s.tried
+		of = &s.Tried
 	}
 	var number int32
 	*of, number = of.hold(c, asked, o.Stable, lowers, now)

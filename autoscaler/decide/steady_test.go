@@ -122,8 +122,8 @@ func TestOnlyALearnedTargetHasHysteresis(t *testing.T) {
 	for i := range 1000 {
 		var d Decision
 		d, s = Decide(c, s, Observation{Ready: 1 + int32(r.Intn(9)), Stable: 60 * r.Float64(), Panic: 60 * r.Float64(), Known: true}, epoch.Add(time.Duration(2*i)*time.Second))
-		if d.Rule == RuleHysteresis || s.held != (Hysteresis{}) || s.tried != (Hysteresis{}) {
-			t.Fatalf("decision %d: %s, %+v, %+v", i, d.Reason(), s.held, s.tried)
+		if d.Rule == RuleHysteresis || s.Held != (Hysteresis{}) || s.Tried != (Hysteresis{}) {
+			t.Fatalf("decision %d: %s, %+v, %+v", i, d.Reason(), s.Held, s.Tried)
 		}
 	}
 }

@@ -223,15 +223,15 @@ func (w *Window) Resize(length time.Duration) *Window {
 	return r
 }
 
-// Contents is what a Window holds, for another process to go on from. Values begin at the second First; a second that is
-// missing is negative, with what is known of it at least as its amount less one.
+// Contents is what a Window holds, for another process to continue with. Values begin at the second
+// First. A missing second is negative: -1 less its lower bound.
 type Contents struct {
 	First  int64
 	Values []float64
 }
 
-// Contents returns what the window holds, nothing when it was never written to.
-func (w *Window) Contents() Contents {
+// Export returns what the window holds, nothing when it was never written to.
+func (w *Window) Export() Contents {
 	if !w.written {
 		return Contents{}
 	}
@@ -247,11 +247,12 @@ func (w *Window) Contents() Contents {
 	return c
 }
 
-// Absorb takes in what another window held when it was left at the second until; both that and the seconds of c are by another
-// clock, to which shift is added. In a second that both windows know the larger value stands, because either may have seen only a
-// part of it; the seconds between until and the first of this window's own are missing, because nobody looked. It reports
-// false, and changes nothing, if the contents cannot be those of a window.
-func (w *Window) Absorb(c Contents, until, shift int64, now time.Time) bool {
+// Import adds what another window held when it was exported at the second until. That and the seconds
+// of c are by another clock, to which shift is added. In a second that both windows know the larger
+// value counts, because each may have seen only a part of it. The seconds between until and the first
+// of this window's own are missing, because nobody looked. It reports false, and changes nothing, if
+// the contents cannot be those of a window.
+func (w *Window) Import(c Contents, until, shift int64, now time.Time) bool {
 	c.First += shift
 	until += shift
 	last, present, n := c.First+int64(len(c.Values))-1, now.Unix(), int64(len(w.values))
@@ -267,7 +268,7 @@ func (w *Window) Absorb(c Contents, until, shift int64, now time.Time) bool {
 		}
 	}
 	if until-last >= n || present-last >= n {
-		return true // it had been silent for a whole window: as good as empty
+		return true // older than the window
 	}
 	own := Window{values: append([]float64(nil), w.values...), missing: append([]bool(nil), w.missing...), first: w.first, last: w.last, written: w.written}
 	w.written = false
@@ -299,5 +300,5 @@ func (w *Window) Absorb(c Contents, until, shift int64, now time.Time) bool {
 	return true
 }
 
-// maxContents is the longest window there can be, an hour, and some.
+// maxContents is more than the longest window, an hour, holds.
 const maxContents = 2 * 3600

@@ -304,7 +304,7 @@ func TestAWindowThatIsHandedOverGoesOn(t *testing.T) {
 			before, w := New(60*time.Second), New(60*time.Second)
 			c.before(before)
 			c.own(w)
-			if !w.Absorb(before.Contents(), at(c.until).Unix(), c.shift, at(c.now)) {
+			if !w.Import(before.Export(), at(c.until).Unix(), c.shift, at(c.now)) {
 				t.Fatal("refused")
 			}
 			got, known := w.Average(at(c.now), Linear)
@@ -319,7 +319,7 @@ func TestAWindowThatIsHandedOverGoesOn(t *testing.T) {
 	} {
 		w := New(60 * time.Second)
 		w.Add(at(0), 7)
-		if w.Absorb(c, at(0).Unix(), 0, at(0)) {
+		if w.Import(c, at(0).Unix(), 0, at(0)) {
 			t.Errorf("%s is taken", name)
 		}
 		if got, known := w.Average(at(0), Linear); got != 7 || !known {
@@ -329,7 +329,7 @@ func TestAWindowThatIsHandedOverGoesOn(t *testing.T) {
 	// Another length: what fits is kept.
 	long, short := New(60*time.Second), New(10*time.Second)
 	fill(long, 0, 59, 10)
-	if !short.Absorb(long.Contents(), at(59).Unix(), 0, at(60)) {
+	if !short.Import(long.Export(), at(59).Unix(), 0, at(60)) {
 		t.Fatal("refused")
 	}
 	if got, _ := short.Average(at(60), Linear); got != 10 {
@@ -337,7 +337,7 @@ func TestAWindowThatIsHandedOverGoesOn(t *testing.T) {
 	}
 }
 
-func FuzzAbsorb(f *testing.F) {
+func FuzzImport(f *testing.F) {
 	f.Add(int64(1_000_000), int64(1_000_000), int64(0), 10.0, 3)
 	f.Fuzz(func(t *testing.T, first, until, shift int64, value float64, n int) {
 		if n < 0 || n > 2*maxContents {
@@ -349,7 +349,7 @@ func FuzzAbsorb(f *testing.F) {
 		}
 		w := New(6 * time.Second)
 		w.Add(at(0), 1)
-		w.Absorb(c, until, shift, at(1))
+		w.Import(c, until, shift, at(1))
 		if got, _ := w.Average(at(1), Linear); !(got >= 0) {
 			t.Errorf("average %v", got)
 		}

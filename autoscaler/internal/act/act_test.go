@@ -30,6 +30,7 @@ import (
 	"ebb.dev/ebb/autoscaler/decide"
 	"ebb.dev/ebb/autoscaler/internal/loop"
 	"ebb.dev/ebb/autoscaler/internal/pods"
+	"ebb.dev/ebb/autoscaler/revision"
 	"ebb.dev/ebb/autoscaler/zero"
 	"ebb.dev/ebb/wire"
 )
@@ -132,9 +133,9 @@ func play(t *testing.T, script func(t *testing.T, c *cluster, w *Writer)) {
 
 func order(from, to int32) loop.Order {
 	return loop.Order{Key: key, UID: "u1", Target: loop.Target{APIVersion: "apps/v1", Kind: "Deployment", Name: "hello-00001-deployment"},
-		Scale: true, From: from, Replicas: to, Since: time.Now(),
-		Status:   loop.Status{Generation: 3, Active: zero.Yes, Initialized: true, Populated: true, Desired: to, Actual: 1},
-		Decision: decide.Decision{Rule: decide.RuleStable, Desired: to}, Step: zero.Step{Want: to}}
+		Since: time.Now(), Outcome: revision.Outcome{Scale: true, From: from, Replicas: to,
+			Status:      revision.Status{Generation: 3, Active: zero.Yes, Initialized: true, Populated: true, Desired: to, Actual: 1},
+			Explanation: revision.Explanation{Decision: decide.Decision{Rule: decide.RuleStable, Desired: to}, Step: zero.Step{Want: to}}}}
 }
 
 func expect(t *testing.T, c *cluster, want ...string) {
@@ -198,7 +199,7 @@ func TestWhatWasLearnedStandsInTheStatus(t *testing.T) {
 func TestEveryDecisionNamesEveryInput(t *testing.T) {
 	var before map[string]string
 	for _, o := range []decide.Observation{{}, {Known: true, Missing: true, Queued: 3, Stable: 2, Panic: 1}, {Known: true}} {
-		inputs := Decision(loop.Order{Decision: decide.Decision{Observation: o}}).Inputs
+		inputs := Decision(&revision.Explanation{Decision: decide.Decision{Observation: o}}).Inputs
 		if before != nil && !slices.Equal(slices.Sorted(maps.Keys(inputs)), slices.Sorted(maps.Keys(before))) {
 			t.Errorf("inputs %v, of another decision %v", inputs, before)
 		}
@@ -292,23 +293,23 @@ func TestADeletedPodAutoscalerIsLeftAlone(t *testing.T) {
 func TestConditions(t *testing.T) {
 	cases := []struct {
 		behaviour                string
-		status                   loop.Status
+		status                   revision.Status
 		active, initialized, sks corev1.ConditionStatus
 		ready                    corev1.ConditionStatus
 		reason                   string
 		mode                     v1alpha1.Mode
 		desiredKnown             bool
 	}{
-		{"pods wanted and there", loop.Status{Active: zero.Yes, Initialized: true, Populated: true, Desired: 2, Actual: 2}, "True", "True", "True", "True", "", v1alpha1.ModeServe, true},
-		{"pods wanted and not there", loop.Status{Active: zero.Undecided, Desired: 1, Proxied: true}, "Unknown", "Unknown", "Unknown", "Unknown", zero.Queued, v1alpha1.ModeProxy, true},
-		{"no pods wanted", loop.Status{Active: zero.No, ActiveReason: zero.NoTraffic, Initialized: true, Proxied: true}, "False", "True", "Unknown", "False", zero.NoTraffic, v1alpha1.ModeProxy, true},
-		{"no pod came", loop.Status{Active: zero.No, ActiveReason: zero.TimedOut, Proxied: true}, "False", "Unknown", "Unknown", "False", zero.TimedOut, v1alpha1.ModeProxy, true},
-		{"nothing decided yet", loop.Status{Active: zero.Undecided, Desired: -1, Proxied: true}, "Unknown", "Unknown", "Unknown", "Unknown", zero.Queued, v1alpha1.ModeProxy, false},
+		{"pods wanted and there", revision.Status{Active: zero.Yes, Initialized: true, Populated: true, Desired: 2, Actual: 2}, "True", "True", "True", "True", "", v1alpha1.ModeServe, true},
+		{"pods wanted and not there", revision.Status{Active: zero.Undecided, Desired: 1, Proxied: true}, "Unknown", "Unknown", "Unknown", "Unknown", zero.Queued, v1alpha1.ModeProxy, true},
+		{"no pods wanted", revision.Status{Active: zero.No, ActiveReason: zero.NoTraffic, Initialized: true, Proxied: true}, "False", "True", "Unknown", "False", zero.NoTraffic, v1alpha1.ModeProxy, true},
+		{"no pod came", revision.Status{Active: zero.No, ActiveReason: zero.TimedOut, Proxied: true}, "False", "Unknown", "Unknown", "False", zero.TimedOut, v1alpha1.ModeProxy, true},
+		{"nothing decided yet", revision.Status{Active: zero.Undecided, Desired: -1, Proxied: true}, "Unknown", "Unknown", "Unknown", "Unknown", zero.Queued, v1alpha1.ModeProxy, false},
 	}
 	for _, c := range cases {
 		t.Run(c.behaviour, func(t *testing.T) {
 			pa := &v1alpha1.PodAutoscaler{ObjectMeta: metav1.ObjectMeta{Name: "hello-00001"}}
-			s, changed := nextStatus(pa, loop.Order{Key: key, Status: c.status})
+			s, changed := nextStatus(pa, loop.Order{Key: key, Outcome: revision.Outcome{Status: c.status}})
 			if !changed {
 				t.Fatal("an empty status is no status")
 			}
@@ -330,7 +331,7 @@ func TestConditions(t *testing.T) {
 				t.Errorf("mode %s, desired %v", s.Mode, s.DesiredScale)
 			}
 			pa.Status = *s
-			if _, changed := nextStatus(pa, loop.Order{Key: key, Status: c.status, Decision: decide.Decision{Time: time.Now()}}); changed {
+			if _, changed := nextStatus(pa, loop.Order{Key: key, Outcome: revision.Outcome{Status: c.status, Explanation: revision.Explanation{Decision: decide.Decision{Time: time.Now()}}}}); changed {
 				t.Error("a new decision alone is a change")
 			}
 		})
@@ -340,7 +341,7 @@ func TestConditions(t *testing.T) {
 func TestADesiredScaleIsNotForgotten(t *testing.T) {
 	five := int32(5)
 	pa := &v1alpha1.PodAutoscaler{Status: v1alpha1.PodAutoscalerStatus{DesiredScale: &five}}
-	if s, _ := nextStatus(pa, loop.Order{Status: loop.Status{Desired: -1}}); s.DesiredScale == nil || *s.DesiredScale != 5 {
+	if s, _ := nextStatus(pa, loop.Order{Outcome: revision.Outcome{Status: revision.Status{Desired: -1}}}); s.DesiredScale == nil || *s.DesiredScale != 5 {
 		t.Errorf("desired scale %v", s.DesiredScale)
 	}
 }
@@ -383,8 +384,8 @@ func TestMarkPatchesOnceForEachPodThatGoes(t *testing.T) {
 		kube.Tracker().Add(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}})
 	}
 	now := time.Date(2027, 1, 1, 0, 0, 0, 0, time.UTC)
-	counts := loop.Counts{Ready: 4}
-	c := &Costs{Kube: kube, Ready: func(loop.Key) []pods.Pod { return podsOf("a", "b", "c", "d") }, Count: func(loop.Key) loop.Counts { return counts },
+	counts := revision.Counts{Ready: 4}
+	c := &Costs{Kube: kube, Ready: func(loop.Key) []pods.Pod { return podsOf("a", "b", "c", "d") }, Count: func(loop.Key) revision.Counts { return counts },
 		InFlight: func(context.Context, loop.Key, []pods.Pod) map[string]float64 {
 			return map[string]float64{"a": 1, "b": 0, "c": 3, "d": 0}
 		},

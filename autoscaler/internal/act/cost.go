@@ -15,6 +15,7 @@ import (
 
 	"ebb.dev/ebb/autoscaler/internal/loop"
 	"ebb.dev/ebb/autoscaler/internal/pods"
+	"ebb.dev/ebb/autoscaler/revision"
 )
 
 // deletionCost is read by the ReplicaSet controller: of ready pods, those with the lowest cost go first.
@@ -29,7 +30,7 @@ type Costs struct {
 	Kube kubernetes.Interface
 	// Ready lists a revision's ready pods, Count counts all of them.
 	Ready func(loop.Key) []pods.Pod
-	Count func(loop.Key) loop.Counts
+	Count func(loop.Key) revision.Counts
 	// InFlight asks pods how many requests they have; those that do not answer before ctx ends are left out.
 	InFlight func(context.Context, loop.Key, []pods.Pod) map[string]float64
 	Now      func() time.Time

@@ -11,6 +11,7 @@ import (
 	"ebb.dev/ebb/api/names"
 	"ebb.dev/ebb/autoscaler/decide"
 	"ebb.dev/ebb/autoscaler/internal/loop"
+	"ebb.dev/ebb/autoscaler/revision"
 	"ebb.dev/ebb/autoscaler/zero"
 )
 
@@ -69,16 +70,16 @@ func nextStatus(pa *v1alpha1.PodAutoscaler, o loop.Order) (*v1alpha1.PodAutoscal
 	if equality.Semantic.DeepEqual(&pa.Status, next) {
 		return next, false
 	}
-	next.Decision = Decision(o)
+	next.Decision = Decision(&o.Explanation)
 	return next, true
 }
 
 func figure(f float64) string { return strconv.FormatFloat(f, 'g', 6, 64) }
 
-// Decision is what the status says about how an order came about.
-func Decision(o loop.Order) *v1alpha1.Decision {
-	d := o.Decision
-	// Each is always there: the status is patched, and one that was left out would keep its value of an earlier decision.
+// Decision is what the status says about how an outcome came about.
+func Decision(e *revision.Explanation) *v1alpha1.Decision {
+	d := &e.Decision
+	// Every input is always set: the status is patched, and a missing one would keep its earlier value.
 	known := func(f float64) string {
 		if !d.Observation.Known {
 			return "unknown"
@@ -97,5 +98,5 @@ func Decision(o loop.Order) *v1alpha1.Decision {
 		"queued":      figure(d.Observation.Queued),
 		"missing":     strconv.FormatBool(d.Observation.Missing),
 	}
-	return &v1alpha1.Decision{Time: metav1.NewMicroTime(d.Time), Desired: o.Step.Want, Rule: o.Rule(), Reason: o.Reason(), Inputs: inputs}
+	return &v1alpha1.Decision{Time: metav1.NewMicroTime(d.Time), Desired: e.Step.Want, Rule: e.Rule(), Reason: e.Reason(), Inputs: inputs}
 }

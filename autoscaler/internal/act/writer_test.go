@@ -14,6 +14,7 @@ import (
 
 	"ebb.dev/ebb/autoscaler/internal/loop"
 	"ebb.dev/ebb/autoscaler/internal/pods"
+	"ebb.dev/ebb/autoscaler/revision"
 )
 
 // orderOf is an order for another revision than key.
@@ -37,7 +38,7 @@ func hang(ctx context.Context, _ loop.Key, _ []pods.Pod) map[string]float64 {
 func TestAWakeDoesNotWaitBehindScaleDowns(t *testing.T) {
 	play(t, func(t *testing.T, c *cluster, w *Writer) {
 		w.costs = &Costs{Kube: c.kube, Ready: func(loop.Key) []pods.Pod { return podsOf("a", "b", "c", "d") },
-			Count: func(loop.Key) loop.Counts { return loop.Counts{Ready: 4} }, InFlight: hang, Now: time.Now}
+			Count: func(loop.Key) revision.Counts { return revision.Counts{Ready: 4} }, InFlight: hang, Now: time.Now}
 		const down = 2 * workers
 		for i := range down {
 			w.Act(orderOf(fmt.Sprint("down-", i), 4, 2))
@@ -120,7 +121,7 @@ func TestAScaleDownWaitsASecondAndUsesWhatAnsweredInTime(t *testing.T) {
 		for _, name := range []string{"a", "b", "c"} {
 			kube.Tracker().Add(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: name}})
 		}
-		c := &Costs{Kube: kube, Ready: func(loop.Key) []pods.Pod { return podsOf("a", "b", "c") }, Count: func(loop.Key) loop.Counts { return loop.Counts{Ready: 3} },
+		c := &Costs{Kube: kube, Ready: func(loop.Key) []pods.Pod { return podsOf("a", "b", "c") }, Count: func(loop.Key) revision.Counts { return revision.Counts{Ready: 3} },
 			InFlight: func(ctx context.Context, key loop.Key, all []pods.Pod) map[string]float64 {
 				hang(ctx, key, all)
 				return map[string]float64{"a": 0, "b": 7} // c hangs

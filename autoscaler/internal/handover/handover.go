@@ -1,9 +1,12 @@
-// Package handover brings what one replica knows of a bucket's revisions to the replica that owns the bucket next.
+// Package handover brings what one replica knows of a bucket's revisions to the replica that owns the
+// bucket next.
 //
-// Owns: the endpoint and its client. The next owner asks: it knows from the lease who came before, while that one may not
-// live to learn who comes next. Reads: the loop's memory of revisions given up a moment ago. Writes: the loop's memory of
-// those taken over. Never: sends or takes anything without proof that the other side has the key of all tokens; an address that
-// was a replica's may be anybody's by now.
+// Owns: the endpoint and its client. The next owner asks: it knows from the lease who came before,
+// while that replica may not live to learn who comes next.
+// Reads: the loop's states of revisions given up a moment ago.
+// Writes: the loop's states of revisions taken over.
+// Never: sends or takes anything without proof that the other side has the key of all tokens. The
+// address of a former replica may belong to anybody by now.
 package handover
 
 import (
@@ -21,35 +24,39 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"ebb.dev/ebb/autoscaler/internal/loop"
+	"ebb.dev/ebb/autoscaler/revision"
 	"ebb.dev/ebb/wire"
 )
 
 const (
 	headerNonce = "Ebb-Nonce"
 	headerProof = "Ebb-Proof"
-	// longestAnswer bounds the memory of one bucket: a hundred thousand revisions.
+	// longestAnswer bounds the states of one bucket: a hundred thousand revisions.
 	longestAnswer = 256 << 20
-	// tryAgain is how soon a replica that has not noticed yet that it lost the bucket is asked again, giveUp when not any more.
+	// tryAgain is how soon a replica that has not noticed yet that it lost the bucket is asked again,
+	// giveUp when to stop asking.
 	tryAgain = 100 * time.Millisecond
 	giveUp   = 3 * time.Second
-	// linger is how long a replica that stops waits for its successors to ask, notice how long its loop may take to let go.
+	// linger is how long a stopping replica waits for its successors to ask, notice how long its loop
+	// may take to release its revisions.
 	linger = 3 * time.Second
 	notice = 200 * time.Millisecond
 )
 
-// memory is what is sent.
-type memory struct {
+// message is what is sent.
+type message struct {
 	// At is the sender's clock when it answered.
 	At     time.Time
-	Handed []loop.Handed
+	States map[loop.Key]revision.State
 }
 
-// proof shows that whoever made it has the key, for this question and this body alone.
+// proof shows that its author has the key, for this question and this body alone.
 func proof(key []byte, parts ...string) string {
 	mac := hmac.New(sha256.New, key)
 	for _, part := range parts {
@@ -62,10 +69,10 @@ func proven(key []byte, given string, parts ...string) bool {
 	return len(key) > 0 && hmac.Equal([]byte(given), []byte(proof(key, parts...)))
 }
 
-// Engine is what is handed over from and to.
+// Engine is the loop.
 type Engine interface {
-	HandOver(func(loop.Key) bool) []loop.Handed
-	TakeOver([]loop.Handed, time.Duration)
+	Export(func(loop.Key) bool) map[loop.Key]revision.State
+	Import(map[loop.Key]revision.State, time.Duration)
 	Left() int
 }
 
@@ -73,7 +80,7 @@ type Engine interface {
 type Buckets interface {
 	Bucket(loop.Key) string
 	Held() []string
-	// Learn says who owns a bucket that this process gave up.
+	// Learn tells who owns a bucket that this process gave up.
 	Learn(bucket, ip string)
 }
 
@@ -84,14 +91,15 @@ type Replica struct {
 	Buckets Buckets
 	Clock   func() time.Time
 	Log     *slog.Logger
-	// Client asks; nil stands for one that does not keep connections.
+	// Client asks; nil means one that does not keep connections.
 	Client *http.Client
-	// Self is this process's own address: what it decided before the number of buckets changed it takes over from itself.
+	// Self is this process's own address. When the number of buckets changes, it may be its own
+	// successor.
 	Self string
 }
 
-// ServeHTTP answers GET wire.PathHandover?bucket=<name>: 200 with what is known, 409 while this process still owns the bucket,
-// 401 without proof.
+// ServeHTTP answers GET wire.PathHandover?bucket=<name>: 200 with the states, 409 while this process
+// still owns the bucket, 401 without proof.
 func (h *Replica) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	bucket, nonce, key := r.URL.Query().Get("bucket"), r.Header.Get(headerNonce), h.Key()
 	if r.Method != http.MethodGet || bucket == "" || len(nonce) < 16 {
@@ -102,32 +110,34 @@ func (h *Replica) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "no valid proof", http.StatusUnauthorized)
 		return
 	}
-	for _, held := range h.Buckets.Held() {
-		if held == bucket {
-			http.Error(w, "this replica owns "+bucket, http.StatusConflict)
-			return
-		}
+	if slices.Contains(h.Buckets.Held(), bucket) {
+		http.Error(w, "this replica owns "+bucket, http.StatusConflict)
+		return
 	}
-	handed := h.Engine.HandOver(func(k loop.Key) bool { return h.Buckets.Bucket(k) == bucket })
+	states := h.states(bucket)
 	var body bytes.Buffer
-	if err := gob.NewEncoder(&body).Encode(memory{At: h.Clock(), Handed: handed}); err != nil {
+	if err := gob.NewEncoder(&body).Encode(message{At: h.Clock(), States: states}); err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}
 	w.Header().Set(headerProof, proof(key, "answer", bucket, nonce, body.String()))
 	w.Header().Set("Content-Type", "application/octet-stream")
 	w.Write(body.Bytes())
-	h.Log.Info("handed over", "bucket", bucket, "revisions", len(handed), "to", r.RemoteAddr)
+	h.Log.Info("handed over", "bucket", bucket, "revisions", len(states), "to", r.RemoteAddr)
 	if ip, _, err := net.SplitHostPort(r.RemoteAddr); err == nil {
 		h.Buckets.Learn(bucket, ip)
 	}
 }
 
-// TakeOver asks the replica at ip, which owned the bucket before, and gives what it says to the loop. Without an answer the loop
-// goes on with what the status says.
+func (h *Replica) states(bucket string) map[loop.Key]revision.State {
+	return h.Engine.Export(func(k loop.Key) bool { return h.Buckets.Bucket(k) == bucket })
+}
+
+// TakeOver asks the replica at ip, which owned the bucket before, for its states and imports them.
+// Without an answer the loop continues from the PodAutoscalers' statuses.
 func (h *Replica) TakeOver(ctx context.Context, bucket, ip string) {
 	if ip == h.Self {
-		h.Engine.TakeOver(h.Engine.HandOver(func(k loop.Key) bool { return h.Buckets.Bucket(k) == bucket }), 0)
+		h.Engine.Import(h.states(bucket), 0)
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, giveUp)
@@ -136,15 +146,15 @@ func (h *Replica) TakeOver(ctx context.Context, bucket, ip string) {
 		m, meanwhile, err := h.ask(ctx, bucket, ip)
 		if err == nil {
 			behind := meanwhile.Sub(m.At)
-			h.Engine.TakeOver(m.Handed, behind)
-			h.Log.Info("took over", "bucket", bucket, "revisions", len(m.Handed), "from", ip, "behind", behind)
+			h.Engine.Import(m.States, behind)
+			h.Log.Info("took over", "bucket", bucket, "revisions", len(m.States), "from", ip, "behind", behind)
 			return
 		}
 		pause := time.NewTimer(tryAgain)
 		select {
 		case <-ctx.Done():
 			pause.Stop()
-			h.Log.Warn("took over without memory", "bucket", bucket, "from", ip, "error", err)
+			h.Log.Warn("took over without the previous owner's state", "bucket", bucket, "from", ip, "error", err)
 			return
 		case <-pause.C:
 		}
@@ -153,9 +163,10 @@ func (h *Replica) TakeOver(ctx context.Context, bucket, ip string) {
 
 var errProof = errors.New("the answer does not prove that it is a replica's")
 
-// ask returns also what this process's clock said when the other one read its own: the middle between question and answer, so
-// that at most half the time that the network took is mistaken for a difference of the clocks.
-func (h *Replica) ask(ctx context.Context, bucket, ip string) (m memory, meanwhile time.Time, err error) {
+// ask also returns what this process's clock said when the other one read its own. It takes the middle
+// between question and answer, so that at most half of the network's time is mistaken for a difference
+// of the clocks.
+func (h *Replica) ask(ctx context.Context, bucket, ip string) (m message, meanwhile time.Time, err error) {
 	key := h.Key()
 	if len(key) == 0 {
 		return m, meanwhile, errors.New("there is no key yet")
@@ -198,14 +209,18 @@ func (h *Replica) ask(ctx context.Context, bucket, ip string) (m memory, meanwhi
 	return m, meanwhile, nil
 }
 
-// Linger is a part of the process that stops after the leases are given up, and waits a moment for the successors to ask.
+// Linger is a part of the process that stops after the leases are released, and waits a moment for the
+// successors to ask.
 func (h *Replica) Linger(ctx context.Context) error {
 	<-ctx.Done()
 	end := time.Now().Add(linger)
-	for wait := notice; ; wait = notice / 10 {
-		time.Sleep(wait)
+	timer := time.NewTimer(notice)
+	defer timer.Stop()
+	for {
+		<-timer.C
 		if h.Engine.Left() == 0 || time.Now().After(end) {
 			return nil
 		}
+		timer.Reset(notice / 10)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"reflect"
 	"strings"
 	"sync"
 	"testing"
@@ -15,7 +16,9 @@ import (
 
 	"ebb.dev/ebb/autoscaler/decide"
 	"ebb.dev/ebb/autoscaler/internal/loop"
+	"ebb.dev/ebb/autoscaler/revision"
 	"ebb.dev/ebb/autoscaler/window"
+	"ebb.dev/ebb/autoscaler/zero"
 	"ebb.dev/ebb/wire"
 )
 
@@ -23,27 +26,27 @@ var tokenKey = []byte("0123456789abcdef0123456789abcdef")
 
 type engine struct {
 	mutex  sync.Mutex
-	left   []loop.Handed
-	taken  []loop.Handed
+	left   map[loop.Key]revision.State
+	taken  map[loop.Key]revision.State
 	behind time.Duration
 }
 
-func (e *engine) HandOver(chosen func(loop.Key) bool) []loop.Handed {
+func (e *engine) Export(chosen func(loop.Key) bool) map[loop.Key]revision.State {
 	e.mutex.Lock()
 	defer e.mutex.Unlock()
-	var out, rest []loop.Handed
-	for _, h := range e.left {
-		if chosen(h.Key) {
-			out = append(out, h)
-		} else {
-			rest = append(rest, h)
+	out := map[loop.Key]revision.State{}
+	for key, s := range e.left {
+		if chosen(key) {
+			out[key] = s
+			delete(e.left, key)
 		}
 	}
-	e.left = rest
 	return out
 }
-func (e *engine) TakeOver(h []loop.Handed, behind time.Duration) { e.taken, e.behind = h, behind }
-func (e *engine) Left() int                                      { e.mutex.Lock(); defer e.mutex.Unlock(); return len(e.left) }
+func (e *engine) Import(states map[loop.Key]revision.State, behind time.Duration) {
+	e.taken, e.behind = states, behind
+}
+func (e *engine) Left() int { e.mutex.Lock(); defer e.mutex.Unlock(); return len(e.left) }
 
 type buckets struct {
 	held    []string
@@ -54,11 +57,21 @@ func (b *buckets) Bucket(k loop.Key) string { return "bucket-" + k.Namespace }
 func (b *buckets) Held() []string           { return b.held }
 func (b *buckets) Learn(bucket, ip string)  { b.learned = bucket + " at " + ip }
 
-func handed(namespace string) loop.Handed {
-	h := loop.Handed{Key: loop.Key{Namespace: namespace, Name: "hello-00001"}, UID: "u", Written: 3, ActiveSince: time.Unix(5, 0).UTC(),
-		Memory: decide.Memory{Desired: 3, PanicMax: 4, Delay: []decide.DelaySlot{{At: time.Unix(7, 0).UTC(), Highest: 9}}}}
-	h.Memory.Windows[0] = window.Contents{First: 17, Values: []float64{1, 2.5, -1}}
-	return h
+func key(namespace string) loop.Key { return loop.Key{Namespace: namespace, Name: "hello-00001"} }
+
+func state() revision.State {
+	s := revision.State{UID: "u", At: time.Unix(9, 0).UTC(), Ordered: 3, Zero: zero.State{ActiveSince: time.Unix(5, 0).UTC()},
+		Formula: decide.State{Desired: 3, PanicMax: 4}, Adaptive: decide.Adaptive{Phase: 1, Aim: 2}}
+	s.Windows[0] = window.Contents{First: 17, Values: []float64{1, 2.5, -1}}
+	return s
+}
+
+func states(namespaces ...string) map[loop.Key]revision.State {
+	all := map[loop.Key]revision.State{}
+	for _, namespace := range namespaces {
+		all[key(namespace)] = state()
+	}
+	return all
 }
 
 func replica(key []byte, e *engine, b *buckets, now time.Time) *Replica {
@@ -85,7 +98,7 @@ func (f *to) RoundTrip(r *http.Request) (*http.Response, error) {
 
 func TestTheNextOwnerLearnsWhatTheLastOneKnew(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)
-	from, of := &engine{left: []loop.Handed{handed("a"), handed("b")}}, &buckets{}
+	from, of := &engine{left: states("a", "b")}, &buckets{}
 	old := replica(tokenKey, from, of, now.Add(-90*time.Second))
 	into := &engine{}
 	next := replica(tokenKey, into, &buckets{}, now)
@@ -95,8 +108,7 @@ func TestTheNextOwnerLearnsWhatTheLastOneKnew(t *testing.T) {
 	if len(into.taken) != 1 || into.behind != 90*time.Second || way.asked != "10.0.0.1:8080" {
 		t.Fatalf("taken %+v, behind %s, from %s", into.taken, into.behind, way.asked)
 	}
-	got, want := into.taken[0], handed("a")
-	if got.Key != want.Key || got.Memory.Windows[0].Values[1] != 2.5 || got.Memory.Delay[0] != want.Memory.Delay[0] || !got.ActiveSince.Equal(want.ActiveSince) || got.Written != 3 {
+	if got, want := into.taken[key("a")], state(); !reflect.DeepEqual(got, want) {
 		t.Errorf("arrived as %+v", got)
 	}
 	if len(from.left) != 1 || of.learned != "bucket-a at 10.0.0.2" {
@@ -122,7 +134,7 @@ func TestTheNetworksTimeIsNoDifferenceOfTheClocks(t *testing.T) {
 	for name, behind := range map[string]time.Duration{"clocks that agree": 0, "a clock that is behind": 90 * time.Second, "a clock that is ahead": -time.Hour} {
 		t.Run(name, func(t *testing.T) {
 			now := time.Unix(1_700_000_000, 0)
-			old := replica(tokenKey, &engine{left: []loop.Handed{handed("a")}}, &buckets{}, now)
+			old := replica(tokenKey, &engine{left: states("a")}, &buckets{}, now)
 			old.Clock = func() time.Time { return now.Add(-behind) }
 			into := &engine{}
 			next := replica(tokenKey, into, &buckets{}, now)
@@ -154,7 +166,7 @@ func TestWithoutProofNothingIsSaidOrBelieved(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				into := &engine{}
 				next := replica(tokenKey, into, &buckets{}, now)
-				next.Client = &http.Client{Transport: &to{handler: replica(c.theirs, &engine{left: []loop.Handed{handed("a")}}, &buckets{}, now), change: c.change}}
+				next.Client = &http.Client{Transport: &to{handler: replica(c.theirs, &engine{left: states("a")}, &buckets{}, now), change: c.change}}
 				next.TakeOver(t.Context(), "bucket-a", "10.0.0.1")
 				if into.taken != nil {
 					t.Errorf("believed %+v", into.taken)
@@ -185,7 +197,7 @@ func TestWhoMayAsk(t *testing.T) {
 		r.Header.Set(headerNonce, c.nonce)
 		r.Header.Set(headerProof, c.proof)
 		answer := httptest.NewRecorder()
-		replica(tokenKey, &engine{left: []loop.Handed{handed("a")}}, &buckets{held: c.held}, time.Now()).ServeHTTP(answer, r)
+		replica(tokenKey, &engine{left: states("a")}, &buckets{held: c.held}, time.Now()).ServeHTTP(answer, r)
 		if answer.Code != c.status {
 			t.Errorf("%s: %d, want %d", name, answer.Code, c.status)
 		}
@@ -226,7 +238,7 @@ func TestAProcessThatStopsWaitsForItsSuccessorAMoment(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				e := &engine{left: make([]loop.Handed, c.left)}
+				e := &engine{left: states([]string{"a", "b"}[:c.left]...)}
 				h := replica(tokenKey, e, &buckets{}, time.Now())
 				ctx, cancel := context.WithCancel(t.Context())
 				cancel()
@@ -234,7 +246,7 @@ func TestAProcessThatStopsWaitsForItsSuccessorAMoment(t *testing.T) {
 				if c.fetched > 0 {
 					go func() {
 						time.Sleep(c.fetched)
-						e.HandOver(func(loop.Key) bool { return true })
+						e.Export(func(loop.Key) bool { return true })
 					}()
 				}
 				if err := h.Linger(ctx); err != nil {

@@ -13,6 +13,7 @@ import (
 
 	"ebb.dev/ebb/autoscaler/internal/loop"
 	"ebb.dev/ebb/autoscaler/internal/pods"
+	"ebb.dev/ebb/autoscaler/revision"
 	"ebb.dev/ebb/wire"
 )
 
@@ -41,10 +42,10 @@ func ends(t *testing.T) (s *Scraper, far net.Conn) {
 }
 
 // looked is an inquiry that was sent, and what became of it.
-func looked(t *testing.T, s *Scraper) (*inquiry, chan loop.Scrape) {
+func looked(t *testing.T, s *Scraper) (*inquiry, chan revision.Scrape) {
 	t.Helper()
-	done := make(chan loop.Scrape, 1)
-	i := &inquiry{done: func(r loop.Scrape) { done <- r }}
+	done := make(chan revision.Scrape, 1)
+	i := &inquiry{done: func(r revision.Scrape) { done <- r }}
 	s.slots <- struct{}{}
 	if !s.begin(i, time.Now()) || !s.send(i) {
 		t.Fatal("the connection at rest was not asked")
@@ -152,9 +153,9 @@ func TestAPodThatTakesItsTimeDelaysNobody(t *testing.T) {
 	})
 	s.Port = port
 	t.Cleanup(s.Close)
-	of := func(name string) chan loop.Scrape {
-		done := make(chan loop.Scrape, 1)
-		s.Scrape(loop.Key{Namespace: "default", Name: name}, time.Minute, func(r loop.Scrape) { done <- r })
+	of := func(name string) chan revision.Scrape {
+		done := make(chan revision.Scrape, 1)
+		s.Scrape(loop.Key{Namespace: "default", Name: name}, time.Minute, func(r revision.Scrape) { done <- r })
 		return done
 	}
 	hold <- false

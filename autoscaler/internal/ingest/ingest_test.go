@@ -20,6 +20,7 @@ import (
 
 	"ebb.dev/ebb/autoscaler/internal/loop"
 	"ebb.dev/ebb/autoscaler/internal/pods"
+	"ebb.dev/ebb/autoscaler/revision"
 	"ebb.dev/ebb/wire"
 )
 
@@ -167,9 +168,9 @@ func stat(s wire.Stat) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) { w.Write(s.Append(nil)) }
 }
 
-func scrape(s *Scraper) loop.Scrape {
-	done := make(chan loop.Scrape, 1)
-	s.Scrape(loop.Key{Namespace: "default", Name: "hello-00001"}, time.Minute, func(r loop.Scrape) { done <- r })
+func scrape(s *Scraper) revision.Scrape {
+	done := make(chan revision.Scrape, 1)
+	s.Scrape(loop.Key{Namespace: "default", Name: "hello-00001"}, time.Minute, func(r revision.Scrape) { done <- r })
 	return <-done
 }
 
@@ -226,7 +227,7 @@ func TestScrape(t *testing.T) {
 		t.Errorf("%d foreign answers counted, want 2", foreign.Load())
 	}
 	ready = nil
-	if got := scrape(s); got != (loop.Scrape{}) {
+	if got := scrape(s); got != (revision.Scrape{}) {
 		t.Errorf("no pods: %+v, want an empty result that did not fail", got)
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"ebb.dev/ebb/autoscaler/decide"
 	"ebb.dev/ebb/autoscaler/internal/loop"
 	"ebb.dev/ebb/autoscaler/internal/pods"
+	"ebb.dev/ebb/autoscaler/revision"
 	"ebb.dev/ebb/wire"
 )
 
@@ -86,11 +87,11 @@ func NewScraper(ready func(loop.Key) []pods.Pod) *Scraper {
 // Scrape asks a sample of the revision's ready pods and calls done with their mean times the number of
 // ready pods. Pods younger than the window are asked only to fill the sample. A pod that fails is
 // replaced by the next; when fewer than the sample answer, the scrape failed.
-func (s *Scraper) Scrape(key loop.Key, young time.Duration, done func(loop.Scrape)) {
+func (s *Scraper) Scrape(key loop.Key, young time.Duration, done func(revision.Scrape)) {
 	select {
 	case s.slots <- struct{}{}:
 	default:
-		done(loop.Scrape{Failed: true})
+		done(revision.Scrape{Failed: true})
 		return
 	}
 	i := s.inquiries.Get().(*inquiry)
@@ -99,8 +100,8 @@ func (s *Scraper) Scrape(key loop.Key, young time.Duration, done func(loop.Scrap
 }
 
 // sum makes one report of what the pods of a sample said.
-func (i *inquiry) sum() loop.Scrape {
-	var sum loop.Scrape
+func (i *inquiry) sum() revision.Scrape {
+	var sum revision.Scrape
 	for n := range i.stats {
 		one := &i.stats[n]
 		sum.Report.Concurrency += math.Max(0, one.AverageConcurrent-one.AverageProxiedConcurrent)
@@ -135,7 +136,7 @@ func order(all []pods.Pod, since time.Time) {
 type inquiry struct {
 	key   loop.Key
 	young time.Duration
-	done  func(loop.Scrape)
+	done  func(revision.Scrape)
 	began time.Time
 	// ready are the pods in the order in which they are asked, from next on those that have not been; size of them are to answer.
 	ready      []pods.Pod
@@ -246,7 +247,7 @@ func (s *Scraper) finish(i *inquiry) {
 
 // end tells the outcome of a scrape.
 func (s *Scraper) end(i *inquiry) {
-	var result loop.Scrape // without pods: that nobody is there is known, not missing
+	var result revision.Scrape // without pods: that nobody is there is known, not missing
 	if result.Failed = len(i.stats) < i.size; !result.Failed && i.size > 0 {
 		result = i.sum()
 	}

@@ -23,6 +23,7 @@ import (
 
 	"ebb.dev/ebb/autoscaler/decide"
 	"ebb.dev/ebb/autoscaler/internal/loop"
+	"ebb.dev/ebb/autoscaler/revision"
 	"ebb.dev/ebb/wire"
 )
 
@@ -206,14 +207,13 @@ func (s *Server) take(ctx context.Context, messages []wire.StatMessage, onePod, 
 
 // Sample turns a stat into what the loop takes: without the load that another reporter has counted.
 func Sample(key loop.Key, stat wire.Stat, onePod bool, arrived time.Time) loop.Sample {
-	return loop.Sample{Key: key, Reporter: stat.PodName, Timestamp: stat.Timestamp, OutOfTurn: stat.OutOfTurn, Arrived: arrived,
-		Completed: stat.Completed, BusySeconds: stat.BusySeconds,
+	return loop.Sample{Key: key, Arrived: arrived, Sample: revision.Sample{Reporter: stat.PodName, Timestamp: stat.Timestamp, OutOfTurn: stat.OutOfTurn,
 		Report: decide.Report{
 			Concurrency:       math.Max(0, stat.AverageConcurrent-stat.AverageProxiedConcurrent),
 			RequestsPerSecond: math.Max(0, stat.Requests-stat.ProxiedRequests),
 			Queued:            stat.Queued,
 			OnePod:            onePod,
-		}}
+		}}}
 }
 
 // sane reports that every figure of a stat can be a load: neither NaN nor infinite, negative or absurd.

@@ -8,17 +8,20 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"ebb.dev/ebb/autoscaler/revision"
 )
 
-// ErrBusy says that a shard's inbox is full; the sender is to try again.
+// ErrBusy says that a shard's inbox is full; the sender should try again.
 var ErrBusy = errors.New("the autoscaler's inbox is full")
 
-// inboxLength bounds the batches that wait for a shard, inboxDrained how many are taken in before its clock is looked at.
 const (
-	inboxLength  = 4096
+	// inboxLength bounds the batches queued for a shard.
+	inboxLength = 4096
+	// inboxDrained is how many batches a shard handles before it looks at its clock.
 	inboxDrained = 32
-	// pressEvery is after how many samples it is looked whether somebody presses.
-	pressEvery = 16
+	// priorityEvery is after how many samples a shard looks for priority samples.
+	priorityEvery = 16
 )
 
 // Options are what an Engine works with.
@@ -29,17 +32,18 @@ type Options struct {
 	Actor   Actor
 	Scraper Scraper
 	Prober  Prober
-	Budget  *Budget
+	Budget  *revision.Budget
 	Log     *slog.Logger
 	// Clock is monotonic; nil stands for Monotonic().
 	Clock func() time.Time
-	// Elsewhere, if set, says that somebody else scales a revision that this engine does not have: its stats are no mistake.
+	// Elsewhere, if set, reports whether somebody else scales a revision that this engine does not
+	// know. Stats of such a revision are no mistake.
 	Elsewhere func(Key) bool
-	// Observe, if set, is told the time from a sample's arrival to the decision that counts it.
+	// Observe, if set, receives the time from a sample's arrival to the decision that counts it.
 	Observe func(time.Duration)
 }
 
-// Monotonic returns a clock that begins at the present wall time and is not moved by later settings of it.
+// Monotonic returns a clock that starts at the present wall time and ignores later changes of it.
 func Monotonic() func() time.Time {
 	began := time.Now()
 	return func() time.Time { return began.Add(time.Since(began)) }
@@ -53,9 +57,9 @@ type Engine struct {
 	refused [len(refusals)]atomic.Int64
 }
 
-var refusals = [...]Refusal{Invalid, Late, Duplicate, UnknownKey, Crowded, StrangeMemory}
+var refusals = [...]revision.Refusal{revision.Invalid, revision.Late, revision.Duplicate, UnknownKey, revision.Crowded, InvalidState}
 
-// New returns an Engine; Run makes it work.
+// New returns an Engine; call Run to start it.
 func New(o Options) *Engine {
 	if o.Clock == nil {
 		o.Clock = Monotonic()
@@ -67,7 +71,7 @@ func New(o Options) *Engine {
 	return e
 }
 
-// Run works until ctx is done.
+// Run runs the shards until ctx is done.
 func (e *Engine) Run(ctx context.Context) error {
 	var all sync.WaitGroup
 	for _, s := range e.shards {
@@ -84,10 +88,10 @@ func (e *Engine) shard(key Key) *shard {
 	return e.shards[maphash.Comparable(e.seed, key)%uint64(len(e.shards))]
 }
 
-// Report hands samples in. It returns ErrBusy, and has taken only some of them, when an inbox is full.
+// Report queues samples. When an inbox is full it returns ErrBusy and has taken only some of them.
 func (e *Engine) Report(samples []Sample) error {
 	shards := len(e.shards)
-	batches := make([][]Sample, 2*shards) // the second half of them presses
+	batches := make([][]Sample, 2*shards) // the second half has priority
 	expected := len(samples)/shards + len(samples)/8 + 1
 	for n := range samples {
 		i := 0
@@ -107,7 +111,7 @@ func (e *Engine) Report(samples []Sample) error {
 		if len(batch) > 0 {
 			to := e.shards[i%shards].inbox
 			if i >= shards {
-				to = e.shards[i-shards].pressing
+				to = e.shards[i-shards].priority
 			}
 			err = errors.Join(err, put(to, event{samples: batch}))
 		}
@@ -121,7 +125,7 @@ func (e *Engine) Report(samples []Sample) error {
 // Changed says that a PodAutoscaler, its ownership, the settings it is resolved with, or its pods changed.
 func (e *Engine) Changed(key Key) { e.shard(key).touch(key) }
 
-// Settle returns when everything that Changed told is taken in, or Run has ended, or patience is at its end.
+// Settle returns when all changes announced before are handled, Run has ended, or patience is over.
 func (e *Engine) Settle(patience time.Duration) {
 	end := time.NewTimer(patience)
 	defer end.Stop()
@@ -143,16 +147,16 @@ func (e *Engine) Settle(patience time.Duration) {
 	}
 }
 
-// Refused returns how many samples did not count, by reason.
-func (e *Engine) Refused() map[Refusal]int64 {
-	counts := make(map[Refusal]int64, len(refusals))
+// Refused returns how many samples and states did not count, by reason.
+func (e *Engine) Refused() map[revision.Refusal]int64 {
+	counts := make(map[revision.Refusal]int64, len(refusals))
 	for i, r := range refusals {
 		counts[r] = e.refused[i].Load()
 	}
 	return counts
 }
 
-func (e *Engine) refuse(r Refusal) {
+func (e *Engine) refuse(r revision.Refusal) {
 	for i, one := range refusals {
 		if one == r {
 			e.refused[i].Add(1)
@@ -164,23 +168,23 @@ func (e *Engine) refuse(r Refusal) {
 func (e *Engine) History(key Key) ([]Entry, bool) {
 	s := e.shard(key)
 	s.mutex.Lock()
-	r := s.index[key]
+	m := s.index[key]
 	s.mutex.Unlock()
-	if r == nil {
+	if m == nil {
 		return nil, false
 	}
-	r.view.mutex.Lock()
-	defer r.view.mutex.Unlock()
-	return r.view.history.list(), true
+	m.view.mutex.Lock()
+	defer m.view.mutex.Unlock()
+	return m.view.history.list(), true
 }
 
-// View is one revision as seen from outside.
+// View is what others may see of one revision.
 type View struct {
 	Key    Key
 	Spec   *Spec
-	Status Status
-	Counts Counts
-	// Last is the newest run of decisions; Times is 0 before there was one.
+	Status revision.Status
+	Counts revision.Counts
+	// Last is the newest run of decisions. Its Times is 0 before there was one.
 	Last Entry
 }
 
@@ -188,21 +192,21 @@ type View struct {
 func (e *Engine) Each(visit func(View)) {
 	for _, s := range e.shards {
 		s.mutex.Lock()
-		all := make([]*revision, 0, len(s.index))
+		all := make([]*member, 0, len(s.index))
 		specs := make([]*Spec, 0, len(s.index))
-		for _, r := range s.index {
-			all = append(all, r)
-			specs = append(specs, r.spec)
+		for _, m := range s.index {
+			all = append(all, m)
+			specs = append(specs, m.spec)
 		}
 		s.mutex.Unlock()
-		for i, r := range all {
-			v := View{Key: r.key, Spec: specs[i]}
-			r.view.mutex.Lock()
-			v.Status, v.Counts = r.view.status, r.view.counts
-			if last := r.view.history.last(); last != nil {
+		for i, m := range all {
+			v := View{Key: m.key, Spec: specs[i]}
+			m.view.mutex.Lock()
+			v.Status, v.Counts = m.view.status, m.view.counts
+			if last := m.view.history.last(); last != nil {
 				v.Last = *last
 			}
-			r.view.mutex.Unlock()
+			m.view.mutex.Unlock()
 			visit(v)
 		}
 	}

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"ebb.dev/ebb/autoscaler/decide"
-	"ebb.dev/ebb/autoscaler/window"
+	"ebb.dev/ebb/autoscaler/revision"
 	"ebb.dev/ebb/autoscaler/zero"
 )
 
@@ -19,10 +19,10 @@ import (
 func second(t *testing.T, w *world) (*world, func()) {
 	found := *w.Spec(hello)
 	last := w.lastOrder()
-	found.Found = Found{Desired: last.Status.Desired, Zero: zero.State{Active: last.Status.Active, ActiveReason: last.Status.ActiveReason,
+	found.Found = revision.State{Desired: last.Status.Desired, Zero: zero.State{Active: last.Status.Active, ActiveReason: last.Status.ActiveReason,
 		Initialized: last.Status.Initialized, Proxied: last.Status.Proxied, ActiveSince: time.Now().Truncate(time.Second)},
 		Learned: last.Status.Learned}
-	next := &world{specs: map[Key]*Spec{hello: &found}, counts: map[Key]Counts{hello: w.Count(hello)}, scrape: func() Scrape { return Scrape{} }, answer: zero.ProbedActivator}
+	next := &world{specs: map[Key]*Spec{hello: &found}, counts: map[Key]revision.Counts{hello: w.Count(hello)}, scrape: func() revision.Scrape { return revision.Scrape{} }, answer: zero.ProbedActivator}
 	next.engine = New(Options{Shards: 2, Source: next, Pods: next, Actor: next, Scraper: next, Prober: next, Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
@@ -33,7 +33,7 @@ func second(t *testing.T, w *world) (*world, func()) {
 func TestAPlannedHandOverDecidesOnAtOnce(t *testing.T) {
 	s := spec()
 	s.Scraped = false
-	play(t, s, Counts{Ready: 1}, func(t *testing.T, w *world) {
+	play(t, s, revision.Counts{Ready: 1}, func(t *testing.T, w *world) {
 		// A long load of 50, for which 8 pods are right.
 		for range 90 {
 			w.report(t, "activator", 50, 0)
@@ -63,14 +63,14 @@ func TestAPlannedHandOverDecidesOnAtOnce(t *testing.T) {
 		defer stop()
 		next.engine.Changed(hello)
 		time.Sleep(1200 * time.Millisecond)
-		handed := w.engine.HandOver(func(k Key) bool { return k == hello })
-		if len(handed) != 1 || handed[0].Memory.Desired != before.Decision.Desired {
+		handed := w.engine.Export(func(k Key) bool { return k == hello })
+		if len(handed) != 1 || handed[hello].Formula.Desired != before.Decision.Desired {
 			t.Fatalf("handed over %+v", handed)
 		}
-		if again := w.engine.HandOver(func(Key) bool { return true }); len(again) != 0 {
+		if again := w.engine.Export(func(Key) bool { return true }); len(again) != 0 {
 			t.Fatalf("handed over twice: %+v", again)
 		}
-		next.engine.TakeOver(handed, 0)
+		next.engine.Import(handed, 0)
 		synctest.Wait()
 		history, _ := next.engine.History(hello)
 		last := history[len(history)-1].Decision
@@ -93,10 +93,10 @@ func TestAPlannedHandOverDecidesOnAtOnce(t *testing.T) {
 func TestALearnedTargetIsHandedOver(t *testing.T) {
 	s := spec()
 	s.Adaptive = true
-	play(t, s, Counts{Ready: 1}, func(t *testing.T, w *world) {
-		work := func(w *world) func() Scrape {
-			return func() Scrape {
-				return Scrape{Report: decide.Report{Concurrency: 9}, BusySeconds: 9, Completed: 100 * math.Min(9, float64(w.counts[hello].Ready))}
+	play(t, s, revision.Counts{Ready: 1}, func(t *testing.T, w *world) {
+		work := func(w *world) func() revision.Scrape {
+			return func() revision.Scrape {
+				return revision.Scrape{Report: decide.Report{Concurrency: 9}, BusySeconds: 9, Completed: 100 * math.Min(9, float64(w.counts[hello].Ready))}
 			}
 		}
 		w.mutex.Lock()
@@ -115,7 +115,7 @@ func TestALearnedTargetIsHandedOver(t *testing.T) {
 		w.mutex.Unlock()
 		w.engine.Changed(hello)
 		synctest.Wait()
-		handed := w.engine.HandOver(func(Key) bool { return true })
+		handed := w.engine.Export(func(Key) bool { return true })
 		w.mutex.Lock()
 		w.specs[hello] = s
 		w.mutex.Unlock()
@@ -128,7 +128,7 @@ func TestALearnedTargetIsHandedOver(t *testing.T) {
 		next.mutex.Unlock()
 		next.engine.Changed(hello)
 		synctest.Wait()
-		next.engine.TakeOver(handed, 0)
+		next.engine.Import(handed, 0)
 		for range 120 {
 			time.Sleep(time.Second)
 			history, _ := next.engine.History(hello)
@@ -146,12 +146,12 @@ func TestALearnedTargetIsHandedOver(t *testing.T) {
 func TestALearnedTargetOutlivesACrash(t *testing.T) {
 	s := spec()
 	s.Adaptive = true
-	work := func(w *world) func() Scrape {
-		return func() Scrape {
-			return Scrape{Report: decide.Report{Concurrency: 9}, BusySeconds: 9, Completed: 100 * math.Min(9, float64(w.counts[hello].Ready))}
+	work := func(w *world) func() revision.Scrape {
+		return func() revision.Scrape {
+			return revision.Scrape{Report: decide.Report{Concurrency: 9}, BusySeconds: 9, Completed: 100 * math.Min(9, float64(w.counts[hello].Ready))}
 		}
 	}
-	play(t, s, Counts{Ready: 1}, func(t *testing.T, w *world) {
+	play(t, s, revision.Counts{Ready: 1}, func(t *testing.T, w *world) {
 		w.mutex.Lock()
 		w.scrape = work(w)
 		w.mutex.Unlock()
@@ -188,7 +188,7 @@ func TestALearnedTargetOutlivesACrash(t *testing.T) {
 					before.Status.Desired, before.Decision.Target, last.Reason())
 			}
 		}
-		if n := next.engine.Refused()[StrangeMemory]; n != 0 {
+		if n := next.engine.Refused()[InvalidState]; n != 0 {
 			t.Errorf("%d memories refused", n)
 		}
 
@@ -205,15 +205,15 @@ func TestALearnedTargetOutlivesACrash(t *testing.T) {
 			hostile.engine.Changed(hello)
 			synctest.Wait()
 			history, _ := hostile.engine.History(hello)
-			if last := history[len(history)-1].Decision; last.Target != s.Decide.Target {
+			if last := history[len(history)-1].Decision; last.Target != s.Formula.Target {
 				t.Errorf("%s: a target of %v", behaviour, last.Target)
 			}
-			if n := hostile.engine.Refused()[StrangeMemory]; n != 1 {
+			if n := hostile.engine.Refused()[InvalidState]; n != 1 {
 				t.Errorf("%s: counted %d times as refused", behaviour, n)
 			}
 			hostile.engine.Changed(hello)
 			synctest.Wait()
-			if n := hostile.engine.Refused()[StrangeMemory]; n != 1 {
+			if n := hostile.engine.Refused()[InvalidState]; n != 1 {
 				t.Errorf("%s: counted again with the next news", behaviour)
 			}
 			if scales := hostile.written(); len(scales) > 0 && slices.Min(scales) < before.Status.Desired {
@@ -228,7 +228,7 @@ func TestALearnedTargetOutlivesACrash(t *testing.T) {
 func TestAfterACrashNothingIsLoweredAndMoreIsDecidedWithinSeconds(t *testing.T) {
 	s := spec()
 	s.Scraped = false
-	play(t, s, Counts{Ready: 1}, func(t *testing.T, w *world) {
+	play(t, s, revision.Counts{Ready: 1}, func(t *testing.T, w *world) {
 		for range 70 {
 			w.report(t, "activator", 50, 0)
 			w.ready(hello, max(w.lastOrder().Replicas, 1))
@@ -259,19 +259,24 @@ func TestAfterACrashNothingIsLoweredAndMoreIsDecidedWithinSeconds(t *testing.T) 
 	})
 }
 
-func TestAMemoryOfAnotherRevisionIsRefused(t *testing.T) {
-	play(t, spec(), Counts{Ready: 2}, func(t *testing.T, w *world) {
-		for name, h := range map[string]Handed{
-			"made anew under the same name": {Key: hello, UID: "2"},
-			"never heard of":                {Key: Key{Namespace: "default", Name: "other"}, UID: "1"},
-			"a lesson that is none":         {Key: hello, UID: "1", Memory: decide.Memory{At: time.Now(), Lesson: decide.Lesson{Phase: 200}}},
-			"a load that is none": {Key: hello, UID: "1", Memory: decide.Memory{At: time.Now(),
-				Windows: [4]window.Contents{{First: time.Now().Unix(), Values: []float64{math.NaN()}}}}},
+func TestAStateOfAnotherRevisionIsRefused(t *testing.T) {
+	play(t, spec(), revision.Counts{Ready: 2}, func(t *testing.T, w *world) {
+		other := Key{Namespace: "default", Name: "other"}
+		for name, c := range map[string]struct {
+			key   Key
+			state revision.State
+		}{
+			"created again under the same name": {hello, revision.State{UID: "2", At: time.Now()}},
+			"exported at no time":               {hello, revision.State{UID: "1"}},
+			"never heard of":                    {other, revision.State{UID: "1", At: time.Now()}},
+			"an invalid lesson":                 {hello, revision.State{UID: "1", At: time.Now(), Adaptive: decide.Adaptive{Phase: 200}}},
+			"an invalid load": {hello, revision.State{UID: "1", At: time.Now(),
+				Windows: decide.Windows{{First: time.Now().Unix(), Values: []float64{math.NaN()}}}}},
 		} {
-			before := w.engine.Refused()[StrangeMemory]
-			w.engine.TakeOver([]Handed{h}, 0)
+			before := w.engine.Refused()[InvalidState]
+			w.engine.Import(map[Key]revision.State{c.key: c.state}, 0)
 			synctest.Wait()
-			if w.engine.Refused()[StrangeMemory] != before+1 {
+			if w.engine.Refused()[InvalidState] != before+1 {
 				t.Errorf("%s: not counted as refused", name)
 			}
 		}
@@ -279,14 +284,14 @@ func TestAMemoryOfAnotherRevisionIsRefused(t *testing.T) {
 }
 
 func TestWhatNobodyAsksForIsForgotten(t *testing.T) {
-	play(t, spec(), Counts{Ready: 2}, func(t *testing.T, w *world) {
+	play(t, spec(), revision.Counts{Ready: 2}, func(t *testing.T, w *world) {
 		w.mutex.Lock()
 		delete(w.specs, hello)
 		w.mutex.Unlock()
 		w.engine.Changed(hello)
 		synctest.Wait()
 		time.Sleep(3 * keepLeft)
-		if handed := w.engine.HandOver(func(Key) bool { return true }); len(handed) != 0 {
+		if handed := w.engine.Export(func(Key) bool { return true }); len(handed) != 0 {
 			t.Errorf("after %s: %+v", 3*keepLeft, handed)
 		}
 	})

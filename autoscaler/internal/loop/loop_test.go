@@ -10,9 +10,9 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-	"unsafe"
 
 	"ebb.dev/ebb/autoscaler/decide"
+	"ebb.dev/ebb/autoscaler/revision"
 	"ebb.dev/ebb/autoscaler/zero"
 )
 
@@ -22,9 +22,9 @@ var hello = Key{Namespace: "default", Name: "hello-00001"}
 type world struct {
 	mutex  sync.Mutex
 	specs  map[Key]*Spec
-	counts map[Key]Counts
+	counts map[Key]revision.Counts
 	orders []Order
-	scrape func() Scrape
+	scrape func() revision.Scrape
 	// takes, if set, is how long the next scrape takes.
 	takes   func() time.Duration
 	answer  zero.Probe
@@ -33,10 +33,14 @@ type world struct {
 	engine  *Engine
 }
 
-func (w *world) Spec(k Key) *Spec   { w.mutex.Lock(); defer w.mutex.Unlock(); return w.specs[k] }
-func (w *world) Count(k Key) Counts { w.mutex.Lock(); defer w.mutex.Unlock(); return w.counts[k] }
-func (w *world) Act(o Order)        { w.mutex.Lock(); defer w.mutex.Unlock(); w.orders = append(w.orders, o) }
-func (w *world) scraped() int       { w.mutex.Lock(); defer w.mutex.Unlock(); return w.scrapes }
+func (w *world) Spec(k Key) *Spec { w.mutex.Lock(); defer w.mutex.Unlock(); return w.specs[k] }
+func (w *world) Count(k Key) revision.Counts {
+	w.mutex.Lock()
+	defer w.mutex.Unlock()
+	return w.counts[k]
+}
+func (w *world) Act(o Order)  { w.mutex.Lock(); defer w.mutex.Unlock(); w.orders = append(w.orders, o) }
+func (w *world) scraped() int { w.mutex.Lock(); defer w.mutex.Unlock(); return w.scrapes }
 func (w *world) lastOrder() Order {
 	w.mutex.Lock()
 	defer w.mutex.Unlock()
@@ -44,11 +48,11 @@ func (w *world) lastOrder() Order {
 }
 func (w *world) ready(k Key, n int32) {
 	w.mutex.Lock()
-	w.counts[k] = Counts{Ready: n}
+	w.counts[k] = revision.Counts{Ready: n}
 	w.mutex.Unlock()
 	w.engine.Changed(k)
 }
-func (w *world) Scrape(_ Key, _ time.Duration, done func(Scrape)) {
+func (w *world) Scrape(_ Key, _ time.Duration, done func(revision.Scrape)) {
 	w.mutex.Lock()
 	w.scrapes++
 	result, takes := w.scrape(), time.Duration(0)
@@ -80,26 +84,27 @@ func (w *world) written() []int32 {
 }
 
 func spec() *Spec {
-	return &Spec{UID: "1", Generation: 1, Target: Target{"apps/v1", "Deployment", "hello-00001-deployment"}, Service: "hello",
-		Decide: decide.Config{Total: 10, Target: 7, ContainerConcurrency: 10, TargetBurstCapacity: 211, ActivatorCapacity: 100, MaxScaleUpRate: 1000,
-			MaxScaleDownRate: 2, PanicThreshold: 2, StableWindow: 60 * time.Second, Reachable: true},
-		Zero: zero.Config{Initial: 1, ScaleToZero: true, StableWindow: 60 * time.Second, Grace: 30 * time.Second,
-			ProgressDeadline: 600 * time.Second, PathHold: 60 * time.Second},
-		PanicWindow: 6 * time.Second, Scraped: true, Found: Found{Desired: -1}}
+	return &Spec{Target: Target{"apps/v1", "Deployment", "hello-00001-deployment"}, Service: "hello", Found: revision.State{Desired: -1},
+		Config: revision.Config{UID: "1", Generation: 1, BudgetOwner: "default/hello",
+			Formula: decide.Config{Total: 10, Target: 7, ContainerConcurrency: 10, TargetBurstCapacity: 211, ActivatorCapacity: 100, MaxScaleUpRate: 1000,
+				MaxScaleDownRate: 2, PanicThreshold: 2, StableWindow: 60 * time.Second, Reachable: true},
+			Zero: zero.Config{Initial: 1, ScaleToZero: true, StableWindow: 60 * time.Second, Grace: 30 * time.Second,
+				ProgressDeadline: 600 * time.Second, PathHold: 60 * time.Second},
+			PanicWindow: 6 * time.Second, Scraped: true}}
 }
 
 // atZero is the spec of a revision that was scaled to zero an hour ago.
 func atZero() *Spec {
 	s := spec()
-	s.Found = Found{Desired: 0, Zero: zero.State{Active: zero.No, ActiveReason: zero.NoTraffic, Initialized: true, Proxied: true}}
+	s.Found = revision.State{Desired: 0, Zero: zero.State{Active: zero.No, ActiveReason: zero.NoTraffic, Initialized: true, Proxied: true}}
 	return s
 }
 
 // play runs a test in a bubble of virtual time around one engine.
-func play(t *testing.T, s *Spec, counts Counts, script func(t *testing.T, w *world)) {
+func play(t *testing.T, s *Spec, counts revision.Counts, script func(t *testing.T, w *world)) {
 	synctest.Test(t, func(t *testing.T) {
-		w := &world{specs: map[Key]*Spec{hello: s}, counts: map[Key]Counts{hello: counts}, scrape: func() Scrape { return Scrape{} }, answer: zero.ProbedActivator}
-		w.engine = New(Options{Shards: 2, Source: w, Pods: w, Actor: w, Scraper: w, Prober: w, Budget: NewBudget(),
+		w := &world{specs: map[Key]*Spec{hello: s}, counts: map[Key]revision.Counts{hello: counts}, scrape: func() revision.Scrape { return revision.Scrape{} }, answer: zero.ProbedActivator}
+		w.engine = New(Options{Shards: 2, Source: w, Pods: w, Actor: w, Scraper: w, Prober: w, Budget: revision.NewBudget(),
 			Elsewhere: func(k Key) bool { return k.Name == "by-cpu" }, Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
@@ -114,8 +119,8 @@ func play(t *testing.T, s *Spec, counts Counts, script func(t *testing.T, w *wor
 
 func (w *world) report(t *testing.T, reporter string, concurrency, queued float64) {
 	t.Helper()
-	err := w.engine.Report([]Sample{{Key: hello, Reporter: reporter, Report: decide.Report{Concurrency: concurrency, RequestsPerSecond: concurrency, Queued: queued},
-		Timestamp: time.Now().UnixMilli(), Arrived: time.Now()}})
+	err := w.engine.Report([]Sample{{Key: hello, Arrived: time.Now(), Sample: revision.Sample{Reporter: reporter, Report: decide.Report{Concurrency: concurrency, RequestsPerSecond: concurrency, Queued: queued},
+		Timestamp: time.Now().UnixMilli()}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -130,7 +135,7 @@ func expectWritten(t *testing.T, w *world, want ...int32) {
 }
 
 func TestAHeldRequestAtZeroIsAnsweredWithAPodAtOnce(t *testing.T) {
-	play(t, atZero(), Counts{}, func(t *testing.T, w *world) {
+	play(t, atZero(), revision.Counts{}, func(t *testing.T, w *world) {
 		expectWritten(t, w)
 		time.Sleep(time.Hour) // virtual
 		began := time.Now()
@@ -146,14 +151,14 @@ func TestAHeldRequestAtZeroIsAnsweredWithAPodAtOnce(t *testing.T) {
 
 func TestAQueueBeyondTheThresholdRaisesWithoutATick(t *testing.T) {
 	s := spec()
-	s.Found = Found{Desired: 1, Zero: zero.State{Active: zero.Yes, Initialized: true}}
-	play(t, s, Counts{Ready: 1}, func(t *testing.T, w *world) {
+	s.Found = revision.State{Desired: 1, Zero: zero.State{Active: zero.Yes, Initialized: true}}
+	play(t, s, revision.Counts{Ready: 1}, func(t *testing.T, w *world) {
 		w.mutex.Lock()
-		w.scrape = func() Scrape { return Scrape{Report: decide.Report{Concurrency: 3}} }
+		w.scrape = func() revision.Scrape { return revision.Scrape{Report: decide.Report{Concurrency: 3}} }
 		w.mutex.Unlock()
 		time.Sleep(61 * time.Second)
 		began := time.Now()
-		w.engine.Report([]Sample{{Key: hello, Reporter: "hello-pod", Report: decide.Report{Concurrency: 10, Queued: 90, OnePod: true}}})
+		w.engine.Report([]Sample{{Key: hello, Sample: revision.Sample{Reporter: "hello-pod", Report: decide.Report{Concurrency: 10, Queued: 90, OnePod: true}}}})
 		synctest.Wait()
 		expectWritten(t, w, 15)
 		if o := w.lastOrder(); o.Since.Sub(began) > 0 || !o.Decision.Panicking {
@@ -163,7 +168,7 @@ func TestAQueueBeyondTheThresholdRaisesWithoutATick(t *testing.T) {
 }
 
 func TestIdleGoesToZeroInTwoSteps(t *testing.T) {
-	play(t, spec(), Counts{NotReady: 1, Pending: 1}, func(t *testing.T, w *world) {
+	play(t, spec(), revision.Counts{NotReady: 1, Pending: 1}, func(t *testing.T, w *world) {
 		time.Sleep(3 * time.Second)
 		w.ready(hello, 1)
 		synctest.Wait()
@@ -205,10 +210,12 @@ func TestIdleGoesToZeroInTwoSteps(t *testing.T) {
 
 func TestFailedScrapesLowerNothing(t *testing.T) {
 	s := spec()
-	play(t, s, Counts{}, func(t *testing.T, w *world) {
+	play(t, s, revision.Counts{}, func(t *testing.T, w *world) {
 		load, failed := 35.0, false
 		w.mutex.Lock()
-		w.scrape = func() Scrape { return Scrape{Failed: failed, Report: decide.Report{Concurrency: load}} }
+		w.scrape = func() revision.Scrape {
+			return revision.Scrape{Failed: failed, Report: decide.Report{Concurrency: load}}
+		}
 		w.mutex.Unlock()
 		w.ready(hello, 1)
 		time.Sleep(10 * time.Second)
@@ -232,10 +239,10 @@ func TestFailedScrapesLowerNothing(t *testing.T) {
 
 func TestARestartedAutoscalerKeepsWhatItFinds(t *testing.T) {
 	s := spec()
-	s.Found = Found{Desired: 9, Zero: zero.State{Active: zero.Yes, ActiveSince: time.Now().Add(-24 * time.Hour), Initialized: true}}
-	play(t, s, Counts{Ready: 9}, func(t *testing.T, w *world) {
+	s.Found = revision.State{Desired: 9, Zero: zero.State{Active: zero.Yes, ActiveSince: time.Now().Add(-24 * time.Hour), Initialized: true}}
+	play(t, s, revision.Counts{Ready: 9}, func(t *testing.T, w *world) {
 		w.mutex.Lock()
-		w.scrape = func() Scrape { return Scrape{Report: decide.Report{Concurrency: 7}} }
+		w.scrape = func() revision.Scrape { return revision.Scrape{Report: decide.Report{Concurrency: 7}} }
 		w.mutex.Unlock()
 		time.Sleep(59 * time.Second)
 		if got := w.written(); len(got) > 0 && slices.Min(got) < 9 {
@@ -245,7 +252,7 @@ func TestARestartedAutoscalerKeepsWhatItFinds(t *testing.T) {
 			t.Errorf("status after a restart: %+v", s)
 		}
 		w.mutex.Lock()
-		w.scrape = func() Scrape { return Scrape{Report: decide.Report{Concurrency: 210}} }
+		w.scrape = func() revision.Scrape { return revision.Scrape{Report: decide.Report{Concurrency: 210}} }
 		w.mutex.Unlock()
 		time.Sleep(5 * time.Second)
 		if got := w.written(); len(got) == 0 || got[len(got)-1] < 18 {
@@ -255,7 +262,7 @@ func TestARestartedAutoscalerKeepsWhatItFinds(t *testing.T) {
 }
 
 func TestARestartDoesNotWakeOrForgetWhatSleeps(t *testing.T) {
-	play(t, atZero(), Counts{}, func(t *testing.T, w *world) {
+	play(t, atZero(), revision.Counts{}, func(t *testing.T, w *world) {
 		time.Sleep(10 * time.Minute)
 		expectWritten(t, w)
 		if s := w.lastOrder().Status; s.Desired != 0 || s.Active != zero.No || s.ActiveReason != zero.NoTraffic {
@@ -266,8 +273,8 @@ func TestARestartDoesNotWakeOrForgetWhatSleeps(t *testing.T) {
 
 func TestABudgetDelaysButNeverRefusesAWakeUp(t *testing.T) {
 	s := atZero()
-	s.ScaleUp = Bounds{PerSecond: 10, Burst: 20}
-	play(t, s, Counts{}, func(t *testing.T, w *world) {
+	s.ScaleUp = revision.Rate{PerSecond: 10, Burst: 20}
+	play(t, s, revision.Counts{}, func(t *testing.T, w *world) {
 		w.report(t, "activator-1", 0, 700) // asks for 100
 		expectWritten(t, w, 20)
 		time.Sleep(1500 * time.Millisecond)
@@ -275,34 +282,21 @@ func TestABudgetDelaysButNeverRefusesAWakeUp(t *testing.T) {
 		if got := w.written(); got[len(got)-1] < 25 || got[len(got)-1] > 40 {
 			t.Errorf("after another 1.5 s at 10 pods a second: %v", got)
 		}
-		b, one := NewBudget(), Bounds{PerSecond: 1, Burst: 1}
-		if b.Grant(hello, 5, one, time.Now()) != 1 || b.Grant(hello, 5, one, time.Now()) != 0 {
-			t.Error("a bucket of one grants one")
-		}
-		if b.Grant(Key{Name: "other"}, 1, one, time.Now()) != 1 {
-			t.Error("another service's bucket was used up")
-		}
-		if b.Grant(hello, 5, Bounds{PerSecond: 1, Burst: 100}, time.Now()) != 0 {
-			t.Error("a larger bucket is full at once")
-		}
-		if b.Grant(hello, 5, Bounds{}, time.Now()) != 5 {
-			t.Error("no bounds refuse something")
-		}
 	})
 }
 
 func TestARunawayDoesNotStarveTheWakeUpOfAThousandOthers(t *testing.T) {
 	runaway := atZero()
-	runaway.Service, runaway.ScaleUp = "runaway", Bounds{PerSecond: 50, Burst: 500}
-	play(t, runaway, Counts{}, func(t *testing.T, w *world) {
+	runaway.BudgetOwner, runaway.ScaleUp = "default/runaway", revision.Rate{PerSecond: 50, Burst: 500}
+	play(t, runaway, revision.Counts{}, func(t *testing.T, w *world) {
 		const others = 1000
 		samples := make([]Sample, 0, others)
 		w.mutex.Lock()
 		for i := range others {
 			key, s := Key{Namespace: "default", Name: fmt.Sprintf("other-%04d", i)}, *atZero()
-			s.Service, s.ScaleUp = key.Name, runaway.ScaleUp
+			s.BudgetOwner, s.ScaleUp = key.String(), runaway.ScaleUp
 			w.specs[key] = &s
-			samples = append(samples, Sample{Key: key, Reporter: "activator-1", Report: decide.Report{Queued: 1}, Arrived: time.Now()})
+			samples = append(samples, Sample{Key: key, Arrived: time.Now(), Sample: revision.Sample{Reporter: "activator-1", Report: decide.Report{Queued: 1}}})
 		}
 		w.mutex.Unlock()
 		for _, sample := range samples {
@@ -342,10 +336,10 @@ func TestARunawayDoesNotStarveTheWakeUpOfAThousandOthers(t *testing.T) {
 
 func TestAScaleSomebodyElseWroteIsLookedInto(t *testing.T) {
 	s := spec()
-	s.Found = Found{Desired: 1, Zero: zero.State{Active: zero.Yes, Initialized: true}}
-	play(t, s, Counts{Ready: 1}, func(t *testing.T, w *world) {
+	s.Found = revision.State{Desired: 1, Zero: zero.State{Active: zero.Yes, Initialized: true}}
+	play(t, s, revision.Counts{Ready: 1}, func(t *testing.T, w *world) {
 		w.mutex.Lock()
-		w.scrape = func() Scrape { return Scrape{Report: decide.Report{Concurrency: 3}} }
+		w.scrape = func() revision.Scrape { return revision.Scrape{Report: decide.Report{Concurrency: 3}} }
 		w.mutex.Unlock()
 		time.Sleep(5 * time.Second)
 		w.ready(hello, 4)
@@ -364,25 +358,10 @@ func TestAScaleSomebodyElseWroteIsLookedInto(t *testing.T) {
 	})
 }
 
-func TestAnEntryThatIsPackedSaysTheSame(t *testing.T) {
-	at := time.Unix(1_700_000_000, 123)
-	e := Entry{First: at, Times: 7, Decision: decide.Decision{Time: at.Add(time.Second), Desired: 8, ExcessBurst: -201, Panicking: true, Rule: decide.RulePanicHold,
-		Observation: decide.Observation{Ready: 1, Stable: 0.333333, Panic: 12.8, Known: true, Missing: true, Burst: 70, Queued: 3, Pushed: true, BetweenTicks: true},
-		Target:      0.7, Total: 1, Metric: decide.RequestsPerSecond, StableRaw: 2, PanicRaw: 3, BurstRaw: 4, Low: 5, High: 6, Held: 9, PanicSeconds: 12.25, Learned: "why"},
-		Step: zero.Step{Want: 8, Apply: true, Replicas: 7, Probe: true, After: 1500 * time.Millisecond, Rule: zero.RuleMaxScale, Reason: "max-scale allows 7"}}
-	p := pack(e)
-	if got := p.entry(); got != e {
-		t.Errorf("got  %+v\nwant %+v", got, e)
-	}
-	if full, small := unsafe.Sizeof(e), unsafe.Sizeof(p); small*5 > full*3 {
-		t.Errorf("packed it takes %d bytes of %d", small, full)
-	}
-}
-
 func TestHistoryKeepsRunsOfLikeDecisions(t *testing.T) {
 	s := spec()
-	s.Found = Found{Desired: 1, Zero: zero.State{Active: zero.Yes, Initialized: true}}
-	play(t, s, Counts{Ready: 1}, func(t *testing.T, w *world) {
+	s.Found = revision.State{Desired: 1, Zero: zero.State{Active: zero.Yes, Initialized: true}}
+	play(t, s, revision.Counts{Ready: 1}, func(t *testing.T, w *world) {
 		time.Sleep(20 * time.Second)
 		h, ok := w.engine.History(hello)
 		if !ok || len(h) == 0 || len(h) > 6 {
@@ -409,7 +388,7 @@ func TestHistoryKeepsRunsOfLikeDecisions(t *testing.T) {
 		t.Errorf("before the first decision: %+v", list)
 	}
 	for i := range 3 * HistoryLength {
-		h.add(decide.Decision{Desired: int32(i)}, zero.Step{})
+		h.add(revision.Explanation{Decision: decide.Decision{Desired: int32(i)}})
 	}
 	list := h.list()
 	if len(list) != HistoryLength || list[0].Decision.Desired != 2*HistoryLength || list[HistoryLength-1].Decision.Desired != 3*HistoryLength-1 {

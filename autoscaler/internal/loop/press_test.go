@@ -7,24 +7,25 @@ import (
 	"time"
 
 	"ebb.dev/ebb/autoscaler/decide"
+	"ebb.dev/ebb/autoscaler/revision"
 )
 
 // Somebody waits where a stat was sent out of turn: it does not wait for the thousand that came before it, nor do those wait for ever.
 func TestAStatSentOutOfTurnGoesBeforeTheOthers(t *testing.T) {
 	now := time.Unix(1_000_000, 0)
-	w := &world{specs: map[Key]*Spec{}, counts: map[Key]Counts{}}
+	w := &world{specs: map[Key]*Spec{}, counts: map[Key]revision.Counts{}}
 	var order []time.Duration
 	e := New(Options{Shards: 1, Source: w, Pods: w, Actor: w, Clock: func() time.Time { return now }, Observe: func(d time.Duration) { order = append(order, d) }})
 	shard := e.shards[0]
 	sample := func(name string, age time.Duration) Sample {
-		return Sample{Key: Key{Namespace: "default", Name: name}, Reporter: "a", Report: decide.Report{Concurrency: 1}, Arrived: now.Add(-age)}
+		return Sample{Key: Key{Namespace: "default", Name: name}, Arrived: now.Add(-age), Sample: revision.Sample{Reporter: "a", Report: decide.Report{Concurrency: 1}}}
 	}
 	w.specs[hello] = atZero()
 	e.Changed(hello)
 	var many []Sample
-	for i := range 20 * pressEvery {
+	for i := range 20 * priorityEvery {
 		one := sample(fmt.Sprint("other-", i), time.Second)
-		w.specs[one.Key], w.counts[one.Key] = spec(), Counts{Ready: 1}
+		w.specs[one.Key], w.counts[one.Key] = spec(), revision.Counts{Ready: 1}
 		e.Changed(one.Key)
 		many = append(many, one)
 	}
@@ -46,7 +47,7 @@ func TestAStatSentOutOfTurnGoesBeforeTheOthers(t *testing.T) {
 	order = nil
 	shard.engine.options.Observe = func(d time.Duration) {
 		order = append(order, d)
-		if len(order) == pressEvery/2 {
+		if len(order) == priorityEvery/2 {
 			for range 2 * inboxDrained {
 				if err := e.Report([]Sample{waiting}); err != nil {
 					t.Fatal(err)
@@ -55,10 +56,10 @@ func TestAStatSentOutOfTurnGoesBeforeTheOthers(t *testing.T) {
 		}
 	}
 	shard.report(many, now)
-	if at := slices.Index(order, time.Hour); at != pressEvery {
-		t.Errorf("it was decided on as number %d, want %d", at, pressEvery)
+	if at := slices.Index(order, time.Hour); at != priorityEvery {
+		t.Errorf("it was decided on as number %d, want %d", at, priorityEvery)
 	}
-	if next := order[pressEvery+inboxDrained]; next != time.Second {
+	if next := order[priorityEvery+inboxDrained]; next != time.Second {
 		t.Error("nobody else's turn comes while it presses")
 	}
 	if len(order) != len(many)+2*inboxDrained {

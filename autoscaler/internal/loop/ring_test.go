@@ -5,71 +5,65 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"ebb.dev/ebb/autoscaler/revision"
 )
 
-// Revisions that are due within a few milliseconds are served together, each once, and those after them when they are due. A step has a
-// moment of its own: nothing is done before it, and it does not keep the shard busy until then.
+// Revisions that are due within a few milliseconds are served together, each once, and those after
+// them when they are due.
 func TestWhatIsDueTogetherIsServedTogether(t *testing.T) {
 	now := time.Unix(1_000_000, 0)
-	w := &world{specs: map[Key]*Spec{}, counts: map[Key]Counts{}, scrape: func() Scrape { return Scrape{Failed: true} }}
+	w := &world{specs: map[Key]*Spec{}, counts: map[Key]revision.Counts{}}
 	served := map[string]int{}
-	e := New(Options{Shards: 1, Source: w, Pods: w, Actor: w, Scraper: scraperFunc(func(k Key) { served[k.Name]++ }), Clock: func() time.Time { return now }})
+	var answers []func(revision.Scrape)
+	scraper := scraperFunc(func(k Key, done func(revision.Scrape)) { served[k.Name]++; answers = append(answers, done) })
+	e := New(Options{Shards: 1, Source: w, Pods: w, Actor: w, Scraper: scraper, Clock: func() time.Time { return now }})
 	shard := e.shards[0]
-	adopted := func(name string) *revision {
-		key := Key{Namespace: "default", Name: name}
-		w.specs[key], w.counts[key] = spec(), Counts{Ready: 1}
-		e.Changed(key)
-		shard.changed()
-		r := shard.index[key]
-		r.tickAt, r.stepAt = now.Add(time.Hour), time.Time{}
-		return r
-	}
-	due := func(r *revision, scrape, step time.Duration) {
-		r.scrapeAt = now.Add(scrape)
-		if step > 0 {
-			r.stepAt = now.Add(step)
-		}
-		shard.clock[r.heapIndex].at = r.due().UnixNano()
-		shard.reschedule(r, now)
-	}
 	for i := range 4 {
-		due(adopted(fmt.Sprint("r", i)), time.Duration(i)*3*time.Millisecond, 0) // after 0, 3, 6 and 9 ms
+		key := Key{Namespace: "default", Name: fmt.Sprint("r", i)}
+		w.specs[key], w.counts[key] = spec(), revision.Counts{Ready: 1}
+		e.Changed(key)
 	}
-	due(adopted("step"), time.Hour, together/2)
-	names := func() (all []string) {
-		for name, n := range served {
-			if n != 1 {
-				t.Errorf("%s was served %d times", name, n)
-			}
-			all = append(all, name)
+	shard.changed()
+	began := now
+	for i := range 4 {
+		m := shard.index[Key{Namespace: "default", Name: fmt.Sprint("r", i)}]
+		m.StartScrapesAt(now.Add(revision.ScrapePeriod + time.Duration(i)*3*time.Millisecond)) // after 0, 3, 6 and 9 ms
+		shard.reschedule(m, now)
+	}
+	shard.ring() // the first ticks
+	for _, c := range []struct {
+		after time.Duration
+		want  []string
+	}{
+		{revision.ScrapePeriod, []string{"r0", "r1"}},
+		{revision.ScrapePeriod + 6*time.Millisecond, []string{"r2", "r3"}},
+		{2*revision.ScrapePeriod + 10*time.Millisecond, []string{"r0", "r1", "r2", "r3"}},
+	} {
+		for _, done := range answers {
+			done(revision.Scrape{Failed: true})
+			shard.handle(<-shard.inbox)
 		}
+		answers = nil
 		clear(served)
-		slices.Sort(all)
-		return all
-	}
-	shard.ring()
-	if got := names(); !slices.Equal(got, []string{"r0"}) {
-		t.Errorf("served %v, of which what comes after the step is too much", got)
-	}
-	now = now.Add(together / 2)
-	shard.ring()
-	if got := names(); !slices.Equal(got, []string{"r1", "r2"}) {
-		t.Errorf("served %v with the step", got)
-	}
-	if due := shard.clock[0].r.due(); due.Before(now) {
-		t.Errorf("the clock rings again %s ago", now.Sub(due))
-	}
-	now = now.Add(time.Second)
-	for _, r := range shard.index {
-		r.scraping = false
-	}
-	shard.ring()
-	if got := names(); !slices.Equal(got, []string{"r0", "r1", "r2", "r3"}) {
-		t.Errorf("a second later %v", got)
+		now = began.Add(c.after)
+		shard.ring()
+		var got []string
+		for name, n := range served {
+			if got = append(got, name); n != 1 {
+				t.Errorf("after %s: %s was served %d times", c.after, name, n)
+			}
+		}
+		slices.Sort(got)
+		if !slices.Equal(got, c.want) {
+			t.Errorf("after %s: served %v, want %v", c.after, got, c.want)
+		}
+		if due := shard.clock[0].m.Due(); due.Before(now) {
+			t.Errorf("after %s: the clock rings again %s ago", c.after, now.Sub(due))
+		}
 	}
 }
 
-// scraperFunc is told whom to scrape, and never says what came of it.
-type scraperFunc func(Key)
+type scraperFunc func(Key, func(revision.Scrape))
 
-func (f scraperFunc) Scrape(k Key, _ time.Duration, _ func(Scrape)) { f(k) }
+func (f scraperFunc) Scrape(k Key, _ time.Duration, done func(revision.Scrape)) { f(k, done) }

@@ -1,7 +1,6 @@
 package loop
 
 import (
-	"fmt"
 	"math"
 	"slices"
 	"testing"
@@ -9,17 +8,18 @@ import (
 	"time"
 
 	"ebb.dev/ebb/autoscaler/decide"
+	"ebb.dev/ebb/autoscaler/revision"
 	"ebb.dev/ebb/autoscaler/zero"
 )
 
 func TestSamplesThatDoNotCount(t *testing.T) {
-	play(t, atZero(), Counts{}, func(t *testing.T, w *world) {
+	play(t, atZero(), revision.Counts{}, func(t *testing.T, w *world) {
 		send := func(s Sample) {
 			w.engine.Report([]Sample{s})
 			synctest.Wait()
 		}
 		one := func(timestamp int64, concurrency float64) Sample {
-			return Sample{Key: hello, Reporter: "activator-1", Timestamp: timestamp, Report: decide.Report{Concurrency: concurrency}}
+			return Sample{Key: hello, Sample: revision.Sample{Reporter: "activator-1", Timestamp: timestamp, Report: decide.Report{Concurrency: concurrency}}}
 		}
 		send(one(1_000_000, 0))
 		time.Sleep(time.Second)
@@ -28,18 +28,18 @@ func TestSamplesThatDoNotCount(t *testing.T) {
 		send(one(1_001_000, math.NaN()))
 		send(one(1_001_001, -3))
 		send(one(1_001_002, math.Inf(1)))
-		send(Sample{Key: Key{Namespace: "default", Name: "unheard-of"}, Reporter: "activator-1", Report: decide.Report{Concurrency: 3}})
+		send(Sample{Key: Key{Namespace: "default", Name: "unheard-of"}, Sample: revision.Sample{Reporter: "activator-1", Report: decide.Report{Concurrency: 3}}})
 		// Activators report whatever they hold requests of, also what another class scales.
-		send(Sample{Key: Key{Namespace: "default", Name: "by-cpu"}, Reporter: "activator-1", Report: decide.Report{Concurrency: 3}})
+		send(Sample{Key: Key{Namespace: "default", Name: "by-cpu"}, Sample: revision.Sample{Reporter: "activator-1", Report: decide.Report{Concurrency: 3}}})
 		expectWritten(t, w)
 		got := w.engine.Refused()
-		for refusal, want := range map[Refusal]int64{Duplicate: 1, Late: 1, Invalid: 3, UnknownKey: 1, Crowded: 0} {
+		for refusal, want := range map[revision.Refusal]int64{revision.Duplicate: 1, revision.Late: 1, revision.Invalid: 3, UnknownKey: 1, revision.Crowded: 0} {
 			if got[refusal] != want {
 				t.Errorf("%s: %d, want %d", refusal, got[refusal], want)
 			}
 		}
 		time.Sleep(time.Second)
-		send(one(1_000_000-2*clockJump.Milliseconds(), 7)) // its clock was set back by minutes
+		send(one(1_000_000-2*time.Minute.Milliseconds(), 7)) // its clock was set back by minutes
 		expectWritten(t, w, 1)
 	})
 }
@@ -51,14 +51,14 @@ func TestAClockThatJumpsChangesNoScale(t *testing.T) {
 		"back by half a minute": -30 * time.Second, "back by hours": -3 * time.Hour, "ahead by half a minute": 30 * time.Second, "ahead by years": 50_000 * time.Hour} {
 		t.Run(name, func(t *testing.T) {
 			s := spec()
-			s.Found = Found{Desired: 3, Zero: zero.State{Active: zero.Yes, Initialized: true}}
-			s.Decide.StableWindow, s.PanicWindow = 6*time.Second, time.Second // a gap would show soon
+			s.Found = revision.State{Desired: 3, Zero: zero.State{Active: zero.Yes, Initialized: true}}
+			s.Formula.StableWindow, s.PanicWindow = 6*time.Second, time.Second // a gap would show soon
 			s.Scraped = false
-			play(t, s, Counts{Ready: 3}, func(t *testing.T, w *world) {
+			play(t, s, revision.Counts{Ready: 3}, func(t *testing.T, w *world) {
 				clock := time.Duration(0)
 				second := func() {
-					w.engine.Report([]Sample{{Key: hello, Reporter: "activator-1", Timestamp: time.Now().Add(clock).UnixMilli(), Arrived: time.Now(),
-						Report: decide.Report{Concurrency: 20}}})
+					w.engine.Report([]Sample{{Key: hello, Arrived: time.Now(), Sample: revision.Sample{Reporter: "activator-1", Timestamp: time.Now().Add(clock).UnixMilli(),
+						Report: decide.Report{Concurrency: 20}}}})
 					time.Sleep(time.Second)
 					synctest.Wait()
 				}
@@ -75,7 +75,7 @@ func TestAClockThatJumpsChangesNoScale(t *testing.T) {
 						break
 					}
 				}
-				if late := w.engine.Refused()[Late]; late > 2 {
+				if late := w.engine.Refused()[revision.Late]; late > 2 {
 					t.Errorf("%d reports were refused as late, want the first at most", late)
 				}
 				history, _ := w.engine.History(hello)
@@ -88,11 +88,11 @@ func TestAClockThatJumpsChangesNoScale(t *testing.T) {
 }
 
 func TestARegularReportThatWasOvertakenStillCounts(t *testing.T) {
-	play(t, atZero(), Counts{}, func(t *testing.T, w *world) {
+	play(t, atZero(), revision.Counts{}, func(t *testing.T, w *world) {
 		began := time.Now().UnixMilli()
 		send := func(after int64, outOfTurn bool, concurrency, queued float64) {
-			w.engine.Report([]Sample{{Key: hello, Reporter: "activator-1", Timestamp: began + after, OutOfTurn: outOfTurn,
-				Report: decide.Report{Concurrency: concurrency, Queued: queued}, Arrived: time.Now()}})
+			w.engine.Report([]Sample{{Key: hello, Arrived: time.Now(), Sample: revision.Sample{Reporter: "activator-1", Timestamp: began + after, OutOfTurn: outOfTurn,
+				Report: decide.Report{Concurrency: concurrency, Queued: queued}}}})
 			synctest.Wait()
 		}
 		send(0, false, 7, 0)
@@ -103,38 +103,21 @@ func TestARegularReportThatWasOvertakenStillCounts(t *testing.T) {
 		if o := history[len(history)-1].Decision.Observation; o.Stable != 7 || o.Queued != 3 || o.Burst != 14 {
 			t.Errorf("average %v, %v waiting, %v now: the average needs both regular reports, the moment the newest one", o.Stable, o.Queued, o.Burst)
 		}
-		if refused := w.engine.Refused(); refused[Late] != 0 || refused[Duplicate] != 0 {
+		if refused := w.engine.Refused(); refused[revision.Late] != 0 || refused[revision.Duplicate] != 0 {
 			t.Errorf("refused: %v", refused)
 		}
 		// Once more the same, and one from before it: those were counted.
 		send(1000, false, 7, 0)
 		send(500, false, 7, 0)
 		send(900, true, 100, 50)
-		if refused := w.engine.Refused(); refused[Late] != 3 {
+		if refused := w.engine.Refused(); refused[revision.Late] != 3 {
 			t.Errorf("refused: %v, want 3 late ones", refused)
 		}
 	})
 }
 
-// A service that wakes often has pods with new names each time.
-func TestASleepingRevisionRemembersNoReporters(t *testing.T) {
-	play(t, atZero(), Counts{}, func(t *testing.T, w *world) {
-		for i := range 20 {
-			w.report(t, fmt.Sprint("pod-", i), 0, 0)
-			time.Sleep(5 * time.Minute)
-		}
-		synctest.Wait()
-		shard := w.engine.shard(hello)
-		shard.mutex.Lock()
-		defer shard.mutex.Unlock()
-		if n := len(shard.index[hello].reporters); n != 0 {
-			t.Errorf("%d reporters are remembered minutes after the last one said anything", n)
-		}
-	})
-}
-
 func TestAQueueThatNobodyTellsOfAnyMoreIsNone(t *testing.T) {
-	play(t, atZero(), Counts{}, func(t *testing.T, w *world) {
+	play(t, atZero(), revision.Counts{}, func(t *testing.T, w *world) {
 		w.report(t, "activator-1", 0, 5)
 		time.Sleep(2100 * time.Millisecond) // a tick, and no report
 		history, _ := w.engine.History(hello)
@@ -145,9 +128,9 @@ func TestAQueueThatNobodyTellsOfAnyMoreIsNone(t *testing.T) {
 }
 
 func TestAReporterOutOfTurnIsNotCountedTwice(t *testing.T) {
-	play(t, atZero(), Counts{}, func(t *testing.T, w *world) {
+	play(t, atZero(), revision.Counts{}, func(t *testing.T, w *world) {
 		s := *atZero()
-		s.Decide.PanicThreshold = 1000 // the windows alone
+		s.Formula.PanicThreshold = 1000 // the windows alone
 		w.mutex.Lock()
 		w.specs[hello] = &s
 		w.mutex.Unlock()
@@ -177,9 +160,9 @@ func TestAReportThatSaysItIsOutOfTurnDoesNotEnterTheWindows(t *testing.T) {
 		{"with the burst test", 2, 10},
 	} {
 		t.Run(c.behaviour, func(t *testing.T) {
-			play(t, atZero(), Counts{}, func(t *testing.T, w *world) {
+			play(t, atZero(), revision.Counts{}, func(t *testing.T, w *world) {
 				s := *atZero()
-				s.Decide.PanicThreshold = c.threshold
+				s.Formula.PanicThreshold = c.threshold
 				w.mutex.Lock()
 				w.specs[hello] = &s
 				w.mutex.Unlock()
@@ -188,8 +171,8 @@ func TestAReportThatSaysItIsOutOfTurnDoesNotEnterTheWindows(t *testing.T) {
 				for range 5 {
 					w.report(t, "activator-1", 7, 0)
 					time.Sleep(800 * time.Millisecond)
-					err := w.engine.Report([]Sample{{Key: hello, Reporter: "activator-1", Report: decide.Report{Concurrency: 70}, OutOfTurn: true,
-						Timestamp: time.Now().UnixMilli(), Arrived: time.Now()}})
+					err := w.engine.Report([]Sample{{Key: hello, Arrived: time.Now(), Sample: revision.Sample{Reporter: "activator-1", Report: decide.Report{Concurrency: 70}, OutOfTurn: true,
+						Timestamp: time.Now().UnixMilli()}}})
 					if err != nil {
 						t.Fatal(err)
 					}

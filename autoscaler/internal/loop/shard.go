@@ -7,57 +7,78 @@ import (
 	"sync"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
+
+	"ebb.dev/ebb/autoscaler/revision"
 	"ebb.dev/ebb/autoscaler/zero"
 )
 
-// event is one piece of news for a shard; exactly one field is set.
+// event is one piece of news for a shard. Exactly one field is set.
 type event struct {
-	samples []Sample
-	scrape  *scrapeDone
-	probe   *probeDone
-	handed  *takeOver
-	reached chan struct{} // closed when what Changed told before is taken in
+	samples  []Sample
+	scrape   *scrapeDone
+	probe    *probeDone
+	imported *imported
+	reached  chan struct{} // closed when all changes announced before are handled
 }
 
 type scrapeDone struct {
-	revision *revision
-	result   Scrape
-	arrived  time.Time
+	member  *member
+	result  revision.Scrape
+	arrived time.Time
 }
 
 type probeDone struct {
-	revision *revision
-	epoch    int
-	answer   zero.Probe
+	member *member
+	epoch  int
+	answer zero.Probe
 }
 
+// member is one revision of a shard. Only the shard's goroutine touches it, except for view.
+type member struct {
+	key  Key
+	spec *Spec
+	*revision.Revision
+	// heapIndex is the place in the shard's heap, -1 once the revision was dropped.
+	heapIndex int
+	view      view
+}
+
+// view is what readers outside the shard may see.
+type view struct {
+	mutex   sync.Mutex
+	history history
+	status  revision.Status
+	counts  revision.Counts
+}
+
+// shard runs the revisions whose keys hash to it, on one goroutine.
 type shard struct {
 	engine *Engine
 	inbox  chan event
-	// pressing holds samples sent out of turn, which go before all others: somebody waits.
-	pressing chan event
-	pressed  bool // they are being taken in
+	// priority holds samples sent out of turn. They go before all others, because requests wait.
+	priority chan event
+	draining bool // priority is being drained
 
-	// dirty holds the keys whose PodAutoscaler or pods changed; it grows with the number of
-	// revisions at most, so that an informer's callback never waits.
+	// dirty holds the keys whose PodAutoscaler or pods changed. Unlike a channel it never blocks an
+	// informer's callback: it is at most as long as the list of revisions.
 	dirtyMutex sync.Mutex
 	dirty      map[Key]struct{}
 	news       chan struct{}
 
-	// index is changed by the shard's goroutine alone, under mutex; others read it under mutex.
+	// index is changed by the shard's goroutine alone, under mutex. Others read it under mutex.
 	mutex sync.Mutex
-	index map[Key]*revision
+	index map[Key]*member
 
 	clock dueHeap
-	// left are revisions that this shard gave up a moment ago.
-	left left
+	left  left
 	// stopped is closed when nobody reads the inbox any more.
 	stopped chan struct{}
 }
 
 func newShard(e *Engine) *shard {
-	return &shard{engine: e, inbox: make(chan event, inboxLength), pressing: make(chan event, inboxLength), dirty: map[Key]struct{}{},
-		news: make(chan struct{}, 1), index: map[Key]*revision{}, stopped: make(chan struct{})}
+	return &shard{engine: e, inbox: make(chan event, inboxLength), priority: make(chan event, inboxLength), dirty: map[Key]struct{}{},
+		news: make(chan struct{}, 1), index: map[Key]*member{}, stopped: make(chan struct{})}
 }
 
 func put(inbox chan<- event, e event) error {
@@ -69,7 +90,7 @@ func put(inbox chan<- event, e event) error {
 	}
 }
 
-// answer brings the outcome of something the shard asked for; unlike put it waits for room.
+// answer queues the result of something that the shard asked for. Unlike put it waits for room.
 func (s *shard) answer(e event) {
 	select {
 	case s.inbox <- e:
@@ -94,7 +115,7 @@ func (s *shard) run(ctx context.Context) {
 	for {
 		now := s.engine.options.Clock()
 		if len(s.clock) > 0 {
-			timer.Reset(max(s.clock[0].r.due().Sub(now), 0))
+			timer.Reset(max(s.clock[0].m.Due().Sub(now), 0))
 		} else {
 			timer.Reset(time.Hour)
 		}
@@ -103,9 +124,9 @@ func (s *shard) run(ctx context.Context) {
 			return
 		case <-s.news:
 			s.changed()
-		case e := <-s.pressing:
+		case e := <-s.priority:
 			s.handle(e)
-			s.press()
+			s.drainPriority()
 		case e := <-s.inbox:
 			s.handle(e)
 			s.drain()
@@ -115,16 +136,24 @@ func (s *shard) run(ctx context.Context) {
 	}
 }
 
-// press takes in what was sent out of turn, with an end. While it does, it need not be asked again.
-func (s *shard) press() {
-	if s.pressed {
+// drainPriority handles a bounded number of priority samples. Handling a batch looks for priority
+// samples, too, which must not recurse.
+func (s *shard) drainPriority() {
+	if s.draining {
 		return
 	}
-	s.pressed = true
-	defer func() { s.pressed = false }()
+	s.draining = true
+	defer func() { s.draining = false }()
+	s.drainFrom(s.priority)
+}
+
+// drain handles a bounded number of events, so that the clocks are not neglected.
+func (s *shard) drain() { s.drainFrom(s.inbox) }
+
+func (s *shard) drainFrom(from <-chan event) {
 	for range inboxDrained {
 		select {
-		case e := <-s.pressing:
+		case e := <-from:
 			s.handle(e)
 		default:
 			return
@@ -132,52 +161,28 @@ func (s *shard) press() {
 	}
 }
 
-// drain takes in what is there, with an end: what is due waits meanwhile.
-func (s *shard) drain() {
-	for range inboxDrained {
-		select {
-		case e := <-s.inbox:
-			s.handle(e)
-		default:
-			return
-		}
-	}
-}
-
-// together is what is served of what is not due yet, so that ten thousand revisions do not wake the process for each.
+// together is how far apart two clocks may ring and still be served at once, so that ten thousand
+// revisions do not wake the process ten thousand times.
 const together = 5 * time.Millisecond
 
-// ring serves every revision whose clock is due, and those due so soon that they would ring at once again. A step has a moment of its own,
-// before which there is nothing to be done.
+// ring serves every revision that is due now, or soon enough to be served along.
 func (s *shard) ring() {
 	now := s.engine.options.Clock()
 	soon := now.Add(together)
-	for len(s.clock) > 0 {
-		r := s.clock[0].r
-		if due := r.due(); due.After(soon) || due.After(now) && due.Equal(r.stepAt) {
-			return
+	for len(s.clock) > 0 && s.clock[0].m.DueWith(now, soon) {
+		m := s.clock[0].m
+		scrape, decide := m.Ring(now, soon)
+		if scrape {
+			s.scrape(m)
 		}
-		if !r.scrapeAt.IsZero() && !r.scrapeAt.After(soon) {
-			s.scrape(r, now)
+		if decide {
+			s.decide(m, now, false)
 		}
-		if tick := !r.tickAt.After(soon); tick || !r.stepAt.IsZero() && !r.stepAt.After(now) {
-			if tick {
-				r.tickAt = now.Add(TickPeriod)
-			}
-			s.decide(r, now, false)
-		}
-		s.reschedule(r, now)
+		s.reschedule(m, now)
 	}
 }
 
-func later(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
-}
-
-// changed takes in new PodAutoscalers and pod counts.
+// changed handles new PodAutoscalers and pod counts.
 func (s *shard) changed() {
 	s.dirtyMutex.Lock()
 	keys := s.dirty
@@ -186,52 +191,58 @@ func (s *shard) changed() {
 	now := s.engine.options.Clock()
 	for key := range keys {
 		spec := s.engine.options.Source.Spec(key)
-		r := s.index[key]
-		switch {
-		case spec == nil:
-			if r != nil {
-				s.left.put(r.handOver(now), now)
-				s.drop(r)
+		m := s.index[key]
+		if spec == nil {
+			if m != nil {
+				s.left.put(key, m.Export(now))
+				s.drop(m)
 			}
 			continue
-		case r != nil && r.spec.UID != spec.UID:
-			s.drop(r) // deleted and made anew under the same name
-			r = nil
+		}
+		if m != nil && m.spec.UID != spec.UID {
+			s.drop(m) // deleted and created again under the same name
+			m = nil
 		}
 		counts := s.engine.options.Pods.Count(key)
-		if r == nil {
-			r = adopt(key, spec, counts, now)
-			if !r.recollect(now) {
-				s.engine.refuse(StrangeMemory)
-				if log := s.engine.options.Log; log != nil {
-					log.Warn("what the status says was learned makes no sense, or is too old, and is ignored", "revision", key.String(), "learned", spec.Found.Learned)
-				}
-			}
-			// Spread over the period what was adopted all at once.
-			r.scrapeAt = now.Add(time.Duration(maphash.Comparable(s.engine.seed, key) % uint64(ScrapePeriod)))
-			s.mutex.Lock()
-			s.index[key] = r
-			s.mutex.Unlock()
-			heap.Push(&s.clock, dueEntry{r.due().UnixNano(), r})
+		if m == nil {
+			m = s.adopt(key, spec, counts, now)
 		} else {
 			s.mutex.Lock()
-			r.update(spec)
+			m.spec = spec
 			s.mutex.Unlock()
-			r.counts = counts
+			m.Update(&spec.Config)
+			m.SetCounts(counts)
 		}
-		// A bound that was lowered, or a pod that became ready, takes effect at once; the load
-		// that was decided on is not decided anew, except upwards.
-		s.decide(r, now, true)
-		s.reschedule(r, now)
+		// A lower bound or a ready pod takes effect at once. Otherwise this decision only raises.
+		s.decide(m, now, true)
+		s.reschedule(m, now)
 	}
 }
 
-func (s *shard) drop(r *revision) {
+// adopt starts deciding for a revision, from what its status says.
+func (s *shard) adopt(key Key, spec *Spec, counts revision.Counts, now time.Time) *member {
+	m := &member{key: key, spec: spec, Revision: revision.New(&spec.Config, counts, now)}
+	if !m.Import(spec.Found, 0, now) {
+		s.engine.refuse(InvalidState)
+		if log := s.engine.options.Log; log != nil {
+			log.Warn("ignoring the learned target in the status: it is invalid or too old", "revision", key.String(), "learned", spec.Found.Learned)
+		}
+	}
+	// Spread the scrapes of revisions adopted together over the period.
+	m.StartScrapesAt(now.Add(time.Duration(maphash.Comparable(s.engine.seed, key) % uint64(revision.ScrapePeriod))))
 	s.mutex.Lock()
-	delete(s.index, r.key)
+	s.index[key] = m
 	s.mutex.Unlock()
-	heap.Remove(&s.clock, r.heapIndex)
-	r.heapIndex = -1
+	heap.Push(&s.clock, dueEntry{m.Due().UnixNano(), m})
+	return m
+}
+
+func (s *shard) drop(m *member) {
+	s.mutex.Lock()
+	delete(s.index, m.key)
+	s.mutex.Unlock()
+	heap.Remove(&s.clock, m.heapIndex)
+	m.heapIndex = -1
 }
 
 func (s *shard) handle(e event) {
@@ -240,155 +251,110 @@ func (s *shard) handle(e event) {
 	case e.samples != nil:
 		s.report(e.samples, now)
 	case e.scrape != nil:
-		if r := e.scrape.revision; r.heapIndex >= 0 {
-			r.scraped(e.scrape.result, now)
-			s.decide(r, now, true)
-			s.reschedule(r, now)
+		if m := e.scrape.member; m.heapIndex >= 0 {
+			m.Scraped(e.scrape.result, now)
+			s.decide(m, now, true)
+			s.reschedule(m, now)
 			s.observe(e.scrape.arrived)
 		}
 	case e.reached != nil:
 		s.changed()
 		close(e.reached)
-	case e.handed != nil:
-		if s.index[e.handed.Key] == nil {
-			s.changed() // the news that it is this process's may still wait
+	case e.imported != nil:
+		if s.index[e.imported.key] == nil {
+			s.changed() // the news that this process owns it may still be queued
 		}
-		r := s.index[e.handed.Key]
-		if r == nil || !r.takeOver(*e.handed, now) {
-			s.engine.refuse(StrangeMemory)
+		m := s.index[e.imported.key]
+		if m == nil || e.imported.state.At.IsZero() || !m.Import(e.imported.state, e.imported.behind, now) {
+			s.engine.refuse(InvalidState)
 			return
 		}
-		s.decide(r, now, true)
-		s.reschedule(r, now)
+		s.decide(m, now, true)
+		s.reschedule(m, now)
 	case e.probe != nil:
-		r := e.probe.revision
-		r.probing = false
-		if r.heapIndex >= 0 && r.epoch == e.probe.epoch {
-			r.probe = e.probe.answer
-			s.decide(r, now, false)
-			s.reschedule(r, now)
+		if m := e.probe.member; m.Probed(e.probe.answer, e.probe.epoch) && m.heapIndex >= 0 {
+			s.decide(m, now, false)
+			s.reschedule(m, now)
 		}
 	}
 }
 
 func (s *shard) report(samples []Sample, now time.Time) {
 	for i := range samples {
-		if i%pressEvery == 0 {
-			s.press()
+		if i%priorityEvery == 0 {
+			s.drainPriority()
 		}
 		sample := &samples[i]
-		r := s.index[sample.Key]
-		if r == nil {
+		m := s.index[sample.Key]
+		if m == nil {
 			if elsewhere := s.engine.options.Elsewhere; elsewhere == nil || !elsewhere(sample.Key) {
 				s.engine.refuse(UnknownKey)
 			}
 			continue
 		}
-		if refusal := r.record(*sample, now); refusal != Accepted {
+		if refusal := m.Record(sample.Sample, now); refusal != revision.Accepted {
 			s.engine.refuse(refusal)
 			continue
 		}
-		// Reports of several reporters of one revision that arrived together make one decision.
+		// Reports of one revision that arrived together make one decision.
 		if i+1 < len(samples) && samples[i+1].Key == sample.Key {
 			continue
 		}
-		s.decide(r, now, true)
-		s.reschedule(r, now)
+		s.decide(m, now, true)
+		s.reschedule(m, now)
 		s.observe(sample.Arrived)
 	}
 }
 
-// observe tells how long ago what has just been decided on arrived.
+// observe reports how long ago the data of the latest decision arrived.
 func (s *shard) observe(arrived time.Time) {
 	if s.engine.options.Observe != nil && !arrived.IsZero() {
 		s.engine.options.Observe(s.engine.options.Clock().Sub(arrived))
 	}
 }
 
-func (s *shard) decide(r *revision, now time.Time, between bool) {
-	order, any := r.decideNow(now, between, s.engine.options.Budget)
-	if any {
-		s.engine.options.Actor.Act(order)
+// decide makes a decision and passes on what follows from it.
+func (s *shard) decide(m *member, now time.Time, between bool) {
+	out := m.Decide(now, between, s.engine.options.Budget)
+	m.view.mutex.Lock()
+	m.view.history.add(out.Explanation)
+	m.view.status, m.view.counts = out.Status, out.Counts
+	m.view.mutex.Unlock()
+	if out.Changed {
+		s.engine.options.Actor.Act(Order{Key: m.key, UID: types.UID(m.spec.UID), Target: m.spec.Target, Outcome: out, Since: now})
 	}
-	if !order.Step.Probe || r.probing || s.engine.options.Prober == nil {
+	if out.Probe {
+		s.probe(m, out.Epoch)
+	}
+}
+
+func (s *shard) probe(m *member, epoch int) {
+	if s.engine.options.Prober == nil {
 		return
 	}
-	if r.probe == zero.ProbedOther {
-		r.probe, r.probeAfter = zero.NotProbed, now.Add(zero.RetryProbe)
-	}
-	if now.Before(r.probeAfter) {
-		r.stepAt = r.probeAfter
-		return
-	}
-	r.probing = true
-	done := &probeDone{revision: r, epoch: r.epoch}
-	s.engine.options.Prober.Probe(r.key, r.spec.H2C, func(answer zero.Probe) {
-		done.answer = answer
-		s.answer(event{probe: done})
+	s.engine.options.Prober.Probe(m.key, m.spec.H2C, func(answer zero.Probe) {
+		s.answer(event{probe: &probeDone{member: m, epoch: epoch, answer: answer}})
 	})
 }
 
-func (s *shard) scrape(r *revision, now time.Time) {
-	due := r.scrapeAt
-	r.scrapeAt = later(due, now).Add(ScrapePeriod)
-	if r.scraping || !r.spec.Scraped || s.engine.options.Scraper == nil {
+func (s *shard) scrape(m *member) {
+	if s.engine.options.Scraper == nil {
+		m.Scraped(revision.Scrape{Failed: true}, s.engine.options.Clock())
 		return
 	}
-	if r.counts.Ready == 0 {
-		return
-	}
-	r.scraping, r.scrapeDue = true, due
-	s.engine.options.Scraper.Scrape(r.key, r.spec.Decide.StableWindow, func(result Scrape) {
-		s.answer(event{scrape: &scrapeDone{revision: r, result: result, arrived: s.engine.options.Clock()}})
+	s.engine.options.Scraper.Scrape(m.key, m.spec.Formula.StableWindow, func(result revision.Scrape) {
+		s.answer(event{scrape: &scrapeDone{member: m, result: result, arrived: s.engine.options.Clock()}})
 	})
 }
 
-func (s *shard) reschedule(r *revision, now time.Time) {
-	if r.heapIndex < 0 {
+func (s *shard) reschedule(m *member, now time.Time) {
+	if m.heapIndex < 0 {
 		return
 	}
-	if r.asleep(now) {
-		r.forgetReporters(now) // each wake-up brings pods with new names
-		r.tickAt, r.scrapeAt, r.looked = now.Add(sleepPeriod), time.Time{}, time.Time{}
-	} else {
-		if r.tickAt.Sub(now) > TickPeriod {
-			r.tickAt = now.Add(TickPeriod)
-		}
-		if r.scrapeAt.IsZero() {
-			r.scrapeAt = now
-		}
+	m.Rest(now)
+	// Most stats do not change when the revision is due.
+	if at := m.Due().UnixNano(); at != s.clock[m.heapIndex].at {
+		s.clock[m.heapIndex].at = at
+		heap.Fix(&s.clock, m.heapIndex)
 	}
-	// Most stats change nothing about it.
-	if at := r.due().UnixNano(); at != s.clock[r.heapIndex].at {
-		s.clock[r.heapIndex].at = at
-		heap.Fix(&s.clock, r.heapIndex)
-	}
-}
-
-// dueHeap orders revisions by when they are due, in Unix nanoseconds. The times lie together: with ten thousand revisions
-// most of what is compared would not be in a processor's cache otherwise.
-type dueHeap []dueEntry
-
-type dueEntry struct {
-	at int64
-	r  *revision
-}
-
-func (h dueHeap) Len() int           { return len(h) }
-func (h dueHeap) Less(i, j int) bool { return h[i].at < h[j].at }
-func (h dueHeap) Swap(i, j int) {
-	h[i], h[j] = h[j], h[i]
-	h[i].r.heapIndex, h[j].r.heapIndex = i, j
-}
-func (h *dueHeap) Push(x any) {
-	e := x.(dueEntry)
-	e.r.heapIndex = len(*h)
-	*h = append(*h, e)
-}
-func (h *dueHeap) Pop() any {
-	old := *h
-	e := old[len(old)-1]
-	old[len(old)-1] = dueEntry{}
-	*h = old[:len(old)-1]
-	return e
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"ebb.dev/ebb/autoscaler/decide"
+	"ebb.dev/ebb/autoscaler/revision"
 	"ebb.dev/ebb/autoscaler/zero"
 )
 
@@ -35,13 +36,13 @@ func TestAnActivatorThatIsCutOffLowersNothing(t *testing.T) {
 	} {
 		t.Run(c.behaviour, func(t *testing.T) {
 			s := spec()
-			s.Found = Found{Desired: 6, Zero: zero.State{Active: zero.Yes, Initialized: true}}
-			s.Decide.Metric = c.metric
-			play(t, s, Counts{Ready: 6}, func(t *testing.T, w *world) {
+			s.Found = revision.State{Desired: 6, Zero: zero.State{Active: zero.Yes, Initialized: true}}
+			s.Formula.Metric = c.metric
+			play(t, s, revision.Counts{Ready: 6}, func(t *testing.T, w *world) {
 				scraped, first, second := c.scraped, c.first, c.second
 				w.mutex.Lock()
-				w.scrape = func() Scrape {
-					return Scrape{Report: decide.Report{Concurrency: scraped, RequestsPerSecond: scraped,
+				w.scrape = func() revision.Scrape {
+					return revision.Scrape{Report: decide.Report{Concurrency: scraped, RequestsPerSecond: scraped,
 						ProxiedConcurrency: first + second, ProxiedRequests: first + second}}
 				}
 				w.mutex.Unlock()
@@ -50,8 +51,8 @@ func TestAnActivatorThatIsCutOffLowersNothing(t *testing.T) {
 						if heard {
 							w.report(t, "first", first, 0)
 						} else if c.presses && i%5 == 0 {
-							w.engine.Report([]Sample{{Key: hello, Reporter: "first", Report: decide.Report{Concurrency: first, RequestsPerSecond: first},
-								OutOfTurn: true, Timestamp: time.Now().UnixMilli(), Arrived: time.Now()}})
+							w.engine.Report([]Sample{{Key: hello, Arrived: time.Now(), Sample: revision.Sample{Reporter: "first", Report: decide.Report{Concurrency: first, RequestsPerSecond: first},
+								OutOfTurn: true, Timestamp: time.Now().UnixMilli()}}})
 						}
 						time.Sleep(310 * time.Millisecond)
 						if c.second > 0 {
@@ -108,12 +109,12 @@ func TestAnActivatorThatIsCutOffLowersNothing(t *testing.T) {
 // pods that were asked for before are not taken back, those that are full ask for more, and what is seen to have ended is not held.
 func TestWhatWaitsInASilentActivatorGetsItsPods(t *testing.T) {
 	s := spec()
-	s.Found = Found{Desired: 3, Zero: zero.State{Active: zero.Yes, Initialized: true}}
-	play(t, s, Counts{Ready: 3}, func(t *testing.T, w *world) {
+	s.Found = revision.State{Desired: 3, Zero: zero.State{Active: zero.Yes, Initialized: true}}
+	play(t, s, revision.Counts{Ready: 3}, func(t *testing.T, w *world) {
 		outstanding := 20.0
 		w.mutex.Lock()
-		w.scrape = func() Scrape {
-			return Scrape{Report: decide.Report{ProxiedConcurrency: math.Min(outstanding, 10*float64(w.counts[hello].Ready))}}
+		w.scrape = func() revision.Scrape {
+			return revision.Scrape{Report: decide.Report{ProxiedConcurrency: math.Min(outstanding, 10*float64(w.counts[hello].Ready))}}
 		}
 		w.mutex.Unlock()
 		second := func(heard bool) {
@@ -174,11 +175,11 @@ func TestWhatWaitsInASilentActivatorGetsItsPods(t *testing.T) {
 // An activator that is gone owes a report for ever. Its share passes to another one, whose reports then tell all there is.
 func TestAnActivatorThatIsGoneIsForgotten(t *testing.T) {
 	s := spec()
-	s.Found = Found{Desired: 6, Zero: zero.State{Active: zero.Yes, Initialized: true}}
-	play(t, s, Counts{Ready: 6}, func(t *testing.T, w *world) {
+	s.Found = revision.State{Desired: 6, Zero: zero.State{Active: zero.Yes, Initialized: true}}
+	play(t, s, revision.Counts{Ready: 6}, func(t *testing.T, w *world) {
 		seen := 35.9
 		w.mutex.Lock()
-		w.scrape = func() Scrape { return Scrape{Report: decide.Report{ProxiedConcurrency: seen}} }
+		w.scrape = func() revision.Scrape { return revision.Scrape{Report: decide.Report{ProxiedConcurrency: seen}} }
 		w.mutex.Unlock()
 		for range 60 {
 			w.report(t, "gone", 17.95, 0)
@@ -204,9 +205,9 @@ func TestAnActivatorThatIsGoneIsForgotten(t *testing.T) {
 func TestWithoutScrapesASilentActivatorIsMissedForAWindow(t *testing.T) {
 	for _, others := range []float64{0, 15} {
 		s := spec()
-		s.Found = Found{Desired: 6, Zero: zero.State{Active: zero.Yes, Initialized: true}}
-		s.Scraped, s.Decide.TargetBurstCapacity = false, -1
-		play(t, s, Counts{Ready: 6}, func(t *testing.T, w *world) {
+		s.Found = revision.State{Desired: 6, Zero: zero.State{Active: zero.Yes, Initialized: true}}
+		s.Scraped, s.Formula.TargetBurstCapacity = false, -1
+		play(t, s, revision.Counts{Ready: 6}, func(t *testing.T, w *world) {
 			run := func(seconds int, load float64) {
 				for range seconds {
 					if !math.IsNaN(load) {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"ebb.dev/ebb/autoscaler/decide"
+	"ebb.dev/ebb/autoscaler/revision"
 	"ebb.dev/ebb/autoscaler/zero"
 )
 
@@ -39,12 +40,14 @@ func TestASlowScrapeLowersNothing(t *testing.T) {
 	} {
 		t.Run(c.behaviour, func(t *testing.T) {
 			s := spec()
-			s.Found = Found{Desired: 6, Zero: zero.State{Active: zero.Yes, Initialized: true}}
-			play(t, s, Counts{Ready: 6}, func(t *testing.T, w *world) {
+			s.Found = revision.State{Desired: 6, Zero: zero.State{Active: zero.Yes, Initialized: true}}
+			play(t, s, revision.Counts{Ready: 6}, func(t *testing.T, w *world) {
 				load := c.load - c.activator
 				w.mutex.Lock()
 				w.takes = func() time.Duration { return c.takes(w.scrapes) }
-				w.scrape = func() Scrape { return Scrape{Failed: c.fails(w.scrapes), Report: decide.Report{Concurrency: load}} }
+				w.scrape = func() revision.Scrape {
+					return revision.Scrape{Failed: c.fails(w.scrapes), Report: decide.Report{Concurrency: load}}
+				}
 				w.mutex.Unlock()
 				second := func(activator float64) {
 					if c.activator > 0 {
@@ -76,11 +79,11 @@ func TestASlowScrapeLowersNothing(t *testing.T) {
 // A panic window of one second is not emptied by the wait for that second's scrape.
 func TestAPanicWindowOfOneSecondKnowsWhatActivatorsSay(t *testing.T) {
 	s := spec()
-	s.Found = Found{Desired: 20, Zero: zero.State{Active: zero.Yes, Initialized: true}}
-	s.Decide.StableWindow, s.PanicWindow = 6*time.Second, time.Second
-	play(t, s, Counts{Ready: 20}, func(t *testing.T, w *world) {
+	s.Found = revision.State{Desired: 20, Zero: zero.State{Active: zero.Yes, Initialized: true}}
+	s.Formula.StableWindow, s.PanicWindow = 6*time.Second, time.Second
+	play(t, s, revision.Counts{Ready: 20}, func(t *testing.T, w *world) {
 		w.mutex.Lock()
-		w.scrape = func() Scrape { return Scrape{Report: decide.Report{Concurrency: 20}} }
+		w.scrape = func() revision.Scrape { return revision.Scrape{Report: decide.Report{Concurrency: 20}} }
 		w.mutex.Unlock()
 		for range 30 {
 			w.report(t, "activator", 100, 0)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"ebb.dev/ebb/autoscaler/decide"
+	"ebb.dev/ebb/autoscaler/revision"
 )
 
 // A constant load whose noise goes to and fro over what one pod is for flips the compatible decision, and leaves one by a learned target alone.
@@ -17,14 +18,14 @@ func TestNoiseDoesNotMoveAScaleWhoseTargetIsLearned(t *testing.T) {
 		s := spec()
 		s.Adaptive = adaptive
 		began := time.Time{}
-		play(t, s, Counts{Ready: 1}, func(t *testing.T, w *world) {
+		play(t, s, revision.Counts{Ready: 1}, func(t *testing.T, w *world) {
 			w.mutex.Lock()
-			w.scrape = func() Scrape {
+			w.scrape = func() revision.Scrape {
 				if began.IsZero() {
 					began = time.Now()
 				}
 				load := 7 * (1 + 0.1*math.Sin(2*math.Pi*time.Since(began).Seconds()/240))
-				return Scrape{Report: decide.Report{Concurrency: load}, BusySeconds: load, Completed: 100}
+				return revision.Scrape{Report: decide.Report{Concurrency: load}, BusySeconds: load, Completed: 100}
 			}
 			w.mutex.Unlock()
 			early, held := 0, false

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"ebb.dev/ebb/autoscaler/decide"
+	"ebb.dev/ebb/autoscaler/revision"
 	"ebb.dev/ebb/autoscaler/zero"
 )
 
@@ -24,14 +25,14 @@ func TestAProcessThatStoodStillLowersNothing(t *testing.T) {
 					synctest.Test(t, func(t *testing.T) {
 						s := spec()
 						s.Scraped = scraped
-						s.Decide.StableWindow, s.PanicWindow = window, decide.PanicWindow(window, 10)
-						s.Found = Found{Desired: 8, Zero: zero.State{Active: zero.Yes, Initialized: true}}
+						s.Formula.StableWindow, s.PanicWindow = window, decide.PanicWindow(window, 10)
+						s.Found = revision.State{Desired: 8, Zero: zero.State{Active: zero.Yes, Initialized: true}}
 						load := decide.Report{Concurrency: 50, RequestsPerSecond: 50}
-						w := &world{specs: map[Key]*Spec{hello: s}, counts: map[Key]Counts{hello: {Ready: 8}}, answer: zero.ProbedActivator, scrape: func() Scrape {
+						w := &world{specs: map[Key]*Spec{hello: s}, counts: map[Key]revision.Counts{hello: {Ready: 8}}, answer: zero.ProbedActivator, scrape: func() revision.Scrape {
 							if scraped {
-								return Scrape{Report: load}
+								return revision.Scrape{Report: load}
 							}
-							return Scrape{}
+							return revision.Scrape{}
 						}}
 						var later atomic.Int64
 						clock := func() time.Time { return time.Now().Add(time.Duration(later.Load())) }
@@ -46,7 +47,7 @@ func TestAProcessThatStoodStillLowersNothing(t *testing.T) {
 							for range seconds {
 								time.Sleep(time.Second)
 								if !scraped {
-									w.engine.Report([]Sample{{Key: hello, Reporter: "activator-1", Report: load, Timestamp: clock().UnixMilli(), Arrived: clock()}})
+									w.engine.Report([]Sample{{Key: hello, Arrived: clock(), Sample: revision.Sample{Reporter: "activator-1", Report: load, Timestamp: clock().UnixMilli()}}})
 								}
 								synctest.Wait()
 								for _, n := range w.written() {

@@ -19,6 +19,7 @@ import (
 
 	"ebb.dev/ebb/api/names"
 	"ebb.dev/ebb/autoscaler/internal/loop"
+	"ebb.dev/ebb/autoscaler/revision"
 )
 
 // Pod is a ready pod that can be asked for its stat.
@@ -33,16 +34,16 @@ type Index struct {
 	synced   cache.InformerSynced
 
 	mutex     sync.RWMutex
-	revisions map[loop.Key]*revision
+	revisions map[loop.Key]*group
 
 	births births
 }
 
-// revision is the pods of one revision. What is derived from them is made when it is asked for.
-type revision struct {
+// group is the pods of one revision. Counts and ready are derived on demand.
+type group struct {
 	pods   []*small
 	known  bool
-	counts loop.Counts
+	counts revision.Counts
 	ready  []Pod
 }
 
@@ -73,7 +74,7 @@ const (
 
 // NewIndex prepares the informer; changed is called with the revision of every pod that changed and must not block.
 func NewIndex(client kubernetes.Interface, changed func(loop.Key)) (*Index, error) {
-	i := &Index{revisions: map[loop.Key]*revision{}}
+	i := &Index{revisions: map[loop.Key]*group{}}
 	i.informer = coreinformers.NewFilteredPodInformer(client, metav1.NamespaceAll, 0, cache.Indexers{}, func(o *metav1.ListOptions) {
 		o.LabelSelector = names.RevisionLabel
 	})
@@ -146,7 +147,7 @@ func (i *Index) put(before, after *small) {
 	if after != nil {
 		r := i.revisions[after.key()]
 		if r == nil {
-			r = &revision{}
+			r = &group{}
 			i.revisions[after.key()] = r
 		}
 		r.pods = append(r.pods, after)
@@ -197,7 +198,7 @@ func stateOf(p *corev1.Pod) state {
 }
 
 // Count counts a revision's pods, see stateOf.
-func (i *Index) Count(k loop.Key) loop.Counts {
+func (i *Index) Count(k loop.Key) revision.Counts {
 	counts, _ := i.look(k)
 	return counts
 }
@@ -208,13 +209,13 @@ func (i *Index) Ready(k loop.Key) []Pod {
 	return ready
 }
 
-func (i *Index) look(k loop.Key) (loop.Counts, []Pod) {
+func (i *Index) look(k loop.Key) (revision.Counts, []Pod) {
 	i.mutex.RLock()
 	r := i.revisions[k]
 	if r == nil || r.known {
 		defer i.mutex.RUnlock()
 		if r == nil {
-			return loop.Counts{}, nil
+			return revision.Counts{}, nil
 		}
 		return r.counts, r.ready
 	}
@@ -228,8 +229,8 @@ func (i *Index) look(k loop.Key) (loop.Counts, []Pod) {
 }
 
 // derive makes the counts and the list anew; a list that was handed out stays as it is.
-func (r *revision) derive() {
-	r.known, r.counts, r.ready = true, loop.Counts{}, nil
+func (r *group) derive() {
+	r.known, r.counts, r.ready = true, revision.Counts{}, nil
 	for _, p := range r.pods {
 		switch p.state {
 		case pending:

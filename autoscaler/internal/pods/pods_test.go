@@ -14,6 +14,7 @@ import (
 
 	"ebb.dev/ebb/api/names"
 	"ebb.dev/ebb/autoscaler/internal/loop"
+	"ebb.dev/ebb/autoscaler/revision"
 	"ebb.dev/ebb/internal/watchtest"
 )
 
@@ -60,7 +61,7 @@ func TestCountAndReady(t *testing.T) {
 		t.Fatal("pods are not known")
 	}
 	key := loop.Key{Namespace: "default", Name: "hello-00001"}
-	if got, want := index.Count(key), (loop.Counts{Ready: 2, NotReady: 3, Pending: 1, Terminating: 1}); got != want {
+	if got, want := index.Count(key), (revision.Counts{Ready: 2, NotReady: 3, Pending: 1, Terminating: 1}); got != want {
 		t.Errorf("counts %+v, want %+v", got, want)
 	}
 	if got := index.Count(key).Running(); got != 4 {
@@ -70,7 +71,7 @@ func TestCountAndReady(t *testing.T) {
 	if len(ready) != 2 || ready[0].IP != "10.0.0.1" || !ready[0].Started.Equal(time.Unix(1000, 0)) {
 		t.Errorf("ready %+v", ready)
 	}
-	if got := index.Count(loop.Key{Namespace: "other", Name: "hello-00001"}); got != (loop.Counts{}) {
+	if got := index.Count(loop.Key{Namespace: "other", Name: "hello-00001"}); got != (revision.Counts{}) {
 		t.Errorf("another namespace's revision of the same name has %+v", got)
 	}
 	if index.Ready(loop.Key{}) != nil {
@@ -115,7 +116,7 @@ func TestTheIndexFollowsThePods(t *testing.T) {
 	watched(1)
 	key := loop.Key{Namespace: "default", Name: "hello-00001"}
 	api := client.CoreV1().Pods("default")
-	step := func(what string, do func() error, want loop.Counts, ready int) {
+	step := func(what string, do func() error, want revision.Counts, ready int) {
 		t.Helper()
 		if err := do(); err != nil {
 			t.Fatal(err)
@@ -137,12 +138,12 @@ func TestTheIndexFollowsThePods(t *testing.T) {
 	step("a pod appears", func() error {
 		_, err := api.Create(t.Context(), pod("a", corev1.PodPending, false, false), metav1.CreateOptions{})
 		return err
-	}, loop.Counts{Pending: 1, NotReady: 1}, 0)
-	step("it starts", update(pod("a", corev1.PodRunning, false, false)), loop.Counts{NotReady: 1}, 0)
-	step("it becomes ready", update(pod("a", corev1.PodRunning, true, false)), loop.Counts{Ready: 1}, 1)
+	}, revision.Counts{Pending: 1, NotReady: 1}, 0)
+	step("it starts", update(pod("a", corev1.PodRunning, false, false)), revision.Counts{NotReady: 1}, 0)
+	step("it becomes ready", update(pod("a", corev1.PodRunning, true, false)), revision.Counts{Ready: 1}, 1)
 	before := index.Ready(key)
-	step("it is to go", update(pod("a", corev1.PodRunning, true, true)), loop.Counts{NotReady: 1, Terminating: 1}, 0)
-	step("it is gone", func() error { return api.Delete(t.Context(), "a", metav1.DeleteOptions{}) }, loop.Counts{}, 0)
+	step("it is to go", update(pod("a", corev1.PodRunning, true, true)), revision.Counts{NotReady: 1, Terminating: 1}, 0)
+	step("it is gone", func() error { return api.Delete(t.Context(), "a", metav1.DeleteOptions{}) }, revision.Counts{}, 0)
 	if len(before) != 1 || before[0].Name != "a" {
 		t.Errorf("a list that was handed out changed: %v", before)
 	}

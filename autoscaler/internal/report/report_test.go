@@ -12,6 +12,7 @@ import (
 
 	"ebb.dev/ebb/autoscaler/decide"
 	"ebb.dev/ebb/autoscaler/internal/loop"
+	"ebb.dev/ebb/autoscaler/revision"
 	"ebb.dev/ebb/autoscaler/zero"
 	"ebb.dev/ebb/wire"
 )
@@ -19,10 +20,10 @@ import (
 var hello = loop.Key{Namespace: "default", Name: "hello-00001"}
 
 func entry() loop.Entry {
-	return loop.Entry{First: time.Unix(1000, 0), Times: 3,
+	return loop.Entry{First: time.Unix(1000, 0), Times: 3, Explanation: revision.Explanation{
 		Decision: decide.Decision{Time: time.Unix(1004, 0), Desired: 7, Rule: decide.RuleStable, Target: 7, Total: 10, StableRaw: 7, ExcessBurst: -5,
 			Observation: decide.Observation{Ready: 6, Stable: 48, Panic: 50, Known: true}},
-		Step: zero.Step{Want: 5, Apply: true, Replicas: 5, Rule: zero.RuleMaxScale, Reason: "max-scale allows 5 of the 7 asked for"}}
+		Step: zero.Step{Want: 5, Apply: true, Replicas: 5, Rule: zero.RuleMaxScale, Reason: "max-scale allows 5 of the 7 asked for"}}}
 }
 
 func ask(d Decisions, method, path string) *httptest.ResponseRecorder {
@@ -61,8 +62,8 @@ func TestDecisionsAreExplained(t *testing.T) {
 
 func TestMetricsCarryTheContractsNames(t *testing.T) {
 	registry := prometheus.NewRegistry()
-	view := loop.View{Key: hello, Spec: &loop.Spec{Service: "hello", Configuration: "hello"}, Status: loop.Status{Desired: 5, Actual: 6},
-		Counts: loop.Counts{Ready: 6, NotReady: 3, Pending: 1, Terminating: 2}, Last: entry()}
+	view := loop.View{Key: hello, Spec: &loop.Spec{Service: "hello", Configuration: "hello"}, Status: revision.Status{Desired: 5, Actual: 6},
+		Counts: revision.Counts{Ready: 6, NotReady: 3, Pending: 1, Terminating: 2}, Last: entry()}
 	registry.MustRegister(Collector{Each: func(visit func(loop.View)) {
 		visit(view)
 		visit(loop.View{Key: loop.Key{Name: "undecided"}, Spec: &loop.Spec{}})

@@ -18,6 +18,7 @@ import (
 	"ebb.dev/ebb/api/names"
 	"ebb.dev/ebb/autoscaler/decide"
 	"ebb.dev/ebb/autoscaler/internal/loop"
+	"ebb.dev/ebb/autoscaler/revision"
 	"ebb.dev/ebb/autoscaler/window"
 	"ebb.dev/ebb/autoscaler/zero"
 	"ebb.dev/ebb/settings"
@@ -110,19 +111,26 @@ func Resolve(pa *v1alpha1.PodAutoscaler, a settings.Autoscaler, progressDeadline
 		pathHold = 0
 	}
 
+	owner := pa.Labels[names.ServiceLabel]
+	if owner == "" {
+		owner = pa.Name
+	}
 	s := &loop.Spec{
-		UID: pa.UID, Generation: pa.Generation,
 		Target:  loop.Target{APIVersion: pa.Spec.ScaleTargetRef.APIVersion, Kind: pa.Spec.ScaleTargetRef.Kind, Name: pa.Spec.ScaleTargetRef.Name},
 		Service: pa.Labels[names.ServiceLabel], Configuration: pa.Labels[names.ConfigurationLabel],
-		H2C:       pa.Spec.ProtocolType == v1alpha1.ProtocolH2C,
+		H2C:   pa.Spec.ProtocolType == v1alpha1.ProtocolH2C,
+		Found: found(pa),
+	}
+	s.Config = revision.Config{
+		UID: string(pa.UID), Generation: pa.Generation, BudgetOwner: pa.Namespace + "/" + owner,
 		Algorithm: algorithm,
 		PanicWindow: decide.PanicWindow(stable, r.number(a.PanicWindowPercentage, 1, 100,
 			names.PanicWindowAnnotation, "panicWindowPercentage")),
 		Scraped:  burst != -1,
 		Adaptive: r.adaptive(metric, burst),
-		ScaleUp: loop.Bounds{Burst: r.number(a.ScaleUpBurst, 1, math.MaxInt32, ScaleUpBurstAnnotation),
+		ScaleUp: revision.Rate{Burst: r.number(a.ScaleUpBurst, 1, math.MaxInt32, ScaleUpBurstAnnotation),
 			PerSecond: r.number(a.ScaleUpPerSecond, 0.01, math.MaxInt32, ScaleUpPerSecondAnnotation)},
-		Decide: decide.Config{
+		Formula: decide.Config{
 			Total: total, Target: target, Metric: metric, ContainerConcurrency: concurrency,
 			TargetBurstCapacity: burst, ActivatorCapacity: a.ActivatorCapacity,
 			MaxScaleUpRate: a.MaxScaleUpRate, MaxScaleDownRate: a.MaxScaleDownRate,
@@ -142,19 +150,18 @@ func Resolve(pa *v1alpha1.PodAutoscaler, a settings.Autoscaler, progressDeadline
 			ProgressDeadline: r.duration(progressDeadline, 0, math.MaxInt64, names.ProgressDeadlineAnnotation),
 			PathHold:         pathHold,
 		},
-		Found: found(pa),
 	}
 	return s, r.problems
 }
 
 // found reads back what was written by an earlier process. A PodAutoscaler that was made anew for a revision that had its pods
 // once begins where that one ended: at zero, behind the activators.
-func found(pa *v1alpha1.PodAutoscaler) loop.Found {
+func found(pa *v1alpha1.PodAutoscaler) revision.State {
 	status := &pa.Status
 	if pa.Annotations[names.InitializedAnnotation] == "true" && len(status.Conditions) == 0 {
-		return loop.Found{Zero: zero.State{Initialized: true, Proxied: true, Active: zero.No, ActiveReason: zero.NoTraffic}}
+		return revision.State{Zero: zero.State{Initialized: true, Proxied: true, Active: zero.No, ActiveReason: zero.NoTraffic}}
 	}
-	f := loop.Found{Desired: zero.Unknown}
+	f := revision.State{Desired: zero.Unknown}
 	if status.DesiredScale != nil {
 		f.Desired = *status.DesiredScale
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"io"
 	"log/slog"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"ebb.dev/ebb/api/names"
 	"ebb.dev/ebb/autoscaler/decide"
 	"ebb.dev/ebb/autoscaler/internal/loop"
+	"ebb.dev/ebb/autoscaler/revision"
 	"ebb.dev/ebb/autoscaler/window"
 	"ebb.dev/ebb/autoscaler/zero"
 	"ebb.dev/ebb/settings"
@@ -30,13 +32,14 @@ func autoscaler(annotations map[string]string) *v1alpha1.PodAutoscaler {
 
 func TestDefaults(t *testing.T) {
 	got, problems := Resolve(autoscaler(nil), settings.Default().Autoscaler, 10*time.Minute)
-	want := &loop.Spec{UID: "u1", Generation: 2, Target: loop.Target{APIVersion: "apps/v1", Kind: "Deployment", Name: "hello-00001-deployment"},
-		Service: "hello", Configuration: "hello", Scraped: true, PanicWindow: 6 * time.Second, ScaleUp: loop.Bounds{PerSecond: 50, Burst: 500},
-		Decide: decide.Config{Total: 100, Target: 70, TargetBurstCapacity: 211, ActivatorCapacity: 100, MaxScaleUpRate: 1000, MaxScaleDownRate: 2,
-			PanicThreshold: 2, StableWindow: time.Minute, Reachable: true},
-		Zero:  zero.Config{Initial: 1, ScaleToZero: true, StableWindow: time.Minute, Grace: 30 * time.Second, ProgressDeadline: 10 * time.Minute, PathHold: time.Minute},
-		Found: loop.Found{Desired: -1}}
-	if len(problems) > 0 || *got != *want {
+	want := &loop.Spec{Target: loop.Target{APIVersion: "apps/v1", Kind: "Deployment", Name: "hello-00001-deployment"},
+		Service: "hello", Configuration: "hello", Found: revision.State{Desired: -1},
+		Config: revision.Config{UID: "u1", Generation: 2, BudgetOwner: "default/hello",
+			Scraped: true, PanicWindow: 6 * time.Second, ScaleUp: revision.Rate{PerSecond: 50, Burst: 500},
+			Formula: decide.Config{Total: 100, Target: 70, TargetBurstCapacity: 211, ActivatorCapacity: 100, MaxScaleUpRate: 1000, MaxScaleDownRate: 2,
+				PanicThreshold: 2, StableWindow: time.Minute, Reachable: true},
+			Zero: zero.Config{Initial: 1, ScaleToZero: true, StableWindow: time.Minute, Grace: 30 * time.Second, ProgressDeadline: 10 * time.Minute, PathHold: time.Minute}}}
+	if len(problems) > 0 || !reflect.DeepEqual(got, want) {
 		t.Errorf("problems %v\ngot  %+v\nwant %+v", problems, got, want)
 	}
 }
@@ -53,27 +56,29 @@ func TestAnnotations(t *testing.T) {
 		{"maxScale", "5", func(s *loop.Spec) bool { return s.Zero.Max == 5 }},
 		{"initial-scale", "4", func(s *loop.Spec) bool { return s.Zero.Initial == 4 }},
 		{"initialScale", "4", func(s *loop.Spec) bool { return s.Zero.Initial == 4 }},
-		{"activation-scale", "4", func(s *loop.Spec) bool { return s.Decide.ActivationScale == 4 }},
-		{"scale-down-delay", "90s", func(s *loop.Spec) bool { return s.Decide.ScaleDownDelay == 90*time.Second }},
-		{"scaleDownDelay", "90s", func(s *loop.Spec) bool { return s.Decide.ScaleDownDelay == 90*time.Second }},
-		{"metric", "rps", func(s *loop.Spec) bool { return s.Decide.Metric == decide.RequestsPerSecond && s.Decide.Total == 200 }},
+		{"activation-scale", "4", func(s *loop.Spec) bool { return s.Formula.ActivationScale == 4 }},
+		{"scale-down-delay", "90s", func(s *loop.Spec) bool { return s.Formula.ScaleDownDelay == 90*time.Second }},
+		{"scaleDownDelay", "90s", func(s *loop.Spec) bool { return s.Formula.ScaleDownDelay == 90*time.Second }},
+		{"metric", "rps", func(s *loop.Spec) bool { return s.Formula.Metric == decide.RequestsPerSecond && s.Formula.Total == 200 }},
 		{"metric-aggregation-algorithm", "weighted-exponential", func(s *loop.Spec) bool { return s.Algorithm == window.WeightedExponential }},
 		{"metricAggregationAlgorithm", "weightedExponential", func(s *loop.Spec) bool { return s.Algorithm == window.WeightedExponential }},
-		{"target", "10", func(s *loop.Spec) bool { return s.Decide.Total == 10 && s.Decide.Target == 7 }},
-		{"target-utilization-percentage", "50", func(s *loop.Spec) bool { return s.Decide.Target == 50 }},
-		{"targetUtilizationPercentage", "50", func(s *loop.Spec) bool { return s.Decide.Target == 50 }},
+		{"target", "10", func(s *loop.Spec) bool { return s.Formula.Total == 10 && s.Formula.Target == 7 }},
+		{"target-utilization-percentage", "50", func(s *loop.Spec) bool { return s.Formula.Target == 50 }},
+		{"targetUtilizationPercentage", "50", func(s *loop.Spec) bool { return s.Formula.Target == 50 }},
 		{"target-burst-capacity", "-1", func(s *loop.Spec) bool {
-			return s.Decide.TargetBurstCapacity == -1 && !s.Scraped && s.Zero.AlwaysProxied
+			return s.Formula.TargetBurstCapacity == -1 && !s.Scraped && s.Zero.AlwaysProxied
 		}},
-		{"target-burst-capacity", "0", func(s *loop.Spec) bool { return s.Decide.TargetBurstCapacity == 0 && s.Scraped && s.Zero.PathHold == 0 }},
-		{"targetBurstCapacity", "70", func(s *loop.Spec) bool { return s.Decide.TargetBurstCapacity == 70 }},
+		{"target-burst-capacity", "0", func(s *loop.Spec) bool {
+			return s.Formula.TargetBurstCapacity == 0 && s.Scraped && s.Zero.PathHold == 0
+		}},
+		{"targetBurstCapacity", "70", func(s *loop.Spec) bool { return s.Formula.TargetBurstCapacity == 70 }},
 		{"window", "20s", func(s *loop.Spec) bool {
-			return s.Decide.StableWindow == 20*time.Second && s.Zero.StableWindow == 20*time.Second && s.PanicWindow == 2*time.Second
+			return s.Formula.StableWindow == 20*time.Second && s.Zero.StableWindow == 20*time.Second && s.PanicWindow == 2*time.Second
 		}},
 		{"panic-window-percentage", "50", func(s *loop.Spec) bool { return s.PanicWindow == 30*time.Second }},
 		{"panicWindowPercentage", "50", func(s *loop.Spec) bool { return s.PanicWindow == 30*time.Second }},
-		{"panic-threshold-percentage", "150", func(s *loop.Spec) bool { return s.Decide.PanicThreshold == 1.5 }},
-		{"panicThresholdPercentage", "150", func(s *loop.Spec) bool { return s.Decide.PanicThreshold == 1.5 }},
+		{"panic-threshold-percentage", "150", func(s *loop.Spec) bool { return s.Formula.PanicThreshold == 1.5 }},
+		{"panicThresholdPercentage", "150", func(s *loop.Spec) bool { return s.Formula.PanicThreshold == 1.5 }},
 		{"scale-to-zero-pod-retention-period", "5m", func(s *loop.Spec) bool { return s.Zero.Retention == 5*time.Minute }},
 		{"scaleToZeroPodRetentionPeriod", "5m", func(s *loop.Spec) bool { return s.Zero.Retention == 5*time.Minute }},
 	}
@@ -86,11 +91,11 @@ func TestAnnotations(t *testing.T) {
 		})
 	}
 	budget, problems := Resolve(autoscaler(map[string]string{ScaleUpBurstAnnotation: "7", ScaleUpPerSecondAnnotation: "0.5"}), settings.Default().Autoscaler, time.Minute)
-	if len(problems) > 0 || budget.ScaleUp != (loop.Bounds{Burst: 7, PerSecond: 0.5}) {
+	if len(problems) > 0 || budget.ScaleUp != (revision.Rate{Burst: 7, PerSecond: 0.5}) {
 		t.Errorf("problems %v, budget %+v", problems, budget.ScaleUp)
 	}
 	wrong, problems := Resolve(autoscaler(map[string]string{ScaleUpBurstAnnotation: "0", ScaleUpPerSecondAnnotation: "-1"}), settings.Default().Autoscaler, time.Minute)
-	if len(problems) != 2 || wrong.ScaleUp != (loop.Bounds{Burst: 500, PerSecond: 50}) {
+	if len(problems) != 2 || wrong.ScaleUp != (revision.Rate{Burst: 500, PerSecond: 50}) {
 		t.Errorf("problems %v, budget %+v", problems, wrong.ScaleUp)
 	}
 	both, _ := Resolve(autoscaler(map[string]string{group + "min-scale": "3", group + "minScale": "4"}), settings.Default().Autoscaler, time.Minute)
@@ -119,23 +124,23 @@ func TestEveryKeyOfConfigAutoscalerCounts(t *testing.T) {
 		"min-scale":                               alone("3", func(s *loop.Spec) bool { return s.Zero.Min == 3 }),
 		"max-scale":                               alone("5", func(s *loop.Spec) bool { return s.Zero.Max == 5 }),
 		"max-scale-limit":                         {map[string]string{"max-scale": "3"}, "6", func(s *loop.Spec) bool { return s.Zero.Max == 6 }}, // of an annotation that wants 9
-		"max-scale-up-rate":                       alone("7", func(s *loop.Spec) bool { return s.Decide.MaxScaleUpRate == 7 }),
-		"max-scale-down-rate":                     alone("3", func(s *loop.Spec) bool { return s.Decide.MaxScaleDownRate == 3 }),
-		"container-concurrency-target-percentage": alone("50", func(s *loop.Spec) bool { return s.Decide.Total == 100 && s.Decide.Target == 50 }),
-		"container-concurrency-target-default":    alone("20", func(s *loop.Spec) bool { return s.Decide.Total == 20 && s.Decide.Target == 14 }),
-		"requests-per-second-target-default":      alone("50", func(s *loop.Spec) bool { return s.Decide.Total == 50 && s.Decide.Target == 35 }),
+		"max-scale-up-rate":                       alone("7", func(s *loop.Spec) bool { return s.Formula.MaxScaleUpRate == 7 }),
+		"max-scale-down-rate":                     alone("3", func(s *loop.Spec) bool { return s.Formula.MaxScaleDownRate == 3 }),
+		"container-concurrency-target-percentage": alone("50", func(s *loop.Spec) bool { return s.Formula.Total == 100 && s.Formula.Target == 50 }),
+		"container-concurrency-target-default":    alone("20", func(s *loop.Spec) bool { return s.Formula.Total == 20 && s.Formula.Target == 14 }),
+		"requests-per-second-target-default":      alone("50", func(s *loop.Spec) bool { return s.Formula.Total == 50 && s.Formula.Target == 35 }),
 		"target-burst-capacity": alone("-1", func(s *loop.Spec) bool {
-			return s.Decide.TargetBurstCapacity == -1 && s.Zero.AlwaysProxied && !s.Scraped
+			return s.Formula.TargetBurstCapacity == -1 && s.Zero.AlwaysProxied && !s.Scraped
 		}),
-		"activator-capacity": alone("30", func(s *loop.Spec) bool { return s.Decide.ActivatorCapacity == 30 }),
+		"activator-capacity": alone("30", func(s *loop.Spec) bool { return s.Formula.ActivatorCapacity == 30 }),
 		"stable-window": alone("20s", func(s *loop.Spec) bool {
-			return s.Decide.StableWindow == 20*time.Second && s.Zero.StableWindow == 20*time.Second && s.PanicWindow == 2*time.Second
+			return s.Formula.StableWindow == 20*time.Second && s.Zero.StableWindow == 20*time.Second && s.PanicWindow == 2*time.Second
 		}),
 		"panic-window-percentage":            alone("50", func(s *loop.Spec) bool { return s.PanicWindow == 30*time.Second }),
-		"panic-threshold-percentage":         alone("150", func(s *loop.Spec) bool { return s.Decide.PanicThreshold == 1.5 }),
+		"panic-threshold-percentage":         alone("150", func(s *loop.Spec) bool { return s.Formula.PanicThreshold == 1.5 }),
 		"scale-to-zero-grace-period":         alone("45s", func(s *loop.Spec) bool { return s.Zero.Grace == 45*time.Second }),
 		"scale-to-zero-pod-retention-period": alone("5m", func(s *loop.Spec) bool { return s.Zero.Retention == 5*time.Minute }),
-		"scale-down-delay":                   alone("90s", func(s *loop.Spec) bool { return s.Decide.ScaleDownDelay == 90*time.Second }),
+		"scale-down-delay":                   alone("90s", func(s *loop.Spec) bool { return s.Formula.ScaleDownDelay == 90*time.Second }),
 		"scale-up-burst":                     alone("7", func(s *loop.Spec) bool { return s.ScaleUp.Burst == 7 }),
 		"scale-up-per-second":                alone("0.5", func(s *loop.Spec) bool { return s.ScaleUp.PerSecond == 0.5 }),
 	}
@@ -201,7 +206,7 @@ func TestWhatMakesNoSenseIsIgnoredAndTold(t *testing.T) {
 	} {
 		for _, value := range values {
 			got, problems := Resolve(autoscaler(map[string]string{group + key: value}), settings.Default().Autoscaler, time.Minute)
-			if len(problems) != 1 || *got != *plain {
+			if len(problems) != 1 || !reflect.DeepEqual(got, plain) {
 				t.Errorf("%s=%s: problems %q, %+v", key, value, problems, got)
 			}
 		}
@@ -237,16 +242,16 @@ func TestScalesAboveTheMaximumAreIgnoredAndTold(t *testing.T) {
 		check       func(*loop.Spec) bool
 	}{
 		{map[string]string{group + "initial-scale": "5", group + "max-scale": "3"}, 0, 1, func(s *loop.Spec) bool { return s.Zero.Initial == 3 }},
-		{map[string]string{group + "activation-scale": "5", group + "max-scale": "3"}, 0, 1, func(s *loop.Spec) bool { return s.Decide.ActivationScale == 3 }},
+		{map[string]string{group + "activation-scale": "5", group + "max-scale": "3"}, 0, 1, func(s *loop.Spec) bool { return s.Formula.ActivationScale == 3 }},
 		{map[string]string{group + "activation-scale": "5", group + "initial-scale": "9", group + "min-scale": "4", group + "max-scale": "3"}, 0, 3, func(s *loop.Spec) bool {
-			return s.Decide.ActivationScale == 3 && s.Zero.Initial == 3 && s.Zero.Min == 3
+			return s.Formula.ActivationScale == 3 && s.Zero.Initial == 3 && s.Zero.Min == 3
 		}},
-		{map[string]string{group + "activation-scale": "5"}, 2, 1, func(s *loop.Spec) bool { return s.Decide.ActivationScale == 2 && s.Zero.Max == 2 }},
+		{map[string]string{group + "activation-scale": "5"}, 2, 1, func(s *loop.Spec) bool { return s.Formula.ActivationScale == 2 && s.Zero.Max == 2 }},
 		{map[string]string{group + "activation-scale": "3", group + "initial-scale": "3", group + "max-scale": "3"}, 0, 0, func(s *loop.Spec) bool {
-			return s.Decide.ActivationScale == 3 && s.Zero.Initial == 3
+			return s.Formula.ActivationScale == 3 && s.Zero.Initial == 3
 		}},
 		{map[string]string{group + "activation-scale": "5", group + "initial-scale": "9"}, 0, 0, func(s *loop.Spec) bool {
-			return s.Decide.ActivationScale == 5 && s.Zero.Initial == 9
+			return s.Formula.ActivationScale == 5 && s.Zero.Initial == 9
 		}},
 	} {
 		a := settings.Default().Autoscaler
@@ -309,7 +314,7 @@ func TestReachability(t *testing.T) {
 	for reachability, want := range map[v1alpha1.Reachability]bool{"": true, v1alpha1.ReachabilityReachable: true, v1alpha1.ReachabilityUnreachable: false} {
 		pa := autoscaler(nil)
 		pa.Spec.Reachability = reachability
-		if got, _ := Resolve(pa, settings.Default().Autoscaler, time.Minute); got.Decide.Reachable != want || got.Zero.Unreachable == want {
+		if got, _ := Resolve(pa, settings.Default().Autoscaler, time.Minute); got.Formula.Reachable != want || got.Zero.Unreachable == want {
 			t.Errorf("%q: %+v", reachability, got)
 		}
 	}
@@ -348,8 +353,8 @@ func TestFoundReadsBackWhatWasWritten(t *testing.T) {
 func TestAPodAutoscalerMadeAnewBeginsWhereItsRevisionEnded(t *testing.T) {
 	pa := autoscaler(map[string]string{names.InitializedAnnotation: "true"})
 	got, _ := Resolve(pa, settings.Default().Autoscaler, time.Minute)
-	want := loop.Found{Zero: zero.State{Initialized: true, Proxied: true, Active: zero.No, ActiveReason: zero.NoTraffic}}
-	if got.Found != want {
+	want := revision.State{Zero: zero.State{Initialized: true, Proxied: true, Active: zero.No, ActiveReason: zero.NoTraffic}}
+	if !reflect.DeepEqual(got.Found, want) {
 		t.Errorf("got %+v, want %+v", got.Found, want)
 	}
 	// Once it has a status, that counts.

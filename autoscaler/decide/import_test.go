@@ -46,8 +46,8 @@ func twoInTurn(t *testing.T, steady bool) {
 				two = NewSeries(c.StableWindow, 6*time.Second)
 				twoState = Start(c, oneState.Desired, oneState.Desired, b)
 				var ok bool
-				if twoState, ok = Recall(two, twoState, Remember(one, oneState, a.Add(-time.Second)), b.Sub(a), b); !ok {
-					t.Fatal("the memory is refused")
+				if twoState, ok = handOver(one, oneState, two, twoState, a.Add(-time.Second), b.Sub(a), b); !ok {
+					t.Fatal("the state is refused")
 				}
 			}
 			if i < 100 {
@@ -78,30 +78,40 @@ func twoInTurn(t *testing.T, steady bool) {
 	}
 }
 
-func TestAMemoryThatMakesNoSenseChangesNothing(t *testing.T) {
+func TestAnInvalidStateChangesNothing(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)
 	c := Config{Total: 10, Target: 7, StableWindow: 60 * time.Second}
-	for name, change := range map[string]func(*Memory){
-		"a scale below none":      func(m *Memory) { m.Desired = -7 },
-		"a negative maximum":      func(m *Memory) { m.PanicMax = -1 },
-		"a negative floor":        func(m *Memory) { m.Floor = -1 },
-		"panic in the future":     func(m *Memory) { m.PanicSince = now.Add(time.Hour) },
-		"a target that is none":   func(m *Memory) { m.Held.Target = math.NaN() },
-		"fewer pods than none":    func(m *Memory) { m.Tried.Number = -1 },
-		"a delay without end":     func(m *Memory) { m.Delay = make([]DelaySlot, maxDelaySlots+1) },
-		"windows from the future": func(m *Memory) { m.Windows[0] = window.Contents{First: now.Unix() + 1000, Values: []float64{1}} },
-		"left at no time possible": func(m *Memory) {
-			m.At = now.Add(time.Hour)
-			m.Windows[0] = window.Contents{First: now.Unix(), Values: []float64{1}}
+	type carried struct {
+		State
+		windows Windows
+		at      time.Time
+	}
+	for name, change := range map[string]func(*carried){
+		"a scale below none":      func(m *carried) { m.Desired = -7 },
+		"a negative maximum":      func(m *carried) { m.PanicMax = -1 },
+		"a negative floor":        func(m *carried) { m.Floor = -1 },
+		"panic in the future":     func(m *carried) { m.PanicSince = now.Add(time.Hour) },
+		"a target that is none":   func(m *carried) { m.Held.Target = math.NaN() },
+		"fewer pods than none":    func(m *carried) { m.Tried.Number = -1 },
+		"a delay without end":     func(m *carried) { m.Delay = make(delayWindow, maxDelaySlots+1) },
+		"windows from the future": func(m *carried) { m.windows[0] = window.Contents{First: now.Unix() + 1000, Values: []float64{1}} },
+		"exported at no time possible": func(m *carried) {
+			m.at = now.Add(time.Hour)
+			m.windows[0] = window.Contents{First: now.Unix(), Values: []float64{1}}
 		},
 	} {
 		s := NewSeries(c.StableWindow, 6*time.Second)
 		before := Start(c, 2, 3, now)
-		m := Remember(s, before, now)
+		m := carried{before, s.Export(), now}
 		change(&m)
-		after, ok := Recall(s, before, m, 0, now)
-		if ok || after.Desired != before.Desired || after.Floor != before.Floor || after.PanicMax != before.PanicMax {
-			t.Errorf("%s: %v, %+v", name, ok, after)
+		after, ok := before.Import(m.State, 0, now)
+		if ok {
+			ok = s.Import(m.windows, m.at, 0, now)
+		} else if after.Desired != before.Desired || after.Floor != before.Floor || after.PanicMax != before.PanicMax {
+			t.Errorf("%s: %+v", name, after)
+		}
+		if ok {
+			t.Errorf("%s: it is accepted", name)
 		}
 	}
 }
@@ -115,11 +125,11 @@ func TestALessonThatIsHandedOverGoesOn(t *testing.T) {
 		for i := range 200 {
 			now := epoch.Add(time.Duration(i) * time.Second)
 			// Another process, from here to the end.
-			two, ok := one.Lesson().GoOn(skew, now.Add(skew))
+			two, ok := Adaptive{}.Import(one, skew, now.Add(skew))
 			if !ok {
 				t.Fatalf("second %d: the lesson is refused: %+v", i, one)
 			}
-			phases[one.phase]++
+			phases[one.Phase]++
 			first, second, a, b := one, two, ready, ready
 			for j := i; j < 200; j++ {
 				now := epoch.Add(time.Duration(j) * time.Second)
@@ -145,33 +155,33 @@ func TestALessonThatIsHandedOverGoesOn(t *testing.T) {
 				t.Errorf("no lesson was handed over in phase %d", phase)
 			}
 		}
-		if one.target == 0 {
+		if one.Aim == 0 {
 			t.Error("nothing was learned")
 		}
 	}
 }
 
 func TestALessonThatMakesNoSenseIsRefused(t *testing.T) {
-	good := Adaptive{phase: measuring, target: 2, before: point{4, 100, 600}, since: epoch}.Lesson()
-	if _, ok := good.GoOn(0, epoch); !ok {
+	good := Adaptive{Phase: measuring, Aim: 2, Before: point{4, 100, 600}, Since: epoch}
+	if _, ok := (Adaptive{}).Import(good, 0, epoch); !ok {
 		t.Fatal("a good one is refused")
 	}
-	for name, change := range map[string]func(*Lesson){
-		"a phase there is none of":       func(l *Lesson) { l.Phase = 4 },
-		"a target that is no number":     func(l *Lesson) { l.Target = math.NaN() },
-		"a target of nearly nothing":     func(l *Lesson) { l.Target = 1e-9 },
-		"a negative knee":                func(l *Lesson) { l.Knee = -1 },
-		"an endless throughput":          func(l *Lesson) { l.Learned = math.Inf(1) },
-		"a try without a target":         func(l *Lesson) { l.Target = 0 },
-		"a try compared with nothing":    func(l *Lesson) { l.BeforeThroughput = 0 },
-		"a negative number of pods":      func(l *Lesson) { l.Sum.Ready = -1 },
-		"a negative number of seconds":   func(l *Lesson) { l.Strange = -1 },
-		"a phase begun in the future":    func(l *Lesson) { l.Since = epoch.Add(time.Hour) },
-		"a lesson learned in the future": func(l *Lesson) { l.LearnedAt = epoch.Add(time.Hour) },
+	for name, change := range map[string]func(*Adaptive){
+		"a phase there is none of":       func(l *Adaptive) { l.Phase = 4 },
+		"a target that is no number":     func(l *Adaptive) { l.Aim = math.NaN() },
+		"a target of nearly nothing":     func(l *Adaptive) { l.Aim = 1e-9 },
+		"a negative knee":                func(l *Adaptive) { l.Knee = -1 },
+		"an endless throughput":          func(l *Adaptive) { l.Rate = math.Inf(1) },
+		"a try without a target":         func(l *Adaptive) { l.Aim = 0 },
+		"a try compared with nothing":    func(l *Adaptive) { l.Before.Throughput = 0 },
+		"a negative number of pods":      func(l *Adaptive) { l.Sum.Ready = -1 },
+		"a negative number of seconds":   func(l *Adaptive) { l.Strange = -1 },
+		"a phase begun in the future":    func(l *Adaptive) { l.Since = epoch.Add(time.Hour) },
+		"a lesson learned in the future": func(l *Adaptive) { l.LearnedAt = epoch.Add(time.Hour) },
 	} {
 		l := good
 		change(&l)
-		if a, ok := l.GoOn(0, epoch); ok || a != (Adaptive{}) {
+		if a, ok := (Adaptive{}).Import(l, 0, epoch); ok || a != (Adaptive{}) {
 			t.Errorf("%s: %v, %+v", name, ok, a)
 		}
 	}
@@ -182,13 +192,12 @@ func TestADelayThatIsHandedOverHoldsAsLong(t *testing.T) {
 	var w delayWindow
 	w, _ = w.record(now, 9, 30*time.Second)
 	w, _ = w.record(now.Add(10*time.Second), 4, 30*time.Second)
-	state := State{delay: w}
-	next, ok := Recall(NewSeries(time.Minute, 6*time.Second), State{Desired: 1}, Remember(NewSeries(time.Minute, 6*time.Second), state, now.Add(12*time.Second)), 0, now.Add(12*time.Second))
+	next, ok := State{Desired: 1}.Import(State{Delay: w}, 0, now.Add(12*time.Second))
 	if !ok {
 		t.Fatal("refused")
 	}
 	for seconds, want := range map[int]int32{14: 9, 28: 9, 36: 4, 60: 1} {
-		if _, highest := next.delay.record(now.Add(time.Duration(seconds)*time.Second), 1, 30*time.Second); highest != want {
+		if _, highest := next.Delay.record(now.Add(time.Duration(seconds)*time.Second), 1, 30*time.Second); highest != want {
 			t.Errorf("after %d s the delay holds %d, want %d", seconds, highest, want)
 		}
 	}
@@ -235,7 +244,7 @@ func TestWhatWasLearnedIsGoneOnFrom(t *testing.T) {
 			t.Errorf("%s: it would be told as %+v", behaviour, again)
 		}
 	}
-	for behaviour, a := range map[string]Adaptive{"nothing": {}, "in a try": {phase: settling, target: 2}, "as it measures": {phase: measuring, target: 2, knee: 3}} {
+	for behaviour, a := range map[string]Adaptive{"nothing": {}, "in a try": {Phase: settling, Aim: 2}, "as it measures": {Phase: measuring, Aim: 2, Knee: 3}} {
 		if l, ok := a.Learned(); ok {
 			t.Errorf("%s: told as %+v", behaviour, l)
 		}
@@ -260,4 +269,10 @@ func TestAWrongLessonIsLearnedAnew(t *testing.T) {
 			t.Errorf("%s: learned %+v of a pod that works on one request at a time for 10 ms: %s", behaviour, got, a)
 		}
 	}
+}
+
+// handOver exports from one process and imports into another.
+func handOver(from *Series, state State, to *Series, next State, at time.Time, behind time.Duration, now time.Time) (State, bool) {
+	next, ok := next.Import(state, behind, now)
+	return next, ok && to.Import(from.Export(), at, behind, now)
 }

@@ -1,0 +1,140 @@
+package revision
+
+import (
+	"time"
+
+	"ebb.dev/ebb/autoscaler/zero"
+)
+
+const (
+	// TickPeriod is the time between two decisions that may lower the scale.
+	TickPeriod = 2 * time.Second
+	// ScrapePeriod is the time between two scrapes.
+	ScrapePeriod = time.Second
+	// sleepPeriod is the tick of a revision at zero, where only news can change anything.
+	sleepPeriod = 30 * time.Second
+	// longestGap is the longest time between two decisions of an awake revision. More means that
+	// this process did not run.
+	longestGap = 2 * TickPeriod
+)
+
+// clocks are the times at which a revision has to be looked at even if nothing happens.
+type clocks struct {
+	// tick is the next regular decision. scrape is the next scrape, zero while the revision sleeps.
+	// step is when the way to zero continues, zero for never.
+	tick, scrape, step time.Time
+	// decided is the last decision, zero while the revision sleeps.
+	decided time.Time
+}
+
+// StartScrapesAt sets the time of the first scrape, so that revisions adopted together are not
+// scraped together.
+func (r *Revision) StartScrapesAt(at time.Time) { r.clocks.scrape = at }
+
+// Due is when Ring should be called next.
+func (r *Revision) Due() time.Time {
+	next := r.clocks.tick
+	if step := r.clocks.step; !step.IsZero() && step.Before(next) {
+		next = step
+	}
+	if scrape := r.clocks.scrape; !scrape.IsZero() && scrape.Before(next) {
+		next = scrape
+	}
+	return next
+}
+
+// DueWith reports whether the revision is due now, or so soon that it can be served along with
+// others that are. A step is never served early: nothing could be done then.
+func (r *Revision) DueWith(now, soon time.Time) bool {
+	due := r.Due()
+	return !due.After(now) || !due.After(soon) && !due.Equal(r.clocks.step)
+}
+
+// Ring advances the clocks that are due by soon. It returns whether to scrape the pods now and
+// whether to decide.
+func (r *Revision) Ring(now, soon time.Time) (scrape, decide bool) {
+	if at := r.clocks.scrape; !at.IsZero() && !at.After(soon) {
+		r.clocks.scrape = later(at, now).Add(ScrapePeriod)
+		if !r.scraping && r.config.Scraped && r.counts.Ready > 0 {
+			r.scraping, r.scrapeDue, scrape = true, at, true
+		}
+	}
+	tick := !r.clocks.tick.After(soon)
+	if tick {
+		r.clocks.tick = now.Add(TickPeriod)
+	}
+	return scrape, tick || !r.clocks.step.IsZero() && !r.clocks.step.After(now)
+}
+
+// Rest sets the clocks after something happened: slow while only news can change anything.
+func (r *Revision) Rest(now time.Time) {
+	if r.asleep(now) {
+		r.forgetReporters(now) // each wake-up brings pods with new names
+		r.clocks = clocks{tick: now.Add(sleepPeriod), step: r.clocks.step}
+		return
+	}
+	if r.clocks.tick.Sub(now) > TickPeriod {
+		r.clocks.tick = now.Add(TickPeriod)
+	}
+	if r.clocks.scrape.IsZero() {
+		r.clocks.scrape = now
+	}
+}
+
+// asleep reports that only news can change anything: there are no pods, none are wanted, and nobody
+// reports.
+func (r *Revision) asleep(now time.Time) bool {
+	return r.ordered == 0 && r.counts == (Counts{}) && r.zero.Active == zero.No && r.formula.Desired <= 0 && r.series.Quiet(now)
+}
+
+// noticePause marks the seconds in which this process did not run as missing.
+func (r *Revision) noticePause(now time.Time) {
+	if last := r.clocks.decided; !last.IsZero() && now.Sub(last) > longestGap {
+		r.series.StoodStill(last, now)
+	}
+	r.clocks.decided = now
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+// prober is what is known of the public Service.
+type prober struct {
+	answer zero.Probe
+	busy   bool
+	// next is when the next probe may be sent.
+	next time.Time
+	// epoch grows with each change of Active, so that the answer to an earlier probe does not count.
+	epoch int
+}
+
+// probe reports whether to send a probe now.
+func (r *Revision) probe(now time.Time) bool {
+	p := &r.prober
+	if p.busy {
+		return false
+	}
+	if p.answer == zero.ProbedOther {
+		p.answer, p.next = zero.NotProbed, now.Add(zero.RetryProbe)
+	}
+	if now.Before(p.next) {
+		r.clocks.step = p.next
+		return false
+	}
+	p.busy = true
+	return true
+}
+
+// Probed takes the answer to the probe of an Outcome. It reports whether to decide on it.
+func (r *Revision) Probed(answer zero.Probe, epoch int) bool {
+	r.prober.busy = false
+	if epoch != r.prober.epoch {
+		return false
+	}
+	r.prober.answer = answer
+	return true
+}

@@ -1,0 +1,272 @@
+// Package revision composes the pure cores (window, decide, zero) into the decisions for one
+// revision. The autoscaler's loop and the simulator both call it.
+//
+// Owns: the load series, the decision state, what was learned, and the clocks of one revision.
+// Reads: the configuration, pod counts, reports, scrapes, probes and the time that the caller
+// passes.
+// Writes: nothing but its results.
+// Never: looks at a clock, logs, starts a goroutine or does I/O.
+package revision
+
+import (
+	"time"
+
+	"ebb.dev/ebb/autoscaler/decide"
+	"ebb.dev/ebb/autoscaler/window"
+	"ebb.dev/ebb/autoscaler/zero"
+)
+
+// driftTime is how long the number of pods may differ from the last scale that was ordered before
+// the scale is read again.
+const driftTime = 10 * time.Second
+
+// Config is what a PodAutoscaler asks for, resolved with the ConfigMap. It is immutable.
+type Config struct {
+	// UID and Generation are those of the PodAutoscaler.
+	UID        string
+	Generation int64
+	// BudgetOwner names the service whose budget pays for scale-ups.
+	BudgetOwner string
+
+	Formula     decide.Config
+	Zero        zero.Config
+	Algorithm   window.Algorithm
+	PanicWindow time.Duration
+	// Scraped is false when the activators see all traffic.
+	Scraped bool
+	// Adaptive switches the learned target on.
+	Adaptive bool
+	// ScaleUp bounds how many pods the service may add.
+	ScaleUp Rate
+}
+
+// Counts are the pods of one revision by state.
+type Counts struct {
+	Ready, NotReady, Pending, Terminating int32
+}
+
+// Running is how many pods count against the scale target's replicas.
+func (c Counts) Running() int32 { return c.Ready + c.NotReady - c.Terminating }
+
+// Status is what the PodAutoscaler's status should say. It is comparable.
+type Status struct {
+	Generation      int64
+	Active          zero.Condition
+	ActiveReason    string
+	Initialized     bool
+	Populated       bool
+	Desired, Actual int32
+	Proxied         bool
+	Activators      int32
+	// Learned is the result of the last finished lesson, empty before there was one.
+	Learned decide.Learned
+}
+
+// Explanation is a decision and the step that follows from it.
+type Explanation struct {
+	Decision decide.Decision
+	Step     zero.Step
+}
+
+// Rule is the rule that determined the outcome.
+func (e Explanation) Rule() string {
+	if e.Step.Rule != "" {
+		return e.Step.Rule
+	}
+	return e.Decision.Rule.String()
+}
+
+// Reason is the sentence that goes with Rule.
+func (e Explanation) Reason() string {
+	if e.Step.Reason != "" {
+		return e.Step.Reason + " (" + e.Decision.Reason() + ")"
+	}
+	return e.Decision.Reason()
+}
+
+// Outcome is what to do after a decision.
+type Outcome struct {
+	Explanation
+	// Changed says that there is something to write: a scale, a status, or a scale to verify.
+	Changed bool
+	// Scale says that Replicas is to be written. From is the scale that was ordered before, -1 if
+	// unknown.
+	Scale          bool
+	Replicas, From int32
+	// Verify asks to read the scale first, because the number of pods does not match what was
+	// ordered.
+	Verify bool
+	// Urgent marks a scale-up from zero ready pods: requests may be waiting.
+	Urgent bool
+	Status Status
+	Counts Counts
+	// Probe asks for a probe of the public Service. Its answer goes to Probed, along with Epoch.
+	Probe bool
+	Epoch int
+}
+
+// Revision is the state of one revision. It has one owner and no lock.
+type Revision struct {
+	config *Config
+	counts Counts
+
+	series *decide.Series
+	// formula and zero are the states of the two steps of a decision.
+	formula  decide.State
+	zero     zero.State
+	adaptive decide.Adaptive
+	// learned is the result of the last finished lesson, possibly another process's.
+	learned decide.Learned
+
+	reporters map[string]reporter
+	// queuedAt is how many pods were ready when a queue was reported last.
+	queuedAt int32
+	prober   prober
+	// scraping says that a scrape is under way; scrapeDue is when it was due.
+	scraping  bool
+	scrapeDue time.Time
+
+	// ordered is the last scale ordered, -1 if unknown. driftedAt is since when the number of pods
+	// has differed from it.
+	ordered   int32
+	driftedAt time.Time
+	// found is the scale that an earlier process reported.
+	found int32
+	// sent is the last status returned as a change.
+	sent     Status
+	everSent bool
+
+	clocks clocks
+}
+
+// New returns a Revision that nothing is known of but its pods. Import adds what an earlier process
+// left.
+func New(c *Config, counts Counts, now time.Time) *Revision {
+	return &Revision{config: c, counts: counts, ordered: -1, found: zero.Unknown,
+		series:    decide.NewSeries(c.Formula.StableWindow, c.PanicWindow),
+		formula:   decide.Start(c.Formula, counts.Ready, decide.NoDecision, now),
+		zero:      zero.State{ActiveSince: now},
+		reporters: map[string]reporter{},
+		clocks:    clocks{tick: now, scrape: now}}
+}
+
+// Update replaces the configuration.
+func (r *Revision) Update(c *Config) {
+	r.series.Resize(c.Formula.StableWindow, c.PanicWindow)
+	r.config = c
+}
+
+// SetCounts takes new pod counts.
+func (r *Revision) SetCounts(counts Counts) { r.counts = counts }
+
+// Decide makes a decision and returns what follows from it. between marks a decision between two
+// ticks, which may only raise the scale.
+func (r *Revision) Decide(now time.Time, between bool, budget *Budget) Outcome {
+	d := r.evaluate(now, between)
+	excess := d.ExcessBurst
+	if d.Desired == decide.NoDecision {
+		excess = decide.InitialExcessBurst(r.config.Formula, r.config.Zero.Initial)
+	}
+	active := r.zero.Active
+	var step zero.Step
+	step, r.zero = zero.Decide(r.config.Zero, r.zero, zero.Input{Desired: d.Desired, ExcessBurst: excess,
+		Ready: r.counts.Ready, Probe: r.prober.answer}, now)
+	if active != r.zero.Active {
+		r.prober.epoch++
+	}
+	if step.Want > 0 || active != r.zero.Active {
+		r.prober.answer = zero.NotProbed
+	}
+	r.clocks.step = time.Time{}
+	if step.After > 0 {
+		r.clocks.step = now.Add(step.After)
+	}
+
+	out := Outcome{Explanation: Explanation{d, step}, From: r.ordered, Counts: r.counts, Epoch: r.prober.epoch}
+	r.order(&out, budget, now)
+	out.Status = r.status(step)
+	if out.Changed = out.Scale || out.Verify || !r.everSent || out.Status != r.sent; out.Changed {
+		r.sent, r.everSent = out.Status, true
+	}
+	if step.Probe {
+		out.Probe = r.probe(now)
+	}
+	return out
+}
+
+// evaluate runs the formula on what is known now.
+func (r *Revision) evaluate(now time.Time, between bool) decide.Decision {
+	r.noticePause(now)
+	r.awaitScrape(now)
+	o := r.series.Observe(now, r.config.Formula.Metric, r.config.Algorithm, r.counts.Ready, r.config.Scraped)
+	o.BetweenTicks, o.Fresh = between, max(r.counts.Ready-r.queuedAt, 0)
+	formula := r.config.Formula
+	if r.config.Adaptive {
+		formula = r.adaptive.Config(formula)
+	}
+	var d decide.Decision
+	d, r.formula = decide.Decide(formula, r.formula, o, now)
+	if r.config.Adaptive {
+		d.Learned = r.adaptive.String()
+	}
+	return d
+}
+
+// order fills in the scale to write, if it differs from the last one, within the budget.
+func (r *Revision) order(out *Outcome, budget *Budget, now time.Time) {
+	want := out.Step.Replicas
+	out.Replicas = r.ordered
+	if out.Step.Apply && want != r.ordered {
+		granted := r.afford(want, budget, now)
+		if granted != want {
+			r.clocks.step = now.Add(budgetRetry)
+		}
+		out.Replicas, out.Scale = granted, granted != r.ordered
+		out.Urgent = r.counts.Ready == 0 && granted > 0
+	}
+	if out.Scale {
+		r.ordered, r.driftedAt = out.Replicas, time.Time{}
+	} else {
+		out.Verify = r.drifted(now)
+	}
+}
+
+// afford cuts a scale-up down to what the service's budget has left. The first pod is always
+// granted.
+func (r *Revision) afford(replicas int32, budget *Budget, now time.Time) int32 {
+	from := max(r.ordered, r.counts.Running(), 0)
+	if replicas <= from || budget == nil {
+		return replicas
+	}
+	granted := budget.Grant(r.config.BudgetOwner, replicas-from, r.config.ScaleUp, now)
+	return max(from+granted, 1)
+}
+
+// drifted reports, once per driftTime, that the number of pods has not matched the last order for
+// that long: somebody else may have written the scale or replaced the scale target.
+func (r *Revision) drifted(now time.Time) bool {
+	switch {
+	case r.ordered < 0 || r.counts.Running() == r.ordered:
+		r.driftedAt = time.Time{}
+	case r.driftedAt.IsZero():
+		r.driftedAt = now
+	case now.Sub(r.driftedAt) >= driftTime:
+		r.driftedAt = now
+		return true
+	}
+	return false
+}
+
+func (r *Revision) status(step zero.Step) Status {
+	s := Status{Generation: r.config.Generation, Active: r.zero.Active, ActiveReason: r.zero.ActiveReason,
+		Initialized: r.zero.Initialized, Populated: r.counts.Ready > 0, Desired: step.Want, Actual: r.counts.Ready,
+		Proxied: r.zero.Proxied, Activators: decide.Activators(r.config.Formula, r.counts.Ready), Learned: r.learned}
+	if s.Desired == zero.Unknown {
+		// Keep the last known value.
+		s.Desired = r.found
+		if r.everSent {
+			s.Desired = r.sent.Desired
+		}
+	}
+	return s
+}

@@ -1,0 +1,106 @@
+package revision
+
+import (
+	"math"
+	"time"
+
+	"ebb.dev/ebb/autoscaler/decide"
+)
+
+// PodStat is what one pod answers to a scrape.
+type PodStat struct {
+	// The proxied share of concurrency and requests came through activators, which report it too.
+	Concurrency, ProxiedConcurrency float64
+	Requests, ProxiedRequests       float64
+	Queued                          float64
+	// Completed requests, and BusySeconds that requests spent in the user container.
+	Completed, BusySeconds float64
+}
+
+// Scrape is the outcome of one scrape of a revision's pods.
+type Scrape struct {
+	// Failed says that too few pods answered; nothing else counts then.
+	Failed bool
+	Report decide.Report
+	// Completed and BusySeconds are for all pods, as Report is.
+	Completed, BusySeconds float64
+}
+
+// SampleSize is how many of n pods are scraped to stand for all of them: 95 % confidence over a
+// population of n.
+func SampleSize(n int) int {
+	if n <= 3 {
+		return n
+	}
+	const x = 1.96 * 1.96 * 100 / 25
+	return int(math.Ceil(float64(n) * x / (float64(n) + x - 1)))
+}
+
+// OldestFirst orders pods as they are to be scraped: at random, those that started before since first.
+// Younger pods only fill the sample.
+func OldestFirst[P any](pods []P, started func(*P) time.Time, since time.Time, shuffle func(n int, swap func(i, j int))) {
+	shuffle(len(pods), func(i, j int) { pods[i], pods[j] = pods[j], pods[i] })
+	old := 0
+	for i := range pods {
+		if started(&pods[i]).Before(since) {
+			pods[old], pods[i] = pods[i], pods[old]
+			old++
+		}
+	}
+}
+
+// Extrapolate turns the answers of a sample into the load of all ready pods. The load that activators
+// report is kept apart.
+func Extrapolate(sample []PodStat, ready int) Scrape {
+	if len(sample) == 0 {
+		return Scrape{}
+	}
+	var s Scrape
+	factor := float64(ready) / float64(len(sample))
+	for i := range sample {
+		one := &sample[i]
+		s.Report.Concurrency += factor * math.Max(0, one.Concurrency-one.ProxiedConcurrency)
+		s.Report.RequestsPerSecond += factor * math.Max(0, one.Requests-one.ProxiedRequests)
+		s.Report.ProxiedConcurrency += factor * math.Min(one.Concurrency, one.ProxiedConcurrency)
+		s.Report.ProxiedRequests += factor * math.Min(one.Requests, one.ProxiedRequests)
+		s.Report.Queued += factor * one.Queued
+		s.Completed += factor * one.Completed
+		s.BusySeconds += factor * one.BusySeconds
+	}
+	return s
+}
+
+// Scraped takes the outcome of the scrape that Ring asked for.
+func (r *Revision) Scraped(s Scrape, now time.Time) {
+	r.scraping = false
+	// A scrape reports the second in which it ends.
+	r.series.Await(r.scrapeDue, now.Add(-time.Second))
+	if s.Failed || !r.series.Add(now, decide.ScrapeReporter, s.Report) {
+		r.series.Miss(now)
+		return
+	}
+	r.noteQueue(s.Report)
+	formula := &r.config.Formula
+	if r.config.Adaptive && formula.Metric == decide.Concurrency {
+		r.adaptive = r.adaptive.Learn(now, formula.Target, formula.Share(), decide.Work{Completed: s.Completed,
+			BusySeconds: s.BusySeconds, Ready: r.counts.Ready, Wanted: max(r.ordered, 0)})
+		if learned, ok := r.adaptive.Learned(); ok {
+			r.learned = learned
+		}
+	}
+}
+
+// awaitScrape marks the seconds that the next scrape has yet to report: since it was due, while it
+// is under way; otherwise the present second. Activators that report meanwhile know only a part of
+// the load.
+func (r *Revision) awaitScrape(now time.Time) {
+	switch {
+	case !r.config.Scraped || r.counts.Ready == 0:
+	case r.scraping:
+		r.series.Await(r.scrapeDue, now)
+	case r.config.PanicWindow <= ScrapePeriod:
+		// The panic window has only this second; what activators report of it is better than nothing.
+	case r.series.ScrapedSince(now.Add(-2 * ScrapePeriod)):
+		r.series.Await(now, now)
+	}
+}

@@ -1,0 +1,106 @@
+package revision
+
+import (
+	"time"
+
+	"ebb.dev/ebb/autoscaler/decide"
+	"ebb.dev/ebb/autoscaler/zero"
+)
+
+// State is what one process knows of a revision, for the process that decides for it next. Either the
+// earlier process hands it over, or it is read back from the PodAutoscaler's status. The status holds
+// only Desired, Zero and Learned.
+type State struct {
+	UID string
+	// At is when the State was exported, zero for one that was read from the status.
+	At time.Time
+	// Desired is the scale reported last, Ordered the scale ordered last; -1 for none.
+	Desired, Ordered int32
+	Zero             zero.State
+	Learned          decide.Learned
+	Formula          decide.State
+	Adaptive         decide.Adaptive
+	Windows          decide.Windows
+}
+
+// Export returns what this process knows.
+func (r *Revision) Export(now time.Time) State {
+	s := State{UID: r.config.UID, At: now, Desired: r.sent.Desired, Ordered: r.ordered, Zero: r.zero, Learned: r.learned,
+		Formula: r.formula, Windows: r.series.Export()}
+	if r.config.Adaptive {
+		s.Adaptive = r.adaptive
+	}
+	return s
+}
+
+// Import continues from what an earlier process knew. behind is by how much that process's clock was
+// behind. It reports false if the state is of another object or cannot be right; then nothing is
+// taken from it, except that a wrong lesson in a status does not spoil the rest.
+func (r *Revision) Import(s State, behind time.Duration, now time.Time) bool {
+	if s.At.IsZero() {
+		return r.importStatus(s, now)
+	}
+	if s.UID != r.config.UID {
+		return false
+	}
+	adaptive, ok := r.adaptive.Import(s.Adaptive, behind, now)
+	if !ok {
+		return false
+	}
+	formula, ok := r.formula.Import(s.Formula, behind, now)
+	if !ok || !r.series.Import(s.Windows, s.At, behind, now) {
+		return false
+	}
+	r.adaptive, r.formula = adaptive, formula
+	r.importSince(s.Zero, behind, now)
+	if r.ordered < 0 && s.Ordered >= 0 {
+		r.ordered = s.Ordered
+	}
+	return true
+}
+
+// importSince takes the times of transitions, which the status has only in whole seconds and as of
+// its last write.
+func (r *Revision) importSince(s zero.State, behind time.Duration, now time.Time) {
+	earlier := func(own, theirs time.Time) time.Time {
+		if theirs = theirs.Add(behind); theirs.Before(own) && now.Sub(theirs) < 365*24*time.Hour {
+			return theirs
+		}
+		return own
+	}
+	if s.Active == r.zero.Active {
+		r.zero.ActiveSince = earlier(r.zero.ActiveSince, s.ActiveSince)
+	}
+	if s.Proxied && r.zero.Proxied {
+		r.zero.ProxiedSince = earlier(r.zero.ProxiedSince, s.ProxiedSince)
+		r.zero.LastShort = earlier(r.zero.LastShort, s.LastShort)
+	}
+}
+
+// importStatus continues from a status alone: the scale found there is kept for a stable window.
+func (r *Revision) importStatus(s State, now time.Time) bool {
+	floor := decide.NoDecision
+	if s.Zero.Initialized {
+		floor = max(s.Desired, r.counts.Running())
+	}
+	r.formula = decide.Start(r.config.Formula, r.counts.Ready, floor, now)
+	r.found = s.Desired
+	if s.Desired == r.counts.Running() {
+		r.ordered = s.Desired
+	}
+	r.zero = s.Zero
+	if r.zero.ActiveSince.IsZero() {
+		r.zero.ActiveSince = now
+	}
+	if r.zero.Proxied {
+		r.zero.LastShort = now
+	}
+	if !r.config.Adaptive || s.Learned == (decide.Learned{}) {
+		return true
+	}
+	adaptive, ok := s.Learned.Adaptive(r.config.Formula.Share(), now)
+	if ok {
+		r.adaptive, r.learned = adaptive, s.Learned
+	}
+	return ok
+}
