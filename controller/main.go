@@ -1,7 +1,7 @@
-// Command controller brings the objects of a cluster to what Services, Configurations, Revisions and Routes say.
+// Command controller makes the objects of a cluster match its Services, Configurations, Revisions and Routes.
 //
-// Owns: the list of reconcilers, in the order in which a spec flows. Reads: all of Ebb's kinds and what is made for them.
-// Writes: what the reconcilers write, Leases, Events. Never: is in the path of a request; without it all that runs keeps running.
+// Owns: the list of reconcilers. Reads: all of Ebb's kinds and their children. Writes: what the reconcilers write, Leases, Events.
+// Never: is in the path of a request. While the controller is down, everything that runs keeps running.
 package main
 
 import (
@@ -34,7 +34,7 @@ import (
 	"ebb.dev/ebb/settings"
 )
 
-// controllers is what runs, in the order in which a spec flows.
+// controllers lists the reconcilers, in the order in which a change of a spec passes through them.
 func controllers(w *reconcile.World, tokenKey []byte) []*reconcile.Controller {
 	return []*reconcile.Controller{
 		service.New(w),
@@ -86,9 +86,8 @@ func start(ctx context.Context, args []string, env func(string) string, stdout i
 		return err
 	}
 	registry := telemetry.NewRegistry()
-	events, stopEvents := reconcile.NewEvents(clients.Kube, "ebb-controller")
-	defer stopEvents()
-	world := reconcile.NewWorld(clients, store, events, log, namespace, network.GetClusterDomainName())
+	world := reconcile.NewWorld(clients, store, nil, log, namespace, network.GetClusterDomainName())
+	defer world.RecordEvents("ebb-controller")()
 	list := controllers(world, key)
 	var synced atomic.Bool
 	options := reconcile.Options{Timeout: *timeout, Identity: pod, Alone: *alone, SettingsWithin: 10 * time.Second,

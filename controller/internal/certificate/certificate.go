@@ -1,12 +1,11 @@
-// Package certificate asks cert-manager for certificates and says how far it is.
+// Package certificate requests certificates from cert-manager and reports their state.
 //
-// Owns: the Certificates it makes for an owner. Reads: those Certificates, as far as the cluster has the kind. Writes:
-// Certificates. Never: reads a Secret; needs cert-manager for anything but certificates; touches a Certificate of somebody else.
+// Owns: the Certificates that it creates for an owner. Reads: those Certificates, if the cluster has the kind. Writes:
+// Certificates. Never: reads a Secret; needs cert-manager for anything but certificates; changes a Certificate of somebody else.
 package certificate
 
 import (
 	"context"
-	"fmt"
 	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -23,14 +22,14 @@ import (
 // Keeper keeps Certificates.
 type Keeper struct{ kind *reconcile.Optional }
 
-// NewKeeper makes a Keeper, and has c look again at whom keys says a Certificate concerns.
+// NewKeeper returns a Keeper. When a Certificate changes, c reconciles the keys that it concerns.
 func NewKeeper(w *reconcile.World, c *reconcile.Controller, keys func(object any) []reconcile.Key) *Keeper {
 	k := &Keeper{kind: w.Optional(certificate.Resource, certificate.Selector)}
 	c.WatchOptional(k.kind, keys)
 	return k
 }
 
-// Concerns maps a Certificate to its owner, of the given kind, or a wildcard to all owners in its namespace.
+// Concerns maps a Certificate to its owner, which is of the given kind, and a wildcard to all possible owners in its namespace.
 func Concerns(owners cache.SharedIndexInformer, ownerKind string) func(object any) []reconcile.Key {
 	one := reconcile.ControllerOf(ownerKind)
 	return func(object any) (keys []reconcile.Key) {
@@ -45,7 +44,7 @@ func Concerns(owners cache.SharedIndexInformer, ownerKind string) func(object an
 	}
 }
 
-// Missing is what stands in the way of every certificate, or "".
+// Missing returns why there can be no certificates at all, or "".
 func (k *Keeper) Missing() string {
 	if k.kind.Present() {
 		return ""
@@ -53,8 +52,8 @@ func (k *Keeper) Missing() string {
 	return "cert-manager is not installed (there is no kind certificates.cert-manager.io)"
 }
 
-// Ensure makes the Certificate exist as wanted, for owner, and tells its state. It fails with an apply.NotOwnedError if the name
-// is taken.
+// Ensure makes the Certificate of owner exist as wanted, and returns its state. The error is an apply.NotOwnedError if the name is
+// taken.
 func (k *Keeper) Ensure(ctx context.Context, owner metav1.Object, want certificate.Want) (certificate.State, string, error) {
 	object := certificate.Object(want)
 	have, found := k.kind.Get(want.Namespace, want.Name)
@@ -74,13 +73,13 @@ func (k *Keeper) Ensure(ctx context.Context, owner metav1.Object, want certifica
 		return certificate.Pending, "", err
 	}
 	if outcome != apply.Unchanged {
-		return certificate.Pending, "cert-manager was asked a moment ago", nil
+		return certificate.Pending, "cert-manager has just been asked", nil
 	}
 	state, why := certificate.Judge(now)
 	return state, why, nil
 }
 
-// Wildcard finds the certificate of the namespace that is good for a host among others, and tells its state.
+// Wildcard returns the namespace's wildcard certificate that covers a host, and its state.
 func (k *Keeper) Wildcard(namespace, host string) (name string, state certificate.State, why string, found bool) {
 	for _, have := range k.kind.List(namespace, wildcards) {
 		hosts, _, _ := unstructured.NestedStringSlice(have.Object, "spec", "dnsNames")
@@ -100,7 +99,7 @@ var wildcards = func() labels.Selector {
 	return selector
 }()
 
-// Ready tells whether a certificate is there to be used.
+// Ready reports whether a certificate exists and can be used.
 func (k *Keeper) Ready(namespace, name string) bool {
 	have, found := k.kind.Get(namespace, name)
 	if !found {
@@ -110,16 +109,7 @@ func (k *Keeper) Ready(namespace, name string) bool {
 	return state == certificate.Ready
 }
 
-// Prune deletes the Certificates of owner in a namespace that carry the labels and are not wanted any more. Their Secrets are
-// cert-manager's.
+// Prune deletes the Certificates of owner with the given labels that are not wanted any more. Their Secrets are cert-manager's.
 func (k *Keeper) Prune(ctx context.Context, namespace string, owner metav1.Object, mine labels.Set, wanted map[string]bool) error {
-	for _, have := range k.kind.List(namespace, labels.SelectorFromSet(mine)) {
-		if wanted[have.GetName()] || !metav1.IsControlledBy(have, owner) {
-			continue
-		}
-		if err := k.kind.Client(have.GetNamespace()).Delete(ctx, have.GetName()); err != nil {
-			return fmt.Errorf("delete Certificate %s/%s: %w", have.GetNamespace(), have.GetName(), err)
-		}
-	}
-	return nil
+	return apply.Prune(ctx, k.kind.Client(namespace), "Certificate", owner, k.kind.List(namespace, labels.SelectorFromSet(mine)), wanted)
 }

@@ -1,5 +1,5 @@
-// Package configuration reconciles Configurations: the Revision of the current template, and which revision is the latest that
-// can serve.
+// Package configuration reconciles Configurations. It creates the Revision of the current template, and finds the latest revision
+// that is ready.
 //
 // Owns: a Configuration's status. Reads: Configurations, Revisions. Writes: new Revisions. Never: changes a Revision.
 package configuration
@@ -7,6 +7,7 @@ package configuration
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -33,17 +34,21 @@ type reconciler struct {
 	defaults  func() *rules.Config
 }
 
-// New is the reconciler of Configurations.
+// New returns the reconciler of Configurations.
 func New(w *reconcile.World) *reconcile.Controller {
 	serving := w.EbbInformers.Serving().V1()
 	r := &reconciler{client: w.Ebb, revisions: serving.Revisions().Lister(), events: w.Events, now: w.Now,
 		defaults: func() *rules.Config { return w.Settings.Load().Rules(w.ClusterDomain) }}
 	c := reconcile.Kind[*servingv1.Configuration]{
-		Name: "configuration", Informer: serving.Configurations().Informer(), Events: w.Events,
+		Name: "configuration", Informer: serving.Configurations().Informer(), World: w,
 		Client: func(ns string) reconcile.Client[*servingv1.Configuration] {
 			return w.Ebb.ServingV1().Configurations(ns)
 		},
 		Reconcile: r.reconcile,
+		// A Service waits for the first status if it names its revision.
+		MayHold: func(before, after *servingv1.Configuration) bool {
+			return before.Status.LatestCreatedRevisionName == "" && after.Spec.Template.Name == ""
+		},
 	}.Controller()
 	c.Watch(serving.Revisions().Informer(), reconcile.ControllerOf("Configuration"))
 	return c
@@ -76,9 +81,10 @@ func (r *reconciler) reconcile(ctx context.Context, config *servingv1.Configurat
 	if latest != before {
 		config.Status.LatestReadyRevisionName = latest
 		if before == "" {
-			r.events.Event(config, corev1.EventTypeNormal, "ConfigurationReady", "Configuration becomes ready")
+			r.events.Eventf(config, corev1.EventTypeNormal, "ConfigurationReady", "Configuration becomes ready with Revision %q", latest)
+		} else {
+			r.events.Eventf(config, corev1.EventTypeNormal, "LatestReadyUpdate", "LatestReadyRevisionName updated to %q", latest)
 		}
-		r.events.Eventf(config, corev1.EventTypeNormal, "LatestReadyUpdate", "LatestReadyRevisionName updated to %q", latest)
 	}
 
 	switch state := ready(created); {
@@ -94,7 +100,7 @@ func (r *reconciler) reconcile(ctx context.Context, config *servingv1.Configurat
 		}
 	case created.Name == latest && isReady(created):
 		manager.MarkTrue(apis.ConditionReady)
-	case latest != "" && !exists(all, latest):
+	case latest != "" && !slices.ContainsFunc(all, func(rev *servingv1.Revision) bool { return rev.Name == latest }):
 		manager.MarkFalse(apis.ConditionReady, servingv1.ReasonRevisionDeleted, "Revision %q was deleted.", latest)
 	default:
 		manager.MarkUnknown(apis.ConditionReady, "", "")
@@ -102,21 +108,20 @@ func (r *reconciler) reconcile(ctx context.Context, config *servingv1.Configurat
 	return 0, nil
 }
 
-// takenError says that the name the user chose belongs to a revision of something else.
+// takenError means that the name which the user chose belongs to another revision.
 type takenError struct{ name string }
 
 func (e *takenError) Error() string {
 	return fmt.Sprintf("revision name %q is taken by a Revision with another spec or another owner; choose another spec.template.metadata.name", e.name)
 }
 
-// created returns the revision of the current template and makes it if there is none.
+// created returns the revision of the current template, and creates it if there is none.
 func (r *reconciler) created(ctx context.Context, config *servingv1.Configuration) (*servingv1.Revision, error) {
 	name := RevisionName(config)
-	have, err := r.revisions.Revisions(config.Namespace).Get(name)
-	if err == nil {
+	have, found, err := apply.Found(r.revisions.Revisions(config.Namespace).Get(name))
+	if found {
 		return have, r.check(have, config)
-	}
-	if !apierrors.IsNotFound(err) {
+	} else if err != nil {
 		return nil, err
 	}
 	made, err := r.client.ServingV1().Revisions(config.Namespace).Create(ctx, MakeRevision(config, r.defaults(), r.now()), metav1.CreateOptions{})
@@ -125,7 +130,7 @@ func (r *reconciler) created(ctx context.Context, config *servingv1.Configuratio
 		r.events.Eventf(config, corev1.EventTypeNormal, "Created", "Created Revision %q", name)
 		return made, nil
 	case apierrors.IsAlreadyExists(err):
-		// The cache does not show yet what we made a moment ago.
+		// The cache does not show yet what we created.
 		if made, err = r.client.ServingV1().Revisions(config.Namespace).Get(ctx, name, metav1.GetOptions{}); err != nil {
 			return nil, fmt.Errorf("read revision %s/%s: %w", config.Namespace, name, err)
 		}
@@ -141,13 +146,4 @@ func (r *reconciler) check(rev *servingv1.Revision, config *servingv1.Configurat
 		return nil
 	}
 	return &takenError{rev.Name}
-}
-
-func exists(all []*servingv1.Revision, name string) bool {
-	for _, rev := range all {
-		if rev.Name == name {
-			return true
-		}
-	}
-	return false
 }

@@ -9,18 +9,18 @@ import (
 	servingv1 "ebb.dev/ebb/api/serving/v1"
 )
 
-// latestReady chooses the revision that "the latest" means in traffic.
+// latestReady returns the revision that "the latest" stands for in traffic.
 //
 //	                                             chosen
 //	the created revision is named by the user
-//	  and is Ready                               the created one, also if it is an older one: that is a roll-back
-//	some revision made after the present one,
+//	  and is Ready                               the created one, even if it is older: that is a rollback
+//	a revision created after the present one,
 //	  up to the Configuration's generation,
 //	  is Ready                                   the newest of these
 //	else                                         the present one, Ready or not
 //
-// The last row is what keeps traffic in place: a revision that has served and fails for a while (a node is lost, an image
-// registry does not answer) is not replaced by an older one.
+// Because of the last row, a revision that fails for a while (a node is lost, an image registry does not answer) is not replaced
+// by an older one.
 func latestReady(config *servingv1.Configuration, created *servingv1.Revision, all []*servingv1.Revision) string {
 	present := config.Status.LatestReadyRevisionName
 	if config.Spec.Template.Name != "" && created != nil && isReady(created) {
@@ -50,7 +50,8 @@ func ready(rev *servingv1.Revision) *apis.Condition {
 	return rev.Status.GetCondition(apis.ConditionReady)
 }
 
-// isReady holds for the generation that was observed only: right after a change of the spec the conditions are of the past.
+// isReady reports whether the revision is Ready in its present generation. Right after a change of the spec, the conditions are
+// those of the old one.
 func isReady(rev *servingv1.Revision) bool {
 	return ready(rev).IsTrue() && rev.Status.ObservedGeneration == rev.Generation
 }

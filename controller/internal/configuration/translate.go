@@ -13,7 +13,7 @@ import (
 	servingv1 "ebb.dev/ebb/api/serving/v1"
 )
 
-// RevisionName is the name of the revision that a Configuration's current template makes.
+// RevisionName returns the name of the revision of a Configuration's current template.
 func RevisionName(config *servingv1.Configuration) string {
 	if name := config.Spec.Template.Name; name != "" {
 		return name
@@ -21,11 +21,10 @@ func RevisionName(config *servingv1.Configuration) string {
 	return names.GeneratedRevision(config.Name, config.Generation)
 }
 
-// MakeRevision is the Revision of a Configuration's current template. A Configuration that is routed already makes Revisions
-// that start as active, so that nobody takes the new one for unused before the Route has got to it.
+// MakeRevision returns the Revision of a Configuration's current template. If a Route leads to the Configuration, the Revision starts
+// as active, so that it is not taken for unused before the Route follows.
 //
-// The defaults are filled in here too: the webhook does it where it runs, and where it does not, a service that was stored without
-// them starts all the same.
+// MakeRevision sets the defaults, as the webhook does, so that a service starts that was stored while the webhook was down.
 func MakeRevision(config *servingv1.Configuration, defaults *rules.Config, now time.Time) *servingv1.Revision {
 	template := config.Spec.Template.DeepCopy()
 	labels, annotations := copied(template.Labels), copied(template.Annotations)
@@ -60,8 +59,8 @@ func MakeRevision(config *servingv1.Configuration, defaults *rules.Config, now t
 	return rev
 }
 
-// Reusable reports whether a revision stands for the Configuration's current template: its own, and of this generation or with
-// the same spec. The second is how a user goes back to a revision by its name.
+// Reusable reports whether a revision is one of the Configuration's current template: the Configuration controls it, and it has
+// this generation or the same spec. By the same spec, a user goes back to a revision by its name.
 func Reusable(rev *servingv1.Revision, config *servingv1.Configuration, defaults *rules.Config) bool {
 	if !metav1.IsControlledBy(rev, config) {
 		return false
@@ -71,7 +70,7 @@ func Reusable(rev *servingv1.Revision, config *servingv1.Configuration, defaults
 		equality.Semantic.DeepEqual(rev.Spec, MakeRevision(config, defaults, time.Time{}).Spec)
 }
 
-// generationOf is the generation of the Configuration that made the revision; -1 if its label does not tell.
+// generationOf returns the generation of the Configuration that created the revision, -1 if the label is not valid.
 func generationOf(rev *servingv1.Revision) int64 {
 	generation, err := strconv.ParseInt(rev.Labels[names.ConfigurationGenerationLabel], 10, 64)
 	if err != nil {

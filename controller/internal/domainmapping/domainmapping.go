@@ -1,8 +1,8 @@
-// Package domainmapping gives services the domains that users map to them.
+// Package domainmapping maps users' domains to services.
 //
-// Owns: a DomainMapping's status and HTTPRoutes, the ClusterDomainClaims it made itself. Reads: DomainMappings,
-// ClusterDomainClaims, whatever a mapping refers to, the HTTPRoutes of Routes; the gateways, by probes. Writes: what it owns.
-// Never: maps a domain that another namespace has claimed; leads out of the mapping's namespace.
+// Owns: a DomainMapping's status and HTTPRoutes, the ClusterDomainClaims that it created. Reads: DomainMappings,
+// ClusterDomainClaims, the objects that mappings refer to, the HTTPRoutes of Routes; the gateways, by probes. Writes: what it
+// owns. Never: maps a domain that another namespace has claimed; routes to another namespace.
 package domainmapping
 
 import (
@@ -43,11 +43,6 @@ import (
 	"ebb.dev/ebb/settings"
 )
 
-type prober interface {
-	Check(key types.NamespacedName, want ready.Want) (live bool, why string)
-	Known(key types.NamespacedName) bool
-}
-
 type reconciler struct {
 	kube          kubernetes.Interface
 	ebb           ebb.Interface
@@ -60,16 +55,16 @@ type reconciler struct {
 	httpRoutes    gatewaylisters.HTTPRouteLister
 	certificates  *certificate.Keeper
 	listeners     *gateway.Listeners
-	prober        prober
+	prober        *ready.Prober
 }
 
-// Indexes of DomainMappings: by what they refer to, and by their own name across namespaces.
+// Indexes of DomainMappings: by the object that they refer to, and by their own name in any namespace.
 const (
 	byReference = "reference"
 	byDomain    = "domain"
 )
 
-// New is the reconciler of DomainMappings.
+// New returns the reconciler of DomainMappings.
 func New(w *reconcile.World) *reconcile.Controller {
 	serving := w.EbbInformers.Serving().V1()
 	mappings := w.EbbInformers.Serving().V1beta1().DomainMappings().Informer()
@@ -90,23 +85,16 @@ func New(w *reconcile.World) *reconcile.Controller {
 		panic(fmt.Sprintf("index DomainMappings: %v", err)) // only a started informer refuses
 	}
 	c := reconcile.Kind[*v1beta1.DomainMapping]{
-		Name: "domainmapping", Informer: mappings, Events: w.Events,
+		Name: "domainmapping", Informer: mappings, World: w,
 		Client: func(ns string) reconcile.Client[*v1beta1.DomainMapping] {
 			return w.Ebb.ServingV1beta1().DomainMappings(ns)
 		},
 		Reconcile: r.reconcile, Finalizer: names.DomainMappingFinalizer, Finalize: r.finalize,
+		Gone: func(key reconcile.Key) { r.prober.Forget(key) },
 	}.Controller()
 	r.certificates = certificate.NewKeeper(w, c, certificate.Concerns(mappings, "DomainMapping"))
 	r.listeners = gateway.NewListeners(w, c, "DomainMapping")
-	p := ready.New(gateway.NewFinder(w.Kube, w.Now), func(key types.NamespacedName) { c.Enqueue(key) })
-	r.prober, c.Background = p, p.Run
-	frame := c.Reconcile
-	c.Reconcile = func(ctx context.Context, key reconcile.Key) (time.Duration, error) {
-		if _, exists, err := mappings.GetStore().GetByKey(key.String()); err == nil && !exists {
-			p.Forget(key)
-		}
-		return frame(ctx, key)
-	}
+	r.prober = gateway.NewProber(w, c)
 
 	find := func(index, value string) (keys []reconcile.Key) {
 		found, err := mappings.GetIndexer().ByIndex(index, value)
@@ -125,7 +113,7 @@ func New(w *reconcile.World) *reconcile.Controller {
 	c.Watch(serving.Services().Informer(), referring)
 	c.Watch(serving.Routes().Informer(), referring)
 	c.Watch(claims.Informer(), func(object any) []reconcile.Key { return find(byDomain, object.(metav1.Object).GetName()) })
-	// A listener on a Gateway itself belongs to the mapping of its host, which takes it away when it needs it no more.
+	// A listener of the Gateway itself belongs to the mapping of its host, which removes it when it is not needed any more.
 	c.Watch(w.GatewayInformers.Gateway().V1().Gateways().Informer(), func(object any) (keys []reconcile.Key) {
 		gateway, _ := object.(*gatewayv1.Gateway)
 		for _, l := range gateway.Spec.Listeners {
@@ -193,7 +181,7 @@ func (r *reconciler) reconcile(ctx context.Context, dm *v1beta1.DomainMapping) (
 	return again, r.expose(ctx, dm, mapping, s)
 }
 
-// claim makes sure that the domain belongs to the mapping's namespace.
+// claim reports whether the domain belongs to the mapping's namespace, and creates the claim if that is allowed.
 func (r *reconciler) claim(ctx context.Context, dm *v1beta1.DomainMapping, s *settings.Snapshot) (bool, error) {
 	claim, err := r.claims.Get(dm.Name)
 	if apierrors.IsNotFound(err) {
@@ -206,10 +194,10 @@ func (r *reconciler) claim(ctx context.Context, dm *v1beta1.DomainMapping, s *se
 		api := r.ebb.NetworkingV1alpha1().ClusterDomainClaims()
 		made, err := api.Create(ctx, claim, metav1.CreateOptions{})
 		if apierrors.IsAlreadyExists(err) {
-			made, err = api.Get(ctx, dm.Name, metav1.GetOptions{}) // somebody was faster: what counts is for whom
+			made, err = api.Get(ctx, dm.Name, metav1.GetOptions{}) // somebody was faster; it counts for which namespace
 		}
 		if err != nil {
-			dm.Status.MarkDomainClaimFailed(fmt.Sprintf("The ClusterDomainClaim cannot be made: %v", err))
+			dm.Status.MarkDomainClaimFailed(fmt.Sprintf("The ClusterDomainClaim cannot be created: %v", err))
 			return false, fmt.Errorf("create ClusterDomainClaim %s: %w", dm.Name, err)
 		}
 		claim = made
@@ -223,7 +211,7 @@ func (r *reconciler) claim(ctx context.Context, dm *v1beta1.DomainMapping, s *se
 	return true, nil
 }
 
-// finalize gives the domain back if claims are made, and so removed, by themselves.
+// finalize removes the listener, and the claim if claims are created automatically.
 func (r *reconciler) finalize(ctx context.Context, dm *v1beta1.DomainMapping) error {
 	s := r.settings.Load()
 	if err := gateway.Unlisten(ctx, r.gateways, r.listeners.Holding(s.Gateway.External, dm.Name), dm.Name); err != nil {
@@ -232,21 +220,15 @@ func (r *reconciler) finalize(ctx context.Context, dm *v1beta1.DomainMapping) er
 	if !s.Network.AutoCreateClusterDomainClaims {
 		return nil
 	}
-	claim, err := r.claims.Get(dm.Name)
-	if apierrors.IsNotFound(err) || err == nil && claim.Spec.Namespace != dm.Namespace {
-		return nil
-	} else if err != nil {
+	claim, found, err := apply.Found(r.claims.Get(dm.Name))
+	if err != nil || !found || claim.Spec.Namespace != dm.Namespace {
 		return err
 	}
-	err = r.ebb.NetworkingV1alpha1().ClusterDomainClaims().Delete(ctx, dm.Name, metav1.DeleteOptions{})
-	if err != nil && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("delete ClusterDomainClaim %s: %w", dm.Name, err)
-	}
-	return nil
+	return apply.Delete(ctx, r.ebb.NetworkingV1alpha1().ClusterDomainClaims(), "ClusterDomainClaim", claim, metav1.DeleteOptions{})
 }
 
-// rules are those that the Route of the target has for it inside the cluster. waiting means that there is such a Route and it is
-// not at the gateways yet. No rules and no waiting means that the target is a Service of somebody else.
+// rules returns the rules that the Route of the target has for it inside the cluster. waiting means that there is a Route without
+// HTTPRoutes. Without rules and waiting, the target is a Service that is not Ebb's.
 func (r *reconciler) rules(dm *v1beta1.DomainMapping, target string) (rules []gatewayv1.HTTPRouteRule, waiting bool, err error) {
 	name := dm.Spec.Ref.Name
 	list, err := r.httpRoutes.HTTPRoutes(dm.Namespace).List(labels.SelectorFromSet(labels.Set{names.RouteLabel: name}))
@@ -262,14 +244,11 @@ func (r *reconciler) rules(dm *v1beta1.DomainMapping, target string) (rules []ga
 	if len(rules) > 0 {
 		return rules, false, nil
 	}
-	_, err = r.routes.Routes(dm.Namespace).Get(name)
-	if apierrors.IsNotFound(err) {
-		return nil, false, nil
-	}
-	return nil, err == nil, err
+	_, waiting, err = apply.Found(r.routes.Routes(dm.Namespace).Get(name))
+	return nil, waiting, err
 }
 
-// expose writes the HTTPRoutes of the mapping and says whether the gateways follow them.
+// expose writes the HTTPRoutes of the mapping and reports in the status whether the gateways follow them.
 func (r *reconciler) expose(ctx context.Context, dm *v1beta1.DomainMapping, m gatewayapi.Mapping, s *settings.Snapshot) error {
 	meta := gatewayapi.Meta{Owner: *kmeta.NewControllerRef(dm), Annotations: maps.Clone(dm.Annotations), Labels: mine(dm)}
 	delete(meta.Annotations, names.LastAppliedAnnotation)
@@ -308,7 +287,7 @@ func (r *reconciler) expose(ctx context.Context, dm *v1beta1.DomainMapping, m ga
 }
 
 func probes(m gatewayapi.Mapping, g settings.Gateway) (out []ready.Probe) {
-	// A Service of somebody else does not answer probes; that the host is known and something answers has to do.
+	// A Service that is not Ebb's does not answer probes. Any answer for the host is enough then.
 	foreign := len(m.Rules) == 0
 	for _, on := range g.External {
 		out = append(out, ready.Probe{Service: on.Service, Port: gateway.HTTP, Host: m.Host,

@@ -17,16 +17,16 @@ import (
 	"ebb.dev/ebb/api/serving/v1beta1"
 )
 
-// askAgain is how long the address of an object that is not watched is trusted.
+// askAgain is the interval at which objects that are not watched are read.
 const askAgain = 30 * time.Second
 
-// notResolved says why a reference leads nowhere; trying again without a change does not help.
+// notResolved says why a reference cannot be resolved. A retry without a change does not help.
 type notResolved struct{ message string }
 
 func (e *notResolved) Error() string { return e.message }
 
-// resolve finds the name that a mapping's reference is reached by, and demands that it is a Service name of the same namespace:
-// a mapping must not lead out of its namespace.
+// resolve returns the host name of the object that a mapping refers to. It must be a Service name in the same namespace, because a
+// mapping must not route to another namespace.
 func (r *reconciler) resolve(ctx context.Context, dm *v1beta1.DomainMapping) (target string, again time.Duration, err error) {
 	ref := dm.Spec.Ref
 	namespace := ref.Namespace
@@ -92,7 +92,7 @@ func addressOf(a *duckv1.Addressable) *apis.URL {
 	return a.URL
 }
 
-// foreign asks the API server for the address of a kind that Ebb does not know.
+// foreign reads the address of a kind that Ebb does not know.
 func (r *reconciler) foreign(ctx context.Context, group schema.GroupVersion, ref duckv1.KReference, namespace string,
 	missing func(error) error) (*apis.URL, time.Duration, error) {
 	resources, err := r.kube.Discovery().ServerResourcesForGroupVersion(group.String())

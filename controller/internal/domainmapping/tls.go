@@ -22,7 +22,8 @@ import (
 	"ebb.dev/ebb/settings"
 )
 
-// secure finds the Secret with the certificate of the mapping's domain, "" while there is none, and says in the status why.
+// secure returns the Secret with the certificate of the mapping's domain, "" while there is none, and sets the condition
+// CertificateProvisioned.
 //
 //	spec.tls | external-domain-tls           | certificate | http-protocol | CertificateProvisioned
 //	set      | any                           |             | any           | True, CertificateExternallyProvided
@@ -83,7 +84,7 @@ func (r *reconciler) certificate(ctx context.Context, dm *v1beta1.DomainMapping,
 	if missing := r.certificates.Missing(); missing != "" {
 		return dm.Name, certificate.Pending, missing, nil
 	}
-	// A certificate of the domain's own that is there is not given up for one that is still to come.
+	// A ready certificate of the domain alone is not replaced by a wildcard that is not ready.
 	if name, state, why, found := r.certificates.Wildcard(dm.Namespace, dm.Name); found &&
 		(state == certificate.Ready || !r.certificates.Ready(dm.Namespace, dm.Name)) {
 		return name, state, why, nil
@@ -96,12 +97,12 @@ func (r *reconciler) certificate(ctx context.Context, dm *v1beta1.DomainMapping,
 	return dm.Name, state, why, err
 }
 
-// mine are the labels of what is made for a mapping.
+// mine returns the labels of a mapping's children.
 func mine(dm *v1beta1.DomainMapping) labels.Set {
 	return labels.Set{names.DomainMappingUIDLabel: string(dm.UID), names.DomainMappingNamespaceLabel: dm.Namespace}
 }
 
-// listen gives the mapping's domain a listener on each Gateway: in a ListenerSet, or where those are not known on the Gateway itself.
+// listen adds a listener for the mapping's domain to each Gateway, in a ListenerSet, or in the Gateway if it does not support those.
 func (r *reconciler) listen(ctx context.Context, dm *v1beta1.DomainMapping, m gatewayapi.Mapping, g settings.Gateway, meta gatewayapi.Meta) (
 	[]*unstructured.Unstructured, error) {
 	if m.TLSSecret == "" {
@@ -124,8 +125,8 @@ func (r *reconciler) listen(ctx context.Context, dm *v1beta1.DomainMapping, m ga
 	return sets, nil
 }
 
-// unlisten takes the domain's listener off the Gateways that need none of their own for it: it has no certificate any more, or a
-// ListenerSet took over. The HTTPRoutes have let go of it by then.
+// unlisten removes the domain's listener from Gateways that do not need it: the domain has no certificate any more, or a ListenerSet
+// has the listener. The HTTPRoutes do not use it any more then.
 func (r *reconciler) unlisten(ctx context.Context, m gatewayapi.Mapping, g settings.Gateway) error {
 	held := r.listeners.Holding(g.External, m.Host)
 	if m.TLSSecret != "" {
@@ -137,7 +138,7 @@ func (r *reconciler) unlisten(ctx context.Context, m gatewayapi.Mapping, g setti
 	return gateway.Unlisten(ctx, r.gateways, held, m.Host)
 }
 
-// onGateways lists the Gateways whose listeners stand in themselves.
+// onGateways lists the Gateways that do not support ListenerSets.
 func onGateways(g settings.Gateway) (out []settings.GatewayRef) {
 	for _, ref := range g.External {
 		if !gatewayapi.TakesListenerSets(ref) {
@@ -147,7 +148,7 @@ func onGateways(g settings.Gateway) (out []settings.GatewayRef) {
 	return out
 }
 
-// waiting says what the mapping waits for, in a sentence.
+// waiting returns the message of a mapping that waits for the gateways.
 func waiting(why, refused string) string {
 	if refused != "" {
 		why = refused

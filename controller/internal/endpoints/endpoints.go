@@ -51,7 +51,7 @@ func New(w *reconcile.World) *reconcile.Controller {
 	}
 	autoscalers := w.EbbInformers.Autoscaling().V1alpha1().PodAutoscalers()
 	c := reconcile.Kind[*autoscalingv1alpha1.PodAutoscaler]{
-		Name: "endpoints", Informer: autoscalers.Informer(), Events: w.Events,
+		Name: "endpoints", Informer: autoscalers.Informer(), World: w,
 		Client: func(ns string) reconcile.Client[*autoscalingv1alpha1.PodAutoscaler] {
 			return w.Ebb.AutoscalingV1alpha1().PodAutoscalers(ns)
 		},

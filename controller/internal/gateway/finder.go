@@ -14,8 +14,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// Finder finds gateway pods by asking the API server, at most once a second for each Service: which Services those are is
-// a setting, so no informer can be started for them beforehand.
+// Finder finds gateway pods. It asks the API server, at most once per second and Service: the Services are a setting, so there is
+// no informer for them.
 type Finder struct {
 	kube kubernetes.Interface
 	now  func() time.Time
@@ -32,7 +32,7 @@ type answer struct {
 
 const addressesKept = time.Second
 
-// NewFinder makes a Finder that takes the time from now.
+// NewFinder returns a Finder whose clock is now.
 func NewFinder(kube kubernetes.Interface, now func() time.Time) *Finder {
 	return &Finder{kube: kube, now: now, known: map[string]answer{}}
 }

@@ -1,8 +1,8 @@
-// Package gateway is what the reconcilers of Routes and DomainMappings share: finding gateway pods, writing HTTPRoutes, adding
-// listeners to Gateways.
+// Package gateway is what the reconcilers of Routes and DomainMappings share: they find gateway pods, probe them, write HTTPRoutes,
+// and add listeners to Gateways.
 //
-// Owns: nothing by itself; it writes for the object it is called for. Reads: HTTPRoutes, the Services and EndpointSlices of
-// gateways. Writes: HTTPRoutes, the HTTPS listeners of Gateways, ReferenceGrants. Never: touches a listener it did not make.
+// Owns: nothing; it writes for the owner that it is called for. Reads: HTTPRoutes, the Services and EndpointSlices of gateways.
+// Writes: HTTPRoutes, HTTPS listeners of Gateways, ReferenceGrants. Never: changes a listener of somebody else.
 package gateway
 
 import (
@@ -21,7 +21,9 @@ import (
 	gatewaylisters "sigs.k8s.io/gateway-api/pkg/client/listers/apis/v1"
 
 	"ebb.dev/ebb/controller/internal/apply"
+	"ebb.dev/ebb/controller/internal/reconcile"
 	"ebb.dev/ebb/ingress/gatewayapi"
+	"ebb.dev/ebb/ingress/ready"
 	"ebb.dev/ebb/settings"
 )
 
@@ -31,19 +33,26 @@ const (
 	HTTPS int32 = 443
 )
 
-// Apply makes the HTTPRoutes exist as given, for owner, then removes those of the owner that carry the labels and are not
-// wanted any more. It tells whether it wrote one.
+// NewProber returns a prober of gateways for the objects of c, which runs with c and reconciles an object when its answer changes.
+func NewProber(w *reconcile.World, c *reconcile.Controller) *ready.Prober {
+	p := ready.New(NewFinder(w.Kube, w.Now), func(key types.NamespacedName) { c.Enqueue(key) })
+	c.Background = p.Run
+	return p
+}
+
+// Apply makes the HTTPRoutes of owner exist as given, then deletes its other HTTPRoutes with the given labels. It reports whether
+// it wrote one.
 func Apply(ctx context.Context, client gatewayclient.Interface, lister gatewaylisters.HTTPRouteLister, owner apply.Object,
 	routes []*gatewayv1.HTTPRoute, mine labels.Set) (changed bool, err error) {
 	api := client.GatewayV1().HTTPRoutes(owner.GetNamespace())
 	wanted := map[string]bool{}
 	for _, want := range routes {
 		wanted[want.Name] = true
-		have, err := lister.HTTPRoutes(owner.GetNamespace()).Get(want.Name)
-		if err != nil && !apierrors.IsNotFound(err) {
+		have, found, err := apply.Found(lister.HTTPRoutes(owner.GetNamespace()).Get(want.Name))
+		if err != nil {
 			return changed, err
 		}
-		_, outcome, err := apply.Child(ctx, api, "HTTPRoute", owner, have, err == nil, want, func(have, want *gatewayv1.HTTPRoute) {
+		_, outcome, err := apply.Child(ctx, api, "HTTPRoute", owner, have, found, want, func(have, want *gatewayv1.HTTPRoute) {
 			apply.Metadata(have, want)
 			have.Spec = want.Spec
 		})
@@ -56,25 +65,17 @@ func Apply(ctx context.Context, client gatewayclient.Interface, lister gatewayli
 	if err != nil {
 		return changed, err
 	}
-	for _, have := range list {
-		if wanted[have.Name] || !metav1.IsControlledBy(have, owner) {
-			continue
-		}
-		if err := api.Delete(ctx, have.Name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
-			return changed, fmt.Errorf("delete HTTPRoute %s/%s: %w", have.Namespace, have.Name, err)
-		}
-	}
-	return changed, nil
+	return changed, apply.Prune(ctx, api, "HTTPRoute", owner, list, wanted)
 }
 
-// manager is the field manager of one host's listener: server-side apply merges the listeners of all hosts by name, and the
-// same host always replaces its own.
+// manager is the field manager of a host's listener. Server-side apply merges the listeners of all hosts by name, and a host
+// replaces only its own.
 func manager(host string) string { return "ebb-" + gatewayapi.ListenerName(host) }
 
 // Listen adds a listener with the certificate of host to each Gateway, and lets the Gateways read its Secret.
 func Listen(ctx context.Context, client gatewayclient.Interface, on []settings.GatewayRef, host, namespace, secret string, meta gatewayapi.Meta) error {
 	owner := meta.Owner
-	owner.Controller = nil // several hosts may share a Secret, and so its grant
+	owner.Controller = nil // hosts that share a Secret share its grant
 	grant := &gatewayv1beta1.ReferenceGrant{
 		TypeMeta: metav1.TypeMeta{APIVersion: gatewayv1beta1.GroupVersion.String(), Kind: "ReferenceGrant"},
 		ObjectMeta: metav1.ObjectMeta{Name: gatewayapi.GrantName(secret), Namespace: namespace, Labels: meta.Labels,
@@ -111,7 +112,7 @@ func listeners(ctx context.Context, client gatewayclient.Interface, on []setting
 		if len(list) > 0 {
 			part["spec"] = map[string]any{"listeners": list}
 		} else if _, err := client.GatewayV1().Gateways(g.Namespace()).Get(ctx, g.Name(), metav1.GetOptions{}); apierrors.IsNotFound(err) {
-			continue // applying would make it
+			continue // an apply would create it
 		}
 		raw, err := json.Marshal(part)
 		if err != nil {

@@ -21,14 +21,14 @@ import (
 	"ebb.dev/ebb/settings"
 )
 
-// Listeners keeps the listeners that end TLS, as ListenerSets beside the Gateways.
+// Listeners keeps the listeners that terminate TLS, as ListenerSets of the Gateways.
 type Listeners struct {
 	kind   *reconcile.Optional
 	client gatewayclient.Interface
 	lister gatewaylisters.GatewayLister
 }
 
-// NewListeners makes Listeners, and has c look again at the owners, of the given kind, of ListenerSets that change.
+// NewListeners returns Listeners. When a ListenerSet changes, c reconciles its owner, which is of the given kind.
 func NewListeners(w *reconcile.World, c *reconcile.Controller, ownerKind string) *Listeners {
 	l := &Listeners{kind: w.Optional(gatewayapi.ListenerSets, gatewayapi.ListenerSetSelector), client: w.Gateways,
 		lister: w.GatewayInformers.Gateway().V1().Gateways().Lister()}
@@ -36,7 +36,7 @@ func NewListeners(w *reconcile.World, c *reconcile.Controller, ownerKind string)
 	return l
 }
 
-// Missing is what keeps the Gateways from ending TLS for a Route, or "".
+// Missing returns why the Gateways cannot terminate TLS for a Route, or "".
 func (l *Listeners) Missing(on []settings.GatewayRef) string {
 	for _, g := range on {
 		if !gatewayapi.TakesListenerSets(g) {
@@ -49,8 +49,8 @@ func (l *Listeners) Missing(on []settings.GatewayRef) string {
 	return ""
 }
 
-// Usable is the Gateways without the feature ListenerSet if the cluster does not know the kind: listeners then go onto the
-// Gateways themselves.
+// Usable returns the Gateways, without the feature ListenerSet if the cluster does not have the kind. Listeners are then added to
+// the Gateways themselves.
 func (l *Listeners) Usable(g settings.Gateway) settings.Gateway {
 	if l.kind.Present() {
 		return g
@@ -64,7 +64,7 @@ func (l *Listeners) Usable(g settings.Gateway) settings.Gateway {
 	return settings.Gateway{External: without(g.External), Local: without(g.Local)}
 }
 
-// Apply makes the ListenerSets exist as given, for owner, on Gateways that allow them.
+// Apply makes the ListenerSets of owner exist as given, and makes the Gateways accept them.
 func (l *Listeners) Apply(ctx context.Context, owner apply.Object, on []settings.GatewayRef, sets []*unstructured.Unstructured) error {
 	if len(sets) == 0 {
 		return nil
@@ -88,25 +88,18 @@ func (l *Listeners) Apply(ctx context.Context, owner apply.Object, on []settings
 	return nil
 }
 
-// Prune deletes the ListenerSets of owner that carry the labels and are not among sets. It comes after the HTTPRoutes have let go.
+// Prune deletes the ListenerSets of owner with the given labels that are not among sets. It is called after the HTTPRoutes stopped
+// using them.
 func (l *Listeners) Prune(ctx context.Context, owner apply.Object, sets []*unstructured.Unstructured, mine labels.Set) error {
 	wanted := map[string]bool{}
 	for _, want := range sets {
 		wanted[want.GetName()] = true
 	}
-	for _, have := range l.kind.List(owner.GetNamespace(), labels.SelectorFromSet(mine)) {
-		if wanted[have.GetName()] || !metav1.IsControlledBy(have, owner) {
-			continue
-		}
-		if err := l.kind.Client(have.GetNamespace()).Delete(ctx, have.GetName()); err != nil {
-			return fmt.Errorf("delete ListenerSet %s/%s: %w", have.GetNamespace(), have.GetName(), err)
-		}
-	}
-	return nil
+	return apply.Prune(ctx, l.kind.Client(owner.GetNamespace()), "ListenerSet", owner, l.kind.List(owner.GetNamespace(), labels.SelectorFromSet(mine)), wanted)
 }
 
-// allow lets a Gateway take ListenerSets from all namespaces, unless its owner has said which it takes. It is not shipped that
-// way, because a Gateway API older than 1.5 does not know the field.
+// allow makes a Gateway accept ListenerSets from all namespaces, unless somebody has set which it accepts. The shipped Gateways do
+// not have the field, because a Gateway API before 1.5 does not know it.
 func (l *Listeners) allow(ctx context.Context, g settings.GatewayRef) error {
 	have, err := l.lister.Gateways(g.Namespace()).Get(g.Name())
 	if apierrors.IsNotFound(err) || err == nil && have.Spec.AllowedListeners != nil {
@@ -124,12 +117,12 @@ func (l *Listeners) allow(ctx context.Context, g settings.GatewayRef) error {
 	return nil
 }
 
-// Holding lists those of the Gateways that have a listener for host in themselves.
+// Holding lists the Gateways whose own listeners include one for host.
 func (l *Listeners) Holding(on []settings.GatewayRef, host string) []settings.GatewayRef {
 	return l.with(on, host, func(*gatewayv1.Listener) bool { return true })
 }
 
-// Lacking lists those of the Gateways that do not have this listener in themselves yet.
+// Lacking lists the Gateways whose own listeners do not include this one yet.
 func (l *Listeners) Lacking(on []settings.GatewayRef, host, namespace, secret string) (out []settings.GatewayRef) {
 	want := gatewayapi.Listener(host, namespace, secret)
 	have := l.with(on, host, func(one *gatewayv1.Listener) bool { return equality.Semantic.DeepEqual(*one, want) })
@@ -149,7 +142,7 @@ func (l *Listeners) with(on []settings.GatewayRef, host string, is func(*gateway
 	return out
 }
 
-// Refused tells what the gateways have against one of the ListenerSets.
+// Refused returns why the gateways reject one of the ListenerSets, or "".
 func (l *Listeners) Refused(sets []*unstructured.Unstructured) string {
 	for _, want := range sets {
 		have, found := l.kind.Get(want.GetNamespace(), want.GetName())

@@ -27,7 +27,7 @@ func New(w *reconcile.World) *reconcile.Controller {
 	serving := w.EbbInformers.Serving().V1()
 	revisions := serving.Revisions().Lister()
 	c := reconcile.Kind[*servingv1.Configuration]{
-		Name: "gc", Informer: serving.Configurations().Informer(), Events: w.Events, KeepStatus: true,
+		Name: "gc", Informer: serving.Configurations().Informer(), World: w, KeepStatus: true,
 		Client: func(ns string) reconcile.Client[*servingv1.Configuration] {
 			return w.Ebb.ServingV1().Configurations(ns)
 		},

@@ -48,7 +48,7 @@ func New(w *reconcile.World) *reconcile.Controller {
 	hpas, deployments := made.Autoscaling().V2().HorizontalPodAutoscalers(), made.Apps().V1().Deployments()
 	r := &reconciler{kube: w.Kube, hpas: hpas.Lister(), deployments: deployments.Lister(), settings: w.Settings, now: w.Now}
 	c := reconcile.Kind[*autoscalingv1alpha1.PodAutoscaler]{
-		Name: "hpa", Informer: w.EbbInformers.Autoscaling().V1alpha1().PodAutoscalers().Informer(), Events: w.Events,
+		Name: "hpa", Informer: w.EbbInformers.Autoscaling().V1alpha1().PodAutoscalers().Informer(), World: w,
 		Client: func(ns string) reconcile.Client[*autoscalingv1alpha1.PodAutoscaler] {
 			return w.Ebb.AutoscalingV1alpha1().PodAutoscalers(ns)
 		},

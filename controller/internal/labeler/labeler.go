@@ -1,7 +1,7 @@
-// Package labeler tells Revisions and Configurations which Routes lead to them.
+// Package labeler labels Revisions and Configurations with the Routes that lead to them.
 //
 // Owns: the annotation serving.knative.dev/routes of both, the label routingState and the annotation routingStateModified of
-// Revisions, and the finalizer of Routes. Reads: Routes, Configurations, Revisions. Writes: merge patches of exactly these keys.
+// Revisions, the finalizer of Routes. Reads: Services, Routes, Configurations, Revisions. Writes: merge patches of these keys alone.
 // Never: a status.
 package labeler
 
@@ -21,23 +21,26 @@ import (
 	ebb "ebb.dev/ebb/api/client/versioned"
 	"ebb.dev/ebb/api/names"
 	servingv1 "ebb.dev/ebb/api/serving/v1"
+	"ebb.dev/ebb/controller/internal/apply"
 	"ebb.dev/ebb/controller/internal/reconcile"
 )
 
 type reconciler struct {
 	client         ebb.Interface
+	terminating    func(namespace string) bool
+	services       listers.ServiceLister
 	configurations listers.ConfigurationLister
 	revisions      listers.RevisionLister
 	now            func() time.Time
 }
 
-// New is the labeler.
+// New returns the labeler. Its keys are Routes.
 func New(w *reconcile.World) *reconcile.Controller {
 	serving := w.EbbInformers.Serving().V1()
-	r := &reconciler{client: w.Ebb, now: w.Now,
+	r := &reconciler{client: w.Ebb, terminating: w.Terminating, now: w.Now, services: serving.Services().Lister(),
 		configurations: serving.Configurations().Lister(), revisions: serving.Revisions().Lister()}
 	c := reconcile.Kind[*servingv1.Route]{
-		Name: "labeler", Informer: serving.Routes().Informer(), Events: w.Events, KeepStatus: true,
+		Name: "labeler", Informer: serving.Routes().Informer(), World: w, KeepStatus: true,
 		Client:    func(ns string) reconcile.Client[*servingv1.Route] { return w.Ebb.ServingV1().Routes(ns) },
 		Finalizer: names.RouteFinalizer,
 		Reconcile: func(ctx context.Context, route *servingv1.Route) (time.Duration, error) {
@@ -45,13 +48,13 @@ func New(w *reconcile.World) *reconcile.Controller {
 		},
 		Finalize: r.clearAll,
 	}.Controller()
-	// A Configuration that makes a new revision, and a revision that appears under a routed name, need their labels.
+	// A new revision of a Configuration, or one with a name that a Route has, needs its labels.
 	c.Watch(serving.Configurations().Informer(), func(object any) []reconcile.Key { return routesOf(object) })
 	c.Watch(serving.Revisions().Informer(), func(object any) []reconcile.Key { return routesOf(object) })
 	return c
 }
 
-// routesOf are the Routes an object says lead to it, and the Route of its Service, which may name it before it says so.
+// routesOf returns the Routes in the annotation of an object, and the Route of its Service, which may lead to it first.
 func routesOf(object any) []reconcile.Key {
 	m, ok := object.(metav1.Object)
 	if !ok {
@@ -70,13 +73,13 @@ func routesOf(object any) []reconcile.Key {
 
 func (r *reconciler) label(ctx context.Context, route *servingv1.Route) error {
 	want := targetsOf(route)
-	// The latest revisions of a routed Configuration, the created and the ready one, are about to be served.
+	// The latest created and the latest ready revision of a Configuration serve soon.
 	for name := range want.configurations {
-		config, err := r.configurations.Configurations(route.Namespace).Get(name)
-		if apierrors.IsNotFound(err) {
-			continue
-		} else if err != nil {
+		config, found, err := apply.Found(r.configurations.Configurations(route.Namespace).Get(name))
+		if err != nil {
 			return err
+		} else if !found {
+			continue
 		}
 		for _, latest := range []string{config.Status.LatestCreatedRevisionName, config.Status.LatestReadyRevisionName} {
 			if latest != "" {
@@ -88,29 +91,42 @@ func (r *reconciler) label(ctx context.Context, route *servingv1.Route) error {
 		}
 	}
 	for name := range want.revisions {
-		rev, err := r.revisions.Revisions(route.Namespace).Get(name)
-		if apierrors.IsNotFound(err) {
-			continue
-		} else if err != nil {
+		rev, found, err := apply.Found(r.revisions.Revisions(route.Namespace).Get(name))
+		if err != nil {
 			return err
+		} else if !found {
+			continue
 		}
 		if err := r.setRevision(ctx, rev, withRoute(rev.Annotations[names.RoutesAnnotation], route.Name)); err != nil {
 			return err
 		}
 	}
-	// While a Route is on its way from one state to the next, what it leaves may still be served.
+	// Until a changed Route is Ready, the revisions of its old state may still serve.
 	if ready := route.Status.GetCondition(apis.ConditionReady); route.Status.ObservedGeneration != route.Generation || ready.IsUnknown() {
 		return nil
 	}
 	return r.clear(ctx, route, want)
 }
 
-// clearAll is for a Route that goes.
+// clearAll is called for a Route that is being deleted. What the Route led to is left alone if it is being deleted too: with its
+// namespace, or with the Service that controls the Route and all Revisions that it may lead to.
 func (r *reconciler) clearAll(ctx context.Context, route *servingv1.Route) error {
+	if r.terminating(route.Namespace) {
+		return nil
+	}
+	if owner := metav1.GetControllerOfNoCopy(route); owner != nil && owner.Kind == "Service" {
+		service, found, err := apply.Found(r.services.Services(route.Namespace).Get(owner.Name))
+		if err != nil {
+			return err
+		}
+		if !found || service.UID != owner.UID || service.DeletionTimestamp != nil {
+			return nil
+		}
+	}
 	return r.clear(ctx, route, targets{})
 }
 
-// clear takes the Route's name off everything that carries it and is not wanted. Only revisions labelled active can carry one.
+// clear removes the Route's name from all objects that have it and that the Route does not lead to. Only active revisions have one.
 func (r *reconciler) clear(ctx context.Context, route *servingv1.Route, want targets) error {
 	configs, err := r.configurations.Configurations(route.Namespace).List(labels.Everything())
 	if err != nil {
@@ -144,50 +160,44 @@ func (r *reconciler) setConfiguration(ctx context.Context, config *servingv1.Con
 	if config.Annotations[names.RoutesAnnotation] == routes || !config.DeletionTimestamp.IsZero() {
 		return nil
 	}
-	patch, err := metadataPatch(config.ResourceVersion, map[string]any{names.RoutesAnnotation: orRemove(routes)}, nil)
-	if err != nil {
-		return err
-	}
-	_, err = r.client.ServingV1().Configurations(config.Namespace).Patch(ctx, config.Name, types.MergePatchType, patch, metav1.PatchOptions{})
-	if err != nil && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("label configuration %s/%s: %w", config.Namespace, config.Name, err)
-	}
-	return nil
+	return label(ctx, r.client.ServingV1().Configurations(config.Namespace), "configuration", config,
+		map[string]any{names.RoutesAnnotation: orRemove(routes)}, nil)
 }
 
 func (r *reconciler) setRevision(ctx context.Context, rev *servingv1.Revision, routes string) error {
-	next := state(routes)
-	same := rev.Annotations[names.RoutesAnnotation] == routes && rev.Labels[names.RoutingStateLabel] == string(next)
-	if same || !rev.DeletionTimestamp.IsZero() {
+	next := string(state(routes))
+	moved := rev.Labels[names.RoutingStateLabel] != next
+	if rev.Annotations[names.RoutesAnnotation] == routes && !moved || !rev.DeletionTimestamp.IsZero() {
 		return nil
 	}
 	annotations := map[string]any{names.RoutesAnnotation: orRemove(routes)}
-	var patchLabels map[string]any
-	if rev.Labels[names.RoutingStateLabel] != string(next) {
-		patchLabels = map[string]any{names.RoutingStateLabel: string(next)}
+	var labels map[string]any
+	if moved {
+		labels = map[string]any{names.RoutingStateLabel: next}
 		annotations[names.RoutingStateModifiedAnnotation] = r.now().UTC().Format(time.RFC3339)
 	}
-	patch, err := metadataPatch(rev.ResourceVersion, annotations, patchLabels)
+	return label(ctx, r.client.ServingV1().Revisions(rev.Namespace), "revision", rev, annotations, labels)
+}
+
+// label patches the metadata of an object. The patch has the resource version, so a value that was computed from an old object
+// causes a conflict and does not replace a newer one.
+func label[T metav1.Object](ctx context.Context, client reconcile.Client[T], kind string, object T, annotations, labels map[string]any) error {
+	metadata := map[string]any{"resourceVersion": object.GetResourceVersion(), "annotations": annotations}
+	if labels != nil {
+		metadata["labels"] = labels
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": metadata})
 	if err != nil {
 		return err
 	}
-	_, err = r.client.ServingV1().Revisions(rev.Namespace).Patch(ctx, rev.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+	_, err = client.Patch(ctx, object.GetName(), types.MergePatchType, patch, metav1.PatchOptions{})
 	if err != nil && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("label revision %s/%s: %w", rev.Namespace, rev.Name, err)
+		return fmt.Errorf("label %s %s/%s: %w", kind, object.GetNamespace(), object.GetName(), err)
 	}
 	return nil
 }
 
-// metadataPatch carries the resource version, so that a value computed from an old cache meets a conflict, not the new value.
-func metadataPatch(version string, annotations, labels map[string]any) ([]byte, error) {
-	metadata := map[string]any{"resourceVersion": version, "annotations": annotations}
-	if labels != nil {
-		metadata["labels"] = labels
-	}
-	return json.Marshal(map[string]any{"metadata": metadata})
-}
-
-// orRemove is the value of a key in a merge patch, where null removes.
+// orRemove returns the value of a key in a merge patch. There, null removes the key.
 func orRemove(value string) any {
 	if value == "" {
 		return nil

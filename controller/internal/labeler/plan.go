@@ -9,7 +9,7 @@ import (
 	servingv1 "ebb.dev/ebb/api/serving/v1"
 )
 
-// targets are the Configurations and Revisions that a Route's traffic names, in its spec (wanted) or status (still served).
+// targets are the Configurations and Revisions in a Route's spec (wanted) or status (still serving).
 type targets struct{ configurations, revisions map[string]bool }
 
 func targetsOf(route *servingv1.Route) targets {
@@ -25,7 +25,7 @@ func targetsOf(route *servingv1.Route) targets {
 	return t
 }
 
-// withRoute and withoutRoute edit the value of the routes annotation: names, sorted, with commas between.
+// withRoute and withoutRoute edit the value of the routes annotation, which is a sorted list with commas.
 func withRoute(value, route string) string {
 	set := routes(value)
 	set[route] = true
@@ -50,7 +50,7 @@ func routes(value string) map[string]bool {
 	return set
 }
 
-// state is the routing state that follows from the routes annotation, for a revision that some Route named at some time.
+// state returns the routing state of a revision with the given routes annotation, if a Route ever led to it.
 func state(routes string) names.RoutingState {
 	if routes == "" {
 		return names.RoutingReserve

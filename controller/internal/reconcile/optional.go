@@ -6,7 +6,6 @@ import (
 	"sync"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/fields"
@@ -17,8 +16,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// Optional is a kind of somebody else's that a cluster may lack. Its objects are watched while its CustomResourceDefinition is
-// there, and a kind that comes or goes is noticed at once; without it nothing is asked for that the API server does not know.
+// Optional is a third-party kind that a cluster may not have. Its objects are watched while its CustomResourceDefinition exists.
+// The definition is watched too, so a kind that is installed or removed is noticed at once.
 type Optional struct {
 	resource schema.GroupVersionResource
 	selector string
@@ -33,13 +32,13 @@ type Optional struct {
 	stop     context.CancelFunc
 }
 
-// definitions is where a cluster says which kinds it has.
+// definitions are the kinds that a cluster has.
 var definitions = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
 
-// presenceWithin is how soon everything is looked at again after a kind came or went.
+// presenceWithin is the time in which all keys are reconciled after a kind was installed or removed.
 const presenceWithin = 5 * time.Second
 
-// Optional returns the kind, of which objects with the given labels are kept in memory. The same arguments give the same one.
+// Optional returns a kind, and caches its objects that match the label selector. The same arguments return the same Optional.
 func (w *World) Optional(resource schema.GroupVersionResource, labelSelector string) *Optional {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -53,13 +52,13 @@ func (w *World) Optional(resource schema.GroupVersionResource, labelSelector str
 	return o
 }
 
-// WatchOptional is Watch for a kind that may not be there; when it comes or goes, every key is reconciled.
+// WatchOptional is Watch for an optional kind. When the kind is installed or removed, all keys are reconciled.
 func (c *Controller) WatchOptional(o *Optional, toKeys func(object any) []Key) {
 	o.handlers = append(o.handlers, c.handler(toKeys))
 	o.changed = append(o.changed, func() { c.EnqueueAll(presenceWithin) })
 }
 
-// Present tells whether the cluster has the kind.
+// Present reports whether the cluster has the kind.
 func (o *Optional) Present() bool { return o.store() != nil }
 
 func (o *Optional) store() cache.SharedIndexInformer {
@@ -68,7 +67,7 @@ func (o *Optional) store() cache.SharedIndexInformer {
 	return o.informer
 }
 
-// Get returns an object from memory. It must not be changed.
+// Get returns an object from the cache. It must not be changed.
 func (o *Optional) Get(namespace, name string) (*unstructured.Unstructured, bool) {
 	informer := o.store()
 	if informer == nil {
@@ -82,7 +81,7 @@ func (o *Optional) Get(namespace, name string) (*unstructured.Unstructured, bool
 	return u, ok
 }
 
-// List returns the objects of a namespace from memory. They must not be changed.
+// List returns the objects in a namespace from the cache. They must not be changed.
 func (o *Optional) List(namespace string, selector labels.Selector) (out []*unstructured.Unstructured) {
 	informer := o.store()
 	if informer == nil {
@@ -96,7 +95,7 @@ func (o *Optional) List(namespace string, selector labels.Selector) (out []*unst
 	return out
 }
 
-// run follows the kind's definition until ctx ends. It returns once the first look is taken.
+// run watches the kind's definition until ctx ends. It returns when it knows whether the kind is there.
 func (o *Optional) run(ctx context.Context) error {
 	definition := o.resource.Resource + "." + o.resource.Group
 	factory := dynamicinformer.NewFilteredDynamicSharedInformerFactory(o.client, 0, metav1.NamespaceAll, func(l *metav1.ListOptions) {
@@ -105,7 +104,7 @@ func (o *Optional) run(ctx context.Context) error {
 	informer := factory.ForResource(definitions).Informer()
 	_ = informer.SetTransform(func(object any) (any, error) {
 		if u, ok := object.(*unstructured.Unstructured); ok {
-			delete(u.Object, "spec") // the schema, by far the largest part
+			delete(u.Object, "spec") // the schema is by far the largest part
 			delete(u.Object, "status")
 			u.SetManagedFields(nil)
 		}
@@ -167,7 +166,7 @@ func (o *Optional) tell() {
 	}
 }
 
-// Client writes objects of the kind in a namespace.
+// Client returns a client for the objects in a namespace.
 func (o *Optional) Client(namespace string) OptionalClient {
 	return OptionalClient{o.client.Resource(o.resource).Namespace(namespace)}
 }
@@ -187,10 +186,6 @@ func (c OptionalClient) Update(ctx context.Context, object *unstructured.Unstruc
 	return c.dynamic.Update(ctx, object, options)
 }
 
-// Delete removes an object, which may be gone already.
-func (c OptionalClient) Delete(ctx context.Context, name string) error {
-	if err := c.dynamic.Delete(ctx, name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
-		return err
-	}
-	return nil
+func (c OptionalClient) Delete(ctx context.Context, name string, options metav1.DeleteOptions) error {
+	return c.dynamic.Delete(ctx, name, options)
 }

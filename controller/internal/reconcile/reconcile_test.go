@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -47,7 +48,7 @@ func newFrame(t *testing.T, reconcile func(context.Context, *servingv1.Configura
 	}
 	w := NewWorld(clients, settings.NewStore(nil), record.NewFakeRecorder(1000), slog.New(slog.DiscardHandler), "sys", "cluster.local")
 	return &frame{store, w, Kind[*servingv1.Configuration]{
-		Name: "configuration", Informer: w.EbbInformers.Serving().V1().Configurations().Informer(), Events: w.Events,
+		Name: "configuration", Informer: w.EbbInformers.Serving().V1().Configurations().Informer(), World: w,
 		Client:    func(ns string) Client[*servingv1.Configuration] { return w.Ebb.ServingV1().Configurations(ns) },
 		Reconcile: reconcile,
 	}}
@@ -389,4 +390,92 @@ func TestFinalizersAreSetRunAndRemoved(t *testing.T) {
 		_, err := f.world.Ebb.ServingV1().Configurations("ns").Get(context.Background(), "c", metav1.GetOptions{})
 		return apierrors.IsNotFound(err)
 	})
+}
+
+// The table above holdFor, row by row.
+func TestAStatusIsHeldBackOnlyWhileItShowsProgress(t *testing.T) {
+	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	status := func(text string, age time.Duration) (s servingv1.ServiceStatus) {
+		for word := range strings.FieldsSeq(text) {
+			name, value, _ := strings.Cut(word, "=")
+			value, reason, _ := strings.Cut(value, "/")
+			s.Conditions = append(s.Conditions, apis.Condition{Type: apis.ConditionType(name), Status: corev1.ConditionStatus(value), Reason: reason,
+				LastTransitionTime: apis.VolatileTime{Inner: metav1.NewTime(now.Add(-age))}})
+		}
+		return s
+	}
+	for _, tt := range []struct {
+		why           string
+		before, after string
+		age           time.Duration
+		hold          time.Duration
+	}{
+		{"first status of a new object", "", "Ready=Unknown", 500 * time.Millisecond, 1500 * time.Millisecond},
+		{"first status of an object that is older", "", "Ready=Unknown", 2 * time.Second, 0},
+		{"another step", "Ready=Unknown RoutesReady=Unknown", "Ready=Unknown RoutesReady=Unknown/Later", 4 * time.Second, 6 * time.Second},
+		{"a step of a part", "Ready=Unknown RoutesReady=Unknown", "Ready=Unknown RoutesReady=True", time.Second, 9 * time.Second},
+		{"the last step was told long ago", "Ready=Unknown", "Ready=Unknown/Later", 10 * time.Second, 0},
+		{"nothing changed", "Ready=Unknown", "Ready=Unknown", time.Second, 0},
+		{"it is Ready", "Ready=Unknown", "Ready=True", time.Second, 0},
+		{"it fails", "Ready=Unknown", "Ready=False", time.Second, 0},
+		{"it fails in another way", "Ready=False/One", "Ready=False/Two", time.Second, 0},
+		{"it is not Ready any more", "Ready=True", "Ready=Unknown", time.Second, 0},
+		{"it does not fail any more", "Ready=False", "Ready=Unknown", time.Second, 0},
+		{"it fails from the start", "", "Ready=False", 0, 0},
+		{"a part is not True any more", "Ready=Unknown RoutesReady=True", "Ready=Unknown RoutesReady=Unknown", time.Second, 0},
+		{"a clock that is ahead", "Ready=Unknown", "Ready=Unknown/Later", -time.Hour, 0},
+	} {
+		t.Run(tt.why, func(t *testing.T) {
+			k := Kind[*servingv1.Service]{World: &World{Now: func() time.Time { return now }},
+				MayHold: func(_, _ *servingv1.Service) bool { return true }}
+			before, after := &servingv1.Service{}, &servingv1.Service{}
+			before.CreationTimestamp = metav1.NewTime(now.Add(-max(tt.age, 0)))
+			before.Status, after.Status = status(tt.before, tt.age), status(tt.after, tt.age)
+			if hold := k.holdFor(before, after); hold != tt.hold {
+				t.Errorf("held for %v, want %v", hold, tt.hold)
+			}
+			k.MayHold = nil
+			if hold := k.holdFor(before, after); hold != 0 {
+				t.Errorf("held for %v, although it may not", hold)
+			}
+		})
+	}
+}
+
+func TestNothingIsReconciledInANamespaceThatIsBeingDeleted(t *testing.T) {
+	reconciled, finalized := make(chan string, 100), make(chan string, 100)
+	f := newFrame(t, func(_ context.Context, c *servingv1.Configuration) (time.Duration, error) {
+		reconciled <- c.Namespace
+		return 0, nil
+	})
+	f.kind.Finalizer = "test.example.com"
+	f.kind.Finalize = func(_ context.Context, c *servingv1.Configuration) error { finalized <- c.Namespace; return nil }
+	f.store.Put(schema.GroupResource{Resource: "namespaces"}, &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "Namespace",
+		"metadata": map[string]any{"name": "ns", "deletionTimestamp": "2026-03-01T12:00:00Z", "finalizers": []any{"kubernetes"}}}})
+	going := configuration("going")
+	going.SetFinalizers([]string{"test.example.com"})
+	f.store.Put(configurations, going)
+	other := configuration("other")
+	other.SetNamespace("stays")
+	f.store.Put(configurations, other)
+	c := f.kind.Controller()
+	c.Workers = 1
+	f.run(t, []*Controller{c}, Options{Alone: true})
+	if namespace := <-reconciled; namespace != "stays" {
+		t.Errorf("reconciled in namespace %q", namespace)
+	}
+	if err := f.world.Ebb.ServingV1().Configurations("ns").Delete(t.Context(), "going", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if namespace := <-finalized; namespace != "ns" {
+		t.Errorf("finalized in namespace %q", namespace)
+	}
+	eventually(t, "the object is gone", func() bool { return f.store.Get(configurations, "ns", "going") == nil })
+	select {
+	case namespace := <-reconciled:
+		if namespace == "ns" {
+			t.Error("reconciled in a namespace that is being deleted")
+		}
+	default:
+	}
 }

@@ -4,17 +4,15 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"reflect"
 	"sync"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/informers"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/record"
-	gateways "sigs.k8s.io/gateway-api/pkg/client/clientset/versioned"
 	gatewayinformers "sigs.k8s.io/gateway-api/pkg/client/informers/externalversions"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -22,30 +20,28 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	ebbinformers "ebb.dev/ebb/api/client/informers/externalversions"
-	ebb "ebb.dev/ebb/api/client/versioned"
 	ebbscheme "ebb.dev/ebb/api/client/versioned/scheme"
 	"ebb.dev/ebb/internal/events"
 	"ebb.dev/ebb/internal/lease"
 	"ebb.dev/ebb/settings"
 )
 
-// World is what reconcilers read and write: clients, caches, settings. One World serves one process.
+// World is what reconcilers read and write: clients, caches and settings. A process has one World.
 type World struct {
-	Kube     kubernetes.Interface
-	Ebb      ebb.Interface
-	Gateways gateways.Interface
-	Dynamic  dynamic.Interface
+	Clients
 	Settings *settings.Store
 	Events   record.EventRecorder
 	Log      *slog.Logger
-	// SystemNamespace holds Ebb itself; ClusterDomain ends the names of Services: "cluster.local".
+	// SystemNamespace is the namespace of Ebb itself. ClusterDomain ends the names of Services: "cluster.local".
 	SystemNamespace, ClusterDomain string
-	// Now is the clock of what is written into objects.
+	// Now returns the times that are written into objects.
 	Now func() time.Time
 
 	// Informers of Ebb's kinds and of the Gateway API, without managed fields.
 	EbbInformers     ebbinformers.SharedInformerFactory
 	GatewayInformers gatewayinformers.SharedInformerFactory
+
+	namespaces cache.SharedIndexInformer
 
 	mu       sync.Mutex
 	kube     map[selection]informers.SharedInformerFactory
@@ -54,21 +50,23 @@ type World struct {
 
 type selection struct{ namespace, labels string }
 
-// NewWorld makes a World over clients, with caches that are still empty.
+// NewWorld returns a World whose caches are still empty.
 func NewWorld(clients Clients, store *settings.Store, events record.EventRecorder, log *slog.Logger,
 	systemNamespace, clusterDomain string) *World {
-	return &World{
-		Kube: clients.Kube, Ebb: clients.Ebb, Gateways: clients.Gateways, Dynamic: clients.Dynamic, Settings: store, Events: events, Log: log,
+	w := &World{
+		Clients: clients, Settings: store, Events: events, Log: log,
 		SystemNamespace: systemNamespace, ClusterDomain: clusterDomain, Now: time.Now,
 		EbbInformers:     ebbinformers.NewSharedInformerFactoryWithOptions(clients.Ebb, 0, ebbinformers.WithTransform(Trim)),
 		GatewayInformers: gatewayinformers.NewSharedInformerFactoryWithOptions(clients.Gateways, 0, gatewayinformers.WithTransform(Trim)),
 		kube:             map[selection]informers.SharedInformerFactory{},
 	}
+	w.namespaces = w.Kubernetes("", "").Core().V1().Namespaces().Informer()
+	return w
 }
 
-// Kubernetes returns the informers of Kubernetes' own kinds for the objects of a namespace ("" is all) that match a label
-// selector. The same selection gives the same informers, so reconcilers share a cache; a selector is always given, because
-// nobody wants every pod of a cluster in memory.
+// Kubernetes returns the informers of Kubernetes' own kinds for the objects in a namespace ("" is all) that match a label
+// selector. The same arguments return the same informers, so reconcilers share a cache. Only Namespaces are watched without a
+// selector: nobody wants every pod of a cluster in memory.
 func (w *World) Kubernetes(namespace, labelSelector string) informers.SharedInformerFactory {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -83,90 +81,112 @@ func (w *World) Kubernetes(namespace, labelSelector string) informers.SharedInfo
 	return f
 }
 
-// NewEvents is a recorder that writes Events as the component.
-func NewEvents(kube kubernetes.Interface, component string) (record.EventRecorder, func()) {
-	broadcaster := record.NewBroadcaster()
-	broadcaster.StartRecordingToSink(events.Sink(kube))
-	return broadcaster.NewRecorder(eventScheme(), corev1.EventSource{Component: component}), broadcaster.Shutdown
+// Terminating reports whether a namespace is being deleted. The API server then refuses every creation in it.
+func (w *World) Terminating(namespace string) bool {
+	object, exists, err := w.namespaces.GetStore().GetByKey(namespace)
+	if err != nil || !exists {
+		return false
+	}
+	m, ok := object.(metav1.Object)
+	return ok && m.GetDeletionTimestamp() != nil
 }
 
-// Start runs every informer that a reconciler asked for and waits until they have listed.
+// RecordEvents makes the World record Events as the given component until stop is called.
+func (w *World) RecordEvents(component string) (stop func()) {
+	broadcaster := record.NewBroadcaster()
+	broadcaster.StartRecordingToSink(livingSink{events.Sink(w.Kube), w.Terminating})
+	w.Events = broadcaster.NewRecorder(eventScheme(), corev1.EventSource{Component: component})
+	return broadcaster.Shutdown
+}
+
+// livingSink drops Events in namespaces that are being deleted, which would be refused.
+type livingSink struct {
+	record.EventSink
+	terminating func(namespace string) bool
+}
+
+func (s livingSink) Create(event *corev1.Event) (*corev1.Event, error) {
+	if s.terminating(event.Namespace) {
+		return event, nil
+	}
+	return s.EventSink.Create(event)
+}
+
+func (s livingSink) Patch(event *corev1.Event, data []byte) (*corev1.Event, error) {
+	if s.terminating(event.Namespace) {
+		return event, nil
+	}
+	return s.EventSink.Patch(event, data)
+}
+
+// start runs every informer that a reconciler asked for and waits until all have listed.
 func (w *World) start(ctx context.Context) error {
 	w.mu.Lock()
-	factories := make([]informers.SharedInformerFactory, 0, len(w.kube))
-	for _, f := range w.kube {
-		factories = append(factories, f)
-	}
 	optional := w.optional
 	w.mu.Unlock()
-	for _, f := range factories {
+	for _, f := range w.factories() {
 		f.Start(ctx.Done())
 	}
-	w.EbbInformers.Start(ctx.Done())
-	w.GatewayInformers.Start(ctx.Done())
 	for _, o := range optional {
 		if err := o.run(ctx); err != nil {
 			return err
 		}
 	}
-	synced := func(kind any, ok bool) error {
-		if !ok {
-			return fmt.Errorf("cache of %v did not fill: %w", kind, context.Cause(ctx))
-		}
-		return nil
-	}
-	for _, f := range factories {
+	for _, f := range w.factories() {
 		for kind, ok := range f.WaitForCacheSync(ctx.Done()) {
-			if err := synced(kind, ok); err != nil {
-				return err
+			if !ok {
+				return fmt.Errorf("cache of %v did not fill: %w", kind, context.Cause(ctx))
 			}
-		}
-	}
-	for kind, ok := range w.EbbInformers.WaitForCacheSync(ctx.Done()) {
-		if err := synced(kind, ok); err != nil {
-			return err
-		}
-	}
-	for kind, ok := range w.GatewayInformers.WaitForCacheSync(ctx.Done()) {
-		if err := synced(kind, ok); err != nil {
-			return err
 		}
 	}
 	return nil
 }
 
-func (w *World) stop() {
-	for _, f := range w.kube {
-		f.Shutdown()
-	}
-	w.EbbInformers.Shutdown()
-	w.GatewayInformers.Shutdown()
+// factory is what all generated informer factories have in common.
+type factory interface {
+	Start(stop <-chan struct{})
+	WaitForCacheSync(stop <-chan struct{}) map[reflect.Type]bool
+	Shutdown()
 }
 
-// Options are the knobs of Run.
+func (w *World) factories() []factory {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	all := []factory{w.EbbInformers, w.GatewayInformers}
+	for _, f := range w.kube {
+		all = append(all, f)
+	}
+	return all
+}
+
+// Options configure Run.
 type Options struct {
 	// Timeout bounds one reconcile.
 	Timeout time.Duration
-	// Identity names this replica in Leases.
+	// Identity is the name of this replica in Leases.
 	Identity string
-	// Alone runs without Leases: one replica, or a test.
+	// Alone is for a single replica, which needs no Leases.
 	Alone bool
 	// SettingsWithin spreads the reconciles after a changed setting.
 	SettingsWithin time.Duration
-	// Leases says how the keys are shared out among the replicas, see LeaseScheme.
+	// Leases returns how the keys are divided among the replicas; see LeaseScheme.
 	Leases  func() (lease.Scheme, <-chan struct{})
 	Metrics *Metrics
 	// Synced is called once the caches are filled.
 	Synced func()
 }
 
-// Run starts the caches, then the workers of the controllers, then competes for leases, until ctx ends. It returns after every
-// reconcile that was begun has ended and every lease is given up.
+// Run starts the caches, then the workers of the controllers, then the elections, and runs until ctx ends. It returns when all
+// reconciles have ended and all leases are released.
 func (w *World) Run(ctx context.Context, controllers []*Controller, o Options) error {
 	caches, stopCaches := context.WithCancel(context.WithoutCancel(ctx))
-	defer w.stop()
-	defer stopCaches()
-	// Until the caches are filled, the end of ctx ends the wait for them; afterwards they outlive the workers.
+	defer func() {
+		stopCaches()
+		for _, f := range w.factories() {
+			f.Shutdown()
+		}
+	}()
+	// The end of ctx ends the wait for the caches. Once they are filled they outlive the workers.
 	keepCaches := context.AfterFunc(ctx, stopCaches)
 	if err := w.start(caches); err != nil {
 		return err
@@ -233,8 +253,8 @@ func (w *World) followSettings(ctx context.Context, controllers []*Controller, w
 	}
 }
 
-// Trim is the transform of every cache: it drops what no reconciler reads. Managed fields are often half of an object. Of a
-// pod only what tells how it fares is kept.
+// Trim is the transform of every cache. It drops what no reconciler reads: managed fields, which are often half of an object, the
+// pod template of Deployments, and of pods everything but the state.
 func Trim(object any) (any, error) {
 	if gone, ok := object.(cache.DeletedFinalStateUnknown); ok {
 		return gone, nil
@@ -252,7 +272,7 @@ func Trim(object any) (any, error) {
 		}
 	}
 	if d, ok := object.(*appsv1.Deployment); ok {
-		// Its content is compared by a hash in its metadata.
+		// A hash in the metadata stands for its content.
 		d.Spec.Template.Spec = corev1.PodSpec{}
 	}
 	return object, nil
@@ -262,7 +282,7 @@ func eventScheme() *runtime.Scheme {
 	all := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{scheme.AddToScheme, ebbscheme.AddToScheme} {
 		if err := add(all); err != nil {
-			panic(fmt.Sprintf("build the scheme of events: %v", err)) // two kinds under one name: a fault of the build
+			panic(fmt.Sprintf("build the scheme of events: %v", err)) // two kinds with one name, an error in the build
 		}
 	}
 	return all

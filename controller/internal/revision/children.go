@@ -6,7 +6,6 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	autoscalingv1alpha1 "ebb.dev/ebb/api/autoscaling/v1alpha1"
 	"ebb.dev/ebb/api/names"
@@ -15,14 +14,14 @@ import (
 	"ebb.dev/ebb/settings"
 )
 
-// deployment brings the Deployment up to date. atZero is for one that is made again for a revision that had its initial pods once.
+// deployment makes the Deployment exist as the Revision says. atZero is for a revision that once had its initial pods and whose
+// Deployment is created again.
 func (r *reconciler) deployment(ctx context.Context, rev *servingv1.Revision, s *settings.Snapshot,
 	pa *autoscalingv1alpha1.PodAutoscaler, atZero bool) (*appsv1.Deployment, error) {
-	have, err := r.deployments.Deployments(rev.Namespace).Get(names.Deployment(rev.Name))
-	if err != nil && !apierrors.IsNotFound(err) {
+	have, found, err := apply.Found(r.deployments.Deployments(rev.Namespace).Get(names.Deployment(rev.Name)))
+	if err != nil {
 		return nil, err
 	}
-	found := err == nil
 	replicas := initialReplicas(rev, pa, s.Autoscaler)
 	if atZero {
 		replicas = 0
@@ -37,7 +36,7 @@ func (r *reconciler) deployment(ctx context.Context, rev *servingv1.Revision, s 
 		r.world.Events.Eventf(rev, corev1.EventTypeNormal, "Created", "Created Deployment %q", after.Name)
 	}
 	if err != nil && found {
-		return have, err // what runs goes on running and tells how it fares
+		return have, err // its pods still run and tell their state
 	}
 	return after, err
 }
@@ -56,8 +55,8 @@ func (r *reconciler) autoscaler(ctx context.Context, rev *servingv1.Revision, ha
 	return after, err
 }
 
-// initialReplicas is what a Deployment is made with: what the autoscaler last wanted, if it has spoken (somebody deleted the
-// Deployment), else the initial scale.
+// initialReplicas returns the replicas of a new Deployment: what the autoscaler wanted last, if somebody deleted the old Deployment,
+// else the initial scale.
 func initialReplicas(rev *servingv1.Revision, pa *autoscalingv1alpha1.PodAutoscaler, limits settings.Autoscaler) int32 {
 	if pa != nil && pa.Status.DesiredScale != nil && *pa.Status.DesiredScale >= 0 {
 		return *pa.Status.DesiredScale

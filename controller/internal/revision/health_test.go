@@ -4,11 +4,16 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
+	autoscalingv1alpha1 "ebb.dev/ebb/api/autoscaling/v1alpha1"
 	"ebb.dev/ebb/api/names"
+	servingv1 "ebb.dev/ebb/api/serving/v1"
+	"ebb.dev/ebb/settings"
 )
 
 func TestPodTroubleNamesTheOneReasonAUserNeeds(t *testing.T) {
@@ -96,6 +101,55 @@ func TestADeploymentsOldWordDoesNotCountAgainstNewPods(t *testing.T) {
 		t.Run(tt.why, func(t *testing.T) {
 			if got := deploymentTrouble(tt.d, tt.pods); got.reason != tt.reason {
 				t.Errorf("got %q, want %q", got.reason, tt.reason)
+			}
+		})
+	}
+}
+
+func TestARevisionThatIsUpAlwaysHasItsReplicas(t *testing.T) {
+	figures := func(actual, desired int32) autoscalingv1alpha1.PodAutoscalerStatus {
+		return autoscalingv1alpha1.PodAutoscalerStatus{ActualScale: &actual, DesiredScale: &desired}
+	}
+	half := figures(1, 0)
+	half.DesiredScale = nil
+	readyPod := &corev1.Pod{Status: corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}}}
+	deployment := &appsv1.Deployment{Spec: appsv1.DeploymentSpec{Replicas: ptr.To[int32](3)}}
+	for _, tt := range []struct {
+		why        string
+		autoscaler autoscalingv1alpha1.PodAutoscalerStatus
+		up         bool
+		pods       []*corev1.Pod
+		deployment *appsv1.Deployment
+		before     [2]*int32
+		want       [2]*int32
+	}{
+		{why: "not up: nothing until the autoscaler reports", pods: []*corev1.Pod{readyPod}, deployment: deployment},
+		{why: "not up: half of a report is nothing", autoscaler: half},
+		{why: "not up, reported", autoscaler: figures(0, 1), want: [2]*int32{ptr.To[int32](0), ptr.To[int32](1)}},
+		{why: "up, reported", up: true, autoscaler: figures(2, 3), want: [2]*int32{ptr.To[int32](2), ptr.To[int32](3)}},
+		{why: "up, not reported: pods and Deployment", up: true, pods: []*corev1.Pod{readyPod}, deployment: deployment,
+			want: [2]*int32{ptr.To[int32](1), ptr.To[int32](3)}},
+		{why: "up, half reported: pods and Deployment", up: true, autoscaler: half, deployment: deployment,
+			want: [2]*int32{ptr.To[int32](0), ptr.To[int32](3)}},
+		{why: "up, no decision yet: pods and Deployment", up: true, autoscaler: figures(1, -1), deployment: deployment,
+			want: [2]*int32{ptr.To[int32](0), ptr.To[int32](3)}},
+		{why: "up, not reported again after it was: as before", up: true, before: [2]*int32{ptr.To[int32](5), ptr.To[int32](6)},
+			want: [2]*int32{ptr.To[int32](5), ptr.To[int32](6)}},
+	} {
+		t.Run(tt.why, func(t *testing.T) {
+			pa := &autoscalingv1alpha1.PodAutoscaler{Status: tt.autoscaler}
+			if tt.up {
+				pa.Annotations = map[string]string{names.InitializedAnnotation: "true"}
+			}
+			rev := &servingv1.Revision{}
+			rev.Status.InitializeConditions()
+			rev.Status.ActualReplicas, rev.Status.DesiredReplicas = tt.before[0], tt.before[1]
+			judge(rev, observation{autoscaler: pa, pods: tt.pods, deployment: tt.deployment}, settings.NewStore(nil).Load())
+			if ready := rev.GetConditionSet().Manage(&rev.Status).IsHappy(); ready != tt.up {
+				t.Errorf("Ready is %v", ready)
+			}
+			if diff := cmp.Diff(tt.want, [2]*int32{rev.Status.ActualReplicas, rev.Status.DesiredReplicas}); diff != "" {
+				t.Error(diff)
 			}
 		})
 	}

@@ -1,9 +1,9 @@
-// Package revision reconciles Revisions: the digests of their images, their Deployment and their PodAutoscaler, and whether they
-// can serve.
+// Package revision reconciles Revisions. It resolves the digests of their images, keeps their Deployments and PodAutoscalers, and
+// reports whether they can serve.
 //
-// Owns: a Revision's status; the Deployment but for its number of replicas; the PodAutoscaler's spec and metadata.
-// Reads: Revisions, and the Deployments, PodAutoscalers and pods made for them; registries, for digests.
-// Writes: Deployments, PodAutoscalers; the mark of parked Revisions (park.go).
+// Owns: a Revision's status; the Deployment, except for replicas; the PodAutoscaler's spec and metadata.
+// Reads: Revisions, their Deployments, PodAutoscalers and pods; registries, for digests.
+// Writes: Deployments, PodAutoscalers; the annotation of parked Revisions (park.go).
 // Never: replicas of an existing Deployment, pods, a PodAutoscaler's status.
 package revision
 
@@ -14,7 +14,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	appslisters "k8s.io/client-go/listers/apps/v1"
@@ -35,24 +34,23 @@ import (
 	"ebb.dev/ebb/wire"
 )
 
-// Selector is the label selector of what is made for revisions, by which its caches are filtered.
+// Selector is the label selector of the children of Revisions. It filters the caches.
 const Selector = names.RevisionUIDLabel
 
 type reconciler struct {
-	world       *reconcile.World
-	tokenKey    []byte
-	digests     *digest.Resolver
-	deployments appslisters.DeploymentLister
-	autoscalers autoscalinglisters.PodAutoscalerLister
-	pods        corelisters.PodLister
-	revisions   listers.RevisionLister
-	services    corelisters.ServiceLister            // of revisions
-	slices      discoverylisters.EndpointSliceLister // of these
-	// certificates of queue-proxies
-	certificates *certificate.Keeper
+	world        *reconcile.World
+	tokenKey     []byte
+	digests      *digest.Resolver
+	deployments  appslisters.DeploymentLister
+	autoscalers  autoscalinglisters.PodAutoscalerLister
+	pods         corelisters.PodLister
+	revisions    listers.RevisionLister
+	services     corelisters.ServiceLister            // of revisions
+	slices       discoverylisters.EndpointSliceLister // of these
+	certificates *certificate.Keeper                  // of queue-proxies
 }
 
-// New is the reconciler of Revisions. tokenKey is the key of the tokens by which queue-proxies prove whom they speak for.
+// New returns the reconciler of Revisions. Queue-proxies prove their revision by a token, which is made with tokenKey.
 func New(w *reconcile.World, tokenKey []byte, digests *digest.Resolver) *reconcile.Controller {
 	serving, made, published := w.EbbInformers.Serving().V1(), w.Kubernetes("", Selector), w.Kubernetes("", names.ServerlessServiceLabel)
 	services, slices := published.Core().V1().Services(), published.Discovery().V1().EndpointSlices()
@@ -65,9 +63,13 @@ func New(w *reconcile.World, tokenKey []byte, digests *digest.Resolver) *reconci
 		revisions:   serving.Revisions().Lister(), services: services.Lister(), slices: slices.Lister(),
 	}
 	c := reconcile.Kind[*servingv1.Revision]{
-		Name: "revision", Informer: serving.Revisions().Informer(), Events: w.Events,
+		Name: "revision", Informer: serving.Revisions().Informer(), World: w,
 		Client:    func(ns string) reconcile.Client[*servingv1.Revision] { return w.Ebb.ServingV1().Revisions(ns) },
 		Reconcile: r.reconcile,
+		// Once the Deployment has the digests, they must not be forgotten: the tag may move.
+		MayHold: func(before, after *servingv1.Revision) bool {
+			return len(before.Status.ContainerStatuses) == len(after.Status.ContainerStatuses)
+		},
 	}.Controller()
 	if _, err := serving.Revisions().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{DeleteFunc: digests.ForgetDeleted}); err != nil {
 		panic(fmt.Sprintf("watch Revisions go: %v", err)) // only a stopped informer refuses
@@ -84,7 +86,7 @@ func New(w *reconcile.World, tokenKey []byte, digests *digest.Resolver) *reconci
 	return c
 }
 
-// inNamespace maps the certificate that a namespace's queue-proxies serve with to the namespace's Revisions.
+// inNamespace maps the certificate of a namespace's queue-proxies to the Revisions in the namespace.
 func inNamespace(revisions cache.SharedIndexInformer) func(object any) []reconcile.Key {
 	return func(object any) (keys []reconcile.Key) {
 		m := object.(metav1.Object)
@@ -115,19 +117,15 @@ func (r *reconciler) reconcile(ctx context.Context, rev *servingv1.Revision) (ti
 	if o.pods, err = r.podsOf(rev); err != nil {
 		return 0, err
 	}
-	o.autoscaler, err = r.autoscalers.PodAutoscalers(rev.Namespace).Get(names.PodAutoscaler(rev.Name))
-	if err != nil && !apierrors.IsNotFound(err) {
+	if o.autoscaler, _, err = apply.Found(r.autoscalers.PodAutoscalers(rev.Namespace).Get(names.PodAutoscaler(rev.Name))); err != nil {
 		return 0, err
-	}
-	if apierrors.IsNotFound(err) {
-		o.autoscaler = nil
 	}
 	if o.deployment, err = r.deployment(ctx, rev, s, o.autoscaler, false); err != nil {
 		judge(rev, o, s)
 		return 0, r.refused(rev, err)
 	}
 	neverStarted := couldNotStart(before, o, s)
-	// A PodAutoscaler that somebody deleted takes along that the revision was up once; its status still tells.
+	// If somebody deleted the PodAutoscaler, the Revision's status still tells that the revision was up.
 	wasUp := before.GetCondition(servingv1.RevisionConditionResourcesAvailable).IsTrue()
 	if o.autoscaler, err = r.autoscaler(ctx, rev, o.autoscaler, neverStarted, wasUp); err != nil {
 		judge(rev, o, s)
@@ -139,7 +137,7 @@ func (r *reconciler) reconcile(ctx context.Context, rev *servingv1.Revision) (ti
 	}
 	wait, ok := parkable(rev, o, s, r.world.Now())
 	switch {
-	case !ok || !equality.Semantic.DeepEqual(before, &rev.Status): // a status to write brings the next reconcile
+	case !ok || !equality.Semantic.DeepEqual(before, &rev.Status): // the write of the status causes the next reconcile
 		return 0, nil
 	case wait > 0:
 		return wait, nil
@@ -147,8 +145,8 @@ func (r *reconciler) reconcile(ctx context.Context, rev *servingv1.Revision) (ti
 	return 0, r.park(ctx, rev, o.initialized())
 }
 
-// couldNotStart: the revision fails and never was up. Once its pods are gone that stays so, or its minimum scale would bring
-// them back to fail again, for ever; what ends it is a pod that is ready, which a request can bring.
+// couldNotStart reports whether the revision fails and never was up. That stays so after its pods are gone, or its minimum scale
+// would create them again, to fail again, forever. A pod that becomes ready ends it, and a request can start one.
 func couldNotStart(before *servingv1.RevisionStatus, o observation, s *settings.Snapshot) bool {
 	if o.initialized() || readyPods(o.pods) > 0 {
 		return false
@@ -160,7 +158,7 @@ func couldNotStart(before *servingv1.RevisionStatus, o observation, s *settings.
 		before.GetCondition(servingv1.RevisionConditionResourcesAvailable).GetReason() == reasonNoProgress)
 }
 
-// resolve fills in the digests of the images and reports whether the revision can be deployed.
+// resolve sets the digests of the images and reports whether the revision can be deployed.
 func (r *reconciler) resolve(rev *servingv1.Revision, s *settings.Snapshot) bool {
 	if len(rev.Status.ContainerStatuses) == len(rev.Spec.Containers) {
 		r.digests.Forget(rev)
@@ -188,8 +186,8 @@ func (r *reconciler) resolve(rev *servingv1.Revision, s *settings.Snapshot) bool
 	return true
 }
 
-// conditionDigestsResolved is there, and False, only when a revision runs an image by its tag because the registry could not be
-// asked for the digest. It does not count for Ready.
+// conditionDigestsResolved exists, and is False, only if a revision runs an image by its tag because the registry did not tell the
+// digest. It does not count for Ready.
 const conditionDigestsResolved apis.ConditionType = "DigestsResolved"
 
 func (r *reconciler) podsOf(rev *servingv1.Revision) ([]*corev1.Pod, error) {
@@ -200,12 +198,12 @@ func (r *reconciler) inputs(rev *servingv1.Revision, s *settings.Snapshot) Input
 	return Inputs{
 		Settings: s, Token: wire.Token(r.tokenKey, rev.Namespace, rev.Name),
 		SystemNamespace: r.world.SystemNamespace, ClusterDomain: r.world.ClusterDomain,
-		// A pod cannot start before the Secret that it mounts is there.
+		// A pod does not start before the Secret that it mounts exists.
 		TLS: s.Network.SystemInternalTLS && r.certificates.Ready(rev.Namespace, names.NamespaceCertificate),
 	}
 }
 
-// refused turns an error of the API server into a condition where trying again alone will not help: somebody has to act.
+// refused turns an error of the API server into a condition if a retry alone does not help, because somebody has to act.
 func (r *reconciler) refused(rev *servingv1.Revision, err error) error {
 	manager := rev.GetConditionSet().Manage(&rev.Status)
 	switch {

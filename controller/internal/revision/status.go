@@ -5,6 +5,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
 	"knative.dev/pkg/apis"
 
 	autoscalingv1alpha1 "ebb.dev/ebb/api/autoscaling/v1alpha1"
@@ -13,7 +14,7 @@ import (
 	"ebb.dev/ebb/settings"
 )
 
-// Reasons of a Revision's conditions that are not copied from elsewhere; tools match on them.
+// Reasons of a Revision's conditions, apart from those that are copied. Tools match on them.
 const (
 	reasonResolvingDigests = servingv1.ReasonResolvingDigests
 	reasonDeploying        = servingv1.ReasonDeploying
@@ -23,20 +24,20 @@ const (
 	reasonRefused          = "FailedCreate"
 )
 
-// observation is all that a Revision's status depends on, besides the Revision.
+// observation is what a Revision's status depends on, apart from the Revision.
 type observation struct {
 	deployment *appsv1.Deployment
 	autoscaler *autoscalingv1alpha1.PodAutoscaler
 	pods       []*corev1.Pod
 }
 
-// initialized: the revision had its initial pods once, under this PodAutoscaler or, before it was parked, under another.
+// initialized reports whether the revision once had its initial pods, with this PodAutoscaler or, before it was parked, another.
 func (o observation) initialized() bool {
-	return o.autoscaler != nil && (o.autoscaler.Annotations[names.InitializedAnnotation] == "true" || o.autoscaler.Status.GetCondition(autoscalingv1alpha1.PodAutoscalerConditionScaleTargetInitialized).IsTrue())
+	return o.autoscaler != nil && (o.autoscaler.Annotations[names.InitializedAnnotation] == "true" || o.autoscaler.Status.IsScaleTargetInitialized())
 }
 
-// failing is the trouble of a revision none of whose pods is ready. While one is, requests are answered and nothing is wrong
-// that a user must know of.
+// failing returns the trouble of a revision without a ready pod. While a pod is ready, requests are answered, and users need not
+// know about the others.
 func (o observation) failing(s *settings.Snapshot) trouble {
 	if readyPods(o.pods) > 0 {
 		return trouble{}
@@ -50,8 +51,8 @@ func (o observation) failing(s *settings.Snapshot) trouble {
 	return trouble{}
 }
 
-// judge writes the Revision's conditions from what is observed. It starts from nothing each time, so what mends itself is Ready
-// again.
+// judge sets the Revision's conditions. They depend on the observation more than on their old values, so a revision that recovers
+// is Ready again.
 //
 //	ready pods  trouble         initialized  autoscaler   ResourcesAvailable              ContainerHealthy
 //	> 0         -               yes          any          True                            True
@@ -72,7 +73,7 @@ func judge(rev *servingv1.Revision, o observation, s *settings.Snapshot) {
 
 	switch {
 	case !t.none() && !t.container:
-		// The kubelet says in turn that it pulls and that it waits with pulling. That is one trouble, told once.
+		// The kubelet alternates between "cannot pull" and "backs off". That is one trouble.
 		if was := manager.GetCondition(resources); !was.IsFalse() || !pulling(was.Reason) || !pulling(t.reason) {
 			manager.MarkFalse(resources, t.reason, "%s", t.message)
 		}
@@ -90,27 +91,43 @@ func judge(rev *servingv1.Revision, o observation, s *settings.Snapshot) {
 	case readyPods(o.pods) > 0 || initialized && t.none():
 		manager.MarkTrue(container)
 	case initialized:
-		// The cluster's trouble is told above; the container itself is as good as it was.
+		// The trouble is the cluster's; see above. The container is as it was.
 	case manager.GetCondition(container).IsFalse() && manager.GetCondition(container).GetReason() != reasonContainerMissing && len(o.pods) == 0:
-		// It failed and was scaled away: the reason stays until a pod proves otherwise.
+		// It failed and was scaled to zero. The reason stays until a pod is ready.
 	default:
 		manager.MarkUnknown(container, reasonDeploying, "")
 	}
 
-	if o.autoscaler == nil || o.autoscaler.Annotations[names.InitializedAnnotation] != "true" {
-		rev.Status.ActualReplicas, rev.Status.DesiredReplicas = nil, nil
-	}
-	if pa := o.autoscaler; pa != nil && pa.Status.ActualScale != nil && pa.Status.DesiredScale != nil && *pa.Status.DesiredScale >= 0 {
-		actual, desired := *pa.Status.ActualScale, *pa.Status.DesiredScale
-		rev.Status.ActualReplicas, rev.Status.DesiredReplicas = &actual, &desired
-	}
+	setReplicas(rev, o)
 	rev.Status.LogURL = strings.ReplaceAll(s.Observability.RevisionURLTemplate, "${REVISION_UID}", string(rev.UID))
+}
+
+// setReplicas publishes what the PodAutoscaler reports. A revision that is up always has both numbers, because clients of a Ready
+// Revision read them: those it had, or else what its pods and its Deployment say.
+//
+//	PodAutoscaler reports  initialized  published
+//	both                   any          both as reported
+//	else                   no           neither
+//	else                   yes          as before; from pods and Deployment if there was nothing
+func setReplicas(rev *servingv1.Revision, o observation) {
+	status := &rev.Status
+	if pa := o.autoscaler; pa != nil && pa.Status.ActualScale != nil && ptr.Deref(pa.Status.DesiredScale, -1) >= 0 {
+		status.ActualReplicas, status.DesiredReplicas = ptr.To(*pa.Status.ActualScale), ptr.To(*pa.Status.DesiredScale)
+	} else if !o.initialized() {
+		status.ActualReplicas, status.DesiredReplicas = nil, nil
+	} else if status.ActualReplicas == nil || status.DesiredReplicas == nil {
+		actual := int32(readyPods(o.pods))
+		status.ActualReplicas, status.DesiredReplicas = &actual, ptr.To(actual)
+		if o.deployment != nil {
+			status.DesiredReplicas = ptr.To(ptr.Deref(o.deployment.Spec.Replicas, actual))
+		}
+	}
 }
 
 func pulling(reason string) bool { return reason == "ErrImagePull" || reason == "ImagePullBackOff" }
 
-// copyActive shows the PodAutoscaler's Active on the Revision; it does not count for Ready. What was known stays until the
-// autoscaler has spoken about a PodAutoscaler that was made anew.
+// copyActive copies the PodAutoscaler's Active, which does not count for Ready. The old value stays until the autoscaler sets the
+// status of a PodAutoscaler that was created again.
 func copyActive(manager apis.ConditionManager, pa *autoscalingv1alpha1.PodAutoscaler) {
 	c := apis.Condition{Type: servingv1.RevisionConditionActive, Status: corev1.ConditionUnknown, Severity: apis.ConditionSeverityInfo,
 		Reason: reasonDeploying}

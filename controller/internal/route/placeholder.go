@@ -2,11 +2,9 @@ package route
 
 import (
 	"context"
-	"fmt"
 	"maps"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -18,13 +16,11 @@ import (
 	"ebb.dev/ebb/controller/internal/apply"
 )
 
-// placeholder is the Service that gives a target its name inside the cluster: an alias of the local gateway.
+// placeholder returns the Service that gives a target its name inside the cluster. It is an alias of the local gateway.
 func placeholder(route *servingv1.Route, name, gatewayHost string) *corev1.Service {
-	l := maps.Clone(route.Labels)
-	if l == nil {
-		l = map[string]string{}
-	}
-	delete(l, names.VisibilityLabel) // of a placeholder it concerns that target alone, and is the user's to set
+	l := map[string]string{}
+	maps.Copy(l, route.Labels)
+	delete(l, names.VisibilityLabel) // on a placeholder, the user sets it for that target alone
 	l[names.RouteLabel] = route.Name
 	return &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{
@@ -39,43 +35,43 @@ func placeholder(route *servingv1.Route, name, gatewayHost string) *corev1.Servi
 	}
 }
 
-// inherited leaves out of a parent's annotations what must not travel.
+// inherited returns the annotations that children have too. It is never nil.
 func inherited(annotations map[string]string) map[string]string {
-	out := maps.Clone(annotations)
+	out := map[string]string{}
+	maps.Copy(out, annotations)
 	delete(out, names.LastAppliedAnnotation)
 	return out
 }
 
-// localTags lists the tags whose placeholder the user has labelled cluster-local.
+// localTags lists the tags with a placeholder that the user has labeled cluster-local.
 func (r *reconciler) localTags(route *servingv1.Route, byName map[string]string) (map[string]bool, error) {
 	local := map[string]bool{}
 	for name, tag := range byName {
-		service, err := r.services.Services(route.Namespace).Get(name)
-		if apierrors.IsNotFound(err) {
-			continue
-		} else if err != nil {
+		service, found, err := apply.Found(r.services.Services(route.Namespace).Get(name))
+		if err != nil {
 			return nil, err
 		}
-		if service.Labels[names.VisibilityLabel] == names.VisibilityClusterLocal {
+		if found && service.Labels[names.VisibilityLabel] == names.VisibilityClusterLocal {
 			local[tag] = true
 		}
 	}
 	return local, nil
 }
 
-// placeholders makes the placeholder Services of the targets and removes those of targets that are no more.
+// placeholders makes the placeholder Services of the targets exist, and deletes those of former targets.
 func (r *reconciler) placeholders(ctx context.Context, route *servingv1.Route, byName map[string]string, gatewayHost string) error {
 	api := r.kube.CoreV1().Services(route.Namespace)
+	wanted := map[string]bool{}
 	for name := range byName {
-		have, err := r.services.Services(route.Namespace).Get(name)
-		found := err == nil
-		if err != nil && !apierrors.IsNotFound(err) {
+		wanted[name] = true
+		have, found, err := apply.Found(r.services.Services(route.Namespace).Get(name))
+		if err != nil {
 			return err
 		}
 		if found && have.Spec.Type != corev1.ServiceTypeExternalName && metav1.IsControlledBy(have, route) {
-			// A cluster address cannot be taken away by an update.
-			if err := api.Delete(ctx, name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
-				return fmt.Errorf("replace placeholder Service %s/%s: %w", route.Namespace, name, err)
+			// An update cannot remove a cluster address.
+			if err := apply.Delete(ctx, api, "Service", have, metav1.DeleteOptions{}); err != nil {
+				return err
 			}
 			found = false
 		}
@@ -95,13 +91,5 @@ func (r *reconciler) placeholders(ctx context.Context, route *servingv1.Route, b
 	if err != nil {
 		return err
 	}
-	for _, service := range mine {
-		if _, wanted := byName[service.Name]; wanted || !metav1.IsControlledBy(service, route) {
-			continue
-		}
-		if err := api.Delete(ctx, service.Name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
-			return fmt.Errorf("delete placeholder Service %s/%s: %w", route.Namespace, service.Name, err)
-		}
-	}
-	return nil
+	return apply.Prune(ctx, api, "Service", route, mine, wanted)
 }

@@ -9,13 +9,14 @@ import (
 	autoscalingv1alpha1 "ebb.dev/ebb/api/autoscaling/v1alpha1"
 	"ebb.dev/ebb/api/names"
 	servingv1 "ebb.dev/ebb/api/serving/v1"
+	"ebb.dev/ebb/controller/internal/apply"
 	"ebb.dev/ebb/ingress/plan"
 	"ebb.dev/ebb/ingress/rollout"
 	"ebb.dev/ebb/settings"
 )
 
-// rolloutDuration is the time over which requests move to a new latest revision: the Route's annotation, or the setting. An
-// annotation of 0 means the setting.
+// rolloutDuration returns the time in which requests move to a new latest revision: the Route's annotation, or the setting if there
+// is none or it is 0.
 func rolloutDuration(route *servingv1.Route, s *settings.Snapshot) (time.Duration, error) {
 	own, fault := names.RolloutDuration(route.Annotations)
 	if fault != nil {
@@ -27,15 +28,16 @@ func rolloutDuration(route *servingv1.Route, s *settings.Snapshot) (time.Duratio
 	return s.Network.RolloutDuration, nil
 }
 
-// rolledOut replaces each target that follows a latest revision by the revisions that share its requests now. The state of a
-// rollout is an annotation of the HTTPRoute that every Route has, its own one inside the cluster.
+// rolledOut replaces each target that follows a latest revision by the revisions that share its requests now. The state of the
+// rollout is an annotation of the Route's cluster-local HTTPRoute, which every Route has.
 func (r *reconciler) rolledOut(route *servingv1.Route, targets []target, duration time.Duration) ([]target, rollout.State, time.Duration, error) {
 	before := rollout.State{}
-	have, err := r.httpRoutes.HTTPRoutes(route.Namespace).Get((&plan.Input{Namespace: route.Namespace, ClusterDomain: r.clusterDomain}).LocalHost(route.Name))
-	if err == nil {
-		before = rollout.Parse(have.Annotations[names.RolloutAnnotation])
-	} else if !apierrors.IsNotFound(err) {
+	own := (&plan.Input{Namespace: route.Namespace, ClusterDomain: r.clusterDomain}).LocalHost(route.Name)
+	have, found, err := apply.Found(r.httpRoutes.HTTPRoutes(route.Namespace).Get(own))
+	if err != nil {
 		return nil, before, 0, err
+	} else if found {
+		before = rollout.Parse(have.Annotations[names.RolloutAnnotation])
 	}
 	want := rollout.State{}
 	for _, t := range targets {
@@ -57,7 +59,7 @@ func (r *reconciler) rolledOut(route *servingv1.Route, targets []target, duratio
 		orphaned := int64(0)
 		for i, share := range c.Revisions {
 			revision, err := r.revisions.Revisions(route.Namespace).Get(share.Revision)
-			if apierrors.IsNotFound(err) { // deleted on the way: nothing to go back to, nothing to share with
+			if apierrors.IsNotFound(err) { // deleted during the rollout; the last one gets its share
 				orphaned += share.Percent
 				continue
 			} else if err != nil {

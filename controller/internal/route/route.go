@@ -1,8 +1,8 @@
-// Package route brings Routes to the gateways and says when they are there.
+// Package route programs the gateways with Routes and reports when the gateways follow.
 //
 // Owns: a Route's status, its HTTPRoutes, its placeholder Services. Reads: Routes, Configurations, Revisions, the public
-// Services of revisions, settings; the gateways themselves, by probes. Writes: what it owns. Never: routes to a revision that
-// was not Ready once; reports Ready before every gateway pod was seen to follow the plan.
+// Services of revisions, settings; the gateways, by probes. Writes: what it owns. Never: routes to a revision that was never
+// Ready; reports Ready before every gateway pod follows the plan.
 package route
 
 import (
@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -41,14 +42,8 @@ import (
 	"ebb.dev/ebb/settings"
 )
 
-// reasonUninitialized is the reason of IngressReady while the gateways have not taken over a plan.
+// reasonUninitialized is the reason of IngressReady until the gateways follow a plan.
 const reasonUninitialized = "Uninitialized"
-
-// prober is what the reconciler asks whether a plan is live.
-type prober interface {
-	Check(key types.NamespacedName, want ready.Want) (live bool, why string)
-	Known(key types.NamespacedName) bool
-}
 
 type reconciler struct {
 	kube           kubernetes.Interface
@@ -62,11 +57,11 @@ type reconciler struct {
 	httpRoutes     gatewaylisters.HTTPRouteLister
 	certificates   *certificate.Keeper
 	listeners      *gateway.Listeners
-	prober         prober
+	prober         *ready.Prober
 	now            func() time.Time
 }
 
-// byTarget is the index of Routes by the Configurations and Revisions that they name.
+// byTarget indexes Routes by the Configurations and Revisions that they name.
 const byTarget = "target"
 
 func configurationTarget(namespace, name string) string {
@@ -90,7 +85,7 @@ func targetsOf(object any) ([]string, error) {
 	return out, nil
 }
 
-// New is the reconciler of Routes.
+// New returns the reconciler of Routes.
 func New(w *reconcile.World) *reconcile.Controller {
 	serving := w.EbbInformers.Serving().V1()
 	placeholders := w.Kubernetes("", names.RouteLabel).Core().V1().Services()
@@ -106,22 +101,17 @@ func New(w *reconcile.World) *reconcile.Controller {
 		panic(fmt.Sprintf("index Routes by target: %v", err)) // only a started informer refuses
 	}
 	c := reconcile.Kind[*servingv1.Route]{
-		Name: "route", Informer: routes, Events: w.Events,
+		Name: "route", Informer: routes, World: w,
 		Client:    func(ns string) reconcile.Client[*servingv1.Route] { return w.Ebb.ServingV1().Routes(ns) },
-		Reconcile: r.reconcile,
+		Reconcile: r.reconcile, Gone: func(key reconcile.Key) { r.prober.Forget(key) },
+		// What the gateways were told is needed after a restart. Before the first plan there is nothing to remember.
+		MayHold: func(before, after *servingv1.Route) bool {
+			return len(before.Status.Traffic) == 0 || equality.Semantic.DeepEqual(before.Status.Traffic, after.Status.Traffic)
+		},
 	}.Controller()
-
 	r.certificates = certificate.NewKeeper(w, c, certificate.Concerns(routes, "Route"))
 	r.listeners = gateway.NewListeners(w, c, "Route")
-	p := ready.New(gateway.NewFinder(w.Kube, w.Now), func(key types.NamespacedName) { c.Enqueue(key) })
-	r.prober, c.Background = p, p.Run
-	frame := c.Reconcile
-	c.Reconcile = func(ctx context.Context, key reconcile.Key) (time.Duration, error) {
-		if _, exists, err := routes.GetStore().GetByKey(key.String()); err == nil && !exists {
-			p.Forget(key)
-		}
-		return frame(ctx, key)
-	}
+	r.prober = gateway.NewProber(w, c)
 
 	naming := func(targets ...string) (keys []reconcile.Key) {
 		for _, t := range targets {
@@ -215,8 +205,8 @@ func (r *reconciler) reconcile(ctx context.Context, route *servingv1.Route) (tim
 	if missing, err := r.missingBackend(p); err != nil {
 		return 0, err
 	} else if missing != "" {
-		// A gateway answers 500 for a Service it does not know: wait for the event that brings it.
-		route.Status.MarkIngressNotReady(reasonUninitialized, fmt.Sprintf("Service %q is not there yet.", missing))
+		// Gateways answer 500 for a Service that does not exist. Its creation causes the next reconcile.
+		route.Status.MarkIngressNotReady(reasonUninitialized, fmt.Sprintf("Service %q does not exist yet.", missing))
 		return 0, nil
 	}
 	changed, err := r.apply(ctx, route, p, s, state)
@@ -236,7 +226,7 @@ func (r *reconciler) reconcile(ctx context.Context, route *servingv1.Route) (tim
 	return again, nil
 }
 
-// refused turns an error about an object that a Route needs into a condition where trying again alone will not help.
+// refused turns an error about an object that a Route needs into a condition if a retry alone does not help.
 func refused(route *servingv1.Route, err error) error {
 	notOwned := new(apply.NotOwnedError)
 	switch {
@@ -253,12 +243,9 @@ func refused(route *servingv1.Route, err error) error {
 	return err
 }
 
-// apply writes the plan's HTTPRoutes, with the state of the rollout on each.
+// apply writes the HTTPRoutes of a plan. Each has the state of the rollout in an annotation.
 func (r *reconciler) apply(ctx context.Context, route *servingv1.Route, p *plan.Plan, s *settings.Snapshot, state rollout.State) (changed bool, err error) {
 	annotations := inherited(route.Annotations)
-	if annotations == nil {
-		annotations = map[string]string{}
-	}
 	annotations[names.RolloutAnnotation] = state.String()
 	meta := gatewayapi.Meta{Labels: route.Labels, Annotations: annotations, Owner: *kmeta.NewControllerRef(route)}
 	mine := labels.Set{names.RouteLabel: route.Name}
@@ -273,7 +260,7 @@ func (r *reconciler) apply(ctx context.Context, route *servingv1.Route, p *plan.
 	return changed, r.listeners.Prune(ctx, route, listeners, mine)
 }
 
-// input is the part of the plan's input that spec.traffic has no say in.
+// input returns the part of a plan's input that does not depend on spec.traffic.
 func input(route *servingv1.Route, s *settings.Snapshot, clusterDomain string) plan.Input {
 	return plan.Input{
 		Namespace: route.Namespace, Name: route.Name, Labels: route.Labels, Annotations: route.Annotations,
@@ -297,7 +284,7 @@ func targetNames(in *plan.Input) (map[string]string, error) {
 	return byName, nil
 }
 
-// describe fills in the addresses and the traffic of the status.
+// describe sets the addresses and the traffic in the status.
 func (r *reconciler) describe(route *servingv1.Route, s *settings.Snapshot, in *plan.Input, targets []target) error {
 	address := func(tag string) (string, error) {
 		host, err := in.Host(tag)
@@ -333,7 +320,7 @@ func parseURL(text string) (*apis.URL, error) {
 	return u, nil
 }
 
-// localGateway is the name of the Service in front of the gateway that serves inside the cluster.
+// localGateway returns the name of the Service of the cluster-local gateway.
 func localGateway(s *settings.Snapshot, clusterDomain string) string {
 	if len(s.Gateway.Local) == 0 {
 		return ""
@@ -342,7 +329,7 @@ func localGateway(s *settings.Snapshot, clusterDomain string) string {
 	return g.ServiceName() + "." + g.ServiceNamespace() + ".svc." + clusterDomain
 }
 
-// missingBackend names a Service that the plan sends requests to and that does not exist yet.
+// missingBackend returns the name of a Service in the plan that does not exist yet, or "".
 func (r *reconciler) missingBackend(p *plan.Plan) (string, error) {
 	for _, t := range p.Targets {
 		for _, rule := range t.Rules {
@@ -358,8 +345,8 @@ func (r *reconciler) missingBackend(p *plan.Plan) (string, error) {
 	return "", nil
 }
 
-// judge says whether the gateways follow the plan. A plan that was live before this process began and needed no write is live
-// still: that keeps a restart of the controller from turning every Route Unknown.
+// judge reports whether the gateways follow the plan. A plan that was live before this process started, and needed no write, is still
+// live. So a restart of the controller does not set every Route to Unknown.
 func (r *reconciler) judge(route *servingv1.Route, p *plan.Plan, s *settings.Snapshot, changed bool) (live bool) {
 	key := types.NamespacedName{Namespace: route.Namespace, Name: route.Name}
 	if !changed && !r.prober.Known(key) && route.Status.GetCondition(servingv1.RouteConditionIngressReady).IsTrue() {
@@ -381,7 +368,7 @@ func (r *reconciler) judge(route *servingv1.Route, p *plan.Plan, s *settings.Sna
 	return false
 }
 
-// refusal finds out whether a gateway has said that it will not serve one of the Route's HTTPRoutes.
+// refusal reports whether a gateway rejects one of the Route's HTTPRoutes, and why.
 func (r *reconciler) refusal(route *servingv1.Route) (reason, message string, refused bool) {
 	mine, err := r.httpRoutes.HTTPRoutes(route.Namespace).List(labels.SelectorFromSet(labels.Set{names.RouteLabel: route.Name}))
 	if err != nil {
@@ -390,7 +377,7 @@ func (r *reconciler) refusal(route *servingv1.Route) (reason, message string, re
 	for _, have := range mine {
 		for _, parent := range have.Status.Parents {
 			for _, c := range parent.Conditions {
-				// That a ListenerSet is not known yet says that the gateways are behind.
+				// If a ListenerSet is not known yet, the gateways are only behind.
 				ofSet := parent.ParentRef.Kind != nil && *parent.ParentRef.Kind == "ListenerSet"
 				if !ofSet && c.Type == string(gatewayv1.RouteConditionAccepted) && c.Status == metav1.ConditionFalse &&
 					c.ObservedGeneration == have.Generation {
@@ -402,7 +389,7 @@ func (r *reconciler) refusal(route *servingv1.Route) (reason, message string, re
 	return "", "", false
 }
 
-// probes asks every gateway that carries a target for one of the target's hosts; the others are in the same HTTPRoute.
+// probes returns one probe for each target and gateway. It asks for one of the target's hosts; the others are in the same HTTPRoute.
 func probes(p *plan.Plan, g settings.Gateway) []ready.Probe {
 	var out []ready.Probe
 	for _, t := range p.Targets {

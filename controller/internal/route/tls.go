@@ -17,14 +17,14 @@ import (
 	"ebb.dev/ebb/settings"
 )
 
-// A host's certificate, as far as it has come.
+// hostCertificate is the certificate of a host and its state.
 type hostCertificate struct {
 	host, name string
 	state      certificate.State
 	why        string
 }
 
-// secure asks for the certificates of a Route's hosts, fills in which hosts have TLS, and says in the status how far that is.
+// secure requests the certificates of a Route's hosts, sets which hosts have TLS, and sets the condition CertificateProvisioned.
 //
 //	asked for                     | state of all certificates | http-protocol | CertificateProvisioned          | TLS
 //	for no host                   |                           |               | True, TLSNotEnabled             | no
@@ -43,7 +43,7 @@ func (r *reconciler) secure(ctx context.Context, route *servingv1.Route, s *sett
 	if err != nil {
 		return err
 	}
-	// Missing makes every certificate wait, and is what the status tells.
+	// While missing is set, every certificate waits and the status says why.
 	missing := r.certificates.Missing()
 	for _, w := range wants {
 		if missing == "" && w.Type == names.CertificateExternalDomain {
@@ -60,7 +60,7 @@ func (r *reconciler) secure(ctx context.Context, route *servingv1.Route, s *sett
 			all = append(all, hostCertificate{main, w.Name, certificate.Pending, missing})
 			continue
 		}
-		// A certificate of the host's own that is there is not given up for one that is still to come.
+		// A ready certificate of the host alone is not replaced by a wildcard that is not ready.
 		if name, state, why, found := r.certificates.Wildcard(route.Namespace, main); found && w.Type == names.CertificateExternalDomain &&
 			(state == certificate.Ready || !r.certificates.Ready(route.Namespace, w.Name)) {
 			all = append(all, hostCertificate{main, name, state, why})
@@ -100,8 +100,8 @@ func (r *reconciler) secure(ctx context.Context, route *servingv1.Route, s *sett
 	return r.certificates.Prune(ctx, route.Namespace, route, labels.Set{names.RouteLabel: route.Name}, wanted)
 }
 
-// externalTLS tells whether the Route's external hosts are to have certificates, and if not, why. It also reads whether plain
-// requests are redirected.
+// externalTLS reports whether the Route's external hosts get certificates, and if not, why. It also sets whether plain requests are
+// redirected.
 func externalTLS(route *servingv1.Route, s *settings.Snapshot, in *plan.Input) (bool, string, error) {
 	protocol, ferr := names.HTTPProtocol(route.Annotations)
 	if ferr != nil {
@@ -125,7 +125,7 @@ func externalTLS(route *servingv1.Route, s *settings.Snapshot, in *plan.Input) (
 	return true, "", nil
 }
 
-// certificatesOf lists what certificates the hosts of a Route need, one for each target and visibility.
+// certificatesOf lists the certificates of a Route, one for each target and visibility.
 func (r *reconciler) certificatesOf(route *servingv1.Route, s *settings.Snapshot, in *plan.Input, external bool) ([]certificate.Want, error) {
 	var out []certificate.Want
 	want := func(tag string, local bool, kind string, issuer settings.IssuerRef, hosts ...string) {
@@ -153,7 +153,7 @@ func (r *reconciler) certificatesOf(route *servingv1.Route, s *settings.Snapshot
 	return out, nil
 }
 
-// securely tells whether everybody behind a revision's public Service serves TLS.
+// securely reports whether all endpoints of a revision's public Service serve TLS.
 func (r *reconciler) securely(namespace, revision string) bool {
 	have, err := r.public.Services(namespace).Get(names.PublicService(revision))
 	return err == nil && have.Annotations[names.SystemTLSAnnotation] != ""

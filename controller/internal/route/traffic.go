@@ -2,6 +2,7 @@ package route
 
 import (
 	"fmt"
+	"slices"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/utils/ptr"
@@ -20,9 +21,8 @@ type target struct {
 	latest, h2c                  bool
 }
 
-// resolve finds the revision of every entry of spec.traffic. If one cannot take requests it marks the status accordingly and
-// returns ok = false: then nothing changes at the gateways, so a Route never gives up a revision that serves for one that
-// does not.
+// resolve finds the revision of every entry of spec.traffic. If one cannot take requests, resolve sets the status and returns
+// ok = false. Then the gateways are left as they are, so a Route never replaces a revision that serves by one that does not.
 func resolve(route *servingv1.Route, configurations listers.ConfigurationLister, revisions listers.RevisionLister) (out []target, ok bool, err error) {
 	service := route.Labels[names.ServiceLabel]
 	for _, entry := range route.Spec.Traffic {
@@ -55,7 +55,7 @@ func resolve(route *servingv1.Route, configurations listers.ConfigurationLister,
 		case service != "" && revision.Labels[names.ServiceLabel] != service:
 			route.Status.MarkRevisionNotOwned(t.revision)
 			return nil, false, nil
-		// The newest Ready revision of a Configuration was Ready; if it is not at the moment, it still is the best there is.
+		// The latest ready revision may not be Ready at the moment, but there is none better.
 		case !t.latest && !revision.IsReady() && !serves(route, t.revision):
 			if revision.IsFailed() {
 				route.Status.MarkRevisionFailed(t.revision)
@@ -64,7 +64,7 @@ func resolve(route *servingv1.Route, configurations listers.ConfigurationLister,
 			}
 			return nil, false, nil
 		}
-		// One in reserve may be parked at any moment, until the labeler has seen this Route and taken it out (decision 0007).
+		// A revision in reserve may be parked at any time, until the labeler has seen this Route and made it active (decision 0007).
 		if revision.RoutingState() == names.RoutingReserve || revision.Annotations[names.ParkedAnnotation] != "" {
 			route.Status.MarkRevisionParked(t.revision)
 			return nil, false, nil
@@ -79,17 +79,12 @@ func resolve(route *servingv1.Route, configurations listers.ConfigurationLister,
 	return out, true, nil
 }
 
-// serves tells whether requests go to the revision already. Such a one is not dropped because it is not Ready for a moment.
+// serves reports whether requests go to the revision already. Then it is kept even if it is not Ready for a moment.
 func serves(route *servingv1.Route, revision string) bool {
-	for _, t := range route.Status.Traffic {
-		if t.RevisionName == revision {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(route.Status.Traffic, func(t servingv1.TrafficTarget) bool { return t.RevisionName == revision })
 }
 
-// shares sorts the targets by tag: the Route's own hosts get what each entry asks for, a tag's host all of its entry.
+// shares groups the targets by tag. The Route's own hosts split requests by percent; a tag's host sends all of them to its target.
 func shares(targets []target) map[string][]plan.Share {
 	out := map[string][]plan.Share{}
 	for _, t := range targets {
@@ -101,7 +96,7 @@ func shares(targets []target) map[string][]plan.Share {
 	return out
 }
 
-// statusTraffic mirrors spec.traffic with revisions filled in; urls holds the address of each tag.
+// statusTraffic returns spec.traffic with the revisions and the address of each tag.
 func statusTraffic(targets []target, url func(tag string) (string, error)) ([]servingv1.TrafficTarget, error) {
 	var out []servingv1.TrafficTarget
 	for _, t := range targets {

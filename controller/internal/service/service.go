@@ -1,12 +1,13 @@
-// Package service reconciles Services: one Configuration and one Route of the same name.
+// Package service reconciles Services. Each has one Configuration and one Route of the same name.
 //
-// Owns: a Service's status. Reads: Services, Configurations, Routes, the Revision a template names.
-// Writes: the Configuration and the Route, spec and metadata; their drift is overwritten. Never: Revisions, traffic.
+// Owns: a Service's status. Reads: Services, Configurations, Routes, the Revision that a template names.
+// Writes: spec and metadata of the Configuration and the Route, and overwrites changes of others. Never: Revisions, traffic.
 package service
 
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -36,7 +37,7 @@ type reconciler struct {
 	clusterDomain  string
 }
 
-// New is the reconciler of Services.
+// New returns the reconciler of Services.
 func New(w *reconcile.World) *reconcile.Controller {
 	serving := w.EbbInformers.Serving().V1()
 	r := &reconciler{
@@ -46,46 +47,56 @@ func New(w *reconcile.World) *reconcile.Controller {
 		revisions:      serving.Revisions().Lister(),
 	}
 	c := reconcile.Kind[*servingv1.Service]{
-		Name: "service", Informer: serving.Services().Informer(), Events: w.Events,
+		Name: "service", Informer: serving.Services().Informer(), World: w,
 		Client:    func(ns string) reconcile.Client[*servingv1.Service] { return w.Ebb.ServingV1().Services(ns) },
-		Reconcile: r.reconcile,
+		Reconcile: r.reconcile, MayHold: func(_, _ *servingv1.Service) bool { return true },
 	}.Controller()
-	// Children carry the Service's name. Objects of others that stand in their place do so too, and going they let us proceed.
+	// Children have the Service's name. So do objects of others that are in their place, and the Service continues when they go.
 	c.Watch(serving.Configurations().Informer(), reconcile.Self)
 	c.Watch(serving.Routes().Informer(), reconcile.Self)
 	return c
 }
 
-func (r *reconciler) reconcile(ctx context.Context, svc *servingv1.Service) (time.Duration, error) {
+func (r *reconciler) reconcile(ctx context.Context, svc *servingv1.Service) (_ time.Duration, err error) {
 	manager := svc.GetConditionSet().Manage(&svc.Status)
 	manager.InitializeConditions()
+	var created []string
+	var failed string
+	defer func() { r.tell(svc, created, failed, err) }()
+	note := func(kind string, outcome apply.Outcome, err error) {
+		if outcome == apply.Created && err == nil {
+			created = append(created, kind)
+		} else if outcome == apply.Created {
+			failed = kind
+		}
+	}
 
-	config, err := r.configuration(ctx, svc)
-	if err != nil {
+	config, outcome, err := r.configuration(ctx, svc)
+	if note("Configuration", outcome, err); err != nil {
 		return 0, refused(svc, servingv1.ServiceConditionConfigurationsReady, err)
 	}
 	rollUpConfiguration(svc, config)
 
-	// A Route that names a revision its Configuration has yet to make would fail for a moment: the Configuration goes first.
+	// A Route that names a Revision which does not exist yet would fail for a moment, so the Configuration goes first.
 	if name := config.Spec.Template.Name; name != "" {
 		if config.Generation != config.Status.ObservedGeneration {
 			manager.MarkUnknown(servingv1.ServiceConditionRoutesReady, servingv1.ReasonOutOfDate,
 				"The Configuration is still working to reflect the latest desired specification.")
 			return 0, nil
 		}
-		named, err := r.revisions.Revisions(svc.Namespace).Get(name)
-		if err != nil && !apierrors.IsNotFound(err) {
+		named, found, err := apply.Found(r.revisions.Revisions(svc.Namespace).Get(name))
+		if err != nil {
 			return 0, err
 		}
-		if err == nil && !configuration.Reusable(named, config, r.settings.Load().Rules(r.clusterDomain)) {
+		if found && !configuration.Reusable(named, config, r.settings.Load().Rules(r.clusterDomain)) {
 			manager.MarkFalse(servingv1.ServiceConditionRoutesReady, servingv1.ReasonRevisionNameTaken,
 				"The revision name %q is taken by a conflicting Revision, so traffic will not be migrated", name)
 			return 0, nil
 		}
 	}
 
-	route, err := r.route(ctx, svc)
-	if err != nil {
+	route, outcome, err := r.route(ctx, svc)
+	if note("Route", outcome, err); err != nil {
 		return 0, refused(svc, servingv1.ServiceConditionRoutesReady, err)
 	}
 	rollUpRoute(svc, route)
@@ -93,7 +104,7 @@ func (r *reconciler) reconcile(ctx context.Context, svc *servingv1.Service) (tim
 	return 0, nil
 }
 
-// refused turns an error about a child into a condition where trying again alone will not help: somebody has to act.
+// refused turns an error about a child into a condition if a retry alone does not help, because somebody has to act.
 func refused(svc *servingv1.Service, condition apis.ConditionType, err error) error {
 	manager := svc.GetConditionSet().Manage(&svc.Status)
 	switch {
@@ -106,64 +117,58 @@ func refused(svc *servingv1.Service, condition apis.ConditionType, err error) er
 	return err
 }
 
-func (r *reconciler) configuration(ctx context.Context, svc *servingv1.Service) (*servingv1.Configuration, error) {
-	have, err := r.configurations.Configurations(svc.Namespace).Get(svc.Name)
-	if err != nil && !apierrors.IsNotFound(err) {
-		return nil, err
+// configuration makes the Configuration exist as the Service says.
+func (r *reconciler) configuration(ctx context.Context, svc *servingv1.Service) (*servingv1.Configuration, apply.Outcome, error) {
+	have, found, err := apply.Found(r.configurations.Configurations(svc.Namespace).Get(svc.Name))
+	if err != nil {
+		return nil, apply.Unchanged, err
 	}
-	after, outcome, err := apply.Child(ctx, r.client.ServingV1().Configurations(svc.Namespace), "Configuration", svc,
-		have, err == nil, MakeConfiguration(svc), func(have, want *servingv1.Configuration) {
-			// The labeler's word on a Configuration that is there stays.
+	return apply.Child(ctx, r.client.ServingV1().Configurations(svc.Namespace), "Configuration", svc,
+		have, found, MakeConfiguration(svc), func(have, want *servingv1.Configuration) {
+			// From its creation on, the labeler sets this annotation.
 			delete(want.Annotations, names.RoutesAnnotation)
 			if routes, ok := have.Annotations[names.RoutesAnnotation]; ok {
 				want.Annotations[names.RoutesAnnotation] = routes
 			}
 			have.Labels, have.Annotations = want.Labels, want.Annotations
-			if equality.Semantic.DeepEqual(have.Spec, want.Spec) {
-				return
-			}
-			// Both sides under the same defaults: a new cluster default alone is no change and makes no new revision.
-			config := r.settings.Load().Rules(r.clusterDomain)
-			a, b := have.DeepCopy(), want.DeepCopy()
-			a.SetDefaults(rules.Request[servingv1.Configuration]{Config: config, Operation: rules.Create})
-			b.SetDefaults(rules.Request[servingv1.Configuration]{Config: config, Operation: rules.Create})
-			if !equality.Semantic.DeepEqual(a.Spec, b.Spec) {
-				have.Spec = want.Spec
+			if !equality.Semantic.DeepEqual(have.Spec, want.Spec) {
+				// Compare with the same defaults on both sides. A new default of the cluster is not a change, and makes no Revision.
+				a, b, config := have.DeepCopy(), want.DeepCopy(), r.settings.Load().Rules(r.clusterDomain)
+				a.SetDefaults(rules.Request[servingv1.Configuration]{Config: config, Operation: rules.Create})
+				b.SetDefaults(rules.Request[servingv1.Configuration]{Config: config, Operation: rules.Create})
+				if !equality.Semantic.DeepEqual(a.Spec, b.Spec) {
+					have.Spec = want.Spec
+				}
 			}
 		})
-	r.tell(svc, "Configuration", outcome, err)
-	return after, err
 }
 
-func (r *reconciler) route(ctx context.Context, svc *servingv1.Service) (*servingv1.Route, error) {
-	have, err := r.routes.Routes(svc.Namespace).Get(svc.Name)
-	if err != nil && !apierrors.IsNotFound(err) {
-		return nil, err
+// route makes the Route exist as the Service says.
+func (r *reconciler) route(ctx context.Context, svc *servingv1.Service) (*servingv1.Route, apply.Outcome, error) {
+	have, found, err := apply.Found(r.routes.Routes(svc.Namespace).Get(svc.Name))
+	if err != nil {
+		return nil, apply.Unchanged, err
 	}
-	after, outcome, err := apply.Child(ctx, r.client.ServingV1().Routes(svc.Namespace), "Route", svc,
-		have, err == nil, MakeRoute(svc), func(have, want *servingv1.Route) {
+	return apply.Child(ctx, r.client.ServingV1().Routes(svc.Namespace), "Route", svc,
+		have, found, MakeRoute(svc), func(have, want *servingv1.Route) {
 			have.Labels, have.Annotations = want.Labels, want.Annotations
-			if equality.Semantic.DeepEqual(have.Spec, want.Spec) {
-				return
-			}
-			config := r.settings.Load().Rules(r.clusterDomain)
-			a, b := have.DeepCopy(), want.DeepCopy()
-			a.SetDefaults(rules.Request[servingv1.Route]{Config: config, Operation: rules.Create})
-			b.SetDefaults(rules.Request[servingv1.Route]{Config: config, Operation: rules.Create})
-			if !equality.Semantic.DeepEqual(a.Spec, b.Spec) {
-				have.Spec = want.Spec
+			if !equality.Semantic.DeepEqual(have.Spec, want.Spec) {
+				a, b, config := have.DeepCopy(), want.DeepCopy(), r.settings.Load().Rules(r.clusterDomain)
+				a.SetDefaults(rules.Request[servingv1.Route]{Config: config, Operation: rules.Create})
+				b.SetDefaults(rules.Request[servingv1.Route]{Config: config, Operation: rules.Create})
+				if !equality.Semantic.DeepEqual(a.Spec, b.Spec) {
+					have.Spec = want.Spec
+				}
 			}
 		})
-	r.tell(svc, "Route", outcome, err)
-	return after, err
 }
 
-func (r *reconciler) tell(svc *servingv1.Service, kind string, outcome apply.Outcome, err error) {
-	switch {
-	case outcome != apply.Created || apply.IsNotOwned(err):
-	case err == nil:
-		r.events.Eventf(svc, corev1.EventTypeNormal, "Created", "Created %s %q", kind, svc.Name)
-	default:
-		r.events.Eventf(svc, corev1.EventTypeWarning, "CreationFailed", "Failed to create %s %q: %v", kind, svc.Name, err)
+// tell records one Event about the children that a reconcile created, and one if a creation failed.
+func (r *reconciler) tell(svc *servingv1.Service, created []string, failed string, err error) {
+	if len(created) > 0 {
+		r.events.Eventf(svc, corev1.EventTypeNormal, "Created", "Created %s %q", strings.Join(created, " and "), svc.Name)
+	}
+	if failed != "" && !apply.IsNotOwned(err) {
+		r.events.Eventf(svc, corev1.EventTypeWarning, "CreationFailed", "Failed to create %s %q: %v", failed, svc.Name, err)
 	}
 }

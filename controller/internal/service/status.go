@@ -8,7 +8,7 @@ import (
 	servingv1 "ebb.dev/ebb/api/serving/v1"
 )
 
-// rollUpConfiguration copies what the Service shows of its Configuration.
+// rollUpConfiguration copies what a Service shows of its Configuration.
 //
 //	Configuration                     ConfigurationsReady
 //	spec newer than its status        Unknown OutOfDate
@@ -26,8 +26,8 @@ func rollUpConfiguration(svc *servingv1.Service, config *servingv1.Configuration
 	copyCondition(manager, servingv1.ServiceConditionConfigurationsReady, readyOf(config.Status.Conditions))
 }
 
-// rollUpRoute copies what the Service shows of its Route, by the same rule; and a Route that is Ready but does not yet send
-// traffic where it should leaves the Service not Ready.
+// rollUpRoute copies what a Service shows of its Route, by the same rule. In addition, the Service is not Ready while a Ready
+// Route does not send its traffic to the right revisions yet.
 func rollUpRoute(svc *servingv1.Service, route *servingv1.Route) {
 	manager := svc.GetConditionSet().Manage(&svc.Status)
 	if route.Generation != route.Status.ObservedGeneration {
@@ -45,7 +45,8 @@ func rollUpRoute(svc *servingv1.Service, route *servingv1.Route) {
 	copyCondition(manager, servingv1.ServiceConditionRoutesReady, ready)
 }
 
-// migrated compares the shares a Route reports with those it was told, with "the latest" read as the latest ready revision.
+// migrated reports whether the traffic in a Route's status is what its spec asks for, with the latest ready revision as "the
+// latest".
 func migrated(route *servingv1.Route, latestReady string) bool {
 	want := plain(route.Spec.Traffic, latestReady)
 	have := plain(route.Status.Traffic, latestReady)
@@ -67,12 +68,12 @@ func plain(targets []servingv1.TrafficTarget, latestReady string) []servingv1.Tr
 	return out
 }
 
-// tellCause makes Ready tell why, where a Route is not Ready only because its Configuration has failed: "there is no revision" is
-// what follows from "the image cannot be pulled", and people look at Ready first.
+// tellCause makes Ready show the failure of the Configuration if the Route is not Ready only because of it. "The image cannot be
+// pulled" is the cause and "there is no revision" its consequence, and people look at Ready first.
 //
 //	ConfigurationsReady  RoutesReady              Ready
 //	False                not True, RevisionMissing as ConfigurationsReady
-//	any other            any                      as the set of conditions has it: the one that changed last
+//	any other            any                      unchanged: the condition that changed last
 func tellCause(svc *servingv1.Service) {
 	manager := svc.GetConditionSet().Manage(&svc.Status)
 	cause := manager.GetCondition(servingv1.ServiceConditionConfigurationsReady)

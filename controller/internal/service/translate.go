@@ -10,16 +10,16 @@ import (
 	servingv1 "ebb.dev/ebb/api/serving/v1"
 )
 
-// MakeConfiguration is the Configuration of a Service: same name, the Service's template, its labels and annotations but for
-// those that concern only traffic or kubectl.
+// MakeConfiguration returns the Configuration of a Service. It has the Service's name, template, labels, and annotations except
+// those about traffic and kubectl's.
 func MakeConfiguration(svc *servingv1.Service) *servingv1.Configuration {
 	labels := cloned(svc.Labels)
 	labels[names.ServiceLabel] = svc.Name
 	labels[names.ServiceUIDLabel] = string(svc.UID)
 	annotations := cloned(svc.Annotations, names.LastAppliedAnnotation, names.RolloutDurationAnnotation,
 		names.RolloutDurationAnnotationAlt)
-	// A new Configuration says from the start that its Route leads to it, so its first Revision is made as active: four writes
-	// less until it is Ready. From then on this annotation is the labeler's.
+	// A new Configuration starts with the annotation that its Route leads to it, so its first Revision starts as active. That
+	// saves four writes. Later the labeler sets this annotation.
 	if slices.ContainsFunc(MakeRoute(svc).Spec.Traffic, func(t servingv1.TrafficTarget) bool { return t.ConfigurationName != "" }) {
 		annotations[names.RoutesAnnotation] = svc.Name
 	}
@@ -33,8 +33,8 @@ func MakeConfiguration(svc *servingv1.Service) *servingv1.Configuration {
 	}
 }
 
-// MakeRoute is the Route of a Service: same name, the Service's traffic with "the latest" spelled out as the latest of its own
-// Configuration. No traffic at all means everything to the latest.
+// MakeRoute returns the Route of a Service. It has the Service's name and traffic, where "the latest" becomes the latest of its own
+// Configuration. Without any traffic, all requests go to the latest.
 func MakeRoute(svc *servingv1.Service) *servingv1.Route {
 	labels := cloned(svc.Labels)
 	labels[names.ServiceLabel] = svc.Name
@@ -53,7 +53,7 @@ func MakeRoute(svc *servingv1.Service) *servingv1.Route {
 			Name: svc.Name, Namespace: svc.Namespace, Labels: labels,
 			Annotations:     cloned(svc.Annotations, names.LastAppliedAnnotation),
 			OwnerReferences: controlledBy(svc),
-			// The labeler's; given at birth it costs no write.
+			// The labeler needs it. Set here, it costs no write.
 			Finalizers: []string{names.RouteFinalizer},
 		},
 		Spec: spec,
@@ -64,7 +64,7 @@ func controlledBy(svc *servingv1.Service) []metav1.OwnerReference {
 	return []metav1.OwnerReference{*metav1.NewControllerRef(svc, servingv1.SchemeGroupVersion.WithKind("Service"))}
 }
 
-// cloned copies a map, never nil, without some keys.
+// cloned returns a copy of a map without some keys. It is never nil.
 func cloned(m map[string]string, without ...string) map[string]string {
 	out := make(map[string]string, len(m)+2)
 	maps.Copy(out, m)

@@ -48,8 +48,7 @@ func (b *bench) rest(ctx context.Context, when string) (cluster.Usage, error) {
 	return sum, nil
 }
 
-// applyAtOnce applies n services, as many at a time as a user's script might, and returns the seconds from its own apply to Ready
-// of each.
+// applyAtOnce applies n services, 16 at a time, as a user's script might. It returns the seconds of each from its apply to Ready.
 func (b *bench) applyAtOnce(ctx context.Context, prefix string, n int) ([]float64, error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
 	defer cancel()
@@ -132,8 +131,8 @@ func (b *bench) create(ctx context.Context, name string) error {
 	return nil
 }
 
-// awaitRemoved waits until the namespace is gone, so that whoever runs next finds the cluster at rest. Some 3000 objects go with 200
-// services, so it has longer than whatever else is put back.
+// awaitRemoved waits until the namespace is gone, so that the next benchmark finds an idle cluster. It may take long: 200 services
+// have about 3000 objects.
 func (b *bench) awaitRemoved(ctx context.Context) error {
 	if b.namespace == "" {
 		return nil
