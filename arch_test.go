@@ -39,6 +39,7 @@ var layers = []layer{
 	{folder: "autoscaler/revision", own: []string{"autoscaler/window", "autoscaler/decide", "autoscaler/zero"}, only: std, why: "a pure core"},
 	{folder: "api", why: "the public kinds stand on nothing of ours"},
 	{folder: "settings", own: []string{"api", "internal/watchtest"}},
+	{folder: "forward/exchange", only: std, why: "a pure core: no socket, no lock, no goroutine, no clock"},
 	{folder: "forward", why: "the forwarder stands on nothing of ours"},
 	{folder: "internal/", own: []string{"internal", "forward", "wire"}, why: "leaf libraries know no domain words"},
 	{folder: "queue-proxy", own: []string{"forward", "wire", "internal"}, why: "it knows no Kubernetes"},
@@ -90,6 +91,25 @@ func TestFoldersImportOnlyWhatTheTableAllows(t *testing.T) {
 			t.Logf("no Go file under %s", l.folder)
 		}
 	}
+}
+
+// What a pure core of the data path must not even name: time is an argument of it, and it belongs to one goroutine at a time.
+func TestTheExchangeDoesNoIO(t *testing.T) {
+	walkGo(t, func(file string) {
+		if !strings.HasPrefix(file, "forward/exchange/") || strings.HasSuffix(file, "_test.go") {
+			return
+		}
+		for _, imported := range imports(t, file) {
+			if !slices.Contains([]string{"errors", "fmt", "time"}, imported) {
+				t.Errorf("%s imports %s", file, imported)
+			}
+		}
+		for _, word := range []string{"time.Now", "time.Since", "time.Until", "time.After", "time.New", "go func", "chan ", "select {"} {
+			if strings.Contains(read(t, file), word) {
+				t.Errorf("%s has %q", file, word)
+			}
+		}
+	})
 }
 
 func TestMainsAreLists(t *testing.T) {

@@ -215,10 +215,10 @@ func newServer(handler forward.Handler, o options, log *slog.Logger) *forward.Se
 		Handler: handler, TimeoutReply: chain.TimeoutReply, StripResponse: []string{wire.HeaderRefused},
 		TLS:      o.tls.Clone(),
 		MaxConns: int(cmp.Or(o.bounds.Total, hold.DefaultTotal)) + moreConns,
-		Crowded: func(conns int) {
+		OnConnLimit: func(conns int) {
 			log.Warn("a new connection waits, because all that there may be have requests", "connections", conns)
 		},
-		Panicked: func(v any, stack []byte) { log.Error("a request failed", "panic", v, "stack", string(stack)) },
+		OnPanic: func(v any, stack []byte) { log.Error("a request failed", "panic", v, "stack", string(stack)) },
 	}
 }
 

@@ -17,11 +17,11 @@ import (
 // buggy is a policy that fails for one path.
 type buggy struct{}
 
-func (buggy) Admit(r *forward.Request) forward.Verdict {
+func (buggy) Admit(r *forward.Request) forward.Decision {
 	if r.Path() == "/bug" {
 		panic("a bug")
 	}
-	return forward.Verdict{Reply: forward.Reply{Status: 200}}
+	return forward.Decision{Reply: forward.Reply{Status: 200}}
 }
 
 func (buggy) Done(*forward.Request, *forward.Result) {}

@@ -120,7 +120,7 @@ type upstreamSide struct {
 
 func (c *chainRun) is(bit uint8) bool { return c.bits&bit != 0 }
 
-func (c *chainRun) Admit(r *Request) Verdict {
+func (c *chainRun) Admit(r *Request) Decision {
 	c.mu.Lock()
 	c.admits++
 	c.again = false
@@ -136,20 +136,20 @@ func (c *chainRun) Admit(r *Request) Verdict {
 	if c.is(deferringPolicy) {
 		r.DeferBody()
 	}
-	return Verdict{Upstream: c.up}
+	return Decision{Upstream: c.up}
 }
 
 // reconsidering sends a request again, once.
 type reconsidering struct{ *chainRun }
 
-func (c reconsidering) Reconsider(_ *Request, response *Response) (Verdict, bool) {
+func (c reconsidering) OnResponse(_ *Request, response *Response) (Decision, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.again || response.Status != 503 || !response.Replayable {
-		return Verdict{}, false
+		return Decision{}, false
 	}
 	c.again = true
-	return Verdict{Upstream: c.up}, true
+	return Decision{Upstream: c.up}, true
 }
 
 func (c *chainRun) Done(*Request, *Result) {

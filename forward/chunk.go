@@ -81,7 +81,7 @@ func (s *chunkScanner) step(b []byte) (n int, data bool, err error) {
 			s.digits = 0
 			if s.left == 0 {
 				s.state = trailerStart
-				continue
+				return n, false, nil
 			}
 			s.state = chunkData
 			return n, false, nil
@@ -160,6 +160,28 @@ func (s *chunkScanner) scan(b []byte) (n int, err error) {
 		}
 	}
 	return n, nil
+}
+
+// between reports whether the last chunk that was seen is whole and nothing of the next one was.
+func (s *chunkScanner) between() bool { return s.state == chunkSize && s.digits == 0 }
+
+// squeeze takes a valid piece of the body apart, in place: data is what its chunks carry, tail what follows the last chunk's line, and last says
+// that this line was in the piece.
+func (s *chunkScanner) squeeze(b []byte) (data, tail []byte, last bool) {
+	kept := 0
+	for n := 0; n < len(b) && !s.done(); {
+		if s.state >= trailerStart {
+			k, _ := s.scan(b[n:])
+			return b[:kept], b[n : n+k], last
+		}
+		k, isData, _ := s.step(b[n:])
+		if isData {
+			kept += copy(b[kept:], b[n:n+k])
+		}
+		n += k
+		last = s.state == trailerStart
+	}
+	return b[:kept], nil, last
 }
 
 func (s *chunkScanner) done() bool { return s.state == chunkDone }

@@ -202,7 +202,7 @@ func TestGRPC(t *testing.T) {
 	ledger := &ledger{}
 	up := NewUpstream(l.Addr().String(), UpstreamOptions{})
 	defer up.Close()
-	ledger.admit = func(*Request) Verdict { return Verdict{Upstream: up} }
+	ledger.admit = func(*Request) Decision { return Decision{Upstream: up} }
 	addr := start(t, &Server{Handler: ledger})
 	cc, err := grpc.NewClient("passthrough:///"+addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {

@@ -8,6 +8,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"ebb.dev/ebb/forward/exchange"
 )
 
 const (
@@ -16,8 +18,9 @@ const (
 	// patience is how long an exchange waits for the upstream before it pays for a second goroutine that notices the
 	// client leaving.
 	patience = 50 * time.Millisecond
-	// continueWait is how long a deferred body waits for an upstream that does not know 100 Continue.
-	continueWait = time.Second
+	// headGrace is how long the write of a response's head may take at least, whatever the timers say: it has been decided then that the
+	// client gets this response and not a 504.
+	headGrace = time.Second
 )
 
 // largeBuffers hold bodies in transit. Only exchanges that move more than a small buffer take one.
@@ -49,18 +52,23 @@ type conn struct {
 	res  Result
 
 	// The exchange.
-	up        *upConn
-	upWake    atomic.Pointer[upConn] // whose blocked read the watcher, the pump or cut must wake
-	clock     time.Time              // a recent time, refreshed when it matters
-	lastWrite time.Time
-	started   bool      // a byte of the final response head was written
-	admitted  bool      // between Admit and Done
-	bodyHeld  bool      // DeferBody: the body waits for 100 Continue
-	heldSince time.Time // valid with bodyHeld: when the head was sent
-	continued bool      // 100 Continue was sent by us
-	next      Verdict
-	seen      Response
-	lingering bool // unread request bytes remain: close politely
+	machine    exchange.Machine
+	target     *Upstream // whom the Handler chose
+	dialErr    error     // why there is no connection to it
+	up         *upConn
+	upWake     atomic.Pointer[upConn] // whose blocked read the watcher, the pump or cut must wake
+	clock      time.Time              // a recent time, refreshed when it matters
+	bodyAhead  body
+	sent       int // bytes of the head, and what TLS had written before it
+	sentBefore int
+	seen       Response
+	kind       bodyKind     // of the response
+	chunks     chunkScanner // follows the response's body
+	clean      bool         // the upstream's connection can be used again
+	keeps      bool         // the client's connection can be used again
+	torn       bool         // a write to the client ended in the middle
+	pumped     bool         // the request's body was given to the pump
+	lingering  bool         // unread request bytes remain: close politely
 
 	gone atomic.Bool // the client is gone, or the server cuts the connection
 
@@ -284,7 +292,7 @@ func (c *conn) reject(err *syntaxError) headOutcome {
 	c.clock = time.Now()
 	c.req.begin(c.clock)
 	c.res = Result{}
-	c.lastWrite, c.started = time.Time{}, false
+	c.machine.Init(exchange.Traits{})
 	status := err.status
 	if status == 502 {
 		status = 400
@@ -297,20 +305,13 @@ func (c *conn) reject(err *syntaxError) headOutcome {
 // reply writes an answer of our own. It reports whether the connection can be used again.
 func (c *conn) reply(p *Reply) bool {
 	closing := p.Close || c.lingering || c.srv.endsNext() || !c.req.head.keepsAlive()
-	status := p.Status
-	if status < 200 || status > 999 {
-		status = 500
-	}
-	contentType := p.ContentType
-	if contentType == "" {
-		contentType = "text/plain; charset=utf-8"
-	}
+	status := p.status()
 	out := append(c.out[:0], "HTTP/1.1 "...)
 	out = strconv.AppendInt(out, int64(status), 10)
 	out = append(out, ' ')
 	out = append(out, statusText(status)...)
 	out = append(out, "\r\nContent-Type: "...)
-	out = appendClean(out, contentType)
+	out = appendClean(out, p.contentType())
 	out = append(out, "\r\nContent-Length: "...)
 	out = strconv.AppendInt(out, int64(len(p.Body)), 10)
 	for _, h := range p.Header {
@@ -330,7 +331,6 @@ func (c *conn) reply(p *Reply) bool {
 		c.res.ResponseBytes = int64(len(p.Body))
 	}
 	c.out = out
-	c.started = true
 	c.res.Status = status
 	if err := c.writeClient(out); err != nil {
 		return false

@@ -51,11 +51,11 @@ func TestAForwardedRequestAllocatesNothing(t *testing.T) {
 	backend := forwardtest.Hello(t).String()
 	up := NewUpstream(backend, UpstreamOptions{})
 	addr, _ := proxyTo(t, backend, func(s *Server, p *policy) {
-		p.admit = func(r *Request) Verdict {
+		p.admit = func(r *Request) Decision {
 			r.Timeouts = Timeouts{ResponseStart: time.Minute, Idle: time.Minute, Total: time.Minute}
 			r.DelHeader("X-Gone")
 			r.SetHeader("X-Set", "1")
-			return Verdict{Upstream: up}
+			return Decision{Upstream: up}
 		}
 	})
 	for name, request := range map[string]string{

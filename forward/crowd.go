@@ -23,7 +23,7 @@ const (
 	wakeGrace = 5 * time.Millisecond
 	// lookAgain is how often a waiting connection looks for one that has become idle enough.
 	lookAgain = 50 * time.Millisecond
-	// crowdedAgain is how often Server.Crowded is called at most.
+	// crowdedAgain is how often Server.OnConnLimit is called at most.
 	crowdedAgain = time.Minute
 )
 
@@ -50,9 +50,9 @@ func (s *Server) awaitRoomLocked() {
 	for len(s.conns) >= s.MaxConns && !s.stopped.Load() {
 		if now := time.Now(); !s.evictLocked(now) {
 			s.oneLess.Store(true)
-			if s.Crowded != nil && now.Sub(s.told) >= crowdedAgain {
+			if s.OnConnLimit != nil && now.Sub(s.told) >= crowdedAgain {
 				s.told = now
-				go s.Crowded(len(s.conns))
+				go s.OnConnLimit(len(s.conns))
 			}
 		}
 		s.mu.Unlock()

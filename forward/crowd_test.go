@@ -39,7 +39,7 @@ func newCrowd(t *testing.T, most int, change func(*Server)) *crowd {
 	t.Cleanup(w.end) // before the backend waits for its requests
 	w.addr, _ = proxyTo(t, backend, func(s *Server, _ *policy) {
 		s.MaxConns, s.idleEnough = most, time.Nanosecond
-		s.Crowded = func(conns int) { w.told <- conns }
+		s.OnConnLimit = func(conns int) { w.told <- conns }
 		if change != nil {
 			change(s)
 		}
@@ -184,7 +184,7 @@ func TestIdleHTTP2ConnectionsMakeRoom(t *testing.T) {
 // Ten times more clients than there may be connections, each with several requests that must not be sent twice: none is lost.
 func TestACrowdLosesNoRequest(t *testing.T) {
 	t.Parallel()
-	w := newCrowd(t, 8, func(s *Server) { s.idleEnough, s.Crowded = time.Hour, nil })
+	w := newCrowd(t, 8, func(s *Server) { s.idleEnough, s.OnConnLimit = time.Hour, nil })
 	var clients sync.WaitGroup
 	for range 80 {
 		clients.Go(func() {

@@ -9,13 +9,15 @@
 //
 // The deadline model, one for every protocol: all timers start when the request's head is complete.
 //
-//	ResponseStart  ends when the first byte of the final response head is written to the client
+//	ResponseStart  ends when the first byte of the final response head is written to the client; on an upgraded connection,
+//	               when the upstream sends the first byte after the 101
 //	Idle           runs since the last byte written to the client (since the start, while nothing was written);
 //	               on an upgraded connection, bytes in either direction count
 //	Total          always ends the request
 //
-// A timer that fires before the response started becomes Server.TimeoutReply (504); afterwards the connection is cut, so
-// that the client cannot take a truncated body for a whole one.
+// A timer that fires before the response started becomes Server.TimeoutReply (504). Afterwards Timeouts.Action counts: the response ends cleanly,
+// with the trailer Ebb-Timeout that names the timer, or it is cut, so that the client cannot take a truncated body for a whole one. A
+// response with a Content-Length that is not met can only be cut.
 package forward
 
 import (
@@ -27,32 +29,35 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"ebb.dev/ebb/forward/exchange"
 )
 
 // Handler is the policy of one server. Both methods are called on the goroutine of the client connection.
 type Handler interface {
 	// Admit decides about one request before any byte of its body is forwarded. It may block; Request.Context tells it
 	// when to stop.
-	Admit(r *Request) Verdict
+	Admit(r *Request) Decision
 	// Done is called exactly once for every Admit, when the exchange is over. The Request is invalid afterwards.
 	Done(r *Request, res *Result)
 }
 
-// Rechooser is an optional part of a Handler: Rechoose is asked when no connection to the chosen upstream could be made,
-// so nothing was sent. It may name another upstream (or answer with a reply). Without it the answer is 502.
-type Rechooser interface {
-	Rechoose(r *Request, err error) Verdict
+// Redirector is an optional part of a Handler: OnDialError is asked when no connection to the chosen upstream could be made, so nothing was
+// sent. It may name another upstream (or answer with a reply), as often as it likes: it has to bound that itself, and the request's timers do.
+// Without it the answer is 502.
+type Redirector interface {
+	OnDialError(r *Request, err error) Decision
 }
 
-// Reconsiderer is an optional part of a Handler: Reconsider sees the head of every final response before anything of it
-// goes to the client. With again true the response is dropped and v is carried out instead; that is allowed only while
-// Response.Replayable says that the request can be sent once more.
-type Reconsiderer interface {
-	Reconsider(r *Request, resp *Response) (v Verdict, again bool)
+// Judge is an optional part of a Handler: OnResponse sees the head of every final response before anything of it goes to the client. With again
+// true the response is dropped and d is carried out instead; that is allowed only while Response.Replayable says that the request can be
+// sent once more.
+type Judge interface {
+	OnResponse(r *Request, resp *Response) (d Decision, again bool)
 }
 
-// Verdict is Admit's answer: forward to Upstream, or, when that is nil, send Reply.
-type Verdict struct {
+// Decision is the Handler's answer: forward to Upstream, or, when that is nil, send Reply.
+type Decision struct {
 	Upstream *Upstream
 	Reply    Reply
 }
@@ -66,99 +71,54 @@ type Reply struct {
 	Close       bool     // close the client connection afterwards
 }
 
+func (p *Reply) status() int {
+	if p.Status < 200 || p.Status > 999 {
+		return 500
+	}
+	return p.Status
+}
+
+func (p *Reply) contentType() string {
+	if p.ContentType == "" {
+		return "text/plain; charset=utf-8"
+	}
+	return p.ContentType
+}
+
 // Header is one field of a Reply.
 type Header struct{ Name, Value string }
 
-// Timeouts of one request; zero means none.
-type Timeouts struct {
-	ResponseStart time.Duration
-	Idle          time.Duration
-	Total         time.Duration
-}
-
-// deadline is the next timer to fire: the table in the package comment.
-func (t *Timeouts) deadline(began, lastWrite time.Time, started bool) (end time.Time, next Timer) {
-	if d := t.Total; d > 0 {
-		end, next = began.Add(d), TotalTimer
-	}
-	if d := t.ResponseStart; d > 0 && !started {
-		if e := began.Add(d); next == NoTimer || e.Before(end) {
-			end, next = e, ResponseStartTimer
-		}
-	}
-	if d := t.Idle; d > 0 {
-		if lastWrite.IsZero() {
-			lastWrite = began
-		}
-		if e := lastWrite.Add(d); next == NoTimer || e.Before(end) {
-			end, next = e, IdleTimer
-		}
-	}
-	return end, next
-}
-
-func (t *Timeouts) of(timer Timer) time.Duration {
-	switch timer {
-	case TotalTimer:
-		return t.Total
-	case ResponseStartTimer:
-		return t.ResponseStart
-	case IdleTimer:
-		return t.Idle
-	}
-	return 0
-}
-
-// Timer names one of the three timers.
-type Timer uint8
-
-// The timers, in the order in which a tie is resolved.
-const (
-	NoTimer Timer = iota
-	TotalTimer
-	ResponseStartTimer
-	IdleTimer
+// What the machine decides by, and its words for how an exchange ended.
+type (
+	Timeouts   = exchange.Timeouts
+	Timer      = exchange.Timer
+	TimerError = exchange.TimerError
+	Cause      = exchange.Cause
 )
 
-// String is the name of the Revision field that sets the timer.
-func (t Timer) String() string {
-	switch t {
-	case TotalTimer:
-		return "timeoutSeconds"
-	case ResponseStartTimer:
-		return "responseStartTimeoutSeconds"
-	case IdleTimer:
-		return "idleTimeoutSeconds"
-	}
-	return "none"
-}
-
-// TimerError says which timer ended a request.
-type TimerError struct {
-	Timer Timer
-	After time.Duration // the timer's setting
-}
-
-func (e *TimerError) Error() string {
-	return fmt.Sprintf("request ended by %s after %s", e.Timer, e.After)
-}
-
-// Cause says in one word how an exchange ended.
-type Cause uint8
-
-// The causes.
+// The timers and causes of package exchange.
 const (
-	Completed      Cause = iota // the upstream's response was passed on whole
-	Replied                     // answered by a Verdict's Reply
-	ClientGone                  // the client left first
-	TimedOut                    // a timer fired; see Result.Timer
-	UpstreamFailed              // no or a broken response from the upstream
-	BadRequest                  // the body's framing was broken
+	NoTimer            = exchange.NoTimer
+	TotalTimer         = exchange.TotalTimer
+	ResponseStartTimer = exchange.ResponseStartTimer
+	IdleTimer          = exchange.IdleTimer
+
+	EndResponse = exchange.EndResponse
+	CutResponse = exchange.CutResponse
+
+	Completed      = exchange.Completed
+	Replied        = exchange.Replied
+	ClientGone     = exchange.ClientGone
+	TimedOut       = exchange.TimedOut
+	UpstreamFailed = exchange.UpstreamFailed
+	BadRequest     = exchange.BadRequest
 )
 
-func (c Cause) String() string {
-	return [...]string{"completed", "replied", "client-gone", "timed-out", "upstream-failed", "bad-request"}[c]
-}
+// ErrClientGone is the cancellation cause of a request whose client closed its connection.
+var ErrClientGone = exchange.ErrClientGone
+
+// TimeoutTrailer is the trailer of a response that a timer ended; its value is the timer's name.
+const TimeoutTrailer = "Ebb-Timeout"
 
 // Result is how one exchange ended.
 type Result struct {
@@ -174,8 +134,10 @@ type Result struct {
 	Retried       bool
 }
 
-// ErrClientGone is the cancellation cause of a request whose client closed its connection.
-var ErrClientGone = errors.New("the client closed its connection")
+// ended takes over what the machine knows.
+func (r *Result) ended(e *exchange.Ending, after time.Duration) {
+	r.Cause, r.Timer, r.Err, r.Retried, r.Duration = e.Cause, e.Timer, e.Err, e.Retried, after
+}
 
 // Server serves client connections. Fill the fields, then call Serve; do not change them afterwards.
 type Server struct {
@@ -198,16 +160,18 @@ type Server struct {
 	// MaxConns bounds the client connections. Default 65536; it is never more than half of the file descriptors that the process may have. Beyond
 	// it a connection that has no request is closed for a new one; while there is none the new one waits until a response has ended.
 	MaxConns int
-	// Crowded, when set, is told from time to time that a new connection waits because all others, of which there are conns, have requests.
-	Crowded func(conns int)
-	// Panicked, when set, is told of a panic, in the Handler or here, from whatever goroutine met it. The request gets 500, or what it came on is
+	// OnConnLimit, when set, is told from time to time that a new connection waits because all others, of which there are conns, have requests.
+	OnConnLimit func(conns int)
+	// OnPanic, when set, is told of a panic, in the Handler or here, from whatever goroutine met it. The request gets 500, or what it came on is
 	// closed; the process goes on. When it is not set, the process ends.
-	Panicked func(value any, stack []byte)
+	OnPanic func(value any, stack []byte)
 	// StripResponse names header fields that are removed from what upstreams answer.
 	StripResponse []string
 	// TLS, when set, makes ServeTLS possible; its GetCertificate is asked for every handshake.
 	TLS *tls.Config
 
+	redirects  Redirector // the Handler, when it is one
+	judges     Judge
 	idleEnough time.Duration
 	lingerFor  time.Duration // how long a polite close swallows what the client still sends
 	once       sync.Once
@@ -216,7 +180,7 @@ type Server struct {
 	conns      map[*conn]struct{}
 	waiting    int           // accepted connections that wait for room
 	room       chan struct{} // has a token when a connection went while others wait
-	told       time.Time     // when Crowded was called
+	told       time.Time     // when OnConnLimit was called
 	oneLess    atomic.Bool   // one waits, and no connection is idle: the next response ends its connection
 	empty      chan struct{} // closed when draining and the last connection went
 	base       context.Context
@@ -251,6 +215,8 @@ func (s *Server) init() {
 		if s.FailureReply == nil {
 			s.FailureReply = func(err error) Reply { return Reply{Status: 502, Body: err.Error()} }
 		}
+		s.redirects, _ = s.Handler.(Redirector)
+		s.judges, _ = s.Handler.(Judge)
 		s.MaxConns = boundConns(s.MaxConns)
 		s.room = make(chan struct{}, 1)
 		s.listeners = map[net.Listener]struct{}{}
@@ -258,6 +224,25 @@ func (s *Server) init() {
 		s.empty = make(chan struct{})
 		s.base, s.cancel = context.WithCancel(context.Background())
 	})
+}
+
+// traits adds what is known of the Handler.
+func (s *Server) traits(t exchange.Traits) exchange.Traits {
+	t.Redirects, t.Judges = s.redirects != nil, s.judges != nil
+	return t
+}
+
+// replyTo is the answer that an exchange ends with.
+func (s *Server) replyTo(e *exchange.Ending, r *Request) Reply {
+	switch e.Cause {
+	case Replied:
+		return r.reply
+	case TimedOut:
+		return s.timeoutReply(e)
+	case BadRequest:
+		return Reply{Status: errChunk.status, Body: errChunk.text}
+	}
+	return s.failureReply(e.Err)
 }
 
 func setDefault(d *time.Duration, value time.Duration) {

@@ -52,7 +52,7 @@ func TestHTTP2PassesBodiesAndTrailers(t *testing.T) {
 	addr, p := proxyTo(t, backend, func(s *Server, p *policy) {
 		inner := p.admit
 		p.done = make(chan Result, 1)
-		p.admit = func(r *Request) Verdict {
+		p.admit = func(r *Request) Decision {
 			if r.Proto() != "HTTP/2.0" || r.Method() != "POST" || r.Path() != "/x" || r.Header("x-del") != "d" {
 				t.Errorf("Admit saw %s %s %s", r.Proto(), r.Method(), r.Path())
 			}
@@ -98,8 +98,11 @@ func TestHTTP2Deadlines(t *testing.T) {
 	addr, p := proxyTo(t, backend, func(s *Server, p *policy) {
 		inner := p.admit
 		p.done = make(chan Result, 1)
-		p.admit = func(r *Request) Verdict {
+		p.admit = func(r *Request) Decision {
 			r.Timeouts.Total = 50 * time.Millisecond
+			if r.Path() == "/cut" {
+				r.Timeouts.Action = CutResponse
+			}
 			return inner(r)
 		}
 	})
@@ -122,6 +125,15 @@ func TestHTTP2Deadlines(t *testing.T) {
 	}
 	body, err = io.ReadAll(resp.Body)
 	resp.Body.Close()
+	if resp.StatusCode != 200 || string(body) != "begun" || err != nil || resp.Trailer.Get(TimeoutTrailer) != "timeoutSeconds" {
+		t.Errorf("got %d %q %v %v, want a clean end with a trailer", resp.StatusCode, body, err, resp.Trailer)
+	}
+	<-p.done
+	if resp, err = c.Get("http://" + addr + "/cut"); err != nil {
+		t.Fatal(err)
+	}
+	body, err = io.ReadAll(resp.Body)
+	resp.Body.Close()
 	if resp.StatusCode != 200 || string(body) != "begun" || err == nil {
 		t.Errorf("got %d %q %v; a response cut in the middle must look cut", resp.StatusCode, body, err)
 	}
@@ -131,11 +143,11 @@ func TestHTTP2Deadlines(t *testing.T) {
 func TestHTTP2ClientLeavesWhileHeld(t *testing.T) {
 	held := make(chan error, 1)
 	addr, _ := proxyTo(t, "127.0.0.1:1", func(s *Server, p *policy) {
-		p.admit = func(r *Request) Verdict {
+		p.admit = func(r *Request) Decision {
 			held <- nil
 			<-r.Context().Done()
 			held <- context.Cause(r.Context())
-			return Verdict{Reply: Reply{Status: 503}}
+			return Decision{Reply: Reply{Status: 503}}
 		}
 	})
 	ctx, cancel := context.WithCancel(context.Background())
@@ -160,7 +172,7 @@ func TestHTTP2DrainingSendsClientsAway(t *testing.T) {
 	c := h2cClient(t)
 	remotes := map[string]bool{}
 	inner := p.admit
-	p.admit = func(r *Request) Verdict {
+	p.admit = func(r *Request) Decision {
 		remotes[r.RemoteAddr().String()] = true
 		return inner(r)
 	}

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/net/http2"
+
+	"ebb.dev/ebb/forward/exchange"
 )
 
 // h2Pool is the HTTP/2 side of an Upstream: its connections, and the requests that wait for one.
@@ -80,6 +82,17 @@ func (p *h2Pool) pickLocked() *h2client {
 
 func (c *h2client) takesLocked() bool {
 	return !c.away && !c.c.broken && !c.c.last && len(c.c.streams) < int(c.c.maxStreams) && c.nextID < 1<<30 && c.c.backlogLocked() < h2HardBacklog
+}
+
+// openLocked gives a stream its number. Its head must be written before mu is released.
+func (c *h2client) openLocked(h *h2half) {
+	h.id = c.nextID
+	c.nextID += 2
+	c.c.maxID = h.id
+	h.window = c.c.initialWindow
+	c.c.streams[h.id] = h
+	c.c.idleSince = time.Time{}
+	h.reused, c.used = c.used, true
 }
 
 // dial makes one connection after another until nobody waits for one. srv is told of panics.
@@ -340,7 +353,11 @@ func (s *h2client) reset(f *http2.RSTStreamFrame) error {
 	case h == nil || complete: // it wants no more of the request; its response is here
 		return nil
 	}
-	h.x.upstreamLost(h, &h2ResetError{s.u.addr, f.ErrCode}, f.ErrCode == http2.ErrCodeRefusedStream, &c.batch)
+	loss := exchange.Broken
+	if f.ErrCode == http2.ErrCodeRefusedStream {
+		loss = exchange.Unseen
+	}
+	h.x.upstreamLost(h, &h2ResetError{s.u.addr, f.ErrCode}, loss, &c.batch)
 	return nil
 }
 
@@ -361,7 +378,7 @@ func (s *h2client) goAway(f *http2.GoAwayFrame) {
 		c.mu.Lock()
 		c.removeLocked(h, &c.batch)
 		c.mu.Unlock()
-		h.x.upstreamLost(h, fmt.Errorf("%s takes no more requests on the connection (%s)", s.u.addr, code), true, &c.batch)
+		h.x.upstreamLost(h, fmt.Errorf("%s takes no more requests on the connection (%s)", s.u.addr, code), exchange.Unseen, &c.batch)
 	}
 	c.mu.Lock()
 	s.restLocked(&c.batch)
@@ -383,6 +400,7 @@ func (s *h2client) ended(err error) {
 	}
 	c.mu.Unlock()
 	var ours *h2Error
+	loss := exchange.Broken
 	switch {
 	case !spoke && !isTimeout(err):
 		err = fmt.Errorf("%s does not speak HTTP/2: %w", s.u.addr, err)
@@ -390,11 +408,12 @@ func (s *h2client) ended(err error) {
 		err = fmt.Errorf("%s broke the rules of HTTP/2: %w", s.u.addr, err)
 	default:
 		err = fmt.Errorf("%s: %w: %w", s.u.addr, errH2Closed, err)
+		loss = exchange.Unused
 	}
 	for _, h := range halves {
 		c.mu.Lock()
 		c.removeLocked(h, &c.batch)
 		c.mu.Unlock()
-		h.x.upstreamLost(h, err, false, &c.batch)
+		h.x.upstreamLost(h, err, loss, &c.batch)
 	}
 }

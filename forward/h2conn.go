@@ -307,14 +307,22 @@ func (c *h2conn) removeLocked(h *h2half, b *h2batch) {
 	}
 	h.removed = true
 	delete(c.streams, h.id)
-	if n := h.owesLocked(len(h.queue) - h.queueAt); n > 0 && h.source != nil {
-		b.moves = append(b.moves, h2move{source: h.source, n: n})
-	}
-	h.queue, h.queueAt, h.trailers = nil, 0, nil
+	h.emptyLocked(b)
 	if len(c.streams) == 0 {
 		c.idleSince = time.Now()
 	}
 }
+
+// emptyLocked drops what the stream still had to send.
+func (h *h2half) emptyLocked(b *h2batch) {
+	if n := h.owesLocked(len(h.queue) - h.queueAt); n > 0 && h.source != nil {
+		b.moves = append(b.moves, h2move{source: h.source, n: n})
+	}
+	h.queue, h.queueAt, h.trailers, h.queuedEnd = nil, 0, nil, false
+}
+
+// addr is the upstream of a stream that is one's.
+func (h *h2half) addr() string { return h.c.peer.(*h2client).u.addr }
 
 // owesLocked is for how many of n bytes that left the source has to be credited.
 func (h *h2half) owesLocked(n int) int {

@@ -2,7 +2,6 @@ package forward
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"strconv"
@@ -11,19 +10,16 @@ import (
 
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
+
+	"ebb.dev/ebb/forward/exchange"
 )
 
-// h2Replay is how much of a request's body is kept, so that it can be sent a second time. Calls are small; streams are not kept.
-const h2Replay = 4 << 10
-
-// h2exchange is one request over HTTP/2 and its response. Before a request was sent to an upstream, what comes of its body is held, never
-// more than the stream's window.
+// h2exchange is one request over HTTP/2 and its response: the shell around an exchange.Machine.
 //
-//	admitting   the Handler has it
-//	opening     it waits for a connection to target, or for its body (DeferBody)
-//	sent        up is its stream; with awaiting the body is still held
-//	started     the final response's head went to the client
-//	over        Done was called, or is about to be; nothing may touch r and res any more
+// Every event goes the same way: the function that learns of it takes mu, has performLocked tell the machine and do on the two
+// connections what follows, releases mu, and has follow do what must not be done under a lock: ask the Handler, get a connection, tell the
+// Handler of the end. Functions named ...Locked need mu and keep it. Each writes to at most one connection at a time, whose lock it takes
+// itself.
 type h2exchange struct {
 	srv    *h2server
 	r      Request
@@ -33,107 +29,177 @@ type h2exchange struct {
 	space  [16]hpack.HeaderField
 
 	method, path, authority string
-	length                  int64 // of the body, -1 when it was not said
-	noBody                  bool
 
-	// role is the connection that the goroutine now in the Handler would read; it belongs to that goroutine.
-	role *h2conn
+	// These belong to the goroutine that asks the Handler, or is about to.
+	reader   *h2conn // the connection that it would read; nil when it reads none
+	question exchange.State
+	seen     Response
+	dialErr  error
 
-	mu        sync.Mutex
-	limits    Timeouts // r's, once the Handler has set them
-	inHandler bool
-	again     bool          // ... in Reconsider, which may drop the response
-	grew      func(n int64) // the Handler's, while it waits; see Request.CountHeld
-	cause     error
-	target    *Upstream
-	up        *h2half
-	held      []byte
-	paid      int  // how many of held's first bytes the client's windows were credited with, when they were sent before
-	ended     bool // the request is here whole
-	trailers  []hpack.HeaderField
-	got       int64  // body bytes that came
-	replay    []byte // what was passed on
-	lost      bool   // too much was passed on to send it again
-	passedEnd bool
-	awaiting  bool // the body is held until the upstream says 100 Continue
-	sentAt    time.Time
-	attempts  int
-	redials   int
-	continued bool // 100 Continue was said here
-	started   bool
-	over      bool
-	lastWrite time.Time
-	head      bool  // HEAD: the response has no body
-	expected  int64 // the response's length, -1 when it was not said
-	passed    int64
+	mu      sync.Mutex
+	machine exchange.Machine
+	grew    func(n int64) // the Handler's, while it waits; see Request.TrackMemory
+	target  *Upstream
+	up      *h2half // nil while there is no stream at the upstream
+	body    h2body
+	frame   *http2.MetaHeadersFrame // the response head that is being dealt with
+
+	expected int64 // the response's length, -1 when it was not said
+	passed   int64
 }
 
-// admit asks the Handler and does what it says. keep false: the reading was handed on meanwhile.
+// admit has the request begin. keep false: the reading was handed on meanwhile.
 func (x *h2exchange) admit(b *h2batch) (keep bool) {
-	x.role = x.down.c
-	v, ok := x.ask(func() Verdict { return x.srv.srv.Handler.Admit(&x.r) })
-	keep = x.role != nil
-	x.role = nil
-	if !keep {
-		b = &h2batch{}
-		defer b.flush()
-	}
-	if !ok {
-		x.panicked(b)
-		return keep
-	}
-	// While the body may be in the reader's buffer it is worth looking there before asking for permission to send it.
-	x.verdict(v, b, keep)
-	return keep
-}
-
-// ask calls the Handler. ok false: it panicked.
-func (x *h2exchange) ask(f func() Verdict) (v Verdict, ok bool) {
-	defer x.srv.srv.catch()
-	v = f()
-	return v, true
-}
-
-func (x *h2exchange) panicked(b *h2batch) {
 	x.mu.Lock()
-	x.inHandler = false
-	x.fail(errPanicked, b)
-}
-
-// verdict carries out what the Handler said. wait: the body may follow at once.
-func (x *h2exchange) verdict(v Verdict, b *h2batch, wait bool) {
-	x.mu.Lock()
-	x.inHandler, x.again, x.grew = false, false, nil
-	x.limits = x.r.Timeouts
-	switch {
-	case x.cause != nil:
-		x.fail(x.cause, b)
-		return
-	case v.Upstream == nil:
-		x.res.Cause = Replied
-		x.reply(&v.Reply, b)
-		return
-	}
-	x.target = v.Upstream
-	later := wait && x.r.deferBody && !x.ended
-	if x.r.continueNow && !x.ended && x.header("expect") != "" && !x.continued {
-		x.continued = true
-		x.interim(100, nil, b)
-	}
+	do := x.performLocked(&exchange.Event{Kind: exchange.Begin}, b)
 	x.mu.Unlock()
-	x.arm()
+	return x.follow(do, x.down.c, b)
+}
+
+// follow does what is left of a step, without the lock. reader is the connection that this goroutine reads, nil for none. keep false: the
+// reading was handed on meanwhile.
+func (x *h2exchange) follow(do exchange.Do, reader *h2conn, b *h2batch) (keep bool) {
+	keep = true
+	for {
+		switch {
+		case do.Has(exchange.Finish):
+			x.finish(b)
+			return keep
+		case do.Has(exchange.Connect):
+			x.connect(reader, b)
+			return keep
+		case !do.Has(exchange.Ask):
+			return keep
+		}
+		x.reader = reader
+		d, e := x.ask()
+		if reader != nil && x.reader == nil {
+			keep, reader, b = false, nil, &h2batch{} // the reader's batch is the new reader's
+			defer b.flush()
+		}
+		x.reader = nil
+		x.mu.Lock()
+		switch {
+		case e.Choice != exchange.Pass:
+			x.target, x.r.reply = d.Upstream, d.Reply
+		case x.up == nil:
+			e.Err = fmt.Errorf("the response of %s was dropped", x.target.addr)
+		}
+		do = x.performLocked(&e, b)
+		x.mu.Unlock()
+	}
+}
+
+// ask asks the Handler what its state says. The event is a panic unless the Handler returns.
+func (x *h2exchange) ask() (d Decision, e exchange.Event) {
+	e = exchange.Event{Kind: exchange.Panicked, Err: errPanicked}
+	defer x.srv.srv.catch()
+	choice := exchange.Forward
+	switch x.question {
+	case exchange.Admitting:
+		d = x.srv.srv.Handler.Admit(&x.r)
+	case exchange.Redirecting:
+		d = x.srv.srv.redirects.OnDialError(&x.r, x.dialErr)
+	case exchange.Judging:
+		again := false
+		if d, again = x.srv.srv.judges.OnResponse(&x.r, &x.seen); !again {
+			choice = exchange.Pass
+		}
+	}
+	if choice == exchange.Forward && d.Upstream == nil {
+		choice = exchange.Reply
+	}
+	at := x.r.Started
+	if x.r.ctx != nil {
+		at = time.Now()
+	}
+	return d, exchange.Event{Kind: exchange.Decided, Choice: choice, At: at}
+}
+
+// performLocked tells the machine what happened and does what concerns the connections. It returns what is left for follow.
+func (x *h2exchange) performLocked(e *exchange.Event, b *h2batch) (left exchange.Do) {
+	if e.Kind == exchange.Decided {
+		x.grew = nil
+		e.BodyFollows = !x.body.whole
+		x.machine.Configure(x.r.policy())
+	}
+	do := x.machine.Step(e)
+	if do.Has(exchange.Interrupt) && x.r.ctxCancel != nil {
+		x.r.ctxCancel(x.machine.Pending())
+	}
+	if do.Has(exchange.Drop) {
+		x.dropLocked(b)
+	}
+	if do.Has(exchange.Rewind) {
+		x.body.rewind()
+		x.res.RequestBytes = 0
+	}
+	if do.Has(exchange.SayContinue) {
+		x.interimLocked(100, nil, b)
+	}
+	if do.Has(exchange.Ask) {
+		x.question = x.machine.State()
+		if x.question == exchange.Judging {
+			x.seen = Response{Status: e.Status, Replayable: x.machine.Replayable(), h2: x.frame.Fields}
+		}
+	}
+	if do.Has(exchange.SendBody) {
+		x.pushLocked(b)
+	}
+	if do.Has(exchange.PassInterim) {
+		x.interimLocked(e.Status, x.frame.RegularFields(), b)
+	}
+	if e.Kind == exchange.Decided {
+		x.armLocked()
+	}
+	switch {
+	case do.Has(exchange.PassHead):
+		return x.respondLocked(b)
+	case do.Has(exchange.Answer):
+		reply := x.srv.srv.replyTo(x.machine.Ending(), &x.r)
+		x.res.Status, x.res.ResponseBytes = x.writeLocked(&reply, b)
+	case do.Has(exchange.EndTrailer):
+		x.endLocked(b)
+	case do.Has(exchange.Abort):
+		x.down.c.drop(&x.down, http2.ErrCode(x.machine.Ending().Code), b)
+	case do.Has(exchange.Finish):
+		x.closeDownLocked(b)
+	}
+	if do.Has(exchange.Finish) {
+		x.down.c.credit(nil, x.body.unpaid(), b)
+		x.body = h2body{}
+		if x.r.ctxCancel != nil {
+			x.r.ctxCancel(context.Canceled)
+		}
+	}
+	return do
+}
+
+// finish tells the Handler. The exchange is over, so nobody else touches r and res.
+func (x *h2exchange) finish(b *h2batch) {
+	x.res.ended(x.machine.Ending(), time.Since(x.r.Started))
+	x.srv.srv.done(&x.r, &x.res)
+	x.srv.running.Add(-1)
+	x.srv.rest(b)
+}
+
+// connect has the request sent to target. While the body may be in the reader's buffer it is worth looking there before asking for permission
+// to send it.
+func (x *h2exchange) connect(reader *h2conn, b *h2batch) {
+	x.mu.Lock()
+	u := x.target
+	later := reader == x.down.c && x.r.deferBody && !x.body.whole
+	x.mu.Unlock()
 	if later {
 		x.srv.later = append(x.srv.later, x)
 		return
 	}
-	x.send(b)
+	u.h2.send(u, x, b)
 }
 
-// arm makes the connection look after the exchange's next deadline.
-func (x *h2exchange) arm() {
-	x.mu.Lock()
-	at := x.nextLocked()
-	x.mu.Unlock()
+// armLocked makes the client's connection look after the exchange's next deadline.
+func (x *h2exchange) armLocked() {
+	at := x.machine.TickAt()
 	if at.IsZero() {
 		return
 	}
@@ -143,55 +209,14 @@ func (x *h2exchange) arm() {
 	c.mu.Unlock()
 }
 
-func (x *h2exchange) nextLocked() time.Time {
-	if x.over {
-		return time.Time{}
-	}
-	at, t := x.limits.deadline(x.r.Started, x.lastWrite, x.started)
-	if t == NoTimer {
-		at = time.Time{}
-	}
-	if x.awaiting {
-		if e := x.sentAt.Add(continueWait); at.IsZero() || e.Before(at) {
-			at = e
-		}
-	}
-	return at
-}
-
 // tick does what is due now and returns when to look again.
 func (x *h2exchange) tick(now time.Time, b *h2batch) time.Time {
 	x.mu.Lock()
-	if x.over {
-		x.mu.Unlock()
-		return time.Time{}
-	}
-	if at, t := x.limits.deadline(x.r.Started, x.lastWrite, x.started); t != NoTimer && !now.Before(at) {
-		x.stop(&TimerError{t, x.limits.of(t)}, b)
-		return time.Time{}
-	}
-	if x.awaiting && !now.Before(x.sentAt.Add(continueWait)) {
-		x.awaiting = false
-		x.push(b)
-	}
-	at := x.nextLocked()
+	do := x.performLocked(&exchange.Event{Kind: exchange.Tick, At: now}, b)
+	at := x.machine.TickAt()
 	x.mu.Unlock()
+	x.follow(do, nil, b)
 	return at
-}
-
-// stop ends the exchange for a reason of its own: a timer, or the client. It releases mu.
-func (x *h2exchange) stop(cause error, b *h2batch) {
-	if x.inHandler {
-		if x.cause == nil {
-			x.cause = cause
-			if x.r.ctxCancel != nil {
-				x.r.ctxCancel(cause)
-			}
-		}
-		x.mu.Unlock()
-		return
-	}
-	x.fail(cause, b)
 }
 
 // clientGone: the client reset the stream or left.
@@ -200,12 +225,43 @@ func (x *h2exchange) clientGone(b *h2batch) {
 	x.down.c.mu.Lock()
 	x.down.c.removeLocked(&x.down, b)
 	x.down.c.mu.Unlock()
-	if x.over {
-		x.mu.Unlock()
+	over := !x.machine.Live()
+	do := x.performLocked(&exchange.Event{Kind: exchange.ClientLeft}, b)
+	x.mu.Unlock()
+	if over {
 		x.srv.rest(b)
+	}
+	x.follow(do, nil, b)
+}
+
+// malformed: a frame of the stream was, so the stream was or is to be reset.
+func (x *h2exchange) malformed(h *h2half, code http2.ErrCode, b *h2batch) {
+	x.mu.Lock()
+	var e exchange.Event
+	switch {
+	case h == &x.down:
+		x.down.c.drop(&x.down, code, b)
+		if x.machine.Live() {
+			x.srv.srv.rejected.Add(1)
+		}
+		e = exchange.Event{Kind: exchange.BadBody, Err: errH2Malformed, Code: uint32(code)}
+	case h == x.up:
+		e = exchange.Event{Kind: exchange.Failed, Err: fmt.Errorf("%s sent a malformed frame (%s)", h.addr(), code)}
+	default:
+		x.mu.Unlock()
 		return
 	}
-	x.stop(ErrClientGone, b)
+	do := x.performLocked(&e, b)
+	x.mu.Unlock()
+	x.follow(do, nil, b)
+}
+
+// refuse answers a request that the Handler does not get to see: its machine stays New, so whatever comes of it is ignored.
+func (x *h2exchange) refuse(bad *syntaxError, b *h2batch) {
+	x.mu.Lock()
+	x.writeLocked(&Reply{Status: bad.status, Body: bad.text}, b)
+	x.mu.Unlock()
+	x.srv.rest(b)
 }
 
 // context is Request.Context.
@@ -213,162 +269,53 @@ func (x *h2exchange) context() context.Context {
 	x.mu.Lock()
 	if x.r.ctx == nil {
 		x.r.ctx, x.r.ctxCancel = context.WithCancelCause(x.srv.srv.base)
-		if x.cause != nil {
-			x.r.ctxCancel(x.cause)
+		if cause := x.machine.Pending(); cause != nil {
+			x.r.ctxCancel(cause)
 		}
 	}
 	ctx := x.r.ctx
-	x.limits = x.r.Timeouts
-	hand := x.role
-	if hand != nil && x.again && x.lost {
-		hand = nil // the response must not pass while Reconsider has it
+	x.machine.Configure(x.r.policy())
+	x.armLocked()
+	judging := x.machine.State() == exchange.Judging
+	hand := x.reader
+	if judging && !x.machine.Replayable() {
+		hand = nil // the response must not pass while OnResponse has it
 	}
 	x.mu.Unlock()
-	x.arm()
-	if hand != nil {
-		// The caller is about to wait: somebody else has to read what comes meanwhile.
-		x.role = nil
-		if x.again {
-			var b h2batch
-			x.dropUp(&b)
-			b.flush()
-		}
-		hand.peer.beforeRead()
-		hand.batch.flush()
-		*hand.handed = true
-		go hand.read()
+	if hand == nil {
+		return ctx
 	}
+	// The caller is about to wait: somebody else has to read what comes meanwhile.
+	x.reader = nil
+	if judging {
+		var b h2batch
+		x.mu.Lock()
+		x.dropLocked(&b)
+		x.mu.Unlock()
+		b.flush()
+	}
+	hand.peer.beforeRead()
+	hand.batch.flush()
+	*hand.handed = true
+	go hand.read()
 	return ctx
 }
 
-// done tells the Handler. mu is held and released; nothing of r and res is touched afterwards.
-func (x *h2exchange) done(b *h2batch) {
-	x.over = true
-	x.down.c.credit(nil, len(x.held)-x.paid, b)
-	x.held, x.paid, x.replay = nil, 0, nil
-	if x.r.ctxCancel != nil {
-		x.r.ctxCancel(context.Canceled)
-	}
-	x.mu.Unlock()
-	x.res.Duration = time.Since(x.r.Started)
-	x.srv.srv.done(&x.r, &x.res)
-	x.srv.running.Add(-1)
-	x.srv.rest(b)
-}
-
-// dropUp resets the upstream's stream, if there is one.
-func (x *h2exchange) dropUp(b *h2batch) {
-	x.mu.Lock()
-	x.dropUpLocked(b)
-	x.mu.Unlock()
-}
-
-func (x *h2exchange) dropUpLocked(b *h2batch) {
+// dropLocked resets the upstream's stream, if there is one.
+func (x *h2exchange) dropLocked(b *h2batch) {
 	if up := x.up; up != nil {
 		x.up = nil
 		up.c.drop(up, http2.ErrCodeCancel, b)
 		up.c.peer.(*h2client).released(b)
 	}
-	x.awaiting = false
 }
 
-// fail is the one place where an error becomes an answer: 504 for a timer, 502 for the upstream, nothing for a client that is gone, and
-// a reset once the response has started. mu is held and released.
-func (x *h2exchange) fail(err error, b *h2batch) {
-	if x.over {
-		x.mu.Unlock()
-		return
-	}
-	x.dropUpLocked(b)
-	x.res.Err = err
-	var timer *TimerError
-	var reply Reply
-	switch {
-	case err == ErrClientGone:
-		x.res.Cause = ClientGone
-		x.down.c.drop(&x.down, http2.ErrCodeCancel, b)
-		x.done(b)
-		return
-	case errors.As(err, &timer):
-		x.res.Cause, x.res.Timer = TimedOut, timer.Timer
-		reply = x.srv.srv.timeoutReply(timer)
-	default:
-		x.res.Cause = UpstreamFailed
-		reply = x.srv.srv.failureReply(err)
-	}
-	var reset *h2ResetError
-	wasReset := errors.As(err, &reset)
-	// A server of gRPC whose timer for the client's deadline fires a moment before the client's own cancels the stream; an answer
-	// of ours would hide the deadline.
-	if x.started || wasReset && reset.code == http2.ErrCodeCancel {
-		code := http2.ErrCodeInternal // the client must not take this for a whole response
-		if wasReset && reset.code != http2.ErrCodeRefusedStream && reset.code != http2.ErrCodeNo {
-			code = reset.code
-		}
-		x.down.c.drop(&x.down, code, b)
-		x.done(b)
-		return
-	}
-	x.reply(&reply, b)
-}
-
-// malformed: a frame of the stream was, so the stream was or is to be reset.
-func (x *h2exchange) malformed(h *h2half, code http2.ErrCode, b *h2batch) {
-	x.mu.Lock()
-	if h != &x.down {
-		if x.up == h {
-			x.stop(fmt.Errorf("%s sent a malformed frame (%s)", x.target.addr, code), b)
-			return
-		}
-		x.mu.Unlock()
-		return
-	}
-	x.down.c.drop(&x.down, code, b)
-	if x.over {
-		x.mu.Unlock()
-		return
-	}
-	x.srv.srv.rejected.Add(1)
-	if x.inHandler {
-		x.stop(ErrClientGone, b)
-		return
-	}
-	x.dropUpLocked(b)
-	x.res.Cause, x.res.Err = BadRequest, errH2Malformed
-	x.done(b)
-}
-
-// refuse answers a request that the Handler does not get to see.
-func (x *h2exchange) refuse(bad *syntaxError, b *h2batch) {
-	x.mu.Lock()
-	x.over = true
-	x.write(&Reply{Status: bad.status, Body: bad.text}, b)
-	x.mu.Unlock()
-	x.srv.rest(b)
-}
-
-// reply answers here. mu is held and released.
-func (x *h2exchange) reply(p *Reply, b *h2batch) {
-	x.dropUpLocked(b)
-	status, n := x.write(p, b)
-	x.started = true
-	x.res.Status, x.res.ResponseBytes = status, n
-	x.done(b)
-}
-
-// write sends a whole response and ends the stream.
-func (x *h2exchange) write(p *Reply, b *h2batch) (status int, n int64) {
-	status = p.Status
-	if status < 200 || status > 999 {
-		status = 500
-	}
-	contentType := p.ContentType
-	if contentType == "" {
-		contentType = "text/plain; charset=utf-8"
-	}
+// writeLocked sends a whole response and ends the stream.
+func (x *h2exchange) writeLocked(p *Reply, b *h2batch) (status int, n int64) {
+	status = p.status()
 	c := x.down.c
 	body := p.Body
-	if x.head {
+	if x.asksForHead() {
 		body = ""
 	}
 	c.mu.Lock()
@@ -377,7 +324,7 @@ func (x *h2exchange) write(p *Reply, b *h2batch) (status int, n int64) {
 		return 0, 0
 	}
 	c.fieldLocked(":status", statusDigits(status), false)
-	c.fieldLocked("content-type", clean(contentType), false)
+	c.fieldLocked("content-type", clean(p.contentType()), false)
 	c.fieldLocked("content-length", strconv.Itoa(len(p.Body)), false)
 	for _, f := range p.Header {
 		c.fieldLocked(lower(f.Name), clean(f.Value), false)
@@ -392,57 +339,61 @@ func (x *h2exchange) write(p *Reply, b *h2batch) (status int, n int64) {
 	}
 	b.add(c)
 	if x.down.sentEnd {
-		x.closeDownLocked(b)
+		x.srv.closeStreamLocked(&x.down, b)
 	}
 	return status, int64(len(body))
 }
 
-// closeDownLocked takes a stream whose response is complete off the connection. A client that still sends is told to stop.
+// endLocked ends a response in the middle, cleanly: with a trailer that names the timer. What waits for the client's window is dropped.
+// A response whose length was said is reset instead.
+func (x *h2exchange) endLocked(b *h2batch) {
+	c := x.down.c
+	if x.expected >= 0 {
+		c.drop(&x.down, http2.ErrCodeInternal, b)
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if x.down.removed || x.down.sentEnd || c.broken {
+		return
+	}
+	x.down.emptyLocked(b)
+	c.trailersLocked(&x.down, []hpack.HeaderField{{Name: lower(TimeoutTrailer), Value: x.machine.Ending().Timer.String()}})
+	b.add(c)
+	x.srv.closeStreamLocked(&x.down, b)
+}
+
+// closeDownLocked takes a stream whose response is complete off the connection.
 func (x *h2exchange) closeDownLocked(b *h2batch) {
 	c := x.down.c
-	if !x.down.gotEnd && !x.down.removed {
-		c.fw.WriteRSTStream(x.down.id, http2.ErrCodeNo)
-		c.forgetLocked(x.down.id)
-	}
-	c.removeLocked(&x.down, b)
-	b.add(c)
+	c.mu.Lock()
+	x.srv.closeStreamLocked(&x.down, b)
+	c.mu.Unlock()
 }
 
-// left is told of bytes that waited in a queue and now left; end: the last ones.
-func (x *h2exchange) left(h *h2half, n int, end bool, b *h2batch) {
-	x.mu.Lock()
+// left is told that bytes which waited in a queue left; end: the last ones.
+func (x *h2exchange) left(h *h2half, end bool, b *h2batch) {
 	if h != &x.down {
-		x.mu.Unlock()
 		return
 	}
-	x.lastWrite = time.Now()
-	if end {
-		if x.over {
-			h.c.mu.Lock()
-			x.closeDownLocked(b)
-			h.c.mu.Unlock()
-			x.mu.Unlock()
-			x.srv.rest(b)
-			return
-		}
-		x.complete(b)
-		return
+	x.mu.Lock()
+	x.machine.Wrote(time.Now())
+	over := !x.machine.Live()
+	var do exchange.Do
+	switch {
+	case end && over:
+		x.closeDownLocked(b)
+	case end:
+		do = x.performLocked(&exchange.Event{Kind: exchange.Ended}, b)
 	}
 	x.mu.Unlock()
+	if end && over {
+		x.srv.rest(b)
+	}
+	x.follow(do, nil, b)
 }
 
-// complete: the response's last byte left. mu is held and released.
-func (x *h2exchange) complete(b *h2batch) {
-	x.res.Cause = Completed
-	c := x.down.c
-	c.mu.Lock()
-	x.closeDownLocked(b)
-	c.mu.Unlock()
-	if x.up != nil {
-		x.dropUpLocked(b) // resets it only when the request was not sent whole
-	}
-	x.done(b)
-}
+func (x *h2exchange) asksForHead() bool { return x.method == http.MethodHead }
 
 func (x *h2exchange) header(name string) string {
 	for i := range x.fields {

@@ -7,13 +7,16 @@ import (
 
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
+
+	"ebb.dev/ebb/forward/exchange"
 )
 
 // newH2Exchange makes an exchange of a request's header block. errH2Malformed resets the stream (RFC 9113 section 8.1.1); another
 // error is answered with its status.
 func newH2Exchange(s *h2server, f *http2.MetaHeadersFrame, now time.Time) (*h2exchange, *syntaxError) {
-	x := &h2exchange{srv: s, length: -1, expected: -1, inHandler: true, ended: f.StreamEnded(), noBody: f.StreamEnded()}
-	x.down = h2half{c: s.c, x: x, id: f.StreamID, left: h2StreamWindow, gotEnd: x.ended}
+	whole := f.StreamEnded()
+	x := &h2exchange{srv: s, expected: -1, body: h2body{length: -1, whole: whole}}
+	x.down = h2half{c: s.c, x: x, id: f.StreamID, left: h2StreamWindow, gotEnd: whole}
 	s.c.mu.Lock()
 	x.down.window = s.c.initialWindow
 	s.c.mu.Unlock()
@@ -35,10 +38,10 @@ func newH2Exchange(s *h2server, f *http2.MetaHeadersFrame, now time.Time) (*h2ex
 			return nil, errH2Malformed
 		case "content-length":
 			n, ok := parseLength([]byte(field.Value))
-			if !ok || x.length >= 0 {
+			if !ok || x.body.length >= 0 {
 				return nil, errH2Malformed
 			}
-			x.length = n
+			x.body.length = n
 			x.fields = append(x.fields, *field)
 		case "host":
 			hosts++
@@ -55,7 +58,6 @@ func newH2Exchange(s *h2server, f *http2.MetaHeadersFrame, now time.Time) (*h2ex
 			x.fields = append(x.fields, *field)
 		}
 	}
-	x.head = x.method == "HEAD"
 	switch {
 	case f.Truncated:
 		return x, errTooLarge
@@ -69,7 +71,7 @@ func newH2Exchange(s *h2server, f *http2.MetaHeadersFrame, now time.Time) (*h2ex
 		return nil, errH2Malformed
 	case x.path[0] != '/' && (x.path != "*" || x.method != "OPTIONS"):
 		return nil, errH2Malformed
-	case x.ended && x.length > 0:
+	case whole && x.body.length > 0:
 		return nil, errH2Malformed
 	case hosts > 1 || hosts == 1 && x.authority != "" && !strings.EqualFold(host, x.authority):
 		return x, errHost
@@ -80,6 +82,12 @@ func newH2Exchange(s *h2server, f *http2.MetaHeadersFrame, now time.Time) (*h2ex
 	if x.authority == "" || !validHost([]byte(x.authority)) {
 		return x, errHost
 	}
+	if whole {
+		x.body.length = 0
+	}
+	x.machine.Init(s.srv.traits(exchange.Traits{
+		Started: now, Streams: true, KeepsBody: true, Idempotent: idempotent(x.method), Expects: x.header("expect") != "",
+	}))
 	return x, nil
 }
 
@@ -173,7 +181,7 @@ func (x *h2exchange) requestLocked(c *h2conn, scheme string, expect bool) {
 // edited reports whether an edit takes the place of the field.
 func (x *h2exchange) edited(name string) bool {
 	for i := range x.r.edits {
-		if e := &x.r.edits[i]; !e.add && h2Same(name, e.name) {
+		if h2Same(name, x.r.edits[i].name) {
 			return true
 		}
 	}

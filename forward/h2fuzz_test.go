@@ -105,12 +105,12 @@ func relayFrames(t *testing.T, request, response []byte) {
 		})
 		return near, nil
 	}})
-	l := &ledger{admit: func(r *Request) Verdict {
+	l := &ledger{admit: func(r *Request) Decision {
 		r.Timeouts.Total = 20 * time.Second
 		if r.Header("x") != "" {
 			r.DeferBody()
 		}
-		return Verdict{Upstream: up}
+		return Decision{Upstream: up}
 	}}
 	s := &Server{Handler: l}
 	s.init()

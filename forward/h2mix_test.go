@@ -17,13 +17,13 @@ import (
 
 // ledger counts what a Handler was told.
 type ledger struct {
-	admit         func(r *Request) Verdict
+	admit         func(r *Request) Decision
 	admits, dones atomic.Int64
 	open          sync.Map // *Request -> nothing
 	twice         atomic.Int64
 }
 
-func (l *ledger) Admit(r *Request) Verdict {
+func (l *ledger) Admit(r *Request) Decision {
 	l.admits.Add(1)
 	l.open.Store(r, nil)
 	return l.admit(r)
@@ -76,10 +76,10 @@ func TestHTTP2AnyMixEndsClean(t *testing.T) {
 	})
 	up := NewUpstream(backend, UpstreamOptions{})
 	l := &ledger{}
-	l.admit = func(r *Request) Verdict {
+	l.admit = func(r *Request) Decision {
 		switch r.Header("x-policy") {
 		case "reply":
-			return Verdict{Reply: Reply{Status: 503, Body: "no"}}
+			return Decision{Reply: Reply{Status: 503, Body: "no"}}
 		case "wait":
 			select {
 			case <-r.Context().Done():
@@ -89,8 +89,9 @@ func TestHTTP2AnyMixEndsClean(t *testing.T) {
 			r.DeferBody()
 		case "short":
 			r.Timeouts.Total = time.Duration(1+rand.IntN(20)) * time.Millisecond
+			r.Timeouts.Action = CutResponse
 		}
-		return Verdict{Upstream: up}
+		return Decision{Upstream: up}
 	}
 	s := &Server{Handler: l}
 	addr := start(t, s)
@@ -205,7 +206,7 @@ func TestHTTP2AWaitingRequestHoldsUpNobody(t *testing.T) {
 	release := make(chan bool)
 	var waits atomic.Int64
 	remotes := sync.Map{}
-	addr := start(t, &Server{Handler: &policy{admit: func(r *Request) Verdict {
+	addr := start(t, &Server{Handler: &policy{admit: func(r *Request) Decision {
 		remotes.Store(r.RemoteAddr(), nil)
 		if r.Path() == "/wait" {
 			ctx := r.Context()
@@ -213,10 +214,10 @@ func TestHTTP2AWaitingRequestHoldsUpNobody(t *testing.T) {
 			select {
 			case <-release:
 			case <-ctx.Done():
-				return Verdict{Reply: Reply{Status: 500}}
+				return Decision{Reply: Reply{Status: 500}}
 			}
 		}
-		return Verdict{Upstream: up}
+		return Decision{Upstream: up}
 	}}})
 	c := h2cClient(t)
 	body := bytes.Repeat([]byte("b"), 100000)

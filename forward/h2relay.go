@@ -8,156 +8,166 @@ import (
 
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
+
+	"ebb.dev/ebb/forward/exchange"
 )
 
-// The request's way to the upstream.
+// h2Replay is how much of a request's body is kept, so that it can be sent a second time. Calls are small; streams are not kept.
+const h2Replay = 4 << 10
 
-// send has the request sent to target, on a connection that is there or on one that has to be made first.
-func (x *h2exchange) send(b *h2batch) {
-	x.mu.Lock()
-	u, over := x.target, x.over
-	x.mu.Unlock()
-	if !over {
-		u.h2.send(u, x, b)
-	}
+// h2body is what came of a request's body. Before the request is sent to an upstream all of it is held, never more than the stream's window.
+type h2body struct {
+	length   int64 // -1 when it was not said
+	got      int64
+	whole    bool // the request's end is here
+	trailers []hpack.HeaderField
+	held     []byte
+	paid     int    // how many of held's first bytes the client's windows were credited with, when they were sent before
+	replay   []byte // what was sent
+	sentEnd  bool
 }
+
+// count takes the next piece into account, and says whether the body is still what the head announced.
+func (y *h2body) count(n int, end bool) bool {
+	y.got += int64(n)
+	return y.length < 0 || y.got <= y.length && (!end || y.got == y.length)
+}
+
+// rewind makes the body as it was before it was sent.
+func (y *h2body) rewind() {
+	y.paid += len(y.replay)
+	y.held = append(y.replay, y.held...)
+	y.replay, y.sentEnd = nil, false
+}
+
+// unpaid is how many held bytes the client's window was not credited with.
+func (y *h2body) unpaid() int { return len(y.held) - y.paid }
+
+// The request's way to the upstream.
 
 // open starts the request on a connection. It reports false when the connection takes no more requests.
 func (x *h2exchange) open(u *Upstream, c *h2conn, b *h2batch) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if x.over || x.up != nil || x.target != u {
+	if x.machine.State() != exchange.Connecting || x.target != u {
 		return true // it is not wanted any more
 	}
 	client := c.peer.(*h2client)
-	expect := x.r.deferBody && !x.ended && x.length != 0
-	end := x.ended && len(x.held) == 0 && x.trailers == nil
-	h := &h2half{c: c, x: x, left: h2StreamWindow, paid: x.paid}
+	h := &h2half{c: c, x: x, left: h2StreamWindow, paid: x.body.paid}
+	end := x.body.whole && len(x.body.held) == 0 && x.body.trailers == nil
+	e := exchange.Event{Kind: exchange.Connected, At: x.connectedAt(), BodyFollows: !x.body.whole && x.body.length != 0}
 	c.mu.Lock()
 	if !client.takesLocked() {
 		c.mu.Unlock()
 		return false
 	}
-	h.id = client.nextID
-	client.nextID += 2
-	c.maxID = h.id
-	h.window = c.initialWindow
-	h.sentEnd = end
-	c.streams[h.id] = h
-	c.idleSince = time.Time{}
-	h.reused, client.used = client.used, true
-	x.requestLocked(c, client.scheme, expect)
+	client.openLocked(h)
+	e.Reused = h.reused
+	x.machine.Step(&e) // the head follows here, because streams must be opened in the order of their numbers
+	x.requestLocked(c, client.scheme, x.machine.BodyKept())
 	c.headersLocked(h.id, end)
+	h.sentEnd = end
 	client.armLocked()
 	c.mu.Unlock()
 	b.add(c)
-	x.up = h
-	x.attempts++
-	x.passedEnd = end
-	x.sentAt = time.Now()
-	if expect {
-		x.awaiting = true
-		at := x.nextLocked()
-		d := x.down.c
-		d.mu.Lock()
-		d.armLocked(at, x.srv.tick)
-		d.mu.Unlock()
-		return true
+	x.up, x.body.sentEnd = h, end
+	if x.machine.BodyKept() {
+		x.armLocked()
+	} else {
+		x.pushLocked(b)
 	}
-	x.push(b)
 	return true
+}
+
+// connectedAt is the time, where it matters.
+func (x *h2exchange) connectedAt() time.Time {
+	if x.r.deferBody {
+		return time.Now()
+	}
+	return x.r.Started
 }
 
 // requestData is a piece of the body. ok false: it is not what the head announced.
 func (x *h2exchange) requestData(data []byte, end bool, b *h2batch) (ok bool) {
 	x.mu.Lock()
-	if x.over {
-		x.mu.Unlock()
-		x.down.c.credit(nil, len(data), b)
-		return true
+	live := x.machine.Live()
+	ok = !live || x.body.count(len(data), end)
+	if live && ok {
+		x.body.whole = x.body.whole || end
+		if x.up == nil || x.machine.BodyKept() {
+			before := cap(x.body.held)
+			x.body.held = append(x.body.held, data...)
+			x.grewLocked(int64(cap(x.body.held) - before))
+		} else {
+			x.passLocked(data, b)
+		}
 	}
-	x.got += int64(len(data))
-	if x.length >= 0 && (x.got > x.length || end && x.got != x.length) {
-		x.mu.Unlock()
-		x.down.c.credit(nil, len(data), b)
-		x.malformed(&x.down, http2.ErrCodeProtocol, b)
-		return false
-	}
-	x.ended = x.ended || end
-	if x.up == nil || x.awaiting {
-		before := cap(x.held)
-		x.held = append(x.held, data...)
-		x.grewLocked(int64(cap(x.held) - before))
-		x.mu.Unlock()
-		return true
-	}
-	x.pass(data, b)
 	x.mu.Unlock()
-	return true
+	if !live || !ok {
+		x.down.c.credit(nil, len(data), b)
+	}
+	if !ok {
+		x.malformed(&x.down, http2.ErrCodeProtocol, b)
+	}
+	return ok
 }
 
 // requestTrailers end the body. ok false: it is not what the head announced.
 func (x *h2exchange) requestTrailers(fields []hpack.HeaderField, b *h2batch) (ok bool) {
 	x.mu.Lock()
-	if x.length >= 0 && x.got != x.length && !x.over {
-		x.mu.Unlock()
-		x.malformed(&x.down, http2.ErrCodeProtocol, b)
-		return false
-	}
-	x.ended = true
-	x.trailers = trailersOf(fields)
-	if len(x.trailers) == 0 {
-		x.trailers = nil
-	}
-	x.grewLocked(fieldBytes(x.trailers))
-	if x.up != nil && !x.awaiting && !x.over {
-		x.pass(nil, b)
+	live := x.machine.Live()
+	ok = !live || x.body.count(0, true)
+	if live && ok {
+		x.body.whole = true
+		if kept := trailersOf(fields); len(kept) > 0 {
+			x.body.trailers = kept
+			x.grewLocked(fieldBytes(kept))
+		}
+		if x.up != nil && !x.machine.BodyKept() {
+			x.passLocked(nil, b)
+		}
 	}
 	x.mu.Unlock()
-	return true
+	if !ok {
+		x.malformed(&x.down, http2.ErrCodeProtocol, b)
+	}
+	return ok
 }
 
-// push passes on what was held. mu is held.
-func (x *h2exchange) push(b *h2batch) {
-	held := x.held
-	x.held, x.paid = nil, 0
+// pushLocked passes on what was held.
+func (x *h2exchange) pushLocked(b *h2batch) {
+	held := x.body.held
+	x.body.held, x.body.paid = nil, 0
 	if x.up != nil {
-		x.pass(held, b)
+		x.passLocked(held, b)
 	}
 }
 
-// pass writes a piece of the body to the upstream. mu is held.
-func (x *h2exchange) pass(data []byte, b *h2batch) {
-	if x.passedEnd {
+// passLocked writes a piece of the body to the upstream.
+func (x *h2exchange) passLocked(data []byte, b *h2batch) {
+	y := &x.body
+	if y.sentEnd {
 		return
 	}
-	if !x.lost {
-		if len(x.replay)+len(data) <= h2Replay {
-			x.replay = append(x.replay, data...)
+	if x.machine.Replayable() {
+		if len(y.replay)+len(data) <= h2Replay {
+			y.replay = append(y.replay, data...)
 		} else {
-			x.lost, x.replay = true, nil
+			x.machine.ForgetBody()
+			y.replay = nil
 		}
 	}
 	up := x.up
-	end := x.ended && x.trailers == nil
+	end := y.whole && y.trailers == nil
 	if len(data) > 0 || end {
 		moved, _ := up.c.send(up, data, end, &x.down, b)
 		x.res.RequestBytes += int64(len(data))
 		x.down.c.credit(&x.down, moved, b)
 	}
-	if x.ended && x.trailers != nil {
-		up.c.trail(up, x.trailers, b)
+	if y.whole && y.trailers != nil {
+		up.c.trail(up, y.trailers, b)
 	}
-	x.passedEnd = x.ended
-}
-
-// rewind makes the request as it was before it was sent. mu is held.
-func (x *h2exchange) rewind(b *h2batch) {
-	x.dropUpLocked(b)
-	x.paid += len(x.replay)
-	x.held = append(x.replay, x.held...)
-	x.res.RequestBytes = 0
-	x.replay, x.passedEnd, x.awaiting = nil, false, false
+	y.sentEnd = y.whole
 }
 
 // dialFailed: no connection to target could be made, so nothing was sent.
@@ -166,24 +176,15 @@ func (x *h2exchange) dialFailed(u *Upstream, err error) {
 	var b h2batch
 	defer b.flush()
 	x.mu.Lock()
-	if x.over || x.target != u || x.up != nil {
-		x.mu.Unlock()
-		return
+	var do exchange.Do
+	if x.target == u {
+		do = x.performLocked(&exchange.Event{Kind: exchange.DialFailed, Err: err, At: time.Now()}, &b)
 	}
-	rechooser, ok := x.srv.srv.Handler.(Rechooser)
-	if !ok || x.redials >= 16 {
-		x.fail(err, &b)
-		return
-	}
-	x.redials++
-	x.inHandler = true
 	x.mu.Unlock()
-	v, ok := x.ask(func() Verdict { return rechooser.Rechoose(&x.r, err) })
-	if !ok {
-		x.panicked(&b)
-		return
+	if do.Has(exchange.Ask) {
+		x.dialErr = err
 	}
-	x.verdict(v, &b, false)
+	x.follow(do, nil, &b)
 }
 
 // h2ResetError is a stream that the upstream reset.
@@ -196,142 +197,99 @@ func (e *h2ResetError) Error() string {
 	return fmt.Sprintf("%s reset the request (%s)", e.addr, e.code)
 }
 
-// upstreamLost: the upstream's stream is no more. unseen says that the upstream did nothing with the request; then it may be sent again, as
-// may an idempotent one (RFC 9110 section 9.2.2).
-func (x *h2exchange) upstreamLost(h *h2half, err error, unseen bool, b *h2batch) {
+// upstreamLost: the upstream's stream is no more.
+func (x *h2exchange) upstreamLost(h *h2half, err error, loss exchange.Loss, b *h2batch) {
+	e := exchange.Event{Kind: exchange.Lost, Err: err, Loss: loss}
+	if reset, ok := errors.AsType[*h2ResetError](err); ok {
+		e.Code = uint32(reset.code)
+	}
 	x.mu.Lock()
-	if x.over || x.up != h {
-		x.mu.Unlock()
-		return
+	var do exchange.Do
+	if x.up == h {
+		do = x.performLocked(&e, b)
 	}
-	safe := unseen || h.reused && idempotent([]byte(x.method)) && errors.Is(err, errH2Closed) && x.attempts < 2
-	if !x.started && safe && !x.lost && x.attempts < 4 && x.cause == nil && !x.inHandler {
-		x.rewind(b)
-		x.res.Retried = true
-		x.mu.Unlock()
-		x.send(b)
-		return
-	}
-	x.stop(err, b)
+	x.mu.Unlock()
+	x.follow(do, nil, b)
 }
 
 // The response's way to the client.
 
 // responseHead is an interim or final response's head. keep false: the reading was handed on meanwhile.
 func (x *h2exchange) responseHead(h *h2half, f *http2.MetaHeadersFrame, b *h2batch) (keep bool) {
-	status := statusOf(f)
 	x.mu.Lock()
-	if x.over || x.up != h {
-		x.mu.Unlock()
-		return true
+	var do exchange.Do
+	if x.up == h {
+		x.frame = f
+		e := x.judgeLocked(h, f)
+		do = x.performLocked(&e, b)
 	}
-	addr := x.target.addr
-	switch {
-	case f.Truncated:
-		x.fail(fmt.Errorf("%s sent a response head that is too large", addr), b)
-		return true
-	case status == 0 || status == 101 || status < 200 && f.StreamEnded():
-		x.fail(fmt.Errorf("%s sent a malformed response head", addr), b)
-		return true
-	case status < 200:
-		if status == 100 && x.awaiting {
-			x.awaiting = false
-			x.push(b)
-			if x.header("expect") == "" {
-				x.mu.Unlock()
-				return true // it answers our question, not the client's
-			}
-		}
-		x.interim(status, f.RegularFields(), b)
-		x.mu.Unlock()
-		return true
-	}
-	h.gotHead = true
-	x.res.FirstByte = time.Since(x.r.Started)
-	if rc, ok := x.srv.srv.Handler.(Reconsiderer); ok {
-		seen := Response{Status: status, Replayable: !x.lost, h2: f.Fields}
-		x.inHandler, x.again = true, true
-		x.role = h.c
-		x.mu.Unlock()
-		again := false
-		v, ok := x.ask(func() (v Verdict) { v, again = rc.Reconsider(&x.r, &seen); return v })
-		keep = x.role != nil
-		x.role = nil
-		if !keep {
-			b = &h2batch{}
-			defer b.flush()
-		}
-		x.mu.Lock()
-		x.inHandler, x.again, x.grew = false, false, nil
-		switch {
-		case !ok:
-			x.fail(errPanicked, b)
-			return keep
-		case x.cause != nil:
-			x.fail(x.cause, b)
-			return keep
-		case again && seen.Replayable && !x.lost:
-			x.rewind(b)
-			x.inHandler = true
-			x.mu.Unlock()
-			x.verdict(v, b, false)
-			return keep
-		case x.up != h: // it was dropped while the Handler waited
-			x.fail(fmt.Errorf("the response of %s was dropped", addr), b)
-			return keep
-		}
-	}
-	x.respond(h, status, f, b)
-	return true
+	x.mu.Unlock()
+	return x.follow(do, h.c, b)
 }
 
-// respond writes the final response's head. mu is held and released.
-func (x *h2exchange) respond(h *h2half, status int, f *http2.MetaHeadersFrame, b *h2batch) {
-	fields := f.RegularFields()
-	if text := h2Value(fields, "content-length"); text != "" {
+// judgeLocked says what a response head is: an interim or final one, or a broken one.
+func (x *h2exchange) judgeLocked(h *h2half, f *http2.MetaHeadersFrame) exchange.Event {
+	failed := func(what string) exchange.Event {
+		return exchange.Event{Kind: exchange.Failed, Err: fmt.Errorf("%s %s", h.addr(), what)}
+	}
+	status := statusOf(f)
+	switch {
+	case f.Truncated:
+		return failed("sent a response head that is too large")
+	case status == 0 || status == 101 || status < 200 && f.StreamEnded():
+		return failed("sent a malformed response head")
+	case status < 200:
+		return exchange.Event{Kind: exchange.Interim, Status: status}
+	}
+	x.expected = -1
+	if text := h2Value(f.RegularFields(), "content-length"); text != "" {
 		n, ok := parseLength([]byte(text))
 		if !ok {
-			x.fail(fmt.Errorf("%s sent a malformed Content-Length", x.target.addr), b)
-			return
+			return failed("sent a malformed Content-Length")
 		}
-		if !x.head && status != http.StatusNotModified && status != http.StatusNoContent {
+		if !x.asksForHead() && status != http.StatusNotModified && status != http.StatusNoContent {
 			x.expected = n
 		}
 	}
-	end := f.StreamEnded()
-	if end && x.expected > 0 {
-		x.fail(fmt.Errorf("%s ended its response before its Content-Length", x.target.addr), b)
-		return
+	if f.StreamEnded() && x.expected > 0 {
+		return failed("ended its response before its Content-Length")
 	}
-	c := x.down.c
+	h.gotHead = true
+	now := time.Now()
+	x.res.FirstByte = now.Sub(x.r.Started)
+	return exchange.Event{Kind: exchange.Head, Status: status, At: now}
+}
+
+// respondLocked writes the final response's head.
+func (x *h2exchange) respondLocked(b *h2batch) exchange.Do {
+	f, c := x.frame, x.down.c
+	x.frame = nil
+	status, end := statusOf(f), f.StreamEnded()
 	c.mu.Lock()
 	if x.down.removed || c.broken {
 		c.mu.Unlock()
-		x.fail(ErrClientGone, b)
-		return
+		return x.performLocked(&exchange.Event{Kind: exchange.ClientLeft}, b)
 	}
-	x.responseLocked(c, status, fields, true)
+	x.responseLocked(c, status, f.RegularFields(), true)
 	c.headersLocked(x.down.id, end)
 	x.down.sentEnd = end
 	c.finishLocked(&x.down, b)
 	flooded := c.backlogLocked() > h2HardBacklog
 	c.mu.Unlock()
 	b.add(c)
-	x.started = true
 	x.res.Status = status
-	x.lastWrite = time.Now()
+	x.machine.Wrote(x.r.Started.Add(x.res.FirstByte))
 	if flooded { // the client asks and does not read
 		c.nc.Close()
 	}
 	if end {
-		x.complete(b)
-		return
+		return x.performLocked(&exchange.Event{Kind: exchange.Ended}, b)
 	}
-	x.mu.Unlock()
+	return 0
 }
 
-// interim passes a 1xx head on. mu is held.
-func (x *h2exchange) interim(status int, fields []hpack.HeaderField, b *h2batch) {
+// interimLocked passes a 1xx head on.
+func (x *h2exchange) interimLocked(status int, fields []hpack.HeaderField, b *h2batch) {
 	c := x.down.c
 	c.mu.Lock()
 	if !x.down.removed && !c.broken && c.backlogLocked() < h2HardBacklog {
@@ -344,60 +302,59 @@ func (x *h2exchange) interim(status int, fields []hpack.HeaderField, b *h2batch)
 
 // responseData is a piece of the response's body.
 func (x *h2exchange) responseData(h *h2half, data []byte, end bool, b *h2batch) {
+	moved := len(data)
 	x.mu.Lock()
-	if x.over || x.up != h {
-		x.mu.Unlock()
-		h.c.credit(nil, len(data), b)
-		return
+	var do exchange.Do
+	ours := x.up == h
+	if ours {
+		x.passed += int64(len(data))
+		if x.asksForHead() && len(data) > 0 || x.expected >= 0 && (x.passed > x.expected || end && x.passed != x.expected) {
+			do = x.performLocked(&exchange.Event{
+				Kind: exchange.Failed, Err: fmt.Errorf("%s sent a body that is not what its head said", h.addr()),
+			}, b)
+			ours = false
+		} else {
+			var ended bool
+			moved, ended = x.down.c.send(&x.down, data, end, h, b)
+			x.res.ResponseBytes += int64(len(data))
+			if moved > 0 && x.machine.Timed() {
+				x.machine.Wrote(time.Now())
+			}
+			if ended {
+				do = x.performLocked(&exchange.Event{Kind: exchange.Ended}, b)
+			}
+		}
 	}
-	x.passed += int64(len(data))
-	if x.head && len(data) > 0 || x.expected >= 0 && (x.passed > x.expected || end && x.passed != x.expected) {
-		x.fail(fmt.Errorf("%s sent a body that is not what its head said", x.target.addr), b)
-		h.c.credit(nil, len(data), b)
-		return
-	}
-	moved, ended := x.down.c.send(&x.down, data, end, h, b)
-	x.res.ResponseBytes += int64(len(data))
-	if moved > 0 {
-		x.lastWrite = x.now()
-	}
-	if ended {
-		x.complete(b)
+	x.mu.Unlock()
+	if ours {
+		h.c.credit(h, moved, b)
 	} else {
-		x.mu.Unlock()
+		h.c.credit(nil, moved, b)
 	}
-	h.c.credit(h, moved, b)
-}
-
-// now is the time, where somebody wants to know.
-func (x *h2exchange) now() time.Time {
-	if x.limits.Idle > 0 {
-		return time.Now()
-	}
-	return x.lastWrite
+	x.follow(do, nil, b)
 }
 
 // responseTrailers end the response.
 func (x *h2exchange) responseTrailers(h *h2half, fields []hpack.HeaderField, b *h2batch) {
 	x.mu.Lock()
-	if x.over || x.up != h {
-		x.mu.Unlock()
-		return
-	}
-	if x.expected >= 0 && x.passed != x.expected {
-		x.fail(fmt.Errorf("%s ended its response before its Content-Length", x.target.addr), b)
-		return
-	}
-	fields = trailersOf(fields)
-	ended := false
-	if len(fields) == 0 {
-		_, ended = x.down.c.send(&x.down, nil, true, h, b)
-	} else {
-		ended = x.down.c.trail(&x.down, fields, b)
-	}
-	if ended {
-		x.complete(b)
-		return
+	var do exchange.Do
+	switch {
+	case x.up != h:
+	case x.expected >= 0 && x.passed != x.expected:
+		do = x.performLocked(&exchange.Event{
+			Kind: exchange.Failed, Err: fmt.Errorf("%s ended its response before its Content-Length", h.addr()),
+		}, b)
+	default:
+		ended := false
+		if fields = trailersOf(fields); len(fields) == 0 {
+			_, ended = x.down.c.send(&x.down, nil, true, h, b)
+		} else {
+			ended = x.down.c.trail(&x.down, fields, b)
+		}
+		if ended {
+			do = x.performLocked(&exchange.Event{Kind: exchange.Ended}, b)
+		}
 	}
 	x.mu.Unlock()
+	x.follow(do, nil, b)
 }

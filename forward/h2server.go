@@ -92,7 +92,7 @@ func (s *h2server) beforeRead() {
 	for i := 0; i < len(s.later); i++ {
 		x := s.later[i]
 		s.later[i] = nil
-		x.send(&s.c.batch)
+		x.connect(nil, &s.c.batch)
 	}
 	s.later = s.later[:0]
 }
@@ -218,7 +218,7 @@ func (s *h2server) reset(f *http2.RSTStreamFrame) error {
 func (x *h2exchange) waited(now time.Time) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	return x.started || now.Sub(x.r.Started) >= h2Patience
+	return x.machine.Begun() || !x.machine.Live() || now.Sub(x.r.Started) >= h2Patience
 }
 
 // spend counts a stream that was reset before its answer was complete.
@@ -345,6 +345,17 @@ func (s *h2server) closeLocked(b *h2batch) {
 			cw.CloseWrite()
 		}
 	}
+}
+
+// closeStreamLocked takes a stream whose response is complete off the connection. A client that still sends is told to stop.
+func (s *h2server) closeStreamLocked(h *h2half, b *h2batch) {
+	c := s.c
+	if !h.gotEnd && !h.removed {
+		c.fw.WriteRSTStream(h.id, http2.ErrCodeNo)
+		c.forgetLocked(h.id)
+	}
+	c.removeLocked(h, b)
+	b.add(c)
 }
 
 // rest is called after a stream was over: the connection may be idle now.

@@ -40,7 +40,7 @@ func (b *h2batch) settle() {
 			m.source.c.credit(m.source, m.n, b)
 		}
 		if m.half != nil {
-			m.half.x.left(m.half, m.n, m.end, b)
+			m.half.x.left(m.half, m.end, b)
 		}
 	}
 	clear(b.moves)

@@ -151,7 +151,7 @@ func TestTheIdleTimeOfAContainerIsLearned(t *testing.T) {
 	var up *Upstream
 	addr, _ := proxyTo(t, backend, func(_ *Server, p *policy) {
 		up = NewUpstream(backend, UpstreamOptions{})
-		p.admit = func(*Request) Verdict { return Verdict{Upstream: up} }
+		p.admit = func(*Request) Decision { return Decision{Upstream: up} }
 	})
 	defer up.Close()
 	put := func() { // which may be sent again when it meets the close
@@ -250,7 +250,7 @@ func TestAQuietConnectionIsUsedAgain(t *testing.T) {
 	var up *Upstream
 	addr, _ := proxyTo(t, backend, func(_ *Server, p *policy) {
 		up = NewUpstream(backend, UpstreamOptions{})
-		p.admit = func(*Request) Verdict { return Verdict{Upstream: up} }
+		p.admit = func(*Request) Decision { return Decision{Upstream: up} }
 	})
 	defer up.Close()
 	for _, method := range []string{"GET", "GET", "POST", "POST"} {
@@ -349,7 +349,7 @@ func TestPostThatMeetsAClose(t *testing.T) {
 					}}, nil
 				}})
 				t.Cleanup(up.Close)
-				p.admit = func(*Request) Verdict { return Verdict{Upstream: up} }
+				p.admit = func(*Request) Decision { return Decision{Upstream: up} }
 			})
 			for _, method := range []string{"GET", "POST"} {
 				req, _ := http.NewRequest(method, "http://"+addr, strings.NewReader("x"))

@@ -32,11 +32,11 @@ func TestAClientThatLeavesDuringADialEndsIt(t *testing.T) {
 					return nil, ctx.Err()
 				}})
 				defer up.Close()
-				p := &policy{done: make(chan Result, 1), admit: func(r *Request) Verdict {
+				p := &policy{done: make(chan Result, 1), admit: func(r *Request) Decision {
 					if waited {
 						<-waitFor(r.Context(), time.Millisecond)
 					}
-					return Verdict{Upstream: up}
+					return Decision{Upstream: up}
 				}}
 				c := dialTo(t, start(t, &Server{Handler: p}))
 				io.WriteString(c, send)
@@ -67,7 +67,7 @@ func TestALongDialLosesNothing(t *testing.T) {
 		return dialTCP(ctx, addr)
 	}})
 	defer up.Close()
-	c := dialTo(t, start(t, &Server{Handler: &policy{admit: func(*Request) Verdict { return Verdict{Upstream: up} }}}))
+	c := dialTo(t, start(t, &Server{Handler: &policy{admit: func(*Request) Decision { return Decision{Upstream: up} }}}))
 	responses := bufio.NewReader(c)
 	for range 3 {
 		io.WriteString(c, "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 10\r\n\r\n01234")
@@ -91,14 +91,14 @@ type rests struct {
 	tries int
 }
 
-func (p *rests) Rechoose(r *Request, err error) Verdict {
+func (p *rests) OnDialError(r *Request, err error) Decision {
 	if p.tries++; p.tries < 3 {
 		return p.admit(r)
 	}
 	ctx := r.Context()
 	p.waits <- ctx
 	<-ctx.Done()
-	return Verdict{Reply: Reply{Status: 503}}
+	return Decision{Reply: Reply{Status: 503}}
 }
 
 // A request may wait several times: for a slot, and, when the pod could not be reached or refused it, for another. Its client is missed and its
@@ -111,10 +111,10 @@ func TestALaterWaitEndsLikeTheFirst(t *testing.T) {
 			defer up.Close()
 			p := &rests{waits: make(chan context.Context, 1)}
 			p.done = make(chan Result, 1)
-			p.admit = func(r *Request) Verdict {
+			p.admit = func(r *Request) Decision {
 				r.Timeouts.Total = timeout
 				<-waitFor(r.Context(), time.Millisecond)
-				return Verdict{Upstream: up}
+				return Decision{Upstream: up}
 			}
 			c := dialTo(t, start(t, &Server{Handler: p}))
 			io.WriteString(c, "GET / HTTP/1.1\r\nHost: h\r\n\r\n")

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"runtime/debug"
 	"time"
+
+	"ebb.dev/ebb/forward/exchange"
 )
 
 // A bug that one request meets must not take every other request of the process with it. Each goroutine that this package starts therefore
@@ -18,11 +20,11 @@ func (s *Server) Panics() int64 { return s.panics.Load() }
 
 // caught deals with what recover returned. Where nobody is to be told, the panic goes on.
 func (s *Server) caught(value any) {
-	if s == nil || s.Panicked == nil {
+	if s == nil || s.OnPanic == nil {
 		panic(value)
 	}
 	s.panics.Add(1)
-	s.Panicked(value, debug.Stack())
+	s.OnPanic(value, debug.Stack())
 }
 
 // catch is to be deferred.
@@ -38,15 +40,19 @@ func (s *Server) done(r *Request, res *Result) {
 	s.Handler.Done(r, res)
 }
 
-func (s *Server) timeoutReply(t *TimerError) (reply Reply) {
+func (s *Server) timeoutReply(e *exchange.Ending) (reply Reply) {
 	reply.Status = 500 // where what follows panics
 	defer s.catch()
-	return s.TimeoutReply(t.Timer, t.After)
+	after := time.Duration(0)
+	if fired, ok := errors.AsType[*TimerError](e.Err); ok {
+		after = fired.After
+	}
+	return s.TimeoutReply(e.Timer, after)
 }
 
 func (s *Server) failureReply(err error) (reply Reply) {
 	reply.Status = 500
-	if err == errPanicked {
+	if errors.Is(err, errPanicked) {
 		reply.Body = err.Error()
 		return reply
 	}
@@ -54,31 +60,15 @@ func (s *Server) failureReply(err error) (reply Reply) {
 	return s.FailureReply(err)
 }
 
-// abandon ends the exchange that a panic broke off.
+// abandon ends the exchange that a panic broke off, on a connection about which nothing is certain any more.
 func (c *conn) abandon(value any) {
-	if !c.admitted {
-		return
-	}
-	c.admitted = false
-	c.res.Cause, c.res.Err = UpstreamFailed, fmt.Errorf("%w: %v", errPanicked, value)
-	c.apologize()
-	c.res.Duration = time.Since(c.req.Started)
-	c.srv.done(&c.req, &c.res)
-}
-
-// apologize answers 500 if nothing was answered before, on a connection about which nothing is certain any more.
-func (c *conn) apologize() {
 	defer c.srv.catch()
-	c.pump.join(0)
-	c.stopWatch()
-	c.req.endContext()
-	if c.started || c.gone.Load() {
-		return
+	e := exchange.Event{Kind: exchange.Panicked, Err: fmt.Errorf("%w: %v", errPanicked, value)}
+	if do := c.machine.Step(&e); do.Has(exchange.Finish) {
+		c.clean, c.lingering = false, true
+		c.finish(do)
+		c.linger()
 	}
-	c.req.Timeouts = Timeouts{}
-	c.lingering = true
-	c.reply(&Reply{Status: 500, Body: errPanicked.Error(), Close: true})
-	c.linger()
 }
 
 // guard is deferred by what runs beside a connection's reader: the reader notices the close and ends the connection.

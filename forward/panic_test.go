@@ -20,7 +20,7 @@ type buggy struct {
 	up, nowhere *Upstream
 }
 
-func (p *buggy) decide(r *Request) Verdict {
+func (p *buggy) decide(r *Request) Decision {
 	switch r.Path() {
 	case "/admit":
 		panic("a bug in Admit")
@@ -28,11 +28,11 @@ func (p *buggy) decide(r *Request) Verdict {
 		<-waitFor(r.Context(), 2*patience)
 		panic("a bug in Admit, after waiting")
 	case "/rechoose":
-		return Verdict{Upstream: p.nowhere}
+		return Decision{Upstream: p.nowhere}
 	case "/timeout":
 		r.Timeouts.ResponseStart = 2 * patience
 	}
-	return Verdict{Upstream: p.up}
+	return Decision{Upstream: p.up}
 }
 
 func (p *buggy) Done(r *Request, res *Result) {
@@ -42,17 +42,17 @@ func (p *buggy) Done(r *Request, res *Result) {
 	}
 }
 
-func (p *buggy) Rechoose(*Request, error) Verdict { panic("a bug in Rechoose") }
+func (p *buggy) OnDialError(*Request, error) Decision { panic("a bug in OnDialError") }
 
-func (p *buggy) Reconsider(r *Request, _ *Response) (Verdict, bool) {
+func (p *buggy) OnResponse(r *Request, _ *Response) (Decision, bool) {
 	switch r.Path() {
 	case "/reconsider":
-		panic("a bug in Reconsider")
+		panic("a bug in OnResponse")
 	case "/reconsider-waiting":
 		<-waitFor(r.Context(), 2*patience)
-		panic("a bug in Reconsider, after waiting")
+		panic("a bug in OnResponse, after waiting")
 	}
-	return Verdict{}, false
+	return Decision{}, false
 }
 
 func waitFor(ctx context.Context, d time.Duration) <-chan struct{} {
@@ -91,7 +91,7 @@ func TestAPanicEndsOneRequestOnly(t *testing.T) {
 			var told atomic.Int64
 			s := &Server{Handler: p,
 				TimeoutReply: func(Timer, time.Duration) Reply { panic("a bug in TimeoutReply") },
-				Panicked: func(v any, stack []byte) {
+				OnPanic: func(v any, stack []byte) {
 					told.Add(1)
 					if !strings.HasPrefix(fmt.Sprint(v), "a bug in ") || !bytes.Contains(stack, []byte("panic_test.go")) {
 						t.Errorf("told of %v with the stack %s", v, stack)
@@ -247,14 +247,14 @@ func TestAPanicBesideTheHandlerEndsOneConnectionOnly(t *testing.T) {
 			}})
 			defer up.Close()
 			l := &ledger{}
-			l.admit = func(r *Request) Verdict {
+			l.admit = func(r *Request) Decision {
 				if test.waits && r.Path() == "/bug" {
 					<-r.Context().Done()
 				}
-				return Verdict{Upstream: up}
+				return Decision{Upstream: up}
 			}
 			told := make(chan any, 10)
-			s := &Server{Handler: l, Panicked: func(v any, _ []byte) { told <- v }}
+			s := &Server{Handler: l, OnPanic: func(v any, _ []byte) { told <- v }}
 			inner := listenLocal(t)
 			served := make(chan error, 1)
 			go func() { served <- s.Serve(&brokenListener{Listener: inner, read: test.client}) }()

@@ -95,13 +95,13 @@ func TestAClientThatLeavesIsNoticed(t *testing.T) {
 	entered := make(chan bool, 1)
 	addr, p := proxyTo(t, backend, func(s *Server, p *policy) {
 		p.done = make(chan Result, 1)
-		p.admit = func(r *Request) Verdict {
+		p.admit = func(r *Request) Decision {
 			entered <- true
 			if r.Path() == "/held" {
 				<-r.Context().Done()
-				return Verdict{Reply: Reply{Status: 500}}
+				return Decision{Reply: Reply{Status: 500}}
 			}
-			return Verdict{Upstream: up}
+			return Decision{Upstream: up}
 		}
 	})
 	for _, test := range []struct{ name, request string }{
@@ -146,11 +146,11 @@ func TestATLSConnectionSpeaksBothVersions(t *testing.T) {
 			defer donor.Close()
 			up := NewUpstream(backend, UpstreamOptions{})
 			defer up.Close()
-			s := &Server{Handler: &policy{admit: func(r *Request) Verdict {
+			s := &Server{Handler: &policy{admit: func(r *Request) Decision {
 				if !r.TLS() {
 					t.Error("not seen as TLS")
 				}
-				return Verdict{Upstream: up}
+				return Decision{Upstream: up}
 			}}, TLS: donor.TLS}
 			l, err := net.Listen("tcp", "127.0.0.1:0")
 			if err != nil {

@@ -3,6 +3,7 @@ package forward
 import (
 	"bufio"
 	"context"
+	"ebb.dev/ebb/forward/exchange"
 	"fmt"
 	"io"
 	"net"
@@ -20,12 +21,12 @@ type twoTries struct {
 	replayable []bool
 }
 
-func (p *twoTries) Reconsider(r *Request, resp *Response) (Verdict, bool) {
+func (p *twoTries) OnResponse(r *Request, resp *Response) (Decision, bool) {
 	if resp.Status == 503 && resp.Header("ebb-refused") != "" {
 		p.replayable = append(p.replayable, resp.Replayable)
-		return Verdict{Upstream: p.second}, true
+		return Decision{Upstream: p.second}, true
 	}
-	return Verdict{}, false
+	return Decision{}, false
 }
 
 func TestARefusedRequestGoesElsewhereWithItsBody(t *testing.T) {
@@ -50,10 +51,10 @@ func TestARefusedRequestGoesElsewhereWithItsBody(t *testing.T) {
 				defer first.Close()
 				p := &twoTries{second: NewUpstream(accepts, UpstreamOptions{})}
 				defer p.second.Close()
-				p.admit = func(r *Request) Verdict {
+				p.admit = func(r *Request) Decision {
 					r.DeferBody()
 					r.AddResponseHeader("X-Added", "1")
-					return Verdict{Upstream: first}
+					return Decision{Upstream: first}
 				}
 				addr := start(t, &Server{Handler: p, StripResponse: []string{"X-Secret"}})
 				for range 2 {
@@ -93,13 +94,13 @@ func TestABodyIsHeldForEachUpstreamAnew(t *testing.T) {
 	defer first.Close()
 	p := &twoTries{second: NewUpstream(accepts, UpstreamOptions{})}
 	defer p.second.Close()
-	p.admit = func(r *Request) Verdict {
+	p.admit = func(r *Request) Decision {
 		r.DeferBody()
 		select {
 		case <-r.Context().Done():
-		case <-time.After(continueWait + 2*patience):
+		case <-time.After(exchange.ContinueWait + 2*patience):
 		}
-		return Verdict{Upstream: first}
+		return Decision{Upstream: first}
 	}
 	resp, err := http.Post("http://"+start(t, &Server{Handler: p}), "text/plain", strings.NewReader(strings.Repeat("x", size)))
 	if err != nil {
@@ -137,9 +138,9 @@ func TestAHeldBodyIsSentAgain(t *testing.T) {
 	})
 	up := NewUpstream(backend, UpstreamOptions{})
 	defer up.Close()
-	p := &policy{admit: func(r *Request) Verdict {
+	p := &policy{admit: func(r *Request) Decision {
 		r.DeferBody()
-		return Verdict{Upstream: up}
+		return Decision{Upstream: up}
 	}}
 	addr := start(t, &Server{Handler: p})
 	for _, method := range []string{"GET", "PUT"} {
@@ -172,9 +173,9 @@ func TestContinueIsAnsweredHere(t *testing.T) {
 	})
 	up := NewUpstream(backend, UpstreamOptions{})
 	addr, _ := proxyTo(t, backend, func(s *Server, p *policy) {
-		p.admit = func(r *Request) Verdict {
+		p.admit = func(r *Request) Decision {
 			r.Continue()
-			return Verdict{Upstream: up}
+			return Decision{Upstream: up}
 		}
 	})
 	c := dialTo(t, addr)
@@ -201,7 +202,7 @@ type waitsAgain struct {
 	waited chan error
 }
 
-func (p *waitsAgain) Reconsider(r *Request, resp *Response) (Verdict, bool) {
+func (p *waitsAgain) OnResponse(r *Request, resp *Response) (Decision, bool) {
 	p.before(r)
 	ctx := r.Context()
 	select {
@@ -210,7 +211,7 @@ func (p *waitsAgain) Reconsider(r *Request, resp *Response) (Verdict, bool) {
 	case <-time.After(10 * time.Second):
 		p.waited <- nil
 	}
-	return Verdict{Reply: Reply{Status: 503}}, true
+	return Decision{Reply: Reply{Status: 503}}, true
 }
 
 // A client may leave at the very moment in which its refused request begins to wait again. It must not keep its place.
@@ -233,7 +234,7 @@ func TestAClientThatLeavesAsItsRequestWaitsAgain(t *testing.T) {
 			up := NewUpstream(backend, UpstreamOptions{})
 			defer up.Close()
 			p := &waitsAgain{before: before, waited: make(chan error, 1)}
-			p.admit = func(*Request) Verdict { return Verdict{Upstream: up} }
+			p.admit = func(*Request) Decision { return Decision{Upstream: up} }
 			p.done = make(chan Result, 1)
 			c := dialTo(t, start(t, &Server{Handler: p}))
 			io.WriteString(c, "GET / HTTP/1.1\r\nHost: h\r\n\r\n")

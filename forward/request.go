@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/net/http2/hpack"
+
+	"ebb.dev/ebb/forward/exchange"
 )
 
 // Request is one request as the Handler sees it.
@@ -29,6 +31,7 @@ type Request struct {
 	h2    *h2exchange
 	edits []edit
 	added []Header // to the response
+	reply Reply    // the Handler's, when that is its decision
 
 	deferBody   bool // the body waits for 100 Continue
 	continueNow bool // 100 Continue is our own answer
@@ -43,7 +46,7 @@ type Request struct {
 // edit replaces, removes or adds one header field of the forwarded request.
 type edit struct {
 	name, value string
-	remove, add bool
+	remove      bool
 }
 
 func (r *Request) begin(now time.Time) {
@@ -53,6 +56,7 @@ func (r *Request) begin(now time.Time) {
 	r.Started = now
 	r.Timeouts = Timeouts{}
 	r.Data = nil
+	r.reply = Reply{}
 	clear(r.added)
 	r.added = r.added[:0]
 	r.deferBody, r.continueNow = false, false
@@ -169,10 +173,7 @@ func (r *Request) Fields(yield func(name, value string) bool) {
 func (r *Request) ContentLength() int64 {
 	switch {
 	case r.h2 != nil:
-		if r.h2.noBody {
-			return 0
-		}
-		return r.h2.length
+		return r.h2.body.length
 	case r.head.chunked:
 		return -1
 	case r.head.length < 0:
@@ -216,11 +217,6 @@ func (r *Request) forget(name string) {
 	r.edits = kept
 }
 
-// AddHeader adds a field and leaves those of the same name.
-func (r *Request) AddHeader(name, value string) {
-	r.edits = append(r.edits, edit{name: name, value: value, add: true})
-}
-
 // DelHeader removes a field from the forwarded request.
 func (r *Request) DelHeader(name string) {
 	r.forget(name)
@@ -246,7 +242,7 @@ func (r *Request) Continue() { r.continueNow = true }
 func (r *Request) edited(name []byte) bool {
 	for i := range r.edits {
 		e := &r.edits[i]
-		if len(e.name) == len(name) && !e.add && foldSame(name, e.name) {
+		if len(e.name) == len(name) && foldSame(name, e.name) {
 			return true
 		}
 	}
@@ -256,17 +252,17 @@ func (r *Request) edited(name []byte) bool {
 // Context is for an Admit that has to wait. It is canceled when the client is gone (cause ErrClientGone), when a timer of
 // Timeouts fires (cause *TimerError) and when the server is closed. Its first call has a cost; a request that passes at
 // once should not pay it. After Admit returned because of it, the forwarder itself answers for the client and the timers,
-// whatever the Verdict says.
+// whatever the Decision says.
 func (r *Request) Context() context.Context {
 	if r.h2 != nil {
 		return r.h2.context()
 	}
 	if r.ctx == nil {
 		r.ctx, r.ctxCancel = context.WithCancelCause(r.c.srv.base)
-		if end, t := r.deadline(time.Time{}, false); t != NoTimer {
-			after := r.timeout(t)
-			cancel := r.ctxCancel
-			r.ctxTimer = time.AfterFunc(time.Until(end), func() { cancel(&TimerError{t, after}) })
+		r.c.machine.Configure(r.policy())
+		if end, t := r.c.machine.Timer(); t != NoTimer {
+			cancel, err := r.ctxCancel, &TimerError{Timer: t, After: r.Timeouts.Of(t)}
+			r.ctxTimer = time.AfterFunc(time.Until(end), func() { cancel(err) })
 		}
 		// The watcher may run already: it either finds the function here, or the client gone is found by us.
 		leave := r.ctxCancel
@@ -291,16 +287,14 @@ func (r *Request) endContext() {
 	r.ctx, r.ctxCancel, r.ctxTimer = nil, nil, nil
 }
 
-// deadline is the next timer to fire.
-func (r *Request) deadline(lastWrite time.Time, started bool) (end time.Time, t Timer) {
-	return r.Timeouts.deadline(r.Started, lastWrite, started)
+// policy is what the Handler set, for the machine.
+func (r *Request) policy() exchange.Policy {
+	return exchange.Policy{Timeouts: r.Timeouts, DeferBody: r.deferBody, ContinueNow: r.continueNow}
 }
 
-func (r *Request) timeout(t Timer) time.Duration { return r.Timeouts.of(t) }
-
 // idempotent: RFC 9110 section 9.2.2; such a request may be sent a second time.
-func idempotent(method []byte) bool {
-	switch string(method) {
+func idempotent(method string) bool {
+	switch method {
 	case "GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE":
 		return true
 	}
@@ -392,7 +386,7 @@ func appendClean(out []byte, value string) []byte {
 	return out
 }
 
-// Response is the head of an upstream's final response, as Reconsider sees it; valid during that call.
+// Response is the head of an upstream's final response, as OnResponse sees it; valid during that call.
 type Response struct {
 	Status int
 	// Replayable: nothing of the request's body has left, or all of it is still here.

@@ -5,6 +5,8 @@ import (
 	"io"
 	"net/http"
 	"strconv"
+
+	"ebb.dev/ebb/forward/exchange"
 )
 
 // The way of a response to the client.
@@ -34,157 +36,198 @@ func (c *conn) responseBody() bodyKind {
 	return bodyUntilClose
 }
 
-// relay passes the final response on. whole: the upstream's response ended where it said, so its connection is clean.
-func (c *conn) relay() (whole, clientKeeps bool, err error) {
+// relay passes the final response on.
+func (c *conn) relay() exchange.Event {
+	c.clean = false
 	kind := c.responseBody()
+	c.kind = kind
 	old := c.req.head.minor == 0
-	closing := c.srv.endsNext() || !c.req.head.keepsAlive() ||
-		c.bodyHeld || c.req.head.expect && !c.continued && c.pump.running && c.pump.moved.Load() == 0 ||
+	closing := c.srv.endsNext() || !c.req.head.keepsAlive() || c.machine.BodyKept() ||
+		c.req.head.expect && !c.machine.Continued() && c.pump.running && c.pump.moved.Load() == 0 ||
 		old && (kind == bodyChunked || kind == bodyUntilClose)
 	c.out = c.appendResponse(c.out[:0], kind, closing)
 	c.res.Status = c.resp.status
-
-	// The part of the body that came with the head leaves with the head.
-	piece := c.rb[c.rR:c.rW]
-	left := int64(0)
-	scanner := &chunkScanner{}
-	switch kind {
-	case bodyLength:
-		left = c.resp.length
-		if int64(len(piece)) > left {
-			piece, whole = piece[:left], false
-		} else {
-			whole = true
-		}
-		left -= int64(len(piece))
-		c.out = append(c.out, piece...)
-	case bodyChunked:
-		whole = true
-		n, err := c.chunkPiece(scanner, piece, old)
-		if err != nil {
-			return false, false, err
-		}
-		whole = n == len(piece)
-		piece = piece[:n]
-	case bodyNone:
-		whole, piece = len(piece) == 0, nil
-	case bodyUntilClose:
-		if len(piece) > 0 {
-			c.appendPiece(piece, old)
-		}
+	whole, left, err := c.appendAhead()
+	if err == nil {
+		c.torn = true // until it is written whole
+		err = c.writeWithin(c.out, headGrace)
 	}
-	c.started = true
-	if err := c.writeClient(c.out); err != nil {
-		return false, false, err
-	}
-	c.res.ResponseBytes = int64(len(piece))
-	switch {
-	case kind == bodyLength && left > 0, kind == bodyChunked && !scanner.done(), kind == bodyUntilClose:
-		clean, err := c.relayRest(kind, left, scanner, old)
-		if err != nil {
-			return false, false, err
-		}
+	if err == nil && (left > 0 || kind == bodyChunked && !c.chunks.done() || kind == bodyUntilClose) {
+		var clean bool
+		clean, err = c.relayRest(left)
 		whole = whole && clean
 	}
-	return whole && kind != bodyUntilClose, !closing, nil
+	if err != nil {
+		return c.failed(err, "read the response body of")
+	}
+	c.settle(whole && kind != bodyUntilClose, !closing)
+	return exchange.Event{Kind: exchange.Ended}
 }
 
-// chunkPiece checks a piece of a chunked body and appends it to out: as it is, or without framing for HTTP/1.0.
-func (c *conn) chunkPiece(s *chunkScanner, piece []byte, old bool) (n int, err error) {
-	for n < len(piece) && !s.done() {
-		k, data, err := s.step(piece[n:])
-		if err != nil {
-			return n, fmt.Errorf("%s sent a malformed chunked body", c.up.up.addr)
-		}
-		if old && data {
-			c.out = append(c.out, piece[n:n+k]...)
-		}
-		n += k
+// settle decides, after the response, which connections can be used again. whole: the upstream's response ended where it said.
+func (c *conn) settle(whole, clientKeeps bool) {
+	sent := !c.machine.BodyKept()
+	if !sent {
+		clientKeeps = false
+		c.lingering = !c.gone.Load()
 	}
-	if !old {
-		c.out = append(c.out, piece[:n]...)
+	if c.pump.running {
+		grace := patience
+		if c.req.head.expect && c.pump.moved.Load() == 0 {
+			grace = 0
+		}
+		forced := c.stopPump(grace)
+		sent = c.pump.sent && !forced
+		if !c.pump.consumed {
+			clientKeeps = false
+			c.lingering = !c.gone.Load()
+		}
 	}
-	return n, nil
+	c.stopWatch()
+	c.clean = whole && sent && c.resp.keepsAlive()
+	c.keeps = clientKeeps
 }
 
-// appendPiece frames a piece of a body that ends with the upstream's connection: as a chunk, or raw for HTTP/1.0.
-func (c *conn) appendPiece(piece []byte, old bool) {
-	if old {
+// appendAhead appends the part of the body that came with the head, so that both leave together. left is what is still to come of a body
+// whose length is known; whole: the upstream sent nothing beyond the body.
+func (c *conn) appendAhead() (whole bool, left int64, err error) {
+	piece := c.rb[c.rR:c.rW]
+	switch c.kind {
+	case bodyNone:
+		return len(piece) == 0, 0, nil
+	case bodyLength:
+		left = c.resp.length
+		whole = int64(len(piece)) <= left
+		piece = piece[:min(int64(len(piece)), left)]
+		left -= int64(len(piece))
+		c.res.ResponseBytes = int64(len(piece))
 		c.out = append(c.out, piece...)
+		return whole, left, nil
+	}
+	c.chunks.reset()
+	if len(c.rb)-c.rW < frameTail {
+		c.rb = append(c.rb, make([]byte, frameTail)...)
+	}
+	framed, used, err := c.frame(c.rb, c.rR, c.rW) // the head before the piece is not needed any more
+	c.out = append(c.out, framed...)
+	c.res.ResponseBytes = int64(used)
+	return used == len(piece), 0, err
+}
+
+// What frame may need before and behind a piece.
+const (
+	frameHead = 16
+	frameTail = 2
+)
+
+// frame takes b[at:to], a piece of a response's body of unknown length, and returns what the client gets of it, in place. That is always
+// made of whole chunks (or of bare data for HTTP/1.0), so that the response can be ended after any piece; a piece that is so already is
+// passed as it is. used is how much of the piece belongs to the body.
+func (c *conn) frame(b []byte, at, to int) (framed []byte, used int, err error) {
+	old := c.req.head.minor == 0
+	piece := b[at:to]
+	data, tail, last := piece, []byte(nil), false
+	used = len(piece)
+	if c.kind == bodyChunked {
+		s := &c.chunks
+		before := *s
+		used, err = s.scan(piece)
+		if err != nil {
+			return nil, 0, brokenError{fmt.Errorf("%s sent a malformed chunked body", c.up.up.addr)}
+		}
+		if !old && before.between() && (s.between() || s.done()) {
+			return piece[:used], used, nil
+		}
+		*s = before
+		data, tail, last = s.squeeze(piece[:used])
+	}
+	if old {
+		return data, used, nil
+	}
+	from, end := at, at+len(data)
+	if len(data) > 0 {
+		var size [frameHead]byte
+		line := append(strconv.AppendUint(size[:0], uint64(len(data)), 16), '\r', '\n')
+		from -= len(line)
+		copy(b[from:], line)
+		end += copy(b[end:], "\r\n")
+	}
+	if last {
+		// There is room: in the piece, the same stood between the data and the tail.
+		moved := end + len("0\r\n")
+		copy(b[moved:], tail)
+		copy(b[end:], "0\r\n")
+		end = moved
+	}
+	if len(tail) > 0 && !last {
+		copy(b[end:], tail)
+	}
+	return b[from : end+len(tail)], used, nil
+}
+
+// endResponse ends a response that a timer stopped in the middle: with the last chunk and a trailer, where the client expects chunks and the last
+// one it got is whole. Otherwise the connection is cut.
+func (c *conn) endResponse(timer Timer) {
+	inTrailers := c.kind == bodyChunked && c.chunks.state >= trailerStart
+	if c.torn || inTrailers || c.kind != bodyChunked && c.kind != bodyUntilClose || c.req.head.minor == 0 {
 		return
 	}
-	c.out = strconv.AppendUint(c.out, uint64(len(piece)), 16)
-	c.out = append(c.out, '\r', '\n')
-	c.out = append(c.out, piece...)
-	c.out = append(c.out, '\r', '\n')
+	c.out = append(c.out[:0], "0\r\n"+TimeoutTrailer+": "...)
+	c.out = append(append(c.out, timer.String()...), "\r\n\r\n"...)
+	c.writeClient(c.out)
 }
 
 // relayRest moves the rest of a response body in constant memory; every piece is written as soon as it is read.
-func (c *conn) relayRest(kind bodyKind, left int64, s *chunkScanner, old bool) (clean bool, err error) {
+func (c *conn) relayRest(left int64) (clean bool, err error) {
 	b := c.rb
-	if kind != bodyLength || left > int64(len(b)) {
+	if c.kind != bodyLength || left > int64(len(b)) {
 		big := largeBuffers.Get().(*[]byte)
 		defer largeBuffers.Put(big)
 		b = *big
 	}
+	if c.kind == bodyLength {
+		return true, c.relayLength(b, left)
+	}
 	for {
-		want := b
-		if kind == bodyLength && int64(len(want)) > left {
-			want = want[:left]
-		}
-		n, err := c.readUp(want)
-		if err != nil {
-			if err == io.EOF && kind == bodyUntilClose {
-				if old {
-					return true, nil
-				}
-				return true, c.writeClient([]byte("0\r\n\r\n"))
-			}
-			return false, c.explain(err, "read the response body of")
-		}
-		piece := want[:n]
-		switch kind {
-		case bodyLength:
-			if err := c.writeClient(piece); err != nil {
-				return false, err
-			}
-			c.res.ResponseBytes += int64(n)
-			if left -= int64(n); left == 0 {
+		n, err := c.readUp(b[frameHead : len(b)-frameTail])
+		if err == io.EOF && c.kind == bodyUntilClose {
+			if c.req.head.minor == 0 {
 				return true, nil
 			}
-		case bodyChunked:
-			var used int
-			if old {
-				c.out = c.out[:0]
-				if used, err = c.chunkPiece(s, piece, true); err == nil {
-					err = c.writeClient(c.out)
-				}
-			} else {
-				if used, err = s.scan(piece); err != nil {
-					err = fmt.Errorf("%s sent a malformed chunked body", c.up.up.addr)
-				} else {
-					err = c.writeClient(piece[:used])
-				}
-			}
-			if err != nil {
+			return true, c.writeClient([]byte("0\r\n\r\n"))
+		}
+		if err != nil {
+			return false, err
+		}
+		framed, used, err := c.frame(b, frameHead, frameHead+n)
+		if err != nil {
+			return false, err
+		}
+		if len(framed) > 0 {
+			if err := c.writeClient(framed); err != nil {
 				return false, err
-			}
-			c.res.ResponseBytes += int64(used)
-			if s.done() {
-				return used == n, nil
-			}
-		case bodyUntilClose:
-			c.out = c.out[:0]
-			c.appendPiece(piece, old)
-			if err := c.writeClient(c.out); err != nil {
-				return false, err
-			}
-			c.res.ResponseBytes += int64(n)
-			if cap(c.out) > 2*largeBuffer {
-				c.out = make([]byte, 0, smallBuffer)
 			}
 		}
+		c.res.ResponseBytes += int64(used)
+		if c.kind == bodyChunked && c.chunks.done() {
+			return used == n, nil
+		}
 	}
+}
+
+func (c *conn) relayLength(b []byte, left int64) error {
+	for left > 0 {
+		n, err := c.readUp(b[:min(int64(len(b)), left)])
+		if err != nil {
+			return err
+		}
+		if err := c.writeClient(b[:n]); err != nil {
+			return err
+		}
+		c.res.ResponseBytes += int64(n)
+		left -= int64(n)
+	}
+	return nil
 }
 
 // appendInterim writes a 1xx head.

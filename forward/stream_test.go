@@ -125,7 +125,7 @@ func TestWebSocket(t *testing.T) {
 		server = s
 		p.done = make(chan Result, 2)
 		inner := p.admit
-		p.admit = func(r *Request) Verdict {
+		p.admit = func(r *Request) Decision {
 			if strings.HasSuffix(r.Path(), "/idle") {
 				r.Timeouts.Idle = 100 * time.Millisecond
 			}

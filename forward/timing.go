@@ -5,19 +5,27 @@ import (
 	"io"
 	"os"
 	"time"
+
+	"ebb.dev/ebb/forward/exchange"
 )
 
 // Reads and writes that end when a timer fires or the client leaves.
 
-// writeClient writes b whole, or reports why not: a *TimerError or ErrClientGone.
-func (c *conn) writeClient(b []byte) error {
+// writeClient writes b whole, or reports why not: errTick or ErrClientGone.
+func (c *conn) writeClient(b []byte) error { return c.writeWithin(b, 0) }
+
+// writeWithin is writeClient that takes the time of least, whatever the timers say.
+func (c *conn) writeWithin(b []byte, least time.Duration) error {
 	var stalled time.Time
 	for {
-		c.armWrite()
+		if err := c.armWrite(least); err != nil {
+			return err
+		}
 		n, err := c.nc.Write(b)
 		if err == nil {
-			if c.req.Timeouts.Idle > 0 {
-				c.lastWrite = time.Now()
+			c.torn = false
+			if c.machine.Timed() {
+				c.machine.Wrote(time.Now())
 			}
 			return nil
 		}
@@ -29,7 +37,8 @@ func (c *conn) writeClient(b []byte) error {
 		c.writeEnd = time.Time{}
 		if n > 0 {
 			b = b[n:]
-			c.lastWrite = c.clock
+			c.torn = true
+			c.machine.Wrote(c.clock)
 			stalled = time.Time{}
 		}
 		if err := c.interrupted(c.clock); err != nil {
@@ -45,25 +54,34 @@ func (c *conn) writeClient(b []byte) error {
 			c.gone.Store(true)
 			return ErrClientGone
 		}
+		least = 0
 	}
 }
 
 // armWrite makes sure that a blocked write wakes when a timer fires. The deadline set on the socket may be earlier than
-// needed (a spurious wake is harmless) and is renewed only when half of its time is gone.
-func (c *conn) armWrite() {
+// needed (a spurious wake is harmless) and is renewed only when half of its time is gone. TLS cannot go on after a write that met its
+// deadline, so one that would is not begun.
+func (c *conn) armWrite(least time.Duration) error {
 	now := c.clock
 	if c.tls != nil {
 		now = time.Now()
 	}
-	end, t := c.req.deadline(c.lastWrite, c.started)
-	if t == NoTimer {
+	end, t := c.machine.Timer()
+	switch {
+	case t == NoTimer:
 		end = now.Add(c.srv.StallTimeout)
+	case least > 0 && end.Before(now.Add(least)):
+		end = now.Add(least)
+	case c.tls != nil && !now.Before(end):
+		c.clock = now
+		return errTick
 	}
 	if c.tls == nil && !c.writeEnd.IsZero() && !c.writeEnd.After(end) && 2*c.writeEnd.Sub(now) > end.Sub(now) {
-		return
+		return nil
 	}
 	c.writeEnd = end
 	c.nc.SetWriteDeadline(end)
+	return nil
 }
 
 // interrupted says why the exchange must end, if it must.
@@ -74,14 +92,14 @@ func (c *conn) interrupted(now time.Time) error {
 	if err := c.pump.broken(); err != nil {
 		return err
 	}
-	if end, t := c.req.deadline(c.lastWrite, c.started); t != NoTimer && !now.Before(end) {
-		return &TimerError{t, c.req.timeout(t)}
+	if at := c.machine.TickAt(); !at.IsZero() && !now.Before(at) {
+		return errTick
 	}
 	return nil
 }
 
-// readUp reads from the upstream of the exchange. Besides the upstream's own errors it returns ErrClientGone,
-// *TimerError and *syntaxError (the client's body is broken).
+// readUp reads from the upstream of the exchange. Besides the upstream's own errors it returns ErrClientGone, errTick and errChunk (the
+// client's body is broken).
 func (c *conn) readUp(b []byte) (int, error) {
 	for {
 		c.armRead()
@@ -105,12 +123,7 @@ func (c *conn) readUp(b []byte) (int, error) {
 		if err := c.interrupted(c.clock); err != nil {
 			return 0, err
 		}
-		switch {
-		case c.bodyHeld:
-			if c.clock.Sub(c.heldSince) >= continueWait {
-				c.releaseBody()
-			}
-		case c.clock.Sub(c.req.Started) >= patience:
+		if c.machine.State() != exchange.Deferred && c.clock.Sub(c.req.Started) >= patience {
 			c.startWatch()
 		}
 	}
@@ -118,7 +131,7 @@ func (c *conn) readUp(b []byte) (int, error) {
 
 // armRead is armWrite for the upstream: the next timer, or the end of our patience.
 func (c *conn) armRead() {
-	end, t := c.req.deadline(c.lastWrite, c.started)
+	end, t := c.machine.Timer()
 	switch {
 	case c.watching || c.pump.tunnel:
 	case c.pump.running:

@@ -74,7 +74,7 @@ func TestAClosedTLSConnectionCostsNoPost(t *testing.T) {
 	var up *Upstream
 	front, _ := proxyTo(t, addr, func(_ *Server, p *policy) {
 		up = NewUpstream(addr, UpstreamOptions{TLS: config})
-		p.admit = func(*Request) Verdict { return Verdict{Upstream: up} }
+		p.admit = func(*Request) Decision { return Decision{Upstream: up} }
 	})
 	t.Cleanup(up.Close)
 	post := poster(t, front)
@@ -141,7 +141,7 @@ func TestAPostThatMeetsACloseOverTLS(t *testing.T) {
 						return write()
 					}}, err
 				}})
-				p.admit = func(*Request) Verdict { return Verdict{Upstream: up} }
+				p.admit = func(*Request) Decision { return Decision{Upstream: up} }
 			})
 			t.Cleanup(up.Close)
 			post := poster(t, front)

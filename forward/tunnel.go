@@ -3,12 +3,14 @@ package forward
 import (
 	"io"
 	"time"
+
+	"ebb.dev/ebb/forward/exchange"
 )
 
 // upgrade passes the 101 on and then moves bytes both ways until either side ends, a timer fires or the server is cut.
-func (c *conn) upgrade() outcome {
+func (c *conn) upgrade() exchange.Event {
 	if err := c.finishBody(); err != nil {
-		return c.endAs(err)
+		return c.failed(err, "")
 	}
 	h := &c.resp
 	c.clock = time.Now()
@@ -18,35 +20,38 @@ func (c *conn) upgrade() outcome {
 	out = append(out, c.rb[c.rR:c.rW]...) // the upstream may talk first
 	c.out = out
 	c.stopWatch()
-	c.started = true
 	c.res.Status = 101
 	c.res.Upgraded = true
-	if err := c.writeClient(out); err != nil {
-		return c.endAs(err)
+	c.machine.Step(&exchange.Event{Kind: exchange.SwitchPassed})
+	if c.rW > c.rR {
+		c.machine.Step(&exchange.Event{Kind: exchange.FirstByte})
+	}
+	if err := c.writeWithin(out, headGrace); err != nil {
+		return c.failed(err, "")
 	}
 	c.srv.upgraded.Add(1)
 	defer c.srv.upgraded.Add(-1)
-	up := c.up
-	c.pump.startTunnel(up)
+	before := c.res.RequestBytes
+	c.pump.startTunnel(c.up)
 	err := c.tunnelDown()
-	c.pump.join(0)
-	c.res.RequestBytes += c.pump.moved.Load()
+	c.stopPump(0)
+	c.res.RequestBytes += before
 	if err != nil {
-		return c.endAs(err)
+		return c.failed(err, "")
 	}
-	c.res.Cause = Completed
-	return outcomeClose
+	return exchange.Event{Kind: exchange.Ended}
 }
 
 // halfClosedWait is how long the upstream may stay silent after the client closed its side of a tunnel, and the reverse.
 const halfClosedWait = 30 * time.Second
 
-// tunnelDown moves the upstream's direction. The timers are looked at here; the client's bytes count as activity.
+// tunnelDown moves the upstream's direction. The timers are looked at here; the client's bytes count as activity. The first byte of the
+// upstream is what starts the response: a container that accepts a connection and then says nothing is as silent as one that does not answer.
 func (c *conn) tunnelDown() error {
 	up := c.up
 	b := c.rb
 	for {
-		end, t := c.tunnelDeadline()
+		end, t := c.tunnelTimer()
 		halfClosed := c.pump.finished.Load()
 		if halfClosed {
 			if e := time.Now().Add(halfClosedWait); t == NoTimer || e.Before(end) {
@@ -61,6 +66,9 @@ func (c *conn) tunnelDown() error {
 		}
 		n, err := up.Read(b)
 		if n > 0 {
+			if c.machine.State() == exchange.Switching {
+				c.machine.Step(&exchange.Event{Kind: exchange.FirstByte})
+			}
 			if err := c.writeClient(b[:n]); err != nil {
 				return err
 			}
@@ -86,8 +94,8 @@ func (c *conn) tunnelDown() error {
 		if c.gone.Load() {
 			return ErrClientGone
 		}
-		if e, t := c.tunnelDeadline(); t != NoTimer && !c.clock.Before(e) {
-			return &TimerError{t, c.req.timeout(t)}
+		if e, t := c.tunnelTimer(); t != NoTimer && !c.clock.Before(e) {
+			return errTick
 		}
 		if halfClosed {
 			return nil
@@ -95,6 +103,8 @@ func (c *conn) tunnelDown() error {
 	}
 }
 
-func (c *conn) tunnelDeadline() (time.Time, Timer) {
-	return c.req.deadline(time.Unix(0, c.pump.activity.Load()), true)
+// tunnelTimer is the next timer, now that the client's bytes count too.
+func (c *conn) tunnelTimer() (time.Time, Timer) {
+	c.machine.Wrote(time.Unix(0, c.pump.activity.Load()))
+	return c.machine.Timer()
 }

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// Once upgraded, a connection has met responseStartTimeoutSeconds, bytes in either direction renew idleTimeoutSeconds, and timeoutSeconds ends it
+// An upgraded connection meets responseStartTimeoutSeconds with the container's first byte after the 101, bytes in either direction renew idleTimeoutSeconds, and timeoutSeconds ends it
 // whatever it does.
 func TestTimersOfAnUpgradedConnection(t *testing.T) {
 	const timer = 10 * time.Second
@@ -21,7 +21,8 @@ func TestTimersOfAnUpgradedConnection(t *testing.T) {
 		up, down bool // who talks, all the time
 		cutBy    Timer
 	}{
-		"the 101 meets the response start":     {timeouts: Timeouts{ResponseStart: timer}},
+		"the 101 is no start of the response":  {timeouts: Timeouts{ResponseStart: timer}, up: true, cutBy: ResponseStartTimer},
+		"the first byte after it is":           {timeouts: Timeouts{ResponseStart: timer}, down: true},
 		"the client's bytes feed idle":         {timeouts: Timeouts{Idle: timer}, up: true},
 		"the container's bytes feed idle":      {timeouts: Timeouts{Idle: timer}, down: true},
 		"silence does not":                     {timeouts: Timeouts{Idle: timer}, cutBy: IdleTimer},
@@ -56,9 +57,9 @@ func TestTimersOfAnUpgradedConnection(t *testing.T) {
 					})
 					return near, nil
 				}})
-				p := &policy{done: make(chan Result, 1), admit: func(r *Request) Verdict {
+				p := &policy{done: make(chan Result, 1), admit: func(r *Request) Decision {
 					r.Timeouts = test.timeouts
-					return Verdict{Upstream: up}
+					return Decision{Upstream: up}
 				}}
 				s := &Server{Handler: p}
 				s.init()

@@ -101,22 +101,15 @@ func (c *conn) checkSwitch() error {
 // finishBody waits until the request's own body has been sent: the client does not speak the new protocol before that, and one goroutine at a
 // time reads what it sends.
 func (c *conn) finishBody() error {
-	if c.bodyHeld {
-		c.releaseBody()
-	}
 	p := &c.pump
 	if !p.running {
 		return nil
 	}
 	wait := time.Duration(math.MaxInt64)
-	if end, t := c.req.deadline(c.lastWrite, c.started); t != NoTimer {
+	if end, t := c.machine.Timer(); t != NoTimer {
 		wait = max(time.Until(end), 1)
 	}
-	p.join(wait)
-	c.res.RequestBytes = p.moved.Load()
-	if !p.consumed {
-		c.lingering = !c.gone.Load()
-	}
+	c.stopPump(wait)
 	c.clock = time.Now()
 	if err := p.failure.Load(); err != nil {
 		return err
@@ -125,7 +118,7 @@ func (c *conn) finishBody() error {
 		return err
 	}
 	if !p.sent {
-		return fmt.Errorf("%s switched protocols and did not take the whole request", c.up.up.addr)
+		return brokenError{fmt.Errorf("%s switched protocols and did not take the whole request", c.up.up.addr)}
 	}
 	return nil
 }

@@ -191,12 +191,12 @@ func TestAnUpgradeAfterABody(t *testing.T) {
 					})
 					return near, nil
 				}})
-				p := &policy{done: make(chan Result, 1), admit: func(r *Request) Verdict {
+				p := &policy{done: make(chan Result, 1), admit: func(r *Request) Decision {
 					r.Timeouts = Timeouts{ResponseStart: timer}
 					if test.defers {
 						r.DeferBody()
 					}
-					return Verdict{Upstream: up}
+					return Decision{Upstream: up}
 				}}
 				s := &Server{Handler: p}
 				s.init()

@@ -33,7 +33,7 @@ type handler struct {
 	done chan bool
 }
 
-func (h *handler) Admit(*forward.Request) forward.Verdict { return forward.Verdict{Upstream: h.up} }
+func (h *handler) Admit(*forward.Request) forward.Decision { return forward.Decision{Upstream: h.up} }
 func (h *handler) Done(r *forward.Request, res *forward.Result) {
 	h.log.Write(r, res, strings.HasPrefix(r.Header("User-Agent"), "kube-probe"), Revision{Name: "rev"}, "abc")
 	h.done <- true

@@ -89,9 +89,9 @@ type proxy struct {
 	user   *forward.Upstream
 }
 
-func (p *proxy) Admit(r *forward.Request) forward.Verdict {
+func (p *proxy) Admit(r *forward.Request) forward.Decision {
 	r.Data = p.tracer.Begin(r)
-	return forward.Verdict{Upstream: p.user}
+	return forward.Decision{Upstream: p.user}
 }
 
 func (p *proxy) Done(r *forward.Request, res *forward.Result) {

@@ -69,16 +69,6 @@ func (l *Limit) Enter(w *Waiter, bytes int64) Outcome {
 	return Queued
 }
 
-// TryEnter admits or does nothing.
-func (l *Limit) TryEnter(w *Waiter) bool {
-	if l.Slots > 0 && (l.running >= l.Slots || l.first != nil) {
-		return false
-	}
-	l.running++
-	w.running = true
-	return true
-}
-
 // Leave ends a running request. It returns the one that has its slot now, nil for none; that one must be woken.
 func (l *Limit) Leave(w *Waiter) *Waiter {
 	if !w.running {

@@ -90,15 +90,6 @@ func TestAnyMixOfEndsBringsItBackToZero(t *testing.T) {
 					t.Fatalf("seed %d: a waiting request could not be canceled", seed)
 				}
 				check("cancel")
-			case random.IntN(4) == 0:
-				want := m.slots == 0 || len(m.running) < m.slots && len(m.waiting) == 0
-				if want {
-					m.running = append(m.running, w)
-				}
-				if got := l.TryEnter(w); got != want {
-					t.Fatalf("seed %d: TryEnter is %v, want %v", seed, got, want)
-				}
-				check("try")
 			default:
 				bytes := int64(random.IntN(20))
 				want := m.enter(w, bytes)

@@ -27,7 +27,7 @@ import (
 // mostUntrusted is how many pods a request is tried at whose certificates are not believed.
 const mostUntrusted = 3
 
-// requestCost is what one waiting request costs in memory besides what forward.Request.CountHeld counts: goroutines, a connection,
+// requestCost is what one waiting request costs in memory besides what forward.Request.TrackMemory counts: goroutines, a connection,
 // a place in the queue.
 const requestCost = 12 << 10
 
@@ -87,14 +87,14 @@ type Exchange struct {
 func (h *Handler) LastRequest() time.Time { return time.Unix(0, h.last.Load()) }
 
 // Admit implements forward.Handler.
-func (h *Handler) Admit(r *forward.Request) forward.Verdict {
+func (h *Handler) Admit(r *forward.Request) forward.Decision {
 	if reply, ok := h.probe(r); ok {
-		return forward.Verdict{Reply: reply}
+		return forward.Decision{Reply: reply}
 	}
 	h.last.Store(r.Started.UnixNano())
 	revision, reply := h.identify(r)
 	if revision == nil {
-		return forward.Verdict{Reply: reply}
+		return forward.Decision{Reply: reply}
 	}
 	x := h.exchange(revision)
 	r.Data = x
@@ -129,7 +129,7 @@ func (h *Handler) rewrite(r *forward.Request, info *backends.Info) {
 }
 
 // bind gets the request a slot, waiting for it if it must.
-func (h *Handler) bind(r *forward.Request, x *Exchange) forward.Verdict {
+func (h *Handler) bind(r *forward.Request, x *Exchange) forward.Decision {
 	slot, ok := hold.Slot{}, false
 	if !x.Ticket.Waited {
 		slot, ok = x.Revision.Queue.Try()
@@ -137,7 +137,7 @@ func (h *Handler) bind(r *forward.Request, x *Exchange) forward.Verdict {
 	if !ok {
 		x.Ticket.Bytes = requestCost
 		queue := x.Revision.Queue
-		r.CountHeld(func(n int64) { queue.Grow(&x.Ticket, n) })
+		r.TrackMemory(func(n int64) { queue.Grow(&x.Ticket, n) })
 		var err error
 		if slot, err = x.Revision.Queue.Acquire(r.Context(), &x.Ticket); err != nil {
 			return h.refusal(x, err)
@@ -151,7 +151,7 @@ func (h *Handler) bind(r *forward.Request, x *Exchange) forward.Verdict {
 	return h.send(r, x, slot.Data().(*reach.Pod).Choose(x.Bound))
 }
 
-func (h *Handler) send(r *forward.Request, x *Exchange, upstream *forward.Upstream) forward.Verdict {
+func (h *Handler) send(r *forward.Request, x *Exchange, upstream *forward.Upstream) forward.Decision {
 	x.upstream = upstream
 	if h.Mesh != nil && h.Mesh() {
 		r.SetHost(names.PrivateService(x.Revision.Key.Name) + "." + x.Revision.Key.Namespace)
@@ -159,7 +159,7 @@ func (h *Handler) send(r *forward.Request, x *Exchange, upstream *forward.Upstre
 	} else {
 		r.SetHost(upstream.Addr())
 	}
-	return forward.Verdict{Upstream: upstream}
+	return forward.Decision{Upstream: upstream}
 }
 
 // cold notes how the pod came to be that a request waited for from zero.
@@ -179,8 +179,8 @@ func (h *Handler) cold(r *forward.Request, x *Exchange, slot hold.Slot) {
 	r.AddResponseHeader(wire.HeaderColdStart, steps.String())
 }
 
-// Rechoose implements forward.Rechooser: no connection to the pod could be made.
-func (h *Handler) Rechoose(r *forward.Request, err error) forward.Verdict {
+// OnDialError implements forward.Redirector: no connection to the pod could be made.
+func (h *Handler) OnDialError(r *forward.Request, err error) forward.Decision {
 	x := r.Data.(*Exchange)
 	if other := x.Slot.Data().(*reach.Pod).Otherwise(x.upstream, err, time.Now()); other != nil {
 		return h.send(r, x, other)
@@ -191,20 +191,20 @@ func (h *Handler) Rechoose(r *forward.Request, err error) forward.Verdict {
 	if errors.As(err, &untrusted) {
 		// Waiting does not mend a certificate; another pod may have a good one.
 		if x.untrusted++; x.untrusted > mostUntrusted {
-			return forward.Verdict{Reply: forward.Reply{Status: 502, Body: "revision " + x.Revision.Key.String() + ": " + untrusted.Error()}}
+			return forward.Decision{Reply: forward.Reply{Status: 502, Body: "revision " + x.Revision.Key.String() + ": " + untrusted.Error()}}
 		}
 	}
 	return h.bind(r, x)
 }
 
-// Reconsider implements forward.Reconsiderer: a pod that refused a request did not see it, so another may.
-func (h *Handler) Reconsider(r *forward.Request, response *forward.Response) (forward.Verdict, bool) {
+// OnResponse implements forward.Judge: a pod that refused a request did not see it, so another may.
+func (h *Handler) OnResponse(r *forward.Request, response *forward.Response) (forward.Decision, bool) {
 	if response.Status != wire.RefusedStatus || !response.Replayable || response.Header(wire.HeaderRefused) == "" {
-		return forward.Verdict{}, false
+		return forward.Decision{}, false
 	}
 	x, ok := r.Data.(*Exchange)
 	if !ok {
-		return forward.Verdict{}, false
+		return forward.Decision{}, false
 	}
 	x.Slot.Refused()
 	x.HasSlot = false

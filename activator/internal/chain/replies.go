@@ -43,20 +43,20 @@ func (h *Handler) probe(r *forward.Request) (forward.Reply, bool) {
 //	FullError           503     1             the queue drains within seconds, if at all
 //	CannotStartError    503     5             somebody has to mend the revision first
 //	ErrDeleted          404                   like a revision that never was
-func (h *Handler) refusal(x *Exchange, err error) forward.Verdict {
+func (h *Handler) refusal(x *Exchange, err error) forward.Decision {
 	var full *hold.FullError
 	var cannot *hold.CannotStartError
 	switch {
 	case errors.As(err, &full):
-		return forward.Verdict{Reply: retryLater(err.Error(), 1)}
+		return forward.Decision{Reply: retryLater(err.Error(), 1)}
 	case errors.As(err, &cannot):
 		h.Poke(x.Revision.Key) // it may have been mended: demand is what makes somebody try
-		return forward.Verdict{Reply: retryLater("revision "+x.Revision.Key.String()+": "+err.Error(), 5)}
+		return forward.Decision{Reply: retryLater("revision "+x.Revision.Key.String()+": "+err.Error(), 5)}
 	case errors.Is(err, hold.ErrDeleted):
-		return forward.Verdict{Reply: notFound(fmt.Sprintf("revision %s: %v", x.Revision.Key, err))}
+		return forward.Decision{Reply: notFound(fmt.Sprintf("revision %s: %v", x.Revision.Key, err))}
 	}
 	// What is left is the end of this process; a client that is gone or a timer is answered by the forwarder.
-	return forward.Verdict{Reply: retryLater(err.Error(), 1)}
+	return forward.Decision{Reply: retryLater(err.Error(), 1)}
 }
 
 func retryLater(why string, seconds int) forward.Reply {

@@ -113,4 +113,4 @@ func TestHTTP2OverTLSToAPod(t *testing.T) {
 	}
 }
 
-var _ forward.Rechooser = (*Handler)(nil)
+var _ forward.Redirector = (*Handler)(nil)

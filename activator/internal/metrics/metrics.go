@@ -45,9 +45,9 @@ var (
 	reachable = describe("kn_activator_stats_conn_reachable", "whether the autoscaler took the last report", "peer")
 	errors    = describe("kn_activator_stats_conn_errors_total", "reports that the autoscaler did not take", "peer")
 
-	totalHeld      = describe("ebb_activator_held", "requests that wait in all")
+	totalHeld      = describe("ebb_activator_queued_requests", "requests that are queued, of all revisions")
 	totalHeldBytes = describe("ebb_activator_held_bytes", "memory set aside for requests that wait")
-	turnedAway     = describe("ebb_activator_turned_away_total", "requests answered at once because too many wait")
+	rejected       = describe("ebb_activator_rejected_requests_total", "requests that were rejected because too many were queued")
 	malformed      = describe("ebb_activator_malformed_requests_total", "requests that were no HTTP")
 	panics         = describe("ebb_activator_panics_total", "panics that were caught; the log has the stack")
 	evicted        = describe("ebb_activator_evicted_connections_total", "client connections that were closed to make room for new ones")
@@ -61,7 +61,7 @@ func describe(name, help string, labels ...string) *prometheus.Desc {
 
 // Describe implements prometheus.Collector.
 func (s *Sources) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{concurrency, queued, active, requests, held, refused, pods, reachable, errors, totalHeld, totalHeldBytes, turnedAway, malformed, panics, evicted, untrusted, announcements} {
+	for _, d := range []*prometheus.Desc{concurrency, queued, active, requests, held, refused, pods, reachable, errors, totalHeld, totalHeldBytes, rejected, malformed, panics, evicted, untrusted, announcements} {
 		out <- d
 	}
 }
@@ -104,7 +104,7 @@ func (s *Sources) Collect(out chan<- prometheus.Metric) {
 	count(errors, s.Report.Failed.Load(), "autoscaler")
 	gauge(totalHeld, float64(s.Budget.Held()))
 	gauge(totalHeldBytes, float64(s.Budget.HeldBytes()))
-	count(turnedAway, s.Budget.Refusals())
+	count(rejected, s.Budget.Refusals())
 	count(malformed, s.Rejected())
 	count(panics, s.Panics())
 	count(evicted, s.Evicted())

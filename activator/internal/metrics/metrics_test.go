@@ -43,9 +43,10 @@ func TestTheNamesOfMetrics(t *testing.T) {
 		}
 	}
 	sort.Strings(names)
-	want := `ebb_activator_announcements_total ebb_activator_evicted_connections_total ebb_activator_held ebb_activator_held_bytes ebb_activator_held_requests_total
-		ebb_activator_malformed_requests_total ebb_activator_panics_total ebb_activator_pods ebb_activator_refused_by_pod_total ebb_activator_requests_total
-		ebb_activator_turned_away_total ebb_activator_untrusted_pods_total kn_activator_stats_conn_errors_total kn_activator_stats_conn_reachable
+	want := `ebb_activator_announcements_total ebb_activator_evicted_connections_total ebb_activator_held_bytes ebb_activator_held_requests_total
+		ebb_activator_malformed_requests_total ebb_activator_panics_total ebb_activator_pods ebb_activator_queued_requests
+		ebb_activator_refused_by_pod_total ebb_activator_rejected_requests_total ebb_activator_requests_total
+		ebb_activator_untrusted_pods_total kn_activator_stats_conn_errors_total kn_activator_stats_conn_reachable
 		kn_revision_request_active kn_revision_request_concurrency kn_revision_request_queued`
 	if got := strings.Join(names, " "); got != strings.Join(strings.Fields(want), " ") {
 		t.Errorf("got %s", got)

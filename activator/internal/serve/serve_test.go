@@ -52,10 +52,10 @@ type slow struct {
 	done             atomic.Int64
 }
 
-func (h *slow) Admit(r *forward.Request) forward.Verdict {
+func (h *slow) Admit(r *forward.Request) forward.Decision {
 	h.arrived <- struct{}{}
 	<-h.release
-	return forward.Verdict{Reply: forward.Reply{Status: 200, Body: "late"}}
+	return forward.Decision{Reply: forward.Reply{Status: 200, Body: "late"}}
 }
 
 func (h *slow) Done(*forward.Request, *forward.Result) { h.done.Add(1) }

@@ -63,7 +63,7 @@ const (
 )
 
 // Admit implements forward.Handler.
-func (c *Chain) Admit(r *forward.Request) forward.Verdict {
+func (c *Chain) Admit(r *forward.Request) forward.Decision {
 	p, _ := c.passes.Get().(*pass)
 	if p == nil {
 		p = &pass{}
@@ -92,7 +92,7 @@ func (c *Chain) Admit(r *forward.Request) forward.Verdict {
 		r.DelHeader(wire.HeaderNoQueue)
 	}
 	if p.probe {
-		return forward.Verdict{Upstream: c.User}
+		return forward.Decision{Upstream: c.User}
 	}
 	p.span = c.Tracer.Begin(r)
 	switch c.Gate.enter(p, r.Started, weight, caller) {
@@ -102,19 +102,19 @@ func (c *Chain) Admit(r *forward.Request) forward.Verdict {
 	case full:
 		return queueFull()
 	case queued:
-		r.CountHeld(func(n int64) { c.Gate.grow(p, n) })
+		r.TrackMemory(func(n int64) { c.Gate.grow(p, n) })
 		if ctx := r.Context(); !c.Gate.await(ctx, p) {
 			if p.outgrew {
 				return queueFull()
 			}
 			// The forwarder answers for a client that left and for timers; what remains is the end of the process.
-			return forward.Verdict{Reply: forward.Reply{Status: 503, Body: context.Cause(ctx).Error()}}
+			return forward.Decision{Reply: forward.Reply{Status: 503, Body: context.Cause(ctx).Error()}}
 		}
 	}
 	if asked != "" {
 		r.Continue() // the activator keeps the body back until it knows that it is not refused
 	}
-	return forward.Verdict{Upstream: c.User}
+	return forward.Decision{Upstream: c.User}
 }
 
 // Done implements forward.Handler.
@@ -133,21 +133,21 @@ func (c *Chain) Done(r *forward.Request, res *forward.Result) {
 	c.passes.Put(p)
 }
 
-func queueFull() forward.Verdict {
-	return forward.Verdict{Reply: forward.Reply{
+func queueFull() forward.Decision {
+	return forward.Decision{Reply: forward.Reply{
 		Status: 503, Body: bodyQueueFull, Header: []forward.Header{{Name: "Retry-After", Value: "1"}},
 	}}
 }
 
-func refusal(why string) forward.Verdict {
-	return forward.Verdict{Reply: forward.Reply{
+func refusal(why string) forward.Decision {
+	return forward.Decision{Reply: forward.Reply{
 		Status: wire.RefusedStatus, Body: "refused: " + why,
 		Header: []forward.Header{{Name: wire.HeaderRefused, Value: why}},
 	}}
 }
 
 // probe answers what is not a user's request.
-func (c *Chain) probe(r *forward.Request, p *pass) (forward.Verdict, bool) {
+func (c *Chain) probe(r *forward.Request, p *pass) (forward.Decision, bool) {
 	value := r.Header(wire.HeaderNetworkProbe)
 	agent := r.Header("User-Agent")
 	// No prober upgrades its connection. What does is a user's, whatever it calls itself: it would stay open for hours, uncounted, and a drain, which
@@ -155,7 +155,7 @@ func (c *Chain) probe(r *forward.Request, p *pass) (forward.Verdict, bool) {
 	isProbe := !r.IsUpgrade() && (strings.HasPrefix(agent, wire.AgentKubelet) ||
 		strings.HasPrefix(agent, wire.AgentActivatorProbe) || strings.HasPrefix(agent, wire.AgentAutoscalerProbe))
 	if value == "" && !isProbe {
-		return forward.Verdict{}, false
+		return forward.Decision{}, false
 	}
 	p.probe = true
 	switch {
@@ -171,7 +171,7 @@ func (c *Chain) probe(r *forward.Request, p *pass) (forward.Verdict, bool) {
 		return reply(503, bodyShuttingDown), true
 	case value == "":
 		// A liveness probe of the container that was pointed at us; it goes through, uncounted and unlimited.
-		return forward.Verdict{}, false
+		return forward.Decision{}, false
 	case value != wire.ProbeQueue:
 		return reply(400, bodyBadProbe+value), true
 	}
@@ -181,8 +181,8 @@ func (c *Chain) probe(r *forward.Request, p *pass) (forward.Verdict, bool) {
 	return reply(200, wire.ProbeQueue), true
 }
 
-func reply(status int, body string) forward.Verdict {
-	return forward.Verdict{Reply: forward.Reply{Status: status, Body: body}}
+func reply(status int, body string) forward.Decision {
+	return forward.Decision{Reply: forward.Reply{Status: status, Body: body}}
 }
 
 // edit makes of the request what the user container is meant to see.

@@ -240,7 +240,7 @@ func (g *Gate) Rising() bool {
 	return g.load.Rising()
 }
 
-// weight is what a waiting request takes in memory besides what forward.Request.CountHeld counts: goroutines, a connection.
+// weight is what a waiting request takes in memory besides what forward.Request.TrackMemory counts: goroutines, a connection.
 const weight = 12 << 10
 
 var _ forward.Handler = (*Chain)(nil)

@@ -29,6 +29,8 @@ type Config struct {
 	Concurrency int // 0: no limit
 
 	Timeout, ResponseStartTimeout, IdleTimeout time.Duration
+	// CutResponses: a response that has begun is cut when a timer fires, instead of ended with a trailer.
+	CutResponses bool
 
 	Probes        []probe.Spec // all must pass
 	StartupProbes []probe.Spec // must have passed once before Probes are asked
@@ -88,6 +90,7 @@ func Parse(getenv func(string) string) (*Config, error) {
 		Timeout:              r.seconds("REVISION_TIMEOUT_SECONDS"),
 		ResponseStartTimeout: r.seconds("REVISION_RESPONSE_START_TIMEOUT_SECONDS"),
 		IdleTimeout:          r.seconds("REVISION_IDLE_TIMEOUT_SECONDS"),
+		CutResponses:         r.action("RESPONSE_TIMEOUT_ACTION") == "cut",
 		Activators:           getenv("EBB_ACTIVATORS"),
 		Autoscaler:           getenv("EBB_AUTOSCALER"),
 		Token:                getenv("EBB_TOKEN"),
@@ -172,6 +175,19 @@ func (r *reader) boolean(name string) bool {
 		r.fault(name, fmt.Sprintf("%q is neither true nor false", text))
 	}
 	return on
+}
+
+// action is what a timer does to a response that has begun: "end" or "cut".
+func (r *reader) action(name string) string {
+	switch text := r.getenv(name); text {
+	case "", "end":
+		return "end"
+	case "cut":
+		return text
+	default:
+		r.fault(name, fmt.Sprintf("%q is neither end nor cut", text))
+		return "end"
+	}
 }
 
 func (r *reader) seconds(name string) time.Duration {

@@ -99,7 +99,7 @@ func TestSpansAndMetricsReachACollector(t *testing.T) {
 // buggy is the policy with a bug that one path meets.
 type buggy struct{ forward.Handler }
 
-func (b buggy) Admit(r *forward.Request) forward.Verdict {
+func (b buggy) Admit(r *forward.Request) forward.Decision {
 	v := b.Handler.Admit(r)
 	if r.Path() == "/bug" {
 		panic("a bug")

@@ -113,18 +113,22 @@ func (s *Sidecar) build() error {
 	}
 	s.gate = chain.NewGate(cfg.Concurrency, config.WaitingPerSlot*cfg.Concurrency, config.MostWaitBytes, cfg.Pod, s.started, s.offer)
 	s.drainer = drain.New(cfg.DrainQuiet, func() int { return s.gate.Inside() - s.server.Upgraded() }, s.drainChanged)
+	action := forward.EndResponse
+	if cfg.CutResponses {
+		action = forward.CutResponse
+	}
 	c := &chain.Chain{
 		Gate: s.gate, User: s.user, Ready: s.prober.Ready, Draining: s.drainer.Draining, Seen: s.drainer.Seen,
 		Activator: s.announcer.Activator,
-		Timeouts:  forward.Timeouts{ResponseStart: cfg.ResponseStartTimeout, Idle: cfg.IdleTimeout, Total: cfg.Timeout},
+		Timeouts:  forward.Timeouts{ResponseStart: cfg.ResponseStartTimeout, Idle: cfg.IdleTimeout, Total: cfg.Timeout, Action: action},
 	}
 	s.server = &forward.Server{
 		Handler: c, TimeoutReply: chain.TimeoutReply, FailureReply: chain.FailureReply,
 		StripResponse: []string{wire.HeaderRefused},
-		Crowded: func(conns int) {
+		OnConnLimit: func(conns int) {
 			s.log.Warn("a new connection waits, because all that there may be have requests", "connections", conns)
 		},
-		Panicked: func(v any, stack []byte) { s.log.Error("a connection failed", "panic", v, "stack", string(stack)) },
+		OnPanic: func(v any, stack []byte) { s.log.Error("a connection failed", "panic", v, "stack", string(stack)) },
 	}
 	if err := s.observe(c); err != nil {
 		return err

@@ -18,6 +18,7 @@ import (
 
 	"github.com/gorilla/websocket"
 
+	"ebb.dev/ebb/forward"
 	"ebb.dev/ebb/queue-proxy/internal/config"
 	"ebb.dev/ebb/queue-proxy/internal/probe"
 	"ebb.dev/ebb/wire"
@@ -351,19 +352,21 @@ func TestTimersAreNamedInTheBody(t *testing.T) {
 		path               string
 		status             int
 		body               string
-		cut                bool
+		ends               string // how a response that has begun ends: "end", "cut"
 	}{
-		{"total", 50 * time.Millisecond, 0, 0, "/", 504, "request timeout: timeoutSeconds of 50ms passed", false},
-		{"response start", 10 * time.Second, 50 * time.Millisecond, 0, "/", 504, "request timeout: responseStartTimeoutSeconds of 50ms passed", false},
-		{"idle before a response", 10 * time.Second, 0, 50 * time.Millisecond, "/", 504, "request timeout: idleTimeoutSeconds of 50ms passed", false},
-		{"the earliest of all", 10 * time.Second, 9 * time.Second, 50 * time.Millisecond, "/", 504, "request timeout: idleTimeoutSeconds of 50ms passed", false},
-		{"total after the response began", 150 * time.Millisecond, 0, 0, "/begun", 200, "begun", true},
-		{"idle after the response began", 10 * time.Second, 0, 150 * time.Millisecond, "/begun", 200, "begun", true},
-		{"response start is met by the head", 400 * time.Millisecond, 300 * time.Millisecond, 0, "/begun", 200, "begun", true},
+		{"total", 50 * time.Millisecond, 0, 0, "/", 504, "request timeout: timeoutSeconds of 50ms passed", ""},
+		{"response start", 10 * time.Second, 50 * time.Millisecond, 0, "/", 504, "request timeout: responseStartTimeoutSeconds of 50ms passed", ""},
+		{"idle before a response", 10 * time.Second, 0, 50 * time.Millisecond, "/", 504, "request timeout: idleTimeoutSeconds of 50ms passed", ""},
+		{"the earliest of all", 10 * time.Second, 9 * time.Second, 50 * time.Millisecond, "/", 504, "request timeout: idleTimeoutSeconds of 50ms passed", ""},
+		{"total after the response began", 150 * time.Millisecond, 0, 0, "/begun", 200, "begun", "end"},
+		{"total after the response began, cut", 150 * time.Millisecond, 0, 0, "/begun", 200, "begun", "cut"},
+		{"idle after the response began", 10 * time.Second, 0, 150 * time.Millisecond, "/begun", 200, "begun", "end"},
+		{"response start is met by the head", 400 * time.Millisecond, 300 * time.Millisecond, 0, "/begun", 200, "begun", "end"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			r := startRig(t, hang, func(c *config.Config) {
 				c.Timeout, c.ResponseStartTimeout, c.IdleTimeout = test.total, test.first, test.idle
+				c.CutResponses = test.ends == "cut"
 			})
 			resp, err := http.Get(r.url + test.path)
 			if err != nil {
@@ -371,8 +374,9 @@ func TestTimersAreNamedInTheBody(t *testing.T) {
 			}
 			body, err := io.ReadAll(resp.Body)
 			resp.Body.Close()
-			if resp.StatusCode != test.status || string(body) != test.body || (err != nil) != test.cut {
-				t.Errorf("got %d %q %v", resp.StatusCode, body, err)
+			if resp.StatusCode != test.status || string(body) != test.body || (err != nil) != (test.ends == "cut") ||
+				(resp.Trailer.Get(forward.TimeoutTrailer) != "") != (test.ends == "end") {
+				t.Errorf("got %d %q %v, trailer %v", resp.StatusCode, body, err, resp.Trailer)
 			}
 		})
 	}

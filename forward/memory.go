@@ -13,11 +13,11 @@ const (
 	h2ConnBytes = 20 << 10
 )
 
-// CountHeld is for a Handler that is about to wait and has to bound the memory of what waits. grew is called at once with the bytes that are
+// TrackMemory is for a Handler that is about to wait and has to bound the memory of what waits. grew is called at once with the bytes that are
 // kept for this request now: over HTTP/1.1 the connection's buffers, which do not grow while a request waits; over HTTP/2 its header
 // fields and what came of its body, and the connection, if no other request is on it. Over HTTP/2 it is called again, until the Handler has returned, with what comes of the body meanwhile: at
 // most the stream's window. It is called under a lock, so it must neither wait nor use the Request.
-func (r *Request) CountHeld(grew func(n int64)) {
+func (r *Request) TrackMemory(grew func(n int64)) {
 	if x := r.h2; x != nil {
 		x.mu.Lock()
 		defer x.mu.Unlock()
@@ -29,7 +29,8 @@ func (r *Request) CountHeld(grew func(n int64)) {
 			connection = h2ConnBytes + x.srv.conn.tlsBytes()
 		}
 		c.mu.Unlock()
-		grew(connection + fieldBytes(x.fields) + fieldBytes(x.trailers) + int64(len(x.method)+len(x.path)+len(x.authority)+cap(x.held)+cap(x.replay)))
+		grew(connection + fieldBytes(x.fields) + fieldBytes(x.body.trailers) +
+			int64(len(x.method)+len(x.path)+len(x.authority)+cap(x.body.held)+cap(x.body.replay)))
 		return
 	}
 	c := r.c
@@ -51,9 +52,9 @@ func fieldBytes(fields []hpack.HeaderField) int64 {
 	return n
 }
 
-// grewLocked tells a Handler that waits of n bytes more. mu is held.
+// grewLocked tells a Handler that waits of n bytes more.
 func (x *h2exchange) grewLocked(n int64) {
-	if x.inHandler && x.grew != nil && n > 0 {
+	if x.machine.Asking() && x.grew != nil && n > 0 {
 		x.grew(n)
 	}
 }

@@ -1,0 +1,571 @@
+// Package exchange decides what happens to one HTTP request on its way from a client to an upstream and back. HTTP/1.1 and HTTP/2
+// share it: the shells in package forward tell it what happened and do what it says.
+//
+// Owns: the state of the request, its three deadlines, the rule of retrying, and which answer an error becomes. Reads: its Events. Writes:
+// nothing; Step returns what is to be done. Never: touches a socket, a lock, a goroutine or a clock (time is a field of the Event), or
+// allocates, except for the error of a timer that fired.
+//
+// The way of a request, with the events that lead from state to state:
+//
+//	New         Begin -> Admitting
+//	Admitting   Decided -> Connecting, or Over (a reply)
+//	Connecting  Connected -> Deferred (its body waits for 100 Continue), or Sent
+//	            DialFailed -> Redirecting, or Over (502)
+//	Redirecting Decided -> Connecting, or Over (a reply)
+//	Deferred    Interim 100, Tick after ContinueWait -> Sent
+//	Deferred, Sent
+//	            Interim -> the same; Head -> Judging, or Relaying; Switched -> Sent; SwitchPassed -> Switching
+//	            Lost -> Connecting (see mayRetry), or Over (502)
+//	Judging     Decided -> Relaying, Connecting, or Over (a reply)
+//	Relaying    Ended -> Over (Completed)
+//	Switching   FirstByte -> Tunnel; Ended -> Over (Completed)
+//	Tunnel      Ended -> Over (Completed)
+//
+// From every state but New and Over, Tick (a timer), ClientLeft, BadBody, Failed and Panicked lead to Over, by the table above end. While the
+// Handler has the request (Admitting, Redirecting, Judging) they are kept until it has decided. Over is final. An event that its state
+// does not expect does nothing: over HTTP/2 frames of a stream that was given up still arrive.
+package exchange
+
+import "time"
+
+// State is where the request is.
+type State uint8
+
+// The states; the package comment has the transitions.
+const (
+	New         State = iota
+	Admitting         // the Handler has it: Admit
+	Connecting        // it waits for a connection to the upstream
+	Redirecting       // the Handler has it: OnDialError
+	Deferred          // the head was sent, the body waits for 100 Continue
+	Sent              // head and body go to the upstream; no response yet
+	Judging           // the Handler has it: OnResponse
+	Relaying          // the response goes to the client
+	Switching         // 101 went to the client; the upstream has sent nothing since
+	Tunnel            // bytes go both ways
+	Over
+)
+
+var stateNames = [...]string{"new", "admitting", "connecting", "redirecting", "deferred", "sent", "judging", "relaying", "switching", "tunnel", "over"}
+
+func (s State) String() string { return stateNames[s] }
+
+// Kind is what happened.
+type Kind uint8
+
+// The kinds of events.
+const (
+	Begin        Kind = iota // the request's head is here
+	Decided                  // the Handler returned: Choice, BodyFollows
+	Connected                // there is a connection: Reused, BodyFollows
+	DialFailed               // there is none: Err
+	Interim                  // a response head below 200: Status
+	Head                     // the final response head
+	Switched                 // 101, and both sides agree on the protocol
+	SwitchPassed             // the whole request is at the upstream, and 101 goes to the client
+	FirstByte                // the upstream sent the first byte of the new protocol
+	Ended                    // the last byte of the response went to the client, or the tunnel ended
+	Lost                     // the upstream's connection or stream ended too soon: Err, Loss, Code
+	Failed                   // the upstream broke the rules: Err
+	BadBody                  // the client's body is not what it announced: Err, Code
+	ClientLeft               // the client closed its connection or reset the stream
+	Tick                     // time passed
+	Panicked                 // something of ours panicked: Err
+)
+
+var kindNames = [...]string{"begin", "decided", "connected", "dial-failed", "interim", "head", "switched", "switch-passed", "first-byte", "ended", "lost", "failed",
+	"bad-body", "client-left", "tick", "panicked"}
+
+func (k Kind) String() string { return kindNames[k] }
+
+// expected has the states in which an event means something: the first column of the table in the package comment.
+var expected = [...]uint16{
+	Begin:        1 << New,
+	Decided:      asking,
+	Connected:    1 << Connecting,
+	DialFailed:   1 << Connecting,
+	Interim:      waiting,
+	Head:         waiting,
+	Switched:     waiting,
+	SwitchPassed: 1 << Sent,
+	FirstByte:    1 << Switching,
+	Ended:        1<<Relaying | 1<<Switching | 1<<Tunnel,
+	Lost:         waiting | 1<<Judging | begun,
+	Failed:       anywhere,
+	BadBody:      anywhere,
+	ClientLeft:   anywhere,
+	Tick:         anywhere,
+	Panicked:     anywhere,
+}
+
+const (
+	asking   = 1<<Admitting | 1<<Redirecting | 1<<Judging
+	waiting  = 1<<Deferred | 1<<Sent
+	begun    = 1<<Relaying | 1<<Switching | 1<<Tunnel // a final response head went to the client
+	anywhere = asking | 1<<Connecting | waiting | begun
+)
+
+// Choice is what the Handler decided.
+type Choice uint8
+
+// The choices.
+const (
+	Forward Choice = iota // to an upstream; of a response that was judged: drop it and send the request to another
+	Reply                 // answer the request; of a response that was judged: instead of it
+	Pass                  // pass the response that was judged
+)
+
+// Loss is how an upstream's connection or stream ended before its time.
+type Loss uint8
+
+// The losses.
+const (
+	Broken Loss = iota // nothing is known about what the upstream did with the request
+	Unused             // the connection ended without a byte of a response
+	Unseen             // it is certain that the upstream did nothing with the request
+)
+
+// Event is something that happened.
+type Event struct {
+	Kind        Kind
+	Choice      Choice
+	Loss        Loss
+	Reused      bool // the connection carried a request before
+	BodyFollows bool // more of the body is to come than what goes with the head
+	Status      int
+	Code        uint32 // of HTTP/2: why the stream is reset
+	At          time.Time
+	Err         error
+}
+
+// Do is what is to be done, in the order of the constants.
+type Do uint16
+
+// What Step may ask for.
+const (
+	Interrupt   Do = 1 << iota // cancel the context of the Handler that has the request
+	Drop                       // give the upstream's connection or stream up
+	Rewind                     // make the request as it was before it was sent
+	SayContinue                // send the client 100 Continue
+	Ask                        // ask the Handler; State says which question
+	Connect                    // get a connection; a new one when NeedsFresh
+	SendHead                   // send the request's head, and what of the body goes with it
+	SendBody                   // send the rest of the body
+	PassInterim                // pass the interim head
+	PassHead                   // pass the final head, then the body
+	PassSwitch                 // see that the body is sent whole, pass the 101, then bytes both ways
+	Answer                     // answer as Ending says
+	EndTrailer                 // end the response with a trailer that names the timer; where that cannot be, Abort
+	Abort                      // reset the stream with Ending.Code, or cut the connection
+	Finish                     // tell the Handler how it ended
+)
+
+var doNames = [...]string{"interrupt", "drop", "rewind", "say-continue", "ask", "connect", "send-head", "send-body", "pass-interim", "pass-head",
+	"pass-switch", "answer", "end-trailer", "abort", "finish"}
+
+// Has reports whether one of these is to be done.
+func (d Do) Has(what Do) bool { return d&what != 0 }
+
+func (d Do) String() string {
+	text := ""
+	for i, name := range doNames {
+		if d&(1<<i) != 0 {
+			if text != "" {
+				text += " "
+			}
+			text += name
+		}
+	}
+	return text
+}
+
+// ContinueWait is how long a deferred body waits for an upstream that does not know 100 Continue.
+const ContinueWait = time.Second
+
+// Codes of HTTP/2 (RFC 9113 section 7) that the tables mention.
+const (
+	codeNone     = 0x0
+	codeInternal = 0x2
+	codeRefused  = 0x7
+	codeCancel   = 0x8
+)
+
+// Traits are what is known of a request from the beginning.
+type Traits struct {
+	Started    time.Time
+	Streams    bool // over HTTP/2: one stream can be reset while its connection goes on
+	KeepsBody  bool // the shell keeps what it sends of the body, until it calls ForgetBody
+	Idempotent bool // RFC 9110 section 9.2.2: it may be sent a second time
+	Expects    bool // the client waits for 100 Continue
+	// Redirects and Judges: the Handler is asked after a failed dial, and before a response is passed on.
+	Redirects, Judges bool
+}
+
+// Policy is what the Handler sets while it admits a request.
+type Policy struct {
+	Timeouts    Timeouts
+	DeferBody   bool // send the head first, and the body when the upstream wants it
+	ContinueNow bool // answer "Expect: 100-continue" here
+}
+
+// Ending is how the exchange ended.
+type Ending struct {
+	Cause   Cause
+	Timer   Timer
+	Err     error
+	Code    uint32 // of HTTP/2, for Abort
+	Panic   bool
+	Retried bool
+}
+
+// Machine is one request on its way. The zero value is New; it belongs to one goroutine, or to the holder of a lock.
+type Machine struct {
+	traits    Traits
+	policy    Policy
+	state     State
+	ending    Ending // while pending or Over
+	pending   bool   // the exchange ends once the Handler has decided
+	reused    bool
+	kept      bool // the body was kept back and has not been sent
+	forgotten bool // bytes of the body left that the shell no longer has
+	continued bool // 100 Continue was said here
+	retries   uint8
+	deferred  time.Time // since when the body waits
+	lastWrite time.Time
+}
+
+// Init makes m the machine of a new request.
+func (m *Machine) Init(t Traits) { *m = Machine{traits: t} }
+
+// State is where the request is.
+func (m *Machine) State() State { return m.state }
+
+// Ending is how the exchange ended; valid once it is over.
+func (m *Machine) Ending() *Ending { return &m.ending }
+
+// Live reports whether the exchange has begun and is not over.
+func (m *Machine) Live() bool { return anywhere&(1<<m.state) != 0 }
+
+// Asking reports whether the Handler has the request.
+func (m *Machine) Asking() bool { return asking&(1<<m.state) != 0 }
+
+// Begun reports whether a final response head went to the client.
+func (m *Machine) Begun() bool { return begun&(1<<m.state) != 0 }
+
+// Pending is why the exchange ends as soon as the Handler has decided, nil when it goes on.
+func (m *Machine) Pending() error {
+	if m.pending {
+		return m.ending.Err
+	}
+	return nil
+}
+
+// BodyKept reports whether the body was deferred and never sent.
+func (m *Machine) BodyKept() bool { return m.kept }
+
+// Continued reports whether 100 Continue was said here.
+func (m *Machine) Continued() bool { return m.continued }
+
+// NeedsFresh reports whether Connect must not take a connection that carried a request before.
+func (m *Machine) NeedsFresh() bool { return m.retries > 0 }
+
+// Replayable reports whether the request can be sent again as it was.
+func (m *Machine) Replayable() bool { return !m.forgotten }
+
+// ForgetBody is called by a shell that keeps the body, when it no longer does.
+func (m *Machine) ForgetBody() { m.forgotten = true }
+
+// Configure sets what the Handler wants; it counts from the next Step on.
+func (m *Machine) Configure(p Policy) { m.policy = p }
+
+// Wrote notes that bytes of the response went to the client.
+func (m *Machine) Wrote(now time.Time) { m.lastWrite = now }
+
+// Timed reports whether the time of the last write matters to anybody.
+func (m *Machine) Timed() bool { return m.policy.Timeouts.Idle > 0 }
+
+// Timer is the timer that fires next, NoTimer when none does.
+func (m *Machine) Timer() (end time.Time, timer Timer) {
+	if m.state == Over {
+		return end, NoTimer // the answer that says that a timer fired has its own time
+	}
+	return m.policy.Timeouts.next(m.traits.Started, m.lastWrite, begun&^(1<<Switching)&(1<<m.state) != 0)
+}
+
+// Expired is the timer that has fired.
+func (m *Machine) Expired(now time.Time) (Timer, bool) {
+	end, timer := m.Timer()
+	return timer, timer != NoTimer && !now.Before(end)
+}
+
+// TickAt is when the next Tick is due; zero when none is.
+func (m *Machine) TickAt() time.Time {
+	if m.pending || !m.Live() {
+		return time.Time{}
+	}
+	at, timer := m.Timer()
+	if timer == NoTimer {
+		at = time.Time{}
+	}
+	if m.state == Deferred {
+		if e := m.deferred.Add(ContinueWait); at.IsZero() || e.Before(at) {
+			at = e
+		}
+	}
+	return at
+}
+
+// Step takes an event in and returns what is to be done.
+func (m *Machine) Step(e *Event) Do {
+	if expected[e.Kind]&(1<<m.state) == 0 {
+		return 0
+	}
+	switch e.Kind {
+	case Begin:
+		m.state = Admitting
+		return Ask
+	case Decided:
+		return m.decided(e)
+	case Connected:
+		return m.connected(e)
+	case DialFailed:
+		return m.dialFailed(e)
+	case Interim:
+		return m.interim(e)
+	case Head:
+		return m.head(e)
+	case Switched:
+		m.state = Sent // until the body, which goes first, is at the upstream
+		return m.sendBody() | PassSwitch
+	case SwitchPassed:
+		m.state = Switching
+	case FirstByte:
+		m.state = Tunnel
+	case Ended:
+		m.state, m.ending.Cause = Over, Completed
+		return Drop | Finish
+	case Lost:
+		return m.lost(e)
+	case Tick:
+		return m.tick(e)
+	case ClientLeft:
+		return m.end(Ending{Cause: ClientGone, Err: ErrClientGone, Code: codeCancel})
+	case BadBody:
+		return m.end(Ending{Cause: BadRequest, Err: e.Err, Code: e.Code})
+	case Failed:
+		return m.end(Ending{Cause: UpstreamFailed, Err: e.Err})
+	case Panicked:
+		return m.panicked(e)
+	}
+	return 0
+}
+
+// decided carries out what the Handler said, unless the exchange had to end meanwhile.
+func (m *Machine) decided(e *Event) Do {
+	judged := m.state == Judging
+	if judged && (e.Choice == Pass || m.forgotten) {
+		m.state = Sent // the answer to whatever ends it now is the one from there
+	} else {
+		m.state = Connecting
+	}
+	switch do := m.due(e.At); {
+	case do != 0:
+		return do
+	case judged && m.state == Sent && e.Err != nil:
+		return m.end(Ending{Cause: UpstreamFailed, Err: e.Err}) // the response was dropped while the Handler waited
+	case judged && m.state == Sent:
+		return m.pass()
+	}
+	var do Do
+	if judged {
+		do, m.kept = Drop|Rewind, false
+	}
+	if e.Choice == Reply {
+		m.state, m.ending.Cause = Over, Replied
+		return do | Answer | Finish
+	}
+	if m.policy.ContinueNow && m.traits.Expects && e.BodyFollows && !m.continued {
+		m.continued = true
+		do |= SayContinue
+	}
+	return do | Connect
+}
+
+// due ends the exchange if something came up while the Handler had it, or a timer has fired.
+func (m *Machine) due(now time.Time) Do {
+	if m.pending {
+		m.pending = false
+		return m.end(m.ending)
+	}
+	if timer, ok := m.Expired(now); ok {
+		return m.timeout(timer)
+	}
+	return 0
+}
+
+func (m *Machine) timeout(timer Timer) Do {
+	if m.pending {
+		return 0
+	}
+	return m.end(Ending{Cause: TimedOut, Timer: timer, Err: &TimerError{timer, m.policy.Timeouts.Of(timer)}})
+}
+
+func (m *Machine) dialFailed(e *Event) Do {
+	if do := m.due(e.At); do != 0 {
+		return do
+	}
+	if m.traits.Redirects {
+		m.state = Redirecting
+		return Ask
+	}
+	return m.end(Ending{Cause: UpstreamFailed, Err: e.Err})
+}
+
+func (m *Machine) connected(e *Event) Do {
+	m.reused = e.Reused
+	if m.policy.DeferBody && e.BodyFollows {
+		m.state, m.kept, m.deferred = Deferred, true, e.At
+		return SendHead
+	}
+	m.state = Sent
+	if !e.BodyFollows {
+		return SendHead
+	}
+	m.forgotten = m.forgotten || !m.traits.KeepsBody
+	return SendHead | SendBody
+}
+
+// sendBody releases a body that was kept.
+func (m *Machine) sendBody() Do {
+	if !m.kept {
+		return 0
+	}
+	m.kept = false
+	m.forgotten = m.forgotten || !m.traits.KeepsBody
+	return SendBody
+}
+
+func (m *Machine) interim(e *Event) Do {
+	if e.Status != 100 || m.state != Deferred {
+		return PassInterim
+	}
+	m.state = Sent
+	if m.traits.Expects {
+		return m.sendBody() | PassInterim
+	}
+	return m.sendBody() // it answers our question, not the client's
+}
+
+// head is the final response's head. A timer that has fired by now still wins: the answer is 504 as long as nothing was passed on.
+func (m *Machine) head(e *Event) Do {
+	if do := m.due(e.At); do != 0 {
+		return do
+	}
+	if m.traits.Judges {
+		m.state = Judging
+		return Ask
+	}
+	return m.pass()
+}
+
+// pass passes the response. A stream's body that still waits may be wanted nevertheless; a connection's stays where it is.
+func (m *Machine) pass() Do {
+	m.state = Relaying
+	if m.traits.Streams {
+		return m.sendBody() | PassHead
+	}
+	return PassHead
+}
+
+func (m *Machine) tick(e *Event) Do {
+	if timer, ok := m.Expired(e.At); ok {
+		return m.timeout(timer)
+	}
+	if m.state == Deferred && !e.At.Before(m.deferred.Add(ContinueWait)) {
+		m.state = Sent
+		return m.sendBody()
+	}
+	return 0
+}
+
+func (m *Machine) lost(e *Event) Do {
+	if m.mayRetry(e.Loss) {
+		m.retries++
+		m.state, m.kept, m.ending.Retried = Connecting, false, true
+		return Drop | Rewind | Connect
+	}
+	return m.end(Ending{Cause: UpstreamFailed, Err: e.Err, Code: e.Code})
+}
+
+// mayRetry is the one rule of sending a request again after its upstream was lost. In every case no response has come and the
+// request is as it was: nothing of its body left, or what left is still here.
+//
+//	Unseen   the upstream did nothing with the request     up to three times
+//	Unused   a reused connection ended without a response  once, and only an idempotent request
+//	Broken   anything else                                 never
+func (m *Machine) mayRetry(loss Loss) bool {
+	if waiting&(1<<m.state) == 0 || m.forgotten {
+		return false
+	}
+	switch loss {
+	case Unseen:
+		return m.retries < 3
+	case Unused:
+		return m.retries == 0 && m.reused && m.traits.Idempotent
+	}
+	return false
+}
+
+// panicked: what was asked of the Handler has no answer.
+func (m *Machine) panicked(e *Event) Do {
+	if m.Asking() {
+		m.state, m.pending = Connecting, false
+	}
+	return m.end(Ending{Cause: UpstreamFailed, Err: e.Err, Panic: true})
+}
+
+// end is the one place where an error becomes an answer.
+//
+//	                               before a final head went to the client   after it
+//	the client left                nothing                                  nothing
+//	a timer fired                  504                                      a clean end with a trailer, or a cut: Timeouts.Action
+//	the client's body is broken    400; a stream is reset                   a cut
+//	the upstream canceled          the stream is reset: CANCEL              the same
+//	the upstream failed            502                                      a cut
+//	a panic                        500                                      a cut
+//
+// A cut resets a stream with the upstream's code if it gave one, and else with INTERNAL_ERROR: the client must not take what it has for a whole
+// response. CANCEL is passed on because a server of gRPC whose timer for the client's deadline fires a moment before the client's own
+// cancels the stream, and an answer of ours would hide the deadline. While the Handler has the request its context is canceled instead,
+// and the first reason counts.
+func (m *Machine) end(how Ending) Do {
+	if m.Asking() {
+		if m.pending {
+			return 0
+		}
+		how.Retried = m.ending.Retried
+		m.pending, m.ending = true, how
+		return Interrupt
+	}
+	how.Retried = m.ending.Retried
+	state := m.state
+	m.state, m.ending = Over, how
+	answered := begun&(1<<state) != 0
+	switch {
+	case how.Cause == ClientGone:
+		return Drop | Abort | Finish
+	case how.Cause == BadRequest && m.traits.Streams:
+		return Drop | Abort | Finish
+	case how.Cause == UpstreamFailed && m.traits.Streams && how.Code == codeCancel:
+		return Drop | Abort | Finish
+	case !answered:
+		return Drop | Answer | Finish
+	}
+	if how.Code == codeNone || how.Code == codeRefused {
+		m.ending.Code = codeInternal
+	}
+	if how.Cause == TimedOut && m.policy.Timeouts.Action == EndResponse && state == Relaying {
+		return Drop | EndTrailer | Finish
+	}
+	return Drop | Abort | Finish
+}

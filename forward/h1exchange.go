@@ -1,0 +1,444 @@
+package forward
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"ebb.dev/ebb/forward/exchange"
+)
+
+// The shell around an exchange.Machine for HTTP/1.1: what the machine asks for is done here, one step at a time, and how that went is
+// the machine's next event.
+
+// exchange serves the request whose head was just read. It reports whether the connection can be used again.
+func (c *conn) exchange() (keep bool) {
+	r := &c.req
+	c.clock = time.Now()
+	r.begin(c.clock)
+	c.res = Result{}
+	c.lingering, c.keeps, c.clean, c.torn, c.pumped, c.bodyAhead = false, false, false, false, false, body{}
+	c.machine.Init(c.srv.traits(exchange.Traits{
+		Started: c.clock, Idempotent: idempotent(r.Method()), Expects: r.head.expect,
+	}))
+	e := exchange.Event{Kind: exchange.Begin}
+	for {
+		do := c.machine.Step(&e)
+		if do.Has(exchange.Finish) {
+			return c.finish(do)
+		}
+		e = c.perform(do)
+	}
+}
+
+// perform does what a step asks for, and returns what came of it.
+func (c *conn) perform(do exchange.Do) exchange.Event {
+	if do.Has(exchange.Drop) {
+		c.stopPump(0)
+		c.stopWatch()
+		c.release()
+	}
+	if do.Has(exchange.SayContinue) {
+		if err := c.writeClient([]byte("HTTP/1.1 100 Continue\r\n\r\n")); err != nil {
+			return c.failed(err, "")
+		}
+	}
+	switch {
+	case do.Has(exchange.Ask):
+		return c.ask()
+	case do.Has(exchange.Connect):
+		return c.connect()
+	case do.Has(exchange.SendHead):
+		if e, ok := c.sendHead(); !ok {
+			return e
+		}
+	}
+	if do.Has(exchange.SendBody) {
+		c.stopWatch()
+		c.pumped = true
+		c.pump.start(c.up, &c.req.head)
+	}
+	switch {
+	case do.Has(exchange.PassInterim) && c.req.head.minor >= 1:
+		c.out = c.appendInterim(c.out[:0])
+		if err := c.writeClient(c.out); err != nil {
+			return c.failed(err, "")
+		}
+	case do.Has(exchange.PassHead):
+		return c.relay()
+	case do.Has(exchange.PassSwitch):
+		return c.upgrade()
+	}
+	return c.readResponse()
+}
+
+// finish ends the exchange and tells the Handler. It reports whether the connection can be used again.
+func (c *conn) finish(do exchange.Do) (keep bool) {
+	ending := c.machine.Ending()
+	// Bytes of the body that nobody will read must not be taken for the next request.
+	c.stopPump(0)
+	unread := c.bodyAhead.stream && !(c.pumped && c.pump.consumed)
+	c.stopWatch()
+	c.release()
+	switch {
+	case ending.Cause == ClientGone:
+		c.gone.Store(true)
+	case do.Has(exchange.Answer):
+		reply := c.srv.replyTo(ending, &c.req)
+		reply.Close = reply.Close || ending.Cause == TimedOut || ending.Cause == BadRequest
+		c.lingering = unread || ending.Cause == TimedOut || ending.Cause == BadRequest
+		keep = c.reply(&reply)
+	case do.Has(exchange.EndTrailer):
+		c.endResponse(ending.Timer)
+		c.lingering = unread
+	case !do.Has(exchange.Abort):
+		keep = c.keeps
+	}
+	if ending.Cause == BadRequest {
+		c.srv.rejected.Add(1)
+	}
+	c.req.endContext()
+	c.clock = time.Now()
+	c.res.ended(ending, c.clock.Sub(c.req.Started))
+	c.srv.done(&c.req, &c.res)
+	return keep && !c.gone.Load()
+}
+
+// ask asks the Handler what the machine's state says.
+func (c *conn) ask() exchange.Event {
+	r := &c.req
+	e := exchange.Event{Kind: exchange.Decided}
+	var d Decision
+	switch c.machine.State() {
+	case exchange.Admitting:
+		d = c.srv.Handler.Admit(r)
+		c.machine.Configure(r.policy())
+	case exchange.Redirecting:
+		d = c.srv.redirects.OnDialError(r, c.dialErr)
+	case exchange.Judging:
+		c.seen = Response{Status: c.resp.status, Replayable: c.machine.Replayable(), head: &c.resp}
+		again := false
+		if d, again = c.srv.judges.OnResponse(r, &c.seen); !again {
+			e.Choice = exchange.Pass
+		} else {
+			// A small answer is here whole already, so the connection stays good.
+			c.clean = c.resp.keepsAlive() && !c.resp.chunked && c.resp.length >= 0 && int64(c.rW-c.rR) == c.resp.length && !c.machine.BodyKept()
+		}
+	}
+	if e.At = c.clock; r.ctx != nil { // it waited; did it wait too long?
+		c.stopWatch()
+		c.clock = time.Now()
+		e.At = c.clock
+	}
+	if c.gone.Load() {
+		c.machine.Step(&exchange.Event{Kind: exchange.ClientLeft})
+	}
+	if e.Choice != exchange.Pass {
+		c.target, r.reply = d.Upstream, d.Reply
+		if d.Upstream == nil {
+			e.Choice = exchange.Reply
+		}
+	}
+	if !c.bodyAhead.taken {
+		var err error
+		if c.bodyAhead, err = c.takeBody(); err != nil {
+			c.machine.Step(&exchange.Event{Kind: exchange.BadBody, Err: err})
+		}
+	}
+	e.BodyFollows = c.bodyAhead.stream
+	return e
+}
+
+// body is what is known of the request body before it is forwarded.
+type body struct {
+	taken  bool
+	inline []byte // the whole body, when it came with the head
+	stream bool   // more is to come: the pump moves it
+}
+
+// takeBody looks at what came with the head. A body that is there whole is consumed; it stays in the buffer, so that it
+// can be sent again.
+func (c *conn) takeBody() (body, error) {
+	h := &c.req.head
+	b := body{taken: true}
+	data := c.in[c.inR:c.inW]
+	switch {
+	case h.upgrades() && !h.chunked && h.length <= 0:
+	case h.chunked:
+		s := &c.pump.scanner
+		s.reset()
+		n, err := s.scan(data)
+		if err != nil {
+			b.stream = true
+			return b, err
+		}
+		if s.done() {
+			b.inline = data[:n]
+			c.inR += n
+		} else {
+			s.reset()
+			b.stream = true
+		}
+	case h.length > 0:
+		if int64(len(data)) >= h.length {
+			b.inline = data[:h.length]
+			c.inR += int(h.length)
+		} else {
+			b.stream = true
+		}
+	}
+	return b, nil
+}
+
+// connect takes a pooled connection, or dials; after an attempt on a pooled one failed, always dials.
+func (c *conn) connect() exchange.Event {
+	u := c.target
+	careful := c.bodyAhead.stream || !idempotent(c.req.Method())
+	var up *upConn
+	var err error
+	if c.machine.NeedsFresh() {
+		up, err = u.dialFor(c)
+	} else {
+		up, err = u.get(c, c.clock, careful)
+	}
+	if err != nil {
+		c.clock, c.dialErr = time.Now(), err
+		if c.gone.Load() {
+			return exchange.Event{Kind: exchange.ClientLeft}
+		}
+		return exchange.Event{Kind: exchange.DialFailed, Err: err, At: c.clock}
+	}
+	c.up, c.clean = up, false
+	c.upWake.Store(up)
+	c.rR, c.rW = 0, 0
+	e := exchange.Event{Kind: exchange.Connected, Reused: up.reused, BodyFollows: c.bodyAhead.stream, At: c.clock}
+	if c.req.deferBody {
+		e.At = time.Now()
+	}
+	return e
+}
+
+// release gives the upstream's connection back: to its pool when the exchange left it clean.
+func (c *conn) release() {
+	up := c.up
+	if up == nil {
+		return
+	}
+	c.upWake.Store(nil)
+	c.up = nil
+	if c.clean && !c.gone.Load() {
+		up.up.put(up, c.clock)
+	} else {
+		up.close()
+	}
+}
+
+// sendHead writes the head, and what of the body came with it. ok false: that failed.
+func (c *conn) sendHead() (e exchange.Event, ok bool) {
+	up := c.up
+	c.out = append(c.req.appendRequest(c.out[:0], c.bodyAhead.stream), c.bodyAhead.inline...)
+	c.sent, c.sentBefore = len(c.out), up.written()
+	if err := c.writeUp(c.out); err != nil {
+		if up.reused && !c.gone.Load() && !isTimeout(err) { // nothing whole arrived there, so nothing was done there
+			up.up.learn(c.clock.Sub(up.since), c.clock)
+			return exchange.Event{Kind: exchange.Lost, Loss: exchange.Unseen, Err: c.explain(err, "send the request to")}, false
+		}
+		return c.failed(err, "send the request to"), false
+	}
+	c.res.RequestBytes = int64(len(c.bodyAhead.inline))
+	return e, true
+}
+
+// stopPump ends the request's body, after a grace.
+func (c *conn) stopPump(grace time.Duration) (forced bool) {
+	if !c.pump.running {
+		return false
+	}
+	forced = c.pump.join(grace)
+	c.res.RequestBytes = c.pump.moved.Load()
+	return forced
+}
+
+// writeUp writes the head (and what of the body goes with it).
+func (c *conn) writeUp(b []byte) error {
+	up := c.up
+	end, t := c.machine.Timer()
+	if t == NoTimer {
+		end = c.clock.Add(c.srv.StallTimeout)
+	}
+	if up.writeEnd.IsZero() || up.writeEnd.After(end) || 2*up.writeEnd.Sub(c.clock) < end.Sub(c.clock) {
+		up.writeEnd = end
+		up.SetWriteDeadline(end)
+	}
+	if c.gone.Load() {
+		return ErrClientGone
+	}
+	for {
+		n, err := up.Write(b)
+		if err == nil {
+			return nil
+		}
+		b = b[n:]
+		now := time.Now()
+		if !isTimeout(err) || !now.Before(end) || c.gone.Load() || up.raw == nil || up.tls != nil {
+			return err
+		}
+		up.writeEnd = end
+		up.SetWriteDeadline(end)
+	}
+}
+
+// readResponse reads the next response head into c.resp.
+func (c *conn) readResponse() exchange.Event {
+	unused, err := c.readResponseHead()
+	up := c.up
+	switch {
+	case err != nil && unused && !c.ours(err):
+		e := exchange.Event{Kind: exchange.Lost, Loss: exchange.Unused, Err: fmt.Errorf("%s closed the connection without a response: %w", up.up.addr, err)}
+		if up.reused && !c.machine.NeedsFresh() {
+			if up.unreceived(err, max(c.sent, up.written()-c.sentBefore)) {
+				e.Loss = exchange.Unseen
+			}
+			if e.Loss == exchange.Unseen || idempotent(c.req.Method()) {
+				up.up.learn(c.clock.Sub(up.since), c.clock)
+			}
+		}
+		return e
+	case err != nil:
+		return c.failed(err, "read the response head of")
+	case c.resp.status == 101:
+		if err := c.checkSwitch(); err != nil {
+			return exchange.Event{Kind: exchange.Failed, Err: fmt.Errorf("%s %w", up.up.addr, err)}
+		}
+		return exchange.Event{Kind: exchange.Switched}
+	case c.resp.status < 200:
+		return exchange.Event{Kind: exchange.Interim, Status: c.resp.status}
+	}
+	if c.responseBody() == bodyChunked { // what came with the head may still become a 502
+		c.chunks.reset()
+		if _, err := c.chunks.scan(c.rb[c.rR:c.rW]); err != nil {
+			return exchange.Event{Kind: exchange.Failed, Err: fmt.Errorf("%s sent a malformed chunked body", up.up.addr)}
+		}
+	}
+	c.clock = time.Now()
+	c.res.FirstByte = c.clock.Sub(c.req.Started)
+	return exchange.Event{Kind: exchange.Head, Status: c.resp.status, At: c.clock}
+}
+
+// brokenError is an upstream that broke the rules; its text is whole.
+type brokenError struct{ error }
+
+// readResponseHead reads the next response head of the exchange into c.resp. unused: the connection ended before its first byte.
+func (c *conn) readResponseHead() (unused bool, err error) {
+	h := &c.resp
+	h.reset(false)
+	fresh := c.rR == c.rW
+	if fresh {
+		c.rR, c.rW = 0, 0
+	}
+	for {
+		if c.rW > c.rR {
+			done, err := h.feed(c.rb[c.rR:c.rW])
+			if err != nil {
+				return false, brokenError{fmt.Errorf("%s sent a malformed response: %w", c.up.up.addr, err)}
+			}
+			if done {
+				c.rR += h.size
+				return false, nil
+			}
+			if c.rW-c.rR >= c.srv.MaxHeaderBytes {
+				return false, brokenError{fmt.Errorf("%s sent a response head larger than %d bytes", c.up.up.addr, c.srv.MaxHeaderBytes)}
+			}
+		}
+		if c.rW == len(c.rb) {
+			if c.rR > 0 {
+				copy(c.rb, c.rb[c.rR:c.rW])
+				c.rW -= c.rR
+				c.rR = 0
+			} else {
+				grown := make([]byte, 2*len(c.rb))
+				copy(grown, c.rb[:c.rW])
+				c.rb = grown
+			}
+		}
+		n, err := c.readUp(c.rb[c.rW:])
+		c.rW += n
+		if err != nil {
+			return fresh && c.rW == 0, err
+		}
+	}
+}
+
+// errTick says that a timer of the machine has fired, at c.clock.
+var errTick = errors.New("a timer fired")
+
+// ours reports whether err is this side's reason to stop rather than the upstream's failure.
+func (c *conn) ours(err error) bool {
+	return err == ErrClientGone || err == errTick || err == error(errChunk)
+}
+
+// failed is the event that an error of reading or writing stands for.
+func (c *conn) failed(err error, what string) exchange.Event {
+	if !c.ours(err) {
+		err = c.explain(err, what)
+	}
+	switch err {
+	case ErrClientGone:
+		return exchange.Event{Kind: exchange.ClientLeft}
+	case errTick:
+		return exchange.Event{Kind: exchange.Tick, At: c.clock}
+	case error(errChunk):
+		return exchange.Event{Kind: exchange.BadBody, Err: err}
+	}
+	return exchange.Event{Kind: exchange.Failed, Err: err}
+}
+
+// explain makes an upstream's error a sentence, unless the reason to stop was ours.
+func (c *conn) explain(err error, what string) error {
+	c.clock = time.Now()
+	if why := c.interrupted(c.clock); why != nil {
+		return why
+	}
+	if whole, ok := errors.AsType[brokenError](err); ok {
+		return whole.error
+	}
+	if err == io.EOF {
+		err = io.ErrUnexpectedEOF
+	}
+	return fmt.Errorf("%s %s: %w", what, c.up.up.addr, err)
+}
+
+// contextFor bounds a dial by the request's timers. A dial that takes longer than patience ends when the client leaves: it may take many
+// seconds to a pod whose node is gone, or to a container that no longer accepts, and the request holds a slot meanwhile.
+func (c *conn) contextFor() (context.Context, context.CancelFunc) {
+	parent := c.srv.base
+	if c.req.ctx != nil {
+		parent = c.req.ctx
+	}
+	ctx, leave := context.WithCancelCause(parent)
+	if c.req.ctx == nil {
+		c.req.leaveCtx.Store(&leave)
+	}
+	cancel := func() { leave(context.Canceled) }
+	if end, t := c.machine.Timer(); t != NoTimer {
+		ctx, cancel = context.WithDeadline(ctx, end)
+	}
+	watches := make(chan struct{})
+	late := time.AfterFunc(patience, func() { // this goroutine waits for the dial, and then for watches
+		c.startWatch()
+		close(watches)
+	})
+	return ctx, func() {
+		if !late.Stop() {
+			<-watches
+			c.stopWatch()
+		}
+		if c.req.ctx == nil {
+			c.req.leaveCtx.Store(nil)
+		}
+		cancel()
+		leave(context.Canceled)
+	}
+}
