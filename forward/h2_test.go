@@ -99,7 +99,10 @@ func TestHTTP2Deadlines(t *testing.T) {
 		inner := p.admit
 		p.done = make(chan Result, 1)
 		p.admit = func(r *Request) Decision {
-			r.Timeouts.Total = 50 * time.Millisecond
+			r.Timeouts.Total = time.Second
+			if r.Path() == "/early" {
+				r.Timeouts.Total = 50 * time.Millisecond
+			}
 			if r.Path() == "/cut" {
 				r.Timeouts.Action = CutResponse
 			}

@@ -179,7 +179,8 @@ func (h *Handler) cold(r *forward.Request, x *Exchange, slot hold.Slot) {
 	r.AddResponseHeader(wire.HeaderColdStart, steps.String())
 }
 
-// OnDialError implements forward.Redirector: no connection to the pod could be made.
+// OnDialError implements forward.Redirector: no connection to the pod could be made. The request goes to another pod, or waits for this one if it
+// is the only one: until the revision's timeout, as it would for a revision without pods.
 func (h *Handler) OnDialError(r *forward.Request, err error) forward.Decision {
 	x := r.Data.(*Exchange)
 	if other := x.Slot.Data().(*reach.Pod).Otherwise(x.upstream, err, time.Now()); other != nil {
@@ -199,11 +200,12 @@ func (h *Handler) OnDialError(r *forward.Request, err error) forward.Decision {
 
 // OnResponse implements forward.Judge: a pod that refused a request did not see it, so another may.
 func (h *Handler) OnResponse(r *forward.Request, response *forward.Response) (forward.Decision, bool) {
-	if response.Status != wire.RefusedStatus || !response.Replayable || response.Header(wire.HeaderRefused) == "" {
-		return forward.Decision{}, false
-	}
 	x, ok := r.Data.(*Exchange)
 	if !ok {
+		return forward.Decision{}, false
+	}
+	x.Slot.Answered()
+	if response.Status != wire.RefusedStatus || !response.Replayable || response.Header(wire.HeaderRefused) == "" {
 		return forward.Decision{}, false
 	}
 	x.Slot.Refused()

@@ -271,6 +271,63 @@ func TestAFailedDialMovesToAnotherPodAndNeverLosesTheLast(t *testing.T) {
 	})
 }
 
+// The only pod refuses connections: all requests wait, however many they are the pod is tried now and then, and once it has answered one of them
+// the others follow at once.
+func TestTheOnlyPodIsTriedNowAndThenUntilItAnswers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newQueue(0, 1)
+		tries := 0
+		works := false
+		var answered []time.Time
+		var all sync.WaitGroup
+		stay := make(chan struct{})
+		for range 100 {
+			all.Go(func() {
+				ticket := &Ticket{Bytes: 1000}
+				for {
+					slot, err := q.Acquire(t.Context(), ticket)
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					q.mutex.Lock()
+					ok := works
+					if !ok {
+						tries++
+					} else {
+						answered = append(answered, time.Now())
+					}
+					q.mutex.Unlock()
+					if ok {
+						slot.Answered()
+						<-stay
+						slot.Release(true)
+						return
+					}
+					slot.Failed()
+				}
+			})
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		q.mutex.Lock()
+		// The first hundred find a pod of which nothing is known yet.
+		if tries < 100 || tries > 100+2*60+20 {
+			t.Errorf("the pod was tried %d times in a minute", tries)
+		}
+		works = true
+		q.mutex.Unlock()
+		time.Sleep(2 * restMost)
+		synctest.Wait()
+		if len(answered) != 100 || !answered[99].Equal(answered[0]) {
+			t.Errorf("%d were answered", len(answered))
+		}
+		close(stay)
+		all.Wait()
+		empty(t, q)
+	})
+}
+
 func TestAPodThatRefusedIsTriedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newQueue(1, 1)

@@ -12,6 +12,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"ebb.dev/ebb/activator/pick"
@@ -28,7 +29,7 @@ const (
 	// retryFullBatch bounds how many of the pods that refused are tried again each retryFull.
 	retryFullBatch = 4
 	// restFirst is the pause after a failed connection before the pod may be the last resort; it
-	// doubles with each failure up to restMost.
+	// doubles with each failure up to restMost. Until the pod has answered, one request in each rest is tried there, however many wait.
 	restFirst = 20 * time.Millisecond
 	restMost  = 500 * time.Millisecond
 	// suspectTimes is how many times its rest a pod stays suspect: others are preferred.
@@ -54,7 +55,8 @@ type pod struct {
 	refused time.Time
 	// rests is until when the pod is not tried at all, suspect until when others are preferred.
 	rests, suspect time.Time
-	failures       int
+	// failures is how many connections failed since the pod answered last. It is written with the mutex, and read without it.
+	failures atomic.Int32
 }
 
 // Queue holds the requests of one revision.
@@ -298,6 +300,9 @@ func (q *Queue) chooseLocked() *pod {
 	}
 	q.cursor = i + 1
 	p := q.pods[i]
+	if p.failures.Load() > 0 {
+		p.rests = q.now.Add(p.rest())
+	}
 	p.inFlight++
 	q.flying++
 	return p

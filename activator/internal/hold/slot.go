@@ -52,13 +52,29 @@ func (s Slot) Refused() {
 func (s Slot) Failed() {
 	s.fail(func(p *pod) {
 		now := time.Now()
-		rest := restMost
-		if p.failures < 5 {
-			rest = min(restFirst<<p.failures, restMost)
-		}
-		p.failures++
-		p.rests, p.suspect = now.Add(rest), now.Add(suspectTimes*rest)
+		p.failures.Add(1)
+		p.rests, p.suspect = now.Add(p.rest()), now.Add(suspectTimes*p.rest())
 	})
+}
+
+// Answered says that the pod has responded, while the request is still there. Those that wait go to it at once if it was suspect.
+func (s Slot) Answered() {
+	if s.pod.failures.Load() == 0 {
+		return
+	}
+	q := s.queue
+	q.mutex.Lock()
+	defer q.mutex.Unlock()
+	s.pod.trust()
+	q.recountLocked()
+	if q.first != nil {
+		q.dispatchLocked()
+	}
+}
+
+// rest is the pause after the failures that the pod has had in a row.
+func (p *pod) rest() time.Duration {
+	return min(restFirst<<min(p.failures.Load()-1, 5), restMost)
 }
 
 func (s Slot) fail(change func(*pod)) {
@@ -72,7 +88,7 @@ func (s Slot) fail(change func(*pod)) {
 }
 
 func (p *pod) trust() {
-	p.failures = 0
+	p.failures.Store(0)
 	p.rests, p.suspect = time.Time{}, time.Time{}
 }
 
@@ -80,7 +96,7 @@ func (p *pod) trust() {
 func (q *Queue) recountLocked() {
 	q.flagged = 0
 	for _, p := range q.pods {
-		if !p.refused.IsZero() || !p.suspect.IsZero() {
+		if !p.refused.IsZero() || p.failures.Load() > 0 {
 			q.flagged++
 		}
 	}
@@ -238,11 +254,6 @@ func (q *Queue) tick() {
 			break
 		}
 		oldest.refused = time.Time{}
-	}
-	for _, p := range q.pods {
-		if !now.Before(p.suspect) {
-			p.rests, p.suspect = time.Time{}, time.Time{} // failures stay, so that the next rest is longer
-		}
 	}
 	q.recountLocked()
 	q.dispatchLocked()
