@@ -6,8 +6,10 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"knative.dev/pkg/apis"
+	duckv1 "knative.dev/pkg/apis/duck/v1"
 
 	"ebb.dev/ebb/api/names"
 	"ebb.dev/ebb/api/rules"
@@ -33,7 +35,28 @@ func (dm *DomainMapping) Validate(req rules.Request[DomainMapping]) *apis.FieldE
 	if dm.Spec.TLS != nil && dm.Spec.TLS.SecretName == "" {
 		errs = errs.Also(apis.ErrMissingField("spec.tls.secretName"))
 	}
-	return errs.Also(dm.Spec.Ref.Validate(apis.WithinParent(context.Background(), dm.ObjectMeta)).ViaField("spec", "ref"))
+	errs = errs.Also(dm.Spec.Ref.Validate(apis.WithinParent(context.Background(), dm.ObjectMeta)).ViaField("spec", "ref"))
+	return errs.Also(ValidateRef(dm.Spec.Ref).ViaField("spec", "ref"))
+}
+
+// ValidateRef refuses a reference whose parts are no names. The controller asks the API server for what is
+// referred to, so no part may lead to another path than that of one object.
+func ValidateRef(ref duckv1.KReference) (errs *apis.FieldError) {
+	group, err := schema.ParseGroupVersion(ref.APIVersion)
+	if err != nil || group.Group != "" && len(validation.IsDNS1123Subdomain(group.Group)) > 0 ||
+		group.Version != "" && len(validation.IsDNS1123Label(group.Version)) > 0 {
+		errs = errs.Also(apis.ErrInvalidValue(ref.APIVersion, "apiVersion"))
+	}
+	if ref.Group != "" && len(validation.IsDNS1123Subdomain(ref.Group)) > 0 {
+		errs = errs.Also(apis.ErrInvalidValue(ref.Group, "group"))
+	}
+	if ref.Name != "" && len(validation.IsDNS1123Subdomain(ref.Name)) > 0 {
+		errs = errs.Also(apis.ErrInvalidValue(ref.Name, "name"))
+	}
+	if ref.Namespace != "" && len(validation.IsDNS1123Label(ref.Namespace)) > 0 {
+		errs = errs.Also(apis.ErrInvalidValue(ref.Namespace, "namespace"))
+	}
+	return errs
 }
 
 func (dm *DomainMapping) validateMetadata(req rules.Request[DomainMapping]) (errs *apis.FieldError) {

@@ -33,6 +33,16 @@ func (r *reconciler) resolve(ctx context.Context, dm *v1beta1.DomainMapping) (ta
 	if namespace == "" {
 		namespace = dm.Namespace
 	}
+	if ref.Name == "" {
+		return "", 0, &notResolved{"The reference names nothing."}
+	}
+	if problem := v1beta1.ValidateRef(ref); problem != nil {
+		return "", 0, &notResolved{problem.Error()}
+	}
+	if namespace != dm.Namespace {
+		return "", 0, &notResolved{fmt.Sprintf("%s %q is in namespace %q; a domain can be mapped in namespace %q only.",
+			ref.Kind, ref.Name, namespace, dm.Namespace)}
+	}
 	url, again, err := r.address(ctx, ref, namespace)
 	if err != nil {
 		return "", again, err
@@ -43,7 +53,7 @@ func (r *reconciler) resolve(ctx context.Context, dm *v1beta1.DomainMapping) (ta
 		return "", again, &notResolved{fmt.Sprintf("%s %q has no address yet.", ref.Kind, ref.Name)}
 	case strings.Trim(url.Path, "/") != "":
 		return "", again, &notResolved{fmt.Sprintf("%s %q has the address %s; a domain cannot be mapped to a path.", ref.Kind, ref.Name, url)}
-	case namespace != dm.Namespace || !strings.EqualFold(url.Host, want):
+	case !strings.EqualFold(url.Host, want):
 		return "", again, &notResolved{fmt.Sprintf("%s %q has the address %s; a domain can be mapped to %s only.", ref.Kind, ref.Name, url, want)}
 	}
 	return want, again, nil
@@ -92,12 +102,16 @@ func addressOf(a *duckv1.Addressable) *apis.URL {
 	return a.URL
 }
 
-// foreign reads the address of a kind that Ebb does not know.
+// foreign reads the address of a kind that Ebb does not know. The parts of the reference go into a path
+// that is asked for with the controller's rights: resolve has seen that each is one segment.
 func (r *reconciler) foreign(ctx context.Context, group schema.GroupVersion, ref duckv1.KReference, namespace string,
 	missing func(error) error) (*apis.URL, time.Duration, error) {
+	if group.Group == "" {
+		return nil, 0, &notResolved{fmt.Sprintf("%s %q is of a kind that has no address.", ref.Kind, ref.Name)}
+	}
 	resources, err := r.kube.Discovery().ServerResourcesForGroupVersion(group.String())
 	if err != nil {
-		return nil, askAgain, &notResolved{fmt.Sprintf("The cluster does not know %s %s: %v", group, ref.Kind, err)}
+		return nil, askAgain, &notResolved{fmt.Sprintf("The cluster does not know %s %s.", group, ref.Kind)}
 	}
 	plural := ""
 	for _, resource := range resources.APIResources {
@@ -120,7 +134,7 @@ func (r *reconciler) foreign(ctx context.Context, group schema.GroupVersion, ref
 		} `json:"status"`
 	}
 	if err := json.Unmarshal(raw, &object); err != nil {
-		return nil, askAgain, &notResolved{fmt.Sprintf("%s %q has no address that can be read: %v", ref.Kind, ref.Name, err)}
+		return nil, askAgain, &notResolved{fmt.Sprintf("%s %q has no address that can be read.", ref.Kind, ref.Name)}
 	}
 	return addressOf(object.Status.Address), askAgain, nil
 }
