@@ -1,6 +1,10 @@
 package settings
 
-import "slices"
+import (
+	"slices"
+
+	"ebb.dev/ebb/api/rules"
+)
 
 // Key describes one key for people: docs/settings.md and the _example of the shipped ConfigMaps are made from it.
 // A test holds that the readers read exactly these keys and that Default is what an absent key means.
@@ -25,16 +29,22 @@ func legacyNames(configMap, key string) []string {
 // Keys lists every key in the order in which it is documented.
 func Keys() []Key { return slices.Clone(keys) }
 
-func flagKey(name, def, effect string) Key {
-	return Key{FeaturesName, name, nil, def, "Enabled, Allowed or Disabled, upper or lower case; another word leaves the default", effect}
+// featureKeys are the keys of config-features, from the table that defaulting and validation use.
+func featureKeys() []Key {
+	var rows []Key
+	for _, f := range rules.FeatureTable {
+		words := "Enabled, Allowed or Disabled"
+		if f.Key == rules.KeySecurePodDefaults {
+			words = "Enabled, AllowRootBounded or Disabled"
+		}
+		rows = append(rows, Key{FeaturesName, string(f.Key), nil, string(f.Default),
+			words + ", upper or lower case; another word leaves the default", f.Effect})
+	}
+	return rows
 }
 
-func podField(name, field string) Key {
-	return flagKey("kubernetes."+name, "Disabled", "Permits "+field+" in a revision template.")
-}
-
-// keys is the only package-level table: it is data, never written after start.
-var keys = []Key{
+// keys is the table of all keys. It is never written after start.
+var keys = slices.Concat([]Key{
 	{AutoscalerName, "pod-autoscaler-class", nil, "kpa.autoscaling.knative.dev", "not empty", "Autoscaler class of revisions that name none."},
 	{AutoscalerName, "enable-scale-to-zero", nil, "true", "true or false", "false keeps at least one pod of every revision."},
 	{AutoscalerName, "allow-zero-initial-scale", nil, "false", "true or false", "Permits initial-scale 0, here and as an annotation."},
@@ -96,41 +106,7 @@ var keys = []Key{
 	{DeploymentName, "pod-is-always-schedulable", nil, "false", "true or false", "true hides Unschedulable, for clusters that add nodes."},
 
 	{DomainName, "<domain>", nil, "", "YAML {selector: {label: value}, type: wildcard}, or empty", "Domain of the Routes whose labels match; the selector with the most labels wins, then the first name. Without any key the domain is svc.cluster.local and Routes are local."},
-
-	flagKey("multi-container", "Enabled", "Permits several containers."),
-	flagKey("multi-container-probing", "Disabled", "Permits probes on containers without the serving port."),
-	flagKey("autodetect-http2", "Disabled", "Lets queue-proxy find out whether the container speaks HTTP/2."),
-	flagKey("tag-header-based-routing", "Disabled", "Lets the header Knative-Serving-Tag choose a tagged target."),
-	{FeaturesName, "secure-pod-defaults", nil, "Disabled", "Enabled, AllowRootBounded or Disabled, upper or lower case; another word leaves the default", "Fills unset security context fields with the restricted profile; AllowRootBounded leaves runAsNonRoot alone."},
-	flagKey("queueproxy.mount-podinfo", "Disabled", "Mounts the pod's annotations into queue-proxy: always (Enabled), or by annotation (Allowed)."),
-	flagKey("queueproxy.resource-defaults", "Disabled", "Gives queue-proxy CPU and memory limits when nothing else sets them."),
-	podField("podspec-affinity", "affinity"),
-	podField("podspec-topologyspreadconstraints", "topologySpreadConstraints"),
-	podField("podspec-hostaliases", "hostAliases"),
-	podField("podspec-nodeselector", "nodeSelector"),
-	podField("podspec-tolerations", "tolerations"),
-	podField("podspec-fieldref", "fieldRef and resourceFieldRef"),
-	podField("podspec-runtimeclassname", "runtimeClassName"),
-	podField("podspec-dnspolicy", "dnsPolicy"),
-	podField("podspec-dnsconfig", "dnsConfig"),
-	podField("podspec-securitycontext", "the pod's securityContext"),
-	podField("podspec-shareprocessnamespace", "shareProcessNamespace"),
-	podField("podspec-hostipc", "hostIPC"),
-	podField("podspec-hostpid", "hostPID"),
-	podField("podspec-hostnetwork", "hostNetwork"),
-	podField("podspec-priorityclassname", "priorityClassName"),
-	podField("podspec-schedulername", "schedulerName"),
-	podField("podspec-init-containers", "initContainers"),
-	podField("podspec-persistent-volume-claim", "persistentVolumeClaim volumes"),
-	podField("podspec-persistent-volume-write", "writable persistentVolumeClaim volumes"),
-	flagKey("kubernetes.podspec-volumes-emptydir", "Enabled", "Permits emptyDir volumes in a revision template."),
-	podField("podspec-volumes-image", "image volumes"),
-	podField("podspec-volumes-hostpath", "hostPath volumes"),
-	podField("podspec-volumes-ephemeral", "ephemeral volumes"),
-	podField("podspec-volumes-csi", "csi volumes"),
-	podField("podspec-volumes-mount-propagation", "mountPropagation"),
-	podField("containerspec-addcapabilities", "capabilities.add"),
-
+}, featureKeys(), []Key{
 	{GCName, "retain-since-create-time", nil, "48h", "0 or more, or disabled", "Age below which a revision without traffic is kept."},
 	{GCName, "retain-since-last-active-time", nil, "15h", "0 or more, or disabled", "Time since its last traffic below which a revision is kept."},
 	{GCName, "min-non-active-revisions", nil, "20", "0 or more", "Revisions without traffic that are always kept, per Configuration."},
@@ -185,4 +161,4 @@ var keys = []Key{
 
 	{GatewayName, "external-gateways", nil, defaultExternalGateways, "YAML list of {class, gateway: namespace/name, service: namespace/name, http-listener-name, supported-features}", "Gateways that carry the external hosts of Routes."},
 	{GatewayName, "local-gateways", nil, defaultLocalGateways, "YAML list of {class, gateway: namespace/name, service: namespace/name, http-listener-name, supported-features}", "Gateways that carry the cluster-local hosts of Routes; the first one's Service is the target of placeholder Services."},
-}
+})

@@ -20,7 +20,7 @@ func (s *Snapshot) Rules(clusterDomain string) *rules.Config {
 	}
 	// The texts were compiled when the ConfigMap was read, so they compile.
 	compiled := func(text string) *template.Template { return template.Must(template.New("name").Parse(text)) }
-	config := &rules.Config{
+	return &rules.Config{
 		Defaults: rules.Defaults{
 			RevisionTimeoutSeconds:              d.TimeoutSeconds,
 			MaxRevisionTimeoutSeconds:           d.MaxTimeoutSeconds,
@@ -39,7 +39,7 @@ func (s *Snapshot) Rules(clusterDomain string) *rules.Config {
 			AllowContainerConcurrencyZero:       d.AllowConcurrencyZero,
 			EnableServiceLinks:                  d.EnableServiceLinks,
 		},
-		Features: rules.DefaultFeatures(),
+		Features: s.Features,
 		Autoscaling: rules.Autoscaling{
 			Class:                 s.Autoscaler.Class,
 			AllowZeroInitialScale: s.Autoscaler.AllowZeroInitialScale,
@@ -49,12 +49,4 @@ func (s *Snapshot) Rules(clusterDomain string) *rules.Config {
 		},
 		ClusterDomain: clusterDomain,
 	}
-	ours := map[string]Flag{}
-	for _, row := range s.Features.flags() {
-		ours[row.key] = *row.flag
-	}
-	for _, field := range config.Features.Fields() {
-		*field.Value = rules.Flag(ours[string(field.Key)])
-	}
-	return config
 }

@@ -11,6 +11,8 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+
+	"ebb.dev/ebb/api/rules"
 )
 
 // The ConfigMaps this package knows.
@@ -37,7 +39,7 @@ type Snapshot struct {
 	Defaults       Defaults
 	Deployment     Deployment
 	Domain         Domain
-	Features       Features
+	Features       rules.Features
 	GC             GC
 	Network        Network
 	Observability  Observability

@@ -10,6 +10,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"ebb.dev/ebb/api/rules"
 )
 
 func ptr[T any](v T) *T { return &v }
@@ -26,8 +28,8 @@ type set struct {
 	bad        string // a value of the same key that is refused; "" = every value is accepted
 }
 
-func flagRow(key string, get func(*Features) *Flag) set {
-	return set{key, "allowed", func(s *Snapshot) any { return *get(&s.Features) }, Allowed, ""}
+func flagRow(key rules.FlagKey, word string, want rules.Flag) set {
+	return set{string(key), word, func(s *Snapshot) any { return s.Features[key] }, want, ""}
 }
 
 func table() map[string][]set {
@@ -179,14 +181,13 @@ func table() map[string][]set {
 			{"local-gateways", gateways, func(s *Snapshot) any { return s.Gateway.Local }, refs, "[]"},
 		},
 	}
-	f := &Features{}
-	for i, row := range f.flags() {
-		t[FeaturesName] = append(t[FeaturesName], flagRow(row.key, func(f *Features) *Flag { return f.flags()[i].flag }))
+	for _, row := range rules.FeatureTable {
+		t[FeaturesName] = append(t[FeaturesName], flagRow(row.Key, "allowed", rules.Allowed))
 	}
 	t[FeaturesName] = append(t[FeaturesName],
-		set{"secure-pod-defaults", "allowrootbounded", func(s *Snapshot) any { return s.Features.SecurePodDefaults }, AllowRootBounded, ""},
-		set{"multi-container", "perhaps", func(s *Snapshot) any { return s.Features.MultiContainer }, Enabled, ""},
-		set{"multi-container", "DISABLED", func(s *Snapshot) any { return s.Features.MultiContainer }, Disabled, ""})
+		flagRow(rules.KeySecurePodDefaults, "allowrootbounded", rules.AllowRootBounded),
+		flagRow(rules.KeyMultiContainer, "perhaps", rules.Enabled),
+		flagRow(rules.KeyMultiContainer, "DISABLED", rules.Disabled))
 	return t
 }
 

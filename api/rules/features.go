@@ -54,96 +54,66 @@ const (
 	KeyContainerSpecAddCapabilities     FlagKey = "kubernetes.containerspec-addcapabilities"
 )
 
-// Features are the flags of ConfigMap config-features.
-type Features struct {
-	MultiContainer                   Flag
-	MultiContainerProbing            Flag
-	AutodetectHTTP2                  Flag
-	TagHeaderBasedRouting            Flag
-	SecurePodDefaults                Flag
-	QueueProxyMountPodInfo           Flag
-	QueueProxyResourceDefaults       Flag
-	PodSpecAffinity                  Flag
-	PodSpecTopologySpreadConstraints Flag
-	PodSpecHostAliases               Flag
-	PodSpecNodeSelector              Flag
-	PodSpecTolerations               Flag
-	PodSpecFieldRef                  Flag
-	PodSpecRuntimeClassName          Flag
-	PodSpecDNSPolicy                 Flag
-	PodSpecDNSConfig                 Flag
-	PodSpecSecurityContext           Flag
-	PodSpecShareProcessNamespace     Flag
-	PodSpecHostIPC                   Flag
-	PodSpecHostPID                   Flag
-	PodSpecHostNetwork               Flag
-	PodSpecPriorityClassName         Flag
-	PodSpecSchedulerName             Flag
-	PodSpecInitContainers            Flag
-	PodSpecPersistentVolumeClaim     Flag
-	PodSpecPersistentVolumeWrite     Flag
-	PodSpecVolumesEmptyDir           Flag
-	PodSpecVolumesImage              Flag
-	PodSpecVolumesHostPath           Flag
-	PodSpecVolumesEphemeral          Flag
-	PodSpecVolumesCSI                Flag
-	PodSpecVolumesMountPropagation   Flag
-	ContainerSpecAddCapabilities     Flag
-}
-
-// FlagField is one flag of a Features value.
-type FlagField struct {
+// Feature is one row of the table of feature flags.
+type Feature struct {
 	Key FlagKey
-	// Value points into the Features value the field was taken from.
-	Value *Flag
-	// Default holds when the ConfigMap says nothing, or something that is no value.
+	// Default holds when the ConfigMap does not set the key, or sets it to an unknown word.
 	Default Flag
+	// Effect describes the flag for docs/settings.md and the shipped ConfigMap.
+	Effect string
 }
 
-// Fields lists every flag of f with its key and default, in the order of the struct.
-func (f *Features) Fields() []FlagField {
-	return []FlagField{
-		{KeyMultiContainer, &f.MultiContainer, Enabled},
-		{KeyMultiContainerProbing, &f.MultiContainerProbing, Disabled},
-		{KeyAutodetectHTTP2, &f.AutodetectHTTP2, Disabled},
-		{KeyTagHeaderBasedRouting, &f.TagHeaderBasedRouting, Disabled},
-		{KeySecurePodDefaults, &f.SecurePodDefaults, Disabled},
-		{KeyQueueProxyMountPodInfo, &f.QueueProxyMountPodInfo, Disabled},
-		{KeyQueueProxyResourceDefaults, &f.QueueProxyResourceDefaults, Disabled},
-		{KeyPodSpecAffinity, &f.PodSpecAffinity, Disabled},
-		{KeyPodSpecTopologySpreadConstraints, &f.PodSpecTopologySpreadConstraints, Disabled},
-		{KeyPodSpecHostAliases, &f.PodSpecHostAliases, Disabled},
-		{KeyPodSpecNodeSelector, &f.PodSpecNodeSelector, Disabled},
-		{KeyPodSpecTolerations, &f.PodSpecTolerations, Disabled},
-		{KeyPodSpecFieldRef, &f.PodSpecFieldRef, Disabled},
-		{KeyPodSpecRuntimeClassName, &f.PodSpecRuntimeClassName, Disabled},
-		{KeyPodSpecDNSPolicy, &f.PodSpecDNSPolicy, Disabled},
-		{KeyPodSpecDNSConfig, &f.PodSpecDNSConfig, Disabled},
-		{KeyPodSpecSecurityContext, &f.PodSpecSecurityContext, Disabled},
-		{KeyPodSpecShareProcessNamespace, &f.PodSpecShareProcessNamespace, Disabled},
-		{KeyPodSpecHostIPC, &f.PodSpecHostIPC, Disabled},
-		{KeyPodSpecHostPID, &f.PodSpecHostPID, Disabled},
-		{KeyPodSpecHostNetwork, &f.PodSpecHostNetwork, Disabled},
-		{KeyPodSpecPriorityClassName, &f.PodSpecPriorityClassName, Disabled},
-		{KeyPodSpecSchedulerName, &f.PodSpecSchedulerName, Disabled},
-		{KeyPodSpecInitContainers, &f.PodSpecInitContainers, Disabled},
-		{KeyPodSpecPersistentVolumeClaim, &f.PodSpecPersistentVolumeClaim, Disabled},
-		{KeyPodSpecPersistentVolumeWrite, &f.PodSpecPersistentVolumeWrite, Disabled},
-		{KeyPodSpecVolumesEmptyDir, &f.PodSpecVolumesEmptyDir, Enabled},
-		{KeyPodSpecVolumesImage, &f.PodSpecVolumesImage, Disabled},
-		{KeyPodSpecVolumesHostPath, &f.PodSpecVolumesHostPath, Disabled},
-		{KeyPodSpecVolumesEphemeral, &f.PodSpecVolumesEphemeral, Disabled},
-		{KeyPodSpecVolumesCSI, &f.PodSpecVolumesCSI, Disabled},
-		{KeyPodSpecVolumesMountPropagation, &f.PodSpecVolumesMountPropagation, Disabled},
-		{KeyContainerSpecAddCapabilities, &f.ContainerSpecAddCapabilities, Disabled},
-	}
+// FeatureTable lists every feature flag, in the order in which they are documented.
+var FeatureTable = []Feature{
+	{KeyMultiContainer, Enabled, "Permits several containers."},
+	{KeyMultiContainerProbing, Disabled, "Permits probes on containers without the serving port."},
+	{KeyAutodetectHTTP2, Disabled, "Lets queue-proxy find out whether the container speaks HTTP/2."},
+	{KeyTagHeaderBasedRouting, Disabled, "Lets the header Knative-Serving-Tag choose a tagged target."},
+	{KeySecurePodDefaults, Disabled, "Fills unset security context fields with the restricted profile; AllowRootBounded leaves runAsNonRoot alone."},
+	{KeyQueueProxyMountPodInfo, Disabled, "Mounts the pod's annotations into queue-proxy: always (Enabled), or by annotation (Allowed)."},
+	{KeyQueueProxyResourceDefaults, Disabled, "Gives queue-proxy CPU and memory limits when nothing else sets them."},
+	{KeyPodSpecAffinity, Disabled, "Permits affinity in a revision template."},
+	{KeyPodSpecTopologySpreadConstraints, Disabled, "Permits topologySpreadConstraints in a revision template."},
+	{KeyPodSpecHostAliases, Disabled, "Permits hostAliases in a revision template."},
+	{KeyPodSpecNodeSelector, Disabled, "Permits nodeSelector in a revision template."},
+	{KeyPodSpecTolerations, Disabled, "Permits tolerations in a revision template."},
+	{KeyPodSpecFieldRef, Disabled, "Permits fieldRef and resourceFieldRef in a revision template."},
+	{KeyPodSpecRuntimeClassName, Disabled, "Permits runtimeClassName in a revision template."},
+	{KeyPodSpecDNSPolicy, Disabled, "Permits dnsPolicy in a revision template."},
+	{KeyPodSpecDNSConfig, Disabled, "Permits dnsConfig in a revision template."},
+	{KeyPodSpecSecurityContext, Disabled, "Permits the pod's securityContext in a revision template."},
+	{KeyPodSpecShareProcessNamespace, Disabled, "Permits shareProcessNamespace in a revision template."},
+	{KeyPodSpecHostIPC, Disabled, "Permits hostIPC in a revision template."},
+	{KeyPodSpecHostPID, Disabled, "Permits hostPID in a revision template."},
+	{KeyPodSpecHostNetwork, Disabled, "Permits hostNetwork in a revision template."},
+	{KeyPodSpecPriorityClassName, Disabled, "Permits priorityClassName in a revision template."},
+	{KeyPodSpecSchedulerName, Disabled, "Permits schedulerName in a revision template."},
+	{KeyPodSpecInitContainers, Disabled, "Permits initContainers in a revision template."},
+	{KeyPodSpecPersistentVolumeClaim, Disabled, "Permits persistentVolumeClaim volumes in a revision template."},
+	{KeyPodSpecPersistentVolumeWrite, Disabled, "Permits writable persistentVolumeClaim volumes in a revision template."},
+	{KeyPodSpecVolumesEmptyDir, Enabled, "Permits emptyDir volumes in a revision template."},
+	{KeyPodSpecVolumesImage, Disabled, "Permits image volumes in a revision template."},
+	{KeyPodSpecVolumesHostPath, Disabled, "Permits hostPath volumes in a revision template."},
+	{KeyPodSpecVolumesEphemeral, Disabled, "Permits ephemeral volumes in a revision template."},
+	{KeyPodSpecVolumesCSI, Disabled, "Permits csi volumes in a revision template."},
+	{KeyPodSpecVolumesMountPropagation, Disabled, "Permits mountPropagation in a revision template."},
+	{KeyContainerSpecAddCapabilities, Disabled, "Permits capabilities.add in a revision template."},
 }
 
-// DefaultFeatures returns what holds when ConfigMap config-features is empty.
+// Features are the flags of ConfigMap config-features. A missing flag counts as Disabled.
+type Features map[FlagKey]Flag
+
+// DefaultFeatures returns the flags of an empty ConfigMap config-features.
 func DefaultFeatures() Features {
-	var f Features
-	for _, field := range f.Fields() {
-		*field.Value = field.Default
+	f := Features{}
+	for _, row := range FeatureTable {
+		f[row.Key] = row.Default
 	}
 	return f
 }
+
+// Enabled reports whether a flag is on without a manifest having to ask for it.
+func (f Features) Enabled(key FlagKey) bool { return f[key] == Enabled }
+
+// Allowed reports whether a manifest may use what the flag guards.
+func (f Features) Allowed(key FlagKey) bool { return f[key] == Enabled || f[key] == Allowed }

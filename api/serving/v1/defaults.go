@@ -214,7 +214,7 @@ func (rs *RevisionSpec) setContainerDefaults(c *corev1.Container, config *rules.
 			c.VolumeMounts[i].ReadOnly = true
 		}
 	}
-	rs.setSecurityDefaults(c, config.Features.SecurePodDefaults)
+	rs.setSecurityDefaults(c, config.Features[rules.KeySecurePodDefaults])
 }
 
 func setResourceDefault(list *corev1.ResourceList, name corev1.ResourceName, quantity *resource.Quantity) {

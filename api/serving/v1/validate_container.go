@@ -25,7 +25,7 @@ const (
 type containerCheck struct {
 	c       *corev1.Container
 	role    containerRole
-	f       *rules.Features
+	f       rules.Features
 	pod     *RevisionSpec
 	volumes map[string]*corev1.Volume
 	// mounted collects the volumes that some container mounts.
@@ -136,10 +136,10 @@ func (v *containerCheck) validateVariable(variable *corev1.EnvVar) (errs *apis.F
 	if count != 1 {
 		errs = errs.Also(exactlyOne(count > 1, "configMapKeyRef", "secretKeyRef", "fieldRef", "resourceFieldRef").ViaField("valueFrom"))
 	}
-	if source.FieldRef != nil && !allowed(v.f.PodSpecFieldRef) {
+	if source.FieldRef != nil && !v.f.Allowed(rules.KeyPodSpecFieldRef) {
 		errs = errs.Also(needsFlag(rules.KeyPodSpecFieldRef, "fieldRef").ViaField("valueFrom"))
 	}
-	if source.ResourceFieldRef != nil && !allowed(v.f.PodSpecFieldRef) {
+	if source.ResourceFieldRef != nil && !v.f.Allowed(rules.KeyPodSpecFieldRef) {
 		errs = errs.Also(needsFlag(rules.KeyPodSpecFieldRef, "resourceFieldRef").ViaField("valueFrom"))
 	}
 	return errs
@@ -187,7 +187,7 @@ func (v *containerCheck) validateProbes() (errs *apis.FieldError) {
 		if probe.probe == nil {
 			continue
 		}
-		if v.role == sidecar && v.f.MultiContainerProbing != rules.Enabled {
+		if v.role == sidecar && !v.f.Enabled(rules.KeyMultiContainerProbing) {
 			errs = errs.Also(needsFlag(rules.KeyMultiContainerProbing, probe.field))
 			continue
 		}

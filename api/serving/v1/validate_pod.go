@@ -24,15 +24,13 @@ func howToSet(key rules.FlagKey) string {
 		"kubectl patch configmap config-features -n knative-serving --type merge -p '{\"data\":{\"%s\":\"enabled\"}}'", key, key)
 }
 
-func allowed(flag rules.Flag) bool { return flag == rules.Enabled || flag == rules.Allowed }
-
-func securedByDefault(f *rules.Features) bool {
-	return f.SecurePodDefaults == rules.Enabled || f.SecurePodDefaults == rules.AllowRootBounded
+func securedByDefault(f rules.Features) bool {
+	return f[rules.KeySecurePodDefaults] == rules.Enabled || f[rules.KeySecurePodDefaults] == rules.AllowRootBounded
 }
 
 func (rs *RevisionSpec) validate(config *rules.Config) *apis.FieldError {
 	d := &config.Defaults
-	errs := rs.validatePod(&config.Features)
+	errs := rs.validatePod(config.Features)
 	if t := rs.TimeoutSeconds; t != nil && *t != 0 && (*t < 0 || *t > d.MaxRevisionTimeoutSeconds) {
 		errs = errs.Also(apis.ErrOutOfBoundsValue(*t, 0, d.MaxRevisionTimeoutSeconds, "timeoutSeconds"))
 	}
@@ -56,7 +54,7 @@ func (rs *RevisionSpec) validate(config *rules.Config) *apis.FieldError {
 	return errs
 }
 
-func (rs *RevisionSpec) validatePod(f *rules.Features) *apis.FieldError {
+func (rs *RevisionSpec) validatePod(f rules.Features) *apis.FieldError {
 	errs := rs.validatePodFields(f)
 	volumes, volumeErrs := validateVolumes(rs.Volumes, f)
 	errs = errs.Also(volumeErrs)
@@ -65,7 +63,7 @@ func (rs *RevisionSpec) validatePod(f *rules.Features) *apis.FieldError {
 	if len(rs.Containers) == 0 {
 		errs = errs.Also(apis.ErrMissingField("containers"))
 	}
-	if len(rs.Containers) > 1 && f.MultiContainer != rules.Enabled {
+	if len(rs.Containers) > 1 && !f.Enabled(rules.KeyMultiContainer) {
 		errs = errs.Also(&apis.FieldError{
 			Message: fmt.Sprintf("multi-container is off, but found %d containers", len(rs.Containers)),
 			Paths:   []string{"containers"},
@@ -84,7 +82,7 @@ func (rs *RevisionSpec) validatePod(f *rules.Features) *apis.FieldError {
 		}
 		errs = errs.Also(v.validate().Also(validateContainerName(c.Name, used)).ViaFieldIndex("containers", i))
 	}
-	if len(rs.InitContainers) > 0 && f.PodSpecInitContainers != rules.Enabled {
+	if len(rs.InitContainers) > 0 && !f.Enabled(rules.KeyPodSpecInitContainers) {
 		errs = errs.Also(needsFlag(rules.KeyPodSpecInitContainers, "initContainers"))
 	}
 	for i := range rs.InitContainers {
@@ -145,29 +143,28 @@ func validateContainerName(name string, used sets.Set[string]) *apis.FieldError 
 	return nil
 }
 
-func (rs *RevisionSpec) validatePodFields(f *rules.Features) (errs *apis.FieldError) {
+func (rs *RevisionSpec) validatePodFields(f rules.Features) (errs *apis.FieldError) {
 	for _, flagged := range []struct {
 		set   bool
-		flag  rules.Flag
 		key   rules.FlagKey
 		field string
 	}{
-		{rs.Affinity != nil, f.PodSpecAffinity, rules.KeyPodSpecAffinity, "affinity"},
-		{len(rs.TopologySpreadConstraints) > 0, f.PodSpecTopologySpreadConstraints, rules.KeyPodSpecTopologySpreadConstraints, "topologySpreadConstraints"},
-		{len(rs.HostAliases) > 0, f.PodSpecHostAliases, rules.KeyPodSpecHostAliases, "hostAliases"},
-		{len(rs.NodeSelector) > 0, f.PodSpecNodeSelector, rules.KeyPodSpecNodeSelector, "nodeSelector"},
-		{len(rs.Tolerations) > 0, f.PodSpecTolerations, rules.KeyPodSpecTolerations, "tolerations"},
-		{rs.RuntimeClassName != nil, f.PodSpecRuntimeClassName, rules.KeyPodSpecRuntimeClassName, "runtimeClassName"},
-		{rs.DNSPolicy != "", f.PodSpecDNSPolicy, rules.KeyPodSpecDNSPolicy, "dnsPolicy"},
-		{rs.DNSConfig != nil, f.PodSpecDNSConfig, rules.KeyPodSpecDNSConfig, "dnsConfig"},
-		{rs.ShareProcessNamespace != nil, f.PodSpecShareProcessNamespace, rules.KeyPodSpecShareProcessNamespace, "shareProcessNamespace"},
-		{rs.HostIPC, f.PodSpecHostIPC, rules.KeyPodSpecHostIPC, "hostIPC"},
-		{rs.HostPID, f.PodSpecHostPID, rules.KeyPodSpecHostPID, "hostPID"},
-		{rs.HostNetwork, f.PodSpecHostNetwork, rules.KeyPodSpecHostNetwork, "hostNetwork"},
-		{rs.PriorityClassName != "", f.PodSpecPriorityClassName, rules.KeyPodSpecPriorityClassName, "priorityClassName"},
-		{rs.SchedulerName != "", f.PodSpecSchedulerName, rules.KeyPodSpecSchedulerName, "schedulerName"},
+		{rs.Affinity != nil, rules.KeyPodSpecAffinity, "affinity"},
+		{len(rs.TopologySpreadConstraints) > 0, rules.KeyPodSpecTopologySpreadConstraints, "topologySpreadConstraints"},
+		{len(rs.HostAliases) > 0, rules.KeyPodSpecHostAliases, "hostAliases"},
+		{len(rs.NodeSelector) > 0, rules.KeyPodSpecNodeSelector, "nodeSelector"},
+		{len(rs.Tolerations) > 0, rules.KeyPodSpecTolerations, "tolerations"},
+		{rs.RuntimeClassName != nil, rules.KeyPodSpecRuntimeClassName, "runtimeClassName"},
+		{rs.DNSPolicy != "", rules.KeyPodSpecDNSPolicy, "dnsPolicy"},
+		{rs.DNSConfig != nil, rules.KeyPodSpecDNSConfig, "dnsConfig"},
+		{rs.ShareProcessNamespace != nil, rules.KeyPodSpecShareProcessNamespace, "shareProcessNamespace"},
+		{rs.HostIPC, rules.KeyPodSpecHostIPC, "hostIPC"},
+		{rs.HostPID, rules.KeyPodSpecHostPID, "hostPID"},
+		{rs.HostNetwork, rules.KeyPodSpecHostNetwork, "hostNetwork"},
+		{rs.PriorityClassName != "", rules.KeyPodSpecPriorityClassName, "priorityClassName"},
+		{rs.SchedulerName != "", rules.KeyPodSpecSchedulerName, "schedulerName"},
 	} {
-		if flagged.set && !allowed(flagged.flag) {
+		if flagged.set && !f.Allowed(flagged.key) {
 			errs = errs.Also(needsFlag(flagged.key, flagged.field))
 		}
 	}

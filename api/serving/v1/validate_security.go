@@ -10,7 +10,7 @@ import (
 	"ebb.dev/ebb/api/rules"
 )
 
-func (rs *RevisionSpec) validatePodSecurityContext(f *rules.Features) (errs *apis.FieldError) {
+func (rs *RevisionSpec) validatePodSecurityContext(f rules.Features) (errs *apis.FieldError) {
 	context := rs.SecurityContext
 	if context == nil {
 		return nil
@@ -18,7 +18,7 @@ func (rs *RevisionSpec) validatePodSecurityContext(f *rules.Features) (errs *api
 	mask := corev1.PodSecurityContext{SeccompProfile: context.SeccompProfile}
 	details := howToSet(rules.KeyPodSpecSecurityContext)
 	switch {
-	case allowed(f.PodSpecSecurityContext):
+	case f.Allowed(rules.KeyPodSpecSecurityContext):
 		mask.RunAsUser, mask.RunAsGroup, mask.RunAsNonRoot = context.RunAsUser, context.RunAsGroup, context.RunAsNonRoot
 		mask.FSGroup, mask.SupplementalGroups = context.FSGroup, context.SupplementalGroups
 		details = ""
@@ -65,7 +65,7 @@ func (v *containerCheck) validateSecurityContext() (errs *apis.FieldError) {
 	}
 	if c := context.Capabilities; c != nil {
 		bindOnly := len(c.Add) == 1 && c.Add[0] == "NET_BIND_SERVICE" && securedByDefault(v.f)
-		if len(c.Add) > 0 && !bindOnly && !allowed(v.f.ContainerSpecAddCapabilities) {
+		if len(c.Add) > 0 && !bindOnly && !v.f.Allowed(rules.KeyContainerSpecAddCapabilities) {
 			errs = errs.Also(needsFlag(rules.KeyContainerSpecAddCapabilities, "capabilities.add"))
 		}
 		for i, dropped := range c.Drop {

@@ -17,7 +17,7 @@ import (
 var volumeSources = []string{"secret", "configMap", "projected", "emptyDir", "persistentVolumeClaim", "ephemeral", "csi", "hostPath", "image"}
 
 // validateVolumes checks the volumes and returns them by name.
-func validateVolumes(list []corev1.Volume, f *rules.Features) (map[string]*corev1.Volume, *apis.FieldError) {
+func validateVolumes(list []corev1.Volume, f rules.Features) (map[string]*corev1.Volume, *apis.FieldError) {
 	var errs *apis.FieldError
 	volumes := map[string]*corev1.Volume{}
 	for i := range list {
@@ -33,7 +33,7 @@ func validateVolumes(list []corev1.Volume, f *rules.Features) (map[string]*corev
 	return volumes, errs
 }
 
-func validateVolume(v *corev1.Volume, f *rules.Features) (errs *apis.FieldError) {
+func validateVolume(v *corev1.Volume, f rules.Features) (errs *apis.FieldError) {
 	if v.Name == "" {
 		errs = apis.ErrMissingField("name")
 	} else if problems := validation.IsDNS1123Label(v.Name); len(problems) > 0 {
@@ -46,8 +46,8 @@ func validateVolume(v *corev1.Volume, f *rules.Features) (errs *apis.FieldError)
 		}
 		return set
 	}
-	require := func(set bool, name string, flag rules.Flag, key rules.FlagKey) {
-		if add(set, name) && flag != rules.Enabled {
+	require := func(set bool, name string, key rules.FlagKey) {
+		if add(set, name) && !f.Enabled(key) {
 			errs = errs.Also(needsFlag(key, name))
 		}
 	}
@@ -62,12 +62,12 @@ func validateVolume(v *corev1.Volume, f *rules.Features) (errs *apis.FieldError)
 			errs = errs.Also(validateProjection(&v.Projected.Sources[i]).ViaFieldIndex("sources", i).ViaField("projected"))
 		}
 	}
-	require(v.EmptyDir != nil, "emptyDir", f.PodSpecVolumesEmptyDir, rules.KeyPodSpecVolumesEmptyDir)
-	require(v.PersistentVolumeClaim != nil, "persistentVolumeClaim", f.PodSpecPersistentVolumeClaim, rules.KeyPodSpecPersistentVolumeClaim)
-	require(v.Ephemeral != nil, "ephemeral", f.PodSpecVolumesEphemeral, rules.KeyPodSpecVolumesEphemeral)
-	require(v.CSI != nil, "csi", f.PodSpecVolumesCSI, rules.KeyPodSpecVolumesCSI)
-	require(v.HostPath != nil, "hostPath", f.PodSpecVolumesHostPath, rules.KeyPodSpecVolumesHostPath)
-	require(v.Image != nil, "image", f.PodSpecVolumesImage, rules.KeyPodSpecVolumesImage)
+	require(v.EmptyDir != nil, "emptyDir", rules.KeyPodSpecVolumesEmptyDir)
+	require(v.PersistentVolumeClaim != nil, "persistentVolumeClaim", rules.KeyPodSpecPersistentVolumeClaim)
+	require(v.Ephemeral != nil, "ephemeral", rules.KeyPodSpecVolumesEphemeral)
+	require(v.CSI != nil, "csi", rules.KeyPodSpecVolumesCSI)
+	require(v.HostPath != nil, "hostPath", rules.KeyPodSpecVolumesHostPath)
+	require(v.Image != nil, "image", rules.KeyPodSpecVolumesImage)
 	if e := v.EmptyDir; e != nil && e.SizeLimit != nil && e.SizeLimit.Sign() < 0 {
 		errs = errs.Also(apis.ErrInvalidValue(e.SizeLimit.String(), "emptyDir.sizeLimit", "must not be negative"))
 	}
@@ -75,7 +75,7 @@ func validateVolume(v *corev1.Volume, f *rules.Features) (errs *apis.FieldError)
 		if claim.ClaimName == "" {
 			errs = errs.Also(apis.ErrMissingField("persistentVolumeClaim.claimName"))
 		}
-		if !claim.ReadOnly && f.PodSpecPersistentVolumeWrite != rules.Enabled {
+		if !claim.ReadOnly && !f.Enabled(rules.KeyPodSpecPersistentVolumeWrite) {
 			errs = errs.Also(&apis.FieldError{
 				Message: fmt.Sprintf("Persistent volume write support is disabled, but found persistent volume claim %s that is not read-only", claim.ClaimName),
 				Paths:   []string{"persistentVolumeClaim.readOnly"},
@@ -197,7 +197,7 @@ func (v *containerCheck) validateVolumeMount(m *corev1.VolumeMount, paths sets.S
 	paths.Insert(clean)
 	if p := m.MountPropagation; p != nil {
 		switch {
-		case !allowed(v.f.PodSpecVolumesMountPropagation):
+		case !v.f.Allowed(rules.KeyPodSpecVolumesMountPropagation):
 			errs = errs.Also(needsFlag(rules.KeyPodSpecVolumesMountPropagation, "mountPropagation"))
 		case *p != corev1.MountPropagationNone && *p != corev1.MountPropagationHostToContainer:
 			errs = errs.Also(apis.ErrInvalidValue(*p, "mountPropagation", "must be None or HostToContainer"))

@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"ebb.dev/ebb/api/names"
+	"ebb.dev/ebb/api/rules"
 	servingv1 "ebb.dev/ebb/api/serving/v1"
 	"ebb.dev/ebb/settings"
 	"ebb.dev/ebb/wire"
@@ -51,7 +52,7 @@ func makePodSpec(rev *servingv1.Revision, in Inputs) (corev1.PodSpec, error) {
 		return corev1.PodSpec{}, fmt.Errorf("revision %s/%s has no container", rev.Namespace, rev.Name)
 	}
 	port := servingPort(pod.Containers[serving])
-	probing := in.Settings.Features.MultiContainerProbing == settings.Enabled
+	probing := in.Settings.Features.Enabled(rules.KeyMultiContainerProbing)
 
 	// The probes queue-proxy runs are read before they are taken off the containers.
 	sidecar, err := makeSidecar(rev, pod.Containers, serving, in)
@@ -213,10 +214,10 @@ func makeVolumes(rev *servingv1.Revision, in Inputs) []corev1.Volume {
 
 // mountsPodInfo: enabled for all, or allowed and asked for.
 func mountsPodInfo(rev *servingv1.Revision, s *settings.Snapshot) bool {
-	switch s.Features.QueueProxyMountPodInfo {
-	case settings.Enabled:
+	switch s.Features[rules.KeyQueueProxyMountPodInfo] {
+	case rules.Enabled:
 		return true
-	case settings.Allowed:
+	case rules.Allowed:
 		return rev.Annotations[names.FeaturePodInfoAnnotation] == "enabled"
 	}
 	return false

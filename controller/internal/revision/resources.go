@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"ebb.dev/ebb/api/names"
+	"ebb.dev/ebb/api/rules"
 	"ebb.dev/ebb/settings"
 )
 
@@ -30,7 +31,7 @@ func sidecarResources(annotations map[string]string, user corev1.Container, s *s
 	for name, q := range s.Deployment.QueueSidecarLimits {
 		limits[name] = q.DeepCopy()
 	}
-	if s.Features.QueueProxyResourceDefaults == settings.Enabled {
+	if s.Features.Enabled(rules.KeyQueueProxyResourceDefaults) {
 		unless(limits, corev1.ResourceCPU, "1000m")
 		unless(requests, corev1.ResourceMemory, "400Mi")
 		unless(limits, corev1.ResourceMemory, "800Mi")

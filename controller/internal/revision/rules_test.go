@@ -10,6 +10,7 @@ import (
 
 	autoscalingv1alpha1 "ebb.dev/ebb/api/autoscaling/v1alpha1"
 	"ebb.dev/ebb/api/names"
+	"ebb.dev/ebb/api/rules"
 	servingv1 "ebb.dev/ebb/api/serving/v1"
 	"ebb.dev/ebb/settings"
 )
@@ -85,8 +86,8 @@ func TestSidecarResources(t *testing.T) {
 		Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("2"), corev1.ResourceMemory: resource.MustParse("1Gi")},
 		Limits:   corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1")}}}
 	base := settings.Default()
-	defaults := *base
-	defaults.Features.QueueProxyResourceDefaults = settings.Enabled
+	defaults := settings.Default()
+	defaults.Features[rules.KeyQueueProxyResourceDefaults] = rules.Enabled
 	for _, tt := range []struct {
 		why                                            string
 		s                                              *settings.Snapshot
@@ -94,7 +95,7 @@ func TestSidecarResources(t *testing.T) {
 		cpuRequest, cpuLimit, memoryRequest, memoryMax string
 	}{
 		{"as built in", base, nil, "25m", "0", "0", "0"},
-		{"with the feature", &defaults, nil, "25m", "1", "400Mi", "800Mi"},
+		{"with the feature", defaults, nil, "25m", "1", "400Mi", "800Mi"},
 		{"ten percent, within the bounds", base, map[string]string{names.SidecarResourcePercentAnnotation: "10"}, "100m", "100m", "107374182", "0"},
 		{"a little percent, lifted to the least", base, map[string]string{names.SidecarResourcePercentAnnotation: "0.2"}, "25m", "40m", "50Mi", "0"},
 		{"all percent, cut to the most", base, map[string]string{names.SidecarResourcePercentAnnotation: "100"}, "100m", "500m", "200Mi", "0"},

@@ -10,8 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"ebb.dev/ebb/api/names"
+	"ebb.dev/ebb/api/rules"
 	servingv1 "ebb.dev/ebb/api/serving/v1"
-	"ebb.dev/ebb/settings"
 	"ebb.dev/ebb/wire"
 )
 
@@ -19,7 +19,7 @@ import (
 func makeSidecar(rev *servingv1.Revision, containers []corev1.Container, serving int, in Inputs) (*corev1.Container, error) {
 	s := in.Settings
 	user := containers[serving]
-	probes, startup, err := probesJSON(containers, serving, s.Features.MultiContainerProbing == settings.Enabled)
+	probes, startup, err := probesJSON(containers, serving, s.Features.Enabled(rules.KeyMultiContainerProbing))
 	if err != nil {
 		return nil, fmt.Errorf("probes of revision %s/%s: %w", rev.Namespace, rev.Name, err)
 	}
@@ -112,9 +112,9 @@ func sidecarEnv(rev *servingv1.Revision, user corev1.Container, dataPort int32, 
 		plain("REVISION_TIMEOUT_SECONDS", seconds(rev.Spec.TimeoutSeconds)),
 		plain("REVISION_RESPONSE_START_TIMEOUT_SECONDS", seconds(rev.Spec.ResponseStartTimeoutSeconds)),
 		plain("REVISION_IDLE_TIMEOUT_SECONDS", seconds(rev.Spec.IdleTimeoutSeconds)),
-		flag("ENABLE_HTTP2_AUTO_DETECTION", s.Features.AutoDetectHTTP2 == settings.Enabled),
+		flag("ENABLE_HTTP2_AUTO_DETECTION", s.Features.Enabled(rules.KeyAutodetectHTTP2)),
 		flag("ENABLE_HTTP_FULL_DUPLEX", strings.EqualFold(rev.Annotations[names.FeatureHTTPFullDuplexAnnotation], "enabled")),
-		flag("ENABLE_MULTI_CONTAINER_PROBES", s.Features.MultiContainerProbing == settings.Enabled),
+		flag("ENABLE_MULTI_CONTAINER_PROBES", s.Features.Enabled(rules.KeyMultiContainerProbing)),
 		plain("SERVING_LOGGING_CONFIG", s.Logging.Raw),
 		plain("SERVING_LOGGING_LEVEL", strings.ToLower(level.String())),
 		plain("OBSERVABILITY_CONFIG", string(observability)),

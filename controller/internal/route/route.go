@@ -30,6 +30,7 @@ import (
 
 	listers "ebb.dev/ebb/api/client/listers/serving/v1"
 	"ebb.dev/ebb/api/names"
+	"ebb.dev/ebb/api/rules"
 	servingv1 "ebb.dev/ebb/api/serving/v1"
 	"ebb.dev/ebb/controller/internal/apply"
 	"ebb.dev/ebb/controller/internal/certificate"
@@ -267,7 +268,7 @@ func input(route *servingv1.Route, s *settings.Snapshot, clusterDomain string) p
 		Domain: s.Domain.Lookup(route.Labels, clusterDomain), ClusterDomain: clusterDomain,
 		DomainTemplate: s.Network.DomainTemplate, TagTemplate: s.Network.TagTemplate,
 		AllLocal:  route.Labels[names.VisibilityLabel] == names.VisibilityClusterLocal,
-		TagHeader: s.Features.TagHeaderRouting == settings.Enabled,
+		TagHeader: s.Features.Enabled(rules.KeyTagHeaderBasedRouting),
 	}
 }
 
