@@ -76,7 +76,7 @@ func start(ctx context.Context, args []string, env func(string) string, stdout i
 		return err
 	}
 	log, level := telemetry.NewLogger(stdout, "controller")
-	klog.SetSlogLogger(log) // what client-go has to say
+	klog.SetSlogLogger(log) // the log of client-go
 	store := settings.NewStore(nil)
 	if _, err := settings.Watch(ctx, clients.Kube, namespace, store, log); err != nil {
 		return err

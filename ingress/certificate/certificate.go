@@ -1,7 +1,7 @@
-// Package certificate says which certificate a host needs, in the words of cert-manager, and what cert-manager says of it.
+// Package certificate builds cert-manager's Certificates and reads their status.
 //
-// Owns: names, hosts and metadata of Certificates. Reads: nothing but its arguments. Writes: nothing. Never: asks for a private
-// key to be kept when the certificate is renewed.
+// Owns: names, hosts and metadata of Certificates. Reads: nothing but its arguments. Writes: nothing. Never: reuses a private key when
+// a certificate is renewed.
 package certificate
 
 import (
@@ -21,13 +21,13 @@ import (
 // Resource is cert-manager's kind.
 var Resource = schema.GroupVersionResource{Group: "cert-manager.io", Version: "v1", Resource: "certificates"}
 
-// Selector matches the Certificates that are of concern here: those that Ebb asked for.
+// Selector matches the Certificates that Ebb created.
 const Selector = names.CertificateTypeLabel
 
-// Want is a certificate that is to be: the Certificate and the Secret it fills have one name.
+// Want describes a certificate. The Certificate and its Secret have the same name.
 type Want struct {
 	Namespace, Name string
-	Type            string // names.CertificateExternalDomain and its like
+	Type            string // names.CertificateExternalDomain or another of these
 	Hosts           []string
 	Issuer          settings.IssuerRef
 	// Labels and Annotations are put on the Certificate.
@@ -38,7 +38,7 @@ type Want struct {
 // maxCommonName is the longest common name that a certificate can hold.
 const maxCommonName = 64
 
-// The part of cert-manager's Certificate that is used here.
+// spec is the part of a Certificate's spec that is used here.
 type spec struct {
 	SecretName     string          `json:"secretName"`
 	SecretTemplate *secretTemplate `json:"secretTemplate,omitempty"`
@@ -64,7 +64,7 @@ type privateKey struct {
 	Size           int64  `json:"size,omitempty"`
 }
 
-// Object is the Certificate.
+// Object returns the Certificate.
 func Object(w Want) *unstructured.Unstructured {
 	labels := maps.Clone(w.Labels)
 	if labels == nil {
@@ -80,12 +80,12 @@ func Object(w Want) *unstructured.Unstructured {
 	if content.IssuerRef.Group == "" {
 		content.IssuerRef.Group = Resource.Group
 	}
-	// Browsers and Go look at the DNS names only. A host too long for the common name does without one.
+	// Browsers and Go check the DNS names only, so a host that is too long for the common name needs none.
 	if len(w.Hosts) > 0 && len(w.Hosts[0]) <= maxCommonName {
 		content.CommonName = w.Hosts[0]
 	}
 	if w.Type != names.CertificateExternalDomain {
-		// Both ends are known here, so the faster key does; a public host may meet any client.
+		// Both ends are known here and support the faster key. Clients of a public host may not.
 		content.PrivateKey.Algorithm, content.PrivateKey.Size = "ECDSA", 256
 	}
 	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&content)
@@ -113,17 +113,15 @@ const (
 	Failed
 )
 
-func (s State) String() string { return [...]string{"Ready", "Pending", "Failed"}[s] }
-
-// Judge reads what cert-manager says.
+// Judge reads the status of a Certificate.
 //
 //	Ready                   | Issuing                | state
-//	True for the generation | any                    | Ready: a renewal goes on while the old one serves
-//	otherwise               | False, reason Failed   | Failed; cert-manager tries again by itself
+//	True for the generation | any                    | Ready, also during a renewal
+//	otherwise               | False, reason Failed   | Failed; cert-manager retries
 //	otherwise               | otherwise              | Pending
 func Judge(object *unstructured.Unstructured) (State, string) {
 	conditions, _, _ := unstructured.NestedSlice(object.Object, "status", "conditions")
-	state, why := Pending, "cert-manager has not looked at it yet"
+	state, why := Pending, "cert-manager has not reported on it yet"
 	for _, c := range conditions {
 		m, ok := c.(map[string]any)
 		if !ok {
@@ -149,7 +147,7 @@ func Judge(object *unstructured.Unstructured) (State, string) {
 	return state, strings.TrimSuffix(why, ".")
 }
 
-// Covers tells whether a name of a certificate, which may be a wildcard, is good for a host.
+// Covers reports whether a name of a certificate, which may be a wildcard, matches a host.
 func Covers(name, host string) bool {
 	if domain, wildcard := strings.CutPrefix(name, "*."); wildcard {
 		_, rest, ok := strings.Cut(host, ".")

@@ -63,16 +63,16 @@ func TestWhatCertManagerSaysIsRead(t *testing.T) {
 		want       State
 		why        string
 	}{
-		"nothing yet":                     {nil, Pending, "cert-manager has not looked at it yet"},
+		"nothing yet":                     {nil, Pending, "cert-manager has not reported on it yet"},
 		"ready":                           {[]any{condition("Ready", "True", "Ready", 2)}, Ready, ""},
-		"ready, of an older generation":   {[]any{condition("Ready", "True", "Ready", 1)}, Pending, "cert-manager has not looked at it yet"},
+		"ready, of an older generation":   {[]any{condition("Ready", "True", "Ready", 1)}, Pending, "cert-manager has not reported on it yet"},
 		"ready, and renewed":              {[]any{condition("Issuing", "True", "Renewing", 2), condition("Ready", "True", "Ready", 2)}, Ready, ""},
 		"ready, and the renewal failed":   {[]any{condition("Issuing", "False", "Failed", 2), condition("Ready", "True", "Ready", 2)}, Ready, ""},
 		"being issued":                    {[]any{condition("Issuing", "True", "DoesNotExist", 2), condition("Ready", "False", "DoesNotExist", 2)}, Pending, "DoesNotExist is why"},
 		"failed":                          {[]any{condition("Ready", "False", "DoesNotExist", 2), condition("Issuing", "False", "Failed", 2)}, Failed, "Failed is why"},
 		"failed, the other way round":     {[]any{condition("Issuing", "False", "Failed", 2), condition("Ready", "False", "DoesNotExist", 2)}, Failed, "Failed is why"},
-		"conditions that are no objects":  {[]any{"x", int64(1)}, Pending, "cert-manager has not looked at it yet"},
-		"conditions of another structure": {[]any{map[string]any{"type": int64(1), "status": map[string]any{}}}, Pending, "cert-manager has not looked at it yet"},
+		"conditions that are no objects":  {[]any{"x", int64(1)}, Pending, "cert-manager has not reported on it yet"},
+		"conditions of another structure": {[]any{map[string]any{"type": int64(1), "status": map[string]any{}}}, Pending, "cert-manager has not reported on it yet"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			object := &unstructured.Unstructured{Object: map[string]any{"status": map[string]any{"conditions": row.conditions}}}

@@ -1,7 +1,7 @@
-// Package gatewayapi writes a plan down in the words of the Gateway API.
+// Package gatewayapi translates plans to objects of the Gateway API.
 //
 // Owns: names, metadata and content of the HTTPRoutes of a Route. Reads: nothing but its arguments. Writes: nothing.
-// Never: uses what only one implementation understands; asks for more rules in one HTTPRoute than the API allows.
+// Never: uses features of a single implementation; puts more rules into an HTTPRoute than the API allows.
 package gatewayapi
 
 import (
@@ -22,7 +22,7 @@ import (
 // maxRules is the most rules that one HTTPRoute can hold.
 const maxRules = 16
 
-// requestTimeout is the feature by which a Gateway says that it obeys timeouts.request.
+// requestTimeout is the feature of Gateways that support timeouts.request.
 const requestTimeout = "HTTPRouteRequestTimeout"
 
 // Meta is what the HTTPRoutes inherit from their Route.
@@ -31,8 +31,8 @@ type Meta struct {
 	Owner               metav1.OwnerReference
 }
 
-// HTTPRoutes translates a plan, one HTTPRoute for each target and visibility, more only where the rules do not fit in one.
-// Each is called after its host, so two Routes of a namespace that claim one host meet in one name.
+// HTTPRoutes translates a plan. There is one HTTPRoute for each target and visibility, or more if the rules do not fit. The name is
+// the host, so two Routes in a namespace with the same host conflict in the name.
 func HTTPRoutes(p *plan.Plan, gateways settings.Gateway, meta Meta) []*gatewayv1.HTTPRoute {
 	hash := p.Hash()
 	var out []*gatewayv1.HTTPRoute
@@ -57,13 +57,13 @@ func HTTPRoutes(p *plan.Plan, gateways settings.Gateway, meta Meta) []*gatewayv1
 	return out
 }
 
-// Name is the name of a target's first HTTPRoute: its host; of a local target's three hosts the longest.
+// Name returns the name of a target's first HTTPRoute: its host, or the longest of the three hosts of a local target.
 func Name(target plan.Target) string { return target.Hosts[len(target.Hosts)-1] }
 
-// ListenerName is the name of the listener that ends TLS for a host.
+// ListenerName returns the name of the listener that terminates TLS for a host.
 func ListenerName(host string) string { return "https-" + plan.ShortHash(host) }
 
-// attach says which listeners of the i-th Gateway of a target an HTTPRoute is for.
+// attach returns the listeners of the i-th Gateway of a target that an HTTPRoute is for.
 type attach func(i int, g settings.GatewayRef) []gatewayv1.ParentReference
 
 func parent(kind, namespace, name, section string) gatewayv1.ParentReference {
@@ -77,7 +77,7 @@ func parent(kind, namespace, name, section string) gatewayv1.ParentReference {
 	return ref
 }
 
-// plain is the listener that serves plain HTTP.
+// plain returns the listener for plain HTTP.
 func (t translator) plain(_ int, g settings.GatewayRef) []gatewayv1.ParentReference {
 	section := g.HTTPListener
 	if section == "" {
@@ -86,7 +86,7 @@ func (t translator) plain(_ int, g settings.GatewayRef) []gatewayv1.ParentRefere
 	return []gatewayv1.ParentReference{parent("Gateway", g.Namespace(), g.Name(), section)}
 }
 
-// secure are the listeners that end TLS for the target.
+// secure returns the listeners that terminate TLS for the target.
 func (t translator) secure(i int, g settings.GatewayRef) (out []gatewayv1.ParentReference) {
 	if TakesListenerSets(g) {
 		return []gatewayv1.ParentReference{parent("ListenerSet", t.plan.Namespace, listenerSetName(t.target, i), "")}
@@ -97,7 +97,7 @@ func (t translator) secure(i int, g settings.GatewayRef) (out []gatewayv1.Parent
 	return out
 }
 
-// both are all listeners that have the host.
+// both returns all listeners of the host.
 func (t translator) both(i int, g settings.GatewayRef) []gatewayv1.ParentReference {
 	whole := []gatewayv1.ParentReference{parent("Gateway", g.Namespace(), g.Name(), "")}
 	if t.target.TLSSecret != "" && TakesListenerSets(g) {
@@ -164,7 +164,7 @@ func (t translator) match(header *plan.Header) []gatewayv1.HTTPRouteMatch {
 	return []gatewayv1.HTTPRouteMatch{m}
 }
 
-// rule carries the plan's hash on every request, so that a probe learns which plan a gateway follows from whoever answers.
+// rule adds the plan's hash to every request. The answer to a probe returns it, so it tells which plan a gateway follows.
 func (t translator) rule(r plan.Rule) gatewayv1.HTTPRouteRule {
 	set := append([]plan.Header{{Name: wire.HeaderNetworkHash, Value: t.hash}}, r.Set...)
 	rule := gatewayv1.HTTPRouteRule{Matches: t.match(r.Match)}
@@ -177,14 +177,14 @@ func (t translator) rule(r plan.Rule) gatewayv1.HTTPRouteRule {
 			Weight: ptr.To(int32(b.Percent)),
 		}}
 		if len(r.Backends) == 1 {
-			set = append(set, b.Set...) // one backend: its headers are the rule's, which every implementation does cheaply
+			set = append(set, b.Set...) // for a single backend, headers of the rule are cheaper
 		} else {
 			ref.Filters = setHeaders(b.Set)
 		}
 		rule.BackendRefs = append(rule.BackendRefs, ref)
 	}
 	rule.Filters = setHeaders(set)
-	// Time limits are the revision's, kept by its queue-proxy. A gateway that has a limit of its own must not cut in.
+	// The revision's queue-proxy enforces its timeouts. A gateway must not add one of its own.
 	if len(t.on) > 0 && !slices.ContainsFunc(t.on, func(g settings.GatewayRef) bool {
 		return !slices.Contains(g.SupportedFeatures, requestTimeout)
 	}) {

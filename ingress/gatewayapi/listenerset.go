@@ -17,27 +17,27 @@ import (
 	"ebb.dev/ebb/settings"
 )
 
-// listenerSet is the feature by which a Gateway says that listeners may be added to it by objects of other namespaces.
+// listenerSet is the feature of Gateways to which objects in other namespaces can add listeners.
 const listenerSet = "ListenerSet"
 
-// ListenerSets is the kind: listeners of a Gateway, kept apart from it. A Gateway itself holds at most 64.
+// ListenerSets is the kind that adds listeners to a Gateway, which itself has at most 64.
 var ListenerSets = schema.GroupVersionResource{Group: gatewayv1.GroupName, Version: "v1", Resource: "listenersets"}
 
-// ListenerSetSelector matches the ListenerSets that Ebb makes.
+// ListenerSetSelector matches the ListenerSets that Ebb creates.
 const ListenerSetSelector = names.ListenerSetLabel
 
-// TakesListenerSets tells whether the Gateway is said to.
+// TakesListenerSets reports whether a Gateway supports ListenerSets, by its settings.
 func TakesListenerSets(g settings.GatewayRef) bool {
 	return slices.Contains(g.SupportedFeatures, listenerSet)
 }
 
-// WithoutListenerSets is the Gateway as one that does not.
+// WithoutListenerSets returns the settings of the Gateway without that feature.
 func WithoutListenerSets(g settings.GatewayRef) settings.GatewayRef {
 	g.SupportedFeatures = slices.DeleteFunc(slices.Clone(g.SupportedFeatures), func(f string) bool { return f == listenerSet })
 	return g
 }
 
-// TLSListeners are the listeners that end TLS for the targets of a plan: one ListenerSet for each target and Gateway, in the
+// TLSListeners returns the listeners that terminate TLS for the targets of a plan: one ListenerSet for each target and Gateway, in the
 // Route's namespace, where the Secret is.
 func TLSListeners(p *plan.Plan, gateways settings.Gateway, meta Meta) (out []*unstructured.Unstructured) {
 	for _, target := range p.Targets {
@@ -82,9 +82,9 @@ func (t translator) listenerSets() (out []*unstructured.Unstructured) {
 	return out
 }
 
-// setListenerName is the name of a ListenerSet's n-th listener. The first has the same in all sets: Istio calls the port of a
-// Gateway's Service after the first listener that it finds on it, and while the Service's EndpointSlices follow a new name of the port,
-// connections to it are refused, those to all other hosts as well.
+// setListenerName returns the name of a ListenerSet's n-th listener. The first has the same name in all sets: Istio names the port of a
+// Gateway's Service after the first listener on it, and while the EndpointSlices follow a new name of the port, connections to all hosts
+// are refused.
 func setListenerName(n int) gatewayv1.SectionName {
 	if n == 0 {
 		return "https"
@@ -112,7 +112,7 @@ func (t translator) named(name string, spec map[string]any) *unstructured.Unstru
 	return object
 }
 
-// listenerSetName is the name of a target's ListenerSet on the i-th of its Gateways.
+// listenerSetName returns the name of a target's ListenerSet for the i-th of its Gateways.
 func listenerSetName(target plan.Target, i int) string {
 	if i == 0 {
 		return Name(target)

@@ -15,19 +15,18 @@ import (
 	"ebb.dev/ebb/wire"
 )
 
-// Mapping is a host of its own that leads where another host leads.
+// Mapping is a host whose requests go where those of another host go.
 type Mapping struct {
 	Host, Namespace string
-	Target          string // the host it leads to: <name>.<namespace>.svc.<cluster domain>
+	Target          string // the other host: <name>.<namespace>.svc.<cluster domain>
 	Service         string // the Service of that name, used when there are no Rules
-	// Rules are those of the Route's HTTPRoute for Target. The mapping takes the same way in one hop, instead of sending
-	// every request through the local gateway a second time.
+	// Rules are those of the Route's HTTPRoute for Target. With them, requests need not pass the local gateway a second time.
 	Rules     []gatewayv1.HTTPRouteRule
 	TLSSecret string
 	Redirect  bool
 }
 
-// Map translates a mapping. The hash names what was asked of the gateways, as a plan's does.
+// Map translates a mapping. The hash is like a plan's.
 func Map(m Mapping, gateways settings.Gateway, meta Meta) (routes []*gatewayv1.HTTPRoute, hash string) {
 	t := m.translator(gateways, meta)
 	rules := m.Rules
@@ -65,7 +64,7 @@ func Map(m Mapping, gateways settings.Gateway, meta Meta) (routes []*gatewayv1.H
 	return routes, hash
 }
 
-// MapTLSListeners are the ListenerSets of a mapping, as TLSListeners are of a Route.
+// MapTLSListeners returns the ListenerSets of a mapping, as TLSListeners does for a Route.
 func MapTLSListeners(m Mapping, gateways settings.Gateway, meta Meta) []*unstructured.Unstructured {
 	return m.translator(gateways, meta).listenerSets()
 }
@@ -77,7 +76,7 @@ func (m Mapping) translator(gateways settings.Gateway, meta Meta) translator {
 	}
 }
 
-// rewrite adds what tells the target that it was reached by another name.
+// rewrite adds the original host in a header and sets the host of the target.
 func rewrite(filters []gatewayv1.HTTPRouteFilter, m Mapping) []gatewayv1.HTTPRouteFilter {
 	original := gatewayv1.HTTPHeader{Name: wire.HeaderOriginalHost, Value: m.Host}
 	found := false
@@ -108,8 +107,8 @@ func setHash(filters []gatewayv1.HTTPRouteFilter, hash string) {
 	}
 }
 
-// Listener is what a Gateway needs to end TLS for a host. Gateways are shared, so it is handed to the API server as a part of
-// one: listeners are merged by name.
+// Listener returns the listener that terminates TLS for a host. Gateways are shared, so the API server merges the listeners of a
+// Gateway by name.
 func Listener(host, secretNamespace, secret string) gatewayv1.Listener {
 	return gatewayv1.Listener{
 		Name: gatewayv1.SectionName(ListenerName(host)), Hostname: ptr.To(gatewayv1.Hostname(host)), Port: 443,
@@ -125,5 +124,5 @@ func Listener(host, secretNamespace, secret string) gatewayv1.Listener {
 	}
 }
 
-// GrantName is the name of the ReferenceGrant that lets a Gateway read one Secret.
+// GrantName returns the name of the ReferenceGrant by which a Gateway may read a Secret.
 func GrantName(secret string) string { return names.Child(secret, "-gateway") }

@@ -1,7 +1,7 @@
-// Package plan says what a Route wants of the gateways: which hosts exist, who may see them, and where their requests go.
+// Package plan computes what gateways do for a Route: its hosts, their visibility, and where their requests go.
 //
-// Owns: host names, visibility, weights, the headers that requests carry to a revision, and the plan's hash.
-// Reads: nothing but its arguments. Writes: nothing. Never: knows a vendor, a client or a clock; the same arguments give
+// Owns: host names, visibility, weights, the headers that gateways add to requests, and the plan's hash.
+// Reads: nothing but its arguments. Writes: nothing. Never: depends on a vendor, a client or a clock. The same arguments return
 // the same plan, byte for byte.
 package plan
 
@@ -20,10 +20,10 @@ import (
 	"ebb.dev/ebb/wire"
 )
 
-// Visibility says which gateways carry a host.
+// Visibility is the kind of gateways that serve a host.
 type Visibility string
 
-// Who may see a host.
+// Visibilities of a host.
 const (
 	External     Visibility = "external"
 	ClusterLocal Visibility = "local"
@@ -43,18 +43,18 @@ type Share struct {
 	Revision string
 	Percent  int64
 	H2C      bool // the revision's public Service has port 81 instead of 80
-	TLS      bool // whoever is behind port 443 of it speaks TLS
+	TLS      bool // its endpoints serve TLS on port 443
 }
 
 // Input is everything a plan depends on.
 type Input struct {
 	Namespace, Name     string
 	Labels, Annotations map[string]string
-	// Domain ends the public hosts; ClusterDomain ends the names of Services.
+	// Domain is the suffix of public hosts, ClusterDomain that of Services.
 	Domain, ClusterDomain string
 	DomainTemplate        settings.Template
 	TagTemplate           settings.Template
-	// Targets holds, by tag, who gets how much; "" is the Route's own host. Percentages of a target add up to 100.
+	// Targets has the shares of each tag; "" is the Route's own host. The percentages of a target add up to 100.
 	Targets map[string][]Share
 	// Local lists the tags that have no public host; AllLocal means all of them.
 	Local    map[string]bool
@@ -67,7 +67,7 @@ type Input struct {
 	Redirect bool
 }
 
-// Plan is what the gateways are to do for one Route.
+// Plan is what the gateways do for one Route.
 type Plan struct {
 	Namespace, Name string
 	Targets         []Target // the Route's own first, then by tag; external before local
@@ -114,12 +114,12 @@ const maxBackends = 16
 
 var hostName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?(\.[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)*$`)
 
-// A ConfigError says that the settings make no usable host for this Route.
+// A ConfigError means that the settings give no valid host for this Route.
 type ConfigError struct{ Reason string }
 
 func (e *ConfigError) Error() string { return e.Reason }
 
-// TargetName is the name of a target: the Route's own, or for a tag what tag-template gives.
+// TargetName returns the name of a target: the Route's own, or for a tag the expanded tag-template.
 func (in *Input) TargetName(tag string) (string, error) {
 	if tag == "" {
 		return in.Name, nil
@@ -136,7 +136,7 @@ func (in *Input) TargetName(tag string) (string, error) {
 	return name, nil
 }
 
-// PublicHost is the external host of the target called name.
+// PublicHost returns the external host of the target with the given name.
 func (in *Input) PublicHost(name string) (string, error) {
 	host, err := in.DomainTemplate.Expand(settings.DomainValues{Name: name, Namespace: in.Namespace, Domain: in.Domain,
 		Annotations: in.Annotations, Labels: in.Labels})
@@ -150,23 +150,23 @@ func (in *Input) PublicHost(name string) (string, error) {
 	return host, nil
 }
 
-// LocalHost is the full name of the placeholder Service of the target called name.
+// LocalHost returns the full host name of the placeholder Service of a target.
 func (in *Input) LocalHost(name string) string {
 	return name + "." + in.Namespace + ".svc." + in.ClusterDomain
 }
 
-// LocalHosts are the names inside the cluster of the target called name, the full one last.
+// LocalHosts returns the host names of a target inside the cluster, the full one last.
 func (in *Input) LocalHosts(name string) []string {
 	short := name + "." + in.Namespace
 	return []string{short, short + ".svc", in.LocalHost(name)}
 }
 
-// IsLocal tells whether a target has no public host.
+// IsLocal reports whether a target has no public host.
 func (in *Input) IsLocal(tag string) bool {
 	return in.AllLocal || in.Local[tag] || in.Domain == "svc."+in.ClusterDomain
 }
 
-// Host is the host that status.url shows for a target.
+// Host returns the host of a target in status.url.
 func (in *Input) Host(tag string) (string, error) {
 	name, err := in.TargetName(tag)
 	if err != nil {
@@ -178,8 +178,8 @@ func (in *Input) Host(tag string) (string, error) {
 	return in.PublicHost(name)
 }
 
-// Make makes the plan. It fails with a ConfigError if the templates make no usable host, and otherwise only if a target
-// has more revisions than a gateway can split among.
+// Make returns the plan. The error is a ConfigError if the templates give no valid host. The only other error is a target with more
+// revisions than a gateway supports.
 func Make(in Input) (*Plan, error) {
 	p := &Plan{Namespace: in.Namespace, Name: in.Name}
 	tags := slices.Sorted(maps.Keys(in.Targets)) // "" sorts first
@@ -223,7 +223,7 @@ func Make(in Input) (*Plan, error) {
 	return p, nil
 }
 
-// hosts says of each host of a Route which target has it. A host has one set of rules, so it cannot have two targets.
+// hosts maps each host of a Route to its target. A host has one set of rules, so it cannot have two targets.
 type hosts map[string]string
 
 func (h hosts) take(in *Input, target string, names ...string) error {
@@ -274,7 +274,7 @@ func (in *Input) rules(tag string, tags []string) ([]Rule, error) {
 	return append(rules, last), nil
 }
 
-// backends merges shares of one revision and leaves out what gets nothing.
+// backends adds up the shares of each revision, and leaves out revisions without any.
 func (in *Input) backends(tag string) ([]Backend, error) {
 	percent := map[string]int64{}
 	h2c, secure := map[string]bool{}, map[string]bool{}
@@ -306,7 +306,7 @@ func (in *Input) backends(tag string) ([]Backend, error) {
 	return out, nil
 }
 
-// Hash names this plan: two plans with the same hash ask the same of a gateway.
+// Hash returns a hash of the plan. Gateways do the same for two plans with the same hash.
 func (p *Plan) Hash() string {
 	raw, err := json.Marshal(p)
 	if err != nil {
@@ -315,7 +315,7 @@ func (p *Plan) Hash() string {
 	return ShortHash(string(raw))
 }
 
-// ShortHash names a text in 16 characters.
+// ShortHash returns a hash of a text, with 16 characters.
 func ShortHash(text string) string {
 	sum := sha256.Sum256([]byte(text))
 	return hex.EncodeToString(sum[:8])

@@ -1,11 +1,10 @@
-// Package ready answers one question: does every gateway pod follow this plan already?
+// Package ready reports whether every gateway pod follows a plan.
 //
-// It asks the gateways themselves. Each rule of a plan makes the gateway add the plan's hash to the request; whoever
-// answers a probe behind it (activator or queue-proxy) echoes the hash. A probe that comes back with the hash has taken
-// the way of the user's next request, so that one will succeed too.
+// It probes the gateways. Each rule of a plan adds the plan's hash to requests, and the activator or queue-proxy that answers a probe
+// returns the hash. A probe that returns the hash has gone the way of the user's next request, so that one will succeed too.
 //
-// Owns: the probes in flight and what is known of each plan. Reads: the gateways' answers. Writes: nothing.
-// Never: blocks its caller; remembers a plan that was forgotten; runs more than a bounded number of probes at once.
+// Owns: the probes in flight and the state of each plan. Reads: the gateways' answers. Writes: nothing.
+// Never: blocks its caller; keeps a plan that was forgotten; runs more than a bounded number of probes at once.
 package ready
 
 import (
@@ -33,11 +32,11 @@ type Probe struct {
 	TLS     bool
 	// Redirect expects a redirect to https instead of an answer.
 	Redirect bool
-	// AnyAnswer is satisfied by whatever is behind the host, as long as the gateway knows the host and somebody answers.
+	// AnyAnswer accepts any answer, as long as the gateway knows the host.
 	AnyAnswer bool
 }
 
-// Want is a plan that is to be live.
+// Want is a plan and its probes.
 type Want struct {
 	Hash   string
 	Probes []Probe
@@ -45,24 +44,24 @@ type Want struct {
 
 // Gateways finds the pods behind a gateway's Service.
 type Gateways interface {
-	// Addresses lists ip:port of every ready pod behind a port of the Service (namespace/name). It fails when there is none.
+	// Addresses lists ip:port of every ready pod behind a port of the Service (namespace/name). It fails if there is none.
 	Addresses(ctx context.Context, service string, port int32) ([]string, error)
 }
 
-// Pace of the probes of one plan: the first ones follow each other fast, because a gateway is usually told within tens of
-// milliseconds; a plan that stays unknown is asked for seldom.
+// Pace of the probes of a plan. It is fast at first, because gateways usually follow within tens of milliseconds, and slow if they do
+// not follow for long.
 const (
 	firstPause  = 5 * time.Millisecond
 	growth      = 1.5
 	longestWait = 500 * time.Millisecond
 	patience    = 30 * time.Second // afterwards:
 	slowPause   = 5 * time.Second
-	firstWord   = time.Second // after which the reason is worth telling
+	firstWord   = time.Second // then the reason is reported
 	oneProbe    = 2 * time.Second
 	atOnce      = 32
 )
 
-// Prober keeps asking until each plan it was told of is live.
+// Prober probes the gateways until each of its plans is live.
 type Prober struct {
 	gateways Gateways
 	wake     func(types.NamespacedName)
@@ -82,8 +81,8 @@ type state struct {
 	cancel context.CancelFunc
 }
 
-// New makes a Prober. wake is called, from a goroutine of the Prober, when a plan became live, and when there is a reason to tell
-// why it is not: then Check has a new answer.
+// New returns a Prober. It calls wake, from its own goroutine, when Check has a new answer: a plan became live, or there is a reason why
+// not.
 func New(gateways Gateways, wake func(types.NamespacedName)) *Prober {
 	dialer := &net.Dialer{Timeout: oneProbe}
 	return &Prober{
@@ -91,9 +90,9 @@ func New(gateways Gateways, wake func(types.NamespacedName)) *Prober {
 		client: &http.Client{
 			Transport: &http.Transport{
 				DialContext: dialer.DialContext, MaxIdleConnsPerHost: 4, IdleConnTimeout: 10 * time.Second,
-				// The certificate is for the host, its issuer may be anybody: what is asked is whether the way is open.
+				// The issuer of the certificate does not matter. The probe checks the way only.
 				TLSClientConfig:   &tls.Config{InsecureSkipVerify: true},
-				DisableKeepAlives: true, // one connection could stay with an old listener
+				DisableKeepAlives: true, // a kept connection could use an old listener
 			},
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 			Timeout:       oneProbe,
@@ -103,12 +102,12 @@ func New(gateways Gateways, wake func(types.NamespacedName)) *Prober {
 	}
 }
 
-// Run lets probes happen until ctx ends, and returns when the last one has ended.
+// Run allows probes until ctx ends, and returns when the last one has ended.
 func (p *Prober) Run(ctx context.Context) {
 	p.mu.Lock()
 	p.ctx = ctx
 	for key, s := range p.plans {
-		s.cancel() // told before Run: asked again, now that there is a context
+		s.cancel() // from before Run: probed again, now that there is a context
 		delete(p.plans, key)
 		p.wake(key)
 	}
@@ -118,8 +117,8 @@ func (p *Prober) Run(ctx context.Context) {
 	p.client.CloseIdleConnections()
 }
 
-// Check tells whether the plan of key is known to be live, and if not, what stands in the way. The first time it hears of a
-// plan it begins to ask; wake tells when to Check again.
+// Check reports whether the plan of key is live, and if not, why. It starts to probe for a new plan. wake is called when to Check
+// again.
 func (p *Prober) Check(key types.NamespacedName, want Want) (live bool, why string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -129,7 +128,7 @@ func (p *Prober) Check(key types.NamespacedName, want Want) (live bool, why stri
 		}
 		s.cancel()
 	}
-	s := &state{hash: want.Hash, why: "the gateways were told a moment ago", cancel: func() {}}
+	s := &state{hash: want.Hash, why: "the gateways have just been told", cancel: func() {}}
 	p.plans[key] = s
 	if p.ctx == nil || p.ctx.Err() != nil {
 		return false, s.why
@@ -143,7 +142,7 @@ func (p *Prober) Check(key types.NamespacedName, want Want) (live bool, why stri
 	return false, s.why
 }
 
-// Known tells whether the Prober has been told of a plan of key.
+// Known reports whether the Prober has a plan of key.
 func (p *Prober) Known(key types.NamespacedName) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -151,7 +150,7 @@ func (p *Prober) Known(key types.NamespacedName) bool {
 	return ok
 }
 
-// Forget stops asking for the plan of key.
+// Forget stops the probes for the plan of key.
 func (p *Prober) Forget(key types.NamespacedName) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -159,19 +158,6 @@ func (p *Prober) Forget(key types.NamespacedName) {
 		s.cancel()
 		delete(p.plans, key)
 	}
-}
-
-// Pending counts the plans that are not live yet.
-func (p *Prober) Pending() int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	n := 0
-	for _, s := range p.plans {
-		if !s.live {
-			n++
-		}
-	}
-	return n
 }
 
 func (p *Prober) ask(ctx context.Context, key types.NamespacedName, s *state, want Want) {
@@ -212,7 +198,7 @@ func (p *Prober) ask(ctx context.Context, key types.NamespacedName, s *state, wa
 	}
 }
 
-// round asks every pod that has not passed yet. It returns the first thing that is missing.
+// round probes every pod that has not passed yet. It returns the first failure.
 func (p *Prober) round(ctx context.Context, want Want, passed map[string]bool) error {
 	for _, probe := range want.Probes {
 		addresses, err := p.gateways.Addresses(ctx, probe.Service, probe.Port)
@@ -254,7 +240,7 @@ func (p *Prober) one(ctx context.Context, probe Probe, address, hash string) err
 	request.Header.Set(wire.HeaderNetworkProbe, wire.ProbeIngress)
 	request.Header.Set("User-Agent", wire.AgentIngressProbe)
 	if probe.TLS {
-		// The name in the handshake chooses the listener; the address in the URL would not.
+		// The name in the handshake selects the listener.
 		t := p.client.Transport.(*http.Transport).Clone()
 		t.TLSClientConfig.ServerName = probe.Host
 		client = &http.Client{Transport: t, CheckRedirect: p.client.CheckRedirect, Timeout: oneProbe}
@@ -276,8 +262,8 @@ func (p *Prober) one(ctx context.Context, probe Probe, address, hash string) err
 		if response.StatusCode/100 == 3 && strings.HasPrefix(response.Header.Get("Location"), "https://") {
 			return nil
 		}
-		return fmt.Errorf("gateway pod %s answers %d for host %s, which is to redirect to https", address, response.StatusCode, probe.Host)
-	// A gateway's own 404 means an unknown host; Envoy says by a header when the answer is from behind it.
+		return fmt.Errorf("gateway pod %s answers %d for host %s instead of a redirect to https", address, response.StatusCode, probe.Host)
+	// A gateway's own 404 means an unknown host. Envoy adds a header if the answer is the backend's.
 	case probe.AnyAnswer && response.StatusCode < 500 &&
 		(response.StatusCode != http.StatusNotFound || response.Header.Get("X-Envoy-Upstream-Service-Time") != ""):
 		return nil

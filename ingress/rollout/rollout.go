@@ -1,7 +1,7 @@
 // Package rollout moves the requests of a "latest" target from one revision to the next in steps.
 //
-// Owns: how much each revision gets at each step, and when the next step is due. Reads: nothing but its arguments.
-// Writes: nothing. Never: knows a clock or a client; State travels as JSON in an annotation, so any replica can go on.
+// Owns: the share of each revision at each step, and when the next step is due. Reads: nothing but its arguments.
+// Writes: nothing. Never: uses a clock or a client. State is JSON in an annotation, so any replica can continue.
 package rollout
 
 import (
@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// maxRevisions is the most revisions that share one target at a time: half of what one rule at a gateway can name, so that the
-// other targets of the Route have room.
+// maxRevisions is the most revisions that share a target: half of what a rule of a gateway can have, so that there is room for the
+// other targets of the Route.
 const maxRevisions = 8
 
 // State is the content of the annotation networking.internal.knative.dev/rollout.
@@ -28,13 +28,13 @@ type Configuration struct {
 	Step      Step    `json:"stepParams"`
 }
 
-// Share is what one revision gets.
+// Share is the part of one revision.
 type Share struct {
 	Revision string `json:"revisionName"`
 	Percent  int64  `json:"percent"`
 }
 
-// Step is the pace. Times are nanoseconds since 1970; Size is 0 until the first step was seen at the gateways.
+// Step is the pace. Times are nanoseconds since 1970. Size is 0 until the gateways follow the first step.
 type Step struct {
 	Start    int64 `json:"starttime,omitempty"`
 	Next     int64 `json:"nextStepTime,omitempty"`
@@ -42,7 +42,7 @@ type Step struct {
 	Size     int64 `json:"stepSize,omitempty"`
 }
 
-// Parse reads a State; what makes no sense is ignored, as if there were none.
+// Parse reads a State. It returns an empty one if the text is not valid.
 func Parse(text string) State {
 	var s State
 	if json.Unmarshal([]byte(text), &s) != nil {
@@ -63,7 +63,7 @@ func Parse(text string) State {
 	return s
 }
 
-// String is the JSON of a State.
+// String returns the JSON of a State.
 func (s State) String() string {
 	raw, err := json.Marshal(s)
 	if err != nil {
@@ -72,7 +72,7 @@ func (s State) String() string {
 	return string(raw)
 }
 
-// InProgress tells whether a target still has more than one revision.
+// InProgress reports whether a target still has more than one revision.
 func (s State) InProgress() bool {
 	for _, c := range s.Configurations {
 		if len(c.Revisions) > 1 {
@@ -82,7 +82,7 @@ func (s State) InProgress() bool {
 	return false
 }
 
-// Find is the target of a Configuration without a tag.
+// Find returns the target of a Configuration with the given tag.
 func (s State) Find(name, tag string) (Configuration, bool) {
 	for _, c := range s.Configurations {
 		if c.Name == name && c.Tag == tag {
@@ -92,9 +92,9 @@ func (s State) Find(name, tag string) (Configuration, bool) {
 	return Configuration{}, false
 }
 
-// Advance says who gets how much now. before is what was decided last, want what everything comes to in the end: one revision
-// for each target. A target without a past, with a tag, or with at most 1 % is what it is to be at once, and so is everything
-// without a duration. again is the time until the next step is due, 0 if none is known.
+// Advance returns the shares now. before is the last decision, and want is the goal, with one revision for each target. A target that is
+// new, has a tag, or has at most 1 % reaches its goal at once, and so does every target if the duration is 0. again is the time until
+// the next step, 0 if there is none.
 func Advance(before, want State, duration time.Duration, now time.Time) (state State, again time.Duration) {
 	for _, w := range want.Configurations {
 		b, known := before.Find(w.Name, w.Tag)
@@ -121,7 +121,7 @@ func advance(b, w Configuration, now time.Time) Configuration {
 	last := len(c.Revisions) - 1
 	switch {
 	case c.Revisions[last].Revision != newest:
-		// One percent tries the new revision; it comes from the newest that has any.
+		// The new revision starts with one percent, from the newest that has any.
 		for i := last; i >= 0; i-- {
 			if c.Revisions[i].Percent > 0 {
 				c.Revisions[i].Percent--
@@ -141,7 +141,7 @@ func advance(b, w Configuration, now time.Time) Configuration {
 	return c
 }
 
-// retarget follows a change of the target's percentage: more goes to the newest, less is taken from the oldest.
+// retarget changes the target's percentage: an increase goes to the newest revision, a decrease is taken from the oldest.
 func (c *Configuration) retarget(percent int64) {
 	diff := percent - c.Percent
 	c.Percent = percent
@@ -155,7 +155,7 @@ func (c *Configuration) retarget(percent int64) {
 	}
 }
 
-// step moves Size percent to the newest, draining the newest of the older ones first.
+// step moves Size percent to the newest revision, from the newest of the others first.
 func (c *Configuration) step() {
 	last := len(c.Revisions) - 1
 	left := c.Step.Size
@@ -167,7 +167,7 @@ func (c *Configuration) step() {
 	}
 }
 
-// compact drops older revisions that get nothing, and the second oldest while there are too many.
+// compact removes older revisions without a share, and the second oldest while there are too many.
 func (c *Configuration) compact() {
 	last := len(c.Revisions) - 1
 	kept := c.Revisions[:0]
@@ -177,15 +177,15 @@ func (c *Configuration) compact() {
 		}
 	}
 	c.Revisions = kept
-	// Revisions that come faster than steps must not become more than a gateway can share requests among.
+	// If revisions come faster than steps, their number must stay within what a gateway supports.
 	for last = len(c.Revisions) - 1; last >= maxRevisions; last = len(c.Revisions) - 1 {
 		c.Revisions[last].Percent += c.Revisions[1].Percent
 		c.Revisions = append(c.Revisions[:1], c.Revisions[2:]...)
 	}
 }
 
-// Observe sets the pace of targets whose first percent has reached the gateways by now. What that took bounds how long a step
-// is at least: steps that come faster than gateways follow are no steps.
+// Observe sets the pace of targets whose first percent has reached the gateways. The time which that took is the shortest duration of a
+// step, because gateways would not follow faster steps.
 func Observe(s State, duration time.Duration, now time.Time) (State, bool) {
 	out, changed := State{}, false
 	for _, c := range s.Configurations {

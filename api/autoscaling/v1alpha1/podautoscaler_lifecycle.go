@@ -1,9 +1,6 @@
 package v1alpha1
 
 import (
-	"time"
-
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"knative.dev/pkg/apis"
 	duckv1 "knative.dev/pkg/apis/duck/v1"
@@ -58,34 +55,9 @@ func (s *PodAutoscalerStatus) IsReady() bool {
 	return s.GetCondition(PodAutoscalerConditionReady).IsTrue()
 }
 
-// IsActive tells whether pods are wanted and there.
-func (s *PodAutoscalerStatus) IsActive() bool {
-	return s.GetCondition(PodAutoscalerConditionActive).IsTrue()
-}
-
-// IsInactive tells whether no pods are wanted.
-func (s *PodAutoscalerStatus) IsInactive() bool {
-	return s.GetCondition(PodAutoscalerConditionActive).IsFalse()
-}
-
-// IsActivating tells whether pods are wanted and not there yet. Before the first decision it is false.
-func (s *PodAutoscalerStatus) IsActivating() bool {
-	c := s.GetCondition(PodAutoscalerConditionActive)
-	return c != nil && c.Status == corev1.ConditionUnknown
-}
-
 // IsScaleTargetInitialized tells whether the initial scale was reached once.
 func (s *PodAutoscalerStatus) IsScaleTargetInitialized() bool {
 	return s.GetCondition(PodAutoscalerConditionScaleTargetInitialized).IsTrue()
-}
-
-// ActiveFor returns for how long the Active condition has read as it does, and its status; "" before it is set.
-func (s *PodAutoscalerStatus) ActiveFor(now time.Time) (time.Duration, corev1.ConditionStatus) {
-	c := s.GetCondition(PodAutoscalerConditionActive)
-	if c == nil {
-		return 0, ""
-	}
-	return now.Sub(c.LastTransitionTime.Inner.Time), c.Status
 }
 
 // InitializeConditions makes every condition that is not set Unknown.

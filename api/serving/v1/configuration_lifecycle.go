@@ -42,38 +42,3 @@ func (c *Configuration) IsFailed() bool {
 func (cs *ConfigurationStatus) InitializeConditions() {
 	configurationConditions().Manage(cs).InitializeConditions()
 }
-
-// SetLatestCreatedRevisionName records the Revision of the current template; a new one is not Ready yet.
-func (cs *ConfigurationStatus) SetLatestCreatedRevisionName(name string) {
-	cs.LatestCreatedRevisionName = name
-	if cs.LatestReadyRevisionName != name {
-		configurationConditions().Manage(cs).MarkUnknown(ConfigurationConditionReady, "", "")
-	}
-}
-
-// SetLatestReadyRevisionName records the newest Ready Revision; with it the Configuration is Ready when it is the
-// Revision of the current template.
-func (cs *ConfigurationStatus) SetLatestReadyRevisionName(name string) {
-	cs.LatestReadyRevisionName = name
-	if cs.LatestReadyRevisionName == cs.LatestCreatedRevisionName {
-		configurationConditions().Manage(cs).MarkTrue(ConfigurationConditionReady)
-	}
-}
-
-// MarkRevisionCreationFailed says why no Revision of the current template could be made.
-func (cs *ConfigurationStatus) MarkRevisionCreationFailed(message string) {
-	configurationConditions().Manage(cs).MarkFalse(ConfigurationConditionReady, ReasonRevisionFailed,
-		"Revision creation failed with message: %s.", message)
-}
-
-// MarkLatestCreatedFailed says why the Revision of the current template is not Ready.
-func (cs *ConfigurationStatus) MarkLatestCreatedFailed(name, message string) {
-	configurationConditions().Manage(cs).MarkFalse(ConfigurationConditionReady, ReasonRevisionFailed,
-		"Revision %q failed with message: %s.", name, message)
-}
-
-// MarkLatestReadyDeleted says that the Revision that was Ready is gone.
-func (cs *ConfigurationStatus) MarkLatestReadyDeleted() {
-	configurationConditions().Manage(cs).MarkFalse(ConfigurationConditionReady, ReasonRevisionDeleted,
-		"Revision %q was deleted.", cs.LatestReadyRevisionName)
-}

@@ -41,8 +41,6 @@ const (
 	Updated
 )
 
-func (o Outcome) String() string { return [...]string{"unchanged", "created", "updated"}[o] }
-
 // NotOwnedError means that an object with the child's name exists and that somebody else controls it.
 type NotOwnedError struct{ Kind, Name string }
 

@@ -1,8 +1,8 @@
-// Package digest finds out which image a tag means, in the background.
+// Package digest resolves image tags to digests, in the background.
 //
-// Owns: the questions being asked of registries and their answers until the Revision has them. Reads: registries, by HEAD on a
-// manifest; ServiceAccounts and Secrets, for the credentials. Writes: nothing. Never: keeps a revision from starting because a
-// registry cannot be asked: then the tag is used, as the node would have it, and the answer says why.
+// Owns: the questions to registries, and their answers until the Revision has them. Reads: registries, by HEAD on a manifest;
+// ServiceAccounts and Secrets, for the credentials. Writes: nothing. Never: keeps a revision from starting because a registry does
+// not answer. Then the tag is used, as the node would, and the answer says why.
 package digest
 
 import (
@@ -29,27 +29,27 @@ import (
 	servingv1 "ebb.dev/ebb/api/serving/v1"
 )
 
-// userAgent begins as registries' operators know it.
+// userAgent starts with the prefix that operators of registries know.
 const userAgent = "knative/ebb-controller"
 
-// workers is how many revisions are asked about at once.
+// workers is the number of revisions that are resolved at the same time.
 const workers = 100
 
-// Settings of one question.
+// Settings of a question.
 type Settings struct {
-	// Skip lists registries that are not asked.
+	// Skip lists registries whose tags are not resolved.
 	Skip []string
-	// Timeout bounds one attempt, and how long failing attempts are made before the tag is used.
+	// Timeout bounds one attempt, and the time of failing attempts before the tag is used.
 	Timeout time.Duration
 }
 
-// Answer is what is known of a revision's images. All fields nil: nothing yet.
+// Answer is what is known about a revision's images. The zero value means nothing yet.
 type Answer struct {
-	// Containers and InitContainers hold one entry for each container, in order; an empty digest means: use the reference.
+	// Containers and InitContainers have one entry for each container, in order. With an empty digest, the reference is used.
 	Containers, InitContainers []servingv1.ContainerStatus
-	// Missing says that the registry answered, and has no such image. It is asked again, more and more rarely.
+	// Missing means that the registry has no such image. It is asked again, with backoff.
 	Missing error
-	// Unresolved, with Containers, says which images are used by their tag because the registry could not be asked.
+	// Unresolved, with Containers, lists the images whose tag is used because the registry did not answer.
 	Unresolved error
 }
 
@@ -70,12 +70,12 @@ type question struct {
 	settings                        Settings
 
 	since time.Time
-	// found belongs to the one worker that holds the question; answer is under the Resolver's lock.
+	// found belongs to the worker of the question. answer is protected by the Resolver's lock.
 	found  map[string]string
 	answer Answer
 }
 
-// New makes a Resolver that asks registries over t with the credentials of the revisions' namespaces.
+// New returns a Resolver that asks registries over t, with the credentials of the revisions' namespaces.
 func New(kube kubernetes.Interface, t http.RoundTripper) *Resolver {
 	r := newResolver(nil)
 	r.ask = func(ctx context.Context, q *question, image string) (string, error) {
@@ -87,15 +87,15 @@ func New(kube kubernetes.Interface, t http.RoundTripper) *Resolver {
 func newResolver(ask func(context.Context, *question, string) (string, error)) *Resolver {
 	limiter := workqueue.NewTypedMaxOfRateLimiter(
 		workqueue.NewTypedItemExponentialFailureRateLimiter[types.UID](time.Second, 1000*time.Second),
-		// Failing questions share ten attempts a second, so that a registry that is down is not stormed.
+		// All retries share ten attempts per second, so that a registry that recovers is not overloaded.
 		&workqueue.TypedBucketRateLimiter[types.UID]{Limiter: rate.NewLimiter(10, 100)})
 	return &Resolver{ask: ask, now: time.Now, questions: map[types.UID]*question{},
 		queue: workqueue.NewTypedRateLimitingQueueWithConfig(limiter,
 			workqueue.TypedRateLimitingQueueConfig[types.UID]{Name: "digests"})}
 }
 
-// Resolve returns what is known, and asks in the background for what is not. It does not block. Images that need no asking are
-// answered at once.
+// Resolve returns what is known, and asks for the rest in the background. It does not block. Images that need no question are resolved
+// at once.
 func (r *Resolver) Resolve(rev *servingv1.Revision, s Settings) Answer {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -123,8 +123,8 @@ func (r *Resolver) Resolve(rev *servingv1.Revision, s Settings) Answer {
 	return Answer{}
 }
 
-// ForgetDeleted drops the question about a Revision that an informer saw go; it takes what the informer hands out. Nobody
-// reconciles a Revision that is gone, so nobody else would end the asking.
+// ForgetDeleted is Forget for an informer's delete handler. A Revision that is gone is not reconciled, so nothing else would end its
+// question.
 func (r *Resolver) ForgetDeleted(object any) {
 	if last, ok := object.(cache.DeletedFinalStateUnknown); ok {
 		object = last.Obj
@@ -134,7 +134,7 @@ func (r *Resolver) ForgetDeleted(object any) {
 	}
 }
 
-// Forget drops a question whose answer the Revision has, or whose Revision is gone.
+// Forget ends a question: the Revision has the answer, or is gone.
 func (r *Resolver) Forget(rev *servingv1.Revision) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -144,7 +144,7 @@ func (r *Resolver) Forget(rev *servingv1.Revision) {
 	}
 }
 
-// Run answers questions until ctx ends; done is told of each revision about which more is known than before.
+// Run answers questions until ctx ends. It calls done for each revision with a new answer.
 func (r *Resolver) Run(ctx context.Context, done func(namespace, name string)) {
 	stop := context.AfterFunc(ctx, r.queue.ShutDown)
 	defer stop()
@@ -187,7 +187,7 @@ func (r *Resolver) work(ctx context.Context, uid types.UID, done func(namespace,
 		case err == nil:
 			q.found[c.Image] = digest
 		case ctx.Err() != nil:
-			return // the process ends; the next one asks anew
+			return // the process ends; the next one asks again
 		case isMissing(err):
 			missing = errors.New(servingv1.MissingImageMessage(c.Image, err.Error()))
 		case isRefusal(err) || r.now().Sub(q.since) >= q.settings.Timeout:
@@ -207,7 +207,7 @@ func (r *Resolver) work(ctx context.Context, uid types.UID, done func(namespace,
 	if q.complete() {
 		q.answer = q.fill(q.answer.Unresolved)
 	}
-	// An unchanged "missing" is no news: without this each attempt would bring a reconcile, and that a look here.
+	// An unchanged "missing" is not worth a reconcile, which would only ask again.
 	news := q.answer.Containers != nil || fmt.Sprint(before.Missing) != fmt.Sprint(missing)
 	r.mu.Unlock()
 	if again {
@@ -238,7 +238,7 @@ func (q *question) fill(unresolved error) Answer {
 	return Answer{Containers: statuses(q.containers), InitContainers: statuses(q.initContainers), Unresolved: unresolved}
 }
 
-// withoutAsking answers for references that are digests already, and for registries that are not to be asked.
+// withoutAsking resolves references that are digests already, or whose registry is not asked.
 func withoutAsking(image string, skip []string) (digest string, known bool) {
 	reference, err := name.ParseReference(image, name.WeakValidation)
 	if err != nil {
@@ -276,15 +276,15 @@ func askRegistry(ctx context.Context, kube kubernetes.Interface, t http.RoundTri
 	return reference.Context().Name() + "@" + whole.Digest.String(), nil
 }
 
-// missingError marks a reference that can mean no image.
+// missingError marks a reference that is not valid.
 type missingError struct{ error }
 
-// isMissing: the registry knows that there is no such image. A registry that wants credentials says 401 instead.
+// isMissing reports whether the registry has no such image. A registry that wants credentials answers 401 instead.
 func isMissing(err error) bool {
 	return errors.As(err, new(missingError)) || statusIs(err, http.StatusNotFound)
 }
 
-// isRefusal: asking again with the same credentials brings the same.
+// isRefusal reports whether a retry with the same credentials cannot succeed.
 func isRefusal(err error) bool {
 	return statusIs(err, http.StatusUnauthorized, http.StatusForbidden)
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 )
 
-// Transport is the way to registries. Its TLS follows TAG_TO_DIGEST_TLS_MIN_VERSION, _MAX_VERSION (1.2, 1.3) and
-// _CIPHER_SUITES (names with commas between), where they are set; a word that means nothing leaves Go's default.
+// Transport returns the transport to registries. The variables TAG_TO_DIGEST_TLS_MIN_VERSION, _MAX_VERSION (1.2, 1.3) and
+// _CIPHER_SUITES (a list with commas) configure its TLS. Values that are not known leave Go's default.
 func Transport(env func(string) string) http.RoundTripper {
 	t := remote.DefaultTransport.(*http.Transport).Clone()
 	t.TLSClientConfig = &tls.Config{
@@ -18,7 +18,7 @@ func Transport(env func(string) string) http.RoundTripper {
 		MaxVersion:   version(env("TAG_TO_DIGEST_TLS_MAX_VERSION"), 0),
 		CipherSuites: suites(env("TAG_TO_DIGEST_TLS_CIPHER_SUITES")),
 	}
-	// Registries are many and each is asked seldom.
+	// There are many registries, and each gets few requests.
 	t.MaxIdleConnsPerHost = 4
 	return t
 }

@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	managedBy      = "ebb-controller" // value of the label that keeps Kubernetes' own controllers off our EndpointSlices
+	managedBy      = "ebb-controller" // with this label, Kubernetes' own controllers leave an EndpointSlice alone
 	appProtocolH2C = "kubernetes.io/h2c"
 )
 
@@ -44,7 +44,7 @@ func childLabels(pa *autoscalingv1alpha1.PodAutoscaler, kind string) map[string]
 	return labels
 }
 
-// sliceName numbers the EndpointSlices of one address type; the first IPv4 one has the revision's own name.
+// sliceName returns the name of the i-th EndpointSlice of an address type. The first IPv4 one has the revision's name.
 func sliceName(revision string, kind discoveryv1.AddressType, i int) string {
 	suffix := ""
 	if kind == discoveryv1.AddressTypeIPv6 {
@@ -63,7 +63,7 @@ func servicePort(name string, port, target int32, app *string) corev1.ServicePor
 	return corev1.ServicePort{Name: name, Protocol: corev1.ProtocolTCP, Port: port, TargetPort: intstr.FromInt32(target), AppProtocol: app}
 }
 
-// publicService is what the gateway and clients of a revision reach. It has no selector: slices of ours list who answers.
+// publicService returns the Service that gateways and clients use. It has no selector; its EndpointSlices are written here.
 func publicService(pa *autoscalingv1alpha1.PodAutoscaler) *corev1.Service {
 	first := servicePort("http", 80, wire.PortHTTP1, nil)
 	if isH2C(pa) {
@@ -78,8 +78,8 @@ func publicService(pa *autoscalingv1alpha1.PodAutoscaler) *corev1.Service {
 	}
 }
 
-// privateService makes Kubernetes list the revision's own pods. It is headless: nobody talks to its address, and an
-// address would cost every node a rule for each of its seven ports.
+// privateService returns the Service whose EndpointSlices, which Kubernetes writes, list the revision's pods. It is headless: nobody
+// needs its address, which would cost rules on every node.
 func privateService(pa *autoscalingv1alpha1.PodAutoscaler) *corev1.Service {
 	target, literal, app := int32(wire.PortHTTP1), "http-istio", (*string)(nil)
 	if isH2C(pa) {

@@ -16,38 +16,37 @@ import (
 	"ebb.dev/ebb/wire"
 )
 
-// Source says whose addresses a public Service lists.
+// Source is what the endpoints of a public Service are.
 type Source string
 
-// Whose addresses a public Service lists.
+// Sources.
 const (
 	Pods       Source = "pods"
 	Activators Source = "activators"
 	Nobody     Source = "nobody"
 )
 
-// firstActivators serve a revision about which the autoscaler has said nothing yet.
+// firstActivators is the number of activators of a revision that the autoscaler has not decided on yet.
 const firstActivators = 2
 
 // maxEndpoints is the most addresses that Kubernetes accepts in one EndpointSlice.
 const maxEndpoints = 1000
 
-// choose decides which addresses the public Service of a revision lists, by address type. An activator that was told to end
-// goes on taking requests for long after it stopped to answer its readiness probe, and ready ones are preferred to it; so it fills the gap
-// until the next one is ready.
+// choose returns the endpoints of the public Service of a revision, by address type. An activator that terminates still takes
+// requests, even after its readiness probe fails. Ready activators are preferred, but it fills the gap until one is ready.
 //
 //	mode    ready pods  activators    ->
 //	Serve   some        any           pods
-//	Serve   none        some ready    activators: a request must find somebody who can hold it
+//	Serve   none        some ready    activators: they can hold the requests
 //	Proxy   any         some ready    activators
 //	Proxy   any         some leaving  these: a pod's own queue is shorter than theirs
-//	Proxy   some        none of them  pods: better without the activator than not at all
+//	Proxy   some        no activator  pods: better without the activator than not at all
 //	any     none        some leaving  these
-//	any     none        some ended    these, who say that they take nothing more: they may, and nobody else is there
+//	any     none        some ended    these: they may still take a request, and there is nothing else
 //	any     none        none          nobody
 //
-// The change from one row to another is one write per EndpointSlice, so there is no moment in between without addresses.
-// An address type counts on its own, because an EndpointSlice does.
+// A change from one row to another is one write per EndpointSlice, so there is always an address in between. Each address type
+// is decided on its own, because each has its own EndpointSlices.
 func choose(revision string, mode autoscalingv1alpha1.Mode, numActivators int32,
 	pods, activators []*discoveryv1.EndpointSlice) (map[discoveryv1.AddressType][]discoveryv1.Endpoint, Source) {
 	if mode == "" {
@@ -72,19 +71,19 @@ func choose(revision string, mode autoscalingv1alpha1.Mode, numActivators int32,
 	return nil, Nobody
 }
 
-// state is what an endpoint's conditions say of it.
+// state is the state of an endpoint, by its conditions.
 type state uint8
 
 const (
 	unready state = iota
 	ready         // takes requests
-	leaving       // was told to end, and still answers its readiness probe
-	ended         // was told to end, and does not answer it
+	leaving       // terminates, and its readiness probe still succeeds
+	ended         // terminates, and its readiness probe fails
 )
 
 func stateOf(c discoveryv1.EndpointConditions) state {
 	switch {
-	case c.Ready == nil || *c.Ready: // nil means ready, says the API
+	case c.Ready == nil || *c.Ready: // the API defines nil as ready
 		return ready
 	case c.Terminating == nil || !*c.Terminating:
 		return unready
@@ -94,7 +93,7 @@ func stateOf(c discoveryv1.EndpointConditions) state {
 	return ended
 }
 
-// standing collects the endpoints that are in the state, sorted by address, each once.
+// standing returns the endpoints in the given state, sorted by address, without duplicates.
 func standing(from []*discoveryv1.EndpointSlice, want state) map[discoveryv1.AddressType][]discoveryv1.Endpoint {
 	out := map[discoveryv1.AddressType][]discoveryv1.Endpoint{}
 	seen := sets.New[string]()
@@ -108,8 +107,8 @@ func standing(from []*discoveryv1.EndpointSlice, want state) map[discoveryv1.Add
 				continue
 			}
 			seen.Insert(string(slice.AddressType) + address)
-			// No TargetRef: an implementation may wait until it has seen the pod that is named there. Listed as ready whatever its state:
-			// gateways differ in what they do with an endpoint that only serves.
+			// No TargetRef: an implementation may wait for the pod that it names. All are listed as ready: gateways treat endpoints
+			// that are only serving differently.
 			out[slice.AddressType] = append(out[slice.AddressType], discoveryv1.Endpoint{
 				Addresses: []string{address}, NodeName: e.NodeName, Zone: e.Zone,
 				Conditions: discoveryv1.EndpointConditions{Ready: ptr.To(true), Serving: ptr.To(true), Terminating: ptr.To(false)},
@@ -122,8 +121,8 @@ func standing(from []*discoveryv1.EndpointSlice, want state) map[discoveryv1.Add
 	return out
 }
 
-// subset picks n of the activators by consistent hashing on the revision's name, so that a revision keeps its activators
-// when others come and go, and the revisions spread over all of them. n = 0 is all.
+// subset returns n of the activators, by consistent hashing of the revision's name. So a revision keeps its activators when others
+// come and go, and revisions are spread over all activators. n = 0 means all.
 func subset(revision string, n int, all []discoveryv1.Endpoint) []discoveryv1.Endpoint {
 	if n <= 0 || len(all) <= n {
 		return all
@@ -136,8 +135,8 @@ func subset(revision string, n int, all []discoveryv1.Endpoint) []discoveryv1.En
 	return slices.DeleteFunc(slices.Clone(all), func(e discoveryv1.Endpoint) bool { return !chosen.Has(e.Addresses[0]) })
 }
 
-// makeSlices lists the addresses in as few EndpointSlices as Kubernetes allows. The first of a type is always there, if
-// only to say that nobody is; its name is the revision's for IPv4.
+// makeSlices returns as few EndpointSlices as Kubernetes allows for the addresses. There is always one for IPv4, which has the
+// revision's name and may be empty.
 func makeSlices(pa *autoscalingv1alpha1.PodAutoscaler, addresses map[discoveryv1.AddressType][]discoveryv1.Endpoint) []*discoveryv1.EndpointSlice {
 	var out []*discoveryv1.EndpointSlice
 	for _, kind := range []discoveryv1.AddressType{discoveryv1.AddressTypeIPv4, discoveryv1.AddressTypeIPv6} {

@@ -1,19 +1,17 @@
-// Package endpoints keeps the two Services of a revision and says whose addresses the public one lists.
+// Package endpoints keeps the two Services of a revision and the endpoints of the public one.
 //
 // Owns: Service <revision> and its EndpointSlices, Service <revision>-private. Reads: PodAutoscalers (mode and number of
-// activators), the EndpointSlices that Kubernetes keeps for the private Services and for activator-service. Writes: what it
-// owns. Never: a PodAutoscaler's status; an EndpointSlice without addresses while anybody could take a request.
+// activators), the EndpointSlices of the private Services and of activator-service. Writes: what it owns. Never: a
+// PodAutoscaler's status; an EndpointSlice without addresses while a pod or an activator could take a request.
 package endpoints
 
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/kubernetes"
@@ -28,7 +26,7 @@ import (
 	"ebb.dev/ebb/controller/internal/reconcile"
 )
 
-// activatorService is the Service of the system namespace that selects the activators.
+// activatorService is the Service of the activators, in the system namespace.
 const activatorService = "activator-service"
 
 type reconciler struct {
@@ -40,7 +38,7 @@ type reconciler struct {
 	security   *security
 }
 
-// New is the reconciler of a revision's Services and EndpointSlices; its keys are those of PodAutoscalers.
+// New returns the reconciler of the Services and EndpointSlices of revisions. Its keys are PodAutoscalers.
 func New(w *reconcile.World) *reconcile.Controller {
 	ofRevisions := w.Kubernetes("", names.ServerlessServiceLabel)
 	ofActivators := w.Kubernetes(w.SystemNamespace, discoveryv1.LabelServiceName+"="+activatorService)
@@ -71,12 +69,12 @@ func (r *reconciler) reconcile(ctx context.Context, pa *autoscalingv1alpha1.PodA
 	if secure {
 		public = marked(public, pa)
 	}
-	// One Service at fault does not keep the other from being made: requests are worth more than tidiness.
+	// If one Service fails, the other is created all the same: requests may need it.
 	err := errors.Join(r.service(ctx, pa, privateService(pa)), r.service(ctx, pa, public))
 	return again, errors.Join(err, r.publish(ctx, pa), insecure)
 }
 
-// secure tells whether gateways are to reach the revision over TLS.
+// secure reports whether gateways reach the revision over TLS.
 func (r *reconciler) secure(ctx context.Context, pa *autoscalingv1alpha1.PodAutoscaler, service string) (bool, time.Duration, error) {
 	have, err := r.services.Services(pa.Namespace).Get(service)
 	before := err == nil && have.Annotations[names.SystemTLSAnnotation] != ""
@@ -94,11 +92,11 @@ func (r *reconciler) secure(ctx context.Context, pa *autoscalingv1alpha1.PodAuto
 }
 
 func (r *reconciler) service(ctx context.Context, pa *autoscalingv1alpha1.PodAutoscaler, want *corev1.Service) error {
-	have, err := r.services.Services(pa.Namespace).Get(want.Name)
-	if err != nil && !apierrors.IsNotFound(err) {
+	have, found, err := apply.Found(r.services.Services(pa.Namespace).Get(want.Name))
+	if err != nil {
 		return err
 	}
-	_, _, err = apply.Child(ctx, r.kube.CoreV1().Services(pa.Namespace), "Service", pa, have, err == nil, want,
+	_, _, err = apply.Child(ctx, r.kube.CoreV1().Services(pa.Namespace), "Service", pa, have, found, want,
 		func(have, want *corev1.Service) {
 			apply.Metadata(have, want)
 			have.Spec.Ports, have.Spec.Selector = want.Spec.Ports, want.Spec.Selector
@@ -106,8 +104,7 @@ func (r *reconciler) service(ctx context.Context, pa *autoscalingv1alpha1.PodAut
 	return err
 }
 
-// publish makes the EndpointSlices of the public Service list whom choose chose. New slices are written before superfluous
-// ones go.
+// publish writes the EndpointSlices of the public Service, as choose decides. New slices are created before old ones are deleted.
 func (r *reconciler) publish(ctx context.Context, pa *autoscalingv1alpha1.PodAutoscaler) error {
 	all, err := r.slices.EndpointSlices(pa.Namespace).List(labels.SelectorFromSet(labels.Set{names.ServerlessServiceLabel: pa.Name}))
 	if err != nil {
@@ -119,6 +116,7 @@ func (r *reconciler) publish(ctx context.Context, pa *autoscalingv1alpha1.PodAut
 	}
 	var private []*discoveryv1.EndpointSlice
 	have := map[string]*discoveryv1.EndpointSlice{}
+	api := r.kube.DiscoveryV1().EndpointSlices(pa.Namespace)
 	for _, slice := range all {
 		switch {
 		case slice.Labels[discoveryv1.LabelServiceName] == names.PrivateService(pa.Name):
@@ -131,7 +129,7 @@ func (r *reconciler) publish(ctx context.Context, pa *autoscalingv1alpha1.PodAut
 	for _, want := range makeSlices(pa, addresses) {
 		cached, found := have[want.Name]
 		delete(have, want.Name)
-		_, _, err := apply.Child(ctx, r.kube.DiscoveryV1().EndpointSlices(pa.Namespace), "EndpointSlice", pa, cached, found, want,
+		_, _, err := apply.Child(ctx, api, "EndpointSlice", pa, cached, found, want,
 			func(have, want *discoveryv1.EndpointSlice) {
 				apply.Metadata(have, want)
 				if !equality.Semantic.DeepEqual(have.Endpoints, want.Endpoints) {
@@ -143,10 +141,9 @@ func (r *reconciler) publish(ctx context.Context, pa *autoscalingv1alpha1.PodAut
 			return err
 		}
 	}
-	for name := range have {
-		err := r.kube.DiscoveryV1().EndpointSlices(pa.Namespace).Delete(ctx, name, metav1.DeleteOptions{})
-		if err != nil && !apierrors.IsNotFound(err) {
-			return fmt.Errorf("delete EndpointSlice %s/%s: %w", pa.Namespace, name, err)
+	for _, superfluous := range have {
+		if err := apply.Delete(ctx, api, "EndpointSlice", superfluous, metav1.DeleteOptions{}); err != nil {
+			return err
 		}
 	}
 	return nil

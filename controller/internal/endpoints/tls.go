@@ -6,14 +6,12 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"maps"
 	"net"
 	"strconv"
 	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -32,14 +30,14 @@ import (
 	"ebb.dev/ebb/wire"
 )
 
-// policies is the kind that makes a gateway speak TLS to a Service.
+// policies is the kind that makes gateways use TLS to a Service.
 var policies = schema.GroupVersionResource{Group: gatewayv1.GroupName, Version: "v1", Resource: "backendtlspolicies"}
 
-// Paces of switching to TLS.
+// Times of the switch to TLS.
 const (
 	handshakeWithin = 500 * time.Millisecond
 	askAgain        = time.Second
-	// policyAge is how old a policy is before gateways are sent to the port that it is about.
+	// policyAge is the age of a policy before gateways use its port.
 	policyAge = 2 * time.Second
 )
 
@@ -55,7 +53,7 @@ type security struct {
 	// shake makes one handshake.
 	shake   func(ctx context.Context, address string, roots *x509.CertPool) error
 	mu      sync.Mutex
-	answers map[string]bool // addresses of activators that were seen to speak TLS
+	answers map[string]bool // addresses of activators that serve TLS
 }
 
 func newSecurity(w *reconcile.World, c *reconcile.Controller, everybody func() []reconcile.Key) *security {
@@ -94,8 +92,8 @@ func newSecurity(w *reconcile.World, c *reconcile.Controller, everybody func() [
 	return s
 }
 
-// ready tells whether everybody behind the public Service of a revision serves TLS and the gateways know how to check it; if
-// not yet, when to ask again. before says that gateways use it already.
+// ready reports whether all endpoints of a revision's public Service serve TLS and the gateways can verify it. If not yet, it returns
+// when to ask again. before is true if the gateways use TLS already.
 //
 //	system-internal-tls | before | pods that serve TLS | policy           | activators | ->
 //	off                 | any    | any                 | any              | any        | no; the plain port is always open
@@ -109,20 +107,18 @@ func (s *security) ready(ctx context.Context, pa *autoscalingv1alpha1.PodAutosca
 		return false, 0, nil
 	}
 	if !s.certificates.Ready(pa.Namespace, names.NamespaceCertificate) {
-		return before, 0, nil // its event brings us back; one that is being renewed changes nothing
+		return before, 0, nil // an event follows; a renewal changes nothing
 	}
-	d, err := s.deployments.Deployments(pa.Namespace).Get(names.Deployment(pa.Name))
-	if err != nil && !apierrors.IsNotFound(err) {
+	d, found, err := apply.Found(s.deployments.Deployments(pa.Namespace).Get(names.Deployment(pa.Name)))
+	if err != nil {
 		return false, 0, err
 	}
-	if err == nil && (d.Annotations[names.SystemTLSAnnotation] == "" ||
+	if found && (d.Annotations[names.SystemTLSAnnotation] == "" ||
 		d.Status.ObservedGeneration < d.Generation || d.Status.UpdatedReplicas < d.Status.Replicas) && !before {
 		return false, 0, nil
 	}
-	authority, err := s.authorities.ConfigMaps(pa.Namespace).Get(names.NamespaceAuthority)
-	if apierrors.IsNotFound(err) {
-		return false, 0, nil
-	} else if err != nil {
+	authority, found, err := apply.Found(s.authorities.ConfigMaps(pa.Namespace).Get(names.NamespaceAuthority))
+	if err != nil || !found {
 		return false, 0, err
 	}
 	if !s.policies.Present() {
@@ -144,12 +140,12 @@ func (s *security) ready(ctx context.Context, pa *autoscalingv1alpha1.PodAutosca
 		return false, policyAge - age, nil
 	}
 	if err := s.ask(ctx, activators, authority.Data["ca.crt"]); err != nil {
-		return false, askAgain, nil // not yet is no failure
+		return false, askAgain, nil // "not yet" is not a failure
 	}
 	return true, 0, nil
 }
 
-// ask finds out whether the activators at these addresses serve TLS with a certificate of an authority in pem.
+// ask returns nil if the activators at these addresses serve TLS with a certificate of an authority in pem.
 func (s *security) ask(ctx context.Context, activators []string, pem string) error {
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM([]byte(pem))
@@ -181,8 +177,8 @@ func handshake(ctx context.Context, address string, roots *x509.CertPool) error 
 	return conn.Close()
 }
 
-// policy makes the gateways reach port https of the public Service over TLS: whoever is behind it is an activator, or a pod of
-// this namespace.
+// policy returns the BackendTLSPolicy by which gateways use TLS to port https of the public Service. Its endpoints are activators or
+// pods of this namespace.
 func policy(pa *autoscalingv1alpha1.PodAutoscaler) *unstructured.Unstructured {
 	name := func(host string) gatewayv1.SubjectAltName {
 		return gatewayv1.SubjectAltName{Type: gatewayv1.HostnameSubjectAltNameType, Hostname: gatewayv1.Hostname(host)}
@@ -207,18 +203,16 @@ func policy(pa *autoscalingv1alpha1.PodAutoscaler) *unstructured.Unstructured {
 	object.SetKind("BackendTLSPolicy")
 	object.SetNamespace(pa.Namespace)
 	object.SetName(pa.Name)
-	given := map[string]string{}
-	maps.Copy(given, childLabels(pa, names.ServiceTypePublic))
-	object.SetLabels(given)
+	object.SetLabels(childLabels(pa, names.ServiceTypePublic))
 	object.SetOwnerReferences(owner(pa))
 	return object
 }
 
-// marked is the public Service with the mark by which Routes know that its port 443 may be used.
+// marked adds the annotation by which Routes know that they may use port 443 of the public Service.
 func marked(service *corev1.Service, pa *autoscalingv1alpha1.PodAutoscaler) *corev1.Service {
 	if isH2C(pa) {
 		for i := range service.Spec.Ports {
-			service.Spec.Ports[i].AppProtocol = ptr.To(appProtocolH2C) // inside TLS a gateway is to speak HTTP/2 too
+			service.Spec.Ports[i].AppProtocol = ptr.To(appProtocolH2C) // gateways use HTTP/2 inside TLS too
 		}
 	}
 	if service.Annotations == nil {

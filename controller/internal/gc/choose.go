@@ -10,13 +10,13 @@ import (
 	"ebb.dev/ebb/settings"
 )
 
-// choose returns the revisions of a Configuration to delete, oldest first. It looks only at revisions that are not active:
+// choose returns the revisions of a Configuration to delete, oldest first. Active revisions are not counted:
 //
 //	all limits disabled, or non-active <= min      nothing
-//	past every retention time that is enabled      deleted, oldest first, while more than min are left
+//	older than every enabled retention time        deleted, oldest first, while more than min are left
 //	still more than max are left                   deleted, oldest first, down to max
 //
-// A revision's age is since it was last routed, or since it was made.
+// The age of a revision counts from when a Route last led to it, or from its creation.
 func choose(config *servingv1.Configuration, revisions []*servingv1.Revision, limits settings.GC, now time.Time) []*servingv1.Revision {
 	if limits.RetainSinceCreateTime == nil && limits.RetainSinceLastActiveTime == nil && limits.MaxNonActiveRevisions == nil {
 		return nil
@@ -51,15 +51,15 @@ func choose(config *servingv1.Configuration, revisions []*servingv1.Revision, li
 	return doomed
 }
 
-// active revisions are never collected: routed ones and ones that were never routed yet, the latest ready one, and those the
-// user protects.
+// active revisions are never deleted: a Route leads to them, or no Route has led to them yet, or they are the latest created or ready
+// one, or the user protects them.
 func active(rev *servingv1.Revision, config *servingv1.Configuration) bool {
 	return rev.Labels[names.RoutingStateLabel] != string(names.RoutingReserve) ||
 		rev.Name == config.Status.LatestReadyRevisionName || rev.Name == config.Status.LatestCreatedRevisionName ||
 		rev.Annotations[names.NoGCAnnotation] == "true" || !rev.DeletionTimestamp.IsZero()
 }
 
-// stale: past both times, of those that are enabled; without one, age is no reason.
+// stale reports whether a revision is older than the enabled retention times. Without any it is not.
 func stale(rev *servingv1.Revision, limits settings.GC, now time.Time) bool {
 	if limits.RetainSinceCreateTime == nil && limits.RetainSinceLastActiveTime == nil {
 		return false

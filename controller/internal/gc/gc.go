@@ -1,28 +1,27 @@
-// Package gc deletes revisions that nobody is likely to go back to.
+// Package gc deletes old revisions.
 //
-// Owns: the decision which (choose.go). Reads: Configurations, Revisions, config-gc. Writes: deletes Revisions. Never: touches a
-// revision that is routed, was never routed, is the latest, or carries no-gc.
+// Owns: the decision which (choose.go). Reads: Configurations, Revisions, config-gc. Writes: deletes Revisions. Never: deletes a
+// revision that a Route leads to, that no Route ever led to, that is the latest, or that has the annotation no-gc.
 package gc
 
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
 	"ebb.dev/ebb/api/names"
 	servingv1 "ebb.dev/ebb/api/serving/v1"
+	"ebb.dev/ebb/controller/internal/apply"
 	"ebb.dev/ebb/controller/internal/reconcile"
 )
 
-// interval is how often age alone is looked at again; every change of the Configuration is a reason too.
+// interval is the time between two looks at the age of revisions. Changes of the Configuration cause more.
 const interval = 30 * time.Minute
 
-// New is the garbage collector; its keys are Configurations.
+// New returns the garbage collector. Its keys are Configurations.
 func New(w *reconcile.World) *reconcile.Controller {
 	serving := w.EbbInformers.Serving().V1()
 	revisions := serving.Revisions().Lister()
@@ -39,11 +38,8 @@ func New(w *reconcile.World) *reconcile.Controller {
 			}
 			var failed []error
 			for _, rev := range choose(config, all, w.Settings.Load().GC, w.Now()) {
-				err := w.Ebb.ServingV1().Revisions(rev.Namespace).Delete(ctx, rev.Name,
-					metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &rev.UID, ResourceVersion: &rev.ResourceVersion}})
-				if err != nil && !apierrors.IsNotFound(err) {
-					failed = append(failed, fmt.Errorf("delete revision %s/%s: %w", rev.Namespace, rev.Name, err))
-				}
+				failed = append(failed, apply.Delete(ctx, w.Ebb.ServingV1().Revisions(rev.Namespace), "Revision", rev,
+					metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &rev.UID, ResourceVersion: &rev.ResourceVersion}}))
 			}
 			return interval, errors.Join(failed...)
 		},

@@ -1,10 +1,10 @@
-// Package hpa serves the autoscaler class hpa.autoscaling.knative.dev: Kubernetes' own HorizontalPodAutoscaler scales by what
-// the pods use, and this package translates.
+// Package hpa serves the autoscaler class hpa.autoscaling.knative.dev. It translates PodAutoscalers to HorizontalPodAutoscalers, by
+// which Kubernetes scales.
 //
 // Owns: the HorizontalPodAutoscaler of each PodAutoscaler of the class, and the status of those PodAutoscalers.
-// Reads: PodAutoscalers, HorizontalPodAutoscalers, Deployments. Writes: what it owns; the scale of a Deployment that stands at
-// zero, or below its minimum before it was ever up, where the HorizontalPodAutoscaler would leave it. Never: touches a
-// PodAutoscaler of another class, but for the HorizontalPodAutoscaler that one had when it was of this class.
+// Reads: PodAutoscalers, HorizontalPodAutoscalers, Deployments. Writes: what it owns; the scale of a Deployment that is at zero,
+// or below its minimum before it was ever up, because a HorizontalPodAutoscaler leaves that. Never: changes a PodAutoscaler of
+// another class, except that it deletes the HorizontalPodAutoscaler of its time in this class.
 package hpa
 
 import (
@@ -15,7 +15,6 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	"k8s.io/apimachinery/pkg/api/equality"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
@@ -31,7 +30,7 @@ import (
 
 const kind = "HorizontalPodAutoscaler"
 
-// Selector is the label selector of what is made for revisions, by which the caches are filtered.
+// Selector is the label selector of the children of Revisions. It filters the caches.
 const Selector = names.RevisionUIDLabel
 
 type reconciler struct {
@@ -42,7 +41,7 @@ type reconciler struct {
 	now         func() time.Time
 }
 
-// New is the reconciler of the class; its keys are those of PodAutoscalers.
+// New returns the reconciler of the class. Its keys are PodAutoscalers.
 func New(w *reconcile.World) *reconcile.Controller {
 	made := w.Kubernetes("", Selector)
 	hpas, deployments := made.Autoscaling().V2().HorizontalPodAutoscalers(), made.Apps().V1().Deployments()
@@ -55,7 +54,7 @@ func New(w *reconcile.World) *reconcile.Controller {
 		Reconcile: r.reconcile, Mine: r.mine, Leave: r.leave,
 	}.Controller()
 	c.Watch(hpas.Informer(), reconcile.ControllerOf("PodAutoscaler"))
-	// The Deployment and the PodAutoscaler of a revision have one owner, and the PodAutoscaler its name.
+	// A revision's Deployment and PodAutoscaler have one owner, and the PodAutoscaler has the owner's name.
 	c.Watch(deployments.Informer(), reconcile.ControllerOf("Revision"))
 	return c
 }
@@ -64,31 +63,24 @@ func (r *reconciler) mine(pa *autoscalingv1alpha1.PodAutoscaler) bool {
 	return pa.Class(r.settings.Load().Autoscaler.Class) == names.ClassHPA
 }
 
-// leave removes what a PodAutoscaler had while it was of this class: two would scale one Deployment.
+// leave deletes the HorizontalPodAutoscaler of a PodAutoscaler that changed its class. Otherwise two would scale one Deployment.
 func (r *reconciler) leave(ctx context.Context, pa *autoscalingv1alpha1.PodAutoscaler) error {
-	have, err := r.hpas.HorizontalPodAutoscalers(pa.Namespace).Get(pa.Name)
-	if apierrors.IsNotFound(err) || err == nil && !metav1.IsControlledBy(have, pa) {
-		return nil
+	have, found, err := apply.Found(r.hpas.HorizontalPodAutoscalers(pa.Namespace).Get(pa.Name))
+	if err != nil || !found || !metav1.IsControlledBy(have, pa) {
+		return err
 	}
-	if err != nil {
-		return fmt.Errorf("read %s %s/%s: %w", kind, pa.Namespace, pa.Name, err)
-	}
-	err = r.kube.AutoscalingV2().HorizontalPodAutoscalers(pa.Namespace).Delete(ctx, pa.Name,
+	return apply.Delete(ctx, r.kube.AutoscalingV2().HorizontalPodAutoscalers(pa.Namespace), kind, have,
 		metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &have.UID}})
-	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
-		return fmt.Errorf("delete %s %s/%s: %w", kind, pa.Namespace, pa.Name, err)
-	}
-	return nil
 }
 
 func (r *reconciler) reconcile(ctx context.Context, pa *autoscalingv1alpha1.PodAutoscaler) (time.Duration, error) {
 	a := r.settings.Load().Autoscaler
 	pa.Status.InitializeConditions()
-	have, err := r.hpas.HorizontalPodAutoscalers(pa.Namespace).Get(pa.Name)
-	if err != nil && !apierrors.IsNotFound(err) {
-		return 0, fmt.Errorf("read %s %s/%s: %w", kind, pa.Namespace, pa.Name, err)
+	have, found, err := apply.Found(r.hpas.HorizontalPodAutoscalers(pa.Namespace).Get(pa.Name))
+	if err != nil {
+		return 0, err
 	}
-	hpa, outcome, err := apply.Child(ctx, r.kube.AutoscalingV2().HorizontalPodAutoscalers(pa.Namespace), kind, pa, have, err == nil, MakeHPA(pa, a),
+	hpa, outcome, err := apply.Child(ctx, r.kube.AutoscalingV2().HorizontalPodAutoscalers(pa.Namespace), kind, pa, have, found, MakeHPA(pa, a),
 		func(have, want *autoscalingv2.HorizontalPodAutoscaler) {
 			apply.Metadata(have, want)
 			if !equality.Semantic.DeepEqual(stored(have.Spec), stored(want.Spec)) {
@@ -105,12 +97,9 @@ func (r *reconciler) reconcile(ctx context.Context, pa *autoscalingv1alpha1.PodA
 	case err != nil:
 		return 0, err
 	}
-	d, err := r.deployments.Deployments(pa.Namespace).Get(pa.Spec.ScaleTargetRef.Name)
-	if err != nil && !apierrors.IsNotFound(err) {
-		return 0, fmt.Errorf("read Deployment %s/%s: %w", pa.Namespace, pa.Spec.ScaleTargetRef.Name, err)
-	}
+	d, _, err := apply.Found(r.deployments.Deployments(pa.Namespace).Get(pa.Spec.ScaleTargetRef.Name))
 	if err != nil {
-		d = nil
+		return 0, err
 	}
 	s, _ := names.ParseScaling(pa.Annotations)
 	b := scales(pa, s, a)
@@ -119,8 +108,8 @@ func (r *reconciler) reconcile(ctx context.Context, pa *autoscalingv1alpha1.PodA
 	return 0, r.lift(ctx, d, b, started)
 }
 
-// lift brings a Deployment to where a HorizontalPodAutoscaler begins to work: it leaves alone what stands at zero, and comes
-// round only every quarter of a minute.
+// lift scales a Deployment to where a HorizontalPodAutoscaler begins to work. That one ignores a Deployment at zero, and runs only
+// every 15 s.
 func (r *reconciler) lift(ctx context.Context, d *appsv1.Deployment, b bounds, started bool) error {
 	if d == nil || d.Spec.Replicas == nil || *d.Spec.Replicas > 0 && (started || *d.Spec.Replicas >= b.min) {
 		return nil

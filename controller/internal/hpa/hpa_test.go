@@ -163,7 +163,7 @@ func TestStatus(t *testing.T) {
 		if got := s.GetCondition(autoscalingv1alpha1.PodAutoscalerConditionSKSReady).Status; got != row.populated {
 			t.Errorf("%s: SKSReady %s", row.why, got)
 		}
-		if !s.IsActive() || s.Mode != autoscalingv1alpha1.ModeServe || s.NumActivators != 0 || s.ServiceName != "hello-00001" || s.MetricsServiceName != "hello-00001-private" {
+		if !s.GetCondition(autoscalingv1alpha1.PodAutoscalerConditionActive).IsTrue() || s.Mode != autoscalingv1alpha1.ModeServe || s.NumActivators != 0 || s.ServiceName != "hello-00001" || s.MetricsServiceName != "hello-00001-private" {
 			t.Errorf("%s: %+v", row.why, s)
 		}
 		if *s.DesiredScale != row.wantDesired || *s.ActualScale != row.wantActual {

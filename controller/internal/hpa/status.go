@@ -12,13 +12,13 @@ import (
 	"ebb.dev/ebb/api/names"
 )
 
-// rule names, in a decision, who decides for this class.
+// rule is the rule of all decisions of this class.
 const rule = "horizontal-pod-autoscaler"
 
-// judge writes what is known into the status: requests go to the pods, never by way of the activators, unless no pod is ready.
+// judge sets the status. Requests go to the pods directly; the activators get them only while no pod is ready.
 //
 //	Active                  True: this class keeps at least one pod
-//	ScaleTargetInitialized  True once as many pods were ready, or counted by Kubernetes, as min-scale and initial-scale ask for
+//	ScaleTargetInitialized  True once min-scale and initial-scale pods were ready, or counted by Kubernetes
 //	SKSReady                True while a pod is ready
 func judge(pa *autoscalingv1alpha1.PodAutoscaler, hpa *autoscalingv2.HorizontalPodAutoscaler, d *appsv1.Deployment, b bounds, now metav1.MicroTime) {
 	s := &pa.Status
@@ -53,12 +53,12 @@ func judge(pa *autoscalingv1alpha1.PodAutoscaler, hpa *autoscalingv2.HorizontalP
 	}
 }
 
-// reason tells what Kubernetes says about its choice.
+// reason returns how Kubernetes explains its decision.
 func reason(hpa *autoscalingv2.HorizontalPodAutoscaler) string {
 	text := fmt.Sprintf("HorizontalPodAutoscaler %s wants %d pods", hpa.Name, hpa.Status.DesiredReplicas)
 	for _, kind := range []autoscalingv2.HorizontalPodAutoscalerConditionType{autoscalingv2.ScalingActive, autoscalingv2.ScalingLimited} {
 		for _, c := range hpa.Status.Conditions {
-			// That it is active is no news, nor that it is not limited.
+			// That scaling is not limited is not worth a word.
 			if c.Type == kind && c.Message != "" && (kind == autoscalingv2.ScalingActive || c.Status == corev1.ConditionTrue) {
 				text += "; " + c.Message
 			}

@@ -18,14 +18,14 @@ import (
 	"ebb.dev/ebb/settings"
 )
 
-// bounds are a revision's scales as its annotations and the settings have them.
+// bounds are a revision's scales, from its annotations and the settings.
 type bounds struct{ min, max, initial int32 }
 
-// scales resolves the bounds:
+// scales returns the bounds:
 //
-//	min      0 for a revision that no Route leads to; a minimum above the maximum gives way to it
-//	max      0 stands for none; never above max-scale-limit
-//	initial  what a revision starts with, at least one pod: this class never goes to zero
+//	min      0 for a revision that no Route leads to; at most max
+//	max      0 means no maximum; at most max-scale-limit
+//	initial  the first scale of a revision, at least 1: this class does not scale to zero
 func scales(pa *autoscalingv1alpha1.PodAutoscaler, s names.Scaling, a settings.Autoscaler) bounds {
 	b := bounds{ptr.Deref(s.MinScale, a.MinScale), ptr.Deref(s.MaxScale, a.MaxScale), ptr.Deref(s.InitialScale, a.InitialScale)}
 	if a.MaxScaleLimit > 0 && (b.max == 0 || b.max > a.MaxScaleLimit) {
@@ -41,16 +41,16 @@ func scales(pa *autoscalingv1alpha1.PodAutoscaler, s names.Scaling, a settings.A
 	return b
 }
 
-// MakeHPA is the HorizontalPodAutoscaler of a PodAutoscaler.
+// MakeHPA returns the HorizontalPodAutoscaler of a PodAutoscaler.
 //
 //	annotation metric  metrics
 //	cpu, none          CPU utilization in percent of what the pods request
 //	memory             mean memory in Mi
 //	any other          mean of that metric of the pods, by the custom metrics API
 //
-// Without a target there is no metrics block, and Kubernetes takes 80 % of CPU.
+// Without a target there are no metrics, and Kubernetes aims for 80 % of CPU.
 func MakeHPA(pa *autoscalingv1alpha1.PodAutoscaler, a settings.Autoscaler) *autoscalingv2.HorizontalPodAutoscaler {
-	s, _ := names.ParseScaling(pa.Annotations) // what is wrong reads as not set; admission has judged it
+	s, _ := names.ParseScaling(pa.Annotations) // admission rejected errors; the values are as if not set
 	b := scales(pa, s, a)
 	hpa := &autoscalingv2.HorizontalPodAutoscaler{
 		ObjectMeta: metav1.ObjectMeta{
@@ -83,7 +83,7 @@ func MakeHPA(pa *autoscalingv1alpha1.PodAutoscaler, a settings.Autoscaler) *auto
 }
 
 func metric(name string, target float64) autoscalingv2.MetricSpec {
-	// A target beyond what a replica count can express is as good as none.
+	// Larger targets are the same as none.
 	whole := int64(math.Ceil(min(target, math.MaxInt32)))
 	switch name {
 	case "", names.MetricCPU:
@@ -96,15 +96,14 @@ func metric(name string, target float64) autoscalingv2.MetricSpec {
 			Target: autoscalingv2.MetricTarget{Type: autoscalingv2.AverageValueMetricType,
 				AverageValue: ptr.To(resource.MustParse(fmt.Sprintf("%dMi", whole)))}}}
 	}
-	// Thousandths are the finest a quantity has.
+	// A quantity is precise to thousandths.
 	average := resource.NewMilliQuantity(int64(math.Ceil(min(target, math.MaxInt32)*1000)), resource.DecimalSI)
 	return autoscalingv2.MetricSpec{Type: autoscalingv2.PodsMetricSourceType, Pods: &autoscalingv2.PodsMetricSource{
 		Metric: autoscalingv2.MetricIdentifier{Name: name},
 		Target: autoscalingv2.MetricTarget{Type: autoscalingv2.AverageValueMetricType, AverageValue: average}}}
 }
 
-// stored is a spec as Kubernetes keeps it, with its own defaults: what is compared with, or each reconcile would write what it
-// left out anew.
+// stored returns a spec with Kubernetes' defaults. Specs are compared in this form, or each reconcile would remove the defaults.
 func stored(spec autoscalingv2.HorizontalPodAutoscalerSpec) autoscalingv2.HorizontalPodAutoscalerSpec {
 	spec = *spec.DeepCopy()
 	if spec.MinReplicas == nil {

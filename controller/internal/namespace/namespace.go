@@ -1,21 +1,21 @@
-// Package namespace keeps the certificates that belong to a namespace and not to one Route.
+// Package namespace keeps the certificates that belong to a namespace as a whole.
 //
-// Owns: in each namespace, the wildcard certificates of its hosts, the certificate that its queue-proxies serve with and the
-// authorities that gateways check it by; in the system namespace, the certificate of the activators. Reads: Namespaces, Revisions
-// (whether there are any), settings, the activators' Secret, trust bundles. Writes: Certificates, one ConfigMap. Never: a private key.
+// Owns: in each namespace, the wildcard certificates of its hosts, the certificate of its queue-proxies, and the authorities by which
+// gateways verify it; in the system namespace, the certificate of the activators. Reads: Namespaces, whether they have Revisions,
+// settings, the activators' Secret, trust bundles. Writes: Certificates, one ConfigMap. Never: a private key.
 package namespace
 
 import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/kubernetes"
@@ -31,7 +31,7 @@ import (
 	"ebb.dev/ebb/wire"
 )
 
-// mine marks what is made here for a namespace.
+// mine is the label of the objects that this package creates.
 var mine = labels.Set{names.NamespaceCertificateLabel: "true"}
 
 type reconciler struct {
@@ -47,7 +47,7 @@ type reconciler struct {
 	log          *slog.Logger
 }
 
-// New is the reconciler of Namespaces.
+// New returns the reconciler of Namespaces.
 func New(w *reconcile.World) *reconcile.Controller {
 	all := w.Kubernetes("", "").Core().V1().Namespaces()
 	revisions := w.EbbInformers.Serving().V1().Revisions()
@@ -69,7 +69,7 @@ func New(w *reconcile.World) *reconcile.Controller {
 		return its(object)
 	})
 	c.Watch(all.Informer(), reconcile.Self)
-	// Only the first Revision of a namespace makes a difference.
+	// A namespace needs a certificate from its first Revision on.
 	c.Watch(revisions.Informer(), func(object any) []reconcile.Key {
 		if !w.Settings.Load().Network.SystemInternalTLS {
 			return nil
@@ -84,10 +84,8 @@ func New(w *reconcile.World) *reconcile.Controller {
 }
 
 func (r *reconciler) reconcile(ctx context.Context, key reconcile.Key) (time.Duration, error) {
-	ns, err := r.namespaces.Get(key.Name)
-	if apierrors.IsNotFound(err) || err == nil && ns.DeletionTimestamp != nil {
-		return 0, nil
-	} else if err != nil {
+	ns, found, err := apply.Found(r.namespaces.Get(key.Name))
+	if err != nil || !found || ns.DeletionTimestamp != nil {
 		return 0, err
 	}
 	s := r.settings.Load()
@@ -101,7 +99,7 @@ func (r *reconciler) reconcile(ctx context.Context, key reconcile.Key) (time.Dur
 		}
 	}
 	if missing := r.certificates.Missing(); missing != "" && s.Network.SystemInternalTLS && ns.Name == r.system {
-		r.log.Warn("system-internal-tls is on and cannot take effect: requests inside the cluster stay plain", "why", missing)
+		r.log.Warn("system-internal-tls is on but has no effect: requests inside the cluster are not encrypted", "why", missing)
 	}
 	if err := r.certificates.Prune(ctx, ns.Name, ns, mine, wanted); err != nil {
 		return 0, err
@@ -120,13 +118,7 @@ func (r *reconciler) reconcile(ctx context.Context, key reconcile.Key) (time.Dur
 //	<domain of the hosts>  | each that the selector matches    | *.<domain of the hosts>                | external-domain-tls
 func (r *reconciler) wants(ns *corev1.Namespace, s *settings.Snapshot) (out []certificates.Want) {
 	want := func(name, kind string, issuer settings.IssuerRef, more map[string]string, hosts ...string) {
-		given := map[string]string{}
-		for key, value := range mine {
-			given[key] = value
-		}
-		for key, value := range more {
-			given[key] = value
-		}
+		given := labels.Merge(mine, more)
 		out = append(out, certificates.Want{Namespace: ns.Name, Name: name, Type: kind, Hosts: hosts, Issuer: issuer, Labels: given,
 			Owner: ownedBy(ns)})
 	}
@@ -154,7 +146,7 @@ func (r *reconciler) wants(ns *corev1.Namespace, s *settings.Snapshot) (out []ce
 			Annotations: ns.Annotations, Labels: ns.Labels})
 		domain, wildcard := strings.CutPrefix(host, "*.")
 		if err != nil || !wildcard || strings.Contains(domain, "*") {
-			continue // the template makes no hosts that one wildcard covers: each gets a certificate of its own
+			continue // one wildcard does not cover the hosts of this template, so each gets its own certificate
 		}
 		want(domain, names.CertificateExternalDomain, s.CertManager.Issuer, map[string]string{names.WildcardDomainLabel: choice.Domain}, host)
 	}
@@ -165,12 +157,10 @@ func ownedBy(ns *corev1.Namespace) metav1.OwnerReference {
 	return *metav1.NewControllerRef(ns, corev1.SchemeGroupVersion.WithKind("Namespace"))
 }
 
-// authority writes down by whose signature the gateways know the activators and the namespace's pods.
+// authority writes the ConfigMap with the authorities by which gateways verify the activators and the namespace's pods.
 func (r *reconciler) authority(ctx context.Context, ns *corev1.Namespace) error {
-	secret, err := r.secrets.Secrets(r.system).Get(names.RoutingCertificate)
-	if apierrors.IsNotFound(err) {
-		return nil // its event brings us back
-	} else if err != nil {
+	secret, found, err := apply.Found(r.secrets.Secrets(r.system).Get(names.RoutingCertificate))
+	if err != nil || !found {
 		return err
 	}
 	bundles, err := r.bundles.ConfigMaps(r.system).List(labels.Everything())
@@ -179,16 +169,11 @@ func (r *reconciler) authority(ctx context.Context, ns *corev1.Namespace) error 
 	}
 	text := string(secret.Data["ca.crt"])
 	if text == "" {
-		text = string(secret.Data["tls.crt"]) // an issuer that names no authority signs for itself
+		text = string(secret.Data["tls.crt"]) // without an authority the certificate signs itself
 	}
 	slices.SortFunc(bundles, func(a, b *corev1.ConfigMap) int { return strings.Compare(a.Name, b.Name) })
 	for _, bundle := range bundles {
-		keys := make([]string, 0, len(bundle.Data))
-		for key := range bundle.Data {
-			keys = append(keys, key)
-		}
-		slices.Sort(keys)
-		for _, key := range keys {
+		for _, key := range slices.Sorted(maps.Keys(bundle.Data)) {
 			text = strings.TrimRight(text, "\n") + "\n" + bundle.Data[key]
 		}
 	}
@@ -197,11 +182,11 @@ func (r *reconciler) authority(ctx context.Context, ns *corev1.Namespace) error 
 			OwnerReferences: []metav1.OwnerReference{ownedBy(ns)}},
 		Data: map[string]string{"ca.crt": text},
 	}
-	have, err := r.authorities.ConfigMaps(ns.Name).Get(want.Name)
-	if err != nil && !apierrors.IsNotFound(err) {
+	have, found, err := apply.Found(r.authorities.ConfigMaps(ns.Name).Get(want.Name))
+	if err != nil {
 		return err
 	}
-	_, _, err = apply.Child(ctx, r.kube.CoreV1().ConfigMaps(ns.Name), "ConfigMap", ns, have, err == nil, want, func(have, want *corev1.ConfigMap) {
+	_, _, err = apply.Child(ctx, r.kube.CoreV1().ConfigMaps(ns.Name), "ConfigMap", ns, have, found, want, func(have, want *corev1.ConfigMap) {
 		apply.Metadata(have, want)
 		if !equality.Semantic.DeepEqual(have.Data, want.Data) {
 			have.Data = want.Data

@@ -19,7 +19,7 @@ import (
 	"ebb.dev/ebb/settings"
 )
 
-// Clients of one API server.
+// Clients are the clients of one API server.
 type Clients struct {
 	Kube     kubernetes.Interface
 	Ebb      ebb.Interface
@@ -27,7 +27,7 @@ type Clients struct {
 	Dynamic  dynamic.Interface
 }
 
-// Connect finds the API server by a kubeconfig, or as a pod does if path is empty.
+// Connect returns the clients for a kubeconfig, or for the service account of the pod if path is empty.
 func Connect(path string) (Clients, error) {
 	config, err := rest.InClusterConfig()
 	if path != "" {
@@ -39,16 +39,16 @@ func Connect(path string) (Clients, error) {
 	return ConnectTo(config)
 }
 
-// ConnectTo makes the clients for a configuration. Two hundred services applied at once are a normal day, some 25 calls each,
-// and the API server's own priority and fairness protects it better than a small number here.
+// ConnectTo returns the clients for a configuration. Their rate limit is high: 200 services at once, with about 20 writes each, are
+// normal, and the API server's priority and fairness protects it better than a low limit here.
 func ConnectTo(config *rest.Config) (Clients, error) {
 	config = rest.CopyConfig(config)
-	// The API server comments on names that are public and fixed, at every write.
+	// The API server warns about names that the public API fixes, at every write.
 	config.WarningHandler = rest.NoWarnings{}
 	if config.QPS == 0 {
 		config.QPS, config.Burst = 500, 1000 // for each client
 	}
-	// Kubernetes' own kinds travel as protobuf: half the bytes and a third of the CPU time of JSON.
+	// Kubernetes' own kinds are encoded as protobuf, with half the bytes and a third of the CPU time of JSON.
 	compact := rest.CopyConfig(config)
 	compact.ContentType = "application/vnd.kubernetes.protobuf"
 	compact.AcceptContentTypes = "application/vnd.kubernetes.protobuf,application/json"
@@ -67,7 +67,7 @@ func ConnectTo(config *rest.Config) (Clients, error) {
 	return c, err
 }
 
-// LeaseScheme is how the settings want the keys to be shared out, as they are at each call.
+// LeaseScheme returns how the current settings divide the keys.
 func LeaseScheme(store *settings.Store) func() (lease.Scheme, <-chan struct{}) {
 	return func() (lease.Scheme, <-chan struct{}) {
 		snapshot, replaced := store.Current()
@@ -81,7 +81,7 @@ func LeaseScheme(store *settings.Store) func() (lease.Scheme, <-chan struct{}) {
 	}
 }
 
-// Names lists controllers for a log line.
+// Names returns the names of controllers, for a log line.
 func Names(list []*Controller) string {
 	names := make([]string, 0, len(list))
 	for _, c := range list {
@@ -90,7 +90,7 @@ func Names(list []*Controller) string {
 	return strings.Join(names, " ")
 }
 
-// FollowLevel keeps a log level at what the settings say for a component.
+// FollowLevel keeps the log level of a component as the settings say.
 func FollowLevel(store *settings.Store, level *slog.LevelVar, component string) func(ctx context.Context) error {
 	return func(ctx context.Context) error {
 		for {
@@ -105,7 +105,7 @@ func FollowLevel(store *settings.Store, level *slog.LevelVar, component string) 
 	}
 }
 
-// Health answers the kubelet: alive from the start, ready once the caches are filled.
+// Health serves the kubelet's probes: alive from the start, ready when the caches are filled.
 func Health(synced *atomic.Bool) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/health", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })

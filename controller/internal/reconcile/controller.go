@@ -1,10 +1,10 @@
-// Package reconcile is the small machine under every reconciler of the controller: a queue of keys per reconciler, workers,
-// leases that divide the keys among replicas, and the frame around one reconcile of one object (kind.go).
+// Package reconcile runs the reconcilers of the controller: a queue of keys and workers for each, leases that divide the keys among
+// replicas, and the frame around one reconcile of one object (kind.go).
 //
-// Owns: the queues, the leases, observedGeneration and the moment at which status is written.
-// Reads: the informer caches it is given.
-// Writes: status subresources and finalizers of the kinds it runs, Leases, Events about failures.
-// Never: decides anything about an object; that is the reconciler's own package.
+// Owns: the queues, the leases, observedGeneration, and when a status is written.
+// Reads: the informer caches.
+// Writes: the status and the finalizers of the kinds that it runs, Leases, Events about failures.
+// Never: decides anything about an object. The reconcilers do that.
 package reconcile
 
 import (
@@ -25,21 +25,21 @@ import (
 	"k8s.io/client-go/util/workqueue"
 )
 
-// Key names one object. Cluster-scoped objects have an empty namespace.
+// Key is the name of an object. Cluster-scoped objects have no namespace.
 type Key = types.NamespacedName
 
-// Controller is one reconciler with its queue. Fields are set before Run and not changed after.
+// Controller is a reconciler with its queue. Its fields are not changed after Run has started.
 type Controller struct {
-	// Name appears in logs, metrics and the lease prefix settings: "revision".
+	// Name is the name in logs and metrics, for example "revision".
 	Name string
-	// Reconcile brings the object called key closer to what it should be. It is called for one key by one worker at a time.
-	// A positive duration asks to be called again after it.
+	// Reconcile makes the object match its spec. One worker at a time calls it for a key. If it returns a positive duration, it is
+	// called again after that.
 	Reconcile func(ctx context.Context, key Key) (again time.Duration, err error)
-	// Keys lists every key that should be looked at after a lease was won or a setting changed.
+	// Keys lists all keys. They are reconciled after a lease was acquired or a setting changed.
 	Keys func() []Key
-	// Workers is the number of keys worked on at once; 0 means 8.
+	// Workers is the number of keys that are reconciled at the same time. 0 means 8.
 	Workers int
-	// Background, if set, runs beside the workers until ctx ends.
+	// Background, if set, runs with the workers until ctx ends.
 	Background func(ctx context.Context)
 
 	queue workqueue.TypedRateLimitingInterface[Key]
@@ -55,13 +55,13 @@ func (c *Controller) q() workqueue.TypedRateLimitingInterface[Key] {
 	return c.queue
 }
 
-// Enqueue asks for a reconcile of key.
+// Enqueue adds a key to the queue.
 func (c *Controller) Enqueue(key Key) { c.q().Add(key) }
 
-// EnqueueAfter asks for a reconcile of key after delay.
+// EnqueueAfter adds a key to the queue after a delay.
 func (c *Controller) EnqueueAfter(key Key, delay time.Duration) { c.q().AddAfter(key, delay) }
 
-// EnqueueAll asks for a reconcile of every key within the given time, spread so that a changed setting is no thundering herd.
+// EnqueueAll adds all keys to the queue, at random times within the given time, so that a changed setting causes no burst.
 func (c *Controller) EnqueueAll(within time.Duration) {
 	for _, key := range c.Keys() {
 		if within <= 0 {
@@ -72,38 +72,38 @@ func (c *Controller) EnqueueAll(within time.Duration) {
 	}
 }
 
-// permanent marks an error that trying again cannot cure.
+// permanent marks an error for which a retry does not help.
 type permanent struct{ error }
 
 func (p permanent) Unwrap() error { return p.error }
 
-// Permanent wraps an error that another attempt cannot cure: the key is reconciled again only when something changes.
+// Permanent wraps an error for which a retry does not help. The key is reconciled again only when something changes.
 func Permanent(err error) error { return permanent{err} }
 
-// Metrics counts reconciles by controller and outcome.
+// Metrics measures reconciles, by reconciler and outcome.
 type Metrics struct {
 	duration *prometheus.HistogramVec
 	depth    *prometheus.GaugeVec
 }
 
-// NewMetrics registers the metrics of the machine.
+// NewMetrics registers the metrics.
 func NewMetrics(into prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "ebb_controller_reconcile_duration_seconds",
-			Help:    "Time one reconcile took, by reconciler and outcome (ok, error, panic).",
+			Help:    "Duration of a reconcile, by reconciler and outcome (ok, error, panic).",
 			Buckets: []float64{.001, .005, .02, .1, .5, 2, 10, 30},
 		}, []string{"reconciler", "outcome"}),
 		depth: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "ebb_controller_queue_keys",
-			Help: "Keys waiting to be reconciled.",
-		}, []string{"reconciler"}),
+			Name: "workqueue_depth",
+			Help: "Current depth of workqueue, by reconciler.",
+		}, []string{"name"}),
 	}
 	into.MustRegister(m.duration, m.depth)
 	return m
 }
 
-// runner is what the workers of all controllers share.
+// runner runs the workers of all controllers.
 type runner struct {
 	timeout time.Duration
 	leases  *Leases
@@ -111,7 +111,7 @@ type runner struct {
 	log     *slog.Logger
 }
 
-// work runs the workers of c until ctx ends and what was begun is finished.
+// work runs the workers of c until ctx ends, and returns when the last reconcile has ended.
 func (r runner) work(ctx context.Context, c *Controller) {
 	var group sync.WaitGroup
 	workers := c.Workers
@@ -140,7 +140,7 @@ func (r runner) next(c *Controller) bool {
 	defer c.q().Done(key)
 	r.metrics.depth.WithLabelValues(c.Name).Set(float64(c.q().Len()))
 
-	// A key of another replica is dropped: that replica sees the same event. Losing the lease cancels the reconcile.
+	// A key of another replica is dropped, because that replica gets the same event. The loss of the lease cancels the reconcile.
 	leased, done, ours := r.leases.Begin(key)
 	if !ours {
 		c.q().Forget(key)
@@ -163,29 +163,29 @@ func (r runner) next(c *Controller) bool {
 		log.Debug("reconciled")
 	case namespaceGoes(err):
 		c.q().Forget(key)
-		log.Debug("reconcile met a namespace that is being deleted", "error", err.Error())
+		log.Debug("reconcile failed because the namespace is being deleted", "error", err.Error())
 	case errors.As(err, new(permanent)):
 		c.q().Forget(key)
-		log.Info("reconcile failed and waits for a change", "error", err.Error())
+		log.Info("reconcile failed, not retried until something changes", "error", err.Error())
 	default:
 		c.q().AddRateLimited(key)
 		if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) {
-			// The cache was behind; the event that brings it up to date is on its way.
-			log.Debug("reconcile met a newer object", "error", err.Error())
+			// The cache was behind, and an event will update it.
+			log.Debug("reconcile failed because the object in the cache was old", "error", err.Error())
 		} else {
-			log.Warn("reconcile failed and will be tried again", "error", err.Error(), "attempt", c.q().NumRequeues(key))
+			log.Warn("reconcile failed, will be retried", "error", err.Error(), "attempt", c.q().NumRequeues(key))
 		}
 	}
 	return true
 }
 
-// namespaceGoes says whether the API server refused because the object's namespace is being deleted: that cannot be taken back,
-// so nothing is tried again, and there is nobody left to tell.
+// namespaceGoes reports whether the API server rejected a request because the namespace is being deleted. That is final, so there is no
+// retry and no Event.
 func namespaceGoes(err error) bool {
 	return apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause)
 }
 
-// call runs one reconcile and turns a panic into an error: one hostile object must not stop all others.
+// call runs one reconcile and turns a panic into an error, so that one object cannot stop all others.
 func call(ctx context.Context, c *Controller, key Key) (again time.Duration, outcome string, err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -200,11 +200,11 @@ func call(ctx context.Context, c *Controller, key Key) (again time.Duration, out
 	return again, "ok", nil
 }
 
-// Watch reconciles toKeys(object) whenever an object of the informer appears, changes or goes. The function runs in the
-// informer's callback, so it may only compute: no client, no lock that is held across one.
+// Watch adds toKeys(object) to the queue when an object of the informer is added, updated or deleted. toKeys runs in the informer's
+// handler, so it must not block.
 func (c *Controller) Watch(informer cache.SharedIndexInformer, toKeys func(object any) []Key) {
 	if _, err := informer.AddEventHandler(c.handler(toKeys)); err != nil {
-		// Only a stopped informer refuses a handler, and informers start after all controllers are built.
+		// Only a stopped informer returns an error, and no informer has started yet.
 		panic(fmt.Sprintf("watch for %s: %v", c.Name, err))
 	}
 }
@@ -222,9 +222,9 @@ func (c *Controller) handler(toKeys func(object any) []Key) cache.ResourceEventH
 		AddFunc: enqueue,
 		UpdateFunc: func(before, after any) {
 			if sameVersion(before, after) {
-				return // the informer's own resync
+				return // a resync of the informer
 			}
-			// An object that moved from one owner to another concerns both.
+			// If the owner changed, both are concerned.
 			enqueue(before)
 			enqueue(after)
 		},

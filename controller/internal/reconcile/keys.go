@@ -5,7 +5,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// Self maps an object to its own key.
+// Self returns the key of an object itself.
 func Self(object any) []Key {
 	m, ok := object.(metav1.Object)
 	if !ok {
@@ -14,7 +14,7 @@ func Self(object any) []Key {
 	return []Key{{Namespace: m.GetNamespace(), Name: m.GetName()}}
 }
 
-// ControllerOf maps a child to the key of its controlling owner, if that is of the given kind.
+// ControllerOf returns the key of an object's controller, if that is of the given kind.
 func ControllerOf(kind string) func(object any) []Key {
 	return func(object any) []Key {
 		m, ok := object.(metav1.Object)
@@ -29,7 +29,7 @@ func ControllerOf(kind string) func(object any) []Key {
 	}
 }
 
-// Label maps an object to the object in its namespace that the given label names.
+// Label returns the key of the object in the same namespace whose name is in the given label.
 func Label(label string) func(object any) []Key {
 	return func(object any) []Key {
 		m, ok := object.(metav1.Object)
@@ -43,7 +43,7 @@ func Label(label string) func(object any) []Key {
 	}
 }
 
-// AllOf lists the keys of everything an informer holds.
+// AllOf returns the keys of all objects of an informer.
 func AllOf(informer cache.SharedIndexInformer) func() []Key {
 	return func() []Key {
 		objects := informer.GetStore().List()

@@ -12,7 +12,7 @@ import (
 	"ebb.dev/ebb/controller/internal/apply"
 )
 
-// MakePodAutoscaler is the PodAutoscaler of a revision: what the autoscaler needs to know, and nothing of its state.
+// MakePodAutoscaler returns the PodAutoscaler of a revision.
 func MakePodAutoscaler(rev *servingv1.Revision, reach autoscalingv1alpha1.Reachability) *autoscalingv1alpha1.PodAutoscaler {
 	pa := &autoscalingv1alpha1.PodAutoscaler{
 		ObjectMeta: metav1.ObjectMeta{
@@ -32,15 +32,15 @@ func MakePodAutoscaler(rev *servingv1.Revision, reach autoscalingv1alpha1.Reacha
 	return pa
 }
 
-// reachability says whether min-scale counts.
+// reachability returns whether min-scale counts.
 //
 //	routing state  could not start, and never has    reachability
 //	reserve        -                                 Unreachable
-//	any            yes                               Unreachable: min-scale must not keep broken pods restarting for ever
+//	any            yes                               Unreachable: min-scale must not restart broken pods forever
 //	active         no                                Reachable
 //	pending        no                                unknown
 //
-// A revision that was up once stays reachable when its pods fail: they come back, and its floor with them.
+// A revision that was up once stays reachable when its pods fail, because they may recover.
 func reachability(rev *servingv1.Revision, neverStarted bool) autoscalingv1alpha1.Reachability {
 	state := names.RoutingState(rev.Labels[names.RoutingStateLabel])
 	switch {
@@ -52,11 +52,11 @@ func reachability(rev *servingv1.Revision, neverStarted bool) autoscalingv1alpha
 	return autoscalingv1alpha1.ReachabilityUnknown
 }
 
-// mergePodAutoscaler brings a PodAutoscaler up to date. Annotations of the autoscaling group are the Revision's word alone, so
-// that removing min-scale from a Revision removes it here; class and metric never go, because the autoscaler of another class
-// would be left with an object it does not know.
+// mergePodAutoscaler updates a PodAutoscaler. It has the Revision's autoscaling annotations and no others, so min-scale that is
+// removed from a Revision is removed here. Class and metric are never removed, because an autoscaler of another class would not know
+// the object any more.
 func mergePodAutoscaler(have, want *autoscalingv1alpha1.PodAutoscaler) {
-	annotations := apply.Keys(have.Annotations, want.Annotations) // InitializedAnnotation stays: it is not of knative.dev
+	annotations := apply.Keys(have.Annotations, want.Annotations) // InitializedAnnotation stays, as it is not below knative.dev
 	for _, key := range []string{names.ClassAnnotation, names.MetricAnnotation} {
 		if value, had := have.Annotations[key]; had && annotations[key] == "" {
 			annotations[key] = value

@@ -12,24 +12,24 @@ import (
 	"ebb.dev/ebb/api/names"
 )
 
-// trouble is why a pod of a revision does not run, in the words of its condition. The zero value is no trouble.
+// trouble is why a pod of a revision does not run, as its condition shows it. The zero value means no trouble.
 type trouble struct {
-	// container: the user's container fails (ContainerHealthy); else the cluster cannot run it (ResourcesAvailable).
+	// container means that the user's container fails (ContainerHealthy), not the cluster (ResourcesAvailable).
 	container       bool
 	reason, message string
 }
 
 func (t trouble) none() bool { return t.reason == "" }
 
-// podTrouble looks for the one reason to tell a user, over all pods of a revision. Pods that are going or ready tell nothing.
-// The first row that fits a pod decides; of several pods the container's own failure comes first, then the newest pod's.
+// podTrouble returns the one reason to show, of all pods of a revision. Pods that are ready or being deleted do not count. The first
+// row that matches a pod decides. A failure of the container comes first, then that of the newest pod.
 //
 //	the pod                                      condition            reason
-//	a container ended with N != 0, now or before ContainerHealthy     ExitCodeN (not while it runs again in a
+//	a container exited with N != 0               ContainerHealthy     ExitCodeN (not while it runs again in a
 //	                                                                  revision that was up once)
-//	a container's image cannot be had            ResourcesAvailable   ErrImagePull, ImagePullBackOff, InvalidImageName ...
-//	a container cannot be made or started        ResourcesAvailable   CreateContainerConfigError, RunContainerError ...
-//	no node takes it                             ResourcesAvailable   Unschedulable
+//	a container's image cannot be pulled         ResourcesAvailable   ErrImagePull, ImagePullBackOff, InvalidImageName ...
+//	a container cannot be created or started     ResourcesAvailable   CreateContainerConfigError, RunContainerError ...
+//	it cannot be scheduled                       ResourcesAvailable   Unschedulable
 //	it was evicted or rejected by its node       ResourcesAvailable   the pod's reason
 func podTrouble(pods []*corev1.Pod, wasUp, alwaysSchedulable bool) trouble {
 	sorted := slices.SortedFunc(slices.Values(pods), func(a, b *corev1.Pod) int {
@@ -55,7 +55,7 @@ func troubleOf(pod *corev1.Pod, wasUp, alwaysSchedulable bool) trouble {
 	statuses := slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses)
 	for _, status := range statuses {
 		if status.Name == names.QueueProxyContainer {
-			continue // its exit follows from the user container's; that one is the cause worth telling
+			continue // it exits because the user's container did
 		}
 		if ended := endedBadly(status, wasUp); ended != nil {
 			return trouble{container: true, reason: fmt.Sprintf("ExitCode%d", ended.ExitCode), message: exitMessage(status.Name, ended)}
@@ -77,15 +77,15 @@ func troubleOf(pod *corev1.Pod, wasUp, alwaysSchedulable bool) trouble {
 	return trouble{}
 }
 
-// endedBadly is the failure of a container. One that runs again is given its chance if the revision was up once: a restart by a
-// liveness probe is no reason to turn requests away. One that never was goes on failing until it is ready, or its conditions
-// would change with every restart.
+// endedBadly returns the failure of a container. In a revision that was up once, a container that runs again has not failed: a restart
+// by a liveness probe is no reason to reject requests. In another revision it has failed until it is ready, or the conditions would
+// change with every restart.
 func endedBadly(status corev1.ContainerStatus, wasUp bool) *corev1.ContainerStateTerminated {
 	if status.State.Running != nil && (wasUp || status.Ready) {
 		return nil
 	}
 	for _, ended := range []*corev1.ContainerStateTerminated{status.State.Terminated, status.LastTerminationState.Terminated} {
-		// A server that ends without an error is no better off, but only the kubelet's back-off tells it from a restart.
+		// Exit code 0 is a failure too, but only the kubelet's back-off tells it from a restart.
 		backingOff := status.State.Waiting != nil && status.State.Waiting.Reason == "CrashLoopBackOff"
 		if ended != nil && (ended.ExitCode != 0 || backingOff) {
 			return ended
@@ -112,7 +112,7 @@ func waitMessage(status corev1.ContainerStatus, w *corev1.ContainerStateWaiting)
 	return fmt.Sprintf("container %q of image %q waits: %s", status.Name, status.Image, w.Reason)
 }
 
-// starting are reasons to wait that are no trouble. CrashLoopBackOff without a known exit code is left to the next event.
+// starting reports whether a reason to wait is no trouble. After CrashLoopBackOff, the next event has the exit code.
 func starting(reason string) bool {
 	switch reason {
 	case "", "ContainerCreating", "PodInitializing", "CrashLoopBackOff":
@@ -140,9 +140,9 @@ func readyPods(pods []*corev1.Pod) int {
 	return n
 }
 
-// deploymentTrouble is what the Deployment itself says: pods may not be created (quota, admission), or nothing came of them for
-// the progress deadline. Its status lags: after a time at zero it still tells of the pods before, so a passed deadline counts
-// only against pods that were there when it passed.
+// deploymentTrouble returns the trouble in the Deployment's status: pods cannot be created (quota, admission), or none became ready
+// within the progress deadline. The status lags behind: after a time at zero it still shows the pods before. So a missed deadline
+// counts only for pods that existed when it passed.
 func deploymentTrouble(d *appsv1.Deployment, pods []*corev1.Pod) trouble {
 	if d.Status.ObservedGeneration < d.Generation {
 		return trouble{}

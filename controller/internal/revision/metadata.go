@@ -10,8 +10,8 @@ import (
 	servingv1 "ebb.dev/ebb/api/serving/v1"
 )
 
-// childLabels are the labels of everything made for a revision. Labels that follow traffic stay on the Revision: a change of
-// routing must not change a pod.
+// childLabels returns the labels of a Revision's children. They do not have the labels about routing, because a change of routing must
+// not change a pod.
 func childLabels(rev *servingv1.Revision) map[string]string {
 	labels := make(map[string]string, len(rev.Labels)+3)
 	maps.Copy(labels, rev.Labels)
@@ -25,7 +25,7 @@ func childLabels(rev *servingv1.Revision) map[string]string {
 	return labels
 }
 
-// childAnnotations are the annotations of the PodAutoscaler: the Revision's, without those that say how it is routed.
+// childAnnotations returns the annotations of the PodAutoscaler: the Revision's, without those about routing.
 func childAnnotations(rev *servingv1.Revision) map[string]string {
 	annotations := make(map[string]string, len(rev.Annotations))
 	maps.Copy(annotations, rev.Annotations)
@@ -36,7 +36,7 @@ func childAnnotations(rev *servingv1.Revision) map[string]string {
 	return annotations
 }
 
-// podAnnotations are those of Deployment and pod, which autoscaling does not concern: a change of min-scale restarts nothing.
+// podAnnotations returns the annotations of Deployment and pods, without those about autoscaling: a change of min-scale restarts no pod.
 func podAnnotations(rev *servingv1.Revision) map[string]string {
 	annotations := childAnnotations(rev)
 	maps.DeleteFunc(annotations, func(key, _ string) bool { return isAutoscaling(key) })
@@ -51,7 +51,7 @@ func deploymentSelector(rev *servingv1.Revision) *metav1.LabelSelector {
 	return &metav1.LabelSelector{MatchLabels: map[string]string{names.RevisionUIDLabel: string(rev.UID)}}
 }
 
-// Finished reports whether a Deployment has no pod and wants none.
+// atZero reports whether a Deployment has no pods and wants none.
 func atZero(d *appsv1.Deployment) bool {
 	return d.Spec.Replicas != nil && *d.Spec.Replicas == 0 && d.Status.Replicas == 0
 }

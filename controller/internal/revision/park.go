@@ -5,9 +5,11 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -16,26 +18,27 @@ import (
 	autoscalingv1alpha1 "ebb.dev/ebb/api/autoscaling/v1alpha1"
 	"ebb.dev/ebb/api/names"
 	servingv1 "ebb.dev/ebb/api/serving/v1"
+	"ebb.dev/ebb/controller/internal/apply"
 	"ebb.dev/ebb/settings"
 )
 
-// parkAfter is how long no Route has led to a revision before its children are taken away.
+// parkAfter is how long no Route has led to a revision before its children are deleted.
 const parkAfter = time.Minute
 
-// A revision that nobody routes to and that has no pods is parked: of all that was made for it only the Revision stays. The
-// annotation names.ParkedAnnotation is the lock between whoever routes and whoever takes away (decision 0007):
+// A revision without a Route and without pods is parked: its children are deleted, and only the Revision stays. The annotation
+// names.ParkedAnnotation is the lock between the reconciler of Routes and this one (decision 0007):
 //
 //	annotation  routing state  the children                      a Route may lead requests to it
-//	none        not reserve    all there                         yes
-//	none        reserve        all there                         no, until the labeler has made it active
-//	set         reserve        taken away                        no
-//	set         not reserve    made anew; then the annotation    no
-//	                           is removed
+//	none        not reserve    exist                             yes
+//	none        reserve        exist                             no, until the labeler has made it active
+//	set         reserve        deleted                           no
+//	set         not reserve    created again; then the           no
+//	                           annotation is removed
 //
-// It is set with the version of the Revision that was seen in reserve, so it fails when the labeler was faster; when the labeler
-// is slower, the Route waits until the annotation is gone.
+// The patch that sets it has the resource version of the Revision in reserve, so it fails if the labeler was faster. If the labeler
+// is slower, the Route waits until the annotation is removed.
 
-// parkable reports whether everything is in place for parking, but for what is left to wait.
+// parkable reports whether the revision can be parked, and after what time.
 func parkable(rev *servingv1.Revision, o observation, s *settings.Snapshot, now time.Time) (wait time.Duration, ok bool) {
 	switch {
 	case rev.RoutingState() != names.RoutingReserve, rev.Annotations[names.NoGCAnnotation] == "true":
@@ -52,7 +55,7 @@ func parkable(rev *servingv1.Revision, o observation, s *settings.Snapshot, now 
 	return max(0, since.Add(parkAfter).Sub(now)), true
 }
 
-// wantsNothing: the autoscaler is Ebb's own, has said its last word, and it is zero. One of another class may have plans.
+// wantsNothing reports whether Ebb's own autoscaler has seen the last change and wants no pods. Another class may have its own plans.
 func wantsNothing(pa *autoscalingv1alpha1.PodAutoscaler, defaultClass string) bool {
 	return cmp.Or(pa.Annotations[names.ClassAnnotation], defaultClass) == names.ClassKPA && pa.Status.ObservedGeneration == pa.Generation &&
 		pa.Spec.Reachability == autoscalingv1alpha1.ReachabilityUnreachable &&
@@ -60,7 +63,7 @@ func wantsNothing(pa *autoscalingv1alpha1.PodAutoscaler, defaultClass string) bo
 		pa.Status.DesiredScale != nil && *pa.Status.DesiredScale == 0
 }
 
-// park marks the revision; what has to go goes when the mark is seen.
+// park sets the annotation. The next reconcile deletes the children.
 func (r *reconciler) park(ctx context.Context, rev *servingv1.Revision, wasUp bool) error {
 	how := names.ParkedNeverUp
 	if wasUp {
@@ -69,7 +72,7 @@ func (r *reconciler) park(ctx context.Context, rev *servingv1.Revision, wasUp bo
 	if err := r.mark(ctx, rev, how); err != nil {
 		return err
 	}
-	r.world.Events.Event(rev, corev1.EventTypeNormal, "Parked", "No Route leads here and no pod runs: only the Revision is kept until one does")
+	r.world.Events.Event(rev, corev1.EventTypeNormal, "Parked", "No Route leads to this Revision and it has no pods: its children are deleted until a Route does")
 	return nil
 }
 
@@ -81,41 +84,35 @@ func (r *reconciler) mark(ctx context.Context, rev *servingv1.Revision, value an
 	}
 	_, err = r.world.Ebb.ServingV1().Revisions(rev.Namespace).Patch(ctx, rev.Name, types.MergePatchType, patch, metav1.PatchOptions{})
 	if err != nil && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("mark revision %s/%s as parked or not: %w", rev.Namespace, rev.Name, err)
+		return fmt.Errorf("set the annotation of parked Revision %s/%s: %w", rev.Namespace, rev.Name, err)
 	}
 	return nil
 }
 
-// parked reconciles a revision that carries the mark.
+// parked reconciles a revision that has the annotation.
 func (r *reconciler) parked(ctx context.Context, rev *servingv1.Revision, s *settings.Snapshot) error {
-	d, err := r.deployments.Deployments(rev.Namespace).Get(names.Deployment(rev.Name))
-	if err != nil && !apierrors.IsNotFound(err) {
+	d, hasDeployment, err := apply.Found(r.deployments.Deployments(rev.Namespace).Get(names.Deployment(rev.Name)))
+	if err != nil {
 		return err
 	}
-	hasDeployment := err == nil
-	pa, err := r.autoscalers.PodAutoscalers(rev.Namespace).Get(names.PodAutoscaler(rev.Name))
-	if err != nil && !apierrors.IsNotFound(err) {
+	pa, hasAutoscaler, err := apply.Found(r.autoscalers.PodAutoscalers(rev.Namespace).Get(names.PodAutoscaler(rev.Name)))
+	if err != nil {
 		return err
 	}
-	hasAutoscaler := err == nil
-	// What is on its way out has to be gone before anything of that name can be made; the event that says so brings us back.
+	// A child that is being deleted must be gone before it can be created again. Its deletion causes the next reconcile.
 	going := hasDeployment && !d.DeletionTimestamp.IsZero() || hasAutoscaler && !pa.DeletionTimestamp.IsZero()
 
 	if rev.RoutingState() == names.RoutingReserve && (!hasDeployment || atZero(d)) {
-		// In this order, and the Deployment only as it was seen: if somebody has scaled it up since, it stays.
+		// In this order, and the Deployment only in this version: if somebody has scaled it up since, it stays.
 		if hasDeployment && d.DeletionTimestamp.IsZero() {
-			err := r.world.Kube.AppsV1().Deployments(rev.Namespace).Delete(ctx, d.Name, together(&d.ObjectMeta))
-			if err != nil && !apierrors.IsNotFound(err) {
-				return fmt.Errorf("park revision %s/%s: delete Deployment: %w", rev.Namespace, rev.Name, err)
+			if err := apply.Delete(ctx, r.world.Kube.AppsV1().Deployments(rev.Namespace), "Deployment", d, together(&d.ObjectMeta)); err != nil {
+				return err
 			}
 		}
 		if hasAutoscaler && pa.DeletionTimestamp.IsZero() {
 			options := together(&pa.ObjectMeta)
 			options.Preconditions.ResourceVersion = nil
-			err := r.world.Ebb.AutoscalingV1alpha1().PodAutoscalers(rev.Namespace).Delete(ctx, pa.Name, options)
-			if err != nil && !apierrors.IsNotFound(err) {
-				return fmt.Errorf("park revision %s/%s: delete PodAutoscaler: %w", rev.Namespace, rev.Name, err)
-			}
+			return apply.Delete(ctx, r.world.Ebb.AutoscalingV1alpha1().PodAutoscalers(rev.Namespace), "PodAutoscaler", pa, options)
 		}
 		return nil
 	}
@@ -140,37 +137,32 @@ func (r *reconciler) parked(ctx context.Context, rev *servingv1.Revision, s *set
 	return r.mark(ctx, rev, nil)
 }
 
-// together are the options that delete an object, as it was seen, with all it owns: its dependents go first, so nothing of it is
-// left when it is gone.
+// together returns the options that delete this version of an object and its children. The children go first, so none is left when
+// the object is gone.
 func together(seen *metav1.ObjectMeta) metav1.DeleteOptions {
 	foreground := metav1.DeletePropagationForeground
 	return metav1.DeleteOptions{PropagationPolicy: &foreground,
 		Preconditions: &metav1.Preconditions{UID: &seen.UID, ResourceVersion: &seen.ResourceVersion}}
 }
 
-// reachable reports whether requests to the public Service of a revision find somebody. It looks into the caches that the
-// reconciler of Routes looks into, so what is there for one is there for the other.
+// reachable reports whether the public Service of a revision exists and has endpoints. It reads the same caches as the reconciler of
+// Routes, so both see the same.
 func (r *reconciler) reachable(pa *autoscalingv1alpha1.PodAutoscaler) (bool, error) {
-	service, err := r.services.Services(pa.Namespace).Get(names.PublicService(pa.Name))
-	if apierrors.IsNotFound(err) || err == nil && !metav1.IsControlledBy(service, pa) {
-		return false, nil
-	} else if err != nil {
+	service, found, err := apply.Found(r.services.Services(pa.Namespace).Get(names.PublicService(pa.Name)))
+	if err != nil || !found || !metav1.IsControlledBy(service, pa) {
 		return false, err
 	}
-	slices, err := r.slices.EndpointSlices(pa.Namespace).List(labels.SelectorFromSet(labels.Set{
+	all, err := r.slices.EndpointSlices(pa.Namespace).List(labels.SelectorFromSet(labels.Set{
 		names.ServerlessServiceLabel: pa.Name, names.ServiceTypeLabel: names.ServiceTypePublic}))
 	if err != nil {
 		return false, err
 	}
-	for _, slice := range slices {
-		if metav1.IsControlledBy(slice, pa) && len(slice.Endpoints) > 0 {
-			return true, nil
-		}
-	}
-	return false, nil
+	return slices.ContainsFunc(all, func(slice *discoveryv1.EndpointSlice) bool {
+		return metav1.IsControlledBy(slice, pa) && len(slice.Endpoints) > 0
+	}), nil
 }
 
-// parkedRevision maps a Service or EndpointSlice to its revision if that waits for it.
+// parkedRevision maps a Service or EndpointSlice to its revision, if that is parked.
 func (r *reconciler) parkedRevision(object any) []types.NamespacedName {
 	m, ok := object.(metav1.Object)
 	if !ok {
