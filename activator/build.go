@@ -25,7 +25,7 @@ import (
 	"ebb.dev/ebb/activator/internal/identity"
 	"ebb.dev/ebb/activator/internal/metrics"
 	"ebb.dev/ebb/activator/internal/observe"
-	"ebb.dev/ebb/activator/internal/prove"
+	"ebb.dev/ebb/activator/internal/probe"
 	"ebb.dev/ebb/activator/internal/reach"
 	"ebb.dev/ebb/activator/internal/report"
 	"ebb.dev/ebb/activator/internal/serve"
@@ -108,7 +108,7 @@ func (o options) listen(port int) string { return net.JoinHostPort(o.listenIP, s
 type activator struct {
 	watch    *watch.Watch
 	report   *report.Reporter
-	prove    *prove.Prover
+	probe    *probe.Prober
 	announce *announce.Server
 	serve    *serve.Server
 	observe  *observe.Observer
@@ -127,8 +127,8 @@ func build(o options, kube kubernetes.Interface, ebb versioned.Interface, store 
 			Upstream: forward.UpstreamOptions{MaxIdle: o.idlePerPod, DialTimeout: dialTimeout}}
 		return hold.New(info.ContainerConcurrency, budget, hold.Options{
 			Pressure: func(int) {
-				a.report.Poke(k)
-				a.prove.Want(k)
+				a.report.ReportNow(k)
+				a.probe.Want(k)
 			},
 			Open: func(b hold.Backend) any {
 				return reach.New(b.Address, pods)
@@ -146,8 +146,8 @@ func build(o options, kube kubernetes.Interface, ebb versioned.Interface, store 
 		}}
 	}
 	mesh := func() bool { return store.Load().Network.MeshAddressing() }
-	a.prove = prove.New(table)
-	a.prove.Mesh = mesh
+	a.probe = probe.New(table)
+	a.probe.Mesh = mesh
 	domain := network.GetClusterDomainName()
 	a.report = (&report.Reporter{
 		Pod: o.pod,
@@ -181,7 +181,7 @@ func build(o options, kube kubernetes.Interface, ebb versioned.Interface, store 
 			}
 			return ""
 		},
-		Poke:            a.report.Poke,
+		ReportNow:       a.report.ReportNow,
 		ColdStartHeader: func() bool { return store.Load().Observability.ColdStartHeader },
 		Tracer:          a.observe.Tracer,
 		Ended: func(x *chain.Exchange, r *forward.Request, result *forward.Result) {

@@ -80,7 +80,7 @@ func start(ctx context.Context, env func(string) string, stdout io.Writer) error
 		run.Part{Name: "request log and spans", Run: a.observe.Run},
 		run.Part{Name: "report", Run: a.report.Run},
 		run.Part{Name: "cold starts", Run: a.coldStarts.Run},
-		run.Part{Name: "prove", Run: a.prove.Run},
+		run.Part{Name: "probe", Run: a.probe.Run},
 		run.Part{Name: "watch", Run: a.watch.Run},
 		telemetry.Server("announcements", options.listen(wire.PortAnnounce), a.announce),
 		run.Part{Name: "requests", Run: a.serve.Run}, // last, so that it stops first

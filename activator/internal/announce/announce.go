@@ -1,8 +1,9 @@
-// Package announce takes the announcements of queue-proxies.
+// Package announce receives the announcements of queue-proxies.
 //
-// Owns: the counters of what was taken and refused. Reads: the token key. Writes: the backends, through
-// the two methods of Backends. Never: believes a sender about another revision than its token's, or about
-// another address than the one it sends from: a pod must not make the activator connect anywhere else.
+// Owns: the counters of accepted and refused announcements. Reads: the token key. Writes: the backends,
+// through the two methods of Backends. Never: accepts an announcement for a revision other than the
+// token's, or for an address other than the sender's. A pod must not be able to make the activator
+// connect to another address.
 package announce
 
 import (
@@ -15,7 +16,7 @@ import (
 	"ebb.dev/ebb/wire"
 )
 
-// Backends is what announcements are about.
+// Backends receives the announcements.
 type Backends interface {
 	Announce(wire.Announcement) bool
 	SlotFree(wire.Announcement) bool
@@ -30,14 +31,15 @@ type Server struct {
 	// Key returns the token key, empty before it is known.
 	Key func() []byte
 
-	// Taken counts words that were news, Stale those that were overtaken by a newer one, SlotsFree and SlotsDeclined
-	// the offers of free slots, Unauthorized wrong tokens, Malformed bodies that are none, and Foreign
-	// announcements of another address than the sender's.
+	// Taken counts accepted announcements, Stale those older than a stored one. SlotsFree and
+	// SlotsDeclined count offers of free slots. Unauthorized counts wrong tokens, Malformed invalid
+	// bodies, and Foreign announcements for an address other than the sender's.
 	Taken, Stale, SlotsFree, SlotsDeclined, Unauthorized, Malformed, Foreign atomic.Int64
 }
 
-// ServeHTTP answers 204 when the word was taken (a stale one too: it needs no repetition), 401 on a wrong token, 400 on
-// garbage, 403 on another address than the sender's, and wire.SlotDeclined to an offer that nothing waits for.
+// ServeHTTP answers 204 to an accepted or stale announcement (the sender need not repeat it), 401 to a
+// wrong token, 400 to an invalid body, 403 to an address other than the sender's, and wire.SlotDeclined
+// to an offer of a slot that no request needs.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case r.URL.Path != wire.PathAnnounce:
@@ -45,7 +47,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	case r.Method != http.MethodPost:
 		w.Header().Set("Allow", http.MethodPost)
-		http.Error(w, "announcements are POSTed", http.StatusMethodNotAllowed)
+		http.Error(w, "method not allowed: use POST", http.StatusMethodNotAllowed)
 		return
 	}
 	// Not every ResponseWriter has deadlines; the real one has.

@@ -1,9 +1,9 @@
-// Package backends knows the revisions and the pods that take their requests.
+// Package backends stores the revisions and the pods that can serve their requests.
 //
-// Owns: for each revision, what its object, the EndpointSlices of its private Service and its pods themselves said
-// last, and the queue of its held requests. Reads: what watch and announce tell it. Writes: the pods and the failure of each
-// queue. Never: does I/O or waits; every method returns after microseconds, so that informer callbacks may call
-// them, and one revision's work never delays another's.
+// Owns: for each revision, the latest state of its object, of the EndpointSlices of its private Service
+// and of its pods' announcements; and its queue. Reads: the calls of watch, announce and probe. Writes:
+// the pods and the failure of each queue. Never: does I/O or waits. Each method returns within
+// microseconds, so informer callbacks can call it and no revision delays another.
 package backends
 
 import (
@@ -33,33 +33,34 @@ type Info struct {
 	ResponseStartTimeout time.Duration
 	IdleTimeout          time.Duration
 	H2C                  bool
-	// Early says that a pod may be used before Kubernetes calls it ready: when it says so itself, or answers our probe.
+	// Early allows a pod to be used before it is ready in Kubernetes: when it has announced itself or
+	// has answered our probe.
 	Early bool
-	// Failure is why no pod of the revision can start, "" while one can.
+	// Failure is the reason why no pod of the revision can start. It is "" while pods can start.
 	Failure string
 }
 
-// Revision is one revision; its fields never change, what it points to does.
+// Revision is one revision. Its fields never change; the values they point to do.
 type Revision struct {
 	Key   Key
 	Queue *hold.Queue
-	// Data belongs to whoever made the table: it is what Attach returned.
+	// Data belongs to the creator of the table: it is the second result of Table.Make.
 	Data any
 
 	info  atomic.Pointer[Info]
 	state atomic.Pointer[Snapshot]
 }
 
-// Info is what its object says now.
+// Info returns the current state of the revision's object.
 func (r *Revision) Info() *Info { return r.info.Load() }
 
 // Snapshot is an immutable list of the pods that take requests.
 type Snapshot struct {
 	Pods []hold.Backend
-	// Births says how each pod came to be known; it is parallel to Pods.
+	// Births tells how the activator learned of each pod. It is parallel to Pods.
 	Births []Birth
-	// Unproven are the pods that slices list as not ready and that have not announced themselves.
-	Unproven []hold.Backend
+	// NotReady are the pods that EndpointSlices list as not ready and that have sent no announcement.
+	NotReady []hold.Backend
 	// Changed is closed when a newer snapshot exists.
 	Changed <-chan struct{}
 
@@ -68,17 +69,17 @@ type Snapshot struct {
 
 // Birth is how the activator learned of a pod.
 type Birth struct {
-	Known     time.Time // the activator learned that it takes requests
-	Announced bool      // by its own word rather than Kubernetes'
-	// Started is when the sidecar's process began, Answered when the user container first answered; zero when the pod
-	// did not say so. Both are by the node's clock.
+	Known     time.Time // when the activator learned that the pod takes requests
+	Announced bool      // whether it learned this from an announcement, not from Kubernetes
+	// Started is when queue-proxy's process began, Answered when the user container first answered. Both
+	// are read from the node's clock, and zero if the pod did not send them.
 	Started, Answered time.Time
 }
 
 // Snapshot returns the newest one.
 func (r *Revision) Snapshot() *Snapshot { return r.state.Load() }
 
-// Birth returns what is known of how the pod at address came to be known.
+// Birth returns how the activator learned of the pod at address.
 func (s *Snapshot) Birth(address netip.AddrPort) (Birth, bool) {
 	i, ok := slices.BinarySearchFunc(s.Pods, address, func(b hold.Backend, a netip.AddrPort) int { return b.Address.Compare(a) })
 	if !ok {
@@ -87,19 +88,20 @@ func (s *Snapshot) Birth(address netip.AddrPort) (Birth, bool) {
 	return s.Births[i], true
 }
 
-// entry is a revision with what the sources said of it. It may exist before its Revision object is seen.
+// entry is a revision with the state that its sources reported. It may exist before its Revision object
+// is seen.
 type entry struct {
-	revision *Revision // nil until the object is seen
-	slices   map[string][]Endpoint
-	words    map[netip.AddrPort]word
+	revision      *Revision // nil until the object is seen
+	slices        map[string][]Endpoint
+	announcements map[netip.AddrPort]announcement
 }
 
-// MaxUnknown bounds how many revisions that no object was seen of are remembered from announcements.
+// MaxUnknown bounds the revisions that are known only from announcements.
 const MaxUnknown = 10_000
 
-// MaxWords bounds how many addresses of one revision are remembered from announcements; a word is
-// forgotten as soon as an EndpointSlice confirms it, so these are pods that start or stop just now.
-const MaxWords = 1_000
+// MaxAnnouncements bounds the announcements that are stored for one revision. An announcement is deleted
+// when an EndpointSlice confirms it, so the stored ones belong to pods that are starting or stopping.
+const MaxAnnouncements = 1_000
 
 // Table holds all revisions.
 type Table struct {
@@ -112,17 +114,17 @@ type Table struct {
 	entries map[Key]*entry
 	unknown int
 
-	// index is what requests look into; its lock is held for the time of a map access only.
+	// index serves lookups of requests. Its lock is held only during a map access.
 	indexMutex sync.RWMutex
 	index      map[Key]*Revision
 }
 
 // NewTable returns an empty table.
-func NewTable(make_ func(Key, *Info) (*hold.Queue, any)) *Table {
-	return &Table{Make: make_, entries: map[Key]*entry{}, index: map[Key]*Revision{}}
+func NewTable(newQueue func(Key, *Info) (*hold.Queue, any)) *Table {
+	return &Table{Make: newQueue, entries: map[Key]*entry{}, index: map[Key]*Revision{}}
 }
 
-// Get returns the revision, or nil when it is not known.
+// Get returns the revision, or nil if it is not known.
 func (t *Table) Get(key Key) *Revision {
 	t.indexMutex.RLock()
 	defer t.indexMutex.RUnlock()
@@ -149,11 +151,11 @@ func (t *Table) setIndex(key Key, r *Revision) {
 	}
 }
 
-// changeLocked runs what a source tells of one revision, publishes the outcome, and forgets what is empty.
+// changeLocked applies a change to one revision, publishes the result and deletes empty entries.
 func (t *Table) changeLocked(key Key, now time.Time, tell func(*entry)) {
 	e, known := t.entries[key]
 	if !known {
-		e = &entry{slices: map[string][]Endpoint{}, words: map[netip.AddrPort]word{}}
+		e = &entry{slices: map[string][]Endpoint{}, announcements: map[netip.AddrPort]announcement{}}
 		t.entries[key] = e
 	} else if e.revision == nil {
 		t.unknown--
@@ -162,20 +164,20 @@ func (t *Table) changeLocked(key Key, now time.Time, tell func(*entry)) {
 	e.publish(now)
 	switch {
 	case e.revision != nil:
-	case len(e.slices)+len(e.words) == 0:
+	case len(e.slices)+len(e.announcements) == 0:
 		delete(t.entries, key)
 	default:
 		t.unknown++
 	}
 }
 
-// SetRevision tells what a Revision object says now.
+// SetRevision stores the state of a Revision object.
 func (t *Table) SetRevision(key Key, info *Info) {
 	t.mutex.Lock()
 	defer t.mutex.Unlock()
 	t.changeLocked(key, time.Now(), func(e *entry) {
 		if e.revision != nil && e.revision.Info().UID != info.UID {
-			t.drop(e) // deleted and made again under the same name
+			t.drop(e) // deleted and created again with the same name
 		}
 		if e.revision == nil {
 			r := &Revision{Key: key}
@@ -190,7 +192,7 @@ func (t *Table) SetRevision(key Key, info *Info) {
 	})
 }
 
-// DeleteRevision forgets a revision; what waits for it fails.
+// DeleteRevision deletes a revision. Its queued requests fail.
 func (t *Table) DeleteRevision(key Key) {
 	t.mutex.Lock()
 	defer t.mutex.Unlock()
@@ -198,7 +200,7 @@ func (t *Table) DeleteRevision(key Key) {
 		if e.revision != nil {
 			t.drop(e)
 		}
-		clear(e.words)
+		clear(e.announcements)
 	})
 }
 
@@ -212,8 +214,8 @@ func (t *Table) drop(e *entry) {
 	}
 }
 
-// SetSlice tells what an EndpointSlice of the revision's private Service lists; nil endpoints means that
-// the slice was deleted.
+// SetSlice stores the endpoints of one EndpointSlice of the revision's private Service. Nil endpoints
+// mean that the slice was deleted.
 func (t *Table) SetSlice(key Key, slice string, endpoints []Endpoint) {
 	t.mutex.Lock()
 	defer t.mutex.Unlock()
@@ -226,8 +228,8 @@ func (t *Table) SetSlice(key Key, slice string, endpoints []Endpoint) {
 	})
 }
 
-// Announce tells what a pod said of itself. It reports false when the word was not taken: it is older than
-// one that is known, or more is remembered already than an honest cluster would say.
+// Announce stores an announcement. It returns false if the announcement is older than the stored one, or
+// if a limit is reached.
 func (t *Table) Announce(a wire.Announcement) bool {
 	key, now := Key{a.Namespace, a.Revision}, time.Now()
 	t.mutex.Lock()
@@ -237,81 +239,82 @@ func (t *Table) Announce(a wire.Announcement) bool {
 	}
 	taken := false
 	t.changeLocked(key, now, func(e *entry) {
-		old, spoke := e.words[a.Address]
-		if spoke && old.pod == a.Pod && a.Sequence <= old.sequence && a.Sequence != 0 || !spoke && len(e.words) >= MaxWords {
+		old, spoke := e.announcements[a.Address]
+		if spoke && old.pod == a.Pod && a.Sequence <= old.sequence && a.Sequence != 0 || !spoke && len(e.announcements) >= MaxAnnouncements {
 			return
 		}
-		next := word{pod: a.Pod, ready: a.Ready, at: now, sequence: a.Sequence, started: a.ProcessStarted, answered: a.UserReady}
+		next := announcement{pod: a.Pod, ready: a.Ready, at: now, sequence: a.Sequence, started: a.ProcessStarted, answered: a.UserReady}
 		if spoke && old.pod == a.Pod && old.ready == a.Ready {
 			next.listed = old.listed
 		}
-		e.words[a.Address] = next
+		e.announcements[a.Address] = next
 		taken = true
 	})
 	return taken
 }
 
-// Prove tells that a pod that slices list as not ready answered our probe. It counts as the pod's own word,
-// unless the pod has spoken itself meanwhile.
-func (t *Table) Prove(key Key, b hold.Backend) {
+// ProbeSucceeded records that a pod which is not ready in Kubernetes answered our probe. It counts as an
+// announcement, unless the pod has sent one in the meantime.
+func (t *Table) ProbeSucceeded(key Key, b hold.Backend) {
 	t.mutex.Lock()
 	defer t.mutex.Unlock()
 	t.changeLocked(key, time.Now(), func(e *entry) {
-		if _, spoke := e.words[b.Address]; !spoke && len(e.words) < MaxWords {
-			e.words[b.Address] = word{pod: b.Pod, ready: true, at: time.Now()}
+		if _, spoke := e.announcements[b.Address]; !spoke && len(e.announcements) < MaxAnnouncements {
+			e.announcements[b.Address] = announcement{pod: b.Pod, ready: true, at: time.Now()}
 		}
 	})
 }
 
-// SlotFree passes on that a pod keeps a slot for this activator. It reports whether a request waits for it.
+// SlotFree tells the queue that a pod keeps a free slot for this activator. It returns whether a request
+// takes the slot.
 func (t *Table) SlotFree(a wire.Announcement) bool {
 	r := t.Get(Key{a.Namespace, a.Revision})
 	return r != nil && r.Queue.SlotFree(a.Address)
 }
 
-// Sweep forgets words that time has made worthless. It is called every second.
+// Sweep deletes announcements that have expired. It is called every second.
 func (t *Table) Sweep(now time.Time) {
 	t.mutex.Lock()
 	defer t.mutex.Unlock()
 	for key, e := range t.entries {
-		if len(e.words) > 0 {
+		if len(e.announcements) > 0 {
 			t.changeLocked(key, now, func(*entry) {})
 		}
 	}
 }
 
-// publish computes the pods and, when they changed, replaces the snapshot and tells the queue.
+// publish computes the pods. If they changed, it replaces the snapshot and updates the queue.
 func (e *entry) publish(now time.Time) {
 	early, resort := true, time.Duration(0)
 	if e.revision != nil {
 		info := e.revision.Info()
 		early, resort = info.Early, lastResort(info.Timeout)
 	}
-	spoken := e.words
+	spoken := e.announcements
 	if len(spoken) > 0 {
-		spoken = maps.Clone(spoken) // merge forgets words, and births are made from them
+		spoken = maps.Clone(spoken) // merge deletes announcements, and births are made from them
 	}
-	pods := merge(e.slices, e.words, early, resort, now)
+	pods := merge(e.slices, e.announcements, early, resort, now)
 	if e.revision == nil {
 		return
 	}
-	var unproven []hold.Backend
+	var notReady []hold.Backend
 	for _, endpoints := range e.slices {
 		if !early {
 			break
 		}
 		for _, endpoint := range endpoints {
-			if _, spoke := e.words[endpoint.Address]; !endpoint.Ready && !endpoint.Terminating && !spoke {
-				unproven = append(unproven, hold.Backend{Address: endpoint.Address, Pod: endpoint.Pod})
+			if _, spoke := e.announcements[endpoint.Address]; !endpoint.Ready && !endpoint.Terminating && !spoke {
+				notReady = append(notReady, hold.Backend{Address: endpoint.Address, Pod: endpoint.Pod})
 			}
 		}
 	}
 	old := e.revision.state.Load()
-	slices.SortFunc(unproven, func(a, b hold.Backend) int { return a.Address.Compare(b.Address) })
-	if slices.Equal(old.Pods, pods) && slices.Equal(old.Unproven, unproven) {
+	slices.SortFunc(notReady, func(a, b hold.Backend) int { return a.Address.Compare(b.Address) })
+	if slices.Equal(old.Pods, pods) && slices.Equal(old.NotReady, notReady) {
 		return
 	}
-	next := newSnapshot(pods, unproven)
+	next := newSnapshot(pods, notReady)
 	for _, b := range pods {
 		birth, known := old.Birth(b.Address)
 		if said, spoke := spoken[b.Address]; !known {
@@ -326,7 +329,7 @@ func (e *entry) publish(now time.Time) {
 	close(old.changed)
 }
 
-func newSnapshot(pods, unproven []hold.Backend) *Snapshot {
+func newSnapshot(pods, notReady []hold.Backend) *Snapshot {
 	changed := make(chan struct{})
-	return &Snapshot{Pods: pods, Unproven: unproven, Changed: changed, changed: changed}
+	return &Snapshot{Pods: pods, NotReady: notReady, Changed: changed, changed: changed}
 }

@@ -26,13 +26,13 @@ func TestMerge(t *testing.T) {
 	terminating := Endpoint{Address: address(1), Pod: "p", Terminating: true}
 	serving := Endpoint{Address: address(1), Pod: "p", Terminating: true, Serving: true}
 	other := Endpoint{Address: address(2), Pod: "other", Ready: true}
-	said := func(ready bool, age time.Duration, listed bool) *word {
-		return &word{pod: "p", ready: ready, at: now.Add(-age), listed: listed}
+	said := func(ready bool, age time.Duration, listed bool) *announcement {
+		return &announcement{pod: "p", ready: ready, at: now.Add(-age), listed: listed}
 	}
 	for _, c := range []struct {
 		name  string
 		slice []Endpoint
-		said  *word
+		said  *announcement
 		want  string
 	}{
 		{"ready, silent", []Endpoint{ready}, nil, "p"},
@@ -56,25 +56,25 @@ func TestMerge(t *testing.T) {
 		{"another pod withdrew at the address", []Endpoint{{Address: address(1), Pod: "new", Ready: true}}, said(false, 0, true), "new"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			words := map[netip.AddrPort]word{}
+			announcements := map[netip.AddrPort]announcement{}
 			if c.said != nil {
-				words[address(1)] = *c.said
+				announcements[address(1)] = *c.said
 			}
 			sources := map[string][]Endpoint{}
 			if c.slice != nil {
 				sources["s"] = c.slice
 			}
 			var got []string
-			for _, b := range merge(sources, words, true, lastResort(5*time.Minute), now) {
+			for _, b := range merge(sources, announcements, true, lastResort(5*time.Minute), now) {
 				got = append(got, b.Pod)
 			}
 			if strings.Join(got, ",") != c.want {
 				t.Errorf("got %v, want %q", got, c.want)
 			}
-			again := maps.Clone(words)
+			again := maps.Clone(announcements)
 			merge(sources, again, true, lastResort(5*time.Minute), now)
-			if !maps.Equal(words, again) {
-				t.Errorf("a second look changes what is remembered: %v, %v", words, again)
+			if !maps.Equal(announcements, again) {
+				t.Errorf("a second look changes what is remembered: %v, %v", announcements, again)
 			}
 		})
 	}
@@ -97,7 +97,7 @@ func pods(r *Revision) string {
 
 var key = Key{"ns", "rev"}
 
-func announcement(i int, ready bool, sequence uint64) wire.Announcement {
+func announced(i int, ready bool, sequence uint64) wire.Announcement {
 	return wire.Announcement{Namespace: "ns", Revision: "rev", Pod: fmt.Sprintf("p%d", i), Address: address(i), Ready: ready, Sequence: sequence}
 }
 
@@ -113,7 +113,7 @@ func TestALifeOfAPodInItsOwnAndKubernetesWords(t *testing.T) {
 	}
 	step("nothing there", "")
 	changed := r.Snapshot().Changed
-	table.Announce(announcement(1, true, 1))
+	table.Announce(announced(1, true, 1))
 	step("announced", "p1")
 	select {
 	case <-changed:
@@ -131,9 +131,9 @@ func TestALifeOfAPodInItsOwnAndKubernetesWords(t *testing.T) {
 	step("its readiness probe fails", "")
 	slice(true, false)
 	step("ready again", "p1")
-	table.Announce(announcement(1, false, 2))
+	table.Announce(announced(1, false, 2))
 	step("withdrawn before the slices know", "")
-	if table.Announce(announcement(1, true, 1)) {
+	if table.Announce(announced(1, true, 1)) {
 		t.Error("an announcement that was overtaken was taken")
 	}
 	step("an old announcement arrives late", "")
@@ -141,8 +141,8 @@ func TestALifeOfAPodInItsOwnAndKubernetesWords(t *testing.T) {
 	step("terminating", "")
 	table.SetSlice(key, "s", nil)
 	step("gone", "")
-	if e := table.entries[key]; len(e.words) != 0 {
-		t.Errorf("%v is still remembered", e.words)
+	if e := table.entries[key]; len(e.announcements) != 0 {
+		t.Errorf("%v is still remembered", e.announcements)
 	}
 }
 
@@ -150,16 +150,16 @@ func TestAPodOfARevisionWithKubeletsProbesWaitsForKubernetes(t *testing.T) {
 	table := newTable()
 	table.SetRevision(key, &Info{UID: "u"})
 	r := table.Get(key)
-	table.Announce(announcement(1, true, 1))
+	table.Announce(announced(1, true, 1))
 	table.SetSlice(key, "s", []Endpoint{{Address: address(1), Pod: "p1"}})
-	if got := r.Snapshot(); len(got.Pods)+len(got.Unproven) != 0 {
+	if got := r.Snapshot(); len(got.Pods)+len(got.NotReady) != 0 {
 		t.Errorf("before Kubernetes calls it ready: %+v", got)
 	}
 	table.SetSlice(key, "s", []Endpoint{{Address: address(1), Pod: "p1", Ready: true}})
 	if pods(r) != "p1" {
 		t.Errorf("ready: pods are %q", pods(r))
 	}
-	table.Announce(announcement(1, false, 2))
+	table.Announce(announced(1, false, 2))
 	if pods(r) != "" {
 		t.Errorf("its withdrawal counts all the same: pods are %q", pods(r))
 	}
@@ -170,12 +170,12 @@ func TestAPodThatAnswersOurProbeIsUsed(t *testing.T) {
 	table.SetRevision(key, &Info{UID: "u", Early: true})
 	r := table.Get(key)
 	table.SetSlice(key, "s", []Endpoint{{Address: address(1), Pod: "p1"}})
-	table.Prove(key, r.Snapshot().Unproven[0])
+	table.ProbeSucceeded(key, r.Snapshot().NotReady[0])
 	if pods(r) != "p1" {
 		t.Errorf("pods are %q", pods(r))
 	}
-	table.Announce(announcement(1, false, 1))
-	table.Prove(key, hold.Backend{Address: address(1), Pod: "p1"})
+	table.Announce(announced(1, false, 1))
+	table.ProbeSucceeded(key, hold.Backend{Address: address(1), Pod: "p1"})
 	if pods(r) != "" {
 		t.Errorf("after its withdrawal: pods are %q", pods(r))
 	}
@@ -183,7 +183,7 @@ func TestAPodThatAnswersOurProbeIsUsed(t *testing.T) {
 
 func TestAnAnnouncementMayComeBeforeTheRevisionIsSeen(t *testing.T) {
 	table := newTable()
-	table.Announce(announcement(1, true, 1))
+	table.Announce(announced(1, true, 1))
 	if table.Get(key) != nil || table.unknown != 1 {
 		t.Fatalf("revision %v, %d unknown", table.Get(key), table.unknown)
 	}
@@ -235,15 +235,15 @@ func TestARevisionMadeAgainUnderItsNameIsAnother(t *testing.T) {
 func TestWhatAnnouncementsMayFillIsBounded(t *testing.T) {
 	table := newTable()
 	taken := 0
-	for i := range MaxWords + 100 {
+	for i := range MaxAnnouncements + 100 {
 		a := wire.Announcement{Namespace: "ns", Revision: "rev", Pod: "p", Ready: true,
 			Address: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)}), 8012)}
 		if table.Announce(a) {
 			taken++
 		}
 	}
-	if taken != MaxWords {
-		t.Errorf("%d words of one revision were taken, want %d", taken, MaxWords)
+	if taken != MaxAnnouncements {
+		t.Errorf("%d announcements of one revision were taken, want %d", taken, MaxAnnouncements)
 	}
 }
 
@@ -251,11 +251,11 @@ func TestPodsThatOnlyKubernetesCallsNotReadyAreUnproven(t *testing.T) {
 	table := newTable()
 	table.SetRevision(key, &Info{UID: "u", Early: true})
 	table.SetSlice(key, "s", []Endpoint{{Address: address(1), Pod: "p1"}, {Address: address(2), Pod: "p2", Ready: true}, {Address: address(3), Pod: "p3", Terminating: true}})
-	if got := table.Get(key).Snapshot().Unproven; len(got) != 1 || got[0].Pod != "p1" {
-		t.Errorf("unproven are %v, want p1", got)
+	if got := table.Get(key).Snapshot().NotReady; len(got) != 1 || got[0].Pod != "p1" {
+		t.Errorf("notReady are %v, want p1", got)
 	}
-	table.Announce(announcement(1, true, 1))
-	if got := table.Get(key).Snapshot(); len(got.Unproven) != 0 || len(got.Pods) != 2 {
+	table.Announce(announced(1, true, 1))
+	if got := table.Get(key).Snapshot(); len(got.NotReady) != 0 || len(got.Pods) != 2 {
 		t.Errorf("after its word: %+v", got)
 	}
 }
@@ -275,7 +275,7 @@ func TestTheOnlyPodServesWhileItLeaves(t *testing.T) {
 		table := newTable()
 		table.SetRevision(key, &Info{UID: "u", Early: true, Timeout: c.timeout})
 		table.SetSlice(key, "s", []Endpoint{{Address: address(1), Pod: "p1", Ready: true}})
-		table.Announce(announcement(1, false, 1))
+		table.Announce(announced(1, false, 1))
 		table.Sweep(time.Now().Add(c.age))
 		if got := pods(table.Get(key)); got != c.want {
 			t.Errorf("timeout %s, withdrawn %s ago: pods are %q, want %q", c.timeout, c.age, got, c.want)

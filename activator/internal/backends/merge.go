@@ -14,79 +14,82 @@ type Endpoint struct {
 	Pod         string
 	Ready       bool
 	Terminating bool
-	// Serving is whether it answers its readiness probe, terminating or not.
+	// Serving tells whether the pod passes its readiness probe, even if it is terminating.
 	Serving bool
 }
 
 const (
-	// announcedFor is how long a pod is used on its own word before any EndpointSlice lists it. Slices
-	// lag seconds behind a burst, never minutes; a pod that died in between must not stay forever.
+	// announcedFor is how long an announced pod is used before an EndpointSlice lists it. During a burst
+	// EndpointSlices are seconds late, never minutes. A pod that died meanwhile must not stay forever.
 	announcedFor = time.Minute
-	// withdrawnFor is how long a withdrawal outlives the slices that still list the pod as ready.
+	// withdrawnFor is how long a withdrawal is kept while EndpointSlices still list the pod as ready.
 	withdrawnFor = 10 * time.Minute
-	// leavingFor is how long after its withdrawal a pod is the last resort at most.
+	// leavingFor is the longest time after its withdrawal in which a pod is used as the last resort.
 	leavingFor = 30 * time.Second
 )
 
-// lastResort is how long a leaving pod may get new requests when no other pod is there. It serves as long as requests come, but Kubernetes
-// kills it when the revision's timeout has passed: a quarter of that leaves even slow requests the time to end.
+// lastResort is how long a leaving pod may get new requests if there is no other pod. The pod serves while
+// requests come, but Kubernetes kills it after the revision's timeout. A quarter of the timeout leaves
+// slow requests enough time to finish.
 func lastResort(timeout time.Duration) time.Duration { return min(leavingFor, timeout/4) }
 
-// word is what a pod said of itself last.
-type word struct {
+// announcement is the latest announcement of a pod.
+type announcement struct {
 	pod      string
 	ready    bool
 	at       time.Time
 	sequence uint64
-	// started and answered are when its sidecar's process began and when the user container first answered, by the node's clock.
+	// started is when queue-proxy's process began, answered when the user container first answered. Both
+	// are read from the node's clock.
 	started, answered time.Time
-	// listed is set when a slice listed the pod after it announced itself.
+	// listed is set when an EndpointSlice lists the pod after its announcement.
 	listed bool
 }
 
-// merge says which pods take requests now, and forgets what is no longer worth remembering of their own
-// words: once Kubernetes lists a pod as ready, its word alone counts.
+// merge returns the pods that can take requests now. It deletes announcements that are no longer needed:
+// once Kubernetes lists a pod as ready, only Kubernetes counts.
 //
-//	the slices say     the pod said      usable   because
-//	ready              -                 yes      Kubernetes is the truth
+//	EndpointSlices     announcement      usable   reason
+//	ready              -                 yes      Kubernetes decides
 //	ready              ready             yes
-//	ready              withdrawn         no       it drains, and the slices do not know it yet
-//	not ready          -                 no       (unless a probe of ours finds it ready: that counts as its word)
-//	not ready          ready             yes      kubelet has not looked yet
-//	not ready again    ready, forgotten  no       Kubernetes is the truth
-//	terminating        anything          no       (see below)
-//	nothing            ready, just now   yes      the slices have not heard of it yet
-//	nothing            ready, and was    no       it is gone
+//	ready              withdrawn         no       the pod drains; the EndpointSlices are late
+//	not ready          -                 no       (a successful probe of ours counts as "ready")
+//	not ready          ready             yes      the kubelet has not probed yet
+//	not ready again    ready, deleted    no       Kubernetes decides
+//	terminating        any               no       (see below)
+//	not listed         ready, recent     yes      the EndpointSlices are late
+//	not listed         ready, and was    no       the pod is gone
 //	                   listed before
-//	nothing            withdrawn         no
+//	not listed         withdrawn         no
 //
-// Without early, a pod's own "ready" counts for nothing: the revision has probes that only the kubelet runs.
+// Without early, an announced "ready" is ignored: the revision has probes that only the kubelet runs.
 //
-// A pod that leaves serves what still comes. When no pod is usable, one that withdrew less than resort ago, or is terminating and still answers
-// its readiness probe, is better than waiting for the next: the only pod of a service may be replaced without anybody noticing.
-func merge(slices_ map[string][]Endpoint, words map[netip.AddrPort]word, early bool, resort time.Duration, now time.Time) []hold.Backend {
+// A leaving pod still serves requests. If no pod is usable, merge returns leaving pods: those that
+// withdrew less than resort ago, and those that are terminating and pass their readiness probe. So the
+// only pod of a service can be replaced without delaying a request.
+func merge(bySlice map[string][]Endpoint, announcements map[netip.AddrPort]announcement, early bool, resort time.Duration, now time.Time) []hold.Backend {
 	leaving := map[netip.AddrPort]string{}
 	usable := map[netip.AddrPort]string{}
 	listed := map[netip.AddrPort]bool{}
-	for _, endpoints := range slices_ {
+	for _, endpoints := range bySlice {
 		for _, e := range endpoints {
 			listed[e.Address] = true
-			said, spoke := words[e.Address]
+			said, spoke := announcements[e.Address]
 			if spoke && said.pod != e.Pod && e.Pod != "" {
-				// The address has changed hands; the slices name the pod that has it now, unless
-				// the new pod's own word is younger than what they know.
+				// Another pod has this address now. The EndpointSlices name it, unless the new pod's
+				// announcement is newer than they are.
 				if early && said.ready && !said.listed && now.Sub(said.at) < announcedFor {
 					usable[e.Address] = said.pod
 					continue
 				}
-				delete(words, e.Address)
-				said, spoke = word{}, false
+				delete(announcements, e.Address)
+				said, spoke = announcement{}, false
 			}
 			if spoke {
 				said.listed = true
-				words[e.Address] = said
+				announcements[e.Address] = said
 				if said.ready && e.Ready {
-					delete(words, e.Address)
+					delete(announcements, e.Address)
 				}
 			}
 			switch {
@@ -103,7 +106,7 @@ func merge(slices_ map[string][]Endpoint, words map[netip.AddrPort]word, early b
 			}
 		}
 	}
-	for address, said := range words {
+	for address, said := range announcements {
 		switch {
 		case listed[address]:
 		case said.ready && !said.listed && now.Sub(said.at) < announcedFor:
@@ -111,7 +114,7 @@ func merge(slices_ map[string][]Endpoint, words map[netip.AddrPort]word, early b
 				usable[address] = said.pod
 			}
 		case said.ready, now.Sub(said.at) > withdrawnFor, said.listed:
-			delete(words, address)
+			delete(announcements, address)
 		}
 	}
 	if len(usable) == 0 {

@@ -48,8 +48,8 @@ type Handler struct {
 	Self string
 	// Healthy says why the activator should get no new requests, "" when all is well.
 	Healthy func() string
-	// Poke has a revision reported at once.
-	Poke func(backends.Key)
+	// ReportNow has a revision reported at once.
+	ReportNow func(backends.Key)
 	// ColdStartHeader says whether responses to requests that waited from zero tell how long the steps took.
 	ColdStartHeader func() bool
 	// Mesh, when set, says whether pods are to be named in a way that a service mesh knows: by their private Service.
@@ -99,7 +99,7 @@ func (h *Handler) Admit(r *forward.Request) forward.Decision {
 	x := h.exchange(revision)
 	r.Data = x
 	if x.Load.Meter.In(r.Started) {
-		h.Poke(revision.Key)
+		h.ReportNow(revision.Key)
 	}
 	info := revision.Info()
 	r.Timeouts = forward.Timeouts{ResponseStart: info.ResponseStartTimeout, Idle: info.IdleTimeout, Total: info.Timeout}

@@ -59,7 +59,7 @@ func newWorld(t *testing.T, bounds hold.Bounds) *world {
 	})
 	w.setHealth("")
 	w.handler = &Handler{Table: w.table, Domain: "cluster.local", Self: "10.9.9.9:8014",
-		Healthy: func() string { return *w.healthy.Load() }, Poke: func(backends.Key) { w.pokes.Add(1) }}
+		Healthy: func() string { return *w.healthy.Load() }, ReportNow: func(backends.Key) { w.pokes.Add(1) }}
 	server := &forward.Server{Handler: w.handler, TimeoutReply: TimeoutReply, StripResponse: []string{wire.HeaderRefused}}
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

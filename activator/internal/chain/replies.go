@@ -50,7 +50,7 @@ func (h *Handler) refusal(x *Exchange, err error) forward.Decision {
 	case errors.As(err, &full):
 		return forward.Decision{Reply: retryLater(err.Error(), 1)}
 	case errors.As(err, &cannot):
-		h.Poke(x.Revision.Key) // it may have been mended: demand is what makes somebody try
+		h.ReportNow(x.Revision.Key) // it may have been mended: demand is what makes somebody try
 		return forward.Decision{Reply: retryLater("revision "+x.Revision.Key.String()+": "+err.Error(), 5)}
 	case errors.Is(err, hold.ErrDeleted):
 		return forward.Decision{Reply: notFound(fmt.Sprintf("revision %s: %v", x.Revision.Key, err))}

@@ -1,7 +1,8 @@
-// Package identity is who the activator is to gateways, and whom it believes to be a pod of a namespace.
+// Package identity holds the activator's TLS certificate and verifies the certificates of pods.
 //
-// Owns: the certificate that it shows and the pool of authorities that it trusts. Reads: the Secret routing-serving-certs and the ConfigMaps
-// with the trust bundle label, both of the system namespace. Writes: nothing. Never: forgets a good certificate for a bad or an absent one.
+// Owns: the certificate that gateways see, and the pool of trusted authorities. Reads: the Secret
+// routing-serving-certs and the ConfigMaps with the trust bundle label, in the system namespace. Writes:
+// nothing. Never: replaces a valid certificate by an invalid or a missing one.
 package identity
 
 import (
@@ -28,7 +29,7 @@ import (
 	"ebb.dev/ebb/api/names"
 )
 
-// What certificates and objects are called (contract section 6.2).
+// Names of certificates and objects (contract section 6.2).
 const (
 	Secret       = "routing-serving-certs"
 	DataPlane    = "data-plane.knative.dev" // the server name of every pod
@@ -42,9 +43,9 @@ type Identity struct {
 	roots atomic.Pointer[x509.CertPool]
 	known chan struct{} // closed with the first pair
 
-	// Untrusted counts pods whose certificate was not believed.
+	// Untrusted counts pods whose certificate was not trusted.
 	Untrusted atomic.Int64
-	warned    atomic.Int64 // unix nanoseconds of the last line about one
+	warned    atomic.Int64 // unix nanoseconds of the last log line about an untrusted pod
 
 	mutex   sync.Mutex
 	shown   []byte // the PEM of pair, to tell a renewal from a repetition
@@ -52,7 +53,7 @@ type Identity struct {
 	bundles map[string][]byte
 }
 
-// Watch follows the objects until ctx ends. It returns at once: nothing is known until they were read.
+// Watch follows the objects until ctx ends. It returns at once, before they are read.
 func Watch(ctx context.Context, kube kubernetes.Interface, namespace string, log *slog.Logger) (*Identity, error) {
 	i := &Identity{log: log, known: make(chan struct{}), bundles: map[string][]byte{}}
 	named := informers.NewSharedInformerFactoryWithOptions(kube, 0, informers.WithNamespace(namespace),
@@ -93,7 +94,7 @@ func handler(seen func(o any, gone bool)) cache.ResourceEventHandlerFuncs {
 	}
 }
 
-// secret takes up a certificate and the authority that signs pods' certificates.
+// secret loads the certificate, and the authority that signs the certificates of pods.
 func (i *Identity) secret(data map[string][]byte) {
 	i.mutex.Lock()
 	defer i.mutex.Unlock()
@@ -107,12 +108,12 @@ func (i *Identity) secret(data map[string][]byte) {
 	}
 	pair, err := tls.X509KeyPair(data["tls.crt"], data["tls.key"])
 	if err != nil {
-		i.log.Error("the certificate for gateways cannot be used; what was there stays", "secret", Secret, "error", err)
+		i.log.Error("invalid certificate for gateways; keeping the previous one", "secret", Secret, "error", err)
 		return
 	}
 	i.shown = shown
 	first := i.pair.Swap(&pair) == nil
-	i.log.Info("gateways see a new certificate", "secret", Secret, "not_after", pair.Leaf.NotAfter)
+	i.log.Info("loaded a new certificate for gateways", "secret", Secret, "not_after", pair.Leaf.NotAfter)
 	if first {
 		close(i.known)
 	}
@@ -132,7 +133,7 @@ func (i *Identity) bundle(m *corev1.ConfigMap, gone bool) {
 	i.gatherLocked()
 }
 
-// gatherLocked makes the pool of whom certificates of pods may be signed by.
+// gatherLocked builds the pool of authorities that may sign certificates of pods.
 func (i *Identity) gatherLocked() {
 	pool := x509.NewCertPool()
 	found := pool.AppendCertsFromPEM(i.ca)
@@ -156,10 +157,10 @@ func (i *Identity) Certificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	return nil, errors.New("there is no certificate yet")
 }
 
-// CanVerify says whether any authority is known; without one no pod could be believed.
+// CanVerify returns whether an authority is known. Without one no pod can be verified.
 func (i *Identity) CanVerify() bool { return i.roots.Load() != nil }
 
-// UntrustedError says that who answered at a pod's address is no pod of the namespace, by its certificate.
+// UntrustedError means that the certificate at a pod's address is not that of a pod of the namespace.
 type UntrustedError struct {
 	Namespace string
 	Err       error
@@ -170,12 +171,13 @@ func (e *UntrustedError) Error() string {
 }
 func (e *UntrustedError) Unwrap() error { return e.Err }
 
-// Client is how pods of a namespace are connected to.
+// Client returns the TLS configuration for connections to pods of a namespace.
 func (i *Identity) Client(namespace string) *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS12,
 		ServerName: DataPlane,
-		// VerifyConnection does all that is skipped here, by the authorities of the moment, and checks one name more.
+		// VerifyConnection does the verification that is skipped here, with the current authorities, and
+		// checks one more name.
 		InsecureSkipVerify: true,
 		VerifyConnection: func(state tls.ConnectionState) error {
 			err := i.verify(state.PeerCertificates, namespace)
@@ -184,7 +186,7 @@ func (i *Identity) Client(namespace string) *tls.Config {
 			}
 			i.Untrusted.Add(1)
 			if now, last := time.Now().UnixNano(), i.warned.Load(); now-last > int64(time.Second) && i.warned.CompareAndSwap(last, now) {
-				i.log.Error("a pod's certificate is not trusted; nothing is sent to it", "namespace", namespace, "error", err)
+				i.log.Error("the certificate of a pod is not trusted; sending no request to it", "namespace", namespace, "error", err)
 			}
 			return &UntrustedError{namespace, err}
 		},

@@ -75,7 +75,7 @@ func TestLogAndSpansFollowTheSettings(t *testing.T) {
 		}
 	}
 	ended := make(chan bool, 1)
-	handler := &chain.Handler{Table: table, Poke: func(backends.Key) {}, Tracer: o.Tracer,
+	handler := &chain.Handler{Table: table, ReportNow: func(backends.Key) {}, Tracer: o.Tracer,
 		Ended: func(x *chain.Exchange, r *forward.Request, result *forward.Result) {
 			o.Ended(x, r, result)
 			ended <- true

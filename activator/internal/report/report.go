@@ -20,22 +20,23 @@ import (
 const (
 	// period is how often load is reported (contract section 6.5).
 	period = time.Second
-	// heartbeat is how often an idle activator says so, which keeps the connection warm for the next cold start.
+	// heartbeat is the number of periods between the reports of an idle activator. They keep the
+	// connection open for the next cold start.
 	heartbeat = 10
-	// timeout bounds one POST; a poke that hangs is a cold start that hangs.
+	// timeout bounds one POST. An urgent report that hangs delays a cold start.
 	timeout = 2 * time.Second
-	// retryFirst is the pause before a poke that failed is sent again; it doubles up to retryMost.
+	// retryFirst is the pause before a failed urgent report is sent again. It doubles up to retryMost.
 	retryFirst = 10 * time.Millisecond
 	retryMost  = time.Second
-	// pokeGap bounds how often pokes are sent; what comes in between leaves together.
-	pokeGap = 5 * time.Millisecond
-	// lookAgain is when a revision that was reported out of turn is looked at once more, for the rest of the burst.
+	// urgentGap is the least time between two urgent reports. Revisions in between are sent together.
+	urgentGap = 5 * time.Millisecond
+	// lookAgain is when a revision is checked again after an urgent report, for the rest of the burst.
 	lookAgain = 25 * time.Millisecond
 	// batch bounds the messages of one POST.
 	batch = wire.MaxStats
 )
 
-// Load is what a Reporter reads of a revision.
+// Load is the load of a revision that a Reporter reads.
 type Load struct {
 	Key    backends.Key
 	Meter  *Meter
@@ -46,25 +47,25 @@ type Load struct {
 type Reporter struct {
 	Pod string // this activator's name
 	URL string
-	Key func() []byte // of tokens
+	Key func() []byte // the token key
 	// Each calls visit with every revision's load.
 	Each func(visit func(Load))
 	// Find returns one revision's load.
 	Find func(backends.Key) (Load, bool)
 	Log  *slog.Logger
 
-	// Sent counts POSTs that were taken, Failed those that were not.
+	// Sent counts POSTs that the autoscaler accepted, Failed all others.
 	Sent, Failed atomic.Int64
 	reachable    atomic.Bool
 
-	pokes  *mailbox.Mailbox[map[backends.Key]struct{}]
+	urgent *mailbox.Mailbox[map[backends.Key]struct{}]
 	client *http.Client
 	began  time.Time
 }
 
 // Start makes a Reporter ready; the fields must be set.
 func (r *Reporter) Start() *Reporter {
-	r.pokes = mailbox.New[map[backends.Key]struct{}]()
+	r.urgent = mailbox.New[map[backends.Key]struct{}]()
 	r.client = &http.Client{Timeout: timeout, Transport: &http.Transport{
 		DialContext:         (&net.Dialer{Timeout: time.Second, KeepAlive: 15 * time.Second}).DialContext,
 		MaxIdleConnsPerHost: 4,
@@ -74,12 +75,13 @@ func (r *Reporter) Start() *Reporter {
 	return r
 }
 
-// Reachable says whether the last POST was taken.
+// Reachable returns whether the autoscaler accepted the last POST.
 func (r *Reporter) Reachable() bool { return r.reachable.Load() }
 
-// Poke has a revision reported at once, because requests of it wait or are many more than they were. It never blocks.
-func (r *Reporter) Poke(key backends.Key) {
-	r.pokes.Update(func(held map[backends.Key]struct{}, full bool) map[backends.Key]struct{} {
+// ReportNow reports a revision at once, because its requests queue or have increased a lot. It never
+// blocks.
+func (r *Reporter) ReportNow(key backends.Key) {
+	r.urgent.Update(func(held map[backends.Key]struct{}, full bool) map[backends.Key]struct{} {
 		if !full {
 			held = map[backends.Key]struct{}{}
 		}
@@ -88,15 +90,15 @@ func (r *Reporter) Poke(key backends.Key) {
 	})
 }
 
-// Run reports until ctx is done. Pokes and regular reports have a goroutine each, so that a hanging
-// POST of the one does not delay the other.
+// Run reports until ctx is done. Urgent and regular reports have one goroutine each, so a POST of one
+// kind that hangs does not delay the other.
 func (r *Reporter) Run(ctx context.Context) error {
 	regular := make(chan struct{})
 	go func() {
 		defer close(regular)
 		r.regularly(ctx)
 	}()
-	r.poke(ctx)
+	r.reportUrgent(ctx)
 	<-regular
 	r.client.CloseIdleConnections()
 	return nil
@@ -124,15 +126,16 @@ func (r *Reporter) regularly(ctx context.Context) {
 		for first := true; first || len(messages) > 0; first = false {
 			n := min(len(messages), batch)
 			if err := r.post(ctx, messages[:n]); err != nil && ctx.Err() == nil {
-				r.Log.Warn("the autoscaler did not take a report", "error", err, "revisions", n)
+				r.Log.Warn("report to the autoscaler failed", "error", err, "revisions", n)
 			}
 			messages = messages[n:]
 		}
 	}
 }
 
-// poke sends what Poke was called with and repeats it until it is taken or nothing waits any more.
-func (r *Reporter) poke(ctx context.Context) {
+// reportUrgent reports the revisions of ReportNow. It retries until the autoscaler accepts the report or
+// no request is queued.
+func (r *Reporter) reportUrgent(ctx context.Context) {
 	pause := time.NewTimer(0)
 	<-pause.C
 	wait := retryFirst
@@ -140,9 +143,9 @@ func (r *Reporter) poke(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-r.pokes.Ready():
+		case <-r.urgent.Ready():
 		}
-		keys, _ := r.pokes.Take()
+		keys, _ := r.urgent.Take()
 		now := time.Now()
 		var messages []wire.StatMessage
 		for key := range keys {
@@ -153,14 +156,15 @@ func (r *Reporter) poke(ctx context.Context) {
 		if len(messages) == 0 {
 			continue
 		}
-		gap := pokeGap
+		gap := urgentGap
 		if err := r.post(ctx, messages); err != nil && ctx.Err() == nil {
-			r.Log.Warn("the autoscaler did not take word of waiting or growing requests; trying again while any wait", "error", err, "revisions", len(messages))
-			r.client.CloseIdleConnections() // the next attempt must not meet the same dead peer
+			r.Log.Warn("urgent report to the autoscaler failed; retrying while requests are queued",
+				"error", err, "revisions", len(messages))
+			r.client.CloseIdleConnections() // the next attempt must not use the same dead connection
 			for _, m := range messages {
 				key := backends.Key{Namespace: m.Namespace, Name: m.Revision}
 				if l, ok := r.Find(key); ok && l.Queued() > 0 {
-					r.Poke(key)
+					r.ReportNow(key)
 				}
 			}
 			gap, wait = wait, min(2*wait, retryMost)
@@ -177,12 +181,12 @@ func (r *Reporter) poke(ctx context.Context) {
 	}
 }
 
-// again pokes those of the reported revisions whose load has risen since.
+// again reports those revisions whose load has increased since.
 func (r *Reporter) again(reported []wire.StatMessage) {
 	for _, m := range reported {
 		key := backends.Key{Namespace: m.Namespace, Name: m.Revision}
 		if l, ok := r.Find(key); ok && l.Meter.Rising() {
-			r.Poke(key)
+			r.ReportNow(key)
 		}
 	}
 }

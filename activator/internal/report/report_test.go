@@ -185,8 +185,8 @@ func TestAWaitingRequestIsReportedAtOnceAndUntilItIsTaken(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- r.Run(ctx) }()
-	r.Poke(load.Key)
-	r.Poke(backends.Key{Namespace: "ns", Name: "unknown"})
+	r.ReportNow(load.Key)
+	r.ReportNow(backends.Key{Namespace: "ns", Name: "unknown"})
 	<-c.arrived
 	c.mutex.Lock()
 	got := c.messages[0]
@@ -230,7 +230,7 @@ func TestTheRestOfABurstFollows(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- r.Run(ctx) }()
-	r.Poke(load.Key)
+	r.ReportNow(load.Key)
 	<-c.arrived
 	<-c.arrived
 	cancel()

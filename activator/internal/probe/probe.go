@@ -1,9 +1,10 @@
-// Package prove asks pods that Kubernetes calls not ready, and that have not announced themselves, whether they are ready:
-// the fallback for a lost announcement (contract section 6.4).
+// Package probe sends readiness probes to pods that are not ready in Kubernetes and that have sent no
+// announcement. It is the fallback when an announcement is lost (contract section 6.4).
 //
-// Owns: a goroutine for each revision that has waiting requests and such pods. Reads: the revision's snapshot.
-// Writes: Prove of the table. Never: asks while nothing waits; keeps anything from a failed attempt.
-package prove
+// Owns: one goroutine for each revision with queued requests and such pods. Reads: the revision's
+// snapshot. Writes: Table.ProbeSucceeded. Never: probes while no request is queued; stores the result
+// of a failed probe.
+package probe
 
 import (
 	"context"
@@ -21,16 +22,16 @@ import (
 )
 
 const (
-	// Period is how often a pod is asked, Timeout how long it may take: far beyond a slow network's round trip, because a
-	// pod that cannot answer in time can never be used.
+	// Period is the time between two probes of a pod. Timeout bounds one probe. It is far longer than
+	// the round trip of a slow network, because a pod that always answers late would never be used.
 	Period  = 200 * time.Millisecond
 	Timeout = 2 * time.Second
-	// once is how many pods of a revision are asked at a time.
+	// once bounds how many pods of a revision are probed at the same time.
 	once = 16
 )
 
-// Prover asks pods.
-type Prover struct {
+// Prober sends the probes.
+type Prober struct {
 	Table *backends.Table
 	// Mesh is chain.Handler.Mesh.
 	Mesh func() bool
@@ -41,18 +42,18 @@ type Prover struct {
 	client *http.Client
 }
 
-// New returns a Prover; Run must run.
-func New(table *backends.Table) *Prover {
-	return &Prover{Table: table, busy: map[backends.Key]bool{}, wanted: make(chan backends.Key, 1024),
+// New returns a Prober; Run must run.
+func New(table *backends.Table) *Prober {
+	return &Prober{Table: table, busy: map[backends.Key]bool{}, wanted: make(chan backends.Key, 1024),
 		client: &http.Client{Timeout: Timeout, Transport: &http.Transport{
 			DialContext:       (&net.Dialer{Timeout: Timeout}).DialContext,
 			DisableKeepAlives: true,
 		}}}
 }
 
-// Want tells that requests of a revision wait. It never blocks; a hint that finds no room is given up,
-// since the next doubling of the queue gives another.
-func (p *Prover) Want(key backends.Key) {
+// Want starts probes for a revision with queued requests. It never blocks. A call that finds the channel
+// full is dropped; the next doubling of the queue calls again.
+func (p *Prober) Want(key backends.Key) {
 	p.mutex.Lock()
 	defer p.mutex.Unlock()
 	if p.busy[key] {
@@ -66,7 +67,7 @@ func (p *Prover) Want(key backends.Key) {
 }
 
 // Run works until ctx is done.
-func (p *Prover) Run(ctx context.Context) error {
+func (p *Prober) Run(ctx context.Context) error {
 	var group sync.WaitGroup
 	defer group.Wait()
 	for {
@@ -84,8 +85,8 @@ func (p *Prover) Run(ctx context.Context) error {
 	}
 }
 
-// revision asks a revision's unproven pods until nothing waits any more.
-func (p *Prover) revision(ctx context.Context, key backends.Key) {
+// revision probes the pods of a revision that are not ready until its queue is empty.
+func (p *Prober) revision(ctx context.Context, key backends.Key) {
 	tick := time.NewTimer(0)
 	<-tick.C
 	for {
@@ -99,12 +100,12 @@ func (p *Prover) revision(ctx context.Context, key backends.Key) {
 		s := r.Snapshot()
 		var group sync.WaitGroup
 		room := make(chan struct{}, once)
-		for _, b := range s.Unproven {
+		for _, b := range s.NotReady {
 			group.Go(func() {
 				room <- struct{}{}
 				defer func() { <-room }()
 				if p.ask(ctx, key, b) == nil {
-					p.Table.Prove(key, b)
+					p.Table.ProbeSucceeded(key, b)
 				}
 			})
 		}
@@ -119,7 +120,7 @@ func (p *Prover) revision(ctx context.Context, key backends.Key) {
 	}
 }
 
-func (p *Prover) ask(ctx context.Context, key backends.Key, b hold.Backend) error {
+func (p *Prober) ask(ctx context.Context, key backends.Key, b hold.Backend) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+b.Address.String()+wire.PathHealth, nil)
 	if err != nil {
 		return fmt.Errorf("ask %s: %w", b.Address, err)

@@ -1,4 +1,4 @@
-package prove
+package probe
 
 import (
 	"context"
@@ -33,7 +33,7 @@ func TestAPodWithoutAnnouncementIsFoundByAsking(t *testing.T) {
 	defer server.Close()
 	key := backends.Key{Namespace: "ns", Name: "rev"}
 	budget := hold.NewBudget(hold.Bounds{})
-	var prover *Prover
+	var prover *Prober
 	table := backends.NewTable(func(k backends.Key, _ *backends.Info) (*hold.Queue, any) {
 		return hold.New(0, budget, hold.Options{Pressure: func(int) { prover.Want(k) }}), nil
 	})
