@@ -144,7 +144,7 @@ type Server struct {
 	Handler Handler
 	// TimeoutReply answers a request whose timer fired before the response started. Default: 504 "request timeout".
 	TimeoutReply func(t Timer, after time.Duration) Reply
-	// FailureReply answers when no usable response came from the upstream. Default: 502 and the error's text.
+	// FailureReply answers when no usable response came from the upstream. Default: 502 and FailureText.
 	FailureReply func(err error) Reply
 	// MaxHeaderBytes bounds a request or response head. Default 64 KiB.
 	MaxHeaderBytes int
@@ -213,7 +213,7 @@ func (s *Server) init() {
 			}
 		}
 		if s.FailureReply == nil {
-			s.FailureReply = func(err error) Reply { return Reply{Status: 502, Body: err.Error()} }
+			s.FailureReply = func(err error) Reply { return Reply{Status: 502, Body: FailureText(err)} }
 		}
 		s.redirects, _ = s.Handler.(Redirector)
 		s.judges, _ = s.Handler.(Judge)

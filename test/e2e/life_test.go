@@ -226,8 +226,8 @@ func TestARequestForARevisionThatCannotStartGetsTheReason(t *testing.T) {
 		t.Errorf("the request that found out: %v", first)
 	}
 	again := probe.Get(s.ctx, s.client(), url)
-	if again.Status != 503 || !strings.Contains(again.Body, "CRASH=1") {
-		t.Errorf("a request to a revision known not to start: %v, want 503 with what the program said", again)
+	if again.Status != 503 || !strings.Contains(again.Body, "ExitCode") || strings.Contains(again.Body, "CRASH=1") {
+		t.Errorf("a request to a revision known not to start: %v, want 503 with the reason and without the log", again)
 	}
 	if again.Took > 5*time.Second {
 		t.Errorf("it took %s to say so, want at most 5 s", again.Took)

@@ -1,6 +1,7 @@
 package watch
 
 import (
+	"cmp"
 	"net/netip"
 	"strings"
 	"time"
@@ -51,12 +52,13 @@ func seconds(value *int64, otherwise int64) time.Duration {
 	return time.Duration(otherwise) * time.Second
 }
 
-// failureOf says why no pod of the revision can start, or "".
+// failureOf is the reason why no pod of the revision can start, or "". It reaches clients, so it leaves out the
+// condition's message, which may hold the last lines of a container's log.
 func failureOf(r *servingv1.Revision) string {
 	for _, t := range []string{string(servingv1.RevisionConditionContainerHealthy), string(servingv1.RevisionConditionResourcesAvailable)} {
 		for _, c := range r.Status.Conditions {
 			if string(c.Type) == t && c.Status == corev1.ConditionFalse {
-				return strings.TrimSuffix(strings.TrimSpace(c.Reason+": "+c.Message), ":")
+				return cmp.Or(c.Reason, "NotReady")
 			}
 		}
 	}

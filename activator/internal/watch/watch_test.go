@@ -67,7 +67,11 @@ func TestInfoOf(t *testing.T) {
 		{"image cannot be pulled", func(r *servingv1.Revision) {
 			r.Status.Conditions = duckv1.Conditions{{Type: servingv1.RevisionConditionContainerHealthy, Status: corev1.ConditionTrue},
 				{Type: servingv1.RevisionConditionResourcesAvailable, Status: corev1.ConditionFalse, Reason: "ImagePullBackOff", Message: "no such image"}}
-		}, with(func(i *backends.Info) { i.Failure = "ImagePullBackOff: no such image" })},
+		}, with(func(i *backends.Info) { i.Failure = "ImagePullBackOff" })},
+		{"what a container said before it ended is not for clients", func(r *servingv1.Revision) {
+			r.Status.Conditions = duckv1.Conditions{{Type: servingv1.RevisionConditionContainerHealthy, Status: corev1.ConditionFalse, Reason: "ExitCode1",
+				Message: "Container failed with: panic: password=hunter2"}}
+		}, with(func(i *backends.Info) { i.Failure = "ExitCode1" })},
 		{"not yet known", func(r *servingv1.Revision) {
 			r.Status.Conditions = duckv1.Conditions{{Type: servingv1.RevisionConditionContainerHealthy, Status: corev1.ConditionUnknown, Reason: "Deploying"}}
 		}, base},

@@ -212,7 +212,7 @@ func TimeoutReply(t forward.Timer, after time.Duration) forward.Reply {
 func FailureReply(err error) forward.Reply {
 	var dial *forward.DialError
 	if errors.As(err, &dial) {
-		return forward.Reply{Status: 502, Body: "the container does not accept connections: " + err.Error()}
+		return forward.Reply{Status: 502, Body: "the container does not accept connections"}
 	}
-	return forward.Reply{Status: 502, Body: "the container gave no valid response: " + err.Error()}
+	return forward.Reply{Status: 502, Body: "the container gave no valid response: " + forward.FailureText(err)}
 }
