@@ -35,6 +35,15 @@ func ValidToken(key []byte, namespace, revision, token string) bool {
 	return hmac.Equal([]byte(Token(key, namespace, revision)), []byte(token))
 }
 
+// DrainToken is what the preStop hook shows to the queue-proxy of its own pod. It is made of the pod's token,
+// and does not give that one away.
+func DrainToken(token string) string { return Token([]byte(token), "", "drain") }
+
+// ValidDrainToken reports in constant time whether given is DrainToken(token).
+func ValidDrainToken(token, given string) bool {
+	return ValidToken([]byte(token), "", "drain", given)
+}
+
 // Bearer returns the value of an Authorization header for token.
 func Bearer(token string) string { return "Bearer " + token }
 

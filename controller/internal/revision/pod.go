@@ -68,7 +68,7 @@ func makePodSpec(rev *servingv1.Revision, in Inputs) (corev1.PodSpec, error) {
 		if digest := digests[c.Name]; digest != "" {
 			c.Image = digest
 		}
-		prepareContainer(rev, c, i == serving, port, probing)
+		prepareContainer(rev, c, i == serving, port, probing, in.Token)
 		if in.Settings.Observability.EnableVarLogCollection {
 			c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: varLogVolume, MountPath: "/var/log",
 				SubPathExpr: "$(K_INTERNAL_POD_NAMESPACE)_$(K_INTERNAL_POD_NAME)_" + c.Name})
@@ -124,10 +124,13 @@ func protocol(rev *servingv1.Revision) string {
 	return "http1"
 }
 
-func prepareContainer(rev *servingv1.Revision, c *corev1.Container, serving bool, port int32, probing bool) {
+// prepareContainer completes a user container. The token is shown by its preStop hook, so that nobody but the
+// kubelet begins a drain.
+func prepareContainer(rev *servingv1.Revision, c *corev1.Container, serving bool, port int32, probing bool, token string) {
 	quiet(c)
 	c.Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{HTTPGet: &corev1.HTTPGetAction{
-		Port: intstr.FromInt32(wire.PortDrain), Path: wire.PathDrain}}}
+		Port: intstr.FromInt32(wire.PortDrain), Path: wire.PathDrain,
+		HTTPHeaders: []corev1.HTTPHeader{{Name: "Authorization", Value: wire.Bearer(wire.DrainToken(token))}}}}}
 	if serving {
 		c.Env = append([]corev1.EnvVar{{Name: "PORT", Value: fmt.Sprint(port)}}, c.Env...)
 		c.Ports = []corev1.ContainerPort{{Name: userPortName, ContainerPort: port, Protocol: corev1.ProtocolTCP}}

@@ -155,6 +155,11 @@ func (s *Sidecar) listenBeside() error {
 	}
 	admin := http.NewServeMux()
 	admin.HandleFunc("GET "+wire.PathDrain, func(w http.ResponseWriter, r *http.Request) {
+		// Whoever can keep a hook open keeps the pod out of service.
+		if !wire.ValidDrainToken(cfg.Token, wire.BearerToken(r.Header.Get("Authorization"))) {
+			http.Error(w, "only the preStop hook of this pod may begin a drain", http.StatusUnauthorized)
+			return
+		}
 		s.drainer.Hook(r.Context())
 		w.WriteHeader(http.StatusOK)
 	})

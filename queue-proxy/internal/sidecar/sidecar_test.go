@@ -42,7 +42,7 @@ func startRig(t *testing.T, user http.HandlerFunc, change func(*config.Config), 
 	backend := httptest.NewServer(user)
 	t.Cleanup(backend.Close)
 	cfg := &config.Config{
-		Namespace: "ns", Revision: "rev-00001", Pod: "pod", PodIP: netip.MustParseAddr("127.0.0.1"),
+		Namespace: "ns", Revision: "rev-00001", Pod: "pod", PodIP: netip.MustParseAddr("127.0.0.1"), Token: "a-token",
 		UserPort:   backend.Listener.Addr().(*net.TCPAddr).Port,
 		Timeout:    30 * time.Second,
 		DrainQuiet: 10 * time.Millisecond,
@@ -317,7 +317,7 @@ func openWebSocketIsDrained(t *testing.T, agent string) {
 	}
 	hook := make(chan error, 1)
 	go func() {
-		resp, err := http.Get("http://127.0.0.1:" + strconv.Itoa(portOf(t, r.sideAddr("the drain hook"))) + wire.PathDrain)
+		resp, err := callHook(t, r, wire.DrainToken("a-token"))
 		if err == nil {
 			resp.Body.Close()
 		}
@@ -443,7 +443,7 @@ func TestDrainServesWhatStillComes(t *testing.T) {
 
 func TestTheHookAloneIsTakenBack(t *testing.T) {
 	r := startRig(t, hello, nil)
-	resp, err := http.Get("http://127.0.0.1:" + strconv.Itoa(portOf(t, r.sideAddr("the drain hook"))) + wire.PathDrain)
+	resp, err := callHook(t, r, wire.DrainToken("a-token"))
 	if err != nil || resp.StatusCode != 200 {
 		t.Fatalf("the hook got %v %v", resp, err)
 	}
@@ -453,6 +453,34 @@ func TestTheHookAloneIsTakenBack(t *testing.T) {
 	}
 	if status, _, _ := r.get("/", "K-Network-Probe", "queue"); status != 200 {
 		t.Errorf("readiness afterwards: %d", status)
+	}
+}
+
+// callHook does what the kubelet does before it ends the container.
+func callHook(t *testing.T, r *rig, token string) (*http.Response, error) {
+	t.Helper()
+	request, err := http.NewRequest("GET", "http://127.0.0.1:"+strconv.Itoa(portOf(t, r.sideAddr("the drain hook")))+wire.PathDrain, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if token != "" {
+		request.Header.Set("Authorization", wire.Bearer(token))
+	}
+	return http.DefaultClient.Do(request)
+}
+
+// A neighbour that asks for the hook again and again must not keep the pod out of service.
+func TestOnlyThePodsOwnHookBeginsADrain(t *testing.T) {
+	r := startRig(t, hello, nil)
+	for _, token := range []string{"", "made-up", "a-token", wire.DrainToken("another"), wire.DrainToken("")} {
+		resp, err := callHook(t, r, token)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		if resp.StatusCode != 401 || r.drainer.Draining() {
+			t.Errorf("token %q: got %d, draining %v", token, resp.StatusCode, r.drainer.Draining())
+		}
 	}
 }
 
