@@ -138,7 +138,7 @@ func build(o options, kube kubernetes.Interface, ebb versioned.Interface, store 
 		}), &chain.Load{}
 	})
 	a.coldStarts = coldstart.New()
-	a.coldStarts.Ask = coldstart.Ask(o.autoscaler)
+	a.coldStarts.Ask = coldstart.Ask(o.autoscaler, key)
 	load := func(r *backends.Revision) report.Load {
 		return report.Load{Key: r.Key, Meter: &r.Data.(*chain.Load).Meter, Queued: func() int64 {
 			waiting, _ := r.Queue.Load()

@@ -232,10 +232,10 @@ func (p *process) routes(stats http.Handler, who identity) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle(wire.PathStats, stats)
 	mux.Handle(wire.PathHandover, p.handover)
-	mux.Handle(wire.PathDecisions, report.Decisions{History: p.engine.History, Owner: func(k loop.Key) (string, bool) {
+	mux.Handle(wire.PathDecisions, report.Decisions{Key: p.handover.Key, History: p.engine.History, Owner: func(k loop.Key) (string, bool) {
 		return p.election.Owner(k), p.election.Owns(k)
 	}})
-	mux.Handle(wire.PathBirths, report.Births{Of: p.birth, Owner: func(k loop.Key) (string, bool) {
+	mux.Handle(wire.PathBirths, report.Births{Key: p.handover.Key, Of: p.birth, Owner: func(k loop.Key) (string, bool) {
 		return p.election.Owner(k), p.election.Owns(k)
 	}})
 	mux.HandleFunc(wire.PathHealth, func(w http.ResponseWriter, _ *http.Request) {

@@ -203,8 +203,8 @@ func clamp(t, low, high time.Time) time.Time {
 	return t
 }
 
-// Ask returns a function that asks the autoscaler at host:port.
-func Ask(autoscaler string) func(context.Context, backends.Key, string) (wire.Birth, error) {
+// Ask returns a function that asks the autoscaler at host:port, with the activators' token under tokenKey.
+func Ask(autoscaler string, tokenKey func() []byte) func(context.Context, backends.Key, string) (wire.Birth, error) {
 	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 1, IdleConnTimeout: time.Minute}}
 	return func(ctx context.Context, key backends.Key, pod string) (wire.Birth, error) {
 		url := "http://" + autoscaler + wire.PathBirths + key.Namespace + "/" + key.Name + "/" + pod
@@ -212,6 +212,7 @@ func Ask(autoscaler string) func(context.Context, backends.Key, string) (wire.Bi
 		if err != nil {
 			return wire.Birth{}, fmt.Errorf("ask for %s: %w", url, err)
 		}
+		request.Header.Set("Authorization", wire.Bearer(wire.Token(tokenKey(), "", wire.ActivatorSubject)))
 		response, err := client.Do(request)
 		if err != nil {
 			return wire.Birth{}, fmt.Errorf("ask for the birth of pod %s: %w", pod, err)

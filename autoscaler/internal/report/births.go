@@ -14,10 +14,15 @@ type Births struct {
 	Of func(revision loop.Key, pod string) wire.Birth
 	// Owner is as in Decisions. Every replica sees the pods, but only who decides has written the scale.
 	Owner func(loop.Key) (ip string, self bool)
+	// Key is the key of all tokens as it is now.
+	Key func() []byte
 }
 
 // ServeHTTP implements http.Handler.
 func (b Births) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if !allowed(w, r, b.Key()) {
+		return
+	}
 	parts := strings.Split(strings.TrimPrefix(r.URL.Path, wire.PathBirths), "/")
 	if r.Method != http.MethodGet || len(parts) != 3 || parts[0] == "" || parts[1] == "" || parts[2] == "" {
 		http.Error(w, "use GET "+wire.PathBirths+"<namespace>/<revision>/<pod>", http.StatusBadRequest)
@@ -25,7 +30,7 @@ func (b Births) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	key := loop.Key{Namespace: parts[0], Name: parts[1]}
 	if ip, self := b.Owner(key); ip != "" && !self && r.URL.Query().Get("forwarded") == "" {
-		askOwner(w, r, ip)
+		askOwner(w, r, ip, b.Key())
 		return
 	}
 	birth := b.Of(key, parts[2])

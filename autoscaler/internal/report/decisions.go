@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/netip"
 	"strconv"
 	"strings"
 	"time"
@@ -18,6 +19,22 @@ type Decisions struct {
 	History func(loop.Key) ([]loop.Entry, bool)
 	// Owner returns the IP of the replica that decides for a revision, and whether that is this one.
 	Owner func(loop.Key) (ip string, self bool)
+	// Key is the key of all tokens as it is now.
+	Key func() []byte
+}
+
+// allowed says who may read what concerns all tenants: somebody inside this pod, as kubectl port-forward is, and
+// components of Ebb, by the activators' token. It answers everybody else.
+func allowed(w http.ResponseWriter, r *http.Request, key []byte) bool {
+	peer, err := netip.ParseAddrPort(r.RemoteAddr)
+	if err == nil && peer.Addr().Unmap().IsLoopback() {
+		return true
+	}
+	if wire.ValidToken(key, "", wire.ActivatorSubject, wire.BearerToken(r.Header.Get("Authorization"))) {
+		return true
+	}
+	http.Error(w, "use kubectl port-forward", http.StatusUnauthorized)
+	return false
 }
 
 // decision is one run of like decisions as JSON; the figures are those of its last one.
@@ -60,6 +77,9 @@ type formula struct {
 
 // ServeHTTP implements http.Handler.
 func (d Decisions) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if !allowed(w, r, d.Key()) {
+		return
+	}
 	namespace, name, ok := strings.Cut(strings.TrimPrefix(r.URL.Path, wire.PathDecisions), "/")
 	if r.Method != http.MethodGet || !ok || namespace == "" || name == "" || strings.Contains(name, "/") {
 		http.Error(w, "use GET "+wire.PathDecisions+"<namespace>/<revision>", http.StatusBadRequest)
@@ -69,7 +89,7 @@ func (d Decisions) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	history, known := d.History(key)
 	if !known {
 		if ip, self := d.Owner(key); ip != "" && !self && r.URL.Query().Get("forwarded") == "" {
-			askOwner(w, r, ip)
+			askOwner(w, r, ip, d.Key())
 			return
 		}
 		http.Error(w, "no autoscaler of this class decides for "+key.String(), http.StatusNotFound)
@@ -91,13 +111,14 @@ func (d Decisions) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // askOwner passes the question on to the replica that decides.
-func askOwner(w http.ResponseWriter, r *http.Request, ip string) {
+func askOwner(w http.ResponseWriter, r *http.Request, ip string, key []byte) {
 	url := "http://" + net.JoinHostPort(ip, strconv.Itoa(wire.PortStats)) + r.URL.Path + "?forwarded=1"
 	request, err := http.NewRequestWithContext(r.Context(), http.MethodGet, url, nil)
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
+	request.Header.Set("Authorization", wire.Bearer(wire.Token(key, "", wire.ActivatorSubject)))
 	client := &http.Client{Timeout: 2 * time.Second}
 	response, err := client.Do(request)
 	if err != nil {

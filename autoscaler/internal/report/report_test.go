@@ -28,12 +28,12 @@ func entry() loop.Entry {
 
 func ask(d Decisions, method, path string) *httptest.ResponseRecorder {
 	answer := httptest.NewRecorder()
-	d.ServeHTTP(answer, httptest.NewRequest(method, path, nil))
+	d.ServeHTTP(answer, fromInside(method, path))
 	return answer
 }
 
 func TestDecisionsAreExplained(t *testing.T) {
-	d := Decisions{History: func(k loop.Key) ([]loop.Entry, bool) { return []loop.Entry{entry()}, k == hello },
+	d := Decisions{Key: key, History: func(k loop.Key) ([]loop.Entry, bool) { return []loop.Entry{entry()}, k == hello },
 		Owner: func(loop.Key) (string, bool) { return "", false }}
 	answer := ask(d, http.MethodGet, "/decisions/default/hello-00001")
 	var body struct {
@@ -105,6 +105,7 @@ func TestMetricsCarryTheContractsNames(t *testing.T) {
 func TestBirthsAreToldByWhoDecides(t *testing.T) {
 	asked := time.Unix(1000, 5e6).UTC()
 	b := Births{
+		Key: key,
 		Of: func(key loop.Key, pod string) wire.Birth {
 			if key != hello || pod != "p-1" {
 				return wire.Birth{}
@@ -115,7 +116,7 @@ func TestBirthsAreToldByWhoDecides(t *testing.T) {
 	}
 	get := func(method, path string) *httptest.ResponseRecorder {
 		response := httptest.NewRecorder()
-		b.ServeHTTP(response, httptest.NewRequest(method, path, nil))
+		b.ServeHTTP(response, fromInside(method, path))
 		return response
 	}
 	response := get("GET", "/births/default/hello-00001/p-1")
@@ -135,5 +136,44 @@ func TestBirthsAreToldByWhoDecides(t *testing.T) {
 	}
 	if got := get("GET", "/births/default/hello-00001/p-1?forwarded=1").Code; got != 200 {
 		t.Errorf("a question that was passed on is passed on again: %d", got)
+	}
+}
+
+func key() []byte { return []byte("key") }
+
+// fromInside is a request that came through kubectl port-forward.
+func fromInside(method, path string) *http.Request {
+	r := httptest.NewRequest(method, path, nil)
+	r.RemoteAddr = "127.0.0.1:40000"
+	return r
+}
+
+func TestANeighbourDoesNotReadOfOtherTenants(t *testing.T) {
+	owner := func(loop.Key) (string, bool) { return "", true }
+	d := Decisions{Key: key, History: func(loop.Key) ([]loop.Entry, bool) { return []loop.Entry{entry()}, true }, Owner: owner}
+	b := Births{Key: key, Of: func(loop.Key, string) wire.Birth { return wire.Birth{Asked: time.Unix(1, 0)} }, Owner: owner}
+	for _, c := range []struct {
+		who, from, token string
+		status           int
+	}{
+		{"a neighbour", "10.1.2.3:40000", "", 401},
+		{"with a pod's token", "10.1.2.3:40000", wire.Token(key(), "default", "hello-00001"), 401},
+		{"with a made-up token", "10.1.2.3:40000", "x", 401},
+		{"an activator", "10.1.2.3:40000", wire.Token(key(), "", wire.ActivatorSubject), 200},
+		{"kubectl port-forward", "127.0.0.1:40000", "", 200},
+		{"the same over IPv6", "[::1]:40000", "", 200},
+	} {
+		for path, handler := range map[string]http.Handler{"/decisions/default/hello-00001": d, "/births/default/hello-00001/p-1": b} {
+			request := httptest.NewRequest("GET", path, nil)
+			request.RemoteAddr = c.from
+			if c.token != "" {
+				request.Header.Set("Authorization", wire.Bearer(c.token))
+			}
+			answer := httptest.NewRecorder()
+			handler.ServeHTTP(answer, request)
+			if answer.Code != c.status {
+				t.Errorf("%s, %s: %d, want %d", c.who, path, answer.Code, c.status)
+			}
+		}
 	}
 }
