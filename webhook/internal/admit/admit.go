@@ -37,8 +37,14 @@ const (
 	PathConfigMaps = "/config-validation"
 )
 
-// maxBody is more than two objects of the largest size that the API server stores, as JSON.
-const maxBody = 16 << 20
+// Bounds of what is in memory at once. The API server takes no request of more than 3 MiB and sends the object
+// twice, before and after; nearly all are a few KiB.
+const (
+	maxBody     = 7 << 20
+	smallBody   = 256 << 10
+	smallBodies = 64
+	largeBodies = 2
+)
 
 // DryRun tries a pod template without creating anything.
 type DryRun func(ctx context.Context, namespace string, parent *metav1.ObjectMeta, template *servingv1.RevisionTemplateSpec) error
@@ -53,7 +59,7 @@ type Options struct {
 
 // New returns the handler of all four paths.
 func New(options Options) http.Handler {
-	j := &judge{Options: options, kinds: kinds()}
+	j := &judge{Options: options, kinds: kinds(), small: make(chan struct{}, smallBodies), large: make(chan struct{}, largeBodies)}
 	mux := http.NewServeMux()
 	mux.Handle("POST "+PathDefaulting, j.handle(PathDefaulting, j.setDefaults))
 	mux.Handle("POST "+PathEarly, j.handle(PathEarly, j.validateEarly))
@@ -65,6 +71,8 @@ func New(options Options) http.Handler {
 type judge struct {
 	Options
 	kinds map[metav1.GroupVersionKind]kind
+	// A request takes a place in one of them before its body is read.
+	small, large chan struct{}
 }
 
 // answer is the part of a response that the paths decide.
@@ -77,7 +85,22 @@ type answer struct {
 
 func (j *judge) handle(path string, decide func(context.Context, *admissionv1.AdmissionRequest) answer) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+		places, longest := j.large, int64(maxBody)
+		if r.ContentLength >= 0 && r.ContentLength <= smallBody {
+			places, longest = j.small, smallBody
+		}
+		if r.ContentLength > maxBody {
+			w.Header().Set("Connection", "close") // nothing of it is read
+			http.Error(w, "the request is too large", http.StatusRequestEntityTooLarge)
+			return
+		}
+		select {
+		case places <- struct{}{}:
+			defer func() { <-places }()
+		case <-r.Context().Done():
+			return
+		}
+		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, longest))
 		if err != nil {
 			http.Error(w, "the request cannot be read: "+err.Error(), http.StatusBadRequest)
 			return
