@@ -6,6 +6,7 @@ package requestlog
 import (
 	"bytes"
 	"cmp"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net"
@@ -51,11 +52,21 @@ func New(out io.Writer, text string, probes bool) (*Log, error) {
 	if !strings.HasSuffix(text, "\n") {
 		text += "\n"
 	}
-	t, err := template.New("request log").Parse(text)
+	t, err := template.New("request log").Funcs(template.FuncMap{"js": escape}).Parse(text)
 	if err != nil {
 		return nil, fmt.Errorf("request log template: %w", err)
 	}
 	return &Log{probes: probes, template: t, out: out}, nil
+}
+
+// escape makes a text fit between the quotes of a string of JSON, and of JavaScript. The template package's own
+// "js" writes \', which JSON does not know.
+func escape(values ...any) (string, error) {
+	b, err := json.Marshal(fmt.Sprint(values...))
+	if err != nil {
+		return "", err
+	}
+	return strings.ReplaceAll(string(b[1:len(b)-1]), "'", `\u0027`), nil
 }
 
 // line is the template's data.

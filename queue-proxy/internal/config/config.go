@@ -64,10 +64,11 @@ type Observability struct {
 	RuntimeProfiling bool `json:"runtimeProfiling"`
 }
 
-// Queue-proxy's queue is this many times its concurrency (contract section 5.3), and at most this heavy.
+// Queue-proxy's queue is this many times its concurrency (contract section 5.3), and at most this heavy: half of
+// the memory limit that main sets for the process, so that a full queue leaves the garbage collector room.
 const (
 	WaitingPerSlot = 10
-	MostWaitBytes  = 96 << 20
+	MostWaitBytes  = 24 << 20
 )
 
 // Parse reads the environment. Its error names every variable that cannot be used.
