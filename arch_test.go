@@ -296,3 +296,13 @@ func read(t *testing.T, file string) string {
 	}
 	return string(data)
 }
+
+// Every test that docs/security.md names exists.
+func TestEveryClaimOfSecurityNamesATestThatExists(t *testing.T) {
+	tests := testNames(t)
+	for _, name := range regexp.MustCompile("`((?:Test|Fuzz)[A-Za-z0-9_]+)`").FindAllStringSubmatch(read(t, "docs/security.md"), -1) {
+		if len(tests[name[1]]) == 0 {
+			t.Errorf("docs/security.md names %s, which does not exist", name[1])
+		}
+	}
+}

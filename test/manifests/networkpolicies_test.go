@@ -1,0 +1,91 @@
+package manifests
+
+import (
+	"slices"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	"k8s.io/apimachinery/pkg/labels"
+)
+
+// Ports that only the kubelet of the node asks, which policies do not keep out, and ports that tell of all tenants.
+var (
+	probePorts = map[string][]int32{"controller": {8080}, "webhook": {8080}}
+	operators  = []int32{9090, 8008}
+)
+
+// Each port that a component listens on is either open to whom it is for, or closed; no policy opens another one.
+func TestNetworkPoliciesNameEveryPortAndWhomItIsFor(t *testing.T) {
+	objects := config(t)
+	for _, object := range objects {
+		deployment, ok := object.Object.(*appsv1.Deployment)
+		if !ok {
+			continue
+		}
+		toAll, toOperators := policyOf(t, objects, deployment)
+		var listens []int32
+		for _, c := range deployment.Spec.Template.Spec.Containers {
+			for _, p := range c.Ports {
+				listens = append(listens, p.ContainerPort)
+			}
+		}
+		for _, port := range listens {
+			all, few := slices.Contains(toAll, port), slices.Contains(toOperators, port)
+			switch {
+			case slices.Contains(operators, port):
+				if all || !few {
+					t.Errorf("%s: port %d tells of all tenants; open to all %v, to operators %v", deployment.Name, port, all, few)
+				}
+			case slices.Contains(probePorts[deployment.Name], port):
+				if all || few {
+					t.Errorf("%s: port %d is the kubelet's, and is open to others", deployment.Name, port)
+				}
+			case !all:
+				t.Errorf("%s: port %d is closed to those whom it is for", deployment.Name, port)
+			}
+		}
+		for _, port := range slices.Concat(toAll, toOperators) {
+			if !slices.Contains(listens, port) {
+				t.Errorf("%s: its policy opens port %d, on which it does not listen", deployment.Name, port)
+			}
+		}
+	}
+}
+
+// policyOf returns the ports that the policies of a Deployment's pods open to everybody and to labelled namespaces.
+func policyOf(t *testing.T, objects []Object, deployment *appsv1.Deployment) (toAll, toOperators []int32) {
+	found := false
+	for _, object := range objects {
+		policy, ok := object.Object.(*networkingv1.NetworkPolicy)
+		if !ok || policy.Namespace != deployment.Namespace ||
+			!labels.SelectorFromSet(policy.Spec.PodSelector.MatchLabels).Matches(labels.Set(deployment.Spec.Template.Labels)) {
+			continue
+		}
+		found = true
+		if !slices.Equal(policy.Spec.PolicyTypes, []networkingv1.PolicyType{networkingv1.PolicyTypeIngress}) {
+			t.Errorf("%s: policy types %v", deployment.Name, policy.Spec.PolicyTypes)
+		}
+		for _, rule := range policy.Spec.Ingress {
+			if len(rule.Ports) == 0 {
+				t.Errorf("%s: a rule opens all ports", deployment.Name)
+			}
+			for _, p := range rule.Ports {
+				if len(rule.From) == 0 {
+					toAll = append(toAll, p.Port.IntVal)
+					continue
+				}
+				toOperators = append(toOperators, p.Port.IntVal)
+				for _, from := range rule.From {
+					if from.NamespaceSelector == nil || len(from.NamespaceSelector.MatchLabels) == 0 {
+						t.Errorf("%s: port %d is open to more than labelled namespaces", deployment.Name, p.Port.IntVal)
+					}
+				}
+			}
+		}
+	}
+	if !found {
+		t.Errorf("%s: no NetworkPolicy is about its pods", deployment.Name)
+	}
+	return toAll, toOperators
+}
