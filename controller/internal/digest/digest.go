@@ -189,9 +189,9 @@ func (r *Resolver) work(ctx context.Context, uid types.UID, done func(namespace,
 		case ctx.Err() != nil:
 			return // the process ends; the next one asks again
 		case isMissing(err):
-			missing = errors.New(servingv1.MissingImageMessage(c.Image, err.Error()))
+			missing = errors.New(servingv1.MissingImageMessage(c.Image, explain(err)))
 		case isRefusal(err) || r.now().Sub(q.since) >= q.settings.Timeout:
-			unresolved = append(unresolved, fmt.Errorf("the digest of image %q is not known, so its tag is used: %w", c.Image, err))
+			unresolved = append(unresolved, fmt.Errorf("the digest of image %q is not known, so its tag is used: %s", c.Image, explain(err)))
 			q.found[c.Image] = ""
 		default:
 			again = true
