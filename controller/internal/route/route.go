@@ -13,7 +13,6 @@ import (
 	"strings"
 	"time"
 
-	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -105,10 +104,8 @@ func New(w *reconcile.World) *reconcile.Controller {
 		Name: "route", Informer: routes, World: w,
 		Client:    func(ns string) reconcile.Client[*servingv1.Route] { return w.Ebb.ServingV1().Routes(ns) },
 		Reconcile: r.reconcile, Gone: func(key reconcile.Key) { r.prober.Forget(key) },
-		// What the gateways were told is needed after a restart. Before the first plan there is nothing to remember.
-		MayHold: func(before, after *servingv1.Route) bool {
-			return len(before.Status.Traffic) == 0 || equality.Semantic.DeepEqual(before.Status.Traffic, after.Status.Traffic)
-		},
+		// Once there is a plan, its traffic and the progress of a rollout are shown at once.
+		MayHold: func(before, _ *servingv1.Route) bool { return len(before.Status.Traffic) == 0 },
 	}.Controller()
 	r.certificates = certificate.NewKeeper(w, c, certificate.Concerns(routes, "Route"))
 	r.listeners = gateway.NewListeners(w, c, "Route")
