@@ -10,19 +10,19 @@ import (
 	"time"
 )
 
-// tick is the unit of /proc/stat, proc_stat(5): Linux counts in hundredths of a second on all that Ebb runs on.
+// tick is the unit of /proc/stat (proc_stat(5)), a hundredth of a second on all platforms that Ebb supports.
 const tick = 10 * time.Millisecond
 
-// spent says how much processor time the whole machine, and of it this process, have used since they started.
+// spent returns the CPU time that the whole machine and this process have used since they started.
 func spent() (machine, own time.Duration, err error) {
 	data, err := os.ReadFile("/proc/stat")
 	if err != nil {
-		return 0, 0, fmt.Errorf("read the machine's processor time: %w", err)
+		return 0, 0, fmt.Errorf("read the machine's CPU time: %w", err)
 	}
 	line, _, _ := strings.Cut(string(data), "\n")
 	fields := strings.Fields(line)
 	if len(fields) < 8 || fields[0] != "cpu" {
-		return 0, 0, errors.New("/proc/stat does not begin with the sum of all processors")
+		return 0, 0, errors.New("/proc/stat does not begin with the sum of all CPUs")
 	}
 	for i, field := range fields[1:8] { // user nice system idle iowait irq softirq
 		ticks, err := strconv.ParseInt(field, 10, 64)
@@ -35,7 +35,7 @@ func spent() (machine, own time.Duration, err error) {
 	}
 	var usage syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {
-		return 0, 0, fmt.Errorf("read the own processor time: %w", err)
+		return 0, 0, fmt.Errorf("read the CPU time of this process: %w", err)
 	}
 	return machine, time.Duration(usage.Utime.Nano() + usage.Stime.Nano()), nil
 }

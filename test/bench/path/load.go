@@ -20,11 +20,11 @@ type measured struct {
 	rate     float64 // successful requests a second
 	p50, p99 float64 // microseconds
 	failed   int
-	cpu, own float64 // microseconds of processor time a request, of the whole machine and of this process in it
+	cpu, own float64 // microseconds of CPU per request, of the whole machine and of this process alone
 }
 
-// load keeps connections busy with one request after another, each on a connection that stays open. It writes and
-// reads sockets itself: an HTTP client would cost more than what is measured.
+// load sends one request after another on each of several connections. It uses sockets directly: an
+// HTTP client would cost more than what is measured.
 func load(ctx context.Context, t target, path string, connections int, lasts time.Duration) (measured, error) {
 	request := []byte(fmt.Sprintf("GET %s HTTP/1.1\r\nHost: %s\r\n%s\r\n", path, t.host, t.header))
 	var mutex sync.Mutex
@@ -92,15 +92,15 @@ func oneConnection(ctx context.Context, address string, request []byte, end time
 	return microseconds, failed, nil
 }
 
-// readResponse reads one response and says whether its status was 2xx. It knows the two framings that a
-// service of this benchmark uses.
+// readResponse reads one response and says whether its status was 2xx. It knows the two framings that
+// the benchmark's service uses.
 func readResponse(r *bufio.Reader) (ok bool, err error) {
 	line, err := r.ReadSlice('\n')
 	if err != nil {
 		return false, err
 	}
 	if len(line) < 12 {
-		return false, fmt.Errorf("%q is no status line", line)
+		return false, fmt.Errorf("%q is not a status line", line)
 	}
 	ok = line[9] == '2'
 	length, chunked := int64(-1), false

@@ -1,9 +1,11 @@
-// Command path measures what each hop costs: the same request to the pod's own port, through queue-proxy, through
-// activator and queue-proxy, and through the gateway and all of it, as JSON lines. The reference of queue-proxy is an nginx that
-// stands where it does: in the pod's network namespace, in front of the same container.
+// Command path measures what each hop costs, as JSON lines: the same request to the container's own
+// port, through queue-proxy, through activator and queue-proxy, and through the gateway and both.
+// queue-proxy is compared with an nginx in the same place: in the pod's network namespace, in front of
+// the same container.
 //
-// Owns: a namespace of its own, the nginx. Reads: addresses and processes of pods. Writes: one Service with one pod that stays, and the activator in its path.
-// Never: asserts a figure. The load generator shares the machine with everything else, so compare ratios, not absolutes.
+// Owns: a namespace of its own, the nginx. Reads: addresses and processes of pods. Writes: one Service
+// with one pod that stays and the activator in its path. Never: asserts a figure. The load generator
+// shares the machine with everything else, so compare ratios, not absolute figures.
 package main
 
 import (
@@ -33,22 +35,22 @@ type options struct {
 }
 
 func main() {
-	o := options{rounds: 3, lasts: 4 * time.Second, parallel: []int{1, 32}}
+	o := options{rounds: 5, lasts: 4 * time.Second, parallel: []int{1, 32}}
 	if os.Getenv("QUICK") == "1" {
 		o.rounds, o.lasts = 1, 2*time.Second
 	}
 	flag.StringVar(&o.image, "image", "dev.local/ebb-test/autoscale:dev", "a service that answers quickly")
 	flag.StringVar(&o.path, "path", "/", "the path that is requested")
-	flag.StringVar(&o.cpu, "cpu", "100m", "what the container requests of the processors; 0 is no more than the scheduler's least share")
-	flag.StringVar(&o.sidecar, "sidecar-cpu", "", "what queue-proxy requests of the processors; if empty, what the cluster gives it")
-	flag.IntVar(&o.rounds, "rounds", o.rounds, "how often each is measured, interleaved")
+	flag.StringVar(&o.cpu, "cpu", "100m", "the container's CPU request; 0 gives it the scheduler's smallest share")
+	flag.StringVar(&o.sidecar, "sidecar-cpu", "", "queue-proxy's CPU request; if empty, the cluster's default")
+	flag.IntVar(&o.rounds, "rounds", o.rounds, "how many rounds; each measures every way once")
 	flag.DurationVar(&o.lasts, "lasts", o.lasts, "how long one measurement lasts")
-	flag.Func("connections", "how many requests at once, such as 1,32 (32 makes the summary)", func(list string) error {
+	flag.Func("connections", "how many connections, such as 1,32; the summary is about 32", func(list string) error {
 		o.parallel = nil
 		for number := range strings.SplitSeq(list, ",") {
 			n, err := strconv.Atoi(number)
 			if err != nil || n < 1 {
-				return fmt.Errorf("%q is no number of connections", number)
+				return fmt.Errorf("%q is not a number of connections", number)
 			}
 			o.parallel = append(o.parallel, n)
 		}
@@ -89,27 +91,13 @@ func run(ctx context.Context, o options) (err error) {
 		return err
 	}
 	out := &result.Printer{Bench: "path", Out: os.Stdout}
-	rates := map[string][]float64{}
-	for _, connections := range o.parallel {
-		for round := range o.rounds {
-			for _, t := range targets {
-				m, err := load(ctx, t, o.path, connections, o.lasts)
-				if err != nil {
-					return fmt.Errorf("%s: %w", t.name, err)
-				}
-				if err := out.Line(result.Fields{"target": t.name, "connections": connections, "round": round + 1,
-					"rps": m.rate, "p50_us": m.p50, "p99_us": m.p99, "failed": m.failed,
-					"cpu_us_per_request": m.cpu, "generator_cpu_us_per_request": m.own}); err != nil {
-					return err
-				}
-				if connections == 32 {
-					rates[t.name] = append(rates[t.name], m.rate)
-				}
-			}
-		}
+	rates, vsNginx, err := rounds(ctx, o, targets, out)
+	if err != nil {
+		return err
 	}
 	direct := result.Median(rates["direct"])
 	return out.Summary(result.Fields{
+		"queue_proxy_rps_vs_nginx":  result.Median(vsNginx),
 		"queue_proxy_rps_vs_direct": result.Median(rates["queue-proxy"]) / direct,
 		"both_rps_vs_direct":        result.Median(rates["both"]) / direct,
 		"nginx_rps_vs_direct":       result.Median(rates["nginx"]) / direct,

@@ -19,8 +19,9 @@ import (
 	"ebb.dev/ebb/test/internal/nginx"
 )
 
-// besideContainer starts nginx in the pod's network namespace, in front of its container, and in queue-proxy's control groups: a share of the
-// processors of its own changes the rate by a third. The node is this machine, so that its processes can be seen.
+// besideContainer starts nginx in the pod's network namespace, in front of its container. It runs in
+// queue-proxy's control groups: with a CPU share of its own its rate differs by a third. The node must
+// be this machine, where the pod's processes can be seen.
 func besideContainer(ctx context.Context, pod *corev1.Pod, port int32) (address string, stop func(context.Context) error, err error) {
 	path, err := nginx.Find(ctx)
 	if err != nil {
@@ -36,14 +37,14 @@ func besideContainer(ctx context.Context, pod *corev1.Pod, port int32) (address 
 	}
 	dir, err := os.MkdirTemp("", "ebb-path-")
 	if err != nil {
-		return "", nil, fmt.Errorf("make a place for nginx: %w", err)
+		return "", nil, fmt.Errorf("make a folder for nginx: %w", err)
 	}
 	address = net.JoinHostPort(pod.Status.PodIP, "18080")
 	arguments, err := nginx.Arguments(dir, address, net.JoinHostPort("127.0.0.1", fmt.Sprint(port)))
 	if err != nil {
 		return "", nil, errors.Join(err, os.RemoveAll(dir))
 	}
-	// Not bound to ctx: it ends when it is told to, whatever ended the benchmark.
+	// Not bound to ctx: nginx runs until stop, however the benchmark ends.
 	command := exec.Command("sh", append([]string{"-c", `for g in $GROUPS_TO_JOIN; do echo $$ > $g || exit 1; done; exec nsenter "$@"`, "sh",
 		"--net=/proc/" + process + "/ns/net", path}, arguments...)...)
 	command.Env = append(os.Environ(), "GROUPS_TO_JOIN="+strings.Join(groups, " "))
@@ -54,7 +55,7 @@ func besideContainer(ctx context.Context, pod *corev1.Pod, port int32) (address 
 	}
 	stop = func(context.Context) error {
 		killed := command.Process.Kill()
-		_ = command.Wait() // says that it was killed
+		_ = command.Wait() // its error says that nginx was killed
 		return errors.Join(killed, os.RemoveAll(dir))
 	}
 	if err := await(ctx, address); err != nil {
@@ -63,7 +64,8 @@ func besideContainer(ctx context.Context, pod *corev1.Pod, port int32) (address 
 	return address, stop, nil
 }
 
-// queueProxyOf returns the pod's queue-proxy: the names of its control groups have the pod's uid, with the systemd driver in underscores.
+// queueProxyOf returns the process id of the pod's queue-proxy. The names of its control groups
+// contain the pod's UID, under the systemd driver with underscores.
 func queueProxyOf(pod *corev1.Pod) (string, error) {
 	all, err := filepath.Glob("/proc/[0-9]*/cgroup")
 	if err != nil {
@@ -83,10 +85,10 @@ func queueProxyOf(pod *corev1.Pod) (string, error) {
 			return filepath.Base(process), nil
 		}
 	}
-	return "", fmt.Errorf("no queue-proxy of pod %s/%s: is its node this machine?", pod.Namespace, pod.Name)
+	return "", fmt.Errorf("pod %s/%s has no queue-proxy process here: is its node this machine?", pod.Namespace, pod.Name)
 }
 
-// groupsOf returns what a process writes its number to, to have the processors as the given one has them.
+// groupsOf returns the files through which a process joins the CPU control groups of another.
 func groupsOf(process string) ([]string, error) {
 	data, err := os.ReadFile("/proc/" + process + "/cgroup")
 	if err != nil {
@@ -94,7 +96,7 @@ func groupsOf(process string) ([]string, error) {
 	}
 	var files []string
 	for line := range strings.Lines(string(data)) {
-		// hierarchy:controllers:path, where version 2 has no controllers (cgroups(7))
+		// hierarchy:controllers:path; cgroup v2 lists no controllers (cgroups(7))
 		field := strings.SplitN(strings.TrimSpace(line), ":", 3)
 		if len(field) != 3 {
 			continue

@@ -1,0 +1,50 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"ebb.dev/ebb/test/internal/result"
+)
+
+// rounds measures every target once in each round and prints it. It returns the rates at 32 connections
+// by target, and the ratio of queue-proxy's rate to nginx's in each of these rounds.
+func rounds(ctx context.Context, o options, targets []target, out *result.Printer) (rates map[string][]float64, vsNginx []float64, err error) {
+	rates = map[string][]float64{}
+	for _, connections := range o.parallel {
+		for round := range o.rounds {
+			rate := map[string]float64{}
+			for _, t := range inRound(targets, round) {
+				m, err := load(ctx, t, o.path, connections, o.lasts)
+				if err != nil {
+					return nil, nil, fmt.Errorf("%s: %w", t.name, err)
+				}
+				if err := out.Line(result.Fields{"target": t.name, "connections": connections, "round": round + 1,
+					"rps": m.rate, "p50_us": m.p50, "p99_us": m.p99, "failed": m.failed,
+					"cpu_us_per_request": m.cpu, "generator_cpu_us_per_request": m.own}); err != nil {
+					return nil, nil, err
+				}
+				rate[t.name] = m.rate
+			}
+			if connections == 32 {
+				for name, r := range rate {
+					rates[name] = append(rates[name], r)
+				}
+				vsNginx = append(vsNginx, rate["queue-proxy"]/rate["nginx"])
+			}
+		}
+	}
+	return rates, vsNginx, nil
+}
+
+// inRound swaps nginx and queue-proxy in every second round, so that neither gains from its place.
+func inRound(targets []target, round int) []target {
+	order := slices.Clone(targets)
+	if round%2 == 1 {
+		n := slices.IndexFunc(order, func(t target) bool { return t.name == "nginx" })
+		q := slices.IndexFunc(order, func(t target) bool { return t.name == "queue-proxy" })
+		order[n], order[q] = order[q], order[n]
+	}
+	return order
+}
