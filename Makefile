@@ -7,8 +7,8 @@ SHELL := bash
 ## Cluster
 
 .PHONY: up down kubeconfig status logs
-up: ## bring up the dev cluster with Ebb and its samples, or bring it up to date
-	@$(DEV) up
+up: ## bring up the dev cluster with Ebb and its samples, or bring it up to date (ARGS=all: with what only tests need)
+	@$(DEV) up $(ARGS)
 
 down: ## take it down and leave nothing behind
 	@$(DEV) down
@@ -57,7 +57,8 @@ clients: ## install the HTTP clients that tests of the forwarder use, where apt-
 test: check e2e ## the whole gate, as CI runs it: the last minute is a soak
 	@$(MAKE) --no-print-directory soak ARGS='-lasts 1m -seed 1'
 
-e2e: up ## the promises to users, on the dev cluster
+e2e: ## the promises to users, on the dev cluster, which it brings up
+	@$(DEV) up all
 	@eval "$$($(DEV) kubeconfig)"; go test -tags e2e -count=1 -parallel 3 -timeout 30m ./test/e2e/...
 
 ## Benchmarks: programs that print JSON lines

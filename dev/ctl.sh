@@ -8,6 +8,7 @@ case "${1-}" in up | down)
   [ "$(id -u)" = 0 ] || fail "this needs root, because it makes network interfaces, mounts and cgroups: run it as root, for example with sudo" ;;
 esac
 mkdir -p .dev/bin
-go build -C dev/ctl -o "$PWD/.dev/bin/ctl" . ||
+# With the flags of internal/build, so that Go's standard library is compiled once for all programs.
+CGO_ENABLED=0 GOFLAGS=-mod=readonly GOWORK=off go build -C dev/ctl -trimpath -buildvcs=false -o "$PWD/.dev/bin/ctl" . ||
   fail "dev/ctl does not build; if the disk is full, \`go clean -cache\` frees Go's build cache"
 exec .dev/bin/ctl "$@"

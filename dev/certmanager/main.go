@@ -1,12 +1,10 @@
-// Command certmanager is the controller of cert-manager, with those of its own
-// control loops that a certificate from a certificate authority in the cluster
-// needs.
+// Command certmanager is the controller of cert-manager, with the control loops that are needed for
+// certificates of a certificate authority in the cluster.
 //
-// It owns nothing and adds no behaviour. Left out are the issuers that speak to
-// somebody outside the cluster (ACME, Vault, Venafi), and with them the
-// libraries of a dozen cloud providers; the webhook, which only refuses
-// mistaken objects earlier; and cainjector, which serves the webhook. One
-// replica needs no lease.
+// It owns nothing and adds no behaviour. It leaves out the issuers that talk to servers outside the
+// cluster (ACME, Vault, Venafi), and with them the libraries of a dozen cloud providers; the webhook,
+// which would only reject wrong objects earlier; and cainjector, which serves the webhook. One replica
+// needs no lease.
 package main
 
 import (
@@ -56,7 +54,7 @@ func run(ctx context.Context) error {
 		KubernetesAPIQPS: 50, KubernetesAPIBurst: 100,
 		IssuerOptions: controller.IssuerOptions{ClusterResourceNamespace: os.Getenv("POD_NAMESPACE")},
 		CertificateOptions: controller.CertificateOptions{
-			// Tests cannot wait for the hour that is the default.
+			// The default is an hour, too long for tests.
 			CertificateRequestMinimumBackoffDuration: 10 * time.Second,
 			CertificateRequestMaximumBackoffDuration: time.Minute,
 		},

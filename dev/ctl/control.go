@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 
 	"ebb.dev/ebb/dev/ctl/internal/install"
@@ -30,6 +31,8 @@ type control struct {
 	machine  preflight.Machine
 	plan     network.Plan
 	pauseRef string
+
+	background sync.WaitGroup // tasks
 }
 
 func newControl(p place.Places, steps *step.List, out io.Writer) *control {
@@ -53,8 +56,8 @@ func (c *control) kubectl() install.Kubectl {
 	return install.Kubectl{Path: c.Bin("kubectl"), Config: c.Kubeconfig()}
 }
 
-// lock keeps two runs, of this checkout or another, from working at once. The
-// kernel gives it back whenever and however this process ends.
+// lock keeps two runs, of this checkout or another, from working at the same time. The kernel
+// releases it when this process ends, however it ends.
 func (c *control) lock() (release func(), err error) {
 	file, err := os.OpenFile(c.Run+".lock", os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -70,10 +73,9 @@ func (c *control) lock() (release func(), err error) {
 	return func() { file.Close() }, nil
 }
 
-// owned makes sure that the machine's one cluster is this checkout's, or none.
-// That of another checkout is left alone, with two exceptions: on a machine of
-// a CI nobody is there to miss it, and when its checkout is gone nobody else
-// could take it down.
+// owned makes sure that the machine has no cluster, or this checkout's. It leaves the cluster of
+// another checkout alone, with two exceptions: under CI nobody needs it any more, and a cluster whose
+// checkout is gone can be taken down only from here.
 func (c *control) owned(ctx context.Context) error {
 	text, err := os.ReadFile(c.Owner())
 	if errors.Is(err, os.ErrNotExist) {
@@ -89,7 +91,7 @@ func (c *control) owned(ctx context.Context) error {
 	_, err = os.Stat(filepath.Join(owner, "dev", "ctl.sh"))
 	if gone := errors.Is(err, os.ErrNotExist); gone || os.Getenv("CI") == "true" {
 		other := newControl(place.Of(owner, os.Getenv), c.steps, c.out)
-		_ = other.loadPlan() // only needed to restart a containerd that has ended
+		_ = other.loadPlan() // needed only to restart a containerd that has ended
 		return other.takeDown(ctx)
 	}
 	return fmt.Errorf("this machine's cluster runs from the checkout %s: take that one down first with `make -C %s down`", owner, owner)
@@ -113,8 +115,8 @@ func (c *control) loadPlan() error {
 	return json.Unmarshal(text, &c.plan)
 }
 
-// choosePlan keeps the addresses of the cluster whose state is here, and
-// otherwise takes some that the machine does not use.
+// choosePlan keeps the addresses of this checkout's cluster. If there is none, it takes addresses that
+// the machine does not use.
 func (c *control) choosePlan(ctx context.Context) error {
 	if c.loadPlan() == nil {
 		return nil

@@ -32,22 +32,20 @@ func (c *control) down(ctx context.Context) error {
 	return c.takeDown(ctx)
 }
 
-// takeDown goes on after a failure: what can be removed is.
+// takeDown continues after a failure, to remove as much as it can.
 func (c *control) takeDown(ctx context.Context) error {
 	var errs []error
 	do := func(title string, f func(context.Context, *step.Report) error) {
 		errs = append(errs, c.steps.Do(ctx, title, f))
 	}
 	do("stop the kubelet", func(ctx context.Context, _ *step.Report) error {
-		// First, or it would start again what is stopped next. It is killed: told
-		// to end, it would do nothing more.
+		// The kubelet first: it would restart the pods that are stopped next.
 		return errors.Join(c.table.Stop(ctx, "kubelet", 2*time.Second), c.table.Stop(ctx, "addresses", 2*time.Second))
 	})
 	do("remove the pods", c.removePods)
 	do("stop Kubernetes", func(ctx context.Context, _ *step.Report) error {
 		var errs []error
-		// The clients before what they talk to; the API server waits for its
-		// open watches, which nobody needs any more.
+		// Clients before servers; the grace period is short because the API server waits for open watches.
 		for _, name := range []string{"kube-proxy", "kube-scheduler", "kube-controller-manager", "kube-apiserver", "etcd", "containerd"} {
 			errs = append(errs, c.table.Stop(ctx, name, 3*time.Second))
 		}
@@ -65,11 +63,11 @@ func (c *control) takeDown(ctx context.Context) error {
 	return nil
 }
 
-// removePods asks the container runtime, starting it for that if it has ended.
+// removePods asks the container runtime to remove all pods. If it does not run, removePods starts it.
 func (c *control) removePods(ctx context.Context, r *step.Report) error {
 	sandboxes := c.Bin("sandboxes")
 	if _, err := os.Stat(sandboxes); err != nil {
-		return nil // never got that far
+		return nil // no pod was ever started
 	}
 	if !c.table.Running("containerd") {
 		if _, err := os.Stat(c.In("conf", "containerd.toml")); err != nil {
@@ -78,7 +76,7 @@ func (c *control) removePods(ctx context.Context, r *step.Report) error {
 		if left, _ := filepath.Glob(filepath.Join(c.Run, "containerd", "io.containerd.runtime.v2.task", "k8s.io", "*")); len(left) == 0 {
 			return nil
 		}
-		_ = os.Remove(c.Socket()) // of the one that ended; the new one makes its own
+		_ = os.Remove(c.Socket()) // left by the one that ended
 		if _, err := c.table.Start(ctx, c.cluster().Containerd()); err != nil {
 			r.Note("containerd does not start, its pods are killed instead")
 			return nil
@@ -86,7 +84,7 @@ func (c *control) removePods(ctx context.Context, r *step.Report) error {
 	}
 	out, err := exec.CommandContext(ctx, sandboxes, c.Socket()).CombinedOutput()
 	if err != nil {
-		// What it could not remove, sweep does.
+		// sweep removes the rest.
 		r.Note("%s", strings.ReplaceAll(strings.TrimSpace(string(out)), "\n", "; "))
 		return nil
 	}
@@ -94,8 +92,8 @@ func (c *control) removePods(ctx context.Context, r *step.Report) error {
 	return nil
 }
 
-// sweep removes what no longer has a process to remove it, of this checkout's
-// cluster or of one that another checkout has left.
+// sweep removes what processes have left behind, of this checkout's cluster or of one that another
+// checkout has left.
 func (c *control) sweep(ctx context.Context, r *step.Report) error {
 	killed, err := sweep.Containers(filepath.Join(c.Run, "containerd"), c.Socket())
 	errs := []error{err}
@@ -113,7 +111,7 @@ func (c *control) sweep(ctx context.Context, r *step.Report) error {
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	// Only now that nothing is mounted in them.
+	// Only now: nothing is mounted in them any more.
 	for _, dir := range []string{"etcd", "containerd", "kubelet", "cni", "conf", "pki", "applied", "overlay", "images"} {
 		errs = append(errs, os.RemoveAll(c.In(dir)))
 	}
@@ -125,6 +123,6 @@ func (c *control) sweep(ctx context.Context, r *step.Report) error {
 	return errors.Join(append(errs, os.RemoveAll(c.Run))...)
 }
 
-// settingsBefore is where the machine's own settings are kept while a cluster
-// is up. A reboot puts them back, and forgets the file with all of /run.
+// settingsBefore is the file with the machine's own kernel settings while a cluster is up. A reboot
+// restores the settings, and removes the file with all of /run.
 func (c *control) settingsBefore() string { return filepath.Join(c.Run, "settings-before.json") }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -17,22 +16,24 @@ import (
 	"ebb.dev/ebb/dev/ctl/internal/step"
 )
 
-// components are Ebb's own programs: four Deployments, and the one that rides
-// along in each user's pod.
+// components are Ebb's own programs: four Deployments, and queue-proxy, which runs in each user's pod.
 var components = []string{"activator", "autoscaler", "controller", "webhook", "queue-proxy"}
 
-// ebb builds what this checkout holds, installs it, and shows that it works.
-func (c *control) ebb(ctx context.Context, p *parts) error {
+// ebb installs what this checkout holds and shows that it works.
+func (c *control) ebb(ctx context.Context, compiling *task, p *parts) error {
+	err := c.steps.Do(ctx, "build Ebb, the samples and the test images", func(_ context.Context, r *step.Report) error {
+		return compiling.wait(r)
+	})
+	if err != nil {
+		return err
+	}
 	var refs map[string]string
-	err := c.steps.Do(ctx, "build Ebb, the samples and the test images", func(ctx context.Context, r *step.Report) (err error) {
+	err = c.steps.Do(ctx, "images of Ebb, the samples and the tests", func(ctx context.Context, r *step.Report) (err error) {
 		refs, err = c.ebbImages(ctx, r, p)
 		return err
 	})
 	if err != nil {
 		return err
-	}
-	if _, err := os.Stat(filepath.Join(c.Root, "config", "kustomization.yaml")); err != nil {
-		return c.done(ctx, nil) // a checkout of before there was anything to install
 	}
 	if err := c.installEbb(ctx, refs); err != nil {
 		return err
@@ -45,17 +46,15 @@ func (c *control) ebb(ctx context.Context, p *parts) error {
 	}); err != nil {
 		return err
 	}
-	return c.done(ctx, replies)
+	c.done(replies)
+	return nil
 }
 
-// ebbImages compiles all programs in one go and makes images of them. A folder
-// that is not there yet is left out.
-func (c *control) ebbImages(ctx context.Context, r *step.Report, p *parts) (map[string]string, error) {
-	names := map[string]string{} // folder of the program -> name of its image
+// images names the image of each of this checkout's programs, by the program's folder.
+func (c *control) images() (map[string]string, error) {
+	names := map[string]string{}
 	for _, component := range components {
-		if isMain(filepath.Join(c.Root, component)) {
-			names[component] = "dev.local/ebb/" + component
-		}
+		names[component] = "dev.local/ebb/" + component
 	}
 	for dir, prefix := range map[string]string{"samples": "dev.local/ebb/", "test/images": "dev.local/ebb-test/"} {
 		found, err := mains(c.Root, dir)
@@ -66,20 +65,23 @@ func (c *control) ebbImages(ctx context.Context, r *step.Report, p *parts) (map[
 			names[f] = prefix + filepath.Base(f)
 		}
 	}
+	return names, nil
+}
+
+// ebbImages makes images of the compiled programs and of the Python sample.
+func (c *control) ebbImages(ctx context.Context, r *step.Report, p *parts) (map[string]string, error) {
+	names, err := c.images()
+	if err != nil {
+		return nil, err
+	}
 	var recipes []recipe
-	if len(names) > 0 {
-		binaries, err := c.compile(ctx, r, slices.Sorted(maps.Keys(names)))
+	for dir, binary := range p.ebb {
+		digest, err := fileDigest(binary)
 		if err != nil {
 			return nil, err
 		}
-		for dir, binary := range binaries {
-			digest, err := fileDigest(binary)
-			if err != nil {
-				return nil, err
-			}
-			inside := "/ko-app/" + filepath.Base(dir) // where ko puts it, so that both kinds of image are alike
-			recipes = append(recipes, program(names[dir], digest, binary, inside, image.Settings{}))
-		}
+		inside := "/ko-app/" + filepath.Base(dir) // where ko puts it
+		recipes = append(recipes, program(names[dir], digest, binary, inside, image.Settings{}))
 	}
 	if source := filepath.Join(c.Root, "samples/hello-python"); p.python != "" {
 		// The command of the sample's Dockerfile, without its shell: gunicorn
@@ -100,27 +102,29 @@ func (c *control) ebbImages(ctx context.Context, r *step.Report, p *parts) (map[
 	return refs, err
 }
 
-// compile builds the programs in these folders of the checkout. Programs of
-// one name would overwrite one another, so each parent folder is a run of its
-// own.
-func (c *control) compile(ctx context.Context, r *step.Report, dirs []string) (map[string]string, error) {
+// compile builds Ebb, the samples and the test images. Programs with the same name would overwrite
+// one another, so each parent folder has a `go build` of its own.
+func (c *control) compile(ctx context.Context, progress build.Progress) (map[string]string, error) {
+	names, err := c.images()
+	if err != nil {
+		return nil, err
+	}
 	groups := map[string][]string{}
-	for _, d := range dirs {
-		groups[filepath.Dir(d)] = append(groups[filepath.Dir(d)], d)
+	for dir := range names {
+		groups[filepath.Dir(dir)] = append(groups[filepath.Dir(dir)], dir)
 	}
 	binaries := map[string]string{}
-	for parent, group := range groups {
+	for _, parent := range slices.Sorted(maps.Keys(groups)) {
 		out := c.In("bin", "ebb", parent)
 		if err := os.MkdirAll(out, 0o755); err != nil {
 			return nil, err
 		}
 		var packages []string
-		for _, d := range group {
+		for _, d := range groups[parent] {
 			packages = append(packages, "./"+d)
 			binaries[d] = filepath.Join(out, filepath.Base(d))
 		}
 		log := c.Log("build-ebb-" + strings.ReplaceAll(strings.Trim(parent, "./"), "/", "-"))
-		progress := func(done, total int) { r.Progress(done, total, "packages") }
 		if err := build.Go(ctx, c.Root, log, progress, "", out+"/", packages...); err != nil {
 			return nil, err
 		}
@@ -128,8 +132,8 @@ func (c *control) compile(ctx context.Context, r *step.Report, dirs []string) (m
 	return binaries, nil
 }
 
-// installEbb applies config/ with the names of the images just built, by an
-// overlay that a person can read and apply by hand.
+// installEbb applies config/ with the names of the images just built, through an overlay that a
+// person can read and apply by hand.
 func (c *control) installEbb(ctx context.Context, refs map[string]string) error {
 	k := c.kubectl()
 	overlay := c.In("overlay")
@@ -177,14 +181,12 @@ func (c *control) installEbb(ctx context.Context, refs map[string]string) error 
 }
 
 // done prints what a person wants to know next.
-func (c *control) done(ctx context.Context, replies []install.Reply) error {
+func (c *control) done(replies []install.Reply) {
 	fmt.Fprintf(c.out, "\nThe cluster is up after %.0f s. Point kubectl at it:\n  eval \"$(make -s -C %s kubeconfig)\"\n", c.steps.Elapsed().Seconds(), c.Root)
-	var errs []error
 	for _, r := range replies {
 		fmt.Fprintf(c.out, "\n%s answered its first request in %.2f s:\n  %s\n  %s\n", r.Name, r.Took.Seconds(), r.Curl, strings.TrimSpace(r.Body))
 	}
-	if len(replies) > 0 {
-		fmt.Fprint(c.out, `
+	fmt.Fprint(c.out, `
 Next:
   kubectl get ksvc                      the samples, their addresses and whether they are ready
   kubectl get pods -w                   watch them go to zero, and come back when you call
@@ -192,6 +194,4 @@ Next:
   make test                             every promise, tested on this cluster
   make down                             leaves nothing behind
 `)
-	}
-	return errors.Join(errs...)
 }

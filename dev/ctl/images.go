@@ -18,19 +18,18 @@ import (
 	"ebb.dev/ebb/dev/ctl/internal/image"
 )
 
-// recipe is an image that may have to be made. Its key stands for all that
-// goes in, and is cheap: most starts make no image.
+// recipe is an image that may have to be made. Its key identifies everything that goes into it and is
+// cheap to compute: most runs make no image.
 type recipe struct {
 	name string
 	key  string
 	make func() (image.Image, error)
 }
 
-// shelf remembers which recipes became which images, and loads into containerd
-// those that it lacks.
+// shelf remembers the image of each recipe, and loads the images that containerd lacks.
 type shelf struct {
-	file      string // the memory
-	archive   string // the archive on its way to containerd
+	file      string // where it remembers
+	archive   string // a temporary file, for containerd
 	socket    string
 	known     map[string]string // name and key -> tag
 	installed map[string]bool   // references that containerd has
@@ -39,7 +38,7 @@ type shelf struct {
 func openShelf(ctx context.Context, file, archive, socket string) (*shelf, error) {
 	s := &shelf{file: file, archive: archive, socket: socket, known: map[string]string{}, installed: map[string]bool{}}
 	if text, err := os.ReadFile(file); err == nil {
-		_ = json.Unmarshal(text, &s.known) // a damaged memory only means making images again
+		_ = json.Unmarshal(text, &s.known) // if the file is damaged, images are made again
 	}
 	out, err := s.ctr(ctx, "images", "list", "-q")
 	if err != nil {
@@ -51,8 +50,8 @@ func openShelf(ctx context.Context, file, archive, socket string) (*shelf, error
 	return s, nil
 }
 
-// load makes sure that containerd has the images, and returns the reference of
-// each by its name. It says how many were new.
+// load makes sure that containerd has the images. It returns their references by name, and how many
+// were new.
 func (s *shelf) load(ctx context.Context, recipes []recipe) (refs map[string]string, fresh int, err error) {
 	refs = map[string]string{}
 	var made []image.Image
@@ -107,7 +106,7 @@ func (s *shelf) ctr(ctx context.Context, args ...string) (string, error) {
 	return string(out), nil
 }
 
-// temp is what every image has beside its program.
+// temp is in every image.
 var temp = image.Entry{Path: "/tmp", Dir: true, Mode: 0o777 | os.ModeSticky}
 
 // program is an image of one static binary. The key is the binary's path in

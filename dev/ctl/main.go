@@ -2,7 +2,7 @@
 // Istio and Ebb on one bare machine, without a container engine or a registry.
 //
 // Owns: /run/ebb-dev and the checkout's .dev. Reads: the checkout. Writes: the
-// cache, images, network, processes. Never: stops what it has not started.
+// cache, images, network, processes. Never: stops a process that it has not started.
 package main
 
 import (
@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"syscall"
 
 	"ebb.dev/ebb/dev/ctl/internal/addresses"
@@ -21,7 +22,7 @@ import (
 )
 
 const usage = `usage: ctl COMMAND
-  up           bring the cluster up, or up to date
+  up [all]     bring the cluster up, or up to date; all: with the metrics server and cert-manager, which tests need
   down         take it down and leave nothing behind
   kubeconfig   print the lines that point a shell at it
   status       say what runs
@@ -49,10 +50,14 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if _, err := os.Stat(filepath.Join(root, "dev", "ctl", "go.mod")); err != nil {
 		return fmt.Errorf("%s is not a checkout of Ebb: run `make %s` in one", root, args[0])
 	}
+	if args[0] == "up" && len(args) > 1 && !slices.Equal(args[1:], []string{"all"}) {
+		fmt.Fprint(stderr, usage)
+		return fmt.Errorf("up takes no argument %q", args[1:])
+	}
 	c := newControl(place.Of(root, os.Getenv), step.New(stderr, terminal(stderr)), stdout)
 	switch args[0] {
 	case "up":
-		return c.up(ctx)
+		return c.up(ctx, len(args) > 1 && args[1] == "all")
 	case "down":
 		return c.down(ctx)
 	case "kubeconfig":

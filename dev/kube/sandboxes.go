@@ -8,31 +8,30 @@ import (
 	"sync"
 	"time"
 
+	"go.opentelemetry.io/otel/trace/noop"
 	runtime "k8s.io/cri-api/pkg/apis/runtime/v1"
 	remote "k8s.io/cri-client/pkg"
-	"k8s.io/klog/v2"
 )
 
-// sandboxes removes every pod from a container runtime: what `make down` needs
-// when the kubelet is gone and the pods are not. It is not a program of
-// Kubernetes, but made of the client that the kubelet brings along.
+// sandboxes removes every pod from a container runtime, for `make down`, which stops the kubelet first.
+// It is not a program of Kubernetes, but uses the kubelet's client.
 func sandboxes(args []string) error {
 	if len(args) != 1 {
 		return errors.New("usage: sandboxes SOCKET")
 	}
-	logger := klog.Background()
-	client, err := remote.NewRemoteRuntimeService("unix://"+args[0], 20*time.Second, nil, &logger)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	client, err := remote.NewRemoteRuntimeServiceBuilder().WithEndpoint("unix://" + args[0]).
+		WithConnectionTimeout(20 * time.Second).WithTracerProvider(noop.NewTracerProvider()).Build(ctx)
 	if err != nil {
 		return fmt.Errorf("reach containerd at %s: %w", args[0], err)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
-	defer cancel()
 	list, err := client.ListPodSandbox(ctx, &runtime.PodSandboxFilter{})
 	if err != nil {
 		return fmt.Errorf("list the pods: %w", err)
 	}
 	var group sync.WaitGroup
-	slots := make(chan struct{}, 8) // more only makes the disk seek
+	slots := make(chan struct{}, 8) // more are not faster
 	failures := make([]error, len(list))
 	for i, s := range list {
 		group.Go(func() {

@@ -31,7 +31,7 @@ func run(in io.Reader, out io.Writer) error {
 		return fmt.Errorf("read the values: %w", err)
 	}
 	settings := values.Map{"spec": map[string]any{"values": map[string]any(chart)}}
-	kubernetes := &version.Info{GitVersion: "v1.35.4", Major: "1", Minor: "35"}
+	kubernetes := &version.Info{GitVersion: "v1.37.2", Major: "1", Minor: "37"}
 	manifests, warnings, err := helm.Render("istiod", "istio-system", "istio-control/istio-discovery", settings, kubernetes)
 	if err != nil {
 		return err

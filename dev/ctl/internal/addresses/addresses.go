@@ -41,9 +41,8 @@ type Grant struct {
 	Address         netip.Addr
 }
 
-// Decide gives free addresses of the pool to the Services that wait for one,
-// oldest name first so that the same cluster gets the same addresses. starved
-// counts the Services for which none was left.
+// Decide assigns free addresses of the pool to the Services that have none, in the order of their names,
+// so that the same cluster gets the same addresses. starved counts the Services that get none.
 func Decide(pool []netip.Addr, services []Service) (grants []Grant, starved int) {
 	taken := map[netip.Addr]bool{}
 	var waiting []Service
@@ -72,14 +71,14 @@ func Decide(pool []netip.Addr, services []Service) (grants []Grant, starved int)
 	return grants, starved
 }
 
-// Controller acts on what Decide says until its context ends.
+// Controller carries out what Decide says until its context ends.
 type Controller struct {
 	Client *http.Client
 	Server string
 	Pool   []netip.Addr
 }
 
-// Run lists and then watches, again and again.
+// Run lists and watches in a loop.
 func (c Controller) Run(ctx context.Context) error {
 	for ctx.Err() == nil {
 		if err := c.round(ctx); err != nil && ctx.Err() == nil {
@@ -87,13 +86,13 @@ func (c Controller) Run(ctx context.Context) error {
 		}
 		select {
 		case <-ctx.Done():
-		case <-time.After(300 * time.Millisecond): // bounds what a quick failure may cost
+		case <-time.After(300 * time.Millisecond): // bounds the rate of retries
 		}
 	}
 	return nil
 }
 
-// round settles the present Services and returns at the next change.
+// round assigns addresses to the Services that exist and returns at the next change.
 func (c Controller) round(ctx context.Context) error {
 	var list struct {
 		Metadata struct{ ResourceVersion string } `json:"metadata"`

@@ -1,7 +1,7 @@
-// Package build compiles Go programs, once for each content.
+// Package build compiles Go programs and caches them by content.
 //
 // Owns: the folder of built programs in the cache. Reads: the modules' own
-// files. Writes: binaries, whole or not at all. Never: builds what it has.
+// files. Writes: binaries, whole or not at all. Never: builds a program that is in the cache.
 package build
 
 import (
@@ -17,33 +17,30 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"sort"
 	"strings"
 	"sync"
 	"sync/atomic"
 )
 
-// Module is a Go program whose sources, apart from its own few files, are
-// pinned by its go.sum: those files are its identity.
+// Module is a Go module with programs in it. What they import is pinned by its go.sum, so a program
+// is identified by that file, go.mod and the program's own folder.
 type Module struct {
-	Name    string // of the binary
-	Dir     string // of the module
-	Package string // within the module, "." by default
-	LDFlags string
+	Dir     string
+	LDFlags string // for all its programs
 }
 
-// Progress is told how many packages of how many are compiled.
+// Progress receives how many packages are compiled, and how many there are.
 type Progress func(done, total int)
 
-// ID is the digest of all that the binary depends on.
-func (m Module) ID(ctx context.Context) (string, error) {
+// id is the digest of all that the program in a folder of the module depends on.
+func (m Module) id(ctx context.Context, folder string) (string, error) {
 	version, err := exec.CommandContext(ctx, "go", "env", "GOVERSION", "GOARCH").Output()
 	if err != nil {
 		return "", fmt.Errorf("ask go for its version: %w", err)
 	}
 	h := sha256.New()
-	fmt.Fprintf(h, "%s%s\n%s\n", version, m.LDFlags, m.Package)
-	files, err := sources(m.Dir)
+	fmt.Fprintf(h, "%s%s\n%s\n", version, m.LDFlags, folder)
+	files, err := sources(m.Dir, folder)
 	if err != nil {
 		return "", err
 	}
@@ -58,77 +55,98 @@ func (m Module) ID(ctx context.Context) (string, error) {
 	return hex.EncodeToString(h.Sum(nil))[:16], nil
 }
 
-func sources(dir string) ([]string, error) {
-	var files []string
-	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+// sources lists the module's own files and the Go files of one folder, tests left out.
+func sources(dir, folder string) ([]string, error) {
+	files := []string{"go.mod", "go.sum"}
+	err := filepath.WalkDir(filepath.Join(dir, folder), func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
-		name := d.Name()
-		if d.IsDir() || strings.HasSuffix(name, "_test.go") {
+		if name := d.Name(); d.IsDir() || !strings.HasSuffix(name, ".go") || strings.HasSuffix(name, "_test.go") {
 			return nil
 		}
-		if strings.HasSuffix(name, ".go") || name == "go.mod" || name == "go.sum" {
-			rel, err := filepath.Rel(dir, path)
-			if err != nil {
-				return err
-			}
-			files = append(files, rel)
+		rel, err := filepath.Rel(dir, path)
+		if err != nil {
+			return err
 		}
+		files = append(files, rel)
 		return nil
 	})
-	sort.Strings(files)
 	return files, err
 }
 
-// Cached returns the module's binary, building it when the cache has none.
-func (m Module) Cached(ctx context.Context, cache, log string, progress Progress) (path string, built bool, err error) {
-	id, err := m.ID(ctx)
-	if err != nil {
-		return "", false, err
+// Cached returns where in the cache the program of each folder is, or will be, and which folders
+// are still to be built.
+func (m Module) Cached(ctx context.Context, cache string, folders ...string) (paths map[string]string, missing []string, err error) {
+	paths = map[string]string{}
+	for _, folder := range folders {
+		id, err := m.id(ctx, folder)
+		if err != nil {
+			return nil, nil, err
+		}
+		paths[folder] = filepath.Join(cache, "programs", filepath.Base(folder)+"-"+id)
+		if _, err := os.Stat(paths[folder]); err != nil {
+			missing = append(missing, folder)
+		}
 	}
-	path = filepath.Join(cache, "programs", m.Name+"-"+id)
-	if _, err := os.Stat(path); err == nil {
-		return path, false, nil
-	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return "", false, err
-	}
-	part := fmt.Sprintf("%s.%d.part", path, os.Getpid())
-	defer os.Remove(part)
-	pkg := m.Package
-	if pkg == "" {
-		pkg = "."
-	}
-	if err := Go(ctx, m.Dir, log, progress, m.LDFlags, part, pkg); err != nil {
-		return "", false, err
-	}
-	return path, true, os.Rename(part, path)
+	return paths, missing, nil
 }
 
-// Go runs one `go build` of packages into out: a file, or a folder if it ends
-// in a slash. The binaries are static and hold no path of this machine, so
-// that equal sources make equal bytes.
+// Programs returns the program of each folder. What the cache lacks is built by one `go build`, which
+// compiles shared packages once and links programs side by side.
+func (m Module) Programs(ctx context.Context, cache, log string, progress Progress, folders ...string) (paths map[string]string, built int, err error) {
+	paths, missing, err := m.Cached(ctx, cache, folders...)
+	if err != nil || len(missing) == 0 {
+		return paths, 0, err
+	}
+	part := filepath.Join(cache, "programs", fmt.Sprintf("%d.part", os.Getpid()))
+	if err := os.MkdirAll(part, 0o755); err != nil {
+		return nil, 0, err
+	}
+	defer os.RemoveAll(part)
+	var packages []string
+	for _, folder := range missing {
+		packages = append(packages, "./"+folder)
+	}
+	if err := Go(ctx, m.Dir, log, progress, m.LDFlags, part+"/", packages...); err != nil {
+		return nil, 0, err
+	}
+	for _, folder := range missing {
+		if err := os.Rename(filepath.Join(part, filepath.Base(folder)), paths[folder]); err != nil {
+			return nil, 0, err
+		}
+	}
+	return paths, len(missing), nil
+}
+
+// Go runs one `go build` of packages into out: a file, or a folder if it ends in a slash. The binaries
+// are static and contain no path of this machine, so that equal sources give equal bytes.
 func Go(ctx context.Context, dir, log string, progress Progress, ldflags, out string, packages ...string) error {
 	env := append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-mod=readonly", "GOWORK=off")
-	// How many there are is asked only once there is something to wait for: when nothing has changed, go says nothing.
+	// The packages are counted only after the first one was compiled: when nothing has changed, go prints
+	// nothing.
 	var total atomic.Int64
 	var counting sync.WaitGroup
 	listing, enough := context.WithCancel(ctx)
 	defer counting.Wait()
 	defer enough()
+	var already int // compiled when the count began
 	count := sync.OnceFunc(func() {
 		counting.Go(func() {
-			list := exec.CommandContext(listing, "go", append([]string{"list", "-deps"}, packages...)...)
+			// Those in Go's build cache are not stale, if the flags are those of the build.
+			list := exec.CommandContext(listing, "go", append([]string{"list", "-deps", "-trimpath", "-f", "{{if .Stale}}stale{{end}}"}, packages...)...)
 			list.Dir, list.Env = dir, env
-			if names, err := list.Output(); err == nil { // without it the bar has no end
-				total.Store(int64(bytes.Count(names, []byte("\n"))))
+			if names, err := list.Output(); err == nil { // on failure the bar has no total
+				total.Store(int64(already + bytes.Count(names, []byte("stale"))))
 			}
 		})
 	})
 	follower := func(done int) {
 		if progress != nil {
-			count()
+			if already == 0 {
+				already = done
+				count()
+			}
 			progress(done, int(total.Load()))
 		}
 	}
@@ -152,12 +170,12 @@ func Go(ctx context.Context, dir, log string, progress Progress, ldflags, out st
 	return err
 }
 
-// follow copies what go says to the log, counts the packages it names, and
-// returns the rest.
+// follow copies the output of go to the log, counts the packages that it names, and returns the other
+// lines.
 func follow(r io.Reader, log string, progress func(done int)) ([]string, error) {
 	file, err := os.Create(log)
 	if err != nil {
-		_, _ = io.Copy(io.Discard, r) // or go build would wait for its reader
+		_, _ = io.Copy(io.Discard, r) // otherwise go build would block
 		return nil, err
 	}
 	defer file.Close()
@@ -169,7 +187,7 @@ func follow(r io.Reader, log string, progress func(done int)) ([]string, error) 
 		line := lines.Text()
 		fmt.Fprintln(file, line)
 		if strings.ContainsAny(line, " :#") {
-			said = append(said, line) // a complaint, not a package's name
+			said = append(said, line) // a message, not a package's name
 		} else {
 			done++
 		}
@@ -202,7 +220,7 @@ func explain(err error) error {
 	return err
 }
 
-// ModuleDir is where Go keeps the sources of a module that dir's go.mod names.
+// ModuleDir is the folder of the sources of a module that dir's go.mod requires.
 func ModuleDir(ctx context.Context, dir, module string) (string, error) {
 	download := exec.CommandContext(ctx, "go", "mod", "download", module)
 	download.Dir = dir

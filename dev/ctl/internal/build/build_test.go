@@ -11,26 +11,30 @@ func module(t *testing.T, files map[string]string) Module {
 	t.Helper()
 	dir := t.TempDir()
 	for name, text := range files {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
-	return Module{Name: "x", Dir: dir}
+	return Module{Dir: dir}
 }
 
 func TestIDFollowsTheContentAndNothingElse(t *testing.T) {
 	id := func(m Module) string {
 		t.Helper()
-		id, err := m.ID(t.Context())
+		id, err := m.id(t.Context(), "x")
 		if err != nil {
 			t.Fatal(err)
 		}
 		return id
 	}
-	files := map[string]string{"go.mod": "module x\n", "go.sum": "", "main.go": "package main\n\nfunc main() {}\n"}
+	files := map[string]string{"go.mod": "module m\n", "go.sum": "", "x/main.go": "package main\n\nfunc main() {}\n"}
 	base := module(t, files)
 	if id(base) != id(module(t, files)) {
-		t.Error("the folder's name is part of the identity")
+		t.Error("the name of the module's folder is part of the identity")
 	}
 	with := func(name, text string) Module {
 		changed := map[string]string{}
@@ -41,18 +45,18 @@ func TestIDFollowsTheContentAndNothingElse(t *testing.T) {
 		return module(t, changed)
 	}
 	for what, m := range map[string]Module{
-		"source":       with("main.go", "package main\n\nfunc main() { println() }\n"),
+		"source":       with("x/main.go", "package main\n\nfunc main() { println() }\n"),
 		"requirements": with("go.sum", "a"),
 		"flags":        {Dir: base.Dir, LDFlags: "-X a=b"},
-		"package":      {Dir: base.Dir, Package: "./other"},
 	} {
 		if id(m) == id(base) {
-			t.Errorf("another %s is not noticed", what)
+			t.Errorf("a change of the %s is not noticed", what)
 		}
 	}
 	for what, m := range map[string]Module{
-		"a test":   with("main_test.go", "package main\n"),
-		"a README": with("README.md", "words"),
+		"a test":          with("x/main_test.go", "package main\n"),
+		"a README":        with("x/README.md", "words"),
+		"another program": with("y/main.go", "package main\n"),
 	} {
 		if id(m) != id(base) {
 			t.Errorf("%s asks for a new build", what)
@@ -60,22 +64,26 @@ func TestIDFollowsTheContentAndNothingElse(t *testing.T) {
 	}
 }
 
-func TestCachedBuildsOnceAndNeverKeepsHalf(t *testing.T) {
+func TestProgramsAreBuiltOnceAndNeverKeptInHalf(t *testing.T) {
 	cache, log := t.TempDir(), filepath.Join(t.TempDir(), "log")
-	m := module(t, map[string]string{"go.mod": "module x\n\ngo 1.26\n", "main.go": "package main\n\nfunc main() {}\n"})
-	path, built, err := m.Cached(t.Context(), cache, log, nil)
-	if err != nil || !built {
-		t.Fatalf("first: built %v, %v", built, err)
+	const empty = "package main\n\nfunc main() {}\n"
+	m := module(t, map[string]string{"go.mod": "module m\n\ngo 1.26\n", "go.sum": "", "x/main.go": empty, "y/main.go": empty})
+	first, built, err := m.Programs(t.Context(), cache, log, nil, "x")
+	if err != nil || built != 1 {
+		t.Fatalf("first: built %d, %v", built, err)
 	}
-	again, built, err := m.Cached(t.Context(), cache, log, nil)
-	if err != nil || built || again != path {
-		t.Errorf("second: built %v, %v, %s", built, err, again)
+	both, built, err := m.Programs(t.Context(), cache, log, nil, "x", "y")
+	if err != nil || built != 1 || both["x"] != first["x"] {
+		t.Errorf("with a second program: built %d, %v, %v", built, err, both)
 	}
-	broken := module(t, map[string]string{"go.mod": "module x\n\ngo 1.26\n", "main.go": "package main\n\nfunc main() { nonsense }\n"})
-	if _, _, err := broken.Cached(t.Context(), cache, log, nil); err == nil || !strings.Contains(err.Error(), "nonsense") {
+	if _, missing, err := m.Cached(t.Context(), cache, "x", "y"); err != nil || len(missing) != 0 {
+		t.Errorf("still missing: %v, %v", missing, err)
+	}
+	broken := module(t, map[string]string{"go.mod": "module m\n\ngo 1.26\n", "go.sum": "", "x/main.go": "package main\n\nfunc main() { nonsense }\n"})
+	if _, _, err := broken.Programs(t.Context(), cache, log, nil, "x"); err == nil || !strings.Contains(err.Error(), "nonsense") {
 		t.Errorf("broken source: %v; the compiler's words are missing", err)
 	}
-	if files, _ := filepath.Glob(filepath.Join(cache, "programs", "*")); len(files) != 1 {
+	if files, _ := filepath.Glob(filepath.Join(cache, "programs", "*")); len(files) != 2 {
 		t.Errorf("the cache holds %v", files)
 	}
 }

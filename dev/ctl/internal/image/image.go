@@ -2,7 +2,7 @@
 // engine, and hands them to containerd.
 //
 // Owns: the form of the images. Reads: the files it packs. Writes: image
-// archives. Never: asks a registry; a name under dev.local exists only here.
+// archives. Never: asks a registry; names under dev.local exist only here.
 package image
 
 import (
@@ -38,7 +38,7 @@ type Entry struct {
 	Owner   int
 }
 
-// Settings are what the image says about running it.
+// Settings is the image's configuration for the container runtime.
 type Settings struct {
 	Entrypoint []string
 	Env        []string
@@ -47,7 +47,7 @@ type Settings struct {
 	Ports      []string // "8080/tcp"
 }
 
-// Image is a built image. Its tag is made of its content.
+// Image is a built image. Its tag is a digest of its content.
 type Image struct {
 	Name  string // without a tag: dev.local/ebb/activator
 	Tag   string
@@ -57,11 +57,11 @@ type Image struct {
 // Ref is the name that changes with the content.
 func (i Image) Ref() string { return i.Name + ":" + i.Tag }
 
-// Stable is the name that always means the newest build.
+// Stable is the name that always stands for the newest build.
 func (i Image) Stable() string { return i.Name + ":dev" }
 
-// Make builds an image from layers, lowest first. Equal input makes equal
-// bytes: no time, no owner and no order of the machine gets in.
+// Make builds an image from layers, lowest first. Equal input gives equal bytes: the image contains no
+// time, no owner and no file order of this machine.
 func Make(imageName string, settings Settings, layers ...[]Entry) (Image, error) {
 	img := empty.Image
 	for _, entries := range layers {
@@ -69,7 +69,7 @@ func Make(imageName string, settings Settings, layers ...[]Entry) (Image, error)
 		if err != nil {
 			return Image{}, fmt.Errorf("image %s: %w", imageName, err)
 		}
-		// Not compressed: it is read once, by the containerd next door.
+		// Not compressed: it is read once, by containerd on this machine.
 		layer := static.NewLayer(archive, types.DockerUncompressedLayer)
 		if img, err = mutate.AppendLayers(img, layer); err != nil {
 			return Image{}, fmt.Errorf("image %s: %w", imageName, err)
@@ -222,7 +222,7 @@ func Tree(dir, at string, skip func(rel string) bool) ([]Entry, error) {
 		case info.Mode().IsRegular():
 			e.From = path
 		default:
-			return nil // sockets and devices have no place in an image
+			return nil // sockets and devices are left out
 		}
 		entries = append(entries, e)
 		return nil

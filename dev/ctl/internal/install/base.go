@@ -26,17 +26,17 @@ func render(name string, values any) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// DNSManifests are the cluster's DNS server, at its fixed address.
+// DNSManifests returns the manifests of the cluster's DNS server, at its fixed address.
 func DNSManifests(image string, address netip.Addr) ([]byte, error) {
 	return render("dns.yaml", map[string]any{"Image": image, "Address": address})
 }
 
-// MetricsManifests are the metrics server, behind the API metrics.k8s.io.
+// MetricsManifests returns the manifests of the metrics server, which serves the API metrics.k8s.io.
 func MetricsManifests(image string) ([]byte, error) {
 	return render("metrics.yaml", map[string]any{"Image": image})
 }
 
-// GatewayAPI installs the kinds of the Gateway API from its module's folder.
+// GatewayAPI installs the definitions of the Gateway API from its module's folder.
 func GatewayAPI(ctx context.Context, k Kubectl, module string) error {
 	if _, err := k.Run(ctx, nil, "apply", "--server-side", "--force-conflicts", "--field-manager=ebb-dev", "-f", module+"/config/crd/standard"); err != nil {
 		return err
@@ -75,12 +75,13 @@ func Istio(ctx context.Context, k Kubectl, manifests []byte) (changed int, err e
 	return changed, k.Rollout(ctx, "istio-system", "istiod", 3*time.Minute)
 }
 
-// CertManagerManifests are cert-manager's controller.
+// CertManagerManifests returns the manifests of cert-manager's controller.
 func CertManagerManifests(image string) ([]byte, error) {
 	return render("certmanager.yaml", map[string]any{"Image": image})
 }
 
-// CertManager installs cert-manager: its kinds from its module's folder, the controller, and the issuers of folder issuers.
+// CertManager installs cert-manager: the definitions from its module's folder, the controller, and the
+// issuers from the folder issuers.
 func CertManager(ctx context.Context, k Kubectl, module string, manifests []byte, issuers string) error {
 	if _, err := k.Run(ctx, nil, "apply", "--server-side", "--force-conflicts", "--field-manager=ebb-dev", "-f", module+"/deploy/crds"); err != nil {
 		return err

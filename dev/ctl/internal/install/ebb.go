@@ -19,12 +19,12 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// source is how config/ names an image: by the package it is built from, which
-// is what ko understands.
+// source is the prefix of images in config/, which names the package that an image is built from, as
+// ko does.
 const source = "ko://ebb.dev/ebb/"
 
-// Domain is where the cluster's services are: <service>.<namespace>.Domain. The
-// name is reserved for tests, so it can never be somebody's.
+// Domain is the cluster's domain: a service's host is <service>.<namespace>.Domain. The name is reserved
+// for tests, so nobody can own it.
 const Domain = "ebb.test"
 
 // Overlay is a kustomization that puts the built images into config/.
@@ -51,7 +51,7 @@ func Overlay(config string, refs map[string]string) ([]byte, error) {
 	// Without a domain, services would be reachable inside the cluster only.
 	settings := map[string]map[string]any{"config-domain": {Domain: ""}}
 	if ref := refs["dev.local/ebb/queue-proxy"]; ref != "" {
-		// Not a field that kustomize knows as an image.
+		// kustomize does not know this field as an image.
 		settings["config-deployment"] = map[string]any{"queue-sidecar-image": ref}
 	}
 	var patches []map[string]any
@@ -70,7 +70,7 @@ func Overlay(config string, refs map[string]string) ([]byte, error) {
 	return yaml.Marshal(overlay)
 }
 
-// ApplyInOrder applies namespaces and kinds before what needs them.
+// ApplyInOrder applies namespaces and definitions before the objects that need them.
 func ApplyInOrder(ctx context.Context, k Kubectl, manifests []byte) (changed int, err error) {
 	first, rest, err := split(manifests)
 	if err != nil {
@@ -125,7 +125,7 @@ func Gateways(ctx context.Context, k Kubectl, limit time.Duration) ([]string, er
 	}
 	var said []string
 	for _, g := range list.Items {
-		// Programmed says that istiod has seen it, not that its Envoy serves.
+		// Programmed means that istiod has seen the Gateway, not that its Envoy serves.
 		if _, err := k.Run(ctx, nil, "-n", "knative-serving", "get", "deployment", g.Metadata.Name+"-istio"); err == nil {
 			if err := k.Rollout(ctx, "knative-serving", g.Metadata.Name+"-istio", limit); err != nil {
 				return nil, err
@@ -138,13 +138,12 @@ func Gateways(ctx context.Context, k Kubectl, limit time.Duration) ([]string, er
 	return said, nil
 }
 
-// Settled asks once how everything is: whether each of the Deployments, and of
-// those behind the Gateways, serves its newest template, and every Gateway is
-// programmed. Mostly that is so, and asking one after another costs seconds.
+// Settled asks once whether each of the Deployments, and of those behind the Gateways, serves its newest
+// template and every Gateway is programmed. Usually that is so, and asking one by one takes seconds.
 func Settled(ctx context.Context, k Kubectl, deployments []string) (gateways []string, settled bool) {
 	var all objects
 	if err := k.Get(ctx, &all, "-n", "knative-serving", "deployment,gateway"); err != nil {
-		return nil, false // the long way will say what is wrong
+		return nil, false // waiting for each one will say what is wrong
 	}
 	return all.settled(deployments)
 }
@@ -204,7 +203,7 @@ func (all objects) settled(deployments []string) (gateways []string, settled boo
 	return gateways, len(gateways) > 0
 }
 
-// Reply is what a sample answered to its first request.
+// Reply is a sample's answer to its first request.
 type Reply struct {
 	Name string
 	Took time.Duration
@@ -224,7 +223,7 @@ func Samples(ctx context.Context, k Kubectl, dir string, names []string, refs ma
 		if err != nil {
 			return nil, err
 		}
-		// The name that always means the newest build would not be rolled out.
+		// With the tag :dev a new build would not be rolled out.
 		for name, ref := range refs {
 			text = bytes.ReplaceAll(text, []byte(name+":dev"), []byte(ref))
 		}
@@ -262,7 +261,7 @@ func address(ctx context.Context, k Kubectl) (string, error) {
 	return string(out), err
 }
 
-// samplesReady waits for all of them and says where each is.
+// samplesReady waits for all samples and returns their addresses.
 func samplesReady(ctx context.Context, k Kubectl, names []string) (urls map[string]string, err error) {
 	args := []string{"wait", "--for=condition=Ready", "--timeout=120s"}
 	for _, name := range names {

@@ -1,9 +1,9 @@
-// Package install puts onto a running Kubernetes what this project needs:
+// Package install installs what this project needs on a running Kubernetes:
 // DNS, the Gateway API, Istio, Ebb and its samples.
 //
 // Owns: the order and the settings. Reads: the cluster. Writes: objects, by
-// kubectl, so that a person can do each step by hand. Never: holds an object
-// of Ebb's in Go; those are YAML in config/.
+// kubectl, so that a person can do each step by hand. Never: defines an
+// object of Ebb in Go; those are YAML in config/.
 package install
 
 import (
@@ -22,7 +22,7 @@ type Kubectl struct {
 	Config string
 }
 
-// Run returns what kubectl prints; what it complains about is in the error.
+// Run returns what kubectl prints on standard output; standard error is part of the error.
 func (k Kubectl) Run(ctx context.Context, input []byte, args ...string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, k.Path, append([]string{"--kubeconfig", k.Config}, args...)...)
 	var complaint bytes.Buffer
@@ -63,7 +63,7 @@ func (k Kubectl) Get(ctx context.Context, into any, args ...string) error {
 }
 
 // Rollout waits until a Deployment serves its newest template. If it does not
-// within the limit, the error says what its pods say.
+// within the limit, the error shows the state of its pods.
 func (k Kubectl) Rollout(ctx context.Context, namespace, deployment string, limit time.Duration) error {
 	_, err := k.Run(ctx, nil, "-n", namespace, "rollout", "status", "deployment/"+deployment, "--timeout="+limit.String())
 	if err == nil {

@@ -1,4 +1,4 @@
-// Package kube knows how each program of Kubernetes is configured for one node
+// Package kube has the configuration of each Kubernetes program for one node
 // on one machine.
 //
 // Owns: the flags and files of etcd, containerd and Kubernetes. Reads: nothing
@@ -29,14 +29,14 @@ import (
 // NodeName is the name of the one node.
 const NodeName = "ebb-dev"
 
-// Version is the release that dev/kube requires.
-const Version = "v1.35.4"
+// Version is the release of k8s.io/kubernetes that dev/go.mod requires.
+const Version = "v1.37.2"
 
 // LDFlags tell the programs their version; without them clients see v0.0.0.
 const LDFlags = "-X k8s.io/component-base/version.gitVersion=" + Version +
-	" -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=35" +
+	" -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=37" +
 	" -X k8s.io/client-go/pkg/version.gitVersion=" + Version +
-	" -X k8s.io/client-go/pkg/version.gitMajor=1 -X k8s.io/client-go/pkg/version.gitMinor=35"
+	" -X k8s.io/client-go/pkg/version.gitMajor=1 -X k8s.io/client-go/pkg/version.gitMinor=37"
 
 // Programs are the names that the binary of dev/kube is linked under.
 var Programs = []string{"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy", "kubectl", "sandboxes"}
@@ -108,7 +108,7 @@ func (c Cluster) Write() error {
 			return err
 		}
 	}
-	// A pod's own file lists the cluster's DNS; for others there is no outside.
+	// A pod's resolv.conf lists the cluster's DNS. Other names are not resolved.
 	if err := replace(c.In("conf", "resolv.conf"), []byte("nameserver "+c.Plan.DNS().String()+"\n"), 0o644); err != nil {
 		return err
 	}
@@ -130,8 +130,8 @@ func (c Cluster) render(name, target string, values any) error {
 	return replace(target, text, 0o600)
 }
 
-// replace writes a file unless it holds that already: kube-proxy ends itself
-// whenever its own is written, whatever is in it.
+// replace writes a file unless it has that content already: kube-proxy exits whenever its configuration
+// is written, even if nothing changes.
 func replace(path string, text []byte, mode os.FileMode) error {
 	if now, err := os.ReadFile(path); err == nil && bytes.Equal(now, text) {
 		return nil
@@ -139,8 +139,7 @@ func replace(path string, text []byte, mode os.FileMode) error {
 	return os.WriteFile(path, text, mode)
 }
 
-// Render fills one of the embedded templates. A value that a template names
-// and nobody gives is an error.
+// Render fills one of the embedded templates. A missing value is an error.
 func Render(name string, values any) ([]byte, error) {
 	t, err := template.New(name).Option("missingkey=error").ParseFS(files, name)
 	if err != nil {
@@ -153,7 +152,7 @@ func Render(name string, values any) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// Containerd is the container runtime, apart from the machine's own.
+// Containerd is the cluster's container runtime, separate from the machine's own.
 func (c Cluster) Containerd() process.Program {
 	return process.Program{
 		Name: "containerd", Path: "/usr/bin/containerd", Args: []string{"--config", c.In("conf", "containerd.toml")},
@@ -162,8 +161,8 @@ func (c Cluster) Containerd() process.Program {
 	}
 }
 
-// Etcd keeps the cluster's objects. It does not wait for the disk: the
-// cluster is thrown away when the machine loses power.
+// Etcd stores the cluster's objects. It does not wait for the disk: after a power failure the cluster
+// is made anew.
 func (c Cluster) Etcd() process.Program {
 	folder, _ := c.Certificates()
 	return c.program("etcd", c.https("https://127.0.0.1:23790/health", "etcd-client"),
@@ -176,7 +175,7 @@ func (c Cluster) Etcd() process.Program {
 		"--auto-compaction-retention=10m", "--quota-backend-bytes=2147483648")
 }
 
-// APIServer listens on the bridge alone.
+// APIServer listens only on the bridge.
 func (c Cluster) APIServer() process.Program {
 	f, _ := c.Certificates()
 	p := c.program("kube-apiserver", c.https(c.url("/readyz"), "admin"),
@@ -185,7 +184,7 @@ func (c Cluster) APIServer() process.Program {
 		"--bind-address="+c.Plan.Node().String(), "--advertise-address="+c.Plan.Node().String(), "--secure-port=6443",
 		"--tls-cert-file="+f.Cert("kube-apiserver"), "--tls-private-key-file="+f.Key("kube-apiserver"),
 		"--client-ca-file="+f.Cert("ca"), "--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction",
-		// For the metrics server, which is behind an aggregated API.
+		// For the metrics server, which serves an aggregated API.
 		"--requestheader-client-ca-file="+f.Cert("ca"), "--requestheader-allowed-names=front-proxy-client",
 		"--requestheader-username-headers=X-Remote-User", "--requestheader-group-headers=X-Remote-Group",
 		"--requestheader-extra-headers-prefix=X-Remote-Extra-",
@@ -198,7 +197,7 @@ func (c Cluster) APIServer() process.Program {
 		"--audit-policy-file="+c.In("conf", "audit.yaml"), "--audit-log-path="+c.Log("audit"), "--audit-log-mode=batch",
 		"--audit-log-maxsize=200", "--audit-log-maxbackup=1")
 	p.Salt = c.salt("audit.yaml")
-	// Collecting garbage takes half a second of a processor each time, and a burst of new pods is when it becomes due.
+	// A garbage collection takes half a second of CPU, and usually falls into a burst of new pods.
 	p.Env = []string{"GOGC=200"}
 	return p
 }
@@ -257,9 +256,8 @@ func (c Cluster) salt(file string) string {
 
 func (c Cluster) url(path string) string { return "https://" + c.Plan.Node().String() + ":6443" + path }
 
-// https asks a server of the cluster, with a client certificate of it. The
-// certificates of the controller manager and the scheduler are their own, and
-// whether these two answer is all that is asked of them.
+// https asks a server of the cluster, with one of its client certificates. The controller manager and
+// the scheduler have self-signed certificates, which are not verified.
 func (c Cluster) https(url, leaf string) func(context.Context) error {
 	return func(ctx context.Context) error {
 		client, err := c.Client(leaf)
@@ -274,7 +272,7 @@ func (c Cluster) https(url, leaf string) func(context.Context) error {
 	}
 }
 
-// Client speaks to the API server with the certificate of one of the leaves.
+// Client returns a client of the API server that has the certificate of one of the leaves.
 func (c Cluster) Client(leaf string) (*http.Client, error) {
 	f, _ := c.Certificates()
 	pair, err := tls.LoadX509KeyPair(f.Cert(leaf), f.Key(leaf))

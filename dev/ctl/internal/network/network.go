@@ -1,4 +1,4 @@
-// Package network makes the cluster's bridge and takes it away again.
+// Package network creates the cluster's bridge and removes it.
 //
 // Owns: the bridge ebb0, its addresses and routes, what kube-proxy and the CNI
 // plugins write for it. Reads: the machine's addresses and routes. Writes: by
@@ -17,11 +17,10 @@ import (
 	"strings"
 )
 
-// Bridge is the name of the interface that pods hang on. The name of the CNI
-// network is the same.
+// Bridge is the name of the interface that pods are attached to, and of the CNI network.
 const Bridge = "ebb0"
 
-// Plan is what addresses the cluster uses.
+// Plan says which addresses the cluster uses.
 type Plan struct {
 	Pods     netip.Prefix `json:"pods"`     // on the bridge, a /22: gateway, pods, load balancers
 	Services netip.Prefix `json:"services"` // served by kube-proxy
@@ -119,9 +118,8 @@ func parseRoutes(text []byte) ([]netip.Prefix, error) {
 	return used, nil
 }
 
-// Up makes the bridge with its addresses. Every part of it may be there
-// already. What it changes of the machine's own settings it keeps in the file
-// before, for Down to put back.
+// Up creates the bridge with its addresses, or what is missing of it. It saves the kernel settings
+// that it changes in the file before, from which Down restores them.
 func (p Plan) Up(ctx context.Context, before string) error {
 	if _, err := os.Stat("/sys/class/net/" + Bridge); err != nil {
 		if _, err := run(ctx, "ip", "link", "add", Bridge, "type", "bridge"); err != nil {
@@ -146,8 +144,8 @@ func (p Plan) Up(ctx context.Context, before string) error {
 		}
 	}
 	if _, err := os.Stat("/proc/sys/net/bridge"); err != nil {
-		// Needed for Services: a reply between two pods of one bridge must pass
-		// the rules that rewrote the request.
+		// Services need it: a reply between two pods on one bridge must pass the rules that rewrote the
+		// request.
 		if _, err := run(ctx, "modprobe", "br_netfilter"); err != nil {
 			return fmt.Errorf("the kernel module br_netfilter is needed: %w", err)
 		}
@@ -159,8 +157,8 @@ func (p Plan) Up(ctx context.Context, before string) error {
 	return write("/proc/sys", own, "0")
 }
 
-// set changes settings of the kernel and first keeps what they were, unless an
-// earlier run has: a second one would only find what the first has set.
+// set changes kernel settings. It saves the old values first, unless an earlier run has done so: a
+// second run would only see what the first has set.
 func set(root, before string, values map[string]string) error {
 	if _, err := os.Stat(before); errors.Is(err, os.ErrNotExist) {
 		found := map[string]string{}
@@ -175,7 +173,7 @@ func set(root, before string, values map[string]string) error {
 		if err != nil {
 			return err
 		}
-		// Whole or not at all: half a file would be taken for one.
+		// Written whole or not at all: half a file would look like a whole one.
 		if err := os.WriteFile(before+".part", text, 0o644); err != nil {
 			return err
 		}
@@ -198,8 +196,7 @@ func write(root, key, value string) error {
 	return nil
 }
 
-// restore puts back what set has kept. A setting that is gone, with its module,
-// needs nothing.
+// restore puts back what set has saved. It skips a setting that is gone with its kernel module.
 func restore(root, before string) error {
 	text, err := os.ReadFile(before)
 	if errors.Is(err, os.ErrNotExist) {
@@ -211,7 +208,7 @@ func restore(root, before string) error {
 	var found map[string]string
 	if err := json.Unmarshal(text, &found); err != nil {
 		err = fmt.Errorf("read %s, the machine's settings before the cluster: %w", before, err)
-		return errors.Join(err, os.Remove(before)) // or no later run could end well
+		return errors.Join(err, os.Remove(before)) // otherwise every later run would fail too
 	}
 	var errs []error
 	for key, value := range found {
@@ -225,12 +222,12 @@ func restore(root, before string) error {
 	return os.Remove(before)
 }
 
-// Down removes the bridge and the rules that kube-proxy and the CNI plugins
-// have written for it, and puts back the settings that Up has kept in before.
+// Down removes the bridge and the rules that kube-proxy and the CNI plugins have written for it, and
+// restores the settings that Up has saved in before.
 func Down(ctx context.Context, before string) error {
 	errs := []error{restore("/proc/sys", before)}
 	if _, err := os.Stat("/sys/class/net/" + Bridge); err == nil {
-		// What still hangs on the bridge are the host ends of pods' links.
+		// What is still attached to the bridge are the host ends of pods' links.
 		ports, _ := filepath.Glob("/sys/class/net/" + Bridge + "/brif/*")
 		for _, port := range ports {
 			if _, err := run(ctx, "ip", "link", "delete", filepath.Base(port)); err != nil {
@@ -243,7 +240,7 @@ func Down(ctx context.Context, before string) error {
 	}
 	if _, err := exec.LookPath("nft"); err == nil {
 		for _, family := range []string{"ip", "ip6"} {
-			// A table that is not there is nothing to remove.
+			// The table may not exist.
 			_, _ = run(ctx, "nft", "delete", "table", family, "kube-proxy")
 		}
 	}
@@ -256,7 +253,7 @@ func Down(ctx context.Context, before string) error {
 			}
 		}
 	}
-	// Only if they are empty, so if nobody else uses them.
+	// Removed only if they are empty: other programs may use them.
 	for _, dir := range []string{"/var/lib/cni/results", "/var/lib/cni/cache/results", "/var/lib/cni/cache", "/var/lib/cni"} {
 		_ = os.Remove(dir)
 	}

@@ -1,4 +1,4 @@
-// Package place knows where the development cluster keeps what.
+// Package place has the paths of the development cluster's files.
 //
 // Owns: the names of its folders. Reads: the environment, for the cache.
 // Writes: nothing. Never: looks at what is in the folders.
@@ -9,9 +9,9 @@ import (
 	"path/filepath"
 )
 
-// Run holds what must not outlive a boot or be reached by a long path: pid
-// files, sockets, and the note which checkout the machine's cluster belongs to.
-// A unix socket's path ends at 107 bytes, and a checkout may lie deep.
+// Run holds what must not outlive a reboot or have a long path: pid files, sockets, and the name of the
+// checkout that the machine's cluster belongs to. The path of a unix socket has at most 107 bytes, and
+// the path of a checkout may be long.
 const Run = "/run/ebb-dev"
 
 // Places are the folders of one checkout's cluster.

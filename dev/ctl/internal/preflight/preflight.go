@@ -1,8 +1,7 @@
-// Package preflight finds out whether the cluster can start before anything
-// is started: each refusal is one sentence that says what is wrong and how to
-// mend it.
+// Package preflight checks whether the cluster can start before anything is
+// started: each error says in one sentence what is wrong and how to fix it.
 //
-// Owns: those sentences. Reads: the machine. Writes: nothing. Never: mends.
+// Owns: those sentences. Reads: the machine. Writes: nothing. Never: fixes anything.
 package preflight
 
 import (
@@ -21,7 +20,7 @@ import (
 	"syscall"
 )
 
-// Machine is what the checks ask; tests give another one.
+// Machine is what the checks ask; tests replace it.
 type Machine struct {
 	UID       func() int
 	Look      func(tool string) error
@@ -36,7 +35,7 @@ type Listener struct {
 	Inode   string
 }
 
-// Needs is what the cluster asks of the machine.
+// Needs is what the cluster needs of the machine.
 type Needs struct {
 	Root  string            // checkout
 	Dirs  map[string]uint64 // folder -> bytes that must be free
@@ -44,12 +43,11 @@ type Needs struct {
 	Ports []netip.AddrPort
 }
 
-// MaxRoot bounds the checkout's path: kubelet makes unix sockets below it, and
-// the kernel cuts their path at 107 bytes.
+// MaxRoot bounds the checkout's path: kubelet makes unix sockets below it, whose path has at most 107
+// bytes.
 const MaxRoot = 60
 
-// Root refuses anyone but root. It stands alone because everything else, even
-// looking, may need it.
+// Root refuses every user but root. It comes first because the other checks may need root too.
 func (m Machine) Root() error {
 	if m.UID() != 0 {
 		return errors.New("this needs root, because it makes network interfaces, mounts and cgroups: run it as root, for example with sudo")
@@ -57,7 +55,7 @@ func (m Machine) Root() error {
 	return nil
 }
 
-// Check returns the first thing that stands in the way.
+// Check returns the first need that is not met.
 func (m Machine) Check(n Needs) error {
 	if len(n.Root) > MaxRoot {
 		return fmt.Errorf("the path of this checkout, %s, is %d bytes long and kubelet's sockets need it to be at most %d: move the checkout to a shorter path", n.Root, len(n.Root), MaxRoot)
@@ -70,10 +68,10 @@ func (m Machine) Check(n Needs) error {
 	for _, dir := range slices.Sorted(maps.Keys(n.Dirs)) {
 		free, err := m.Free(dir)
 		if err != nil {
-			return fmt.Errorf("ask how much room is left below %s: %w", dir, err)
+			return fmt.Errorf("read the free space of %s: %w", dir, err)
 		}
 		if want := n.Dirs[dir]; free < want {
-			return fmt.Errorf("the disk is full: %s has %s free and the cluster needs %s: free some space, for example with `go clean -cache`", dir, size(free), size(want))
+			return fmt.Errorf("the disk is full: %s has %s free and the cluster needs %s: free some space, for example with `go clean -cache`", dir, Size(free), Size(want))
 		}
 	}
 	return m.ports(n.Ports)
@@ -104,12 +102,12 @@ func (m Machine) ports(wanted []netip.AddrPort) error {
 	return nil
 }
 
-func size(n uint64) string {
+// Size is a number of bytes for a person.
+func Size(n uint64) string {
 	return fmt.Sprintf("%.1f GiB", float64(n)/(1<<30))
 }
 
-// Free is what a program of root may still write below dir, or below its
-// nearest parent that exists.
+// Free is how many bytes root may still write below dir, or below its nearest parent that exists.
 func Free(dir string) (uint64, error) {
 	for {
 		var s syscall.Statfs_t

@@ -1,8 +1,8 @@
 // Package process starts and stops the cluster's programs and remembers them.
 //
 // Owns: the pid files in one folder. Reads: /proc. Writes: pid files and logs.
-// Never: signals a process that it has not recorded itself, nor one that has
-// only inherited a recorded number.
+// Never: signals a process that it has not recorded itself, nor a later process with
+// the same number.
 package process
 
 import (
@@ -38,8 +38,8 @@ type Program struct {
 // Table keeps the pid files of one cluster.
 type Table struct{ Dir string }
 
-// record is a pid file. A number alone may belong to another process by now:
-// after a reboot, or when the numbers went round; start and boot tell.
+// record is a pid file. The same number may belong to another process by now, after a reboot or
+// because numbers are reused; start and boot tell the two apart.
 type record struct {
 	PID   int    `json:"pid"`
 	Start string `json:"start"` // field 22 of /proc/PID/stat: clock ticks since the boot
@@ -62,8 +62,8 @@ func (p Program) digest() string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// Start makes the program run as described: it leaves one alone that does, and
-// restarts one that runs with other arguments. It says whether it started one.
+// Start makes the program run as described. If it already does, Start leaves it alone; if it runs
+// with other arguments, Start restarts it. It reports whether it started the program.
 func (t Table) Start(ctx context.Context, p Program) (started bool, err error) {
 	want := p.digest()
 	if r, ok := t.running(p.Name); ok {
@@ -149,7 +149,7 @@ func (t Table) Running(name string) bool {
 	return ok
 }
 
-// PIDs are the numbers of those of the recorded programs that run.
+// PIDs are the process ids of the named programs that run.
 func (t Table) PIDs(names ...string) []int {
 	var pids []int
 	for _, name := range names {
@@ -160,8 +160,8 @@ func (t Table) PIDs(names ...string) []int {
 	return pids
 }
 
-// Stop ends a recorded program: politely, then after the grace by force.
-// A program that is not running, or was never recorded, is no error.
+// Stop ends a recorded program with SIGTERM and, after the grace period, with SIGKILL. It is not an
+// error if the program does not run or was never recorded.
 func (t Table) Stop(ctx context.Context, name string, grace time.Duration) error {
 	r, ok := t.running(name)
 	if ok {
@@ -251,14 +251,14 @@ func gone(ctx context.Context, r record, within time.Duration) bool {
 	return true
 }
 
-// startTicks tells when a process started. A zombie counts as gone: its parent
-// has yet to ask for it, but it holds nothing any more.
+// startTicks says when a process started. A zombie counts as ended: its parent has not waited for it
+// yet, but it holds nothing any more.
 func startTicks(pid int) (string, error) {
 	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if err != nil {
 		return "", err
 	}
-	// The second field is the name in brackets and may hold anything.
+	// The second field is the name in brackets and may contain any character.
 	_, rest, ok := strings.Cut(string(text), ") ")
 	if i := strings.LastIndex(string(text), ") "); i >= 0 {
 		rest = string(text)[i+2:]
@@ -281,7 +281,7 @@ func boot() string {
 	return strings.TrimSpace(string(id))
 }
 
-// lastLine is the newest line of a log, for an error that should say why.
+// lastLine is the newest line of a log, for error messages.
 func lastLine(file string) string {
 	text, err := os.ReadFile(file)
 	if err != nil {

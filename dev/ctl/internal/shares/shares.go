@@ -1,8 +1,9 @@
-// Package shares gives the programs of the cluster a share of the processors that pods cannot take from them, as they have it on a
-// cluster in earnest: there the control plane has machines of its own, and a node reserves for its daemons.
+// Package shares gives the cluster's programs a CPU share that pods cannot take from them. A production
+// cluster has that too: its control plane runs on other machines, and a node reserves CPU for its daemons.
 //
-// Owns: the control groups Groups below the processor controller's root. Reads: which version of control groups the machine
-// mounts. Writes: these groups, and which processes are in them. Never: touches the kubelet's groups or the root's share.
+// Owns: the control groups Groups below the root of the CPU controller. Reads: which version of cgroups
+// the machine mounts. Writes: these groups, and which processes are in them. Never: touches the kubelet's
+// groups or the root's share.
 package shares
 
 import (
@@ -14,24 +15,26 @@ import (
 	"syscall"
 )
 
-// The groups. The kubelet gives all pods together 1024 for each processor.
+// The groups. The kubelet gives all pods together a share of 1024 per CPU.
 const (
 	Node    = "ebb-dev-node"    // the kubelet, containerd with its shims, kube-proxy
 	Control = "ebb-dev-control" // etcd, the API server, controller manager and scheduler
 )
 
-// Enough that a burst of requests does not keep pods from starting, and no more than all pods have on two processors: with eight
-// times as much, starting pods starved those that served, whose requests then waited for ten seconds and made more pods start.
+// Enough that pods start during a burst of requests, and no more than all pods have on two CPUs. With
+// eight times as much, starting pods starved the serving ones: their requests waited for ten seconds and
+// made more pods start.
 var shares = map[string]int{Node: 2048, Control: 1024}
 
-// Groups are the names of all groups, for whoever removes them.
+// Groups are the names of all groups, for their removal.
 var Groups = []string{Node, Control}
 
-// ErrNone says that the machine mounts no processor controller: everything then competes as it did.
-var ErrNone = errors.New("no processor controller is mounted")
+// ErrNone says that the machine mounts no CPU controller: all programs then compete for the CPUs as before.
+var ErrNone = errors.New("no CPU controller is mounted")
 
-// Give puts processes, with all their threads, into a group, and makes it if need be. root is where control groups are mounted,
-// /sys/fs/cgroup. What such a process starts later is in the group as well. A process that has ended needs no share.
+// Give moves processes with all their threads into a group, which it creates if needed. root is where
+// cgroups are mounted, /sys/fs/cgroup. Processes that they start later are in the group as well. Give
+// ignores processes that have ended.
 func Give(root, group string, pids []int) error {
 	dir, file, value, err := place(root, group)
 	if err != nil {

@@ -1,6 +1,5 @@
-// Package step runs what `make up` and `make down` do, one named step after
-// another, and shows it: a line per step with the time since the start, and a
-// bar while a long one works.
+// Package step runs the steps of `make up` and `make down` and shows them: one line
+// for each step with the time since the start, and a bar during a long step.
 //
 // Owns: the terminal. Reads: the clock. Writes: standard error. Never: decides
 // what a step does or whether it is needed.
@@ -20,10 +19,10 @@ type List struct {
 	out   io.Writer
 	live  bool // a terminal, on which a line may be drawn again
 	start time.Time
-	every time.Duration // how often a log (not a terminal) hears of progress
+	every time.Duration // between two progress lines when out is not a terminal
 }
 
-// New returns a list that starts counting now.
+// New returns a list whose time starts now.
 func New(out io.Writer, live bool) *List {
 	return &List{out: out, live: live, start: time.Now(), every: 20 * time.Second}
 }
@@ -31,7 +30,12 @@ func New(out io.Writer, live bool) *List {
 // Elapsed is the time since New.
 func (l *List) Elapsed() time.Duration { return time.Since(l.start) }
 
-// Report is how a running step says what it is doing.
+// Say prints a line that belongs to no step.
+func (l *List) Say(format string, args ...any) {
+	fmt.Fprintf(l.out, "%s  %s\n", l.stamp(), fmt.Sprintf(format, args...))
+}
+
+// Report is how a running step reports its progress.
 type Report struct {
 	list  *List
 	title string
@@ -43,7 +47,7 @@ type Report struct {
 	filled bool
 }
 
-// Note sets what the step's finished line says in brackets.
+// Note sets the text after the title in the line of the finished step.
 func (r *Report) Note(format string, args ...any) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -60,7 +64,7 @@ func (r *Report) Progress(done, total int, what string) {
 			return
 		}
 		r.shown, r.filled = now, true
-		fmt.Fprintf(r.list.out, "\r\033[K%s  %s %s", r.list.stamp(), r.title, Bar(done, total, what))
+		fmt.Fprintf(r.list.out, "\r\033[K%s  %s %s%s", r.list.stamp(), r.title, Bar(done, total, what), r.left(now, done, total))
 		return
 	}
 	if r.shown.IsZero() {
@@ -70,7 +74,20 @@ func (r *Report) Progress(done, total int, what string) {
 		return
 	}
 	r.shown = now
-	fmt.Fprintf(r.list.out, "%s    %s %s\n", r.list.stamp(), r.title, Bar(done, total, what))
+	fmt.Fprintf(r.list.out, "%s    %s %s%s\n", r.list.stamp(), r.title, Bar(done, total, what), r.left(now, done, total))
+}
+
+// left says how long the step still takes at its pace so far, once that can be told.
+func (r *Report) left(now time.Time, done, total int) string {
+	spent := now.Sub(r.begin)
+	if done <= 0 || total < done || spent < 10*time.Second {
+		return ""
+	}
+	left := time.Duration(float64(spent) / float64(done) * float64(total-done))
+	if left < time.Minute {
+		return fmt.Sprintf(", about %d s left", int(left.Seconds()))
+	}
+	return fmt.Sprintf(", about %.0f min left", left.Minutes())
 }
 
 // Bar draws progress in 24 columns.

@@ -1,5 +1,5 @@
-// Package sweep removes what a container runtime leaves behind when it could
-// not end in order: container processes, their shims, mounts and cgroups.
+// Package sweep removes what a container runtime leaves behind when it was
+// killed: container processes, their shims, mounts and cgroups.
 //
 // Owns: nothing lasting. Reads: /proc and containerd's state folder. Writes:
 // signals, unmounts, removals. Never: touches a process, mount or cgroup that
@@ -21,14 +21,14 @@ import (
 	"time"
 )
 
-// Containers kills what still runs of a containerd with this state folder and
-// socket, and says how many processes that were.
+// Containers kills what still runs of a containerd with this state folder and socket, and returns the
+// number of processes.
 func Containers(state, socket string) (int, error) {
 	killed := 0
 	var errs []error
 	bundles, _ := filepath.Glob(filepath.Join(state, "io.containerd.runtime.v2.task", "*", "*"))
 	for _, shim := range Shims(socket) {
-		// First, or a shim would report its container's death to nobody and wait.
+		// Shims first: a shim whose container dies would wait for containerd.
 		n, err := kill(shim)
 		killed += n
 		errs = append(errs, err)
@@ -48,7 +48,7 @@ func Containers(state, socket string) (int, error) {
 		}
 	}
 	for _, dir := range []string{"runc/k8s.io", "runc", "s", ""} {
-		_ = os.Remove(filepath.Join("/run/containerd", dir)) // only if nobody else's are in it
+		_ = os.Remove(filepath.Join("/run/containerd", dir)) // fails if another containerd uses it
 	}
 	return killed, errors.Join(errs...)
 }
@@ -82,7 +82,7 @@ func readPID(file string) (int, error) {
 	return strconv.Atoi(strings.TrimSpace(string(text)))
 }
 
-// inCgroup guards against a number that belongs to another process by now.
+// inCgroup guards against a process id that belongs to another process by now.
 func inCgroup(pid int, id string) bool {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
 	return err == nil && strings.Contains(string(text), id)
@@ -114,7 +114,7 @@ func Mounts(folders ...string) (int, error) {
 	for _, p := range points {
 		err := syscall.Unmount(p, 0)
 		if errors.Is(err, syscall.EBUSY) {
-			// A process that is just ending may still be in there.
+			// A process that is just ending may still use it.
 			err = syscall.Unmount(p, syscall.MNT_DETACH)
 		}
 		if err != nil && !errors.Is(err, syscall.EINVAL) { // not mounted any more

@@ -1,0 +1,43 @@
+package main
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestTheForecastFollowsWhatIsToBeBuilt(t *testing.T) {
+	disk := map[string]uint64{"/b": 3 * gib, "/a": 2 * gib}
+	for name, c := range map[string]struct {
+		forecast      forecast
+		atLeast, most time.Duration
+		says          []string
+	}{
+		"nothing built": {
+			forecast{cpus: 2, build: folders(false), disk: disk}, 5 * time.Minute, 20 * time.Minute,
+			[]string{"min on 2 idle CPUs", "kube, dns, istio", "5.0 GiB of disk: 2.0 GiB in /a, 3.0 GiB in /b"},
+		},
+		"only what tests need": {
+			forecast{cpus: 2, build: []string{"metrics", "certmanager"}}, start, 5 * time.Minute, []string{"metrics, certmanager"},
+		},
+		"all built":       {forecast{cpus: 2, disk: disk}, start, start, []string{"about 1 min"}},
+		"already running": {forecast{cpus: 2, running: true}, time.Second, 30 * time.Second, []string{"brought up to date", "10 s"}},
+	} {
+		if takes := c.forecast.takes(); takes < c.atLeast || takes > c.most {
+			t.Errorf("%s: takes %s, want %s to %s", name, takes, c.atLeast, c.most)
+		}
+		for _, text := range c.says {
+			if said := c.forecast.String(); !strings.Contains(said, text) {
+				t.Errorf("%s: %q does not say %q", name, said, text)
+			}
+		}
+	}
+	if one, two := (forecast{cpus: 1, build: folders(false)}), (forecast{cpus: 2, build: folders(false)}); one.takes() <= two.takes() {
+		t.Error("a second CPU saves no time")
+	}
+	for _, folder := range folders(true) {
+		if buildCPU[folder] == 0 {
+			t.Errorf("nobody has measured how long %s takes", folder)
+		}
+	}
+}
