@@ -55,7 +55,7 @@ func Push(ctx context.Context, registry prometheus.Gatherer, resource []otlp.Att
 			}
 			exporter, err := otlp.NewExporter(otlp.Target{Protocol: export.Protocol, Endpoint: export.Endpoint}, otlp.Meters)
 			if err != nil {
-				log.Error("metrics go nowhere", "error", err)
+				log.Error("metrics export is off", "error", err)
 				return
 			}
 			var last time.Time

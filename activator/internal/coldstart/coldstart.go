@@ -82,7 +82,7 @@ func New() *Accounts {
 // Register shows the book to Prometheus.
 func (a *Accounts) Register(registry *prometheus.Registry) error {
 	for _, c := range []prometheus.Collector{a.phases, a.total, prometheus.NewCounterFunc(prometheus.CounterOpts{
-		Name: "ebb_activator_cold_starts_unsplit_total",
+		Name: "ebb_activator_cold_starts_without_breakdown_total",
 		Help: "Cold starts of which the autoscaler could not say when the pod was asked for and scheduled; that time is in phase pull.",
 	}, func() float64 { return float64(a.Unsplit.Load()) })} {
 		if err := registry.Register(c); err != nil {

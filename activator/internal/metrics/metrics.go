@@ -43,7 +43,7 @@ var (
 	pods        = describe("ebb_activator_pods", "pods that take requests of the revision", labels...)
 
 	reachable = describe("kn_activator_stats_conn_reachable", "whether the autoscaler took the last report", "peer")
-	errors    = describe("kn_activator_stats_conn_errors_total", "reports that the autoscaler did not take", "peer")
+	errors    = describe("kn_activator_stats_conn_errors_total", "reports that the autoscaler did not accept", "peer")
 
 	totalHeld      = describe("ebb_activator_queued_requests", "requests that are queued, of all revisions")
 	totalHeldBytes = describe("ebb_activator_held_bytes", "memory set aside for requests that wait")

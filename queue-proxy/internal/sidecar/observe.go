@@ -36,7 +36,7 @@ func (s *Sidecar) observe(c *chain.Chain) error {
 	default:
 		target := otlp.Target{Protocol: m.Protocol, Endpoint: m.Endpoint, RootCA: cfg.RootCA}
 		if s.pusher, err = otlp.NewExporter(target, otlp.Meters); err != nil {
-			s.log.Error("request metrics go nowhere", "error", err)
+			s.log.Error("request metrics export is off", "error", err)
 			break
 		}
 		c.Observers = append(c.Observers, s.metrics)
