@@ -89,7 +89,7 @@ func TestHTTP2PassesBodiesAndTrailers(t *testing.T) {
 
 func TestHTTP2Deadlines(t *testing.T) {
 	backend := h2cBackend(t, func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path == "/late" {
+		if r.URL.Path != "/early" {
 			io.WriteString(w, "begun")
 			w.(http.Flusher).Flush()
 		}

