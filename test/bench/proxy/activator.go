@@ -18,8 +18,8 @@ import (
 const both = "activator+queue-proxy"
 
 // startActivator starts one activator with two revisions, one for each target: the pod of the first is the backend itself, the pod of
-// the second a queue-proxy of its own. The targets follow one another, so they may share the activator.
-func startActivator(ctx context.Context, tools tools, c *loopback.Cluster, b *backend) ([]*target, error) {
+// the second a queue-proxy of its own; suffix tells its revisions from those of another activator. The targets follow one another, so they may share the activator.
+func startActivator(ctx context.Context, tools tools, c *loopback.Cluster, b *backend, suffix string) ([]*target, error) {
 	pod, err := startQueueProxy(ctx, tools.queueProxy, "queue-proxy-behind-activator", 0, b.http)
 	if err != nil {
 		return nil, err
@@ -27,7 +27,7 @@ func startActivator(ctx context.Context, tools tools, c *loopback.Cluster, b *ba
 	podAddr := pod.http
 	pod.http = "" // measured through the activator only
 	targets := []*target{pod}
-	for name, addr := range map[string]string{"bare": b.http, "queued": podAddr} {
+	for name, addr := range map[string]string{"bare" + suffix: b.http, "queued" + suffix: podAddr} {
 		if err := c.Revision(name, 0, addr); err != nil {
 			return targets, err
 		}
@@ -44,8 +44,8 @@ func startActivator(ctx context.Context, tools tools, c *loopback.Cluster, b *ba
 	if err != nil {
 		return targets, err
 	}
-	bare.http, bare.headers = addr, revisionHeaders("bare")
-	targets = append(targets, bare, &target{name: both, http: addr, headers: revisionHeaders("queued"), behind: []*target{bare, pod}})
+	bare.http, bare.headers = addr, revisionHeaders("bare" + suffix)
+	targets = append(targets, bare, &target{name: both, http: addr, headers: revisionHeaders("queued" + suffix), behind: []*target{bare, pod}})
 	if err := waitReady(ctx, addr, 15*time.Second); err != nil {
 		stopAll([]*target{bare})
 		return []*target{pod}, fmt.Errorf("%w\n%s", err, bare.output)

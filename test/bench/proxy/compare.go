@@ -20,8 +20,9 @@ func compare(ctx context.Context, printer *result.Printer, quick bool, ours tool
 	defer func() { stopAll(append(now, then...)) }()
 	for _, side := range []struct {
 		tools   tools
+		suffix  string
 		targets *[]*target
-	}{{ours, &now}, {old, &then}} {
+	}{{ours, "", &now}, {old, "-before", &then}} {
 		direct, err := startQueueProxy(ctx, side.tools.queueProxy, "queue-proxy", 0, backend.http)
 		if err != nil {
 			return err
@@ -33,7 +34,7 @@ func compare(ctx context.Context, printer *result.Printer, quick bool, ours tool
 		}
 		calls.http, calls.grpc = "", calls.http
 		*side.targets = append(*side.targets, calls)
-		activators, err := startActivator(ctx, side.tools, cluster, backend)
+		activators, err := startActivator(ctx, side.tools, cluster, backend, side.suffix)
 		*side.targets = append(*side.targets, activators...)
 		if err != nil {
 			return err

@@ -71,7 +71,7 @@ func run(ctx context.Context, quick bool, before string) error {
 		return err
 	}
 	defer cluster.Stop()
-	activators, err := startActivator(ctx, tools, cluster, backend)
+	activators, err := startActivator(ctx, tools, cluster, backend, "")
 	targets = append(targets, activators...)
 	if err != nil {
 		return err
