@@ -106,6 +106,7 @@ func (o options) listen(port int) string { return net.JoinHostPort(o.listenIP, s
 
 // activator is the parts of the process.
 type activator struct {
+	table    *backends.Table
 	watch    *watch.Watch
 	report   *report.Reporter
 	probe    *probe.Prober
@@ -117,18 +118,39 @@ type activator struct {
 	coldStarts *coldstart.Accounts
 }
 
-func build(o options, kube kubernetes.Interface, ebb versioned.Interface, store *settings.Store, key func() []byte, who *identity.Identity, stdout io.Writer, log *slog.Logger) (*activator, error) {
-	a := &activator{registry: telemetry.NewRegistry()}
+// loads shows the table to the reporter.
+type loads struct{ table *backends.Table }
+
+func (l loads) Each(visit func(report.Load)) {
+	l.table.Each(func(r *backends.Revision) { visit(loadOf(r)) })
+}
+
+func (l loads) Find(k backends.Key) (report.Load, bool) {
+	r := l.table.Get(k)
+	if r == nil {
+		return report.Load{}, false
+	}
+	return loadOf(r), true
+}
+
+func loadOf(r *backends.Revision) report.Load {
+	return report.Load{Key: r.Key, Meter: &r.Data.(*chain.Load).Meter, Queued: func() int64 {
+		waiting, _ := r.Queue.Load()
+		return waiting
+	}}
+}
+
+// newTable makes the table of revisions. A queue that forms is told to the autoscaler, and has pods asked that may be ready.
+func newTable(o options, budget *hold.Budget, store *settings.Store, who *identity.Identity, reporter *report.Reporter, prober *probe.Prober) *backends.Table {
 	// Until an authority is known no pod can have a certificate of it.
 	encrypt := func() bool { return store.Load().Network.SystemInternalTLS && who.CanVerify() }
-	budget := hold.NewBudget(o.bounds)
-	table := backends.NewTable(func(k backends.Key, info *backends.Info) (*hold.Queue, any) {
+	return backends.NewTable(func(k backends.Key, info *backends.Info) (*hold.Queue, any) {
 		pods := reach.Options{Encrypt: encrypt, TLS: who.Client(k.Namespace),
 			Upstream: forward.UpstreamOptions{MaxIdle: o.idlePerPod, DialTimeout: dialTimeout}}
 		return hold.New(info.ContainerConcurrency, budget, hold.Options{
 			Pressure: func(int) {
-				a.report.ReportNow(k)
-				a.probe.Want(k)
+				reporter.ReportNow(k)
+				prober.Want(k)
 			},
 			Open: func(b hold.Backend) any {
 				return reach.New(b.Address, pods)
@@ -137,72 +159,64 @@ func build(o options, kube kubernetes.Interface, ebb versioned.Interface, store 
 			Close: func(pod any) { go pod.(*reach.Pod).Close() },
 		}), &chain.Load{}
 	})
-	a.coldStarts = coldstart.New()
-	a.coldStarts.Ask = coldstart.Ask(o.autoscaler, key)
-	load := func(r *backends.Revision) report.Load {
-		return report.Load{Key: r.Key, Meter: &r.Data.(*chain.Load).Meter, Queued: func() int64 {
-			waiting, _ := r.Queue.Load()
-			return waiting
-		}}
-	}
+}
+
+// build makes the parts, each after those that it uses.
+func build(o options, kube kubernetes.Interface, ebb versioned.Interface, store *settings.Store, key func() []byte, who *identity.Identity, stdout io.Writer, log *slog.Logger) (*activator, error) {
 	mesh := func() bool { return store.Load().Network.MeshAddressing() }
-	a.probe = probe.New(table)
-	a.probe.Mesh = mesh
-	domain := network.GetClusterDomainName()
-	a.report = (&report.Reporter{
-		Pod: o.pod,
-		URL: "http://" + o.autoscaler + wire.PathStats,
-		Key: key,
-		Each: func(visit func(report.Load)) {
-			table.Each(func(r *backends.Revision) { visit(load(r)) })
-		},
-		Find: func(k backends.Key) (report.Load, bool) {
-			if r := table.Get(k); r != nil {
-				return load(r), true
-			}
-			return report.Load{}, false
-		},
-		Log: log,
-	}).Start()
-	a.watch = &watch.Watch{Kube: kube, Ebb: ebb, Table: table, Settings: store, Log: log}
-	a.announce = &announce.Server{Backends: table, Key: key}
-	a.observe = &observe.Observer{Settings: store, Namespace: o.namespace, Pod: o.pod, PodIP: o.ip.String(), Stdout: stdout, Log: log}
+	budget := hold.NewBudget(o.bounds)
+	reporter := (&report.Reporter{Pod: o.pod, URL: "http://" + o.autoscaler + wire.PathStats, Key: key, Log: log}).Start()
+	prober := probe.New(mesh)
+	table := newTable(o, budget, store, who, reporter, prober)
+	watcher := &watch.Watch{Kube: kube, Ebb: ebb, Table: table, Settings: store, Log: log}
+	announcements := &announce.Server{Backends: table, Key: key}
+	observer := &observe.Observer{Settings: store, Namespace: o.namespace, Pod: o.pod, PodIP: o.ip.String(), Stdout: stdout, Log: log}
+	coldStarts := coldstart.New()
+	coldStarts.Ask = coldstart.Ask(o.autoscaler, key)
+	departure := &serve.Departure{}
 	handler := &chain.Handler{
 		Table:  table,
 		Mesh:   mesh,
-		Domain: domain,
+		Domain: network.GetClusterDomainName(),
 		Self:   netip.AddrPortFrom(o.ip, wire.PortAnnounce).String(),
 		Healthy: func() string {
 			switch {
-			case !a.watch.Synced():
+			case !watcher.Synced():
 				return "the cluster's revisions are not known yet"
-			case a.serve.Leaving():
+			case departure.Leaving():
 				return "shutting down"
 			}
 			return ""
 		},
-		ReportNow:       a.report.ReportNow,
+		ReportNow:       reporter.ReportNow,
 		ColdStartHeader: func() bool { return store.Load().Observability.ColdStartHeader },
-		Tracer:          a.observe.Tracer,
+		Tracer:          observer.Tracer,
 		Ended: func(x *chain.Exchange, r *forward.Request, result *forward.Result) {
-			a.coldStarts.Ended(x, r, result)
-			a.observe.Ended(x, r, result)
+			coldStarts.Ended(x, r, result)
+			observer.Ended(x, r, result)
 		},
 	}
-	server := newServer(handler, o, log)
-	server.TLS.GetCertificate = who.Certificate
-	a.serve = &serve.Server{Forward: server, LastRequest: handler.LastRequest, Log: log,
-		TLSKnown: who.Known(), TLSAddress: o.listen(wire.PortTLS)}
+	requests := newServer(handler, o, log)
+	requests.TLS.GetCertificate = who.Certificate
+	listeners := make([]net.Listener, 0, 2)
 	for _, port := range []int{wire.PortHTTP1, wire.PortH2C} {
 		l, err := net.Listen("tcp", o.listen(port))
 		if err != nil {
 			return nil, fmt.Errorf("listen: %w", err)
 		}
-		a.serve.Listeners = append(a.serve.Listeners, l)
+		listeners = append(listeners, l)
 	}
-	sources := &metrics.Sources{Table: table, Budget: budget, Announce: a.announce, Report: a.report, Rejected: server.Rejected, Panics: server.Panics,
-		Evicted: server.Evicted, Untrusted: &who.Untrusted}
-	return a, errors.Join(a.registry.Register(sources), a.coldStarts.Register(a.registry))
+	registry := telemetry.NewRegistry()
+	sources := &metrics.Sources{Table: table, Budget: budget, Announce: announcements, Report: reporter, Rejected: requests.Rejected, Panics: requests.Panics,
+		Evicted: requests.Evicted, Untrusted: &who.Untrusted}
+	if err := errors.Join(registry.Register(sources), coldStarts.Register(registry)); err != nil {
+		return nil, err
+	}
+	return &activator{
+		table: table, watch: watcher, report: reporter, probe: prober, announce: announcements, observe: observer, registry: registry, coldStarts: coldStarts,
+		serve: &serve.Server{Forward: requests, Listeners: listeners, LastRequest: handler.LastRequest, Log: log, Departure: departure,
+			TLSKnown: who.Known(), TLSAddress: o.listen(wire.PortTLS)},
+	}, nil
 }
 
 // moreConns is how many client connections there may be beyond those whose requests are held. Held ones are counted by the bytes that they take, and

@@ -78,9 +78,9 @@ func start(ctx context.Context, env func(string) string, stdout io.Writer) error
 		telemetry.Server("metrics", options.listen(wire.PortMetrics), observe),
 		telemetry.Exporter("activator", options.namespace, options.pod, a.registry, log, store.MetricsExport),
 		run.Part{Name: "request log and spans", Run: a.observe.Run},
-		run.Part{Name: "report", Run: a.report.Run},
+		run.Part{Name: "report", Run: func(ctx context.Context) error { return a.report.Run(ctx, loads{a.table}) }},
 		run.Part{Name: "cold starts", Run: a.coldStarts.Run},
-		run.Part{Name: "probe", Run: a.probe.Run},
+		run.Part{Name: "probe", Run: func(ctx context.Context) error { return a.probe.Run(ctx, a.table) }},
 		run.Part{Name: "watch", Run: a.watch.Run},
 		telemetry.Server("announcements", options.listen(wire.PortAnnounce), a.announce),
 		run.Part{Name: "requests", Run: a.serve.Run}, // last, so that it stops first

@@ -112,3 +112,48 @@ func TestATimeoutAfterTheResponseBeganEndsItCleanly(t *testing.T) {
 		}
 	}
 }
+
+// A Handler may be asked for another upstream as often as connections fail: it is its word, and the request's timers, that end that.
+func TestTheHandlerMayNameUpstreamsForAsLongAsItLikes(t *testing.T) {
+	const fails = 40
+	for _, protocol := range []string{"HTTP/1.1", "HTTP/2"} {
+		t.Run(protocol, func(t *testing.T) {
+			backend, client := httpBackend, http.DefaultClient
+			if protocol == "HTTP/2" {
+				backend, client = h2cBackend, h2cClient(t)
+			}
+			good := NewUpstream(backend(t, func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, "ok") }), UpstreamOptions{})
+			t.Cleanup(good.Close)
+			l := listenLocal(t)
+			l.Close()
+			dead := NewUpstream(l.Addr().String(), UpstreamOptions{})
+			asked := 0
+			addr := start(t, &Server{Handler: &redirecting{
+				policy: policy{admit: func(*Request) Decision { return Decision{Upstream: dead} }},
+				redirect: func(*Request, error) Decision {
+					if asked++; asked < fails {
+						return Decision{Upstream: dead}
+					}
+					return Decision{Upstream: good}
+				},
+			}})
+			resp, err := client.Get("http://" + addr + "/")
+			if err != nil {
+				t.Fatal(err)
+			}
+			body, _ := io.ReadAll(resp.Body)
+			resp.Body.Close()
+			if resp.StatusCode != 200 || string(body) != "ok" || asked != fails {
+				t.Errorf("got %d %q after %d questions", resp.StatusCode, body, asked)
+			}
+		})
+	}
+}
+
+// redirecting is a policy that is asked after a failed dial.
+type redirecting struct {
+	policy
+	redirect func(*Request, error) Decision
+}
+
+func (r *redirecting) OnDialError(req *Request, err error) Decision { return r.redirect(req, err) }

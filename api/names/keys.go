@@ -126,6 +126,13 @@ const (
 	ParkedWasUp = "was-up"
 	// ParkedNeverUp: it never had them.
 	ParkedNeverUp = "never-up"
+	// ResponseTimeoutActionAnnotation on a Revision says what a timer does to a response that has begun: ResponseTimeoutEnd or
+	// ResponseTimeoutCut.
+	ResponseTimeoutActionAnnotation = "serving.ebb.dev/response-timeout-action"
+	// ResponseTimeoutEnd ends it cleanly, with a trailer that names the timer.
+	ResponseTimeoutEnd = "end"
+	// ResponseTimeoutCut breaks it off, so that no client takes it for a whole one.
+	ResponseTimeoutCut = "cut"
 	// InitializedAnnotation on a PodAutoscaler says "true" when its revision had its initial pods before the object was made.
 	InitializedAnnotation = "autoscaling.ebb.dev/initialized"
 )

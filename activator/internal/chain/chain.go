@@ -103,6 +103,9 @@ func (h *Handler) Admit(r *forward.Request) forward.Decision {
 	}
 	info := revision.Info()
 	r.Timeouts = forward.Timeouts{ResponseStart: info.ResponseStartTimeout, Idle: info.IdleTimeout, Total: info.Timeout}
+	if info.CutResponses {
+		r.Timeouts.Action = forward.CutResponse
+	}
 	h.rewrite(r, info)
 	if h.Tracer != nil {
 		x.Span = h.Tracer().Begin(r)

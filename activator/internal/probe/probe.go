@@ -32,7 +32,6 @@ const (
 
 // Prober sends the probes.
 type Prober struct {
-	Table *backends.Table
 	// Mesh is chain.Handler.Mesh.
 	Mesh func() bool
 
@@ -43,8 +42,8 @@ type Prober struct {
 }
 
 // New returns a Prober; Run must run.
-func New(table *backends.Table) *Prober {
-	return &Prober{Table: table, busy: map[backends.Key]bool{}, wanted: make(chan backends.Key, 1024),
+func New(mesh func() bool) *Prober {
+	return &Prober{Mesh: mesh, busy: map[backends.Key]bool{}, wanted: make(chan backends.Key, 1024),
 		client: &http.Client{Timeout: Timeout, Transport: &http.Transport{
 			DialContext:       (&net.Dialer{Timeout: Timeout}).DialContext,
 			DisableKeepAlives: true,
@@ -67,7 +66,7 @@ func (p *Prober) Want(key backends.Key) {
 }
 
 // Run works until ctx is done.
-func (p *Prober) Run(ctx context.Context) error {
+func (p *Prober) Run(ctx context.Context, table *backends.Table) error {
 	var group sync.WaitGroup
 	defer group.Wait()
 	for {
@@ -76,7 +75,7 @@ func (p *Prober) Run(ctx context.Context) error {
 			return nil
 		case key := <-p.wanted:
 			group.Go(func() {
-				p.revision(ctx, key)
+				p.revision(ctx, table, key)
 				p.mutex.Lock()
 				delete(p.busy, key)
 				p.mutex.Unlock()
@@ -86,11 +85,11 @@ func (p *Prober) Run(ctx context.Context) error {
 }
 
 // revision probes the pods of a revision that are not ready until its queue is empty.
-func (p *Prober) revision(ctx context.Context, key backends.Key) {
+func (p *Prober) revision(ctx context.Context, table *backends.Table, key backends.Key) {
 	tick := time.NewTimer(0)
 	<-tick.C
 	for {
-		r := p.Table.Get(key)
+		r := table.Get(key)
 		if r == nil {
 			return
 		}
@@ -105,7 +104,7 @@ func (p *Prober) revision(ctx context.Context, key backends.Key) {
 				room <- struct{}{}
 				defer func() { <-room }()
 				if p.ask(ctx, key, b) == nil {
-					p.Table.ProbeSucceeded(key, b)
+					table.ProbeSucceeded(key, b)
 				}
 			})
 		}

@@ -33,14 +33,13 @@ func TestAPodWithoutAnnouncementIsFoundByAsking(t *testing.T) {
 	defer server.Close()
 	key := backends.Key{Namespace: "ns", Name: "rev"}
 	budget := hold.NewBudget(hold.Bounds{})
-	var prover *Prober
+	prober := New(func() bool { return false })
 	table := backends.NewTable(func(k backends.Key, _ *backends.Info) (*hold.Queue, any) {
-		return hold.New(0, budget, hold.Options{Pressure: func(int) { prover.Want(k) }}), nil
+		return hold.New(0, budget, hold.Options{Pressure: func(int) { prober.Want(k) }}), nil
 	})
-	prover = New(table)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- prover.Run(ctx) }()
+	go func() { done <- prober.Run(ctx, table) }()
 	table.SetRevision(key, &backends.Info{UID: "u", Early: true})
 	address := netip.MustParseAddrPort(server.Listener.Addr().String())
 	table.SetSlice(key, "s", []backends.Endpoint{{Address: address, Pod: "p"}})

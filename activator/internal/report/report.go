@@ -43,16 +43,20 @@ type Load struct {
 	Queued func() int64
 }
 
+// Loads is where the loads of the revisions are read.
+type Loads interface {
+	// Each calls visit with the load of every revision.
+	Each(visit func(Load))
+	// Find returns the load of one revision.
+	Find(backends.Key) (Load, bool)
+}
+
 // Reporter posts to the autoscaler.
 type Reporter struct {
 	Pod string // this activator's name
 	URL string
 	Key func() []byte // the token key
-	// Each calls visit with every revision's load.
-	Each func(visit func(Load))
-	// Find returns one revision's load.
-	Find func(backends.Key) (Load, bool)
-	Log  *slog.Logger
+	Log *slog.Logger
 
 	// Sent counts POSTs that the autoscaler accepted, Failed all others.
 	Sent, Failed atomic.Int64
@@ -92,19 +96,19 @@ func (r *Reporter) ReportNow(key backends.Key) {
 
 // Run reports until ctx is done. Urgent and regular reports have one goroutine each, so a POST of one
 // kind that hangs does not delay the other.
-func (r *Reporter) Run(ctx context.Context) error {
+func (r *Reporter) Run(ctx context.Context, loads Loads) error {
 	regular := make(chan struct{})
 	go func() {
 		defer close(regular)
-		r.regularly(ctx)
+		r.regularly(ctx, loads)
 	}()
-	r.reportUrgent(ctx)
+	r.reportUrgent(ctx, loads)
 	<-regular
 	r.client.CloseIdleConnections()
 	return nil
 }
 
-func (r *Reporter) regularly(ctx context.Context) {
+func (r *Reporter) regularly(ctx context.Context, loads Loads) {
 	ticker := time.NewTicker(period)
 	defer ticker.Stop()
 	for ticks := 1; ; ticks++ {
@@ -115,7 +119,7 @@ func (r *Reporter) regularly(ctx context.Context) {
 		}
 		var messages []wire.StatMessage
 		now := time.Now()
-		r.Each(func(l Load) {
+		loads.Each(func(l Load) {
 			if stat, ok := l.Meter.Take(now); ok {
 				messages = append(messages, r.message(l, stat, now))
 			}
@@ -135,7 +139,7 @@ func (r *Reporter) regularly(ctx context.Context) {
 
 // reportUrgent reports the revisions of ReportNow. It retries until the autoscaler accepts the report or
 // no request is queued.
-func (r *Reporter) reportUrgent(ctx context.Context) {
+func (r *Reporter) reportUrgent(ctx context.Context, loads Loads) {
 	pause := time.NewTimer(0)
 	<-pause.C
 	wait := retryFirst
@@ -149,7 +153,7 @@ func (r *Reporter) reportUrgent(ctx context.Context) {
 		now := time.Now()
 		var messages []wire.StatMessage
 		for key := range keys {
-			if l, ok := r.Find(key); ok && len(messages) < batch {
+			if l, ok := loads.Find(key); ok && len(messages) < batch {
 				messages = append(messages, r.message(l, l.Meter.Peek(), now))
 			}
 		}
@@ -163,14 +167,14 @@ func (r *Reporter) reportUrgent(ctx context.Context) {
 			r.client.CloseIdleConnections() // the next attempt must not use the same dead connection
 			for _, m := range messages {
 				key := backends.Key{Namespace: m.Namespace, Name: m.Revision}
-				if l, ok := r.Find(key); ok && l.Queued() > 0 {
+				if l, ok := loads.Find(key); ok && l.Queued() > 0 {
 					r.ReportNow(key)
 				}
 			}
 			gap, wait = wait, min(2*wait, retryMost)
 		} else {
 			wait = retryFirst
-			time.AfterFunc(lookAgain, func() { r.again(messages) })
+			time.AfterFunc(lookAgain, func() { r.again(loads, messages) })
 		}
 		pause.Reset(gap)
 		select {
@@ -182,10 +186,10 @@ func (r *Reporter) reportUrgent(ctx context.Context) {
 }
 
 // again reports those revisions whose load has increased since.
-func (r *Reporter) again(reported []wire.StatMessage) {
+func (r *Reporter) again(loads Loads, reported []wire.StatMessage) {
 	for _, m := range reported {
 		key := backends.Key{Namespace: m.Namespace, Name: m.Revision}
-		if l, ok := r.Find(key); ok && l.Meter.Rising() {
+		if l, ok := loads.Find(key); ok && l.Meter.Rising() {
 			r.ReportNow(key)
 		}
 	}

@@ -168,6 +168,20 @@ func (c *collector) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNoContent)
 }
 
+// fixed is Loads that stay: those that are reported each second, and one that can be poked.
+type fixed struct {
+	regular []Load
+	poked   Load
+}
+
+func (f fixed) Each(visit func(Load)) {
+	for _, l := range f.regular {
+		visit(l)
+	}
+}
+
+func (f fixed) Find(k backends.Key) (Load, bool) { return f.poked, k == f.poked.Key }
+
 func TestAWaitingRequestIsReportedAtOnceAndUntilItIsTaken(t *testing.T) {
 	c := &collector{arrived: make(chan struct{}, 100)}
 	c.failures.Store(3)
@@ -178,13 +192,11 @@ func TestAWaitingRequestIsReportedAtOnceAndUntilItIsTaken(t *testing.T) {
 	load := Load{Key: backends.Key{Namespace: "ns", Name: "rev"}, Meter: &meter, Queued: func() int64 { return 1 }}
 	r := (&Reporter{
 		Pod: "activator-0", URL: server.URL + wire.PathStats, Key: func() []byte { return key },
-		Each: func(func(Load)) {}, // no regular report: what arrives was poked
-		Find: func(k backends.Key) (Load, bool) { return load, k == load.Key },
-		Log:  slog.New(slog.DiscardHandler),
+		Log: slog.New(slog.DiscardHandler),
 	}).Start()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- r.Run(ctx) }()
+	go func() { done <- r.Run(ctx, fixed{poked: load}) }()
 	r.ReportNow(load.Key)
 	r.ReportNow(backends.Key{Namespace: "ns", Name: "unknown"})
 	<-c.arrived
@@ -223,13 +235,11 @@ func TestTheRestOfABurstFollows(t *testing.T) {
 	load := Load{Key: backends.Key{Namespace: "ns", Name: "rev"}, Meter: &meter, Queued: func() int64 { return 0 }}
 	r := (&Reporter{
 		Pod: "activator-0", URL: server.URL, Key: func() []byte { return key },
-		Each: func(func(Load)) {},
-		Find: func(k backends.Key) (Load, bool) { return load, k == load.Key },
-		Log:  slog.New(slog.DiscardHandler),
+		Log: slog.New(slog.DiscardHandler),
 	}).Start()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- r.Run(ctx) }()
+	go func() { done <- r.Run(ctx, fixed{poked: load}) }()
 	r.ReportNow(load.Key)
 	<-c.arrived
 	<-c.arrived
@@ -280,15 +290,16 @@ func TestLoadIsReportedEverySecond(t *testing.T) {
 	none := func() int64 { return 0 }
 	r := (&Reporter{
 		Pod: "activator-0", URL: server.URL, Key: func() []byte { return key },
-		Each: func(visit func(Load)) {
-			visit(Load{Key: backends.Key{Namespace: "ns", Name: "busy"}, Meter: &meter, Queued: none})
-			visit(Load{Key: backends.Key{Namespace: "ns", Name: "idle"}, Meter: &idle, Queued: none})
-		},
 		Log: slog.New(slog.DiscardHandler),
 	}).Start()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- r.Run(ctx) }()
+	go func() {
+		done <- r.Run(ctx, fixed{regular: []Load{
+			{Key: backends.Key{Namespace: "ns", Name: "busy"}, Meter: &meter, Queued: none},
+			{Key: backends.Key{Namespace: "ns", Name: "idle"}, Meter: &idle, Queued: none},
+		}})
+	}()
 	<-c.arrived
 	<-c.arrived
 	cancel()

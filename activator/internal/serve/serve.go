@@ -47,13 +47,18 @@ type Server struct {
 	Log         *slog.Logger
 	// Least, Quiet and Most are DrainLeast, DrainQuiet and DrainMost unless a test is in a hurry.
 	Least, Quiet, Most time.Duration
+	// Departure is told of SIGTERM.
+	Departure *Departure
+}
 
+// Departure says whether the process is about to end. The zero value is good.
+type Departure struct {
 	began atomic.Int64 // unix nanoseconds of SIGTERM
 }
 
 // Leaving says whether the process was told to end so long ago that nobody should count on it any more.
-func (s *Server) Leaving() bool {
-	began := s.began.Load()
+func (d *Departure) Leaving() bool {
+	began := d.began.Load()
 	return began != 0 && time.Since(time.Unix(0, began)) >= ReadyFor
 }
 
@@ -85,7 +90,7 @@ func (s *Server) Run(ctx context.Context) error {
 	setDefault(&s.Most, DrainMost)
 	s.Forward.SetDraining(true)
 	began := time.Now()
-	s.began.Store(began.UnixNano())
+	s.Departure.began.Store(began.UnixNano())
 	s.waitForQuiet(began)
 	s.Log.Info("no request came for a while; finishing what is here", "drained_seconds", time.Since(began).Seconds())
 	grace, cancel := context.WithDeadline(context.WithoutCancel(ctx), began.Add(finish))

@@ -31,7 +31,7 @@ func TestDrainingEndsWhenNoRequestComesAnyMore(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				began := time.Now()
-				s := &Server{Least: DrainLeast, Quiet: DrainQuiet, Most: DrainMost, LastRequest: func() time.Time {
+				s := &Server{Departure: &Departure{}, Least: DrainLeast, Quiet: DrainQuiet, Most: DrainMost, LastRequest: func() time.Time {
 					if last := began.Add(c.last); last.Before(time.Now()) {
 						return last
 					}
@@ -66,7 +66,7 @@ func TestWhatIsHeldAtTheEndIsStillAnswered(t *testing.T) {
 		t.Fatal(err)
 	}
 	handler := &slow{arrived: make(chan struct{}, 1), release: make(chan struct{})}
-	s := &Server{Forward: &forward.Server{Handler: handler}, Listeners: []net.Listener{listener},
+	s := &Server{Departure: &Departure{}, Forward: &forward.Server{Handler: handler}, Listeners: []net.Listener{listener},
 		Least: 10 * time.Millisecond, Quiet: time.Millisecond, Most: time.Minute,
 		LastRequest: func() time.Time { return time.Time{} }, Log: slog.New(slog.DiscardHandler)}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -104,14 +104,14 @@ func TestWhatIsHeldAtTheEndIsStillAnswered(t *testing.T) {
 func TestItEndsLongAfterItWasLastCountedOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
-		s := &Server{Forward: &forward.Server{}, Log: slog.New(slog.DiscardHandler), LastRequest: func() time.Time { return began }}
+		s := &Server{Departure: &Departure{}, Forward: &forward.Server{}, Log: slog.New(slog.DiscardHandler), LastRequest: func() time.Time { return began }}
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() { ended <- s.Run(ctx) }()
 		cancel()
 		left := make(chan time.Time, 1)
 		go func() {
-			for !s.Leaving() {
+			for !s.Departure.Leaving() {
 				time.Sleep(100 * time.Millisecond)
 			}
 			left <- time.Now()
@@ -128,22 +128,22 @@ func TestItEndsLongAfterItWasLastCountedOn(t *testing.T) {
 // A deleted activator that still takes requests says so, since it may be the only one; one that goes on beyond that does not.
 func TestItCallsItselfReadyUntilNobodyShouldCountOnIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &Server{Forward: &forward.Server{}, Log: slog.New(slog.DiscardHandler), LastRequest: time.Now}
+		s := &Server{Departure: &Departure{}, Forward: &forward.Server{}, Log: slog.New(slog.DiscardHandler), LastRequest: time.Now}
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() { ended <- s.Run(ctx) }()
 		synctest.Wait()
 		time.Sleep(time.Hour)
-		if s.Leaving() {
+		if s.Departure.Leaving() {
 			t.Error("it leaves although nobody told it to")
 		}
 		cancel()
 		time.Sleep(ReadyFor - time.Second)
-		if s.Leaving() {
+		if s.Departure.Leaving() {
 			t.Errorf("it leaves less than %s after SIGTERM", ReadyFor)
 		}
 		time.Sleep(2 * time.Second)
-		if !s.Leaving() {
+		if !s.Departure.Leaving() {
 			t.Errorf("it does not leave %s after SIGTERM", ReadyFor)
 		}
 		if err := <-ended; err != nil {
@@ -166,7 +166,7 @@ func TestTheTLSPortOpensWithTheFirstCertificate(t *testing.T) {
 		handler := &slow{arrived: make(chan struct{}, 1), release: make(chan struct{})}
 		close(handler.release)
 		first := make(chan struct{})
-		s := &Server{Forward: &forward.Server{Handler: handler, TLS: &tls.Config{Certificates: []tls.Certificate{certificate}}},
+		s := &Server{Departure: &Departure{}, Forward: &forward.Server{Handler: handler, TLS: &tls.Config{Certificates: []tls.Certificate{certificate}}},
 			Least: time.Millisecond, Quiet: time.Millisecond, Most: time.Minute, TLSAddress: address, TLSKnown: first,
 			LastRequest: func() time.Time { return time.Time{} }, Log: slog.New(slog.DiscardHandler)}
 		ctx, cancel := context.WithCancel(t.Context())

@@ -2,6 +2,7 @@ package watch
 
 import (
 	"cmp"
+	"maps"
 	"net/netip"
 	"strings"
 	"time"
@@ -22,6 +23,7 @@ func InfoOf(r *servingv1.Revision, defaults settings.Defaults) *backends.Info {
 		Service:       r.Labels[names.ServiceLabel],
 		Configuration: r.Labels[names.ConfigurationLabel],
 		Timeout:       seconds(r.Spec.TimeoutSeconds, defaults.TimeoutSeconds),
+		CutResponses:  r.Annotations[names.ResponseTimeoutActionAnnotation] == names.ResponseTimeoutCut,
 		Early:         true,
 		Failure:       failureOf(r),
 	}
@@ -68,7 +70,8 @@ func failureOf(r *servingv1.Revision) string {
 // transformRevision drops what InfoOf does not read, before the object is kept.
 func transformRevision(o any) (any, error) {
 	if r, ok := o.(*servingv1.Revision); ok {
-		r.ManagedFields, r.Annotations, r.OwnerReferences = nil, nil, nil
+		r.ManagedFields, r.OwnerReferences = nil, nil
+		maps.DeleteFunc(r.Annotations, func(k, _ string) bool { return k != names.ResponseTimeoutActionAnnotation })
 		kept := map[string]string{}
 		for _, k := range []string{names.ServiceLabel, names.ConfigurationLabel} {
 			if v, ok := r.Labels[k]; ok {

@@ -78,6 +78,9 @@ func TestInfoOf(t *testing.T) {
 		{"inactive is no failure", func(r *servingv1.Revision) {
 			r.Status.Conditions = duckv1.Conditions{{Type: servingv1.RevisionConditionActive, Status: corev1.ConditionFalse, Severity: apis.ConditionSeverityInfo, Reason: "NoTraffic"}}
 		}, base},
+		{"responses are cut", func(r *servingv1.Revision) {
+			r.Annotations = map[string]string{names.ResponseTimeoutActionAnnotation: names.ResponseTimeoutCut, "other": "x"}
+		}, with(func(i *backends.Info) { i.CutResponses = true })},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := revision(c.change)

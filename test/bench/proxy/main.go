@@ -76,21 +76,10 @@ func run(ctx context.Context, quick bool, before string) error {
 	if err != nil {
 		return err
 	}
-	summary := result.Fields{}
-	for _, t := range targets {
-		if t.name == "queue-proxy" {
-			summary["queue_proxy_rss_idle_mib"] = t.rss()
-		}
-	}
-	if info, err := os.Stat(tools.queueProxy); err == nil {
-		summary["queue_proxy_binary_mib"] = float64(info.Size()) / (1 << 20)
-	}
-	listen, err := listenTime(ctx, dir, tools.queueProxy, backend.http)
+	summary, err := atRest(ctx, dir, tools, targets, backend)
 	if err != nil {
 		return err
 	}
-	summary["queue_proxy_listen_ms"] = listen
-
 	p := planOf(quick)
 	all, err := round(ctx, printer, p, targets, "http/1.1", p.shapes, func(t *target) bool { return t.http != "" }, measure)
 	if err != nil {

@@ -283,3 +283,19 @@ func listenTime(ctx context.Context, _, path, user string) (float64, error) {
 	}
 	return result.Median(times), nil
 }
+
+// atRest is what queue-proxy takes before any request: memory, disk, and the time to its first connection.
+func atRest(ctx context.Context, dir string, tools tools, targets []*target, b *backend) (result.Fields, error) {
+	summary := result.Fields{}
+	for _, t := range targets {
+		if t.name == "queue-proxy" {
+			summary["queue_proxy_rss_idle_mib"] = t.rss()
+		}
+	}
+	if info, err := os.Stat(tools.queueProxy); err == nil {
+		summary["queue_proxy_binary_mib"] = float64(info.Size()) / (1 << 20)
+	}
+	listen, err := listenTime(ctx, dir, tools.queueProxy, b.http)
+	summary["queue_proxy_listen_ms"] = listen
+	return summary, err
+}
