@@ -44,7 +44,7 @@ func startActivator(ctx context.Context, tools tools, c *loopback.Cluster, b *ba
 	if err != nil {
 		return targets, err
 	}
-	bare.http, bare.headers = addr, revisionHeaders("bare" + suffix)
+	bare.http, bare.headers = addr, revisionHeaders("bare"+suffix)
 	targets = append(targets, bare, &target{name: both, http: addr, headers: revisionHeaders("queued" + suffix), behind: []*target{bare, pod}})
 	if err := waitReady(ctx, addr, 15*time.Second); err != nil {
 		stopAll([]*target{bare})
