@@ -38,7 +38,7 @@ var layers = []layer{
 	{folder: "autoscaler/zero", only: std, why: "a pure core"},
 	{folder: "autoscaler/revision", own: []string{"autoscaler/window", "autoscaler/decide", "autoscaler/zero"}, only: std, why: "a pure core"},
 	{folder: "api", why: "the public kinds stand on nothing of ours"},
-	{folder: "settings", own: []string{"api", "internal/watchtest"}},
+	{folder: "settings", own: []string{"api", "internal/apiservertest"}},
 	{folder: "forward/exchange", only: std, why: "a pure core: no socket, no lock, no goroutine, no clock"},
 	{folder: "forward", why: "the forwarder stands on nothing of ours"},
 	{folder: "internal/", own: []string{"internal", "forward", "wire"}, why: "leaf libraries know no domain words"},

@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -233,20 +232,5 @@ func newServer(handler forward.Handler, o options, log *slog.Logger) *forward.Se
 			log.Warn("a new connection waits, because all that there may be have requests", "connections", conns)
 		},
 		OnPanic: func(v any, stack []byte) { log.Error("a request failed", "panic", v, "stack", string(stack)) },
-	}
-}
-
-// followLevel keeps the log level at what config-logging says.
-func (a *activator) followLevel(store *settings.Store, level *slog.LevelVar) func(context.Context) error {
-	return func(ctx context.Context) error {
-		for {
-			snapshot, replaced := store.Current()
-			level.Set(snapshot.Logging.LevelOf("activator"))
-			select {
-			case <-ctx.Done():
-				return nil
-			case <-replaced:
-			}
-		}
 	}
 }

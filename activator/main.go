@@ -73,7 +73,7 @@ func start(ctx context.Context, env func(string) string, stdout io.Writer) error
 	observe.Handle(wire.PathMetrics, telemetry.Metrics(a.registry))
 	log.Info("activator is built", "pod", options.pod, "autoscaler", a.report.URL, "bounds", options.bounds)
 	return run.All(ctx,
-		run.Part{Name: "log level", Run: a.followLevel(store, level)},
+		run.Part{Name: "log level", Run: store.FollowLevel("activator", level)},
 		telemetry.Server("profiles", options.listen(wire.PortProfiling), telemetry.Profiles(profiling)),
 		telemetry.Server("metrics", options.listen(wire.PortMetrics), observe),
 		telemetry.Exporter("activator", options.namespace, options.pod, a.registry, log, store.MetricsExport),

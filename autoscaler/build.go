@@ -57,20 +57,6 @@ func unlimited(config *rest.Config) *rest.Config {
 // letGo bounds the wait for the loop to let go of a bucket's revisions before another replica may have them.
 const letGo = time.Second
 
-// leaseScheme is how the settings want the buckets to be shared out.
-func leaseScheme(store *settings.Store) func() (lease.Scheme, <-chan struct{}) {
-	return func() (lease.Scheme, <-chan struct{}) {
-		snapshot, replaced := store.Current()
-		s := snapshot.LeaderElection
-		prefix := lead.Prefix
-		if given := s.LeasePrefixes["autoscaler"]; given != "" {
-			prefix = given + "."
-		}
-		return lease.Scheme{Prefix: prefix, Buckets: int(s.Buckets),
-			LeaseDuration: s.LeaseDuration, RenewDeadline: s.RenewDeadline, RetryPeriod: s.RetryPeriod}, replaced
-	}
-}
-
 // process is everything the autoscaler is made of, built and not yet running.
 type process struct {
 	log      *slog.Logger
@@ -130,7 +116,7 @@ func build(config *rest.Config, kube kubernetes.Interface, tokenKey func() []byt
 	if p.index, err = pods.NewIndex(kube, changed); err != nil {
 		return nil, err
 	}
-	p.election = lead.New(lead.Config{Namespace: who.namespace, Pod: who.pod, IP: who.ip, Scheme: leaseScheme(store)}, kube, log, lead.Hooks{
+	p.election = lead.New(lead.Config{Namespace: who.namespace, Pod: who.pod, IP: who.ip, Scheme: lease.Of(store.Leases("autoscaler", lead.Prefix))}, kube, log, lead.Hooks{
 		Changed: p.touchAll,
 		Left:    func() { p.engine.Settle(letGo) },
 		Taken:   func(bucket, from string) { go p.handover.TakeOver(context.Background(), bucket, from) },

@@ -76,7 +76,7 @@ func start(ctx context.Context, env func(string) string, stdout io.Writer) error
 	observe := http.NewServeMux()
 	observe.Handle(wire.PathMetrics, telemetry.Metrics(p.metrics))
 	return run.All(ctx,
-		run.Part{Name: "log level", Run: followLevel(store, level)},
+		run.Part{Name: "log level", Run: store.FollowLevel("autoscaler", level)},
 		telemetry.Server("profiles", who.listen(wire.PortProfiling), telemetry.Profiles(profiling)),
 		telemetry.Server("metrics", who.listen(wire.PortMetrics), observe),
 		telemetry.Exporter("autoscaler", who.namespace, who.pod, p.metrics, log, store.MetricsExport),

@@ -29,6 +29,7 @@ import (
 	"ebb.dev/ebb/controller/internal/route"
 	"ebb.dev/ebb/controller/internal/service"
 	"ebb.dev/ebb/controller/internal/tokenkey"
+	"ebb.dev/ebb/internal/lease"
 	"ebb.dev/ebb/internal/run"
 	"ebb.dev/ebb/internal/telemetry"
 	"ebb.dev/ebb/settings"
@@ -91,14 +92,14 @@ func start(ctx context.Context, args []string, env func(string) string, stdout i
 	list := controllers(world, key)
 	var synced atomic.Bool
 	options := reconcile.Options{Timeout: *timeout, Identity: pod, Alone: *alone, SettingsWithin: 10 * time.Second,
-		Leases: reconcile.LeaseScheme(store), Metrics: reconcile.NewMetrics(registry), Synced: func() { synced.Store(true) }}
+		Leases: lease.Of(store.Leases("controller", "controller.")), Metrics: reconcile.NewMetrics(registry), Synced: func() { synced.Store(true) }}
 	log.Info("controller starts", "namespace", namespace, "clusterDomain", world.ClusterDomain, "reconcilers", reconcile.Names(list))
 	return run.All(ctx,
 		telemetry.Server("metrics", ":9090", telemetry.Metrics(registry)),
 		telemetry.Exporter("controller", namespace, pod, registry, log, store.MetricsExport),
 		telemetry.Server("profiles", ":8008", telemetry.Profiles(func() bool { return store.Load().Observability.RuntimeProfiling })),
 		telemetry.Server("health", ":8080", reconcile.Health(&synced)),
-		run.Part{Name: "log level", Run: reconcile.FollowLevel(store, level, "controller")},
+		run.Part{Name: "log level", Run: store.FollowLevel("controller", level)},
 		run.Part{Name: "reconcilers", Run: func(ctx context.Context) error { return world.Run(ctx, list, options) }},
 	)
 }

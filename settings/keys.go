@@ -149,11 +149,11 @@ var keys = slices.Concat([]Key{
 	{LoggingName, "zap-logger-config", nil, `{"level": "info"}`, "JSON object; level is one of debug, info, warn, error, dpanic, panic, fatal", "Log level of components without one of their own."},
 	{LoggingName, "loglevel.<component>", nil, "", "debug, info, warn, error, dpanic, panic or fatal", "Log level of one component: controller, autoscaler, activator, webhook, queueproxy (of new pods), hpaautoscaler."},
 
-	{LeaderElectionName, "lease-duration", nil, "60s", "1s or more", "Time after which a leader that stays silent is replaced. A change keeps who leads."},
-	{LeaderElectionName, "renew-deadline", nil, "40s", "less than lease-duration", "Time a leader tries to renew before it gives up. A change keeps who leads."},
-	{LeaderElectionName, "retry-period", nil, "10s", "less than renew-deadline / 1.2", "Time between two renewals, and between two attempts to lead; a lease that is given back is taken at once. A change keeps who leads."},
-	{LeaderElectionName, "buckets", nil, "1", "1 to 10", "Parts in which the replicas of a component share out its objects. After a change everything is shared out anew, once nobody works by the old number any more."},
-	{LeaderElectionName, "map-lease-prefix.<component>", nil, "", "DNS name, another for each component", "Renames the leases of a component: controller or autoscaler. Both share out all that they do by one set of leases, so the name of a single reconciler says nothing."},
+	{LeaderElectionName, "lease-duration", nil, "60s", "1s or more", "Time after which a leader that does not renew its lease is replaced. A change keeps the leader."},
+	{LeaderElectionName, "renew-deadline", nil, "40s", "less than lease-duration", "Time a leader tries to renew its lease before it gives up. A change keeps the leader."},
+	{LeaderElectionName, "retry-period", nil, "10s", "less than renew-deadline / 1.2", "Time between two renewals, and between two attempts to lead; a released lease is taken at once. A change keeps the leader."},
+	{LeaderElectionName, "buckets", nil, "1", "1 to 10", "Parts into which the replicas of a component divide its objects. After a change the controller and the autoscaler restart by themselves."},
+	{LeaderElectionName, "map-lease-prefix.<component>", nil, "", "DNS name, another for each component", "Renames the leases of a component: controller or autoscaler. Each has one set of leases for all its work, so names of single reconcilers are ignored. After a change the component restarts by itself."},
 
 	{CertManagerName, "issuerRef", nil, "kind: ClusterIssuer\nname: knative-selfsigned-issuer", "YAML {kind, name, group}", "Signs certificates of external hosts."},
 	{CertManagerName, "clusterLocalIssuerRef", nil, "kind: ClusterIssuer\nname: knative-selfsigned-issuer", "YAML {kind, name, group}", "Signs certificates of cluster-local hosts."},

@@ -1,6 +1,11 @@
 package settings
 
-import "sync/atomic"
+import (
+	"context"
+	"log/slog"
+	"sync/atomic"
+	"time"
+)
 
 // Store holds the current Snapshot. One writer (Watch, or a test), any number of readers; reading takes no lock.
 type Store struct {
@@ -43,4 +48,40 @@ func (s *Store) MetricsExport() (to Export, replaced <-chan struct{}) {
 	to = snapshot.Observability.Metrics
 	to.Runtime = snapshot.Observability.RuntimeExportInterval
 	return to, replaced
+}
+
+// Leases is how the replicas of a component divide its work.
+type Leases struct {
+	Prefix                                    string // begins the names of the leases
+	Buckets                                   uint32
+	LeaseDuration, RenewDeadline, RetryPeriod time.Duration
+}
+
+// Leases returns what config-leader-election says for a component now, and a channel that is closed once that may have changed.
+// The prefix is the one to use unless the ConfigMap has another.
+func (s *Store) Leases(component, prefix string) func() (Leases, <-chan struct{}) {
+	return func() (Leases, <-chan struct{}) {
+		snapshot, replaced := s.Current()
+		l := snapshot.LeaderElection
+		leases := Leases{prefix, l.Buckets, l.LeaseDuration, l.RenewDeadline, l.RetryPeriod}
+		if given := l.LeasePrefixes[component]; given != "" {
+			leases.Prefix = given + "."
+		}
+		return leases, replaced
+	}
+}
+
+// FollowLevel returns a function that keeps level at what config-logging says for a component, until its context ends.
+func (s *Store) FollowLevel(component string, level *slog.LevelVar) func(context.Context) error {
+	return func(ctx context.Context) error {
+		for {
+			snapshot, replaced := s.Current()
+			level.Set(snapshot.Logging.LevelOf(component))
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-replaced:
+			}
+		}
+	}
 }

@@ -9,7 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
 
-	"ebb.dev/ebb/internal/watchtest"
+	"ebb.dev/ebb/internal/apiservertest"
 )
 
 func configMap(name string, data map[string]string) *corev1.ConfigMap {
@@ -19,7 +19,7 @@ func configMap(name string, data map[string]string) *corev1.ConfigMap {
 func TestWatchFollowsTheClusterAndKeepsTheLastGoodContent(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	client := fake.NewClientset(configMap(GCName, map[string]string{"min-non-active-revisions": "3"}))
-	watched := watchtest.Watches(t, client)
+	watched := apiservertest.Watches(t, client)
 	store := NewStore(nil)
 	w, err := Watch(ctx, client, "knative-serving", store, slog.New(slog.DiscardHandler))
 	if err != nil {

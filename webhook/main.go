@@ -69,7 +69,7 @@ func start(ctx context.Context, env func(string) string, stdout io.Writer) error
 
 	log.Info("webhook is built", "namespace", options.namespace, "service", options.service, "port", options.port, "clusterDomain", domain)
 	return run.All(ctx,
-		run.Part{Name: "log level", Run: followLevel(store, level)},
+		run.Part{Name: "log level", Run: store.FollowLevel("webhook", level)},
 		telemetry.Server("profiles", ":8008", telemetry.Profiles(profiling)),
 		telemetry.Server("metrics", ":9090", observe),
 		telemetry.Exporter("webhook", options.namespace, env("POD_NAME"), registry, log, store.MetricsExport),

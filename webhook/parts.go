@@ -4,14 +4,12 @@ import (
 	"context"
 	"crypto/tls"
 	"fmt"
-	"log/slog"
 	"net"
 	"net/http"
 	"strconv"
 	"time"
 
 	"ebb.dev/ebb/internal/telemetry"
-	"ebb.dev/ebb/settings"
 	"ebb.dev/ebb/webhook/internal/certs"
 )
 
@@ -78,20 +76,5 @@ func serve(port int, keeper *certs.Keeper, handler http.Handler) func(context.Co
 		release := context.AfterFunc(ctx, func() { time.AfterFunc(goodbye, stop) })
 		defer release()
 		return telemetry.Serve(late, secured, handler)
-	}
-}
-
-// followLevel keeps the log level equal to the one in ConfigMap config-logging.
-func followLevel(store *settings.Store, level *slog.LevelVar) func(context.Context) error {
-	return func(ctx context.Context) error {
-		for {
-			snapshot, replaced := store.Current()
-			level.Set(snapshot.Logging.LevelOf("webhook"))
-			select {
-			case <-ctx.Done():
-				return nil
-			case <-replaced:
-			}
-		}
 	}
 }

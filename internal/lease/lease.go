@@ -1,16 +1,14 @@
-// Package lease divides work among the replicas of a component: the work lies in buckets, each bucket has a Lease, and the
-// replica that holds it works on what is in the bucket.
+// Package lease divides work among the replicas of a component. The work lies in buckets, each bucket has a Lease, and the
+// replica that holds the Lease works on what is in the bucket. client-go's leader elector competes for each Lease.
 //
-// Owns: the competition for the Leases, also while the number of buckets, the names of the Leases or the timings change.
-// Reads: the Leases of one namespace, and, where asked to, whether the pod that holds one still exists.
-// Writes: the Leases; it deletes those of a number of buckets that is no more. Never: knows what the work is.
+// Owns: when a bucket counts as held. Reads: the Leases of one namespace. Writes: the Leases of its buckets. Never: knows what
+// the work is.
 package lease
 
 import (
 	"context"
 	"fmt"
 	"log/slog"
-	"regexp"
 	"slices"
 	"sync"
 	"time"
@@ -18,23 +16,38 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/tools/leaderelection"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/retry"
+	"k8s.io/utils/ptr"
 )
 
-// Label tells which component's work a Lease is about.
-const Label = "serving.ebb.dev/leases-of"
-
-// Scheme is how the work is divided, and how patient the replicas are with each other.
+// Scheme is how the work is divided, and how long the replicas wait for each other.
 type Scheme struct {
 	// Prefix begins the names of the Leases: "controller." of controller.00-of-01.
 	Prefix string
 	// Buckets is their number; 0 means 1.
-	Buckets                                   int
+	Buckets                                   uint32
 	LeaseDuration, RenewDeadline, RetryPeriod time.Duration
 }
 
-// Names are the names of the Leases, which are those of the buckets.
+// Source returns the current Scheme and a channel that is closed once it may have changed.
+type Source func() (Scheme, <-chan struct{})
+
+// Of makes a Source of settings that are no Scheme by name, such as settings.Leases.
+func Of[S ~struct {
+	Prefix                                    string
+	Buckets                                   uint32
+	LeaseDuration, RenewDeadline, RetryPeriod time.Duration
+}](current func() (S, <-chan struct{})) Source {
+	return func() (Scheme, <-chan struct{}) {
+		s, replaced := current()
+		return Scheme(s), replaced
+	}
+}
+
+// Names are the names of the Leases. They also name the buckets.
 func (s Scheme) Names() []string {
 	n := max(s.Buckets, 1)
 	names := make([]string, n)
@@ -44,256 +57,132 @@ func (s Scheme) Names() []string {
 	return names
 }
 
-// legal reports timings with which nobody can be sure of holding a Lease.
-func (s Scheme) legal() error {
-	switch {
-	case s.LeaseDuration < time.Second:
-		return fmt.Errorf("a lease duration of %v is too short: the API counts whole seconds", s.LeaseDuration)
-	case s.RenewDeadline >= s.LeaseDuration:
-		return fmt.Errorf("the renew deadline of %v must be less than the lease duration of %v", s.RenewDeadline, s.LeaseDuration)
-	case s.RetryPeriod <= 0 || float64(s.RetryPeriod)*leaderelection.JitterFactor >= float64(s.RenewDeadline):
-		return fmt.Errorf("the retry period of %v must be less than the renew deadline of %v divided by %v", s.RetryPeriod, s.RenewDeadline, leaderelection.JitterFactor)
-	}
-	return nil
-}
-
-// patience is for how long after the beginning of its last successful renewal a replica may still believe to hold a Lease:
-// less than the Lease lasts for the others, and no less than it tries to renew.
-func (s Scheme) patience() time.Duration {
-	return min(s.RenewDeadline+(s.LeaseDuration-s.RenewDeadline)/2, s.LeaseDuration.Truncate(time.Second))
-}
-
-// Election is one replica's part in it. Fields are set before Run and not changed after.
+// Election is one replica's part in the competition. Fields are set before Run and not changed after.
 type Election struct {
 	Client kubernetes.Interface
-	// Namespace holds the Leases; Component says whose they are; Identity names this replica in them.
-	Namespace, Component, Identity string
-	// Scheme returns how it is to be done now, and a channel that is closed once that may have changed.
-	Scheme func() (Scheme, <-chan struct{})
-	Log    *slog.Logger
+	// Namespace holds the Leases. Identity names this replica in them.
+	Namespace, Identity string
+	// Buckets are the Leases to compete for, as Scheme named them when the process started.
+	Buckets []string
+	Scheme  Source
+	Log     *slog.Logger
 
-	// Began is called with the buckets before any is competed for: at the start, and when there are others, after all of the old
-	// ones are lost and before anybody else can hold one.
-	Began func(buckets []string)
-	// Won is called when this replica holds a bucket, with a context that ends when it does not any more; then Lost, which
-	// returns when nothing is being done for the bucket any more: only then may others have it.
+	// Won is called when this replica holds a bucket, with a context that ends when it no longer does. Then Lost is called. It
+	// returns when no work is being done for the bucket; only then can another replica get the Lease.
 	Won  func(bucket string, held context.Context)
 	Lost func(bucket string)
 	// Holder, if set, is told which other replica holds a bucket, "" when none does.
 	Holder func(bucket, identity string)
-	// Gone, if set, is asked once a second whether a replica that holds a Lease does not exist any more; its Leases are freed.
+	// Gone, if set, reports that the replica that holds a Lease does not exist any more. Its Leases are freed.
 	Gone func(ctx context.Context, identity string) bool
-
-	mutex sync.Mutex
-	// seen says since when each Lease is as it is, to tell when one was not renewed for too long.
-	seen map[string]sighting
-	term *term
 }
 
-type sighting struct {
-	version string
-	since   time.Time
-}
-
-// term is the time of one number of buckets and one prefix.
-type term struct {
-	scheme Scheme
-	names  []string
-	seats  map[string]*seat
-	cancel context.CancelFunc
-	group  sync.WaitGroup
-}
-
-// Run competes for every bucket until ctx ends, then gives up what it holds so that nobody need wait for a Lease to run out.
-// A change of the timings keeps what is held; a change of the number of buckets, or of the prefix, begins anew: whoever takes
-// the first Lease of the new ones has seen that nobody holds one of the old ones, see take.
+// Run competes for every bucket until ctx ends, then releases what it holds, so that no replica waits for a Lease to expire.
+// New timings apply at once and keep what is held. Run fails when the names of the Leases change: the process then restarts.
 func (e *Election) Run(ctx context.Context) error {
+	running, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
 	scheme, replaced := e.Scheme()
-	if err := scheme.legal(); err != nil {
-		return fmt.Errorf("compete for leases: %w", err)
+	seats := map[string]*seat{}
+	for _, name := range e.Buckets {
+		seats[name] = &seat{Election: e, name: name, scheme: scheme}
 	}
-	watching, stop := context.WithCancel(context.WithoutCancel(ctx))
-	var watch sync.WaitGroup
-	defer watch.Wait()
-	defer stop()
-	if e.Began != nil {
-		e.Began(scheme.Names())
+	leases := informers.NewSharedInformerFactoryWithOptions(e.Client, 0, informers.WithNamespace(e.Namespace))
+	defer leases.Shutdown()
+	if err := follow(leases, seats); err != nil {
+		return err
 	}
-	e.begin(ctx, scheme)
-	leases := e.follow(watching, &watch)
-	watch.Go(func() { e.sweep(ctx, leases) })
-	for {
+	leases.Start(running.Done())
+	var group sync.WaitGroup
+	for _, s := range seats {
+		group.Go(func() {
+			if err := s.run(running); err != nil {
+				stop(err)
+			}
+		})
+	}
+	check := time.NewTicker(goneAfter)
+	defer check.Stop()
+	for running.Err() == nil {
+		if names := scheme.Names(); !slices.Equal(names, e.Buckets) {
+			stop(fmt.Errorf("the leases changed from %v to %v: the process must restart", e.Buckets, names))
+		}
 		select {
-		case <-ctx.Done():
-			e.end()
-			return nil
+		case <-running.Done():
+		case <-check.C:
+			e.freeGone(running, seats)
 		case <-replaced:
+			scheme, replaced = e.Scheme()
+			for _, s := range seats {
+				s.retime(scheme)
+			}
 		}
-		var next Scheme
-		next, replaced = e.Scheme()
-		if next == scheme {
+	}
+	group.Wait()
+	if ctx.Err() != nil {
+		return nil
+	}
+	return context.Cause(running)
+}
+
+// follow shows each seat its Lease when it changes, so that a released Lease is taken at once and each replica knows who holds
+// what. Without it the electors would ask once a retry period.
+func follow(leases informers.SharedInformerFactory, seats map[string]*seat) error {
+	see := func(o any) {
+		if l, ok := o.(*coordinationv1.Lease); ok && seats[l.Name] != nil {
+			seats[l.Name].sees(ptr.Deref(l.Spec.HolderIdentity, ""))
+		}
+	}
+	_, err := leases.Coordination().V1().Leases().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc:    see,
+		UpdateFunc: func(_, now any) { see(now) },
+		DeleteFunc: func(o any) {
+			if name, err := cache.DeletionHandlingObjectToName(o); err == nil && seats[name.Name] != nil {
+				seats[name.Name].sees("")
+			}
+		},
+	})
+	return err
+}
+
+// goneAfter is how often Election.Gone is asked.
+const goneAfter = time.Second
+
+// freeGone frees the Leases of holders that do not exist any more.
+func (e *Election) freeGone(ctx context.Context, seats map[string]*seat) {
+	gone := map[string]bool{}
+	for name, s := range seats {
+		holder := s.other()
+		if holder == "" || e.Gone == nil {
 			continue
 		}
-		if err := next.legal(); err != nil {
-			e.Log.Error("the leases stay as they are", "error", err.Error())
+		if _, asked := gone[holder]; !asked {
+			gone[holder] = e.Gone(ctx, holder)
+		}
+		if !gone[holder] {
 			continue
 		}
-		e.Log.Info("leases change", "from", fmt.Sprintf("%+v", scheme), "to", fmt.Sprintf("%+v", next))
-		if slices.Equal(scheme.Names(), next.Names()) {
-			for _, s := range e.present().seats {
-				s.retime(next)
-			}
-		} else {
-			for _, s := range e.present().seats {
-				s.close()
-			}
-			if e.Began != nil {
-				e.Began(next.Names())
-			}
-			e.end()
-			e.begin(ctx, next)
-			for _, l := range leases.list() {
-				e.look(l)
-			}
+		if err := e.free(ctx, name, holder); err != nil {
+			e.Log.Warn("cannot free the lease of a replica that is gone", "lease", name, "holder", holder, "error", err.Error())
+			continue
 		}
-		scheme = next
+		e.Log.Info("freed the lease of a replica that is gone", "lease", name, "holder", holder)
 	}
 }
 
-func (e *Election) present() *term {
-	e.mutex.Lock()
-	defer e.mutex.Unlock()
-	return e.term
-}
-
-func (e *Election) begin(ctx context.Context, scheme Scheme) {
-	t := &term{scheme: scheme, names: scheme.Names(), seats: map[string]*seat{}}
-	ctx, t.cancel = context.WithCancel(ctx)
-	for _, name := range t.names {
-		t.seats[name] = &seat{election: e, name: name, scheme: scheme}
-	}
-	e.mutex.Lock()
-	e.term = t
-	e.mutex.Unlock()
-	for _, s := range t.seats {
-		t.group.Go(func() { s.run(ctx) })
-	}
-}
-
-// end returns when everything is given up.
-func (e *Election) end() {
-	t := e.present()
-	t.cancel()
-	t.group.Wait()
-}
-
-var bucketName = regexp.MustCompile(`^\d\d-of-\d\d$`)
-
-// theirs reports that a Lease is of this component, but not of the scheme of now.
-func (e *Election) theirs(t *term, l *coordinationv1.Lease) bool {
-	if _, now := t.seats[l.Name]; now {
-		return false
-	}
-	if l.Labels[Label] == e.Component {
-		return true
-	}
-	rest := l.Name[min(len(t.scheme.Prefix), len(l.Name)):]
-	return l.Name == t.scheme.Prefix+rest && bucketName.MatchString(rest)
-}
-
-// take makes sure that nobody works by another scheme, just before a Lease is taken: it deletes the other schemes' Leases, and
-// fails if somebody holds one. Replicas learn of a change at different moments; that none of them can hold a Lease of the one scheme
-// while another holds one of the other follows from the order of calls. Say A takes a and B takes b. A reads a (or makes it, free),
-// then lists and deletes b, then writes a on the condition that it is as A read it; B does the same the other way round. If
-// both writes were to succeed, b was deleted before B read it and a before A read it; so A read, deleted, and after that B read,
-// deleted, and after that A read: a contradiction.
-func (e *Election) take(ctx context.Context) error {
+// free clears the holder of a Lease if it still is the given one. client-go's release would also clear another's.
+func (e *Election) free(ctx context.Context, name, holder string) error {
 	leases := e.Client.CoordinationV1().Leases(e.Namespace)
-	all, err := leases.List(ctx, metav1.ListOptions{})
-	if err != nil {
-		return fmt.Errorf("list leases of namespace %s: %w", e.Namespace, err)
-	}
-	t := e.present()
-	for i := range all.Items {
-		l := &all.Items[i]
-		if !e.theirs(t, l) {
-			continue
+	return retry.RetryOnConflict(retry.DefaultRetry, func() error {
+		l, err := leases.Get(ctx, name, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) || err == nil && ptr.Deref(l.Spec.HolderIdentity, "") != holder {
+			return nil
 		}
-		if holder := holderOf(l); holder != "" && holder != e.Identity && !e.expired(l) {
-			// It is freed when it has run out, see sweep.
-			return fmt.Errorf("%s still works by lease %s/%s", holder, l.Namespace, l.Name)
+		if err != nil {
+			return err
 		}
-		err := leases.Delete(ctx, l.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &l.UID, ResourceVersion: &l.ResourceVersion}})
-		if err != nil && !apierrors.IsNotFound(err) {
-			return fmt.Errorf("delete lease %s/%s: %w", l.Namespace, l.Name, err)
-		}
-		e.Log.Info("a lease of another number of buckets, or another prefix, is deleted", "lease", l.Name)
-	}
-	return nil
-}
-
-// expired reports that a Lease has been left as it is for longer than it lasts. Its own times are of another's clock; what counts is
-// when this replica saw it first.
-func (e *Election) expired(l *coordinationv1.Lease) bool {
-	e.mutex.Lock()
-	defer e.mutex.Unlock()
-	before := e.note(l)
-	var seconds int32
-	if l.Spec.LeaseDurationSeconds != nil {
-		seconds = *l.Spec.LeaseDurationSeconds
-	}
-	return time.Since(before.since) > time.Duration(seconds)*time.Second
-}
-
-// note is called with the mutex held.
-func (e *Election) note(l *coordinationv1.Lease) sighting {
-	if e.seen == nil {
-		e.seen = map[string]sighting{}
-	}
-	if s, known := e.seen[l.Name]; known && s.version == l.ResourceVersion {
-		return s
-	}
-	e.seen[l.Name] = sighting{l.ResourceVersion, time.Now()}
-	return e.seen[l.Name]
-}
-
-func holderOf(l *coordinationv1.Lease) string {
-	if l.Spec.HolderIdentity == nil {
-		return ""
-	}
-	return *l.Spec.HolderIdentity
-}
-
-// look takes in what a Lease says.
-func (e *Election) look(l *coordinationv1.Lease) {
-	e.mutex.Lock()
-	e.note(l)
-	t := e.term
-	e.mutex.Unlock()
-	holder := holderOf(l)
-	if s := t.seats[l.Name]; s != nil {
-		s.sees(holder)
-	} else if holder == "" && e.theirs(t, l) {
-		t.poke()
-	}
-}
-
-// vanished is look for a Lease that is deleted.
-func (e *Election) vanished(l *coordinationv1.Lease) {
-	e.mutex.Lock()
-	delete(e.seen, l.Name)
-	t := e.term
-	e.mutex.Unlock()
-	if s := t.seats[l.Name]; s != nil {
-		s.sees("")
-	} else if e.theirs(t, l) {
-		t.poke()
-	}
-}
-
-// poke tries for every bucket that is not held here.
-func (t *term) poke() {
-	for _, name := range t.names {
-		t.seats[name].poke()
-	}
+		l.Spec.HolderIdentity = nil
+		_, err = leases.Update(ctx, l, metav1.UpdateOptions{})
+		return err
+	})
 }

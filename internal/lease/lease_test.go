@@ -2,10 +2,12 @@ package lease
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"hash/fnv"
 	"log/slog"
 	"math/rand"
+	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -15,12 +17,86 @@ import (
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 
-	"ebb.dev/ebb/internal/leasetest"
+	"ebb.dev/ebb/internal/apiservertest"
 )
 
-func usual(buckets int) Scheme {
+const namespace = "knative-serving"
+
+// server is the API server that replicas share.
+type server struct {
+	*apiservertest.Store
+	transport http.RoundTripper
+	writes    atomic.Int64
+}
+
+func newServer() *server {
+	store, config := apiservertest.New()
+	return &server{Store: store, transport: config.Transport}
+}
+
+// link is one replica's way to the server. Each call takes a moment before it arrives and one before the answer is back. While it is
+// cut, no call succeeds; one whose answer was lost has taken effect.
+type link struct {
+	*server
+	delay func() time.Duration
+	cut   *atomic.Bool
+}
+
+func (l *link) client(t *testing.T) kubernetes.Interface {
+	client, err := kubernetes.NewForConfig(&rest.Config{Host: "http://apiserver.test", QPS: -1, Transport: l})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return client
+}
+
+func (l *link) RoundTrip(r *http.Request) (*http.Response, error) {
+	wait := func() error {
+		select {
+		case <-time.After(l.delay()):
+		case <-r.Context().Done():
+			return r.Context().Err()
+		}
+		if l.cut.Load() {
+			return errors.New("no route to the API server")
+		}
+		return nil
+	}
+	if err := wait(); err != nil {
+		return nil, err
+	}
+	if r.Method != http.MethodGet {
+		l.writes.Add(1)
+	}
+	response, err := l.transport.RoundTrip(r)
+	if err != nil {
+		return nil, err
+	}
+	if err := wait(); err != nil {
+		response.Body.Close()
+		return nil, err
+	}
+	return response, nil
+}
+
+func (s *server) spec(t *testing.T, name string) coordinationv1.LeaseSpec {
+	var l coordinationv1.Lease
+	object := s.Get(schema.GroupResource{Group: "coordination.k8s.io", Resource: "leases"}, namespace, name)
+	if object == nil {
+		t.Fatalf("there is no lease %s", name)
+	}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, &l); err != nil {
+		t.Fatal(err)
+	}
+	return l.Spec
+}
+
+func usual(buckets uint32) Scheme {
 	return Scheme{Prefix: "controller.", Buckets: buckets, LeaseDuration: 60 * time.Second, RenewDeadline: 40 * time.Second, RetryPeriod: 10 * time.Second}
 }
 
@@ -66,20 +142,28 @@ func bucketOf(piece int, names []string) string {
 type replica struct {
 	name   string
 	cell   *cell
-	client *leasetest.Client
+	cut    *atomic.Bool
 	cancel context.CancelFunc
 	ended  chan struct{}
+	err    error // of Run, once ended
+
+	buckets []string
 
 	mutex   sync.Mutex
-	buckets []string
 	held    map[string]context.Context
 	holders map[string]string
 	story   []string
 }
 
-func (w *work) begin(t *testing.T, s *leasetest.Store, name string, scheme Scheme, random *rand.Rand, delay time.Duration, more ...func(*Election)) *replica {
-	r := &replica{name: name, cell: newCell(scheme), client: s.Client(random, delay), ended: make(chan struct{}),
+func (w *work) begin(t *testing.T, s *server, name string, scheme Scheme, random *rand.Rand, delay time.Duration, more ...func(*Election)) *replica {
+	r := &replica{name: name, cell: newCell(scheme), cut: new(atomic.Bool), ended: make(chan struct{}), buckets: scheme.Names(),
 		held: map[string]context.Context{}, holders: map[string]string{}}
+	var mutex sync.Mutex
+	to := &link{server: s, cut: r.cut, delay: func() time.Duration {
+		mutex.Lock()
+		defer mutex.Unlock()
+		return time.Duration(random.Int63n(int64(delay) + 1))
+	}}
 	each := func(bucket string, do func(piece int)) {
 		for p := range pieces {
 			if bucketOf(p, r.buckets) == bucket {
@@ -87,15 +171,8 @@ func (w *work) begin(t *testing.T, s *leasetest.Store, name string, scheme Schem
 			}
 		}
 	}
-	e := &Election{Client: r.client, Namespace: "knative-serving", Component: "controller", Identity: name, Scheme: r.cell.get, Log: slog.New(slog.DiscardHandler),
-		Began: func(buckets []string) {
-			r.mutex.Lock()
-			defer r.mutex.Unlock()
-			if len(r.held) > 0 {
-				t.Errorf("%s begins with %v while it holds %v", name, buckets, r.held)
-			}
-			r.buckets, r.holders = buckets, map[string]string{}
-		},
+	e := &Election{Client: to.client(t), Namespace: namespace, Identity: name, Buckets: r.buckets, Scheme: r.cell.get,
+		Log: slog.New(slog.DiscardHandler),
 		Won: func(bucket string, held context.Context) {
 			r.mutex.Lock()
 			defer r.mutex.Unlock()
@@ -136,9 +213,7 @@ func (w *work) begin(t *testing.T, s *leasetest.Store, name string, scheme Schem
 	r.cancel = cancel
 	go func() {
 		defer close(r.ended)
-		if err := e.Run(ctx); err != nil {
-			t.Error(err)
-		}
+		r.err = e.Run(ctx)
 	}()
 	return r
 }
@@ -178,27 +253,27 @@ func source(seed int64) *rand.Rand { return rand.New(rand.NewSource(seed)) }
 
 func TestOtherTimingsKeepWhatIsHeld(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, w := leasetest.New(t), newWork()
+		s, w := newServer(), newWork()
 		a := w.begin(t, s, "a", usual(1), source(1), 10*time.Millisecond)
 		time.Sleep(time.Second)
 		b := w.begin(t, s, "b", usual(1), source(2), 10*time.Millisecond)
 		time.Sleep(25 * time.Second)
-		before := s.Spec("controller.00-of-01")
+		before := s.spec(t, "controller.00-of-01")
 		next := usual(1)
 		next.LeaseDuration, next.RenewDeadline, next.RetryPeriod = 15*time.Second, 10*time.Second, 2*time.Second
 		a.cell.set(next)
 		time.Sleep(time.Second)
 		b.cell.set(next)
-		writes := s.Writes()
+		writes := s.writes.Load()
 		time.Sleep(20 * time.Second)
 		if a.tale() != "won controller.00-of-01" || b.tale() != "" {
 			t.Errorf("a: %s; b: %s", a.tale(), b.tale())
 		}
-		after := s.Spec("controller.00-of-01")
+		after := s.spec(t, "controller.00-of-01")
 		if *after.LeaseDurationSeconds != 15 || !after.AcquireTime.Equal(before.AcquireTime) || *after.LeaseTransitions != *before.LeaseTransitions {
 			t.Errorf("before %+v, after %+v", before, after)
 		}
-		if n := s.Writes() - writes; n < 8 || n > 12 {
+		if n := s.writes.Load() - writes; n < 8 || n > 12 {
 			t.Errorf("%d renewals in 20 s, want one every 2 s", n)
 		}
 		b.end()
@@ -208,7 +283,7 @@ func TestOtherTimingsKeepWhatIsHeld(t *testing.T) {
 
 func TestALeaseThatIsGivenBackIsTakenAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, w := leasetest.New(t), newWork()
+		s, w := newServer(), newWork()
 		a := w.begin(t, s, "a", usual(2), source(1), 10*time.Millisecond)
 		time.Sleep(time.Second)
 		b := w.begin(t, s, "b", usual(2), source(2), 10*time.Millisecond)
@@ -233,12 +308,12 @@ func TestALeaseThatIsGivenBackIsTakenAtOnce(t *testing.T) {
 	})
 }
 
-// cutOff begins two replicas, of which the first holds the lease and now cannot reach the API server, until cut is false. Their work fails the
+// cutOff begins two replicas. The first holds the lease and cannot reach the API server until cut is false. Their work fails the
 // test if it overlaps.
 func cutOff(t *testing.T) (a, b *replica, cut *atomic.Bool) {
-	s, w := leasetest.New(t), newWork()
-	cut = new(atomic.Bool)
-	a = w.begin(t, s, "a", usual(1), source(1), 0, func(e *Election) { e.Client.(*leasetest.Client).Cut = cut.Load })
+	s, w := newServer(), newWork()
+	a = w.begin(t, s, "a", usual(1), source(1), 0)
+	cut = a.cut
 	time.Sleep(5 * time.Second)
 	b = w.begin(t, s, "b", usual(1), source(2), 0)
 	time.Sleep(time.Second)
@@ -281,60 +356,59 @@ func TestTimingsThatChangeWithoutAStoreDoNotProlongALease(t *testing.T) {
 	})
 }
 
-func TestAnotherNumberOfBucketsBeginsWhenNobodyWorksByTheOld(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s, w := leasetest.New(t), newWork()
-		a := w.begin(t, s, "a", usual(1), source(1), 10*time.Millisecond)
-		time.Sleep(time.Second)
-		b := w.begin(t, s, "b", usual(1), source(2), 10*time.Millisecond)
-		time.Sleep(time.Second)
-		// b learns of it first, and has to wait; a, who works by the old number, a minute later.
-		b.cell.set(usual(3))
-		time.Sleep(time.Minute)
-		if a.tale() != "won controller.00-of-01" || b.tale() != "" || w.done() != pieces {
-			t.Errorf("a: %s; b: %s", a.tale(), b.tale())
-		}
-		a.cell.set(usual(3))
-		time.Sleep(time.Second)
-		if all := append(a.holds(), b.holds()...); len(all) != 3 || w.done() != pieces {
-			t.Errorf("a holds %v, b %v", a.holds(), b.holds())
-		}
-		if names := s.Names(); strings.Join(names, " ") != "controller.00-of-03 controller.01-of-03 controller.02-of-03" {
-			t.Errorf("there are %v", names)
-		}
-		// And the other way round, with another prefix.
-		next := usual(1)
-		next.Prefix = "renamed."
-		a.cell.set(next)
-		b.cell.set(next)
-		time.Sleep(time.Second)
-		if names := s.Names(); strings.Join(names, " ") != "renamed.00-of-01" || w.done() != pieces {
-			t.Errorf("there are %v", names)
-		}
-		a.end()
-		b.end()
-	})
+// Whoever starts with the new number must not find somebody who still works by the old one: Run ends, and releases what it held.
+func TestAnotherNumberOfBucketsEndsTheProcess(t *testing.T) {
+	for name, change := range map[string]func(*Scheme){
+		"buckets": func(s *Scheme) { s.Buckets = 3 },
+		"prefix":  func(s *Scheme) { s.Prefix = "renamed." },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s, w := newServer(), newWork()
+				a := w.begin(t, s, "a", usual(1), source(1), 10*time.Millisecond)
+				time.Sleep(5 * time.Second)
+				if w.done() != pieces {
+					t.Fatalf("a works on %d pieces", w.done())
+				}
+				next := usual(1)
+				change(&next)
+				a.cell.set(next)
+				<-a.ended
+				if a.err == nil || !strings.Contains(a.err.Error(), "restart") || !strings.Contains(a.err.Error(), next.Names()[0]) {
+					t.Errorf("it ended with %v", a.err)
+				}
+				if holder := s.spec(t, "controller.00-of-01").HolderIdentity; w.done() != 0 || holder != nil {
+					t.Errorf("%d pieces are worked on, and the lease is held by %v", w.done(), holder)
+				}
+				b := w.begin(t, s, "b", next, source(2), 10*time.Millisecond)
+				time.Sleep(5 * time.Second)
+				if w.done() != pieces {
+					t.Errorf("b works on %d pieces", w.done())
+				}
+				b.end()
+			})
+		})
+	}
 }
 
-// A replica that crashed with the old number of buckets is not waited for longer than its lease lasts, and not at all once its pod is gone.
-func TestALeaseOfTheOldNumberWithoutAHolderIsNotWaitedFor(t *testing.T) {
+// Nobody waits for the lease of a replica that crashed for longer than it lasts, and not at all once its pod is gone.
+func TestALeaseWithoutAHolderIsNotWaitedFor(t *testing.T) {
 	for name, c := range map[string]struct {
 		gone     func(context.Context, string) bool
 		min, max time.Duration
 	}{
-		"it runs out":      {nil, 50 * time.Second, 100 * time.Second},
+		"it expires":       {nil, 50 * time.Second, 100 * time.Second},
 		"its pod is gone":  {func(_ context.Context, identity string) bool { return identity == "crashed" }, 0, 5 * time.Second},
 		"its pod is there": {func(context.Context, string) bool { return false }, 50 * time.Second, 100 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s, w := leasetest.New(t), newWork()
-				holder, seconds, now := "crashed", int32(60), metav1.NowMicro()
-				s.Put(&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "controller.00-of-01", UID: "u"},
-					Spec: coordinationv1.LeaseSpec{HolderIdentity: &holder, LeaseDurationSeconds: &seconds, RenewTime: &now}})
-				s.Put(&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "another.00-of-01", UID: "v"},
-					Spec: coordinationv1.LeaseSpec{HolderIdentity: &holder, LeaseDurationSeconds: &seconds, RenewTime: &now}})
-				a := w.begin(t, s, "a", usual(2), source(1), 10*time.Millisecond, func(e *Election) { e.Gone = c.gone })
+				s, w := newServer(), newWork()
+				crashed := w.begin(t, s, "crashed", usual(1), source(1), 0)
+				time.Sleep(time.Second)
+				crashed.cut.Store(true)
+				crashed.end()
+				a := w.begin(t, s, "a", usual(1), source(1), 10*time.Millisecond, func(e *Election) { e.Gone = c.gone })
 				began := time.Now()
 				for w.done() < pieces && time.Since(began) < 5*time.Minute {
 					time.Sleep(100 * time.Millisecond)
@@ -342,46 +416,39 @@ func TestALeaseOfTheOldNumberWithoutAHolderIsNotWaitedFor(t *testing.T) {
 				if took := time.Since(began); took < c.min || took > c.max {
 					t.Errorf("it took %v", took)
 				}
-				if names := s.Names(); strings.Join(names, " ") != "another.00-of-01 controller.00-of-02 controller.01-of-02" {
-					t.Errorf("there are %v", names)
-				}
 				a.end()
 			})
 		})
 	}
 }
 
-// Replicas come and go, the settings change to and fro and reach each replica late and not always, calls are slow and fail: nothing
-// is ever worked on twice, and when it is quiet again everything is worked on.
+// Replicas come and go, the timings change and reach each replica late and not always, calls are slow and fail: nothing is ever
+// worked on twice, and when it is quiet again everything is worked on.
 func TestNothingIsWorkedOnTwiceWhateverChanges(t *testing.T) {
-	rounds := 60
+	rounds := 40
 	if testing.Short() {
 		rounds = 10
 	}
-	moves, writes := 0, 0
+	moves, writes := 0, int64(0)
 	for seed := range rounds {
 		synctest.Test(t, func(t *testing.T) {
 			random := source(int64(seed))
-			s, w := leasetest.New(t), newWork()
-			schemes := []Scheme{usual(1), usual(2), usual(3)}
+			s, w := newServer(), newWork()
+			buckets := uint32(1 + seed%3)
+			schemes := []Scheme{usual(buckets), usual(buckets), usual(buckets)}
 			schemes[1].LeaseDuration, schemes[1].RenewDeadline, schemes[1].RetryPeriod = 15*time.Second, 10*time.Second, 2*time.Second
-			if seed%2 == 1 {
-				schemes[2].Prefix = "other."
-			}
+			schemes[2].LeaseDuration, schemes[2].RenewDeadline, schemes[2].RetryPeriod = 30*time.Second, 29*time.Second, 20*time.Second
 			truth := schemes[0]
 			var all []*replica
-			var cuts []*atomic.Bool
 			begin := func() {
-				cut := &atomic.Bool{}
-				cuts = append(cuts, cut)
-				all = append(all, w.begin(t, s, fmt.Sprintf("replica-%d", len(all)), truth, source(random.Int63()), 200*time.Millisecond,
-					func(e *Election) { e.Client.(*leasetest.Client).Cut = cut.Load }))
+				all = append(all, w.begin(t, s, fmt.Sprintf("replica-%d", len(all)), truth, source(random.Int63()), 200*time.Millisecond))
 			}
 			begin()
 			begin()
 			living := []int{0, 1}
 			for range 25 {
-				time.Sleep(time.Duration(random.Int63n(int64([]time.Duration{100 * time.Millisecond, 2 * time.Second, 20 * time.Second}[random.Intn(3)]))))
+				longest := []time.Duration{100 * time.Millisecond, 2 * time.Second, 20 * time.Second}[random.Intn(3)]
+				time.Sleep(time.Duration(random.Int63n(int64(longest))))
 				who := living[random.Intn(len(living))]
 				switch random.Intn(6) {
 				case 0, 1:
@@ -389,7 +456,7 @@ func TestNothingIsWorkedOnTwiceWhateverChanges(t *testing.T) {
 				case 2, 3:
 					all[who].cell.set(truth)
 				case 4:
-					cuts[who].Store(!cuts[who].Load())
+					all[who].cut.Store(!all[who].cut.Load())
 				case 5:
 					if len(living) == 3 {
 						all[who].end()
@@ -401,7 +468,7 @@ func TestNothingIsWorkedOnTwiceWhateverChanges(t *testing.T) {
 				}
 			}
 			for _, i := range living {
-				cuts[i].Store(false)
+				all[i].cut.Store(false)
 				all[i].cell.set(truth)
 			}
 			time.Sleep(3 * time.Minute)
@@ -411,7 +478,12 @@ func TestNothingIsWorkedOnTwiceWhateverChanges(t *testing.T) {
 			for _, i := range living {
 				all[i].end()
 			}
-			moves, writes = moves+w.moves, max(writes, s.Writes())
+			for _, r := range all {
+				if r.err != nil {
+					t.Errorf("seed %d: %s: %v", seed, r.name, r.err)
+				}
+			}
+			moves, writes = moves+w.moves, max(writes, s.writes.Load())
 		})
 	}
 	// About ten minutes each: replicas that disagree must not flood the API server.
@@ -419,7 +491,7 @@ func TestNothingIsWorkedOnTwiceWhateverChanges(t *testing.T) {
 		t.Errorf("%d writes in one round", writes)
 	}
 	t.Logf("at most %d writes in a round, %d moves in all", writes, moves)
-	if moves < rounds*pieces*2 {
+	if moves < rounds*pieces {
 		t.Errorf("only %d moves: the test tests little", moves)
 	}
 }
@@ -429,11 +501,12 @@ func TestTimingsThatCannotBeAreRefused(t *testing.T) {
 		func(s *Scheme) { s.LeaseDuration = s.RenewDeadline },
 		func(s *Scheme) { s.RetryPeriod = s.RenewDeadline },
 		func(s *Scheme) { s.RetryPeriod = 0 },
-		func(s *Scheme) { s.LeaseDuration = time.Millisecond },
 	} {
 		s := usual(1)
 		change(&s)
-		e := Election{Scheme: func() (Scheme, <-chan struct{}) { return s, nil }}
+		_, config := apiservertest.New()
+		e := Election{Client: kubernetes.NewForConfigOrDie(config), Namespace: namespace, Identity: "a", Buckets: s.Names(),
+			Scheme: func() (Scheme, <-chan struct{}) { return s, nil }, Log: slog.New(slog.DiscardHandler)}
 		if err := e.Run(t.Context()); err == nil {
 			t.Errorf("%+v is taken", s)
 		}

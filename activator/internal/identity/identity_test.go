@@ -19,7 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
 
-	"ebb.dev/ebb/internal/watchtest"
+	"ebb.dev/ebb/internal/apiservertest"
 )
 
 // authority signs certificates for a test.
@@ -168,7 +168,7 @@ func TestGatewaysSeeARenewedCertificateAtOnceAndNeverABadOne(t *testing.T) {
 	defer cancel()
 	a := newAuthority(t)
 	kube := fake.NewClientset()
-	watched := watchtest.Watches(t, kube)
+	watched := apiservertest.Watches(t, kube)
 	i, err := Watch(ctx, kube, "sys", slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)

@@ -18,7 +18,7 @@ import (
 	"ebb.dev/ebb/api/client/versioned/fake"
 	"ebb.dev/ebb/api/names"
 	servingv1 "ebb.dev/ebb/api/serving/v1"
-	"ebb.dev/ebb/internal/watchtest"
+	"ebb.dev/ebb/internal/apiservertest"
 	"ebb.dev/ebb/settings"
 )
 
@@ -129,7 +129,7 @@ func TestEndpointsOf(t *testing.T) {
 func TestTheTableFollowsTheCluster(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ebb, kube := fake.NewSimpleClientset(revision(nil)), kubefake.NewClientset(slice(true))
-	revisions, slices := watchtest.Watches(t, ebb), watchtest.Watches(t, kube)
+	revisions, slices := apiservertest.Watches(t, ebb), apiservertest.Watches(t, kube)
 	budget := hold.NewBudget(hold.Bounds{})
 	table := backends.NewTable(func(_ backends.Key, info *backends.Info) (*hold.Queue, any) {
 		return hold.New(info.ContainerConcurrency, budget, hold.Options{}), nil

@@ -15,7 +15,7 @@ import (
 	"ebb.dev/ebb/api/names"
 	"ebb.dev/ebb/autoscaler/internal/loop"
 	"ebb.dev/ebb/autoscaler/revision"
-	"ebb.dev/ebb/internal/watchtest"
+	"ebb.dev/ebb/internal/apiservertest"
 )
 
 func pod(name string, phase corev1.PodPhase, ready, deleted bool) *corev1.Pod {
@@ -104,7 +104,7 @@ func TestPodsAreStripped(t *testing.T) {
 
 func TestTheIndexFollowsThePods(t *testing.T) {
 	client := fake.NewClientset()
-	watched := watchtest.Watches(t, client)
+	watched := apiservertest.Watches(t, client)
 	told := make(chan loop.Key, 100)
 	index, err := NewIndex(client, func(k loop.Key) { told <- k })
 	if err != nil {

@@ -1,9 +1,7 @@
 package reconcile
 
 import (
-	"context"
 	"fmt"
-	"log/slog"
 	"net/http"
 	"strings"
 	"sync/atomic"
@@ -15,8 +13,6 @@ import (
 	gateways "sigs.k8s.io/gateway-api/pkg/client/clientset/versioned"
 
 	ebb "ebb.dev/ebb/api/client/versioned"
-	"ebb.dev/ebb/internal/lease"
-	"ebb.dev/ebb/settings"
 )
 
 // Clients are the clients of one API server.
@@ -67,20 +63,6 @@ func ConnectTo(config *rest.Config) (Clients, error) {
 	return c, err
 }
 
-// LeaseScheme returns how the current settings divide the keys.
-func LeaseScheme(store *settings.Store) func() (lease.Scheme, <-chan struct{}) {
-	return func() (lease.Scheme, <-chan struct{}) {
-		snapshot, replaced := store.Current()
-		s := snapshot.LeaderElection
-		prefix := "controller"
-		if given := s.LeasePrefixes["controller"]; given != "" {
-			prefix = given
-		}
-		return lease.Scheme{Prefix: prefix + ".", Buckets: int(s.Buckets),
-			LeaseDuration: s.LeaseDuration, RenewDeadline: s.RenewDeadline, RetryPeriod: s.RetryPeriod}, replaced
-	}
-}
-
 // Names returns the names of controllers, for a log line.
 func Names(list []*Controller) string {
 	names := make([]string, 0, len(list))
@@ -88,21 +70,6 @@ func Names(list []*Controller) string {
 		names = append(names, c.Name)
 	}
 	return strings.Join(names, " ")
-}
-
-// FollowLevel keeps the log level of a component as the settings say.
-func FollowLevel(store *settings.Store, level *slog.LevelVar, component string) func(ctx context.Context) error {
-	return func(ctx context.Context) error {
-		for {
-			s, replaced := store.Current()
-			level.Set(s.Logging.LevelOf(component))
-			select {
-			case <-ctx.Done():
-				return nil
-			case <-replaced:
-			}
-		}
-	}
 }
 
 // Health serves the kubelet's probes: alive from the start, ready when the caches are filled.

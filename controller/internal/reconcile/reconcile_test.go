@@ -231,7 +231,7 @@ func TestAChangedSettingReconcilesEverything(t *testing.T) {
 
 func TestReplicasShareTheKeysAndTakeOverFromOneThatLeaves(t *testing.T) {
 	scheme := lease.Scheme{Buckets: 3, LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 20 * time.Millisecond, Prefix: "controller."}
-	leases := func() (lease.Scheme, <-chan struct{}) { return scheme, nil }
+	leases := lease.Source(func() (lease.Scheme, <-chan struct{}) { return scheme, nil })
 	var mu sync.Mutex
 	by := map[string]map[string]bool{}
 	reconcile := func(replica string) func(context.Context, *servingv1.Configuration) (time.Duration, error) {
@@ -292,67 +292,47 @@ func TestReplicasShareTheKeysAndTakeOverFromOneThatLeaves(t *testing.T) {
 	eventually(t, "the second replica takes over all keys", all("two"))
 }
 
-func TestLeaderElectionIsChangedWithoutARestart(t *testing.T) {
-	var mu sync.Mutex
-	reconciled := map[string]int{}
-	f := newFrame(t, func(_ context.Context, c *servingv1.Configuration) (time.Duration, error) {
-		mu.Lock()
-		defer mu.Unlock()
-		reconciled[c.Name]++
-		return 0, nil
-	})
-	count := func(name string) int {
-		mu.Lock()
-		defer mu.Unlock()
-		return reconciled[name]
-	}
-	put := func(name string) {
-		t.Helper()
-		f.store.Put(configurations, configuration(name))
-		eventually(t, name+" is reconciled", func() bool { return count(name) > 0 })
-	}
+func TestTheControllerFollowsConfigLeaderElection(t *testing.T) {
+	f := newFrame(t, func(context.Context, *servingv1.Configuration) (time.Duration, error) { return 0, nil })
 	change := func(do func(*settings.LeaderElection)) {
 		changed := *f.world.Settings.Load()
 		do(&changed.LeaderElection)
 		f.world.Settings.Set(&changed)
 	}
 	leases := schema.GroupResource{Group: "coordination.k8s.io", Resource: "leases"}
-	lease := func(name string) (holder string, seconds int64) {
+	type state struct {
+		holder, acquired string
+		seconds          int64
+	}
+	get := func(name string) (s state) {
 		if l := f.store.Get(leases, f.world.SystemNamespace, name); l != nil {
-			holder, _, _ = unstructured.NestedString(l.Object, "spec", "holderIdentity")
-			seconds, _, _ = unstructured.NestedInt64(l.Object, "spec", "leaseDurationSeconds")
+			s.holder, _, _ = unstructured.NestedString(l.Object, "spec", "holderIdentity")
+			s.acquired, _, _ = unstructured.NestedString(l.Object, "spec", "acquireTime")
+			s.seconds, _, _ = unstructured.NestedInt64(l.Object, "spec", "leaseDurationSeconds")
 		}
-		return holder, seconds
+		return s
 	}
-	f.run(t, []*Controller{f.kind.Controller()}, Options{Identity: "one", SettingsWithin: 10000 * time.Hour, Leases: LeaseScheme(f.world.Settings)})
-	put("a")
-	eventually(t, "the lease is held", func() bool { holder, seconds := lease("controller.00-of-01"); return holder == "one" && seconds == 60 })
-	acquired := func() any {
-		l := f.store.Get(leases, f.world.SystemNamespace, "controller.00-of-01")
-		at, _, _ := unstructured.NestedString(l.Object, "spec", "acquireTime")
-		return at
-	}
-	before := acquired()
+	ended := make(chan error, 1)
+	go func() {
+		ended <- f.world.Run(t.Context(), []*Controller{f.kind.Controller()}, Options{Identity: "one", Timeout: time.Minute,
+			SettingsWithin: 10000 * time.Hour, Leases: lease.Of(f.world.Settings.Leases("controller", "controller.")),
+			Metrics: NewMetrics(prometheus.NewRegistry())})
+	}()
+	const name = "controller.00-of-01"
+	eventually(t, "the lease is held", func() bool { return get(name).holder == "one" && get(name).seconds == 60 })
+	before := get(name)
 	change(func(s *settings.LeaderElection) { s.LeaseDuration, s.RetryPeriod = 90*time.Second, time.Second })
-	eventually(t, "the lease has the new duration", func() bool { holder, seconds := lease("controller.00-of-01"); return holder == "one" && seconds == 90 })
-	if after := acquired(); before == "" || after != before {
-		t.Errorf("acquired at %v before and %v after: the lease was lost on the way", before, after)
+	eventually(t, "the lease has the new duration", func() bool { return get(name).seconds == 90 })
+	if after := get(name); after.holder != "one" || after.acquired != before.acquired {
+		t.Errorf("%+v before and %+v after: the lease was lost in between", before, after)
 	}
-	put("b")
-	onceA, onceB := count("a"), count("b")
-	change(func(s *settings.LeaderElection) {
-		s.Buckets, s.LeasePrefixes = 3, map[string]string{"controller": "renamed"}
-	})
-	eventually(t, "the new leases are held and the old one is gone", func() bool {
-		for _, name := range []string{"renamed.00-of-03", "renamed.01-of-03", "renamed.02-of-03"} {
-			if holder, _ := lease(name); holder != "one" {
-				return false
-			}
-		}
-		return f.store.Get(leases, f.world.SystemNamespace, "controller.00-of-01") == nil
-	})
-	eventually(t, "what was there is looked at by the new leases", func() bool { return count("a") > onceA && count("b") > onceB })
-	put("c")
+	change(func(s *settings.LeaderElection) { s.LeasePrefixes = map[string]string{"controller": "renamed"} })
+	if err := <-ended; err == nil || !strings.Contains(err.Error(), "renamed.00-of-01") {
+		t.Errorf("the controller ended with %v", err)
+	}
+	if holder := get(name).holder; holder != "" {
+		t.Errorf("the lease is still held by %s", holder)
+	}
 }
 
 func TestAStatusMeetsANewerObject(t *testing.T) {

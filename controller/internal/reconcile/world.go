@@ -169,8 +169,8 @@ type Options struct {
 	Alone bool
 	// SettingsWithin spreads the reconciles after a changed setting.
 	SettingsWithin time.Duration
-	// Leases returns how the keys are divided among the replicas; see LeaseScheme.
-	Leases  func() (lease.Scheme, <-chan struct{})
+	// Leases says how the keys are divided among the replicas.
+	Leases  lease.Source
 	Metrics *Metrics
 	// Synced is called once the caches are filled.
 	Synced func()
@@ -196,12 +196,20 @@ func (w *World) Run(ctx context.Context, controllers []*Controller, o Options) e
 		o.Synced()
 	}
 
-	leases := NewLeases()
+	var buckets []string
+	if !o.Alone {
+		scheme, _ := o.Leases()
+		buckets = scheme.Names()
+	}
+	leases := NewLeases(buckets...)
+	ctx, fail := context.WithCancelCause(ctx)
+	defer fail(nil)
 	leasing, stopLeasing := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopLeasing()
 	runner := runner{timeout: o.Timeout, leases: leases, metrics: o.Metrics, log: w.Log}
 
 	var workers, elections sync.WaitGroup
+	var electionFailed error
 	for _, c := range controllers {
 		workers.Go(func() { runner.work(ctx, c) })
 	}
@@ -216,25 +224,26 @@ func (w *World) Run(ctx context.Context, controllers []*Controller, o Options) e
 		}
 	}
 	if o.Alone {
-		leases.HoldAll(leasing)
+		leases.win("", leasing)
 		won("")
 	} else {
-		election := lease.Election{Client: w.Kube, Namespace: w.SystemNamespace, Component: "controller", Identity: o.Identity,
-			Scheme: o.Leases, Log: w.Log, Began: leases.begin, Lost: leases.lose,
+		election := lease.Election{Client: w.Kube, Namespace: w.SystemNamespace, Identity: o.Identity, Buckets: buckets,
+			Scheme: o.Leases, Log: w.Log, Lost: leases.lose,
 			Won: func(bucket string, held context.Context) {
 				leases.win(bucket, held)
 				won(bucket)
 			}}
 		elections.Go(func() {
-			if err := election.Run(leasing); err != nil {
-				w.Log.Error("no leases", "error", err.Error())
+			electionFailed = election.Run(leasing)
+			if electionFailed != nil {
+				fail(electionFailed)
 			}
 		})
 	}
 	workers.Wait()
 	stopLeasing()
 	elections.Wait()
-	return nil
+	return electionFailed
 }
 
 // followSettings reconciles everything after a setting changed.

@@ -1,10 +1,4 @@
-// Package watchtest lets a test wait until an in-memory clientset is watched.
-//
-// Owns: nothing. Reads: nothing. Writes: nothing. Never: outside of tests.
-//
-// Informers list first and watch then. An API server tells a watch all that came after the list; client-go's object tracker, which stands in for it,
-// begins when it is asked, so what a test writes in between is lost to the informer, and the test waits for ever.
-package watchtest
+package apiservertest
 
 import (
 	"testing"
@@ -20,7 +14,10 @@ type Client interface {
 	Tracker() clienttesting.ObjectTracker
 }
 
-// Watches counts the watches of a client from now on; await returns when so many more have begun.
+// Watches lets a test wait until a fake clientset of client-go is watched: await returns when that many watches have begun.
+//
+// Informers list, then watch. An API server sends a watch everything that came after the list. client-go's fake begins with what
+// comes after the call, so an informer never sees what a test writes in between.
 func Watches(t testing.TB, client Client) (await func(watches int)) {
 	begun := make(chan struct{}, 1000)
 	client.PrependWatchReactor("*", func(action clienttesting.Action) (bool, watch.Interface, error) {
