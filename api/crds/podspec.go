@@ -34,6 +34,9 @@ var (
 		"exec", "failureThreshold", "grpc", "httpGet", "initialDelaySeconds", "periodSeconds", "successThreshold",
 		"tcpSocket", "timeoutSeconds",
 	}
+	// queue-proxy runs these probes too. It does not know the newer httpGet.protocol and grpc.mode.
+	httpGetFields     = []string{"host", "httpHeaders", "path", "port", "scheme"}
+	grpcFields        = []string{"port", "service"}
 	envSourceFields   = []string{"configMapKeyRef", "fieldRef", "resourceFieldRef", "secretKeyRef"}
 	volumeMountFields = []string{"mountPath", "mountPropagation", "name", "readOnly", "subPath"}
 	volumeFields      = []string{
@@ -150,10 +153,14 @@ func refineProbe(probe *node) error {
 		action.Required = nil
 		probe.Properties[handler] = action
 	}
-	return edit(probe, func(service *node) error {
-		service.Default = &apiextensionsv1.JSON{Raw: []byte(`""`)}
-		return nil
-	}, "grpc", "service")
+	return firstError(
+		edit(probe, func(action *node) error { return narrow(action, httpGetFields) }, "httpGet"),
+		edit(probe, func(action *node) error { return narrow(action, grpcFields) }, "grpc"),
+		edit(probe, func(service *node) error {
+			service.Default = &apiextensionsv1.JSON{Raw: []byte(`""`)}
+			return nil
+		}, "grpc", "service"),
+	)
 }
 
 func refineVolume(volume *node) error {

@@ -48,6 +48,8 @@ func (c *control) forecast(ctx context.Context, all bool) (forecast, error) {
 	}
 	if len(missing) > 0 {
 		f.disk[c.Cache] = 2 * gib
+	}
+	if slices.Contains(missing, "kube") || slices.Contains(missing, "istio") { // the others need little
 		out, err := exec.CommandContext(ctx, "go", "env", "GOCACHE", "GOMODCACHE").Output()
 		if err != nil {
 			return forecast{}, fmt.Errorf("ask go for its cache: %w", err)

@@ -51,7 +51,11 @@ func (c *control) programs(ctx context.Context, building *task, p *parts) error 
 	if err != nil {
 		return err
 	}
-	err = c.steps.Do(ctx, "build Kubernetes "+kube.Version+", CoreDNS and Istio", func(ctx context.Context, r *step.Report) error {
+	title := "build Kubernetes " + kube.Version + ", CoreDNS, Istio"
+	if p.all {
+		title += ", metrics server, cert-manager"
+	}
+	err = c.steps.Do(ctx, title, func(ctx context.Context, r *step.Report) error {
 		if err := building.wait(r); err != nil {
 			return err
 		}
