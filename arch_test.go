@@ -37,7 +37,7 @@ var layers = []layer{
 	{folder: "autoscaler/decide", own: []string{"autoscaler/window"}, only: std, why: "a pure core"},
 	{folder: "autoscaler/zero", only: std, why: "a pure core"},
 	{folder: "autoscaler/revision", own: []string{"autoscaler/window", "autoscaler/decide", "autoscaler/zero"}, only: std, why: "a pure core"},
-	{folder: "api", why: "the public kinds stand on nothing of ours"},
+	{folder: "api", own: []string{"wire"}, why: "the public kinds stand on nothing of ours but what admission must know of queue-proxy"},
 	{folder: "settings", own: []string{"api", "internal/apiservertest"}},
 	{folder: "forward/exchange", only: std, why: "a pure core: no socket, no lock, no goroutine, no clock"},
 	{folder: "forward", why: "the forwarder stands on nothing of ours"},

@@ -11,6 +11,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 
 	"ebb.dev/ebb/activator/internal/backends"
+	autoscalingv1alpha1 "ebb.dev/ebb/api/autoscaling/v1alpha1"
 	"ebb.dev/ebb/api/names"
 	servingv1 "ebb.dev/ebb/api/serving/v1"
 	"ebb.dev/ebb/settings"
@@ -24,6 +25,7 @@ func InfoOf(r *servingv1.Revision, defaults settings.Defaults) *backends.Info {
 		Configuration: r.Labels[names.ConfigurationLabel],
 		Timeout:       seconds(r.Spec.TimeoutSeconds, defaults.TimeoutSeconds),
 		CutResponses:  r.Annotations[names.ResponseTimeoutActionAnnotation] == names.ResponseTimeoutCut,
+		H2C:           r.Spec.Protocol() == autoscalingv1alpha1.ProtocolH2C,
 		Early:         true,
 		Failure:       failureOf(r),
 	}
@@ -35,9 +37,6 @@ func InfoOf(r *servingv1.Revision, defaults settings.Defaults) *backends.Info {
 	info.ResponseStartTimeout = seconds(r.Spec.ResponseStartTimeoutSeconds, defaults.ResponseStartTimeoutSeconds)
 	info.IdleTimeout = seconds(r.Spec.IdleTimeoutSeconds, defaults.IdleTimeoutSeconds)
 	for _, c := range r.Spec.Containers {
-		for _, p := range c.Ports {
-			info.H2C = info.H2C || p.Name == "h2c"
-		}
 		// What queue-proxy cannot probe itself, it cannot vouch for: commands. Startup probes of all other kinds it runs before it
 		// announces the pod (EBB_STARTUP_PROBE).
 		if c.StartupProbe != nil && c.StartupProbe.Exec != nil || c.ReadinessProbe != nil && c.ReadinessProbe.Exec != nil {

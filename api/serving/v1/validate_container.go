@@ -1,6 +1,7 @@
 package v1
 
 import (
+	"encoding/json"
 	"fmt"
 	"math"
 
@@ -10,7 +11,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"knative.dev/pkg/apis"
 
+	"ebb.dev/ebb/api/names"
 	"ebb.dev/ebb/api/rules"
+	"ebb.dev/ebb/wire"
 )
 
 type containerRole int
@@ -231,6 +234,9 @@ func (v *containerCheck) validateProbe(p *corev1.Probe, readiness bool) (errs *a
 	default:
 		errs = errs.Also(apis.ErrMultipleOneOf(given...))
 	}
+	if p.HTTPGet != nil {
+		errs = errs.Also(validateHTTPProbe(*p.HTTPGet))
+	}
 	for _, number := range []struct {
 		field string
 		value int32
@@ -251,6 +257,19 @@ func (v *containerCheck) validateProbe(p *corev1.Probe, readiness bool) (errs *a
 		}
 	}
 	return errs
+}
+
+// validateHTTPProbe refuses what queue-proxy could not run. It asks the parser that queue-proxy uses.
+func validateHTTPProbe(h corev1.HTTPGetAction) *apis.FieldError {
+	h.Port = intstr.FromInt32(0) // validateProbePort checks the port; the controller resolves its name
+	text, err := json.Marshal(corev1.Probe{ProbeHandler: corev1.ProbeHandler{HTTPGet: &h}})
+	if err == nil {
+		_, err = wire.ReadProbes(string(text), int(names.DefaultUserPort))
+	}
+	if err != nil {
+		return apis.ErrInvalidValue(h.Scheme, "httpGet.scheme", err.Error())
+	}
+	return nil
 }
 
 func withDetails(err *apis.FieldError, details string) *apis.FieldError {

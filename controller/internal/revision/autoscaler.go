@@ -23,7 +23,7 @@ func MakePodAutoscaler(rev *servingv1.Revision, reach autoscalingv1alpha1.Reacha
 		Spec: autoscalingv1alpha1.PodAutoscalerSpec{
 			ScaleTargetRef: corev1.ObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Name: names.Deployment(rev.Name)},
 			Reachability:   reach,
-			ProtocolType:   autoscalingv1alpha1.ProtocolType(protocol(rev)),
+			ProtocolType:   rev.Spec.Protocol(),
 		},
 	}
 	if cc := rev.Spec.ContainerConcurrency; cc != nil {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"maps"
+	"math"
 	"strconv"
 	"time"
 
@@ -30,7 +31,7 @@ func MakeDeployment(rev *servingv1.Revision, replicas int32, in Inputs) (*appsv1
 	}
 	labels := childLabels(rev)
 	podNotes := podAnnotations(rev)
-	podNotes[names.DefaultContainerAnnotation] = rev.Spec.Containers[servingContainer(rev.Spec.Containers)].Name
+	podNotes[names.DefaultContainerAnnotation] = rev.Spec.ServingContainer().Name
 	history, deadline := int32(0), progressDeadline(rev, in)
 	none := intstr.FromInt32(0)
 	d := &appsv1.Deployment{
@@ -86,10 +87,9 @@ func hashOf(parts ...any) string {
 }
 
 func progressDeadline(rev *servingv1.Revision, in Inputs) int32 {
-	if text, given := rev.Annotations[names.ProgressDeadlineAnnotation]; given {
-		if d, err := time.ParseDuration(text); err == nil && d >= time.Second {
-			return int32(min(d/time.Second, 1<<31-1))
-		}
+	// Admission refused a value that does not parse; the setting holds for one that is stored all the same.
+	if d, _ := names.ProgressDeadline(rev.Annotations); d != nil && *d >= time.Second {
+		return int32(min(*d/time.Second, math.MaxInt32))
 	}
 	return in.Settings.Deployment.ProgressDeadlineSeconds()
 }

@@ -3,6 +3,7 @@ package revision
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -28,18 +29,17 @@ type Inputs struct {
 
 // The names a user sees in a pod.
 const (
-	sidecarName     = names.QueueProxyContainer
-	userPortName    = names.UserPortName
-	varLogVolume    = "knative-var-log"
-	podInfoVolume   = "pod-info"
-	tokenVolume     = "knative-token-volume"
-	certsVolume     = "server-certs"
-	certsSecret     = names.NamespaceCertificate
-	certsPath       = "/var/lib/knative/certs"
-	tokensPath      = "/var/run/secrets/tokens"
-	podInfoPath     = "/etc/podinfo"
-	podInfoFile     = "annotations"
-	defaultUserPort = names.DefaultUserPort
+	sidecarName   = names.QueueProxyContainer
+	userPortName  = names.UserPortName
+	varLogVolume  = "knative-var-log"
+	podInfoVolume = "pod-info"
+	tokenVolume   = "knative-token-volume"
+	certsVolume   = "server-certs"
+	certsSecret   = names.NamespaceCertificate
+	certsPath     = "/var/lib/knative/certs"
+	tokensPath    = "/var/run/secrets/tokens"
+	podInfoPath   = "/etc/podinfo"
+	podInfoFile   = "annotations"
 )
 
 // makePodSpec is the pod of a revision: queue-proxy first, then the user's containers. The kubelet starts containers one after
@@ -47,11 +47,12 @@ const (
 // request waits for the making of a second container (decision 0006).
 func makePodSpec(rev *servingv1.Revision, in Inputs) (corev1.PodSpec, error) {
 	pod := *rev.Spec.PodSpec.DeepCopy()
-	serving := servingContainer(pod.Containers)
-	if serving < 0 {
-		return corev1.PodSpec{}, fmt.Errorf("revision %s/%s has no container", rev.Namespace, rev.Name)
+	user := rev.Spec.ServingContainer()
+	if user == nil {
+		return corev1.PodSpec{}, fmt.Errorf("revision %s/%s has no container with a port", rev.Namespace, rev.Name)
 	}
-	port := servingPort(pod.Containers[serving])
+	serving := slices.IndexFunc(pod.Containers, func(c corev1.Container) bool { return c.Name == user.Name })
+	port := rev.Spec.Port()
 	probing := in.Settings.Features.Enabled(rules.KeyMultiContainerProbing)
 
 	// The probes queue-proxy runs are read before they are taken off the containers.
@@ -99,35 +100,15 @@ func makePodSpec(rev *servingv1.Revision, in Inputs) (corev1.PodSpec, error) {
 	return pod, nil
 }
 
-// servingContainer is the index of the container with a port, or the only one; -1 if there is none.
-func servingContainer(containers []corev1.Container) int {
-	if len(containers) == 0 {
-		return -1
-	}
-	return max(0, slices.IndexFunc(containers, func(c corev1.Container) bool { return len(c.Ports) > 0 }))
-}
-
-func servingPort(c corev1.Container) int32 {
-	if len(c.Ports) > 0 && c.Ports[0].ContainerPort > 0 {
-		return c.Ports[0].ContainerPort
-	}
-	return defaultUserPort
-}
-
-// protocol is h2c if the serving port is named so, else http1.
-func protocol(rev *servingv1.Revision) string {
-	for _, c := range rev.Spec.Containers {
-		if len(c.Ports) > 0 && c.Ports[0].Name == "h2c" {
-			return "h2c"
-		}
-	}
-	return "http1"
-}
-
 // prepareContainer completes a user container. The token is shown by its preStop hook, so that nobody but the
 // kubelet begins a drain.
 func prepareContainer(rev *servingv1.Revision, c *corev1.Container, serving bool, port int32, probing bool, token string) {
 	quiet(c)
+	for _, probe := range []*corev1.Probe{c.ReadinessProbe, c.LivenessProbe, c.StartupProbe} {
+		if probe != nil && probe.HTTPGet != nil { // Kubernetes takes upper case only
+			probe.HTTPGet.Scheme = corev1.URIScheme(strings.ToUpper(string(probe.HTTPGet.Scheme)))
+		}
+	}
 	c.Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{HTTPGet: &corev1.HTTPGetAction{
 		Port: intstr.FromInt32(wire.PortDrain), Path: wire.PathDrain,
 		HTTPHeaders: []corev1.HTTPHeader{{Name: "Authorization", Value: wire.Bearer(wire.DrainToken(token))}}}}}

@@ -1,6 +1,7 @@
 package revision
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -9,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
+	autoscalingv1alpha1 "ebb.dev/ebb/api/autoscaling/v1alpha1"
 	"ebb.dev/ebb/api/names"
 	"ebb.dev/ebb/api/rules"
 	servingv1 "ebb.dev/ebb/api/serving/v1"
@@ -19,7 +21,7 @@ import (
 func makeSidecar(rev *servingv1.Revision, containers []corev1.Container, serving int, in Inputs) (*corev1.Container, error) {
 	s := in.Settings
 	user := containers[serving]
-	probes, startup, err := probesJSON(containers, serving, s.Features.Enabled(rules.KeyMultiContainerProbing))
+	probes, startup, err := probesJSON(containers, serving, rev.Spec.Port(), s.Features.Enabled(rules.KeyMultiContainerProbing))
 	if err != nil {
 		return nil, fmt.Errorf("probes of revision %s/%s: %w", rev.Namespace, rev.Name, err)
 	}
@@ -29,7 +31,7 @@ func makeSidecar(rev *servingv1.Revision, containers []corev1.Container, serving
 		activators = "" // a command decides whether the pod is ready, so queue-proxy cannot say that it is
 	}
 	dataPort := int32(wire.PortHTTP1)
-	if protocol(rev) == "h2c" {
+	if rev.Spec.Protocol() == autoscalingv1alpha1.ProtocolH2C {
 		dataPort = wire.PortH2C
 	}
 	ports := []corev1.ContainerPort{
@@ -43,7 +45,7 @@ func makeSidecar(rev *servingv1.Revision, containers []corev1.Container, serving
 		corev1.ContainerPort{Name: "queue-port", ContainerPort: dataPort, Protocol: corev1.ProtocolTCP},
 		corev1.ContainerPort{Name: "https-port", ContainerPort: wire.PortTLS, Protocol: corev1.ProtocolTCP})
 
-	environment, err := sidecarEnv(rev, user, dataPort, in)
+	environment, err := sidecarEnv(rev, dataPort, in)
 	if err != nil {
 		return nil, err
 	}
@@ -81,7 +83,7 @@ func makeSidecar(rev *servingv1.Revision, containers []corev1.Container, serving
 	return c, nil
 }
 
-func sidecarEnv(rev *servingv1.Revision, user corev1.Container, dataPort int32, in Inputs) ([]corev1.EnvVar, error) {
+func sidecarEnv(rev *servingv1.Revision, dataPort int32, in Inputs) ([]corev1.EnvVar, error) {
 	s := in.Settings
 	observability, err := json.Marshal(observabilityOf(s.Observability))
 	if err != nil {
@@ -107,7 +109,7 @@ func sidecarEnv(rev *servingv1.Revision, user corev1.Container, dataPort int32, 
 		fieldEnv("HOST_IP", "status.hostIP"),
 		plain("QUEUE_SERVING_PORT", fmt.Sprint(dataPort)),
 		plain("QUEUE_SERVING_TLS_PORT", fmt.Sprint(wire.PortTLS)),
-		plain("USER_PORT", fmt.Sprint(servingPort(user))),
+		plain("USER_PORT", fmt.Sprint(rev.Spec.Port())),
 		plain("CONTAINER_CONCURRENCY", seconds(rev.Spec.ContainerConcurrency)),
 		plain("REVISION_TIMEOUT_SECONDS", seconds(rev.Spec.TimeoutSeconds)),
 		plain("REVISION_RESPONSE_START_TIMEOUT_SECONDS", seconds(rev.Spec.ResponseStartTimeoutSeconds)),
@@ -161,8 +163,7 @@ func wholePeriod(p *corev1.Probe) {
 // probesJSON are the values of SERVING_READINESS_PROBE and EBB_STARTUP_PROBE: the serving container's probe, or with multi-container
 // probing an array of the probes of all containers that have one, the serving container's first. A startup probe must have
 // passed before readiness counts; one that only the kubelet can run is left out (see onlyKubeletKnows).
-func probesJSON(containers []corev1.Container, serving int, all bool) (readiness, startup string, err error) {
-	port := servingPort(containers[serving])
+func probesJSON(containers []corev1.Container, serving int, port int32, all bool) (readiness, startup string, err error) {
 	first := userProbe(containers[serving].ReadinessProbe, port)
 	var value any = first
 	if all {
@@ -211,9 +212,7 @@ func userProbe(given *corev1.Probe, port int32) *corev1.Probe {
 		if p.HTTPGet.Port.IntValue() <= 0 {
 			p.HTTPGet.Port = target
 		}
-		if p.HTTPGet.Scheme == "" {
-			p.HTTPGet.Scheme = corev1.URISchemeHTTP
-		}
+		p.HTTPGet.Scheme = corev1.URIScheme(cmp.Or(strings.ToUpper(string(p.HTTPGet.Scheme)), string(corev1.URISchemeHTTP)))
 	case p.TCPSocket != nil:
 		if p.TCPSocket.Port.IntValue() <= 0 {
 			p.TCPSocket.Port = target

@@ -7,9 +7,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"net/netip"
 	"strconv"
-	"strings"
 	"time"
 
 	"ebb.dev/ebb/internal/tlsoptions"
@@ -87,7 +87,7 @@ func Parse(getenv func(string) string) (*Config, error) {
 		StatPort:             r.number("EBB_STAT_PORT", wire.PortMetrics, 65535),
 		MetricsPort:          r.number("EBB_METRICS_PORT", wire.PortUserMetrics, 65535),
 		PprofPort:            r.number("EBB_PPROF_PORT", wire.PortProfiling, 65535),
-		Concurrency:          r.number("CONTAINER_CONCURRENCY", 0, 1<<20),
+		Concurrency:          min(r.number("CONTAINER_CONCURRENCY", 0, math.MaxInt), 1<<20),
 		Timeout:              r.seconds("REVISION_TIMEOUT_SECONDS"),
 		ResponseStartTimeout: r.seconds("REVISION_RESPONSE_START_TIMEOUT_SECONDS"),
 		IdleTimeout:          r.seconds("REVISION_IDLE_TIMEOUT_SECONDS"),
@@ -191,8 +191,9 @@ func (r *reader) action(name string) string {
 	}
 }
 
+// seconds takes any length: admission does not bound every timeout, and 34 years are as good as more.
 func (r *reader) seconds(name string) time.Duration {
-	return time.Duration(r.number(name, 0, 1<<30)) * time.Second
+	return time.Duration(min(r.number(name, 0, math.MaxInt), 1<<30)) * time.Second
 }
 
 func (r *reader) duration(name string, fallback time.Duration) time.Duration {
@@ -209,22 +210,13 @@ func (r *reader) duration(name string, fallback time.Duration) time.Duration {
 
 // probes reads one probe or an array of them.
 func (r *reader) probes(name string, port int) []probe.Spec {
-	text := strings.TrimSpace(r.getenv(name))
-	if text == "" || text == "null" {
-		return nil
+	probes, err := wire.ReadProbes(r.getenv(name), port)
+	if err != nil {
+		r.fault(name, err.Error())
 	}
 	var specs []probe.Spec
-	if text[0] != '[' {
-		text = "[" + text + "]"
-	}
-	if err := json.Unmarshal([]byte(text), &specs); err != nil {
-		r.fault(name, "is not a probe: "+err.Error())
-		return nil
-	}
-	for i := range specs {
-		if err := specs[i].Complete(port); err != nil {
-			r.fault(name, err.Error())
-		}
+	for _, p := range probes {
+		specs = append(specs, probe.Spec{Probe: p})
 	}
 	return specs
 }

@@ -8,7 +8,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -16,104 +15,19 @@ import (
 	"net/http"
 	"strconv"
 	"time"
+
+	"ebb.dev/ebb/wire"
 )
 
-// Spec is a Kubernetes probe, as far as queue-proxy runs it. An exec probe is the kubelet's to run; here it becomes a look at the
-// port (contract section 5.4).
+// Spec is a probe as queue-proxy runs it.
 type Spec struct {
-	HTTPGet *struct {
-		Path        string     `json:"path"`
-		Port        portNumber `json:"port"`
-		Host        string     `json:"host"`
-		Scheme      string     `json:"scheme"`
-		HTTPHeaders []struct {
-			Name  string `json:"name"`
-			Value string `json:"value"`
-		} `json:"httpHeaders"`
-	} `json:"httpGet"`
-	TCPSocket *Socket `json:"tcpSocket"`
-	GRPC      *struct {
-		Port    portNumber `json:"port"`
-		Service *string    `json:"service"`
-	} `json:"grpc"`
-
-	InitialDelaySeconds int `json:"initialDelaySeconds"`
-	TimeoutSeconds      int `json:"timeoutSeconds"`
-	PeriodSeconds       int `json:"periodSeconds"`
-	SuccessThreshold    int `json:"successThreshold"`
-	FailureThreshold    int `json:"failureThreshold"`
-
+	wire.Probe
 	detect *detection // nil: HTTP probes are HTTP/1.1
 }
 
-// Socket is where a TCP probe connects.
-type Socket struct {
-	Port portNumber `json:"port"`
-	Host string     `json:"host"`
-}
-
-// portNumber is an IntOrString that must be a number here: the controller resolves names.
-type portNumber int
-
-func (p *portNumber) UnmarshalJSON(data []byte) error {
-	text := string(data)
-	if len(text) > 1 && text[0] == '"' {
-		if err := json.Unmarshal(data, &text); err != nil {
-			return err
-		}
-		if text == "" {
-			text = "0"
-		}
-	}
-	n, err := strconv.Atoi(text)
-	if err != nil || n < 0 || n > 65535 {
-		return fmt.Errorf("port %s is not a number from 0 to 65535", text)
-	}
-	*p = portNumber(n)
-	return nil
-}
-
-// TCP is the probe of a container that has none: does its port accept?
+// TCP is the probe of a container that has none: does its port accept connections?
 func TCP(port int) Spec {
-	return Spec{TCPSocket: &Socket{Port: portNumber(port)}, SuccessThreshold: 1}
-}
-
-// Complete fills in what may be left out and refuses what cannot be run.
-func (s *Spec) Complete(port int) error {
-	given := 0
-	if s.HTTPGet != nil {
-		given++
-		if s.HTTPGet.Port == 0 {
-			s.HTTPGet.Port = portNumber(port)
-		}
-		switch s.HTTPGet.Scheme {
-		case "":
-			s.HTTPGet.Scheme = "HTTP"
-		case "HTTP", "HTTPS":
-		default:
-			return fmt.Errorf("scheme %q of an HTTP probe is neither HTTP nor HTTPS", s.HTTPGet.Scheme)
-		}
-	}
-	if s.TCPSocket != nil {
-		given++
-		if s.TCPSocket.Port == 0 {
-			s.TCPSocket.Port = portNumber(port)
-		}
-	}
-	if s.GRPC != nil {
-		given++
-		if s.GRPC.Port == 0 {
-			s.GRPC.Port = portNumber(port)
-		}
-	}
-	if given > 1 {
-		return errors.New("a probe has more than one kind")
-	}
-	if given == 0 {
-		s.TCPSocket = &Socket{Port: portNumber(port)}
-	}
-	s.SuccessThreshold = max(s.SuccessThreshold, 1)
-	return nil
+	return Spec{Probe: wire.Probe{TCPSocket: &wire.ProbeSocket{Port: wire.ProbePort(port)}, SuccessThreshold: 1}}
 }
 
 // aggressive: period 0, queue-proxy looks by itself as often as it likes.
@@ -140,7 +54,7 @@ func (s *Spec) Once(ctx context.Context, timeout time.Duration) error {
 	return nc.Close()
 }
 
-func address(host string, port portNumber) string {
+func address(host string, port wire.ProbePort) string {
 	if host == "" {
 		host = "127.0.0.1"
 	}

@@ -2,7 +2,6 @@ package probe
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -16,18 +15,17 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+
+	"ebb.dev/ebb/wire"
 )
 
 func spec(t *testing.T, text string, port int) Spec {
 	t.Helper()
-	var s Spec
-	if err := json.Unmarshal([]byte(text), &s); err != nil {
+	probes, err := wire.ReadProbes(text, port)
+	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Complete(port); err != nil {
-		t.Fatal(err)
-	}
-	return s
+	return Spec{Probe: probes[0]}
 }
 
 func port(l net.Listener) int { return l.Addr().(*net.TCPAddr).Port }
@@ -91,19 +89,6 @@ func TestEveryKindOfProbe(t *testing.T) {
 				t.Errorf("got %v, want ready %v", err, test.ready)
 			}
 		})
-	}
-}
-
-func TestAProbeOfTwoKindsIsRefused(t *testing.T) {
-	var s Spec
-	if err := json.Unmarshal([]byte(`{"httpGet":{},"tcpSocket":{}}`), &s); err != nil {
-		t.Fatal(err)
-	}
-	if s.Complete(80) == nil {
-		t.Error("it was accepted")
-	}
-	if json.Unmarshal([]byte(`{"tcpSocket":{"port":"http"}}`), &s) == nil {
-		t.Error("a port's name was accepted; the controller resolves names")
 	}
 }
 

@@ -1,7 +1,6 @@
 package sidecar
 
 import (
-	"encoding/json"
 	"net/http"
 	"net/http/httptest"
 	"testing"
@@ -43,14 +42,11 @@ func TestThePodAnnouncesItselfAndWithdraws(t *testing.T) {
 		}
 	}, func(c *config.Config) {
 		c.Activators, c.Token = activator, "secret"
-		var specs []probe.Spec
-		if err := json.Unmarshal([]byte(`[{"httpGet":{"path":"/ready"},"successThreshold":2}]`), &specs); err != nil {
+		probes, err := wire.ReadProbes(`{"httpGet":{"path":"/ready"},"successThreshold":2}`, c.UserPort)
+		if err != nil {
 			t.Fatal(err)
 		}
-		if err := specs[0].Complete(c.UserPort); err != nil {
-			t.Fatal(err)
-		}
-		c.Probes = specs
+		c.Probes = []probe.Spec{{Probe: probes[0]}}
 	})
 	select {
 	case a := <-heard:
