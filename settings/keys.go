@@ -72,6 +72,7 @@ var keys = slices.Concat([]Key{
 	{DefaultsName, "max-revision-timeout-seconds", nil, "600", "at least revision-timeout-seconds", "Largest legal timeoutSeconds."},
 	{DefaultsName, "revision-response-start-timeout-seconds", nil, "300", "0 or more; revision-timeout-seconds when absent", "responseStartTimeoutSeconds of a revision that has none; used where it is less than the revision's timeout."},
 	{DefaultsName, "revision-idle-timeout-seconds", nil, "0", "0 or more; 0 is off", "idleTimeoutSeconds of a revision that has none; used where it is less than the revision's timeout."},
+	{DefaultsName, "response-timeout-action", nil, "end", "end or cut", "What a timer does to a response that has begun: end it cleanly with the trailer Ebb-Timeout, or cut the connection. The annotation serving.ebb.dev/response-timeout-action on a template overrides it."},
 	{DefaultsName, "revision-cpu-request", nil, "", "resource quantity", "CPU request of containers that have none."},
 	{DefaultsName, "revision-memory-request", nil, "", "resource quantity", "Memory request of containers that have none."},
 	{DefaultsName, "revision-ephemeral-storage-request", nil, "", "resource quantity", "Ephemeral storage request of containers that have none."},

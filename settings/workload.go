@@ -11,6 +11,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/yaml"
+
+	"ebb.dev/ebb/api/names"
 )
 
 // Defaults is config-defaults: what the webhook fills into a revision template.
@@ -19,14 +21,17 @@ type Defaults struct {
 	MaxTimeoutSeconds           int64
 	ResponseStartTimeoutSeconds int64 // equals TimeoutSeconds when not set
 	IdleTimeoutSeconds          int64 // 0 = off
-	Requests                    corev1.ResourceList
-	Limits                      corev1.ResourceList
-	ContainerNameTemplate       string // Go template over ObjectMeta
-	InitContainerNameTemplate   string
-	ContainerConcurrency        int64
-	ContainerConcurrencyMax     int64
-	AllowConcurrencyZero        bool
-	EnableServiceLinks          *bool // nil = leave the field unset
+	// ResponseTimeoutAction is names.ResponseTimeoutEnd or names.ResponseTimeoutCut, for
+	// revisions without the annotation.
+	ResponseTimeoutAction     string
+	Requests                  corev1.ResourceList
+	Limits                    corev1.ResourceList
+	ContainerNameTemplate     string // Go template over ObjectMeta
+	InitContainerNameTemplate string
+	ContainerConcurrency      int64
+	ContainerConcurrencyMax   int64
+	AllowConcurrencyZero      bool
+	EnableServiceLinks        *bool // nil = leave the field unset
 }
 
 func readDefaults(r *reader) Defaults {
@@ -34,6 +39,7 @@ func readDefaults(r *reader) Defaults {
 		TimeoutSeconds:            r.integer("revision-timeout-seconds", 300, 1, math.MaxInt32),
 		MaxTimeoutSeconds:         r.integer("max-revision-timeout-seconds", 600, 1, math.MaxInt32),
 		IdleTimeoutSeconds:        r.integer("revision-idle-timeout-seconds", 0, 0, math.MaxInt32),
+		ResponseTimeoutAction:     r.oneOf("response-timeout-action", names.ResponseTimeoutEnd, names.ResponseTimeoutEnd, names.ResponseTimeoutCut),
 		ContainerNameTemplate:     r.nonEmpty("container-name-template", "user-container"),
 		InitContainerNameTemplate: r.nonEmpty("init-container-name-template", "init-container"),
 		ContainerConcurrencyMax:   r.integer("container-concurrency-max-limit", 1000, 1, math.MaxInt32),

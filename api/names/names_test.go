@@ -128,7 +128,7 @@ func FuzzAnnotations(f *testing.F) {
 			SidecarCPURequestAnnotation: value, SidecarCPULimitAnnotation: value, SidecarMemoryRequestAnnotation: value,
 			SidecarMemoryLimitAnnotation: value, SidecarStorageRequestAnnotation: value, SidecarStorageLimitAnnotation: value,
 			SidecarResourcePercentAnnotation: value, ClassAnnotation: value, MetricAnnotation: value, MetricAggregationAnnotation: value,
-			HTTPProtocolAnnotation: value, DisableTLSAnnotation: value,
+			HTTPProtocolAnnotation: value, DisableTLSAnnotation: value, ResponseTimeoutActionAnnotation: value,
 		}
 		s, _ := ParseScaling(annotations)
 		if s.MinScale != nil && *s.MinScale < 0 || s.ActivationScale != nil && *s.ActivationScale < 2 ||

@@ -195,5 +195,6 @@ func ValidateTemplateAnnotations(annotations map[string]string, limits rules.Aut
 	}
 	_, sidecar := ParseSidecar(annotations)
 	_, deadline := ProgressDeadline(annotations)
-	return errs.Also(sidecar, deadline)
+	_, action := CutsResponses(annotations, ResponseTimeoutEnd)
+	return errs.Also(sidecar, deadline, action)
 }

@@ -2,6 +2,7 @@ package names
 
 import (
 	"errors"
+	"fmt"
 	"math"
 	"regexp"
 	"strconv"
@@ -215,4 +216,18 @@ func ParseSidecar(annotations map[string]string) (Sidecar, *apis.FieldError) {
 		}).At(apis.WarningLevel))
 	}
 	return s, r.errs
+}
+
+// CutsResponses reports whether a timer cuts a response that has begun, instead of ending it
+// cleanly: by ResponseTimeoutActionAnnotation, or by the default of config-defaults if the
+// annotation is absent. A value that is neither end nor cut counts as absent.
+func CutsResponses(annotations map[string]string, def string) (bool, *apis.FieldError) {
+	switch action, ok := annotations[ResponseTimeoutActionAnnotation]; {
+	case action == ResponseTimeoutEnd, action == ResponseTimeoutCut:
+		return action == ResponseTimeoutCut, nil
+	case ok:
+		return def == ResponseTimeoutCut, apis.ErrInvalidValue(action, ResponseTimeoutActionAnnotation,
+			fmt.Sprintf("must be %s or %s", ResponseTimeoutEnd, ResponseTimeoutCut))
+	}
+	return def == ResponseTimeoutCut, nil
 }

@@ -24,11 +24,11 @@ func InfoOf(r *servingv1.Revision, defaults settings.Defaults) *backends.Info {
 		Service:       r.Labels[names.ServiceLabel],
 		Configuration: r.Labels[names.ConfigurationLabel],
 		Timeout:       seconds(r.Spec.TimeoutSeconds, defaults.TimeoutSeconds),
-		CutResponses:  r.Annotations[names.ResponseTimeoutActionAnnotation] == names.ResponseTimeoutCut,
 		H2C:           r.Spec.Protocol() == autoscalingv1alpha1.ProtocolH2C,
 		Early:         true,
 		Failure:       failureOf(r),
 	}
+	info.CutResponses, _ = names.CutsResponses(r.Annotations, defaults.ResponseTimeoutAction) // admission refused errors
 	if r.Spec.ContainerConcurrency != nil {
 		info.ContainerConcurrency = int(*r.Spec.ContainerConcurrency)
 	} else {

@@ -98,6 +98,10 @@ func sidecarEnv(rev *servingv1.Revision, dataPort int32, in Inputs) ([]corev1.En
 		return fmt.Sprint(*v)
 	}
 	level := s.Logging.LevelOf("queueproxy")
+	action := names.ResponseTimeoutEnd
+	if cut, _ := names.CutsResponses(rev.Annotations, s.Defaults.ResponseTimeoutAction); cut { // admission refused errors
+		action = names.ResponseTimeoutCut
+	}
 	tls := s.Deployment.QueueSidecarTLS
 	return []corev1.EnvVar{
 		plain("SERVING_NAMESPACE", rev.Namespace),
@@ -114,6 +118,7 @@ func sidecarEnv(rev *servingv1.Revision, dataPort int32, in Inputs) ([]corev1.En
 		plain("REVISION_TIMEOUT_SECONDS", seconds(rev.Spec.TimeoutSeconds)),
 		plain("REVISION_RESPONSE_START_TIMEOUT_SECONDS", seconds(rev.Spec.ResponseStartTimeoutSeconds)),
 		plain("REVISION_IDLE_TIMEOUT_SECONDS", seconds(rev.Spec.IdleTimeoutSeconds)),
+		plain("RESPONSE_TIMEOUT_ACTION", action),
 		flag("ENABLE_HTTP2_AUTO_DETECTION", s.Features.Enabled(rules.KeyAutodetectHTTP2)),
 		flag("ENABLE_HTTP_FULL_DUPLEX", strings.EqualFold(rev.Annotations[names.FeatureHTTPFullDuplexAnnotation], "enabled")),
 		flag("ENABLE_MULTI_CONTAINER_PROBES", s.Features.Enabled(rules.KeyMultiContainerProbing)),
