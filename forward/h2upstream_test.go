@@ -107,7 +107,7 @@ func TestHTTP2Upstreams(t *testing.T) {
 			r.fr.WriteRSTStream(id, http2.ErrCodeCancel)
 			return true
 		}, want: "cut stream error: stream ID 1; CANCEL"},
-		"the end of the connection": {script: func(_, _ int, r *h2raw, id uint32) bool { return false }, want: "502 the connection was closed"},
+		"the end of the connection": {script: func(_, _ int, r *h2raw, id uint32) bool { return false }, want: "502 the connection"},
 		"no status": {script: func(_, _ int, r *h2raw, id uint32) bool {
 			r.headers(id, true, "x", "y")
 			return true

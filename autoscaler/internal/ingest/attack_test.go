@@ -58,7 +58,7 @@ func TestABodyOfTinyStatsTakesNoMemory(t *testing.T) {
 			if body.n > c.most {
 				t.Errorf("%d bytes of the body were read, at most %d may be", body.n, c.most)
 			}
-			if took := after.TotalAlloc - before.TotalAlloc; took > 8<<20 {
+			if took := after.TotalAlloc - before.TotalAlloc; took > 16<<20 {
 				t.Errorf("it took %d KiB to refuse the body", took>>10)
 			}
 			if answer.Header().Get("Connection") != "close" {
