@@ -93,7 +93,8 @@ func TestFoldersImportOnlyWhatTheTableAllows(t *testing.T) {
 	}
 }
 
-// What a pure core of the data path must not even name: time is an argument of it, and it belongs to one goroutine at a time.
+// What a pure core of the data path must not even name: time is an argument of it, and it belongs
+// to one goroutine at a time.
 func TestTheExchangeDoesNoIO(t *testing.T) {
 	walkGo(t, func(file string) {
 		if !strings.HasPrefix(file, "forward/exchange/") || strings.HasSuffix(file, "_test.go") {
@@ -139,7 +140,8 @@ func TestNoFolderHasAnEmptyName(t *testing.T) {
 // shownBy is a test and the cases of it in parentheses: `TestGolden` (service-flags, service-full).
 var shownBy = regexp.MustCompile("`((?:Test|Fuzz|Benchmark)[A-Za-z0-9_]+)[^`]*`(?: \\(([^()]*)\\))?")
 
-// caseExists reports whether a case is a file in a testdata folder beside a test of that name, or spelt out in its source.
+// caseExists reports whether a case is a file in a testdata folder beside a test of that name, or
+// is named in its source.
 func caseExists(t *testing.T, sources map[string][]string, test, name string) bool {
 	for _, file := range sources[test] {
 		folder := filepath.Join(filepath.Dir(file), "testdata")
@@ -155,7 +157,7 @@ func caseExists(t *testing.T, sources map[string][]string, test, name string) bo
 	return false
 }
 
-// Every row of docs/COMPAT.md ends in the names of tests, and those exist, with the cases that it names.
+// Every row of docs/COMPAT.md ends in the names of tests. They exist, with the cases that it names.
 func TestEveryRowOfCompatNamesATestThatExists(t *testing.T) {
 	text, err := os.ReadFile("docs/COMPAT.md")
 	if err != nil {
@@ -234,7 +236,8 @@ func allowed(imported string, prefixes []string) bool {
 	})
 }
 
-// walk calls visit with every file of the tree, nested modules included, as paths relative to the root.
+// walk calls visit with every file of the tree, nested modules included. Paths are relative to the
+// root.
 func walk(t *testing.T, visit func(file string)) {
 	t.Helper()
 	err := filepath.WalkDir(".", func(file string, entry fs.DirEntry, err error) error {
@@ -306,3 +309,28 @@ func TestEveryClaimOfSecurityNamesATestThatExists(t *testing.T) {
 		}
 	}
 }
+
+// maxCommentColumns is the width at which comments wrap; a tab counts as four columns.
+const maxCommentColumns = 100
+
+// Tables, lists and examples (indented text), markers of generators and addresses may be wider.
+var mayBeWide = regexp.MustCompile(`^//(go:|\t|  | \+|.*https?://)`)
+
+func TestCommentsWrap(t *testing.T) {
+	walk(t, func(file string) {
+		if path.Ext(file) != ".go" || generatedFile.MatchString(read(t, file)) {
+			return
+		}
+		for number, line := range strings.Split(read(t, file), "\n") {
+			text := strings.TrimSpace(line)
+			if !strings.HasPrefix(text, "//") || mayBeWide.MatchString(text) {
+				continue
+			}
+			if n := len([]rune(strings.ReplaceAll(line, "\t", "    "))); n > maxCommentColumns {
+				t.Errorf("%s:%d: the comment is %d columns wide, want at most %d", file, number+1, n, maxCommentColumns)
+			}
+		}
+	})
+}
+
+var generatedFile = regexp.MustCompile(`(?m)^// Code generated .* DO NOT EDIT`)

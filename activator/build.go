@@ -50,14 +50,16 @@ type options struct {
 
 const tlsVariables = "ACTIVATOR_TLS_"
 
-// dialTimeout is how long a connection to a pod may take: enough for slow networks, little enough that a request
-// that met a dead node goes to another pod soon.
+// dialTimeout is how long a connection to a pod may take: enough for slow networks, little enough
+// that a request that met a dead node goes to another pod soon.
 const dialTimeout = time.Second
 
-// readOptions reads the environment: POD_NAME, POD_IP and SYSTEM_NAMESPACE; MAX_IDLE_PROXY_CONNS_PER_HOST (100); and what may wait:
-// HOLD_REQUESTS and HOLD_BYTES for all revisions together, HOLD_REQUESTS_PER_REVISION and HOLD_BYTES_PER_REVISION
-// for one (hold.Default...); ACTIVATOR_TLS_MIN_VERSION, _MAX_VERSION, _CIPHER_SUITES and _CURVE_PREFERENCES. Outside a pod LISTEN_IP keeps the ports, which are fixed, to one address, and EBB_AUTOSCALER is where
-// stats go (host:port) instead of the Service of the namespace.
+// readOptions reads the environment: POD_NAME, POD_IP and SYSTEM_NAMESPACE;
+// MAX_IDLE_PROXY_CONNS_PER_HOST (100); and what may wait: HOLD_REQUESTS and HOLD_BYTES for all
+// revisions together, HOLD_REQUESTS_PER_REVISION and HOLD_BYTES_PER_REVISION for one
+// (hold.Default...); ACTIVATOR_TLS_MIN_VERSION, _MAX_VERSION, _CIPHER_SUITES and
+// _CURVE_PREFERENCES. Outside a pod LISTEN_IP keeps the ports, which are fixed, to one address, and
+// EBB_AUTOSCALER is where stats go (host:port) instead of the Service of the namespace.
 func readOptions(env func(string) string) (options, error) {
 	o := options{namespace: env("SYSTEM_NAMESPACE"), pod: env("POD_NAME"), idlePerPod: 100, tls: &tls.Config{}}
 	if o.namespace == "" || o.pod == "" {
@@ -68,7 +70,8 @@ func readOptions(env func(string) string) (options, error) {
 		return o, fmt.Errorf("environment POD_IP: %w", err)
 	}
 	if o.autoscaler = env("EBB_AUTOSCALER"); o.autoscaler == "" {
-		// The dot at the end spares the resolver its search list: one look-up instead of four or five.
+		// The dot at the end spares the resolver its search list: one look-up instead of four or
+		// five.
 		o.autoscaler = fmt.Sprintf("autoscaler.%s.svc.%s.:%d", o.namespace, network.GetClusterDomainName(), wire.PortStats)
 	}
 	if o.listenIP = env("LISTEN_IP"); o.listenIP != "" {
@@ -139,7 +142,8 @@ func loadOf(r *backends.Revision) report.Load {
 	}}
 }
 
-// newTable makes the table of revisions. A queue that forms is told to the autoscaler, and has pods asked that may be ready.
+// newTable makes the table of revisions. A queue that forms is told to the autoscaler, and has pods
+// asked that may be ready.
 func newTable(o options, budget *hold.Budget, store *settings.Store, who *identity.Identity, reporter *report.Reporter, prober *probe.Prober) *backends.Table {
 	// Until an authority is known no pod can have a certificate of it.
 	encrypt := func() bool { return store.Load().Network.SystemInternalTLS && who.CanVerify() }
@@ -218,8 +222,8 @@ func build(o options, kube kubernetes.Interface, ebb versioned.Interface, store 
 	}, nil
 }
 
-// moreConns is how many client connections there may be beyond those whose requests are held. Held ones are counted by the bytes that they take, and
-// these cost some 100 MiB.
+// moreConns is how many client connections there may be beyond those whose requests are held. Held
+// ones are counted by the bytes that they take, and these cost some 100 MiB.
 const moreConns = 5000
 
 // newServer makes the server of all request ports.

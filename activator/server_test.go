@@ -37,7 +37,8 @@ func (l *logged) Write(b []byte) (int, error) {
 	return l.Buffer.Write(b)
 }
 
-// Thousands of requests may wait in one activator; a bug that one of them meets is logged, counted, and costs the others nothing.
+// Thousands of requests may wait in one activator; a bug that one of them meets is logged, counted,
+// and costs the others nothing.
 func TestABugCostsOneRequestNotTheActivator(t *testing.T) {
 	var log logged
 	server := newServer(buggy{}, options{tls: &tls.Config{}}, slog.New(slog.NewTextHandler(&log, nil)))

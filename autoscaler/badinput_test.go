@@ -28,8 +28,8 @@ import (
 
 var tokens = []byte("0123456789abcdef0123456789abcdef")
 
-// steady is an autoscaler with one revision, all of whose load an activator tells of once a second: twenty requests, for which three
-// pods of ten are right.
+// steady is an autoscaler with one revision, all of whose load an activator tells of once a second:
+// twenty requests, for which three pods of ten are right.
 type steady struct {
 	t      *testing.T
 	stats  *ingest.Server
@@ -136,7 +136,8 @@ func (nobody) Owns(loop.Key) bool         { return false }
 func (nobody) Owner(loop.Key) string      { return "" }
 func (nobody) Report([]loop.Sample) error { return loop.ErrBusy }
 
-// Whatever comes besides what is true is refused, counted by its reason, told to its sender where it can do something about it, and moves no scale.
+// Whatever comes besides what is true is refused, counted by its reason, told to its sender where
+// it can do something about it, and moves no scale.
 func TestWhatIsNoStatIsCountedByItsReasonAndScalesNothing(t *testing.T) {
 	huge := func(s wire.Stat) wire.Stat {
 		s.PodName, s.AverageConcurrent, s.Queued = "activator-1", 1e6, 1e6
@@ -202,7 +203,8 @@ func TestWhatIsNoStatIsCountedByItsReasonAndScalesNothing(t *testing.T) {
 	}
 }
 
-// Bounds that contradict each other: the maximum holds, each of the others is counted and told, whatever the load.
+// Bounds that contradict each other: the maximum holds, each of the others is counted and told,
+// whatever the load.
 func TestContradictoryBoundsNeverScaleAboveTheMaximum(t *testing.T) {
 	play(t, map[string]string{"min-scale": "9", "initial-scale": "8", "activation-scale": "7", "max-scale": "5"}, func(s *steady) {
 		for _, load := range []float64{0, 20, 1000, 0} {

@@ -40,21 +40,24 @@ import (
 	"ebb.dev/ebb/wire"
 )
 
-// Rates of calls to the API server; a thousand services that wake up at once must not wait for the client.
+// Rates of calls to the API server; a thousand services that wake up at once must not wait for the
+// client.
 const (
 	callsPerSecond = 500
 	callsAtOnce    = 1000
 )
 
-// unlimited is for the scales: no more of them are written at once than there are workers, and who waits for a first pod must not wait
-// for a limit of this client's own, which the events of a thousand others that wake up may have used up.
+// unlimited is for the scales: no more of them are written at once than there are workers, and who
+// waits for a first pod must not wait for a limit of this client's own, which the events of a
+// thousand others that wake up may have used up.
 func unlimited(config *rest.Config) *rest.Config {
 	c := rest.CopyConfig(config)
 	c.QPS = -1
 	return c
 }
 
-// letGo bounds the wait for the loop to let go of a bucket's revisions before another replica may have them.
+// letGo bounds the wait for the loop to let go of a bucket's revisions before another replica may
+// have them.
 const letGo = time.Second
 
 // process is everything the autoscaler is made of, built and not yet running.
@@ -182,7 +185,8 @@ func build(config *rest.Config, kube kubernetes.Interface, tokenKey func() []byt
 	return p, nil
 }
 
-// autoscalerHandler tells of what the loop reads; the loop's own writes of the status are no news to it.
+// autoscalerHandler tells of what the loop reads; the loop's own writes of the status are no news
+// to it.
 func autoscalerHandler(changed func(loop.Key)) cache.ResourceEventHandlerFuncs {
 	notice := func(o any) {
 		if gone, ok := o.(cache.DeletedFinalStateUnknown); ok {

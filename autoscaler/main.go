@@ -1,8 +1,8 @@
 // Command autoscaler decides how many pods each revision has.
 //
-// Owns: the scale of every revision of the class kpa.autoscaling.knative.dev, and the status of its PodAutoscaler.
-// Reads: stats, pods, PodAutoscalers, the config-* ConfigMaps. Writes: see internal/act.
-// Never: handles a request of a user.
+// Owns: the scale of every revision of the class kpa.autoscaling.knative.dev, and the status of its
+// PodAutoscaler. Reads: stats, pods, PodAutoscalers, the config-* ConfigMaps. Writes: see
+// internal/act. Never: handles a request of a user.
 package main
 
 import (
@@ -34,8 +34,8 @@ func main() {
 	}
 }
 
-// identity is who this process is. Outside a pod listenIP keeps its ports, which are fixed, to one address, and scrapePort is
-// the pods' port for stats if not the usual one.
+// identity is who this process is. Outside a pod listenIP keeps its ports, which are fixed, to one
+// address, and scrapePort is the pods' port for stats if not the usual one.
 type identity struct{ namespace, pod, ip, listenIP, scrapePort string }
 
 func (i identity) listen(port int) string { return net.JoinHostPort(i.listenIP, strconv.Itoa(port)) }
@@ -84,7 +84,8 @@ func start(ctx context.Context, env func(string) string, stdout io.Writer) error
 		run.Part{Name: "decisions", Run: p.engine.Run},
 		run.Part{Name: "informers", Run: p.follow},
 		telemetry.Server("stats", who.listen(wire.PortStats), p.stats),
-		// Stopping, it gives its leases up, tells its successors what it knows, and forwards to them what still comes here.
+		// Stopping, it gives its leases up, tells its successors what it knows, and forwards to
+		// them what still comes here.
 		run.Part{Name: "handing over", Run: p.handover.Linger},
 		run.Part{Name: "election", Run: p.election.Run},
 	)

@@ -39,7 +39,8 @@ import (
 
 const revisionName = "hello-00001"
 
-// sleepy is a cluster with one revision of so many ready pods, each of which is at work on one request, and others of three pods with two.
+// sleepy is a cluster with one revision of so many ready pods, each of which is at work on one
+// request, and others of three pods with two.
 type sleepy int32
 
 func (s sleepy) Count(k loop.Key) revision.Counts {
@@ -74,9 +75,10 @@ func podAutoscaler(name string, ready int32) *v1alpha1.PodAutoscaler {
 	return pa
 }
 
-// reaction is the real time from an activator's POST that tells of queued requests to the scale write it leads to: through the
-// endpoint for stats, the loop and the writer, as main puts them together, to an API server in memory. So many other services are
-// awake; the moment before, each of them is said to have so many requests, where it has pods for three.
+// reaction is the real time from an activator's POST that tells of queued requests to the scale
+// write it leads to: through the endpoint for stats, the loop and the writer, as main puts them
+// together, to an API server in memory. So many other services are awake; the moment before, each
+// of them is said to have so many requests, where it has pods for three.
 func reaction(t *testing.T, ready int32, queued float64, others int, load float64) time.Duration {
 	t.Helper()
 	tokens := []byte("0123456789abcdef0123456789abcdef")
@@ -151,9 +153,10 @@ func reaction(t *testing.T, ready int32, queued float64, others int, load float6
 	}
 }
 
-// A queue is an event: neither the tick of two seconds nor the scrape of one is waited for. Each try begins right after a tick, so what
-// waits for the next is too slow in every one of them. The bounds are ten times those of docs/autoscaling.md, more where all burst at once, and it is enough to keep them
-// once, because the machine that tests may be busy with a hundred other things.
+// A queue is an event: neither the tick of two seconds nor the scrape of one is waited for. Each
+// try begins right after a tick, so what waits for the next is too slow in every one of them. The
+// bounds are ten times those of docs/autoscaling.md, more where all burst at once, and it is enough
+// to keep them once, because the machine that tests may be busy with a hundred other things.
 func TestAQueueIsAnsweredInRealTimeWithoutWaitingForATick(t *testing.T) {
 	for _, c := range []struct {
 		behaviour string

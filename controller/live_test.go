@@ -15,8 +15,8 @@ import (
 	"ebb.dev/ebb/controller/internal/reconcile"
 )
 
-// The scenarios step the reconcilers by hand. Here they run as in the cluster, woken by events alone: a watch that nobody set up
-// shows as a Service that never becomes Ready.
+// The scenarios step the reconcilers by hand. Here they run as in the cluster, woken by events
+// alone: a watch that nobody set up shows as a Service that never becomes Ready.
 func TestEventsAloneBringAServiceToReadyAndThenNothingIsWritten(t *testing.T) {
 	w := newWorld(t)
 	ctx, cancel := context.WithCancel(context.Background())

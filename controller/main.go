@@ -1,7 +1,9 @@
-// Command controller makes the objects of a cluster match its Services, Configurations, Revisions and Routes.
+// Command controller makes the objects of a cluster match its Services, Configurations, Revisions
+// and Routes.
 //
-// Owns: the list of reconcilers. Reads: all of Ebb's kinds and their children. Writes: what the reconcilers write, Leases, Events.
-// Never: is in the path of a request. While the controller is down, everything that runs keeps running.
+// Owns: the list of reconcilers. Reads: all of Ebb's kinds and their children. Writes: what the
+// reconcilers write, Leases, Events. Never: is in the path of a request. While the controller is
+// down, everything that runs keeps running.
 package main
 
 import (

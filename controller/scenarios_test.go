@@ -47,8 +47,9 @@ func TestScenarios(t *testing.T) {
 	}
 }
 
-// play runs the commands of a scenario and returns it with what was seen. A scenario is a list of blocks: comment lines, a
-// command line, its YAML, a line "----", and what follows from it up to an empty line.
+// play runs the commands of a scenario and returns it with what was seen. A scenario is a list of
+// blocks: comment lines, a command line, its YAML, a line "----", and what follows from it up to an
+// empty line.
 func play(t *testing.T, text string) string {
 	w := newWorld(t)
 	var out strings.Builder
@@ -216,7 +217,8 @@ func typed[T any](w *world, resource schema.GroupResource, name string, change f
 	})
 }
 
-// autoscaler plays the autoscaler: `autoscaler rev=x want=1 ready=1 [active=False reason=NoTraffic]`.
+// autoscaler plays the autoscaler: `autoscaler rev=x want=1 ready=1 [active=False
+// reason=NoTraffic]`.
 func (w *world) autoscaler(args map[string]string) {
 	want, ready := number(w.t, args["want"]), number(w.t, args["ready"])
 	typed(w, autoscalers, args["rev"], func(pa *autoscalingv1alpha1.PodAutoscaler) {
@@ -243,7 +245,8 @@ func (w *world) autoscaler(args map[string]string) {
 	})
 }
 
-// pods plays the kubelet: `pods rev=x n=1 [ready]`, with a YAML of pod status otherwise. n=0 removes them.
+// pods plays the kubelet: `pods rev=x n=1 [ready]`, with a YAML of pod status otherwise. n=0
+// removes them.
 func (w *world) pods(args map[string]string, body string) {
 	d := w.store.Get(deployments, "ns", args["rev"]+"-deployment")
 	if d == nil {
@@ -272,7 +275,8 @@ func (w *world) pods(args map[string]string, body string) {
 	}
 }
 
-// deployment plays the deployment controller, and people with kubectl: the YAML is merged into the object.
+// deployment plays the deployment controller, and people with kubectl: the YAML is merged into the
+// object.
 func (w *world) deployment(name string, args map[string]string, body string) {
 	w.edit(deployments, name, func(object *unstructured.Unstructured) {
 		var patch map[string]any

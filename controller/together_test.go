@@ -35,7 +35,8 @@ import (
 
 var httpRoutes = schema.GroupResource{Group: "gateway.networking.k8s.io", Resource: "httproutes"}
 
-// gatewayPod answers for each host that an HTTPRoute names with the hash that its rules add to requests.
+// gatewayPod answers for each host that an HTTPRoute names with the hash that its rules add to
+// requests.
 func gatewayPod(t *testing.T, store *apiservertest.Store) *url.URL {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		for name := range store.Versions(httpRoutes, labels.Everything()) {
@@ -64,12 +65,14 @@ func gatewayPod(t *testing.T, store *apiservertest.Store) *url.URL {
 	return address
 }
 
-// mostWritesToReady bounds what all reconcilers write from `kubectl apply` of a Service until it is Ready, without the autoscaler:
-// 11 objects and the statuses of the Service, the Configuration, the Route and the Revision, the last one twice. On a slow machine
-// statuses that show progress are added, one for each two seconds and object.
+// mostWritesToReady bounds what all reconcilers write from `kubectl apply` of a Service until it is
+// Ready, without the autoscaler: 11 objects and the statuses of the Service, the Configuration, the
+// Route and the Revision, the last one twice. On a slow machine statuses that show progress are
+// added, one for each two seconds and object.
 const mostWritesToReady = 20
 
-// Every reconciler of the list in main.go, woken by events alone, against one API server and one gateway pod.
+// Every reconciler of the list in main.go, woken by events alone, against one API server and one
+// gateway pod.
 func TestAllReconcilersTogetherNeedFewWritesToReadyAndThenNone(t *testing.T) {
 	store, config := apiservertest.Start(t)
 	w := &world{t: t, store: store}
@@ -162,7 +165,8 @@ func TestAllReconcilersTogetherNeedFewWritesToReadyAndThenNone(t *testing.T) {
 		return err == nil && live.Status.GetCondition(apis.ConditionReady).IsTrue()
 	})
 
-	// Until the last write has come round to every cache, a reconcile may still have something to add.
+	// Until the last write has come round to every cache, a reconcile may still have something to
+	// add.
 	quiet := 0
 	eventually(t, "nothing is written any more", func() bool {
 		if quiet++; len(store.Writes()) > 0 {
@@ -170,7 +174,8 @@ func TestAllReconcilersTogetherNeedFewWritesToReadyAndThenNone(t *testing.T) {
 		}
 		return quiet > 500
 	})
-	// Then three minutes pass, and everything is looked at in each, as it is when a setting changes.
+	// Then three minutes pass, and everything is looked at in each, as it is when a setting
+	// changes.
 	for range 3 {
 		later.Add(int64(time.Minute))
 		for _, c := range list {
@@ -188,7 +193,8 @@ func TestAllReconcilersTogetherNeedFewWritesToReadyAndThenNone(t *testing.T) {
 		t.Error("the Service is not Ready any more")
 	}
 
-	// The namespace is deleted with everything in it. Children may go first, and nobody creates them again.
+	// The namespace is deleted with everything in it. Children may go first, and nobody creates
+	// them again.
 	namespace := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "Namespace",
 		"metadata": map[string]any{"name": "ns", "deletionTimestamp": "2026-03-01T12:00:00Z", "finalizers": []any{"kubernetes"}}}}
 	store.Put(schema.GroupResource{Resource: "namespaces"}, namespace)

@@ -52,8 +52,9 @@ var (
 	endpointSlices = schema.GroupResource{Group: "discovery.k8s.io", Resource: "endpointslices"}
 )
 
-// world is the controller's reconcilers over an API server in memory, stepped by hand: a step is one reconcile of one key with
-// every cache in step with the server, so the same scenario makes the same writes in the same order each time.
+// world is the controller's reconcilers over an API server in memory, stepped by hand: a step is
+// one reconcile of one key with every cache in step with the server, so the same scenario makes the
+// same writes in the same order each time.
 type world struct {
 	t           *testing.T
 	store       *apiservertest.Store
@@ -168,8 +169,9 @@ func (w *world) inStep() {
 	}
 }
 
-// settle reconciles every key of every controller, again and again, until a whole round writes nothing; it returns the number of
-// writes. A world that never settles is a fault: some reconciler fights itself or another.
+// settle reconciles every key of every controller, again and again, until a whole round writes
+// nothing; it returns the number of writes. A world that never settles is a fault: some reconciler
+// fights itself or another.
 func (w *world) settle() int {
 	total := 0
 	for range 30 {

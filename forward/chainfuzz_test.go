@@ -65,7 +65,8 @@ func readRequest(r *bufio.Reader) (m message, request *http.Request, err error) 
 	return m, request, nil
 }
 
-// readResponses reads as many responses as there are, to requests of these methods. broken is why there was no further one.
+// readResponses reads as many responses as there are, to requests of these methods. broken is why
+// there was no further one.
 func readResponses(b []byte, methods []string) (list []message, forwarded []bool, broken error) {
 	r := bufio.NewReader(bytes.NewReader(b))
 	for i := 0; ; {
@@ -231,13 +232,15 @@ func (c *chainRun) upstream(conn net.Conn) {
 	}
 }
 
-// ended says that a connection ended where something was to be read. net/http has words of its own for trailers that do not end.
+// ended says that a connection ended where something was to be read. net/http has words of its own
+// for trailers that do not end.
 func ended(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.ErrClosedPipe) ||
 		strings.Contains(err.Error(), "unexpected EOF") || strings.Contains(err.Error(), "long trailer")
 }
 
-// tasteOf says whether an error of net/http's is about an address that it cannot parse, which is no broken framing.
+// tasteOf says whether an error of net/http's is about an address that it cannot parse, which is no
+// broken framing.
 func tasteOf(err error) bool {
 	return strings.Contains(err.Error(), "parse ") || strings.Contains(err.Error(), "invalid")
 }
@@ -288,7 +291,8 @@ func (c *chainRun) check(got []byte) {
 	if bytes.HasPrefix(c.sent, []byte(preface)) {
 		return // FuzzWholeHTTP2Forwarder's
 	}
-	// The upstream gets the requests that the client sent, in their order. One may come twice, or not at all when it failed here.
+	// The upstream gets the requests that the client sent, in their order. One may come twice, or
+	// not at all when it failed here.
 	var sent []message
 	var methods []string
 	known := !c.unread // all of what follows can be read by net/http
@@ -319,7 +323,8 @@ func (c *chainRun) check(got []byte) {
 			t.Fatalf("request %d at the upstream is %+v; the client sent %q, which is %+v", i, m, c.sent, sent)
 		}
 	}
-	// The client gets well-formed responses, at most one for each request and a refusal; those of the upstream are what it wrote.
+	// The client gets well-formed responses, at most one for each request and a refusal; those of
+	// the upstream are what it wrote.
 	list, forwarded, err := readResponses(got, methods)
 	if err != nil && !ended(err) && known {
 		t.Fatalf("for %q the client got %q: %v", c.sent, got, err)
@@ -348,7 +353,8 @@ func (c *chainRun) wrote(methods []string, i int) (list []message) {
 		}
 		return list
 	}
-	// This forwarder believes chunks of an upstream that calls its protocol HTTP/1.0, net/http does not.
+	// This forwarder believes chunks of an upstream that calls its protocol HTTP/1.0, net/http does
+	// not.
 	newer := [2][]byte{bytes.Replace(c.responses[0], []byte("HTTP/1.0"), []byte("HTTP/1.1"), 1), bytes.Replace(c.responses[1], []byte("HTTP/1.0"), []byte("HTTP/1.1"), 1)}
 	for _, b := range slices.Concat(c.responses[:], newer[:]) {
 		if some, _, _ := readResponses(b, methods[min(i, len(methods)):]); len(some) > 0 {
@@ -358,8 +364,9 @@ func (c *chainRun) wrote(methods []string, i int) (list []message) {
 	return list
 }
 
-// Whatever bytes a client and an upstream send, in whatever pieces: the upstream gets what the client said in net/http's understanding, the client gets what the
-// upstream said, everything ends, and nothing is left behind.
+// Whatever bytes a client and an upstream send, in whatever pieces: the upstream gets what the
+// client said in net/http's understanding, the client gets what the upstream said, everything ends,
+// and nothing is left behind.
 func FuzzWholeForwarder(f *testing.F) {
 	const ok = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 	const chunks = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: T\r\n\r\n2\r\nok\r\n0\r\nT: v\r\n\r\n"

@@ -1,7 +1,8 @@
 package forward
 
-// chunkScanner follows a chunked body (RFC 9112 section 7.1) byte by byte, so that it can be passed on as it came: it
-// finds the end and refuses everything that another parser might read differently.
+// chunkScanner follows a chunked body (RFC 9112 section 7.1) byte by byte, so that it can be passed
+// on as it came: it finds the end and refuses everything that another parser might read
+// differently.
 type chunkScanner struct {
 	state  chunkState
 	left   uint64 // data bytes of the current chunk still to come
@@ -33,7 +34,8 @@ const maxChunkExtra = 16 << 10
 
 func (s *chunkScanner) reset() { *s = chunkScanner{} }
 
-// step consumes one piece of b: either framing (data false) or chunk data. It stops at the body's end.
+// step consumes one piece of b: either framing (data false) or chunk data. It stops at the body's
+// end.
 func (s *chunkScanner) step(b []byte) (n int, data bool, err error) {
 	if s.state == chunkData {
 		if uint64(len(b)) >= s.left {
@@ -107,7 +109,8 @@ func (s *chunkScanner) step(b []byte) (n int, data bool, err error) {
 				return n, false, errChunk
 			}
 			if c == ':' {
-				// A trailer that carries framing or routing is an attack on whoever merges it into the head.
+				// A trailer that carries framing or routing is an attack on whoever merges it into
+				// the head.
 				name := s.name[:min(s.nameN, len(s.name))]
 				switch id := identify(name); {
 				case s.nameN == 0, id == hostHeader, id == contentLengthHeader, id == transferEncodingHeader:
@@ -165,8 +168,8 @@ func (s *chunkScanner) scan(b []byte) (n int, err error) {
 // between reports whether the last chunk that was seen is whole and nothing of the next one was.
 func (s *chunkScanner) between() bool { return s.state == chunkSize && s.digits == 0 }
 
-// squeeze takes a valid piece of the body apart, in place: data is what its chunks carry, tail what follows the last chunk's line, and last says
-// that this line was in the piece.
+// squeeze takes a valid piece of the body apart, in place: data is what its chunks carry, tail what
+// follows the last chunk's line, and last says that this line was in the piece.
 func (s *chunkScanner) squeeze(b []byte) (data, tail []byte, last bool) {
 	kept := 0
 	for n := 0; n < len(b) && !s.done(); {

@@ -23,7 +23,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// program runs another people's client. Where it is not installed the test is skipped, but not in CI (environment variable CI); `make unit` installs them all.
+// program runs another people's client. Where it is not installed the test is skipped, but not in
+// CI (environment variable CI); `make unit` installs them all.
 func program(t *testing.T, name string, args ...string) string {
 	t.Helper()
 	path, err := exec.LookPath(name)

@@ -15,11 +15,11 @@ import (
 const (
 	smallBuffer = 4 << 10
 	largeBuffer = 64 << 10
-	// patience is how long an exchange waits for the upstream before it pays for a second goroutine that notices the
-	// client leaving.
+	// patience is how long an exchange waits for the upstream before it pays for a second goroutine
+	// that notices the client leaving.
 	patience = 50 * time.Millisecond
-	// headGrace is how long the write of a response's head may take at least, whatever the timers say: it has been decided then that the
-	// client gets this response and not a 504.
+	// headGrace is how long the write of a response's head may take at least, whatever the timers
+	// say: it has been decided then that the client gets this response and not a 504.
 	headGrace = time.Second
 )
 
@@ -29,7 +29,8 @@ var largeBuffers = sync.Pool{New: func() any { b := make([]byte, largeBuffer); r
 // past is a deadline that wakes a blocked read or write at once.
 var past = time.Unix(1, 0)
 
-// conn is one client connection. Its fields belong to the goroutine of serve, except where a comment says otherwise.
+// conn is one client connection. Its fields belong to the goroutine of serve, except where a
+// comment says otherwise.
 type conn struct {
 	srv    *Server
 	nc     net.Conn
@@ -263,7 +264,8 @@ func (c *conn) cut() {
 	c.wake()
 }
 
-// wake interrupts a blocked upstream read or write, from any goroutine. Whoever is woken looks at the reason.
+// wake interrupts a blocked upstream read or write, from any goroutine. Whoever is woken looks at
+// the reason.
 func (c *conn) wake() {
 	if up := c.upWake.Load(); up != nil {
 		up.SetDeadline(past)
@@ -286,7 +288,8 @@ func (c *conn) makeRoom() {
 	c.in = grown
 }
 
-// reject answers a malformed head. What follows on the connection cannot be trusted, so it is closed.
+// reject answers a malformed head. What follows on the connection cannot be trusted, so it is
+// closed.
 func (c *conn) reject(err *syntaxError) headOutcome {
 	c.srv.rejected.Add(1)
 	c.clock = time.Now()
@@ -338,8 +341,8 @@ func (c *conn) reply(p *Reply) bool {
 	return !closing
 }
 
-// linger closes the writing side and swallows what the client still sends, for a bounded time and size: closing with
-// unread bytes would reset the connection and could take the answer with it.
+// linger closes the writing side and swallows what the client still sends, for a bounded time and
+// size: closing with unread bytes would reset the connection and could take the answer with it.
 func (c *conn) linger() {
 	if c.gone.Load() {
 		return

@@ -7,19 +7,22 @@ import (
 	"time"
 )
 
-// Client connections are bounded, for two reasons: one that waits for its next request takes some 20 KiB, and an exchange for which there is
-// no file descriptor left towards its upstream fails. For a new connection beyond the bound those go that have had no request for the longest
-// time. While all have requests the new one waits: what works is never cut.
+// Client connections are bounded, for two reasons: one that waits for its next request takes some
+// 20 KiB, and an exchange for which there is no file descriptor left towards its upstream fails.
+// For a new connection beyond the bound those go that have had no request for the longest time.
+// While all have requests the new one waits: what works is never cut.
 
 const (
 	// mostConns is the default bound; at 20 KiB each this is more than a pod has memory for.
 	mostConns = 65536
 	// ownFiles is how many file descriptors are kept for everything else.
 	ownFiles = 256
-	// idleEnough is the default of Server.idleEnough, which is how long a connection must have had no request before it is closed for another.
-	// A client's next request seldom meets the end of a connection that has been idle for so long.
+	// idleEnough is the default of Server.idleEnough, which is how long a connection must have had
+	// no request before it is closed for another. A client's next request seldom meets the end of a
+	// connection that has been idle for so long.
 	idleEnough = time.Second
-	// wakeGrace is how long a connection that is about to be closed still looks for a request that has just been sent.
+	// wakeGrace is how long a connection that is about to be closed still looks for a request that
+	// has just been sent.
 	wakeGrace = 5 * time.Millisecond
 	// lookAgain is how often a waiting connection looks for one that has become idle enough.
 	lookAgain = 50 * time.Millisecond
@@ -27,10 +30,12 @@ const (
 	crowdedAgain = time.Minute
 )
 
-// woken, as conn.idle, says that somebody wakes the connection by a read deadline. It stays so until a request has come nevertheless.
+// woken, as conn.idle, says that somebody wakes the connection by a read deadline. It stays so
+// until a request has come nevertheless.
 const woken = -1
 
-// boundConns returns the bound that holds when most is wished for, 0 for the default. Each exchange may need a second file descriptor.
+// boundConns returns the bound that holds when most is wished for, 0 for the default. Each exchange
+// may need a second file descriptor.
 func boundConns(most int) int {
 	if most <= 0 {
 		most = mostConns
@@ -67,7 +72,8 @@ func (s *Server) awaitRoomLocked() {
 	s.oneLess.Store(false)
 }
 
-// Evicted counts client connections that were closed to make room for new ones: idle ones, and those that ended with a response while one waited.
+// Evicted counts client connections that were closed to make room for new ones: idle ones, and
+// those that ended with a response while one waited.
 func (s *Server) Evicted() int64 { return s.evicted.Load() }
 
 // endsNext says whether the response that is about to be sent shall be the last on its connection.
@@ -82,8 +88,9 @@ func (s *Server) endsNext() bool {
 	return false
 }
 
-// evictLocked begins to close some of the connections that have been idle for longest, and reports whether there are any such. It takes more than
-// one, because it looks at all to find them, and none while others are on their way out.
+// evictLocked begins to close some of the connections that have been idle for longest, and reports
+// whether there are any such. It takes more than one, because it looks at all to find them, and
+// none while others are on their way out.
 func (s *Server) evictLocked(now time.Time) bool {
 	type candidate struct {
 		c     *conn
@@ -114,7 +121,8 @@ func (s *Server) evictLocked(now time.Time) bool {
 	return len(idle) > 0
 }
 
-// idleSince is since when the connection has had no request, in nanoseconds since 1970, woken when it is about to be closed for that, or 0.
+// idleSince is since when the connection has had no request, in nanoseconds since 1970, woken when
+// it is about to be closed for that, or 0.
 func (c *conn) idleSince() int64 {
 	h2 := c.h2.Load()
 	if h2 == nil {
@@ -131,7 +139,8 @@ func (c *conn) idleSince() int64 {
 	return h2.c.idleSince.UnixNano()
 }
 
-// wakeIfIdle makes a connection that waits for a request look whether one has come, and else close. The server's mu is held.
+// wakeIfIdle makes a connection that waits for a request look whether one has come, and else close.
+// The server's mu is held.
 func (c *conn) wakeIfIdle() {
 	if since := c.idle.Load(); since > 0 && c.idle.CompareAndSwap(since, woken) {
 		c.nc.SetReadDeadline(past)

@@ -14,7 +14,8 @@ import (
 	"time"
 )
 
-// crowd is a server of few connections in front of a backend that answers at once, or when it is let.
+// crowd is a server of few connections in front of a backend that answers at once, or when it is
+// let.
 type crowd struct {
 	t       *testing.T
 	server  *Server
@@ -181,7 +182,8 @@ func TestIdleHTTP2ConnectionsMakeRoom(t *testing.T) {
 	}
 }
 
-// Ten times more clients than there may be connections, each with several requests that must not be sent twice: none is lost.
+// Ten times more clients than there may be connections, each with several requests that must not be
+// sent twice: none is lost.
 func TestACrowdLosesNoRequest(t *testing.T) {
 	t.Parallel()
 	w := newCrowd(t, 8, func(s *Server) { s.idleEnough, s.OnConnLimit = time.Hour, nil })

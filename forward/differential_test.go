@@ -90,7 +90,8 @@ func told(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// proxies starts both in front of a backend of HTTP/1.1 and HTTP/2; they pass on what they get, in the protocol in which they get it.
+// proxies starts both in front of a backend of HTTP/1.1 and HTTP/2; they pass on what they get, in
+// the protocol in which they get it.
 func proxies(t *testing.T, handler http.HandlerFunc) pair {
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)
@@ -256,7 +257,8 @@ func TestAgreesWithTheStandardReverseProxy(t *testing.T) {
 			if err != nil {
 				t.Fatalf("%s: %v", address, err)
 			}
-			// Expect is answered by whoever reads the body first; whether 100 is seen twice is no one's promise.
+			// Expect is answered by whoever reads the body first; whether 100 is seen twice is no
+			// one's promise.
 			a.interim = nil
 			a.header.Set("X-Fields", strings.ReplaceAll(a.header.Get("X-Fields"), "Expect[100-continue];", ""))
 			answers[i] = a
@@ -265,7 +267,8 @@ func TestAgreesWithTheStandardReverseProxy(t *testing.T) {
 	})
 }
 
-// Many requests on one connection, one after the other or all at once, give the same responses in the same order, and the connection ends at the same one.
+// Many requests on one connection, one after the other or all at once, give the same responses in
+// the same order, and the connection ends at the same one.
 func TestAgreesWithTheStandardReverseProxyOnKeptConnections(t *testing.T) {
 	p := proxies(t, told)
 	names, ends := make([]string, 0, len(messages)), make([]string, 0, len(endings))
@@ -320,8 +323,9 @@ func TestAgreesWithTheStandardReverseProxyOnKeptConnections(t *testing.T) {
 			for n := range min(len(answers[0]), len(answers[1])) {
 				what := fmt.Sprintf("response %d of %q", n, order)
 				if _, end := endings[order[n]]; !end && answers[1][n].last && !answers[0][n].last {
-					// net/http's may end a connection after a body without need; what follows has no counterpart. Nor has what the
-					// client did not get to read: what it sent after that request is answered by a reset.
+					// net/http's may end a connection after a body without need; what follows has
+					// no counterpart. Nor has what the client did not get to read: what it sent
+					// after that request is answered by a reset.
 					if answers[1][n].cut && pipelined {
 						return
 					}

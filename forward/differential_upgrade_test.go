@@ -9,7 +9,8 @@ import (
 	"testing"
 )
 
-// switched is a backend that changes to a protocol of lines if its path says so: each comes back with its length.
+// switched is a backend that changes to a protocol of lines if its path says so: each comes back
+// with its length.
 func switched(w http.ResponseWriter, r *http.Request) {
 	body, _ := io.ReadAll(r.Body)
 	saw := fmt.Sprintf("%s %s upgrade=%q connection=%q body=%q settings=%q", r.Method, r.Host, r.Header["Upgrade"], r.Header["Connection"], body, r.Header["Http2-Settings"])

@@ -5,8 +5,8 @@ import (
 	"net"
 )
 
-// FailureText says for a client why no usable response came from the upstream. It leaves out the addresses that
-// an error of the network names: they are the operator's to know.
+// FailureText says for a client why no usable response came from the upstream. It leaves out the
+// addresses that an error of the network names: they are the operator's to know.
 func FailureText(err error) string {
 	var dial *DialError
 	if errors.As(err, &dial) {

@@ -1,11 +1,14 @@
-// Package forward is the one HTTP forwarder of Ebb; queue-proxy and activator are thin policies over it.
+// Package forward is the one HTTP forwarder of Ebb; queue-proxy and activator are thin policies
+// over it.
 //
-// It owns client connections, upstream connection pools, and the framing of every message in between. One goroutine
-// serves one client connection; a head is parsed in place, the few headers that must change are rewritten while it is
-// copied once, and the body is passed through in its own framing. A forwarded HTTP/1.1 request allocates nothing.
+// It owns client connections, upstream connection pools, and the framing of every message in
+// between. One goroutine serves one client connection; a head is parsed in place, the few headers
+// that must change are rewritten while it is copied once, and the body is passed through in its own
+// framing. A forwarded HTTP/1.1 request allocates nothing.
 //
-// It reads nothing but the sockets and its Handler's answers, writes nothing but sockets and its counters, and never
-// decides policy: whether a request may pass, where to, and how long it may take is the Handler's word.
+// It reads nothing but the sockets and its Handler's answers, writes nothing but sockets and its
+// counters, and never decides policy: whether a request may pass, where to, and how long it may
+// take is the Handler's word.
 //
 // The deadline model, one for every protocol: all timers start when the request's head is complete.
 //
@@ -15,9 +18,10 @@
 //	               on an upgraded connection, bytes in either direction count
 //	Total          always ends the request
 //
-// A timer that fires before the response started becomes Server.TimeoutReply (504). Afterwards Timeouts.Action counts: the response ends cleanly,
-// with the trailer Ebb-Timeout that names the timer, or it is cut, so that the client cannot take a truncated body for a whole one. A
-// response with a Content-Length that is not met can only be cut.
+// A timer that fires before the response started becomes Server.TimeoutReply (504). Afterwards
+// Timeouts.Action counts: the response ends cleanly, with the trailer Ebb-Timeout that names the
+// timer, or it is cut, so that the client cannot take a truncated body for a whole one. A response
+// with a Content-Length that is not met can only be cut.
 package forward
 
 import (
@@ -33,25 +37,29 @@ import (
 	"ebb.dev/ebb/forward/exchange"
 )
 
-// Handler is the policy of one server. Both methods are called on the goroutine of the client connection.
+// Handler is the policy of one server. Both methods are called on the goroutine of the client
+// connection.
 type Handler interface {
-	// Admit decides about one request before any byte of its body is forwarded. It may block; Request.Context tells it
-	// when to stop.
+	// Admit decides about one request before any byte of its body is forwarded. It may block;
+	// Request.Context tells it when to stop.
 	Admit(r *Request) Decision
-	// Done is called exactly once for every Admit, when the exchange is over. The Request is invalid afterwards.
+	// Done is called exactly once for every Admit, when the exchange is over. The Request is
+	// invalid afterwards.
 	Done(r *Request, res *Result)
 }
 
-// Redirector is an optional part of a Handler: OnDialError is asked when no connection to the chosen upstream could be made, so nothing was
-// sent. It may name another upstream (or answer with a reply), as often as it likes: it has to bound that itself, and the request's timers do.
-// Without it the answer is 502.
+// Redirector is an optional part of a Handler: OnDialError is asked when no connection to the
+// chosen upstream could be made, so nothing was sent. It may name another upstream (or answer with
+// a reply), as often as it likes: it has to bound that itself, and the request's timers do. Without
+// it the answer is 502.
 type Redirector interface {
 	OnDialError(r *Request, err error) Decision
 }
 
-// Judge is an optional part of a Handler: OnResponse sees the head of every final response before anything of it goes to the client. With again
-// true the response is dropped and d is carried out instead; that is allowed only while Response.Replayable says that the request can be
-// sent once more.
+// Judge is an optional part of a Handler: OnResponse sees the head of every final response before
+// anything of it goes to the client. With again true the response is dropped and d is carried out
+// instead; that is allowed only while Response.Replayable says that the request can be sent once
+// more.
 type Judge interface {
 	OnResponse(r *Request, resp *Response) (d Decision, again bool)
 }
@@ -139,12 +147,15 @@ func (r *Result) ended(e *exchange.Ending, after time.Duration) {
 	r.Cause, r.Timer, r.Err, r.Retried, r.Duration = e.Cause, e.Timer, e.Err, e.Retried, after
 }
 
-// Server serves client connections. Fill the fields, then call Serve; do not change them afterwards.
+// Server serves client connections. Fill the fields, then call Serve; do not change them
+// afterwards.
 type Server struct {
 	Handler Handler
-	// TimeoutReply answers a request whose timer fired before the response started. Default: 504 "request timeout".
+	// TimeoutReply answers a request whose timer fired before the response started. Default: 504
+	// "request timeout".
 	TimeoutReply func(t Timer, after time.Duration) Reply
-	// FailureReply answers when no usable response came from the upstream. Default: 502 and FailureText.
+	// FailureReply answers when no usable response came from the upstream. Default: 502 and
+	// FailureText.
 	FailureReply func(err error) Reply
 	// MaxHeaderBytes bounds a request or response head. Default 64 KiB.
 	MaxHeaderBytes int
@@ -152,18 +163,23 @@ type Server struct {
 	HeaderTimeout time.Duration
 	// FirstRequestTimeout bounds the wait for the first byte on a new connection. Default 60 s.
 	FirstRequestTimeout time.Duration
-	// IdleTimeout bounds the wait for the next request. Default 65 min: longer than the gateway's own (Envoy: 1 h), so
-	// that it is the gateway that closes and no request meets a closing connection.
+	// IdleTimeout bounds the wait for the next request. Default 65 min: longer than the gateway's
+	// own (Envoy: 1 h), so that it is the gateway that closes and no request meets a closing
+	// connection.
 	IdleTimeout time.Duration
-	// StallTimeout bounds one write that makes no progress when no timer of the request does. Default 5 min.
+	// StallTimeout bounds one write that makes no progress when no timer of the request does.
+	// Default 5 min.
 	StallTimeout time.Duration
-	// MaxConns bounds the client connections. Default 65536; it is never more than half of the file descriptors that the process may have. Beyond
-	// it a connection that has no request is closed for a new one; while there is none the new one waits until a response has ended.
+	// MaxConns bounds the client connections. Default 65536; it is never more than half of the file
+	// descriptors that the process may have. Beyond it a connection that has no request is closed
+	// for a new one; while there is none the new one waits until a response has ended.
 	MaxConns int
-	// OnConnLimit, when set, is told from time to time that a new connection waits because all others, of which there are conns, have requests.
+	// OnConnLimit, when set, is told from time to time that a new connection waits because all
+	// others, of which there are conns, have requests.
 	OnConnLimit func(conns int)
-	// OnPanic, when set, is told of a panic, in the Handler or here, from whatever goroutine met it. The request gets 500, or what it came on is
-	// closed; the process goes on. When it is not set, the process ends.
+	// OnPanic, when set, is told of a panic, in the Handler or here, from whatever goroutine met
+	// it. The request gets 500, or what it came on is closed; the process goes on. When it is not
+	// set, the process ends.
 	OnPanic func(value any, stack []byte)
 	// StripResponse names header fields that are removed from what upstreams answer.
 	StripResponse []string
@@ -251,8 +267,8 @@ func setDefault(d *time.Duration, value time.Duration) {
 	}
 }
 
-// Serve accepts connections until the listener fails or the server is shut down. Each listener accepts HTTP/1.1 and
-// HTTP/2 with prior knowledge.
+// Serve accepts connections until the listener fails or the server is shut down. Each listener
+// accepts HTTP/1.1 and HTTP/2 with prior knowledge.
 func (s *Server) Serve(l net.Listener) error { return s.serve(l, nil) }
 
 // ServeTLS is Serve with TLS, by Server.TLS.
@@ -337,8 +353,8 @@ func (s *Server) closeEmptyLocked() {
 	}
 }
 
-// SetDraining makes every further response say "Connection: close" while requests are still accepted, so that clients
-// move away by themselves before Shutdown.
+// SetDraining makes every further response say "Connection: close" while requests are still
+// accepted, so that clients move away by themselves before Shutdown.
 func (s *Server) SetDraining(on bool) { s.draining.Store(on) }
 
 // Upgraded is the number of open upgraded (WebSocket) connections.
@@ -347,8 +363,8 @@ func (s *Server) Upgraded() int { return int(s.upgraded.Load()) }
 // Rejected counts malformed requests, which never reached Admit.
 func (s *Server) Rejected() int64 { return s.rejected.Load() }
 
-// Shutdown closes the listeners and idle connections and waits until every exchange, upgraded ones included, has
-// finished or ctx ends; then it cuts what is left.
+// Shutdown closes the listeners and idle connections and waits until every exchange, upgraded ones
+// included, has finished or ctx ends; then it cuts what is left.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.init()
 	s.draining.Store(true)

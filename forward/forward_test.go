@@ -144,7 +144,8 @@ func listenLocal(t testing.TB) net.Listener {
 	return l
 }
 
-// dialTo opens a client connection with a generous deadline, so that a hang fails the test instead of stopping it.
+// dialTo opens a client connection with a generous deadline, so that a hang fails the test instead
+// of stopping it.
 func dialTo(t testing.TB, addr string) net.Conn {
 	t.Helper()
 	c, err := net.Dial("tcp", addr)

@@ -23,7 +23,8 @@ var heads = []string{
 	"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
 }
 
-// Whatever this parser accepts, net/http must read the same way: where two parsers differ, requests are smuggled.
+// Whatever this parser accepts, net/http must read the same way: where two parsers differ, requests
+// are smuggled.
 func FuzzRequestHead(f *testing.F) {
 	for _, h := range heads {
 		f.Add([]byte(h), uint8(3))
@@ -48,7 +49,8 @@ func FuzzRequestHead(f *testing.F) {
 		}
 		req, rerr := http.ReadRequest(bufio.NewReader(bytes.NewReader(bytes.TrimPrefix(data[:h.size], []byte("\r\n")))))
 		if rerr != nil {
-			// net/http also refuses targets that url.Parse dislikes; those cannot move a message's end.
+			// net/http also refuses targets that url.Parse dislikes; those cannot move a message's
+			// end.
 			if strings.Contains(rerr.Error(), "parse ") || strings.Contains(rerr.Error(), "invalid") {
 				return
 			}

@@ -10,10 +10,11 @@ import (
 	"ebb.dev/ebb/forward/exchange"
 )
 
-// The shell around an exchange.Machine for HTTP/1.1: what the machine asks for is done here, one step at a time, and how that went is
-// the machine's next event.
+// The shell around an exchange.Machine for HTTP/1.1: what the machine asks for is done here, one
+// step at a time, and how that went is the machine's next event.
 
-// exchange serves the request whose head was just read. It reports whether the connection can be used again.
+// exchange serves the request whose head was just read. It reports whether the connection can be
+// used again.
 func (c *conn) exchange() (keep bool) {
 	r := &c.req
 	c.clock = time.Now()
@@ -74,7 +75,8 @@ func (c *conn) perform(do exchange.Do) exchange.Event {
 	return c.readResponse()
 }
 
-// finish ends the exchange and tells the Handler. It reports whether the connection can be used again.
+// finish ends the exchange and tells the Handler. It reports whether the connection can be used
+// again.
 func (c *conn) finish(do exchange.Do) (keep bool) {
 	ending := c.machine.Ending()
 	// Bytes of the body that nobody will read must not be taken for the next request.
@@ -158,8 +160,8 @@ type body struct {
 	stream bool   // more is to come: the pump moves it
 }
 
-// takeBody looks at what came with the head. A body that is there whole is consumed; it stays in the buffer, so that it
-// can be sent again.
+// takeBody looks at what came with the head. A body that is there whole is consumed; it stays in
+// the buffer, so that it can be sent again.
 func (c *conn) takeBody() (body, error) {
 	h := &c.req.head
 	b := body{taken: true}
@@ -192,7 +194,8 @@ func (c *conn) takeBody() (body, error) {
 	return b, nil
 }
 
-// connect takes a pooled connection, or dials; after an attempt on a pooled one failed, always dials.
+// connect takes a pooled connection, or dials; after an attempt on a pooled one failed, always
+// dials.
 func (c *conn) connect() exchange.Event {
 	u := c.target
 	careful := c.bodyAhead.stream || !idempotent(c.req.Method())
@@ -330,7 +333,8 @@ func (c *conn) readResponse() exchange.Event {
 // brokenError is an upstream that broke the rules; its text is whole.
 type brokenError struct{ error }
 
-// readResponseHead reads the next response head of the exchange into c.resp. unused: the connection ended before its first byte.
+// readResponseHead reads the next response head of the exchange into c.resp. unused: the connection
+// ended before its first byte.
 func (c *conn) readResponseHead() (unused bool, err error) {
 	h := &c.resp
 	h.reset(false)
@@ -410,8 +414,9 @@ func (c *conn) explain(err error, what string) error {
 	return fmt.Errorf("%s %s: %w", what, c.up.up.addr, err)
 }
 
-// contextFor bounds a dial by the request's timers. A dial that takes longer than patience ends when the client leaves: it may take many
-// seconds to a pod whose node is gone, or to a container that no longer accepts, and the request holds a slot meanwhile.
+// contextFor bounds a dial by the request's timers. A dial that takes longer than patience ends
+// when the client leaves: it may take many seconds to a pod whose node is gone, or to a container
+// that no longer accepts, and the request holds a slot meanwhile.
 func (c *conn) contextFor() (context.Context, context.CancelFunc) {
 	parent := c.srv.base
 	if c.req.ctx != nil {

@@ -36,7 +36,8 @@ type h2client struct {
 	pinged bool
 }
 
-// How long a silent upstream with streams in flight may stay silent before it is asked whether it lives, and to answer that.
+// How long a silent upstream with streams in flight may stay silent before it is asked whether it
+// lives, and to answer that.
 const (
 	h2PingAfter = 30 * time.Second
 	h2PingWait  = 15 * time.Second

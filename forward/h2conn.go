@@ -16,10 +16,11 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// HTTP/2 is relayed frame by frame. One goroutine reads a connection, to a client (h2server.go) or to an upstream (h2client.go),
-// and writes what follows from a frame into the buffer of the other connection (h2write.go); buffers are written to the sockets
-// before the reader has to wait, so what arrived together leaves together. No stream has a goroutine of its own: when a Handler
-// has to wait, the goroutine that runs it hands the reading to a new one (Request.Context).
+// HTTP/2 is relayed frame by frame. One goroutine reads a connection, to a client (h2server.go) or
+// to an upstream (h2client.go), and writes what follows from a frame into the buffer of the other
+// connection (h2write.go); buffers are written to the sockets before the reader has to wait, so
+// what arrived together leaves together. No stream has a goroutine of its own: when a Handler has
+// to wait, the goroutine that runs it hands the reading to a new one (Request.Context).
 //
 // Locks: an exchange's mu is taken before a connection's mu, and never two connections' at once.
 
@@ -33,8 +34,8 @@ const (
 	h2GoneStreams  = 256       // streams that were reset here and whose late frames are ignored
 )
 
-// h2peer is what differs between the two kinds of connection. Its methods are called by the reader; keep false says that the reading
-// was handed to another goroutine.
+// h2peer is what differs between the two kinds of connection. Its methods are called by the reader;
+// keep false says that the reading was handed to another goroutine.
 type h2peer interface {
 	headers(f *http2.MetaHeadersFrame) (keep bool, err error)
 	data(f *http2.DataFrame) error
@@ -92,7 +93,8 @@ type h2conn struct {
 	tryErr        error
 }
 
-// h2half is one stream on one connection. Everything is guarded by c.mu but x, c and id, which never change.
+// h2half is one stream on one connection. Everything is guarded by c.mu but x, c and id, which
+// never change.
 type h2half struct {
 	c  *h2conn
 	x  *h2exchange
@@ -143,7 +145,8 @@ func (b *h2buffer) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// h2socket is the connection as bufio reads it: before it may wait, what was caused by earlier frames is sent.
+// h2socket is the connection as bufio reads it: before it may wait, what was caused by earlier
+// frames is sent.
 type h2socket struct{ c *h2conn }
 
 func (s h2socket) Read(p []byte) (int, error) {
@@ -190,7 +193,8 @@ func (c *h2conn) step(handed *bool) (keep bool, err error) {
 	if !c.known && (fh.Type != http2.FrameSettings || fh.Flags.Has(http2.FlagSettingsAck)) {
 		return true, h2Fail(http2.ErrCodeProtocol, "the first frame is no SETTINGS")
 	}
-	// A header block must arrive within the time that a head may take; other frames may take what their stream may.
+	// A header block must arrive within the time that a head may take; other frames may take what
+	// their stream may.
 	bounded := fh.Type == http2.FrameHeaders && (c.in.Buffered() < int(fh.Length) || !fh.Flags.Has(http2.FlagHeadersEndHeaders))
 	if bounded && c.headerTimeout > 0 {
 		c.nc.SetReadDeadline(time.Now().Add(c.headerTimeout))
@@ -300,7 +304,8 @@ func (c *h2conn) forgetLocked(id uint32) {
 	c.goneOrder = append(c.goneOrder, id)
 }
 
-// removeLocked takes a stream off the connection. What it still had to send is dropped; settle pays it back to its source.
+// removeLocked takes a stream off the connection. What it still had to send is dropped; settle pays
+// it back to its source.
 func (c *h2conn) removeLocked(h *h2half, b *h2batch) {
 	if h.removed {
 		return
@@ -331,7 +336,8 @@ func (h *h2half) owesLocked(n int) int {
 	return n - k
 }
 
-// end is the end of the connection, whoever ended it. An error that is ours is said to the peer first.
+// end is the end of the connection, whoever ended it. An error that is ours is said to the peer
+// first.
 func (c *h2conn) end(err error) {
 	defer c.closeOnce.Do(func() { close(c.closed) })
 	var ours *h2Error
@@ -356,8 +362,9 @@ func (c *h2conn) end(err error) {
 	c.peer.ended(err)
 	c.batch.flush()
 	if ours != nil {
-		// Closing with unread bytes would reset the connection and could take the GOAWAY with it. Whoever writes the last byte, maybe another
-		// goroutine, closes the writing side (wroteLocked).
+		// Closing with unread bytes would reset the connection and could take the GOAWAY with it.
+		// Whoever writes the last byte, maybe another goroutine, closes the writing side
+		// (wroteLocked).
 		c.nc.SetReadDeadline(time.Now().Add(500 * time.Millisecond))
 		io.CopyN(io.Discard, c.nc, 256<<10)
 	}

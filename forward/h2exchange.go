@@ -16,10 +16,11 @@ import (
 
 // h2exchange is one request over HTTP/2 and its response: the shell around an exchange.Machine.
 //
-// Every event goes the same way: the function that learns of it takes mu, has performLocked tell the machine and do on the two
-// connections what follows, releases mu, and has follow do what must not be done under a lock: ask the Handler, get a connection, tell the
-// Handler of the end. Functions named ...Locked need mu and keep it. Each writes to at most one connection at a time, whose lock it takes
-// itself.
+// Every event goes the same way: the function that learns of it takes mu, has performLocked tell
+// the machine and do on the two connections what follows, releases mu, and has follow do what must
+// not be done under a lock: ask the Handler, get a connection, tell the Handler of the end.
+// Functions named ...Locked need mu and keep it. Each writes to at most one connection at a time,
+// whose lock it takes itself.
 type h2exchange struct {
 	srv    *h2server
 	r      Request
@@ -56,8 +57,8 @@ func (x *h2exchange) admit(b *h2batch) (keep bool) {
 	return x.follow(do, x.down.c, b)
 }
 
-// follow does what is left of a step, without the lock. reader is the connection that this goroutine reads, nil for none. keep false: the
-// reading was handed on meanwhile.
+// follow does what is left of a step, without the lock. reader is the connection that this
+// goroutine reads, nil for none. keep false: the reading was handed on meanwhile.
 func (x *h2exchange) follow(do exchange.Do, reader *h2conn, b *h2batch) (keep bool) {
 	keep = true
 	for {
@@ -116,7 +117,8 @@ func (x *h2exchange) ask() (d Decision, e exchange.Event) {
 	return d, exchange.Event{Kind: exchange.Decided, Choice: choice, At: at}
 }
 
-// performLocked tells the machine what happened and does what concerns the connections. It returns what is left for follow.
+// performLocked tells the machine what happened and does what concerns the connections. It returns
+// what is left for follow.
 func (x *h2exchange) performLocked(e *exchange.Event, b *h2batch) (left exchange.Do) {
 	if e.Kind == exchange.Decided {
 		x.grew = nil
@@ -183,8 +185,8 @@ func (x *h2exchange) finish(b *h2batch) {
 	x.srv.rest(b)
 }
 
-// connect has the request sent to target. While the body may be in the reader's buffer it is worth looking there before asking for permission
-// to send it.
+// connect has the request sent to target. While the body may be in the reader's buffer it is worth
+// looking there before asking for permission to send it.
 func (x *h2exchange) connect(reader *h2conn, b *h2batch) {
 	x.mu.Lock()
 	u := x.target
@@ -256,7 +258,8 @@ func (x *h2exchange) malformed(h *h2half, code http2.ErrCode, b *h2batch) {
 	x.follow(do, nil, b)
 }
 
-// refuse answers a request that the Handler does not get to see: its machine stays New, so whatever comes of it is ignored.
+// refuse answers a request that the Handler does not get to see: its machine stays New, so whatever
+// comes of it is ignored.
 func (x *h2exchange) refuse(bad *syntaxError, b *h2batch) {
 	x.mu.Lock()
 	x.writeLocked(&Reply{Status: bad.status, Body: bad.text}, b)
@@ -344,8 +347,8 @@ func (x *h2exchange) writeLocked(p *Reply, b *h2batch) (status int, n int64) {
 	return status, int64(len(body))
 }
 
-// endLocked ends a response in the middle, cleanly: with a trailer that names the timer. What waits for the client's window is dropped.
-// A response whose length was said is reset instead.
+// endLocked ends a response in the middle, cleanly: with a trailer that names the timer. What waits
+// for the client's window is dropped. A response whose length was said is reset instead.
 func (x *h2exchange) endLocked(b *h2batch) {
 	c := x.down.c
 	if x.expected >= 0 {

@@ -11,8 +11,8 @@ import (
 	"ebb.dev/ebb/forward/exchange"
 )
 
-// newH2Exchange makes an exchange of a request's header block. errH2Malformed resets the stream (RFC 9113 section 8.1.1); another
-// error is answered with its status.
+// newH2Exchange makes an exchange of a request's header block. errH2Malformed resets the stream
+// (RFC 9113 section 8.1.1); another error is answered with its status.
 func newH2Exchange(s *h2server, f *http2.MetaHeadersFrame, now time.Time) (*h2exchange, *syntaxError) {
 	whole := f.StreamEnded()
 	x := &h2exchange{srv: s, expected: -1, body: h2body{length: -1, whole: whole}}
@@ -141,7 +141,8 @@ func clean(value string) string {
 	return value
 }
 
-// requestLocked encodes the request's header block for an upstream. The upstream's connection is locked.
+// requestLocked encodes the request's header block for an upstream. The upstream's connection is
+// locked.
 func (x *h2exchange) requestLocked(c *h2conn, scheme string, expect bool) {
 	authority := x.authority
 	for i := range x.r.edits {

@@ -33,8 +33,8 @@ func frames(write func(fr *http2.Framer, block func(pairs ...string) []byte)) []
 	return out.Bytes()
 }
 
-// Whatever frames client and upstream send: each is sent frames that its peer has to accept, every Admit has its Done, everything ends, and nothing is left
-// behind.
+// Whatever frames client and upstream send: each is sent frames that its peer has to accept, every
+// Admit has its Done, everything ends, and nothing is left behind.
 func FuzzWholeHTTP2Forwarder(f *testing.F) {
 	get := func(fr *http2.Framer, block func(...string) []byte) {
 		fr.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: block(aGet...), EndStream: true, EndHeaders: true})

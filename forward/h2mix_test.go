@@ -50,8 +50,8 @@ func until(t *testing.T, what string, is func() bool) {
 	}
 }
 
-// Whatever clients and upstreams do, bodies are whole or visibly cut, Done follows every Admit once, and every byte of
-// every window comes back.
+// Whatever clients and upstreams do, bodies are whole or visibly cut, Done follows every Admit
+// once, and every byte of every window comes back.
 func TestHTTP2AnyMixEndsClean(t *testing.T) {
 	backend := h2cBackend(t, func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
@@ -260,7 +260,8 @@ func TestHTTP2AWaitingRequestHoldsUpNobody(t *testing.T) {
 	}
 }
 
-// A client that does not read its response delays neither others on its upstream's connection nor its own further requests.
+// A client that does not read its response delays neither others on its upstream's connection nor
+// its own further requests.
 func TestHTTP2ASlowReaderHoldsUpNobody(t *testing.T) {
 	const size = 20 << 20
 	backend := h2cBackend(t, func(w http.ResponseWriter, r *http.Request) {

@@ -12,10 +12,12 @@ import (
 	"ebb.dev/ebb/forward/exchange"
 )
 
-// h2Replay is how much of a request's body is kept, so that it can be sent a second time. Calls are small; streams are not kept.
+// h2Replay is how much of a request's body is kept, so that it can be sent a second time. Calls are
+// small; streams are not kept.
 const h2Replay = 4 << 10
 
-// h2body is what came of a request's body. Before the request is sent to an upstream all of it is held, never more than the stream's window.
+// h2body is what came of a request's body. Before the request is sent to an upstream all of it is
+// held, never more than the stream's window.
 type h2body struct {
 	length   int64 // -1 when it was not said
 	got      int64
@@ -27,7 +29,8 @@ type h2body struct {
 	sentEnd  bool
 }
 
-// count takes the next piece into account, and says whether the body is still what the head announced.
+// count takes the next piece into account, and says whether the body is still what the head
+// announced.
 func (y *h2body) count(n int, end bool) bool {
 	y.got += int64(n)
 	return y.length < 0 || y.got <= y.length && (!end || y.got == y.length)
@@ -45,7 +48,8 @@ func (y *h2body) unpaid() int { return len(y.held) - y.paid }
 
 // The request's way to the upstream.
 
-// open starts the request on a connection. It reports false when the connection takes no more requests.
+// open starts the request on a connection. It reports false when the connection takes no more
+// requests.
 func (x *h2exchange) open(u *Upstream, c *h2conn, b *h2batch) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -214,7 +218,8 @@ func (x *h2exchange) upstreamLost(h *h2half, err error, loss exchange.Loss, b *h
 
 // The response's way to the client.
 
-// responseHead is an interim or final response's head. keep false: the reading was handed on meanwhile.
+// responseHead is an interim or final response's head. keep false: the reading was handed on
+// meanwhile.
 func (x *h2exchange) responseHead(h *h2half, f *http2.MetaHeadersFrame, b *h2batch) (keep bool) {
 	x.mu.Lock()
 	var do exchange.Do

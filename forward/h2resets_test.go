@@ -9,7 +9,8 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// Deadlines of many clients that come over a gateway's one connection are no flood: all others would lose their streams with it.
+// Deadlines of many clients that come over a gateway's one connection are no flood: all others
+// would lose their streams with it.
 func TestResetsOfClientsThatHaveWaitedEndNoConnection(t *testing.T) {
 	for name, path := range map[string]string{"no response yet": "/hang", "in the middle of the response": "/begin"} {
 		t.Run(name, func(t *testing.T) {

@@ -75,7 +75,8 @@ func (r *h2raw) repeat(write func(fr *http2.Framer)) error {
 	return nil
 }
 
-// outcome reads until the peer said what it makes of the stream: a status, a reset, a GOAWAY, or the end.
+// outcome reads until the peer said what it makes of the stream: a status, a reset, a GOAWAY, or
+// the end.
 func (r *h2raw) outcome(id uint32) string {
 	for {
 		f, err := r.fr.ReadFrame()
@@ -103,7 +104,8 @@ func (r *h2raw) outcome(id uint32) string {
 	}
 }
 
-// The rules of RFC 9113, each broken once. What is not malformed must go on being served on the same connection.
+// The rules of RFC 9113, each broken once. What is not malformed must go on being served on the
+// same connection.
 func TestHTTP2RulesAreKept(t *testing.T) {
 	backend := h2cBackend(t, func(w http.ResponseWriter, r *http.Request) {
 		io.Copy(io.Discard, r.Body)
@@ -346,7 +348,8 @@ func TestHTTP2StreamsOfAConnectionAreBounded(t *testing.T) {
 	}
 }
 
-// A client with the smallest windows gets the whole response, and one that pauses gets it when it goes on.
+// A client with the smallest windows gets the whole response, and one that pauses gets it when it
+// goes on.
 func TestHTTP2SmallWindows(t *testing.T) {
 	const size = 3000
 	backend := h2cBackend(t, func(w http.ResponseWriter, r *http.Request) {

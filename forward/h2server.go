@@ -31,10 +31,12 @@ type h2server struct {
 	opened    time.Time
 }
 
-// A client that opens streams to reset them makes others work for nothing, beyond what may run at a time. It may do so h2Resets times at once, h2ResetRate times a
-// second, and as often as its requests were answered. A reset is not counted when the stream was there for h2Patience or its response had begun: that is
-// a client whose time is up or that has seen enough, and h2MaxStreams bounds how many of those there can be. One connection of a gateway carries the deadlines
-// of thousands of clients.
+// A client that opens streams to reset them makes others work for nothing, beyond what may run at a
+// time. It may do so h2Resets times at once, h2ResetRate times a second, and as often as its
+// requests were answered. A reset is not counted when the stream was there for h2Patience or its
+// response had begun: that is a client whose time is up or that has seen enough, and h2MaxStreams
+// bounds how many of those there can be. One connection of a gateway carries the deadlines of
+// thousands of clients.
 const (
 	h2Resets    = 1000
 	h2ResetRate = 100
@@ -234,7 +236,8 @@ func (s *h2server) spend(now time.Time) error {
 
 func (s *h2server) goAway(*http2.GoAwayFrame) {}
 
-// badStream: a malformed request is answered with a reset; so is one on a stream that was never opened.
+// badStream: a malformed request is answered with a reset; so is one on a stream that was never
+// opened.
 func (s *h2server) badStream(id uint32) error {
 	if id%2 == 0 {
 		return h2Fail(http2.ErrCodeProtocol, "a client's stream with an even number")
@@ -261,8 +264,8 @@ func (s *h2server) ended(error) {
 	}
 }
 
-// leave asks the client to open its next streams on another connection, and reports whether it is the first to do so. Those that are on their
-// way are served for the grace.
+// leave asks the client to open its next streams on another connection, and reports whether it is
+// the first to do so. Those that are on their way are served for the grace.
 func (s *h2server) leave(grace time.Duration) (first bool) {
 	c := s.c
 	defer c.guard()
@@ -347,7 +350,8 @@ func (s *h2server) closeLocked(b *h2batch) {
 	}
 }
 
-// closeStreamLocked takes a stream whose response is complete off the connection. A client that still sends is told to stop.
+// closeStreamLocked takes a stream whose response is complete off the connection. A client that
+// still sends is told to stop.
 func (s *h2server) closeStreamLocked(h *h2half, b *h2batch) {
 	c := s.c
 	if !h.gotEnd && !h.removed {

@@ -13,7 +13,8 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// h2rawBackend serves HTTP/2 by hand: script gets each request's head on each connection, after the hellos.
+// h2rawBackend serves HTTP/2 by hand: script gets each request's head on each connection, after the
+// hellos.
 func h2rawBackend(t testing.TB, settings []http2.Setting, script func(conn int, r *h2raw, f http2.Frame) bool) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -295,7 +296,8 @@ func TestHTTP2UpstreamsLimitOfStreams(t *testing.T) {
 	}
 }
 
-// A stream's bytes go on at once, both ways: each message exists only after the one before was read at the other end.
+// A stream's bytes go on at once, both ways: each message exists only after the one before was read
+// at the other end.
 func TestHTTP2StreamsBothWaysAtOnce(t *testing.T) {
 	backend := h2cBackend(t, func(w http.ResponseWriter, r *http.Request) {
 		rc := http.NewResponseController(w)

@@ -91,8 +91,9 @@ func (c *h2conn) receiveLocked(h *h2half, n int64) (conn, stream bool) {
 	return true, true
 }
 
-// arrived takes a DATA frame off the windows. It returns the stream whose DATA it is; nil for one that is over, or, with a code other than NO_ERROR, one
-// that may not send it now. Of what is not passed on the windows have their share back.
+// arrived takes a DATA frame off the windows. It returns the stream whose DATA it is; nil for one
+// that is over, or, with a code other than NO_ERROR, one that may not send it now. Of what is not
+// passed on the windows have their share back.
 func (c *h2conn) arrived(f *http2.DataFrame) (h *h2half, code http2.ErrCode, err error) {
 	c.mu.Lock()
 	h = c.streams[f.StreamID]
@@ -121,7 +122,8 @@ func (c *h2conn) arrived(f *http2.DataFrame) (h *h2half, code http2.ErrCode, err
 	return h, code, nil
 }
 
-// credit lets the peer send n bytes more, on the stream of h if it goes on, now that as many were passed on.
+// credit lets the peer send n bytes more, on the stream of h if it goes on, now that as many were
+// passed on.
 func (c *h2conn) credit(h *h2half, n int, b *h2batch) {
 	if n <= 0 {
 		return
@@ -146,7 +148,9 @@ func (c *h2conn) credit(h *h2half, n int, b *h2batch) {
 	}
 }
 
-// congested: much of what came on this connection could not be passed on, so its other streams may have to wait.
+// congested: much of what came on this connection could not be passed on, so its other streams may
+// have to wait.
 func (c *h2conn) congestedLocked() bool { return h2ConnWindow-c.left-c.owed > h2ConnWindow/2 }
 
-// forgetLocked notes a stream that was reset here, so that what its peer sent before it knew is no error.
+// forgetLocked notes a stream that was reset here, so that what its peer sent before it knew is no
+// error.

@@ -9,14 +9,15 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// h2batch is the work that one goroutine has still to do after what it did under locks: connections to flush, and bytes that left
-// a queue. It is nobody else's.
+// h2batch is the work that one goroutine has still to do after what it did under locks: connections
+// to flush, and bytes that left a queue. It is nobody else's.
 type h2batch struct {
 	conns []*h2conn
 	moves []h2move
 }
 
-// h2move says that n bytes of source left the queue of half, and whether the stream's last byte was among them.
+// h2move says that n bytes of source left the queue of half, and whether the stream's last byte was
+// among them.
 type h2move struct {
 	source, half *h2half
 	n            int
@@ -32,7 +33,8 @@ func (b *h2batch) add(c *h2conn) {
 	b.conns = append(b.conns, c)
 }
 
-// settle pays moved bytes back to where they came from, and completes exchanges whose last byte left. No lock may be held.
+// settle pays moved bytes back to where they came from, and completes exchanges whose last byte
+// left. No lock may be held.
 func (b *h2batch) settle() {
 	for i := 0; i < len(b.moves); i++ {
 		m := b.moves[i]
@@ -58,7 +60,8 @@ func (b *h2batch) flush() {
 	}
 }
 
-// flush writes out to the socket. It never waits: what the socket does not take is left to a goroutine.
+// flush writes out to the socket. It never waits: what the socket does not take is left to a
+// goroutine.
 func (c *h2conn) flush(b *h2batch) {
 	c.mu.Lock()
 	for !c.writing && !c.broken && len(c.out) > 0 {
@@ -187,8 +190,9 @@ func (c *h2conn) fieldLocked(name, value string, sensitive bool) {
 	c.enc.WriteField(hpack.HeaderField{Name: name, Value: value, Sensitive: sensitive})
 }
 
-// send passes bytes on to the stream: as many as the windows allow at once, the rest through its queue. For so many of those that left the
-// source has to be credited; the queue's are told by settle. ended: the stream's last byte left.
+// send passes bytes on to the stream: as many as the windows allow at once, the rest through its
+// queue. For so many of those that left the source has to be credited; the queue's are told by
+// settle. ended: the stream's last byte left.
 func (c *h2conn) send(h *h2half, data []byte, end bool, source *h2half, b *h2batch) (owes int, ended bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -321,8 +325,8 @@ func (c *h2conn) unlistLocked(h *h2half) {
 	}
 }
 
-// finishLocked takes a stream that both sides have ended off the connection, in one step with its end: once the peer has seen that, what
-// it still sends on the stream is its mistake.
+// finishLocked takes a stream that both sides have ended off the connection, in one step with its
+// end: once the peer has seen that, what it still sends on the stream is its mistake.
 func (c *h2conn) finishLocked(h *h2half, b *h2batch) {
 	if h.sentEnd && h.gotEnd {
 		c.removeLocked(h, b)

@@ -18,7 +18,8 @@ import (
 	"time"
 )
 
-// Containers that close idle connections, close at random after a response, or say Connection: close must cost no request: 0 x 502.
+// Containers that close idle connections, close at random after a response, or say Connection:
+// close must cost no request: 0 x 502.
 func TestClosingUpstreamsCostNoRequest(t *testing.T) {
 	for name, test := range map[string]struct {
 		idle  time.Duration // how long the container keeps an idle connection
@@ -134,7 +135,8 @@ func TestClosingUpstreamsCostNoRequest(t *testing.T) {
 	}
 }
 
-// A POST cannot be sent twice. So a container whose idle time was learned is not given one on a connection that it is about to close.
+// A POST cannot be sent twice. So a container whose idle time was learned is not given one on a
+// connection that it is about to close.
 func TestTheIdleTimeOfAContainerIsLearned(t *testing.T) {
 	const idle = 300 * time.Millisecond
 	backend := rawBackend(t, func(_ int, c net.Conn, r *bufio.Reader) {
@@ -195,7 +197,8 @@ func TestTheIdleTimeOfAContainerIsLearned(t *testing.T) {
 	}
 }
 
-// A container that was restarted closes connections of any age. What that seems to teach is forgotten bit by bit, and learned again where it is true.
+// A container that was restarted closes connections of any age. What that seems to teach is
+// forgotten bit by bit, and learned again where it is true.
 func TestWhatWasLearnedOfAContainerAges(t *testing.T) {
 	up := NewUpstream("127.0.0.1:1", UpstreamOptions{})
 	start := time.Unix(1e9, 0)
@@ -272,7 +275,8 @@ func TestAQuietConnectionIsUsedAgain(t *testing.T) {
 	}
 }
 
-// A POST that meets a close is sent again where the kernel proves that the container cannot have seen it, and nowhere else.
+// A POST that meets a close is sent again where the kernel proves that the container cannot have
+// seen it, and nowhere else.
 func TestPostThatMeetsAClose(t *testing.T) {
 	for name, test := range map[string]struct {
 		before bool // the container closes before the POST is sent, but after the look at the connection; else afterwards

@@ -11,7 +11,8 @@ import (
 	"time"
 )
 
-// A dial may take as long as its timeout, to a pod whose node is gone. The request of a client that left meanwhile ends at once.
+// A dial may take as long as its timeout, to a pod whose node is gone. The request of a client that
+// left meanwhile ends at once.
 func TestAClientThatLeavesDuringADialEndsIt(t *testing.T) {
 	for protocol, send := range map[string]string{
 		"HTTP/1.1":                           "GET / HTTP/1.1\r\nHost: h\r\n\r\n",
@@ -101,8 +102,8 @@ func (p *rests) OnDialError(r *Request, err error) Decision {
 	return Decision{Reply: Reply{Status: 503}}
 }
 
-// A request may wait several times: for a slot, and, when the pod could not be reached or refused it, for another. Its client is missed and its
-// timers fire in each.
+// A request may wait several times: for a slot, and, when the pod could not be reached or refused
+// it, for another. Its client is missed and its timers fire in each.
 func TestALaterWaitEndsLikeTheFirst(t *testing.T) {
 	for name, timeout := range map[string]time.Duration{"the client leaves": 0, "a timer fires": 100 * time.Millisecond} {
 		t.Run(name, func(t *testing.T) {

@@ -13,10 +13,12 @@ const (
 	h2ConnBytes = 20 << 10
 )
 
-// TrackMemory is for a Handler that is about to wait and has to bound the memory of what waits. grew is called at once with the bytes that are
-// kept for this request now: over HTTP/1.1 the connection's buffers, which do not grow while a request waits; over HTTP/2 its header
-// fields and what came of its body, and the connection, if no other request is on it. Over HTTP/2 it is called again, until the Handler has returned, with what comes of the body meanwhile: at
-// most the stream's window. It is called under a lock, so it must neither wait nor use the Request.
+// TrackMemory is for a Handler that is about to wait and has to bound the memory of what waits.
+// grew is called at once with the bytes that are kept for this request now: over HTTP/1.1 the
+// connection's buffers, which do not grow while a request waits; over HTTP/2 its header fields and
+// what came of its body, and the connection, if no other request is on it. Over HTTP/2 it is called
+// again, until the Handler has returned, with what comes of the body meanwhile: at most the
+// stream's window. It is called under a lock, so it must neither wait nor use the Request.
 func (r *Request) TrackMemory(grew func(n int64)) {
 	if x := r.h2; x != nil {
 		x.mu.Lock()

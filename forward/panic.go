@@ -9,8 +9,10 @@ import (
 	"ebb.dev/ebb/forward/exchange"
 )
 
-// A bug that one request meets must not take every other request of the process with it. Each goroutine that this package starts therefore
-// ends in one of the functions below; what it was serving ends, the rest goes on. A panic with a lock held leaves its connection stuck, but only that.
+// A bug that one request meets must not take every other request of the process with it. Each
+// goroutine that this package starts therefore ends in one of the functions below; what it was
+// serving ends, the rest goes on. A panic with a lock held leaves its connection stuck, but only
+// that.
 
 // errPanicked is the end of an exchange in which something panicked; its client gets 500.
 var errPanicked = errors.New("internal error")
@@ -60,7 +62,8 @@ func (s *Server) failureReply(err error) (reply Reply) {
 	return s.FailureReply(err)
 }
 
-// abandon ends the exchange that a panic broke off, on a connection about which nothing is certain any more.
+// abandon ends the exchange that a panic broke off, on a connection about which nothing is certain
+// any more.
 func (c *conn) abandon(value any) {
 	defer c.srv.catch()
 	e := exchange.Event{Kind: exchange.Panicked, Err: fmt.Errorf("%w: %v", errPanicked, value)}
@@ -71,7 +74,8 @@ func (c *conn) abandon(value any) {
 	}
 }
 
-// guard is deferred by what runs beside a connection's reader: the reader notices the close and ends the connection.
+// guard is deferred by what runs beside a connection's reader: the reader notices the close and
+// ends the connection.
 func (c *h2conn) guard() {
 	if v := recover(); v != nil {
 		c.srv.caught(v)
@@ -79,7 +83,8 @@ func (c *h2conn) guard() {
 	}
 }
 
-// readerGuard is deferred by the reader. Where the reading was handed on, that is left to whom it was handed to.
+// readerGuard is deferred by the reader. Where the reading was handed on, that is left to whom it
+// was handed to.
 func (c *h2conn) readerGuard(handed *bool) {
 	if v := recover(); v != nil {
 		c.srv.caught(v)

@@ -61,7 +61,8 @@ func waitFor(ctx context.Context, d time.Duration) <-chan struct{} {
 	return ctx.Done()
 }
 
-// A bug in the policy costs the request that meets it, and no other: not even those of the same HTTP/2 connection.
+// A bug in the policy costs the request that meets it, and no other: not even those of the same
+// HTTP/2 connection.
 func TestAPanicEndsOneRequestOnly(t *testing.T) {
 	for _, protocol := range []string{"HTTP/1.1", "HTTP/2"} {
 		t.Run(protocol, func(t *testing.T) {

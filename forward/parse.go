@@ -11,7 +11,8 @@ type field struct {
 	id          headerID
 }
 
-// head is a parsed message head. Spans are offsets into the head's own bytes, so the buffer may move while it grows.
+// head is a parsed message head. Spans are offsets into the head's own bytes, so the buffer may
+// move while it grows.
 type head struct {
 	raw    []byte // the whole head, set when complete
 	size   int
@@ -50,8 +51,8 @@ func (h *head) reset(strict bool) {
 func (h *head) bytes(s span) []byte  { return h.raw[s.from:s.to] }
 func (h *head) string(s span) string { return borrow(h.raw[s.from:s.to]) }
 
-// feed parses the complete lines of b, which always starts at the head's first byte. It is called again with more bytes
-// until done; work already done is not repeated.
+// feed parses the complete lines of b, which always starts at the head's first byte. It is called
+// again with more bytes until done; work already done is not repeated.
 func (h *head) feed(b []byte) (done bool, err *syntaxError) {
 	for {
 		i := bytes.IndexByte(b[h.scan:], '\n')
@@ -288,7 +289,8 @@ func (h *head) checkRequest() *syntaxError {
 
 func (h *head) checkResponse() *syntaxError {
 	if h.chunked && (h.lengths > 0 || h.minor == 0) {
-		// RFC 9112 6.1 and 6.3: Transfer-Encoding wins, Content-Length is removed, and the connection is not used again.
+		// RFC 9112 6.1 and 6.3: Transfer-Encoding wins, Content-Length is removed, and the
+		// connection is not used again.
 		h.length, h.close = -1, true
 	}
 	return nil

@@ -83,7 +83,8 @@ func TestAResponseThatEndsWithItsConnection(t *testing.T) {
 	}
 }
 
-// A client that leaves frees what its request holds: while it waits for admission, and while the upstream works.
+// A client that leaves frees what its request holds: while it waits for admission, and while the
+// upstream works.
 func TestAClientThatLeavesIsNoticed(t *testing.T) {
 	left := make(chan error, 1)
 	backend := httpBackend(t, func(w http.ResponseWriter, r *http.Request) {
@@ -187,7 +188,8 @@ func TestATLSConnectionSpeaksBothVersions(t *testing.T) {
 	}
 }
 
-// RFC 9112 sections 6.1 and 6.3: chunks are believed where something speaks against them, but the connection is not used again.
+// RFC 9112 sections 6.1 and 6.3: chunks are believed where something speaks against them, but the
+// connection is not used again.
 func TestAConnectionOfDoubtfulChunksIsNotUsedAgain(t *testing.T) {
 	for name, test := range map[string]struct {
 		head string

@@ -7,8 +7,9 @@ import (
 	"time"
 )
 
-// pump moves a request body that was not in the buffer with its head, in its own goroutine, so that the response can
-// come while the request still streams. It also serves the client's direction of an upgraded connection.
+// pump moves a request body that was not in the buffer with its head, in its own goroutine, so that
+// the response can come while the request still streams. It also serves the client's direction of
+// an upgraded connection.
 type pump struct {
 	c       *conn
 	fn      func()
@@ -50,8 +51,9 @@ func (p *pump) start(up *upConn, h *head) {
 	go p.fn()
 }
 
-// unbound takes off the upstream the deadline for writing the head. TLS cannot go on after a write that met one, and what the pump writes ends with
-// the exchange: its timers are looked at on the other goroutine.
+// unbound takes off the upstream the deadline for writing the head. TLS cannot go on after a write
+// that met one, and what the pump writes ends with the exchange: its timers are looked at on the
+// other goroutine.
 func (p *pump) unbound() {
 	p.up.writeEnd = time.Time{}
 	p.up.SetWriteDeadline(p.up.writeEnd)
@@ -167,8 +169,9 @@ func (p *pump) runBody() {
 			}
 			if !upstreamDead {
 				if p.write(piece[:n]) != nil {
-					// The upstream may have answered early and closed; its answer is on the other goroutine. The
-					// rest of the body is swallowed, within reason, so that the client connection stays usable.
+					// The upstream may have answered early and closed; its answer is on the other
+					// goroutine. The rest of the body is swallowed, within reason, so that the
+					// client connection stays usable.
 					upstreamDead = true
 				} else {
 					p.moved.Add(int64(n))

@@ -76,8 +76,8 @@ func TestARefusedRequestGoesElsewhereWithItsBody(t *testing.T) {
 	}
 }
 
-// A body waits for an upstream's word for a second after the head was sent to it, not after the request came: one that waited for its turn has
-// its body for the next upstream, too.
+// A body waits for an upstream's word for a second after the head was sent to it, not after the
+// request came: one that waited for its turn has its body for the next upstream, too.
 func TestABodyIsHeldForEachUpstreamAnew(t *testing.T) {
 	t.Parallel()
 	const size = 1 << 20
@@ -113,7 +113,8 @@ func TestABodyIsHeldForEachUpstreamAnew(t *testing.T) {
 	}
 }
 
-// While the body is held only the head has left, so a pooled connection that dies costs a large upload as little as a small one.
+// While the body is held only the head has left, so a pooled connection that dies costs a large
+// upload as little as a small one.
 func TestAHeldBodyIsSentAgain(t *testing.T) {
 	t.Parallel()
 	const size = 1 << 20
@@ -214,7 +215,8 @@ func (p *waitsAgain) OnResponse(r *Request, resp *Response) (Decision, bool) {
 	return Decision{Reply: Reply{Status: 503}}, true
 }
 
-// A client may leave at the very moment in which its refused request begins to wait again. It must not keep its place.
+// A client may leave at the very moment in which its refused request begins to wait again. It must
+// not keep its place.
 func TestAClientThatLeavesAsItsRequestWaitsAgain(t *testing.T) {
 	t.Parallel()
 	leaving := make(chan net.Conn, 1)

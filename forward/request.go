@@ -16,8 +16,8 @@ import (
 
 // Request is one request as the Handler sees it.
 //
-// Strings it returns share the connection's buffer: they are valid until Done has returned. strings.Clone what must live
-// longer.
+// Strings it returns share the connection's buffer: they are valid until Done has returned.
+// strings.Clone what must live longer.
 type Request struct {
 	// Started is when the head was complete; all timers count from here.
 	Started time.Time
@@ -39,7 +39,8 @@ type Request struct {
 	ctx       context.Context
 	ctxCancel context.CancelCauseFunc
 	ctxTimer  *time.Timer
-	// leaveCtx is ctxCancel for the goroutine that notices that the client of an HTTP/1.1 connection left.
+	// leaveCtx is ctxCancel for the goroutine that notices that the client of an HTTP/1.1
+	// connection left.
 	leaveCtx atomic.Pointer[context.CancelCauseFunc]
 }
 
@@ -148,7 +149,8 @@ func (r *Request) HasHeader(name string) bool {
 	return false
 }
 
-// Fields calls yield for every field in the order sent, Host included; over HTTP/2 names are in lower case.
+// Fields calls yield for every field in the order sent, Host included; over HTTP/2 names are in
+// lower case.
 func (r *Request) Fields(yield func(name, value string) bool) {
 	if r.h2 != nil {
 		if !yield("host", r.h2.authority) {
@@ -231,11 +233,12 @@ func (r *Request) AddResponseHeader(name, value string) {
 	r.added = append(r.added, Header{name, value})
 }
 
-// DeferBody keeps the body back until the upstream says 100 Continue (or a second has passed), so that a refusal leaves the
-// request as it was: Response.Replayable stays true.
+// DeferBody keeps the body back until the upstream says 100 Continue (or a second has passed), so
+// that a refusal leaves the request as it was: Response.Replayable stays true.
 func (r *Request) DeferBody() { r.deferBody = true }
 
-// Continue answers the client's "Expect: 100-continue" here and now instead of leaving it to the upstream.
+// Continue answers the client's "Expect: 100-continue" here and now instead of leaving it to the
+// upstream.
 func (r *Request) Continue() { r.continueNow = true }
 
 // edited reports whether an edit takes the place of the field.
@@ -249,10 +252,11 @@ func (r *Request) edited(name []byte) bool {
 	return false
 }
 
-// Context is for an Admit that has to wait. It is canceled when the client is gone (cause ErrClientGone), when a timer of
-// Timeouts fires (cause *TimerError) and when the server is closed. Its first call has a cost; a request that passes at
-// once should not pay it. After Admit returned because of it, the forwarder itself answers for the client and the timers,
-// whatever the Decision says.
+// Context is for an Admit that has to wait. It is canceled when the client is gone (cause
+// ErrClientGone), when a timer of Timeouts fires (cause *TimerError) and when the server is closed.
+// Its first call has a cost; a request that passes at once should not pay it. After Admit returned
+// because of it, the forwarder itself answers for the client and the timers, whatever the Decision
+// says.
 func (r *Request) Context() context.Context {
 	if r.h2 != nil {
 		return r.h2.context()
@@ -264,7 +268,8 @@ func (r *Request) Context() context.Context {
 			cancel, err := r.ctxCancel, &TimerError{Timer: t, After: r.Timeouts.Of(t)}
 			r.ctxTimer = time.AfterFunc(time.Until(end), func() { cancel(err) })
 		}
-		// The watcher may run already: it either finds the function here, or the client gone is found by us.
+		// The watcher may run already: it either finds the function here, or the client gone is
+		// found by us.
 		leave := r.ctxCancel
 		r.leaveCtx.Store(&leave)
 		if r.c.gone.Load() {
@@ -365,7 +370,8 @@ func (r *Request) appendRequest(out []byte, streams bool) []byte {
 	return append(out, '\r', '\n')
 }
 
-// appendField copies one field; the spans of name and value are contiguous in the usual case, so one copy does.
+// appendField copies one field; the spans of name and value are contiguous in the usual case, so
+// one copy does.
 func (h *head) appendField(out []byte, f *field) []byte {
 	out = append(out, h.raw[f.name.from:f.value.to]...)
 	if f.value.to == f.value.from { // an empty value's span may lie behind stripped spaces
@@ -374,7 +380,8 @@ func (h *head) appendField(out []byte, f *field) []byte {
 	return append(out, '\r', '\n')
 }
 
-// appendClean refuses to let a value given by the Handler break the head: control characters become spaces.
+// appendClean refuses to let a value given by the Handler break the head: control characters become
+// spaces.
 func appendClean(out []byte, value string) []byte {
 	for i := 0; i < len(value); i++ {
 		c := value[i]
@@ -386,7 +393,8 @@ func appendClean(out []byte, value string) []byte {
 	return out
 }
 
-// Response is the head of an upstream's final response, as OnResponse sees it; valid during that call.
+// Response is the head of an upstream's final response, as OnResponse sees it; valid during that
+// call.
 type Response struct {
 	Status int
 	// Replayable: nothing of the request's body has left, or all of it is still here.

@@ -64,7 +64,8 @@ func (c *conn) relay() exchange.Event {
 	return exchange.Event{Kind: exchange.Ended}
 }
 
-// settle decides, after the response, which connections can be used again. whole: the upstream's response ended where it said.
+// settle decides, after the response, which connections can be used again. whole: the upstream's
+// response ended where it said.
 func (c *conn) settle(whole, clientKeeps bool) {
 	sent := !c.machine.BodyKept()
 	if !sent {
@@ -88,8 +89,9 @@ func (c *conn) settle(whole, clientKeeps bool) {
 	c.keeps = clientKeeps
 }
 
-// appendAhead appends the part of the body that came with the head, so that both leave together. left is what is still to come of a body
-// whose length is known; whole: the upstream sent nothing beyond the body.
+// appendAhead appends the part of the body that came with the head, so that both leave together.
+// left is what is still to come of a body whose length is known; whole: the upstream sent nothing
+// beyond the body.
 func (c *conn) appendAhead() (whole bool, left int64, err error) {
 	piece := c.rb[c.rR:c.rW]
 	switch c.kind {
@@ -120,9 +122,10 @@ const (
 	frameTail = 2
 )
 
-// frame takes b[at:to], a piece of a response's body of unknown length, and returns what the client gets of it, in place. That is always
-// made of whole chunks (or of bare data for HTTP/1.0), so that the response can be ended after any piece; a piece that is so already is
-// passed as it is. used is how much of the piece belongs to the body.
+// frame takes b[at:to], a piece of a response's body of unknown length, and returns what the client
+// gets of it, in place. That is always made of whole chunks (or of bare data for HTTP/1.0), so that
+// the response can be ended after any piece; a piece that is so already is passed as it is. used is
+// how much of the piece belongs to the body.
 func (c *conn) frame(b []byte, at, to int) (framed []byte, used int, err error) {
 	old := c.req.head.minor == 0
 	piece := b[at:to]
@@ -165,8 +168,9 @@ func (c *conn) frame(b []byte, at, to int) (framed []byte, used int, err error) 
 	return b[from : end+len(tail)], used, nil
 }
 
-// endResponse ends a response that a timer stopped in the middle: with the last chunk and a trailer, where the client expects chunks and the last
-// one it got is whole. Otherwise the connection is cut.
+// endResponse ends a response that a timer stopped in the middle: with the last chunk and a
+// trailer, where the client expects chunks and the last one it got is whole. Otherwise the
+// connection is cut.
 func (c *conn) endResponse(timer Timer) {
 	inTrailers := c.kind == bodyChunked && c.chunks.state >= trailerStart
 	if c.torn || inTrailers || c.kind != bodyChunked && c.kind != bodyUntilClose || c.req.head.minor == 0 {
@@ -177,7 +181,8 @@ func (c *conn) endResponse(timer Timer) {
 	c.writeClient(c.out)
 }
 
-// relayRest moves the rest of a response body in constant memory; every piece is written as soon as it is read.
+// relayRest moves the rest of a response body in constant memory; every piece is written as soon as
+// it is read.
 func (c *conn) relayRest(left int64) (clean bool, err error) {
 	b := c.rb
 	if c.kind != bodyLength || left > int64(len(b)) {

@@ -11,7 +11,8 @@ import (
 	"testing"
 )
 
-// Every malformed request is answered here, with the connection closed, and never reaches the upstream.
+// Every malformed request is answered here, with the connection closed, and never reaches the
+// upstream.
 func TestMalformedRequestsAreRefused(t *testing.T) {
 	var reached atomic.Int64
 	backend := httpBackend(t, func(w http.ResponseWriter, r *http.Request) { reached.Add(1) })

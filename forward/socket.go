@@ -8,13 +8,15 @@ import (
 	"syscall"
 )
 
-// socket is a TCP connection whose reads and writes are no system calls in the eyes of Go's scheduler. A socket that does not block costs
-// nothing but processor time, in the kernel as in the program; but a processor of the runtime that is seen in a system call by the runtime's
-// monitor is given to another thread, and for as long as that happens the monitor looks every 20 us. At ten thousand requests a
-// second each of the two stops the thread that works, wakes one more, and takes the machine from the container.
+// socket is a TCP connection whose reads and writes are no system calls in the eyes of Go's
+// scheduler. A socket that does not block costs nothing but processor time, in the kernel as in the
+// program; but a processor of the runtime that is seen in a system call by the runtime's monitor is
+// given to another thread, and for as long as that happens the monitor looks every 20 us. At ten
+// thousand requests a second each of the two stops the thread that works, wakes one more, and takes
+// the machine from the container.
 //
-// The goroutine still waits in the runtime's poller, with deadlines and Close as in net.TCPConn. One goroutine reads and one writes at a time;
-// others wait.
+// The goroutine still waits in the runtime's poller, with deadlines and Close as in net.TCPConn.
+// One goroutine reads and one writes at a time; others wait.
 type socket struct {
 	*net.TCPConn
 	raw           syscall.RawConn
@@ -30,7 +32,8 @@ type transfer struct {
 	try func(fd uintptr) (done bool)
 }
 
-// quick returns a connection that does what nc does, without the cost of system calls where it is one of TCP.
+// quick returns a connection that does what nc does, without the cost of system calls where it is
+// one of TCP.
 func quick(nc net.Conn) net.Conn {
 	tcp, ok := nc.(*net.TCPConn)
 	if !ok {

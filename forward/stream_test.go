@@ -31,7 +31,8 @@ func TestEventsArriveAtOnce(t *testing.T) {
 	defer resp.Body.Close()
 	r := bufio.NewReader(resp.Body)
 	for i := range 5 {
-		// The next event exists only after this one was read: buffering anywhere would stop the test.
+		// The next event exists only after this one was read: buffering anywhere would stop the
+		// test.
 		next <- fmt.Sprint(i)
 		line, err := r.ReadString('\n')
 		if err != nil || line != fmt.Sprintf("data: %d\n", i) {
@@ -77,7 +78,8 @@ func TestFullDuplexEcho(t *testing.T) {
 	}
 }
 
-// The upstream answers without reading the body; the client gets the answer although it still sends.
+// The upstream answers without reading the body; the client gets the answer although it still
+// sends.
 func TestAnEarlyResponse(t *testing.T) {
 	backend := rawBackend(t, func(_ int, c net.Conn, r *bufio.Reader) {
 		if _, err := readHeadOf(r); err == nil {

@@ -22,7 +22,8 @@ func parseLength(b []byte) (int64, bool) {
 	return n, n < math.MaxInt64
 }
 
-// validHost allows what may stand in a Host field: reg-name, IPv4, bracketed IPv6, port; no user info.
+// validHost allows what may stand in a Host field: reg-name, IPv4, bracketed IPv6, port; no user
+// info.
 func validHost(b []byte) bool {
 	for _, c := range b {
 		switch {
@@ -35,7 +36,8 @@ func validHost(b []byte) bool {
 	return true
 }
 
-// headerID marks the fields that carry framing or are hop-by-hop; everything else is passed on untouched.
+// headerID marks the fields that carry framing or are hop-by-hop; everything else is passed on
+// untouched.
 type headerID uint8
 
 const (
@@ -141,7 +143,8 @@ func foldSame(b []byte, name string) bool {
 // borrow makes a string that shares b's memory. It must not outlive the exchange.
 func borrow(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
 
-// Character classes of RFC 9110 section 5.6.2 (token) and 5.5 (field value), and of a request target.
+// Character classes of RFC 9110 section 5.6.2 (token) and 5.5 (field value), and of a request
+// target.
 const (
 	tokenChar = 1 << iota
 	valueChar

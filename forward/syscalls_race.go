@@ -4,7 +4,8 @@ package forward
 
 import "syscall"
 
-// The race detector has to see reads and writes: it takes what one side did before a write for done before the other side's read.
+// The race detector has to see reads and writes: it takes what one side did before a write for done
+// before the other side's read.
 
 func readNow(fd uintptr, b []byte) (int, syscall.Errno) { return resultOf(syscall.Read(int(fd), b)) }
 

@@ -10,8 +10,9 @@ import (
 	"time"
 )
 
-// A thousand requests run into timeoutSeconds, directly and through two forwarders whose timers race, as an activator's and a pod's do:
-// whoever comes first, the client gets 504 and nothing else.
+// A thousand requests run into timeoutSeconds, directly and through two forwarders whose timers
+// race, as an activator's and a pod's do: whoever comes first, the client gets 504 and nothing
+// else.
 func TestATimeoutBeforeTheResponseIsNothingBut504(t *testing.T) {
 	const requests, atOnce = 1000, 100
 	hang := func(w http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
@@ -59,7 +60,8 @@ func TestATimeoutBeforeTheResponseIsNothingBut504(t *testing.T) {
 	}
 }
 
-// A response that has begun ends cleanly through both forwarders, whichever timer fires first, and wherever in a chunk the container stopped.
+// A response that has begun ends cleanly through both forwarders, whichever timer fires first, and
+// wherever in a chunk the container stopped.
 func TestATimeoutAfterTheResponseBeganEndsItCleanly(t *testing.T) {
 	raw := func(text string, later string) func(w http.ResponseWriter) {
 		return func(w http.ResponseWriter) {
@@ -113,7 +115,8 @@ func TestATimeoutAfterTheResponseBeganEndsItCleanly(t *testing.T) {
 	}
 }
 
-// A Handler may be asked for another upstream as often as connections fail: it is its word, and the request's timers, that end that.
+// A Handler may be asked for another upstream as often as connections fail: it is its word, and the
+// request's timers, that end that.
 func TestTheHandlerMayNameUpstreamsForAsLongAsItLikes(t *testing.T) {
 	const fails = 40
 	for _, protocol := range []string{"HTTP/1.1", "HTTP/2"} {

@@ -58,9 +58,10 @@ func (c *conn) writeWithin(b []byte, least time.Duration) error {
 	}
 }
 
-// armWrite makes sure that a blocked write wakes when a timer fires. The deadline set on the socket may be earlier than
-// needed (a spurious wake is harmless) and is renewed only when half of its time is gone. TLS cannot go on after a write that met its
-// deadline, so one that would is not begun.
+// armWrite makes sure that a blocked write wakes when a timer fires. The deadline set on the socket
+// may be earlier than needed (a spurious wake is harmless) and is renewed only when half of its
+// time is gone. TLS cannot go on after a write that met its deadline, so one that would is not
+// begun.
 func (c *conn) armWrite(least time.Duration) error {
 	now := c.clock
 	if c.tls != nil {
@@ -98,8 +99,8 @@ func (c *conn) interrupted(now time.Time) error {
 	return nil
 }
 
-// readUp reads from the upstream of the exchange. Besides the upstream's own errors it returns ErrClientGone, errTick and errChunk (the
-// client's body is broken).
+// readUp reads from the upstream of the exchange. Besides the upstream's own errors it returns
+// ErrClientGone, errTick and errChunk (the client's body is broken).
 func (c *conn) readUp(b []byte) (int, error) {
 	for {
 		c.armRead()

@@ -13,8 +13,8 @@ import (
 	"testing"
 )
 
-// tlsBackend runs serve for every request that comes over TLS; conn counts connections, n the requests of one. Each connection whose serving
-// ended is closed.
+// tlsBackend runs serve for every request that comes over TLS; conn counts connections, n the
+// requests of one. Each connection whose serving ended is closed.
 func tlsBackend(t *testing.T, serve func(conn, n int, c net.Conn, req *http.Request) (keep bool)) (addr string, config *tls.Config) {
 	t.Helper()
 	known := httptest.NewTLSServer(http.NotFoundHandler()) // it has a certificate that its client knows
@@ -63,8 +63,9 @@ func answerWith(c net.Conn, text string) {
 	fmt.Fprintf(c, "HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s", len(text), text)
 }
 
-// An idle connection over TLS is looked at before use as a plain one is: what its upstream closed is not given a POST. And the tickets that a
-// server sends after the handshake do not keep a connection from being used again.
+// An idle connection over TLS is looked at before use as a plain one is: what its upstream closed
+// is not given a POST. And the tickets that a server sends after the handshake do not keep a
+// connection from being used again.
 func TestAClosedTLSConnectionCostsNoPost(t *testing.T) {
 	t.Parallel()
 	addr, config := tlsBackend(t, func(conn, n int, c net.Conn, req *http.Request) bool {
@@ -101,7 +102,8 @@ func TestAClosedTLSConnectionCostsNoPost(t *testing.T) {
 	}
 }
 
-// A POST that meets the close is sent again where the kernel proves that nobody can have seen it, over TLS too.
+// A POST that meets the close is sent again where the kernel proves that nobody can have seen it,
+// over TLS too.
 func TestAPostThatMeetsACloseOverTLS(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {

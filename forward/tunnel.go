@@ -7,7 +7,8 @@ import (
 	"ebb.dev/ebb/forward/exchange"
 )
 
-// upgrade passes the 101 on and then moves bytes both ways until either side ends, a timer fires or the server is cut.
+// upgrade passes the 101 on and then moves bytes both ways until either side ends, a timer fires or
+// the server is cut.
 func (c *conn) upgrade() exchange.Event {
 	if err := c.finishBody(); err != nil {
 		return c.failed(err, "")
@@ -42,11 +43,13 @@ func (c *conn) upgrade() exchange.Event {
 	return exchange.Event{Kind: exchange.Ended}
 }
 
-// halfClosedWait is how long the upstream may stay silent after the client closed its side of a tunnel, and the reverse.
+// halfClosedWait is how long the upstream may stay silent after the client closed its side of a
+// tunnel, and the reverse.
 const halfClosedWait = 30 * time.Second
 
-// tunnelDown moves the upstream's direction. The timers are looked at here; the client's bytes count as activity. The first byte of the
-// upstream is what starts the response: a container that accepts a connection and then says nothing is as silent as one that does not answer.
+// tunnelDown moves the upstream's direction. The timers are looked at here; the client's bytes
+// count as activity. The first byte of the upstream is what starts the response: a container that
+// accepts a connection and then says nothing is as silent as one that does not answer.
 func (c *conn) tunnelDown() error {
 	up := c.up
 	b := c.rb

@@ -12,8 +12,9 @@ import (
 	"time"
 )
 
-// An upgraded connection meets responseStartTimeoutSeconds with the container's first byte after the 101, bytes in either direction renew idleTimeoutSeconds, and timeoutSeconds ends it
-// whatever it does.
+// An upgraded connection meets responseStartTimeoutSeconds with the container's first byte after
+// the 101, bytes in either direction renew idleTimeoutSeconds, and timeoutSeconds ends it whatever
+// it does.
 func TestTimersOfAnUpgradedConnection(t *testing.T) {
 	const timer = 10 * time.Second
 	for name, test := range map[string]struct {

@@ -8,14 +8,16 @@ import (
 	"time"
 )
 
-// What is asked for and what is answered by a change of protocol (RFC 9110 section 7.8). The new protocol itself is tunnel.go's.
+// What is asked for and what is answered by a change of protocol (RFC 9110 section 7.8). The new
+// protocol itself is tunnel.go's.
 
 var (
 	errSwitchUnasked = errors.New("switched protocols unasked")
 	errSwitchUnnamed = errors.New("switched protocols without naming one")
 )
 
-// protocols calls yield for each protocol in the Upgrade fields, in their order: name, or name/version.
+// protocols calls yield for each protocol in the Upgrade fields, in their order: name, or
+// name/version.
 func (h *head) protocols(yield func(protocol []byte) bool) {
 	for i := range h.fields {
 		if h.fields[i].id != upgradeHeader {
@@ -31,7 +33,8 @@ func (h *head) protocols(yield func(protocol []byte) bool) {
 	}
 }
 
-// cleartextHTTP2 is the one protocol that is not changed to: HTTP/2 has its own door, and requests inside a tunnel would be seen by nobody.
+// cleartextHTTP2 is the one protocol that is not changed to: HTTP/2 has its own door, and requests
+// inside a tunnel would be seen by nobody.
 const cleartextHTTP2 = "h2c"
 
 // offers calls yield for each protocol that the client asks for and the upstream is told of.
@@ -78,8 +81,10 @@ func (h *head) appendUpgrade(out []byte) []byte {
 	return append(out, '\r', '\n')
 }
 
-// checkSwitch says what is wrong with the 101 that came. "A server MUST NOT switch to a protocol that was not indicated by the client", and to each
-// that it switches to it must have been asked: two that do not agree on what the next bytes are can be made to disagree on where a request begins.
+// checkSwitch says what is wrong with the 101 that came. "A server MUST NOT switch to a protocol
+// that was not indicated by the client", and to each that it switches to it must have been asked:
+// two that do not agree on what the next bytes are can be made to disagree on where a request
+// begins.
 func (c *conn) checkSwitch() error {
 	asked, answered := &c.req.head, &c.resp
 	if !asked.upgrades() {
@@ -98,8 +103,8 @@ func (c *conn) checkSwitch() error {
 	return nil
 }
 
-// finishBody waits until the request's own body has been sent: the client does not speak the new protocol before that, and one goroutine at a
-// time reads what it sends.
+// finishBody waits until the request's own body has been sent: the client does not speak the new
+// protocol before that, and one goroutine at a time reads what it sends.
 func (c *conn) finishBody() error {
 	p := &c.pump
 	if !p.running {

@@ -16,7 +16,8 @@ import (
 
 const offer = "Connection: Upgrade\r\nUpgrade: "
 
-// A container that changes to what nobody asked for, or does not say to what, is answered for with 502; its connection ends, and the client's goes on.
+// A container that changes to what nobody asked for, or does not say to what, is answered for with
+// 502; its connection ends, and the client's goes on.
 func TestASwitchThatNobodyAskedForIs502(t *testing.T) {
 	const lines = "Connection: upgrade\r\nUpgrade: lines\r\n"
 	for name, test := range map[string]struct {
@@ -91,7 +92,8 @@ func TestASwitchThatNobodyAskedForIs502(t *testing.T) {
 	}
 }
 
-// All protocols that the client names are offered, but not HTTP/2: requests inside of it would be seen by nobody.
+// All protocols that the client names are offered, but not HTTP/2: requests inside of it would be
+// seen by nobody.
 func TestWhatIsOfferedToTheContainer(t *testing.T) {
 	for name, test := range map[string]struct{ asks, want, answer string }{
 		"one":                {offer + "lines\r\n", "lines", "lines"},
@@ -137,7 +139,8 @@ func TestWhatIsOfferedToTheContainer(t *testing.T) {
 	}
 }
 
-// A 101 may come while the request's body still does. The body goes first, and what follows it is the new protocol's.
+// A 101 may come while the request's body still does. The body goes first, and what follows it is
+// the new protocol's.
 func TestAnUpgradeAfterABody(t *testing.T) {
 	const timer = 10 * time.Second
 	const byLength, byChunks = "Content-Length: 10\r\n", "Transfer-Encoding: chunked\r\n"

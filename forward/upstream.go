@@ -13,7 +13,8 @@ import (
 	"unsafe"
 )
 
-// Upstream is one address requests are forwarded to, with its idle connections. Make it once per address and share it.
+// Upstream is one address requests are forwarded to, with its idle connections. Make it once per
+// address and share it.
 type Upstream struct {
 	addr    string
 	options UpstreamOptions
@@ -26,15 +27,16 @@ type Upstream struct {
 	h2     h2Pool
 }
 
-// lesson is the shortest idle time after which an upstream was seen to close a connection. Connections idle for longer are not used for
-// requests that could not be sent again.
+// lesson is the shortest idle time after which an upstream was seen to close a connection.
+// Connections idle for longer are not used for requests that could not be sent again.
 type lesson struct {
 	idle time.Duration
 	at   time.Time
 }
 
-// lessonDoubles is how long it takes until twice the idle time is believed. An upstream that closes by an idle timeout teaches it again; one
-// that was restarted had closed every connection, however young, and would cost a new connection for each such request for ever.
+// lessonDoubles is how long it takes until twice the idle time is believed. An upstream that closes
+// by an idle timeout teaches it again; one that was restarted had closed every connection, however
+// young, and would cost a new connection for each such request for ever.
 const lessonDoubles = time.Minute
 
 // learned is the idle time that is believed now, 0 for none.
@@ -116,8 +118,8 @@ const (
 	peekData
 )
 
-// get takes the idle connection used last, or dials. With careful set, a connection that may be about to be closed by
-// the upstream is not taken.
+// get takes the idle connection used last, or dials. With careful set, a connection that may be
+// about to be closed by the upstream is not taken.
 func (u *Upstream) get(client *conn, now time.Time, careful bool) (*upConn, error) {
 	for {
 		u.mu.Lock()
@@ -157,8 +159,8 @@ func (u *Upstream) usable(c *upConn, now time.Time, careful bool) bool {
 			return false
 		}
 	}
-	// A look at the socket is a system call, so it is spent only where it pays: after a pause, or where a failed
-	// attempt could not be repeated.
+	// A look at the socket is a system call, so it is spent only where it pays: after a pause, or
+	// where a failed attempt could not be repeated.
 	if careful || idle > 100*time.Millisecond {
 		switch c.peek() {
 		case peekClosed:
@@ -228,7 +230,8 @@ func (u *Upstream) put(c *upConn, now time.Time) {
 		c.close()
 		return
 	}
-	// The bottom of the stack is the longest idle; look at one per put, so the stack shrinks after a burst.
+	// The bottom of the stack is the longest idle; look at one per put, so the stack shrinks after
+	// a burst.
 	if len(u.idle) > 0 && now.Sub(u.idle[0].since) >= u.options.IdleTimeout {
 		old = u.idle[0]
 		copy(u.idle, u.idle[1:])
@@ -263,8 +266,9 @@ func (c *upConn) written() int {
 	return c.tls.wrote
 }
 
-// peek looks whether the upstream closed the connection or sent something unasked. Under TLS an upstream that closes says so first, and
-// what was sent unasked may be a ticket or a new key, which nobody has read: such a connection is given up for nothing, but that is rare.
+// peek looks whether the upstream closed the connection or sent something unasked. Under TLS an
+// upstream that closes says so first, and what was sent unasked may be a ticket or a new key, which
+// nobody has read: such a connection is given up for nothing, but that is rare.
 func (c *upConn) peek() peekResult {
 	c.peeked = peekQuiet
 	// Control, because Read fails where the read deadline of the last exchange has passed.

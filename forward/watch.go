@@ -6,8 +6,9 @@ import (
 	"unsafe"
 )
 
-// The watcher notices a client that leaves while its request waits: for admission, or for a slow upstream. It reads
-// ahead into the connection's buffer, never beyond it, so a held request costs no more memory than an idle connection.
+// The watcher notices a client that leaves while its request waits: for admission, or for a slow
+// upstream. It reads ahead into the connection's buffer, never beyond it, so a held request costs
+// no more memory than an idle connection.
 
 func (c *conn) startWatch() {
 	if c.watching || c.pump.active() || c.gone.Load() {
@@ -33,8 +34,8 @@ func (c *conn) stopWatch() {
 	c.readEnd = time.Time{}
 	c.nc.SetReadDeadline(c.readEnd)
 	c.watching = false
-	// The watcher may have been stopped before it saw that the client left. Under overload most of those that wait do leave, and a slot
-	// spent on one of them is lost for one who still waits.
+	// The watcher may have been stopped before it saw that the client left. Under overload most of
+	// those that wait do leave, and a slot spent on one of them is lost for one who still waits.
 	if raw := c.socket(); raw != nil && !c.gone.Load() && tcpClosing(raw) {
 		c.leave()
 	}
@@ -62,12 +63,14 @@ func (c *conn) watch() {
 			c.leave()
 			break
 		}
-		// The deadline was left over from the wait for this request; clear it, unless stopWatch just set it.
+		// The deadline was left over from the wait for this request; clear it, unless stopWatch
+		// just set it.
 		c.nc.SetReadDeadline(time.Time{})
 	}
 }
 
-// watchFull waits without reading: the buffer is full, so only the socket's state can tell that the client left.
+// watchFull waits without reading: the buffer is full, so only the socket's state can tell that the
+// client left.
 func (c *conn) watchFull() {
 	raw := c.socket()
 	if raw == nil {
@@ -78,7 +81,8 @@ func (c *conn) watchFull() {
 	for {
 		select {
 		case <-c.watchQuit:
-			// Give the token back to nobody: stopWatch sent exactly one and waits for watchDone only.
+			// Give the token back to nobody: stopWatch sent exactly one and waits for watchDone
+			// only.
 			return
 		case <-tick.C:
 		}

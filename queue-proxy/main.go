@@ -1,5 +1,6 @@
-// Command queue-proxy is the sidecar of every pod of a revision. It owns the pod's data port; it reads its environment and the user
-// container's answers; it writes announcements and load reports; it never talks to Kubernetes.
+// Command queue-proxy is the sidecar of every pod of a revision. It owns the pod's data port; it
+// reads its environment and the user container's answers; it writes announcements and load reports;
+// it never talks to Kubernetes.
 package main
 
 import (
@@ -25,8 +26,9 @@ func main() {
 	}
 }
 
-// tuneMemory trades a little memory for CPU. HTTP/1.1 makes no garbage; HTTP/2 makes it fast, and at the default setting a heap of a few
-// megabytes would be collected a hundred times a second. The limit brings the collector back before memory matters.
+// tuneMemory trades a little memory for CPU. HTTP/1.1 makes no garbage; HTTP/2 makes it fast, and
+// at the default setting a heap of a few megabytes would be collected a hundred times a second. The
+// limit brings the collector back before memory matters.
 func tuneMemory(getenv func(string) string) {
 	if getenv("GOGC") == "" {
 		debug.SetGCPercent(400)

@@ -12,8 +12,9 @@ const (
 	ExampleChecksumKey = configmap.ExampleChecksumAnnotation
 )
 
-// VerifyExample refuses a ConfigMap whose _example was edited: whoever edits it means to set a value, and would
-// otherwise wonder why nothing happens. A map without the checksum annotation is not checked.
+// VerifyExample refuses a ConfigMap whose _example was edited: whoever edits it means to set a
+// value, and would otherwise wonder why nothing happens. A map without the checksum annotation is
+// not checked.
 func VerifyExample(name string, annotations, data map[string]string) error {
 	example, ok := data[ExampleKey]
 	if !ok {

@@ -6,7 +6,8 @@ import (
 	"ebb.dev/ebb/api/rules"
 )
 
-// readFeatures ignores words that it does not know, as the contract says: such a flag keeps its default.
+// readFeatures ignores words that it does not know, as the contract says: such a flag keeps its
+// default.
 func readFeatures(r *reader) rules.Features {
 	f := rules.DefaultFeatures()
 	for key := range f {

@@ -6,8 +6,9 @@ import (
 	"ebb.dev/ebb/api/rules"
 )
 
-// Key describes one key for people: docs/settings.md and the _example of the shipped ConfigMaps are made from it.
-// A test holds that the readers read exactly these keys and that Default is what an absent key means.
+// Key describes one key for people: docs/settings.md and the _example of the shipped ConfigMaps are
+// made from it. A test holds that the readers read exactly these keys and that Default is what an
+// absent key means.
 type Key struct {
 	ConfigMap string
 	Name      string   // "<domain>" and the like stand for a name the user chooses

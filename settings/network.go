@@ -34,8 +34,8 @@ type Network struct {
 	DefaultExternalScheme         string // http, https
 }
 
-// MeshAddressing says whether the activator and the autoscaler, which always connect to one pod, name it in a way that a service mesh
-// knows: by the private Service, which is headless.
+// MeshAddressing says whether the activator and the autoscaler, which always connect to one pod,
+// name it in a way that a service mesh knows: by the private Service, which is headless.
 func (n Network) MeshAddressing() bool {
 	return n.EnableMeshPodAddressability || n.MeshCompatibilityMode == "enabled"
 }
@@ -71,7 +71,8 @@ type DomainValues struct {
 // TagValues are what a tag-template may use.
 type TagValues struct{ Tag, Name string }
 
-// Expand applies the template to DomainValues or TagValues. The result is bounded by the longest DNS name.
+// Expand applies the template to DomainValues or TagValues. The result is bounded by the longest
+// DNS name.
 func (t Template) Expand(values any) (string, error) {
 	if t.compiled == nil {
 		return "", errors.New("the template is empty")
@@ -135,8 +136,8 @@ func readNetwork(r *reader) Network {
 	n := Network{
 		IngressClass:     r.nonEmpty("ingress-class", "istio.ingress.networking.knative.dev"),
 		CertificateClass: r.nonEmpty("certificate-class", "cert-manager.certificate.networking.knative.dev"),
-		// Annotation- and label-dependent parts are empty in the sample, so a template may need them to make a whole
-		// name: only shape that no value can mend is refused here.
+		// Annotation- and label-dependent parts are empty in the sample, so a template may need
+		// them to make a whole name: only shape that no value can mend is refused here.
 		DomainTemplate: r.template("domain-template", "{{.Name}}.{{.Namespace}}.{{.Domain}}",
 			DomainValues{Name: "name", Namespace: "namespace", Domain: "example.com",
 				Annotations: map[string]string{}, Labels: map[string]string{}},
@@ -225,8 +226,9 @@ func readDomain(r *reader) Domain {
 	return d
 }
 
-// Lookup is the domain for a Route with these labels: of the choices whose selector matches, the one with the largest
-// selector, among equals the first by name. Without any it is svc.<cluster domain>, which keeps the Route local.
+// Lookup is the domain for a Route with these labels: of the choices whose selector matches, the
+// one with the largest selector, among equals the first by name. Without any it is svc.<cluster
+// domain>, which keeps the Route local.
 func (d Domain) Lookup(routeLabels map[string]string, clusterDomain string) string {
 	for _, c := range d.Choices {
 		if labels.SelectorFromSet(c.Selector).Matches(labels.Set(routeLabels)) {

@@ -41,8 +41,8 @@ type Tracing struct {
 	SamplingRate float64 // 0..1
 }
 
-// DefaultRequestLog writes one JSON object a request, in the field names of the HttpRequest log type that log
-// collectors understand.
+// DefaultRequestLog writes one JSON object a request, in the field names of the HttpRequest log
+// type that log collectors understand.
 const DefaultRequestLog = `{"httpRequest": {"requestMethod": "{{.Request.Method}}", "requestUrl": "{{js .Request.RequestURI}}", ` +
 	`"requestSize": "{{.Request.ContentLength}}", "status": {{.Response.Code}}, "responseSize": "{{.Response.Size}}", ` +
 	`"userAgent": "{{js .Request.UserAgent}}", "remoteIp": "{{js .Request.RemoteAddr}}", "serverIp": "{{.Revision.PodIP}}", ` +

@@ -11,8 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// reader takes typed values out of one ConfigMap and collects what is wrong with them. Each method returns the
-// default when the key is absent or at fault, so one pass finds every fault.
+// reader takes typed values out of one ConfigMap and collects what is wrong with them. Each method
+// returns the default when the key is absent or at fault, so one pass finds every fault.
 type reader struct {
 	name    string
 	data    map[string]string
@@ -25,7 +25,8 @@ func (r *reader) fault(key, value, format string, args ...any) {
 	r.faults = append(r.faults, &KeyError{ConfigMap: r.name, Key: key, Value: value, Reason: fmt.Sprintf(format, args...)})
 }
 
-// lookup finds key under its current name or, failing that, a legacy one. The current name wins when both are set.
+// lookup finds key under its current name or, failing that, a legacy one. The current name wins
+// when both are set.
 func (r *reader) lookup(key string) (value, found string, ok bool) {
 	if r.seen != nil {
 		r.seen(key)

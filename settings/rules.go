@@ -9,7 +9,8 @@ import (
 	"ebb.dev/ebb/api/rules"
 )
 
-// Rules is the part of the Snapshot that defaulting and validation depend on, in the form in which api/ wants it.
+// Rules is the part of the Snapshot that defaulting and validation depend on, in the form in which
+// api/ wants it.
 func (s *Snapshot) Rules(clusterDomain string) *rules.Config {
 	d := s.Defaults
 	quantity := func(list corev1.ResourceList, name corev1.ResourceName) *resource.Quantity {

@@ -6,7 +6,8 @@ import (
 	"ebb.dev/ebb/api/rules"
 )
 
-// The keys of feature flags are spelt in one table. Every row has a key of its own and what docs/settings.md says of it.
+// The keys of feature flags are spelt in one table. Every row has a key of its own and what
+// docs/settings.md says of it.
 func TestEveryFeatureFlagIsDocumentedOnce(t *testing.T) {
 	seen := map[rules.FlagKey]bool{}
 	for _, row := range rules.FeatureTable {

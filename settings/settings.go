@@ -1,9 +1,11 @@
-// Package settings turns the config-* ConfigMaps of the system namespace into one immutable Snapshot.
+// Package settings turns the config-* ConfigMaps of the system namespace into one immutable
+// Snapshot.
 //
-// Owns: the meaning, default and bounds of every key (keys.go is the list). Reads: ConfigMap data, either handed in
-// (Parse, ParseOne: pure) or watched (Watch). Writes: the Store it is given, nothing else. Never: a half-applied map,
-// a default that differs from the shipped YAML (config/core/configmaps is generated from keys.go and tested against
-// Default), or an answer that needs a restart.
+// Owns: the meaning, default and bounds of every key (keys.go is the list). Reads: ConfigMap data,
+// either handed in (Parse, ParseOne: pure) or watched (Watch). Writes: the Store it is given,
+// nothing else. Never: a half-applied map, a default that differs from the shipped YAML
+// (config/core/configmaps is generated from keys.go and tested against Default), or an answer that
+// needs a restart.
 package settings
 
 import (
@@ -32,8 +34,8 @@ const (
 	GatewayName        = "config-gateway"
 )
 
-// Snapshot is the settings of one moment. It is never changed after Parse returned it: readers may keep it for the
-// length of one decision and must not write to its maps and slices.
+// Snapshot is the settings of one moment. It is never changed after Parse returned it: readers may
+// keep it for the length of one decision and must not write to its maps and slices.
 type Snapshot struct {
 	Autoscaler     Autoscaler
 	Defaults       Defaults
@@ -49,8 +51,8 @@ type Snapshot struct {
 	Gateway        Gateway
 }
 
-// sections maps each ConfigMap to the function that reads it into a Snapshot. The functions start from the default
-// values, so an absent key means its default.
+// sections maps each ConfigMap to the function that reads it into a Snapshot. The functions start
+// from the default values, so an absent key means its default.
 func sections() map[string]func(*reader, *Snapshot) {
 	return map[string]func(*reader, *Snapshot){
 		AutoscalerName:     func(r *reader, s *Snapshot) { s.Autoscaler = readAutoscaler(r) },
@@ -84,8 +86,9 @@ func Default() *Snapshot {
 	return s
 }
 
-// Parse reads a whole set of ConfigMaps, keyed by name. A missing map means its defaults; an unknown map is ignored.
-// All faults of all maps are reported at once, each with map, key and reason; then no Snapshot is returned.
+// Parse reads a whole set of ConfigMaps, keyed by name. A missing map means its defaults; an
+// unknown map is ignored. All faults of all maps are reported at once, each with map, key and
+// reason; then no Snapshot is returned.
 func Parse(configMaps map[string]map[string]string) (*Snapshot, error) {
 	s := &Snapshot{}
 	var faults []error
@@ -102,8 +105,8 @@ func Parse(configMaps map[string]map[string]string) (*Snapshot, error) {
 	return s, nil
 }
 
-// ParseOne tells whether data would be accepted as the content of the ConfigMap name; the webhook asks it before the
-// change is stored. A map this package does not know is accepted.
+// ParseOne tells whether data would be accepted as the content of the ConfigMap name; the webhook
+// asks it before the change is stored. A map this package does not know is accepted.
 func ParseOne(name string, data map[string]string) error {
 	read, ok := sections()[name]
 	if !ok {

@@ -378,8 +378,9 @@ func TestStoreWakesWaiters(t *testing.T) {
 	}
 }
 
-// The seeds are short, and one ConfigMap is read, not all: Go's fuzzer minimizes each input that reaches something new by trying every
-// part of it that could be left out, which for a few hundred bytes takes the minute it has for that, and nothing else is tried meanwhile.
+// The seeds are short, and one ConfigMap is read, not all: Go's fuzzer minimizes each input that
+// reaches something new by trying every part of it that could be left out, which for a few hundred
+// bytes takes the minute it has for that, and nothing else is tried meanwhile.
 func FuzzParse(f *testing.F) {
 	const long = 80
 	for name, rows := range table() {

@@ -46,8 +46,8 @@ func indent(text, prefix string) string {
 	return prefix + strings.ReplaceAll(strings.TrimRight(text, "\n"), "\n", "\n"+prefix) + "\n"
 }
 
-// example is the documentation that the shipped ConfigMap carries; read as YAML it is a ConfigMap's data with every
-// default spelled out.
+// example is the documentation that the shipped ConfigMap carries; read as YAML it is a ConfigMap's
+// data with every default spelled out.
 func example(name string) string {
 	var b strings.Builder
 	b.WriteString("# Documentation. Nothing below has any effect: to set a key, put it next to _example.\n")
@@ -225,7 +225,8 @@ func TestSettingsPageListsEveryKey(t *testing.T) {
 	golden(t, "../docs/settings.md", []byte(b.String()))
 }
 
-// The sources of the readers must name exactly the keys of the list: no undocumented key, no documented ghost.
+// The sources of the readers must name exactly the keys of the list: no undocumented key, no
+// documented ghost.
 func TestEveryKeyIsReadAndEveryReadKeyIsListed(t *testing.T) {
 	recorded := map[string]map[string]bool{}
 	for name, read := range sections() {

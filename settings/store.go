@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// Store holds the current Snapshot. One writer (Watch, or a test), any number of readers; reading takes no lock.
+// Store holds the current Snapshot. One writer (Watch, or a test), any number of readers; reading
+// takes no lock.
 type Store struct {
 	current atomic.Pointer[generation]
 }
@@ -42,7 +43,8 @@ func (s *Store) Set(snapshot *Snapshot) {
 	close(old.replaced)
 }
 
-// MetricsExport is where the components' metrics go, and a channel that is closed once that may have changed.
+// MetricsExport is where the components' metrics go, and a channel that is closed once that may
+// have changed.
 func (s *Store) MetricsExport() (to Export, replaced <-chan struct{}) {
 	snapshot, replaced := s.Current()
 	to = snapshot.Observability.Metrics
@@ -57,8 +59,8 @@ type Leases struct {
 	LeaseDuration, RenewDeadline, RetryPeriod time.Duration
 }
 
-// Leases returns what config-leader-election says for a component now, and a channel that is closed once that may have changed.
-// The prefix is the one to use unless the ConfigMap has another.
+// Leases returns what config-leader-election says for a component now, and a channel that is closed
+// once that may have changed. The prefix is the one to use unless the ConfigMap has another.
 func (s *Store) Leases(component, prefix string) func() (Leases, <-chan struct{}) {
 	return func() (Leases, <-chan struct{}) {
 		snapshot, replaced := s.Current()
@@ -71,7 +73,8 @@ func (s *Store) Leases(component, prefix string) func() (Leases, <-chan struct{}
 	}
 }
 
-// FollowLevel returns a function that keeps level at what config-logging says for a component, until its context ends.
+// FollowLevel returns a function that keeps level at what config-logging says for a component,
+// until its context ends.
 func (s *Store) FollowLevel(component string, level *slog.LevelVar) func(context.Context) error {
 	return func(ctx context.Context) error {
 		for {

@@ -7,7 +7,8 @@ import (
 	"strings"
 )
 
-// Warnings says what of the content of the ConfigMap name is legal and has no effect, so that nobody waits for one.
+// Warnings says what of the content of the ConfigMap name is legal and has no effect, so that
+// nobody waits for one.
 func Warnings(name string, data map[string]string) []string {
 	if !Known(name) {
 		return nil

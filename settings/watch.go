@@ -22,14 +22,16 @@ type Watcher struct {
 	rejected atomic.Int64
 }
 
-// Watch reads the ConfigMaps of namespace into store and returns once the first reading is in it, or when ctx ends.
-// Afterwards every change is in the store within the delay of one watch event, until ctx ends. A ConfigMap that is at
-// fault keeps its last good content (its defaults, if there was none), is logged, and counts as rejected.
+// Watch reads the ConfigMaps of namespace into store and returns once the first reading is in it,
+// or when ctx ends. Afterwards every change is in the store within the delay of one watch event,
+// until ctx ends. A ConfigMap that is at fault keeps its last good content (its defaults, if there
+// was none), is logged, and counts as rejected.
 func Watch(ctx context.Context, client kubernetes.Interface, namespace string, store *Store, log *slog.Logger) (*Watcher, error) {
 	w := &Watcher{store: store, log: log, done: make(chan struct{})}
 	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithNamespace(namespace))
 	informer := factory.Core().V1().ConfigMaps().Informer()
-	// Foreign ConfigMaps of the namespace (root certificates, mostly) are kept without their content.
+	// Foreign ConfigMaps of the namespace (root certificates, mostly) are kept without their
+	// content.
 	err := informer.SetTransform(func(o any) (any, error) {
 		if m, ok := o.(*corev1.ConfigMap); ok {
 			m.ManagedFields = nil
@@ -92,7 +94,8 @@ func Watch(ctx context.Context, client kubernetes.Interface, namespace string, s
 	return w, nil
 }
 
-// publish takes over of given what is right, keeps good for the rest, and sets the store when anything changed.
+// publish takes over of given what is right, keeps good for the rest, and sets the store when
+// anything changed.
 func (w *Watcher) publish(good, given map[string]map[string]string) {
 	for name, data := range given {
 		if known, ok := good[name]; ok && maps.Equal(known, data) {

@@ -53,7 +53,8 @@ func TestWatchFollowsTheClusterAndKeepsTheLastGoodContent(t *testing.T) {
 	}
 	change(configMap(GCName, map[string]string{"min-non-active-revisions": "4"}),
 		func(s *Snapshot) bool { return s.GC.MinNonActiveRevisions == 4 })
-	// The faulty map and the good one are read together: the good one counts, the faulty one stays as it was.
+	// The faulty map and the good one are read together: the good one counts, the faulty one stays
+	// as it was.
 	bad := configMap(GCName, map[string]string{"min-non-active-revisions": "many"})
 	if _, err := client.CoreV1().ConfigMaps("knative-serving").Update(ctx, bad, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)

@@ -174,8 +174,8 @@ func readDeployment(r *reader) Deployment {
 	return d
 }
 
-// RuntimeClassName is the runtime class for an object with these labels: the one whose selector names the most labels,
-// and among equals the first by name; "" when none fits.
+// RuntimeClassName is the runtime class for an object with these labels: the one whose selector
+// names the most labels, and among equals the first by name; "" when none fits.
 func (d Deployment) RuntimeClassName(objectLabels map[string]string) string {
 	best, size := "", -1
 	for class, c := range d.RuntimeClassNames {

@@ -1,8 +1,9 @@
 // Command sim plays workloads against the production decision in virtual time.
 //
-// Owns: a model of pods, requests and arrivals. Reads: workload files. Writes: a table, and with -out a report with plots.
-// Never: imports anything of the autoscaler but its pure packages, which are the ones that run in production; the
-// baseline beside them is the compatible formula written a second time.
+// Owns: a model of pods, requests and arrivals. Reads: workload files. Writes: a table, and with
+// -out a report with plots. Never: imports anything of the autoscaler but its pure packages, which
+// are the ones that run in production; the baseline beside them is the compatible formula written a
+// second time.
 package main
 
 import (

@@ -7,8 +7,8 @@ import (
 	"ebb.dev/ebb/autoscaler/revision"
 )
 
-// plain is the baseline: the compatible formula written a second time. It ticks every two seconds and
-// hears nothing out of turn but the first request at zero pods.
+// plain is the baseline: the compatible formula written a second time. It ticks every two seconds
+// and hears nothing out of turn but the first request at zero pods.
 type plain struct {
 	w          Workload
 	ready      int32

@@ -45,8 +45,8 @@ func pictures(plots map[string]string) string {
 	return b.String()
 }
 
-// simulateAll returns the table and the plots of all workloads, and tells how long each of them took: the report is the same wherever
-// it is made, the time is not, so it goes elsewhere.
+// simulateAll returns the table and the plots of all workloads, and tells how long each of them
+// took: the report is the same wherever it is made, the time is not, so it goes elsewhere.
 func simulateAll(files []string, seed int64, took io.Writer) (string, map[string]string, error) {
 	var rows [][]string
 	plots := map[string]string{}
@@ -67,7 +67,8 @@ func simulateAll(files []string, seed int64, took io.Writer) (string, map[string
 	return table(rows), plots, nil
 }
 
-// simulateWorkload runs all revisions of a workload, on all cores; the outcome does not depend on their number.
+// simulateWorkload runs all revisions of a workload, on all cores; the outcome does not depend on
+// their number.
 func simulateWorkload(w Workload, create func(Workload, time.Time) scaler, seed int64) *Result {
 	results := make([]*Result, w.Revisions)
 	var next atomic.Int64

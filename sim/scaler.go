@@ -21,8 +21,8 @@ func (l load) report() decide.Report {
 	return decide.Report{Concurrency: l.concurrency, RequestsPerSecond: l.arrivals, Queued: float64(l.queued)}
 }
 
-// scaler is one kind of autoscaler: the production code, or the plain baseline. Each call may return
-// the replicas to write, or noChange.
+// scaler is one kind of autoscaler: the production code, or the plain baseline. Each call may
+// return the replicas to write, or noChange.
 type scaler interface {
 	// second takes what was seen in a second that ended: by the activator, and in all.
 	second(now time.Time, activator, all load) int32

@@ -97,8 +97,9 @@ func TestNineOutstandingIsSeenByTheAdaptiveTarget(t *testing.T) {
 	}
 }
 
-// Service times of one-threaded pods that scatter as much as they are long leave a lesson to chance, so it takes enough of them: without, a quarter
-// of these loads ended with the two pods of the configured target.
+// Service times of one-threaded pods that scatter as much as they are long leave a lesson to
+// chance, so it takes enough of them: without, a quarter of these loads ended with the two pods of
+// the configured target.
 func TestChanceDoesNotHideNineOutstanding(t *testing.T) {
 	w := read(t, "min 1\nmax 20\ntarget 10\nwindow 10s\nstart 1s\nservice 30ms exponential\nworkers 1\nload outstanding 9 for 2m")
 	for seed := range int64(20) {
@@ -114,8 +115,9 @@ func TestChanceDoesNotHideNineOutstanding(t *testing.T) {
 	}
 }
 
-// What the start asked for too much is given back, and a lesson has been learned, within five minutes. From then on a constant load
-// has the scale turn round never, whatever the pods are like; it moves one way at most, as noise may push it over a whole pod.
+// What the start asked for too much is given back, and a lesson has been learned, within five
+// minutes. From then on a constant load has the scale turn round never, whatever the pods are like;
+// it moves one way at most, as noise may push it over a whole pod.
 func TestConstantLoadDoesNotMoveTheScale(t *testing.T) {
 	const settled = 300
 	for behaviour, service := range map[string]string{
@@ -139,8 +141,9 @@ func TestConstantLoadDoesNotMoveTheScale(t *testing.T) {
 	}
 }
 
-// On one node more pods bring nothing, and callers that think keep less open than they could: at seven open requests the mean is just what one pod is
-// for. The one try of more pods tells nothing, and its pods go once it has been measured; from then on the scale stands still.
+// On one node more pods bring nothing, and callers that think keep less open than they could: at
+// seven open requests the mean is just what one pod is for. The one try of more pods tells nothing,
+// and its pods go once it has been measured; from then on the scale stands still.
 func TestPodsThatShareTheirProcessorsDoNotMoveAnAdaptiveScale(t *testing.T) {
 	const lesson = 30
 	for _, think := range []string{"1800us", "2ms", "2200us", "3ms"} {
@@ -169,8 +172,9 @@ func TestPodsThatShareTheirProcessorsDoNotMoveAnAdaptiveScale(t *testing.T) {
 	}
 }
 
-// Whatever a service is like: once a constant load has filled the windows, the production code and the plain version of the
-// formula want as many pods, neither leaves its bounds, and what is held for a pod is answered.
+// Whatever a service is like: once a constant load has filled the windows, the production code and
+// the plain version of the formula want as many pods, neither leaves its bounds, and what is held
+// for a pod is answered.
 func TestUnderConstantLoadBothWantTheSame(t *testing.T) {
 	for seed := range uint64(12) {
 		r := rand.New(rand.NewPCG(seed, 5))
@@ -191,15 +195,17 @@ func TestUnderConstantLoadBothWantTheSame(t *testing.T) {
 				wants[kind] += p.Wanted / float64(len(late))
 			}
 		}
-		// The arrivals are random, so each of them may stand on the other side of a whole pod now and then.
+		// The arrivals are random, so each of them may stand on the other side of a whole pod now
+		// and then.
 		if d := wants["ebb"] - wants["baseline"]; d > 1 || d < -1 {
 			t.Errorf("seed %d: %.2f pods, the plain version %.2f", seed, wants["ebb"], wants["baseline"])
 		}
 	}
 }
 
-// The formula is compared without the loop around it in autoscaler/decide; here with pods that start and load that follows them.
-// A load that rises is met by the production code no later than by the plain version, and costs no more than a window of it longer.
+// The formula is compared without the loop around it in autoscaler/decide; here with pods that
+// start and load that follows them. A load that rises is met by the production code no later than
+// by the plain version, and costs no more than a window of it longer.
 func TestRisingLoadIsMetNoLaterThanByThePlainVersion(t *testing.T) {
 	for seed := range uint64(6) {
 		r := rand.New(rand.NewPCG(seed, 7))

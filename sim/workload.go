@@ -31,19 +31,22 @@ type Workload struct {
 
 	// Start is how long a pod takes from the write of the scale to its readiness.
 	Start time.Duration
-	// Service is the mean time that a request works, Spread the shape of its distribution; Wait is time that it
-	// spends on others, without a worker. Workers is how many requests of a pod work at once, 0 for all; Processors
-	// how many of all pods do, as on one node that they share, 0 for all.
+	// Service is the mean time that a request works, Spread the shape of its distribution; Wait is
+	// time that it spends on others, without a worker. Workers is how many requests of a pod work
+	// at once, 0 for all; Processors how many of all pods do, as on one node that they share, 0 for
+	// all.
 	Service    time.Duration
 	Spread     string
 	Wait       time.Duration
 	Workers    int
 	Processors int
-	// Think is the mean time that a caller of a closed load takes from a response to its next request.
+	// Think is the mean time that a caller of a closed load takes from a response to its next
+	// request.
 	Think time.Duration
 
 	Load []Segment
-	// Trace, when set, replaces Load: arrivals in each minute for each revision, with its mean service time.
+	// Trace, when set, replaces Load: arrivals in each minute for each revision, with its mean
+	// service time.
 	Trace []Function
 }
 

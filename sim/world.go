@@ -14,8 +14,8 @@ import (
 // writeTime is how long a scale takes from its decision to the pods' beginning to start.
 const writeTime = 20 * time.Millisecond
 
-// What activators and pods report out of turn: a queue that forms or doubles, and requests in flight
-// that double and are leastGrowth more than they reported last.
+// What activators and pods report out of turn: a queue that forms or doubles, and requests in
+// flight that double and are leastGrowth more than they reported last.
 const (
 	edge        = 2
 	leastGrowth = 5
@@ -104,8 +104,8 @@ type turn struct {
 type world struct {
 	w      Workload
 	scaler scaler
-	// The load, the work of requests and the cluster have random numbers of their own, so that an open
-	// load is the same under every autoscaler.
+	// The load, the work of requests and the cluster have random numbers of their own, so that an
+	// open load is the same under every autoscaler.
 	load, work, random *rand.Rand
 	service            time.Duration
 	minutes            []float64
@@ -181,7 +181,8 @@ func (w *world) schedule(after time.Duration, e event) {
 	heap.Push(&w.queue, e)
 }
 
-// spread lets the arrivals of a trace's minutes come at random times in them, one minute ahead at a time.
+// spread lets the arrivals of a trace's minutes come at random times in them, one minute ahead at a
+// time.
 func (w *world) spread() {
 	for m, n := range w.minutes {
 		for range int(n) {
@@ -479,7 +480,8 @@ func (w *world) write(replicas int32) {
 	}
 }
 
-// scale brings the pods to a number: new ones start, and of those there are the ones not ready go first, then the idle.
+// scale brings the pods to a number: new ones start, and of those there are the ones not ready go
+// first, then the idle.
 func (w *world) scale(replicas int32) {
 	before := int32(len(w.pods))
 	w.result.scaled(before, replicas)

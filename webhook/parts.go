@@ -48,14 +48,15 @@ func readiness(ctx context.Context, keeper *certs.Keeper) http.Handler {
 	})
 }
 
-// Bounds of open connections. All are of API servers, which come from few addresses, or of nobody who has business here.
+// Bounds of open connections. All are of API servers, which come from few addresses, or of nobody
+// who has business here.
 const (
 	mostConnections      = 2048
 	mostConnectionsOfOne = 1024
 )
 
-// goodbye is for how long a webhook that is to end still answers: until the API server's connections and the
-// endpoints have moved to another replica.
+// goodbye is for how long a webhook that is to end still answers: until the API server's
+// connections and the endpoints have moved to another replica.
 const goodbye = 5 * time.Second
 
 // serve answers the API server over TLS.

@@ -22,14 +22,15 @@ type Announcement struct {
 	// Address is where to send requests: the pod's IP and the data port of its protocol.
 	Address netip.AddrPort `json:"address"`
 	Ready   bool           `json:"ready"`
-	// ProcessStarted is when queue-proxy's process began; UserReady is when the user container first
-	// answered its readiness probe. Both are by the node's clock.
+	// ProcessStarted is when queue-proxy's process began; UserReady is when the user container
+	// first answered its readiness probe. Both are by the node's clock.
 	ProcessStarted time.Time `json:"processStarted,omitzero"`
 	UserReady      time.Time `json:"userReady,omitzero"`
 	// SlotFree says that this is no news of the pod itself: a slot became free and is kept for the
 	// receiver, whose request was refused before (see HeaderNoQueue).
 	SlotFree bool `json:"slotFree,omitempty"`
-	// Sequence grows with each announcement of one pod, so that one that was overtaken is recognised.
+	// Sequence grows with each announcement of one pod, so that one that was overtaken is
+	// recognised.
 	Sequence uint64 `json:"sequence"`
 }
 

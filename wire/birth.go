@@ -10,14 +10,15 @@ import (
 // MaxBirthBytes bounds the body of an answer to GET PathBirths.
 const MaxBirthBytes = 1024
 
-// Birth is what the autoscaler knows of how a pod came to be, for the activator's account of a cold start. A zero time is a
-// step that it does not know.
+// Birth is what the autoscaler knows of how a pod came to be, for the activator's account of a cold
+// start. A zero time is a step that it does not know.
 type Birth struct {
-	// Asked is when the scale-up that the pod belongs to had been written, Scheduled when a node was seen to be chosen: both by
-	// the autoscaler's clock.
+	// Asked is when the scale-up that the pod belongs to had been written, Scheduled when a node
+	// was seen to be chosen: both by the autoscaler's clock.
 	Asked     time.Time `json:"asked,omitzero"`
 	Scheduled time.Time `json:"scheduled,omitzero"`
-	// Started is when the last of the pod's containers began to run, in whole seconds, as Kubernetes has it.
+	// Started is when the last of the pod's containers began to run, in whole seconds, as
+	// Kubernetes has it.
 	Started time.Time `json:"started,omitzero"`
 }
 

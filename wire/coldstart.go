@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// ColdStart says when the steps of one request's cold start happened, by the activator's clock. A zero time
-// is a step that is not known.
+// ColdStart says when the steps of one request's cold start happened, by the activator's clock. A
+// zero time is a step that is not known.
 type ColdStart struct {
 	Received  time.Time // the request reached the activator
 	Announced time.Time // the activator learned of a pod that can answer it
@@ -16,7 +16,8 @@ type ColdStart struct {
 	Via       string    // how it learned: "announcement" or "endpoints"
 }
 
-// String is the value of HeaderColdStart: name=value parts separated by semicolons, times in nanoseconds since 1970.
+// String is the value of HeaderColdStart: name=value parts separated by semicolons, times in
+// nanoseconds since 1970.
 func (c ColdStart) String() string {
 	var b strings.Builder
 	part := func(name string, at time.Time) {
@@ -33,8 +34,8 @@ func (c ColdStart) String() string {
 	return strings.TrimSuffix(b.String(), ";")
 }
 
-// ParseColdStart reads the value of HeaderColdStart. It leaves out what it does not know, so that a newer
-// sender may say more.
+// ParseColdStart reads the value of HeaderColdStart. It leaves out what it does not know, so that a
+// newer sender may say more.
 func ParseColdStart(value string) (ColdStart, error) {
 	var c ColdStart
 	if value == "" {

@@ -1,6 +1,7 @@
 package wire
 
-// Headers between gateway, activator, queue-proxy and their probers (contract sections 5.6 and 6.2).
+// Headers between gateway, activator, queue-proxy and their probers (contract sections 5.6 and
+// 6.2).
 const (
 	// HeaderNetworkProbe marks a probe; its value names the component that is meant to answer.
 	HeaderNetworkProbe = "K-Network-Probe"
@@ -11,7 +12,8 @@ const (
 	HeaderProxyRequest = "K-Proxy-Request"
 	// HeaderOriginalHost is the Host that the client sent, where a hop had to change Host.
 	HeaderOriginalHost = "K-Original-Host"
-	// HeaderDirectLB tells a service mesh, beside the Host of the private Service, that the connection is to the pod that it is to.
+	// HeaderDirectLB tells a service mesh, beside the Host of the private Service, that the
+	// connection is to the pod that it is to.
 	HeaderDirectLB = "Knative-Direct-Lb"
 	// HeaderRevision and HeaderNamespace name the revision that a request is for.
 	HeaderRevision  = "Knative-Serving-Revision"
@@ -19,11 +21,13 @@ const (
 	// HeaderTag and HeaderDefaultRoute carry tag header routing.
 	HeaderTag          = "Knative-Serving-Tag"
 	HeaderDefaultRoute = "Knative-Serving-Default-Route"
-	// HeaderColdStart tells, on the response to a request that waited for a pod, when that happened (see ColdStart). Off by default.
+	// HeaderColdStart tells, on the response to a request that waited for a pod, when that happened
+	// (see ColdStart). Off by default.
 	HeaderColdStart = "Ebb-Cold-Start"
 )
 
-// Values of HeaderNetworkProbe. A component answers its own value with 200 and that value as the body.
+// Values of HeaderNetworkProbe. A component answers its own value with 200 and that value as the
+// body.
 const (
 	ProbeQueue     = "queue"     // queue-proxy: is the user container ready?
 	ProbeActivator = "activator" // activator: am I talking to you?

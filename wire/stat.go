@@ -18,7 +18,8 @@ const (
 	MaxPodStatsBytes = 2 << 10
 )
 
-// Stat is the load of one reporter, a pod or an activator, over its last reporting period of about a second.
+// Stat is the load of one reporter, a pod or an activator, over its last reporting period of about
+// a second.
 type Stat struct {
 	PodName string
 	// AverageConcurrent is the time-weighted mean of requests in the reporter, those that wait
@@ -42,8 +43,8 @@ type Stat struct {
 	// and the unfinished ones spent in the user container in the period.
 	Completed   float64
 	BusySeconds float64
-	// OutOfTurn says that the figures are those of a moment in which load grew; the regular report of the
-	// period will count the same requests.
+	// OutOfTurn says that the figures are those of a moment in which load grew; the regular report
+	// of the period will count the same requests.
 	OutOfTurn bool
 }
 
@@ -54,7 +55,8 @@ type StatMessage struct {
 	Stat      Stat
 }
 
-// Field numbers of Stat, StatMessage and StatMessages in protobuf (contract section 4.6; 16 and up are Ebb's).
+// Field numbers of Stat, StatMessage and StatMessages in protobuf (contract section 4.6; 16 and up
+// are Ebb's).
 const (
 	statPodName                  = 1
 	statAverageConcurrent        = 2
@@ -108,7 +110,8 @@ func (s Stat) Append(data []byte) []byte {
 // the receiver's to refuse, because only it can count them.
 func DecodeStat(data []byte) (Stat, error) { return DecodeStatOf("", data) }
 
-// DecodeStatOf is DecodeStat where the name of the reporter is most often known: a Stat of the given pod shares it.
+// DecodeStatOf is DecodeStat where the name of the reporter is most often known: a Stat of the
+// given pod shares it.
 func DecodeStatOf(pod string, data []byte) (Stat, error) {
 	var s Stat
 	err := fields(data, func(number int, value field) error {
@@ -168,8 +171,8 @@ func EncodeStats(messages []StatMessage) []byte {
 // ErrTooManyStats is returned for a body with more messages than the reader takes.
 var ErrTooManyStats = errors.New("too many stats")
 
-// DecodeStats is the inverse of EncodeStats. It fails at the first message beyond most: a message may
-// take two bytes of a body and takes a hundred times as many once decoded.
+// DecodeStats is the inverse of EncodeStats. It fails at the first message beyond most: a message
+// may take two bytes of a body and takes a hundred times as many once decoded.
 func DecodeStats(data []byte, most int) ([]StatMessage, error) {
 	var messages []StatMessage
 	err := fields(data, func(number int, value field) error {
@@ -199,7 +202,8 @@ func DecodeStats(data []byte, most int) ([]StatMessage, error) {
 	return messages, nil
 }
 
-// decodeMessage shares with the message before it the texts that are the same: most often all come from one reporter.
+// decodeMessage shares with the message before it the texts that are the same: most often all come
+// from one reporter.
 func decodeMessage(data []byte, last *StatMessage) (StatMessage, error) {
 	var m StatMessage
 	err := fields(data, func(number int, value field) (err error) {
@@ -225,7 +229,8 @@ var (
 	errWireType  = errors.New("protobuf field has another type than expected")
 )
 
-// field is one decoded value: number for varint and fixed types, bytes for the length-delimited type.
+// field is one decoded value: number for varint and fixed types, bytes for the length-delimited
+// type.
 type field struct {
 	kind   int
 	number uint64

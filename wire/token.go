@@ -7,7 +7,8 @@ import (
 	"strings"
 )
 
-// Names of the Secret in the system namespace, and of the field in it, that hold the key of all tokens.
+// Names of the Secret in the system namespace, and of the field in it, that hold the key of all
+// tokens.
 const (
 	TokenSecret    = "ebb-token-key"
 	TokenSecretKey = "key"
@@ -35,8 +36,8 @@ func ValidToken(key []byte, namespace, revision, token string) bool {
 	return hmac.Equal([]byte(Token(key, namespace, revision)), []byte(token))
 }
 
-// DrainToken is what the preStop hook shows to the queue-proxy of its own pod. It is made of the pod's token,
-// and does not give that one away.
+// DrainToken is what the preStop hook shows to the queue-proxy of its own pod. It is made of the
+// pod's token, and does not give that one away.
 func DrainToken(token string) string { return Token([]byte(token), "", "drain") }
 
 // ValidDrainToken reports in constant time whether given is DrainToken(token).

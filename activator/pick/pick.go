@@ -11,10 +11,11 @@ type State uint8
 const (
 	// Open: the pod may be chosen.
 	Open State = iota
-	// Full: the pod has just refused a request because its own limit is reached by requests of others.
+	// Full: the pod has just refused a request because its own limit is reached by requests of
+	// others.
 	Full
-	// Suspect: the pod has just refused a connection. It is chosen only when every pod is suspect, so
-	// that a failed dial never leaves a revision without any pod.
+	// Suspect: the pod has just refused a connection. It is chosen only when every pod is suspect,
+	// so that a failed dial never leaves a revision without any pod.
 	Suspect
 	// Resting: a connection failed so recently that trying again would only spin. It is not chosen.
 	Resting
@@ -51,8 +52,8 @@ func (r Reason) String() string {
 	return "unknown"
 }
 
-// firstFreeLimit is the largest limit under which pods are filled in address order: with so few slots
-// each, packing keeps the last pods idle and lets them go.
+// firstFreeLimit is the largest limit under which pods are filled in address order: with so few
+// slots each, packing keeps the last pods idle and lets them go.
 const firstFreeLimit = 3
 
 // Choose returns the index of the pod for the next request, or -1.
@@ -62,8 +63,9 @@ const firstFreeLimit = 3
 //	1..3     first in address order                   open and in flight < limit
 //	> 3      round robin from cursor                  open and in flight < limit
 //
-// When no pod is open or full, all being suspect, the same policy runs over the suspects. cursor is where round robin
-// begins (the caller passes the index after the last choice), random is any 64 random bits.
+// When no pod is open or full, all being suspect, the same policy runs over the suspects. cursor is
+// where round robin begins (the caller passes the index after the last choice), random is any 64
+// random bits.
 func Choose(pods Pods, limit, cursor int, random uint64) (int, Reason) {
 	n := pods.Len()
 	if n == 0 {
@@ -94,15 +96,16 @@ func Choose(pods Pods, limit, cursor int, random uint64) (int, Reason) {
 			alive = true
 		}
 	}
-	// A live pod that is merely busy is worth waiting for; the way to a suspect may cost a dial timeout.
+	// A live pod that is merely busy is worth waiting for; the way to a suspect may cost a dial
+	// timeout.
 	if alive || suspect < 0 {
 		return -1, NoSlot
 	}
 	return suspect, LastResort
 }
 
-// chooseUnlimited draws two different pods and takes the one with less in flight. Without a limit no pod is
-// ever full, so the state Full counts as open.
+// chooseUnlimited draws two different pods and takes the one with less in flight. Without a limit
+// no pod is ever full, so the state Full counts as open.
 func chooseUnlimited(pods Pods, n int, random uint64) (int, Reason) {
 	first := int(uint64(uint32(random)) % uint64(n))
 	second := first

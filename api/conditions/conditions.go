@@ -1,5 +1,5 @@
-// Package conditions holds what all kinds with conditions do alike: announcing that a new generation was seen
-// and keeping the time of a transition that was none.
+// Package conditions holds what all kinds with conditions do alike: announcing that a new
+// generation was seen and keeping the time of a transition that was none.
 //
 // Reads and writes: only its arguments. Never: a clock, a client, a log.
 package conditions
@@ -10,18 +10,20 @@ import (
 	duckv1 "knative.dev/pkg/apis/duck/v1"
 )
 
-// NewGenerationReason is the Ready condition's reason between a new generation and its first successful reconcile.
+// NewGenerationReason is the Ready condition's reason between a new generation and its first
+// successful reconcile.
 const NewGenerationReason = "NewObservedGenFailure"
 
-// BeginGeneration turns Ready to Unknown when the object's generation was not reconciled before, so that a
-// reader of Ready=True with a stale observedGeneration is not misled when the reconcile that follows fails.
+// BeginGeneration turns Ready to Unknown when the object's generation was not reconciled before, so
+// that a reader of Ready=True with a stale observedGeneration is not misled when the reconcile that
+// follows fails.
 func BeginGeneration(object duckv1.KRShaped) {
 	status := object.GetStatus()
 	if status.ObservedGeneration == object.GetGeneration() {
 		return
 	}
-	// Not MarkUnknown, which leaves Ready False while something it depends on is: that is what the old generation
-	// came to.
+	// Not MarkUnknown, which leaves Ready False while something it depends on is: that is what the
+	// old generation came to.
 	set := object.GetConditionSet()
 	set.Manage(status).SetCondition(apis.Condition{
 		Type: set.GetTopLevelConditionType(), Status: corev1.ConditionUnknown, Reason: NewGenerationReason,
@@ -29,8 +31,9 @@ func BeginGeneration(object duckv1.KRShaped) {
 	})
 }
 
-// KeepTransitionTimes gives each condition of status that reads as it did in before the time it had there. A
-// reconcile that recomputes conditions from scratch passes through values it does not end with.
+// KeepTransitionTimes gives each condition of status that reads as it did in before the time it had
+// there. A reconcile that recomputes conditions from scratch passes through values it does not end
+// with.
 func KeepTransitionTimes(before, status *duckv1.Status) {
 	for i := range status.Conditions {
 		condition := &status.Conditions[i]

@@ -74,7 +74,8 @@ func TestWhatKubectlShowsOfAPodAutoscaler(t *testing.T) {
 	}
 }
 
-// The API server's own validation: structural schema, list maps, defaults, and the estimated cost of every rule.
+// The API server's own validation: structural schema, list maps, defaults, and the estimated cost
+// of every rule.
 func TestTheAPIServerAcceptsEveryDefinition(t *testing.T) {
 	for _, file := range shippedFiles(t) {
 		_, internal := load(t, file)
@@ -85,7 +86,8 @@ func TestTheAPIServerAcceptsEveryDefinition(t *testing.T) {
 	}
 }
 
-// kubectl apply keeps what it applied in an annotation, and annotations may take 256 KiB altogether.
+// kubectl apply keeps what it applied in an annotation, and annotations may take 256 KiB
+// altogether.
 func TestDefinitionsFitKubectlApply(t *testing.T) {
 	for _, file := range shippedFiles(t) {
 		external, _ := load(t, file)
@@ -168,7 +170,8 @@ func TestGeneratedTwiceIsTheSame(t *testing.T) {
 	}
 }
 
-// admit does what the API server does with a manifest between the mutating and the validating webhooks.
+// admit does what the API server does with a manifest between the mutating and the validating
+// webhooks.
 func admit(t *testing.T, resource, manifest string) (map[string]any, field.ErrorList) {
 	t.Helper()
 	_, internal := load(t, filepath.Join(shipped, resource+".serving.knative.dev.yaml"))
@@ -214,7 +217,8 @@ spec:
         ports: [{containerPort: 8080}]
 `
 
-// The schema refuses on its own, so that a webhook that is down lets nothing through that it would break on.
+// The schema refuses on its own, so that a webhook that is down lets nothing through that it would
+// break on.
 func TestTheSchemaRefusesWithoutTheWebhook(t *testing.T) {
 	for _, test := range []struct{ name, resource, manifest, want string }{
 		{"a plain service passes", "services", service, ""},

@@ -1,7 +1,7 @@
 // Command crds writes the CustomResourceDefinitions of Ebb's kinds from their Go types.
 //
-// Owns: config/crd/*.yaml except the kustomization. Reads: the Go types and their kubebuilder markers.
-// Writes: one file a kind into the folder given. Never: talks to a cluster.
+// Owns: config/crd/*.yaml except the kustomization. Reads: the Go types and their kubebuilder
+// markers. Writes: one file a kind into the folder given. Never: talks to a cluster.
 //
 //	go run ./api/crds config/crd
 package main

@@ -8,9 +8,10 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 )
 
-// The fields of a pod that stay in the schema. What is not listed is dropped by the API server before anybody sees
-// it: restartPolicy, nodeName, lifecycle, stdin, tty, hostPort, the grace period of a probe and the like, which Ebb
-// decides itself or which contradict pods that come and go.
+// The fields of a pod that stay in the schema. What is not listed is dropped by the API server
+// before anybody sees it: restartPolicy, nodeName, lifecycle, stdin, tty, hostPort, the grace
+// period of a probe and the like, which Ebb decides itself or which contradict pods that come and
+// go.
 var (
 	podFields = []string{
 		"affinity", "automountServiceAccountToken", "containers", "dnsConfig", "dnsPolicy", "enableServiceLinks",
@@ -44,7 +45,8 @@ var (
 		"projected", "secret",
 	}
 
-	// Behind feature flags, which the webhook knows and the schema cannot: their insides are left to Kubernetes.
+	// Behind feature flags, which the webhook knows and the schema cannot: their insides are left
+	// to Kubernetes.
 	openPodFields    = []string{"affinity", "dnsConfig", "securityContext"}
 	openListFields   = []string{"hostAliases", "initContainers", "tolerations", "topologySpreadConstraints"}
 	openVolumeFields = []string{"csi", "emptyDir", "ephemeral", "hostPath", "image", "persistentVolumeClaim"}
@@ -176,7 +178,8 @@ func refineVolume(volume *node) error {
 	return nil
 }
 
-// narrow drops the fields that are not listed. A listed field that is not there is a mistake in the list.
+// narrow drops the fields that are not listed. A listed field that is not there is a mistake in the
+// list.
 func narrow(n *node, fields []string) error {
 	for _, name := range fields {
 		if _, ok := n.Properties[name]; !ok {
@@ -234,8 +237,8 @@ func firstError(errs ...error) error {
 
 const longestDescription = 160
 
-// shorten keeps the first sentence of every description, so that `kubectl explain` says something and the
-// definition still fits the annotation in which `kubectl apply` keeps what it applied.
+// shorten keeps the first sentence of every description, so that `kubectl explain` says something
+// and the definition still fits the annotation in which `kubectl apply` keeps what it applied.
 func shorten(n *node, except map[string]bool) {
 	for name, property := range n.Properties {
 		if except[name] {

@@ -8,7 +8,8 @@ import (
 
 type node = apiextensionsv1.JSONSchemaProps
 
-// Limits that give the API server's estimate of a rule's cost a bound. No manifest in use comes near them.
+// Limits that give the API server's estimate of a rule's cost a bound. No manifest in use comes
+// near them.
 const (
 	maxTrafficTargets = 1000
 	maxContainers     = 100
@@ -75,7 +76,8 @@ func refineRoute(root *node) error {
 	return dns1035Name(root)
 }
 
-// refineDomainMapping says what KReference's own validation says, and refuses a Secret without a name.
+// refineDomainMapping says what KReference's own validation says, and refuses a Secret without a
+// name.
 func refineDomainMapping(root *node) error {
 	if err := edit(root, func(name *node) error {
 		least := int64(1)
@@ -98,8 +100,8 @@ func refinePodAutoscaler(root *node) error {
 	}, "spec")
 }
 
-// dns1035Name refuses names that cannot be the first label of a host. Kubernetes itself checks only for DNS-1123
-// subdomains of up to 253 characters.
+// dns1035Name refuses names that cannot be the first label of a host. Kubernetes itself checks only
+// for DNS-1123 subdomains of up to 253 characters.
 func dns1035Name(root *node) error {
 	return rule(root, `self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$') && size(self.metadata.name) <= 63`,
 		"metadata.name must be a DNS-1035 label: at most 63 lower-case letters, digits and dashes, beginning with a letter, "+

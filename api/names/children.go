@@ -9,11 +9,13 @@ import (
 	"knative.dev/pkg/kmeta"
 )
 
-// Child composes a child's name from its parent's: parent+suffix, or, beyond 63 characters, a truncated head
-// with a hash of the parent spliced in, so that two long parents never share a child.
+// Child composes a child's name from its parent's: parent+suffix, or, beyond 63 characters, a
+// truncated head with a hash of the parent spliced in, so that two long parents never share a
+// child.
 func Child(parent, suffix string) string { return kmeta.ChildName(parent, suffix) }
 
-// GeneratedRevision is the name of a Configuration's revision of the given generation when the template names none.
+// GeneratedRevision is the name of a Configuration's revision of the given generation when the
+// template names none.
 func GeneratedRevision(configuration string, generation int64) string {
 	return Child(configuration, fmt.Sprintf("-%05d", generation))
 }
@@ -24,7 +26,8 @@ func Deployment(revision string) string { return Child(revision, "-deployment") 
 // PodAutoscaler is the name of a revision's PodAutoscaler.
 func PodAutoscaler(revision string) string { return revision }
 
-// PublicService is the name of the Service that clients of a revision reach: no selector, endpoints by Ebb.
+// PublicService is the name of the Service that clients of a revision reach: no selector, endpoints
+// by Ebb.
 func PublicService(revision string) string { return revision }
 
 // PrivateService is the name of the Service whose selector matches the revision's own pods.
@@ -42,11 +45,14 @@ func RouteCertificate(routeUID types.UID, tag string, local bool) string {
 	return name
 }
 
-// NamespaceCertificate is the certificate (and its Secret) that queue-proxies of a namespace serve with.
+// NamespaceCertificate is the certificate (and its Secret) that queue-proxies of a namespace serve
+// with.
 const NamespaceCertificate = "serving-certs"
 
-// NamespaceAuthority is the ConfigMap that says by whose signature gateways know the pods of a namespace, and the activators.
+// NamespaceAuthority is the ConfigMap that says by whose signature gateways know the pods of a
+// namespace, and the activators.
 const NamespaceAuthority = "serving-certs-authority"
 
-// RoutingCertificate is the certificate (and its Secret, in the system namespace) that activators serve with.
+// RoutingCertificate is the certificate (and its Secret, in the system namespace) that activators
+// serve with.
 const RoutingCertificate = "routing-serving-certs"

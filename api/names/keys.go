@@ -1,5 +1,5 @@
-// Package names owns every name and key that Ebb shares with its users and their tools: child object
-// names, label and annotation keys, finalizers, and the typed parsers of annotation values.
+// Package names owns every name and key that Ebb shares with its users and their tools: child
+// object names, label and annotation keys, finalizers, and the typed parsers of annotation values.
 //
 // Reads: nothing but its arguments. Writes: nothing. Never: decides what an annotation is good for.
 package names
@@ -17,7 +17,8 @@ const (
 // SystemNamespace is where Ebb's own objects live.
 const SystemNamespace = "knative-serving"
 
-// Labels of the serving group. ConfigurationLabel to RoutingStateLabel stand on Revisions and what they own.
+// Labels of the serving group. ConfigurationLabel to RoutingStateLabel stand on Revisions and what
+// they own.
 const (
 	ServiceLabel                 = ServingGroup + "/service"
 	ServiceUIDLabel              = ServingGroup + "/serviceUID"
@@ -31,7 +32,8 @@ const (
 	RoutingStateLabel            = ServingGroup + "/routingState"
 	DomainMappingUIDLabel        = ServingGroup + "/domainMappingUID"
 	DomainMappingNamespaceLabel  = ServingGroup + "/domainMappingNamespace"
-	// DeploymentHashLabel stands on the Deployment only: the hash of the content Ebb wants it to have.
+	// DeploymentHashLabel stands on the Deployment only: the hash of the content Ebb wants it to
+	// have.
 	DeploymentHashLabel = ServingGroup + "/deployment-hash"
 	// ControllerLabel aggregates ClusterRoles into knative-serving-admin.
 	ControllerLabel = ServingGroup + "/controller"
@@ -64,7 +66,8 @@ const (
 	ProgressDeadlineAnnotation     = ServingGroup + "/progress-deadline"
 )
 
-// Annotations of the autoscaling group: read on Revision templates, refused on Services, Configurations and Routes.
+// Annotations of the autoscaling group: read on Revision templates, refused on Services,
+// Configurations and Routes.
 const (
 	ClassAnnotation                = AutoscalingGroup + "/class"
 	MinScaleAnnotation             = AutoscalingGroup + "/min-scale"
@@ -119,21 +122,24 @@ const (
 
 // Annotations that only Ebb has.
 const (
-	// ParkedAnnotation stands on a Revision whose children are taken away, or not all there again; its value is one of the two
-	// below. It is set and removed by patches that name the version they were thought of for, so it is a lock too.
+	// ParkedAnnotation stands on a Revision whose children are taken away, or not all there again;
+	// its value is one of the two below. It is set and removed by patches that name the version
+	// they were thought of for, so it is a lock too.
 	ParkedAnnotation = "serving.ebb.dev/parked"
-	// ParkedWasUp: the Revision had its initial pods once, and need not have them again to be Ready.
+	// ParkedWasUp: the Revision had its initial pods once, and need not have them again to be
+	// Ready.
 	ParkedWasUp = "was-up"
 	// ParkedNeverUp: it never had them.
 	ParkedNeverUp = "never-up"
-	// ResponseTimeoutActionAnnotation on a Revision says what a timer does to a response that has begun: ResponseTimeoutEnd or
-	// ResponseTimeoutCut.
+	// ResponseTimeoutActionAnnotation on a Revision says what a timer does to a response that has
+	// begun: ResponseTimeoutEnd or ResponseTimeoutCut.
 	ResponseTimeoutActionAnnotation = "serving.ebb.dev/response-timeout-action"
 	// ResponseTimeoutEnd ends it cleanly, with a trailer that names the timer.
 	ResponseTimeoutEnd = "end"
 	// ResponseTimeoutCut breaks it off, so that no client takes it for a whole one.
 	ResponseTimeoutCut = "cut"
-	// InitializedAnnotation on a PodAutoscaler says "true" when its revision had its initial pods before the object was made.
+	// InitializedAnnotation on a PodAutoscaler says "true" when its revision had its initial pods
+	// before the object was made.
 	InitializedAnnotation = "autoscaling.ebb.dev/initialized"
 )
 
@@ -156,17 +162,19 @@ const (
 	TrustBundleLabel              = NetworkingGroup + "/trust-bundle"
 	WildcardDomainLabel           = NetworkingGroup + "/wildcardDomain"
 
-	// ServerlessServiceLabel and ServiceTypeLabel stand on a revision's two Services and their EndpointSlices.
+	// ServerlessServiceLabel and ServiceTypeLabel stand on a revision's two Services and their
+	// EndpointSlices.
 	ServerlessServiceLabel = NetworkingInternalGroup + "/serverlessservice"
 	ServiceTypeLabel       = NetworkingInternalGroup + "/serviceType"
 	ServiceTypePublic      = "Public"
 	ServiceTypePrivate     = "Private"
 
-	// NamespaceCertificateLabel stands on what is made for the certificates of a namespace as a whole.
+	// NamespaceCertificateLabel stands on what is made for the certificates of a namespace as a
+	// whole.
 	NamespaceCertificateLabel = NetworkingInternalGroup + "/namespace-certificate"
 
-	// SystemTLSAnnotation stands, with the value true, on a Deployment whose pods serve TLS, and on the public Service of a
-	// revision once gateways may use its port 443.
+	// SystemTLSAnnotation stands, with the value true, on a Deployment whose pods serve TLS, and on
+	// the public Service of a revision once gateways may use its port 443.
 	SystemTLSAnnotation = NetworkingInternalGroup + "/system-internal-tls"
 
 	// ListenerSetLabel stands on the ListenerSets that end TLS for Ebb's hosts.

@@ -101,7 +101,8 @@ func TestParsedScalingIsTyped(t *testing.T) {
 	}
 }
 
-// What would take the parser of quantities seconds, or longer than anybody waits, is refused at a glance.
+// What would take the parser of quantities seconds, or longer than anybody waits, is refused at a
+// glance.
 func TestQuantitiesThatTakeForeverAreRefused(t *testing.T) {
 	for _, text := range []string{"1e-999999999", "1E-2000000000", "0." + strings.Repeat("0", 1000) + "1"} {
 		sidecar, err := ParseSidecar(map[string]string{SidecarCPULimitAnnotation: text})

@@ -24,7 +24,8 @@ const (
 	UnlimitedTargetBurst = -1
 )
 
-// Scaling is what a Revision's annotations say about its scale; nil (or "") is what they do not say.
+// Scaling is what a Revision's annotations say about its scale; nil (or "") is what they do not
+// say.
 type Scaling struct {
 	Class  string
 	Metric string
@@ -41,13 +42,15 @@ type Scaling struct {
 
 	Window         *time.Duration
 	ScaleDownDelay *time.Duration
-	// PanicWindow is in percent of Window, 1 to 100; PanicThreshold in percent of the pods there are, 110 to 1000.
+	// PanicWindow is in percent of Window, 1 to 100; PanicThreshold in percent of the pods there
+	// are, 110 to 1000.
 	PanicWindow, PanicThreshold *float64
 	ScaleToZeroRetention        *time.Duration
 }
 
-// ParseScaling reads the autoscaling annotations. A value that is wrong reads as unset and is among the errors, whose
-// paths are the annotation keys; what stands on stored objects was judged when they were stored.
+// ParseScaling reads the autoscaling annotations. A value that is wrong reads as unset and is among
+// the errors, whose paths are the annotation keys; what stands on stored objects was judged when
+// they were stored.
 func ParseScaling(annotations map[string]string) (Scaling, *apis.FieldError) {
 	r := &reader{annotations: annotations}
 	s := Scaling{
@@ -85,7 +88,8 @@ func ParseScaling(annotations map[string]string) (Scaling, *apis.FieldError) {
 	return s, r.errs
 }
 
-// ValidateScaling says what is wrong with the autoscaling annotations of a Revision or its template.
+// ValidateScaling says what is wrong with the autoscaling annotations of a Revision or its
+// template.
 func ValidateScaling(annotations map[string]string, limits rules.Autoscaling) *apis.FieldError {
 	s, errs := ParseScaling(annotations)
 	return errs.Also(validateClass(s, annotations, limits)).Also(validateScales(s, annotations, limits))
@@ -172,8 +176,8 @@ func validateScales(s Scaling, annotations map[string]string, limits rules.Autos
 	return errs
 }
 
-// ValidateNoScaling refuses autoscaling annotations on objects where they have no effect: Services, Configurations
-// and Routes.
+// ValidateNoScaling refuses autoscaling annotations on objects where they have no effect: Services,
+// Configurations and Routes.
 func ValidateNoScaling(annotations map[string]string) (errs *apis.FieldError) {
 	for key := range annotations {
 		if strings.HasPrefix(key, AutoscalingGroup+"/") {
@@ -184,7 +188,8 @@ func ValidateNoScaling(annotations map[string]string) (errs *apis.FieldError) {
 	return errs
 }
 
-// ValidateTemplateAnnotations says what is wrong with the annotations of a Revision or its template.
+// ValidateTemplateAnnotations says what is wrong with the annotations of a Revision or its
+// template.
 func ValidateTemplateAnnotations(annotations map[string]string, limits rules.Autoscaling) *apis.FieldError {
 	errs := ValidateScaling(annotations, limits)
 	for key := range annotations {

@@ -13,7 +13,8 @@ import (
 	"knative.dev/pkg/apis"
 )
 
-// alternates are older spellings of annotation keys. When both stand on an object, the first spelling wins.
+// alternates are older spellings of annotation keys. When both stand on an object, the first
+// spelling wins.
 var alternates = map[string]string{
 	MinScaleAnnotation:               AutoscalingGroup + "/minScale",
 	MaxScaleAnnotation:               AutoscalingGroup + "/maxScale",
@@ -45,7 +46,8 @@ func Lookup(annotations map[string]string, key string) (value, spelling string, 
 	return "", key, false
 }
 
-// reader parses annotations of one object and collects what is wrong with them. A value that is wrong reads as unset.
+// reader parses annotations of one object and collects what is wrong with them. A value that is
+// wrong reads as unset.
 type reader struct {
 	annotations map[string]string
 	errs        *apis.FieldError
@@ -118,14 +120,15 @@ func (r *reader) duration(key string, lo, hi time.Duration, whole bool) *time.Du
 	return nil
 }
 
-// RolloutDuration reads for how long traffic moves gradually to a new Revision; nil when the object does not say.
+// RolloutDuration reads for how long traffic moves gradually to a new Revision; nil when the object
+// does not say.
 func RolloutDuration(annotations map[string]string) (*time.Duration, *apis.FieldError) {
 	r := reader{annotations: annotations}
 	return r.duration(RolloutDurationAnnotation, 0, longest, true), r.errs
 }
 
-// HTTPProtocol reads what plain HTTP is to do on the external hosts of an object, "enabled" or "redirected"; "" when the object
-// does not say.
+// HTTPProtocol reads what plain HTTP is to do on the external hosts of an object, "enabled" or
+// "redirected"; "" when the object does not say.
 func HTTPProtocol(annotations map[string]string) (string, *apis.FieldError) {
 	text, spelling, ok := Lookup(annotations, HTTPProtocolAnnotation)
 	if !ok {
@@ -152,14 +155,15 @@ func TLSDisabled(annotations map[string]string) (bool, *apis.FieldError) {
 	return false, nil
 }
 
-// ProgressDeadline reads how long pods may take to become ready; nil when the template does not say.
+// ProgressDeadline reads how long pods may take to become ready; nil when the template does not
+// say.
 func ProgressDeadline(annotations map[string]string) (*time.Duration, *apis.FieldError) {
 	r := reader{annotations: annotations}
 	return r.duration(ProgressDeadlineAnnotation, 0, longest, true), r.errs
 }
 
-// A quantity is written out to the last digit when it is parsed: 1e-10000000 takes seconds, and whoever may make a Service could
-// keep the webhook busy with it.
+// A quantity is written out to the last digit when it is parsed: 1e-10000000 takes seconds, and
+// whoever may make a Service could keep the webhook busy with it.
 const maxQuantity = 64
 
 var (
@@ -172,12 +176,13 @@ type Sidecar struct {
 	CPURequest, CPULimit         *resource.Quantity
 	MemoryRequest, MemoryLimit   *resource.Quantity
 	StorageRequest, StorageLimit *resource.Quantity
-	// Percentage of the user container's resources, 0.1 to 100. Deprecated; the explicit values win.
+	// Percentage of the user container's resources, 0.1 to 100. Deprecated; the explicit values
+	// win.
 	Percentage *float64
 }
 
-// ParseSidecar reads the resources of queue-proxy from a template's annotations. Warnings are among the errors, at
-// their own level.
+// ParseSidecar reads the resources of queue-proxy from a template's annotations. Warnings are among
+// the errors, at their own level.
 func ParseSidecar(annotations map[string]string) (Sidecar, *apis.FieldError) {
 	r := reader{annotations: annotations}
 	var s Sidecar

@@ -10,7 +10,8 @@ const (
 	Allowed Flag = "Allowed"
 	// Disabled refuses a feature. A flag's zero value counts as Disabled.
 	Disabled Flag = "Disabled"
-	// AllowRootBounded is a value of secure-pod-defaults only: like Enabled, but root is not refused.
+	// AllowRootBounded is a value of secure-pod-defaults only: like Enabled, but root is not
+	// refused.
 	AllowRootBounded Flag = "AllowRootBounded"
 )
 

@@ -1,7 +1,9 @@
-// Package rules declares what defaulting and validation need to know besides the object itself: the part of the
-// installation's settings that they depend on (filled by the settings folder), and the request they judge.
+// Package rules declares what defaulting and validation need to know besides the object itself: the
+// part of the installation's settings that they depend on (filled by the settings folder), and the
+// request they judge.
 //
-// Owns: Config and Request. Reads: nothing. Writes: nothing. Never: decides; the kinds do, in their own packages.
+// Owns: Config and Request. Reads: nothing. Writes: nothing. Never: decides; the kinds do, in their
+// own packages.
 package rules
 
 import (
@@ -37,7 +39,8 @@ type Defaults struct {
 	EnableServiceLinks *bool
 }
 
-// Autoscaling are the values of ConfigMap config-autoscaler that decide which annotations are refused.
+// Autoscaling are the values of ConfigMap config-autoscaler that decide which annotations are
+// refused.
 type Autoscaling struct {
 	// Class is the default of autoscaling.knative.dev/class.
 	Class                 string

@@ -6,15 +6,17 @@ import (
 	"time"
 )
 
-// Timing and thresholds of learning. A step takes settleTime, a measurement, and the start of the pods.
+// Timing and thresholds of learning. A step takes settleTime, a measurement, and the start of the
+// pods.
 const (
 	// settleTime passes between a change of pods and the begin of a measurement, measureTime is the
 	// least length of one, patience how long the pods asked for are waited for.
 	settleTime  = 2 * time.Second
 	measureTime = 3 * time.Second
 	patience    = 60 * time.Second
-	// sureCompleted is the number of requests that a measurement stands on, if they come within sureTime; enoughCompleted the least one,
-	// and longestMeasure how long it may take to collect that.
+	// sureCompleted is the number of requests that a measurement stands on, if they come within
+	// sureTime; enoughCompleted the least one, and longestMeasure how long it may take to collect
+	// that.
 	sureCompleted   = 600
 	sureTime        = 10 * time.Second
 	enoughCompleted = 40
@@ -24,8 +26,9 @@ const (
 	// saturated is the share of its throughput that a pod must keep at half the concurrency for the
 	// other half to have been a mere queue.
 	saturated = 0.85
-	// changed is the deviation from what was learned that, over oddSeconds, is taken for a new behaviour, and
-	// relearnAfter the least time between two lessons, so that noise does not become oscillation.
+	// changed is the deviation from what was learned that, over oddSeconds, is taken for a new
+	// behaviour, and relearnAfter the least time between two lessons, so that noise does not become
+	// oscillation.
 	changed      = 0.4
 	oddSeconds   = 20
 	relearnAfter = 2 * time.Minute
@@ -53,21 +56,22 @@ type Work struct {
 	Ready, Wanted int32
 }
 
-// point is a measured state of one pod: its mean concurrency and its throughput in requests a second, and how many requests of all pods
-// that stands on.
+// point is a measured state of one pod: its mean concurrency and its throughput in requests a
+// second, and how many requests of all pods that stands on.
 type point struct{ Concurrency, Throughput, Completed float64 }
 
 // responseTime is by Little's law.
 func (p point) responseTime() float64 { return p.Concurrency / p.Throughput }
 
-// Adaptive learns at which concurrency a pod reaches the most throughput it can give: the knee, beyond which more
-// concurrency only waits inside the pod. It halves the concurrency of each pod, by asking for more of them, until
-// throughput per pod falls with it. Then the pods no longer queue, their response time is the bare one, and the knee is
-// most throughput × bare response time (Little's law at the asymptotes of operational analysis:
-// Denning and Buzen, The Operational Analysis of Queueing Network Models, 1978). It never learns a target above the
-// configured one, and stays with that one while it cannot tell. As of a configured target, it is the pod's capacity, of which
-// the target utilization is aimed for: at the knee itself a pod has nothing left for requests that come unevenly, and gives
-// less than its most.
+// Adaptive learns at which concurrency a pod reaches the most throughput it can give: the knee,
+// beyond which more concurrency only waits inside the pod. It halves the concurrency of each pod,
+// by asking for more of them, until throughput per pod falls with it. Then the pods no longer
+// queue, their response time is the bare one, and the knee is most throughput × bare response time
+// (Little's law at the asymptotes of operational analysis: Denning and Buzen, The Operational
+// Analysis of Queueing Network Models, 1978). It never learns a target above the configured one,
+// and stays with that one while it cannot tell. As of a configured target, it is the pod's
+// capacity, of which the target utilization is aimed for: at the knee itself a pod has nothing left
+// for requests that come unevenly, and gives less than its most.
 //
 // Its zero value is ready for use. It is a value: Learn returns the next one.
 type Adaptive struct {
@@ -123,8 +127,9 @@ func (a Adaptive) String() string {
 	return "nothing learned, configured target"
 }
 
-// Learn takes the work of one second in and returns the next state. configured is the target in force without learning, share the
-// share of a pod's capacity that is aimed for, above 0 and at most 1.
+// Learn takes the work of one second in and returns the next state. configured is the target in
+// force without learning, share the share of a pod's capacity that is aimed for, above 0 and at
+// most 1.
 func (a Adaptive) Learn(now time.Time, configured, share float64, w Work) Adaptive {
 	if w.Ready == 0 {
 		if a.Phase != settled {
@@ -189,7 +194,8 @@ func (a Adaptive) compare(now time.Time, configured, share float64, p point) Ada
 	}
 	kept := p.Throughput / a.Before.Throughput
 	if p.Concurrency > 0.75*a.Before.Concurrency {
-		// A bound keeps the pods from having less each. What they have is still queue, or it cannot be told.
+		// A bound keeps the pods from having less each. What they have is still queue, or it cannot
+		// be told.
 		if p.Concurrency < 0.95*a.Before.Concurrency && kept >= (1+p.Concurrency/a.Before.Concurrency)/2 {
 			a.Before, a.First = p, false
 		}
@@ -223,8 +229,8 @@ func (a Adaptive) try(now time.Time, configured float64, p point) Adaptive {
 	return a.enter(settling, now)
 }
 
-// giveUp keeps the concurrency that the last try began at, of which is known that it is not too low; if it was
-// the first try, nothing is known and the configured target holds.
+// giveUp keeps the concurrency that the last try began at, of which is known that it is not too
+// low; if it was the first try, nothing is known and the configured target holds.
 func (a Adaptive) giveUp(now time.Time) Adaptive {
 	if a.First {
 		return a.cannotTell(now)
@@ -247,14 +253,16 @@ func (a Adaptive) enter(next phase, now time.Time) Adaptive {
 	return a
 }
 
-// watch looks for work that does not fit what was learned: more or less throughput than the concurrency should bring.
+// watch looks for work that does not fit what was learned: more or less throughput than the
+// concurrency should bring.
 func (a Adaptive) watch(now time.Time, w Work) Adaptive {
 	if w.Completed < 1 {
 		return a
 	}
 	p := point{w.BusySeconds / float64(w.Ready), w.Completed / float64(w.Ready), w.Completed}
 	if a.Clear > 0 {
-		// More requests in fewer pods that are answered as fast do not queue in these: more pods would do as little as at the last try.
+		// More requests in fewer pods that are answered as fast do not queue in these: more pods
+		// would do as little as at the last try.
 		asFast := a.Before.Throughput > 0 && p.responseTime()*saturated < a.Before.responseTime()
 		if p.Concurrency < 1.5*a.Clear || asFast {
 			a.Strange = 0

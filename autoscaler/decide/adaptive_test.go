@@ -41,15 +41,16 @@ type outcome struct {
 	throughput float64
 	changes    int // of wanted pods in the last half of the time
 	adaptive   Adaptive
-	// steps are all changes of wanted pods, "second: pods"; late counts those from two minutes, and two windows after the first lesson, on.
+	// steps are all changes of wanted pods, "second: pods"; late counts those from two minutes, and
+	// two windows after the first lesson, on.
 	steps []string
 	late  struct{ changes, reversals int }
 }
 
-// run keeps a number of requests outstanding for ten minutes on pods that start in a second, under the whole decision. The
-// configured target is that share of a pod's capacity.
-// All pods together complete at most machine requests a second; 0 is no bound. Throughput and, by loadNoise, what is outstanding deviate at
-// random.
+// run keeps a number of requests outstanding for ten minutes on pods that start in a second, under
+// the whole decision. The configured target is that share of a pod's capacity. All pods together
+// complete at most machine requests a second; 0 is no bound. Throughput and, by loadNoise, what is
+// outstanding deviate at random.
 func run(f function, machine, outstanding, configured, share float64, most int32, noise, loadNoise float64) outcome {
 	r := rand.New(rand.NewSource(1))
 	c := defaults()
@@ -183,7 +184,8 @@ func TestAdaptiveIsCalmUnderConstantLoad(t *testing.T) {
 	}
 }
 
-// Pods that burn the processors which they share: however many there are, they complete as much together.
+// Pods that burn the processors which they share: however many there are, they complete as much
+// together.
 func TestAdaptiveIsCalmOnAMachineThatIsFull(t *testing.T) {
 	for _, outstanding := range []float64{5, 9, 20, 60} {
 		for _, noise := range []float64{0, 0.05, 0.2, 0.4} {
@@ -198,8 +200,8 @@ func TestAdaptiveIsCalmOnAMachineThatIsFull(t *testing.T) {
 	}
 }
 
-// Two pods had half of the load each when a try of more told nothing. With all of it in one pod there is nothing new to learn as long as it is
-// answered as fast; once it is not, there is.
+// Two pods had half of the load each when a try of more told nothing. With all of it in one pod
+// there is nothing new to learn as long as it is answered as fast; once it is not, there is.
 func TestALessonThatToldNothingIsNotRepeatedWhileRequestsAreAnsweredAsFast(t *testing.T) {
 	for behaviour, c := range map[string]struct {
 		then  function

@@ -38,8 +38,9 @@ type Config struct {
 	ScaleDownDelay time.Duration
 	// Reachable is false for a revision no Route sends traffic to; it may shrink at once.
 	Reachable bool
-	// Steady holds a number of pods against the noise of a constant load. It goes with a target that is learned; the compatible
-	// decision is without. Trying says that the target is one that is tried.
+	// Steady holds a number of pods against the noise of a constant load. It goes with a target
+	// that is learned; the compatible decision is without. Trying says that the target is one that
+	// is tried.
 	Steady, Trying bool
 }
 
@@ -58,17 +59,19 @@ type Observation struct {
 	Ready, Fresh int32
 	// Stable and Panic are the averages over the two windows.
 	Stable, Panic float64
-	// Known is false when every second of the window lacks a part of the load, so that the averages are the least it can be: then
-	// only a panic, a burst or a queue is decided on.
+	// Known is false when every second of the window lacks a part of the load, so that the averages
+	// are the least it can be: then only a panic, a burst or a queue is decided on.
 	Known bool
 	// Missing says that the newest data did not arrive: the averages stand on older seconds.
 	Missing bool
 	// Burst is the load of the newest second alone, and Queued the number of requests that wait
 	// right now; both 0 when not reported.
 	Burst, Queued float64
-	// Pushed says that part of Burst is no second's average but the load of a moment, which a reporter sent out of turn.
+	// Pushed says that part of Burst is no second's average but the load of a moment, which a
+	// reporter sent out of turn.
 	Pushed bool
-	// Unheard is how many requests the pods have while an activator is silent, 0 while none is: if they are full, more may wait in it.
+	// Unheard is how many requests the pods have while an activator is silent, 0 while none is: if
+	// they are full, more may wait in it.
 	Unheard float64
 	// BetweenTicks marks a decision made because data arrived; such a one only ever raises.
 	BetweenTicks bool
@@ -81,8 +84,8 @@ type State struct {
 	// the highest scale decided since the panic began.
 	PanicSince time.Time
 	PanicMax   int32
-	// Floor is not undercut before FloorUntil: what ran when this autoscaler took the revision over,
-	// until it has seen a whole window itself.
+	// Floor is not undercut before FloorUntil: what ran when this autoscaler took the revision
+	// over, until it has seen a whole window itself.
 	Floor      int32
 	FloorUntil time.Time
 	// Delay holds the maxima of the scale-down delay.
@@ -93,8 +96,8 @@ type State struct {
 	Assumed bool
 }
 
-// Start returns the state of a revision nobody in this process decided on before. found is the scale that
-// an earlier process left, NoDecision for a new revision.
+// Start returns the state of a revision nobody in this process decided on before. found is the
+// scale that an earlier process left, NoDecision for a new revision.
 func Start(c Config, ready, found int32, now time.Time) State {
 	s := State{Desired: NoDecision}
 	if found > 0 {
@@ -110,7 +113,8 @@ func Start(c Config, ready, found int32, now time.Time) State {
 type Decision struct {
 	Time    time.Time
 	Desired int32
-	// ExcessBurst is the spare capacity beyond TargetBurstCapacity; below 0 the activator belongs in the path.
+	// ExcessBurst is the spare capacity beyond TargetBurstCapacity; below 0 the activator belongs
+	// in the path.
 	ExcessBurst float64
 	Panicking   bool
 	Rule        Rule
@@ -119,8 +123,8 @@ type Decision struct {
 	Target      float64
 	Total       float64
 	Metric      Metric
-	// StableRaw, PanicRaw and BurstRaw are the scales the averages ask for before any limit, Low and
-	// High the limits of the scaling rates.
+	// StableRaw, PanicRaw and BurstRaw are the scales the averages ask for before any limit, Low
+	// and High the limits of the scaling rates.
 	StableRaw, PanicRaw, BurstRaw int32
 	Low, High                     int32
 	// Held is the value that the limiting rule brought in (a remembered maximum, a floor).
@@ -151,8 +155,9 @@ func Decide(c Config, s State, o Observation, now time.Time) (Decision, State) {
 		// Requests queue only when all slots of the pods that were ready are in use.
 		burst = math.Max(burst, o.Queued+float64(o.Ready-o.Fresh)*c.ContainerConcurrency)
 	}
-	// One second, or one moment, is little evidence: it counts only when it exceeds the threshold without the
-	// help of rounding up, which for a single pod and a threshold of 2 would be any load above the target.
+	// One second, or one moment, is little evidence: it counts only when it exceeds the threshold
+	// without the help of rounding up, which for a single pod and a threshold of 2 would be any
+	// load above the target.
 	suddenly := burst/c.Target >= c.PanicThreshold*r
 	d.PanicRaw = pods(o.Panic / c.Target)
 	over := float64(d.PanicRaw)/r >= c.PanicThreshold
@@ -235,10 +240,12 @@ func Decide(c Config, s State, o Observation, now time.Time) (Decision, State) {
 	return d, s
 }
 
-// full is the share of its hard limit at which a pod is taken for full: requests that end and begin leave it a little less on the mean.
+// full is the share of its hard limit at which a pod is taken for full: requests that end and begin
+// leave it a little less on the mean.
 const full = 0.9
 
-// hides says that requests may wait in an activator that says nothing: they do only while every place in the pods is taken.
+// hides says that requests may wait in an activator that says nothing: they do only while every
+// place in the pods is taken.
 func (o Observation) hides(c Config) bool {
 	return o.Unheard > 0 && c.ContainerConcurrency > 0 && o.Unheard >= full*c.ContainerConcurrency*float64(o.Ready)
 }

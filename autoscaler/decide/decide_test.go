@@ -28,7 +28,8 @@ func defaults() Config {
 //	start ready=N found=N                  a fresh process takes the revision over
 //	at 12s ready=N stable=X panic=X ...    decide at that time; flags: missing, between, unknown
 //
-// and, where the averages are not given but come out of what is reported (loads_test.go), resolve, series, say, miss, tick and activators.
+// and, where the averages are not given but come out of what is reported (loads_test.go), resolve,
+// series, say, miss, tick and activators.
 func TestScenarios(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
 	if err != nil || len(files) == 0 {

@@ -16,9 +16,9 @@ func shifted(t time.Time, behind time.Duration) time.Time {
 	return t.Add(behind)
 }
 
-// Import returns the state to continue with after another process, whose clock was behind by behind,
-// left from. What this process has decided meanwhile is not undercut. ok is false, and s is returned,
-// if from cannot be right.
+// Import returns the state to continue with after another process, whose clock was behind by
+// behind, left from. What this process has decided meanwhile is not undercut. ok is false, and s is
+// returned, if from cannot be right.
 func (s State) Import(from State, behind time.Duration, now time.Time) (next State, ok bool) {
 	moved := func(t time.Time) time.Time {
 		if t = shifted(t, behind); t.After(now.Add(time.Hour)) {
@@ -67,8 +67,8 @@ func (s *Series) Export() (w Windows) {
 	return w
 }
 
-// Import adds the load that another process, whose clock was behind by behind, had seen until at. It
-// reports false if that cannot be load.
+// Import adds the load that another process, whose clock was behind by behind, had seen until at.
+// It reports false if that cannot be load.
 func (s *Series) Import(w Windows, at time.Time, behind time.Duration, now time.Time) bool {
 	// Windows count whole seconds. A difference below one second is the time the message took.
 	shift := int64(behind.Round(time.Second) / time.Second)

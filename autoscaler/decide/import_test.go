@@ -42,7 +42,8 @@ func twoInTurn(t *testing.T, steady bool) {
 			}
 			a, b := clock(i)
 			if i == 100 {
-				// The second process is new, with the pods that are there, and hears from the first.
+				// The second process is new, with the pods that are there, and hears from the
+				// first.
 				two = NewSeries(c.StableWindow, 6*time.Second)
 				twoState = Start(c, oneState.Desired, oneState.Desired, b)
 				var ok bool
@@ -116,7 +117,8 @@ func TestAnInvalidStateChangesNothing(t *testing.T) {
 	}
 }
 
-// Wherever in a lesson the process changes, what the next one aims for is what the first would have.
+// Wherever in a lesson the process changes, what the next one aims for is what the first would
+// have.
 func TestALessonThatIsHandedOverGoesOn(t *testing.T) {
 	f := waiting(0.02, 0.01)
 	for _, skew := range []time.Duration{0, 90 * time.Second, -3 * time.Hour} {
@@ -251,7 +253,8 @@ func TestWhatWasLearnedIsGoneOnFrom(t *testing.T) {
 	}
 }
 
-// What was found may be wrong and make sense. Under load that shows, and is learned anew; otherwise it can do no more than the configured target.
+// What was found may be wrong and make sense. Under load that shows, and is learned anew; otherwise
+// it can do no more than the configured target.
 func TestAWrongLessonIsLearnedAnew(t *testing.T) {
 	for behaviour, wrong := range map[string]Learned{"a knee that is too high": {6, 9000, epoch.Unix()}, "one that is too low": {0.3, 9000, epoch.Unix()}} {
 		a, ok := wrong.Adaptive(0.7, epoch)

@@ -8,7 +8,8 @@ import (
 // Rule names the step that brought a decision to its final value.
 type Rule uint8
 
-// The rules, as they appear in metrics, in the PodAutoscaler's status and at the decisions endpoint.
+// The rules, as they appear in metrics, in the PodAutoscaler's status and at the decisions
+// endpoint.
 const (
 	RuleNoData Rule = iota
 	RuleStable

@@ -7,12 +7,12 @@ import (
 	"ebb.dev/ebb/autoscaler/window"
 )
 
-// freshness is how long the newest report of a reporter stands for its current load: a bit more than
-// two of its periods, so that one late report is not an end of load.
+// freshness is how long the newest report of a reporter stands for its current load: a bit more
+// than two of its periods, so that one late report is not an end of load.
 const freshness = 2500 * time.Millisecond
 
-// queueFreshness is how long a reporter's waiting requests are believed to wait: whoever holds requests reports every second, so
-// that one who says nothing for longer holds none any more.
+// queueFreshness is how long a reporter's waiting requests are believed to wait: whoever holds
+// requests reports every second, so that one who says nothing for longer holds none any more.
 const queueFreshness = 1500 * time.Millisecond
 
 // maxReporters bounds the memory of one revision's newest reports. More activators than this never
@@ -26,11 +26,13 @@ const ScrapeReporter = ""
 type Report struct {
 	// Concurrency and RequestsPerSecond exclude what another reporter has counted already.
 	Concurrency, RequestsPerSecond float64
-	// ProxiedConcurrency and ProxiedRequests are what the scrape leaves out for activators to tell of.
+	// ProxiedConcurrency and ProxiedRequests are what the scrape leaves out for activators to tell
+	// of.
 	ProxiedConcurrency, ProxiedRequests float64
 	// Queued is how many requests wait in the reporter now.
 	Queued float64
-	// OnePod marks a report of a single pod, sent out of turn: the scrape of all pods counts it, too.
+	// OnePod marks a report of a single pod, sent out of turn: the scrape of all pods counts it,
+	// too.
 	OnePod bool
 }
 
@@ -38,8 +40,8 @@ type Report struct {
 type Series struct {
 	concurrency, requests pair
 	newest                map[string]newest
-	// missed is when the last scrape failed, or was found to take too long, zero when the last one succeeded; scraped is when
-	// one succeeded last.
+	// missed is when the last scrape failed, or was found to take too long, zero when the last one
+	// succeeded; scraped is when one succeeded last.
 	missed, scraped time.Time
 	// woken is when StoodStill was called last.
 	woken time.Time
@@ -78,7 +80,8 @@ type newest struct {
 	concurrency, requests, queued float64
 	onePod                        bool
 	counted                       counted
-	// share is, of a scrape while an activator is silent, what the pods see of all activators' load.
+	// share is, of a scrape while an activator is silent, what the pods see of all activators'
+	// load.
 	share figures
 }
 
@@ -88,7 +91,8 @@ type counted struct {
 	concurrency, requests float64
 }
 
-// PanicWindow is the length of the panic window: a percentage of the stable one in whole seconds, at least one.
+// PanicWindow is the length of the panic window: a percentage of the stable one in whole seconds,
+// at least one.
 func PanicWindow(stable time.Duration, percentage float64) time.Duration {
 	return max(time.Second, time.Duration(float64(stable)*percentage/100).Round(time.Second))
 }
@@ -105,15 +109,16 @@ func (s *Series) Resize(stable, panic time.Duration) {
 	}
 }
 
-// Add records a regular report. It reports false, and records nothing, when the report is older than
-// the stable window or holds a figure that is no load.
+// Add records a regular report. It reports false, and records nothing, when the report is older
+// than the stable window or holds a figure that is no load.
 //
-// A report stands for the time since the same reporter's previous one, which is a second, give or take what the two
-// processes had to wait for a processor. So that a constant load has a constant average whatever the
-// moments of its reports, each second holds one report of each reporter: a second one in the same second replaces the first,
-// and a second that was skipped, although the reporter was not silent for longer than the freshness time, holds the lesser
-// of what it said before and after. Different reporters are summed. One that is silent has no load, unless it is an activator that
-// never said so: for it stands what the pods see.
+// A report stands for the time since the same reporter's previous one, which is a second, give or
+// take what the two processes had to wait for a processor. So that a constant load has a constant
+// average whatever the moments of its reports, each second holds one report of each reporter: a
+// second one in the same second replaces the first, and a second that was skipped, although the
+// reporter was not silent for longer than the freshness time, holds the lesser of what it said
+// before and after. Different reporters are summed. One that is silent has no load, unless it is an
+// activator that never said so: for it stands what the pods see.
 func (s *Series) Add(now time.Time, reporter string, r Report) bool {
 	if !r.valid() {
 		return false
@@ -170,8 +175,8 @@ func (s *Series) Add(now time.Time, reporter string, r Report) bool {
 	return true
 }
 
-// Overtaken records a regular report that a later one, sent out of turn, has overtaken: the windows lack it, while what is
-// known of the moment is newer.
+// Overtaken records a regular report that a later one, sent out of turn, has overtaken: the windows
+// lack it, while what is known of the moment is newer.
 func (s *Series) Overtaken(now time.Time, reporter string, r Report) bool {
 	newer, known := s.newest[reporter]
 	if !s.Add(now, reporter, r) {
@@ -184,8 +189,8 @@ func (s *Series) Overtaken(now time.Time, reporter string, r Report) bool {
 	return true
 }
 
-// Press notes what a reporter says out of turn because requests wait. It does not enter the windows,
-// in which the reporter's regular report will count the same requests.
+// Press notes what a reporter says out of turn because requests wait. It does not enter the
+// windows, in which the reporter's regular report will count the same requests.
 func (s *Series) Press(now time.Time, reporter string, r Report) bool {
 	if !r.valid() {
 		return false
@@ -221,9 +226,10 @@ func (s *Series) forget(now time.Time) {
 	}
 }
 
-// Await says that the scrape that was due at a moment has told nothing of the seconds since, the one of now included: they
-// are missing, whatever activators say of them, until it turns out otherwise. One that takes longer than the freshness time
-// leaves the present unknown, as a failed one does.
+// Await says that the scrape that was due at a moment has told nothing of the seconds since, the
+// one of now included: they are missing, whatever activators say of them, until it turns out
+// otherwise. One that takes longer than the freshness time leaves the present unknown, as a failed
+// one does.
 func (s *Series) Await(due, now time.Time) {
 	if now.Sub(due) > freshness {
 		s.missed = now
@@ -241,16 +247,17 @@ func (s *Series) Miss(now time.Time) {
 	s.requests.miss(now)
 }
 
-// StoodStill says that this process heard nobody since a moment, because it did not run: that time is nobody's silence. What was the load is
-// missing, and until everybody had time to say what it is now, so is that.
+// StoodStill says that this process heard nobody since a moment, because it did not run: that time
+// is nobody's silence. What was the load is missing, and until everybody had time to say what it is
+// now, so is that.
 func (s *Series) StoodStill(since, now time.Time) {
 	s.missing(since.Unix()+1, now.Unix()+1, now)
 	s.owed.excuse(now.Sub(since))
 	s.woken = now
 }
 
-// Observe reads the series at a moment. scraped says whether pods are scraped at all: with ready pods
-// and nothing recorded the load is then unknown, otherwise it is zero.
+// Observe reads the series at a moment. scraped says whether pods are scraped at all: with ready
+// pods and nothing recorded the load is then unknown, otherwise it is zero.
 func (s *Series) Observe(now time.Time, metric Metric, algorithm window.Algorithm, ready int32, scraped bool) Observation {
 	o := Observation{Ready: ready, Missing: !s.missed.IsZero()}
 	lost := s.late(now, scraped && ready > 0)
@@ -261,11 +268,13 @@ func (s *Series) Observe(now time.Time, metric Metric, algorithm window.Algorith
 	o.Stable, o.Known = p.stable.Average(now, algorithm)
 	o.Panic, _ = p.panic.Average(now, algorithm)
 	if !scraped || ready == 0 {
-		// The activators are the only reporters then, and those without traffic are silent after they said so.
+		// The activators are the only reporters then, and those without traffic are silent after
+		// they said so.
 		o.Known, o.Missing = true, lost
 	}
 	o.Missing = o.Missing || !s.woken.IsZero() && now.Sub(s.woken) <= freshness
-	// The scrape comes under the empty name; what single pods said since is part of it or news of it.
+	// The scrape comes under the empty name; what single pods said since is part of it or news of
+	// it.
 	var scrape, single, share float64
 	var singlePushed bool
 	for reporter, n := range s.newest {

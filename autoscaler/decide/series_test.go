@@ -36,7 +36,8 @@ func TestReportsThatComeLateOrEarly(t *testing.T) {
 			[]report{{900, "a", 10}, {2100, "a", 40}}, 20, 25},
 		{"a reporter that had become idle had no load while it was silent",
 			[]report{{900, "a", 0}, {2900, "a", 30}}, 10, 15},
-		// An activator that becomes idle says so: one that did not was cut off, and its load is unknown.
+		// An activator that becomes idle says so: one that did not was cut off, and its load is
+		// unknown.
 		{"who is silent without having said that it has no load had one that is missing",
 			[]report{{900, "a", 10}, {3900, "a", 30}}, 20, 30},
 		{"who said that it had no load had none while it was silent",
@@ -67,7 +68,8 @@ func TestReportsThatComeLateOrEarly(t *testing.T) {
 	}
 }
 
-// Whether the newest load is a second's average or that of a moment is known, so that a decision can say it.
+// Whether the newest load is a second's average or that of a moment is known, so that a decision
+// can say it.
 func TestALoadSentOutOfTurnIsMarked(t *testing.T) {
 	type report struct {
 		reporter string

@@ -5,17 +5,18 @@ import (
 	"time"
 )
 
-// An activator that becomes idle says so once. So whoever has said that there is load, and then nothing for longer than the
-// freshness time, was cut off or is gone, and what it carries is still in the pods, which count apart what came through
-// activators. That share is of all activators together, those included that go on reporting: what passes through
-// activators is therefore at least the larger of the two, what the reporting ones say and what the pods see. Never their sum, and
-// never less than what is reported, because the pods do not see what waits in an activator.
+// An activator that becomes idle says so once. So whoever has said that there is load, and then
+// nothing for longer than the freshness time, was cut off or is gone, and what it carries is still
+// in the pods, which count apart what came through activators. That share is of all activators
+// together, those included that go on reporting: what passes through activators is therefore at
+// least the larger of the two, what the reporting ones say and what the pods see. Never their sum,
+// and never less than what is reported, because the pods do not see what waits in an activator.
 
 // lateness is from when the report of an activator with load is late: half a period more than one.
 const lateness = 1500 * time.Millisecond
 
-// kept is by how much the pods' share must exceed what activators tell, over a stable window, for silent ones to be
-// still at work; less is a difference between the moments at which both count.
+// kept is by how much the pods' share must exceed what activators tell, over a stable window, for
+// silent ones to be still at work; less is a difference between the moments at which both count.
 const kept = 1.1
 
 // figures are a load in both metrics.
@@ -33,11 +34,12 @@ func (f figures) beyond(g figures) figures {
 
 // owed are the reports that activators with load owe.
 type owed struct {
-	// since is the last regular report of each, all of which said that there is load. Under the empty name stands whoever carries
-	// what the pods see while no activator says anything: this process may have begun after the silence.
+	// since is the last regular report of each, all of which said that there is load. Under the
+	// empty name stands whoever carries what the pods see while no activator says anything: this
+	// process may have begun after the silence.
 	since map[string]time.Time
-	// noticed are how many of them were silent at the last scrape. From when that many were, scrapes, seen and told sum
-	// what the pods and the reporting activators said.
+	// noticed are how many of them were silent at the last scrape. From when that many were,
+	// scrapes, seen and told sum what the pods and the reporting activators said.
 	noticed, scrapes int
 	seen, told       figures
 }
@@ -64,7 +66,8 @@ func (o *owed) put(reporter string, now time.Time) {
 	}
 }
 
-// silent returns how many owe a report for longer than the freshness time, and when the latest of them was heard last.
+// silent returns how many owe a report for longer than the freshness time, and when the latest of
+// them was heard last.
 func (o *owed) silent(now time.Time) (n int, last time.Time) {
 	for _, at := range o.since {
 		if now.Sub(at) > freshness {
@@ -92,8 +95,8 @@ func (o *owed) forget(now time.Time, silence time.Duration) {
 	}
 }
 
-// claim returns what of the pods' proxied share no activator tells, and whether one is silent. If one has just become so, what the
-// seconds since its last report lack is missing from since on.
+// claim returns what of the pods' proxied share no activator tells, and whether one is silent. If
+// one has just become so, what the seconds since its last report lack is missing from since on.
 func (s *Series) claim(now time.Time, share figures) (untold figures, silent bool, since time.Time) {
 	var told figures
 	heard := false
@@ -135,7 +138,8 @@ func (s *Series) claim(now time.Time, share figures) (untold figures, silent boo
 	return share.beyond(told), true, since
 }
 
-// back takes out of this second's load what the scrape counted of an activator that now tells of it itself.
+// back takes out of this second's load what the scrape counted of an activator that now tells of it
+// itself.
 func (s *Series) back(now time.Time, r Report) {
 	scrape, known := s.newest[ScrapeReporter]
 	if !known || scrape.counted.at.Unix() != now.Unix() {
@@ -150,9 +154,9 @@ func (s *Series) back(now time.Time, r Report) {
 	s.newest[ScrapeReporter] = scrape
 }
 
-// late marks the seconds of which an activator that is late has not told; scraped says that the pods tell of them once it has been
-// silent. Where no pod is asked, it reports whether one is silent, which after a stable window is taken for gone: nobody else could
-// say that it is not.
+// late marks the seconds of which an activator that is late has not told; scraped says that the
+// pods tell of them once it has been silent. Where no pod is asked, it reports whether one is
+// silent, which after a stable window is taken for gone: nobody else could say that it is not.
 func (s *Series) late(now time.Time, scraped bool) (silent bool) {
 	if !scraped {
 		s.owed.forget(now, s.concurrency.stable.Length())
@@ -170,8 +174,8 @@ func (s *Series) late(now time.Time, scraped bool) (silent bool) {
 	return silent
 }
 
-// missing marks the seconds from first to before end. What came before the windows is no matter, however long this process
-// stood still.
+// missing marks the seconds from first to before end. What came before the windows is no matter,
+// however long this process stood still.
 func (s *Series) missing(first, end int64, now time.Time) {
 	for second := max(first, now.Add(-s.concurrency.stable.Length()).Unix()); second < end; second++ {
 		s.concurrency.miss(time.Unix(second, 0))

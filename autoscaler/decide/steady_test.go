@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// noises are what a constant load may look like, as a factor of its mean; none deviates by more than almost loadNoise.
+// noises are what a constant load may look like, as a factor of its mean; none deviates by more
+// than almost loadNoise.
 var noises = map[string]func(r *rand.Rand, second, window int) float64{
 	"each second another": func(r *rand.Rand, _, _ int) float64 { return 0.149 * (2*r.Float64() - 1) },
 	"a slow wave":         func(_ *rand.Rand, s, w int) float64 { return 0.149 * math.Sin(2*math.Pi*float64(s)/float64(7*w)) },
@@ -19,8 +20,8 @@ var noises = map[string]func(r *rand.Rand, second, window int) float64{
 	},
 }
 
-// scaled plays loads, one a second, on pods that are ready a second after they were asked for, and returns the scale decided in
-// each second. It ticks every other second.
+// scaled plays loads, one a second, on pods that are ready a second after they were asked for, and
+// returns the scale decided in each second. It ticks every other second.
 func scaled(c Config, seconds int, load func(second int) float64) []int32 {
 	series := NewSeries(c.StableWindow, PanicWindow(c.StableWindow, 10))
 	s := Start(c, 1, NoDecision, epoch)
@@ -51,8 +52,9 @@ func falls(scale []int32) (n int) {
 	return n
 }
 
-// Whatever whole number of pods the mean of a constant load is for, and whatever its noise is like, the scale does not fall, and so does not
-// turn round; it rises no higher than the noise does. The compatible decision flips.
+// Whatever whole number of pods the mean of a constant load is for, and whatever its noise is like,
+// the scale does not fall, and so does not turn round; it rises no higher than the noise does. The
+// compatible decision flips.
 func TestNoiseOfAConstantLoadNeverLowersAnAdaptiveScale(t *testing.T) {
 	flips := 0
 	for name, noise := range noises {
@@ -65,7 +67,8 @@ func TestNoiseOfAConstantLoadNeverLowersAnAdaptiveScale(t *testing.T) {
 					c.Target, c.Total, c.StableWindow = target, target/0.7, time.Duration(window)*time.Second
 					mean := n * (1 + off) * target
 					load := func(i int) float64 { return mean * (1 + noise(r, i, window)) }
-					// The start is a panic, which takes back after a window what a single second asked for too much.
+					// The start is a panic, which takes back after a window what a single second
+					// asked for too much.
 					seconds, start := 30*window, 2*window
 					flips += falls(scaled(c, seconds, load)[start:])
 					c.Steady = true
@@ -85,7 +88,8 @@ func TestNoiseOfAConstantLoadNeverLowersAnAdaptiveScale(t *testing.T) {
 	}
 }
 
-// A load that falls to six tenths or less is followed within a window and two ticks, to what the noise of the new one asks for.
+// A load that falls to six tenths or less is followed within a window and two ticks, to what the
+// noise of the new one asks for.
 func TestAFallOfLoadIsFollowedByAnAdaptiveScale(t *testing.T) {
 	for name, noise := range noises {
 		for _, window := range []int{6, 10, 60} {
@@ -114,7 +118,8 @@ func TestAFallOfLoadIsFollowedByAnAdaptiveScale(t *testing.T) {
 	}
 }
 
-// Without a target that is learned nothing of this is there: whatever it is asked, the state stays empty.
+// Without a target that is learned nothing of this is there: whatever it is asked, the state stays
+// empty.
 func TestOnlyALearnedTargetHasHysteresis(t *testing.T) {
 	r := rand.New(rand.NewSource(1))
 	c := defaults()
@@ -128,8 +133,9 @@ func TestOnlyALearnedTargetHasHysteresis(t *testing.T) {
 	}
 }
 
-// Whatever the function and the constant load on it are: once the lesson has ended the scale does not turn round, and it moves twice at
-// most. Load and throughput deviate each second, and some functions share a machine that is full.
+// Whatever the function and the constant load on it are: once the lesson has ended the scale does
+// not turn round, and it moves twice at most. Load and throughput deviate each second, and some
+// functions share a machine that is full.
 func TestALearnedScaleIsCalmUnderLoadsOfAllKinds(t *testing.T) {
 	for seed := range int64(200) {
 		r := rand.New(rand.NewSource(seed))

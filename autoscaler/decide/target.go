@@ -19,7 +19,8 @@ func (m Metric) String() string {
 	return "concurrent requests"
 }
 
-// requestsPerSecondUtilization stands where concurrency has container-concurrency-target-percentage.
+// requestsPerSecondUtilization stands where concurrency has
+// container-concurrency-target-percentage.
 const requestsPerSecondUtilization = 0.7
 
 // smallestTarget keeps a division by a target sensible.
@@ -32,7 +33,8 @@ type TargetInput struct {
 	ContainerConcurrency float64
 	// Annotation is the revision's own target, UtilizationAnnotation its percentage as a fraction.
 	Annotation, UtilizationAnnotation float64
-	// ConcurrencyDefault, ConcurrencyUtilization and RequestsPerSecondDefault come from the ConfigMap.
+	// ConcurrencyDefault, ConcurrencyUtilization and RequestsPerSecondDefault come from the
+	// ConfigMap.
 	ConcurrencyDefault, ConcurrencyUtilization, RequestsPerSecondDefault float64
 }
 

@@ -9,8 +9,8 @@ import (
 // budgetRetry is how soon a scale-up that the budget cut short continues.
 const budgetRetry = time.Second
 
-// Budget bounds how many pods one service may add in a time, so that a runaway service does not fill
-// the scheduler's queue ahead of others that wake up. The first pod is never refused.
+// Budget bounds how many pods one service may add in a time, so that a runaway service does not
+// fill the scheduler's queue ahead of others that wake up. The first pod is never refused.
 type Budget struct {
 	mutex   sync.Mutex
 	buckets map[string]*bucket

@@ -108,7 +108,8 @@ type prober struct {
 	busy   bool
 	// next is when the next probe may be sent.
 	next time.Time
-	// epoch grows with each change of Active, so that the answer to an earlier probe does not count.
+	// epoch grows with each change of Active, so that the answer to an earlier probe does not
+	// count.
 	epoch int
 }
 

@@ -49,14 +49,14 @@ type reporter struct {
 	// because a report sent out of turn may overtake a regular one.
 	timestamp, regular int64
 	report             decide.Report
-	// late is the timestamp of the newest late regular report since the last one in time, and lateAt
-	// is when it arrived.
+	// late is the timestamp of the newest late regular report since the last one in time, and
+	// lateAt is when it arrived.
 	late   int64
 	lateAt time.Time
 }
 
-// setBack reports whether a late report shows that the reporter's clock was set back. Single reports
-// can be late; after a clock change all of them are, each a period after the other.
+// setBack reports whether a late report shows that the reporter's clock was set back. Single
+// reports can be late; after a clock change all of them are, each a period after the other.
 func (r reporter) setBack(timestamp int64, now time.Time) bool {
 	return r.late != 0 && timestamp > r.late && now.Sub(r.lateAt) >= regular
 }
@@ -70,8 +70,8 @@ func (r *Revision) Record(s Sample, now time.Time) Refusal {
 			return Crowded
 		}
 	}
-	// A single pod's report is never regular: the scrape counts the same requests. Reporters that do
-	// not mark reports sent out of turn are recognized by their timing.
+	// A single pod's report is never regular: the scrape counts the same requests. Reporters that
+	// do not mark reports sent out of turn are recognized by their timing.
 	outOfTurn := s.OutOfTurn || s.Report.OnePod || now.Sub(known.added) < regular || s.Report.Queued > 0 && now.Sub(known.seen) > silent
 	overtaken := false
 	if s.Timestamp != 0 && known.timestamp != 0 {

@@ -36,8 +36,8 @@ func SampleSize(n int) int {
 	return int(math.Ceil(float64(n) * x / (float64(n) + x - 1)))
 }
 
-// OldestFirst orders pods as they are to be scraped: at random, those that started before since first.
-// Younger pods only fill the sample.
+// OldestFirst orders pods as they are to be scraped: at random, those that started before since
+// first. Younger pods only fill the sample.
 func OldestFirst[P any](pods []P, started func(*P) time.Time, since time.Time, shuffle func(n int, swap func(i, j int))) {
 	shuffle(len(pods), func(i, j int) { pods[i], pods[j] = pods[j], pods[i] })
 	old := 0
@@ -49,8 +49,8 @@ func OldestFirst[P any](pods []P, started func(*P) time.Time, since time.Time, s
 	}
 }
 
-// Extrapolate turns the answers of a sample into the load of all ready pods. The load that activators
-// report is kept apart.
+// Extrapolate turns the answers of a sample into the load of all ready pods. The load that
+// activators report is kept apart.
 func Extrapolate(sample []PodStat, ready int) Scrape {
 	if len(sample) == 0 {
 		return Scrape{}
@@ -99,7 +99,8 @@ func (r *Revision) awaitScrape(now time.Time) {
 	case r.scraping:
 		r.series.Await(r.scrapeDue, now)
 	case r.config.PanicWindow <= ScrapePeriod:
-		// The panic window has only this second; what activators report of it is better than nothing.
+		// The panic window has only this second; what activators report of it is better than
+		// nothing.
 	case r.series.ScrapedSince(now.Add(-2 * ScrapePeriod)):
 		r.series.Await(now, now)
 	}

@@ -7,9 +7,9 @@ import (
 	"ebb.dev/ebb/autoscaler/zero"
 )
 
-// State is what one process knows of a revision, for the process that decides for it next. Either the
-// earlier process hands it over, or it is read back from the PodAutoscaler's status. The status holds
-// only Desired, Zero and Learned.
+// State is what one process knows of a revision, for the process that decides for it next. Either
+// the earlier process hands it over, or it is read back from the PodAutoscaler's status. The status
+// holds only Desired, Zero and Learned.
 type State struct {
 	UID string
 	// At is when the State was exported, zero for one that was read from the status.
@@ -33,9 +33,9 @@ func (r *Revision) Export(now time.Time) State {
 	return s
 }
 
-// Import continues from what an earlier process knew. behind is by how much that process's clock was
-// behind. It reports false if the state is of another object or cannot be right; then nothing is
-// taken from it, except that a wrong lesson in a status does not spoil the rest.
+// Import continues from what an earlier process knew. behind is by how much that process's clock
+// was behind. It reports false if the state is of another object or cannot be right; then nothing
+// is taken from it, except that a wrong lesson in a status does not spoil the rest.
 func (r *Revision) Import(s State, behind time.Duration, now time.Time) bool {
 	if s.At.IsZero() {
 		return r.importStatus(s, now)

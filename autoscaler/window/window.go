@@ -1,9 +1,9 @@
 // Package window averages what a revision reported over the last seconds.
 //
-// Owns: the ring of one-second buckets of one series (concurrency or requests per second).
-// Reads: nothing; the caller passes the time of every call.
-// Writes: only the ring it was called on; a Window has one owner and no lock.
-// Never: looks at a clock, and never treats a second it knows nothing about as a second without load.
+// Owns: the ring of one-second buckets of one series (concurrency or requests per second). Reads:
+// nothing; the caller passes the time of every call. Writes: only the ring it was called on; a
+// Window has one owner and no lock. Never: looks at a clock, and never treats a second it knows
+// nothing about as a second without load.
 package window
 
 import (
@@ -22,16 +22,17 @@ const (
 	WeightedExponential
 )
 
-// minimumCoefficient is the smallest smoothing coefficient; below it a long window would barely react.
+// minimumCoefficient is the smallest smoothing coefficient; below it a long window would barely
+// react.
 const minimumCoefficient = 0.2
 
 // Window is a ring of one-second buckets. Values added to the same second are summed, because each
-// source (an activator, the scrape of the pods) reports its own share of the load; a source's second report
-// of the same second is for Replace.
+// source (an activator, the scrape of the pods) reports its own share of the load; a source's
+// second report of the same second is for Replace.
 //
 // Three kinds of seconds are told apart: recorded ones; ones in which nothing was recorded, which
-// count as zero when a later second was recorded (a silent activator has no traffic); and ones marked
-// by Miss, of which the true value is unknown and which therefore never lower an average.
+// count as zero when a later second was recorded (a silent activator has no traffic); and ones
+// marked by Miss, of which the true value is unknown and which therefore never lower an average.
 type Window struct {
 	values  []float64
 	missing []bool
@@ -42,7 +43,8 @@ type Window struct {
 	coefficient float64
 }
 
-// New returns an empty window over the given length, which is rounded to whole seconds, at least one.
+// New returns an empty window over the given length, which is rounded to whole seconds, at least
+// one.
 func New(length time.Duration) *Window {
 	n := max(int(length.Round(time.Second)/time.Second), 1)
 	return &Window{
@@ -72,9 +74,9 @@ func (w *Window) Add(now time.Time, value float64) bool {
 	return ok
 }
 
-// Replace takes back from the bucket of now what one source added to it before, and adds a new value in its
-// place: a source that reports twice within one second has not twice the load. It reports false, and changes nothing, under
-// the same conditions as Add.
+// Replace takes back from the bucket of now what one source added to it before, and adds a new
+// value in its place: a source that reports twice within one second has not twice the load. It
+// reports false, and changes nothing, under the same conditions as Add.
 func (w *Window) Replace(now time.Time, before, value float64) bool {
 	if math.IsNaN(value) || math.IsInf(value, 0) || value < 0 {
 		return false
@@ -136,9 +138,10 @@ func (w *Window) Empty(now time.Time) bool {
 // Average is the mean over the valid seconds of the window ending at now, rounded to six decimals.
 // A valid second is one between the first and the last write that is not older than the window;
 // trailing seconds without any write are left out by Linear, and by WeightedExponential keep their
-// (now lost) weight. Missing seconds count as the mean of the known ones, or as what was recorded in
-// them if that is more. It reports false when the window was never written to, or when all its valid
-// seconds are missing: then the load is unknown, which is not the same as zero, and what was recorded is the least it can be.
+// (now lost) weight. Missing seconds count as the mean of the known ones, or as what was recorded
+// in them if that is more. It reports false when the window was never written to, or when all its
+// valid seconds are missing: then the load is unknown, which is not the same as zero, and what was
+// recorded is the least it can be.
 func (w *Window) Average(now time.Time, algorithm Algorithm) (float64, bool) {
 	if !w.written {
 		return 0, false
@@ -247,11 +250,11 @@ func (w *Window) Export() Contents {
 	return c
 }
 
-// Import adds what another window held when it was exported at the second until. That and the seconds
-// of c are by another clock, to which shift is added. In a second that both windows know the larger
-// value counts, because each may have seen only a part of it. The seconds between until and the first
-// of this window's own are missing, because nobody looked. It reports false, and changes nothing, if
-// the contents cannot be those of a window.
+// Import adds what another window held when it was exported at the second until. That and the
+// seconds of c are by another clock, to which shift is added. In a second that both windows know
+// the larger value counts, because each may have seen only a part of it. The seconds between until
+// and the first of this window's own are missing, because nobody looked. It reports false, and
+// changes nothing, if the contents cannot be those of a window.
 func (w *Window) Import(c Contents, until, shift int64, now time.Time) bool {
 	c.First += shift
 	until += shift

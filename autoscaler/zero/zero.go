@@ -1,5 +1,5 @@
-// Package zero turns a decided scale into what is written: within the revision's bounds, and to zero only
-// when no request can be lost by it.
+// Package zero turns a decided scale into what is written: within the revision's bounds, and to
+// zero only when no request can be lost by it.
 //
 // Owns: the bounds, the two-step way to zero, the Active condition and the path requests take.
 // Reads: the configuration, state, input and time that the caller passes.
@@ -20,7 +20,8 @@ const Unknown int32 = -1
 // given up: the Deployment reports its own deadline first, which explains more.
 const ActivationSlack = 30 * time.Second
 
-// RetryProbe is how soon the public service is probed again while it does not yet lead to the activators.
+// RetryProbe is how soon the public service is probed again while it does not yet lead to the
+// activators.
 const RetryProbe = time.Second
 
 // Condition is the three-valued status of a condition.
@@ -243,7 +244,8 @@ func clampMax(c Config, scale int32) int32 {
 	return scale
 }
 
-// Threshold is how many ready pods make the revision active; never more than it may have, or it would never be.
+// Threshold is how many ready pods make the revision active; never more than it may have, or it
+// would never be.
 func Threshold(c Config, s State) int32 {
 	low := c.Min
 	if c.Unreachable {
@@ -296,9 +298,9 @@ func activate(c Config, s State, want, ready int32, now time.Time) State {
 	return s
 }
 
-// path chooses who gets new requests. The activators enter at once when they are needed, and leave only
-// after a while without need: a switch moves every connection, so a load that hovers at the limit
-// must not cause one after the other.
+// path chooses who gets new requests. The activators enter at once when they are needed, and leave
+// only after a while without need: a switch moves every connection, so a load that hovers at the
+// limit must not cause one after the other.
 func path(c Config, s State, in Input, want int32, now time.Time) State {
 	short := in.ExcessBurst < 0 || math.IsNaN(in.ExcessBurst)
 	if short {

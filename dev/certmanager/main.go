@@ -2,9 +2,9 @@
 // certificates of a certificate authority in the cluster.
 //
 // It owns nothing and adds no behaviour. It leaves out the issuers that talk to servers outside the
-// cluster (ACME, Vault, Venafi), and with them the libraries of a dozen cloud providers; the webhook,
-// which would only reject wrong objects earlier; and cainjector, which serves the webhook. One replica
-// needs no lease.
+// cluster (ACME, Vault, Venafi), and with them the libraries of a dozen cloud providers; the
+// webhook, which would only reject wrong objects earlier; and cainjector, which serves the webhook.
+// One replica needs no lease.
 package main
 
 import (

@@ -74,8 +74,8 @@ func (c *control) lock() (release func(), err error) {
 }
 
 // owned makes sure that the machine has no cluster, or this checkout's. It leaves the cluster of
-// another checkout alone, with two exceptions: under CI nobody needs it any more, and a cluster whose
-// checkout is gone can be taken down only from here.
+// another checkout alone, with two exceptions: under CI nobody needs it any more, and a cluster
+// whose checkout is gone can be taken down only from here.
 func (c *control) owned(ctx context.Context) error {
 	text, err := os.ReadFile(c.Owner())
 	if errors.Is(err, os.ErrNotExist) {
@@ -115,8 +115,8 @@ func (c *control) loadPlan() error {
 	return json.Unmarshal(text, &c.plan)
 }
 
-// choosePlan keeps the addresses of this checkout's cluster. If there is none, it takes addresses that
-// the machine does not use.
+// choosePlan keeps the addresses of this checkout's cluster. If there is none, it takes addresses
+// that the machine does not use.
 func (c *control) choosePlan(ctx context.Context) error {
 	if c.loadPlan() == nil {
 		return nil

@@ -45,7 +45,8 @@ func (c *control) takeDown(ctx context.Context) error {
 	do("remove the pods", c.removePods)
 	do("stop Kubernetes", func(ctx context.Context, _ *step.Report) error {
 		var errs []error
-		// Clients before servers; the grace period is short because the API server waits for open watches.
+		// Clients before servers; the grace period is short because the API server waits for open
+		// watches.
 		for _, name := range []string{"kube-proxy", "kube-scheduler", "kube-controller-manager", "kube-apiserver", "etcd", "containerd"} {
 			errs = append(errs, c.table.Stop(ctx, name, 3*time.Second))
 		}
@@ -63,7 +64,8 @@ func (c *control) takeDown(ctx context.Context) error {
 	return nil
 }
 
-// removePods asks the container runtime to remove all pods. If it does not run, removePods starts it.
+// removePods asks the container runtime to remove all pods. If it does not run, removePods starts
+// it.
 func (c *control) removePods(ctx context.Context, r *step.Report) error {
 	sandboxes := c.Bin("sandboxes")
 	if _, err := os.Stat(sandboxes); err != nil {

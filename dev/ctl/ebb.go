@@ -16,7 +16,8 @@ import (
 	"ebb.dev/ebb/dev/ctl/internal/step"
 )
 
-// components are Ebb's own programs: four Deployments, and queue-proxy, which runs in each user's pod.
+// components are Ebb's own programs: four Deployments, and queue-proxy, which runs in each user's
+// pod.
 var components = []string{"activator", "autoscaler", "controller", "webhook", "queue-proxy"}
 
 // ebb installs what this checkout holds and shows that it works.

@@ -18,8 +18,8 @@ import (
 	"ebb.dev/ebb/dev/ctl/internal/image"
 )
 
-// recipe is an image that may have to be made. Its key identifies everything that goes into it and is
-// cheap to compute: most runs make no image.
+// recipe is an image that may have to be made. Its key identifies everything that goes into it and
+// is cheap to compute: most runs make no image.
 type recipe struct {
 	name string
 	key  string

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestModulesShareVersions keeps `make up` from compiling a package several times: the project and the
-// programs of the cluster must name the same version of each dependency that they share.
+// TestModulesShareVersions keeps `make up` from compiling a package several times: the project and
+// the programs of the cluster must name the same version of each dependency that they share.
 func TestModulesShareVersions(t *testing.T) {
 	first := map[string]string{} // module -> version and who names it
 	version := map[string]string{}

@@ -14,8 +14,9 @@ import (
 	"ebb.dev/ebb/dev/ctl/internal/step"
 )
 
-// folders lists the folders of dev/ whose programs the cluster runs. The last two are for tests only:
-// the metrics server is what class hpa.autoscaling.knative.dev scales by, cert-manager makes certificates.
+// folders lists the folders of dev/ whose programs the cluster runs. The last two are for tests
+// only: the metrics server is what class hpa.autoscaling.knative.dev scales by, cert-manager makes
+// certificates.
 func folders(all bool) []string {
 	list := []string{"kube", "dns", "istio", "istio/chart"}
 	if all {
@@ -133,8 +134,9 @@ func (c *control) downloads(ctx context.Context, p *parts) (err error) {
 	return err
 }
 
-// pythonBase is a tree with Python and the packages of a requirements file, both compiled. A container
-// cannot keep what it compiles: it would compile again at each start, which takes about a second.
+// pythonBase is a tree with Python and the packages of a requirements file, both compiled. A
+// container cannot keep what it compiles: it would compile again at each start, which takes about a
+// second.
 func (c *control) pythonBase(ctx context.Context, log, requirements, text string) (string, error) {
 	key := strings.Join(pythonPackages, " ") + "\n" + text
 	return fetch.Cached(c.Cache, "python", key, func(dir string) error {

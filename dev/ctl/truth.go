@@ -22,7 +22,8 @@ type podList struct {
 	}
 }
 
-// claims lists the pods that have a container that is ready according to the API server but does not run.
+// claims lists the pods that have a container that is ready according to the API server but does
+// not run.
 func (pods podList) claims(running []string) (dead []string) {
 	for _, pod := range pods.Items {
 		for _, container := range pod.Status.ContainerStatuses {
@@ -36,9 +37,9 @@ func (pods podList) claims(running []string) (dead []string) {
 	return dead
 }
 
-// believed waits until no container is ready according to the API server that has ended. After a restart
-// of the machine or of the kubelet, the API server shows the old state until the kubelet has checked
-// each pod.
+// believed waits until no container is ready according to the API server that has ended. After a
+// restart of the machine or of the kubelet, the API server shows the old state until the kubelet
+// has checked each pod.
 func (c *control) believed(ctx context.Context, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()

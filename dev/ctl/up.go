@@ -264,8 +264,8 @@ func (c *control) run(ctx context.Context, title string, programs ...process.Pro
 	})
 }
 
-// share keeps pods, and other programs on the machine, from starving the programs that start and stop
-// pods. Without the CPU control group the cluster works too, only slower under load.
+// share keeps pods, and other programs on the machine, from starving the programs that start and
+// stop pods. Without the CPU control group the cluster works too, only slower under load.
 func (c *control) share(ctx context.Context) error {
 	return c.steps.Do(ctx, "CPU shares", func(_ context.Context, r *step.Report) error {
 		node := append(c.table.PIDs("containerd", "kubelet", "kube-proxy"), sweep.Shims(c.Socket())...)

@@ -31,15 +31,15 @@ import (
 	kubelet "k8s.io/kubernetes/cmd/kubelet/app"
 )
 
-// programs are constructed only when they are called: constructing all of them would register the flags
-// of five programs on each start.
+// programs are constructed only when they are called: constructing all of them would register the
+// flags of five programs on each start.
 var programs = map[string]func() *cobra.Command{
 	"kube-apiserver":          apiserver.NewAPIServerCommand,
 	"kube-controller-manager": manager.NewControllerManagerCommand,
 	"kube-scheduler":          func() *cobra.Command { return scheduler.NewSchedulerCommand() },
 	"kube-proxy":              proxy.NewProxyCommand,
-	// The kubelet installs its signal handler itself. With a signal context here there would be two, which
-	// panics.
+	// The kubelet installs its signal handler itself. With a signal context here there would be
+	// two, which panics.
 	"kubelet": func() *cobra.Command { return kubelet.NewKubeletCommand(context.Background()) },
 }
 

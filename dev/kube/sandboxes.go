@@ -13,8 +13,8 @@ import (
 	remote "k8s.io/cri-client/pkg"
 )
 
-// sandboxes removes every pod from a container runtime, for `make down`, which stops the kubelet first.
-// It is not a program of Kubernetes, but uses the kubelet's client.
+// sandboxes removes every pod from a container runtime, for `make down`, which stops the kubelet
+// first. It is not a program of Kubernetes, but uses the kubelet's client.
 func sandboxes(args []string) error {
 	if len(args) != 1 {
 		return errors.New("usage: sandboxes SOCKET")

@@ -1,5 +1,5 @@
-// Command metrics is the metrics server: it serves the CPU and memory usage of pods, by which the HPA
-// class scales. It adds no behaviour.
+// Command metrics is the metrics server: it serves the CPU and memory usage of pods, by which the
+// HPA class scales. It adds no behaviour.
 package main
 
 import (

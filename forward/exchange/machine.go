@@ -1,9 +1,11 @@
-// Package exchange decides what happens to one HTTP request on its way from a client to an upstream and back. HTTP/1.1 and HTTP/2
-// share it: the shells in package forward tell it what happened and do what it says.
+// Package exchange decides what happens to one HTTP request on its way from a client to an upstream
+// and back. HTTP/1.1 and HTTP/2 share it: the shells in package forward tell it what happened and
+// do what it says.
 //
-// Owns: the state of the request, its three deadlines, the rule of retrying, and which answer an error becomes. Reads: its Events. Writes:
-// nothing; Step returns what is to be done. Never: touches a socket, a lock, a goroutine or a clock (time is a field of the Event), or
-// allocates, except for the error of a timer that fired.
+// Owns: the state of the request, its three deadlines, the rule of retrying, and which answer an
+// error becomes. Reads: its Events. Writes: nothing; Step returns what is to be done. Never:
+// touches a socket, a lock, a goroutine or a clock (time is a field of the Event), or allocates,
+// except for the error of a timer that fired.
 //
 // The way of a request, with the events that lead from state to state:
 //
@@ -21,9 +23,10 @@
 //	Switching   FirstByte -> Tunnel; Ended -> Over (Completed)
 //	Tunnel      Ended -> Over (Completed)
 //
-// From every state but New and Over, Tick (a timer), ClientLeft, BadBody, Failed and Panicked lead to Over, by the table above end. While the
-// Handler has the request (Admitting, Redirecting, Judging) they are kept until it has decided. Over is final. An event that its state
-// does not expect does nothing: over HTTP/2 frames of a stream that was given up still arrive.
+// From every state but New and Over, Tick (a timer), ClientLeft, BadBody, Failed and Panicked lead
+// to Over, by the table above end. While the Handler has the request (Admitting, Redirecting,
+// Judging) they are kept until it has decided. Over is final. An event that its state does not
+// expect does nothing: over HTTP/2 frames of a stream that was given up still arrive.
 package exchange
 
 import "time"
@@ -78,7 +81,8 @@ var kindNames = [...]string{"begin", "decided", "connected", "dial-failed", "int
 
 func (k Kind) String() string { return kindNames[k] }
 
-// expected has the states in which an event means something: the first column of the table in the package comment.
+// expected has the states in which an event means something: the first column of the table in the
+// package comment.
 var expected = [...]uint16{
 	Begin:        1 << New,
 	Decided:      asking,
@@ -197,7 +201,8 @@ type Traits struct {
 	KeepsBody  bool // the shell keeps what it sends of the body, until it calls ForgetBody
 	Idempotent bool // RFC 9110 section 9.2.2: it may be sent a second time
 	Expects    bool // the client waits for 100 Continue
-	// Redirects and Judges: the Handler is asked after a failed dial, and before a response is passed on.
+	// Redirects and Judges: the Handler is asked after a failed dial, and before a response is
+	// passed on.
 	Redirects, Judges bool
 }
 
@@ -218,7 +223,8 @@ type Ending struct {
 	Retried bool
 }
 
-// Machine is one request on its way. The zero value is New; it belongs to one goroutine, or to the holder of a lock.
+// Machine is one request on its way. The zero value is New; it belongs to one goroutine, or to the
+// holder of a lock.
 type Machine struct {
 	traits    Traits
 	policy    Policy
@@ -456,7 +462,8 @@ func (m *Machine) interim(e *Event) Do {
 	return m.sendBody() // it answers our question, not the client's
 }
 
-// head is the final response's head. A timer that has fired by now still wins: the answer is 504 as long as nothing was passed on.
+// head is the final response's head. A timer that has fired by now still wins: the answer is 504 as
+// long as nothing was passed on.
 func (m *Machine) head(e *Event) Do {
 	if do := m.due(e.At); do != 0 {
 		return do
@@ -468,7 +475,8 @@ func (m *Machine) head(e *Event) Do {
 	return m.pass()
 }
 
-// pass passes the response. A stream's body that still waits may be wanted nevertheless; a connection's stays where it is.
+// pass passes the response. A stream's body that still waits may be wanted nevertheless; a
+// connection's stays where it is.
 func (m *Machine) pass() Do {
 	m.state = Relaying
 	if m.traits.Streams {
@@ -497,8 +505,9 @@ func (m *Machine) lost(e *Event) Do {
 	return m.end(Ending{Cause: UpstreamFailed, Err: e.Err, Code: e.Code})
 }
 
-// mayRetry is the one rule of sending a request again after its upstream was lost. In every case no response has come and the
-// request is as it was: nothing of its body left, or what left is still here.
+// mayRetry is the one rule of sending a request again after its upstream was lost. In every case no
+// response has come and the request is as it was: nothing of its body left, or what left is still
+// here.
 //
 //	Unseen   the upstream did nothing with the request     up to three times
 //	Unused   a reused connection ended without a response  once, and only an idempotent request
@@ -534,10 +543,11 @@ func (m *Machine) panicked(e *Event) Do {
 //	the upstream failed            502                                      a cut
 //	a panic                        500                                      a cut
 //
-// A cut resets a stream with the upstream's code if it gave one, and else with INTERNAL_ERROR: the client must not take what it has for a whole
-// response. CANCEL is passed on because a server of gRPC whose timer for the client's deadline fires a moment before the client's own
-// cancels the stream, and an answer of ours would hide the deadline. While the Handler has the request its context is canceled instead,
-// and the first reason counts.
+// A cut resets a stream with the upstream's code if it gave one, and else with INTERNAL_ERROR: the
+// client must not take what it has for a whole response. CANCEL is passed on because a server of
+// gRPC whose timer for the client's deadline fires a moment before the client's own cancels the
+// stream, and an answer of ours would hide the deadline. While the Handler has the request its
+// context is canceled instead, and the first reason counts.
 func (m *Machine) end(how Ending) Do {
 	if m.Asking() {
 		if m.pending {

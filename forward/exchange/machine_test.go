@@ -16,8 +16,9 @@ var update = flag.Bool("update", false, "write what the machine does into testda
 
 var began = time.Date(2026, 11, 1, 0, 0, 0, 0, time.UTC)
 
-// A scenario is one request's story. Its first lines set the traits and the policy ("traits streams judges", "policy defer total=10s"); each
-// other line is an event, with what the machine does and the state it is in then: `connected reused -> send-head; sent`.
+// A scenario is one request's story. Its first lines set the traits and the policy ("traits streams
+// judges", "policy defer total=10s"); each other line is an event, with what the machine does and
+// the state it is in then: `connected reused -> send-head; sent`.
 func TestScenarios(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.scenario")
 	if err != nil || len(files) == 0 {
@@ -237,7 +238,8 @@ func in(t testing.TB, s State, streams bool) *Machine {
 	return m
 }
 
-// The states to which each event leads, from each state: the table in the package comment. An event that is missing does nothing.
+// The states to which each event leads, from each state: the table in the package comment. An event
+// that is missing does nothing.
 func TestTransitions(t *testing.T) {
 	ends := Over
 	table := map[State]map[Kind]State{
@@ -363,8 +365,8 @@ func TestStepsAllocateNothing(t *testing.T) {
 	}
 }
 
-// Whatever happens in whatever order: the Handler hears the end once, nothing follows it, there is one final answer, and a body is sent again
-// only when it is still whole.
+// Whatever happens in whatever order: the Handler hears the end once, nothing follows it, there is
+// one final answer, and a body is sent again only when it is still whole.
 func FuzzMachine(f *testing.F) {
 	f.Add([]byte{0, 1, 2, 5, 1, 9})
 	f.Add([]byte{0x40, 0x41, 0x62, 0x25, 0x21})

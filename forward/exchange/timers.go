@@ -20,7 +20,8 @@ type Action uint8
 
 // The actions.
 const (
-	// EndResponse ends the response cleanly where its framing allows that, with a trailer that names the timer.
+	// EndResponse ends the response cleanly where its framing allows that, with a trailer that
+	// names the timer.
 	EndResponse Action = iota
 	// CutResponse breaks the response off, so that no client takes it for a whole one.
 	CutResponse

@@ -1,7 +1,8 @@
-// Package forwardtest measures what a forwarded HTTP/1.1 request allocates, for tests of whatever forwards.
+// Package forwardtest measures what a forwarded HTTP/1.1 request allocates, for tests of whatever
+// forwards.
 //
-// Owns: a server on loopback and the connections to it, until the test ends. Never: allocates while a measurement runs, since the runtime
-// counts for the whole process.
+// Owns: a server on loopback and the connections to it, until the test ends. Never: allocates while
+// a measurement runs, since the runtime counts for the whole process.
 package forwardtest
 
 import (
@@ -12,7 +13,8 @@ import (
 	"time"
 )
 
-// Hello answers each request that arrives in one read with 200 and thirteen bytes. It returns its address.
+// Hello answers each request that arrives in one read with 200 and thirteen bytes. It returns its
+// address.
 func Hello(t testing.TB) netip.AddrPort {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -46,7 +48,8 @@ func answer(c net.Conn) {
 	}
 }
 
-// Allocations is how many allocations the process makes for one request to address, which has to be answered with 200.
+// Allocations is how many allocations the process makes for one request to address, which has to be
+// answered with 200.
 func Allocations(t testing.TB, address, request string) float64 {
 	t.Helper()
 	c, err := net.Dial("tcp", address)

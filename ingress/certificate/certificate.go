@@ -1,7 +1,7 @@
 // Package certificate builds cert-manager's Certificates and reads their status.
 //
-// Owns: names, hosts and metadata of Certificates. Reads: nothing but its arguments. Writes: nothing. Never: reuses a private key when
-// a certificate is renewed.
+// Owns: names, hosts and metadata of Certificates. Reads: nothing but its arguments. Writes:
+// nothing. Never: reuses a private key when a certificate is renewed.
 package certificate
 
 import (
@@ -80,7 +80,8 @@ func Object(w Want) *unstructured.Unstructured {
 	if content.IssuerRef.Group == "" {
 		content.IssuerRef.Group = Resource.Group
 	}
-	// Browsers and Go check the DNS names only, so a host that is too long for the common name needs none.
+	// Browsers and Go check the DNS names only, so a host that is too long for the common name
+	// needs none.
 	if len(w.Hosts) > 0 && len(w.Hosts[0]) <= maxCommonName {
 		content.CommonName = w.Hosts[0]
 	}

@@ -1,7 +1,8 @@
 // Package gatewayapi translates plans to objects of the Gateway API.
 //
-// Owns: names, metadata and content of the HTTPRoutes of a Route. Reads: nothing but its arguments. Writes: nothing.
-// Never: uses features of a single implementation; puts more rules into an HTTPRoute than the API allows.
+// Owns: names, metadata and content of the HTTPRoutes of a Route. Reads: nothing but its arguments.
+// Writes: nothing. Never: uses features of a single implementation; puts more rules into an
+// HTTPRoute than the API allows.
 package gatewayapi
 
 import (
@@ -31,8 +32,9 @@ type Meta struct {
 	Owner               metav1.OwnerReference
 }
 
-// HTTPRoutes translates a plan. There is one HTTPRoute for each target and visibility, or more if the rules do not fit. The name is
-// the host, so two Routes in a namespace with the same host conflict in the name.
+// HTTPRoutes translates a plan. There is one HTTPRoute for each target and visibility, or more if
+// the rules do not fit. The name is the host, so two Routes in a namespace with the same host
+// conflict in the name.
 func HTTPRoutes(p *plan.Plan, gateways settings.Gateway, meta Meta) []*gatewayv1.HTTPRoute {
 	hash := p.Hash()
 	var out []*gatewayv1.HTTPRoute
@@ -47,7 +49,8 @@ func HTTPRoutes(p *plan.Plan, gateways settings.Gateway, meta Meta) []*gatewayv1
 			rules = append(rules, t.rule(rule))
 		}
 		if target.Plain == plan.HTTPRedirected {
-			// Each listener gets an HTTPRoute of its own: the plain one redirects, the other serves.
+			// Each listener gets an HTTPRoute of its own: the plain one redirects, the other
+			// serves.
 			out = append(out, t.httpRoute(Name(target)+"-redirect", t.plain, []gatewayv1.HTTPRouteRule{t.redirect()}))
 			out = append(out, t.split(rules, t.secure)...)
 			continue
@@ -57,7 +60,8 @@ func HTTPRoutes(p *plan.Plan, gateways settings.Gateway, meta Meta) []*gatewayv1
 	return out
 }
 
-// Name returns the name of a target's first HTTPRoute: its host, or the longest of the three hosts of a local target.
+// Name returns the name of a target's first HTTPRoute: its host, or the longest of the three hosts
+// of a local target.
 func Name(target plan.Target) string { return target.Hosts[len(target.Hosts)-1] }
 
 // ListenerName returns the name of the listener that terminates TLS for a host.
@@ -164,7 +168,8 @@ func (t translator) match(header *plan.Header) []gatewayv1.HTTPRouteMatch {
 	return []gatewayv1.HTTPRouteMatch{m}
 }
 
-// rule adds the plan's hash to every request. The answer to a probe returns it, so it tells which plan a gateway follows.
+// rule adds the plan's hash to every request. The answer to a probe returns it, so it tells which
+// plan a gateway follows.
 func (t translator) rule(r plan.Rule) gatewayv1.HTTPRouteRule {
 	set := append([]plan.Header{{Name: wire.HeaderNetworkHash, Value: t.hash}}, r.Set...)
 	rule := gatewayv1.HTTPRouteRule{Matches: t.match(r.Match)}

@@ -37,8 +37,8 @@ func WithoutListenerSets(g settings.GatewayRef) settings.GatewayRef {
 	return g
 }
 
-// TLSListeners returns the listeners that terminate TLS for the targets of a plan: one ListenerSet for each target and Gateway, in the
-// Route's namespace, where the Secret is.
+// TLSListeners returns the listeners that terminate TLS for the targets of a plan: one ListenerSet
+// for each target and Gateway, in the Route's namespace, where the Secret is.
 func TLSListeners(p *plan.Plan, gateways settings.Gateway, meta Meta) (out []*unstructured.Unstructured) {
 	for _, target := range p.Targets {
 		on := gateways.External
@@ -82,9 +82,9 @@ func (t translator) listenerSets() (out []*unstructured.Unstructured) {
 	return out
 }
 
-// setListenerName returns the name of a ListenerSet's n-th listener. The first has the same name in all sets: Istio names the port of a
-// Gateway's Service after the first listener on it, and while the EndpointSlices follow a new name of the port, connections to all hosts
-// are refused.
+// setListenerName returns the name of a ListenerSet's n-th listener. The first has the same name in
+// all sets: Istio names the port of a Gateway's Service after the first listener on it, and while
+// the EndpointSlices follow a new name of the port, connections to all hosts are refused.
 func setListenerName(n int) gatewayv1.SectionName {
 	if n == 0 {
 		return "https"

@@ -20,7 +20,8 @@ type Mapping struct {
 	Host, Namespace string
 	Target          string // the other host: <name>.<namespace>.svc.<cluster domain>
 	Service         string // the Service of that name, used when there are no Rules
-	// Rules are those of the Route's HTTPRoute for Target. With them, requests need not pass the local gateway a second time.
+	// Rules are those of the Route's HTTPRoute for Target. With them, requests need not pass the
+	// local gateway a second time.
 	Rules     []gatewayv1.HTTPRouteRule
 	TLSSecret string
 	Redirect  bool
@@ -107,8 +108,8 @@ func setHash(filters []gatewayv1.HTTPRouteFilter, hash string) {
 	}
 }
 
-// Listener returns the listener that terminates TLS for a host. Gateways are shared, so the API server merges the listeners of a
-// Gateway by name.
+// Listener returns the listener that terminates TLS for a host. Gateways are shared, so the API
+// server merges the listeners of a Gateway by name.
 func Listener(host, secretNamespace, secret string) gatewayv1.Listener {
 	return gatewayv1.Listener{
 		Name: gatewayv1.SectionName(ListenerName(host)), Hostname: ptr.To(gatewayv1.Hostname(host)), Port: 443,

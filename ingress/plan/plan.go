@@ -1,8 +1,9 @@
-// Package plan computes what gateways do for a Route: its hosts, their visibility, and where their requests go.
+// Package plan computes what gateways do for a Route: its hosts, their visibility, and where their
+// requests go.
 //
-// Owns: host names, visibility, weights, the headers that gateways add to requests, and the plan's hash.
-// Reads: nothing but its arguments. Writes: nothing. Never: depends on a vendor, a client or a clock. The same arguments return
-// the same plan, byte for byte.
+// Owns: host names, visibility, weights, the headers that gateways add to requests, and the plan's
+// hash. Reads: nothing but its arguments. Writes: nothing. Never: depends on a vendor, a client or
+// a clock. The same arguments return the same plan, byte for byte.
 package plan
 
 import (
@@ -54,7 +55,8 @@ type Input struct {
 	Domain, ClusterDomain string
 	DomainTemplate        settings.Template
 	TagTemplate           settings.Template
-	// Targets has the shares of each tag; "" is the Route's own host. The percentages of a target add up to 100.
+	// Targets has the shares of each tag; "" is the Route's own host. The percentages of a target
+	// add up to 100.
 	Targets map[string][]Share
 	// Local lists the tags that have no public host; AllLocal means all of them.
 	Local    map[string]bool
@@ -178,8 +180,8 @@ func (in *Input) Host(tag string) (string, error) {
 	return in.PublicHost(name)
 }
 
-// Make returns the plan. The error is a ConfigError if the templates give no valid host. The only other error is a target with more
-// revisions than a gateway supports.
+// Make returns the plan. The error is a ConfigError if the templates give no valid host. The only
+// other error is a target with more revisions than a gateway supports.
 func Make(in Input) (*Plan, error) {
 	p := &Plan{Namespace: in.Namespace, Name: in.Name}
 	tags := slices.Sorted(maps.Keys(in.Targets)) // "" sorts first
@@ -223,7 +225,8 @@ func Make(in Input) (*Plan, error) {
 	return p, nil
 }
 
-// hosts maps each host of a Route to its target. A host has one set of rules, so it cannot have two targets.
+// hosts maps each host of a Route to its target. A host has one set of rules, so it cannot have two
+// targets.
 type hosts map[string]string
 
 func (h hosts) take(in *Input, target string, names ...string) error {

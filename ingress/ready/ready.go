@@ -1,10 +1,12 @@
 // Package ready reports whether every gateway pod follows a plan.
 //
-// It probes the gateways. Each rule of a plan adds the plan's hash to requests, and the activator or queue-proxy that answers a probe
-// returns the hash. A probe that returns the hash has gone the way of the user's next request, so that one will succeed too.
+// It probes the gateways. Each rule of a plan adds the plan's hash to requests, and the activator
+// or queue-proxy that answers a probe returns the hash. A probe that returns the hash has gone the
+// way of the user's next request, so that one will succeed too.
 //
-// Owns: the probes in flight and the state of each plan. Reads: the gateways' answers. Writes: nothing.
-// Never: blocks its caller; keeps a plan that was forgotten; runs more than a bounded number of probes at once.
+// Owns: the probes in flight and the state of each plan. Reads: the gateways' answers. Writes:
+// nothing. Never: blocks its caller; keeps a plan that was forgotten; runs more than a bounded
+// number of probes at once.
 package ready
 
 import (
@@ -44,12 +46,13 @@ type Want struct {
 
 // Gateways finds the pods behind a gateway's Service.
 type Gateways interface {
-	// Addresses lists ip:port of every ready pod behind a port of the Service (namespace/name). It fails if there is none.
+	// Addresses lists ip:port of every ready pod behind a port of the Service (namespace/name). It
+	// fails if there is none.
 	Addresses(ctx context.Context, service string, port int32) ([]string, error)
 }
 
-// Pace of the probes of a plan. It is fast at first, because gateways usually follow within tens of milliseconds, and slow if they do
-// not follow for long.
+// Pace of the probes of a plan. It is fast at first, because gateways usually follow within tens of
+// milliseconds, and slow if they do not follow for long.
 const (
 	firstPause  = 5 * time.Millisecond
 	growth      = 1.5
@@ -81,8 +84,8 @@ type state struct {
 	cancel context.CancelFunc
 }
 
-// New returns a Prober. It calls wake, from its own goroutine, when Check has a new answer: a plan became live, or there is a reason why
-// not.
+// New returns a Prober. It calls wake, from its own goroutine, when Check has a new answer: a plan
+// became live, or there is a reason why not.
 func New(gateways Gateways, wake func(types.NamespacedName)) *Prober {
 	dialer := &net.Dialer{Timeout: oneProbe}
 	return &Prober{
@@ -117,8 +120,8 @@ func (p *Prober) Run(ctx context.Context) {
 	p.client.CloseIdleConnections()
 }
 
-// Check reports whether the plan of key is live, and if not, why. It starts to probe for a new plan. wake is called when to Check
-// again.
+// Check reports whether the plan of key is live, and if not, why. It starts to probe for a new
+// plan. wake is called when to Check again.
 func (p *Prober) Check(key types.NamespacedName, want Want) (live bool, why string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -263,7 +266,8 @@ func (p *Prober) one(ctx context.Context, probe Probe, address, hash string) err
 			return nil
 		}
 		return fmt.Errorf("gateway pod %s answers %d for host %s instead of a redirect to https", address, response.StatusCode, probe.Host)
-	// A gateway's own 404 means an unknown host. Envoy adds a header if the answer is the backend's.
+	// A gateway's own 404 means an unknown host. Envoy adds a header if the answer is the
+	// backend's.
 	case probe.AnyAnswer && response.StatusCode < 500 &&
 		(response.StatusCode != http.StatusNotFound || response.Header.Get("X-Envoy-Upstream-Service-Time") != ""):
 		return nil

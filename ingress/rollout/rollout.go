@@ -1,7 +1,8 @@
 // Package rollout moves the requests of a "latest" target from one revision to the next in steps.
 //
-// Owns: the share of each revision at each step, and when the next step is due. Reads: nothing but its arguments.
-// Writes: nothing. Never: uses a clock or a client. State is JSON in an annotation, so any replica can continue.
+// Owns: the share of each revision at each step, and when the next step is due. Reads: nothing but
+// its arguments. Writes: nothing. Never: uses a clock or a client. State is JSON in an annotation,
+// so any replica can continue.
 package rollout
 
 import (
@@ -10,8 +11,8 @@ import (
 	"time"
 )
 
-// maxRevisions is the most revisions that share a target: half of what a rule of a gateway can have, so that there is room for the
-// other targets of the Route.
+// maxRevisions is the most revisions that share a target: half of what a rule of a gateway can
+// have, so that there is room for the other targets of the Route.
 const maxRevisions = 8
 
 // State is the content of the annotation networking.internal.knative.dev/rollout.
@@ -34,7 +35,8 @@ type Share struct {
 	Percent  int64  `json:"percent"`
 }
 
-// Step is the pace. Times are nanoseconds since 1970. Size is 0 until the gateways follow the first step.
+// Step is the pace. Times are nanoseconds since 1970. Size is 0 until the gateways follow the first
+// step.
 type Step struct {
 	Start    int64 `json:"starttime,omitempty"`
 	Next     int64 `json:"nextStepTime,omitempty"`
@@ -92,9 +94,10 @@ func (s State) Find(name, tag string) (Configuration, bool) {
 	return Configuration{}, false
 }
 
-// Advance returns the shares now. before is the last decision, and want is the goal, with one revision for each target. A target that is
-// new, has a tag, or has at most 1 % reaches its goal at once, and so does every target if the duration is 0. again is the time until
-// the next step, 0 if there is none.
+// Advance returns the shares now. before is the last decision, and want is the goal, with one
+// revision for each target. A target that is new, has a tag, or has at most 1 % reaches its goal at
+// once, and so does every target if the duration is 0. again is the time until the next step, 0 if
+// there is none.
 func Advance(before, want State, duration time.Duration, now time.Time) (state State, again time.Duration) {
 	for _, w := range want.Configurations {
 		b, known := before.Find(w.Name, w.Tag)
@@ -141,7 +144,8 @@ func advance(b, w Configuration, now time.Time) Configuration {
 	return c
 }
 
-// retarget changes the target's percentage: an increase goes to the newest revision, a decrease is taken from the oldest.
+// retarget changes the target's percentage: an increase goes to the newest revision, a decrease is
+// taken from the oldest.
 func (c *Configuration) retarget(percent int64) {
 	diff := percent - c.Percent
 	c.Percent = percent
@@ -184,8 +188,8 @@ func (c *Configuration) compact() {
 	}
 }
 
-// Observe sets the pace of targets whose first percent has reached the gateways. The time which that took is the shortest duration of a
-// step, because gateways would not follow faster steps.
+// Observe sets the pace of targets whose first percent has reached the gateways. The time which
+// that took is the shortest duration of a step, because gateways would not follow faster steps.
 func Observe(s State, duration time.Duration, now time.Time) (State, bool) {
 	out, changed := State{}, false
 	for _, c := range s.Configurations {

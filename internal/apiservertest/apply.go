@@ -8,11 +8,13 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// mapLists are the lists that are merged by the name of their items. All others are replaced as a whole.
+// mapLists are the lists that are merged by the name of their items. All others are replaced as a
+// whole.
 var mapLists = map[string]bool{"listeners": true}
 
-// apply is a server-side apply with force: what the manager applied before and leaves out now goes, the rest is merged. Nothing else
-// of the rules of managed fields is kept, in particular no conflicts.
+// apply is a server-side apply with force: what the manager applied before and leaves out now goes,
+// the rest is merged. Nothing else of the rules of managed fields is kept, in particular no
+// conflicts.
 func (h *handler) apply(t target, manager string, body []byte) (any, error) {
 	part, err := decode(body)
 	if err != nil {

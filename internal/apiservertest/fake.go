@@ -14,10 +14,12 @@ type Client interface {
 	Tracker() clienttesting.ObjectTracker
 }
 
-// Watches lets a test wait until a fake clientset of client-go is watched: await returns when that many watches have begun.
+// Watches lets a test wait until a fake clientset of client-go is watched: await returns when that
+// many watches have begun.
 //
-// Informers list, then watch. An API server sends a watch everything that came after the list. client-go's fake begins with what
-// comes after the call, so an informer never sees what a test writes in between.
+// Informers list, then watch. An API server sends a watch everything that came after the list.
+// client-go's fake begins with what comes after the call, so an informer never sees what a test
+// writes in between.
 func Watches(t testing.TB, client Client) (await func(watches int)) {
 	begun := make(chan struct{}, 1000)
 	client.PrependWatchReactor("*", func(action clienttesting.Action) (bool, watch.Interface, error) {

@@ -30,7 +30,8 @@ func Start(t testing.TB) (*Store, *rest.Config) {
 	return store, config
 }
 
-// Serve is Start for a program that is no test of Go's, such as a benchmark: it runs until stop is called.
+// Serve is Start for a program that is no test of Go's, such as a benchmark: it runs until stop is
+// called.
 func Serve() (s *Store, config *rest.Config, stop func()) {
 	store := newStore()
 	stopping := make(chan struct{})
@@ -325,7 +326,8 @@ func (h *handler) watch(w http.ResponseWriter, r *http.Request, t target) {
 	}
 }
 
-// kinds are those whose bookmark must name a kind that the client's scheme knows, though no object is there to tell it.
+// kinds are those whose bookmark must name a kind that the client's scheme knows, though no object
+// is there to tell it.
 var kinds = map[string]string{
 	"pods": "Pod", "services": "Service", "deployments": "Deployment", "endpointslices": "EndpointSlice", "configmaps": "ConfigMap",
 	"secrets": "Secret", "leases": "Lease", "revisions": "Revision", "configurations": "Configuration", "routes": "Route",

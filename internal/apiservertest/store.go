@@ -1,9 +1,10 @@
-// Package apiservertest is a Kubernetes API server in memory, for tests of what talks to one: real clients, real informers and
-// real conflicts, without etcd and without a cluster.
+// Package apiservertest is a Kubernetes API server in memory, for tests of what talks to one: real
+// clients, real informers and real conflicts, without etcd and without a cluster.
 //
-// It keeps any resource of any group. It does what a controller depends on: resource versions and conflicts, generations, uids,
-// status subresources, label selectors, watches with initial events, merge and JSON patches, finalizers, owner references,
-// preconditions of a delete. It does not validate (but for labels), convert, default or authorize; Admit is where a test does that.
+// It keeps any resource of any group. It does what a controller depends on: resource versions and
+// conflicts, generations, uids, status subresources, label selectors, watches with initial events,
+// merge and JSON patches, finalizers, owner references, preconditions of a delete. It does not
+// validate (but for labels), convert, default or authorize; Admit is where a test does that.
 //
 // Owns: the objects and the record of writes. Never: used outside of tests and benchmarks.
 package apiservertest
@@ -54,7 +55,8 @@ type event struct {
 
 // Store holds the objects.
 type Store struct {
-	// Admit, if set, may change an object before it is written or refuse it with an API error. subresource is "" or "status".
+	// Admit, if set, may change an object before it is written or refuse it with an API error.
+	// subresource is "" or "status".
 	Admit func(verb string, resource schema.GroupResource, subresource string, object *unstructured.Unstructured) error
 	// Now is the clock of creation and deletion times.
 	Now func() time.Time
@@ -83,7 +85,8 @@ func (s *Store) Writes() []Write {
 	return out
 }
 
-// Versions returns the resource versions of the objects a selector matches, by "namespace/name": what a cache in step holds.
+// Versions returns the resource versions of the objects a selector matches, by "namespace/name":
+// what a cache in step holds.
 func (s *Store) Versions(resource schema.GroupResource, selector labels.Selector) map[string]string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -139,7 +142,8 @@ func (s *Store) Names(namespace string) []string {
 	return out
 }
 
-// Put creates or replaces an object, status and all, as an actor that the test does not count: nothing is recorded.
+// Put creates or replaces an object, status and all, as an actor that the test does not count:
+// nothing is recorded.
 func (s *Store) Put(resource schema.GroupResource, object *unstructured.Unstructured) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -246,7 +250,8 @@ func (s *Store) markDeleted(resource schema.GroupResource, key types.NamespacedN
 	s.commit(resource, key, object, next)
 }
 
-// write is a client's create, update or patch. mutate makes the next object of the present one, which is nil for a create.
+// write is a client's create, update or patch. mutate makes the next object of the present one,
+// which is nil for a create.
 func (s *Store) write(verb string, resource schema.GroupResource, subresource string, key types.NamespacedName,
 	mutate func(before *unstructured.Unstructured) (*unstructured.Unstructured, error)) (*unstructured.Unstructured, error) {
 	s.mu.Lock()
@@ -349,7 +354,8 @@ func validLabels(resource schema.GroupResource, object *unstructured.Unstructure
 	return nil
 }
 
-// hasStatus: kinds whose status only the subresource writes; that of plain configuration kinds does not exist.
+// hasStatus: kinds whose status only the subresource writes; that of plain configuration kinds does
+// not exist.
 func hasStatus(resource schema.GroupResource) bool {
 	switch resource.Resource {
 	case "configmaps", "secrets", "events", "endpointslices", "leases", "serviceaccounts":
@@ -358,7 +364,8 @@ func hasStatus(resource schema.GroupResource) bool {
 	return true
 }
 
-// roundTrip makes numbers what JSON makes of them, so that comparisons see no difference of Go types.
+// roundTrip makes numbers what JSON makes of them, so that comparisons see no difference of Go
+// types.
 func roundTrip(object *unstructured.Unstructured) *unstructured.Unstructured {
 	data, err := json.Marshal(object.Object)
 	if err != nil {

@@ -12,15 +12,17 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// client-go delays each report of an error after the previous one, by a time that it keeps for the whole process. In the virtual
-// time of another test that can be years. It also logs what tests provoke.
+// client-go delays each report of an error after the previous one, by a time that it keeps for the
+// whole process. In the virtual time of another test that can be years. It also logs what tests
+// provoke.
 func init() {
 	utilruntime.ErrorHandlers = nil
 	klog.SetLogger(logr.Discard())
 }
 
-// New returns a store and how to reach it without a network. Nothing has to be stopped, and it works in virtual time
-// (testing/synctest), where a goroutine that waits for a socket would stop the clock.
+// New returns a store and how to reach it without a network. Nothing has to be stopped, and it
+// works in virtual time (testing/synctest), where a goroutine that waits for a socket would stop
+// the clock.
 func New() (*Store, *rest.Config) {
 	store := newStore()
 	return store, &rest.Config{Host: "http://apiserver.test", QPS: -1, Transport: transport{&handler{store: store}}}

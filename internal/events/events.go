@@ -1,7 +1,7 @@
 // Package events writes Events to the API server.
 //
-// Owns: nothing. Reads: nothing. Writes: Events. Never: makes an error of an Event that nobody can read any more, because its
-// namespace is gone.
+// Owns: nothing. Reads: nothing. Writes: Events. Never: makes an error of an Event that nobody can
+// read any more, because its namespace is gone.
 package events
 
 import (
@@ -19,8 +19,8 @@ func Sink(kube kubernetes.Interface) record.EventSink {
 
 type sink struct{ record.EventSink }
 
-// Create treats an Event about what was deleted with its namespace as written. client-go logs every refusal as an error, and a
-// controller that tidies up after a namespace would log hundreds.
+// Create treats an Event about what was deleted with its namespace as written. client-go logs every
+// refusal as an error, and a controller that tidies up after a namespace would log hundreds.
 func (s sink) Create(event *corev1.Event) (*corev1.Event, error) {
 	made, err := s.EventSink.Create(event)
 	if apierrors.IsNotFound(err) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {

@@ -1,8 +1,9 @@
-// Package lease divides work among the replicas of a component. The work lies in buckets, each bucket has a Lease, and the
-// replica that holds the Lease works on what is in the bucket. client-go's leader elector competes for each Lease.
+// Package lease divides work among the replicas of a component. The work lies in buckets, each
+// bucket has a Lease, and the replica that holds the Lease works on what is in the bucket.
+// client-go's leader elector competes for each Lease.
 //
-// Owns: when a bucket counts as held. Reads: the Leases of one namespace. Writes: the Leases of its buckets. Never: knows what
-// the work is.
+// Owns: when a bucket counts as held. Reads: the Leases of one namespace. Writes: the Leases of its
+// buckets. Never: knows what the work is.
 package lease
 
 import (
@@ -57,7 +58,8 @@ func (s Scheme) Names() []string {
 	return names
 }
 
-// Election is one replica's part in the competition. Fields are set before Run and not changed after.
+// Election is one replica's part in the competition. Fields are set before Run and not changed
+// after.
 type Election struct {
 	Client kubernetes.Interface
 	// Namespace holds the Leases. Identity names this replica in them.
@@ -67,18 +69,21 @@ type Election struct {
 	Scheme  Source
 	Log     *slog.Logger
 
-	// Won is called when this replica holds a bucket, with a context that ends when it no longer does. Then Lost is called. It
-	// returns when no work is being done for the bucket; only then can another replica get the Lease.
+	// Won is called when this replica holds a bucket, with a context that ends when it no longer
+	// does. Then Lost is called. It returns when no work is being done for the bucket; only then
+	// can another replica get the Lease.
 	Won  func(bucket string, held context.Context)
 	Lost func(bucket string)
 	// Holder, if set, is told which other replica holds a bucket, "" when none does.
 	Holder func(bucket, identity string)
-	// Gone, if set, reports that the replica that holds a Lease does not exist any more. Its Leases are freed.
+	// Gone, if set, reports that the replica that holds a Lease does not exist any more. Its Leases
+	// are freed.
 	Gone func(ctx context.Context, identity string) bool
 }
 
-// Run competes for every bucket until ctx ends, then releases what it holds, so that no replica waits for a Lease to expire.
-// New timings apply at once and keep what is held. Run fails when the names of the Leases change: the process then restarts.
+// Run competes for every bucket until ctx ends, then releases what it holds, so that no replica
+// waits for a Lease to expire. New timings apply at once and keep what is held. Run fails when the
+// names of the Leases change: the process then restarts.
 func (e *Election) Run(ctx context.Context) error {
 	running, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
@@ -125,8 +130,8 @@ func (e *Election) Run(ctx context.Context) error {
 	return context.Cause(running)
 }
 
-// follow shows each seat its Lease when it changes, so that a released Lease is taken at once and each replica knows who holds
-// what. Without it the electors would ask once a retry period.
+// follow shows each seat its Lease when it changes, so that a released Lease is taken at once and
+// each replica knows who holds what. Without it the electors would ask once a retry period.
 func follow(leases informers.SharedInformerFactory, seats map[string]*seat) error {
 	see := func(o any) {
 		if l, ok := o.(*coordinationv1.Lease); ok && seats[l.Name] != nil {
@@ -170,7 +175,8 @@ func (e *Election) freeGone(ctx context.Context, seats map[string]*seat) {
 	}
 }
 
-// free clears the holder of a Lease if it still is the given one. client-go's release would also clear another's.
+// free clears the holder of a Lease if it still is the given one. client-go's release would also
+// clear another's.
 func (e *Election) free(ctx context.Context, name, holder string) error {
 	leases := e.Client.CoordinationV1().Leases(e.Namespace)
 	return retry.RetryOnConflict(retry.DefaultRetry, func() error {

@@ -39,8 +39,9 @@ func newServer() *server {
 	return &server{Store: store, transport: config.Transport}
 }
 
-// link is one replica's way to the server. Each call takes a moment before it arrives and one before the answer is back. While it is
-// cut, no call succeeds; one whose answer was lost has taken effect.
+// link is one replica's way to the server. Each call takes a moment before it arrives and one
+// before the answer is back. While it is cut, no call succeeds; one whose answer was lost has taken
+// effect.
 type link struct {
 	*server
 	delay func() time.Duration
@@ -308,8 +309,8 @@ func TestALeaseThatIsGivenBackIsTakenAtOnce(t *testing.T) {
 	})
 }
 
-// cutOff begins two replicas. The first holds the lease and cannot reach the API server until cut is false. Their work fails the
-// test if it overlaps.
+// cutOff begins two replicas. The first holds the lease and cannot reach the API server until cut
+// is false. Their work fails the test if it overlaps.
 func cutOff(t *testing.T) (a, b *replica, cut *atomic.Bool) {
 	s, w := newServer(), newWork()
 	a = w.begin(t, s, "a", usual(1), source(1), 0)
@@ -339,7 +340,8 @@ func TestALeaseThatCannotBeRenewedIsLostBeforeOthersMayHaveIt(t *testing.T) {
 	})
 }
 
-// The new timings are longer; what the store says still has the old ones, and so the old patience counts.
+// The new timings are longer; what the store says still has the old ones, and so the old patience
+// counts.
 func TestTimingsThatChangeWithoutAStoreDoNotProlongALease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b, cut := cutOff(t)
@@ -356,7 +358,8 @@ func TestTimingsThatChangeWithoutAStoreDoNotProlongALease(t *testing.T) {
 	})
 }
 
-// Whoever starts with the new number must not find somebody who still works by the old one: Run ends, and releases what it held.
+// Whoever starts with the new number must not find somebody who still works by the old one: Run
+// ends, and releases what it held.
 func TestAnotherNumberOfBucketsEndsTheProcess(t *testing.T) {
 	for name, change := range map[string]func(*Scheme){
 		"buckets": func(s *Scheme) { s.Buckets = 3 },
@@ -391,7 +394,8 @@ func TestAnotherNumberOfBucketsEndsTheProcess(t *testing.T) {
 	}
 }
 
-// Nobody waits for the lease of a replica that crashed for longer than it lasts, and not at all once its pod is gone.
+// Nobody waits for the lease of a replica that crashed for longer than it lasts, and not at all
+// once its pod is gone.
 func TestALeaseWithoutAHolderIsNotWaitedFor(t *testing.T) {
 	for name, c := range map[string]struct {
 		gone     func(context.Context, string) bool
@@ -422,8 +426,9 @@ func TestALeaseWithoutAHolderIsNotWaitedFor(t *testing.T) {
 	}
 }
 
-// Replicas come and go, the timings change and reach each replica late and not always, calls are slow and fail: nothing is ever
-// worked on twice, and when it is quiet again everything is worked on.
+// Replicas come and go, the timings change and reach each replica late and not always, calls are
+// slow and fail: nothing is ever worked on twice, and when it is quiet again everything is worked
+// on.
 func TestNothingIsWorkedOnTwiceWhateverChanges(t *testing.T) {
 	rounds := 40
 	if testing.Short() {

@@ -13,8 +13,9 @@ import (
 // releaseTimeout bounds the calls that release a Lease.
 const releaseTimeout = 5 * time.Second
 
-// seat is this replica's part in one bucket. The elector competes; the seat decides when the bucket is held: from the moment the
-// Lease was written until it is released, another replica is seen to hold it, or it was not renewed for too long.
+// seat is this replica's part in one bucket. The elector competes; the seat decides when the bucket
+// is held: from the moment the Lease was written until it is released, another replica is seen to
+// hold it, or it was not renewed for too long.
 type seat struct {
 	*Election
 	name string
@@ -58,8 +59,9 @@ func (s *seat) run(ctx context.Context) error {
 // config is called with the mutex held.
 func (s *seat) config() leaderelection.LeaderElectionConfig {
 	t := s.scheme
-	// A replica must stop before its Lease expires for the others. The elector counts from the end of a renewal and adds a retry
-	// period, so it could stop too late. The API stores whole seconds.
+	// A replica must stop before its Lease expires for the others. The elector counts from the end
+	// of a renewal and adds a retry period, so it could stop too late. The API stores whole
+	// seconds.
 	patience := min(t.RenewDeadline+(t.LeaseDuration-t.RenewDeadline)/2, t.LeaseDuration.Truncate(time.Second))
 	return leaderelection.LeaderElectionConfig{
 		Lock: lock{seat: s, patience: patience, LeaseLock: &resourcelock.LeaseLock{
@@ -69,7 +71,8 @@ func (s *seat) config() leaderelection.LeaderElectionConfig {
 		}},
 		LeaseDuration: t.LeaseDuration, RenewDeadline: t.RenewDeadline, RetryPeriod: t.RetryPeriod,
 		Name: s.name,
-		// The callbacks run in goroutines of their own, in any order. The seat follows the calls of the lock instead.
+		// The callbacks run in goroutines of their own, in any order. The seat follows the calls of
+		// the lock instead.
 		Callbacks: leaderelection.LeaderCallbacks{OnStartedLeading: func(context.Context) {}, OnStoppedLeading: func() {}},
 	}
 }
@@ -86,7 +89,8 @@ func (s *seat) retime(scheme Scheme) {
 	}
 }
 
-// sees is told the holder of the Lease. It tries at once to take a free one. While the bucket is held here, this can be old news.
+// sees is told the holder of the Lease. It tries at once to take a free one. While the bucket is
+// held here, this can be old news.
 func (s *seat) sees(holder string) {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()

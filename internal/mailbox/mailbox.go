@@ -26,8 +26,8 @@ func (m *Mailbox[T]) Put(value T) {
 	m.Update(func(T, bool) T { return value })
 }
 
-// Update replaces what the mailbox holds by change(held, full), under the mailbox's lock: change must
-// be quick. It lets a sender merge its news with those that nobody has taken yet.
+// Update replaces what the mailbox holds by change(held, full), under the mailbox's lock: change
+// must be quick. It lets a sender merge its news with those that nobody has taken yet.
 func (m *Mailbox[T]) Update(change func(held T, full bool) T) {
 	m.mutex.Lock()
 	defer m.mutex.Unlock()

@@ -24,8 +24,8 @@ const (
 // Target is where a kind of telemetry goes.
 type Target struct {
 	Protocol string // HTTP or GRPC
-	// Endpoint is a URL or host:port; host:port and http:// are plain, https:// is over TLS. Over HTTP an endpoint without a path gets
-	// the standard one of the signal.
+	// Endpoint is a URL or host:port; host:port and http:// are plain, https:// is over TLS. Over
+	// HTTP an endpoint without a path gets the standard one of the signal.
 	Endpoint string
 	// RootCA is PEM of further authorities for https.
 	RootCA string
@@ -142,7 +142,8 @@ func (e *Exporter) Export(ctx context.Context, request []byte) error {
 	return err
 }
 
-// grpcStatus reads the outcome of a unary call out of its trailers, or of its header where there is no body.
+// grpcStatus reads the outcome of a unary call out of its trailers, or of its header where there is
+// no body.
 func (e *Exporter) grpcStatus(response *http.Response) error {
 	fields := response.Trailer
 	if fields.Get("Grpc-Status") == "" {
@@ -154,7 +155,8 @@ func (e *Exporter) grpcStatus(response *http.Response) error {
 	}
 	err := fmt.Errorf("export to %s: gRPC status %q: %.200q", e.url, code, fields.Get("Grpc-Message"))
 	switch code {
-	// CANCELLED, DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED, ABORTED, OUT_OF_RANGE, UNAVAILABLE, DATA_LOSS: as the OTLP specification lists them.
+	// CANCELLED, DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED, ABORTED, OUT_OF_RANGE, UNAVAILABLE,
+	// DATA_LOSS: as the OTLP specification lists them.
 	case "1", "4", "8", "10", "11", "14", "15":
 		return &RetryableError{err}
 	}
@@ -164,8 +166,9 @@ func (e *Exporter) grpcStatus(response *http.Response) error {
 // DefaultInterval is the time between two exports of metrics where nothing is set.
 const DefaultInterval = 30 * time.Second
 
-// Push exports metrics every interval (0: DefaultInterval) until ctx ends, and once more then. An export that fails is told and not repeated: the next
-// one says all that it said, since everything is cumulative.
+// Push exports metrics every interval (0: DefaultInterval) until ctx ends, and once more then. An
+// export that fails is told and not repeated: the next one says all that it said, since everything
+// is cumulative.
 func Push(ctx context.Context, e *Exporter, interval time.Duration, resource []Attribute, scope string, collect func(*Metrics), failed func(error)) {
 	if interval <= 0 {
 		interval = DefaultInterval

@@ -1,8 +1,10 @@
-// Package otlp writes spans and metrics as OpenTelemetry's protobuf messages and sends them to a collector over HTTP or gRPC.
+// Package otlp writes spans and metrics as OpenTelemetry's protobuf messages and sends them to a
+// collector over HTTP or gRPC.
 //
-// Owns: the encoding. Reads: what it is given. Writes: requests to the collector. Never: keeps more than it is told to. It is written by hand because
-// the OpenTelemetry SDK with its exporters would nearly double queue-proxy, which stands in every pod; the tests decode what it writes by
-// the project's own types. Field numbers are those of opentelemetry-proto 1.10.
+// Owns: the encoding. Reads: what it is given. Writes: requests to the collector. Never: keeps more
+// than it is told to. It is written by hand because the OpenTelemetry SDK with its exporters would
+// nearly double queue-proxy, which stands in every pod; the tests decode what it writes by the
+// project's own types. Field numbers are those of opentelemetry-proto 1.10.
 package otlp
 
 import (
@@ -149,7 +151,8 @@ func AppendSpan(b []byte, s *Span) []byte {
 	})
 }
 
-// Request makes an export request of the elements that AppendSpan or a Metrics have written: they come from one resource and one scope.
+// Request makes an export request of the elements that AppendSpan or a Metrics have written: they
+// come from one resource and one scope.
 func Request(resource []Attribute, scope string, elements []byte) []byte {
 	b := make([]byte, 0, len(elements)+1024)
 	return message(b, 1, func(b []byte) []byte {
@@ -173,7 +176,8 @@ type Point struct {
 	Value      float64
 }
 
-// Histogram is one distribution: Counts has one more element than there are bounds, for what exceeds them all.
+// Histogram is one distribution: Counts has one more element than there are bounds, for what
+// exceeds them all.
 type Histogram struct {
 	Attributes []Attribute
 	Counts     []uint64

@@ -7,7 +7,8 @@ import (
 	"text/template"
 )
 
-// A client chooses its User-Agent; with a quote in it the default line must still be JSON, and say what was sent.
+// A client chooses its User-Agent; with a quote in it the default line must still be JSON, and say
+// what was sent.
 func FuzzTheDefaultLineIsJSON(f *testing.F) {
 	line := template.Must(template.New("").Funcs(template.FuncMap{"js": escape}).Parse(`{"userAgent": "{{js .}}"}`))
 	for _, agent := range []string{"it's", `"quoted"`, `back\slash`, "line\nbreak", "<b>&=", "\u2028", "\x00", "\xff"} {

@@ -1,6 +1,7 @@
 // Package requestlog writes one line a request, by the operator's template (contract section 5.6).
 //
-// Owns: the writer. Reads: finished exchanges. Writes: lines. Never: fails a request; a template that cannot be carried out yields a fixed line.
+// Owns: the writer. Reads: finished exchanges. Writes: lines. Never: fails a request; a template
+// that cannot be carried out yields a fixed line.
 package requestlog
 
 import (
@@ -59,8 +60,8 @@ func New(out io.Writer, text string, probes bool) (*Log, error) {
 	return &Log{probes: probes, template: t, out: out}, nil
 }
 
-// escape makes a text fit between the quotes of a string of JSON, and of JavaScript. The template package's own
-// "js" writes \', which JSON does not know.
+// escape makes a text fit between the quotes of a string of JSON, and of JavaScript. The template
+// package's own "js" writes \', which JSON does not know.
 func escape(values ...any) (string, error) {
 	b, err := json.Marshal(fmt.Sprint(values...))
 	if err != nil {
@@ -81,7 +82,8 @@ type line struct {
 	TraceID  string
 }
 
-// Write writes the line of a request that is over. trace is the trace that it was made part of here; the client's own counts first.
+// Write writes the line of a request that is over. trace is the trace that it was made part of
+// here; the client's own counts first.
 func (l *Log) Write(r *forward.Request, res *forward.Result, probe bool, revision Revision, trace string) {
 	if probe && !l.probes {
 		return

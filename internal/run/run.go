@@ -16,8 +16,8 @@ import (
 // Part is one thing that a process runs until it is told to stop.
 type Part struct {
 	Name string
-	// Run works until ctx is done and returns after it has let go of everything. An error, or an end
-	// before ctx is done, stops the process.
+	// Run works until ctx is done and returns after it has let go of everything. An error, or an
+	// end before ctx is done, stops the process.
 	Run func(ctx context.Context) error
 }
 

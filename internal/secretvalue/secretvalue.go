@@ -27,7 +27,8 @@ func (v *Value) Load() []byte {
 	return nil
 }
 
-// Watch follows the field of the Secret until ctx ends. It returns at once: the value is nil until it was read.
+// Watch follows the field of the Secret until ctx ends. It returns at once: the value is nil until
+// it was read.
 func Watch(ctx context.Context, client kubernetes.Interface, namespace, name, field string) (*Value, error) {
 	v := &Value{}
 	set := func(o any) {

@@ -6,9 +6,9 @@ import (
 	"sync"
 )
 
-// Bound returns a listener that closes a new connection at once when there are most open already, or
-// mostOfOne from the same address. One peer can take no more than its share of the server's memory,
-// and does not keep others out.
+// Bound returns a listener that closes a new connection at once when there are most open already,
+// or mostOfOne from the same address. One peer can take no more than its share of the server's
+// memory, and does not keep others out.
 func Bound(listener net.Listener, most, mostOfOne int) net.Listener {
 	return &boundListener{Listener: listener, most: most, mostOfOne: mostOfOne, of: map[netip.Addr]int{}}
 }

@@ -13,15 +13,18 @@ import (
 	"ebb.dev/ebb/internal/run"
 )
 
-// Export is where a component's metrics are pushed to, as in settings.Export. Another Protocol than otlp.HTTP and otlp.GRPC pushes nothing.
+// Export is where a component's metrics are pushed to, as in settings.Export. Another Protocol than
+// otlp.HTTP and otlp.GRPC pushes nothing.
 type Export struct {
 	Protocol, Endpoint string
 	Interval           time.Duration
-	// Runtime is the least time between two exports of the metrics of the Go runtime and the process; 0 is none.
+	// Runtime is the least time between two exports of the metrics of the Go runtime and the
+	// process; 0 is none.
 	Runtime time.Duration
 }
 
-// Exporter returns a part that hands the metrics of a component's pod out by OTLP, to wherever current says (see Push).
+// Exporter returns a part that hands the metrics of a component's pod out by OTLP, to wherever
+// current says (see Push).
 func Exporter[E ~struct {
 	Protocol, Endpoint string
 	Interval           time.Duration
@@ -39,8 +42,8 @@ func Exporter[E ~struct {
 // Scope is OpenTelemetry's name of what a component observes (contract section 4.8).
 func Scope(component string) string { return "knative.dev/serving/pkg/" + component }
 
-// Push exports what registry holds by OTLP, to wherever current says, until ctx ends. The channel that current returns is closed when
-// it would answer otherwise.
+// Push exports what registry holds by OTLP, to wherever current says, until ctx ends. The channel
+// that current returns is closed when it would answer otherwise.
 func Push(ctx context.Context, registry prometheus.Gatherer, resource []otlp.Attribute, scope string, log *slog.Logger,
 	current func() (Export, <-chan struct{})) error {
 	failed := func(err error) { log.Warn("export metrics", "error", err) }
@@ -85,8 +88,9 @@ func ofRuntime(name string) bool {
 	return strings.HasPrefix(name, "go_") || strings.HasPrefix(name, "process_")
 }
 
-// Collect adds what registry holds of the wanted families to an OTLP export. Names and labels that OpenTelemetry's conventions own are spelled with dots
-// there, and have no suffix for unit or kind; all others keep their names.
+// Collect adds what registry holds of the wanted families to an OTLP export. Names and labels that
+// OpenTelemetry's conventions own are spelled with dots there, and have no suffix for unit or kind;
+// all others keep their names.
 func Collect(registry prometheus.Gatherer, out *otlp.Metrics, wanted func(family string) bool, failed func(error)) {
 	families, err := registry.Gather()
 	if err != nil {
@@ -122,7 +126,8 @@ func Collect(registry prometheus.Gatherer, out *otlp.Metrics, wanted func(family
 			case m.GetGauge() != nil:
 				points = append(points, otlp.Point{Attributes: attributes, Value: m.GetGauge().GetValue()})
 			}
-			// Summaries (the Go collector's pauses of the garbage collector) have no counterpart that anybody reads.
+			// Summaries (the Go collector's pauses of the garbage collector) have no counterpart
+			// that anybody reads.
 		}
 		name, unit := openName(f.GetName())
 		switch f.GetType().String() {

@@ -101,7 +101,8 @@ func TestWhereMetricsGoMayChangeWhileTheyGo(t *testing.T) {
 	}
 }
 
-// config-observability's runtime-export-interval: between two exports with the metrics of the Go runtime lie several without.
+// config-observability's runtime-export-interval: between two exports with the metrics of the Go
+// runtime lie several without.
 func TestMetricsOfTheRuntimeAreExportedLessOften(t *testing.T) {
 	registry := NewRegistry()
 	own := prometheus.NewGauge(prometheus.GaugeOpts{Name: "ours"})

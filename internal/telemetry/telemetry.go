@@ -1,8 +1,8 @@
 // Package telemetry is how a component tells what it does: JSON logs with a level that can change
 // while it runs, Prometheus metrics, profiles, and the small HTTP servers that these are read from.
 //
-// Owns: nothing beyond what its callers hold. queue-proxy does not use it: a Prometheus client would
-// be a third of its memory.
+// Owns: nothing beyond what its callers hold. queue-proxy does not use it: a Prometheus client
+// would be a third of its memory.
 package telemetry
 
 import (
@@ -26,8 +26,8 @@ import (
 	"ebb.dev/ebb/internal/run"
 )
 
-// NewLogger returns a logger that writes one JSON object a line to w, each with the component's name,
-// and the level that decides what is written; it starts at info.
+// NewLogger returns a logger that writes one JSON object a line to w, each with the component's
+// name, and the level that decides what is written; it starts at info.
 func NewLogger(w io.Writer, component string) (*slog.Logger, *slog.LevelVar) {
 	level := new(slog.LevelVar)
 	handler := slog.NewJSONHandler(w, &slog.HandlerOptions{
@@ -94,7 +94,8 @@ func anonymousMemory() float64 {
 	return kib * 1024
 }
 
-// Metrics returns the handler of /metrics for registry, OpenMetrics with exemplars where the reader asks for it.
+// Metrics returns the handler of /metrics for registry, OpenMetrics with exemplars where the reader
+// asks for it.
 func Metrics(registry *prometheus.Registry) http.Handler {
 	return promhttp.HandlerFor(registry, promhttp.HandlerOpts{EnableOpenMetrics: true, MaxRequestsInFlight: 4})
 }
@@ -119,8 +120,8 @@ func Profiles(enabled func() bool) http.Handler {
 }
 
 // Bounds of a server that anybody in the cluster may connect to. A connection takes about 20 KiB,
-// and its head at most MaxHeaderBytes more while it arrives. The bound of one address leaves room for all
-// pods of a node, because some networks send them from the node's address.
+// and its head at most MaxHeaderBytes more while it arrives. The bound of one address leaves room
+// for all pods of a node, because some networks send them from the node's address.
 const (
 	mostConnections         = 16384
 	mostConnectionsOfOne    = 256

@@ -1,6 +1,8 @@
-// Package tlsoptions reads the four TLS settings that operators may set for a server: versions, suites and curves.
+// Package tlsoptions reads the four TLS settings that operators may set for a server: versions,
+// suites and curves.
 //
-// Owns: their spelling. Reads: text. Writes: a tls.Config. Never: allows less than TLS 1.2; without settings TLS 1.3 is the minimum.
+// Owns: their spelling. Reads: text. Writes: a tls.Config. Never: allows less than TLS 1.2; without
+// settings TLS 1.3 is the minimum.
 package tlsoptions
 
 import (
@@ -12,7 +14,8 @@ import (
 // Settings are the texts, "" for what is not set. The lists are separated by commas.
 type Settings struct{ MinVersion, MaxVersion, CipherSuites, CurvePreferences string }
 
-// Read takes the settings from environment variables that begin with prefix, such as "ACTIVATOR_TLS_".
+// Read takes the settings from environment variables that begin with prefix, such as
+// "ACTIVATOR_TLS_".
 func Read(getenv func(string) string, prefix string) Settings {
 	return Settings{
 		MinVersion: getenv(prefix + "MIN_VERSION"), MaxVersion: getenv(prefix + "MAX_VERSION"),

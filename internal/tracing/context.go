@@ -18,7 +18,8 @@ func (c Context) String() string {
 	return string(b[:])
 }
 
-// Extract reads a request's place in a trace: traceparent, else B3's fields (several, or the single one).
+// Extract reads a request's place in a trace: traceparent, else B3's fields (several, or the single
+// one).
 func Extract(header func(name string) string) (Context, bool) {
 	if text := header("Traceparent"); text != "" {
 		return parseParent(text)

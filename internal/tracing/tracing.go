@@ -1,7 +1,9 @@
-// Package tracing makes the spans of a proxy: one for the request as it came, and one inside it for what was sent on.
+// Package tracing makes the spans of a proxy: one for the request as it came, and one inside it for
+// what was sent on.
 //
-// Owns: span identifiers, the sampling decision, and a bounded buffer of finished spans. Reads: trace headers. Writes: traceparent on requests that
-// are forwarded, spans to a collector. Never: delays a request; what the buffer cannot take is counted and dropped.
+// Owns: span identifiers, the sampling decision, and a bounded buffer of finished spans. Reads:
+// trace headers. Writes: traceparent on requests that are forwarded, spans to a collector. Never:
+// delays a request; what the buffer cannot take is counted and dropped.
 package tracing
 
 import (
@@ -94,7 +96,8 @@ type Span struct {
 	state  string
 }
 
-// Begin decides whether the request is traced, and tells whoever it is forwarded to. It must be called before the request is forwarded.
+// Begin decides whether the request is traced, and tells whoever it is forwarded to. It must be
+// called before the request is forwarded.
 func (t *Tracer) Begin(r *forward.Request) *Span {
 	if t == nil {
 		return nil
@@ -128,7 +131,8 @@ func (s *Span) TraceID() string {
 	return hex.EncodeToString(s.trace[:])
 }
 
-// End tells how the request ended. sent is when it was sent on, zero when it never was; more describes it further.
+// End tells how the request ended. sent is when it was sent on, zero when it never was; more
+// describes it further.
 func (s *Span) End(r *forward.Request, result *forward.Result, sent time.Time, more ...otlp.Attribute) {
 	if s == nil {
 		return

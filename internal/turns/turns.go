@@ -1,7 +1,7 @@
 // Package turns lets callers who were refused a slot take turns at it.
 //
-// Owns: a list of refused callers in order, and for whom a free slot is kept at the moment. Never: reads a clock or locks; the caller
-// passes the time and guards it.
+// Owns: a list of refused callers in order, and for whom a free slot is kept at the moment. Never:
+// reads a clock or locks; the caller passes the time and guards it.
 package turns
 
 import (
@@ -40,8 +40,8 @@ func (t *Turns) Take(caller string, free int, now time.Time) bool {
 				return true
 			}
 		}
-		// Those that wait without a kept slot have been passed over by nobody yet: Next is called at
-		// every release, so a free slot beyond the kept ones is free for all.
+		// Those that wait without a kept slot have been passed over by nobody yet: Next is called
+		// at every release, so a free slot beyond the kept ones is free for all.
 		if free > len(t.kept) {
 			t.forget(caller)
 			return true
@@ -54,7 +54,8 @@ func (t *Turns) Take(caller string, free int, now time.Time) bool {
 }
 
 // Next is called when a slot became free, when a kept slot was declined, and when one lapsed. It
-// returns the caller to tell, for whom one slot is now kept, or "" when nobody waits or no slot is left.
+// returns the caller to tell, for whom one slot is now kept, or "" when nobody waits or no slot is
+// left.
 func (t *Turns) Next(free int, now time.Time) string {
 	if len(t.waiting) == 0 {
 		return ""

@@ -1,7 +1,7 @@
 // Package limit is the concurrency limit of one pod and the bounded queue in front of it.
 //
-// Owns: how many requests run, and which wait in what order. Reads, writes: nothing else. Never: locks, reads a clock or wakes anybody; the
-// caller guards it and wakes the Waiter it is given.
+// Owns: how many requests run, and which wait in what order. Reads, writes: nothing else. Never:
+// locks, reads a clock or wakes anybody; the caller guards it and wakes the Waiter it is given.
 //
 // The truth table of Enter, which is the specification:
 //
@@ -22,8 +22,8 @@ const (
 	Full
 )
 
-// Limit lets Slots requests run at once and MostWaiting wait, together at most MostBytes heavy (0: no such bound). The zero
-// value with Slots 0 admits everything.
+// Limit lets Slots requests run at once and MostWaiting wait, together at most MostBytes heavy (0:
+// no such bound). The zero value with Slots 0 admits everything.
 type Limit struct {
 	Slots       int
 	MostWaiting int
@@ -37,7 +37,8 @@ type Limit struct {
 
 // Waiter is one request's place. It may be used again after its request has left.
 type Waiter struct {
-	// Ready has room for one value; the caller receives from it while Queued and the owner of Limit sends.
+	// Ready has room for one value; the caller receives from it while Queued and the owner of Limit
+	// sends.
 	Ready chan struct{}
 
 	bytes      int64
@@ -69,7 +70,8 @@ func (l *Limit) Enter(w *Waiter, bytes int64) Outcome {
 	return Queued
 }
 
-// Leave ends a running request. It returns the one that has its slot now, nil for none; that one must be woken.
+// Leave ends a running request. It returns the one that has its slot now, nil for none; that one
+// must be woken.
 func (l *Limit) Leave(w *Waiter) *Waiter {
 	if !w.running {
 		return nil
@@ -79,7 +81,8 @@ func (l *Limit) Leave(w *Waiter) *Waiter {
 	return l.promote()
 }
 
-// Cancel gives up a place in the queue. It reports false when the request was promoted meanwhile: then it runs, and Leave is due.
+// Cancel gives up a place in the queue. It reports false when the request was promoted meanwhile:
+// then it runs, and Leave is due.
 func (l *Limit) Cancel(w *Waiter) bool {
 	if !w.queued {
 		return false
@@ -88,7 +91,8 @@ func (l *Limit) Cancel(w *Waiter) bool {
 	return true
 }
 
-// Grow makes a waiting request heavier. It reports false, and changes nothing, when that is more than may wait. One that does not wait has no weight.
+// Grow makes a waiting request heavier. It reports false, and changes nothing, when that is more
+// than may wait. One that does not wait has no weight.
 func (l *Limit) Grow(w *Waiter, bytes int64) bool {
 	switch {
 	case !w.queued:

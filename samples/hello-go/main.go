@@ -1,5 +1,5 @@
-// Command hello-go is the smallest useful service: it listens on $PORT, says hello to $TARGET, and lets requests in hand
-// finish when it is told to stop.
+// Command hello-go is the smallest useful service: it listens on $PORT, says hello to $TARGET, and
+// lets requests in hand finish when it is told to stop.
 package main
 
 import (

@@ -21,10 +21,12 @@ import (
 const (
 	revision = "one-at-a-time"
 	pods     = 4
-	// Long requests keep all pods but one busy while short ones come. With slices of pods for each activator, a short one that meets a slice
-	// whose pods have long ones would wait for seconds beside the idle pod of another slice.
+	// Long requests keep all pods but one busy while short ones come. With slices of pods for each
+	// activator, a short one that meets a slice whose pods have long ones would wait for seconds
+	// beside the idle pod of another slice.
 	short, long = 40 * time.Millisecond, 3 * time.Second
-	// bound is how long a request may wait beside an idle pod. It takes milliseconds; the rest is for a machine that is busy with other things.
+	// bound is how long a request may wait beside an idle pod. It takes milliseconds; the rest is
+	// for a machine that is busy with other things.
 	bound = 2500 * time.Millisecond
 )
 
@@ -98,7 +100,8 @@ func TestNoRequestWaitsBesideAnIdlePodWithOneToFiveActivators(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(cluster.Stop)
-	// The activators' ports are fixed, so addresses of loopback that nobody else has keep them apart from everything else.
+	// The activators' ports are fixed, so addresses of loopback that nobody else has keep them
+	// apart from everything else.
 	var ips, backs []string
 	prefix := fmt.Sprintf("127.%d.%d.", 1+rand.IntN(254), rand.IntN(256))
 	for n := range 5 {
@@ -123,15 +126,17 @@ func TestNoRequestWaitsBesideAnIdlePodWithOneToFiveActivators(t *testing.T) {
 	for n := 1; n <= len(ips); n++ {
 		ledger.load(t, fmt.Sprintf("%d activators", n), ips[:n], func() {})
 	}
-	// A slot that a pod keeps for an activator that is dead is free again soon, and its other pods are the others' as well.
+	// A slot that a pod keeps for an activator that is dead is free again soon, and its other pods
+	// are the others' as well.
 	ledger.load(t, "five activators, one of them killed", ips[:4], func() { activators[4].Process.Kill() }, ips[4])
 	if ledger.twice > 0 {
 		t.Errorf("a pod with one slot had %d requests beside another one", ledger.twice)
 	}
 }
 
-// load sends requests at random to the activators at steady, for some seconds; halfway it calls change, and those sent to doomed until then may fail.
-// One pod can do a good third more of the short ones.
+// load sends requests at random to the activators at steady, for some seconds; halfway it calls
+// change, and those sent to doomed until then may fail. One pod can do a good third more of the
+// short ones.
 func (l *ledger) load(t *testing.T, name string, steady []string, change func(), doomed ...string) {
 	t.Helper()
 	const lasts, gap = long, float64(short) / 0.7

@@ -16,7 +16,8 @@ import (
 	"ebb.dev/ebb/wire"
 )
 
-// build makes the binaries of queue-proxy and the activator, with the race detector where the tests have it.
+// build makes the binaries of queue-proxy and the activator, with the race detector where the tests
+// have it.
 func build(t *testing.T) (dir string) {
 	t.Helper()
 	dir = t.TempDir()
@@ -30,7 +31,8 @@ func build(t *testing.T) (dir string) {
 	return dir
 }
 
-// process is a running component. Its log is read line by line; the test fails with its last lines if it ends by itself.
+// process is a running component. Its log is read line by line; the test fails with its last lines
+// if it ends by itself.
 type process struct {
 	*exec.Cmd
 	name  string
@@ -100,7 +102,8 @@ func (p *process) await(t *testing.T, message, field string) string {
 	}
 }
 
-// startQueueProxy starts one that lets one request at a time to the container, and returns where it takes requests.
+// startQueueProxy starts one that lets one request at a time to the container, and returns where it
+// takes requests.
 func startQueueProxy(t *testing.T, dir, pod, container, activators string) (p *process, address string) {
 	t.Helper()
 	_, port, err := net.SplitHostPort(container)
@@ -119,7 +122,8 @@ func startQueueProxy(t *testing.T, dir, pod, container, activators string) (p *p
 	return p, net.JoinHostPort("127.0.0.1", port)
 }
 
-// startActivator starts one at its fixed ports of an address of its own, and waits until it is ready.
+// startActivator starts one at its fixed ports of an address of its own, and waits until it is
+// ready.
 func startActivator(t *testing.T, dir, ip string, cluster *loopback.Cluster) *process {
 	t.Helper()
 	p := start(t, "activator "+ip, dir+"/activator", "KUBECONFIG="+cluster.Kubeconfig, "LISTEN_IP="+ip, "POD_IP="+ip, "POD_NAME=activator-"+ip,

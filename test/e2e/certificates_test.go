@@ -27,8 +27,8 @@ import (
 	"ebb.dev/ebb/test/internal/probe"
 )
 
-// A namespace that the selector matches has one certificate for all its hosts, and a domain may be mapped with a certificate that the
-// user brings, whatever the settings say of certificates.
+// A namespace that the selector matches has one certificate for all its hosts, and a domain may be
+// mapped with a certificate that the user brings, whatever the settings say of certificates.
 func TestANamespaceHasOneCertificateAndADomainItsOwn(t *testing.T) {
 	s := beginAlone(t, 2*time.Minute)
 	s.needsCertManager()
@@ -71,7 +71,8 @@ func (s *story) labelledNamespace(label string) string {
 	return name
 }
 
-// oneCertificateFor: in a namespace that the wildcard selector matches, one certificate is good for a Service and its tags.
+// oneCertificateFor: in a namespace that the wildcard selector matches, one certificate is good for
+// a Service and its tags.
 func (s *story) oneCertificateFor(namespace, name string, client *http.Client) {
 	s.Helper()
 	ready, err := s.Await(s.ctx, cluster.Services, namespace, name, func(o *unstructured.Unstructured) bool {
@@ -105,7 +106,8 @@ func (s *story) oneCertificateFor(namespace, name string, client *http.Client) {
 	})
 }
 
-// ownCertificate maps a domain whose certificate the user brings, and asks that plain HTTP leads to https there.
+// ownCertificate maps a domain whose certificate the user brings, and asks that plain HTTP leads to
+// https there.
 func (s *story) ownCertificate(domain string) {
 	s.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

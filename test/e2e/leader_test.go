@@ -20,8 +20,9 @@ import (
 	"ebb.dev/ebb/test/internal/probe"
 )
 
-// "The autoscaler that decided for my service was killed in the middle of the load." Nobody's request fails, no pod is taken away that the
-// load needs, and the replica that takes over follows a load that grows.
+// "The autoscaler that decided for my service was killed in the middle of the load." Nobody's
+// request fails, no pod is taken away that the load needs, and the replica that takes over follows
+// a load that grows.
 func TestKillingTheLeadingAutoscalerUnderLoadLosesNothing(t *testing.T) {
 	s := beginAlone(t, 5*time.Minute)
 	s.scaleAutoscalers(2)
@@ -111,11 +112,13 @@ func TestKillingTheLeadingAutoscalerUnderLoadLosesNothing(t *testing.T) {
 	right := time.Since(killed)
 	t.Logf("another autoscaler led after %s, and %s after the leader was killed twice as many pods were asked for",
 		led.Round(10*time.Millisecond), right.Round(10*time.Millisecond))
-	// Five seconds are wanted; ten times that is less than the lease, so that waiting for its end fails here.
+	// Five seconds are wanted; ten times that is less than the lease, so that waiting for its end
+	// fails here.
 	if right > 50*time.Second {
 		t.Errorf("decisions were right %s after the leader was killed", right)
 	}
-	// It has decided by itself for a stable window when this is over, and has no old word to lean on.
+	// It has decided by itself for a stable window when this is over, and has no old word to lean
+	// on.
 	select {
 	case <-time.After(14 * time.Second):
 	case <-s.ctx.Done():
@@ -191,8 +194,9 @@ func (s *story) leadingAutoscaler() (pod string) {
 	return pod
 }
 
-// "I changed config-leader-election and nothing happened until I restarted everything." New timings apply at once and keep the
-// leader. For another number of buckets the processes release their leases and restart by themselves.
+// "I changed config-leader-election and nothing happened until I restarted everything." New timings
+// apply at once and keep the leader. For another number of buckets the processes release their
+// leases and restart by themselves.
 func TestLeadersFollowTheirSettings(t *testing.T) {
 	s := beginAlone(t, 3*time.Minute)
 	restarts := func() map[string]int32 {

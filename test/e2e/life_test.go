@@ -193,7 +193,8 @@ func TestAnImageThatCannotStartSaysWhy(t *testing.T) {
 	if c := conditions["ConfigurationsReady"]; c.Status != "False" || c.Reason == "" || !strings.Contains(c.Message, "CRASH=1") {
 		t.Errorf("the condition does not show what the program said: %v", c)
 	}
-	// Ready repeats whichever part turned False last, and that may be the Route, which only misses a revision.
+	// Ready repeats whichever part turned False last, and that may be the Route, which only misses
+	// a revision.
 	if c := conditions["Ready"]; c.Reason == "" || c.Message == "" {
 		t.Errorf("Ready gives no reason: %v", c)
 	}
@@ -211,7 +212,8 @@ func TestAnImageThatDoesNotExistSaysWhy(t *testing.T) {
 	}
 }
 
-// A Service whose revision worked once and cannot start any more: its route exists, so that a request can wait for it.
+// A Service whose revision worked once and cannot start any more: its route exists, so that a
+// request can wait for it.
 func TestARequestForARevisionThatCannotStartGetsTheReason(t *testing.T) {
 	s := begin(t, 4*time.Minute)
 	s.apply("apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: switch\ndata:\n  CRASH: \"0\"\n")

@@ -23,7 +23,8 @@ import (
 	"ebb.dev/ebb/test/internal/probe"
 )
 
-// annotate changes an annotation of the Service's latest Revision, which takes effect without a new one.
+// annotate changes an annotation of the Service's latest Revision, which takes effect without a new
+// one.
 func (s *story) annotate(name, key, value string) {
 	s.Helper()
 	object, err := s.Get(s.ctx, services, s.namespace, name)
@@ -37,7 +38,8 @@ func (s *story) annotate(name, key, value string) {
 	}
 }
 
-// awaitMode waits until the autoscaler has the activator in the requests' way (Proxy) or not (Serve).
+// awaitMode waits until the autoscaler has the activator in the requests' way (Proxy) or not
+// (Serve).
 func (s *story) awaitMode(name, want string) {
 	s.Helper()
 	s.until("the mode is "+want, func() (bool, string, error) {
@@ -55,7 +57,8 @@ func (s *story) awaitMode(name, want string) {
 	})
 }
 
-// The one pod of a service is evicted, then deleted, with the activator out of the way and in it; nobody who calls notices.
+// The one pod of a service is evicted, then deleted, with the activator out of the way and in it;
+// nobody who calls notices.
 func TestTheOnlyPodIsEvictedAndThePathChangesWithNoFailedRequest(t *testing.T) {
 	s := begin(t, 4*time.Minute)
 	url := s.ready("moved", service{name: "moved", annotations: map[string]string{"autoscaling.knative.dev/min-scale": "1",
@@ -137,7 +140,8 @@ func (s *story) scaleActivators(n int32) {
 	})
 }
 
-// A service that takes one request at a time, through three activators, two of which are deleted one after the other.
+// A service that takes one request at a time, through three activators, two of which are deleted
+// one after the other.
 func TestTwoOfThreeActivatorsAreDeletedUnderLoadWithNoFailedRequest(t *testing.T) {
 	s := beginAlone(t, 4*time.Minute)
 	s.scaleActivators(3)
@@ -170,8 +174,8 @@ func TestTwoOfThreeActivatorsAreDeletedUnderLoadWithNoFailedRequest(t *testing.T
 	}
 }
 
-// Four pods have a long request each; when only that of the newest goes on, others go and the newest stays. By itself Kubernetes
-// would delete the newest first.
+// Four pods have a long request each; when only that of the newest goes on, others go and the
+// newest stays. By itself Kubernetes would delete the newest first.
 func TestTheBusyPodSurvivesScalingDown(t *testing.T) {
 	s := begin(t, 4*time.Minute)
 	const older = 3

@@ -37,7 +37,8 @@ func TestMain(m *testing.M) {
 		if len(left) > 0 {
 			fmt.Fprintln(os.Stderr, "a run that was interrupted had left these settings; they are put back:", strings.Join(left, " "))
 		}
-		// The shortest legal waits: the tests show that things happen, not how long a user wants to wait for them.
+		// The shortest legal waits: the tests show that things happen, not how long a user wants to
+		// wait for them.
 		restore, err := c.SetConfig(ctx, "config-autoscaler", map[string]string{
 			"stable-window":              "6s",
 			"scale-to-zero-grace-period": "6s",
@@ -65,14 +66,16 @@ type story struct {
 	namespace string
 }
 
-// begin gives the test a namespace and at most limit for everything it does. After a failure it dumps the namespace.
+// begin gives the test a namespace and at most limit for everything it does. After a failure it
+// dumps the namespace.
 func begin(t *testing.T, limit time.Duration) *story {
 	t.Helper()
 	t.Parallel()
 	return beginAlone(t, limit)
 }
 
-// beginAlone is begin for a story that takes away what all services stand on: no other runs beside it.
+// beginAlone is begin for a story that takes away what all services stand on: no other runs beside
+// it.
 func beginAlone(t *testing.T, limit time.Duration) *story {
 	t.Helper()
 	ctx, cancel := context.WithTimeoutCause(context.Background(), limit, fmt.Errorf("the test may take %s", limit))
@@ -143,7 +146,8 @@ func (s *story) client() *http.Client {
 	return client
 }
 
-// watchPods keeps the largest number of a Service's running pods until the returned function is called.
+// watchPods keeps the largest number of a Service's running pods until the returned function is
+// called.
 func (s *story) watchPods(name string) (most func() int) {
 	ctx, cancel := context.WithCancel(s.ctx)
 	done := make(chan int)

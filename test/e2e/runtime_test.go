@@ -60,8 +60,8 @@ spec:
         livenessProbe: {httpGet: {path: /alive}, periodSeconds: 1, failureThreshold: 1}
 `
 
-// What a manifest asks for around its program is there when the first request comes; and a program that its liveness probe gives up
-// is started again and gets requests again.
+// What a manifest asks for around its program is there when the first request comes; and a program
+// that its liveness probe gives up is started again and gets requests again.
 func TestAProgramRunsInTheEnvironmentItAsksFor(t *testing.T) {
 	s := begin(t, 3*time.Minute)
 	url := s.ready("demanding", demanding)

@@ -19,7 +19,8 @@ import (
 
 const samples = "../../samples"
 
-// sampleStep is one manifest of a sample: apply it, wait until the Service is Ready, and hear one of the replies.
+// sampleStep is one manifest of a sample: apply it, wait until the Service is Ready, and hear one
+// of the replies.
 type sampleStep struct {
 	file    string
 	service string

@@ -102,7 +102,8 @@ func TestSettingsAreFollowedWithoutARestart(t *testing.T) {
 	})
 }
 
-// It runs alone because what it sets counts for every service of the cluster. The image is on the node, and its registry nowhere.
+// It runs alone because what it sets counts for every service of the cluster. The image is on the
+// node, and its registry nowhere.
 func TestAnImageRunsByItsTagWhereTheRegistryCannotBeAsked(t *testing.T) {
 	s := beginAlone(t, time.Minute)
 	s.config("config-deployment", map[string]string{"registries-skipping-tag-resolving": "kind.local", "digest-resolution-timeout": "1s"})

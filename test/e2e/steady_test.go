@@ -19,9 +19,10 @@ import (
 // atRest is how long nothing may be written.
 const atRest = time.Minute
 
-// Services that nobody asks anything cost the API server nothing: not one object of theirs changes, whoever of Ebb's parts might
-// write it, and no event is told. Leases are none of theirs. That nothing is written in vain, which leaves no trace in an object,
-// is for the tests of the reconcilers.
+// Services that nobody asks anything cost the API server nothing: not one object of theirs changes,
+// whoever of Ebb's parts might write it, and no event is told. Leases are none of theirs. That
+// nothing is written in vain, which leaves no trace in an object, is for the tests of the
+// reconcilers.
 func TestServicesAtRestAreNotWrittenTo(t *testing.T) {
 	s := begin(t, 8*time.Minute)
 	quick := map[string]string{"autoscaling.knative.dev/window": "6s"}
@@ -39,7 +40,8 @@ func TestServicesAtRestAreNotWrittenTo(t *testing.T) {
 		case len(changed) == 0:
 			return
 		case activators != now && try < 3:
-			// The machine's load brings and takes activators, and each is an address in every service without a pod.
+			// The machine's load brings and takes activators, and each is an address in every
+			// service without a pod.
 			t.Logf("activators came or went, which is no rest: %q, then %q", activators, now)
 		default:
 			t.Fatalf("in %s at rest, of %d objects these were written: %s", atRest, objects, strings.Join(changed, ", "))
@@ -64,8 +66,8 @@ func (s *story) activators() string {
 	return strings.Join(names, " ")
 }
 
-// rest waits until all is at rest and then for as long as nothing may be written; it returns how many objects there were and which
-// of them were written.
+// rest waits until all is at rest and then for as long as nothing may be written; it returns how
+// many objects there were and which of them were written.
 func (s *story) rest() (objects int, changed []string) {
 	// The last steps to rest are writes too: begin when five seconds have passed without one.
 	var before map[string]string
@@ -98,7 +100,8 @@ func (s *story) rest() (objects int, changed []string) {
 	return len(before), changes(before, after)
 }
 
-// versions are the resource versions of everything in the namespace that Ebb writes or makes others write.
+// versions are the resource versions of everything in the namespace that Ebb writes or makes others
+// write.
 func (s *story) versions() (map[string]string, error) {
 	out := map[string]string{}
 	for _, resource := range slices.Concat(children, []schema.GroupVersionResource{cluster.DomainMappings,

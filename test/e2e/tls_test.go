@@ -24,8 +24,9 @@ import (
 	"ebb.dev/ebb/test/internal/probe"
 )
 
-// Whoever has asked for certificates is served https that verifies, outside and inside the cluster and at a domain of their own;
-// plain HTTP leads there if that is wanted; and all of it goes away again with the setting.
+// Whoever has asked for certificates is served https that verifies, outside and inside the cluster
+// and at a domain of their own; plain HTTP leads there if that is wanted; and all of it goes away
+// again with the setting.
 func TestHostsAreServedHTTPSWithCertificatesThatVerify(t *testing.T) {
 	s := beginAlone(t, 3*time.Minute)
 	s.needsCertManager()
@@ -82,8 +83,8 @@ spec:
 	s.answers(s.client(), "http://"+host)
 }
 
-// needsCertManager skips the story on a cluster that has no cert-manager with the issuer of config/certmanager. The development
-// cluster has both.
+// needsCertManager skips the story on a cluster that has no cert-manager with the issuer of
+// config/certmanager. The development cluster has both.
 func (s *story) needsCertManager() {
 	s.Helper()
 	issuers := schema.GroupVersionResource{Group: "cert-manager.io", Version: "v1", Resource: "clusterissuers"}
@@ -107,7 +108,8 @@ func scheme(o *unstructured.Unstructured, path ...string) string {
 	return scheme
 }
 
-// verifying is a client that goes to address for every host and trusts the authority of config/certmanager only.
+// verifying is a client that goes to address for every host and trusts the authority of
+// config/certmanager only.
 func (s *story) verifying(address string) *http.Client {
 	s.Helper()
 	secret, err := s.Kube.CoreV1().Secrets("cert-manager").Get(s.ctx, "knative-selfsigned-ca", metav1.GetOptions{})
@@ -143,7 +145,8 @@ func (s *story) externalAddress() string {
 	return net.JoinHostPort(host, "443")
 }
 
-// localAddress is the cluster address of the local gateway, which this machine reaches because it is the node.
+// localAddress is the cluster address of the local gateway, which this machine reaches because it
+// is the node.
 func (s *story) localAddress() string {
 	s.Helper()
 	gateway, err := s.Kube.CoreV1().Services(cluster.System).Get(s.ctx, "ebb-local-istio", metav1.GetOptions{})
@@ -160,7 +163,8 @@ func (s *story) answers(client *http.Client, url string) {
 	}
 }
 
-// Between Ebb's parts TLS is switched on and off while requests flow, and none is lost; a service without pods wakes up over it.
+// Between Ebb's parts TLS is switched on and off while requests flow, and none is lost; a service
+// without pods wakes up over it.
 func TestTLSBetweenEbbsPartsIsSwitchedOnAndOffWithoutALostRequest(t *testing.T) {
 	s := beginAlone(t, 3*time.Minute)
 	s.needsCertManager()
@@ -204,7 +208,8 @@ func TestTLSBetweenEbbsPartsIsSwitchedOnAndOffWithoutALostRequest(t *testing.T) 
 	}
 }
 
-// speaksGRPC asks a service of gRPC by a whole call and by one that stays open, through the gateway.
+// speaksGRPC asks a service of gRPC by a whole call and by one that stays open, through the
+// gateway.
 func (s *story) speaksGRPC(url string) {
 	s.Helper()
 	host, err := cluster.HostOf(url)

@@ -63,7 +63,8 @@ func TestANewRevisionOfALatestServiceTakesOverWithNoFailedRequest(t *testing.T) 
 	}
 }
 
-// A revision that nobody routes to and that sleeps is one object. Going back to it is no different from going back to any other.
+// A revision that nobody routes to and that sleeps is one object. Going back to it is no different
+// from going back to any other.
 func TestGoingBackToARevisionOfWhichOnlyOneObjectIsLeftFailsNoRequest(t *testing.T) {
 	s := begin(t, 5*time.Minute)
 	quick := map[string]string{"autoscaling.knative.dev/window": "6s"}
@@ -150,7 +151,8 @@ func TestARolloutTakesAsLongAsItIsGiven(t *testing.T) {
 	ready := make(chan error, 1)
 	go func() { _, err := s.AwaitReady(s.ctx, s.namespace, "slowly"); ready <- err }()
 
-	// What the old revision answers after the new one has answered first: with all traffic moved at once, next to nothing.
+	// What the old revision answers after the new one has answered first: with all traffic moved at
+	// once, next to nothing.
 	begun, oldAfterNew := false, 0
 	for done := false; !done; {
 		select {

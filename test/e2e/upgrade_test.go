@@ -20,7 +20,8 @@ import (
 
 var warm = map[string]string{"autoscaling.knative.dev/min-scale": "1"}
 
-// Every component is replaced and two settings of the sidecar changed, all at once, as applying a new release does.
+// Every component is replaced and two settings of the sidecar changed, all at once, as applying a
+// new release does.
 func TestUpgradingEbbLosesNoRequestAndRestartsNoUserPod(t *testing.T) {
 	s := beginAlone(t, 4*time.Minute)
 	url := s.ready("busy", service{name: "busy", annotations: warm}.manifest())

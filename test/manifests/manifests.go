@@ -1,8 +1,8 @@
-// Package manifests reads the YAML that this repository ships, config/ as `kubectl apply -k` would and samples/ as `kubectl
-// apply -f` would, so that tests can hold it to rules without a cluster.
+// Package manifests reads the YAML that this repository ships, config/ as `kubectl apply -k` would
+// and samples/ as `kubectl apply -f` would, so that tests can hold it to rules without a cluster.
 //
-// Owns, writes: nothing. Reads: files. Never: talks to a cluster. It knows only the parts of kustomize that config/ uses,
-// resources and labels, and refuses the others.
+// Owns, writes: nothing. Reads: files. Never: talks to a cluster. It knows only the parts of
+// kustomize that config/ uses, resources and labels, and refuses the others.
 package manifests
 
 import (
@@ -42,7 +42,8 @@ type kustomization struct {
 
 const kustomizationFile = "kustomization.yaml"
 
-// Files returns the manifests that the kustomization of a folder names, in order, those of folders it names included.
+// Files returns the manifests that the kustomization of a folder names, in order, those of folders
+// it names included.
 func Files(folder string) ([]string, error) {
 	name := filepath.Join(folder, kustomizationFile)
 	text, err := os.ReadFile(name)
@@ -73,7 +74,8 @@ func Files(folder string) ([]string, error) {
 	return files, nil
 }
 
-// Decoder reads objects of every kind that this repository ships, strictly: an unknown or doubled field is an error.
+// Decoder reads objects of every kind that this repository ships, strictly: an unknown or doubled
+// field is an error.
 type Decoder struct{ decoder runtime.Decoder }
 
 // NewDecoder knows Kubernetes' kinds, CustomResourceDefinition, the Gateway API's and Ebb's.

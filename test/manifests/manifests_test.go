@@ -21,7 +21,8 @@ import (
 
 const root = "../.."
 
-// apart are the folders of config/ that somebody installs beside it: their kinds are not everywhere.
+// apart are the folders of config/ that somebody installs beside it: their kinds are not
+// everywhere.
 var apart = []string{"certmanager"}
 
 func config(t *testing.T) []Object {
@@ -60,7 +61,8 @@ func yamlFiles(t *testing.T, folder string) (files []string) {
 	return files
 }
 
-// onItsOwn are folders of config/ that not every cluster can take, with a kustomization of their own.
+// onItsOwn are folders of config/ that not every cluster can take, with a kustomization of their
+// own.
 var onItsOwn = []string{"certmanager"}
 
 func TestEveryFileOfConfigIsInstalled(t *testing.T) {

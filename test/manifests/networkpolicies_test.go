@@ -9,13 +9,15 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// Ports that only the kubelet of the node asks, which policies do not keep out, and ports that tell of all tenants.
+// Ports that only the kubelet of the node asks, which policies do not keep out, and ports that tell
+// of all tenants.
 var (
 	probePorts = map[string][]int32{"controller": {8080}, "webhook": {8080}}
 	operators  = []int32{9090, 8008}
 )
 
-// Each port that a component listens on is either open to whom it is for, or closed; no policy opens another one.
+// Each port that a component listens on is either open to whom it is for, or closed; no policy
+// opens another one.
 func TestNetworkPoliciesNameEveryPortAndWhomItIsFor(t *testing.T) {
 	objects := config(t)
 	for _, object := range objects {
@@ -53,7 +55,8 @@ func TestNetworkPoliciesNameEveryPortAndWhomItIsFor(t *testing.T) {
 	}
 }
 
-// policyOf returns the ports that the policies of a Deployment's pods open to everybody and to labelled namespaces.
+// policyOf returns the ports that the policies of a Deployment's pods open to everybody and to
+// labelled namespaces.
 func policyOf(t *testing.T, objects []Object, deployment *appsv1.Deployment) (toAll, toOperators []int32) {
 	found := false
 	for _, object := range objects {

@@ -20,19 +20,22 @@ type service struct {
 	concurrency int
 	query       string
 	share       float64 // of all requests
-	// most is how many requests are open at a time: no more than one pod holds, about ten times its concurrency. Whatever stands still for a while, the load
-	// must not become one that a pod has to refuse: with a target-burst-capacity of 0 nobody else holds them.
+	// most is how many requests are open at a time: no more than one pod holds, about ten times its
+	// concurrency. Whatever stands still for a while, the load must not become one that a pod has
+	// to refuse: with a target-burst-capacity of 0 nobody else holds them.
 	most int
 }
 
-// services are the kinds of load: unlimited concurrency, a hard limit with slower requests, and one request at a time.
+// services are the kinds of load: unlimited concurrency, a hard limit with slower requests, and one
+// request at a time.
 var services = []service{
 	{name: "free", concurrency: 0, query: "?sleep=5", share: 0.6, most: 500},
 	{name: "limited", concurrency: 10, query: "?sleep=20", share: 0.35, most: 100},
 	{name: "single", concurrency: 1, query: "?sleep=10", share: 0.05, most: 10},
 }
 
-// apply writes the Service with a template that no earlier one had, so that each apply is a rollout, and waits until it is Ready.
+// apply writes the Service with a template that no earlier one had, so that each apply is a
+// rollout, and waits until it is Ready.
 func (s *soak) apply(ctx context.Context, v service) (url string, err error) {
 	s.rollouts++
 	err = s.Apply(ctx, s.namespace, fmt.Sprintf(`
@@ -61,8 +64,8 @@ spec:
 	return s.AwaitReady(ctx, s.namespace, v.name)
 }
 
-// disturb does something to the services again and again until the time is over, and returns how often. Every kind has had its turn before one comes
-// again, so that a minute is enough for all.
+// disturb does something to the services again and again until the time is over, and returns how
+// often. Every kind has had its turn before one comes again, so that a minute is enough for all.
 func (s *soak) disturb(ctx context.Context) (n int, err error) {
 	kinds := []struct {
 		name string
@@ -98,7 +101,8 @@ func (s *soak) disturb(ctx context.Context) (n int, err error) {
 	return n, nil
 }
 
-// annotate changes an annotation of the Service's latest Revision: it takes effect without a new one.
+// annotate changes an annotation of the Service's latest Revision: it takes effect without a new
+// one.
 func (s *soak) annotate(ctx context.Context, v service, key, value string) error {
 	object, err := s.Get(ctx, cluster.Services, s.namespace, v.name)
 	if err != nil {
@@ -130,7 +134,8 @@ func (s *soak) deletePod(ctx context.Context, v service) (string, error) {
 	return s.delete(ctx, s.namespace, pod)
 }
 
-// deleteActivator deletes one activator as a user or a drained node does: it has its time to hand over.
+// deleteActivator deletes one activator as a user or a drained node does: it has its time to hand
+// over.
 func (s *soak) deleteActivator(ctx context.Context, _ service) (string, error) {
 	pods, err := s.Kube.CoreV1().Pods(cluster.System).List(ctx, metav1.ListOptions{LabelSelector: "app=activator"})
 	if err != nil {

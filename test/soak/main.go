@@ -1,9 +1,11 @@
-// Command soak keeps several services under load while it disturbs them in every way a cluster does, and counts each request that
-// did not get its 2xx. JSON lines of what it did, a summary, and exit status 1 when a request was lost, or when too few were sent to show
-// anything. Half of the requests are POSTs with a body.
+// Command soak keeps several services under load while it disturbs them in every way a cluster
+// does, and counts each request that did not get its 2xx. JSON lines of what it did, a summary, and
+// exit status 1 when a request was lost, or when too few were sent to show anything. Half of the
+// requests are POSTs with a body.
 //
-// Owns: a namespace of its own. Reads: objects and responses. Writes: Services, annotations of Revisions, deletions of pods of these
-// services and of the activator. Never: sends a request twice, nor lets net/http do so.
+// Owns: a namespace of its own. Reads: objects and responses. Writes: Services, annotations of
+// Revisions, deletions of pods of these services and of the activator. Never: sends a request
+// twice, nor lets net/http do so.
 package main
 
 import (

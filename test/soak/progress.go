@@ -10,8 +10,9 @@ import (
 	"ebb.dev/ebb/test/internal/result"
 )
 
-// progress prints lost requests within a second, with the disturbances before them still in view, and the counts every minute,
-// until ctx is done: whoever waits an hour for the summary learns before it what went wrong, and when.
+// progress prints lost requests within a second, with the disturbances before them still in view,
+// and the counts every minute, until ctx is done: whoever waits an hour for the summary learns
+// before it what went wrong, and when.
 func (s *soak) progress(ctx context.Context, probers map[string]*probe.Prober) {
 	printed := map[string]int{}
 	ticker := time.NewTicker(time.Second)

@@ -1,9 +1,9 @@
 // Package announce receives the announcements of queue-proxies.
 //
-// Owns: the counters of accepted and refused announcements. Reads: the token key. Writes: the backends,
-// through the two methods of Backends. Never: accepts an announcement for a revision other than the
-// token's, or for an address other than the sender's. A pod must not be able to make the activator
-// connect to another address.
+// Owns: the counters of accepted and refused announcements. Reads: the token key. Writes: the
+// backends, through the two methods of Backends. Never: accepts an announcement for a revision
+// other than the token's, or for an address other than the sender's. A pod must not be able to make
+// the activator connect to another address.
 package announce
 
 import (
@@ -37,9 +37,9 @@ type Server struct {
 	Taken, Stale, SlotsFree, SlotsDeclined, Unauthorized, Malformed, Foreign atomic.Int64
 }
 
-// ServeHTTP answers 204 to an accepted or stale announcement (the sender need not repeat it), 401 to a
-// wrong token, 400 to an invalid body, 403 to an address other than the sender's, and wire.SlotDeclined
-// to an offer of a slot that no request needs.
+// ServeHTTP answers 204 to an accepted or stale announcement (the sender need not repeat it), 401
+// to a wrong token, 400 to an invalid body, 403 to an address other than the sender's, and
+// wire.SlotDeclined to an offer of a slot that no request needs.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case r.URL.Path != wire.PathAnnounce:

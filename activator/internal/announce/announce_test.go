@@ -100,7 +100,8 @@ func TestBeforeTheKeyIsKnownNothingIsBelieved(t *testing.T) {
 	}
 }
 
-// Whatever is sent: no panic, no answer beyond the documented ones, and what is taken is what its token allows.
+// Whatever is sent: no panic, no answer beyond the documented ones, and what is taken is what its
+// token allows.
 func FuzzServeHTTP(f *testing.F) {
 	f.Add(string(good().Encode()), wire.Token(key, "ns", "rev"), "10.0.0.7:1")
 	f.Add(`{"namespace":"ns","revision":"rev","pod":"p","address":"10.0.0.7:8012"}`, "", "")

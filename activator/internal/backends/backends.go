@@ -1,9 +1,9 @@
 // Package backends stores the revisions and the pods that can serve their requests.
 //
-// Owns: for each revision, the latest state of its object, of the EndpointSlices of its private Service
-// and of its pods' announcements; and its queue. Reads: the calls of watch, announce and probe. Writes:
-// the pods and the failure of each queue. Never: does I/O or waits. Each method returns within
-// microseconds, so informer callbacks can call it and no revision delays another.
+// Owns: for each revision, the latest state of its object, of the EndpointSlices of its private
+// Service and of its pods' announcements; and its queue. Reads: the calls of watch, announce and
+// probe. Writes: the pods and the failure of each queue. Never: does I/O or waits. Each method
+// returns within microseconds, so informer callbacks can call it and no revision delays another.
 package backends
 
 import (
@@ -34,8 +34,8 @@ type Info struct {
 	IdleTimeout          time.Duration
 	CutResponses         bool // what a timer does to a response that has begun: cut it, or else end it
 	H2C                  bool
-	// Early allows a pod to be used before it is ready in Kubernetes: when it has announced itself or
-	// has answered our probe.
+	// Early allows a pod to be used before it is ready in Kubernetes: when it has announced itself
+	// or has answered our probe.
 	Early bool
 	// Failure is the reason why no pod of the revision can start. It is "" while pods can start.
 	Failure string
@@ -60,7 +60,8 @@ type Snapshot struct {
 	Pods []hold.Backend
 	// Births tells how the activator learned of each pod. It is parallel to Pods.
 	Births []Birth
-	// NotReady are the pods that EndpointSlices list as not ready and that have sent no announcement.
+	// NotReady are the pods that EndpointSlices list as not ready and that have sent no
+	// announcement.
 	NotReady []hold.Backend
 	// Changed is closed when a newer snapshot exists.
 	Changed <-chan struct{}
@@ -72,8 +73,8 @@ type Snapshot struct {
 type Birth struct {
 	Known     time.Time // when the activator learned that the pod takes requests
 	Announced bool      // whether it learned this from an announcement, not from Kubernetes
-	// Started is when queue-proxy's process began, Answered when the user container first answered. Both
-	// are read from the node's clock, and zero if the pod did not send them.
+	// Started is when queue-proxy's process began, Answered when the user container first answered.
+	// Both are read from the node's clock, and zero if the pod did not send them.
 	Started, Answered time.Time
 }
 
@@ -89,8 +90,8 @@ func (s *Snapshot) Birth(address netip.AddrPort) (Birth, bool) {
 	return s.Births[i], true
 }
 
-// entry is a revision with the state that its sources reported. It may exist before its Revision object
-// is seen.
+// entry is a revision with the state that its sources reported. It may exist before its Revision
+// object is seen.
 type entry struct {
 	revision      *Revision // nil until the object is seen
 	slices        map[string][]Endpoint
@@ -100,8 +101,9 @@ type entry struct {
 // MaxUnknown bounds the revisions that are known only from announcements.
 const MaxUnknown = 10_000
 
-// MaxAnnouncements bounds the announcements that are stored for one revision. An announcement is deleted
-// when an EndpointSlice confirms it, so the stored ones belong to pods that are starting or stopping.
+// MaxAnnouncements bounds the announcements that are stored for one revision. An announcement is
+// deleted when an EndpointSlice confirms it, so the stored ones belong to pods that are starting or
+// stopping.
 const MaxAnnouncements = 1_000
 
 // Table holds all revisions.
@@ -215,8 +217,8 @@ func (t *Table) drop(e *entry) {
 	}
 }
 
-// SetSlice stores the endpoints of one EndpointSlice of the revision's private Service. Nil endpoints
-// mean that the slice was deleted.
+// SetSlice stores the endpoints of one EndpointSlice of the revision's private Service. Nil
+// endpoints mean that the slice was deleted.
 func (t *Table) SetSlice(key Key, slice string, endpoints []Endpoint) {
 	t.mutex.Lock()
 	defer t.mutex.Unlock()
@@ -229,8 +231,8 @@ func (t *Table) SetSlice(key Key, slice string, endpoints []Endpoint) {
 	})
 }
 
-// Announce stores an announcement. It returns false if the announcement is older than the stored one, or
-// if a limit is reached.
+// Announce stores an announcement. It returns false if the announcement is older than the stored
+// one, or if a limit is reached.
 func (t *Table) Announce(a wire.Announcement) bool {
 	key, now := Key{a.Namespace, a.Revision}, time.Now()
 	t.mutex.Lock()
@@ -254,8 +256,8 @@ func (t *Table) Announce(a wire.Announcement) bool {
 	return taken
 }
 
-// ProbeSucceeded records that a pod which is not ready in Kubernetes answered our probe. It counts as an
-// announcement, unless the pod has sent one in the meantime.
+// ProbeSucceeded records that a pod which is not ready in Kubernetes answered our probe. It counts
+// as an announcement, unless the pod has sent one in the meantime.
 func (t *Table) ProbeSucceeded(key Key, b hold.Backend) {
 	t.mutex.Lock()
 	defer t.mutex.Unlock()
@@ -266,8 +268,8 @@ func (t *Table) ProbeSucceeded(key Key, b hold.Backend) {
 	})
 }
 
-// SlotFree tells the queue that a pod keeps a free slot for this activator. It returns whether a request
-// takes the slot.
+// SlotFree tells the queue that a pod keeps a free slot for this activator. It returns whether a
+// request takes the slot.
 func (t *Table) SlotFree(a wire.Announcement) bool {
 	r := t.Get(Key{a.Namespace, a.Revision})
 	return r != nil && r.Queue.SlotFree(a.Address)

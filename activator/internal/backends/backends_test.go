@@ -260,7 +260,8 @@ func TestPodsThatOnlyKubernetesCallsNotReadyAreUnproven(t *testing.T) {
 	}
 }
 
-// How long that is good for follows from the revision's timeout, which is the time that Kubernetes gives a pod to end.
+// How long that is good for follows from the revision's timeout, which is the time that Kubernetes
+// gives a pod to end.
 func TestTheOnlyPodServesWhileItLeaves(t *testing.T) {
 	for _, c := range []struct {
 		timeout, age time.Duration

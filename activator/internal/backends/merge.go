@@ -19,18 +19,21 @@ type Endpoint struct {
 }
 
 const (
-	// announcedFor is how long an announced pod is used before an EndpointSlice lists it. During a burst
-	// EndpointSlices are seconds late, never minutes. A pod that died meanwhile must not stay forever.
+	// announcedFor is how long an announced pod is used before an EndpointSlice lists it. During a
+	// burst EndpointSlices are seconds late, never minutes. A pod that died meanwhile must not stay
+	// forever.
 	announcedFor = time.Minute
-	// withdrawnFor is how long a withdrawal is kept while EndpointSlices still list the pod as ready.
+	// withdrawnFor is how long a withdrawal is kept while EndpointSlices still list the pod as
+	// ready.
 	withdrawnFor = 10 * time.Minute
-	// leavingFor is the longest time after its withdrawal in which a pod is used as the last resort.
+	// leavingFor is the longest time after its withdrawal in which a pod is used as the last
+	// resort.
 	leavingFor = 30 * time.Second
 )
 
-// lastResort is how long a leaving pod may get new requests if there is no other pod. The pod serves while
-// requests come, but Kubernetes kills it after the revision's timeout. A quarter of the timeout leaves
-// slow requests enough time to finish.
+// lastResort is how long a leaving pod may get new requests if there is no other pod. The pod
+// serves while requests come, but Kubernetes kills it after the revision's timeout. A quarter of
+// the timeout leaves slow requests enough time to finish.
 func lastResort(timeout time.Duration) time.Duration { return min(leavingFor, timeout/4) }
 
 // announcement is the latest announcement of a pod.
@@ -39,15 +42,15 @@ type announcement struct {
 	ready    bool
 	at       time.Time
 	sequence uint64
-	// started is when queue-proxy's process began, answered when the user container first answered. Both
-	// are read from the node's clock.
+	// started is when queue-proxy's process began, answered when the user container first answered.
+	// Both are read from the node's clock.
 	started, answered time.Time
 	// listed is set when an EndpointSlice lists the pod after its announcement.
 	listed bool
 }
 
-// merge returns the pods that can take requests now. It deletes announcements that are no longer needed:
-// once Kubernetes lists a pod as ready, only Kubernetes counts.
+// merge returns the pods that can take requests now. It deletes announcements that are no longer
+// needed: once Kubernetes lists a pod as ready, only Kubernetes counts.
 //
 //	EndpointSlices     announcement      usable   reason
 //	ready              -                 yes      Kubernetes decides
@@ -62,11 +65,12 @@ type announcement struct {
 //	                   listed before
 //	not listed         withdrawn         no
 //
-// Without early, an announced "ready" is ignored: the revision has probes that only the kubelet runs.
+// Without early, an announced "ready" is ignored: the revision has probes that only the kubelet
+// runs.
 //
 // A leaving pod still serves requests. If no pod is usable, merge returns leaving pods: those that
-// withdrew less than resort ago, and those that are terminating and pass their readiness probe. So the
-// only pod of a service can be replaced without delaying a request.
+// withdrew less than resort ago, and those that are terminating and pass their readiness probe. So
+// the only pod of a service can be replaced without delaying a request.
 func merge(bySlice map[string][]Endpoint, announcements map[netip.AddrPort]announcement, early bool, resort time.Duration, now time.Time) []hold.Backend {
 	leaving := map[netip.AddrPort]string{}
 	usable := map[netip.AddrPort]string{}
@@ -76,8 +80,8 @@ func merge(bySlice map[string][]Endpoint, announcements map[netip.AddrPort]annou
 			listed[e.Address] = true
 			said, spoke := announcements[e.Address]
 			if spoke && said.pod != e.Pod && e.Pod != "" {
-				// Another pod has this address now. The EndpointSlices name it, unless the new pod's
-				// announcement is newer than they are.
+				// Another pod has this address now. The EndpointSlices name it, unless the new
+				// pod's announcement is newer than they are.
 				if early && said.ready && !said.listed && now.Sub(said.at) < announcedFor {
 					usable[e.Address] = said.pod
 					continue

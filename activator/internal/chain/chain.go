@@ -1,8 +1,8 @@
-// Package chain is what the activator does with one request: is it a probe, which revision is it for, may it
-// wait, which pod, and what the pod is told.
+// Package chain is what the activator does with one request: is it a probe, which revision is it
+// for, may it wait, which pod, and what the pod is told.
 //
-// Owns: the order of these steps and the answers that the activator gives itself. Reads: the table of revisions.
-// Writes: each revision's meter and queue. Never: touches a body; that is forward's.
+// Owns: the order of these steps and the answers that the activator gives itself. Reads: the table
+// of revisions. Writes: each revision's meter and queue. Never: touches a body; that is forward's.
 package chain
 
 import (
@@ -27,8 +27,8 @@ import (
 // mostUntrusted is how many pods a request is tried at whose certificates are not believed.
 const mostUntrusted = 3
 
-// requestCost is what one waiting request costs in memory besides what forward.Request.TrackMemory counts: goroutines, a connection,
-// a place in the queue.
+// requestCost is what one waiting request costs in memory besides what forward.Request.TrackMemory
+// counts: goroutines, a connection, a place in the queue.
 const requestCost = 12 << 10
 
 // Load is what belongs to one revision besides its queue; it is backends.Revision.Data.
@@ -50,9 +50,11 @@ type Handler struct {
 	Healthy func() string
 	// ReportNow has a revision reported at once.
 	ReportNow func(backends.Key)
-	// ColdStartHeader says whether responses to requests that waited from zero tell how long the steps took.
+	// ColdStartHeader says whether responses to requests that waited from zero tell how long the
+	// steps took.
 	ColdStartHeader func() bool
-	// Mesh, when set, says whether pods are to be named in a way that a service mesh knows: by their private Service.
+	// Mesh, when set, says whether pods are to be named in a way that a service mesh knows: by
+	// their private Service.
 	Mesh func() bool
 	// Tracer, when set, is asked for the tracer of the moment; it may be nil.
 	Tracer func() *tracing.Tracer
@@ -76,7 +78,8 @@ type Exchange struct {
 	Pod string
 	// Span is nil when the request is not traced.
 	Span *tracing.Span
-	// upstream is the way to that pod which was tried last, untrusted how often a pod's certificate was not believed.
+	// upstream is the way to that pod which was tried last, untrusted how often a pod's certificate
+	// was not believed.
 	upstream  *forward.Upstream
 	untrusted int
 	// Birth is that pod's, when the request waited for it from zero (Ticket.Cold).
@@ -123,7 +126,8 @@ func (h *Handler) rewrite(r *forward.Request, info *backends.Info) {
 	r.DelHeader(wire.HeaderNamespace)
 	r.DelHeader(wire.HeaderNetworkHash)
 	if info.ContainerConcurrency > 0 {
-		// Only the pod's own limit knows what other activators have sent there; see wire.HeaderNoQueue.
+		// Only the pod's own limit knows what other activators have sent there; see
+		// wire.HeaderNoQueue.
 		r.SetHeader(wire.HeaderNoQueue, h.Self)
 		r.DeferBody()
 	} else {
@@ -182,8 +186,9 @@ func (h *Handler) cold(r *forward.Request, x *Exchange, slot hold.Slot) {
 	r.AddResponseHeader(wire.HeaderColdStart, steps.String())
 }
 
-// OnDialError implements forward.Redirector: no connection to the pod could be made. The request goes to another pod, or waits for this one if it
-// is the only one: until the revision's timeout, as it would for a revision without pods.
+// OnDialError implements forward.Redirector: no connection to the pod could be made. The request
+// goes to another pod, or waits for this one if it is the only one: until the revision's timeout,
+// as it would for a revision without pods.
 func (h *Handler) OnDialError(r *forward.Request, err error) forward.Decision {
 	x := r.Data.(*Exchange)
 	if other := x.Slot.Data().(*reach.Pod).Otherwise(x.upstream, err, time.Now()); other != nil {

@@ -207,7 +207,8 @@ func TestWhatThePodIsTold(t *testing.T) {
 	}
 }
 
-// In a service mesh a pod is known by its headless Service; queue-proxy gives the user container the Host of the client back.
+// In a service mesh a pod is known by its headless Service; queue-proxy gives the user container
+// the Host of the client back.
 func TestInAMeshAPodIsNamedByItsPrivateService(t *testing.T) {
 	w := newWorld(t, hold.Bounds{})
 	var mesh atomic.Bool
@@ -282,7 +283,8 @@ func TestRequestsAtZeroAreHeldAndAnswered(t *testing.T) {
 	}
 }
 
-// The header is for measurements: its times tell strangers about the inside, so nobody gets it who did not ask for it.
+// The header is for measurements: its times tell strangers about the inside, so nobody gets it who
+// did not ask for it.
 func TestOnlyColdStartsTellTheirTimesAndOnlyIfAskedTo(t *testing.T) {
 	for name, c := range map[string]struct {
 		asked func() bool

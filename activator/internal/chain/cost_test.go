@@ -21,7 +21,8 @@ import (
 	"ebb.dev/ebb/wire"
 )
 
-// The bound in bytes is only as good as the account of what waiting requests take, small ones, large ones, and those that grow while they wait.
+// The bound in bytes is only as good as the account of what waiting requests take, small ones,
+// large ones, and those that grow while they wait.
 func TestAWaitingRequestCostsAboutWhatIsAccounted(t *testing.T) {
 	idle := runtime.NumGoroutine()
 	field := "X-Large: " + strings.Repeat("x", 60<<10) + "\r\n"
@@ -101,7 +102,8 @@ func (w *world) tlsAddress() string {
 	return w.secure
 }
 
-// waitHTTP1 sends requests that wait, each on a connection of its own. The clients' ends of TLS are forgotten.
+// waitHTTP1 sends requests that wait, each on a connection of its own. The clients' ends of TLS are
+// forgotten.
 func waitHTTP1(t *testing.T, w *world, many int, field string, encrypted bool) {
 	for range many {
 		if _, err := io.WriteString(connect(t, w, encrypted), "GET / HTTP/1.1\r\nHost: h\r\n"+wire.HeaderRevision+": rev\r\n"+wire.HeaderNamespace+": ns\r\n"+field+"\r\n"); err != nil {
@@ -110,7 +112,8 @@ func waitHTTP1(t *testing.T, w *world, many int, field string, encrypted bool) {
 	}
 }
 
-// waitHTTP2 sends requests that wait and so much of the body of each, some on each connection. It returns what reads each connection that is not encrypted.
+// waitHTTP2 sends requests that wait and so much of the body of each, some on each connection. It
+// returns what reads each connection that is not encrypted.
 func waitHTTP2(t *testing.T, w *world, many, each, size int, encrypted bool) (framers []*http2.Framer) {
 	var block bytes.Buffer
 	encoder := hpack.NewEncoder(&block)
@@ -150,7 +153,8 @@ func waitHTTP2(t *testing.T, w *world, many, each, size int, encrypted bool) (fr
 	return framers
 }
 
-// What arrives while a request waits counts as well: a request that grows beyond the bound is turned away, and its place is free.
+// What arrives while a request waits counts as well: a request that grows beyond the bound is
+// turned away, and its place is free.
 func TestABodyThatArrivesWhileItsRequestWaitsIsBounded(t *testing.T) {
 	w := newWorld(t, hold.Bounds{PerRevisionBytes: 1 << 20})
 	w.revision(backends.Info{})

@@ -72,7 +72,8 @@ func TestARefusedRequestOverHTTP2GoesToThePodWithAFreeSlot(t *testing.T) {
 
 // One connection is not one pod: its streams are spread like requests of their own.
 func TestStreamsOfOneConnectionAreSpreadOverThePods(t *testing.T) {
-	// Without a limit two random pods are compared for each request: in one of ten thousand runs a pod is more than 6 off.
+	// Without a limit two random pods are compared for each request: in one of ten thousand runs a
+	// pod is more than 6 off.
 	t.Run("no limit", func(t *testing.T) { spread(t, backends.Info{H2C: true}, 6) })
 	t.Run("a limit", func(t *testing.T) { spread(t, backends.Info{H2C: true, ContainerConcurrency: 20}, 2) })
 }

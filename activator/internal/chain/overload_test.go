@@ -18,8 +18,10 @@ import (
 	"ebb.dev/ebb/wire"
 )
 
-// 200 requests a second, some with large heads, against a service that can do four, from clients that give up after a second: the queue is full, by count or by
-// bytes, memory stays where it is, a neighbour is not delayed, and nothing is left behind. EBB_OVERLOAD=2h makes it the replay that lasts.
+// 200 requests a second, some with large heads, against a service that can do four, from clients
+// that give up after a second: the queue is full, by count or by bytes, memory stays where it is, a
+// neighbour is not delayed, and nothing is left behind. EBB_OVERLOAD=2h makes it the replay that
+// lasts.
 func TestOverloadIsTurnedAwayAndDelaysNobodyElse(t *testing.T) {
 	lasts := 5 * time.Second
 	if text := os.Getenv("EBB_OVERLOAD"); text != "" {
@@ -65,7 +67,8 @@ func TestOverloadIsTurnedAwayAndDelaysNobodyElse(t *testing.T) {
 		io.Copy(io.Discard, response.Body)
 		return response.StatusCode, time.Since(begin)
 	}
-	// neighbourhood asks the other service for a while and returns the time that 99 of 100 answers did not exceed.
+	// neighbourhood asks the other service for a while and returns the time that 99 of 100 answers
+	// did not exceed.
 	neighbourhood := func(lasts time.Duration) time.Duration {
 		var took []time.Duration
 		tick := time.NewTicker(10 * time.Millisecond)

@@ -12,7 +12,8 @@ import (
 	"ebb.dev/ebb/wire"
 )
 
-// probe answers what is no request of a user: the kubelet, a gateway's or ingress' probe, a component's probe.
+// probe answers what is no request of a user: the kubelet, a gateway's or ingress' probe, a
+// component's probe.
 func (h *Handler) probe(r *forward.Request) (forward.Reply, bool) {
 	if strings.HasPrefix(r.Header("User-Agent"), wire.AgentKubelet) {
 		if why := h.Healthy(); why != "" {
@@ -55,7 +56,8 @@ func (h *Handler) refusal(x *Exchange, err error) forward.Decision {
 	case errors.Is(err, hold.ErrDeleted):
 		return forward.Decision{Reply: notFound(fmt.Sprintf("revision %s: %v", x.Revision.Key, err))}
 	}
-	// What is left is the end of this process; a client that is gone or a timer is answered by the forwarder.
+	// What is left is the end of this process; a client that is gone or a timer is answered by the
+	// forwarder.
 	return forward.Decision{Reply: retryLater(err.Error(), 1)}
 }
 

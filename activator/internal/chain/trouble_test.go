@@ -36,7 +36,8 @@ func mute(t *testing.T) netip.AddrPort {
 	return netip.MustParseAddrPort(listener.Addr().String())
 }
 
-// unreachable is the address of a pod to which no connection comes about, nor an error: its backlog is full.
+// unreachable is the address of a pod to which no connection comes about, nor an error: its backlog
+// is full.
 func unreachable(t *testing.T) netip.AddrPort {
 	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
 	if err != nil {

@@ -1,8 +1,9 @@
 // Package coldstart accounts for the time of requests that waited for a pod from zero.
 //
-// Owns: the histograms cold_start_seconds and cold_start_total_seconds, and the accounts that are not closed yet.
-// Reads: what the chain noted of a request, and from the autoscaler when the pod was asked for and scheduled.
-// Writes: nothing else. Never: delays a request; an account is closed seconds after its response began.
+// Owns: the histograms cold_start_seconds and cold_start_total_seconds, and the accounts that are
+// not closed yet. Reads: what the chain noted of a request, and from the autoscaler when the pod
+// was asked for and scheduled. Writes: nothing else. Never: delays a request; an account is closed
+// seconds after its response began.
 package coldstart
 
 import (
@@ -21,8 +22,9 @@ import (
 	"ebb.dev/ebb/wire"
 )
 
-// The phases of a cold start. They follow one another without a gap and sum to its total. A step that nobody told of takes no
-// time and makes the next one longer; so does one that another machine's clock puts before its predecessor.
+// The phases of a cold start. They follow one another without a gap and sum to its total. A step
+// that nobody told of takes no time and makes the next one longer; so does one that another
+// machine's clock puts before its predecessor.
 const (
 	Decide   = "decide"   // the request came -> the scale-up is written
 	Schedule = "schedule" // -> a node is chosen for the pod
@@ -36,9 +38,11 @@ const (
 var Phases = [...]string{Decide, Schedule, Pull, Start, Announce, Forward}
 
 const (
-	// settled is how long after the response the autoscaler is asked: by then the kubelet has reported the containers.
+	// settled is how long after the response the autoscaler is asked: by then the kubelet has
+	// reported the containers.
 	settled = 3 * time.Second
-	// mostOpen bounds the accounts that wait for that; more of them are closed at once, with what the activator knows.
+	// mostOpen bounds the accounts that wait for that; more of them are closed at once, with what
+	// the activator knows.
 	mostOpen = 4096
 	// askTimeout bounds one question to the autoscaler.
 	askTimeout = time.Second
@@ -53,7 +57,8 @@ type Accounts struct {
 	total  *prometheus.HistogramVec
 	// Ask returns what the autoscaler knows of a pod; see Ask below.
 	Ask func(ctx context.Context, key backends.Key, pod string) (wire.Birth, error)
-	// Unsplit counts cold starts of which only the activator's own part is known: decide and schedule are in pull.
+	// Unsplit counts cold starts of which only the activator's own part is known: decide and
+	// schedule are in pull.
 	Unsplit atomic.Int64
 
 	open chan account
@@ -203,7 +208,8 @@ func clamp(t, low, high time.Time) time.Time {
 	return t
 }
 
-// Ask returns a function that asks the autoscaler at host:port, with the activators' token under tokenKey.
+// Ask returns a function that asks the autoscaler at host:port, with the activators' token under
+// tokenKey.
 func Ask(autoscaler string, tokenKey func() []byte) func(context.Context, backends.Key, string) (wire.Birth, error) {
 	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 1, IdleConnTimeout: time.Minute}}
 	return func(ctx context.Context, key backends.Key, pod string) (wire.Birth, error) {

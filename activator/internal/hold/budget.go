@@ -7,7 +7,8 @@ import (
 
 // Bounds limits what is held. A zero field takes its default.
 type Bounds struct {
-	// PerRevision is how many requests of one revision may wait, PerRevisionBytes how much memory they may take.
+	// PerRevision is how many requests of one revision may wait, PerRevisionBytes how much memory
+	// they may take.
 	PerRevision      int64
 	PerRevisionBytes int64
 	// Total and TotalBytes are the same for all revisions together.
@@ -15,9 +16,9 @@ type Bounds struct {
 	TotalBytes int64
 }
 
-// Defaults: the count for one revision is the contract's; an ordinary waiting request costs about 24 KiB (its
-// goroutines, its connection's buffers, its head), so the count is met first; larger ones meet the bytes, which stay well under
-// the container's memory.
+// Defaults: the count for one revision is the contract's; an ordinary waiting request costs about
+// 24 KiB (its goroutines, its connection's buffers, its head), so the count is met first; larger
+// ones meet the bytes, which stay well under the container's memory.
 const (
 	DefaultPerRevision      = 10_000
 	DefaultPerRevisionBytes = 256 << 20
@@ -55,7 +56,8 @@ func (b *Budget) Held() int64      { return b.held.Load() }
 func (b *Budget) HeldBytes() int64 { return b.bytes.Load() }
 func (b *Budget) Refusals() int64  { return b.refusals.Load() }
 
-// take admits one more waiting request of a revision that has held requests of heldBytes waiting, or says what is full.
+// take admits one more waiting request of a revision that has held requests of heldBytes waiting,
+// or says what is full.
 //
 // A revision may use as much as is still free for everybody, and no more: one that floods takes
 // half of the total, two take a third each, and there is always room for the next.
@@ -72,7 +74,8 @@ func (b *Budget) take(held, heldBytes, bytes int64) error {
 	case heldBytes+bytes > freeBytes:
 		what = fmt.Sprintf("the waiting requests of this revision hold %d bytes already, and the activator has room for %d more in total", heldBytes, max(freeBytes, 0))
 	default:
-		// Two queues may pass this point at once: the total can be exceeded by one request per core.
+		// Two queues may pass this point at once: the total can be exceeded by one request per
+		// core.
 		b.force(bytes)
 		return nil
 	}

@@ -271,8 +271,8 @@ func TestAFailedDialMovesToAnotherPodAndNeverLosesTheLast(t *testing.T) {
 	})
 }
 
-// The only pod refuses connections: all requests wait, however many they are the pod is tried now and then, and once it has answered one of them
-// the others follow at once.
+// The only pod refuses connections: all requests wait, however many they are the pod is tried now
+// and then, and once it has answered one of them the others follow at once.
 func TestTheOnlyPodIsTriedNowAndThenUntilItAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newQueue(0, 1)

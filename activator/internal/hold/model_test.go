@@ -14,8 +14,8 @@ import (
 	"ebb.dev/ebb/wire"
 )
 
-// modelPod is a pod with queue-proxy's side of the refusal protocol (wire.HeaderNoQueue): its limit is the only truth
-// about its slots, and it keeps a freed slot for whoever was refused first.
+// modelPod is a pod with queue-proxy's side of the refusal protocol (wire.HeaderNoQueue): its limit
+// is the only truth about its slots, and it keeps a freed slot for whoever was refused first.
 type modelPod struct {
 	mutex     sync.Mutex
 	limit     int
@@ -97,7 +97,8 @@ func (q *Queue) oldestWait(now time.Time) time.Duration {
 	return now.Sub(q.first.ticket.Since)
 }
 
-// comeAndGo is called when the first activator hears that the pod left, and when the last one hears that it is back.
+// comeAndGo is called when the first activator hears that the pod left, and when the last one hears
+// that it is back.
 func (p *modelPod) comeAndGo(gone bool) {
 	p.mutex.Lock()
 	defer p.mutex.Unlock()
@@ -105,7 +106,8 @@ func (p *modelPod) comeAndGo(gone bool) {
 	p.idleSince = time.Now() // nobody could know before
 }
 
-// model is one run: activators in front of pods that take limit requests each, all of about the same length.
+// model is one run: activators in front of pods that take limit requests each, all of about the
+// same length.
 type model struct {
 	activators, pods, limit int
 	service                 time.Duration
@@ -114,8 +116,9 @@ type model struct {
 	seed                    uint64
 }
 
-// With M activators and N pods of some slots each, no request waits longer than 20 ms while a ready pod has a free
-// slot, whatever the other activators do, also while pods come and go; and every activator gets its share.
+// With M activators and N pods of some slots each, no request waits longer than 20 ms while a ready
+// pod has a free slot, whatever the other activators do, also while pods come and go; and every
+// activator gets its share.
 func TestNoRequestWaitsWhileAPodHasAFreeSlot(t *testing.T) {
 	for activators := 1; activators <= 5; activators++ {
 		for _, m := range []model{

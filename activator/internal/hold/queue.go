@@ -1,9 +1,9 @@
 // Package hold keeps requests until a pod of their revision has a free slot.
 //
 // Owns: for each revision, which requests wait, how many are in flight at which pod, and which pods
-// are out for a moment. Reads: the pods that backends publishes. Writes: nothing outside. Never: holds a lock across
-// I/O, binds a request to a pod that has no free slot, or knows another revision's queue (only
-// the shared Budget, which is two atomic counters).
+// are out for a moment. Reads: the pods that backends publishes. Writes: nothing outside. Never:
+// holds a lock across I/O, binds a request to a pod that has no free slot, or knows another
+// revision's queue (only the shared Budget, which is two atomic counters).
 package hold
 
 import (
@@ -19,17 +19,20 @@ import (
 )
 
 const (
-	// FailAfter is how long a request waits for a revision that is said to be unable to start: a condition may be
-	// older than the attempt that this very request caused.
+	// FailAfter is how long a request waits for a revision that is said to be unable to start: a
+	// condition may be older than the attempt that this very request caused.
 	FailAfter = 3 * time.Second
-	// attemptEnds is how long without a request the next one counts as a new attempt to start the revision.
+	// attemptEnds is how long without a request the next one counts as a new attempt to start the
+	// revision.
 	attemptEnds = time.Minute
-	// retryFull is how long a pod that refused is left alone unless it says itself that it has a free slot.
+	// retryFull is how long a pod that refused is left alone unless it says itself that it has a
+	// free slot.
 	retryFull = 5 * time.Millisecond
 	// retryFullBatch bounds how many of the pods that refused are tried again each retryFull.
 	retryFullBatch = 4
 	// restFirst is the pause after a failed connection before the pod may be the last resort; it
-	// doubles with each failure up to restMost. Until the pod has answered, one request in each rest is tried there, however many wait.
+	// doubles with each failure up to restMost. Until the pod has answered, one request in each
+	// rest is tried there, however many wait.
 	restFirst = 20 * time.Millisecond
 	restMost  = 500 * time.Millisecond
 	// suspectTimes is how many times its rest a pod stays suspect: others are preferred.
@@ -55,7 +58,8 @@ type pod struct {
 	refused time.Time
 	// rests is until when the pod is not tried at all, suspect until when others are preferred.
 	rests, suspect time.Time
-	// failures is how many connections failed since the pod answered last. It is written with the mutex, and read without it.
+	// failures is how many connections failed since the pod answered last. It is written with the
+	// mutex, and read without it.
 	failures atomic.Int32
 }
 
@@ -112,8 +116,8 @@ type Ticket struct {
 type Options struct {
 	// Pressure is called, without the lock, when the queue forms and whenever it has doubled.
 	Pressure func(waiting int)
-	// Open is called, under the lock, when a pod is first listed; what it returns is Slot.Data of the slots
-	// there. Close is called with that when the pod is no longer listed.
+	// Open is called, under the lock, when a pod is first listed; what it returns is Slot.Data of
+	// the slots there. Close is called with that when the pod is no longer listed.
 	Open  func(Backend) any
 	Close func(any)
 }
@@ -172,8 +176,8 @@ func (q *Queue) Acquire(ctx context.Context, t *Ticket) (Slot, error) {
 	return Slot{q, w.pod}, nil
 }
 
-// Grow is told that a request takes n bytes more than its ticket says. If it waits and there is no room for them, it is refused like one that
-// comes now: with *FullError.
+// Grow is told that a request takes n bytes more than its ticket says. If it waits and there is no
+// room for them, it is refused like one that comes now: with *FullError.
 func (q *Queue) Grow(t *Ticket, n int64) {
 	q.mutex.Lock()
 	defer q.mutex.Unlock()
@@ -211,7 +215,8 @@ func (q *Queue) enqueueLocked(t *Ticket) (*waiter, int64, error) {
 	}
 	w := &waiter{ticket: t, ready: make(chan struct{})}
 	t.waiter = w
-	// A request that a pod refused is older than nearly all others: look for its place from the front.
+	// A request that a pod refused is older than nearly all others: look for its place from the
+	// front.
 	after := q.last
 	if after != nil && after.ticket.order > t.order {
 		after = nil
@@ -253,8 +258,8 @@ func (q *Queue) removeLocked(w *waiter) {
 	q.budget.give(w.ticket.Bytes)
 }
 
-// dispatchLocked grants free slots to waiting requests in order of arrival, fails those that waited long enough for a
-// revision that cannot start, and sets the timer for whatever else time brings.
+// dispatchLocked grants free slots to waiting requests in order of arrival, fails those that waited
+// long enough for a revision that cannot start, and sets the timer for whatever else time brings.
 func (q *Queue) dispatchLocked() {
 	for q.first != nil {
 		p := q.chooseLocked()

@@ -24,8 +24,8 @@ func (s Slot) Data() any { return s.pod.data }
 // Pod is the pod's name, as far as it is known.
 func (s Slot) Pod() string { return s.pod.Pod }
 
-// Release gives the slot back at the end of the exchange. answered says that the pod has responded, which
-// ends any suspicion.
+// Release gives the slot back at the end of the exchange. answered says that the pod has responded,
+// which ends any suspicion.
 func (s Slot) Release(answered bool) {
 	q := s.queue
 	q.mutex.Lock()
@@ -57,7 +57,8 @@ func (s Slot) Failed() {
 	})
 }
 
-// Answered says that the pod has responded, while the request is still there. Those that wait go to it at once if it was suspect.
+// Answered says that the pod has responded, while the request is still there. Those that wait go to
+// it at once if it was suspect.
 func (s Slot) Answered() {
 	if s.pod.failures.Load() == 0 {
 		return
@@ -123,7 +124,8 @@ func (q *Queue) SlotFree(address netip.AddrPort) bool {
 	return false
 }
 
-// SetPods replaces the pods, which must be in address order. What is in flight at pods that stay is kept.
+// SetPods replaces the pods, which must be in address order. What is in flight at pods that stay is
+// kept.
 func (q *Queue) SetPods(backends []Backend) {
 	q.mutex.Lock()
 	defer q.mutex.Unlock()

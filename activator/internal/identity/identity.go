@@ -1,8 +1,8 @@
 // Package identity holds the activator's TLS certificate and verifies the certificates of pods.
 //
 // Owns: the certificate that gateways see, and the pool of trusted authorities. Reads: the Secret
-// routing-serving-certs and the ConfigMaps with the trust bundle label, in the system namespace. Writes:
-// nothing. Never: replaces a valid certificate by an invalid or a missing one.
+// routing-serving-certs and the ConfigMaps with the trust bundle label, in the system namespace.
+// Writes: nothing. Never: replaces a valid certificate by an invalid or a missing one.
 package identity
 
 import (
@@ -160,7 +160,8 @@ func (i *Identity) Certificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 // CanVerify returns whether an authority is known. Without one no pod can be verified.
 func (i *Identity) CanVerify() bool { return i.roots.Load() != nil }
 
-// UntrustedError means that the certificate at a pod's address is not that of a pod of the namespace.
+// UntrustedError means that the certificate at a pod's address is not that of a pod of the
+// namespace.
 type UntrustedError struct {
 	Namespace string
 	Err       error
@@ -176,8 +177,8 @@ func (i *Identity) Client(namespace string) *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS12,
 		ServerName: DataPlane,
-		// VerifyConnection does the verification that is skipped here, with the current authorities, and
-		// checks one more name.
+		// VerifyConnection does the verification that is skipped here, with the current
+		// authorities, and checks one more name.
 		InsecureSkipVerify: true,
 		VerifyConnection: func(state tls.ConnectionState) error {
 			err := i.verify(state.PeerCertificates, namespace)

@@ -1,7 +1,7 @@
 // Package metrics shows the activator's state to Prometheus.
 //
-// Owns: names and labels. Reads: queues, meters and counters at the moment of a scrape, so that a request
-// costs nothing for it. Writes, never: anything else.
+// Owns: names and labels. Reads: queues, meters and counters at the moment of a scrape, so that a
+// request costs nothing for it. Writes, never: anything else.
 package metrics
 
 import (
@@ -30,7 +30,8 @@ type Sources struct {
 	Untrusted *atomic.Int64
 }
 
-// The names of contract section 6.5 in Prometheus' spelling, with the labels that OpenTelemetry's attributes become; then Ebb's own.
+// The names of contract section 6.5 in Prometheus' spelling, with the labels that OpenTelemetry's
+// attributes become; then Ebb's own.
 var (
 	labels = []string{"k8s_namespace_name", "kn_service_name", "kn_configuration_name", "kn_revision_name"}
 

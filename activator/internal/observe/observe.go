@@ -1,7 +1,7 @@
 // Package observe tells of requests what config-observability asks for: the request log and spans.
 //
-// Owns: the log and the tracer in use. Reads: the settings, as they change. Writes: lines to stdout, spans to a collector. Never: costs a
-// request anything while both are off.
+// Owns: the log and the tracer in use. Reads: the settings, as they change. Writes: lines to
+// stdout, spans to a collector. Never: costs a request anything while both are off.
 package observe
 
 import (
@@ -69,7 +69,8 @@ type asked struct {
 	tracing  settings.Tracing
 }
 
-// Run follows the settings until ctx ends. Spans that a former collector did not get yet are sent to it all the same.
+// Run follows the settings until ctx ends. Spans that a former collector did not get yet are sent
+// to it all the same.
 func (o *Observer) Run(ctx context.Context) error {
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -101,7 +102,8 @@ func (o *Observer) begin(ctx context.Context, want asked, running *sync.WaitGrou
 	return stop
 }
 
-// make builds what is asked for. What cannot be built is logged and stays off: it is no reason to refuse service.
+// make builds what is asked for. What cannot be built is logged and stays off: it is no reason to
+// refuse service.
 func (o *Observer) make(want asked) *now {
 	n := &now{}
 	var err error

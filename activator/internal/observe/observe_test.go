@@ -45,7 +45,8 @@ func snapshot(change func(*settings.Observability)) *settings.Snapshot {
 	return &s
 }
 
-// What the ConfigMap asks for is done from the next request on, and what makes no sense is only left undone.
+// What the ConfigMap asks for is done from the next request on, and what makes no sense is only
+// left undone.
 func TestLogAndSpansFollowTheSettings(t *testing.T) {
 	budget := hold.NewBudget(hold.Bounds{})
 	table := backends.NewTable(func(backends.Key, *backends.Info) (*hold.Queue, any) {

@@ -1,9 +1,9 @@
-// Package probe sends readiness probes to pods that are not ready in Kubernetes and that have sent no
-// announcement. It is the fallback when an announcement is lost (contract section 6.4).
+// Package probe sends readiness probes to pods that are not ready in Kubernetes and that have sent
+// no announcement. It is the fallback when an announcement is lost (contract section 6.4).
 //
 // Owns: one goroutine for each revision with queued requests and such pods. Reads: the revision's
-// snapshot. Writes: Table.ProbeSucceeded. Never: probes while no request is queued; stores the result
-// of a failed probe.
+// snapshot. Writes: Table.ProbeSucceeded. Never: probes while no request is queued; stores the
+// result of a failed probe.
 package probe
 
 import (
@@ -22,8 +22,9 @@ import (
 )
 
 const (
-	// Period is the time between two probes of a pod. Timeout bounds one probe. It is far longer than
-	// the round trip of a slow network, because a pod that always answers late would never be used.
+	// Period is the time between two probes of a pod. Timeout bounds one probe. It is far longer
+	// than the round trip of a slow network, because a pod that always answers late would never be
+	// used.
 	Period  = 200 * time.Millisecond
 	Timeout = 2 * time.Second
 	// once bounds how many pods of a revision are probed at the same time.
@@ -50,8 +51,8 @@ func New(mesh func() bool) *Prober {
 		}}}
 }
 
-// Want starts probes for a revision with queued requests. It never blocks. A call that finds the channel
-// full is dropped; the next doubling of the queue calls again.
+// Want starts probes for a revision with queued requests. It never blocks. A call that finds the
+// channel full is dropped; the next doubling of the queue calls again.
 func (p *Prober) Want(key backends.Key) {
 	p.mutex.Lock()
 	defer p.mutex.Unlock()

@@ -1,7 +1,7 @@
 // Package reach is the ways to one pod: plainly, or over TLS.
 //
-// Owns: the connections to a pod. Reads: whether TLS is asked for. Writes: bytes to the pod. Never: sends anything plainly to a pod that
-// answered the TLS port, whatever its certificate says.
+// Owns: the connections to a pod. Reads: whether TLS is asked for. Writes: bytes to the pod. Never:
+// sends anything plainly to a pod that answered the TLS port, whatever its certificate says.
 package reach
 
 import (
@@ -16,8 +16,9 @@ import (
 	"ebb.dev/ebb/wire"
 )
 
-// plainFor is how long a pod that has no TLS port is not asked for it again. Such a pod was started before TLS was switched on
-// and will be replaced by one that has it, so asking again matters little.
+// plainFor is how long a pod that has no TLS port is not asked for it again. Such a pod was started
+// before TLS was switched on and will be replaced by one that has it, so asking again matters
+// little.
 const plainFor = 30 * time.Second
 
 // Options are the same for all pods of a revision.
@@ -58,8 +59,8 @@ func (p *Pod) Choose(now time.Time) *forward.Upstream {
 	return p.tls
 }
 
-// Otherwise is told that no connection could be made by used, and why. It returns another way to the same pod, or nil. There is one only for a
-// pod that has no TLS port at all.
+// Otherwise is told that no connection could be made by used, and why. It returns another way to
+// the same pod, or nil. There is one only for a pod that has no TLS port at all.
 func (p *Pod) Otherwise(used *forward.Upstream, err error, now time.Time) *forward.Upstream {
 	if used != p.tls || used == nil || !errors.Is(err, syscall.ECONNREFUSED) {
 		return nil

@@ -1,9 +1,10 @@
 // Package report tells the autoscaler what load the activator sees: at once when a request has to
 // be held or load doubles, and every second while there is any.
 //
-// Owns: for each revision, how many requests are here now and the time-weighted mean of that over the period.
-// Reads: the table of revisions. Writes: POSTs to the autoscaler. Never: blocks a request; makes a
-// decision; keeps a report for later (missing data is the autoscaler's to judge, old data is wrong).
+// Owns: for each revision, how many requests are here now and the time-weighted mean of that over
+// the period. Reads: the table of revisions. Writes: POSTs to the autoscaler. Never: blocks a
+// request; makes a decision; keeps a report for later (missing data is the autoscaler's to judge,
+// old data is wrong).
 package report
 
 import (
@@ -23,7 +24,8 @@ type Meter struct {
 	area        float64
 	began, last time.Time
 	reported    bool // the last report said that there is load
-	// told is the concurrency that was reported last, edges how often it has grown beyond since Take.
+	// told is the concurrency that was reported last, edges how often it has grown beyond since
+	// Take.
 	told  float64
 	edges int
 }
@@ -31,14 +33,15 @@ type Meter struct {
 const (
 	// leastGrowth is how many requests more than last reported are worth a report out of turn.
 	leastGrowth = 5
-	// mostEdges bounds such reports in each period. Each needs twice the load of the one before, so the bound is met
-	// only beyond some thousand requests.
+	// mostEdges bounds such reports in each period. Each needs twice the load of the one before, so
+	// the bound is met only beyond some thousand requests.
 	mostEdges = 10
 )
 
-// In counts a request that arrived at t, Out one that ended. In reports true when that makes the requests that are here at
-// least twice what was last reported, which is then to be reported out of turn: where pods have no limit,
-// nothing ever waits, and the next regular report is up to a second away.
+// In counts a request that arrived at t, Out one that ended. In reports true when that makes the
+// requests that are here at least twice what was last reported, which is then to be reported out of
+// turn: where pods have no limit, nothing ever waits, and the next regular report is up to a second
+// away.
 func (m *Meter) In(t time.Time) bool {
 	m.mutex.Lock()
 	defer m.mutex.Unlock()
@@ -53,8 +56,9 @@ func (m *Meter) In(t time.Time) bool {
 	return true
 }
 
-// Rising reports true when a tenth more requests are here than were last reported. Asked a moment after a report out of turn,
-// it tells whether that report saw the middle of a burst, which may end below twice what was reported.
+// Rising reports true when a tenth more requests are here than were last reported. Asked a moment
+// after a report out of turn, it tells whether that report saw the middle of a burst, which may end
+// below twice what was reported.
 func (m *Meter) Rising() bool {
 	m.mutex.Lock()
 	defer m.mutex.Unlock()
@@ -92,9 +96,9 @@ func (m *Meter) advance(t time.Time) {
 	}
 }
 
-// Take ends the period at t and returns its stat; ok is false when the period and the one before were without load, so
-// that a revision that became idle reports one last zero. Without it the autoscaler takes an activator that is silent for one that
-// was cut off.
+// Take ends the period at t and returns its stat; ok is false when the period and the one before
+// were without load, so that a revision that became idle reports one last zero. Without it the
+// autoscaler takes an activator that is silent for one that was cut off.
 func (m *Meter) Take(t time.Time) (stat wire.Stat, ok bool) {
 	m.mutex.Lock()
 	defer m.mutex.Unlock()

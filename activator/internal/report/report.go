@@ -25,12 +25,15 @@ const (
 	heartbeat = 10
 	// timeout bounds one POST. An urgent report that hangs delays a cold start.
 	timeout = 2 * time.Second
-	// retryFirst is the pause before a failed urgent report is sent again. It doubles up to retryMost.
+	// retryFirst is the pause before a failed urgent report is sent again. It doubles up to
+	// retryMost.
 	retryFirst = 10 * time.Millisecond
 	retryMost  = time.Second
-	// urgentGap is the least time between two urgent reports. Revisions in between are sent together.
+	// urgentGap is the least time between two urgent reports. Revisions in between are sent
+	// together.
 	urgentGap = 5 * time.Millisecond
-	// lookAgain is when a revision is checked again after an urgent report, for the rest of the burst.
+	// lookAgain is when a revision is checked again after an urgent report, for the rest of the
+	// burst.
 	lookAgain = 25 * time.Millisecond
 	// batch bounds the messages of one POST.
 	batch = wire.MaxStats
@@ -82,8 +85,8 @@ func (r *Reporter) Start() *Reporter {
 // Reachable returns whether the autoscaler accepted the last POST.
 func (r *Reporter) Reachable() bool { return r.reachable.Load() }
 
-// ReportNow reports a revision at once, because its requests queue or have increased a lot. It never
-// blocks.
+// ReportNow reports a revision at once, because its requests queue or have increased a lot. It
+// never blocks.
 func (r *Reporter) ReportNow(key backends.Key) {
 	r.urgent.Update(func(held map[backends.Key]struct{}, full bool) map[backends.Key]struct{} {
 		if !full {
@@ -94,8 +97,8 @@ func (r *Reporter) ReportNow(key backends.Key) {
 	})
 }
 
-// Run reports until ctx is done. Urgent and regular reports have one goroutine each, so a POST of one
-// kind that hangs does not delay the other.
+// Run reports until ctx is done. Urgent and regular reports have one goroutine each, so a POST of
+// one kind that hangs does not delay the other.
 func (r *Reporter) Run(ctx context.Context, loads Loads) error {
 	regular := make(chan struct{})
 	go func() {
@@ -137,8 +140,8 @@ func (r *Reporter) regularly(ctx context.Context, loads Loads) {
 	}
 }
 
-// reportUrgent reports the revisions of ReportNow. It retries until the autoscaler accepts the report or
-// no request is queued.
+// reportUrgent reports the revisions of ReportNow. It retries until the autoscaler accepts the
+// report or no request is queued.
 func (r *Reporter) reportUrgent(ctx context.Context, loads Loads) {
 	pause := time.NewTimer(0)
 	<-pause.C

@@ -216,7 +216,8 @@ func TestAWaitingRequestIsReportedAtOnceAndUntilItIsTaken(t *testing.T) {
 	}
 }
 
-// A report out of turn that leaves in the middle of a burst is followed by one of the rest, even if that is not twice as much.
+// A report out of turn that leaves in the middle of a burst is followed by one of the rest, even if
+// that is not twice as much.
 func TestTheRestOfABurstFollows(t *testing.T) {
 	c := &collector{arrived: make(chan struct{}, 100)}
 	var meter Meter

@@ -1,7 +1,7 @@
 // Package serve runs the activator's request servers and ends them without losing a request.
 //
-// Owns: the listeners and the state leaving. Reads: when the last request came. Writes: nothing. Never: refuses a request that still arrives
-// while it drains.
+// Owns: the listeners and the state leaving. Reads: when the last request came. Writes: nothing.
+// Never: refuses a request that still arrives while it drains.
 package serve
 
 import (
@@ -17,21 +17,26 @@ import (
 )
 
 const (
-	// DrainLeast is how long the activator keeps accepting after SIGTERM in any case: ReadyFor, and the time in which its word
-	// passes kubelet, EndpointSlices and gateways on a busy cluster. DrainQuiet is how long no request must have come after that. DrainMost is
-	// when it stops waiting for quiet. Requests that still come show that somebody has not heard yet, and each would be lost: where the control
-	// plane itself had too little CPU, it took a minute (contract section 6.1: 45 s, without looking).
+	// DrainLeast is how long the activator keeps accepting after SIGTERM in any case: ReadyFor, and
+	// the time in which its word passes kubelet, EndpointSlices and gateways on a busy cluster.
+	// DrainQuiet is how long no request must have come after that. DrainMost is when it stops
+	// waiting for quiet. Requests that still come show that somebody has not heard yet, and each
+	// would be lost: where the control plane itself had too little CPU, it took a minute (contract
+	// section 6.1: 45 s, without looking).
 	DrainLeast = ReadyFor + 10*time.Second
 	DrainQuiet = 5 * time.Second
 	DrainMost  = 5 * time.Minute
-	// ReadyFor is how long it calls itself ready after SIGTERM. Kubernetes takes a deleted pod out of the ready endpoints whatever the
-	// pod says; what it says decides whether it counts as still serving, for when no other activator is there: another one may be deleted
-	// while this one leaves, and then requests may come back after a while of quiet. So it must not end as long as it can be counted on.
-	// A replacement was seen to need more than ten seconds on a machine with sixty runnable tasks; until then pods would be reached directly,
-	// which hold less.
-	// A container that is restarted in its pod has no other way than this to be taken out, and then needs the rest of DrainMost for it.
+	// ReadyFor is how long it calls itself ready after SIGTERM. Kubernetes takes a deleted pod out
+	// of the ready endpoints whatever the pod says; what it says decides whether it counts as still
+	// serving, for when no other activator is there: another one may be deleted while this one
+	// leaves, and then requests may come back after a while of quiet. So it must not end as long as
+	// it can be counted on. A replacement was seen to need more than ten seconds on a machine with
+	// sixty runnable tasks; until then pods would be reached directly, which hold less. A container
+	// that is restarted in its pod has no other way than this to be taken out, and then needs the
+	// rest of DrainMost for it.
 	ReadyFor = 30 * time.Second
-	// finish is when requests in flight and held ones are cut; the Deployment's grace period is 600 s.
+	// finish is when requests in flight and held ones are cut; the Deployment's grace period is 600
+	// s.
 	finish = 585 * time.Second
 )
 
@@ -56,15 +61,16 @@ type Departure struct {
 	began atomic.Int64 // unix nanoseconds of SIGTERM
 }
 
-// Leaving says whether the process was told to end so long ago that nobody should count on it any more.
+// Leaving says whether the process was told to end so long ago that nobody should count on it any
+// more.
 func (d *Departure) Leaving() bool {
 	began := d.began.Load()
 	return began != 0 && time.Since(time.Unix(0, began)) >= ReadyFor
 }
 
-// Run serves until ctx is done, then drains: responses say "Connection: close", after a while readiness fails, and
-// requests are still served until none has come for a while; then the listeners close and what
-// is in flight or held finishes.
+// Run serves until ctx is done, then drains: responses say "Connection: close", after a while
+// readiness fails, and requests are still served until none has come for a while; then the
+// listeners close and what is in flight or held finishes.
 func (s *Server) Run(ctx context.Context) error {
 	failed := make(chan error, len(s.Listeners)+1)
 	servers := 0
@@ -104,7 +110,8 @@ func (s *Server) Run(ctx context.Context) error {
 	return err
 }
 
-// serveTLS listens as soon as there is a certificate, so that who finds the port open finds it working.
+// serveTLS listens as soon as there is a certificate, so that who finds the port open finds it
+// working.
 func (s *Server) serveTLS(ctx context.Context) error {
 	select {
 	case <-s.TLSKnown:

@@ -99,8 +99,9 @@ func TestWhatIsHeldAtTheEndIsStillAnswered(t *testing.T) {
 	}
 }
 
-// Another activator that leaves is listed again when the last one that stayed is deleted too; by the time that it closes its ports, kubelet
-// (two probes), EndpointSlices and gateways must know that it does not answer its probe any more.
+// Another activator that leaves is listed again when the last one that stayed is deleted too; by
+// the time that it closes its ports, kubelet (two probes), EndpointSlices and gateways must know
+// that it does not answer its probe any more.
 func TestItEndsLongAfterItWasLastCountedOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
@@ -125,7 +126,8 @@ func TestItEndsLongAfterItWasLastCountedOn(t *testing.T) {
 	})
 }
 
-// A deleted activator that still takes requests says so, since it may be the only one; one that goes on beyond that does not.
+// A deleted activator that still takes requests says so, since it may be the only one; one that
+// goes on beyond that does not.
 func TestItCallsItselfReadyUntilNobodyShouldCountOnIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &Server{Departure: &Departure{}, Forward: &forward.Server{}, Log: slog.New(slog.DiscardHandler), LastRequest: time.Now}

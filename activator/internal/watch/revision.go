@@ -37,8 +37,8 @@ func InfoOf(r *servingv1.Revision, defaults settings.Defaults) *backends.Info {
 	info.ResponseStartTimeout = seconds(r.Spec.ResponseStartTimeoutSeconds, defaults.ResponseStartTimeoutSeconds)
 	info.IdleTimeout = seconds(r.Spec.IdleTimeoutSeconds, defaults.IdleTimeoutSeconds)
 	for _, c := range r.Spec.Containers {
-		// What queue-proxy cannot probe itself, it cannot vouch for: commands. Startup probes of all other kinds it runs before it
-		// announces the pod (EBB_STARTUP_PROBE).
+		// What queue-proxy cannot probe itself, it cannot vouch for: commands. Startup probes of
+		// all other kinds it runs before it announces the pod (EBB_STARTUP_PROBE).
 		if c.StartupProbe != nil && c.StartupProbe.Exec != nil || c.ReadinessProbe != nil && c.ReadinessProbe.Exec != nil {
 			info.Early = false
 		}
@@ -53,8 +53,8 @@ func seconds(value *int64, otherwise int64) time.Duration {
 	return time.Duration(otherwise) * time.Second
 }
 
-// failureOf is the reason why no pod of the revision can start, or "". It reaches clients, so it leaves out the
-// condition's message, which may hold the last lines of a container's log.
+// failureOf is the reason why no pod of the revision can start, or "". It reaches clients, so it
+// leaves out the condition's message, which may hold the last lines of a container's log.
 func failureOf(r *servingv1.Revision) string {
 	for _, t := range []string{string(servingv1.RevisionConditionContainerHealthy), string(servingv1.RevisionConditionResourcesAvailable)} {
 		for _, c := range r.Status.Conditions {

@@ -1,7 +1,7 @@
 // Package watch tells the backends what Kubernetes says.
 //
-// Owns: the informers. Reads: Revisions, EndpointSlices of private Services. Writes: the backends table.
-// Never: does anything in an informer callback that could wait.
+// Owns: the informers. Reads: Revisions, EndpointSlices of private Services. Writes: the backends
+// table. Never: does anything in an informer callback that could wait.
 package watch
 
 import (

@@ -55,7 +55,8 @@ const (
 	ProtocolH2C ProtocolType = "h2c"
 )
 
-// PodAutoscalerSpec says what scales and within which limits. The rest is in the autoscaling annotations.
+// PodAutoscalerSpec says what scales and within which limits. The rest is in the autoscaling
+// annotations.
 type PodAutoscalerSpec struct {
 	// The most requests one pod handles at once; 0 is no limit.
 	// +optional
@@ -94,14 +95,16 @@ type Decision struct {
 	Inputs map[string]string `json:"inputs,omitempty"`
 }
 
-// LearnedTarget is what the autoscaler found out about a pod where the target is to be learned. The figures are texts, as there are no
-// fractions in the API.
+// LearnedTarget is what the autoscaler found out about a pod where the target is to be learned. The
+// figures are texts, as there are no fractions in the API.
 type LearnedTarget struct {
 	// When the lesson ended.
 	Time metav1.Time `json:"time"`
-	// The concurrency from which on requests only queue in a pod; with a throughput of 0 one at which they were seen not to.
+	// The concurrency from which on requests only queue in a pod; with a throughput of 0 one at
+	// which they were seen not to.
 	Concurrency string `json:"concurrency"`
-	// Requests a second of a pod at that concurrency; 0 if it could not be told from when on they queue.
+	// Requests a second of a pod at that concurrency; 0 if it could not be told from when on they
+	// queue.
 	Throughput string `json:"throughput"`
 }
 

@@ -1,4 +1,5 @@
-// Package v1alpha1 holds ClusterDomainClaim of networking.internal.knative.dev: which namespace may map a domain.
+// Package v1alpha1 holds ClusterDomainClaim of networking.internal.knative.dev: which namespace may
+// map a domain.
 //
 // Reads: nothing. Writes: nothing. Never: a clock, a client, a log.
 //

@@ -31,7 +31,8 @@ type Configuration struct {
 
 // ConfigurationSpec holds the template of Revisions.
 type ConfigurationSpec struct {
-	// The Revision to make. Naming it (metadata.name, prefixed with the Service's name and a dash) is optional.
+	// The Revision to make. Naming it (metadata.name, prefixed with the Service's name and a dash)
+	// is optional.
 	// +optional
 	Template RevisionTemplateSpec `json:"template"`
 }

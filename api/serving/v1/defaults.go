@@ -47,7 +47,8 @@ func (r *Revision) SetDefaults(req rules.Request[Revision]) {
 	}
 }
 
-// SetDefaults fills what the Route leaves open and records who writes it. A Route without traffic stays so.
+// SetDefaults fills what the Route leaves open and records who writes it. A Route without traffic
+// stays so.
 func (r *Route) SetDefaults(req rules.Request[Route]) {
 	setTrafficDefaults(r.Spec.Traffic)
 	var oldMeta *metav1.ObjectMeta
@@ -57,8 +58,8 @@ func (r *Route) SetDefaults(req rules.Request[Route]) {
 	SetUserInfo(&r.ObjectMeta, oldMeta, req.User, func() bool { return equality.Semantic.DeepEqual(r.Spec, req.Old.Spec) })
 }
 
-// SetUserInfo records in a new object who made it, and in a changed one who changed it. Objects with an owner get
-// both from their owner. specUnchanged is asked only when there is an old object.
+// SetUserInfo records in a new object who made it, and in a changed one who changed it. Objects
+// with an owner get both from their owner. specUnchanged is asked only when there is an old object.
 func SetUserInfo(meta, old *metav1.ObjectMeta, user string, specUnchanged func() bool) {
 	if user == "" || len(meta.OwnerReferences) > 0 {
 		return
@@ -105,9 +106,9 @@ func setTrafficDefaults(targets []TrafficTarget) {
 }
 
 func (t *RevisionTemplateSpec) setDefaults(config *rules.Config, parent metav1.ObjectMeta, old *RevisionTemplateSpec) {
-	// A template whose name the user keeps must not change, not even by new defaults: the name would be taken. A
-	// manifest applied again comes without the old defaults, because patches replace lists as a whole; it is the
-	// stored template when the defaults are all that it lacks.
+	// A template whose name the user keeps must not change, not even by new defaults: the name
+	// would be taken. A manifest applied again comes without the old defaults, because patches
+	// replace lists as a whole; it is the stored template when the defaults are all that it lacks.
 	if old != nil && t.Name != "" && t.Name == old.Name {
 		again := t.DeepCopy()
 		again.Spec.setDefaults(config, parent, true)
@@ -164,8 +165,8 @@ func (rs *RevisionSpec) setDefaults(config *rules.Config, meta metav1.ObjectMeta
 	}
 }
 
-// nameContainers names the containers that have no name. One alone is named by the template; one of several, or one
-// whose name is in use, gets the first free number behind it.
+// nameContainers names the containers that have no name. One alone is named by the template; one of
+// several, or one whose name is in use, gets the first free number behind it.
 func nameContainers(list []corev1.Container, used map[string]bool, t *template.Template, fallback string, meta metav1.ObjectMeta) {
 	base := fallback
 	if t != nil {
@@ -230,7 +231,8 @@ func setResourceDefault(list *corev1.ResourceList, name corev1.ResourceName, qua
 	(*list)[name] = quantity.DeepCopy()
 }
 
-// setReadinessDefaults makes queue-proxy try the port of a container that says nothing of how to tell its readiness.
+// setReadinessDefaults makes queue-proxy try the port of a container that says nothing of how to
+// tell its readiness.
 func setReadinessDefaults(c *corev1.Container) {
 	if c.ReadinessProbe == nil {
 		c.ReadinessProbe = &corev1.Probe{}
@@ -246,7 +248,8 @@ func setThresholdDefaults(p *corev1.Probe) {
 	if p.SuccessThreshold == 0 {
 		p.SuccessThreshold = 1
 	}
-	// Without a period queue-proxy tries as often as it can; Kubernetes' thresholds mean nothing then.
+	// Without a period queue-proxy tries as often as it can; Kubernetes' thresholds mean nothing
+	// then.
 	if p.PeriodSeconds != 0 {
 		if p.FailureThreshold == 0 {
 			p.FailureThreshold = 3
@@ -257,8 +260,8 @@ func setThresholdDefaults(p *corev1.Probe) {
 	}
 }
 
-// setSecurityDefaults restricts a container as flag secure-pod-defaults asks; what the user sets, even to something
-// empty, stays.
+// setSecurityDefaults restricts a container as flag secure-pod-defaults asks; what the user sets,
+// even to something empty, stays.
 func (rs *RevisionSpec) setSecurityDefaults(c *corev1.Container, flag rules.Flag) {
 	if flag != rules.Enabled && flag != rules.AllowRootBounded {
 		return

@@ -11,8 +11,8 @@ import (
 // mostDifferences is how many changed fields a message lists.
 const mostDifferences = 20
 
-// difference shows what changed between two objects, for people: the paths of a manifest with the old and the new
-// value, in order.
+// difference shows what changed between two objects, for people: the paths of a manifest with the
+// old and the new value, in order.
 func difference(old, current any) string {
 	before, after := leaves(old), leaves(current)
 	paths := maps.Clone(before)

@@ -12,7 +12,8 @@ import (
 	"ebb.dev/ebb/api/names"
 )
 
-// Conditions of a Revision. Active is for information only: a Revision without pods is Ready all the same.
+// Conditions of a Revision. Active is for information only: a Revision without pods is Ready all
+// the same.
 const (
 	RevisionConditionReady              = apis.ConditionReady
 	RevisionConditionResourcesAvailable = apis.ConditionType("ResourcesAvailable")
@@ -62,8 +63,8 @@ func (r *Revision) RoutingState() names.RoutingState {
 	return names.RoutingPending
 }
 
-// ServingContainer is the container that requests go to: the only one, or the only one with a port; nil when
-// there is none.
+// ServingContainer is the container that requests go to: the only one, or the only one with a port;
+// nil when there is none.
 func (rs *RevisionSpec) ServingContainer() *corev1.Container {
 	if len(rs.Containers) == 1 {
 		return &rs.Containers[0]

@@ -48,7 +48,8 @@ type RevisionSpec struct {
 	// The most requests one pod handles at once; 0 is no limit.
 	// +optional
 	ContainerConcurrency *int64 `json:"containerConcurrency,omitempty"`
-	// The longest a request may take, in seconds, from its arrival to the first byte of the response.
+	// The longest a request may take, in seconds, from its arrival to the first byte of the
+	// response.
 	// +optional
 	TimeoutSeconds *int64 `json:"timeoutSeconds,omitempty"`
 	// The longest a request may wait, in seconds, for the response to begin.

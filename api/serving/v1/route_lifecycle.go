@@ -66,7 +66,8 @@ func (rs *RouteStatus) MarkTrafficAssigned() {
 	routeConditions().Manage(rs).MarkTrue(RouteConditionAllTrafficAssigned)
 }
 
-// MarkUnknownTrafficError says that resolving the targets failed for a reason that is no target's fault.
+// MarkUnknownTrafficError says that resolving the targets failed for a reason that is no target's
+// fault.
 func (rs *RouteStatus) MarkUnknownTrafficError(message string) {
 	routeConditions().Manage(rs).MarkUnknown(RouteConditionAllTrafficAssigned, ReasonUnknown, "%s", message)
 }
@@ -76,7 +77,8 @@ func (rs *RouteStatus) MarkErrorConfig(message string) {
 	routeConditions().Manage(rs).MarkFalse(RouteConditionAllTrafficAssigned, ReasonErrorConfig, "%s", message)
 }
 
-// MarkMissingTrafficTarget says that a target does not exist; kind is "Configuration" or "Revision".
+// MarkMissingTrafficTarget says that a target does not exist; kind is "Configuration" or
+// "Revision".
 func (rs *RouteStatus) MarkMissingTrafficTarget(kind, name string) {
 	routeConditions().Manage(rs).MarkFalse(RouteConditionAllTrafficAssigned, kind+"Missing",
 		"%s %q referenced in traffic not found.", kind, name)
@@ -100,7 +102,8 @@ func (rs *RouteStatus) MarkRevisionNotReady(name string) {
 		"Revision %q is not yet ready.", name)
 }
 
-// MarkRevisionParked says that what was made for a Revision is being made again, because nobody needed it for a while.
+// MarkRevisionParked says that what was made for a Revision is being made again, because nobody
+// needed it for a while.
 func (rs *RouteStatus) MarkRevisionParked(name string) {
 	routeConditions().Manage(rs).MarkUnknown(RouteConditionAllTrafficAssigned, ReasonRevisionMissing,
 		"Revision %q had no traffic and is being brought back.", name)
@@ -151,7 +154,8 @@ func (rs *RouteStatus) MarkServiceNotOwned(name string) {
 		"There is an existing placeholder Service %q that we do not own.", name)
 }
 
-// MarkIngressNotOwned says that an object of the gateways that the Route needs belongs to somebody else.
+// MarkIngressNotOwned says that an object of the gateways that the Route needs belongs to somebody
+// else.
 func (rs *RouteStatus) MarkIngressNotOwned(kind, name string) {
 	routeConditions().Manage(rs).MarkFalse(RouteConditionIngressReady, ReasonNotOwned,
 		"There is an existing %s %q that we do not own.", kind, name)

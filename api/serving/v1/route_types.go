@@ -31,13 +31,16 @@ type Route struct {
 
 // TrafficTarget is one Revision's (or one Configuration's newest Revision's) share of the requests.
 type TrafficTarget struct {
-	// A name that gives this target a host of its own, "<tag>-<route>.<namespace>.<domain>" unless configured otherwise.
+	// A name that gives this target a host of its own, "<tag>-<route>.<namespace>.<domain>" unless
+	// configured otherwise.
 	// +optional
 	Tag string `json:"tag,omitempty"`
-	// The Revision that gets the share. Either this or the newest Ready Revision of a Configuration.
+	// The Revision that gets the share. Either this or the newest Ready Revision of a
+	// Configuration.
 	// +optional
 	RevisionName string `json:"revisionName,omitempty"`
-	// The Configuration whose newest Ready Revision gets the share. Not allowed in a Service, which has only one.
+	// The Configuration whose newest Ready Revision gets the share. Not allowed in a Service, which
+	// has only one.
 	// +optional
 	ConfigurationName string `json:"configurationName,omitempty"`
 	// Whether the share follows the newest Ready Revision; true exactly when revisionName is empty.

@@ -7,8 +7,8 @@ import (
 	"ebb.dev/ebb/api/rules"
 )
 
-// FuzzTraffic: whatever stands in a traffic block, defaulting is done with it at once, and what passes adds up to 100 percent with
-// no tag twice and each target naming exactly one thing.
+// FuzzTraffic: whatever stands in a traffic block, defaulting is done with it at once, and what
+// passes adds up to 100 percent with no tag twice and each target naming exactly one thing.
 func FuzzTraffic(f *testing.F) {
 	for _, seed := range []string{
 		`[]`, `[{"percent":100,"latestRevision":true}]`, `[{"percent":50,"revisionName":"a-1","tag":"x"},{"percent":50,"configurationName":"a"}]`,

@@ -55,8 +55,9 @@ func (c *Configuration) Validate(req rules.Request[Configuration]) *apis.FieldEr
 	return errs.Also(spec)
 }
 
-// sameKeys: neither labels nor annotations changed. With the same template that tells a manifest that is applied again, which is
-// warned about each time, from a change of something else, such as traffic, which is none of the template's business.
+// sameKeys: neither labels nor annotations changed. With the same template that tells a manifest
+// that is applied again, which is warned about each time, from a change of something else, such as
+// traffic, which is none of the template's business.
 func sameKeys(meta, old *metav1.ObjectMeta) bool {
 	return equality.Semantic.DeepEqual(meta.Labels, old.Labels) && equality.Semantic.DeepEqual(meta.Annotations, old.Annotations)
 }
@@ -104,7 +105,8 @@ func validateMetadata(meta *metav1.ObjectMeta) *apis.FieldError {
 	return validateName(meta).Also(names.ValidateNoScaling(meta.Annotations).ViaField("annotations"))
 }
 
-// validateVisibility refuses what would be taken for no label at all, and so make public what was meant to be private.
+// validateVisibility refuses what would be taken for no label at all, and so make public what was
+// meant to be private.
 func validateVisibility(labels map[string]string) *apis.FieldError {
 	value, ok := labels[names.VisibilityLabel]
 	if !ok || value == names.VisibilityClusterLocal {

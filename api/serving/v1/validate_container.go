@@ -259,7 +259,8 @@ func (v *containerCheck) validateProbe(p *corev1.Probe, readiness bool) (errs *a
 	return errs
 }
 
-// validateHTTPProbe refuses what queue-proxy could not run. It asks the parser that queue-proxy uses.
+// validateHTTPProbe refuses what queue-proxy could not run. It asks the parser that queue-proxy
+// uses.
 func validateHTTPProbe(h corev1.HTTPGetAction) *apis.FieldError {
 	h.Port = intstr.FromInt32(0) // validateProbePort checks the port; the controller resolves its name
 	text, err := json.Marshal(corev1.Probe{ProbeHandler: corev1.ProbeHandler{HTTPGet: &h}})
@@ -277,8 +278,8 @@ func withDetails(err *apis.FieldError, details string) *apis.FieldError {
 	return err
 }
 
-// validateProbePort checks the port of a probe. The serving container has one port, which need not be repeated; a
-// sidecar has none of its own in the spec, so its probes must say.
+// validateProbePort checks the port of a probe. The serving container has one port, which need not
+// be repeated; a sidecar has none of its own in the spec, so its probes must say.
 func (v *containerCheck) validateProbePort(port intstr.IntOrString) *apis.FieldError {
 	if port.Type == intstr.Int {
 		switch n := port.IntVal; {

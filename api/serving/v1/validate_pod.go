@@ -101,8 +101,8 @@ func (rs *RevisionSpec) validatePod(f rules.Features) *apis.FieldError {
 	return errs
 }
 
-// validatePortCount requires at most one port in the pod, and exactly one when there are several containers, because
-// it says which of them gets the requests.
+// validatePortCount requires at most one port in the pod, and exactly one when there are several
+// containers, because it says which of them gets the requests.
 func (rs *RevisionSpec) validatePortCount() *apis.FieldError {
 	count := 0
 	var paths []string

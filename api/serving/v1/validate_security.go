@@ -80,7 +80,8 @@ func (v *containerCheck) validateSecurityContext() (errs *apis.FieldError) {
 	return errs.Also(v.warnInsecure(context)).ViaField("securityContext")
 }
 
-// warnInsecure names the fields whose unset value is the permissive one, unless the defaulting sets them.
+// warnInsecure names the fields whose unset value is the permissive one, unless the defaulting sets
+// them.
 func (v *containerCheck) warnInsecure(context *corev1.SecurityContext) *apis.FieldError {
 	if securedByDefault(v.f) {
 		return nil

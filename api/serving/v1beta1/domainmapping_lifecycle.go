@@ -62,7 +62,8 @@ func (s *DomainMappingStatus) MarkDomainClaimNotOwned() {
 		"The domain name is already in use by another namespace.")
 }
 
-// MarkDomainClaimMissing says that nobody claimed the domain and that claims are not made automatically.
+// MarkDomainClaimMissing says that nobody claimed the domain and that claims are not made
+// automatically.
 func (s *DomainMappingStatus) MarkDomainClaimMissing(namespace, domain string) {
 	domainMappingConditions().Manage(s).MarkFalse(DomainMappingConditionDomainClaimed, ReasonDomainAlreadyClaimed,
 		"There is no ClusterDomainClaim %q for namespace %q. A cluster administrator can make one, or set "+

@@ -39,8 +39,8 @@ func (dm *DomainMapping) Validate(req rules.Request[DomainMapping]) *apis.FieldE
 	return errs.Also(ValidateRef(dm.Spec.Ref).ViaField("spec", "ref"))
 }
 
-// ValidateRef refuses a reference whose parts are no names. The controller asks the API server for what is
-// referred to, so no part may lead to another path than that of one object.
+// ValidateRef refuses a reference whose parts are no names. The controller asks the API server for
+// what is referred to, so no part may lead to another path than that of one object.
 func ValidateRef(ref duckv1.KReference) (errs *apis.FieldError) {
 	group, err := schema.ParseGroupVersion(ref.APIVersion)
 	if err != nil || group.Group != "" && len(validation.IsDNS1123Subdomain(group.Group)) > 0 ||

@@ -195,7 +195,8 @@ func TestWhatWasLearnedStandsInTheStatus(t *testing.T) {
 	})
 }
 
-// A patch leaves alone what it does not name, so that an input which is left out would keep its value of an earlier decision.
+// A patch leaves alone what it does not name, so that an input which is left out would keep its
+// value of an earlier decision.
 func TestEveryDecisionNamesEveryInput(t *testing.T) {
 	var before map[string]string
 	for _, o := range []decide.Observation{{}, {Known: true, Missing: true, Queued: 3, Stable: 2, Panic: 1}, {Known: true}} {
@@ -260,7 +261,8 @@ func TestVerifyWritesOnlyWhatDiffers(t *testing.T) {
 	})
 }
 
-// After a restart in which pods and status differ nobody knows what was asked for last; an event is of a change.
+// After a restart in which pods and status differ nobody knows what was asked for last; an event is
+// of a change.
 func TestAnUnknownScaleIsReadBeforeItIsSaidToChange(t *testing.T) {
 	play(t, func(t *testing.T, c *cluster, w *Writer) {
 		w.Act(order(-1, 1))

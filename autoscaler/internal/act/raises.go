@@ -38,7 +38,8 @@ func (r *raises) note(key loop.Key, now time.Time) {
 	r.at[key] = now
 }
 
-// Raised returns when the write that last raised a revision's scale had ended, zero if that is not known.
+// Raised returns when the write that last raised a revision's scale had ended, zero if that is not
+// known.
 func (w *Writer) Raised(key loop.Key) time.Time {
 	w.raises.mutex.Lock()
 	defer w.raises.mutex.Unlock()

@@ -24,8 +24,8 @@ const (
 	messageInitial     = "The initial scale has not been reached yet."
 )
 
-// nextStatus returns the status that an order asks for, and whether it differs from what the object says. The decision
-// alone is no difference: it is written along with one.
+// nextStatus returns the status that an order asks for, and whether it differs from what the object
+// says. The decision alone is no difference: it is written along with one.
 func nextStatus(pa *v1alpha1.PodAutoscaler, o loop.Order) (*v1alpha1.PodAutoscalerStatus, bool) {
 	next := pa.Status.DeepCopy()
 	want := o.Status
@@ -79,7 +79,8 @@ func figure(f float64) string { return strconv.FormatFloat(f, 'g', 6, 64) }
 // Decision is what the status says about how an outcome came about.
 func Decision(e *revision.Explanation) *v1alpha1.Decision {
 	d := &e.Decision
-	// Every input is always set: the status is patched, and a missing one would keep its earlier value.
+	// Every input is always set: the status is patched, and a missing one would keep its earlier
+	// value.
 	known := func(f float64) string {
 		if !d.Observation.Known {
 			return "unknown"

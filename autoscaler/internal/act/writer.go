@@ -1,9 +1,9 @@
 // Package act carries the loop's orders out.
 //
-// Owns: the only writes of a scale and of a PodAutoscaler's status.
-// Reads: the PodAutoscaler whose status is to change, and the scale when the number of pods does not fit.
-// Writes: /scale of the scale targets, status of PodAutoscalers, the deletion cost of pods about to go, events.
-// Never: decides. An order that cannot be carried out is tried again until a later one replaces it.
+// Owns: the only writes of a scale and of a PodAutoscaler's status. Reads: the PodAutoscaler whose
+// status is to change, and the scale when the number of pods does not fit. Writes: /scale of the
+// scale targets, status of PodAutoscalers, the deletion cost of pods about to go, events. Never:
+// decides. An order that cannot be carried out is tried again until a later one replaces it.
 package act
 
 import (
@@ -28,8 +28,9 @@ import (
 	"ebb.dev/ebb/autoscaler/internal/loop"
 )
 
-// workers is how many orders are carried out at once. So many of them as raisers take nothing but orders that add
-// pods: somebody waits for those, and an order that removes some may take a second to ask pods that do not answer.
+// workers is how many orders are carried out at once. So many of them as raisers take nothing but
+// orders that add pods: somebody waits for those, and an order that removes some may take a second
+// to ask pods that do not answer.
 const (
 	workers = 24
 	raisers = workers / 4
@@ -160,7 +161,8 @@ func (w *Writer) queue(key loop.Key, r rank) {
 	}
 }
 
-// Run carries orders out until ctx is done. What waits then is dropped: the next owner decides anew.
+// Run carries orders out until ctx is done. What waits then is dropped: the next owner decides
+// anew.
 func (w *Writer) Run(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() {
 		w.mutex.Lock()
@@ -282,7 +284,8 @@ func (w *Writer) carryOut(ctx context.Context, o loop.Order) error {
 	if o.Scale {
 		if o.Replicas > 0 && o.Replicas < o.From && w.costs != nil {
 			if err := w.costs.Mark(ctx, o.Key, int(o.From-o.Replicas)); err != nil {
-				// The scale-down is right without it; it may end requests that another choice would not.
+				// The scale-down is right without it; it may end requests that another choice would
+				// not.
 				w.log.Warn("pods to go first were not marked", "revision", o.Key.String(), "error", err)
 			}
 		}

@@ -72,7 +72,8 @@ func TestAWakeDoesNotWaitBehindScaleDowns(t *testing.T) {
 	})
 }
 
-// Many orders of one kind do not leave out any worker that may take them, nor one that was queued while all were idle.
+// Many orders of one kind do not leave out any worker that may take them, nor one that was queued
+// while all were idle.
 func TestEveryWorkerThatMayTakeAnOrderDoes(t *testing.T) {
 	for behaviour, c := range map[string]struct{ from, to int32 }{"scale-downs": {4, 2}, "raises": {1, 2}, "wakes": {0, 1}} {
 		t.Run(behaviour, func(t *testing.T) {

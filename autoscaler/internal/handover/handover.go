@@ -1,5 +1,5 @@
-// Package handover brings what one replica knows of a bucket's revisions to the replica that owns the
-// bucket next.
+// Package handover brings what one replica knows of a bucket's revisions to the replica that owns
+// the bucket next.
 //
 // Owns: the endpoint and its client. The next owner asks: it knows from the lease who came before,
 // while that replica may not live to learn who comes next.
@@ -39,12 +39,12 @@ const (
 	headerProof = "Ebb-Proof"
 	// longestAnswer bounds the states of one bucket: a hundred thousand revisions.
 	longestAnswer = 256 << 20
-	// tryAgain is how soon a replica that has not noticed yet that it lost the bucket is asked again,
-	// giveUp when to stop asking.
+	// tryAgain is how soon a replica that has not noticed yet that it lost the bucket is asked
+	// again, giveUp when to stop asking.
 	tryAgain = 100 * time.Millisecond
 	giveUp   = 3 * time.Second
-	// linger is how long a stopping replica waits for its successors to ask, notice how long its loop
-	// may take to release its revisions.
+	// linger is how long a stopping replica waits for its successors to ask, notice how long its
+	// loop may take to release its revisions.
 	linger = 3 * time.Second
 	notice = 200 * time.Millisecond
 )
@@ -98,8 +98,8 @@ type Replica struct {
 	Self string
 }
 
-// ServeHTTP answers GET wire.PathHandover?bucket=<name>: 200 with the states, 409 while this process
-// still owns the bucket, 401 without proof.
+// ServeHTTP answers GET wire.PathHandover?bucket=<name>: 200 with the states, 409 while this
+// process still owns the bucket, 401 without proof.
 func (h *Replica) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	bucket, nonce, key := r.URL.Query().Get("bucket"), r.Header.Get(headerNonce), h.Key()
 	if r.Method != http.MethodGet || bucket == "" || len(nonce) < 16 {
@@ -163,9 +163,9 @@ func (h *Replica) TakeOver(ctx context.Context, bucket, ip string) {
 
 var errProof = errors.New("the answer does not prove that it is a replica's")
 
-// ask also returns what this process's clock said when the other one read its own. It takes the middle
-// between question and answer, so that at most half of the network's time is mistaken for a difference
-// of the clocks.
+// ask also returns what this process's clock said when the other one read its own. It takes the
+// middle between question and answer, so that at most half of the network's time is mistaken for a
+// difference of the clocks.
 func (h *Replica) ask(ctx context.Context, bucket, ip string) (m message, meanwhile time.Time, err error) {
 	key := h.Key()
 	if len(key) == 0 {
@@ -209,8 +209,8 @@ func (h *Replica) ask(ctx context.Context, bucket, ip string) (m message, meanwh
 	return m, meanwhile, nil
 }
 
-// Linger is a part of the process that stops after the leases are released, and waits a moment for the
-// successors to ask.
+// Linger is a part of the process that stops after the leases are released, and waits a moment for
+// the successors to ask.
 func (h *Replica) Linger(ctx context.Context) error {
 	<-ctx.Done()
 	end := time.Now().Add(linger)

@@ -14,8 +14,9 @@ import (
 
 var errStatus = errors.New("answered another status than 200")
 
-// answerOf finds the body in what a pod has answered so far, and whether all of it is there. The plain answer that
-// queue-proxy gives is read in place, a dozen thousand times a second on a large cluster; any other goes to net/http.
+// answerOf finds the body in what a pod has answered so far, and whether all of it is there. The
+// plain answer that queue-proxy gives is read in place, a dozen thousand times a second on a large
+// cluster; any other goes to net/http.
 func answerOf(data []byte) (body []byte, whole bool, err error) {
 	end := bytes.Index(data, []byte("\r\n\r\n"))
 	if end < 0 {

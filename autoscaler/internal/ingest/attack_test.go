@@ -25,7 +25,8 @@ func (c *counted) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// The body that ended the autoscaler: 4 MiB of messages of two bytes, each of which became a struct.
+// The body that ended the autoscaler: 4 MiB of messages of two bytes, each of which became a
+// struct.
 func TestABodyOfTinyStatsTakesNoMemory(t *testing.T) {
 	tiny := bytes.Repeat([]byte{0x0a, 0}, 2<<20)
 	for _, c := range []struct {

@@ -68,8 +68,9 @@ func (s *Scraper) Close() {
 
 // connection is a connection to a pod's port for stats with at most one request under way.
 //
-// At rest it is a bare descriptor, which is written and read without waiting: the runtime's poller, where every net.Conn is, would
-// wake a thread for each answer of each pod although nobody waits for it. It is a net.Conn from when somebody does.
+// At rest it is a bare descriptor, which is written and read without waiting: the runtime's poller,
+// where every net.Conn is, would wake a thread for each answer of each pod although nobody waits
+// for it. It is a net.Conn from when somebody does.
 type connection struct {
 	net.Conn
 	resting    bool
@@ -157,7 +158,8 @@ func (c *connection) sendNow() error {
 	return err
 }
 
-// readNow returns how much of the answer a connection at rest had to be read into space, by one system call.
+// readNow returns how much of the answer a connection at rest had to be read into space, by one
+// system call.
 func (c *connection) readNow(space []byte) (int, error) {
 	n, err := syscall.Read(c.descriptor, space)
 	switch {
@@ -187,7 +189,8 @@ func (c *connection) receive(space *[longestAnswer]byte, n int, pod string) (wir
 	}
 }
 
-// read takes the stat out of an answer, once all of it is there. A stat of the given pod has its name from there.
+// read takes the stat out of an answer, once all of it is there. A stat of the given pod has its
+// name from there.
 func read(data []byte, pod string) (stat wire.Stat, whole bool, err error) {
 	body, whole, err := answerOf(data)
 	switch {

@@ -8,11 +8,13 @@ import (
 	"ebb.dev/ebb/wire"
 )
 
-// pause is what pods are given to answer before it is looked who did. Most do within a fraction of it, so that nobody has to
-// wait for each: a goroutine that parks, is told of every answer and is scheduled anew costs as much as the answer itself.
+// pause is what pods are given to answer before it is looked who did. Most do within a fraction of
+// it, so that nobody has to wait for each: a goroutine that parks, is told of every answer and is
+// scheduled anew costs as much as the answer itself.
 const pause = 5 * time.Millisecond
 
-// maxLooks is how often it is looked, each time after twice as long, until somebody waits: 5, 10, 20 and 40 ms after the question.
+// maxLooks is how often it is looked, each time after twice as long, until somebody waits: 5, 10,
+// 20 and 40 ms after the question.
 const maxLooks = 4
 
 // round is what is asked and looked at together.
@@ -33,7 +35,8 @@ func (r *round) add(i *inquiry, gather func()) {
 	}
 }
 
-// next takes what waits into room. It reports false, and the round is over, if there is nothing and nobody was asked.
+// next takes what waits into room. It reports false, and the round is over, if there is nothing and
+// nobody was asked.
 func (r *round) next(room []*inquiry, asked int) ([]*inquiry, bool) {
 	r.mutex.Lock()
 	defer r.mutex.Unlock()
@@ -43,8 +46,9 @@ func (r *round) next(room []*inquiry, asked int) ([]*inquiry, bool) {
 	return waiting, r.under
 }
 
-// gather asks and collects, all scrapes in one goroutine, as long as there are any. It never waits for a pod: a scrape that needs a
-// new connection, or an answer that takes long, goes on in a goroutine of its own.
+// gather asks and collects, all scrapes in one goroutine, as long as there are any. It never waits
+// for a pod: a scrape that needs a new connection, or an answer that takes long, goes on in a
+// goroutine of its own.
 func (s *Scraper) gather() {
 	space := new([longestAnswer]byte)
 	var asked, fresh []*inquiry
@@ -77,7 +81,8 @@ func (s *Scraper) gather() {
 	}
 }
 
-// send sends the questions of an inquiry whose connections are all there. It reports false, and sends nothing, if they are not.
+// send sends the questions of an inquiry whose connections are all there. It reports false, and
+// sends nothing, if they are not.
 func (s *Scraper) send(i *inquiry) bool {
 	for n := range i.questions {
 		if c := i.questions[n].c; c == nil || !c.resting {
@@ -93,8 +98,8 @@ func (s *Scraper) send(i *inquiry) bool {
 	return true
 }
 
-// collect takes the answers that are there. It reports true when there is nothing more to look for: the inquiry ended, or goes on
-// elsewhere.
+// collect takes the answers that are there. It reports true when there is nothing more to look for:
+// the inquiry ended, or goes on elsewhere.
 func (s *Scraper) collect(i *inquiry, space *[longestAnswer]byte) bool {
 	pending := false
 	for n := range i.questions {

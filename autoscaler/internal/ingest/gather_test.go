@@ -108,7 +108,8 @@ func TestAnAnswerThatComesInPartsIsPutTogether(t *testing.T) {
 	}
 }
 
-// A pod that answers and never reads what it is asked fills the connection; nobody may wait for it to drain.
+// A pod that answers and never reads what it is asked fills the connection; nobody may wait for it
+// to drain.
 func TestAPodThatDoesNotReadIsAskedByANewConnection(t *testing.T) {
 	s, far := ends(t)
 	c := s.take("127.0.0.1")

@@ -18,8 +18,9 @@ import (
 	"ebb.dev/ebb/wire"
 )
 
-// A scale-down asks pods while a node may be dead: whoever does not answer before the caller's deadline is left out, whether the
-// request, the answer or a second connection hangs. synctest fails the test if a goroutine is left behind.
+// A scale-down asks pods while a node may be dead: whoever does not answer before the caller's
+// deadline is left out, whether the request, the answer or a second connection hangs. synctest
+// fails the test if a goroutine is left behind.
 func TestInFlightEndsWithItsContext(t *testing.T) {
 	for behaviour, c := range map[string]struct{ given, want time.Duration }{
 		"the caller's deadline is earlier": {time.Second, time.Second},
@@ -62,7 +63,8 @@ func TestInFlightEndsWithItsContext(t *testing.T) {
 	}
 }
 
-// talk is a pod at the far end of a connection: the silent one answers once, the closed one closes at the second request.
+// talk is a pod at the far end of a connection: the silent one answers once, the closed one closes
+// at the second request.
 func talk(far net.Conn, all []pods.Pod, address string) {
 	defer far.Close()
 	in := bufio.NewReader(far)

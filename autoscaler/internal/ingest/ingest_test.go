@@ -286,8 +286,8 @@ func TestAConnectionThatThePodClosedIsOpenedAnew(t *testing.T) {
 	}
 }
 
-// A node that died without a word costs one timeout, however many connections to its pods there are: nobody asks again who let
-// the time pass.
+// A node that died without a word costs one timeout, however many connections to its pods there
+// are: nobody asks again who let the time pass.
 func TestPodsThatLetTheTimePassAreNotAskedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var all []pods.Pod
@@ -329,7 +329,8 @@ func TestPodsThatLetTheTimePassAreNotAskedAgain(t *testing.T) {
 	})
 }
 
-// In a service mesh a pod is known by its headless Service. The setting counts for kept connections, too.
+// In a service mesh a pod is known by its headless Service. The setting counts for kept
+// connections, too.
 func TestInAMeshAPodIsScrapedByTheNameOfItsPrivateService(t *testing.T) {
 	port := 0
 	var asked atomic.Pointer[http.Request]

@@ -40,15 +40,17 @@ func SampleSize(n int) int {
 	return int(math.Ceil(float64(n) * x / (float64(n) + x - 1)))
 }
 
-// Scraper asks pods for their stats over connections that it keeps. A connection costs one socket and a few hundred
-// bytes, not the two goroutines and buffers of an http.Transport: there is one for every pod.
+// Scraper asks pods for their stats over connections that it keeps. A connection costs one socket
+// and a few hundred bytes, not the two goroutines and buffers of an http.Transport: there is one
+// for every pod.
 type Scraper struct {
 	Ready func(loop.Key) []pods.Pod
 	// Dial opens a connection to a pod's port for stats.
 	Dial func(ctx context.Context, address string) (net.Conn, error)
 	// Port is the port for stats; 0 stands for wire.PortMetrics.
 	Port int
-	// Mesh, if set, says whether pods are named in a way that a service mesh knows: by their private Service.
+	// Mesh, if set, says whether pods are named in a way that a service mesh knows: by their
+	// private Service.
 	Mesh func() bool
 	// Observe, if set, is told how long a scrape of a revision took and whether it counted.
 	Observe func(time.Duration, bool)
@@ -58,7 +60,8 @@ type Scraper struct {
 	slots chan struct{}
 	round round
 	mutex sync.Mutex
-	// idle holds the connection to a pod by its IP, nil while it is in use; kept counts those that are not nil.
+	// idle holds the connection to a pod by its IP, nil while it is in use; kept counts those that
+	// are not nil.
 	idle map[string]*connection
 	kept int
 	// keep bounds kept, by the files that this process may have open.
@@ -84,9 +87,9 @@ func NewScraper(ready func(loop.Key) []pods.Pod) *Scraper {
 		}}
 }
 
-// Scrape asks a sample of the revision's ready pods and calls done with their mean times the number of
-// ready pods. Pods younger than the window are asked only to fill the sample. A pod that fails is
-// replaced by the next; when fewer than the sample answer, the scrape failed.
+// Scrape asks a sample of the revision's ready pods and calls done with their mean times the number
+// of ready pods. Pods younger than the window are asked only to fill the sample. A pod that fails
+// is replaced by the next; when fewer than the sample answer, the scrape failed.
 func (s *Scraper) Scrape(key loop.Key, young time.Duration, done func(revision.Scrape)) {
 	select {
 	case s.slots <- struct{}{}:
@@ -138,7 +141,8 @@ type inquiry struct {
 	young time.Duration
 	done  func(revision.Scrape)
 	began time.Time
-	// ready are the pods in the order in which they are asked, from next on those that have not been; size of them are to answer.
+	// ready are the pods in the order in which they are asked, from next on those that have not
+	// been; size of them are to answer.
 	ready      []pods.Pod
 	size, next int
 	// looks is how often it was looked for the answers, left in how many rounds it is looked again.
@@ -185,7 +189,8 @@ func (s *Scraper) begin(i *inquiry, now time.Time) bool {
 	return true
 }
 
-// ask puts as many questions as answers are missing, each with the connection that is kept to its pod.
+// ask puts as many questions as answers are missing, each with the connection that is kept to its
+// pod.
 func (s *Scraper) ask(i *inquiry) {
 	i.questions = i.questions[:0]
 	for mesh := s.mesh(); len(i.stats)+len(i.questions) < i.size && i.next < len(i.ready); i.next++ {
@@ -199,11 +204,13 @@ func (s *Scraper) ask(i *inquiry) {
 	}
 }
 
-// finish waits for the answers, asks again and asks others until the sample is full or everybody was asked.
+// finish waits for the answers, asks again and asks others until the sample is full or everybody
+// was asked.
 func (s *Scraper) finish(i *inquiry) {
 	for {
 		deadline := time.Now().Add(scrapeTimeout)
-		// Connections are opened side by side: one dead node must not cost the time of its pods' sum.
+		// Connections are opened side by side: one dead node must not cost the time of its pods'
+		// sum.
 		var dialing sync.WaitGroup
 		for n := range i.questions {
 			switch q := &i.questions[n]; {
@@ -264,7 +271,8 @@ func (s *Scraper) end(i *inquiry) {
 
 func (s *Scraper) mesh() bool { return s.Mesh != nil && s.Mesh() }
 
-// open connects to the pod and sends the request. ctx may end before scrapeTimeout, for the answer as well.
+// open connects to the pod and sends the request. ctx may end before scrapeTimeout, for the answer
+// as well.
 func (s *Scraper) open(ctx context.Context, key loop.Key, q *question) error {
 	port := s.Port
 	if port == 0 {
@@ -299,7 +307,8 @@ func (s *Scraper) answer(key loop.Key, q *question) (wire.Stat, error) {
 	return s.judge(key, q, stat, err)
 }
 
-// judge says whether an answer counts, and keeps the connection of a pod that answered. One that let the time pass is not worth another try.
+// judge says whether an answer counts, and keeps the connection of a pod that answered. One that
+// let the time pass is not worth another try.
 func (s *Scraper) judge(key loop.Key, q *question, stat wire.Stat, err error) (wire.Stat, error) {
 	q.progress = settled
 	q.again = err != nil && q.reused && !errors.Is(err, os.ErrDeadlineExceeded)
@@ -323,8 +332,8 @@ func (s *Scraper) judge(key loop.Key, q *question, stat wire.Stat, err error) (w
 	return stat, err
 }
 
-// InFlight asks every given pod how many requests it has, and leaves out those that do not answer before ctx ends
-// by its deadline, at the latest after scrapeTimeout.
+// InFlight asks every given pod how many requests it has, and leaves out those that do not answer
+// before ctx ends by its deadline, at the latest after scrapeTimeout.
 func (s *Scraper) InFlight(ctx context.Context, key loop.Key, all []pods.Pod) map[string]float64 {
 	ctx, cancel := context.WithTimeout(ctx, scrapeTimeout)
 	defer cancel()
@@ -346,7 +355,8 @@ func (s *Scraper) InFlight(ctx context.Context, key loop.Key, all []pods.Pod) ma
 
 var errForeign = errors.New("another pod answered")
 
-// one asks a single pod; ctx has a deadline, and a second try has what the first one left of the time.
+// one asks a single pod; ctx has a deadline, and a second try has what the first one left of the
+// time.
 func (s *Scraper) one(ctx context.Context, key loop.Key, pod pods.Pod) (wire.Stat, error) {
 	i := inquiry{ready: []pods.Pod{pod}, size: 1}
 	s.ask(&i)

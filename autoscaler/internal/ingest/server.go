@@ -1,9 +1,10 @@
-// Package ingest brings the load in: what activators and pods report, and what pods answer when asked.
+// Package ingest brings the load in: what activators and pods report, and what pods answer when
+// asked.
 //
-// Owns: the endpoint for stats and the connections to the pods' stat ports.
-// Reads: stats, after it has proved who sends them. Writes: samples to the loop; samples of revisions that
-// another replica decides, to that replica.
-// Never: passes on a figure that is no load, or a report of a revision that its sender does not speak for.
+// Owns: the endpoint for stats and the connections to the pods' stat ports. Reads: stats, after it
+// has proved who sends them. Writes: samples to the loop; samples of revisions that another replica
+// decides, to that replica. Never: passes on a figure that is no load, or a report of a revision
+// that its sender does not speak for.
 package ingest
 
 import (
@@ -76,11 +77,11 @@ type Server struct {
 	Accepted, Forwarded atomic.Int64
 }
 
-// ServeHTTP answers 204 when all stats were taken, 401 without a valid token, 400 on a body that is none, 413 on
-// one too long, and 503 when some could not be taken now: the sender is to try again.
+// ServeHTTP answers 204 when all stats were taken, 401 without a valid token, 400 on a body that is
+// none, 413 on one too long, and 503 when some could not be taken now: the sender is to try again.
 //
-// The token is looked at before the body. Only an activator's is known to be valid by itself; a pod's is
-// valid for the revision that its body names, so that body is short.
+// The token is looked at before the body. Only an activator's is known to be valid by itself; a
+// pod's is valid for the revision that its body names, so that body is short.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodPost {
 		w.Header().Set("Allow", http.MethodPost)
@@ -216,7 +217,8 @@ func Sample(key loop.Key, stat wire.Stat, onePod bool, arrived time.Time) loop.S
 		}}}
 }
 
-// sane reports that every figure of a stat can be a load: neither NaN nor infinite, negative or absurd.
+// sane reports that every figure of a stat can be a load: neither NaN nor infinite, negative or
+// absurd.
 func sane(s wire.Stat) bool {
 	for _, f := range [...]float64{s.AverageConcurrent, s.AverageProxiedConcurrent, s.Requests, s.ProxiedRequests, s.Queued, s.Completed, s.BusySeconds} {
 		if !(f >= 0 && f <= largestLoad) {

@@ -1,7 +1,8 @@
 // Package lead divides the revisions among the replicas of the autoscaler.
 //
-// Owns: which bucket a revision belongs to (consistent hashing of its name), and who decides for it. Reads: the leases, by
-// internal/lease, and whether the pod that holds one still exists. Writes: the leases. Never: decides anything about a revision.
+// Owns: which bucket a revision belongs to (consistent hashing of its name), and who decides for
+// it. Reads: the leases, by internal/lease, and whether the pod that holds one still exists.
+// Writes: the leases. Never: decides anything about a revision.
 package lead
 
 import (
@@ -32,11 +33,11 @@ type Config struct {
 type Hooks struct {
 	// Changed is called when a bucket has another owner.
 	Changed func()
-	// Left is called when this process no longer owns a bucket. It returns when nothing is decided for the bucket's revisions any
-	// more; only then can another process own it.
+	// Left is called when this process no longer owns a bucket. It returns when nothing is decided
+	// for the bucket's revisions any more; only then can another process own it.
 	Left func()
-	// Taken is called after Changed when this process is the new owner of a bucket, with the IP of the previous owner, which
-	// can be this process.
+	// Taken is called after Changed when this process is the new owner of a bucket, with the IP of
+	// the previous owner, which can be this process.
 	Taken func(bucket, from string)
 }
 
@@ -72,8 +73,9 @@ func New(c Config, client kubernetes.Interface, log *slog.Logger, hooks Hooks) *
 // Run takes part in the election of every bucket until ctx is done, then releases its leases.
 func (e *Election) Run(ctx context.Context) error { return e.leases.Run(ctx) }
 
-// gone reports that the pod of a replica is gone. After a restart of its node a pod keeps its name and gets a new address, and no
-// process of it is left. A pod that exists with the holder's address keeps its lease in any state, because it may still write.
+// gone reports that the pod of a replica is gone. After a restart of its node a pod keeps its name
+// and gets a new address, and no process of it is left. A pod that exists with the holder's address
+// keeps its lease in any state, because it may still write.
 func (e *Election) gone(ctx context.Context, identity string) bool {
 	pod, ip, _ := strings.Cut(identity, "_")
 	found, err := e.leases.Client.CoreV1().Pods(e.config.Namespace).Get(ctx, pod, metav1.GetOptions{})
@@ -130,7 +132,8 @@ func (e *Election) Owns(key types.NamespacedName) bool {
 	return e.holder[e.Bucket(key)] == e.self
 }
 
-// Owner returns the IP of the process that decides for a revision, "" when nobody does at the moment.
+// Owner returns the IP of the process that decides for a revision, "" when nobody does at the
+// moment.
 func (e *Election) Owner(key types.NamespacedName) string {
 	e.mutex.RLock()
 	defer e.mutex.RUnlock()

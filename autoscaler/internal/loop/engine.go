@@ -122,7 +122,8 @@ func (e *Engine) Report(samples []Sample) error {
 	return nil
 }
 
-// Changed says that a PodAutoscaler, its ownership, the settings it is resolved with, or its pods changed.
+// Changed says that a PodAutoscaler, its ownership, the settings it is resolved with, or its pods
+// changed.
 func (e *Engine) Changed(key Key) { e.shard(key).touch(key) }
 
 // Settle returns when all changes announced before are handled, Run has ended, or patience is over.
@@ -164,7 +165,8 @@ func (e *Engine) refuse(r revision.Refusal) {
 	}
 }
 
-// History returns the last decisions of a revision, oldest first, or false if this process does not decide it.
+// History returns the last decisions of a revision, oldest first, or false if this process does not
+// decide it.
 func (e *Engine) History(key Key) ([]Entry, bool) {
 	s := e.shard(key)
 	s.mutex.Lock()

@@ -7,7 +7,8 @@ import (
 	"ebb.dev/ebb/autoscaler/revision"
 )
 
-// keepLeft is how long a revision that this process no longer decides for is kept for its next owner.
+// keepLeft is how long a revision that this process no longer decides for is kept for its next
+// owner.
 const keepLeft = 10 * time.Second
 
 // left holds the states of revisions that were given up a moment ago.
@@ -47,8 +48,8 @@ func (l *left) take(chosen func(Key) bool, now time.Time, out map[Key]revision.S
 	}
 }
 
-// Export returns the states of the chosen revisions among those that this process decided for until a
-// moment ago. It returns each only once: the caller is the next owner.
+// Export returns the states of the chosen revisions among those that this process decided for until
+// a moment ago. It returns each only once: the caller is the next owner.
 func (e *Engine) Export(chosen func(Key) bool) map[Key]revision.State {
 	out := map[Key]revision.State{}
 	for _, s := range e.shards {

@@ -77,7 +77,8 @@ func TestAPlannedHandOverDecidesOnAtOnce(t *testing.T) {
 		if last.Desired < before.Decision.Desired || last.Observation.Stable < 20 {
 			t.Errorf("right after the change: %d pods at an average of %v, before it %d", last.Desired, last.Observation.Stable, before.Decision.Desired)
 		}
-		// It goes on down as the first would have: the load ended 32 s ago, so by its window's end in 30 s it is at one pod.
+		// It goes on down as the first would have: the load ended 32 s ago, so by its window's end
+		// in 30 s it is at one pod.
 		for range 62 {
 			next.report(t, "activator", 7, 0)
 			next.ready(hello, next.lastOrder().Replicas)
@@ -89,7 +90,8 @@ func TestAPlannedHandOverDecidesOnAtOnce(t *testing.T) {
 	})
 }
 
-// Nine requests are outstanding on a pod that works on one at a time. What was learned of it is not lost with the process.
+// Nine requests are outstanding on a pod that works on one at a time. What was learned of it is not
+// lost with the process.
 func TestALearnedTargetIsHandedOver(t *testing.T) {
 	s := spec()
 	s.Adaptive = true
@@ -141,8 +143,9 @@ func TestALearnedTargetIsHandedOver(t *testing.T) {
 	})
 }
 
-// A process that dies tells nobody anything, but what it learned stands in the status since the lesson ended. What stands there and
-// makes no sense is refused: the configured target holds then, as for a revision of which nothing was learned.
+// A process that dies tells nobody anything, but what it learned stands in the status since the
+// lesson ended. What stands there and makes no sense is refused: the configured target holds then,
+// as for a revision of which nothing was learned.
 func TestALearnedTargetOutlivesACrash(t *testing.T) {
 	s := spec()
 	s.Adaptive = true
@@ -224,7 +227,8 @@ func TestALearnedTargetOutlivesACrash(t *testing.T) {
 	})
 }
 
-// Who takes over from a process that died knows only what stands in the status, and keeps that until it has seen a window.
+// Who takes over from a process that died knows only what stands in the status, and keeps that
+// until it has seen a window.
 func TestAfterACrashNothingIsLoweredAndMoreIsDecidedWithinSeconds(t *testing.T) {
 	s := spec()
 	s.Scraped = false

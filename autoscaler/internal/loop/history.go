@@ -9,8 +9,8 @@ import (
 // HistoryLength is how many runs of decisions are kept for a revision.
 const HistoryLength = 100
 
-// Entry is a run of equal decisions: same outcome by the same rule. The inputs are those of the last
-// one.
+// Entry is a run of equal decisions: same outcome by the same rule. The inputs are those of the
+// last one.
 type Entry struct {
 	First time.Time
 	Times int

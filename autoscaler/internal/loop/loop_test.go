@@ -18,7 +18,8 @@ import (
 
 var hello = Key{Namespace: "default", Name: "hello-00001"}
 
-// world plays everything around the loop: what it knows of the cluster, and what it was ordered to do.
+// world plays everything around the loop: what it knows of the cluster, and what it was ordered to
+// do.
 type world struct {
 	mutex  sync.Mutex
 	specs  map[Key]*Spec

@@ -10,7 +10,8 @@ import (
 	"ebb.dev/ebb/autoscaler/revision"
 )
 
-// Somebody waits where a stat was sent out of turn: it does not wait for the thousand that came before it, nor do those wait for ever.
+// Somebody waits where a stat was sent out of turn: it does not wait for the thousand that came
+// before it, nor do those wait for ever.
 func TestAStatSentOutOfTurnGoesBeforeTheOthers(t *testing.T) {
 	now := time.Unix(1_000_000, 0)
 	w := &world{specs: map[Key]*Spec{}, counts: map[Key]revision.Counts{}}

@@ -44,8 +44,9 @@ func TestSamplesThatDoNotCount(t *testing.T) {
 	})
 }
 
-// A report out of turn may overtake the regular one that was sent before it; what that one says is missing nowhere else.
-// An activator's clock is set while it carries a constant load: that is neither an end of the load nor more of it.
+// A report out of turn may overtake the regular one that was sent before it; what that one says is
+// missing nowhere else. An activator's clock is set while it carries a constant load: that is
+// neither an end of the load nor more of it.
 func TestAClockThatJumpsChangesNoScale(t *testing.T) {
 	for name, jump := range map[string]time.Duration{"back by a second": -time.Second, "back by seconds": -5 * time.Second,
 		"back by half a minute": -30 * time.Second, "back by hours": -3 * time.Hour, "ahead by half a minute": 30 * time.Second, "ahead by years": 50_000 * time.Hour} {

@@ -11,14 +11,14 @@ import (
 	"ebb.dev/ebb/autoscaler/zero"
 )
 
-// An activator that is cut off from the autoscaler still sends requests to the pods. A load that is little above what five
-// pods are for shows two seconds that count as none.
+// An activator that is cut off from the autoscaler still sends requests to the pods. A load that is
+// little above what five pods are for shows two seconds that count as none.
 func TestAnActivatorThatIsCutOffLowersNothing(t *testing.T) {
 	const load = 35.9
 	for _, c := range []struct {
 		behaviour string
-		// scraped counts what did not come through an activator, first what came through the one that falls silent, second
-		// through one that does not.
+		// scraped counts what did not come through an activator, first what came through the one
+		// that falls silent, second through one that does not.
 		scraped, first, second float64
 		// presses says that the silent one gets through when it reports out of turn.
 		presses bool
@@ -105,8 +105,9 @@ func TestAnActivatorThatIsCutOffLowersNothing(t *testing.T) {
 	}
 }
 
-// Requests wait in an activator that is cut off, because its pods take ten at once and more of them need a minute and a half to start. The
-// pods that were asked for before are not taken back, those that are full ask for more, and what is seen to have ended is not held.
+// Requests wait in an activator that is cut off, because its pods take ten at once and more of them
+// need a minute and a half to start. The pods that were asked for before are not taken back, those
+// that are full ask for more, and what is seen to have ended is not held.
 func TestWhatWaitsInASilentActivatorGetsItsPods(t *testing.T) {
 	s := spec()
 	s.Found = revision.State{Desired: 3, Zero: zero.State{Active: zero.Yes, Initialized: true}}
@@ -172,7 +173,8 @@ func TestWhatWaitsInASilentActivatorGetsItsPods(t *testing.T) {
 	})
 }
 
-// An activator that is gone owes a report for ever. Its share passes to another one, whose reports then tell all there is.
+// An activator that is gone owes a report for ever. Its share passes to another one, whose reports
+// then tell all there is.
 func TestAnActivatorThatIsGoneIsForgotten(t *testing.T) {
 	s := spec()
 	s.Found = revision.State{Desired: 6, Zero: zero.State{Active: zero.Yes, Initialized: true}}
@@ -201,7 +203,8 @@ func TestAnActivatorThatIsGoneIsForgotten(t *testing.T) {
 	})
 }
 
-// Where no pod is asked, nobody tells of what a silent activator carries: its seconds are missing, for a stable window.
+// Where no pod is asked, nobody tells of what a silent activator carries: its seconds are missing,
+// for a stable window.
 func TestWithoutScrapesASilentActivatorIsMissedForAWindow(t *testing.T) {
 	for _, others := range []float64{0, 15} {
 		s := spec()

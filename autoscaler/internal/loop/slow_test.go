@@ -10,8 +10,9 @@ import (
 	"ebb.dev/ebb/autoscaler/zero"
 )
 
-// While a scrape is under way nothing is known of the seconds that pass; they are not seconds without load. A load that is a
-// trifle above what five pods are for shows each second that counts as less.
+// While a scrape is under way nothing is known of the seconds that pass; they are not seconds
+// without load. A load that is a trifle above what five pods are for shows each second that counts
+// as less.
 func TestASlowScrapeLowersNothing(t *testing.T) {
 	for _, c := range []struct {
 		behaviour string

@@ -10,8 +10,9 @@ import (
 	"ebb.dev/ebb/autoscaler/revision"
 )
 
-// A constant load whose noise goes to and fro over what one pod is for flips the compatible decision, and leaves one by a learned target alone.
-// The pods complete as much together however many they are, so that the lesson tells nothing.
+// A constant load whose noise goes to and fro over what one pod is for flips the compatible
+// decision, and leaves one by a learned target alone. The pods complete as much together however
+// many they are, so that the lesson tells nothing.
 func TestNoiseDoesNotMoveAScaleWhoseTargetIsLearned(t *testing.T) {
 	const lesson, lasts = 300, 1500
 	for _, adaptive := range []bool{false, true} {

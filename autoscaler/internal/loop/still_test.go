@@ -15,8 +15,8 @@ import (
 	"ebb.dev/ebb/autoscaler/zero"
 )
 
-// A process that gets no processor, or whose machine is moved, does not see the time pass: at once it is later, and nobody was heard meanwhile.
-// The load was there all the time.
+// A process that gets no processor, or whose machine is moved, does not see the time pass: at once
+// it is later, and nobody was heard meanwhile. The load was there all the time.
 func TestAProcessThatStoodStillLowersNothing(t *testing.T) {
 	for _, window := range []time.Duration{6 * time.Second, time.Minute} {
 		for _, gap := range []time.Duration{3 * time.Second, 20 * time.Second, 70 * time.Second, 10 * time.Minute, 24 * time.Hour} {

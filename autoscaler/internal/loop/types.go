@@ -1,11 +1,10 @@
 // Package loop runs the decision for every revision that this process owns.
 //
 // Owns: one revision.Revision and the history of each revision. Each revision belongs to one shard,
-// and only that shard's goroutine touches it.
-// Reads: stats by Report, scrapes and probes by callback, PodAutoscalers and pods through Source and
-// Pods when told that they changed.
-// Writes: orders to its Actor; nothing else leaves it.
-// Never: talks to the API server or a pod, or blocks on anything but its inbox and its clock.
+// and only that shard's goroutine touches it. Reads: stats by Report, scrapes and probes by
+// callback, PodAutoscalers and pods through Source and Pods when told that they changed. Writes:
+// orders to its Actor; nothing else leaves it. Never: talks to the API server or a pod, or blocks
+// on anything but its inbox and its clock.
 package loop
 
 import (

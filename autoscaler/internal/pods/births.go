@@ -19,13 +19,15 @@ const (
 
 // Birth is when a pod got a node and when its containers ran; zero what is not known.
 type Birth struct {
-	// Scheduled is when this process saw that a node was chosen, which is finer than the pod's condition, in whole seconds.
+	// Scheduled is when this process saw that a node was chosen, which is finer than the pod's
+	// condition, in whole seconds.
 	Scheduled time.Time
 	// Started is when the last container began to run, in whole seconds.
 	Started time.Time
 }
 
-// births remembers the pods that were seen before they had a node. What was there before this process is not of interest.
+// births remembers the pods that were seen before they had a node. What was there before this
+// process is not of interest.
 type births struct {
 	mutex sync.Mutex
 	of    map[podName]*birth

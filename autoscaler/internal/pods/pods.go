@@ -1,7 +1,8 @@
 // Package pods knows the pods of the revisions.
 //
-// Owns: an informer on the pods that carry the revision label, each stripped to what is counted or scraped, and the
-// list of each revision's. Reads: pods, and when it hears of them. Writes: nothing. Never: holds a pod of anything else than a revision.
+// Owns: an informer on the pods that carry the revision label, each stripped to what is counted or
+// scraped, and the list of each revision's. Reads: pods, and when it hears of them. Writes:
+// nothing. Never: holds a pod of anything else than a revision.
 package pods
 
 import (
@@ -47,8 +48,8 @@ type group struct {
 	ready  []Pod
 }
 
-// small is what is kept of a pod: some two hundred bytes of several kilobytes. To the informer it is an object
-// with a name and a version, and with no other metadata.
+// small is what is kept of a pod: some two hundred bytes of several kilobytes. To the informer it
+// is an object with a name and a version, and with no other metadata.
 type small struct {
 	metav1.Object
 	namespace, name, version, revision, ip string
@@ -72,7 +73,8 @@ const (
 	notReady
 )
 
-// NewIndex prepares the informer; changed is called with the revision of every pod that changed and must not block.
+// NewIndex prepares the informer; changed is called with the revision of every pod that changed and
+// must not block.
 func NewIndex(client kubernetes.Interface, changed func(loop.Key)) (*Index, error) {
 	i := &Index{revisions: map[loop.Key]*group{}}
 	i.informer = coreinformers.NewFilteredPodInformer(client, metav1.NamespaceAll, 0, cache.Indexers{}, func(o *metav1.ListOptions) {
@@ -170,7 +172,8 @@ func strip(o any) (any, error) {
 	return s, nil
 }
 
-// blank answers for the metadata that is not kept. Nobody writes to it: objects in a cache are read only.
+// blank answers for the metadata that is not kept. Nobody writes to it: objects in a cache are read
+// only.
 var blank metav1.ObjectMeta
 
 // stateOf says as what a pod counts:

@@ -9,10 +9,12 @@ import (
 	"ebb.dev/ebb/wire"
 )
 
-// Births answers GET /births/<namespace>/<revision>/<pod> with a wire.Birth: when the pod was asked for and scheduled.
+// Births answers GET /births/<namespace>/<revision>/<pod> with a wire.Birth: when the pod was asked
+// for and scheduled.
 type Births struct {
 	Of func(revision loop.Key, pod string) wire.Birth
-	// Owner is as in Decisions. Every replica sees the pods, but only who decides has written the scale.
+	// Owner is as in Decisions. Every replica sees the pods, but only who decides has written the
+	// scale.
 	Owner func(loop.Key) (ip string, self bool)
 	// Key is the key of all tokens as it is now.
 	Key func() []byte

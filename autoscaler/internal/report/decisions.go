@@ -17,14 +17,15 @@ import (
 // Decisions answers GET /decisions/<namespace>/<revision> with the last decisions of the revision.
 type Decisions struct {
 	History func(loop.Key) ([]loop.Entry, bool)
-	// Owner returns the IP of the replica that decides for a revision, and whether that is this one.
+	// Owner returns the IP of the replica that decides for a revision, and whether that is this
+	// one.
 	Owner func(loop.Key) (ip string, self bool)
 	// Key is the key of all tokens as it is now.
 	Key func() []byte
 }
 
-// allowed says who may read what concerns all tenants: somebody inside this pod, as kubectl port-forward is, and
-// components of Ebb, by the activators' token. It answers everybody else.
+// allowed says who may read what concerns all tenants: somebody inside this pod, as kubectl
+// port-forward is, and components of Ebb, by the activators' token. It answers everybody else.
 func allowed(w http.ResponseWriter, r *http.Request, key []byte) bool {
 	peer, err := netip.ParseAddrPort(r.RemoteAddr)
 	if err == nil && peer.Addr().Unmap().IsLoopback() {

@@ -1,6 +1,7 @@
 // Package report shows what the loop decides and why: as metrics and at the decisions endpoint.
 //
-// Owns: the collector and the handler. Reads: the loop's views. Writes: nothing. Never: changes a decision.
+// Owns: the collector and the handler. Reads: the loop's views. Writes: nothing. Never: changes a
+// decision.
 package report
 
 import (
@@ -11,7 +12,8 @@ import (
 	"ebb.dev/ebb/autoscaler/internal/loop"
 )
 
-// Collector exports the loop's views under the contract's names, with underscores where those have dots.
+// Collector exports the loop's views under the contract's names, with underscores where those have
+// dots.
 type Collector struct {
 	Each func(func(loop.View))
 	// Counts returns further counters: values by name and reason.
@@ -97,7 +99,8 @@ func (c Collector) Collect(out chan<- prometheus.Metric) {
 		if v.Last.Times == 0 {
 			return
 		}
-		// One set of labels serves all of a revision's series: a set for each would be most of what this process allocates.
+		// One set of labels serves all of a revision's series: a set for each would be most of what
+		// this process allocates.
 		pairs := labelPairs(v)
 		gauge := func(d *prometheus.Desc, f float64) { out <- &series{d, pairs, f} }
 		d := v.Last.Decision

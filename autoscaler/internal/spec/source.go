@@ -20,7 +20,8 @@ type Source struct {
 	Owns     func(loop.Key) bool
 	Log      *slog.Logger
 
-	// Ignored counts annotations that made no sense, or contradicted others, once for each generation of an object.
+	// Ignored counts annotations that made no sense, or contradicted others, once for each
+	// generation of an object.
 	Ignored atomic.Int64
 
 	// told remembers for which generation of which object the problems were logged.

@@ -1,8 +1,8 @@
 // Package spec resolves a PodAutoscaler and the settings into what the loop runs on.
 //
 // Owns: nothing. Reads: PodAutoscalers from a lister, the settings, and who owns which revision.
-// Writes: nothing. Never: fails on a value that makes no sense; it takes the default and says so, because a
-// revision that is not scaled is worse than one scaled by defaults.
+// Writes: nothing. Never: fails on a value that makes no sense; it takes the default and says so,
+// because a revision that is not scaled is worse than one scaled by defaults.
 package spec
 
 import (
@@ -27,8 +27,8 @@ import (
 // AdaptiveTargetAnnotation, with the value "auto", lets the target be learned.
 const AdaptiveTargetAnnotation = "autoscaling.ebb.dev/target"
 
-// ScaleUpBurstAnnotation and ScaleUpPerSecondAnnotation bound how many pods the service may add, instead of the keys
-// of the same names in config-autoscaler.
+// ScaleUpBurstAnnotation and ScaleUpPerSecondAnnotation bound how many pods the service may add,
+// instead of the keys of the same names in config-autoscaler.
 const (
 	ScaleUpBurstAnnotation     = "autoscaling.ebb.dev/scale-up-burst"
 	ScaleUpPerSecondAnnotation = "autoscaling.ebb.dev/scale-up-per-second"
@@ -154,8 +154,8 @@ func Resolve(pa *v1alpha1.PodAutoscaler, a settings.Autoscaler, progressDeadline
 	return s, r.problems
 }
 
-// found reads back what was written by an earlier process. A PodAutoscaler that was made anew for a revision that had its pods
-// once begins where that one ended: at zero, behind the activators.
+// found reads back what was written by an earlier process. A PodAutoscaler that was made anew for a
+// revision that had its pods once begins where that one ended: at zero, behind the activators.
 func found(pa *v1alpha1.PodAutoscaler) revision.State {
 	status := &pa.Status
 	if pa.Annotations[names.InitializedAnnotation] == "true" && len(status.Conditions) == 0 {
@@ -199,7 +199,8 @@ func (r *reader) problem(key, value, why string) {
 	r.problems = append(r.problems, fmt.Sprintf("annotation %s=%q is ignored: %s", key, value, why))
 }
 
-// text returns the value of the first key that is set; alternates belong to the group of the first key.
+// text returns the value of the first key that is set; alternates belong to the group of the first
+// key.
 func (r *reader) text(key string, alternates ...string) string {
 	if value, ok := r.annotations[key]; ok {
 		return value
@@ -213,7 +214,8 @@ func (r *reader) text(key string, alternates ...string) string {
 	return ""
 }
 
-// adaptive reports whether the target is to be learned, and notes why it is not although it was asked for.
+// adaptive reports whether the target is to be learned, and notes why it is not although it was
+// asked for.
 func (r *reader) adaptive(metric decide.Metric, burst float64) bool {
 	value := r.text(AdaptiveTargetAnnotation)
 	why := ""

@@ -108,7 +108,8 @@ func TestAnnotations(t *testing.T) {
 	}
 }
 
-// Every key of config-autoscaler changes what a PodAutoscaler without annotations is run on; a new key needs a row here.
+// Every key of config-autoscaler changes what a PodAutoscaler without annotations is run on; a new
+// key needs a row here.
 func TestEveryKeyOfConfigAutoscalerCounts(t *testing.T) {
 	type change struct {
 		with  map[string]string // other keys that it needs

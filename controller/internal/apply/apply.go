@@ -1,9 +1,9 @@
 // Package apply makes one child object what its owner wants, with as few writes as possible.
 //
-// Owns: the rules which objects are the owner's (controller references), and which metadata.
-// Reads: the cached child that it gets; the API server only if the cache was behind.
-// Writes: at most one Create or Update of the child, none if nothing differs; Delete.
-// Never: changes an object that another owner controls; drops labels or annotations that third parties added.
+// Owns: the rules which objects are the owner's (controller references), and which metadata. Reads:
+// the cached child that it gets; the API server only if the cache was behind. Writes: at most one
+// Create or Update of the child, none if nothing differs; Delete. Never: changes an object that
+// another owner controls; drops labels or annotations that third parties added.
 package apply
 
 import (
@@ -41,7 +41,8 @@ const (
 	Updated
 )
 
-// NotOwnedError means that an object with the child's name exists and that somebody else controls it.
+// NotOwnedError means that an object with the child's name exists and that somebody else controls
+// it.
 type NotOwnedError struct{ Kind, Name string }
 
 func (e *NotOwnedError) Error() string {
@@ -51,8 +52,8 @@ func (e *NotOwnedError) Error() string {
 // IsNotOwned reports whether err is a NotOwnedError.
 func IsNotOwned(err error) bool { return errors.As(err, new(*NotOwnedError)) }
 
-// IsRefused reports whether the API server rejected an object because of a quota, a policy, a webhook or the schema. A retry does
-// not help; somebody has to act.
+// IsRefused reports whether the API server rejected an object because of a quota, a policy, a
+// webhook or the schema. A retry does not help; somebody has to act.
 func IsRefused(err error) bool {
 	switch apierrors.ReasonForError(err) {
 	case metav1.StatusReasonForbidden, metav1.StatusReasonInvalid, metav1.StatusReasonBadRequest:
@@ -82,7 +83,8 @@ func Delete(ctx context.Context, client Deleter, kind string, object metav1.Obje
 	return nil
 }
 
-// Prune deletes those of the objects that owner controls and whose names are not among the wanted ones.
+// Prune deletes those of the objects that owner controls and whose names are not among the wanted
+// ones.
 func Prune[T Object](ctx context.Context, client Deleter, kind string, owner metav1.Object, have []T, wanted map[string]bool) error {
 	for _, object := range have {
 		if wanted[object.GetName()] || !metav1.IsControlledBy(object, owner) {
@@ -95,9 +97,10 @@ func Prune[T Object](ctx context.Context, client Deleter, kind string, owner met
 	return nil
 }
 
-// Child makes the object want exist, as merge says. have is the cached object, and found tells whether there is one. want
-// carries the controller reference to owner. merge changes a copy of the existing object; if the copy then equals the
-// original, nothing is written. The kind is for messages only.
+// Child makes the object want exist, as merge says. have is the cached object, and found tells
+// whether there is one. want carries the controller reference to owner. merge changes a copy of the
+// existing object; if the copy then equals the original, nothing is written. The kind is for
+// messages only.
 //
 // If Child fails, the outcome is what it tried: Created for a failed creation.
 func Child[T Object](ctx context.Context, client Client[T], kind string, owner metav1.Object, have T, found bool, want T,
@@ -110,7 +113,8 @@ func Child[T Object](ctx context.Context, client Client[T], kind string, owner m
 		if !apierrors.IsAlreadyExists(err) {
 			return made, Created, fmt.Errorf("create %s %s/%s: %w", kind, want.GetNamespace(), want.GetName(), err)
 		}
-		// Either the cache does not show yet what we created, or somebody else created it and it lacks our labels.
+		// Either the cache does not show yet what we created, or somebody else created it and it
+		// lacks our labels.
 		if have, err = client.Get(ctx, want.GetName(), metav1.GetOptions{}); err != nil {
 			return have, Created, fmt.Errorf("read %s %s/%s: %w", kind, want.GetNamespace(), want.GetName(), err)
 		}
@@ -130,15 +134,16 @@ func Child[T Object](ctx context.Context, client Client[T], kind string, owner m
 	return after, Updated, nil
 }
 
-// Metadata sets the labels and annotations of want on have and keeps those that third parties added.
+// Metadata sets the labels and annotations of want on have and keeps those that third parties
+// added.
 func Metadata(have, want metav1.Object) {
 	have.SetLabels(Keys(have.GetLabels(), want.GetLabels()))
 	have.SetAnnotations(Keys(have.GetAnnotations(), want.GetAnnotations()))
 }
 
-// Keys returns want and those entries of have that are not Ebb's. Ebb's are the label app and all keys below knative.dev. So a
-// key that was removed from the owner is removed here too, and the keys of `kubectl rollout restart`, of a service mesh or of a
-// deployment tool stay.
+// Keys returns want and those entries of have that are not Ebb's. Ebb's are the label app and all
+// keys below knative.dev. So a key that was removed from the owner is removed here too, and the
+// keys of `kubectl rollout restart`, of a service mesh or of a deployment tool stay.
 func Keys(have, want map[string]string) map[string]string {
 	if len(have) == 0 {
 		return want

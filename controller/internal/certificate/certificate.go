@@ -1,7 +1,8 @@
 // Package certificate requests certificates from cert-manager and reports their state.
 //
-// Owns: the Certificates that it creates for an owner. Reads: those Certificates, if the cluster has the kind. Writes:
-// Certificates. Never: reads a Secret; needs cert-manager for anything but certificates; changes a Certificate of somebody else.
+// Owns: the Certificates that it creates for an owner. Reads: those Certificates, if the cluster
+// has the kind. Writes: Certificates. Never: reads a Secret; needs cert-manager for anything but
+// certificates; changes a Certificate of somebody else.
 package certificate
 
 import (
@@ -29,7 +30,8 @@ func NewKeeper(w *reconcile.World, c *reconcile.Controller, keys func(object any
 	return k
 }
 
-// Concerns maps a Certificate to its owner, which is of the given kind, and a wildcard to all possible owners in its namespace.
+// Concerns maps a Certificate to its owner, which is of the given kind, and a wildcard to all
+// possible owners in its namespace.
 func Concerns(owners cache.SharedIndexInformer, ownerKind string) func(object any) []reconcile.Key {
 	one := reconcile.ControllerOf(ownerKind)
 	return func(object any) (keys []reconcile.Key) {
@@ -52,8 +54,8 @@ func (k *Keeper) Missing() string {
 	return "cert-manager is not installed (there is no kind certificates.cert-manager.io)"
 }
 
-// Ensure makes the Certificate of owner exist as wanted, and returns its state. The error is an apply.NotOwnedError if the name is
-// taken.
+// Ensure makes the Certificate of owner exist as wanted, and returns its state. The error is an
+// apply.NotOwnedError if the name is taken.
 func (k *Keeper) Ensure(ctx context.Context, owner metav1.Object, want certificate.Want) (certificate.State, string, error) {
 	object := certificate.Object(want)
 	have, found := k.kind.Get(want.Namespace, want.Name)
@@ -109,7 +111,8 @@ func (k *Keeper) Ready(namespace, name string) bool {
 	return state == certificate.Ready
 }
 
-// Prune deletes the Certificates of owner with the given labels that are not wanted any more. Their Secrets are cert-manager's.
+// Prune deletes the Certificates of owner with the given labels that are not wanted any more. Their
+// Secrets are cert-manager's.
 func (k *Keeper) Prune(ctx context.Context, namespace string, owner metav1.Object, mine labels.Set, wanted map[string]bool) error {
 	return apply.Prune(ctx, k.kind.Client(namespace), "Certificate", owner, k.kind.List(namespace, labels.SelectorFromSet(mine)), wanted)
 }

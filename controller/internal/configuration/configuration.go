@@ -1,7 +1,8 @@
-// Package configuration reconciles Configurations. It creates the Revision of the current template, and finds the latest revision
-// that is ready.
+// Package configuration reconciles Configurations. It creates the Revision of the current template,
+// and finds the latest revision that is ready.
 //
-// Owns: a Configuration's status. Reads: Configurations, Revisions. Writes: new Revisions. Never: changes a Revision.
+// Owns: a Configuration's status. Reads: Configurations, Revisions. Writes: new Revisions. Never:
+// changes a Revision.
 package configuration
 
 import (

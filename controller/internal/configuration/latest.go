@@ -19,8 +19,8 @@ import (
 //	  is Ready                                   the newest of these
 //	else                                         the present one, Ready or not
 //
-// Because of the last row, a revision that fails for a while (a node is lost, an image registry does not answer) is not replaced
-// by an older one.
+// Because of the last row, a revision that fails for a while (a node is lost, an image registry
+// does not answer) is not replaced by an older one.
 func latestReady(config *servingv1.Configuration, created *servingv1.Revision, all []*servingv1.Revision) string {
 	present := config.Status.LatestReadyRevisionName
 	if config.Spec.Template.Name != "" && created != nil && isReady(created) {
@@ -50,8 +50,8 @@ func ready(rev *servingv1.Revision) *apis.Condition {
 	return rev.Status.GetCondition(apis.ConditionReady)
 }
 
-// isReady reports whether the revision is Ready in its present generation. Right after a change of the spec, the conditions are
-// those of the old one.
+// isReady reports whether the revision is Ready in its present generation. Right after a change of
+// the spec, the conditions are those of the old one.
 func isReady(rev *servingv1.Revision) bool {
 	return ready(rev).IsTrue() && rev.Status.ObservedGeneration == rev.Generation
 }

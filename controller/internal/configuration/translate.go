@@ -21,10 +21,12 @@ func RevisionName(config *servingv1.Configuration) string {
 	return names.GeneratedRevision(config.Name, config.Generation)
 }
 
-// MakeRevision returns the Revision of a Configuration's current template. If a Route leads to the Configuration, the Revision starts
-// as active, so that it is not taken for unused before the Route follows.
+// MakeRevision returns the Revision of a Configuration's current template. If a Route leads to the
+// Configuration, the Revision starts as active, so that it is not taken for unused before the Route
+// follows.
 //
-// MakeRevision sets the defaults, as the webhook does, so that a service starts that was stored while the webhook was down.
+// MakeRevision sets the defaults, as the webhook does, so that a service starts that was stored
+// while the webhook was down.
 func MakeRevision(config *servingv1.Configuration, defaults *rules.Config, now time.Time) *servingv1.Revision {
 	template := config.Spec.Template.DeepCopy()
 	labels, annotations := copied(template.Labels), copied(template.Annotations)
@@ -59,8 +61,9 @@ func MakeRevision(config *servingv1.Configuration, defaults *rules.Config, now t
 	return rev
 }
 
-// Reusable reports whether a revision is one of the Configuration's current template: the Configuration controls it, and it has
-// this generation or the same spec. By the same spec, a user goes back to a revision by its name.
+// Reusable reports whether a revision is one of the Configuration's current template: the
+// Configuration controls it, and it has this generation or the same spec. By the same spec, a user
+// goes back to a revision by its name.
 func Reusable(rev *servingv1.Revision, config *servingv1.Configuration, defaults *rules.Config) bool {
 	if !metav1.IsControlledBy(rev, config) {
 		return false
@@ -70,7 +73,8 @@ func Reusable(rev *servingv1.Revision, config *servingv1.Configuration, defaults
 		equality.Semantic.DeepEqual(rev.Spec, MakeRevision(config, defaults, time.Time{}).Spec)
 }
 
-// generationOf returns the generation of the Configuration that created the revision, -1 if the label is not valid.
+// generationOf returns the generation of the Configuration that created the revision, -1 if the
+// label is not valid.
 func generationOf(rev *servingv1.Revision) int64 {
 	generation, err := strconv.ParseInt(rev.Labels[names.ConfigurationGenerationLabel], 10, 64)
 	if err != nil {

@@ -12,7 +12,8 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 )
 
-// An image may name any host. The controller must not ask its own host or the node's services for a tenant.
+// An image may name any host. The controller must not ask its own host or the node's services for a
+// tenant.
 func TestNoImageMakesTheControllerAskItsOwnHost(t *testing.T) {
 	asked := false
 	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked = true }))
@@ -33,7 +34,8 @@ func TestNoImageMakesTheControllerAskItsOwnHost(t *testing.T) {
 	}
 }
 
-// What a server answers must not come back to the tenant: it may be one that only the controller reaches.
+// What a server answers must not come back to the tenant: it may be one that only the controller
+// reaches.
 func TestAConditionHoldsNothingThatTheRegistrySaid(t *testing.T) {
 	const secret = "the-internal-secret"
 	for _, status := range []int{200, 302, 401, 403, 404, 500} {

@@ -1,8 +1,9 @@
 // Package digest resolves image tags to digests, in the background.
 //
-// Owns: the questions to registries, and their answers until the Revision has them. Reads: registries, by HEAD on a manifest;
-// ServiceAccounts and Secrets, for the credentials. Writes: nothing. Never: keeps a revision from starting because a registry does
-// not answer. Then the tag is used, as the node would, and the answer says why.
+// Owns: the questions to registries, and their answers until the Revision has them. Reads:
+// registries, by HEAD on a manifest; ServiceAccounts and Secrets, for the credentials. Writes:
+// nothing. Never: keeps a revision from starting because a registry does not answer. Then the tag
+// is used, as the node would, and the answer says why.
 package digest
 
 import (
@@ -45,11 +46,13 @@ type Settings struct {
 
 // Answer is what is known about a revision's images. The zero value means nothing yet.
 type Answer struct {
-	// Containers and InitContainers have one entry for each container, in order. With an empty digest, the reference is used.
+	// Containers and InitContainers have one entry for each container, in order. With an empty
+	// digest, the reference is used.
 	Containers, InitContainers []servingv1.ContainerStatus
 	// Missing means that the registry has no such image. It is asked again, with backoff.
 	Missing error
-	// Unresolved, with Containers, lists the images whose tag is used because the registry did not answer.
+	// Unresolved, with Containers, lists the images whose tag is used because the registry did not
+	// answer.
 	Unresolved error
 }
 
@@ -75,7 +78,8 @@ type question struct {
 	answer Answer
 }
 
-// New returns a Resolver that asks registries over t, with the credentials of the revisions' namespaces.
+// New returns a Resolver that asks registries over t, with the credentials of the revisions'
+// namespaces.
 func New(kube kubernetes.Interface, t http.RoundTripper) *Resolver {
 	r := newResolver(nil)
 	r.ask = func(ctx context.Context, q *question, image string) (string, error) {
@@ -87,15 +91,16 @@ func New(kube kubernetes.Interface, t http.RoundTripper) *Resolver {
 func newResolver(ask func(context.Context, *question, string) (string, error)) *Resolver {
 	limiter := workqueue.NewTypedMaxOfRateLimiter(
 		workqueue.NewTypedItemExponentialFailureRateLimiter[types.UID](time.Second, 1000*time.Second),
-		// All retries share ten attempts per second, so that a registry that recovers is not overloaded.
+		// All retries share ten attempts per second, so that a registry that recovers is not
+		// overloaded.
 		&workqueue.TypedBucketRateLimiter[types.UID]{Limiter: rate.NewLimiter(10, 100)})
 	return &Resolver{ask: ask, now: time.Now, questions: map[types.UID]*question{},
 		queue: workqueue.NewTypedRateLimitingQueueWithConfig(limiter,
 			workqueue.TypedRateLimitingQueueConfig[types.UID]{Name: "digests"})}
 }
 
-// Resolve returns what is known, and asks for the rest in the background. It does not block. Images that need no question are resolved
-// at once.
+// Resolve returns what is known, and asks for the rest in the background. It does not block. Images
+// that need no question are resolved at once.
 func (r *Resolver) Resolve(rev *servingv1.Revision, s Settings) Answer {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -123,8 +128,8 @@ func (r *Resolver) Resolve(rev *servingv1.Revision, s Settings) Answer {
 	return Answer{}
 }
 
-// ForgetDeleted is Forget for an informer's delete handler. A Revision that is gone is not reconciled, so nothing else would end its
-// question.
+// ForgetDeleted is Forget for an informer's delete handler. A Revision that is gone is not
+// reconciled, so nothing else would end its question.
 func (r *Resolver) ForgetDeleted(object any) {
 	if last, ok := object.(cache.DeletedFinalStateUnknown); ok {
 		object = last.Obj
@@ -279,7 +284,8 @@ func askRegistry(ctx context.Context, kube kubernetes.Interface, t http.RoundTri
 // missingError marks a reference that is not valid.
 type missingError struct{ error }
 
-// isMissing reports whether the registry has no such image. A registry that wants credentials answers 401 instead.
+// isMissing reports whether the registry has no such image. A registry that wants credentials
+// answers 401 instead.
 func isMissing(err error) bool {
 	return errors.As(err, new(missingError)) || statusIs(err, http.StatusNotFound)
 }

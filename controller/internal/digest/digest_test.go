@@ -151,8 +151,9 @@ func TestAPrivateRegistryIsAskedWithThePullSecretsOfTheRevisionAndItsServiceAcco
 			}
 		})
 	}
-	// As the kubelet reads them: an entry may be for a part of a registry, the longest counts; the older form of a Secret counts;
-	// a Secret that is not there is passed over, and so is what the default ServiceAccount has for another registry.
+	// As the kubelet reads them: an entry may be for a part of a registry, the longest counts; the
+	// older form of a Secret counts; a Secret that is not there is passed over, and so is what the
+	// default ServiceAccount has for another registry.
 	entry := func(at, user, password string) string {
 		return fmt.Sprintf("%q:{%q:%q,%q:%q}", at, "username", user, "password", password)
 	}

@@ -10,9 +10,9 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
 )
 
-// explain says in a text of ours why there is no digest. It goes into a condition, which the tenant reads: what a
-// server answered that the image names, and where it stands, is not repeated, or the controller would read
-// for a tenant what it cannot reach itself.
+// explain says in a text of ours why there is no digest. It goes into a condition, which the tenant
+// reads: what a server answered that the image names, and where it stands, is not repeated, or the
+// controller would read for a tenant what it cannot reach itself.
 func explain(err error) string {
 	var refused *transport.Error
 	var unknown *net.DNSError

@@ -15,8 +15,9 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 )
 
-// Transport returns the transport to registries. The variables TAG_TO_DIGEST_TLS_MIN_VERSION, _MAX_VERSION (1.2, 1.3) and
-// _CIPHER_SUITES (a list with commas) configure its TLS. Values that are not known leave Go's default.
+// Transport returns the transport to registries. The variables TAG_TO_DIGEST_TLS_MIN_VERSION,
+// _MAX_VERSION (1.2, 1.3) and _CIPHER_SUITES (a list with commas) configure its TLS. Values that
+// are not known leave Go's default.
 func Transport(env func(string) string) http.RoundTripper {
 	t := remote.DefaultTransport.(*http.Transport).Clone()
 	t.DialContext = (&net.Dialer{Timeout: 5 * time.Second, KeepAlive: 30 * time.Second, Control: onlyRemote}).DialContext
@@ -32,8 +33,9 @@ func Transport(env func(string) string) http.RoundTripper {
 
 var errAddress = errors.New("the registry's address is of this host or link, where no registry is asked")
 
-// onlyRemote refuses to connect to addresses that are the controller's own or its node's: loopback, and link-local ones, where
-// clouds serve the credentials of a node. It sees the address that is dialled, whatever name or redirect led there.
+// onlyRemote refuses to connect to addresses that are the controller's own or its node's: loopback,
+// and link-local ones, where clouds serve the credentials of a node. It sees the address that is
+// dialled, whatever name or redirect led there.
 func onlyRemote(_, address string, _ syscall.RawConn) error {
 	to, err := netip.ParseAddrPort(address)
 	if err != nil {

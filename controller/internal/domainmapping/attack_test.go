@@ -19,7 +19,8 @@ import (
 // may is what a reference of a mapping in namespace ns can make the controller ask for.
 var may = regexp.MustCompile(`^(/apis/[a-z0-9.-]+/[a-z0-9-]+(/namespaces/ns/things/[a-z0-9.-]+)?|/api/v1|/api/v1/namespaces/ns/services/[a-z0-9.-]+)$`)
 
-// asked resolves a reference against an API server that knows the kind Thing in every group, and returns the paths asked for.
+// asked resolves a reference against an API server that knows the kind Thing in every group, and
+// returns the paths asked for.
 func asked(t *testing.T, ref duckv1.KReference) []string {
 	var mu sync.Mutex
 	var paths []string

@@ -1,8 +1,9 @@
 // Package domainmapping maps users' domains to services.
 //
-// Owns: a DomainMapping's status and HTTPRoutes, the ClusterDomainClaims that it created. Reads: DomainMappings,
-// ClusterDomainClaims, the objects that mappings refer to, the HTTPRoutes of Routes; the gateways, by probes. Writes: what it
-// owns. Never: maps a domain that another namespace has claimed; routes to another namespace.
+// Owns: a DomainMapping's status and HTTPRoutes, the ClusterDomainClaims that it created. Reads:
+// DomainMappings, ClusterDomainClaims, the objects that mappings refer to, the HTTPRoutes of
+// Routes; the gateways, by probes. Writes: what it owns. Never: maps a domain that another
+// namespace has claimed; routes to another namespace.
 package domainmapping
 
 import (
@@ -58,7 +59,8 @@ type reconciler struct {
 	prober        *ready.Prober
 }
 
-// Indexes of DomainMappings: by the object that they refer to, and by their own name in any namespace.
+// Indexes of DomainMappings: by the object that they refer to, and by their own name in any
+// namespace.
 const (
 	byReference = "reference"
 	byDomain    = "domain"
@@ -113,7 +115,8 @@ func New(w *reconcile.World) *reconcile.Controller {
 	c.Watch(serving.Services().Informer(), referring)
 	c.Watch(serving.Routes().Informer(), referring)
 	c.Watch(claims.Informer(), func(object any) []reconcile.Key { return find(byDomain, object.(metav1.Object).GetName()) })
-	// A listener of the Gateway itself belongs to the mapping of its host, which removes it when it is not needed any more.
+	// A listener of the Gateway itself belongs to the mapping of its host, which removes it when it
+	// is not needed any more.
 	c.Watch(w.GatewayInformers.Gateway().V1().Gateways().Informer(), func(object any) (keys []reconcile.Key) {
 		gateway, _ := object.(*gatewayv1.Gateway)
 		for _, l := range gateway.Spec.Listeners {
@@ -181,7 +184,8 @@ func (r *reconciler) reconcile(ctx context.Context, dm *v1beta1.DomainMapping) (
 	return again, r.expose(ctx, dm, mapping, s)
 }
 
-// claim reports whether the domain belongs to the mapping's namespace, and creates the claim if that is allowed.
+// claim reports whether the domain belongs to the mapping's namespace, and creates the claim if
+// that is allowed.
 func (r *reconciler) claim(ctx context.Context, dm *v1beta1.DomainMapping, s *settings.Snapshot) (bool, error) {
 	claim, err := r.claims.Get(dm.Name)
 	if apierrors.IsNotFound(err) {
@@ -227,8 +231,9 @@ func (r *reconciler) finalize(ctx context.Context, dm *v1beta1.DomainMapping) er
 	return apply.Delete(ctx, r.ebb.NetworkingV1alpha1().ClusterDomainClaims(), "ClusterDomainClaim", claim, metav1.DeleteOptions{})
 }
 
-// rules returns the rules that the Route of the target has for it inside the cluster. waiting means that there is a Route without
-// HTTPRoutes. Without rules and waiting, the target is a Service that is not Ebb's.
+// rules returns the rules that the Route of the target has for it inside the cluster. waiting means
+// that there is a Route without HTTPRoutes. Without rules and waiting, the target is a Service that
+// is not Ebb's.
 func (r *reconciler) rules(dm *v1beta1.DomainMapping, target string) (rules []gatewayv1.HTTPRouteRule, waiting bool, err error) {
 	name := dm.Spec.Ref.Name
 	list, err := r.httpRoutes.HTTPRoutes(dm.Namespace).List(labels.SelectorFromSet(labels.Set{names.RouteLabel: name}))
@@ -248,7 +253,8 @@ func (r *reconciler) rules(dm *v1beta1.DomainMapping, target string) (rules []ga
 	return nil, waiting, err
 }
 
-// expose writes the HTTPRoutes of the mapping and reports in the status whether the gateways follow them.
+// expose writes the HTTPRoutes of the mapping and reports in the status whether the gateways follow
+// them.
 func (r *reconciler) expose(ctx context.Context, dm *v1beta1.DomainMapping, m gatewayapi.Mapping, s *settings.Snapshot) error {
 	meta := gatewayapi.Meta{Owner: *kmeta.NewControllerRef(dm), Annotations: maps.Clone(dm.Annotations), Labels: mine(dm)}
 	delete(meta.Annotations, names.LastAppliedAnnotation)

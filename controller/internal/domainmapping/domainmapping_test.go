@@ -183,8 +183,8 @@ func TestAClaimThatAnAdministratorMadeStays(t *testing.T) {
 	}
 }
 
-// What a mapping may refer to: a Service or Route of Ebb, a Service of Kubernetes, or any kind with a status.address, as long as
-// the address is that of a Service in the mapping's namespace.
+// What a mapping may refer to: a Service or Route of Ebb, a Service of Kubernetes, or any kind with
+// a status.address, as long as the address is that of a Service in the mapping's namespace.
 func TestWhatAMappingMayReferTo(t *testing.T) {
 	things := schema.GroupResource{Group: "things.example.org", Resource: "things"}
 	plain := schema.GroupResource{Resource: "services"}

@@ -25,8 +25,8 @@ type notResolved struct{ message string }
 
 func (e *notResolved) Error() string { return e.message }
 
-// resolve returns the host name of the object that a mapping refers to. It must be a Service name in the same namespace, because a
-// mapping must not route to another namespace.
+// resolve returns the host name of the object that a mapping refers to. It must be a Service name
+// in the same namespace, because a mapping must not route to another namespace.
 func (r *reconciler) resolve(ctx context.Context, dm *v1beta1.DomainMapping) (target string, again time.Duration, err error) {
 	ref := dm.Spec.Ref
 	namespace := ref.Namespace
@@ -102,8 +102,8 @@ func addressOf(a *duckv1.Addressable) *apis.URL {
 	return a.URL
 }
 
-// foreign reads the address of a kind that Ebb does not know. The parts of the reference go into a path
-// that is asked for with the controller's rights: resolve has seen that each is one segment.
+// foreign reads the address of a kind that Ebb does not know. The parts of the reference go into a
+// path that is asked for with the controller's rights: resolve has seen that each is one segment.
 func (r *reconciler) foreign(ctx context.Context, group schema.GroupVersion, ref duckv1.KReference, namespace string,
 	missing func(error) error) (*apis.URL, time.Duration, error) {
 	if group.Group == "" {

@@ -22,8 +22,8 @@ import (
 	"ebb.dev/ebb/settings"
 )
 
-// secure returns the Secret with the certificate of the mapping's domain, "" while there is none, and sets the condition
-// CertificateProvisioned.
+// secure returns the Secret with the certificate of the mapping's domain, "" while there is none,
+// and sets the condition CertificateProvisioned.
 //
 //	spec.tls | external-domain-tls           | certificate | http-protocol | CertificateProvisioned
 //	set      | any                           |             | any           | True, CertificateExternallyProvided
@@ -102,7 +102,8 @@ func mine(dm *v1beta1.DomainMapping) labels.Set {
 	return labels.Set{names.DomainMappingUIDLabel: string(dm.UID), names.DomainMappingNamespaceLabel: dm.Namespace}
 }
 
-// listen adds a listener for the mapping's domain to each Gateway, in a ListenerSet, or in the Gateway if it does not support those.
+// listen adds a listener for the mapping's domain to each Gateway, in a ListenerSet, or in the
+// Gateway if it does not support those.
 func (r *reconciler) listen(ctx context.Context, dm *v1beta1.DomainMapping, m gatewayapi.Mapping, g settings.Gateway, meta gatewayapi.Meta) (
 	[]*unstructured.Unstructured, error) {
 	if m.TLSSecret == "" {
@@ -125,8 +126,9 @@ func (r *reconciler) listen(ctx context.Context, dm *v1beta1.DomainMapping, m ga
 	return sets, nil
 }
 
-// unlisten removes the domain's listener from Gateways that do not need it: the domain has no certificate any more, or a ListenerSet
-// has the listener. The HTTPRoutes do not use it any more then.
+// unlisten removes the domain's listener from Gateways that do not need it: the domain has no
+// certificate any more, or a ListenerSet has the listener. The HTTPRoutes do not use it any more
+// then.
 func (r *reconciler) unlisten(ctx context.Context, m gatewayapi.Mapping, g settings.Gateway) error {
 	held := r.listeners.Holding(g.External, m.Host)
 	if m.TLSSecret != "" {

@@ -82,8 +82,8 @@ func TestAMappedDomainGetsACertificate(t *testing.T) {
 	})
 }
 
-// Where the Gateway API has no ListenerSets, the domain's listener stands on the Gateway itself, beside those of others, and goes
-// when it is not needed there any more.
+// Where the Gateway API has no ListenerSets, the domain's listener stands on the Gateway itself,
+// beside those of others, and goes when it is not needed there any more.
 func TestWithoutListenerSetsAMappedDomainHasAListenerOnTheGateway(t *testing.T) {
 	s := set(t, map[string]string{"autocreate-cluster-domain-claims": "true"})
 	gateways := schema.GroupResource{Group: "gateway.networking.k8s.io", Resource: "gateways"}

@@ -44,7 +44,8 @@ func childLabels(pa *autoscalingv1alpha1.PodAutoscaler, kind string) map[string]
 	return labels
 }
 
-// sliceName returns the name of the i-th EndpointSlice of an address type. The first IPv4 one has the revision's name.
+// sliceName returns the name of the i-th EndpointSlice of an address type. The first IPv4 one has
+// the revision's name.
 func sliceName(revision string, kind discoveryv1.AddressType, i int) string {
 	suffix := ""
 	if kind == discoveryv1.AddressTypeIPv6 {
@@ -63,7 +64,8 @@ func servicePort(name string, port, target int32, app *string) corev1.ServicePor
 	return corev1.ServicePort{Name: name, Protocol: corev1.ProtocolTCP, Port: port, TargetPort: intstr.FromInt32(target), AppProtocol: app}
 }
 
-// publicService returns the Service that gateways and clients use. It has no selector; its EndpointSlices are written here.
+// publicService returns the Service that gateways and clients use. It has no selector; its
+// EndpointSlices are written here.
 func publicService(pa *autoscalingv1alpha1.PodAutoscaler) *corev1.Service {
 	first := servicePort("http", 80, wire.PortHTTP1, nil)
 	if isH2C(pa) {
@@ -78,8 +80,8 @@ func publicService(pa *autoscalingv1alpha1.PodAutoscaler) *corev1.Service {
 	}
 }
 
-// privateService returns the Service whose EndpointSlices, which Kubernetes writes, list the revision's pods. It is headless: nobody
-// needs its address, which would cost rules on every node.
+// privateService returns the Service whose EndpointSlices, which Kubernetes writes, list the
+// revision's pods. It is headless: nobody needs its address, which would cost rules on every node.
 func privateService(pa *autoscalingv1alpha1.PodAutoscaler) *corev1.Service {
 	target, literal, app := int32(wire.PortHTTP1), "http-istio", (*string)(nil)
 	if isH2C(pa) {

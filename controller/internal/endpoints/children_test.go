@@ -77,7 +77,8 @@ var (
 	endpointsOf = schema.GroupResource{Group: "discovery.k8s.io", Resource: "endpointslices"}
 )
 
-// The story of a revision from nothing to pods and back: whenever somebody could answer, somebody is listed.
+// The story of a revision from nothing to pods and back: whenever somebody could answer, somebody
+// is listed.
 func TestTheListFollowsPodsActivatorsAndTheMode(t *testing.T) {
 	store, config := apiservertest.Start(t)
 	put := func(resource schema.GroupResource, version, kind string, object runtime.Object) {

@@ -26,14 +26,16 @@ const (
 	Nobody     Source = "nobody"
 )
 
-// firstActivators is the number of activators of a revision that the autoscaler has not decided on yet.
+// firstActivators is the number of activators of a revision that the autoscaler has not decided on
+// yet.
 const firstActivators = 2
 
 // maxEndpoints is the most addresses that Kubernetes accepts in one EndpointSlice.
 const maxEndpoints = 1000
 
-// choose returns the endpoints of the public Service of a revision, by address type. An activator that terminates still takes
-// requests, even after its readiness probe fails. Ready activators are preferred, but it fills the gap until one is ready.
+// choose returns the endpoints of the public Service of a revision, by address type. An activator
+// that terminates still takes requests, even after its readiness probe fails. Ready activators are
+// preferred, but it fills the gap until one is ready.
 //
 //	mode    ready pods  activators    ->
 //	Serve   some        any           pods
@@ -45,8 +47,8 @@ const maxEndpoints = 1000
 //	any     none        some ended    these: they may still take a request, and there is nothing else
 //	any     none        none          nobody
 //
-// A change from one row to another is one write per EndpointSlice, so there is always an address in between. Each address type
-// is decided on its own, because each has its own EndpointSlices.
+// A change from one row to another is one write per EndpointSlice, so there is always an address in
+// between. Each address type is decided on its own, because each has its own EndpointSlices.
 func choose(revision string, mode autoscalingv1alpha1.Mode, numActivators int32,
 	pods, activators []*discoveryv1.EndpointSlice) (map[discoveryv1.AddressType][]discoveryv1.Endpoint, Source) {
 	if mode == "" {
@@ -107,8 +109,8 @@ func standing(from []*discoveryv1.EndpointSlice, want state) map[discoveryv1.Add
 				continue
 			}
 			seen.Insert(string(slice.AddressType) + address)
-			// No TargetRef: an implementation may wait for the pod that it names. All are listed as ready: gateways treat endpoints
-			// that are only serving differently.
+			// No TargetRef: an implementation may wait for the pod that it names. All are listed as
+			// ready: gateways treat endpoints that are only serving differently.
 			out[slice.AddressType] = append(out[slice.AddressType], discoveryv1.Endpoint{
 				Addresses: []string{address}, NodeName: e.NodeName, Zone: e.Zone,
 				Conditions: discoveryv1.EndpointConditions{Ready: ptr.To(true), Serving: ptr.To(true), Terminating: ptr.To(false)},
@@ -121,8 +123,9 @@ func standing(from []*discoveryv1.EndpointSlice, want state) map[discoveryv1.Add
 	return out
 }
 
-// subset returns n of the activators, by consistent hashing of the revision's name. So a revision keeps its activators when others
-// come and go, and revisions are spread over all activators. n = 0 means all.
+// subset returns n of the activators, by consistent hashing of the revision's name. So a revision
+// keeps its activators when others come and go, and revisions are spread over all activators. n = 0
+// means all.
 func subset(revision string, n int, all []discoveryv1.Endpoint) []discoveryv1.Endpoint {
 	if n <= 0 || len(all) <= n {
 		return all
@@ -135,8 +138,8 @@ func subset(revision string, n int, all []discoveryv1.Endpoint) []discoveryv1.En
 	return slices.DeleteFunc(slices.Clone(all), func(e discoveryv1.Endpoint) bool { return !chosen.Has(e.Addresses[0]) })
 }
 
-// makeSlices returns as few EndpointSlices as Kubernetes allows for the addresses. There is always one for IPv4, which has the
-// revision's name and may be empty.
+// makeSlices returns as few EndpointSlices as Kubernetes allows for the addresses. There is always
+// one for IPv4, which has the revision's name and may be empty.
 func makeSlices(pa *autoscalingv1alpha1.PodAutoscaler, addresses map[discoveryv1.AddressType][]discoveryv1.Endpoint) []*discoveryv1.EndpointSlice {
 	var out []*discoveryv1.EndpointSlice
 	for _, kind := range []discoveryv1.AddressType{discoveryv1.AddressTypeIPv4, discoveryv1.AddressTypeIPv6} {

@@ -14,8 +14,8 @@ import (
 	"ebb.dev/ebb/api/names"
 )
 
-// slices makes an EndpointSlice of words such as "10.0.0.1" (ready), "-10.0.0.2" (not ready), "~10.0.0.3" (terminating, still serving)
-// and "!10.0.0.4" (terminating, not serving).
+// slices makes an EndpointSlice of words such as "10.0.0.1" (ready), "-10.0.0.2" (not ready),
+// "~10.0.0.3" (terminating, still serving) and "!10.0.0.4" (terminating, not serving).
 func endpointSlice(words string) []*discoveryv1.EndpointSlice {
 	s := &discoveryv1.EndpointSlice{AddressType: discoveryv1.AddressTypeIPv4}
 	for _, w := range strings.Fields(words) {

@@ -1,8 +1,9 @@
 // Package endpoints keeps the two Services of a revision and the endpoints of the public one.
 //
-// Owns: Service <revision> and its EndpointSlices, Service <revision>-private. Reads: PodAutoscalers (mode and number of
-// activators), the EndpointSlices of the private Services and of activator-service. Writes: what it owns. Never: a
-// PodAutoscaler's status; an EndpointSlice without addresses while a pod or an activator could take a request.
+// Owns: Service <revision> and its EndpointSlices, Service <revision>-private. Reads:
+// PodAutoscalers (mode and number of activators), the EndpointSlices of the private Services and of
+// activator-service. Writes: what it owns. Never: a PodAutoscaler's status; an EndpointSlice
+// without addresses while a pod or an activator could take a request.
 package endpoints
 
 import (
@@ -38,7 +39,8 @@ type reconciler struct {
 	security   *security
 }
 
-// New returns the reconciler of the Services and EndpointSlices of revisions. Its keys are PodAutoscalers.
+// New returns the reconciler of the Services and EndpointSlices of revisions. Its keys are
+// PodAutoscalers.
 func New(w *reconcile.World) *reconcile.Controller {
 	ofRevisions := w.Kubernetes("", names.ServerlessServiceLabel)
 	ofActivators := w.Kubernetes(w.SystemNamespace, discoveryv1.LabelServiceName+"="+activatorService)
@@ -104,7 +106,8 @@ func (r *reconciler) service(ctx context.Context, pa *autoscalingv1alpha1.PodAut
 	return err
 }
 
-// publish writes the EndpointSlices of the public Service, as choose decides. New slices are created before old ones are deleted.
+// publish writes the EndpointSlices of the public Service, as choose decides. New slices are
+// created before old ones are deleted.
 func (r *reconciler) publish(ctx context.Context, pa *autoscalingv1alpha1.PodAutoscaler) error {
 	all, err := r.slices.EndpointSlices(pa.Namespace).List(labels.SelectorFromSet(labels.Set{names.ServerlessServiceLabel: pa.Name}))
 	if err != nil {

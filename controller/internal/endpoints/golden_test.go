@@ -17,7 +17,8 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files")
 
-// A revision's two Services and the EndpointSlice of the public one, whole: names, labels, annotations, owners and ports.
+// A revision's two Services and the EndpointSlice of the public one, whole: names, labels,
+// annotations, owners and ports.
 func TestChildren(t *testing.T) {
 	for name, protocol := range map[string]autoscalingv1alpha1.ProtocolType{
 		"children-http1": autoscalingv1alpha1.ProtocolHTTP1, "children-h2c": autoscalingv1alpha1.ProtocolH2C,

@@ -92,8 +92,9 @@ func newSecurity(w *reconcile.World, c *reconcile.Controller, everybody func() [
 	return s
 }
 
-// ready reports whether all endpoints of a revision's public Service serve TLS and the gateways can verify it. If not yet, it returns
-// when to ask again. before is true if the gateways use TLS already.
+// ready reports whether all endpoints of a revision's public Service serve TLS and the gateways can
+// verify it. If not yet, it returns when to ask again. before is true if the gateways use TLS
+// already.
 //
 //	system-internal-tls | before | pods that serve TLS | policy           | activators | ->
 //	off                 | any    | any                 | any              | any        | no; the plain port is always open
@@ -145,7 +146,8 @@ func (s *security) ready(ctx context.Context, pa *autoscalingv1alpha1.PodAutosca
 	return true, 0, nil
 }
 
-// ask returns nil if the activators at these addresses serve TLS with a certificate of an authority in pem.
+// ask returns nil if the activators at these addresses serve TLS with a certificate of an authority
+// in pem.
 func (s *security) ask(ctx context.Context, activators []string, pem string) error {
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM([]byte(pem))
@@ -177,8 +179,8 @@ func handshake(ctx context.Context, address string, roots *x509.CertPool) error 
 	return conn.Close()
 }
 
-// policy returns the BackendTLSPolicy by which gateways use TLS to port https of the public Service. Its endpoints are activators or
-// pods of this namespace.
+// policy returns the BackendTLSPolicy by which gateways use TLS to port https of the public
+// Service. Its endpoints are activators or pods of this namespace.
 func policy(pa *autoscalingv1alpha1.PodAutoscaler) *unstructured.Unstructured {
 	name := func(host string) gatewayv1.SubjectAltName {
 		return gatewayv1.SubjectAltName{Type: gatewayv1.HostnameSubjectAltNameType, Hostname: gatewayv1.Hostname(host)}

@@ -14,8 +14,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// Finder finds gateway pods. It asks the API server, at most once per second and Service: the Services are a setting, so there is
-// no informer for them.
+// Finder finds gateway pods. It asks the API server, at most once per second and Service: the
+// Services are a setting, so there is no informer for them.
 type Finder struct {
 	kube kubernetes.Interface
 	now  func() time.Time

@@ -1,8 +1,9 @@
-// Package gateway is what the reconcilers of Routes and DomainMappings share: they find gateway pods, probe them, write HTTPRoutes,
-// and add listeners to Gateways.
+// Package gateway is what the reconcilers of Routes and DomainMappings share: they find gateway
+// pods, probe them, write HTTPRoutes, and add listeners to Gateways.
 //
-// Owns: nothing; it writes for the owner that it is called for. Reads: HTTPRoutes, the Services and EndpointSlices of gateways.
-// Writes: HTTPRoutes, HTTPS listeners of Gateways, ReferenceGrants. Never: changes a listener of somebody else.
+// Owns: nothing; it writes for the owner that it is called for. Reads: HTTPRoutes, the Services and
+// EndpointSlices of gateways. Writes: HTTPRoutes, HTTPS listeners of Gateways, ReferenceGrants.
+// Never: changes a listener of somebody else.
 package gateway
 
 import (
@@ -33,15 +34,16 @@ const (
 	HTTPS int32 = 443
 )
 
-// NewProber returns a prober of gateways for the objects of c, which runs with c and reconciles an object when its answer changes.
+// NewProber returns a prober of gateways for the objects of c, which runs with c and reconciles an
+// object when its answer changes.
 func NewProber(w *reconcile.World, c *reconcile.Controller) *ready.Prober {
 	p := ready.New(NewFinder(w.Kube, w.Now), func(key types.NamespacedName) { c.Enqueue(key) })
 	c.Background = p.Run
 	return p
 }
 
-// Apply makes the HTTPRoutes of owner exist as given, then deletes its other HTTPRoutes with the given labels. It reports whether
-// it wrote one.
+// Apply makes the HTTPRoutes of owner exist as given, then deletes its other HTTPRoutes with the
+// given labels. It reports whether it wrote one.
 func Apply(ctx context.Context, client gatewayclient.Interface, lister gatewaylisters.HTTPRouteLister, owner apply.Object,
 	routes []*gatewayv1.HTTPRoute, mine labels.Set) (changed bool, err error) {
 	api := client.GatewayV1().HTTPRoutes(owner.GetNamespace())
@@ -68,11 +70,12 @@ func Apply(ctx context.Context, client gatewayclient.Interface, lister gatewayli
 	return changed, apply.Prune(ctx, api, "HTTPRoute", owner, list, wanted)
 }
 
-// manager is the field manager of a host's listener. Server-side apply merges the listeners of all hosts by name, and a host
-// replaces only its own.
+// manager is the field manager of a host's listener. Server-side apply merges the listeners of all
+// hosts by name, and a host replaces only its own.
 func manager(host string) string { return "ebb-" + gatewayapi.ListenerName(host) }
 
-// Listen adds a listener with the certificate of host to each Gateway, and lets the Gateways read its Secret.
+// Listen adds a listener with the certificate of host to each Gateway, and lets the Gateways read
+// its Secret.
 func Listen(ctx context.Context, client gatewayclient.Interface, on []settings.GatewayRef, host, namespace, secret string, meta gatewayapi.Meta) error {
 	owner := meta.Owner
 	owner.Controller = nil // hosts that share a Secret share its grant

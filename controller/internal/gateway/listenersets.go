@@ -28,7 +28,8 @@ type Listeners struct {
 	lister gatewaylisters.GatewayLister
 }
 
-// NewListeners returns Listeners. When a ListenerSet changes, c reconciles its owner, which is of the given kind.
+// NewListeners returns Listeners. When a ListenerSet changes, c reconciles its owner, which is of
+// the given kind.
 func NewListeners(w *reconcile.World, c *reconcile.Controller, ownerKind string) *Listeners {
 	l := &Listeners{kind: w.Optional(gatewayapi.ListenerSets, gatewayapi.ListenerSetSelector), client: w.Gateways,
 		lister: w.GatewayInformers.Gateway().V1().Gateways().Lister()}
@@ -49,8 +50,8 @@ func (l *Listeners) Missing(on []settings.GatewayRef) string {
 	return ""
 }
 
-// Usable returns the Gateways, without the feature ListenerSet if the cluster does not have the kind. Listeners are then added to
-// the Gateways themselves.
+// Usable returns the Gateways, without the feature ListenerSet if the cluster does not have the
+// kind. Listeners are then added to the Gateways themselves.
 func (l *Listeners) Usable(g settings.Gateway) settings.Gateway {
 	if l.kind.Present() {
 		return g
@@ -88,8 +89,8 @@ func (l *Listeners) Apply(ctx context.Context, owner apply.Object, on []settings
 	return nil
 }
 
-// Prune deletes the ListenerSets of owner with the given labels that are not among sets. It is called after the HTTPRoutes stopped
-// using them.
+// Prune deletes the ListenerSets of owner with the given labels that are not among sets. It is
+// called after the HTTPRoutes stopped using them.
 func (l *Listeners) Prune(ctx context.Context, owner apply.Object, sets []*unstructured.Unstructured, mine labels.Set) error {
 	wanted := map[string]bool{}
 	for _, want := range sets {
@@ -98,8 +99,9 @@ func (l *Listeners) Prune(ctx context.Context, owner apply.Object, sets []*unstr
 	return apply.Prune(ctx, l.kind.Client(owner.GetNamespace()), "ListenerSet", owner, l.kind.List(owner.GetNamespace(), labels.SelectorFromSet(mine)), wanted)
 }
 
-// allow makes a Gateway accept ListenerSets from all namespaces, unless somebody has set which it accepts. The shipped Gateways do
-// not have the field, because a Gateway API before 1.5 does not know it.
+// allow makes a Gateway accept ListenerSets from all namespaces, unless somebody has set which it
+// accepts. The shipped Gateways do not have the field, because a Gateway API before 1.5 does not
+// know it.
 func (l *Listeners) allow(ctx context.Context, g settings.GatewayRef) error {
 	have, err := l.lister.Gateways(g.Namespace()).Get(g.Name())
 	if apierrors.IsNotFound(err) || err == nil && have.Spec.AllowedListeners != nil {

@@ -10,7 +10,8 @@ import (
 	"ebb.dev/ebb/settings"
 )
 
-// choose returns the revisions of a Configuration to delete, oldest first. Active revisions are not counted:
+// choose returns the revisions of a Configuration to delete, oldest first. Active revisions are not
+// counted:
 //
 //	all limits disabled, or non-active <= min      nothing
 //	older than every enabled retention time        deleted, oldest first, while more than min are left
@@ -51,15 +52,16 @@ func choose(config *servingv1.Configuration, revisions []*servingv1.Revision, li
 	return doomed
 }
 
-// active revisions are never deleted: a Route leads to them, or no Route has led to them yet, or they are the latest created or ready
-// one, or the user protects them.
+// active revisions are never deleted: a Route leads to them, or no Route has led to them yet, or
+// they are the latest created or ready one, or the user protects them.
 func active(rev *servingv1.Revision, config *servingv1.Configuration) bool {
 	return rev.Labels[names.RoutingStateLabel] != string(names.RoutingReserve) ||
 		rev.Name == config.Status.LatestReadyRevisionName || rev.Name == config.Status.LatestCreatedRevisionName ||
 		rev.Annotations[names.NoGCAnnotation] == "true" || !rev.DeletionTimestamp.IsZero()
 }
 
-// stale reports whether a revision is older than the enabled retention times. Without any it is not.
+// stale reports whether a revision is older than the enabled retention times. Without any it is
+// not.
 func stale(rev *servingv1.Revision, limits settings.GC, now time.Time) bool {
 	if limits.RetainSinceCreateTime == nil && limits.RetainSinceLastActiveTime == nil {
 		return false

@@ -1,7 +1,8 @@
 // Package gc deletes old revisions.
 //
-// Owns: the decision which (choose.go). Reads: Configurations, Revisions, config-gc. Writes: deletes Revisions. Never: deletes a
-// revision that a Route leads to, that no Route ever led to, that is the latest, or that has the annotation no-gc.
+// Owns: the decision which (choose.go). Reads: Configurations, Revisions, config-gc. Writes:
+// deletes Revisions. Never: deletes a revision that a Route leads to, that no Route ever led to,
+// that is the latest, or that has the annotation no-gc.
 package gc
 
 import (
@@ -18,7 +19,8 @@ import (
 	"ebb.dev/ebb/controller/internal/reconcile"
 )
 
-// interval is the time between two looks at the age of revisions. Changes of the Configuration cause more.
+// interval is the time between two looks at the age of revisions. Changes of the Configuration
+// cause more.
 const interval = 30 * time.Minute
 
 // New returns the garbage collector. Its keys are Configurations.

@@ -1,10 +1,11 @@
-// Package hpa serves the autoscaler class hpa.autoscaling.knative.dev. It translates PodAutoscalers to HorizontalPodAutoscalers, by
-// which Kubernetes scales.
+// Package hpa serves the autoscaler class hpa.autoscaling.knative.dev. It translates PodAutoscalers
+// to HorizontalPodAutoscalers, by which Kubernetes scales.
 //
-// Owns: the HorizontalPodAutoscaler of each PodAutoscaler of the class, and the status of those PodAutoscalers.
-// Reads: PodAutoscalers, HorizontalPodAutoscalers, Deployments. Writes: what it owns; the scale of a Deployment that is at zero,
-// or below its minimum before it was ever up, because a HorizontalPodAutoscaler leaves that. Never: changes a PodAutoscaler of
-// another class, except that it deletes the HorizontalPodAutoscaler of its time in this class.
+// Owns: the HorizontalPodAutoscaler of each PodAutoscaler of the class, and the status of those
+// PodAutoscalers. Reads: PodAutoscalers, HorizontalPodAutoscalers, Deployments. Writes: what it
+// owns; the scale of a Deployment that is at zero, or below its minimum before it was ever up,
+// because a HorizontalPodAutoscaler leaves that. Never: changes a PodAutoscaler of another class,
+// except that it deletes the HorizontalPodAutoscaler of its time in this class.
 package hpa
 
 import (
@@ -54,7 +55,8 @@ func New(w *reconcile.World) *reconcile.Controller {
 		Reconcile: r.reconcile, Mine: r.mine, Leave: r.leave,
 	}.Controller()
 	c.Watch(hpas.Informer(), reconcile.ControllerOf("PodAutoscaler"))
-	// A revision's Deployment and PodAutoscaler have one owner, and the PodAutoscaler has the owner's name.
+	// A revision's Deployment and PodAutoscaler have one owner, and the PodAutoscaler has the
+	// owner's name.
 	c.Watch(deployments.Informer(), reconcile.ControllerOf("Revision"))
 	return c
 }
@@ -63,7 +65,8 @@ func (r *reconciler) mine(pa *autoscalingv1alpha1.PodAutoscaler) bool {
 	return pa.Class(r.settings.Load().Autoscaler.Class) == names.ClassHPA
 }
 
-// leave deletes the HorizontalPodAutoscaler of a PodAutoscaler that changed its class. Otherwise two would scale one Deployment.
+// leave deletes the HorizontalPodAutoscaler of a PodAutoscaler that changed its class. Otherwise
+// two would scale one Deployment.
 func (r *reconciler) leave(ctx context.Context, pa *autoscalingv1alpha1.PodAutoscaler) error {
 	have, found, err := apply.Found(r.hpas.HorizontalPodAutoscalers(pa.Namespace).Get(pa.Name))
 	if err != nil || !found || !metav1.IsControlledBy(have, pa) {
@@ -108,8 +111,8 @@ func (r *reconciler) reconcile(ctx context.Context, pa *autoscalingv1alpha1.PodA
 	return 0, r.lift(ctx, d, b, started)
 }
 
-// lift scales a Deployment to where a HorizontalPodAutoscaler begins to work. That one ignores a Deployment at zero, and runs only
-// every 15 s.
+// lift scales a Deployment to where a HorizontalPodAutoscaler begins to work. That one ignores a
+// Deployment at zero, and runs only every 15 s.
 func (r *reconciler) lift(ctx context.Context, d *appsv1.Deployment, b bounds, started bool) error {
 	if d == nil || d.Spec.Replicas == nil || *d.Spec.Replicas > 0 && (started || *d.Spec.Replicas >= b.min) {
 		return nil

@@ -15,7 +15,8 @@ import (
 // rule is the rule of all decisions of this class.
 const rule = "horizontal-pod-autoscaler"
 
-// judge sets the status. Requests go to the pods directly; the activators get them only while no pod is ready.
+// judge sets the status. Requests go to the pods directly; the activators get them only while no
+// pod is ready.
 //
 //	Active                  True: this class keeps at least one pod
 //	ScaleTargetInitialized  True once min-scale and initial-scale pods were ready, or counted by Kubernetes

@@ -103,7 +103,8 @@ func metric(name string, target float64) autoscalingv2.MetricSpec {
 		Target: autoscalingv2.MetricTarget{Type: autoscalingv2.AverageValueMetricType, AverageValue: average}}}
 }
 
-// stored returns a spec with Kubernetes' defaults. Specs are compared in this form, or each reconcile would remove the defaults.
+// stored returns a spec with Kubernetes' defaults. Specs are compared in this form, or each
+// reconcile would remove the defaults.
 func stored(spec autoscalingv2.HorizontalPodAutoscalerSpec) autoscalingv2.HorizontalPodAutoscalerSpec {
 	spec = *spec.DeepCopy()
 	if spec.MinReplicas == nil {

@@ -1,8 +1,8 @@
 // Package labeler labels Revisions and Configurations with the Routes that lead to them.
 //
-// Owns: the annotation serving.knative.dev/routes of both, the label routingState and the annotation routingStateModified of
-// Revisions, the finalizer of Routes. Reads: Services, Routes, Configurations, Revisions. Writes: merge patches of these keys alone.
-// Never: a status.
+// Owns: the annotation serving.knative.dev/routes of both, the label routingState and the
+// annotation routingStateModified of Revisions, the finalizer of Routes. Reads: Services, Routes,
+// Configurations, Revisions. Writes: merge patches of these keys alone. Never: a status.
 package labeler
 
 import (
@@ -54,7 +54,8 @@ func New(w *reconcile.World) *reconcile.Controller {
 	return c
 }
 
-// routesOf returns the Routes in the annotation of an object, and the Route of its Service, which may lead to it first.
+// routesOf returns the Routes in the annotation of an object, and the Route of its Service, which
+// may lead to it first.
 func routesOf(object any) []reconcile.Key {
 	m, ok := object.(metav1.Object)
 	if !ok {
@@ -108,8 +109,9 @@ func (r *reconciler) label(ctx context.Context, route *servingv1.Route) error {
 	return r.clear(ctx, route, want)
 }
 
-// clearAll is called for a Route that is being deleted. What the Route led to is left alone if it is being deleted too: with its
-// namespace, or with the Service that controls the Route and all Revisions that it may lead to.
+// clearAll is called for a Route that is being deleted. What the Route led to is left alone if it
+// is being deleted too: with its namespace, or with the Service that controls the Route and all
+// Revisions that it may lead to.
 func (r *reconciler) clearAll(ctx context.Context, route *servingv1.Route) error {
 	if r.terminating(route.Namespace) {
 		return nil
@@ -126,7 +128,8 @@ func (r *reconciler) clearAll(ctx context.Context, route *servingv1.Route) error
 	return r.clear(ctx, route, targets{})
 }
 
-// clear removes the Route's name from all objects that have it and that the Route does not lead to. Only active revisions have one.
+// clear removes the Route's name from all objects that have it and that the Route does not lead to.
+// Only active revisions have one.
 func (r *reconciler) clear(ctx context.Context, route *servingv1.Route, want targets) error {
 	configs, err := r.configurations.Configurations(route.Namespace).List(labels.Everything())
 	if err != nil {
@@ -179,8 +182,8 @@ func (r *reconciler) setRevision(ctx context.Context, rev *servingv1.Revision, r
 	return label(ctx, r.client.ServingV1().Revisions(rev.Namespace), "revision", rev, annotations, labels)
 }
 
-// label patches the metadata of an object. The patch has the resource version, so a value that was computed from an old object
-// causes a conflict and does not replace a newer one.
+// label patches the metadata of an object. The patch has the resource version, so a value that was
+// computed from an old object causes a conflict and does not replace a newer one.
 func label[T metav1.Object](ctx context.Context, client reconcile.Client[T], kind string, object T, annotations, labels map[string]any) error {
 	metadata := map[string]any{"resourceVersion": object.GetResourceVersion(), "annotations": annotations}
 	if labels != nil {

@@ -9,7 +9,8 @@ import (
 	servingv1 "ebb.dev/ebb/api/serving/v1"
 )
 
-// targets are the Configurations and Revisions in a Route's spec (wanted) or status (still serving).
+// targets are the Configurations and Revisions in a Route's spec (wanted) or status (still
+// serving).
 type targets struct{ configurations, revisions map[string]bool }
 
 func targetsOf(route *servingv1.Route) targets {
@@ -25,7 +26,8 @@ func targetsOf(route *servingv1.Route) targets {
 	return t
 }
 
-// withRoute and withoutRoute edit the value of the routes annotation, which is a sorted list with commas.
+// withRoute and withoutRoute edit the value of the routes annotation, which is a sorted list with
+// commas.
 func withRoute(value, route string) string {
 	set := routes(value)
 	set[route] = true
@@ -50,7 +52,8 @@ func routes(value string) map[string]bool {
 	return set
 }
 
-// state returns the routing state of a revision with the given routes annotation, if a Route ever led to it.
+// state returns the routing state of a revision with the given routes annotation, if a Route ever
+// led to it.
 func state(routes string) names.RoutingState {
 	if routes == "" {
 		return names.RoutingReserve

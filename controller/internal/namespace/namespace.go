@@ -1,8 +1,9 @@
 // Package namespace keeps the certificates that belong to a namespace as a whole.
 //
-// Owns: in each namespace, the wildcard certificates of its hosts, the certificate of its queue-proxies, and the authorities by which
-// gateways verify it; in the system namespace, the certificate of the activators. Reads: Namespaces, whether they have Revisions,
-// settings, the activators' Secret, trust bundles. Writes: Certificates, one ConfigMap. Never: a private key.
+// Owns: in each namespace, the wildcard certificates of its hosts, the certificate of its
+// queue-proxies, and the authorities by which gateways verify it; in the system namespace, the
+// certificate of the activators. Reads: Namespaces, whether they have Revisions, settings, the
+// activators' Secret, trust bundles. Writes: Certificates, one ConfigMap. Never: a private key.
 package namespace
 
 import (
@@ -157,7 +158,8 @@ func ownedBy(ns *corev1.Namespace) metav1.OwnerReference {
 	return *metav1.NewControllerRef(ns, corev1.SchemeGroupVersion.WithKind("Namespace"))
 }
 
-// authority writes the ConfigMap with the authorities by which gateways verify the activators and the namespace's pods.
+// authority writes the ConfigMap with the authorities by which gateways verify the activators and
+// the namespace's pods.
 func (r *reconciler) authority(ctx context.Context, ns *corev1.Namespace) error {
 	secret, found, err := apply.Found(r.secrets.Secrets(r.system).Get(names.RoutingCertificate))
 	if err != nil || !found {

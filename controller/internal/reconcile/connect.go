@@ -23,7 +23,8 @@ type Clients struct {
 	Dynamic  dynamic.Interface
 }
 
-// Connect returns the clients for a kubeconfig, or for the service account of the pod if path is empty.
+// Connect returns the clients for a kubeconfig, or for the service account of the pod if path is
+// empty.
 func Connect(path string) (Clients, error) {
 	config, err := rest.InClusterConfig()
 	if path != "" {
@@ -35,8 +36,9 @@ func Connect(path string) (Clients, error) {
 	return ConnectTo(config)
 }
 
-// ConnectTo returns the clients for a configuration. Their rate limit is high: 200 services at once, with about 20 writes each, are
-// normal, and the API server's priority and fairness protects it better than a low limit here.
+// ConnectTo returns the clients for a configuration. Their rate limit is high: 200 services at
+// once, with about 20 writes each, are normal, and the API server's priority and fairness protects
+// it better than a low limit here.
 func ConnectTo(config *rest.Config) (Clients, error) {
 	config = rest.CopyConfig(config)
 	// The API server warns about names that the public API fixes, at every write.
@@ -44,7 +46,8 @@ func ConnectTo(config *rest.Config) (Clients, error) {
 	if config.QPS == 0 {
 		config.QPS, config.Burst = 500, 1000 // for each client
 	}
-	// Kubernetes' own kinds are encoded as protobuf, with half the bytes and a third of the CPU time of JSON.
+	// Kubernetes' own kinds are encoded as protobuf, with half the bytes and a third of the CPU
+	// time of JSON.
 	compact := rest.CopyConfig(config)
 	compact.ContentType = "application/vnd.kubernetes.protobuf"
 	compact.AcceptContentTypes = "application/vnd.kubernetes.protobuf,application/json"

@@ -1,5 +1,6 @@
-// Package reconcile runs the reconcilers of the controller: a queue of keys and workers for each, leases that divide the keys among
-// replicas, and the frame around one reconcile of one object (kind.go).
+// Package reconcile runs the reconcilers of the controller: a queue of keys and workers for each,
+// leases that divide the keys among replicas, and the frame around one reconcile of one object
+// (kind.go).
 //
 // Owns: the queues, the leases, observedGeneration, and when a status is written.
 // Reads: the informer caches.
@@ -32,8 +33,8 @@ type Key = types.NamespacedName
 type Controller struct {
 	// Name is the name in logs and metrics, for example "revision".
 	Name string
-	// Reconcile makes the object match its spec. One worker at a time calls it for a key. If it returns a positive duration, it is
-	// called again after that.
+	// Reconcile makes the object match its spec. One worker at a time calls it for a key. If it
+	// returns a positive duration, it is called again after that.
 	Reconcile func(ctx context.Context, key Key) (again time.Duration, err error)
 	// Keys lists all keys. They are reconciled after a lease was acquired or a setting changed.
 	Keys func() []Key
@@ -61,7 +62,8 @@ func (c *Controller) Enqueue(key Key) { c.q().Add(key) }
 // EnqueueAfter adds a key to the queue after a delay.
 func (c *Controller) EnqueueAfter(key Key, delay time.Duration) { c.q().AddAfter(key, delay) }
 
-// EnqueueAll adds all keys to the queue, at random times within the given time, so that a changed setting causes no burst.
+// EnqueueAll adds all keys to the queue, at random times within the given time, so that a changed
+// setting causes no burst.
 func (c *Controller) EnqueueAll(within time.Duration) {
 	for _, key := range c.Keys() {
 		if within <= 0 {
@@ -77,7 +79,8 @@ type permanent struct{ error }
 
 func (p permanent) Unwrap() error { return p.error }
 
-// Permanent wraps an error for which a retry does not help. The key is reconciled again only when something changes.
+// Permanent wraps an error for which a retry does not help. The key is reconciled again only when
+// something changes.
 func Permanent(err error) error { return permanent{err} }
 
 // Metrics measures reconciles, by reconciler and outcome.
@@ -140,7 +143,8 @@ func (r runner) next(c *Controller) bool {
 	defer c.q().Done(key)
 	r.metrics.depth.WithLabelValues(c.Name).Set(float64(c.q().Len()))
 
-	// A key of another replica is dropped, because that replica gets the same event. The loss of the lease cancels the reconcile.
+	// A key of another replica is dropped, because that replica gets the same event. The loss of
+	// the lease cancels the reconcile.
 	leased, done, ours := r.leases.Begin(key)
 	if !ours {
 		c.q().Forget(key)
@@ -179,13 +183,14 @@ func (r runner) next(c *Controller) bool {
 	return true
 }
 
-// namespaceGoes reports whether the API server rejected a request because the namespace is being deleted. That is final, so there is no
-// retry and no Event.
+// namespaceGoes reports whether the API server rejected a request because the namespace is being
+// deleted. That is final, so there is no retry and no Event.
 func namespaceGoes(err error) bool {
 	return apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause)
 }
 
-// call runs one reconcile and turns a panic into an error, so that one object cannot stop all others.
+// call runs one reconcile and turns a panic into an error, so that one object cannot stop all
+// others.
 func call(ctx context.Context, c *Controller, key Key) (again time.Duration, outcome string, err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -200,8 +205,8 @@ func call(ctx context.Context, c *Controller, key Key) (again time.Duration, out
 	return again, "ok", nil
 }
 
-// Watch adds toKeys(object) to the queue when an object of the informer is added, updated or deleted. toKeys runs in the informer's
-// handler, so it must not block.
+// Watch adds toKeys(object) to the queue when an object of the informer is added, updated or
+// deleted. toKeys runs in the informer's handler, so it must not block.
 func (c *Controller) Watch(informer cache.SharedIndexInformer, toKeys func(object any) []Key) {
 	if _, err := informer.AddEventHandler(c.handler(toKeys)); err != nil {
 		// Only a stopped informer returns an error, and no informer has started yet.

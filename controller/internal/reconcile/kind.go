@@ -50,11 +50,12 @@ type Kind[T Object] struct {
 	KeepStatus bool
 	// MayHold, if set, reports whether a status that only shows progress may wait; see holdFor.
 	MayHold func(before, after T) bool
-	// Mine, if set, selects the objects that this reconciler is responsible for. Leave, if set, is called for all others,
-	// to undo what was done while they were selected.
+	// Mine, if set, selects the objects that this reconciler is responsible for. Leave, if set, is
+	// called for all others, to undo what was done while they were selected.
 	Mine  func(object T) bool
 	Leave func(ctx context.Context, object T) error
-	// Finalizer, if set, is added before the first Reconcile and removed after Finalize has succeeded.
+	// Finalizer, if set, is added before the first Reconcile and removed after Finalize has
+	// succeeded.
 	Finalizer string
 	Finalize  func(ctx context.Context, object T) error
 	// Gone, if set, is called when the object does not exist any more.
@@ -146,7 +147,8 @@ func (k Kind[T]) finalize(ctx context.Context, object T) error {
 	return err
 }
 
-// patchFinalizers replaces the finalizers. The resource version in the patch turns a race with another writer into a conflict.
+// patchFinalizers replaces the finalizers. The resource version in the patch turns a race with
+// another writer into a conflict.
 func (k Kind[T]) patchFinalizers(ctx context.Context, object T, finalizers []string) (T, error) {
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
 		"finalizers": finalizers, "resourceVersion": object.GetResourceVersion(),

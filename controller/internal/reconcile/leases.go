@@ -8,9 +8,10 @@ import (
 	"knative.dev/pkg/hash"
 )
 
-// Leases divides the keys into buckets, each with a Lease in the system namespace (internal/lease). A replica works on the keys
-// of the buckets that it holds. All reconcilers share the buckets: one replica handles the Service, Configuration, Route and
-// Revision of a name, and an idle cluster renews one Lease for each bucket.
+// Leases divides the keys into buckets, each with a Lease in the system namespace (internal/lease).
+// A replica works on the keys of the buckets that it holds. All reconcilers share the buckets: one
+// replica handles the Service, Configuration, Route and Revision of a name, and an idle cluster
+// renews one Lease for each bucket.
 type Leases struct {
 	mu   sync.RWMutex
 	set  *hash.BucketSet // nil: there is one bucket, ""
@@ -23,7 +24,8 @@ type tenure struct {
 	work sync.WaitGroup // the reconciles that began in it
 }
 
-// NewLeases divides the keys among the buckets. It holds none of them. Without buckets there is one, "".
+// NewLeases divides the keys among the buckets. It holds none of them. Without buckets there is
+// one, "".
 func NewLeases(buckets ...string) *Leases {
 	l := &Leases{held: map[string]*tenure{}}
 	if len(buckets) > 0 {
@@ -40,8 +42,8 @@ func (l *Leases) Bucket(key Key) string {
 	return l.set.Owner(key.String())
 }
 
-// Begin reports whether this replica holds the bucket of key. If so, ctx ends when the Lease does, and the caller must call done
-// at the end of its work.
+// Begin reports whether this replica holds the bucket of key. If so, ctx ends when the Lease does,
+// and the caller must call done at the end of its work.
 func (l *Leases) Begin(key Key) (ctx context.Context, done func(), ok bool) {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -59,7 +61,8 @@ func (l *Leases) win(bucket string, ctx context.Context) {
 	l.held[bucket] = &tenure{ctx: ctx}
 }
 
-// lose returns when all reconciles of the bucket have returned; their context has ended. Then another replica can have it.
+// lose returns when all reconciles of the bucket have returned; their context has ended. Then
+// another replica can have it.
 func (l *Leases) lose(bucket string) {
 	l.mu.Lock()
 	t := l.held[bucket]

@@ -16,8 +16,9 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// Optional is a third-party kind that a cluster may not have. Its objects are watched while its CustomResourceDefinition exists.
-// The definition is watched too, so a kind that is installed or removed is noticed at once.
+// Optional is a third-party kind that a cluster may not have. Its objects are watched while its
+// CustomResourceDefinition exists. The definition is watched too, so a kind that is installed or
+// removed is noticed at once.
 type Optional struct {
 	resource schema.GroupVersionResource
 	selector string
@@ -35,10 +36,12 @@ type Optional struct {
 // definitions are the kinds that a cluster has.
 var definitions = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
 
-// presenceWithin is the time in which all keys are reconciled after a kind was installed or removed.
+// presenceWithin is the time in which all keys are reconciled after a kind was installed or
+// removed.
 const presenceWithin = 5 * time.Second
 
-// Optional returns a kind, and caches its objects that match the label selector. The same arguments return the same Optional.
+// Optional returns a kind, and caches its objects that match the label selector. The same arguments
+// return the same Optional.
 func (w *World) Optional(resource schema.GroupVersionResource, labelSelector string) *Optional {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -52,7 +55,8 @@ func (w *World) Optional(resource schema.GroupVersionResource, labelSelector str
 	return o
 }
 
-// WatchOptional is Watch for an optional kind. When the kind is installed or removed, all keys are reconciled.
+// WatchOptional is Watch for an optional kind. When the kind is installed or removed, all keys are
+// reconciled.
 func (c *Controller) WatchOptional(o *Optional, toKeys func(object any) []Key) {
 	o.handlers = append(o.handlers, c.handler(toKeys))
 	o.changed = append(o.changed, func() { c.EnqueueAll(presenceWithin) })
@@ -95,7 +99,8 @@ func (o *Optional) List(namespace string, selector labels.Selector) (out []*unst
 	return out
 }
 
-// run watches the kind's definition until ctx ends. It returns when it knows whether the kind is there.
+// run watches the kind's definition until ctx ends. It returns when it knows whether the kind is
+// there.
 func (o *Optional) run(ctx context.Context) error {
 	definition := o.resource.Resource + "." + o.resource.Group
 	factory := dynamicinformer.NewFilteredDynamicSharedInformerFactory(o.client, 0, metav1.NamespaceAll, func(l *metav1.ListOptions) {

@@ -15,15 +15,17 @@ import (
 	"ebb.dev/ebb/api/conditions"
 )
 
-// How long a status that only shows progress may wait for the next one: the first status of a new object, and each later one.
+// How long a status that only shows progress may wait for the next one: the first status of a new
+// object, and each later one.
 const (
 	firstStatusWithin = 2 * time.Second
 	progressWithin    = 10 * time.Second
 )
 
-// holdFor returns how long the write of a status can wait, 0 for not at all. A new service passes through many states until it
-// is Ready, and most of them last for milliseconds. They are not worth a write each. The decision needs nothing but the two
-// objects, so no replica has to remember what it held back.
+// holdFor returns how long the write of a status can wait, 0 for not at all. A new service passes
+// through many states until it is Ready, and most of them last for milliseconds. They are not worth
+// a write each. The decision needs nothing but the two objects, so no replica has to remember what
+// it held back.
 //
 //	Ready in before   Ready in after   conditions that were True   written
 //	any               True or False    any                         now
@@ -66,7 +68,8 @@ func (k Kind[T]) endGeneration(before, after T) {
 	conditions.KeepTransitionTimes(before.GetStatus(), status)
 }
 
-// statusOf returns the addressable Status field: duckv1.Status is only a part of what most kinds publish.
+// statusOf returns the addressable Status field: duckv1.Status is only a part of what most kinds
+// publish.
 func statusOf(object any) reflect.Value { return reflect.ValueOf(object).Elem().FieldByName("Status") }
 
 func sameStatus(a, b any) bool {
@@ -80,8 +83,9 @@ func (k Kind[T]) writeStatus(ctx context.Context, before, after T) error {
 	client := k.Client(after.GetNamespace())
 	_, err := client.UpdateStatus(ctx, after, metav1.UpdateOptions{})
 	if apierrors.IsConflict(err) {
-		// Somebody changed the metadata or the spec. The status belongs to observedGeneration, which it names, and the other
-		// change causes the next reconcile, so it is safe to write the status onto the newest object.
+		// Somebody changed the metadata or the spec. The status belongs to observedGeneration,
+		// which it names, and the other change causes the next reconcile, so it is safe to write
+		// the status onto the newest object.
 		live, gerr := client.Get(ctx, after.GetName(), metav1.GetOptions{})
 		if apierrors.IsNotFound(gerr) {
 			return nil

@@ -32,7 +32,8 @@ type World struct {
 	Settings *settings.Store
 	Events   record.EventRecorder
 	Log      *slog.Logger
-	// SystemNamespace is the namespace of Ebb itself. ClusterDomain ends the names of Services: "cluster.local".
+	// SystemNamespace is the namespace of Ebb itself. ClusterDomain ends the names of Services:
+	// "cluster.local".
 	SystemNamespace, ClusterDomain string
 	// Now returns the times that are written into objects.
 	Now func() time.Time
@@ -64,9 +65,10 @@ func NewWorld(clients Clients, store *settings.Store, events record.EventRecorde
 	return w
 }
 
-// Kubernetes returns the informers of Kubernetes' own kinds for the objects in a namespace ("" is all) that match a label
-// selector. The same arguments return the same informers, so reconcilers share a cache. Only Namespaces are watched without a
-// selector: nobody wants every pod of a cluster in memory.
+// Kubernetes returns the informers of Kubernetes' own kinds for the objects in a namespace ("" is
+// all) that match a label selector. The same arguments return the same informers, so reconcilers
+// share a cache. Only Namespaces are watched without a selector: nobody wants every pod of a
+// cluster in memory.
 func (w *World) Kubernetes(namespace, labelSelector string) informers.SharedInformerFactory {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -81,7 +83,8 @@ func (w *World) Kubernetes(namespace, labelSelector string) informers.SharedInfo
 	return f
 }
 
-// Terminating reports whether a namespace is being deleted. The API server then refuses every creation in it.
+// Terminating reports whether a namespace is being deleted. The API server then refuses every
+// creation in it.
 func (w *World) Terminating(namespace string) bool {
 	object, exists, err := w.namespaces.GetStore().GetByKey(namespace)
 	if err != nil || !exists {
@@ -176,8 +179,8 @@ type Options struct {
 	Synced func()
 }
 
-// Run starts the caches, then the workers of the controllers, then the elections, and runs until ctx ends. It returns when all
-// reconciles have ended and all leases are released.
+// Run starts the caches, then the workers of the controllers, then the elections, and runs until
+// ctx ends. It returns when all reconciles have ended and all leases are released.
 func (w *World) Run(ctx context.Context, controllers []*Controller, o Options) error {
 	caches, stopCaches := context.WithCancel(context.WithoutCancel(ctx))
 	defer func() {
@@ -262,8 +265,9 @@ func (w *World) followSettings(ctx context.Context, controllers []*Controller, w
 	}
 }
 
-// Trim is the transform of every cache. It drops what no reconciler reads: managed fields, which are often half of an object, the
-// pod template of Deployments, and of pods everything but the state.
+// Trim is the transform of every cache. It drops what no reconciler reads: managed fields, which
+// are often half of an object, the pod template of Deployments, and of pods everything but the
+// state.
 func Trim(object any) (any, error) {
 	if gone, ok := object.(cache.DeletedFinalStateUnknown); ok {
 		return gone, nil

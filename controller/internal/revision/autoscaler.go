@@ -52,9 +52,9 @@ func reachability(rev *servingv1.Revision, neverStarted bool) autoscalingv1alpha
 	return autoscalingv1alpha1.ReachabilityUnknown
 }
 
-// mergePodAutoscaler updates a PodAutoscaler. It has the Revision's autoscaling annotations and no others, so min-scale that is
-// removed from a Revision is removed here. Class and metric are never removed, because an autoscaler of another class would not know
-// the object any more.
+// mergePodAutoscaler updates a PodAutoscaler. It has the Revision's autoscaling annotations and no
+// others, so min-scale that is removed from a Revision is removed here. Class and metric are never
+// removed, because an autoscaler of another class would not know the object any more.
 func mergePodAutoscaler(have, want *autoscalingv1alpha1.PodAutoscaler) {
 	annotations := apply.Keys(have.Annotations, want.Annotations) // InitializedAnnotation stays, as it is not below knative.dev
 	for _, key := range []string{names.ClassAnnotation, names.MetricAnnotation} {

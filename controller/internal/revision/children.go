@@ -14,8 +14,8 @@ import (
 	"ebb.dev/ebb/settings"
 )
 
-// deployment makes the Deployment exist as the Revision says. atZero is for a revision that once had its initial pods and whose
-// Deployment is created again.
+// deployment makes the Deployment exist as the Revision says. atZero is for a revision that once
+// had its initial pods and whose Deployment is created again.
 func (r *reconciler) deployment(ctx context.Context, rev *servingv1.Revision, s *settings.Snapshot,
 	pa *autoscalingv1alpha1.PodAutoscaler, atZero bool) (*appsv1.Deployment, error) {
 	have, found, err := apply.Found(r.deployments.Deployments(rev.Namespace).Get(names.Deployment(rev.Name)))
@@ -55,8 +55,8 @@ func (r *reconciler) autoscaler(ctx context.Context, rev *servingv1.Revision, ha
 	return after, err
 }
 
-// initialReplicas returns the replicas of a new Deployment: what the autoscaler wanted last, if somebody deleted the old Deployment,
-// else the initial scale.
+// initialReplicas returns the replicas of a new Deployment: what the autoscaler wanted last, if
+// somebody deleted the old Deployment, else the initial scale.
 func initialReplicas(rev *servingv1.Revision, pa *autoscalingv1alpha1.PodAutoscaler, limits settings.Autoscaler) int32 {
 	if pa != nil && pa.Status.DesiredScale != nil && *pa.Status.DesiredScale >= 0 {
 		return *pa.Status.DesiredScale

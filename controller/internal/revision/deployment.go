@@ -19,11 +19,13 @@ import (
 	"ebb.dev/ebb/controller/internal/apply"
 )
 
-// ownHashAnnotation carries the hash of what of the Deployment comes from the Revision itself. With the hash of the whole it
-// tells a change the user made from one that only a new version of Ebb or a new setting makes.
+// ownHashAnnotation carries the hash of what of the Deployment comes from the Revision itself. With
+// the hash of the whole it tells a change the user made from one that only a new version of Ebb or
+// a new setting makes.
 const ownHashAnnotation = "serving.knative.dev/revision-hash"
 
-// MakeDeployment is the Deployment of a revision. replicas is what a new one starts with; an existing one keeps its own.
+// MakeDeployment is the Deployment of a revision. replicas is what a new one starts with; an
+// existing one keeps its own.
 func MakeDeployment(rev *servingv1.Revision, replicas int32, in Inputs) (*appsv1.Deployment, error) {
 	pod, err := makePodSpec(rev, in)
 	if err != nil {
@@ -87,7 +89,8 @@ func hashOf(parts ...any) string {
 }
 
 func progressDeadline(rev *servingv1.Revision, in Inputs) int32 {
-	// Admission refused a value that does not parse; the setting holds for one that is stored all the same.
+	// Admission refused a value that does not parse; the setting holds for one that is stored all
+	// the same.
 	if d, _ := names.ProgressDeadline(rev.Annotations); d != nil && *d >= time.Second {
 		return int32(min(*d/time.Second, math.MaxInt32))
 	}
@@ -103,8 +106,8 @@ func progressDeadline(rev *servingv1.Revision, in Inputs) int32 {
 //	only Ebb's part (sidecar, settings)      none        now: nobody is restarted
 //	only Ebb's part                          some        when the revision is next at zero
 //
-// So a new version of Ebb or a changed global setting restarts no running pod; new pods of a running revision are like the old
-// ones, and queue-proxies of older versions stay supported.
+// So a new version of Ebb or a changed global setting restarts no running pod; new pods of a
+// running revision are like the old ones, and queue-proxies of older versions stay supported.
 func due(have, want *appsv1.Deployment) bool {
 	switch {
 	case have.Labels[names.DeploymentHashLabel] == want.Labels[names.DeploymentHashLabel]:
@@ -118,8 +121,9 @@ func due(have, want *appsv1.Deployment) bool {
 	}
 }
 
-// mergeDeployment makes have what want says, except for what is not the controller's: the number of replicas (the autoscaler
-// patches it), the selector (immutable), and what third parties wrote into the metadata, `kubectl rollout restart` among them.
+// mergeDeployment makes have what want says, except for what is not the controller's: the number of
+// replicas (the autoscaler patches it), the selector (immutable), and what third parties wrote into
+// the metadata, `kubectl rollout restart` among them.
 func mergeDeployment(have, want *appsv1.Deployment) {
 	if !due(have, want) {
 		return

@@ -12,17 +12,20 @@ import (
 	"ebb.dev/ebb/api/names"
 )
 
-// trouble is why a pod of a revision does not run, as its condition shows it. The zero value means no trouble.
+// trouble is why a pod of a revision does not run, as its condition shows it. The zero value means
+// no trouble.
 type trouble struct {
-	// container means that the user's container fails (ContainerHealthy), not the cluster (ResourcesAvailable).
+	// container means that the user's container fails (ContainerHealthy), not the cluster
+	// (ResourcesAvailable).
 	container       bool
 	reason, message string
 }
 
 func (t trouble) none() bool { return t.reason == "" }
 
-// podTrouble returns the one reason to show, of all pods of a revision. Pods that are ready or being deleted do not count. The first
-// row that matches a pod decides. A failure of the container comes first, then that of the newest pod.
+// podTrouble returns the one reason to show, of all pods of a revision. Pods that are ready or
+// being deleted do not count. The first row that matches a pod decides. A failure of the container
+// comes first, then that of the newest pod.
 //
 //	the pod                                      condition            reason
 //	a container exited with N != 0               ContainerHealthy     ExitCodeN (not while it runs again in a
@@ -77,9 +80,10 @@ func troubleOf(pod *corev1.Pod, wasUp, alwaysSchedulable bool) trouble {
 	return trouble{}
 }
 
-// endedBadly returns the failure of a container. In a revision that was up once, a container that runs again has not failed: a restart
-// by a liveness probe is no reason to reject requests. In another revision it has failed until it is ready, or the conditions would
-// change with every restart.
+// endedBadly returns the failure of a container. In a revision that was up once, a container that
+// runs again has not failed: a restart by a liveness probe is no reason to reject requests. In
+// another revision it has failed until it is ready, or the conditions would change with every
+// restart.
 func endedBadly(status corev1.ContainerStatus, wasUp bool) *corev1.ContainerStateTerminated {
 	if status.State.Running != nil && (wasUp || status.Ready) {
 		return nil
@@ -112,7 +116,8 @@ func waitMessage(status corev1.ContainerStatus, w *corev1.ContainerStateWaiting)
 	return fmt.Sprintf("container %q of image %q waits: %s", status.Name, status.Image, w.Reason)
 }
 
-// starting reports whether a reason to wait is no trouble. After CrashLoopBackOff, the next event has the exit code.
+// starting reports whether a reason to wait is no trouble. After CrashLoopBackOff, the next event
+// has the exit code.
 func starting(reason string) bool {
 	switch reason {
 	case "", "ContainerCreating", "PodInitializing", "CrashLoopBackOff":
@@ -140,9 +145,10 @@ func readyPods(pods []*corev1.Pod) int {
 	return n
 }
 
-// deploymentTrouble returns the trouble in the Deployment's status: pods cannot be created (quota, admission), or none became ready
-// within the progress deadline. The status lags behind: after a time at zero it still shows the pods before. So a missed deadline
-// counts only for pods that existed when it passed.
+// deploymentTrouble returns the trouble in the Deployment's status: pods cannot be created (quota,
+// admission), or none became ready within the progress deadline. The status lags behind: after a
+// time at zero it still shows the pods before. So a missed deadline counts only for pods that
+// existed when it passed.
 func deploymentTrouble(d *appsv1.Deployment, pods []*corev1.Pod) trouble {
 	if d.Status.ObservedGeneration < d.Generation {
 		return trouble{}

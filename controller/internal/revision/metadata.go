@@ -10,8 +10,8 @@ import (
 	servingv1 "ebb.dev/ebb/api/serving/v1"
 )
 
-// childLabels returns the labels of a Revision's children. They do not have the labels about routing, because a change of routing must
-// not change a pod.
+// childLabels returns the labels of a Revision's children. They do not have the labels about
+// routing, because a change of routing must not change a pod.
 func childLabels(rev *servingv1.Revision) map[string]string {
 	labels := make(map[string]string, len(rev.Labels)+3)
 	maps.Copy(labels, rev.Labels)
@@ -25,7 +25,8 @@ func childLabels(rev *servingv1.Revision) map[string]string {
 	return labels
 }
 
-// childAnnotations returns the annotations of the PodAutoscaler: the Revision's, without those about routing.
+// childAnnotations returns the annotations of the PodAutoscaler: the Revision's, without those
+// about routing.
 func childAnnotations(rev *servingv1.Revision) map[string]string {
 	annotations := make(map[string]string, len(rev.Annotations))
 	maps.Copy(annotations, rev.Annotations)
@@ -36,7 +37,8 @@ func childAnnotations(rev *servingv1.Revision) map[string]string {
 	return annotations
 }
 
-// podAnnotations returns the annotations of Deployment and pods, without those about autoscaling: a change of min-scale restarts no pod.
+// podAnnotations returns the annotations of Deployment and pods, without those about autoscaling: a
+// change of min-scale restarts no pod.
 func podAnnotations(rev *servingv1.Revision) map[string]string {
 	annotations := childAnnotations(rev)
 	maps.DeleteFunc(annotations, func(key, _ string) bool { return isAutoscaling(key) })

@@ -2,8 +2,9 @@ package revision
 
 import "ebb.dev/ebb/settings"
 
-// observability is the JSON of OBSERVABILITY_CONFIG: what queue-proxy needs of config-observability. It is a function of the
-// settings only, with sorted keys, so that equal settings never look like a change.
+// observability is the JSON of OBSERVABILITY_CONFIG: what queue-proxy needs of
+// config-observability. It is a function of the settings only, with sorted keys, so that equal
+// settings never look like a change.
 type observability struct {
 	EnableRequestLog      bool    `json:"enableRequestLog,omitempty"`
 	EnableProbeRequestLog bool    `json:"enableProbeRequestLog,omitempty"`

@@ -25,8 +25,9 @@ import (
 // parkAfter is how long no Route has led to a revision before its children are deleted.
 const parkAfter = time.Minute
 
-// A revision without a Route and without pods is parked: its children are deleted, and only the Revision stays. The annotation
-// names.ParkedAnnotation is the lock between the reconciler of Routes and this one (decision 0007):
+// A revision without a Route and without pods is parked: its children are deleted, and only the
+// Revision stays. The annotation names.ParkedAnnotation is the lock between the reconciler of
+// Routes and this one (decision 0007):
 //
 //	annotation  routing state  the children                      a Route may lead requests to it
 //	none        not reserve    exist                             yes
@@ -35,8 +36,8 @@ const parkAfter = time.Minute
 //	set         not reserve    created again; then the           no
 //	                           annotation is removed
 //
-// The patch that sets it has the resource version of the Revision in reserve, so it fails if the labeler was faster. If the labeler
-// is slower, the Route waits until the annotation is removed.
+// The patch that sets it has the resource version of the Revision in reserve, so it fails if the
+// labeler was faster. If the labeler is slower, the Route waits until the annotation is removed.
 
 // parkable reports whether the revision can be parked, and after what time.
 func parkable(rev *servingv1.Revision, o observation, s *settings.Snapshot, now time.Time) (wait time.Duration, ok bool) {
@@ -55,7 +56,8 @@ func parkable(rev *servingv1.Revision, o observation, s *settings.Snapshot, now 
 	return max(0, since.Add(parkAfter).Sub(now)), true
 }
 
-// wantsNothing reports whether Ebb's own autoscaler has seen the last change and wants no pods. Another class may have its own plans.
+// wantsNothing reports whether Ebb's own autoscaler has seen the last change and wants no pods.
+// Another class may have its own plans.
 func wantsNothing(pa *autoscalingv1alpha1.PodAutoscaler, defaultClass string) bool {
 	return cmp.Or(pa.Annotations[names.ClassAnnotation], defaultClass) == names.ClassKPA && pa.Status.ObservedGeneration == pa.Generation &&
 		pa.Spec.Reachability == autoscalingv1alpha1.ReachabilityUnreachable &&
@@ -99,11 +101,13 @@ func (r *reconciler) parked(ctx context.Context, rev *servingv1.Revision, s *set
 	if err != nil {
 		return err
 	}
-	// A child that is being deleted must be gone before it can be created again. Its deletion causes the next reconcile.
+	// A child that is being deleted must be gone before it can be created again. Its deletion
+	// causes the next reconcile.
 	going := hasDeployment && !d.DeletionTimestamp.IsZero() || hasAutoscaler && !pa.DeletionTimestamp.IsZero()
 
 	if rev.RoutingState() == names.RoutingReserve && (!hasDeployment || atZero(d)) {
-		// In this order, and the Deployment only in this version: if somebody has scaled it up since, it stays.
+		// In this order, and the Deployment only in this version: if somebody has scaled it up
+		// since, it stays.
 		if hasDeployment && d.DeletionTimestamp.IsZero() {
 			if err := apply.Delete(ctx, r.world.Kube.AppsV1().Deployments(rev.Namespace), "Deployment", d, together(&d.ObjectMeta)); err != nil {
 				return err
@@ -137,16 +141,16 @@ func (r *reconciler) parked(ctx context.Context, rev *servingv1.Revision, s *set
 	return r.mark(ctx, rev, nil)
 }
 
-// together returns the options that delete this version of an object and its children. The children go first, so none is left when
-// the object is gone.
+// together returns the options that delete this version of an object and its children. The children
+// go first, so none is left when the object is gone.
 func together(seen *metav1.ObjectMeta) metav1.DeleteOptions {
 	foreground := metav1.DeletePropagationForeground
 	return metav1.DeleteOptions{PropagationPolicy: &foreground,
 		Preconditions: &metav1.Preconditions{UID: &seen.UID, ResourceVersion: &seen.ResourceVersion}}
 }
 
-// reachable reports whether the public Service of a revision exists and has endpoints. It reads the same caches as the reconciler of
-// Routes, so both see the same.
+// reachable reports whether the public Service of a revision exists and has endpoints. It reads the
+// same caches as the reconciler of Routes, so both see the same.
 func (r *reconciler) reachable(pa *autoscalingv1alpha1.PodAutoscaler) (bool, error) {
 	service, found, err := apply.Found(r.services.Services(pa.Namespace).Get(names.PublicService(pa.Name)))
 	if err != nil || !found || !metav1.IsControlledBy(service, pa) {

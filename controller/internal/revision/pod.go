@@ -42,9 +42,10 @@ const (
 	podInfoFile   = "annotations"
 )
 
-// makePodSpec is the pod of a revision: queue-proxy first, then the user's containers. The kubelet starts containers one after
-// another in this order; queue-proxy is up in milliseconds and must be there when the user's process begins to answer, or a
-// request waits for the making of a second container (decision 0006).
+// makePodSpec is the pod of a revision: queue-proxy first, then the user's containers. The kubelet
+// starts containers one after another in this order; queue-proxy is up in milliseconds and must be
+// there when the user's process begins to answer, or a request waits for the making of a second
+// container (decision 0006).
 func makePodSpec(rev *servingv1.Revision, in Inputs) (corev1.PodSpec, error) {
 	pod := *rev.Spec.PodSpec.DeepCopy()
 	user := rev.Spec.ServingContainer()
@@ -100,8 +101,8 @@ func makePodSpec(rev *servingv1.Revision, in Inputs) (corev1.PodSpec, error) {
 	return pod, nil
 }
 
-// prepareContainer completes a user container. The token is shown by its preStop hook, so that nobody but the
-// kubelet begins a drain.
+// prepareContainer completes a user container. The token is shown by its preStop hook, so that
+// nobody but the kubelet begins a drain.
 func prepareContainer(rev *servingv1.Revision, c *corev1.Container, serving bool, port int32, probing bool, token string) {
 	quiet(c)
 	for _, probe := range []*corev1.Probe{c.ReadinessProbe, c.LivenessProbe, c.StartupProbe} {
@@ -117,7 +118,8 @@ func prepareContainer(rev *servingv1.Revision, c *corev1.Container, serving bool
 		c.Ports = []corev1.ContainerPort{{Name: userPortName, ContainerPort: port, Protocol: corev1.ProtocolTCP}}
 	}
 	c.Env = append(c.Env, identityEnv(rev)...)
-	// queue-proxy answers for readiness, except where only the kubelet can look: a command inside the container.
+	// queue-proxy answers for readiness, except where only the kubelet can look: a command inside
+	// the container.
 	if c.ReadinessProbe != nil && c.ReadinessProbe.Exec == nil {
 		c.ReadinessProbe = nil
 	}
@@ -130,7 +132,8 @@ func prepareContainer(rev *servingv1.Revision, c *corev1.Container, serving bool
 	}
 }
 
-// pointProbe sends a probe of the serving container to the serving port, which is the only one a user names.
+// pointProbe sends a probe of the serving container to the serving port, which is the only one a
+// user names.
 func pointProbe(p *corev1.Probe, port int32, keepGiven bool) {
 	if p == nil {
 		return

@@ -1,10 +1,10 @@
-// Package revision reconciles Revisions. It resolves the digests of their images, keeps their Deployments and PodAutoscalers, and
-// reports whether they can serve.
+// Package revision reconciles Revisions. It resolves the digests of their images, keeps their
+// Deployments and PodAutoscalers, and reports whether they can serve.
 //
-// Owns: a Revision's status; the Deployment, except for replicas; the PodAutoscaler's spec and metadata.
-// Reads: Revisions, their Deployments, PodAutoscalers and pods; registries, for digests.
-// Writes: Deployments, PodAutoscalers; the annotation of parked Revisions (park.go).
-// Never: replicas of an existing Deployment, pods, a PodAutoscaler's status.
+// Owns: a Revision's status; the Deployment, except for replicas; the PodAutoscaler's spec and
+// metadata. Reads: Revisions, their Deployments, PodAutoscalers and pods; registries, for digests.
+// Writes: Deployments, PodAutoscalers; the annotation of parked Revisions (park.go). Never:
+// replicas of an existing Deployment, pods, a PodAutoscaler's status.
 package revision
 
 import (
@@ -50,7 +50,8 @@ type reconciler struct {
 	certificates *certificate.Keeper                  // of queue-proxies
 }
 
-// New returns the reconciler of Revisions. Queue-proxies prove their revision by a token, which is made with tokenKey.
+// New returns the reconciler of Revisions. Queue-proxies prove their revision by a token, which is
+// made with tokenKey.
 func New(w *reconcile.World, tokenKey []byte, digests *digest.Resolver) *reconcile.Controller {
 	serving, made, published := w.EbbInformers.Serving().V1(), w.Kubernetes("", Selector), w.Kubernetes("", names.ServerlessServiceLabel)
 	services, slices := published.Core().V1().Services(), published.Discovery().V1().EndpointSlices()
@@ -86,7 +87,8 @@ func New(w *reconcile.World, tokenKey []byte, digests *digest.Resolver) *reconci
 	return c
 }
 
-// inNamespace maps the certificate of a namespace's queue-proxies to the Revisions in the namespace.
+// inNamespace maps the certificate of a namespace's queue-proxies to the Revisions in the
+// namespace.
 func inNamespace(revisions cache.SharedIndexInformer) func(object any) []reconcile.Key {
 	return func(object any) (keys []reconcile.Key) {
 		m := object.(metav1.Object)
@@ -125,7 +127,8 @@ func (r *reconciler) reconcile(ctx context.Context, rev *servingv1.Revision) (ti
 		return 0, r.refused(rev, err)
 	}
 	neverStarted := couldNotStart(before, o, s)
-	// If somebody deleted the PodAutoscaler, the Revision's status still tells that the revision was up.
+	// If somebody deleted the PodAutoscaler, the Revision's status still tells that the revision
+	// was up.
 	wasUp := before.GetCondition(servingv1.RevisionConditionResourcesAvailable).IsTrue()
 	if o.autoscaler, err = r.autoscaler(ctx, rev, o.autoscaler, neverStarted, wasUp); err != nil {
 		judge(rev, o, s)
@@ -145,8 +148,9 @@ func (r *reconciler) reconcile(ctx context.Context, rev *servingv1.Revision) (ti
 	return 0, r.park(ctx, rev, o.initialized())
 }
 
-// couldNotStart reports whether the revision fails and never was up. That stays so after its pods are gone, or its minimum scale
-// would create them again, to fail again, forever. A pod that becomes ready ends it, and a request can start one.
+// couldNotStart reports whether the revision fails and never was up. That stays so after its pods
+// are gone, or its minimum scale would create them again, to fail again, forever. A pod that
+// becomes ready ends it, and a request can start one.
 func couldNotStart(before *servingv1.RevisionStatus, o observation, s *settings.Snapshot) bool {
 	if o.initialized() || readyPods(o.pods) > 0 {
 		return false
@@ -186,8 +190,8 @@ func (r *reconciler) resolve(rev *servingv1.Revision, s *settings.Snapshot) bool
 	return true
 }
 
-// conditionDigestsResolved exists, and is False, only if a revision runs an image by its tag because the registry did not tell the
-// digest. It does not count for Ready.
+// conditionDigestsResolved exists, and is False, only if a revision runs an image by its tag
+// because the registry did not tell the digest. It does not count for Ready.
 const conditionDigestsResolved apis.ConditionType = "DigestsResolved"
 
 func (r *reconciler) podsOf(rev *servingv1.Revision) ([]*corev1.Pod, error) {
@@ -203,7 +207,8 @@ func (r *reconciler) inputs(rev *servingv1.Revision, s *settings.Snapshot) Input
 	}
 }
 
-// refused turns an error of the API server into a condition if a retry alone does not help, because somebody has to act.
+// refused turns an error of the API server into a condition if a retry alone does not help, because
+// somebody has to act.
 func (r *reconciler) refused(rev *servingv1.Revision, err error) error {
 	manager := rev.GetConditionSet().Manage(&rev.Status)
 	switch {

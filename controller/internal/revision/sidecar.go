@@ -17,7 +17,8 @@ import (
 	"ebb.dev/ebb/wire"
 )
 
-// makeSidecar is the container queue-proxy of a revision whose containers are as the user wrote them.
+// makeSidecar is the container queue-proxy of a revision whose containers are as the user wrote
+// them.
 func makeSidecar(rev *servingv1.Revision, containers []corev1.Container, serving int, in Inputs) (*corev1.Container, error) {
 	s := in.Settings
 	user := containers[serving]
@@ -53,7 +54,8 @@ func makeSidecar(rev *servingv1.Revision, containers []corev1.Container, serving
 		corev1.EnvVar{Name: "SERVING_READINESS_PROBE", Value: probes},
 		corev1.EnvVar{Name: "EBB_STARTUP_PROBE", Value: startup},
 		corev1.EnvVar{Name: "EBB_ACTIVATORS", Value: activators})
-	// An empty value means what an absent one does, and every revision's template lies in etcd and in caches.
+	// An empty value means what an absent one does, and every revision's template lies in etcd and
+	// in caches.
 	environment = slices.DeleteFunc(environment, func(e corev1.EnvVar) bool { return e.Value == "" && e.ValueFrom == nil })
 	yes, no := true, false
 	c := &corev1.Container{
@@ -136,8 +138,9 @@ func sidecarEnv(rev *servingv1.Revision, dataPort int32, in Inputs) ([]corev1.En
 	}, nil
 }
 
-// sidecarReadiness is what the kubelet asks: queue-proxy, with the timing of the user's probe. A period of 0, the default,
-// means that queue-proxy looks at the user container every few milliseconds by itself; the kubelet then asks every second.
+// sidecarReadiness is what the kubelet asks: queue-proxy, with the timing of the user's probe. A
+// period of 0, the default, means that queue-proxy looks at the user container every few
+// milliseconds by itself; the kubelet then asks every second.
 func sidecarReadiness(user *corev1.Probe, dataPort int32) *corev1.Probe {
 	p := &corev1.Probe{}
 	if user != nil {
@@ -165,9 +168,10 @@ func wholePeriod(p *corev1.Probe) {
 	}
 }
 
-// probesJSON are the values of SERVING_READINESS_PROBE and EBB_STARTUP_PROBE: the serving container's probe, or with multi-container
-// probing an array of the probes of all containers that have one, the serving container's first. A startup probe must have
-// passed before readiness counts; one that only the kubelet can run is left out (see onlyKubeletKnows).
+// probesJSON are the values of SERVING_READINESS_PROBE and EBB_STARTUP_PROBE: the serving
+// container's probe, or with multi-container probing an array of the probes of all containers that
+// have one, the serving container's first. A startup probe must have passed before readiness
+// counts; one that only the kubelet can run is left out (see onlyKubeletKnows).
 func probesJSON(containers []corev1.Container, serving int, port int32, all bool) (readiness, startup string, err error) {
 	first := userProbe(containers[serving].ReadinessProbe, port)
 	var value any = first
@@ -204,8 +208,8 @@ func onlyKubeletKnows(containers []corev1.Container) bool {
 	})
 }
 
-// userProbe is a readiness probe as queue-proxy can run it. A command inside another container it cannot: it looks whether the
-// port accepts, and the kubelet runs the command.
+// userProbe is a readiness probe as queue-proxy can run it. A command inside another container it
+// cannot: it looks whether the port accepts, and the kubelet runs the command.
 func userProbe(given *corev1.Probe, port int32) *corev1.Probe {
 	p := given.DeepCopy()
 	if p == nil {

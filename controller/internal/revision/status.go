@@ -31,13 +31,14 @@ type observation struct {
 	pods       []*corev1.Pod
 }
 
-// initialized reports whether the revision once had its initial pods, with this PodAutoscaler or, before it was parked, another.
+// initialized reports whether the revision once had its initial pods, with this PodAutoscaler or,
+// before it was parked, another.
 func (o observation) initialized() bool {
 	return o.autoscaler != nil && (o.autoscaler.Annotations[names.InitializedAnnotation] == "true" || o.autoscaler.Status.IsScaleTargetInitialized())
 }
 
-// failing returns the trouble of a revision without a ready pod. While a pod is ready, requests are answered, and users need not
-// know about the others.
+// failing returns the trouble of a revision without a ready pod. While a pod is ready, requests are
+// answered, and users need not know about the others.
 func (o observation) failing(s *settings.Snapshot) trouble {
 	if readyPods(o.pods) > 0 {
 		return trouble{}
@@ -51,8 +52,8 @@ func (o observation) failing(s *settings.Snapshot) trouble {
 	return trouble{}
 }
 
-// judge sets the Revision's conditions. They depend on the observation more than on their old values, so a revision that recovers
-// is Ready again.
+// judge sets the Revision's conditions. They depend on the observation more than on their old
+// values, so a revision that recovers is Ready again.
 //
 //	ready pods  trouble         initialized  autoscaler   ResourcesAvailable              ContainerHealthy
 //	> 0         -               yes          any          True                            True
@@ -102,8 +103,9 @@ func judge(rev *servingv1.Revision, o observation, s *settings.Snapshot) {
 	rev.Status.LogURL = strings.ReplaceAll(s.Observability.RevisionURLTemplate, "${REVISION_UID}", string(rev.UID))
 }
 
-// setReplicas publishes what the PodAutoscaler reports. A revision that is up always has both numbers, because clients of a Ready
-// Revision read them: those it had, or else what its pods and its Deployment say.
+// setReplicas publishes what the PodAutoscaler reports. A revision that is up always has both
+// numbers, because clients of a Ready Revision read them: those it had, or else what its pods and
+// its Deployment say.
 //
 //	PodAutoscaler reports  initialized  published
 //	both                   any          both as reported
@@ -126,8 +128,8 @@ func setReplicas(rev *servingv1.Revision, o observation) {
 
 func pulling(reason string) bool { return reason == "ErrImagePull" || reason == "ImagePullBackOff" }
 
-// copyActive copies the PodAutoscaler's Active, which does not count for Ready. The old value stays until the autoscaler sets the
-// status of a PodAutoscaler that was created again.
+// copyActive copies the PodAutoscaler's Active, which does not count for Ready. The old value stays
+// until the autoscaler sets the status of a PodAutoscaler that was created again.
 func copyActive(manager apis.ConditionManager, pa *autoscalingv1alpha1.PodAutoscaler) {
 	c := apis.Condition{Type: servingv1.RevisionConditionActive, Status: corev1.ConditionUnknown, Severity: apis.ConditionSeverityInfo,
 		Reason: reasonDeploying}

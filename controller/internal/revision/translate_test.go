@@ -16,8 +16,9 @@ import (
 
 var update = flag.Bool("update", false, "write what is seen into testdata")
 
-// TestTranslation turns each testdata/<case>.in.yaml, a Revision and the settings, into the Deployment and PodAutoscaler of
-// <case>.out.yaml, twice, because a translator that depends on the order of a map restarts pods.
+// TestTranslation turns each testdata/<case>.in.yaml, a Revision and the settings, into the
+// Deployment and PodAutoscaler of <case>.out.yaml, twice, because a translator that depends on the
+// order of a map restarts pods.
 func TestTranslation(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.in.yaml")
 	if err != nil || len(files) == 0 {

@@ -11,7 +11,8 @@ import (
 	"ebb.dev/ebb/settings"
 )
 
-// Another Gateway in config-gateway: the HTTPRoutes hang at it, and what names a target inside the cluster leads there.
+// Another Gateway in config-gateway: the HTTPRoutes hang at it, and what names a target inside the
+// cluster leads there.
 func TestRoutesMoveToTheGatewaysOfAChangedSetting(t *testing.T) {
 	s := set(t)
 	s.revision("hello-00001", corev1.ConditionTrue)

@@ -16,7 +16,8 @@ import (
 	"ebb.dev/ebb/controller/internal/apply"
 )
 
-// placeholder returns the Service that gives a target its name inside the cluster. It is an alias of the local gateway.
+// placeholder returns the Service that gives a target its name inside the cluster. It is an alias
+// of the local gateway.
 func placeholder(route *servingv1.Route, name, gatewayHost string) *corev1.Service {
 	l := map[string]string{}
 	maps.Copy(l, route.Labels)
@@ -58,7 +59,8 @@ func (r *reconciler) localTags(route *servingv1.Route, byName map[string]string)
 	return local, nil
 }
 
-// placeholders makes the placeholder Services of the targets exist, and deletes those of former targets.
+// placeholders makes the placeholder Services of the targets exist, and deletes those of former
+// targets.
 func (r *reconciler) placeholders(ctx context.Context, route *servingv1.Route, byName map[string]string, gatewayHost string) error {
 	api := r.kube.CoreV1().Services(route.Namespace)
 	wanted := map[string]bool{}

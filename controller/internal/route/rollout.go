@@ -15,8 +15,8 @@ import (
 	"ebb.dev/ebb/settings"
 )
 
-// rolloutDuration returns the time in which requests move to a new latest revision: the Route's annotation, or the setting if there
-// is none or it is 0.
+// rolloutDuration returns the time in which requests move to a new latest revision: the Route's
+// annotation, or the setting if there is none or it is 0.
 func rolloutDuration(route *servingv1.Route, s *settings.Snapshot) (time.Duration, error) {
 	own, fault := names.RolloutDuration(route.Annotations)
 	if fault != nil {
@@ -28,8 +28,9 @@ func rolloutDuration(route *servingv1.Route, s *settings.Snapshot) (time.Duratio
 	return s.Network.RolloutDuration, nil
 }
 
-// rolledOut replaces each target that follows a latest revision by the revisions that share its requests now. The state of the
-// rollout is an annotation of the Route's cluster-local HTTPRoute, which every Route has.
+// rolledOut replaces each target that follows a latest revision by the revisions that share its
+// requests now. The state of the rollout is an annotation of the Route's cluster-local HTTPRoute,
+// which every Route has.
 func (r *reconciler) rolledOut(route *servingv1.Route, targets []target, duration time.Duration) ([]target, rollout.State, time.Duration, error) {
 	before := rollout.State{}
 	own := (&plan.Input{Namespace: route.Namespace, ClusterDomain: r.clusterDomain}).LocalHost(route.Name)

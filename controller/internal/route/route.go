@@ -1,8 +1,9 @@
 // Package route programs the gateways with Routes and reports when the gateways follow.
 //
-// Owns: a Route's status, its HTTPRoutes, its placeholder Services. Reads: Routes, Configurations, Revisions, the public
-// Services of revisions, settings; the gateways, by probes. Writes: what it owns. Never: routes to a revision that was never
-// Ready; reports Ready before every gateway pod follows the plan.
+// Owns: a Route's status, its HTTPRoutes, its placeholder Services. Reads: Routes, Configurations,
+// Revisions, the public Services of revisions, settings; the gateways, by probes. Writes: what it
+// owns. Never: routes to a revision that was never Ready; reports Ready before every gateway pod
+// follows the plan.
 package route
 
 import (
@@ -203,7 +204,8 @@ func (r *reconciler) reconcile(ctx context.Context, route *servingv1.Route) (tim
 	if missing, err := r.missingBackend(p); err != nil {
 		return 0, err
 	} else if missing != "" {
-		// Gateways answer 500 for a Service that does not exist. Its creation causes the next reconcile.
+		// Gateways answer 500 for a Service that does not exist. Its creation causes the next
+		// reconcile.
 		route.Status.MarkIngressNotReady(reasonUninitialized, fmt.Sprintf("Service %q does not exist yet.", missing))
 		return 0, nil
 	}
@@ -224,7 +226,8 @@ func (r *reconciler) reconcile(ctx context.Context, route *servingv1.Route) (tim
 	return again, nil
 }
 
-// refused turns an error about an object that a Route needs into a condition if a retry alone does not help.
+// refused turns an error about an object that a Route needs into a condition if a retry alone does
+// not help.
 func refused(route *servingv1.Route, err error) error {
 	notOwned := new(apply.NotOwnedError)
 	switch {
@@ -343,8 +346,9 @@ func (r *reconciler) missingBackend(p *plan.Plan) (string, error) {
 	return "", nil
 }
 
-// judge reports whether the gateways follow the plan. A plan that was live before this process started, and needed no write, is still
-// live. So a restart of the controller does not set every Route to Unknown.
+// judge reports whether the gateways follow the plan. A plan that was live before this process
+// started, and needed no write, is still live. So a restart of the controller does not set every
+// Route to Unknown.
 func (r *reconciler) judge(route *servingv1.Route, p *plan.Plan, s *settings.Snapshot, changed bool) (live bool) {
 	key := types.NamespacedName{Namespace: route.Namespace, Name: route.Name}
 	if !changed && !r.prober.Known(key) && route.Status.GetCondition(servingv1.RouteConditionIngressReady).IsTrue() {
@@ -387,7 +391,8 @@ func (r *reconciler) refusal(route *servingv1.Route) (reason, message string, re
 	return "", "", false
 }
 
-// probes returns one probe for each target and gateway. It asks for one of the target's hosts; the others are in the same HTTPRoute.
+// probes returns one probe for each target and gateway. It asks for one of the target's hosts; the
+// others are in the same HTTPRoute.
 func probes(p *plan.Plan, g settings.Gateway) []ready.Probe {
 	var out []ready.Probe
 	for _, t := range p.Targets {

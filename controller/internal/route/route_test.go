@@ -297,7 +297,8 @@ func TestTagsComeAndGoWithTheirObjectsAndKeepTheUsersLabels(t *testing.T) {
 	if got := r.Status.Traffic[1].URL.String(); got != "http://blue-hello.ns.example.com" {
 		t.Errorf("address of the tag: %s", got)
 	}
-	// A user makes the tag private by a label on its placeholder: the public host goes, the label stays.
+	// A user makes the tag private by a label on its placeholder: the public host goes, the label
+	// stays.
 	alias := s.store.Get(services, "ns", "blue-hello")
 	given := alias.GetLabels()
 	given[names.VisibilityLabel] = names.VisibilityClusterLocal
@@ -319,7 +320,8 @@ func TestTagsComeAndGoWithTheirObjectsAndKeepTheUsersLabels(t *testing.T) {
 	}
 }
 
-// A revision in reserve may lose its Services at any moment; so no request is sent there before the labeler has taken it out.
+// A revision in reserve may lose its Services at any moment; so no request is sent there before the
+// labeler has taken it out.
 func TestARevisionInReserveIsRoutedToOnlyOnceItIsBack(t *testing.T) {
 	s := set(t)
 	mark := func(state names.RoutingState, parked string) {
@@ -405,7 +407,8 @@ func TestAServiceOfSomebodyElseIsNotTaken(t *testing.T) {
 	s.until("refused", func(r *servingv1.Route) bool { return condition(r, "IngressReady") == "False NotOwned" })
 }
 
-// Quotas and policies refuse what a Route needs: its status has their words, and it goes on by itself when they let it.
+// Quotas and policies refuse what a Route needs: its status has their words, and it goes on by
+// itself when they let it.
 func TestWhatTheAPIServerRefusesARouteIsInItsStatus(t *testing.T) {
 	s := set(t)
 	var refused atomic.Pointer[schema.GroupResource]
@@ -439,7 +442,8 @@ func TestAGradualRolloutSharesUntilTheNewRevisionHasAll(t *testing.T) {
 		s.service(name)
 	}
 	s.configuration("hello-00001")
-	// The duration is there before the Route can become Ready: the reconciler knows it when the Configuration moves on.
+	// The duration is there before the Route can become Ready: the reconciler knows it when the
+	// Configuration moves on.
 	s.put(routes, "serving.knative.dev/v1", "Route", &servingv1.Route{ObjectMeta: metav1.ObjectMeta{Name: "hello", Namespace: "ns",
 		Annotations: map[string]string{names.RolloutDurationAnnotation: "3s"}}})
 	s.route("latest=100")

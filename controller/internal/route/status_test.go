@@ -17,7 +17,8 @@ import (
 
 var update = flag.Bool("update", false, "write what is seen into testdata")
 
-// The status of Routes as kn, dashboards and waiting scripts read it, but for the times of transitions.
+// The status of Routes as kn, dashboards and waiting scripts read it, but for the times of
+// transitions.
 func TestStatus(t *testing.T) {
 	for _, row := range []struct {
 		name    string

@@ -24,7 +24,8 @@ type hostCertificate struct {
 	why        string
 }
 
-// secure requests the certificates of a Route's hosts, sets which hosts have TLS, and sets the condition CertificateProvisioned.
+// secure requests the certificates of a Route's hosts, sets which hosts have TLS, and sets the
+// condition CertificateProvisioned.
 //
 //	asked for                     | state of all certificates | http-protocol | CertificateProvisioned          | TLS
 //	for no host                   |                           |               | True, TLSNotEnabled             | no
@@ -100,8 +101,8 @@ func (r *reconciler) secure(ctx context.Context, route *servingv1.Route, s *sett
 	return r.certificates.Prune(ctx, route.Namespace, route, labels.Set{names.RouteLabel: route.Name}, wanted)
 }
 
-// externalTLS reports whether the Route's external hosts get certificates, and if not, why. It also sets whether plain requests are
-// redirected.
+// externalTLS reports whether the Route's external hosts get certificates, and if not, why. It also
+// sets whether plain requests are redirected.
 func externalTLS(route *servingv1.Route, s *settings.Snapshot, in *plan.Input) (bool, string, error) {
 	protocol, ferr := names.HTTPProtocol(route.Annotations)
 	if ferr != nil {

@@ -21,8 +21,9 @@ type target struct {
 	latest, h2c                  bool
 }
 
-// resolve finds the revision of every entry of spec.traffic. If one cannot take requests, resolve sets the status and returns
-// ok = false. Then the gateways are left as they are, so a Route never replaces a revision that serves by one that does not.
+// resolve finds the revision of every entry of spec.traffic. If one cannot take requests, resolve
+// sets the status and returns ok = false. Then the gateways are left as they are, so a Route never
+// replaces a revision that serves by one that does not.
 func resolve(route *servingv1.Route, configurations listers.ConfigurationLister, revisions listers.RevisionLister) (out []target, ok bool, err error) {
 	service := route.Labels[names.ServiceLabel]
 	for _, entry := range route.Spec.Traffic {
@@ -64,7 +65,8 @@ func resolve(route *servingv1.Route, configurations listers.ConfigurationLister,
 			}
 			return nil, false, nil
 		}
-		// A revision in reserve may be parked at any time, until the labeler has seen this Route and made it active (decision 0007).
+		// A revision in reserve may be parked at any time, until the labeler has seen this Route
+		// and made it active (decision 0007).
 		if revision.RoutingState() == names.RoutingReserve || revision.Annotations[names.ParkedAnnotation] != "" {
 			route.Status.MarkRevisionParked(t.revision)
 			return nil, false, nil
@@ -79,12 +81,14 @@ func resolve(route *servingv1.Route, configurations listers.ConfigurationLister,
 	return out, true, nil
 }
 
-// serves reports whether requests go to the revision already. Then it is kept even if it is not Ready for a moment.
+// serves reports whether requests go to the revision already. Then it is kept even if it is not
+// Ready for a moment.
 func serves(route *servingv1.Route, revision string) bool {
 	return slices.ContainsFunc(route.Status.Traffic, func(t servingv1.TrafficTarget) bool { return t.RevisionName == revision })
 }
 
-// shares groups the targets by tag. The Route's own hosts split requests by percent; a tag's host sends all of them to its target.
+// shares groups the targets by tag. The Route's own hosts split requests by percent; a tag's host
+// sends all of them to its target.
 func shares(targets []target) map[string][]plan.Share {
 	out := map[string][]plan.Share{}
 	for _, t := range targets {

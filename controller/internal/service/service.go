@@ -1,7 +1,8 @@
 // Package service reconciles Services. Each has one Configuration and one Route of the same name.
 //
-// Owns: a Service's status. Reads: Services, Configurations, Routes, the Revision that a template names.
-// Writes: spec and metadata of the Configuration and the Route, and overwrites changes of others. Never: Revisions, traffic.
+// Owns: a Service's status. Reads: Services, Configurations, Routes, the Revision that a template
+// names. Writes: spec and metadata of the Configuration and the Route, and overwrites changes of
+// others. Never: Revisions, traffic.
 package service
 
 import (
@@ -51,7 +52,8 @@ func New(w *reconcile.World) *reconcile.Controller {
 		Client:    func(ns string) reconcile.Client[*servingv1.Service] { return w.Ebb.ServingV1().Services(ns) },
 		Reconcile: r.reconcile, MayHold: func(_, _ *servingv1.Service) bool { return true },
 	}.Controller()
-	// Children have the Service's name. So do objects of others that are in their place, and the Service continues when they go.
+	// Children have the Service's name. So do objects of others that are in their place, and the
+	// Service continues when they go.
 	c.Watch(serving.Configurations().Informer(), reconcile.Self)
 	c.Watch(serving.Routes().Informer(), reconcile.Self)
 	return c
@@ -77,7 +79,8 @@ func (r *reconciler) reconcile(ctx context.Context, svc *servingv1.Service) (_ t
 	}
 	rollUpConfiguration(svc, config)
 
-	// A Route that names a Revision which does not exist yet would fail for a moment, so the Configuration goes first.
+	// A Route that names a Revision which does not exist yet would fail for a moment, so the
+	// Configuration goes first.
 	if name := config.Spec.Template.Name; name != "" {
 		if config.Generation != config.Status.ObservedGeneration {
 			manager.MarkUnknown(servingv1.ServiceConditionRoutesReady, servingv1.ReasonOutOfDate,
@@ -104,7 +107,8 @@ func (r *reconciler) reconcile(ctx context.Context, svc *servingv1.Service) (_ t
 	return 0, nil
 }
 
-// refused turns an error about a child into a condition if a retry alone does not help, because somebody has to act.
+// refused turns an error about a child into a condition if a retry alone does not help, because
+// somebody has to act.
 func refused(svc *servingv1.Service, condition apis.ConditionType, err error) error {
 	manager := svc.GetConditionSet().Manage(&svc.Status)
 	switch {
@@ -132,7 +136,8 @@ func (r *reconciler) configuration(ctx context.Context, svc *servingv1.Service) 
 			}
 			have.Labels, have.Annotations = want.Labels, want.Annotations
 			if !equality.Semantic.DeepEqual(have.Spec, want.Spec) {
-				// Compare with the same defaults on both sides. A new default of the cluster is not a change, and makes no Revision.
+				// Compare with the same defaults on both sides. A new default of the cluster is not
+				// a change, and makes no Revision.
 				a, b, config := have.DeepCopy(), want.DeepCopy(), r.settings.Load().Rules(r.clusterDomain)
 				a.SetDefaults(rules.Request[servingv1.Configuration]{Config: config, Operation: rules.Create})
 				b.SetDefaults(rules.Request[servingv1.Configuration]{Config: config, Operation: rules.Create})

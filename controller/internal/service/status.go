@@ -26,8 +26,8 @@ func rollUpConfiguration(svc *servingv1.Service, config *servingv1.Configuration
 	copyCondition(manager, servingv1.ServiceConditionConfigurationsReady, readyOf(config.Status.Conditions))
 }
 
-// rollUpRoute copies what a Service shows of its Route, by the same rule. In addition, the Service is not Ready while a Ready
-// Route does not send its traffic to the right revisions yet.
+// rollUpRoute copies what a Service shows of its Route, by the same rule. In addition, the Service
+// is not Ready while a Ready Route does not send its traffic to the right revisions yet.
 func rollUpRoute(svc *servingv1.Service, route *servingv1.Route) {
 	manager := svc.GetConditionSet().Manage(&svc.Status)
 	if route.Generation != route.Status.ObservedGeneration {
@@ -45,8 +45,8 @@ func rollUpRoute(svc *servingv1.Service, route *servingv1.Route) {
 	copyCondition(manager, servingv1.ServiceConditionRoutesReady, ready)
 }
 
-// migrated reports whether the traffic in a Route's status is what its spec asks for, with the latest ready revision as "the
-// latest".
+// migrated reports whether the traffic in a Route's status is what its spec asks for, with the
+// latest ready revision as "the latest".
 func migrated(route *servingv1.Route, latestReady string) bool {
 	want := plain(route.Spec.Traffic, latestReady)
 	have := plain(route.Status.Traffic, latestReady)
@@ -68,8 +68,9 @@ func plain(targets []servingv1.TrafficTarget, latestReady string) []servingv1.Tr
 	return out
 }
 
-// tellCause makes Ready show the failure of the Configuration if the Route is not Ready only because of it. "The image cannot be
-// pulled" is the cause and "there is no revision" its consequence, and people look at Ready first.
+// tellCause makes Ready show the failure of the Configuration if the Route is not Ready only
+// because of it. "The image cannot be pulled" is the cause and "there is no revision" its
+// consequence, and people look at Ready first.
 //
 //	ConfigurationsReady  RoutesReady              Ready
 //	False                not True, RevisionMissing as ConfigurationsReady

@@ -10,7 +10,8 @@ import (
 	servingv1 "ebb.dev/ebb/api/serving/v1"
 )
 
-// What a person sees first is Ready. It names the cause, not what follows from it, whichever changed last.
+// What a person sees first is Ready. It names the cause, not what follows from it, whichever
+// changed last.
 func TestReadyNamesTheCause(t *testing.T) {
 	const no, unknown, yes = corev1.ConditionFalse, corev1.ConditionUnknown, corev1.ConditionTrue
 	type condition struct {

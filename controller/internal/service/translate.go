@@ -10,16 +10,16 @@ import (
 	servingv1 "ebb.dev/ebb/api/serving/v1"
 )
 
-// MakeConfiguration returns the Configuration of a Service. It has the Service's name, template, labels, and annotations except
-// those about traffic and kubectl's.
+// MakeConfiguration returns the Configuration of a Service. It has the Service's name, template,
+// labels, and annotations except those about traffic and kubectl's.
 func MakeConfiguration(svc *servingv1.Service) *servingv1.Configuration {
 	labels := cloned(svc.Labels)
 	labels[names.ServiceLabel] = svc.Name
 	labels[names.ServiceUIDLabel] = string(svc.UID)
 	annotations := cloned(svc.Annotations, names.LastAppliedAnnotation, names.RolloutDurationAnnotation,
 		names.RolloutDurationAnnotationAlt)
-	// A new Configuration starts with the annotation that its Route leads to it, so its first Revision starts as active. That
-	// saves four writes. Later the labeler sets this annotation.
+	// A new Configuration starts with the annotation that its Route leads to it, so its first
+	// Revision starts as active. That saves four writes. Later the labeler sets this annotation.
 	if slices.ContainsFunc(MakeRoute(svc).Spec.Traffic, func(t servingv1.TrafficTarget) bool { return t.ConfigurationName != "" }) {
 		annotations[names.RoutesAnnotation] = svc.Name
 	}
@@ -33,8 +33,9 @@ func MakeConfiguration(svc *servingv1.Service) *servingv1.Configuration {
 	}
 }
 
-// MakeRoute returns the Route of a Service. It has the Service's name and traffic, where "the latest" becomes the latest of its own
-// Configuration. Without any traffic, all requests go to the latest.
+// MakeRoute returns the Route of a Service. It has the Service's name and traffic, where "the
+// latest" becomes the latest of its own Configuration. Without any traffic, all requests go to the
+// latest.
 func MakeRoute(svc *servingv1.Service) *servingv1.Route {
 	labels := cloned(svc.Labels)
 	labels[names.ServiceLabel] = svc.Name

@@ -18,7 +18,8 @@ import (
 
 var update = flag.Bool("update", false, "write what is seen into testdata")
 
-// Each testdata/*.in.yaml is a Service; beside it stand the Configuration and Route made of it, and the Revision of its template.
+// Each testdata/*.in.yaml is a Service; beside it stand the Configuration and Route made of it, and
+// the Revision of its template.
 func TestTranslation(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.in.yaml")
 	if err != nil || len(files) == 0 {

@@ -1,7 +1,7 @@
 // Package tokenkey creates the key of the tokens by which queue-proxies prove their revision.
 //
-// Owns: the field "key" of the Secret ebb-token-key. Writes: that Secret, once per installation. Never: replaces a key, because every
-// running pod has a token that was made with it.
+// Owns: the field "key" of the Secret ebb-token-key. Writes: that Secret, once per installation.
+// Never: replaces a key, because every running pod has a token that was made with it.
 package tokenkey
 
 import (
@@ -20,8 +20,8 @@ import (
 // size of the key in bytes, which is the size of the hash.
 const size = 32
 
-// Ensure returns the key, and creates it if there is none. If two replicas start at the same time, the Secret's resource version
-// decides who was first, and the other one reads again.
+// Ensure returns the key, and creates it if there is none. If two replicas start at the same time,
+// the Secret's resource version decides who was first, and the other one reads again.
 func Ensure(ctx context.Context, kube kubernetes.Interface, namespace string) ([]byte, error) {
 	secrets := kube.CoreV1().Secrets(namespace)
 	for {

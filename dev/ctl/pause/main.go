@@ -1,5 +1,5 @@
-// Command pause holds a pod's network namespace open. It waits for a signal to end, and reaps orphaned
-// processes when it is the first process of its pod.
+// Command pause holds a pod's network namespace open. It waits for a signal to end, and reaps
+// orphaned processes when it is the first process of its pod.
 package main
 
 import (

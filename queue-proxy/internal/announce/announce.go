@@ -1,7 +1,9 @@
-// Package announce tells the activators that this pod answers, that it goes away, or that it keeps a slot for one of them.
+// Package announce tells the activators that this pod answers, that it goes away, or that it keeps
+// a slot for one of them.
 //
-// Owns: the sequence number of this pod's announcements. Reads: the activators' addresses from DNS. Writes: POSTs to them. Never: tells anything that
-// is not true at the moment of sending; what was overtaken is dropped.
+// Owns: the sequence number of this pod's announcements. Reads: the activators' addresses from DNS.
+// Writes: POSTs to them. Never: tells anything that is not true at the moment of sending; what was
+// overtaken is dropped.
 package announce
 
 import (
@@ -65,8 +67,8 @@ func (a *Announcer) init() {
 // Enabled reports whether there is anybody to tell and an address to be told of.
 func (a *Announcer) Enabled() bool { return a.Activators != "" && a.Base.Address.IsValid() }
 
-// Say tells every activator whether the pod is ready, and tries again for a bounded time. A newer word ends an older one's
-// attempts.
+// Say tells every activator whether the pod is ready, and tries again for a bounded time. A newer
+// word ends an older one's attempts.
 func (a *Announcer) Say(ctx context.Context, ready bool, userReady time.Time) {
 	a.init()
 	if !a.Enabled() {
@@ -177,9 +179,10 @@ func (a *Announcer) resolve(ctx context.Context, name string) ([]netip.AddrPort,
 // relookup is how often at most an unknown caller makes the activators' name be resolved again.
 const relookup = time.Second
 
-// Activator reports whether caller, host:port as in wire.HeaderNoQueue, is an activator by what DNS said last. Everybody can send the
-// header, and what is offered to a caller carries the revision's token, so only activators may be callers. For an
-// unknown one DNS is asked again in the background; until it knows it, it is an ordinary client.
+// Activator reports whether caller, host:port as in wire.HeaderNoQueue, is an activator by what DNS
+// said last. Everybody can send the header, and what is offered to a caller carries the revision's
+// token, so only activators may be callers. For an unknown one DNS is asked again in the
+// background; until it knows it, it is an ordinary client.
 func (a *Announcer) Activator(caller string) bool {
 	address, err := netip.ParseAddrPort(caller)
 	if err != nil {

@@ -1,6 +1,8 @@
-// Package certs serves the pod's certificate and takes up the first and each renewed one without a restart.
+// Package certs serves the pod's certificate and takes up the first and each renewed one without a
+// restart.
 //
-// Owns: the certificate in use. Reads: tls.crt and tls.key in one directory, again and again. Writes: nothing.
+// Owns: the certificate in use. Reads: tls.crt and tls.key in one directory, again and again.
+// Writes: nothing.
 package certs
 
 import (
@@ -70,8 +72,8 @@ func (f *Files) reload() (changed bool, err error) {
 	return true, nil
 }
 
-// Watch looks for a first or renewed certificate every interval, until ctx ends. A broken one is reported, and the good one kept; that there is none
-// yet is not.
+// Watch looks for a first or renewed certificate every interval, until ctx ends. A broken one is
+// reported, and the good one kept; that there is none yet is not.
 func (f *Files) Watch(ctx context.Context, interval time.Duration, changed func(err error)) {
 	tick := time.NewTicker(interval)
 	defer tick.Stop()

@@ -1,4 +1,5 @@
-// Package chain is queue-proxy's policy for every request: the pipeline of contract section 5.2, from the outside in.
+// Package chain is queue-proxy's policy for every request: the pipeline of contract section 5.2,
+// from the outside in.
 //
 //	probe?     answered here; never counted as load
 //	draining?  readiness fails; requests are still served, each renewing the quiet time
@@ -7,7 +8,8 @@
 //	limit      a slot, a place in the queue, or 503
 //	forward    to the user container
 //
-// Owns: the order above. Reads: the request. Writes: edits of the forwarded head, local replies. Never: touches a socket.
+// Owns: the order above. Reads: the request. Writes: edits of the forwarded head, local replies.
+// Never: touches a socket.
 package chain
 
 import (
@@ -44,7 +46,8 @@ type Chain struct {
 	Timeouts forward.Timeouts
 	// Ready asks the user container on behalf of the kubelet.
 	Ready func(ctx context.Context) error
-	// Activator says whether an address in wire.HeaderNoQueue is an activator's. Without it nobody's is.
+	// Activator says whether an address in wire.HeaderNoQueue is an activator's. Without it
+	// nobody's is.
 	Activator func(caller string) bool
 	// Draining says that the pod goes away; Seen notes an ordinary request.
 	Draining  func() bool
@@ -107,7 +110,8 @@ func (c *Chain) Admit(r *forward.Request) forward.Decision {
 			if p.outgrew {
 				return queueFull()
 			}
-			// The forwarder answers for a client that left and for timers; what remains is the end of the process.
+			// The forwarder answers for a client that left and for timers; what remains is the end
+			// of the process.
 			return forward.Decision{Reply: forward.Reply{Status: 503, Body: context.Cause(ctx).Error()}}
 		}
 	}
@@ -150,8 +154,9 @@ func refusal(why string) forward.Decision {
 func (c *Chain) probe(r *forward.Request, p *pass) (forward.Decision, bool) {
 	value := r.Header(wire.HeaderNetworkProbe)
 	agent := r.Header("User-Agent")
-	// No prober upgrades its connection. What does is a user's, whatever it calls itself: it would stay open for hours, uncounted, and a drain, which
-	// waits for all that is counted but the upgraded, would come to less than nothing.
+	// No prober upgrades its connection. What does is a user's, whatever it calls itself: it would
+	// stay open for hours, uncounted, and a drain, which waits for all that is counted but the
+	// upgraded, would come to less than nothing.
 	isProbe := !r.IsUpgrade() && (strings.HasPrefix(agent, wire.AgentKubelet) ||
 		strings.HasPrefix(agent, wire.AgentActivatorProbe) || strings.HasPrefix(agent, wire.AgentAutoscalerProbe))
 	if value == "" && !isProbe {
@@ -170,7 +175,8 @@ func (c *Chain) probe(r *forward.Request, p *pass) (forward.Decision, bool) {
 	case c.Draining():
 		return reply(503, bodyShuttingDown), true
 	case value == "":
-		// A liveness probe of the container that was pointed at us; it goes through, uncounted and unlimited.
+		// A liveness probe of the container that was pointed at us; it goes through, uncounted and
+		// unlimited.
 		return forward.Decision{}, false
 	case value != wire.ProbeQueue:
 		return reply(400, bodyBadProbe+value), true

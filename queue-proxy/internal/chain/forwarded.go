@@ -7,9 +7,10 @@ import (
 	"ebb.dev/ebb/forward"
 )
 
-// appendForwarded builds the Forwarded field (RFC 7239) out of X-Forwarded-{For,Proto,Host}: one element for each address, the first of
-// which carries host and proto too. Nothing is appended when there is nothing to tell. It runs for every request that comes through a
-// gateway, so it must not allocate.
+// appendForwarded builds the Forwarded field (RFC 7239) out of X-Forwarded-{For,Proto,Host}: one
+// element for each address, the first of which carries host and proto too. Nothing is appended when
+// there is nothing to tell. It runs for every request that comes through a gateway, so it must not
+// allocate.
 func appendForwarded(b []byte, r *forward.Request) []byte {
 	addresses, proto, host := r.Header("X-Forwarded-For"), r.Header("X-Forwarded-Proto"), r.Header("X-Forwarded-Host")
 	if addresses == "" && proto == "" && host == "" {

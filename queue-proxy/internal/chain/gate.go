@@ -14,8 +14,8 @@ import (
 	"ebb.dev/ebb/wire"
 )
 
-// Gate is the limit, the refused activators' turns and the load ledger under one lock: a request takes it once when it comes and once
-// when it goes.
+// Gate is the limit, the refused activators' turns and the load ledger under one lock: a request
+// takes it once when it comes and once when it goes.
 type Gate struct {
 	pod      string
 	offer    func(caller string)
@@ -28,7 +28,8 @@ type Gate struct {
 	lapse *time.Timer // set while a slot is kept
 }
 
-// NewGate makes a Gate with so many slots (0: no limit). offer is called, on a goroutine of its own, when a slot is kept for a refused caller.
+// NewGate makes a Gate with so many slots (0: no limit). offer is called, on a goroutine of its
+// own, when a slot is kept for a refused caller.
 func NewGate(slots, mostWaiting int, mostBytes int64, pod string, now time.Time, offer func(caller string)) *Gate {
 	return &Gate{
 		pod:      pod,
@@ -63,7 +64,8 @@ const (
 	refused
 )
 
-// enter lets a request in, queues it, or turns it away. caller is set for one that would rather be refused than wait.
+// enter lets a request in, queues it, or turns it away. caller is set for one that would rather be
+// refused than wait.
 func (g *Gate) enter(p *pass, now time.Time, weight int64, caller string) entry {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -107,8 +109,8 @@ func (g *Gate) press() {
 	}
 }
 
-// grow is told that a request takes n bytes more than the weight that it entered with. If it waits and there is no room for them, it is
-// turned away like one that comes now.
+// grow is told that a request takes n bytes more than the weight that it entered with. If it waits
+// and there is no room for them, it is turned away like one that comes now.
 func (g *Gate) grow(p *pass, n int64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -120,7 +122,8 @@ func (g *Gate) grow(p *pass, n int64) {
 	}
 }
 
-// await waits for the slot of a queued request. It reports false when ctx ended first, or when the request took too much memory.
+// await waits for the slot of a queued request. It reports false when ctx ended first, or when the
+// request took too much memory.
 func (g *Gate) await(ctx context.Context, p *pass) bool {
 	select {
 	case <-p.waiter.Ready:
@@ -173,7 +176,8 @@ func (g *Gate) leave(p *pass, now time.Time) {
 	p.inside, p.running = false, false
 }
 
-// nextTurnLocked keeps a free slot for the refused caller whose turn it is, and looks again when that lapses.
+// nextTurnLocked keeps a free slot for the refused caller whose turn it is, and looks again when
+// that lapses.
 func (g *Gate) nextTurnLocked(now time.Time) {
 	if g.limit.Slots <= 0 || g.turns.Waiting() == 0 {
 		return
@@ -240,7 +244,8 @@ func (g *Gate) Rising() bool {
 	return g.load.Rising()
 }
 
-// weight is what a waiting request takes in memory besides what forward.Request.TrackMemory counts: goroutines, a connection.
+// weight is what a waiting request takes in memory besides what forward.Request.TrackMemory counts:
+// goroutines, a connection.
 const weight = 12 << 10
 
 var _ forward.Handler = (*Chain)(nil)

@@ -15,7 +15,8 @@ import (
 	"ebb.dev/ebb/forward"
 )
 
-// The bound in bytes looks at what a request takes: of large heads fewer may wait than of small ones, and as many again once they have left.
+// The bound in bytes looks at what a request takes: of large heads fewer may wait than of small
+// ones, and as many again once they have left.
 func TestLargeHeadsMeetTheBoundInBytes(t *testing.T) {
 	const bound = 400 << 10
 	for _, c := range []struct {

@@ -1,6 +1,7 @@
 // Package config reads queue-proxy's environment (contract section 5.1) into one value.
 //
-// Owns: the meaning of the variables. Reads: what it is given. Never: looks at the process's environment itself, or at files.
+// Owns: the meaning of the variables. Reads: what it is given. Never: looks at the process's
+// environment itself, or at files.
 package config
 
 import (
@@ -29,7 +30,8 @@ type Config struct {
 	Concurrency int // 0: no limit
 
 	Timeout, ResponseStartTimeout, IdleTimeout time.Duration
-	// CutResponses: a response that has begun is cut when a timer fires, instead of ended with a trailer.
+	// CutResponses: a response that has begun is cut when a timer fires, instead of ended with a
+	// trailer.
 	CutResponses bool
 
 	Probes        []probe.Spec // all must pass
@@ -64,8 +66,9 @@ type Observability struct {
 	RuntimeProfiling bool `json:"runtimeProfiling"`
 }
 
-// Queue-proxy's queue is this many times its concurrency (contract section 5.3), and at most this heavy: half of
-// the memory limit that main sets for the process, so that a full queue leaves the garbage collector room.
+// Queue-proxy's queue is this many times its concurrency (contract section 5.3), and at most this
+// heavy: half of the memory limit that main sets for the process, so that a full queue leaves the
+// garbage collector room.
 const (
 	WaitingPerSlot = 10
 	MostWaitBytes  = 24 << 20
@@ -191,7 +194,8 @@ func (r *reader) action(name string) string {
 	}
 }
 
-// seconds takes any length: admission does not bound every timeout, and 34 years are as good as more.
+// seconds takes any length: admission does not bound every timeout, and 34 years are as good as
+// more.
 func (r *reader) seconds(name string) time.Duration {
 	return time.Duration(min(r.number(name, 0, math.MaxInt), 1<<30)) * time.Second
 }

@@ -1,12 +1,13 @@
 // Package drain decides when a pod that is going away may go.
 //
-// Owns: whether this pod drains, and when it last took a request. Reads: how many requests are in flight. Writes: nothing. Never: ends a
-// request.
+// Owns: whether this pod drains, and when it last took a request. Reads: how many requests are in
+// flight. Writes: nothing. Never: ends a request.
 //
-// The sequence. SIGTERM, or the preStop hook of the user container, begins a drain: readiness fails at once and the pod withdraws its
-// announcement. Requests that still come are served, each beginning the quiet time anew. The drain is over when no request came for the
-// quiet time and none is in flight. A drain begun by the hook alone (the kubelet restarts the user container after a failed liveness probe)
-// is taken back when no SIGTERM follows within three seconds.
+// The sequence. SIGTERM, or the preStop hook of the user container, begins a drain: readiness fails
+// at once and the pod withdraws its announcement. Requests that still come are served, each
+// beginning the quiet time anew. The drain is over when no request came for the quiet time and none
+// is in flight. A drain begun by the hook alone (the kubelet restarts the user container after a
+// failed liveness probe) is taken back when no SIGTERM follows within three seconds.
 package drain
 
 import (
@@ -16,9 +17,10 @@ import (
 	"time"
 )
 
-// hookAlone is how long the hook waits for the SIGTERM that tells a deleted pod from a restarted container. The kubelet sends it at the same time
-// as it calls the hook, but on a node with more to do than it can the signal was seen to come more than a second later; a hook that returns before has
-// the container killed while requests still come to the pod.
+// hookAlone is how long the hook waits for the SIGTERM that tells a deleted pod from a restarted
+// container. The kubelet sends it at the same time as it calls the hook, but on a node with more to
+// do than it can the signal was seen to come more than a second later; a hook that returns before
+// has the container killed while requests still come to the pod.
 const hookAlone = 3 * time.Second
 
 // look is how often a drain looks whether it is over.
@@ -38,8 +40,8 @@ type Drainer struct {
 	isTerm     bool
 }
 
-// New makes a Drainer. inFlight is asked for the requests that must end first; changed is told of the beginning of a drain, and of
-// its being taken back.
+// New makes a Drainer. inFlight is asked for the requests that must end first; changed is told of
+// the beginning of a drain, and of its being taken back.
 func New(quiet time.Duration, inFlight func() int, changed func(draining bool)) *Drainer {
 	return &Drainer{quiet: quiet, inFlight: inFlight, changed: changed, terminated: make(chan struct{})}
 }
@@ -66,7 +68,8 @@ func (d *Drainer) Terminate(ctx context.Context) {
 	d.wait(ctx)
 }
 
-// Hook is the user container's preStop hook. It returns when the drain is over, ctx ends, or three seconds passed without SIGTERM.
+// Hook is the user container's preStop hook. It returns when the drain is over, ctx ends, or three
+// seconds passed without SIGTERM.
 func (d *Drainer) Hook(ctx context.Context) {
 	d.begin()
 	t := time.NewTimer(hookAlone)

@@ -12,7 +12,8 @@ import (
 // userAgent begins as the kubelet's does, so that a container can tell probes from requests.
 const userAgent = "kube-probe/ebb"
 
-// DetectHTTP2 makes the HTTP probe find out, once, whether the container speaks HTTP/2 without TLS, and then ask in what it speaks.
+// DetectHTTP2 makes the HTTP probe find out, once, whether the container speaks HTTP/2 without TLS,
+// and then ask in what it speaks.
 func (s *Spec) DetectHTTP2() { s.detect = new(detection) }
 
 // detection is what is known of a container's HTTP. All copies of a Spec share it.
@@ -28,7 +29,8 @@ const (
 func plain() *http.Transport {
 	return &http.Transport{
 		DisableKeepAlives: true,
-		// The kubelet does not verify either: the container is next door and its certificate is for the world.
+		// The kubelet does not verify either: the container is next door and its certificate is for
+		// the world.
 		TLSClientConfig: &tls.Config{InsecureSkipVerify: true},
 	}
 }
@@ -67,8 +69,9 @@ func (s *Spec) http(ctx context.Context) error {
 	return err
 }
 
-// offersHTTP2 asks in HTTP/1.1 whether the container would go on in HTTP/2 (RFC 7540 section 3.2). The error says that it gave no answer of
-// HTTP/1.1; one that is silent leaves half of ctx's time for another question.
+// offersHTTP2 asks in HTTP/1.1 whether the container would go on in HTTP/2 (RFC 7540 section 3.2).
+// The error says that it gave no answer of HTTP/1.1; one that is silent leaves half of ctx's time
+// for another question.
 func (s *Spec) offersHTTP2(ctx context.Context) (bool, error) {
 	if end, ok := ctx.Deadline(); ok {
 		var cancel context.CancelFunc

@@ -1,7 +1,8 @@
-// Package probe asks the user container whether it is ready: over HTTP, TCP or gRPC, as the kubelet would.
+// Package probe asks the user container whether it is ready: over HTTP, TCP or gRPC, as the kubelet
+// would.
 //
-// Owns: the state "has passed once". Reads: the user container's answers. Writes: nothing. Never: decides what readiness means
-// for others.
+// Owns: the state "has passed once". Reads: the user container's answers. Writes: nothing. Never:
+// decides what readiness means for others.
 package probe
 
 import (
@@ -61,8 +62,8 @@ func address(host string, port wire.ProbePort) string {
 	return net.JoinHostPort(host, strconv.Itoa(int(port)))
 }
 
-// grpc calls grpc.health.v1.Health/Check. The two messages are small enough to be written by hand, which keeps a gRPC library out of
-// every pod.
+// grpc calls grpc.health.v1.Health/Check. The two messages are small enough to be written by hand,
+// which keeps a gRPC library out of every pod.
 func (s *Spec) grpc(ctx context.Context) error {
 	var message []byte
 	if s.GRPC.Service != nil && *s.GRPC.Service != "" {

@@ -92,7 +92,8 @@ func TestEveryKindOfProbe(t *testing.T) {
 	}
 }
 
-// A startup probe that the sidecar runs itself costs little: it is asked every few milliseconds, not every seconds of its period.
+// A startup probe that the sidecar runs itself costs little: it is asked every few milliseconds,
+// not every seconds of its period.
 func TestStartIsNoticedFastWhateverThePeriod(t *testing.T) {
 	var up atomic.Bool
 	var asked atomic.Int64
@@ -112,7 +113,8 @@ func TestStartIsNoticedFastWhateverThePeriod(t *testing.T) {
 	if err := p.Start(context.Background()); err != nil {
 		t.Fatal(err)
 	}
-	// Twenty questions at the period that was set would take 200 s; TestPausesWhileTheContainerStarts has the pauses.
+	// Twenty questions at the period that was set would take 200 s;
+	// TestPausesWhileTheContainerStarts has the pauses.
 	if took := time.Since(begin); took > 20*time.Second {
 		t.Errorf("it took %s", took)
 	}
@@ -131,7 +133,8 @@ func TestStartIsNoticedFastWhateverThePeriod(t *testing.T) {
 	}
 }
 
-// However long a container starts, it is asked again no later than 20 ms after it said no, whatever the kind and period of the probe.
+// However long a container starts, it is asked again no later than 20 ms after it said no, whatever
+// the kind and period of the probe.
 func TestPausesWhileTheContainerStarts(t *testing.T) {
 	for name, text := range map[string]string{
 		"HTTP":              `{"httpGet":{"path":"/"},"periodSeconds":10,"timeoutSeconds":5}`,
@@ -188,7 +191,8 @@ func TestAllContainersMustPass(t *testing.T) {
 	}
 }
 
-// upgrades makes of a handler one that goes on in HTTP/2 when it is asked to; the probe leaves it there.
+// upgrades makes of a handler one that goes on in HTTP/2 when it is asked to; the probe leaves it
+// there.
 func upgrades(handler http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, settings := r.Header["Http2-Settings"]
@@ -205,7 +209,8 @@ func upgrades(handler http.Handler) http.Handler {
 	})
 }
 
-// Servers that speak HTTP/1.1 only, HTTP/2 only, or either with and without an upgrade between them.
+// Servers that speak HTTP/1.1 only, HTTP/2 only, or either with and without an upgrade between
+// them.
 func TestWhatTheContainerSpeaksIsFoundOut(t *testing.T) {
 	var proto, seen atomic.Value
 	var questions, fail atomic.Int64

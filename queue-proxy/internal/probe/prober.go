@@ -9,10 +9,11 @@ import (
 
 // How often the container is asked, and how long one answer may take.
 const (
-	// While it starts, the container is asked after each startPeriod at first and later less often: a container that took a time to
-	// start is noticed within startPeriod or 1/startShare of that time, and within startMost however long it took. Ten pods that start together on a busy node
-	// would otherwise take from each other, by asking, what they need to start. An exec probe is not run here: its place takes a look at
-	// the port (Spec), which costs next to nothing.
+	// While it starts, the container is asked after each startPeriod at first and later less often:
+	// a container that took a time to start is noticed within startPeriod or 1/startShare of that
+	// time, and within startMost however long it took. Ten pods that start together on a busy node
+	// would otherwise take from each other, by asking, what they need to start. An exec probe is
+	// not run here: its place takes a look at the port (Spec), which costs next to nothing.
 	startPeriod = 10 * time.Millisecond
 	startShare  = 20
 	startMost   = 20 * time.Millisecond
@@ -41,7 +42,8 @@ func New(startup, specs []Spec) *Prober {
 // Started is closed when every probe has passed for the first time.
 func (p *Prober) Started() <-chan struct{} { return p.started }
 
-// Start polls, from the process's own start and much faster than any kubelet, until the container passes or ctx ends.
+// Start polls, from the process's own start and much faster than any kubelet, until the container
+// passes or ctx ends.
 func (p *Prober) Start(ctx context.Context) error {
 	begin := time.Now()
 	pending := append(append([]Spec(nil), p.startup...), p.specs...)
@@ -76,8 +78,8 @@ func (p *Prober) passes(ctx context.Context, s *Spec) bool {
 	return true
 }
 
-// Ready answers the kubelet. Before the first success it waits for it, for as long as one probe may take: the kubelet asks seldom, and a
-// "no" would cost a period.
+// Ready answers the kubelet. Before the first success it waits for it, for as long as one probe may
+// take: the kubelet asks seldom, and a "no" would cost a period.
 func (p *Prober) Ready(ctx context.Context) error {
 	select {
 	case <-p.started:

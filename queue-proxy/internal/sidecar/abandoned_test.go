@@ -15,7 +15,8 @@ import (
 	"ebb.dev/ebb/queue-proxy/internal/config"
 )
 
-// connected is how many of the clients' connections to the server's port the kernel still calls established there.
+// connected is how many of the clients' connections to the server's port the kernel still calls
+// established there.
 func connected(t *testing.T, server int, clients []net.Conn) (n int) {
 	t.Helper()
 	ports := map[int64]bool{}
@@ -46,8 +47,8 @@ func connected(t *testing.T, server int, clients []net.Conn) (n int) {
 	return n
 }
 
-// Under overload clients give up while they wait. Nobody works for them: the slot goes to the first who is still there, at once, although
-// those who left came before.
+// Under overload clients give up while they wait. Nobody works for them: the slot goes to the first
+// who is still there, at once, although those who left came before.
 func TestAbandonedRequestsNeverReachTheContainer(t *testing.T) {
 	var mu sync.Mutex
 	var seen []string

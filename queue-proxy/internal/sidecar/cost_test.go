@@ -8,7 +8,8 @@ import (
 	"ebb.dev/ebb/queue-proxy/internal/config"
 )
 
-// A forwarded request costs no allocation in the whole of queue-proxy, whatever of its defaults is on.
+// A forwarded request costs no allocation in the whole of queue-proxy, whatever of its defaults is
+// on.
 func TestAForwardedRequestAllocatesNothing(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector allocates")

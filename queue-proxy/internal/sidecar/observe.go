@@ -17,8 +17,8 @@ import (
 // scope is OpenTelemetry's name of what is observed here (contract section 5.6).
 const scope = "knative.dev/serving/pkg/queue"
 
-// observe makes of the settings what is told of requests. A collector's address that makes no sense is logged; it is no reason to
-// refuse service.
+// observe makes of the settings what is told of requests. A collector's address that makes no sense
+// is logged; it is no reason to refuse service.
 func (s *Sidecar) observe(c *chain.Chain) error {
 	cfg := s.cfg
 	resource := []otlp.Attribute{

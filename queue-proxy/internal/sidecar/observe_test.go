@@ -28,7 +28,8 @@ func texts(list []*commonpb.KeyValue) map[string]string {
 	return out
 }
 
-// A request's span and its place in the metrics reach the collector at the latest when the pod ends; probes do not.
+// A request's span and its place in the metrics reach the collector at the latest when the pod
+// ends; probes do not.
 func TestSpansAndMetricsReachACollector(t *testing.T) {
 	spans := make(chan *tracepb.ExportTraceServiceRequest, 10)
 	metrics := make(chan *metricspb.ExportMetricsServiceRequest, 10)

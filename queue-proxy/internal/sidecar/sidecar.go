@@ -1,9 +1,11 @@
 // Package sidecar puts queue-proxy together and takes it down in order.
 //
-// Owns: the listeners and the goroutines of the process. Reads: the Config. Writes: logs. Never: decides anything itself.
+// Owns: the listeners and the goroutines of the process. Reads: the Config. Writes: logs. Never:
+// decides anything itself.
 //
-// Up: the data port first, since everybody waits for it; then the rest; then the first probe of the user container and the announcement.
-// Down (SIGTERM): readiness fails, the announcement is withdrawn, the drain runs (package drain), the servers finish what is in flight, upgraded
+// Up: the data port first, since everybody waits for it; then the rest; then the first probe of the
+// user container and the announcement. Down (SIGTERM): readiness fails, the announcement is
+// withdrawn, the drain runs (package drain), the servers finish what is in flight, upgraded
 // connections get a minute, and the process ends.
 package sidecar
 
@@ -72,7 +74,8 @@ type sideServer struct {
 	server   *http.Server
 }
 
-// Listen binds every port, the data port first, and builds the rest. It returns an error that names what could not be done.
+// Listen binds every port, the data port first, and builds the rest. It returns an error that names
+// what could not be done.
 func Listen(cfg *config.Config, log *slog.Logger) (*Sidecar, error) {
 	s := &Sidecar{cfg: cfg, log: log, started: time.Now(), failed: make(chan error, 8)}
 	var err error
@@ -99,8 +102,8 @@ func (s *Sidecar) build() error {
 	logf := func(format string, args ...any) { s.log.Warn(fmt.Sprintf(format, args...)) }
 	s.user = forward.NewUpstream(net.JoinHostPort("127.0.0.1", strconv.Itoa(cfg.UserPort)), forward.UpstreamOptions{
 		MaxIdle: maxIdle(cfg.Concurrency),
-		// Where nobody listens a connection is refused at once. What takes longer is a pod that gets no processor time, and the
-		// request has a timeout of its own.
+		// Where nobody listens a connection is refused at once. What takes longer is a pod that
+		// gets no processor time, and the request has a timeout of its own.
 		DialTimeout: 30 * time.Second,
 	})
 	s.prober = probe.New(cfg.StartupProbes, cfg.Probes)
@@ -139,7 +142,8 @@ func (s *Sidecar) build() error {
 	return s.listenBeside()
 }
 
-// maxIdle keeps as many connections to the container as requests can run (contract section 5.2, row 12).
+// maxIdle keeps as many connections to the container as requests can run (contract section 5.2, row
+// 12).
 func maxIdle(concurrency int) int {
 	if concurrency > 0 {
 		return concurrency
@@ -187,8 +191,8 @@ func (s *Sidecar) listenBeside() error {
 	return nil
 }
 
-// listenTLS opens the TLS port if there is a certificate. In a pod without the directory there never will be one; where it is empty, certChanged
-// opens the port once it is not.
+// listenTLS opens the TLS port if there is a certificate. In a pod without the directory there
+// never will be one; where it is empty, certChanged opens the port once it is not.
 func (s *Sidecar) listenTLS() error {
 	if _, err := os.Stat(s.cfg.CertDir); err != nil {
 		return nil
@@ -248,7 +252,8 @@ func (s *Sidecar) closeListeners() {
 	}
 }
 
-// Addr is where requests are served; Addrs of the side servers are by name, for tests that let the system choose ports.
+// Addr is where requests are served; Addrs of the side servers are by name, for tests that let the
+// system choose ports.
 func (s *Sidecar) Addr() string { return s.data.Addr().String() }
 
 func (s *Sidecar) sideAddr(name string) string {
@@ -317,7 +322,8 @@ func (s *Sidecar) start(ctx context.Context) {
 	}
 }
 
-// drainChanged is told by the drainer; the announcement follows, and every response asks its client to go elsewhere.
+// drainChanged is told by the drainer; the announcement follows, and every response asks its client
+// to go elsewhere.
 func (s *Sidecar) drainChanged(draining bool) {
 	s.server.SetDraining(draining)
 	s.announceMu.Lock()

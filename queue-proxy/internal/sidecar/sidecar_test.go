@@ -288,8 +288,8 @@ func echo(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// The pod waits for an open WebSocket as it does for requests, but does not wait for it before the container is told to end: it is the
-// container that closes it.
+// The pod waits for an open WebSocket as it does for requests, but does not wait for it before the
+// container is told to end: it is the container that closes it.
 func TestAnOpenWebSocketIsDrained(t *testing.T) {
 	for name, agent := range map[string]string{"a user's": "browser", "one that says it is the kubelet's": wire.AgentKubelet + "1.35"} {
 		t.Run(name, func(t *testing.T) { openWebSocketIsDrained(t, agent) })

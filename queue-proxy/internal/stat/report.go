@@ -21,7 +21,8 @@ type Source interface {
 	Rising() bool
 }
 
-// Reporter closes a period each second, answers scrapes with the last one, and pushes under pressure.
+// Reporter closes a period each second, answers scrapes with the last one, and pushes under
+// pressure.
 type Reporter struct {
 	Source     Source
 	Namespace  string
@@ -68,7 +69,8 @@ func (r *Reporter) Run(ctx context.Context) error {
 	}
 }
 
-// Push tells the autoscaler of pressure until ctx ends. A push that fails is not repeated: the next one, or the scrape, says more.
+// Push tells the autoscaler of pressure until ctx ends. A push that fails is not repeated: the next
+// one, or the scrape, says more.
 func (r *Reporter) Push(ctx context.Context) error {
 	transport := &http.Transport{MaxIdleConnsPerHost: 1, IdleConnTimeout: 30 * time.Second}
 	client := &http.Client{Transport: transport, Timeout: pushTimeout}

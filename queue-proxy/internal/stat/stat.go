@@ -1,7 +1,9 @@
-// Package stat is the load of this pod: time-weighted concurrency and counts per reporting period, for the autoscaler.
+// Package stat is the load of this pod: time-weighted concurrency and counts per reporting period,
+// for the autoscaler.
 //
-// Owns: the figures of the current and the last period. Reads: the times it is given. Writes: answers to scrapes, and reports pushed when a
-// queue forms or load doubles. Never: locks; its caller, the gate, guards it together with the limit, so that one lock per request's begin and end
+// Owns: the figures of the current and the last period. Reads: the times it is given. Writes:
+// answers to scrapes, and reports pushed when a queue forms or load doubles. Never: locks; its
+// caller, the gate, guards it together with the limit, so that one lock per request's begin and end
 // suffices.
 package stat
 
@@ -11,7 +13,8 @@ import (
 	"ebb.dev/ebb/wire"
 )
 
-// Load is the ledger. Begin, End and the others take the time of the event, which may be a little out of order.
+// Load is the ledger. Begin, End and the others take the time of the event, which may be a little
+// out of order.
 type Load struct {
 	began time.Time // of the process
 	since time.Time // of the period
@@ -72,8 +75,9 @@ func (l *Load) Leave(now time.Time, proxied, ran bool) {
 	}
 }
 
-// Grew reports true once the requests that no activator counts are at least twice, and leastGrowth more than, what was last
-// reported. Where pods have no limit nothing ever waits, so this is the only edge of a burst.
+// Grew reports true once the requests that no activator counts are at least twice, and leastGrowth
+// more than, what was last reported. Where pods have no limit nothing ever waits, so this is the
+// only edge of a burst.
 func (l *Load) Grew() bool {
 	own := float64(l.inside - l.proxied)
 	if own < 2*l.told || own < l.told+leastGrowth {
@@ -83,8 +87,9 @@ func (l *Load) Grew() bool {
 	return true
 }
 
-// Rising reports true when a tenth more requests that no activator counts are here than were last reported. Asked a moment after
-// a push, it tells whether that saw the middle of a burst, which may end below twice what was pushed.
+// Rising reports true when a tenth more requests that no activator counts are here than were last
+// reported. Asked a moment after a push, it tells whether that saw the middle of a burst, which may
+// end below twice what was pushed.
 func (l *Load) Rising() bool {
 	own := float64(l.inside - l.proxied)
 	return own >= l.told*1.1 && own >= l.told+1
@@ -123,8 +128,8 @@ func (l *Load) Peek(now time.Time, pod string, queued int) wire.Stat {
 	return s
 }
 
-// Now is the report that is pushed under pressure: the concurrency of this moment rather than a mean over a period that
-// has hardly begun.
+// Now is the report that is pushed under pressure: the concurrency of this moment rather than a
+// mean over a period that has hardly begun.
 func (l *Load) Now(now time.Time, pod string, queued int) wire.Stat {
 	s := l.Peek(now, pod, queued)
 	s.AverageConcurrent = float64(l.inside)

@@ -1,7 +1,9 @@
-// Package usermetrics counts the user's requests and shows the counts to Prometheus and OpenTelemetry, under the contract's names (section 5.6).
+// Package usermetrics counts the user's requests and shows the counts to Prometheus and
+// OpenTelemetry, under the contract's names (section 5.6).
 //
-// Owns: the histograms. Reads: finished exchanges. Writes: the text of /metrics, and OTLP metrics. Never: allocates for a request. It is written by hand
-// because a Prometheus client would be a third of this process's memory, and this process stands in every pod.
+// Owns: the histograms. Reads: finished exchanges. Writes: the text of /metrics, and OTLP metrics.
+// Never: allocates for a request. It is written by hand because a Prometheus client would be a
+// third of this process's memory, and this process stands in every pod.
 package usermetrics
 
 import (
@@ -23,7 +25,8 @@ import (
 	"ebb.dev/ebb/wire"
 )
 
-// bounds of the histograms, in seconds: OpenTelemetry's advice for HTTP durations, with finer steps below 5 ms.
+// bounds of the histograms, in seconds: OpenTelemetry's advice for HTTP durations, with finer steps
+// below 5 ms.
 var bounds = [...]float64{0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 30, 60, 300}
 
 type histogram struct {
@@ -41,7 +44,8 @@ func (h *histogram) observe(d time.Duration) {
 	h.nanos.Add(int64(d))
 }
 
-// byStatus is a histogram for each status from 100 to 599, and one for what is none; each is made when first needed.
+// byStatus is a histogram for each status from 100 to 599, and one for what is none; each is made
+// when first needed.
 type byStatus [501]atomic.Pointer[histogram]
 
 func (b *byStatus) observe(status int, d time.Duration) {
@@ -79,7 +83,8 @@ type door struct {
 	server, client byStatus
 }
 
-// mostTags bounds how many named tags are told apart: the name is the client's word. The rest share anyTag.
+// mostTags bounds how many named tags are told apart: the name is the client's word. The rest share
+// anyTag.
 const (
 	mostTags = 20
 	anyTag   = "kn:any"
@@ -168,7 +173,8 @@ func (m *Metrics) Observe(r *forward.Request, res *forward.Result, e chain.Ended
 	}
 }
 
-// Names in OpenTelemetry's spelling. In Prometheus' the dots are underscores and durations end in _seconds.
+// Names in OpenTelemetry's spelling. In Prometheus' the dots are underscores and durations end in
+// _seconds.
 const (
 	invocation    = "kn.serving.invocation.duration"
 	queueDepth    = "kn.serving.queue.depth"

@@ -13,7 +13,8 @@ import (
 	"ebb.dev/ebb/wire"
 )
 
-// settle is how long the load runs before it is measured: a stable window, so that the averages are what they stay.
+// settle is how long the load runs before it is measured: a stable window, so that the averages are
+// what they stay.
 const settle = 20 * time.Second
 
 func pause(ctx context.Context, d time.Duration) error {
@@ -69,8 +70,8 @@ const (
 // posted is what became of the stats that were to be POSTed.
 type posted struct{ offered, taken, late atomic.Int64 }
 
-// post POSTs the stats of the pods that are not scraped, each once a second, at moments fixed beforehand: an
-// autoscaler that is slow does not make the load lighter.
+// post POSTs the stats of the pods that are not scraped, each once a second, at moments fixed
+// beforehand: an autoscaler that is slow does not make the load lighter.
 func (b *bench) post(ctx context.Context, p *posted) {
 	var batches [][]wire.StatMessage
 	for i := b.scraped; i < b.revisions; i++ {

@@ -11,12 +11,14 @@ import (
 	"ebb.dev/ebb/wire"
 )
 
-// pods answers scrapes as every pod's port for stats does, on one thread and with two system calls for each, so that
-// the generator takes as little as it can of the processors that it shares with what is measured.
+// pods answers scrapes as every pod's port for stats does, on one thread and with two system calls
+// for each, so that the generator takes as little as it can of the processors that it shares with
+// what is measured.
 type pods struct {
 	perRevision     int
 	listener, epoll int
-	// replies holds what the pod of each connection, by its descriptor, answers; heads what came of a request cut in two.
+	// replies holds what the pod of each connection, by its descriptor, answers; heads what came of
+	// a request cut in two.
 	replies map[int][]byte
 	heads   map[int][]byte
 	scrapes atomic.Int64

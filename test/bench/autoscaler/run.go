@@ -81,7 +81,8 @@ func (b *bench) run(ctx context.Context) error {
 	if err := pause(ctx, settle); err != nil {
 		return err
 	}
-	// The generator's own counts are taken at the beginning of a reading, from which seconds are counted: fetching metrics takes a while.
+	// The generator's own counts are taken at the beginning of a reading, from which seconds are
+	// counted: fetching metrics takes a while.
 	count := func() counts {
 		return counts{scrapes: pods.scrapes.Load(), taken: sent.taken.Load(), offered: sent.offered.Load(), late: sent.late.Load(), own: own()}
 	}

@@ -29,7 +29,8 @@ const namespace = "knative-serving"
 
 var tokenKey = []byte("0123456789abcdef0123456789abcdef")
 
-// perPod is the load of each pod: below the target of 70, above what one pod fewer would be enough for.
+// perPod is the load of each pod: below the target of 70, above what one pod fewer would be enough
+// for.
 const perPod = 60
 
 // world answers as the API server and as the pods.

@@ -1,12 +1,15 @@
-// Command coldstart measures what the first request of a sleeping service waits for: cold starts one after another, each with
-// the times of its phases, and then what a burst on one busy pod waits for until more pods are asked for, as JSON lines.
+// Command coldstart measures what the first request of a sleeping service waits for: cold starts
+// one after another, each with the times of its phases, and then what a burst on one busy pod waits
+// for until more pods are asked for, as JSON lines.
 //
-// Owns: a namespace of its own. Reads: watches of the Deployment and its pods, and the response. Writes: two Services, shorter
-// waiting times in config-autoscaler and the cold-start header in config-observability, both put back. Never: asserts a figure.
+// Owns: a namespace of its own. Reads: watches of the Deployment and its pods, and the response.
+// Writes: two Services, shorter waiting times in config-autoscaler and the cold-start header in
+// config-observability, both put back. Never: asserts a figure.
 //
-// All times are milliseconds after the request was sent. sent, scale_written, pod_created and answered are by this process's clock
-// (the two in the middle when its watch says so, so they are upper bounds), received, announced and forwarded by the activator's,
-// process_started by the user process's own: on a cluster of several machines their clocks must agree.
+// All times are milliseconds after the request was sent. sent, scale_written, pod_created and
+// answered are by this process's clock (the two in the middle when its watch says so, so they are
+// upper bounds), received, announced and forwarded by the activator's, process_started by the user
+// process's own: on a cluster of several machines their clocks must agree.
 package main
 
 import (
@@ -82,8 +85,9 @@ func run(ctx context.Context, n, bursts int, image string) (err error) {
 	if err != nil {
 		return err
 	}
-	// From the first request, at the activator, to the scale write at zero (wanted: 20 ms), and from the first queued request, as it
-	// was sent, to the scale write of a busy pod (wanted: 100 ms). With ten of each the 99th percentile is the slowest.
+	// From the first request, at the activator, to the scale write at zero (wanted: 20 ms), and
+	// from the first queued request, as it was sent, to the scale write of a busy pod (wanted: 100
+	// ms). With ten of each the 99th percentile is the slowest.
 	return out.Summary(result.Fields{
 		"median_total_ms":               result.Median(totals),
 		"median_scale_written_ms":       result.Median(scales),

@@ -26,7 +26,8 @@ func sleeper(ctx context.Context, c *cluster.Cluster, namespace, image string) (
 	return apply(ctx, c, namespace, serviceName, image, `autoscaling.knative.dev/max-scale: "1"`, 0)
 }
 
-// apply applies a service with a window of six seconds and further annotations (lines of YAML), and waits until it is Ready.
+// apply applies a service with a window of six seconds and further annotations (lines of YAML), and
+// waits until it is Ready.
 func apply(ctx context.Context, c *cluster.Cluster, namespace, name, image, annotations string, concurrency int) (url string, err error) {
 	err = c.Apply(ctx, namespace, fmt.Sprintf(`
 apiVersion: serving.knative.dev/v1
@@ -92,7 +93,8 @@ func measure(ctx context.Context, c *cluster.Cluster, namespace, url string) (ph
 	if err := c.AwaitNoPods(ctx, namespace, serviceName); err != nil {
 		return phases{}, fmt.Errorf("wait for the service to sleep: %w", err)
 	}
-	// The machine comes to rest: what removing the last pod leaves to do is no part of the next start.
+	// The machine comes to rest: what removing the last pod leaves to do is no part of the next
+	// start.
 	select {
 	case <-ctx.Done():
 		return phases{}, ctx.Err()
@@ -122,7 +124,8 @@ func measure(ctx context.Context, c *cluster.Cluster, namespace, url string) (ph
 	return p, err
 }
 
-// watchScale notes when the Deployment of a service is first asked for more than so many pods and when the first new pod appears.
+// watchScale notes when the Deployment of a service is first asked for more than so many pods and
+// when the first new pod appears.
 func watchScale(ctx context.Context, c *cluster.Cluster, namespace, service string, has int32) (stop func() (scaleWritten, podCreated time.Time), err error) {
 	selector := "serving.knative.dev/service=" + service
 	list, err := c.Kube.AppsV1().Deployments(namespace).List(ctx, metav1.ListOptions{LabelSelector: selector})

@@ -14,19 +14,20 @@ import (
 
 const (
 	panicName = "burst"
-	// burst is how many requests arrive at once, each of which takes the one pod for itself for a tenth of a second.
+	// burst is how many requests arrive at once, each of which takes the one pod for itself for a
+	// tenth of a second.
 	burst     = 20
 	burstPath = "?sleep=100"
 )
 
-// burster is a service with one pod that takes one request at a time and has two more to get. After a burst it is back at one pod
-// in half a minute.
+// burster is a service with one pod that takes one request at a time and has two more to get. After
+// a burst it is back at one pod in half a minute.
 func burster(ctx context.Context, c *cluster.Cluster, namespace, image string) (url string, err error) {
 	return apply(ctx, c, namespace, panicName, image, "autoscaling.knative.dev/min-scale: \"1\"\n        autoscaling.knative.dev/max-scale: \"3\"", 1)
 }
 
-// panicked returns the time from the second request of a burst, the first that has to queue, until the watch says that the
-// Deployment has been asked for more pods.
+// panicked returns the time from the second request of a burst, the first that has to queue, until
+// the watch says that the Deployment has been asked for more pods.
 func panicked(ctx context.Context, c *cluster.Cluster, namespace, url string) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, 4*time.Minute)
 	defer cancel()

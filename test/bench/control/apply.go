@@ -48,7 +48,8 @@ func (b *bench) rest(ctx context.Context, when string) (cluster.Usage, error) {
 	return sum, nil
 }
 
-// applyAtOnce applies n services, 16 at a time, as a user's script might. It returns the seconds of each from its apply to Ready.
+// applyAtOnce applies n services, 16 at a time, as a user's script might. It returns the seconds of
+// each from its apply to Ready.
 func (b *bench) applyAtOnce(ctx context.Context, prefix string, n int) ([]float64, error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
 	defer cancel()
@@ -131,8 +132,8 @@ func (b *bench) create(ctx context.Context, name string) error {
 	return nil
 }
 
-// awaitRemoved waits until the namespace is gone, so that the next benchmark finds an idle cluster. It may take long: 200 services
-// have about 3000 objects.
+// awaitRemoved waits until the namespace is gone, so that the next benchmark finds an idle cluster.
+// It may take long: 200 services have about 3000 objects.
 func (b *bench) awaitRemoved(ctx context.Context) error {
 	if b.namespace == "" {
 		return nil

@@ -14,8 +14,8 @@ import (
 	"ebb.dev/ebb/test/internal/result"
 )
 
-// audit reads what Ebb's accounts write from the API server's audit log. The cluster's audit policy has to select those writes,
-// one line each; that of `make up` does.
+// audit reads what Ebb's accounts write from the API server's audit log. The cluster's audit policy
+// has to select those writes, one line each; that of `make up` does.
 type audit struct{ file *os.File }
 
 // openAudit opens the log at its end. Without a path nothing is counted.
@@ -31,7 +31,8 @@ func openAudit(path string) (*audit, error) {
 	return &audit{file}, err
 }
 
-// writes counts the writes in a namespace that were logged since the last call, by account, verb, resource and status code.
+// writes counts the writes in a namespace that were logged since the last call, by account, verb,
+// resource and status code.
 func (a *audit) writes(namespace string) (map[string]int, error) {
 	counts := map[string]int{}
 	if a == nil {
@@ -73,7 +74,8 @@ func (a *audit) writes(namespace string) (map[string]int, error) {
 	}
 }
 
-// count prints what was written since the last call and returns the number of writes for each of n services.
+// count prints what was written since the last call and returns the number of writes for each of n
+// services.
 func (b *bench) count(when string, n int) (float64, error) {
 	counts, err := b.audit.writes(b.namespace)
 	if err != nil {

@@ -1,9 +1,10 @@
-// Command control measures the control plane: the seconds from apply to Ready for many services at once, then for one more, the CPU
-// time and anonymous memory of Ebb's components before and after, and how many writes to the API server a service costs. It prints
-// JSON lines and a summary.
+// Command control measures the control plane: the seconds from apply to Ready for many services at
+// once, then for one more, the CPU time and anonymous memory of Ebb's components before and after,
+// and how many writes to the API server a service costs. It prints JSON lines and a summary.
 //
-// Owns: its namespace. Reads: Services, by a watch; the components' metrics; the API server's audit log, if EBB_AUDIT_LOG names it.
-// Writes: N Services that start no pod, and while it runs allow-zero-initial-scale in config-autoscaler. Never: asserts a figure.
+// Owns: its namespace. Reads: Services, by a watch; the components' metrics; the API server's audit
+// log, if EBB_AUDIT_LOG names it. Writes: N Services that start no pod, and while it runs
+// allow-zero-initial-scale in config-autoscaler. Never: asserts a figure.
 package main
 
 import (

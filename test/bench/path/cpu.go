@@ -10,7 +10,8 @@ import (
 	"time"
 )
 
-// tick is the unit of /proc/stat (proc_stat(5)), a hundredth of a second on all platforms that Ebb supports.
+// tick is the unit of /proc/stat (proc_stat(5)), a hundredth of a second on all platforms that Ebb
+// supports.
 const tick = 10 * time.Millisecond
 
 // spent returns the CPU time that the whole machine and this process have used since they started.

@@ -92,8 +92,8 @@ func oneConnection(ctx context.Context, address string, request []byte, end time
 	return microseconds, failed, nil
 }
 
-// readResponse reads one response and says whether its status was 2xx. It knows the two framings that
-// the benchmark's service uses.
+// readResponse reads one response and says whether its status was 2xx. It knows the two framings
+// that the benchmark's service uses.
 func readResponse(r *bufio.Reader) (ok bool, err error) {
 	line, err := r.ReadSlice('\n')
 	if err != nil {

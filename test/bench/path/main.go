@@ -1,11 +1,11 @@
 // Command path measures what each hop costs, as JSON lines: the same request to the container's own
 // port, through queue-proxy, through activator and queue-proxy, and through the gateway and both.
-// queue-proxy is compared with an nginx in the same place: in the pod's network namespace, in front of
-// the same container.
+// queue-proxy is compared with an nginx in the same place: in the pod's network namespace, in front
+// of the same container.
 //
-// Owns: a namespace of its own, the nginx. Reads: addresses and processes of pods. Writes: one Service
-// with one pod that stays and the activator in its path. Never: asserts a figure. The load generator
-// shares the machine with everything else, so compare ratios, not absolute figures.
+// Owns: a namespace of its own, the nginx. Reads: addresses and processes of pods. Writes: one
+// Service with one pod that stays and the activator in its path. Never: asserts a figure. The load
+// generator shares the machine with everything else, so compare ratios, not absolute figures.
 package main
 
 import (

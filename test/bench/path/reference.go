@@ -19,9 +19,9 @@ import (
 	"ebb.dev/ebb/test/internal/nginx"
 )
 
-// besideContainer starts nginx in the pod's network namespace, in front of its container. It runs in
-// queue-proxy's control groups: with a CPU share of its own its rate differs by a third. The node must
-// be this machine, where the pod's processes can be seen.
+// besideContainer starts nginx in the pod's network namespace, in front of its container. It runs
+// in queue-proxy's control groups: with a CPU share of its own its rate differs by a third. The
+// node must be this machine, where the pod's processes can be seen.
 func besideContainer(ctx context.Context, pod *corev1.Pod, port int32) (address string, stop func(context.Context) error, err error) {
 	path, err := nginx.Find(ctx)
 	if err != nil {

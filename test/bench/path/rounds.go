@@ -8,8 +8,8 @@ import (
 	"ebb.dev/ebb/test/internal/result"
 )
 
-// rounds measures every target once in each round and prints it. It returns the rates at 32 connections
-// by target, and the ratio of queue-proxy's rate to nginx's in each of these rounds.
+// rounds measures every target once in each round and prints it. It returns the rates at 32
+// connections by target, and the ratio of queue-proxy's rate to nginx's in each of these rounds.
 func rounds(ctx context.Context, o options, targets []target, out *result.Printer) (rates map[string][]float64, vsNginx []float64, err error) {
 	rates = map[string][]float64{}
 	for _, connections := range o.parallel {

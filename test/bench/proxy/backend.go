@@ -11,7 +11,8 @@ import (
 	"google.golang.org/grpc/encoding"
 )
 
-// backend is the server behind every proxy: as cheap as one can be written, so that the proxies' part shows.
+// backend is the server behind every proxy: as cheap as one can be written, so that the proxies'
+// part shows.
 type backend struct {
 	http, grpc string // addresses
 	listener   net.Listener

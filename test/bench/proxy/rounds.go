@@ -22,8 +22,9 @@ type plan struct {
 	grpc   []int // connections of unary calls
 }
 
-// of says how often a shape is measured, and for how long. At one connection it is by chance on which processors client, proxy and server
-// meet for as long as the connection lives, and whether each wakes an idle one: a median of 65 or of 150 us. So it takes many short looks.
+// of says how often a shape is measured, and for how long. At one connection it is by chance on
+// which processors client, proxy and server meet for as long as the connection lives, and whether
+// each wakes an idle one: a median of 65 or of 150 us. So it takes many short looks.
 func (p plan) of(s shape) (rounds int, span time.Duration) {
 	if s.connections > 1 {
 		return p.rounds, p.span
@@ -49,7 +50,8 @@ type figures struct {
 	rps, cpu, p50, p99, rss []float64
 }
 
-// round measures every target under every shape, round by round in turn, and prints a line for each.
+// round measures every target under every shape, round by round in turn, and prints a line for
+// each.
 func round(ctx context.Context, printer *result.Printer, p plan, targets []*target, protocol string, shapes []shape,
 	takes func(*target) bool, measure func(context.Context, *target, shape, time.Duration) (measured, error)) (map[string]map[shape]*figures, error) {
 	all := map[string]map[shape]*figures{}
@@ -90,7 +92,8 @@ func add(all map[string]map[shape]*figures, name string, s shape, m measured) {
 	f.rss = append(f.rss, m.rss)
 }
 
-// ratio is the median of the rounds' ratios of CPU time: the two were measured one after the other, so noise of the machine hits both.
+// ratio is the median of the rounds' ratios of CPU time: the two were measured one after the other,
+// so noise of the machine hits both.
 func ratio(all map[string]map[shape]*figures, name, reference string, s shape) float64 {
 	return paired(all[name][s].cpu, all[reference][s].cpu, func(a, b float64) float64 { return a / b })
 }

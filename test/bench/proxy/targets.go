@@ -284,7 +284,8 @@ func listenTime(ctx context.Context, _, path, user string) (float64, error) {
 	return result.Median(times), nil
 }
 
-// atRest is what queue-proxy takes before any request: memory, disk, and the time to its first connection.
+// atRest is what queue-proxy takes before any request: memory, disk, and the time to its first
+// connection.
 func atRest(ctx context.Context, dir string, tools tools, targets []*target, b *backend) (result.Fields, error) {
 	summary := result.Fields{}
 	for _, t := range targets {

@@ -21,8 +21,9 @@ const (
 	outstanding = 100
 )
 
-// steady: 100 outstanding requests on a service with one pod, at most ten, and a target of ten at once. The kubelet looks at its
-// containers once a second, so that one start differs from the next by as much: several rounds, each with its floors, and medians.
+// steady: 100 outstanding requests on a service with one pod, at most ten, and a target of ten at
+// once. The kubelet looks at its containers once a second, so that one start differs from the next
+// by as much: several rounds, each with its floors, and medians.
 func (b *bench) steady(ctx context.Context) error {
 	var rounds []result.Fields
 	lasts := b.lasts
@@ -47,7 +48,8 @@ func (b *bench) steady(ctx context.Context) error {
 	return b.out.Line(medians)
 }
 
-// median returns the middle value of a field, nil when a round has none: what never happened has no median.
+// median returns the middle value of a field, nil when a round has none: what never happened has no
+// median.
 func median(rounds []result.Fields, name string) any {
 	var values []float64
 	for _, fields := range rounds {
@@ -92,9 +94,10 @@ func (b *bench) steadyRound(ctx context.Context, lasts time.Duration) (result.Fi
 	scale.stop()
 	fields := report.fields()
 	fields["experiment"] = "steady"
-	// From the load's begin until the watch here shows the Deployment with as many pods. Besides the autoscaler that is a hundred
-	// connections, the gateway, the queue of the activator, the API server's write and its watch, with the generator on the same
-	// machine. test/bench/coldstart measures the way from a queued request to the write by itself.
+	// From the load's begin until the watch here shows the Deployment with as many pods. Besides
+	// the autoscaler that is a hundred connections, the gateway, the queue of the activator, the
+	// API server's write and its watch, with the generator on the same machine.
+	// test/bench/coldstart measures the way from a queued request to the write by itself.
 	fields["asked_is"] = "from the load's begin until a watch shows the scale"
 	fields["asked_first_s"], fields["asked_ten_s"] = scale.after(report.begun, 2), scale.after(report.begun, 10)
 	fields["first_s"], fields["ten_s"] = pods.after(report.begun, 2), pods.after(report.begun, 10)
@@ -106,7 +109,8 @@ func (b *bench) steadyRound(ctx context.Context, lasts time.Duration) (result.Fi
 	return fields, b.removeService(ctx, "steady")
 }
 
-// nine: nine outstanding requests where the target says ten. What a fixed number of pods can do is the measure.
+// nine: nine outstanding requests where the target says ten. What a fixed number of pods can do is
+// the measure.
 func (b *bench) nine(ctx context.Context) error {
 	best := 0.0
 	for _, n := range []int{1, 3, 5, 7, 9} {
@@ -158,8 +162,9 @@ func (b *bench) service(ctx context.Context, name string, annotations map[string
 	return b.function(ctx, name, annotations, `{"env": [{"name": "WORKERS", "value": "`+workers+`"}]}`, "")
 }
 
-// function applies a Service of the test image and waits until it is Ready. Keys are annotations without their domain; those that
-// begin with ebb/ are Ebb's own. container is JSON of further fields of the container, spec of such of the template's spec.
+// function applies a Service of the test image and waits until it is Ready. Keys are annotations
+// without their domain; those that begin with ebb/ are Ebb's own. container is JSON of further
+// fields of the container, spec of such of the template's spec.
 func (b *bench) function(ctx context.Context, name string, annotations map[string]string, container, spec string) (url string, err error) {
 	manifest := "apiVersion: serving.knative.dev/v1\nkind: Service\nmetadata:\n  name: " + name + "\nspec:\n  template:\n    metadata:\n      annotations:\n"
 	for key, value := range annotations {

@@ -17,9 +17,10 @@ import (
 // floorHost reaches the bare Deployment through the same gateway as the services.
 const floorHost = "floor.scaleup.test"
 
-// floor is what the cluster itself needs: a bare Deployment of the same program goes from so many pods to so many because it is told
-// to, while nothing happens or, loaded, while the same load arrives through the same gateway from that moment on. It returns the
-// seconds to the first pod more and to the last.
+// floor is what the cluster itself needs: a bare Deployment of the same program goes from so many
+// pods to so many because it is told to, while nothing happens or, loaded, while the same load
+// arrives through the same gateway from that moment on. It returns the seconds to the first pod
+// more and to the last.
 func (b *bench) floor(ctx context.Context, from, to int, loaded bool) (first, last any, err error) {
 	err = b.Apply(ctx, b.namespace, `
 apiVersion: apps/v1
@@ -103,7 +104,8 @@ spec:
 	return b.tell(ctx, "floor", from, to, pods, stop)
 }
 
-// podFloor is the floor of a bare Deployment whose pods are made like those of a revision: of two containers.
+// podFloor is the floor of a bare Deployment whose pods are made like those of a revision: of two
+// containers.
 func (b *bench) podFloor(ctx context.Context) (first, ten any, err error) {
 	if _, err := b.service(ctx, "copied", map[string]string{"min-scale": "1"}); err != nil {
 		return nil, nil, err

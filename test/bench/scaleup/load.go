@@ -220,7 +220,8 @@ func (a *asked) after(begun time.Time, n int32) any {
 	return result.Milliseconds(a.at[n].Sub(begun)) / 1000
 }
 
-// since returns the changes of the scale from begun on, as "seconds:pods", and how many came after a time.
+// since returns the changes of the scale from begun on, as "seconds:pods", and how many came after
+// a time.
 func (a *asked) since(begun, after time.Time) (all []string, late int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -1,7 +1,9 @@
-// Command scaleup measures how fast pods follow load, beside the floor: a bare Deployment of the same image that is told to have
-// as many pods. JSON lines, one for each experiment and floor, and a summary.
+// Command scaleup measures how fast pods follow load, beside the floor: a bare Deployment of the
+// same image that is told to have as many pods. JSON lines, one for each experiment and floor, and
+// a summary.
 //
-// Owns: a namespace of its own. Reads: pods, by a watch, and responses. Writes: Services, one Deployment. Never: asserts a figure.
+// Owns: a namespace of its own. Reads: pods, by a watch, and responses. Writes: Services, one
+// Deployment. Never: asserts a figure.
 package main
 
 import (

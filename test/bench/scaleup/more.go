@@ -44,8 +44,8 @@ func (b *bench) bursty(ctx context.Context) error {
 	return b.removeService(ctx, "bursty")
 }
 
-// concurrency: one more caller every few seconds, up to fifteen, each pod takes one request at a time; the rate should stay
-// proportional to the number of callers.
+// concurrency: one more caller every few seconds, up to fifteen, each pod takes one request at a
+// time; the rate should stay proportional to the number of callers.
 func (b *bench) concurrency(ctx context.Context) error {
 	floorFirst, floorFifteen, err := b.floor(ctx, 1, 15, false)
 	if err != nil {
@@ -73,8 +73,9 @@ func (b *bench) concurrency(ctx context.Context) error {
 	return b.removeService(ctx, "callers")
 }
 
-// backoff: single calls with longer and longer gaps show when the last pod goes, and what the next call then costs. The paper's gaps
-// are minutes; here the window is ten seconds, so that seconds do.
+// backoff: single calls with longer and longer gaps show when the last pod goes, and what the next
+// call then costs. The paper's gaps are minutes; here the window is ten seconds, so that seconds
+// do.
 func (b *bench) backoff(ctx context.Context) error {
 	floor, _, err := b.floor(ctx, 0, 1, false)
 	if err != nil {
@@ -107,7 +108,8 @@ func (b *bench) backoff(ctx context.Context) error {
 	return b.removeService(ctx, "backoff")
 }
 
-// hpa: CPU at a target of 50 % of what was requested, at most ten pods: the class of Kubernetes' own autoscaler, over the same service.
+// hpa: CPU at a target of 50 % of what was requested, at most ten pods: the class of Kubernetes'
+// own autoscaler, over the same service.
 func (b *bench) hpa(ctx context.Context) error {
 	url, err := b.function(ctx, "hpa", map[string]string{"class": "hpa.autoscaling.knative.dev", "metric": "cpu", "target": "50",
 		"min-scale": "1", "max-scale": "10"}, `{"resources": {"requests": {"cpu": "50m"}}}`, "")
@@ -122,8 +124,8 @@ func (b *bench) hpa(ctx context.Context) error {
 	return b.follow(ctx, "hpa", "hpa", url+"?prime=100000", 10, b.lasts*3/4, result.Fields{"floor_first_s": floorFirst, "floor_ten_s": floorTen})
 }
 
-// adaptive: a constant load on functions of two more kinds with a learned target; nine has the single-threaded one. A scale
-// that goes on changing to and fro oscillates.
+// adaptive: a constant load on functions of two more kinds with a learned target; nine has the
+// single-threaded one. A scale that goes on changing to and fro oscillates.
 func (b *bench) adaptive(ctx context.Context) error {
 	for _, f := range []struct{ kind, container, work string }{
 		{"io-bound", `{"env": [{"name": "KIND", "value": "io"}]}`, "?sleep=50"},

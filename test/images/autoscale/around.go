@@ -8,7 +8,8 @@ import (
 	"strings"
 )
 
-// runtime tells what the runtime contract promises a program: its arguments, folder, user, standard input, files and limits.
+// runtime tells what the runtime contract promises a program: its arguments, folder, user, standard
+// input, files and limits.
 func (h *handler) runtime(w http.ResponseWriter, _ *http.Request) {
 	folder, _ := os.Getwd()
 	stdin := "open"
@@ -35,7 +36,8 @@ func (h *handler) runtime(w http.ResponseWriter, _ *http.Request) {
 	})
 }
 
-// first is the content of the first of some files that is there: version 2 and version 1 of control groups name them differently.
+// first is the content of the first of some files that is there: version 2 and version 1 of control
+// groups name them differently.
 func first(names ...string) string {
 	for _, name := range names {
 		if content, err := os.ReadFile(name); err == nil {
@@ -51,7 +53,8 @@ func (h *handler) alive(w http.ResponseWriter, _ *http.Request) {
 	}
 }
 
-// grpcHealth says SERVING, by hand: a gRPC library would make this image, whose start is measured, several times as large.
+// grpcHealth says SERVING, by hand: a gRPC library would make this image, whose start is measured,
+// several times as large.
 func (h *handler) grpcHealth(w http.ResponseWriter, r *http.Request) {
 	if !strings.HasPrefix(r.Header.Get("Content-Type"), "application/grpc") {
 		http.Error(w, "this speaks gRPC", http.StatusUnsupportedMediaType)

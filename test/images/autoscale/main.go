@@ -1,6 +1,7 @@
-// Command autoscale is the web service the end-to-end tests and the benchmarks run: it does on request whatever a test needs
-// a user's program to do (be slow, use memory or a processor, fail, stream, speak WebSocket, crash on start) and tells in
-// response headers which process answered and when that process started.
+// Command autoscale is the web service the end-to-end tests and the benchmarks run: it does on
+// request whatever a test needs a user's program to do (be slow, use memory or a processor, fail,
+// stream, speak WebSocket, crash on start) and tells in response headers which process answered and
+// when that process started.
 //
 // Query parameters of any path, applied in this order:
 //
@@ -10,14 +11,16 @@
 //	status=<code>         answer with that status (200 to 599)
 //	size=<bytes>          answer with a body of that many bytes (at most 64 MiB)
 //
-// Paths: /healthz, /env (JSON of the environment), /echo (JSON of method, host, headers and body size), /count (how many
-// requests this process has had, how many overlap now and at most), /stream?n=&every= (server-sent events), /ws (a
-// WebSocket that sends back what it gets), /runtime (JSON of what the program finds around itself), /alive (500 from the moment
-// that /break is asked), /grpc.health.v1.Health/ (gRPC's own health service), anything else says hello.
+// Paths: /healthz, /env (JSON of the environment), /echo (JSON of method, host, headers and body
+// size), /count (how many requests this process has had, how many overlap now and at most),
+// /stream?n=&every= (server-sent events), /ws (a WebSocket that sends back what it gets), /runtime
+// (JSON of what the program finds around itself), /alive (500 from the moment that /break is
+// asked), /grpc.health.v1.Health/ (gRPC's own health service), anything else says hello.
 //
-// Environment: PORT; TEXT (what "anything else" says), or TEXT_FILE (the file it is read from at the start); WRITE_FILE (the
-// program writes TEXT there and ends, as an init container does); CRASH=1 exits at once with code 5; START_DELAY_MS waits before
-// listening; WORKERS=<n> answers at most n requests at a time, the rest wait inside the process, as behind a pre-fork server.
+// Environment: PORT; TEXT (what "anything else" says), or TEXT_FILE (the file it is read from at
+// the start); WRITE_FILE (the program writes TEXT there and ends, as an init container does);
+// CRASH=1 exits at once with code 5; START_DELAY_MS waits before listening; WORKERS=<n> answers at
+// most n requests at a time, the rest wait inside the process, as behind a pre-fork server.
 package main
 
 import (

@@ -1,8 +1,9 @@
-// Package cluster is how end-to-end tests, benchmarks and the soak reach the cluster that KUBECONFIG names, as a user does: they
-// apply manifests, read objects back and send requests to the gateway's address.
+// Package cluster is how end-to-end tests, benchmarks and the soak reach the cluster that
+// KUBECONFIG names, as a user does: they apply manifests, read objects back and send requests to
+// the gateway's address.
 //
-// Owns: the clients and their connections. Reads: anything. Writes: what a caller applies, in namespaces it made. Never:
-// reaches into a component; whatever it knows of Ebb is public API.
+// Owns: the clients and their connections. Reads: anything. Writes: what a caller applies, in
+// namespaces it made. Never: reaches into a component; whatever it knows of Ebb is public API.
 package cluster
 
 import (
@@ -85,8 +86,8 @@ func connect(ctx context.Context, config *rest.Config) (*Cluster, error) {
 	return c, nil
 }
 
-// findGateway reads the address from the Gateway's status; EBB_GATEWAY overrides it where the address that the cluster knows
-// cannot be reached from here (a port-forward, a node port).
+// findGateway reads the address from the Gateway's status; EBB_GATEWAY overrides it where the
+// address that the cluster knows cannot be reached from here (a port-forward, a node port).
 func (c *Cluster) findGateway(ctx context.Context) (string, error) {
 	if address := os.Getenv("EBB_GATEWAY"); address != "" {
 		return address, nil
@@ -106,8 +107,9 @@ func (c *Cluster) findGateway(ctx context.Context) (string, error) {
 	return "", fmt.Errorf("the Gateway %s/%s has no address in its status yet", System, ExternalGateway)
 }
 
-// Client returns an HTTP client of its own connections that reaches every host of the cluster through the gateway, whatever
-// the host's name resolves to. It follows no redirects and waits for an answer at most timeout.
+// Client returns an HTTP client of its own connections that reaches every host of the cluster
+// through the gateway, whatever the host's name resolves to. It follows no redirects and waits for
+// an answer at most timeout.
 func (c *Cluster) Client(timeout time.Duration) *http.Client { return c.ClientOf(c.Gateway, timeout) }
 
 // ClientOf is Client through another gateway, at host:port.

@@ -11,7 +11,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// noteAnnotation is where a ConfigMap keeps what SetConfig changed, until it is put back: a run that is interrupted cannot do it any more.
+// noteAnnotation is where a ConfigMap keeps what SetConfig changed, until it is put back: a run
+// that is interrupted cannot do it any more.
 const noteAnnotation = "ebb.dev/set-by-a-test"
 
 // change is what became of one key. nil is an absent key.
@@ -87,7 +88,8 @@ func setKeys(m *corev1.ConfigMap, keys map[string]*string) (before map[string]*s
 	return before
 }
 
-// restoreKeys puts back what is noted, and returns the keys. A key that somebody has changed since stays as it is.
+// restoreKeys puts back what is noted, and returns the keys. A key that somebody has changed since
+// stays as it is.
 func restoreKeys(m *corev1.ConfigMap) (restored []string) {
 	n := notesOf(m)
 	for _, key := range slices.Sorted(maps.Keys(n)) {
@@ -118,8 +120,8 @@ func (c *Cluster) editConfig(ctx context.Context, name string, edit func(*corev1
 	return fmt.Errorf("write ConfigMap %s/%s: somebody else keeps changing it", System, name)
 }
 
-// SetConfig sets keys of a ConfigMap of the system namespace and returns how to put them back. If that is never called,
-// RestoreConfig does it.
+// SetConfig sets keys of a ConfigMap of the system namespace and returns how to put them back. If
+// that is never called, RestoreConfig does it.
 func (c *Cluster) SetConfig(ctx context.Context, name string, keys map[string]string) (restore func(context.Context) error, err error) {
 	wanted := map[string]*string{}
 	for key, value := range keys {
@@ -142,8 +144,8 @@ func (c *Cluster) SetConfig(ctx context.Context, name string, keys map[string]st
 	}, nil
 }
 
-// RestoreConfig puts back what a run that was interrupted has left, and returns "<ConfigMap>/<key>" of each. Call it before SetConfig,
-// and never while another run is under way.
+// RestoreConfig puts back what a run that was interrupted has left, and returns "<ConfigMap>/<key>"
+// of each. Call it before SetConfig, and never while another run is under way.
 func (c *Cluster) RestoreConfig(ctx context.Context) (restored []string, err error) {
 	list, err := c.Kube.CoreV1().ConfigMaps(System).List(ctx, metav1.ListOptions{})
 	if err != nil {

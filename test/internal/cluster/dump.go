@@ -16,8 +16,9 @@ import (
 var dumped = []schema.GroupVersionResource{Services, Configurations, Revisions, Routes, DomainMappings, PodAutoscalers, HTTPRoutes,
 	{Group: "apps", Version: "v1", Resource: "deployments"}, {Version: "v1", Resource: "services"}}
 
-// Dump writes what one needs to see after a failure: the namespace's objects with their conditions, its pods, its events, and
-// the components' log lines that name the namespace. It writes what it can get and says what it cannot.
+// Dump writes what one needs to see after a failure: the namespace's objects with their conditions,
+// its pods, its events, and the components' log lines that name the namespace. It writes what it
+// can get and says what it cannot.
 func (c *Cluster) Dump(ctx context.Context, namespace string, out io.Writer) {
 	fmt.Fprintf(out, "--- namespace %s ---\n", namespace)
 	for _, resource := range dumped {

@@ -145,7 +145,8 @@ func (c *Cluster) AwaitReady(ctx context.Context, namespace, name string) (url s
 	return url, nil
 }
 
-// Until calls look every tenth of a second until it is done, fails, or ctx ends; then the error carries what was last seen.
+// Until calls look every tenth of a second until it is done, fails, or ctx ends; then the error
+// carries what was last seen.
 func Until(ctx context.Context, look func() (done bool, seen string, err error)) error {
 	ticker := time.NewTicker(100 * time.Millisecond)
 	defer ticker.Stop()
@@ -170,7 +171,8 @@ func Until(ctx context.Context, look func() (done bool, seen string, err error))
 	}
 }
 
-// Pods lists the pods of a Service that are not on their way out, all of them when terminating is set.
+// Pods lists the pods of a Service that are not on their way out, all of them when terminating is
+// set.
 func (c *Cluster) Pods(ctx context.Context, namespace, service string, terminating bool) ([]corev1.Pod, error) {
 	return c.podsBy(ctx, namespace, "serving.knative.dev/service="+service, terminating)
 }

@@ -17,14 +17,15 @@ import (
 // Components are the Deployments of Ebb in System.
 var Components = []string{"activator", "autoscaler", "controller", "webhook"}
 
-// Usage is what the processes of a component use: CPU time since they started, anonymous memory now.
+// Usage is what the processes of a component use: CPU time since they started, anonymous memory
+// now.
 type Usage struct {
 	CPUSeconds float64
 	AnonBytes  float64
 }
 
-// Usage reads process_cpu_seconds_total and process_anonymous_memory_bytes of each pod of each component, through the API
-// server's proxy, and adds up the pods of each component.
+// Usage reads process_cpu_seconds_total and process_anonymous_memory_bytes of each pod of each
+// component, through the API server's proxy, and adds up the pods of each component.
 func (c *Cluster) Usage(ctx context.Context) (map[string]Usage, error) {
 	used := map[string]Usage{}
 	for _, component := range Components {
@@ -82,7 +83,8 @@ func (c *Cluster) AwaitComponents(ctx context.Context) error {
 	})
 }
 
-// AwaitFewest waits until each HorizontalPodAutoscaler of System is at its minimum. After load that takes minutes.
+// AwaitFewest waits until each HorizontalPodAutoscaler of System is at its minimum. After load that
+// takes minutes.
 func (c *Cluster) AwaitFewest(ctx context.Context) error {
 	return Until(ctx, func() (bool, string, error) {
 		list, err := c.Kube.AutoscalingV2().HorizontalPodAutoscalers(System).List(ctx, metav1.ListOptions{})

@@ -1,7 +1,8 @@
-// Package loopback runs Ebb's real data path without a cluster: an API server in memory that tells activators of revisions and their pods, and
-// somebody who takes their reports.
+// Package loopback runs Ebb's real data path without a cluster: an API server in memory that tells
+// activators of revisions and their pods, and somebody who takes their reports.
 //
-// Owns: the API server and its objects. Reads: reports of load. Writes: a kubeconfig. Never: decides anything.
+// Owns: the API server and its objects. Reads: reports of load. Writes: a kubeconfig. Never:
+// decides anything.
 package loopback
 
 import (
@@ -37,7 +38,8 @@ const (
 // TokenKey is the key of all tokens (wire.Token).
 var TokenKey = []byte(strings.Repeat("k", 32))
 
-// Cluster is what the activators know of one: an API server in memory, the file that says where it is, and who takes its stats.
+// Cluster is what the activators know of one: an API server in memory, the file that says where it
+// is, and who takes its stats.
 type Cluster struct {
 	Kubeconfig string       // where KUBECONFIG points
 	Autoscaler string       // host:port that takes reports
@@ -47,7 +49,8 @@ type Cluster struct {
 	store *apiservertest.Store
 }
 
-// Start makes a cluster that holds the token's Secret and the ConfigMaps, which are empty: every setting has its default.
+// Start makes a cluster that holds the token's Secret and the ConfigMaps, which are empty: every
+// setting has its default.
 func Start(dir string) (*Cluster, error) {
 	store, config, stop := apiservertest.Serve()
 	c := &Cluster{store: store, Kubeconfig: filepath.Join(dir, "kubeconfig")}
@@ -91,8 +94,9 @@ func (c *Cluster) take(out http.ResponseWriter, r *http.Request) {
 	out.WriteHeader(http.StatusNoContent)
 }
 
-// Revision adds a Revision that takes limit requests a pod (0: no limit) and whose ready pods are at the addresses, the way the controller and
-// Kubernetes would. Each pod has an EndpointSlice of its own, for its port.
+// Revision adds a Revision that takes limit requests a pod (0: no limit) and whose ready pods are
+// at the addresses, the way the controller and Kubernetes would. Each pod has an EndpointSlice of
+// its own, for its port.
 func (c *Cluster) Revision(name string, limit int64, pods ...string) error {
 	labels := map[string]string{names.ServiceLabel: name, names.ConfigurationLabel: name}
 	revision := &servingv1.Revision{TypeMeta: metav1.TypeMeta{APIVersion: "serving.knative.dev/v1", Kind: "Revision"},

@@ -1,7 +1,9 @@
-// Package nginx finds nginx and configures it as a plain reverse proxy with one worker: the reference beside which the proxies of Ebb are measured.
+// Package nginx finds nginx and configures it as a plain reverse proxy with one worker: the
+// reference beside which the proxies of Ebb are measured.
 //
-// Owns: nothing. Reads: nothing. Writes: a configuration, in a folder that it is given, where nginx keeps its own files too; installs
-// Debian's nginx where there is none. Never: starts it, that is for whoever measures.
+// Owns: nothing. Reads: nothing. Writes: a configuration, in a folder that it is given, where nginx
+// keeps its own files too; installs Debian's nginx where there is none. Never: starts it, that is
+// for whoever measures.
 package nginx
 
 import (
@@ -27,8 +29,9 @@ func Find(ctx context.Context) (string, error) {
 	return path, nil
 }
 
-// Arguments writes the configuration of a proxy from listen to upstream, each host:port, into dir, and returns the arguments that nginx
-// is started with. It keeps connections open on both sides, logs nothing, and stays one process in the foreground.
+// Arguments writes the configuration of a proxy from listen to upstream, each host:port, into dir,
+// and returns the arguments that nginx is started with. It keeps connections open on both sides,
+// logs nothing, and stays one process in the foreground.
 func Arguments(dir, listen, upstream string) ([]string, error) {
 	config := filepath.Join(dir, "nginx.conf")
 	text := fmt.Sprintf(`daemon off; master_process off; worker_processes 1; pid %[1]s/nginx.pid; error_log stderr crit;

@@ -1,7 +1,8 @@
 // Package probe sends requests and counts every answer that is not a 2xx.
 //
-// Owns: its goroutines and the counts. Reads: responses. Writes: nothing. Never: retries; a request that failed is a failure. Beneath it net/http's
-// Transport sends a GET again whose reused connection broke before an answer; what StartOnce sends it cannot.
+// Owns: its goroutines and the counts. Reads: responses. Writes: nothing. Never: retries; a request
+// that failed is a failure. Beneath it net/http's Transport sends a GET again whose reused
+// connection broke before an answer; what StartOnce sends it cannot.
 package probe
 
 import (
@@ -105,7 +106,8 @@ type Report struct {
 	took         [400]int       // how often an answer took up to bucketEnd(i)
 }
 
-// bucketEnd is the longest time of a bucket: each is five percent wider than the one before, from 100 microseconds to seven hours.
+// bucketEnd is the longest time of a bucket: each is five percent wider than the one before, from
+// 100 microseconds to seven hours.
 func bucketEnd(i int) time.Duration {
 	return time.Duration(float64(100*time.Microsecond) * math.Pow(1.05, float64(i)))
 }
@@ -117,7 +119,8 @@ func bucket(took time.Duration) int {
 	return min(int(math.Ceil(math.Log(float64(took)/float64(100*time.Microsecond))/math.Log(1.05))), len(Report{}.took)-1)
 }
 
-// Quantile returns a time that the share q of the successful answers did not exceed, at most five percent too long.
+// Quantile returns a time that the share q of the successful answers did not exceed, at most five
+// percent too long.
 func (r Report) Quantile(q float64) time.Duration {
 	rank := int(math.Ceil(q * float64(r.Sent-r.Failed)))
 	for i, n := range r.took {
@@ -154,24 +157,27 @@ type Prober struct {
 	seen Report
 }
 
-// Start begins to send a GET of url every interval. Slow answers do not slow the pace, as long as no more than 500 are open at a time.
+// Start begins to send a GET of url every interval. Slow answers do not slow the pace, as long as
+// no more than 500 are open at a time.
 func Start(client *http.Client, url string, interval time.Duration) *Prober {
 	return StartAtMost(client, url, interval, 500)
 }
 
-// StartAtMost is Start with another bound on how many requests are open at a time. What would be one too many is skipped.
+// StartAtMost is Start with another bound on how many requests are open at a time. What would be
+// one too many is skipped.
 func StartAtMost(client *http.Client, url string, interval time.Duration, most int) *Prober {
 	return start(interval, most, func(int) Reply { return Get(context.Background(), client, url) }) // bounded by the client's timeout
 }
 
-// StartOnce is StartAtMost of requests that nobody below sends a second time, so that a connection that breaks is a failure: by turns a GET
-// and a POST with size bytes.
+// StartOnce is StartAtMost of requests that nobody below sends a second time, so that a connection
+// that breaks is a failure: by turns a GET and a POST with size bytes.
 func StartOnce(client *http.Client, url string, interval time.Duration, most, size int) *Prober {
 	return start(interval, most, func(n int) Reply { return once(client, url, n%2*size) })
 }
 
-// once sends a GET, or, with a size, a POST of so many bytes. To the Transport a body without Request.GetBody cannot be sent again, an empty one neither; that
-// it is empty is found out by reading it, so that a GET looks like any other.
+// once sends a GET, or, with a size, a POST of so many bytes. To the Transport a body without
+// Request.GetBody cannot be sent again, an empty one neither; that it is empty is found out by
+// reading it, so that a GET looks like any other.
 func once(client *http.Client, url string, size int) Reply {
 	method := http.MethodGet
 	if size > 0 {
@@ -224,8 +230,8 @@ func start(interval time.Duration, most int, send func(n int) Reply) *Prober {
 	return p
 }
 
-// StopAfter goes on until at least least requests have been answered, or ctx is done, and then stops: what was to be watched may
-// be over before enough was seen of it.
+// StopAfter goes on until at least least requests have been answered, or ctx is done, and then
+// stops: what was to be watched may be over before enough was seen of it.
 func (p *Prober) StopAfter(ctx context.Context, least int) Report {
 	ticker := time.NewTicker(10 * time.Millisecond)
 	defer ticker.Stop()

@@ -61,7 +61,8 @@ func TestNoAnswerIsAFailure(t *testing.T) {
 	}
 }
 
-// A connection that breaks under a request is a failure, however often the Transport would have tried again.
+// A connection that breaks under a request is a failure, however often the Transport would have
+// tried again.
 func TestWhatIsSentOnceIsNotSentAgain(t *testing.T) {
 	for _, c := range []struct {
 		name string

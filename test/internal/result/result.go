@@ -1,6 +1,8 @@
-// Package result prints what a benchmark measured: one JSON object a line, and a summary line at the end.
+// Package result prints what a benchmark measured: one JSON object a line, and a summary line at
+// the end.
 //
-// Owns: nothing. Reads: nothing. Writes: the writer it is given. Never: judges; a figure is printed, not asserted.
+// Owns: nothing. Reads: nothing. Writes: the writer it is given. Never: judges; a figure is
+// printed, not asserted.
 package result
 
 import (
@@ -13,7 +15,8 @@ import (
 	"time"
 )
 
-// Fields are the members of one line; encoding/json writes them in alphabetical order, "bench" is added.
+// Fields are the members of one line; encoding/json writes them in alphabetical order, "bench" is
+// added.
 type Fields map[string]any
 
 // Printer writes the lines of one benchmark.
@@ -71,7 +74,8 @@ func Quantile(values []float64, q float64) float64 {
 	return sorted[min(max(rank, 0), len(sorted)-1)]
 }
 
-// Median returns the middle of values, the mean of the two middle ones of an even number, NaN of none.
+// Median returns the middle of values, the mean of the two middle ones of an even number, NaN of
+// none.
 func Median(values []float64) float64 {
 	if len(values) == 0 {
 		return math.NaN()

@@ -1,6 +1,8 @@
-// Package shipped tells what the manifests install Ebb with, for benchmarks that start its programs themselves.
+// Package shipped tells what the manifests install Ebb with, for benchmarks that start its programs
+// themselves.
 //
-// Owns: nothing. Reads: the manifests in config/core. Writes: nothing. Never: asks a cluster; what is installed there may be older.
+// Owns: nothing. Reads: the manifests in config/core. Writes: nothing. Never: asks a cluster; what
+// is installed there may be older.
 package shipped
 
 import (
@@ -13,13 +15,15 @@ import (
 	"ebb.dev/ebb/test/internal/cluster"
 )
 
-// The manifests that are installed; the paths are from the root of the repository, where the benchmarks want to be run, too.
+// The manifests that are installed; the paths are from the root of the repository, where the
+// benchmarks want to be run, too.
 const (
 	Activator  = "config/core/activator.yaml"
 	Autoscaler = "config/core/autoscaler.yaml"
 )
 
-// MemoryLimit is the GOMEMLIMIT that the manifest's Deployment is installed with: what is measured under another says nothing about it.
+// MemoryLimit is the GOMEMLIMIT that the manifest's Deployment is installed with: what is measured
+// under another says nothing about it.
 func MemoryLimit(manifest string) (string, error) {
 	text, err := os.ReadFile(manifest)
 	if err != nil {

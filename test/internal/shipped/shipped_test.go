@@ -9,8 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// The autoscaler's bar is 400 MiB with 10 000 revisions, of what is installed; the program's own text and stacks want some of it. The
-// activator's is what the kernel lets it have.
+// The autoscaler's bar is 400 MiB with 10 000 revisions, of what is installed; the program's own
+// text and stacks want some of it. The activator's is what the kernel lets it have.
 func TestBenchmarksRunUnderTheMemoryLimitThatIsInstalled(t *testing.T) {
 	for name, least := range map[string]int64{Autoscaler: 100 << 20, Activator: 400 << 20} {
 		most := map[string]int64{Autoscaler: 380 << 20, Activator: 780 << 20}[name]

@@ -1,8 +1,8 @@
 // Package admit answers the API server's admission requests.
 //
-// Owns: nothing. Reads: the request, the current rules. Writes: nothing; a dry run of a pod is asked of the API server
-// when the request itself is one. Never: decides what is right; the rules are methods of the kinds in api/ and of
-// settings/.
+// Owns: nothing. Reads: the request, the current rules. Writes: nothing; a dry run of a pod is
+// asked of the API server when the request itself is one. Never: decides what is right; the rules
+// are methods of the kinds in api/ and of settings/.
 package admit
 
 import (
@@ -30,15 +30,16 @@ import (
 // Paths of the webhooks.
 const (
 	PathDefaulting = "/defaulting"
-	// PathEarly judges what somebody wrote before the schema does, so that refusals read the same whether or not
-	// the schema would refuse as well. It gives no warnings and makes no dry run; PathValidation comes afterwards.
+	// PathEarly judges what somebody wrote before the schema does, so that refusals read the same
+	// whether or not the schema would refuse as well. It gives no warnings and makes no dry run;
+	// PathValidation comes afterwards.
 	PathEarly      = "/early-validation"
 	PathValidation = "/resource-validation"
 	PathConfigMaps = "/config-validation"
 )
 
-// Bounds of what is in memory at once. The API server takes no request of more than 3 MiB and sends the object
-// twice, before and after; nearly all are a few KiB.
+// Bounds of what is in memory at once. The API server takes no request of more than 3 MiB and sends
+// the object twice, before and after; nearly all are a few KiB.
 const (
 	maxBody     = 7 << 20
 	smallBody   = 256 << 10
@@ -139,8 +140,8 @@ func (j *judge) change(request *admissionv1.AdmissionRequest) change {
 	}
 }
 
-// concerns tells whether a request is to be judged: writes of objects that are not on their way out. An object that is
-// being deleted has only finalizers to lose, and that must not fail.
+// concerns tells whether a request is to be judged: writes of objects that are not on their way
+// out. An object that is being deleted has only finalizers to lose, and that must not fail.
 func concerns(request *admissionv1.AdmissionRequest) bool {
 	if request.Operation != admissionv1.Create && request.Operation != admissionv1.Update || len(request.Object.Raw) == 0 {
 		return false

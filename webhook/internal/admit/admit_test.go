@@ -83,8 +83,9 @@ func requestFor(t *testing.T, manifest string) *admissionv1.AdmissionRequest {
 	}
 }
 
-// Each file in testdata is a manifest, or two of an update (the stored one first), above a line "===", and what the
-// webhook makes of it below: the refusal, or the warnings and the defaults as a merge patch.
+// Each file in testdata is a manifest, or two of an update (the stored one first), above a line
+// "===", and what the webhook makes of it below: the refusal, or the warnings and the defaults as a
+// merge patch.
 func TestGolden(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
 	if err != nil || len(files) == 0 {
@@ -114,7 +115,8 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// judged runs a manifest through defaulting and validation. A comment line "# config-x: key=value" sets a setting.
+// judged runs a manifest through defaulting and validation. A comment line "# config-x: key=value"
+// sets a setting.
 func judged(t *testing.T, input string) string {
 	t.Helper()
 	configMaps := map[string]map[string]string{}

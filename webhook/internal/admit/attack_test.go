@@ -25,8 +25,8 @@ func (b blocked) Read([]byte) (int, error) {
 	return 0, io.EOF
 }
 
-// Somebody who sends large bodies to the webhook, as many as he likes, must not fill its memory, nor keep
-// requests of the usual size out.
+// Somebody who sends large bodies to the webhook, as many as he likes, must not fill its memory,
+// nor keep requests of the usual size out.
 func TestBodiesInMemoryAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		handler := New(Options{Metrics: NewMetrics(prometheus.NewRegistry()), Log: slog.New(slog.DiscardHandler)})

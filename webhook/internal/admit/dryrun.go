@@ -22,8 +22,9 @@ func PodDryRun(client kubernetes.Interface) DryRun {
 	}
 }
 
-// trialPod is what policies of the cluster see of a template's pods: its labels and annotations, and the user's containers. The
-// sidecar and what goes with it are not the user's to mend, and are left out.
+// trialPod is what policies of the cluster see of a template's pods: its labels and annotations,
+// and the user's containers. The sidecar and what goes with it are not the user's to mend, and are
+// left out.
 func trialPod(namespace string, parent *metav1.ObjectMeta, template *servingv1.RevisionTemplateSpec) *corev1.Pod {
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{

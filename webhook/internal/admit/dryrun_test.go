@@ -29,8 +29,8 @@ spec:
       - {image: example.test/hello, ports: [{name: h2c}], readinessProbe: {tcpSocket: {port: 0}}}
 `
 
-// The pod that the API server is asked about, and how it is asked: what a policy of the cluster looks at must be there, or a dry
-// run is refused whose real pod passes.
+// The pod that the API server is asked about, and how it is asked: what a policy of the cluster
+// looks at must be there, or a dry run is refused whose real pod passes.
 func TestADryRunAsksForThePodWithItsLabelsAndCreatesNothing(t *testing.T) {
 	var created []clienttesting.CreateActionImpl
 	refuse := errors.New("pods \"x\" is forbidden: error looking up service account default/builder")
@@ -75,7 +75,8 @@ func TestADryRunAsksForThePodWithItsLabelsAndCreatesNothing(t *testing.T) {
 		t.Errorf("the API server refused, the webhook says %+v", r.Result)
 	}
 
-	// A Configuration of a Service is tried with the Service; one of its own is tried, without the label of a Service.
+	// A Configuration of a Service is tried with the Service; one of its own is tried, without the
+	// label of a Service.
 	created, answer = nil, nil
 	alone := strings.NewReplacer("kind: Service", "kind: Configuration", "labels: {team: blue}", "labels: {team: blue, app: mine}\n      name: hello-one").Replace(tried)
 	request = requestFor(t, alone)

@@ -13,8 +13,8 @@ const (
 	mounted   = "containers: [{image: example.test/hello, volumeMounts: [{name: v, mountPath: /v, readOnly: true}]}]\n"
 )
 
-// asking is, for each flag that forbids something, the pod that asks for it. A flag whose word is Enabled must be so;
-// of the others Allowed is enough.
+// asking is, for each flag that forbids something, the pod that asks for it. A flag whose word is
+// Enabled must be so; of the others Allowed is enough.
 var asking = map[rules.FlagKey]struct {
 	pod         string
 	enabledOnly bool

@@ -28,12 +28,13 @@ type change struct {
 	object, old []byte
 }
 
-// kind is what this package does with one kind: setDefaults returns the object with its defaults, validate what is
-// wrong with it. An error means that the object cannot be read.
+// kind is what this package does with one kind: setDefaults returns the object with its defaults,
+// validate what is wrong with it. An error means that the object cannot be read.
 type kind struct {
 	setDefaults func(change) ([]byte, error)
 	validate    func(change) (*apis.FieldError, error)
-	// template returns the pod template for the dry run, with the labels that the kind gives its pods, nil for kinds that have none.
+	// template returns the pod template for the dry run, with the labels that the kind gives its
+	// pods, nil for kinds that have none.
 	template func(object []byte) (*servingv1.RevisionTemplateSpec, *metav1.ObjectMeta, error)
 }
 
@@ -121,9 +122,9 @@ func decode[T any](c change) (*T, rules.Request[T], error) {
 	return object, request, nil
 }
 
-// merge carries the difference between before and after over to original. What the Go types do not know (fields of
-// a newer Kubernetes in the open parts of the schema) stays as the user wrote it, unless it stands in a list that the
-// defaults changed.
+// merge carries the difference between before and after over to original. What the Go types do not
+// know (fields of a newer Kubernetes in the open parts of the schema) stays as the user wrote it,
+// unless it stands in a list that the defaults changed.
 func merge(original, before, after []byte) ([]byte, error) {
 	if bytes.Equal(before, after) {
 		return original, nil

@@ -21,8 +21,9 @@ import (
 // mostMisread bounds the faults that are told at once.
 const mostMisread = 20
 
-// misread says where an object that cannot be read is at fault, and why, in the form of all other refusals; nil if it finds nothing. What
-// encoding/json says names types of Go, and of a quantity not even the field.
+// misread says where an object that cannot be read is at fault, and why, in the form of all other
+// refusals; nil if it finds nothing. What encoding/json says names types of Go, and of a quantity
+// not even the field.
 func misread(object any, text []byte) *apis.FieldError {
 	decoder := json.NewDecoder(bytes.NewReader(text))
 	decoder.UseNumber()

@@ -1,8 +1,10 @@
-// Package certs looks after the certificate that the webhook serves with, and the registrations that send the API server there.
+// Package certs looks after the certificate that the webhook serves with, and the registrations
+// that send the API server there.
 //
-// Owns: Secret webhook-certs (its key, certificate and authority) and the webhooks in the three registrations.
-// Reads: these four objects, by name. Writes: them, only when they differ from what they must be.
-// Never: caches other Secrets, or needs a leader: replicas do the same, and a conflict means that another was first.
+// Owns: Secret webhook-certs (its key, certificate and authority) and the webhooks in the three
+// registrations. Reads: these four objects, by name. Writes: them, only when they differ from what
+// they must be. Never: caches other Secrets, or needs a leader: replicas do the same, and a
+// conflict means that another was first.
 package certs
 
 import (
@@ -27,8 +29,8 @@ import (
 const (
 	// SecretName is the Secret with the certificate.
 	SecretName = "webhook-certs"
-	// previousCA is the authority before the last rotation. It stays in the bundles, because replicas and API servers
-	// learn of a rotation at different moments.
+	// previousCA is the authority before the last rotation. It stays in the bundles, because
+	// replicas and API servers learn of a rotation at different moments.
 	previousCA = "previous-ca-cert.pem"
 
 	// The registrations that carry the bundle.
@@ -41,8 +43,8 @@ const (
 	lifetime = 7 * 24 * time.Hour
 	// renewBefore is how long before its end a certificate is replaced.
 	renewBefore = 24 * time.Hour
-	// settle is for how long a replica goes on with the old certificate after a rotation, so that the bundles are
-	// everywhere before the new one is.
+	// settle is for how long a replica goes on with the old certificate after a rotation, so that
+	// the bundles are everywhere before the new one is.
 	settle = 15 * time.Second
 	// checkEvery is how soon a deleted Secret or an overwritten bundle is mended.
 	checkEvery = 10 * time.Second
@@ -59,7 +61,8 @@ type Keeper struct {
 	serving atomic.Pointer[tls.Certificate]
 	ready   atomic.Bool
 
-	// pem is what serving was made of; pending is what it is to become at switchAt. Only Run's goroutine uses them.
+	// pem is what serving was made of; pending is what it is to become at switchAt. Only Run's
+	// goroutine uses them.
 	pem, pending pair
 	switchAt     time.Time
 }
@@ -152,7 +155,8 @@ func (k *Keeper) secret(ctx context.Context) (*corev1.Secret, error) {
 	}
 	changed := stored.DeepCopy()
 	changed.Data = data
-	// The resource version makes one replica the first; the others read what it wrote at their next try.
+	// The resource version makes one replica the first; the others read what it wrote at their next
+	// try.
 	updated, err := secrets.Update(ctx, changed, metav1.UpdateOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("update Secret %s/%s: %w", k.namespace, SecretName, err)
@@ -178,7 +182,8 @@ func (k *Keeper) usable(data map[string][]byte) error {
 	if !roots.AppendCertsFromPEM(data[resources.CACert]) {
 		return errors.New("its authority is missing")
 	}
-	// A replica whose clock is behind must not take another's new certificate for a bad one and replace it.
+	// A replica whose clock is behind must not take another's new certificate for a bad one and
+	// replace it.
 	at := k.now()
 	if at.Before(leaf.NotBefore) {
 		at = leaf.NotBefore
@@ -199,7 +204,8 @@ func isCertificate(text []byte) bool {
 	return err == nil
 }
 
-// serve switches to the stored certificate: at once when there is none, after a while when there is one that works.
+// serve switches to the stored certificate: at once when there is none, after a while when there is
+// one that works.
 func (k *Keeper) serve(secret *corev1.Secret) error {
 	stored := pair{string(secret.Data[resources.ServerKey]), string(secret.Data[resources.ServerCert])}
 	if stored == k.pem {

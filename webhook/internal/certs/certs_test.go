@@ -129,7 +129,8 @@ func TestReplicasShareOneCertificate(t *testing.T) {
 	}
 }
 
-// At every moment of a rotation both the old and the new certificate are trusted by the registered bundle.
+// At every moment of a rotation both the old and the new certificate are trusted by the registered
+// bundle.
 func TestRotationIsTrustedThroughout(t *testing.T) {
 	now := inAMoment()
 	client := fake.NewClientset(registrations()...)
@@ -232,7 +233,8 @@ func TestWithoutRegistrationsItIsNotReady(t *testing.T) {
 	}
 }
 
-// Somebody edits a registration by hand, or deletes what they do not like in it: it is what it was, in the next check.
+// Somebody edits a registration by hand, or deletes what they do not like in it: it is what it was,
+// in the next check.
 func TestAnEditedRegistrationHeals(t *testing.T) {
 	now := inAMoment()
 	client := fake.NewClientset(registrations()...)

@@ -12,7 +12,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// The three registrations as config/core/webhook.yaml has them; a test holds that they are the same.
+// The three registrations as config/core/webhook.yaml has them; a test holds that they are the
+// same.
 //
 //go:embed registrations.yaml
 var shipped []byte
@@ -91,8 +92,9 @@ func toValidating(m admissionregistrationv1.MutatingWebhook) admissionregistrati
 		TimeoutSeconds: m.TimeoutSeconds, AdmissionReviewVersions: m.AdmissionReviewVersions, MatchConditions: m.MatchConditions}
 }
 
-// register makes the three registrations what they are to be: which writes they are about, where they lead, and the bundle by which the
-// API server knows this webhook. A registration that is not there yet is an error: without it nothing is judged, and that must show.
+// register makes the three registrations what they are to be: which writes they are about, where
+// they lead, and the bundle by which the API server knows this webhook. A registration that is not
+// there yet is an error: without it nothing is judged, and that must show.
 func (k *Keeper) register(ctx context.Context, bundle []byte) error {
 	want, err := readWanted(shipped, k.namespace, k.service)
 	if err != nil {

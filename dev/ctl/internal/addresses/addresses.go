@@ -41,8 +41,9 @@ type Grant struct {
 	Address         netip.Addr
 }
 
-// Decide assigns free addresses of the pool to the Services that have none, in the order of their names,
-// so that the same cluster gets the same addresses. starved counts the Services that get none.
+// Decide assigns free addresses of the pool to the Services that have none, in the order of their
+// names, so that the same cluster gets the same addresses. starved counts the Services that get
+// none.
 func Decide(pool []netip.Addr, services []Service) (grants []Grant, starved int) {
 	taken := map[netip.Addr]bool{}
 	var waiting []Service

@@ -92,8 +92,8 @@ func (m Module) Cached(ctx context.Context, cache string, folders ...string) (pa
 	return paths, missing, nil
 }
 
-// Programs returns the program of each folder. What the cache lacks is built by one `go build`, which
-// compiles shared packages once and links programs side by side.
+// Programs returns the program of each folder. What the cache lacks is built by one `go build`,
+// which compiles shared packages once and links programs side by side.
 func (m Module) Programs(ctx context.Context, cache, log string, progress Progress, folders ...string) (paths map[string]string, built int, err error) {
 	paths, missing, err := m.Cached(ctx, cache, folders...)
 	if err != nil || len(missing) == 0 {
@@ -119,12 +119,12 @@ func (m Module) Programs(ctx context.Context, cache, log string, progress Progre
 	return paths, len(missing), nil
 }
 
-// Go runs one `go build` of packages into out: a file, or a folder if it ends in a slash. The binaries
-// are static and contain no path of this machine, so that equal sources give equal bytes.
+// Go runs one `go build` of packages into out: a file, or a folder if it ends in a slash. The
+// binaries are static and contain no path of this machine, so that equal sources give equal bytes.
 func Go(ctx context.Context, dir, log string, progress Progress, ldflags, out string, packages ...string) error {
 	env := append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-mod=readonly", "GOWORK=off")
-	// The packages are counted only after the first one was compiled: when nothing has changed, go prints
-	// nothing.
+	// The packages are counted only after the first one was compiled: when nothing has changed, go
+	// prints nothing.
 	var total atomic.Int64
 	var counting sync.WaitGroup
 	listing, enough := context.WithCancel(ctx)
@@ -170,8 +170,8 @@ func Go(ctx context.Context, dir, log string, progress Progress, ldflags, out st
 	return err
 }
 
-// follow copies the output of go to the log, counts the packages that it names, and returns the other
-// lines.
+// follow copies the output of go to the log, counts the packages that it names, and returns the
+// other lines.
 func follow(r io.Reader, log string, progress func(done int)) ([]string, error) {
 	file, err := os.Create(log)
 	if err != nil {

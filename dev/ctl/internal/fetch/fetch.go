@@ -19,8 +19,8 @@ import (
 	"strings"
 )
 
-// Cached returns the folder of the cache for this key, and fills it if it is not there. A folder that
-// exists is complete.
+// Cached returns the folder of the cache for this key, and fills it if it is not there. A folder
+// that exists is complete.
 func Cached(cache, kind, key string, fill func(dir string) error) (string, error) {
 	sum := sha256.Sum256([]byte(key))
 	dir := filepath.Join(cache, kind+"-"+hex.EncodeToString(sum[:8]))

@@ -60,8 +60,8 @@ func (i Image) Ref() string { return i.Name + ":" + i.Tag }
 // Stable is the name that always stands for the newest build.
 func (i Image) Stable() string { return i.Name + ":dev" }
 
-// Make builds an image from layers, lowest first. Equal input gives equal bytes: the image contains no
-// time, no owner and no file order of this machine.
+// Make builds an image from layers, lowest first. Equal input gives equal bytes: the image contains
+// no time, no owner and no file order of this machine.
 func Make(imageName string, settings Settings, layers ...[]Entry) (Image, error) {
 	img := empty.Image
 	for _, entries := range layers {

@@ -31,7 +31,8 @@ func DNSManifests(image string, address netip.Addr) ([]byte, error) {
 	return render("dns.yaml", map[string]any{"Image": image, "Address": address})
 }
 
-// MetricsManifests returns the manifests of the metrics server, which serves the API metrics.k8s.io.
+// MetricsManifests returns the manifests of the metrics server, which serves the API
+// metrics.k8s.io.
 func MetricsManifests(image string) ([]byte, error) {
 	return render("metrics.yaml", map[string]any{"Image": image})
 }
@@ -80,8 +81,8 @@ func CertManagerManifests(image string) ([]byte, error) {
 	return render("certmanager.yaml", map[string]any{"Image": image})
 }
 
-// CertManager installs cert-manager: the definitions from its module's folder, the controller, and the
-// issuers from the folder issuers.
+// CertManager installs cert-manager: the definitions from its module's folder, the controller, and
+// the issuers from the folder issuers.
 func CertManager(ctx context.Context, k Kubectl, module string, manifests []byte, issuers string) error {
 	if _, err := k.Run(ctx, nil, "apply", "--server-side", "--force-conflicts", "--field-manager=ebb-dev", "-f", module+"/deploy/crds"); err != nil {
 		return err

@@ -19,12 +19,12 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// source is the prefix of images in config/, which names the package that an image is built from, as
-// ko does.
+// source is the prefix of images in config/, which names the package that an image is built from,
+// as ko does.
 const source = "ko://ebb.dev/ebb/"
 
-// Domain is the cluster's domain: a service's host is <service>.<namespace>.Domain. The name is reserved
-// for tests, so nobody can own it.
+// Domain is the cluster's domain: a service's host is <service>.<namespace>.Domain. The name is
+// reserved for tests, so nobody can own it.
 const Domain = "ebb.test"
 
 // Overlay is a kustomization that puts the built images into config/.
@@ -138,8 +138,9 @@ func Gateways(ctx context.Context, k Kubectl, limit time.Duration) ([]string, er
 	return said, nil
 }
 
-// Settled asks once whether each of the Deployments, and of those behind the Gateways, serves its newest
-// template and every Gateway is programmed. Usually that is so, and asking one by one takes seconds.
+// Settled asks once whether each of the Deployments, and of those behind the Gateways, serves its
+// newest template and every Gateway is programmed. Usually that is so, and asking one by one takes
+// seconds.
 func Settled(ctx context.Context, k Kubectl, deployments []string) (gateways []string, settled bool) {
 	var all objects
 	if err := k.Get(ctx, &all, "-n", "knative-serving", "deployment,gateway"); err != nil {

@@ -130,8 +130,8 @@ func (c Cluster) render(name, target string, values any) error {
 	return replace(target, text, 0o600)
 }
 
-// replace writes a file unless it has that content already: kube-proxy exits whenever its configuration
-// is written, even if nothing changes.
+// replace writes a file unless it has that content already: kube-proxy exits whenever its
+// configuration is written, even if nothing changes.
 func replace(path string, text []byte, mode os.FileMode) error {
 	if now, err := os.ReadFile(path); err == nil && bytes.Equal(now, text) {
 		return nil
@@ -161,8 +161,8 @@ func (c Cluster) Containerd() process.Program {
 	}
 }
 
-// Etcd stores the cluster's objects. It does not wait for the disk: after a power failure the cluster
-// is made anew.
+// Etcd stores the cluster's objects. It does not wait for the disk: after a power failure the
+// cluster is made anew.
 func (c Cluster) Etcd() process.Program {
 	folder, _ := c.Certificates()
 	return c.program("etcd", c.https("https://127.0.0.1:23790/health", "etcd-client"),
@@ -256,8 +256,8 @@ func (c Cluster) salt(file string) string {
 
 func (c Cluster) url(path string) string { return "https://" + c.Plan.Node().String() + ":6443" + path }
 
-// https asks a server of the cluster, with one of its client certificates. The controller manager and
-// the scheduler have self-signed certificates, which are not verified.
+// https asks a server of the cluster, with one of its client certificates. The controller manager
+// and the scheduler have self-signed certificates, which are not verified.
 func (c Cluster) https(url, leaf string) func(context.Context) error {
 	return func(ctx context.Context) error {
 		client, err := c.Client(leaf)

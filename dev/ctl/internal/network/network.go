@@ -144,8 +144,8 @@ func (p Plan) Up(ctx context.Context, before string) error {
 		}
 	}
 	if _, err := os.Stat("/proc/sys/net/bridge"); err != nil {
-		// Services need it: a reply between two pods on one bridge must pass the rules that rewrote the
-		// request.
+		// Services need it: a reply between two pods on one bridge must pass the rules that rewrote
+		// the request.
 		if _, err := run(ctx, "modprobe", "br_netfilter"); err != nil {
 			return fmt.Errorf("the kernel module br_netfilter is needed: %w", err)
 		}
@@ -222,8 +222,8 @@ func restore(root, before string) error {
 	return os.Remove(before)
 }
 
-// Down removes the bridge and the rules that kube-proxy and the CNI plugins have written for it, and
-// restores the settings that Up has saved in before.
+// Down removes the bridge and the rules that kube-proxy and the CNI plugins have written for it,
+// and restores the settings that Up has saved in before.
 func Down(ctx context.Context, before string) error {
 	errs := []error{restore("/proc/sys", before)}
 	if _, err := os.Stat("/sys/class/net/" + Bridge); err == nil {

@@ -9,9 +9,9 @@ import (
 	"path/filepath"
 )
 
-// Run holds what must not outlive a reboot or have a long path: pid files, sockets, and the name of the
-// checkout that the machine's cluster belongs to. The path of a unix socket has at most 107 bytes, and
-// the path of a checkout may be long.
+// Run holds what must not outlive a reboot or have a long path: pid files, sockets, and the name of
+// the checkout that the machine's cluster belongs to. The path of a unix socket has at most 107
+// bytes, and the path of a checkout may be long.
 const Run = "/run/ebb-dev"
 
 // Places are the folders of one checkout's cluster.

@@ -43,8 +43,8 @@ type Needs struct {
 	Ports []netip.AddrPort
 }
 
-// MaxRoot bounds the checkout's path: kubelet makes unix sockets below it, whose path has at most 107
-// bytes.
+// MaxRoot bounds the checkout's path: kubelet makes unix sockets below it, whose path has at most
+// 107 bytes.
 const MaxRoot = 60
 
 // Root refuses every user but root. It comes first because the other checks may need root too.

@@ -251,8 +251,8 @@ func gone(ctx context.Context, r record, within time.Duration) bool {
 	return true
 }
 
-// startTicks says when a process started. A zombie counts as ended: its parent has not waited for it
-// yet, but it holds nothing any more.
+// startTicks says when a process started. A zombie counts as ended: its parent has not waited for
+// it yet, but it holds nothing any more.
 func startTicks(pid int) (string, error) {
 	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if err != nil {

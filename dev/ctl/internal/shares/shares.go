@@ -1,9 +1,10 @@
-// Package shares gives the cluster's programs a CPU share that pods cannot take from them. A production
-// cluster has that too: its control plane runs on other machines, and a node reserves CPU for its daemons.
+// Package shares gives the cluster's programs a CPU share that pods cannot take from them. A
+// production cluster has that too: its control plane runs on other machines, and a node reserves
+// CPU for its daemons.
 //
-// Owns: the control groups Groups below the root of the CPU controller. Reads: which version of cgroups
-// the machine mounts. Writes: these groups, and which processes are in them. Never: touches the kubelet's
-// groups or the root's share.
+// Owns: the control groups Groups below the root of the CPU controller. Reads: which version of
+// cgroups the machine mounts. Writes: these groups, and which processes are in them. Never: touches
+// the kubelet's groups or the root's share.
 package shares
 
 import (
@@ -21,20 +22,21 @@ const (
 	Control = "ebb-dev-control" // etcd, the API server, controller manager and scheduler
 )
 
-// Enough that pods start during a burst of requests, and no more than all pods have on two CPUs. With
-// eight times as much, starting pods starved the serving ones: their requests waited for ten seconds and
-// made more pods start.
+// Enough that pods start during a burst of requests, and no more than all pods have on two CPUs.
+// With eight times as much, starting pods starved the serving ones: their requests waited for ten
+// seconds and made more pods start.
 var shares = map[string]int{Node: 2048, Control: 1024}
 
 // Groups are the names of all groups, for their removal.
 var Groups = []string{Node, Control}
 
-// ErrNone says that the machine mounts no CPU controller: all programs then compete for the CPUs as before.
+// ErrNone says that the machine mounts no CPU controller: all programs then compete for the CPUs as
+// before.
 var ErrNone = errors.New("no CPU controller is mounted")
 
-// Give moves processes with all their threads into a group, which it creates if needed. root is where
-// cgroups are mounted, /sys/fs/cgroup. Processes that they start later are in the group as well. Give
-// ignores processes that have ended.
+// Give moves processes with all their threads into a group, which it creates if needed. root is
+// where cgroups are mounted, /sys/fs/cgroup. Processes that they start later are in the group as
+// well. Give ignores processes that have ended.
 func Give(root, group string, pids []int) error {
 	dir, file, value, err := place(root, group)
 	if err != nil {
@@ -55,7 +57,8 @@ func Give(root, group string, pids []int) error {
 	return nil
 }
 
-// place says where a group belongs and which file takes its share, in either version of control groups.
+// place says where a group belongs and which file takes its share, in either version of control
+// groups.
 func place(root, group string) (dir, file string, value int, err error) {
 	if _, err := os.Stat(filepath.Join(root, "cpu", "cpu.shares")); err == nil {
 		return filepath.Join(root, "cpu", group), "cpu.shares", shares[group], nil

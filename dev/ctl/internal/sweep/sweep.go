@@ -21,8 +21,8 @@ import (
 	"time"
 )
 
-// Containers kills what still runs of a containerd with this state folder and socket, and returns the
-// number of processes.
+// Containers kills what still runs of a containerd with this state folder and socket, and returns
+// the number of processes.
 func Containers(state, socket string) (int, error) {
 	killed := 0
 	var errs []error
