@@ -251,8 +251,8 @@ func gone(ctx context.Context, r record, within time.Duration) bool {
 	return true
 }
 
-// startTicks says when a process started. A zombie counts as ended: its parent has not waited for
-// it yet, but it holds nothing any more.
+// startTicks says when a process started. A zombie counts as ended when its last thread has: until
+// then, other threads of it may hold its ports.
 func startTicks(pid int) (string, error) {
 	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if err != nil {
@@ -267,7 +267,8 @@ func startTicks(pid int) (string, error) {
 	if !ok || len(fields) < 20 {
 		return "", fmt.Errorf("/proc/%d/stat has an unknown form", pid)
 	}
-	if fields[0] == "Z" || fields[0] == "X" {
+	const threads = 17 // field 20 of /proc/PID/stat
+	if fields[0] == "X" || fields[0] == "Z" && (fields[threads] == "0" || fields[threads] == "1") {
 		return "", os.ErrProcessDone
 	}
 	return fields[19], nil
