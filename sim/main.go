@@ -1,9 +1,10 @@
 // Command sim plays workloads against the production decision in virtual time.
 //
-// Owns: a model of pods, requests and arrivals. Reads: workload files. Writes: a table, and with
-// -out a report with plots. Never: imports anything of the autoscaler but its pure packages, which
-// are the ones that run in production; the baseline beside them is the compatible formula written a
-// second time.
+// Owns: a model of pods, requests, arrivals, the activator's reports and the pods' stats.
+// Reads: workload files.
+// Writes: a table, and with -out a report with charts.
+// Never: imports anything of the autoscaler but its pure packages, which run in production. The
+// baseline next to them is the compatible formula, written a second time.
 package main
 
 import (
@@ -23,7 +24,7 @@ func main() {
 	}
 }
 
-// kinds of autoscalers, in the order of the table.
+// kinds are the autoscalers, in the order of the table.
 var kinds = []struct {
 	name   string
 	create func(Workload, time.Time) scaler
@@ -35,7 +36,7 @@ var kinds = []struct {
 
 func run(arguments []string, stdout, stderr io.Writer) error {
 	flags := flag.NewFlagSet("sim", flag.ContinueOnError)
-	out := flags.String("out", "", "folder to write the report and its plots to")
+	out := flags.String("out", "", "folder to write the report and its charts to")
 	seed := flags.Int64("seed", 1, "seed of all random numbers")
 	if err := flags.Parse(arguments); err != nil {
 		return err
@@ -47,19 +48,19 @@ func run(arguments []string, stdout, stderr io.Writer) error {
 			return errors.New("name workload files, or run in the root of the repository")
 		}
 	}
-	report, plots, err := simulateAll(files, *seed, stderr)
+	o, err := simulateAll(files, *seed, stderr)
 	if err != nil {
 		return err
 	}
-	fmt.Fprint(stdout, report)
+	fmt.Fprint(stdout, o.table)
 	if *out == "" {
 		return nil
 	}
 	if err := os.MkdirAll(*out, 0o755); err != nil {
 		return err
 	}
-	plots["README.md"] = introduction + report + pictures(plots)
-	for name, content := range plots {
+	o.charts["README.md"] = o.report()
+	for name, content := range o.charts {
 		if err := os.WriteFile(filepath.Join(*out, name), []byte(content), 0o644); err != nil {
 			return err
 		}

@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"encoding/csv"
+	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -14,10 +15,10 @@ import (
 	"time"
 )
 
-// Workload is what a workload file says: functions, how they scale, and the load on each.
+// Workload is what a workload file says: revisions, how they scale, and the load on each.
 type Workload struct {
 	Name, About string
-	// Revisions is how many independent copies run, each with a seed of its own.
+	// Revisions is how many independent copies run, each with its own seed.
 	Revisions int
 
 	Min, Max, Initial int32
@@ -31,22 +32,20 @@ type Workload struct {
 
 	// Start is how long a pod takes from the write of the scale to its readiness.
 	Start time.Duration
-	// Service is the mean time that a request works, Spread the shape of its distribution; Wait is
-	// time that it spends on others, without a worker. Workers is how many requests of a pod work
-	// at once, 0 for all; Processors how many of all pods do, as on one node that they share, 0 for
-	// all.
-	Service    time.Duration
-	Spread     string
-	Wait       time.Duration
+	// Service is the mean time that a request uses a worker, Spread the shape of its distribution.
+	// Wait is the time it waits for something else, without a worker.
+	Service time.Duration
+	Spread  string
+	Wait    time.Duration
+	// Workers is how many requests one pod works on at once, Processors how many all pods do together
+	// on the CPUs that they share; 0 means no limit.
 	Workers    int
 	Processors int
-	// Think is the mean time that a caller of a closed load takes from a response to its next
-	// request.
+	// Think is the mean time from a response to the same caller's next request in a closed load.
 	Think time.Duration
 
 	Load []Segment
-	// Trace, when set, replaces Load: arrivals in each minute for each revision, with its mean
-	// service time.
+	// Trace, when set, replaces Load: arrivals in each minute for each revision, and its service time.
 	Trace []Function
 }
 
@@ -105,12 +104,17 @@ func ReadWorkload(path string) (Workload, error) {
 	return w, nil
 }
 
+// parser is a Workload being read. The target depends on three keys, in any order.
+type parser struct {
+	Workload
+	dir                string
+	total, utilization float64
+}
+
 // ParseWorkload reads lines of a key and its values; see workloads/README.md.
 func ParseWorkload(from io.Reader, dir string) (Workload, error) {
-	w := Workload{Revisions: 1, Initial: 1, Target: 70, Total: 100, Window: time.Minute, PanicPercentage: 10, PanicThreshold: 2,
-		BurstCapacity: 211, Start: time.Second, Service: 10 * time.Millisecond, Spread: "exponential"}
-	utilization := 0.7
-	total := 0.0
+	p := parser{dir: dir, utilization: 0.7, Workload: Workload{Revisions: 1, Initial: 1, Total: 100, Window: time.Minute,
+		PanicPercentage: 10, PanicThreshold: 2, BurstCapacity: 211, Start: time.Second, Service: 10 * time.Millisecond, Spread: "exponential"}}
 	lines := bufio.NewScanner(from)
 	for number := 1; lines.Scan(); number++ {
 		text, _, _ := strings.Cut(lines.Text(), "#")
@@ -118,90 +122,115 @@ func ParseWorkload(from io.Reader, dir string) (Workload, error) {
 		if len(words) == 0 {
 			continue
 		}
-		fail := func(err error) (Workload, error) {
-			return w, fmt.Errorf("%d: %s: %w", number, strings.TrimSpace(text), err)
-		}
-		rest := words[1:]
-		if len(rest) == 0 {
-			return fail(fmt.Errorf("a key without a value"))
-		}
-		var err error
-		switch words[0] {
-		case "about":
-			w.About = strings.Join(rest, " ")
-		case "revisions":
-			w.Revisions, err = whole(rest[0], 1, 100_000)
-		case "min":
-			w.Min, err = scale(rest[0])
-		case "max":
-			w.Max, err = scale(rest[0])
-		case "initial":
-			w.Initial, err = scale(rest[0])
-		case "target":
-			total, err = positive(rest[0])
-		case "utilization":
-			utilization, err = positive(rest[0])
-			utilization /= 100
-		case "concurrency":
-			w.Concurrency, err = whole(rest[0], 0, 10_000)
-		case "window":
-			w.Window, err = duration(rest[0])
-		case "panic-window":
-			w.PanicPercentage, err = positive(rest[0])
-		case "panic-threshold":
-			w.PanicThreshold, err = positive(rest[0])
-			w.PanicThreshold /= 100
-		case "burst-capacity":
-			w.BurstCapacity, err = strconv.ParseFloat(rest[0], 64)
-		case "start":
-			w.Start, err = duration(rest[0])
-		case "service":
-			w.Service, err = duration(rest[0])
-			if len(rest) > 1 {
-				w.Spread = rest[1]
-			}
-			if w.Spread != "exponential" && w.Spread != "fixed" && w.Spread != "lognormal" {
-				err = fmt.Errorf("%q is none of fixed, exponential, lognormal", w.Spread)
-			}
-		case "wait":
-			w.Wait, err = duration(rest[0])
-		case "workers":
-			w.Workers, err = whole(rest[0], 0, 10_000)
-		case "processors":
-			w.Processors, err = whole(rest[0], 0, 10_000)
-		case "think":
-			w.Think, err = duration(rest[0])
-		case "load":
-			var s Segment
-			if s, err = segment(rest); err == nil {
-				w.Load = append(w.Load, s)
-			}
-		case "trace":
-			w.Trace, err = readTrace(filepath.Join(dir, rest[0]))
-			w.Revisions = len(w.Trace)
-		default:
-			err = fmt.Errorf("no such key")
+		err := errors.New("a key without a value")
+		if len(words) > 1 {
+			err = p.set(words[0], words[1:])
 		}
 		if err != nil {
-			return fail(err)
+			return p.Workload, fmt.Errorf("%d: %s: %w", number, strings.TrimSpace(text), err)
 		}
 	}
 	if err := lines.Err(); err != nil {
-		return w, err
+		return p.Workload, err
 	}
-	if len(w.Load) == 0 && len(w.Trace) == 0 {
-		return w, fmt.Errorf("1: there is no load")
+	if len(p.Load) == 0 && len(p.Trace) == 0 {
+		return p.Workload, errors.New("1: there is no load")
 	}
 	switch {
-	case total > 0 && w.Concurrency > 0:
-		w.Total = math.Min(total, float64(w.Concurrency))
-	case total > 0:
-		w.Total = total
-	case w.Concurrency > 0:
-		w.Total = float64(w.Concurrency)
+	case p.total > 0 && p.Concurrency > 0:
+		p.Total = math.Min(p.total, float64(p.Concurrency))
+	case p.total > 0:
+		p.Total = p.total
+	case p.Concurrency > 0:
+		p.Total = float64(p.Concurrency)
 	}
-	w.Target = w.Total * utilization
-	return w, nil
+	p.Target = p.Total * p.utilization
+	return p.Workload, nil
+}
+
+// set takes one line: how the revision scales, what its pods are like, or its load.
+func (p *parser) set(key string, values []string) error {
+	for _, set := range []func(string, []string) (bool, error){p.setScale, p.setPod, p.setLoad} {
+		if known, err := set(key, values); known || err != nil {
+			return err
+		}
+	}
+	return errors.New("no such key")
+}
+
+func (p *parser) setScale(key string, values []string) (known bool, err error) {
+	switch value := values[0]; key {
+	case "min":
+		p.Min, err = scale(value)
+	case "max":
+		p.Max, err = scale(value)
+	case "initial":
+		p.Initial, err = scale(value)
+	case "target":
+		p.total, err = positive(value)
+	case "utilization":
+		p.utilization, err = positive(value)
+		p.utilization /= 100
+	case "concurrency":
+		p.Concurrency, err = whole(value, 0, 10_000)
+	case "window":
+		p.Window, err = duration(value)
+	case "panic-window":
+		p.PanicPercentage, err = positive(value)
+	case "panic-threshold":
+		p.PanicThreshold, err = positive(value)
+		p.PanicThreshold /= 100
+	case "burst-capacity":
+		p.BurstCapacity, err = strconv.ParseFloat(value, 64)
+	default:
+		return false, nil
+	}
+	return true, err
+}
+
+func (p *parser) setPod(key string, values []string) (known bool, err error) {
+	switch value := values[0]; key {
+	case "start":
+		p.Start, err = duration(value)
+	case "service":
+		p.Service, err = duration(value)
+		if len(values) > 1 {
+			p.Spread = values[1]
+		}
+		if p.Spread != "exponential" && p.Spread != "fixed" && p.Spread != "lognormal" {
+			err = fmt.Errorf("%q is none of fixed, exponential, lognormal", p.Spread)
+		}
+	case "wait":
+		p.Wait, err = duration(value)
+	case "workers":
+		p.Workers, err = whole(value, 0, 10_000)
+	case "processors":
+		p.Processors, err = whole(value, 0, 10_000)
+	default:
+		return false, nil
+	}
+	return true, err
+}
+
+func (p *parser) setLoad(key string, values []string) (known bool, err error) {
+	switch key {
+	case "about":
+		p.About = strings.Join(values, " ")
+	case "revisions":
+		p.Revisions, err = whole(values[0], 1, 100_000)
+	case "think":
+		p.Think, err = duration(values[0])
+	case "load":
+		var s Segment
+		s, err = segment(values)
+		p.Load = append(p.Load, s)
+	case "trace":
+		p.Trace, err = readTrace(filepath.Join(p.dir, values[0]))
+		p.Revisions = len(p.Trace)
+	default:
+		return false, nil
+	}
+	return true, err
 }
 
 // segment reads: outstanding N [to M] | rate R [to S [period P]] | idle, each followed by: for D.
