@@ -45,7 +45,7 @@ Where *ebb* costs more than *baseline*, this is why:
 - constant: the load begins with 400 requests a second and no pod. The queue of the first two seconds asks for 41 pods, which the panic
   mode keeps for one window of 60 s. The baseline's averages show a part of that queue only, and it asks for fewer. From then on the two
   do the same.
-- slow-single: pods take 15 s to start, so the queue of the moment asks for more pods than the average. Waits are shorter by a fifth.
+- slow-single: pods take 20 s to start, so the queue of the moment asks for more pods than the average. Waits are shorter by a fifth.
 - *ebb adaptive*: a lesson tries more pods for some seconds and returns to what it learned, which is two reversals.
 
 At constant load the only reversals are those of the start and of a lesson. In shared-processors the mean load is exactly what a whole

@@ -17,15 +17,16 @@ import (
 	"ebb.dev/ebb/wire"
 )
 
-// reading is the state of the autoscaler's process at a moment.
+// reading is the state of the autoscaler's process at one moment.
 type reading struct {
-	at        time.Time
-	cpu       time.Duration
-	rss, peak float64 // MiB
-	buckets   map[float64]uint64
+	at  time.Time
+	cpu time.Duration
+	// anon is anonymous memory, rss all resident memory and peak its maximum, in MiB.
+	anon, rss, peak float64
+	buckets         map[float64]uint64
 }
 
-// counts are what the generator has done up to a moment.
+// counts are what the generator has done so far.
 type counts struct {
 	scrapes, taken, offered, late int64
 	own                           time.Duration // CPU time
@@ -59,6 +60,8 @@ func read(pid int) (reading, error) {
 		}
 		kib, _ := strconv.ParseFloat(words[1], 64)
 		switch words[0] {
+		case "RssAnon:":
+			r.anon = kib / 1024
 		case "VmRSS:":
 			r.rss = kib / 1024
 		case "VmHWM:":
@@ -86,7 +89,7 @@ func read(pid int) (reading, error) {
 	return r, lines.Err()
 }
 
-// decisions is the histogram of the time between two readings.
+// decisions is the histogram of what was decided between two readings.
 type decisions struct {
 	bounds []float64
 	counts []uint64 // cumulative
@@ -108,7 +111,7 @@ func (r reading) decisions(before reading) decisions {
 	return d
 }
 
-// quantile is the upper bound, in milliseconds, of the bucket that holds it.
+// quantile returns the upper bound, in milliseconds, of the bucket that holds the quantile.
 func (d decisions) quantile(q float64) float64 {
 	for i, n := range d.counts {
 		if float64(n) >= q*float64(d.total) {
@@ -118,7 +121,7 @@ func (d decisions) quantile(q float64) float64 {
 	return math.Inf(1)
 }
 
-// own is the CPU time that this process, the generator, has used.
+// own is the CPU time that the generator, this process, has used.
 func own() time.Duration {
 	var usage syscall.Rusage
 	if syscall.Getrusage(syscall.RUSAGE_SELF, &usage) != nil {
@@ -127,7 +130,7 @@ func own() time.Duration {
 	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }
 
-// profile keeps the autoscaler's CPU profile of the time that is measured, and its heap at the end.
+// keepProfile writes the autoscaler's CPU profile of the measured time, and its heap at the end.
 func (b *bench) keepProfile(ctx context.Context) error {
 	for name, path := range map[string]string{"": fmt.Sprintf("profile?seconds=%d", int(b.lasts.Seconds())), ".heap": "heap"} {
 		request, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://%s:%d/debug/pprof/%s", autoscalerIP, wire.PortProfiling, path), nil)

@@ -15,6 +15,43 @@ import (
 	"ebb.dev/ebb/test/internal/shipped"
 )
 
+// autoscaler is the process under test.
+type autoscaler struct {
+	*exec.Cmd
+	log    *os.File
+	memory string // its GOMEMLIMIT
+}
+
+// start builds the autoscaler, unless a binary was given, and runs it against the API server at api.
+func (b *bench) start(ctx context.Context, dir string, api net.Addr) (*autoscaler, error) {
+	binary := b.binary
+	if binary == "" {
+		binary = filepath.Join(dir, "autoscaler")
+		if out, err := exec.CommandContext(ctx, "go", "build", "-o", binary, "./autoscaler").CombinedOutput(); err != nil {
+			return nil, fmt.Errorf("build the autoscaler: %w\n%s", err, out)
+		}
+	}
+	memory, err := shipped.MemoryLimit(shipped.Autoscaler)
+	if err != nil {
+		return nil, err
+	}
+	config := filepath.Join(dir, "kubeconfig")
+	if err := os.WriteFile(config, fmt.Appendf(nil, "apiVersion: v1\nkind: Config\nclusters: [{name: x, cluster: {server: \"http://%s\"}}]\ncontexts: [{name: x, context: {cluster: x, user: x}}]\nusers: [{name: x}]\ncurrent-context: x\n", api), 0o600); err != nil {
+		return nil, err
+	}
+	log, err := os.Create(filepath.Join(dir, "log"))
+	if err != nil {
+		return nil, err
+	}
+	a := &autoscaler{Cmd: exec.CommandContext(ctx, binary), log: log, memory: memory}
+	a.Env = append(os.Environ(), "KUBECONFIG="+config, "SYSTEM_NAMESPACE="+namespace, "POD_NAME=autoscaler-bench", "POD_IP="+autoscalerIP, "LISTEN_IP="+autoscalerIP,
+		fmt.Sprintf("SCRAPE_PORT=%d", scrapePort), "GOMEMLIMIT="+memory)
+	a.Stdout, a.Stderr = log, log
+	a.Cancel = func() error { return a.Process.Signal(syscall.SIGTERM) }
+	a.WaitDelay = 10 * time.Second
+	return a, a.Start()
+}
+
 func (b *bench) run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -23,15 +60,6 @@ func (b *bench) run(ctx context.Context) error {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	binary := filepath.Join(dir, "autoscaler")
-	if out, err := exec.CommandContext(ctx, "go", "build", "-o", binary, "./autoscaler").CombinedOutput(); err != nil {
-		return fmt.Errorf("build the autoscaler: %w\n%s", err, out)
-	}
-
-	memory, err := shipped.MemoryLimit(shipped.Autoscaler)
-	if err != nil {
-		return err
-	}
 	world := newWorld(b)
 	api, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -47,42 +75,32 @@ func (b *bench) run(ctx context.Context) error {
 	defer pods.close()
 	go pods.answer()
 
-	config := filepath.Join(dir, "kubeconfig")
-	if err := os.WriteFile(config, fmt.Appendf(nil, "apiVersion: v1\nkind: Config\nclusters: [{name: x, cluster: {server: \"http://%s\"}}]\ncontexts: [{name: x, context: {cluster: x, user: x}}]\nusers: [{name: x}]\ncurrent-context: x\n", api.Addr()), 0o600); err != nil {
-		return err
-	}
-	log, err := os.Create(filepath.Join(dir, "log"))
+	process, err := b.start(ctx, dir, api.Addr())
 	if err != nil {
 		return err
 	}
-	defer log.Close()
-	process := exec.CommandContext(ctx, binary)
-	process.Env = append(os.Environ(), "KUBECONFIG="+config, "SYSTEM_NAMESPACE="+namespace, "POD_NAME=autoscaler-bench", "POD_IP="+autoscalerIP, "LISTEN_IP="+autoscalerIP,
-		fmt.Sprintf("SCRAPE_PORT=%d", scrapePort), "GOMEMLIMIT="+memory)
-	process.Stdout, process.Stderr = log, log
-	process.Cancel = func() error { return process.Process.Signal(syscall.SIGTERM) }
-	process.WaitDelay = 10 * time.Second
-	if err := process.Start(); err != nil {
-		return err
-	}
+	defer process.log.Close()
 	defer process.Wait()
 	defer cancel()
 	began := time.Now()
 	if err := b.ready(ctx); err != nil {
-		text, _ := os.ReadFile(log.Name())
+		text, _ := os.ReadFile(process.log.Name())
 		return fmt.Errorf("%w; it logged:\n%.4000s", err, text)
 	}
 	if err := b.out.Line(result.Fields{"phase": "start", "revisions": b.revisions, "pods": b.revisions * b.pods, "seconds": time.Since(began).Seconds()}); err != nil {
 		return err
 	}
-
 	var sent posted
 	go b.post(ctx, &sent)
 	if err := pause(ctx, settle); err != nil {
 		return err
 	}
-	// The generator's own counts are taken at the beginning of a reading, from which seconds are
-	// counted: fetching metrics takes a while.
+	return b.measure(ctx, process, world, pods, &sent)
+}
+
+// measure reads everything twice, b.lasts apart, and prints the difference.
+func (b *bench) measure(ctx context.Context, process *autoscaler, world *world, pods *pods, sent *posted) error {
+	// The generator's own counts are taken first: fetching the metrics takes a while.
 	count := func() counts {
 		return counts{scrapes: pods.scrapes.Load(), taken: sent.taken.Load(), offered: sent.offered.Load(), late: sent.late.Load(), own: own()}
 	}
@@ -110,17 +128,17 @@ func (b *bench) run(ctx context.Context) error {
 	seconds := after.at.Sub(before.at).Seconds()
 	perSecond := func(now, before int64) float64 { return float64(now-before) / seconds }
 	scrapes, taken := perSecond(counted.scrapes, countedBefore.scrapes), perSecond(counted.taken, countedBefore.taken)
-	generator := (counted.own - countedBefore.own).Seconds() / seconds
 	if err := <-profiled; err != nil {
 		return err
 	}
 	decided := after.decisions(before)
 	if err := b.out.Line(result.Fields{"phase": "measure", "scrapes_per_s": scrapes, "posted_per_s": taken,
 		"offered_posts_per_s": perSecond(counted.offered, countedBefore.offered), "late_posts_per_s": perSecond(counted.late, countedBefore.late),
-		"generator_cores": generator, "counted_per_s": float64(decided.total) / seconds,
-		"p50_ms": decided.quantile(0.5), "rss_peak_mib": after.peak, "gomemlimit": memory, "scale_writes": world.writes.Load(), "status_writes": world.statuses.Load()}); err != nil {
+		"generator_cores": (counted.own - countedBefore.own).Seconds() / seconds, "counted_per_s": float64(decided.total) / seconds,
+		"p50_ms": decided.quantile(0.5), "rss_mib": after.rss, "rss_peak_mib": after.peak, "gomemlimit": process.memory,
+		"scale_writes": world.writes.Load(), "status_writes": world.statuses.Load()}); err != nil {
 		return err
 	}
 	return b.out.Summary(result.Fields{"revisions": b.revisions, "stats_per_s": scrapes + taken,
-		"cores": (after.cpu - before.cpu).Seconds() / seconds, "rss_mib": after.rss, "p99_ms": decided.quantile(0.99)})
+		"cores": (after.cpu - before.cpu).Seconds() / seconds, "anon_mib": after.anon, "p99_ms": decided.quantile(0.99)})
 }
