@@ -85,8 +85,8 @@ type outcome struct {
 
 func (o outcome) report() string { return introduction + o.table + explanation + pictures(o.workloads) }
 
-// simulateAll simulates all workloads. It writes how long each took to took and not into the report,
-// which is the same on every machine.
+// simulateAll simulates all workloads. It writes how long each took to took and not into the
+// report, which is the same on every machine.
 func simulateAll(files []string, seed int64, took io.Writer) (outcome, error) {
 	var rows [][]string
 	o := outcome{charts: map[string]string{}}

@@ -37,15 +37,16 @@ type Workload struct {
 	Service time.Duration
 	Spread  string
 	Wait    time.Duration
-	// Workers is how many requests one pod works on at once, Processors how many all pods do together
-	// on the CPUs that they share; 0 means no limit.
+	// Workers is how many requests one pod works on at once, Processors how many all pods do
+	// together on the CPUs that they share; 0 means no limit.
 	Workers    int
 	Processors int
 	// Think is the mean time from a response to the same caller's next request in a closed load.
 	Think time.Duration
 
 	Load []Segment
-	// Trace, when set, replaces Load: arrivals in each minute for each revision, and its service time.
+	// Trace, when set, replaces Load: arrivals in each minute for each revision, and its service
+	// time.
 	Trace []Function
 }
 

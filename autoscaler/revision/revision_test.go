@@ -2,6 +2,7 @@ package revision
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"testing"
 	"time"
 
@@ -57,5 +58,42 @@ func TestAStepIsNotTakenEarly(t *testing.T) {
 		t.Error("not due at its time")
 	} else if _, decide := r.Ring(at, at.Add(soon)); !decide {
 		t.Error("not decided at its time")
+	}
+}
+
+func TestSampleSize(t *testing.T) {
+	for n, want := range map[int]int{0: 0, 1: 1, 2: 2, 3: 3, 4: 4, 10: 7, 100: 14, 10_000: 16} {
+		if got := SampleSize(n); got != want {
+			t.Errorf("of %d pods %d, want %d", n, got, want)
+		}
+	}
+}
+
+func TestASampleStandsForAllPods(t *testing.T) {
+	sample := []PodStat{{Concurrency: 5, ProxiedConcurrency: 1, Requests: 10, ProxiedRequests: 4, Queued: 2, Completed: 7, BusySeconds: 1.5},
+		{Concurrency: 1, ProxiedConcurrency: 3}} // counted at different times
+	want := Scrape{Report: decide.Report{Concurrency: 12, RequestsPerSecond: 18, ProxiedConcurrency: 6, ProxiedRequests: 12, Queued: 6}, Completed: 21, BusySeconds: 4.5}
+	if got := Extrapolate(sample, 6); got != want {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+	if got := Extrapolate(nil, 0); got != (Scrape{}) {
+		t.Errorf("without pods: %+v", got)
+	}
+}
+
+func TestOldPodsAreAskedFirst(t *testing.T) {
+	var all []time.Time
+	for i := range 40 {
+		started := epoch
+		if i%4 == 0 {
+			started = epoch.Add(-time.Hour)
+		}
+		all = append(all, started)
+	}
+	OldestFirst(all, func(p *time.Time) time.Time { return *p }, epoch.Add(-time.Minute), rand.Shuffle)
+	for i, started := range all {
+		if old := started.Before(epoch); old != (i < 10) {
+			t.Fatalf("pod %d of 40 is old: %v", i, old)
+		}
 	}
 }

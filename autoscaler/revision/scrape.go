@@ -56,16 +56,20 @@ func Extrapolate(sample []PodStat, ready int) Scrape {
 		return Scrape{}
 	}
 	var s Scrape
-	factor := float64(ready) / float64(len(sample))
 	for i := range sample {
 		one := &sample[i]
-		s.Report.Concurrency += factor * math.Max(0, one.Concurrency-one.ProxiedConcurrency)
-		s.Report.RequestsPerSecond += factor * math.Max(0, one.Requests-one.ProxiedRequests)
-		s.Report.ProxiedConcurrency += factor * math.Min(one.Concurrency, one.ProxiedConcurrency)
-		s.Report.ProxiedRequests += factor * math.Min(one.Requests, one.ProxiedRequests)
-		s.Report.Queued += factor * one.Queued
-		s.Completed += factor * one.Completed
-		s.BusySeconds += factor * one.BusySeconds
+		s.Report.Concurrency += math.Max(0, one.Concurrency-one.ProxiedConcurrency)
+		s.Report.RequestsPerSecond += math.Max(0, one.Requests-one.ProxiedRequests)
+		s.Report.ProxiedConcurrency += math.Min(one.Concurrency, one.ProxiedConcurrency)
+		s.Report.ProxiedRequests += math.Min(one.Requests, one.ProxiedRequests)
+		s.Report.Queued += one.Queued
+		s.Completed += one.Completed
+		s.BusySeconds += one.BusySeconds
+	}
+	factor := float64(ready) / float64(len(sample))
+	for _, f := range [...]*float64{&s.Report.Concurrency, &s.Report.RequestsPerSecond, &s.Report.ProxiedConcurrency,
+		&s.Report.ProxiedRequests, &s.Report.Queued, &s.Completed, &s.BusySeconds} {
+		*f *= factor
 	}
 	return s
 }

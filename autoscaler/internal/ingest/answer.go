@@ -12,11 +12,11 @@ import (
 	"ebb.dev/ebb/wire"
 )
 
-var errStatus = errors.New("answered another status than 200")
+var errStatus = errors.New("the status is not 200")
 
-// answerOf finds the body in what a pod has answered so far, and whether all of it is there. The
-// plain answer that queue-proxy gives is read in place, a dozen thousand times a second on a large
-// cluster; any other goes to net/http.
+// answerOf finds the body in what has arrived of an answer, and whether it is complete. The plain
+// answer of queue-proxy is read in place: a large cluster sends 12 000 a second. net/http reads any
+// other.
 func answerOf(data []byte) (body []byte, whole bool, err error) {
 	end := bytes.Index(data, []byte("\r\n\r\n"))
 	if end < 0 {
@@ -35,7 +35,7 @@ func answerOf(data []byte) (body []byte, whole bool, err error) {
 		case bytes.EqualFold(name, []byte("Content-Length")):
 			n, bad := strconv.Atoi(string(bytes.TrimSpace(value)))
 			if bad != nil || n < 0 || length >= 0 {
-				return nil, false, fmt.Errorf("answer's length %.20q is none", value)
+				return nil, false, fmt.Errorf("the answer has the invalid length %.20q", value)
 			}
 			length = n
 		case bytes.EqualFold(name, []byte("Transfer-Encoding")), bytes.EqualFold(name, []byte("Connection")):
@@ -44,16 +44,16 @@ func answerOf(data []byte) (body []byte, whole bool, err error) {
 	}
 	switch {
 	case length > wire.MaxStatBytes:
-		return nil, false, fmt.Errorf("answer is longer than %d bytes", wire.MaxStatBytes)
+		return nil, false, fmt.Errorf("the answer is longer than %d bytes", wire.MaxStatBytes)
 	case length < 0:
-		return nil, false, errors.New("answer does not say how long it is")
+		return nil, false, errors.New("the answer has no length")
 	case len(rest) > length:
-		return nil, false, errors.New("answer goes on after its end")
+		return nil, false, errors.New("the answer is longer than it says")
 	}
 	return rest, len(rest) == length, nil
 }
 
-// unusual reads an answer of several parts.
+// unusual reads a chunked answer, or one that ends with the connection.
 func unusual(data []byte) ([]byte, bool, error) {
 	response, err := http.ReadResponse(bufio.NewReaderSize(bytes.NewReader(data), len(data)), nil)
 	if err != nil {
@@ -63,7 +63,7 @@ func unusual(data []byte) ([]byte, bool, error) {
 	body, err := io.ReadAll(io.LimitReader(response.Body, wire.MaxStatBytes+1))
 	switch {
 	case len(body) > wire.MaxStatBytes:
-		return nil, false, fmt.Errorf("answer is longer than %d bytes", wire.MaxStatBytes)
+		return nil, false, fmt.Errorf("the answer is longer than %d bytes", wire.MaxStatBytes)
 	case errors.Is(err, io.ErrUnexpectedEOF):
 		return nil, false, nil
 	case err != nil:

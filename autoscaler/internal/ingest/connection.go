@@ -18,12 +18,13 @@ func (s *Scraper) take(ip string) *connection {
 	defer s.mutex.Unlock()
 	c := s.idle[ip]
 	if c != nil {
-		s.idle[ip] = nil // the place is kept, or the map would grow and shrink all the time
+		s.idle[ip] = nil // keep the entry, so that the map does not grow and shrink all the time
 		s.kept--
 	}
 	return c
 }
 
+// give keeps a connection for the next scrape, and closes those that have been idle for too long.
 func (s *Scraper) give(c *connection) {
 	c.used = time.Now()
 	c.rest()
@@ -43,7 +44,7 @@ func (s *Scraper) give(c *connection) {
 		for ip, other := range s.idle {
 			switch {
 			case other == nil:
-				delete(s.idle, ip) // on its way; or its pod is gone
+				delete(s.idle, ip) // in use, or its pod is gone
 			case c.used.Sub(other.used) > idleConnection:
 				other.Close()
 				delete(s.idle, ip)
@@ -68,9 +69,9 @@ func (s *Scraper) Close() {
 
 // connection is a connection to a pod's port for stats with at most one request under way.
 //
-// At rest it is a bare descriptor, which is written and read without waiting: the runtime's poller,
-// where every net.Conn is, would wake a thread for each answer of each pod although nobody waits
-// for it. It is a net.Conn from when somebody does.
+// At rest it is a bare descriptor, which gather writes and reads without blocking. The runtime's
+// poller, which every net.Conn uses, would wake a thread for each answer although no goroutine
+// waits for it. Once a goroutine waits, it is a net.Conn.
 type connection struct {
 	net.Conn
 	resting    bool
@@ -86,7 +87,7 @@ func newConnection(raw net.Conn, ip, host string) *connection {
 		"\r\nAccept: application/protobuf\r\nUser-Agent: Ebb-Autoscaler\r\n\r\n")}
 }
 
-// rest takes the connection away from the poller, if it is of the system's.
+// rest takes the connection away from the poller, if it is a real socket.
 func (c *connection) rest() {
 	system, ok := c.Conn.(syscall.Conn)
 	if c.resting || !ok {
@@ -121,7 +122,7 @@ func (c *connection) wake() error {
 	return nil
 }
 
-// Close closes it, whatever state it is in.
+// Close closes the connection in either state.
 func (c *connection) Close() error {
 	switch {
 	case c.resting:
@@ -133,7 +134,7 @@ func (c *connection) Close() error {
 	return c.Conn.Close()
 }
 
-// wait prepares for waiting until a moment.
+// wait gives the connection back to the poller and sets a deadline.
 func (c *connection) wait(deadline time.Time) error {
 	if err := c.wake(); err != nil {
 		return err
@@ -149,17 +150,16 @@ func (c *connection) send(deadline time.Time) error {
 	return err
 }
 
-// sendNow sends the request of a connection at rest, by one system call.
+// sendNow sends the request on a connection at rest, with one system call.
 func (c *connection) sendNow() error {
 	n, err := syscall.Write(c.descriptor, c.request)
 	if err == nil && n < len(c.request) {
-		return io.ErrShortWrite // it has not read what it was sent before
+		return io.ErrShortWrite // the pod has not read earlier requests
 	}
 	return err
 }
 
-// readNow returns how much of the answer a connection at rest had to be read into space, by one
-// system call.
+// readNow reads what has arrived on a connection at rest into space, with one system call.
 func (c *connection) readNow(space []byte) (int, error) {
 	n, err := syscall.Read(c.descriptor, space)
 	switch {
@@ -174,7 +174,7 @@ func (c *connection) readNow(space []byte) (int, error) {
 // longestAnswer bounds head and body of an answer.
 const longestAnswer = 2048
 
-// receive reads an answer, of which n bytes are in space already.
+// receive reads an answer. Its first n bytes are in space already.
 func (c *connection) receive(space *[longestAnswer]byte, n int, pod string) (wire.Stat, error) {
 	for {
 		k, err := c.Read(space[n:])
@@ -189,8 +189,7 @@ func (c *connection) receive(space *[longestAnswer]byte, n int, pod string) (wir
 	}
 }
 
-// read takes the stat out of an answer, once all of it is there. A stat of the given pod has its
-// name from there.
+// read decodes the stat of an answer once it is complete. A stat of the given pod shares its name.
 func read(data []byte, pod string) (stat wire.Stat, whole bool, err error) {
 	body, whole, err := answerOf(data)
 	switch {

@@ -8,20 +8,20 @@ import (
 	"ebb.dev/ebb/wire"
 )
 
-// pause is what pods are given to answer before it is looked who did. Most do within a fraction of
-// it, so that nobody has to wait for each: a goroutine that parks, is told of every answer and is
-// scheduled anew costs as much as the answer itself.
+// pause is the time between two rounds. Most pods answer within a fraction of it. To wait for each
+// answer would cost as much CPU as the answer itself: a goroutine that parks, wakes and is
+// scheduled.
 const pause = 5 * time.Millisecond
 
-// maxLooks is how often it is looked, each time after twice as long, until somebody waits: 5, 10,
-// 20 and 40 ms after the question.
+// maxLooks is how often answers are collected, each time after twice as long: 5, 10, 20 and 40 ms
+// after the question. After that a goroutine waits for them.
 const maxLooks = 4
 
-// round is what is asked and looked at together.
+// round holds the inquiries that begin with the next round.
 type round struct {
 	mutex   sync.Mutex
 	waiting []*inquiry
-	under   bool // somebody gathers
+	running bool // a goroutine gathers
 }
 
 // add lets an inquiry begin with the next round.
@@ -29,26 +29,25 @@ func (r *round) add(i *inquiry, gather func()) {
 	r.mutex.Lock()
 	defer r.mutex.Unlock()
 	r.waiting = append(r.waiting, i)
-	if !r.under {
-		r.under = true
+	if !r.running {
+		r.running = true
 		go gather()
 	}
 }
 
-// next takes what waits into room. It reports false, and the round is over, if there is nothing and
-// nobody was asked.
+// next returns the waiting inquiries and keeps room for the next ones. It reports false, and the
+// goroutine ends, if there are none and no answers are missing.
 func (r *round) next(room []*inquiry, asked int) ([]*inquiry, bool) {
 	r.mutex.Lock()
 	defer r.mutex.Unlock()
 	waiting := r.waiting
 	r.waiting = room[:0]
-	r.under = len(waiting) > 0 || asked > 0
-	return waiting, r.under
+	r.running = len(waiting) > 0 || asked > 0
+	return waiting, r.running
 }
 
-// gather asks and collects, all scrapes in one goroutine, as long as there are any. It never waits
-// for a pod: a scrape that needs a new connection, or an answer that takes long, goes on in a
-// goroutine of its own.
+// gather asks and collects for all scrapes on one goroutine, while there are any. It never waits
+// for a pod: a scrape that needs a new connection or more time continues on its own goroutine.
 func (s *Scraper) gather() {
 	space := new([longestAnswer]byte)
 	var asked, fresh []*inquiry
@@ -81,8 +80,8 @@ func (s *Scraper) gather() {
 	}
 }
 
-// send sends the questions of an inquiry whose connections are all there. It reports false, and
-// sends nothing, if they are not.
+// send sends the questions of an inquiry. It reports false, and sends nothing, if a connection is
+// missing.
 func (s *Scraper) send(i *inquiry) bool {
 	for n := range i.questions {
 		if c := i.questions[n].c; c == nil || !c.resting {
@@ -98,8 +97,8 @@ func (s *Scraper) send(i *inquiry) bool {
 	return true
 }
 
-// collect takes the answers that are there. It reports true when there is nothing more to look for:
-// the inquiry ended, or goes on elsewhere.
+// collect reads the answers that have arrived. It reports true when gather is done with the
+// inquiry: it ended, or continues on its own goroutine.
 func (s *Scraper) collect(i *inquiry, space *[longestAnswer]byte) bool {
 	pending := false
 	for n := range i.questions {
@@ -122,9 +121,9 @@ func (s *Scraper) collect(i *inquiry, space *[longestAnswer]byte) bool {
 			}
 		}
 		if stat, err = s.judge(i.key, q, stat, err); err == nil {
-			i.stats = append(i.stats, stat)
+			i.stats = append(i.stats, podStat(&stat))
 		} else if q.again {
-			q.progress, q.again = unsent, false // by a new connection
+			q.progress, q.again = unsent, false // over a new connection
 		}
 	}
 	if i.looks++; pending && i.looks < maxLooks {

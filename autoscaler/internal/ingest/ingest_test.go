@@ -239,7 +239,7 @@ func TestASampleStandsForAllAndAFailedPodIsReplaced(t *testing.T) {
 		name, ip := fmt.Sprint("p", i), fmt.Sprintf("127.0.1.%d", i+1)
 		ready = append(ready, pod(t, name, ip, &port, stat(wire.Stat{PodName: name, AverageConcurrent: 3})))
 	}
-	size := SampleSize(len(ready))
+	size := revision.SampleSize(len(ready))
 	for i := range len(ready) - size { // as many as can be replaced
 		ready[i].Name = "gone"
 	}
@@ -353,32 +353,6 @@ func TestInAMeshAPodIsScrapedByTheNameOfItsPrivateService(t *testing.T) {
 		}
 		if r := asked.Load(); r.Host != host || r.Header.Get(wire.HeaderDirectLB) != direct {
 			t.Errorf("mesh %v: Host %q, headers %v", on, r.Host, r.Header)
-		}
-	}
-}
-
-func TestSampleSize(t *testing.T) {
-	for n, want := range map[int]int{0: 0, 1: 1, 2: 2, 3: 3, 4: 4, 10: 7, 100: 14, 10_000: 16} {
-		if got := SampleSize(n); got != want {
-			t.Errorf("of %d pods %d, want %d", n, got, want)
-		}
-	}
-}
-
-func TestOldPodsAreAskedFirst(t *testing.T) {
-	now := time.Now()
-	var all []pods.Pod
-	for i := range 40 {
-		p := pods.Pod{Name: fmt.Sprint(i), Started: now}
-		if i%4 == 0 {
-			p.Started = now.Add(-time.Hour)
-		}
-		all = append(all, p)
-	}
-	order(all, now.Add(-time.Minute))
-	for i, p := range all {
-		if old := p.Started.Before(now); old != (i < 10) {
-			t.Fatalf("pod %d of 40 is old: %v", i, old)
 		}
 	}
 }

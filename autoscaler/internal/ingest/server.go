@@ -1,10 +1,11 @@
-// Package ingest brings the load in: what activators and pods report, and what pods answer when
-// asked.
+// Package ingest receives the load: what activators and pods report, and what pods answer to
+// scrapes.
 //
-// Owns: the endpoint for stats and the connections to the pods' stat ports. Reads: stats, after it
-// has proved who sends them. Writes: samples to the loop; samples of revisions that another replica
-// decides, to that replica. Never: passes on a figure that is no load, or a report of a revision
-// that its sender does not speak for.
+// Owns: the endpoint for stats and the connections to the pods' stat ports.
+// Reads: stats, after it has proved who sends them. Writes: samples to the loop; samples of
+// revisions that another replica decides, to that replica.
+// Never: passes on a figure that is no load, or a report of a revision that its sender does not
+// speak for.
 package ingest
 
 import (

@@ -13,7 +13,7 @@ import (
 // BenchmarkSample is what one stat costs, from the shard's inbox to the decision, at a steady load.
 func BenchmarkSample(b *testing.B) {
 	s := spec()
-	s.Found = revision.State{Desired: 3, Zero: zero.State{Active: zero.Yes, Initialized: true}}
+	s.Found = &revision.State{Desired: 3, Zero: zero.State{Active: zero.Yes, Initialized: true}}
 	now := time.Now()
 	w := &world{specs: map[Key]*Spec{}, counts: map[Key]revision.Counts{}}
 	e := New(Options{Shards: 1, Source: w, Pods: w, Actor: w, Clock: func() time.Time { return now }})

@@ -19,7 +19,7 @@ import (
 func second(t *testing.T, w *world) (*world, func()) {
 	found := *w.Spec(hello)
 	last := w.lastOrder()
-	found.Found = revision.State{Desired: last.Status.Desired, Zero: zero.State{Active: last.Status.Active, ActiveReason: last.Status.ActiveReason,
+	found.Found = &revision.State{Desired: last.Status.Desired, Zero: zero.State{Active: last.Status.Active, ActiveReason: last.Status.ActiveReason,
 		Initialized: last.Status.Initialized, Proxied: last.Status.Proxied, ActiveSince: time.Now().Truncate(time.Second)},
 		Learned: last.Status.Learned}
 	next := &world{specs: map[Key]*Spec{hello: &found}, counts: map[Key]revision.Counts{hello: w.Count(hello)}, scrape: func() revision.Scrape { return revision.Scrape{} }, answer: zero.ProbedActivator}

@@ -38,7 +38,7 @@ func (h *history) add(e revision.Explanation) {
 	}
 	if n := len(h.entries); n == cap(h.entries) {
 		// Most revisions have few entries; never reserve more than are kept.
-		h.entries = append(make([]Entry, 0, min(max(2*n, 2), HistoryLength)), h.entries...)
+		h.entries = append(make([]Entry, 0, min(max(2*n, 1), HistoryLength)), h.entries...)
 	}
 	h.newest = len(h.entries)
 	h.entries = append(h.entries, entry)

@@ -85,7 +85,7 @@ func (w *world) written() []int32 {
 }
 
 func spec() *Spec {
-	return &Spec{Target: Target{"apps/v1", "Deployment", "hello-00001-deployment"}, Service: "hello", Found: revision.State{Desired: -1},
+	return &Spec{Target: Target{"apps/v1", "Deployment", "hello-00001-deployment"}, Service: "hello", Found: &revision.State{Desired: -1},
 		Config: revision.Config{UID: "1", Generation: 1, BudgetOwner: "default/hello",
 			Formula: decide.Config{Total: 10, Target: 7, ContainerConcurrency: 10, TargetBurstCapacity: 211, ActivatorCapacity: 100, MaxScaleUpRate: 1000,
 				MaxScaleDownRate: 2, PanicThreshold: 2, StableWindow: 60 * time.Second, Reachable: true},
@@ -97,7 +97,7 @@ func spec() *Spec {
 // atZero is the spec of a revision that was scaled to zero an hour ago.
 func atZero() *Spec {
 	s := spec()
-	s.Found = revision.State{Desired: 0, Zero: zero.State{Active: zero.No, ActiveReason: zero.NoTraffic, Initialized: true, Proxied: true}}
+	s.Found = &revision.State{Desired: 0, Zero: zero.State{Active: zero.No, ActiveReason: zero.NoTraffic, Initialized: true, Proxied: true}}
 	return s
 }
 
@@ -152,7 +152,7 @@ func TestAHeldRequestAtZeroIsAnsweredWithAPodAtOnce(t *testing.T) {
 
 func TestAQueueBeyondTheThresholdRaisesWithoutATick(t *testing.T) {
 	s := spec()
-	s.Found = revision.State{Desired: 1, Zero: zero.State{Active: zero.Yes, Initialized: true}}
+	s.Found = &revision.State{Desired: 1, Zero: zero.State{Active: zero.Yes, Initialized: true}}
 	play(t, s, revision.Counts{Ready: 1}, func(t *testing.T, w *world) {
 		w.mutex.Lock()
 		w.scrape = func() revision.Scrape { return revision.Scrape{Report: decide.Report{Concurrency: 3}} }
@@ -240,7 +240,7 @@ func TestFailedScrapesLowerNothing(t *testing.T) {
 
 func TestARestartedAutoscalerKeepsWhatItFinds(t *testing.T) {
 	s := spec()
-	s.Found = revision.State{Desired: 9, Zero: zero.State{Active: zero.Yes, ActiveSince: time.Now().Add(-24 * time.Hour), Initialized: true}}
+	s.Found = &revision.State{Desired: 9, Zero: zero.State{Active: zero.Yes, ActiveSince: time.Now().Add(-24 * time.Hour), Initialized: true}}
 	play(t, s, revision.Counts{Ready: 9}, func(t *testing.T, w *world) {
 		w.mutex.Lock()
 		w.scrape = func() revision.Scrape { return revision.Scrape{Report: decide.Report{Concurrency: 7}} }
@@ -337,7 +337,7 @@ func TestARunawayDoesNotStarveTheWakeUpOfAThousandOthers(t *testing.T) {
 
 func TestAScaleSomebodyElseWroteIsLookedInto(t *testing.T) {
 	s := spec()
-	s.Found = revision.State{Desired: 1, Zero: zero.State{Active: zero.Yes, Initialized: true}}
+	s.Found = &revision.State{Desired: 1, Zero: zero.State{Active: zero.Yes, Initialized: true}}
 	play(t, s, revision.Counts{Ready: 1}, func(t *testing.T, w *world) {
 		w.mutex.Lock()
 		w.scrape = func() revision.Scrape { return revision.Scrape{Report: decide.Report{Concurrency: 3}} }
@@ -361,7 +361,7 @@ func TestAScaleSomebodyElseWroteIsLookedInto(t *testing.T) {
 
 func TestHistoryKeepsRunsOfLikeDecisions(t *testing.T) {
 	s := spec()
-	s.Found = revision.State{Desired: 1, Zero: zero.State{Active: zero.Yes, Initialized: true}}
+	s.Found = &revision.State{Desired: 1, Zero: zero.State{Active: zero.Yes, Initialized: true}}
 	play(t, s, revision.Counts{Ready: 1}, func(t *testing.T, w *world) {
 		time.Sleep(20 * time.Second)
 		h, ok := w.engine.History(hello)

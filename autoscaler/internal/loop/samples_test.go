@@ -52,7 +52,7 @@ func TestAClockThatJumpsChangesNoScale(t *testing.T) {
 		"back by half a minute": -30 * time.Second, "back by hours": -3 * time.Hour, "ahead by half a minute": 30 * time.Second, "ahead by years": 50_000 * time.Hour} {
 		t.Run(name, func(t *testing.T) {
 			s := spec()
-			s.Found = revision.State{Desired: 3, Zero: zero.State{Active: zero.Yes, Initialized: true}}
+			s.Found = &revision.State{Desired: 3, Zero: zero.State{Active: zero.Yes, Initialized: true}}
 			s.Formula.StableWindow, s.PanicWindow = 6*time.Second, time.Second // a gap would show soon
 			s.Scraped = false
 			play(t, s, revision.Counts{Ready: 3}, func(t *testing.T, w *world) {

@@ -208,9 +208,9 @@ func (s *shard) changed() {
 			m = s.adopt(key, spec, counts, now)
 		} else {
 			s.mutex.Lock()
-			m.spec = spec
+			m.spec = spec.adopted()
 			s.mutex.Unlock()
-			m.Update(&spec.Config)
+			m.Update(&m.spec.Config)
 			m.SetCounts(counts)
 		}
 		// A lower bound or a ready pod takes effect at once. Otherwise this decision only raises.
@@ -221,8 +221,9 @@ func (s *shard) changed() {
 
 // adopt starts deciding for a revision, from what its status says.
 func (s *shard) adopt(key Key, spec *Spec, counts revision.Counts, now time.Time) *member {
-	m := &member{key: key, spec: spec, Revision: revision.New(&spec.Config, counts, now)}
-	if !m.Import(spec.Found, 0, now) {
+	m := &member{key: key, spec: spec.adopted()}
+	m.Revision = revision.New(&m.spec.Config, counts, now)
+	if !m.Import(*spec.Found, 0, now) {
 		s.engine.refuse(InvalidState)
 		if log := s.engine.options.Log; log != nil {
 			log.Warn("ignoring the learned target in the status: it is invalid or too old", "revision", key.String(), "learned", spec.Found.Learned)

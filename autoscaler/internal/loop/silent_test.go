@@ -36,7 +36,7 @@ func TestAnActivatorThatIsCutOffLowersNothing(t *testing.T) {
 	} {
 		t.Run(c.behaviour, func(t *testing.T) {
 			s := spec()
-			s.Found = revision.State{Desired: 6, Zero: zero.State{Active: zero.Yes, Initialized: true}}
+			s.Found = &revision.State{Desired: 6, Zero: zero.State{Active: zero.Yes, Initialized: true}}
 			s.Formula.Metric = c.metric
 			play(t, s, revision.Counts{Ready: 6}, func(t *testing.T, w *world) {
 				scraped, first, second := c.scraped, c.first, c.second
@@ -110,7 +110,7 @@ func TestAnActivatorThatIsCutOffLowersNothing(t *testing.T) {
 // that are full ask for more, and what is seen to have ended is not held.
 func TestWhatWaitsInASilentActivatorGetsItsPods(t *testing.T) {
 	s := spec()
-	s.Found = revision.State{Desired: 3, Zero: zero.State{Active: zero.Yes, Initialized: true}}
+	s.Found = &revision.State{Desired: 3, Zero: zero.State{Active: zero.Yes, Initialized: true}}
 	play(t, s, revision.Counts{Ready: 3}, func(t *testing.T, w *world) {
 		outstanding := 20.0
 		w.mutex.Lock()
@@ -177,7 +177,7 @@ func TestWhatWaitsInASilentActivatorGetsItsPods(t *testing.T) {
 // then tell all there is.
 func TestAnActivatorThatIsGoneIsForgotten(t *testing.T) {
 	s := spec()
-	s.Found = revision.State{Desired: 6, Zero: zero.State{Active: zero.Yes, Initialized: true}}
+	s.Found = &revision.State{Desired: 6, Zero: zero.State{Active: zero.Yes, Initialized: true}}
 	play(t, s, revision.Counts{Ready: 6}, func(t *testing.T, w *world) {
 		seen := 35.9
 		w.mutex.Lock()
@@ -208,7 +208,7 @@ func TestAnActivatorThatIsGoneIsForgotten(t *testing.T) {
 func TestWithoutScrapesASilentActivatorIsMissedForAWindow(t *testing.T) {
 	for _, others := range []float64{0, 15} {
 		s := spec()
-		s.Found = revision.State{Desired: 6, Zero: zero.State{Active: zero.Yes, Initialized: true}}
+		s.Found = &revision.State{Desired: 6, Zero: zero.State{Active: zero.Yes, Initialized: true}}
 		s.Scraped, s.Formula.TargetBurstCapacity = false, -1
 		play(t, s, revision.Counts{Ready: 6}, func(t *testing.T, w *world) {
 			run := func(seconds int, load float64) {

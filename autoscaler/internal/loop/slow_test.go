@@ -41,7 +41,7 @@ func TestASlowScrapeLowersNothing(t *testing.T) {
 	} {
 		t.Run(c.behaviour, func(t *testing.T) {
 			s := spec()
-			s.Found = revision.State{Desired: 6, Zero: zero.State{Active: zero.Yes, Initialized: true}}
+			s.Found = &revision.State{Desired: 6, Zero: zero.State{Active: zero.Yes, Initialized: true}}
 			play(t, s, revision.Counts{Ready: 6}, func(t *testing.T, w *world) {
 				load := c.load - c.activator
 				w.mutex.Lock()
@@ -80,7 +80,7 @@ func TestASlowScrapeLowersNothing(t *testing.T) {
 // A panic window of one second is not emptied by the wait for that second's scrape.
 func TestAPanicWindowOfOneSecondKnowsWhatActivatorsSay(t *testing.T) {
 	s := spec()
-	s.Found = revision.State{Desired: 20, Zero: zero.State{Active: zero.Yes, Initialized: true}}
+	s.Found = &revision.State{Desired: 20, Zero: zero.State{Active: zero.Yes, Initialized: true}}
 	s.Formula.StableWindow, s.PanicWindow = 6*time.Second, time.Second
 	play(t, s, revision.Counts{Ready: 20}, func(t *testing.T, w *world) {
 		w.mutex.Lock()

@@ -26,7 +26,7 @@ func TestAProcessThatStoodStillLowersNothing(t *testing.T) {
 						s := spec()
 						s.Scraped = scraped
 						s.Formula.StableWindow, s.PanicWindow = window, decide.PanicWindow(window, 10)
-						s.Found = revision.State{Desired: 8, Zero: zero.State{Active: zero.Yes, Initialized: true}}
+						s.Found = &revision.State{Desired: 8, Zero: zero.State{Active: zero.Yes, Initialized: true}}
 						load := decide.Report{Concurrency: 50, RequestsPerSecond: 50}
 						w := &world{specs: map[Key]*Spec{hello: s}, counts: map[Key]revision.Counts{hello: {Ready: 8}}, answer: zero.ProbedActivator, scrape: func() revision.Scrape {
 							if scraped {

@@ -28,7 +28,13 @@ type Spec struct {
 	Service, Configuration string
 	H2C                    bool
 	// Found is what the status said when the Spec was made. It counts only on adoption.
-	Found revision.State
+	Found *revision.State
+}
+
+// adopted returns the Spec without what is needed for adoption alone.
+func (s Spec) adopted() *Spec {
+	s.Found = nil
+	return &s
 }
 
 // Target is the scale target of a PodAutoscaler.

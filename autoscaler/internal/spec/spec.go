@@ -156,12 +156,12 @@ func Resolve(pa *v1alpha1.PodAutoscaler, a settings.Autoscaler, progressDeadline
 
 // found reads back what was written by an earlier process. A PodAutoscaler that was made anew for a
 // revision that had its pods once begins where that one ended: at zero, behind the activators.
-func found(pa *v1alpha1.PodAutoscaler) revision.State {
+func found(pa *v1alpha1.PodAutoscaler) *revision.State {
 	status := &pa.Status
 	if pa.Annotations[names.InitializedAnnotation] == "true" && len(status.Conditions) == 0 {
-		return revision.State{Zero: zero.State{Initialized: true, Proxied: true, Active: zero.No, ActiveReason: zero.NoTraffic}}
+		return &revision.State{Zero: zero.State{Initialized: true, Proxied: true, Active: zero.No, ActiveReason: zero.NoTraffic}}
 	}
-	f := revision.State{Desired: zero.Unknown}
+	f := &revision.State{Desired: zero.Unknown}
 	if status.DesiredScale != nil {
 		f.Desired = *status.DesiredScale
 	}

@@ -33,7 +33,7 @@ func autoscaler(annotations map[string]string) *v1alpha1.PodAutoscaler {
 func TestDefaults(t *testing.T) {
 	got, problems := Resolve(autoscaler(nil), settings.Default().Autoscaler, 10*time.Minute)
 	want := &loop.Spec{Target: loop.Target{APIVersion: "apps/v1", Kind: "Deployment", Name: "hello-00001-deployment"},
-		Service: "hello", Configuration: "hello", Found: revision.State{Desired: -1},
+		Service: "hello", Configuration: "hello", Found: &revision.State{Desired: -1},
 		Config: revision.Config{UID: "u1", Generation: 2, BudgetOwner: "default/hello",
 			Scraped: true, PanicWindow: 6 * time.Second, ScaleUp: revision.Rate{PerSecond: 50, Burst: 500},
 			Formula: decide.Config{Total: 100, Target: 70, TargetBurstCapacity: 211, ActivatorCapacity: 100, MaxScaleUpRate: 1000, MaxScaleDownRate: 2,
@@ -354,7 +354,7 @@ func TestFoundReadsBackWhatWasWritten(t *testing.T) {
 func TestAPodAutoscalerMadeAnewBeginsWhereItsRevisionEnded(t *testing.T) {
 	pa := autoscaler(map[string]string{names.InitializedAnnotation: "true"})
 	got, _ := Resolve(pa, settings.Default().Autoscaler, time.Minute)
-	want := revision.State{Zero: zero.State{Initialized: true, Proxied: true, Active: zero.No, ActiveReason: zero.NoTraffic}}
+	want := &revision.State{Zero: zero.State{Initialized: true, Proxied: true, Active: zero.No, ActiveReason: zero.NoTraffic}}
 	if !reflect.DeepEqual(got.Found, want) {
 		t.Errorf("got %+v, want %+v", got.Found, want)
 	}

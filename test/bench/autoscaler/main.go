@@ -1,6 +1,7 @@
-// Command autoscaler measures what the autoscaler costs at the size of a large cluster, without one: it builds the
-// autoscaler, runs it against an API server of its own that only holds what the autoscaler reads, lets pods on the
-// loopback answer scrapes, and reports the rest of the load as activators do.
+// Command autoscaler measures what the autoscaler costs at the size of a large cluster, without
+// one: it builds the autoscaler, runs it against an API server of its own that only holds what the
+// autoscaler reads, lets pods on the loopback answer scrapes, and reports the rest of the load as
+// activators do.
 //
 //	go run ./test/bench/autoscaler [-revisions 10000] [-pods 3] [-scraped 4000] [-lasts 30s] [-profile FILE] [-binary FILE]
 //
@@ -8,9 +9,9 @@
 // summary says what was offered, late and taken, and how much CPU the generator used. Each scraped
 // revision needs a connection per pod, so the limit of open files bounds them.
 //
-// The figures are of the autoscaler's process alone: CPU and memory from /proc (anon_mib is anonymous
-// memory), and the time from a stat's arrival to the decision that counts it from its own histogram
-// (the upper bound of the bucket that holds the quantile).
+// The figures are of the autoscaler's process alone: CPU and memory from /proc (anon_mib is
+// anonymous memory), and the time from a stat's arrival to the decision that counts it from its own
+// histogram (the upper bound of the bucket that holds the quantile).
 package main
 
 import (

@@ -22,7 +22,8 @@ type autoscaler struct {
 	memory string // its GOMEMLIMIT
 }
 
-// start builds the autoscaler, unless a binary was given, and runs it against the API server at api.
+// start builds the autoscaler, unless a binary was given, and runs it against the API server at
+// api.
 func (b *bench) start(ctx context.Context, dir string, api net.Addr) (*autoscaler, error) {
 	binary := b.binary
 	if binary == "" {
