@@ -27,8 +27,8 @@ import (
 	"ebb.dev/ebb/test/internal/probe"
 )
 
-// A namespace that the selector matches has one certificate for all its hosts, and a domain may be
-// mapped with a certificate that the user brings, whatever the settings say of certificates.
+// A namespace that the selector matches has one wildcard certificate for all its hosts. A
+// DomainMapping may use the user's own certificate, regardless of the settings for certificates.
 func TestANamespaceHasOneCertificateAndADomainItsOwn(t *testing.T) {
 	s := beginAlone(t, 2*time.Minute)
 	s.needsCertManager()
@@ -45,7 +45,7 @@ func TestANamespaceHasOneCertificateAndADomainItsOwn(t *testing.T) {
 	s.oneCertificateFor(wild, "wild", s.verifying(s.externalAddress()))
 }
 
-// labelledNamespace is a second namespace of the story, with a label.
+// labelledNamespace creates a second namespace for the test, with a label.
 func (s *story) labelledNamespace(label string) string {
 	s.Helper()
 	name, remove, err := s.Namespace(s.ctx, "e2e")
@@ -71,8 +71,8 @@ func (s *story) labelledNamespace(label string) string {
 	return name
 }
 
-// oneCertificateFor: in a namespace that the wildcard selector matches, one certificate is good for
-// a Service and its tags.
+// oneCertificateFor checks that one certificate covers a Service and its tags in a namespace that
+// the wildcard selector matches.
 func (s *story) oneCertificateFor(namespace, name string, client *http.Client) {
 	s.Helper()
 	ready, err := s.Await(s.ctx, cluster.Services, namespace, name, func(o *unstructured.Unstructured) bool {
@@ -85,7 +85,7 @@ func (s *story) oneCertificateFor(namespace, name string, client *http.Client) {
 	_, domain, _ := strings.Cut(url, ".")
 	for _, address := range []string{url, strings.Replace(url, "https://", "https://newest-", 1)} {
 		s.until(address+" has the namespace's certificate", func() (bool, string, error) {
-			// A connection of its own each time, for the certificate of this moment.
+			// A new connection each time, to see the current certificate.
 			client.CloseIdleConnections()
 			response, err := client.Get(address)
 			if err != nil {
@@ -96,7 +96,7 @@ func (s *story) oneCertificateFor(namespace, name string, client *http.Client) {
 			return response.StatusCode == http.StatusOK && slices.Equal(names, []string{"*." + domain}), fmt.Sprint(response.Status, names), nil
 		})
 	}
-	s.until("no certificate is left beside it", func() (bool, string, error) {
+	s.until("no other certificate is left", func() (bool, string, error) {
 		made, err := s.Dynamic.Resource(schema.GroupVersionResource{Group: "cert-manager.io", Version: "v1", Resource: "certificates"}).
 			Namespace(namespace).List(s.ctx, metav1.ListOptions{LabelSelector: "serving.knative.dev/route,networking.knative.dev/certificate-type=external-domain"})
 		if err != nil {
@@ -106,8 +106,8 @@ func (s *story) oneCertificateFor(namespace, name string, client *http.Client) {
 	})
 }
 
-// ownCertificate maps a domain whose certificate the user brings, and asks that plain HTTP leads to
-// https there.
+// ownCertificate maps a domain with the user's own certificate and redirects its plain HTTP to
+// https.
 func (s *story) ownCertificate(domain string) {
 	s.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -145,17 +145,17 @@ spec:
 		return cluster.IsReady(o) && scheme(o, "url") == "https"
 	})
 	if c := cluster.Conditions(mapped)["CertificateProvisioned"]; c.Reason != "CertificateExternallyProvided" {
-		s.Errorf("of the certificate that was brought the mapping says %v", c)
+		s.Errorf("the mapping reports this about the user's certificate: %v", c)
 	}
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(certificate)
 	client := s.trusting(roots, s.externalAddress())
-	s.until("the domain answers with the certificate that was brought", func() (bool, string, error) {
+	s.until("the domain serves the user's certificate", func() (bool, string, error) {
 		client.CloseIdleConnections()
 		reply := probe.Get(s.ctx, client, "https://"+domain)
 		return reply.OK(), reply.String(), nil
 	})
-	s.until("plain HTTP of the mapped domain leads to https", func() (bool, string, error) {
+	s.until("plain HTTP of the mapped domain is redirected to https", func() (bool, string, error) {
 		reply, err := s.client().Get("http://" + domain + "/")
 		if err != nil {
 			return false, err.Error(), nil

@@ -16,8 +16,8 @@ import (
 	"ebb.dev/ebb/test/internal/probe"
 )
 
-// "Where did the time of a cold start go?" The phases that the activators count sum to the total,
-// the total is what the client waited for, and an exemplar names the pod.
+// "Where did the time of a cold start go?" The phases that the activators report add up to the
+// total, the total matches the time that the client waited, and an exemplar names the pod.
 func TestTheAccountOfAColdStartAddsUp(t *testing.T) {
 	s := begin(t, 3*time.Minute)
 	url := s.readyAtZero("cold", service{name: "cold"}.manifest())
@@ -71,8 +71,8 @@ func TestTheAccountOfAColdStartAddsUp(t *testing.T) {
 	if count, took := sums["cold_start_total_seconds_count"], reply.Took.Seconds(); count != 1 || total > took || total < took/10 {
 		t.Errorf("%v cold starts of %.3f s in all, the client waited %.3f s for one", count, total, took)
 	}
-	// The shares are the machine's affair, but a decision is written, a pod made and a response
-	// sent in more than no time.
+	// How long each phase takes depends on the machine. But the decision, the creation of the pod
+	// and the response all take some time.
 	made := sums["cold_start_seconds_sumschedule"] + sums["cold_start_seconds_sumpull"] + sums["cold_start_seconds_sumstart"]
 	if sums["cold_start_seconds_sumdecide"] <= 0 || made <= 0 || sums["cold_start_seconds_sumforward"] <= 0 {
 		t.Errorf("a phase took no time: %v", sums)
@@ -82,7 +82,7 @@ func TestTheAccountOfAColdStartAddsUp(t *testing.T) {
 	}
 }
 
-// activatorMetrics are those of all activators, in OpenMetrics format.
+// activatorMetrics returns the metrics of all activators, in OpenMetrics format.
 func (s *story) activatorMetrics() (string, error) {
 	pods, err := s.Kube.CoreV1().Pods(cluster.System).List(s.ctx, metav1.ListOptions{LabelSelector: "app=activator"})
 	if err != nil {

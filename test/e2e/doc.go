@@ -1,9 +1,9 @@
-// Package e2e holds Ebb's promises to its users, one test each, on the real cluster that KUBECONFIG
+// Package e2e tests Ebb's promises to its users, one test for each, on the cluster that KUBECONFIG
 // names.
 //
-// Owns: namespaces of its own, deleted afterwards. Reads: public objects and what the gateway
-// answers. Writes: manifests a user would write, and for its own run shorter waiting times in
-// ConfigMap config-autoscaler. Never: looks into a component.
+// Owns: its own namespaces, which it deletes afterwards. Reads: public objects and responses of the
+// gateway. Writes: manifests that a user would write, and shorter timings in ConfigMap
+// config-autoscaler during the run. Never: looks into a component.
 //
-// The tests are behind the build tag e2e: `make e2e` runs them.
+// The tests have the build tag e2e. `make e2e` runs them.
 package e2e

@@ -22,7 +22,7 @@ func TestAServiceOfTheHPAClassGrowsWithTheCPUItUses(t *testing.T) {
 	if reply := probe.Get(s.ctx, client, url); !reply.OK() {
 		t.Fatalf("the first request after Ready: %v", reply)
 	}
-	// Far more than half of the few thousandths of a processor that the pod asks for.
+	// This uses far more than half of the few millicores of CPU that the pod requests.
 	prober := probe.Start(client, url+"?prime=3000000", 100*time.Millisecond)
 	s.until("CPU beyond the target brings up a second pod", func() (bool, string, error) {
 		pods, err := s.Pods(s.ctx, s.namespace, "burn", false)

@@ -20,9 +20,8 @@ import (
 	"ebb.dev/ebb/test/internal/probe"
 )
 
-// "The autoscaler that decided for my service was killed in the middle of the load." Nobody's
-// request fails, no pod is taken away that the load needs, and the replica that takes over follows
-// a load that grows.
+// "The autoscaler that decided for my service was killed under load." No request fails, no pod that
+// the load needs is removed, and the replica that takes over follows growing load.
 func TestKillingTheLeadingAutoscalerUnderLoadLosesNothing(t *testing.T) {
 	s := beginAlone(t, 5*time.Minute)
 	s.scaleAutoscalers(2)
@@ -64,11 +63,11 @@ func TestKillingTheLeadingAutoscalerUnderLoadLosesNothing(t *testing.T) {
 			if err != nil {
 				return false, err.Error(), nil
 			}
-			return replicas >= least, fmt.Sprintf("%d pods are asked for", replicas), nil
+			return replicas >= least, fmt.Sprintf("%d pods are wanted", replicas), nil
 		})
 	}
 	load(2 * pods)
-	s.until("the load has its pods", func() (bool, string, error) {
+	s.until("the load has enough pods", func() (bool, string, error) {
 		found, err := s.Pods(s.ctx, s.namespace, "led", false)
 		if err != nil {
 			return false, err.Error(), nil
@@ -104,21 +103,21 @@ func TestKillingTheLeadingAutoscalerUnderLoadLosesNothing(t *testing.T) {
 	}()
 	s.until("another autoscaler leads", func() (bool, string, error) {
 		now, err := s.leader()
-		return err == nil && now != "" && now != leader, fmt.Sprintf("%s leads, %v", now, err), nil
+		return err == nil && now != "" && now != leader, fmt.Sprintf("the leader is %s, %v", now, err), nil
 	})
 	led := time.Since(killed)
 	load(2 * pods)
-	asks("the next autoscaler follows the load that grew", 2*pods)
+	asks("the new leader follows the growing load", 2*pods)
 	right := time.Since(killed)
-	t.Logf("another autoscaler led after %s, and %s after the leader was killed twice as many pods were asked for",
+	t.Logf("%s after the leader was killed another autoscaler led, and after %s it wanted twice as many pods",
 		led.Round(10*time.Millisecond), right.Round(10*time.Millisecond))
-	// Five seconds are wanted; ten times that is less than the lease, so that waiting for its end
-	// fails here.
+	// The goal is five seconds. Ten times that is less than the lease duration, so a new leader
+	// that waits for the lease to expire fails here.
 	if right > 50*time.Second {
-		t.Errorf("decisions were right %s after the leader was killed", right)
+		t.Errorf("the scale was right only %s after the leader was killed", right)
 	}
-	// It has decided by itself for a stable window when this is over, and has no old word to lean
-	// on.
+	// After this the new leader has decided for a whole stable window and depends on no state of
+	// the old one.
 	select {
 	case <-time.After(14 * time.Second):
 	case <-s.ctx.Done():
@@ -127,7 +126,7 @@ func TestKillingTheLeadingAutoscalerUnderLoadLosesNothing(t *testing.T) {
 	if lowest := <-least; lowest < pods {
 		t.Errorf("the scale fell to %d under a load that needs %d pods", lowest, pods)
 	}
-	asks("the scale is what the load needs", 2*pods)
+	asks("the scale matches the load", 2*pods)
 	stopLoad()
 	users.Wait()
 	if answered.Load() < 4*pods {
@@ -135,7 +134,7 @@ func TestKillingTheLeadingAutoscalerUnderLoadLosesNothing(t *testing.T) {
 	}
 }
 
-// scaleAutoscalers makes the autoscaler so many replicas, until the test ends.
+// scaleAutoscalers sets the number of autoscaler replicas until the test ends.
 func (s *story) scaleAutoscalers(replicas int32) {
 	s.Helper()
 	deployments := s.Kube.AppsV1().Deployments(cluster.System)
@@ -154,7 +153,7 @@ func (s *story) scaleAutoscalers(replicas int32) {
 				return false, err.Error(), nil
 			}
 			return d.Status.ObservedGeneration >= d.Generation && d.Status.ReadyReplicas == n && d.Status.Replicas == n,
-				fmt.Sprintf("%d of %d autoscalers are ready", d.Status.ReadyReplicas, n), nil
+				fmt.Sprintf("%d of %d autoscaler replicas are ready", d.Status.ReadyReplicas, n), nil
 		})
 	}
 	s.Cleanup(func() {
@@ -169,7 +168,7 @@ func (s *story) scaleAutoscalers(replicas int32) {
 	}
 }
 
-// leader is the name of the pod that holds the leases of the revisions.
+// leader returns the name of the pod that holds the leases of the revisions.
 func (s *story) leader() (string, error) {
 	leases, err := s.Kube.CoordinationV1().Leases(cluster.System).List(s.ctx, metav1.ListOptions{})
 	if err != nil {
@@ -195,8 +194,8 @@ func (s *story) leadingAutoscaler() (pod string) {
 }
 
 // "I changed config-leader-election and nothing happened until I restarted everything." New timings
-// apply at once and keep the leader. For another number of buckets the processes release their
-// leases and restart by themselves.
+// apply at once and keep the leader. When the number of buckets changes, the processes release
+// their leases and restart by themselves.
 func TestLeadersFollowTheirSettings(t *testing.T) {
 	s := beginAlone(t, 3*time.Minute)
 	restarts := func() map[string]int32 {
@@ -231,7 +230,7 @@ func TestLeadersFollowTheirSettings(t *testing.T) {
 		return true, "", nil
 	})
 	s.config("config-leader-election", map[string]string{"lease-duration": "75s", "retry-period": "3s"})
-	s.until("the leases have the new duration", func() (bool, string, error) {
+	s.until("both leases have the new duration", func() (bool, string, error) {
 		for _, name := range both {
 			if seconds := *lease(name).LeaseDurationSeconds; seconds != 75 {
 				return false, fmt.Sprintf("%s lasts %d s", name, seconds), nil
@@ -241,17 +240,17 @@ func TestLeadersFollowTheirSettings(t *testing.T) {
 	})
 	for _, name := range both {
 		if now := lease(name); *now.HolderIdentity != *held[name].HolderIdentity || *now.LeaseTransitions != *held[name].LeaseTransitions {
-			t.Errorf("%s was %s's after %d changes, now %s's after %d", name, *held[name].HolderIdentity, *held[name].LeaseTransitions,
+			t.Errorf("%s was held by %s after %d transitions, now by %s after %d", name, *held[name].HolderIdentity, *held[name].LeaseTransitions,
 				*now.HolderIdentity, *now.LeaseTransitions)
 		}
 	}
 	for pod, n := range restarts() {
 		if was, known := before[pod]; known && n != was {
-			t.Errorf("%s was restarted for new timings", pod)
+			t.Errorf("%s restarted because of new timings", pod)
 		}
 	}
 	s.config("config-leader-election", map[string]string{"buckets": "2"})
-	s.until("both buckets are held, and no other", func() (bool, string, error) {
+	s.until("both new buckets are held and the old one is free", func() (bool, string, error) {
 		for _, name := range []string{"controller.00-of-02", "controller.01-of-02", "autoscaler-bucket-00-of-02", "autoscaler-bucket-01-of-02"} {
 			if *lease(name).HolderIdentity == "" {
 				return false, name + " is free", nil

@@ -23,7 +23,7 @@ var (
 	describe = cluster.Describe
 )
 
-// Everything that a Service may make in its namespace.
+// All kinds of objects that a Service may create in its namespace.
 var children = []schema.GroupVersionResource{
 	cluster.Services, cluster.Configurations, cluster.Revisions, cluster.Routes, cluster.PodAutoscalers, cluster.HTTPRoutes,
 	{Group: "apps", Version: "v1", Resource: "deployments"},
@@ -59,11 +59,11 @@ func TestDeletingAServiceDeletesEverythingItMade(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(made) < 8 {
-		t.Fatalf("a Service made only %v", made)
+		t.Fatalf("a Service created only %v", made)
 	}
 	slow := make(chan probe.Reply, 1)
 	go func() { slow <- probe.Get(s.ctx, s.client(), url+"?sleep=4000") }()
-	s.until("a slow request is being answered", func() (bool, string, error) {
+	s.until("a slow request is in flight", func() (bool, string, error) {
 		var count struct{ OverlapNow int }
 		reply := probe.Get(s.ctx, s.client(), url+"/count")
 		err := json.Unmarshal([]byte(reply.Body), &count)
@@ -73,13 +73,13 @@ func TestDeletingAServiceDeletesEverythingItMade(t *testing.T) {
 		t.Fatal(err)
 	}
 	if reply := <-slow; !reply.OK() {
-		t.Errorf("the request that was being answered when the Service was deleted: %v", reply)
+		t.Errorf("the request in flight when the Service was deleted: %v", reply)
 	}
-	s.until("everything the Service made goes with it", func() (bool, string, error) {
+	s.until("everything that the Service created is deleted", func() (bool, string, error) {
 		left, err := s.objects()
 		return len(left) == 0, strings.Join(left, " "), err
 	})
-	s.until("its host is unknown", func() (bool, string, error) {
+	s.until("its host returns 404", func() (bool, string, error) {
 		reply := probe.Get(s.ctx, s.client(), url)
 		return reply.Status == 404, reply.String(), nil
 	})
@@ -93,8 +93,8 @@ func TestDeletingTheActivatorLosesNoHeldRequest(t *testing.T) {
 	answers := make(chan []probe.Reply, 1)
 	go func() { answers <- probe.Burst(s.ctx, s.client(), url, 10) }()
 
-	// Held for certain: a pod is on its way and the program in it still waits.
-	s.until("a pod is made for the held requests", func() (bool, string, error) {
+	// The requests are certainly queued: a pod exists, and its program has not started to listen.
+	s.until("a pod is created for the queued requests", func() (bool, string, error) {
 		pods, err := s.Pods(s.ctx, s.namespace, "held", false)
 		return len(pods) > 0, fmt.Sprintf("%d pods", len(pods)), err
 	})
@@ -110,10 +110,10 @@ func TestDeletingTheActivatorLosesNoHeldRequest(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// Until the next activator is ready nobody else than the one that leaves can take these.
+	// Until the next activator is ready, only the terminating one can accept these.
 	later := probe.Start(s.client(), url, 100*time.Millisecond)
 	for _, failed := range probe.Failed(<-answers) {
-		t.Errorf("held while the activator was deleted: %v", failed)
+		t.Errorf("queued while the activator was deleted: %v", failed)
 	}
 	s.until("an activator is ready again", func() (bool, string, error) {
 		deployment, err := s.Kube.AppsV1().Deployments(cluster.System).Get(s.ctx, "activator", metav1.GetOptions{})
@@ -123,14 +123,14 @@ func TestDeletingTheActivatorLosesNoHeldRequest(t *testing.T) {
 		return deployment.Status.ReadyReplicas >= 1, fmt.Sprintf("%d ready", deployment.Status.ReadyReplicas), nil
 	})
 	if err := later.Stop().Err(10); err != nil {
-		t.Errorf("from zero, sent after the activator was deleted: %v", err)
+		t.Errorf("sent at zero, after the activator was deleted: %v", err)
 	}
 	if err := busy.StopAfter(s.ctx, 100).Err(100); err != nil {
 		t.Errorf("through the activator, while it was deleted: %v", err)
 	}
 	s.awaitZero("held")
 	if failed := probe.Failed(probe.Burst(s.ctx, s.client(), url, 3)); len(failed) > 0 {
-		t.Errorf("from zero through the new activator: %v", failed)
+		t.Errorf("at zero, through the new activator: %v", failed)
 	}
 }
 
@@ -140,8 +140,8 @@ func TestABadManifestIsRefusedWithTheFieldsPath(t *testing.T) {
 	for _, test := range []struct{ name, manifest, path string }{
 		{"a negative containerConcurrency", service{name: "bad", concurrency: -1}.manifest(), "spec.template.spec.containerConcurrency"},
 		{"a reserved environment variable", service{name: "bad", env: map[string]string{"K_SERVICE": "me"}}.manifest(), "spec.template.spec.containers[0].env[0].name"},
-		{"an image that is no reference", service{name: "bad", image: "Not:An:Image"}.manifest(), "spec.template.spec.containers[0].image"},
-		{"a bound that is no number", service{name: "bad", annotations: map[string]string{"autoscaling.knative.dev/max-scale": "many"}}.manifest(), "autoscaling.knative.dev/max-scale"},
+		{"an invalid image reference", service{name: "bad", image: "Not:An:Image"}.manifest(), "spec.template.spec.containers[0].image"},
+		{"a bound that is not a number", service{name: "bad", annotations: map[string]string{"autoscaling.knative.dev/max-scale": "many"}}.manifest(), "autoscaling.knative.dev/max-scale"},
 		{"percentages that do not add up", service{name: "bad", traffic: "  - latestRevision: true\n    percent: 60\n"}.manifest(), "spec.traffic"},
 		{"a timeout beyond the limit", good + "", ""},
 	} {
@@ -156,7 +156,7 @@ func TestABadManifestIsRefusedWithTheFieldsPath(t *testing.T) {
 				t.Fatalf("this manifest was accepted:\n%s", manifest)
 			}
 			if !strings.Contains(err.Error(), test.path) {
-				t.Errorf("the refusal does not name %s: %v", test.path, err)
+				t.Errorf("the error does not name %s: %v", test.path, err)
 			}
 		})
 	}
@@ -165,7 +165,7 @@ func TestABadManifestIsRefusedWithTheFieldsPath(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(left) > 0 {
-		t.Errorf("refused manifests left %v", left)
+		t.Errorf("rejected manifests left %v", left)
 	}
 }
 
@@ -178,7 +178,7 @@ func TestADryRunSaysWhyThePodWouldBeRefused(t *testing.T) {
 	}
 	_, err = s.Dynamic.Resource(services).Namespace(s.namespace).Create(s.ctx, objects[0], metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 	if err == nil || !strings.Contains(err.Error(), "dry run failed with") || !strings.Contains(err.Error(), `"nobody" not found: spec.template`) {
-		t.Errorf("a pod of a service account that does not exist, tried: %v", err)
+		t.Errorf("dry run of a pod whose service account does not exist: %v", err)
 	}
 }
 
@@ -191,10 +191,10 @@ func TestAnImageThatCannotStartSaysWhy(t *testing.T) {
 	}
 	conditions := cluster.Conditions(object)
 	if c := conditions["ConfigurationsReady"]; c.Status != "False" || c.Reason == "" || !strings.Contains(c.Message, "CRASH=1") {
-		t.Errorf("the condition does not show what the program said: %v", c)
+		t.Errorf("the condition does not contain the program's output: %v", c)
 	}
-	// Ready repeats whichever part turned False last, and that may be the Route, which only misses
-	// a revision.
+	// Ready repeats the condition that turned False last. That may be the Route's, which only
+	// reports the missing revision.
 	if c := conditions["Ready"]; c.Reason == "" || c.Message == "" {
 		t.Errorf("Ready gives no reason: %v", c)
 	}
@@ -212,8 +212,8 @@ func TestAnImageThatDoesNotExistSaysWhy(t *testing.T) {
 	}
 }
 
-// A Service whose revision worked once and cannot start any more: its route exists, so that a
-// request can wait for it.
+// The revision of the Service worked once and cannot start any more. Its route exists, so a request
+// can wait for it.
 func TestARequestForARevisionThatCannotStartGetsTheReason(t *testing.T) {
 	s := begin(t, 4*time.Minute)
 	s.apply("apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: switch\ndata:\n  CRASH: \"0\"\n")
@@ -222,21 +222,21 @@ func TestARequestForARevisionThatCannotStartGetsTheReason(t *testing.T) {
 	url := s.readyAtZero("once", manifest)
 	s.apply("apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: switch\ndata:\n  CRASH: \"1\"\n")
 
-	// The first request finds out that the pod does not start; it must not hang until its timeout.
+	// The first request shows that the pod does not start. It must not hang until its timeout.
 	first := probe.Get(s.ctx, s.client(), url)
 	if first.Status != 503 {
-		t.Errorf("the request that found out: %v", first)
+		t.Errorf("the first request: %v", first)
 	}
 	again := probe.Get(s.ctx, s.client(), url)
 	if again.Status != 503 || !strings.Contains(again.Body, "ExitCode") || strings.Contains(again.Body, "CRASH=1") {
 		t.Errorf("a request to a revision known not to start: %v, want 503 with the reason and without the log", again)
 	}
 	if again.Took > 5*time.Second {
-		t.Errorf("it took %s to say so, want at most 5 s", again.Took)
+		t.Errorf("the error took %s, want at most 5 s", again.Took)
 	}
 }
 
-// failed says whether the Service's newest generation is observed and has failed for good.
+// failed reports whether the Service's newest generation is observed and Ready is False.
 func failed(object *unstructured.Unstructured) bool {
 	observed, _, _ := unstructured.NestedInt64(object.Object, "status", "observedGeneration")
 	conditions := cluster.Conditions(object)

@@ -23,8 +23,8 @@ import (
 	"ebb.dev/ebb/test/internal/probe"
 )
 
-// annotate changes an annotation of the Service's latest Revision, which takes effect without a new
-// one.
+// annotate changes an annotation of the Service's latest Revision. It takes effect without a new
+// revision.
 func (s *story) annotate(name, key, value string) {
 	s.Helper()
 	object, err := s.Get(s.ctx, services, s.namespace, name)
@@ -38,7 +38,7 @@ func (s *story) annotate(name, key, value string) {
 	}
 }
 
-// awaitMode waits until the autoscaler has the activator in the requests' way (Proxy) or not
+// awaitMode waits until the autoscaler has the activator in the request path (Proxy) or not
 // (Serve).
 func (s *story) awaitMode(name, want string) {
 	s.Helper()
@@ -57,8 +57,8 @@ func (s *story) awaitMode(name, want string) {
 	})
 }
 
-// The one pod of a service is evicted, then deleted, with the activator out of the way and in it;
-// nobody who calls notices.
+// The only pod of a service is evicted, then deleted, with the activator out of the request path
+// and in it. No client sees a failure.
 func TestTheOnlyPodIsEvictedAndThePathChangesWithNoFailedRequest(t *testing.T) {
 	s := begin(t, 4*time.Minute)
 	url := s.ready("moved", service{name: "moved", annotations: map[string]string{"autoscaling.knative.dev/min-scale": "1",
@@ -105,7 +105,7 @@ func TestTheOnlyPodIsEvictedAndThePathChangesWithNoFailedRequest(t *testing.T) {
 	}
 }
 
-// scaleActivators has so many activators until the test ends.
+// scaleActivators sets the number of activator replicas until the test ends.
 func (s *story) scaleActivators(n int32) {
 	s.Helper()
 	set := func(ctx context.Context, n int32) error {
@@ -113,7 +113,7 @@ func (s *story) scaleActivators(n int32) {
 		if _, err := s.Kube.AutoscalingV2().HorizontalPodAutoscalers(cluster.System).Patch(ctx, "activator", types.MergePatchType, []byte(bound), metav1.PatchOptions{}); err != nil {
 			return err
 		}
-		replicas := fmt.Sprintf(`{"spec":{"replicas":%d}}`, n) // at once, not when the HorizontalPodAutoscaler looks again
+		replicas := fmt.Sprintf(`{"spec":{"replicas":%d}}`, n) // at once, without waiting for the HorizontalPodAutoscaler's next sync
 		_, err := s.Kube.AppsV1().Deployments(cluster.System).Patch(ctx, "activator", types.MergePatchType, []byte(replicas), metav1.PatchOptions{}, "scale")
 		return err
 	}
@@ -140,8 +140,8 @@ func (s *story) scaleActivators(n int32) {
 	})
 }
 
-// A service that takes one request at a time, through three activators, two of which are deleted
-// one after the other.
+// The service handles one request at a time, behind three activators. Two of them are deleted one
+// after the other.
 func TestTwoOfThreeActivatorsAreDeletedUnderLoadWithNoFailedRequest(t *testing.T) {
 	s := beginAlone(t, 4*time.Minute)
 	s.scaleActivators(3)
@@ -174,8 +174,8 @@ func TestTwoOfThreeActivatorsAreDeletedUnderLoadWithNoFailedRequest(t *testing.T
 	}
 }
 
-// Four pods have a long request each; when only that of the newest goes on, others go and the
-// newest stays. By itself Kubernetes would delete the newest first.
+// Four pods have one long request each. When only the newest pod is still busy, the others are
+// deleted and it stays. Without Ebb's deletion cost, Kubernetes would delete the newest first.
 func TestTheBusyPodSurvivesScalingDown(t *testing.T) {
 	s := begin(t, 4*time.Minute)
 	const older = 3
@@ -183,7 +183,7 @@ func TestTheBusyPodSurvivesScalingDown(t *testing.T) {
 		"autoscaling.knative.dev/max-scale": strconv.Itoa(older), "autoscaling.knative.dev/target-burst-capacity": "-1"}}.manifest())
 	client := s.client()
 	client.Timeout = 0
-	streams := map[string]io.ReadCloser{} // by pod; no pod takes two
+	streams := map[string]io.ReadCloser{} // by pod; no pod handles two
 	open := func() (pod string) {
 		t.Helper()
 		request, err := http.NewRequestWithContext(s.ctx, http.MethodGet, url+"/stream?n=1000&every=200", nil)
@@ -197,7 +197,7 @@ func TestTheBusyPodSurvivesScalingDown(t *testing.T) {
 		t.Cleanup(func() { response.Body.Close() })
 		pod = response.Header.Get("X-Pod-Name")
 		if response.StatusCode != 200 || pod == "" || streams[pod] != nil {
-			t.Fatalf("a long request got %s from pod %q, beside %d others", response.Status, pod, len(streams))
+			t.Fatalf("a long request got %s from pod %q, which had %d others", response.Status, pod, len(streams))
 		}
 		streams[pod] = response.Body
 		return pod
@@ -205,7 +205,7 @@ func TestTheBusyPodSurvivesScalingDown(t *testing.T) {
 	for range older {
 		open()
 	}
-	// Kubernetes tells ages apart by powers of two, and draws lots among those it takes for equal.
+	// Kubernetes compares the ages of pods by powers of two and chooses at random among equals.
 	timer := time.NewTimer(20 * time.Second)
 	defer timer.Stop()
 	select {
@@ -214,7 +214,7 @@ func TestTheBusyPodSurvivesScalingDown(t *testing.T) {
 		t.Fatal(s.ctx.Err())
 	}
 	s.annotate("picked", "autoscaling.knative.dev/max-scale", strconv.Itoa(older+1))
-	busy := open() // the others are taken, so it waits for another
+	busy := open() // the others are busy, so it waits for a new pod
 	pods, err := s.Pods(s.ctx, s.namespace, "picked", false)
 	if err != nil {
 		t.Fatal(err)
@@ -225,7 +225,7 @@ func TestTheBusyPodSurvivesScalingDown(t *testing.T) {
 	}
 	for name := range streams {
 		if name != busy && born[busy].Sub(born[name]) < 10*time.Second {
-			t.Fatalf("pod %s of the last request is not the newest by far: %v", busy, born)
+			t.Fatalf("pod %s of the last request is not clearly the newest: %v", busy, born)
 		}
 	}
 	for name, stream := range streams {
@@ -233,13 +233,13 @@ func TestTheBusyPodSurvivesScalingDown(t *testing.T) {
 			stream.Close()
 		}
 	}
-	s.until("idle pods go", func() (bool, string, error) {
+	s.until("idle pods are deleted", func() (bool, string, error) {
 		pods, err := s.Pods(s.ctx, s.namespace, "picked", false)
 		if err != nil {
 			return false, err.Error(), nil
 		}
 		if !slices.ContainsFunc(pods, func(pod corev1.Pod) bool { return pod.Name == busy }) {
-			t.Fatalf("pod %s has a request and goes, %d others stay", busy, len(pods))
+			t.Fatalf("pod %s is busy and is deleted, %d others stay", busy, len(pods))
 		}
 		return len(pods) <= 2, fmt.Sprintf("%d pods", len(pods)), nil
 	})

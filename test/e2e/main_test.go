@@ -16,7 +16,7 @@ import (
 	"ebb.dev/ebb/test/internal/cluster"
 )
 
-// The cluster all tests share; TestMain connects it, the tests only use it.
+// shared is the cluster that all tests use. TestMain connects to it.
 var shared *cluster.Cluster
 
 func TestMain(m *testing.M) {
@@ -35,10 +35,10 @@ func TestMain(m *testing.M) {
 			return 1
 		}
 		if len(left) > 0 {
-			fmt.Fprintln(os.Stderr, "a run that was interrupted had left these settings; they are put back:", strings.Join(left, " "))
+			fmt.Fprintln(os.Stderr, "restored these settings, which an interrupted run had left:", strings.Join(left, " "))
 		}
-		// The shortest legal waits: the tests show that things happen, not how long a user wants to
-		// wait for them.
+		// The shortest legal timings: the tests show what happens, not how long it takes by
+		// default.
 		restore, err := c.SetConfig(ctx, "config-autoscaler", map[string]string{
 			"stable-window":              "6s",
 			"scale-to-zero-grace-period": "6s",
@@ -58,7 +58,7 @@ func TestMain(m *testing.M) {
 	}())
 }
 
-// story is one test's place in the cluster.
+// story is one test with its namespace in the cluster.
 type story struct {
 	*testing.T
 	*cluster.Cluster
@@ -66,16 +66,15 @@ type story struct {
 	namespace string
 }
 
-// begin gives the test a namespace and at most limit for everything it does. After a failure it
-// dumps the namespace.
+// begin gives the test a namespace and limits its duration. After a failure it dumps the namespace.
 func begin(t *testing.T, limit time.Duration) *story {
 	t.Helper()
 	t.Parallel()
 	return beginAlone(t, limit)
 }
 
-// beginAlone is begin for a story that takes away what all services stand on: no other runs beside
-// it.
+// beginAlone is begin for a test that disturbs what all services need. No other test runs at the
+// same time.
 func beginAlone(t *testing.T, limit time.Duration) *story {
 	t.Helper()
 	ctx, cancel := context.WithTimeoutCause(context.Background(), limit, fmt.Errorf("the test may take %s", limit))
@@ -106,7 +105,7 @@ func (s *story) apply(manifest string) {
 	}
 }
 
-// ready applies a manifest of the Service name and returns its URL as soon as it is Ready.
+// ready applies the manifest of the Service called name and returns its URL as soon as it is Ready.
 func (s *story) ready(name, manifest string) string {
 	s.Helper()
 	s.apply(manifest)
@@ -117,7 +116,7 @@ func (s *story) ready(name, manifest string) string {
 	return url
 }
 
-// readyAtZero is ready, and then waits until nothing runs any more.
+// readyAtZero is ready, and then waits until the Service has no pod.
 func (s *story) readyAtZero(name, manifest string) string {
 	s.Helper()
 	url := s.ready(name, manifest)
@@ -139,14 +138,14 @@ func (s *story) until(what string, look func() (done bool, seen string, err erro
 	}
 }
 
-// client never waits longer for an answer than a user's browser would.
+// client returns a client that waits for a response as long as a browser would.
 func (s *story) client() *http.Client {
 	client := s.Client(2 * time.Minute)
 	s.Cleanup(client.CloseIdleConnections)
 	return client
 }
 
-// watchPods keeps the largest number of a Service's running pods until the returned function is
+// watchPods records the highest number of running pods of a Service until the returned function is
 // called.
 func (s *story) watchPods(name string) (most func() int) {
 	ctx, cancel := context.WithCancel(s.ctx)
@@ -167,7 +166,7 @@ func (s *story) watchPods(name string) (most func() int) {
 	}
 }
 
-// service is a manifest of the test image, in the words of a user.
+// service is the manifest of a Service that runs the test image.
 type service struct {
 	name        string
 	revision    string            // template.metadata.name
@@ -228,7 +227,7 @@ func (s *story) deleteVolume(name string) {
 	}
 }
 
-// config sets keys of a ConfigMap of the system until the test ends.
+// config sets keys of a ConfigMap in the system namespace until the test ends.
 func (s *story) config(name string, keys map[string]string) {
 	s.Helper()
 	restore, err := s.SetConfig(s.ctx, name, keys)

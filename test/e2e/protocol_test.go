@@ -29,7 +29,7 @@ func TestEveryKindOfTrafficGetsThroughFromZero(t *testing.T) {
 	}
 	client := s.client()
 
-	t.Run("a WebSocket, with a pod still to come", func(t *testing.T) {
+	t.Run("a WebSocket, before any pod is ready", func(t *testing.T) {
 		dialer := websocket.Dialer{
 			NetDial:          func(network, _ string) (net.Conn, error) { return net.DialTimeout(network, s.Gateway, 10*time.Second) },
 			HandshakeTimeout: time.Minute,
@@ -49,7 +49,7 @@ func TestEveryKindOfTrafficGetsThroughFromZero(t *testing.T) {
 			}
 		}
 	})
-	t.Run("a stream arrives while it is sent", func(t *testing.T) {
+	t.Run("a stream arrives as it is sent", func(t *testing.T) {
 		response, err := client.Get(url + "/stream?n=4&every=500")
 		if err != nil {
 			t.Fatal(err)
@@ -66,7 +66,7 @@ func TestEveryKindOfTrafficGetsThroughFromZero(t *testing.T) {
 				}
 			}
 		}
-		// Sent over 1.5 s; buffered anywhere, they would arrive together.
+		// They are sent over 1.5 s. If something buffered them, they would arrive together.
 		if events != 4 || last.Sub(first) < 500*time.Millisecond {
 			t.Errorf("%d events within %s, want 4 over 1.5 s: %v", events, last.Sub(first), lines.Err())
 		}
@@ -91,10 +91,10 @@ func TestEveryKindOfTrafficGetsThroughFromZero(t *testing.T) {
 		defer response.Body.Close()
 		var echo struct{ BodySize int }
 		if err := json.NewDecoder(response.Body).Decode(&echo); err != nil || echo.BodySize != size {
-			t.Errorf("the program got %d bytes, want %d: status %d, %v", echo.BodySize, size, response.StatusCode, err)
+			t.Errorf("the program received %d bytes, want %d: status %d, %v", echo.BodySize, size, response.StatusCode, err)
 		}
 	})
-	t.Run("the program's own statuses", func(t *testing.T) {
+	t.Run("statuses that the program returns", func(t *testing.T) {
 		for _, status := range []int{204, 302, 404, 418, 500, 503} {
 			reply := probe.Get(s.ctx, client, fmt.Sprintf("%s/?status=%d", url, status))
 			if reply.Status != status {
@@ -124,11 +124,11 @@ func TestAProgramSeesWhatTheRuntimeContractPromises(t *testing.T) {
 		t.Errorf("Host is %q, want %q", echo.Host, host)
 	}
 	if !strings.Contains(echo.Headers.Get("Forwarded"), "for=") || echo.Headers.Get("X-Forwarded-For") == "" {
-		t.Errorf("the program does not learn who asks: %v", echo.Headers)
+		t.Errorf("the program does not receive the client's address: %v", echo.Headers)
 	}
 	for name := range echo.Headers {
 		if strings.HasPrefix(name, "Knative-Serving-") || strings.HasPrefix(name, "K-Network") || strings.HasPrefix(name, "Ebb-") {
-			t.Errorf("the program sees Ebb's own header %s", name)
+			t.Errorf("the program receives Ebb's own header %s", name)
 		}
 	}
 }
@@ -140,7 +140,7 @@ func TestAnH2CServiceIsSpokenToInHTTP2(t *testing.T) {
 	var echo struct{ Protocol string }
 	s.getJSON(s.client(), url+"/echo", &echo) // through the activator
 	if echo.Protocol != "HTTP/2.0" {
-		t.Errorf("the program is spoken to in %q, want HTTP/2.0", echo.Protocol)
+		t.Errorf("the program receives requests as %q, want HTTP/2.0", echo.Protocol)
 	}
 }
 

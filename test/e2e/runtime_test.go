@@ -60,8 +60,8 @@ spec:
         livenessProbe: {httpGet: {path: /alive}, periodSeconds: 1, failureThreshold: 1}
 `
 
-// What a manifest asks for around its program is there when the first request comes; and a program
-// that its liveness probe gives up is started again and gets requests again.
+// The program finds everything that its manifest asks for when the first request arrives. A program
+// that fails its liveness probe is restarted and gets requests again.
 func TestAProgramRunsInTheEnvironmentItAsksFor(t *testing.T) {
 	s := begin(t, 3*time.Minute)
 	url := s.ready("demanding", demanding)
@@ -86,7 +86,7 @@ func TestAProgramRunsInTheEnvironmentItAsksFor(t *testing.T) {
 		t.Errorf("the program runs with %+v", around)
 	}
 	if around.Memory != fmt.Sprint(128<<20) || !strings.HasPrefix(around.CPU, "100000") {
-		t.Errorf("its limits are %q bytes and %q, want 128 MiB and one core", around.Memory, around.CPU)
+		t.Errorf("its limits are %q bytes and %q, want 128 MiB and one CPU", around.Memory, around.CPU)
 	}
 	for name, kind := range map[string]string{"/dev/null": "Dc", "/dev/zero": "Dc", "/dev/full": "Dc", "/dev/random": "Dc", "/dev/urandom": "Dc",
 		"/dev/tty": "Dc", "/dev/fd": "d", "/proc/self/fd": "d", "/etc/resolv.conf": "-"} {
@@ -108,7 +108,7 @@ func TestAProgramRunsInTheEnvironmentItAsksFor(t *testing.T) {
 	}
 }
 
-// processOf names the process that answered, "" if none did.
+// processOf returns an identifier of the process that answered, "" if none did.
 func processOf(s *story, client *http.Client, url string) string {
 	response, err := client.Get(url)
 	if err != nil {

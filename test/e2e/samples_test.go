@@ -19,12 +19,12 @@ import (
 
 const samples = "../../samples"
 
-// sampleStep is one manifest of a sample: apply it, wait until the Service is Ready, and hear one
-// of the replies.
+// sampleStep applies one manifest of a sample, waits until the Service is Ready and expects one of
+// the replies.
 type sampleStep struct {
 	file    string
 	service string
-	replies []string // "" for a Service that the gateway does not show outside
+	replies []string // nil for a Service that is not reachable from outside
 }
 
 var sampleStories = map[string][]sampleStep{
@@ -40,7 +40,7 @@ var sampleStories = map[string][]sampleStep{
 	},
 }
 
-// The domain mapping sample has a test of its own, because its claim names a namespace.
+// The domain mapping sample has its own test, because its claim names a namespace.
 var samplesElsewhere = []string{"domain-mapping/claim.yaml", "domain-mapping/domain-mapping.yaml"}
 
 func TestEverySampleWorksAsItIs(t *testing.T) {
@@ -52,9 +52,9 @@ func TestEverySampleWorksAsItIs(t *testing.T) {
 				reply := probe.Get(s.ctx, s.client(), url)
 				switch {
 				case step.replies == nil && reply.Status != 404:
-					t.Errorf("%s: the gateway answers %v outside of the cluster, want 404", step.file, reply)
+					t.Errorf("%s: from outside the cluster the gateway returns %v, want 404", step.file, reply)
 				case step.replies == nil && !strings.HasSuffix(url, ".svc.cluster.local"):
-					t.Errorf("%s: the URL %s is not one of the cluster's own", step.file, url)
+					t.Errorf("%s: the URL %s is not a cluster-local one", step.file, url)
 				case step.replies != nil && (!reply.OK() || !slices.Contains(step.replies, reply.Body)):
 					t.Errorf("%s: got %v, want one of %q", step.file, reply, step.replies)
 				}
@@ -79,7 +79,7 @@ func TestADomainOfOnesOwnReachesTheService(t *testing.T) {
 		t.Errorf("status.url is %q, want http://%s", url, host)
 	}
 	if reply := probe.Get(s.ctx, s.client(), "http://"+host); reply.Body != "Hello Go!\n" {
-		t.Errorf("the domain's first answer: %v", reply)
+		t.Errorf("the first response of the domain: %v", reply)
 	}
 }
 

@@ -62,7 +62,7 @@ func TestSlowRequestsAtConcurrencyOneGrowThePodsAndAllSucceed(t *testing.T) {
 		}
 	}
 	if grown < 3 || len(pods) < 2 {
-		t.Errorf("30 slow requests had at most %d pods running and were answered by %d of them: %v", grown, len(pods), pods)
+		t.Errorf("during 30 slow requests at most %d pods ran and %d of them answered: %v", grown, len(pods), pods)
 	}
 	if grown > 8 {
 		t.Errorf("%d pods are more than max-scale allows", grown)
@@ -85,13 +85,13 @@ func TestLoadThatStopsBringsThePodsDown(t *testing.T) {
 		pods, err := s.Pods(s.ctx, s.namespace, "tide", false)
 		return len(pods) >= 2, fmt.Sprintf("%d pods", len(pods)), err
 	})
-	prober := probe.Start(client, url, 200*time.Millisecond) // a trickle, so that one pod has to stay
-	s.until("a trickle of load needs one pod only", func() (bool, string, error) {
+	prober := probe.Start(client, url, 200*time.Millisecond) // a little load, so that one pod has to stay
+	s.until("a little load keeps one pod only", func() (bool, string, error) {
 		pods, err := s.Pods(s.ctx, s.namespace, "tide", false)
 		return len(pods) == 1, fmt.Sprintf("%d pods", len(pods)), err
 	})
 	if err := prober.StopAfter(s.ctx, 5).Err(5); err != nil {
-		t.Errorf("while pods went away: %v", err)
+		t.Errorf("while pods were deleted: %v", err)
 	}
 	s.awaitZero("tide")
 }

@@ -49,9 +49,9 @@ func TestSettingsAreFollowedWithoutARestart(t *testing.T) {
 		"min-non-active-revisions": "0", "max-non-active-revisions": "0"})
 
 	t.Run("init containers, several containers, emptyDir, a claim", func(t *testing.T) {
-		s.apply(strings.ReplaceAll(claim, "NAMESPACE", s.namespace)) // first, or the scheduler would wait before it looks again
+		s.apply(strings.ReplaceAll(claim, "NAMESPACE", s.namespace)) // first, because the scheduler would back off before it retries
 		t.Cleanup(func() { s.deleteVolume(s.namespace) })
-		s.until("the webhook has heard of it", func() (bool, string, error) {
+		s.until("the webhook follows the settings", func() (bool, string, error) {
 			err := s.Apply(s.ctx, s.namespace, manyContainers)
 			return err == nil, fmt.Sprint(err), nil
 		})
@@ -60,10 +60,10 @@ func TestSettingsAreFollowedWithoutARestart(t *testing.T) {
 			t.Fatal(err)
 		}
 		if reply := probe.Get(s.ctx, client, url); reply.Body != "from the init container\n" {
-			t.Errorf("the program reads what the init container wrote: %v", reply)
+			t.Errorf("the program does not read what the init container wrote: %v", reply)
 		}
 	})
-	t.Run("the header that names a tag", func(t *testing.T) {
+	t.Run("a request header selects a tag", func(t *testing.T) {
 		ask := func(tag string) string {
 			request, err := http.NewRequestWithContext(s.ctx, http.MethodGet, url, nil)
 			if err != nil {
@@ -78,13 +78,13 @@ func TestSettingsAreFollowedWithoutARestart(t *testing.T) {
 			return said == "200 b\n", said, nil
 		})
 		if said := ask("nobody"); said != "200 a\n" {
-			t.Errorf("a tag that is none: %q", said)
+			t.Errorf("an unknown tag: %q", said)
 		}
 		if reply := probe.Get(s.ctx, client, url); reply.Body != "a\n" {
 			t.Errorf("without the header: %v", reply)
 		}
 	})
-	t.Run("a revision that nobody needs is deleted, the others stay", func(t *testing.T) {
+	t.Run("an unused revision is deleted, the others stay", func(t *testing.T) {
 		s.until("live-x is gone", func() (bool, string, error) {
 			list, err := s.Dynamic.Resource(cluster.Revisions).Namespace(s.namespace).List(s.ctx, metav1.ListOptions{LabelSelector: "serving.knative.dev/service=live"})
 			if err != nil {
@@ -95,27 +95,28 @@ func TestSettingsAreFollowedWithoutARestart(t *testing.T) {
 				names[revision.GetName()] = true
 			}
 			if !names["live-a"] || !names["live-b"] {
-				return false, "", fmt.Errorf("a revision with traffic or a tag is gone, left are %v", names)
+				return false, "", fmt.Errorf("a revision with traffic or a tag was deleted, left are %v", names)
 			}
 			return !names["live-x"], fmt.Sprint(names), nil
 		})
 	})
 }
 
-// It runs alone because what it sets counts for every service of the cluster. The image is on the
-// node, and its registry nowhere.
+// It runs alone because what it sets counts for every service of the cluster. The node has the
+// image, and its registry does not exist.
 func TestAnImageRunsByItsTagWhereTheRegistryCannotBeAsked(t *testing.T) {
 	s := beginAlone(t, time.Minute)
 	s.config("config-deployment", map[string]string{"registries-skipping-tag-resolving": "kind.local", "digest-resolution-timeout": "1s"})
 	url := s.ready("untold", service{name: "untold", revision: "untold-one"}.manifest())
 	revision := s.awaitStatus(cluster.Revisions, "untold-one", cluster.IsReady)
 	if c := cluster.Conditions(revision)["DigestsResolved"]; c.Status != "False" || !strings.Contains(c.Message, "dev.local/ebb-test/autoscale:dev") {
-		t.Errorf("of the digest that is not known the revision says %v", c)
+		t.Errorf("the condition DigestsResolved is %v", c)
 	}
 	s.answers(s.client(), url)
 }
 
-// A real registry, on an address of the node that pods reach. The image itself is never pulled.
+// The registry is real and listens on an address of the node that pods can reach. The image itself
+// is never pulled.
 func TestATagBecomesADigest(t *testing.T) {
 	s := begin(t, 2*time.Minute)
 	nodes, err := s.Kube.CoreV1().Nodes().List(s.ctx, metav1.ListOptions{})
@@ -131,7 +132,7 @@ func TestATagBecomesADigest(t *testing.T) {
 		}
 	}
 	if listener == nil {
-		t.Skip("this machine is no node of the cluster, so that no pod could reach a registry of this test")
+		t.Skip("this machine is not a node of the cluster, so no pod could reach this test's registry")
 	}
 	server := &httptest.Server{Listener: listener, Config: &http.Server{Handler: registry.New()}}
 	server.Start()
@@ -159,7 +160,7 @@ func TestATagBecomesADigest(t *testing.T) {
 		return len(statuses) == 1 && statuses[0].(map[string]any)["imageDigest"] == want
 	})
 	if err != nil {
-		t.Errorf("the revision does not say %s: %v", want, err)
+		t.Errorf("the revision does not report %s: %v", want, err)
 	}
 	s.until("the pods run the digest", func() (bool, string, error) {
 		deployment, err := s.deploymentOf("digest")
@@ -218,7 +219,7 @@ spec:
           readOnly: true
 `
 
-// claim is bound to a folder that every node has, so that nothing provisions a volume.
+// claim is bound to a directory that every node has, so no provisioner is needed.
 const claim = `
 apiVersion: v1
 kind: PersistentVolume

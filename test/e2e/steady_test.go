@@ -17,7 +17,7 @@ import (
 	"ebb.dev/ebb/test/internal/cluster"
 )
 
-// atRest is how long nothing may be written.
+// atRest is how long no object may be written.
 const atRest = time.Minute
 
 // Services without requests cost the API server nothing: none of their objects changes, whichever
@@ -40,16 +40,16 @@ func TestServicesAtRestAreNotWrittenTo(t *testing.T) {
 		case len(changed) == 0:
 			return
 		case activators != now && try < 3:
-			// The machine's load brings and takes activators, and each is an address in every
-			// service without a pod.
-			t.Logf("activators came or went, which is no rest: %q, then %q", activators, now)
+			// Load on the machine may scale the activators, and each activator is an address of
+			// every service without a pod.
+			t.Logf("the activators changed during the test: %q, then %q", activators, now)
 		default:
-			t.Fatalf("in %s at rest, of %d objects these were written: %s", atRest, objects, strings.Join(changed, ", "))
+			t.Fatalf("in %s without load, of %d objects these were written: %s", atRest, objects, strings.Join(changed, ", "))
 		}
 	}
 }
 
-// activators names the activators that there are, once none is coming or going.
+// activators returns the names of the activators when none is starting or terminating.
 func (s *story) activators() string {
 	if err := s.AwaitComponents(s.ctx); err != nil {
 		s.Fatal(err)
@@ -66,13 +66,13 @@ func (s *story) activators() string {
 	return strings.Join(names, " ")
 }
 
-// rest waits until all is at rest and then for as long as nothing may be written; it returns how
-// many objects there were and which of them were written.
+// rest waits until writes have stopped, and then for atRest. It returns how many objects there were
+// and which of them were written.
 func (s *story) rest() (objects int, changed []string) {
-	// The last steps to rest are writes too: begin when five seconds have passed without one.
+	// Scaling to zero ends with writes. Begin after five seconds without one.
 	var before map[string]string
 	since := time.Now()
-	s.until("all is at rest", func() (bool, string, error) {
+	s.until("writes have stopped", func() (bool, string, error) {
 		now, err := s.versions()
 		if err != nil {
 			return false, err.Error(), nil
@@ -81,10 +81,10 @@ func (s *story) rest() (objects int, changed []string) {
 			before, since = now, time.Now()
 			return false, fmt.Sprintf("still changing: %v", changed), nil
 		}
-		return time.Since(since) > 5*time.Second, "quiet for a moment", nil
+		return time.Since(since) > 5*time.Second, "no write so far", nil
 	})
 	if len(before) < 20 {
-		s.Fatalf("three services have only the objects %v", slices.Sorted(maps.Keys(before)))
+		s.Fatalf("three services have only these objects: %v", slices.Sorted(maps.Keys(before)))
 	}
 	timer := time.NewTimer(atRest)
 	defer timer.Stop()
@@ -100,8 +100,8 @@ func (s *story) rest() (objects int, changed []string) {
 	return len(before), changes(before, after)
 }
 
-// versions are the resource versions of everything in the namespace that Ebb writes or makes others
-// write.
+// versions returns the resource versions of all objects in the namespace that Ebb writes or causes
+// others to write.
 func (s *story) versions() (map[string]string, error) {
 	out := map[string]string{}
 	for _, resource := range slices.Concat(children, []schema.GroupVersionResource{cluster.DomainMappings,
@@ -132,7 +132,7 @@ func version(object unstructured.Unstructured) string {
 	return fmt.Sprint(object.GetUID(), writes)
 }
 
-// changes names what is not as it was: made, written or deleted.
+// changes returns the names of objects that were created, written or deleted.
 func changes(before, after map[string]string) (names []string) {
 	for name, version := range after {
 		if before[name] != version {

@@ -24,15 +24,15 @@ import (
 	"ebb.dev/ebb/test/internal/probe"
 )
 
-// Whoever has asked for certificates is served https that verifies, outside and inside the cluster
-// and at a domain of their own; plain HTTP leads there if that is wanted; and all of it goes away
-// again with the setting.
+// With certificates switched on, hosts outside and inside the cluster and a mapped domain serve
+// https that verifies. Plain HTTP is redirected if the setting says so. Switching certificates off
+// undoes all of it.
 func TestHostsAreServedHTTPSWithCertificatesThatVerify(t *testing.T) {
 	s := beginAlone(t, 3*time.Minute)
 	s.needsCertManager()
 	url := s.ready("secure", service{name: "secure"}.manifest())
 	if !strings.HasPrefix(url, "http://") {
-		t.Fatalf("before anybody asked for certificates the address is %s", url)
+		t.Fatalf("before certificates are switched on the URL is %s", url)
 	}
 	s.config("config-network", map[string]string{"external-domain-tls": "Enabled", "cluster-local-domain-tls": "Enabled",
 		"autocreate-cluster-domain-claims": "true"})
@@ -65,7 +65,7 @@ spec:
 	s.answers(secure, "https://"+domain)
 
 	s.config("config-network", map[string]string{"http-protocol": "Redirected"})
-	s.until("plain HTTP leads to https", func() (bool, string, error) {
+	s.until("plain HTTP is redirected to https", func() (bool, string, error) {
 		reply, err := s.client().Get("http://" + host + "/some/where")
 		if err != nil {
 			return false, err.Error(), nil
@@ -83,8 +83,8 @@ spec:
 	s.answers(s.client(), "http://"+host)
 }
 
-// needsCertManager skips the story on a cluster that has no cert-manager with the issuer of
-// config/certmanager. The development cluster has both.
+// needsCertManager skips the test on a cluster without cert-manager or without the issuer of
+// config/certmanager. The dev cluster has both.
 func (s *story) needsCertManager() {
 	s.Helper()
 	issuers := schema.GroupVersionResource{Group: "cert-manager.io", Version: "v1", Resource: "clusterissuers"}
@@ -108,8 +108,8 @@ func scheme(o *unstructured.Unstructured, path ...string) string {
 	return scheme
 }
 
-// verifying is a client that goes to address for every host and trusts the authority of
-// config/certmanager only.
+// verifying returns a client that connects to address for every host and trusts only the CA of
+// config/certmanager.
 func (s *story) verifying(address string) *http.Client {
 	s.Helper()
 	secret, err := s.Kube.CoreV1().Secrets("cert-manager").Get(s.ctx, "knative-selfsigned-ca", metav1.GetOptions{})
@@ -118,12 +118,12 @@ func (s *story) verifying(address string) *http.Client {
 	}
 	roots := x509.NewCertPool()
 	if !roots.AppendCertsFromPEM(secret.Data["tls.crt"]) {
-		s.Fatal("the authority's Secret holds no certificate")
+		s.Fatal("the CA's Secret holds no certificate")
 	}
 	return s.trusting(roots, address)
 }
 
-// trusting is a client that goes to address for every host and believes these authorities only.
+// trusting returns a client that connects to address for every host and trusts only these CAs.
 func (s *story) trusting(roots *x509.CertPool, address string) *http.Client {
 	dialer := &net.Dialer{Timeout: 10 * time.Second}
 	client := &http.Client{Timeout: time.Minute, Transport: &http.Transport{
@@ -145,8 +145,8 @@ func (s *story) externalAddress() string {
 	return net.JoinHostPort(host, "443")
 }
 
-// localAddress is the cluster address of the local gateway, which this machine reaches because it
-// is the node.
+// localAddress returns the cluster IP of the local gateway. This machine can reach it because it is
+// the node.
 func (s *story) localAddress() string {
 	s.Helper()
 	gateway, err := s.Kube.CoreV1().Services(cluster.System).Get(s.ctx, "ebb-local-istio", metav1.GetOptions{})
@@ -163,8 +163,8 @@ func (s *story) answers(client *http.Client, url string) {
 	}
 }
 
-// Between Ebb's parts TLS is switched on and off while requests flow, and none is lost; a service
-// without pods wakes up over it.
+// TLS between Ebb's components is switched on and off under load, and no request is lost. A service
+// at zero wakes up over it.
 func TestTLSBetweenEbbsPartsIsSwitchedOnAndOffWithoutALostRequest(t *testing.T) {
 	s := beginAlone(t, 3*time.Minute)
 	s.needsCertManager()
@@ -186,7 +186,7 @@ func TestTLSBetweenEbbsPartsIsSwitchedOnAndOffWithoutALostRequest(t *testing.T) 
 		s.Fatal(err)
 	}
 	roots.AppendCertsFromPEM([]byte(authority.Data["ca.crt"]))
-	s.until("the pod shows a certificate of its namespace", func() (bool, string, error) {
+	s.until("the pod serves a certificate of its namespace", func() (bool, string, error) {
 		dialer := tls.Dialer{Config: &tls.Config{RootCAs: roots, ServerName: "kn-user-" + s.namespace}}
 		conn, err := dialer.DialContext(s.ctx, "tcp", net.JoinHostPort(pods[0].Status.PodIP, "8112"))
 		if err != nil {
@@ -208,8 +208,7 @@ func TestTLSBetweenEbbsPartsIsSwitchedOnAndOffWithoutALostRequest(t *testing.T) 
 	}
 }
 
-// speaksGRPC asks a service of gRPC by a whole call and by one that stays open, through the
-// gateway.
+// speaksGRPC makes a unary call and a streaming call to a gRPC service, through the gateway.
 func (s *story) speaksGRPC(url string) {
 	s.Helper()
 	host, err := cluster.HostOf(url)
@@ -227,7 +226,7 @@ func (s *story) speaksGRPC(url string) {
 	for range 3 { // the first from zero
 		reply, err := client.Check(ctx, &healthpb.HealthCheckRequest{})
 		if err != nil || reply.Status != healthpb.HealthCheckResponse_SERVING {
-			s.Fatalf("gRPC over TLS between the parts: %v, %v", reply, err)
+			s.Fatalf("gRPC over TLS between the components: %v, %v", reply, err)
 		}
 	}
 	stream, err := client.Watch(ctx, &healthpb.HealthCheckRequest{})
@@ -235,11 +234,12 @@ func (s *story) speaksGRPC(url string) {
 		s.Fatal(err)
 	}
 	if reply, err := stream.Recv(); err != nil || reply.Status != healthpb.HealthCheckResponse_SERVING {
-		s.Errorf("the first message of a stream that stays open: %v, %v", reply, err)
+		s.Errorf("the first message of an open stream: %v, %v", reply, err)
 	}
 }
 
-// awaitPort waits until the gateways are to reach a service, which is Ready, by this port.
+// awaitPort waits until the gateways are configured to reach a service, which is Ready, on this
+// port.
 func (s *story) awaitPort(name string, port int64) {
 	s.Helper()
 	s.awaitStatus(cluster.HTTPRoutes, name+"."+s.namespace+".svc.cluster.local", func(o *unstructured.Unstructured) bool {

@@ -31,10 +31,10 @@ func TestASecondRevisionTakesHalfThenAllWithNoFailedRequest(t *testing.T) {
 
 	replies := probe.Burst(s.ctx, s.client(), url, 200)
 	if failed := probe.Failed(replies); len(failed) > 0 {
-		t.Errorf("at half: %v", failed)
+		t.Errorf("at 50 %% each: %v", failed)
 	}
 	seen := count(replies)
-	// 200 fair coins land outside of 60 to 140 once in a hundred million.
+	// 200 fair coin flips give fewer than 60 or more than 140 heads once in a hundred million runs.
 	if seen["blue\n"] < 60 || seen["green\n"] < 60 {
 		t.Errorf("200 requests at 50 %% each: %v", seen)
 	}
@@ -46,7 +46,7 @@ func TestASecondRevisionTakesHalfThenAllWithNoFailedRequest(t *testing.T) {
 		t.Errorf("50 requests after all traffic went to the second revision: %v %v", seen, probe.Failed(replies))
 	}
 	if err := prober.StopAfter(s.ctx, 50).Err(50); err != nil {
-		t.Errorf("while traffic moved: %v", err)
+		t.Errorf("while traffic was shifted: %v", err)
 	}
 }
 
@@ -63,8 +63,8 @@ func TestANewRevisionOfALatestServiceTakesOverWithNoFailedRequest(t *testing.T) 
 	}
 }
 
-// A revision that nobody routes to and that sleeps is one object. Going back to it is no different
-// from going back to any other.
+// A revision at zero without a route has one object left. Rolling back to it works as for any other
+// revision.
 func TestGoingBackToARevisionOfWhichOnlyOneObjectIsLeftFailsNoRequest(t *testing.T) {
 	s := begin(t, 5*time.Minute)
 	quick := map[string]string{"autoscaling.knative.dev/window": "6s"}
@@ -85,7 +85,7 @@ func TestGoingBackToARevisionOfWhichOnlyOneObjectIsLeftFailsNoRequest(t *testing
 			}
 			left += len(list.Items)
 		}
-		return left == 0, fmt.Sprintf("%d objects are left of what was made for the old revision", left), nil
+		return left == 0, fmt.Sprintf("%d objects of the old revision are left", left), nil
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -100,10 +100,10 @@ func TestGoingBackToARevisionOfWhichOnlyOneObjectIsLeftFailsNoRequest(t *testing
 	second.traffic = "  - revisionName: back-blue\n    percent: 100\n"
 	s.ready("back", second.manifest())
 	if seen := count(probe.Burst(s.ctx, s.client(), url, 50)); seen["blue\n"] != 50 {
-		t.Errorf("50 requests after going back: %v", seen)
+		t.Errorf("50 requests after the rollback: %v", seen)
 	}
 	if err := prober.StopAfter(s.ctx, 50).Err(50); err != nil {
-		t.Errorf("while traffic went back: %v", err)
+		t.Errorf("during the rollback: %v", err)
 	}
 }
 
@@ -126,7 +126,7 @@ func TestATagHasItsOwnHost(t *testing.T) {
 		}
 	}
 	if tagURL == "" || tagURL == url {
-		t.Fatalf("status.traffic gives the tag no URL of its own: %v", traffic)
+		t.Fatalf("status.traffic has no URL for the tag: %v", traffic)
 	}
 	client := s.client()
 	for range 5 {
@@ -151,8 +151,8 @@ func TestARolloutTakesAsLongAsItIsGiven(t *testing.T) {
 	ready := make(chan error, 1)
 	go func() { _, err := s.AwaitReady(s.ctx, s.namespace, "slowly"); ready <- err }()
 
-	// What the old revision answers after the new one has answered first: with all traffic moved at
-	// once, next to nothing.
+	// Count the responses of the old revision after the first one of the new. If all traffic moved
+	// at once, there would be hardly any.
 	begun, oldAfterNew := false, 0
 	for done := false; !done; {
 		select {
@@ -163,7 +163,7 @@ func TestARolloutTakesAsLongAsItIsGiven(t *testing.T) {
 		case <-time.After(20 * time.Millisecond):
 			switch reply := probe.Get(s.ctx, client, url); {
 			case !reply.OK():
-				t.Errorf("while traffic moves: %v", reply)
+				t.Errorf("during the rollout: %v", reply)
 			case reply.Body == "two\n":
 				begun = true
 			case begun:
@@ -172,7 +172,7 @@ func TestARolloutTakesAsLongAsItIsGiven(t *testing.T) {
 		}
 	}
 	if !begun || oldAfterNew < 10 {
-		t.Errorf("the new revision answered: %v; then the old one still %d times, want at least 10", begun, oldAfterNew)
+		t.Errorf("the new revision answered: %v; after that the old one answered %d times, want at least 10", begun, oldAfterNew)
 	}
 	if seen := count(probe.Burst(s.ctx, client, url, 20)); seen["two\n"] != 20 {
 		t.Errorf("20 requests after the rollout: %v", seen)
@@ -186,7 +186,7 @@ func TestGoingBackToARevisionOfOnesOwnNameMakesNothingNew(t *testing.T) {
 	s.ready("back", service{name: "back", revision: "back-two", env: map[string]string{"TEXT": "two"}}.manifest())
 	url := s.ready("back", first.manifest())
 	if reply := probe.Get(s.ctx, s.client(), url); reply.Body != "one\n" {
-		t.Errorf("after going back: %v", reply)
+		t.Errorf("after the rollback: %v", reply)
 	}
 	list, err := s.Dynamic.Resource(cluster.Revisions).Namespace(s.namespace).List(s.ctx, metav1.ListOptions{})
 	if err != nil || len(list.Items) != 2 {
@@ -213,7 +213,7 @@ func TestWhatIsPrivateIsReachedFromInsideOnly(t *testing.T) {
 	}
 	private := "." + s.namespace + ".svc.cluster.local"
 
-	// One tag alone, by the label on its placeholder Service.
+	// First one tag, by the label on its placeholder Service.
 	label := func(service string) {
 		patch := []byte(`{"metadata":{"labels":{"networking.knative.dev/visibility":"cluster-local"}}}`)
 		if _, err := s.Kube.CoreV1().Services(s.namespace).Patch(s.ctx, service, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
@@ -225,21 +225,21 @@ func TestWhatIsPrivateIsReachedFromInsideOnly(t *testing.T) {
 		return said == "200 shop\n", said, nil
 	})
 	label("staff-shop")
-	s.until("the tag's host is unknown outside", func() (bool, string, error) {
+	s.until("the tag's host returns 404 outside the cluster", func() (bool, string, error) {
 		said := get(client, "staff-"+host)
 		return strings.HasPrefix(said, "404"), said, nil
 	})
-	s.until("the tag answers inside", func() (bool, string, error) {
+	s.until("the tag's host answers inside the cluster", func() (bool, string, error) {
 		said := get(inside, "staff-shop"+private)
 		return said == "200 shop\n", said, nil
 	})
 	if said := get(client, host); said != "200 shop\n" {
-		t.Errorf("the Service itself is public, but answers %q", said)
+		t.Errorf("the Service itself is public, but returns %q", said)
 	}
 
-	// The whole Service.
+	// Then the whole Service.
 	s.apply(strings.Replace(manifest, "  name: shop\n", "  name: shop\n  labels:\n    networking.knative.dev/visibility: cluster-local\n", 1))
-	s.until("the host is unknown outside", func() (bool, string, error) {
+	s.until("the host returns 404 outside the cluster", func() (bool, string, error) {
 		said := get(client, host)
 		return strings.HasPrefix(said, "404"), said, nil
 	})
@@ -247,17 +247,17 @@ func TestWhatIsPrivateIsReachedFromInsideOnly(t *testing.T) {
 		url, _, _ := unstructured.NestedString(object.Object, "status", "url")
 		return isReady(object) && url == "http://shop"+private
 	}); err != nil {
-		t.Errorf("its URL is not the one inside: %v", err)
+		t.Errorf("its URL is not the cluster-local one: %v", err)
 	}
 	if said := get(inside, "shop"+private); said != "200 shop\n" {
-		t.Errorf("inside it answers %q", said)
+		t.Errorf("inside the cluster it returns %q", said)
 	}
 	if said := get(client, "shop"+private); !strings.HasPrefix(said, "404") {
-		t.Errorf("the public gateway answers %q for the name inside", said)
+		t.Errorf("the public gateway returns %q for the cluster-local name", said)
 	}
 }
 
-// insideClient reaches hosts through the gateway that serves inside the cluster.
+// insideClient returns a client that connects to the cluster-local gateway.
 func (s *story) insideClient() *http.Client {
 	s.Helper()
 	gateway, err := s.Kube.CoreV1().Services(cluster.System).Get(s.ctx, "ebb-local-istio", metav1.GetOptions{})

@@ -20,8 +20,7 @@ import (
 
 var warm = map[string]string{"autoscaling.knative.dev/min-scale": "1"}
 
-// Every component is replaced and two settings of the sidecar changed, all at once, as applying a
-// new release does.
+// As in an upgrade, all components are replaced at once, and two settings of the sidecar change.
 func TestUpgradingEbbLosesNoRequestAndRestartsNoUserPod(t *testing.T) {
 	s := beginAlone(t, 4*time.Minute)
 	url := s.ready("busy", service{name: "busy", annotations: warm}.manifest())
@@ -35,13 +34,13 @@ func TestUpgradingEbbLosesNoRequestAndRestartsNoUserPod(t *testing.T) {
 		s.restart(cluster.System, component)
 	}
 	if failed := probe.Failed(probe.Burst(s.ctx, client, asleep, 3)); len(failed) > 0 {
-		t.Errorf("from zero while everything is replaced: %v", failed)
+		t.Errorf("at zero, during the upgrade: %v", failed)
 	}
 	for _, component := range cluster.Components {
 		s.rolledOut(cluster.System, component)
 	}
 	s.awaitZero("asleep")
-	s.until("the sleeping revision has the new sidecar", func() (bool, string, error) {
+	s.until("the revision at zero has the new sidecar", func() (bool, string, error) {
 		deployment, err := s.deploymentOf("asleep")
 		if err != nil {
 			return false, err.Error(), nil
@@ -50,10 +49,10 @@ func TestUpgradingEbbLosesNoRequestAndRestartsNoUserPod(t *testing.T) {
 		return image == "dev.local/ebb/queue-proxy:dev" && request == "26m", image + " " + request, nil
 	})
 	if failed := probe.Failed(probe.Burst(s.ctx, client, asleep, 3)); len(failed) > 0 {
-		t.Errorf("from zero with the new sidecar: %v", failed)
+		t.Errorf("at zero, with the new sidecar: %v", failed)
 	}
 	if err := prober.StopAfter(s.ctx, 100).Err(100); err != nil {
-		t.Errorf("while everything was replaced: %v", err)
+		t.Errorf("during the upgrade: %v", err)
 	}
 	if after := s.identities("busy"); after != before {
 		t.Errorf("the user's pods were %s before and are %s after", before, after)
@@ -79,7 +78,7 @@ func TestWhatIsStoredServesWakesAndScalesWithoutTheWebhook(t *testing.T) {
 		}
 	})
 	other := service{name: "other"}.manifest()
-	s.until("the webhook is away", func() (bool, string, error) {
+	s.until("the webhook is down", func() (bool, string, error) {
 		err := s.Apply(s.ctx, s.namespace, other)
 		return err != nil && strings.Contains(err.Error(), "webhook"), fmt.Sprint(err), nil
 	})
@@ -88,16 +87,16 @@ func TestWhatIsStoredServesWakesAndScalesWithoutTheWebhook(t *testing.T) {
 		t.Errorf("without the webhook: %v", failed)
 	}
 	if pods := most(); pods < 2 {
-		t.Errorf("six requests of two seconds, one at a time in a pod, had %d pods", pods)
+		t.Errorf("for six requests of two seconds, one at a time in a pod, there were %d pods", pods)
 	}
 	err := s.Apply(s.ctx, s.namespace, service{name: "kept", concurrency: 2}.manifest())
 	if err == nil || !strings.Contains(err.Error(), `failed calling webhook`) {
-		t.Errorf("an apply that nobody can judge: %v", err)
+		t.Errorf("apply without the webhook: %v", err)
 	}
 	if err := scale(s.ctx, 1); err != nil {
 		t.Fatal(err)
 	}
-	s.until("the webhook is back", func() (bool, string, error) {
+	s.until("the webhook is up again", func() (bool, string, error) {
 		err := s.Apply(s.ctx, s.namespace, service{name: "kept", concurrency: 2}.manifest())
 		return err == nil, fmt.Sprint(err), nil
 	})
@@ -172,7 +171,7 @@ func sidecarOf(pod corev1.PodSpec) (image, cpuRequest string) {
 	return "", ""
 }
 
-// identities tells a Service's pods apart from any others, restarts included.
+// identities returns what identifies a Service's pods, including restarts.
 func (s *story) identities(service string) string {
 	s.Helper()
 	pods, err := s.Pods(s.ctx, s.namespace, service, false)
