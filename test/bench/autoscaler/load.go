@@ -13,8 +13,8 @@ import (
 	"ebb.dev/ebb/wire"
 )
 
-// settle is how long the load runs before it is measured: a stable window, so that the averages are
-// what they stay.
+// settle is how long the load runs before it is measured: one stable window, after which the
+// averages no longer change.
 const settle = 20 * time.Second
 
 func pause(ctx context.Context, d time.Duration) error {
@@ -26,7 +26,7 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// ready waits until the autoscaler knows everything and owns its bucket.
+// ready waits until the autoscaler has read all objects and holds its lease.
 func (b *bench) ready(ctx context.Context) error {
 	for end := time.Now().Add(2 * time.Minute); time.Now().Before(end); {
 		if err := pause(ctx, 200*time.Millisecond); err != nil {
@@ -51,7 +51,7 @@ func podName(revision, pod int) string {
 	return fmt.Sprintf("hello-%05d-deployment-%04x", revision, pod)
 }
 
-// address is the pod's own on the loopback, from 127.1.0.0 on.
+// address returns the pod's loopback address, counted from 127.1.0.0.
 func address(n int) string { return fmt.Sprintf("127.%d.%d.%d", 1+n>>16, n>>8&255, n&255) }
 
 func number(ip [4]byte) int {
@@ -61,17 +61,17 @@ func number(ip [4]byte) int {
 	return int(ip[1]-1)<<16 | int(ip[2])<<8 | int(ip[3])
 }
 
-// batch is how many stats one POST carries, senders how many POSTs are under way at most.
+// batch is the number of stats in one POST, senders the maximum number of POSTs in flight.
 const (
 	batch   = 1000
 	senders = 8
 )
 
-// posted is what became of the stats that were to be POSTed.
+// posted counts the outcomes of the stats that were due for a POST.
 type posted struct{ offered, taken, late atomic.Int64 }
 
-// post POSTs the stats of the pods that are not scraped, each once a second, at moments fixed
-// beforehand: an autoscaler that is slow does not make the load lighter.
+// post POSTs the stats of the pods that are not scraped, each once a second, on a fixed schedule. A
+// slow autoscaler does not reduce the load.
 func (b *bench) post(ctx context.Context, p *posted) {
 	var batches [][]wire.StatMessage
 	for i := b.scraped; i < b.revisions; i++ {

@@ -1,17 +1,17 @@
-// Command autoscaler measures what the autoscaler costs at the size of a large cluster, without
-// one: it builds the autoscaler, runs it against an API server of its own that only holds what the
-// autoscaler reads, lets pods on the loopback answer scrapes, and reports the rest of the load as
+// Command autoscaler measures the cost of the autoscaler at the size of a large cluster, without a
+// cluster. It builds the autoscaler and runs it against a fake API server that holds only what the
+// autoscaler reads. Fake pods on loopback answer scrapes, and the rest of the load is reported as
 // activators do.
 //
 //	go run ./test/bench/autoscaler [-revisions 10000] [-pods 3] [-scraped 4000] [-lasts 30s] [-profile FILE] [-binary FILE]
 //
-// The load is offered at times fixed beforehand, whatever the autoscaler does. The line before the
-// summary says what was offered, late and taken, and how much CPU the generator used. Each scraped
-// revision needs a connection per pod, so the limit of open files bounds them.
+// The load follows a fixed schedule, whatever the autoscaler does. The line before the summary says
+// how much was offered, late and accepted, and how much CPU the generator used. Each pod of a
+// scraped revision needs a connection, so the limit of open files bounds their number.
 //
-// The figures are of the autoscaler's process alone: CPU and memory from /proc (anon_mib is
-// anonymous memory), and the time from a stat's arrival to the decision that counts it from its own
-// histogram (the upper bound of the bucket that holds the quantile).
+// The figures describe the autoscaler's process alone. CPU and memory come from /proc (anon_mib is
+// anonymous memory). The time from a stat's arrival to the decision that uses it comes from the
+// autoscaler's histogram (the upper bound of the bucket that holds the quantile).
 package main
 
 import (
@@ -31,11 +31,11 @@ func main() {
 	defer stop()
 	b := bench{out: &result.Printer{Bench: "autoscaler", Out: os.Stdout}}
 	flag.IntVar(&b.revisions, "revisions", 10_000, "revisions")
-	flag.IntVar(&b.pods, "pods", 3, "pods of each revision")
-	flag.IntVar(&b.scraped, "scraped", 4_000, "revisions whose pods are scraped; the others' stats are POSTed")
+	flag.IntVar(&b.pods, "pods", 3, "pods per revision")
+	flag.IntVar(&b.scraped, "scraped", 4_000, "revisions whose pods are scraped; stats of the others are POSTed")
 	flag.DurationVar(&b.lasts, "lasts", 30*time.Second, "how long to measure")
-	flag.StringVar(&b.binary, "binary", "", "autoscaler to measure; built from this tree if not given")
-	flag.StringVar(&b.profile, "profile", "", "file for the autoscaler's CPU profile; its heap goes beside it")
+	flag.StringVar(&b.binary, "binary", "", "autoscaler binary to measure; default: built from this tree")
+	flag.StringVar(&b.profile, "profile", "", "file for the autoscaler's CPU profile; the heap profile is written next to it")
 	flag.Parse()
 	if err := b.run(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "bench autoscaler:", err)
@@ -50,9 +50,9 @@ type bench struct {
 	profile, binary          string
 }
 
-// autoscalerIP is where the autoscaler listens, away from anything else on its ports. The pods'
-// addresses begin behind it.
+// autoscalerIP is where the autoscaler listens, so that nothing else uses its ports. The addresses
+// of the pods follow.
 const autoscalerIP = "127.0.77.1"
 
-// scrapePort is where the pods answer. The autoscaler's own metrics have the usual port.
+// scrapePort is the port of the pods. The autoscaler's own metrics use the usual port.
 const scrapePort = 9190

@@ -41,7 +41,7 @@ func read(pid int) (reading, error) {
 	if err != nil {
 		return r, err
 	}
-	// The name in parentheses may hold spaces; what follows it does not.
+	// The name in parentheses may contain spaces; the fields after it do not.
 	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
 	user, err1 := strconv.Atoi(fields[11])
 	system, err2 := strconv.Atoi(fields[12])
@@ -89,7 +89,7 @@ func read(pid int) (reading, error) {
 	return r, lines.Err()
 }
 
-// decisions is the histogram of what was decided between two readings.
+// decisions is the histogram of the decisions between two readings.
 type decisions struct {
 	bounds []float64
 	counts []uint64 // cumulative
@@ -121,7 +121,7 @@ func (d decisions) quantile(q float64) float64 {
 	return math.Inf(1)
 }
 
-// own is the CPU time that the generator, this process, has used.
+// own returns the CPU time that the generator, this process, has used.
 func own() time.Duration {
 	var usage syscall.Rusage
 	if syscall.Getrusage(syscall.RUSAGE_SELF, &usage) != nil {
@@ -130,7 +130,8 @@ func own() time.Duration {
 	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }
 
-// keepProfile writes the autoscaler's CPU profile of the measured time, and its heap at the end.
+// keepProfile writes the autoscaler's CPU profile during the measurement, and its heap profile at
+// the end.
 func (b *bench) keepProfile(ctx context.Context) error {
 	for name, path := range map[string]string{"": fmt.Sprintf("profile?seconds=%d", int(b.lasts.Seconds())), ".heap": "heap"} {
 		request, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://%s:%d/debug/pprof/%s", autoscalerIP, wire.PortProfiling, path), nil)

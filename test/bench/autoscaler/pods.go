@@ -11,14 +11,14 @@ import (
 	"ebb.dev/ebb/wire"
 )
 
-// pods answers scrapes as every pod's port for stats does, on one thread and with two system calls
-// for each, so that the generator takes as little as it can of the processors that it shares with
-// what is measured.
+// pods answers scrapes like the stats port of every pod, on one thread and with two system calls
+// for each scrape. The generator shares the CPUs with the autoscaler, so it uses as little CPU as
+// possible.
 type pods struct {
 	perRevision     int
 	listener, epoll int
-	// replies holds what the pod of each connection, by its descriptor, answers; heads what came of
-	// a request cut in two.
+	// replies holds the response of each connection's pod, by descriptor; heads the first part of a
+	// request that arrived in pieces.
 	replies map[int][]byte
 	heads   map[int][]byte
 	scrapes atomic.Int64
@@ -47,7 +47,7 @@ func (p *pods) watch(fd int) error {
 
 func (p *pods) close() { p.closed.Store(true) }
 
-// answer works until close.
+// answer serves scrapes until close.
 func (p *pods) answer() {
 	runtime.LockOSThread()
 	events := make([]syscall.EpollEvent, 512)
@@ -73,7 +73,7 @@ func (p *pods) accept() {
 		if err != nil {
 			return
 		}
-		// Which pod a connection is for, its own address says.
+		// The local address of a connection tells its pod.
 		address, err := syscall.Getsockname(fd)
 		local, ok := address.(*syscall.SockaddrInet4)
 		if err != nil || !ok || number(local.Addr) < 0 || p.watch(fd) != nil {

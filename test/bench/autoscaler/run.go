@@ -22,8 +22,8 @@ type autoscaler struct {
 	memory string // its GOMEMLIMIT
 }
 
-// start builds the autoscaler, unless a binary was given, and runs it against the API server at
-// api.
+// start runs the autoscaler against the API server at api. It builds it first unless a binary was
+// given.
 func (b *bench) start(ctx context.Context, dir string, api net.Addr) (*autoscaler, error) {
 	binary := b.binary
 	if binary == "" {
@@ -99,9 +99,9 @@ func (b *bench) run(ctx context.Context) error {
 	return b.measure(ctx, process, world, pods, &sent)
 }
 
-// measure reads everything twice, b.lasts apart, and prints the difference.
+// measure takes two readings, b.lasts apart, and prints the difference.
 func (b *bench) measure(ctx context.Context, process *autoscaler, world *world, pods *pods, sent *posted) error {
-	// The generator's own counts are taken first: fetching the metrics takes a while.
+	// Read the generator's own counts first: fetching the metrics takes a while.
 	count := func() counts {
 		return counts{scrapes: pods.scrapes.Load(), taken: sent.taken.Load(), offered: sent.offered.Load(), late: sent.late.Load(), own: own()}
 	}

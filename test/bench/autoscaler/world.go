@@ -29,11 +29,10 @@ const namespace = "knative-serving"
 
 var tokenKey = []byte("0123456789abcdef0123456789abcdef")
 
-// perPod is the load of each pod: below the target of 70, above what one pod fewer would be enough
-// for.
+// perPod is the load of each pod: below the target of 70, but too much for one pod fewer.
 const perPod = 60
 
-// world answers as the API server and as the pods.
+// world is the fake API server and the fake pods.
 type world struct {
 	revisions, pods, scraped int
 	// profiling is "enabled" or "disabled".
@@ -53,7 +52,7 @@ func newWorld(b *bench) *world {
 	return &world{revisions: b.revisions, pods: b.pods, scraped: min(b.scraped, b.revisions), profiling: profiling, leases: map[string]*coordinationv1.Lease{}}
 }
 
-// ServeHTTP knows the few requests that the autoscaler makes.
+// ServeHTTP answers the few requests that the autoscaler makes.
 func (w *world) ServeHTTP(out http.ResponseWriter, r *http.Request) {
 	path := r.URL.Path
 	switch {
@@ -63,7 +62,7 @@ func (w *world) ServeHTTP(out http.ResponseWriter, r *http.Request) {
 		out.Header().Set("Content-Type", "application/json")
 		out.WriteHeader(http.StatusOK)
 		http.NewResponseController(out).Flush()
-		<-r.Context().Done() // nothing ever changes by itself
+		<-r.Context().Done() // nothing changes
 	case strings.Contains(path, "/leases"):
 		w.lease(out, r)
 	case r.Method == http.MethodPatch && strings.HasSuffix(path, "/scale"):
@@ -128,7 +127,7 @@ func (w *world) autoscaler(i int) v1alpha1.PodAutoscaler {
 		Spec: v1alpha1.PodAutoscalerSpec{ScaleTargetRef: corev1.ObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Name: name + "-deployment"}, ProtocolType: v1alpha1.ProtocolHTTP1},
 	}
 	if i >= w.scraped {
-		// Activators see all of it, so nobody is scraped.
+		// All of the load passes activators, so the pods are not scraped.
 		pa.Annotations[names.TargetBurstCapacityAnnotation] = "-1"
 	}
 	pa.Status = v1alpha1.PodAutoscalerStatus{Status: duckv1.Status{ObservedGeneration: 1}, ServiceName: name, MetricsServiceName: name + "-private", DesiredScale: &desired, ActualScale: &desired}
@@ -151,7 +150,7 @@ func (w *world) pod(revisionNumber, i int) corev1.Pod {
 	}
 }
 
-// lease keeps what it is given, which is all that one candidate needs.
+// lease stores what is written, which is enough for one candidate.
 func (w *world) lease(out http.ResponseWriter, r *http.Request) {
 	w.mutex.Lock()
 	defer w.mutex.Unlock()

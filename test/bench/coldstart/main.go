@@ -1,15 +1,16 @@
-// Command coldstart measures what the first request of a sleeping service waits for: cold starts
-// one after another, each with the times of its phases, and then what a burst on one busy pod waits
-// for until more pods are asked for, as JSON lines.
+// Command coldstart measures cold starts, one after another, each with the times of its phases.
+// Then it measures the time from a burst on one busy pod until the scale is raised. It prints JSON
+// lines.
 //
-// Owns: a namespace of its own. Reads: watches of the Deployment and its pods, and the response.
-// Writes: two Services, shorter waiting times in config-autoscaler and the cold-start header in
-// config-observability, both put back. Never: asserts a figure.
+// Owns: its own namespace. Reads: watches of the Deployment and its pods, and the response. Writes:
+// two Services, shorter timings in config-autoscaler and the cold-start header in
+// config-observability; it restores both. Never: asserts a figure.
 //
-// All times are milliseconds after the request was sent. sent, scale_written, pod_created and
-// answered are by this process's clock (the two in the middle when its watch says so, so they are
-// upper bounds), received, announced and forwarded by the activator's, process_started by the user
-// process's own: on a cluster of several machines their clocks must agree.
+// All times are milliseconds after the request was sent. This process's clock gives sent,
+// scale_written, pod_created and answered; scale_written and pod_created are taken when the watch
+// reports them, so they are upper bounds. The activator's clock gives received, announced and
+// forwarded, and the user process's clock gives process_started. On a cluster of several machines
+// these clocks must agree.
 package main
 
 import (
@@ -85,9 +86,10 @@ func run(ctx context.Context, n, bursts int, image string) (err error) {
 	if err != nil {
 		return err
 	}
-	// From the first request, at the activator, to the scale write at zero (wanted: 20 ms), and
-	// from the first queued request, as it was sent, to the scale write of a busy pod (wanted: 100
-	// ms). With ten of each the 99th percentile is the slowest.
+	// The first figure is the time from the first request's arrival at the activator to the scale
+	// write at zero (goal: 20 ms). The second is the time from sending the first request that is
+	// queued to the scale write with a busy pod (goal: 100 ms). With ten of each, the 99th
+	// percentile is the slowest.
 	return out.Summary(result.Fields{
 		"median_total_ms":               result.Median(totals),
 		"median_scale_written_ms":       result.Median(scales),

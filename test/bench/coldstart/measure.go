@@ -21,12 +21,12 @@ import (
 
 const serviceName = "sleeper"
 
-// sleeper is a service that goes to zero as soon as it may, and has one pod to get.
+// sleeper applies a service that scales to zero as early as allowed and has at most one pod.
 func sleeper(ctx context.Context, c *cluster.Cluster, namespace, image string) (url string, err error) {
 	return apply(ctx, c, namespace, serviceName, image, `autoscaling.knative.dev/max-scale: "1"`, 0)
 }
 
-// apply applies a service with a window of six seconds and further annotations (lines of YAML), and
+// apply applies a service with a window of six seconds and more annotations (lines of YAML), and
 // waits until it is Ready.
 func apply(ctx context.Context, c *cluster.Cluster, namespace, name, image, annotations string, concurrency int) (url string, err error) {
 	err = c.Apply(ctx, namespace, fmt.Sprintf(`
@@ -53,13 +53,13 @@ spec:
 	return c.AwaitReady(ctx, namespace, name)
 }
 
-// phases are the moments of one cold start.
+// phases are the times of one cold start.
 type phases struct {
 	sent, scaleWritten, podCreated, processStarted, answered time.Time
 	cold                                                     wire.ColdStart
 }
 
-// begin is when Ebb could first know of the request.
+// begin is the earliest time at which Ebb knew of the request.
 func (p phases) begin() time.Time {
 	if p.cold.Received.IsZero() {
 		return p.sent
@@ -93,7 +93,7 @@ func measure(ctx context.Context, c *cluster.Cluster, namespace, url string) (ph
 	if err := c.AwaitNoPods(ctx, namespace, serviceName); err != nil {
 		return phases{}, fmt.Errorf("wait for the service to sleep: %w", err)
 	}
-	// The machine comes to rest: what removing the last pod leaves to do is no part of the next
+	// Let the machine become idle: work left from removing the last pod must not count in the next
 	// start.
 	select {
 	case <-ctx.Done():
@@ -113,7 +113,7 @@ func measure(ctx context.Context, c *cluster.Cluster, namespace, url string) (ph
 	p := phases{sent: reply.Sent, answered: reply.Sent.Add(reply.Took)}
 	p.scaleWritten, p.podCreated = watched()
 	if p.scaleWritten.IsZero() {
-		return phases{}, errors.New("the request was answered, but no pod was asked for: it was no cold start")
+		return phases{}, errors.New("the request was answered without a scale-up: it was not a cold start")
 	}
 	started, err := strconv.ParseInt(reply.Header.Get("X-Process-Start"), 10, 64)
 	if err != nil {
@@ -124,8 +124,8 @@ func measure(ctx context.Context, c *cluster.Cluster, namespace, url string) (ph
 	return p, err
 }
 
-// watchScale notes when the Deployment of a service is first asked for more than so many pods and
-// when the first new pod appears.
+// watchScale records when a service's Deployment first has more than the given replicas and when
+// the first new pod appears.
 func watchScale(ctx context.Context, c *cluster.Cluster, namespace, service string, has int32) (stop func() (scaleWritten, podCreated time.Time), err error) {
 	selector := "serving.knative.dev/service=" + service
 	list, err := c.Kube.AppsV1().Deployments(namespace).List(ctx, metav1.ListOptions{LabelSelector: selector})

@@ -14,24 +14,24 @@ import (
 
 const (
 	panicName = "burst"
-	// burst is how many requests arrive at once, each of which takes the one pod for itself for a
-	// tenth of a second.
+	// burst is how many requests arrive at once. Each occupies the only pod for a tenth of a
+	// second.
 	burst     = 20
 	burstPath = "?sleep=100"
 )
 
-// burster is a service with one pod that takes one request at a time and has two more to get. After
-// a burst it is back at one pod in half a minute.
+// burster applies a service with one to three pods that handle one request at a time. Half a minute
+// after a burst it is back at one pod.
 func burster(ctx context.Context, c *cluster.Cluster, namespace, image string) (url string, err error) {
 	return apply(ctx, c, namespace, panicName, image, "autoscaling.knative.dev/min-scale: \"1\"\n        autoscaling.knative.dev/max-scale: \"3\"", 1)
 }
 
-// panicked returns the time from the second request of a burst, the first that has to queue, until
-// the watch says that the Deployment has been asked for more pods.
+// panicked returns the time from the second request of a burst, the first that is queued, until the
+// watch shows more replicas in the Deployment.
 func panicked(ctx context.Context, c *cluster.Cluster, namespace, url string) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, 4*time.Minute)
 	defer cancel()
-	// The pods of the burst before count until they are gone.
+	// Wait until the pods of the previous burst are deleted.
 	err := cluster.Until(ctx, func() (bool, string, error) {
 		pods, err := c.Pods(ctx, namespace, panicName, true)
 		if err != nil {
@@ -59,13 +59,13 @@ func panicked(ctx context.Context, c *cluster.Cluster, namespace, url string) (t
 		return 0, fmt.Errorf("%d of %d requests failed, such as: %s", len(failed), len(replies), failed[0])
 	}
 	if written.IsZero() {
-		return 0, errors.New("the burst was answered, but no more pods were asked for")
+		return 0, errors.New("the burst was answered without a scale-up")
 	}
 	slices.SortFunc(replies, func(a, b probe.Reply) int { return a.Sent.Compare(b.Sent) })
 	return written.Sub(replies[1].Sent), nil
 }
 
-// panics measures so many bursts one after another.
+// panics measures the given number of bursts, one after another.
 func panics(ctx context.Context, c *cluster.Cluster, namespace, image string, n int, out *result.Printer) ([]float64, error) {
 	url, err := burster(ctx, c, namespace, image)
 	if err != nil {

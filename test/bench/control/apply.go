@@ -18,7 +18,7 @@ import (
 
 // rest waits until the components are idle, prints what each of them uses, and returns the sum.
 func (b *bench) rest(ctx context.Context, when string) (cluster.Usage, error) {
-	// After load, surplus activators stay for five minutes, and each takes minutes to terminate.
+	// After load, extra activators stay for five minutes, and each takes minutes to terminate.
 	idle, cancel := context.WithTimeout(ctx, 12*time.Minute)
 	defer cancel()
 	if err := b.AwaitFewest(idle); err != nil {
@@ -48,8 +48,8 @@ func (b *bench) rest(ctx context.Context, when string) (cluster.Usage, error) {
 	return sum, nil
 }
 
-// applyAtOnce applies n services, 16 at a time, as a user's script might. It returns the seconds of
-// each from its apply to Ready.
+// applyAtOnce applies n services, 16 at a time, as a user's script might. It returns the seconds
+// from apply to Ready for each.
 func (b *bench) applyAtOnce(ctx context.Context, prefix string, n int) ([]float64, error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
 	defer cancel()
@@ -133,7 +133,7 @@ func (b *bench) create(ctx context.Context, name string) error {
 }
 
 // awaitRemoved waits until the namespace is gone, so that the next benchmark finds an idle cluster.
-// It may take long: 200 services have about 3000 objects.
+// This may take minutes: 200 services have about 3000 objects.
 func (b *bench) awaitRemoved(ctx context.Context) error {
 	if b.namespace == "" {
 		return nil

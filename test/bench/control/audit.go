@@ -14,11 +14,11 @@ import (
 	"ebb.dev/ebb/test/internal/result"
 )
 
-// audit reads what Ebb's accounts write from the API server's audit log. The cluster's audit policy
-// has to select those writes, one line each; that of `make up` does.
+// audit reads the writes of Ebb's service accounts from the API server's audit log. The cluster's
+// audit policy must log each such write once; the policy of `make up` does.
 type audit struct{ file *os.File }
 
-// openAudit opens the log at its end. Without a path nothing is counted.
+// openAudit opens the log at its end. Without a path it counts nothing.
 func openAudit(path string) (*audit, error) {
 	if path == "" {
 		return nil, nil
@@ -42,7 +42,7 @@ func (a *audit) writes(namespace string) (map[string]int, error) {
 	for {
 		line, err := lines.ReadBytes('\n')
 		if errors.Is(err, io.EOF) {
-			_, err := a.file.Seek(-int64(len(line)), io.SeekCurrent) // half a line is for the next call
+			_, err := a.file.Seek(-int64(len(line)), io.SeekCurrent) // the rest of a partial line is read by the next call
 			return counts, err
 		} else if err != nil {
 			return nil, fmt.Errorf("read the audit log: %w", err)

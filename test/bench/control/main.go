@@ -1,10 +1,10 @@
 // Command control measures the control plane: the seconds from apply to Ready for many services at
-// once, then for one more, the CPU time and anonymous memory of Ebb's components before and after,
-// and how many writes to the API server a service costs. It prints JSON lines and a summary.
+// once and then for one more, the CPU time and anonymous memory of Ebb's components before and
+// after, and the number of API writes for each service. It prints JSON lines and a summary.
 //
 // Owns: its namespace. Reads: Services, by a watch; the components' metrics; the API server's audit
-// log, if EBB_AUDIT_LOG names it. Writes: N Services that start no pod, and while it runs
-// allow-zero-initial-scale in config-autoscaler. Never: asserts a figure.
+// log, if EBB_AUDIT_LOG names it. Writes: N Services that start no pod, and
+// allow-zero-initial-scale in config-autoscaler during the run. Never: asserts a figure.
 package main
 
 import (
@@ -21,7 +21,7 @@ import (
 )
 
 func main() {
-	n := flag.Int("n", 200, "services to apply at once; the variable N overrides it")
+	n := flag.Int("n", 200, "services to apply at once; the environment variable N overrides it")
 	image := flag.String("image", "dev.local/ebb-test/autoscale:dev", "image of the services, never started")
 	settle := flag.Duration("settle", 20*time.Second, "how long the cluster must be idle before components are measured")
 	flag.Parse()

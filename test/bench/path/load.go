@@ -23,8 +23,8 @@ type measured struct {
 	cpu, own float64 // microseconds of CPU per request, of the whole machine and of this process alone
 }
 
-// load sends one request after another on each of several connections. It uses sockets directly: an
-// HTTP client would cost more than what is measured.
+// load sends one request after another on each of several connections. It uses sockets directly,
+// because an HTTP client would cost more than what is measured.
 func load(ctx context.Context, t target, path string, connections int, lasts time.Duration) (measured, error) {
 	request := []byte(fmt.Sprintf("GET %s HTTP/1.1\r\nHost: %s\r\n%s\r\n", path, t.host, t.header))
 	var mutex sync.Mutex
@@ -92,8 +92,8 @@ func oneConnection(ctx context.Context, address string, request []byte, end time
 	return microseconds, failed, nil
 }
 
-// readResponse reads one response and says whether its status was 2xx. It knows the two framings
-// that the benchmark's service uses.
+// readResponse reads one response and reports whether its status was 2xx. It supports the two
+// framings that the benchmark's service uses.
 func readResponse(r *bufio.Reader) (ok bool, err error) {
 	line, err := r.ReadSlice('\n')
 	if err != nil {

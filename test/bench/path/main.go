@@ -3,8 +3,8 @@
 // queue-proxy is compared with an nginx in the same place: in the pod's network namespace, in front
 // of the same container.
 //
-// Owns: a namespace of its own, the nginx. Reads: addresses and processes of pods. Writes: one
-// Service with one pod that stays and the activator in its path. Never: asserts a figure. The load
+// Owns: its own namespace and the nginx. Reads: addresses and processes of pods. Writes: one
+// Service with exactly one pod and the activator in its path. Never: asserts a figure. The load
 // generator shares the machine with everything else, so compare ratios, not absolute figures.
 package main
 
@@ -40,12 +40,12 @@ func main() {
 		o.rounds, o.lasts = 1, 2*time.Second
 	}
 	flag.StringVar(&o.image, "image", "dev.local/ebb-test/autoscale:dev", "a service that answers quickly")
-	flag.StringVar(&o.path, "path", "/", "the path that is requested")
+	flag.StringVar(&o.path, "path", "/", "path of the requests")
 	flag.StringVar(&o.cpu, "cpu", "100m", "the container's CPU request; 0 gives it the scheduler's smallest share")
 	flag.StringVar(&o.sidecar, "sidecar-cpu", "", "queue-proxy's CPU request; if empty, the cluster's default")
-	flag.IntVar(&o.rounds, "rounds", o.rounds, "how many rounds; each measures every way once")
-	flag.DurationVar(&o.lasts, "lasts", o.lasts, "how long one measurement lasts")
-	flag.Func("connections", "how many connections, such as 1,32; the summary is about 32", func(list string) error {
+	flag.IntVar(&o.rounds, "rounds", o.rounds, "number of rounds; each measures every target once")
+	flag.DurationVar(&o.lasts, "lasts", o.lasts, "duration of one measurement")
+	flag.Func("connections", "numbers of connections, such as 1,32; the summary is about 32", func(list string) error {
 		o.parallel = nil
 		for number := range strings.SplitSeq(list, ",") {
 			n, err := strconv.Atoi(number)
@@ -66,12 +66,12 @@ func main() {
 	}
 }
 
-// target is one way to the pod.
+// target is one path to the pod.
 type target struct {
 	name    string
 	address string
 	host    string
-	header  string // further lines
+	header  string // more header lines
 }
 
 func run(ctx context.Context, o options) (err error) {

@@ -15,7 +15,7 @@ import (
 	"ebb.dev/ebb/wire"
 )
 
-// prepare creates the Service and returns the ways to its one pod.
+// prepare creates the Service and returns the paths to its only pod.
 func prepare(ctx context.Context, c *cluster.Cluster, namespace string, o options, undo *cluster.Undo) ([]target, error) {
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
 	defer cancel()

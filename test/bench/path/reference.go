@@ -37,7 +37,7 @@ func besideContainer(ctx context.Context, pod *corev1.Pod, port int32) (address 
 	}
 	dir, err := os.MkdirTemp("", "ebb-path-")
 	if err != nil {
-		return "", nil, fmt.Errorf("make a folder for nginx: %w", err)
+		return "", nil, fmt.Errorf("make a directory for nginx: %w", err)
 	}
 	address = net.JoinHostPort(pod.Status.PodIP, "18080")
 	arguments, err := nginx.Arguments(dir, address, net.JoinHostPort("127.0.0.1", fmt.Sprint(port)))

@@ -38,7 +38,8 @@ func rounds(ctx context.Context, o options, targets []target, out *result.Printe
 	return rates, vsNginx, nil
 }
 
-// inRound swaps nginx and queue-proxy in every second round, so that neither gains from its place.
+// inRound swaps nginx and queue-proxy in every second round, so that neither benefits from its
+// position.
 func inRound(targets []target, round int) []target {
 	order := slices.Clone(targets)
 	if round%2 == 1 {

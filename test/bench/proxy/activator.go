@@ -14,13 +14,14 @@ import (
 	"ebb.dev/ebb/wire"
 )
 
-// both is the target whose requests pass the activator and a queue-proxy, as those of a revision
-// with little spare capacity do.
+// both is the target whose requests pass the activator and a queue-proxy, like those of a revision
+// with little spare capacity.
 const both = "activator+queue-proxy"
 
-// startActivator starts one activator with two revisions, one for each target: the pod of the first
-// is the backend itself, the pod of the second a queue-proxy of its own; suffix tells its revisions
-// from those of another activator. The targets follow one another, so they may share the activator.
+// startActivator starts one activator with two revisions, one for each target. The pod of the first
+// is the backend itself, the pod of the second is a queue-proxy. The suffix distinguishes its
+// revisions from those of another activator. The targets are measured one after another, so they
+// can share the activator.
 func startActivator(ctx context.Context, tools tools, c *loopback.Cluster, b *backend, suffix string) ([]*target, error) {
 	pod, err := startQueueProxy(ctx, tools.queueProxy, "queue-proxy-behind-activator", 0, b.http)
 	if err != nil {
@@ -34,8 +35,7 @@ func startActivator(ctx context.Context, tools tools, c *loopback.Cluster, b *ba
 			return targets, err
 		}
 	}
-	// Its ports are fixed, so an address of loopback that nobody else has keeps it apart from
-	// everything else.
+	// Its ports are fixed, so it gets an unused loopback address.
 	ip := fmt.Sprintf("127.%d.%d.%d", 1+rand.IntN(254), rand.IntN(256), 1+rand.IntN(254))
 	addr := net.JoinHostPort(ip, strconv.Itoa(wire.PortHTTP1))
 	memory, err := shipped.MemoryLimit(shipped.Activator)
@@ -56,13 +56,12 @@ func startActivator(ctx context.Context, tools tools, c *loopback.Cluster, b *ba
 	return targets, nil
 }
 
-// revisionHeaders are those with which the gateway names the revision.
+// revisionHeaders returns the headers with which the gateway names the revision.
 func revisionHeaders(revision string) string {
 	return wire.HeaderNamespace + ": " + loopback.Namespace + "\r\n" + wire.HeaderRevision + ": " + revision + "\r\n"
 }
 
-// waitReady waits until the activator says, as to the kubelet, that it knows the cluster's
-// revisions.
+// waitReady waits until the activator's readiness probe succeeds: it knows the cluster's revisions.
 func waitReady(ctx context.Context, addr string, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -78,10 +77,10 @@ func waitReady(ctx context.Context, addr string, limit time.Duration) error {
 			if response.StatusCode == http.StatusOK {
 				return nil
 			}
-			err = fmt.Errorf("it answers %s", response.Status)
+			err = fmt.Errorf("the probe returned %s", response.Status)
 		}
 		if ctx.Err() != nil {
-			return fmt.Errorf("the activator at %s does not become ready: %w", addr, err)
+			return fmt.Errorf("the activator at %s did not become ready: %w", addr, err)
 		}
 		time.Sleep(10 * time.Millisecond)
 	}

@@ -11,8 +11,8 @@ import (
 	"google.golang.org/grpc/encoding"
 )
 
-// backend is the server behind every proxy: as cheap as one can be written, so that the proxies'
-// part shows.
+// backend is the server behind every proxy. It uses as little CPU as possible, so that the proxies'
+// share is visible.
 type backend struct {
 	http, grpc string // addresses
 	listener   net.Listener
@@ -50,12 +50,12 @@ func (b *backend) close() {
 	b.server.Stop()
 }
 
-// replies are whole responses, by the number of body bytes in the path.
+// replies holds complete responses, by the number of body bytes in the path.
 func reply(size int) []byte {
 	return []byte(fmt.Sprintf("HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: %d\r\n\r\n%s", size, strings.Repeat("x", size)))
 }
 
-// answer serves one connection. It understands what this benchmark sends: heads without bodies.
+// answer serves one connection. It supports only what this benchmark sends: heads without bodies.
 func answer(c net.Conn) {
 	defer c.Close()
 	replies := map[string][]byte{}
@@ -88,7 +88,7 @@ func answer(c net.Conn) {
 	}
 }
 
-// rawCodec passes bytes through, so that neither end spends time on messages.
+// rawCodec passes bytes through, so that neither end spends time on encoding.
 type rawCodec struct{}
 
 func (rawCodec) Name() string { return "raw" }

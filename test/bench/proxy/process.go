@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-// launch starts a process and waits until it, and nobody else, listens on all the addresses.
+// launch starts a process and waits until it, and no other process, listens on all the addresses.
 func launch(ctx context.Context, name, path string, args, env []string, waitFor ...string) (*target, error) {
 	t := &target{name: name, process: exec.CommandContext(ctx, path, args...), output: &bytes.Buffer{}, ended: make(chan struct{})}
 	t.process.Env = append(os.Environ(), env...)
@@ -67,7 +67,7 @@ func (t *target) waitListening(ctx context.Context, addr string, deadline time.T
 	}
 }
 
-// listensOn says whether the process has a socket that listens on the address's port.
+// listensOn reports whether the process has a socket that listens on the address's port.
 func listensOn(pid int, addr string) bool {
 	_, text, _ := net.SplitHostPort(addr)
 	port, err := strconv.ParseUint(text, 10, 16)
@@ -92,8 +92,7 @@ func listensOn(pid int, addr string) bool {
 	})
 }
 
-// fate is what became of the processes that have ended, for an error that tells what it may be the
-// reason of.
+// fate describes the processes that have ended, for an error that they may have caused.
 func (t *target) fate() string {
 	var b strings.Builder
 	for _, p := range append([]*target{t}, t.behind...) {
@@ -122,15 +121,15 @@ func stopAll(targets []*target) {
 	}
 }
 
-// ports hands out ports of loopback.
+// ports allocates ports on loopback.
 var ports struct {
 	sync.Mutex
 	low, size, next, given int
 }
 
-// freePort is a port that nobody listens on, that was not returned before, and that the system does
-// not give to whoever leaves the choice to it: such a one may be somebody else's, or another of
-// ours, before it is listened on. It is 0 when there is none.
+// freePort returns a port that is free and was not returned before. It is outside the range from
+// which the system chooses ephemeral ports, because another process could be given such a port
+// before it is used here. It returns 0 when there is none.
 func freePort() int {
 	p := &ports
 	p.Lock()
@@ -138,7 +137,7 @@ func freePort() int {
 	if p.size == 0 {
 		data, _ := os.ReadFile("/proc/sys/net/ipv4/ip_local_port_range")
 		p.low, p.size = outside(string(data))
-		p.next = rand.IntN(p.size) // two of these programs seldom meet
+		p.next = rand.IntN(p.size) // two of these programs rarely choose the same port
 	}
 	for ; p.given < p.size; p.given++ {
 		port := p.low + p.next
@@ -152,8 +151,8 @@ func freePort() int {
 	return 0
 }
 
-// outside is the larger range of ports besides those that the system chooses from ("32768 60999"),
-// above the well-known ones and below those of a cluster's nodes (30000).
+// outside returns the larger range of ports outside the system's ephemeral range ("32768 60999"),
+// above the well-known ports and not in the range of NodePorts (from 30000).
 func outside(chosen string) (low, size int) {
 	const first, nodes, last = 10000, 30000, 65535
 	from, to := 32768, 60999

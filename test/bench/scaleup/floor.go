@@ -17,10 +17,9 @@ import (
 // floorHost reaches the bare Deployment through the same gateway as the services.
 const floorHost = "floor.scaleup.test"
 
-// floor is what the cluster itself needs: a bare Deployment of the same program goes from so many
-// pods to so many because it is told to, while nothing happens or, loaded, while the same load
-// arrives through the same gateway from that moment on. It returns the seconds to the first pod
-// more and to the last.
+// floor measures the cluster without Ebb: a plain Deployment of the same program is scaled from one
+// number of pods to another. If loaded is true, the same load arrives through the same gateway from
+// that moment on. It returns the seconds to the first and to the last additional pod.
 func (b *bench) floor(ctx context.Context, from, to int, loaded bool) (first, last any, err error) {
 	err = b.Apply(ctx, b.namespace, `
 apiVersion: apps/v1
@@ -104,8 +103,8 @@ spec:
 	return b.tell(ctx, "floor", from, to, pods, stop)
 }
 
-// podFloor is the floor of a bare Deployment whose pods are made like those of a revision: of two
-// containers.
+// podFloor is the floor of a plain Deployment whose pods have two containers, like those of a
+// revision.
 func (b *bench) podFloor(ctx context.Context) (first, ten any, err error) {
 	if _, err := b.service(ctx, "copied", map[string]string{"min-scale": "1"}); err != nil {
 		return nil, nil, err
@@ -117,7 +116,7 @@ func (b *bench) podFloor(ctx context.Context) (first, ten any, err error) {
 	labels := map[string]string{"app": "copy"}
 	bare := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "copy"}, Spec: *made.Spec.DeepCopy()}
 	bare.Spec.Selector = &metav1.LabelSelector{MatchLabels: labels}
-	// Without the labels nothing of Ebb's looks at these pods.
+	// Without the labels, Ebb ignores these pods.
 	bare.Spec.Template.ObjectMeta = metav1.ObjectMeta{Labels: labels}
 	if _, err := b.Kube.AppsV1().Deployments(b.namespace).Create(ctx, bare, metav1.CreateOptions{}); err != nil {
 		return nil, nil, fmt.Errorf("create the copied Deployment: %w", err)
@@ -136,7 +135,7 @@ func (b *bench) podFloor(ctx context.Context) (first, ten any, err error) {
 	return first, ten, b.removeService(ctx, "copied")
 }
 
-// tell has a bare Deployment scaled, takes the times, ends the load and removes it all.
+// tell scales a plain Deployment, takes the times, stops the load and deletes everything.
 func (b *bench) tell(ctx context.Context, name string, from, to int, pods *readyPods, stopLoad func()) (first, last any, err error) {
 	deployments := b.Kube.AppsV1().Deployments(b.namespace)
 	begun := time.Now()
@@ -162,7 +161,7 @@ func (b *bench) tell(ctx context.Context, name string, from, to int, pods *ready
 	return first, last, err
 }
 
-// answers waits until the gateway leads to the bare Deployment.
+// answers waits until the gateway routes to the plain Deployment.
 func (b *bench) answers(ctx context.Context, url string) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()

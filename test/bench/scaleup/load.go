@@ -16,7 +16,7 @@ import (
 	"ebb.dev/ebb/test/internal/result"
 )
 
-// loadReport is what a closed loop of outstanding requests saw.
+// loadReport is the outcome of a closed loop.
 type loadReport struct {
 	begun         time.Time
 	lasted        time.Duration
@@ -24,12 +24,12 @@ type loadReport struct {
 	total, failed int
 	late          int // answered in the last third
 	took          []time.Duration
-	served        []time.Duration // when each pod's first answer was there, in their order
+	served        []time.Duration // when each pod first answered, in order
 }
 
 func (r loadReport) rps() float64 { return float64(r.total-r.failed) / r.lasted.Seconds() }
 
-// lateRPS is the rate of the last third, when the pods that were to come have come.
+// lateRPS is the rate of the last third, when all wanted pods are ready.
 func (r loadReport) lateRPS() float64 { return float64(r.late) / (r.lasted.Seconds() / 3) }
 
 func (r loadReport) quantile(q float64) time.Duration {
@@ -40,7 +40,7 @@ func (r loadReport) quantile(q float64) time.Duration {
 	return r.took[min(len(r.took)-1, int(q*float64(len(r.took))))]
 }
 
-// servedBy returns the seconds until n pods had answered a request, nil when so many never did.
+// servedBy returns the seconds until n pods had answered a request, nil if fewer did.
 func (r loadReport) servedBy(n int) any {
 	if len(r.served) < n {
 		return nil
@@ -48,7 +48,7 @@ func (r loadReport) servedBy(n int) any {
 	return result.Milliseconds(r.served[n-1]) / 1000
 }
 
-// load keeps outstanding requests open until the time is over.
+// load keeps the given number of requests in flight until the time is over.
 func (b *bench) load(ctx context.Context, url string, outstanding int, lasts time.Duration) loadReport {
 	client := b.Client(time.Minute)
 	defer client.CloseIdleConnections()
@@ -82,11 +82,11 @@ func (b *bench) load(ctx context.Context, url string, outstanding int, lasts tim
 	return report
 }
 
-// readyPods notes when each pod was first seen Ready.
+// readyPods records when each pod was first seen Ready.
 type readyPods struct {
 	mu      sync.Mutex
 	at      []time.Time
-	changed chan struct{} // closed and replaced with every new one
+	changed chan struct{} // closed and replaced with each new pod
 	now     map[string]bool
 	stop    func()
 }
@@ -151,7 +151,7 @@ func (p *readyPods) await(ctx context.Context, n int) error {
 	}
 }
 
-// after returns the seconds from begun until the nth pod was Ready, nil when it never was.
+// after returns the seconds from begun until the nth pod was Ready, nil if it never was.
 func (p *readyPods) after(begun time.Time, n int) any {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -161,7 +161,7 @@ func (p *readyPods) after(begun time.Time, n int) any {
 	return result.Milliseconds(p.at[n-1].Sub(begun)) / 1000
 }
 
-// asked notes when a Deployment was first told to have at least so many pods.
+// asked records when a Deployment first had at least the given number of replicas.
 type asked struct {
 	mu    sync.Mutex
 	at    map[int32]time.Time
@@ -210,7 +210,7 @@ func (b *bench) watchScale(ctx context.Context, selector string) (*asked, error)
 	return a, nil
 }
 
-// after returns the seconds from begun until n pods were asked for, nil when they never were.
+// after returns the seconds from begun until n pods were wanted, nil if they never were.
 func (a *asked) after(begun time.Time, n int32) any {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -220,8 +220,8 @@ func (a *asked) after(begun time.Time, n int32) any {
 	return result.Milliseconds(a.at[n].Sub(begun)) / 1000
 }
 
-// since returns the changes of the scale from begun on, as "seconds:pods", and how many came after
-// a time.
+// since returns the changes of the scale since begun, as "seconds:pods", and how many came after a
+// time.
 func (a *asked) since(begun, after time.Time) (all []string, late int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

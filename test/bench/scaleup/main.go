@@ -1,8 +1,8 @@
-// Command scaleup measures how fast pods follow load, beside the floor: a bare Deployment of the
-// same image that is told to have as many pods. JSON lines, one for each experiment and floor, and
-// a summary.
+// Command scaleup measures how fast pods follow load, and compares it with a floor: a plain
+// Deployment of the same image that is scaled to as many pods. It prints one JSON line for each
+// experiment and floor, and a summary.
 //
-// Owns: a namespace of its own. Reads: pods, by a watch, and responses. Writes: Services, one
+// Owns: its own namespace. Reads: pods, by a watch, and responses. Writes: Services, one
 // Deployment. Never: asserts a figure.
 package main
 
@@ -26,9 +26,9 @@ func main() {
 	b := bench{summary: result.Fields{}, out: &result.Printer{Bench: "scaleup", Out: os.Stdout}}
 	only := flag.String("only", "steady,nine,bursty,concurrency,backoff,hpa,adaptive", "experiments to run, separated by commas")
 	flag.StringVar(&b.image, "image", "dev.local/ebb-test/autoscale:dev", "the test image autoscale")
-	flag.DurationVar(&b.lasts, "lasts", 60*time.Second, "how long the loads of steady, nine and bursty last; that of hpa lasts three quarters of it, those of adaptive half")
-	flag.DurationVar(&b.fixedLasts, "fixed-lasts", 6*time.Second, "how long the loads of nine at a fixed number of pods last; those of concurrency last half as long")
-	flag.IntVar(&b.rounds, "rounds", 3, "how often steady is measured; rounds after the first have a third of the load's time")
+	flag.DurationVar(&b.lasts, "lasts", 60*time.Second, "duration of the loads of steady, nine and bursty; hpa takes three quarters of it, adaptive half")
+	flag.DurationVar(&b.fixedLasts, "fixed-lasts", 6*time.Second, "duration of the loads of nine at a fixed number of pods; those of concurrency take half as long")
+	flag.IntVar(&b.rounds, "rounds", 3, "rounds of steady; rounds after the first take a third of the time")
 	flag.Parse()
 	if b.rounds < 1 {
 		fmt.Fprintln(os.Stderr, "scaleup: -rounds must be at least 1")
@@ -43,7 +43,7 @@ func main() {
 	}
 }
 
-// bench is one run: where it prints, what it uses, and the summary it gathers.
+// bench is one run: its output, its clients and the summary so far.
 type bench struct {
 	*cluster.Cluster
 	out               *result.Printer

@@ -11,7 +11,7 @@ import (
 	"ebb.dev/ebb/test/internal/result"
 )
 
-// bursty: ten seconds of 100 outstanding requests, twenty of none, again and again.
+// bursty alternates ten seconds of 100 requests in flight with twenty seconds of none.
 func (b *bench) bursty(ctx context.Context) error {
 	floorFirst, floorTen, err := b.floor(ctx, 0, 10, false)
 	if err != nil {
@@ -44,8 +44,8 @@ func (b *bench) bursty(ctx context.Context) error {
 	return b.removeService(ctx, "bursty")
 }
 
-// concurrency: one more caller every few seconds, up to fifteen, each pod takes one request at a
-// time; the rate should stay proportional to the number of callers.
+// concurrency adds one client every few seconds, up to fifteen. Each pod handles one request at a
+// time. The rate should stay proportional to the number of clients.
 func (b *bench) concurrency(ctx context.Context) error {
 	floorFirst, floorFifteen, err := b.floor(ctx, 1, 15, false)
 	if err != nil {
@@ -63,7 +63,7 @@ func (b *bench) concurrency(ctx context.Context) error {
 			one = report.lateRPS()
 		}
 		fields := report.fields()
-		// With one more caller comes a cold start; the last third shows what the pods then do.
+		// Each new client causes a cold start; the last third shows the rate after it.
 		fields["experiment"], fields["linear_share"] = "concurrency", report.lateRPS()/(one*float64(callers))
 		fields["floor_first_s"], fields["floor_fifteen_s"] = floorFirst, floorFifteen
 		if err := b.out.Line(fields); err != nil {
@@ -73,9 +73,9 @@ func (b *bench) concurrency(ctx context.Context) error {
 	return b.removeService(ctx, "callers")
 }
 
-// backoff: single calls with longer and longer gaps show when the last pod goes, and what the next
-// call then costs. The paper's gaps are minutes; here the window is ten seconds, so that seconds
-// do.
+// backoff makes single calls with longer and longer gaps. It shows when the last pod is deleted and
+// what the next call then costs. In the paper the gaps are minutes; here the window is ten seconds,
+// so seconds are enough.
 func (b *bench) backoff(ctx context.Context) error {
 	floor, _, err := b.floor(ctx, 0, 1, false)
 	if err != nil {
@@ -108,8 +108,8 @@ func (b *bench) backoff(ctx context.Context) error {
 	return b.removeService(ctx, "backoff")
 }
 
-// hpa: CPU at a target of 50 % of what was requested, at most ten pods: the class of Kubernetes'
-// own autoscaler, over the same service.
+// hpa uses the class of Kubernetes' HorizontalPodAutoscaler for the same service: a CPU target of
+// 50 % of the request and at most ten pods.
 func (b *bench) hpa(ctx context.Context) error {
 	url, err := b.function(ctx, "hpa", map[string]string{"class": "hpa.autoscaling.knative.dev", "metric": "cpu", "target": "50",
 		"min-scale": "1", "max-scale": "10"}, `{"resources": {"requests": {"cpu": "50m"}}}`, "")
@@ -120,12 +120,12 @@ func (b *bench) hpa(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("floor: %w", err)
 	}
-	// Its first look takes as long as all of the others need.
+	// hpa needs as much time for its first decision as the other experiments need in all.
 	return b.follow(ctx, "hpa", "hpa", url+"?prime=100000", 10, b.lasts*3/4, result.Fields{"floor_first_s": floorFirst, "floor_ten_s": floorTen})
 }
 
-// adaptive: a constant load on functions of two more kinds with a learned target; nine has the
-// single-threaded one. A scale that goes on changing to and fro oscillates.
+// adaptive puts a constant load on two more kinds of functions with a learned target; nine has the
+// single-threaded kind. A scale that keeps changing back and forth oscillates.
 func (b *bench) adaptive(ctx context.Context) error {
 	for _, f := range []struct{ kind, container, work string }{
 		{"io-bound", `{"env": [{"name": "KIND", "value": "io"}]}`, "?sleep=50"},
@@ -143,7 +143,7 @@ func (b *bench) adaptive(ctx context.Context) error {
 	return nil
 }
 
-// follow loads a service and prints how its scale followed, beside what else is to be in the line.
+// follow loads a service and prints how its scale followed, with the other fields of the line.
 func (b *bench) follow(ctx context.Context, experiment, service, url string, outstanding int, lasts time.Duration, beside result.Fields) error {
 	pods, err := b.watchPods(ctx, "serving.knative.dev/service="+service)
 	if err != nil {
