@@ -1,9 +1,9 @@
-// Package cluster is how end-to-end tests, benchmarks and the soak reach the cluster that
-// KUBECONFIG names, as a user does: they apply manifests, read objects back and send requests to
-// the gateway's address.
+// Package cluster connects end-to-end tests, benchmarks and the soak to the cluster that KUBECONFIG
+// names. They use it as a user does: they apply manifests, read objects and send requests to the
+// gateway.
 //
 // Owns: the clients and their connections. Reads: anything. Writes: what a caller applies, in
-// namespaces it made. Never: reaches into a component; whatever it knows of Ebb is public API.
+// namespaces that it created. Never: reaches into a component; it uses only Ebb's public API.
 package cluster
 
 import (
@@ -34,7 +34,7 @@ const System = "knative-serving"
 // ExternalGateway is the Gateway, in System, that carries external hosts.
 const ExternalGateway = "ebb-external"
 
-// The resources tests look at.
+// The resources that tests use.
 var (
 	Services       = schema.GroupVersionResource{Group: "serving.knative.dev", Version: "v1", Resource: "services"}
 	Configurations = schema.GroupVersionResource{Group: "serving.knative.dev", Version: "v1", Resource: "configurations"}
@@ -47,7 +47,8 @@ var (
 	HTTPRoutes     = schema.GroupVersionResource{Group: "gateway.networking.k8s.io", Version: "v1", Resource: "httproutes"}
 )
 
-// Cluster is a connection to one cluster with Ebb on it. All its methods may be used at once.
+// Cluster is a connection to one cluster with Ebb installed. Its methods may be called
+// concurrently.
 type Cluster struct {
 	Kube    kubernetes.Interface
 	Dynamic dynamic.Interface
@@ -68,7 +69,7 @@ func Connect(ctx context.Context) (*Cluster, error) {
 }
 
 func connect(ctx context.Context, config *rest.Config) (*Cluster, error) {
-	config.QPS = -1                           // the server's own fairness is limit enough
+	config.QPS = -1                           // the API server's priority and fairness limits enough
 	config.WarningHandler = rest.NoWarnings{} // a benchmark of 200 services would print 200 of them
 	kube, err := kubernetes.NewForConfig(config)
 	if err != nil {
@@ -86,8 +87,8 @@ func connect(ctx context.Context, config *rest.Config) (*Cluster, error) {
 	return c, nil
 }
 
-// findGateway reads the address from the Gateway's status; EBB_GATEWAY overrides it where the
-// address that the cluster knows cannot be reached from here (a port-forward, a node port).
+// findGateway reads the address from the Gateway's status. EBB_GATEWAY overrides it if that address
+// cannot be reached from here (port-forward, NodePort).
 func (c *Cluster) findGateway(ctx context.Context) (string, error) {
 	if address := os.Getenv("EBB_GATEWAY"); address != "" {
 		return address, nil
@@ -107,12 +108,12 @@ func (c *Cluster) findGateway(ctx context.Context) (string, error) {
 	return "", fmt.Errorf("the Gateway %s/%s has no address in its status yet", System, ExternalGateway)
 }
 
-// Client returns an HTTP client of its own connections that reaches every host of the cluster
-// through the gateway, whatever the host's name resolves to. It follows no redirects and waits for
-// an answer at most timeout.
+// Client returns an HTTP client with its own connections, which connects to the gateway for every
+// host, whatever the name resolves to. It follows no redirects and waits for a response for at most
+// timeout.
 func (c *Cluster) Client(timeout time.Duration) *http.Client { return c.ClientOf(c.Gateway, timeout) }
 
-// ClientOf is Client through another gateway, at host:port.
+// ClientOf is Client with another gateway, at host:port.
 func (c *Cluster) ClientOf(gateway string, timeout time.Duration) *http.Client {
 	dialer := &net.Dialer{Timeout: 10 * time.Second}
 	return &http.Client{
@@ -128,7 +129,8 @@ func (c *Cluster) ClientOf(gateway string, timeout time.Duration) *http.Client {
 	}
 }
 
-// Namespace makes a namespace whose name begins with prefix, and returns how to delete it again.
+// Namespace creates a namespace whose name begins with prefix. It returns a function that deletes
+// it.
 func (c *Cluster) Namespace(ctx context.Context, prefix string) (name string, remove func(context.Context) error, err error) {
 	made := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "Namespace",
 		"metadata": map[string]any{"generateName": prefix + "-", "labels": map[string]any{"ebb.dev/test": "true"}}}}
@@ -142,11 +144,11 @@ func (c *Cluster) Namespace(ctx context.Context, prefix string) (name string, re
 	}, nil
 }
 
-// HostOf returns the host of a URL in some object's status, or an error that says what was there.
+// HostOf returns the host of a URL in an object's status, or an error with the URL.
 func HostOf(text string) (string, error) {
 	parsed, err := url.Parse(text)
 	if err != nil {
-		return "", fmt.Errorf("status has a URL that is none: %w", err)
+		return "", fmt.Errorf("status has an invalid URL: %w", err)
 	}
 	if parsed.Hostname() == "" {
 		return "", errors.New("status has the URL " + strconv.Quote(text) + " without a host")
@@ -154,10 +156,10 @@ func HostOf(text string) (string, error) {
 	return parsed.Hostname(), nil
 }
 
-// Undo puts things back, the last one first, even after the run that made them was interrupted.
+// Undo reverts changes, the last one first, even if the run is interrupted.
 type Undo []func(context.Context) error
 
-// Run puts everything back and returns what went wrong.
+// Run reverts everything and returns the errors.
 func (u Undo) Run() error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()

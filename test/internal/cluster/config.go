@@ -11,22 +11,22 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// noteAnnotation is where a ConfigMap keeps what SetConfig changed, until it is put back: a run
-// that is interrupted cannot do it any more.
+// noteAnnotation is where a ConfigMap records what SetConfig changed, so that a later run can
+// restore it if this one is interrupted.
 const noteAnnotation = "ebb.dev/set-by-a-test"
 
-// change is what became of one key. nil is an absent key.
+// change is the change of one key. nil means that the key is absent.
 type change struct {
 	Was *string `json:"was"`
 	Set *string `json:"set"`
 }
 
-// notes are the changes that are to be put back, by key.
+// notes are the changes to restore, by key.
 type notes map[string]change
 
 func notesOf(m *corev1.ConfigMap) notes {
 	n := notes{}
-	// What cannot be read is not ours.
+	// A note that cannot be parsed was not written by SetConfig.
 	_ = json.Unmarshal([]byte(m.Annotations[noteAnnotation]), &n)
 	if n == nil {
 		n = notes{}
@@ -69,7 +69,7 @@ func put(m *corev1.ConfigMap, key string, value *string) {
 
 func same(a, b *string) bool { return a == b || a != nil && b != nil && *a == *b }
 
-// setKeys changes a ConfigMap, notes it, and returns what the keys were.
+// setKeys changes keys of a ConfigMap, records the changes, and returns the previous values.
 func setKeys(m *corev1.ConfigMap, keys map[string]*string) (before map[string]*string) {
 	n := notesOf(m)
 	before = map[string]*string{}
@@ -77,7 +77,7 @@ func setKeys(m *corev1.ConfigMap, keys map[string]*string) (before map[string]*s
 		before[key] = get(m, key)
 		was := before[key]
 		if earlier, noted := n[key]; noted && same(earlier.Set, was) {
-			was = earlier.Was // of two changes, one within the other, the first knows what somebody had there
+			was = earlier.Was // of nested changes, the first one knows the user's value
 		}
 		put(m, key, value)
 		if n[key] = (change{was, value}); same(was, value) {
@@ -88,7 +88,7 @@ func setKeys(m *corev1.ConfigMap, keys map[string]*string) (before map[string]*s
 	return before
 }
 
-// restoreKeys puts back what is noted, and returns the keys. A key that somebody has changed since
+// restoreKeys restores the recorded changes and returns the keys. A key that was changed since
 // stays as it is.
 func restoreKeys(m *corev1.ConfigMap) (restored []string) {
 	n := notesOf(m)
@@ -102,7 +102,7 @@ func restoreKeys(m *corev1.ConfigMap) (restored []string) {
 	return restored
 }
 
-// editConfig changes a ConfigMap of the system namespace, whatever else happens to it meanwhile.
+// editConfig changes a ConfigMap in the system namespace and retries on conflicts.
 func (c *Cluster) editConfig(ctx context.Context, name string, edit func(*corev1.ConfigMap)) error {
 	maps := c.Kube.CoreV1().ConfigMaps(System)
 	for range 5 {
@@ -117,11 +117,11 @@ func (c *Cluster) editConfig(ctx context.Context, name string, edit func(*corev1
 			return fmt.Errorf("write ConfigMap %s/%s: %w", System, name, err)
 		}
 	}
-	return fmt.Errorf("write ConfigMap %s/%s: somebody else keeps changing it", System, name)
+	return fmt.Errorf("write ConfigMap %s/%s: too many conflicts", System, name)
 }
 
-// SetConfig sets keys of a ConfigMap of the system namespace and returns how to put them back. If
-// that is never called, RestoreConfig does it.
+// SetConfig sets keys of a ConfigMap in the system namespace and returns a function that restores
+// them. If that is never called, RestoreConfig restores them.
 func (c *Cluster) SetConfig(ctx context.Context, name string, keys map[string]string) (restore func(context.Context) error, err error) {
 	wanted := map[string]*string{}
 	for key, value := range keys {
@@ -135,7 +135,7 @@ func (c *Cluster) SetConfig(ctx context.Context, name string, keys map[string]st
 		return c.editConfig(ctx, name, func(m *corev1.ConfigMap) {
 			ours := map[string]*string{}
 			for key, value := range before {
-				if same(get(m, key), wanted[key]) { // else somebody has changed it since
+				if same(get(m, key), wanted[key]) { // otherwise it was changed since
 					ours[key] = value
 				}
 			}
@@ -144,8 +144,8 @@ func (c *Cluster) SetConfig(ctx context.Context, name string, keys map[string]st
 	}, nil
 }
 
-// RestoreConfig puts back what a run that was interrupted has left, and returns "<ConfigMap>/<key>"
-// of each. Call it before SetConfig, and never while another run is under way.
+// RestoreConfig restores what an interrupted run has left, and returns "<ConfigMap>/<key>" for
+// each. Call it before SetConfig, and never during another run.
 func (c *Cluster) RestoreConfig(ctx context.Context) (restored []string, err error) {
 	list, err := c.Kube.CoreV1().ConfigMaps(System).List(ctx, metav1.ListOptions{})
 	if err != nil {

@@ -27,22 +27,22 @@ func TestWhatAnInterruptedRunHasSetIsPutBack(t *testing.T) {
 			map[string]string{"stable-window": "90s", "max-scale": "5"}, nil},
 		"the inner of two was put back": {func(m *corev1.ConfigMap) { setKeys(m, six); setKeys(m, setKeys(m, ten)) },
 			map[string]string{"stable-window": "90s", "max-scale": "5"}, []string{"scale-to-zero-grace-period", "stable-window"}},
-		"a user's edit since then": {func(m *corev1.ConfigMap) { setKeys(m, six); m.Data["stable-window"] = "30s" },
+		"a user edited the key since": {func(m *corev1.ConfigMap) { setKeys(m, six); m.Data["stable-window"] = "30s" },
 			map[string]string{"stable-window": "30s", "max-scale": "5"}, []string{"scale-to-zero-grace-period"}},
-		"a user's edit of another key": {func(m *corev1.ConfigMap) { setKeys(m, six); m.Data["max-scale"] = "7" },
+		"a user edited another key": {func(m *corev1.ConfigMap) { setKeys(m, six); m.Data["max-scale"] = "7" },
 			map[string]string{"stable-window": "90s", "max-scale": "7"}, []string{"scale-to-zero-grace-period", "stable-window"}},
-		"a user took the key out": {func(m *corev1.ConfigMap) { setKeys(m, six); delete(m.Data, "stable-window") },
+		"a user removed the key": {func(m *corev1.ConfigMap) { setKeys(m, six); delete(m.Data, "stable-window") },
 			map[string]string{"max-scale": "5"}, []string{"scale-to-zero-grace-period"}},
 		"a run after a user's edit of what an interrupted one had set": {func(m *corev1.ConfigMap) { setKeys(m, six); m.Data["stable-window"] = "30s"; setKeys(m, ten) },
 			map[string]string{"stable-window": "30s", "max-scale": "5"}, []string{"scale-to-zero-grace-period", "stable-window"}},
-		"a note that nobody can read": {func(m *corev1.ConfigMap) { m.Annotations = map[string]string{noteAnnotation: "what?"} },
+		"a note that cannot be parsed": {func(m *corev1.ConfigMap) { m.Annotations = map[string]string{noteAnnotation: "what?"} },
 			map[string]string{"stable-window": "90s", "max-scale": "5"}, nil},
-		"nobody was here": {func(*corev1.ConfigMap) {}, map[string]string{"stable-window": "90s", "max-scale": "5"}, nil},
+		"no run before": {func(*corev1.ConfigMap) {}, map[string]string{"stable-window": "90s", "max-scale": "5"}, nil},
 	} {
 		m := fresh()
 		c.run(m)
 		if keys := restoreKeys(m); !cmp.Equal(keys, c.keys) {
-			t.Errorf("%s: put back %v, want %v", name, keys, c.keys)
+			t.Errorf("%s: restored %v, want %v", name, keys, c.keys)
 		}
 		if diff := cmp.Diff(c.want, m.Data); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)

@@ -16,9 +16,9 @@ import (
 var dumped = []schema.GroupVersionResource{Services, Configurations, Revisions, Routes, DomainMappings, PodAutoscalers, HTTPRoutes,
 	{Group: "apps", Version: "v1", Resource: "deployments"}, {Version: "v1", Resource: "services"}}
 
-// Dump writes what one needs to see after a failure: the namespace's objects with their conditions,
-// its pods, its events, and the components' log lines that name the namespace. It writes what it
-// can get and says what it cannot.
+// Dump writes what helps to explain a failure: the namespace's objects with their conditions, its
+// pods, its events, and the components' log lines that name the namespace. It reports what it
+// cannot read and continues.
 func (c *Cluster) Dump(ctx context.Context, namespace string, out io.Writer) {
 	fmt.Fprintf(out, "--- namespace %s ---\n", namespace)
 	for _, resource := range dumped {
@@ -37,7 +37,7 @@ func (c *Cluster) Dump(ctx context.Context, namespace string, out io.Writer) {
 	c.dumpLogs(ctx, namespace, out)
 }
 
-// more names what Describe does not: the numbers a scale story turns on.
+// more returns what Describe lacks: the numbers that a test of the scale depends on.
 func more(object *unstructured.Unstructured) string {
 	var parts []string
 	for _, path := range [][]string{{"spec", "replicas"}, {"status", "readyReplicas"}, {"status", "desiredScale"}, {"status", "actualScale"},

@@ -31,7 +31,7 @@ func Decode(manifest string) ([]*unstructured.Unstructured, error) {
 			return objects, nil
 		}
 		if err != nil {
-			return nil, fmt.Errorf("manifest is no YAML: %w", err)
+			return nil, fmt.Errorf("the manifest is not valid YAML: %w", err)
 		}
 		if len(object.Object) > 0 {
 			objects = append(objects, object)
@@ -97,7 +97,7 @@ func Conditions(object *unstructured.Unstructured) map[string]Condition {
 	return found
 }
 
-// Describe is one line about an object's status.
+// Describe returns one line about an object's status.
 func Describe(object *unstructured.Unstructured) string {
 	var parts []string
 	for _, condition := range Conditions(object) {
@@ -109,22 +109,23 @@ func Describe(object *unstructured.Unstructured) string {
 		object.GetKind(), object.GetName(), object.GetGeneration(), observed, strings.Join(parts, "; "))
 }
 
-// IsReady says whether the object's newest generation is observed and its Ready condition True.
+// IsReady reports whether the object's newest generation is observed and its Ready condition is
+// True.
 func IsReady(object *unstructured.Unstructured) bool {
 	observed, _, _ := unstructured.NestedInt64(object.Object, "status", "observedGeneration")
 	return observed == object.GetGeneration() && Conditions(object)["Ready"].Status == "True"
 }
 
-// Await looks at one object until done says so; the error tells what was last seen.
+// Await reads one object until done returns true. The error says what was last seen.
 func (c *Cluster) Await(ctx context.Context, resource schema.GroupVersionResource, namespace, name string, done func(*unstructured.Unstructured) bool) (*unstructured.Unstructured, error) {
 	var found *unstructured.Unstructured
 	err := Until(ctx, func() (bool, string, error) {
 		object, err := c.Get(ctx, resource, namespace, name)
 		if apierrors.IsNotFound(err) {
-			return false, fmt.Sprintf("there is no %s %s/%s", resource.Resource, namespace, name), nil
+			return false, fmt.Sprintf("%s %s/%s does not exist", resource.Resource, namespace, name), nil
 		}
 		if err != nil {
-			return false, err.Error(), nil // a server that is busy or restarts is waited for
+			return false, err.Error(), nil // wait for a server that is busy or restarts
 		}
 		found = object
 		return done(object), Describe(object), nil
@@ -136,17 +137,17 @@ func (c *Cluster) Await(ctx context.Context, resource schema.GroupVersionResourc
 func (c *Cluster) AwaitReady(ctx context.Context, namespace, name string) (url string, err error) {
 	object, err := c.Await(ctx, Services, namespace, name, IsReady)
 	if err != nil {
-		return "", fmt.Errorf("the Service %s/%s is not Ready: %w", namespace, name, err)
+		return "", fmt.Errorf("Service %s/%s is not Ready: %w", namespace, name, err)
 	}
 	url, _, _ = unstructured.NestedString(object.Object, "status", "url")
 	if _, err := HostOf(url); err != nil {
-		return "", fmt.Errorf("the Service %s/%s is Ready: %w", namespace, name, err)
+		return "", fmt.Errorf("Service %s/%s is Ready: %w", namespace, name, err)
 	}
 	return url, nil
 }
 
-// Until calls look every tenth of a second until it is done, fails, or ctx ends; then the error
-// carries what was last seen.
+// Until calls look every tenth of a second until it is done, fails, or ctx ends. The error then
+// says what was last seen.
 func Until(ctx context.Context, look func() (done bool, seen string, err error)) error {
 	ticker := time.NewTicker(100 * time.Millisecond)
 	defer ticker.Stop()
@@ -171,8 +172,7 @@ func Until(ctx context.Context, look func() (done bool, seen string, err error))
 	}
 }
 
-// Pods lists the pods of a Service that are not on their way out, all of them when terminating is
-// set.
+// Pods lists the pods of a Service that are not terminating, or all of them if terminating is set.
 func (c *Cluster) Pods(ctx context.Context, namespace, service string, terminating bool) ([]corev1.Pod, error) {
 	return c.podsBy(ctx, namespace, "serving.knative.dev/service="+service, terminating)
 }
@@ -196,7 +196,7 @@ func (c *Cluster) podsBy(ctx context.Context, namespace, selector string, termin
 	return pods, nil
 }
 
-// AwaitNoPods waits until a Service has no pod left at all.
+// AwaitNoPods waits until a Service has no pod left, terminating ones included.
 func (c *Cluster) AwaitNoPods(ctx context.Context, namespace, service string) error {
 	return Until(ctx, func() (bool, string, error) {
 		pods, err := c.Pods(ctx, namespace, service, true)

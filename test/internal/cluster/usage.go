@@ -17,8 +17,8 @@ import (
 // Components are the Deployments of Ebb in System.
 var Components = []string{"activator", "autoscaler", "controller", "webhook"}
 
-// Usage is what the processes of a component use: CPU time since they started, anonymous memory
-// now.
+// Usage is the resource usage of a component's processes: CPU time since they started and current
+// anonymous memory.
 type Usage struct {
 	CPUSeconds float64
 	AnonBytes  float64
@@ -34,7 +34,7 @@ func (c *Cluster) Usage(ctx context.Context) (map[string]Usage, error) {
 			return nil, fmt.Errorf("list pods of %s: %w", component, err)
 		}
 		if len(pods.Items) == 0 {
-			return nil, fmt.Errorf("%s has no pod with the label app=%s", System, component)
+			return nil, fmt.Errorf("namespace %s has no pod with the label app=%s", System, component)
 		}
 		for _, pod := range pods.Items {
 			text, err := c.Kube.CoreV1().RESTClient().Get().Namespace(System).Resource("pods").Name(pod.Name + ":9090").
@@ -93,14 +93,14 @@ func (c *Cluster) AwaitFewest(ctx context.Context) error {
 		}
 		for _, hpa := range list.Items {
 			if fewest := ptr.Deref(hpa.Spec.MinReplicas, 1); hpa.Status.CurrentReplicas > fewest {
-				return false, fmt.Sprintf("%s has %d pods, %d more than it must", hpa.Name, hpa.Status.CurrentReplicas, hpa.Status.CurrentReplicas-fewest), nil
+				return false, fmt.Sprintf("%s has %d pods, %d more than its minimum", hpa.Name, hpa.Status.CurrentReplicas, hpa.Status.CurrentReplicas-fewest), nil
 			}
 		}
 		return true, "", nil
 	})
 }
 
-// metric finds the value of a metric without labels in Prometheus' text form.
+// metric returns the value of a metric without labels, from Prometheus' text format.
 func metric(text []byte, name string) (float64, error) {
 	lines := bufio.NewScanner(bytes.NewReader(text))
 	lines.Buffer(nil, 1<<20)
@@ -114,5 +114,5 @@ func metric(text []byte, name string) (float64, error) {
 	if err := lines.Err(); err != nil {
 		return 0, err
 	}
-	return 0, fmt.Errorf("there is no %s", name)
+	return 0, fmt.Errorf("metric %s is missing", name)
 }

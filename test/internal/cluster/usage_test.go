@@ -11,7 +11,7 @@ func TestMetricReadsPrometheusText(t *testing.T) {
 		}
 	}
 	if got, err := metric(text, "process"); err == nil {
-		t.Errorf("a metric that is not there is %v", got)
+		t.Errorf("a missing metric is %v", got)
 	}
 }
 
@@ -21,7 +21,7 @@ func TestHostOf(t *testing.T) {
 	}
 	for _, bad := range []string{"", "a.b", "http://", "http://[::1"} {
 		if host, err := HostOf(bad); err == nil {
-			t.Errorf("%q has the host %q", bad, host)
+			t.Errorf("the host of %q is %q", bad, host)
 		}
 	}
 }

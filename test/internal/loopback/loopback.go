@@ -1,8 +1,8 @@
-// Package loopback runs Ebb's real data path without a cluster: an API server in memory that tells
-// activators of revisions and their pods, and somebody who takes their reports.
+// Package loopback runs Ebb's real data path without a cluster. An API server in memory tells
+// activators about revisions and their pods, and a server accepts their stats.
 //
-// Owns: the API server and its objects. Reads: reports of load. Writes: a kubeconfig. Never:
-// decides anything.
+// Owns: the API server and its objects. Reads: stats. Writes: a kubeconfig. Never: decides
+// anything.
 package loopback
 
 import (
@@ -29,7 +29,7 @@ import (
 	"ebb.dev/ebb/wire"
 )
 
-// Namespaces of the cluster: the system's, and the revisions'.
+// Namespaces of the cluster: one for the system, one for the revisions.
 const (
 	SystemNamespace = "knative-serving"
 	Namespace       = "loopback"
@@ -38,19 +38,19 @@ const (
 // TokenKey is the key of all tokens (wire.Token).
 var TokenKey = []byte(strings.Repeat("k", 32))
 
-// Cluster is what the activators know of one: an API server in memory, the file that says where it
-// is, and who takes its stats.
+// Cluster is what activators need from a cluster: an API server in memory, its kubeconfig, and a
+// server that accepts stats.
 type Cluster struct {
-	Kubeconfig string       // where KUBECONFIG points
-	Autoscaler string       // host:port that takes reports
-	Reports    atomic.Int64 // those that came with the right token
+	Kubeconfig string       // the value of KUBECONFIG
+	Autoscaler string       // host:port that accepts stats
+	Reports    atomic.Int64 // stats with the right token
 	Stop       func()
 
 	store *apiservertest.Store
 }
 
-// Start makes a cluster that holds the token's Secret and the ConfigMaps, which are empty: every
-// setting has its default.
+// Start creates a cluster with the token's Secret and empty ConfigMaps, so every setting has its
+// default.
 func Start(dir string) (*Cluster, error) {
 	store, config, stop := apiservertest.Serve()
 	c := &Cluster{store: store, Kubeconfig: filepath.Join(dir, "kubeconfig")}
@@ -81,10 +81,10 @@ func Start(dir string) (*Cluster, error) {
 	return c, nil
 }
 
-// take is the autoscaler's side of a report.
+// take accepts stats as the autoscaler does.
 func (c *Cluster) take(out http.ResponseWriter, r *http.Request) {
 	if r.URL.Path != wire.PathStats || r.Header.Get("Authorization") != wire.Bearer(wire.Token(TokenKey, "", wire.ActivatorSubject)) {
-		http.Error(out, "not a report of the activator", http.StatusForbidden)
+		http.Error(out, "not stats of an activator", http.StatusForbidden)
 		return
 	}
 	if _, err := io.Copy(io.Discard, r.Body); err != nil {
@@ -94,9 +94,9 @@ func (c *Cluster) take(out http.ResponseWriter, r *http.Request) {
 	out.WriteHeader(http.StatusNoContent)
 }
 
-// Revision adds a Revision that takes limit requests a pod (0: no limit) and whose ready pods are
-// at the addresses, the way the controller and Kubernetes would. Each pod has an EndpointSlice of
-// its own, for its port.
+// Revision adds a Revision with a limit of requests per pod (0: no limit) and ready pods at the
+// addresses, as the controller and Kubernetes would. Each pod has its own EndpointSlice, because
+// ports differ.
 func (c *Cluster) Revision(name string, limit int64, pods ...string) error {
 	labels := map[string]string{names.ServiceLabel: name, names.ConfigurationLabel: name}
 	revision := &servingv1.Revision{TypeMeta: metav1.TypeMeta{APIVersion: "serving.knative.dev/v1", Kind: "Revision"},

@@ -1,9 +1,9 @@
-// Package nginx finds nginx and configures it as a plain reverse proxy with one worker: the
-// reference beside which the proxies of Ebb are measured.
+// Package nginx finds nginx and configures it as a plain reverse proxy with one worker. Benchmarks
+// compare Ebb's proxies with it.
 //
-// Owns: nothing. Reads: nothing. Writes: a configuration, in a folder that it is given, where nginx
-// keeps its own files too; installs Debian's nginx where there is none. Never: starts it, that is
-// for whoever measures.
+// Owns: nothing. Reads: nothing. Writes: a configuration, in the caller's directory, where nginx
+// keeps its own files too. It installs Debian's nginx if there is none. Never: starts nginx; the
+// caller does.
 package nginx
 
 import (
@@ -14,7 +14,7 @@ import (
 	"path/filepath"
 )
 
-// Find returns nginx's path, and installs it first where it is missing.
+// Find returns the path of nginx. It installs nginx first if it is missing.
 func Find(ctx context.Context) (string, error) {
 	if path, err := exec.LookPath("nginx"); err == nil {
 		return path, nil
@@ -24,14 +24,14 @@ func Find(ctx context.Context) (string, error) {
 	}
 	path, err := exec.LookPath("nginx")
 	if err != nil {
-		return "", fmt.Errorf("nginx was installed and is not there: %w", err)
+		return "", fmt.Errorf("nginx was installed but cannot be found: %w", err)
 	}
 	return path, nil
 }
 
-// Arguments writes the configuration of a proxy from listen to upstream, each host:port, into dir,
-// and returns the arguments that nginx is started with. It keeps connections open on both sides,
-// logs nothing, and stays one process in the foreground.
+// Arguments writes the configuration of a proxy from listen to upstream, both host:port, to dir and
+// returns nginx's arguments. The proxy keeps connections open on both sides, logs nothing, and is
+// one process in the foreground.
 func Arguments(dir, listen, upstream string) ([]string, error) {
 	config := filepath.Join(dir, "nginx.conf")
 	text := fmt.Sprintf(`daemon off; master_process off; worker_processes 1; pid %[1]s/nginx.pid; error_log stderr crit;

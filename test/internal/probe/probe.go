@@ -1,8 +1,8 @@
-// Package probe sends requests and counts every answer that is not a 2xx.
+// Package probe sends requests and counts every response that is not a 2xx.
 //
-// Owns: its goroutines and the counts. Reads: responses. Writes: nothing. Never: retries; a request
-// that failed is a failure. Beneath it net/http's Transport sends a GET again whose reused
-// connection broke before an answer; what StartOnce sends it cannot.
+// Owns: its goroutines and the counts. Reads: responses. Writes: nothing. Never: retries; a failed
+// request is a failure. The Transport of net/http does retry a GET if a reused connection breaks
+// before a response. It cannot retry the requests of StartOnce.
 package probe
 
 import (
@@ -18,17 +18,17 @@ import (
 	"time"
 )
 
-// Reply is what one request got.
+// Reply is the outcome of one request.
 type Reply struct {
 	Sent   time.Time
 	Took   time.Duration
-	Status int // 0: no answer at all, see Err
+	Status int // 0: no response, see Err
 	Header http.Header
 	Body   string // at most 64 KiB of it
 	Err    error
 }
 
-// OK says whether the answer is a 2xx that arrived whole.
+// OK reports whether the response is a 2xx and complete.
 func (r Reply) OK() bool { return r.Err == nil && r.Status/100 == 2 }
 
 func (r Reply) String() string {
@@ -42,7 +42,7 @@ func (r Reply) String() string {
 	return fmt.Sprintf("%s after %s: status %d %q", r.Sent.Format("15:04:05.000"), r.Took.Round(time.Millisecond), r.Status, body)
 }
 
-// Get sends one request and reads the whole answer.
+// Get sends one request and reads the whole response.
 func Get(ctx context.Context, client *http.Client, url string) Reply {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
@@ -51,7 +51,7 @@ func Get(ctx context.Context, client *http.Client, url string) Reply {
 	return Do(client, request)
 }
 
-// Do is Get of a request that somebody else has made.
+// Do is Get with a request from the caller.
 func Do(client *http.Client, request *http.Request) Reply {
 	reply := Reply{Sent: time.Now()}
 	response, err := client.Do(request)
@@ -70,7 +70,7 @@ func Do(client *http.Client, request *http.Request) Reply {
 	return reply
 }
 
-// Burst sends n requests at once and returns all answers.
+// Burst sends n requests at once and returns all replies.
 func Burst(ctx context.Context, client *http.Client, url string, n int) []Reply {
 	replies := make([]Reply, n)
 	var all sync.WaitGroup
@@ -81,7 +81,7 @@ func Burst(ctx context.Context, client *http.Client, url string, n int) []Reply 
 	return replies
 }
 
-// Failed returns the answers that are no 2xx.
+// Failed returns the replies that are not a 2xx.
 func Failed(replies []Reply) []Reply {
 	var failed []Reply
 	for _, reply := range replies {
@@ -92,22 +92,22 @@ func Failed(replies []Reply) []Reply {
 	return failed
 }
 
-// maxKept bounds the failures that a Prober remembers in words; it counts them all.
+// maxKept bounds the failures that a Prober keeps in full. It counts all of them.
 const maxKept = 20
 
-// Report is what a Prober saw.
+// Report is the result of a Prober.
 type Report struct {
 	Sent, Failed int
-	Resets       int            // of the failed ones, those whose connection broke
-	Failures     []Reply        // the first of them
-	Skipped      int            // were due and not sent, because too many were unanswered
-	Slowest      Reply          // of the successful ones, without its body
-	Bodies       map[string]int // how often each body was seen, at most 100 different ones
-	took         [400]int       // how often an answer took up to bucketEnd(i)
+	Resets       int            // failed requests whose connection broke
+	Failures     []Reply        // the first failures
+	Skipped      int            // due but not sent, because too many were in flight
+	Slowest      Reply          // a successful reply, without its body
+	Bodies       map[string]int // count of each response body, at most 100 different ones
+	took         [400]int       // count of responses that took up to bucketEnd(i)
 }
 
-// bucketEnd is the longest time of a bucket: each is five percent wider than the one before, from
-// 100 microseconds to seven hours.
+// bucketEnd returns the upper bound of a bucket. Each is five percent wider than the previous one,
+// from 100 microseconds to seven hours.
 func bucketEnd(i int) time.Duration {
 	return time.Duration(float64(100*time.Microsecond) * math.Pow(1.05, float64(i)))
 }
@@ -119,8 +119,8 @@ func bucket(took time.Duration) int {
 	return min(int(math.Ceil(math.Log(float64(took)/float64(100*time.Microsecond))/math.Log(1.05))), len(Report{}.took)-1)
 }
 
-// Quantile returns a time that the share q of the successful answers did not exceed, at most five
-// percent too long.
+// Quantile returns the q-quantile of the successful responses' times, at most five percent too
+// high.
 func (r Report) Quantile(q float64) time.Duration {
 	rank := int(math.Ceil(q * float64(r.Sent-r.Failed)))
 	for i, n := range r.took {
@@ -131,13 +131,13 @@ func (r Report) Quantile(q float64) time.Duration {
 	return bucketEnd(len(r.took) - 1)
 }
 
-// Err is nil when at least least requests were sent and every one got a 2xx.
+// Err returns nil if at least least requests were sent and every one got a 2xx.
 func (r Report) Err(least int) error {
 	if r.Sent < least {
 		return fmt.Errorf("only %d requests were sent, want at least %d for the result to mean anything", r.Sent, least)
 	}
 	if r.Skipped > 0 {
-		return fmt.Errorf("%d requests of %d could not be sent, because too many were unanswered", r.Skipped, r.Skipped+r.Sent)
+		return fmt.Errorf("%d requests of %d could not be sent, because too many were in flight", r.Skipped, r.Skipped+r.Sent)
 	}
 	if r.Failed == 0 {
 		return nil
@@ -149,7 +149,7 @@ func (r Report) Err(least int) error {
 	return errors.New(strings.Join(lines, "\n"))
 }
 
-// Prober sends requests at a steady pace until it is stopped.
+// Prober sends requests at a constant rate until it is stopped.
 type Prober struct {
 	stop chan struct{}
 	done chan struct{}
@@ -157,27 +157,27 @@ type Prober struct {
 	seen Report
 }
 
-// Start begins to send a GET of url every interval. Slow answers do not slow the pace, as long as
-// no more than 500 are open at a time.
+// Start sends a GET of url every interval. Slow responses do not reduce the rate, up to 500
+// requests in flight.
 func Start(client *http.Client, url string, interval time.Duration) *Prober {
 	return StartAtMost(client, url, interval, 500)
 }
 
-// StartAtMost is Start with another bound on how many requests are open at a time. What would be
-// one too many is skipped.
+// StartAtMost is Start with another limit of requests in flight. Requests above the limit are
+// skipped.
 func StartAtMost(client *http.Client, url string, interval time.Duration, most int) *Prober {
 	return start(interval, most, func(int) Reply { return Get(context.Background(), client, url) }) // bounded by the client's timeout
 }
 
-// StartOnce is StartAtMost of requests that nobody below sends a second time, so that a connection
-// that breaks is a failure: by turns a GET and a POST with size bytes.
+// StartOnce is StartAtMost with requests that the Transport cannot retry, so a broken connection is
+// a failure. It alternates between a GET and a POST with size bytes.
 func StartOnce(client *http.Client, url string, interval time.Duration, most, size int) *Prober {
 	return start(interval, most, func(n int) Reply { return once(client, url, n%2*size) })
 }
 
-// once sends a GET, or, with a size, a POST of so many bytes. To the Transport a body without
-// Request.GetBody cannot be sent again, an empty one neither; that it is empty is found out by
-// reading it, so that a GET looks like any other.
+// once sends a GET, or with a size a POST of size bytes. The Transport cannot retry a request that
+// has a body without Request.GetBody. It finds out that a body is empty only by reading it, so the
+// GET on the wire has no body.
 func once(client *http.Client, url string, size int) Reply {
 	method := http.MethodGet
 	if size > 0 {
@@ -191,7 +191,7 @@ func once(client *http.Client, url string, size int) Reply {
 	return Do(client, request)
 }
 
-// zeros is an endless body.
+// zeros is an infinite body.
 type zeros struct{}
 
 func (zeros) Read(p []byte) (int, error) {
@@ -199,7 +199,7 @@ func (zeros) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// start sends a request every interval; send is given its number.
+// start sends a request every interval and passes its number to send.
 func start(interval time.Duration, most int, send func(n int) Reply) *Prober {
 	p := &Prober{stop: make(chan struct{}), done: make(chan struct{}), seen: Report{Bodies: map[string]int{}}}
 	go func() {
@@ -230,8 +230,8 @@ func start(interval time.Duration, most int, send func(n int) Reply) *Prober {
 	return p
 }
 
-// StopAfter goes on until at least least requests have been answered, or ctx is done, and then
-// stops: what was to be watched may be over before enough was seen of it.
+// StopAfter stops after at least least requests have been answered, or when ctx is done. The event
+// under test may be over before enough requests were sent.
 func (p *Prober) StopAfter(ctx context.Context, least int) Report {
 	ticker := time.NewTicker(10 * time.Millisecond)
 	defer ticker.Stop()
@@ -279,7 +279,7 @@ func (p *Prober) record(reply Reply) {
 	}
 }
 
-// Seen returns the count of successful answers with each body so far.
+// Seen returns the count of successful responses by body so far.
 func (p *Prober) Seen() Report {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -292,7 +292,7 @@ func (p *Prober) Seen() Report {
 	return report
 }
 
-// Stop sends nothing more, waits for the answers still due and returns everything.
+// Stop stops sending, waits for the requests in flight and returns the report.
 func (p *Prober) Stop() Report {
 	close(p.stop)
 	<-p.done

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// A server that answers every third request with 503.
+// flaky is a server that answers every third request with 503.
 func flaky(t *testing.T) *httptest.Server {
 	t.Helper()
 	var n atomic.Int64
@@ -30,7 +30,7 @@ func TestBurstReturnsEveryAnswer(t *testing.T) {
 	server := flaky(t)
 	replies := Burst(context.Background(), server.Client(), server.URL, 9)
 	if failed := Failed(replies); len(replies) != 9 || len(failed) != 3 {
-		t.Fatalf("%d answers, %d failed, want 9 and 3: %v", len(replies), len(failed), replies)
+		t.Fatalf("%d replies, %d failed, want 9 and 3: %v", len(replies), len(failed), replies)
 	}
 }
 
@@ -42,13 +42,13 @@ func TestProberCountsEveryAnswerThatIsNo2xx(t *testing.T) {
 	}
 	report := prober.Stop()
 	if report.Failed < report.Sent/3-1 || report.Failed > report.Sent/3 || report.Bodies["yes"] != report.Sent-report.Failed {
-		t.Errorf("report %+v: a third has failed, the others said yes", report)
+		t.Errorf("report %+v: want a third failed and the body yes of the others", report)
 	}
 	if err := report.Err(1); err == nil || !strings.Contains(err.Error(), "status 503") {
 		t.Errorf("error %v does not show the 503s", err)
 	}
 	if err := (Report{Sent: 3}).Err(10); err == nil {
-		t.Error("three requests pass for ten")
+		t.Error("three requests are accepted as ten")
 	}
 }
 
@@ -57,12 +57,11 @@ func TestNoAnswerIsAFailure(t *testing.T) {
 	server.Close()
 	reply := Get(context.Background(), &http.Client{}, server.URL)
 	if reply.OK() || reply.Err == nil || reply.Status != 0 {
-		t.Errorf("got %v from a server that is not there", reply)
+		t.Errorf("got %v from a server that does not exist", reply)
 	}
 }
 
-// A connection that breaks under a request is a failure, however often the Transport would have
-// tried again.
+// A connection that breaks during a request is a failure, although the Transport could retry.
 func TestWhatIsSentOnceIsNotSentAgain(t *testing.T) {
 	for _, c := range []struct {
 		name string

@@ -1,8 +1,7 @@
-// Package result prints what a benchmark measured: one JSON object a line, and a summary line at
+// Package result prints the measurements of a benchmark: one JSON object per line, and a summary at
 // the end.
 //
-// Owns: nothing. Reads: nothing. Writes: the writer it is given. Never: judges; a figure is
-// printed, not asserted.
+// Owns: nothing. Reads: nothing. Writes: the writer it is given. Never: asserts a figure.
 package result
 
 import (
@@ -56,7 +55,8 @@ func (p *Printer) Summary(fields Fields) error {
 	return p.Line(line)
 }
 
-// round keeps three decimals: no clock here is finer. A number that JSON cannot say becomes null.
+// round keeps three decimals: no clock here is more precise. A number that JSON cannot represent
+// becomes null.
 func round(number float64) any {
 	if math.IsNaN(number) || math.IsInf(number, 0) {
 		return nil
@@ -88,5 +88,5 @@ func Median(values []float64) float64 {
 	return (sorted[middle-1] + sorted[middle]) / 2
 }
 
-// Milliseconds of a duration, with its fraction.
+// Milliseconds returns a duration in milliseconds, with its fraction.
 func Milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }

@@ -1,8 +1,8 @@
-// Package shipped tells what the manifests install Ebb with, for benchmarks that start its programs
-// themselves.
+// Package shipped returns settings of the shipped manifests, for benchmarks that start Ebb's
+// programs themselves.
 //
-// Owns: nothing. Reads: the manifests in config/core. Writes: nothing. Never: asks a cluster; what
-// is installed there may be older.
+// Owns: nothing. Reads: the manifests in config/core. Writes: nothing. Never: reads from a cluster,
+// where an older version may be installed.
 package shipped
 
 import (
@@ -15,19 +15,18 @@ import (
 	"ebb.dev/ebb/test/internal/cluster"
 )
 
-// The manifests that are installed; the paths are from the root of the repository, where the
-// benchmarks want to be run, too.
+// The manifests. Paths are relative to the root of the repository, where benchmarks run.
 const (
 	Activator  = "config/core/activator.yaml"
 	Autoscaler = "config/core/autoscaler.yaml"
 )
 
-// MemoryLimit is the GOMEMLIMIT that the manifest's Deployment is installed with: what is measured
-// under another says nothing about it.
+// MemoryLimit returns the GOMEMLIMIT of the manifest's Deployment. A measurement under another
+// limit would say nothing about the installed component.
 func MemoryLimit(manifest string) (string, error) {
 	text, err := os.ReadFile(manifest)
 	if err != nil {
-		return "", fmt.Errorf("read what is installed (from the root of the repository): %w", err)
+		return "", fmt.Errorf("read the manifest (run from the root of the repository): %w", err)
 	}
 	objects, err := cluster.Decode(string(text))
 	if err != nil {

@@ -9,8 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// The autoscaler's bar is 400 MiB with 10 000 revisions, of what is installed; the program's own
-// text and stacks want some of it. The activator's is what the kernel lets it have.
+// The autoscaler's goal is 400 MiB with 10 000 revisions, as installed; the program's text and
+// stacks need some of it. The activator's limit is that of its container.
 func TestBenchmarksRunUnderTheMemoryLimitThatIsInstalled(t *testing.T) {
 	for name, least := range map[string]int64{Autoscaler: 100 << 20, Activator: 400 << 20} {
 		most := map[string]int64{Autoscaler: 380 << 20, Activator: 780 << 20}[name]
@@ -23,7 +23,7 @@ func TestBenchmarksRunUnderTheMemoryLimitThatIsInstalled(t *testing.T) {
 		if err != nil || limit.Value() > most || limit.Value() < least {
 			t.Errorf("GOMEMLIMIT %s in %s: %v", got, manifest, err)
 		}
-		// Another value in the file is another value here.
+		// A changed value in the file changes the result.
 		text, err := os.ReadFile(manifest)
 		if err != nil {
 			t.Fatal(err)
