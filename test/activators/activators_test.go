@@ -21,28 +21,28 @@ import (
 const (
 	revision = "one-at-a-time"
 	pods     = 4
-	// Long requests keep all pods but one busy while short ones come. With slices of pods for each
-	// activator, a short one that meets a slice whose pods have long ones would wait for seconds
-	// beside the idle pod of another slice.
+	// Long requests keep all pods but one busy while short ones arrive. If each activator had its
+	// own subset of pods, a short request could wait for seconds behind long ones while a pod of
+	// another subset is idle.
 	short, long = 40 * time.Millisecond, 3 * time.Second
-	// bound is how long a request may wait beside an idle pod. It takes milliseconds; the rest is
-	// for a machine that is busy with other things.
+	// bound is how long a request may wait while a pod is idle. It takes milliseconds; the rest
+	// allows for a busy machine.
 	bound = 2500 * time.Millisecond
 )
 
-// span is a time in which something was so.
+// span is an interval of time.
 type span struct{ from, to time.Time }
 
-// ledger is what the containers saw.
+// ledger records what the containers saw.
 type ledger struct {
 	mu    sync.Mutex
 	busy  [pods][]span
 	began map[string]time.Time // by the request's id
-	twice int                  // requests that a container had beside another one
+	twice int                  // requests that a container handled at the same time as another
 	now   [pods]int
 }
 
-// container is the program in a pod: it takes as long as the request says.
+// container is the program in a pod. It takes as long as the request says.
 func (l *ledger) container(pod int) http.HandlerFunc {
 	return func(_ http.ResponseWriter, r *http.Request) {
 		takes, err := time.ParseDuration(r.URL.Query().Get("takes"))
@@ -60,7 +60,7 @@ func (l *ledger) container(pod int) http.HandlerFunc {
 		defer timer.Stop()
 		select {
 		case <-timer.C:
-		case <-r.Context().Done(): // with its client's activator
+		case <-r.Context().Done(): // at its client's activator
 		}
 		l.mu.Lock()
 		l.now[pod]--
@@ -69,13 +69,13 @@ func (l *ledger) container(pod int) http.HandlerFunc {
 	}
 }
 
-// beside is the longest time for which one pod was idle while a request waited.
+// beside returns the longest time for which a pod was idle while a request waited.
 func (l *ledger) beside(waited span) (longest time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for pod := range pods {
 		from := waited.from
-		for _, b := range l.busy[pod] { // in order: a pod has one at a time
+		for _, b := range l.busy[pod] { // in order: a pod handles one at a time
 			if !b.to.After(from) {
 				continue
 			}
@@ -100,8 +100,7 @@ func TestNoRequestWaitsBesideAnIdlePodWithOneToFiveActivators(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(cluster.Stop)
-	// The activators' ports are fixed, so addresses of loopback that nobody else has keep them
-	// apart from everything else.
+	// The activators' ports are fixed, so each gets an unused loopback address.
 	var ips, backs []string
 	prefix := fmt.Sprintf("127.%d.%d.", 1+rand.IntN(254), rand.IntN(256))
 	for n := range 5 {
@@ -126,17 +125,17 @@ func TestNoRequestWaitsBesideAnIdlePodWithOneToFiveActivators(t *testing.T) {
 	for n := 1; n <= len(ips); n++ {
 		ledger.load(t, fmt.Sprintf("%d activators", n), ips[:n], func() {})
 	}
-	// A slot that a pod keeps for an activator that is dead is free again soon, and its other pods
-	// are the others' as well.
+	// A slot that a pod reserves for a dead activator becomes free soon, and its other pods can be
+	// used by the other activators.
 	ledger.load(t, "five activators, one of them killed", ips[:4], func() { activators[4].Process.Kill() }, ips[4])
 	if ledger.twice > 0 {
-		t.Errorf("a pod with one slot had %d requests beside another one", ledger.twice)
+		t.Errorf("pods with one slot handled %d requests at the same time as another one", ledger.twice)
 	}
 }
 
-// load sends requests at random to the activators at steady, for some seconds; halfway it calls
-// change, and those sent to doomed until then may fail. One pod can do a good third more of the
-// short ones.
+// load sends requests to random activators in steady, for some seconds. Halfway it calls change;
+// requests sent to doomed until then may fail. A pod could handle a third more short requests than
+// it gets.
 func (l *ledger) load(t *testing.T, name string, steady []string, change func(), doomed ...string) {
 	t.Helper()
 	const lasts, gap = long, float64(short) / 0.7
@@ -193,7 +192,7 @@ func (l *ledger) load(t *testing.T, name string, steady []string, change func(),
 	if len(waits) == 0 {
 		t.Fatalf("%s: no request reached a pod", name)
 	}
-	t.Logf("%s: %d requests; beside an idle pod they waited %s (median), %s (99 of 100), %s (longest)", name, len(waits),
+	t.Logf("%s: %d requests; wait while a pod was idle: %s (median), %s (p99), %s (max)", name, len(waits),
 		waits[len(waits)/2].Round(time.Microsecond), waits[len(waits)*99/100].Round(time.Microsecond), worst.Round(time.Microsecond))
 	if worst > bound {
 		t.Errorf("%s: a request waited %s while a pod was idle", name, worst)

@@ -1,4 +1,4 @@
-// Package activators holds real activators, one to five processes, against real queue-proxies with
-// one slot each: no request may wait while a pod of its revision is idle, whichever activator it
-// came to.
+// Package activators tests real activators, one to five processes, with real queue-proxies with one
+// slot each. No request may wait while a pod of its revision is idle, whichever activator received
+// it.
 package activators

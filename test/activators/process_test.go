@@ -16,8 +16,7 @@ import (
 	"ebb.dev/ebb/wire"
 )
 
-// build makes the binaries of queue-proxy and the activator, with the race detector where the tests
-// have it.
+// build builds queue-proxy and the activator, with the race detector if the tests run with it.
 func build(t *testing.T) (dir string) {
 	t.Helper()
 	dir = t.TempDir()
@@ -31,12 +30,12 @@ func build(t *testing.T) (dir string) {
 	return dir
 }
 
-// process is a running component. Its log is read line by line; the test fails with its last lines
-// if it ends by itself.
+// process is a running component. Its log is read line by line. If it exits by itself, the test
+// fails with the last lines.
 type process struct {
 	*exec.Cmd
 	name  string
-	lines chan map[string]any // those with a message, as long as somebody listens
+	lines chan map[string]any // lines with a message, while a test reads them
 	ended chan error
 }
 
@@ -95,15 +94,14 @@ func (p *process) await(t *testing.T, message, field string) string {
 			}
 		case err := <-p.ended:
 			p.ended <- err
-			t.Fatalf("it never said %q: %v", message, err)
+			t.Fatalf("no log line %q: %v", message, err)
 		case <-limit.C:
-			t.Fatalf("%s never said %q", p.name, message)
+			t.Fatalf("%s never logged %q", p.name, message)
 		}
 	}
 }
 
-// startQueueProxy starts one that lets one request at a time to the container, and returns where it
-// takes requests.
+// startQueueProxy starts a queue-proxy with a limit of one request and returns its address.
 func startQueueProxy(t *testing.T, dir, pod, container, activators string) (p *process, address string) {
 	t.Helper()
 	_, port, err := net.SplitHostPort(container)
@@ -117,13 +115,13 @@ func startQueueProxy(t *testing.T, dir, pod, container, activators string) (p *p
 		"EBB_TOKEN="+wire.Token(loopback.TokenKey, loopback.Namespace, revision))
 	_, port, err = net.SplitHostPort(p.await(t, "queue-proxy serves", "address"))
 	if err != nil {
-		t.Fatalf("%s says that it serves at no address: %v", pod, err)
+		t.Fatalf("%s logged no address: %v", pod, err)
 	}
 	return p, net.JoinHostPort("127.0.0.1", port)
 }
 
-// startActivator starts one at its fixed ports of an address of its own, and waits until it is
-// ready.
+// startActivator starts an activator at the given address, on its fixed ports, and waits until it
+// is ready.
 func startActivator(t *testing.T, dir, ip string, cluster *loopback.Cluster) *process {
 	t.Helper()
 	p := start(t, "activator "+ip, dir+"/activator", "KUBECONFIG="+cluster.Kubeconfig, "LISTEN_IP="+ip, "POD_IP="+ip, "POD_NAME=activator-"+ip,
@@ -143,11 +141,11 @@ func startActivator(t *testing.T, dir, ip string, cluster *loopback.Cluster) *pr
 			}
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("the activator at %s does not become ready: %v, %v", ip, response, err)
+			t.Fatalf("the activator at %s did not become ready: %v, %v", ip, response, err)
 		}
 	}
 }
 
-// frontOf is where an activator takes requests, backOf where it is told of pods.
+// frontOf is the address for requests, backOf the address for the announcements of pods.
 func frontOf(ip string) string { return net.JoinHostPort(ip, strconv.Itoa(wire.PortHTTP1)) }
 func backOf(ip string) string  { return net.JoinHostPort(ip, strconv.Itoa(wire.PortAnnounce)) }

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// What users read first: each command in it has to exist.
+// documents are what users read first. Each command in them has to exist.
 var documents = []string{"README.md", "CONTRIBUTING.md", "docs/first-steps.md"}
 
 var (
@@ -56,7 +56,7 @@ func TestCommandsInDocumentsExist(t *testing.T) {
 	}
 }
 
-// hasTarget knows that bench-% stands for the programs below test/bench.
+// hasTarget knows that bench-% stands for the programs in test/bench.
 func hasTarget(makefile, target string) bool {
 	if bench, ok := strings.CutPrefix(target, "bench-"); ok {
 		_, err := os.Stat(filepath.Join(root, "test", "bench", bench, "main.go"))
@@ -77,6 +77,6 @@ func TestTheServiceInTheReadmeIsASample(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !found || !closed || !strings.HasPrefix(string(sample), manifest) {
-		t.Errorf("README.md shows\n%s\nwhich is not the beginning of samples/hello-go/service.yaml", manifest)
+		t.Errorf("README.md shows\n%s\nwhich differs from samples/hello-go/service.yaml", manifest)
 	}
 }

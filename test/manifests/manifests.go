@@ -1,8 +1,8 @@
-// Package manifests reads the YAML that this repository ships, config/ as `kubectl apply -k` would
-// and samples/ as `kubectl apply -f` would, so that tests can hold it to rules without a cluster.
+// Package manifests reads the YAML that this repository ships, so that tests can check it without a
+// cluster. It reads config/ as `kubectl apply -k` would and samples/ as `kubectl apply -f` would.
 //
-// Owns, writes: nothing. Reads: files. Never: talks to a cluster. It knows only the parts of
-// kustomize that config/ uses, resources and labels, and refuses the others.
+// Owns, writes: nothing. Reads: files. Never: connects to a cluster. It supports only the parts of
+// kustomize that config/ uses, resources and labels, and rejects the others.
 package manifests
 
 import (
@@ -42,8 +42,8 @@ type kustomization struct {
 
 const kustomizationFile = "kustomization.yaml"
 
-// Files returns the manifests that the kustomization of a folder names, in order, those of folders
-// it names included.
+// Files returns the manifests that the kustomization of a directory names, in order, including
+// those of directories that it names.
 func Files(folder string) ([]string, error) {
 	name := filepath.Join(folder, kustomizationFile)
 	text, err := os.ReadFile(name)
@@ -74,11 +74,12 @@ func Files(folder string) ([]string, error) {
 	return files, nil
 }
 
-// Decoder reads objects of every kind that this repository ships, strictly: an unknown or doubled
-// field is an error.
+// Decoder decodes objects of every kind that this repository ships, strictly: an unknown or
+// duplicate field is an error.
 type Decoder struct{ decoder runtime.Decoder }
 
-// NewDecoder knows Kubernetes' kinds, CustomResourceDefinition, the Gateway API's and Ebb's.
+// NewDecoder supports the kinds of Kubernetes, the Gateway API and Ebb, and
+// CustomResourceDefinition.
 func NewDecoder() (*Decoder, error) {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{

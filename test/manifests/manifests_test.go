@@ -21,8 +21,8 @@ import (
 
 const root = "../.."
 
-// apart are the folders of config/ that somebody installs beside it: their kinds are not
-// everywhere.
+// apart are the directories of config/ that are installed separately, because not every cluster has
+// their kinds.
 var apart = []string{"certmanager"}
 
 func config(t *testing.T) []Object {
@@ -61,8 +61,8 @@ func yamlFiles(t *testing.T, folder string) (files []string) {
 	return files
 }
 
-// onItsOwn are folders of config/ that not every cluster can take, with a kustomization of their
-// own.
+// onItsOwn are the directories of config/ that have their own kustomization, because not every
+// cluster supports them.
 var onItsOwn = []string{"certmanager"}
 
 func TestEveryFileOfConfigIsInstalled(t *testing.T) {
@@ -111,7 +111,7 @@ func TestEveryImageIsOneThatThisRepositoryBuilds(t *testing.T) {
 			return
 		}
 		if _, err := os.Stat(filepath.Join(root, folder, "main.go")); err != nil {
-			t.Errorf("%s names the image %q, but %s is no program", file, image, folder)
+			t.Errorf("%s names the image %q, but %s is not a program", file, image, folder)
 		}
 	}
 	for _, object := range config(t) {
@@ -208,11 +208,11 @@ func TestBindingsNameRolesAndAccountsThatExist(t *testing.T) {
 			name = "Role " + namespace + "/" + ref.Name
 		}
 		if !roles[name] {
-			t.Errorf("%s binds %s, which config/ does not have", file, name)
+			t.Errorf("%s binds %s, which is not in config/", file, name)
 		}
 		for _, subject := range subjects {
 			if subject.Kind != "ServiceAccount" || !accounts[subject.Namespace+"/"+subject.Name] {
-				t.Errorf("%s binds to %s %s/%s, which config/ does not have", file, subject.Kind, subject.Namespace, subject.Name)
+				t.Errorf("%s binds to %s %s/%s, which is not in config/", file, subject.Kind, subject.Namespace, subject.Name)
 			}
 		}
 	}
@@ -224,7 +224,7 @@ func TestBindingsNameRolesAndAccountsThatExist(t *testing.T) {
 			check(object.File, o.Namespace, o.RoleRef, o.Subjects)
 		case *appsv1.Deployment:
 			if account := o.Namespace + "/" + o.Spec.Template.Spec.ServiceAccountName; !accounts[account] {
-				t.Errorf("%s: Deployment %s runs as %s, which config/ does not have", object.File, o.Name, account)
+				t.Errorf("%s: Deployment %s runs as %s, which is not in config/", object.File, o.Name, account)
 			}
 		}
 	}
@@ -246,7 +246,7 @@ func TestSamplesDecodeStrictlyAndNameImagesOfSamples(t *testing.T) {
 				continue
 			}
 			if _, err := os.Stat(filepath.Join(root, "samples", match[1])); err != nil {
-				t.Errorf("%s names the image %q of a sample that is not there", object.File, container.Image)
+				t.Errorf("%s names the image %q of a sample that does not exist", object.File, container.Image)
 			}
 		}
 	}

@@ -9,15 +9,14 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// Ports that only the kubelet of the node asks, which policies do not keep out, and ports that tell
-// of all tenants.
+// Ports for the node's kubelet, which policies do not restrict, and ports that expose data of all
+// tenants.
 var (
 	probePorts = map[string][]int32{"controller": {8080}, "webhook": {8080}}
 	operators  = []int32{9090, 8008}
 )
 
-// Each port that a component listens on is either open to whom it is for, or closed; no policy
-// opens another one.
+// Each port of a component is open only to its clients, and no policy opens another port.
 func TestNetworkPoliciesNameEveryPortAndWhomItIsFor(t *testing.T) {
 	objects := config(t)
 	for _, object := range objects {
@@ -37,14 +36,14 @@ func TestNetworkPoliciesNameEveryPortAndWhomItIsFor(t *testing.T) {
 			switch {
 			case slices.Contains(operators, port):
 				if all || !few {
-					t.Errorf("%s: port %d tells of all tenants; open to all %v, to operators %v", deployment.Name, port, all, few)
+					t.Errorf("%s: port %d exposes data of all tenants; open to all: %v, to operators: %v", deployment.Name, port, all, few)
 				}
 			case slices.Contains(probePorts[deployment.Name], port):
 				if all || few {
-					t.Errorf("%s: port %d is the kubelet's, and is open to others", deployment.Name, port)
+					t.Errorf("%s: port %d is for the kubelet, but is open to others", deployment.Name, port)
 				}
 			case !all:
-				t.Errorf("%s: port %d is closed to those whom it is for", deployment.Name, port)
+				t.Errorf("%s: port %d is closed to its clients", deployment.Name, port)
 			}
 		}
 		for _, port := range slices.Concat(toAll, toOperators) {
@@ -55,8 +54,8 @@ func TestNetworkPoliciesNameEveryPortAndWhomItIsFor(t *testing.T) {
 	}
 }
 
-// policyOf returns the ports that the policies of a Deployment's pods open to everybody and to
-// labelled namespaces.
+// policyOf returns the ports that the policies of a Deployment's pods open to all and to labelled
+// namespaces.
 func policyOf(t *testing.T, objects []Object, deployment *appsv1.Deployment) (toAll, toOperators []int32) {
 	found := false
 	for _, object := range objects {
@@ -88,7 +87,7 @@ func policyOf(t *testing.T, objects []Object, deployment *appsv1.Deployment) (to
 		}
 	}
 	if !found {
-		t.Errorf("%s: no NetworkPolicy is about its pods", deployment.Name)
+		t.Errorf("%s: no NetworkPolicy selects its pods", deployment.Name)
 	}
 	return toAll, toOperators
 }

@@ -19,10 +19,10 @@ type service struct {
 	name        string
 	concurrency int
 	query       string
-	share       float64 // of all requests
-	// most is how many requests are open at a time: no more than one pod holds, about ten times its
-	// concurrency. Whatever stands still for a while, the load must not become one that a pod has
-	// to refuse: with a target-burst-capacity of 0 nobody else holds them.
+	share       float64 // share of all requests
+	// most limits the requests in flight to what one pod can queue, about ten times its
+	// concurrency. With a target-burst-capacity of 0 no activator queues them, so after a pause of
+	// any component the load must not exceed what one pod accepts.
 	most int
 }
 
@@ -34,8 +34,8 @@ var services = []service{
 	{name: "single", concurrency: 1, query: "?sleep=10", share: 0.05, most: 10},
 }
 
-// apply writes the Service with a template that no earlier one had, so that each apply is a
-// rollout, and waits until it is Ready.
+// apply applies the Service with a new template, so that each apply is a rollout, and waits until
+// it is Ready.
 func (s *soak) apply(ctx context.Context, v service) (url string, err error) {
 	s.rollouts++
 	err = s.Apply(ctx, s.namespace, fmt.Sprintf(`
@@ -64,8 +64,8 @@ spec:
 	return s.AwaitReady(ctx, s.namespace, v.name)
 }
 
-// disturb does something to the services again and again until the time is over, and returns how
-// often. Every kind has had its turn before one comes again, so that a minute is enough for all.
+// disturb disturbs the services until the time is over and returns the number of disturbances. Each
+// kind happens once before one is repeated, so a minute is enough for all kinds.
 func (s *soak) disturb(ctx context.Context) (n int, err error) {
 	kinds := []struct {
 		name string
@@ -101,8 +101,8 @@ func (s *soak) disturb(ctx context.Context) (n int, err error) {
 	return n, nil
 }
 
-// annotate changes an annotation of the Service's latest Revision: it takes effect without a new
-// one.
+// annotate changes an annotation of the Service's latest Revision. It takes effect without a new
+// revision.
 func (s *soak) annotate(ctx context.Context, v service, key, value string) error {
 	object, err := s.Get(ctx, cluster.Services, s.namespace, v.name)
 	if err != nil {
@@ -119,7 +119,7 @@ func (s *soak) scale(ctx context.Context, v service) (string, error) {
 	return "min-scale " + least, s.annotate(ctx, v, "autoscaling.knative.dev/min-scale", least)
 }
 
-// path moves the activator in and out of the requests' way.
+// path moves the activator in and out of the request path.
 func (s *soak) path(ctx context.Context, v service) (string, error) {
 	capacity := []string{"0", "211", "-1"}[s.random.IntN(3)]
 	return "target-burst-capacity " + capacity, s.annotate(ctx, v, "autoscaling.knative.dev/target-burst-capacity", capacity)
@@ -128,27 +128,26 @@ func (s *soak) path(ctx context.Context, v service) (string, error) {
 func (s *soak) deletePod(ctx context.Context, v service) (string, error) {
 	pods, err := s.Pods(ctx, s.namespace, v.name, false)
 	if err != nil || len(pods) == 0 {
-		return "there was none", err
+		return "there was no pod", err
 	}
 	pod := pods[s.random.IntN(len(pods))].Name
 	return s.delete(ctx, s.namespace, pod)
 }
 
-// deleteActivator deletes one activator as a user or a drained node does: it has its time to hand
-// over.
+// deleteActivator deletes one activator as a user or a node drain does, with its grace period.
 func (s *soak) deleteActivator(ctx context.Context, _ service) (string, error) {
 	pods, err := s.Kube.CoreV1().Pods(cluster.System).List(ctx, metav1.ListOptions{LabelSelector: "app=activator"})
 	if err != nil {
 		return "", err
 	}
 	if len(pods.Items) == 0 {
-		return "", fmt.Errorf("%s has no pod with the label app=activator", cluster.System)
+		return "", fmt.Errorf("namespace %s has no pod with the label app=activator", cluster.System)
 	}
 	pod := pods.Items[s.random.IntN(len(pods.Items))].Name
 	return s.delete(ctx, cluster.System, pod)
 }
 
-// delete deletes a pod that may have ended since it was listed.
+// delete deletes a pod that may already be gone.
 func (s *soak) delete(ctx context.Context, namespace, pod string) (string, error) {
 	err := s.Kube.CoreV1().Pods(namespace).Delete(ctx, pod, metav1.DeleteOptions{})
 	if apierrors.IsNotFound(err) {

@@ -1,11 +1,11 @@
-// Command soak keeps several services under load while it disturbs them in every way a cluster
-// does, and counts each request that did not get its 2xx. JSON lines of what it did, a summary, and
-// exit status 1 when a request was lost, or when too few were sent to show anything. Half of the
+// Command soak keeps several services under load while it disturbs them in the ways that happen in
+// a cluster, and counts each request that did not get a 2xx. It prints JSON lines and a summary. It
+// exits with status 1 if a request was lost, or if it sent too few to mean anything. Half of the
 // requests are POSTs with a body.
 //
-// Owns: a namespace of its own. Reads: objects and responses. Writes: Services, annotations of
-// Revisions, deletions of pods of these services and of the activator. Never: sends a request
-// twice, nor lets net/http do so.
+// Owns: its own namespace. Reads: objects and responses. Writes: Services and annotations of
+// Revisions; it deletes pods of these services and of the activator. Never: sends a request twice,
+// nor lets net/http do so.
 package main
 
 import (
@@ -28,11 +28,11 @@ import (
 
 func main() {
 	s := soak{out: &result.Printer{Bench: "soak", Out: os.Stdout}}
-	flag.DurationVar(&s.lasts, "lasts", 3*time.Minute, "how long the load lasts")
+	flag.DurationVar(&s.lasts, "lasts", 3*time.Minute, "duration of the load")
 	flag.IntVar(&s.rps, "rps", 500, "requests a second, of all services together")
 	flag.DurationVar(&s.every, "every", 4*time.Second, "time between two disturbances")
 	flag.StringVar(&s.image, "image", "dev.local/ebb-test/autoscale:dev", "the test image autoscale")
-	seed := flag.Uint64("seed", uint64(time.Now().UnixNano()), "seed of the disturbances; printed, so that a run can be repeated")
+	seed := flag.Uint64("seed", uint64(time.Now().UnixNano()), "seed of the disturbances; it is printed, to repeat a run")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
@@ -113,7 +113,7 @@ func (s *soak) run(ctx context.Context) (err error) {
 		return err
 	}
 	if failed > 0 {
-		disturbErr = errors.Join(disturbErr, fmt.Errorf("%d of %d requests did not get their 2xx", failed, sent))
+		disturbErr = errors.Join(disturbErr, fmt.Errorf("%d of %d requests did not get a 2xx", failed, sent))
 	}
 	return errors.Join(disturbErr, pace.err())
 }

@@ -17,9 +17,9 @@ func TestASoakThatSentTooLittleFails(t *testing.T) {
 		{"three quarters", 3750, 0, true},
 		{"half", 2500, 0, true},
 		{"a third", 1700, 0, true},
-		{"less than a third for no reason", 1600, 0, false},
-		{"less than a third, as more would have been too many at once", 1500, 3500, true},
-		{"a fifth, as more would have been too many at once", 1000, 4000, false},
+		{"less than a third, none skipped", 1600, 0, false},
+		{"less than a third, the rest skipped", 1500, 3500, true},
+		{"a fifth, the rest skipped", 1000, 4000, false},
 		{"a few skipped are no excuse", 1500, 100, false},
 		{"nothing", 0, 0, false},
 	} {

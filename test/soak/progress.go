@@ -10,9 +10,8 @@ import (
 	"ebb.dev/ebb/test/internal/result"
 )
 
-// progress prints lost requests within a second, with the disturbances before them still in view,
-// and the counts every minute, until ctx is done: whoever waits an hour for the summary learns
-// before it what went wrong, and when.
+// progress prints lost requests within a second, next to the disturbances, and the counts every
+// minute, until ctx is done. So a run of an hour shows at once what went wrong and when.
 func (s *soak) progress(ctx context.Context, probers map[string]*probe.Prober) {
 	printed := map[string]int{}
 	ticker := time.NewTicker(time.Second)
@@ -21,7 +20,7 @@ func (s *soak) progress(ctx context.Context, probers map[string]*probe.Prober) {
 		done := false
 		select {
 		case <-ctx.Done():
-			done = true // what came with the last answers is printed too
+			done = true // print what the last responses brought, too
 		case <-ticker.C:
 		}
 		sent, failed, skipped := 0, 0, 0
@@ -37,7 +36,7 @@ func (s *soak) progress(ctx context.Context, probers map[string]*probe.Prober) {
 			return
 		}
 		if n%60 == 0 {
-			// A line that cannot be printed fails with the next disturbance, too.
+			// If printing fails, the next disturbance reports it.
 			_ = s.out.Line(result.Fields{"minute": n / 60, "requests": sent, "failed": failed, "not_sent": skipped})
 		}
 	}

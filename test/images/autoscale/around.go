@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// runtime tells what the runtime contract promises a program: its arguments, folder, user, standard
-// input, files and limits.
+// runtime reports what the runtime contract promises a program: its arguments, working directory,
+// user, standard input, files and limits.
 func (h *handler) runtime(w http.ResponseWriter, _ *http.Request) {
 	folder, _ := os.Getwd()
 	stdin := "open"
@@ -36,8 +36,7 @@ func (h *handler) runtime(w http.ResponseWriter, _ *http.Request) {
 	})
 }
 
-// first is the content of the first of some files that is there: version 2 and version 1 of control
-// groups name them differently.
+// first returns the content of the first file that exists: cgroup v1 and v2 use different names.
 func first(names ...string) string {
 	for _, name := range names {
 		if content, err := os.ReadFile(name); err == nil {
@@ -49,15 +48,15 @@ func first(names ...string) string {
 
 func (h *handler) alive(w http.ResponseWriter, _ *http.Request) {
 	if h.broken.Load() {
-		http.Error(w, "broken, as somebody asked", http.StatusInternalServerError)
+		http.Error(w, "broken by a request", http.StatusInternalServerError)
 	}
 }
 
-// grpcHealth says SERVING, by hand: a gRPC library would make this image, whose start is measured,
-// several times as large.
+// grpcHealth returns SERVING without a gRPC library, which would make this image several times as
+// large. Benchmarks measure its start.
 func (h *handler) grpcHealth(w http.ResponseWriter, r *http.Request) {
 	if !strings.HasPrefix(r.Header.Get("Content-Type"), "application/grpc") {
-		http.Error(w, "this speaks gRPC", http.StatusUnsupportedMediaType)
+		http.Error(w, "this path expects gRPC", http.StatusUnsupportedMediaType)
 		return
 	}
 	if _, err := io.Copy(io.Discard, io.LimitReader(r.Body, 1<<20)); err != nil {
@@ -69,7 +68,7 @@ func (h *handler) grpcHealth(w http.ResponseWriter, r *http.Request) {
 	if _, err := w.Write(serving); err != nil {
 		return
 	}
-	if r.PathValue("method") == "Watch" { // goes on until the client has seen enough
+	if r.PathValue("method") == "Watch" { // continues until the client cancels
 		if http.NewResponseController(w).Flush() == nil {
 			<-r.Context().Done()
 		}

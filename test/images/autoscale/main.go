@@ -1,7 +1,6 @@
-// Command autoscale is the web service the end-to-end tests and the benchmarks run: it does on
-// request whatever a test needs a user's program to do (be slow, use memory or a processor, fail,
-// stream, speak WebSocket, crash on start) and tells in response headers which process answered and
-// when that process started.
+// Command autoscale is the web service that the end-to-end tests and the benchmarks run. On request
+// it does what a test needs from a user's program: be slow, use memory or CPU, fail, stream, serve
+// a WebSocket, crash on start. Response headers tell which process answered and when it started.
 //
 // Query parameters of any path, applied in this order:
 //
@@ -12,15 +11,15 @@
 //	size=<bytes>          answer with a body of that many bytes (at most 64 MiB)
 //
 // Paths: /healthz, /env (JSON of the environment), /echo (JSON of method, host, headers and body
-// size), /count (how many requests this process has had, how many overlap now and at most),
-// /stream?n=&every= (server-sent events), /ws (a WebSocket that sends back what it gets), /runtime
-// (JSON of what the program finds around itself), /alive (500 from the moment that /break is
-// asked), /grpc.health.v1.Health/ (gRPC's own health service), anything else says hello.
+// size), /count (JSON: requests of this process so far, in flight now, maximum in flight),
+// /stream?n=&every= (server-sent events), /ws (a WebSocket that echoes), /runtime (JSON of the
+// program's arguments, user, files and limits), /alive (500 after a request for /break),
+// /grpc.health.v1.Health/ (gRPC's health service). Any other path says hello.
 //
-// Environment: PORT; TEXT (what "anything else" says), or TEXT_FILE (the file it is read from at
-// the start); WRITE_FILE (the program writes TEXT there and ends, as an init container does);
-// CRASH=1 exits at once with code 5; START_DELAY_MS waits before listening; WORKERS=<n> answers at
-// most n requests at a time, the rest wait inside the process, as behind a pre-fork server.
+// Environment: PORT; TEXT (the body of any other path), or TEXT_FILE (the file to read it from at
+// the start); WRITE_FILE (the program writes TEXT there and exits, as an init container does);
+// CRASH=1 exits at once with code 5; START_DELAY_MS waits before listening; WORKERS=<n> handles at
+// most n requests at a time, the others wait inside the process, as in a pre-fork server.
 package main
 
 import (
@@ -44,7 +43,7 @@ import (
 )
 
 func main() {
-	started := time.Now() // first of all: this is what a cold start is measured against
+	started := time.Now() // first of all: cold starts are measured against this time
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
 	if err := run(ctx, started); err != nil {
@@ -56,7 +55,7 @@ func main() {
 
 func run(ctx context.Context, started time.Time) error {
 	if os.Getenv("CRASH") == "1" {
-		return errors.New("CRASH=1: this program was told to fail at its start")
+		return errors.New("CRASH=1: this program is configured to crash at its start")
 	}
 	delay, err := boundedNumber(os.Getenv("START_DELAY_MS"), "START_DELAY_MS", 0, 600_000)
 	if err != nil {
@@ -126,7 +125,7 @@ type handler struct {
 
 func newHandler(started time.Time, text string, workers int) http.Handler {
 	h := &handler{started: started, text: text}
-	h.pod, _ = os.Hostname() // a pod's host name is its own name
+	h.pod, _ = os.Hostname() // the host name of a pod is the pod's name
 	if workers > 0 {
 		h.workers = make(chan struct{}, workers)
 	}
@@ -261,7 +260,7 @@ func (h *handler) socket(w http.ResponseWriter, r *http.Request) {
 	upgrader := websocket.Upgrader{CheckOrigin: func(*http.Request) bool { return true }}
 	conn, err := upgrader.Upgrade(w, r, http.Header{"X-Pod-Name": {h.pod}})
 	if err != nil {
-		return // the upgrader has answered already
+		return // the upgrader has already sent a response
 	}
 	defer conn.Close()
 	for {
@@ -275,7 +274,7 @@ func (h *handler) socket(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// work is what the query asks of one request.
+// work is what one request has to do, from its query.
 type work struct {
 	sleep                 time.Duration
 	bloatMiB, prime, size int
@@ -306,7 +305,8 @@ func parseWork(query url.Values) (work, error) {
 	return w, nil
 }
 
-// boundedNumber reads a whole number from 0 to most; an absent one is otherwise.
+// boundedNumber parses a whole number from 0 to most. If the parameter is absent it returns
+// otherwise.
 func boundedNumber(text, name string, otherwise, most int) (int, error) {
 	if text == "" {
 		return otherwise, nil
@@ -318,7 +318,7 @@ func boundedNumber(text, name string, otherwise, most int) (int, error) {
 	return n, nil
 }
 
-// bloat writes one byte to every page, so that the memory is really taken.
+// bloat writes one byte to every page, so that the memory is really allocated.
 func bloat(mib int) int {
 	const page = 4096
 	buffer := make([]byte, mib<<20)
@@ -328,7 +328,7 @@ func bloat(mib int) int {
 	return len(buffer)
 }
 
-// countPrimes is the sieve of Eratosthenes: processor and memory, nothing else.
+// countPrimes is the sieve of Eratosthenes: it uses only CPU and memory.
 func countPrimes(most int) int {
 	if most < 2 {
 		return 0

@@ -80,10 +80,10 @@ func TestItTellsWhatItFindsAroundItselfAndCanBeBroken(t *testing.T) {
 		t.Fatal(err)
 	}
 	if here, _ := os.Getwd(); around.Folder != here || around.User != os.Getuid() || !strings.HasPrefix(around.Files["/dev/null"], "Dc ") {
-		t.Errorf("around it are %+v", around)
+		t.Errorf("/runtime returned %+v", around)
 	}
 	if before, _, after := ask("/alive").Code, ask("/break"), ask("/alive").Code; before != 200 || after != 500 {
-		t.Errorf("alive: %d, and after it was broken %d", before, after)
+		t.Errorf("/alive returned %d, and %d after /break", before, after)
 	}
 }
 
