@@ -55,7 +55,7 @@ func start(ctx context.Context, env func(string) string, stdout io.Writer) error
 		return fmt.Errorf("build client: %w", err)
 	}
 	store := settings.NewStore(nil)
-	if _, err := settings.Watch(ctx, kube, options.namespace, store, log); err != nil {
+	if err := settings.Watch(ctx, kube, options.namespace, store, log); err != nil {
 		return err
 	}
 	tokenKey, err := secretvalue.Watch(ctx, kube, options.namespace, wire.TokenSecret, wire.TokenSecretKey)

@@ -81,7 +81,7 @@ func start(ctx context.Context, args []string, env func(string) string, stdout i
 	log, level := telemetry.NewLogger(stdout, "controller")
 	klog.SetSlogLogger(log) // the log of client-go
 	store := settings.NewStore(nil)
-	if _, err := settings.Watch(ctx, clients.Kube, namespace, store, log); err != nil {
+	if err := settings.Watch(ctx, clients.Kube, namespace, store, log); err != nil {
 		return err
 	}
 	key, err := tokenkey.Ensure(ctx, clients.Kube, namespace)

@@ -1,166 +1,210 @@
 package settings
 
 import (
+	"math"
 	"slices"
+	"strings"
+	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
+	"ebb.dev/ebb/api/names"
 	"ebb.dev/ebb/api/rules"
 )
 
-// Key describes one key for people: docs/settings.md and the _example of the shipped ConfigMaps are
-// made from it. A test holds that the readers read exactly these keys and that Default is what an
-// absent key means.
-type Key struct {
-	ConfigMap string
-	Name      string   // "<domain>" and the like stand for a name the user chooses
-	Legacy    []string // older names, still read when Name is absent
-	Default   string   // "" = unset
-	Bounds    string   // legal values
-	Effect    string
+// key describes one key of a ConfigMap, once. Parsing, defaults, docs/settings.md and the _example
+// of the shipped ConfigMaps come from it.
+type key struct {
+	name    string // "<domain>" and the like stand for a name that the user chooses
+	Default string // "" = unset
+	value          // how the text is parsed, and where it goes
+	effect  string
 }
 
-func legacyNames(configMap, key string) []string {
-	for _, k := range keys {
-		if k.ConfigMap == configMap && k.Name == key {
-			return k.Legacy
-		}
+// section is one ConfigMap: its keys, in the order in which they are documented, and what the keys
+// must be together. check runs after all keys were read.
+type section struct {
+	name  string
+	check func(*reader)
+	keys  []key
+}
+
+// sections lists every ConfigMap and key. What is read goes into s.
+func sections(s *Snapshot) []section {
+	a, d, p, n, o, l := &s.Autoscaler, &s.Defaults, &s.Deployment, &s.Network, &s.Observability, &s.LeaderElection
+	address := "address; required for http/protobuf and grpc"
+	return []section{
+		{AutoscalerName, s.checkAutoscaler, []key{
+			{"pod-autoscaler-class", "kpa.autoscaling.knative.dev", nonEmpty(&a.Class), "Autoscaler class of revisions that name none."},
+			{"enable-scale-to-zero", "true", boolean(&a.EnableScaleToZero), "false keeps at least one pod of every revision."},
+			{"allow-zero-initial-scale", "false", boolean(&a.AllowZeroInitialScale), "Permits initial-scale 0, here and as an annotation."},
+			{"initial-scale", "1", whole(&a.InitialScale, 0, math.MaxInt32).note("0 needs allow-zero-initial-scale"), "Pods that must be ready before a new revision counts as initialized."},
+			{"min-scale", "0", whole(&a.MinScale, 0, math.MaxInt32), "Pods a reachable revision keeps at least."},
+			{"max-scale", "0", whole(&a.MaxScale, 0, math.MaxInt32).note("1 to max-scale-limit when that is set"), "Pods a revision gets at most; 0 is no bound."},
+			{"max-scale-limit", "0", whole(&a.MaxScaleLimit, 0, math.MaxInt32), "Upper bound of max-scale, here and as an annotation; 0 is no bound."},
+			{"max-scale-up-rate", "1000", number(&a.MaxScaleUpRate, above(1)), "One decision multiplies the ready pods by at most this."},
+			{"max-scale-down-rate", "2", number(&a.MaxScaleDownRate, above(1)), "One decision divides the ready pods by at most this."},
+			{"container-concurrency-target-percentage", "70", number(&a.ConcurrencyTargetUtilization, interval{"more than 0, at most 100", func(f float64) bool { return f > 0 && f <= 100 }}).note("values up to 1 are fractions"), "Share of a pod's concurrency that is aimed at."},
+			{"container-concurrency-target-default", "100", number(&a.ConcurrencyTargetDefault, above(0)).note("at least 0.01 after the percentage"), "Concurrent requests a pod of a revision without a limit is worth."},
+			{"requests-per-second-target-default", "200", number(&a.RequestsPerSecondTarget, least(names.MinTarget)), "Requests per second a pod is worth when the metric is rps."},
+			{"target-burst-capacity", "211", number(&a.TargetBurstCapacity, interval{"-1, or 0 and more", func(f float64) bool { return f >= 0 || f == names.UnlimitedTargetBurst }}), "Requests of spare capacity below which the activator stays in the path; 0 leaves it as soon as there is a pod, -1 never."},
+			{"activator-capacity", "100", number(&a.ActivatorCapacity, least(1)), "Concurrent requests one activator is worth when choosing how many serve a revision."},
+			{"stable-window", "60s", duration(&a.StableWindow, names.MinStableWindow, names.MaxStableWindow, time.Second), "Window the load is averaged over."},
+			{"panic-window-percentage", "10", number(&a.PanicWindowPercentage, between(1, 100)), "Length of the panic window in percent of the stable window."},
+			{"panic-threshold-percentage", "200", number(&a.PanicThresholdPercentage, interval{"a number", func(float64) bool { return true }}), "Load in percent of the ready capacity that starts panic mode."},
+			{"scale-to-zero-grace-period", "30s", duration(&a.ScaleToZeroGracePeriod, 1, forever, 1), "Longest wait for the network to be moved to the activator before the last pod goes."},
+			{"scale-to-zero-pod-retention-period", "0s", duration(&a.ScaleToZeroPodRetentionPeriod, 0, forever, 1), "Least time the last pod stays after traffic ended."},
+			{"scale-down-delay", "0s", duration(&a.ScaleDownDelay, 0, forever, time.Second), "Time over which the highest decision holds before pods are removed."},
+			{"scale-up-burst", "500", number(&a.ScaleUpBurst, least(1)), "Pods that one service may add at once; its first pod is always granted."},
+			{"scale-up-per-second", "50", number(&a.ScaleUpPerSecond, above(0)), "Pods a second that one service may add beyond scale-up-burst."},
+		}},
+		{DefaultsName, s.checkDefaults, slices.Concat([]key{
+			{"revision-timeout-seconds", "300", whole(&d.TimeoutSeconds, 1, math.MaxInt32), "timeoutSeconds of a revision that has none."},
+			{"max-revision-timeout-seconds", "600", whole(&d.MaxTimeoutSeconds, 1, math.MaxInt32).says("at least revision-timeout-seconds"), "Largest legal timeoutSeconds."},
+			{"revision-response-start-timeout-seconds", "300", whole(&d.ResponseStartTimeoutSeconds, 0, math.MaxInt32).note("revision-timeout-seconds when absent"), "responseStartTimeoutSeconds of a revision that has none; used where it is less than the revision's timeout."},
+			{"revision-idle-timeout-seconds", "0", whole(&d.IdleTimeoutSeconds, 0, math.MaxInt32).note("0 is off"), "idleTimeoutSeconds of a revision that has none; used where it is less than the revision's timeout."},
+			{"response-timeout-action", "end", word(&d.ResponseTimeoutAction, names.ResponseTimeoutEnd, names.ResponseTimeoutCut), "What a timer does to a response that has begun: end it cleanly with the trailer Ebb-Timeout, or cut the connection. The annotation serving.ebb.dev/response-timeout-action on a template overrides it."},
+		}, resourceKeys("revision", "containers that have none", "", &d.Requests, &d.Limits), []key{
+			{"container-name-template", "user-container", name(&d.ContainerNameTemplate), "Name of a container that has none."},
+			{"init-container-name-template", "init-container", name(&d.InitContainerNameTemplate), "Name of an init container that has none."},
+			{"container-concurrency", "0", whole(&d.ContainerConcurrency, 0, math.MaxInt32).says("0 to container-concurrency-max-limit; 0 is no limit"), "containerConcurrency of a revision that has none."},
+			{"container-concurrency-max-limit", "1000", whole(&d.ContainerConcurrencyMax, 1, math.MaxInt32), "Largest legal containerConcurrency."},
+			{"allow-container-concurrency-zero", "true", boolean(&d.AllowConcurrencyZero), "false makes 1 the smallest legal containerConcurrency."},
+			{"enable-service-links", "false", optional(&d.EnableServiceLinks), "enableServiceLinks of a new revision that does not say."},
+		})},
+		{DeploymentName, s.checkDeployment, slices.Concat([]key{
+			{"queue-sidecar-image", "", text(&p.QueueSidecarImage, "required", func(s string) bool { return !strings.ContainsAny(s, " \t\n") }).older("queueSidecarImage"), "Image of queue-proxy."},
+			{"registries-skipping-tag-resolving", "kind.local,ko.local,dev.local", words(&p.RegistriesSkippingDigests, "comma-separated host names").older("registriesSkippingTagResolving"), "Registries whose tags are used as they are."},
+			{"digest-resolution-timeout", "10s", duration(&p.DigestResolutionTimeout, 1, forever, 1).older("digestResolutionTimeout"), "Longest wait for one tag to be resolved to a digest."},
+			{"progress-deadline", "600s", duration(&p.ProgressDeadline, time.Second, forever, time.Second).older("progressDeadline"), "Time a revision has to become ready, and to be activated."},
+		}, resourceKeys("queue-sidecar", "queue-proxy", "25m", &p.QueueSidecarRequests, &p.QueueSidecarLimits), []key{
+			{"queue-sidecar-token-audiences", "", words(&p.QueueSidecarTokenAudiences, "comma-separated audiences"), "Service account tokens mounted into queue-proxy."},
+			{"queue-sidecar-rootca", "", text(&p.QueueSidecarRootCA, "PEM", nil), "Extra root certificates of queue-proxy."},
+			{"queue-sidecar-tls-min-version", "", word(&p.QueueSidecarTLS.MinVersion, "1.2", "1.3"), "Oldest TLS version of queue-proxy."},
+			{"queue-sidecar-tls-max-version", "", word(&p.QueueSidecarTLS.MaxVersion, "1.2", "1.3").says("1.2 or 1.3, at least the minimum"), "Newest TLS version of queue-proxy."},
+			{"queue-sidecar-tls-cipher-suites", "", joined(&p.QueueSidecarTLS.CipherSuites), "TLS cipher suites of queue-proxy."},
+			{"queue-sidecar-tls-curve-preferences", "", joined(&p.QueueSidecarTLS.CurvePreferences), "TLS curves of queue-proxy, best first."},
+			{"default-affinity-type", AffinityPreferSpread, word(&p.DefaultAffinity, AffinityPreferSpread, AffinityNone), "Affinity of pods that have none: spread over nodes, or nothing."},
+			{"runtime-class-name", "", structured("YAML map: runtime class to {selector: {label: value}}", p.setRuntimeClasses), "Runtime class of revisions by their labels; the selector with the most labels wins."},
+			{"pod-is-always-schedulable", "false", boolean(&p.PodIsAlwaysSchedulable), "true hides Unschedulable, for clusters that add nodes."},
+		})},
+		{DomainName, s.sortDomains, []key{
+			{"<domain>", "", each("YAML {selector: {label: value}, type: wildcard}, or empty", s.Domain.set), "Domain of the Routes whose labels match; the selector with the most labels wins, then the first name. Without any key the domain is svc.cluster.local and Routes are local."},
+		}},
+		{FeaturesName, nil, featureKeys(s)},
+		{GCName, s.checkGC, []key{
+			{"retain-since-create-time", "48h", orDisabled(&s.GC.RetainSinceCreateTime, func(d *time.Duration) value { return duration(d, 0, forever, 1) }), "Age below which a revision without traffic is kept."},
+			{"retain-since-last-active-time", "15h", orDisabled(&s.GC.RetainSinceLastActiveTime, func(d *time.Duration) value { return duration(d, 0, forever, 1) }), "Time since its last traffic below which a revision is kept."},
+			{"min-non-active-revisions", "20", whole(&s.GC.MinNonActiveRevisions, 0, math.MaxInt32), "Revisions without traffic that are always kept, per Configuration."},
+			{"max-non-active-revisions", "1000", orDisabled(&s.GC.MaxNonActiveRevisions, func(n *int64) value { return whole(n, 0, math.MaxInt32) }).says("at least the minimum, or disabled"), "Revisions without traffic beyond which the oldest go, per Configuration."},
+		}},
+		{NetworkName, nil, []key{
+			{"ingress-class", "istio.ingress.networking.knative.dev", nonEmpty(&n.IngressClass).older("ingress.class"), "Kept for manifests that name it: Ebb writes HTTPRoutes for the Gateways of config-gateway, whatever the class. Another value than the default is answered with a warning."},
+			{"certificate-class", "cert-manager.certificate.networking.knative.dev", nonEmpty(&n.CertificateClass).older("certificate.class"), "Kept for manifests that name it: cert-manager makes certificates, whatever the class. Another value than the default is answered with a warning."},
+			{"namespace-wildcard-cert-selector", "", structured("YAML label selector", n.setSelector), "Namespaces that get one wildcard certificate for all their Routes."},
+			{"domain-template", "{{.Name}}.{{.Namespace}}.{{.Domain}}", hostTemplate(&n.DomainTemplate, domainSample, isDomain, "Go template over Name, Namespace, Domain, Annotations, Labels that gives a DNS name").older("domainTemplate"), "Host of a Route."},
+			{"tag-template", "{{.Tag}}-{{.Name}}", hostTemplate(&n.TagTemplate, TagValues{Tag: "tag", Name: "name"}, dnsLabel.MatchString, "Go template over Tag, Name that gives a DNS label").older("tagTemplate"), "Name of a tagged target: the first label of its host, and its placeholder Service."},
+			{"external-domain-tls", "Disabled", onOff(&n.ExternalDomainTLS).older("auto-tls", "autoTLS"), "Certificates and https for external hosts."},
+			{"cluster-local-domain-tls", "Disabled", onOff(&n.ClusterLocalDomainTLS), "Certificates and https for cluster-local hosts."},
+			{"system-internal-tls", "Disabled", onOff(&n.SystemInternalTLS).older("internal-encryption"), "TLS from the gateway to activator and queue-proxy."},
+			{"http-protocol", "Enabled", word(&n.HTTPProtocol, HTTPEnabled, HTTPRedirected, HTTPDisabled).says("Enabled, Redirected (Disabled is deprecated)").older("httpProtocol"), "What plain HTTP does on an external host that has TLS."},
+			{"rollout-duration", "0", seconds(&n.RolloutDuration).older("rolloutDuration"), "Time over which traffic moves to a new latest revision; 0 moves it at once."},
+			{"autocreate-cluster-domain-claims", "false", boolean(&n.AutoCreateClusterDomainClaims).older("autocreateClusterDomainClaims"), "true makes the ClusterDomainClaim of a DomainMapping by itself."},
+			{"enable-mesh-pod-addressability", "false", boolean(&n.EnableMeshPodAddressability), "true: the activator and the autoscaler, which connect to each pod by its address, name its private Service in Host, as a service mesh wants it."},
+			{"mesh-compatibility-mode", "auto", word(&n.MeshCompatibilityMode, "auto", "enabled", "disabled"), "enabled does what enable-mesh-pod-addressability does; auto and disabled leave that to it. Pods are connected to by their address in any case: the private Service is headless, and in a mesh that is a Service whose pods can be."},
+			{"default-external-scheme", "http", word(&n.DefaultExternalScheme, "http", "https").older("defaultExternalScheme"), "Scheme of status.url where something in front of the gateway ends TLS."},
+			{"system-internal-tls-allow-serve-mode", "", text(new(string), "anything", nil), "Accepted and without effect, and answered with a warning: while system-internal-tls is Enabled gateways reach every revision over TLS."},
+		}},
+		{ObservabilityName, s.checkObservability, []key{
+			{"logging.enable-var-log-collection", "false", boolean(&o.EnableVarLogCollection), "Mounts an emptyDir at /var/log of every container for log collectors."},
+			{"logging.revision-url-template", "", text(&o.RevisionURLTemplate, "text with ${REVISION_UID}", nil), "status.logUrl of revisions."},
+			{"logging.request-log-template", "", structured("Go template; empty is Ebb's JSON line", o.setRequestLog), "Form of a request log line."},
+			{"logging.enable-request-log", "false", boolean(&o.EnableRequestLog), "Writes one line a request in queue-proxy and activator."},
+			{"logging.enable-probe-request-log", "false", boolean(&o.EnableProbeRequestLog), "Writes probes into the request log too."},
+			{"metrics-protocol", "none", word(&o.Metrics.Protocol, "none", "prometheus", "http/protobuf", "grpc"), "How Ebb's components hand out metrics besides port 9090, where every one serves Prometheus always."},
+			{"metrics-endpoint", "", text(&o.Metrics.Endpoint, address, nil), "OTLP target of the components' metrics."},
+			{"metrics-export-interval", "", duration(&o.Metrics.Interval, time.Millisecond, forever, 1).orBlank().says("duration"), "Time between two exports."},
+			{"request-metrics-protocol", "none", word(&o.RequestMetrics.Protocol, "none", "prometheus", "http/protobuf", "grpc"), "How queue-proxy hands out request metrics; prometheus is port 9091."},
+			{"request-metrics-endpoint", "", text(&o.RequestMetrics.Endpoint, address, nil), "OTLP target of request metrics."},
+			{"request-metrics-export-interval", "", duration(&o.RequestMetrics.Interval, time.Millisecond, forever, 1).orBlank().says("duration"), "Time between two exports."},
+			{"runtime-profiling", "disabled", enabled(&o.RuntimeProfiling), "pprof on port 8008."},
+			{"runtime-export-interval", "15s", duration(&o.RuntimeExportInterval, time.Millisecond, forever, 1).says("duration"), "Least time between two exports of the metrics of the Go runtime and the process, where metrics-protocol sends metrics. Port 9090 always has them as they are."},
+			{"tracing-protocol", "none", word(&o.Tracing.Protocol, "none", "http/protobuf", "grpc", "stdout"), "How spans are exported."},
+			{"tracing-endpoint", "", text(&o.Tracing.Endpoint, address, nil), "OTLP target of spans."},
+			{"tracing-sampling-rate", "0", number(&o.Tracing.SamplingRate, between(0, 1)), "Share of requests that are traced."},
+			{"cold-start-header", "disabled", enabled(&o.ColdStartHeader), "Header Ebb-Cold-Start on responses to requests that waited for a pod: when each step happened."},
+		}},
+		{LoggingName, s.checkLogging, []key{
+			{"zap-logger-config", `{"level": "info"}`, structured("JSON object; level is one of "+levels, s.Logging.setZap), "Log level of components without one of their own."},
+			{"loglevel.<component>", "", each("debug, info, warn, error, dpanic, panic or fatal", s.Logging.setLevel), "Log level of one component: controller, autoscaler, activator, webhook, queueproxy (of new pods), hpaautoscaler."},
+		}},
+		{LeaderElectionName, s.checkLeaderElection, []key{
+			{"lease-duration", "60s", duration(&l.LeaseDuration, time.Second, forever, 1), "Time after which a leader that does not renew its lease is replaced. A change keeps the leader."},
+			{"renew-deadline", "40s", duration(&l.RenewDeadline, time.Second, forever, 1).says("less than lease-duration"), "Time a leader tries to renew its lease before it gives up. A change keeps the leader."},
+			{"retry-period", "10s", duration(&l.RetryPeriod, 100*time.Millisecond, forever, 1).says("less than renew-deadline / 1.2"), "Time between two renewals, and between two attempts to lead; a released lease is taken at once. A change keeps the leader."},
+			{"buckets", "1", whole(&l.Buckets, 1, 10), "Parts into which the replicas of a component divide its objects. After a change the controller and the autoscaler restart by themselves."},
+			{"map-lease-prefix.<component>", "", each("DNS name, another for each component", l.setPrefix), "Renames the leases of a component: controller or autoscaler. Each has one set of leases for all its work, so names of single reconcilers are ignored. After a change the component restarts by itself."},
+		}},
+		{CertManagerName, nil, []key{
+			{"issuerRef", "kind: ClusterIssuer\nname: knative-selfsigned-issuer", structured("YAML {kind, name, group}", s.CertManager.Issuer.set), "Signs certificates of external hosts."},
+			{"clusterLocalIssuerRef", "kind: ClusterIssuer\nname: knative-selfsigned-issuer", structured("YAML {kind, name, group}", s.CertManager.ClusterLocalIssuer.set), "Signs certificates of cluster-local hosts."},
+			{"systemInternalIssuerRef", "kind: ClusterIssuer\nname: knative-selfsigned-issuer", structured("YAML {kind, name, group}", s.CertManager.SystemInternalIssuer.set), "Signs certificates between Ebb's parts."},
+		}},
+		{GatewayName, nil, []key{
+			{"external-gateways", defaultExternalGateways, gateways(&s.Gateway.External), "Gateways that carry the external hosts of Routes."},
+			{"local-gateways", defaultLocalGateways, gateways(&s.Gateway.Local), "Gateways that carry the cluster-local hosts of Routes; the first one's Service is the target of placeholder Services."},
+		}},
+		{TracingName, nil, nil}, // deprecated: it may exist and has no effect
 	}
-	return nil
 }
 
-// Keys lists every key in the order in which it is documented.
-func Keys() []Key { return slices.Clone(keys) }
-
-// featureKeys are the keys of config-features, from the table that defaulting and validation use.
-func featureKeys() []Key {
-	var rows []Key
+// featureKeys are the keys of config-features, from the table of the flags.
+func featureKeys(s *Snapshot) []key {
+	s.Features = rules.DefaultFeatures()
+	var rows []key
 	for _, f := range rules.FeatureTable {
-		words := "Enabled, Allowed or Disabled"
+		words, legal := []rules.Flag{rules.Enabled, rules.Allowed, rules.Disabled}, "Enabled, Allowed or Disabled"
 		if f.Key == rules.KeySecurePodDefaults {
-			words = "Enabled, AllowRootBounded or Disabled"
+			words, legal = append(words, rules.AllowRootBounded), "Enabled, AllowRootBounded or Disabled"
 		}
-		rows = append(rows, Key{FeaturesName, string(f.Key), nil, string(f.Default),
-			words + ", upper or lower case; another word leaves the default", f.Effect})
+		// The contract says that an unknown word leaves the default.
+		set := func(text string) error {
+			for _, word := range words {
+				if strings.EqualFold(text, string(word)) {
+					s.Features[f.Key] = word
+				}
+			}
+			return nil
+		}
+		rows = append(rows, key{string(f.Key), string(f.Default),
+			value{legal: legal + ", upper or lower case; another word leaves the default", set: set}, f.Effect})
 	}
 	return rows
 }
 
-// keys is the table of all keys. It is never written after start.
-var keys = slices.Concat([]Key{
-	{AutoscalerName, "pod-autoscaler-class", nil, "kpa.autoscaling.knative.dev", "not empty", "Autoscaler class of revisions that name none."},
-	{AutoscalerName, "enable-scale-to-zero", nil, "true", "true or false", "false keeps at least one pod of every revision."},
-	{AutoscalerName, "allow-zero-initial-scale", nil, "false", "true or false", "Permits initial-scale 0, here and as an annotation."},
-	{AutoscalerName, "initial-scale", nil, "1", "0 or more; 0 needs allow-zero-initial-scale", "Pods that must be ready before a new revision counts as initialized."},
-	{AutoscalerName, "min-scale", nil, "0", "0 or more", "Pods a reachable revision keeps at least."},
-	{AutoscalerName, "max-scale", nil, "0", "0 or more; 1 to max-scale-limit when that is set", "Pods a revision gets at most; 0 is no bound."},
-	{AutoscalerName, "max-scale-limit", nil, "0", "0 or more", "Upper bound of max-scale, here and as an annotation; 0 is no bound."},
-	{AutoscalerName, "max-scale-up-rate", nil, "1000", "more than 1", "One decision multiplies the ready pods by at most this."},
-	{AutoscalerName, "max-scale-down-rate", nil, "2", "more than 1", "One decision divides the ready pods by at most this."},
-	{AutoscalerName, "container-concurrency-target-percentage", nil, "70", "more than 0, at most 100; values up to 1 are fractions", "Share of a pod's concurrency that is aimed at."},
-	{AutoscalerName, "container-concurrency-target-default", nil, "100", "more than 0; at least 0.01 after the percentage", "Concurrent requests a pod of a revision without a limit is worth."},
-	{AutoscalerName, "requests-per-second-target-default", nil, "200", "at least 0.01", "Requests per second a pod is worth when the metric is rps."},
-	{AutoscalerName, "target-burst-capacity", nil, "211", "-1, or 0 and more", "Requests of spare capacity below which the activator stays in the path; 0 leaves it as soon as there is a pod, -1 never."},
-	{AutoscalerName, "activator-capacity", nil, "100", "at least 1", "Concurrent requests one activator is worth when choosing how many serve a revision."},
-	{AutoscalerName, "stable-window", nil, "60s", "6s to 1h, whole seconds", "Window the load is averaged over."},
-	{AutoscalerName, "panic-window-percentage", nil, "10", "1 to 100", "Length of the panic window in percent of the stable window."},
-	{AutoscalerName, "panic-threshold-percentage", nil, "200", "a number", "Load in percent of the ready capacity that starts panic mode."},
-	{AutoscalerName, "scale-to-zero-grace-period", nil, "30s", "more than 0", "Longest wait for the network to be moved to the activator before the last pod goes."},
-	{AutoscalerName, "scale-to-zero-pod-retention-period", nil, "0s", "0 or more", "Least time the last pod stays after traffic ended."},
-	{AutoscalerName, "scale-down-delay", nil, "0s", "0 or more, whole seconds", "Time over which the highest decision holds before pods are removed."},
-	{AutoscalerName, "scale-up-burst", nil, "500", "1 or more", "Pods that one service may add at once; its first pod is always granted."},
-	{AutoscalerName, "scale-up-per-second", nil, "50", "more than 0", "Pods a second that one service may add beyond scale-up-burst."},
-
-	{DefaultsName, "revision-timeout-seconds", nil, "300", "1 or more", "timeoutSeconds of a revision that has none."},
-	{DefaultsName, "max-revision-timeout-seconds", nil, "600", "at least revision-timeout-seconds", "Largest legal timeoutSeconds."},
-	{DefaultsName, "revision-response-start-timeout-seconds", nil, "300", "0 or more; revision-timeout-seconds when absent", "responseStartTimeoutSeconds of a revision that has none; used where it is less than the revision's timeout."},
-	{DefaultsName, "revision-idle-timeout-seconds", nil, "0", "0 or more; 0 is off", "idleTimeoutSeconds of a revision that has none; used where it is less than the revision's timeout."},
-	{DefaultsName, "response-timeout-action", nil, "end", "end or cut", "What a timer does to a response that has begun: end it cleanly with the trailer Ebb-Timeout, or cut the connection. The annotation serving.ebb.dev/response-timeout-action on a template overrides it."},
-	{DefaultsName, "revision-cpu-request", nil, "", "resource quantity", "CPU request of containers that have none."},
-	{DefaultsName, "revision-memory-request", nil, "", "resource quantity", "Memory request of containers that have none."},
-	{DefaultsName, "revision-ephemeral-storage-request", nil, "", "resource quantity", "Ephemeral storage request of containers that have none."},
-	{DefaultsName, "revision-cpu-limit", nil, "", "resource quantity", "CPU limit of containers that have none."},
-	{DefaultsName, "revision-memory-limit", nil, "", "resource quantity", "Memory limit of containers that have none."},
-	{DefaultsName, "revision-ephemeral-storage-limit", nil, "", "resource quantity", "Ephemeral storage limit of containers that have none."},
-	{DefaultsName, "container-name-template", nil, "user-container", "Go template over the object's metadata that gives a DNS label", "Name of a container that has none."},
-	{DefaultsName, "init-container-name-template", nil, "init-container", "Go template over the object's metadata that gives a DNS label", "Name of an init container that has none."},
-	{DefaultsName, "container-concurrency", nil, "0", "0 to container-concurrency-max-limit; 0 is no limit", "containerConcurrency of a revision that has none."},
-	{DefaultsName, "container-concurrency-max-limit", nil, "1000", "1 or more", "Largest legal containerConcurrency."},
-	{DefaultsName, "allow-container-concurrency-zero", nil, "true", "true or false", "false makes 1 the smallest legal containerConcurrency."},
-	{DefaultsName, "enable-service-links", nil, "false", "true or false; another word leaves the field unset", "enableServiceLinks of a new revision that does not say."},
-
-	{DeploymentName, "queue-sidecar-image", []string{"queueSidecarImage"}, "", "required", "Image of queue-proxy."},
-	{DeploymentName, "registries-skipping-tag-resolving", []string{"registriesSkippingTagResolving"}, "kind.local,ko.local,dev.local", "comma-separated host names", "Registries whose tags are used as they are."},
-	{DeploymentName, "digest-resolution-timeout", []string{"digestResolutionTimeout"}, "10s", "more than 0", "Longest wait for one tag to be resolved to a digest."},
-	{DeploymentName, "progress-deadline", []string{"progressDeadline"}, "600s", "1s or more, whole seconds", "Time a revision has to become ready, and to be activated."},
-	{DeploymentName, "queue-sidecar-cpu-request", []string{"queueSidecarCPURequest"}, "25m", "resource quantity", "CPU request of queue-proxy."},
-	{DeploymentName, "queue-sidecar-cpu-limit", []string{"queueSidecarCPULimit"}, "", "resource quantity", "CPU limit of queue-proxy."},
-	{DeploymentName, "queue-sidecar-memory-request", []string{"queueSidecarMemoryRequest"}, "", "resource quantity", "Memory request of queue-proxy."},
-	{DeploymentName, "queue-sidecar-memory-limit", []string{"queueSidecarMemoryLimit"}, "", "resource quantity", "Memory limit of queue-proxy."},
-	{DeploymentName, "queue-sidecar-ephemeral-storage-request", []string{"queueSidecarEphemeralStorageRequest"}, "", "resource quantity", "Ephemeral storage request of queue-proxy."},
-	{DeploymentName, "queue-sidecar-ephemeral-storage-limit", []string{"queueSidecarEphemeralStorageLimit"}, "", "resource quantity", "Ephemeral storage limit of queue-proxy."},
-	{DeploymentName, "queue-sidecar-token-audiences", nil, "", "comma-separated audiences", "Service account tokens mounted into queue-proxy."},
-	{DeploymentName, "queue-sidecar-rootca", nil, "", "PEM", "Extra root certificates of queue-proxy."},
-	{DeploymentName, "queue-sidecar-tls-min-version", nil, "", "1.2 or 1.3", "Oldest TLS version of queue-proxy."},
-	{DeploymentName, "queue-sidecar-tls-max-version", nil, "", "1.2 or 1.3, at least the minimum", "Newest TLS version of queue-proxy."},
-	{DeploymentName, "queue-sidecar-tls-cipher-suites", nil, "", "comma-separated names", "TLS cipher suites of queue-proxy."},
-	{DeploymentName, "queue-sidecar-tls-curve-preferences", nil, "", "comma-separated names", "TLS curves of queue-proxy, best first."},
-	{DeploymentName, "default-affinity-type", nil, AffinityPreferSpread, AffinityPreferSpread + " or " + AffinityNone, "Affinity of pods that have none: spread over nodes, or nothing."},
-	{DeploymentName, "runtime-class-name", nil, "", "YAML map: runtime class to {selector: {label: value}}", "Runtime class of revisions by their labels; the selector with the most labels wins."},
-	{DeploymentName, "pod-is-always-schedulable", nil, "false", "true or false", "true hides Unschedulable, for clusters that add nodes."},
-
-	{DomainName, "<domain>", nil, "", "YAML {selector: {label: value}, type: wildcard}, or empty", "Domain of the Routes whose labels match; the selector with the most labels wins, then the first name. Without any key the domain is svc.cluster.local and Routes are local."},
-}, featureKeys(), []Key{
-	{GCName, "retain-since-create-time", nil, "48h", "0 or more, or disabled", "Age below which a revision without traffic is kept."},
-	{GCName, "retain-since-last-active-time", nil, "15h", "0 or more, or disabled", "Time since its last traffic below which a revision is kept."},
-	{GCName, "min-non-active-revisions", nil, "20", "0 or more", "Revisions without traffic that are always kept, per Configuration."},
-	{GCName, "max-non-active-revisions", nil, "1000", "at least the minimum, or disabled", "Revisions without traffic beyond which the oldest go, per Configuration."},
-
-	{NetworkName, "ingress-class", []string{"ingress.class"}, "istio.ingress.networking.knative.dev", "not empty", "Kept for manifests that name it: Ebb writes HTTPRoutes for the Gateways of config-gateway, whatever the class. Another value than the default is answered with a warning."},
-	{NetworkName, "certificate-class", []string{"certificate.class"}, "cert-manager.certificate.networking.knative.dev", "not empty", "Kept for manifests that name it: cert-manager makes certificates, whatever the class. Another value than the default is answered with a warning."},
-	{NetworkName, "namespace-wildcard-cert-selector", nil, "", "YAML label selector", "Namespaces that get one wildcard certificate for all their Routes."},
-	{NetworkName, "domain-template", []string{"domainTemplate"}, "{{.Name}}.{{.Namespace}}.{{.Domain}}", "Go template over Name, Namespace, Domain, Annotations, Labels that gives a DNS name", "Host of a Route."},
-	{NetworkName, "tag-template", []string{"tagTemplate"}, "{{.Tag}}-{{.Name}}", "Go template over Tag, Name that gives a DNS label", "Name of a tagged target: the first label of its host, and its placeholder Service."},
-	{NetworkName, "external-domain-tls", []string{"auto-tls", "autoTLS"}, "Disabled", "Enabled or Disabled", "Certificates and https for external hosts."},
-	{NetworkName, "cluster-local-domain-tls", nil, "Disabled", "Enabled or Disabled", "Certificates and https for cluster-local hosts."},
-	{NetworkName, "system-internal-tls", []string{"internal-encryption"}, "Disabled", "Enabled or Disabled", "TLS from the gateway to activator and queue-proxy."},
-	{NetworkName, "http-protocol", []string{"httpProtocol"}, "Enabled", "Enabled, Redirected (Disabled is deprecated)", "What plain HTTP does on an external host that has TLS."},
-	{NetworkName, "rollout-duration", []string{"rolloutDuration"}, "0", "whole seconds, 0 or more", "Time over which traffic moves to a new latest revision; 0 moves it at once."},
-	{NetworkName, "autocreate-cluster-domain-claims", []string{"autocreateClusterDomainClaims"}, "false", "true or false", "true makes the ClusterDomainClaim of a DomainMapping by itself."},
-	{NetworkName, "enable-mesh-pod-addressability", nil, "false", "true or false", "true: the activator and the autoscaler, which connect to each pod by its address, name its private Service in Host, as a service mesh wants it."},
-	{NetworkName, "mesh-compatibility-mode", nil, "auto", "auto, enabled or disabled", "enabled does what enable-mesh-pod-addressability does; auto and disabled leave that to it. Pods are connected to by their address in any case: the private Service is headless, and in a mesh that is a Service whose pods can be."},
-	{NetworkName, "default-external-scheme", []string{"defaultExternalScheme"}, "http", "http or https", "Scheme of status.url where something in front of the gateway ends TLS."},
-	{NetworkName, "system-internal-tls-allow-serve-mode", nil, "", "anything", "Accepted and without effect, and answered with a warning: while system-internal-tls is Enabled gateways reach every revision over TLS."},
-
-	{ObservabilityName, "logging.enable-var-log-collection", nil, "false", "true or false", "Mounts an emptyDir at /var/log of every container for log collectors."},
-	{ObservabilityName, "logging.revision-url-template", nil, "", "text with ${REVISION_UID}", "status.logUrl of revisions."},
-	{ObservabilityName, "logging.request-log-template", nil, "", "Go template; empty is Ebb's JSON line", "Form of a request log line."},
-	{ObservabilityName, "logging.enable-request-log", nil, "false", "true or false", "Writes one line a request in queue-proxy and activator."},
-	{ObservabilityName, "logging.enable-probe-request-log", nil, "false", "true or false", "Writes probes into the request log too."},
-	{ObservabilityName, "metrics-protocol", nil, "none", "none, prometheus, http/protobuf or grpc", "How Ebb's components hand out metrics besides port 9090, where every one serves Prometheus always."},
-	{ObservabilityName, "metrics-endpoint", nil, "", "address; required for http/protobuf and grpc", "OTLP target of the components' metrics."},
-	{ObservabilityName, "metrics-export-interval", nil, "", "duration", "Time between two exports."},
-	{ObservabilityName, "request-metrics-protocol", nil, "none", "none, prometheus, http/protobuf or grpc", "How queue-proxy hands out request metrics; prometheus is port 9091."},
-	{ObservabilityName, "request-metrics-endpoint", nil, "", "address; required for http/protobuf and grpc", "OTLP target of request metrics."},
-	{ObservabilityName, "request-metrics-export-interval", nil, "", "duration", "Time between two exports."},
-	{ObservabilityName, "runtime-profiling", nil, "disabled", "enabled or disabled", "pprof on port 8008."},
-	{ObservabilityName, "runtime-export-interval", nil, "15s", "duration", "Least time between two exports of the metrics of the Go runtime and the process, where metrics-protocol sends metrics. Port 9090 always has them as they are."},
-	{ObservabilityName, "tracing-protocol", nil, "none", "none, http/protobuf, grpc or stdout", "How spans are exported."},
-	{ObservabilityName, "tracing-endpoint", nil, "", "address; required for http/protobuf and grpc", "OTLP target of spans."},
-	{ObservabilityName, "tracing-sampling-rate", nil, "0", "0 to 1", "Share of requests that are traced."},
-	{ObservabilityName, "cold-start-header", nil, "disabled", "enabled or disabled", "Header Ebb-Cold-Start on responses to requests that waited for a pod: when each step happened."},
-
-	{LoggingName, "zap-logger-config", nil, `{"level": "info"}`, "JSON object; level is one of debug, info, warn, error, dpanic, panic, fatal", "Log level of components without one of their own."},
-	{LoggingName, "loglevel.<component>", nil, "", "debug, info, warn, error, dpanic, panic or fatal", "Log level of one component: controller, autoscaler, activator, webhook, queueproxy (of new pods), hpaautoscaler."},
-
-	{LeaderElectionName, "lease-duration", nil, "60s", "1s or more", "Time after which a leader that does not renew its lease is replaced. A change keeps the leader."},
-	{LeaderElectionName, "renew-deadline", nil, "40s", "less than lease-duration", "Time a leader tries to renew its lease before it gives up. A change keeps the leader."},
-	{LeaderElectionName, "retry-period", nil, "10s", "less than renew-deadline / 1.2", "Time between two renewals, and between two attempts to lead; a released lease is taken at once. A change keeps the leader."},
-	{LeaderElectionName, "buckets", nil, "1", "1 to 10", "Parts into which the replicas of a component divide its objects. After a change the controller and the autoscaler restart by themselves."},
-	{LeaderElectionName, "map-lease-prefix.<component>", nil, "", "DNS name, another for each component", "Renames the leases of a component: controller or autoscaler. Each has one set of leases for all its work, so names of single reconcilers are ignored. After a change the component restarts by itself."},
-
-	{CertManagerName, "issuerRef", nil, "kind: ClusterIssuer\nname: knative-selfsigned-issuer", "YAML {kind, name, group}", "Signs certificates of external hosts."},
-	{CertManagerName, "clusterLocalIssuerRef", nil, "kind: ClusterIssuer\nname: knative-selfsigned-issuer", "YAML {kind, name, group}", "Signs certificates of cluster-local hosts."},
-	{CertManagerName, "systemInternalIssuerRef", nil, "kind: ClusterIssuer\nname: knative-selfsigned-issuer", "YAML {kind, name, group}", "Signs certificates between Ebb's parts."},
-
-	{GatewayName, "external-gateways", nil, defaultExternalGateways, "YAML list of {class, gateway: namespace/name, service: namespace/name, http-listener-name, supported-features}", "Gateways that carry the external hosts of Routes."},
-	{GatewayName, "local-gateways", nil, defaultLocalGateways, "YAML list of {class, gateway: namespace/name, service: namespace/name, http-listener-name, supported-features}", "Gateways that carry the cluster-local hosts of Routes; the first one's Service is the target of placeholder Services."},
-})
+// resourceKeys are the keys <prefix>-{cpu,memory,ephemeral-storage}-{request,limit}.
+func resourceKeys(prefix, whose, cpu string, requests, limits *corev1.ResourceList) []key {
+	var rows []key
+	*requests, *limits = nil, nil
+	for _, kind := range []struct {
+		suffix string
+		into   *corev1.ResourceList
+	}{{"request", requests}, {"limit", limits}} {
+		for _, r := range []struct {
+			name         corev1.ResourceName
+			title, older string
+		}{{corev1.ResourceCPU, "CPU", "CPU"}, {corev1.ResourceMemory, "Memory", "Memory"},
+			{corev1.ResourceEphemeralStorage, "Ephemeral storage", "EphemeralStorage"}} {
+			v := quantity(kind.into, r.name)
+			if prefix == "queue-sidecar" {
+				v = v.older("queueSidecar" + r.older + strings.ToUpper(kind.suffix[:1]) + kind.suffix[1:])
+			}
+			k := key{prefix + "-" + string(r.name) + "-" + kind.suffix, "", v, r.title + " " + kind.suffix + " of " + whose + "."}
+			if r.name == corev1.ResourceCPU && kind.into == requests {
+				k.Default = cpu
+			}
+			rows = append(rows, k)
+		}
+	}
+	return rows
+}

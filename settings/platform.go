@@ -1,14 +1,14 @@
 package settings
 
 import (
+	"cmp"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"log/slog"
 	"regexp"
 	"strings"
-	"text/template"
 	"time"
-
-	"sigs.k8s.io/yaml"
 )
 
 // Observability is config-observability.
@@ -49,43 +49,14 @@ const DefaultRequestLog = `{"httpRequest": {"requestMethod": "{{.Request.Method}
 	`"referer": "{{js .Request.Referer}}", "latency": "{{.Response.Latency}}s", "protocol": "{{.Request.Proto}}"}, ` +
 	`"traceId": "{{.TraceID}}"}`
 
-func readObservability(r *reader) Observability {
-	export := func(prefix string) Export {
-		e := Export{
-			Protocol: r.oneOf(prefix+"metrics-protocol", "none", "none", "prometheus", "http/protobuf", "grpc"),
-			Endpoint: r.text(prefix+"metrics-endpoint", ""),
-		}
-		if v := r.text(prefix+"metrics-export-interval", ""); v != "" {
-			e.Interval = r.duration(prefix+"metrics-export-interval", 0, time.Millisecond, forever, false)
-		}
-		r.endpoint(prefix+"metrics-endpoint", e.Protocol, e.Endpoint)
-		return e
-	}
-	o := Observability{
-		EnableVarLogCollection: r.boolean("logging.enable-var-log-collection", false),
-		RevisionURLTemplate:    r.text("logging.revision-url-template", ""),
-		RequestLogTemplate:     r.text("logging.request-log-template", ""),
-		EnableRequestLog:       r.boolean("logging.enable-request-log", false),
-		EnableProbeRequestLog:  r.boolean("logging.enable-probe-request-log", false),
-		Metrics:                export(""),
-		RequestMetrics:         export("request-"),
-		RuntimeProfiling:       r.oneOf("runtime-profiling", "disabled", "enabled", "disabled") == "enabled",
-		RuntimeExportInterval:  r.duration("runtime-export-interval", 15*time.Second, time.Millisecond, forever, false),
-		Tracing: Tracing{
-			Protocol: r.oneOf("tracing-protocol", "none", "none", "http/protobuf", "grpc", "stdout"),
-			Endpoint: r.text("tracing-endpoint", ""),
-			SamplingRate: r.number("tracing-sampling-rate", 0,
-				func(f float64) bool { return f >= 0 && f <= 1 }, "0 to 1"),
-		},
-		ColdStartHeader: r.oneOf("cold-start-header", "disabled", "enabled", "disabled") == "enabled",
-	}
+func (s *Snapshot) checkObservability(r *reader) {
+	o := &s.Observability
 	if o.RequestLogTemplate == "" {
 		o.RequestLogTemplate = DefaultRequestLog
-	} else if _, err := template.New("request log").Parse(o.RequestLogTemplate); err != nil {
-		r.fault("logging.request-log-template", o.RequestLogTemplate, "is not a Go template: %v", err)
 	}
+	r.endpoint("metrics-endpoint", o.Metrics.Protocol, o.Metrics.Endpoint)
+	r.endpoint("request-metrics-endpoint", o.RequestMetrics.Protocol, o.RequestMetrics.Endpoint)
 	r.endpoint("tracing-endpoint", o.Tracing.Protocol, o.Tracing.Endpoint)
-	return o
 }
 
 // endpoint checks that a protocol that sends has somewhere to send to, and the others have not.
@@ -116,53 +87,56 @@ func (l Logging) LevelOf(component string) slog.Level {
 	return l.Level
 }
 
-// logLevel reads zap's level words; dpanic, panic and fatal are as silent as it gets.
-func logLevel(word string) (slog.Level, bool) {
+// levels are zap's words. The last three log as little as possible.
+const levels = "debug, info, warn, error, dpanic, panic, fatal"
+
+func logLevel(word string) (slog.Level, error) {
 	switch strings.ToLower(word) {
 	case "debug":
-		return slog.LevelDebug, true
+		return slog.LevelDebug, nil
 	case "info", "":
-		return slog.LevelInfo, true
+		return slog.LevelInfo, nil
 	case "warn", "warning":
-		return slog.LevelWarn, true
+		return slog.LevelWarn, nil
 	case "error":
-		return slog.LevelError, true
+		return slog.LevelError, nil
 	case "dpanic", "panic", "fatal":
-		return slog.LevelError + 4, true
+		return slog.LevelError + 4, nil
 	}
-	return slog.LevelInfo, false
+	return 0, fmt.Errorf("level %q is not one of %s", word, levels)
 }
 
-func readLogging(r *reader) Logging {
-	l := Logging{Level: slog.LevelInfo, Raw: r.text("zap-logger-config", "")}
-	if l.Raw != "" {
-		var zap struct {
-			Level string `json:"level"`
-		}
-		if err := json.Unmarshal([]byte(l.Raw), &zap); err != nil {
-			r.fault("zap-logger-config", l.Raw, "is not a JSON object: %v", err)
-		} else if level, ok := logLevel(zap.Level); ok {
-			l.Level = level
-		} else {
-			r.fault("zap-logger-config", l.Raw, "level %q is not one of debug, info, warn, error, dpanic, panic, fatal", zap.Level)
-		}
+func (l *Logging) setZap(text string) error {
+	var zap struct {
+		Level string `json:"level"`
 	}
-	for key, word := range r.data {
-		component, ok := strings.CutPrefix(key, "loglevel.")
-		if !ok || strings.TrimSpace(word) == "" {
-			continue
-		}
-		level, ok := logLevel(strings.TrimSpace(word))
-		if !ok {
-			r.fault(key, word, "%q is not one of debug, info, warn, error, dpanic, panic, fatal", word)
-			continue
-		}
-		if l.Levels == nil {
-			l.Levels = map[string]slog.Level{}
-		}
-		l.Levels[component] = level
+	if err := json.Unmarshal([]byte(text), &zap); err != nil {
+		return fmt.Errorf("is not a JSON object: %w", err)
 	}
-	return l
+	level, err := logLevel(zap.Level)
+	if err == nil {
+		l.Level, l.Raw = level, text
+	}
+	return err
+}
+
+func (l *Logging) setLevel(component, word string) error {
+	level, err := logLevel(word)
+	if err != nil || word == "" {
+		return err
+	}
+	if l.Levels == nil {
+		l.Levels = map[string]slog.Level{}
+	}
+	l.Levels[component] = level
+	return nil
+}
+
+// checkLogging leaves Raw empty when it is not set: queue-proxy then has its own default.
+func (s *Snapshot) checkLogging(r *reader) {
+	if !r.has("zap-logger-config") {
+		s.Logging.Raw = ""
+	}
 }
 
 // LeaderElection is config-leader-election.
@@ -172,13 +146,19 @@ type LeaderElection struct {
 	LeasePrefixes                             map[string]string // component -> lease name prefix
 }
 
-func readLeaderElection(r *reader) LeaderElection {
-	l := LeaderElection{
-		LeaseDuration: r.duration("lease-duration", time.Minute, time.Second, forever, false),
-		RenewDeadline: r.duration("renew-deadline", 40*time.Second, time.Second, forever, false),
-		RetryPeriod:   r.duration("retry-period", 10*time.Second, 100*time.Millisecond, forever, false),
-		Buckets:       uint32(r.integer("buckets", 1, 1, 10)),
+func (l *LeaderElection) setPrefix(component, prefix string) error {
+	if prefix != "" && (len(prefix) > 200 || !dnsDomain.MatchString(prefix)) {
+		return fmt.Errorf("%q cannot begin the name of a lease, expected a DNS name", prefix)
 	}
+	if l.LeasePrefixes == nil {
+		l.LeasePrefixes = map[string]string{}
+	}
+	l.LeasePrefixes[component] = prefix
+	return nil
+}
+
+func (s *Snapshot) checkLeaderElection(r *reader) {
+	l := &s.LeaderElection
 	if l.RenewDeadline >= l.LeaseDuration {
 		r.fault("renew-deadline", "", "%v must be less than lease-duration, which is %v", l.RenewDeadline, l.LeaseDuration)
 	}
@@ -186,23 +166,9 @@ func readLeaderElection(r *reader) LeaderElection {
 		r.fault("retry-period", "", "%v must be less than renew-deadline, which is %v, divided by 1.2",
 			l.RetryPeriod, l.RenewDeadline)
 	}
-	for key, value := range r.data {
-		if reconciler, ok := strings.CutPrefix(key, "map-lease-prefix."); ok {
-			if l.LeasePrefixes == nil {
-				l.LeasePrefixes = map[string]string{}
-			}
-			prefix := strings.TrimSpace(value)
-			if prefix != "" && (len(prefix) > 200 || !dnsDomain.MatchString(prefix)) {
-				r.fault(key, value, "%q cannot begin the name of a lease, expected a DNS name", prefix)
-				continue
-			}
-			l.LeasePrefixes[reconciler] = prefix
-		}
-	}
 	if p := l.LeasePrefixes; p["controller"] != "" && p["controller"] == p["autoscaler"] {
-		r.fault("map-lease-prefix.autoscaler", p["autoscaler"], "is the prefix of the controller, too: they would take each other's leases")
+		r.fault("map-lease-prefix.autoscaler", p["autoscaler"], "is also the prefix of the controller: each would take the other's leases")
 	}
-	return l
 }
 
 // CertManager is config-certmanager: who signs which kind of certificate.
@@ -217,31 +183,17 @@ type IssuerRef struct {
 	Group string `json:"group,omitempty"`
 }
 
-func readCertManager(r *reader) CertManager {
-	issuer := func(key string) IssuerRef {
-		ref := IssuerRef{Name: "knative-selfsigned-issuer", Kind: "ClusterIssuer"}
-		text, key, ok := r.lookup(key)
-		if !ok || text == "" {
-			return ref
-		}
-		var given IssuerRef
-		if err := yaml.UnmarshalStrict([]byte(text), &given); err != nil {
-			r.fault(key, text, "is not YAML of the form {kind: ClusterIssuer, name: my-issuer}: %v", err)
-			return ref
-		}
-		if given.Name == "" {
-			r.fault(key, text, "names no issuer")
-			return ref
-		}
-		if given.Kind == "" {
-			given.Kind = "Issuer"
-		}
-		return given
+func (ref *IssuerRef) set(text string) error {
+	var given IssuerRef
+	if err := unmarshal(text, &given, "YAML of the form {kind: ClusterIssuer, name: my-issuer}"); err != nil {
+		return err
 	}
-	return CertManager{
-		Issuer: issuer("issuerRef"), ClusterLocalIssuer: issuer("clusterLocalIssuerRef"),
-		SystemInternalIssuer: issuer("systemInternalIssuerRef"),
+	if given.Name == "" {
+		return errors.New("names no issuer")
 	}
+	given.Kind = cmp.Or(given.Kind, "Issuer")
+	*ref = given
+	return nil
 }
 
 // Gateway is config-gateway: the Gateways that carry the hosts of Routes.
@@ -252,11 +204,12 @@ type Gateway struct {
 
 // GatewayRef is one Gateway and the Service in front of its pods.
 type GatewayRef struct {
-	Class             string   // GatewayClass
-	Gateway           string   // namespace/name
-	Service           string   // namespace/name
-	HTTPListener      string   // section name of the plain listener; "" = any
-	SupportedFeatures []string // Gateway API feature names that the class implements beyond the core
+	Class        string `json:"class"`              // GatewayClass
+	Gateway      string `json:"gateway"`            // namespace/name
+	Service      string `json:"service"`            // namespace/name
+	HTTPListener string `json:"http-listener-name"` // section name of the plain listener; "" = any
+	// SupportedFeatures are the Gateway API features that the class implements beyond the core.
+	SupportedFeatures []string `json:"supported-features"`
 }
 
 // Namespace and Name of the Gateway object.
@@ -269,46 +222,31 @@ func (g GatewayRef) ServiceName() string      { _, n, _ := strings.Cut(g.Service
 
 var namespacedName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?/[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`)
 
-func readGateway(r *reader) Gateway {
-	list := func(key, def string) []GatewayRef {
-		text, key, ok := r.lookup(key)
-		if !ok || text == "" {
-			text = def
-		}
-		var entries []struct {
-			Class             string   `json:"class"`
-			Gateway           string   `json:"gateway"`
-			Service           string   `json:"service"`
-			HTTPListener      string   `json:"http-listener-name"`
-			SupportedFeatures []string `json:"supported-features"`
-		}
-		if err := yaml.UnmarshalStrict([]byte(text), &entries); err != nil {
-			r.fault(key, text, "is not a YAML list of {class, gateway, service}: %v", err)
-			return nil
-		}
-		if len(entries) == 0 {
-			r.fault(key, text, "names no Gateway")
-		}
+// gateways takes a list of Gateways.
+func gateways(to *[]GatewayRef) value {
+	legal := "YAML list of {class, gateway: namespace/name, service: namespace/name, http-listener-name, supported-features}"
+	return structured(legal, func(text string) error {
 		var refs []GatewayRef
-		for i, e := range entries {
-			switch {
-			case e.Class == "":
-				r.fault(key, text, "entry %d has no class", i)
-			case !namespacedName.MatchString(e.Gateway):
-				r.fault(key, text, "entry %d: gateway %q is not namespace/name", i, e.Gateway)
-			case !namespacedName.MatchString(e.Service):
-				r.fault(key, text, "entry %d: service %q is not namespace/name", i, e.Service)
-			default:
-				refs = append(refs, GatewayRef{Class: e.Class, Gateway: e.Gateway, Service: e.Service,
-					HTTPListener: e.HTTPListener, SupportedFeatures: sorted(e.SupportedFeatures)})
-			}
+		if err := unmarshal(text, &refs, "a YAML list of {class, gateway, service}"); err != nil {
+			return err
 		}
-		return refs
-	}
-	return Gateway{
-		External: list("external-gateways", defaultExternalGateways),
-		Local:    list("local-gateways", defaultLocalGateways),
-	}
+		if len(refs) == 0 {
+			return errors.New("names no Gateway")
+		}
+		for i, ref := range refs {
+			switch {
+			case ref.Class == "":
+				return fmt.Errorf("entry %d has no class", i)
+			case !namespacedName.MatchString(ref.Gateway):
+				return fmt.Errorf("entry %d: gateway %q is not namespace/name", i, ref.Gateway)
+			case !namespacedName.MatchString(ref.Service):
+				return fmt.Errorf("entry %d: service %q is not namespace/name", i, ref.Service)
+			}
+			refs[i].SupportedFeatures = sorted(ref.SupportedFeatures)
+		}
+		*to = refs
+		return nil
+	})
 }
 
 const (

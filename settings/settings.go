@@ -1,7 +1,7 @@
 // Package settings turns the config-* ConfigMaps of the system namespace into one immutable
 // Snapshot.
 //
-// Owns: the meaning, default and bounds of every key (keys.go is the list). Reads: ConfigMap data,
+// Owns: the meaning, default and bounds of every key; keys.go lists them. Reads: ConfigMap data,
 // either handed in (Parse, ParseOne: pure) or watched (Watch). Writes: the Store it is given,
 // nothing else. Never: a half-applied map, a default that differs from the shipped YAML
 // (config/core/configmaps is generated from keys.go and tested against Default), or an answer that
@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"ebb.dev/ebb/api/rules"
 )
@@ -51,37 +52,24 @@ type Snapshot struct {
 	Gateway        Gateway
 }
 
-// sections maps each ConfigMap to the function that reads it into a Snapshot. The functions start
-// from the default values, so an absent key means its default.
-func sections() map[string]func(*reader, *Snapshot) {
-	return map[string]func(*reader, *Snapshot){
-		AutoscalerName:     func(r *reader, s *Snapshot) { s.Autoscaler = readAutoscaler(r) },
-		DefaultsName:       func(r *reader, s *Snapshot) { s.Defaults = readDefaults(r) },
-		DeploymentName:     func(r *reader, s *Snapshot) { s.Deployment = readDeployment(r) },
-		DomainName:         func(r *reader, s *Snapshot) { s.Domain = readDomain(r) },
-		FeaturesName:       func(r *reader, s *Snapshot) { s.Features = readFeatures(r) },
-		GCName:             func(r *reader, s *Snapshot) { s.GC = readGC(r) },
-		NetworkName:        func(r *reader, s *Snapshot) { s.Network = readNetwork(r) },
-		ObservabilityName:  func(r *reader, s *Snapshot) { s.Observability = readObservability(r) },
-		TracingName:        func(*reader, *Snapshot) {}, // deprecated: may exist, says nothing
-		LoggingName:        func(r *reader, s *Snapshot) { s.Logging = readLogging(r) },
-		LeaderElectionName: func(r *reader, s *Snapshot) { s.LeaderElection = readLeaderElection(r) },
-		CertManagerName:    func(r *reader, s *Snapshot) { s.CertManager = readCertManager(r) },
-		GatewayName:        func(r *reader, s *Snapshot) { s.Gateway = readGateway(r) },
-	}
-}
-
-// Names lists every ConfigMap this package reads, sorted.
-func Names() []string { return slices.Sorted(maps.Keys(sections())) }
-
 // Known reports whether name is a ConfigMap this package reads.
-func Known(name string) bool { return slices.Contains(Names(), name) }
+func Known(name string) bool { return slices.Contains(configMaps, name) }
 
-// Default is the Snapshot of an installation whose ConfigMaps say nothing.
+// configMaps lists every ConfigMap that this package reads, sorted.
+var configMaps = func() []string {
+	var all []string
+	for _, one := range sections(&Snapshot{}) {
+		all = append(all, one.name)
+	}
+	slices.Sort(all)
+	return all
+}()
+
+// Default is the Snapshot of an installation without ConfigMaps.
 func Default() *Snapshot {
-	s := &Snapshot{}
-	for _, read := range sections() {
-		read(&reader{lenient: true}, s)
+	s, err := Parse(nil)
+	if err != nil {
+		panic(err) // a default in the table of keys is not legal; every test fails
 	}
 	return s
 }
@@ -89,17 +77,17 @@ func Default() *Snapshot {
 // Parse reads a whole set of ConfigMaps, keyed by name. A missing map means its defaults; an
 // unknown map is ignored. All faults of all maps are reported at once, each with map, key and
 // reason; then no Snapshot is returned.
-func Parse(configMaps map[string]map[string]string) (*Snapshot, error) {
+func Parse(given map[string]map[string]string) (*Snapshot, error) {
 	s := &Snapshot{}
-	var faults []error
-	table := sections()
-	for _, name := range Names() {
-		data, present := configMaps[name]
-		r := &reader{name: name, data: data, lenient: !present}
-		table[name](r, s)
-		faults = append(faults, r.faults...)
+	faults := map[string][]error{}
+	for _, one := range sections(s) {
+		faults[one.name] = one.read(given[one.name])
 	}
-	if err := errors.Join(faults...); err != nil {
+	var all []error
+	for _, name := range configMaps {
+		all = append(all, faults[name]...)
+	}
+	if err := errors.Join(all...); err != nil {
 		return nil, err
 	}
 	return s, nil
@@ -108,13 +96,97 @@ func Parse(configMaps map[string]map[string]string) (*Snapshot, error) {
 // ParseOne tells whether data would be accepted as the content of the ConfigMap name; the webhook
 // asks it before the change is stored. A map this package does not know is accepted.
 func ParseOne(name string, data map[string]string) error {
-	read, ok := sections()[name]
-	if !ok {
-		return nil
+	if data == nil {
+		data = map[string]string{} // the map exists
 	}
-	r := &reader{name: name, data: data}
-	read(r, &Snapshot{})
-	return errors.Join(r.faults...)
+	for _, one := range sections(&Snapshot{}) {
+		if one.name == name {
+			return errors.Join(one.read(data)...)
+		}
+	}
+	return nil
+}
+
+// reader is one ConfigMap while it is read, and what is wrong with it.
+type reader struct {
+	*section
+	data   map[string]string // nil when the ConfigMap does not exist
+	faults []error
+}
+
+// read sets every key of the section, to its default if data does not have it.
+func (one *section) read(data map[string]string) []error {
+	r := &reader{section: one, data: data}
+	for i := range one.keys {
+		k := &one.keys[i]
+		if k.each != nil {
+			r.readEach(k)
+			continue
+		}
+		if k.Default != "" {
+			if err := k.set(k.Default); err != nil {
+				r.fault(k.name, k.Default, "the default: %v", err)
+			}
+		}
+		text, name, given := k.lookup(data)
+		if !given || text == "" && k.blank {
+			continue
+		}
+		if err := k.set(text); err != nil {
+			r.fault(name, text, "%v", err)
+		}
+	}
+	if one.check != nil {
+		one.check(r)
+	}
+	return r.faults
+}
+
+// readEach sets every key of data that matches a pattern.
+func (r *reader) readEach(k *key) {
+	for _, name := range slices.Sorted(maps.Keys(r.data)) {
+		if wildcard, ok := k.match(name); ok && name != ExampleKey {
+			if err := k.each(wildcard, strings.TrimSpace(r.data[name])); err != nil {
+				r.fault(name, r.data[name], "%v", err)
+			}
+		}
+	}
+}
+
+// has reports whether the ConfigMap sets a key to something.
+func (r *reader) has(key string) bool { return strings.TrimSpace(r.data[key]) != "" }
+
+func (r *reader) fault(key, value, format string, args ...any) {
+	r.faults = append(r.faults, &KeyError{ConfigMap: r.name, Key: key, Value: value, Reason: fmt.Sprintf(format, args...)})
+}
+
+// lookup finds the key under its name or, failing that, a legacy one.
+func (k *key) lookup(data map[string]string) (text, found string, ok bool) {
+	for _, name := range append([]string{k.name}, k.legacy...) {
+		if v, ok := data[name]; ok {
+			return strings.TrimSpace(v), name, true
+		}
+	}
+	return "", k.name, false
+}
+
+// match reports whether a name in a ConfigMap is this key, and what stands for its wildcard.
+func (k *key) match(name string) (wildcard string, ok bool) {
+	before, after, isPattern := strings.Cut(k.name, "<")
+	if !isPattern {
+		return "", name == k.name || slices.Contains(k.legacy, name)
+	}
+	_, after, _ = strings.Cut(after, ">")
+	wildcard, ok = strings.CutPrefix(name, before)
+	if ok {
+		wildcard, ok = strings.CutSuffix(wildcard, after)
+	}
+	return wildcard, ok && wildcard != ""
+}
+
+// Rules is the part of the Snapshot that defaulting and validation depend on.
+func (s *Snapshot) Rules(clusterDomain string) *rules.Config {
+	return &rules.Config{Defaults: s.Defaults, Features: s.Features, Autoscaling: s.Autoscaler, ClusterDomain: clusterDomain}
 }
 
 // A KeyError says which key of which ConfigMap is wrong, and why.

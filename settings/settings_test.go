@@ -86,8 +86,8 @@ func table() map[string][]set {
 			{"revision-cpu-limit", "2", d(func(d Defaults) any { return d.Limits }), list("cpu", "2"), "two"},
 			{"revision-memory-limit", "2Gi", d(func(d Defaults) any { return d.Limits }), list("memory", "2Gi"), "2 Gi"},
 			{"revision-ephemeral-storage-limit", "3Gi", d(func(d Defaults) any { return d.Limits }), list("ephemeral-storage", "3Gi"), "x"},
-			{"container-name-template", "{{.Name}}-c", d(func(d Defaults) any { return d.ContainerNameTemplate }), "{{.Name}}-c", "{{.Nope}}"},
-			{"init-container-name-template", "i", d(func(d Defaults) any { return d.InitContainerNameTemplate }), "i", "Not A Label"},
+			{"container-name-template", "{{.Name}}-c", d(func(d Defaults) any { return d.ContainerNameTemplate.String() }), "{{.Name}}-c", "{{.Nope}}"},
+			{"init-container-name-template", "i", d(func(d Defaults) any { return d.InitContainerNameTemplate.String() }), "i", "Not A Label"},
 			{"container-concurrency", "1000", d(func(d Defaults) any { return d.ContainerConcurrency }), int64(1000), "1001"},
 			{"container-concurrency-max-limit", "5", d(func(d Defaults) any { return d.ContainerConcurrencyMax }), int64(5), "0"},
 			{"allow-container-concurrency-zero", "true", d(func(d Defaults) any { return d.AllowConcurrencyZero }), true, "false"},
@@ -232,43 +232,51 @@ func TestEveryKeySetsItsField(t *testing.T) {
 			})
 		}
 	}
-	for _, k := range Keys() {
-		if !covered[k.ConfigMap+" "+k.Name] {
-			t.Errorf("no row for %s %s", k.ConfigMap, k.Name)
+	for _, one := range sections(&Snapshot{}) {
+		for _, k := range one.keys {
+			if !covered[one.name+" "+k.name] {
+				t.Errorf("no row for %s %s", one.name, k.name)
+			}
 		}
 	}
 }
 
 func TestOlderSpellingsCountUnlessTheKeyIsSet(t *testing.T) {
-	for _, k := range Keys() {
-		for _, row := range table()[k.ConfigMap] {
-			if row.key != k.Name {
-				continue
-			}
-			for _, old := range k.Legacy {
-				s, err := Parse(with(k.ConfigMap, old, row.value))
-				if err != nil {
-					t.Errorf("%s: %v", old, err)
-					continue
-				}
-				if d := cmp.Diff(row.want, row.get(s)); d != "" {
-					t.Errorf("%s (-want +got):\n%s", old, d)
-				}
-				if k.Default == "" {
-					continue
-				}
-				both := with(k.ConfigMap, old, row.value)
-				both[k.ConfigMap][k.Name] = k.Default
-				s, err = Parse(both)
-				if err != nil {
-					t.Errorf("%s next to %s: %v", old, k.Name, err)
-					continue
-				}
-				if d := cmp.Diff(row.get(Default()), row.get(s)); d != "" {
-					t.Errorf("%s wins over %s:\n%s", old, k.Name, d)
+	for _, one := range sections(&Snapshot{}) {
+		for _, k := range one.keys {
+			for _, row := range table()[one.name] {
+				for _, old := range k.legacy {
+					if row.key == k.name {
+						checkOlderSpelling(t, one.name, k, old, row)
+					}
 				}
 			}
 		}
+	}
+}
+
+func checkOlderSpelling(t *testing.T, configMap string, k key, old string, row set) {
+	t.Helper()
+	s, err := Parse(with(configMap, old, row.value))
+	if err != nil {
+		t.Errorf("%s: %v", old, err)
+		return
+	}
+	if d := cmp.Diff(row.want, row.get(s)); d != "" {
+		t.Errorf("%s (-want +got):\n%s", old, d)
+	}
+	if k.Default == "" {
+		return
+	}
+	both := with(configMap, old, row.value)
+	both[configMap][k.name] = k.Default
+	s, err = Parse(both)
+	if err != nil {
+		t.Errorf("%s next to %s: %v", old, k.name, err)
+		return
+	}
+	if d := cmp.Diff(row.get(Default()), row.get(s)); d != "" {
+		t.Errorf("%s wins over %s:\n%s", old, k.name, d)
 	}
 }
 
@@ -396,8 +404,10 @@ func FuzzParse(f *testing.F) {
 	f.Fuzz(func(t *testing.T, name, key, value string) {
 		data := map[string]string{key: value, "queue-sidecar-image": "x"}
 		s := Default()
-		if read, known := sections()[name]; known {
-			read(&reader{name: name, data: data}, s)
+		for _, one := range sections(s) {
+			if one.name == name {
+				one.read(data)
+			}
 		}
 		Warnings(name, data)
 		if ParseOne(name, data) == nil {

@@ -51,26 +51,30 @@ func indent(text, prefix string) string {
 func example(name string) string {
 	var b strings.Builder
 	b.WriteString("# Documentation. Nothing below has any effect: to set a key, put it next to _example.\n")
-	for _, k := range Keys() {
-		if k.ConfigMap != name {
-			continue
-		}
-		b.WriteString("\n" + wrap(k.Effect, "#"))
-		b.WriteString(wrap("Legal: "+k.Bounds+".", "#"))
+	for _, k := range keysOf(name) {
+		b.WriteString("\n" + wrap(k.effect, "#"))
+		b.WriteString(wrap("Legal: "+k.legal+".", "#"))
 		switch {
-		case strings.ContainsAny(k.Name, "<>") && k.ConfigMap == DomainName:
+		case strings.ContainsAny(k.name, "<>") && name == DomainName:
 			b.WriteString("# example.com: |\n#   selector:\n#     app: shop\n")
-		case k.Default == "" && strings.Contains(k.Name, "<"):
-			fmt.Fprintf(&b, "# %s: \"\"\n", k.Name)
 		case k.Default == "":
-			fmt.Fprintf(&b, "# %s: \"\"\n", k.Name)
+			fmt.Fprintf(&b, "# %s: \"\"\n", k.name)
 		case strings.Contains(k.Default, "\n") || strings.Contains(k.Default, `"`):
-			fmt.Fprintf(&b, "%s: |\n%s", k.Name, indent(k.Default, "  "))
+			fmt.Fprintf(&b, "%s: |\n%s", k.name, indent(k.Default, "  "))
 		default:
-			fmt.Fprintf(&b, "%s: %q\n", k.Name, k.Default)
+			fmt.Fprintf(&b, "%s: %q\n", k.name, k.Default)
 		}
 	}
 	return b.String()
+}
+
+func keysOf(name string) []key {
+	for _, one := range sections(&Snapshot{}) {
+		if one.name == name {
+			return one.keys
+		}
+	}
+	return nil
 }
 
 func shipped(name string) []byte {
@@ -113,19 +117,19 @@ func golden(t *testing.T, path string, want []byte) {
 }
 
 func TestShippedConfigMapsAreMadeFromTheKeys(t *testing.T) {
-	for _, name := range Names() {
+	for _, name := range configMaps {
 		golden(t, filepath.Join(shippedDir, name+".yaml"), shipped(name))
 	}
 	files, err := filepath.Glob(filepath.Join(shippedDir, "config-*.yaml"))
-	if err != nil || len(files) != len(Names()) {
-		t.Errorf("%s holds %d ConfigMaps, want %d (%v)", shippedDir, len(files), len(Names()), err)
+	if err != nil || len(files) != len(configMaps) {
+		t.Errorf("%s holds %d ConfigMaps, want %d (%v)", shippedDir, len(files), len(configMaps), err)
 	}
 }
 
 func readShipped(t *testing.T) map[string]corev1.ConfigMap {
 	t.Helper()
 	maps := map[string]corev1.ConfigMap{}
-	for _, name := range Names() {
+	for _, name := range configMaps {
 		raw, err := os.ReadFile(filepath.Join(shippedDir, name+".yaml"))
 		if err != nil {
 			t.Fatal(err)
@@ -209,53 +213,35 @@ func TestSettingsPageListsEveryKey(t *testing.T) {
 		}
 		return "`" + strings.Join(strings.Split(strings.TrimSpace(s), "\n"), "`<br>`") + "`"
 	}
-	last := ""
-	for _, k := range Keys() {
-		if k.ConfigMap != last {
-			last = k.ConfigMap
-			fmt.Fprintf(&b, "\n## %s\n\n| Key | Default | Legal values | Effect |\n|---|---|---|---|\n", last)
+	for _, one := range sections(&Snapshot{}) {
+		if len(one.keys) == 0 {
+			continue
 		}
-		name := code(k.Name)
-		for _, l := range k.Legacy {
-			name += " (older: " + code(l) + ")"
+		fmt.Fprintf(&b, "\n## %s\n\n| Key | Default | Legal values | Effect |\n|---|---|---|---|\n", one.name)
+		for _, k := range one.keys {
+			name := code(k.name)
+			for _, l := range k.legacy {
+				name += " (older: " + code(l) + ")"
+			}
+			fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", name, code(k.Default), cell(k.legal), cell(k.effect))
 		}
-		fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", name, code(k.Default), cell(k.Bounds), cell(k.Effect))
 	}
 	b.WriteString("\n`config-tracing` may exist and says nothing.\n")
 	golden(t, "../docs/settings.md", []byte(b.String()))
 }
 
-// The sources of the readers must name exactly the keys of the list: no undocumented key, no
-// documented ghost.
-func TestEveryKeyIsReadAndEveryReadKeyIsListed(t *testing.T) {
-	recorded := map[string]map[string]bool{}
-	for name, read := range sections() {
+func TestEveryKeyIsListedOnce(t *testing.T) {
+	for _, one := range sections(&Snapshot{}) {
 		seen := map[string]bool{}
-		r := &reader{name: name, lenient: true, seen: func(key string) { seen[key] = true }}
-		read(r, &Snapshot{})
-		recorded[name] = seen
-	}
-	withoutEffect := map[string]bool{"system-internal-tls-allow-serve-mode": true}
-	listed := map[string]map[string]bool{}
-	for _, k := range Keys() {
-		if listed[k.ConfigMap] == nil {
-			listed[k.ConfigMap] = map[string]bool{}
-		}
-		if listed[k.ConfigMap][k.Name] {
-			t.Errorf("%s %s is listed twice", k.ConfigMap, k.Name)
-		}
-		listed[k.ConfigMap][k.Name] = true
-		if strings.Contains(k.Name, "<") || withoutEffect[k.Name] {
-			continue
-		}
-		if !recorded[k.ConfigMap][k.Name] {
-			t.Errorf("%s %s is listed but not read", k.ConfigMap, k.Name)
-		}
-	}
-	for name, seen := range recorded {
-		for key := range seen {
-			if !listed[name][key] {
-				t.Errorf("%s %s is read but not listed", name, key)
+		for _, k := range one.keys {
+			for _, name := range append([]string{k.name}, k.legacy...) {
+				if seen[name] {
+					t.Errorf("%s %s is listed twice", one.name, name)
+				}
+				seen[name] = true
+			}
+			if k.effect == "" || k.legal == "" || (k.set == nil) == (k.each == nil) {
+				t.Errorf("%s %s lacks a description or a parser", one.name, k.name)
 			}
 		}
 	}
@@ -264,10 +250,12 @@ func TestEveryKeyIsReadAndEveryReadKeyIsListed(t *testing.T) {
 var legal = regexp.MustCompile(`^[-._a-zA-Z0-9]+$`)
 
 func TestKeysAreLegalConfigMapKeys(t *testing.T) {
-	for _, k := range Keys() {
-		for _, n := range append([]string{strings.NewReplacer("<", "", ">", "").Replace(k.Name)}, k.Legacy...) {
-			if !legal.MatchString(n) {
-				t.Errorf("%q cannot be a key of a ConfigMap", n)
+	for _, name := range configMaps {
+		for _, k := range keysOf(name) {
+			for _, n := range append([]string{strings.NewReplacer("<", "", ">", "").Replace(k.name)}, k.legacy...) {
+				if !legal.MatchString(n) {
+					t.Errorf("%q cannot be a key of a ConfigMap", n)
+				}
 			}
 		}
 	}

@@ -7,8 +7,7 @@ import (
 	"strings"
 )
 
-// Warnings says what of the content of the ConfigMap name is legal and has no effect, so that
-// nobody waits for one.
+// Warnings names the keys of a ConfigMap that are legal and have no effect.
 func Warnings(name string, data map[string]string) []string {
 	if !Known(name) {
 		return nil
@@ -22,7 +21,7 @@ func Warnings(name string, data map[string]string) []string {
 	return all
 }
 
-// idle says why a key with its value has no effect, "" if it has.
+// idle says why a key with its value has no effect, "" if it has one.
 func idle(configMap, key, value string) string {
 	k, known := find(configMap, key)
 	switch {
@@ -33,7 +32,7 @@ func idle(configMap, key, value string) string {
 	case configMap != NetworkName && configMap != LeaderElectionName:
 		return ""
 	}
-	switch k.Name {
+	switch k.name {
 	case "ingress-class":
 		if value != k.Default {
 			return fmt.Sprintf("Ebb writes HTTPRoutes for the Gateways of %s and leaves no Route to another implementation, so %q names none", GatewayName, value)
@@ -52,20 +51,14 @@ func idle(configMap, key, value string) string {
 	return ""
 }
 
-// find is the description of a key as somebody spelled it.
-func find(configMap, key string) (Key, bool) {
-	for _, k := range keys {
-		if k.ConfigMap != configMap {
-			continue
-		}
-		before, after, isPattern := strings.Cut(k.Name, "<")
-		_, after, _ = strings.Cut(after, ">")
-		switch {
-		case k.Name == key, slices.Contains(k.Legacy, key):
-			return k, true
-		case isPattern && len(key) > len(before)+len(after) && strings.HasPrefix(key, before) && strings.HasSuffix(key, after):
-			return k, true
+// find returns the description of a key as somebody spelled it.
+func find(configMap, name string) (key, bool) {
+	for _, one := range sections(&Snapshot{}) {
+		for _, k := range one.keys {
+			if _, ok := k.match(name); ok && one.name == configMap {
+				return k, true
+			}
 		}
 	}
-	return Key{}, false
+	return key{}, false
 }

@@ -33,10 +33,12 @@ func TestAKeyWithoutEffectIsAnsweredWithAWarning(t *testing.T) {
 			t.Errorf("%s, %s=%s: %q, want something about %q", c.configMap, c.key, c.value, got, c.warns)
 		}
 	}
-	for _, k := range Keys() {
-		name := strings.NewReplacer("<component>", "controller", "<domain>", "example.com").Replace(k.Name)
-		if got := Warnings(k.ConfigMap, map[string]string{name: k.Default}); len(got) > 0 && k.Name != "system-internal-tls-allow-serve-mode" {
-			t.Errorf("%s at its default: %v", name, got)
+	for _, one := range sections(&Snapshot{}) {
+		for _, k := range one.keys {
+			name := strings.NewReplacer("<component>", "controller", "<domain>", "example.com").Replace(k.name)
+			if got := Warnings(one.name, map[string]string{name: k.Default}); len(got) > 0 && k.name != "system-internal-tls-allow-serve-mode" {
+				t.Errorf("%s at its default: %v", name, got)
+			}
 		}
 	}
 }

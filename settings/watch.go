@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"sync/atomic"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -14,24 +13,14 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// Watcher keeps a Store equal to the ConfigMaps of the system namespace.
-type Watcher struct {
-	store    *Store
-	log      *slog.Logger
-	done     chan struct{}
-	rejected atomic.Int64
-}
-
-// Watch reads the ConfigMaps of namespace into store and returns once the first reading is in it,
-// or when ctx ends. Afterwards every change is in the store within the delay of one watch event,
-// until ctx ends. A ConfigMap that is at fault keeps its last good content (its defaults, if there
-// was none), is logged, and counts as rejected.
-func Watch(ctx context.Context, client kubernetes.Interface, namespace string, store *Store, log *slog.Logger) (*Watcher, error) {
-	w := &Watcher{store: store, log: log, done: make(chan struct{})}
+// Watch reads the ConfigMaps of namespace into store. It returns after the first reading, or when
+// ctx ends. Afterwards every change reaches the store within the delay of one watch event, until
+// ctx ends. An invalid ConfigMap is logged and keeps its last valid content, or its defaults if
+// there was none.
+func Watch(ctx context.Context, client kubernetes.Interface, namespace string, store *Store, log *slog.Logger) error {
 	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithNamespace(namespace))
 	informer := factory.Core().V1().ConfigMaps().Informer()
-	// Foreign ConfigMaps of the namespace (root certificates, mostly) are kept without their
-	// content.
+	// Other ConfigMaps of the namespace, such as root certificates, are kept without their content.
 	err := informer.SetTransform(func(o any) (any, error) {
 		if m, ok := o.(*corev1.ConfigMap); ok {
 			m.ManagedFields = nil
@@ -42,7 +31,7 @@ func Watch(ctx context.Context, client kubernetes.Interface, namespace string, s
 		return o, nil
 	})
 	if err != nil {
-		return nil, fmt.Errorf("watch ConfigMaps of %s: %w", namespace, err)
+		return fmt.Errorf("watch ConfigMaps of %s: %w", namespace, err)
 	}
 	// One slot: a burst of changes is one reading of everything.
 	dirty := make(chan struct{}, 1)
@@ -61,12 +50,12 @@ func Watch(ctx context.Context, client kubernetes.Interface, namespace string, s
 		AddFunc: touch, UpdateFunc: func(_, o any) { touch(o) }, DeleteFunc: touch,
 	})
 	if err != nil {
-		return nil, fmt.Errorf("watch ConfigMaps of %s: %w", namespace, err)
+		return fmt.Errorf("watch ConfigMaps of %s: %w", namespace, err)
 	}
 	factory.Start(ctx.Done())
 	if !cache.WaitForCacheSync(ctx.Done(), informer.HasSynced) {
 		factory.Shutdown()
-		return nil, fmt.Errorf("read ConfigMaps of %s: %w", namespace, context.Cause(ctx))
+		return fmt.Errorf("read ConfigMaps of %s: %w", namespace, context.Cause(ctx))
 	}
 	good := map[string]map[string]string{}
 	read := func() {
@@ -76,11 +65,10 @@ func Watch(ctx context.Context, client kubernetes.Interface, namespace string, s
 				given[m.Name] = m.Data
 			}
 		}
-		w.publish(good, given)
+		publish(store, log, good, given)
 	}
 	read()
 	go func() {
-		defer close(w.done)
 		defer factory.Shutdown()
 		for {
 			select {
@@ -91,43 +79,34 @@ func Watch(ctx context.Context, client kubernetes.Interface, namespace string, s
 			}
 		}
 	}()
-	return w, nil
+	return nil
 }
 
-// publish takes over of given what is right, keeps good for the rest, and sets the store when
-// anything changed.
-func (w *Watcher) publish(good, given map[string]map[string]string) {
+// publish copies what is valid in given to good, and sets the store to what good says.
+func publish(store *Store, log *slog.Logger, good, given map[string]map[string]string) {
 	for name, data := range given {
 		if known, ok := good[name]; ok && maps.Equal(known, data) {
 			continue
 		}
 		if err := ParseOne(name, data); err != nil {
-			w.rejected.Add(1)
-			w.log.Error("a ConfigMap is at fault; its last good content stays in force", "configmap", name, "error", err)
+			log.Error("ignoring an invalid ConfigMap: its last valid content stays in force", "configmap", name, "error", err)
 			continue
 		}
 		for _, warning := range Warnings(name, data) {
-			w.log.Warn(warning)
+			log.Warn(warning)
 		}
 		good[name] = maps.Clone(data)
 	}
 	for name := range good {
 		if _, ok := given[name]; !ok {
-			w.log.Warn("a ConfigMap is gone; its defaults are in force", "configmap", name)
+			log.Warn("a ConfigMap was deleted: its defaults are in force", "configmap", name)
 			delete(good, name)
 		}
 	}
 	snapshot, err := Parse(good)
-	if err != nil { // each map was accepted on its own, and no rule spans two maps
-		w.rejected.Add(1)
-		w.log.Error("the ConfigMaps cannot be read together", "error", err)
+	if err != nil { // cannot be: each map was accepted, and no rule spans two maps
+		log.Error("the ConfigMaps cannot be parsed together", "error", err)
 		return
 	}
-	w.store.Set(snapshot)
+	store.Set(snapshot)
 }
-
-// Rejected counts how often a faulty ConfigMap was met.
-func (w *Watcher) Rejected() int64 { return w.rejected.Load() }
-
-// Done is closed when the watch has ended.
-func (w *Watcher) Done() <-chan struct{} { return w.done }

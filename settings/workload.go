@@ -1,52 +1,46 @@
 package settings
 
 import (
+	"fmt"
 	"math"
-	"slices"
-	"strings"
-	"text/template"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"sigs.k8s.io/yaml"
 
 	"ebb.dev/ebb/api/names"
+	"ebb.dev/ebb/api/rules"
 )
 
-// Defaults is config-defaults: what the webhook fills into a revision template.
-type Defaults struct {
-	TimeoutSeconds              int64
-	MaxTimeoutSeconds           int64
-	ResponseStartTimeoutSeconds int64 // equals TimeoutSeconds when not set
-	IdleTimeoutSeconds          int64 // 0 = off
-	// ResponseTimeoutAction is names.ResponseTimeoutEnd or names.ResponseTimeoutCut, for
-	// revisions without the annotation.
-	ResponseTimeoutAction     string
-	Requests                  corev1.ResourceList
-	Limits                    corev1.ResourceList
-	ContainerNameTemplate     string // Go template over ObjectMeta
-	InitContainerNameTemplate string
-	ContainerConcurrency      int64
-	ContainerConcurrencyMax   int64
-	AllowConcurrencyZero      bool
-	EnableServiceLinks        *bool // nil = leave the field unset
+// Autoscaler and Defaults are config-autoscaler and config-defaults.
+type (
+	Autoscaler = rules.Autoscaling
+	Defaults   = rules.Defaults
+)
+
+func (s *Snapshot) checkAutoscaler(r *reader) {
+	a := &s.Autoscaler
+	// 0.7 and 70 mean the same: values up to 1 are fractions.
+	if a.ConcurrencyTargetUtilization > 1 {
+		a.ConcurrencyTargetUtilization /= 100
+	}
+	if a.InitialScale == 0 && !a.AllowZeroInitialScale {
+		r.fault("initial-scale", "0", "0 needs allow-zero-initial-scale: \"true\"")
+	}
+	if l := a.MaxScaleLimit; l > 0 && (a.MaxScale < 1 || a.MaxScale > l) {
+		r.fault("max-scale", "", "%d is out of bounds, expected 1 to %d because max-scale-limit is %d", a.MaxScale, l, l)
+	}
+	if t := a.ConcurrencyTargetDefault * a.ConcurrencyTargetUtilization; t < names.MinTarget {
+		r.fault("container-concurrency-target-default", "", "%v times the utilization %v is %v, expected at least %v requests per pod",
+			a.ConcurrencyTargetDefault, a.ConcurrencyTargetUtilization, t, names.MinTarget)
+	}
 }
 
-func readDefaults(r *reader) Defaults {
-	d := Defaults{
-		TimeoutSeconds:            r.integer("revision-timeout-seconds", 300, 1, math.MaxInt32),
-		MaxTimeoutSeconds:         r.integer("max-revision-timeout-seconds", 600, 1, math.MaxInt32),
-		IdleTimeoutSeconds:        r.integer("revision-idle-timeout-seconds", 0, 0, math.MaxInt32),
-		ResponseTimeoutAction:     r.oneOf("response-timeout-action", names.ResponseTimeoutEnd, names.ResponseTimeoutEnd, names.ResponseTimeoutCut),
-		ContainerNameTemplate:     r.nonEmpty("container-name-template", "user-container"),
-		InitContainerNameTemplate: r.nonEmpty("init-container-name-template", "init-container"),
-		ContainerConcurrencyMax:   r.integer("container-concurrency-max-limit", 1000, 1, math.MaxInt32),
-		AllowConcurrencyZero:      r.boolean("allow-container-concurrency-zero", true),
+func (s *Snapshot) checkDefaults(r *reader) {
+	d := &s.Defaults
+	if !r.has("revision-response-start-timeout-seconds") {
+		d.ResponseStartTimeoutSeconds = d.TimeoutSeconds
 	}
-	d.ContainerConcurrency = r.integer("container-concurrency", 0, 0, math.MaxInt32)
-	d.ResponseStartTimeoutSeconds = r.integer("revision-response-start-timeout-seconds", d.TimeoutSeconds, 0, math.MaxInt32)
 	if d.MaxTimeoutSeconds < d.TimeoutSeconds {
 		r.fault("max-revision-timeout-seconds", "", "%d is less than revision-timeout-seconds, which is %d",
 			d.MaxTimeoutSeconds, d.TimeoutSeconds)
@@ -58,45 +52,6 @@ func readDefaults(r *reader) Defaults {
 	if d.ContainerConcurrency == 0 && !d.AllowConcurrencyZero {
 		r.fault("container-concurrency", "", "0 (no limit) needs allow-container-concurrency-zero: \"true\"")
 	}
-	switch strings.ToLower(r.text("enable-service-links", "false")) {
-	case "true":
-		yes := true
-		d.EnableServiceLinks = &yes
-	case "false":
-		no := false
-		d.EnableServiceLinks = &no
-	}
-	d.Requests = r.resources("revision-", "-request", nil)
-	d.Limits = r.resources("revision-", "-limit", nil)
-	for _, key := range []string{"container-name-template", "init-container-name-template"} {
-		text := r.text(key, "x")
-		t, err := template.New(key).Parse(text)
-		if err != nil {
-			r.fault(key, text, "is not a Go template: %v", err)
-			continue
-		}
-		name, err := execute(t, metav1.ObjectMeta{Name: "name", Namespace: "namespace"})
-		if err != nil {
-			r.fault(key, text, "cannot be applied to an object's metadata: %v", err)
-		} else if len(name) > 63 || !dnsLabel.MatchString(name) {
-			r.fault(key, text, "gives %q, which is not a DNS label", name)
-		}
-	}
-	return d
-}
-
-// resources reads <prefix>{cpu,memory,ephemeral-storage}<suffix>; nil when none is set.
-func (r *reader) resources(prefix, suffix string, def map[corev1.ResourceName]string) corev1.ResourceList {
-	var list corev1.ResourceList
-	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage} {
-		if q := r.quantity(prefix+string(name)+suffix, def[name]); q != nil {
-			if list == nil {
-				list = corev1.ResourceList{}
-			}
-			list[name] = *q
-		}
-	}
-	return list
 }
 
 // Deployment is config-deployment: what the controller puts around a revision's containers.
@@ -129,49 +84,28 @@ const (
 	AffinityNone         = "none"
 )
 
-func readDeployment(r *reader) Deployment {
-	d := Deployment{
-		RegistriesSkippingDigests: sorted(r.list("registries-skipping-tag-resolving", "kind.local", "ko.local", "dev.local")),
-		DigestResolutionTimeout:   r.duration("digest-resolution-timeout", 10*time.Second, time.Nanosecond, forever, false),
-		ProgressDeadline:          r.duration("progress-deadline", 10*time.Minute, time.Second, forever, true),
-		QueueSidecarRequests: r.resources("queue-sidecar-", "-request",
-			map[corev1.ResourceName]string{corev1.ResourceCPU: "25m"}),
-		QueueSidecarLimits:         r.resources("queue-sidecar-", "-limit", nil),
-		QueueSidecarTokenAudiences: sorted(r.list("queue-sidecar-token-audiences")),
-		QueueSidecarRootCA:         r.text("queue-sidecar-rootca", ""),
-		QueueSidecarTLS: SidecarTLS{
-			MinVersion:       r.oneOf("queue-sidecar-tls-min-version", "", "1.2", "1.3"),
-			MaxVersion:       r.oneOf("queue-sidecar-tls-max-version", "", "1.2", "1.3"),
-			CipherSuites:     strings.Join(r.list("queue-sidecar-tls-cipher-suites"), ","),
-			CurvePreferences: strings.Join(r.list("queue-sidecar-tls-curve-preferences"), ","),
-		},
-		DefaultAffinity:        r.oneOf("default-affinity-type", AffinityPreferSpread, AffinityPreferSpread, AffinityNone),
-		PodIsAlwaysSchedulable: r.boolean("pod-is-always-schedulable", false),
+func (s *Snapshot) checkDeployment(r *reader) {
+	if s.Deployment.QueueSidecarImage == "" && r.data != nil {
+		r.fault("queue-sidecar-image", "", "must name the image of queue-proxy")
 	}
-	image, key, present := r.lookup("queue-sidecar-image")
-	switch {
-	case image != "" && strings.ContainsAny(image, " \t\n"):
-		r.fault(key, image, "%q is not an image reference", image)
-	case image == "" && (present || !r.lenient):
-		r.fault(key, "", "must name the image of queue-proxy")
-	}
-	d.QueueSidecarImage = image
-	if t := d.QueueSidecarTLS; t.MinVersion > t.MaxVersion && t.MaxVersion != "" {
+	if t := s.Deployment.QueueSidecarTLS; t.MinVersion > t.MaxVersion && t.MaxVersion != "" {
 		r.fault("queue-sidecar-tls-max-version", t.MaxVersion, "%s is less than queue-sidecar-tls-min-version, which is %s",
 			t.MaxVersion, t.MinVersion)
 	}
-	if text, key, ok := r.lookup("runtime-class-name"); ok && text != "" {
-		if err := yaml.UnmarshalStrict([]byte(text), &d.RuntimeClassNames); err != nil {
-			r.fault(key, text, "is not a YAML map from runtime class to {selector: {label: value}}: %v", err)
-			d.RuntimeClassNames = nil
-		}
-		for class := range d.RuntimeClassNames {
-			if !dnsDomain.MatchString(class) {
-				r.fault(key, text, "%q is not the name of a runtime class", class)
-			}
+}
+
+func (d *Deployment) setRuntimeClasses(text string) error {
+	var classes map[string]RuntimeClass
+	if err := unmarshal(text, &classes, "a YAML map from runtime class to {selector: {label: value}}"); err != nil {
+		return err
+	}
+	for class := range classes {
+		if !dnsDomain.MatchString(class) {
+			return fmt.Errorf("%q is not the name of a runtime class", class)
 		}
 	}
-	return d
+	d.RuntimeClassNames = classes
+	return nil
 }
 
 // RuntimeClassName is the runtime class for an object with these labels: the one whose selector
@@ -203,37 +137,9 @@ type GC struct {
 	MaxNonActiveRevisions     *int64
 }
 
-const disabledWord = "disabled"
-
-func readGC(r *reader) GC {
-	span := func(key string, def time.Duration) *time.Duration {
-		if strings.EqualFold(r.text(key, ""), disabledWord) {
-			return nil
-		}
-		d := r.duration(key, def, 0, forever, false)
-		return &d
+func (s *Snapshot) checkGC(r *reader) {
+	if highest := s.GC.MaxNonActiveRevisions; highest != nil && *highest < s.GC.MinNonActiveRevisions {
+		r.fault("max-non-active-revisions", "", "%d is less than min-non-active-revisions, which is %d",
+			*highest, s.GC.MinNonActiveRevisions)
 	}
-	g := GC{
-		RetainSinceCreateTime:     span("retain-since-create-time", 48*time.Hour),
-		RetainSinceLastActiveTime: span("retain-since-last-active-time", 15*time.Hour),
-		MinNonActiveRevisions:     r.integer("min-non-active-revisions", 20, 0, math.MaxInt32),
-	}
-	if !strings.EqualFold(r.text("max-non-active-revisions", ""), disabledWord) {
-		n := r.integer("max-non-active-revisions", 1000, 0, math.MaxInt32)
-		g.MaxNonActiveRevisions = &n
-		if n < g.MinNonActiveRevisions {
-			r.fault("max-non-active-revisions", "", "%d is less than min-non-active-revisions, which is %d",
-				n, g.MinNonActiveRevisions)
-		}
-	}
-	return g
-}
-
-func sorted(s []string) []string {
-	if s == nil {
-		return nil
-	}
-	s = slices.Clone(s)
-	slices.Sort(s)
-	return slices.Compact(s)
 }

@@ -48,7 +48,7 @@ func start(ctx context.Context, env func(string) string, stdout io.Writer) error
 		return fmt.Errorf("build client: %w", err)
 	}
 	store := settings.NewStore(nil)
-	if _, err := settings.Watch(ctx, client, options.namespace, store, log); err != nil {
+	if err := settings.Watch(ctx, client, options.namespace, store, log); err != nil {
 		return err
 	}
 	registry := telemetry.NewRegistry()

@@ -140,7 +140,18 @@ const (
 	ResponseTimeoutCut = "cut"
 	// InitializedAnnotation on a PodAutoscaler says "true" when its revision had its initial pods
 	// before the object was made.
-	InitializedAnnotation = "autoscaling.ebb.dev/initialized"
+	InitializedAnnotation = EbbAutoscalingGroup + "/initialized"
+
+	// EbbAutoscalingGroup holds the annotations of a revision template that only Ebb's autoscaler
+	// knows.
+	EbbAutoscalingGroup = "autoscaling.ebb.dev"
+	// AdaptiveTargetAnnotation, with the value AdaptiveTarget, lets the target be learned.
+	AdaptiveTargetAnnotation = EbbAutoscalingGroup + "/target"
+	AdaptiveTarget           = "auto"
+	// ScaleUpBurstAnnotation and ScaleUpPerSecondAnnotation bound how many pods the service may
+	// add. They override the keys of the same names in config-autoscaler.
+	ScaleUpBurstAnnotation     = EbbAutoscalingGroup + "/scale-up-burst"
+	ScaleUpPerSecondAnnotation = EbbAutoscalingGroup + "/scale-up-per-second"
 )
 
 // Labels and annotations of the networking groups.

@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"k8s.io/apimachinery/pkg/api/resource"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"knative.dev/pkg/apis"
 
@@ -77,6 +77,11 @@ func TestScalingAnnotations(t *testing.T) {
 		{"anything with a foreign class", map[string]string{key("metric"): "x", key("class"): "keda.example.com"}, limits, ""},
 		{"an unknown class of knative.dev", map[string]string{key("class"): "x.autoscaling.knative.dev"}, limits, "invalid value: x.autoscaling.knative.dev"},
 		{"an unknown aggregation", map[string]string{key("metric-aggregation-algorithm"): "x", key("class"): ClassKPA}, limits, "invalid value: x"},
+		{"a number as the learned target", map[string]string{AdaptiveTargetAnnotation: "10"}, limits, `the only value is "auto"`},
+		{"a burst of no pod", map[string]string{ScaleUpBurstAnnotation: "0"}, limits, "must be at least 1"},
+		{"a burst of 7 pods", map[string]string{ScaleUpBurstAnnotation: "7", ScaleUpPerSecondAnnotation: "0.5"}, limits, ""},
+		{"an activation scale of 1", map[string]string{key("activation-scale"): "1"}, limits, "expected 2 <= 1"},
+		{"a deadline with a fraction", map[string]string{ProgressDeadlineAnnotation: "1500ms"}, limits, "must be whole seconds"},
 		{"an unknown aggregation without a class", map[string]string{key("metric-aggregation-algorithm"): "x"}, limits, ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -106,12 +111,12 @@ func TestParsedScalingIsTyped(t *testing.T) {
 func TestQuantitiesThatTakeForeverAreRefused(t *testing.T) {
 	for _, text := range []string{"1e-999999999", "1E-2000000000", "0." + strings.Repeat("0", 1000) + "1"} {
 		sidecar, err := ParseSidecar(map[string]string{SidecarCPULimitAnnotation: text})
-		if err == nil || sidecar.CPULimit != nil {
-			t.Errorf("%.20s was accepted as %v", text, sidecar.CPULimit)
+		if err == nil || len(sidecar.Limits) > 0 {
+			t.Errorf("%.20s was accepted as %v", text, sidecar.Limits)
 		}
 	}
-	if sidecar, err := ParseSidecar(map[string]string{SidecarCPULimitAnnotation: "1e3"}); err != nil || sidecar.CPULimit.Value() != 1000 {
-		t.Errorf("1e3 was read as %v (%v)", sidecar.CPULimit, err)
+	if sidecar, err := ParseSidecar(map[string]string{SidecarCPULimitAnnotation: "1e3"}); err != nil || sidecar.Limits.Cpu().Value() != 1000 {
+		t.Errorf("1e3 was read as %v (%v)", sidecar.Limits, err)
 	}
 }
 
@@ -129,9 +134,14 @@ func FuzzAnnotations(f *testing.F) {
 			SidecarCPURequestAnnotation: value, SidecarCPULimitAnnotation: value, SidecarMemoryRequestAnnotation: value,
 			SidecarMemoryLimitAnnotation: value, SidecarStorageRequestAnnotation: value, SidecarStorageLimitAnnotation: value,
 			SidecarResourcePercentAnnotation: value, ClassAnnotation: value, MetricAnnotation: value, MetricAggregationAnnotation: value,
+			AdaptiveTargetAnnotation: value, ScaleUpBurstAnnotation: value, ScaleUpPerSecondAnnotation: value,
 			HTTPProtocolAnnotation: value, DisableTLSAnnotation: value, ResponseTimeoutActionAnnotation: value,
 		}
 		s, _ := ParseScaling(annotations)
+		if s.ScaleUpBurst != nil && !(*s.ScaleUpBurst >= 1) || s.ScaleUpPerSecond != nil && !(*s.ScaleUpPerSecond > 0) ||
+			s.AdaptiveTarget != (value == AdaptiveTarget) {
+			t.Errorf("%q was accepted as %+v", value, s)
+		}
 		if s.MinScale != nil && *s.MinScale < 0 || s.ActivationScale != nil && *s.ActivationScale < 2 ||
 			s.Window != nil && (*s.Window < MinStableWindow || *s.Window > MaxStableWindow) ||
 			s.Target != nil && !(*s.Target >= MinTarget) || s.TargetUtilization != nil && !(*s.TargetUtilization >= 1 && *s.TargetUtilization <= 100) ||
@@ -142,10 +152,11 @@ func FuzzAnnotations(f *testing.F) {
 			t.Errorf("%q was accepted as %v", value, *d)
 		}
 		sidecar, _ := ParseSidecar(annotations)
-		for _, q := range []*resource.Quantity{sidecar.CPURequest, sidecar.CPULimit, sidecar.MemoryRequest, sidecar.MemoryLimit,
-			sidecar.StorageRequest, sidecar.StorageLimit} {
-			if q != nil && q.Sign() < 0 {
-				t.Errorf("%q was accepted as %v", value, q)
+		for _, list := range []corev1.ResourceList{sidecar.Requests, sidecar.Limits} {
+			for name, q := range list {
+				if q.Sign() < 0 {
+					t.Errorf("%q was accepted as %s of %v", value, name, q)
+				}
 			}
 		}
 		if a := s.Aggregation; a != "" && a != AggregationLinear && a != AggregationWeightedExponential {

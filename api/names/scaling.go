@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/utils/ptr"
 	"knative.dev/pkg/apis"
 
 	"ebb.dev/ebb/api/rules"
@@ -46,11 +47,17 @@ type Scaling struct {
 	// are, 110 to 1000.
 	PanicWindow, PanicThreshold *float64
 	ScaleToZeroRetention        *time.Duration
+	// ProgressDeadline bounds how long pods may take to become ready.
+	ProgressDeadline *time.Duration
+
+	// AdaptiveTarget lets the autoscaler learn the target.
+	AdaptiveTarget bool
+	// ScaleUpBurst and ScaleUpPerSecond bound how many pods the service may add.
+	ScaleUpBurst, ScaleUpPerSecond *float64
 }
 
-// ParseScaling reads the autoscaling annotations. A value that is wrong reads as unset and is among
-// the errors, whose paths are the annotation keys; what stands on stored objects was judged when
-// they were stored.
+// ParseScaling reads the autoscaling annotations. Admission, the controller and the autoscaler all
+// use it. An invalid value reads as unset; the error of its path, the annotation key, says why.
 func ParseScaling(annotations map[string]string) (Scaling, *apis.FieldError) {
 	r := &reader{annotations: annotations}
 	s := Scaling{
@@ -71,6 +78,15 @@ func ParseScaling(annotations map[string]string) (Scaling, *apis.FieldError) {
 		PanicWindow:          r.float(PanicWindowAnnotation, 1, 100),
 		PanicThreshold:       r.float(PanicThresholdAnnotation, MinPanicThreshold, MaxPanicThreshold),
 		ScaleToZeroRetention: r.duration(ScaleToZeroRetentionAnnotation, 0, MaxRetention, false),
+		ProgressDeadline:     r.duration(ProgressDeadlineAnnotation, 0, longest, true),
+
+		AdaptiveTarget:   annotations[AdaptiveTargetAnnotation] == AdaptiveTarget,
+		ScaleUpBurst:     r.float(ScaleUpBurstAnnotation, 1, math.MaxFloat64),
+		ScaleUpPerSecond: r.float(ScaleUpPerSecondAnnotation, 0.01, math.MaxFloat64),
+	}
+	if text, ok := annotations[AdaptiveTargetAnnotation]; ok && !s.AdaptiveTarget {
+		r.fail(apis.ErrInvalidValue(text, AdaptiveTargetAnnotation,
+			fmt.Sprintf("the only value is %q; set a number in %s", AdaptiveTarget, TargetAnnotation)))
 	}
 	if burst := s.TargetBurstCapacity; burst != nil && *burst < 0 && *burst != UnlimitedTargetBurst {
 		text, spelling, _ := Lookup(annotations, TargetBurstCapacityAnnotation)
@@ -86,6 +102,34 @@ func ParseScaling(annotations map[string]string) (Scaling, *apis.FieldError) {
 		}
 	}
 	return s, r.errs
+}
+
+// Scales are the bounds of a revision's scale. Max 0 means no maximum.
+type Scales struct{ Min, Max, Initial, Activation int32 }
+
+// Scales applies the settings to the annotations: the settings give what is not annotated, and the
+// maximum caps the other scales. The errors name the annotations that this overrides.
+func (s Scaling) Scales(a rules.Autoscaling) (Scales, *apis.FieldError) {
+	var errs *apis.FieldError
+	r := Scales{Min: ptr.Deref(s.MinScale, a.MinScale), Max: ptr.Deref(s.MaxScale, a.MaxScale),
+		Initial: ptr.Deref(s.InitialScale, a.InitialScale), Activation: ptr.Deref(s.ActivationScale, 0)}
+	if limit := a.MaxScaleLimit; limit > 0 && (r.Max == 0 || r.Max > limit) {
+		r.Max = limit
+	}
+	if r.Initial == 0 && !a.AllowZeroInitialScale {
+		errs = errs.Also(apis.ErrInvalidValue(0, InitialScaleAnnotation, "allow-zero-initial-scale is not set"))
+		r.Initial = max(a.InitialScale, 1)
+	}
+	for _, scale := range []struct {
+		key   string
+		value *int32
+	}{{MinScaleAnnotation, &r.Min}, {InitialScaleAnnotation, &r.Initial}, {ActivationScaleAnnotation, &r.Activation}} {
+		if r.Max > 0 && *scale.value > r.Max {
+			errs = errs.Also(apis.ErrInvalidValue(*scale.value, scale.key, fmt.Sprintf("above the maximum of %d, which is used", r.Max)))
+			*scale.value = r.Max
+		}
+	}
+	return r, errs
 }
 
 // ValidateScaling says what is wrong with the autoscaling annotations of a Revision or its
@@ -127,13 +171,7 @@ func validateClass(s Scaling, annotations map[string]string, limits rules.Autosc
 
 // validateScales checks what the scales say about each other.
 func validateScales(s Scaling, annotations map[string]string, limits rules.Autoscaling) (errs *apis.FieldError) {
-	least, most := limits.MinScale, limits.MaxScale
-	if s.MinScale != nil {
-		least = *s.MinScale
-	}
-	if s.MaxScale != nil {
-		most = *s.MaxScale
-	}
+	least, most := ptr.Deref(s.MinScale, limits.MinScale), ptr.Deref(s.MaxScale, limits.MaxScale)
 	spelling := func(key string) string { _, spelling, _ := Lookup(annotations, key); return spelling }
 
 	if limit := limits.MaxScaleLimit; limit > 0 && s.MaxScale != nil {
@@ -199,7 +237,6 @@ func ValidateTemplateAnnotations(annotations map[string]string, limits rules.Aut
 		}
 	}
 	_, sidecar := ParseSidecar(annotations)
-	_, deadline := ProgressDeadline(annotations)
 	_, action := CutsResponses(annotations, ResponseTimeoutEnd)
-	return errs.Also(sidecar, deadline, action)
+	return errs.Also(sidecar, action)
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"knative.dev/pkg/apis"
 )
@@ -155,15 +156,8 @@ func TLSDisabled(annotations map[string]string) (bool, *apis.FieldError) {
 	return false, nil
 }
 
-// ProgressDeadline reads how long pods may take to become ready; nil when the template does not
-// say.
-func ProgressDeadline(annotations map[string]string) (*time.Duration, *apis.FieldError) {
-	r := reader{annotations: annotations}
-	return r.duration(ProgressDeadlineAnnotation, 0, longest, true), r.errs
-}
-
-// A quantity is written out to the last digit when it is parsed: 1e-10000000 takes seconds, and
-// whoever may make a Service could keep the webhook busy with it.
+// maxQuantity bounds the text of a quantity. The parser expands a quantity to its last digit:
+// 1e-10000000 takes seconds, and anybody who can create a Service could keep the webhook busy.
 const maxQuantity = 64
 
 var (
@@ -171,13 +165,11 @@ var (
 	errTooLong   = errors.New("too long")
 )
 
-// Sidecar is what a template says about the resources of queue-proxy; nil is what it does not say.
+// Sidecar is what a template says about the resources of queue-proxy.
 type Sidecar struct {
-	CPURequest, CPULimit         *resource.Quantity
-	MemoryRequest, MemoryLimit   *resource.Quantity
-	StorageRequest, StorageLimit *resource.Quantity
-	// Percentage of the user container's resources, 0.1 to 100. Deprecated; the explicit values
-	// win.
+	Requests, Limits corev1.ResourceList
+	// Percentage of the user container's resources, 0.1 to 100, nil when not set. Deprecated: the
+	// explicit values win.
 	Percentage *float64
 }
 
@@ -185,33 +177,13 @@ type Sidecar struct {
 // the errors, at their own level.
 func ParseSidecar(annotations map[string]string) (Sidecar, *apis.FieldError) {
 	r := reader{annotations: annotations}
-	var s Sidecar
-	for key, field := range map[string]**resource.Quantity{
-		SidecarCPURequestAnnotation:     &s.CPURequest,
-		SidecarCPULimitAnnotation:       &s.CPULimit,
-		SidecarMemoryRequestAnnotation:  &s.MemoryRequest,
-		SidecarMemoryLimitAnnotation:    &s.MemoryLimit,
-		SidecarStorageRequestAnnotation: &s.StorageRequest,
-		SidecarStorageLimitAnnotation:   &s.StorageLimit,
-	} {
-		text, ok := annotations[key]
-		if !ok {
-			continue
-		}
-		var quantity resource.Quantity
-		err := errTooLong
-		if len(text) <= maxQuantity && !hugeExponent.MatchString(text) {
-			quantity, err = resource.ParseQuantity(text)
-		}
-		switch {
-		case err != nil:
-			r.fail(apis.ErrInvalidValue(text, key, `must be a quantity such as "100m" or "64Mi"`))
-		case quantity.Sign() < 0:
-			r.fail(apis.ErrInvalidValue(text, key, "must not be negative"))
-		default:
-			*field = &quantity
-		}
-	}
+	s := Sidecar{Requests: corev1.ResourceList{}, Limits: corev1.ResourceList{}}
+	r.quantity(SidecarCPURequestAnnotation, s.Requests, corev1.ResourceCPU)
+	r.quantity(SidecarCPULimitAnnotation, s.Limits, corev1.ResourceCPU)
+	r.quantity(SidecarMemoryRequestAnnotation, s.Requests, corev1.ResourceMemory)
+	r.quantity(SidecarMemoryLimitAnnotation, s.Limits, corev1.ResourceMemory)
+	r.quantity(SidecarStorageRequestAnnotation, s.Requests, corev1.ResourceEphemeralStorage)
+	r.quantity(SidecarStorageLimitAnnotation, s.Limits, corev1.ResourceEphemeralStorage)
 	s.Percentage = r.float(SidecarResourcePercentAnnotation, 0.1, 100)
 	if _, spelling, ok := Lookup(annotations, SidecarResourcePercentAnnotation); ok {
 		r.fail((&apis.FieldError{
@@ -221,6 +193,27 @@ func ParseSidecar(annotations map[string]string) (Sidecar, *apis.FieldError) {
 		}).At(apis.WarningLevel))
 	}
 	return s, r.errs
+}
+
+// quantity reads a resource quantity into a list.
+func (r *reader) quantity(key string, into corev1.ResourceList, name corev1.ResourceName) {
+	text, ok := r.annotations[key]
+	if !ok {
+		return
+	}
+	var quantity resource.Quantity
+	err := errTooLong
+	if len(text) <= maxQuantity && !hugeExponent.MatchString(text) {
+		quantity, err = resource.ParseQuantity(text)
+	}
+	switch {
+	case err != nil:
+		r.fail(apis.ErrInvalidValue(text, key, `must be a quantity such as "100m" or "64Mi"`))
+	case quantity.Sign() < 0:
+		r.fail(apis.ErrInvalidValue(text, key, "must not be negative"))
+	default:
+		into[name] = quantity
+	}
 }
 
 // CutsResponses reports whether a timer cuts a response that has begun, instead of ending it

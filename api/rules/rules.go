@@ -1,54 +1,60 @@
 // Package rules declares what defaulting and validation need to know besides the object itself: the
-// part of the installation's settings that they depend on (filled by the settings folder), and the
-// request they judge.
+// installation's settings that they depend on, which the settings folder parses, and the request
+// they judge.
 //
 // Owns: Config and Request. Reads: nothing. Writes: nothing. Never: decides; the kinds do, in their
 // own packages.
 package rules
 
 import (
-	"text/template"
+	"time"
 
-	"k8s.io/apimachinery/pkg/api/resource"
+	corev1 "k8s.io/api/core/v1"
 )
 
-// Defaults are the values of ConfigMap config-defaults.
+// Defaults is config-defaults: what admission fills into a revision template, and the bounds of it.
 type Defaults struct {
-	// All in seconds. 0 is off for the response start and idle timeouts.
-	RevisionTimeoutSeconds              int64
-	MaxRevisionTimeoutSeconds           int64
-	RevisionResponseStartTimeoutSeconds int64
-	RevisionIdleTimeoutSeconds          int64
-
-	// Resources of a user container that asks for none; nil leaves them unset.
-	RevisionCPURequest              *resource.Quantity
-	RevisionCPULimit                *resource.Quantity
-	RevisionMemoryRequest           *resource.Quantity
-	RevisionMemoryLimit             *resource.Quantity
-	RevisionEphemeralStorageRequest *resource.Quantity
-	RevisionEphemeralStorageLimit   *resource.Quantity
-
-	// Go templates over the object's metadata (metav1.ObjectMeta).
-	ContainerNameTemplate     *template.Template
-	InitContainerNameTemplate *template.Template
-
-	ContainerConcurrency          int64
-	ContainerConcurrencyMaxLimit  int64
-	AllowContainerConcurrencyZero bool
-	// EnableServiceLinks nil leaves the field of the pod spec unset.
-	EnableServiceLinks *bool
+	TimeoutSeconds              int64
+	MaxTimeoutSeconds           int64
+	ResponseStartTimeoutSeconds int64 // equals TimeoutSeconds when not set; 0 = off
+	IdleTimeoutSeconds          int64 // 0 = off
+	// ResponseTimeoutAction is names.ResponseTimeoutEnd or names.ResponseTimeoutCut, for
+	// revisions without the annotation.
+	ResponseTimeoutAction string
+	// Requests and Limits are for user containers that set none.
+	Requests, Limits          corev1.ResourceList
+	ContainerNameTemplate     Template // over metav1.ObjectMeta
+	InitContainerNameTemplate Template // over metav1.ObjectMeta
+	ContainerConcurrency      int64
+	ContainerConcurrencyMax   int64
+	AllowConcurrencyZero      bool
+	EnableServiceLinks        *bool // nil = leave the field of the pod spec unset
 }
 
-// Autoscaling are the values of ConfigMap config-autoscaler that decide which annotations are
-// refused.
+// Autoscaling is config-autoscaler.
 type Autoscaling struct {
-	// Class is the default of autoscaling.knative.dev/class.
-	Class                 string
-	AllowZeroInitialScale bool
-	MinScale              int32
-	MaxScale              int32
-	// MaxScaleLimit is the largest max-scale that may be asked for; 0 is no limit.
-	MaxScaleLimit int32
+	Class                         string  // of revisions without autoscaling.knative.dev/class
+	EnableScaleToZero             bool    // false: at least one pod
+	AllowZeroInitialScale         bool    // permits initial-scale 0
+	InitialScale                  int32   // pods before a revision counts as initialized
+	MinScale                      int32   // pods
+	MaxScale                      int32   // pods; 0 = unlimited
+	MaxScaleLimit                 int32   // the largest max-scale; 0 = no limit
+	MaxScaleUpRate                float64 // at most ready*rate pods per decision
+	MaxScaleDownRate              float64 // at least ready/rate pods per decision
+	ConcurrencyTargetUtilization  float64 // fraction (0,1]
+	ConcurrencyTargetDefault      float64 // concurrent requests per pod
+	RequestsPerSecondTarget       float64 // requests per second per pod
+	TargetBurstCapacity           float64 // requests; -1 = activator always in the path
+	ActivatorCapacity             float64 // concurrent requests per activator
+	StableWindow                  time.Duration
+	PanicWindowPercentage         float64 // percent of StableWindow
+	PanicThresholdPercentage      float64 // percent of ready capacity
+	ScaleToZeroGracePeriod        time.Duration
+	ScaleToZeroPodRetentionPeriod time.Duration
+	ScaleDownDelay                time.Duration
+	ScaleUpBurst                  float64 // pods that one service may add at once
+	ScaleUpPerSecond              float64 // and for each second that passes
 }
 
 // Config is the part of the installation's settings that rules depend on.

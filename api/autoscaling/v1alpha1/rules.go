@@ -32,7 +32,7 @@ func (s *PodAutoscalerSpec) validate(config *rules.Config) (errs *apis.FieldErro
 		errs = errs.Also(apis.ErrDisallowedFields("namespace"))
 	}
 	errs = errs.ViaField("scaleTargetRef")
-	if limit := config.Defaults.ContainerConcurrencyMaxLimit; s.ContainerConcurrency < 0 || limit > 0 && s.ContainerConcurrency > limit {
+	if limit := config.Defaults.ContainerConcurrencyMax; s.ContainerConcurrency < 0 || limit > 0 && s.ContainerConcurrency > limit {
 		errs = errs.Also(apis.ErrOutOfBoundsValue(s.ContainerConcurrency, 0, limit, "containerConcurrency"))
 	}
 	switch s.ProtocolType {

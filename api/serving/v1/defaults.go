@@ -2,12 +2,9 @@ package v1
 
 import (
 	"strconv"
-	"strings"
-	"text/template"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"ebb.dev/ebb/api/names"
@@ -123,12 +120,12 @@ func (t *RevisionTemplateSpec) setDefaults(config *rules.Config, parent metav1.O
 func (rs *RevisionSpec) setDefaults(config *rules.Config, meta metav1.ObjectMeta, create bool) {
 	d := &config.Defaults
 	if rs.TimeoutSeconds == nil || *rs.TimeoutSeconds == 0 {
-		rs.TimeoutSeconds = new(d.RevisionTimeoutSeconds)
+		rs.TimeoutSeconds = new(d.TimeoutSeconds)
 	}
-	if t := d.RevisionResponseStartTimeoutSeconds; rs.ResponseStartTimeoutSeconds == nil && t != 0 && t < *rs.TimeoutSeconds {
+	if t := d.ResponseStartTimeoutSeconds; rs.ResponseStartTimeoutSeconds == nil && t != 0 && t < *rs.TimeoutSeconds {
 		rs.ResponseStartTimeoutSeconds = &t
 	}
-	if t := d.RevisionIdleTimeoutSeconds; rs.IdleTimeoutSeconds == nil && t != 0 && t < *rs.TimeoutSeconds {
+	if t := d.IdleTimeoutSeconds; rs.IdleTimeoutSeconds == nil && t != 0 && t < *rs.TimeoutSeconds {
 		rs.IdleTimeoutSeconds = &t
 	}
 	if rs.ContainerConcurrency == nil {
@@ -167,13 +164,10 @@ func (rs *RevisionSpec) setDefaults(config *rules.Config, meta metav1.ObjectMeta
 
 // nameContainers names the containers that have no name. One alone is named by the template; one of
 // several, or one whose name is in use, gets the first free number behind it.
-func nameContainers(list []corev1.Container, used map[string]bool, t *template.Template, fallback string, meta metav1.ObjectMeta) {
-	base := fallback
-	if t != nil {
-		var text strings.Builder
-		if err := t.Execute(&text, meta); err == nil && text.Len() > 0 {
-			base = text.String()
-		}
+func nameContainers(list []corev1.Container, used map[string]bool, t rules.Template, fallback string, meta metav1.ObjectMeta) {
+	base, err := t.Expand(meta)
+	if err != nil || base == "" {
+		base = fallback
 	}
 	number := 0
 	for i := range list {
@@ -196,15 +190,8 @@ func nameContainers(list []corev1.Container, used map[string]bool, t *template.T
 }
 
 func (rs *RevisionSpec) setContainerDefaults(c *corev1.Container, config *rules.Config, writable map[string]bool) {
-	d := &config.Defaults
-	for name, quantities := range map[corev1.ResourceName]struct{ request, limit *resource.Quantity }{
-		corev1.ResourceCPU:              {d.RevisionCPURequest, d.RevisionCPULimit},
-		corev1.ResourceMemory:           {d.RevisionMemoryRequest, d.RevisionMemoryLimit},
-		corev1.ResourceEphemeralStorage: {d.RevisionEphemeralStorageRequest, d.RevisionEphemeralStorageLimit},
-	} {
-		setResourceDefault(&c.Resources.Requests, name, quantities.request)
-		setResourceDefault(&c.Resources.Limits, name, quantities.limit)
-	}
+	setResourceDefaults(&c.Resources.Requests, config.Defaults.Requests)
+	setResourceDefaults(&c.Resources.Limits, config.Defaults.Limits)
 	for _, probe := range []*corev1.Probe{c.ReadinessProbe, c.LivenessProbe, c.StartupProbe} {
 		if probe != nil && probe.GRPC != nil && probe.GRPC.Service == nil {
 			probe.GRPC.Service = new("")
@@ -218,17 +205,16 @@ func (rs *RevisionSpec) setContainerDefaults(c *corev1.Container, config *rules.
 	rs.setSecurityDefaults(c, config.Features[rules.KeySecurePodDefaults])
 }
 
-func setResourceDefault(list *corev1.ResourceList, name corev1.ResourceName, quantity *resource.Quantity) {
-	if quantity == nil {
-		return
+func setResourceDefaults(list *corev1.ResourceList, defaults corev1.ResourceList) {
+	for name, quantity := range defaults {
+		if _, ok := (*list)[name]; ok {
+			continue
+		}
+		if *list == nil {
+			*list = corev1.ResourceList{}
+		}
+		(*list)[name] = quantity.DeepCopy()
 	}
-	if _, ok := (*list)[name]; ok {
-		return
-	}
-	if *list == nil {
-		*list = corev1.ResourceList{}
-	}
-	(*list)[name] = quantity.DeepCopy()
 }
 
 // setReadinessDefaults makes queue-proxy try the port of a container that says nothing of how to

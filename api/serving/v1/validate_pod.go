@@ -31,24 +31,24 @@ func securedByDefault(f rules.Features) bool {
 func (rs *RevisionSpec) validate(config *rules.Config) *apis.FieldError {
 	d := &config.Defaults
 	errs := rs.validatePod(config.Features)
-	if t := rs.TimeoutSeconds; t != nil && *t != 0 && (*t < 0 || *t > d.MaxRevisionTimeoutSeconds) {
-		errs = errs.Also(apis.ErrOutOfBoundsValue(*t, 0, d.MaxRevisionTimeoutSeconds, "timeoutSeconds"))
+	if t := rs.TimeoutSeconds; t != nil && *t != 0 && (*t < 0 || *t > d.MaxTimeoutSeconds) {
+		errs = errs.Also(apis.ErrOutOfBoundsValue(*t, 0, d.MaxTimeoutSeconds, "timeoutSeconds"))
 	}
 	for _, timeout := range []struct {
 		field string
 		value *int64
 	}{{"responseStartTimeoutSeconds", rs.ResponseStartTimeoutSeconds}, {"idleTimeoutSeconds", rs.IdleTimeoutSeconds}} {
 		if timeout.value != nil && *timeout.value < 0 {
-			errs = errs.Also(apis.ErrOutOfBoundsValue(*timeout.value, 0, d.MaxRevisionTimeoutSeconds, timeout.field))
+			errs = errs.Also(apis.ErrOutOfBoundsValue(*timeout.value, 0, d.MaxTimeoutSeconds, timeout.field))
 		}
 	}
 	if cc := rs.ContainerConcurrency; cc != nil {
 		least := int64(0)
-		if !d.AllowContainerConcurrencyZero {
+		if !d.AllowConcurrencyZero {
 			least = 1
 		}
-		if *cc < least || *cc > d.ContainerConcurrencyMaxLimit {
-			errs = errs.Also(apis.ErrOutOfBoundsValue(*cc, least, d.ContainerConcurrencyMaxLimit, "containerConcurrency"))
+		if *cc < least || *cc > d.ContainerConcurrencyMax {
+			errs = errs.Also(apis.ErrOutOfBoundsValue(*cc, least, d.ContainerConcurrencyMax, "containerConcurrency"))
 		}
 	}
 	return errs

@@ -20,11 +20,11 @@ type Source struct {
 	Owns     func(loop.Key) bool
 	Log      *slog.Logger
 
-	// Ignored counts annotations that made no sense, or contradicted others, once for each
-	// generation of an object.
+	// Ignored counts annotations that were invalid or contradicted others, once for each generation
+	// of an object.
 	Ignored atomic.Int64
 
-	// told remembers for which generation of which object the problems were logged.
+	// told is the generation of each object whose problems were logged.
 	mutex sync.Mutex
 	told  map[types.UID]int64
 }
@@ -56,5 +56,5 @@ func (s *Source) tell(key loop.Key, pa *v1alpha1.PodAutoscaler, problems []strin
 	}
 	s.told[pa.UID] = pa.Generation
 	s.Ignored.Add(int64(len(problems)))
-	s.Log.Warn("PodAutoscaler makes no sense in part", "podautoscaler", key.String(), "problems", problems)
+	s.Log.Warn("some annotations of a PodAutoscaler are ignored", "podautoscaler", key.String(), "problems", problems)
 }

@@ -1,18 +1,19 @@
 // Package spec resolves a PodAutoscaler and the settings into what the loop runs on.
 //
 // Owns: nothing. Reads: PodAutoscalers from a lister, the settings, and who owns which revision.
-// Writes: nothing. Never: fails on a value that makes no sense; it takes the default and says so,
-// because a revision that is not scaled is worse than one scaled by defaults.
+// Writes: nothing. Never: fails on an invalid value. It uses the default and says so, because a
+// revision that is not scaled is worse than one that is scaled by defaults.
 package spec
 
 import (
 	"fmt"
 	"math"
 	"strconv"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
+	"knative.dev/pkg/apis"
 
 	"ebb.dev/ebb/api/autoscaling/v1alpha1"
 	"ebb.dev/ebb/api/names"
@@ -24,19 +25,6 @@ import (
 	"ebb.dev/ebb/settings"
 )
 
-// AdaptiveTargetAnnotation, with the value "auto", lets the target be learned.
-const AdaptiveTargetAnnotation = "autoscaling.ebb.dev/target"
-
-// ScaleUpBurstAnnotation and ScaleUpPerSecondAnnotation bound how many pods the service may add,
-// instead of the keys of the same names in config-autoscaler.
-const (
-	ScaleUpBurstAnnotation     = "autoscaling.ebb.dev/scale-up-burst"
-	ScaleUpPerSecondAnnotation = "autoscaling.ebb.dev/scale-up-per-second"
-)
-
-// AdaptiveTarget is the value of AdaptiveTargetAnnotation that switches learning on.
-const AdaptiveTarget = "auto"
-
 // longestPathHold bounds how long the activators stay in the path after they were last needed.
 const longestPathHold = time.Minute
 
@@ -45,72 +33,18 @@ func Ours(pa *v1alpha1.PodAutoscaler, a settings.Autoscaler) bool {
 	return pa.Class(a.Class) == names.ClassKPA
 }
 
-// Resolve returns the Spec of a PodAutoscaler, and what about it made no sense.
+// Resolve returns the Spec of a PodAutoscaler, and what it ignored of its annotations and why.
 func Resolve(pa *v1alpha1.PodAutoscaler, a settings.Autoscaler, progressDeadline time.Duration) (*loop.Spec, []string) {
-	r := &reader{annotations: pa.Annotations}
-	unreachable := pa.Spec.Reachability == v1alpha1.ReachabilityUnreachable
-
-	metric := decide.Concurrency
-	switch name := r.text(names.MetricAnnotation); name {
-	case "", names.MetricConcurrency:
-	case names.MetricRPS:
-		metric = decide.RequestsPerSecond
-	default:
-		r.problem(names.MetricAnnotation, name, "not a metric of this class")
-	}
-	algorithm := window.Linear
-	switch name := r.text(names.MetricAggregationAnnotation, "metricAggregationAlgorithm"); name {
-	case "", names.AggregationLinear:
-	case names.AggregationWeightedExponential, names.AggregationWeightedExponentialAlt:
-		algorithm = window.WeightedExponential
-	default:
-		r.problem(names.MetricAggregationAnnotation, name, "not an algorithm")
+	scaling, errs := names.ParseScaling(pa.Annotations)
+	scales, overridden := scaling.Scales(a)
+	problems := ignored(pa.Annotations, errs.Also(overridden))
+	ignore := func(key, why string) {
+		problems = append(problems, problem(pa.Annotations, key, why))
 	}
 
-	concurrency := float64(max(pa.Spec.ContainerConcurrency, 0))
-	total, target := decide.Target(decide.TargetInput{
-		Metric: metric, ContainerConcurrency: concurrency,
-		Annotation:               r.number(0, 0.01, math.MaxInt32, names.TargetAnnotation),
-		UtilizationAnnotation:    r.number(0, 1, 100, names.TargetUtilizationAnnotation, "targetUtilizationPercentage") / 100,
-		ConcurrencyDefault:       a.ConcurrencyTargetDefault,
-		ConcurrencyUtilization:   a.ConcurrencyTargetUtilization,
-		RequestsPerSecondDefault: a.RequestsPerSecondTarget,
-	})
-	stable := r.duration(a.StableWindow, 6*time.Second, time.Hour, names.WindowAnnotation)
-	burst := r.number(a.TargetBurstCapacity, -1, math.MaxInt32, names.TargetBurstCapacityAnnotation, "targetBurstCapacity")
-	if burst < 0 && burst != -1 {
-		r.problem(names.TargetBurstCapacityAnnotation, fmt.Sprint(burst), "neither -1 nor at least 0")
-		burst = a.TargetBurstCapacity
-	}
-	low := r.whole(a.MinScale, names.MinScaleAnnotation, "minScale")
-	high := r.whole(a.MaxScale, names.MaxScaleAnnotation, "maxScale")
-	if limit := a.MaxScaleLimit; limit > 0 && (high == 0 || high > limit) {
-		high = limit
-	}
-	if high > 0 && low > high {
-		r.problem(names.MinScaleAnnotation, strconv.Itoa(int(low)), fmt.Sprintf("above the maximum of %d, which holds", high))
-		low = high
-	}
-	initial := r.whole(a.InitialScale, names.InitialScaleAnnotation, "initialScale")
-	if initial == 0 && !a.AllowZeroInitialScale {
-		r.problem(names.InitialScaleAnnotation, "0", "not allowed by allow-zero-initial-scale")
-		initial = 1
-	}
-	activation := r.whole(0, names.ActivationScaleAnnotation)
-	for _, c := range []struct {
-		key   string
-		value *int32
-	}{{names.InitialScaleAnnotation, &initial}, {names.ActivationScaleAnnotation, &activation}} {
-		if high > 0 && *c.value > high {
-			r.problem(c.key, strconv.Itoa(int(*c.value)), fmt.Sprintf("above the maximum of %d, which holds", high))
-			*c.value = high
-		}
-	}
-	pathHold := min(stable, longestPathHold)
-	if burst == 0 {
-		pathHold = 0
-	}
-
+	formula := formulaOf(pa, scaling, a, ignore)
+	formula.ActivationScale = scales.Activation
+	burst := formula.TargetBurstCapacity
 	owner := pa.Labels[names.ServiceLabel]
 	if owner == "" {
 		owner = pa.Name
@@ -123,39 +57,103 @@ func Resolve(pa *v1alpha1.PodAutoscaler, a settings.Autoscaler, progressDeadline
 	}
 	s.Config = revision.Config{
 		UID: string(pa.UID), Generation: pa.Generation, BudgetOwner: pa.Namespace + "/" + owner,
-		Algorithm: algorithm,
-		PanicWindow: decide.PanicWindow(stable, r.number(a.PanicWindowPercentage, 1, 100,
-			names.PanicWindowAnnotation, "panicWindowPercentage")),
-		Scraped:  burst != -1,
-		Adaptive: r.adaptive(metric, burst),
-		ScaleUp: revision.Rate{Burst: r.number(a.ScaleUpBurst, 1, math.MaxInt32, ScaleUpBurstAnnotation),
-			PerSecond: r.number(a.ScaleUpPerSecond, 0.01, math.MaxInt32, ScaleUpPerSecondAnnotation)},
-		Formula: decide.Config{
-			Total: total, Target: target, Metric: metric, ContainerConcurrency: concurrency,
-			TargetBurstCapacity: burst, ActivatorCapacity: a.ActivatorCapacity,
-			MaxScaleUpRate: a.MaxScaleUpRate, MaxScaleDownRate: a.MaxScaleDownRate,
-			ActivationScale: activation,
-			PanicThreshold: r.number(a.PanicThresholdPercentage, 110, 1000,
-				names.PanicThresholdAnnotation, "panicThresholdPercentage") / 100,
-			StableWindow:   stable,
-			ScaleDownDelay: r.duration(a.ScaleDownDelay, 0, time.Hour, names.ScaleDownDelayAnnotation, "scaleDownDelay"),
-			Reachable:      !unreachable,
-		},
+		Algorithm:   algorithm(pa.Annotations, scaling, ignore),
+		PanicWindow: decide.PanicWindow(formula.StableWindow, ptr.Deref(scaling.PanicWindow, a.PanicWindowPercentage)),
+		Scraped:     burst != names.UnlimitedTargetBurst,
+		Adaptive:    scaling.AdaptiveTarget && canLearn(formula, ignore),
+		ScaleUp: revision.Rate{Burst: ptr.Deref(scaling.ScaleUpBurst, a.ScaleUpBurst),
+			PerSecond: ptr.Deref(scaling.ScaleUpPerSecond, a.ScaleUpPerSecond)},
+		Formula: formula,
 		Zero: zero.Config{
-			Min: low, Max: high, Initial: initial, Unreachable: unreachable,
-			ScaleToZero: a.EnableScaleToZero, AlwaysProxied: burst == -1,
-			StableWindow: stable, Grace: a.ScaleToZeroGracePeriod,
-			Retention: r.duration(a.ScaleToZeroPodRetentionPeriod, 0, time.Hour,
-				names.ScaleToZeroRetentionAnnotation, "scaleToZeroPodRetentionPeriod"),
-			ProgressDeadline: r.duration(progressDeadline, 0, math.MaxInt64, names.ProgressDeadlineAnnotation),
-			PathHold:         pathHold,
+			Min: scales.Min, Max: scales.Max, Initial: scales.Initial, Unreachable: !formula.Reachable,
+			ScaleToZero: a.EnableScaleToZero, AlwaysProxied: burst == names.UnlimitedTargetBurst,
+			StableWindow: formula.StableWindow, Grace: a.ScaleToZeroGracePeriod,
+			Retention:        ptr.Deref(scaling.ScaleToZeroRetention, a.ScaleToZeroPodRetentionPeriod),
+			ProgressDeadline: ptr.Deref(scaling.ProgressDeadline, progressDeadline),
 		},
 	}
-	return s, r.problems
+	if burst != 0 {
+		s.Zero.PathHold = min(formula.StableWindow, longestPathHold)
+	}
+	return s, problems
 }
 
-// found reads back what was written by an earlier process. A PodAutoscaler that was made anew for a
-// revision that had its pods once begins where that one ended: at zero, behind the activators.
+// formulaOf returns the configuration of the formula but for the scales.
+func formulaOf(pa *v1alpha1.PodAutoscaler, s names.Scaling, a settings.Autoscaler, ignore func(key, why string)) decide.Config {
+	metric := decide.Concurrency
+	switch s.Metric {
+	case "", names.MetricConcurrency:
+	case names.MetricRPS:
+		metric = decide.RequestsPerSecond
+	default:
+		ignore(names.MetricAnnotation, "this class knows only concurrency and rps")
+	}
+	concurrency := float64(max(pa.Spec.ContainerConcurrency, 0))
+	total, target := decide.Target(decide.TargetInput{
+		Metric: metric, ContainerConcurrency: concurrency,
+		Annotation:               ptr.Deref(s.Target, 0),
+		UtilizationAnnotation:    ptr.Deref(s.TargetUtilization, 0) / 100,
+		ConcurrencyDefault:       a.ConcurrencyTargetDefault,
+		ConcurrencyUtilization:   a.ConcurrencyTargetUtilization,
+		RequestsPerSecondDefault: a.RequestsPerSecondTarget,
+	})
+	return decide.Config{
+		Total: total, Target: target, Metric: metric, ContainerConcurrency: concurrency,
+		TargetBurstCapacity: ptr.Deref(s.TargetBurstCapacity, a.TargetBurstCapacity),
+		ActivatorCapacity:   a.ActivatorCapacity,
+		MaxScaleUpRate:      a.MaxScaleUpRate, MaxScaleDownRate: a.MaxScaleDownRate,
+		PanicThreshold: ptr.Deref(s.PanicThreshold, a.PanicThresholdPercentage) / 100,
+		StableWindow:   ptr.Deref(s.Window, a.StableWindow),
+		ScaleDownDelay: ptr.Deref(s.ScaleDownDelay, a.ScaleDownDelay),
+		Reachable:      pa.Spec.Reachability != v1alpha1.ReachabilityUnreachable,
+	}
+}
+
+func algorithm(annotations map[string]string, s names.Scaling, ignore func(key, why string)) window.Algorithm {
+	if s.Aggregation == names.AggregationWeightedExponential {
+		return window.WeightedExponential
+	}
+	if text, key, _ := names.Lookup(annotations, names.MetricAggregationAnnotation); text != "" && s.Aggregation == "" {
+		ignore(key, "not an algorithm")
+	}
+	return window.Linear
+}
+
+// canLearn reports whether the target can be learned with this formula.
+func canLearn(c decide.Config, ignore func(key, why string)) bool {
+	switch {
+	case c.Metric != decide.Concurrency:
+		ignore(names.AdaptiveTargetAnnotation, "a target in requests per second cannot be learned")
+	case c.TargetBurstCapacity == names.UnlimitedTargetBurst:
+		ignore(names.AdaptiveTargetAnnotation, "with a target-burst-capacity of -1 pods are not scraped, so nothing can be learned")
+	default:
+		return true
+	}
+	return false
+}
+
+// ignored describes the annotations that a parser rejected.
+func ignored(annotations map[string]string, errs *apis.FieldError) []string {
+	var problems []string
+	for _, err := range errs.WrappedErrors() {
+		why := err.Message
+		if err.Details != "" {
+			why = err.Details
+		}
+		for _, key := range err.Paths {
+			problems = append(problems, problem(annotations, key, why))
+		}
+	}
+	return problems
+}
+
+func problem(annotations map[string]string, key, why string) string {
+	text, spelling, _ := names.Lookup(annotations, key)
+	return fmt.Sprintf("annotation %s=%q is ignored: %s", spelling, text, why)
+}
+
+// found reads back what an earlier process wrote. A PodAutoscaler that was created again, for a
+// revision that had its initial pods before, starts at zero behind the activators.
 func found(pa *v1alpha1.PodAutoscaler) *revision.State {
 	status := &pa.Status
 	if pa.Annotations[names.InitializedAnnotation] == "true" && len(status.Conditions) == 0 {
@@ -166,7 +164,7 @@ func found(pa *v1alpha1.PodAutoscaler) *revision.State {
 		f.Desired = *status.DesiredScale
 	}
 	if l := status.Learned; l != nil {
-		// What is no number is no lesson, and for whoever decides to refuse.
+		// The revision rejects NaN.
 		figure := func(text string) float64 {
 			if f, err := strconv.ParseFloat(text, 64); err == nil {
 				return f
@@ -187,89 +185,4 @@ func found(pa *v1alpha1.PodAutoscaler) *revision.State {
 		}
 	}
 	return f
-}
-
-// reader reads annotations and notes those that make no sense.
-type reader struct {
-	annotations map[string]string
-	problems    []string
-}
-
-func (r *reader) problem(key, value, why string) {
-	r.problems = append(r.problems, fmt.Sprintf("annotation %s=%q is ignored: %s", key, value, why))
-}
-
-// text returns the value of the first key that is set; alternates belong to the group of the first
-// key.
-func (r *reader) text(key string, alternates ...string) string {
-	if value, ok := r.annotations[key]; ok {
-		return value
-	}
-	group, _, _ := strings.Cut(key, "/")
-	for _, one := range alternates {
-		if value, ok := r.annotations[group+"/"+one]; ok {
-			return value
-		}
-	}
-	return ""
-}
-
-// adaptive reports whether the target is to be learned, and notes why it is not although it was
-// asked for.
-func (r *reader) adaptive(metric decide.Metric, burst float64) bool {
-	value := r.text(AdaptiveTargetAnnotation)
-	why := ""
-	switch {
-	case value == "":
-		return false
-	case value != AdaptiveTarget:
-		why = fmt.Sprintf("the only value is %q, a number belongs into %s", AdaptiveTarget, names.TargetAnnotation)
-	case metric != decide.Concurrency:
-		why = "a target of requests per second cannot be learned"
-	case burst == -1:
-		why = "with a target-burst-capacity of -1 pods are not scraped, so nothing can be learned"
-	default:
-		return true
-	}
-	r.problem(AdaptiveTargetAnnotation, value, why)
-	return false
-}
-
-func (r *reader) number(otherwise, low, high float64, key string, alternates ...string) float64 {
-	text := r.text(key, alternates...)
-	if text == "" {
-		return otherwise
-	}
-	f, err := strconv.ParseFloat(text, 64)
-	if err != nil || !(f >= low && f <= high) {
-		r.problem(key, text, fmt.Sprintf("not a number from %v to %v", low, high))
-		return otherwise
-	}
-	return f
-}
-
-func (r *reader) whole(otherwise int32, key string, alternates ...string) int32 {
-	text := r.text(key, alternates...)
-	if text == "" {
-		return otherwise
-	}
-	i, err := strconv.ParseInt(text, 10, 32)
-	if err != nil || i < 0 {
-		r.problem(key, text, "not a whole number of at least 0")
-		return otherwise
-	}
-	return int32(i)
-}
-
-func (r *reader) duration(otherwise, low, high time.Duration, key string, alternates ...string) time.Duration {
-	text := r.text(key, alternates...)
-	if text == "" {
-		return otherwise
-	}
-	d, err := time.ParseDuration(text)
-	if err != nil || d < low || d > high {
-		r.problem(key, text, fmt.Sprintf("not a duration from %s to %s", low, high))
-		return otherwise
-	}
-	return d
 }

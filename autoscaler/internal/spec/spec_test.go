@@ -2,15 +2,20 @@ package spec
 
 import (
 	"bytes"
+	"errors"
 	"io"
 	"log/slog"
+	"maps"
+	"os"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
 
 	"ebb.dev/ebb/api/autoscaling/v1alpha1"
 	"ebb.dev/ebb/api/names"
@@ -90,11 +95,11 @@ func TestAnnotations(t *testing.T) {
 			}
 		})
 	}
-	budget, problems := Resolve(autoscaler(map[string]string{ScaleUpBurstAnnotation: "7", ScaleUpPerSecondAnnotation: "0.5"}), settings.Default().Autoscaler, time.Minute)
+	budget, problems := Resolve(autoscaler(map[string]string{names.ScaleUpBurstAnnotation: "7", names.ScaleUpPerSecondAnnotation: "0.5"}), settings.Default().Autoscaler, time.Minute)
 	if len(problems) > 0 || budget.ScaleUp != (revision.Rate{Burst: 7, PerSecond: 0.5}) {
 		t.Errorf("problems %v, budget %+v", problems, budget.ScaleUp)
 	}
-	wrong, problems := Resolve(autoscaler(map[string]string{ScaleUpBurstAnnotation: "0", ScaleUpPerSecondAnnotation: "-1"}), settings.Default().Autoscaler, time.Minute)
+	wrong, problems := Resolve(autoscaler(map[string]string{names.ScaleUpBurstAnnotation: "0", names.ScaleUpPerSecondAnnotation: "-1"}), settings.Default().Autoscaler, time.Minute)
 	if len(problems) != 2 || wrong.ScaleUp != (revision.Rate{Burst: 500, PerSecond: 50}) {
 		t.Errorf("problems %v, budget %+v", problems, wrong.ScaleUp)
 	}
@@ -106,6 +111,20 @@ func TestAnnotations(t *testing.T) {
 	if slow.Zero.ProgressDeadline != 20*time.Minute {
 		t.Errorf("progress deadline %s", slow.Zero.ProgressDeadline)
 	}
+}
+
+// autoscalerKeys reads the keys of config-autoscaler from the _example of the shipped ConfigMap.
+func autoscalerKeys(t *testing.T) []string {
+	raw, err := os.ReadFile("../../../config/core/configmaps/config-autoscaler.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var m corev1.ConfigMap
+	keys := map[string]string{}
+	if err := errors.Join(yaml.Unmarshal(raw, &m), yaml.Unmarshal([]byte(m.Data[settings.ExampleKey]), &keys)); err != nil || len(keys) < 20 {
+		t.Fatalf("%d keys, %v", len(keys), err)
+	}
+	return slices.Sorted(maps.Keys(keys))
 }
 
 // Every key of config-autoscaler changes what a PodAutoscaler without annotations is run on; a new
@@ -165,16 +184,13 @@ func TestEveryKeyOfConfigAutoscalerCounts(t *testing.T) {
 		return s, snapshot.Autoscaler
 	}
 	plain, _ := resolved(t, nil)
-	for _, key := range settings.Keys() {
-		if key.ConfigMap != settings.AutoscalerName {
-			continue
-		}
-		t.Run(key.Name, func(t *testing.T) {
-			row, ok := rows[key.Name]
+	for _, key := range autoscalerKeys(t) {
+		t.Run(key, func(t *testing.T) {
+			row, ok := rows[key]
 			if !ok {
 				t.Fatal("no row says what this key changes")
 			}
-			data := map[string]string{key.Name: row.value}
+			data := map[string]string{key: row.value}
 			for k, v := range row.with {
 				data[k] = v
 			}
@@ -201,9 +217,9 @@ func TestWhatMakesNoSenseIsIgnoredAndTold(t *testing.T) {
 	for key, values := range map[string][]string{
 		"min-scale": {"-1", "many", "1e3", "99999999999"}, "max-scale": {"-1", "x"}, "initial-scale": {"0", "-3"},
 		"target": {"0", "-1", "NaN", "Inf", "x"}, "target-utilization-percentage": {"0", "101", "NaN"},
-		"target-burst-capacity": {"-2", "-0.5", "NaN"}, "window": {"5s", "2h", "60"}, "panic-window-percentage": {"0", "101"},
+		"target-burst-capacity": {"-2", "-0.5", "NaN"}, "window": {"5s", "2h", "60", "6500ms"}, "panic-window-percentage": {"0", "101"},
 		"panic-threshold-percentage": {"109", "1001"}, "scale-down-delay": {"-1s", "2h"}, "metric": {"cpu"},
-		"metric-aggregation-algorithm": {"median"}, "scale-to-zero-pod-retention-period": {"-1s", "61m"}, "activation-scale": {"x"},
+		"metric-aggregation-algorithm": {"median"}, "scale-to-zero-pod-retention-period": {"-1s", "61m"}, "activation-scale": {"x", "1"},
 	} {
 		for _, value := range values {
 			got, problems := Resolve(autoscaler(map[string]string{group + key: value}), settings.Default().Autoscaler, time.Minute)
@@ -277,12 +293,12 @@ func TestATargetThatCannotBeLearnedIsTold(t *testing.T) {
 		told        string
 	}{
 		{map[string]string{}, false, ""},
-		{map[string]string{AdaptiveTargetAnnotation: "auto"}, true, ""},
-		{map[string]string{AdaptiveTargetAnnotation: "auto", group + "metric": "concurrency", group + "target-burst-capacity": "0"}, true, ""},
-		{map[string]string{AdaptiveTargetAnnotation: "Auto"}, false, `the only value is "auto"`},
-		{map[string]string{AdaptiveTargetAnnotation: "10"}, false, `the only value is "auto"`},
-		{map[string]string{AdaptiveTargetAnnotation: "auto", group + "metric": "rps"}, false, "requests per second cannot be learned"},
-		{map[string]string{AdaptiveTargetAnnotation: "auto", group + "target-burst-capacity": "-1"}, false, "pods are not scraped"},
+		{map[string]string{names.AdaptiveTargetAnnotation: "auto"}, true, ""},
+		{map[string]string{names.AdaptiveTargetAnnotation: "auto", group + "metric": "concurrency", group + "target-burst-capacity": "0"}, true, ""},
+		{map[string]string{names.AdaptiveTargetAnnotation: "Auto"}, false, `the only value is "auto"`},
+		{map[string]string{names.AdaptiveTargetAnnotation: "10"}, false, `the only value is "auto"`},
+		{map[string]string{names.AdaptiveTargetAnnotation: "auto", group + "metric": "rps"}, false, "requests per second cannot be learned"},
+		{map[string]string{names.AdaptiveTargetAnnotation: "auto", group + "target-burst-capacity": "-1"}, false, "pods are not scraped"},
 	} {
 		got, problems := Resolve(autoscaler(c.annotations), settings.Default().Autoscaler, time.Minute)
 		told := strings.Join(problems, "; ")
@@ -301,7 +317,7 @@ func TestWhatIsIgnoredIsCountedOnceForEachGeneration(t *testing.T) {
 	for range 3 {
 		s.Spec(key)
 	}
-	if s.Ignored.Load() != 2 || strings.Count(told.String(), "makes no sense") != 1 || !strings.Contains(told.String(), "above the maximum of 5") {
+	if s.Ignored.Load() != 2 || strings.Count(told.String(), "annotations of a PodAutoscaler are ignored") != 1 || !strings.Contains(told.String(), "above the maximum of 5") {
 		t.Errorf("%d counted, told %s", s.Ignored.Load(), &told)
 	}
 	pa.Generation++

@@ -113,11 +113,11 @@ func (r *reconciler) reconcile(ctx context.Context, pa *autoscalingv1alpha1.PodA
 
 // lift scales a Deployment to where a HorizontalPodAutoscaler begins to work. That one ignores a
 // Deployment at zero, and runs only every 15 s.
-func (r *reconciler) lift(ctx context.Context, d *appsv1.Deployment, b bounds, started bool) error {
-	if d == nil || d.Spec.Replicas == nil || *d.Spec.Replicas > 0 && (started || *d.Spec.Replicas >= b.min) {
+func (r *reconciler) lift(ctx context.Context, d *appsv1.Deployment, b names.Scales, started bool) error {
+	if d == nil || d.Spec.Replicas == nil || *d.Spec.Replicas > 0 && (started || *d.Spec.Replicas >= b.Min) {
 		return nil
 	}
-	wanted := max(b.min, 1)
+	wanted := max(b.Min, 1)
 	patch := fmt.Appendf(nil, `[{"op":"add","path":"/spec/replicas","value":%d}]`, wanted)
 	if _, err := r.kube.AppsV1().Deployments(d.Namespace).Patch(ctx, d.Name, types.JSONPatchType, patch, metav1.PatchOptions{}, "scale"); err != nil {
 		return fmt.Errorf("patch scale of %s/%s to %d: %w", d.Namespace, d.Name, wanted, err)

@@ -126,21 +126,21 @@ func TestStatus(t *testing.T) {
 		why              string
 		deployment       *appsv1.Deployment
 		current, desired int32
-		bounds           bounds
+		bounds           names.Scales
 		was              bool
 		initialized      corev1.ConditionStatus
 		populated        corev1.ConditionStatus
 		wantDesired      int32
 		wantActual       int32
 	}{
-		{"no Deployment yet", nil, 0, 0, bounds{initial: 1}, false, "Unknown", "Unknown", 0, 0},
-		{"its pod starts", deployment(1, 0), 0, 0, bounds{initial: 1}, false, "Unknown", "Unknown", 1, 0},
-		{"its pod is ready before Kubernetes came round", deployment(1, 1), 0, 0, bounds{initial: 1}, false, "True", "True", 1, 1},
-		{"Kubernetes counts it, though it is not ready", deployment(1, 0), 1, 1, bounds{initial: 1}, false, "True", "Unknown", 1, 1},
-		{"below its minimum it is not initialized", deployment(3, 2), 2, 3, bounds{min: 3, initial: 1}, false, "Unknown", "True", 3, 2},
-		{"nor below its initial scale", deployment(3, 2), 2, 3, bounds{initial: 3}, false, "Unknown", "True", 3, 2},
-		{"what was initialized stays so", deployment(3, 0), 0, 3, bounds{min: 3, initial: 1}, true, "True", "Unknown", 3, 0},
-		{"under load it mirrors Kubernetes", deployment(4, 2), 2, 4, bounds{initial: 1}, true, "True", "True", 4, 2},
+		{"no Deployment yet", nil, 0, 0, names.Scales{Initial: 1}, false, "Unknown", "Unknown", 0, 0},
+		{"its pod starts", deployment(1, 0), 0, 0, names.Scales{Initial: 1}, false, "Unknown", "Unknown", 1, 0},
+		{"its pod is ready before Kubernetes came round", deployment(1, 1), 0, 0, names.Scales{Initial: 1}, false, "True", "True", 1, 1},
+		{"Kubernetes counts it, though it is not ready", deployment(1, 0), 1, 1, names.Scales{Initial: 1}, false, "True", "Unknown", 1, 1},
+		{"below its minimum it is not initialized", deployment(3, 2), 2, 3, names.Scales{Min: 3, Initial: 1}, false, "Unknown", "True", 3, 2},
+		{"nor below its initial scale", deployment(3, 2), 2, 3, names.Scales{Initial: 3}, false, "Unknown", "True", 3, 2},
+		{"what was initialized stays so", deployment(3, 0), 0, 3, names.Scales{Min: 3, Initial: 1}, true, "True", "Unknown", 3, 0},
+		{"under load it mirrors Kubernetes", deployment(4, 2), 2, 4, names.Scales{Initial: 1}, true, "True", "True", 4, 2},
 	} {
 		pa := podAutoscaler(nil)
 		pa.Status.InitializeConditions()

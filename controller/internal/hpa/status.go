@@ -21,7 +21,7 @@ const rule = "horizontal-pod-autoscaler"
 //	Active                  True: this class keeps at least one pod
 //	ScaleTargetInitialized  True once min-scale and initial-scale pods were ready, or counted by Kubernetes
 //	SKSReady                True while a pod is ready
-func judge(pa *autoscalingv1alpha1.PodAutoscaler, hpa *autoscalingv2.HorizontalPodAutoscaler, d *appsv1.Deployment, b bounds, now metav1.MicroTime) {
+func judge(pa *autoscalingv1alpha1.PodAutoscaler, hpa *autoscalingv2.HorizontalPodAutoscaler, d *appsv1.Deployment, b names.Scales, now metav1.MicroTime) {
 	s := &pa.Status
 	s.ServiceName, s.MetricsServiceName = names.PublicService(pa.Name), names.PrivateService(pa.Name)
 	s.Mode, s.NumActivators = autoscalingv1alpha1.ModeServe, 0
@@ -39,7 +39,7 @@ func judge(pa *autoscalingv1alpha1.PodAutoscaler, hpa *autoscalingv2.HorizontalP
 		actual, wanted = hpa.Status.CurrentReplicas, hpa.Status.DesiredReplicas
 	}
 	s.ActualScale, s.DesiredScale = &actual, &wanted
-	if max(ready, hpa.Status.CurrentReplicas) >= max(b.min, b.initial) {
+	if max(ready, hpa.Status.CurrentReplicas) >= max(b.Min, b.Initial) {
 		s.MarkScaleTargetInitialized()
 	} else if !s.IsScaleTargetInitialized() {
 		s.MarkScaleTargetNotInitialized("", "The initial scale has not been reached yet.")

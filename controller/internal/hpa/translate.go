@@ -18,26 +18,17 @@ import (
 	"ebb.dev/ebb/settings"
 )
 
-// bounds are a revision's scales, from its annotations and the settings.
-type bounds struct{ min, max, initial int32 }
-
 // scales returns the bounds:
 //
 //	min      0 for a revision that no Route leads to; at most max
 //	max      0 means no maximum; at most max-scale-limit
 //	initial  the first scale of a revision, at least 1: this class does not scale to zero
-func scales(pa *autoscalingv1alpha1.PodAutoscaler, s names.Scaling, a settings.Autoscaler) bounds {
-	b := bounds{ptr.Deref(s.MinScale, a.MinScale), ptr.Deref(s.MaxScale, a.MaxScale), ptr.Deref(s.InitialScale, a.InitialScale)}
-	if a.MaxScaleLimit > 0 && (b.max == 0 || b.max > a.MaxScaleLimit) {
-		b.max = a.MaxScaleLimit
-	}
+func scales(pa *autoscalingv1alpha1.PodAutoscaler, s names.Scaling, a settings.Autoscaler) names.Scales {
+	b, _ := s.Scales(a)
 	if pa.Spec.Reachability == autoscalingv1alpha1.ReachabilityUnreachable {
-		b.min = 0
+		b.Min = 0
 	}
-	if b.max > 0 {
-		b.min, b.initial = min(b.min, b.max), min(b.initial, b.max)
-	}
-	b.initial = max(b.initial, 1)
+	b.Initial = max(b.Initial, 1)
 	return b
 }
 
@@ -63,11 +54,11 @@ func MakeHPA(pa *autoscalingv1alpha1.PodAutoscaler, a settings.Autoscaler) *auto
 			MaxReplicas: math.MaxInt32,
 		},
 	}
-	if b.max > 0 {
-		hpa.Spec.MaxReplicas = b.max
+	if b.Max > 0 {
+		hpa.Spec.MaxReplicas = b.Max
 	}
-	if b.min > 0 {
-		hpa.Spec.MinReplicas = &b.min
+	if b.Min > 0 {
+		hpa.Spec.MinReplicas = &b.Min
 	}
 	if s.Target != nil {
 		hpa.Spec.Metrics = []autoscalingv2.MetricSpec{metric(s.Metric, *s.Target)}

@@ -2,7 +2,6 @@ package revision
 
 import (
 	"context"
-	"strconv"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -61,13 +60,7 @@ func initialReplicas(rev *servingv1.Revision, pa *autoscalingv1alpha1.PodAutosca
 	if pa != nil && pa.Status.DesiredScale != nil && *pa.Status.DesiredScale >= 0 {
 		return *pa.Status.DesiredScale
 	}
-	for _, key := range []string{names.InitialScaleAnnotation, names.AutoscalingGroup + "/initialScale"} {
-		if text, given := rev.Annotations[key]; given {
-			if n, err := strconv.ParseInt(text, 10, 32); err == nil && (n > 0 || n == 0 && limits.AllowZeroInitialScale) {
-				return int32(n)
-			}
-			break
-		}
-	}
-	return limits.InitialScale
+	annotated, _ := names.ParseScaling(rev.Annotations) // admission rejected errors
+	scales, _ := annotated.Scales(limits)
+	return scales.Initial
 }

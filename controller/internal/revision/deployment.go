@@ -89,9 +89,9 @@ func hashOf(parts ...any) string {
 }
 
 func progressDeadline(rev *servingv1.Revision, in Inputs) int32 {
-	// Admission refused a value that does not parse; the setting holds for one that is stored all
-	// the same.
-	if d, _ := names.ProgressDeadline(rev.Annotations); d != nil && *d >= time.Second {
+	// Admission rejected errors. The setting replaces a value that was stored nevertheless.
+	s, _ := names.ParseScaling(rev.Annotations)
+	if d := s.ProgressDeadline; d != nil && *d >= time.Second {
 		return int32(min(*d/time.Second, math.MaxInt32))
 	}
 	return in.Settings.Deployment.ProgressDeadlineSeconds()

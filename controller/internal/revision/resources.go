@@ -1,8 +1,7 @@
 package revision
 
 import (
-	"math"
-	"strconv"
+	"maps"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -19,24 +18,21 @@ func between(low, high string) bounds {
 	return bounds{resource.MustParse(low), resource.MustParse(high)}
 }
 
-// sidecarResources are queue-proxy's requests and limits. The last word that is given wins:
+// sidecarResources returns queue-proxy's requests and limits. The last one that is set wins:
 //
 //	built-in or config-deployment < feature queueproxy.resource-defaults (limits and memory only where config is silent)
 //	< percentage of the user container < explicit annotation
 func sidecarResources(annotations map[string]string, user corev1.Container, s *settings.Snapshot) corev1.ResourceRequirements {
 	requests, limits := corev1.ResourceList{}, corev1.ResourceList{}
-	for name, q := range s.Deployment.QueueSidecarRequests {
-		requests[name] = q.DeepCopy()
-	}
-	for name, q := range s.Deployment.QueueSidecarLimits {
-		limits[name] = q.DeepCopy()
-	}
+	maps.Copy(requests, s.Deployment.QueueSidecarRequests)
+	maps.Copy(limits, s.Deployment.QueueSidecarLimits)
 	if s.Features.Enabled(rules.KeyQueueProxyResourceDefaults) {
 		unless(limits, corev1.ResourceCPU, "1000m")
 		unless(requests, corev1.ResourceMemory, "400Mi")
 		unless(limits, corev1.ResourceMemory, "800Mi")
 	}
-	if percent, ok := percentage(annotations); ok {
+	template, _ := names.ParseSidecar(annotations) // admission rejected errors
+	if percent := template.Percentage; percent != nil {
 		for _, share := range []struct {
 			of, into corev1.ResourceList
 			name     corev1.ResourceName
@@ -48,28 +44,12 @@ func sidecarResources(annotations map[string]string, user corev1.Container, s *s
 			{user.Resources.Limits, limits, corev1.ResourceMemory, between("200Mi", "500Mi")},
 		} {
 			if whole, given := share.of[share.name]; given {
-				share.into[share.name] = portion(whole, percent, share.bounds, share.name)
+				share.into[share.name] = portion(whole, *percent, share.bounds, share.name)
 			}
 		}
 	}
-	for _, explicit := range []struct {
-		key  string
-		into corev1.ResourceList
-		name corev1.ResourceName
-	}{
-		{names.SidecarCPURequestAnnotation, requests, corev1.ResourceCPU},
-		{names.SidecarCPULimitAnnotation, limits, corev1.ResourceCPU},
-		{names.SidecarMemoryRequestAnnotation, requests, corev1.ResourceMemory},
-		{names.SidecarMemoryLimitAnnotation, limits, corev1.ResourceMemory},
-		{names.SidecarStorageRequestAnnotation, requests, corev1.ResourceEphemeralStorage},
-		{names.SidecarStorageLimitAnnotation, limits, corev1.ResourceEphemeralStorage},
-	} {
-		if text, given := annotations[explicit.key]; given {
-			if q, err := resource.ParseQuantity(text); err == nil { // the webhook refused anything else
-				explicit.into[explicit.name] = q
-			}
-		}
-	}
+	maps.Copy(requests, template.Requests)
+	maps.Copy(limits, template.Limits)
 	r := corev1.ResourceRequirements{}
 	if len(requests) > 0 {
 		r.Requests = requests
@@ -84,21 +64,6 @@ func unless(list corev1.ResourceList, name corev1.ResourceName, value string) {
 	if _, given := list[name]; !given {
 		list[name] = resource.MustParse(value)
 	}
-}
-
-func percentage(annotations map[string]string) (float64, bool) {
-	text, given := annotations[names.SidecarResourcePercentAnnotation]
-	if !given {
-		text, given = annotations[names.SidecarResourcePercentAnnotationAlt]
-	}
-	if !given {
-		return 0, false
-	}
-	percent, err := strconv.ParseFloat(text, 64)
-	if err != nil || math.IsNaN(percent) || percent < 0.1 || percent > 100 {
-		return 0, false
-	}
-	return percent, true
 }
 
 // portion is percent of whole within its bounds: CPU in thousandths of a core, memory in bytes.
