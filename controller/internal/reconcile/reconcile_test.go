@@ -354,6 +354,32 @@ func TestAStatusMeetsANewerObject(t *testing.T) {
 	})
 }
 
+// A reconcile that worked with an old object must not replace a newer status by what it found.
+func TestAStatusFromAnOldObjectIsNotWrittenOverANewerOne(t *testing.T) {
+	var f *frame
+	stale := true
+	f = newFrame(t, func(ctx context.Context, c *servingv1.Configuration) (time.Duration, error) {
+		if stale {
+			stale = false
+			object := f.store.Get(configurations, "ns", "c")
+			object.Object["status"] = map[string]any{"latestReadyRevisionName": "c-00001"}
+			f.store.Put(configurations, object)
+		}
+		if c.Status.LatestReadyRevisionName == "" {
+			c.GetConditionSet().Manage(&c.Status).MarkFalse(apis.ConditionReady, "NeverReady", "")
+		} else {
+			c.GetConditionSet().Manage(&c.Status).MarkTrue(apis.ConditionReady)
+		}
+		return 0, nil
+	})
+	f.store.Put(configurations, configuration("c"))
+	f.run(t, []*Controller{f.kind.Controller()}, Options{Alone: true})
+	eventually(t, "the status goes on from the newer one", func() bool {
+		status := f.status("c")
+		return status.LatestReadyRevisionName == "c-00001" && status.GetCondition(apis.ConditionReady).IsTrue()
+	})
+}
+
 func TestFinalizersAreSetRunAndRemoved(t *testing.T) {
 	finalized := make(chan struct{}, 100)
 	f := newFrame(t, func(context.Context, *servingv1.Configuration) (time.Duration, error) { return 0, nil })

@@ -2,6 +2,7 @@ package reconcile
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"reflect"
 	"time"
@@ -9,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"knative.dev/pkg/apis"
 	duckv1 "knative.dev/pkg/apis/duck/v1"
 
@@ -76,6 +78,12 @@ func sameStatus(a, b any) bool {
 	return equality.Semantic.DeepEqual(statusOf(a).Interface(), statusOf(b).Interface())
 }
 
+// writeStatus writes the status of after, if it differs from that of before. After a conflict it
+// writes onto the newest object only if that has the status of before: then somebody changed the
+// metadata or the spec, which causes the next reconcile, and the status belongs to the
+// observedGeneration that it names. If the newest object has another status, this reconcile worked
+// with a cache that was behind. What it found is dropped, and the next one starts from the newest
+// status.
 func (k Kind[T]) writeStatus(ctx context.Context, before, after T) error {
 	if sameStatus(before, after) {
 		return nil
@@ -83,33 +91,19 @@ func (k Kind[T]) writeStatus(ctx context.Context, before, after T) error {
 	client := k.Client(after.GetNamespace())
 	_, err := client.UpdateStatus(ctx, after, metav1.UpdateOptions{})
 	if apierrors.IsConflict(err) {
-		// Somebody changed the metadata or the spec. The status belongs to observedGeneration,
-		// which it names, and the other change causes the next reconcile, so it is safe to write
-		// the status onto the newest object.
-		live, gerr := client.Get(ctx, after.GetName(), metav1.GetOptions{})
-		if apierrors.IsNotFound(gerr) {
-			return nil
-		} else if gerr != nil {
-			return fmt.Errorf("read %s %s/%s: %w", k.Name, after.GetNamespace(), after.GetName(), gerr)
+		var live T
+		if live, err = client.Get(ctx, after.GetName(), metav1.GetOptions{}); err == nil {
+			if live.GetUID() != after.GetUID() || sameStatus(live, after) {
+				return nil
+			}
+			if !sameStatus(live, before) {
+				return apierrors.NewConflict(schema.GroupResource{Resource: k.Name}, after.GetName(), errors.New("the cache is behind the status"))
+			}
+			statusOf(live).Set(statusOf(after))
+			_, err = client.UpdateStatus(ctx, live, metav1.UpdateOptions{})
 		}
-		if live.GetUID() != after.GetUID() {
-			return nil
-		}
-		if live.GetStatus().ObservedGeneration > after.GetStatus().ObservedGeneration {
-			return nil // a later reconcile wrote the status of a newer generation
-		}
-		// Usually the cache was only behind our own last write, and the statuses are equal.
-		conditions.KeepTransitionTimes(live.GetStatus(), after.GetStatus())
-		if sameStatus(live, after) {
-			return nil
-		}
-		statusOf(live).Set(statusOf(after))
-		_, err = client.UpdateStatus(ctx, live, metav1.UpdateOptions{})
 	}
-	if apierrors.IsNotFound(err) {
-		return nil // deleted meanwhile
-	}
-	if err != nil {
+	if err != nil && !apierrors.IsNotFound(err) { // not found: deleted meanwhile
 		return fmt.Errorf("write status of %s %s/%s: %w", k.Name, after.GetNamespace(), after.GetName(), err)
 	}
 	return nil
