@@ -44,16 +44,23 @@ type Controller struct {
 	Background func(ctx context.Context)
 
 	queue workqueue.TypedRateLimitingInterface[Key]
+	fresh workqueue.TypedInterface[Key] // keys of new objects that wait
 	once  sync.Once
 }
 
 func (c *Controller) q() workqueue.TypedRateLimitingInterface[Key] {
 	c.once.Do(func() {
+		c.fresh = workqueue.NewTyped[Key]()
 		limiter := workqueue.NewTypedItemExponentialFailureRateLimiter[Key](20*time.Millisecond, 1000*time.Second)
 		c.queue = workqueue.NewTypedRateLimitingQueueWithConfig(limiter,
 			workqueue.TypedRateLimitingQueueConfig[Key]{Name: c.Name})
 	})
 	return c.queue
+}
+
+func (c *Controller) arrivals() workqueue.TypedInterface[Key] {
+	c.q()
+	return c.fresh
 }
 
 // Enqueue adds a key to the queue.
@@ -106,12 +113,16 @@ func NewMetrics(into prometheus.Registerer) *Metrics {
 	return m
 }
 
+// settleWithin bounds how long a key rests after a reconcile.
+const settleWithin = 200 * time.Millisecond
+
 // runner runs the workers of all controllers.
 type runner struct {
 	timeout time.Duration
 	leases  *Leases
 	metrics *Metrics
 	log     *slog.Logger
+	world   *World
 }
 
 // work runs the workers of c until ctx ends, and returns when the last reconcile has ended.
@@ -127,6 +138,7 @@ func (r runner) work(ctx context.Context, c *Controller) {
 			}
 		})
 	}
+	group.Go(func() { c.admit(ctx, r.world.busy) })
 	if c.Background != nil {
 		group.Go(func() { c.Background(ctx) })
 	}
@@ -140,7 +152,11 @@ func (r runner) next(c *Controller) bool {
 	if down {
 		return false
 	}
-	defer c.q().Done(key)
+	// The caches show what a reconcile wrote about as long after its end as it took. Until then
+	// events only mark the key, so that the next reconcile does not write the same again. A
+	// reconcile that wrote nothing takes no time.
+	began := time.Now()
+	defer func() { time.AfterFunc(min(time.Since(began), settleWithin), func() { c.q().Done(key) }) }()
 	r.metrics.depth.WithLabelValues(c.Name).Set(float64(c.q().Len()))
 
 	// A key of another replica is dropped, because that replica gets the same event. The loss of
@@ -154,8 +170,9 @@ func (r runner) next(c *Controller) bool {
 	ctx, cancel := context.WithTimeout(leased, r.timeout)
 	defer cancel()
 
-	began := time.Now()
+	r.world.running.Add(1)
 	again, outcome, err := call(ctx, c, key)
+	r.world.running.Add(-1)
 	r.metrics.duration.WithLabelValues(c.Name, outcome).Observe(time.Since(began).Seconds())
 	log := r.log.With("reconciler", c.Name, "key", key.String(), "took", time.Since(began).Round(time.Millisecond).String())
 	switch {
@@ -208,31 +225,43 @@ func call(ctx context.Context, c *Controller, key Key) (again time.Duration, out
 // Watch adds toKeys(object) to the queue when an object of the informer is added, updated or
 // deleted. toKeys runs in the informer's handler, so it must not block.
 func (c *Controller) Watch(informer cache.SharedIndexInformer, toKeys func(object any) []Key) {
-	if _, err := informer.AddEventHandler(c.handler(toKeys)); err != nil {
+	c.handle(informer, c.handler(toKeys, c.Enqueue))
+}
+
+func (c *Controller) handle(informer cache.SharedIndexInformer, handler cache.ResourceEventHandler) {
+	if _, err := informer.AddEventHandler(handler); err != nil {
 		// Only a stopped informer returns an error, and no informer has started yet.
 		panic(fmt.Sprintf("watch for %s: %v", c.Name, err))
 	}
 }
 
-func (c *Controller) handler(toKeys func(object any) []Key) cache.ResourceEventHandler {
-	enqueue := func(object any) {
+// handler passes the keys of new objects to created. Those that existed before the start of the
+// informer are not new.
+func (c *Controller) handler(toKeys func(object any) []Key, created func(Key)) cache.ResourceEventHandler {
+	pass := func(object any, to func(Key)) {
 		if gone, ok := object.(cache.DeletedFinalStateUnknown); ok {
 			object = gone.Obj
 		}
 		for _, key := range toKeys(object) {
-			c.Enqueue(key)
+			to(key)
 		}
 	}
-	return cache.ResourceEventHandlerFuncs{
-		AddFunc: enqueue,
+	return cache.ResourceEventHandlerDetailedFuncs{
+		AddFunc: func(object any, existed bool) {
+			if existed {
+				pass(object, c.Enqueue)
+			} else {
+				pass(object, created)
+			}
+		},
 		UpdateFunc: func(before, after any) {
 			if sameVersion(before, after) {
 				return // a resync of the informer
 			}
 			// If the owner changed, both are concerned.
-			enqueue(before)
-			enqueue(after)
+			pass(before, c.Enqueue)
+			pass(after, c.Enqueue)
 		},
-		DeleteFunc: enqueue,
+		DeleteFunc: func(object any) { pass(object, c.Enqueue) },
 	}
 }

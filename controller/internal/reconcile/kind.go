@@ -50,6 +50,9 @@ type Kind[T Object] struct {
 	KeepStatus bool
 	// MayHold, if set, reports whether a status that only shows progress may wait; see holdFor.
 	MayHold func(before, after T) bool
+	// NewWait makes new objects wait while the World is busy (busy.go).
+	NewWait bool
+
 	// Mine, if set, selects the objects that this reconciler is responsible for. Leave, if set, is
 	// called for all others, to undo what was done while they were selected.
 	Mine  func(object T) bool
@@ -65,7 +68,11 @@ type Kind[T Object] struct {
 // Controller returns the controller that runs this kind. It watches the kind's own objects.
 func (k Kind[T]) Controller() *Controller {
 	c := &Controller{Name: k.Name, Reconcile: k.reconcile, Keys: AllOf(k.Informer)}
-	c.Watch(k.Informer, Self)
+	created := c.Enqueue
+	if k.NewWait {
+		created = c.arrivals().Add
+	}
+	c.handle(k.Informer, c.handler(Self, created))
 	return c
 }
 

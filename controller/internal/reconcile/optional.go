@@ -58,7 +58,7 @@ func (w *World) Optional(resource schema.GroupVersionResource, labelSelector str
 // WatchOptional is Watch for an optional kind. When the kind is installed or removed, all keys are
 // reconciled.
 func (c *Controller) WatchOptional(o *Optional, toKeys func(object any) []Key) {
-	o.handlers = append(o.handlers, c.handler(toKeys))
+	o.handlers = append(o.handlers, c.handler(toKeys, c.Enqueue))
 	o.changed = append(o.changed, func() { c.EnqueueAll(presenceWithin) })
 }
 

@@ -7,9 +7,12 @@ import (
 	"log/slog"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -18,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/tools/record"
 	"knative.dev/pkg/apis"
+	duckv1 "knative.dev/pkg/apis/duck/v1"
 
 	servingv1 "ebb.dev/ebb/api/serving/v1"
 	"ebb.dev/ebb/internal/apiservertest"
@@ -446,6 +450,99 @@ func TestAStatusIsHeldBackOnlyWhileItShowsProgress(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestWhileItIsBusyTheControllerHoldsProgressBackForLonger(t *testing.T) {
+	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	w := &World{Now: func() time.Time { return now }}
+	w.running.Store(busyAt)
+	k := Kind[*servingv1.Service]{World: w, MayHold: func(_, _ *servingv1.Service) bool { return true }}
+	for _, tt := range []struct {
+		age, hold time.Duration
+		ready     corev1.ConditionStatus
+	}{
+		{time.Second, time.Second, corev1.ConditionUnknown},
+		{20 * time.Second, firstStatusWithin, corev1.ConditionUnknown},
+		{20 * time.Second, 0, corev1.ConditionTrue},
+		{busyStatusWithin, 0, corev1.ConditionUnknown},
+	} {
+		before, after := &servingv1.Service{}, &servingv1.Service{}
+		before.CreationTimestamp = metav1.NewTime(now.Add(-tt.age))
+		after.Status.Conditions = duckv1.Conditions{{Type: apis.ConditionReady, Status: tt.ready}}
+		if hold := k.holdFor(before, after); hold != tt.hold {
+			t.Errorf("after %v, %s is held for %v, want %v", tt.age, tt.ready, hold, tt.hold)
+		}
+	}
+}
+
+func TestANewObjectWaitsWhileOthersAreWorkedOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var busy atomic.Bool
+		busy.Store(true)
+		c := &Controller{Name: "service"}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() { c.admit(ctx, busy.Load); close(ended) }()
+		created := func(name string) {
+			c.handler(Self, c.arrivals().Add).OnAdd(&servingv1.Service{ObjectMeta: metav1.ObjectMeta{Name: name}}, false)
+		}
+		queued := func(when string, want int) {
+			t.Helper()
+			synctest.Wait()
+			if got := c.q().Len(); got != want {
+				t.Errorf("%s %d keys are queued, want %d", when, got, want)
+			}
+		}
+		created("a")
+		created("b")
+		time.Sleep(admitWithin / 2)
+		queued("while it is busy", 0)
+		time.Sleep(admitWithin)
+		queued("after a has waited long enough", 1)
+		busy.Store(false)
+		time.Sleep(admitStep)
+		queued("when it is not busy any more", 2)
+		created("c")
+		queued("while it is not busy", 3)
+		busy.Store(true)
+		c.handler(Self, c.arrivals().Add).OnUpdate(&servingv1.Service{}, &servingv1.Service{ObjectMeta: metav1.ObjectMeta{Name: "changed"}})
+		c.handler(Self, c.arrivals().Add).OnAdd(&servingv1.Service{ObjectMeta: metav1.ObjectMeta{Name: "existed"}}, true)
+		queued("a change, and an object that existed before the start, do not wait:", 6)
+		cancel()
+		<-ended
+		c.q().ShutDown()
+	})
+}
+
+// Events that arrive right after a reconcile cause one more, not one each: the caches do not show
+// yet what the reconcile wrote.
+func TestAKeyRestsForAsLongAsItsReconcileTook(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var times []time.Duration
+		began := time.Now()
+		c := &Controller{Name: "slow", Workers: 1, Reconcile: func(context.Context, Key) (time.Duration, error) {
+			times = append(times, time.Since(began))
+			time.Sleep(50 * time.Millisecond) // a write
+			return 0, nil
+		}}
+		leases := NewLeases()
+		leases.win("", t.Context())
+		w := &World{}
+		r := runner{timeout: time.Minute, leases: leases, metrics: NewMetrics(prometheus.NewRegistry()), log: slog.New(slog.DiscardHandler), world: w}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() { r.work(ctx, c); close(ended) }()
+		for range 9 {
+			c.Enqueue(Key{Name: "a"})
+			time.Sleep(10 * time.Millisecond)
+		}
+		time.Sleep(time.Minute)
+		cancel()
+		<-ended
+		if diff := cmp.Diff([]time.Duration{0, 100 * time.Millisecond}, times); diff != "" {
+			t.Errorf("reconciled at other times (-want +got):\n%s", diff)
+		}
+	})
 }
 
 func TestNothingIsReconciledInANamespaceThatIsBeingDeleted(t *testing.T) {

@@ -18,10 +18,11 @@ import (
 )
 
 // How long a status that only shows progress may wait for the next one: the first status of a new
-// object, and each later one.
+// object, each later one, and any while the World is busy.
 const (
 	firstStatusWithin = 2 * time.Second
 	progressWithin    = 10 * time.Second
+	busyStatusWithin  = 30 * time.Second
 )
 
 // holdFor returns how long the write of a status can wait, 0 for not at all. A new service passes
@@ -35,6 +36,8 @@ const (
 //	none              Unknown          none                        firstStatusWithin after the object was created
 //	Unknown           Unknown          one is not True any more    now
 //	Unknown           Unknown          all are still True          progressWithin after a condition last changed
+//
+// While the World is busy, the last row and the third wait for up to busyStatusWithin.
 func (k Kind[T]) holdFor(before, after T) time.Duration {
 	if k.MayHold == nil || !k.MayHold(before, after) || sameStatus(before, after) {
 		return 0
@@ -57,7 +60,13 @@ func (k Kind[T]) holdFor(before, after T) time.Duration {
 	if age < 0 { // another clock set the time
 		return 0
 	}
-	return max(0, limit-age)
+	if hold := limit - age; hold > 0 {
+		return hold
+	}
+	if age < busyStatusWithin && k.World.busy() {
+		return firstStatusWithin
+	}
+	return 0
 }
 
 // endGeneration records the generation and the time of each condition that changed.

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"reflect"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -43,6 +44,9 @@ type World struct {
 	GatewayInformers gatewayinformers.SharedInformerFactory
 
 	namespaces cache.SharedIndexInformer
+	// The controllers that Run got, and how many reconciles run.
+	controllers []*Controller
+	running     atomic.Int64
 
 	mu       sync.Mutex
 	kube     map[selection]informers.SharedInformerFactory
@@ -209,7 +213,8 @@ func (w *World) Run(ctx context.Context, controllers []*Controller, o Options) e
 	defer fail(nil)
 	leasing, stopLeasing := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopLeasing()
-	runner := runner{timeout: o.Timeout, leases: leases, metrics: o.Metrics, log: w.Log}
+	runner := runner{timeout: o.Timeout, leases: leases, metrics: o.Metrics, log: w.Log, world: w}
+	w.controllers = controllers
 
 	var workers, elections sync.WaitGroup
 	var electionFailed error

@@ -50,7 +50,7 @@ func New(w *reconcile.World) *reconcile.Controller {
 	c := reconcile.Kind[*servingv1.Service]{
 		Name: "service", Informer: serving.Services().Informer(), World: w,
 		Client:    func(ns string) reconcile.Client[*servingv1.Service] { return w.Ebb.ServingV1().Services(ns) },
-		Reconcile: r.reconcile, MayHold: func(_, _ *servingv1.Service) bool { return true },
+		Reconcile: r.reconcile, MayHold: func(_, _ *servingv1.Service) bool { return true }, NewWait: true,
 	}.Controller()
 	// Children have the Service's name. So do objects of others that are in their place, and the
 	// Service continues when they go.
