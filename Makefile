@@ -1,4 +1,4 @@
-# `make up` brings up a real cluster with Ebb on it; `make test` is the whole gate; `make help` lists the rest.
+# `make up` starts a real cluster with Ebb; `make test` runs the whole gate; `make help` lists all targets.
 
 .DEFAULT_GOAL := help
 SHELL := bash
@@ -7,19 +7,19 @@ SHELL := bash
 ## Cluster
 
 .PHONY: up down kubeconfig status logs
-up: ## bring up the dev cluster with Ebb and its samples, or bring it up to date (ARGS=all: with what only tests need)
+up: ## start or update the dev cluster with Ebb and its samples (ARGS=all: also what only tests need)
 	@$(DEV) up $(ARGS)
 
-down: ## take it down and leave nothing behind
+down: ## stop it and remove everything it created
 	@$(DEV) down
 
-kubeconfig: ## print the line that points kubectl at it
+kubeconfig: ## print the command that sets KUBECONFIG for it
 	@$(DEV) kubeconfig
 
-status: ## say which of its programs run
+status: ## show which of its programs run
 	@$(DEV) status
 
-logs: ## list its logs (NAME=kubelet shows the end of one)
+logs: ## list its logs (NAME=kubelet: the end of one)
 	@$(DEV) logs $(NAME)
 
 DEV = dev/ctl.sh
@@ -31,7 +31,7 @@ check: format lint generated unit ## format, lint, layering, generated code, uni
 
 format:
 	@bad=$$(git ls-files -co --exclude-standard -- '*.go' | xargs -r ls -d 2>/dev/null | xargs -r gofmt -l); \
-	[ -z "$$bad" ] || { echo "these files are not formatted, run gofmt -w on them:"; echo "$$bad"; exit 1; }
+	[ -z "$$bad" ] || { echo "these files are not formatted; run gofmt -w on them:"; echo "$$bad"; exit 1; }
 
 lint:
 	go vet ./...
@@ -40,25 +40,25 @@ lint:
 	go tool staticcheck -tags e2e ./test/...
 	go vet -C dev/ctl ./...
 
-generated: ## generated files are the ones that the generators make
+generated: ## check that generated files are up to date
 	@[ ! -x api/generate.sh ] || api/generate.sh --check
 
 unit: clients
 	go test -race -shuffle=on -p 2 ./...
 	go test -run AllocatesNothing ./activator/internal/chain ./queue-proxy/internal/sidecar # the race detector allocates
-	go test ./forward # the race detector takes other calls to the sockets than what ships
+	go test ./forward # builds with the race detector use other socket calls than releases
 	go test -C dev/ctl -race -shuffle=on -p 2 ./...
 
 .PHONY: clients
-clients: ## install the HTTP clients that tests of the forwarder use, where apt-get is; without them those tests are skipped, with CI=true they fail
+clients: ## install the HTTP clients for the forwarder's tests with apt-get; without them those tests are skipped, or fail if CI=true
 	@command -v curl nghttp h2load >/dev/null || ! command -v apt-get >/dev/null || \
 		{ apt-get -q update && apt-get -q install -y --no-install-recommends curl nghttp2-client; } >/dev/null || \
-		echo "curl and nghttp2-client could not be installed: their tests are skipped, with CI=true they fail"
+		echo "curl and nghttp2-client could not be installed: their tests are skipped, or fail if CI=true"
 
-test: check e2e ## the whole gate, as CI runs it: the last minute is a soak
+test: check e2e ## the whole gate, as in CI; ends with a soak of one minute
 	@$(MAKE) --no-print-directory soak ARGS='-lasts 1m -seed 1'
 
-e2e: ## the promises to users, on the dev cluster, which it brings up
+e2e: ## start the dev cluster and run the end-to-end tests on it
 	@$(DEV) up all
 	@eval "$$($(DEV) kubeconfig)"; go test -tags e2e -count=1 -parallel 3 -timeout 30m ./test/e2e/...
 
@@ -68,11 +68,11 @@ bench-%: ## run one of test/bench/*: coldstart, scaleup, control, proxy, path, a
 	@[ ! -x $(DEV) ] || eval "$$($(DEV) kubeconfig 2>/dev/null || true)"; go run ./test/bench/$* $(ARGS)
 
 .PHONY: simulate
-simulate: ## play the workloads of sim/workloads in virtual time; writes docs/simulation
+simulate: ## simulate the workloads of sim/workloads in virtual time and write docs/simulation
 	go run ./sim -out docs/simulation
 
 .PHONY: soak
-soak: ## load and disturb several services for three minutes (ARGS='-lasts 1h'); no request may be lost
+soak: ## disturb several services under load for three minutes (ARGS='-lasts 1h'); no request may fail
 	@[ ! -x $(DEV) ] || eval "$$($(DEV) kubeconfig 2>/dev/null || true)"; go run ./test/soak $(ARGS)
 
 .PHONY: help

@@ -196,14 +196,13 @@ func TestExamplesSpellOutTheDefaults(t *testing.T) {
 func TestSettingsPageListsEveryKey(t *testing.T) {
 	var b strings.Builder
 	b.WriteString("# Settings\n\n<!-- Made from settings/keys.go by `go test ./settings -update`. -->\n\n" +
-		"Ebb is configured by ConfigMaps in the namespace `knative-serving`. Every key is read live: a change is in force\n" +
-		"as soon as it is stored, and no component restarts. The webhook refuses a wrong value with its key and the reason;\n" +
-		"if one gets past it, the last good content of that ConfigMap stays in force and the fault is logged. A key that is\n" +
-		"absent has its default. An older spelling of a key counts where the key itself is absent.\n\n" +
-		"What becomes part of a pod is the one exception: the keys of queue-proxy (`queue-sidecar-*`, its request log, metrics\n" +
-		"and traces), `autodetect-http2`, the default affinity and the like are in force for pods of new revisions, and for a\n" +
-		"running revision once it has been at zero. No running pod is restarted for a setting, but for system-internal-tls\n" +
-		"when it is switched on.\n")
+		"Ebb is configured by ConfigMaps in the namespace `knative-serving`. Ebb reads every key live: a change takes effect as\n" +
+		"soon as it is stored, without a restart (config-leader-election names two exceptions). The webhook rejects an invalid\n" +
+		"value with its key and the reason. If one gets past it, the last valid content of that ConfigMap stays in force and the\n" +
+		"error is logged. An absent key has its default. An older spelling of a key is used only if the key itself is absent.\n\n" +
+		"Settings that change pods take effect later: the keys of queue-proxy (`queue-sidecar-*`, its request log, metrics and\n" +
+		"traces), `autodetect-http2`, the default affinity and the like apply to new revisions, and to a running revision after\n" +
+		"it next scales to zero. No setting restarts a running pod, except system-internal-tls when it is switched on.\n")
 	cell := func(s string) string {
 		return strings.ReplaceAll(strings.ReplaceAll(strings.TrimSpace(s), "|", "\\|"), "\n", "<br>")
 	}
@@ -226,7 +225,7 @@ func TestSettingsPageListsEveryKey(t *testing.T) {
 			fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", name, code(k.Default), cell(k.legal), cell(k.effect))
 		}
 	}
-	b.WriteString("\n`config-tracing` may exist and says nothing.\n")
+	b.WriteString("\n`config-tracing` may exist and has no effect.\n")
 	golden(t, "../docs/settings.md", []byte(b.String()))
 }
 

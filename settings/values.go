@@ -58,7 +58,7 @@ func boolean(to *bool) value {
 
 // optional is a boolean that any other word leaves unset.
 func optional(to **bool) value {
-	return value{legal: "true or false; another word leaves the field unset", set: func(s string) error {
+	return value{legal: "true or false; any other value leaves the field unset", set: func(s string) error {
 		*to = nil
 		if s = strings.ToLower(s); s == "true" || s == "false" {
 			*to = new(s == "true")
