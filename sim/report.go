@@ -15,14 +15,14 @@ const introduction = `# Simulated workloads
 
 ` + "`make simulate`" + ` writes this page. It plays each file of ` + "`sim/workloads`" + ` in virtual time under three autoscalers:
 
-- *baseline*: the compatible formula, written a second time. It decides on its two-second tick and hears nothing out of turn but the
+- *baseline*: the compatible formula, written a second time. It decides on its two-second tick and gets no stats in between, except the
   first request at zero.
 - *ebb*: what Ebb runs by default (` + "`autoscaler/revision`" + `, the code of the autoscaler's own loop).
 - *ebb adaptive*: the same, with ` + "`autoscaling.ebb.dev/target: auto`" + `.
 
 In short: where load changes suddenly, requests wait less under *ebb* than under *baseline*, at about the same cost
-(the start of constant is the exception). Where the configured
-target is wrong (nine-outstanding), only *ebb adaptive* notices. Under slow or constant load all three do the same, after the start.
+(the start of constant is the exception). If the configured target is wrong (nine-outstanding), only *ebb adaptive* corrects it.
+Under slow or constant load all three do the same, after the start.
 
 ## Results
 
@@ -34,23 +34,23 @@ request when one ends, so faster answers mean more requests.
 const explanation = `
 How to read the columns:
 
-- *Wait* is the time from a request's arrival until a pod works on it. It includes the start of a pod where there was none.
-- *Pod-seconds* are the cost: each pod from the write of the scale to its end.
-- *Reversals* count how often the scale turned from rising to falling or back.
+- *Wait* is the time from a request's arrival until a pod handles it. It includes the start of a pod if there was none.
+- *Pod-seconds* are the cost: the time of each pod from the scale write to its termination.
+- *Reversals* count how often the scale changed from rising to falling or back.
 
-Where *ebb* costs more than *baseline*, this is why:
+Why *ebb* costs more than *baseline* in some rows:
 
-- bursty: 29 pods are asked for when the queue forms, one to two seconds before the baseline's windows show it. They run that much longer
-  in each of the three bursts (3 % more pod-seconds), and answer 6 % more requests.
-- constant: the load begins with 400 requests a second and no pod. The queue of the first two seconds asks for 41 pods, which the panic
-  mode keeps for one window of 60 s. The baseline's averages show a part of that queue only, and it asks for fewer. From then on the two
+- bursty: *ebb* wants 29 pods when the queue forms, one to two seconds before the baseline's windows show it. The pods run that much
+  longer in each of the three bursts (3 % more pod-seconds), and answer 6 % more requests.
+- constant: the load begins with 400 requests a second and no pod. The queue of the first two seconds needs 41 pods, which panic mode
+  keeps for one window of 60 s. The baseline's averages show only a part of that queue, so it wants fewer. After that the two
   do the same.
-- slow-single: pods take 20 s to start, so the queue of the moment asks for more pods than the average. Waits are shorter by a fifth.
-- *ebb adaptive*: a lesson tries more pods for some seconds and returns to what it learned, which is two reversals.
+- slow-single: pods take 20 s to start, so the current queue needs more pods than the average shows. Waits are a fifth shorter.
+- *ebb adaptive*: while learning, it adds pods for some seconds and then removes them, which is two reversals.
 
-At constant load the only reversals are those of the start and of a lesson. In shared-processors the mean load is exactly what a whole
-number of pods is for, so the compatible formula changes its mind with the noise. A learned target comes with hysteresis. A test checks
-that nothing else moves the scale once five minutes have passed.
+At constant load the only reversals come from the start and from learning. In shared-processors the mean load is exactly the capacity
+of a whole number of pods, so the compatible formula follows the noise. A learned target has hysteresis. A test checks that nothing
+else changes the scale after the first five minutes.
 
 The workload thousand also measures the simulator: a million requests over a thousand revisions should take less than a minute on two
 CPUs. ` + "`go run ./sim sim/workloads/thousand.txt`" + ` prints how long it took for each autoscaler.
