@@ -51,8 +51,8 @@ type Series struct {
 
 type pair struct{ stable, panic *window.Window }
 
-func newPair(stable, panic time.Duration) pair {
-	return pair{window.New(stable), window.New(panic)}
+func newPair(stableLength, panicLength time.Duration) pair {
+	return pair{window.New(stableLength), window.New(panicLength)}
 }
 
 func (p pair) add(now time.Time, value float64) bool {
@@ -98,14 +98,14 @@ func PanicWindow(stable time.Duration, percentage float64) time.Duration {
 }
 
 // NewSeries returns a Series that has seen nothing.
-func NewSeries(stable, panic time.Duration) *Series {
-	return &Series{concurrency: newPair(stable, panic), requests: newPair(stable, panic)}
+func NewSeries(stableLength, panicLength time.Duration) *Series {
+	return &Series{concurrency: newPair(stableLength, panicLength), requests: newPair(stableLength, panicLength)}
 }
 
 // Resize changes the lengths of the windows and keeps what still fits.
-func (s *Series) Resize(stable, panic time.Duration) {
+func (s *Series) Resize(stableLength, panicLength time.Duration) {
 	for _, p := range []*pair{&s.concurrency, &s.requests} {
-		p.stable, p.panic = p.stable.Resize(stable), p.panic.Resize(panic)
+		p.stable, p.panic = p.stable.Resize(stableLength), p.panic.Resize(panicLength)
 	}
 }
 

@@ -113,11 +113,11 @@ type plain struct {
 }
 
 func (p *plain) add(s sample) bool {
-	last, any := p.last()
-	if any && last-s.second >= p.length {
+	last, ok := p.last()
+	if ok && last-s.second >= p.length {
 		return false
 	}
-	if any && s.second-last >= p.length {
+	if ok && s.second-last >= p.length {
 		p.samples = nil
 	}
 	p.samples = append(p.samples, s)
@@ -125,18 +125,18 @@ func (p *plain) add(s sample) bool {
 }
 
 func (p *plain) last() (int, bool) {
-	last, any := 0, false
+	last, ok := 0, false
 	for _, s := range p.samples {
-		if !any || s.second > last {
-			last, any = s.second, true
+		if !ok || s.second > last {
+			last, ok = s.second, true
 		}
 	}
-	return last, any
+	return last, ok
 }
 
 func (p *plain) average(now int, algorithm Algorithm) (float64, bool) {
-	last, any := p.last()
-	if !any {
+	last, ok := p.last()
+	if !ok {
 		return 0, false
 	}
 	if now-last >= p.length {

@@ -28,7 +28,7 @@ func (h *handler) apply(t target, manager string, body []byte) (any, error) {
 		verb = "create"
 	}
 	of := fmt.Sprint(t.resource, t.key, manager)
-	return object1(h.store.write(verb, t.resource, t.subresource, t.key, func(before *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+	return contentOr(h.store.write(verb, t.resource, t.subresource, t.key, func(before *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 		after := map[string]any{}
 		if before != nil {
 			after = before.Object

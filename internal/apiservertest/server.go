@@ -141,14 +141,14 @@ func (h *handler) one(r *http.Request, t target) (any, error) {
 			t.key.Name = object.GetGenerateName() + strconv.Itoa(h.store.uids)
 			h.store.mu.Unlock()
 		}
-		return object1(h.store.write("create", t.resource, t.subresource, t.key, replace))
+		return contentOr(h.store.write("create", t.resource, t.subresource, t.key, replace))
 	case http.MethodPut:
-		return object1(h.store.write("update", t.resource, t.subresource, t.key, replace))
+		return contentOr(h.store.write("update", t.resource, t.subresource, t.key, replace))
 	case http.MethodPatch:
 		if r.Header.Get("Content-Type") == string(types.ApplyPatchType) {
 			return h.apply(t, r.URL.Query().Get("fieldManager"), body)
 		}
-		return object1(h.store.write("patch", t.resource, t.subresource, t.key, patch(r.Header.Get("Content-Type"), body)))
+		return contentOr(h.store.write("patch", t.resource, t.subresource, t.key, patch(r.Header.Get("Content-Type"), body)))
 	case http.MethodDelete:
 		var options metav1.DeleteOptions
 		if len(body) > 0 {
@@ -166,7 +166,7 @@ func (h *handler) one(r *http.Request, t target) (any, error) {
 	return nil, apierrors.NewMethodNotSupported(t.resource, r.Method)
 }
 
-func object1(object *unstructured.Unstructured, err error) (any, error) {
+func contentOr(object *unstructured.Unstructured, err error) (any, error) {
 	if err != nil {
 		return nil, err
 	}

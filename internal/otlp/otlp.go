@@ -52,9 +52,9 @@ type Span struct {
 
 // wire types of protobuf
 const (
-	varint  = 0
-	fixed64 = 1
-	bytes_  = 2
+	varint          = 0
+	fixed64         = 1
+	lengthDelimited = 2
 )
 
 func tag(b []byte, field, wireType int) []byte {
@@ -65,12 +65,12 @@ func text(b []byte, field int, s string) []byte {
 	if s == "" {
 		return b
 	}
-	b = binary.AppendUvarint(tag(b, field, bytes_), uint64(len(s)))
+	b = binary.AppendUvarint(tag(b, field, lengthDelimited), uint64(len(s)))
 	return append(b, s...)
 }
 
 func raw(b []byte, field int, content []byte) []byte {
-	b = binary.AppendUvarint(tag(b, field, bytes_), uint64(len(content)))
+	b = binary.AppendUvarint(tag(b, field, lengthDelimited), uint64(len(content)))
 	return append(b, content...)
 }
 
@@ -89,7 +89,7 @@ func double(b []byte, field int, f float64) []byte { return fixed(b, field, math
 
 // message writes a nested message; body appends its content.
 func message(b []byte, field int, body func([]byte) []byte) []byte {
-	b = append(tag(b, field, bytes_), 0) // a length below 128 needs one byte
+	b = append(tag(b, field, lengthDelimited), 0) // a length below 128 needs one byte
 	start := len(b)
 	b = body(b)
 	size := len(b) - start

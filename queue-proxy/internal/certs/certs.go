@@ -86,7 +86,7 @@ func (f *Files) Watch(ctx context.Context, interval time.Duration, changed func(
 		if !f.known() && !Exist(f.dir) {
 			continue
 		}
-		if new, err := f.reload(); new || err != nil {
+		if reloaded, err := f.reload(); reloaded || err != nil {
 			changed(err)
 		}
 	}

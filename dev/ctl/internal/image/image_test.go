@@ -18,7 +18,7 @@ import (
 func TestEqualContentMakesAnEqualTag(t *testing.T) {
 	one := []Entry{{Path: "/a", Content: []byte("x"), Mode: 0o755}, {Path: "/b/c", Content: []byte("y"), Mode: 0o644}}
 	two := []Entry{one[1], one[0]}
-	make := func(s Settings, entries []Entry) string {
+	tagOf := func(s Settings, entries []Entry) string {
 		t.Helper()
 		i, err := Make("dev.local/x", s, entries)
 		if err != nil {
@@ -26,8 +26,8 @@ func TestEqualContentMakesAnEqualTag(t *testing.T) {
 		}
 		return i.Tag
 	}
-	base := make(Settings{Entrypoint: []string{"/a"}}, one)
-	if base != make(Settings{Entrypoint: []string{"/a"}}, two) {
+	base := tagOf(Settings{Entrypoint: []string{"/a"}}, one)
+	if base != tagOf(Settings{Entrypoint: []string{"/a"}}, two) {
 		t.Error("the order of the entries changes the tag")
 	}
 	file := filepath.Join(t.TempDir(), "a")
@@ -37,14 +37,14 @@ func TestEqualContentMakesAnEqualTag(t *testing.T) {
 	if err := os.Chtimes(file, time.Unix(1, 0), time.Unix(1, 0)); err != nil {
 		t.Fatal(err)
 	}
-	if base != make(Settings{Entrypoint: []string{"/a"}}, []Entry{{Path: "/a", From: file, Mode: 0o755}, one[1]}) {
+	if base != tagOf(Settings{Entrypoint: []string{"/a"}}, []Entry{{Path: "/a", From: file, Mode: 0o755}, one[1]}) {
 		t.Error("where and when a file was written changes the tag")
 	}
 	for what, tag := range map[string]string{
-		"content": make(Settings{Entrypoint: []string{"/a"}}, []Entry{{Path: "/a", Content: []byte("z"), Mode: 0o755}, one[1]}),
-		"mode":    make(Settings{Entrypoint: []string{"/a"}}, []Entry{{Path: "/a", Content: []byte("x"), Mode: 0o700}, one[1]}),
-		"command": make(Settings{Entrypoint: []string{"/b"}}, one),
-		"user":    make(Settings{Entrypoint: []string{"/a"}, User: "1337"}, one),
+		"content": tagOf(Settings{Entrypoint: []string{"/a"}}, []Entry{{Path: "/a", Content: []byte("z"), Mode: 0o755}, one[1]}),
+		"mode":    tagOf(Settings{Entrypoint: []string{"/a"}}, []Entry{{Path: "/a", Content: []byte("x"), Mode: 0o700}, one[1]}),
+		"command": tagOf(Settings{Entrypoint: []string{"/b"}}, one),
+		"user":    tagOf(Settings{Entrypoint: []string{"/a"}, User: "1337"}, one),
 	} {
 		if tag == base {
 			t.Errorf("another %s keeps the tag", what)

@@ -56,8 +56,8 @@ func (p Program) digest() string {
 		fmt.Fprintf(h, "%d:%s", len(s), s)
 	}
 	// The path is a link into the cache; the file behind it is what runs.
-	if real, err := filepath.EvalSymlinks(p.Path); err == nil {
-		fmt.Fprint(h, real)
+	if target, err := filepath.EvalSymlinks(p.Path); err == nil {
+		fmt.Fprint(h, target)
 	}
 	return hex.EncodeToString(h.Sum(nil))
 }
