@@ -162,8 +162,8 @@ func TestWhatIsNoStatIsCountedByItsReasonAndScalesNothing(t *testing.T) {
 			return stats(revisionName, wire.Stat{PodName: "activator-1", AverageConcurrent: math.NaN()}, wire.Stat{PodName: "activator-1", AverageConcurrent: -20},
 				wire.Stat{PodName: "activator-1", AverageConcurrent: math.Inf(1)}, wire.Stat{PodName: "activator-1", Requests: 1e300},
 				wire.Stat{PodName: "activator-1", Queued: math.NaN()}, wire.Stat{PodName: "activator-1", AverageProxiedConcurrent: -1e6})
-		}, nil, 204, map[string]int64{"no-load": 6}},
-		{"a reporter without a name", activatorToken(), func() []byte { return stats(revisionName, wire.Stat{AverageConcurrent: 1e6}) }, nil, 204, map[string]int64{"no-load": 1}},
+		}, nil, 204, map[string]int64{"invalid_value": 6}},
+		{"a reporter without a name", activatorToken(), func() []byte { return stats(revisionName, wire.Stat{AverageConcurrent: 1e6}) }, nil, 204, map[string]int64{"invalid_value": 1}},
 		{"the same again", activatorToken(), func() []byte {
 			return stats(revisionName, wire.Stat{PodName: "activator-1", AverageConcurrent: 20, Requests: 20, Timestamp: now()})
 		}, nil, 204, map[string]int64{"duplicate": 1}},
@@ -216,7 +216,7 @@ func TestContradictoryBoundsNeverScaleAboveTheMaximum(t *testing.T) {
 		if got := s.source.Ignored.Load(); got != 3 {
 			s.t.Errorf("%d counted as ignored, want 3", got)
 		}
-		for _, want := range []string{"min-scale=", "initial-scale=", "activation-scale=", "above the maximum of 5, which holds"} {
+		for _, want := range []string{"min-scale=", "initial-scale=", "activation-scale=", "above the maximum of 5, which is used"} {
 			if !strings.Contains(s.said.String(), want) {
 				s.t.Errorf("the log does not say %q: %s", want, s.said)
 			}

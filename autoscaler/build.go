@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net/http"
 	"strconv"
 	"strings"
@@ -21,6 +22,7 @@ import (
 
 	"ebb.dev/ebb/api/autoscaling/v1alpha1"
 	"ebb.dev/ebb/api/client/informers/externalversions"
+	listers "ebb.dev/ebb/api/client/listers/autoscaling/v1alpha1"
 	"ebb.dev/ebb/api/client/versioned"
 	"ebb.dev/ebb/api/client/versioned/scheme"
 	"ebb.dev/ebb/autoscaler/internal/act"
@@ -40,16 +42,15 @@ import (
 	"ebb.dev/ebb/wire"
 )
 
-// Rates of calls to the API server; a thousand services that wake up at once must not wait for the
-// client.
+// Rates of calls to the API server. They are so high that a thousand services that wake up at once
+// do not wait for the client.
 const (
 	callsPerSecond = 500
 	callsAtOnce    = 1000
 )
 
-// unlimited is for the scales: no more of them are written at once than there are workers, and who
-// waits for a first pod must not wait for a limit of this client's own, which the events of a
-// thousand others that wake up may have used up.
+// unlimited returns a configuration without a rate limit, for writes of scales. The workers bound
+// those, and a scale-up from zero must not wait because other services used up the limit.
 func unlimited(config *rest.Config) *rest.Config {
 	c := rest.CopyConfig(config)
 	c.QPS = -1
@@ -60,25 +61,24 @@ func unlimited(config *rest.Config) *rest.Config {
 // have them.
 const letGo = time.Second
 
-// process is everything the autoscaler is made of, built and not yet running.
+// process holds the parts of the autoscaler, built and not yet running.
 type process struct {
-	log      *slog.Logger
 	store    *settings.Store
+	autos    *autoscalers
 	election *lead.Election
 	handover *handover.Replica
 	engine   *loop.Engine
 	writer   *act.Writer
 	scraper  *ingest.Scraper
 	index    *pods.Index
-	autos    externalversions.SharedInformerFactory
-	synced   cache.InformerSynced
-	all      func() []loop.Key
 	stats    http.Handler
 	metrics  *prometheus.Registry
 	events   record.EventBroadcaster
 	ready    atomic.Bool
 }
 
+// build constructs each part from those before it: what is known of the cluster, then who decides,
+// then what carries out decisions, then the loop, then what talks to the loop.
 func build(config *rest.Config, kube kubernetes.Interface, tokenKey func() []byte, store *settings.Store, who identity, log *slog.Logger) (*process, error) {
 	client, err := versioned.NewForConfig(config)
 	if err != nil {
@@ -88,105 +88,131 @@ func build(config *rest.Config, kube kubernetes.Interface, tokenKey func() []byt
 	if err != nil {
 		return nil, fmt.Errorf("build client for scales: %w", err)
 	}
-	p := &process{log: log, store: store}
-	p.autos = externalversions.NewSharedInformerFactory(client, 0)
-	informer := p.autos.Autoscaling().V1alpha1().PodAutoscalers()
-	if err := informer.Informer().SetTransform(func(o any) (any, error) {
-		if pa, ok := o.(*v1alpha1.PodAutoscaler); ok {
-			pa.ManagedFields = nil
-		}
-		return o, nil
-	}); err != nil {
-		return nil, fmt.Errorf("strip PodAutoscalers: %w", err)
-	}
-	lister := informer.Lister()
-	get := func(namespace, name string) *v1alpha1.PodAutoscaler {
-		pa, err := lister.PodAutoscalers(namespace).Get(name)
-		if err != nil {
-			return nil
-		}
-		return pa
-	}
-	p.all = func() []loop.Key {
-		list, _ := lister.List(labels.Everything()) // a lister does not fail
-		keys := make([]loop.Key, 0, len(list))
-		for _, pa := range list {
-			keys = append(keys, loop.Key{Namespace: pa.Namespace, Name: pa.Name})
-		}
-		return keys
-	}
-	changed := func(key loop.Key) { p.engine.Changed(key) }
-	if p.index, err = pods.NewIndex(kube, changed); err != nil {
+	p := &process{store: store, metrics: telemetry.NewRegistry(), events: record.NewBroadcaster()}
+	p.events.StartRecordingToSink(events.Sink(kube))
+	if p.autos, err = newAutoscalers(client); err != nil {
 		return nil, err
 	}
-	p.election = lead.New(lead.Config{Namespace: who.namespace, Pod: who.pod, IP: who.ip, Scheme: lease.Of(store.Leases("autoscaler", lead.Prefix))}, kube, log, lead.Hooks{
-		Changed: p.touchAll,
-		Left:    func() { p.engine.Settle(letGo) },
-		Taken:   func(bucket, from string) { go p.handover.TakeOver(context.Background(), bucket, from) },
-	})
-
-	registry := telemetry.NewRegistry()
-	scrapes := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "kn_autoscaler_scrape_duration_seconds",
-		Help: "Time to scrape the sample of one revision's pods.", Buckets: prometheus.ExponentialBuckets(0.001, 2, 13)}, []string{"counted"})
-	writes := prometheus.NewHistogram(prometheus.HistogramOpts{Name: "ebb_autoscaler_scale_write_seconds",
-		Help: "Time from the news that asks for another scale to the end of its write.", Buckets: prometheus.ExponentialBuckets(0.001, 2, 13)})
-	reaction := prometheus.NewHistogram(prometheus.HistogramOpts{Name: "ebb_autoscaler_stat_decision_seconds",
-		Help: "Time from a stat's arrival to the decision that counts it.", Buckets: prometheus.ExponentialBuckets(0.0001, 2, 14)})
-	registry.MustRegister(scrapes, writes, reaction)
-
+	if p.index, err = pods.NewIndex(kube); err != nil {
+		return nil, err
+	}
+	clock, durations := loop.Monotonic(), observe(p.metrics)
+	var foreign atomic.Int64
 	p.scraper = ingest.NewScraper(p.index.Ready)
 	p.scraper.Mesh = func() bool { return store.Load().Network.MeshAddressing() }
+	p.scraper.Observe, p.scraper.Foreign = durations.scrape, func(loop.Key) { foreign.Add(1) }
 	if who.scrapePort != "" {
 		if p.scraper.Port, err = strconv.Atoi(who.scrapePort); err != nil {
 			return nil, fmt.Errorf("environment SCRAPE_PORT: %w", err)
 		}
 	}
-	scrapesBy := map[bool]prometheus.Observer{true: scrapes.WithLabelValues("true"), false: scrapes.WithLabelValues("false")}
-	p.scraper.Observe = func(d time.Duration, counted bool) { scrapesBy[counted].Observe(d.Seconds()) }
-	var foreign atomic.Int64
-	p.scraper.Foreign = func(loop.Key) { foreign.Add(1) }
 
-	p.events = record.NewBroadcaster()
-	p.events.StartRecordingToSink(events.Sink(kube))
-	recorder := p.events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "autoscaler"})
+	p.election = lead.New(lead.Config{Namespace: who.namespace, Pod: who.pod, IP: who.ip,
+		Scheme: lease.Of(store.Leases("autoscaler", lead.Prefix))}, kube, log)
+	source := &spec.Source{Get: p.autos.get, Settings: store, Owns: p.election.Owns, Log: log}
 
-	clock := loop.Monotonic()
-	costs := &act.Costs{Kube: kube, Ready: p.index.Ready, Count: p.index.Count, InFlight: p.scraper.InFlight, Now: clock}
-	p.writer = act.New(scales, client.AutoscalingV1alpha1(), get, costs, recorder, log)
-	p.writer.Clock = clock
-	p.writer.ObserveWrite = func(d time.Duration) { writes.Observe(d.Seconds()) }
-	source := &spec.Source{Get: get, Settings: store, Owns: p.election.Owns, Log: log}
+	p.writer = act.New(scales, client.AutoscalingV1alpha1(), p.autos.get,
+		&act.Costs{Kube: kube, Ready: p.index.Ready, Count: p.index.Count, InFlight: p.scraper.InFlight, Now: clock},
+		p.events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "autoscaler"}), log)
+	p.writer.Clock, p.writer.ObserveWrite = clock, durations.write
 	p.engine = loop.New(loop.Options{
-		Shards: 4, Clock: clock, Log: log,
-		Source: source,
-		Pods:   p.index, Actor: p.writer, Scraper: p.scraper,
-		Prober: act.NewProber(clusterdomain.Read()),
-		Budget: revision.NewBudget(),
-		// Activators report every revision they hold requests of, whoever scales it.
+		Shards: 4, Clock: clock, Log: log, Source: source, Pods: p.index, Actor: p.writer, Scraper: p.scraper,
+		Prober: act.NewProber(clusterdomain.Read()), Budget: revision.NewBudget(), Observe: durations.reaction,
+		// Activators report every revision that they hold requests of, whoever scales it.
 		Elsewhere: func(key loop.Key) bool {
-			pa := get(key.Namespace, key.Name)
+			pa := p.autos.get(key.Namespace, key.Name)
 			return pa != nil && !spec.Ours(pa, store.Load().Autoscaler)
 		},
-		Observe: func(d time.Duration) { reaction.Observe(d.Seconds()) },
 	})
-	p.handover = &handover.Replica{Key: tokenKey, Engine: p.engine, Buckets: p.election, Clock: clock, Log: log, Self: who.ip}
-	if _, err := informer.Informer().AddEventHandler(autoscalerHandler(changed)); err != nil {
-		return nil, fmt.Errorf("watch PodAutoscalers: %w", err)
-	}
-	p.synced = informer.Informer().HasSynced
 
+	p.handover = &handover.Replica{Key: tokenKey, Engine: p.engine, Buckets: p.election, Clock: clock, Log: log, Self: who.ip}
 	server := &ingest.Server{Key: tokenKey, Reporter: p.engine, Owners: p.election, Clock: clock}
-	registry.MustRegister(report.Collector{Each: p.engine.Each, Counts: func() []report.Count {
+	p.metrics.MustRegister(report.Collector{Each: p.engine.Each, Counts: func() []report.Count {
 		return append(counts(server, p.engine, p.writer, foreign.Load()), report.Count{Name: "ebb_autoscaler_settings_ignored_total",
-			Help: "Settings of PodAutoscalers that made no sense, by where they stand.", Reason: "annotation", Value: source.Ignored.Load()})
+			Help: "Ignored settings of PodAutoscalers, by where they are.", Reason: "annotation", Value: source.Ignored.Load()})
 	}})
-	p.metrics = registry
-	p.stats = p.routes(server, who)
+	p.stats = p.routes(server)
 	return p, nil
 }
 
-// autoscalerHandler tells of what the loop reads; the loop's own writes of the status are no news
-// to it.
+// durations are told how long things took.
+type durations struct {
+	scrape          func(d time.Duration, counted bool)
+	write, reaction func(time.Duration)
+}
+
+func observe(registry *prometheus.Registry) durations {
+	histogram := func(name, help string, first float64) prometheus.Histogram {
+		h := prometheus.NewHistogram(prometheus.HistogramOpts{Name: name, Help: help,
+			Buckets: prometheus.ExponentialBuckets(first, 2, 14)})
+		registry.MustRegister(h)
+		return h
+	}
+	scrapes := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "kn_autoscaler_scrape_duration_seconds",
+		Help: "Time to scrape the sample of one revision's pods.", Buckets: prometheus.ExponentialBuckets(0.001, 2, 13)}, []string{"counted"})
+	registry.MustRegister(scrapes)
+	counted := map[bool]prometheus.Observer{true: scrapes.WithLabelValues("true"), false: scrapes.WithLabelValues("false")}
+	writes := histogram("ebb_autoscaler_scale_write_seconds", "Time from the news that asks for another scale to the end of its write.", 0.001)
+	reaction := histogram("ebb_autoscaler_stat_decision_seconds", "Time from a stat's arrival to the decision that counts it.", 0.0001)
+	return durations{
+		scrape:   func(d time.Duration, ok bool) { counted[ok].Observe(d.Seconds()) },
+		write:    func(d time.Duration) { writes.Observe(d.Seconds()) },
+		reaction: func(d time.Duration) { reaction.Observe(d.Seconds()) },
+	}
+}
+
+// elect takes part in the election until ctx ends. The loop looks again at every PodAutoscaler when
+// a bucket changes hands.
+func (p *process) elect(ctx context.Context) error {
+	return p.election.Run(ctx, lead.Hooks{
+		Changed: p.touchAll,
+		Left:    func() { p.engine.Settle(letGo) },
+		Taken:   func(bucket, from string) { go p.handover.TakeOver(context.Background(), bucket, from) },
+	})
+}
+
+// autoscalers is the informer on PodAutoscalers.
+type autoscalers struct {
+	factory  externalversions.SharedInformerFactory
+	informer cache.SharedIndexInformer
+	lister   listers.PodAutoscalerLister
+}
+
+func newAutoscalers(client versioned.Interface) (*autoscalers, error) {
+	factory := externalversions.NewSharedInformerFactory(client, 0)
+	all := factory.Autoscaling().V1alpha1().PodAutoscalers()
+	err := all.Informer().SetTransform(func(o any) (any, error) {
+		if pa, ok := o.(*v1alpha1.PodAutoscaler); ok {
+			pa.ManagedFields = nil
+		}
+		return o, nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("strip PodAutoscalers: %w", err)
+	}
+	return &autoscalers{factory, all.Informer(), all.Lister()}, nil
+}
+
+// get returns nil when there is none.
+func (a *autoscalers) get(namespace, name string) *v1alpha1.PodAutoscaler {
+	pa, err := a.lister.PodAutoscalers(namespace).Get(name)
+	if err != nil {
+		return nil
+	}
+	return pa
+}
+
+// start begins to watch and returns when all PodAutoscalers are known, or when ctx ends.
+func (a *autoscalers) start(ctx context.Context, changed func(loop.Key)) error {
+	if _, err := a.informer.AddEventHandler(autoscalerHandler(changed)); err != nil {
+		return fmt.Errorf("watch PodAutoscalers: %w", err)
+	}
+	a.factory.Start(ctx.Done())
+	cache.WaitForCacheSync(ctx.Done(), a.informer.HasSynced)
+	return nil
+}
+
+// autoscalerHandler reports changes of what the loop reads. The status is the loop's own write.
 func autoscalerHandler(changed func(loop.Key)) cache.ResourceEventHandlerFuncs {
 	notice := func(o any) {
 		if gone, ok := o.(cache.DeletedFinalStateUnknown); ok {
@@ -198,36 +224,21 @@ func autoscalerHandler(changed func(loop.Key)) cache.ResourceEventHandlerFuncs {
 	}
 	return cache.ResourceEventHandlerFuncs{AddFunc: notice, DeleteFunc: notice, UpdateFunc: func(before, after any) {
 		a, b := before.(*v1alpha1.PodAutoscaler), after.(*v1alpha1.PodAutoscaler)
-		if a.UID == b.UID && a.Generation == b.Generation && same(a.Annotations, b.Annotations) && same(a.Labels, b.Labels) {
+		if a.UID == b.UID && a.Generation == b.Generation && maps.Equal(a.Annotations, b.Annotations) && maps.Equal(a.Labels, b.Labels) {
 			return
 		}
 		notice(after)
 	}}
 }
 
-func same(a, b map[string]string) bool {
-	if len(a) != len(b) {
-		return false
-	}
-	for k, v := range a {
-		if w, ok := b[k]; !ok || v != w {
-			return false
-		}
-	}
-	return true
-}
-
-// routes is what is served on the port for stats.
-func (p *process) routes(stats http.Handler, who identity) http.Handler {
+// routes is the handler of the port for stats.
+func (p *process) routes(stats http.Handler) http.Handler {
+	owner := func(k loop.Key) (string, bool) { return p.election.Owner(k), p.election.Owns(k) }
 	mux := http.NewServeMux()
 	mux.Handle(wire.PathStats, stats)
 	mux.Handle(wire.PathHandover, p.handover)
-	mux.Handle(wire.PathDecisions, report.Decisions{Key: p.handover.Key, History: p.engine.History, Owner: func(k loop.Key) (string, bool) {
-		return p.election.Owner(k), p.election.Owns(k)
-	}})
-	mux.Handle(wire.PathBirths, report.Births{Key: p.handover.Key, Of: p.birth, Owner: func(k loop.Key) (string, bool) {
-		return p.election.Owner(k), p.election.Owns(k)
-	}})
+	mux.Handle(wire.PathDecisions, report.Decisions{Key: p.handover.Key, History: p.engine.History, Owner: owner})
+	mux.Handle(wire.PathBirths, report.Births{Key: p.handover.Key, Of: p.birth, Owner: owner})
 	mux.HandleFunc(wire.PathHealth, func(w http.ResponseWriter, _ *http.Request) {
 		if !p.ready.Load() {
 			http.Error(w, "PodAutoscalers and pods are not known yet", http.StatusServiceUnavailable)
@@ -243,52 +254,55 @@ func (p *process) routes(stats http.Handler, who identity) http.Handler {
 	})
 }
 
-// birth is what is known of how a pod came to be.
+// birth returns what is known of how a pod came to be.
 func (p *process) birth(revision loop.Key, pod string) wire.Birth {
 	b := p.index.Birth(revision, pod)
-	if b == (pods.Birth{}) {
-		return wire.Birth{}
+	if b != (wire.Birth{}) {
+		b.Asked = p.writer.Raised(revision)
 	}
-	return wire.Birth{Asked: p.writer.Raised(revision), Scheduled: b.Scheduled, Started: b.Started}
+	return b
 }
 
 func counts(s *ingest.Server, e *loop.Engine, w *act.Writer, foreign int64) []report.Count {
-	const refused = "Stats that did not count, by reason."
-	all := []report.Count{
-		{Name: "ebb_autoscaler_stats_refused_total", Help: refused, Reason: "unauthorized", Value: s.Refused.Unauthorized.Load()},
-		{Name: "ebb_autoscaler_stats_refused_total", Help: refused, Reason: "forged", Value: s.Refused.Forged.Load()},
-		{Name: "ebb_autoscaler_stats_refused_total", Help: refused, Reason: "malformed", Value: s.Refused.Malformed.Load()},
-		{Name: "ebb_autoscaler_stats_refused_total", Help: refused, Reason: "no-load", Value: s.Refused.Insane.Load()},
-		{Name: "ebb_autoscaler_stats_refused_total", Help: refused, Reason: "no-owner", Value: s.Refused.NoOwner.Load()},
-		{Name: "ebb_autoscaler_stats_refused_total", Help: refused, Reason: "busy", Value: s.Refused.Busy.Load()},
-		{Name: "ebb_autoscaler_stats_refused_total", Help: refused, Reason: "foreign-pod", Value: foreign},
-		{Name: "ebb_autoscaler_stats_total", Help: "Stats taken, by where they went.", Reason: "own", Value: s.Accepted.Load()},
-		{Name: "ebb_autoscaler_stats_total", Help: "Stats taken, by where they went.", Reason: "forwarded", Value: s.Forwarded.Load()},
-		{Name: "ebb_autoscaler_orders_total", Help: "Orders carried out, by outcome.", Reason: "scale-written", Value: w.Written.Load()},
-		{Name: "ebb_autoscaler_orders_total", Help: "Orders carried out, by outcome.", Reason: "failed", Value: w.Failed.Load()},
+	const refused, stats, orders = "ebb_autoscaler_stats_refused_total", "ebb_autoscaler_stats_total", "ebb_autoscaler_orders_total"
+	help := map[string]string{refused: "Rejected stats, by reason.", stats: "Accepted stats, by where they went.", orders: "Orders, by outcome."}
+	var all []report.Count
+	add := func(name, reason string, n int64) {
+		all = append(all, report.Count{Name: name, Help: help[name], Reason: reason, Value: n})
 	}
+	add(refused, "unauthorized", s.Refused.Unauthorized.Load())
+	add(refused, "forged", s.Refused.Forged.Load())
+	add(refused, "malformed", s.Refused.Malformed.Load())
+	add(refused, "invalid_value", s.Refused.Insane.Load())
+	add(refused, "no-owner", s.Refused.NoOwner.Load())
+	add(refused, "busy", s.Refused.Busy.Load())
+	add(refused, "foreign-pod", foreign)
+	add(stats, "own", s.Accepted.Load())
+	add(stats, "forwarded", s.Forwarded.Load())
+	add(orders, "scale-written", w.Written.Load())
+	add(orders, "failed", w.Failed.Load())
 	for reason, n := range e.Refused() {
-		all = append(all, report.Count{Name: "ebb_autoscaler_stats_refused_total", Help: refused, Reason: string(reason), Value: n})
+		add(refused, string(reason), n)
 	}
 	return all
 }
 
-// touchAll has every PodAutoscaler looked at anew.
+// touchAll makes the loop look at every PodAutoscaler again.
 func (p *process) touchAll() {
-	for _, key := range p.all() {
-		p.engine.Changed(key)
+	list, _ := p.autos.lister.List(labels.Everything()) // a lister does not fail
+	for _, pa := range list {
+		p.engine.Changed(loop.Key{Namespace: pa.Namespace, Name: pa.Name})
 	}
 }
 
-// follow starts the informers, and then touches everything whenever the settings change.
+// follow starts the informers, and touches everything whenever the settings change.
 func (p *process) follow(ctx context.Context) error {
-	// The pods come first: adopted without its pods a revision would look as if it had none.
-	if !p.index.Start(ctx.Done()) {
+	// The pods come first: a revision adopted without its pods would look as if it had none.
+	if !p.index.Start(ctx.Done(), p.engine.Changed) {
 		return ctx.Err()
 	}
-	p.autos.Start(ctx.Done())
-	if !cache.WaitForCacheSync(ctx.Done(), p.synced) {
-		return ctx.Err()
+	if err := p.autos.start(ctx, p.engine.Changed); err != nil || ctx.Err() != nil {
+		return err
 	}
 	p.ready.Store(true)
 	for {

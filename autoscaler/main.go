@@ -87,6 +87,6 @@ func start(ctx context.Context, env func(string) string, stdout io.Writer) error
 		// Stopping, it gives its leases up, tells its successors what it knows, and forwards to
 		// them what still comes here.
 		run.Part{Name: "handing over", Run: p.handover.Linger},
-		run.Part{Name: "election", Run: p.election.Run},
+		run.Part{Name: "election", Run: p.elect},
 	)
 }

@@ -68,7 +68,7 @@ func TestScenarios(t *testing.T) {
 			all.WriteString(out.String())
 		})
 	}
-	for _, rule := range Rules() {
+	for _, rule := range ruleNames {
 		if !strings.Contains(all.String(), "["+rule+"]") {
 			t.Errorf("no scenario shows rule %s", rule)
 		}

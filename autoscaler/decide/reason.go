@@ -38,9 +38,6 @@ func (r Rule) String() string {
 	return "unknown"
 }
 
-// Rules lists the names of all rules.
-func Rules() []string { return ruleNames[:] }
-
 // Reason is one sentence on how the decision came about.
 func (d Decision) Reason() string {
 	var b strings.Builder

@@ -127,12 +127,6 @@ const (
 	RuleZero         = "zero"
 )
 
-// Rules lists the rules of a step.
-func Rules() []string {
-	return []string{RuleMinScale, RuleMaxScale, RuleInitialScale, RuleNeverZero, RuleActivating, RuleTimedOut,
-		RuleStableWindow, RuleHandOver, RuleProbe, RuleRetention, RuleGrace, RuleZero}
-}
-
 // Decide brings a decided scale within bounds and, if that is zero, takes the next step towards it:
 //
 //	Active   desired 0 means

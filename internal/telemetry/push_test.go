@@ -23,7 +23,7 @@ func filled() *prometheus.Registry {
 	counter.WithLabelValues("autoscaler").Add(3)
 	gauge := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "kn_revision_pods_not_ready_count"}, []string{"k8s_namespace_name"})
 	gauge.WithLabelValues("ns").Set(2)
-	histogram := prometheus.NewHistogram(prometheus.HistogramOpts{Name: "cold_start_seconds", Buckets: []float64{1, 2}})
+	histogram := prometheus.NewHistogram(prometheus.HistogramOpts{Name: "ebb_cold_start_seconds", Buckets: []float64{1, 2}})
 	for _, v := range []float64{0.5, 1.5, 1.5, 9} {
 		histogram.Observe(v)
 	}
@@ -42,7 +42,7 @@ func TestMetricsKeepTheirMeaningInOpenTelemetry(t *testing.T) {
 	if len(metrics) != 3 {
 		t.Fatalf("got %v", metrics)
 	}
-	if m := metrics[0]; m.Name != "cold_start_seconds" || m.Unit != "s" || len(m.GetHistogram().DataPoints) != 1 ||
+	if m := metrics[0]; m.Name != "ebb_cold_start_seconds" || m.Unit != "s" || len(m.GetHistogram().DataPoints) != 1 ||
 		m.GetHistogram().DataPoints[0].BucketCounts[0] != 1 || m.GetHistogram().DataPoints[0].BucketCounts[1] != 2 || m.GetHistogram().DataPoints[0].BucketCounts[2] != 1 {
 		t.Errorf("histogram %v", m)
 	}

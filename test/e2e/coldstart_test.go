@@ -46,20 +46,20 @@ func TestTheAccountOfAColdStartAddsUp(t *testing.T) {
 			}
 			_, phase, _ := strings.Cut(labels, `phase="`)
 			switch name {
-			case "cold_start_seconds_sum", "cold_start_total_seconds_sum", "cold_start_total_seconds_count":
+			case "ebb_cold_start_seconds_sum", "ebb_cold_start_total_seconds_sum", "ebb_cold_start_total_seconds_count":
 				sums[name+strings.Trim(phase, `"`)] += n
-			case "cold_start_seconds_bucket":
+			case "ebb_cold_start_seconds_bucket":
 				if strings.Contains(line, `# {pod="cold-00001-deployment-`) {
 					sums["exemplars"]++
 				}
 			}
 		}
-		return sums["cold_start_total_seconds_count"] > 0, fmt.Sprintf("counted so far: %v", sums), nil
+		return sums["ebb_cold_start_total_seconds_count"] > 0, fmt.Sprintf("counted so far: %v", sums), nil
 	})
-	total := sums["cold_start_total_seconds_sum"]
+	total := sums["ebb_cold_start_total_seconds_sum"]
 	sum := 0.0
 	for _, phase := range phases {
-		seconds, known := sums["cold_start_seconds_sum"+phase]
+		seconds, known := sums["ebb_cold_start_seconds_sum"+phase]
 		if !known {
 			t.Errorf("there is no phase %s", phase)
 		}
@@ -68,13 +68,13 @@ func TestTheAccountOfAColdStartAddsUp(t *testing.T) {
 	if math.Abs(sum-total) > 0.05*total {
 		t.Errorf("the phases sum to %.3f s, the total is %.3f s: %v", sum, total, sums)
 	}
-	if count, took := sums["cold_start_total_seconds_count"], reply.Took.Seconds(); count != 1 || total > took || total < took/10 {
+	if count, took := sums["ebb_cold_start_total_seconds_count"], reply.Took.Seconds(); count != 1 || total > took || total < took/10 {
 		t.Errorf("%v cold starts of %.3f s in all, the client waited %.3f s for one", count, total, took)
 	}
 	// How long each phase takes depends on the machine. But the decision, the creation of the pod
 	// and the response all take some time.
-	made := sums["cold_start_seconds_sumschedule"] + sums["cold_start_seconds_sumpull"] + sums["cold_start_seconds_sumstart"]
-	if sums["cold_start_seconds_sumdecide"] <= 0 || made <= 0 || sums["cold_start_seconds_sumforward"] <= 0 {
+	made := sums["ebb_cold_start_seconds_sumschedule"] + sums["ebb_cold_start_seconds_sumpull"] + sums["ebb_cold_start_seconds_sumstart"]
+	if sums["ebb_cold_start_seconds_sumdecide"] <= 0 || made <= 0 || sums["ebb_cold_start_seconds_sumforward"] <= 0 {
 		t.Errorf("a phase took no time: %v", sums)
 	}
 	if sums["exemplars"] == 0 {

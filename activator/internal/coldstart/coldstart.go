@@ -1,15 +1,16 @@
 // Package coldstart accounts for the time of requests that waited for a pod from zero.
 //
-// Owns: the histograms cold_start_seconds and cold_start_total_seconds, and the accounts that are
-// not closed yet. Reads: what the chain noted of a request, and from the autoscaler when the pod
-// was asked for and scheduled. Writes: nothing else. Never: delays a request; an account is closed
-// seconds after its response began.
+// Owns: the histograms ebb_cold_start_seconds and ebb_cold_start_total_seconds, and the accounts
+// that are not closed yet. Reads: what the chain noted of a request, and from the autoscaler when
+// the pod was asked for and scheduled. Writes: nothing else. Never: delays a request; an account is
+// closed seconds after its response began.
 package coldstart
 
 import (
 	"context"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -62,25 +63,63 @@ type Accounts struct {
 	Unsplit atomic.Int64
 
 	open chan account
+	// shown is when each revision with series of its own had its last cold start. Only close uses
+	// it.
+	shown map[series]time.Time
+}
+
+// series are the labels of a revision's histograms.
+type series struct{ namespace, service, revision string }
+
+const (
+	// mostShown bounds the revisions with series of their own: each has some 160. The cold starts
+	// of further ones are counted for their namespace, with empty names.
+	mostShown = 100
+	// shownFor is how long after its last cold start a revision keeps its series, when another
+	// needs the room.
+	shownFor = time.Hour
+)
+
+// show returns the labels under which a cold start counts.
+func (a *Accounts) show(s series, now time.Time) []string {
+	if _, ok := a.shown[s]; !ok && len(a.shown) >= mostShown {
+		oldest := s
+		for one, at := range a.shown {
+			if oldest == s || at.Before(a.shown[oldest]) {
+				oldest = one
+			}
+		}
+		if now.Sub(a.shown[oldest]) < shownFor {
+			return []string{s.namespace, "", ""}
+		}
+		delete(a.shown, oldest)
+		labels := prometheus.Labels{labelNames[0]: oldest.namespace, labelNames[1]: oldest.service, labelNames[2]: oldest.revision}
+		a.phases.DeletePartialMatch(labels)
+		a.total.DeletePartialMatch(labels)
+	}
+	a.shown[s] = now
+	return []string{s.namespace, s.service, s.revision}
 }
 
 type account struct {
 	key           backends.Key
+	service       string
 	pod, trace    string
 	received, end time.Time
 	birth         backends.Birth
 }
 
+var labelNames = []string{"k8s_namespace_name", "kn_service_name", "kn_revision_name"}
+
 // New returns an empty book.
 func New() *Accounts {
-	const namespace = "k8s_namespace_name"
 	return &Accounts{
-		phases: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "cold_start_seconds", Buckets: buckets,
-			Help: "Time of requests that waited for a pod from zero, by phase; the phases of a request sum to its cold_start_total_seconds."},
-			[]string{namespace, "phase"}),
-		total: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "cold_start_total_seconds", Buckets: buckets,
-			Help: "Time from the arrival of a request that waited for a pod from zero to the begin of its response."}, []string{namespace}),
-		open: make(chan account, mostOpen),
+		phases: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "ebb_cold_start_seconds", Buckets: buckets,
+			Help: "Time of requests that waited for a pod from zero, by phase; the phases of a request sum to its ebb_cold_start_total_seconds."},
+			append(slices.Clone(labelNames), "phase")),
+		total: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "ebb_cold_start_total_seconds", Buckets: buckets,
+			Help: "Time from the arrival of a request that waited for a pod from zero to the begin of its response."}, labelNames),
+		open: make(chan account, mostOpen), shown: map[series]time.Time{},
 	}
 }
 
@@ -102,7 +141,7 @@ func (a *Accounts) Ended(x *chain.Exchange, r *forward.Request, result *forward.
 	if !x.Ticket.Cold || x.Birth.Known.IsZero() || result.Status == 0 {
 		return
 	}
-	one := account{key: x.Revision.Key, pod: strings.Clone(x.Pod), trace: traceID(r.Header("Traceparent")), received: r.Started,
+	one := account{key: x.Revision.Key, service: x.Revision.Info().Service, pod: strings.Clone(x.Pod), trace: traceID(r.Header("Traceparent")), received: r.Started,
 		end: r.Started.Add(max(result.FirstByte, x.Bound.Sub(r.Started))), birth: x.Birth}
 	select {
 	case a.open <- one:
@@ -170,10 +209,11 @@ func (a *Accounts) close(one account, told wire.Birth) {
 	if one.trace != "" {
 		exemplar["trace_id"] = one.trace
 	}
+	labels := a.show(series{one.key.Namespace, one.service, one.key.Name}, time.Now())
 	for i, seconds := range Split(one.received, one.birth, told, one.end) {
-		a.phases.WithLabelValues(one.key.Namespace, Phases[i]).(prometheus.ExemplarObserver).ObserveWithExemplar(seconds, exemplar)
+		a.phases.WithLabelValues(append(labels, Phases[i])...).(prometheus.ExemplarObserver).ObserveWithExemplar(seconds, exemplar)
 	}
-	a.total.WithLabelValues(one.key.Namespace).(prometheus.ExemplarObserver).ObserveWithExemplar(one.end.Sub(one.received).Seconds(), exemplar)
+	a.total.WithLabelValues(labels...).(prometheus.ExemplarObserver).ObserveWithExemplar(one.end.Sub(one.received).Seconds(), exemplar)
 }
 
 // Split returns the seconds of each of Phases.

@@ -3,6 +3,7 @@ package coldstart
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"net/http"
 	"net/http/httptest"
@@ -91,7 +92,7 @@ func TestThePodsOfOneWaveAreAskedForOnceAndLeaveExemplars(t *testing.T) {
 		go func() { defer close(done); a.Run(ctx) }()
 		birth := backends.Birth{Known: now.Add(500 * time.Millisecond), Started: now.Add(300 * time.Millisecond), Answered: now.Add(490 * time.Millisecond)}
 		for _, pod := range []string{"p-1", "p-1", "p-1", "unknown"} {
-			a.open <- account{key: backends.Key{Namespace: "ns", Name: "rev"}, pod: pod, trace: strings.Repeat("a", 32), received: now,
+			a.open <- account{key: backends.Key{Namespace: "ns", Name: "rev"}, service: "svc", pod: pod, trace: strings.Repeat("a", 32), received: now,
 				end: now.Add(time.Second), birth: birth}
 		}
 		time.Sleep(2 * settled)
@@ -99,21 +100,49 @@ func TestThePodsOfOneWaveAreAskedForOnceAndLeaveExemplars(t *testing.T) {
 		if asked.Load() != 2 || a.Unsplit.Load() != 1 {
 			t.Errorf("asked %d times, %d unsplit", asked.Load(), a.Unsplit.Load())
 		}
-		a.open <- account{key: backends.Key{Namespace: "ns", Name: "rev"}, pod: "p-2", received: time.Now(), end: time.Now(), birth: birth}
+		a.open <- account{key: backends.Key{Namespace: "ns", Name: "rev"}, service: "svc", pod: "p-2", received: time.Now(), end: time.Now(), birth: birth}
 		synctest.Wait()
 		cancel()
 		<-done // closes what is open
 		// The labels of an exemplar come in any order.
 		text := strings.ReplaceAll(exposition(t, a), `# {trace_id="`+strings.Repeat("a", 32)+`",pod="p-1"}`, `# {pod="p-1",trace_id="`+strings.Repeat("a", 32)+`"}`)
 		for _, want := range []string{
-			`cold_start_seconds_count{k8s_namespace_name="ns",phase="decide"} 5`,
-			`cold_start_total_seconds_count{k8s_namespace_name="ns"} 5`,
+			`ebb_cold_start_seconds_count{k8s_namespace_name="ns",kn_revision_name="rev",kn_service_name="svc",phase="decide"} 5`,
+			`ebb_cold_start_total_seconds_count{k8s_namespace_name="ns",kn_revision_name="rev",kn_service_name="svc"} 5`,
 			`# {pod="p-1",trace_id="` + strings.Repeat("a", 32) + `"} 0.01 `,
 			`le="300.0"`,
 		} {
 			if !strings.Contains(text, want) {
 				t.Errorf("%s is missing from\n%s", want, text)
 			}
+		}
+	})
+}
+
+// However many revisions start from zero, the number of series is bounded: those without room count
+// for their namespace, and a revision that has not started for long makes room.
+func TestTheNumberOfSeriesIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := New()
+		start := func(revision string) {
+			a.close(account{key: backends.Key{Namespace: "ns", Name: revision}, service: revision, pod: "p", received: time.Now(),
+				end: time.Now()}, wire.Birth{})
+		}
+		for i := range 3 * mostShown {
+			start(fmt.Sprint("rev-", i))
+		}
+		count := func() (own int, other bool) {
+			text := exposition(t, a)
+			return strings.Count(text, "ebb_cold_start_total_seconds_count"),
+				strings.Contains(text, fmt.Sprintf(`ebb_cold_start_total_seconds_count{k8s_namespace_name="ns",kn_revision_name="",kn_service_name=""} %d`, 2*mostShown))
+		}
+		if n, other := count(); n != mostShown+1 || !other {
+			t.Errorf("%d series, want %d and one for the others", n, mostShown)
+		}
+		time.Sleep(2 * shownFor)
+		start("new")
+		if n, _ := count(); n != mostShown+1 || !strings.Contains(exposition(t, a), `kn_revision_name="new"`) {
+			t.Errorf("%d series after an hour", n)
 		}
 	})
 }

@@ -60,10 +60,10 @@ type Election struct {
 }
 
 // New returns an Election. Run takes part in it.
-func New(c Config, client kubernetes.Interface, log *slog.Logger, hooks Hooks) *Election {
+func New(c Config, client kubernetes.Interface, log *slog.Logger) *Election {
 	scheme, _ := c.Scheme()
 	names := scheme.Names()
-	e := &Election{config: c, self: c.Pod + "_" + c.IP, log: log, hooks: hooks, names: names, set: hash.NewBucketSet(sets.New(names...)),
+	e := &Election{config: c, self: c.Pod + "_" + c.IP, log: log, names: names, set: hash.NewBucketSet(sets.New(names...)),
 		holder: map[string]string{}, before: map[string]string{}}
 	e.leases = lease.Election{Client: client, Namespace: c.Namespace, Identity: e.self, Buckets: names, Scheme: c.Scheme, Log: log,
 		Won: e.won, Lost: e.lost, Holder: e.held, Gone: e.gone}
@@ -71,7 +71,10 @@ func New(c Config, client kubernetes.Interface, log *slog.Logger, hooks Hooks) *
 }
 
 // Run takes part in the election of every bucket until ctx is done, then releases its leases.
-func (e *Election) Run(ctx context.Context) error { return e.leases.Run(ctx) }
+func (e *Election) Run(ctx context.Context, hooks Hooks) error {
+	e.hooks = hooks
+	return e.leases.Run(ctx)
+}
 
 // gone reports that the pod of a replica is gone. After a restart of its node a pod keeps its name
 // and gets a new address, and no process of it is left. A pod that exists with the holder's address

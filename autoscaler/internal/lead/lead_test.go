@@ -70,16 +70,17 @@ func begin(t *testing.T, client kubernetes.Interface, pod string, buckets uint32
 		t.Fatal(err)
 	}
 	r := &replica{stopped: make(chan struct{})}
-	r.Election = New(config(pod, buckets), client, slog.New(slog.DiscardHandler), Hooks{Changed: func() { r.changes.Add(1) }, Left: func() { r.left.Add(1) }, Taken: func(bucket, from string) {
+	r.Election = New(config(pod, buckets), client, slog.New(slog.DiscardHandler))
+	hooks := Hooks{Changed: func() { r.changes.Add(1) }, Left: func() { r.left.Add(1) }, Taken: func(bucket, from string) {
 		r.mutex.Lock()
 		defer r.mutex.Unlock()
 		r.taken = append(r.taken, bucket+" from "+from)
-	}})
+	}}
 	var ctx context.Context
 	ctx, r.stop = context.WithCancel(context.Background())
 	go func() {
 		defer close(r.stopped)
-		if err := r.Run(ctx); err != nil {
+		if err := r.Run(ctx, hooks); err != nil {
 			t.Error(err)
 		}
 	}()
@@ -215,7 +216,7 @@ func TestTheLeaseOfAPodThatExistsIsRespected(t *testing.T) {
 }
 
 func TestAKeyKeepsItsBucket(t *testing.T) {
-	e, f := New(config("autoscaler-1", 10), nil, nil, Hooks{}), New(config("autoscaler-2", 10), nil, nil, Hooks{})
+	e, f := New(config("autoscaler-1", 10), nil, nil), New(config("autoscaler-2", 10), nil, nil)
 	seen := map[string]int{}
 	for _, key := range keys() {
 		seen[e.set.Owner(key.String())]++

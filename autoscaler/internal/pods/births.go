@@ -8,6 +8,7 @@ import (
 
 	"ebb.dev/ebb/api/names"
 	"ebb.dev/ebb/autoscaler/internal/loop"
+	"ebb.dev/ebb/wire"
 )
 
 const (
@@ -17,17 +18,9 @@ const (
 	sweepAt = 1024
 )
 
-// Birth is when a pod got a node and when its containers ran; zero what is not known.
-type Birth struct {
-	// Scheduled is when this process saw that a node was chosen, which is finer than the pod's
-	// condition, in whole seconds.
-	Scheduled time.Time
-	// Started is when the last container began to run, in whole seconds.
-	Started time.Time
-}
-
-// births remembers the pods that were seen before they had a node. What was there before this
-// process is not of interest.
+// births remembers when pods got a node and when their containers ran. It knows the pods that this
+// process saw before they had a node. Scheduled is when this process saw the node, which is finer
+// than the pod's condition.
 type births struct {
 	mutex sync.Mutex
 	of    map[podName]*birth
@@ -40,7 +33,7 @@ type podName struct {
 }
 
 type birth struct {
-	Birth
+	wire.Birth
 	seen time.Time
 }
 
@@ -97,12 +90,12 @@ func (b *births) forget(now time.Time) {
 	b.sweep = max(2*len(b.of), sweepAt)
 }
 
-// Birth returns what is known of how a pod came to be.
-func (i *Index) Birth(revision loop.Key, pod string) Birth {
+// Birth returns what is known of how a pod came to be, but for Asked.
+func (i *Index) Birth(revision loop.Key, pod string) wire.Birth {
 	i.births.mutex.Lock()
 	defer i.births.mutex.Unlock()
 	if one := i.births.of[podName{revision, pod}]; one != nil {
 		return one.Birth
 	}
-	return Birth{}
+	return wire.Birth{}
 }

@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"ebb.dev/ebb/autoscaler/internal/loop"
+	"ebb.dev/ebb/wire"
 )
 
 func TestBirths(t *testing.T) {
@@ -28,27 +29,27 @@ func TestBirths(t *testing.T) {
 	whole.Status.ContainerStatuses[1].State = corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.NewTime(at(3000))}}
 
 	i.births.note(scheduled, at(0))
-	if got := i.Birth(key, "new"); got != (Birth{}) {
+	if got := i.Birth(key, "new"); got != (wire.Birth{}) {
 		t.Errorf("a pod that was there before says %+v of how it came to be", got)
 	}
 	i.births.note(unscheduled, at(0))
 	i.births.note(unscheduled, at(10))
-	if got := i.Birth(key, "new"); got != (Birth{}) {
+	if got := i.Birth(key, "new"); got != (wire.Birth{}) {
 		t.Errorf("without a node: %+v", got)
 	}
 	i.births.note(scheduled, at(30))
 	i.births.note(half, at(40))
-	if got := i.Birth(key, "new"); got != (Birth{Scheduled: at(30)}) {
+	if got := i.Birth(key, "new"); got != (wire.Birth{Scheduled: at(30)}) {
 		t.Errorf("while a container waits: %+v", got)
 	}
 	i.births.note(whole, at(4000))
 	restarted := whole.DeepCopy()
 	restarted.Status.ContainerStatuses[1].State.Running.StartedAt = metav1.NewTime(at(90_000))
 	i.births.note(restarted, at(91_000))
-	if got := i.Birth(key, "new"); got != (Birth{Scheduled: at(30), Started: at(3000)}) {
+	if got := i.Birth(key, "new"); got != (wire.Birth{Scheduled: at(30), Started: at(3000)}) {
 		t.Errorf("after a restart: %+v", got)
 	}
-	if got := i.Birth(key, "other"); got != (Birth{}) {
+	if got := i.Birth(key, "other"); got != (wire.Birth{}) {
 		t.Errorf("of another pod: %+v", got)
 	}
 	for n := range 10 * sweepAt {

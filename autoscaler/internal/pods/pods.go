@@ -32,7 +32,6 @@ type Pod struct {
 // Index finds pods by revision.
 type Index struct {
 	informer cache.SharedIndexInformer
-	synced   cache.InformerSynced
 
 	mutex     sync.RWMutex
 	revisions map[loop.Key]*group
@@ -73,9 +72,8 @@ const (
 	notReady
 )
 
-// NewIndex prepares the informer; changed is called with the revision of every pod that changed and
-// must not block.
-func NewIndex(client kubernetes.Interface, changed func(loop.Key)) (*Index, error) {
+// NewIndex prepares the informer.
+func NewIndex(client kubernetes.Interface) (*Index, error) {
 	i := &Index{revisions: map[loop.Key]*group{}}
 	i.informer = coreinformers.NewFilteredPodInformer(client, metav1.NamespaceAll, 0, cache.Indexers{}, func(o *metav1.ListOptions) {
 		o.LabelSelector = names.RevisionLabel
@@ -89,7 +87,22 @@ func NewIndex(client kubernetes.Interface, changed func(loop.Key)) (*Index, erro
 	}); err != nil {
 		return nil, fmt.Errorf("strip pods: %w", err)
 	}
-	registration, err := i.informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+	return i, nil
+}
+
+// Start begins to watch. changed is called with the revision of every pod that changed and must not
+// block. Start returns when the pods are known, or false when done closed before that.
+func (i *Index) Start(done <-chan struct{}, changed func(loop.Key)) bool {
+	registration, err := i.informer.AddEventHandler(i.handler(changed))
+	if err != nil {
+		return false // the informer was stopped
+	}
+	go i.informer.Run(done)
+	return cache.WaitForCacheSync(done, registration.HasSynced)
+}
+
+func (i *Index) handler(changed func(loop.Key)) cache.ResourceEventHandlerFuncs {
+	return cache.ResourceEventHandlerFuncs{
 		AddFunc: func(o any) {
 			if p, ok := o.(*small); ok {
 				i.put(nil, p)
@@ -119,18 +132,7 @@ func NewIndex(client kubernetes.Interface, changed func(loop.Key)) (*Index, erro
 				changed(b.key())
 			}
 		},
-	})
-	if err != nil {
-		return nil, fmt.Errorf("watch pods: %w", err)
 	}
-	i.synced = registration.HasSynced
-	return i, nil
-}
-
-// Start begins to watch and returns when the pods are known, or false when done closed before that.
-func (i *Index) Start(done <-chan struct{}) bool {
-	go i.informer.Run(done)
-	return cache.WaitForCacheSync(done, i.synced)
 }
 
 // put takes a pod out, puts one in, or puts one in another's place.

@@ -49,15 +49,15 @@ func TestCountAndReady(t *testing.T) {
 	)
 	var mutex sync.Mutex
 	told := map[loop.Key]int{}
-	index, err := NewIndex(client, func(k loop.Key) {
-		mutex.Lock()
-		told[k]++
-		mutex.Unlock()
-	})
+	index, err := NewIndex(client)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !index.Start(t.Context().Done()) {
+	if !index.Start(t.Context().Done(), func(k loop.Key) {
+		mutex.Lock()
+		told[k]++
+		mutex.Unlock()
+	}) {
 		t.Fatal("pods are not known")
 	}
 	key := loop.Key{Namespace: "default", Name: "hello-00001"}
@@ -106,11 +106,11 @@ func TestTheIndexFollowsThePods(t *testing.T) {
 	client := fake.NewClientset()
 	watched := apiservertest.Watches(t, client)
 	told := make(chan loop.Key, 100)
-	index, err := NewIndex(client, func(k loop.Key) { told <- k })
+	index, err := NewIndex(client)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !index.Start(t.Context().Done()) {
+	if !index.Start(t.Context().Done(), func(k loop.Key) { told <- k }) {
 		t.Fatal("pods are not known")
 	}
 	watched(1)
