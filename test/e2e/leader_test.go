@@ -5,6 +5,8 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"math"
+	"net/http"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -26,59 +28,19 @@ func TestKillingTheLeadingAutoscalerUnderLoadLosesNothing(t *testing.T) {
 	s := beginAlone(t, 5*time.Minute)
 	s.scaleAutoscalers(2)
 	const pods = 3
+	const deployment = "led-00001-deployment"
 	url := s.ready("led", service{name: "led", concurrency: 2, annotations: map[string]string{
 		"autoscaling.knative.dev/target-utilization-percentage": "100",
 		"autoscaling.knative.dev/max-scale":                     "8",
 		"autoscaling.knative.dev/window":                        "12s",
 	}}.manifest())
-	client := s.client()
-	var answered atomic.Int64
-	var users sync.WaitGroup
-	loading, stopLoad := context.WithCancel(s.ctx)
-	defer users.Wait()
-	defer stopLoad()
-	load := func(outstanding int) {
-		for range outstanding {
-			users.Go(func() {
-				for loading.Err() == nil {
-					if reply := probe.Get(s.ctx, client, url+"?sleep=400"); !reply.OK() {
-						t.Error(reply)
-						return
-					}
-					answered.Add(1)
-				}
-			})
-		}
-	}
-	deployment := func() (int32, error) {
-		d, err := s.Kube.AppsV1().Deployments(s.namespace).Get(s.ctx, "led-00001-deployment", metav1.GetOptions{})
-		if err != nil {
-			return 0, err
-		}
-		return *d.Spec.Replicas, nil
-	}
-	asks := func(what string, least int32) {
-		s.until(what, func() (bool, string, error) {
-			replicas, err := deployment()
-			if err != nil {
-				return false, err.Error(), nil
-			}
-			return replicas >= least, fmt.Sprintf("%d pods are wanted", replicas), nil
-		})
-	}
-	load(2 * pods)
+	load := s.keepInFlight(url + "?sleep=400")
+	defer load.stop()
+	load.add(2 * pods)
 	s.until("the load has enough pods", func() (bool, string, error) {
-		found, err := s.Pods(s.ctx, s.namespace, "led", false)
+		ready, err := s.readyPods("led")
 		if err != nil {
 			return false, err.Error(), nil
-		}
-		ready := 0
-		for i := range found {
-			for _, c := range found[i].Status.Conditions {
-				if c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue {
-					ready++
-				}
-			}
 		}
 		return ready >= pods, fmt.Sprintf("%d pods are ready", ready), nil
 	})
@@ -89,25 +51,14 @@ func TestKillingTheLeadingAutoscalerUnderLoadLosesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	killed := time.Now()
-	least := make(chan int32)
-	watching, stop := context.WithCancel(s.ctx)
-	go func() {
-		lowest := int32(1 << 30)
-		cluster.Until(watching, func() (bool, string, error) {
-			if replicas, err := deployment(); err == nil {
-				lowest = min(lowest, replicas)
-			}
-			return false, "", nil
-		})
-		least <- lowest
-	}()
+	lowest := s.watchLowestScale(deployment)
 	s.until("another autoscaler leads", func() (bool, string, error) {
 		now, err := s.leader()
 		return err == nil && now != "" && now != leader, fmt.Sprintf("the leader is %s, %v", now, err), nil
 	})
 	led := time.Since(killed)
-	load(2 * pods)
-	asks("the new leader follows the growing load", 2*pods)
+	load.add(2 * pods)
+	s.awaitScale("the new leader follows the growing load", deployment, 2*pods)
 	right := time.Since(killed)
 	t.Logf("%s after the leader was killed another autoscaler led, and after %s it wanted twice as many pods",
 		led.Round(10*time.Millisecond), right.Round(10*time.Millisecond))
@@ -122,16 +73,105 @@ func TestKillingTheLeadingAutoscalerUnderLoadLosesNothing(t *testing.T) {
 	case <-time.After(14 * time.Second):
 	case <-s.ctx.Done():
 	}
-	stop()
-	if lowest := <-least; lowest < pods {
+	if lowest := lowest(); lowest < pods {
 		t.Errorf("the scale fell to %d under a load that needs %d pods", lowest, pods)
 	}
-	asks("the scale matches the load", 2*pods)
-	stopLoad()
-	users.Wait()
-	if answered.Load() < 4*pods {
-		t.Errorf("only %d requests were answered", answered.Load())
+	s.awaitScale("the scale matches the load", deployment, 2*pods)
+	if answered := load.stop(); answered < 4*pods {
+		t.Errorf("only %d requests were answered", answered)
 	}
+}
+
+// inFlight is a closed loop of requests. A request that fails fails the test.
+type inFlight struct {
+	s        *story
+	client   *http.Client
+	url      string
+	ctx      context.Context
+	cancel   context.CancelFunc
+	users    sync.WaitGroup
+	answered atomic.Int64
+}
+
+func (s *story) keepInFlight(url string) *inFlight {
+	l := &inFlight{s: s, client: s.client(), url: url}
+	l.ctx, l.cancel = context.WithCancel(s.ctx)
+	return l
+}
+
+// add keeps n more requests in flight.
+func (l *inFlight) add(n int) {
+	for range n {
+		l.users.Go(func() {
+			for l.ctx.Err() == nil {
+				if reply := probe.Get(l.s.ctx, l.client, l.url); !reply.OK() {
+					l.s.Error(reply)
+					return
+				}
+				l.answered.Add(1)
+			}
+		})
+	}
+}
+
+// stop waits for the requests in flight and returns how many were answered in all.
+func (l *inFlight) stop() int64 {
+	l.cancel()
+	l.users.Wait()
+	return l.answered.Load()
+}
+
+func (s *story) scale(deployment string) (int32, error) {
+	d, err := s.Kube.AppsV1().Deployments(s.namespace).Get(s.ctx, deployment, metav1.GetOptions{})
+	if err != nil {
+		return 0, err
+	}
+	return *d.Spec.Replicas, nil
+}
+
+// awaitScale waits until the Deployment has at least least replicas.
+func (s *story) awaitScale(what, deployment string, least int32) {
+	s.Helper()
+	s.until(what, func() (bool, string, error) {
+		replicas, err := s.scale(deployment)
+		if err != nil {
+			return false, err.Error(), nil
+		}
+		return replicas >= least, fmt.Sprintf("%d pods are wanted", replicas), nil
+	})
+}
+
+// watchLowestScale records the lowest scale of a Deployment until the returned function is called.
+func (s *story) watchLowestScale(deployment string) (lowest func() int32) {
+	ctx, cancel := context.WithCancel(s.ctx)
+	done := make(chan int32, 1)
+	go func() {
+		least := int32(math.MaxInt32)
+		cluster.Until(ctx, func() (bool, string, error) {
+			if replicas, err := s.scale(deployment); err == nil {
+				least = min(least, replicas)
+			}
+			return false, "", nil
+		})
+		done <- least
+	}()
+	return func() int32 {
+		cancel()
+		return <-done
+	}
+}
+
+// readyPods counts the Ready pods of a Service.
+func (s *story) readyPods(name string) (ready int, err error) {
+	pods, err := s.Pods(s.ctx, s.namespace, name, false)
+	for i := range pods {
+		for _, c := range pods[i].Status.Conditions {
+			if c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue {
+				ready++
+			}
+		}
+	}
+	return ready, err
 }
 
 // scaleAutoscalers sets the number of autoscaler replicas until the test ends.

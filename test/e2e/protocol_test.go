@@ -29,79 +29,89 @@ func TestEveryKindOfTrafficGetsThroughFromZero(t *testing.T) {
 	}
 	client := s.client()
 
-	t.Run("a WebSocket, before any pod is ready", func(t *testing.T) {
-		dialer := websocket.Dialer{
-			NetDial:          func(network, _ string) (net.Conn, error) { return net.DialTimeout(network, s.Gateway, 10*time.Second) },
-			HandshakeTimeout: time.Minute,
-		}
-		conn, response, err := dialer.DialContext(s.ctx, "ws://"+host+"/ws", nil)
-		if err != nil {
-			t.Fatalf("%v, response %v", err, response)
-		}
-		defer conn.Close()
-		for _, message := range []string{"one", strings.Repeat("two", 100_000)} {
-			if err := conn.WriteMessage(websocket.TextMessage, []byte(message)); err != nil {
-				t.Fatal(err)
-			}
-			_, back, err := conn.ReadMessage()
-			if err != nil || string(back) != message {
-				t.Fatalf("%d bytes came back, want %d: %v", len(back), len(message), err)
-			}
-		}
-	})
-	t.Run("a stream arrives as it is sent", func(t *testing.T) {
-		response, err := client.Get(url + "/stream?n=4&every=500")
-		if err != nil {
+	t.Run("a WebSocket, before any pod is ready", func(t *testing.T) { s.echoesAWebSocket(t, host) })
+	t.Run("a stream arrives as it is sent", func(t *testing.T) { s.streamsEvents(t, client, url) })
+	t.Run("a large reply", func(t *testing.T) { s.sendsALargeBody(t, client, url) })
+	t.Run("a large request", func(t *testing.T) { s.receivesALargeBody(t, client, url) })
+	t.Run("statuses that the program returns", func(t *testing.T) { s.returnsStatuses(t, client, url) })
+}
+
+func (s *story) echoesAWebSocket(t *testing.T, host string) {
+	dialer := websocket.Dialer{
+		NetDial:          func(network, _ string) (net.Conn, error) { return net.DialTimeout(network, s.Gateway, 10*time.Second) },
+		HandshakeTimeout: time.Minute,
+	}
+	conn, response, err := dialer.DialContext(s.ctx, "ws://"+host+"/ws", nil)
+	if err != nil {
+		t.Fatalf("%v, response %v", err, response)
+	}
+	defer conn.Close()
+	for _, message := range []string{"one", strings.Repeat("two", 100_000)} {
+		if err := conn.WriteMessage(websocket.TextMessage, []byte(message)); err != nil {
 			t.Fatal(err)
 		}
-		defer response.Body.Close()
-		var first, last time.Time
-		events := 0
-		lines := bufio.NewScanner(response.Body)
-		for lines.Scan() {
-			if strings.HasPrefix(lines.Text(), "data: ") {
-				events++
-				if last = time.Now(); first.IsZero() {
-					first = last
-				}
+		_, back, err := conn.ReadMessage()
+		if err != nil || string(back) != message {
+			t.Fatalf("%d bytes came back, want %d: %v", len(back), len(message), err)
+		}
+	}
+}
+
+func (s *story) streamsEvents(t *testing.T, client *http.Client, url string) {
+	response, err := client.Get(url + "/stream?n=4&every=500")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	var first, last time.Time
+	events := 0
+	lines := bufio.NewScanner(response.Body)
+	for lines.Scan() {
+		if strings.HasPrefix(lines.Text(), "data: ") {
+			events++
+			if last = time.Now(); first.IsZero() {
+				first = last
 			}
 		}
-		// They are sent over 1.5 s. If something buffered them, they would arrive together.
-		if events != 4 || last.Sub(first) < 500*time.Millisecond {
-			t.Errorf("%d events within %s, want 4 over 1.5 s: %v", events, last.Sub(first), lines.Err())
+	}
+	// They are sent over 1.5 s. If something buffered them, they would arrive together.
+	if events != 4 || last.Sub(first) < 500*time.Millisecond {
+		t.Errorf("%d events within %s, want 4 over 1.5 s: %v", events, last.Sub(first), lines.Err())
+	}
+}
+
+func (s *story) sendsALargeBody(t *testing.T, client *http.Client, url string) {
+	const size = 20 << 20
+	response, err := client.Get(url + "/?size=20971520")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	if n, err := io.Copy(io.Discard, response.Body); err != nil || n != size {
+		t.Errorf("%d bytes, %v, want %d", n, err, size)
+	}
+}
+
+func (s *story) receivesALargeBody(t *testing.T, client *http.Client, url string) {
+	const size = 20 << 20
+	response, err := client.Post(url+"/echo", "application/octet-stream", bytes.NewReader(make([]byte, size)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	var echo struct{ BodySize int }
+	if err := json.NewDecoder(response.Body).Decode(&echo); err != nil || echo.BodySize != size {
+		t.Errorf("the program received %d bytes, want %d: status %d, %v", echo.BodySize, size, response.StatusCode, err)
+	}
+}
+
+func (s *story) returnsStatuses(t *testing.T, client *http.Client, url string) {
+	for _, status := range []int{204, 302, 404, 418, 500, 503} {
+		reply := probe.Get(s.ctx, client, fmt.Sprintf("%s/?status=%d", url, status))
+		if reply.Status != status {
+			t.Errorf("got %v, want %d", reply, status)
 		}
-	})
-	t.Run("a large reply", func(t *testing.T) {
-		const size = 20 << 20
-		response, err := client.Get(url + "/?size=20971520")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer response.Body.Close()
-		if n, err := io.Copy(io.Discard, response.Body); err != nil || n != size {
-			t.Errorf("%d bytes, %v, want %d", n, err, size)
-		}
-	})
-	t.Run("a large request", func(t *testing.T) {
-		const size = 20 << 20
-		response, err := client.Post(url+"/echo", "application/octet-stream", bytes.NewReader(make([]byte, size)))
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer response.Body.Close()
-		var echo struct{ BodySize int }
-		if err := json.NewDecoder(response.Body).Decode(&echo); err != nil || echo.BodySize != size {
-			t.Errorf("the program received %d bytes, want %d: status %d, %v", echo.BodySize, size, response.StatusCode, err)
-		}
-	})
-	t.Run("statuses that the program returns", func(t *testing.T) {
-		for _, status := range []int{204, 302, 404, 418, 500, 503} {
-			reply := probe.Get(s.ctx, client, fmt.Sprintf("%s/?status=%d", url, status))
-			if reply.Status != status {
-				t.Errorf("got %v, want %d", reply, status)
-			}
-		}
-	})
+	}
 }
 
 func TestAProgramSeesWhatTheRuntimeContractPromises(t *testing.T) {
