@@ -2,10 +2,13 @@ package apiservertest
 
 import (
 	"fmt"
+	"net/url"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
 // mapLists are the lists that are merged by the name of their items. All others are replaced as a
@@ -15,20 +18,25 @@ var mapLists = map[string]bool{"listeners": true}
 // apply is a server-side apply with force: what the manager applied before and leaves out now goes,
 // the rest is merged. Nothing else of the rules of managed fields is kept, in particular no
 // conflicts.
-func (h *handler) apply(t target, manager string, body []byte) (any, error) {
+func (h *handler) apply(t target, query url.Values, body []byte) (any, error) {
+	manager := query.Get("fieldManager")
 	part, err := decode(body)
 	if err != nil {
 		return nil, err
 	}
 	if manager == "" {
-		return nil, apierrors.NewBadRequest("a field manager is required to apply")
+		return nil, apierrors.NewInvalid(schema.GroupKind{Group: "meta.k8s.io", Kind: "PatchOptions"}, "", field.ErrorList{
+			field.Required(field.NewPath("fieldManager"), "is required for apply patch")})
+	}
+	if query.Get("force") != "true" {
+		return nil, notServed("an apply without force")
 	}
 	verb := "patch"
 	if h.store.Get(t.resource, t.key.Namespace, t.key.Name) == nil {
 		verb = "create"
 	}
 	of := fmt.Sprint(t.resource, t.key, manager)
-	return contentOr(h.store.write(verb, t.resource, t.subresource, t.key, func(before *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+	return h.write(verb, t, func(before *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 		after := map[string]any{}
 		if before != nil {
 			after = before.Object
@@ -38,7 +46,7 @@ func (h *handler) apply(t target, manager string, body []byte) (any, error) {
 		}
 		h.store.applied[of] = runtime.DeepCopyJSON(part.Object)
 		return &unstructured.Unstructured{Object: merge("", after, runtime.DeepCopyJSON(part.Object)).(map[string]any)}, nil
-	}))
+	})
 }
 
 // takeAway removes from have what is in last and not in next.

@@ -16,6 +16,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -30,7 +31,7 @@ func Start(t testing.TB) (*Store, *rest.Config) {
 	return store, config
 }
 
-// Serve is Start for a program that is no test of Go's, such as a benchmark: it runs until stop is
+// Serve is Start for a program that is not a Go test, such as a benchmark. It runs until stop is
 // called.
 func Serve() (s *Store, config *rest.Config, stop func()) {
 	store := newStore()
@@ -91,6 +92,10 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		refuse(w, apierrors.NewNotFound(schema.GroupResource{}, r.URL.Path))
 		return
 	}
+	if err := unserved(r, t); err != nil {
+		refuse(w, err)
+		return
+	}
 	if r.Method == http.MethodGet && t.key.Name == "" {
 		if r.URL.Query().Get("watch") != "" && r.URL.Query().Get("watch") != "false" {
 			h.watch(w, r, t)
@@ -111,6 +116,28 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	answer(w, code, object)
 }
 
+// notServed is the error for what this server does not do. A test that needs it must not pass by
+// accident.
+func notServed(what string) error {
+	return &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: http.StatusNotImplemented,
+		Reason: metav1.StatusReasonUnknown, Message: "apiservertest does not serve " + what}}
+}
+
+// unserved returns an error for a request that notServed is about.
+func unserved(r *http.Request, t target) error {
+	switch query := r.URL.Query(); {
+	case query.Has("dryRun"):
+		return notServed("dry runs")
+	case query.Has("continue"):
+		return notServed("lists in pages")
+	case r.Method == http.MethodDelete && t.key.Name == "":
+		return notServed("the deletion of collections")
+	case t.subresource != "" && t.subresource != "status" && (t.subresource != "scale" || t.resource.Resource != "deployments"):
+		return notServed("the subresource " + t.subresource + " of " + t.resource.Resource)
+	}
+	return nil
+}
+
 func (h *handler) one(r *http.Request, t target) (any, error) {
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
@@ -126,7 +153,7 @@ func (h *handler) one(r *http.Request, t target) (any, error) {
 	switch r.Method {
 	case http.MethodGet:
 		if object := h.store.Get(t.resource, t.key.Namespace, t.key.Name); object != nil {
-			return object.Object, nil
+			return t.view(object).Object, nil
 		}
 		return nil, apierrors.NewNotFound(t.resource, t.key.Name)
 	case http.MethodPost:
@@ -135,20 +162,20 @@ func (h *handler) one(r *http.Request, t target) (any, error) {
 			return nil, err
 		}
 		t.key.Name = object.GetName()
-		if t.key.Name == "" {
+		if prefix := object.GetGenerateName(); t.key.Name == "" && prefix != "" {
 			h.store.mu.Lock()
 			h.store.uids++
-			t.key.Name = object.GetGenerateName() + strconv.Itoa(h.store.uids)
+			t.key.Name = fmt.Sprintf("%s%05d", prefix, h.store.uids)
 			h.store.mu.Unlock()
 		}
-		return contentOr(h.store.write("create", t.resource, t.subresource, t.key, replace))
+		return h.write("create", t, replace)
 	case http.MethodPut:
-		return contentOr(h.store.write("update", t.resource, t.subresource, t.key, replace))
+		return h.write("update", t, replace)
 	case http.MethodPatch:
 		if r.Header.Get("Content-Type") == string(types.ApplyPatchType) {
-			return h.apply(t, r.URL.Query().Get("fieldManager"), body)
+			return h.apply(t, r.URL.Query(), body)
 		}
-		return contentOr(h.store.write("patch", t.resource, t.subresource, t.key, patch(r.Header.Get("Content-Type"), body)))
+		return h.write("patch", t, patch(t, r.Header.Get("Content-Type"), body))
 	case http.MethodDelete:
 		var options metav1.DeleteOptions
 		if len(body) > 0 {
@@ -166,14 +193,31 @@ func (h *handler) one(r *http.Request, t target) (any, error) {
 	return nil, apierrors.NewMethodNotSupported(t.resource, r.Method)
 }
 
-func contentOr(object *unstructured.Unstructured, err error) (any, error) {
+func (h *handler) write(verb string, t target, mutate mutation) (any, error) {
+	object, err := h.store.write(verb, t, mutate)
 	if err != nil {
 		return nil, err
 	}
-	return object.Object, nil
+	return t.view(object).Object, nil
 }
 
-func patch(kind string, body []byte) func(*unstructured.Unstructured) (*unstructured.Unstructured, error) {
+// view is what a client sees of an object: its scale has a kind of its own.
+func (t target) view(object *unstructured.Unstructured) *unstructured.Unstructured {
+	if t.subresource != "scale" || object == nil {
+		return object
+	}
+	scale := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "autoscaling/v1", "kind": "Scale"}}
+	scale.SetNamespace(object.GetNamespace())
+	scale.SetName(object.GetName())
+	scale.SetUID(object.GetUID())
+	scale.SetResourceVersion(object.GetResourceVersion())
+	replicas, _, _ := unstructured.NestedFieldNoCopy(object.Object, "spec", "replicas")
+	now, _, _ := unstructured.NestedFieldNoCopy(object.Object, "status", "replicas")
+	scale.Object["spec"], scale.Object["status"] = map[string]any{"replicas": replicas}, map[string]any{"replicas": now}
+	return scale
+}
+
+func patch(t target, kind string, body []byte) mutation {
 	return func(before *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 		present, err := json.Marshal(before.Object)
 		if err != nil {
@@ -185,11 +229,17 @@ func patch(kind string, body []byte) func(*unstructured.Unstructured) (*unstruct
 			after, err = jsonpatch.MergePatch(present, body)
 		case types.JSONPatchType:
 			var operations jsonpatch.Patch
-			if operations, err = jsonpatch.DecodePatch(body); err == nil {
-				after, err = operations.Apply(present)
+			if operations, err = jsonpatch.DecodePatch(body); err != nil {
+				break
+			}
+			if after, err = operations.Apply(present); err != nil {
+				return nil, apierrors.NewGenericServerResponse(http.StatusUnprocessableEntity, "", schema.GroupResource{}, "", err.Error(), 0, false)
 			}
 		default:
-			return nil, apierrors.NewBadRequest("patch type " + kind + " is not served")
+			if custom(t.resource) {
+				return nil, apierrors.NewGenericServerResponse(http.StatusUnsupportedMediaType, "patch", t.resource, t.key.Name, kind, 0, false)
+			}
+			return nil, notServed("patches of type " + kind)
 		}
 		if err != nil {
 			return nil, apierrors.NewBadRequest(err.Error())
@@ -225,10 +275,19 @@ func (h *handler) selector(r *http.Request, t target) (func(*unstructured.Unstru
 	if err != nil {
 		return nil, apierrors.NewBadRequest(err.Error())
 	}
-	name, byName := strings.CutPrefix(r.URL.Query().Get("fieldSelector"), "metadata.name=")
+	byField, err := fields.ParseSelector(r.URL.Query().Get("fieldSelector"))
+	if err != nil {
+		return nil, apierrors.NewBadRequest(err.Error())
+	}
+	for _, r := range byField.Requirements() {
+		if r.Field != "metadata.name" && r.Field != "metadata.namespace" {
+			return nil, apierrors.NewBadRequest("field label not supported: " + r.Field)
+		}
+	}
 	return func(object *unstructured.Unstructured) bool {
 		return object != nil && (t.key.Namespace == "" || object.GetNamespace() == t.key.Namespace) &&
-			selector.Matches(labels.Set(object.GetLabels())) && (!byName || object.GetName() == name)
+			selector.Matches(labels.Set(object.GetLabels())) &&
+			byField.Matches(fields.Set{"metadata.name": object.GetName(), "metadata.namespace": object.GetNamespace()})
 	}, nil
 }
 
@@ -239,6 +298,10 @@ func (h *handler) list(w http.ResponseWriter, r *http.Request, t target) {
 		return
 	}
 	items, version := h.snapshot(t, matches)
+	if limit, _ := strconv.Atoi(r.URL.Query().Get("limit")); limit > 0 && len(items) > limit {
+		refuse(w, notServed("lists in pages"))
+		return
+	}
 	answer(w, http.StatusOK, map[string]any{"kind": kindOf(t, "") + "List", "apiVersion": t.version,
 		"metadata": map[string]any{"resourceVersion": strconv.Itoa(version)}, "items": items})
 }
@@ -267,28 +330,31 @@ func (h *handler) watch(w http.ResponseWriter, r *http.Request, t target) {
 		refuse(w, err)
 		return
 	}
+	from := 0
+	if version := r.URL.Query().Get("resourceVersion"); version != "" {
+		if from, err = strconv.Atoi(version); err != nil {
+			refuse(w, apierrors.NewBadRequest("invalid resource version "+version))
+			return
+		}
+	}
+	if from > 0 && from < oldestVersion {
+		refuse(w, apierrors.NewResourceExpired(fmt.Sprintf("too old resource version: %d (%d)", from, oldestVersion)))
+		return
+	}
 	w.Header().Set("Content-Type", "application/json")
 	encoder, flusher := json.NewEncoder(w), w.(http.Flusher)
 	send := func(kind string, object any) bool {
 		return encoder.Encode(map[string]any{"type": kind, "object": object}) == nil
 	}
-	from, err := strconv.Atoi(r.URL.Query().Get("resourceVersion"))
-	if err != nil {
-		from = 0
-	}
-	if r.URL.Query().Get("sendInitialEvents") == "true" {
+	if initial := r.URL.Query().Get("sendInitialEvents") == "true"; initial || from == 0 {
 		items, version := h.snapshot(t, matches)
+		from = version
 		for _, item := range items {
 			send("ADDED", item)
 		}
-		kind := "Object"
-		if len(items) > 0 {
-			kind = (&unstructured.Unstructured{Object: items[0].(map[string]any)}).GetKind()
+		if initial {
+			send("BOOKMARK", endOfInitialEvents(t, items, version))
 		}
-		send("BOOKMARK", map[string]any{"kind": kindOf(t, kind), "apiVersion": t.version, "metadata": map[string]any{
-			"resourceVersion": strconv.Itoa(version),
-			"annotations":     map[string]any{metav1.InitialEventsAnnotationKey: "true"}}})
-		from = version
 	}
 	flusher.Flush()
 	for {
@@ -309,7 +375,9 @@ func (h *handler) watch(w http.ResponseWriter, r *http.Request, t target) {
 			case was && is:
 				ok = send("MODIFIED", e.object.Object)
 			case was:
-				ok = send("DELETED", e.object.Object)
+				last := e.before.DeepCopy() // an object that no longer matches is told as it last did
+				last.SetResourceVersion(strconv.Itoa(e.version))
+				ok = send("DELETED", last.Object)
 			}
 			if !ok {
 				return
@@ -324,6 +392,17 @@ func (h *handler) watch(w http.ResponseWriter, r *http.Request, t target) {
 			return
 		}
 	}
+}
+
+// endOfInitialEvents is the object of the bookmark that ends the initial events.
+func endOfInitialEvents(t target, items []any, version int) map[string]any {
+	kind := "Object"
+	if len(items) > 0 {
+		kind = (&unstructured.Unstructured{Object: items[0].(map[string]any)}).GetKind()
+	}
+	return map[string]any{"kind": kindOf(t, kind), "apiVersion": t.version, "metadata": map[string]any{
+		"resourceVersion": strconv.Itoa(version),
+		"annotations":     map[string]any{metav1.InitialEventsAnnotationKey: "true"}}}
 }
 
 // kinds are those whose bookmark must name a kind that the client's scheme knows, though no object

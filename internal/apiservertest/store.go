@@ -2,15 +2,20 @@
 // clients, real informers and real conflicts, without etcd and without a cluster.
 //
 // It keeps any resource of any group. It does what a controller depends on: resource versions and
-// conflicts, generations, uids, status subresources, label selectors, watches with initial events,
-// merge and JSON patches, finalizers, owner references, preconditions of a delete. It does not
-// validate (but for labels), convert, default or authorize; Admit is where a test does that.
+// conflicts, generations, uids, status and scale, selectors by label and name, watches, merge and
+// JSON patches, applies with force, finalizers, owner references, preconditions of a delete. It
+// validates names, labels and finalizers only, and does not convert, default or authorize; Admit is
+// where a test does that. Namespaces need not exist, and an object that is gone takes what it owned
+// with it at once. What it does not serve it refuses with 501.
+//
+// test/contract holds it to the real API server.
 //
 // Owns: the objects and the record of writes. Never: used outside of tests and benchmarks.
 package apiservertest
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -71,8 +76,15 @@ type Store struct {
 	applied map[string]map[string]any // what a field manager applied last, under mu
 }
 
+// oldestVersion is where resource versions begin. A watch from an older one is answered 410, as if
+// the server had forgotten it.
+const oldestVersion = 1000
+
+// mutation makes the next object of the present one, which is nil for a create.
+type mutation func(present *unstructured.Unstructured) (*unstructured.Unstructured, error)
+
 func newStore() *Store {
-	return &Store{Now: time.Now, objects: map[schema.GroupResource]map[types.NamespacedName]*unstructured.Unstructured{},
+	return &Store{Now: time.Now, version: oldestVersion, objects: map[schema.GroupResource]map[types.NamespacedName]*unstructured.Unstructured{},
 		changed: make(chan struct{}), applied: map[string]map[string]any{}}
 }
 
@@ -85,8 +97,8 @@ func (s *Store) Writes() []Write {
 	return out
 }
 
-// Versions returns the resource versions of the objects a selector matches, by "namespace/name":
-// what a cache in step holds.
+// Versions returns the resource versions of the objects that a selector matches, by
+// "namespace/name".
 func (s *Store) Versions(resource schema.GroupResource, selector labels.Selector) map[string]string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -151,7 +163,7 @@ func (s *Store) Put(resource schema.GroupResource, object *unstructured.Unstruct
 	object = roundTrip(object)
 	before := s.objects[resource][key]
 	if before == nil {
-		s.initialize(object)
+		s.initialize(resource, object)
 	} else {
 		s.succeed(before, object)
 	}
@@ -165,11 +177,14 @@ func (s *Store) Remove(resource schema.GroupResource, namespace, name string) {
 	s.drop(resource, types.NamespacedName{Namespace: namespace, Name: name})
 }
 
-func (s *Store) initialize(object *unstructured.Unstructured) {
+func (s *Store) initialize(resource schema.GroupResource, object *unstructured.Unstructured) {
 	s.uids++
 	object.SetUID(types.UID(fmt.Sprintf("00000000-0000-0000-0000-%012d", s.uids)))
 	object.SetCreationTimestamp(metav1.NewTime(s.Now()))
-	object.SetGeneration(1)
+	object.SetGeneration(0)
+	if hasStatus(resource) {
+		object.SetGeneration(1)
+	}
 }
 
 // succeed gives an object the identity of the one it replaces, and a generation.
@@ -178,7 +193,7 @@ func (s *Store) succeed(before, object *unstructured.Unstructured) {
 	object.SetCreationTimestamp(before.GetCreationTimestamp())
 	object.SetDeletionTimestamp(before.GetDeletionTimestamp())
 	object.SetGeneration(before.GetGeneration())
-	if !equality.Semantic.DeepEqual(content(before), content(object)) {
+	if before.GetGeneration() > 0 && !equality.Semantic.DeepEqual(content(before), content(object)) {
 		object.SetGeneration(before.GetGeneration() + 1)
 	}
 }
@@ -221,15 +236,33 @@ func (s *Store) drop(resource schema.GroupResource, key types.NamespacedName) {
 		return
 	}
 	s.commit(resource, key, object, nil)
+	s.markDependents(object)
+}
+
+// markDependents deletes what an object owns.
+func (s *Store) markDependents(object *unstructured.Unstructured) {
 	for _, r := range slices.SortedFunc(maps.Keys(s.objects), func(a, b schema.GroupResource) int { return strings.Compare(a.String(), b.String()) }) {
 		for k, child := range s.objects[r] {
-			for _, owner := range child.GetOwnerReferences() {
-				if owner.UID == object.GetUID() {
-					s.markDeleted(r, k)
-				}
+			if owns(object, child) {
+				s.markDeleted(r, k)
 			}
 		}
 	}
+}
+
+func owns(object, child *unstructured.Unstructured) bool {
+	return slices.ContainsFunc(child.GetOwnerReferences(), func(o metav1.OwnerReference) bool { return o.UID == object.GetUID() })
+}
+
+func (s *Store) hasDependents(object *unstructured.Unstructured) bool {
+	for _, objects := range s.objects {
+		for _, child := range objects {
+			if owns(object, child) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 func (s *Store) markDeleted(resource schema.GroupResource, key types.NamespacedName) {
@@ -247,15 +280,17 @@ func (s *Store) markDeleted(resource schema.GroupResource, key types.NamespacedN
 	next := object.DeepCopy()
 	now := metav1.NewTime(s.Now())
 	next.SetDeletionTimestamp(&now)
+	if object.GetGeneration() > 0 {
+		next.SetGeneration(object.GetGeneration() + 1)
+	}
 	s.commit(resource, key, object, next)
 }
 
-// write is a client's create, update or patch. mutate makes the next object of the present one,
-// which is nil for a create.
-func (s *Store) write(verb string, resource schema.GroupResource, subresource string, key types.NamespacedName,
-	mutate func(before *unstructured.Unstructured) (*unstructured.Unstructured, error)) (*unstructured.Unstructured, error) {
+// write is a client's create, update or patch.
+func (s *Store) write(verb string, t target, mutate mutation) (*unstructured.Unstructured, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	resource, key := t.resource, t.key
 	before := s.objects[resource][key]
 	switch {
 	case verb == "create" && before != nil:
@@ -265,22 +300,25 @@ func (s *Store) write(verb string, resource schema.GroupResource, subresource st
 	}
 	var present *unstructured.Unstructured
 	if before != nil {
-		present = before.DeepCopy()
+		present = t.view(before.DeepCopy())
 	}
 	object, err := mutate(present)
 	if err != nil {
 		return nil, err
 	}
+	if err := s.mayWrite(verb, t, before, object); err != nil {
+		return nil, err
+	}
 	object.SetNamespace(key.Namespace)
 	object.SetName(key.Name)
-	if before != nil && object.GetResourceVersion() != "" && object.GetResourceVersion() != before.GetResourceVersion() {
-		return nil, apierrors.NewConflict(resource, key.Name, fmt.Errorf("the object has been modified; please apply your changes to the latest version and try again"))
-	}
-	if before != nil && object.GetUID() != "" && object.GetUID() != before.GetUID() {
-		return nil, apierrors.NewConflict(resource, key.Name, fmt.Errorf("uid %s is not %s", object.GetUID(), before.GetUID()))
-	}
 	object.SetManagedFields(nil)
-	if subresource == "status" {
+	if t.subresource == "scale" {
+		replicas, _, _ := unstructured.NestedFieldNoCopy(object.Object, "spec", "replicas")
+		object = before.DeepCopy()
+		if err := unstructured.SetNestedField(object.Object, replicas, "spec", "replicas"); err != nil {
+			return nil, apierrors.NewBadRequest(err.Error())
+		}
+	} else if t.subresource == "status" {
 		status := object.Object["status"]
 		object = before.DeepCopy()
 		object.Object["status"] = status
@@ -291,24 +329,24 @@ func (s *Store) write(verb string, resource schema.GroupResource, subresource st
 			delete(object.Object, "status")
 		}
 	}
-	if err := validLabels(resource, object); err != nil {
+	if err := validMetadata(resource, before, object); err != nil {
 		return nil, err
 	}
 	if s.Admit != nil {
-		if err := s.Admit(verb, resource, subresource, object); err != nil {
+		if err := s.Admit(verb, resource, t.subresource, object); err != nil {
 			return nil, err
 		}
 	}
 	object = roundTrip(object)
 	name := resource.Resource
-	if subresource != "" {
-		name += "/" + subresource
+	if t.subresource != "" {
+		name += "/" + t.subresource
 	}
 	if before == nil {
 		if hasStatus(resource) {
 			delete(object.Object, "status")
 		}
-		s.initialize(object)
+		s.initialize(resource, object)
 	} else {
 		s.succeed(before, object)
 	}
@@ -319,11 +357,42 @@ func (s *Store) write(verb string, resource schema.GroupResource, subresource st
 			return before.DeepCopy(), nil // a write that changes nothing makes no event, and is counted all the same
 		}
 	}
-	s.commit(resource, key, before, object)
 	if object.GetDeletionTimestamp() != nil && len(object.GetFinalizers()) == 0 {
 		s.drop(resource, key)
+	} else {
+		s.commit(resource, key, before, object)
 	}
 	return object.DeepCopy(), nil
+}
+
+// mayWrite judges what identifies the object that a client writes.
+func (s *Store) mayWrite(verb string, t target, before, object *unstructured.Unstructured) error {
+	version := object.GetResourceVersion()
+	switch {
+	case object.GetNamespace() != "" && object.GetNamespace() != t.key.Namespace, object.GetName() != "" && object.GetName() != t.key.Name:
+		return apierrors.NewBadRequest(fmt.Sprintf("%s/%s is not %s", object.GetNamespace(), object.GetName(), t.key))
+	case before == nil && version != "":
+		return apierrors.NewBadRequest("resourceVersion should not be set on objects to be created")
+	case before == nil:
+		return nil
+	case version == "" && verb == "update" && custom(t.resource):
+		return apierrors.NewInvalid(schema.GroupKind{Group: t.resource.Group, Kind: object.GetKind()}, object.GetName(), field.ErrorList{
+			field.Invalid(field.NewPath("metadata", "resourceVersion"), version, "must be specified for an update")})
+	case version != "" && version != before.GetResourceVersion():
+		return apierrors.NewConflict(t.resource, t.key.Name, errors.New("the object has been modified; please apply your changes to the latest version and try again"))
+	case object.GetUID() != "" && object.GetUID() != before.GetUID() && verb == "patch":
+		return apierrors.NewInvalid(schema.GroupKind{Group: t.resource.Group, Kind: object.GetKind()}, object.GetName(), field.ErrorList{
+			field.Invalid(field.NewPath("metadata", "uid"), object.GetUID(), "field is immutable")})
+	case object.GetUID() != "" && object.GetUID() != before.GetUID():
+		return apierrors.NewConflict(t.resource, t.key.Name, fmt.Errorf("uid %s is not %s", object.GetUID(), before.GetUID()))
+	}
+	return nil
+}
+
+// custom tells the kinds that cannot be updated without a resource version: those that a
+// CustomResourceDefinition defines, and Leases.
+func custom(resource schema.GroupResource) bool {
+	return strings.Contains(resource.Group, ".") && resource.Group != "discovery.k8s.io"
 }
 
 func (s *Store) remove(resource schema.GroupResource, key types.NamespacedName, options metav1.DeleteOptions) error {
@@ -338,20 +407,40 @@ func (s *Store) remove(resource schema.GroupResource, key types.NamespacedName, 
 			return apierrors.NewConflict(resource, key.Name, fmt.Errorf("the precondition of the delete does not hold"))
 		}
 	}
+	if how := options.PropagationPolicy; how != nil && *how != metav1.DeletePropagationBackground {
+		if *how == metav1.DeletePropagationForeground {
+			s.markDependents(object)
+		}
+		if s.hasDependents(object) {
+			return notServed("propagation policy " + string(*how) + " while dependents stay")
+		}
+	}
 	s.writes = append(s.writes, Write{"delete", resource.Resource, key.Namespace, key.Name, nil})
 	s.markDeleted(resource, key)
 	return nil
 }
 
-// validLabels is the one rule that every kind shares and that is broken without noticing.
-func validLabels(resource schema.GroupResource, object *unstructured.Unstructured) error {
+// validMetadata judges what every kind shares: name, labels and finalizers.
+func validMetadata(resource schema.GroupResource, before, object *unstructured.Unstructured) error {
+	var faults field.ErrorList
+	metadata := field.NewPath("metadata")
+	if found := validation.IsDNS1123Subdomain(object.GetName()); len(found) > 0 {
+		faults = append(faults, field.Invalid(metadata.Child("name"), object.GetName(), strings.Join(found, "; ")))
+	}
 	for key, value := range object.GetLabels() {
-		if faults := append(validation.IsQualifiedName(key), validation.IsValidLabelValue(value)...); len(faults) > 0 {
-			return apierrors.NewInvalid(schema.GroupKind{Group: resource.Group, Kind: object.GetKind()}, object.GetName(), field.ErrorList{
-				field.Invalid(field.NewPath("metadata", "labels"), key+"="+value, strings.Join(faults, "; "))})
+		if found := append(validation.IsQualifiedName(key), validation.IsValidLabelValue(value)...); len(found) > 0 {
+			faults = append(faults, field.Invalid(metadata.Child("labels"), key+"="+value, strings.Join(found, "; ")))
 		}
 	}
-	return nil
+	for _, name := range object.GetFinalizers() {
+		if before != nil && before.GetDeletionTimestamp() != nil && !slices.Contains(before.GetFinalizers(), name) {
+			faults = append(faults, field.Forbidden(metadata.Child("finalizers"), "no new finalizers can be added if the object is being deleted"))
+		}
+	}
+	if len(faults) == 0 {
+		return nil
+	}
+	return apierrors.NewInvalid(schema.GroupKind{Group: resource.Group, Kind: object.GetKind()}, object.GetName(), faults)
 }
 
 // hasStatus: kinds whose status only the subresource writes; that of plain configuration kinds does

@@ -1,0 +1,12 @@
+package contract
+
+import (
+	"testing"
+
+	"ebb.dev/ebb/internal/apiservertest"
+)
+
+func TestContractOfTheServerInMemory(t *testing.T) {
+	_, config := apiservertest.Start(t)
+	Run(t, config, true)
+}
