@@ -174,8 +174,7 @@ func build(o options, kube kubernetes.Interface, ebb versioned.Interface, store 
 	watcher := &watch.Watch{Kube: kube, Ebb: ebb, Table: table, Settings: store, Log: log}
 	announcements := &announce.Server{Backends: table, Key: key}
 	observer := &observe.Observer{Settings: store, Namespace: o.namespace, Pod: o.pod, PodIP: o.ip.String(), Stdout: stdout, Log: log}
-	coldStarts := coldstart.New()
-	coldStarts.Ask = coldstart.Ask(o.autoscaler, key)
+	coldStarts := coldstart.New(coldstart.Ask(o.autoscaler, key))
 	departure := &serve.Departure{}
 	handler := &chain.Handler{
 		Table:  table,

@@ -189,7 +189,7 @@ func (c *conn) readHead() headOutcome {
 		if len(data) >= c.srv.MaxHeaderBytes {
 			return c.reject(errTooLarge)
 		}
-		c.makeRoom()
+		c.in, c.inR, c.inW = makeRoom(c.in, c.inR, c.inW)
 		if !slow {
 			slow = true
 			c.readEnd = time.Now().Add(c.srv.HeaderTimeout)
@@ -272,20 +272,15 @@ func (c *conn) wake() {
 	}
 }
 
-// makeRoom makes in writable behind inW: unconsumed bytes move to the front, or the buffer doubles.
-func (c *conn) makeRoom() {
-	if c.inW < len(c.in) {
-		return
+// makeRoom makes b writable behind its bytes b[r:w]: they move to the front, or the buffer doubles.
+func makeRoom(b []byte, r, w int) (roomy []byte, newR, newW int) {
+	switch {
+	case w < len(b):
+		return b, r, w
+	case r > 0:
+		return b, 0, copy(b, b[r:w])
 	}
-	if c.inR > 0 {
-		copy(c.in, c.in[c.inR:c.inW])
-		c.inW -= c.inR
-		c.inR = 0
-		return
-	}
-	grown := make([]byte, 2*len(c.in))
-	copy(grown, c.in)
-	c.in = grown
+	return append(b, make([]byte, len(b))...), 0, w
 }
 
 // reject answers a malformed head. What follows on the connection cannot be trusted, so it is
@@ -317,18 +312,11 @@ func (c *conn) reply(p *Reply) bool {
 	out = appendClean(out, p.contentType())
 	out = append(out, "\r\nContent-Length: "...)
 	out = strconv.AppendInt(out, int64(len(p.Body)), 10)
+	out = append(out, "\r\n"...)
 	for _, h := range p.Header {
-		out = append(out, "\r\n"...)
-		out = append(out, h.Name...)
-		out = append(out, ": "...)
-		out = appendClean(out, h.Value)
+		out = appendLine(out, h.Name, h.Value)
 	}
-	if closing {
-		out = append(out, "\r\nConnection: close"...)
-	} else if c.req.head.minor == 0 {
-		out = append(out, "\r\nConnection: keep-alive"...)
-	}
-	out = append(out, "\r\n\r\n"...)
+	out = c.appendConnection(out, closing)
 	if !c.req.head.asksForHead() {
 		out = append(out, p.Body...)
 		c.res.ResponseBytes = int64(len(p.Body))
@@ -347,9 +335,7 @@ func (c *conn) linger() {
 	if c.gone.Load() {
 		return
 	}
-	if cw, ok := c.nc.(interface{ CloseWrite() error }); ok {
-		cw.CloseWrite()
-	}
+	closeWrite(c.nc)
 	c.nc.SetReadDeadline(time.Now().Add(c.srv.lingerFor))
 	for left := 256 << 10; left > 0; {
 		n, err := c.nc.Read(c.in)

@@ -367,12 +367,8 @@ func (s *Server) Rejected() int64 { return s.rejected.Load() }
 // included, has finished or ctx ends; then it cuts what is left.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.init()
-	s.draining.Store(true)
 	s.mu.Lock()
-	s.stopped.Store(true)
-	for l := range s.listeners {
-		l.Close()
-	}
+	s.stopLocked()
 	for c := range s.conns {
 		c.wakeIfIdle()
 		if h2 := c.h2.Load(); h2 != nil {
@@ -393,15 +389,20 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	return err
 }
 
-// Close cuts everything at once.
-func (s *Server) Close() {
-	s.init()
+// stopLocked closes the listeners, and has every response end its connection.
+func (s *Server) stopLocked() {
 	s.draining.Store(true)
-	s.mu.Lock()
 	s.stopped.Store(true)
 	for l := range s.listeners {
 		l.Close()
 	}
+}
+
+// Close cuts everything at once.
+func (s *Server) Close() {
+	s.init()
+	s.mu.Lock()
+	s.stopLocked()
 	for c := range s.conns {
 		c.cut()
 	}

@@ -356,17 +356,7 @@ func (c *conn) readResponseHead() (unused bool, err error) {
 				return false, brokenError{fmt.Errorf("%s sent a response head larger than %d bytes", c.up.up.addr, c.srv.MaxHeaderBytes)}
 			}
 		}
-		if c.rW == len(c.rb) {
-			if c.rR > 0 {
-				copy(c.rb, c.rb[c.rR:c.rW])
-				c.rW -= c.rR
-				c.rR = 0
-			} else {
-				grown := make([]byte, 2*len(c.rb))
-				copy(grown, c.rb[:c.rW])
-				c.rb = grown
-			}
-		}
+		c.rb, c.rR, c.rW = makeRoom(c.rb, c.rR, c.rW)
 		n, err := c.readUp(c.rb[c.rW:])
 		c.rW += n
 		if err != nil {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -154,11 +155,7 @@ func (u *Upstream) dialH2(srv *Server) (nc net.Conn, err error) {
 	defer srv.catch()
 	ctx, cancel := context.WithTimeout(context.Background(), u.options.DialTimeout)
 	defer cancel()
-	dial := u.options.Dial
-	if dial == nil {
-		dial = dialTCP
-	}
-	raw, failed := dial(ctx, u.addr)
+	raw, failed := u.options.Dial(ctx, u.addr)
 	if failed != nil {
 		return nil, &DialError{u.addr, failed}
 	}
@@ -188,28 +185,16 @@ func startH2Client(u *Upstream, nc net.Conn, srv *Server) *h2client {
 	c := newH2Conn(nc, srv, 0, 5*time.Minute)
 	s.c = c
 	c.peer = s
-	c.fr.MaxHeaderListSize = 64 << 10
 	c.out = append(c.out, preface...)
-	c.fw.WriteSettings(
-		http2.Setting{ID: http2.SettingEnablePush, Val: 0},
-		http2.Setting{ID: http2.SettingInitialWindowSize, Val: h2StreamWindow},
-		http2.Setting{ID: http2.SettingMaxHeaderListSize, Val: 64 << 10},
-	)
-	c.fw.WriteWindowUpdate(0, h2ConnWindow-65535)
-	c.left = h2ConnWindow
-	c.idleSince = time.Now()
+	c.greetLocked(http2.Setting{ID: http2.SettingEnablePush, Val: 0}, 64<<10, time.Now())
 	return s
 }
 
 func (p *h2Pool) remove(c *h2client) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for i := range p.conns {
-		if p.conns[i] == c {
-			p.conns = append(p.conns[:i:i], p.conns[i+1:]...)
-			return
-		}
-	}
+	// Others may be reading the old list.
+	p.conns = slices.DeleteFunc(slices.Clone(p.conns), func(other *h2client) bool { return other == c })
 }
 
 // close closes idle connections; others close when their last exchange ends.
@@ -296,8 +281,7 @@ func (s *h2client) settled()    {}
 func (s *h2client) headers(f *http2.MetaHeadersFrame) (keep bool, err error) {
 	c := s.c
 	c.mu.Lock()
-	h := c.streams[f.StreamID]
-	idle := h == nil && c.idleLocked(f.StreamID)
+	h, err := c.streamLocked(f)
 	ended := false
 	if h != nil {
 		ended = h.gotEnd
@@ -305,10 +289,8 @@ func (s *h2client) headers(f *http2.MetaHeadersFrame) (keep bool, err error) {
 	}
 	c.mu.Unlock()
 	switch {
-	case idle:
-		return true, h2Fail(http2.ErrCodeProtocol, "HEADERS of a stream that was not opened")
 	case h == nil:
-		return true, nil
+		return true, err
 	case ended:
 		return true, c.badStream(f.StreamID, http2.ErrCodeStreamClosed)
 	case !h.gotHead:
@@ -341,18 +323,14 @@ func (s *h2client) data(f *http2.DataFrame) error {
 func (s *h2client) reset(f *http2.RSTStreamFrame) error {
 	c := s.c
 	c.mu.Lock()
-	h := c.streams[f.StreamID]
+	h, err := c.streamLocked(f)
 	complete := h != nil && h.gotEnd
 	if h != nil && !complete {
 		c.removeLocked(h, &c.batch)
 	}
-	idle := h == nil && c.idleLocked(f.StreamID)
 	c.mu.Unlock()
-	switch {
-	case idle:
-		return h2Fail(http2.ErrCodeProtocol, "RST_STREAM of a stream that was not opened")
-	case h == nil || complete: // it wants no more of the request; its response is here
-		return nil
+	if h == nil || complete { // complete: it wants no more of the request; its response is here
+		return err
 	}
 	loss := exchange.Broken
 	if f.ErrCode == http2.ErrCodeRefusedStream {
@@ -375,12 +353,7 @@ func (s *h2client) goAway(f *http2.GoAwayFrame) {
 		}
 	}
 	c.mu.Unlock()
-	for _, h := range unseen {
-		c.mu.Lock()
-		c.removeLocked(h, &c.batch)
-		c.mu.Unlock()
-		h.x.upstreamLost(h, fmt.Errorf("%s takes no more requests on the connection (%s)", s.u.addr, code), exchange.Unseen, &c.batch)
-	}
+	s.lose(unseen, fmt.Errorf("%s takes no more requests on the connection (%s)", s.u.addr, code), exchange.Unseen)
 	c.mu.Lock()
 	s.restLocked(&c.batch)
 	c.mu.Unlock()
@@ -395,10 +368,7 @@ func (s *h2client) ended(err error) {
 	c.mu.Lock()
 	s.away = true
 	spoke := c.known
-	halves := make([]*h2half, 0, len(c.streams))
-	for _, h := range c.streams {
-		halves = append(halves, h)
-	}
+	halves := c.halvesLocked()
 	c.mu.Unlock()
 	var ours *h2Error
 	loss := exchange.Broken
@@ -411,10 +381,15 @@ func (s *h2client) ended(err error) {
 		err = fmt.Errorf("%s: %w: %w", s.u.addr, errH2Closed, err)
 		loss = exchange.Unused
 	}
+	s.lose(halves, err, loss)
+}
+
+// lose takes streams off the connection and tells their exchanges.
+func (s *h2client) lose(halves []*h2half, err error, loss exchange.Loss) {
 	for _, h := range halves {
-		c.mu.Lock()
-		c.removeLocked(h, &c.batch)
-		c.mu.Unlock()
-		h.x.upstreamLost(h, err, loss, &c.batch)
+		s.c.mu.Lock()
+		s.c.removeLocked(h, &s.c.batch)
+		s.c.mu.Unlock()
+		h.x.upstreamLost(h, err, loss, &s.c.batch)
 	}
 }

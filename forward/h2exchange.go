@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -330,7 +331,7 @@ func (x *h2exchange) writeLocked(p *Reply, b *h2batch) (status int, n int64) {
 	c.fieldLocked("content-type", clean(p.contentType()), false)
 	c.fieldLocked("content-length", strconv.Itoa(len(p.Body)), false)
 	for _, f := range p.Header {
-		c.fieldLocked(lower(f.Name), clean(f.Value), false)
+		c.fieldLocked(strings.ToLower(f.Name), clean(f.Value), false)
 	}
 	c.headersLocked(x.down.id, body == "")
 	if body == "" {
@@ -361,7 +362,7 @@ func (x *h2exchange) endLocked(b *h2batch) {
 		return
 	}
 	x.down.emptyLocked(b)
-	c.trailersLocked(&x.down, []hpack.HeaderField{{Name: lower(TimeoutTrailer), Value: x.machine.Ending().Timer.String()}})
+	c.trailersLocked(&x.down, []hpack.HeaderField{{Name: strings.ToLower(TimeoutTrailer), Value: x.machine.Ending().Timer.String()}})
 	b.add(c)
 	x.srv.closeStreamLocked(&x.down, b)
 }
@@ -397,15 +398,6 @@ func (x *h2exchange) left(h *h2half, end bool, b *h2batch) {
 }
 
 func (x *h2exchange) asksForHead() bool { return x.method == http.MethodHead }
-
-func (x *h2exchange) header(name string) string {
-	for i := range x.fields {
-		if x.fields[i].Name == name {
-			return x.fields[i].Value
-		}
-	}
-	return ""
-}
 
 func statusDigits(status int) string {
 	switch status {

@@ -23,6 +23,7 @@ func newH2Exchange(s *h2server, f *http2.MetaHeadersFrame, now time.Time) (*h2ex
 	x.r.c, x.r.h2, x.r.Started = s.conn, x, now
 	x.fields = x.space[:0]
 	scheme, host, hosts := "", "", 0
+	expects := false
 	for i := range f.Fields {
 		field := &f.Fields[i]
 		switch field.Name {
@@ -46,6 +47,9 @@ func newH2Exchange(s *h2server, f *http2.MetaHeadersFrame, now time.Time) (*h2ex
 		case "host":
 			hosts++
 			host = field.Value
+		case "expect":
+			expects = expects || field.Value != ""
+			x.fields = append(x.fields, *field)
 		case "te":
 			if field.Value != "trailers" {
 				return nil, errH2Malformed
@@ -86,7 +90,7 @@ func newH2Exchange(s *h2server, f *http2.MetaHeadersFrame, now time.Time) (*h2ex
 		x.body.length = 0
 	}
 	x.machine.Init(s.srv.traits(exchange.Traits{
-		Started: now, Streams: true, KeepsBody: true, Idempotent: idempotent(x.method), Expects: x.header("expect") != "",
+		Started: now, Streams: true, KeepsBody: true, Idempotent: idempotent(x.method), Expects: expects,
 	}))
 	return x, nil
 }
@@ -114,22 +118,15 @@ func trailersOf(fields []hpack.HeaderField) []hpack.HeaderField {
 	return out
 }
 
-// h2Same compares a name in lower case with one in any.
-func h2Same(name, other string) bool {
-	return len(name) == len(other) && (name == other || strings.EqualFold(name, other))
-}
-
-func h2Value(fields []hpack.HeaderField, name string) string {
+// h2Find returns the first value of a field.
+func h2Find(fields []hpack.HeaderField, name string) (value string, ok bool) {
 	for i := range fields {
-		if h2Same(fields[i].Name, name) {
-			return fields[i].Value
+		if sameName(fields[i].Name, name) {
+			return fields[i].Value, true
 		}
 	}
-	return ""
+	return "", false
 }
-
-// lower is a field name as HTTP/2 wants it.
-func lower(name string) string { return strings.ToLower(name) }
 
 // clean is value without what must not be in one.
 func clean(value string) string {
@@ -146,7 +143,7 @@ func clean(value string) string {
 func (x *h2exchange) requestLocked(c *h2conn, scheme string, expect bool) {
 	authority := x.authority
 	for i := range x.r.edits {
-		if e := &x.r.edits[i]; !e.remove && h2Same("host", e.name) {
+		if e := &x.r.edits[i]; !e.remove && sameName("host", e.name) {
 			authority = clean(e.value)
 		}
 	}
@@ -155,8 +152,8 @@ func (x *h2exchange) requestLocked(c *h2conn, scheme string, expect bool) {
 	c.fieldLocked(":path", x.path, false)
 	c.fieldLocked(":authority", authority, false)
 	for i := range x.r.edits {
-		if e := &x.r.edits[i]; !e.remove && !h2Same("host", e.name) {
-			c.fieldLocked(lower(e.name), clean(e.value), false)
+		if e := &x.r.edits[i]; !e.remove && !sameName("host", e.name) {
+			c.fieldLocked(strings.ToLower(e.name), clean(e.value), false)
 		}
 	}
 	for i := range x.fields {
@@ -169,7 +166,7 @@ func (x *h2exchange) requestLocked(c *h2conn, scheme string, expect bool) {
 				continue
 			}
 		}
-		if len(x.r.edits) > 0 && x.edited(f.Name) {
+		if x.r.edited(f.Name) {
 			continue
 		}
 		c.enc.WriteField(*f)
@@ -177,16 +174,6 @@ func (x *h2exchange) requestLocked(c *h2conn, scheme string, expect bool) {
 	if expect {
 		c.fieldLocked("expect", "100-continue", false)
 	}
-}
-
-// edited reports whether an edit takes the place of the field.
-func (x *h2exchange) edited(name string) bool {
-	for i := range x.r.edits {
-		if h2Same(name, x.r.edits[i].name) {
-			return true
-		}
-	}
-	return false
 }
 
 // responseLocked encodes the response's header block for the client, whose connection is locked.
@@ -197,25 +184,16 @@ func (x *h2exchange) responseLocked(c *h2conn, status int, fields []hpack.Header
 		if f.Name[0] == ':' || h2ConnectionField(f.Name) || f.Name == "proxy-authenticate" || f.Name == "proxy-authorization" {
 			continue
 		}
-		if final && x.stripped(f.Name) {
+		if final && x.srv.srv.strips(f.Name) {
 			continue
 		}
 		c.enc.WriteField(*f)
 	}
 	if final {
 		for _, a := range x.r.added {
-			c.fieldLocked(lower(a.Name), clean(a.Value), false)
+			c.fieldLocked(strings.ToLower(a.Name), clean(a.Value), false)
 		}
 	}
-}
-
-func (x *h2exchange) stripped(name string) bool {
-	for _, s := range x.srv.srv.StripResponse {
-		if h2Same(name, s) {
-			return true
-		}
-	}
-	return false
 }
 
 // statusOf reads :status.

@@ -247,7 +247,7 @@ func (x *h2exchange) judgeLocked(h *h2half, f *http2.MetaHeadersFrame) exchange.
 		return exchange.Event{Kind: exchange.Interim, Status: status}
 	}
 	x.expected = -1
-	if text := h2Value(f.RegularFields(), "content-length"); text != "" {
+	if text, _ := h2Find(f.RegularFields(), "content-length"); text != "" {
 		n, ok := parseLength([]byte(text))
 		if !ok {
 			return failed("sent a malformed Content-Length")

@@ -61,15 +61,7 @@ func (c *conn) serveH2(read []byte) {
 		return
 	}
 	s.c.mu.Lock()
-	s.c.fw.WriteSettings(
-		http2.Setting{ID: http2.SettingMaxConcurrentStreams, Val: h2MaxStreams},
-		http2.Setting{ID: http2.SettingInitialWindowSize, Val: h2StreamWindow},
-		http2.Setting{ID: http2.SettingMaxHeaderListSize, Val: uint32(c.srv.MaxHeaderBytes)},
-	)
-	s.c.fw.WriteWindowUpdate(0, h2ConnWindow-65535)
-	s.c.left = h2ConnWindow
-	s.c.fr.MaxHeaderListSize = uint32(c.srv.MaxHeaderBytes)
-	s.c.idleSince = s.opened
+	s.c.greetLocked(http2.Setting{ID: http2.SettingMaxConcurrentStreams, Val: h2MaxStreams}, c.srv.MaxHeaderBytes, s.opened)
 	s.c.armLocked(s.opened.Add(c.srv.FirstRequestTimeout), s.tick)
 	s.c.mu.Unlock()
 	s.c.batch.add(s.c)
@@ -198,14 +190,10 @@ func (s *h2server) data(f *http2.DataFrame) error {
 func (s *h2server) reset(f *http2.RSTStreamFrame) error {
 	c := s.c
 	c.mu.Lock()
-	h := c.streams[f.StreamID]
-	idle := h == nil && c.idleLocked(f.StreamID)
+	h, err := c.streamLocked(f)
 	c.mu.Unlock()
-	if idle {
-		return h2Fail(http2.ErrCodeProtocol, "RST_STREAM of a stream that was not opened")
-	}
 	if h == nil {
-		return nil
+		return err
 	}
 	now := time.Now()
 	patient := h.x.waited(now)
@@ -254,10 +242,7 @@ func (s *h2server) badStream(id uint32) error {
 func (s *h2server) ended(error) {
 	c := s.c
 	c.mu.Lock()
-	halves := make([]*h2half, 0, len(c.streams))
-	for _, h := range c.streams {
-		halves = append(halves, h)
-	}
+	halves := c.halvesLocked()
 	c.mu.Unlock()
 	for _, h := range halves {
 		h.x.clientGone(&c.batch)
@@ -293,10 +278,7 @@ func (s *h2server) tick() {
 	var b h2batch
 	c.mu.Lock()
 	c.timerAt = time.Time{}
-	halves := make([]*h2half, 0, len(c.streams))
-	for _, h := range c.streams {
-		halves = append(halves, h)
-	}
+	halves := c.halvesLocked()
 	c.mu.Unlock()
 	var next time.Time
 	for _, h := range halves {
@@ -344,9 +326,7 @@ func (s *h2server) closeLocked(b *h2batch) {
 	// The client closes when it has read all; one that does not is not waited for.
 	c.nc.SetReadDeadline(time.Now().Add(time.Second))
 	if len(c.out) == 0 && !c.writing {
-		if cw, ok := c.nc.(interface{ CloseWrite() error }); ok && c.raw != nil {
-			cw.CloseWrite()
-		}
+		c.closeWriteLocked()
 	}
 }
 

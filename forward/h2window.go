@@ -1,8 +1,27 @@
 package forward
 
-import "golang.org/x/net/http2"
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"golang.org/x/net/http2"
+)
 
 // Settings and windows: what the peer may send, and what may be sent to it.
+
+// greetLocked says what the peer may send. more is the setting that differs between clients and
+// upstreams.
+func (c *h2conn) greetLocked(more http2.Setting, headerBytes int, now time.Time) {
+	c.fw.WriteSettings(more,
+		http2.Setting{ID: http2.SettingInitialWindowSize, Val: h2StreamWindow},
+		http2.Setting{ID: http2.SettingMaxHeaderListSize, Val: uint32(headerBytes)},
+	)
+	c.fw.WriteWindowUpdate(0, h2ConnWindow-65535)
+	c.left = h2ConnWindow
+	c.fr.MaxHeaderListSize = uint32(headerBytes)
+	c.idleSince = now
+}
 
 func (c *h2conn) settings(f *http2.SettingsFrame) error {
 	if f.IsAck() {
@@ -63,9 +82,9 @@ func (c *h2conn) windowUpdate(f *http2.WindowUpdateFrame) error {
 			return c.badStream(f.StreamID, http2.ErrCodeFlowControl)
 		}
 		c.listLocked(h)
-	} else if c.idleLocked(f.StreamID) {
+	} else if _, err := c.streamLocked(f); err != nil {
 		c.mu.Unlock()
-		return h2Fail(http2.ErrCodeProtocol, "WINDOW_UPDATE of a stream that was not opened")
+		return err
 	}
 	c.drainLocked(&c.batch)
 	c.mu.Unlock()
@@ -73,8 +92,19 @@ func (c *h2conn) windowUpdate(f *http2.WindowUpdateFrame) error {
 	return nil
 }
 
-// idleLocked: the stream was never opened.
-func (c *h2conn) idleLocked(id uint32) bool { return id%2 == 0 || id > c.maxID }
+// streamLocked returns a frame's stream, nil for one that is over. A frame of a stream that was
+// never opened ends the connection (RFC 9113 section 5.1).
+func (c *h2conn) streamLocked(f http2.Frame) (*h2half, error) {
+	id := f.Header().StreamID
+	h := c.streams[id]
+	if h == nil && (id%2 == 0 || id > c.maxID) {
+		return nil, h2Fail(http2.ErrCodeProtocol, f.Header().Type.String()+" of a stream that was not opened")
+	}
+	return h, nil
+}
+
+// halvesLocked lists the streams, for who cannot keep mu while it deals with them.
+func (c *h2conn) halvesLocked() []*h2half { return slices.Collect(maps.Values(c.streams)) }
 
 // receiveLocked accounts for a DATA frame that came.
 func (c *h2conn) receiveLocked(h *h2half, n int64) (conn, stream bool) {
@@ -96,17 +126,16 @@ func (c *h2conn) receiveLocked(h *h2half, n int64) (conn, stream bool) {
 // passed on the windows have their share back.
 func (c *h2conn) arrived(f *http2.DataFrame) (h *h2half, code http2.ErrCode, err error) {
 	c.mu.Lock()
-	h = c.streams[f.StreamID]
+	h, err = c.streamLocked(f)
 	conn, stream := c.receiveLocked(h, int64(f.Length))
-	idle := h == nil && c.idleLocked(f.StreamID)
 	closed := h != nil && h.gotEnd
 	if h != nil && f.StreamEnded() {
 		h.gotEnd = true
 	}
 	c.mu.Unlock()
 	switch {
-	case idle:
-		return nil, 0, h2Fail(http2.ErrCodeProtocol, "DATA of a stream that was not opened")
+	case err != nil:
+		return nil, 0, err
 	case !conn:
 		return nil, 0, h2Fail(http2.ErrCodeFlowControl, "more DATA than the connection's window")
 	case closed:

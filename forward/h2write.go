@@ -100,9 +100,7 @@ func (c *h2conn) wroteLocked(piece []byte, err error, b *h2batch) {
 	}
 	c.drainLocked(b)
 	if c.last && len(c.out) == 0 {
-		if cw, ok := c.nc.(interface{ CloseWrite() error }); ok && c.raw != nil {
-			cw.CloseWrite()
-		}
+		c.closeWriteLocked()
 	}
 }
 
@@ -162,6 +160,13 @@ func (c *h2conn) writeRest(piece []byte, n int) {
 		piece, n = c.takeLocked(), 0
 		c.mu.Unlock()
 		b.flush()
+	}
+}
+
+// closeWriteLocked says that nothing follows. TLS would write, which is not done under mu.
+func (c *h2conn) closeWriteLocked() {
+	if c.raw != nil {
+		closeWrite(c.nc)
 	}
 }
 

@@ -51,6 +51,16 @@ func (h *head) reset(strict bool) {
 func (h *head) bytes(s span) []byte  { return h.raw[s.from:s.to] }
 func (h *head) string(s span) string { return borrow(h.raw[s.from:s.to]) }
 
+// find returns the first value of a field.
+func (h *head) find(name string) (value string, ok bool) {
+	for i := range h.fields {
+		if f := &h.fields[i]; sameName(h.string(f.name), name) {
+			return h.string(f.value), true
+		}
+	}
+	return "", false
+}
+
 // feed parses the complete lines of b, which always starts at the head's first byte. It is called
 // again with more bytes until done; work already done is not repeated.
 func (h *head) feed(b []byte) (done bool, err *syntaxError) {
@@ -321,7 +331,7 @@ func (h *head) named(name []byte) bool {
 			} else {
 				value = nil
 			}
-			if foldSame(name, borrow(bytes.TrimSpace(token))) {
+			if sameName(borrow(name), borrow(bytes.TrimSpace(token))) {
 				return true
 			}
 		}

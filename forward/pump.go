@@ -39,10 +39,18 @@ func (p *pump) init(c *conn) {
 }
 
 func (p *pump) start(up *upConn, h *head) {
-	p.up, p.chunked, p.left = up, h.chunked, h.length
-	p.running = true
-	p.tunnel = false
+	p.chunked, p.left = h.chunked, h.length
 	p.consumed, p.sent = false, false
+	p.begin(up, false)
+}
+
+func (p *pump) startTunnel(up *upConn) {
+	p.activity.Store(time.Now().UnixNano())
+	p.begin(up, true)
+}
+
+func (p *pump) begin(up *upConn, tunnel bool) {
+	p.up, p.running, p.tunnel = up, true, tunnel
 	p.stop.Store(false)
 	p.finished.Store(false)
 	p.failure.Store(nil)
@@ -57,18 +65,6 @@ func (p *pump) start(up *upConn, h *head) {
 func (p *pump) unbound() {
 	p.up.writeEnd = time.Time{}
 	p.up.SetWriteDeadline(p.up.writeEnd)
-}
-
-func (p *pump) startTunnel(up *upConn) {
-	p.up = up
-	p.running, p.tunnel = true, true
-	p.stop.Store(false)
-	p.finished.Store(false)
-	p.failure.Store(nil)
-	p.moved.Store(0)
-	p.activity.Store(time.Now().UnixNano())
-	p.unbound()
-	go p.fn()
 }
 
 // active: the client connection's reading side is the pump's.
@@ -87,6 +83,9 @@ func (p *pump) broken() error {
 
 // wait gives the pump some time to finish by itself.
 func (p *pump) wait(d time.Duration) {
+	if p.finished.Load() {
+		return
+	}
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
@@ -101,15 +100,8 @@ func (p *pump) join(grace time.Duration) (forced bool) {
 	if !p.running {
 		return false
 	}
-	if grace > 0 && !p.finished.Load() {
-		t := time.NewTimer(grace)
-		select {
-		case <-p.finish:
-			t.Stop()
-			p.joined()
-			return false
-		case <-t.C:
-		}
+	if grace > 0 {
+		p.wait(grace)
 	}
 	if !p.finished.Load() {
 		forced = true
@@ -118,16 +110,12 @@ func (p *pump) join(grace time.Duration) (forced bool) {
 		p.up.SetWriteDeadline(past)
 	}
 	<-p.finish
-	p.joined()
-	return forced
-}
-
-func (p *pump) joined() {
 	p.running, p.tunnel = false, false
 	p.c.readEnd = time.Time{}
 	p.c.nc.SetReadDeadline(p.c.readEnd)
 	p.up.writeEnd = time.Time{}
 	p.up = nil
+	return forced
 }
 
 func (p *pump) run() {
@@ -197,8 +185,8 @@ func (p *pump) runBody() {
 			big = largeBuffers.Get().(*[]byte)
 		}
 		b := *big
-		if !p.chunked && int64(len(b)) > p.left {
-			b = b[:p.left]
+		if !p.chunked {
+			b = b[:min(int64(len(b)), p.left)]
 		}
 		n, err := p.read(b)
 		piece = b[:n]
@@ -216,12 +204,9 @@ func (p *pump) take(b []byte) (int, error) {
 	if p.chunked {
 		return p.scanner.scan(b)
 	}
-	n := len(b)
-	if int64(n) > p.left {
-		n = int(p.left)
-	}
-	p.left -= int64(n)
-	return n, nil
+	n := min(int64(len(b)), p.left)
+	p.left -= n
+	return int(n), nil
 }
 
 func (p *pump) done() bool {
@@ -304,8 +289,7 @@ func (p *pump) runTunnel() {
 		}
 		if err != nil {
 			if err == io.EOF {
-				if cw, ok := p.up.Conn.(interface{ CloseWrite() error }); ok {
-					cw.CloseWrite()
+				if closeWrite(p.up.Conn) {
 					return
 				}
 			}

@@ -116,37 +116,21 @@ func (r *Request) Proto() string {
 
 // Header is the first value of the field, "" when absent.
 func (r *Request) Header(name string) string {
-	if r.h2 != nil {
-		return h2Value(r.h2.fields, name)
-	}
-	h := &r.head
-	for i := range h.fields {
-		f := &h.fields[i]
-		if int(f.name.to-f.name.from) == len(name) && foldSame(h.bytes(f.name), name) {
-			return h.string(f.value)
-		}
-	}
-	return ""
+	value, _ := r.find(name)
+	return value
 }
 
 // HasHeader reports whether the field is present, empty or not.
 func (r *Request) HasHeader(name string) bool {
+	_, ok := r.find(name)
+	return ok
+}
+
+func (r *Request) find(name string) (value string, ok bool) {
 	if r.h2 != nil {
-		for i := range r.h2.fields {
-			if h2Same(r.h2.fields[i].Name, name) {
-				return true
-			}
-		}
-		return false
+		return h2Find(r.h2.fields, name)
 	}
-	h := &r.head
-	for i := range h.fields {
-		f := &h.fields[i]
-		if int(f.name.to-f.name.from) == len(name) && foldSame(h.bytes(f.name), name) {
-			return true
-		}
-	}
-	return false
+	return r.head.find(name)
 }
 
 // Fields calls yield for every field in the order sent, Host included; over HTTP/2 names are in
@@ -212,7 +196,7 @@ func (r *Request) SetHeader(name, value string) {
 func (r *Request) forget(name string) {
 	kept := r.edits[:0]
 	for _, e := range r.edits {
-		if !strings.EqualFold(e.name, name) {
+		if !sameName(e.name, name) {
 			kept = append(kept, e)
 		}
 	}
@@ -242,10 +226,9 @@ func (r *Request) DeferBody() { r.deferBody = true }
 func (r *Request) Continue() { r.continueNow = true }
 
 // edited reports whether an edit takes the place of the field.
-func (r *Request) edited(name []byte) bool {
+func (r *Request) edited(name string) bool {
 	for i := range r.edits {
-		e := &r.edits[i]
-		if len(e.name) == len(name) && foldSame(name, e.name) {
+		if sameName(name, r.edits[i].name) {
 			return true
 		}
 	}
@@ -317,17 +300,14 @@ func (r *Request) appendRequest(out []byte, streams bool) []byte {
 	}
 	out = append(out, target...)
 	out = append(out, " HTTP/1.1\r\n"...)
-	if !r.edited([]byte("host")) {
+	if !r.edited("host") {
 		out = append(out, "Host: "...)
 		out = append(out, h.bytes(h.host)...)
 		out = append(out, '\r', '\n')
 	}
 	for i := range r.edits {
 		if e := &r.edits[i]; !e.remove {
-			out = append(out, e.name...)
-			out = append(out, ':', ' ')
-			out = appendClean(out, e.value)
-			out = append(out, '\r', '\n')
+			out = appendLine(out, e.name, e.value)
 		}
 	}
 	upgrade := h.upgrades()
@@ -347,7 +327,7 @@ func (r *Request) appendRequest(out []byte, streams bool) []byte {
 			continue
 		}
 		name := h.bytes(f.name)
-		if len(r.edits) > 0 && r.edited(name) {
+		if r.edited(borrow(name)) {
 			continue
 		}
 		if h.otherTokens && f.id == otherHeader && h.named(name) {
@@ -380,6 +360,12 @@ func (h *head) appendField(out []byte, f *field) []byte {
 	return append(out, '\r', '\n')
 }
 
+// appendLine writes a field that the Handler gave.
+func appendLine(out []byte, name, value string) []byte {
+	out = append(append(out, name...), ": "...)
+	return append(appendClean(out, value), '\r', '\n')
+}
+
 // appendClean refuses to let a value given by the Handler break the head: control characters become
 // spaces.
 func appendClean(out []byte, value string) []byte {
@@ -406,14 +392,11 @@ type Response struct {
 
 // Header is the first value of the field, "" when absent.
 func (r *Response) Header(name string) string {
+	var value string
 	if r.head == nil {
-		return h2Value(r.h2, name)
+		value, _ = h2Find(r.h2, name)
+	} else {
+		value, _ = r.head.find(name)
 	}
-	for i := range r.head.fields {
-		f := &r.head.fields[i]
-		if int(f.name.to-f.name.from) == len(name) && foldSame(r.head.bytes(f.name), name) {
-			return r.head.string(f.value)
-		}
-	}
-	return ""
+	return value
 }

@@ -237,8 +237,7 @@ func (c *conn) relayLength(b []byte, left int64) error {
 
 // appendInterim writes a 1xx head.
 func (c *conn) appendInterim(out []byte) []byte {
-	out = c.appendStatus(out)
-	out = c.appendFields(out, bodyNone)
+	out = c.appendFields(c.appendStatus(out))
 	return append(out, '\r', '\n')
 }
 
@@ -251,7 +250,7 @@ func (c *conn) appendStatus(out []byte) []byte {
 	return append(out, '\r', '\n')
 }
 
-func (c *conn) appendFields(out []byte, kind bodyKind) []byte {
+func (c *conn) appendFields(out []byte) []byte {
 	h := &c.resp
 	lengths := 0
 	for i := range h.fields {
@@ -268,7 +267,7 @@ func (c *conn) appendFields(out []byte, kind bodyKind) []byte {
 		if h.otherTokens && h.named(h.bytes(f.name)) {
 			continue
 		}
-		if len(c.srv.StripResponse) > 0 && f.id == otherHeader && c.stripped(h.bytes(f.name)) {
+		if f.id == otherHeader && c.srv.strips(h.string(f.name)) {
 			continue
 		}
 		out = h.appendField(out, f)
@@ -276,9 +275,10 @@ func (c *conn) appendFields(out []byte, kind bodyKind) []byte {
 	return out
 }
 
-func (c *conn) stripped(name []byte) bool {
-	for _, s := range c.srv.StripResponse {
-		if len(s) == len(name) && foldSame(name, s) {
+// strips reports whether a field of upstreams' answers is removed.
+func (s *Server) strips(name string) bool {
+	for _, field := range s.StripResponse {
+		if sameName(name, field) {
 			return true
 		}
 	}
@@ -287,12 +287,9 @@ func (c *conn) stripped(name []byte) bool {
 
 // appendResponse writes the head the client gets.
 func (c *conn) appendResponse(out []byte, kind bodyKind, closing bool) []byte {
-	out = c.appendFields(c.appendStatus(out), kind)
+	out = c.appendFields(c.appendStatus(out))
 	for _, a := range c.req.added {
-		out = append(out, a.Name...)
-		out = append(out, ": "...)
-		out = appendClean(out, a.Value)
-		out = append(out, '\r', '\n')
+		out = appendLine(out, a.Name, a.Value)
 	}
 	old := c.req.head.minor == 0
 	switch {
@@ -301,9 +298,14 @@ func (c *conn) appendResponse(out []byte, kind bodyKind, closing bool) []byte {
 		kind == bodyNone && c.resp.chunked && c.resp.status != 204 && c.resp.status != 304:
 		out = append(out, "Transfer-Encoding: chunked\r\n"...)
 	}
+	return c.appendConnection(out, closing)
+}
+
+// appendConnection ends a head with what becomes of the client's connection.
+func (c *conn) appendConnection(out []byte, closing bool) []byte {
 	if closing {
 		out = append(out, "Connection: close\r\n"...)
-	} else if old {
+	} else if c.req.head.minor == 0 {
 		out = append(out, "Connection: keep-alive\r\n"...)
 	}
 	return append(out, '\r', '\n')

@@ -58,6 +58,16 @@ func isTCP(nc net.Conn) bool {
 	return false
 }
 
+// closeWrite ends the writing side of a connection, where it has one of its own. It reports whether
+// it has.
+func closeWrite(nc net.Conn) bool {
+	half, ok := nc.(interface{ CloseWrite() error })
+	if ok {
+		half.CloseWrite()
+	}
+	return ok
+}
+
 func (s *socket) Read(b []byte) (int, error) {
 	if len(b) == 0 {
 		return 0, nil

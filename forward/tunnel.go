@@ -16,7 +16,7 @@ func (c *conn) upgrade() exchange.Event {
 	h := &c.resp
 	c.clock = time.Now()
 	c.res.FirstByte = c.clock.Sub(c.req.Started)
-	out := c.appendFields(c.appendStatus(c.out[:0]), bodyNone)
+	out := c.appendFields(c.appendStatus(c.out[:0]))
 	out = append(h.appendUpgrade(out), '\r', '\n')
 	out = append(out, c.rb[c.rR:c.rW]...) // the upstream may talk first
 	c.out = out
@@ -82,8 +82,7 @@ func (c *conn) tunnelDown() error {
 		switch {
 		case err == io.EOF:
 			// The upstream is done: tell the client, and let it finish for a bounded time.
-			if cw, ok := c.nc.(interface{ CloseWrite() error }); ok && !c.pump.finished.Load() {
-				cw.CloseWrite()
+			if !c.pump.finished.Load() && closeWrite(c.nc) {
 				c.pump.wait(halfClosedWait)
 			}
 			return nil

@@ -69,6 +69,9 @@ func NewUpstream(addr string, options UpstreamOptions) *Upstream {
 	}
 	setDefault(&options.IdleTimeout, 90*time.Second)
 	setDefault(&options.DialTimeout, 5*time.Second)
+	if options.Dial == nil {
+		options.Dial = dialTCP
+	}
 	return &Upstream{addr: addr, options: options}
 }
 
@@ -186,11 +189,7 @@ func (u *Upstream) learn(idle time.Duration, now time.Time) {
 func (u *Upstream) dial(ctx context.Context) (*upConn, error) {
 	ctx, cancel := context.WithTimeout(ctx, u.options.DialTimeout)
 	defer cancel()
-	dial := u.options.Dial
-	if dial == nil {
-		dial = dialTCP
-	}
-	nc, err := dial(ctx, u.addr)
+	nc, err := u.options.Dial(ctx, u.addr)
 	if err != nil {
 		if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.DeadlineExceeded) {
 			err = cause

@@ -33,24 +33,13 @@ type Pods interface {
 type Reason uint8
 
 const (
-	NoPods      Reason = iota // there is no pod
-	NoSlot                    // every pod has as many requests as it may have, or rests
-	LessOfTwo                 // no limit: the less loaded of two random pods
-	FirstFree                 // small limit: the first in address order with a free slot
-	RoundRobin                // larger limit: the next with a free slot
-	LastResort                // every pod is suspect: one of them nevertheless
-	reasonCount = iota
+	NoPods     Reason = iota // there is no pod
+	NoSlot                   // every pod has as many requests as it may have, or rests
+	LessOfTwo                // no limit: the less loaded of two random pods
+	FirstFree                // small limit: the first in address order with a free slot
+	RoundRobin               // larger limit: the next with a free slot
+	LastResort               // every pod is suspect: one of them nevertheless
 )
-
-var reasons = [reasonCount]string{"no pods", "no free slot", "less loaded of two", "first free", "round robin", "last resort"}
-
-// String returns r in words.
-func (r Reason) String() string {
-	if int(r) < len(reasons) {
-		return reasons[r]
-	}
-	return "unknown"
-}
 
 // firstFreeLimit is the largest limit under which pods are filled in address order: with so few
 // slots each, packing keeps the last pods idle and lets them go.

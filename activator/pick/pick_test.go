@@ -77,7 +77,7 @@ func TestChoose(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if got, why := Choose(c.pods, c.limit, c.cursor, c.random); got != c.want || why != c.why {
-				t.Errorf("Choose = %d (%s), want %d (%s)", got, why, c.want, c.why)
+				t.Errorf("Choose = %d (reason %d), want %d (reason %d)", got, why, c.want, c.why)
 			}
 		})
 	}
@@ -100,7 +100,7 @@ func TestChooseNeverOverlooksAFreeSlotNorOverfills(t *testing.T) {
 		got, why := Choose(f, limit, random.IntN(20)-5, random.Uint64())
 		switch {
 		case got < 0 && openSlot:
-			t.Fatalf("limit %d, %+v: none chosen (%s) although an open pod has a free slot", limit, f, why)
+			t.Fatalf("limit %d, %+v: none chosen (reason %d) although an open pod has a free slot", limit, f, why)
 		case got < 0:
 		case limit > 0 && f.inFlight[got] >= limit:
 			t.Fatalf("limit %d, %+v: chose %d beyond its limit", limit, f, got)

@@ -56,8 +56,7 @@ var buckets = []float64{.001, .005, .01, .02, .05, .1, .2, .3, .5, .75, 1, 1.5, 
 type Accounts struct {
 	phases *prometheus.HistogramVec
 	total  *prometheus.HistogramVec
-	// Ask returns what the autoscaler knows of a pod; see Ask below.
-	Ask func(ctx context.Context, key backends.Key, pod string) (wire.Birth, error)
+	ask    Asker
 	// Unsplit counts cold starts of which only the activator's own part is known: decide and
 	// schedule are in pull.
 	Unsplit atomic.Int64
@@ -111,9 +110,13 @@ type account struct {
 
 var labelNames = []string{"k8s_namespace_name", "kn_service_name", "kn_revision_name"}
 
-// New returns an empty book.
-func New() *Accounts {
+// Asker returns what the autoscaler knows of a pod.
+type Asker func(ctx context.Context, key backends.Key, pod string) (wire.Birth, error)
+
+// New returns an empty book that asks the autoscaler by ask.
+func New(ask Asker) *Accounts {
 	return &Accounts{
+		ask: ask,
 		phases: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "ebb_cold_start_seconds", Buckets: buckets,
 			Help: "Time of requests that waited for a pod from zero, by phase; the phases of a request sum to its ebb_cold_start_total_seconds."},
 			append(slices.Clone(labelNames), "phase")),
@@ -188,7 +191,7 @@ func (a *Accounts) Run(ctx context.Context) error {
 			told, known := asked[name]
 			if !known && ctx.Err() == nil {
 				limited, cancel := context.WithTimeout(ctx, askTimeout)
-				told, _ = a.Ask(limited, one.key, one.pod) // an autoscaler that cannot say is counted by close
+				told, _ = a.ask(limited, one.key, one.pod) // an autoscaler that cannot say is counted by close
 				cancel()
 				asked[name] = told
 			}
@@ -250,7 +253,7 @@ func clamp(t, low, high time.Time) time.Time {
 
 // Ask returns a function that asks the autoscaler at host:port, with the activators' token under
 // tokenKey.
-func Ask(autoscaler string, tokenKey func() []byte) func(context.Context, backends.Key, string) (wire.Birth, error) {
+func Ask(autoscaler string, tokenKey func() []byte) Asker {
 	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 1, IdleConnTimeout: time.Minute}}
 	return func(ctx context.Context, key backends.Key, pod string) (wire.Birth, error) {
 		url := "http://" + autoscaler + wire.PathBirths + key.Namespace + "/" + key.Name + "/" + pod

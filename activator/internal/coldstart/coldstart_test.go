@@ -79,14 +79,13 @@ func TestThePodsOfOneWaveAreAskedForOnceAndLeaveExemplars(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		now := time.Now()
 		var asked atomic.Int64
-		a := New()
-		a.Ask = func(_ context.Context, key backends.Key, pod string) (wire.Birth, error) {
+		a := New(func(_ context.Context, key backends.Key, pod string) (wire.Birth, error) {
 			asked.Add(1)
 			if pod == "unknown" {
 				return wire.Birth{}, errors.New("nobody knows it")
 			}
 			return wire.Birth{Asked: now.Add(10 * time.Millisecond), Scheduled: now.Add(30 * time.Millisecond)}, nil
-		}
+		})
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
 		go func() { defer close(done); a.Run(ctx) }()
@@ -123,7 +122,7 @@ func TestThePodsOfOneWaveAreAskedForOnceAndLeaveExemplars(t *testing.T) {
 // for their namespace, and a revision that has not started for long makes room.
 func TestTheNumberOfSeriesIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := New()
+		a := New(nil)
 		start := func(revision string) {
 			a.close(account{key: backends.Key{Namespace: "ns", Name: revision}, service: revision, pod: "p", received: time.Now(),
 				end: time.Now()}, wire.Birth{})

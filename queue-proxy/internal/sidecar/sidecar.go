@@ -256,15 +256,6 @@ func (s *Sidecar) closeListeners() {
 // system choose ports.
 func (s *Sidecar) Addr() string { return s.data.Addr().String() }
 
-func (s *Sidecar) sideAddr(name string) string {
-	for _, b := range s.side {
-		if b.name == name {
-			return b.listener.Addr().String()
-		}
-	}
-	return ""
-}
-
 // Run serves until ctx (SIGTERM) ends, and then through the whole sequence of leaving.
 func (s *Sidecar) Run(ctx context.Context) error {
 	inner, stop := context.WithCancel(context.WithoutCancel(ctx))

@@ -484,6 +484,16 @@ func TestOnlyThePodsOwnHookBeginsADrain(t *testing.T) {
 	}
 }
 
+// sideAddr is where a server beside the data port listens.
+func (s *Sidecar) sideAddr(name string) string {
+	for _, b := range s.side {
+		if b.name == name {
+			return b.listener.Addr().String()
+		}
+	}
+	return ""
+}
+
 func portOf(t *testing.T, addr string) int {
 	t.Helper()
 	_, port, err := net.SplitHostPort(addr)
