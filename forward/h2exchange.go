@@ -48,6 +48,10 @@ type h2exchange struct {
 
 	expected int64 // the response's length, -1 when it was not said
 	passed   int64
+
+	// stalls is when the stream is reset if the answer made here has not left by then. It is set
+	// once the machine is over, because then no timer of the request ends the stream.
+	stalls time.Time
 }
 
 // admit has the request begin. keep false: the reading was handed on meanwhile.
@@ -180,10 +184,30 @@ func (x *h2exchange) performLocked(e *exchange.Event, b *h2batch) (left exchange
 
 // finish tells the Handler. The exchange is over, so nobody else touches r and res.
 func (x *h2exchange) finish(b *h2batch) {
-	x.res.ended(x.machine.Ending(), time.Since(x.r.Started))
+	now := time.Now()
+	x.res.ended(x.machine.Ending(), now.Sub(x.r.Started))
 	x.srv.srv.done(&x.r, &x.res)
 	x.srv.running.Add(-1)
+	x.mu.Lock()
+	x.forgetLocked(now)
+	x.mu.Unlock()
 	x.srv.rest(b)
+}
+
+// forgetLocked frees what nobody asks for any more. A client that opens no window keeps the stream
+// of an answer until stalls, and could make a thousand heads stay with it.
+func (x *h2exchange) forgetLocked(now time.Time) {
+	x.r = Request{}
+	x.fields, x.space, x.seen = nil, [len(x.space)]hpack.HeaderField{}, Response{}
+	x.method, x.path, x.authority = "", "", ""
+	x.frame, x.dialErr, x.grew = nil, nil, nil
+	c := x.down.c
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !x.down.removed {
+		x.stalls = now.Add(x.srv.srv.StallTimeout)
+		c.armLocked(x.stalls, x.srv.tick)
+	}
 }
 
 // connect has the request sent to target. While the body may be in the reader's buffer it is worth
@@ -217,7 +241,17 @@ func (x *h2exchange) tick(now time.Time, b *h2batch) time.Time {
 	x.mu.Lock()
 	do := x.performLocked(&exchange.Event{Kind: exchange.Tick, At: now}, b)
 	at := x.machine.TickAt()
+	stalled := !x.stalls.IsZero() && !now.Before(x.stalls)
+	switch {
+	case stalled:
+		x.down.c.drop(&x.down, http2.ErrCodeCancel, b)
+	case !x.stalls.IsZero():
+		at = x.stalls
+	}
 	x.mu.Unlock()
+	if stalled {
+		x.srv.rest(b)
+	}
 	x.follow(do, nil, b)
 	return at
 }
@@ -264,6 +298,7 @@ func (x *h2exchange) malformed(h *h2half, code http2.ErrCode, b *h2batch) {
 func (x *h2exchange) refuse(bad *syntaxError, b *h2batch) {
 	x.mu.Lock()
 	x.writeLocked(&Reply{Status: bad.status, Body: bad.text}, b)
+	x.forgetLocked(time.Now())
 	x.mu.Unlock()
 	x.srv.rest(b)
 }

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -382,5 +383,81 @@ func TestHTTP2SmallWindows(t *testing.T) {
 	}
 	if got != size || !strings.Contains(trailer, "x-end") {
 		t.Errorf("%d bytes, trailer %s", got, trailer)
+	}
+}
+
+// A client that opens no window leaves the answers made here, and what they answered, in memory.
+// Heads are freed with the answer, and the streams are reset after a while.
+func TestAnswersThatAClientDoesNotTakeKeepNoHeadsAndEnd(t *testing.T) {
+	for name, want := range map[string]string{"the Handler's": "503", "to a head that it does not see": "400"} {
+		t.Run(name, func(t *testing.T) {
+			var server *Server
+			addr := start(t, func() *Server {
+				server = &Server{StallTimeout: 2 * time.Second, Handler: &policy{admit: func(*Request) Decision {
+					return Decision{Reply: Reply{Status: 503, Body: "no"}}
+				}}}
+				return server
+			}())
+			r := dialH2raw(t, addr, http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0})
+			answered, reset := make(chan string, h2MaxStreams), make(chan http2.ErrCode, h2MaxStreams)
+			go func() {
+				defer close(answered)
+				for {
+					f, err := r.fr.ReadFrame()
+					if err != nil {
+						return
+					}
+					switch f := f.(type) {
+					case *http2.MetaHeadersFrame:
+						answered <- f.PseudoValue("status")
+					case *http2.RSTStreamFrame:
+						reset <- f.ErrCode
+					}
+				}
+			}()
+			var before, after runtime.MemStats
+			runtime.GC()
+			runtime.ReadMemStats(&before)
+			head := with(aGet, "x", strings.Repeat("x", 30<<10))
+			if want == "400" {
+				head = with(head, "host", "other")
+			}
+			const open = 500
+			for i := range uint32(open) {
+				block := r.fields(head...)
+				r.fr.WriteHeaders(http2.HeadersFrameParam{StreamID: 1 + 2*i, BlockFragment: block[:16<<10], EndStream: true})
+				r.fr.WriteContinuation(1+2*i, true, block[16<<10:])
+			}
+			for range open {
+				if got := <-answered; got != want {
+					t.Fatalf("a stream got %q", got)
+				}
+			}
+			runtime.GC()
+			runtime.ReadMemStats(&after)
+			if kept := int64(after.HeapAlloc) - int64(before.HeapAlloc); kept > 6<<20 {
+				t.Errorf("%d answers keep %d KiB of %d KiB of heads", open, kept>>10, open*30)
+			}
+			for range open {
+				select {
+				case code := <-reset:
+					if code != http2.ErrCodeCancel {
+						t.Fatalf("a stream was reset with %s", code)
+					}
+				case <-t.Context().Done():
+					t.Fatal("the streams stay open")
+				}
+			}
+			server.mu.Lock()
+			defer server.mu.Unlock()
+			for c := range server.conns {
+				h2 := c.h2.Load().c
+				h2.mu.Lock()
+				if len(h2.streams) != 0 {
+					t.Errorf("%d streams are left", len(h2.streams))
+				}
+				h2.mu.Unlock()
+			}
+		})
 	}
 }
