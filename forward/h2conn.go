@@ -56,6 +56,8 @@ type h2conn struct {
 	fr    *http2.Framer
 	batch h2batch
 	known bool // the peer's first SETTINGS came
+	// settingsLeft is how many SETTINGS the peer may send now.
+	settingsLeft allowance
 	// handed is where the reader is told that the reading went to another goroutine.
 	handed *bool
 

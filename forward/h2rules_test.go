@@ -219,6 +219,29 @@ func TestHTTP2RulesAreKept(t *testing.T) {
 		"an invalid setting":         {func(r *h2raw) { r.fr.WriteSettings(http2.Setting{ID: http2.SettingMaxFrameSize, Val: 1}) }, "goaway PROTOCOL_ERROR", false},
 		"a window setting too large": {func(r *h2raw) { r.fr.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1 << 31}) }, "goaway FLOW_CONTROL_ERROR", false},
 		"the connection's window":    {func(r *h2raw) { r.fr.WriteWindowUpdate(0, 1<<31-1) }, "goaway FLOW_CONTROL_ERROR", false},
+		"a setting twice in a frame": {func(r *h2raw) {
+			r.fr.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1}, http2.Setting{ID: http2.SettingInitialWindowSize, Val: 2})
+		}, "goaway PROTOCOL_ERROR", false},
+		"more settings in a frame than there are": {func(r *h2raw) {
+			var many []http2.Setting
+			for id := range uint16(101) {
+				many = append(many, http2.Setting{ID: http2.SettingID(1000 + id)})
+			}
+			r.fr.WriteSettings(many...)
+		}, "goaway PROTOCOL_ERROR", false},
+		"SETTINGS again and again": {func(r *h2raw) {
+			for i := range uint32(10 * h2Settings) {
+				if r.fr.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: i}) != nil {
+					return
+				}
+			}
+		}, "goaway ENHANCE_YOUR_CALM", false},
+		"as many SETTINGS as a client needs": {func(r *h2raw) {
+			for range h2Settings / 2 {
+				r.fr.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1 << 20})
+			}
+			r.headers(1, true, aGet...)
+		}, "200", true},
 		"PUSH_PROMISE": {func(r *h2raw) {
 			r.fr.WritePushPromise(http2.PushPromiseParam{StreamID: 1, PromiseID: 2, BlockFragment: r.fields(aGet...), EndHeaders: true})
 		}, "goaway PROTOCOL_ERROR", false},

@@ -17,9 +17,8 @@ type h2server struct {
 
 	later []*h2exchange // admitted, and sent on when everything that was read is dealt with
 	// spare is how many streams the client may still reset before they were answered; see spend.
-	spare    float64
-	spentAt  time.Time
-	requests int
+	spare    allowance
+	requests int // begun since spare was last used
 
 	running atomic.Int64 // between Admit and Done
 	// Guarded by c.mu.
@@ -47,8 +46,8 @@ const (
 func (c *conn) serveH2(read []byte) {
 	c.nc.SetDeadline(time.Time{})
 	nc := c.nc
-	s := &h2server{conn: c, srv: c.srv, spare: h2Resets, opened: time.Now()}
-	s.spentAt = s.opened
+	s := &h2server{conn: c, srv: c.srv, opened: time.Now()}
+	s.spare.fill(h2Resets, s.opened)
 	s.c = newH2Conn(nc, c.srv, c.srv.HeaderTimeout, c.srv.StallTimeout)
 	s.c.peer = s
 	if len(read) > 0 {
@@ -213,10 +212,9 @@ func (x *h2exchange) waited(now time.Time) bool {
 
 // spend counts a stream that was reset before its answer was complete.
 func (s *h2server) spend(now time.Time) error {
-	s.spare = min(s.spare+now.Sub(s.spentAt).Seconds()*h2ResetRate+float64(max(s.requests-1, 0)), h2Resets)
+	s.spare.left += float64(max(s.requests-1, 0))
 	s.requests = 0
-	s.spentAt = now
-	if s.spare--; s.spare < 0 {
+	if !s.spare.take(h2Resets, h2ResetRate, now) {
 		return h2Fail(http2.ErrCodeEnhanceYourCalm, "too many streams are reset")
 	}
 	return nil

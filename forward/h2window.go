@@ -8,6 +8,29 @@ import (
 	"golang.org/x/net/http2"
 )
 
+// A change of the initial window touches each stream, so what a peer sends in a few bytes costs a
+// thousand steps. Clients that measure the network change it a few times a second at most.
+const (
+	h2SettingsOfFrame = 100 // as in net/http
+	h2Settings        = 100 // frames at once
+	h2SettingsRate    = 10  // ... and a second
+)
+
+// allowance is how often a peer may still do what costs more here than there.
+type allowance struct {
+	left float64
+	at   time.Time
+}
+
+func (a *allowance) fill(most float64, now time.Time) { a.left, a.at = most, now }
+
+// take uses one, after what has been gained at rate a second. It reports whether there was one.
+func (a *allowance) take(most, rate float64, now time.Time) bool {
+	a.left = min(a.left+now.Sub(a.at).Seconds()*rate, most) - 1
+	a.at = now
+	return a.left >= 0
+}
+
 // Settings and windows: what the peer may send, and what may be sent to it.
 
 // greetLocked says what the peer may send. more is the setting that differs between clients and
@@ -29,6 +52,15 @@ func (c *h2conn) settings(f *http2.SettingsFrame) error {
 	}
 	first := !c.known
 	c.known = true
+	switch now := time.Now(); {
+	case first:
+		c.settingsLeft.fill(h2Settings, now)
+	case !c.settingsLeft.take(h2Settings, h2SettingsRate, now):
+		return h2Fail(http2.ErrCodeEnhanceYourCalm, "too many SETTINGS")
+	}
+	if f.NumSettings() > h2SettingsOfFrame || f.HasDuplicates() {
+		return h2Fail(http2.ErrCodeProtocol, "SETTINGS with a setting twice, or with too many")
+	}
 	c.mu.Lock()
 	err := f.ForeachSetting(func(s http2.Setting) error {
 		if err := s.Valid(); err != nil {
