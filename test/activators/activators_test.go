@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"ebb.dev/ebb/test/internal/component"
 	"ebb.dev/ebb/test/internal/loopback"
 	"ebb.dev/ebb/wire"
 )
@@ -94,7 +95,7 @@ func TestNoRequestWaitsBesideAnIdlePodWithOneToFiveActivators(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes half a minute")
 	}
-	dir := build(t)
+	dir := component.Build(t)
 	cluster, err := loopback.Start(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
@@ -105,22 +106,22 @@ func TestNoRequestWaitsBesideAnIdlePodWithOneToFiveActivators(t *testing.T) {
 	prefix := fmt.Sprintf("127.%d.%d.", 1+rand.IntN(254), rand.IntN(256))
 	for n := range 5 {
 		ips = append(ips, prefix+strconv.Itoa(10+n))
-		backs = append(backs, backOf(ips[n]))
+		backs = append(backs, component.BackOf(ips[n]))
 	}
 	ledger := &ledger{began: map[string]time.Time{}}
 	var addresses []string
 	for pod := range pods {
 		container := httptest.NewServer(ledger.container(pod))
 		t.Cleanup(container.Close)
-		_, address := startQueueProxy(t, dir, fmt.Sprintf("pod-%d", pod), container.Listener.Addr().String(), strings.Join(backs, ","))
+		_, address := component.StartQueueProxy(t, dir, revision, fmt.Sprintf("pod-%d", pod), 1, container.Listener.Addr().String(), strings.Join(backs, ","))
 		addresses = append(addresses, address)
 	}
 	if err := cluster.Revision(revision, 1, addresses...); err != nil {
 		t.Fatal(err)
 	}
-	var activators []*process
+	var activators []*component.Process
 	for _, ip := range ips {
-		activators = append(activators, startActivator(t, dir, ip, cluster))
+		activators = append(activators, component.StartActivator(t, dir, ip, cluster))
 	}
 	for n := 1; n <= len(ips); n++ {
 		ledger.load(t, fmt.Sprintf("%d activators", n), ips[:n], func() {})
@@ -200,7 +201,7 @@ func (l *ledger) load(t *testing.T, name string, steady []string, change func(),
 }
 
 func get(client *http.Client, ip, id string, takes time.Duration) (status int, err error) {
-	request, err := http.NewRequestWithContext(context.Background(), http.MethodGet, "http://"+frontOf(ip)+"/?takes="+takes.String()+"&id="+strings.ReplaceAll(id, " ", "+"), nil)
+	request, err := http.NewRequestWithContext(context.Background(), http.MethodGet, "http://"+component.FrontOf(ip)+"/?takes="+takes.String()+"&id="+strings.ReplaceAll(id, " ", "+"), nil)
 	if err != nil {
 		return 0, err
 	}

@@ -137,11 +137,11 @@ func (c *Cluster) Await(ctx context.Context, resource schema.GroupVersionResourc
 func (c *Cluster) AwaitReady(ctx context.Context, namespace, name string) (url string, err error) {
 	object, err := c.Await(ctx, Services, namespace, name, IsReady)
 	if err != nil {
-		return "", fmt.Errorf("Service %s/%s is not Ready: %w", namespace, name, err)
+		return "", fmt.Errorf("the Service %s/%s is not Ready: %w", namespace, name, err)
 	}
 	url, _, _ = unstructured.NestedString(object.Object, "status", "url")
 	if _, err := HostOf(url); err != nil {
-		return "", fmt.Errorf("Service %s/%s is Ready: %w", namespace, name, err)
+		return "", fmt.Errorf("the Service %s/%s is Ready: %w", namespace, name, err)
 	}
 	return url, nil
 }

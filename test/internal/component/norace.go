@@ -1,5 +1,5 @@
 //go:build !race
 
-package activators
+package component
 
 const raceDetector = false

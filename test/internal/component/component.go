@@ -1,4 +1,9 @@
-package activators
+// Package component builds queue-proxy and the activator and runs them as processes, for tests of
+// the data path without a cluster.
+//
+// Owns: the processes, until the test ends. Reads: their logs. Writes: nothing. Never: links a
+// component into the test.
+package component
 
 import (
 	"bufio"
@@ -16,8 +21,8 @@ import (
 	"ebb.dev/ebb/wire"
 )
 
-// build builds queue-proxy and the activator, with the race detector if the tests run with it.
-func build(t *testing.T) (dir string) {
+// Build builds queue-proxy and the activator, with the race detector if the tests run with it.
+func Build(t *testing.T) (dir string) {
 	t.Helper()
 	dir = t.TempDir()
 	args := []string{"build", "-o", dir + "/"}
@@ -30,18 +35,18 @@ func build(t *testing.T) (dir string) {
 	return dir
 }
 
-// process is a running component. Its log is read line by line. If it exits by itself, the test
+// Process is a running component. Its log is read line by line. If it exits by itself, the test
 // fails with the last lines.
-type process struct {
+type Process struct {
 	*exec.Cmd
 	name  string
 	lines chan map[string]any // lines with a message, while a test reads them
 	ended chan error
 }
 
-func start(t *testing.T, name, path string, env ...string) *process {
+func start(t *testing.T, name, path string, env ...string) *Process {
 	t.Helper()
-	p := &process{Cmd: exec.Command(path), name: name, lines: make(chan map[string]any, 100), ended: make(chan error, 1)}
+	p := &Process{Cmd: exec.Command(path), name: name, lines: make(chan map[string]any, 100), ended: make(chan error, 1)}
 	p.Env = append(os.Environ(), env...)
 	read, write, err := os.Pipe()
 	if err != nil {
@@ -81,7 +86,7 @@ func start(t *testing.T, name, path string, env ...string) *process {
 }
 
 // await returns the field of the first line that has the message.
-func (p *process) await(t *testing.T, message, field string) string {
+func (p *Process) await(t *testing.T, message, field string) string {
 	t.Helper()
 	limit := time.NewTimer(time.Minute)
 	defer limit.Stop()
@@ -101,8 +106,9 @@ func (p *process) await(t *testing.T, message, field string) string {
 	}
 }
 
-// startQueueProxy starts a queue-proxy with a limit of one request and returns its address.
-func startQueueProxy(t *testing.T, dir, pod, container, activators string) (p *process, address string) {
+// StartQueueProxy starts the queue-proxy of a pod of the revision, with a limit of requests (0:
+// none), and returns its address.
+func StartQueueProxy(t *testing.T, dir, revision, pod string, limit int, container, activators string) (p *Process, address string) {
 	t.Helper()
 	_, port, err := net.SplitHostPort(container)
 	if err != nil {
@@ -110,7 +116,7 @@ func startQueueProxy(t *testing.T, dir, pod, container, activators string) (p *p
 	}
 	p = start(t, pod, dir+"/queue-proxy",
 		"SERVING_NAMESPACE="+loopback.Namespace, "SERVING_REVISION="+revision, "SERVING_POD="+pod, "SERVING_POD_IP=127.0.0.1",
-		"QUEUE_SERVING_PORT=0", "USER_PORT="+port, "CONTAINER_CONCURRENCY=1", "REVISION_TIMEOUT_SECONDS=300",
+		"QUEUE_SERVING_PORT=0", "USER_PORT="+port, "CONTAINER_CONCURRENCY="+strconv.Itoa(limit), "REVISION_TIMEOUT_SECONDS=300",
 		"EBB_DRAIN_PORT=0", "EBB_STAT_PORT=0", "EBB_ACTIVATORS="+activators, "EBB_CERT_DIR=/nowhere",
 		"EBB_TOKEN="+wire.Token(loopback.TokenKey, loopback.Namespace, revision))
 	_, port, err = net.SplitHostPort(p.await(t, "queue-proxy serves", "address"))
@@ -120,14 +126,14 @@ func startQueueProxy(t *testing.T, dir, pod, container, activators string) (p *p
 	return p, net.JoinHostPort("127.0.0.1", port)
 }
 
-// startActivator starts an activator at the given address, on its fixed ports, and waits until it
+// StartActivator starts an activator at the given address, on its fixed ports, and waits until it
 // is ready.
-func startActivator(t *testing.T, dir, ip string, cluster *loopback.Cluster) *process {
+func StartActivator(t *testing.T, dir, ip string, cluster *loopback.Cluster) *Process {
 	t.Helper()
 	p := start(t, "activator "+ip, dir+"/activator", "KUBECONFIG="+cluster.Kubeconfig, "LISTEN_IP="+ip, "POD_IP="+ip, "POD_NAME=activator-"+ip,
 		"EBB_AUTOSCALER="+cluster.Autoscaler, "SYSTEM_NAMESPACE="+loopback.SystemNamespace)
 	p.await(t, "the cluster's revisions and their pods are known", "")
-	request, err := http.NewRequest(http.MethodGet, "http://"+frontOf(ip)+wire.PathHealth, nil)
+	request, err := http.NewRequest(http.MethodGet, "http://"+FrontOf(ip)+wire.PathHealth, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -146,6 +152,7 @@ func startActivator(t *testing.T, dir, ip string, cluster *loopback.Cluster) *pr
 	}
 }
 
-// frontOf is the address for requests, backOf the address for the announcements of pods.
-func frontOf(ip string) string { return net.JoinHostPort(ip, strconv.Itoa(wire.PortHTTP1)) }
-func backOf(ip string) string  { return net.JoinHostPort(ip, strconv.Itoa(wire.PortAnnounce)) }
+// FrontOf returns the address for requests of the activator at ip, BackOf the one for announcements
+// of pods.
+func FrontOf(ip string) string { return net.JoinHostPort(ip, strconv.Itoa(wire.PortHTTP1)) }
+func BackOf(ip string) string  { return net.JoinHostPort(ip, strconv.Itoa(wire.PortAnnounce)) }
