@@ -58,24 +58,18 @@ func (c *h2conn) settings(f *http2.SettingsFrame) error {
 	case !c.settingsLeft.take(h2Settings, h2SettingsRate, now):
 		return h2Fail(http2.ErrCodeEnhanceYourCalm, "too many SETTINGS")
 	}
-	if f.NumSettings() > h2SettingsOfFrame || f.HasDuplicates() {
-		return h2Fail(http2.ErrCodeProtocol, "SETTINGS with a setting twice, or with too many")
+	if f.NumSettings() > h2SettingsOfFrame {
+		return h2Fail(http2.ErrCodeProtocol, "SETTINGS with too many settings")
 	}
 	c.mu.Lock()
+	window := c.initialWindow // a frame may repeat a setting, so the streams are walked once, after it
 	err := f.ForeachSetting(func(s http2.Setting) error {
 		if err := s.Valid(); err != nil {
 			return err
 		}
 		switch s.ID {
 		case http2.SettingInitialWindowSize:
-			delta := int64(s.Val) - c.initialWindow
-			c.initialWindow = int64(s.Val)
-			for _, h := range c.streams {
-				if h.window += delta; h.window > 1<<31-1 {
-					return http2.ConnectionError(http2.ErrCodeFlowControl)
-				}
-				c.listLocked(h)
-			}
+			window = int64(s.Val)
 		case http2.SettingMaxFrameSize:
 			c.maxFrame = int(min(s.Val, 64<<10))
 		case http2.SettingMaxConcurrentStreams:
@@ -85,6 +79,9 @@ func (c *h2conn) settings(f *http2.SettingsFrame) error {
 		}
 		return nil
 	})
+	if err == nil {
+		err = c.resizeLocked(window)
+	}
 	if err == nil {
 		c.fw.WriteSettingsAck()
 		c.drainLocked(&c.batch)
@@ -99,6 +96,22 @@ func (c *h2conn) settings(f *http2.SettingsFrame) error {
 		c.peer.settled()
 	}
 	return c.checkBacklog()
+}
+
+// resizeLocked follows the peer's initial window, in streams that are open too.
+func (c *h2conn) resizeLocked(window int64) error {
+	delta := window - c.initialWindow
+	if delta == 0 {
+		return nil
+	}
+	c.initialWindow = window
+	for _, h := range c.streams {
+		if h.window += delta; h.window > 1<<31-1 {
+			return http2.ConnectionError(http2.ErrCodeFlowControl)
+		}
+		c.listLocked(h)
+	}
+	return nil
 }
 
 func (c *h2conn) windowUpdate(f *http2.WindowUpdateFrame) error {
