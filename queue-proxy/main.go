@@ -12,7 +12,7 @@ import (
 	"runtime/debug"
 
 	"ebb.dev/ebb/internal/run"
-	"ebb.dev/ebb/queue-proxy/internal/config"
+	"ebb.dev/ebb/queue-proxy/config"
 	"ebb.dev/ebb/queue-proxy/internal/sidecar"
 )
 

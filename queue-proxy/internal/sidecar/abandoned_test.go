@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"ebb.dev/ebb/queue-proxy/internal/config"
+	"ebb.dev/ebb/queue-proxy/config"
 )
 
 // connected is how many of the clients' connections to the server's port the kernel still calls

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"ebb.dev/ebb/forward/forwardtest"
-	"ebb.dev/ebb/queue-proxy/internal/config"
+	"ebb.dev/ebb/queue-proxy/config"
 )
 
 // A forwarded request costs no allocation in the whole of queue-proxy, whatever of its defaults is

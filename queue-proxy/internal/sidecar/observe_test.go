@@ -16,7 +16,7 @@ import (
 
 	"ebb.dev/ebb/forward"
 	"ebb.dev/ebb/internal/otlp"
-	"ebb.dev/ebb/queue-proxy/internal/config"
+	"ebb.dev/ebb/queue-proxy/config"
 	"ebb.dev/ebb/queue-proxy/internal/routetag"
 )
 

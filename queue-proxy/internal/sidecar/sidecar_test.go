@@ -19,7 +19,7 @@ import (
 	"github.com/gorilla/websocket"
 
 	"ebb.dev/ebb/forward"
-	"ebb.dev/ebb/queue-proxy/internal/config"
+	"ebb.dev/ebb/queue-proxy/config"
 	"ebb.dev/ebb/queue-proxy/internal/probe"
 	"ebb.dev/ebb/wire"
 )

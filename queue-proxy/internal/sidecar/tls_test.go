@@ -20,7 +20,7 @@ import (
 	"testing"
 	"time"
 
-	"ebb.dev/ebb/queue-proxy/internal/config"
+	"ebb.dev/ebb/queue-proxy/config"
 	"ebb.dev/ebb/queue-proxy/internal/probe"
 )
 
