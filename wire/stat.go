@@ -106,13 +106,10 @@ func (s Stat) Append(data []byte) []byte {
 	return data
 }
 
-// DecodeStat decodes one Stat. Unknown fields are skipped; NaN, infinite and negative figures are
-// the receiver's to refuse, because only it can count them.
-func DecodeStat(data []byte) (Stat, error) { return DecodeStatOf("", data) }
-
-// DecodeStatOf is DecodeStat where the name of the reporter is most often known: a Stat of the
-// given pod shares it.
-func DecodeStatOf(pod string, data []byte) (Stat, error) {
+// DecodeStat decodes one Stat. A Stat of the given pod shares the text of its name. Unknown fields
+// are skipped. The receiver refuses NaN, infinite and negative figures, because only the receiver
+// can count them.
+func DecodeStat(pod string, data []byte) (Stat, error) {
 	var s Stat
 	err := fields(data, func(number int, value field) error {
 		switch number {
@@ -216,7 +213,7 @@ func decodeMessage(data []byte, last *StatMessage) (StatMessage, error) {
 			if value.kind != typeBytes {
 				return errWireType
 			}
-			m.Stat, err = DecodeStatOf(last.Stat.PodName, value.bytes)
+			m.Stat, err = DecodeStat(last.Stat.PodName, value.bytes)
 			return err
 		}
 		return nil

@@ -15,7 +15,7 @@ import (
 func TestAStatSurvivesItsEncoding(t *testing.T) {
 	same := func(pod string, a, b, c, d, e, f, g, h float64, at int64, outOfTurn bool) bool {
 		in := Stat{pod, a, b, c, d, e, at, f, g, h, outOfTurn}
-		out, err := DecodeStat(in.Append(nil))
+		out, err := DecodeStat("", in.Append(nil))
 		return err == nil && out == in
 	}
 	if err := quick.Check(same, nil); err != nil {
@@ -57,7 +57,7 @@ func TestUnknownFieldsOfAStatAreSkipped(t *testing.T) {
 	data := protowire.AppendTag(nil, 99, protowire.Fixed32Type)
 	data = protowire.AppendFixed32(data, 1)
 	data = Stat{PodName: "p"}.Append(data)
-	stat, err := DecodeStat(data)
+	stat, err := DecodeStat("", data)
 	if err != nil || stat.PodName != "p" {
 		t.Fatalf("got %+v, %v", stat, err)
 	}

@@ -50,22 +50,6 @@ func NewLogger(w io.Writer, component string) (*slog.Logger, *slog.LevelVar) {
 	return slog.New(handler).With("component", component), level
 }
 
-// ParseLevel reads a level of the ConfigMap config-logging (contract section 3.8): debug, info,
-// warn, error, and the levels above error, which count as error.
-func ParseLevel(text string) (slog.Level, error) {
-	switch strings.ToLower(strings.TrimSpace(text)) {
-	case "debug":
-		return slog.LevelDebug, nil
-	case "", "info":
-		return slog.LevelInfo, nil
-	case "warn", "warning":
-		return slog.LevelWarn, nil
-	case "error", "dpanic", "panic", "fatal":
-		return slog.LevelError, nil
-	}
-	return slog.LevelInfo, fmt.Errorf("log level %q is none of debug, info, warn, error", text)
-}
-
 // NewRegistry returns a registry that already reports on the Go runtime and the process.
 func NewRegistry() *prometheus.Registry {
 	registry := prometheus.NewRegistry()

@@ -31,20 +31,6 @@ func TestALogLineIsOneJSONObjectThatNamesItsComponent(t *testing.T) {
 	}
 }
 
-func TestLevelsOfConfigLoggingAreRead(t *testing.T) {
-	for text, want := range map[string]slog.Level{
-		"debug": slog.LevelDebug, "info": slog.LevelInfo, "": slog.LevelInfo, "Warn": slog.LevelWarn,
-		"error": slog.LevelError, "fatal": slog.LevelError,
-	} {
-		if got, err := ParseLevel(text); err != nil || got != want {
-			t.Errorf("%q: got %v, %v; want %v", text, got, err, want)
-		}
-	}
-	if _, err := ParseLevel("loud"); err == nil {
-		t.Error(`"loud" was accepted`)
-	}
-}
-
 func TestProfilesAnswerOnlyWhenSwitchedOn(t *testing.T) {
 	on := false
 	handler := Profiles(func() bool { return on })

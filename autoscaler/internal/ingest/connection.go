@@ -195,7 +195,7 @@ func read(data []byte, pod string) (stat wire.Stat, whole bool, err error) {
 	switch {
 	case err != nil:
 	case whole:
-		stat, err = wire.DecodeStatOf(pod, body)
+		stat, err = wire.DecodeStat(pod, body)
 	case len(data) == longestAnswer:
 		err = fmt.Errorf("answer is longer than %d bytes", longestAnswer)
 	}

@@ -119,9 +119,9 @@ func TestStartIsNoticedFastWhateverThePeriod(t *testing.T) {
 		t.Errorf("it took %s", took)
 	}
 	select {
-	case <-p.Started():
+	case <-p.started:
 	default:
-		t.Error("Started is not closed")
+		t.Error("it does not say that the container has started")
 	}
 	if err := p.Ready(context.Background()); err != nil {
 		t.Error(err)

@@ -39,9 +39,6 @@ func New(startup, specs []Spec) *Prober {
 		once: func(ctx context.Context, s *Spec, timeout time.Duration) error { return s.Once(ctx, timeout) }}
 }
 
-// Started is closed when every probe has passed for the first time.
-func (p *Prober) Started() <-chan struct{} { return p.started }
-
 // Start polls, from the process's own start and much faster than any kubelet, until the container
 // passes or ctx ends.
 func (p *Prober) Start(ctx context.Context) error {

@@ -31,10 +31,10 @@ func TestTheScrapeIsOneStat(t *testing.T) {
 	}
 	defer resp.Body.Close()
 	scraped, _ := io.ReadAll(resp.Body)
-	if _, err := wire.DecodeStat(scraped); err != nil {
+	if _, err := wire.DecodeStat("", scraped); err != nil {
 		t.Errorf("the scrape does not decode: %v", err)
 	}
-	s, err := wire.DecodeStat(b)
+	s, err := wire.DecodeStat("", b)
 	if err != nil || s.Requests != 2 || s.ProxiedRequests != 1 || s.Completed != 2 || s.PodName != "pod" {
 		t.Errorf("got %+v %v", s, err)
 	}

@@ -258,14 +258,19 @@ func startTicks(pid int) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	// The second field is the name in brackets and may contain any character.
-	_, rest, ok := strings.Cut(string(text), ") ")
-	if i := strings.LastIndex(string(text), ") "); i >= 0 {
-		rest = string(text)[i+2:]
+	ticks, err := parseStat(string(text))
+	if err != nil {
+		return "", fmt.Errorf("/proc/%d/stat: %w", pid, err)
 	}
-	fields := strings.Fields(rest)
-	if !ok || len(fields) < 20 {
-		return "", fmt.Errorf("/proc/%d/stat has an unknown form", pid)
+	return ticks, nil
+}
+
+// parseStat reads the content of /proc/PID/stat.
+func parseStat(text string) (startTicks string, err error) {
+	// The second field is the name in brackets and may contain any character.
+	fields := strings.Fields(text[strings.LastIndex(text, ")")+1:])
+	if len(fields) < 20 {
+		return "", errors.New("it has an unknown form")
 	}
 	const threads = 17 // field 20 of /proc/PID/stat
 	if fields[0] == "X" || fields[0] == "Z" && (fields[threads] == "0" || fields[threads] == "1") {

@@ -180,3 +180,32 @@ func TestNamesOfTheTable(t *testing.T) {
 		t.Errorf("got %s", got)
 	}
 }
+
+// The first thread of a program that ends may be a zombie while others still hold its ports.
+func TestAZombieHasEndedWithItsLastThread(t *testing.T) {
+	stat := func(name, state, threads string) string {
+		return "42 (" + name + ") " + state + " 1 42 42 0 -1 4194560 0 0 0 0 0 0 0 0 20 0 " + threads + " 0 31337 0 0\n"
+	}
+	for text, ended := range map[string]bool{
+		stat("sleep", "S", "1"):            false,
+		stat("etcd", "Z", "7"):             false,
+		stat("etcd", "Z", "1"):             true,
+		stat("etcd", "Z", "0"):             true,
+		stat("etcd", "X", "7"):             true,
+		stat("a) Z 1 (b", "S", "1"):        false,
+		stat("sh -c (exit 1) Z", "Z", "1"): true,
+	} {
+		ticks, err := parseStat(text)
+		if got := errors.Is(err, os.ErrProcessDone); got != ended {
+			t.Errorf("%q: ended is %v, want %v (%v)", text, got, ended, err)
+		}
+		if !ended && ticks != "31337" {
+			t.Errorf("%q: it started at %q", text, ticks)
+		}
+	}
+	for _, text := range []string{"", "42 (etcd) S 1", "no brackets"} {
+		if _, err := parseStat(text); err == nil || errors.Is(err, os.ErrProcessDone) {
+			t.Errorf("%q: error %v", text, err)
+		}
+	}
+}
