@@ -1,7 +1,7 @@
 package forward
 
-// chunkScanner follows a chunked body (RFC 9112 section 7.1) byte by byte, so that it can be passed
-// on as it came: it finds the end and refuses everything that another parser might read
+// chunkScanner follows a chunked body (RFC 9112 section 7.1) byte by byte, so that the body can be
+// passed on unchanged. It finds the end, and rejects everything that another parser might read
 // differently.
 type chunkScanner struct {
 	state  chunkState
@@ -29,7 +29,7 @@ const (
 	chunkDone
 )
 
-// Chunk extensions and trailers of one body may not be larger than this.
+// The limit for the chunk extensions and trailers of one body.
 const maxChunkExtra = 16 << 10
 
 func (s *chunkScanner) reset() { *s = chunkScanner{} }
@@ -109,7 +109,7 @@ func (s *chunkScanner) step(b []byte) (n int, data bool, err error) {
 				return n, false, errChunk
 			}
 			if c == ':' {
-				// A trailer that carries framing or routing is an attack on whoever merges it into
+				// A trailer with framing or routing fields attacks a recipient that merges it into
 				// the head.
 				name := s.name[:min(s.nameN, len(s.name))]
 				switch id := identify(name); {
@@ -165,11 +165,11 @@ func (s *chunkScanner) scan(b []byte) (n int, err error) {
 	return n, nil
 }
 
-// between reports whether the last chunk that was seen is whole and nothing of the next one was.
+// between reports whether the last chunk is complete and nothing of the next one has arrived.
 func (s *chunkScanner) between() bool { return s.state == chunkSize && s.digits == 0 }
 
-// squeeze takes a valid piece of the body apart, in place: data is what its chunks carry, tail what
-// follows the last chunk's line, and last says that this line was in the piece.
+// squeeze takes a valid piece of the body apart, in place. data is the content of its chunks, tail
+// is what follows the line of the last chunk, and last says that this line was in the piece.
 func (s *chunkScanner) squeeze(b []byte) (data, tail []byte, last bool) {
 	kept := 0
 	for n := 0; n < len(b) && !s.done(); {

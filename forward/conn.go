@@ -15,15 +15,16 @@ import (
 const (
 	smallBuffer = 4 << 10
 	largeBuffer = 64 << 10
-	// patience is how long an exchange waits for the upstream before it pays for a second goroutine
-	// that notices the client leaving.
+	// patience is how long an exchange waits for the upstream before it starts a second goroutine
+	// that notices when the client leaves.
 	patience = 50 * time.Millisecond
-	// headGrace is how long the write of a response's head may take at least, whatever the timers
-	// say: it has been decided then that the client gets this response and not a 504.
+	// headGrace is the least time that a write of a response head gets, whatever the timers say: by
+	// then it is decided that the client gets this response and not a 504.
 	headGrace = time.Second
 )
 
-// largeBuffers hold bodies in transit. Only exchanges that move more than a small buffer take one.
+// largeBuffers hold bodies in transit. Only an exchange that moves more than a small buffer takes
+// one.
 var largeBuffers = sync.Pool{New: func() any { b := make([]byte, largeBuffer); return &b }}
 
 // past is a deadline that wakes a blocked read or write at once.
@@ -96,7 +97,7 @@ func newConn(s *Server, nc net.Conn, cfg *tls.Config) *conn {
 	return c
 }
 
-// prepare makes what only HTTP/1.1 needs.
+// prepare allocates what only HTTP/1.1 needs.
 func (c *conn) prepare() {
 	c.in = make([]byte, smallBuffer)
 	c.out = make([]byte, 0, smallBuffer)
@@ -223,7 +224,7 @@ func (c *conn) awaitRequest() bool {
 	if c.served == 0 {
 		limit = c.srv.FirstRequestTimeout
 	}
-	// The deadline is renewed only when a tenth of it is used up: it costs a lock and a timer.
+	// Renew the deadline only when a tenth of it has passed: a renewal takes a lock and a timer.
 	now := c.clock
 	if c.served == 0 || now.IsZero() {
 		now = time.Now()
@@ -235,7 +236,8 @@ func (c *conn) awaitRequest() bool {
 	since := now.UnixNano()
 	c.idle.Store(since)
 	if c.srv.stopped.Load() && c.served > 0 {
-		// Shutdown may have missed us; a request that is already here is still answered.
+		// Shutdown may have missed this connection. A request that has already arrived is still
+		// answered.
 		c.nc.SetReadDeadline(time.Now().Add(wakeGrace))
 	}
 	n, err := c.nc.Read(c.in)
@@ -264,15 +266,15 @@ func (c *conn) cut() {
 	c.wake()
 }
 
-// wake interrupts a blocked upstream read or write, from any goroutine. Whoever is woken looks at
-// the reason.
+// wake interrupts a blocked read or write on the upstream, from any goroutine. The interrupted
+// goroutine finds out the reason.
 func (c *conn) wake() {
 	if up := c.upWake.Load(); up != nil {
 		up.SetDeadline(past)
 	}
 }
 
-// makeRoom makes b writable behind its bytes b[r:w]: they move to the front, or the buffer doubles.
+// makeRoom makes room in b behind the bytes b[r:w]. They move to the front, or the buffer doubles.
 func makeRoom(b []byte, r, w int) (roomy []byte, newR, newW int) {
 	switch {
 	case w < len(b):
@@ -283,8 +285,8 @@ func makeRoom(b []byte, r, w int) (roomy []byte, newR, newW int) {
 	return append(b, make([]byte, len(b))...), 0, w
 }
 
-// reject answers a malformed head. What follows on the connection cannot be trusted, so it is
-// closed.
+// reject answers a malformed head and closes the connection, because what follows on it cannot be
+// trusted.
 func (c *conn) reject(err *syntaxError) headOutcome {
 	c.srv.rejected.Add(1)
 	c.clock = time.Now()
@@ -300,7 +302,7 @@ func (c *conn) reject(err *syntaxError) headOutcome {
 	return headClosed
 }
 
-// reply writes an answer of our own. It reports whether the connection can be used again.
+// reply writes a local answer. It reports whether the connection can be used again.
 func (c *conn) reply(p *Reply) bool {
 	closing := p.Close || c.lingering || c.srv.endsNext() || !c.req.head.keepsAlive()
 	status := p.status()
@@ -329,8 +331,9 @@ func (c *conn) reply(p *Reply) bool {
 	return !closing
 }
 
-// linger closes the writing side and swallows what the client still sends, for a bounded time and
-// size: closing with unread bytes would reset the connection and could take the answer with it.
+// linger closes the writing side and discards what the client still sends, for a bounded time and
+// size. Closing with unread bytes would reset the connection, and the client might not see the
+// answer.
 func (c *conn) linger() {
 	if c.gone.Load() {
 		return

@@ -1,16 +1,14 @@
-// Package forward is the one HTTP forwarder of Ebb; queue-proxy and activator are thin policies
-// over it.
+// Package forward is Ebb's HTTP forwarder. queue-proxy and activator are thin policies over it.
 //
-// It owns client connections, upstream connection pools, and the framing of every message in
-// between. One goroutine serves one client connection; a head is parsed in place, the few headers
-// that must change are rewritten while it is copied once, and the body is passed through in its own
-// framing. A forwarded HTTP/1.1 request allocates nothing.
+// Owns: client connections, pools of upstream connections, and the framing of every message between
+// them. One goroutine serves one client connection. A head is parsed in place, the few fields that
+// must change are rewritten while it is copied once, and the body is passed in its own framing. A
+// forwarded HTTP/1.1 request does not allocate. Reads: the sockets, and the decisions of its
+// Handler. Writes: the sockets, and its counters. Never: decides whether a request may pass, where
+// it goes, or how long it may take; the Handler does.
 //
-// It reads nothing but the sockets and its Handler's answers, writes nothing but sockets and its
-// counters, and never decides policy: whether a request may pass, where to, and how long it may
-// take is the Handler's word.
-//
-// The deadline model, one for every protocol: all timers start when the request's head is complete.
+// The deadlines are the same for every protocol. All timers start when the request's head is
+// complete:
 //
 //	ResponseStart  ends when the first byte of the final response head is written to the client; on an upgraded connection,
 //	               when the upstream sends the first byte after the 101
@@ -37,7 +35,7 @@ import (
 	"ebb.dev/ebb/forward/exchange"
 )
 
-// Handler is the policy of one server. Both methods are called on the goroutine of the client
+// Handler is the policy of a server. Both methods are called on the goroutine of the client
 // connection.
 type Handler interface {
 	// Admit decides about one request before any byte of its body is forwarded. It may block;
@@ -48,29 +46,28 @@ type Handler interface {
 	Done(r *Request, res *Result)
 }
 
-// Redirector is an optional part of a Handler: OnDialError is asked when no connection to the
-// chosen upstream could be made, so nothing was sent. It may name another upstream (or answer with
-// a reply), as often as it likes: it has to bound that itself, and the request's timers do. Without
-// it the answer is 502.
+// Redirector is an optional part of a Handler. OnDialError is asked when no connection to the
+// chosen upstream could be made, so that nothing was sent. It may name another upstream or a reply,
+// any number of times: the Handler has to limit that, and the request's timers do. Without it the
+// answer is 502.
 type Redirector interface {
 	OnDialError(r *Request, err error) Decision
 }
 
-// Judge is an optional part of a Handler: OnResponse sees the head of every final response before
-// anything of it goes to the client. With again true the response is dropped and d is carried out
-// instead; that is allowed only while Response.Replayable says that the request can be sent once
-// more.
+// Judge is an optional part of a Handler. OnResponse sees the head of every final response before
+// any of it goes to the client. If again is true, the response is dropped and d is carried out
+// instead. That is allowed only while Response.Replayable is true.
 type Judge interface {
 	OnResponse(r *Request, resp *Response) (d Decision, again bool)
 }
 
-// Decision is the Handler's answer: forward to Upstream, or, when that is nil, send Reply.
+// Decision is the Handler's answer: forward to Upstream or, if that is nil, send Reply.
 type Decision struct {
 	Upstream *Upstream
 	Reply    Reply
 }
 
-// Reply is an answer made here rather than by an upstream.
+// Reply is a local answer.
 type Reply struct {
 	Status      int
 	ContentType string // default text/plain; charset=utf-8
@@ -96,7 +93,7 @@ func (p *Reply) contentType() string {
 // Header is one field of a Reply.
 type Header struct{ Name, Value string }
 
-// What the machine decides by, and its words for how an exchange ended.
+// The inputs of package exchange, and its names for how an exchange ended.
 type (
 	Timeouts   = exchange.Timeouts
 	Timer      = exchange.Timer
@@ -125,7 +122,8 @@ const (
 // ErrClientGone is the cancellation cause of a request whose client closed its connection.
 var ErrClientGone = exchange.ErrClientGone
 
-// TimeoutTrailer is the trailer of a response that a timer ended; its value is the timer's name.
+// TimeoutTrailer is the trailer of a response that a timer ended. Its value is the name of the
+// timer.
 const TimeoutTrailer = "Ebb-Timeout"
 
 // Result is how one exchange ended.
@@ -142,7 +140,7 @@ type Result struct {
 	Retried       bool
 }
 
-// ended takes over what the machine knows.
+// ended copies what the machine knows.
 func (r *Result) ended(e *exchange.Ending, after time.Duration) {
 	r.Cause, r.Timer, r.Err, r.Retried, r.Duration = e.Cause, e.Timer, e.Err, e.Retried, after
 }
@@ -163,27 +161,27 @@ type Server struct {
 	HeaderTimeout time.Duration
 	// FirstRequestTimeout bounds the wait for the first byte on a new connection. Default 60 s.
 	FirstRequestTimeout time.Duration
-	// IdleTimeout bounds the wait for the next request. Default 65 min: longer than the gateway's
-	// own (Envoy: 1 h), so that it is the gateway that closes and no request meets a closing
+	// IdleTimeout bounds the wait for the next request. Default 65 min, which is longer than the
+	// gateway's own (Envoy: 1 h). So the gateway closes first, and no request meets a closing
 	// connection.
 	IdleTimeout time.Duration
-	// StallTimeout bounds one write that makes no progress when no timer of the request does.
-	// Default 5 min.
+	// StallTimeout bounds a write that makes no progress if no timer of the request does. Default 5
+	// min.
 	StallTimeout time.Duration
-	// MaxConns bounds the client connections. Default 65536; it is never more than half of the file
-	// descriptors that the process may have. Beyond it a connection that has no request is closed
-	// for a new one; while there is none the new one waits until a response has ended.
+	// MaxConns bounds the client connections. Default 65536, and never more than half of the file
+	// descriptors that the process may have. Beyond it, a connection without a request is closed
+	// for a new one. If all have requests, the new connection waits until a response has ended.
 	MaxConns int
-	// OnConnLimit, when set, is told from time to time that a new connection waits because all
-	// others, of which there are conns, have requests.
+	// OnConnLimit, if set, is called from time to time while a new connection waits because all
+	// others (conns of them) have requests.
 	OnConnLimit func(conns int)
-	// OnPanic, when set, is told of a panic, in the Handler or here, from whatever goroutine met
-	// it. The request gets 500, or what it came on is closed; the process goes on. When it is not
-	// set, the process ends.
+	// OnPanic, if set, is called after a panic, in the Handler or in this package, on any
+	// goroutine. The request gets 500, or its connection is closed, and the process continues. If
+	// it is not set, the process ends.
 	OnPanic func(value any, stack []byte)
-	// StripResponse names header fields that are removed from what upstreams answer.
+	// StripResponse names header fields that are removed from the answers of upstreams.
 	StripResponse []string
-	// TLS, when set, makes ServeTLS possible; its GetCertificate is asked for every handshake.
+	// TLS, if set, makes ServeTLS possible. Its GetCertificate is called for every handshake.
 	TLS *tls.Config
 
 	redirects  Redirector // the Handler, when it is one
@@ -242,13 +240,13 @@ func (s *Server) init() {
 	})
 }
 
-// traits adds what is known of the Handler.
+// traits adds what is known about the Handler.
 func (s *Server) traits(t exchange.Traits) exchange.Traits {
 	t.Redirects, t.Judges = s.redirects != nil, s.judges != nil
 	return t
 }
 
-// replyTo is the answer that an exchange ends with.
+// replyTo is the answer with which an exchange ends.
 func (s *Server) replyTo(e *exchange.Ending, r *Request) Reply {
 	switch e.Cause {
 	case Replied:
@@ -297,7 +295,7 @@ func (s *Server) serve(l net.Listener, cfg *tls.Config) error {
 			if s.stopped.Load() {
 				return ErrServerClosed
 			}
-			// Out of file descriptors is not a reason to stop serving: back off and go on.
+			// Running out of file descriptors is no reason to stop serving: back off and continue.
 			var ne net.Error
 			if errors.As(err, &ne) && !errors.Is(err, net.ErrClosed) {
 				pause = min(max(2*pause, 5*time.Millisecond), time.Second)
@@ -353,8 +351,8 @@ func (s *Server) closeEmptyLocked() {
 	}
 }
 
-// SetDraining makes every further response say "Connection: close" while requests are still
-// accepted, so that clients move away by themselves before Shutdown.
+// SetDraining adds "Connection: close" to every further response. Requests are still accepted, and
+// clients move away before Shutdown.
 func (s *Server) SetDraining(on bool) { s.draining.Store(on) }
 
 // Upgraded is the number of open upgraded (WebSocket) connections.
@@ -363,8 +361,8 @@ func (s *Server) Upgraded() int { return int(s.upgraded.Load()) }
 // Rejected counts malformed requests, which never reached Admit.
 func (s *Server) Rejected() int64 { return s.rejected.Load() }
 
-// Shutdown closes the listeners and idle connections and waits until every exchange, upgraded ones
-// included, has finished or ctx ends; then it cuts what is left.
+// Shutdown closes the listeners and idle connections. It waits until every exchange, including
+// upgraded ones, has finished or ctx ends, and then cuts the rest.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.init()
 	s.mu.Lock()
@@ -389,7 +387,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	return err
 }
 
-// stopLocked closes the listeners, and has every response end its connection.
+// stopLocked closes the listeners, and makes every response the last one on its connection.
 func (s *Server) stopLocked() {
 	s.draining.Store(true)
 	s.stopped.Store(true)

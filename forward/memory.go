@@ -7,18 +7,19 @@ import (
 )
 
 const (
-	// tlsBytes is what TLS keeps for a connection: keys, and a buffer for what it read.
+	// tlsBytes is what TLS holds for a connection: keys and a read buffer.
 	tlsBytes = 12 << 10
-	// h2ConnBytes is what a connection of HTTP/2 keeps whatever its streams do.
+	// h2ConnBytes is what an HTTP/2 connection holds, whatever its streams do.
 	h2ConnBytes = 20 << 10
 )
 
-// TrackMemory is for a Handler that is about to wait and has to bound the memory of what waits.
-// grew is called at once with the bytes that are kept for this request now: over HTTP/1.1 the
-// connection's buffers, which do not grow while a request waits; over HTTP/2 its header fields and
-// what came of its body, and the connection, if no other request is on it. Over HTTP/2 it is called
-// again, until the Handler has returned, with what comes of the body meanwhile: at most the
-// stream's window. It is called under a lock, so it must neither wait nor use the Request.
+// TrackMemory is for a Handler that is about to wait and has to bound the memory of waiting
+// requests. It calls grew immediately with the bytes that this request holds now. For HTTP/1.1
+// these are the connection's buffers, which do not grow while a request waits. For HTTP/2 they are
+// the header fields, the part of the body that has arrived, and the connection if no other request
+// is on it. For HTTP/2, grew is called again for each part of the body that arrives, at most the
+// stream's window, until the Handler returns. It is called with a lock held, so it must neither
+// wait nor use the Request.
 func (r *Request) TrackMemory(grew func(n int64)) {
 	if x := r.h2; x != nil {
 		x.mu.Lock()
@@ -54,7 +55,7 @@ func fieldBytes(fields []hpack.HeaderField) int64 {
 	return n
 }
 
-// grewLocked tells a Handler that waits of n bytes more.
+// grewLocked reports n more bytes to a Handler that waits.
 func (x *h2exchange) grewLocked(n int64) {
 	if x.machine.Asking() && x.grew != nil && n > 0 {
 		x.grew(n)

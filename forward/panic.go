@@ -9,18 +9,18 @@ import (
 	"ebb.dev/ebb/forward/exchange"
 )
 
-// A bug that one request meets must not take every other request of the process with it. Each
-// goroutine that this package starts therefore ends in one of the functions below; what it was
-// serving ends, the rest goes on. A panic with a lock held leaves its connection stuck, but only
-// that.
+// A bug that one request triggers must not end all other requests of the process. So each goroutine
+// that this package starts defers one of the functions below. They end what the goroutine was
+// serving; everything else continues. A panic with a lock held leaves its connection stuck, but no
+// other.
 
-// errPanicked is the end of an exchange in which something panicked; its client gets 500.
+// errPanicked is the end of an exchange in which something panicked. The client gets 500.
 var errPanicked = errors.New("internal error")
 
-// Panics counts panics that were caught.
+// Panics counts the panics that were caught.
 func (s *Server) Panics() int64 { return s.panics.Load() }
 
-// caught deals with what recover returned. Where nobody is to be told, the panic goes on.
+// caught handles what recover returned. Without Server.OnPanic the panic continues.
 func (s *Server) caught(value any) {
 	if s == nil || s.OnPanic == nil {
 		panic(value)
@@ -29,14 +29,14 @@ func (s *Server) caught(value any) {
 	s.OnPanic(value, debug.Stack())
 }
 
-// catch is to be deferred.
+// catch is for defer.
 func (s *Server) catch() {
 	if v := recover(); v != nil {
 		s.caught(v)
 	}
 }
 
-// done tells the Handler.
+// done calls the Handler's Done.
 func (s *Server) done(r *Request, res *Result) {
 	defer s.catch()
 	s.Handler.Done(r, res)
@@ -62,8 +62,7 @@ func (s *Server) failureReply(err error) (reply Reply) {
 	return s.FailureReply(err)
 }
 
-// abandon ends the exchange that a panic broke off, on a connection about which nothing is certain
-// any more.
+// abandon ends an exchange after a panic. Nothing is certain about its connection any more.
 func (c *conn) abandon(value any) {
 	defer c.srv.catch()
 	e := exchange.Event{Kind: exchange.Panicked, Err: fmt.Errorf("%w: %v", errPanicked, value)}
@@ -74,8 +73,8 @@ func (c *conn) abandon(value any) {
 	}
 }
 
-// guard is deferred by what runs beside a connection's reader: the reader notices the close and
-// ends the connection.
+// guard is deferred by goroutines that run beside a connection's reader. The reader notices the
+// close and ends the connection.
 func (c *h2conn) guard() {
 	if v := recover(); v != nil {
 		c.srv.caught(v)
@@ -83,8 +82,8 @@ func (c *h2conn) guard() {
 	}
 }
 
-// readerGuard is deferred by the reader. Where the reading was handed on, that is left to whom it
-// was handed to.
+// readerGuard is deferred by the reader. If the reading was handed to another goroutine, that one
+// ends the connection.
 func (c *h2conn) readerGuard(handed *bool) {
 	if v := recover(); v != nil {
 		c.srv.caught(v)

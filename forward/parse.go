@@ -61,8 +61,8 @@ func (h *head) find(name string) (value string, ok bool) {
 	return "", false
 }
 
-// feed parses the complete lines of b, which always starts at the head's first byte. It is called
-// again with more bytes until done; work already done is not repeated.
+// feed parses the complete lines of b, which always starts at the first byte of the head. Call it
+// again with more bytes until it is done. It does not parse a line twice.
 func (h *head) feed(b []byte) (done bool, err *syntaxError) {
 	for {
 		i := bytes.IndexByte(b[h.scan:], '\n')
@@ -81,7 +81,7 @@ func (h *head) feed(b []byte) (done bool, err *syntaxError) {
 		h.pos, h.scan = end+1, end+1
 		switch {
 		case h.lines == 0 && len(line) == 0:
-			// RFC 9112 2.2: ignore an empty line before the request line; one is enough.
+			// RFC 9112 section 2.2: ignore one empty line before the request line.
 			if h.size > 0 || !h.strict {
 				return false, errRequestLine
 			}
@@ -299,17 +299,18 @@ func (h *head) checkRequest() *syntaxError {
 
 func (h *head) checkResponse() *syntaxError {
 	if h.chunked && (h.lengths > 0 || h.minor == 0) {
-		// RFC 9112 6.1 and 6.3: Transfer-Encoding wins, Content-Length is removed, and the
-		// connection is not used again.
+		// RFC 9112 sections 6.1 and 6.3: Transfer-Encoding overrides Content-Length, which is
+		// removed, and the connection is not used again.
 		h.length, h.close = -1, true
 	}
 	return nil
 }
 
-// asksForHead: the response has no body. An incomplete head asks for nothing.
+// asksForHead reports whether the response has no body because of the request's method. An
+// incomplete head asks for nothing.
 func (h *head) asksForHead() bool { return h.raw != nil && string(h.bytes(h.method)) == "HEAD" }
 
-// keepsAlive reports whether the sender wants the connection to stay.
+// keepsAlive reports whether the sender wants to keep the connection open.
 func (h *head) keepsAlive() bool {
 	if h.close {
 		return false

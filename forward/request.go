@@ -14,12 +14,12 @@ import (
 	"ebb.dev/ebb/forward/exchange"
 )
 
-// Request is one request as the Handler sees it.
+// Request is a request as the Handler sees it.
 //
-// Strings it returns share the connection's buffer: they are valid until Done has returned.
-// strings.Clone what must live longer.
+// The strings that it returns share the connection's buffer and are valid until Done returns. Use
+// strings.Clone for what has to live longer.
 type Request struct {
-	// Started is when the head was complete; all timers count from here.
+	// Started is when the head was complete. All timers start here.
 	Started time.Time
 	// Timeouts may be set by Admit, before its first call of Context.
 	Timeouts Timeouts
@@ -39,8 +39,8 @@ type Request struct {
 	ctx       context.Context
 	ctxCancel context.CancelCauseFunc
 	ctxTimer  *time.Timer
-	// leaveCtx is ctxCancel for the goroutine that notices that the client of an HTTP/1.1
-	// connection left.
+	// leaveCtx is ctxCancel for the goroutine that notices when the client of an HTTP/1.1
+	// connection leaves.
 	leaveCtx atomic.Pointer[context.CancelCauseFunc]
 }
 
@@ -217,12 +217,12 @@ func (r *Request) AddResponseHeader(name, value string) {
 	r.added = append(r.added, Header{name, value})
 }
 
-// DeferBody keeps the body back until the upstream says 100 Continue (or a second has passed), so
-// that a refusal leaves the request as it was: Response.Replayable stays true.
+// DeferBody holds the body back until the upstream sends 100 Continue, or for a second. A refusal
+// then leaves the request unchanged, and Response.Replayable stays true.
 func (r *Request) DeferBody() { r.deferBody = true }
 
-// Continue answers the client's "Expect: 100-continue" here and now instead of leaving it to the
-// upstream.
+// Continue answers the client's "Expect: 100-continue" locally and immediately, instead of leaving
+// it to the upstream.
 func (r *Request) Continue() { r.continueNow = true }
 
 // edited reports whether an edit takes the place of the field.
@@ -235,11 +235,10 @@ func (r *Request) edited(name string) bool {
 	return false
 }
 
-// Context is for an Admit that has to wait. It is canceled when the client is gone (cause
+// Context is for an Admit that has to wait. It is canceled when the client leaves (cause
 // ErrClientGone), when a timer of Timeouts fires (cause *TimerError) and when the server is closed.
-// Its first call has a cost; a request that passes at once should not pay it. After Admit returned
-// because of it, the forwarder itself answers for the client and the timers, whatever the Decision
-// says.
+// The first call is not free, so a request that does not wait should not make it. If Admit returns
+// because of it, the forwarder answers for the client and the timers, whatever the Decision says.
 func (r *Request) Context() context.Context {
 	if r.h2 != nil {
 		return r.h2.context()
@@ -251,8 +250,8 @@ func (r *Request) Context() context.Context {
 			cancel, err := r.ctxCancel, &TimerError{Timer: t, After: r.Timeouts.Of(t)}
 			r.ctxTimer = time.AfterFunc(time.Until(end), func() { cancel(err) })
 		}
-		// The watcher may run already: it either finds the function here, or the client gone is
-		// found by us.
+		// The watcher may already be running. Either it finds the function here, or this call finds
+		// that the client has left.
 		leave := r.ctxCancel
 		r.leaveCtx.Store(&leave)
 		if r.c.gone.Load() {
@@ -280,7 +279,7 @@ func (r *Request) policy() exchange.Policy {
 	return exchange.Policy{Timeouts: r.Timeouts, DeferBody: r.deferBody, ContinueNow: r.continueNow}
 }
 
-// idempotent: RFC 9110 section 9.2.2; such a request may be sent a second time.
+// idempotent says whether the request may be sent a second time (RFC 9110 section 9.2.2).
 func idempotent(method string) bool {
 	switch method {
 	case "GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE":
@@ -289,7 +288,8 @@ func idempotent(method string) bool {
 	return false
 }
 
-// appendRequest writes the head the upstream gets; streams: a body follows that is not here yet.
+// appendRequest writes the request head for the upstream. streams says that a body follows that has
+// not arrived yet.
 func (r *Request) appendRequest(out []byte, streams bool) []byte {
 	h := &r.head
 	out = append(out, h.bytes(h.method)...)
@@ -350,8 +350,8 @@ func (r *Request) appendRequest(out []byte, streams bool) []byte {
 	return append(out, '\r', '\n')
 }
 
-// appendField copies one field; the spans of name and value are contiguous in the usual case, so
-// one copy does.
+// appendField copies one field. Usually the spans of name and value are contiguous, so that one
+// copy is enough.
 func (h *head) appendField(out []byte, f *field) []byte {
 	out = append(out, h.raw[f.name.from:f.value.to]...)
 	if f.value.to == f.value.from { // an empty value's span may lie behind stripped spaces
@@ -360,13 +360,13 @@ func (h *head) appendField(out []byte, f *field) []byte {
 	return append(out, '\r', '\n')
 }
 
-// appendLine writes a field that the Handler gave.
+// appendLine writes a field that the Handler set.
 func appendLine(out []byte, name, value string) []byte {
 	out = append(append(out, name...), ": "...)
 	return append(appendClean(out, value), '\r', '\n')
 }
 
-// appendClean refuses to let a value given by the Handler break the head: control characters become
+// appendClean keeps a value that the Handler set from breaking the head: control characters become
 // spaces.
 func appendClean(out []byte, value string) []byte {
 	for i := 0; i < len(value); i++ {
@@ -379,11 +379,12 @@ func appendClean(out []byte, value string) []byte {
 	return out
 }
 
-// Response is the head of an upstream's final response, as OnResponse sees it; valid during that
-// call.
+// Response is the head of an upstream's final response, as OnResponse sees it. It is valid during
+// that call.
 type Response struct {
 	Status int
-	// Replayable: nothing of the request's body has left, or all of it is still here.
+	// Replayable says that the request can be sent again: none of its body has been sent, or all of
+	// it is still in memory.
 	Replayable bool
 
 	head *head

@@ -9,9 +9,9 @@ import (
 	"ebb.dev/ebb/forward/exchange"
 )
 
-// The way of a response to the client.
+// This file sends responses to the client.
 
-// bodyKind is how the end of a response body is found.
+// bodyKind says how the end of a response body is found.
 type bodyKind uint8
 
 const (
@@ -36,7 +36,7 @@ func (c *conn) responseBody() bodyKind {
 	return bodyUntilClose
 }
 
-// relay passes the final response on.
+// relay passes the final response to the client.
 func (c *conn) relay() exchange.Event {
 	c.clean = false
 	kind := c.responseBody()
@@ -64,8 +64,8 @@ func (c *conn) relay() exchange.Event {
 	return exchange.Event{Kind: exchange.Ended}
 }
 
-// settle decides, after the response, which connections can be used again. whole: the upstream's
-// response ended where it said.
+// settle decides after the response which connections can be used again. whole says that the
+// upstream's response ended where it was announced to end.
 func (c *conn) settle(whole, clientKeeps bool) {
 	sent := !c.machine.BodyKept()
 	if !sent {
@@ -89,9 +89,9 @@ func (c *conn) settle(whole, clientKeeps bool) {
 	c.keeps = clientKeeps
 }
 
-// appendAhead appends the part of the body that came with the head, so that both leave together.
-// left is what is still to come of a body whose length is known; whole: the upstream sent nothing
-// beyond the body.
+// appendAhead appends the part of the body that came with the head, so that both are sent together.
+// left is the rest of a body of known length. whole says that the upstream sent nothing beyond the
+// body.
 func (c *conn) appendAhead() (whole bool, left int64, err error) {
 	piece := c.rb[c.rR:c.rW]
 	switch c.kind {
@@ -116,16 +116,16 @@ func (c *conn) appendAhead() (whole bool, left int64, err error) {
 	return used == len(piece), 0, err
 }
 
-// What frame may need before and behind a piece.
+// The room that frame may need before and behind a piece.
 const (
 	frameHead = 16
 	frameTail = 2
 )
 
-// frame takes b[at:to], a piece of a response's body of unknown length, and returns what the client
-// gets of it, in place. That is always made of whole chunks (or of bare data for HTTP/1.0), so that
-// the response can be ended after any piece; a piece that is so already is passed as it is. used is
-// how much of the piece belongs to the body.
+// frame takes b[at:to], a piece of a response body of unknown length, and returns in place what the
+// client gets. The result consists of whole chunks (or of bare data for HTTP/1.0), so that the
+// response can be ended after any piece. A piece that is already like that is passed unchanged.
+// used is how much of the piece belongs to the body.
 func (c *conn) frame(b []byte, at, to int) (framed []byte, used int, err error) {
 	old := c.req.head.minor == 0
 	piece := b[at:to]
@@ -156,7 +156,7 @@ func (c *conn) frame(b []byte, at, to int) (framed []byte, used int, err error) 
 		end += copy(b[end:], "\r\n")
 	}
 	if last {
-		// There is room: in the piece, the same stood between the data and the tail.
+		// There is room: the piece had the same bytes between the data and the tail.
 		moved := end + len("0\r\n")
 		copy(b[moved:], tail)
 		copy(b[end:], "0\r\n")
@@ -168,9 +168,8 @@ func (c *conn) frame(b []byte, at, to int) (framed []byte, used int, err error) 
 	return b[from : end+len(tail)], used, nil
 }
 
-// endResponse ends a response that a timer stopped in the middle: with the last chunk and a
-// trailer, where the client expects chunks and the last one it got is whole. Otherwise the
-// connection is cut.
+// endResponse ends a response that a timer stopped in the middle. If the client expects chunks and
+// has received whole ones, it gets the last chunk and a trailer. Otherwise the connection is cut.
 func (c *conn) endResponse(timer Timer) {
 	inTrailers := c.kind == bodyChunked && c.chunks.state >= trailerStart
 	if c.torn || inTrailers || c.kind != bodyChunked && c.kind != bodyUntilClose || c.req.head.minor == 0 {
@@ -181,8 +180,8 @@ func (c *conn) endResponse(timer Timer) {
 	c.writeClient(c.out)
 }
 
-// relayRest moves the rest of a response body in constant memory; every piece is written as soon as
-// it is read.
+// relayRest moves the rest of a response body in constant memory. Each piece is written as soon as
+// it has been read.
 func (c *conn) relayRest(left int64) (clean bool, err error) {
 	b := c.rb
 	if c.kind != bodyLength || left > int64(len(b)) {
@@ -275,7 +274,7 @@ func (c *conn) appendFields(out []byte) []byte {
 	return out
 }
 
-// strips reports whether a field of upstreams' answers is removed.
+// strips reports whether a field is removed from the answers of upstreams.
 func (s *Server) strips(name string) bool {
 	for _, field := range s.StripResponse {
 		if sameName(name, field) {
@@ -285,7 +284,7 @@ func (s *Server) strips(name string) bool {
 	return false
 }
 
-// appendResponse writes the head the client gets.
+// appendResponse writes the response head for the client.
 func (c *conn) appendResponse(out []byte, kind bodyKind, closing bool) []byte {
 	out = c.appendFields(c.appendStatus(out))
 	for _, a := range c.req.added {
@@ -301,7 +300,7 @@ func (c *conn) appendResponse(out []byte, kind bodyKind, closing bool) []byte {
 	return c.appendConnection(out, closing)
 }
 
-// appendConnection ends a head with what becomes of the client's connection.
+// appendConnection ends a head with the fields that say whether the client's connection stays open.
 func (c *conn) appendConnection(out []byte, closing bool) []byte {
 	if closing {
 		out = append(out, "Connection: close\r\n"...)

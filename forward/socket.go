@@ -8,22 +8,22 @@ import (
 	"syscall"
 )
 
-// socket is a TCP connection whose reads and writes are no system calls in the eyes of Go's
-// scheduler. A socket that does not block costs nothing but processor time, in the kernel as in the
-// program; but a processor of the runtime that is seen in a system call by the runtime's monitor is
-// given to another thread, and for as long as that happens the monitor looks every 20 us. At ten
-// thousand requests a second each of the two stops the thread that works, wakes one more, and takes
-// the machine from the container.
+// socket is a TCP connection whose reads and writes are not system calls to Go's scheduler. A call
+// on a non-blocking socket only takes CPU time, but the runtime's monitor takes the P away from a
+// thread that it sees in a system call, and then looks every 20 us. At ten thousand requests a
+// second this preempts the working thread, wakes another one, and takes CPU time from the user
+// container (decision 14).
 //
 // The goroutine still waits in the runtime's poller, with deadlines and Close as in net.TCPConn.
-// One goroutine reads and one writes at a time; others wait.
+// One goroutine reads and one writes at a time. Others wait.
 type socket struct {
 	*net.TCPConn
 	raw           syscall.RawConn
 	reads, writes transfer
 }
 
-// transfer is a read or a write under way. It lives in the socket so that it costs no memory.
+// transfer is a read or a write in progress. It is part of the socket, so that it needs no
+// allocation.
 type transfer struct {
 	mu  sync.Mutex
 	b   []byte
@@ -32,8 +32,8 @@ type transfer struct {
 	try func(fd uintptr) (done bool)
 }
 
-// quick returns a connection that does what nc does, without the cost of system calls where it is
-// one of TCP.
+// quick returns a connection that does what nc does. If nc is a TCP connection, it avoids the cost
+// of system calls.
 func quick(nc net.Conn) net.Conn {
 	tcp, ok := nc.(*net.TCPConn)
 	if !ok {
@@ -49,7 +49,7 @@ func quick(nc net.Conn) net.Conn {
 	return s
 }
 
-// isTCP says whether a connection is one of TCP itself, not something above it.
+// isTCP reports whether a connection is TCP itself and not a layer above it.
 func isTCP(nc net.Conn) bool {
 	switch nc.(type) {
 	case *socket, *net.TCPConn:
@@ -58,8 +58,8 @@ func isTCP(nc net.Conn) bool {
 	return false
 }
 
-// closeWrite ends the writing side of a connection, where it has one of its own. It reports whether
-// it has.
+// closeWrite closes the writing side of a connection. It reports false if that cannot be closed
+// alone.
 func closeWrite(nc net.Conn) bool {
 	half, ok := nc.(interface{ CloseWrite() error })
 	if ok {
@@ -106,7 +106,7 @@ func (s *socket) tryRead(fd uintptr) bool {
 	}
 }
 
-// Write writes all of b, or says how much it wrote and why no more.
+// Write writes all of b, or returns how much it wrote and why it stopped.
 func (s *socket) Write(b []byte) (int, error) {
 	if len(b) == 0 {
 		return 0, nil
@@ -141,7 +141,7 @@ func (s *socket) tryWrite(fd uintptr) bool {
 	return true
 }
 
-// fault is an error as net.TCPConn's own.
+// fault returns an error of the form that net.TCPConn uses.
 func (s *socket) fault(op string, errno syscall.Errno) error {
 	return &net.OpError{Op: op, Net: "tcp", Source: s.LocalAddr(), Addr: s.RemoteAddr(), Err: os.NewSyscallError(op, errno)}
 }

@@ -22,8 +22,8 @@ func parseLength(b []byte) (int64, bool) {
 	return n, n < math.MaxInt64
 }
 
-// validHost allows what may stand in a Host field: reg-name, IPv4, bracketed IPv6, port; no user
-// info.
+// validHost reports whether b can be the value of a Host field: a reg-name, an IPv4 address or an
+// IPv6 address in brackets, with an optional port and without user info.
 func validHost(b []byte) bool {
 	for _, c := range b {
 		switch {
@@ -36,8 +36,7 @@ func validHost(b []byte) bool {
 	return true
 }
 
-// headerID marks the fields that carry framing or are hop-by-hop; everything else is passed on
-// untouched.
+// headerID marks the fields that carry framing or are hop-by-hop. All others are passed unchanged.
 type headerID uint8
 
 const (
@@ -55,7 +54,7 @@ const (
 	proxyAuthHeader // Proxy-Authenticate, Proxy-Authorization
 )
 
-// framing lists them by the length of the name, which tells nearly every other name apart at once.
+// framing lists them by the length of the name, which rules out nearly every other name at once.
 var framing = [20][]struct {
 	name string
 	id   headerID
@@ -83,7 +82,7 @@ func identify(name []byte) headerID {
 	return otherHeader
 }
 
-// foldEqual compares with an ASCII string in lower case, ignoring the case of b.
+// foldEqual compares b with an ASCII string in lower case, ignoring the case of b.
 func foldEqual(b []byte, lower string) bool {
 	if len(b) != len(lower) {
 		return false
@@ -100,7 +99,7 @@ func foldEqual(b []byte, lower string) bool {
 	return true
 }
 
-// sameName compares two field names. Case counts for nothing, and only in ASCII.
+// sameName compares two field names. It ignores the case of ASCII letters.
 func sameName(a, b string) bool {
 	if len(a) != len(b) {
 		return false
@@ -153,7 +152,7 @@ func all(b []byte, want uint8) bool {
 	return true
 }
 
-// syntaxError is a malformed message; status is what a client that sent it is answered with.
+// syntaxError is a malformed message. status is the answer to a client that sent it.
 type syntaxError struct {
 	status int
 	text   string
@@ -161,7 +160,7 @@ type syntaxError struct {
 
 func (e *syntaxError) Error() string { return e.text }
 
-// The malformations. They are values so that rejecting costs nothing.
+// The kinds of malformed messages. They are values, so that rejecting one does not allocate.
 var (
 	errRequestLine  = &syntaxError{400, "malformed request line"}
 	errVersion      = &syntaxError{505, "only HTTP/1.0 and HTTP/1.1 are understood on this connection"}

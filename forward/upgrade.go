@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// What is asked for and what is answered by a change of protocol (RFC 9110 section 7.8). The new
-// protocol itself is tunnel.go's.
+// This file checks what is asked for and answered when a connection changes its protocol (RFC 9110
+// section 7.8). tunnel.go forwards the new protocol.
 
 var (
 	errSwitchUnasked = errors.New("switched protocols unasked")
@@ -33,11 +33,11 @@ func (h *head) protocols(yield func(protocol []byte) bool) {
 	}
 }
 
-// cleartextHTTP2 is the one protocol that is not changed to: HTTP/2 has its own door, and requests
-// inside a tunnel would be seen by nobody.
+// cleartextHTTP2 is the one protocol that is never changed to. Clients use HTTP/2 with prior
+// knowledge; requests inside a tunnel would bypass the Handler.
 const cleartextHTTP2 = "h2c"
 
-// offers calls yield for each protocol that the client asks for and the upstream is told of.
+// offers calls yield for each protocol that the client asks for and that is passed to the upstream.
 func (h *head) offers(yield func(protocol []byte) bool) {
 	for protocol := range h.protocols {
 		if !foldEqual(protocol, cleartextHTTP2) && !yield(protocol) {
@@ -46,7 +46,8 @@ func (h *head) offers(yield func(protocol []byte) bool) {
 	}
 }
 
-// upgrades: HTTP/1.1, Connection: upgrade, and Upgrade with a protocol that can be changed to.
+// upgrades reports whether a request has HTTP/1.1, "Connection: upgrade" and an Upgrade field with
+// a protocol that can be changed to.
 func (h *head) upgrades() bool {
 	if !h.upgradeToken || h.minor == 0 {
 		return false
@@ -57,7 +58,7 @@ func (h *head) upgrades() bool {
 	return false
 }
 
-// asksFor reports whether protocol is among those that the upstream was told of.
+// asksFor reports whether protocol is among those that were passed to the upstream.
 func (h *head) asksFor(protocol []byte) bool {
 	for p := range h.offers {
 		if bytes.EqualFold(p, protocol) {
@@ -81,10 +82,9 @@ func (h *head) appendUpgrade(out []byte) []byte {
 	return append(out, '\r', '\n')
 }
 
-// checkSwitch says what is wrong with the 101 that came. "A server MUST NOT switch to a protocol
-// that was not indicated by the client", and to each that it switches to it must have been asked:
-// two that do not agree on what the next bytes are can be made to disagree on where a request
-// begins.
+// checkSwitch returns what is wrong with a 101 response. "A server MUST NOT switch to a protocol
+// that was not indicated by the client". If client and upstream disagreed on the meaning of the
+// next bytes, they could be made to disagree on where a request begins.
 func (c *conn) checkSwitch() error {
 	asked, answered := &c.req.head, &c.resp
 	if !asked.upgrades() {
@@ -103,8 +103,8 @@ func (c *conn) checkSwitch() error {
 	return nil
 }
 
-// finishBody waits until the request's own body has been sent: the client does not speak the new
-// protocol before that, and one goroutine at a time reads what it sends.
+// finishBody waits until the request's own body has been sent. The client does not use the new
+// protocol before that, and only one goroutine at a time reads what it sends.
 func (c *conn) finishBody() error {
 	p := &c.pump
 	if !p.running {
