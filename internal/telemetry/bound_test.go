@@ -1,6 +1,7 @@
 package telemetry
 
 import (
+	"context"
 	"io"
 	"net"
 	"net/http"
@@ -72,6 +73,21 @@ func (p pipes) Accept() (net.Conn, error) {
 func (p pipes) Close() error   { return nil }
 func (p pipes) Addr() net.Addr { return &net.TCPAddr{} }
 
+// serve runs Serve until stop is called, which waits for its end: a synctest bubble must not leave
+// a goroutine behind.
+func serve(t *testing.T, listener net.Listener, handler http.Handler) (stop func()) {
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		Serve(ctx, listener, handler)
+	}()
+	return func() {
+		cancel()
+		<-ended
+	}
+}
+
 func TestASlowRequestIsCutOff(t *testing.T) {
 	for what, sent := range map[string]string{
 		"the head": "POST / HTTP/1.1\r\nHost: x\r\n",
@@ -82,7 +98,7 @@ func TestASlowRequestIsCutOff(t *testing.T) {
 				listener := make(pipes, 1)
 				ours, theirs := net.Pipe()
 				listener <- theirs
-				go Serve(t.Context(), listener, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.Copy(io.Discard, r.Body) }))
+				stop := serve(t, listener, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.Copy(io.Discard, r.Body) }))
 				began := time.Now()
 				stopped := make(chan struct{})
 				go func() {
@@ -102,6 +118,7 @@ func TestASlowRequestIsCutOff(t *testing.T) {
 				ours.Close()
 				<-stopped
 				close(listener)
+				stop()
 			})
 		})
 	}
@@ -112,7 +129,7 @@ func TestAProfileMayTakeLongerThanItsRequest(t *testing.T) {
 		listener := make(pipes, 1)
 		ours, theirs := net.Pipe()
 		listener <- theirs
-		go Serve(t.Context(), listener, Profiles(func() bool { return true }))
+		stop := serve(t, listener, Profiles(func() bool { return true }))
 		go io.WriteString(ours, "GET /debug/pprof/heap?seconds=25 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
 		began := time.Now()
 		answer, err := io.ReadAll(ours)
@@ -120,5 +137,6 @@ func TestAProfileMayTakeLongerThanItsRequest(t *testing.T) {
 			t.Errorf("after %v: %.60q, %v", time.Since(began), answer, err)
 		}
 		close(listener)
+		stop()
 	})
 }

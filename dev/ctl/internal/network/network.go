@@ -222,6 +222,12 @@ func restore(root, before string) error {
 	return os.Remove(before)
 }
 
+// gone says that a link listed below /sys/class/net is there no more.
+func gone(port string) bool {
+	_, err := os.Lstat(port)
+	return errors.Is(err, os.ErrNotExist)
+}
+
 // Down removes the bridge and the rules that kube-proxy and the CNI plugins have written for it,
 // and restores the settings that Up has saved in before.
 func Down(ctx context.Context, before string) error {
@@ -230,7 +236,8 @@ func Down(ctx context.Context, before string) error {
 		// What is still attached to the bridge are the host ends of pods' links.
 		ports, _ := filepath.Glob("/sys/class/net/" + Bridge + "/brif/*")
 		for _, port := range ports {
-			if _, err := run(ctx, "ip", "link", "delete", filepath.Base(port)); err != nil {
+			// A link goes with its pod's network namespace, perhaps just now.
+			if _, err := run(ctx, "ip", "link", "delete", filepath.Base(port)); err != nil && !gone(port) {
 				errs = append(errs, err)
 			}
 		}
