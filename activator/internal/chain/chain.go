@@ -261,17 +261,28 @@ func (h *Handler) exchange(revision *backends.Revision) *Exchange {
 // identify finds the revision by the headers that the gateway sets, else by a Host such as
 // <revision>.<namespace>.svc.cluster.local (contract section 6.2).
 func (h *Handler) identify(r *forward.Request) (*backends.Revision, forward.Reply) {
-	key := backends.Key{Namespace: r.Header(wire.HeaderNamespace), Name: r.Header(wire.HeaderRevision)}
-	if key.Namespace == "" || key.Name == "" {
-		var ok bool
-		if key, ok = h.fromHost(r.Host()); !ok {
-			return nil, notFound("the request names no revision, neither by headers nor by its host")
-		}
+	key, ok := h.keyOf(r)
+	if !ok {
+		return nil, notFound("the request names no revision, neither by headers nor by its host")
 	}
 	if revision := h.Table.Get(key); revision != nil {
 		return revision, forward.Reply{}
 	}
 	return nil, notFound("revision " + key.String() + " is not known")
+}
+
+// keyOf is the revision that the request names, known or not.
+func (h *Handler) keyOf(r *forward.Request) (backends.Key, bool) {
+	key := backends.Key{Namespace: r.Header(wire.HeaderNamespace), Name: r.Header(wire.HeaderRevision)}
+	if key.Namespace != "" && key.Name != "" {
+		return key, true
+	}
+	return h.fromHost(r.Host())
+}
+
+func (h *Handler) namesRevision(r *forward.Request) bool {
+	_, ok := h.keyOf(r)
+	return ok
 }
 
 func (h *Handler) fromHost(host string) (backends.Key, bool) {

@@ -133,8 +133,10 @@ func TestProbesAreAnsweredHere(t *testing.T) {
 		body    string
 		gotHash string
 	}{
-		{name: "kubelet", header: []string{"User-Agent", "kube-probe/1.35"}, status: 200},
-		{name: "kubelet while draining", header: []string{"User-Agent", "kube-probe/1.35"}, health: "shutting down", status: 500, body: "shutting down"},
+		{name: "kubelet", header: []string{"User-Agent", "kube-probe/1.35", wire.HeaderRevision, "", "Host", "10.0.0.1:8012"}, status: 200},
+		{name: "a request that calls itself the kubelet's", header: []string{"User-Agent", "kube-probe/1.35"}, status: 404,
+			body: "Error getting active endpoint: revision ns/rev is not known"},
+		{name: "kubelet while draining", header: []string{"User-Agent", "kube-probe/1.35", wire.HeaderRevision, ""}, health: "shutting down", status: 500, body: "shutting down"},
 		{name: "ingress", header: []string{wire.HeaderNetworkProbe, "probe", wire.HeaderNetworkHash, "abc"}, status: 200, gotHash: "abc"},
 		{name: "ingress without hash", header: []string{wire.HeaderNetworkProbe, "probe"}, status: 400, body: "a probe without K-Network-Hash"},
 		{name: "component", header: []string{wire.HeaderNetworkProbe, "activator"}, status: 200, body: "activator"},
@@ -148,6 +150,29 @@ func TestProbesAreAnsweredHere(t *testing.T) {
 				t.Errorf("got %d %q, hash %q", status, body, header.Get(wire.HeaderNetworkHash))
 			}
 		})
+	}
+}
+
+// A service at zero starts for every request to it, also for one that borrows a prober's name.
+func TestARequestThatCallsItselfAProbeWakesItsRevision(t *testing.T) {
+	for _, agent := range []string{wire.AgentKubelet + "1.35", wire.AgentActivatorProbe, wire.AgentAutoscalerProbe} {
+		for name, header := range map[string][]string{"headers": nil, "host": {wire.HeaderRevision, "", "Host", "rev.ns.svc.cluster.local"}} {
+			t.Run(agent+" by "+name, func(t *testing.T) {
+				w := newWorld(t, hold.Bounds{})
+				w.revision(backends.Info{})
+				pod := w.pod("p", func(rw http.ResponseWriter, r *http.Request) { io.WriteString(rw, "awake") })
+				answered := make(chan string)
+				go func() {
+					_, _, body := w.send("GET", "", append([]string{"User-Agent", agent}, header...)...)
+					answered <- body
+				}()
+				eventually(t, "it waits for a pod", func() bool { return w.budget.Held() == 1 && w.pokes.Load() > 0 })
+				w.pods(pod)
+				if body := <-answered; body != "awake" {
+					t.Errorf("got %q", body)
+				}
+			})
+		}
 	}
 }
 

@@ -12,10 +12,11 @@ import (
 	"ebb.dev/ebb/wire"
 )
 
-// probe answers what is no request of a user: the kubelet, a gateway's or ingress' probe, a
-// component's probe.
+// probe answers what is not a user's request: a probe of the kubelet, of a gateway or of a
+// component. The kubelet probes the activator itself, so its requests name no revision. One that
+// does is a user's, whatever it calls itself, and wakes the revision.
 func (h *Handler) probe(r *forward.Request) (forward.Reply, bool) {
-	if strings.HasPrefix(r.Header("User-Agent"), wire.AgentKubelet) {
+	if strings.HasPrefix(r.Header("User-Agent"), wire.AgentKubelet) && !h.namesRevision(r) {
 		if why := h.Healthy(); why != "" {
 			return forward.Reply{Status: 500, Body: why}, true
 		}

@@ -78,24 +78,19 @@ func (c *Chain) Admit(r *forward.Request) forward.Decision {
 		return v
 	}
 	r.Timeouts = c.Timeouts
-	var asked, caller string
-	if !p.probe {
-		// Anybody can send the header; only an activator is refused and called back.
-		asked = r.Header(wire.HeaderNoQueue)
-		if asked != "" && c.Activator != nil && c.Activator(asked) {
-			caller = asked
-		}
-		if c.Draining() {
-			c.Seen(r.Started)
-		}
-		p.proxied = r.Header(wire.HeaderProxyRequest) == wire.ProxyActivator
+	// Anybody can send the header; only an activator is refused and called back.
+	caller := ""
+	asked := r.Header(wire.HeaderNoQueue)
+	if asked != "" && c.Activator != nil && c.Activator(asked) {
+		caller = asked
 	}
+	if c.Draining() {
+		c.Seen(r.Started)
+	}
+	p.proxied = r.Header(wire.HeaderProxyRequest) == wire.ProxyActivator
 	c.edit(r, p)
 	if asked != "" {
 		r.DelHeader(wire.HeaderNoQueue)
-	}
-	if p.probe {
-		return forward.Decision{Upstream: c.User}
 	}
 	p.span = c.Tracer.Begin(r)
 	switch c.Gate.enter(p, r.Started, weight, caller) {
@@ -150,16 +145,13 @@ func refusal(why string) forward.Decision {
 	}}
 }
 
-// probe answers what is not a user's request.
+// probe answers the probes of Ebb and of the kubelet, which all carry the header. Nothing of them
+// reaches the container but what Ready sends. The kubelet's liveness and startup probes go to the
+// container itself. A User-Agent proves nothing: a request that only calls itself a probe is
+// counted and limited like any other.
 func (c *Chain) probe(r *forward.Request, p *pass) (forward.Decision, bool) {
 	value := r.Header(wire.HeaderNetworkProbe)
-	agent := r.Header("User-Agent")
-	// No prober upgrades its connection. What does is a user's, whatever it calls itself: it would
-	// stay open for hours, uncounted, and a drain, which waits for all that is counted but the
-	// upgraded, would come to less than nothing.
-	isProbe := !r.IsUpgrade() && (strings.HasPrefix(agent, wire.AgentKubelet) ||
-		strings.HasPrefix(agent, wire.AgentActivatorProbe) || strings.HasPrefix(agent, wire.AgentAutoscalerProbe))
-	if value == "" && !isProbe {
+	if value == "" {
 		return forward.Decision{}, false
 	}
 	p.probe = true
@@ -174,10 +166,6 @@ func (c *Chain) probe(r *forward.Request, p *pass) (forward.Decision, bool) {
 		return v, true
 	case c.Draining():
 		return reply(503, bodyShuttingDown), true
-	case value == "":
-		// A liveness probe of the container that was pointed at us; it goes through, uncounted and
-		// unlimited.
-		return forward.Decision{}, false
 	case value != wire.ProbeQueue:
 		return reply(400, bodyBadProbe+value), true
 	}

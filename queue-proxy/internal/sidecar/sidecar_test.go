@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -112,7 +113,6 @@ func TestProbesAreAnsweredByTheirTable(t *testing.T) {
 		{"an ingress probe echoes its hash", []string{"K-Network-Probe", "probe", "K-Network-Hash", "h"}, 200, "", "h"},
 		{"an ingress probe without a hash", []string{"K-Network-Probe", "probe"}, 400, "a probe needs K-Network-Hash", ""},
 		{"a probe meant for somebody else", []string{"K-Network-Probe", "activator"}, 400, "unexpected probe header value: activator", ""},
-		{"a liveness probe of the container goes through", []string{"User-Agent", "kube-probe/1.35"}, 200, "hello", ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			status, body, header := r.get("/", test.header...)
@@ -145,6 +145,44 @@ func TestTheContainerSeesTheClientsRequest(t *testing.T) {
 	_, body, _ = r.get("/", "Host", "plain", "Forwarded", "for=mine", "X-Forwarded-For", "10.0.0.1")
 	if body != "plain|for=mine|" {
 		t.Errorf("a Forwarded of the client's was changed: %q", body)
+	}
+}
+
+// The limit, the load and the drain hold for everybody: a User-Agent proves nothing.
+func TestARequestThatCallsItselfAProbeIsLimitedAndCounted(t *testing.T) {
+	for _, agent := range []string{wire.AgentKubelet + "1.35", wire.AgentActivatorProbe, wire.AgentAutoscalerProbe} {
+		t.Run(agent, func(t *testing.T) {
+			var running, most atomic.Int64
+			release := make(chan bool)
+			r := startRig(t, func(w http.ResponseWriter, r *http.Request) {
+				now := running.Add(1)
+				for seen := most.Load(); now > seen && !most.CompareAndSwap(seen, now); seen = most.Load() {
+				}
+				<-release
+				running.Add(-1)
+			}, func(c *config.Config) { c.Concurrency = 1 })
+			var wg sync.WaitGroup
+			for range 3 {
+				wg.Go(func() {
+					if status, body, _ := r.get("/", "User-Agent", agent); status != 200 {
+						t.Errorf("got %d %q", status, body)
+					}
+				})
+			}
+			for r.gate.Waiting() < 2 && running.Load() < 2 {
+				time.Sleep(time.Millisecond) // as below
+			}
+			if inside := r.gate.Inside(); inside != 3 {
+				t.Errorf("%d requests are counted, want 3", inside)
+			}
+			for range 3 {
+				release <- true
+			}
+			wg.Wait()
+			if most.Load() != 1 {
+				t.Errorf("%d ran at once in a container that takes one", most.Load())
+			}
+		})
 	}
 }
 
