@@ -83,7 +83,7 @@ func newH2Exchange(s *h2server, f *http2.MetaHeadersFrame, now time.Time) (*h2ex
 	if x.authority == "" {
 		x.authority = host
 	}
-	if x.authority == "" || !validHost([]byte(x.authority)) {
+	if !ValidHost(x.authority) {
 		return x, errHost
 	}
 	if whole {

@@ -160,7 +160,7 @@ func (h *head) requestLine(line []byte, at int) *syntaxError {
 		if end < 0 {
 			end = len(rest)
 		}
-		if !validHost(rest[:end]) || end == 0 {
+		if !ValidHost(borrow(rest[:end])) {
 			return errTarget
 		}
 		base := h.target.from + int32(skip)
@@ -223,7 +223,7 @@ func (h *head) field(line []byte, at int) *syntaxError {
 	case hostHeader:
 		h.hostFields++
 		h.host = f.value
-		if h.strict && !validHost(value) {
+		if h.strict && len(value) > 0 && !ValidHost(borrow(value)) {
 			return errHost
 		}
 	case contentLengthHeader:

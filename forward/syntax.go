@@ -3,6 +3,7 @@ package forward
 import (
 	"bytes"
 	"math"
+	"strings"
 	"unsafe"
 )
 
@@ -22,18 +23,19 @@ func parseLength(b []byte) (int64, bool) {
 	return n, n < math.MaxInt64
 }
 
-// validHost reports whether b can be the value of a Host field: a reg-name, an IPv4 address or an
-// IPv6 address in brackets, with an optional port and without user info.
-func validHost(b []byte) bool {
-	for _, c := range b {
+// ValidHost reports whether host can be the value of a Host field: a reg-name, an IPv4 address or
+// an IPv6 address in brackets, with an optional port and without user info.
+func ValidHost(host string) bool {
+	for i := 0; i < len(host); i++ {
+		c := host[i]
 		switch {
 		case c >= '0' && c <= '9', c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z':
-		case bytes.IndexByte([]byte("-._~%!$&'()*+,;=:[]"), c) >= 0:
+		case strings.IndexByte("-._~%!$&'()*+,;=:[]", c) >= 0:
 		default:
 			return false
 		}
 	}
-	return true
+	return host != ""
 }
 
 // headerID marks the fields that carry framing or are hop-by-hop. All others are passed unchanged.

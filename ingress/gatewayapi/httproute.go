@@ -26,6 +26,10 @@ const maxRules = 16
 // requestTimeout is the feature of Gateways that support timeouts.request.
 const requestTimeout = "HTTPRouteRequestTimeout"
 
+// internalHeaders are what activator, queue-proxy and mappings tell each other. From a client they
+// would set the Host that the container sees, or how its load is counted.
+var internalHeaders = []string{wire.HeaderOriginalHost, wire.HeaderProxyRequest, wire.HeaderNoQueue}
+
 // Meta is what the HTTPRoutes inherit from their Route.
 type Meta struct {
 	Labels, Annotations map[string]string
@@ -189,6 +193,7 @@ func (t translator) rule(r plan.Rule) gatewayv1.HTTPRouteRule {
 		rule.BackendRefs = append(rule.BackendRefs, ref)
 	}
 	rule.Filters = setHeaders(set)
+	rule.Filters[0].RequestHeaderModifier.Remove = slices.Clone(internalHeaders)
 	// The revision's queue-proxy enforces its timeouts. A gateway must not add one of its own.
 	if len(t.on) > 0 && !slices.ContainsFunc(t.on, func(g settings.GatewayRef) bool {
 		return !slices.Contains(g.SupportedFeatures, requestTimeout)

@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 	"sigs.k8s.io/yaml"
 
 	"ebb.dev/ebb/ingress/plan"
@@ -70,6 +71,52 @@ func cases() map[string]plan.Input {
 		}
 	})
 	return all
+}
+
+// What a client sends of these headers reaches no revision, whatever the rule.
+func TestEveryRuleTakesTheInternalHeadersOffARequest(t *testing.T) {
+	for name, in := range cases() {
+		t.Run(name, func(t *testing.T) {
+			p, err := plan.Make(in)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, route := range HTTPRoutes(p, settings.Default().Gateway, Meta{}) {
+				checkInternalHeaders(t, route)
+				mapped, _ := Map(Mapping{Host: "shop.example.org", Target: "hello.default.svc.cluster.local", Rules: route.Spec.Rules}, settings.Default().Gateway,
+					Meta{Labels: map[string]string{}})
+				for _, route := range mapped {
+					checkInternalHeaders(t, route)
+				}
+			}
+		})
+	}
+}
+
+// checkInternalHeaders wants each of them removed, or set to a value of ours, and never both.
+func checkInternalHeaders(t *testing.T, route *gatewayv1.HTTPRoute) {
+	t.Helper()
+	for i, rule := range route.Spec.Rules {
+		if len(rule.BackendRefs) == 0 {
+			continue // a redirect
+		}
+		done := map[string]int{}
+		for _, filter := range rule.Filters {
+			if modifier := filter.RequestHeaderModifier; modifier != nil {
+				for _, header := range modifier.Remove {
+					done[header]++
+				}
+				for _, header := range modifier.Set {
+					done[string(header.Name)]++
+				}
+			}
+		}
+		for _, header := range []string{"K-Original-Host", "K-Proxy-Request", "Ebb-No-Queue"} {
+			if done[header] != 1 {
+				t.Errorf("%s, rule %d: %s is removed or set %d times, want once", route.Name, i, header, done[header])
+			}
+		}
+	}
 }
 
 func translate(t *testing.T, in plan.Input) string {

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"slices"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/utils/ptr"
@@ -82,8 +83,10 @@ func rewrite(filters []gatewayv1.HTTPRouteFilter, m Mapping) []gatewayv1.HTTPRou
 	original := gatewayv1.HTTPHeader{Name: wire.HeaderOriginalHost, Value: m.Host}
 	found := false
 	for _, f := range filters {
-		if f.RequestHeaderModifier != nil {
-			f.RequestHeaderModifier.Set = append(f.RequestHeaderModifier.Set, original)
+		if modifier := f.RequestHeaderModifier; modifier != nil {
+			modifier.Set = append(modifier.Set, original)
+			// Setting replaces what the client sent. One header cannot be set and removed.
+			modifier.Remove = slices.DeleteFunc(modifier.Remove, func(name string) bool { return name == wire.HeaderOriginalHost })
 			found = true
 		}
 	}

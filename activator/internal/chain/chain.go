@@ -118,7 +118,7 @@ func (h *Handler) Admit(r *forward.Request) forward.Decision {
 
 // rewrite sets what queue-proxy reads and removes what the user container should not see.
 func (h *Handler) rewrite(r *forward.Request, info *backends.Info) {
-	if r.Header(wire.HeaderOriginalHost) == "" {
+	if !forward.ValidHost(r.Header(wire.HeaderOriginalHost)) {
 		r.SetHeader(wire.HeaderOriginalHost, r.Host())
 	}
 	r.SetHeader(wire.HeaderProxyRequest, wire.ProxyActivator)

@@ -230,6 +230,10 @@ func TestWhatThePodIsTold(t *testing.T) {
 	if got.Header.Get(wire.HeaderOriginalHost) != "first.example.com" {
 		t.Errorf("an original host that was there became %q", got.Header.Get(wire.HeaderOriginalHost))
 	}
+	w.send("GET", "", wire.HeaderOriginalHost, "user@host/path")
+	if got.Header.Get(wire.HeaderOriginalHost) != "hello.example.com" {
+		t.Errorf("an original host that is no host became %q", got.Header.Get(wire.HeaderOriginalHost))
+	}
 }
 
 // In a service mesh a pod is known by its headless Service; queue-proxy gives the user container

@@ -186,8 +186,10 @@ func (c *Chain) edit(r *forward.Request, p *pass) {
 	r.DelHeader(wire.HeaderProxyRequest)
 	r.DelHeader(wire.HeaderNetworkHash)
 	r.DelHeader(wire.HeaderDirectLB)
-	if host := r.Header(wire.HeaderOriginalHost); host != "" {
-		r.SetHost(host)
+	if host, sent := r.Header(wire.HeaderOriginalHost), r.HasHeader(wire.HeaderOriginalHost); sent {
+		if forward.ValidHost(host) {
+			r.SetHost(host)
+		}
 		r.DelHeader(wire.HeaderOriginalHost)
 	}
 	if !r.HasHeader("Forwarded") {

@@ -142,6 +142,11 @@ func TestTheContainerSeesTheClientsRequest(t *testing.T) {
 	if header.Get(wire.HeaderRefused) != "" {
 		t.Error("a container can forge a refusal")
 	}
+	for _, forged := range []string{"a b", "user@host", "host/path", "two,hosts/", "<script>", "\u00e4"} {
+		if _, body, _ := r.get("/", "Host", "real.example", wire.HeaderOriginalHost, forged); body != "real.example||" {
+			t.Errorf("with the original host %q the container saw %q", forged, body)
+		}
+	}
 	_, body, _ = r.get("/", "Host", "plain", "Forwarded", "for=mine", "X-Forwarded-For", "10.0.0.1")
 	if body != "plain|for=mine|" {
 		t.Errorf("a Forwarded of the client's was changed: %q", body)
