@@ -78,9 +78,7 @@ type Exchange struct {
 	Pod string
 	// Span is nil when the request is not traced.
 	Span *tracing.Span
-	// upstream is the way to that pod which was tried last, untrusted how often a pod's certificate
-	// was not believed.
-	upstream  *forward.Upstream
+	// untrusted is how often a pod's certificate was not believed.
 	untrusted int
 	// Birth is that pod's, when the request waited for it from zero (Ticket.Cold).
 	Birth backends.Birth
@@ -155,11 +153,10 @@ func (h *Handler) bind(r *forward.Request, x *Exchange) forward.Decision {
 		x.Bound = r.Started
 	}
 	x.Slot, x.HasSlot, x.Pod = slot, true, slot.Pod()
-	return h.send(r, x, slot.Data().(*reach.Pod).Choose(x.Bound))
+	return h.send(r, x, slot.Data().(*reach.Pod).Choose())
 }
 
 func (h *Handler) send(r *forward.Request, x *Exchange, upstream *forward.Upstream) forward.Decision {
-	x.upstream = upstream
 	if h.Mesh != nil && h.Mesh() {
 		r.SetHost(names.PrivateService(x.Revision.Key.Name) + "." + x.Revision.Key.Namespace)
 		r.SetHeader(wire.HeaderDirectLB, "true")
@@ -191,9 +188,6 @@ func (h *Handler) cold(r *forward.Request, x *Exchange, slot hold.Slot) {
 // as it would for a revision without pods.
 func (h *Handler) OnDialError(r *forward.Request, err error) forward.Decision {
 	x := r.Data.(*Exchange)
-	if other := x.Slot.Data().(*reach.Pod).Otherwise(x.upstream, err, time.Now()); other != nil {
-		return h.send(r, x, other)
-	}
 	x.Slot.Failed()
 	x.HasSlot = false
 	var untrusted *identity.UntrustedError

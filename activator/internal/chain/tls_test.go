@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"ebb.dev/ebb/activator/internal/backends"
 	"ebb.dev/ebb/activator/internal/hold"
@@ -33,12 +34,24 @@ func answer(text string) http.HandlerFunc {
 // tlsPod starts a pod that answers "plain" and "encrypted" on its two ports.
 func (w *world) tlsPod(name string) backends.Endpoint {
 	endpoint := w.pod(name, answer("plain"))
+	w.encrypted[endpoint.Address] = w.serveTLS("127.0.0.1:0")
+	return endpoint
+}
+
+// serveTLS answers "encrypted" over TLS at an address.
+func (w *world) serveTLS(address string) netip.AddrPort {
+	w.t.Helper()
+	listener, err := net.Listen("tcp", address)
+	if err != nil {
+		w.t.Fatal(err)
+	}
 	server := httptest.NewUnstartedServer(answer("encrypted"))
+	server.Listener.Close()
+	server.Listener = listener
 	server.EnableHTTP2 = true
 	server.StartTLS()
 	w.t.Cleanup(server.Close)
-	w.encrypted[endpoint.Address] = netip.MustParseAddrPort(server.Listener.Addr().String())
-	return endpoint
+	return netip.MustParseAddrPort(listener.Addr().String())
 }
 
 func TestPodsAreReachedOverTLSWhileItIsSwitchedOn(t *testing.T) {
@@ -56,21 +69,61 @@ func TestPodsAreReachedOverTLSWhileItIsSwitchedOn(t *testing.T) {
 	}
 }
 
-func TestAPodFromBeforeTLSIsReachedPlainly(t *testing.T) {
-	w := secured(t, func() error { return nil })
-	w.revision(backends.Info{Early: true, ContainerConcurrency: 1})
-	old := w.pod("old", answer("plain"))
-	closed, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	w.encrypted[old.Address] = netip.MustParseAddrPort(closed.Addr().String())
-	closed.Close()
-	w.pods(old)
-	for range 3 {
-		if status, _, body := w.send("POST", "body"); status != 200 || body != "plain" {
-			t.Errorf("%d %q", status, body)
-		}
+// Whoever answers at a pod's address could ask for plain requests by refusing the TLS port. The
+// request waits instead, and no longer than it must: a revision whose pods are being replaced after
+// TLS was enabled is served as soon as one of them has a certificate.
+func TestAPodThatRefusesTLSGetsNothingInPlainText(t *testing.T) {
+	for _, test := range []struct {
+		name    string
+		then    func(w *world, old backends.Endpoint)
+		timeout time.Duration
+		status  int
+		body    string
+		plainly int64 // requests that reach the old pod in plain text
+	}{
+		{name: "a new pod serves TLS", status: 200, body: "encrypted",
+			then: func(w *world, old backends.Endpoint) { w.pods(old, w.tlsPod("new")) }},
+		{name: "the old pod gets its certificate", status: 200, body: "encrypted",
+			then: func(w *world, old backends.Endpoint) { w.serveTLS(w.encrypted[old.Address].String()) }},
+		{name: "the setting is disabled", status: 200, body: "plain", plainly: 1,
+			then: func(w *world, _ backends.Endpoint) { w.encrypt.Store(false) }},
+		{name: "nothing changes", status: 504, timeout: time.Second, body: "activator request timeout: timeoutSeconds is 1s",
+			then: func(*world, backends.Endpoint) {}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			var seen atomic.Int64
+			w := secured(t, func() error { return nil })
+			w.revision(backends.Info{Early: true, ContainerConcurrency: 1, Timeout: test.timeout})
+			old := w.pod("old", func(w http.ResponseWriter, _ *http.Request) {
+				seen.Add(1)
+				w.Write([]byte("plain"))
+			})
+			closed, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			w.encrypted[old.Address] = netip.MustParseAddrPort(closed.Addr().String())
+			closed.Close()
+			w.pods(old)
+			type reply struct {
+				status int
+				body   string
+			}
+			answered := make(chan reply)
+			go func() {
+				status, _, body := w.send("POST", "body")
+				answered <- reply{status, body}
+			}()
+			eventually(t, "the request waits", func() bool { return w.budget.Held() == 1 })
+			test.then(w, old)
+			if got := <-answered; got != (reply{test.status, test.body}) {
+				t.Errorf("got %v, want %d %q", got, test.status, test.body)
+			}
+			if n := seen.Load(); n != test.plainly {
+				t.Errorf("%d requests reached the pod in plain text, want %d", n, test.plainly)
+			}
+			eventually(t, "nothing waits", func() bool { return w.budget.Held() == 0 })
+		})
 	}
 }
 

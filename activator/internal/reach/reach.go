@@ -1,25 +1,16 @@
 // Package reach is the ways to one pod: plainly, or over TLS.
 //
 // Owns: the connections to a pod. Reads: whether TLS is asked for. Writes: bytes to the pod. Never:
-// sends anything plainly to a pod that answered the TLS port, whatever its certificate says.
+// sends anything plainly while TLS is asked for, whatever the pod answers.
 package reach
 
 import (
 	"crypto/tls"
-	"errors"
 	"net/netip"
-	"sync/atomic"
-	"syscall"
-	"time"
 
 	"ebb.dev/ebb/forward"
 	"ebb.dev/ebb/wire"
 )
-
-// plainFor is how long a pod that has no TLS port is not asked for it again. Such a pod was started
-// before TLS was switched on and will be replaced by one that has it, so asking again matters
-// little.
-const plainFor = 30 * time.Second
 
 // Options are the same for all pods of a revision.
 type Options struct {
@@ -33,7 +24,6 @@ type Options struct {
 type Pod struct {
 	encrypt    func() bool
 	plain, tls *forward.Upstream
-	plainUntil atomic.Int64 // unix nanoseconds
 }
 
 // New opens no connection. It answers at address, over TLS at wire.PortTLS of the same host.
@@ -51,22 +41,13 @@ func NewAt(address, encrypted netip.AddrPort, o Options) *Pod {
 	return p
 }
 
-// Choose is how to send a request that starts now.
-func (p *Pod) Choose(now time.Time) *forward.Upstream {
-	if p.tls == nil || !p.encrypt() || now.UnixNano() < p.plainUntil.Load() {
+// Choose is how to send a request that starts now. There is no way back to plain HTTP while TLS is
+// on: whoever holds the address of a pod could ask for it by refusing the TLS port.
+func (p *Pod) Choose() *forward.Upstream {
+	if p.tls == nil || !p.encrypt() {
 		return p.plain
 	}
 	return p.tls
-}
-
-// Otherwise is told that no connection could be made by used, and why. It returns another way to
-// the same pod, or nil. There is one only for a pod that has no TLS port at all.
-func (p *Pod) Otherwise(used *forward.Upstream, err error, now time.Time) *forward.Upstream {
-	if used != p.tls || used == nil || !errors.Is(err, syscall.ECONNREFUSED) {
-		return nil
-	}
-	p.plainUntil.Store(now.Add(plainFor).UnixNano())
-	return p.plain
 }
 
 // Close closes what is idle; what is in use ends with its exchange.
