@@ -28,8 +28,8 @@ import (
 	servingv1 "ebb.dev/ebb/api/serving/v1"
 	servingv1beta1 "ebb.dev/ebb/api/serving/v1beta1"
 	"ebb.dev/ebb/controller/internal/reconcile"
-	"ebb.dev/ebb/internal/apiservertest"
 	"ebb.dev/ebb/settings"
+	"ebb.dev/ebb/test/apiservertest"
 	"ebb.dev/ebb/wire"
 )
 

@@ -32,8 +32,8 @@ import (
 	"ebb.dev/ebb/controller/internal/reconcile"
 	"ebb.dev/ebb/controller/internal/revision"
 	"ebb.dev/ebb/controller/internal/service"
-	"ebb.dev/ebb/internal/apiservertest"
 	"ebb.dev/ebb/settings"
+	"ebb.dev/ebb/test/apiservertest"
 )
 
 var update = flag.Bool("update", false, "write what is seen into testdata")

@@ -8,7 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
 
-	"ebb.dev/ebb/internal/apiservertest"
+	"ebb.dev/ebb/test/apiservertest"
 )
 
 func configMap(name string, data map[string]string) *corev1.ConfigMap {

@@ -22,7 +22,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	"ebb.dev/ebb/internal/apiservertest"
+	"ebb.dev/ebb/test/apiservertest"
 )
 
 const namespace = "knative-serving"

@@ -1,5 +1,5 @@
 // Package contract is what Ebb's components and their tests rely on of the Kubernetes API, as one
-// table of behaviours. Its own test runs the table against internal/apiservertest, the one in
+// table of behaviours. Its own test runs the table against test/apiservertest, the one in
 // test/e2e runs it against the API server of a real cluster. So a component that passes its tests
 // over apiservertest does not rely on something that the real server does differently.
 //

@@ -3,7 +3,7 @@ package contract
 import (
 	"testing"
 
-	"ebb.dev/ebb/internal/apiservertest"
+	"ebb.dev/ebb/test/apiservertest"
 )
 
 func TestContractOfTheServerInMemory(t *testing.T) {

@@ -18,8 +18,8 @@ import (
 	"ebb.dev/ebb/api/client/versioned/fake"
 	"ebb.dev/ebb/api/names"
 	servingv1 "ebb.dev/ebb/api/serving/v1"
-	"ebb.dev/ebb/internal/apiservertest"
 	"ebb.dev/ebb/settings"
+	"ebb.dev/ebb/test/apiservertest"
 )
 
 func number(n int64) *int64 { return &n }

@@ -17,8 +17,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
-	"ebb.dev/ebb/internal/apiservertest"
 	"ebb.dev/ebb/internal/lease"
+	"ebb.dev/ebb/test/apiservertest"
 )
 
 const namespace = "knative-serving"

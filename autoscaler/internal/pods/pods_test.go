@@ -15,7 +15,7 @@ import (
 	"ebb.dev/ebb/api/names"
 	"ebb.dev/ebb/autoscaler/internal/loop"
 	"ebb.dev/ebb/autoscaler/revision"
-	"ebb.dev/ebb/internal/apiservertest"
+	"ebb.dev/ebb/test/apiservertest"
 )
 
 func pod(name string, phase corev1.PodPhase, ready, deleted bool) *corev1.Pod {

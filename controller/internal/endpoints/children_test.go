@@ -20,8 +20,8 @@ import (
 	autoscalingv1alpha1 "ebb.dev/ebb/api/autoscaling/v1alpha1"
 	"ebb.dev/ebb/api/names"
 	"ebb.dev/ebb/controller/internal/reconcile"
-	"ebb.dev/ebb/internal/apiservertest"
 	"ebb.dev/ebb/settings"
+	"ebb.dev/ebb/test/apiservertest"
 )
 
 // The server in memory accepts labels that a real one refuses, so they are judged here.

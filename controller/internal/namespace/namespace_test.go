@@ -17,8 +17,8 @@ import (
 	"ebb.dev/ebb/api/names"
 	"ebb.dev/ebb/controller/internal/reconcile"
 	"ebb.dev/ebb/ingress/certificate"
-	"ebb.dev/ebb/internal/apiservertest"
 	"ebb.dev/ebb/settings"
+	"ebb.dev/ebb/test/apiservertest"
 )
 
 var (

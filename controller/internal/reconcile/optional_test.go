@@ -12,8 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/tools/record"
 
-	"ebb.dev/ebb/internal/apiservertest"
 	"ebb.dev/ebb/settings"
+	"ebb.dev/ebb/test/apiservertest"
 )
 
 func TestAnOptionalKindIsWatchedWhileTheClusterHasIt(t *testing.T) {

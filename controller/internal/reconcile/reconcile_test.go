@@ -24,9 +24,9 @@ import (
 	duckv1 "knative.dev/pkg/apis/duck/v1"
 
 	servingv1 "ebb.dev/ebb/api/serving/v1"
-	"ebb.dev/ebb/internal/apiservertest"
 	"ebb.dev/ebb/internal/lease"
 	"ebb.dev/ebb/settings"
+	"ebb.dev/ebb/test/apiservertest"
 )
 
 var configurations = schema.GroupResource{Group: "serving.knative.dev", Resource: "configurations"}

@@ -31,8 +31,8 @@ import (
 	"ebb.dev/ebb/api/names"
 	servingv1 "ebb.dev/ebb/api/serving/v1"
 	"ebb.dev/ebb/controller/internal/reconcile"
-	"ebb.dev/ebb/internal/apiservertest"
 	"ebb.dev/ebb/settings"
+	"ebb.dev/ebb/test/apiservertest"
 	"ebb.dev/ebb/wire"
 )
 

@@ -25,7 +25,7 @@ import (
 
 	"ebb.dev/ebb/api/names"
 	servingv1 "ebb.dev/ebb/api/serving/v1"
-	"ebb.dev/ebb/internal/apiservertest"
+	"ebb.dev/ebb/test/apiservertest"
 	"ebb.dev/ebb/wire"
 )
 
