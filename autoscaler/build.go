@@ -57,8 +57,8 @@ func unlimited(config *rest.Config) *rest.Config {
 	return c
 }
 
-// letGo bounds the wait for the loop to let go of a bucket's revisions before another replica may
-// have them.
+// letGo bounds the wait for the loop, and then for the writer, to let go of a bucket's revisions
+// before its lease is released.
 const letGo = time.Second
 
 // process holds the parts of the autoscaler, built and not yet running.
@@ -111,7 +111,7 @@ func build(config *rest.Config, kube kubernetes.Interface, tokenKey func() []byt
 		Scheme: lease.Of(store.Leases("autoscaler", lead.Prefix))}, kube, log)
 	source := &spec.Source{Get: p.autos.get, Settings: store, Owns: p.election.Owns, Log: log}
 
-	p.writer = act.New(scales, client.AutoscalingV1alpha1(), p.autos.get,
+	p.writer = act.New(scales, client.AutoscalingV1alpha1(), p.autos.get, p.election,
 		&act.Costs{Kube: kube, Ready: p.index.Ready, Count: p.index.Count, InFlight: p.scraper.InFlight, Now: clock},
 		p.events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "autoscaler"}), log)
 	p.writer.Clock, p.writer.ObserveWrite = clock, durations.write
@@ -166,8 +166,11 @@ func observe(registry *prometheus.Registry) durations {
 func (p *process) elect(ctx context.Context) error {
 	return p.election.Run(ctx, lead.Hooks{
 		Changed: p.touchAll,
-		Left:    func() { p.engine.Settle(letGo) },
-		Taken:   func(bucket, from string) { go p.handover.TakeOver(context.Background(), bucket, from) },
+		Left: func() {
+			p.engine.Settle(letGo)
+			p.writer.Release(letGo)
+		},
+		Taken: func(bucket, from string) { go p.handover.TakeOver(context.Background(), bucket, from) },
 	})
 }
 
@@ -281,6 +284,8 @@ func counts(s *ingest.Server, e *loop.Engine, w *act.Writer, foreign int64) []re
 	add(stats, "forwarded", s.Forwarded.Load())
 	add(orders, "scale-written", w.Written.Load())
 	add(orders, "failed", w.Failed.Load())
+	add(orders, "stale", w.Stale.Load())
+	add(orders, "dropped", w.Dropped())
 	for reason, n := range e.Refused() {
 		add(refused, string(reason), n)
 	}

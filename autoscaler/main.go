@@ -80,7 +80,7 @@ func start(ctx context.Context, env func(string) string, stdout io.Writer) error
 		telemetry.Server("profiles", who.listen(wire.PortProfiling), telemetry.Profiles(profiling)),
 		telemetry.Server("metrics", who.listen(wire.PortMetrics), observe),
 		telemetry.Exporter("autoscaler", who.namespace, who.pod, p.metrics, log, store.MetricsExport),
-		run.Part{Name: "orders", Run: p.writer.Run},
+		run.Part{Name: "orders", Run: func(ctx context.Context) error { return p.writer.Run(ctx, p.engine.Found) }},
 		run.Part{Name: "decisions", Run: p.engine.Run},
 		run.Part{Name: "informers", Run: p.follow},
 		telemetry.Server("stats", who.listen(wire.PortStats), p.stats),

@@ -94,8 +94,8 @@ func reaction(t *testing.T, ready int32, queued float64, others int, load float6
 	written := make(chan int32, 100)
 	kube := fake.NewClientset()
 	kube.PrependReactor("patch", "deployments", func(a clienttesting.Action) (bool, runtime.Object, error) {
-		var patch []struct{ Value int32 }
-		if err := json.Unmarshal(a.(clienttesting.PatchAction).GetPatch(), &patch); err != nil || len(patch) != 1 {
+		var patch []struct{ Value int32 } // a test, and then the scale
+		if err := json.Unmarshal(a.(clienttesting.PatchAction).GetPatch(), &patch); err != nil || len(patch) != 2 {
 			t.Errorf("patch %s: %v", a.(clienttesting.PatchAction).GetPatch(), err)
 			return true, &appsv1.Deployment{}, nil
 		}
@@ -103,14 +103,14 @@ func reaction(t *testing.T, ready int32, queued float64, others int, load float6
 			return true, &appsv1.Deployment{}, nil
 		}
 		select {
-		case written <- patch[0].Value:
+		case written <- patch[1].Value:
 		default:
 		}
 		return true, &appsv1.Deployment{}, nil
 	})
 	log := slog.New(slog.NewTextHandler(io.Discard, nil))
 	clock := loop.Monotonic()
-	writer := act.New(kube, ebbfake.NewSimpleClientset(all[revisionName]).AutoscalingV1alpha1(), get, nil, &record.FakeRecorder{}, log)
+	writer := act.New(kube, ebbfake.NewSimpleClientset(all[revisionName]).AutoscalingV1alpha1(), get, everything{}, nil, &record.FakeRecorder{}, log)
 	writer.Clock = clock
 	pods := sleepy(ready)
 	engine := loop.New(loop.Options{Shards: 4, Clock: clock, Log: log, Pods: pods, Actor: writer, Scraper: pods, Prober: pods, Budget: revision.NewBudget(),
@@ -118,7 +118,7 @@ func reaction(t *testing.T, ready int32, queued float64, others int, load float6
 	stats := &ingest.Server{Key: func() []byte { return tokens }, Reporter: engine, Clock: clock}
 	ctx, cancel := context.WithCancel(t.Context())
 	wrote, decided := make(chan struct{}), make(chan struct{})
-	go func() { writer.Run(ctx); close(wrote) }()
+	go func() { writer.Run(ctx, engine.Found); close(wrote) }()
 	go func() { engine.Run(ctx); close(decided) }()
 	defer func() { cancel(); <-wrote; <-decided }()
 	for name := range all {
@@ -203,3 +203,9 @@ func TestScalesAreWrittenWithoutALimitOfTheClient(t *testing.T) {
 		}
 	}
 }
+
+// everything is owned.
+type everything struct{}
+
+func (everything) Owns(loop.Key) bool     { return true }
+func (everything) MayWrite(loop.Key) bool { return true }

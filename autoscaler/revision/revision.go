@@ -159,6 +159,10 @@ func (r *Revision) Update(c *Config) {
 // SetCounts takes new pod counts.
 func (r *Revision) SetCounts(counts Counts) { r.counts = counts }
 
+// Found tells what the scale is, when it is not what the last order was decided on. The next
+// decision starts from it.
+func (r *Revision) Found(replicas int32) { r.ordered, r.driftedAt = replicas, time.Time{} }
+
 // Decide makes a decision and returns what follows from it. between marks a decision between two
 // ticks, which may only raise the scale.
 func (r *Revision) Decide(now time.Time, between bool, budget *Budget) Outcome {

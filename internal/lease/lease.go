@@ -74,6 +74,9 @@ type Election struct {
 	// can another replica get the Lease.
 	Won  func(bucket string, held context.Context)
 	Lost func(bucket string)
+	// Renewed, if set, is called before Won and after each renewal, with the time until which no
+	// other replica can get the Lease. A process that was frozen can use it before Lost is called.
+	Renewed func(bucket string, until time.Time)
 	// Holder, if set, is told which other replica holds a bucket, "" when none does.
 	Holder func(bucket, identity string)
 	// Gone, if set, reports that the replica that holds a Lease does not exist any more. Its Leases

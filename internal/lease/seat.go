@@ -123,6 +123,9 @@ func (s *seat) renewed(began time.Time, patience time.Duration) {
 	defer s.mutex.Unlock()
 	s.until = began.Add(patience)
 	left := time.Until(s.until)
+	if s.Renewed != nil {
+		s.Renewed(s.name, s.until)
+	}
 	if s.drop != nil {
 		s.expire.Reset(left)
 		return

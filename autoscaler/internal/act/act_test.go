@@ -12,15 +12,20 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	jsonpatch "gopkg.in/evanphx/json-patch.v4"
 	appsv1 "k8s.io/api/apps/v1"
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/record"
@@ -41,11 +46,50 @@ var key = loop.Key{Namespace: "default", Name: "hello-00001"}
 type cluster struct {
 	mutex    sync.Mutex
 	calls    []string
-	failures int // the next so many scale writes fail
-	replicas int32
+	failures int // how many of the next scale writes fail
+	scales   map[string]int32
+	lost     atomic.Bool // another replica owns all revisions
+	frozen   atomic.Bool // the lease has run out, and nobody has said so
+	found    []int32     // what the loop was told
 	pa       *v1alpha1.PodAutoscaler
 	kube     *fake.Clientset
 	events   *record.FakeRecorder
+}
+
+func (c *cluster) Owns(loop.Key) bool     { return !c.lost.Load() }
+func (c *cluster) MayWrite(loop.Key) bool { return !c.lost.Load() && !c.frozen.Load() }
+
+// replicasOf takes a Deployment that no test has set for one that is as every order expects.
+func (c *cluster) replicasOf(name string) int32 {
+	if n, ok := c.scales[name]; ok {
+		return n
+	}
+	return anyScale
+}
+
+const anyScale = -1
+
+// applyScale does what the API server does with a patch of a Scale, with the library that it uses.
+func applyScale(patch []byte, replicas int32) (int32, error) {
+	operations, err := jsonpatch.DecodePatch(patch)
+	if err != nil {
+		return 0, err
+	}
+	if replicas == anyScale {
+		operations = operations[1:]
+	}
+	scale := &autoscalingv1.Scale{Spec: autoscalingv1.ScaleSpec{Replicas: replicas}}
+	before, err := json.Marshal(scale)
+	if err != nil {
+		return 0, err
+	}
+	after, err := operations.Apply(before)
+	if err != nil {
+		return 0, apierrors.NewGenericServerResponse(http.StatusUnprocessableEntity, "", schema.GroupResource{}, "", err.Error(), 0, false)
+	}
+	scale = &autoscalingv1.Scale{}
+	err = json.Unmarshal(after, scale)
+	return scale.Spec.Replicas, err
 }
 
 func (c *cluster) note(format string, arguments ...any) {
@@ -64,7 +108,7 @@ func (c *cluster) done() []string {
 
 func play(t *testing.T, script func(t *testing.T, c *cluster, w *Writer)) {
 	synctest.Test(t, func(t *testing.T) {
-		c := &cluster{replicas: 1, events: record.NewFakeRecorder(100), pa: &v1alpha1.PodAutoscaler{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name, UID: "u1"}}}
+		c := &cluster{scales: map[string]int32{"hello-00001-deployment": 1}, events: record.NewFakeRecorder(100), pa: &v1alpha1.PodAutoscaler{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name, UID: "u1"}}}
 		deployment := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: "hello-00001-deployment"}}
 		c.kube = fake.NewClientset(deployment)
 		c.kube.PrependReactor("patch", "deployments", func(a clienttesting.Action) (bool, runtime.Object, error) {
@@ -78,24 +122,23 @@ func play(t *testing.T, script func(t *testing.T, c *cluster, w *Writer)) {
 			if fail {
 				return true, nil, errors.New("the API server is away")
 			}
-			var operations []struct {
-				Op, Path string
-				Value    int32
-			}
-			if err := json.Unmarshal(patch.GetPatch(), &operations); err != nil || len(operations) != 1 || operations[0].Op != "add" || operations[0].Path != "/spec/replicas" {
-				t.Errorf("patch %s: %v", patch.GetPatch(), err)
-			}
-			c.note("%s %s %d", patch.GetSubresource(), patch.GetName(), operations[0].Value)
 			c.mutex.Lock()
-			c.replicas = operations[0].Value
+			replicas, err := applyScale(patch.GetPatch(), c.replicasOf(patch.GetName()))
+			if err == nil {
+				c.scales[patch.GetName()] = replicas
+			}
 			c.mutex.Unlock()
+			if err != nil {
+				return true, nil, err
+			}
+			c.note("%s %s %d", patch.GetSubresource(), patch.GetName(), replicas)
 			return true, deployment, nil
 		})
 		c.kube.PrependReactor("get", "deployments", func(a clienttesting.Action) (bool, runtime.Object, error) {
 			c.note("get %s", a.GetSubresource())
 			c.mutex.Lock()
 			defer c.mutex.Unlock()
-			return true, &autoscalingv1.Scale{Spec: autoscalingv1.ScaleSpec{Replicas: c.replicas}}, nil
+			return true, &autoscalingv1.Scale{Spec: autoscalingv1.ScaleSpec{Replicas: c.replicasOf(a.(clienttesting.GetAction).GetName())}}, nil
 		})
 		client := ebbfake.NewSimpleClientset(c.pa)
 		client.PrependReactor("patch", "podautoscalers", func(a clienttesting.Action) (bool, runtime.Object, error) {
@@ -121,10 +164,17 @@ func play(t *testing.T, script func(t *testing.T, c *cluster, w *Writer)) {
 			defer c.mutex.Unlock()
 			return c.pa
 		}
-		w := New(c.kube, client.AutoscalingV1alpha1(), get, nil, c.events, slog.New(slog.NewTextHandler(io.Discard, nil)))
+		w := New(c.kube, client.AutoscalingV1alpha1(), get, c, nil, c.events, slog.New(slog.NewTextHandler(io.Discard, nil)))
 		ctx, cancel := context.WithCancel(t.Context())
 		end := make(chan struct{})
-		go func() { w.Run(ctx); close(end) }()
+		go func() {
+			w.Run(ctx, func(_ loop.Key, _ types.UID, replicas int32) {
+				c.mutex.Lock()
+				defer c.mutex.Unlock()
+				c.found = append(c.found, replicas)
+			})
+			close(end)
+		}()
 		script(t, c, w)
 		cancel()
 		<-end
@@ -254,7 +304,7 @@ func TestVerifyWritesOnlyWhatDiffers(t *testing.T) {
 		w.Act(o)
 		expect(t, c, "get scale", "status want 1, 1 ready, Serve, active True")
 		c.mutex.Lock()
-		c.replicas = 4
+		c.scales["hello-00001-deployment"] = 4
 		c.mutex.Unlock()
 		w.Act(o)
 		expect(t, c, "get scale", "scale hello-00001-deployment 1")

@@ -1,11 +1,18 @@
 package act
 
 import (
+	"context"
+	"encoding/json"
 	"fmt"
+	"maps"
 	"strconv"
+	"sync"
 
 	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
 
 	"ebb.dev/ebb/api/autoscaling/v1alpha1"
 	"ebb.dev/ebb/api/names"
@@ -100,4 +107,64 @@ func Decision(e *revision.Explanation) *v1alpha1.Decision {
 		"missing":     strconv.FormatBool(d.Observation.Missing),
 	}
 	return &v1alpha1.Decision{Time: metav1.NewMicroTime(d.Time), Desired: e.Step.Want, Rule: e.Rule(), Reason: e.Reason(), Inputs: inputs}
+}
+
+func (w *Writer) writeStatus(ctx context.Context, pa *v1alpha1.PodAutoscaler, o loop.Order) error {
+	status, changed := nextStatus(pa, o)
+	if !changed {
+		return nil
+	}
+	if err := w.check(ctx, o); err != nil {
+		return err
+	}
+	// Only the owner writes the status, so nothing is merged. The version keeps a write that a
+	// former owner began from undoing what the next one wrote. The informer may not have seen this
+	// process's own last write yet.
+	body, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"uid": pa.UID, "resourceVersion": w.versions.newest(o.Key, pa.ResourceVersion)},
+		"status":   status,
+	})
+	if err != nil {
+		return fmt.Errorf("encode status of %s: %w", o.Key, err)
+	}
+	written, err := w.client.PodAutoscalers(o.Key.Namespace).Patch(ctx, o.Key.Name, types.MergePatchType, body, metav1.PatchOptions{}, "status")
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil { // after a conflict it is tried again on what the informer has then
+		return fmt.Errorf("patch status of PodAutoscaler %s: %w", o.Key, err)
+	}
+	w.versions.note(o.Key, written.ResourceVersion, func(k loop.Key) bool { return w.get(k.Namespace, k.Name) != nil })
+	return nil
+}
+
+// versions remembers the resource version of each status that this process wrote, which the
+// informer may not have seen yet.
+type versions struct {
+	mutex sync.Mutex
+	last  map[loop.Key]string
+}
+
+func (v *versions) newest(key loop.Key, seen string) string {
+	v.mutex.Lock()
+	defer v.mutex.Unlock()
+	last, known := v.last[key]
+	delete(v.last, key)
+	if order, err := resourceversion.CompareResourceVersion(last, seen); known && err == nil && order > 0 {
+		return last
+	}
+	return seen
+}
+
+// note also forgets revisions that do not exist any more, now and then.
+func (v *versions) note(key loop.Key, version string, exists func(loop.Key) bool) {
+	v.mutex.Lock()
+	defer v.mutex.Unlock()
+	if v.last == nil {
+		v.last = map[loop.Key]string{}
+	}
+	v.last[key] = version
+	if len(v.last)%1024 == 0 {
+		maps.DeleteFunc(v.last, func(k loop.Key, _ string) bool { return !exists(k) })
+	}
 }

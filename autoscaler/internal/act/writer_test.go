@@ -97,20 +97,20 @@ func TestEveryWorkerThatMayTakeAnOrderDoes(t *testing.T) {
 // An order that was to add pods when it was queued may be replaced by one that removes some.
 func TestARaiserLeavesAScaleDownToTheOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := New(nil, nil, nil, nil, nil, nil)
+		w := New(nil, nil, nil, &cluster{}, nil, nil, nil)
 		w.Act(orderOf("turned", 3, 5))
 		w.Act(orderOf("turned", 5, 2))
 		w.Act(orderOf("plain", 4, 2))
 		w.Act(orderOf("raise", 1, 2))
 		w.Act(orderOf("wake", 0, 1))
 		for _, want := range []string{"wake", "raise"} {
-			if key, o, ok := w.next(true); !ok || key.Name != want || o.Key != key {
-				t.Errorf("a raiser took %s, want %s", key.Name, want)
+			if task, o, _ := w.next(t.Context(), true); task == nil || o.Key.Name != want {
+				t.Errorf("a raiser took %s, want %s", o.Key.Name, want)
 			}
 		}
 		for _, want := range []string{"plain", "turned"} {
-			if key, o, ok := w.next(false); !ok || key.Name != want || o.Replicas != 2 {
-				t.Errorf("a worker took %s to %d pods, want %s", key.Name, o.Replicas, want)
+			if task, o, _ := w.next(t.Context(), false); task == nil || o.Key.Name != want || o.Replicas != 2 {
+				t.Errorf("a worker took %s to %d pods, want %s", o.Key.Name, o.Replicas, want)
 			}
 		}
 	})

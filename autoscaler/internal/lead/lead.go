@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"strings"
 	"sync"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -55,8 +56,9 @@ type Election struct {
 	set    *hash.BucketSet
 
 	mutex  sync.RWMutex
-	holder map[string]string // bucket -> identity, "" when nobody holds it
-	before map[string]string // bucket -> identity of the last holder
+	holder map[string]string    // bucket -> identity, "" when nobody holds it
+	before map[string]string    // bucket -> identity of the last holder
+	until  map[string]time.Time // bucket -> when this process loses it without a renewal
 }
 
 // New returns an Election. Run takes part in it.
@@ -64,9 +66,9 @@ func New(c Config, client kubernetes.Interface, log *slog.Logger) *Election {
 	scheme, _ := c.Scheme()
 	names := scheme.Names()
 	e := &Election{config: c, self: c.Pod + "_" + c.IP, log: log, names: names, set: hash.NewBucketSet(sets.New(names...)),
-		holder: map[string]string{}, before: map[string]string{}}
+		holder: map[string]string{}, before: map[string]string{}, until: map[string]time.Time{}}
 	e.leases = lease.Election{Client: client, Namespace: c.Namespace, Identity: e.self, Buckets: names, Scheme: c.Scheme, Log: log,
-		Won: e.won, Lost: e.lost, Holder: e.held, Gone: e.gone}
+		Won: e.won, Lost: e.lost, Renewed: e.renewed, Holder: e.held, Gone: e.gone}
 	return e
 }
 
@@ -133,6 +135,24 @@ func (e *Election) Owns(key types.NamespacedName) bool {
 	e.mutex.RLock()
 	defer e.mutex.RUnlock()
 	return e.holder[e.Bucket(key)] == e.self
+}
+
+// MayWrite reports whether this process may write a revision's scale and status now. It asks the
+// clock as well as the election: a process that was frozen beyond its lease must not write before
+// the election notices. The wall clock counts too, because the monotonic one stands still while a
+// virtual machine is suspended.
+func (e *Election) MayWrite(key types.NamespacedName) bool {
+	bucket := e.Bucket(key)
+	e.mutex.RLock()
+	defer e.mutex.RUnlock()
+	now, until := time.Now(), e.until[bucket]
+	return e.holder[bucket] == e.self && now.Before(until) && now.Round(0).Before(until.Round(0))
+}
+
+func (e *Election) renewed(name string, until time.Time) {
+	e.mutex.Lock()
+	defer e.mutex.Unlock()
+	e.until[name] = until
 }
 
 // Owner returns the IP of the process that decides for a revision, "" when nobody does at the

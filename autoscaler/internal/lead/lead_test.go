@@ -215,6 +215,43 @@ func TestTheLeaseOfAPodThatExistsIsRespected(t *testing.T) {
 	})
 }
 
+// A process that was frozen beyond its lease does not know yet that it lost it, but it may not
+// write.
+func TestAProcessMayWriteOnlyWhileItsLeaseCannotBeAnothers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := newClient(t)
+		a := begin(t, client, "autoscaler-1", 1)
+		synctest.Wait()
+		key := keys()[0]
+		time.Sleep(5 * time.Minute) // it is renewed meanwhile
+		if !a.Owns(key) || !a.MayWrite(key) {
+			t.Fatalf("owns: %v, may write: %v", a.Owns(key), a.MayWrite(key))
+		}
+		a.Election.mutex.RLock()
+		until := a.until[bucket(0, 1)]
+		a.Election.mutex.RUnlock()
+		if left := time.Until(until); left <= 0 || left > time.Minute {
+			t.Errorf("its lease is its own for %s", left)
+		}
+		for _, past := range []time.Time{time.Now(), time.Now().Add(-time.Hour)} {
+			a.renewed(bucket(0, 1), past)
+			if !a.Owns(key) || a.MayWrite(key) {
+				t.Errorf("frozen: owns %v, may write %v", a.Owns(key), a.MayWrite(key))
+			}
+		}
+		a.renewed(bucket(0, 1), until)
+		b := begin(t, client, "autoscaler-2", 1)
+		a.stop()
+		<-a.stopped
+		time.Sleep(time.Minute)
+		if a.MayWrite(key) || !b.MayWrite(key) {
+			t.Errorf("after a change of owner: the former may write %v, the next %v", a.MayWrite(key), b.MayWrite(key))
+		}
+		b.stop()
+		<-b.stopped
+	})
+}
+
 func TestAKeyKeepsItsBucket(t *testing.T) {
 	e, f := New(config("autoscaler-1", 10), nil, nil), New(config("autoscaler-2", 10), nil, nil)
 	seen := map[string]int{}

@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"ebb.dev/ebb/autoscaler/revision"
 )
 
@@ -125,6 +127,12 @@ func (e *Engine) Report(samples []Sample) error {
 // Changed says that a PodAutoscaler, its ownership, the settings it is resolved with, or its pods
 // changed.
 func (e *Engine) Changed(key Key) { e.shard(key).touch(key) }
+
+// Found says what a revision's scale is, when it is not what an order was decided on. It waits for
+// room in the shard's inbox.
+func (e *Engine) Found(key Key, uid types.UID, replicas int32) {
+	e.shard(key).answer(event{found: &found{key, uid, replicas}})
+}
 
 // Settle returns when all changes announced before are handled, Run has ended, or patience is over.
 func (e *Engine) Settle(patience time.Duration) {

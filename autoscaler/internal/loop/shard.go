@@ -19,7 +19,15 @@ type event struct {
 	scrape   *scrapeDone
 	probe    *probeDone
 	imported *imported
+	found    *found
 	reached  chan struct{} // closed when all changes announced before are handled
+}
+
+// found is the scale of a revision, when it is not what an order was decided on.
+type found struct {
+	key      Key
+	uid      types.UID
+	replicas int32
 }
 
 type scrapeDone struct {
@@ -272,6 +280,12 @@ func (s *shard) handle(e event) {
 		}
 		s.decide(m, now, true)
 		s.reschedule(m, now)
+	case e.found != nil:
+		if m := s.index[e.found.key]; m != nil && m.spec.UID == string(e.found.uid) {
+			m.Found(e.found.replicas)
+			s.decide(m, now, true)
+			s.reschedule(m, now)
+		}
 	case e.probe != nil:
 		if m := e.probe.member; m.Probed(e.probe.answer, e.probe.epoch) && m.heapIndex >= 0 {
 			s.decide(m, now, false)
