@@ -165,16 +165,16 @@ func newTable(o options, budget *hold.Budget, store *settings.Store, who *identi
 }
 
 // build makes the parts, each after those that it uses.
-func build(o options, kube kubernetes.Interface, ebb versioned.Interface, store *settings.Store, key func() []byte, who *identity.Identity, stdout io.Writer, log *slog.Logger) (*activator, error) {
+func build(o options, kube kubernetes.Interface, ebb versioned.Interface, store *settings.Store, keys func() wire.Keys, who *identity.Identity, stdout io.Writer, log *slog.Logger) (*activator, error) {
 	mesh := func() bool { return store.Load().Network.MeshAddressing() }
 	budget := hold.NewBudget(o.bounds)
-	reporter := (&report.Reporter{Pod: o.pod, URL: "http://" + o.autoscaler + wire.PathStats, Key: key, Log: log}).Start()
+	reporter := (&report.Reporter{Pod: o.pod, URL: "http://" + o.autoscaler + wire.PathStats, Keys: keys, Log: log}).Start()
 	prober := probe.New(mesh)
 	table := newTable(o, budget, store, who, reporter, prober)
 	watcher := &watch.Watch{Kube: kube, Ebb: ebb, Table: table, Settings: store, Log: log}
-	announcements := &announce.Server{Backends: table, Key: key}
+	announcements := &announce.Server{Backends: table, Keys: keys}
 	observer := &observe.Observer{Settings: store, Namespace: o.namespace, Pod: o.pod, PodIP: o.ip.String(), Stdout: stdout, Log: log}
-	coldStarts := coldstart.New(coldstart.Ask(o.autoscaler, key))
+	coldStarts := coldstart.New(coldstart.Ask(o.autoscaler, keys))
 	departure := &serve.Departure{}
 	handler := &chain.Handler{
 		Table:  table,

@@ -58,7 +58,7 @@ func start(ctx context.Context, env func(string) string, stdout io.Writer) error
 	if err := settings.Watch(ctx, kube, options.namespace, store, log); err != nil {
 		return err
 	}
-	tokenKey, err := secretvalue.Watch(ctx, kube, options.namespace, wire.TokenSecret, wire.TokenSecretKey)
+	secret, err := secretvalue.Watch(ctx, kube, options.namespace, wire.TokenSecret)
 	if err != nil {
 		return err
 	}
@@ -66,7 +66,7 @@ func start(ctx context.Context, env func(string) string, stdout io.Writer) error
 	if err != nil {
 		return err
 	}
-	a, err := build(options, kube, ebb, store, tokenKey.Load, who, stdout, log)
+	a, err := build(options, kube, ebb, store, func() wire.Keys { return wire.KeysOf(secret.Load()) }, who, stdout, log)
 	if err != nil {
 		return err
 	}

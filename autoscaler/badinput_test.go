@@ -73,7 +73,7 @@ func play(t *testing.T, annotations map[string]string, script func(s *steady)) {
 			return pa
 		}, Settings: settings.NewStore(nil), Owns: func(loop.Key) bool { return true }, Log: slog.New(slog.NewTextHandler(s.said, nil))}
 		s.engine = loop.New(loop.Options{Shards: 2, Clock: clock, Pods: sleepy(3), Actor: s, Source: s.source, Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
-		s.stats = &ingest.Server{Key: func() []byte { return tokens }, Reporter: s.engine, Clock: clock}
+		s.stats = &ingest.Server{Keys: func() wire.Keys { return wire.Keys{Current: tokens, Accepted: [][]byte{tokens}} }, Reporter: s.engine, Clock: clock}
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
 		go func() { s.engine.Run(ctx); close(done) }()
@@ -88,8 +88,11 @@ func play(t *testing.T, annotations map[string]string, script func(s *steady)) {
 // post returns the status and, if it is not of a success, what was said.
 func (s *steady) post(token string, body []byte) (int, string) {
 	request := httptest.NewRequest(http.MethodPost, wire.PathStats, bytes.NewReader(body))
+	request.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(body)), nil }
 	if token != "" {
-		request.Header.Set("Authorization", wire.Bearer(token))
+		if err := new(wire.Signer).Sign(request, token); err != nil {
+			s.t.Fatal(err)
+		}
 	}
 	answer := httptest.NewRecorder()
 	s.stats.ServeHTTP(answer, request)

@@ -79,7 +79,7 @@ type process struct {
 
 // build constructs each part from those before it: what is known of the cluster, then who decides,
 // then what carries out decisions, then the loop, then what talks to the loop.
-func build(config *rest.Config, kube kubernetes.Interface, tokenKey func() []byte, store *settings.Store, who identity, log *slog.Logger) (*process, error) {
+func build(config *rest.Config, kube kubernetes.Interface, keys func() wire.Keys, store *settings.Store, who identity, log *slog.Logger) (*process, error) {
 	client, err := versioned.NewForConfig(config)
 	if err != nil {
 		return nil, fmt.Errorf("build client: %w", err)
@@ -125,8 +125,8 @@ func build(config *rest.Config, kube kubernetes.Interface, tokenKey func() []byt
 		},
 	})
 
-	p.handover = &handover.Replica{Key: tokenKey, Engine: p.engine, Buckets: p.election, Clock: clock, Log: log, Self: who.ip}
-	server := &ingest.Server{Key: tokenKey, Reporter: p.engine, Owners: p.election, Clock: clock}
+	p.handover = &handover.Replica{Keys: keys, Engine: p.engine, Buckets: p.election, Clock: clock, Log: log, Self: who.ip}
+	server := &ingest.Server{Keys: keys, Reporter: p.engine, Owners: p.election, Clock: clock}
 	p.metrics.MustRegister(report.Collector{Each: p.engine.Each, Counts: func() []report.Count {
 		return append(counts(server, p.engine, p.writer, foreign.Load()), report.Count{Name: "ebb_autoscaler_settings_ignored_total",
 			Help: "Ignored settings of PodAutoscalers, by where they are.", Reason: "annotation", Value: source.Ignored.Load()})
@@ -240,8 +240,9 @@ func (p *process) routes(stats http.Handler) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle(wire.PathStats, stats)
 	mux.Handle(wire.PathHandover, p.handover)
-	mux.Handle(wire.PathDecisions, report.Decisions{Key: p.handover.Key, History: p.engine.History, Owner: owner})
-	mux.Handle(wire.PathBirths, report.Births{Key: p.handover.Key, Of: p.birth, Owner: owner})
+	peers := &report.Peers{Keys: p.handover.Keys}
+	mux.Handle(wire.PathDecisions, report.Decisions{Peers: peers, History: p.engine.History, Owner: owner})
+	mux.Handle(wire.PathBirths, report.Births{Peers: peers, Of: p.birth, Owner: owner})
 	mux.HandleFunc(wire.PathHealth, func(w http.ResponseWriter, _ *http.Request) {
 		if !p.ready.Load() {
 			http.Error(w, "PodAutoscalers and pods are not known yet", http.StatusServiceUnavailable)
@@ -275,6 +276,8 @@ func counts(s *ingest.Server, e *loop.Engine, w *act.Writer, foreign int64) []re
 	}
 	add(refused, "unauthorized", s.Refused.Unauthorized.Load())
 	add(refused, "forged", s.Refused.Forged.Load())
+	add(refused, "clock", s.Guard.OtherClock.Load())
+	add(refused, "replayed", s.Guard.Replayed.Load())
 	add(refused, "malformed", s.Refused.Malformed.Load())
 	add(refused, "invalid_value", s.Refused.Insane.Load())
 	add(refused, "no-owner", s.Refused.NoOwner.Load())

@@ -60,11 +60,11 @@ func start(ctx context.Context, env func(string) string, stdout io.Writer) error
 	if err := settings.Watch(ctx, kube, who.namespace, store, log); err != nil {
 		return err
 	}
-	tokenKey, err := secretvalue.Watch(ctx, kube, who.namespace, wire.TokenSecret, wire.TokenSecretKey)
+	keys, err := secretvalue.Watch(ctx, kube, who.namespace, wire.TokenSecret)
 	if err != nil {
 		return err
 	}
-	p, err := build(config, kube, tokenKey.Load, store, who, log)
+	p, err := build(config, kube, func() wire.Keys { return wire.KeysOf(keys.Load()) }, store, who, log)
 	if err != nil {
 		return err
 	}

@@ -115,7 +115,7 @@ func reaction(t *testing.T, ready int32, queued float64, others int, load float6
 	pods := sleepy(ready)
 	engine := loop.New(loop.Options{Shards: 4, Clock: clock, Log: log, Pods: pods, Actor: writer, Scraper: pods, Prober: pods, Budget: revision.NewBudget(),
 		Source: &spec.Source{Get: get, Settings: settings.NewStore(nil), Owns: func(loop.Key) bool { return true }, Log: log}})
-	stats := &ingest.Server{Key: func() []byte { return tokens }, Reporter: engine, Clock: clock}
+	stats := &ingest.Server{Keys: func() wire.Keys { return wire.Keys{Current: tokens, Accepted: [][]byte{tokens}} }, Reporter: engine, Clock: clock}
 	ctx, cancel := context.WithCancel(t.Context())
 	wrote, decided := make(chan struct{}), make(chan struct{})
 	go func() { writer.Run(ctx, engine.Found); close(wrote) }()
@@ -129,8 +129,12 @@ func reaction(t *testing.T, ready int32, queued float64, others int, load float6
 
 	post := func(messages ...wire.StatMessage) {
 		t.Helper()
-		request := httptest.NewRequest(http.MethodPost, wire.PathStats, bytes.NewReader(wire.EncodeStats(messages)))
-		request.Header.Set("Authorization", wire.Bearer(wire.Token(tokens, "", wire.ActivatorSubject)))
+		body := wire.EncodeStats(messages)
+		request := httptest.NewRequest(http.MethodPost, wire.PathStats, bytes.NewReader(body))
+		request.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(body)), nil }
+		if err := new(wire.Signer).Sign(request, activatorToken()); err != nil {
+			t.Fatal(err)
+		}
 		answer := httptest.NewRecorder()
 		if stats.ServeHTTP(answer, request); answer.Code != http.StatusNoContent {
 			t.Fatalf("the stats were answered with %d %s", answer.Code, answer.Body)

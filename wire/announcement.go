@@ -43,13 +43,9 @@ func (a Announcement) Encode() []byte {
 	return data
 }
 
-// DecodeAnnouncement reads one announcement from r, at most MaxAnnouncementBytes of it, and refuses
-// one that does not name a pod, its revision and a usable address.
-func DecodeAnnouncement(r io.Reader) (Announcement, error) {
-	data, err := io.ReadAll(io.LimitReader(r, MaxAnnouncementBytes+1))
-	if err != nil {
-		return Announcement{}, fmt.Errorf("read announcement: %w", err)
-	}
+// DecodeAnnouncement decodes one announcement. It must name a pod, its revision and a usable
+// address.
+func DecodeAnnouncement(data []byte) (Announcement, error) {
 	if len(data) > MaxAnnouncementBytes {
 		return Announcement{}, fmt.Errorf("announcement is longer than %d bytes", MaxAnnouncementBytes)
 	}

@@ -1,4 +1,4 @@
-// Package secretvalue follows one field of one Secret.
+// Package secretvalue follows the content of one Secret.
 //
 // Owns: an informer on that Secret alone. Reads: it. Never: holds another Secret's content.
 package secretvalue
@@ -16,24 +16,26 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// Value is the field as it is now.
-type Value struct{ current atomic.Pointer[[]byte] }
+// Value is the content as it is now.
+type Value struct {
+	current atomic.Pointer[map[string][]byte]
+}
 
-// Load returns the field's content, nil while there is none. It is not to be changed.
-func (v *Value) Load() []byte {
+// Load returns the content, nil while there is none. It is not to be changed.
+func (v *Value) Load() map[string][]byte {
 	if p := v.current.Load(); p != nil {
 		return *p
 	}
 	return nil
 }
 
-// Watch follows the field of the Secret until ctx ends. It returns at once: the value is nil until
+// Watch follows the Secret until ctx ends. It returns at once: the value is nil until
 // it was read.
-func Watch(ctx context.Context, client kubernetes.Interface, namespace, name, field string) (*Value, error) {
+func Watch(ctx context.Context, client kubernetes.Interface, namespace, name string) (*Value, error) {
 	v := &Value{}
 	set := func(o any) {
 		if secret, ok := o.(*corev1.Secret); ok && secret.Name == name {
-			content := secret.Data[field]
+			content := secret.Data
 			v.current.Store(&content)
 		}
 	}

@@ -16,7 +16,7 @@ func secret(name, content string) *corev1.Secret {
 func TestTheValueFollowsItsSecretAndNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := fake.NewClientset(secret("other", "wrong"))
-		value, err := Watch(t.Context(), client, "system", "mine", "key")
+		value, err := Watch(t.Context(), client, "system", "mine")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -24,7 +24,7 @@ func TestTheValueFollowsItsSecretAndNoOther(t *testing.T) {
 		expect := func(want string) {
 			t.Helper()
 			synctest.Wait()
-			if got := string(value.Load()); got != want {
+			if got := string(value.Load()["key"]); got != want {
 				t.Errorf("got %q, want %q", got, want)
 			}
 		}

@@ -8,6 +8,7 @@ package announce
 
 import (
 	"fmt"
+	"io"
 	"net/http"
 	"net/netip"
 	"sync/atomic"
@@ -28,17 +29,19 @@ const readTimeout = 5 * time.Second
 // Server answers POST wire.PathAnnounce.
 type Server struct {
 	Backends Backends
-	// Key returns the token key, empty before it is known.
-	Key func() []byte
+	// Keys are those of all tokens as they are now.
+	Keys func() wire.Keys
+	// Guard counts and refuses messages of another time and repeated ones.
+	Guard wire.Guard
 
 	// Taken counts accepted announcements, Stale those older than a stored one. SlotsFree and
-	// SlotsDeclined count offers of free slots. Unauthorized counts wrong tokens, Malformed invalid
-	// bodies, and Foreign announcements for an address other than the sender's.
+	// SlotsDeclined count offers of free slots. Unauthorized counts wrong signatures, Malformed
+	// invalid bodies, and Foreign announcements for an address other than the sender's.
 	Taken, Stale, SlotsFree, SlotsDeclined, Unauthorized, Malformed, Foreign atomic.Int64
 }
 
 // ServeHTTP answers 204 to an accepted or stale announcement (the sender need not repeat it), 401
-// to a wrong token, 400 to an invalid body, 403 to an address other than the sender's, and
+// to a wrong signature, 400 to an invalid body, 403 to an address other than the sender's, and
 // wire.SlotDeclined to an offer of a slot that no request needs.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch {
@@ -52,16 +55,24 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	// Not every ResponseWriter has deadlines; the real one has.
 	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(readTimeout))
-	a, err := wire.DecodeAnnouncement(r.Body)
+	body, err := io.ReadAll(io.LimitReader(r.Body, wire.MaxAnnouncementBytes+1))
+	var a wire.Announcement
+	if err == nil {
+		a, err = wire.DecodeAnnouncement(body)
+	}
 	if err != nil {
 		s.Malformed.Add(1)
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	token := wire.BearerToken(r.Header.Get("Authorization"))
-	if !wire.ValidToken(s.Key(), a.Namespace, a.Revision, token) {
+	signature, err := wire.ReadSignature(r)
+	if err != nil || !signature.By(s.Keys(), a.Namespace, a.Revision) || !signature.Covers(body) {
 		s.Unauthorized.Add(1)
-		http.Error(w, fmt.Sprintf("the token is not that of revision %s/%s", a.Namespace, a.Revision), http.StatusUnauthorized)
+		http.Error(w, fmt.Sprintf("the message is not signed with the token of revision %s/%s", a.Namespace, a.Revision), http.StatusUnauthorized)
+		return
+	}
+	if err := s.Guard.Check(signature, w.Header()); err != nil {
+		http.Error(w, err.Error(), http.StatusUnauthorized)
 		return
 	}
 	sender, err := netip.ParseAddrPort(r.RemoteAddr)

@@ -2,6 +2,7 @@ package announce
 
 import (
 	"bytes"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -24,6 +25,16 @@ var key = []byte("0123456789abcdef0123456789abcdef")
 
 func good() wire.Announcement {
 	return wire.Announcement{Namespace: "ns", Revision: "rev", Pod: "pod", Address: netip.MustParseAddrPort("10.0.0.7:8012"), Ready: true, Sequence: 1}
+}
+
+func keys() wire.Keys { return wire.Keys{Current: key, Accepted: [][]byte{key}} }
+
+func sign(t *testing.T, r *http.Request, token string, body []byte) {
+	t.Helper()
+	r.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(body)), nil }
+	if err := new(wire.Signer).Sign(r, token); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func TestAnnouncements(t *testing.T) {
@@ -57,7 +68,7 @@ func TestAnnouncements(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			backends := &recorded{wanted: c.wanted}
-			server := &Server{Backends: backends, Key: func() []byte { return key }}
+			server := &Server{Backends: backends, Keys: keys}
 			method, path, token := "POST", wire.PathAnnounce, wire.Token(key, "ns", "rev")
 			if c.method != "" {
 				method = c.method
@@ -74,7 +85,7 @@ func TestAnnouncements(t *testing.T) {
 				r.RemoteAddr = c.from
 			}
 			if token != "-" {
-				r.Header.Set("Authorization", wire.Bearer(token))
+				sign(t, r, token, c.body)
 			}
 			answer := httptest.NewRecorder()
 			server.ServeHTTP(answer, r)
@@ -89,10 +100,10 @@ func TestAnnouncements(t *testing.T) {
 }
 
 func TestBeforeTheKeyIsKnownNothingIsBelieved(t *testing.T) {
-	server := &Server{Backends: &recorded{}, Key: func() []byte { return nil }}
+	server := &Server{Backends: &recorded{}, Keys: func() wire.Keys { return wire.Keys{} }}
 	r := httptest.NewRequest("POST", wire.PathAnnounce, bytes.NewReader(good().Encode()))
 	r.RemoteAddr = "10.0.0.7:4000"
-	r.Header.Set("Authorization", wire.Bearer(wire.Token(nil, "ns", "rev")))
+	sign(t, r, wire.Token(nil, "ns", "rev"), good().Encode())
 	answer := httptest.NewRecorder()
 	server.ServeHTTP(answer, r)
 	if answer.Code != 401 {
@@ -109,7 +120,7 @@ func FuzzServeHTTP(f *testing.F) {
 	f.Add("", "", "nonsense")
 	f.Fuzz(func(t *testing.T, body, token, from string) {
 		backends := &recorded{}
-		server := &Server{Backends: backends, Key: func() []byte { return key }}
+		server := &Server{Backends: backends, Keys: keys}
 		r := httptest.NewRequest("POST", wire.PathAnnounce, strings.NewReader(body))
 		r.RemoteAddr = from
 		r.Header["Authorization"] = []string{wire.Bearer(token)}
@@ -118,7 +129,7 @@ func FuzzServeHTTP(f *testing.F) {
 		switch answer.Code {
 		case http.StatusNoContent:
 			for _, a := range backends.words {
-				if !wire.ValidToken(key, a.Namespace, a.Revision, strings.TrimSpace(token)) {
+				if wire.Token(key, a.Namespace, a.Revision) != strings.TrimSpace(token) {
 					t.Errorf("took %+v with the token %q", a, token)
 				}
 			}

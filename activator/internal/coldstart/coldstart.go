@@ -252,8 +252,9 @@ func clamp(t, low, high time.Time) time.Time {
 }
 
 // Ask returns a function that asks the autoscaler at host:port, with the activators' token under
-// tokenKey.
-func Ask(autoscaler string, tokenKey func() []byte) Asker {
+// keys.
+func Ask(autoscaler string, keys func() wire.Keys) Asker {
+	var signer wire.Signer
 	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 1, IdleConnTimeout: time.Minute}}
 	return func(ctx context.Context, key backends.Key, pod string) (wire.Birth, error) {
 		url := "http://" + autoscaler + wire.PathBirths + key.Namespace + "/" + key.Name + "/" + pod
@@ -261,8 +262,7 @@ func Ask(autoscaler string, tokenKey func() []byte) Asker {
 		if err != nil {
 			return wire.Birth{}, fmt.Errorf("ask for %s: %w", url, err)
 		}
-		request.Header.Set("Authorization", wire.Bearer(wire.Token(tokenKey(), "", wire.ActivatorSubject)))
-		response, err := client.Do(request)
+		response, err := signer.Do(client, request, keys().Token("", wire.ActivatorSubject))
 		if err != nil {
 			return wire.Birth{}, fmt.Errorf("ask for the birth of pod %s: %w", pod, err)
 		}

@@ -113,6 +113,7 @@ func (s *Sources) Collect(out chan<- prometheus.Metric) {
 	for outcome, n := range map[string]int64{
 		"taken": s.Announce.Taken.Load(), "stale": s.Announce.Stale.Load(), "slot_free": s.Announce.SlotsFree.Load(),
 		"slot_declined": s.Announce.SlotsDeclined.Load(), "unauthorized": s.Announce.Unauthorized.Load(),
+		"clock": s.Announce.Guard.OtherClock.Load(), "replayed": s.Announce.Guard.Replayed.Load(),
 		"malformed": s.Announce.Malformed.Load(), "foreign": s.Announce.Foreign.Load(),
 	} {
 		count(announcements, n, outcome)

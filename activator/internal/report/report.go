@@ -58,8 +58,9 @@ type Loads interface {
 type Reporter struct {
 	Pod string // this activator's name
 	URL string
-	Key func() []byte // the token key
-	Log *slog.Logger
+	// Keys are those of all tokens as they are now.
+	Keys func() wire.Keys
+	Log  *slog.Logger
 
 	// Sent counts POSTs that the autoscaler accepted, Failed all others.
 	Sent, Failed atomic.Int64
@@ -67,6 +68,7 @@ type Reporter struct {
 
 	urgent *mailbox.Mailbox[map[backends.Key]struct{}]
 	client *http.Client
+	signer wire.Signer
 	began  time.Time
 }
 
@@ -219,8 +221,7 @@ func (r *Reporter) post(ctx context.Context, messages []wire.StatMessage) (err e
 	if err != nil {
 		return fmt.Errorf("report to %s: %w", r.URL, err)
 	}
-	request.Header.Set("Authorization", wire.Bearer(wire.Token(r.Key(), "", wire.ActivatorSubject)))
-	response, err := r.client.Do(request)
+	response, err := r.signer.Do(r.client, request, r.Keys().Token("", wire.ActivatorSubject))
 	if err != nil {
 		return fmt.Errorf("report to %s: %w", r.URL, err)
 	}

@@ -134,7 +134,7 @@ func TestGrowthIsWorthAReportOutOfTurn(t *testing.T) {
 	}
 }
 
-var key = []byte("key")
+func keys() wire.Keys { return wire.KeysOf(map[string][]byte{wire.TokenSecretKey: []byte("key")}) }
 
 // collector is an autoscaler that fails as often as it is told to.
 type collector struct {
@@ -146,10 +146,10 @@ type collector struct {
 }
 
 func (c *collector) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if !wire.ValidToken(key, "", wire.ActivatorSubject, wire.BearerToken(r.Header.Get("Authorization"))) {
+	body, _ := io.ReadAll(r.Body)
+	if s, err := wire.ReadSignature(r); err != nil || !s.By(keys(), "", wire.ActivatorSubject) || !s.Covers(body) {
 		c.forged.Add(1)
 	}
-	body, _ := io.ReadAll(r.Body)
 	messages, err := wire.DecodeStats(body, wire.MaxStats)
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
@@ -191,7 +191,7 @@ func TestAWaitingRequestIsReportedAtOnceAndUntilItIsTaken(t *testing.T) {
 	meter.In(time.Now())
 	load := Load{Key: backends.Key{Namespace: "ns", Name: "rev"}, Meter: &meter, Queued: func() int64 { return 1 }}
 	r := (&Reporter{
-		Pod: "activator-0", URL: server.URL + wire.PathStats, Key: func() []byte { return key },
+		Pod: "activator-0", URL: server.URL + wire.PathStats, Keys: keys,
 		Log: slog.New(slog.DiscardHandler),
 	}).Start()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -235,7 +235,7 @@ func TestTheRestOfABurstFollows(t *testing.T) {
 	defer server.Close()
 	load := Load{Key: backends.Key{Namespace: "ns", Name: "rev"}, Meter: &meter, Queued: func() int64 { return 0 }}
 	r := (&Reporter{
-		Pod: "activator-0", URL: server.URL, Key: func() []byte { return key },
+		Pod: "activator-0", URL: server.URL, Keys: keys,
 		Log: slog.New(slog.DiscardHandler),
 	}).Start()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -290,7 +290,7 @@ func TestLoadIsReportedEverySecond(t *testing.T) {
 	meter.In(time.Now())
 	none := func() int64 { return 0 }
 	r := (&Reporter{
-		Pod: "activator-0", URL: server.URL, Key: func() []byte { return key },
+		Pod: "activator-0", URL: server.URL, Keys: keys,
 		Log: slog.New(slog.DiscardHandler),
 	}).Start()
 	ctx, cancel := context.WithCancel(t.Context())

@@ -6,17 +6,13 @@
 // Reads: the loop's states of revisions given up a moment ago.
 // Writes: the loop's states of revisions taken over.
 // Never: sends or takes anything without proof that the other side has the key of all tokens. The
-// address of a former replica may belong to anybody by now.
+// address of a former replica may belong to another pod by now.
 package handover
 
 import (
 	"bytes"
 	"context"
-	"crypto/hmac"
-	"crypto/rand"
-	"crypto/sha256"
 	"encoding/gob"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -35,7 +31,7 @@ import (
 )
 
 const (
-	headerNonce = "Ebb-Nonce"
+	// headerProof shows that an answer is a replica's, to this question alone.
 	headerProof = "Ebb-Proof"
 	// longestAnswer bounds the states of one bucket: a hundred thousand revisions.
 	longestAnswer = 256 << 20
@@ -56,19 +52,6 @@ type message struct {
 	States map[loop.Key]revision.State
 }
 
-// proof shows that its author has the key, for this question and this body alone.
-func proof(key []byte, parts ...string) string {
-	mac := hmac.New(sha256.New, key)
-	for _, part := range parts {
-		fmt.Fprintf(mac, "%d:%s", len(part), part)
-	}
-	return hex.EncodeToString(mac.Sum(nil))
-}
-
-func proven(key []byte, given string, parts ...string) bool {
-	return len(key) > 0 && hmac.Equal([]byte(given), []byte(proof(key, parts...)))
-}
-
 // Engine is the loop.
 type Engine interface {
 	Export(func(loop.Key) bool) map[loop.Key]revision.State
@@ -86,7 +69,7 @@ type Buckets interface {
 
 // Replica is this process's part in handing over.
 type Replica struct {
-	Key     func() []byte
+	Keys    func() wire.Keys
 	Engine  Engine
 	Buckets Buckets
 	Clock   func() time.Time
@@ -96,18 +79,26 @@ type Replica struct {
 	// Self is this process's own address. When the number of buckets changes, it may be its own
 	// successor.
 	Self string
+
+	guard  wire.Guard
+	signer wire.Signer
 }
 
 // ServeHTTP answers GET wire.PathHandover?bucket=<name>: 200 with the states, 409 while this
 // process still owns the bucket, 401 without proof.
 func (h *Replica) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	bucket, nonce, key := r.URL.Query().Get("bucket"), r.Header.Get(headerNonce), h.Key()
-	if r.Method != http.MethodGet || bucket == "" || len(nonce) < 16 {
-		http.Error(w, "use GET "+wire.PathHandover+"?bucket=<name> with "+headerNonce, http.StatusBadRequest)
+	bucket := r.URL.Query().Get("bucket")
+	if r.Method != http.MethodGet || bucket == "" {
+		http.Error(w, "use GET "+wire.PathHandover+"?bucket=<name>", http.StatusBadRequest)
 		return
 	}
-	if !proven(key, r.Header.Get(headerProof), "question", bucket, nonce) {
-		http.Error(w, "no valid proof", http.StatusUnauthorized)
+	question, err := wire.ReadSignature(r)
+	if err != nil || r.Host != address(h.Self) || !question.By(h.Keys(), "", wire.AutoscalerSubject) {
+		http.Error(w, "the question is not signed by a replica, or is for another one", http.StatusUnauthorized)
+		return
+	}
+	if err := h.guard.Check(question, w.Header()); err != nil {
+		http.Error(w, err.Error(), http.StatusUnauthorized)
 		return
 	}
 	if slices.Contains(h.Buckets.Held(), bucket) {
@@ -120,7 +111,7 @@ func (h *Replica) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}
-	w.Header().Set(headerProof, proof(key, "answer", bucket, nonce, body.String()))
+	w.Header().Set(headerProof, question.Answer(body.Bytes()))
 	w.Header().Set("Content-Type", "application/octet-stream")
 	w.Write(body.Bytes())
 	h.Log.Info("handed over", "bucket", bucket, "revisions", len(states), "to", r.RemoteAddr)
@@ -167,26 +158,18 @@ var errProof = errors.New("the answer does not prove that it is a replica's")
 // middle between question and answer, so that at most half of the network's time is mistaken for a
 // difference of the clocks.
 func (h *Replica) ask(ctx context.Context, bucket, ip string) (m message, meanwhile time.Time, err error) {
-	key := h.Key()
-	if len(key) == 0 {
-		return m, meanwhile, errors.New("there is no key yet")
-	}
-	random := make([]byte, 16)
-	rand.Read(random) // never fails
-	nonce := hex.EncodeToString(random)
-	where := "http://" + net.JoinHostPort(ip, strconv.Itoa(wire.PortStats)) + wire.PathHandover + "?bucket=" + url.QueryEscape(bucket)
+	token := h.Keys().Token("", wire.AutoscalerSubject)
+	where := "http://" + address(ip) + wire.PathHandover + "?bucket=" + url.QueryEscape(bucket)
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, where, nil)
 	if err != nil {
 		return m, meanwhile, fmt.Errorf("ask %s for %s: %w", ip, bucket, err)
 	}
-	request.Header.Set(headerNonce, nonce)
-	request.Header.Set(headerProof, proof(key, "question", bucket, nonce))
 	client := h.Client
 	if client == nil {
 		client = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	}
 	asked := h.Clock()
-	response, err := client.Do(request)
+	response, err := h.signer.Do(client, request, token)
 	meanwhile = asked.Add(h.Clock().Sub(asked) / 2)
 	if err != nil {
 		return m, meanwhile, fmt.Errorf("ask %s for %s: %w", ip, bucket, err)
@@ -200,7 +183,7 @@ func (h *Replica) ask(ctx context.Context, bucket, ip string) (m message, meanwh
 	if err != nil {
 		return m, meanwhile, fmt.Errorf("ask %s for %s: %w", ip, bucket, err)
 	}
-	if !proven(key, response.Header.Get(headerProof), "answer", bucket, nonce, string(body)) {
+	if !wire.Answers(response, token, response.Header.Get(headerProof), body) {
 		return m, meanwhile, fmt.Errorf("ask %s for %s: %w", ip, bucket, errProof)
 	}
 	if err := gob.NewDecoder(bytes.NewReader(body)).Decode(&m); err != nil {
@@ -208,6 +191,8 @@ func (h *Replica) ask(ctx context.Context, bucket, ip string) (m message, meanwh
 	}
 	return m, meanwhile, nil
 }
+
+func address(ip string) string { return net.JoinHostPort(ip, strconv.Itoa(wire.PortStats)) }
 
 // Linger is a part of the process that stops after the leases are released, and waits a moment for
 // the successors to ask.

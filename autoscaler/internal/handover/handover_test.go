@@ -1,6 +1,7 @@
 package handover
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -75,7 +76,8 @@ func states(namespaces ...string) map[loop.Key]revision.State {
 }
 
 func replica(key []byte, e *engine, b *buckets, now time.Time) *Replica {
-	return &Replica{Key: func() []byte { return key }, Engine: e, Buckets: b, Clock: func() time.Time { return now }, Log: slog.New(slog.DiscardHandler)}
+	keys := wire.KeysOf(map[string][]byte{wire.TokenSecretKey: key})
+	return &Replica{Keys: func() wire.Keys { return keys }, Self: "10.0.0.1", Engine: e, Buckets: b, Clock: func() time.Time { return now }, Log: slog.New(slog.DiscardHandler)}
 }
 
 type to struct {
@@ -90,6 +92,7 @@ func (f *to) RoundTrip(r *http.Request) (*http.Response, error) {
 	answer := httptest.NewRecorder()
 	f.handler.ServeHTTP(answer, r)
 	response := answer.Result()
+	response.Request = r
 	if f.change != nil {
 		f.change(response)
 	}
@@ -102,6 +105,7 @@ func TestTheNextOwnerLearnsWhatTheLastOneKnew(t *testing.T) {
 	old := replica(tokenKey, from, of, now.Add(-90*time.Second))
 	into := &engine{}
 	next := replica(tokenKey, into, &buckets{}, now)
+	next.Self = "10.0.0.2"
 	way := &to{handler: old}
 	next.Client = &http.Client{Transport: way}
 	next.TakeOver(t.Context(), "bucket-a", "10.0.0.1")
@@ -138,6 +142,7 @@ func TestTheNetworksTimeIsNoDifferenceOfTheClocks(t *testing.T) {
 			old.Clock = func() time.Time { return now.Add(-behind) }
 			into := &engine{}
 			next := replica(tokenKey, into, &buckets{}, now)
+			next.Self = "10.0.0.2"
 			next.Clock = func() time.Time { return now }
 			next.Client = &http.Client{Transport: &slow{to: to{handler: old}, way: 400 * time.Millisecond, now: &now}}
 			next.TakeOver(t.Context(), "bucket-a", "10.0.0.1")
@@ -158,7 +163,13 @@ func TestWithoutProofNothingIsSaidOrBelieved(t *testing.T) {
 		"a stranger without one":      {nil, nil},
 		"a body that was changed":     {tokenKey, func(r *http.Response) { r.Body = io.NopCloser(io.MultiReader(r.Body, strings.NewReader("x"))) }},
 		"a proof of another answer": {tokenKey, func(r *http.Response) {
-			r.Header.Set(headerProof, proof(tokenKey, "answer", "bucket-a", "", ""))
+			question, err := wire.ReadSignature(ask("bucket-a", tokenKey))
+			if err != nil || !question.By(wire.Keys{Accepted: [][]byte{tokenKey}}, "", wire.AutoscalerSubject) {
+				panic("the question is not signed")
+			}
+			body, _ := io.ReadAll(r.Body)
+			r.Body = io.NopCloser(bytes.NewReader(body))
+			r.Header.Set(headerProof, question.Answer(body))
 		}},
 		"an answer without one at all": {tokenKey, func(r *http.Response) { r.Header.Del(headerProof) }},
 	} {
@@ -166,6 +177,7 @@ func TestWithoutProofNothingIsSaidOrBelieved(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				into := &engine{}
 				next := replica(tokenKey, into, &buckets{}, now)
+				next.Self = "10.0.0.2"
 				next.Client = &http.Client{Transport: &to{handler: replica(c.theirs, &engine{left: states("a")}, &buckets{}, now), change: c.change}}
 				next.TakeOver(t.Context(), "bucket-a", "10.0.0.1")
 				if into.taken != nil {
@@ -176,26 +188,49 @@ func TestWithoutProofNothingIsSaidOrBelieved(t *testing.T) {
 	}
 }
 
+// ask is a question to the replica at 10.0.0.1.
+func ask(bucket string, key []byte) *http.Request {
+	r := httptest.NewRequest("GET", "http://10.0.0.1:8080"+wire.PathHandover+"?bucket="+bucket, nil)
+	if err := new(wire.Signer).Sign(r, wire.Token(key, "", wire.AutoscalerSubject)); err != nil {
+		panic(err)
+	}
+	return r
+}
+
 func TestWhoMayAsk(t *testing.T) {
-	nonce := "0123456789abcdef"
-	good := proof(tokenKey, "question", "bucket-a", nonce)
 	for name, c := range map[string]struct {
-		method, bucket, nonce, proof string
-		held                         []string
-		status                       int
+		bucket string
+		change func(*http.Request)
+		held   []string
+		status int
 	}{
-		"the next owner":                {"GET", "bucket-a", nonce, good, nil, 200},
-		"while it is still owned":       {"GET", "bucket-a", nonce, good, []string{"bucket-a"}, 409},
-		"without proof":                 {"GET", "bucket-a", nonce, "", nil, 401},
-		"with the proof for another":    {"GET", "bucket-b", nonce, good, nil, 401},
-		"with the proof of another day": {"GET", "bucket-a", "fedcba9876543210", good, nil, 401},
-		"without a nonce":               {"GET", "bucket-a", "", proof(tokenKey, "question", "bucket-a", ""), nil, 400},
-		"for no bucket":                 {"GET", "", nonce, proof(tokenKey, "question", "", nonce), nil, 400},
-		"by POST":                       {"POST", "bucket-a", nonce, good, nil, 400},
+		"the next owner":          {"bucket-a", nil, nil, 200},
+		"while it is still owned": {"bucket-a", nil, []string{"bucket-a"}, 409},
+		"without a signature":     {"bucket-a", func(r *http.Request) { r.Header.Del("Authorization") }, nil, 401},
+		"with that of another bucket's question": {"bucket-a", func(r *http.Request) {
+			r.Header.Set("Authorization", ask("bucket-b", tokenKey).Header.Get("Authorization"))
+		}, nil, 401},
+		"with an activator's": {"bucket-a", func(r *http.Request) {
+			if err := new(wire.Signer).Sign(r, wire.Token(tokenKey, "", wire.ActivatorSubject)); err != nil {
+				t.Fatal(err)
+			}
+		}, nil, 401},
+		"with another key's": {"bucket-a", func(r *http.Request) {
+			r.Header.Set("Authorization", ask("bucket-a", []byte("another")).Header.Get("Authorization"))
+		}, nil, 401},
+		"a question to another replica, passed on": {"bucket-a", func(r *http.Request) {
+			r.Host = "10.0.0.9:8080"
+			if err := new(wire.Signer).Sign(r, wire.Token(tokenKey, "", wire.AutoscalerSubject)); err != nil {
+				t.Fatal(err)
+			}
+		}, nil, 401},
+		"for no bucket": {"", nil, nil, 400},
+		"by POST":       {"bucket-a", func(r *http.Request) { r.Method = "POST" }, nil, 400},
 	} {
-		r := httptest.NewRequest(c.method, wire.PathHandover+"?bucket="+c.bucket, nil)
-		r.Header.Set(headerNonce, c.nonce)
-		r.Header.Set(headerProof, c.proof)
+		r := ask(c.bucket, tokenKey)
+		if c.change != nil {
+			c.change(r)
+		}
 		answer := httptest.NewRecorder()
 		replica(tokenKey, &engine{left: states("a")}, &buckets{held: c.held}, time.Now()).ServeHTTP(answer, r)
 		if answer.Code != c.status {
@@ -203,6 +238,19 @@ func TestWhoMayAsk(t *testing.T) {
 		}
 		if said := strings.Contains(answer.Body.String(), "hello-00001"); said != (c.status == 200) {
 			t.Errorf("%s: said %q", name, answer.Body)
+		}
+	}
+}
+
+// What a neighbour has recorded is worth nothing: the first question was answered, and the states
+// are gone.
+func TestAQuestionIsAnsweredOnce(t *testing.T) {
+	h := replica(tokenKey, &engine{left: states("a", "a2")}, &buckets{}, time.Now())
+	question := ask("bucket-a", tokenKey)
+	for _, want := range []int{200, 401} {
+		answer := httptest.NewRecorder()
+		if h.ServeHTTP(answer, question); answer.Code != want {
+			t.Errorf("%d, want %d", answer.Code, want)
 		}
 	}
 }
@@ -218,6 +266,7 @@ func TestOneThatIsGoneIsNotWaitedForLong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		asked, began := 0, time.Now()
 		next := replica(tokenKey, &engine{}, &buckets{}, began)
+		next.Self = "10.0.0.2"
 		next.Client = &http.Client{Transport: gone{&asked}}
 		next.TakeOver(t.Context(), "bucket-a", "10.0.0.1")
 		if time.Since(began) > giveUp || asked < 2 {

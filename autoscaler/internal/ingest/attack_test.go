@@ -41,12 +41,15 @@ func TestABodyOfTinyStatsTakesNoMemory(t *testing.T) {
 		{"an activator's token", wire.Token(tokenKey, "", wire.ActivatorSubject), -1, 2 * wire.MaxStatsBytes},
 	} {
 		t.Run(c.who, func(t *testing.T) {
-			s := &Server{Key: func() []byte { return tokenKey }, Reporter: &inbox{}, Clock: time.Now}
+			s := &Server{Keys: keys, Reporter: &inbox{}, Clock: time.Now}
 			body := &counted{Reader: bytes.NewReader(tiny)}
 			request := httptest.NewRequest(http.MethodPost, wire.PathStats, body)
 			request.ContentLength = c.length
+			request.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(tiny)), nil }
 			if c.token != "" {
-				request.Header.Set("Authorization", wire.Bearer(c.token))
+				if err := new(wire.Signer).Sign(request, c.token); err != nil {
+					t.Fatal(err)
+				}
 			}
 			answer := httptest.NewRecorder()
 			var before, after runtime.MemStats
@@ -69,6 +72,33 @@ func TestABodyOfTinyStatsTakesNoMemory(t *testing.T) {
 	}
 }
 
+// What a neighbour has recorded of an activator's report is refused, with its body or another one.
+func TestARecordedReportIsRefused(t *testing.T) {
+	in := &inbox{}
+	s := &Server{Keys: keys, Reporter: in, Clock: time.Now}
+	body := wire.EncodeStats([]wire.StatMessage{message("hello-00001", wire.Stat{PodName: "p", AverageConcurrent: 1})})
+	for _, token := range []string{wire.Token(tokenKey, "", wire.ActivatorSubject), wire.Token(tokenKey, "default", "hello-00001")} {
+		in.samples = nil
+		var recorded string
+		record := func(r *http.Request) { recorded = r.Header.Get("Authorization") }
+		repeat := func(r *http.Request) { r.Header.Set("Authorization", recorded) }
+		before := s.Guard.Replayed.Load()
+		if status := post(s, token, body, record); status != http.StatusNoContent || len(in.samples) != 1 {
+			t.Errorf("the report itself: %d, %d samples", status, len(in.samples))
+		}
+		if status := post(s, token, body, repeat); status != http.StatusUnauthorized || s.Guard.Replayed.Load() != before+1 {
+			t.Errorf("again: %d, %d counted", status, s.Guard.Replayed.Load()-before)
+		}
+		other := wire.EncodeStats([]wire.StatMessage{message("hello-00001", wire.Stat{PodName: "p", AverageConcurrent: 1e6})})
+		if status := post(s, token, other, repeat); status != http.StatusUnauthorized {
+			t.Errorf("with another body: %d", status)
+		}
+		if len(in.samples) != 1 {
+			t.Errorf("%d samples", len(in.samples))
+		}
+	}
+}
+
 // A full batch of an activator with the longest names that there are must fit.
 func TestTheLargestBatchOfAnActivatorIsTaken(t *testing.T) {
 	name := strings.Repeat("n", 63)
@@ -80,7 +110,7 @@ func TestTheLargestBatchOfAnActivatorIsTaken(t *testing.T) {
 		all[i] = one
 	}
 	in := &inbox{}
-	s := &Server{Key: func() []byte { return tokenKey }, Reporter: in, Clock: time.Now}
+	s := &Server{Keys: keys, Reporter: in, Clock: time.Now}
 	if got := post(s, wire.Token(tokenKey, "", wire.ActivatorSubject), wire.EncodeStats(all), nil); got != http.StatusNoContent || len(in.samples) != len(all) {
 		t.Errorf("status %d, %d samples", got, len(in.samples))
 	}

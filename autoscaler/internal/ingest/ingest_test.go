@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"math"
 	"net"
 	"net/http"
@@ -48,10 +49,15 @@ func message(revision string, stat wire.Stat) wire.StatMessage {
 	return wire.StatMessage{Namespace: "default", Revision: revision, Stat: stat}
 }
 
+func keys() wire.Keys { return wire.Keys{Current: tokenKey, Accepted: [][]byte{tokenKey}} }
+
 func post(s *Server, token string, body []byte, change func(*http.Request)) int {
 	request := httptest.NewRequest(http.MethodPost, wire.PathStats, bytes.NewReader(body))
+	request.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(body)), nil }
 	if token != "" {
-		request.Header.Set("Authorization", wire.Bearer(token))
+		if err := new(wire.Signer).Sign(request, token); err != nil {
+			panic(err)
+		}
 	}
 	if change != nil {
 		change(request)
@@ -101,7 +107,7 @@ func TestWhoMayReportWhat(t *testing.T) {
 	for _, c := range cases {
 		t.Run(c.behaviour, func(t *testing.T) {
 			in := &inbox{fail: c.fail}
-			s := &Server{Key: func() []byte { return c.key }, Reporter: in, Owners: owners{"orphan": "", "theirs": "192.0.2.1"}, Clock: time.Now}
+			s := &Server{Keys: func() wire.Keys { return wire.KeysOf(map[string][]byte{wire.TokenSecretKey: c.key}) }, Reporter: in, Owners: owners{"orphan": "", "theirs": "192.0.2.1"}, Clock: time.Now}
 			body := c.body
 			if body == nil {
 				body = wire.EncodeStats(c.messages)
@@ -130,10 +136,10 @@ func (f toOwner) RoundTrip(r *http.Request) (*http.Response, error) { return f(r
 
 func TestStatsGoToTheReplicaThatDecides(t *testing.T) {
 	theirs := &inbox{}
-	owner := &Server{Key: func() []byte { return tokenKey }, Reporter: theirs, Clock: time.Now}
+	owner := &Server{Keys: keys, Reporter: theirs, Clock: time.Now}
 	mine := &inbox{}
 	var address string
-	s := &Server{Key: owner.Key, Reporter: mine, Owners: owners{"theirs": "192.0.2.1"}, Clock: time.Now,
+	s := &Server{Keys: keys, Reporter: mine, Owners: owners{"theirs": "192.0.2.1"}, Clock: time.Now,
 		Client: &http.Client{Transport: toOwner(func(r *http.Request) (*http.Response, error) {
 			address = r.URL.Host
 			answer := httptest.NewRecorder()
@@ -406,7 +412,7 @@ func FuzzStats(f *testing.F) {
 	f.Add(wire.EncodeStats([]wire.StatMessage{message("hello-00001", wire.Stat{PodName: "p", AverageConcurrent: 3})}))
 	f.Fuzz(func(t *testing.T, body []byte) {
 		in := &inbox{}
-		s := &Server{Key: func() []byte { return tokenKey }, Reporter: in, Clock: time.Now}
+		s := &Server{Keys: keys, Reporter: in, Clock: time.Now}
 		status := post(s, wire.Token(tokenKey, "", wire.ActivatorSubject), body, nil)
 		if status != 204 && status != 400 && status != 413 {
 			t.Errorf("status %d", status)

@@ -60,13 +60,17 @@ type Owners interface {
 
 // Server answers POSTs to wire.PathStats.
 type Server struct {
-	// Key is the key of all tokens as it is now.
-	Key      func() []byte
+	// Keys are those of all tokens as they are now.
+	Keys     func() wire.Keys
 	Reporter Reporter
 	Owners   Owners
 	Clock    func() time.Time
 	// Client forwards; nil stands for one with forwardTimeout.
 	Client *http.Client
+
+	signer wire.Signer
+	// Guard counts and refuses messages of another time and repeated ones.
+	Guard wire.Guard
 
 	// bodies holds a place for each activator's body that is read or handled at the moment.
 	bodies     chan struct{}
@@ -78,11 +82,12 @@ type Server struct {
 	Accepted, Forwarded atomic.Int64
 }
 
-// ServeHTTP answers 204 when all stats were taken, 401 without a valid token, 400 on a body that is
-// none, 413 on one too long, and 503 when some could not be taken now: the sender is to try again.
+// ServeHTTP answers 204 when all stats were taken, 401 without a valid signature, 400 on a
+// malformed body, 413 on one that is too long, and 503 when some could not be taken now. The sender
+// should then try again.
 //
-// The token is looked at before the body. Only an activator's is known to be valid by itself; a
-// pod's is valid for the revision that its body names, so that body is short.
+// The signature is checked before the body is read. Only an activator's is known to be valid by
+// itself. A pod's is valid for the revision that its body names, so that body is short.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodPost {
 		w.Header().Set("Allow", http.MethodPost)
@@ -90,15 +95,19 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	arrived := s.Clock()
-	token := wire.BearerToken(r.Header.Get("Authorization"))
-	key := s.Key()
-	if token == "" || len(key) == 0 {
-		s.refuse(w, &s.Refused.Unauthorized, "no valid token", http.StatusUnauthorized)
+	keys := s.Keys()
+	signature, err := wire.ReadSignature(r)
+	if err != nil || len(keys.Accepted) == 0 {
+		s.refuse(w, &s.Refused.Unauthorized, "no valid signature", http.StatusUnauthorized)
 		return
 	}
-	trusted := wire.ValidToken(key, "", wire.ActivatorSubject, token)
+	trusted := signature.By(keys, "", wire.ActivatorSubject)
 	longest, most := int64(wire.MaxPodStatsBytes), wire.MaxPodStats
 	if trusted {
+		if err := s.Guard.Check(signature, w.Header()); err != nil {
+			refuse(w, err.Error(), http.StatusUnauthorized)
+			return
+		}
 		longest, most = wire.MaxStatsBytes, wire.MaxStats
 		s.bodiesOnce.Do(func() { s.bodies = make(chan struct{}, activatorBodies) })
 		select {
@@ -113,6 +122,10 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.refuse(w, &s.Refused.Malformed, fmt.Sprintf("read stats: %v", err), http.StatusRequestEntityTooLarge)
 		return
 	}
+	if !signature.Covers(body) {
+		s.refuse(w, &s.Refused.Forged, "the signature is of another body", http.StatusUnauthorized)
+		return
+	}
 	messages, err := wire.DecodeStats(body, most)
 	if err != nil {
 		status := http.StatusBadRequest
@@ -122,25 +135,33 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.refuse(w, &s.Refused.Malformed, err.Error(), status)
 		return
 	}
-	if !trusted {
+	if !trusted && len(messages) > 0 {
 		for _, m := range messages {
-			if !wire.ValidToken(key, m.Namespace, m.Revision, token) {
-				s.refuse(w, &s.Refused.Forged, "the token is not for this revision", http.StatusUnauthorized)
+			if !signature.By(keys, m.Namespace, m.Revision) {
+				s.refuse(w, &s.Refused.Forged, "the signature is not of this revision's token", http.StatusUnauthorized)
 				return
 			}
 		}
+		if err := s.Guard.Check(signature, w.Header()); err != nil {
+			refuse(w, err.Error(), http.StatusUnauthorized)
+			return
+		}
 	}
 	forwarded := r.Header.Get(headerForwarded) != ""
-	if err := s.take(r.Context(), messages, !trusted, forwarded, arrived, token); err != nil {
+	if err := s.take(r.Context(), messages, !trusted, forwarded, arrived, keys); err != nil {
 		http.Error(w, err.Error(), http.StatusServiceUnavailable)
 		return
 	}
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// refuse answers and closes the connection, so that nothing more is read from it.
 func (s *Server) refuse(w http.ResponseWriter, counter *atomic.Int64, why string, status int) {
 	counter.Add(1)
+	refuse(w, why, status)
+}
+
+// refuse answers and closes the connection, so that nothing more is read from it.
+func refuse(w http.ResponseWriter, why string, status int) {
 	w.Header().Set("Connection", "close")
 	http.Error(w, why, status)
 }
@@ -161,7 +182,7 @@ func readBody(r *http.Request, longest int64) ([]byte, error) {
 	return body.Bytes(), err
 }
 
-func (s *Server) take(ctx context.Context, messages []wire.StatMessage, onePod, forwarded bool, arrived time.Time, token string) error {
+func (s *Server) take(ctx context.Context, messages []wire.StatMessage, onePod, forwarded bool, arrived time.Time, keys wire.Keys) error {
 	own := make([]loop.Sample, 0, len(messages))
 	var others map[string][]wire.StatMessage
 	var lost int
@@ -196,7 +217,7 @@ func (s *Server) take(ctx context.Context, messages []wire.StatMessage, onePod, 
 		}
 	}
 	for owner, theirs := range others {
-		if err := s.forward(ctx, owner, theirs, token); err != nil {
+		if err := s.forward(ctx, owner, theirs, onePod, keys); err != nil {
 			return err
 		}
 		s.Forwarded.Add(int64(len(theirs)))
@@ -229,7 +250,7 @@ func sane(s wire.Stat) bool {
 	return true
 }
 
-func (s *Server) forward(ctx context.Context, owner string, messages []wire.StatMessage, token string) error {
+func (s *Server) forward(ctx context.Context, owner string, messages []wire.StatMessage, onePod bool, keys wire.Keys) error {
 	ctx, cancel := context.WithTimeout(ctx, forwardTimeout)
 	defer cancel()
 	url := "http://" + net.JoinHostPort(owner, strconv.Itoa(wire.PortStats)) + wire.PathStats
@@ -237,13 +258,17 @@ func (s *Server) forward(ctx context.Context, owner string, messages []wire.Stat
 	if err != nil {
 		return fmt.Errorf("forward stats to %s: %w", owner, err)
 	}
-	request.Header.Set("Authorization", wire.Bearer(token)) // whoever reported speaks for itself there, too
+	// It is signed as by the reporter, so that it proves no more there than here.
+	token := keys.Token("", wire.ActivatorSubject)
+	if onePod {
+		token = keys.Token(messages[0].Namespace, messages[0].Revision)
+	}
 	request.Header.Set(headerForwarded, "1")
 	client := s.Client
 	if client == nil {
 		client = http.DefaultClient
 	}
-	response, err := client.Do(request)
+	response, err := s.signer.Do(client, request, token)
 	if err != nil {
 		return fmt.Errorf("forward stats to %s: %w", owner, err)
 	}

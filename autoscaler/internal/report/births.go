@@ -16,13 +16,13 @@ type Births struct {
 	// Owner is as in Decisions. Every replica sees the pods, but only who decides has written the
 	// scale.
 	Owner func(loop.Key) (ip string, self bool)
-	// Key is the key of all tokens as it is now.
-	Key func() []byte
+	// Peers is as in Decisions.
+	Peers *Peers
 }
 
 // ServeHTTP implements http.Handler.
 func (b Births) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if !allowed(w, r, b.Key()) {
+	if !b.Peers.allowed(w, r) {
 		return
 	}
 	parts := strings.Split(strings.TrimPrefix(r.URL.Path, wire.PathBirths), "/")
@@ -32,7 +32,7 @@ func (b Births) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	key := loop.Key{Namespace: parts[0], Name: parts[1]}
 	if ip, self := b.Owner(key); ip != "" && !self && r.URL.Query().Get("forwarded") == "" {
-		askOwner(w, r, ip, b.Key())
+		b.Peers.askOwner(w, r, ip)
 		return
 	}
 	birth := b.Of(key, parts[2])

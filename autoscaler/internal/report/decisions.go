@@ -20,22 +20,35 @@ type Decisions struct {
 	// Owner returns the IP of the replica that decides for a revision, and whether that is this
 	// one.
 	Owner func(loop.Key) (ip string, self bool)
-	// Key is the key of all tokens as it is now.
-	Key func() []byte
+	// Peers prove to each other who they are.
+	Peers *Peers
+}
+
+// Peers are activators and other replicas of the autoscaler.
+type Peers struct {
+	// Keys are those of all tokens as they are now.
+	Keys   func() wire.Keys
+	guard  wire.Guard
+	signer wire.Signer
 }
 
 // allowed says who may read what concerns all tenants: somebody inside this pod, as kubectl
 // port-forward is, and components of Ebb, by the activators' token. It answers everybody else.
-func allowed(w http.ResponseWriter, r *http.Request, key []byte) bool {
+func (p *Peers) allowed(w http.ResponseWriter, r *http.Request) bool {
 	peer, err := netip.ParseAddrPort(r.RemoteAddr)
 	if err == nil && peer.Addr().Unmap().IsLoopback() {
 		return true
 	}
-	if wire.ValidToken(key, "", wire.ActivatorSubject, wire.BearerToken(r.Header.Get("Authorization"))) {
-		return true
+	signature, err := wire.ReadSignature(r)
+	if err != nil || !signature.By(p.Keys(), "", wire.ActivatorSubject) {
+		http.Error(w, "use kubectl port-forward", http.StatusUnauthorized)
+		return false
 	}
-	http.Error(w, "use kubectl port-forward", http.StatusUnauthorized)
-	return false
+	if err := p.guard.Check(signature, w.Header()); err != nil {
+		http.Error(w, err.Error(), http.StatusUnauthorized)
+		return false
+	}
+	return true
 }
 
 // decision is one run of like decisions as JSON; the figures are those of its last one.
@@ -78,7 +91,7 @@ type formula struct {
 
 // ServeHTTP implements http.Handler.
 func (d Decisions) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if !allowed(w, r, d.Key()) {
+	if !d.Peers.allowed(w, r) {
 		return
 	}
 	namespace, name, ok := strings.Cut(strings.TrimPrefix(r.URL.Path, wire.PathDecisions), "/")
@@ -90,7 +103,7 @@ func (d Decisions) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	history, known := d.History(key)
 	if !known {
 		if ip, self := d.Owner(key); ip != "" && !self && r.URL.Query().Get("forwarded") == "" {
-			askOwner(w, r, ip, d.Key())
+			d.Peers.askOwner(w, r, ip)
 			return
 		}
 		http.Error(w, "no autoscaler of this class decides for "+key.String(), http.StatusNotFound)
@@ -112,16 +125,15 @@ func (d Decisions) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // askOwner passes the question on to the replica that decides.
-func askOwner(w http.ResponseWriter, r *http.Request, ip string, key []byte) {
+func (p *Peers) askOwner(w http.ResponseWriter, r *http.Request, ip string) {
 	url := "http://" + net.JoinHostPort(ip, strconv.Itoa(wire.PortStats)) + r.URL.Path + "?forwarded=1"
 	request, err := http.NewRequestWithContext(r.Context(), http.MethodGet, url, nil)
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	request.Header.Set("Authorization", wire.Bearer(wire.Token(key, "", wire.ActivatorSubject)))
 	client := &http.Client{Timeout: 2 * time.Second}
-	response, err := client.Do(request)
+	response, err := p.signer.Do(client, request, p.Keys().Token("", wire.ActivatorSubject))
 	if err != nil {
 		http.Error(w, "ask the replica that decides: "+err.Error(), http.StatusBadGateway)
 		return

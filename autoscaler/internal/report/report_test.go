@@ -33,7 +33,7 @@ func ask(d Decisions, method, path string) *httptest.ResponseRecorder {
 }
 
 func TestDecisionsAreExplained(t *testing.T) {
-	d := Decisions{Key: key, History: func(k loop.Key) ([]loop.Entry, bool) { return []loop.Entry{entry()}, k == hello },
+	d := Decisions{Peers: peers(), History: func(k loop.Key) ([]loop.Entry, bool) { return []loop.Entry{entry()}, k == hello },
 		Owner: func(loop.Key) (string, bool) { return "", false }}
 	answer := ask(d, http.MethodGet, "/decisions/default/hello-00001")
 	var body struct {
@@ -105,7 +105,7 @@ func TestMetricsCarryTheContractsNames(t *testing.T) {
 func TestBirthsAreToldByWhoDecides(t *testing.T) {
 	asked := time.Unix(1000, 5e6).UTC()
 	b := Births{
-		Key: key,
+		Peers: peers(),
 		Of: func(key loop.Key, pod string) wire.Birth {
 			if key != hello || pod != "p-1" {
 				return wire.Birth{}
@@ -141,6 +141,10 @@ func TestBirthsAreToldByWhoDecides(t *testing.T) {
 
 func key() []byte { return []byte("key") }
 
+func peers() *Peers {
+	return &Peers{Keys: func() wire.Keys { return wire.Keys{Current: key(), Accepted: [][]byte{key()}} }}
+}
+
 // fromInside is a request that came through kubectl port-forward.
 func fromInside(method, path string) *http.Request {
 	r := httptest.NewRequest(method, path, nil)
@@ -150,8 +154,8 @@ func fromInside(method, path string) *http.Request {
 
 func TestANeighbourDoesNotReadOfOtherTenants(t *testing.T) {
 	owner := func(loop.Key) (string, bool) { return "", true }
-	d := Decisions{Key: key, History: func(loop.Key) ([]loop.Entry, bool) { return []loop.Entry{entry()}, true }, Owner: owner}
-	b := Births{Key: key, Of: func(loop.Key, string) wire.Birth { return wire.Birth{Asked: time.Unix(1, 0)} }, Owner: owner}
+	d := Decisions{Peers: peers(), History: func(loop.Key) ([]loop.Entry, bool) { return []loop.Entry{entry()}, true }, Owner: owner}
+	b := Births{Peers: peers(), Of: func(loop.Key, string) wire.Birth { return wire.Birth{Asked: time.Unix(1, 0)} }, Owner: owner}
 	for _, c := range []struct {
 		who, from, token string
 		status           int
@@ -167,7 +171,9 @@ func TestANeighbourDoesNotReadOfOtherTenants(t *testing.T) {
 			request := httptest.NewRequest("GET", path, nil)
 			request.RemoteAddr = c.from
 			if c.token != "" {
-				request.Header.Set("Authorization", wire.Bearer(c.token))
+				if err := new(wire.Signer).Sign(request, c.token); err != nil {
+					t.Fatal(err)
+				}
 			}
 			answer := httptest.NewRecorder()
 			handler.ServeHTTP(answer, request)

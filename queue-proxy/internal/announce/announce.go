@@ -34,6 +34,7 @@ type Announcer struct {
 
 	once     sync.Once
 	client   *http.Client
+	signer   wire.Signer
 	sequence atomic.Uint64
 	word     atomic.Uint64 // the sequence of the newest word about the pod itself
 	known    atomic.Pointer[map[netip.AddrPort]struct{}]
@@ -229,9 +230,8 @@ func (a *Announcer) post(ctx context.Context, addr string, body []byte) (status 
 	if err != nil {
 		return 0, err
 	}
-	req.Header.Set("Authorization", wire.Bearer(a.Token))
 	req.Header.Set("Content-Type", "application/json")
-	resp, err := a.client.Do(req)
+	resp, err := a.signer.Do(a.client, req, a.Token)
 	if err != nil {
 		return 0, err
 	}

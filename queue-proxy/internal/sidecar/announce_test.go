@@ -1,6 +1,7 @@
 package sidecar
 
 import (
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"testing"
@@ -11,16 +12,25 @@ import (
 	"ebb.dev/ebb/wire"
 )
 
+// signed reports whether a message of the pod is signed with its token.
+func signed(r *http.Request, body []byte) bool {
+	s, err := wire.ReadSignature(r)
+	return err == nil && s.By(wire.Keys{Accepted: [][]byte{podKey}}, "ns", "rev-00001") && s.Covers(body)
+}
+
+var podKey = []byte("key")
+
 // fakeActivator takes announcements.
 func fakeActivator(t *testing.T) (hostPort string, heard chan wire.Announcement) {
 	t.Helper()
 	heard = make(chan wire.Announcement, 16)
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if wire.BearerToken(r.Header.Get("Authorization")) != "secret" {
+		body, _ := io.ReadAll(r.Body)
+		if !signed(r, body) {
 			w.WriteHeader(401)
 			return
 		}
-		a, err := wire.DecodeAnnouncement(r.Body)
+		a, err := wire.DecodeAnnouncement(body)
 		if err != nil {
 			t.Errorf("announcement: %v", err)
 		}
@@ -41,7 +51,7 @@ func TestThePodAnnouncesItselfAndWithdraws(t *testing.T) {
 			w.WriteHeader(503)
 		}
 	}, func(c *config.Config) {
-		c.Activators, c.Token = activator, "secret"
+		c.Activators, c.Token = activator, wire.Token(podKey, "ns", "rev-00001")
 		probes, err := wire.ReadProbes(`{"httpGet":{"path":"/ready"},"successThreshold":2}`, c.UserPort)
 		if err != nil {
 			t.Fatal(err)
@@ -72,7 +82,9 @@ func TestARefusedActivatorGetsItsTurn(t *testing.T) {
 		if r.URL.Path == "/hold" {
 			<-release
 		}
-	}, func(c *config.Config) { c.Concurrency, c.Activators, c.Token = 1, caller, "secret" })
+	}, func(c *config.Config) {
+		c.Concurrency, c.Activators, c.Token = 1, caller, wire.Token(podKey, "ns", "rev-00001")
+	})
 	if a := <-heard; a.SlotFree {
 		t.Fatalf("a slot is offered although nobody was refused: %+v", a)
 	}

@@ -46,7 +46,7 @@ func pushed(t *testing.T) (<-chan wire.StatMessage, string) {
 	autoscaler := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		messages, err := wire.DecodeStats(body, wire.MaxStats)
-		if err != nil || len(messages) != 1 || wire.BearerToken(r.Header.Get("Authorization")) != "secret" {
+		if err != nil || len(messages) != 1 || !signed(r, body) {
 			t.Errorf("pushed %v %v", messages, err)
 			return
 		}
@@ -64,7 +64,7 @@ func TestPressureIsPushed(t *testing.T) {
 	got, autoscaler := pushed(t)
 	release := make(chan bool)
 	r := startRig(t, func(w http.ResponseWriter, r *http.Request) { <-release }, func(c *config.Config) {
-		c.Concurrency, c.Token, c.Autoscaler = 1, "secret", autoscaler
+		c.Concurrency, c.Token, c.Autoscaler = 1, wire.Token(podKey, "ns", "rev-00001"), autoscaler
 	})
 	var wg sync.WaitGroup
 	for range 3 {
@@ -83,7 +83,7 @@ func TestGrowthIsPushedWithoutALimit(t *testing.T) {
 	got, autoscaler := pushed(t)
 	release := make(chan bool)
 	r := startRig(t, func(w http.ResponseWriter, r *http.Request) { <-release }, func(c *config.Config) {
-		c.Concurrency, c.Token, c.Autoscaler = 0, "secret", autoscaler
+		c.Concurrency, c.Token, c.Autoscaler = 0, wire.Token(podKey, "ns", "rev-00001"), autoscaler
 	})
 	var wg sync.WaitGroup
 	for range 20 {

@@ -31,7 +31,8 @@ type Reporter struct {
 	Autoscaler string // host:port; "" pushes nothing
 	Logf       func(format string, args ...any)
 
-	last atomic.Pointer[[]byte]
+	signer wire.Signer
+	last   atomic.Pointer[[]byte]
 }
 
 const (
@@ -109,9 +110,8 @@ func (r *Reporter) push(ctx context.Context, client *http.Client) error {
 	if err != nil {
 		return err
 	}
-	req.Header.Set("Authorization", wire.Bearer(r.Token))
 	req.Header.Set("Content-Type", "application/protobuf")
-	resp, err := client.Do(req)
+	resp, err := r.signer.Do(client, req, r.Token)
 	if err != nil {
 		return err
 	}

@@ -88,7 +88,8 @@ func (b *bench) post(ctx context.Context, p *posted) {
 		return
 	}
 	url := fmt.Sprintf("http://%s:%d%s", autoscalerIP, wire.PortStats, wire.PathStats)
-	bearer := wire.Bearer(wire.Token(tokenKey, "", wire.ActivatorSubject))
+	var signer wire.Signer
+	token := wire.Token(tokenKey, "", wire.ActivatorSubject)
 	client := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: senders}}
 	period := time.Second / time.Duration(len(batches))
 	began := time.Now()
@@ -115,8 +116,7 @@ func (b *bench) post(ctx context.Context, p *posted) {
 				if err != nil {
 					return
 				}
-				request.Header.Set("Authorization", bearer)
-				response, err := client.Do(request)
+				response, err := signer.Do(client, request, token)
 				if err != nil {
 					continue
 				}

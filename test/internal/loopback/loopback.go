@@ -83,7 +83,8 @@ func Start(dir string) (*Cluster, error) {
 
 // take accepts stats as the autoscaler does.
 func (c *Cluster) take(out http.ResponseWriter, r *http.Request) {
-	if r.URL.Path != wire.PathStats || r.Header.Get("Authorization") != wire.Bearer(wire.Token(TokenKey, "", wire.ActivatorSubject)) {
+	keys := wire.KeysOf(map[string][]byte{wire.TokenSecretKey: TokenKey})
+	if s, err := wire.ReadSignature(r); r.URL.Path != wire.PathStats || err != nil || !s.By(keys, "", wire.ActivatorSubject) {
 		http.Error(out, "not stats of an activator", http.StatusForbidden)
 		return
 	}

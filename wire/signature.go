@@ -1,0 +1,233 @@
+package wire
+
+import (
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	// signatureScheme begins the Authorization header of a signed message. The time in Unix
+	// milliseconds, a nonce, the SHA-256 of the body and the signature follow.
+	signatureScheme = "Ebb-HMAC"
+	// SignatureWindow is how far the time of a message may be from the receiver's clock.
+	SignatureWindow = 30 * time.Second
+	// HeaderClock is the receiver's clock in the answer to a message of another time, signed with
+	// the sender's token. The sender then follows that clock.
+	HeaderClock = "Ebb-Clock"
+	// rememberedNonces bounds how many messages a Guard remembers.
+	rememberedNonces = 1 << 16
+)
+
+// The reasons why a Guard refuses a message.
+var (
+	ErrClock    = errors.New("the clocks of sender and receiver differ")
+	ErrReplayed = errors.New("the message was sent before")
+)
+
+// Signer sends messages that are signed with a token, which itself stays with the sender. The zero
+// value is ready.
+type Signer struct {
+	ahead atomic.Int64 // nanoseconds that the receiver's clock is ahead of the own one
+}
+
+// Do signs and sends a request. It signs and sends it once more if the receiver says that its clock
+// differs, and proves that it knows the token.
+func (s *Signer) Do(client *http.Client, r *http.Request, token string) (*http.Response, error) {
+	if token == "" {
+		return nil, errors.New("there is no token yet")
+	}
+	if err := s.Sign(r, token); err != nil {
+		return nil, err
+	}
+	response, err := client.Do(r)
+	if err != nil || response.StatusCode != http.StatusUnauthorized || !s.follow(response, token) {
+		return response, err
+	}
+	_ = response.Body.Close()
+	again := r.Clone(r.Context())
+	if r.GetBody != nil {
+		if again.Body, err = r.GetBody(); err != nil {
+			return nil, fmt.Errorf("read the body again: %w", err)
+		}
+	}
+	if err := s.Sign(again, token); err != nil {
+		return nil, err
+	}
+	return client.Do(again)
+}
+
+// Sign sets the Authorization of a request, whose body must be there to read again.
+func (s *Signer) Sign(r *http.Request, token string) error {
+	hash := sha256.New()
+	if r.GetBody != nil {
+		body, err := r.GetBody()
+		if err == nil {
+			_, err = io.Copy(hash, body)
+		}
+		if err != nil {
+			return fmt.Errorf("read the body to sign: %w", err)
+		}
+	}
+	nonce := make([]byte, 16)
+	rand.Read(nonce) // never fails
+	said := &Signature{time: time.Now().Add(time.Duration(s.ahead.Load())), nonce: hex.EncodeToString(nonce), body: hex.EncodeToString(hash.Sum(nil))}
+	said.describe(r)
+	r.Header.Set("Authorization", fmt.Sprintf("%s %d %s %s %s", signatureScheme, said.time.UnixMilli(), said.nonce, said.body, said.mac(token, "message")))
+	return nil
+}
+
+// follow takes over the receiver's clock. It reports whether there is one, and it is proven.
+func (s *Signer) follow(response *http.Response, token string) bool {
+	clock, mac, _ := strings.Cut(response.Header.Get(HeaderClock), " ")
+	ms, err := strconv.ParseInt(clock, 10, 64)
+	if err != nil || !answers(response, token, mac, "clock", clock) {
+		return false
+	}
+	s.ahead.Store(int64(time.Until(time.UnixMilli(ms))))
+	return true
+}
+
+// Answers reports whether mac, which came with the response to a signed request, is the receiver's
+// Signature.Answer to that very request.
+func Answers(response *http.Response, token, mac string, body []byte) bool {
+	return answers(response, token, mac, "answer", string(body))
+}
+
+func answers(response *http.Response, token, mac, kind, text string) bool {
+	asked, err := ReadSignature(response.Request)
+	return err == nil && token != "" && hmac.Equal([]byte(mac), []byte(asked.mac(token, kind, text)))
+}
+
+// Signature is what came with a message to prove who sent it.
+type Signature struct {
+	time        time.Time
+	nonce, body string
+	given       string
+	// message is what a signature is of, besides time, nonce and body.
+	message []string
+	// bearer is the token itself, from a sender of version 0.1.
+	bearer string
+	// token is what By found that the message was signed with.
+	token string
+}
+
+// ReadSignature reads the Authorization of a request. It proves nothing before By.
+func ReadSignature(r *http.Request) (*Signature, error) {
+	header := r.Header.Get("Authorization")
+	if token := BearerToken(header); token != "" {
+		return &Signature{bearer: token}, nil
+	}
+	parts := strings.Split(header, " ")
+	if len(parts) != 5 || parts[0] != signatureScheme {
+		return nil, errors.New("the message is not signed")
+	}
+	ms, err := strconv.ParseInt(parts[1], 10, 64)
+	if err != nil || len(parts[2]) != 32 || len(parts[3]) != 2*sha256.Size {
+		return nil, errors.New("the signature is malformed")
+	}
+	s := &Signature{time: time.UnixMilli(ms), nonce: parts[2], body: parts[3], given: parts[4]}
+	s.describe(r)
+	return s, nil
+}
+
+func (s *Signature) describe(r *http.Request) {
+	host := r.Host
+	if host == "" && r.URL != nil {
+		host = r.URL.Host
+	}
+	s.message = []string{r.Method, host, r.URL.RequestURI()}
+}
+
+// mac signs. No part can be taken for another, because each comes with its length.
+func (s *Signature) mac(token, kind string, more ...string) string {
+	mac := hmac.New(sha256.New, []byte(token))
+	for _, part := range append(append([]string{kind, strconv.FormatInt(s.time.UnixMilli(), 10), s.nonce, s.body}, s.message...), more...) {
+		fmt.Fprintf(mac, "%d:%s", len(part), part)
+	}
+	return hex.EncodeToString(mac.Sum(nil))
+}
+
+// By reports whether the message is signed with the token of a revision, or of ActivatorSubject and
+// the like, under any of the keys.
+func (s *Signature) By(keys Keys, namespace, revision string) bool {
+	for _, key := range keys.Accepted {
+		token := Token(key, namespace, revision)
+		given, want := s.given, ""
+		if s.bearer != "" {
+			given, want = s.bearer, token
+		} else {
+			want = s.mac(token, "message")
+		}
+		if hmac.Equal([]byte(given), []byte(want)) {
+			s.token = token
+			return true
+		}
+	}
+	return false
+}
+
+// Covers reports whether the signature is of this body.
+func (s *Signature) Covers(body []byte) bool {
+	hash := sha256.Sum256(body)
+	return s.bearer != "" || s.body == hex.EncodeToString(hash[:])
+}
+
+// Answer proves, to the sender of a message that By has found valid, that the body of an answer is
+// the receiver's answer to that message.
+func (s *Signature) Answer(body []byte) string { return s.mac(s.token, "answer", string(body)) }
+
+// Guard refuses messages that are not of now or were sent before. The zero value is ready.
+type Guard struct {
+	// OtherClock counts messages of another time, Replayed those that came before.
+	OtherClock, Replayed atomic.Int64
+
+	mutex sync.Mutex
+	// seen are the nonces since the time began; before are those of the period before that.
+	seen, before map[string]struct{}
+	began        time.Time
+}
+
+// Check is called with a message that By has found valid. It tells the sender this process's clock
+// in the header of the answer, if the message is of another time.
+func (g *Guard) Check(s *Signature, answer http.Header) error {
+	if s.bearer != "" {
+		return nil
+	}
+	now := time.Now()
+	if off := s.time.Sub(now); off.Abs() > SignatureWindow {
+		g.OtherClock.Add(1)
+		clock := strconv.FormatInt(now.UnixMilli(), 10)
+		answer.Set(HeaderClock, clock+" "+s.mac(s.token, "clock", clock))
+		return fmt.Errorf("%w: the message is of %s, and here it is %s", ErrClock, s.time.UTC().Format(time.RFC3339), now.UTC().Format(time.RFC3339))
+	}
+	if !g.note(s.nonce, now) {
+		g.Replayed.Add(1)
+		return ErrReplayed
+	}
+	return nil
+}
+
+// note reports whether the nonce is new. It remembers at least the last half of rememberedNonces:
+// whoever knows a token can push out older ones, and then repeat what he could as well sign.
+func (g *Guard) note(nonce string, now time.Time) bool {
+	g.mutex.Lock()
+	defer g.mutex.Unlock()
+	if len(g.seen) >= rememberedNonces/2 || now.Sub(g.began) > 2*SignatureWindow || g.seen == nil {
+		g.seen, g.before, g.began = map[string]struct{}{}, g.seen, now
+	}
+	_, twice := g.seen[nonce]
+	_, earlier := g.before[nonce]
+	g.seen[nonce] = struct{}{}
+	return !twice && !earlier
+}
