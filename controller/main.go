@@ -38,7 +38,7 @@ import (
 )
 
 // controllers lists the reconcilers, in the order in which a change of a spec passes through them.
-func controllers(w *reconcile.World, tokenKey []byte) []*reconcile.Controller {
+func controllers(w *reconcile.World, tokenKey func() []byte) []*reconcile.Controller {
 	return []*reconcile.Controller{
 		service.New(w),
 		configuration.New(w),
@@ -84,14 +84,14 @@ func start(ctx context.Context, args []string, env func(string) string, stdout i
 	if err := settings.Watch(ctx, clients.Kube, namespace, store, log); err != nil {
 		return err
 	}
-	key, err := tokenkey.Ensure(ctx, clients.Kube, namespace)
+	key, err := tokenkey.New(ctx, clients.Kube, namespace, func() time.Duration { return store.Load().Deployment.TokenKeyAge() }, log)
 	if err != nil {
 		return err
 	}
 	registry := telemetry.NewRegistry()
 	world := reconcile.NewWorld(clients, store, nil, log, namespace, network.GetClusterDomainName())
 	defer world.RecordEvents("ebb-controller")()
-	list := controllers(world, key)
+	list := controllers(world, key.Current)
 	var synced atomic.Bool
 	options := reconcile.Options{Timeout: *timeout, Identity: pod, Alone: *alone, SettingsWithin: 10 * time.Second,
 		Leases: lease.Of(store.Leases("controller", "controller.")), Metrics: reconcile.NewMetrics(registry), Synced: func() { synced.Store(true) }}
@@ -102,6 +102,15 @@ func start(ctx context.Context, args []string, env func(string) string, stdout i
 		telemetry.Server("profiles", ":8008", telemetry.Profiles(func() bool { return store.Load().Observability.RuntimeProfiling })),
 		telemetry.Server("health", ":8080", reconcile.Health(&synced)),
 		run.Part{Name: "log level", Run: store.FollowLevel("controller", level)},
+		run.Part{Name: "token key", Run: func(ctx context.Context) error {
+			return key.Run(ctx, func() {
+				for _, c := range list {
+					if c.Name == "revision" { // its pods get tokens of the new key
+						c.EnqueueAll(tokenkey.Within)
+					}
+				}
+			})
+		}},
 		run.Part{Name: "reconcilers", Run: func(ctx context.Context) error { return world.Run(ctx, list, options) }},
 	)
 }

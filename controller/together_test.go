@@ -110,7 +110,7 @@ func TestAllReconcilersTogetherNeedFewWritesToReadyAndThenNone(t *testing.T) {
 		"knative-serving", "cluster.local")
 	var later atomic.Int64
 	w.world.Now = func() time.Time { return time.Now().Add(time.Duration(later.Load())) }
-	list := controllers(w.world, []byte("0123456789abcdef0123456789abcdef"))
+	list := controllers(w.world, func() []byte { return []byte("0123456789abcdef0123456789abcdef") })
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() {

@@ -95,7 +95,7 @@ func newWorld(t *testing.T) *world {
 	w.controllers = []*reconcile.Controller{
 		service.New(w.world),
 		configuration.New(w.world),
-		revision.New(w.world, key, w.digests),
+		revision.New(w.world, func() []byte { return key }, w.digests),
 		endpoints.New(w.world),
 		hpa.New(w.world),
 		labeler.New(w.world),

@@ -79,6 +79,7 @@ func sections(s *Snapshot) []section {
 			{"progress-deadline", "600s", duration(&p.ProgressDeadline, time.Second, forever, time.Second).older("progressDeadline"), "Time in which a revision must become ready, or start from zero."},
 		}, resourceKeys("queue-sidecar", "queue-proxy", "25m", &p.QueueSidecarRequests, &p.QueueSidecarLimits), []key{
 			{"queue-sidecar-token-audiences", "", words(&p.QueueSidecarTokenAudiences, "comma-separated audiences"), "Service account tokens mounted into queue-proxy."},
+			{"token-key-rotation-days", "0", whole(&p.TokenKeyRotationDays, 0, 36500), "Days after which the key of the pods' tokens is replaced. 0 replaces it only when somebody asks, by the annotation ebb.dev/rotate on the Secret ebb-token-key."},
 			{"queue-sidecar-rootca", "", text(&p.QueueSidecarRootCA, "PEM", nil), "Additional root certificates of queue-proxy."},
 			{"queue-sidecar-tls-min-version", "", word(&p.QueueSidecarTLS.MinVersion, "1.2", "1.3"), "Oldest TLS version of queue-proxy."},
 			{"queue-sidecar-tls-max-version", "", word(&p.QueueSidecarTLS.MaxVersion, "1.2", "1.3").says("1.2 or 1.3, at least the minimum"), "Newest TLS version of queue-proxy."},

@@ -105,6 +105,7 @@ func table() map[string][]set {
 			{"queue-sidecar-memory-limit", "9Mi", p(func(d Deployment) any { return d.QueueSidecarLimits }), list("memory", "9Mi"), "x"},
 			{"queue-sidecar-ephemeral-storage-request", "1Gi", p(func(d Deployment) any { return d.QueueSidecarRequests[corev1.ResourceEphemeralStorage] }), resource.MustParse("1Gi"), "x"},
 			{"queue-sidecar-ephemeral-storage-limit", "1Gi", p(func(d Deployment) any { return d.QueueSidecarLimits }), list("ephemeral-storage", "1Gi"), "x"},
+			{"token-key-rotation-days", "90", p(func(d Deployment) any { return d.TokenKeyAge() }), 90 * 24 * time.Hour, "-1"},
 			{"queue-sidecar-token-audiences", "b,a", p(func(d Deployment) any { return d.QueueSidecarTokenAudiences }), []string{"a", "b"}, ""},
 			{"queue-sidecar-rootca", "pem", p(func(d Deployment) any { return d.QueueSidecarRootCA }), "pem", ""},
 			{"queue-sidecar-tls-min-version", "1.3", p(func(d Deployment) any { return d.QueueSidecarTLS.MinVersion }), "1.3", "1.1"},

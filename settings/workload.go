@@ -63,11 +63,17 @@ type Deployment struct {
 	QueueSidecarRequests       corev1.ResourceList
 	QueueSidecarLimits         corev1.ResourceList
 	QueueSidecarTokenAudiences []string // sorted
-	QueueSidecarRootCA         string   // PEM
+	TokenKeyRotationDays       uint32
+	QueueSidecarRootCA         string // PEM
 	QueueSidecarTLS            SidecarTLS
 	DefaultAffinity            string // AffinityPreferSpread or AffinityNone
 	RuntimeClassNames          map[string]RuntimeClass
 	PodIsAlwaysSchedulable     bool
+}
+
+// TokenKeyAge is the age at which the key of all tokens is replaced, 0 for never.
+func (d Deployment) TokenKeyAge() time.Duration {
+	return time.Duration(d.TokenKeyRotationDays) * 24 * time.Hour
 }
 
 // SidecarTLS is handed to queue-proxy as QUEUE_PROXY_TLS_*; empty means Go's defaults.

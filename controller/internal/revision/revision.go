@@ -39,7 +39,7 @@ const Selector = names.RevisionUIDLabel
 
 type reconciler struct {
 	world        *reconcile.World
-	tokenKey     []byte
+	tokenKey     func() []byte
 	digests      *digest.Resolver
 	deployments  appslisters.DeploymentLister
 	autoscalers  autoscalinglisters.PodAutoscalerLister
@@ -51,8 +51,8 @@ type reconciler struct {
 }
 
 // New returns the reconciler of Revisions. Queue-proxies prove their revision by a token, which is
-// made with tokenKey.
-func New(w *reconcile.World, tokenKey []byte, digests *digest.Resolver) *reconcile.Controller {
+// made with the key that tokenKey returns.
+func New(w *reconcile.World, tokenKey func() []byte, digests *digest.Resolver) *reconcile.Controller {
 	serving, made, published := w.EbbInformers.Serving().V1(), w.Kubernetes("", Selector), w.Kubernetes("", names.ServerlessServiceLabel)
 	services, slices := published.Core().V1().Services(), published.Discovery().V1().EndpointSlices()
 	autoscalers := w.EbbInformers.Autoscaling().V1alpha1().PodAutoscalers()
@@ -200,7 +200,7 @@ func (r *reconciler) podsOf(rev *servingv1.Revision) ([]*corev1.Pod, error) {
 
 func (r *reconciler) inputs(rev *servingv1.Revision, s *settings.Snapshot) Inputs {
 	return Inputs{
-		Settings: s, Token: wire.Token(r.tokenKey, rev.Namespace, rev.Name),
+		Settings: s, Token: wire.Token(r.tokenKey(), rev.Namespace, rev.Name),
 		SystemNamespace: r.world.SystemNamespace, ClusterDomain: r.world.ClusterDomain,
 		// A pod does not start before the Secret that it mounts exists.
 		TLS: s.Network.SystemInternalTLS && r.certificates.Ready(rev.Namespace, names.NamespaceCertificate),

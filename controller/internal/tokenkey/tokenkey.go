@@ -1,13 +1,21 @@
-// Package tokenkey creates the key of the tokens by which queue-proxies prove their revision.
+// Package tokenkey creates and rotates the key of all tokens.
 //
-// Owns: the field "key" of the Secret ebb-token-key. Writes: that Secret, once per installation.
-// Never: replaces a key, because every running pod has a token that was made with it.
+// Owns: the Secret ebb-token-key. Reads: it, and how often to rotate. Writes: it alone.
+// Never: signs with a key before every component can know it, or takes a key away while pods can
+// still have tokens of it.
+//
+// A rotation has three steps. The next key is published; nobody signs with it yet. After spread it
+// becomes the current key, and the former one the previous key: tokens of both are valid, and the
+// controller gives every pod a token of the current key. After keep the previous key is removed.
 package tokenkey
 
 import (
 	"context"
 	"crypto/rand"
 	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -17,44 +25,160 @@ import (
 	"ebb.dev/ebb/wire"
 )
 
-// size of the key in bytes, which is the size of the hash.
-const size = 32
+const (
+	// size of a key in bytes, which is the size of the hash.
+	size = 32
+	// RotateAnnotation, with any value on the Secret, asks for a rotation. The controller removes
+	// it when the rotation begins.
+	RotateAnnotation = "ebb.dev/rotate"
+	// sinceAnnotation is when the last step was made.
+	sinceAnnotation = "ebb.dev/rotated-at"
+	// look is the time between two looks at the Secret.
+	look = 10 * time.Second
+	// spread is how long every component has to learn of the next key. They watch the Secret.
+	spread = time.Minute
+	// keep is how long the previous key is accepted. A kubelet shows a changed Secret to its pods
+	// within minutes.
+	keep = time.Hour
+	// Within spreads the work of giving pods tokens of another key.
+	Within = 10 * time.Minute
+)
 
-// Ensure returns the key, and creates it if there is none. If two replicas start at the same time,
-// the Secret's resource version decides who was first, and the other one reads again.
-func Ensure(ctx context.Context, kube kubernetes.Interface, namespace string) ([]byte, error) {
-	secrets := kube.CoreV1().Secrets(namespace)
-	for {
-		secret, err := secrets.Get(ctx, wire.TokenSecret, metav1.GetOptions{})
-		missing := apierrors.IsNotFound(err)
-		if err != nil && !missing {
-			return nil, fmt.Errorf("read secret %s/%s: %w", namespace, wire.TokenSecret, err)
-		}
-		if !missing && len(secret.Data[wire.TokenSecretKey]) > 0 {
-			return secret.Data[wire.TokenSecretKey], nil
-		}
-		key := make([]byte, size)
-		rand.Read(key) // never fails
-		if missing {
-			_, err = secrets.Create(ctx, &corev1.Secret{
-				ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: wire.TokenSecret},
-				Data:       map[string][]byte{wire.TokenSecretKey: key},
-			}, metav1.CreateOptions{})
-		} else {
-			next := secret.DeepCopy()
-			if next.Data == nil {
-				next.Data = map[string][]byte{}
-			}
-			next.Data[wire.TokenSecretKey] = key
-			_, err = secrets.Update(ctx, next, metav1.UpdateOptions{})
-		}
-		switch {
-		case err == nil:
-			return key, nil
-		case apierrors.IsConflict(err), apierrors.IsAlreadyExists(err):
-			continue
-		default:
-			return nil, fmt.Errorf("write secret %s/%s: %w", namespace, wire.TokenSecret, err)
+// Keeper knows the current key and rotates it. Every replica of the controller has one; the
+// Secret's resource version decides which of them makes a step.
+type Keeper struct {
+	kube      kubernetes.Interface
+	namespace string
+	every     func() time.Duration
+	log       *slog.Logger
+	current   atomic.Pointer[[]byte]
+	// step is the last step as this process sees it, and seen is when it saw it first: the clock of
+	// the replica that made it may be wrong.
+	step string
+	seen time.Time
+}
+
+// New returns a Keeper once there is a key. every is the age at which a key is replaced, 0 for
+// never.
+func New(ctx context.Context, kube kubernetes.Interface, namespace string, every func() time.Duration, log *slog.Logger) (*Keeper, error) {
+	k := &Keeper{kube: kube, namespace: namespace, every: every, log: log}
+	for k.Current() == nil {
+		if err := k.look(ctx); err != nil {
+			return nil, err
 		}
 	}
+	return k, nil
+}
+
+// Current returns the key that tokens are made with.
+func (k *Keeper) Current() []byte {
+	if key := k.current.Load(); key != nil {
+		return *key
+	}
+	return nil
+}
+
+// Run rotates the key until ctx ends. It calls changed whenever there is another current key.
+func (k *Keeper) Run(ctx context.Context, changed func()) error {
+	tick := time.NewTicker(look)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		before := k.current.Load()
+		if err := k.look(ctx); err != nil && ctx.Err() == nil {
+			k.log.Warn("cannot look after the token key; trying again", "error", err)
+		}
+		if k.current.Load() != before {
+			changed()
+		}
+	}
+}
+
+// look reads the Secret and makes a step if one is due.
+func (k *Keeper) look(ctx context.Context) error {
+	secrets := k.kube.CoreV1().Secrets(k.namespace)
+	secret, err := secrets.Get(ctx, wire.TokenSecret, metav1.GetOptions{})
+	missing := apierrors.IsNotFound(err)
+	switch {
+	case missing:
+		secret = &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: k.namespace, Name: wire.TokenSecret}}
+	case err != nil:
+		return fmt.Errorf("read Secret %s/%s: %w", k.namespace, wire.TokenSecret, err)
+	}
+	now := time.Now()
+	if step := secret.Annotations[sinceAnnotation]; step != k.step || k.seen.IsZero() {
+		k.step, k.seen = step, now
+	}
+	if done := advance(secret, k.every(), now, now.Sub(k.seen)); done != "" {
+		if missing {
+			secret, err = secrets.Create(ctx, secret, metav1.CreateOptions{})
+		} else {
+			secret, err = secrets.Update(ctx, secret, metav1.UpdateOptions{})
+		}
+		switch {
+		case apierrors.IsConflict(err), apierrors.IsAlreadyExists(err):
+			return nil // another replica was first
+		case err != nil:
+			return fmt.Errorf("write Secret %s/%s: %w", k.namespace, wire.TokenSecret, err)
+		}
+		k.log.Info(done, "secret", k.namespace+"/"+wire.TokenSecret)
+	}
+	if key := secret.Data[wire.TokenSecretKey]; string(key) != string(k.Current()) {
+		k.current.Store(&key)
+	}
+	return nil
+}
+
+// advance makes the step of a rotation that is due and says which, "" if none is. seen is how long
+// ago this process saw the last step.
+func advance(secret *corev1.Secret, every time.Duration, now time.Time, seen time.Duration) (done string) {
+	data, notes := secret.Data, secret.Annotations
+	if data == nil {
+		data = map[string][]byte{}
+	}
+	if notes == nil {
+		notes = map[string]string{}
+	}
+	secret.Data, secret.Annotations = data, notes
+	_, asked := notes[RotateAnnotation]
+	last, err := time.Parse(time.RFC3339Nano, notes[sinceAnnotation])
+	dated := err == nil
+	switch {
+	case len(data[wire.TokenSecretKey]) == 0:
+		data[wire.TokenSecretKey] = random()
+		done = "created the token key"
+	case len(data[wire.TokenSecretNext]) > 0:
+		if seen < spread {
+			return ""
+		}
+		data[wire.TokenSecretPrevious], data[wire.TokenSecretKey] = data[wire.TokenSecretKey], data[wire.TokenSecretNext]
+		delete(data, wire.TokenSecretNext)
+		done = "rotated the token key"
+	case len(data[wire.TokenSecretPrevious]) > 0:
+		if dated && now.Sub(last) < keep || seen < spread {
+			return ""
+		}
+		delete(data, wire.TokenSecretPrevious)
+		done = "removed the previous token key"
+	case asked || dated && every > 0 && now.Sub(last) >= every:
+		data[wire.TokenSecretNext] = random()
+		delete(notes, RotateAnnotation)
+		done = "published the next token key"
+	case !dated: // its age is counted from now
+		done = "found a token key"
+	default:
+		return ""
+	}
+	notes[sinceAnnotation] = now.UTC().Format(time.RFC3339Nano)
+	return done
+}
+
+func random() []byte {
+	key := make([]byte, size)
+	rand.Read(key) // never fails
+	return key
 }

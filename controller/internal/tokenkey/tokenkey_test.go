@@ -3,14 +3,32 @@ package tokenkey
 import (
 	"bytes"
 	"context"
+	"log/slog"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
 
 	"ebb.dev/ebb/wire"
 )
+
+func never() time.Duration { return 0 }
+
+func keeper(t *testing.T, client *fake.Clientset, every func() time.Duration) *Keeper {
+	t.Helper()
+	k, err := New(t.Context(), client, "sys", every, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return k
+}
 
 func TestTheKeyIsMadeOnceAndThenKept(t *testing.T) {
 	for why, shipped := range map[string]*corev1.Secret{
@@ -24,14 +42,132 @@ func TestTheKeyIsMadeOnceAndThenKept(t *testing.T) {
 			if shipped != nil {
 				client = fake.NewClientset(shipped)
 			}
-			first, err := Ensure(context.Background(), client, "sys")
-			if err != nil || len(first) != size {
-				t.Fatalf("got %d bytes, %v", len(first), err)
+			first := keeper(t, client, never).Current()
+			if len(first) != size {
+				t.Fatalf("got %d bytes", len(first))
 			}
-			second, err := Ensure(context.Background(), client, "sys")
-			if err != nil || !bytes.Equal(first, second) {
-				t.Fatalf("the key changed or failed: %v", err)
+			if second := keeper(t, client, never).Current(); !bytes.Equal(first, second) {
+				t.Fatal("the key changed")
 			}
 		})
+	}
+}
+
+func TestAReplicaThatComesSecondTakesTheKeyOfTheFirst(t *testing.T) {
+	client := fake.NewClientset(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "sys", Name: wire.TokenSecret}})
+	first := []byte("the first one's")
+	client.PrependReactor("update", "secrets", func(clienttesting.Action) (bool, runtime.Object, error) {
+		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "sys", Name: wire.TokenSecret, Annotations: map[string]string{sinceAnnotation: "x"}},
+			Data: map[string][]byte{wire.TokenSecretKey: first}}
+		if err := client.Tracker().Update(schema.GroupVersionResource{Version: "v1", Resource: "secrets"}, secret, "sys"); err != nil {
+			t.Error(err)
+		}
+		return true, nil, apierrors.NewConflict(schema.GroupResource{Resource: "secrets"}, wire.TokenSecret, nil)
+	})
+	k := &Keeper{kube: client, namespace: "sys", every: never, log: slog.New(slog.DiscardHandler)}
+	if err := k.look(t.Context()); err != nil || k.Current() != nil && !bytes.Equal(k.Current(), first) {
+		t.Errorf("%v, %q", err, k.Current())
+	}
+}
+
+// Through a whole rotation, by two replicas of the controller, what anybody signs is accepted by
+// everybody, even by those who see each change of the Secret almost a minute late.
+func TestNoTokenIsRefusedWhileTheKeyIsRotated(t *testing.T) {
+	for behaviour, c := range map[string]struct {
+		every time.Duration
+		ask   bool
+	}{"asked for by the annotation": {0, true}, "by its age": {24 * time.Hour, false}} {
+		t.Run(behaviour, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				client := fake.NewClientset()
+				every := func() time.Duration { return c.every }
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				replicas := [2]*Keeper{keeper(t, client, every), keeper(t, client, every)}
+				changes := make(chan int, 100)
+				for i, k := range replicas {
+					go k.Run(ctx, func() { changes <- i })
+				}
+				read := func() *corev1.Secret {
+					secret, err := client.CoreV1().Secrets("sys").Get(ctx, wire.TokenSecret, metav1.GetOptions{})
+					if err != nil {
+						t.Fatal(err)
+					}
+					return secret
+				}
+				first := replicas[0].Current()
+				if c.ask {
+					secret := read()
+					secret.Annotations[RotateAnnotation] = ""
+					if _, err := client.CoreV1().Secrets("sys").Update(ctx, secret, metav1.UpdateOptions{}); err != nil {
+						t.Fatal(err)
+					}
+				}
+				// What components know: at once, and 50 s late. Tokens of pods are half an hour
+				// late.
+				var history []wire.Keys
+				known := func(ago int) wire.Keys { return history[max(0, len(history)-1-ago)] }
+				steps := map[int]bool{}
+				for range int((c.every + 2*time.Hour) / (10 * time.Second)) {
+					synctest.Wait()
+					history = append(history, wire.KeysOf(read().Data))
+					steps[len(known(0).Accepted)] = true
+					tokens := map[string]string{
+						"a component":              known(0).Token("default", "hello"),
+						"a component that is late": known(5).Token("default", "hello"),
+						"a pod":                    known(180).Token("default", "hello"),
+						"a pod of replica 1":       wire.Token(replicas[0].Current(), "default", "hello"),
+						"a pod of replica 2":       wire.Token(replicas[1].Current(), "default", "hello"),
+					}
+					for sender, token := range tokens {
+						for receiver, keys := range map[string]wire.Keys{"a component": known(0), "one that is late": known(5)} {
+							if valid := func() bool {
+								for _, key := range keys.Accepted {
+									if wire.Token(key, "default", "hello") == token {
+										return true
+									}
+								}
+								return false
+							}(); !valid {
+								t.Fatalf("after %d looks %s refuses %s", len(history), receiver, sender)
+							}
+						}
+					}
+					time.Sleep(10 * time.Second)
+				}
+				last := read()
+				if bytes.Equal(last.Data[wire.TokenSecretKey], first) || len(last.Data) != 1 || !steps[2] {
+					t.Errorf("it ended with %d keys, steps %v; the key is the same: %v", len(last.Data), steps, bytes.Equal(last.Data[wire.TokenSecretKey], first))
+				}
+				if _, asked := last.Annotations[RotateAnnotation]; asked {
+					t.Error("the annotation is still there")
+				}
+				cancel()
+				synctest.Wait()
+				if len(changes) != 2 {
+					t.Errorf("%d changes were told, want one to each replica", len(changes))
+				}
+				for i, k := range replicas {
+					if !bytes.Equal(k.Current(), last.Data[wire.TokenSecretKey]) {
+						t.Errorf("replica %d has another key", i)
+					}
+				}
+			})
+		})
+	}
+}
+
+// A replica whose clock is ahead does not skip the time that components have to learn of a key.
+func TestAClockThatIsWrongDoesNotHurryARotation(t *testing.T) {
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	secret := &corev1.Secret{Data: map[string][]byte{wire.TokenSecretKey: []byte("a"), wire.TokenSecretNext: []byte("b")}}
+	secret.Annotations = map[string]string{sinceAnnotation: now.Add(-10 * time.Minute).Format(time.RFC3339Nano)}
+	if done := advance(secret, 0, now, time.Second); done != "" {
+		t.Errorf("a second after the next key was published: %s", done)
+	}
+	secret.Data = map[string][]byte{wire.TokenSecretKey: []byte("b"), wire.TokenSecretPrevious: []byte("a")}
+	secret.Annotations[RotateAnnotation] = ""
+	if done := advance(secret, 0, now, keep); done != "" {
+		t.Errorf("while the previous key is kept: %s", done)
 	}
 }
