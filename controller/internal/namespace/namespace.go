@@ -53,7 +53,7 @@ func New(w *reconcile.World) *reconcile.Controller {
 	all := w.Kubernetes("", "").Core().V1().Namespaces()
 	revisions := w.EbbInformers.Serving().V1().Revisions()
 	authorities := w.Kubernetes("", mine.String()).Core().V1().ConfigMaps()
-	secrets := w.Kubernetes(w.SystemNamespace, names.CertificateTypeLabel+"="+names.CertificateSystemInternal).Core().V1().Secrets()
+	secrets := w.Named(w.SystemNamespace, names.RoutingCertificate).Core().V1().Secrets()
 	bundles := w.Kubernetes(w.SystemNamespace, names.TrustBundleLabel+"=true").Core().V1().ConfigMaps()
 	r := &reconciler{
 		kube: w.Kube, settings: w.Settings, log: w.Log, system: w.SystemNamespace, namespaces: all.Lister(), revisions: revisions.Lister(),

@@ -11,6 +11,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/record"
@@ -53,7 +54,7 @@ type World struct {
 	optional []*Optional
 }
 
-type selection struct{ namespace, labels string }
+type selection struct{ namespace, name, labels string }
 
 // NewWorld returns a World whose caches are still empty.
 func NewWorld(clients Clients, store *settings.Store, events record.EventRecorder, log *slog.Logger,
@@ -74,15 +75,28 @@ func NewWorld(clients Clients, store *settings.Store, events record.EventRecorde
 // share a cache. Only Namespaces are watched without a selector: nobody wants every pod of a
 // cluster in memory.
 func (w *World) Kubernetes(namespace, labelSelector string) informers.SharedInformerFactory {
+	return w.selected(selection{namespace: namespace, labels: labelSelector})
+}
+
+// Named is Kubernetes for the objects with one name. A Role can allow to watch no other Secret.
+func (w *World) Named(namespace, name string) informers.SharedInformerFactory {
+	return w.selected(selection{namespace: namespace, name: name})
+}
+
+func (w *World) selected(s selection) informers.SharedInformerFactory {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	s := selection{namespace, labelSelector}
 	if f, ok := w.kube[s]; ok {
 		return f
 	}
-	f := informers.NewSharedInformerFactoryWithOptions(w.Kube, 0, informers.WithNamespace(namespace),
+	f := informers.NewSharedInformerFactoryWithOptions(w.Kube, 0, informers.WithNamespace(s.namespace),
 		informers.WithTransform(Trim),
-		informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.LabelSelector = labelSelector }))
+		informers.WithTweakListOptions(func(o *metav1.ListOptions) {
+			o.LabelSelector = s.labels
+			if s.name != "" {
+				o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, s.name).String()
+			}
+		}))
 	w.kube[s] = f
 	return f
 }

@@ -56,6 +56,7 @@ type reconciler struct {
 	services       corelisters.ServiceLister // placeholders
 	public         corelisters.ServiceLister // of revisions
 	httpRoutes     gatewaylisters.HTTPRouteLister
+	byHost         cache.Indexer // of HTTPRoutes
 	certificates   *certificate.Keeper
 	listeners      *gateway.Listeners
 	prober         *ready.Prober
@@ -101,6 +102,7 @@ func New(w *reconcile.World) *reconcile.Controller {
 	if err := routes.AddIndexers(cache.Indexers{byTarget: targetsOf}); err != nil {
 		panic(fmt.Sprintf("index Routes by target: %v", err)) // only a started informer refuses
 	}
+	r.byHost = indexByHost(httpRoutes.Informer())
 	c := reconcile.Kind[*servingv1.Route]{
 		Name: "route", Informer: routes, World: w,
 		Client:    func(ns string) reconcile.Client[*servingv1.Route] { return w.Ebb.ServingV1().Routes(ns) },
@@ -143,7 +145,7 @@ func New(w *reconcile.World) *reconcile.Controller {
 		return ofRevision(m.GetNamespace(), m.GetName(), m.GetLabels()[names.ConfigurationLabel])
 	})
 	c.Watch(placeholders.Informer(), reconcile.Label(names.RouteLabel))
-	c.Watch(httpRoutes.Informer(), reconcile.ControllerOf("Route"))
+	c.Watch(httpRoutes.Informer(), r.ofSameHosts)
 	return c
 }
 
@@ -200,6 +202,13 @@ func (r *reconciler) reconcile(ctx context.Context, route *servingv1.Route) (tim
 
 	if err := r.placeholders(ctx, route, byName, localGateway(s, r.clusterDomain)); err != nil {
 		return 0, refused(route, err)
+	}
+	if host, err := r.yieldHost(ctx, route, p); err != nil {
+		return 0, err
+	} else if host != "" {
+		route.Status.MarkIngressFailed(reasonHostTaken, fmt.Sprintf("A Route in another namespace has the host %q: change the name, "+
+			"or let domain-template in ConfigMap config-network tell namespaces apart.", host))
+		return hostAgain, nil
 	}
 	if missing, err := r.missingBackend(p); err != nil {
 		return 0, err

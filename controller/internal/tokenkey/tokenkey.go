@@ -102,11 +102,7 @@ func (k *Keeper) Run(ctx context.Context, changed func()) error {
 func (k *Keeper) look(ctx context.Context) error {
 	secrets := k.kube.CoreV1().Secrets(k.namespace)
 	secret, err := secrets.Get(ctx, wire.TokenSecret, metav1.GetOptions{})
-	missing := apierrors.IsNotFound(err)
-	switch {
-	case missing:
-		secret = &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: k.namespace, Name: wire.TokenSecret}}
-	case err != nil:
+	if err != nil {
 		return fmt.Errorf("read Secret %s/%s: %w", k.namespace, wire.TokenSecret, err)
 	}
 	now := time.Now()
@@ -114,13 +110,9 @@ func (k *Keeper) look(ctx context.Context) error {
 		k.step, k.seen = step, now
 	}
 	if done := advance(secret, k.every(), now, now.Sub(k.seen)); done != "" {
-		if missing {
-			secret, err = secrets.Create(ctx, secret, metav1.CreateOptions{})
-		} else {
-			secret, err = secrets.Update(ctx, secret, metav1.UpdateOptions{})
-		}
+		secret, err = secrets.Update(ctx, secret, metav1.UpdateOptions{})
 		switch {
-		case apierrors.IsConflict(err), apierrors.IsAlreadyExists(err):
+		case apierrors.IsConflict(err):
 			return nil // another replica was first
 		case err != nil:
 			return fmt.Errorf("write Secret %s/%s: %w", k.namespace, wire.TokenSecret, err)

@@ -32,16 +32,12 @@ func keeper(t *testing.T, client *fake.Clientset, every func() time.Duration) *K
 
 func TestTheKeyIsMadeOnceAndThenKept(t *testing.T) {
 	for why, shipped := range map[string]*corev1.Secret{
-		"no Secret at all":         nil,
 		"the empty Secret shipped": {ObjectMeta: metav1.ObjectMeta{Namespace: "sys", Name: wire.TokenSecret}},
 		"a Secret with an empty key": {ObjectMeta: metav1.ObjectMeta{Namespace: "sys", Name: wire.TokenSecret},
 			Data: map[string][]byte{wire.TokenSecretKey: {}}},
 	} {
 		t.Run(why, func(t *testing.T) {
-			client := fake.NewClientset()
-			if shipped != nil {
-				client = fake.NewClientset(shipped)
-			}
+			client := fake.NewClientset(shipped)
 			first := keeper(t, client, never).Current()
 			if len(first) != size {
 				t.Fatalf("got %d bytes", len(first))
@@ -79,7 +75,7 @@ func TestNoTokenIsRefusedWhileTheKeyIsRotated(t *testing.T) {
 	}{"asked for by the annotation": {0, true}, "by its age": {24 * time.Hour, false}} {
 		t.Run(behaviour, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				client := fake.NewClientset()
+				client := fake.NewClientset(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "sys", Name: wire.TokenSecret}})
 				every := func() time.Duration { return c.every }
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()

@@ -1,0 +1,143 @@
+package manifests
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+)
+
+// grants are the rules of a ServiceAccount of knative-serving: in all namespaces under "", and
+// those of Roles under their namespace.
+func grants(t *testing.T, account string) map[string][]rbacv1.PolicyRule {
+	cluster, roles, labelled := map[string][]rbacv1.PolicyRule{}, map[string][]rbacv1.PolicyRule{}, map[string][]rbacv1.PolicyRule{}
+	out := map[string][]rbacv1.PolicyRule{}
+	objects := config(t)
+	for _, object := range objects {
+		switch o := object.Object.(type) {
+		case *rbacv1.ClusterRole:
+			cluster[o.Name] = append(cluster[o.Name], o.Rules...)
+			for label := range o.Labels {
+				labelled[label] = append(labelled[label], o.Rules...)
+			}
+		case *rbacv1.Role:
+			roles[o.Namespace+"/"+o.Name] = o.Rules
+		}
+	}
+	for _, object := range objects {
+		if o, ok := object.Object.(*rbacv1.ClusterRole); ok && o.AggregationRule != nil {
+			for _, selector := range o.AggregationRule.ClusterRoleSelectors {
+				for label := range selector.MatchLabels {
+					cluster[o.Name] = append(cluster[o.Name], labelled[label]...)
+				}
+			}
+		}
+	}
+	is := func(s rbacv1.Subject) bool { return s.Namespace == "knative-serving" && s.Name == account }
+	for _, object := range objects {
+		switch o := object.Object.(type) {
+		case *rbacv1.ClusterRoleBinding:
+			if slices.ContainsFunc(o.Subjects, is) {
+				out[""] = append(out[""], cluster[o.RoleRef.Name]...)
+			}
+		case *rbacv1.RoleBinding:
+			if slices.ContainsFunc(o.Subjects, is) {
+				out[o.Namespace] = append(out[o.Namespace], roles[o.Namespace+"/"+o.RoleRef.Name]...)
+			}
+		}
+	}
+	return out
+}
+
+func TestNoRuleHasAWildcard(t *testing.T) {
+	for _, object := range config(t) {
+		var rules []rbacv1.PolicyRule
+		switch o := object.Object.(type) {
+		case *rbacv1.ClusterRole:
+			rules = o.Rules
+		case *rbacv1.Role:
+			rules = o.Rules
+		}
+		for _, rule := range rules {
+			if strings.Contains(strings.Join(slices.Concat(rule.APIGroups, rule.Resources, rule.Verbs, rule.NonResourceURLs), " "), "*") {
+				t.Errorf("%s has a wildcard: %v", object.File, rule)
+			}
+		}
+	}
+}
+
+func TestEachComponentHasAnAccountOfItsOwn(t *testing.T) {
+	for _, object := range config(t) {
+		if d, ok := object.Object.(*appsv1.Deployment); ok && d.Spec.Template.Spec.ServiceAccountName != d.Name {
+			t.Errorf("%s: %s runs as %q", object.File, d.Name, d.Spec.Template.Spec.ServiceAccountName)
+		}
+	}
+}
+
+// What a component that was taken over must not be able to do, and what it needs that is next to
+// it.
+func TestAccountsHaveWhatTheyNeedAndNoMore(t *testing.T) {
+	rules := map[string]map[string][]rbacv1.PolicyRule{}
+	for _, account := range []string{"controller", "autoscaler", "webhook", "activator"} {
+		rules[account] = grants(t, account)
+	}
+	for _, row := range []struct {
+		account, verb, resource, namespace, name string
+		want                                     bool
+	}{
+		{"controller", "get", "secrets", "tenant", "registry-key", true},
+		{"controller", "list", "secrets", "tenant", "", false},
+		{"controller", "watch", "secrets", "tenant", "registry-key", false},
+		{"controller", "update", "secrets", "tenant", "registry-key", false},
+		{"controller", "create", "secrets", "knative-serving", "", false},
+		{"controller", "list", "secrets", "knative-serving", "", false},
+		{"controller", "list", "secrets", "knative-serving", "routing-serving-certs", true},
+		{"controller", "update", "secrets", "knative-serving", "ebb-token-key", true},
+		{"controller", "update", "secrets", "knative-serving", "webhook-certs", false},
+		{"controller", "create", "pods", "tenant", "", false},
+		{"controller", "delete", "pods", "tenant", "a", false},
+		{"controller", "update", "leases", "kube-system", "a", false},
+		{"controller", "update", "leases", "knative-serving", "a", true},
+		{"controller", "update", "services.serving.knative.dev", "tenant", "a", false},
+		{"controller", "update", "validatingwebhookconfigurations.admissionregistration.k8s.io", "", "a", false},
+		{"autoscaler", "get", "secrets", "tenant", "a", false},
+		{"autoscaler", "get", "secrets", "knative-serving", "webhook-certs", false},
+		{"autoscaler", "watch", "secrets", "knative-serving", "ebb-token-key", true},
+		{"autoscaler", "create", "pods", "tenant", "", false},
+		{"autoscaler", "update", "deployments.apps", "tenant", "a", false},
+		{"autoscaler", "patch", "deployments.apps/scale", "tenant", "a", true},
+		{"autoscaler", "delete", "leases.coordination.k8s.io", "knative-serving", "a", false},
+		{"autoscaler", "update", "leases.coordination.k8s.io", "tenant", "a", false},
+		{"webhook", "get", "secrets", "tenant", "a", false},
+		{"webhook", "get", "secrets", "knative-serving", "ebb-token-key", false},
+		{"webhook", "update", "secrets", "knative-serving", "webhook-certs", true},
+		{"webhook", "create", "pods", "tenant", "", true}, // the dry run
+		{"webhook", "get", "pods", "tenant", "a", false},
+		{"webhook", "update", "validatingwebhookconfigurations.admissionregistration.k8s.io", "", "config.webhook.serving.knative.dev", true},
+		{"webhook", "update", "validatingwebhookconfigurations.admissionregistration.k8s.io", "", "another", false},
+		{"activator", "get", "secrets", "tenant", "a", false},
+		{"activator", "update", "revisions.serving.knative.dev", "tenant", "a", false},
+	} {
+		resource, group, _ := strings.Cut(row.resource, ".")
+		group, sub, _ := strings.Cut(group, "/")
+		if resource == "leases" {
+			group = "coordination.k8s.io"
+		}
+		if sub != "" {
+			resource += "/" + sub
+		}
+		got := false
+		for namespace, list := range rules[row.account] {
+			for _, rule := range list {
+				got = got || (namespace == "" || namespace == row.namespace) && slices.Contains(rule.APIGroups, group) &&
+					slices.Contains(rule.Resources, resource) && slices.Contains(rule.Verbs, row.verb) &&
+					(len(rule.ResourceNames) == 0 || slices.Contains(rule.ResourceNames, row.name))
+			}
+		}
+		if got != row.want {
+			t.Errorf("%s may %s %s %s/%s: %v", row.account, row.verb, row.resource, row.namespace, row.name, got)
+		}
+	}
+}
