@@ -98,7 +98,7 @@ func build(config *rest.Config, kube kubernetes.Interface, keys func() wire.Keys
 	}
 	clock, durations := loop.Monotonic(), observe(p.metrics)
 	var foreign atomic.Int64
-	p.scraper = ingest.NewScraper(p.index.Ready)
+	p.scraper = ingest.NewScraper(p.index.ToScrape)
 	p.scraper.Mesh = func() bool { return store.Load().Network.MeshAddressing() }
 	p.scraper.Observe, p.scraper.Foreign = durations.scrape, func(loop.Key) { foreign.Add(1) }
 	if who.scrapePort != "" {

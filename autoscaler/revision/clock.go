@@ -55,7 +55,7 @@ func (r *Revision) DueWith(now, soon time.Time) bool {
 func (r *Revision) Ring(now, soon time.Time) (scrape, decide bool) {
 	if at := r.clocks.scrape; !at.IsZero() && !at.After(soon) {
 		r.clocks.scrape = later(at, now).Add(ScrapePeriod)
-		if !r.scraping && r.config.Scraped && r.counts.Ready > 0 {
+		if !r.scraping && r.config.Scraped && r.counts.Ready+r.counts.Lapsed > 0 {
 			r.scraping, r.scrapeDue, scrape = true, at, true
 		}
 	}

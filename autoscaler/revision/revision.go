@@ -40,9 +40,11 @@ type Config struct {
 	ScaleUp Rate
 }
 
-// Counts are the pods of one revision by state.
+// Counts are the pods of one revision by state. The later ones are among those not ready.
 type Counts struct {
 	Ready, NotReady, Pending, Terminating int32
+	// Lapsed pods were ready before, so they can still be at long requests.
+	Lapsed int32
 }
 
 // Running is how many pods count against the scale target's replicas.

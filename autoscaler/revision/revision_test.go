@@ -97,3 +97,56 @@ func TestOldPodsAreAskedFirst(t *testing.T) {
 		}
 	}
 }
+
+// The only pod stops being ready while it is at a long request, which nobody but the pod knows of.
+func TestALongRequestInAPodThatIsNotReadyAnyMoreKeepsIt(t *testing.T) {
+	for behaviour, c := range map[string]struct {
+		counts Counts
+		load   float64
+		fails  bool
+		want   int32
+	}{
+		"a pod that was ready, at a request":           {Counts{NotReady: 1, Lapsed: 1}, 1, false, 1},
+		"a pod that was ready, at none":                {Counts{NotReady: 1, Lapsed: 1}, 0, false, 0},
+		"a pod that was ready and does not answer":     {Counts{NotReady: 1, Lapsed: 1}, 0, true, 0},
+		"a pod that is starting again, so it has none": {Counts{NotReady: 1}, 1, false, 0},
+	} {
+		t.Run(behaviour, func(t *testing.T) {
+			r := New(config(), Counts{Ready: 1}, epoch)
+			r.Import(State{Desired: 1, Zero: zero.State{Active: zero.Yes, Initialized: true}}, 0, epoch)
+			scale := int32(1)
+			for now := epoch; now.Before(epoch.Add(30 * time.Minute)); now = now.Add(500 * time.Millisecond) {
+				if now.Equal(epoch.Add(2 * time.Minute)) {
+					r.SetCounts(c.counts)
+				}
+				r.Rest(now)
+				scrape, decide := r.Ring(now, now)
+				switch {
+				case scrape && now.Before(epoch.Add(2*time.Minute)):
+					r.Scraped(load(1), now)
+				case scrape:
+					answer := load(c.load)
+					answer.Failed = c.fails
+					r.Scraped(answer, now)
+				}
+				if !decide {
+					continue
+				}
+				out := r.Decide(now, false, nil)
+				if out.Scale {
+					scale = out.Replicas
+				}
+				if out.Probe {
+					r.Probed(zero.ProbedActivator, out.Epoch)
+				}
+			}
+			if scale != c.want {
+				t.Errorf("scaled to %d, want %d", scale, c.want)
+			}
+		})
+	}
+}
+
+func load(concurrency float64) Scrape {
+	return Scrape{Report: decide.Report{Concurrency: concurrency}}
+}

@@ -39,7 +39,7 @@ const (
 // cores and 510 MiB for 7 000 scrapes a second. This one uses 0.44 cores and 308 MiB for all of
 // them.
 type Scraper struct {
-	Ready func(loop.Key) []pods.Pod
+	Pods func(loop.Key) []pods.Pod
 	// Dial opens a connection to a pod's port for stats.
 	Dial func(ctx context.Context, address string) (net.Conn, error)
 	// Port is the port for stats; 0 means wire.PortMetrics.
@@ -65,14 +65,14 @@ type Scraper struct {
 }
 
 // NewScraper returns a Scraper of the given pods.
-func NewScraper(ready func(loop.Key) []pods.Pod) *Scraper {
+func NewScraper(list func(loop.Key) []pods.Pod) *Scraper {
 	dialer := &net.Dialer{Timeout: scrapeTimeout}
 	keep := 8192
 	var files syscall.Rlimit
 	if syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files) == nil {
 		keep = int(min(files.Cur, 1<<20) * 3 / 4)
 	}
-	return &Scraper{Ready: ready, keep: keep, slots: make(chan struct{}, maxScrapes), idle: map[string]*connection{},
+	return &Scraper{Pods: list, keep: keep, slots: make(chan struct{}, maxScrapes), idle: map[string]*connection{},
 		spaces:    sync.Pool{New: func() any { return new([longestAnswer]byte) }},
 		inquiries: sync.Pool{New: func() any { return new(inquiry) }},
 		Dial: func(ctx context.Context, address string) (net.Conn, error) {
@@ -80,9 +80,9 @@ func NewScraper(ready func(loop.Key) []pods.Pod) *Scraper {
 		}}
 }
 
-// Scrape asks a sample of the revision's ready pods and calls done with the load of all of them.
-// Pods younger than young only fill the sample. A pod that fails is replaced by the next. When
-// fewer than the sample answer, the scrape failed.
+// Scrape asks a sample of the revision's pods and calls done with the load of all of them. Pods
+// younger than young only fill the sample. A pod that fails is replaced by the next. When fewer
+// than the sample answer, the scrape failed.
 func (s *Scraper) Scrape(key loop.Key, young time.Duration, done func(revision.Scrape)) {
 	select {
 	case s.slots <- struct{}{}:
@@ -107,9 +107,9 @@ type inquiry struct {
 	young time.Duration
 	done  func(revision.Scrape)
 	began time.Time
-	// ready are the pods in the order in which they are asked. Those from next on have not been
-	// asked. size of them have to answer.
-	ready      []pods.Pod
+	// pods are in the order in which they are asked. Those from next on have not been asked. size
+	// of them have to answer.
+	pods       []pods.Pod
 	size, next int
 	// looks counts how often answers were collected, left is in how many rounds they are again.
 	looks, left int
@@ -143,13 +143,13 @@ type question struct {
 // begin chooses the pods to ask. It reports false if there are none.
 func (s *Scraper) begin(i *inquiry, now time.Time) bool {
 	i.began = now
-	i.ready = s.Ready(i.key)
-	if i.size = revision.SampleSize(len(i.ready)); i.size == 0 {
+	i.pods = s.Pods(i.key)
+	if i.size = revision.SampleSize(len(i.pods)); i.size == 0 {
 		return false
 	}
-	if i.size < len(i.ready) {
-		i.ready = slices.Clone(i.ready)
-		revision.OldestFirst(i.ready, func(p *pods.Pod) time.Time { return p.Started }, now.Add(-i.young), rand.Shuffle)
+	if i.size < len(i.pods) {
+		i.pods = slices.Clone(i.pods)
+		revision.OldestFirst(i.pods, func(p *pods.Pod) time.Time { return p.Started }, now.Add(-i.young), rand.Shuffle)
 	}
 	i.stats, i.questions = slices.Grow(i.stats, i.size), slices.Grow(i.questions, i.size)
 	s.ask(i)
@@ -159,8 +159,8 @@ func (s *Scraper) begin(i *inquiry, now time.Time) bool {
 // ask adds a question for each missing answer, with the kept connection to its pod.
 func (s *Scraper) ask(i *inquiry) {
 	i.questions = i.questions[:0]
-	for mesh := s.mesh(); len(i.stats)+len(i.questions) < i.size && i.next < len(i.ready); i.next++ {
-		q := question{pod: &i.ready[i.next]}
+	for mesh := s.mesh(); len(i.stats)+len(i.questions) < i.size && i.next < len(i.pods); i.next++ {
+		q := question{pod: &i.pods[i.next]}
 		if q.c = s.take(q.pod.IP); q.c != nil && q.c.mesh != mesh {
 			q.c.Close()
 			q.c = nil
@@ -209,7 +209,7 @@ func (s *Scraper) finish(i *inquiry) {
 				i.stats = append(i.stats, podStat(&stat))
 			}
 		}
-		if len(i.stats) == i.size || i.next == len(i.ready) {
+		if len(i.stats) == i.size || i.next == len(i.pods) {
 			s.end(i)
 			return
 		}
@@ -221,7 +221,7 @@ func (s *Scraper) finish(i *inquiry) {
 func (s *Scraper) end(i *inquiry) {
 	var result revision.Scrape // without pods the load is known to be zero
 	if result.Failed = len(i.stats) < i.size; !result.Failed {
-		result = revision.Extrapolate(i.stats, len(i.ready))
+		result = revision.Extrapolate(i.stats, len(i.pods))
 	}
 	if s.Observe != nil {
 		s.Observe(time.Since(i.began), !result.Failed)
@@ -322,7 +322,7 @@ var errForeign = errors.New("another pod answered")
 
 // one asks a single pod. ctx has a deadline; a second try uses the time that the first one left.
 func (s *Scraper) one(ctx context.Context, key loop.Key, pod pods.Pod) (wire.Stat, error) {
-	i := inquiry{ready: []pods.Pod{pod}, size: 1}
+	i := inquiry{pods: []pods.Pod{pod}, size: 1}
 	s.ask(&i)
 	q := i.questions[0]
 	if q.c == nil {

@@ -45,6 +45,7 @@ type group struct {
 	known  bool
 	counts revision.Counts
 	ready  []Pod
+	lapsed []Pod
 }
 
 // small is what is kept of a pod: some two hundred bytes of several kilobytes. To the informer it
@@ -70,6 +71,7 @@ const (
 	terminating
 	ready
 	notReady
+	lapsed
 )
 
 // NewIndex prepares the informer.
@@ -178,12 +180,12 @@ func strip(o any) (any, error) {
 // only.
 var blank metav1.ObjectMeta
 
-// stateOf says as what a pod counts:
+// stateOf says what a pod counts as:
 //
 //	Pending                       pending and not ready
 //	Running, being deleted        terminating and not ready
 //	Running, condition Ready      ready
-//	Running otherwise             not ready
+//	Running otherwise             not ready; lapsed too, if it was ready since queue-proxy started
 //	Succeeded, Failed, Unknown    not counted
 func stateOf(p *corev1.Pod) state {
 	switch {
@@ -195,34 +197,59 @@ func stateOf(p *corev1.Pod) state {
 		return terminating
 	}
 	for _, c := range p.Status.Conditions {
-		if c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue {
+		switch {
+		case c.Type != corev1.PodReady:
+		case c.Status == corev1.ConditionTrue:
 			return ready
+		case wasReady(p, c.LastTransitionTime):
+			return lapsed
 		}
 	}
 	return notReady
 }
 
+// wasReady reports whether a pod stopped being ready at a time, and is not merely starting: its
+// condition is from before queue-proxy started then. A queue-proxy that was restarted holds none
+// of the requests that came before.
+func wasReady(p *corev1.Pod, since metav1.Time) bool {
+	for _, c := range p.Status.ContainerStatuses {
+		if c.Name == names.QueueProxyContainer && c.State.Running != nil {
+			return c.State.Running.StartedAt.Before(&since)
+		}
+	}
+	return false
+}
+
 // Count counts a revision's pods, see stateOf.
 func (i *Index) Count(k loop.Key) revision.Counts {
-	counts, _ := i.look(k)
-	return counts
+	return i.look(k).counts
 }
 
 // Ready lists a revision's ready pods. The list is not to be changed.
 func (i *Index) Ready(k loop.Key) []Pod {
-	_, ready := i.look(k)
-	return ready
+	return i.look(k).ready
 }
 
-func (i *Index) look(k loop.Key) (revision.Counts, []Pod) {
+// ToScrape lists the pods that know a revision's load: the ready ones or, if there are none, those
+// that were. These may still be at long requests. The list is not to be changed.
+func (i *Index) ToScrape(k loop.Key) []Pod {
+	g := i.look(k)
+	if len(g.ready) == 0 {
+		return g.lapsed
+	}
+	return g.ready
+}
+
+// look returns a copy of the group, derived.
+func (i *Index) look(k loop.Key) group {
 	i.mutex.RLock()
 	r := i.revisions[k]
 	if r == nil || r.known {
 		defer i.mutex.RUnlock()
 		if r == nil {
-			return revision.Counts{}, nil
+			return group{}
 		}
-		return r.counts, r.ready
+		return *r
 	}
 	i.mutex.RUnlock()
 	i.mutex.Lock()
@@ -230,12 +257,12 @@ func (i *Index) look(k loop.Key) (revision.Counts, []Pod) {
 	if !r.known {
 		r.derive()
 	}
-	return r.counts, r.ready
+	return *r
 }
 
-// derive makes the counts and the list anew; a list that was handed out stays as it is.
+// derive makes the counts and the lists anew. A list that was handed out stays as it is.
 func (r *group) derive() {
-	r.known, r.counts, r.ready = true, revision.Counts{}, nil
+	r.known, r.counts, r.ready, r.lapsed = true, revision.Counts{}, nil, nil
 	for _, p := range r.pods {
 		switch p.state {
 		case pending:
@@ -246,6 +273,12 @@ func (r *group) derive() {
 			r.counts.NotReady++
 		case notReady:
 			r.counts.NotReady++
+		case lapsed:
+			r.counts.NotReady++
+			if p.ip != "" {
+				r.counts.Lapsed++
+				r.lapsed = append(r.lapsed, Pod{Name: p.name, IP: p.ip, Started: p.started})
+			}
 		case ready:
 			r.counts.Ready++
 			if p.ip != "" {

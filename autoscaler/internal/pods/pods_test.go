@@ -2,6 +2,7 @@ package pods
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -35,6 +36,47 @@ func pod(name string, phase corev1.PodPhase, ready, deleted bool) *corev1.Pod {
 		p.Finalizers = []string{"x"}
 	}
 	return p
+}
+
+// ran sets when a pod's queue-proxy started, and when its readiness changed.
+func ran(p *corev1.Pod, started, changed int64) *corev1.Pod {
+	p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: names.QueueProxyContainer,
+		State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.Unix(started, 0)}}}}
+	p.Status.Conditions[1].LastTransitionTime = metav1.Unix(changed, 0)
+	return p
+}
+
+func TestPodsThatWereReadyAreScrapedWhenNoneIs(t *testing.T) {
+	notReady := func(name string) *corev1.Pod { return pod(name, corev1.PodRunning, false, false) }
+	for behaviour, c := range map[string]struct {
+		pods   []*corev1.Pod
+		want   []string
+		lapsed int32
+	}{
+		"one that was ready":                     {[]*corev1.Pod{ran(notReady("a"), 1000, 2000)}, []string{"a"}, 1},
+		"not one that is starting":               {[]*corev1.Pod{ran(notReady("a"), 1000, 999)}, nil, 0},
+		"nor one whose queue-proxy is restarted": {[]*corev1.Pod{ran(notReady("a"), 3000, 2000)}, nil, 0},
+		"nor one whose queue-proxy is gone":      {[]*corev1.Pod{notReady("a")}, nil, 0},
+		"nor one that is being deleted":          {[]*corev1.Pod{ran(pod("a", corev1.PodRunning, false, true), 1000, 2000)}, nil, 0},
+		"ready ones alone, if there are any":     {[]*corev1.Pod{ran(notReady("a"), 1000, 2000), pod("b", corev1.PodRunning, true, false)}, []string{"b"}, 1},
+	} {
+		index := &Index{revisions: map[loop.Key]*group{}}
+		for _, p := range c.pods {
+			one, err := strip(p)
+			if err != nil {
+				t.Fatal(err)
+			}
+			index.put(nil, one.(*small))
+		}
+		key := loop.Key{Namespace: "default", Name: "hello-00001"}
+		var got []string
+		for _, p := range index.ToScrape(key) {
+			got = append(got, p.Name)
+		}
+		if counts := index.Count(key); !slices.Equal(got, c.want) || counts.Lapsed != c.lapsed {
+			t.Errorf("%s: %q are scraped, %+v", behaviour, got, counts)
+		}
+	}
 }
 
 func TestCountAndReady(t *testing.T) {
