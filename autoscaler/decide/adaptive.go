@@ -9,26 +9,26 @@ import (
 // Timing and thresholds of learning. A step takes settleTime, a measurement, and the start of the
 // pods.
 const (
-	// settleTime passes between a change of pods and the begin of a measurement, measureTime is the
-	// least length of one, patience how long the pods asked for are waited for.
+	// settleTime passes between a change of the number of pods and the start of a measurement.
+	// measureTime is the minimum length of a measurement, patience the maximum wait for the pods of
+	// a try.
 	settleTime  = 2 * time.Second
 	measureTime = 3 * time.Second
 	patience    = 60 * time.Second
-	// sureCompleted is the number of requests that a measurement stands on, if they come within
-	// sureTime; enoughCompleted the least one, and longestMeasure how long it may take to collect
-	// that.
+	// A measurement uses sureCompleted requests if they complete within sureTime. Otherwise it
+	// needs at least enoughCompleted, and ends after longestMeasure.
 	sureCompleted   = 600
 	sureTime        = 10 * time.Second
 	enoughCompleted = 40
 	longestMeasure  = 30 * time.Second
-	// longestAsk is how long a try waits for more pods to be asked for; bounds may forbid it.
+	// longestAsk is how long a try waits until more pods are asked for. A bound may prevent this.
 	longestAsk = 10 * time.Second
-	// saturated is the share of its throughput that a pod must keep at half the concurrency for the
-	// other half to have been a mere queue.
+	// saturated is the share of its throughput that a pod keeps at half the concurrency if the
+	// other half was only queued.
 	saturated = 0.85
-	// changed is the deviation from what was learned that, over oddSeconds, is taken for a new
-	// behaviour, and relearnAfter the least time between two lessons, so that noise does not become
-	// oscillation.
+	// changed is the deviation from the learned values that counts as a new behaviour if it lasts
+	// for oddSeconds. relearnAfter is the minimum time between two lessons, so that noise does not
+	// cause oscillation.
 	changed      = 0.4
 	oddSeconds   = 20
 	relearnAfter = 2 * time.Minute
@@ -42,13 +42,13 @@ const (
 type phase uint8
 
 const (
-	watching  phase = iota // at the configured target, waiting for enough load to tell anything
+	watching  phase = iota // at the configured target, waiting for enough load
 	settling               // the pods of a try are starting
 	measuring              // a try is running
 	settled                // the knee is known
 )
 
-// Work is what the pods of a revision did in a second, summed over them.
+// Work is the sum over a revision's pods of what they did in one second.
 type Work struct {
 	// Completed requests, and BusySeconds that requests spent in the user containers.
 	Completed, BusySeconds float64
@@ -56,24 +56,28 @@ type Work struct {
 	Ready, Wanted int32
 }
 
-// point is a measured state of one pod: its mean concurrency and its throughput in requests a
-// second, and how many requests of all pods that stands on.
+// point is a measurement of one pod: its mean concurrency, its throughput in requests per second,
+// and the number of completed requests, over all pods, that it is based on.
 type point struct{ Concurrency, Throughput, Completed float64 }
 
-// responseTime is by Little's law.
+// responseTime follows from Little's law.
 func (p point) responseTime() float64 { return p.Concurrency / p.Throughput }
 
-// Adaptive learns at which concurrency a pod reaches the most throughput it can give: the knee,
-// beyond which more concurrency only waits inside the pod. It halves the concurrency of each pod,
-// by asking for more of them, until throughput per pod falls with it. Then the pods no longer
-// queue, their response time is the bare one, and the knee is most throughput × bare response time
-// (Little's law at the asymptotes of operational analysis: Denning and Buzen, The Operational
-// Analysis of Queueing Network Models, 1978). It never learns a target above the configured one,
-// and stays with that one while it cannot tell. As of a configured target, it is the pod's
-// capacity, of which the target utilization is aimed for: at the knee itself a pod has nothing left
-// for requests that come unevenly, and gives less than its most.
+// Adaptive learns the knee of a pod: the concurrency at which its throughput is highest. Beyond the
+// knee, additional requests only wait inside the pod.
 //
-// Its zero value is ready for use. It is a value: Learn returns the next one.
+// It halves the concurrency of each pod, by asking for more pods, until the throughput per pod
+// falls. Then nothing is queued in the pods, the response time is the bare service time, and the
+// knee is the highest throughput × bare response time (Little's law at the asymptotes of
+// operational analysis: Denning and Buzen, The Operational Analysis of Queueing Network Models,
+// 1978).
+//
+// It never learns a target above the configured one, and keeps the configured one while it has no
+// result. As with a configured target, the knee is the pod's capacity, and the autoscaler aims for
+// the target utilization of it. A pod at the knee has no room for uneven arrivals, and its
+// throughput falls below the maximum.
+//
+// The zero value is ready for use. Adaptive is a value: Learn returns the next one.
 type Adaptive struct {
 	Phase phase
 	// Aim is the target in force, 0 for the configured one.
@@ -81,14 +85,13 @@ type Adaptive struct {
 	Since   time.Time // when the phase began
 	Sum     Work      // of the measurement under way
 	Seconds float64
-	// Ready is how many pods the last second had: a measurement is of one number of pods.
+	// Ready is the number of pods in the last second. A measurement covers one number of pods.
 	Ready int32
-	// Before is the state that the try is compared with, Best the highest throughput seen in the
-	// lesson.
+	// Before is the point that a try is compared with, Best the highest throughput in the lesson.
 	Before point
 	Best   float64
-	// Tried is how many pods there were when the try began, Calm for how many seconds their number
-	// has been the one wanted.
+	// Tried is the number of pods when the try began, Calm for how many seconds it has been the
+	// number wanted.
 	Tried int32
 	Calm  int
 	First bool // no try of the lesson has been compared yet
@@ -98,7 +101,7 @@ type Adaptive struct {
 	Rate      float64
 	LearnedAt time.Time
 	Strange   int
-	// Clear is a concurrency at which a pod did not queue while the knee stayed unknown.
+	// Clear is a concurrency at which nothing was queued in a pod, if the knee is not known.
 	Clear float64
 }
 
@@ -110,13 +113,13 @@ func (a Adaptive) Target(configured float64) float64 {
 	return configured
 }
 
-// Config returns what a revision that learns is decided by.
+// Config returns the configuration of the formula for a revision that learns.
 func (a Adaptive) Config(c Config) Config {
 	c.Target, c.Steady, c.Trying = a.Target(c.Target), true, a.Phase == settling || a.Phase == measuring
 	return c
 }
 
-// String says what is known, for reasons and logs.
+// String describes the result for reasons and logs.
 func (a Adaptive) String() string {
 	switch {
 	case a.Phase == settled && a.Aim > 0:
@@ -127,9 +130,8 @@ func (a Adaptive) String() string {
 	return "nothing learned, configured target"
 }
 
-// Learn takes the work of one second in and returns the next state. configured is the target in
-// force without learning, share the share of a pod's capacity that is aimed for, above 0 and at
-// most 1.
+// Learn takes the work of one second and returns the next state. configured is the target without
+// learning. share is the share of a pod's capacity to aim for, above 0 and at most 1.
 func (a Adaptive) Learn(now time.Time, configured, share float64, w Work) Adaptive {
 	if w.Ready == 0 {
 		if a.Phase != settled {
@@ -146,7 +148,7 @@ func (a Adaptive) Learn(now time.Time, configured, share float64, w Work) Adapti
 	case settling:
 		switch age := now.Sub(a.Since); {
 		case w.Ready < w.Wanted && age > patience:
-			return a.giveUp(now) // a bound, or no room in the cluster: no more can be tried
+			return a.giveUp(now) // a bound, or no room in the cluster
 		case age >= patience || a.Calm >= int(settleTime/time.Second) && (w.Ready > a.Tried || age >= longestAsk):
 			return a.enter(measuring, now)
 		case steady:
@@ -160,7 +162,7 @@ func (a Adaptive) Learn(now time.Time, configured, share float64, w Work) Adapti
 	}
 
 	if !steady && a.Phase == watching {
-		return a.enter(watching, now) // pods that come and go share the load unevenly
+		return a.enter(watching, now) // the load is uneven while pods start and stop
 	}
 	a.Sum.Completed += w.Completed
 	a.Sum.BusySeconds += w.BusySeconds
@@ -181,11 +183,11 @@ func (a Adaptive) Learn(now time.Time, configured, share float64, w Work) Adapti
 	return a.compare(now, configured, share, p)
 }
 
-// compare draws the lesson of one measurement.
+// compare evaluates one measurement.
 func (a Adaptive) compare(now time.Time, configured, share float64, p point) Adaptive {
 	a.Best = math.Max(a.Best, p.Throughput)
 	if a.Phase == watching {
-		// About one request in a pod cannot queue.
+		// A pod with about one request has no queue.
 		if p.Concurrency < leastTried {
 			return a.enter(watching, now)
 		}
@@ -194,17 +196,17 @@ func (a Adaptive) compare(now time.Time, configured, share float64, p point) Ada
 	}
 	kept := p.Throughput / a.Before.Throughput
 	if p.Concurrency > 0.75*a.Before.Concurrency {
-		// A bound keeps the pods from having less each. What they have is still queue, or it cannot
-		// be told.
+		// A bound prevents less load per pod. The requests may still be queued in the pods, so
+		// there is no result.
 		if p.Concurrency < 0.95*a.Before.Concurrency && kept >= (1+p.Concurrency/a.Before.Concurrency)/2 {
 			a.Before, a.First = p, false
 		}
 		return a.giveUp(now)
 	}
-	// What would be left of the throughput if it were all work and no queue.
+	// The throughput that would remain if nothing was queued.
 	proportional := p.Concurrency / a.Before.Concurrency
 	least := saturated
-	if a.First { // a wrong "no" ends the lesson, so chance gets twice the deviation of both counts
+	if a.First { // a wrong "no" ends the lesson, so allow twice the deviation of both counts
 		least -= 2 * math.Sqrt(1/a.Before.Completed+1/p.Completed)
 	}
 	if kept >= math.Max(least, (1+proportional)/2) && p.Concurrency/2 >= lowestLearned {
@@ -212,8 +214,8 @@ func (a Adaptive) compare(now time.Time, configured, share float64, p point) Ada
 		return a.try(now, configured, p)
 	}
 	if a.Before.Throughput >= a.Best && a.First {
-		// Throughput fell with concurrency from the first try on, so what was there before was no
-		// queue, and the knee lies somewhere above: it cannot be told.
+		// Throughput fell with concurrency at the first try. So nothing was queued before it, and
+		// the knee is above: there is no result.
 		return a.cannotTell(now)
 	}
 	a.Knee = math.Max(math.Min(math.Max(a.Best*p.responseTime(), p.Concurrency), a.Before.Concurrency), lowestLearned)
@@ -222,15 +224,15 @@ func (a Adaptive) compare(now time.Time, configured, share float64, p point) Ada
 	return a.enter(settled, now)
 }
 
-// try asks for half of the present concurrency in each pod.
+// try asks for half of the present concurrency per pod.
 func (a Adaptive) try(now time.Time, configured float64, p point) Adaptive {
 	a.Before, a.Tried, a.Calm = p, a.Ready, 0
 	a.Aim = math.Max(math.Min(p.Concurrency, configured)/2, lowestLearned)
 	return a.enter(settling, now)
 }
 
-// giveUp keeps the concurrency that the last try began at, of which is known that it is not too
-// low; if it was the first try, nothing is known and the configured target holds.
+// giveUp keeps the concurrency at the start of the last try, which is known not to be too low.
+// After the first try nothing is known, and the configured target applies.
 func (a Adaptive) giveUp(now time.Time) Adaptive {
 	if a.First {
 		return a.cannotTell(now)
@@ -253,16 +255,16 @@ func (a Adaptive) enter(next phase, now time.Time) Adaptive {
 	return a
 }
 
-// watch looks for work that does not fit what was learned: more or less throughput than the
-// concurrency should bring.
+// watch looks for work that does not fit the result: more or less throughput than the concurrency
+// explains.
 func (a Adaptive) watch(now time.Time, w Work) Adaptive {
 	if w.Completed < 1 {
 		return a
 	}
 	p := point{w.BusySeconds / float64(w.Ready), w.Completed / float64(w.Ready), w.Completed}
 	if a.Clear > 0 {
-		// More requests in fewer pods that are answered as fast do not queue in these: more pods
-		// would do as little as at the last try.
+		// More requests in fewer pods, at the same response time, are not queued in the pods. More
+		// pods would give the same result as the last try.
 		asFast := a.Before.Throughput > 0 && p.responseTime()*saturated < a.Before.responseTime()
 		if p.Concurrency < 1.5*a.Clear || asFast {
 			a.Strange = 0
@@ -274,7 +276,7 @@ func (a Adaptive) watch(now time.Time, w Work) Adaptive {
 	expected := a.Rate * math.Min(1, p.Concurrency/math.Max(a.Knee, lowestLearned))
 	odd := math.Abs(p.Throughput-expected) > changed*expected
 	if p.Concurrency < a.Aim/2 {
-		odd = p.Throughput > (1+changed)*a.Rate // hardly loaded pods answer as they like
+		odd = p.Throughput > (1+changed)*a.Rate // the response time of pods with little load varies
 	}
 	if !odd {
 		a.Strange = 0

@@ -16,31 +16,32 @@ const NoDecision int32 = -1
 
 // Config is what the revision's annotations and the ConfigMap say, resolved.
 type Config struct {
-	// Total is how much load a pod can take, Target how much of it the autoscaler aims for.
+	// Total is the load that a pod can take, Target the load per pod that the autoscaler aims for.
 	Total, Target float64
-	// Metric says in which unit Total, Target and the observed averages are.
+	// Metric is the unit of Total, Target and the averages.
 	Metric Metric
 	// ContainerConcurrency is the hard limit of a pod, 0 when there is none.
 	ContainerConcurrency float64
-	// TargetBurstCapacity is how much load must find room at any moment without the activator; -1
-	// keeps the activator in the path always, 0 takes it out as soon as there are pods.
+	// TargetBurstCapacity is the additional load that the pods must be able to take without the
+	// activator. -1 keeps the activator in the path, 0 removes it as soon as there are pods.
 	TargetBurstCapacity float64
 	// ActivatorCapacity is the load that one activator is meant to carry.
 	ActivatorCapacity float64
 	// MaxScaleUpRate and MaxScaleDownRate bound desired/ready and ready/desired of one decision.
 	MaxScaleUpRate, MaxScaleDownRate float64
-	// ActivationScale, when above 1, is the least scale for any load at all.
+	// ActivationScale, if above 1, is the minimum scale under any load.
 	ActivationScale int32
-	// PanicThreshold is the ratio wanted/ready from which on the panic window decides.
+	// PanicThreshold is the ratio of wanted to ready pods at which panic begins.
 	PanicThreshold float64
 	StableWindow   time.Duration
-	// ScaleDownDelay keeps the maximum of that long a time; 0 for none.
+	// ScaleDownDelay is how long the highest desired scale is kept, 0 for none.
 	ScaleDownDelay time.Duration
-	// Reachable is false for a revision no Route sends traffic to; it may shrink at once.
+	// Reachable is false for a revision that no Route sends traffic to. Such a revision may shrink
+	// at once.
 	Reachable bool
-	// Steady holds a number of pods against the noise of a constant load. It goes with a target
-	// that is learned; the compatible decision is without. Trying says that the target is one that
-	// is tried.
+	// Steady keeps the number of pods constant under a constant load with noise. It is used with a
+	// learned target only, not in the compatible decision. Trying is true while the target is one
+	// that is being tried.
 	Steady, Trying bool
 }
 
@@ -54,26 +55,28 @@ func (c Config) Share() float64 {
 
 // Observation is what is known about the load at the moment of a decision.
 type Observation struct {
-	// Ready is how many pods are ready, Fresh how many of them became ready after the queue was
-	// reported: they take requests out of the queue, so they do not count in addition to it.
+	// Ready is the number of ready pods. Fresh is how many of them became ready after the queue was
+	// reported. They take requests from the queue, so their capacity is not added to it.
 	Ready, Fresh int32
 	// Stable and Panic are the averages over the two windows.
 	Stable, Panic float64
-	// Known is false when every second of the window lacks a part of the load, so that the averages
-	// are the least it can be: then only a panic, a burst or a queue is decided on.
+	// Known is false if the load of every second in the window is incomplete. The averages are then
+	// lower bounds, and only a panic, a burst or a queue changes the scale.
 	Known bool
-	// Missing says that the newest data did not arrive: the averages stand on older seconds.
+	// Missing is true if the newest data did not arrive, so that the averages cover older seconds
+	// only.
 	Missing bool
-	// Burst is the load of the newest second alone, and Queued the number of requests that wait
-	// right now; both 0 when not reported.
+	// Burst is the load of the newest second. Queued is the number of queued requests now. Both are
+	// 0 if not reported.
 	Burst, Queued float64
-	// Pushed says that part of Burst is no second's average but the load of a moment, which a
-	// reporter sent out of turn.
+	// Pushed is true if part of Burst is a momentary value that a reporter sent out of turn, not
+	// the average of a second.
 	Pushed bool
-	// Unheard is how many requests the pods have while an activator is silent, 0 while none is: if
-	// they are full, more may wait in it.
+	// Unheard is the number of requests in the pods while an activator is silent, otherwise 0. If
+	// the pods are full, more requests may be queued in that activator.
 	Unheard float64
-	// BetweenTicks marks a decision made because data arrived; such a one only ever raises.
+	// BetweenTicks marks a decision that was made because data arrived. It can only raise the
+	// scale.
 	BetweenTicks bool
 }
 
@@ -84,20 +87,20 @@ type State struct {
 	// the highest scale decided since the panic began.
 	PanicSince time.Time
 	PanicMax   int32
-	// Floor is not undercut before FloorUntil: what ran when this autoscaler took the revision
-	// over, until it has seen a whole window itself.
+	// Floor is the minimum scale until FloorUntil: the scale found when this process took over the
+	// revision. It holds until this process has seen a whole window.
 	Floor      int32
 	FloorUntil time.Time
 	// Delay holds the maxima of the scale-down delay.
 	Delay delayWindow
-	// Held is what a learned target's hysteresis holds, Tried the same for a try under way.
+	// Held is the hysteresis of a learned target, Tried that of a try.
 	Held, Tried Hysteresis
-	// Assumed says that the panic is the one that a fresh start with several pods assumes.
+	// Assumed is true if the panic is the one that a start with several pods assumes.
 	Assumed bool
 }
 
-// Start returns the state of a revision nobody in this process decided on before. found is the
-// scale that an earlier process left, NoDecision for a new revision.
+// Start returns the state of a revision that is new to this process. found is the scale that an
+// earlier process left, NoDecision for a new revision.
 func Start(c Config, ready, found int32, now time.Time) State {
 	s := State{Desired: NoDecision}
 	if found > 0 {
@@ -127,10 +130,10 @@ type Decision struct {
 	// and High the limits of the scaling rates.
 	StableRaw, PanicRaw, BurstRaw int32
 	Low, High                     int32
-	// Held is the value that the limiting rule brought in (a remembered maximum, a floor).
+	// Held is the value that the deciding rule used: a remembered maximum or a floor.
 	Held         int32
 	PanicSeconds float64
-	// Learned says what an adaptive target stands on; "" for a configured one.
+	// Learned describes the learned target, "" for a configured one.
 	Learned string
 }
 
@@ -152,12 +155,12 @@ func Decide(c Config, s State, o Observation, now time.Time) (Decision, State) {
 	r := math.Max(1, float64(o.Ready))
 	burst := o.Burst
 	if o.Queued > 0 && c.Metric == Concurrency {
-		// Requests queue only when all slots of the pods that were ready are in use.
+		// Requests are queued only if all slots of the pods that were ready are in use.
 		burst = math.Max(burst, o.Queued+float64(o.Ready-o.Fresh)*c.ContainerConcurrency)
 	}
-	// One second, or one moment, is little evidence: it counts only when it exceeds the threshold
-	// without the help of rounding up, which for a single pod and a threshold of 2 would be any
-	// load above the target.
+	// A single second or moment is weak evidence. It counts only if it exceeds the threshold before
+	// rounding up: for a single pod and a threshold of 2, rounding up would do this for any load
+	// above the target.
 	suddenly := burst/c.Target >= c.PanicThreshold*r
 	d.PanicRaw = pods(o.Panic / c.Target)
 	over := float64(d.PanicRaw)/r >= c.PanicThreshold
@@ -240,17 +243,17 @@ func Decide(c Config, s State, o Observation, now time.Time) (Decision, State) {
 	return d, s
 }
 
-// full is the share of its hard limit at which a pod is taken for full: requests that end and begin
-// leave it a little less on the mean.
+// full is the share of its hard limit at which a pod counts as full. Requests that end and begin
+// keep the average slightly below the limit.
 const full = 0.9
 
-// hides says that requests may wait in an activator that says nothing: they do only while every
-// place in the pods is taken.
+// hides reports whether requests may be queued in a silent activator. This is possible only while
+// the pods are full.
 func (o Observation) hides(c Config) bool {
 	return o.Unheard > 0 && c.ContainerConcurrency > 0 && o.Unheard >= full*c.ContainerConcurrency*float64(o.Ready)
 }
 
-// lacks says that the load may be more than it seems.
+// lacks reports whether the load may be higher than observed.
 func (o Observation) lacks(c Config) bool { return o.Missing || !o.Known || o.hides(c) }
 
 // limited applies the rate limits and the activation scale to one raw scale.

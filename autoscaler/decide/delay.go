@@ -9,9 +9,9 @@ import (
 // delaySlot is the resolution of the scale-down delay.
 const delaySlot = 2 * time.Second
 
-// delayWindow is the maximum of the scale over the delay. It holds only slots that could still
-// become the maximum: newest last, values falling. It is never changed in place, so that a State
-// stays valid.
+// delayWindow finds the maximum of the scale over the delay. It holds only slots that can still
+// become the maximum: newest last, with falling values. It is immutable, so that copies of a State
+// stay valid.
 type delayWindow []slotMax
 
 type slotMax struct {

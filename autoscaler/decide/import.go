@@ -7,8 +7,8 @@ import (
 	"ebb.dev/ebb/autoscaler/window"
 )
 
-// shifted returns how a time of another process, whose clock was behind by behind, reads on this
-// process's clock.
+// shifted converts a time of another process to this process's clock. behind is by how much the
+// other clock is behind.
 func shifted(t time.Time, behind time.Duration) time.Time {
 	if t.IsZero() {
 		return t
@@ -16,9 +16,9 @@ func shifted(t time.Time, behind time.Duration) time.Time {
 	return t.Add(behind)
 }
 
-// Import returns the state to continue with after another process, whose clock was behind by
-// behind, left from. What this process has decided meanwhile is not undercut. ok is false, and s is
-// returned, if from cannot be right.
+// Import returns the state after another process left from. behind is by how much that process's
+// clock is behind. The result is never below what this process has decided. ok is false, and s is
+// returned, if from is invalid.
 func (s State) Import(from State, behind time.Duration, now time.Time) (next State, ok bool) {
 	moved := func(t time.Time) time.Time {
 		if t = shifted(t, behind); t.After(now.Add(time.Hour)) {
@@ -31,7 +31,7 @@ func (s State) Import(from State, behind time.Duration, now time.Time) (next Sta
 		return s, false
 	}
 	s.Desired = max(s.Desired, from.Desired)
-	// The floor found on adoption stood in for the state.
+	// The floor from the adoption is replaced by the state.
 	s.Floor, s.FloorUntil = from.Floor, moved(from.FloorUntil)
 	s.Held, s.Tried = from.Held, from.Tried
 	s.Held.Fell, s.Tried.Fell = moved(from.Held.Fell), moved(from.Tried.Fell)
@@ -59,7 +59,7 @@ func (s *Series) windows() [4]*window.Window {
 	return [4]*window.Window{s.concurrency.stable, s.concurrency.panic, s.requests.stable, s.requests.panic}
 }
 
-// Export returns the load that the series has seen.
+// Export returns the contents of the windows.
 func (s *Series) Export() (w Windows) {
 	for i, one := range s.windows() {
 		w[i] = one.Export()
@@ -67,8 +67,8 @@ func (s *Series) Export() (w Windows) {
 	return w
 }
 
-// Import adds the load that another process, whose clock was behind by behind, had seen until at.
-// It reports false if that cannot be load.
+// Import adds the load that another process had seen until at. behind is by how much its clock is
+// behind. It returns false if the windows are invalid.
 func (s *Series) Import(w Windows, at time.Time, behind time.Duration, now time.Time) bool {
 	// Windows count whole seconds. A difference below one second is the time the message took.
 	shift := int64(behind.Round(time.Second) / time.Second)
@@ -83,10 +83,9 @@ func (s *Series) Import(w Windows, at time.Time, behind time.Duration, now time.
 	return true
 }
 
-// Import returns the Adaptive to continue with after another process, whose clock was behind by
-// behind, left from, possibly in the middle of a try: to drop the try would take away the pods that
-// it asked for. The zero value stands for no lesson, and leaves a as it is. ok is false if from
-// cannot be right.
+// Import returns the Adaptive after another process left from, possibly in the middle of a try:
+// dropping the try would remove its pods. behind is by how much that process's clock is behind. The
+// zero value means no lesson and leaves a as it is. ok is false if from is invalid.
 func (a Adaptive) Import(from Adaptive, behind time.Duration, now time.Time) (next Adaptive, ok bool) {
 	if from == (Adaptive{}) {
 		return a, true
@@ -110,7 +109,7 @@ func (a Adaptive) Import(from Adaptive, behind time.Duration, now time.Time) (ne
 	return from, true
 }
 
-// Learned is the result of a finished lesson, as the status keeps it. Its zero value is nothing.
+// Learned is the result of a finished lesson, as stored in the status. The zero value means none.
 type Learned struct {
 	// Concurrency is the knee of a pod and Throughput its throughput there. With a Throughput of 0,
 	// Concurrency is one at which the pod did not queue.
@@ -119,7 +118,7 @@ type Learned struct {
 	At int64
 }
 
-// Learned returns what an Adaptive found out. ok is false while it has not.
+// Learned returns the result. ok is false while there is none.
 func (a Adaptive) Learned() (l Learned, ok bool) {
 	l.At = a.LearnedAt.Unix()
 	switch {
@@ -132,15 +131,15 @@ func (a Adaptive) Learned() (l Learned, ok bool) {
 	return l, ok
 }
 
-// longestLearned is how long a result is trusted. What a function calls and what it runs on change
-// in time.
+// longestLearned is how long a result is valid. The function, its dependencies and its nodes change
+// over time.
 const longestLearned = 30 * 24 * time.Hour
 
-// mostLearned is more requests than any pod has, or completes in a second.
+// mostLearned is above the concurrency and the throughput of any pod.
 const mostLearned = 1e7
 
-// Adaptive returns the Adaptive that continues from the result and aims for that share of a pod's
-// capacity. ok is false if the result cannot be right: it comes from outside of the process.
+// Adaptive returns an Adaptive that continues from the result. share is the share of a pod's
+// capacity to aim for. ok is false if the result, which comes from outside the process, is invalid.
 func (l Learned) Adaptive(share float64, now time.Time) (a Adaptive, ok bool) {
 	at := time.Unix(l.At, 0)
 	switch {

@@ -38,7 +38,7 @@ func (r Rule) String() string {
 	return "unknown"
 }
 
-// Reason is one sentence on how the decision came about.
+// Reason explains the decision in one sentence.
 func (d Decision) Reason() string {
 	var b strings.Builder
 	o := d.Observation

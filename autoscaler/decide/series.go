@@ -11,12 +11,13 @@ import (
 // than two of its periods, so that one late report is not an end of load.
 const freshness = 2500 * time.Millisecond
 
-// queueFreshness is how long a reporter's waiting requests are believed to wait: whoever holds
-// requests reports every second, so that one who says nothing for longer holds none any more.
+// queueFreshness is how long a report of queued requests is valid. A reporter with queued requests
+// reports every second. If it is silent for longer, its queue is empty.
 const queueFreshness = 1500 * time.Millisecond
 
-// maxReporters bounds the memory of one revision's newest reports. More activators than this never
-// stand in one path, and of more pods in trouble than this the first ones are reason enough.
+// maxReporters bounds the memory for the newest reports of one revision. There are never more
+// activators in one path than this. Of more pods out of turn, the first ones are reason enough to
+// scale up.
 const maxReporters = 256
 
 // ScrapeReporter is the reporter of the scrape of all pods; no activator has an empty name.
@@ -26,13 +27,13 @@ const ScrapeReporter = ""
 type Report struct {
 	// Concurrency and RequestsPerSecond exclude what another reporter has counted already.
 	Concurrency, RequestsPerSecond float64
-	// ProxiedConcurrency and ProxiedRequests are what the scrape leaves out for activators to tell
-	// of.
+	// ProxiedConcurrency and ProxiedRequests are the part of a scrape that activators report
+	// themselves.
 	ProxiedConcurrency, ProxiedRequests float64
 	// Queued is how many requests wait in the reporter now.
 	Queued float64
-	// OnePod marks a report of a single pod, sent out of turn: the scrape of all pods counts it,
-	// too.
+	// OnePod marks a report that a single pod sent out of turn. The scrape of all pods counts the
+	// same requests.
 	OnePod bool
 }
 
@@ -40,12 +41,12 @@ type Report struct {
 type Series struct {
 	concurrency, requests pair
 	newest                map[string]newest
-	// missed is when the last scrape failed, or was found to take too long, zero when the last one
-	// succeeded; scraped is when one succeeded last.
+	// missed is when the last scrape failed or took too long, zero when the last one succeeded.
+	// scraped is when a scrape last succeeded.
 	missed, scraped time.Time
 	// woken is when StoodStill was called last.
 	woken time.Time
-	// owed are what activators that had load have yet to say.
+	// owed are the reports that are due from activators with load.
 	owed owed
 }
 
@@ -80,12 +81,12 @@ type newest struct {
 	concurrency, requests, queued float64
 	onePod                        bool
 	counted                       counted
-	// share is, of a scrape while an activator is silent, what the pods see of all activators'
-	// load.
+	// share is set on a scrape while an activator is silent: the load of all activators, as the
+	// pods see it.
 	share figures
 }
 
-// counted is what a reporter's last regular report put into the windows, and when.
+// counted is what a reporter's last regular report added to the windows, and when.
 type counted struct {
 	at                    time.Time
 	concurrency, requests float64
@@ -109,16 +110,17 @@ func (s *Series) Resize(stableLength, panicLength time.Duration) {
 	}
 }
 
-// Add records a regular report. It reports false, and records nothing, when the report is older
-// than the stable window or holds a figure that is no load.
+// Add records a regular report. It returns false and records nothing if the report is older than
+// the stable window, or if a value is not a valid load.
 //
-// A report stands for the time since the same reporter's previous one, which is a second, give or
-// take what the two processes had to wait for a processor. So that a constant load has a constant
-// average whatever the moments of its reports, each second holds one report of each reporter: a
-// second one in the same second replaces the first, and a second that was skipped, although the
-// reporter was not silent for longer than the freshness time, holds the lesser of what it said
-// before and after. Different reporters are summed. One that is silent has no load, unless it is an
-// activator that never said so: for it stands what the pods see.
+// A report covers the time since the previous report of the same reporter. This is about a second,
+// but scheduling delays vary it. To give a constant load a constant average, each second holds one
+// report of each reporter. A second report in the same second replaces the first. If a second was
+// skipped, and the reporter was silent for no longer than the freshness time, that second gets the
+// lower of the values before and after it.
+//
+// Reports of different reporters are added up. A silent reporter has no load. The exception is an
+// activator that did not report an end of its load: the pods' view counts for it.
 func (s *Series) Add(now time.Time, reporter string, r Report) bool {
 	if !r.valid() {
 		return false
@@ -175,8 +177,8 @@ func (s *Series) Add(now time.Time, reporter string, r Report) bool {
 	return true
 }
 
-// Overtaken records a regular report that a later one, sent out of turn, has overtaken: the windows
-// lack it, while what is known of the moment is newer.
+// Overtaken records a regular report that arrived after a later one, sent out of turn. The windows
+// still need it, but the newer report describes the present.
 func (s *Series) Overtaken(now time.Time, reporter string, r Report) bool {
 	newer, known := s.newest[reporter]
 	if !s.Add(now, reporter, r) {
@@ -189,8 +191,8 @@ func (s *Series) Overtaken(now time.Time, reporter string, r Report) bool {
 	return true
 }
 
-// Press notes what a reporter says out of turn because requests wait. It does not enter the
-// windows, in which the reporter's regular report will count the same requests.
+// Press notes a report that was sent out of turn because requests are queued. It does not enter the
+// windows: the reporter's regular report will count the same requests.
 func (s *Series) Press(now time.Time, reporter string, r Report) bool {
 	if !r.valid() {
 		return false
@@ -226,10 +228,9 @@ func (s *Series) forget(now time.Time) {
 	}
 }
 
-// Await says that the scrape that was due at a moment has told nothing of the seconds since, the
-// one of now included: they are missing, whatever activators say of them, until it turns out
-// otherwise. One that takes longer than the freshness time leaves the present unknown, as a failed
-// one does.
+// Await marks the seconds since a scrape was due, the present one included, as missing: the scrape
+// has not reported on them yet. Reports of activators do not change this. If the scrape takes
+// longer than the freshness time, the present load is unknown, as after a failed scrape.
 func (s *Series) Await(due, now time.Time) {
 	if now.Sub(due) > freshness {
 		s.missed = now
@@ -247,17 +248,17 @@ func (s *Series) Miss(now time.Time) {
 	s.requests.miss(now)
 }
 
-// StoodStill says that this process heard nobody since a moment, because it did not run: that time
-// is nobody's silence. What was the load is missing, and until everybody had time to say what it is
-// now, so is that.
+// StoodStill handles a pause in which this process did not run and received no reports. The load in
+// the pause is missing. The present load is missing too, until every reporter had time to report
+// again. The pause does not count as silence of a reporter.
 func (s *Series) StoodStill(since, now time.Time) {
 	s.missing(since.Unix()+1, now.Unix()+1, now)
 	s.owed.excuse(now.Sub(since))
 	s.woken = now
 }
 
-// Observe reads the series at a moment. scraped says whether pods are scraped at all: with ready
-// pods and nothing recorded the load is then unknown, otherwise it is zero.
+// Observe returns the load at a moment. scraped is false if pods are not scraped at all. If pods
+// are scraped, some are ready and nothing was recorded, the load is unknown. Otherwise it is zero.
 func (s *Series) Observe(now time.Time, metric Metric, algorithm window.Algorithm, ready int32, scraped bool) Observation {
 	o := Observation{Ready: ready, Missing: !s.missed.IsZero()}
 	lost := s.late(now, scraped && ready > 0)
@@ -268,13 +269,13 @@ func (s *Series) Observe(now time.Time, metric Metric, algorithm window.Algorith
 	o.Stable, o.Known = p.stable.Average(now, algorithm)
 	o.Panic, _ = p.panic.Average(now, algorithm)
 	if !scraped || ready == 0 {
-		// The activators are the only reporters then, and those without traffic are silent after
-		// they said so.
+		// Only activators report then. An activator without traffic reports zero once, and is
+		// silent after that.
 		o.Known, o.Missing = true, lost
 	}
 	o.Missing = o.Missing || !s.woken.IsZero() && now.Sub(s.woken) <= freshness
-	// The scrape comes under the empty name; what single pods said since is part of it or news of
-	// it.
+	// The reporter of the scrape is the empty name. Reports of single pods are newer, or part of
+	// the scrape.
 	var scrape, single, share float64
 	var singlePushed bool
 	for reporter, n := range s.newest {
@@ -311,7 +312,7 @@ func (s *Series) Observe(now time.Time, metric Metric, algorithm window.Algorith
 	return o
 }
 
-// Quiet reports that no reporter said anything for the freshness time.
+// Quiet reports whether all reporters were silent for the freshness time.
 func (s *Series) Quiet(now time.Time) bool {
 	s.forget(now)
 	return len(s.newest) == 0

@@ -5,18 +5,21 @@ import (
 	"time"
 )
 
-// An activator that becomes idle says so once. So whoever has said that there is load, and then
-// nothing for longer than the freshness time, was cut off or is gone, and what it carries is still
-// in the pods, which count apart what came through activators. That share is of all activators
-// together, those included that go on reporting: what passes through activators is therefore at
-// least the larger of the two, what the reporting ones say and what the pods see. Never their sum,
-// and never less than what is reported, because the pods do not see what waits in an activator.
+// An activator that becomes idle reports zero once. So if an activator reported load and is then
+// silent for longer than the freshness time, it was cut off or has ended. Its requests are still in
+// the pods, and the pods count separately what came through activators.
+//
+// The pods' count is the sum over all activators, including those that still report. So the load
+// through activators is the larger of two values: the sum of the reports, and the pods' count. It
+// is not the sum of both. It is never less than the reports, because the pods do not see requests
+// that are queued in an activator.
 
-// lateness is from when the report of an activator with load is late: half a period more than one.
+// lateness is the age at which a report of an activator with load is late: one and a half periods.
 const lateness = 1500 * time.Millisecond
 
-// kept is by how much the pods' share must exceed what activators tell, over a stable window, for
-// silent ones to be still at work; less is a difference between the moments at which both count.
+// kept is the ratio, over a stable window, of the pods' count to the activators' reports above
+// which silent activators still have load. A lower ratio comes from the different times at which
+// both count.
 const kept = 1.1
 
 // figures are a load in both metrics.
@@ -32,19 +35,20 @@ func (f figures) beyond(g figures) figures {
 	return figures{math.Max(0, f.concurrency-g.concurrency), math.Max(0, f.requests-g.requests)}
 }
 
-// owed are the reports that activators with load owe.
+// owed are the reports that are due from activators with load.
 type owed struct {
-	// since is the last regular report of each, all of which said that there is load. Under the
-	// empty name stands whoever carries what the pods see while no activator says anything: this
-	// process may have begun after the silence.
+	// since holds the time of the last regular report of each activator with load. The empty name
+	// stands for the load that the pods see while no activator reports: this process may have
+	// started after an activator became silent.
 	since map[string]time.Time
-	// noticed are how many of them were silent at the last scrape. From when that many were,
-	// scrapes, seen and told sum what the pods and the reporting activators said.
+	// noticed is the number of silent activators at the last scrape. scrapes counts the scrapes
+	// since that number changed. seen and told are the sums, over these scrapes, of the pods' count
+	// and of the activators' reports.
 	noticed, scrapes int
 	seen, told       figures
 }
 
-// owes takes in an activator's regular report.
+// owes handles an activator's regular report.
 func (s *Series) owes(now time.Time, reporter string, r Report) {
 	if at, owes := s.owed.since[reporter]; owes && s.owed.noticed == 0 && now.Sub(at) > freshness && now.Sub(at) <= s.concurrency.stable.Length() {
 		s.missing(at.Unix()+1, now.Unix(), now) // no scrape has counted for it meanwhile
@@ -66,8 +70,8 @@ func (o *owed) put(reporter string, now time.Time) {
 	}
 }
 
-// silent returns how many owe a report for longer than the freshness time, and when the latest of
-// them was heard last.
+// silent returns how many reports are overdue by more than the freshness time, and the time of the
+// latest report of these activators.
 func (o *owed) silent(now time.Time) (n int, last time.Time) {
 	for _, at := range o.since {
 		if now.Sub(at) > freshness {
@@ -80,7 +84,7 @@ func (o *owed) silent(now time.Time) (n int, last time.Time) {
 	return n, last
 }
 
-// excuse leaves a time out of every silence.
+// excuse shortens all silences by d.
 func (o *owed) excuse(d time.Duration) {
 	for reporter, at := range o.since {
 		o.since[reporter] = at.Add(d)
@@ -95,8 +99,8 @@ func (o *owed) forget(now time.Time, silence time.Duration) {
 	}
 }
 
-// claim returns what of the pods' proxied share no activator tells, and whether one is silent. If
-// one has just become so, what the seconds since its last report lack is missing from since on.
+// claim returns the part of the pods' count that no activator reports, and whether an activator is
+// silent. If one has just become silent, the load is incomplete from the time since on.
 func (s *Series) claim(now time.Time, share figures) (untold figures, silent bool, since time.Time) {
 	var told figures
 	heard := false
@@ -131,15 +135,15 @@ func (s *Series) claim(now time.Time, share figures) (untold figures, silent boo
 	o.told.add(told)
 	if time.Duration(o.scrapes)*time.Second >= s.concurrency.stable.Length() {
 		if o.seen.concurrency <= kept*o.told.concurrency && o.seen.requests <= kept*o.told.requests {
-			o.forget(now, freshness) // gone, or idle: nothing is in the pods that nobody tells of
+			o.forget(now, freshness) // gone or idle: the reports cover what is in the pods
 		}
 		o.scrapes, o.seen, o.told = 0, figures{}, figures{}
 	}
 	return share.beyond(told), true, since
 }
 
-// back takes out of this second's load what the scrape counted of an activator that now tells of it
-// itself.
+// back corrects this second when a silent activator reports again: it removes what the scrape had
+// counted for that activator.
 func (s *Series) back(now time.Time, r Report) {
 	scrape, known := s.newest[ScrapeReporter]
 	if !known || scrape.counted.at.Unix() != now.Unix() {
@@ -154,9 +158,9 @@ func (s *Series) back(now time.Time, r Report) {
 	s.newest[ScrapeReporter] = scrape
 }
 
-// late marks the seconds of which an activator that is late has not told; scraped says that the
-// pods tell of them once it has been silent. Where no pod is asked, it reports whether one is
-// silent, which after a stable window is taken for gone: nobody else could say that it is not.
+// late marks the seconds that a late activator has not reported. With scraped, the pods report them
+// once the activator is silent. Without, late returns whether an activator is silent. After a
+// stable window of silence such an activator counts as gone.
 func (s *Series) late(now time.Time, scraped bool) (silent bool) {
 	if !scraped {
 		s.owed.forget(now, s.concurrency.stable.Length())
@@ -174,8 +178,8 @@ func (s *Series) late(now time.Time, scraped bool) (silent bool) {
 	return silent
 }
 
-// missing marks the seconds from first to before end. What came before the windows is no matter,
-// however long this process stood still.
+// missing marks the seconds from first to before end. It skips seconds before the windows, so its
+// cost does not depend on the length of a pause.
 func (s *Series) missing(first, end int64, now time.Time) {
 	for second := max(first, now.Add(-s.concurrency.stable.Length()).Unix()); second < end; second++ {
 		s.concurrency.miss(time.Unix(second, 0))

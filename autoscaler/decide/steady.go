@@ -2,29 +2,28 @@ package decide
 
 import "time"
 
-// loadNoise is the part of its mean by which a load may deviate and still count as constant.
+// loadNoise is the deviation, as a part of the mean, of a load that counts as constant.
 const loadNoise = 0.15
 
-// steadyShare is the least that such a load can be, as a share of the most that it can be.
+// steadyShare is the lowest value of such a load, as a share of its highest.
 const steadyShare = (1 - loadNoise) / (1 + loadNoise)
 
-// Hysteresis holds a scale against noise: a constant load whose mean is near what some whole number
-// of pods is for must not ask for one pod more and one less in turn. The number stays while the
-// load is no less than noise can make one that asked for it. Below that the load has fallen, and is
-// followed without any hysteresis until it has arrived: else the number would be caught again where
-// the average, which falls for a whole window, came by.
+// Hysteresis keeps the scale constant under noise. A constant load between two whole numbers of
+// pods must not add and remove a pod in turn. The number stays as long as noise can explain the
+// load. Below that, the load has fallen, and the scale follows it without hysteresis until the load
+// is constant again. Otherwise the number would stop at a value that the average only passes.
 type Hysteresis struct {
-	// Target is what Number stands on: by another one it has another meaning.
+	// Target is the target that Number was computed with. Number has no meaning with another one.
 	Target float64
 	// Number of pods that were asked for.
 	Number int32
-	// Falling is whether the load is followed down, Fell when the number last did.
+	// Falling is true while the scale follows a falling load. Fell is when the number last fell.
 	Falling bool
 	Fell    time.Time
 }
 
-// hold takes in the number of pods that the averages ask for, and returns the one to keep. lowers
-// is whether this decision may lower the scale.
+// hold takes the number of pods that the averages ask for and returns the number to keep. lowers is
+// true if this decision may lower the scale.
 func (h Hysteresis) hold(c Config, asked int32, average float64, lowers bool, now time.Time) (next Hysteresis, number int32) {
 	switch {
 	case h.Target != c.Target:
@@ -44,13 +43,13 @@ func (h Hysteresis) hold(c Config, asked int32, average float64, lowers bool, no
 // valid reports whether h can be the result of decisions.
 func (h Hysteresis) valid() bool { return valid(h.Target) && h.Number >= 0 }
 
-// leastFor is the least that noise makes of a load that asked for so many pods.
+// leastFor is the lowest load, with noise, that may have asked for that number of pods.
 func leastFor(number int32, target float64) float64 {
 	return steadyShare * float64(number-1) * target
 }
 
-// at is what a number of pods for the target of h comes to at a higher one: as many as the least
-// load asks for that asked for number.
+// at converts a number of pods from the target of h to a higher target: the number for the lowest
+// load that may have asked for it.
 func (h Hysteresis) at(target float64, number int32) int32 {
 	if number == 0 {
 		return 0
@@ -58,9 +57,8 @@ func (h Hysteresis) at(target float64, number int32) int32 {
 	return 1 + int32(float64(number-1)*h.Target/target)
 }
 
-// endTry ends the panic that a try was, so that its pods are not held for a window longer than it
-// lasts. If load has risen meanwhile, the panic goes on, with as many pods as what brought it asks
-// for now.
+// endTry ends the panic that a try caused, so that its pods are not kept for a window longer than
+// the try. If the load rose meanwhile, the panic goes on with the number of pods for that load.
 func (s *State) endTry(c Config, o Observation) {
 	if s.Tried.Target > 0 && s.Tried.Target < c.Target {
 		s.PanicMax = s.Tried.at(c.Target, s.PanicMax)
@@ -71,13 +69,12 @@ func (s *State) endTry(c Config, o Observation) {
 	s.Tried = Hysteresis{}
 }
 
-// steady returns the stable scale as the hysteresis leaves it.
+// steady returns the stable scale after the hysteresis.
 func (s *State) steady(c Config, d *Decision, o Observation, urgent int32, now time.Time) (int32, Rule) {
 	if !c.Trying {
 		s.endTry(c, o)
 	}
-	// In a panic the stable window still fills: that it is below what the panic asked for is no
-	// fall of load.
+	// In a panic the stable window still fills. A lower value is no fall of the load.
 	asked, lowers := max(d.StableRaw, urgent), !o.BetweenTicks && !o.lacks(c) && s.PanicSince.IsZero()
 	of := &s.Held
 	if c.Trying {

@@ -19,11 +19,10 @@ func (m Metric) String() string {
 	return "concurrent requests"
 }
 
-// requestsPerSecondUtilization stands where concurrency has
-// container-concurrency-target-percentage.
+// requestsPerSecondUtilization is the counterpart of container-concurrency-target-percentage.
 const requestsPerSecondUtilization = 0.7
 
-// smallestTarget keeps a division by a target sensible.
+// smallestTarget is the minimum, because loads are divided by the target.
 const smallestTarget = 0.01
 
 // TargetInput is what the target of one pod is resolved from. Zero stands for "not set".
