@@ -150,7 +150,7 @@ func newTable(o options, budget *hold.Budget, store *settings.Store, who *identi
 	return backends.NewTable(func(k backends.Key, info *backends.Info) (*hold.Queue, any) {
 		pods := reach.Options{Encrypt: encrypt, TLS: who.Client(k.Namespace),
 			Upstream: forward.UpstreamOptions{MaxIdle: o.idlePerPod, DialTimeout: dialTimeout}}
-		return hold.New(info.ContainerConcurrency, budget, hold.Options{
+		return hold.New(info.ContainerConcurrency, budget.Share(k.Namespace), hold.Options{
 			Pressure: func(int) {
 				reporter.ReportNow(k)
 				prober.Want(k)

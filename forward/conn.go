@@ -5,7 +5,6 @@ import (
 	"net"
 	"net/netip"
 	"strconv"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -23,10 +22,6 @@ const (
 	headGrace = time.Second
 )
 
-// largeBuffers hold bodies in transit. Only an exchange that moves more than a small buffer takes
-// one.
-var largeBuffers = sync.Pool{New: func() any { b := make([]byte, largeBuffer); return &b }}
-
 // past is a deadline that wakes a blocked read or write at once.
 var past = time.Unix(1, 0)
 
@@ -40,6 +35,7 @@ type conn struct {
 	idle   atomic.Int64             // since when it waits for a request, in nanoseconds since 1970; 0 while it does not, or woken
 	h2     atomic.Pointer[h2server] // once it turned out to be HTTP/2
 	served int
+	heavy  int // see Server.countHTTP2; guarded by Server.mu
 
 	in       []byte // client bytes: in[inR:inW] is not consumed yet
 	inR, inW int    // inW belongs to the watcher while it runs
@@ -73,6 +69,9 @@ type conn struct {
 	lingering  bool         // unread request bytes remain: close politely
 
 	gone atomic.Bool // the client is gone, or the server cuts the connection
+
+	account Account // of the request, see Request.Charge
+	charged int64
 
 	watching  bool
 	watchStop atomic.Bool
@@ -167,6 +166,7 @@ func (c *conn) readHead() headOutcome {
 	h.reset(true)
 	if c.inR == c.inW {
 		c.inR, c.inW = 0, 0
+		c.shrink()
 		if !c.awaitRequest() {
 			return headClosed
 		}
@@ -257,6 +257,20 @@ func (c *conn) awaitRequest() bool {
 	}
 	c.inW = n
 	return n > 0
+}
+
+// shrink drops buffers that a large head has made large. A connection that waits for its next
+// request keeps small ones.
+func (c *conn) shrink() {
+	if cap(c.in) > smallBuffer {
+		c.in = make([]byte, smallBuffer)
+	}
+	if cap(c.out) > 2*smallBuffer {
+		c.out = make([]byte, 0, smallBuffer)
+	}
+	if cap(c.rb) > 2*smallBuffer {
+		c.rb = make([]byte, smallBuffer)
+	}
 }
 
 // cut ends the connection from any goroutine.

@@ -47,12 +47,26 @@ func boundConns(most int) int {
 	return max(1, min(most, (int(min(files.Cur, 1<<30))-ownFiles)/2))
 }
 
+// h2Counts is for how many connections of HTTP/1.1 one of HTTP/2 counts in addition.
+const h2Counts = 2
+
+// crowded reports whether there is no room for one more connection. s.mu is held.
+func (s *Server) crowded() bool { return len(s.conns)+s.heavy >= s.MaxConns }
+
+// countHTTP2 is called when a connection turns out to be one of HTTP/2.
+func (s *Server) countHTTP2(c *conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c.heavy = h2Counts
+	s.heavy += h2Counts
+}
+
 // awaitRoomLocked waits until there is room for one more connection, or the server is shut down.
 func (s *Server) awaitRoomLocked() {
 	tick := time.NewTicker(lookAgain)
 	defer tick.Stop()
 	s.waiting++
-	for len(s.conns) >= s.MaxConns && !s.stopped.Load() {
+	for s.crowded() && !s.stopped.Load() {
 		if now := time.Now(); !s.evictLocked(now) {
 			s.oneLess.Store(true)
 			if s.OnConnLimit != nil && now.Sub(s.told) >= crowdedAgain {

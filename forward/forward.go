@@ -168,9 +168,10 @@ type Server struct {
 	// StallTimeout bounds a write that makes no progress if no timer of the request does. Default 5
 	// min.
 	StallTimeout time.Duration
-	// MaxConns bounds the client connections. Default 65536, and never more than half of the file
-	// descriptors that the process may have. Beyond it, a connection without a request is closed
-	// for a new one. If all have requests, the new connection waits until a response has ended.
+	// MaxConns bounds the client connections. One of HTTP/2 counts as three, because of its memory.
+	// Default 65536, and never more than half of the file descriptors that the process may have.
+	// Beyond it, a connection without a request is closed for a new one. If all have requests, the
+	// new connection waits until a response has ended.
 	MaxConns int
 	// OnConnLimit, if set, is called from time to time while a new connection waits because all
 	// others (conns of them) have requests.
@@ -192,6 +193,7 @@ type Server struct {
 	mu         sync.Mutex
 	listeners  map[net.Listener]struct{}
 	conns      map[*conn]struct{}
+	heavy      int           // how many connections those of HTTP/2 count for in addition
 	waiting    int           // accepted connections that wait for room
 	room       chan struct{} // has a token when a connection went while others wait
 	told       time.Time     // when OnConnLimit was called
@@ -318,7 +320,7 @@ func (s *Server) serve(l net.Listener, cfg *tls.Config) error {
 func (s *Server) track(c *conn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.conns) >= s.MaxConns {
+	if s.crowded() {
 		s.awaitRoomLocked()
 	}
 	if s.stopped.Load() {
@@ -332,6 +334,7 @@ func (s *Server) untrack(c *conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.conns, c)
+	s.heavy -= c.heavy
 	if s.waiting > 0 {
 		select {
 		case s.room <- struct{}{}:

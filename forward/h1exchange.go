@@ -102,6 +102,7 @@ func (c *conn) finish(do exchange.Do) (keep bool) {
 		c.srv.rejected.Add(1)
 	}
 	c.req.endContext()
+	c.settleAccount()
 	c.clock = time.Now()
 	c.res.ended(ending, c.clock.Sub(c.req.Started))
 	c.srv.done(&c.req, &c.res)
@@ -240,8 +241,11 @@ func (c *conn) release() {
 
 // sendHead writes the head, and what of the body came with it. ok false: that failed.
 func (c *conn) sendHead() (e exchange.Event, ok bool) {
-	up := c.up
+	up, before := c.up, cap(c.out)
 	c.out = append(c.req.appendRequest(c.out[:0], c.bodyAhead.stream), c.bodyAhead.inline...)
+	if err := c.grow(cap(c.out) - before); err != nil {
+		return exchange.Event{Kind: exchange.Failed, Err: err}, false
+	}
 	c.sent, c.sentBefore = len(c.out), up.written()
 	if err := c.writeUp(c.out); err != nil {
 		if up.reused && !c.gone.Load() && !isTimeout(err) { // nothing whole arrived there, so nothing was done there
@@ -356,7 +360,11 @@ func (c *conn) readResponseHead() (unused bool, err error) {
 				return false, brokenError{fmt.Errorf("%s sent a response head larger than %d bytes", c.up.up.addr, c.srv.MaxHeaderBytes)}
 			}
 		}
+		before := len(c.rb)
 		c.rb, c.rR, c.rW = makeRoom(c.rb, c.rR, c.rW)
+		if err := c.grow(2 * (len(c.rb) - before)); err != nil { // it is copied for the client
+			return false, brokenError{err}
+		}
 		n, err := c.readUp(c.rb[c.rW:])
 		c.rW += n
 		if err != nil {

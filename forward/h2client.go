@@ -8,6 +8,7 @@ import (
 	"net"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/net/http2"
@@ -22,6 +23,7 @@ type h2Pool struct {
 	waiting []*h2exchange
 	dialing bool
 	closed  bool
+	open    atomic.Int32 // len(conns)
 }
 
 // h2client is the policy of a connection to an upstream. Everything below c is guarded by c.mu.
@@ -125,6 +127,7 @@ func (p *h2Pool) dial(u *Upstream, srv *Server) {
 			return
 		}
 		p.conns = append(p.conns, c)
+		p.open.Store(int32(len(p.conns)))
 		closed := p.closed
 		p.mu.Unlock()
 		var b h2batch
@@ -195,6 +198,7 @@ func (p *h2Pool) remove(c *h2client) {
 	defer p.mu.Unlock()
 	// Others may be reading the old list.
 	p.conns = slices.DeleteFunc(slices.Clone(p.conns), func(other *h2client) bool { return other == c })
+	p.open.Store(int32(len(p.conns)))
 }
 
 // close closes idle connections; others close when their last exchange ends.
@@ -223,7 +227,8 @@ func (s *h2client) restLocked(b *h2batch) {
 	if len(c.streams) > 0 || c.last {
 		return
 	}
-	if s.away {
+	if s.away || int(s.u.h2.open.Load()) > s.u.options.MaxIdle {
+		s.away = true
 		c.fw.WriteGoAway(0, http2.ErrCodeNo, nil)
 		c.last = true
 		c.nc.SetReadDeadline(time.Now().Add(time.Second))

@@ -86,6 +86,9 @@ type h2conn struct {
 	maxID         uint32 // the newest stream
 	gone          map[uint32]struct{}
 	goneOrder     []uint32
+	account       Account // that pays for the connection while it carries requests
+	charged       int64
+	stalled       int64 // of these, while the peer does not read
 	timer         *time.Timer
 	timerAt       time.Time
 	idleSince     time.Time // zero while there are streams
@@ -106,6 +109,7 @@ type h2half struct {
 	queue      []byte // could not be sent yet: queue[queueAt:]
 	queueAt    int
 	source     *h2half // whom the queue's bytes came from
+	charged    int64   // taken from the exchange's account for the queue
 	paid       int     // so many of the next bytes were credited before
 	queuedEnd  bool    // END_STREAM follows the queue
 	trailers   []hpack.HeaderField
@@ -317,6 +321,7 @@ func (c *h2conn) removeLocked(h *h2half, b *h2batch) {
 	h.emptyLocked(b)
 	if len(c.streams) == 0 {
 		c.idleSince = time.Now()
+		c.settleAccountLocked()
 	}
 }
 
@@ -325,7 +330,8 @@ func (h *h2half) emptyLocked(b *h2batch) {
 	if n := h.owesLocked(len(h.queue) - h.queueAt); n > 0 && h.source != nil {
 		b.moves = append(b.moves, h2move{source: h.source, n: n})
 	}
-	h.queue, h.queueAt, h.trailers, h.queuedEnd = nil, 0, nil, false
+	h.clearLocked()
+	h.trailers, h.queuedEnd = nil, false
 }
 
 // addr is the upstream of a stream that is one's.

@@ -40,7 +40,9 @@ type h2exchange struct {
 
 	mu      sync.Mutex
 	machine exchange.Machine
-	grew    func(n int64) // the Handler's, while it waits; see Request.TrackMemory
+	account Account // see Request.Charge
+	charged int64
+	full    error // the account's, when a queue could not grow
 	target  *Upstream
 	up      *h2half // nil while there is no stream at the upstream
 	body    h2body
@@ -126,7 +128,6 @@ func (x *h2exchange) ask() (d Decision, e exchange.Event) {
 // what is left for follow.
 func (x *h2exchange) performLocked(e *exchange.Event, b *h2batch) (left exchange.Do) {
 	if e.Kind == exchange.Decided {
-		x.grew = nil
 		e.BodyFollows = !x.body.whole
 		x.machine.Configure(x.r.policy())
 	}
@@ -174,6 +175,7 @@ func (x *h2exchange) performLocked(e *exchange.Event, b *h2batch) (left exchange
 	}
 	if do.Has(exchange.Finish) {
 		x.down.c.credit(nil, x.body.unpaid(), b)
+		x.settleBodyLocked()
 		x.body = h2body{}
 		if x.r.ctxCancel != nil {
 			x.r.ctxCancel(context.Canceled)
@@ -191,7 +193,7 @@ func (x *h2exchange) finish(b *h2batch) {
 	x.mu.Lock()
 	x.forgetLocked(now)
 	x.mu.Unlock()
-	x.srv.rest(b)
+	x.rest(b)
 }
 
 // forgetLocked frees what nobody asks for any more. A client that opens no window keeps the stream
@@ -200,7 +202,7 @@ func (x *h2exchange) forgetLocked(now time.Time) {
 	x.r = Request{}
 	x.fields, x.space, x.seen = nil, [len(x.space)]hpack.HeaderField{}, Response{}
 	x.method, x.path, x.authority = "", "", ""
-	x.frame, x.dialErr, x.grew = nil, nil, nil
+	x.frame, x.dialErr = nil, nil
 	c := x.down.c
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -250,7 +252,7 @@ func (x *h2exchange) tick(now time.Time, b *h2batch) time.Time {
 	}
 	x.mu.Unlock()
 	if stalled {
-		x.srv.rest(b)
+		x.rest(b)
 	}
 	x.follow(do, nil, b)
 	return at
@@ -266,7 +268,7 @@ func (x *h2exchange) clientGone(b *h2batch) {
 	do := x.performLocked(&exchange.Event{Kind: exchange.ClientLeft}, b)
 	x.mu.Unlock()
 	if over {
-		x.srv.rest(b)
+		x.rest(b)
 	}
 	x.follow(do, nil, b)
 }
@@ -300,7 +302,7 @@ func (x *h2exchange) refuse(bad *syntaxError, b *h2batch) {
 	x.writeLocked(&Reply{Status: bad.status, Body: bad.text}, b)
 	x.forgetLocked(time.Now())
 	x.mu.Unlock()
-	x.srv.rest(b)
+	x.rest(b)
 }
 
 // context is Request.Context.
@@ -427,7 +429,7 @@ func (x *h2exchange) left(h *h2half, end bool, b *h2batch) {
 	}
 	x.mu.Unlock()
 	if end && over {
-		x.srv.rest(b)
+		x.rest(b)
 	}
 	x.follow(do, nil, b)
 }

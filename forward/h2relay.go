@@ -26,6 +26,7 @@ type h2body struct {
 	held     []byte
 	paid     int    // how many of held's first bytes the client's windows were credited with, when they were sent before
 	replay   []byte // what was sent
+	charged  int64  // taken from the account for held
 	sentEnd  bool
 }
 
@@ -52,7 +53,14 @@ func (y *h2body) unpaid() int { return len(y.held) - y.paid }
 // requests.
 func (x *h2exchange) open(u *Upstream, c *h2conn, b *h2batch) bool {
 	x.mu.Lock()
-	defer x.mu.Unlock()
+	ok := x.openLocked(u, c, b)
+	do := x.fullLocked(b)
+	x.mu.Unlock()
+	x.follow(do, nil, b)
+	return ok
+}
+
+func (x *h2exchange) openLocked(u *Upstream, c *h2conn, b *h2batch) bool {
 	if x.machine.State() != exchange.Connecting || x.target != u {
 		return true // it is not wanted any more
 	}
@@ -66,6 +74,9 @@ func (x *h2exchange) open(u *Upstream, c *h2conn, b *h2batch) bool {
 		return false
 	}
 	client.openLocked(h)
+	if x.account != nil {
+		x.full = c.chargeLocked(x.account, 0)
+	}
 	e.Reused = h.reused
 	x.machine.Step(&e) // the head follows here, because streams must be opened in the order of their numbers
 	x.requestLocked(c, client.scheme, x.machine.BodyKept())
@@ -96,14 +107,16 @@ func (x *h2exchange) requestData(data []byte, end bool, b *h2batch) (ok bool) {
 	x.mu.Lock()
 	live := x.machine.Live()
 	ok = !live || x.body.count(len(data), end)
+	var do exchange.Do
 	if live && ok {
 		x.body.whole = x.body.whole || end
 		if x.up == nil || x.machine.BodyKept() {
 			before := cap(x.body.held)
 			x.body.held = append(x.body.held, data...)
-			x.grewLocked(int64(cap(x.body.held) - before))
+			do = x.growLocked(int64(cap(x.body.held)-before), b)
 		} else {
 			x.passLocked(data, b)
+			do = x.fullLocked(b)
 		}
 	}
 	x.mu.Unlock()
@@ -113,6 +126,7 @@ func (x *h2exchange) requestData(data []byte, end bool, b *h2batch) (ok bool) {
 	if !ok {
 		x.malformed(&x.down, http2.ErrCodeProtocol, b)
 	}
+	x.follow(do, nil, b)
 	return ok
 }
 
@@ -121,11 +135,12 @@ func (x *h2exchange) requestTrailers(fields []hpack.HeaderField, b *h2batch) (ok
 	x.mu.Lock()
 	live := x.machine.Live()
 	ok = !live || x.body.count(0, true)
+	var do exchange.Do
 	if live && ok {
 		x.body.whole = true
 		if kept := trailersOf(fields); len(kept) > 0 {
 			x.body.trailers = kept
-			x.grewLocked(fieldBytes(kept))
+			do = x.growLocked(fieldBytes(kept), b)
 		}
 		if x.up != nil && !x.machine.BodyKept() {
 			x.passLocked(nil, b)
@@ -135,6 +150,7 @@ func (x *h2exchange) requestTrailers(fields []hpack.HeaderField, b *h2batch) (ok
 	if !ok {
 		x.malformed(&x.down, http2.ErrCodeProtocol, b)
 	}
+	x.follow(do, nil, b)
 	return ok
 }
 
@@ -142,6 +158,7 @@ func (x *h2exchange) requestTrailers(fields []hpack.HeaderField, b *h2batch) (ok
 func (x *h2exchange) pushLocked(b *h2batch) {
 	held := x.body.held
 	x.body.held, x.body.paid = nil, 0
+	x.settleBodyLocked()
 	if x.up != nil {
 		x.passLocked(held, b)
 	}
@@ -327,6 +344,8 @@ func (x *h2exchange) responseData(h *h2half, data []byte, end bool, b *h2batch) 
 			}
 			if ended {
 				do = x.performLocked(&exchange.Event{Kind: exchange.Ended}, b)
+			} else {
+				do = x.fullLocked(b)
 			}
 		}
 	}

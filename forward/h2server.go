@@ -44,6 +44,7 @@ const (
 
 // serveH2 runs one HTTP/2 connection to its end; read is what was already taken from it.
 func (c *conn) serveH2(read []byte) {
+	c.srv.countHTTP2(c)
 	c.nc.SetDeadline(time.Time{})
 	nc := c.nc
 	s := &h2server{conn: c, srv: c.srv, opened: time.Now()}

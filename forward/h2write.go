@@ -69,7 +69,7 @@ func (c *h2conn) flush(b *h2batch) {
 		c.mu.Unlock()
 		n, err := c.try(piece)
 		if n < len(piece) && err == nil {
-			go c.writeRest(piece, n)
+			c.writeLater(piece, n)
 			b.settle()
 			return
 		}
@@ -78,6 +78,18 @@ func (c *h2conn) flush(b *h2batch) {
 	}
 	c.mu.Unlock()
 	b.settle()
+}
+
+// writeLater has a goroutine write the rest of piece. If there is no room for a peer that does not
+// read, the connection is closed.
+func (c *h2conn) writeLater(piece []byte, n int) {
+	c.mu.Lock()
+	ok := c.stallLocked()
+	c.mu.Unlock()
+	if !ok {
+		c.nc.Close() // so the write fails, and the reader ends the exchanges
+	}
+	go c.writeRest(piece, n)
 }
 
 func (c *h2conn) takeLocked() []byte {
@@ -153,6 +165,7 @@ func (c *h2conn) writeRest(piece []byte, n int) {
 		c.mu.Lock()
 		c.wroteLocked(piece, err, &b)
 		if c.broken || len(c.out) == 0 {
+			c.flowsLocked()
 			c.mu.Unlock()
 			b.flush()
 			return
@@ -215,7 +228,9 @@ func (c *h2conn) send(h *h2half, data []byte, end bool, source *h2half, b *h2bat
 			h.queue = append(h.queue[:0], h.queue[h.queueAt:]...)
 			h.queueAt = 0
 		}
-		h.queue = append(h.queue, data[moved:]...)
+		if h.appendLocked(data[moved:]); h.x.full != nil {
+			return h.owesLocked(len(data)), false
+		}
 		h.source = source
 		h.queuedEnd = h.queuedEnd || end
 		c.listLocked(h)
@@ -304,7 +319,7 @@ func (c *h2conn) drainLocked(b *h2batch) {
 		h.queueAt += moved
 		c.unlistLocked(h)
 		if h.queueAt == len(h.queue) {
-			h.queue, h.queueAt = nil, 0
+			h.clearLocked()
 			if h.trailers != nil {
 				c.trailersLocked(h, h.trailers)
 				h.trailers, ended = nil, true

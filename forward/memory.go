@@ -1,43 +1,69 @@
 package forward
 
 import (
+	"sync"
 	"unsafe"
 
 	"golang.org/x/net/http2/hpack"
+
+	"ebb.dev/ebb/forward/exchange"
 )
+
+// Account limits the memory of requests, see Request.Charge. Its methods are called by several
+// goroutines and with locks held, so they must not wait.
+type Account interface {
+	// Take is called before a request uses n more bytes that it needs. An error ends the request:
+	// with 503 and the error's text, or by cutting a response that has begun.
+	Take(n int64) error
+	// Give returns bytes of Take.
+	Give(n int64)
+	// Borrow reports whether a request gets n bytes that only make it faster.
+	Borrow(n int64) bool
+	// Return returns bytes of Borrow.
+	Return(n int64)
+}
 
 const (
-	// tlsBytes is what TLS holds for a connection: keys and a read buffer.
+	// tlsBytes is what TLS uses for a connection: keys and a read buffer.
 	tlsBytes = 12 << 10
-	// h2ConnBytes is what an HTTP/2 connection holds, whatever its streams do.
-	h2ConnBytes = 20 << 10
+	// h2ConnBytes is what an HTTP/2 connection uses, whatever its streams do: buffers for reading
+	// and writing, and the tables of header compression.
+	h2ConnBytes = 40 << 10
+	// h2StallBytes is what a connection to a peer that does not read may use in addition.
+	h2StallBytes = h2SoftBacklog + h2ReadFrame
 )
 
-// TrackMemory is for a Handler that is about to wait and has to bound the memory of waiting
-// requests. It calls grew immediately with the bytes that this request holds now. For HTTP/1.1
-// these are the connection's buffers, which do not grow while a request waits. For HTTP/2 they are
-// the header fields, the part of the body that has arrived, and the connection if no other request
-// is on it. For HTTP/2, grew is called again for each part of the body that arrives, at most the
-// stream's window, until the Handler returns. It is called with a lock held, so it must neither
-// wait nor use the Request.
-func (r *Request) TrackMemory(grew func(n int64)) {
-	if x := r.h2; x != nil {
-		x.mu.Lock()
-		defer x.mu.Unlock()
-		x.grew = grew
-		var connection int64
-		c := x.down.c
-		c.mu.Lock()
-		if len(c.streams) <= 1 {
-			connection = h2ConnBytes + x.srv.conn.tlsBytes()
-		}
-		c.mu.Unlock()
-		grew(connection + fieldBytes(x.fields) + fieldBytes(x.body.trailers) +
-			int64(len(x.method)+len(x.path)+len(x.authority)+cap(x.body.held)+cap(x.body.replay)))
-		return
+// fullError is the error of an Account during an exchange.
+type fullError struct{ error }
+
+// take is Account.Take during an exchange.
+func take(a Account, n int64) error {
+	if err := a.Take(n); err != nil {
+		return fullError{err}
+	}
+	return nil
+}
+
+// Charge has the request's memory taken from an account: what the request uses now plus more at
+// once, and what it needs later when it needs it. Admit calls it at most once. If the account has
+// no room, the error is returned and nothing was taken.
+//
+// For HTTP/1.1 a request uses its connection's buffers, and borrows a larger one for a long body.
+// For HTTP/2 it uses its header fields and the bytes that wait for a window. What an HTTP/2
+// connection itself uses is taken from the account of the request that it carries first.
+//
+// The bytes are returned before Done, except for an answer that still waits for a window.
+func (r *Request) Charge(a Account, more int64) error {
+	if r.h2 != nil {
+		return r.h2.charge(a, more)
 	}
 	c := r.c
-	grew(c.tlsBytes() + int64(cap(c.in)+cap(c.out)+cap(c.rb)) + int64(cap(r.head.fields))*int64(unsafe.Sizeof(field{})))
+	n := more + c.tlsBytes() + int64(cap(c.in)+cap(c.out)+cap(c.rb)) + int64(cap(r.head.fields)+cap(c.resp.fields))*int64(unsafe.Sizeof(field{}))
+	if err := a.Take(n); err != nil {
+		return err
+	}
+	c.account, c.charged = a, n
+	return nil
 }
 
 func (c *conn) tlsBytes() int64 {
@@ -47,17 +73,193 @@ func (c *conn) tlsBytes() int64 {
 	return tlsBytes
 }
 
+// grow takes n more bytes for the exchange.
+func (c *conn) grow(n int) error {
+	if c.account == nil || n <= 0 {
+		return nil
+	}
+	err := take(c.account, int64(n))
+	if err == nil {
+		c.charged += int64(n)
+	}
+	return err
+}
+
+// settleAccount returns what the exchange has taken.
+func (c *conn) settleAccount() {
+	if c.account != nil {
+		c.account.Give(c.charged)
+		c.account, c.charged = nil, 0
+	}
+}
+
+// largeBuffers are for bodies. Only an exchange that moves more than a small buffer takes one.
+var largeBuffers = sync.Pool{New: func() any { return new([largeBuffer]byte) }}
+
+// buffer is memory for a body: a small buffer first, and a large one from the moment that a read
+// fills the small one, if the account lends it. A peer that sends little or nothing costs little.
+type buffer struct {
+	b       []byte
+	large   *[largeBuffer]byte
+	account Account // that lent it, or nil
+}
+
+// full has the buffer grow, after a read that filled it.
+func (p *buffer) full(a Account) {
+	if p.large != nil || a != nil && !a.Borrow(largeBuffer) {
+		return
+	}
+	p.large, p.account = largeBuffers.Get().(*[largeBuffer]byte), a
+	p.b = p.large[:]
+}
+
+// release gives a large buffer back.
+func (p *buffer) release() {
+	if p.large == nil {
+		return
+	}
+	largeBuffers.Put(p.large)
+	if p.account != nil {
+		p.account.Return(largeBuffer)
+	}
+	*p = buffer{}
+}
+
+// charge is Request.Charge.
+func (x *h2exchange) charge(a Account, more int64) error {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	n := more + fieldBytes(x.fields) + fieldBytes(x.body.trailers) + int64(len(x.method)+len(x.path)+len(x.authority))
+	held := int64(cap(x.body.held) + cap(x.body.replay))
+	if err := a.Take(n + held); err != nil {
+		return err
+	}
+	c := x.down.c
+	c.mu.Lock()
+	err := c.chargeLocked(a, x.srv.conn.tlsBytes())
+	c.mu.Unlock()
+	if err != nil {
+		a.Give(n + held)
+		return err
+	}
+	x.account, x.charged, x.body.charged = a, n, held
+	return nil
+}
+
+// growLocked takes n more bytes for the request's body, and ends the exchange if there is no room.
+func (x *h2exchange) growLocked(n int64, b *h2batch) exchange.Do {
+	if x.account == nil || n <= 0 || !x.machine.Live() {
+		return 0
+	}
+	if err := take(x.account, n); err != nil {
+		return x.performLocked(&exchange.Event{Kind: exchange.Failed, Err: err}, b)
+	}
+	x.body.charged += n
+	return 0
+}
+
+// fullLocked ends the exchange if a queue of its streams could not grow.
+func (x *h2exchange) fullLocked(b *h2batch) (do exchange.Do) {
+	if err := x.full; err != nil {
+		x.full = nil
+		do = x.performLocked(&exchange.Event{Kind: exchange.Failed, Err: err}, b)
+	}
+	return do
+}
+
+// settleBodyLocked returns what the body had taken while it was held.
+func (x *h2exchange) settleBodyLocked() {
+	if x.account != nil {
+		x.account.Give(x.body.charged)
+		x.body.charged = 0
+	}
+}
+
+// rest is called when the exchange is over, and again when its stream is gone: then it uses no
+// memory any more.
+func (x *h2exchange) rest(b *h2batch) {
+	x.mu.Lock()
+	x.down.c.mu.Lock()
+	removed := x.down.removed
+	x.down.c.mu.Unlock()
+	if removed && x.account != nil {
+		x.account.Give(x.charged)
+		x.charged = 0
+	}
+	x.mu.Unlock()
+	x.srv.rest(b)
+}
+
+// appendLocked adds to the stream's queue. If the exchange's account has no room for that, the
+// queue is left as it is, and the exchange will end.
+func (h *h2half) appendLocked(data []byte) {
+	before := cap(h.queue)
+	queue := append(h.queue, data...)
+	if n := int64(cap(queue) - before); n > 0 && h.x.account != nil {
+		if h.x.full = take(h.x.account, n); h.x.full != nil {
+			return
+		}
+		h.charged += n
+	}
+	h.queue = queue
+}
+
+// clearLocked empties the stream's queue.
+func (h *h2half) clearLocked() {
+	h.queue, h.queueAt = nil, 0
+	if h.charged > 0 {
+		h.x.account.Give(h.charged)
+		h.charged = 0
+	}
+}
+
+// chargeLocked has an account pay for the connection, until no request is on it.
+func (c *h2conn) chargeLocked(a Account, more int64) error {
+	if c.account != nil {
+		return nil
+	}
+	n := h2ConnBytes + more
+	if err := take(a, n); err != nil {
+		return err
+	}
+	c.account, c.charged = a, n
+	return nil
+}
+
+// stallLocked takes what a connection uses while its peer does not read. It reports false if there
+// is no room for that: then the connection is closed.
+func (c *h2conn) stallLocked() bool {
+	if c.account == nil || c.stalled > 0 {
+		return true
+	}
+	if c.account.Take(h2StallBytes) != nil {
+		return false
+	}
+	c.stalled = h2StallBytes
+	return true
+}
+
+// flowsLocked is called when the peer reads again.
+func (c *h2conn) flowsLocked() {
+	if c.stalled > 0 {
+		c.account.Give(c.stalled)
+		c.stalled = 0
+	}
+}
+
+// settleAccountLocked is called when no request is on the connection.
+func (c *h2conn) settleAccountLocked() {
+	if c.account != nil {
+		c.flowsLocked()
+		c.account.Give(c.charged)
+		c.account, c.charged = nil, 0
+	}
+}
+
 func fieldBytes(fields []hpack.HeaderField) int64 {
 	n := int64(cap(fields)) * int64(unsafe.Sizeof(hpack.HeaderField{}))
 	for i := range fields {
 		n += int64(len(fields[i].Name) + len(fields[i].Value))
 	}
 	return n
-}
-
-// grewLocked reports n more bytes to a Handler that waits.
-func (x *h2exchange) grewLocked(n int64) {
-	if x.machine.Asking() && x.grew != nil && n > 0 {
-		x.grew(n)
-	}
 }

@@ -58,6 +58,9 @@ func (s *Server) failureReply(err error) (reply Reply) {
 		reply.Body = err.Error()
 		return reply
 	}
+	if full, ok := errors.AsType[fullError](err); ok {
+		return Reply{Status: 503, Body: full.Error(), Header: []Header{{Name: "Retry-After", Value: "1"}}}
+	}
 	defer s.catch()
 	return s.FailureReply(err)
 }

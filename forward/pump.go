@@ -140,12 +140,8 @@ func (p *pump) runBody() {
 	discarded := 0
 	// What came with the head goes first, straight from the connection's buffer.
 	piece := c.in[c.inR:c.inW]
-	var big *[]byte
-	defer func() {
-		if big != nil {
-			largeBuffers.Put(big)
-		}
-	}()
+	var space buffer
+	defer space.release()
 	fromBuffer := true
 	for {
 		if len(piece) > 0 {
@@ -181,15 +177,18 @@ func (p *pump) runBody() {
 			}
 		}
 		fromBuffer = false
-		if big == nil {
-			big = largeBuffers.Get().(*[]byte)
+		if space.b == nil {
+			space.b = make([]byte, smallBuffer)
 		}
-		b := *big
+		b := space.b
 		if !p.chunked {
 			b = b[:min(int64(len(b)), p.left)]
 		}
 		n, err := p.read(b)
 		piece = b[:n]
+		if n == len(space.b) {
+			space.full(c.account)
+		}
 		if n == 0 && err != nil {
 			if err != errPumpStopped {
 				c.leave()

@@ -183,16 +183,13 @@ func (c *conn) endResponse(timer Timer) {
 // relayRest moves the rest of a response body in constant memory. Each piece is written as soon as
 // it has been read.
 func (c *conn) relayRest(left int64) (clean bool, err error) {
-	b := c.rb
-	if c.kind != bodyLength || left > int64(len(b)) {
-		big := largeBuffers.Get().(*[]byte)
-		defer largeBuffers.Put(big)
-		b = *big
-	}
+	space := buffer{b: c.rb}
+	defer space.release()
 	if c.kind == bodyLength {
-		return true, c.relayLength(b, left)
+		return true, c.relayLength(&space, left)
 	}
 	for {
+		b := space.b
 		n, err := c.readUp(b[frameHead : len(b)-frameTail])
 		if err == io.EOF && c.kind == bodyUntilClose {
 			if c.req.head.minor == 0 {
@@ -216,11 +213,15 @@ func (c *conn) relayRest(left int64) (clean bool, err error) {
 		if c.kind == bodyChunked && c.chunks.done() {
 			return used == n, nil
 		}
+		if n == len(b)-frameHead-frameTail {
+			space.full(c.account)
+		}
 	}
 }
 
-func (c *conn) relayLength(b []byte, left int64) error {
+func (c *conn) relayLength(space *buffer, left int64) error {
 	for left > 0 {
+		b := space.b
 		n, err := c.readUp(b[:min(int64(len(b)), left)])
 		if err != nil {
 			return err
@@ -229,7 +230,9 @@ func (c *conn) relayLength(b []byte, left int64) error {
 			return err
 		}
 		c.res.ResponseBytes += int64(n)
-		left -= int64(n)
+		if left -= int64(n); left > 0 && n == len(b) {
+			space.full(c.account)
+		}
 	}
 	return nil
 }

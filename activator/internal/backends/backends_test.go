@@ -82,8 +82,8 @@ func TestMerge(t *testing.T) {
 
 func newTable() *Table {
 	budget := hold.NewBudget(hold.Bounds{})
-	return NewTable(func(_ Key, info *Info) (*hold.Queue, any) {
-		return hold.New(info.ContainerConcurrency, budget, hold.Options{}), nil
+	return NewTable(func(k Key, info *Info) (*hold.Queue, any) {
+		return hold.New(info.ContainerConcurrency, budget.Share("ns"), hold.Options{}), nil
 	})
 }
 

@@ -27,8 +27,8 @@ import (
 // mostUntrusted is how many pods a request is tried at whose certificates are not believed.
 const mostUntrusted = 3
 
-// requestCost is what one waiting request costs in memory besides what forward.Request.TrackMemory
-// counts: goroutines, a connection, a place in the queue.
+// requestCost is what one request costs in memory besides what forward.Request.Charge counts:
+// goroutines, a connection to a pod, a place in the queue.
 const requestCost = 12 << 10
 
 // Load is what belongs to one revision besides its queue; it is backends.Revision.Data.
@@ -102,6 +102,9 @@ func (h *Handler) Admit(r *forward.Request) forward.Decision {
 	if x.Load.Meter.In(r.Started) {
 		h.ReportNow(revision.Key)
 	}
+	if err := r.Charge(revision.Queue.Share(), requestCost); err != nil {
+		return h.refusal(x, err)
+	}
 	info := revision.Info()
 	r.Timeouts = forward.Timeouts{ResponseStart: info.ResponseStartTimeout, Idle: info.IdleTimeout, Total: info.Timeout}
 	if info.CutResponses {
@@ -140,9 +143,6 @@ func (h *Handler) bind(r *forward.Request, x *Exchange) forward.Decision {
 		slot, ok = x.Revision.Queue.Try()
 	}
 	if !ok {
-		x.Ticket.Bytes = requestCost
-		queue := x.Revision.Queue
-		r.TrackMemory(func(n int64) { queue.Grow(&x.Ticket, n) })
 		var err error
 		if slot, err = x.Revision.Queue.Acquire(r.Context(), &x.Ticket); err != nil {
 			return h.refusal(x, err)

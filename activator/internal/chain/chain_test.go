@@ -48,7 +48,7 @@ var key = backends.Key{Namespace: "ns", Name: "rev"}
 func newWorld(t *testing.T, bounds hold.Bounds) *world {
 	w := &world{t: t, budget: hold.NewBudget(bounds), client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 100}}}
 	w.table = backends.NewTable(func(k backends.Key, info *backends.Info) (*hold.Queue, any) {
-		return hold.New(info.ContainerConcurrency, w.budget, hold.Options{
+		return hold.New(info.ContainerConcurrency, w.budget.Share(k.Namespace), hold.Options{
 			Pressure: func(int) { w.pokes.Add(1) },
 			Open: func(b hold.Backend) any {
 				return reach.NewAt(b.Address, w.encrypted[b.Address], reach.Options{

@@ -33,7 +33,7 @@ func TestOverloadIsTurnedAwayAndDelaysNobodyElse(t *testing.T) {
 	// Small enough to be met on a machine that sends a tenth of it.
 	bounds := hold.Bounds{PerRevision: 20, PerRevisionBytes: 512 << 10}
 	w := newWorld(t, bounds)
-	w.revision(backends.Info{Early: true, ContainerConcurrency: 2})
+	share := w.revision(backends.Info{Early: true, ContainerConcurrency: 2}).Queue.Share()
 	var started, abandoned, refused atomic.Int64
 	w.pods(w.pod("slow", func(rw http.ResponseWriter, r *http.Request) {
 		started.Add(1)
@@ -102,8 +102,10 @@ func TestOverloadIsTurnedAwayAndDelaysNobodyElse(t *testing.T) {
 				return
 			case <-tick.C:
 			}
-			if held, bytes := w.budget.Held(), w.budget.HeldBytes(); held > bounds.PerRevision || bytes > bounds.PerRevisionBytes {
-				t.Errorf("%d requests of %d bytes wait, the bounds are %d and %d", held, bytes, bounds.PerRevision, bounds.PerRevisionBytes)
+			// Requests that are checked at the same moment may pass together, one on each core.
+			slack := int64(runtime.GOMAXPROCS(0)) * 80 << 10
+			if held, bytes := w.budget.Held(), share.Bytes(); held > bounds.PerRevision || bytes > bounds.PerRevisionBytes+slack {
+				t.Errorf("%d requests wait and all use %d bytes, the bounds are %d and %d", held, bytes, bounds.PerRevision, bounds.PerRevisionBytes)
 			}
 			field := ""
 			if n%10 == 0 {

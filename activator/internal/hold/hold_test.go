@@ -18,7 +18,7 @@ func backend(i int) Backend {
 }
 
 func newQueue(limit int, pods ...int) *Queue {
-	q := New(limit, NewBudget(Bounds{}), Options{})
+	q := New(limit, NewBudget(Bounds{}).Share("ns"), Options{})
 	set(q, pods...)
 	return q
 }
@@ -42,7 +42,7 @@ type result struct {
 func ask(ctx context.Context, q *Queue) chan result {
 	answer := make(chan result, 1)
 	go func() {
-		slot, err := q.Acquire(ctx, &Ticket{Bytes: 1000})
+		slot, err := q.Acquire(ctx, &Ticket{})
 		answer <- result{slot, err, time.Now()}
 	}()
 	return answer
@@ -73,8 +73,8 @@ func waits(t *testing.T, answer chan result) {
 func empty(t *testing.T, q *Queue) {
 	t.Helper()
 	waiting, inFlight := q.Load()
-	if waiting != 0 || inFlight != 0 || q.budget.Held() != 0 || q.budget.HeldBytes() != 0 {
-		t.Errorf("%d wait, %d are in flight, the budget counts %d and %d bytes; want none", waiting, inFlight, q.budget.Held(), q.budget.HeldBytes())
+	if waiting != 0 || inFlight != 0 || q.share.budget.Held() != 0 {
+		t.Errorf("%d wait, %d are in flight, the budget counts %d; want none", waiting, inFlight, q.share.budget.Held())
 	}
 }
 
@@ -146,14 +146,13 @@ func TestWhatIsBeyondTheBoundsIsRefusedAtOnce(t *testing.T) {
 		want   int // held of one revision
 	}{
 		{"count of a revision", Bounds{PerRevision: 3}, 3},
-		{"bytes of a revision", Bounds{PerRevisionBytes: 2500}, 2},
-		{"one revision takes at most half of the total", Bounds{Total: 10}, 5},
-		{"one revision takes at most half of all bytes", Bounds{TotalBytes: 10_000}, 5},
+		{"one namespace takes at most half of the total", Bounds{Total: 10}, 5},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				q := New(1, NewBudget(c.bounds), Options{})
-				other := New(1, q.budget, Options{})
+				budget := NewBudget(c.bounds)
+				q := New(1, budget.Share("flooded"), Options{})
+				other := New(1, budget.Share("other"), Options{})
 				ctx, cancel := context.WithCancel(t.Context())
 				held := 0
 				for range 20 {
@@ -172,9 +171,9 @@ func TestWhatIsBeyondTheBoundsIsRefusedAtOnce(t *testing.T) {
 				if held != c.want {
 					t.Errorf("%d requests are held, want %d", held, c.want)
 				}
-				waits(t, ask(ctx, other)) // another revision still has room
-				if q.budget.Refusals() != int64(20-held) {
-					t.Errorf("%d refusals are counted, want %d", q.budget.Refusals(), 20-held)
+				waits(t, ask(ctx, other)) // another namespace still has room
+				if budget.Refusals() != int64(20-held) {
+					t.Errorf("%d refusals are counted, want %d", budget.Refusals(), 20-held)
 				}
 				cancel()
 				synctest.Wait()
@@ -283,7 +282,7 @@ func TestTheOnlyPodIsTriedNowAndThenUntilItAnswers(t *testing.T) {
 		stay := make(chan struct{})
 		for range 100 {
 			all.Go(func() {
-				ticket := &Ticket{Bytes: 1000}
+				ticket := &Ticket{}
 				for {
 					slot, err := q.Acquire(t.Context(), ticket)
 					if err != nil {
@@ -358,7 +357,7 @@ func TestPressureIsToldWhenTheQueueFormsAndDoubles(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mutex sync.Mutex
 		var told []int
-		q := New(0, NewBudget(Bounds{}), Options{Pressure: func(waiting int) {
+		q := New(0, NewBudget(Bounds{}).Share("ns"), Options{Pressure: func(waiting int) {
 			mutex.Lock()
 			defer mutex.Unlock()
 			told = append(told, waiting)
@@ -414,52 +413,10 @@ func TestAccountsReturnToZero(t *testing.T) {
 	})
 }
 
-// A request that takes more while it waits is refused when that is too much; the others wait on.
-func TestAWaitingRequestThatGrowsBeyondTheBoundsIsRefused(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		q := New(1, NewBudget(Bounds{PerRevisionBytes: 10_000}), Options{})
-		other := ask(t.Context(), q) // takes 1000
-		ticket := &Ticket{Bytes: 1000}
-		q.Grow(ticket, 500) // before it waits
-		answer := make(chan error, 1)
-		go func() {
-			_, err := q.Acquire(t.Context(), ticket)
-			answer <- err
-		}()
-		synctest.Wait()
-		if got := q.budget.HeldBytes(); got != 2500 {
-			t.Errorf("%d bytes are accounted, want 2500", got)
-		}
-		q.Grow(ticket, 7500)
-		synctest.Wait()
-		if got := q.budget.HeldBytes(); got != 10_000 {
-			t.Errorf("%d bytes are accounted, want 10000", got)
-		}
-		q.Grow(ticket, 1)
-		var full *FullError
-		if err := <-answer; !errors.As(err, &full) {
-			t.Errorf("a request of too many bytes got %v", err)
-		}
-		if held, bytes := q.budget.Held(), q.budget.HeldBytes(); held != 1 || bytes != 1000 {
-			t.Errorf("%d requests of %d bytes are accounted, want 1 of 1000", held, bytes)
-		}
-		q.Grow(ticket, 1000) // late news of a request that does not wait changes nothing
-		set(q, 1)
-		last := got(t, other)
-		if last.err != nil {
-			t.Fatalf("the other request got %v", last.err)
-		}
-		last.slot.Release(true)
-		empty(t, q)
-	})
-}
-
 func oneRequest(t *testing.T, q *Queue, random *rand.Rand) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Duration(random.IntN(50))*time.Millisecond)
 	defer cancel()
-	ticket := &Ticket{Bytes: int64(random.IntN(5000))}
-	grows := time.AfterFunc(time.Duration(random.IntN(20))*time.Millisecond, func() { q.Grow(ticket, 3000) })
-	defer grows.Stop()
+	ticket := &Ticket{}
 	for {
 		slot, err := q.Acquire(ctx, ticket)
 		if err != nil {

@@ -3,7 +3,7 @@
 // Owns: for each revision, which requests wait, how many are in flight at which pod, and which pods
 // are out for a moment. Reads: the pods that backends publishes. Writes: nothing outside. Never:
 // holds a lock across I/O, binds a request to a pod that has no free slot, or knows another
-// revision's queue (only the shared Budget, which is two atomic counters).
+// revision's queue (only the shared Budget, which is a few atomic counters).
 package hold
 
 import (
@@ -65,7 +65,7 @@ type pod struct {
 
 // Queue holds the requests of one revision.
 type Queue struct {
-	budget  *Budget
+	share   *Share
 	options Options
 	limit   int
 
@@ -78,7 +78,6 @@ type Queue struct {
 	first   *waiter
 	last    *waiter
 	held    int64
-	bytes   int64
 	flying  int64
 
 	failure     string // why no pod can start; "" when one can
@@ -100,16 +99,12 @@ type waiter struct {
 
 // Ticket is a request's place in the queue. It keeps its place when a pod refuses the request.
 type Ticket struct {
-	// Bytes is what the request costs while it waits; see Queue.Grow.
-	Bytes int64
 	// Waited is set once the request had to wait, Since is when that began.
 	Waited bool
 	Since  time.Time
 	// Cold is set when there was no pod at all at that moment.
 	Cold  bool
 	order uint64
-	// waiter is set while the request waits; the queue's mutex guards it.
-	waiter *waiter
 }
 
 // Options are what a queue's owner wants to be told; each may be nil, and none may block.
@@ -122,10 +117,14 @@ type Options struct {
 	Close func(any)
 }
 
-// New returns the queue of a revision whose pods take limit requests each (0: no limit).
-func New(limit int, budget *Budget, options Options) *Queue {
-	return &Queue{limit: limit, budget: budget, options: options}
+// New returns the queue of a revision whose pods take limit requests each (0: no limit). The queue
+// closes the share when it is deleted.
+func New(limit int, share *Share, options Options) *Queue {
+	return &Queue{limit: limit, share: share, options: options}
 }
+
+// Share is what the revision's requests use of the budget.
+func (q *Queue) Share() *Share { return q.share }
 
 // Try binds the request to a pod with a free slot if there is one now and nobody waits for it.
 func (q *Queue) Try() (Slot, bool) {
@@ -176,21 +175,6 @@ func (q *Queue) Acquire(ctx context.Context, t *Ticket) (Slot, error) {
 	return Slot{q, w.pod}, nil
 }
 
-// Grow is told that a request takes n bytes more than its ticket says. If it waits and there is no
-// room for them, it is refused like one that comes now: with *FullError.
-func (q *Queue) Grow(t *Ticket, n int64) {
-	q.mutex.Lock()
-	defer q.mutex.Unlock()
-	if w := t.waiter; w != nil {
-		if err := q.budget.grow(q.bytes, n); err != nil {
-			q.failLocked(w, err)
-			return
-		}
-		q.bytes += n
-	}
-	t.Bytes += n
-}
-
 // enqueueLocked adds a waiter at its ticket's place, and returns how many wait.
 func (q *Queue) enqueueLocked(t *Ticket) (*waiter, int64, error) {
 	if q.deleted {
@@ -205,16 +189,15 @@ func (q *Queue) enqueueLocked(t *Ticket) (*waiter, int64, error) {
 		if q.failure != "" && !q.aliveLocked(now) && now.Sub(q.attempt) >= FailAfter {
 			return nil, 0, &CannotStartError{Reason: q.failure}
 		}
-		if err := q.budget.take(q.held, q.bytes, t.Bytes); err != nil {
+		if err := q.share.hold(); err != nil {
 			return nil, 0, err
 		}
 		q.order++
 		t.order, t.Since, t.Waited, t.Cold = q.order, now, true, len(q.pods) == 0
 	} else {
-		q.budget.force(t.Bytes) // what was accepted is not turned away because it comes back
+		q.share.holdAgain()
 	}
 	w := &waiter{ticket: t, ready: make(chan struct{})}
-	t.waiter = w
 	// A request that a pod refused is older than nearly all others: look for its place from the
 	// front.
 	after := q.last
@@ -236,7 +219,6 @@ func (q *Queue) enqueueLocked(t *Ticket) (*waiter, int64, error) {
 		w.next.previous = w
 	}
 	q.held++
-	q.bytes += t.Bytes
 	q.dispatchLocked()
 	return w, q.held, nil
 }
@@ -252,10 +234,9 @@ func (q *Queue) removeLocked(w *waiter) {
 	} else {
 		w.next.previous = w.previous
 	}
-	w.previous, w.next, w.ticket.waiter = nil, nil, nil
+	w.previous, w.next = nil, nil
 	q.held--
-	q.bytes -= w.ticket.Bytes
-	q.budget.give(w.ticket.Bytes)
+	q.share.release()
 }
 
 // dispatchLocked grants free slots to waiting requests in order of arrival, fails those that waited

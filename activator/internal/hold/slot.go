@@ -181,6 +181,10 @@ func (q *Queue) SetFailure(reason string) {
 func (q *Queue) Delete() {
 	q.mutex.Lock()
 	defer q.mutex.Unlock()
+	if q.deleted {
+		return
+	}
+	q.share.close()
 	q.closeLocked(slices.Values(q.pods))
 	q.deleted, q.pods, q.flagged = true, nil, 0
 	for q.first != nil {

@@ -19,7 +19,7 @@ import (
 func TestTheNamesOfMetrics(t *testing.T) {
 	budget := hold.NewBudget(hold.Bounds{})
 	table := backends.NewTable(func(backends.Key, *backends.Info) (*hold.Queue, any) {
-		return hold.New(0, budget, hold.Options{}), &chain.Load{}
+		return hold.New(0, budget.Share("ns"), hold.Options{}), &chain.Load{}
 	})
 	table.SetRevision(backends.Key{Namespace: "ns", Name: "idle"}, &backends.Info{UID: "1"})
 	table.SetRevision(backends.Key{Namespace: "ns", Name: "busy"}, &backends.Info{UID: "2", Service: "svc", Configuration: "cfg"})

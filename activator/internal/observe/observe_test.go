@@ -50,7 +50,7 @@ func snapshot(change func(*settings.Observability)) *settings.Snapshot {
 func TestLogAndSpansFollowTheSettings(t *testing.T) {
 	budget := hold.NewBudget(hold.Bounds{})
 	table := backends.NewTable(func(backends.Key, *backends.Info) (*hold.Queue, any) {
-		return hold.New(0, budget, hold.Options{Open: func(b hold.Backend) any { return reach.New(b.Address, reach.Options{}) }}), &chain.Load{}
+		return hold.New(0, budget.Share("ns"), hold.Options{Open: func(b hold.Backend) any { return reach.New(b.Address, reach.Options{}) }}), &chain.Load{}
 	})
 	key := backends.Key{Namespace: "ns", Name: "rev"}
 	table.SetRevision(key, &backends.Info{UID: "u", Service: "svc", Configuration: "cfg"})

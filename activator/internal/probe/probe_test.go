@@ -35,7 +35,7 @@ func TestAPodWithoutAnnouncementIsFoundByAsking(t *testing.T) {
 	budget := hold.NewBudget(hold.Bounds{})
 	prober := New(func() bool { return false })
 	table := backends.NewTable(func(k backends.Key, _ *backends.Info) (*hold.Queue, any) {
-		return hold.New(0, budget, hold.Options{Pressure: func(int) { prober.Want(k) }}), nil
+		return hold.New(0, budget.Share(k.Namespace), hold.Options{Pressure: func(int) { prober.Want(k) }}), nil
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)

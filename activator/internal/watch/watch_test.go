@@ -132,7 +132,7 @@ func TestTheTableFollowsTheCluster(t *testing.T) {
 	revisions, slices := apiservertest.Watches(t, ebb), apiservertest.Watches(t, kube)
 	budget := hold.NewBudget(hold.Bounds{})
 	table := backends.NewTable(func(_ backends.Key, info *backends.Info) (*hold.Queue, any) {
-		return hold.New(info.ContainerConcurrency, budget, hold.Options{}), nil
+		return hold.New(info.ContainerConcurrency, budget.Share("ns"), hold.Options{}), nil
 	})
 	w := &Watch{Kube: kube, Ebb: ebb, Table: table, Settings: settings.NewStore(nil), Log: slog.New(slog.DiscardHandler)}
 	done := make(chan error, 1)

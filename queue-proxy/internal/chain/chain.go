@@ -100,7 +100,7 @@ func (c *Chain) Admit(r *forward.Request) forward.Decision {
 	case full:
 		return queueFull()
 	case queued:
-		r.TrackMemory(func(n int64) { c.Gate.grow(p, n) })
+		_ = r.Charge(account{c.Gate, p}, 0) // await reports an error
 		if ctx := r.Context(); !c.Gate.await(ctx, p) {
 			if p.outgrew {
 				return queueFull()

@@ -2,6 +2,7 @@ package chain
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"sync"
 	"time"
@@ -109,18 +110,37 @@ func (g *Gate) press() {
 	}
 }
 
-// grow is told that a request takes n bytes more than the weight that it entered with. If it waits
-// and there is no room for them, it is turned away like one that comes now.
-func (g *Gate) grow(p *pass, n int64) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if !p.outgrew && !g.limit.Grow(&p.waiter, n) {
-		g.limit.Cancel(&p.waiter)
-		p.outgrew = true
-		p.waiter.Ready <- struct{}{}
-		g.press()
-	}
+// account charges a request for its memory while it waits. One that is in flight in its own pod
+// harms nobody else.
+type account struct {
+	*Gate
+	p *pass
 }
+
+var errFull = errors.New(bodyQueueFull)
+
+// Take implements forward.Account. A request that waits is rejected if there is no room for n more
+// bytes than the weight that it entered with.
+func (a account) Take(n int64) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !a.p.outgrew && !a.limit.Grow(&a.p.waiter, n) {
+		a.limit.Cancel(&a.p.waiter)
+		a.p.outgrew = true
+		a.p.waiter.Ready <- struct{}{}
+		a.press()
+	}
+	if a.p.outgrew {
+		return errFull
+	}
+	return nil
+}
+
+// Give, Borrow and Return implement forward.Account. What a waiting request took is counted until
+// it waits no longer.
+func (a account) Give(int64)        {}
+func (a account) Borrow(int64) bool { return true }
+func (a account) Return(int64)      {}
 
 // await waits for the slot of a queued request. It reports false when ctx ended first, or when the
 // request took too much memory.
@@ -244,7 +264,7 @@ func (g *Gate) Rising() bool {
 	return g.load.Rising()
 }
 
-// weight is what a waiting request takes in memory besides what forward.Request.TrackMemory counts:
+// weight is what a waiting request takes in memory besides what forward.Request.Charge counts:
 // goroutines, a connection.
 const weight = 12 << 10
 
