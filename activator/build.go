@@ -55,9 +55,9 @@ const tlsVariables = "ACTIVATOR_TLS_"
 const dialTimeout = time.Second
 
 // readOptions reads the environment: POD_NAME, POD_IP and SYSTEM_NAMESPACE;
-// MAX_IDLE_PROXY_CONNS_PER_HOST (100); and what may wait: HOLD_REQUESTS and HOLD_BYTES for all
+// MAX_IDLE_PROXY_CONNS_PER_HOST (100); the limits of requests: HOLD_REQUESTS and HOLD_BYTES for all
 // revisions together, HOLD_REQUESTS_PER_REVISION and HOLD_BYTES_PER_REVISION for one
-// (hold.Default...); ACTIVATOR_TLS_MIN_VERSION, _MAX_VERSION, _CIPHER_SUITES and
+// (hold.Bounds); ACTIVATOR_TLS_MIN_VERSION, _MAX_VERSION, _CIPHER_SUITES and
 // _CURVE_PREFERENCES. Outside a pod LISTEN_IP keeps the ports, which are fixed, to one address, and
 // EBB_AUTOSCALER is where stats go (host:port) instead of the Service of the namespace.
 func readOptions(env func(string) string) (options, error) {
@@ -221,8 +221,8 @@ func build(o options, kube kubernetes.Interface, ebb versioned.Interface, store 
 	}, nil
 }
 
-// moreConns is how many client connections there may be beyond those whose requests are held. Held
-// ones are counted by the bytes that they take, and these cost some 100 MiB.
+// moreConns is how many client connections there may be beyond those whose requests are held. Those
+// with requests are limited by the bytes that they take, and these cost some 100 MiB.
 const moreConns = 5000
 
 // newServer makes the server of all request ports.

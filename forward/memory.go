@@ -30,7 +30,7 @@ const (
 	// and writing, and the tables of header compression.
 	h2ConnBytes = 40 << 10
 	// h2StallBytes is what a connection to a peer that does not read may use in addition.
-	h2StallBytes = h2SoftBacklog + h2ReadFrame
+	h2StallBytes = h2SoftBacklog + h2ReadFrame + unsentBytes
 )
 
 // fullError is the error of an Account during an exchange.

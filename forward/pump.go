@@ -23,6 +23,7 @@ type pump struct {
 	scanner  chunkScanner
 	stop     atomic.Bool
 	finished atomic.Bool
+	stalls   *stall
 	failure  atomic.Pointer[syntaxError]
 	moved    atomic.Int64
 	activity atomic.Int64 // tunnel: unix nanoseconds of the last byte moved
@@ -127,6 +128,8 @@ func (p *pump) run() {
 		p.finished.Store(true)
 		p.finish <- struct{}{}
 	}()
+	p.stalls = p.c.newStall()
+	defer p.stalls.release()
 	if p.tunnel {
 		p.runTunnel()
 	} else {
@@ -235,6 +238,8 @@ func (p *pump) read(b []byte) (int, error) {
 }
 
 func (p *pump) write(b []byte) error {
+	p.stalls.begin()
+	defer p.stalls.end()
 	for {
 		if p.stop.Load() || p.c.gone.Load() {
 			return errPumpStopped

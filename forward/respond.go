@@ -183,10 +183,11 @@ func (c *conn) endResponse(timer Timer) {
 // relayRest moves the rest of a response body in constant memory. Each piece is written as soon as
 // it has been read.
 func (c *conn) relayRest(left int64) (clean bool, err error) {
-	space := buffer{b: c.rb}
+	space, stalls := buffer{b: c.rb}, c.newStall()
 	defer space.release()
+	defer stalls.release()
 	if c.kind == bodyLength {
-		return true, c.relayLength(&space, left)
+		return true, c.relayLength(&space, stalls, left)
 	}
 	for {
 		b := space.b
@@ -205,7 +206,10 @@ func (c *conn) relayRest(left int64) (clean bool, err error) {
 			return false, err
 		}
 		if len(framed) > 0 {
-			if err := c.writeClient(framed); err != nil {
+			stalls.begin()
+			err := c.writeClient(framed)
+			stalls.end()
+			if err != nil {
 				return false, err
 			}
 		}
@@ -219,14 +223,17 @@ func (c *conn) relayRest(left int64) (clean bool, err error) {
 	}
 }
 
-func (c *conn) relayLength(space *buffer, left int64) error {
+func (c *conn) relayLength(space *buffer, stalls *stall, left int64) error {
 	for left > 0 {
 		b := space.b
 		n, err := c.readUp(b[:min(int64(len(b)), left)])
 		if err != nil {
 			return err
 		}
-		if err := c.writeClient(b[:n]); err != nil {
+		stalls.begin()
+		err = c.writeClient(b[:n])
+		stalls.end()
+		if err != nil {
 			return err
 		}
 		c.res.ResponseBytes += int64(n)

@@ -43,10 +43,22 @@ func quick(nc net.Conn) net.Conn {
 	if err != nil {
 		return nc
 	}
+	setUnsent(raw, unsentBytes)
 	s := &socket{TCPConn: tcp, raw: raw}
 	s.reads.try = s.tryRead
 	s.writes.try = s.tryWrite
 	return s
+}
+
+// unsentBytes is how much the kernel keeps for a peer beyond what is on its way. By itself it keeps
+// up to 4 MiB for each connection whose peer does not read, and a few thousand of those take the
+// memory that the kernel has for all connections of the node.
+const unsentBytes = 64 << 10
+
+// setUnsent sets TCP_NOTSENT_LOWAT (tcp(7)). Without it the connection works as well.
+func setUnsent(raw syscall.RawConn, n int) {
+	const notSentLowAt = 25
+	raw.Control(func(fd uintptr) { syscall.SetsockoptInt(int(fd), syscall.IPPROTO_TCP, notSentLowAt, n) })
 }
 
 // isTCP reports whether a connection is TCP itself and not a layer above it.

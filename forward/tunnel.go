@@ -52,7 +52,8 @@ const halfClosedWait = 30 * time.Second
 // accepts a connection and then says nothing is as silent as one that does not answer.
 func (c *conn) tunnelDown() error {
 	up := c.up
-	b := c.rb
+	b, stalls := c.rb, c.newStall()
+	defer stalls.release()
 	for {
 		end, t := c.tunnelTimer()
 		halfClosed := c.pump.finished.Load()
@@ -72,7 +73,10 @@ func (c *conn) tunnelDown() error {
 			if c.machine.State() == exchange.Switching {
 				c.machine.Step(&exchange.Event{Kind: exchange.FirstByte})
 			}
-			if err := c.writeClient(b[:n]); err != nil {
+			stalls.begin()
+			err := c.writeClient(b[:n])
+			stalls.end()
+			if err != nil {
 				return err
 			}
 			c.res.ResponseBytes += int64(n)

@@ -1,6 +1,7 @@
 package forward
 
 import (
+	"net"
 	"syscall"
 	"time"
 	"unsafe"
@@ -93,16 +94,19 @@ func (c *conn) watchFull() {
 	}
 }
 
+// tcp is the client's connection, below TLS where that is used.
+func (c *conn) tcp() net.Conn {
+	if c.tls != nil {
+		return c.tls.NetConn()
+	}
+	return c.nc
+}
+
 // socket is the client's connection below TLS, nil where it has no socket.
 func (c *conn) socket() syscall.RawConn {
-	sc, ok := c.nc.(syscall.Conn)
+	sc, ok := c.tcp().(syscall.Conn)
 	if !ok {
-		if c.tls == nil {
-			return nil
-		}
-		if sc, ok = c.tls.NetConn().(syscall.Conn); !ok {
-			return nil
-		}
+		return nil
 	}
 	raw, err := sc.SyscallConn()
 	if err != nil {

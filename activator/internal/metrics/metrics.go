@@ -47,8 +47,8 @@ var (
 	errors    = describe("kn_activator_stats_conn_errors_total", "reports that the autoscaler did not accept", "peer")
 
 	totalHeld      = describe("ebb_activator_queued_requests", "requests that are queued, of all revisions")
-	totalHeldBytes = describe("ebb_activator_held_bytes", "memory set aside for requests that wait")
-	rejected       = describe("ebb_activator_rejected_requests_total", "requests that were rejected because too many were queued")
+	totalHeldBytes = describe("ebb_activator_held_bytes", "memory of requests, queued and in flight")
+	rejected       = describe("ebb_activator_rejected_requests_total", "requests that were rejected or cut because a limit of HOLD_* was reached")
 	malformed      = describe("ebb_activator_malformed_requests_total", "requests that were no HTTP")
 	panics         = describe("ebb_activator_panics_total", "panics that were caught; the log has the stack")
 	evicted        = describe("ebb_activator_evicted_connections_total", "client connections that were closed to make room for new ones")
