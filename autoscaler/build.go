@@ -118,7 +118,7 @@ func build(config *rest.Config, kube kubernetes.Interface, keys func() wire.Keys
 	p.engine = loop.New(loop.Options{
 		Shards: 4, Clock: clock, Log: log, Source: source, Pods: p.index, Actor: p.writer, Scraper: p.scraper,
 		Prober: act.NewProber(clusterdomain.Read()), Budget: revision.NewBudget(), Observe: durations.reaction,
-		// Activators report every revision that they hold requests of, whoever scales it.
+		// Activators report every revision with requests, whichever autoscaler scales it.
 		Elsewhere: func(key loop.Key) bool {
 			pa := p.autos.get(key.Namespace, key.Name)
 			return pa != nil && !spec.Ours(pa, store.Load().Autoscaler)
@@ -135,7 +135,7 @@ func build(config *rest.Config, kube kubernetes.Interface, keys func() wire.Keys
 	return p, nil
 }
 
-// durations are told how long things took.
+// durations observe how long things took.
 type durations struct {
 	scrape          func(d time.Duration, counted bool)
 	write, reaction func(time.Duration)

@@ -1,10 +1,9 @@
-// Command sim plays workloads against the production decision in virtual time.
+// Command sim runs workloads against the production decision in virtual time.
 //
-// Owns: a model of pods, requests, arrivals, the activator's reports and the pods' stats.
-// Reads: workload files.
-// Writes: a table, and with -out a report with charts.
-// Never: imports anything of the autoscaler but its pure packages, which run in production. The
-// baseline next to them is the compatible formula, written a second time.
+// Owns: a model of pods, requests, arrivals, the activator's reports and the pods' stats. Reads:
+// workload files. Writes: a table, and with -out a report with charts. Never: imports more of the
+// autoscaler than its pure packages, which run in production. The baseline next to them is the
+// compatible formula, implemented a second time.
 package main
 
 import (

@@ -7,8 +7,8 @@ import (
 	"ebb.dev/ebb/autoscaler/revision"
 )
 
-// plain is the baseline: the compatible formula written a second time. It ticks every two seconds
-// and hears nothing out of turn but the first request at zero pods.
+// plain is the baseline: the compatible formula, implemented a second time. It ticks every two
+// seconds. The only report out of turn that it gets is the first request at zero pods.
 type plain struct {
 	w          Workload
 	ready      int32
@@ -45,7 +45,7 @@ func (p *plain) ring(now time.Time, _ func() []revision.PodStat) int32 {
 
 func (p *plain) second(now time.Time, _, all load) int32 {
 	if all.concurrency == 0 && p.ready == 0 {
-		// Nobody reports: an empty window forgets where it began.
+		// There are no reports: an empty window forgets where it began.
 		if now.Sub(p.lastLoad) >= p.w.Window {
 			p.stable = nil
 		}

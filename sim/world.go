@@ -11,11 +11,11 @@ import (
 	"ebb.dev/ebb/autoscaler/revision"
 )
 
-// writeTime is how long a scale takes from its decision to the pods' beginning to start.
+// writeTime is the time from the decision on a scale until its pods begin to start.
 const writeTime = 20 * time.Millisecond
 
-// What activators and pods report out of turn: a queue that forms or doubles, and requests in
-// flight that double and are leastGrowth more than they reported last.
+// Activators and pods report out of turn if a queue forms or doubles, or if the requests in flight
+// double and grow by at least leastGrowth since the last report.
 const (
 	edge        = 2
 	leastGrowth = 5
@@ -94,7 +94,7 @@ func (p *pod) accrue(now time.Duration) {
 	p.at = now
 }
 
-// turn is a request that waits for a processor, in its pod.
+// turn is a request that waits for a CPU, in its pod.
 type turn struct {
 	pod     *pod
 	request *request
@@ -117,14 +117,14 @@ type world struct {
 
 	pods    []*pod
 	held    []*request
-	busy    int    // requests at work on the shared processors
-	turns   []turn // those that have a worker and wait for a processor
+	busy    int    // requests at work on the shared CPUs
+	turns   []turn // those that have a worker and wait for a CPU
 	cursor  int
 	ready   int32
 	named   int // pods so far
 	inWorld int // requests that have arrived and not ended
 	proxied int // of those, in or through the activator
-	// toldQueue and toldLoad are what the activator reported last.
+	// toldQueue and toldLoad are the activator's last report.
 	toldQueue int
 	toldLoad  float64
 	ringAt    time.Duration
@@ -480,8 +480,8 @@ func (w *world) write(replicas int32) {
 	}
 }
 
-// scale brings the pods to a number: new ones start, and of those there are the ones not ready go
-// first, then the idle.
+// scale changes the number of pods. New pods start. Pods that are not ready are removed first, then
+// idle ones.
 func (w *world) scale(replicas int32) {
 	before := int32(len(w.pods))
 	w.result.scaled(before, replicas)

@@ -26,11 +26,10 @@ type Announcement struct {
 	// first answered its readiness probe. Both are by the node's clock.
 	ProcessStarted time.Time `json:"processStarted,omitzero"`
 	UserReady      time.Time `json:"userReady,omitzero"`
-	// SlotFree says that this is no news of the pod itself: a slot became free and is kept for the
-	// receiver, whose request was refused before (see HeaderNoQueue).
+	// SlotFree marks an offer: a slot became free and is kept for the receiver, whose request was
+	// refused before (see HeaderNoQueue). It says nothing about the pod's readiness.
 	SlotFree bool `json:"slotFree,omitempty"`
-	// Sequence grows with each announcement of one pod, so that one that was overtaken is
-	// recognised.
+	// Sequence grows with each announcement of a pod, so that the receiver can ignore an older one.
 	Sequence uint64 `json:"sequence"`
 }
 

@@ -10,15 +10,15 @@ import (
 // MaxBirthBytes bounds the body of an answer to GET PathBirths.
 const MaxBirthBytes = 1024
 
-// Birth is what the autoscaler knows of how a pod came to be, for the activator's account of a cold
-// start. A zero time is a step that it does not know.
+// Birth is what the autoscaler knows of a pod's start, for the activator's account of a cold start.
+// A zero time means that the step is not known.
 type Birth struct {
-	// Asked is when the scale-up that the pod belongs to had been written, Scheduled when a node
-	// was seen to be chosen: both by the autoscaler's clock.
+	// Asked is when the scale-up for the pod was written. Scheduled is when the autoscaler saw that
+	// a node was chosen. Both are by the autoscaler's clock.
 	Asked     time.Time `json:"asked,omitzero"`
 	Scheduled time.Time `json:"scheduled,omitzero"`
-	// Started is when the last of the pod's containers began to run, in whole seconds, as
-	// Kubernetes has it.
+	// Started is when the last of the pod's containers started, in whole seconds, from the pod's
+	// status.
 	Started time.Time `json:"started,omitzero"`
 }
 

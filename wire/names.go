@@ -3,17 +3,17 @@ package wire
 // Headers between gateway, activator, queue-proxy and their probers (contract sections 5.6 and
 // 6.2).
 const (
-	// HeaderNetworkProbe marks a probe; its value names the component that is meant to answer.
+	// HeaderNetworkProbe marks a probe. Its value names the component that must answer.
 	HeaderNetworkProbe = "K-Network-Probe"
-	// HeaderNetworkHash carries the hash of the plan that a gateway serves; whoever answers an
+	// HeaderNetworkHash carries the hash of the plan that a gateway serves. The receiver of an
 	// ingress probe echoes it.
 	HeaderNetworkHash = "K-Network-Hash"
 	// HeaderProxyRequest says which component of ours has counted the request already.
 	HeaderProxyRequest = "K-Proxy-Request"
 	// HeaderOriginalHost is the Host that the client sent, where a hop had to change Host.
 	HeaderOriginalHost = "K-Original-Host"
-	// HeaderDirectLB tells a service mesh, beside the Host of the private Service, that the
-	// connection is to the pod that it is to.
+	// HeaderDirectLB tells a service mesh, besides the Host of the private Service, that the
+	// connection goes to the pod of its address.
 	HeaderDirectLB = "Knative-Direct-Lb"
 	// HeaderRevision and HeaderNamespace name the revision that a request is for.
 	HeaderRevision  = "Knative-Serving-Revision"
@@ -21,7 +21,7 @@ const (
 	// HeaderTag and HeaderDefaultRoute carry tag header routing.
 	HeaderTag          = "Knative-Serving-Tag"
 	HeaderDefaultRoute = "Knative-Serving-Default-Route"
-	// HeaderColdStart tells, on the response to a request that waited for a pod, when that happened
+	// HeaderColdStart is on responses to requests that waited for a pod: when the steps happened
 	// (see ColdStart). Off by default.
 	HeaderColdStart = "Ebb-Cold-Start"
 )
@@ -31,7 +31,7 @@ const (
 const (
 	ProbeQueue     = "queue"     // queue-proxy: is the user container ready?
 	ProbeActivator = "activator" // activator: am I talking to you?
-	ProbeIngress   = "probe"     // whoever it reaches: echo HeaderNetworkHash
+	ProbeIngress   = "probe"     // any component: echo HeaderNetworkHash
 )
 
 // ProxyActivator is the value of HeaderProxyRequest on requests that came through the activator.

@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// Probe is a Kubernetes probe, as far as queue-proxy runs it. An exec probe is the kubelet's to
-// run; queue-proxy checks that the port accepts connections instead.
+// Probe is a Kubernetes probe, with the fields that queue-proxy uses. The kubelet runs exec probes
+// itself. For these, queue-proxy checks that the port accepts connections.
 type Probe struct {
 	HTTPGet *struct {
 		Path        string    `json:"path"`
@@ -62,9 +62,9 @@ func (p *ProbePort) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// ReadProbes reads one probe or an array of probes as JSON and fills in what may be left out; port
-// is the user container's. Admission refuses what ReadProbes refuses, because queue-proxy ends when
-// it is given such a probe.
+// ReadProbes reads one probe or an array of probes as JSON and sets defaults. port is the port of
+// the user container. Admission rejects what ReadProbes rejects, because queue-proxy ends if it
+// gets such a probe.
 func ReadProbes(text string, port int) ([]Probe, error) {
 	text = strings.TrimSpace(text)
 	if text == "" || text == "null" {

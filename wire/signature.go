@@ -29,7 +29,7 @@ const (
 	rememberedNonces = 1 << 16
 )
 
-// The reasons why a Guard refuses a message.
+// The reasons for which a Guard rejects a message.
 var (
 	ErrClock    = errors.New("the clocks of sender and receiver differ")
 	ErrReplayed = errors.New("the message was sent before")
@@ -67,7 +67,7 @@ func (s *Signer) Do(client *http.Client, r *http.Request, token string) (*http.R
 	return client.Do(again)
 }
 
-// Sign sets the Authorization of a request, whose body must be there to read again.
+// Sign sets the Authorization of a request. It reads the body with GetBody.
 func (s *Signer) Sign(r *http.Request, token string) error {
 	hash := sha256.New()
 	if r.GetBody != nil {
@@ -87,7 +87,8 @@ func (s *Signer) Sign(r *http.Request, token string) error {
 	return nil
 }
 
-// follow takes over the receiver's clock. It reports whether there is one, and it is proven.
+// follow sets the clock to the receiver's. It returns false if the response has none, or no valid
+// proof.
 func (s *Signer) follow(response *http.Response, token string) bool {
 	clock, mac, _ := strings.Cut(response.Header.Get(HeaderClock), " ")
 	ms, err := strconv.ParseInt(clock, 10, 64)
@@ -99,7 +100,7 @@ func (s *Signer) follow(response *http.Response, token string) bool {
 }
 
 // Answers reports whether mac, which came with the response to a signed request, is the receiver's
-// Signature.Answer to that very request.
+// Signature.Answer to that request.
 func Answers(response *http.Response, token, mac string, body []byte) bool {
 	return answers(response, token, mac, "answer", string(body))
 }
@@ -114,11 +115,11 @@ type Signature struct {
 	time        time.Time
 	nonce, body string
 	given       string
-	// message is what a signature is of, besides time, nonce and body.
+	// message is what the signature covers besides time, nonce and body.
 	message []string
 	// bearer is the token itself, from a sender of version 0.1.
 	bearer string
-	// token is what By found that the message was signed with.
+	// token is the one that the message was signed with, set by By.
 	token string
 }
 
@@ -149,7 +150,8 @@ func (s *Signature) describe(r *http.Request) {
 	s.message = []string{r.Method, host, r.URL.RequestURI()}
 }
 
-// mac signs. No part can be taken for another, because each comes with its length.
+// mac computes the signature. Each part has its length in front, so that two messages never have
+// the same input.
 func (s *Signature) mac(token, kind string, more ...string) string {
 	mac := hmac.New(sha256.New, []byte(token))
 	for _, part := range append(append([]string{kind, strconv.FormatInt(s.time.UnixMilli(), 10), s.nonce, s.body}, s.message...), more...) {
@@ -177,7 +179,7 @@ func (s *Signature) By(keys Keys, namespace, revision string) bool {
 	return false
 }
 
-// Covers reports whether the signature is of this body.
+// Covers reports whether this is the signed body.
 func (s *Signature) Covers(body []byte) bool {
 	hash := sha256.Sum256(body)
 	return s.bearer != "" || s.body == hex.EncodeToString(hash[:])
@@ -187,19 +189,19 @@ func (s *Signature) Covers(body []byte) bool {
 // the receiver's answer to that message.
 func (s *Signature) Answer(body []byte) string { return s.mac(s.token, "answer", string(body)) }
 
-// Guard refuses messages that are not of now or were sent before. The zero value is ready.
+// Guard rejects messages whose time is not the present, and repeated ones. The zero value is ready.
 type Guard struct {
-	// OtherClock counts messages of another time, Replayed those that came before.
+	// OtherClock counts messages with another time, Replayed repeated ones.
 	OtherClock, Replayed atomic.Int64
 
 	mutex sync.Mutex
-	// seen are the nonces since the time began; before are those of the period before that.
+	// seen holds the nonces since began, before those of the period before it.
 	seen, before map[string]struct{}
 	began        time.Time
 }
 
-// Check is called with a message that By has found valid. It tells the sender this process's clock
-// in the header of the answer, if the message is of another time.
+// Check returns an error for a message that must be rejected. By must have accepted it. If the time
+// is wrong, Check adds this process's clock to the header of the answer.
 func (g *Guard) Check(s *Signature, answer http.Header) error {
 	if s.bearer != "" {
 		return nil
@@ -218,8 +220,8 @@ func (g *Guard) Check(s *Signature, answer http.Header) error {
 	return nil
 }
 
-// note reports whether the nonce is new. It remembers at least the last half of rememberedNonces:
-// whoever knows a token can push out older ones, and then repeat what he could as well sign.
+// note reports whether the nonce is new. It remembers at least the last half of rememberedNonces.
+// Only the owner of a token can push out older ones, and could sign new messages instead.
 func (g *Guard) note(nonce string, now time.Time) bool {
 	g.mutex.Lock()
 	defer g.mutex.Unlock()

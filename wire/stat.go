@@ -22,12 +22,12 @@ const (
 // a second.
 type Stat struct {
 	PodName string
-	// AverageConcurrent is the time-weighted mean of requests in the reporter, those that wait
-	// included; AverageProxiedConcurrent is the part that an activator has counted already.
+	// AverageConcurrent is the time-weighted mean of the requests in the reporter, including queued
+	// ones. AverageProxiedConcurrent is the part that an activator has already counted.
 	AverageConcurrent        float64
 	AverageProxiedConcurrent float64
-	// Requests is how many requests arrived in the period; ProxiedRequests is the part that an
-	// activator has counted already.
+	// Requests is the number of requests that arrived in the period. ProxiedRequests is the part
+	// that an activator has already counted.
 	Requests        float64
 	ProxiedRequests float64
 	// ProcessUptime is in seconds.
@@ -37,14 +37,14 @@ type Stat struct {
 
 	// The fields below are Ebb's own; other implementations skip them by the rules of protobuf.
 
-	// Queued is how many requests wait in the reporter at the moment of the report.
+	// Queued is the number of queued requests at the time of the report.
 	Queued float64
 	// Completed is how many requests ended in the period, BusySeconds the sum of the time that they
 	// and the unfinished ones spent in the user container in the period.
 	Completed   float64
 	BusySeconds float64
-	// OutOfTurn says that the figures are those of a moment in which load grew; the regular report
-	// of the period will count the same requests.
+	// OutOfTurn marks momentary values that were sent because load grew. The regular report of the
+	// period will count the same requests.
 	OutOfTurn bool
 }
 
@@ -168,8 +168,8 @@ func EncodeStats(messages []StatMessage) []byte {
 // ErrTooManyStats is returned for a body with more messages than the reader takes.
 var ErrTooManyStats = errors.New("too many stats")
 
-// DecodeStats is the inverse of EncodeStats. It fails at the first message beyond most: a message
-// may take two bytes of a body and takes a hundred times as many once decoded.
+// DecodeStats is the inverse of EncodeStats. It fails after most messages: a message of two bytes
+// takes a hundred times as much memory when decoded.
 func DecodeStats(data []byte, most int) ([]StatMessage, error) {
 	var messages []StatMessage
 	err := fields(data, func(number int, value field) error {
@@ -186,7 +186,7 @@ func DecodeStats(data []byte, most int) ([]StatMessage, error) {
 		if n := len(messages); n > 0 {
 			last = &messages[n-1]
 		} else {
-			// The others are about as long as the first.
+			// Assume that the others are about as long as the first.
 			messages = make([]StatMessage, 0, min(len(data)/(len(value.bytes)+3)+1, most))
 		}
 		m, err := decodeMessage(value.bytes, last)
@@ -199,8 +199,8 @@ func DecodeStats(data []byte, most int) ([]StatMessage, error) {
 	return messages, nil
 }
 
-// decodeMessage shares with the message before it the texts that are the same: most often all come
-// from one reporter.
+// decodeMessage shares equal strings with the message before it. Usually all messages come from one
+// reporter.
 func decodeMessage(data []byte, last *StatMessage) (StatMessage, error) {
 	var m StatMessage
 	err := fields(data, func(number int, value field) (err error) {
@@ -242,7 +242,7 @@ func (f field) double(into *float64) error {
 	return nil
 }
 
-// shared sets a text, to the very one given if it is the same.
+// shared sets a string, and reuses the given one if it is equal.
 func (f field) shared(into *string, known string) error {
 	if f.kind != typeBytes {
 		return errWireType
@@ -255,7 +255,7 @@ func (f field) shared(into *string, known string) error {
 	return nil
 }
 
-// fields calls each for every field of a protobuf message.
+// fields calls each with every field of a protobuf message.
 func fields(data []byte, each func(number int, value field) error) error {
 	for len(data) > 0 {
 		key, n := binary.Uvarint(data)

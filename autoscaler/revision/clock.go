@@ -11,7 +11,7 @@ const (
 	TickPeriod = 2 * time.Second
 	// ScrapePeriod is the time between two scrapes.
 	ScrapePeriod = time.Second
-	// sleepPeriod is the tick of a revision at zero, where only news can change anything.
+	// sleepPeriod is the tick of a revision at zero, where only an event can change anything.
 	sleepPeriod = 30 * time.Second
 	// longestGap is the longest time between two decisions of an awake revision. More means that
 	// this process did not run.
@@ -66,7 +66,7 @@ func (r *Revision) Ring(now, soon time.Time) (scrape, decide bool) {
 	return scrape, tick || !r.clocks.step.IsZero() && !r.clocks.step.After(now)
 }
 
-// Rest sets the clocks after something happened: slow while only news can change anything.
+// Rest sets the clocks after an event. They are slow while only an event can change anything.
 func (r *Revision) Rest(now time.Time) {
 	if r.asleep(now) {
 		r.forgetReporters(now) // each wake-up brings pods with new names
@@ -81,8 +81,8 @@ func (r *Revision) Rest(now time.Time) {
 	}
 }
 
-// asleep reports that only news can change anything: there are no pods, none are wanted, and nobody
-// reports.
+// asleep reports whether only an event can change anything: there are no pods, none are wanted, and
+// there are no reports.
 func (r *Revision) asleep(now time.Time) bool {
 	return r.ordered == 0 && r.counts == (Counts{}) && r.zero.Active == zero.No && r.formula.Desired <= 0 && r.series.Quiet(now)
 }

@@ -91,7 +91,7 @@ type Outcome struct {
 	Explanation
 	// Changed says that there is something to write: a scale, a status, or a scale to verify.
 	Changed bool
-	// Scale says that Replicas is to be written. From is the scale that was ordered before, -1 if
+	// Scale is true if Replicas must be written. From is the scale that was ordered before, -1 if
 	// unknown.
 	Scale          bool
 	Replicas, From int32

@@ -36,8 +36,8 @@ func SampleSize(n int) int {
 	return int(math.Ceil(float64(n) * x / (float64(n) + x - 1)))
 }
 
-// OldestFirst orders pods as they are to be scraped: at random, those that started before since
-// first. Younger pods only fill the sample.
+// OldestFirst puts pods in the order of the scrape: in random order, and those that started before
+// since first. Younger pods only fill the sample.
 func OldestFirst[P any](pods []P, started func(*P) time.Time, since time.Time, shuffle func(n int, swap func(i, j int))) {
 	shuffle(len(pods), func(i, j int) { pods[i], pods[j] = pods[j], pods[i] })
 	old := 0

@@ -1,9 +1,8 @@
 // Package window averages what a revision reported over the last seconds.
 //
 // Owns: the ring of one-second buckets of one series (concurrency or requests per second). Reads:
-// nothing; the caller passes the time of every call. Writes: only the ring it was called on; a
-// Window has one owner and no lock. Never: looks at a clock, and never treats a second it knows
-// nothing about as a second without load.
+// nothing; the caller passes the time. Writes: only its ring. A Window has one owner and no lock.
+// Never: looks at a clock, or counts a second without data as a second without load.
 package window
 
 import (
@@ -22,22 +21,22 @@ const (
 	WeightedExponential
 )
 
-// minimumCoefficient is the smallest smoothing coefficient; below it a long window would barely
-// react.
+// minimumCoefficient is the smallest smoothing coefficient. Below it, a long window would react too
+// slowly.
 const minimumCoefficient = 0.2
 
 // Window is a ring of one-second buckets. Values added to the same second are summed, because each
-// source (an activator, the scrape of the pods) reports its own share of the load; a source's
-// second report of the same second is for Replace.
+// reporter (an activator, the scrape of the pods) reports its own share of the load. For a second
+// report of the same reporter in a second, use Replace.
 //
-// Three kinds of seconds are told apart: recorded ones; ones in which nothing was recorded, which
-// count as zero when a later second was recorded (a silent activator has no traffic); and ones
-// marked by Miss, of which the true value is unknown and which therefore never lower an average.
+// There are three kinds of seconds. Recorded seconds have a value. Seconds without a value count as
+// zero if a later second was recorded, because a silent activator has no traffic. Seconds marked by
+// Miss have an unknown value, so they never lower an average.
 type Window struct {
 	values  []float64
 	missing []bool
-	// first and last are the seconds (Unix) of the oldest and the newest write; written is false
-	// until there was one.
+	// first and last are the seconds (Unix) of the oldest and the newest write. written is false
+	// before the first write.
 	first, last int64
 	written     bool
 	coefficient float64
@@ -74,30 +73,30 @@ func (w *Window) Add(now time.Time, value float64) bool {
 	return ok
 }
 
-// Replace takes back from the bucket of now what one source added to it before, and adds a new
-// value in its place: a source that reports twice within one second has not twice the load. It
-// reports false, and changes nothing, under the same conditions as Add.
+// Replace removes a value that one reporter added to the bucket of now, and adds a new value: a
+// reporter that reports twice in a second does not have twice the load. It returns false and
+// changes nothing under the same conditions as Add.
 func (w *Window) Replace(now time.Time, before, value float64) bool {
 	if math.IsNaN(value) || math.IsInf(value, 0) || value < 0 {
 		return false
 	}
 	i, ok := w.bucket(now.Unix())
 	if ok {
-		// Never below value, whatever the sums were rounded to.
+		// Rounding must not bring the sum below value.
 		w.values[i] = math.Max(w.values[i]-before, 0) + value
 	}
 	return ok
 }
 
-// Miss marks the second of now as one whose load is only partly known, or not at all: a scrape was
-// due and failed. What other sources add to the second remains as a lower bound.
+// Miss marks the second of now as partly or wholly unknown, because a scrape failed. Values that
+// other reporters add to the second are a lower bound.
 func (w *Window) Miss(now time.Time) {
 	if i, ok := w.bucket(now.Unix()); ok {
 		w.missing[i] = true
 	}
 }
 
-// Found takes back what Miss said of the second of now.
+// Found undoes Miss for the second of now.
 func (w *Window) Found(now time.Time) {
 	if second := now.Unix(); w.written && second >= w.first && second <= w.last {
 		w.missing[index(second, int64(len(w.missing)))] = false
@@ -130,18 +129,18 @@ func (w *Window) bucket(second int64) (int, bool) {
 
 func index(second, n int64) int { return int(((second % n) + n) % n) }
 
-// Empty reports that nothing at all was written within the window that ends at now.
+// Empty reports whether nothing was written within the window that ends at now.
 func (w *Window) Empty(now time.Time) bool {
 	return !w.written || now.Unix()-w.last >= int64(len(w.values))
 }
 
-// Average is the mean over the valid seconds of the window ending at now, rounded to six decimals.
-// A valid second is one between the first and the last write that is not older than the window;
-// trailing seconds without any write are left out by Linear, and by WeightedExponential keep their
-// (now lost) weight. Missing seconds count as the mean of the known ones, or as what was recorded
-// in them if that is more. It reports false when the window was never written to, or when all its
-// valid seconds are missing: then the load is unknown, which is not the same as zero, and what was
-// recorded is the least it can be.
+// Average is the mean over the valid seconds of the window that ends at now, rounded to six
+// decimals. A valid second is between the first and the last write and not older than the window.
+// Trailing seconds without a write are left out by Linear. WeightedExponential keeps their weight.
+//
+// A missing second counts as the mean of the known ones, or as its recorded value if that is
+// higher. Average returns false if nothing was ever written, or if all valid seconds are missing.
+// The load is then unknown, and the recorded values are a lower bound.
 func (w *Window) Average(now time.Time, algorithm Algorithm) (float64, bool) {
 	if !w.written {
 		return 0, false
@@ -206,8 +205,8 @@ func (w *Window) Known(now time.Time) int {
 	return count
 }
 
-// Resize returns a window of the new length holding what still fits of this one, so that a changed
-// annotation does not make the autoscaler forget.
+// Resize returns a window of the new length with the contents that still fit, so that a changed
+// annotation does not lose data.
 func (w *Window) Resize(length time.Duration) *Window {
 	r := New(length)
 	if len(r.values) == len(w.values) {
@@ -250,11 +249,11 @@ func (w *Window) Export() Contents {
 	return c
 }
 
-// Import adds what another window held when it was exported at the second until. That and the
-// seconds of c are by another clock, to which shift is added. In a second that both windows know
-// the larger value counts, because each may have seen only a part of it. The seconds between until
-// and the first of this window's own are missing, because nobody looked. It reports false, and
-// changes nothing, if the contents cannot be those of a window.
+// Import adds the contents that another window had when it was exported at the second until. The
+// times are those of another clock, to which shift is added. If both windows have a value for a
+// second, the larger one counts, because each process may have seen only a part of the load. The
+// seconds between until and this window's first one are missing. Import returns false and changes
+// nothing if the contents are invalid.
 func (w *Window) Import(c Contents, until, shift int64, now time.Time) bool {
 	c.First += shift
 	until += shift
@@ -303,5 +302,5 @@ func (w *Window) Import(c Contents, until, shift int64, now time.Time) bool {
 	return true
 }
 
-// maxContents is more than the longest window, an hour, holds.
+// maxContents is above the length of the longest window, an hour.
 const maxContents = 2 * 3600

@@ -1,10 +1,9 @@
-// Package zero turns a decided scale into what is written: within the revision's bounds, and to
-// zero only when no request can be lost by it.
+// Package zero turns a desired scale into the scale to write: within the revision's bounds, and to
+// zero only when no request can be lost.
 //
-// Owns: the bounds, the two-step way to zero, the Active condition and the path requests take.
-// Reads: the configuration, state, input and time that the caller passes.
-// Writes: nothing but its results.
-// Never: looks at a clock or a network; a probe is asked for, and its answer is passed in.
+// Owns: the bounds, the two steps to zero, the Active condition and the path of requests. Reads:
+// the configuration, state, input and time that the caller passes. Writes: nothing but its results.
+// Never: looks at a clock or a network. The caller probes when a step asks for it.
 package zero
 
 import (
@@ -13,14 +12,14 @@ import (
 	"time"
 )
 
-// Unknown is the wanted scale when nothing can be said about it.
+// Unknown is the wanted scale when there is no decision.
 const Unknown int32 = -1
 
-// ActivationSlack is added to the progress deadline before a revision that never became active is
-// given up: the Deployment reports its own deadline first, which explains more.
+// ActivationSlack is added to the progress deadline of a revision that never became active. The
+// Deployment reports its own deadline first, with a better explanation.
 const ActivationSlack = 30 * time.Second
 
-// RetryProbe is how soon the public service is probed again while it does not yet lead to the
+// RetryProbe is the time between two probes of the public Service while it does not lead to the
 // activators.
 const RetryProbe = time.Second
 
@@ -45,17 +44,18 @@ const (
 
 // Config is what the revision's annotations and the ConfigMap say, resolved.
 type Config struct {
-	// Min and Max bound the scale, Max 0 does not. Initial is the scale before the first readiness.
+	// Min and Max bound the scale; 0 is no Max. Initial is the scale before the first readiness.
 	Min, Max, Initial int32
-	// Unreachable marks a revision to which no Route leads; Min and Initial do not count then.
+	// Unreachable is true for a revision that no Route sends traffic to. Min and Initial do not
+	// apply then.
 	Unreachable bool
-	// ScaleToZero false keeps one pod always.
+	// ScaleToZero is false if one pod is always kept.
 	ScaleToZero bool
-	// AlwaysProxied says that the activator never leaves the path, so there is nothing to wait for.
+	// AlwaysProxied is true if the activators are always in the path. Then no probe is needed.
 	AlwaysProxied bool
 	StableWindow  time.Duration
-	// Grace is how long the activators must have been in the path before the last pod goes,
-	// Retention how long the last pod stays after the last traffic.
+	// Grace is how long the activators must have been in the path before the last pod is removed.
+	// Retention is how long the last pod stays after the last traffic.
 	Grace, Retention time.Duration
 	ProgressDeadline time.Duration
 	// PathHold is how long the activators stay in the path after they were last needed.
@@ -67,19 +67,19 @@ type State struct {
 	Active       Condition
 	ActiveReason string
 	ActiveSince  time.Time
-	// Initialized turns true once, when the scale target first had the pods asked for.
+	// Initialized becomes true once, when the pods asked for were first ready.
 	Initialized bool
-	// Proxied says that requests go by way of the activators, since ProxiedSince.
+	// Proxied is true while requests go through the activators, since ProxiedSince.
 	Proxied      bool
 	ProxiedSince time.Time
 	// LastShort is when spare capacity was last below what a burst needs.
 	LastShort time.Time
 }
 
-// Probe is the latest answer of the public service.
+// Probe is the latest answer of the public Service.
 type Probe uint8
 
-// The answers. NotProbed also stands for an answer older than the present state.
+// The answers. An answer from before the present state counts as NotProbed.
 const (
 	NotProbed Probe = iota
 	ProbedActivator
@@ -90,7 +90,7 @@ const (
 type Input struct {
 	// Desired is the decided scale, Unknown when there is none.
 	Desired int32
-	// ExcessBurst is the spare capacity as decided; below 0 the activators belong in the path.
+	// ExcessBurst is the spare capacity. Below 0 the activators belong in the path.
 	ExcessBurst float64
 	Ready       int32
 	Probe       Probe
@@ -100,12 +100,12 @@ type Input struct {
 type Step struct {
 	// Want is the scale to report.
 	Want int32
-	// Apply says that Replicas is to be written.
+	// Apply is true if Replicas must be written.
 	Apply    bool
 	Replicas int32
 	// Probe asks for a probe of the public service.
 	Probe bool
-	// After, when above 0, is when to come back even if nothing happens.
+	// After, if above 0, is when to decide again even if nothing happens.
 	After  time.Duration
 	Rule   string
 	Reason string
@@ -152,7 +152,7 @@ func plan(c Config, s State, in Input, now time.Time) Step {
 	}
 	want, rule, reason := bound(c, s, in.Desired)
 	if want == 0 && !c.ScaleToZero && in.Desired >= 0 {
-		want, rule, reason = 1, RuleNeverZero, "scale to zero is switched off, so one pod stays"
+		want, rule, reason = 1, RuleNeverZero, "scale to zero is disabled, so one pod stays"
 	}
 	if want > 0 {
 		return Step{Want: want, Apply: true, Replicas: want, Rule: rule, Reason: reason}
@@ -167,7 +167,7 @@ func plan(c Config, s State, in Input, now time.Time) Step {
 	case Undecided:
 		limit := c.ProgressDeadline + ActivationSlack
 		if since < limit {
-			return wait(Unknown, limit-since, RuleActivating, "pods asked for are not ready yet; they are waited for")
+			return wait(Unknown, limit-since, RuleActivating, "waiting until the pods asked for are ready")
 		}
 		return gone(RuleTimedOut, fmt.Sprintf("no pod became ready within %s", limit))
 	case Yes:
@@ -210,7 +210,7 @@ func plan(c Config, s State, in Input, now time.Time) Step {
 
 func seconds(d time.Duration) string { return fmt.Sprintf("%.1f s", d.Seconds()) }
 
-// bound clamps a scale between the bounds in force; desired may be Unknown.
+// bound clamps a scale to the bounds that apply. desired may be Unknown.
 func bound(c Config, s State, desired int32) (int32, string, string) {
 	low, lowRule := c.Min, RuleMinScale
 	if c.Unreachable {
@@ -238,8 +238,8 @@ func clampMax(c Config, scale int32) int32 {
 	return scale
 }
 
-// Threshold is how many ready pods make the revision active; never more than it may have, or it
-// would never be.
+// Threshold is the number of ready pods that makes the revision active. It is at most the maximum
+// scale.
 func Threshold(c Config, s State) int32 {
 	low := c.Min
 	if c.Unreachable {
@@ -292,9 +292,9 @@ func activate(c Config, s State, want, ready int32, now time.Time) State {
 	return s
 }
 
-// path chooses who gets new requests. The activators enter at once when they are needed, and leave
-// only after a while without need: a switch moves every connection, so a load that hovers at the
-// limit must not cause one after the other.
+// path decides whether new requests go through the activators. The activators enter the path as
+// soon as they are needed, and leave it only after a while: each switch moves every connection, and
+// a load close to the limit must not cause one switch after the other.
 func path(c Config, s State, in Input, want int32, now time.Time) State {
 	short := in.ExcessBurst < 0 || math.IsNaN(in.ExcessBurst)
 	if short {

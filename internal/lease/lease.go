@@ -1,6 +1,6 @@
-// Package lease divides work among the replicas of a component. The work lies in buckets, each
-// bucket has a Lease, and the replica that holds the Lease works on what is in the bucket.
-// client-go's leader elector competes for each Lease.
+// Package lease divides work among the replicas of a component. The work is divided into buckets.
+// Each bucket has a Lease, and the replica that holds the Lease does the bucket's work. client-go's
+// leader elector competes for each Lease.
 //
 // Owns: when a bucket counts as held. Reads: the Leases of one namespace. Writes: the Leases of its
 // buckets. Never: knows what the work is.
@@ -36,7 +36,7 @@ type Scheme struct {
 // Source returns the current Scheme and a channel that is closed once it may have changed.
 type Source func() (Scheme, <-chan struct{})
 
-// Of makes a Source of settings that are no Scheme by name, such as settings.Leases.
+// Of makes a Source of settings with the fields of a Scheme, such as settings.Leases.
 func Of[S ~struct {
 	Prefix                                    string
 	Buckets                                   uint32
@@ -77,7 +77,7 @@ type Election struct {
 	// Renewed, if set, is called before Won and after each renewal, with the time until which no
 	// other replica can get the Lease. A process that was frozen can use it before Lost is called.
 	Renewed func(bucket string, until time.Time)
-	// Holder, if set, is told which other replica holds a bucket, "" when none does.
+	// Holder, if set, is called with the other replica that holds a bucket, "" when none does.
 	Holder func(bucket, identity string)
 	// Gone, if set, reports that the replica that holds a Lease does not exist any more. Its Leases
 	// are freed.

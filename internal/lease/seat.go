@@ -89,8 +89,8 @@ func (s *seat) retime(scheme Scheme) {
 	}
 }
 
-// sees is told the holder of the Lease. It tries at once to take a free one. While the bucket is
-// held here, this can be old news.
+// sees is called with the holder of the Lease. It tries at once to take a free one. The event can
+// be older than this replica's own write.
 func (s *seat) sees(holder string) {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()

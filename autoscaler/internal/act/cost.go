@@ -18,29 +18,29 @@ import (
 	"ebb.dev/ebb/autoscaler/revision"
 )
 
-// deletionCost is read by the ReplicaSet controller: of ready pods, those with the lowest cost go
-// first.
+// deletionCost is read by the ReplicaSet controller. Of ready pods, it removes those with the
+// lowest cost first.
 const deletionCost = "controller.kubernetes.io/pod-deletion-cost"
 
-// askTimeout bounds how long pods are asked before a scale-down. Those of a dead node never answer,
-// and a scale-down that waits for them holds a worker.
+// askTimeout bounds the questions to pods before a scale-down. Pods of a dead node never answer,
+// and a scale-down that waits for them occupies a worker.
 const askTimeout = time.Second
 
-// Costs makes idle pods go before busy ones.
+// Costs marks pods so that idle ones are removed before busy ones.
 type Costs struct {
 	Kube kubernetes.Interface
 	// Ready lists a revision's ready pods, Count counts all of them.
 	Ready func(loop.Key) []pods.Pod
 	Count func(loop.Key) revision.Counts
-	// InFlight asks pods how many requests they have; those that do not answer before ctx ends are
+	// InFlight asks pods for their number of requests. Pods that do not answer before ctx ends are
 	// left out.
 	InFlight func(context.Context, loop.Key, []pods.Pod) map[string]float64
 	Now      func() time.Time
 }
 
-// Mark gives the pods that shall go, removed in number, a lower cost than all others have, by one
-// patch each. Pods that are not ready go first anyway and need no mark; and when all are equally
-// busy nothing is marked.
+// Mark gives the pods to remove, as many as removed, a lower cost than all others, with one patch
+// each. Pods that are not ready are removed first and need no mark. If all pods are equally busy,
+// nothing is marked.
 func (c *Costs) Mark(ctx context.Context, key loop.Key, removed int) error {
 	ready, counts := c.Ready(key), c.Count(key)
 	victims := removed - int(counts.NotReady-counts.Terminating)
@@ -54,8 +54,8 @@ func (c *Costs) Mark(ctx context.Context, key loop.Key, removed int) error {
 	if len(chosen) == 0 {
 		return nil
 	}
-	// The cost falls as time goes on, so that a pod marked for an earlier scale-down that was
-	// called off stays behind those marked now, and its mark need not be taken back.
+	// The cost falls with time. A pod that was marked for an earlier scale-down, which did not
+	// happen, then comes after those marked now, and its mark can stay.
 	cost := -int32(c.Now().Unix() - time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC).Unix())
 	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:"%d"}}}`, deletionCost, cost)
 	var failures []error
@@ -68,8 +68,8 @@ func (c *Costs) Mark(ctx context.Context, key loop.Key, removed int) error {
 	return errors.Join(failures...)
 }
 
-// choose returns the least busy pods; of equally busy ones the youngest, as the ReplicaSet
-// controller would. A pod that does not tell counts as busy: it may be too busy to answer.
+// choose returns the least busy pods and, among equally busy ones, the youngest, as the ReplicaSet
+// controller does. A pod that does not answer counts as busy: it may be too busy to answer.
 func choose(ready []pods.Pod, inFlight map[string]float64, victims int) []string {
 	unknown := 0.0
 	for _, n := range inFlight {

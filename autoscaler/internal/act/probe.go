@@ -13,18 +13,18 @@ import (
 	"ebb.dev/ebb/wire"
 )
 
-// probeTimeout bounds one probe; maxProbes how many are under way.
+// probeTimeout bounds one probe, maxProbes the number of concurrent probes.
 const (
 	probeTimeout = time.Second
 	maxProbes    = 256
 )
 
-// Prober asks who answers at a revision's public Service: its pods, or already the activators.
+// Prober finds out who answers at a revision's public Service: its pods or the activators.
 type Prober struct {
 	// Domain is the cluster's domain.
 	Domain string
-	// HTTP1 and H2C send to services of either protocol; each probe needs a connection of its own,
-	// because a kept one would lead to where the Service led earlier.
+	// HTTP1 and H2C send to Services of either protocol. Each probe needs a new connection, because
+	// a kept one leads to an earlier endpoint of the Service.
 	HTTP1, H2C http.RoundTripper
 	slots      chan struct{}
 }

@@ -41,7 +41,7 @@ type queue struct {
 	// owns says which revisions are this replica's. Orders of others are dropped.
 	owns    func(loop.Key) bool
 	dropped int64
-	// queued is told of each revision that joins a line.
+	// queued is called for each revision that joins a line.
 	queued func(rank)
 }
 
@@ -73,7 +73,7 @@ func (q *queue) put(o loop.Order) {
 	}
 	t.order = o
 	switch {
-	case t.paused && o.Scale: // what is to be written changed, so it is tried at once
+	case t.paused && o.Scale: // the scale to write changed, so it is tried at once
 		t.paused = false
 	case !t.full:
 		t.full, t.retry = true, 0
@@ -86,7 +86,7 @@ func (q *queue) put(o loop.Order) {
 	}
 }
 
-// merge makes one order of two. What the older one was to write is still to be written.
+// merge combines two orders. A scale that the older one has not written is still written.
 func merge(older, newer loop.Order) loop.Order {
 	if older.UID != newer.UID {
 		return newer
@@ -143,8 +143,8 @@ func (q *queue) drop(key loop.Key) {
 	delete(q.tasks, key)
 }
 
-// done takes the result of an order that next returned. The order is to be resumed after retry, if
-// that is not zero.
+// done takes the result of an order that next returned. If retry is not zero, the caller calls
+// resume after that time.
 func (q *queue) done(t *task, order loop.Order, failed bool) (retry time.Duration) {
 	t.busy = false
 	lost := t.lost || !q.owns(order.Key)

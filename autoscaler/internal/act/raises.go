@@ -8,9 +8,9 @@ import (
 )
 
 const (
-	// raiseRemembered is how long a raise is of interest to the account of a cold start.
+	// raiseRemembered is how long a raise is kept for the account of a cold start.
 	raiseRemembered = 15 * time.Minute
-	// raisesSweepAt is how many are kept before the old ones are looked for.
+	// raisesSweepAt is the number of raises from which old ones are removed.
 	raisesSweepAt = 1024
 )
 
@@ -38,8 +38,7 @@ func (r *raises) note(key loop.Key, now time.Time) {
 	r.at[key] = now
 }
 
-// Raised returns when the write that last raised a revision's scale had ended, zero if that is not
-// known.
+// Raised returns when the last write that raised a revision's scale ended, zero if unknown.
 func (w *Writer) Raised(key loop.Key) time.Time {
 	w.raises.mutex.Lock()
 	defer w.raises.mutex.Unlock()

@@ -17,7 +17,7 @@ import (
 var (
 	errTarget   = errors.New("only Deployments of apps/v1 can be scaled")
 	errNotOwner = errors.New("this replica does not own the revision any more")
-	// errStale says that the scale is not what the order was decided on. The loop was told.
+	// errStale says that the scale is not the one that the order was decided on. The loop knows.
 	errStale = errors.New("somebody else wrote the scale")
 )
 
@@ -66,7 +66,7 @@ func (w *Writer) writeScale(ctx context.Context, o loop.Order) error {
 			return err
 		}
 		if scale.Spec.Replicas != o.From {
-			w.log.Info("the scale was written by somebody else: deciding again", "revision", o.Key.String(), "from", o.From,
+			w.log.Info("the scale was written by somebody else; deciding again", "revision", o.Key.String(), "from", o.From,
 				"to", o.Replicas, "found", scale.Spec.Replicas)
 			w.found(o.Key, o.UID, scale.Spec.Replicas)
 			return errStale

@@ -31,8 +31,8 @@ const (
 	messageInitial     = "The initial scale has not been reached yet."
 )
 
-// nextStatus returns the status that an order asks for, and whether it differs from what the object
-// says. The decision alone is no difference: it is written along with one.
+// nextStatus returns the status for an order, and whether it differs from the object's. A new
+// decision alone is not a difference: it is written together with one.
 func nextStatus(pa *v1alpha1.PodAutoscaler, o loop.Order) (*v1alpha1.PodAutoscalerStatus, bool) {
 	next := pa.Status.DeepCopy()
 	want := o.Status

@@ -48,11 +48,12 @@ type Writer struct {
 	log    *slog.Logger
 
 	// Written counts scale writes, Failed orders that failed at least once more, Stale scale writes
-	// that somebody else had overtaken.
+	// that came after a write of somebody else.
 	Written, Failed, Stale atomic.Int64
-	// found is told what the scale is, when it is not what an order was decided on.
+	// found is called with the scale if it differs from the one that an order was decided on.
 	found func(loop.Key, types.UID, int32)
-	// ObserveWrite, if set, is told the time from the news that led to a scale write to its end.
+	// ObserveWrite, if set, is called with the time from the event that led to a scale write to the
+	// end of the write.
 	ObserveWrite func(time.Duration)
 	// raises is when the scale of a revision was last raised.
 	raises raises
@@ -70,8 +71,8 @@ type Writer struct {
 // Owners says which revisions are this replica's.
 type Owners interface {
 	Owns(loop.Key) bool
-	// MayWrite also looks at the clock: while a lease was not renewed in time, it can be another
-	// replica's although nobody has said so yet.
+	// MayWrite also looks at the clock. A lease that was not renewed in time can belong to another
+	// replica before the election notices.
 	MayWrite(loop.Key) bool
 }
 
@@ -121,9 +122,9 @@ func (w *Writer) Release(patience time.Duration) {
 	}
 }
 
-// Run carries orders out until ctx is done. What waits then is dropped: the next owner decides
-// again. found is called, and must not block, with the scale that somebody else wrote in place of
-// what an order was decided on.
+// Run carries out orders until ctx is done. It drops the orders that still wait: the next owner
+// decides again. It calls found, which must not block, with the scale if somebody else wrote it
+// after an order was decided.
 func (w *Writer) Run(ctx context.Context, found func(loop.Key, types.UID, int32)) error {
 	w.found = found
 	stop := context.AfterFunc(ctx, func() {

@@ -1,12 +1,11 @@
-// Package handover brings what one replica knows of a bucket's revisions to the replica that owns
-// the bucket next.
+// Package handover transfers what one replica knows of a bucket's revisions to the next owner of
+// the bucket.
 //
-// Owns: the endpoint and its client. The next owner asks: it knows from the lease who came before,
-// while that replica may not live to learn who comes next.
-// Reads: the loop's states of revisions given up a moment ago.
-// Writes: the loop's states of revisions taken over.
-// Never: sends or takes anything without proof that the other side has the key of all tokens. The
-// address of a former replica may belong to another pod by now.
+// Owns: the endpoint and its client. The next owner asks: it knows from the lease who the previous
+// owner was, and that replica may end before it learns of the next owner. Reads: the loop's states
+// of revisions given up a moment ago. Writes: the loop's states of revisions taken over. Never:
+// sends or takes anything without proof that the other side has the key of all tokens. The address
+// of a former replica may belong to another pod now.
 package handover
 
 import (

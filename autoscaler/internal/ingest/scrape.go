@@ -44,7 +44,8 @@ type Scraper struct {
 	Dial func(ctx context.Context, address string) (net.Conn, error)
 	// Port is the port for stats; 0 means wire.PortMetrics.
 	Port int
-	// Mesh, if set, says whether requests name the pods' private Service, as a service mesh needs.
+	// Mesh, if set, returns true if requests must name the pods' private Service, as a service mesh
+	// needs.
 	Mesh func() bool
 	// Observe, if set, receives how long a scrape of a revision took and whether it counted.
 	Observe func(time.Duration, bool)
@@ -57,7 +58,7 @@ type Scraper struct {
 	// idle holds the connection to a pod by its IP, nil while it is in use. kept counts the others.
 	idle map[string]*connection
 	kept int
-	// keep bounds kept, by the number of files that this process may open.
+	// keep bounds kept. It depends on the limit of open files.
 	keep  int
 	swept time.Time
 	// spaces are buffers for answers, inquiries those that can be used again.
@@ -111,7 +112,8 @@ type inquiry struct {
 	// of them have to answer.
 	pods       []pods.Pod
 	size, next int
-	// looks counts how often answers were collected, left is in how many rounds they are again.
+	// looks counts how often answers were collected. left is the number of rounds until the next
+	// time.
 	looks, left int
 	questions   []question
 	stats       []revision.PodStat
@@ -132,7 +134,7 @@ type question struct {
 	c        *connection
 	progress progress
 	reused   bool
-	// again says that the pod may have closed the idle connection, so that a new one is worth a
+	// again is true if the pod may have closed the idle connection, so that a new one is worth a
 	// try.
 	again bool
 	err   error
@@ -170,8 +172,8 @@ func (s *Scraper) ask(i *inquiry) {
 	}
 }
 
-// finish waits for the answers, and asks again and others until the sample is full or all were
-// asked.
+// finish waits for the answers. It repeats failed questions and asks other pods until the sample is
+// full or all pods were asked.
 func (s *Scraper) finish(i *inquiry) {
 	for {
 		deadline := time.Now().Add(scrapeTimeout)
@@ -281,7 +283,7 @@ func (s *Scraper) judge(key loop.Key, q *question, stat wire.Stat, err error) (w
 	case err != nil:
 		err = fmt.Errorf("scrape pod %s/%s: %w", key.Namespace, q.pod.Name, err)
 	case stat.PodName != q.pod.Name || !sane(stat):
-		// The address belongs to another pod by now, or the figures are made up.
+		// The address belongs to another pod now, or the values are invalid.
 		if s.Foreign != nil {
 			s.Foreign(key)
 		}
@@ -320,7 +322,7 @@ func (s *Scraper) InFlight(ctx context.Context, key loop.Key, all []pods.Pod) ma
 
 var errForeign = errors.New("another pod answered")
 
-// one asks a single pod. ctx has a deadline; a second try uses the time that the first one left.
+// one asks a single pod. ctx has a deadline, which covers a second try.
 func (s *Scraper) one(ctx context.Context, key loop.Key, pod pods.Pod) (wire.Stat, error) {
 	i := inquiry{pods: []pods.Pod{pod}, size: 1}
 	s.ask(&i)

@@ -1,11 +1,10 @@
-// Package ingest receives the load: what activators and pods report, and what pods answer to
+// Package ingest receives the load: reports of activators and pods, and the pods' answers to
 // scrapes.
 //
-// Owns: the endpoint for stats and the connections to the pods' stat ports.
-// Reads: stats, after it has proved who sends them. Writes: samples to the loop; samples of
-// revisions that another replica decides, to that replica.
-// Never: passes on a figure that is no load, or a report of a revision that its sender does not
-// speak for.
+// Owns: the endpoint for stats and the connections to the pods' stat ports. Reads: stats, after it
+// has checked who signed them. Writes: samples to the loop, and to another replica those of the
+// revisions that it decides. Never: passes on an invalid value, or a report of a revision that its
+// sender has no token for.
 package ingest
 
 import (
@@ -29,21 +28,21 @@ import (
 	"ebb.dev/ebb/wire"
 )
 
-// headerForwarded marks stats that come from another replica; they are not forwarded again, or two
-// replicas that disagree on who decides would send them to and fro.
+// headerForwarded marks stats that come from another replica. They are not forwarded again: two
+// replicas that disagree on the owner would send them back and forth.
 const headerForwarded = "Ebb-Forwarded"
 
-// largestLoad is more than any reporter can have; what claims more is refused as made up.
+// largestLoad is above the load of any reporter. A higher value is rejected.
 const largestLoad = 1e7
 
-// activatorBodies bounds the bodies of activators that are in memory at once: each may be
-// wire.MaxStatsBytes long. A pod's body is too short to need a bound beside that of connections.
+// activatorBodies bounds the number of activators' bodies in memory. Each can have
+// wire.MaxStatsBytes. A pod's body is so short that the bound on connections is enough.
 const activatorBodies = 32
 
-// longestPodName is what a reporter may be called: the longest name of an object.
+// longestPodName is the maximum length of an object's name.
 const longestPodName = 253
 
-// forwardTimeout bounds the way to another replica.
+// forwardTimeout bounds a request to another replica.
 const forwardTimeout = 500 * time.Millisecond
 
 // Reporter takes samples in.
@@ -54,7 +53,7 @@ type Reporter interface {
 // Owners knows which replica decides for a revision.
 type Owners interface {
 	Owns(loop.Key) bool
-	// Owner returns an IP, "" when nobody decides for the revision at the moment.
+	// Owner returns an IP, "" while no replica decides for the revision.
 	Owner(loop.Key) string
 }
 
@@ -72,13 +71,13 @@ type Server struct {
 	// Guard counts and refuses messages of another time and repeated ones.
 	Guard wire.Guard
 
-	// bodies holds a place for each activator's body that is read or handled at the moment.
+	// bodies limits the activators' bodies that are read or handled.
 	bodies     chan struct{}
 	bodiesOnce sync.Once
 
-	// Refused counts what was turned away here, by reason.
+	// Refused counts rejected requests and stats, by reason.
 	Refused struct{ Unauthorized, Malformed, Insane, Forged, NoOwner, Busy atomic.Int64 }
-	// Accepted counts stats handed to the loop, Forwarded those handed to another replica.
+	// Accepted counts stats that went to the loop, Forwarded those that went to another replica.
 	Accepted, Forwarded atomic.Int64
 }
 
@@ -91,7 +90,7 @@ type Server struct {
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodPost {
 		w.Header().Set("Allow", http.MethodPost)
-		http.Error(w, "stats are POSTed", http.StatusMethodNotAllowed)
+		http.Error(w, "use POST", http.StatusMethodNotAllowed)
 		return
 	}
 	arrived := s.Clock()
@@ -160,13 +159,13 @@ func (s *Server) refuse(w http.ResponseWriter, counter *atomic.Int64, why string
 	refuse(w, why, status)
 }
 
-// refuse answers and closes the connection, so that nothing more is read from it.
+// refuse answers and closes the connection, so that the rest of the body is not read.
 func refuse(w http.ResponseWriter, why string, status int) {
 	w.Header().Set("Connection", "close")
 	http.Error(w, why, status)
 }
 
-// readBody reads a body of at most longest bytes, and nothing of one that says that it is longer.
+// readBody reads a body of at most longest bytes. It reads nothing if Content-Length is larger.
 func readBody(r *http.Request, longest int64) ([]byte, error) {
 	if r.ContentLength > longest {
 		return nil, fmt.Errorf("the body has %d bytes, more than %d", r.ContentLength, longest)
@@ -199,7 +198,7 @@ func (s *Server) take(ctx context.Context, messages []wire.StatMessage, onePod, 
 		}
 		owner := s.Owners.Owner(key)
 		if owner == "" || forwarded {
-			// Nobody decides for it now, or the sender and this replica disagree on who does.
+			// There is no owner now, or the sender and this replica disagree on the owner.
 			s.Refused.NoOwner.Add(1)
 			lost++
 			continue
@@ -223,12 +222,12 @@ func (s *Server) take(ctx context.Context, messages []wire.StatMessage, onePod, 
 		s.Forwarded.Add(int64(len(theirs)))
 	}
 	if lost > 0 {
-		return fmt.Errorf("nobody decides for %d of the revisions at the moment", lost)
+		return fmt.Errorf("no replica decides for %d of the revisions at the moment", lost)
 	}
 	return nil
 }
 
-// Sample turns a stat into what the loop takes: without the load that another reporter has counted.
+// Sample converts a stat for the loop. It leaves out the load that another reporter has counted.
 func Sample(key loop.Key, stat wire.Stat, onePod bool, arrived time.Time) loop.Sample {
 	return loop.Sample{Key: key, Arrived: arrived, Sample: revision.Sample{Reporter: stat.PodName, Timestamp: stat.Timestamp, OutOfTurn: stat.OutOfTurn,
 		Report: decide.Report{
@@ -239,7 +238,7 @@ func Sample(key loop.Key, stat wire.Stat, onePod bool, arrived time.Time) loop.S
 		}}}
 }
 
-// sane reports that every figure of a stat can be a load: neither NaN nor infinite, negative or
+// sane reports whether every value of a stat is a possible load: not NaN, infinite, negative or
 // absurd.
 func sane(s wire.Stat) bool {
 	for _, f := range [...]float64{s.AverageConcurrent, s.AverageProxiedConcurrent, s.Requests, s.ProxiedRequests, s.Queued, s.Completed, s.BusySeconds} {
@@ -258,7 +257,8 @@ func (s *Server) forward(ctx context.Context, owner string, messages []wire.Stat
 	if err != nil {
 		return fmt.Errorf("forward stats to %s: %w", owner, err)
 	}
-	// It is signed as by the reporter, so that it proves no more there than here.
+	// It is signed with the reporter's token, so that the owner trusts it no more than this replica
+	// did.
 	token := keys.Token("", wire.ActivatorSubject)
 	if onePod {
 		token = keys.Token(messages[0].Namespace, messages[0].Revision)

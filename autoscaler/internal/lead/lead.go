@@ -30,12 +30,12 @@ type Config struct {
 	Scheme  lease.Source
 }
 
-// Hooks tell what changes. None of them may call back.
+// Hooks are called on changes. They must not call back.
 type Hooks struct {
 	// Changed is called when a bucket has another owner.
 	Changed func()
-	// Left is called when this process no longer owns a bucket. It returns when nothing is decided
-	// for the bucket's revisions any more; only then can another process own it.
+	// Left is called when this process no longer owns a bucket. It returns when nothing more is
+	// decided or written for the bucket's revisions. Only then can another process own it.
 	Left func()
 	// Taken is called after Changed when this process is the new owner of a bucket, with the IP of
 	// the previous owner, which can be this process.
@@ -56,7 +56,7 @@ type Election struct {
 	set    *hash.BucketSet
 
 	mutex  sync.RWMutex
-	holder map[string]string    // bucket -> identity, "" when nobody holds it
+	holder map[string]string    // bucket -> identity, "" when it is not held
 	before map[string]string    // bucket -> identity of the last holder
 	until  map[string]time.Time // bucket -> when this process loses it without a renewal
 }
@@ -112,7 +112,7 @@ func (e *Election) lost(name string) {
 	}
 }
 
-// held is told that another process holds a lease, or nobody.
+// held is called when another process holds a lease, or no process does.
 func (e *Election) held(name, identity string) {
 	e.mutex.Lock()
 	if e.holder[name] == e.self {
@@ -155,8 +155,7 @@ func (e *Election) renewed(name string, until time.Time) {
 	e.until[name] = until
 }
 
-// Owner returns the IP of the process that decides for a revision, "" when nobody does at the
-// moment.
+// Owner returns the IP of the process that decides for a revision, "" while there is none.
 func (e *Election) Owner(key types.NamespacedName) string {
 	e.mutex.RLock()
 	defer e.mutex.RUnlock()
@@ -172,7 +171,7 @@ func (e *Election) Bucket(key types.NamespacedName) string {
 	return e.set.Owner(key.String())
 }
 
-// Learn says who owns a bucket after this process stopped taking part.
+// Learn sets the owner of a bucket after this process stopped taking part in the election.
 func (e *Election) Learn(bucket, ip string) {
 	e.mutex.Lock()
 	defer e.mutex.Unlock()

@@ -22,7 +22,7 @@ const (
 	inboxLength = 4096
 	// inboxDrained is how many batches a shard handles before it looks at its clock.
 	inboxDrained = 32
-	// priorityEvery is after how many samples a shard looks for priority samples.
+	// priorityEvery is the number of samples after which a shard looks for priority samples.
 	priorityEvery = 16
 )
 
@@ -38,8 +38,8 @@ type Options struct {
 	Log     *slog.Logger
 	// Clock is monotonic; nil stands for Monotonic().
 	Clock func() time.Time
-	// Elsewhere, if set, reports whether somebody else scales a revision that this engine does not
-	// know. Stats of such a revision are no mistake.
+	// Elsewhere, if set, reports whether another autoscaler scales a revision that this engine does
+	// not know. Stats of such a revision are not rejected as unknown.
 	Elsewhere func(Key) bool
 	// Observe, if set, receives the time from a sample's arrival to the decision that counts it.
 	Observe func(time.Duration)
@@ -128,13 +128,13 @@ func (e *Engine) Report(samples []Sample) error {
 // changed.
 func (e *Engine) Changed(key Key) { e.shard(key).touch(key) }
 
-// Found says what a revision's scale is, when it is not what an order was decided on. It waits for
-// room in the shard's inbox.
+// Found takes the scale of a revision that differs from the one that an order was decided on. It
+// waits for room in the shard's inbox.
 func (e *Engine) Found(key Key, uid types.UID, replicas int32) {
 	e.shard(key).answer(event{found: &found{key, uid, replicas}})
 }
 
-// Settle returns when all changes announced before are handled, Run has ended, or patience is over.
+// Settle returns when all earlier changes are handled, when Run has ended, or after patience.
 func (e *Engine) Settle(patience time.Duration) {
 	end := time.NewTimer(patience)
 	defer end.Stop()

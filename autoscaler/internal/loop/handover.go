@@ -48,8 +48,8 @@ func (l *left) take(chosen func(Key) bool, now time.Time, out map[Key]revision.S
 	}
 }
 
-// Export returns the states of the chosen revisions among those that this process decided for until
-// a moment ago. It returns each only once: the caller is the next owner.
+// Export returns the states of the chosen revisions that this process owned until a moment ago. It
+// returns each state once: the caller is the next owner.
 func (e *Engine) Export(chosen func(Key) bool) map[Key]revision.State {
 	out := map[Key]revision.State{}
 	for _, s := range e.shards {
@@ -69,8 +69,9 @@ func (e *Engine) Left() int {
 	return n
 }
 
-// Import takes in what the process before this one exported. behind is by how much its clock was
-// behind. It waits for room, and returns when the shards have it in their inboxes or Run has ended.
+// Import takes the states that the previous owner exported. behind is by how much its clock was
+// behind. Import waits for room, and returns when the states are in the shards' inboxes or Run has
+// ended.
 func (e *Engine) Import(states map[Key]revision.State, behind time.Duration) {
 	for key, s := range states {
 		e.shard(key).answer(event{imported: &imported{key, s, behind}})

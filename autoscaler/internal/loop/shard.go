@@ -13,7 +13,7 @@ import (
 	"ebb.dev/ebb/autoscaler/zero"
 )
 
-// event is one piece of news for a shard. Exactly one field is set.
+// event is one event for a shard. Exactly one field is set.
 type event struct {
 	samples  []Sample
 	scrape   *scrapeDone
@@ -23,7 +23,7 @@ type event struct {
 	reached  chan struct{} // closed when all changes announced before are handled
 }
 
-// found is the scale of a revision, when it is not what an order was decided on.
+// found is the scale of a revision that differs from the one that an order was decided on.
 type found struct {
 	key      Key
 	uid      types.UID
@@ -52,7 +52,7 @@ type member struct {
 	view      view
 }
 
-// view is what readers outside the shard may see.
+// view is the part that readers outside the shard may see.
 type view struct {
 	mutex   sync.Mutex
 	history history
@@ -64,12 +64,12 @@ type view struct {
 type shard struct {
 	engine *Engine
 	inbox  chan event
-	// priority holds samples sent out of turn. They go before all others, because requests wait.
+	// priority holds samples sent out of turn. They are handled first, because requests are queued.
 	priority chan event
 	draining bool // priority is being drained
 
-	// dirty holds the keys whose PodAutoscaler or pods changed. Unlike a channel it never blocks an
-	// informer's callback: it is at most as long as the list of revisions.
+	// dirty holds the keys whose PodAutoscaler or pods changed. Unlike a channel it never blocks
+	// the callback of an informer. It is at most as long as the list of revisions.
 	dirtyMutex sync.Mutex
 	dirty      map[Key]struct{}
 	news       chan struct{}
@@ -80,7 +80,7 @@ type shard struct {
 
 	clock dueHeap
 	left  left
-	// stopped is closed when nobody reads the inbox any more.
+	// stopped is closed when the inbox is no longer read.
 	stopped chan struct{}
 }
 
@@ -169,11 +169,11 @@ func (s *shard) drainFrom(from <-chan event) {
 	}
 }
 
-// together is how far apart two clocks may ring and still be served at once, so that ten thousand
+// together is the time difference within which revisions are served at once, so that ten thousand
 // revisions do not wake the process ten thousand times.
 const together = 5 * time.Millisecond
 
-// ring serves every revision that is due now, or soon enough to be served along.
+// ring serves every revision that is due now or within together.
 func (s *shard) ring() {
 	now := s.engine.options.Clock()
 	soon := now.Add(together)
@@ -271,7 +271,7 @@ func (s *shard) handle(e event) {
 		close(e.reached)
 	case e.imported != nil:
 		if s.index[e.imported.key] == nil {
-			s.changed() // the news that this process owns it may still be queued
+			s.changed() // that this process owns it may still be in the queue
 		}
 		m := s.index[e.imported.key]
 		if m == nil || e.imported.state.At.IsZero() || !m.Import(e.imported.state, e.imported.behind, now) {

@@ -27,7 +27,7 @@ type Spec struct {
 	// Service and Configuration label the metrics.
 	Service, Configuration string
 	H2C                    bool
-	// Found is what the status said when the Spec was made. It counts only on adoption.
+	// Found is the state in the status when the Spec was made. It is used on adoption only.
 	Found *revision.State
 }
 
@@ -60,7 +60,7 @@ type Order struct {
 	UID    types.UID
 	Target Target
 	revision.Outcome
-	// Since is when the news arrived that led to this order.
+	// Since is when the event arrived that led to this order.
 	Since time.Time
 }
 
@@ -85,7 +85,8 @@ type Scraper interface {
 	Scrape(key Key, young time.Duration, done func(revision.Scrape))
 }
 
-// Prober asks who answers at a revision's public Service. Probe does not block and calls done once.
+// Prober finds out who answers at a revision's public Service. Probe does not block and calls done
+// once.
 type Prober interface {
 	Probe(key Key, h2c bool, done func(zero.Probe))
 }

@@ -12,15 +12,16 @@ import (
 )
 
 const (
-	// remembered is how long a birth is of interest: a cold start that takes longer is given up.
+	// remembered is how long a birth is kept. The activator gives up on a cold start that takes
+	// longer.
 	remembered = 15 * time.Minute
-	// sweepAt is how many births are kept before the old ones are looked for.
+	// sweepAt is the number of births from which old ones are removed.
 	sweepAt = 1024
 )
 
-// births remembers when pods got a node and when their containers ran. It knows the pods that this
-// process saw before they had a node. Scheduled is when this process saw the node, which is finer
-// than the pod's condition.
+// births records when pods got a node and when their containers started. It knows only pods that
+// this process saw before they had a node. Scheduled is when this process saw the node, which is
+// more exact than the pod's condition.
 type births struct {
 	mutex sync.Mutex
 	of    map[podName]*birth
@@ -60,7 +61,7 @@ func (b *births) note(p *corev1.Pod, now time.Time) {
 	}
 }
 
-// running returns when the last container began to run, if all do.
+// running returns when the last container started, if all have.
 func running(p *corev1.Pod) (last time.Time, all bool) {
 	for i := range p.Status.ContainerStatuses {
 		state := p.Status.ContainerStatuses[i].State.Running
@@ -74,7 +75,7 @@ func running(p *corev1.Pod) (last time.Time, all bool) {
 	return last, !last.IsZero()
 }
 
-// forget drops old births whenever as many again have come as were left by the last time.
+// forget removes old births each time the number of births has doubled.
 func (b *births) forget(now time.Time) {
 	if b.of == nil {
 		b.of, b.sweep = map[podName]*birth{}, sweepAt
@@ -90,7 +91,7 @@ func (b *births) forget(now time.Time) {
 	b.sweep = max(2*len(b.of), sweepAt)
 }
 
-// Birth returns what is known of how a pod came to be, but for Asked.
+// Birth returns the known steps of a pod's start, without Asked.
 func (i *Index) Birth(revision loop.Key, pod string) wire.Birth {
 	i.births.mutex.Lock()
 	defer i.births.mutex.Unlock()

@@ -1,8 +1,8 @@
-// Package pods knows the pods of the revisions.
+// Package pods lists and counts the pods of the revisions.
 //
-// Owns: an informer on the pods that carry the revision label, each stripped to what is counted or
-// scraped, and the list of each revision's. Reads: pods, and when it hears of them. Writes:
-// nothing. Never: holds a pod of anything else than a revision.
+// Owns: an informer on the pods with the revision label, each reduced to what is counted or
+// scraped, and a list of pods for each revision. Reads: pods. Writes: nothing. Never: keeps a pod
+// that belongs to no revision.
 package pods
 
 import (
@@ -23,7 +23,7 @@ import (
 	"ebb.dev/ebb/autoscaler/revision"
 )
 
-// Pod is a ready pod that can be asked for its stat.
+// Pod is a pod that can be scraped.
 type Pod struct {
 	Name, IP string
 	Started  time.Time
@@ -39,7 +39,7 @@ type Index struct {
 	births births
 }
 
-// group is the pods of one revision. Counts and ready are derived on demand.
+// group holds the pods of one revision. The counts and lists are derived on demand.
 type group struct {
 	pods   []*small
 	known  bool
@@ -48,8 +48,8 @@ type group struct {
 	lapsed []Pod
 }
 
-// small is what is kept of a pod: some two hundred bytes of several kilobytes. To the informer it
-// is an object with a name and a version, and with no other metadata.
+// small is what is kept of a pod: about two hundred bytes of several kilobytes. The informer sees
+// it as an object with a name and a version and no other metadata.
 type small struct {
 	metav1.Object
 	namespace, name, version, revision, ip string
@@ -80,7 +80,7 @@ func NewIndex(client kubernetes.Interface) (*Index, error) {
 	i.informer = coreinformers.NewFilteredPodInformer(client, metav1.NamespaceAll, 0, cache.Indexers{}, func(o *metav1.ListOptions) {
 		o.LabelSelector = names.RevisionLabel
 	})
-	// Every word about a pod passes here, whole for the last time.
+	// Each event passes here, with the whole pod for the last time.
 	if err := i.informer.SetTransform(func(o any) (any, error) {
 		if p, ok := o.(*corev1.Pod); ok {
 			i.births.note(p, time.Now())
@@ -92,8 +92,8 @@ func NewIndex(client kubernetes.Interface) (*Index, error) {
 	return i, nil
 }
 
-// Start begins to watch. changed is called with the revision of every pod that changed and must not
-// block. Start returns when the pods are known, or false when done closed before that.
+// Start begins to watch. changed is called with the revision of every pod that changed, and must
+// not block. Start returns true when the pods are known, or false if done closed before.
 func (i *Index) Start(done <-chan struct{}, changed func(loop.Key)) bool {
 	registration, err := i.informer.AddEventHandler(i.handler(changed))
 	if err != nil {
@@ -137,7 +137,7 @@ func (i *Index) handler(changed func(loop.Key)) cache.ResourceEventHandlerFuncs 
 	}
 }
 
-// put takes a pod out, puts one in, or puts one in another's place.
+// put removes a pod, adds one, or replaces one.
 func (i *Index) put(before, after *small) {
 	i.mutex.Lock()
 	defer i.mutex.Unlock()
@@ -167,7 +167,7 @@ func strip(o any) (any, error) {
 	if !ok {
 		return o, nil
 	}
-	// The names are those of many pods, and each came with a copy of its own.
+	// Many pods share these names, and each event brought its own copy.
 	s := &small{Object: &blank, namespace: unique.Make(p.Namespace).Value(), name: p.Name, version: p.ResourceVersion,
 		revision: unique.Make(p.Labels[names.RevisionLabel]).Value(), ip: p.Status.PodIP, state: stateOf(p)}
 	if p.Status.StartTime != nil {
@@ -176,8 +176,8 @@ func strip(o any) (any, error) {
 	return s, nil
 }
 
-// blank answers for the metadata that is not kept. Nobody writes to it: objects in a cache are read
-// only.
+// blank stands for the metadata that is not kept. It is never written to, because objects in a
+// cache are read only.
 var blank metav1.ObjectMeta
 
 // stateOf says what a pod counts as:
@@ -208,9 +208,9 @@ func stateOf(p *corev1.Pod) state {
 	return notReady
 }
 
-// wasReady reports whether a pod stopped being ready at a time, and is not merely starting: its
-// condition is from before queue-proxy started then. A queue-proxy that was restarted holds none
-// of the requests that came before.
+// wasReady reports whether a pod was ready before the time since, and is not merely starting: a
+// starting pod has had its condition since before queue-proxy started. If queue-proxy was restarted
+// since, it holds no earlier requests.
 func wasReady(p *corev1.Pod, since metav1.Time) bool {
 	for _, c := range p.Status.ContainerStatuses {
 		if c.Name == names.QueueProxyContainer && c.State.Running != nil {
@@ -225,13 +225,14 @@ func (i *Index) Count(k loop.Key) revision.Counts {
 	return i.look(k).counts
 }
 
-// Ready lists a revision's ready pods. The list is not to be changed.
+// Ready lists a revision's ready pods. The caller must not change the list.
 func (i *Index) Ready(k loop.Key) []Pod {
 	return i.look(k).ready
 }
 
 // ToScrape lists the pods that know a revision's load: the ready ones or, if there are none, those
-// that were. These may still be at long requests. The list is not to be changed.
+// that were ready before. These may still handle long requests. The caller must not change the
+// list.
 func (i *Index) ToScrape(k loop.Key) []Pod {
 	g := i.look(k)
 	if len(g.ready) == 0 {
@@ -260,7 +261,7 @@ func (i *Index) look(k loop.Key) group {
 	return *r
 }
 
-// derive makes the counts and the lists anew. A list that was handed out stays as it is.
+// derive computes the counts and new lists. Lists that were returned before do not change.
 func (r *group) derive() {
 	r.known, r.counts, r.ready, r.lapsed = true, revision.Counts{}, nil, nil
 	for _, p := range r.pods {

@@ -13,7 +13,7 @@ import (
 // for and scheduled.
 type Births struct {
 	Of func(revision loop.Key, pod string) wire.Birth
-	// Owner is as in Decisions. Every replica sees the pods, but only who decides has written the
+	// Owner is as in Decisions. Every replica sees the pods, but only the owner has written the
 	// scale.
 	Owner func(loop.Key) (ip string, self bool)
 	// Peers is as in Decisions.
@@ -37,7 +37,7 @@ func (b Births) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	birth := b.Of(key, parts[2])
 	if birth == (wire.Birth{}) {
-		http.Error(w, "nothing is known of how pod "+parts[2]+" of "+key.String()+" came to be", http.StatusNotFound)
+		http.Error(w, "the start of pod "+parts[2]+" of "+key.String()+" is not known", http.StatusNotFound)
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")

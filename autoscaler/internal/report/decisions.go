@@ -20,7 +20,7 @@ type Decisions struct {
 	// Owner returns the IP of the replica that decides for a revision, and whether that is this
 	// one.
 	Owner func(loop.Key) (ip string, self bool)
-	// Peers prove to each other who they are.
+	// Peers authenticates the other components.
 	Peers *Peers
 }
 
@@ -32,8 +32,9 @@ type Peers struct {
 	signer wire.Signer
 }
 
-// allowed says who may read what concerns all tenants: somebody inside this pod, as kubectl
-// port-forward is, and components of Ebb, by the activators' token. It answers everybody else.
+// allowed reports whether the sender may read data of all tenants: it is inside this pod, like
+// kubectl port-forward, or a component of Ebb, with the activators' token. Otherwise it answers the
+// request.
 func (p *Peers) allowed(w http.ResponseWriter, r *http.Request) bool {
 	peer, err := netip.ParseAddrPort(r.RemoteAddr)
 	if err == nil && peer.Addr().Unmap().IsLoopback() {
@@ -51,7 +52,7 @@ func (p *Peers) allowed(w http.ResponseWriter, r *http.Request) bool {
 	return true
 }
 
-// decision is one run of like decisions as JSON; the figures are those of its last one.
+// decision is one run of equal decisions as JSON. The values are those of the last one.
 type decision struct {
 	First   time.Time `json:"first"`
 	Last    time.Time `json:"last"`
@@ -124,7 +125,7 @@ func (d Decisions) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	encoder.Encode(map[string]any{"revision": key.String(), "decisions": out})
 }
 
-// askOwner passes the question on to the replica that decides.
+// askOwner forwards the question to the replica that decides.
 func (p *Peers) askOwner(w http.ResponseWriter, r *http.Request, ip string) {
 	url := "http://" + net.JoinHostPort(ip, strconv.Itoa(wire.PortStats)) + r.URL.Path + "?forwarded=1"
 	request, err := http.NewRequestWithContext(r.Context(), http.MethodGet, url, nil)

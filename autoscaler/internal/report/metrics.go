@@ -1,6 +1,7 @@
-// Package report shows what the loop decides and why: as metrics and at the decisions endpoint.
+// Package report publishes the loop's decisions and their reasons, as metrics and at the decisions
+// endpoint.
 //
-// Owns: the collector and the handler. Reads: the loop's views. Writes: nothing. Never: changes a
+// Owns: the collector and the handlers. Reads: the loop's views. Writes: nothing. Never: changes a
 // decision.
 package report
 
@@ -12,8 +13,7 @@ import (
 	"ebb.dev/ebb/autoscaler/internal/loop"
 )
 
-// Collector exports the loop's views under the contract's names, with underscores where those have
-// dots.
+// Collector exports the loop's views under the contract's names, with underscores in place of dots.
 type Collector struct {
 	Each func(func(loop.View))
 	// Counts returns further counters: values by name and reason.
@@ -26,7 +26,7 @@ type Count struct {
 	Value              int64
 }
 
-// labels are in the alphabetical order in which label pairs have to be.
+// labels are in alphabetical order, as label pairs must be.
 var labels = []string{"k8s_namespace_name", "kn_configuration_name", "kn_revision_name", "kn_service_name"}
 
 func labelPairs(v loop.View) []*dto.LabelPair {
@@ -99,8 +99,8 @@ func (c Collector) Collect(out chan<- prometheus.Metric) {
 		if v.Last.Times == 0 {
 			return
 		}
-		// One set of labels serves all of a revision's series: a set for each would be most of what
-		// this process allocates.
+		// All series of a revision share one set of labels. A set for each would be most of this
+		// process's allocations.
 		pairs := labelPairs(v)
 		gauge := func(d *prometheus.Desc, f float64) { out <- &series{d, pairs, f} }
 		d := v.Last.Decision

@@ -24,7 +24,7 @@ type Source struct {
 	// of an object.
 	Ignored atomic.Int64
 
-	// told is the generation of each object whose problems were logged.
+	// told is the generation of each object at which its problems were logged.
 	mutex sync.Mutex
 	told  map[types.UID]int64
 }

@@ -28,7 +28,7 @@ import (
 // longestPathHold bounds how long the activators stay in the path after they were last needed.
 const longestPathHold = time.Minute
 
-// Ours reports whether the PodAutoscaler is of the class that this process decides.
+// Ours reports whether the PodAutoscaler has the class of this autoscaler.
 func Ours(pa *v1alpha1.PodAutoscaler, a settings.Autoscaler) bool {
 	return pa.Class(a.Class) == names.ClassKPA
 }
@@ -78,7 +78,7 @@ func Resolve(pa *v1alpha1.PodAutoscaler, a settings.Autoscaler, progressDeadline
 	return s, problems
 }
 
-// formulaOf returns the configuration of the formula but for the scales.
+// formulaOf returns the configuration of the formula without the scales.
 func formulaOf(pa *v1alpha1.PodAutoscaler, s names.Scaling, a settings.Autoscaler, ignore func(key, why string)) decide.Config {
 	metric := decide.Concurrency
 	switch s.Metric {
@@ -152,8 +152,8 @@ func problem(annotations map[string]string, key, why string) string {
 	return fmt.Sprintf("annotation %s=%q is ignored: %s", spelling, text, why)
 }
 
-// found reads back what an earlier process wrote. A PodAutoscaler that was created again, for a
-// revision that had its initial pods before, starts at zero behind the activators.
+// found reads the state that an earlier process wrote. A PodAutoscaler that was created again, for
+// a revision that had its initial pods before, starts at zero behind the activators.
 func found(pa *v1alpha1.PodAutoscaler) *revision.State {
 	status := &pa.Status
 	if pa.Annotations[names.InitializedAnnotation] == "true" && len(status.Conditions) == 0 {
