@@ -9,8 +9,10 @@ import (
 	"testing"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	clienttesting "k8s.io/client-go/testing"
 
 	"ebb.dev/ebb/autoscaler/internal/loop"
@@ -150,13 +152,16 @@ func TestAScaleThatChangedAndChangedBackIsWrittenByVersion(t *testing.T) {
 			scale.ResourceVersion = "7"
 			return true, scale, nil
 		})
-		c.kube.PrependReactor("update", "deployments", func(a clienttesting.Action) (bool, runtime.Object, error) {
-			scale := a.(clienttesting.UpdateAction).GetObject().(*autoscalingv1.Scale)
-			c.note("update to %d of version %s", scale.Spec.Replicas, scale.ResourceVersion)
-			return true, scale, nil
+		c.kube.PrependReactor("patch", "deployments", func(a clienttesting.Action) (bool, runtime.Object, error) {
+			patch := a.(clienttesting.PatchAction)
+			if patch.GetPatchType() != types.MergePatchType {
+				return false, nil, nil
+			}
+			c.note("%s %s", patch.GetSubresource(), patch.GetPatch())
+			return true, &appsv1.Deployment{}, nil
 		})
 		w.Act(order(10, 2))
-		expect(t, c, "update to 2 of version 7", "status want 2, 1 ready, Serve, active True")
+		expect(t, c, `scale {"metadata":{"resourceVersion":"7"},"spec":{"replicas":2}}`, "status want 2, 1 ready, Serve, active True")
 	})
 }
 

@@ -71,12 +71,12 @@ func (w *Writer) writeScale(ctx context.Context, o loop.Order) error {
 			w.found(o.Key, o.UID, scale.Spec.Replicas)
 			return errStale
 		}
-		// It was changed and changed back meanwhile. The version makes this a condition, too.
-		scale.Spec.Replicas = o.Replicas
+		// It was changed and changed back meanwhile. The version is a condition, too.
 		if err := w.check(ctx, o); err != nil {
 			return err
 		}
-		_, err = deployments.UpdateScale(ctx, o.Target.Name, scale, metav1.UpdateOptions{})
+		patch := fmt.Appendf(nil, `{"metadata":{"resourceVersion":%q},"spec":{"replicas":%d}}`, scale.ResourceVersion, o.Replicas)
+		_, err = deployments.Patch(ctx, o.Target.Name, types.MergePatchType, patch, metav1.PatchOptions{}, "scale")
 	}
 	if err != nil {
 		return fmt.Errorf("write scale of %s/%s from %d to %d: %w", o.Key.Namespace, o.Target.Name, o.From, o.Replicas, err)
