@@ -20,8 +20,10 @@ const (
 	// the header from what a user container answers.
 	HeaderRefused = "Ebb-Refused"
 
-	// RefusedLimit is the value of HeaderRefused.
-	RefusedLimit = "limit"
+	// RefusedLimit and RefusedRevision are the values of HeaderRefused: the pod has no free slot,
+	// or it is not a pod of the revision that HeaderRevision names.
+	RefusedLimit    = "limit"
+	RefusedRevision = "revision"
 
 	// RefusedStatus is the status of a refusal.
 	RefusedStatus = 503

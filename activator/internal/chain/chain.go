@@ -110,7 +110,7 @@ func (h *Handler) Admit(r *forward.Request) forward.Decision {
 	if info.CutResponses {
 		r.Timeouts.Action = forward.CutResponse
 	}
-	h.rewrite(r, info)
+	h.rewrite(r, x, info)
 	if h.Tracer != nil {
 		x.Span = h.Tracer().Begin(r)
 	}
@@ -118,13 +118,14 @@ func (h *Handler) Admit(r *forward.Request) forward.Decision {
 }
 
 // rewrite sets what queue-proxy reads and removes what the user container should not see.
-func (h *Handler) rewrite(r *forward.Request, info *backends.Info) {
+func (h *Handler) rewrite(r *forward.Request, x *Exchange, info *backends.Info) {
 	if !forward.ValidHost(r.Header(wire.HeaderOriginalHost)) {
 		r.SetHeader(wire.HeaderOriginalHost, r.Host())
 	}
 	r.SetHeader(wire.HeaderProxyRequest, wire.ProxyActivator)
-	r.DelHeader(wire.HeaderRevision)
-	r.DelHeader(wire.HeaderNamespace)
+	// A pod that has taken over another pod's address refuses what is not for its revision.
+	r.SetHeader(wire.HeaderRevision, x.Revision.Key.Name)
+	r.SetHeader(wire.HeaderNamespace, x.Revision.Key.Namespace)
 	r.DelHeader(wire.HeaderNetworkHash)
 	if info.ContainerConcurrency > 0 {
 		// Only the pod's own limit knows what other activators have sent there; see
@@ -206,11 +207,22 @@ func (h *Handler) OnResponse(r *forward.Request, response *forward.Response) (fo
 	if !ok {
 		return forward.Decision{}, false
 	}
-	x.Slot.Answered()
-	if response.Status != wire.RefusedStatus || !response.Replayable || response.Header(wire.HeaderRefused) == "" {
+	refused := ""
+	if response.Status == wire.RefusedStatus {
+		refused = response.Header(wire.HeaderRefused)
+	}
+	misdirected := refused == wire.RefusedRevision // the address belongs to another pod now
+	if !misdirected {
+		x.Slot.Answered()
+	}
+	if refused == "" || !response.Replayable {
 		return forward.Decision{}, false
 	}
-	x.Slot.Refused()
+	if misdirected {
+		x.Slot.Failed()
+	} else {
+		x.Slot.Refused()
+	}
 	x.HasSlot = false
 	x.Load.Refused.Add(1)
 	return h.bind(r, x), true

@@ -216,8 +216,8 @@ func TestWhatThePodIsTold(t *testing.T) {
 		t.Fatalf("got %d %q %v", status, body, header)
 	}
 	for name, want := range map[string]string{
-		wire.HeaderOriginalHost: "hello.example.com", wire.HeaderProxyRequest: "activator", wire.HeaderRevision: "",
-		wire.HeaderNamespace: "", wire.HeaderNetworkHash: "", wire.HeaderNoQueue: "10.9.9.9:8014", "X-Own": "kept",
+		wire.HeaderOriginalHost: "hello.example.com", wire.HeaderProxyRequest: "activator", wire.HeaderRevision: "rev",
+		wire.HeaderNamespace: "ns", wire.HeaderNetworkHash: "", wire.HeaderNoQueue: "10.9.9.9:8014", "X-Own": "kept",
 	} {
 		if got.Header.Get(name) != want {
 			t.Errorf("%s is %q, want %q", name, got.Header.Get(name), want)
@@ -369,6 +369,36 @@ func TestARefusedRequestGoesToThePodWithAFreeSlot(t *testing.T) {
 		}
 	}
 	eventually(t, "the slots are back", func() bool { _, flying := r.Queue.Load(); return flying == 0 })
+}
+
+// A pod that has taken over the address of another one refuses what is not for its revision. The
+// request goes to a pod of its own, or waits for one.
+func TestARequestThatMeetsAnotherRevisionsPodGoesToItsOwn(t *testing.T) {
+	for _, limit := range []int{0, 1} {
+		w := newWorld(t, hold.Bounds{})
+		r := w.revision(backends.Info{ContainerConcurrency: limit})
+		var met atomic.Int64
+		other := w.pod("other", func(rw http.ResponseWriter, r *http.Request) {
+			met.Add(1)
+			rw.Header().Set(wire.HeaderRefused, wire.RefusedRevision)
+			rw.WriteHeader(wire.RefusedStatus)
+		})
+		w.pods(other)
+		answered := make(chan string)
+		go func() {
+			status, _, body := w.send("POST", "body")
+			answered <- fmt.Sprint(status, body)
+		}()
+		eventually(t, "the other pod refuses the request", func() bool { return met.Load() > 1 })
+		own := w.pod("own", func(rw http.ResponseWriter, r *http.Request) {
+			fmt.Fprint(rw, r.Header.Get(wire.HeaderNamespace), "/", r.Header.Get(wire.HeaderRevision))
+		})
+		w.pods(other, own)
+		if got := <-answered; got != "200ns/rev" {
+			t.Errorf("limit %d: got %q", limit, got)
+		}
+		eventually(t, "the slots are back", func() bool { _, flying := r.Queue.Load(); return flying == 0 })
+	}
 }
 
 func TestADeadPodIsPassedOver(t *testing.T) {

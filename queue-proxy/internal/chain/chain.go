@@ -41,6 +41,9 @@ type Ended struct {
 
 // Chain implements forward.Handler.
 type Chain struct {
+	// Namespace and Revision are the pod's. A request for another revision is refused.
+	Namespace, Revision string
+
 	Gate     *Gate
 	User     *forward.Upstream
 	Timeouts forward.Timeouts
@@ -76,6 +79,9 @@ func (c *Chain) Admit(r *forward.Request) forward.Decision {
 	r.Data = p
 	if v, handled := c.probe(r, p); handled {
 		return v
+	}
+	if c.misdirected(r) {
+		return refusal(wire.RefusedRevision)
 	}
 	r.Timeouts = c.Timeouts
 	// Anybody can send the header; only an activator is refused and called back.
@@ -173,6 +179,13 @@ func (c *Chain) probe(r *forward.Request, p *pass) (forward.Decision, bool) {
 		return reply(503, ""), true
 	}
 	return reply(200, wire.ProbeQueue), true
+}
+
+// misdirected reports whether the request is for another revision. Its sender has not noticed yet
+// that the address belongs to another pod now.
+func (c *Chain) misdirected(r *forward.Request) bool {
+	revision := r.Header(wire.HeaderRevision)
+	return revision != "" && (revision != c.Revision || r.Header(wire.HeaderNamespace) != c.Namespace)
 }
 
 func reply(status int, body string) forward.Decision {

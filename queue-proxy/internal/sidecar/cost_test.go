@@ -17,7 +17,7 @@ func TestAForwardedRequestAllocatesNothing(t *testing.T) {
 	upstream := forwardtest.Hello(t)
 	requests := map[string]string{
 		"from a gateway": "GET /x HTTP/1.1\r\nHost: rev.ns\r\nUser-Agent: bench\r\nAccept: */*\r\nX-Forwarded-For: 10.0.0.1\r\nX-Forwarded-Proto: http\r\n" +
-			"Knative-Serving-Revision: rev\r\nKnative-Serving-Namespace: ns\r\nK-Network-Hash: abc\r\n\r\n",
+			"Knative-Serving-Revision: rev-00001\r\nKnative-Serving-Namespace: ns\r\nK-Network-Hash: abc\r\n\r\n",
 		"from an activator": "GET /x HTTP/1.1\r\nHost: 10.0.0.9:8012\r\nK-Original-Host: hello.example.com\r\nK-Proxy-Request: activator\r\n\r\n",
 		"with a body":       "POST /x HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\n\r\nhello",
 	}

@@ -121,6 +121,7 @@ func (s *Sidecar) build() error {
 		action = forward.CutResponse
 	}
 	c := &chain.Chain{
+		Namespace: cfg.Namespace, Revision: cfg.Revision,
 		Gate: s.gate, User: s.user, Ready: s.prober.Ready, Draining: s.drainer.Draining, Seen: s.drainer.Seen,
 		Activator: s.announcer.Activator,
 		Timeouts:  forward.Timeouts{ResponseStart: cfg.ResponseStartTimeout, Idle: cfg.IdleTimeout, Total: cfg.Timeout, Action: action},

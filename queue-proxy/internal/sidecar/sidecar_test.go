@@ -133,7 +133,7 @@ func TestTheContainerSeesTheClientsRequest(t *testing.T) {
 			r.Header.Get(wire.HeaderRevision), r.Header.Get(wire.HeaderNamespace), r.Header.Get(wire.HeaderOriginalHost),
 			r.Header.Get(wire.HeaderProxyRequest), r.Header.Get(wire.HeaderNetworkHash)}, ""))
 	}, nil)
-	_, body, header := r.get("/", "Host", "inner", wire.HeaderOriginalHost, "outer.example", wire.HeaderRevision, "r", wire.HeaderNamespace, "n",
+	_, body, header := r.get("/", "Host", "inner", wire.HeaderOriginalHost, "outer.example", wire.HeaderRevision, "rev-00001", wire.HeaderNamespace, "ns",
 		wire.HeaderProxyRequest, "activator", wire.HeaderNetworkHash, "h", "X-Forwarded-For", "10.0.0.1, fe80::1", "X-Forwarded-Proto", "https",
 		"X-Forwarded-Host", "pub:80")
 	if want := `outer.example|for=10.0.0.1;host="pub:80";proto=https, for="[fe80::1]"|`; body != want {
@@ -150,6 +150,41 @@ func TestTheContainerSeesTheClientsRequest(t *testing.T) {
 	_, body, _ = r.get("/", "Host", "plain", "Forwarded", "for=mine", "X-Forwarded-For", "10.0.0.1")
 	if body != "plain|for=mine|" {
 		t.Errorf("a Forwarded of the client's was changed: %q", body)
+	}
+}
+
+// The address of a pod may belong to a pod of another revision, or of another tenant, before
+// everybody has noticed.
+func TestARequestForAnotherRevisionDoesNotReachTheContainer(t *testing.T) {
+	for _, test := range []struct {
+		name                string
+		namespace, revision string
+		status              int
+	}{
+		{"this revision", "ns", "rev-00001", 200},
+		{"another revision", "ns", "rev-00002", wire.RefusedStatus},
+		{"another namespace", "other", "rev-00001", wire.RefusedStatus},
+		{"a revision of no namespace", "", "rev-00001", wire.RefusedStatus},
+		{"no revision", "", "", 200},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			var reached atomic.Int64
+			r := startRig(t, func(http.ResponseWriter, *http.Request) { reached.Add(1) }, nil)
+			var fields []string
+			if test.revision != "" {
+				fields = append(fields, wire.HeaderRevision, test.revision)
+			}
+			if test.namespace != "" {
+				fields = append(fields, wire.HeaderNamespace, test.namespace)
+			}
+			status, body, header := r.get("/", fields...)
+			if status != test.status {
+				t.Errorf("got %d %q, want %d", status, body, test.status)
+			}
+			if refused := status != 200; refused != (header.Get(wire.HeaderRefused) == wire.RefusedRevision) || refused == (reached.Load() == 1) {
+				t.Errorf("%s is %q, and %d requests reached the container", wire.HeaderRefused, header.Get(wire.HeaderRefused), reached.Load())
+			}
+		})
 	}
 }
 
