@@ -167,7 +167,7 @@ func (s *Signature) By(keys Keys, namespace, revision string) bool {
 		token := Token(key, namespace, revision)
 		given, want := s.given, ""
 		if s.bearer != "" {
-			given, want = s.bearer, token
+			given, want = s.bearer, bearerToken(key, namespace, revision)
 		} else {
 			want = s.mac(token, "message")
 		}

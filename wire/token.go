@@ -53,22 +53,45 @@ const (
 	AutoscalerSubject = "autoscaler"
 )
 
-// Token returns what proves that a sender speaks for a revision: the HMAC-SHA256, in hex, of
-// namespace and revision under key. A pod that leaks its token can lie about its own revision only.
+// PodSecret is the Secret, in each namespace with a Revision, that holds the NamespaceKey in its
+// field TokenSecretKey. It is mounted into the queue-proxies of the namespace, so a key that is
+// rotated reaches pods that run. Who may only view a namespace cannot read it.
+const PodSecret = "ebb-queue-proxy"
+
+// NamespaceKey returns the key of the tokens of a namespace's revisions: the HMAC-SHA256, in hex,
+// of the namespace under key. It speaks for all revisions of the namespace and for none of others.
+func NamespaceKey(key []byte, namespace string) []byte {
+	return []byte(keyed(key, "namespace "+namespace))
+}
+
+// PodToken returns the token of a revision under its NamespaceKey.
+func PodToken(namespaceKey []byte, revision string) string { return keyed(namespaceKey, revision) }
+
+// Token returns what proves that a sender speaks for a revision.
 func Token(key []byte, namespace, revision string) string {
-	mac := hmac.New(sha256.New, key)
+	return PodToken(NamespaceKey(key, namespace), revision)
+}
+
+// bearerToken is the token that senders of version 0.1 show.
+func bearerToken(key []byte, namespace, revision string) string {
 	// Neither part can hold a slash (RFC 1123 names), so no two subjects share an input.
-	mac.Write([]byte(namespace + "/" + revision))
+	return keyed(key, namespace+"/"+revision)
+}
+
+func keyed(key []byte, text string) string {
+	mac := hmac.New(sha256.New, key)
+	mac.Write([]byte(text))
 	return hex.EncodeToString(mac.Sum(nil))
 }
 
-// DrainToken is what the preStop hook shows to the queue-proxy of its own pod. It is made of the
-// pod's token, and does not give that one away.
-func DrainToken(token string) string { return Token([]byte(token), "", "drain") }
+// DrainToken is what the preStop hook shows to the queue-proxy of its own pod. It depends on the
+// Revision alone, so that the hook and queue-proxy agree while keys are rotated. Who can read the
+// UID of a Revision or the spec of its pods can begin a drain of one of them.
+func DrainToken(revisionUID string) string { return keyed([]byte("drain"), revisionUID) }
 
-// ValidDrainToken reports in constant time whether given is DrainToken(token).
+// ValidDrainToken reports in constant time whether given is token.
 func ValidDrainToken(token, given string) bool {
-	return token != "" && hmac.Equal([]byte(DrainToken(token)), []byte(given))
+	return token != "" && hmac.Equal([]byte(token), []byte(given))
 }
 
 // Bearer returns the value of an Authorization header for token.

@@ -38,7 +38,9 @@ type Config struct {
 	StartupProbes []probe.Spec // must have passed once before Probes are asked
 	Activators    string       // host:port, "" for no announcements
 	Autoscaler    string       // host:port, "" for no pushes
-	Token         string
+	KeyFile       string       // holds the namespace's key, from which the pod's token is made
+	Token         string       // takes the place of KeyFile outside a cluster
+	DrainToken    string       // of the preStop hook
 	LogLevel      string
 	TLS           tlsoptions.Settings
 	Observability Observability
@@ -97,7 +99,9 @@ func Parse(getenv func(string) string) (*Config, error) {
 		CutResponses:         r.action("RESPONSE_TIMEOUT_ACTION") == "cut",
 		Activators:           getenv("EBB_ACTIVATORS"),
 		Autoscaler:           getenv("EBB_AUTOSCALER"),
+		KeyFile:              getenv("EBB_KEY_FILE"),
 		Token:                getenv("EBB_TOKEN"),
+		DrainToken:           getenv("EBB_DRAIN_TOKEN"),
 		LogLevel:             getenv("SERVING_LOGGING_LEVEL"),
 		DrainQuiet:           r.duration("EBB_DRAIN_QUIET", 5*time.Second),
 		CertDir:              getenv("EBB_CERT_DIR"),

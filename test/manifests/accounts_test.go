@@ -91,7 +91,8 @@ func TestAccountsHaveWhatTheyNeedAndNoMore(t *testing.T) {
 		{"controller", "list", "secrets", "tenant", "", false},
 		{"controller", "watch", "secrets", "tenant", "registry-key", false},
 		{"controller", "update", "secrets", "tenant", "registry-key", false},
-		{"controller", "create", "secrets", "knative-serving", "", false},
+		{"controller", "update", "secrets", "tenant", "ebb-queue-proxy", true},
+		{"controller", "create", "secrets", "tenant", "", true}, // of one name: TestTheControllerCreatesOneKindOfSecret
 		{"controller", "list", "secrets", "knative-serving", "", false},
 		{"controller", "list", "secrets", "knative-serving", "routing-serving-certs", true},
 		{"controller", "update", "secrets", "knative-serving", "ebb-token-key", true},

@@ -92,7 +92,7 @@ func FuzzWhatIsAdmittedDoesNotEndQueueProxy(f *testing.F) {
 		if rev.Validate(request).Filter(apis.ErrorLevel) != nil {
 			return
 		}
-		d, err := MakeDeployment(rev, 1, Inputs{Settings: snapshot, Token: "t", SystemNamespace: "knative-serving", ClusterDomain: "cluster.local"})
+		d, err := MakeDeployment(rev, 1, Inputs{Settings: snapshot, SystemNamespace: "knative-serving", ClusterDomain: "cluster.local"})
 		if err != nil {
 			t.Fatalf("admission took what the controller makes no pod of: %v", err)
 		}

@@ -19,8 +19,6 @@ import (
 // Inputs is what the pod of a revision depends on besides the Revision.
 type Inputs struct {
 	Settings *settings.Snapshot
-	// Token proves to activators and autoscaler that a queue-proxy speaks for the revision.
-	Token string
 	// SystemNamespace and ClusterDomain place the activators and the autoscaler.
 	SystemNamespace, ClusterDomain string
 	// TLS gives queue-proxy the certificate of its namespace to serve with.
@@ -34,6 +32,8 @@ const (
 	varLogVolume  = "knative-var-log"
 	podInfoVolume = "pod-info"
 	tokenVolume   = "knative-token-volume"
+	keyVolume     = "ebb-key"
+	keyPath       = "/var/run/ebb"
 	certsVolume   = "server-certs"
 	certsSecret   = names.NamespaceCertificate
 	certsPath     = "/var/lib/knative/certs"
@@ -70,7 +70,7 @@ func makePodSpec(rev *servingv1.Revision, in Inputs) (corev1.PodSpec, error) {
 		if digest := digests[c.Name]; digest != "" {
 			c.Image = digest
 		}
-		prepareContainer(rev, c, i == serving, port, probing, in.Token)
+		prepareContainer(rev, c, i == serving, port, probing)
 		if in.Settings.Observability.EnableVarLogCollection {
 			c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: varLogVolume, MountPath: "/var/log",
 				SubPathExpr: "$(K_INTERNAL_POD_NAMESPACE)_$(K_INTERNAL_POD_NAME)_" + c.Name})
@@ -101,9 +101,9 @@ func makePodSpec(rev *servingv1.Revision, in Inputs) (corev1.PodSpec, error) {
 	return pod, nil
 }
 
-// prepareContainer completes a user container. The token is shown by its preStop hook, so that
-// nobody but the kubelet begins a drain.
-func prepareContainer(rev *servingv1.Revision, c *corev1.Container, serving bool, port int32, probing bool, token string) {
+// prepareContainer completes a user container. Its preStop hook shows a token, so that nobody but
+// the kubelet begins a drain.
+func prepareContainer(rev *servingv1.Revision, c *corev1.Container, serving bool, port int32, probing bool) {
 	quiet(c)
 	for _, probe := range []*corev1.Probe{c.ReadinessProbe, c.LivenessProbe, c.StartupProbe} {
 		if probe != nil && probe.HTTPGet != nil { // Kubernetes takes upper case only
@@ -112,7 +112,7 @@ func prepareContainer(rev *servingv1.Revision, c *corev1.Container, serving bool
 	}
 	c.Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{HTTPGet: &corev1.HTTPGetAction{
 		Port: intstr.FromInt32(wire.PortDrain), Path: wire.PathDrain,
-		HTTPHeaders: []corev1.HTTPHeader{{Name: "Authorization", Value: wire.Bearer(wire.DrainToken(token))}}}}}
+		HTTPHeaders: []corev1.HTTPHeader{{Name: "Authorization", Value: wire.Bearer(wire.DrainToken(string(rev.UID)))}}}}}
 	if serving {
 		c.Env = append([]corev1.EnvVar{{Name: "PORT", Value: fmt.Sprint(port)}}, c.Env...)
 		c.Ports = []corev1.ContainerPort{{Name: userPortName, ContainerPort: port, Protocol: corev1.ProtocolTCP}}
@@ -192,6 +192,9 @@ func makeVolumes(rev *servingv1.Revision, in Inputs) []corev1.Volume {
 		volumes = append(volumes, corev1.Volume{Name: tokenVolume, VolumeSource: corev1.VolumeSource{
 			Projected: &corev1.ProjectedVolumeSource{Sources: sources}}})
 	}
+	optional := true // so that the lack of it ends reports and announcements, and not pods
+	volumes = append(volumes, corev1.Volume{Name: keyVolume, VolumeSource: corev1.VolumeSource{
+		Secret: &corev1.SecretVolumeSource{SecretName: wire.PodSecret, Optional: &optional}}})
 	if in.TLS {
 		volumes = append(volumes, corev1.Volume{Name: certsVolume, VolumeSource: corev1.VolumeSource{
 			Secret: &corev1.SecretVolumeSource{SecretName: certsSecret}}})

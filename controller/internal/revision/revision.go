@@ -31,7 +31,6 @@ import (
 	"ebb.dev/ebb/controller/internal/digest"
 	"ebb.dev/ebb/controller/internal/reconcile"
 	"ebb.dev/ebb/settings"
-	"ebb.dev/ebb/wire"
 )
 
 // Selector is the label selector of the children of Revisions. It filters the caches.
@@ -39,7 +38,7 @@ const Selector = names.RevisionUIDLabel
 
 type reconciler struct {
 	world        *reconcile.World
-	tokenKey     func() []byte
+	keys         *podKeys
 	digests      *digest.Resolver
 	deployments  appslisters.DeploymentLister
 	autoscalers  autoscalinglisters.PodAutoscalerLister
@@ -50,14 +49,15 @@ type reconciler struct {
 	certificates *certificate.Keeper                  // of queue-proxies
 }
 
-// New returns the reconciler of Revisions. Queue-proxies prove their revision by a token, which is
-// made with the key that tokenKey returns.
+// New returns the reconciler of Revisions. Queue-proxies prove their revision by a token, which
+// comes from the key that tokenKey returns.
 func New(w *reconcile.World, tokenKey func() []byte, digests *digest.Resolver) *reconcile.Controller {
 	serving, made, published := w.EbbInformers.Serving().V1(), w.Kubernetes("", Selector), w.Kubernetes("", names.ServerlessServiceLabel)
 	services, slices := published.Core().V1().Services(), published.Discovery().V1().EndpointSlices()
 	autoscalers := w.EbbInformers.Autoscaling().V1alpha1().PodAutoscalers()
 	r := &reconciler{
-		world: w, tokenKey: tokenKey, digests: digests,
+		world: w, digests: digests,
+		keys:        &podKeys{kube: w.Kube, key: tokenKey, now: w.Now, known: map[string]knownKey{}},
 		deployments: made.Apps().V1().Deployments().Lister(),
 		autoscalers: autoscalers.Lister(),
 		pods:        made.Core().V1().Pods().Lister(),
@@ -107,6 +107,10 @@ func (r *reconciler) reconcile(ctx context.Context, rev *servingv1.Revision) (ti
 	manager := rev.GetConditionSet().Manage(&rev.Status)
 	manager.InitializeConditions()
 	s := r.world.Settings.Load()
+	err := r.keys.ensure(ctx, rev.Namespace)
+	if err != nil {
+		return 0, err
+	}
 	if rev.Annotations[names.ParkedAnnotation] != "" {
 		return 0, r.parked(ctx, rev, s) // its status is what it was
 	}
@@ -115,7 +119,6 @@ func (r *reconciler) reconcile(ctx context.Context, rev *servingv1.Revision) (ti
 		return 0, nil
 	}
 	var o observation
-	var err error
 	if o.pods, err = r.podsOf(rev); err != nil {
 		return 0, err
 	}
@@ -200,8 +203,7 @@ func (r *reconciler) podsOf(rev *servingv1.Revision) ([]*corev1.Pod, error) {
 
 func (r *reconciler) inputs(rev *servingv1.Revision, s *settings.Snapshot) Inputs {
 	return Inputs{
-		Settings: s, Token: wire.Token(r.tokenKey(), rev.Namespace, rev.Name),
-		SystemNamespace: r.world.SystemNamespace, ClusterDomain: r.world.ClusterDomain,
+		Settings: s, SystemNamespace: r.world.SystemNamespace, ClusterDomain: r.world.ClusterDomain,
 		// A pod does not start before the Secret that it mounts exists.
 		TLS: s.Network.SystemInternalTLS && r.certificates.Ready(rev.Namespace, names.NamespaceCertificate),
 	}

@@ -58,7 +58,7 @@ func TestTheHashOfTheRevisionDoesNotKnowTheSettings(t *testing.T) {
 	changed := *in.Settings
 	changed.Deployment.QueueSidecarImage = "another:2"
 	changed.Observability.EnableRequestLog = true
-	in.Settings, in.Token = &changed, "another"
+	in.Settings = &changed
 	after, err := MakeDeployment(rev, 1, in)
 	if err != nil {
 		t.Fatal(err)

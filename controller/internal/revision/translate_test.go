@@ -92,6 +92,6 @@ func readCase(t *testing.T, file string) (*servingv1.Revision, Inputs) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return rev, Inputs{Settings: s, Token: "the-token", SystemNamespace: "knative-serving", ClusterDomain: "cluster.local",
+	return rev, Inputs{Settings: s, SystemNamespace: "knative-serving", ClusterDomain: "cluster.local",
 		TLS: s.Network.SystemInternalTLS}
 }

@@ -25,8 +25,8 @@ import (
 
 // Announcer is one pod's voice.
 type Announcer struct {
-	Activators string // host:port of the headless Service, or several, separated by commas
-	Token      string
+	Activators string            // host:port of the headless Service, or several, separated by commas
+	Token      func() string     // of the revision; "" while there is none
 	Base       wire.Announcement // who speaks; Ready and Sequence are set here
 	Logf       func(format string, args ...any)
 	// Resolve replaces the system's resolver.
@@ -231,7 +231,7 @@ func (a *Announcer) post(ctx context.Context, addr string, body []byte) (status 
 		return 0, err
 	}
 	req.Header.Set("Content-Type", "application/json")
-	resp, err := a.signer.Do(a.client, req, a.Token)
+	resp, err := a.signer.Do(a.client, req, a.Token())
 	if err != nil {
 		return 0, err
 	}

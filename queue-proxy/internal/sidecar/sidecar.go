@@ -31,6 +31,7 @@ import (
 	"ebb.dev/ebb/queue-proxy/internal/certs"
 	"ebb.dev/ebb/queue-proxy/internal/chain"
 	"ebb.dev/ebb/queue-proxy/internal/drain"
+	"ebb.dev/ebb/queue-proxy/internal/podkey"
 	"ebb.dev/ebb/queue-proxy/internal/probe"
 	"ebb.dev/ebb/queue-proxy/internal/stat"
 	"ebb.dev/ebb/queue-proxy/internal/usermetrics"
@@ -106,9 +107,13 @@ func (s *Sidecar) build() error {
 		// gets no processor time, and the request has a timeout of its own.
 		DialTimeout: 30 * time.Second,
 	})
+	token := podkey.New(cfg.KeyFile, cfg.Revision).Token
+	if cfg.Token != "" {
+		token = func() string { return cfg.Token }
+	}
 	s.prober = probe.New(cfg.StartupProbes, cfg.Probes)
 	s.announcer = &announce.Announcer{
-		Activators: cfg.Activators, Token: cfg.Token, Logf: logf,
+		Activators: cfg.Activators, Token: token, Logf: logf,
 		Base: wire.Announcement{
 			Namespace: cfg.Namespace, Revision: cfg.Revision, Pod: cfg.Pod, ProcessStarted: s.started,
 			Address: netip.AddrPortFrom(cfg.PodIP, s.data.Addr().(*net.TCPAddr).AddrPort().Port()),
@@ -138,7 +143,7 @@ func (s *Sidecar) build() error {
 		return err
 	}
 	s.reporter = &stat.Reporter{
-		Source: s.gate, Namespace: cfg.Namespace, Revision: cfg.Revision, Token: cfg.Token, Autoscaler: cfg.Autoscaler, Logf: logf,
+		Source: s.gate, Namespace: cfg.Namespace, Revision: cfg.Revision, Token: token, Autoscaler: cfg.Autoscaler, Logf: logf,
 	}
 	return s.listenBeside()
 }
@@ -161,7 +166,7 @@ func (s *Sidecar) listenBeside() error {
 	admin := http.NewServeMux()
 	admin.HandleFunc("GET "+wire.PathDrain, func(w http.ResponseWriter, r *http.Request) {
 		// Whoever can keep a hook open keeps the pod out of service.
-		if !wire.ValidDrainToken(cfg.Token, wire.BearerToken(r.Header.Get("Authorization"))) {
+		if !wire.ValidDrainToken(cfg.DrainToken, wire.BearerToken(r.Header.Get("Authorization"))) {
 			http.Error(w, "only the preStop hook of this pod may begin a drain", http.StatusUnauthorized)
 			return
 		}

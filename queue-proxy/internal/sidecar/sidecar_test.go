@@ -43,7 +43,7 @@ func startRig(t *testing.T, user http.HandlerFunc, change func(*config.Config), 
 	backend := httptest.NewServer(user)
 	t.Cleanup(backend.Close)
 	cfg := &config.Config{
-		Namespace: "ns", Revision: "rev-00001", Pod: "pod", PodIP: netip.MustParseAddr("127.0.0.1"), Token: "a-token",
+		Namespace: "ns", Revision: "rev-00001", Pod: "pod", PodIP: netip.MustParseAddr("127.0.0.1"), Token: "a-token", DrainToken: "drain-token",
 		UserPort:   backend.Listener.Addr().(*net.TCPAddr).Port,
 		Timeout:    30 * time.Second,
 		DrainQuiet: 10 * time.Millisecond,
@@ -395,7 +395,7 @@ func openWebSocketIsDrained(t *testing.T, agent string) {
 	}
 	hook := make(chan error, 1)
 	go func() {
-		resp, err := callHook(t, r, wire.DrainToken("a-token"))
+		resp, err := callHook(t, r, "drain-token")
 		if err == nil {
 			resp.Body.Close()
 		}
@@ -521,7 +521,7 @@ func TestDrainServesWhatStillComes(t *testing.T) {
 
 func TestTheHookAloneIsTakenBack(t *testing.T) {
 	r := startRig(t, hello, nil)
-	resp, err := callHook(t, r, wire.DrainToken("a-token"))
+	resp, err := callHook(t, r, "drain-token")
 	if err != nil || resp.StatusCode != 200 {
 		t.Fatalf("the hook got %v %v", resp, err)
 	}

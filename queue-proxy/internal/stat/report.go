@@ -27,8 +27,8 @@ type Reporter struct {
 	Source     Source
 	Namespace  string
 	Revision   string
-	Token      string
-	Autoscaler string // host:port; "" pushes nothing
+	Token      func() string // of the revision; "" while there is none
+	Autoscaler string        // host:port; "" pushes nothing
 	Logf       func(format string, args ...any)
 
 	signer wire.Signer
@@ -111,7 +111,7 @@ func (r *Reporter) push(ctx context.Context, client *http.Client) error {
 		return err
 	}
 	req.Header.Set("Content-Type", "application/protobuf")
-	resp, err := r.signer.Do(client, req, r.Token)
+	resp, err := r.signer.Do(client, req, r.Token())
 	if err != nil {
 		return err
 	}

@@ -50,6 +50,7 @@ var (
 // Cluster is a connection to one cluster with Ebb installed. Its methods may be called
 // concurrently.
 type Cluster struct {
+	Config  *rest.Config
 	Kube    kubernetes.Interface
 	Dynamic dynamic.Interface
 	// Gateway is host:port of the external gateway.
@@ -79,7 +80,7 @@ func connect(ctx context.Context, config *rest.Config) (*Cluster, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make a client for %s: %w", config.Host, err)
 	}
-	c := &Cluster{Kube: kube, Dynamic: dyn,
+	c := &Cluster{Config: config, Kube: kube, Dynamic: dyn,
 		mapper: restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(kube.Discovery()))}
 	if c.Gateway, err = c.findGateway(ctx); err != nil {
 		return nil, err

@@ -1,0 +1,42 @@
+package revision
+
+import (
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/fake"
+
+	"ebb.dev/ebb/wire"
+)
+
+func TestEachNamespaceHasTheKeyOfItsPods(t *testing.T) {
+	key, now := []byte("the first key"), time.Now()
+	kube := fake.NewClientset()
+	p := &podKeys{kube: kube, key: func() []byte { return key }, now: func() time.Time { return now }, known: map[string]knownKey{}}
+	secrets := kube.CoreV1().Secrets("default")
+	check := func(what string, calls int) {
+		t.Helper()
+		kube.ClearActions()
+		if err := p.ensure(t.Context(), "default"); err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+		if got := len(kube.Actions()); got != calls {
+			t.Errorf("%s: %d calls, want %d: %v", what, got, calls, kube.Actions())
+		}
+		got, err := secrets.Get(t.Context(), wire.PodSecret, metav1.GetOptions{})
+		if err != nil || wire.PodToken(got.Data[wire.TokenSecretKey], "hello-00001") != wire.Token(key, "default", "hello-00001") {
+			t.Errorf("%s: the Secret has %q, %v", what, got.Data, err)
+		}
+	}
+	check("the first revision of a namespace", 2)
+	check("a second revision", 0)
+	key = []byte("the next key")
+	check("a key that was rotated", 2)
+	if _, err := secrets.Update(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: wire.PodSecret}}, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	now = now.Add(podKeysAgain)
+	check("somebody has emptied the Secret", 2)
+}
