@@ -7,35 +7,34 @@ import (
 	"time"
 )
 
-// Client connections are bounded, for two reasons: one that waits for its next request takes some
-// 20 KiB, and an exchange for which there is no file descriptor left towards its upstream fails.
-// For a new connection beyond the bound those go that have had no request for the longest time.
-// While all have requests the new one waits: what works is never cut.
+// The number of client connections is limited, because an idle one takes about 20 KiB, and because
+// an exchange fails if no file descriptor is left for its upstream. Beyond the limit, the
+// connections that have been idle the longest are closed for new ones. If none is idle, the new
+// connection waits. A connection with a request is not closed.
 
 const (
-	// mostConns is the default bound; at 20 KiB each this is more than a pod has memory for.
+	// mostConns is the default limit.
 	mostConns = 65536
-	// ownFiles is how many file descriptors are kept for everything else.
+	// ownFiles is how many file descriptors are reserved for everything else.
 	ownFiles = 256
-	// idleEnough is the default of Server.idleEnough, which is how long a connection must have had
-	// no request before it is closed for another. A client's next request seldom meets the end of a
-	// connection that has been idle for so long.
+	// idleEnough is the default of Server.idleEnough: how long a connection must have been idle
+	// before it is closed for another. A client seldom uses it again at that very moment.
 	idleEnough = time.Second
-	// wakeGrace is how long a connection that is about to be closed still looks for a request that
-	// has just been sent.
+	// wakeGrace is how long a connection that will be closed still waits for a request that may be
+	// on its way.
 	wakeGrace = 5 * time.Millisecond
-	// lookAgain is how often a waiting connection looks for one that has become idle enough.
+	// lookAgain is how often a waiting connection looks for one that is idle enough.
 	lookAgain = 50 * time.Millisecond
-	// crowdedAgain is how often Server.OnConnLimit is called at most.
+	// crowdedAgain is the shortest time between two calls of Server.OnConnLimit.
 	crowdedAgain = time.Minute
 )
 
-// woken, as conn.idle, says that somebody wakes the connection by a read deadline. It stays so
-// until a request has come nevertheless.
+// woken, as conn.idle, means that the connection was woken by a read deadline to be closed. It
+// stays until a request arrives.
 const woken = -1
 
-// boundConns returns the bound that holds when most is wished for, 0 for the default. Each exchange
-// may need a second file descriptor.
+// boundConns returns the limit of connections: most (0: the default), or less if the process may
+// not have twice as many file descriptors.
 func boundConns(most int) int {
 	if most <= 0 {
 		most = mostConns
@@ -61,7 +60,7 @@ func (s *Server) countHTTP2(c *conn) {
 	s.heavy += h2Counts
 }
 
-// awaitRoomLocked waits until there is room for one more connection, or the server is shut down.
+// awaitRoomLocked waits until there is room for one more connection, or the server shuts down.
 func (s *Server) awaitRoomLocked() {
 	tick := time.NewTicker(lookAgain)
 	defer tick.Stop()
@@ -86,11 +85,11 @@ func (s *Server) awaitRoomLocked() {
 	s.oneLess.Store(false)
 }
 
-// Evicted counts client connections that were closed to make room for new ones: idle ones, and
-// those that ended with a response while one waited.
+// Evicted counts the client connections that were closed to make room for new ones: idle ones, and
+// those that ended with a response while another waited.
 func (s *Server) Evicted() int64 { return s.evicted.Load() }
 
-// endsNext says whether the response that is about to be sent shall be the last on its connection.
+// endsNext reports whether the next response is the last on its connection.
 func (s *Server) endsNext() bool {
 	if s.draining.Load() {
 		return true
@@ -102,9 +101,9 @@ func (s *Server) endsNext() bool {
 	return false
 }
 
-// evictLocked begins to close some of the connections that have been idle for longest, and reports
-// whether there are any such. It takes more than one, because it looks at all to find them, and
-// none while others are on their way out.
+// evictLocked begins to close some of the connections that have been idle the longest, and reports
+// whether there are any. It closes several, because it has to look at all connections to find them,
+// and none while earlier ones are still closing.
 func (s *Server) evictLocked(now time.Time) bool {
 	type candidate struct {
 		c     *conn
@@ -135,8 +134,8 @@ func (s *Server) evictLocked(now time.Time) bool {
 	return len(idle) > 0
 }
 
-// idleSince is since when the connection has had no request, in nanoseconds since 1970, woken when
-// it is about to be closed for that, or 0.
+// idleSince returns when the connection became idle, in Unix nanoseconds. It returns woken if the
+// connection is being closed, and 0 if it has a request.
 func (c *conn) idleSince() int64 {
 	h2 := c.h2.Load()
 	if h2 == nil {
@@ -153,17 +152,17 @@ func (c *conn) idleSince() int64 {
 	return h2.c.idleSince.UnixNano()
 }
 
-// wakeIfIdle makes a connection that waits for a request look whether one has come, and else close.
-// The server's mu is held.
+// wakeIfIdle closes a connection that waits for a request, unless one has just arrived. The
+// server's mu is held.
 func (c *conn) wakeIfIdle() {
 	if since := c.idle.Load(); since > 0 && c.idle.CompareAndSwap(since, woken) {
 		c.nc.SetReadDeadline(past)
 	}
 }
 
-// lastLook sets the deadline for the last look at a connection that was woken.
+// lastLook sets the deadline for the last read of a connection that was woken.
 func (c *conn) lastLook() {
-	c.srv.mu.Lock() // whoever woke it has set the deadline then
+	c.srv.mu.Lock() // the deadline that woke it has been set by now
 	defer c.srv.mu.Unlock()
 	c.nc.SetReadDeadline(time.Now().Add(wakeGrace))
 }

@@ -5,8 +5,8 @@ import (
 	"net"
 )
 
-// FailureText says for a client why no usable response came from the upstream. It leaves out the
-// addresses that an error of the network names: they are the operator's to know.
+// FailureText tells a client why there is no usable response from the upstream. It leaves out the
+// addresses in network errors, which are not for clients.
 func FailureText(err error) string {
 	var dial *DialError
 	if errors.As(err, &dial) {

@@ -10,10 +10,10 @@ import (
 	"ebb.dev/ebb/forward/exchange"
 )
 
-// The shell around an exchange.Machine for HTTP/1.1: what the machine asks for is done here, one
-// step at a time, and how that went is the machine's next event.
+// This file does for HTTP/1.1 what an exchange.Machine asks for, one step at a time. The result of
+// a step is the machine's next event.
 
-// exchange serves the request whose head was just read. It reports whether the connection can be
+// exchange serves the request whose head was read last. It reports whether the connection can be
 // used again.
 func (c *conn) exchange() (keep bool) {
 	r := &c.req
@@ -34,7 +34,7 @@ func (c *conn) exchange() (keep bool) {
 	}
 }
 
-// perform does what a step asks for, and returns what came of it.
+// perform does what a step asks for, and returns the result.
 func (c *conn) perform(do exchange.Do) exchange.Event {
 	if do.Has(exchange.Drop) {
 		c.stopPump(0)
@@ -75,11 +75,11 @@ func (c *conn) perform(do exchange.Do) exchange.Event {
 	return c.readResponse()
 }
 
-// finish ends the exchange and tells the Handler. It reports whether the connection can be used
-// again.
+// finish ends the exchange and calls the Handler's Done. It reports whether the connection can be
+// used again.
 func (c *conn) finish(do exchange.Do) (keep bool) {
 	ending := c.machine.Ending()
-	// Bytes of the body that nobody will read must not be taken for the next request.
+	// The unread rest of a body must not be read as the next request.
 	c.stopPump(0)
 	unread := c.bodyAhead.stream && !(c.pumped && c.pump.consumed)
 	c.stopWatch()
@@ -109,7 +109,7 @@ func (c *conn) finish(do exchange.Do) (keep bool) {
 	return keep && !c.gone.Load()
 }
 
-// ask asks the Handler what the machine's state says.
+// ask calls the method of the Handler that belongs to the machine's state.
 func (c *conn) ask() exchange.Event {
 	r := &c.req
 	e := exchange.Event{Kind: exchange.Decided}
@@ -126,11 +126,11 @@ func (c *conn) ask() exchange.Event {
 		if d, again = c.srv.judges.OnResponse(r, &c.seen); !again {
 			e.Choice = exchange.Pass
 		} else {
-			// A small answer is here whole already, so the connection stays good.
+			// If the whole response has arrived, the connection can be used again.
 			c.clean = c.resp.keepsAlive() && !c.resp.chunked && c.resp.length >= 0 && int64(c.rW-c.rR) == c.resp.length && !c.machine.BodyKept()
 		}
 	}
-	if e.At = c.clock; r.ctx != nil { // it waited; did it wait too long?
+	if e.At = c.clock; r.ctx != nil { // the Handler may have waited, so a timer may have fired
 		c.stopWatch()
 		c.clock = time.Now()
 		e.At = c.clock
@@ -154,15 +154,15 @@ func (c *conn) ask() exchange.Event {
 	return e
 }
 
-// body is what is known of the request body before it is forwarded.
+// body is the request body before it is forwarded.
 type body struct {
 	taken  bool
-	inline []byte // the whole body, when it came with the head
-	stream bool   // more is to come: the pump moves it
+	inline []byte // the whole body, if it arrived with the head
+	stream bool   // more of it follows, and the pump moves it
 }
 
-// takeBody looks at what came with the head. A body that is there whole is consumed; it stays in
-// the buffer, so that it can be sent again.
+// takeBody looks at what arrived with the head. A complete body is consumed. It stays in the
+// buffer, so that it can be sent again.
 func (c *conn) takeBody() (body, error) {
 	h := &c.req.head
 	b := body{taken: true}
@@ -195,8 +195,8 @@ func (c *conn) takeBody() (body, error) {
 	return b, nil
 }
 
-// connect takes a pooled connection, or dials; after an attempt on a pooled one failed, always
-// dials.
+// connect takes an idle connection, or dials. After an attempt on an idle connection has failed, it
+// always dials.
 func (c *conn) connect() exchange.Event {
 	u := c.target
 	careful := c.bodyAhead.stream || !idempotent(c.req.Method())
@@ -224,7 +224,7 @@ func (c *conn) connect() exchange.Event {
 	return e
 }
 
-// release gives the upstream's connection back: to its pool when the exchange left it clean.
+// release returns the upstream's connection to its pool, or closes it if it cannot be used again.
 func (c *conn) release() {
 	up := c.up
 	if up == nil {
@@ -239,7 +239,7 @@ func (c *conn) release() {
 	}
 }
 
-// sendHead writes the head, and what of the body came with it. ok false: that failed.
+// sendHead writes the head, and a body that arrived with it. If ok is false, e says why it failed.
 func (c *conn) sendHead() (e exchange.Event, ok bool) {
 	up, before := c.up, cap(c.out)
 	c.out = append(c.req.appendRequest(c.out[:0], c.bodyAhead.stream), c.bodyAhead.inline...)
@@ -248,7 +248,7 @@ func (c *conn) sendHead() (e exchange.Event, ok bool) {
 	}
 	c.sent, c.sentBefore = len(c.out), up.written()
 	if err := c.writeUp(c.out); err != nil {
-		if up.reused && !c.gone.Load() && !isTimeout(err) { // nothing whole arrived there, so nothing was done there
+		if up.reused && !c.gone.Load() && !isTimeout(err) { // the upstream got no whole request, so it did nothing
 			up.up.learn(c.clock.Sub(up.since), c.clock)
 			return exchange.Event{Kind: exchange.Lost, Loss: exchange.Unseen, Err: c.explain(err, "send the request to")}, false
 		}
@@ -258,7 +258,8 @@ func (c *conn) sendHead() (e exchange.Event, ok bool) {
 	return e, true
 }
 
-// stopPump ends the request's body, after a grace.
+// stopPump waits for the end of the request's body, at most for grace. forced reports whether it
+// had to be stopped.
 func (c *conn) stopPump(grace time.Duration) (forced bool) {
 	if !c.pump.running {
 		return false
@@ -268,7 +269,7 @@ func (c *conn) stopPump(grace time.Duration) (forced bool) {
 	return forced
 }
 
-// writeUp writes the head (and what of the body goes with it).
+// writeUp writes to the upstream: the head, and a body that goes with it.
 func (c *conn) writeUp(b []byte) error {
 	up := c.up
 	end, t := c.machine.Timer()
@@ -323,7 +324,7 @@ func (c *conn) readResponse() exchange.Event {
 	case c.resp.status < 200:
 		return exchange.Event{Kind: exchange.Interim, Status: c.resp.status}
 	}
-	if c.responseBody() == bodyChunked { // what came with the head may still become a 502
+	if c.responseBody() == bodyChunked { // while nothing was sent, a malformed body is answered 502
 		c.chunks.reset()
 		if _, err := c.chunks.scan(c.rb[c.rR:c.rW]); err != nil {
 			return exchange.Event{Kind: exchange.Failed, Err: fmt.Errorf("%s sent a malformed chunked body", up.up.addr)}
@@ -334,11 +335,11 @@ func (c *conn) readResponse() exchange.Event {
 	return exchange.Event{Kind: exchange.Head, Status: c.resp.status, At: c.clock}
 }
 
-// brokenError is an upstream that broke the rules; its text is whole.
+// brokenError is a response that cannot be used. Its text needs no explanation.
 type brokenError struct{ error }
 
-// readResponseHead reads the next response head of the exchange into c.resp. unused: the connection
-// ended before its first byte.
+// readResponseHead reads the next response head of the exchange into c.resp. unused reports whether
+// the connection ended before the first byte.
 func (c *conn) readResponseHead() (unused bool, err error) {
 	h := &c.resp
 	h.reset(false)
@@ -373,15 +374,15 @@ func (c *conn) readResponseHead() (unused bool, err error) {
 	}
 }
 
-// errTick says that a timer of the machine has fired, at c.clock.
+// errTick means that a timer of the machine has fired, at c.clock.
 var errTick = errors.New("a timer fired")
 
-// ours reports whether err is this side's reason to stop rather than the upstream's failure.
+// ours reports whether err is our reason to stop, and not a failure of the upstream.
 func (c *conn) ours(err error) bool {
 	return err == ErrClientGone || err == errTick || err == error(errChunk)
 }
 
-// failed is the event that an error of reading or writing stands for.
+// failed returns the event for an error of a read or a write.
 func (c *conn) failed(err error, what string) exchange.Event {
 	if !c.ours(err) {
 		err = c.explain(err, what)
@@ -397,7 +398,7 @@ func (c *conn) failed(err error, what string) exchange.Event {
 	return exchange.Event{Kind: exchange.Failed, Err: err}
 }
 
-// explain makes an upstream's error a sentence, unless the reason to stop was ours.
+// explain says what failed at which upstream, unless the reason to stop was ours.
 func (c *conn) explain(err error, what string) error {
 	c.clock = time.Now()
 	if why := c.interrupted(c.clock); why != nil {
@@ -412,9 +413,9 @@ func (c *conn) explain(err error, what string) error {
 	return fmt.Errorf("%s %s: %w", what, c.up.up.addr, err)
 }
 
-// contextFor bounds a dial by the request's timers. A dial that takes longer than patience ends
-// when the client leaves: it may take many seconds to a pod whose node is gone, or to a container
-// that no longer accepts, and the request holds a slot meanwhile.
+// contextFor returns a context for a dial, which ends with the request's timers. A dial that takes
+// longer than patience also ends when the client leaves: it can take many seconds if a node is gone
+// or a container no longer accepts connections, and the request has a slot during that time.
 func (c *conn) contextFor() (context.Context, context.CancelFunc) {
 	parent := c.srv.base
 	if c.req.ctx != nil {
@@ -429,7 +430,7 @@ func (c *conn) contextFor() (context.Context, context.CancelFunc) {
 		ctx, cancel = context.WithDeadline(ctx, end)
 	}
 	watches := make(chan struct{})
-	late := time.AfterFunc(patience, func() { // this goroutine waits for the dial, and then for watches
+	late := time.AfterFunc(patience, func() { // the caller waits for the dial, and then for watches
 		c.startWatch()
 		close(watches)
 	})

@@ -7,14 +7,14 @@ import (
 	"time"
 )
 
-// pump moves a request body that was not in the buffer with its head, in its own goroutine, so that
-// the response can come while the request still streams. It also serves the client's direction of
-// an upgraded connection.
+// pump moves a request body that did not arrive with its head. It has its own goroutine, so that
+// the response can begin before the body ends. It also moves the client's bytes of an upgraded
+// connection.
 type pump struct {
 	c       *conn
 	fn      func()
 	finish  chan struct{}
-	running bool // started and not joined; belongs to the connection's goroutine
+	running bool // started and not joined; only the connection's goroutine uses it
 	tunnel  bool
 
 	up       *upConn
@@ -26,9 +26,9 @@ type pump struct {
 	stalls   *stall
 	failure  atomic.Pointer[syntaxError]
 	moved    atomic.Int64
-	activity atomic.Int64 // tunnel: unix nanoseconds of the last byte moved
+	activity atomic.Int64 // tunnel: when the last byte was moved, in Unix nanoseconds
 	consumed bool         // the whole body was read; valid after join
-	sent     bool         // ... and written to the upstream
+	sent     bool         // the whole body was written to the upstream; valid after join
 }
 
 var errPumpStopped = errors.New("the exchange is over")
@@ -60,18 +60,17 @@ func (p *pump) begin(up *upConn, tunnel bool) {
 	go p.fn()
 }
 
-// unbound takes off the upstream the deadline for writing the head. TLS cannot go on after a write
-// that met one, and what the pump writes ends with the exchange: its timers are looked at on the
-// other goroutine.
+// unbound removes the upstream's write deadline, which was for the head. TLS cannot continue after
+// a write that reached a deadline. The connection's goroutine checks the timers and stops the pump.
 func (p *pump) unbound() {
 	p.up.writeEnd = time.Time{}
 	p.up.SetWriteDeadline(p.up.writeEnd)
 }
 
-// active: the client connection's reading side is the pump's.
+// active reports whether the pump reads from the client connection.
 func (p *pump) active() bool { return p.running && !p.finished.Load() }
 
-// broken is the error of a body that is not what it announced to be.
+// broken returns the error of a malformed body.
 func (p *pump) broken() error {
 	if !p.running {
 		return nil
@@ -82,7 +81,7 @@ func (p *pump) broken() error {
 	return nil
 }
 
-// wait gives the pump some time to finish by itself.
+// wait waits until the pump has finished, at most for d.
 func (p *pump) wait(d time.Duration) {
 	if p.finished.Load() {
 		return
@@ -96,7 +95,7 @@ func (p *pump) wait(d time.Duration) {
 	}
 }
 
-// join waits until the pump has finished; after grace it is stopped by force.
+// join waits until the pump has finished. After grace it stops the pump, and forced is true.
 func (p *pump) join(grace time.Duration) (forced bool) {
 	if !p.running {
 		return false
@@ -141,7 +140,7 @@ func (p *pump) runBody() {
 	c := p.c
 	upstreamDead := false
 	discarded := 0
-	// What came with the head goes first, straight from the connection's buffer.
+	// The part that arrived with the head goes first, from the connection's buffer.
 	piece := c.in[c.inR:c.inW]
 	var space buffer
 	defer space.release()
@@ -156,9 +155,9 @@ func (p *pump) runBody() {
 			}
 			if !upstreamDead {
 				if p.write(piece[:n]) != nil {
-					// The upstream may have answered early and closed; its answer is on the other
-					// goroutine. The rest of the body is swallowed, within reason, so that the
-					// client connection stays usable.
+					// The upstream may have answered early and closed. The other goroutine reads
+					// its response. A short rest of the body is discarded, so that the client
+					// connection can be used again.
 					upstreamDead = true
 				} else {
 					p.moved.Add(int64(n))
@@ -201,7 +200,7 @@ func (p *pump) runBody() {
 	}
 }
 
-// take says how much of b belongs to the body.
+// take returns how much of b belongs to the body.
 func (p *pump) take(b []byte) (int, error) {
 	if p.chunked {
 		return p.scanner.scan(b)
@@ -227,7 +226,7 @@ func (p *pump) read(b []byte) (int, error) {
 		if n > 0 {
 			return n, nil
 		}
-		if isTimeout(err) { // left over from the wait for the head, or stop
+		if isTimeout(err) { // an old deadline of the wait for the head, or stop is set
 			p.c.nc.SetReadDeadline(time.Time{})
 			continue
 		}
@@ -256,11 +255,11 @@ func (p *pump) write(b []byte) error {
 	}
 }
 
-// keep puts bytes that belong to the next request back in front.
+// keep puts bytes of the next request back into the connection's buffer.
 func (c *conn) keep(b []byte) {
 	if c.inR == c.inW {
 		c.inR, c.inW = 0, 0
-		// The request's strings still point into the old array.
+		// The strings of the request still point into the old array.
 		c.in = make([]byte, max(smallBuffer, len(b)))
 	}
 	for c.inW+len(b) > len(c.in) {
@@ -271,7 +270,7 @@ func (c *conn) keep(b []byte) {
 	c.inW += copy(c.in[c.inW:], b)
 }
 
-// runTunnel moves the client's direction of an upgraded connection until either side ends.
+// runTunnel moves the client's bytes of an upgraded connection until either side ends.
 func (p *pump) runTunnel() {
 	c := p.c
 	if rest := c.in[c.inR:c.inW]; len(rest) > 0 {

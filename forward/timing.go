@@ -11,10 +11,10 @@ import (
 
 // Reads and writes that end when a timer fires or the client leaves.
 
-// writeClient writes b whole, or reports why not: errTick or ErrClientGone.
+// writeClient writes all of b, or returns errTick or ErrClientGone.
 func (c *conn) writeClient(b []byte) error { return c.writeWithin(b, 0) }
 
-// writeWithin is writeClient that takes the time of least, whatever the timers say.
+// writeWithin is writeClient, but it does not return errTick before the time of least has passed.
 func (c *conn) writeWithin(b []byte, least time.Duration) error {
 	var stalled time.Time
 	for {
@@ -50,7 +50,7 @@ func (c *conn) writeWithin(b []byte, least time.Duration) error {
 			c.gone.Store(true)
 			return ErrClientGone
 		}
-		if c.tls != nil && n == 0 { // a TLS record that was written in part cannot be continued
+		if c.tls != nil && n == 0 { // TLS cannot continue a record that was written in part
 			c.gone.Store(true)
 			return ErrClientGone
 		}
@@ -58,10 +58,9 @@ func (c *conn) writeWithin(b []byte, least time.Duration) error {
 	}
 }
 
-// armWrite makes sure that a blocked write wakes when a timer fires. The deadline set on the socket
-// may be earlier than needed (a spurious wake is harmless) and is renewed only when half of its
-// time is gone. TLS cannot go on after a write that met its deadline, so one that would is not
-// begun.
+// armWrite sets a write deadline, so that a blocked write returns when a timer fires. The deadline
+// may be earlier than that, because it is renewed only when half of its time has passed. TLS cannot
+// continue after a write that reached its deadline, so a write that is already late is not begun.
 func (c *conn) armWrite(least time.Duration) error {
 	now := c.clock
 	if c.tls != nil {
@@ -85,7 +84,7 @@ func (c *conn) armWrite(least time.Duration) error {
 	return nil
 }
 
-// interrupted says why the exchange must end, if it must.
+// interrupted returns why the exchange must end, or nil.
 func (c *conn) interrupted(now time.Time) error {
 	if c.gone.Load() {
 		return ErrClientGone
@@ -99,8 +98,8 @@ func (c *conn) interrupted(now time.Time) error {
 	return nil
 }
 
-// readUp reads from the upstream of the exchange. Besides the upstream's own errors it returns
-// ErrClientGone, errTick and errChunk (the client's body is broken).
+// readUp reads from the upstream of the exchange. Its own errors are ErrClientGone, errTick and
+// errChunk (the client's body is malformed).
 func (c *conn) readUp(b []byte) (int, error) {
 	for {
 		c.armRead()
@@ -120,7 +119,7 @@ func (c *conn) readUp(b []byte) (int, error) {
 		if !isTimeout(err) {
 			return 0, err
 		}
-		c.clock = time.Now() // readEnd is past now, so armRead renews or clears it
+		c.clock = time.Now() // after readEnd, so armRead sets a new deadline
 		if err := c.interrupted(c.clock); err != nil {
 			return 0, err
 		}
@@ -130,7 +129,7 @@ func (c *conn) readUp(b []byte) (int, error) {
 	}
 }
 
-// armRead is armWrite for the upstream: the next timer, or the end of our patience.
+// armRead sets a read deadline at the upstream: at the next timer, or when patience has passed.
 func (c *conn) armRead() {
 	end, t := c.machine.Timer()
 	switch {

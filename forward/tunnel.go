@@ -7,8 +7,8 @@ import (
 	"ebb.dev/ebb/forward/exchange"
 )
 
-// upgrade passes the 101 on and then moves bytes both ways until either side ends, a timer fires or
-// the server is cut.
+// upgrade passes the 101 response and then moves bytes in both directions until either side ends, a
+// timer fires or the server closes.
 func (c *conn) upgrade() exchange.Event {
 	if err := c.finishBody(); err != nil {
 		return c.failed(err, "")
@@ -18,7 +18,7 @@ func (c *conn) upgrade() exchange.Event {
 	c.res.FirstByte = c.clock.Sub(c.req.Started)
 	out := c.appendFields(c.appendStatus(c.out[:0]))
 	out = append(h.appendUpgrade(out), '\r', '\n')
-	out = append(out, c.rb[c.rR:c.rW]...) // the upstream may talk first
+	out = append(out, c.rb[c.rR:c.rW]...) // the upstream may have sent first
 	c.out = out
 	c.stopWatch()
 	c.res.Status = 101
@@ -43,13 +43,11 @@ func (c *conn) upgrade() exchange.Event {
 	return exchange.Event{Kind: exchange.Ended}
 }
 
-// halfClosedWait is how long the upstream may stay silent after the client closed its side of a
-// tunnel, and the reverse.
+// halfClosedWait is how long one side of a tunnel may stay silent after the other side has closed.
 const halfClosedWait = 30 * time.Second
 
-// tunnelDown moves the upstream's direction. The timers are looked at here; the client's bytes
-// count as activity. The first byte of the upstream is what starts the response: a container that
-// accepts a connection and then says nothing is as silent as one that does not answer.
+// tunnelDown moves the upstream's bytes and checks the timers. The client's bytes count as
+// activity, too. The response starts with the upstream's first byte after the 101 response.
 func (c *conn) tunnelDown() error {
 	up := c.up
 	b, stalls := c.rb, c.newStall()
@@ -62,7 +60,7 @@ func (c *conn) tunnelDown() error {
 				end = e
 			}
 		} else if e := time.Now().Add(time.Second); t == NoTimer || e.Before(end) {
-			end = e // look for the other direction's end now and then
+			end = e // check each second whether the client has closed
 		}
 		up.SetReadDeadline(end)
 		if c.gone.Load() {
@@ -85,7 +83,7 @@ func (c *conn) tunnelDown() error {
 		}
 		switch {
 		case err == io.EOF:
-			// The upstream is done: tell the client, and let it finish for a bounded time.
+			// The upstream has closed: close this side for the client, and let it finish.
 			if !c.pump.finished.Load() && closeWrite(c.nc) {
 				c.pump.wait(halfClosedWait)
 			}
@@ -94,7 +92,7 @@ func (c *conn) tunnelDown() error {
 			if c.gone.Load() {
 				return ErrClientGone
 			}
-			return nil // a reset is one of the ordinary ends of a tunnel
+			return nil // many tunnels end with a reset
 		}
 		c.clock = time.Now()
 		if c.gone.Load() {
@@ -109,7 +107,7 @@ func (c *conn) tunnelDown() error {
 	}
 }
 
-// tunnelTimer is the next timer, now that the client's bytes count too.
+// tunnelTimer returns the next timer. The client's bytes count as activity.
 func (c *conn) tunnelTimer() (time.Time, Timer) {
 	c.machine.Wrote(time.Unix(0, c.pump.activity.Load()))
 	return c.machine.Timer()

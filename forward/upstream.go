@@ -13,33 +13,33 @@ import (
 	"unsafe"
 )
 
-// Upstream is one address requests are forwarded to, with its idle connections. Make it once per
-// address and share it.
+// Upstream is an address to which requests are forwarded, with its idle connections. Create one for
+// each address and share it.
 type Upstream struct {
 	addr    string
 	options UpstreamOptions
 
 	mu     sync.Mutex
-	idle   []*upConn // a stack: the connection used last is the one most likely alive
+	idle   []*upConn // a stack: the connection used last is the most likely to be open
 	closed bool
 
 	lesson atomic.Pointer[lesson]
 	h2     h2Pool
 }
 
-// lesson is the shortest idle time after which an upstream was seen to close a connection.
-// Connections idle for longer are not used for requests that could not be sent again.
+// lesson is the shortest idle time after which an upstream has closed a connection. A connection
+// that has been idle for longer is not used for a request that could not be sent again.
 type lesson struct {
 	idle time.Duration
 	at   time.Time
 }
 
-// lessonDoubles is how long it takes until twice the idle time is believed. An upstream that closes
-// by an idle timeout teaches it again; one that was restarted had closed every connection, however
-// young, and would cost a new connection for each such request for ever.
+// lessonDoubles is how long it takes until twice the idle time is assumed. An upstream with an idle
+// timeout will show it again. One that was restarted has closed all connections, also young ones;
+// without forgetting that, each such request would need a new connection for ever.
 const lessonDoubles = time.Minute
 
-// learned is the idle time that is believed now, 0 for none.
+// learned returns the upstream's idle timeout as far as it is known, or 0.
 func (u *Upstream) learned(now time.Time) time.Duration {
 	l := u.lesson.Load()
 	if l == nil {
@@ -52,17 +52,17 @@ func (u *Upstream) learned(now time.Time) time.Duration {
 	return l.idle << doubled
 }
 
-// UpstreamOptions tune an Upstream; the zero value is good.
+// UpstreamOptions are the options of an Upstream. The zero value has the defaults.
 type UpstreamOptions struct {
-	MaxIdle     int           // idle connections kept; default 1000
-	IdleTimeout time.Duration // an idle connection is closed after this; default 90 s
+	MaxIdle     int           // the most idle connections; default 1000
+	IdleTimeout time.Duration // after which an idle connection is closed; default 90 s
 	DialTimeout time.Duration // default 5 s
-	TLS         *tls.Config   // when set, connections use TLS; ServerName must be set in it
-	// Dial replaces the plain TCP dial.
+	TLS         *tls.Config   // if set, connections use TLS; it must have a ServerName
+	// Dial replaces the TCP dial.
 	Dial func(ctx context.Context, addr string) (net.Conn, error)
 }
 
-// NewUpstream makes the Upstream of "host:port". It opens no connection.
+// NewUpstream returns the Upstream of "host:port". It opens no connection.
 func NewUpstream(addr string, options UpstreamOptions) *Upstream {
 	if options.MaxIdle <= 0 {
 		options.MaxIdle = 1000
@@ -75,10 +75,10 @@ func NewUpstream(addr string, options UpstreamOptions) *Upstream {
 	return &Upstream{addr: addr, options: options}
 }
 
-// Addr is the address given to NewUpstream.
+// Addr returns the address given to NewUpstream.
 func (u *Upstream) Addr() string { return u.addr }
 
-// Close closes the idle connections; connections in use are closed when their exchange ends.
+// Close closes the idle connections. Connections in use are closed when their exchange ends.
 func (u *Upstream) Close() {
 	u.mu.Lock()
 	idle := u.idle
@@ -90,7 +90,7 @@ func (u *Upstream) Close() {
 	u.h2.close()
 }
 
-// DialError says that no connection to an upstream could be made, so nothing was sent to it.
+// DialError means that no connection to an upstream could be made, so nothing was sent to it.
 type DialError struct {
 	Addr string
 	Err  error
@@ -99,15 +99,15 @@ type DialError struct {
 func (e *DialError) Error() string { return fmt.Sprintf("connect to %s: %v", e.Addr, e.Err) }
 func (e *DialError) Unwrap() error { return e.Err }
 
-// upConn is one connection to an upstream. Between exchanges it holds no unread byte.
+// upConn is a connection to an upstream. An idle one has no unread bytes.
 type upConn struct {
 	net.Conn
 	up       *Upstream
-	raw      syscall.RawConn // the socket, below TLS where that is used; nil where there is none
+	raw      syscall.RawConn // the socket below TLS, or nil
 	tls      *below          // nil without TLS
 	reused   bool
 	since    time.Time // idle since
-	readEnd  time.Time // the read deadline set on the socket, zero for none
+	readEnd  time.Time // the socket's read deadline; zero means none
 	writeEnd time.Time
 	peekFn   func(fd uintptr)
 	peeked   peekResult
@@ -121,8 +121,8 @@ const (
 	peekData
 )
 
-// get takes the idle connection used last, or dials. With careful set, a connection that may be
-// about to be closed by the upstream is not taken.
+// get returns the idle connection used last, or dials. If careful is true, it does not use a
+// connection that the upstream may be about to close.
 func (u *Upstream) get(client *conn, now time.Time, careful bool) (*upConn, error) {
 	for {
 		u.mu.Lock()
@@ -151,7 +151,7 @@ func (u *Upstream) dialFor(client *conn) (*upConn, error) {
 	return u.dial(ctx)
 }
 
-// usable says whether an idle connection should carry a request now.
+// usable reports whether an idle connection can be used now.
 func (u *Upstream) usable(c *upConn, now time.Time, careful bool) bool {
 	idle := now.Sub(c.since)
 	if idle >= u.options.IdleTimeout {
@@ -162,24 +162,24 @@ func (u *Upstream) usable(c *upConn, now time.Time, careful bool) bool {
 			return false
 		}
 	}
-	// A look at the socket is a system call, so it is spent only where it pays: after a pause, or
-	// where a failed attempt could not be repeated.
+	// A look at the socket costs a system call. It is worth that after a pause, or if a failed
+	// attempt could not be repeated.
 	if careful || idle > 100*time.Millisecond {
 		switch c.peek() {
 		case peekClosed:
 			u.learn(idle, now)
 			return false
-		case peekData: // an upstream that talks first is broken
+		case peekData: // an upstream must not send before a request
 			return false
 		}
 	}
 	return true
 }
 
-// learn notes that the upstream closed a connection which had been idle for this long.
+// learn records that the upstream closed a connection that had been idle for this long.
 func (u *Upstream) learn(idle time.Duration, now time.Time) {
 	if idle < 10*time.Millisecond {
-		return // closed at random rather than by an idle timeout
+		return // not an idle timeout
 	}
 	if old := u.learned(now); old == 0 || idle < old {
 		u.lesson.Store(&lesson{idle, now})
@@ -219,7 +219,7 @@ func dialTCP(ctx context.Context, addr string) (net.Conn, error) {
 	return d.DialContext(ctx, "tcp", addr)
 }
 
-// put gives a connection back after a complete exchange.
+// put makes a connection idle after a complete exchange.
 func (u *Upstream) put(c *upConn, now time.Time) {
 	c.since = now
 	var old *upConn
@@ -229,8 +229,8 @@ func (u *Upstream) put(c *upConn, now time.Time) {
 		c.close()
 		return
 	}
-	// The bottom of the stack is the longest idle; look at one per put, so the stack shrinks after
-	// a burst.
+	// The bottom of the stack has been idle the longest. Each put checks it, so that the stack
+	// shrinks after a burst.
 	if len(u.idle) > 0 && now.Sub(u.idle[0].since) >= u.options.IdleTimeout {
 		old = u.idle[0]
 		copy(u.idle, u.idle[1:])
@@ -245,10 +245,10 @@ func (u *Upstream) put(c *upConn, now time.Time) {
 
 func (c *upConn) close() { c.Conn.Close() }
 
-// below is a connection under TLS; it counts what is written to it.
+// below is the connection below TLS. It counts the bytes written to it.
 type below struct {
 	net.Conn
-	wrote int // belongs to whoever writes the head
+	wrote int // only the goroutine that writes the head uses it
 }
 
 func (b *below) Write(p []byte) (int, error) {
@@ -257,7 +257,7 @@ func (b *below) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// written is how much TLS has written, 0 without it.
+// written returns how many bytes TLS has written, or 0 without TLS.
 func (c *upConn) written() int {
 	if c.tls == nil {
 		return 0
@@ -265,12 +265,12 @@ func (c *upConn) written() int {
 	return c.tls.wrote
 }
 
-// peek looks whether the upstream closed the connection or sent something unasked. Under TLS an
-// upstream that closes says so first, and what was sent unasked may be a ticket or a new key, which
-// nobody has read: such a connection is given up for nothing, but that is rare.
+// peek checks whether the upstream has closed the connection or sent something before a request.
+// With TLS the bytes may be a close notification, or a session ticket or a new key. In the latter
+// case a good connection is closed, but that is rare.
 func (c *upConn) peek() peekResult {
 	c.peeked = peekQuiet
-	// Control, because Read fails where the read deadline of the last exchange has passed.
+	// Not Read, which fails if the read deadline of the last exchange has passed.
 	if c.raw != nil && c.raw.Control(c.peekFn) != nil {
 		return peekClosed
 	}

@@ -7,9 +7,9 @@ import (
 	"unsafe"
 )
 
-// The watcher notices a client that leaves while its request waits: for admission, or for a slow
-// upstream. It reads ahead into the connection's buffer, never beyond it, so a held request costs
-// no more memory than an idle connection.
+// The watcher notices that a client leaves while its request waits for admission or for a slow
+// upstream. It reads ahead into the connection's buffer until that is full, so a queued request
+// needs no more memory than an idle connection.
 
 func (c *conn) startWatch() {
 	if c.watching || c.pump.active() || c.gone.Load() {
@@ -35,8 +35,8 @@ func (c *conn) stopWatch() {
 	c.readEnd = time.Time{}
 	c.nc.SetReadDeadline(c.readEnd)
 	c.watching = false
-	// The watcher may have been stopped before it saw that the client left. Under overload most of
-	// those that wait do leave, and a slot spent on one of them is lost for one who still waits.
+	// The watcher may have stopped before it noticed that the client left. Under overload, most
+	// clients leave, and a slot that one of them gets is lost for a client that still waits.
 	if raw := c.socket(); raw != nil && !c.gone.Load() && tcpClosing(raw) {
 		c.leave()
 	}
@@ -64,14 +64,13 @@ func (c *conn) watch() {
 			c.leave()
 			break
 		}
-		// The deadline was left over from the wait for this request; clear it, unless stopWatch
-		// just set it.
+		// Clear a deadline of the wait for this request. If stopWatch has set it, the loop ends.
 		c.nc.SetReadDeadline(time.Time{})
 	}
 }
 
-// watchFull waits without reading: the buffer is full, so only the socket's state can tell that the
-// client left.
+// watchFull waits without reading, because the buffer is full. Only the state of the socket shows
+// that the client left.
 func (c *conn) watchFull() {
 	raw := c.socket()
 	if raw == nil {
@@ -82,8 +81,6 @@ func (c *conn) watchFull() {
 	for {
 		select {
 		case <-c.watchQuit:
-			// Give the token back to nobody: stopWatch sent exactly one and waits for watchDone
-			// only.
 			return
 		case <-tick.C:
 		}
@@ -94,7 +91,7 @@ func (c *conn) watchFull() {
 	}
 }
 
-// tcp is the client's connection, below TLS where that is used.
+// tcp returns the client's connection below TLS.
 func (c *conn) tcp() net.Conn {
 	if c.tls != nil {
 		return c.tls.NetConn()
@@ -102,7 +99,7 @@ func (c *conn) tcp() net.Conn {
 	return c.nc
 }
 
-// socket is the client's connection below TLS, nil where it has no socket.
+// socket returns the socket of the client's connection, or nil if it has none.
 func (c *conn) socket() syscall.RawConn {
 	sc, ok := c.tcp().(syscall.Conn)
 	if !ok {
@@ -115,10 +112,10 @@ func (c *conn) socket() syscall.RawConn {
 	return raw
 }
 
-// tcpClosing reports whether the peer closed its side (CLOSE_WAIT) or the connection is dead.
+// tcpClosing reports whether the peer has closed its side (CLOSE_WAIT) or the connection has ended.
 func tcpClosing(raw syscall.RawConn) (closing bool) {
 	raw.Control(func(fd uintptr) {
-		var state [1]byte // tcpi_state is the first byte of struct tcp_info; the kernel fills as much as we ask for
+		var state [1]byte // tcpi_state is the first byte of struct tcp_info
 		size := uint32(len(state))
 		_, _, errno := syscall.RawSyscall6(syscall.SYS_GETSOCKOPT, fd, syscall.IPPROTO_TCP, syscall.TCP_INFO,
 			uintptr(unsafe.Pointer(&state[0])), uintptr(unsafe.Pointer(&size)), 0)
@@ -128,7 +125,7 @@ func tcpClosing(raw syscall.RawConn) (closing bool) {
 	return closing
 }
 
-// leave is called by the watcher or the pump when the client is gone.
+// leave is called by the watcher or the pump when the client has left.
 func (c *conn) leave() {
 	c.gone.Store(true)
 	if cancel := c.req.leaveCtx.Load(); cancel != nil {
