@@ -213,7 +213,11 @@ func (t target) view(object *unstructured.Unstructured) *unstructured.Unstructur
 	scale.SetResourceVersion(object.GetResourceVersion())
 	replicas, _, _ := unstructured.NestedFieldNoCopy(object.Object, "spec", "replicas")
 	now, _, _ := unstructured.NestedFieldNoCopy(object.Object, "status", "replicas")
-	scale.Object["spec"], scale.Object["status"] = map[string]any{"replicas": replicas}, map[string]any{"replicas": now}
+	spec := map[string]any{} // which has no field for zero
+	if replicas != nil && fmt.Sprint(replicas) != "0" {
+		spec["replicas"] = replicas
+	}
+	scale.Object["spec"], scale.Object["status"] = spec, map[string]any{"replicas": now}
 	return scale
 }
 

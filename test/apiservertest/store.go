@@ -313,7 +313,10 @@ func (s *Store) write(verb string, t target, mutate mutation) (*unstructured.Uns
 	object.SetName(key.Name)
 	object.SetManagedFields(nil)
 	if t.subresource == "scale" {
-		replicas, _, _ := unstructured.NestedFieldNoCopy(object.Object, "spec", "replicas")
+		replicas, some, _ := unstructured.NestedFieldNoCopy(object.Object, "spec", "replicas")
+		if !some {
+			replicas = int64(0)
+		}
 		object = before.DeepCopy()
 		if err := unstructured.SetNestedField(object.Object, replicas, "spec", "replicas"); err != nil {
 			return nil, apierrors.NewBadRequest(err.Error())

@@ -521,7 +521,7 @@ var table = []behaviour{
 		s.must(err)
 		s.same("kind", scale.GetAPIVersion()+" "+scale.GetKind(), "autoscaling/v1 Scale")
 		s.same("replicas", or0(field(scale, "spec", "replicas")), 0)
-		_, err = s.patch(deployments, "a", types.JSONPatchType, `[{"op":"add","path":"/spec/replicas","value":2}]`, "scale")
+		_, err = s.patch(deployments, "a", types.JSONPatchType, `[{"op":"test","path":"/spec/replicas","value":null},{"op":"add","path":"/spec/replicas","value":2}]`, "scale")
 		s.must(err)
 		s.same("replicas", field(s.get(deployments, "a"), "spec", "replicas"), 2)
 		_, err = s.patch(deployments, "a", types.JSONPatchType, `[{"op":"test","path":"/spec/replicas","value":1},{"op":"add","path":"/spec/replicas","value":5}]`, "scale")
