@@ -116,6 +116,8 @@ type Table struct {
 	mutex   sync.Mutex
 	entries map[Key]*entry
 	unknown int
+	// ready are the revisions of the pods that Kubernetes lists as ready, one for each slice.
+	ready map[netip.Addr][]Key
 
 	// index serves lookups of requests. Its lock is held only during a map access.
 	indexMutex sync.RWMutex
@@ -124,7 +126,7 @@ type Table struct {
 
 // NewTable returns an empty table.
 func NewTable(newQueue func(Key, *Info) (*hold.Queue, any)) *Table {
-	return &Table{Make: newQueue, entries: map[Key]*entry{}, index: map[Key]*Revision{}}
+	return &Table{Make: newQueue, entries: map[Key]*entry{}, ready: map[netip.Addr][]Key{}, index: map[Key]*Revision{}}
 }
 
 // Get returns the revision, or nil if it is not known.
@@ -223,6 +225,7 @@ func (t *Table) SetSlice(key Key, slice string, endpoints []Endpoint) {
 	t.mutex.Lock()
 	defer t.mutex.Unlock()
 	t.changeLocked(key, time.Now(), func(e *entry) {
+		t.own(key, e.slices[slice], endpoints)
 		if endpoints == nil {
 			delete(e.slices, slice)
 		} else {
@@ -231,8 +234,28 @@ func (t *Table) SetSlice(key Key, slice string, endpoints []Endpoint) {
 	})
 }
 
+// own records of which revision the pods of a changed slice are.
+func (t *Table) own(key Key, before, after []Endpoint) {
+	for _, e := range before {
+		if address := e.Address.Addr(); e.Ready && !e.Terminating {
+			owners := t.ready[address]
+			if i := slices.Index(owners, key); i >= 0 {
+				owners = slices.Delete(owners, i, i+1)
+			}
+			if t.ready[address] = owners; len(owners) == 0 {
+				delete(t.ready, address)
+			}
+		}
+	}
+	for _, e := range after {
+		if e.Ready && !e.Terminating {
+			t.ready[e.Address.Addr()] = append(t.ready[e.Address.Addr()], key)
+		}
+	}
+}
+
 // Announce stores an announcement. It returns false if the announcement is older than the stored
-// one, or if a limit is reached.
+// one, if a limit is reached, or if the address is that of another revision's pod.
 func (t *Table) Announce(a wire.Announcement) bool {
 	key, now := Key{a.Namespace, a.Revision}, time.Now()
 	t.mutex.Lock()
@@ -240,13 +263,19 @@ func (t *Table) Announce(a wire.Announcement) bool {
 	if t.entries[key] == nil && t.unknown >= MaxUnknown {
 		return false
 	}
+	if owners := t.ready[a.Address.Addr()]; len(owners) > 0 && !slices.Contains(owners, key) {
+		return false // Kubernetes says that this is a pod of another revision
+	}
 	taken := false
 	t.changeLocked(key, now, func(e *entry) {
 		old, spoke := e.announcements[a.Address]
 		if spoke && old.pod == a.Pod && a.Sequence <= old.sequence && a.Sequence != 0 || !spoke && len(e.announcements) >= MaxAnnouncements {
 			return
 		}
-		next := announcement{pod: a.Pod, ready: a.Ready, at: now, sequence: a.Sequence, started: a.ProcessStarted, answered: a.UserReady}
+		next := announcement{pod: a.Pod, ready: a.Ready, at: now, first: now, sequence: a.Sequence, started: a.ProcessStarted, answered: a.UserReady}
+		if spoke && !old.listed {
+			next.first = old.first
+		}
 		if spoke && old.pod == a.Pod && old.ready == a.Ready {
 			next.listed = old.listed
 		}
@@ -263,7 +292,8 @@ func (t *Table) ProbeSucceeded(key Key, b hold.Backend) {
 	defer t.mutex.Unlock()
 	t.changeLocked(key, time.Now(), func(e *entry) {
 		if _, spoke := e.announcements[b.Address]; !spoke && len(e.announcements) < MaxAnnouncements {
-			e.announcements[b.Address] = announcement{pod: b.Pod, ready: true, at: time.Now()}
+			now := time.Now()
+			e.announcements[b.Address] = announcement{pod: b.Pod, ready: true, at: now, first: now}
 		}
 	})
 }
@@ -299,6 +329,8 @@ func (e *entry) publish(now time.Time) {
 	}
 	pods := merge(e.slices, e.announcements, early, resort, now)
 	if e.revision == nil {
+		// Nobody sends requests here, so there is nobody to protect.
+		maps.DeleteFunc(e.announcements, func(_ netip.AddrPort, said announcement) bool { return now.Sub(said.at) > announcedFor })
 		return
 	}
 	var notReady []hold.Backend

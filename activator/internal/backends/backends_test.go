@@ -27,7 +27,7 @@ func TestMerge(t *testing.T) {
 	serving := Endpoint{Address: address(1), Pod: "p", Terminating: true, Serving: true}
 	other := Endpoint{Address: address(2), Pod: "other", Ready: true}
 	said := func(ready bool, age time.Duration, listed bool) *announcement {
-		return &announcement{pod: "p", ready: ready, at: now.Add(-age), listed: listed}
+		return &announcement{pod: "p", ready: ready, at: now.Add(-age), first: now.Add(-age), listed: listed}
 	}
 	for _, c := range []struct {
 		name  string

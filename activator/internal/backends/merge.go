@@ -19,10 +19,13 @@ type Endpoint struct {
 }
 
 const (
-	// announcedFor is how long an announced pod is used before an EndpointSlice lists it. During a
-	// burst EndpointSlices are seconds late, never minutes. A pod that died meanwhile must not stay
-	// forever.
+	// announcedFor is how long an announced pod is used before an EndpointSlice lists it, from its
+	// first announcement. During a burst EndpointSlices are seconds late, never minutes. A pod that
+	// died meanwhile must not stay forever, nor a process that is no pod of the revision.
 	announcedFor = time.Minute
+	// distrustedFor is how long an address is not believed again that announced itself and was not
+	// listed in time.
+	distrustedFor = 10 * time.Minute
 	// withdrawnFor is how long a withdrawal is kept while EndpointSlices still list the pod as
 	// ready.
 	withdrawnFor = 10 * time.Minute
@@ -38,9 +41,11 @@ func lastResort(timeout time.Duration) time.Duration { return min(leavingFor, ti
 
 // announcement is the latest announcement of a pod.
 type announcement struct {
-	pod      string
-	ready    bool
-	at       time.Time
+	pod   string
+	ready bool
+	at    time.Time
+	// first is when this address was announced first. Repeated announcements do not change it.
+	first    time.Time
 	sequence uint64
 	// started is when queue-proxy's process began, answered when the user container first answered.
 	// Both are read from the node's clock.
@@ -61,6 +66,7 @@ type announcement struct {
 //	not ready again    ready, deleted    no       Kubernetes decides
 //	terminating        any               no       (see below)
 //	not listed         ready, recent     yes      the EndpointSlices are late
+//	not listed         ready, older      no       it may be no pod of the revision
 //	not listed         ready, and was    no       the pod is gone
 //	                   listed before
 //	not listed         withdrawn         no
@@ -82,7 +88,7 @@ func merge(bySlice map[string][]Endpoint, announcements map[netip.AddrPort]annou
 			if spoke && said.pod != e.Pod && e.Pod != "" {
 				// Another pod has this address now. The EndpointSlices name it, unless the new
 				// pod's announcement is newer than they are.
-				if early && said.ready && !said.listed && now.Sub(said.at) < announcedFor {
+				if early && said.ready && !said.listed && now.Sub(said.first) < announcedFor {
 					usable[e.Address] = said.pod
 					continue
 				}
@@ -113,11 +119,11 @@ func merge(bySlice map[string][]Endpoint, announcements map[netip.AddrPort]annou
 	for address, said := range announcements {
 		switch {
 		case listed[address]:
-		case said.ready && !said.listed && now.Sub(said.at) < announcedFor:
+		case said.ready && !said.listed && now.Sub(said.first) < announcedFor:
 			if early {
 				usable[address] = said.pod
 			}
-		case said.ready, now.Sub(said.at) > withdrawnFor, said.listed:
+		case said.ready && now.Sub(said.first) > distrustedFor, now.Sub(said.at) > withdrawnFor, said.listed:
 			delete(announcements, address)
 		}
 	}
