@@ -16,7 +16,7 @@ import (
 	"ebb.dev/ebb/forward/exchange"
 )
 
-// h2Pool is the HTTP/2 side of an Upstream: its connections, and the requests that wait for one.
+// h2Pool has the HTTP/2 connections of an Upstream, and the requests that wait for one.
 type h2Pool struct {
 	mu      sync.Mutex
 	conns   []*h2client
@@ -26,27 +26,27 @@ type h2Pool struct {
 	open    atomic.Int32 // len(conns)
 }
 
-// h2client is the policy of a connection to an upstream. Everything below c is guarded by c.mu.
+// h2client handles the frames of a connection to an upstream. c.mu guards the fields below scheme.
 type h2client struct {
 	u      *Upstream
 	c      *h2conn
 	scheme string
 
 	nextID uint32
-	away   bool // it takes no more streams
-	used   bool // a request was sent before
+	away   bool // no more streams are opened on it
+	used   bool // it has had requests
 	asked  time.Time
 	pinged bool
 }
 
-// How long a silent upstream with streams in flight may stay silent before it is asked whether it
-// lives, and to answer that.
+// An upstream with streams that sends nothing for h2PingAfter gets a PING. If it sends nothing for
+// h2PingWait after that, the connection is closed.
 const (
 	h2PingAfter = 30 * time.Second
 	h2PingWait  = 15 * time.Second
 )
 
-// send starts the request on a connection that takes it, or has one made.
+// send starts the request on a connection that has room for it, or on a new one.
 func (p *h2Pool) send(u *Upstream, x *h2exchange, b *h2batch) {
 	for {
 		p.mu.Lock()
@@ -67,7 +67,7 @@ func (p *h2Pool) send(u *Upstream, x *h2exchange, b *h2batch) {
 	}
 }
 
-// pickLocked is the first connection that takes one more stream.
+// pickLocked returns the first connection with room for a stream, or nil.
 func (p *h2Pool) pickLocked() *h2client {
 	var congested *h2client
 	for _, c := range p.conns {
@@ -88,7 +88,7 @@ func (c *h2client) takesLocked() bool {
 	return !c.away && !c.c.broken && !c.c.last && len(c.c.streams) < int(c.c.maxStreams) && c.nextID < 1<<30 && c.c.backlogLocked() < h2HardBacklog
 }
 
-// openLocked gives a stream its number. Its head must be written before mu is released.
+// openLocked gives a stream its number. Its head must be written before c.mu is released.
 func (c *h2client) openLocked(h *h2half) {
 	h.id = c.nextID
 	c.nextID += 2
@@ -99,13 +99,13 @@ func (c *h2client) openLocked(h *h2half) {
 	h.reused, c.used = c.used, true
 }
 
-// dial makes one connection after another until nobody waits for one. srv is told of panics.
+// dial opens connections one after the other until no request waits for one. srv counts panics.
 func (p *h2Pool) dial(u *Upstream, srv *Server) {
 	defer func() {
 		if v := recover(); v != nil {
 			srv.caught(v)
 			p.mu.Lock()
-			p.dialing = false // the next request has a connection made for those that wait, too
+			p.dialing = false // the next request dials, also for those that wait
 			p.mu.Unlock()
 		}
 	}()
@@ -152,9 +152,9 @@ func (p *h2Pool) dial(u *Upstream, srv *Server) {
 	}
 }
 
-// dialH2 opens a connection, with TLS where the upstream has it.
+// dialH2 opens a connection, with TLS if the upstream has that.
 func (u *Upstream) dialH2(srv *Server) (nc net.Conn, err error) {
-	err = &DialError{u.addr, errPanicked} // where what follows panics
+	err = &DialError{u.addr, errPanicked} // if the rest panics
 	defer srv.catch()
 	ctx, cancel := context.WithTimeout(context.Background(), u.options.DialTimeout)
 	defer cancel()
@@ -179,7 +179,7 @@ func (u *Upstream) dialH2(srv *Server) (nc net.Conn, err error) {
 	return tc, nil
 }
 
-// startH2Client says hello on a new connection.
+// startH2Client sends the preface and the settings on a new connection.
 func startH2Client(u *Upstream, nc net.Conn, srv *Server) *h2client {
 	s := &h2client{u: u, nextID: 1, scheme: "http"}
 	if u.options.TLS != nil {
@@ -196,12 +196,12 @@ func startH2Client(u *Upstream, nc net.Conn, srv *Server) *h2client {
 func (p *h2Pool) remove(c *h2client) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	// Others may be reading the old list.
+	// Other goroutines may still read the old list.
 	p.conns = slices.DeleteFunc(slices.Clone(p.conns), func(other *h2client) bool { return other == c })
 	p.open.Store(int32(len(p.conns)))
 }
 
-// close closes idle connections; others close when their last exchange ends.
+// close closes the idle connections. Others are closed when their last exchange ends.
 func (p *h2Pool) close() {
 	p.mu.Lock()
 	conns := p.conns
@@ -214,7 +214,7 @@ func (p *h2Pool) close() {
 	b.flush()
 }
 
-// leave ends the connection as soon as no stream needs it.
+// leave closes the connection as soon as it has no streams.
 func (s *h2client) leave(b *h2batch) {
 	s.c.mu.Lock()
 	s.away = true
@@ -238,17 +238,17 @@ func (s *h2client) restLocked(b *h2batch) {
 	c.armLocked(time.Now().Add(s.u.options.IdleTimeout), s.tick)
 }
 
-// released is called when a stream is over.
+// released is called after the end of a stream.
 func (s *h2client) released(b *h2batch) {
 	s.c.mu.Lock()
 	s.restLocked(b)
 	s.c.mu.Unlock()
 }
 
-// armLocked has the connection looked at while streams are in flight.
+// armLocked sets the timer for a connection with streams.
 func (s *h2client) armLocked() { s.c.armLocked(time.Now().Add(h2PingAfter), s.tick) }
 
-// tick closes an idle connection and finds out about a dead one.
+// tick closes an idle connection, and one whose upstream does not answer a PING.
 func (s *h2client) tick() {
 	c := s.c
 	defer c.guard()
@@ -266,7 +266,7 @@ func (s *h2client) tick() {
 			s.restLocked(&b)
 		}
 	case s.pinged && quiet >= h2PingWait && now.Sub(s.asked) >= h2PingWait:
-		c.nc.Close() // the reader notices
+		c.nc.Close() // the reader's next read fails
 	case quiet >= h2PingAfter:
 		s.pinged, s.asked = true, now
 		c.fw.WritePing(false, [8]byte{'e', 'b', 'b'})
@@ -334,7 +334,7 @@ func (s *h2client) reset(f *http2.RSTStreamFrame) error {
 		c.removeLocked(h, &c.batch)
 	}
 	c.mu.Unlock()
-	if h == nil || complete { // complete: it wants no more of the request; its response is here
+	if h == nil || complete { // a complete response: the upstream does not need the rest of the request
 		return err
 	}
 	loss := exchange.Broken
@@ -345,7 +345,7 @@ func (s *h2client) reset(f *http2.RSTStreamFrame) error {
 	return nil
 }
 
-// goAway: streams above LastStreamID were not looked at.
+// goAway handles a GOAWAY: the upstream has ignored streams above LastStreamID.
 func (s *h2client) goAway(f *http2.GoAwayFrame) {
 	c := s.c
 	last, code := f.LastStreamID, f.ErrCode
@@ -366,7 +366,7 @@ func (s *h2client) goAway(f *http2.GoAwayFrame) {
 
 func (s *h2client) badStream(uint32) error { return nil }
 
-// ended: the streams that were in flight are lost.
+// ended handles the end of the connection: its streams are lost.
 func (s *h2client) ended(err error) {
 	c := s.c
 	s.u.h2.remove(s)
@@ -389,7 +389,7 @@ func (s *h2client) ended(err error) {
 	s.lose(halves, err, loss)
 }
 
-// lose takes streams off the connection and tells their exchanges.
+// lose removes streams from the connection and ends their exchanges.
 func (s *h2client) lose(halves []*h2half, err error, loss exchange.Loss) {
 	for _, h := range halves {
 		s.c.mu.Lock()

@@ -16,26 +16,27 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// HTTP/2 is relayed frame by frame. One goroutine reads a connection, to a client (h2server.go) or
-// to an upstream (h2client.go), and writes what follows from a frame into the buffer of the other
-// connection (h2write.go); buffers are written to the sockets before the reader has to wait, so
-// what arrived together leaves together. No stream has a goroutine of its own: when a Handler has
-// to wait, the goroutine that runs it hands the reading to a new one (Request.Context).
+// HTTP/2 is forwarded frame by frame. One goroutine reads each connection, to a client
+// (h2server.go) or to an upstream (h2client.go). It handles a frame and writes the result into the
+// buffer of the other connection (h2write.go). Before the reader waits for more, the buffers are
+// written to the sockets, so frames that arrive together leave together. Streams have no
+// goroutines. If a Handler has to wait, a new goroutine takes over the reading (Request.Context).
 //
-// Locks: an exchange's mu is taken before a connection's mu, and never two connections' at once.
+// Locks: an exchange's mu is locked before a connection's mu. Two connections are never locked at
+// the same time.
 
 const (
-	h2StreamWindow = 256 << 10 // what a peer may send on one stream before it was passed on
-	h2ConnWindow   = 8 << 20   // ... and on all streams of one connection
-	h2MaxStreams   = 1000      // requests of one client connection at the same time
+	h2StreamWindow = 256 << 10 // what a peer may send on a stream before it is forwarded
+	h2ConnWindow   = 8 << 20   // the same for all streams of a connection
+	h2MaxStreams   = 1000      // requests of a client connection at the same time
 	h2ReadFrame    = 16 << 10  // the largest frame that a peer may send: RFC 9113's default
-	h2SoftBacklog  = 64 << 10  // unwritten bytes beyond which no more data is taken from queues
-	h2HardBacklog  = 2 << 20   // ... beyond which a peer that does not read is cut off
+	h2SoftBacklog  = 64 << 10  // with more unwritten bytes, no data is taken from queues
+	h2HardBacklog  = 2 << 20   // with more unwritten bytes, the connection is closed
 	h2GoneStreams  = 256       // streams that were reset here and whose late frames are ignored
 )
 
-// h2peer is what differs between the two kinds of connection. Its methods are called by the reader;
-// keep false says that the reading was handed to another goroutine.
+// h2peer is what differs between the two kinds of connection. The reader calls its methods. If keep
+// is false, another goroutine reads the connection now.
 type h2peer interface {
 	headers(f *http2.MetaHeadersFrame) (keep bool, err error)
 	data(f *http2.DataFrame) error
@@ -43,29 +44,29 @@ type h2peer interface {
 	goAway(f *http2.GoAwayFrame)
 	settled()                  // the peer's settings were read
 	badStream(id uint32) error // a frame of this stream was malformed
-	beforeRead()               // everything that was read is dealt with
-	ended(err error)           // nothing is read any more
+	beforeRead()               // all frames that were read have been handled
+	ended(err error)           // nothing more will be read
 }
 
-// h2conn is one HTTP/2 connection. Fields above mu belong to whoever reads.
+// h2conn is an HTTP/2 connection. Only the reader uses the fields above mu.
 type h2conn struct {
 	nc    net.Conn
-	raw   syscall.RawConn // nil where a write cannot be tried without waiting
+	raw   syscall.RawConn // nil if a write cannot be tried without waiting
 	peer  h2peer
 	in    *bufio.Reader
 	fr    *http2.Framer
 	batch h2batch
-	known bool // the peer's first SETTINGS came
-	// settingsLeft is how many SETTINGS the peer may send now.
+	known bool // the peer's first SETTINGS have arrived
+	// settingsLeft is how many SETTINGS frames the peer may send now.
 	settingsLeft allowance
-	// handed is where the reader is told that the reading went to another goroutine.
+	// handed points to the reader's variable that says that another goroutine reads now.
 	handed *bool
 
 	headerTimeout, stall time.Duration
-	srv                  *Server // is told of panics; on an upstream's connection, that of the request it was made for
+	srv                  *Server // counts panics; for an upstream, that of the first request
 	lastRead             atomic.Int64
 	closed               chan struct{}
-	closeOnce            sync.Once // a panic may have the end begun again
+	closeOnce            sync.Once // after a panic, end may be called again
 
 	mu            sync.Mutex
 	fw            *http2.Framer // writes into out
@@ -73,16 +74,16 @@ type h2conn struct {
 	block         bytes.Buffer
 	out, spare    []byte
 	flying        int  // bytes being written to the socket
-	writing       bool // somebody writes to the socket
-	broken        bool // writing failed, or the connection is over
-	last          bool // nothing follows what is in out: then close
+	writing       bool // a goroutine writes to the socket
+	broken        bool // a write failed, or the connection has ended
+	last          bool // out is the last: then close
 	streams       map[uint32]*h2half
-	waiting       []*h2half // with a queue that may go on
+	waiting       []*h2half // streams with a queue that may be sent
 	window        int64     // what may be sent
 	initialWindow int64
 	maxFrame      int
 	maxStreams    uint32 // the peer's
-	left, owed    int64  // what the peer may send; what it may be told to send more
+	left, owed    int64  // what the peer may send, and what was credited but not announced
 	maxID         uint32 // the newest stream
 	gone          map[uint32]struct{}
 	goneOrder     []uint32
@@ -98,8 +99,7 @@ type h2conn struct {
 	tryErr        error
 }
 
-// h2half is one stream on one connection. Everything is guarded by c.mu but x, c and id, which
-// never change.
+// h2half is a stream on one connection. c.mu guards all fields but c, x and id, which never change.
 type h2half struct {
 	c  *h2conn
 	x  *h2exchange
@@ -108,9 +108,9 @@ type h2half struct {
 	window     int64
 	queue      []byte // could not be sent yet: queue[queueAt:]
 	queueAt    int
-	source     *h2half // whom the queue's bytes came from
+	source     *h2half // where the queue's bytes came from
 	charged    int64   // taken from the exchange's account for the queue
-	paid       int     // so many of the next bytes were credited before
+	paid       int     // how many of the next bytes were credited before
 	queuedEnd  bool    // END_STREAM follows the queue
 	trailers   []hpack.HeaderField
 	listed     bool
@@ -118,8 +118,8 @@ type h2half struct {
 	removed    bool
 	left, owed int64
 	gotEnd     bool // the peer sent END_STREAM
-	gotHead    bool // ... and, on an upstream's connection, the final response's head
-	reused     bool // the connection had carried requests before
+	gotHead    bool // upstream: the final response's head has arrived
+	reused     bool // upstream: the connection had requests before
 }
 
 func newH2Conn(nc net.Conn, srv *Server, window, stall time.Duration) *h2conn {
@@ -143,7 +143,7 @@ func newH2Conn(nc net.Conn, srv *Server, window, stall time.Duration) *h2conn {
 	return c
 }
 
-// h2buffer is the end of out to which the Framer writes; c.mu is held.
+// h2buffer appends to out what the Framer writes. c.mu is held.
 type h2buffer h2conn
 
 func (b *h2buffer) Write(p []byte) (int, error) {
@@ -151,8 +151,7 @@ func (b *h2buffer) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// h2socket is the connection as bufio reads it: before it may wait, what was caused by earlier
-// frames is sent.
+// h2socket is what bufio reads from. Before it waits, it sends the results of earlier frames.
 type h2socket struct{ c *h2conn }
 
 func (s h2socket) Read(p []byte) (int, error) {
@@ -163,7 +162,7 @@ func (s h2socket) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// h2Error ends a connection: it is what a GOAWAY says.
+// h2Error ends a connection with a GOAWAY.
 type h2Error struct {
 	code http2.ErrCode
 	text string
@@ -173,7 +172,7 @@ func (e *h2Error) Error() string { return fmt.Sprintf("%s (%s)", e.text, e.code)
 
 func h2Fail(code http2.ErrCode, text string) error { return &h2Error{code, text} }
 
-// read serves the connection until it ends, or until the reading was handed on.
+// read handles frames until the connection ends, or another goroutine takes over.
 func (c *h2conn) read() {
 	handed := false
 	c.handed = &handed
@@ -190,7 +189,7 @@ func (c *h2conn) read() {
 	}
 }
 
-// step reads one frame and acts on it.
+// step reads a frame and handles it.
 func (c *h2conn) step(handed *bool) (keep bool, err error) {
 	fh, err := c.fr.ReadFrameHeader()
 	if err != nil {
@@ -199,8 +198,8 @@ func (c *h2conn) step(handed *bool) (keep bool, err error) {
 	if !c.known && (fh.Type != http2.FrameSettings || fh.Flags.Has(http2.FlagSettingsAck)) {
 		return true, h2Fail(http2.ErrCodeProtocol, "the first frame is no SETTINGS")
 	}
-	// A header block must arrive within the time that a head may take; other frames may take what
-	// their stream may.
+	// A header block must arrive within headerTimeout. Other frames may take as long as their
+	// stream.
 	bounded := fh.Type == http2.FrameHeaders && (c.in.Buffered() < int(fh.Length) || !fh.Flags.Has(http2.FlagHeadersEndHeaders))
 	if bounded && c.headerTimeout > 0 {
 		c.nc.SetReadDeadline(time.Now().Add(c.headerTimeout))
@@ -245,7 +244,8 @@ func (c *h2conn) step(handed *bool) (keep bool, err error) {
 	return true, nil
 }
 
-// readError sorts what the Framer says: a broken stream is reset and the connection goes on.
+// readError handles an error of the Framer. An error of a stream resets it, and the connection goes
+// on.
 func (c *h2conn) readError(err error) error {
 	var stream http2.StreamError
 	if errors.As(err, &stream) {
@@ -267,7 +267,7 @@ func (c *h2conn) readError(err error) error {
 	return err
 }
 
-// badStream resets one stream whose frame was malformed.
+// badStream resets a stream with a malformed frame.
 func (c *h2conn) badStream(id uint32, code http2.ErrCode) error {
 	if err := c.peer.badStream(id); err != nil {
 		return err
@@ -286,7 +286,7 @@ func (c *h2conn) badStream(id uint32, code http2.ErrCode) error {
 	return c.checkBacklog()
 }
 
-// checkBacklog cuts off a peer that makes us answer and does not read the answers.
+// checkBacklog ends the connection of a peer that causes answers and does not read them.
 func (c *h2conn) checkBacklog() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -295,6 +295,9 @@ func (c *h2conn) checkBacklog() error {
 	}
 	return nil
 }
+
+// forgetLocked records a stream that was reset here. Frames that its peer sent before it knew are
+// ignored.
 func (c *h2conn) forgetLocked(id uint32) {
 	if c.gone == nil {
 		c.gone = map[uint32]struct{}{}
@@ -310,8 +313,8 @@ func (c *h2conn) forgetLocked(id uint32) {
 	c.goneOrder = append(c.goneOrder, id)
 }
 
-// removeLocked takes a stream off the connection. What it still had to send is dropped; settle pays
-// it back to its source.
+// removeLocked removes a stream from the connection. Its queue is dropped and credited to its
+// source.
 func (c *h2conn) removeLocked(h *h2half, b *h2batch) {
 	if h.removed {
 		return
@@ -325,7 +328,7 @@ func (c *h2conn) removeLocked(h *h2half, b *h2batch) {
 	}
 }
 
-// emptyLocked drops what the stream still had to send.
+// emptyLocked drops the stream's queue and trailers.
 func (h *h2half) emptyLocked(b *h2batch) {
 	if n := h.owesLocked(len(h.queue) - h.queueAt); n > 0 && h.source != nil {
 		b.moves = append(b.moves, h2move{source: h.source, n: n})
@@ -334,18 +337,17 @@ func (h *h2half) emptyLocked(b *h2batch) {
 	h.trailers, h.queuedEnd = nil, false
 }
 
-// addr is the upstream of a stream that is one's.
+// addr returns the address of the upstream of a stream.
 func (h *h2half) addr() string { return h.c.peer.(*h2client).u.addr }
 
-// owesLocked is for how many of n bytes that left the source has to be credited.
+// owesLocked returns for how many of n bytes that left the source must still be credited.
 func (h *h2half) owesLocked(n int) int {
 	k := min(n, h.paid)
 	h.paid -= k
 	return n - k
 }
 
-// end is the end of the connection, whoever ended it. An error that is ours is said to the peer
-// first.
+// end ends the connection. If the reason is an h2Error, the peer gets a GOAWAY first.
 func (c *h2conn) end(err error) {
 	defer c.closeOnce.Do(func() { close(c.closed) })
 	var ours *h2Error
@@ -356,7 +358,7 @@ func (c *h2conn) end(err error) {
 	if ours != nil {
 		id := c.maxID
 		if _, client := c.peer.(*h2client); client {
-			id = 0 // it opens no streams
+			id = 0 // an upstream opens no streams
 		}
 		c.fw.WriteGoAway(id, ours.code, []byte(ours.text))
 	}
@@ -370,9 +372,8 @@ func (c *h2conn) end(err error) {
 	c.peer.ended(err)
 	c.batch.flush()
 	if ours != nil {
-		// Closing with unread bytes would reset the connection and could take the GOAWAY with it.
-		// Whoever writes the last byte, maybe another goroutine, closes the writing side
-		// (wroteLocked).
+		// Closing with unread bytes would reset the connection, and the peer might not see the
+		// GOAWAY. The goroutine that writes the last byte closes the writing side (wroteLocked).
 		c.nc.SetReadDeadline(time.Now().Add(500 * time.Millisecond))
 		io.CopyN(io.Discard, c.nc, 256<<10)
 	}
@@ -383,7 +384,7 @@ func (c *h2conn) end(err error) {
 	c.nc.Close()
 }
 
-// armLocked makes sure that the timer fires at the given time or before; fn is what it then does.
+// armLocked makes the timer fire at the given time or before, and call fn.
 func (c *h2conn) armLocked(at time.Time, fn func()) {
 	if c.last || at.IsZero() || c.timer != nil && !c.timerAt.IsZero() && !at.Before(c.timerAt) {
 		return

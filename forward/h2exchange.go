@@ -15,13 +15,12 @@ import (
 	"ebb.dev/ebb/forward/exchange"
 )
 
-// h2exchange is one request over HTTP/2 and its response: the shell around an exchange.Machine.
+// h2exchange is a request over HTTP/2 and its response. It does what an exchange.Machine asks for.
 //
-// Every event goes the same way: the function that learns of it takes mu, has performLocked tell
-// the machine and do on the two connections what follows, releases mu, and has follow do what must
-// not be done under a lock: ask the Handler, get a connection, tell the Handler of the end.
-// Functions named ...Locked need mu and keep it. Each writes to at most one connection at a time,
-// whose lock it takes itself.
+// All events are handled in the same way. The function for the event locks mu and calls
+// performLocked, which calls the machine and writes to the two connections. Then it unlocks mu and
+// calls follow for what must not be done with a lock held: call the Handler, or get a connection.
+// Functions named ...Locked need mu and do not release it. They lock one connection at a time.
 type h2exchange struct {
 	srv    *h2server
 	r      Request
@@ -32,8 +31,8 @@ type h2exchange struct {
 
 	method, path, authority string
 
-	// These belong to the goroutine that asks the Handler, or is about to.
-	reader   *h2conn // the connection that it would read; nil when it reads none
+	// Only the goroutine that calls the Handler uses these.
+	reader   *h2conn // the connection that it reads, or nil
 	question exchange.State
 	seen     Response
 	dialErr  error
@@ -46,17 +45,17 @@ type h2exchange struct {
 	target  *Upstream
 	up      *h2half // nil while there is no stream at the upstream
 	body    h2body
-	frame   *http2.MetaHeadersFrame // the response head that is being dealt with
+	frame   *http2.MetaHeadersFrame // the response head that is being handled
 
-	expected int64 // the response's length, -1 when it was not said
+	expected int64 // the response's Content-Length, or -1
 	passed   int64
 
-	// stalls is when the stream is reset if the answer made here has not left by then. It is set
-	// once the machine is over, because then no timer of the request ends the stream.
+	// stalls is when the stream is reset if its answer has not left. It is set when the machine is
+	// over and no timer of the request ends the stream any more.
 	stalls time.Time
 }
 
-// admit has the request begin. keep false: the reading was handed on meanwhile.
+// admit begins the request. If keep is false, another goroutine reads the connection now.
 func (x *h2exchange) admit(b *h2batch) (keep bool) {
 	x.mu.Lock()
 	do := x.performLocked(&exchange.Event{Kind: exchange.Begin}, b)
@@ -64,8 +63,8 @@ func (x *h2exchange) admit(b *h2batch) (keep bool) {
 	return x.follow(do, x.down.c, b)
 }
 
-// follow does what is left of a step, without the lock. reader is the connection that this
-// goroutine reads, nil for none. keep false: the reading was handed on meanwhile.
+// follow does the rest of a step, without the lock. reader is the connection that this goroutine
+// reads, or nil. If keep is false, another goroutine reads it now.
 func (x *h2exchange) follow(do exchange.Do, reader *h2conn, b *h2batch) (keep bool) {
 	keep = true
 	for {
@@ -82,7 +81,7 @@ func (x *h2exchange) follow(do exchange.Do, reader *h2conn, b *h2batch) (keep bo
 		x.reader = reader
 		d, e := x.ask()
 		if reader != nil && x.reader == nil {
-			keep, reader, b = false, nil, &h2batch{} // the reader's batch is the new reader's
+			keep, reader, b = false, nil, &h2batch{} // the new reader uses the old batch
 			defer b.flush()
 		}
 		x.reader = nil
@@ -98,7 +97,8 @@ func (x *h2exchange) follow(do exchange.Do, reader *h2conn, b *h2batch) (keep bo
 	}
 }
 
-// ask asks the Handler what its state says. The event is a panic unless the Handler returns.
+// ask calls the method of the Handler that belongs to the machine's state. If it panics, the event
+// is Panicked.
 func (x *h2exchange) ask() (d Decision, e exchange.Event) {
 	e = exchange.Event{Kind: exchange.Panicked, Err: errPanicked}
 	defer x.srv.srv.catch()
@@ -124,8 +124,8 @@ func (x *h2exchange) ask() (d Decision, e exchange.Event) {
 	return d, exchange.Event{Kind: exchange.Decided, Choice: choice, At: at}
 }
 
-// performLocked tells the machine what happened and does what concerns the connections. It returns
-// what is left for follow.
+// performLocked gives the machine an event and does what concerns the connections. It returns what
+// is left for follow.
 func (x *h2exchange) performLocked(e *exchange.Event, b *h2batch) (left exchange.Do) {
 	if e.Kind == exchange.Decided {
 		e.BodyFollows = !x.body.whole
@@ -184,7 +184,7 @@ func (x *h2exchange) performLocked(e *exchange.Event, b *h2batch) (left exchange
 	return do
 }
 
-// finish tells the Handler. The exchange is over, so nobody else touches r and res.
+// finish calls the Handler's Done. The exchange is over, so no other goroutine uses r and res.
 func (x *h2exchange) finish(b *h2batch) {
 	now := time.Now()
 	x.res.ended(x.machine.Ending(), now.Sub(x.r.Started))
@@ -196,8 +196,8 @@ func (x *h2exchange) finish(b *h2batch) {
 	x.rest(b)
 }
 
-// forgetLocked frees what nobody asks for any more. A client that opens no window keeps the stream
-// of an answer until stalls, and could make a thousand heads stay with it.
+// forgetLocked frees what is no longer needed. If the client opens no window, the stream of an
+// answer stays until stalls, and with it could stay a thousand heads.
 func (x *h2exchange) forgetLocked(now time.Time) {
 	x.r = Request{}
 	x.fields, x.space, x.seen = nil, [len(x.space)]hpack.HeaderField{}, Response{}
@@ -212,8 +212,8 @@ func (x *h2exchange) forgetLocked(now time.Time) {
 	}
 }
 
-// connect has the request sent to target. While the body may be in the reader's buffer it is worth
-// looking there before asking for permission to send it.
+// connect sends the request to target. If the body may be in the reader's buffer, the request waits
+// until that has been read: then the upstream need not be asked whether to send it.
 func (x *h2exchange) connect(reader *h2conn, b *h2batch) {
 	x.mu.Lock()
 	u := x.target
@@ -226,7 +226,7 @@ func (x *h2exchange) connect(reader *h2conn, b *h2batch) {
 	u.h2.send(u, x, b)
 }
 
-// armLocked makes the client's connection look after the exchange's next deadline.
+// armLocked sets the timer of the client's connection for the exchange's next deadline.
 func (x *h2exchange) armLocked() {
 	at := x.machine.TickAt()
 	if at.IsZero() {
@@ -238,7 +238,7 @@ func (x *h2exchange) armLocked() {
 	c.mu.Unlock()
 }
 
-// tick does what is due now and returns when to look again.
+// tick handles what is due now, and returns when it must be called again.
 func (x *h2exchange) tick(now time.Time, b *h2batch) time.Time {
 	x.mu.Lock()
 	do := x.performLocked(&exchange.Event{Kind: exchange.Tick, At: now}, b)
@@ -258,7 +258,7 @@ func (x *h2exchange) tick(now time.Time, b *h2batch) time.Time {
 	return at
 }
 
-// clientGone: the client reset the stream or left.
+// clientGone handles that the client has reset the stream or left.
 func (x *h2exchange) clientGone(b *h2batch) {
 	x.mu.Lock()
 	x.down.c.mu.Lock()
@@ -273,7 +273,7 @@ func (x *h2exchange) clientGone(b *h2batch) {
 	x.follow(do, nil, b)
 }
 
-// malformed: a frame of the stream was, so the stream was or is to be reset.
+// malformed handles a malformed frame of a stream: the stream is reset.
 func (x *h2exchange) malformed(h *h2half, code http2.ErrCode, b *h2batch) {
 	x.mu.Lock()
 	var e exchange.Event
@@ -295,8 +295,8 @@ func (x *h2exchange) malformed(h *h2half, code http2.ErrCode, b *h2batch) {
 	x.follow(do, nil, b)
 }
 
-// refuse answers a request that the Handler does not get to see: its machine stays New, so whatever
-// comes of it is ignored.
+// refuse answers a request without calling the Handler. The machine stays New and ignores all
+// events.
 func (x *h2exchange) refuse(bad *syntaxError, b *h2batch) {
 	x.mu.Lock()
 	x.writeLocked(&Reply{Status: bad.status, Body: bad.text}, b)
@@ -320,13 +320,13 @@ func (x *h2exchange) context() context.Context {
 	judging := x.machine.State() == exchange.Judging
 	hand := x.reader
 	if judging && !x.machine.Replayable() {
-		hand = nil // the response must not pass while OnResponse has it
+		hand = nil // nothing may be read while OnResponse has the response
 	}
 	x.mu.Unlock()
 	if hand == nil {
 		return ctx
 	}
-	// The caller is about to wait: somebody else has to read what comes meanwhile.
+	// The caller will wait, so another goroutine has to read.
 	x.reader = nil
 	if judging {
 		var b h2batch
@@ -342,7 +342,7 @@ func (x *h2exchange) context() context.Context {
 	return ctx
 }
 
-// dropLocked resets the upstream's stream, if there is one.
+// dropLocked resets the upstream's stream if there is one.
 func (x *h2exchange) dropLocked(b *h2batch) {
 	if up := x.up; up != nil {
 		x.up = nil
@@ -351,7 +351,7 @@ func (x *h2exchange) dropLocked(b *h2batch) {
 	}
 }
 
-// writeLocked sends a whole response and ends the stream.
+// writeLocked sends a reply and ends the stream.
 func (x *h2exchange) writeLocked(p *Reply, b *h2batch) (status int, n int64) {
 	status = p.status()
 	c := x.down.c
@@ -374,7 +374,7 @@ func (x *h2exchange) writeLocked(p *Reply, b *h2batch) (status int, n int64) {
 	if body == "" {
 		x.down.sentEnd = true
 	} else if moved, ended := c.dataLocked(&x.down, []byte(body), true); !ended {
-		// The client's window is small: the rest goes when it opens.
+		// The rest is sent when the client opens its window.
 		x.down.queue, x.down.queuedEnd = append(x.down.queue, body[moved:]...), true
 		c.listLocked(&x.down)
 	}
@@ -385,8 +385,8 @@ func (x *h2exchange) writeLocked(p *Reply, b *h2batch) (status int, n int64) {
 	return status, int64(len(body))
 }
 
-// endLocked ends a response in the middle, cleanly: with a trailer that names the timer. What waits
-// for the client's window is dropped. A response whose length was said is reset instead.
+// endLocked ends a response in the middle with a trailer that names the timer. What waits for the
+// client's window is dropped. A response with a Content-Length is reset instead.
 func (x *h2exchange) endLocked(b *h2batch) {
 	c := x.down.c
 	if x.expected >= 0 {
@@ -404,7 +404,7 @@ func (x *h2exchange) endLocked(b *h2batch) {
 	x.srv.closeStreamLocked(&x.down, b)
 }
 
-// closeDownLocked takes a stream whose response is complete off the connection.
+// closeDownLocked removes the client's stream, whose response is complete.
 func (x *h2exchange) closeDownLocked(b *h2batch) {
 	c := x.down.c
 	c.mu.Lock()
@@ -412,7 +412,7 @@ func (x *h2exchange) closeDownLocked(b *h2batch) {
 	c.mu.Unlock()
 }
 
-// left is told that bytes which waited in a queue left; end: the last ones.
+// left is called after bytes have left a queue. end reports whether they were the last.
 func (x *h2exchange) left(h *h2half, end bool, b *h2batch) {
 	if h != &x.down {
 		return

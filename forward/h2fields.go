@@ -11,8 +11,8 @@ import (
 	"ebb.dev/ebb/forward/exchange"
 )
 
-// newH2Exchange makes an exchange of a request's header block. errH2Malformed resets the stream
-// (RFC 9113 section 8.1.1); another error is answered with its status.
+// newH2Exchange returns the exchange for a request's header block. errH2Malformed resets the stream
+// (RFC 9113 section 8.1.1). Other errors are answered with their status.
 func newH2Exchange(s *h2server, f *http2.MetaHeadersFrame, now time.Time) (*h2exchange, *syntaxError) {
 	whole := f.StreamEnded()
 	x := &h2exchange{srv: s, expected: -1, body: h2body{length: -1, whole: whole}}
@@ -95,7 +95,7 @@ func newH2Exchange(s *h2server, f *http2.MetaHeadersFrame, now time.Time) (*h2ex
 	return x, nil
 }
 
-// h2ConnectionField: such fields have no place in HTTP/2 (RFC 9113 section 8.2.2).
+// h2ConnectionField reports whether a field is not allowed in HTTP/2 (RFC 9113 section 8.2.2).
 func h2ConnectionField(name string) bool {
 	switch name {
 	case "connection", "keep-alive", "proxy-connection", "transfer-encoding", "upgrade":
@@ -104,10 +104,10 @@ func h2ConnectionField(name string) bool {
 	return false
 }
 
-// h2Trailers: a block that ends a stream has no pseudo-header fields.
+// h2Trailers reports whether a block can be trailers: it has no pseudo-header fields.
 func h2Trailers(f *http2.MetaHeadersFrame) bool { return len(f.PseudoFields()) == 0 }
 
-// trailersOf is a copy of what may be passed on.
+// trailersOf returns a copy of the fields that may be forwarded.
 func trailersOf(fields []hpack.HeaderField) []hpack.HeaderField {
 	out := make([]hpack.HeaderField, 0, len(fields))
 	for _, f := range fields {
@@ -128,7 +128,7 @@ func h2Find(fields []hpack.HeaderField, name string) (value string, ok bool) {
 	return "", false
 }
 
-// clean is value without what must not be in one.
+// clean returns a value without control characters.
 func clean(value string) string {
 	for i := 0; i < len(value); i++ {
 		if class[value[i]]&valueChar == 0 {
@@ -138,8 +138,7 @@ func clean(value string) string {
 	return value
 }
 
-// requestLocked encodes the request's header block for an upstream. The upstream's connection is
-// locked.
+// requestLocked encodes the request's header block for an upstream, whose connection is locked.
 func (x *h2exchange) requestLocked(c *h2conn, scheme string, expect bool) {
 	authority := x.authority
 	for i := range x.r.edits {
@@ -196,7 +195,7 @@ func (x *h2exchange) responseLocked(c *h2conn, status int, fields []hpack.Header
 	}
 }
 
-// statusOf reads :status.
+// statusOf returns the value of :status, or 0 if it is malformed.
 func statusOf(f *http2.MetaHeadersFrame) int {
 	text := f.PseudoValue("status")
 	n, err := strconv.Atoi(text)

@@ -12,44 +12,42 @@ import (
 	"ebb.dev/ebb/forward/exchange"
 )
 
-// h2Replay is how much of a request's body is kept, so that it can be sent a second time. Calls are
-// small; streams are not kept.
+// h2Replay is the largest request body that is kept so that it can be sent again.
 const h2Replay = 4 << 10
 
-// h2body is what came of a request's body. Before the request is sent to an upstream all of it is
-// held, never more than the stream's window.
+// h2body is a request's body as far as it has arrived. Until the request is sent to an upstream,
+// all of it is held: at most the stream's window.
 type h2body struct {
-	length   int64 // -1 when it was not said
+	length   int64 // the Content-Length, or -1
 	got      int64
-	whole    bool // the request's end is here
+	whole    bool // the end of the request has arrived
 	trailers []hpack.HeaderField
 	held     []byte
-	paid     int    // how many of held's first bytes the client's windows were credited with, when they were sent before
-	replay   []byte // what was sent
+	paid     int    // how many of held's first bytes were sent before, and so credited to the client's windows
+	replay   []byte // what was sent, if it is kept
 	charged  int64  // taken from the account for held
 	sentEnd  bool
 }
 
-// count takes the next piece into account, and says whether the body is still what the head
-// announced.
+// count counts the next piece. It reports whether the body still fits its Content-Length.
 func (y *h2body) count(n int, end bool) bool {
 	y.got += int64(n)
 	return y.length < 0 || y.got <= y.length && (!end || y.got == y.length)
 }
 
-// rewind makes the body as it was before it was sent.
+// rewind restores the body as it was before it was sent.
 func (y *h2body) rewind() {
 	y.paid += len(y.replay)
 	y.held = append(y.replay, y.held...)
 	y.replay, y.sentEnd = nil, false
 }
 
-// unpaid is how many held bytes the client's window was not credited with.
+// unpaid returns how many held bytes were not credited to the client's windows.
 func (y *h2body) unpaid() int { return len(y.held) - y.paid }
 
-// The request's way to the upstream.
+// From here on: the request's way to the upstream.
 
-// open starts the request on a connection. It reports false when the connection takes no more
+// open starts the request on a connection. It reports false if the connection takes no more
 // requests.
 func (x *h2exchange) open(u *Upstream, c *h2conn, b *h2batch) bool {
 	x.mu.Lock()
@@ -62,7 +60,7 @@ func (x *h2exchange) open(u *Upstream, c *h2conn, b *h2batch) bool {
 
 func (x *h2exchange) openLocked(u *Upstream, c *h2conn, b *h2batch) bool {
 	if x.machine.State() != exchange.Connecting || x.target != u {
-		return true // it is not wanted any more
+		return true // no longer needed
 	}
 	client := c.peer.(*h2client)
 	h := &h2half{c: c, x: x, left: h2StreamWindow, paid: x.body.paid}
@@ -78,7 +76,7 @@ func (x *h2exchange) openLocked(u *Upstream, c *h2conn, b *h2batch) bool {
 		x.full = c.chargeLocked(x.account, 0)
 	}
 	e.Reused = h.reused
-	x.machine.Step(&e) // the head follows here, because streams must be opened in the order of their numbers
+	x.machine.Step(&e) // the head follows under the same lock, because streams are opened in order
 	x.requestLocked(c, client.scheme, x.machine.BodyKept())
 	c.headersLocked(h.id, end)
 	h.sentEnd = end
@@ -94,7 +92,7 @@ func (x *h2exchange) openLocked(u *Upstream, c *h2conn, b *h2batch) bool {
 	return true
 }
 
-// connectedAt is the time, where it matters.
+// connectedAt returns the time, exactly only where that matters.
 func (x *h2exchange) connectedAt() time.Time {
 	if x.r.deferBody {
 		return time.Now()
@@ -102,7 +100,7 @@ func (x *h2exchange) connectedAt() time.Time {
 	return x.r.Started
 }
 
-// requestData is a piece of the body. ok false: it is not what the head announced.
+// requestData handles a piece of the body. ok reports whether it fits the Content-Length.
 func (x *h2exchange) requestData(data []byte, end bool, b *h2batch) (ok bool) {
 	x.mu.Lock()
 	live := x.machine.Live()
@@ -130,7 +128,8 @@ func (x *h2exchange) requestData(data []byte, end bool, b *h2batch) (ok bool) {
 	return ok
 }
 
-// requestTrailers end the body. ok false: it is not what the head announced.
+// requestTrailers handles the trailers that end the body. ok reports whether the body fits the
+// Content-Length.
 func (x *h2exchange) requestTrailers(fields []hpack.HeaderField, b *h2batch) (ok bool) {
 	x.mu.Lock()
 	live := x.machine.Live()
@@ -154,7 +153,7 @@ func (x *h2exchange) requestTrailers(fields []hpack.HeaderField, b *h2batch) (ok
 	return ok
 }
 
-// pushLocked passes on what was held.
+// pushLocked sends the held part of the body.
 func (x *h2exchange) pushLocked(b *h2batch) {
 	held := x.body.held
 	x.body.held, x.body.paid = nil, 0
@@ -164,7 +163,7 @@ func (x *h2exchange) pushLocked(b *h2batch) {
 	}
 }
 
-// passLocked writes a piece of the body to the upstream.
+// passLocked sends a piece of the body to the upstream.
 func (x *h2exchange) passLocked(data []byte, b *h2batch) {
 	y := &x.body
 	if y.sentEnd {
@@ -191,7 +190,7 @@ func (x *h2exchange) passLocked(data []byte, b *h2batch) {
 	y.sentEnd = y.whole
 }
 
-// dialFailed: no connection to target could be made, so nothing was sent.
+// dialFailed handles that no connection to u could be made, so nothing was sent.
 func (x *h2exchange) dialFailed(u *Upstream, err error) {
 	defer x.srv.c.guard()
 	var b h2batch
@@ -208,7 +207,7 @@ func (x *h2exchange) dialFailed(u *Upstream, err error) {
 	x.follow(do, nil, &b)
 }
 
-// h2ResetError is a stream that the upstream reset.
+// h2ResetError means that the upstream reset the stream.
 type h2ResetError struct {
 	addr string
 	code http2.ErrCode
@@ -218,7 +217,7 @@ func (e *h2ResetError) Error() string {
 	return fmt.Sprintf("%s reset the request (%s)", e.addr, e.code)
 }
 
-// upstreamLost: the upstream's stream is no more.
+// upstreamLost handles the loss of the upstream's stream.
 func (x *h2exchange) upstreamLost(h *h2half, err error, loss exchange.Loss, b *h2batch) {
 	e := exchange.Event{Kind: exchange.Lost, Err: err, Loss: loss}
 	if reset, ok := errors.AsType[*h2ResetError](err); ok {
@@ -233,10 +232,10 @@ func (x *h2exchange) upstreamLost(h *h2half, err error, loss exchange.Loss, b *h
 	x.follow(do, nil, b)
 }
 
-// The response's way to the client.
+// From here on: the response's way to the client.
 
-// responseHead is an interim or final response's head. keep false: the reading was handed on
-// meanwhile.
+// responseHead handles the head of an interim or final response. If keep is false, another
+// goroutine reads the connection now.
 func (x *h2exchange) responseHead(h *h2half, f *http2.MetaHeadersFrame, b *h2batch) (keep bool) {
 	x.mu.Lock()
 	var do exchange.Do
@@ -249,7 +248,7 @@ func (x *h2exchange) responseHead(h *h2half, f *http2.MetaHeadersFrame, b *h2bat
 	return x.follow(do, h.c, b)
 }
 
-// judgeLocked says what a response head is: an interim or final one, or a broken one.
+// judgeLocked returns the event for a response head: interim, final or malformed.
 func (x *h2exchange) judgeLocked(h *h2half, f *http2.MetaHeadersFrame) exchange.Event {
 	failed := func(what string) exchange.Event {
 		return exchange.Event{Kind: exchange.Failed, Err: fmt.Errorf("%s %s", h.addr(), what)}
@@ -301,7 +300,7 @@ func (x *h2exchange) respondLocked(b *h2batch) exchange.Do {
 	b.add(c)
 	x.res.Status = status
 	x.machine.Wrote(x.r.Started.Add(x.res.FirstByte))
-	if flooded { // the client asks and does not read
+	if flooded { // the client sends requests and does not read
 		c.nc.Close()
 	}
 	if end {
@@ -310,7 +309,7 @@ func (x *h2exchange) respondLocked(b *h2batch) exchange.Do {
 	return 0
 }
 
-// interimLocked passes a 1xx head on.
+// interimLocked forwards a 1xx head.
 func (x *h2exchange) interimLocked(status int, fields []hpack.HeaderField, b *h2batch) {
 	c := x.down.c
 	c.mu.Lock()
@@ -322,7 +321,7 @@ func (x *h2exchange) interimLocked(status int, fields []hpack.HeaderField, b *h2
 	c.mu.Unlock()
 }
 
-// responseData is a piece of the response's body.
+// responseData handles a piece of the response's body.
 func (x *h2exchange) responseData(h *h2half, data []byte, end bool, b *h2batch) {
 	moved := len(data)
 	x.mu.Lock()
@@ -358,7 +357,7 @@ func (x *h2exchange) responseData(h *h2half, data []byte, end bool, b *h2batch) 
 	x.follow(do, nil, b)
 }
 
-// responseTrailers end the response.
+// responseTrailers handles the trailers that end the response.
 func (x *h2exchange) responseTrailers(h *h2half, fields []hpack.HeaderField, b *h2batch) {
 	x.mu.Lock()
 	var do exchange.Do

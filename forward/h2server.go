@@ -9,40 +9,39 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// h2server is the policy of a client's connection.
+// h2server handles the frames of a client's connection.
 type h2server struct {
 	c    *h2conn
 	conn *conn
 	srv  *Server
 
-	later []*h2exchange // admitted, and sent on when everything that was read is dealt with
-	// spare is how many streams the client may still reset before they were answered; see spend.
+	later []*h2exchange // admitted; sent when all frames that were read have been handled
+	// spare is how many more streams the client may reset before they are answered; see spend.
 	spare    allowance
-	requests int // begun since spare was last used
+	requests int // since spare was last used
 
 	running atomic.Int64 // between Admit and Done
 	// Guarded by c.mu.
 	leaving   time.Time // when the first GOAWAY was sent, zero before
 	grace     time.Duration
-	final     bool   // the last GOAWAY was sent: streams above finalID are not served
+	final     bool   // the last GOAWAY was sent; streams above finalID are not served
 	finalID   uint32 // valid when final
 	firstOpen bool   // a stream was opened
 	opened    time.Time
 }
 
-// A client that opens streams to reset them makes others work for nothing, beyond what may run at a
-// time. It may do so h2Resets times at once, h2ResetRate times a second, and as often as its
-// requests were answered. A reset is not counted when the stream was there for h2Patience or its
-// response had begun: that is a client whose time is up or that has seen enough, and h2MaxStreams
-// bounds how many of those there can be. One connection of a gateway carries the deadlines of
-// thousands of clients.
+// A client that opens streams and resets them causes work without end ("rapid reset"). It may do so
+// h2Resets times at once, h2ResetRate times a second, and as often as its requests were answered. A
+// reset is not counted if the stream is older than h2Patience or its response has begun: then the
+// client has a deadline or has read enough, and h2MaxStreams limits these streams. One connection
+// of a gateway can have the deadlines of thousands of clients.
 const (
 	h2Resets    = 1000
 	h2ResetRate = 100
 	h2Patience  = 100 * time.Millisecond
 )
 
-// serveH2 runs one HTTP/2 connection to its end; read is what was already taken from it.
+// serveH2 serves an HTTP/2 connection to its end. read is what was already read from it.
 func (c *conn) serveH2(read []byte) {
 	c.srv.countHTTP2(c)
 	c.nc.SetDeadline(time.Time{})
@@ -73,7 +72,8 @@ func (c *conn) serveH2(read []byte) {
 	<-s.c.closed
 }
 
-// How long streams that were already on their way are served after the first GOAWAY.
+// drainGrace and shutdownGrace are how long new streams are served after the first GOAWAY: the
+// client may have sent them before it got that.
 const (
 	drainGrace    = time.Second
 	shutdownGrace = 250 * time.Millisecond
@@ -81,7 +81,7 @@ const (
 
 func (s *h2server) settled() { s.c.nc.SetReadDeadline(time.Time{}) }
 
-// beforeRead sends on what was kept back until its body might have come with it.
+// beforeRead sends requests that waited for a body that might have been read with them.
 func (s *h2server) beforeRead() {
 	for i := 0; i < len(s.later); i++ {
 		x := s.later[i]
@@ -91,7 +91,7 @@ func (s *h2server) beforeRead() {
 	s.later = s.later[:0]
 }
 
-// headers is a new request, or the trailers of one.
+// headers handles a new request, or the trailers of one.
 func (s *h2server) headers(f *http2.MetaHeadersFrame) (keep bool, err error) {
 	c := s.c
 	id := f.StreamID
@@ -129,7 +129,7 @@ func (s *h2server) headers(f *http2.MetaHeadersFrame) (keep bool, err error) {
 	}
 	if s.final && id > s.finalID {
 		c.mu.Unlock()
-		return true, nil // the GOAWAY told the client that it is not served
+		return true, nil // the client knows from the GOAWAY
 	}
 	if f.HasPriority() && f.Priority.StreamDep == id {
 		c.mu.Unlock()
@@ -204,14 +204,14 @@ func (s *h2server) reset(f *http2.RSTStreamFrame) error {
 	return s.spend(now)
 }
 
-// waited says whether a client that resets the stream now has given its request a chance.
+// waited reports whether a reset by the client is not counted; see h2Patience.
 func (x *h2exchange) waited(now time.Time) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return x.machine.Begun() || !x.machine.Live() || now.Sub(x.r.Started) >= h2Patience
 }
 
-// spend counts a stream that was reset before its answer was complete.
+// spend counts a stream that was reset before its response was complete.
 func (s *h2server) spend(now time.Time) error {
 	s.spare.left += float64(max(s.requests-1, 0))
 	s.requests = 0
@@ -223,8 +223,7 @@ func (s *h2server) spend(now time.Time) error {
 
 func (s *h2server) goAway(*http2.GoAwayFrame) {}
 
-// badStream: a malformed request is answered with a reset; so is one on a stream that was never
-// opened.
+// badStream handles a malformed frame. It may belong to a stream that was never opened.
 func (s *h2server) badStream(id uint32) error {
 	if id%2 == 0 {
 		return h2Fail(http2.ErrCodeProtocol, "a client's stream with an even number")
@@ -237,7 +236,7 @@ func (s *h2server) badStream(id uint32) error {
 	return s.spend(time.Now())
 }
 
-// ended: every exchange of the connection is over.
+// ended ends all exchanges of the connection.
 func (s *h2server) ended(error) {
 	c := s.c
 	c.mu.Lock()
@@ -248,8 +247,8 @@ func (s *h2server) ended(error) {
 	}
 }
 
-// leave asks the client to open its next streams on another connection, and reports whether it is
-// the first to do so. Those that are on their way are served for the grace.
+// leave tells the client to open new streams on another connection, and reports whether this is the
+// first time. New streams are still served for the grace.
 func (s *h2server) leave(grace time.Duration) (first bool) {
 	c := s.c
 	defer c.guard()
@@ -269,7 +268,7 @@ func (s *h2server) leave(grace time.Duration) (first bool) {
 	return first
 }
 
-// tick does what is due: timers of streams, the end of an idle connection, the steps of leaving.
+// tick handles timers of streams, the end of an idle connection, and the steps of leaving.
 func (s *h2server) tick() {
 	c := s.c
 	defer c.guard()
@@ -314,7 +313,7 @@ func (s *h2server) tick() {
 	b.flush()
 }
 
-// closeLocked ends a connection that was left, once its last stream is over.
+// closeLocked closes a connection after the last GOAWAY when it has no streams.
 func (s *h2server) closeLocked(b *h2batch) {
 	c := s.c
 	if !s.final || len(c.streams) > 0 || c.last {
@@ -322,15 +321,15 @@ func (s *h2server) closeLocked(b *h2batch) {
 	}
 	c.last = true
 	b.add(c)
-	// The client closes when it has read all; one that does not is not waited for.
+	// The client closes when it has read everything, or is cut after a second.
 	c.nc.SetReadDeadline(time.Now().Add(time.Second))
 	if len(c.out) == 0 && !c.writing {
 		c.closeWriteLocked()
 	}
 }
 
-// closeStreamLocked takes a stream whose response is complete off the connection. A client that
-// still sends is told to stop.
+// closeStreamLocked removes a stream whose response is complete. If the client still sends, the
+// stream is reset with NO_ERROR.
 func (s *h2server) closeStreamLocked(h *h2half, b *h2batch) {
 	c := s.c
 	if !h.gotEnd && !h.removed {
@@ -341,7 +340,7 @@ func (s *h2server) closeStreamLocked(h *h2half, b *h2batch) {
 	b.add(c)
 }
 
-// rest is called after a stream was over: the connection may be idle now.
+// rest is called after the end of a stream. The connection may be idle now.
 func (s *h2server) rest(b *h2batch) {
 	c := s.c
 	c.mu.Lock()

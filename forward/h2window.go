@@ -8,15 +8,15 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// A change of the initial window touches each stream, so what a peer sends in a few bytes costs a
-// thousand steps. Clients that measure the network change it a few times a second at most.
+// A change of the initial window changes each stream: a few bytes of a peer cost up to a thousand
+// steps here. Clients that measure the network change it at most a few times a second.
 const (
 	h2SettingsOfFrame = 100 // as in net/http
 	h2Settings        = 100 // frames at once
-	h2SettingsRate    = 10  // ... and a second
+	h2SettingsRate    = 10  // frames a second
 )
 
-// allowance is how often a peer may still do what costs more here than there.
+// allowance is how often a peer may still do something that costs more here than there.
 type allowance struct {
 	left float64
 	at   time.Time
@@ -24,17 +24,18 @@ type allowance struct {
 
 func (a *allowance) fill(most float64, now time.Time) { a.left, a.at = most, now }
 
-// take uses one, after what has been gained at rate a second. It reports whether there was one.
+// take adds what was gained since the last call, at rate a second up to most, and uses one. It
+// reports whether there was one.
 func (a *allowance) take(most, rate float64, now time.Time) bool {
 	a.left = min(a.left+now.Sub(a.at).Seconds()*rate, most) - 1
 	a.at = now
 	return a.left >= 0
 }
 
-// Settings and windows: what the peer may send, and what may be sent to it.
+// This file has settings and windows: what the peer may send, and what may be sent to it.
 
-// greetLocked says what the peer may send. more is the setting that differs between clients and
-// upstreams.
+// greetLocked writes the settings and the window of a new connection. more is the setting that
+// differs between clients and upstreams.
 func (c *h2conn) greetLocked(more http2.Setting, headerBytes int, now time.Time) {
 	c.fw.WriteSettings(more,
 		http2.Setting{ID: http2.SettingInitialWindowSize, Val: h2StreamWindow},
@@ -62,7 +63,7 @@ func (c *h2conn) settings(f *http2.SettingsFrame) error {
 		return h2Fail(http2.ErrCodeProtocol, "SETTINGS with too many settings")
 	}
 	c.mu.Lock()
-	window := c.initialWindow // a frame may repeat a setting, so the streams are walked once, after it
+	window := c.initialWindow // a frame may repeat a setting, so the streams are changed once, after it
 	err := f.ForeachSetting(func(s http2.Setting) error {
 		if err := s.Valid(); err != nil {
 			return err
@@ -98,7 +99,7 @@ func (c *h2conn) settings(f *http2.SettingsFrame) error {
 	return c.checkBacklog()
 }
 
-// resizeLocked follows the peer's initial window, in streams that are open too.
+// resizeLocked applies the peer's new initial window, also to open streams.
 func (c *h2conn) resizeLocked(window int64) error {
 	delta := window - c.initialWindow
 	if delta == 0 {
@@ -137,7 +138,7 @@ func (c *h2conn) windowUpdate(f *http2.WindowUpdateFrame) error {
 	return nil
 }
 
-// streamLocked returns a frame's stream, nil for one that is over. A frame of a stream that was
+// streamLocked returns the stream of a frame, or nil if it has ended. A frame of a stream that was
 // never opened ends the connection (RFC 9113 section 5.1).
 func (c *h2conn) streamLocked(f http2.Frame) (*h2half, error) {
 	id := f.Header().StreamID
@@ -148,10 +149,11 @@ func (c *h2conn) streamLocked(f http2.Frame) (*h2half, error) {
 	return h, nil
 }
 
-// halvesLocked lists the streams, for who cannot keep mu while it deals with them.
+// halvesLocked returns the streams, for a caller that has to release mu to handle them.
 func (c *h2conn) halvesLocked() []*h2half { return slices.Collect(maps.Values(c.streams)) }
 
-// receiveLocked accounts for a DATA frame that came.
+// receiveLocked takes n bytes off the windows. It reports whether the connection and the stream had
+// room for them.
 func (c *h2conn) receiveLocked(h *h2half, n int64) (conn, stream bool) {
 	if n > c.left {
 		return false, true
@@ -166,9 +168,9 @@ func (c *h2conn) receiveLocked(h *h2half, n int64) (conn, stream bool) {
 	return true, true
 }
 
-// arrived takes a DATA frame off the windows. It returns the stream whose DATA it is; nil for one
-// that is over, or, with a code other than NO_ERROR, one that may not send it now. Of what is not
-// passed on the windows have their share back.
+// arrived takes a DATA frame off the windows and returns its stream. The stream is nil if it has
+// ended, or, with a code other than NO_ERROR, if it must not send DATA now. Bytes that will not be
+// forwarded are credited at once.
 func (c *h2conn) arrived(f *http2.DataFrame) (h *h2half, code http2.ErrCode, err error) {
 	c.mu.Lock()
 	h, err = c.streamLocked(f)
@@ -196,8 +198,7 @@ func (c *h2conn) arrived(f *http2.DataFrame) (h *h2half, code http2.ErrCode, err
 	return h, code, nil
 }
 
-// credit lets the peer send n bytes more, on the stream of h if it goes on, now that as many were
-// passed on.
+// credit lets the peer send n more bytes on the connection, and on the stream of h if it goes on.
 func (c *h2conn) credit(h *h2half, n int, b *h2batch) {
 	if n <= 0 {
 		return
@@ -222,9 +223,6 @@ func (c *h2conn) credit(h *h2half, n int, b *h2batch) {
 	}
 }
 
-// congested: much of what came on this connection could not be passed on, so its other streams may
-// have to wait.
+// congestedLocked reports whether much of what arrived on this connection could not be forwarded,
+// so that its other streams may have to wait.
 func (c *h2conn) congestedLocked() bool { return h2ConnWindow-c.left-c.owed > h2ConnWindow/2 }
-
-// forgetLocked notes a stream that was reset here, so that what its peer sent before it knew is no
-// error.

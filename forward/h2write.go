@@ -9,15 +9,15 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// h2batch is the work that one goroutine has still to do after what it did under locks: connections
-// to flush, and bytes that left a queue. It is nobody else's.
+// h2batch is the work that a goroutine still has to do after it has released its locks: connections
+// to flush, and bytes that left a queue. Only that goroutine uses it.
 type h2batch struct {
 	conns []*h2conn
 	moves []h2move
 }
 
-// h2move says that n bytes of source left the queue of half, and whether the stream's last byte was
-// among them.
+// h2move is n bytes of source that left the queue of half. end reports whether the stream's last
+// byte is among them.
 type h2move struct {
 	source, half *h2half
 	n            int
@@ -33,8 +33,8 @@ func (b *h2batch) add(c *h2conn) {
 	b.conns = append(b.conns, c)
 }
 
-// settle pays moved bytes back to where they came from, and completes exchanges whose last byte
-// left. No lock may be held.
+// settle credits moved bytes to the streams that they came from, and ends exchanges whose last byte
+// has left. No lock may be held.
 func (b *h2batch) settle() {
 	for i := 0; i < len(b.moves); i++ {
 		m := b.moves[i]
@@ -49,7 +49,7 @@ func (b *h2batch) settle() {
 	b.moves = b.moves[:0]
 }
 
-// flush writes everything that the goroutine caused. No lock may be held.
+// flush writes the output of all connections in the batch. No lock may be held.
 func (b *h2batch) flush() {
 	b.settle()
 	for len(b.conns) > 0 {
@@ -60,8 +60,8 @@ func (b *h2batch) flush() {
 	}
 }
 
-// flush writes out to the socket. It never waits: what the socket does not take is left to a
-// goroutine.
+// flush writes the output buffer to the socket. It does not wait: if the socket does not take all
+// of it, a goroutine writes the rest.
 func (c *h2conn) flush(b *h2batch) {
 	c.mu.Lock()
 	for !c.writing && !c.broken && len(c.out) > 0 {
@@ -107,7 +107,7 @@ func (c *h2conn) wroteLocked(piece []byte, err error, b *h2batch) {
 	if err != nil {
 		c.broken = true
 		c.out = nil
-		c.nc.Close() // the reader notices, and ends the exchanges
+		c.nc.Close() // the reader's next read fails, and it ends the exchanges
 		return
 	}
 	c.drainLocked(b)
@@ -116,7 +116,7 @@ func (c *h2conn) wroteLocked(piece []byte, err error, b *h2batch) {
 	}
 }
 
-// try writes what the socket takes at once.
+// try writes as much as the socket takes without waiting.
 func (c *h2conn) try(piece []byte) (int, error) {
 	if c.raw == nil {
 		return 0, nil
@@ -146,7 +146,7 @@ func (c *h2conn) tryOnce(fd uintptr) bool {
 	}
 }
 
-// writeRest waits for the socket, in its own goroutine, and writes until nothing is left.
+// writeRest waits for the socket and writes until nothing is left. It has its own goroutine.
 func (c *h2conn) writeRest(piece []byte, n int) {
 	defer c.guard()
 	var b h2batch
@@ -158,7 +158,7 @@ func (c *h2conn) writeRest(piece []byte, n int) {
 			k, err = c.nc.Write(rest)
 			rest = rest[k:]
 			if k > 0 && isTimeout(err) && c.raw != nil {
-				err = nil // it is slow, but it moves
+				err = nil // slow, but not stalled
 			}
 		}
 		c.nc.SetWriteDeadline(time.Time{})
@@ -176,14 +176,15 @@ func (c *h2conn) writeRest(piece []byte, n int) {
 	}
 }
 
-// closeWriteLocked says that nothing follows. TLS would write, which is not done under mu.
+// closeWriteLocked closes the writing side. It does nothing with TLS, which would write and must
+// not do that with mu held.
 func (c *h2conn) closeWriteLocked() {
 	if c.raw != nil {
 		closeWrite(c.nc)
 	}
 }
 
-// backlog is how much waits for the socket.
+// backlogLocked returns how many bytes wait for the socket.
 func (c *h2conn) backlogLocked() int { return len(c.out) + c.flying }
 
 // headersLocked writes the header block in c.block.
@@ -198,7 +199,7 @@ func (c *h2conn) headersLocked(id uint32, end bool) {
 		c.fw.WriteContinuation(id, len(block) == 0, piece)
 	}
 	if c.block.Cap() > 64<<10 {
-		// The encoder keeps a pointer to the buffer, so it is emptied in place.
+		// The encoder has a pointer to the buffer, so it is emptied in place.
 		c.block.Truncate(0)
 	}
 	c.block.Reset()
@@ -208,9 +209,9 @@ func (c *h2conn) fieldLocked(name, value string, sensitive bool) {
 	c.enc.WriteField(hpack.HeaderField{Name: name, Value: value, Sensitive: sensitive})
 }
 
-// send passes bytes on to the stream: as many as the windows allow at once, the rest through its
-// queue. For so many of those that left the source has to be credited; the queue's are told by
-// settle. ended: the stream's last byte left.
+// send forwards bytes to the stream: as many as the windows allow at once, and the rest through its
+// queue. The source must be credited with owes bytes now; h2batch.settle credits it with those of
+// the queue. ended reports whether the stream's last byte has left.
 func (c *h2conn) send(h *h2half, data []byte, end bool, source *h2half, b *h2batch) (owes int, ended bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -266,7 +267,7 @@ func (c *h2conn) dataLocked(h *h2half, data []byte, end bool) (moved int, ended 
 	}
 }
 
-// trail ends the stream with trailers, after its queue.
+// trail ends the stream with trailers, after its queue. ended reports whether they have left.
 func (c *h2conn) trail(h *h2half, fields []hpack.HeaderField, b *h2batch) (ended bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -291,7 +292,7 @@ func (c *h2conn) trailersLocked(h *h2half, fields []hpack.HeaderField) {
 	h.sentEnd = true
 }
 
-// listLocked has the stream's queue looked at by the next drain.
+// listLocked adds a stream with a queue to those that the next drain looks at.
 func (c *h2conn) listLocked(h *h2half) {
 	if !h.listed && !h.removed && (len(h.queue) > h.queueAt || h.queuedEnd) {
 		h.listed = true
@@ -299,7 +300,7 @@ func (c *h2conn) listLocked(h *h2half) {
 	}
 }
 
-// drainLocked sends what queues hold, a frame of each in turn.
+// drainLocked sends from the queues, one frame of each in turn.
 func (c *h2conn) drainLocked(b *h2batch) {
 	sent := false
 	for len(c.waiting) > 0 && !c.broken && c.backlogLocked() < h2SoftBacklog {
@@ -326,7 +327,7 @@ func (c *h2conn) drainLocked(b *h2batch) {
 			}
 			c.finishLocked(h, b)
 		} else if h.window > 0 {
-			c.listLocked(h) // at the end: the others first
+			c.listLocked(h) // at the end of the list
 		}
 		if moved > 0 || ended {
 			b.moves = append(b.moves, h2move{source: h.source, half: h, n: h.owesLocked(moved), end: ended})
@@ -345,15 +346,15 @@ func (c *h2conn) unlistLocked(h *h2half) {
 	}
 }
 
-// finishLocked takes a stream that both sides have ended off the connection, in one step with its
-// end: once the peer has seen that, what it still sends on the stream is its mistake.
+// finishLocked removes a stream that both sides have ended from the connection, together with
+// writing its end: when the peer has seen that, more frames of the stream are the peer's error.
 func (c *h2conn) finishLocked(h *h2half, b *h2batch) {
 	if h.sentEnd && h.gotEnd {
 		c.removeLocked(h, b)
 	}
 }
 
-// drop ends a stream before its time.
+// drop resets a stream.
 func (c *h2conn) drop(h *h2half, code http2.ErrCode, b *h2batch) {
 	c.mu.Lock()
 	if !h.removed {
