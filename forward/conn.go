@@ -324,9 +324,7 @@ func (c *conn) reply(p *Reply) bool {
 	out = strconv.AppendInt(out, int64(status), 10)
 	out = append(out, ' ')
 	out = append(out, statusText(status)...)
-	out = append(out, "\r\nContent-Type: "...)
-	out = appendClean(out, p.contentType())
-	out = append(out, "\r\nContent-Length: "...)
+	out = append(out, "\r\nContent-Type: "+replyType+"\r\nContent-Length: "...)
 	out = strconv.AppendInt(out, int64(len(p.Body)), 10)
 	out = append(out, "\r\n"...)
 	for _, h := range p.Header {

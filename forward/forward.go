@@ -69,11 +69,10 @@ type Decision struct {
 
 // Reply is a local answer.
 type Reply struct {
-	Status      int
-	ContentType string // default text/plain; charset=utf-8
-	Body        string
-	Header      []Header // further fields, written as they are
-	Close       bool     // close the client connection afterwards
+	Status int
+	Body   string   // text/plain
+	Header []Header // further fields, written as they are
+	Close  bool     // close the client connection afterwards
 }
 
 func (p *Reply) status() int {
@@ -83,12 +82,8 @@ func (p *Reply) status() int {
 	return p.Status
 }
 
-func (p *Reply) contentType() string {
-	if p.ContentType == "" {
-		return "text/plain; charset=utf-8"
-	}
-	return p.ContentType
-}
+// replyType is the Content-Type of replies.
+const replyType = "text/plain; charset=utf-8"
 
 // Header is one field of a Reply.
 type Header struct{ Name, Value string }

@@ -365,7 +365,7 @@ func (x *h2exchange) writeLocked(p *Reply, b *h2batch) (status int, n int64) {
 		return 0, 0
 	}
 	c.fieldLocked(":status", statusDigits(status), false)
-	c.fieldLocked("content-type", clean(p.contentType()), false)
+	c.fieldLocked("content-type", replyType, false)
 	c.fieldLocked("content-length", strconv.Itoa(len(p.Body)), false)
 	for _, f := range p.Header {
 		c.fieldLocked(strings.ToLower(f.Name), clean(f.Value), false)

@@ -3,7 +3,6 @@ package forward
 import (
 	"bytes"
 	"context"
-	"net"
 	"net/netip"
 	"strings"
 	"sync/atomic"
@@ -168,9 +167,6 @@ func (r *Request) ContentLength() int64 {
 	return r.head.length
 }
 
-// IsUpgrade reports whether the client asks for another protocol, such as WebSocket.
-func (r *Request) IsUpgrade() bool { return r.h2 == nil && r.head.upgrades() }
-
 // TLS reports whether the client connection uses TLS.
 func (r *Request) TLS() bool {
 	return r.c.tls != nil
@@ -179,11 +175,6 @@ func (r *Request) TLS() bool {
 // RemoteAddr is the client's address.
 func (r *Request) RemoteAddr() netip.AddrPort {
 	return r.c.remote
-}
-
-// LocalAddr is the address the client connected to.
-func (r *Request) LocalAddr() net.Addr {
-	return r.c.nc.LocalAddr()
 }
 
 // SetHeader replaces (or adds) a field of the forwarded request. Framing fields cannot be set.

@@ -131,7 +131,7 @@ func TestWebSocket(t *testing.T) {
 			if strings.HasSuffix(r.Path(), "/idle") {
 				r.Timeouts.Idle = 100 * time.Millisecond
 			}
-			if !r.IsUpgrade() {
+			if !r.head.upgrades() {
 				t.Error("not seen as an upgrade")
 			}
 			return inner(r)
