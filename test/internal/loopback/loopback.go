@@ -99,12 +99,17 @@ func (c *Cluster) take(out http.ResponseWriter, r *http.Request) {
 // addresses, as the controller and Kubernetes would. Each pod has its own EndpointSlice, because
 // ports differ.
 func (c *Cluster) Revision(name string, limit int64, pods ...string) error {
+	return c.RevisionIn(Namespace, name, limit, pods...)
+}
+
+// RevisionIn adds a Revision in another namespace, that of another tenant.
+func (c *Cluster) RevisionIn(namespace, name string, limit int64, pods ...string) error {
 	labels := map[string]string{names.ServiceLabel: name, names.ConfigurationLabel: name}
 	revision := &servingv1.Revision{TypeMeta: metav1.TypeMeta{APIVersion: "serving.knative.dev/v1", Kind: "Revision"},
-		ObjectMeta: metav1.ObjectMeta{Namespace: Namespace, Name: name, Labels: labels}}
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: labels}}
 	revision.Spec.Containers = []corev1.Container{{Image: "registry.example/loopback"}}
 	revision.Spec.ContainerConcurrency = &limit
-	private := metav1.ObjectMeta{Namespace: Namespace, Name: name + "-private",
+	private := metav1.ObjectMeta{Namespace: namespace, Name: name + "-private",
 		Labels: map[string]string{names.RevisionLabel: name, names.ServiceTypeLabel: names.ServiceTypePrivate}}
 	portName, ready := "http", true
 	objects := []any{revision, &corev1.Service{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Service"}, ObjectMeta: *private.DeepCopy(),

@@ -39,3 +39,20 @@ func TestBenchmarksRunUnderTheMemoryLimitThatIsInstalled(t *testing.T) {
 		}
 	}
 }
+
+func TestAContainersMemoryIsAboveItsGOMEMLIMIT(t *testing.T) {
+	for _, name := range []string{Autoscaler, Activator} {
+		manifest := filepath.Join("../../..", name)
+		soft, err := MemoryLimit(manifest)
+		if err != nil {
+			t.Fatal(err)
+		}
+		limit, err := resource.ParseQuantity(strings.TrimSuffix(soft, "B"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := ContainerMemory(manifest); err != nil || got <= limit.Value() {
+			t.Errorf("%s: a container of %d bytes for GOMEMLIMIT %s: %v", name, got, soft, err)
+		}
+	}
+}
