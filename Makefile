@@ -73,7 +73,7 @@ simulate: ## simulate the workloads of sim/workloads in virtual time and write d
 	go run ./sim -out docs/simulation
 
 .PHONY: soak
-soak: ## disturb several services under load for three minutes (ARGS='-lasts 1h'); no request may fail
+soak: ## disturb several services under load for three minutes (ARGS='-lasts 1h -faults all'); no request may fail
 	@[ ! -x $(DEV) ] || eval "$$($(DEV) kubeconfig 2>/dev/null || true)"; go run ./test/soak $(ARGS)
 
 .PHONY: help

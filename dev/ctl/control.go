@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+	"time"
 
 	"ebb.dev/ebb/dev/ctl/internal/install"
 	"ebb.dev/ebb/dev/ctl/internal/kube"
@@ -157,6 +158,18 @@ func (c *control) status() error {
 		fmt.Fprintf(c.out, "%-24s %-6s log %s\n", n, state, c.Log(n))
 	}
 	return nil
+}
+
+// disturb is what a test of faults does to a program.
+func (c *control) disturb(ctx context.Context, how, name, lasts string) error {
+	d, err := time.ParseDuration(lasts)
+	if err != nil {
+		return err
+	}
+	if how == "freeze" {
+		return c.table.Freeze(ctx, name, d)
+	}
+	return c.table.Away(ctx, name, d)
 }
 
 func (c *control) logs(names []string) error {

@@ -27,6 +27,8 @@ const usage = `usage: ctl COMMAND
   kubeconfig   print the lines that point a shell at it
   status       say what runs
   logs [NAME]  list the logs, or show the end of one
+  away NAME DURATION    kill a program of the cluster and start it again after a time
+  freeze NAME DURATION  stop it with SIGSTOP for a time
 `
 
 func main() {
@@ -66,6 +68,12 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return c.status()
 	case "logs":
 		return c.logs(args[1:])
+	case "away", "freeze":
+		if len(args) != 3 {
+			fmt.Fprint(stderr, usage)
+			return fmt.Errorf("%s needs the name of a program, as status prints it, and a duration", args[0])
+		}
+		return c.disturb(ctx, args[0], args[1], args[2])
 	case "addresses": // started by up, in the background
 		return c.addresses(ctx)
 	}

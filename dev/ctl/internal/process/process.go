@@ -183,6 +183,75 @@ func (t Table) Stop(ctx context.Context, name string, grace time.Duration) error
 	return nil
 }
 
+// Away kills a recorded program and starts it again, as it was started, once the duration is over
+// or ctx is done.
+func (t Table) Away(ctx context.Context, name string, d time.Duration) error {
+	r, ok := t.running(name)
+	if !ok {
+		return fmt.Errorf("%s does not run", name)
+	}
+	proc := fmt.Sprintf("/proc/%d/", r.PID)
+	arguments, err := os.ReadFile(proc + "cmdline")
+	if err != nil {
+		return err
+	}
+	environment, err := os.ReadFile(proc + "environ")
+	if err != nil {
+		return err
+	}
+	dir, err := os.Readlink(proc + "cwd")
+	if err != nil {
+		return err
+	}
+	log, err := os.Readlink(proc + "fd/1")
+	if err != nil {
+		return err
+	}
+	split := func(text []byte) []string { return strings.Split(strings.TrimSuffix(string(text), "\x00"), "\x00") }
+	out, err := os.OpenFile(log, os.O_WRONLY|os.O_APPEND, 0o644)
+	if err != nil {
+		return err
+	}
+	defer out.Close()
+	if err := kill(r, syscall.SIGKILL); err != nil {
+		return fmt.Errorf("kill %s (pid %d): %w", name, r.PID, err)
+	}
+	if !gone(ctx, r, 10*time.Second) {
+		return fmt.Errorf("%s (pid %d) does not end even when killed", name, r.PID)
+	}
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
+	cmd := exec.Command(r.Path, split(arguments)[1:]...)
+	cmd.Env, cmd.Dir, cmd.Stdout, cmd.Stderr = split(environment), dir, out, out
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("start %s again: %w", name, err)
+	}
+	r.PID = cmd.Process.Pid
+	if r.Start, err = startTicks(r.PID); err != nil {
+		return fmt.Errorf("%s ended at once: %s", name, lastLine(log))
+	}
+	return t.write(name, r)
+}
+
+// Freeze stops a recorded program until the duration is over or ctx is done.
+func (t Table) Freeze(ctx context.Context, name string, d time.Duration) error {
+	r, ok := t.running(name)
+	if !ok {
+		return fmt.Errorf("%s does not run", name)
+	}
+	if err := kill(r, syscall.SIGSTOP); err != nil {
+		return fmt.Errorf("stop %s (pid %d): %w", name, r.PID, err)
+	}
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
+	return kill(r, syscall.SIGCONT)
+}
+
 // Names lists what is recorded, running or not.
 func (t Table) Names() []string {
 	files, _ := filepath.Glob(filepath.Join(t.Dir, "*.json"))

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -207,5 +208,30 @@ func TestAZombieHasEndedWithItsLastThread(t *testing.T) {
 		if _, err := parseStat(text); err == nil || errors.Is(err, os.ErrProcessDone) {
 			t.Errorf("%q: error %v", text, err)
 		}
+	}
+}
+
+func TestAProgramThatWasAwayRunsAsBefore(t *testing.T) {
+	tab := table(t)
+	if _, err := tab.Start(t.Context(), sleeper(t)); err != nil {
+		t.Fatal(err)
+	}
+	before := pid(t, tab)
+	if err := tab.Away(t.Context(), "sleeper", time.Millisecond); err != nil {
+		t.Fatal(err)
+	}
+	after := pid(t, tab)
+	if after.PID == before.PID || after.Want != before.Want {
+		t.Errorf("before %+v, after %+v", before, after)
+	}
+	text, err := os.ReadFile("/proc/" + strconv.Itoa(after.PID) + "/cmdline")
+	if err != nil || string(text) != "/bin/sleep\x00600\x00" {
+		t.Errorf("it runs as %q, %v", text, err)
+	}
+	if err := tab.Freeze(t.Context(), "sleeper", time.Millisecond); err != nil || !tab.Running("sleeper") {
+		t.Errorf("after it was stopped and continued: %v", err)
+	}
+	if err := tab.Away(t.Context(), "nobody", 0); err == nil {
+		t.Error("no error for a program that does not run")
 	}
 }

@@ -1,0 +1,102 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"ebb.dev/ebb/test/internal/cluster"
+	"ebb.dev/ebb/test/internal/probe"
+	"ebb.dev/ebb/test/internal/result"
+)
+
+type soak struct {
+	*cluster.Cluster
+	out          *result.Printer
+	lasts, every time.Duration
+	breaks       string
+	away         time.Duration
+	rps          int
+	image        string
+	seed         uint64
+	random       *rand.Rand
+	namespace    string
+	rollouts     int
+}
+
+func (s *soak) run(ctx context.Context) (err error) {
+	var list []fault
+	if s.breaks != "" {
+		if list, err = choose(s.faults(s.away), s.breaks); err != nil {
+			return err
+		}
+	}
+	if s.Cluster, err = cluster.Connect(ctx); err != nil {
+		return err
+	}
+	var undo cluster.Undo
+	defer func() { err = errors.Join(err, undo.Run()) }()
+	restore, err := s.SetConfig(ctx, "config-autoscaler", map[string]string{"stable-window": "10s", "scale-to-zero-grace-period": "6s"})
+	if err != nil {
+		return err
+	}
+	undo = append(undo, restore)
+	var remove func(context.Context) error
+	if s.namespace, remove, err = s.Namespace(ctx, "soak"); err != nil {
+		return err
+	}
+	undo = append(undo, remove)
+	probers := map[string]*probe.Prober{}
+	began := map[string]time.Time{}
+	for _, service := range services {
+		url, err := s.apply(ctx, service)
+		if err != nil {
+			return err
+		}
+		interval := time.Duration(float64(time.Second) / (float64(s.rps) * service.share))
+		began[service.name] = time.Now()
+		probers[service.name] = probe.StartOnce(s.Client(time.Minute), url+service.query, interval, service.most, bodySize)
+	}
+	watching, stopWatching := context.WithCancel(context.Background())
+	defer stopWatching()
+	var watched sync.WaitGroup
+	watched.Go(func() { s.progress(watching, probers) })
+	var disturbed int
+	var disturbErr error
+	if len(list) > 0 {
+		disturbed, disturbErr = s.breakAll(ctx, list, probers)
+	} else {
+		disturbed, disturbErr = s.disturb(ctx)
+	}
+	sent, failed, resets, skipped := 0, 0, 0, 0
+	p99, longest := 0.0, time.Duration(0)
+	pace := pace{asked: float64(s.rps)}
+	for name, prober := range probers {
+		lasted := time.Since(began[name])
+		longest = max(longest, lasted)
+		report := prober.Stop()
+		pace.add(report, lasted)
+		sent, failed, resets, skipped = sent+report.Sent, failed+report.Failed, resets+report.Resets, skipped+report.Skipped
+		p99 = max(p99, result.Milliseconds(report.Quantile(0.99)))
+		line := result.Fields{"service": name, "requests": report.Sent, "failed": report.Failed, "resets": report.Resets, "not_sent": report.Skipped,
+			"p50_ms": result.Milliseconds(report.Quantile(0.5)), "p99_ms": result.Milliseconds(report.Quantile(0.99)),
+			"slowest_ms": result.Milliseconds(report.Slowest.Took), "slowest_sent": report.Slowest.Sent.UTC().Format("15:04:05.000")}
+		if err := s.out.Line(line); err != nil {
+			return err
+		}
+	}
+	stopWatching()
+	watched.Wait()
+	if err := s.out.Summary(result.Fields{"requests": sent, "failed": failed, "resets": resets, "not_sent": skipped, "p99_ms": p99,
+		"achieved_rps": math.Round(pace.achieved), "disturbances": disturbed, "seed": s.seed, "seconds": math.Round(longest.Seconds())}); err != nil {
+		return err
+	}
+	if failed > 0 {
+		disturbErr = errors.Join(disturbErr, fmt.Errorf("%d of %d requests did not get a 2xx", failed, sent))
+	}
+	return errors.Join(disturbErr, pace.err())
+}
