@@ -35,10 +35,14 @@ type flood struct {
 	done           sync.WaitGroup
 }
 
-// startFlood opens the connections evenly during ramp and keeps them until ctx ends.
-func startFlood(ctx context.Context, ip string, connections int) *flood {
+// startFlood opens the connections, or only those of one kind, evenly during ramp and keeps them
+// until ctx ends.
+func startFlood(ctx context.Context, ip string, connections, kind int) *flood {
 	f := &flood{ip: ip, zeroWindow: zeroWindow()}
 	for i := range connections {
+		if kind >= 0 && i%kinds != kind {
+			continue
+		}
 		f.done.Go(func() {
 			for sleep(ctx, ramp*time.Duration(i)/time.Duration(max(connections, 1))) {
 				f.one(ctx, i)

@@ -27,6 +27,7 @@ import (
 // bench is what the flags say.
 type bench struct {
 	connections int
+	kind        int
 	lasts       time.Duration
 	out         *result.Printer
 }
@@ -36,6 +37,7 @@ func main() {
 	defer stop()
 	b := &bench{out: &result.Printer{Bench: "tenants", Out: os.Stdout}}
 	flag.IntVar(&b.connections, "connections", 25_000, "connections of the flood; fewer if the process may not open so many files")
+	flag.IntVar(&b.kind, "kind", -1, "only this kind of flood (the case in flood.go), with its share of the connections; -1: all")
 	flag.DurationVar(&b.lasts, "lasts", 20*time.Second, "how long requests are measured alone, and again beside the flood")
 	pod := flag.Bool("pod", false, "be the server of both tenants; the benchmark starts it")
 	flag.Parse()

@@ -69,9 +69,11 @@ func (b *bench) run(ctx context.Context) error {
 	if err := b.out.Line(alone.line("alone")); err != nil {
 		return err
 	}
-	flood := startFlood(ctx, ip, b.connections)
+	flood := startFlood(ctx, ip, b.connections, b.kind)
+	before := activator.cpu()
 	beside := steady(ctx, front, b.lasts)
 	fields := flood.line()
+	fields["activator_cores"] = (activator.cpu() - before) / b.lasts.Seconds()
 	cancel()
 	flood.done.Wait()
 	for name, value := range beside.line("beside_flood") {
@@ -142,6 +144,18 @@ func (p *process) memory(field string) float64 {
 		}
 	}
 	return 0
+}
+
+// cpu returns the seconds of CPU time that the process has used.
+func (p *process) cpu() float64 {
+	data, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.Process.Pid))
+	fields := strings.Fields(string(data[bytes.LastIndexByte(data, ')')+1:]))
+	if len(fields) < 13 {
+		return 0
+	}
+	user, _ := strconv.Atoi(fields[11])
+	system, _ := strconv.Atoi(fields[12])
+	return float64(user+system) / 100 // USER_HZ is 100 on Linux
 }
 
 // system is the activator and the processes behind it.
