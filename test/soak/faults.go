@@ -89,21 +89,23 @@ func (s *soak) breakAll(ctx context.Context, list []fault, probers map[string]*p
 			s.random.Shuffle(len(list), func(i, j int) { list[i], list[j] = list[j], list[i] })
 		}
 		f := list[n%len(list)]
-		before, began := seen(probers), time.Now()
+		count, began := s.watch(ctx, probers), time.Now()
 		if err := f.do(ctx); err != nil {
+			count()
 			return n, fmt.Errorf("%s: %w", f.name, err)
 		}
 		broken := time.Since(began)
 		whole, cancel := context.WithTimeout(ctx, 5*time.Minute)
 		err := s.recover(whole)
 		cancel()
+		w := count()
 		if err != nil {
 			return n, fmt.Errorf("after %s: %w", f.name, err)
 		}
 		n++
-		after := seen(probers)
 		line := result.Fields{"fault": f.name, "at": began.UTC().Format("15:04:05"), "broken_s": round(broken), "whole_after_s": round(time.Since(began) - broken),
-			"requests": after.Sent - before.Sent, "failed": after.Failed - before.Failed, "resets": after.Resets - before.Resets, "not_sent": after.Skipped - before.Skipped}
+			"requests": w.requests, "failed": w.failed, "failed_by_status": w.byStatus, "resets": w.resets, "not_sent": w.skipped,
+			"longest_gap_ms": result.Milliseconds(w.gap), "wrong_pod_seconds": w.wrongScale, "api_away_s": w.unseen}
 		if err := s.out.Line(line); err != nil {
 			return n, err
 		}
@@ -132,14 +134,6 @@ func (s *soak) recover(ctx context.Context) error {
 		}
 		return true, "", nil
 	}), s.AwaitComponents(ctx))
-}
-
-func seen(probers map[string]*probe.Prober) (sum probe.Report) {
-	for _, p := range probers {
-		r := p.Seen()
-		sum.Sent, sum.Failed, sum.Resets, sum.Skipped = sum.Sent+r.Sent, sum.Failed+r.Failed, sum.Resets+r.Resets, sum.Skipped+r.Skipped
-	}
-	return sum
 }
 
 // devctl runs a command of the program behind `make up`.

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"net/http"
 	"strings"
@@ -102,6 +103,7 @@ type Report struct {
 	Failures     []Reply        // the first failures
 	Skipped      int            // due but not sent, because too many were in flight
 	Slowest      Reply          // a successful reply, without its body
+	Statuses     map[int]int    // count of each status of the failures; 0: no response
 	Bodies       map[string]int // count of each response body, at most 100 different ones
 	took         [400]int       // count of responses that took up to bucketEnd(i)
 }
@@ -155,6 +157,8 @@ type Prober struct {
 	done chan struct{}
 	mu   sync.Mutex
 	seen Report
+	last time.Time     // when the last request succeeded
+	gap  time.Duration // longest time without success since LongestGap was called
 }
 
 // Start sends a GET of url every interval. Slow responses do not reduce the rate, up to 500
@@ -201,7 +205,7 @@ func (zeros) Read(p []byte) (int, error) {
 
 // start sends a request every interval and passes its number to send.
 func start(interval time.Duration, most int, send func(n int) Reply) *Prober {
-	p := &Prober{stop: make(chan struct{}), done: make(chan struct{}), seen: Report{Bodies: map[string]int{}}}
+	p := &Prober{stop: make(chan struct{}), done: make(chan struct{}), seen: Report{Bodies: map[string]int{}, Statuses: map[int]int{}}}
 	go func() {
 		defer close(p.done)
 		ticker := time.NewTicker(interval)
@@ -262,6 +266,7 @@ func (p *Prober) record(reply Reply) {
 	p.seen.Sent++
 	if !reply.OK() {
 		p.seen.Failed++
+		p.seen.Statuses[reply.Status]++
 		if errors.Is(reply.Err, syscall.ECONNRESET) || errors.Is(reply.Err, io.EOF) || errors.Is(reply.Err, io.ErrUnexpectedEOF) {
 			p.seen.Resets++
 		}
@@ -270,6 +275,11 @@ func (p *Prober) record(reply Reply) {
 		}
 		return
 	}
+	now := time.Now()
+	if !p.last.IsZero() {
+		p.gap = max(p.gap, now.Sub(p.last))
+	}
+	p.last = now
 	p.seen.took[bucket(reply.Took)]++
 	if reply.Took > p.seen.Slowest.Took {
 		p.seen.Slowest = Reply{Sent: reply.Sent, Took: reply.Took, Status: reply.Status}
@@ -285,11 +295,25 @@ func (p *Prober) Seen() Report {
 	defer p.mu.Unlock()
 	report := p.seen
 	report.Failures = append([]Reply(nil), p.seen.Failures...)
+	report.Statuses = maps.Clone(p.seen.Statuses)
 	report.Bodies = map[string]int{}
 	for body, n := range p.seen.Bodies {
 		report.Bodies[body] = n
 	}
 	return report
+}
+
+// LongestGap returns the longest time without a successful response since the previous call, the
+// one that still lasts included.
+func (p *Prober) LongestGap() time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	longest := p.gap
+	if !p.last.IsZero() {
+		longest = max(longest, time.Since(p.last))
+	}
+	p.gap = 0
+	return longest
 }
 
 // Stop stops sending, waits for the requests in flight and returns the report.
