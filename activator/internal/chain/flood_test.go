@@ -275,13 +275,38 @@ func (a *h2Attacker) request(stream uint32, method string, end bool) {
 	a.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, BlockFragment: a.block.Bytes(), EndHeaders: true, EndStream: end})
 }
 
+// oneConn is a listener of one connection.
+type oneConn chan net.Conn
+
+func (l oneConn) Accept() (net.Conn, error) {
+	c, ok := <-l
+	if !ok {
+		return nil, net.ErrClosed
+	}
+	return c, nil
+}
+func (l oneConn) Close() error   { return nil }
+func (l oneConn) Addr() net.Addr { return &net.TCPAddr{} }
+
 // Streams of HTTP/2 whose windows stay closed, on either side.
 func TestStalledStreamsOfOneTenantStayInTheBudget(t *testing.T) {
 	endless := bytes.Repeat([]byte("x"), 16<<10)
 	// serve is a pod that speaks HTTP/2.
 	serve := func(handler http.HandlerFunc) func(net.Conn) {
 		return func(c net.Conn) {
-			(&http2.Server{MaxConcurrentStreams: 250}).ServeConn(c, &http2.ServeConnOpts{Handler: handler})
+			ended := make(chan struct{})
+			server := &http.Server{Handler: handler, Protocols: new(http.Protocols), HTTP2: &http.HTTP2Config{MaxConcurrentStreams: 250},
+				ConnState: func(_ net.Conn, state http.ConnState) {
+					if state == http.StateClosed {
+						close(ended)
+					}
+				}}
+			server.Protocols.SetUnencryptedHTTP2(true)
+			l := make(oneConn, 1)
+			l <- c
+			close(l)
+			_ = server.Serve(l) // it has taken the connection
+			<-ended
 		}
 	}
 	download := serve(func(w http.ResponseWriter, r *http.Request) {
