@@ -66,10 +66,10 @@ func gatewayPod(t *testing.T, store *apiservertest.Store) *url.URL {
 }
 
 // mostWritesToReady bounds what all reconcilers write from `kubectl apply` of a Service until it is
-// Ready, without the autoscaler: 11 objects and the statuses of the Service, the Configuration, the
-// Route and the Revision, the last one twice. On a slow machine statuses that show progress are
-// added, one for each two seconds and object.
-const mostWritesToReady = 20
+// Ready, without the autoscaler. Seventeen are usual: 12 objects and the statuses of the Service,
+// the Configuration, the Route and the Revision, the last one twice. On a slow machine statuses
+// that show progress are added, one for each two seconds and object.
+const mostWritesToReady = 28
 
 // Every reconciler of the list in main.go, woken by events alone, against one API server and one
 // gateway pod.

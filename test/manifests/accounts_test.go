@@ -92,6 +92,7 @@ func TestAccountsHaveWhatTheyNeedAndNoMore(t *testing.T) {
 		{"controller", "watch", "secrets", "tenant", "registry-key", false},
 		{"controller", "update", "secrets", "tenant", "registry-key", false},
 		{"controller", "update", "secrets", "tenant", "ebb-queue-proxy", true},
+		{"controller", "delete", "secrets", "tenant", "registry-key", false},
 		{"controller", "create", "secrets", "tenant", "", true}, // of one name: TestTheControllerCreatesOneKindOfSecret
 		{"controller", "list", "secrets", "knative-serving", "", false},
 		{"controller", "list", "secrets", "knative-serving", "routing-serving-certs", true},

@@ -5,16 +5,21 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/tools/cache"
 
+	listers "ebb.dev/ebb/api/client/listers/serving/v1"
+	servingv1 "ebb.dev/ebb/api/serving/v1"
 	"ebb.dev/ebb/wire"
 )
 
 func TestEachNamespaceHasTheKeyOfItsPods(t *testing.T) {
 	key, now := []byte("the first key"), time.Now()
 	kube := fake.NewClientset()
-	p := &podKeys{kube: kube, key: func() []byte { return key }, now: func() time.Time { return now }, known: map[string]knownKey{}}
+	revisions := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})
+	p := newPodKeys(kube, func() []byte { return key }, func() time.Time { return now }, listers.NewRevisionLister(revisions))
 	secrets := kube.CoreV1().Secrets("default")
 	check := func(what string, calls int) {
 		t.Helper()
@@ -39,4 +44,15 @@ func TestEachNamespaceHasTheKeyOfItsPods(t *testing.T) {
 	}
 	now = now.Add(podKeysAgain)
 	check("somebody has emptied the Secret", 2)
+	last := &servingv1.Revision{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "hello-00001"}}
+	revisions.Add(last)
+	p.remove(t.Context(), "default")
+	check("a Revision of several is deleted", 0)
+	revisions.Delete(last)
+	p.deleted(cache.DeletedFinalStateUnknown{Obj: last})
+	p.remove(t.Context(), <-p.emptied)
+	if _, err := secrets.Get(t.Context(), wire.PodSecret, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		t.Errorf("the last Revision is deleted, the Secret: %v", err)
+	}
+	check("the next Revision", 2)
 }

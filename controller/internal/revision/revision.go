@@ -57,7 +57,7 @@ func New(w *reconcile.World, tokenKey func() []byte, digests *digest.Resolver) *
 	autoscalers := w.EbbInformers.Autoscaling().V1alpha1().PodAutoscalers()
 	r := &reconciler{
 		world: w, digests: digests,
-		keys:        &podKeys{kube: w.Kube, key: tokenKey, now: w.Now, known: map[string]knownKey{}},
+		keys:        newPodKeys(w.Kube, tokenKey, w.Now, serving.Revisions().Lister()),
 		deployments: made.Apps().V1().Deployments().Lister(),
 		autoscalers: autoscalers.Lister(),
 		pods:        made.Core().V1().Pods().Lister(),
@@ -81,7 +81,11 @@ func New(w *reconcile.World, tokenKey func() []byte, digests *digest.Resolver) *
 	c.Watch(services.Informer(), r.parkedRevision)
 	c.Watch(slices.Informer(), r.parkedRevision)
 	r.certificates = certificate.NewKeeper(w, c, inNamespace(serving.Revisions().Informer()))
+	if _, err := serving.Revisions().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{DeleteFunc: r.keys.deleted}); err != nil {
+		panic(fmt.Sprintf("watch Revisions go: %v", err)) // only a stopped informer refuses
+	}
 	c.Background = func(ctx context.Context) {
+		go r.keys.run(ctx)
 		digests.Run(ctx, func(namespace, name string) { c.Enqueue(reconcile.Key{Namespace: namespace, Name: name}) })
 	}
 	return c
