@@ -1,0 +1,317 @@
+package standby
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// world is a pod, its agent, the guard, what lies between them, and the requests. The model test
+// visits every world that any order of events can lead to.
+//
+// Time is in the order of events alone: expired says that an order of a connection that ended is
+// not carried out any more. That is when the agent is not in the middle of work: one that stalls
+// there for longer than StallTime is killed.
+type world struct {
+	pod   Pod
+	agent Agent
+
+	agentAlive bool
+	connected  bool // the two talk; false once either side knows that it has ended
+	podKnows   bool // the pod has seen the end of the connection
+	agentKnows bool // the agent has
+	expired    bool
+	probing    bool
+
+	toAgent, toPod queue
+
+	frozen bool // the containers are, or may be any moment
+
+	held, flying int8 // requests that wait, and that are with the container
+
+	// How often each event may still come.
+	sleeps, wakes, requests, deaths, cuts, failures, crashes int8
+	ended                                                    bool
+}
+
+type queue struct {
+	m [3]Message
+	n int8
+}
+
+func (q *queue) put(m Message) {
+	q.m[q.n] = m // more than three is a defect: the pod waits for an answer
+	q.n++
+}
+
+func (q *queue) take() Message {
+	m := q.m[0]
+	copy(q.m[:], q.m[1:])
+	q.n--
+	q.m[q.n] = Message{}
+	return m
+}
+
+// tell gives the pod an event and does what it says.
+func (w *world) tell(e Event) {
+	if e.Kind == Idle {
+		e.At = 0
+	}
+	do := w.pod.Step(e)
+	if do.Has(Send) && w.connected && !w.podKnows {
+		w.toAgent.put(w.pod.Order)
+	}
+	if do.Has(Release) {
+		w.flying += w.held
+		w.held = 0
+	}
+	if do.Has(Refuse) {
+		w.held = 0
+	}
+	if do.Has(Probe) {
+		w.probing = true
+	}
+	if w.pod.State != Lost {
+		w.probing = false
+	}
+}
+
+// work begins the agent's work. From now on the containers are in the state that it brings, or in
+// the one before: frozen is the worse of both.
+func (w *world) work(work Work) {
+	if work == FreezeAll {
+		w.frozen = true
+	}
+}
+
+func (w *world) answer(m *Message) {
+	if m != nil && w.connected {
+		w.toPod.put(*m)
+	}
+}
+
+// now is the agent's clock: orders are fresh until expired.
+func (w *world) now() time.Duration {
+	if w.expired {
+		return 2 * OrderTime
+	}
+	return OrderTime / 2
+}
+
+// step is one thing that can happen.
+type step struct {
+	name string
+	next world
+}
+
+// steps lists everything that can happen in w.
+func (w world) steps() (out []step) {
+	can := func(name string, is bool, happen func(w *world)) {
+		if is {
+			next := w
+			happen(&next)
+			out = append(out, step{name, next})
+		}
+	}
+	can("sleep", w.sleeps > 0, func(w *world) { w.sleeps--; w.tell(Event{Kind: Sleep, Level: Frozen}) })
+	can("wake", w.wakes > 0, func(w *world) { w.wakes--; w.tell(Event{Kind: Wake}) })
+	can("request", w.requests > 0, func(w *world) {
+		w.requests--
+		w.tell(Event{Kind: Request})
+		if !w.pod.Holds() {
+			w.flying++
+		} else if !w.pod.Refuses() {
+			w.held++
+		}
+	})
+	can("response", w.flying > 0 && !w.frozen, func(w *world) { w.flying-- })
+	can("idle", w.flying == 0 && w.held == 0 && (w.pod.State == Resting || w.pod.State == Dozing), func(w *world) { w.tell(Event{Kind: Idle}) })
+	can("overdue", w.held > 0 && !w.pod.overdue && (w.pod.State == Thawing || w.pod.State == Lost), func(w *world) { w.tell(Event{Kind: Overdue}) })
+	can("end", !w.ended, func(w *world) { w.ended = true; w.tell(Event{Kind: End}) })
+
+	talk := w.agentAlive && !w.agentKnows
+	can("agent reads", talk && w.toAgent.n > 0, func(w *world) {
+		m := w.toAgent.take()
+		if m.Verb == Hello {
+			return
+		}
+		work, answer, ok := w.agent.Receive(m, w.now())
+		if !ok {
+			panic("the pod broke the protocol")
+		}
+		w.work(work)
+		w.answer(answer)
+	})
+	can("agent ends its work", w.agentAlive && w.agent.busy != Nothing, func(w *world) {
+		if w.agent.busy == ThawAll {
+			w.frozen = false
+		}
+		work, answer := w.agent.Done("", w.now())
+		w.work(work)
+		w.answer(answer)
+	})
+	can("agent fails", w.agentAlive && w.agent.busy != Nothing && w.failures > 0, func(w *world) {
+		w.failures--
+		work, answer := w.agent.Done("no such cgroup", w.now())
+		w.work(work)
+		w.answer(answer)
+	})
+	can("pod reads", !w.podKnows && w.toPod.n > 0, func(w *world) {
+		m := w.toPod.take()
+		if m.Verb == Hello {
+			w.tell(Event{Kind: Connected})
+			return
+		}
+		w.tell(Event{Kind: Received, Message: m})
+	})
+
+	// The connection ends: what lies in it may still be read, or be lost.
+	can("cut", w.connected && w.cuts > 0, func(w *world) { w.cuts--; w.connected = false })
+	can("pod sees the end", !w.connected && !w.podKnows, func(w *world) {
+		w.podKnows, w.toPod = true, queue{}
+		w.tell(Event{Kind: Disconnected})
+	})
+	can("agent sees the end", w.agentAlive && !w.connected && !w.agentKnows, func(w *world) {
+		w.agentKnows, w.toAgent = true, queue{}
+		w.work(w.agent.Close(w.now()))
+	})
+	can("orders expire", !w.connected && !w.expired && w.agent.busy == Nothing, func(w *world) { w.expired = true })
+	can("agent dies", w.agentAlive && w.deaths > 0, func(w *world) {
+		w.deaths--
+		w.agentAlive, w.connected, w.agent, w.toAgent = false, false, Agent{}, queue{}
+	})
+	can("guard thaws", !w.agentAlive && w.frozen, func(w *world) { w.frozen = false })
+	can("agent starts", !w.agentAlive, func(w *world) { w.agentAlive, w.agentKnows, w.frozen, w.agent = true, true, false, Agent{closed: true} })
+	can("agent dials", w.agentAlive && !w.connected && w.podKnows && w.agentKnows && w.agent.Gone(), func(w *world) {
+		w.agent = Agent{last: 0}
+		w.connected, w.podKnows, w.agentKnows, w.expired = true, false, false, false
+		w.toAgent, w.toPod = queue{}, queue{}
+		w.toPod.put(Message{Verb: Hello, Number: Version})
+	})
+
+	// A probe is answered by containers that run. It begins after Risk: when orders have expired.
+	can("probe answered", w.probing && !w.frozen && (w.pod.Risk == 0 || w.expired), func(w *world) { w.tell(Event{Kind: Answered}) })
+
+	// queue-proxy dies. Its successor serves once the container answers a probe. The kernel ends the
+	// connection, and the agent sees that before: a restart takes longer than a stall that the
+	// guard tolerates.
+	can("queue-proxy dies", w.crashes > 0, func(w *world) {
+		w.crashes--
+		w.connected, w.podKnows, w.toPod = false, true, queue{}
+		w.flying, w.held = 0, 0
+		w.pod = Pod{State: Lost, wanted: true, Order: Message{Number: w.pod.Order.Number + 10}, Risk: 1}
+		w.probing = true
+	})
+	return out
+}
+
+// wrong says what must never be.
+func (w world) wrong() string {
+	switch {
+	case w.flying > 0 && w.frozen:
+		return "a request was sent into a frozen container"
+	case !w.pod.Holds() && w.frozen:
+		return "the pod would forward to a frozen container"
+	case w.held > 0 && !w.pod.Holds():
+		return "a request waits for nothing"
+	case w.pod.State == Awake && w.pod.Level == Frozen && w.pod.overdue:
+		return "an awake pod refuses"
+	}
+	return ""
+}
+
+// settles lets everything happen that is nobody's will: no new order, request or fault. It reports
+// whether all requests end and only a pod that is asleep keeps its containers frozen. known has the
+// results of earlier calls.
+func settles(w world, known map[world]bool) bool {
+	w.sleeps, w.wakes, w.requests, w.deaths, w.cuts, w.failures, w.crashes, w.ended = 0, 0, 0, 0, 0, 0, 0, true
+	var passed []world
+	well, found := false, false
+	for len(passed) < 100 {
+		if well, found = known[w]; found {
+			break
+		}
+		passed = append(passed, w)
+		steps := w.steps()
+		steps = slices.DeleteFunc(steps, func(s step) bool { return s.name == "overdue" || s.name == "idle" })
+		if len(steps) == 0 {
+			well = w.held == 0 && w.flying == 0 && (!w.frozen || w.pod.State == Asleep)
+			break
+		}
+		w = steps[0].next
+	}
+	for _, w := range passed {
+		known[w] = well
+	}
+	return well
+}
+
+func TestEveryInterleaving(t *testing.T) {
+	t.Parallel()
+	for name, may := range map[string]world{
+		"nothing fails":           {sleeps: 2, wakes: 2, requests: 3},
+		"the agent fails":         {sleeps: 2, wakes: 1, requests: 1, failures: 2},
+		"the agent dies":          {sleeps: 2, requests: 2, deaths: 2},
+		"the connection ends":     {sleeps: 2, wakes: 1, requests: 2, cuts: 2},
+		"queue-proxy dies":        {sleeps: 2, requests: 2, crashes: 2},
+		"one fault after another": {sleeps: 1, requests: 1, deaths: 1, cuts: 1, failures: 1, crashes: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			visit(t, may)
+		})
+	}
+}
+
+// visit goes through every world that what may happen leads to.
+func visit(t *testing.T, may world) {
+	first := may
+	first.agentAlive, first.agentKnows, first.podKnows, first.agent = true, true, true, Agent{closed: true}
+	type origin struct {
+		from world
+		name string
+	}
+	seen := map[world]origin{first: {}}
+	story := func(w world) string {
+		names := []string{describe(w)}
+		for w != first {
+			o := seen[w]
+			names = append(names, o.name)
+			w = o.from
+		}
+		slices.Reverse(names)
+		return strings.Join(names, "\n  ")
+	}
+	ends := map[world]bool{}
+	states := map[State]int{}
+	for todo := []world{first}; len(todo) > 0; {
+		w := todo[0]
+		todo = todo[1:]
+		states[w.pod.State]++
+		if what := w.wrong(); what != "" {
+			t.Fatalf("%s: %s", what, story(w))
+		}
+		if !settles(w, ends) {
+			t.Fatalf("a request never ends, or the containers stay frozen: %s", story(w))
+		}
+		for _, s := range w.steps() {
+			if _, was := seen[s.next]; !was {
+				seen[s.next] = origin{w, s.name}
+				todo = append(todo, s.next)
+			}
+		}
+	}
+	t.Logf("%d worlds: %v", len(seen), states)
+	for s := Awake; s <= Thawing; s++ {
+		if states[s] == 0 {
+			t.Errorf("no world has a pod that is %s", s)
+		}
+	}
+}
+
+func describe(w world) string {
+	return fmt.Sprintf("pod %s order %+v connected=%v risk=%v overdue=%v; agent %+v alive=%v; frozen=%v held=%d flying=%d connected=%v expired=%v",
+		w.pod.State, w.pod.Order, w.pod.connected, w.pod.Risk, w.pod.overdue, w.agent, w.agentAlive, w.frozen, w.held, w.flying, w.connected, w.expired)
+}

@@ -1,0 +1,296 @@
+// Package standby is the protocol by which a pod falls asleep and wakes: the messages between
+// queue-proxy and the node agent, and the state machine of each side.
+//
+// Owns: the states of both sides. Reads: their events. Writes: nothing; Step returns what is to be
+// done. Never: touches a socket, a lock, a goroutine or a clock.
+//
+// The rule that everything here serves: a request is forwarded only while it is certain that the
+// user containers run. The pod is certain while it has sent no Freeze, when the agent has answered
+// its newest order with Thawed or Failed, and when a probe that began after the end of the
+// connection was answered. The last one is proof for three reasons. The agent thaws before it ends
+// a connection. The kernel ends the connections of an agent that died, and the guard beside it only
+// thaws. And an order that was under way expires, so it is not carried out after Risk.
+package standby
+
+import "time"
+
+const (
+	// OrderTime is how long a Freeze is valid.
+	OrderTime = 100 * time.Millisecond
+	// StallTime is the longest stall of the agent that the guard tolerates. An agent that stalls
+	// for longer is killed.
+	StallTime = time.Second
+	// WakeTime is how long a request waits for a sleeping pod before it is refused.
+	WakeTime = 50 * time.Millisecond
+)
+
+// State is the state of a pod.
+type State uint8
+
+// The states. Their transitions are the table above Step.
+const (
+	Awake    State = iota
+	Resting        // told to sleep, not yet idle
+	Dozing         // idle, and the containers run
+	Freezing       // the agent was asked to freeze
+	Asleep         // frozen
+	Thawing        // the agent was asked to thaw
+	Lost           // the connection ended while the containers may have been frozen
+)
+
+var stateNames = [...]string{"awake", "resting", "dozing", "freezing", "asleep", "thawing", "lost"}
+
+func (s State) String() string { return stateNames[s] }
+
+// Kind is what happened.
+type Kind uint8
+
+// The kinds of events.
+const (
+	Sleep        Kind = iota // the autoscaler wants the pod to sleep: Level
+	Wake                     // the autoscaler wants it awake
+	Request                  // a request came that is no probe
+	Idle                     // nothing has been in flight for the quiet time; a request waits for Step
+	Connected                // an agent of this Version said Hello
+	Disconnected             // its connection ended
+	Received                 // the agent's Message
+	Answered                 // the user container answered a probe that began after Risk
+	Overdue                  // WakeTime has passed since Arm
+	End                      // the pod is going away
+)
+
+var kindNames = [...]string{"sleep", "wake", "request", "idle", "connected", "disconnected", "received", "answered", "overdue", "end"}
+
+func (k Kind) String() string { return kindNames[k] }
+
+// Event is something that happened to a pod.
+type Event struct {
+	Kind    Kind
+	Level   Level
+	Message Message
+	At      time.Duration // since boot
+}
+
+// Do is what is to be done, in the order of the constants.
+type Do uint16
+
+// What Step may ask for.
+const (
+	Send      Do = 1 << iota // send Order to the agent
+	Release                  // forward the requests that wait
+	Refuse                   // refuse the requests that wait, so that another pod takes them
+	Arm                      // say Overdue after WakeTime
+	Probe                    // probe the user container from Risk on, until it answers
+	SayAwake                 // announce the pod as awake
+	SayAsleep                // announce the pod as asleep
+	SayGone                  // withdraw the announcement
+)
+
+var doNames = [...]string{"send", "release", "refuse", "arm", "probe", "say-awake", "say-asleep", "say-gone"}
+
+// Has reports whether one of these is to be done.
+func (d Do) Has(what Do) bool { return d&what != 0 }
+
+func (d Do) String() string {
+	text := ""
+	for i, name := range doNames {
+		if d&(1<<i) != 0 {
+			if text != "" {
+				text += " "
+			}
+			text += name
+		}
+	}
+	return text
+}
+
+// Pod is queue-proxy's side. The zero value is awake and has no agent.
+type Pod struct {
+	State State
+	// Level is how deeply the autoscaler wants the pod to sleep.
+	Level Level
+	// Order is the newest order to the agent.
+	Order Message
+	// Risk is the time until which the agent may carry out an order of a lost connection.
+	Risk time.Duration
+	// Reason says why the pod is not asleep as deeply as it should be.
+	Reason string
+
+	connected bool
+	answered  bool // the newest order was answered, or there was none
+	wanted    bool // Lost: it is to be awake
+	overdue   bool
+	ending    bool
+}
+
+// Holds reports whether a request has to wait for Release.
+func (p *Pod) Holds() bool { return p.State >= Freezing }
+
+// Refuses reports whether a request that has to wait is to be refused at once, because others have
+// waited for too long already.
+func (p *Pod) Refuses() bool { return p.overdue }
+
+// Step takes an event and returns what is to be done. An event that is not in the table does
+// nothing.
+//
+//	state     event                  next      and
+//	Awake     Sleep                  Resting   SayGone
+//	Resting   Wake                   Awake     SayAwake
+//	          Idle                   Freezing  Send Freeze; if Level is warm or there is no agent: Dozing, SayAsleep
+//	Dozing    Request, Wake          Awake     SayAwake
+//	          Idle, Level not warm   Freezing  Send Freeze; if there is no agent: stays
+//	Freezing  Request, Wake, End     Thawing   Send Thaw, Arm
+//	          Froze                  Asleep    SayAsleep
+//	          Failed                 Dozing    SayAsleep; no Freeze before the next Sleep or Connected
+//	          Disconnected           Lost      Probe
+//	Asleep    Request, Wake, End     Thawing   Send Thaw, Arm
+//	          Disconnected           Lost      Probe
+//	Thawing   Thawed                 Awake     Release, SayAwake
+//	          Overdue                Thawing   Refuse
+//	          Disconnected           Lost      Probe
+//	Lost      Request, Wake, End     Lost      Arm, once
+//	          Overdue                Lost      Refuse
+//	          Answered, Connected    Awake     Release, SayAwake; if nobody asked for the pod: Dozing, SayAsleep
+//
+// End leads from Resting and Dozing to Awake. After End, Sleep does nothing and nothing is
+// announced.
+func (p *Pod) Step(e Event) Do {
+	do := p.step(e)
+	if p.ending {
+		do &^= SayAwake | SayAsleep | SayGone
+	}
+	return do
+}
+
+func (p *Pod) step(e Event) Do {
+	switch e.Kind {
+	case Sleep:
+		if p.ending {
+			return 0
+		}
+		p.Level, p.Reason = e.Level, ""
+		if p.State == Awake {
+			p.State = Resting
+			return SayGone
+		}
+		return 0
+	case Connected:
+		p.connected, p.Reason = true, ""
+		if p.State == Lost {
+			return p.found()
+		}
+		return 0
+	case Disconnected:
+		return p.disconnected()
+	case Received:
+		return p.received(e.Message)
+	case Idle:
+		if p.State == Resting || p.State == Dozing {
+			return p.rest(e.At)
+		}
+		return 0
+	case Answered:
+		if p.State == Lost {
+			return p.found()
+		}
+		return 0
+	case Overdue:
+		if p.State == Thawing || p.State == Lost {
+			p.overdue = true
+			return Refuse
+		}
+		return 0
+	case End:
+		p.ending = true
+	}
+	return p.rouse(e.Kind)
+}
+
+// rouse answers Request, Wake and End.
+func (p *Pod) rouse(kind Kind) Do {
+	switch p.State {
+	case Resting:
+		if kind == Request {
+			return 0 // sent before everybody knew; the pod goes on resting
+		}
+		p.State = Awake
+		return SayAwake
+	case Dozing:
+		p.State = Awake
+		return SayAwake
+	case Freezing, Asleep:
+		p.State = Thawing
+		p.order(Message{Verb: Thaw})
+		return Send | Arm
+	case Lost:
+		if !p.wanted {
+			p.wanted = true
+			return Arm
+		}
+	}
+	return 0
+}
+
+// rest lets an idle pod sleep as deeply as it can.
+func (p *Pod) rest(now time.Duration) Do {
+	if p.Level > Warm && p.connected && p.Reason == "" {
+		p.State = Freezing
+		p.order(Message{Verb: Freeze, Level: p.Level, Expires: now + OrderTime})
+		p.Risk = now + OrderTime + StallTime
+		return Send
+	}
+	if p.State == Dozing {
+		return 0
+	}
+	p.State = Dozing
+	return SayAsleep
+}
+
+func (p *Pod) order(m Message) {
+	m.Number = p.Order.Number + 1
+	p.Order, p.answered = m, false
+}
+
+func (p *Pod) received(m Message) Do {
+	if m.Number != p.Order.Number || p.answered {
+		// The answer to the Freeze before a Thaw ends the risk that it comes late.
+		if p.State == Thawing && m.Number+1 == p.Order.Number && (m.Verb == Froze || m.Verb == Failed) {
+			p.Risk = 0
+		}
+		return 0
+	}
+	switch {
+	case p.State == Freezing && m.Verb == Froze:
+		p.answered, p.State, p.Risk = true, Asleep, 0
+		return SayAsleep
+	case p.State == Freezing && m.Verb == Failed:
+		p.answered, p.State, p.Risk, p.Reason = true, Dozing, 0, m.Text
+		return SayAsleep
+	case p.State == Thawing && m.Verb == Thawed:
+		p.answered, p.State, p.Risk, p.overdue = true, Awake, 0, false
+		return Release | SayAwake
+	}
+	return 0
+}
+
+func (p *Pod) disconnected() Do {
+	p.connected = false
+	if p.State < Freezing || p.State == Lost {
+		return 0
+	}
+	p.wanted = p.State == Thawing
+	p.State, p.answered = Lost, true
+	return Probe
+}
+
+// found is called when it is certain that the containers run.
+func (p *Pod) found() Do {
+	wanted := p.wanted || p.ending
+	p.wanted, p.overdue, p.Risk = false, false, 0
+	if wanted {
+		p.State = Awake
+		return Release | SayAwake
+	}
+	p.State = Dozing
+	return SayAsleep
+}
