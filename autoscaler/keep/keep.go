@@ -1,0 +1,149 @@
+// Package keep decides how many pods that nobody needs now stay asleep, and for how long.
+//
+// Owns: for each rank of a revision's pods, since when it is idle and a histogram of its idle times.
+// Reads: the configuration and the time that the caller passes.
+// Writes: nothing but its results.
+// Never: looks at a clock, logs, starts a goroutine or does I/O.
+//
+// The rank of a pod is how many pods are needed before it is: rank 1 is idle when the revision is at
+// zero, rank 10 when nine pods or fewer are needed. Each rank has idle times of its own. So the
+// second pod of a service that needs two pods once an hour is kept for other times than its first.
+//
+// An idle pod is kept while the cold start that it may save is worth more than the memory that it
+// takes until then. The hybrid histogram policy (Shahrad et al., USENIX ATC 2020) keeps each
+// application for the same share of its idle times; here the same memory buys more, because it goes
+// where the next request is most likely.
+package keep
+
+import (
+	"fmt"
+	"math"
+	"time"
+)
+
+// Ranks bounds how many ranks are told apart. The pods above share the last one.
+const Ranks = 512
+
+// exact is up to which rank each has a histogram of its own. Above, a histogram is for an eighth of
+// an octave.
+const exact = 16
+
+// Config is what decides how much is kept. It is immutable.
+type Config struct {
+	// Worth is what a saved cold start of a second is worth, in MiB-seconds.
+	Worth float64
+	// ColdStart is how long a cold start of this revision takes. It is taken to be at least
+	// a second and at most ten.
+	ColdStart time.Duration
+	// Memory is what a sleeping pod takes, in MiB.
+	Memory float64
+	// Longest bounds for how long a pod is kept.
+	Longest time.Duration
+	// Most bounds how many pods are kept, -1 for no bound.
+	Most int32
+}
+
+// Keeper is the state of one revision. It has one owner and no lock.
+type Keeper struct {
+	needed int32
+	// idleSince is when each rank was needed last; zero for one that never was. The first is of
+	// rank 1.
+	idleSince []time.Time
+	gaps      []*gaps // by slot
+}
+
+// Decision is how many pods to keep asleep and why.
+type Decision struct {
+	Keep int32
+	// Until is when the decision may be another one although nothing happens. It is zero if there
+	// is nothing to keep.
+	Until  time.Time
+	Reason string
+}
+
+// slot is the histogram of a rank.
+func slot(rank int32) int {
+	if rank <= exact {
+		return int(rank) - 1
+	}
+	return exact - 1 + int(math.Ceil(8*math.Log2(float64(rank)/exact)))
+}
+
+// Need records how many pods are needed from now on.
+func (k *Keeper) Need(pods int32, now time.Time) {
+	pods = min(max(pods, 0), Ranks)
+	for rank := k.needed + 1; rank <= pods; rank++ {
+		if int(rank) > len(k.idleSince) {
+			k.idleSince = append(k.idleSince, time.Time{})
+		} else if since := k.idleSince[rank-1]; now.After(since) {
+			k.histogram(rank).add(now.Sub(since))
+		}
+	}
+	for rank := pods + 1; rank <= k.needed; rank++ {
+		k.idleSince[rank-1] = now
+	}
+	k.needed = pods
+}
+
+func (k *Keeper) histogram(rank int32) *gaps {
+	for i := slot(rank); len(k.gaps) <= i; {
+		k.gaps = append(k.gaps, &gaps{})
+	}
+	return k.gaps[slot(rank)]
+}
+
+// Decide says how many pods to keep asleep beside the needed ones.
+func (k *Keeper) Decide(c Config, now time.Time) Decision {
+	d := Decision{Reason: "no pod was needed within the last " + short(c.Longest)}
+	price := c.Worth * min(max(c.ColdStart.Seconds(), 1), 10)
+	for rank := int32(len(k.idleSince)); rank > k.needed; rank-- {
+		since := k.idleSince[rank-1]
+		idle := now.Sub(since)
+		if idle >= c.Longest {
+			continue
+		}
+		until, chance, held := k.histogram(rank).outlook(idle)
+		cost := c.Memory * held.Seconds()
+		worth := chance * price
+		keep := worth >= cost
+		if d.Keep == 0 {
+			d.Reason = reason(rank, idle, until, chance, keep, cost, worth)
+		}
+		if !keep {
+			continue
+		}
+		if d.Keep == 0 {
+			d.Keep = rank - k.needed
+		}
+		// The outlook changes when the pod has been idle for one more bucket.
+		next := since.Add(min(edge(bucketOf(idle)+1), c.Longest))
+		if d.Until.IsZero() || next.Before(d.Until) {
+			d.Until = next
+		}
+	}
+	if c.Most >= 0 && d.Keep > c.Most {
+		d.Keep = c.Most
+		d.Reason = fmt.Sprintf("at most %d pods may sleep (%s)", c.Most, d.Reason)
+	}
+	return d
+}
+
+func reason(rank int32, idle, until time.Duration, chance float64, keep bool, cost, worth float64) string {
+	verb, relation := "is kept", "at least"
+	if !keep {
+		verb, relation = "is not kept", "less than"
+	}
+	return fmt.Sprintf("pod %d, idle for %s, %s: it is needed within %s with a chance of %.0f%%, which is worth %.0f MiB·s, %s the %.0f MiB·s that it takes",
+		rank, short(idle), verb, short(until-idle), 100*chance, worth, relation, cost)
+}
+
+// short is a duration in the two units that matter.
+func short(d time.Duration) string {
+	switch {
+	case d >= time.Hour:
+		return fmt.Sprintf("%.1fh", d.Hours())
+	case d >= time.Minute:
+		return fmt.Sprintf("%.0fm", d.Minutes())
+	}
+	return fmt.Sprintf("%.0fs", d.Seconds())
+}

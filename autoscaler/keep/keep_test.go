@@ -1,0 +1,70 @@
+package keep
+
+import (
+	"testing"
+	"time"
+)
+
+var start = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// play needs pods by the given steps, each for a time.
+func play(k *Keeper, now time.Time, steps ...any) time.Time {
+	for i := 0; i < len(steps); i += 2 {
+		k.Need(int32(steps[i].(int)), now)
+		now = now.Add(steps[i+1].(time.Duration))
+	}
+	return now
+}
+
+func repeated(n int, steps ...any) (out []any) {
+	for range n {
+		out = append(out, steps...)
+	}
+	return out
+}
+
+func TestDecide(t *testing.T) {
+	t.Parallel()
+	usual := Config{Worth: 90_000, ColdStart: time.Second, Memory: 55, Longest: Longest, Most: -1}
+	every := func(d time.Duration) []any { return repeated(30, 1, 5*time.Second, 0, d-5*time.Second) }
+	for name, c := range map[string]struct {
+		steps  []any
+		config func(*Config)
+		idle   time.Duration // since the last step
+		keep   int32
+	}{
+		"never needed":                               {keep: 0},
+		"new, idle for a minute":                     {steps: []any{1, time.Second, 0, time.Minute}, keep: 1},
+		"new, idle for two hours":                    {steps: []any{1, time.Second, 0, 2 * time.Hour}, keep: 0},
+		"every five minutes, after four":             {steps: every(5 * time.Minute), idle: -time.Minute, keep: 1},
+		"every five minutes, long after":             {steps: every(5 * time.Minute), idle: 40 * time.Minute, keep: 0},
+		"every hour, after a minute":                 {steps: every(time.Hour), idle: -59 * time.Minute, keep: 0},
+		"every hour, a minute before":                {steps: every(time.Hour), idle: -time.Minute, keep: 1},
+		"every hour, small":                          {steps: every(time.Hour), config: func(c *Config) { c.Memory = 10 }, idle: -50 * time.Minute, keep: 1},
+		"every hour, slow start":                     {steps: every(time.Hour), config: func(c *Config) { c.ColdStart = time.Minute }, idle: -50 * time.Minute, keep: 1},
+		"each rank by itself":                        {steps: repeated(30, 3, 5*time.Second, 1, 2*time.Minute), idle: -time.Minute, keep: 2},
+		"a peak of ten an hour ago, one each minute": {steps: append([]any{10, time.Second, 0, time.Minute}, repeated(60, 1, time.Second, 0, 59*time.Second)...), idle: -30 * time.Second, keep: 1},
+		"bounded":         {steps: []any{10, time.Second, 0, time.Second}, config: func(c *Config) { c.Most = 4 }, keep: 4},
+		"bounded by time": {steps: every(5 * time.Minute), config: func(c *Config) { c.Longest = time.Minute }, keep: 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			config := usual
+			if c.config != nil {
+				c.config(&config)
+			}
+			k := &Keeper{}
+			now := play(k, start, c.steps...).Add(c.idle)
+			d := k.Decide(config, now)
+			if d.Keep != c.keep {
+				t.Errorf("keeps %d, want %d: %s", d.Keep, c.keep, d.Reason)
+			}
+			if d.Keep > 0 && !d.Until.After(now) {
+				t.Errorf("the decision holds until %s, and it is %s", d.Until, now)
+			}
+			if d.Reason == "" {
+				t.Error("no reason")
+			}
+		})
+	}
+}
