@@ -127,7 +127,7 @@ func (w world) steps() (out []step) {
 		}
 	})
 	can("response", w.flying > 0 && !w.frozen, func(w *world) { w.flying-- })
-	can("idle", w.flying == 0 && w.held == 0 && (w.pod.State == Resting || w.pod.State == Dozing), func(w *world) { w.tell(Event{Kind: Idle}) })
+	can("idle", w.flying == 0 && w.held == 0 && w.pod.State == Resting, func(w *world) { w.tell(Event{Kind: Idle}) })
 	can("overdue", w.held > 0 && !w.pod.overdue && (w.pod.State == Thawing || w.pod.State == Lost), func(w *world) { w.tell(Event{Kind: Overdue}) })
 	can("end", !w.ended, func(w *world) { w.ended = true; w.tell(Event{Kind: End}) })
 
@@ -214,6 +214,8 @@ func (w world) wrong() string {
 		return "a request was sent into a frozen container"
 	case !w.pod.Holds() && w.frozen:
 		return "the pod would forward to a frozen container"
+	case w.flying > 0 && w.pod.State >= Dozing:
+		return "a request is in flight in a pod that rests"
 	case w.held > 0 && !w.pod.Holds():
 		return "a request waits for nothing"
 	case w.pod.State == Awake && w.pod.Level == Frozen && w.pod.overdue:

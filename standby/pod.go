@@ -50,7 +50,7 @@ const (
 	Sleep        Kind = iota // the autoscaler wants the pod to sleep: Level
 	Wake                     // the autoscaler wants it awake
 	Request                  // a request came that is no probe
-	Idle                     // nothing has been in flight for the quiet time; a request waits for Step
+	Idle                     // nothing has been in flight for the quiet time, and a request that comes waits for Step
 	Connected                // an agent of this Version said Hello
 	Disconnected             // its connection ended
 	Received                 // the agent's Message
@@ -138,7 +138,7 @@ func (p *Pod) Refuses() bool { return p.overdue }
 //	Resting   Wake                   Awake     SayAwake
 //	          Idle                   Freezing  Send Freeze; if Level is warm or there is no agent: Dozing, SayAsleep
 //	Dozing    Request, Wake          Awake     SayAwake
-//	          Idle, Level not warm   Freezing  Send Freeze; if there is no agent: stays
+//	          Sleep, Connected       Freezing  Send Freeze; if Level is warm or there is no agent: stays
 //	Freezing  Request, Wake, End     Thawing   Send Thaw, Arm
 //	          Froze                  Asleep    SayAsleep
 //	          Failed                 Dozing    SayAsleep; no Freeze before the next Sleep or Connected
@@ -150,9 +150,9 @@ func (p *Pod) Refuses() bool { return p.overdue }
 //	          Disconnected           Lost      Probe
 //	Lost      Request, Wake, End     Lost      Arm, once
 //	          Overdue                Lost      Refuse
-//	          Answered, Connected    Awake     Release, SayAwake; if nobody asked for the pod: Dozing, SayAsleep
+//	          Answered, Connected    Awake     Release, SayAwake; if nobody asked for the pod: as from Resting by Idle
 //
-// End leads from Resting and Dozing to Awake. After End, Sleep does nothing and nothing is
+// Nothing is in flight in the states from Dozing on. End leads from Resting and Dozing to Awake. After End, Sleep does nothing and nothing is
 // announced.
 func (p *Pod) Step(e Event) Do {
 	do := p.step(e)
@@ -169,15 +169,21 @@ func (p *Pod) step(e Event) Do {
 			return 0
 		}
 		p.Level, p.Reason = e.Level, ""
-		if p.State == Awake {
+		switch p.State {
+		case Awake:
 			p.State = Resting
 			return SayGone
+		case Dozing:
+			return p.rest(e.At)
 		}
 		return 0
 	case Connected:
 		p.connected, p.Reason = true, ""
-		if p.State == Lost {
-			return p.found()
+		switch p.State {
+		case Lost:
+			return p.found(e.At)
+		case Dozing:
+			return p.rest(e.At)
 		}
 		return 0
 	case Disconnected:
@@ -185,13 +191,13 @@ func (p *Pod) step(e Event) Do {
 	case Received:
 		return p.received(e.Message)
 	case Idle:
-		if p.State == Resting || p.State == Dozing {
+		if p.State == Resting {
 			return p.rest(e.At)
 		}
 		return 0
 	case Answered:
 		if p.State == Lost {
-			return p.found()
+			return p.found(e.At)
 		}
 		return 0
 	case Overdue:
@@ -284,13 +290,13 @@ func (p *Pod) disconnected() Do {
 }
 
 // found is called when it is certain that the containers run.
-func (p *Pod) found() Do {
+func (p *Pod) found(now time.Duration) Do {
 	wanted := p.wanted || p.ending
 	p.wanted, p.overdue, p.Risk = false, false, 0
 	if wanted {
 		p.State = Awake
 		return Release | SayAwake
 	}
-	p.State = Dozing
-	return SayAsleep
+	p.State = Resting
+	return p.rest(now)
 }

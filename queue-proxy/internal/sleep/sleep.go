@@ -1,0 +1,275 @@
+// Package sleep lets the pod fall asleep and wakes it: the shell around standby.Pod.
+//
+// Owns: the state of the pod's sleep, the connection of the node agent, the requests that wait for
+// the pod to wake. Reads: orders of the autoscaler, messages of the agent. Writes: messages to the
+// agent, announcements. Never: forwards a request; the gate does once it is open again.
+package sleep
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"ebb.dev/ebb/standby"
+)
+
+// Gate keeps requests from the user container. While it is shut, a request that comes calls Await
+// and then tries again.
+type Gate interface {
+	// Shut shuts the gate if no request is inside. It reports whether the gate is shut.
+	Shut() bool
+	Open()
+}
+
+// Word is what the pod tells the activators of itself.
+type Word uint8
+
+// The words.
+const (
+	Awake Word = iota
+	Asleep
+	Gone
+)
+
+// Options are what a Sleeper is made of.
+type Options struct {
+	Gate Gate
+	// Announce tells the activators. It is called with one word at a time; a word that was
+	// overtaken is left out.
+	Announce func(ctx context.Context, w Word)
+	// Probe asks the user container once whether it answers.
+	Probe func(ctx context.Context) error
+	// PodUID is told to the agent, Node is the address that the agent calls from.
+	PodUID string
+	Node   netip.Addr
+	// Quiet is how long no request may have come before a pod that was told to sleep does.
+	Quiet time.Duration
+	// Clock is the time since boot. It replaces the kernel's clock in tests.
+	Clock func() time.Duration
+	Log   *slog.Logger
+}
+
+// look is how often a resting pod looks whether it is idle, and a lost one whether its container
+// answers.
+const look = 50 * time.Millisecond
+
+// Sleeper is made by New.
+type Sleeper struct {
+	o     Options
+	ctx   context.Context // of the process
+	state atomic.Uint32   // of pod, for State
+
+	mu      sync.Mutex
+	pod     standby.Pod
+	conn    net.Conn      // of the agent, nil for none
+	changed chan struct{} // closed when those that wait are to look again
+	overdue *time.Timer
+	ticking bool
+	losses  int // how often the agent's connection was lost when that mattered
+	words   chan Word
+
+	refused atomic.Int64 // connections of strangers
+}
+
+// New makes a Sleeper of a pod that is awake. Its goroutines end with ctx.
+func New(ctx context.Context, o Options) *Sleeper {
+	if o.Clock == nil {
+		o.Clock = sinceBoot
+	}
+	s := &Sleeper{o: o, ctx: ctx, changed: make(chan struct{}), words: make(chan Word, 1)}
+	go s.speak()
+	return s
+}
+
+// State is the state of the pod.
+func (s *Sleeper) State() standby.State { return standby.State(s.state.Load()) }
+
+// Strangers is how many connections were refused.
+func (s *Sleeper) Strangers() int64 { return s.refused.Load() }
+
+// Sleep is the order to fall asleep as deeply as level, Wake the one to wake.
+func (s *Sleeper) Sleep(level standby.Level) {
+	s.tell(standby.Event{Kind: standby.Sleep, Level: level})
+}
+func (s *Sleeper) Wake() { s.tell(standby.Event{Kind: standby.Wake}) }
+
+// End is called before the pod goes away. It wakes the pod for good.
+func (s *Sleeper) End() { s.tell(standby.Event{Kind: standby.End}) }
+
+// Await wakes the pod for a request that found the gate shut. It reports true when the request may
+// try the gate again. It reports false when ctx has ended, or when the pod does not wake in time
+// and the request is not patient: then another pod is to take it.
+func (s *Sleeper) Await(ctx context.Context, patient bool) bool {
+	s.mu.Lock()
+	s.stepLocked(standby.Event{Kind: standby.Request})
+	for {
+		switch {
+		case !s.pod.Holds():
+			s.mu.Unlock()
+			return true
+		case s.pod.Refuses() && !patient:
+			s.mu.Unlock()
+			return false
+		}
+		changed := s.changed
+		s.mu.Unlock()
+		select {
+		case <-ctx.Done():
+			return false
+		case <-changed:
+		}
+		s.mu.Lock()
+	}
+}
+
+func (s *Sleeper) tell(e standby.Event) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.stepLocked(e)
+}
+
+// stepLocked tells the pod's machine what happened and does what it says.
+func (s *Sleeper) stepLocked(e standby.Event) {
+	e.At = s.o.Clock()
+	was := s.pod.State
+	do := s.pod.Step(e)
+	s.state.Store(uint32(s.pod.State))
+	if was != s.pod.State {
+		s.o.Log.Debug("sleep", "from", was.String(), "to", s.pod.State.String(), "because", e.Kind.String())
+	}
+	if do.Has(standby.Send) {
+		s.sendLocked(s.pod.Order)
+	}
+	if s.pod.State <= standby.Resting {
+		s.o.Gate.Open()
+	}
+	if do.Has(standby.Release|standby.Refuse) || was > standby.Resting && s.pod.State <= standby.Resting {
+		close(s.changed)
+		s.changed = make(chan struct{})
+	}
+	if do.Has(standby.Arm) {
+		s.armLocked()
+	}
+	if do.Has(standby.Probe) {
+		s.losses++
+		go s.probe(s.losses, s.pod.Risk)
+	}
+	if s.pod.State == standby.Resting && !s.ticking {
+		s.ticking = true
+		go s.rest()
+	}
+	switch {
+	case do.Has(standby.SayAwake):
+		s.sayLocked(Awake)
+	case do.Has(standby.SayAsleep):
+		s.sayLocked(Asleep)
+	case do.Has(standby.SayGone):
+		s.sayLocked(Gone)
+	}
+}
+
+func (s *Sleeper) armLocked() {
+	if s.overdue != nil {
+		s.overdue.Stop()
+	}
+	order := s.pod.Order.Number
+	s.overdue = time.AfterFunc(standby.WakeTime, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.pod.Order.Number == order {
+			s.stepLocked(standby.Event{Kind: standby.Overdue})
+		}
+	})
+}
+
+// rest waits until a pod that was told to sleep is idle.
+func (s *Sleeper) rest() {
+	tick := time.NewTicker(look)
+	defer tick.Stop()
+	quiet := time.Now()
+	for {
+		var now time.Time
+		select {
+		case <-s.ctx.Done():
+			return
+		case now = <-tick.C:
+		}
+		s.mu.Lock()
+		if s.pod.State != standby.Resting {
+			s.ticking = false
+			s.mu.Unlock()
+			return
+		}
+		switch {
+		case !s.o.Gate.Shut():
+			quiet = now
+		case now.Sub(quiet) < s.o.Quiet:
+			s.o.Gate.Open()
+		default:
+			s.stepLocked(standby.Event{Kind: standby.Idle})
+		}
+		s.mu.Unlock()
+	}
+}
+
+// probe asks the user container until it answers, from the time at which no order of the lost
+// connection can be carried out any more.
+func (s *Sleeper) probe(loss int, risk time.Duration) {
+	wait := time.NewTimer(risk - s.o.Clock())
+	defer wait.Stop()
+	for {
+		select {
+		case <-s.ctx.Done():
+			return
+		case <-wait.C:
+		}
+		ctx, cancel := context.WithTimeout(s.ctx, time.Second)
+		err := s.o.Probe(ctx)
+		cancel()
+		s.mu.Lock()
+		over := s.pod.State != standby.Lost || s.losses != loss
+		if err == nil && !over {
+			s.stepLocked(standby.Event{Kind: standby.Answered})
+			over = true
+		}
+		s.mu.Unlock()
+		if over {
+			return
+		}
+		wait.Reset(look)
+	}
+}
+
+func (s *Sleeper) sayLocked(w Word) {
+	select {
+	case <-s.words: // overtaken
+	default:
+	}
+	s.words <- w
+}
+
+func (s *Sleeper) speak() {
+	for {
+		select {
+		case <-s.ctx.Done():
+			return
+		case w := <-s.words:
+			s.o.Announce(s.ctx, w)
+		}
+	}
+}
+
+// sinceBoot is the clock that queue-proxy and the agent share: they run on one kernel.
+func sinceBoot() time.Duration {
+	var t unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &t); err != nil {
+		return 0 // an order without a time has expired already
+	}
+	return time.Duration(t.Nano())
+}

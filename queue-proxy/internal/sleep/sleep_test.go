@@ -1,0 +1,397 @@
+package sleep
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/netip"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"ebb.dev/ebb/standby"
+)
+
+// pipes is a listener of connections that need no network.
+type pipes struct {
+	conns chan net.Conn
+	once  sync.Once
+	done  chan struct{}
+}
+
+type addressed struct {
+	net.Conn
+	from net.Addr
+}
+
+func (a addressed) RemoteAddr() net.Addr { return a.from }
+
+func (p *pipes) Accept() (net.Conn, error) {
+	select {
+	case c := <-p.conns:
+		return c, nil
+	case <-p.done:
+		return nil, net.ErrClosed
+	}
+}
+func (p *pipes) Close() error   { p.once.Do(func() { close(p.done) }); return nil }
+func (p *pipes) Addr() net.Addr { return &net.TCPAddr{} }
+
+var node = netip.MustParseAddr("10.0.0.1")
+
+func (p *pipes) dial(from netip.Addr) net.Conn {
+	here, there := net.Pipe()
+	p.conns <- addressed{there, net.TCPAddrFromAddrPort(netip.AddrPortFrom(from, 40000))}
+	return here
+}
+
+// rig is a pod with a container that can be frozen.
+type rig struct {
+	*Sleeper
+	t     *testing.T
+	pipes *pipes
+
+	mu     sync.Mutex
+	shut   bool
+	inside int
+	frozen bool
+	words  []Word
+}
+
+func (r *rig) Shut() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.shut = r.inside == 0
+	return r.shut
+}
+
+func (r *rig) Open() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.shut = false
+}
+
+func newRig(t *testing.T) *rig {
+	r := &rig{t: t, pipes: &pipes{conns: make(chan net.Conn), done: make(chan struct{})}}
+	ctx, stop := context.WithCancel(t.Context())
+	began := time.Now()
+	r.Sleeper = New(ctx, Options{Gate: r, PodUID: "uid", Node: node, Quiet: time.Second,
+		Announce: func(_ context.Context, w Word) {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			r.words = append(r.words, w)
+		},
+		Probe: func(context.Context) error {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			if r.frozen {
+				return errors.New("no answer")
+			}
+			return nil
+		},
+		Clock: func() time.Duration { return time.Since(began) },
+		Log:   slog.New(slog.DiscardHandler),
+	})
+	served := make(chan error, 1)
+	go func() { served <- r.Serve(ctx, r.pipes) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+		synctest.Wait()
+	})
+	return r
+}
+
+// request does what the chain does. It reports false when the request was refused.
+func (r *rig) request(ctx context.Context, patient bool, lasts time.Duration) bool {
+	for {
+		r.mu.Lock()
+		if !r.shut {
+			if r.frozen {
+				r.t.Error("a request is sent into a frozen container")
+			}
+			r.inside++
+			r.mu.Unlock()
+			time.Sleep(lasts)
+			r.mu.Lock()
+			if r.frozen {
+				r.t.Error("the container was frozen under a request")
+			}
+			r.inside--
+			r.mu.Unlock()
+			return true
+		}
+		r.mu.Unlock()
+		if !r.Await(ctx, patient) {
+			return false
+		}
+	}
+}
+
+func (r *rig) said() (w []Word) {
+	synctest.Wait()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	w, r.words = r.words, nil
+	return w
+}
+
+// agent talks to the pod as the node agent does. takes is how long each piece of work takes. It
+// returns the function that ends the agent as its death does: without thawing.
+func (r *rig) agent(takes time.Duration) (die func()) {
+	conn := r.pipes.dial(node)
+	write := func(m standby.Message) { _, _ = conn.Write(m.Append(nil)) }
+	orders := make(chan standby.Message, 4)
+	go func() {
+		defer close(orders)
+		buf, text := make([]byte, standby.MaxLine), ""
+		for {
+			n, err := conn.Read(buf)
+			if err != nil {
+				return
+			}
+			text += string(buf[:n])
+			for line := ""; ; {
+				var more bool
+				if line, text, more = cut(text); !more {
+					break
+				}
+				m, err := standby.Parse(line)
+				if err != nil {
+					r.t.Error(err)
+				}
+				orders <- m
+			}
+		}
+	}()
+	write(standby.Message{Verb: standby.Hello, Number: standby.Version})
+	if hello := <-orders; hello.Verb != standby.Hello || hello.Text != "uid" {
+		r.t.Errorf("the pod said %+v", hello)
+	}
+	dead := make(chan struct{})
+	gone := make(chan struct{})
+	go func() {
+		defer close(gone)
+		var a standby.Agent
+		var done <-chan time.Time
+		var doing standby.Work
+		act := func(w standby.Work, answer *standby.Message) {
+			if answer != nil {
+				write(*answer)
+			}
+			if w != standby.Nothing {
+				doing, done = w, time.After(takes)
+				r.mu.Lock()
+				if w == standby.FreezeAll {
+					r.frozen = true
+				}
+				r.mu.Unlock()
+			}
+		}
+		for {
+			select {
+			case m, ok := <-orders:
+				if !ok {
+					orders = nil
+					act(a.Close(r.o.Clock()), nil)
+					continue
+				}
+				w, answer, ok := a.Receive(m, r.o.Clock())
+				if !ok {
+					r.t.Errorf("the pod broke the protocol with %+v", m)
+				}
+				act(w, answer)
+			case <-done:
+				done = nil
+				if doing == standby.ThawAll {
+					r.mu.Lock()
+					r.frozen = false
+					r.mu.Unlock()
+				}
+				act(a.Done("", r.o.Clock()))
+			case <-dead:
+				return
+			}
+			if a.Gone() {
+				return
+			}
+		}
+	}()
+	var once sync.Once
+	die = func() {
+		once.Do(func() {
+			close(dead)
+			<-gone
+			conn.Close()
+		})
+	}
+	r.t.Cleanup(die)
+	return die
+}
+
+func cut(text string) (line, rest string, more bool) {
+	for i := range text {
+		if text[i] == '\n' {
+			return text[:i], text[i+1:], true
+		}
+	}
+	return "", text, false
+}
+
+func (r *rig) is(want standby.State) {
+	r.t.Helper()
+	synctest.Wait()
+	if got := r.State(); got != want {
+		r.t.Errorf("the pod is %s, want %s", got, want)
+	}
+}
+
+func (r *rig) heard(want ...Word) {
+	r.t.Helper()
+	got := r.said()
+	if len(got) != len(want) {
+		r.t.Errorf("the pod announced %v, want %v", got, want)
+		return
+	}
+	for i := range got {
+		if got[i] != want[i] {
+			r.t.Errorf("the pod announced %v, want %v", got, want)
+		}
+	}
+}
+
+func TestWithoutAnAgentThePodDozes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		r.Sleep(standby.Frozen)
+		r.heard(Gone)
+		time.Sleep(2 * time.Second)
+		r.is(standby.Dozing)
+		r.heard(Asleep)
+		begin := time.Now()
+		if !r.request(t.Context(), false, 0) || time.Since(begin) > 0 {
+			t.Errorf("a dozing pod took %s to answer", time.Since(begin))
+		}
+		r.is(standby.Awake)
+		r.heard(Awake)
+	})
+}
+
+func TestARequestWakesAFrozenPod(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		r.agent(time.Millisecond)
+		r.Sleep(standby.Frozen)
+		time.Sleep(2 * time.Second)
+		r.is(standby.Asleep)
+		r.heard(Gone, Asleep)
+		begin := time.Now()
+		if !r.request(t.Context(), false, 0) {
+			t.Error("the request was refused")
+		}
+		if took := time.Since(begin); took != time.Millisecond {
+			t.Errorf("the pod took %s to wake, the agent 1ms", took)
+		}
+		r.heard(Awake)
+		r.Sleep(standby.Frozen)
+		time.Sleep(2 * time.Second)
+		r.Wake()
+		time.Sleep(10 * time.Millisecond)
+		r.is(standby.Awake)
+		r.Sleep(standby.Frozen)
+		time.Sleep(2 * time.Second)
+		r.End()
+		time.Sleep(10 * time.Millisecond)
+		r.Sleep(standby.Frozen)
+		time.Sleep(2 * time.Second)
+		r.is(standby.Awake)
+	})
+}
+
+func TestABusyPodDoesNotFallAsleep(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		r.agent(time.Millisecond)
+		r.Sleep(standby.Frozen)
+		for range 10 {
+			if !r.request(t.Context(), false, 900*time.Millisecond) {
+				t.Error("a request was refused")
+			}
+			r.is(standby.Resting)
+			time.Sleep(100 * time.Millisecond)
+		}
+		time.Sleep(2 * time.Second)
+		r.is(standby.Asleep)
+	})
+}
+
+// An agent that has stalled answers nothing. Another pod takes the requests of activators; those
+// that came directly wait until the guard has killed the agent and thawed the pod.
+func TestAStalledAgent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		die := r.agent(time.Millisecond)
+		r.Sleep(standby.Frozen)
+		time.Sleep(2 * time.Second)
+		r.is(standby.Asleep)
+		// From here on the agent reads nothing.
+		r.mu.Lock()
+		frozen := r.frozen
+		r.mu.Unlock()
+		if !frozen {
+			t.Fatal("the container runs")
+		}
+		die()
+		begin := time.Now()
+		patient := make(chan bool, 1)
+		go func() { patient <- r.request(t.Context(), true, 0) }()
+		if r.request(t.Context(), false, 0) {
+			t.Error("a request was served by a frozen container")
+		}
+		if took := time.Since(begin); took != standby.WakeTime {
+			t.Errorf("the request was refused after %s", took)
+		}
+		if begin = time.Now(); r.request(t.Context(), false, 0) || time.Since(begin) != 0 {
+			t.Error("the next request waited again")
+		}
+		r.mu.Lock()
+		r.frozen = false // by the guard
+		r.mu.Unlock()
+		if !<-patient {
+			t.Error("the patient request was refused")
+		}
+		r.is(standby.Awake)
+		if r.agent(time.Millisecond); !r.request(t.Context(), false, 0) {
+			t.Error("the pod does not recover")
+		}
+	})
+}
+
+func TestStrangers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		refused := func(name string, conn net.Conn, say string) {
+			t.Helper()
+			go func() { _, _ = io.WriteString(conn, say) }()
+			_ = conn.SetReadDeadline(time.Now().Add(time.Minute))
+			if text, err := io.ReadAll(conn); err != nil && !errors.Is(err, io.ErrClosedPipe) || len(text) > 0 {
+				t.Errorf("%s: the pod said %q, %v", name, text, err)
+			}
+		}
+		refused("another address", r.pipes.dial(netip.MustParseAddr("10.0.0.2")), "hello 1\n")
+		refused("another version", r.pipes.dial(node), "hello 2\n")
+		refused("garbage", r.pipes.dial(node), "GET / HTTP/1.1\r\n\r\n")
+		refused("silence", r.pipes.dial(node), "")
+		if n := r.Strangers(); n != 2 {
+			t.Errorf("%d strangers were counted", n)
+		}
+		r.Sleep(standby.Frozen)
+		time.Sleep(2 * time.Second)
+		r.is(standby.Dozing)
+	})
+}
