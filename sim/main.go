@@ -29,8 +29,11 @@ var kinds = []struct {
 	create func(Workload, time.Time) scaler
 }{
 	{"baseline", func(w Workload, now time.Time) scaler { return newPlain(w, now) }},
-	{"ebb", func(w Workload, now time.Time) scaler { return newEbb(w, false, now) }},
-	{"ebb adaptive", func(w Workload, now time.Time) scaler { return newEbb(w, true, now) }},
+	{"ebb", func(w Workload, now time.Time) scaler { return newEbb(w, false, false, now) }},
+	{"ebb adaptive", func(w Workload, now time.Time) scaler { return newEbb(w, true, false, now) }},
+	{"ebb standby", func(w Workload, now time.Time) scaler { return newEbb(w, false, true, now) }},
+	{"keepalive-10m", func(w Workload, now time.Time) scaler { return newKeepAlive(w, now) }},
+	{"hybrid-histogram", func(w Workload, now time.Time) scaler { return newHybrid(w, now) }},
 }
 
 func run(arguments []string, stdout, stderr io.Writer) error {

@@ -10,6 +10,7 @@ import (
 // plain is the baseline: the compatible formula, implemented a second time. It ticks every two
 // seconds. The only report out of turn that it gets is the first request at zero pods.
 type plain struct {
+	allAwake
 	w          Workload
 	ready      int32
 	next       time.Time

@@ -12,6 +12,8 @@ type Result struct {
 	Requests, ColdStarts int
 	// PodSeconds counts every pod from the write that asked for it to its leaving.
 	PodSeconds float64
+	// Memory is what the pods took, in MiB-seconds: those awake or starting, frozen, and compressed.
+	Awake, Frozen, Compressed float64
 	// Changes of the scale, and Reversals: a rise after a fall or a fall after a rise.
 	Changes, Reversals int
 	waits, responses   histogram
@@ -27,6 +29,9 @@ func newResult() *Result { return &Result{} }
 
 func (r *Result) wait(d time.Duration)     { r.waits.add(d) }
 func (r *Result) response(d time.Duration) { r.responses.add(d) }
+
+// memory is what the pods took, in MiB-seconds.
+func (r *Result) memory() float64 { return r.Awake + r.Frozen + r.Compressed }
 
 func (r *Result) second(load float64, wanted, ready int32, pods int) {
 	r.PodSeconds += float64(pods)
@@ -52,6 +57,9 @@ func (r *Result) join(o *Result) {
 	r.Requests += o.Requests
 	r.ColdStarts += o.ColdStarts
 	r.PodSeconds += o.PodSeconds
+	r.Awake += o.Awake
+	r.Frozen += o.Frozen
+	r.Compressed += o.Compressed
 	r.Changes += o.Changes
 	r.Reversals += o.Reversals
 	r.waits.join(&o.waits)
@@ -105,11 +113,11 @@ func (h *histogram) quantile(q float64) time.Duration {
 	return 0
 }
 
-var header = []string{"workload", "autoscaler", "requests", "cold starts", "wait p50", "wait p99", "response p99", "pod-seconds", "scale actions", "reversals"}
+var header = []string{"workload", "autoscaler", "requests", "cold starts", "wait p50", "wait p99", "response p99", "pod-seconds", "GiB-seconds", "scale actions", "reversals"}
 
 func (r *Result) row(workload, scaler string) []string {
 	return []string{workload, scaler, fmt.Sprint(r.Requests), fmt.Sprint(r.ColdStarts), milliseconds(r.waits.quantile(0.5)), milliseconds(r.waits.quantile(0.99)),
-		milliseconds(r.responses.quantile(0.99)), fmt.Sprintf("%.0f", r.PodSeconds), fmt.Sprint(r.Changes), fmt.Sprint(r.Reversals)}
+		milliseconds(r.responses.quantile(0.99)), fmt.Sprintf("%.0f", r.PodSeconds), fmt.Sprintf("%.0f", r.memory()/1024), fmt.Sprint(r.Changes), fmt.Sprint(r.Reversals)}
 }
 
 func milliseconds(d time.Duration) string {

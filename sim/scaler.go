@@ -1,9 +1,11 @@
 package main
 
 import (
+	"math"
 	"time"
 
 	"ebb.dev/ebb/autoscaler/decide"
+	"ebb.dev/ebb/autoscaler/keep"
 	"ebb.dev/ebb/autoscaler/revision"
 	"ebb.dev/ebb/autoscaler/zero"
 )
@@ -33,10 +35,17 @@ type scaler interface {
 	// ring is called at due. stats returns what the pods answer to a scrape.
 	ring(now time.Time, stats func() []revision.PodStat) int32
 	due() time.Time
-	// wanted is the scale decided last, proxied whether requests go through the activator.
+	// wanted is the scale decided last, proxied whether requests go through the activator, awake how
+	// many of the pods are to be awake.
 	wanted() int32
 	proxied() bool
+	awake() int32
 }
+
+// allAwake is for autoscalers whose pods never sleep.
+type allAwake struct{}
+
+func (allAwake) awake() int32 { return math.MaxInt32 }
 
 // ebb runs the production code.
 type ebb struct {
@@ -44,13 +53,19 @@ type ebb struct {
 	budget   *revision.Budget
 	counts   revision.Counts
 	status   revision.Status
+	stand    *revision.Standby
+	active   int32 // pods to be awake
 	// reported says that the activator's last report had load: it reports one last zero.
 	reported bool
 }
 
-func newEbb(w Workload, adaptive bool, now time.Time) *ebb {
-	e := &ebb{budget: revision.NewBudget(), counts: revision.Counts{NotReady: w.Initial}, status: revision.Status{Desired: w.Initial, Proxied: true}}
-	e.revision = revision.New(&revision.Config{
+func newEbb(w Workload, adaptive, standby bool, now time.Time) *ebb {
+	e := &ebb{active: math.MaxInt32, budget: revision.NewBudget(), counts: revision.Counts{NotReady: w.Initial}, status: revision.Status{Desired: w.Initial, Proxied: true}}
+	if standby {
+		e.stand = &revision.Standby{After: 10 * time.Second, Config: keep.Config{
+			Worth: keep.DefaultWorth, ColdStart: w.Start, Memory: w.Memory * w.Compressed, Longest: keep.Longest, Most: -1}}
+	}
+	e.revision = revision.New(&revision.Config{Standby: e.stand,
 		Formula: decide.Config{Total: w.Total, Target: w.Target, ContainerConcurrency: float64(w.Concurrency),
 			TargetBurstCapacity: w.BurstCapacity, ActivatorCapacity: 100, MaxScaleUpRate: 1000, MaxScaleDownRate: 2,
 			PanicThreshold: w.PanicThreshold, StableWindow: w.Window, Reachable: true},
@@ -61,6 +76,7 @@ func newEbb(w Workload, adaptive bool, now time.Time) *ebb {
 	return e
 }
 
+func (e *ebb) awake() int32   { return e.active }
 func (e *ebb) wanted() int32  { return e.status.Desired }
 func (e *ebb) proxied() bool  { return e.status.Proxied }
 func (e *ebb) due() time.Time { return e.revision.Due() }
@@ -123,6 +139,9 @@ func (e *ebb) decide(now time.Time, between bool) int32 {
 		}
 	}
 	e.status = out.Status
+	if out.Keep != nil {
+		e.active = out.Awake
+	}
 	e.revision.Rest(now)
 	if !out.Scale {
 		return noChange

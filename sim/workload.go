@@ -32,6 +32,10 @@ type Workload struct {
 
 	// Start is how long a pod takes from the write of the scale to its readiness.
 	Start time.Duration
+	// Memory is what an awake pod takes, in MiB, Compressed the share of it that a compressed one
+	// does. Wake and WakeCompressed are how long a frozen and a compressed pod take to wake.
+	Memory, Compressed   float64
+	Wake, WakeCompressed time.Duration
 	// Service is the mean time that a request uses a worker, Spread the shape of its distribution.
 	// Wait is the time it waits for something else, without a worker.
 	Service time.Duration
@@ -115,7 +119,8 @@ type parser struct {
 // ParseWorkload reads lines of a key and its values; see workloads/README.md.
 func ParseWorkload(from io.Reader, dir string) (Workload, error) {
 	p := parser{dir: dir, utilization: 0.7, Workload: Workload{Revisions: 1, Initial: 1, Total: 100, Window: time.Minute,
-		PanicPercentage: 10, PanicThreshold: 2, BurstCapacity: 211, Start: time.Second, Service: 10 * time.Millisecond, Spread: "exponential"}}
+		PanicPercentage: 10, PanicThreshold: 2, BurstCapacity: 211, Start: time.Second,
+		Memory: 128, Compressed: 0.37, Wake: 4 * time.Millisecond, WakeCompressed: 12 * time.Millisecond, Service: 10 * time.Millisecond, Spread: "exponential"}}
 	lines := bufio.NewScanner(from)
 	for number := 1; lines.Scan(); number++ {
 		text, _, _ := strings.Cut(lines.Text(), "#")

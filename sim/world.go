@@ -70,10 +70,14 @@ type request struct {
 }
 
 type pod struct {
-	name     string
-	started  time.Duration
-	ready    bool
-	leaving  bool
+	name    string
+	started time.Duration
+	ready   bool
+	leaving bool
+	// asleep says since when it sleeps, if it does; waking that it is about to be ready again.
+	asleep   bool
+	waking   bool
+	since    time.Duration
 	working  int
 	queue    []*request
 	inFlight int
@@ -108,6 +112,7 @@ type world struct {
 	// open load is the same under every autoscaler.
 	load, work, random *rand.Rand
 	service            time.Duration
+	memory             float64
 	minutes            []float64
 
 	now    time.Duration
@@ -121,6 +126,8 @@ type world struct {
 	turns   []turn // those that have a worker and wait for a CPU
 	cursor  int
 	ready   int32
+	asleep  int32
+	waking  int32
 	named   int // pods so far
 	inWorld int // requests that have arrived and not ended
 	proxied int // of those, in or through the activator
@@ -150,7 +157,7 @@ func simulate(work Workload, index int, create func(Workload, time.Time) scaler,
 	random := func(stream int64) *rand.Rand {
 		return rand.New(rand.NewSource(seed + int64(index)*7919 + stream*1_000_003))
 	}
-	w := &world{w: work, load: random(0), work: random(1), random: random(2), service: work.Service, end: work.Length(), result: newResult()}
+	w := &world{w: work, load: random(0), work: random(1), random: random(2), service: work.Service, memory: work.Memory, end: work.Length(), result: newResult()}
 	if len(work.Trace) > 0 {
 		w.service, w.minutes = work.Trace[index].Service, work.Trace[index].Minutes
 		w.spread()
@@ -208,6 +215,10 @@ func (w *world) handle(e event) {
 		if !e.pod.leaving {
 			e.pod.ready, e.pod.at = true, w.now
 			w.ready++
+			if e.pod.waking {
+				e.pod.waking = false
+				w.waking--
+			}
 			w.changed()
 			w.drainHeld()
 		}
@@ -284,7 +295,7 @@ func (w *world) arrive(closed bool) {
 	w.inWorld++
 	w.all.arrivals++
 	w.result.Requests++
-	if w.ready == 0 {
+	if w.ready+w.asleep+w.waking == 0 {
 		w.result.ColdStarts++
 	}
 	r := &request{arrived: w.now, closed: closed, proxied: w.scaler.proxied() || w.ready == 0,
@@ -296,6 +307,9 @@ func (w *world) arrive(closed bool) {
 	if p == nil {
 		r.proxied = true // it waits where the activator counts it
 		w.held = append(w.held, r)
+		if w.waking < int32(len(w.held)) {
+			w.wake()
+		}
 	}
 	if r.proxied {
 		w.proxied++
@@ -458,6 +472,7 @@ func (w *world) endSecond() {
 	w.all.queued, w.activator.queued = len(w.held), len(w.held)
 	w.toldQueue, w.toldLoad = len(w.held), w.activator.concurrency
 	w.result.second(w.all.concurrency, w.scaler.wanted(), w.ready, len(w.pods))
+	w.remember()
 	all, activator := w.all, w.activator
 	w.all, w.activator = load{}, load{}
 	w.write(w.scaler.second(w.clock(), activator, all))
@@ -465,11 +480,12 @@ func (w *world) endSecond() {
 
 // changed tells the autoscaler of the pods.
 func (w *world) changed() {
-	w.write(w.scaler.changed(w.clock(), revision.Counts{Ready: w.ready, NotReady: int32(len(w.pods)) - w.ready}))
+	w.write(w.scaler.changed(w.clock(), revision.Counts{Ready: w.ready, Asleep: w.asleep, NotReady: int32(len(w.pods)) - w.ready - w.asleep}))
 }
 
 // write schedules a scale, and the autoscaler's clock, which any call may have changed.
 func (w *world) write(replicas int32) {
+	w.stand(w.scaler.awake())
 	if replicas != noChange {
 		w.schedule(writeTime, event{kind: apply, replicas: replicas})
 	}
@@ -502,9 +518,14 @@ func (w *world) scale(replicas int32) {
 		}
 		p := w.pods[least]
 		p.leaving = true // what it has in flight it finishes
-		if p.ready {
+		switch {
+		case p.ready:
 			p.ready = false
 			w.ready--
+		case p.asleep:
+			w.asleep--
+		case p.waking:
+			w.waking--
 		}
 		w.pods = append(w.pods[:least:least], w.pods[least+1:]...)
 	}

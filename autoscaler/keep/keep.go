@@ -1,6 +1,7 @@
 // Package keep decides how many pods that nobody needs now stay asleep, and for how long.
 //
-// Owns: for each rank of a revision's pods, since when it is idle and a histogram of its idle times.
+// Owns: for each rank of a revision's pods, since when it is idle and a histogram of its idle
+// times.
 // Reads: the configuration and the time that the caller passes.
 // Writes: nothing but its results.
 // Never: looks at a clock, logs, starts a goroutine or does I/O.
@@ -28,6 +29,12 @@ const Ranks = 512
 // an octave.
 const exact = 16
 
+// DefaultWorth is what a saved cold start of a second is worth by default, in MiB-seconds: two thirds
+// of a GiB for a minute. On eight hours of 100 functions of the Azure trace of 2019 it saves 95 % of
+// the cold starts for 36 % more memory than pods that stay for a minute; twice as much saves 97 % for
+// 45 %, half as much 93 % for 28 %.
+const DefaultWorth = 40_000
+
 // Config is what decides how much is kept. It is immutable.
 type Config struct {
 	// Worth is what a saved cold start of a second is worth, in MiB-seconds.
@@ -50,13 +57,17 @@ type Keeper struct {
 	// rank 1.
 	idleSince []time.Time
 	gaps      []*gaps // by slot
+	// last is the newest decision and asked what it was made from. It holds until it is due or Need
+	// changes something.
+	last  Decision
+	asked Config
+	holds bool
 }
 
 // Decision is how many pods to keep asleep and why.
 type Decision struct {
 	Keep int32
-	// Until is when the decision may be another one although nothing happens. It is zero if there
-	// is nothing to keep.
+	// Until is when the decision may be another one although nothing happens, zero for never.
 	Until  time.Time
 	Reason string
 }
@@ -72,6 +83,10 @@ func slot(rank int32) int {
 // Need records how many pods are needed from now on.
 func (k *Keeper) Need(pods int32, now time.Time) {
 	pods = min(max(pods, 0), Ranks)
+	if pods == k.needed {
+		return
+	}
+	k.holds = false
 	for rank := k.needed + 1; rank <= pods; rank++ {
 		if int(rank) > len(k.idleSince) {
 			k.idleSince = append(k.idleSince, time.Time{})
@@ -94,12 +109,19 @@ func (k *Keeper) histogram(rank int32) *gaps {
 
 // Decide says how many pods to keep asleep beside the needed ones.
 func (k *Keeper) Decide(c Config, now time.Time) Decision {
+	if !k.holds || k.asked != c || !k.last.Until.IsZero() && !now.Before(k.last.Until) {
+		k.last, k.asked, k.holds = k.decide(c, now), c, true
+	}
+	return k.last
+}
+
+func (k *Keeper) decide(c Config, now time.Time) Decision {
 	d := Decision{Reason: "no pod was needed within the last " + short(c.Longest)}
 	price := c.Worth * min(max(c.ColdStart.Seconds(), 1), 10)
 	for rank := int32(len(k.idleSince)); rank > k.needed; rank-- {
 		since := k.idleSince[rank-1]
 		idle := now.Sub(since)
-		if idle >= c.Longest {
+		if since.IsZero() || idle >= c.Longest {
 			continue
 		}
 		until, chance, held := k.histogram(rank).outlook(idle)
@@ -109,16 +131,13 @@ func (k *Keeper) Decide(c Config, now time.Time) Decision {
 		if d.Keep == 0 {
 			d.Reason = reason(rank, idle, until, chance, keep, cost, worth)
 		}
-		if !keep {
-			continue
-		}
-		if d.Keep == 0 {
-			d.Keep = rank - k.needed
-		}
 		// The outlook changes when the pod has been idle for one more bucket.
 		next := since.Add(min(edge(bucketOf(idle)+1), c.Longest))
 		if d.Until.IsZero() || next.Before(d.Until) {
 			d.Until = next
+		}
+		if keep && d.Keep == 0 {
+			d.Keep = rank - k.needed
 		}
 	}
 	if c.Most >= 0 && d.Keep > c.Most {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"ebb.dev/ebb/autoscaler/decide"
+	"ebb.dev/ebb/autoscaler/keep"
 	"ebb.dev/ebb/autoscaler/window"
 	"ebb.dev/ebb/autoscaler/zero"
 )
@@ -38,17 +39,21 @@ type Config struct {
 	Adaptive bool
 	// ScaleUp bounds how many pods the service may add.
 	ScaleUp Rate
+	// Standby lets pods sleep. Without it a pod that is not wanted is deleted.
+	Standby *Standby
 }
 
-// Counts are the pods of one revision by state. The later ones are among those not ready.
+// Counts are the pods of one revision by state. Lapsed ones are among those not ready.
 type Counts struct {
 	Ready, NotReady, Pending, Terminating int32
 	// Lapsed pods were ready before, so they can still be at long requests.
 	Lapsed int32
+	// Asleep pods are none of the others.
+	Asleep int32
 }
 
 // Running is how many pods count against the scale target's replicas.
-func (c Counts) Running() int32 { return c.Ready + c.NotReady - c.Terminating }
+func (c Counts) Running() int32 { return c.Ready + c.NotReady + c.Asleep - c.Terminating }
 
 // Status is what the PodAutoscaler's status should say. It is comparable.
 type Status struct {
@@ -95,6 +100,10 @@ type Outcome struct {
 	// unknown.
 	Scale          bool
 	Replicas, From int32
+	// With standby, Awake is how many of the pods are to be awake, and Keep says why the others are
+	// not deleted. Without it, Keep is nil.
+	Awake int32
+	Keep  *keep.Decision
 	// Verify asks to read the scale first, because the number of pods does not match what was
 	// ordered.
 	Verify bool
@@ -117,6 +126,9 @@ type Revision struct {
 	formula  decide.State
 	zero     zero.State
 	adaptive decide.Adaptive
+	keeper   keep.Keeper
+	// awake is how many pods were to be awake last.
+	awake held
 	// learned is the result of the last finished lesson, possibly another process's.
 	learned decide.Learned
 
@@ -176,7 +188,7 @@ func (r *Revision) Decide(now time.Time, between bool, budget *Budget) Outcome {
 	active := r.zero.Active
 	var step zero.Step
 	step, r.zero = zero.Decide(r.config.Zero, r.zero, zero.Input{Desired: d.Desired, ExcessBurst: excess,
-		Ready: r.counts.Ready, Probe: r.prober.answer}, now)
+		Ready: r.counts.Ready + r.counts.Asleep, Probe: r.prober.answer}, now)
 	if active != r.zero.Active {
 		r.prober.epoch++
 	}
@@ -220,15 +232,18 @@ func (r *Revision) evaluate(now time.Time, between bool) decide.Decision {
 
 // order fills in the scale to write, if it differs from the last one, within the budget.
 func (r *Revision) order(out *Outcome, budget *Budget, now time.Time) {
-	want := out.Step.Replicas
-	out.Replicas = r.ordered
+	out.Replicas, out.Awake = r.ordered, r.awake.value
+	want := r.ordered
+	if out.Step.Apply {
+		want = r.stand(out, now)
+	}
 	if out.Step.Apply && want != r.ordered {
 		granted := r.afford(want, budget, now)
 		if granted != want {
 			r.clocks.step = now.Add(budgetRetry)
 		}
 		out.Replicas, out.Scale = granted, granted != r.ordered
-		out.Urgent = r.counts.Ready == 0 && granted > 0
+		out.Urgent = r.counts.Ready == 0 && out.Step.Replicas > 0
 	}
 	if out.Scale {
 		r.ordered, r.driftedAt = out.Replicas, time.Time{}

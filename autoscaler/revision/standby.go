@@ -1,0 +1,78 @@
+package revision
+
+import (
+	"time"
+
+	"ebb.dev/ebb/autoscaler/decide"
+	"ebb.dev/ebb/autoscaler/keep"
+)
+
+// Standby says how the pods of a revision sleep. It is immutable.
+type Standby struct {
+	keep.Config
+	// After is how long a pod must not have been needed before it falls asleep. A pod that is still
+	// wanted by the averages may sleep too: it is awake again within milliseconds.
+	After time.Duration
+}
+
+// held is a number that rises at once, and falls after it has been higher than needed for a while,
+// to the most that was needed in that time.
+type held struct {
+	value, most int32
+	since       time.Time // that it is higher than needed
+}
+
+func (h *held) need(n int32, after time.Duration, now time.Time) int32 {
+	switch {
+	case n >= h.value:
+		*h = held{value: n}
+	case h.since.IsZero():
+		h.most, h.since = n, now
+	default:
+		h.most = max(h.most, n)
+	}
+	if !h.since.IsZero() && now.Sub(h.since) >= after {
+		*h = held{value: h.most}
+	}
+	return h.value
+}
+
+// stand divides a scale into pods that are awake and pods that sleep. It returns the scale of both
+// together.
+func (r *Revision) stand(out *Outcome, now time.Time) int32 {
+	want, s := out.Step.Replicas, r.config.Standby
+	if s == nil {
+		return want
+	}
+	awake := r.awake.need(min(r.needed(out), want), s.After, now)
+	if awake == 0 && want > 0 && !r.sheltered(now) {
+		awake = 1
+	}
+	out.Awake = min(awake, want)
+	r.keeper.Need(out.Awake, now)
+	kept := r.keeper.Decide(s.Config, now)
+	out.Keep = &kept
+	total := max(want, out.Awake+kept.Keep)
+	if most := r.config.Zero.Max; most > 0 {
+		total = max(min(total, most), want)
+	}
+	return total
+}
+
+// needed is how many pods the load of the last seconds takes.
+func (r *Revision) needed(out *Outcome) int32 {
+	d := out.Decision
+	if d.Desired == decide.NoDecision || !r.zero.Initialized {
+		return out.Step.Replicas
+	}
+	needed := max(d.PanicRaw, d.BurstRaw)
+	if !r.config.Zero.Unreachable {
+		needed = max(needed, r.config.Zero.Min)
+	}
+	return needed
+}
+
+// sheltered reports whether requests reach the activators, so that the last pod may sleep.
+func (r *Revision) sheltered(now time.Time) bool {
+	return r.config.Zero.AlwaysProxied || r.zero.Proxied && now.Sub(r.zero.ProxiedSince) >= r.config.Zero.Grace
+}
