@@ -10,6 +10,7 @@ const (
 	Nothing Work = iota
 	FreezeAll
 	ThawAll
+	Compress // move the memory of the frozen containers to swap; see Hurry
 )
 
 // Agent is the node agent's side of one connection. The zero value is a connection that has begun,
@@ -19,6 +20,8 @@ const (
 // It carries out one order at a time. A newer order replaces one that has not begun; the answer to
 // the newer one tells the pod all it needs.
 type Agent struct {
+	// Swap says that the node has a place for compressed memory. Without it a pod is only frozen.
+	Swap bool
 	// Frozen says that the containers are frozen, or may be.
 	Frozen bool
 
@@ -78,10 +81,19 @@ func (a *Agent) Done(failure string, now time.Duration) (work Work, answer *Mess
 		a.failure, a.busy = failure, ThawAll
 		return ThawAll, nil
 	case done == FreezeAll:
-		answer = &Message{Verb: Froze, Number: a.running.Number}
+		answer = &Message{Verb: Froze, Number: a.running.Number, Level: Frozen}
+		if a.running.Level == Compressed && a.Swap {
+			answer.Level = Compressed
+			if !a.waiting && !a.closed {
+				a.busy = Compress
+				return Compress, answer
+			}
+		}
 	case done == ThawAll && failure != "":
 		a.busy = ThawAll
 		return ThawAll, nil
+	case done == Compress:
+		// What was not moved stays in memory. The containers are frozen either way.
 	case done == ThawAll:
 		a.Frozen = false
 		if a.running.Verb == Freeze {
@@ -99,6 +111,10 @@ func (a *Agent) Done(failure string, now time.Duration) (work Work, answer *Mess
 	}
 	return work, answer
 }
+
+// Hurry reports whether the work under way is to be interrupted, because something else waits for
+// its end. Call it after Receive and Close. Only Compress takes so long that it matters.
+func (a *Agent) Hurry() bool { return a.busy == Compress && (a.waiting || a.closed) }
 
 // Close is called when the connection has ended, or is to be ended. The agent is rid of the pod
 // once Gone.

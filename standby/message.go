@@ -1,7 +1,6 @@
 package standby
 
 import (
-	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -43,12 +42,12 @@ type Verb uint8
 
 // The verbs.
 const (
-	Hello  Verb = iota // both sides, first: Number is the Version, Text the pod's UID (empty from the agent)
+	Hello  Verb = iota // both sides, first: Number is the Version, Text the UID of the pod that says it
 	Freeze             // to the agent: freeze to Level, unless Expires has passed
 	Thaw               // to the agent
-	Froze              // to the pod: order Number is done
+	Froze              // to the pod: order Number is done, to Level, perhaps not as deep as ordered
 	Thawed             // to the pod: order Number is done
-	Failed             // to the pod: order Number, a Freeze, is not done; the containers run; Text says why
+	Failed             // to the pod: Freeze Number is not done, the containers run; Text says why
 )
 
 var verbNames = [...]string{"hello", "freeze", "thaw", "froze", "thawed", "failed"}
@@ -71,6 +70,9 @@ func (m Message) Append(b []byte) []byte {
 	b = append(b, ' ')
 	b = strconv.AppendUint(b, m.Number, 10)
 	switch m.Verb {
+	case Froze:
+		b = append(b, ' ')
+		b = append(b, m.Level.String()...)
 	case Freeze:
 		b = append(b, ' ')
 		b = append(b, m.Level.String()...)
@@ -118,13 +120,19 @@ func Parse(line string) (Message, error) {
 		return Message{}, fmt.Errorf("%s: number %q is not a number", name, number)
 	}
 	switch m.Verb {
-	case Freeze:
+	case Freeze, Froze:
 		level, expires, _ := strings.Cut(rest, " ")
 		if m.Level, err = ParseLevel(level); err != nil {
-			return Message{}, fmt.Errorf("freeze: level: %w", err)
+			return Message{}, fmt.Errorf("%s: level: %w", m.Verb, err)
 		}
 		if m.Level == Warm {
-			return Message{}, errors.New("freeze: level warm needs no agent")
+			return Message{}, fmt.Errorf("%s: level warm needs no agent", m.Verb)
+		}
+		if m.Verb == Froze {
+			if expires != "" {
+				return Message{}, fmt.Errorf("froze: unexpected %q", expires)
+			}
+			break
 		}
 		at, err := strconv.ParseInt(expires, 10, 64)
 		if err != nil || at < 0 {

@@ -116,6 +116,7 @@ func (w world) steps() (out []step) {
 		}
 	}
 	can("sleep", w.sleeps > 0, func(w *world) { w.sleeps--; w.tell(Event{Kind: Sleep, Level: Frozen}) })
+	can("sleep deeply", w.sleeps > 0, func(w *world) { w.sleeps--; w.tell(Event{Kind: Sleep, Level: Compressed}) })
 	can("wake", w.wakes > 0, func(w *world) { w.wakes--; w.tell(Event{Kind: Wake}) })
 	can("request", w.requests > 0, func(w *world) {
 		w.requests--
@@ -180,12 +181,14 @@ func (w world) steps() (out []step) {
 	can("orders expire", !w.connected && !w.expired && w.agent.busy == Nothing, func(w *world) { w.expired = true })
 	can("agent dies", w.agentAlive && w.deaths > 0, func(w *world) {
 		w.deaths--
-		w.agentAlive, w.connected, w.agent, w.toAgent = false, false, Agent{}, queue{}
+		w.agentAlive, w.connected, w.agent, w.toAgent = false, false, Agent{Swap: true}, queue{}
 	})
 	can("guard thaws", !w.agentAlive && w.frozen, func(w *world) { w.frozen = false })
-	can("agent starts", !w.agentAlive, func(w *world) { w.agentAlive, w.agentKnows, w.frozen, w.agent = true, true, false, Agent{closed: true} })
+	can("agent starts", !w.agentAlive, func(w *world) {
+		w.agentAlive, w.agentKnows, w.frozen, w.agent = true, true, false, Agent{Swap: true, closed: true}
+	})
 	can("agent dials", w.agentAlive && !w.connected && w.podKnows && w.agentKnows && w.agent.Gone(), func(w *world) {
-		w.agent = Agent{last: 0}
+		w.agent = Agent{Swap: true}
 		w.connected, w.podKnows, w.agentKnows, w.expired = true, false, false, false
 		w.toAgent, w.toPod = queue{}, queue{}
 		w.toPod.put(Message{Verb: Hello, Number: Version})
@@ -270,7 +273,7 @@ func TestEveryInterleaving(t *testing.T) {
 // visit goes through every world that what may happen leads to.
 func visit(t *testing.T, may world) {
 	first := may
-	first.agentAlive, first.agentKnows, first.podKnows, first.agent = true, true, true, Agent{closed: true}
+	first.agentAlive, first.agentKnows, first.podKnows, first.agent = true, true, true, Agent{Swap: true, closed: true}
 	type origin struct {
 		from world
 		name string

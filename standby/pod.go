@@ -50,7 +50,7 @@ const (
 	Sleep        Kind = iota // the autoscaler wants the pod to sleep: Level
 	Wake                     // the autoscaler wants it awake
 	Request                  // a request came that is no probe
-	Idle                     // nothing has been in flight for the quiet time, and a request that comes waits for Step
+	Idle                     // nothing was in flight for the quiet time, and the gate is shut
 	Connected                // an agent of this Version said Hello
 	Disconnected             // its connection ended
 	Received                 // the agent's Message
@@ -109,6 +109,8 @@ type Pod struct {
 	State State
 	// Level is how deeply the autoscaler wants the pod to sleep.
 	Level Level
+	// Depth is how deeply it does.
+	Depth Level
 	// Order is the newest order to the agent.
 	Order Message
 	// Risk is the time until which the agent may carry out an order of a lost connection.
@@ -136,24 +138,26 @@ func (p *Pod) Refuses() bool { return p.overdue }
 //	state     event                  next      and
 //	Awake     Sleep                  Resting   SayGone
 //	Resting   Wake                   Awake     SayAwake
-//	          Idle                   Freezing  Send Freeze; if Level is warm or there is no agent: Dozing, SayAsleep
+//	          Idle                   Freezing  Send Freeze; if it cannot freeze: Dozing, SayAsleep
 //	Dozing    Request, Wake          Awake     SayAwake
-//	          Sleep, Connected       Freezing  Send Freeze; if Level is warm or there is no agent: stays
+//	          Sleep, Connected       Freezing  Send Freeze; if it cannot freeze: stays
 //	Freezing  Request, Wake, End     Thawing   Send Thaw, Arm
 //	          Froze                  Asleep    SayAsleep
-//	          Failed                 Dozing    SayAsleep; no Freeze before the next Sleep or Connected
+//	          Failed                 Dozing    SayAsleep; cannot freeze until Sleep or Connected
 //	          Disconnected           Lost      Probe
 //	Asleep    Request, Wake, End     Thawing   Send Thaw, Arm
+//	          Sleep, deeper          Freezing  Send Freeze
 //	          Disconnected           Lost      Probe
 //	Thawing   Thawed                 Awake     Release, SayAwake
 //	          Overdue                Thawing   Refuse
 //	          Disconnected           Lost      Probe
 //	Lost      Request, Wake, End     Lost      Arm, once
 //	          Overdue                Lost      Refuse
-//	          Answered, Connected    Awake     Release, SayAwake; if nobody asked for the pod: as from Resting by Idle
+//	          Answered, Connected    Awake     Release, SayAwake; if nobody wants the pod: as by Idle
 //
-// Nothing is in flight in the states from Dozing on. End leads from Resting and Dozing to Awake. After End, Sleep does nothing and nothing is
-// announced.
+// A pod can freeze if Level is not warm and an agent is connected.
+// Nothing is in flight in the states from Dozing on. End leads from Resting and Dozing to Awake.
+// After End, Sleep does nothing and nothing is announced.
 func (p *Pod) Step(e Event) Do {
 	do := p.step(e)
 	if p.ending {
@@ -175,6 +179,10 @@ func (p *Pod) step(e Event) Do {
 			return SayGone
 		case Dozing:
 			return p.rest(e.At)
+		case Asleep:
+			if e.Level > p.Order.Level {
+				return p.rest(e.At)
+			}
 		}
 		return 0
 	case Connected:
@@ -267,10 +275,10 @@ func (p *Pod) received(m Message) Do {
 	}
 	switch {
 	case p.State == Freezing && m.Verb == Froze:
-		p.answered, p.State, p.Risk = true, Asleep, 0
+		p.answered, p.State, p.Risk, p.Depth = true, Asleep, 0, m.Level
 		return SayAsleep
 	case p.State == Freezing && m.Verb == Failed:
-		p.answered, p.State, p.Risk, p.Reason = true, Dozing, 0, m.Text
+		p.answered, p.State, p.Risk, p.Reason, p.Depth = true, Dozing, 0, m.Text, Warm
 		return SayAsleep
 	case p.State == Thawing && m.Verb == Thawed:
 		p.answered, p.State, p.Risk, p.overdue = true, Awake, 0, false
