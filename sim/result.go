@@ -12,7 +12,8 @@ type Result struct {
 	Requests, ColdStarts int
 	// PodSeconds counts every pod from the write that asked for it to its leaving.
 	PodSeconds float64
-	// Memory is what the pods took, in MiB-seconds: those awake or starting, frozen, and compressed.
+	// Memory is what the pods took, in MiB-seconds: those awake or starting, frozen, and
+	// compressed.
 	Awake, Frozen, Compressed float64
 	// Changes of the scale, and Reversals: a rise after a fall or a fall after a rise.
 	Changes, Reversals int

@@ -35,8 +35,8 @@ type scaler interface {
 	// ring is called at due. stats returns what the pods answer to a scrape.
 	ring(now time.Time, stats func() []revision.PodStat) int32
 	due() time.Time
-	// wanted is the scale decided last, proxied whether requests go through the activator, awake how
-	// many of the pods are to be awake.
+	// wanted is the scale decided last, proxied whether requests go through the activator, awake
+	// how many of the pods are to be awake.
 	wanted() int32
 	proxied() bool
 	awake() int32

@@ -10,6 +10,13 @@ import (
 // Version is the version of the protocol. Peers of different versions do not talk.
 const Version = 1
 
+// Port is where queue-proxy takes the connection of its node's agent.
+const Port = 8023
+
+// Containers is the annotation of a pod that names the containers that may be frozen, separated by
+// commas. A pod without it never is.
+const Containers = "autoscaling.ebb.dev/standby-containers"
+
 // MaxLine bounds the length of a message, its line feed included.
 const MaxLine = 256
 

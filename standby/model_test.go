@@ -197,8 +197,8 @@ func (w world) steps() (out []step) {
 	// A probe is answered by containers that run. It begins after Risk: when orders have expired.
 	can("probe answered", w.probing && !w.frozen && (w.pod.Risk == 0 || w.expired), func(w *world) { w.tell(Event{Kind: Answered}) })
 
-	// queue-proxy dies. Its successor serves once the container answers a probe. The kernel ends the
-	// connection, and the agent sees that before: a restart takes longer than a stall that the
+	// queue-proxy dies. Its successor serves once the container answers a probe. The kernel ends
+	// the connection, and the agent sees that before: a restart takes longer than a stall that the
 	// guard tolerates.
 	can("queue-proxy dies", w.crashes > 0, func(w *world) {
 		w.crashes--

@@ -6,8 +6,8 @@
 // Writes: nothing but its results.
 // Never: looks at a clock, logs, starts a goroutine or does I/O.
 //
-// The rank of a pod is how many pods are needed before it is: rank 1 is idle when the revision is at
-// zero, rank 10 when nine pods or fewer are needed. Each rank has idle times of its own. So the
+// The rank of a pod is how many pods are needed before it is: rank 1 is idle when the revision is
+// at zero, rank 10 when nine pods or fewer are needed. Each rank has idle times of its own. So the
 // second pod of a service that needs two pods once an hour is kept for other times than its first.
 //
 // An idle pod is kept while the cold start that it may save is worth more than the memory that it
@@ -29,10 +29,10 @@ const Ranks = 512
 // an octave.
 const exact = 16
 
-// DefaultWorth is what a saved cold start of a second is worth by default, in MiB-seconds: two thirds
-// of a GiB for a minute. On eight hours of 100 functions of the Azure trace of 2019 it saves 95 % of
-// the cold starts for 36 % more memory than pods that stay for a minute; twice as much saves 97 % for
-// 45 %, half as much 93 % for 28 %.
+// DefaultWorth is what a saved cold start of a second is worth by default, in MiB-seconds: two
+// thirds of a GiB for a minute. On eight hours of 100 functions of the Azure trace of 2019 it saves
+// 95 % of the cold starts for 36 % more memory than pods that stay for a minute; twice as much
+// saves 97 % for 45 %, half as much 93 % for 28 %.
 const DefaultWorth = 40_000
 
 // Config is what decides how much is kept. It is immutable.

@@ -1,0 +1,109 @@
+package guard
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// The test binary is the agent, too: the guard has to see a real process die and stall.
+func TestMain(m *testing.M) {
+	if path := os.Getenv("EBB_TEST_AGENT"); path != "" {
+		if err := NewPost().Serve(context.Background(), path); err != nil {
+			os.Exit(1)
+		}
+	}
+	os.Exit(m.Run())
+}
+
+func startAgent(t *testing.T, path string) *exec.Cmd {
+	t.Helper()
+	agent := exec.Command(os.Args[0])
+	agent.Env = append(os.Environ(), "EBB_TEST_AGENT="+path)
+	if err := agent.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { agent.Process.Kill(); agent.Wait() })
+	return agent
+}
+
+func startGuard(t *testing.T, path string) (thaws *atomic.Int64) {
+	thaws = &atomic.Int64{}
+	g := &Guard{Socket: path, Log: slog.New(slog.DiscardHandler), ThawAll: func() (int, error) { thaws.Add(1); return 1, nil }}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- g.Run(ctx) }()
+	t.Cleanup(func() { cancel(); <-ended })
+	return thaws
+}
+
+func eventually(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(30 * time.Second); !is(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("not within 30 s: %s", what)
+		}
+	}
+}
+
+// quiet reports whether no thaw comes for longer than the guard waits between two of them.
+func quiet(thaws *atomic.Int64) bool {
+	before := thaws.Load()
+	time.Sleep(5 * retryTime)
+	return thaws.Load() == before
+}
+
+func TestTheGuardThawsWhileNoAgentIsThere(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "guard")
+	thaws := startGuard(t, path)
+	eventually(t, "thaw again and again", func() bool { return thaws.Load() > 2 })
+	agent := startAgent(t, path)
+	eventually(t, "leave a healthy agent alone", func() bool { return quiet(thaws) })
+	agent.Process.Kill()
+	agent.Wait()
+	before := thaws.Load()
+	eventually(t, "thaw after the agent died", func() bool { return thaws.Load() > before })
+}
+
+func TestAnAgentThatStallsIsKilled(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "guard")
+	agent := startAgent(t, path)
+	thaws := startGuard(t, path)
+	eventually(t, "leave a healthy agent alone", func() bool { return quiet(thaws) })
+	before := thaws.Load()
+	agent.Process.Signal(syscall.SIGSTOP)
+	state, _ := agent.Process.Wait()
+	if status := state.Sys().(syscall.WaitStatus); status.Signal() != syscall.SIGKILL {
+		t.Errorf("the agent ended with %v", status)
+	}
+	eventually(t, "thaw", func() bool { return thaws.Load() > before })
+}
+
+func TestNothingIsAllowedWithoutAGuard(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "guard")
+	post := NewPost()
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- post.Serve(ctx, path) }()
+	if post.Allowed() {
+		t.Error("allowed before a guard came")
+	}
+	g := &Guard{Socket: path, Log: slog.New(slog.DiscardHandler), ThawAll: func() (int, error) { return 0, nil }}
+	guard, leave := context.WithCancel(t.Context())
+	left := make(chan error)
+	go func() { left <- g.Run(guard) }()
+	eventually(t, "allowed with a guard", post.Allowed)
+	leave()
+	<-left
+	eventually(t, "not allowed once the guard is gone", func() bool { return !post.Allowed() })
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}

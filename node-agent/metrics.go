@@ -1,0 +1,46 @@
+package main
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"ebb.dev/ebb/standby"
+)
+
+// count counts what links do.
+type count struct {
+	took    *prometheus.HistogramVec
+	failed  *prometheus.CounterVec
+	refused *prometheus.CounterVec
+}
+
+func observe(registry *prometheus.Registry, pods func() int) *count {
+	c := &count{
+		took: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "ebb_node_agent_work_seconds", Help: "Time to freeze, thaw or compress the containers of a pod.",
+			Buckets: []float64{.0001, .0003, .001, .003, .01, .03, .1, .3, 1},
+		}, []string{"work"}),
+		failed: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "ebb_node_agent_failures_total", Help: "Work on the containers of a pod that failed.",
+		}, []string{"work"}),
+		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "ebb_node_agent_refused_total", Help: "Peers that are not the queue-proxy that they should be, by reason.",
+		}, []string{"reason"}),
+	}
+	registry.MustRegister(c.took, c.failed, c.refused, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "ebb_node_agent_pods", Help: "Pods of this node that may sleep.",
+	}, func() float64 { return float64(pods()) }))
+	return c
+}
+
+var names = map[standby.Work]string{standby.FreezeAll: "freeze", standby.ThawAll: "thaw", standby.Compress: "compress"}
+
+func (c *count) Worked(work standby.Work, took time.Duration, err error) {
+	c.took.WithLabelValues(names[work]).Observe(took.Seconds())
+	if err != nil {
+		c.failed.WithLabelValues(names[work]).Inc()
+	}
+}
+
+func (c *count) Refused(reason string) { c.refused.WithLabelValues(reason).Inc() }
