@@ -204,8 +204,15 @@ func (p *h2Pool) remove(c *h2client) {
 // close closes the idle connections. Others are closed when their last exchange ends.
 func (p *h2Pool) close() {
 	p.mu.Lock()
-	conns := p.conns
 	p.closed = true
+	p.mu.Unlock()
+	p.closeIdle()
+}
+
+// closeIdle ends each connection as soon as no stream needs it. The next exchange opens a new one.
+func (p *h2Pool) closeIdle() {
+	p.mu.Lock()
+	conns := slices.Clone(p.conns)
 	p.mu.Unlock()
 	var b h2batch
 	for _, c := range conns {

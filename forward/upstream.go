@@ -81,13 +81,22 @@ func (u *Upstream) Addr() string { return u.addr }
 // Close closes the idle connections. Connections in use are closed when their exchange ends.
 func (u *Upstream) Close() {
 	u.mu.Lock()
+	u.closed = true
+	u.mu.Unlock()
+	u.CloseIdle()
+	u.h2.close()
+}
+
+// CloseIdle closes the connections that nothing uses. The next exchange opens a new one.
+func (u *Upstream) CloseIdle() {
+	u.mu.Lock()
 	idle := u.idle
-	u.idle, u.closed = nil, true
+	u.idle = nil
 	u.mu.Unlock()
 	for _, c := range idle {
 		c.close()
 	}
-	u.h2.close()
+	u.h2.closeIdle()
 }
 
 // DialError means that no connection to an upstream could be made, so nothing was sent to it.

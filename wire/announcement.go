@@ -29,6 +29,9 @@ type Announcement struct {
 	// SlotFree marks an offer: a slot became free and is kept for the receiver, whose request was
 	// refused before (see HeaderNoQueue). It says nothing about the pod's readiness.
 	SlotFree bool `json:"slotFree,omitempty"`
+	// Asleep is how deeply the pod sleeps, as standby.Level spells it, and empty if it is awake. A
+	// request wakes it.
+	Asleep string `json:"asleep,omitempty"`
 	// Sequence grows with each announcement of a pod, so that the receiver can ignore an older one.
 	Sequence uint64 `json:"sequence"`
 }

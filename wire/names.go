@@ -45,13 +45,16 @@ const (
 	AgentIngressProbe    = "Knative-Ingress-Probe"
 )
 
+// LevelAwake is the level of PathStandby that wakes a pod. The others are those of package standby.
+const LevelAwake = "awake"
+
 // Ports (contract sections 1.5, 5.1 and 6.1).
 const (
 	PortHTTP1         = 8012 // queue-proxy and activator, HTTP/1.1 services
 	PortH2C           = 8013 // queue-proxy and activator, h2c services
 	PortTLS           = 8112 // queue-proxy and activator, TLS
 	PortAnnounce      = 8014 // activator, announcements
-	PortDrain         = 8022 // queue-proxy, PathDrain
+	PortDrain         = 8022 // queue-proxy, PathDrain and PathLiveness
 	PortMetrics       = 9090 // queue-proxy: one Stat for the autoscaler; components: Prometheus
 	PortUserMetrics   = 9091 // queue-proxy, Prometheus metrics of requests
 	PortProfiling     = 8008 // pprof, when switched on
@@ -69,6 +72,8 @@ const (
 	PathBirths    = "/births/"        // autoscaler: GET of a Birth, followed by <namespace>/<revision>/<pod>
 	PathHealth    = "/healthz"
 	PathMetrics   = "/metrics"
+	PathStandby   = "/standby"   // queue-proxy: POST of the autoscaler, ?level=LEVEL or LevelAwake
+	PathLiveness  = "/liveness/" // queue-proxy: liveness probe of the container that follows
 )
 
 // Names in the certificates between Ebb's parts (contract section 6.2).

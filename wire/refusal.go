@@ -20,10 +20,11 @@ const (
 	// the header from what a user container answers.
 	HeaderRefused = "Ebb-Refused"
 
-	// RefusedLimit and RefusedRevision are the values of HeaderRefused: the pod has no free slot,
-	// or it is not a pod of the revision that HeaderRevision names.
+	// The values of HeaderRefused: the pod has no free slot, it is not a pod of the revision that
+	// HeaderRevision names, or it sleeps and does not wake in time.
 	RefusedLimit    = "limit"
 	RefusedRevision = "revision"
+	RefusedAsleep   = "asleep"
 
 	// RefusedStatus is the status of a refusal.
 	RefusedStatus = 503

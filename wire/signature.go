@@ -164,19 +164,24 @@ func (s *Signature) mac(token, kind string, more ...string) string {
 // the like, under any of the keys.
 func (s *Signature) By(keys Keys, namespace, revision string) bool {
 	for _, key := range keys.Accepted {
-		token := Token(key, namespace, revision)
-		given, want := s.given, ""
-		if s.bearer != "" {
-			given, want = s.bearer, bearerToken(key, namespace, revision)
-		} else {
-			want = s.mac(token, "message")
+		if s.bearer != "" && hmac.Equal([]byte(s.bearer), []byte(bearerToken(key, namespace, revision))) {
+			s.token = s.bearer
+			return true
 		}
-		if hmac.Equal([]byte(given), []byte(want)) {
-			s.token = token
+		if s.ByToken(Token(key, namespace, revision)) {
 			return true
 		}
 	}
 	return false
+}
+
+// ByToken reports whether the message is signed with a token.
+func (s *Signature) ByToken(token string) bool {
+	if s.bearer != "" || token == "" || !hmac.Equal([]byte(s.given), []byte(s.mac(token, "message"))) {
+		return false
+	}
+	s.token = token
+	return true
 }
 
 // Covers reports whether this is the signed body.

@@ -46,6 +46,8 @@ type Stat struct {
 	// OutOfTurn marks momentary values that were sent because load grew. The regular report of the
 	// period will count the same requests.
 	OutOfTurn bool
+	// Asleep is how deeply the pod sleeps: 0 if it is awake, else one more than standby.Level.
+	Asleep uint8
 }
 
 // StatMessage is a Stat together with the revision that it is about.
@@ -69,6 +71,7 @@ const (
 	statCompleted                = 17
 	statBusySeconds              = 18
 	statOutOfTurn                = 19
+	statAsleep                   = 20
 
 	messageNamespace = 1
 	messageRevision  = 2
@@ -102,6 +105,9 @@ func (s Stat) Append(data []byte) []byte {
 	data = appendDouble(data, statBusySeconds, s.BusySeconds)
 	if s.OutOfTurn {
 		data = append(appendKey(data, statOutOfTurn, typeVarint), 1)
+	}
+	if s.Asleep != 0 {
+		data = append(appendKey(data, statAsleep, typeVarint), s.Asleep&0x7f)
 	}
 	return data
 }
@@ -142,6 +148,12 @@ func DecodeStat(pod string, data []byte) (Stat, error) {
 				return errWireType
 			}
 			s.OutOfTurn = value.number != 0
+			return nil
+		case statAsleep:
+			if value.kind != typeVarint {
+				return errWireType
+			}
+			s.Asleep = uint8(min(value.number, 0x7f))
 			return nil
 		}
 		return nil

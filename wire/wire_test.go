@@ -13,8 +13,8 @@ import (
 )
 
 func TestAStatSurvivesItsEncoding(t *testing.T) {
-	same := func(pod string, a, b, c, d, e, f, g, h float64, at int64, outOfTurn bool) bool {
-		in := Stat{pod, a, b, c, d, e, at, f, g, h, outOfTurn}
+	same := func(pod string, a, b, c, d, e, f, g, h float64, at int64, outOfTurn bool, asleep uint8) bool {
+		in := Stat{pod, a, b, c, d, e, at, f, g, h, outOfTurn, asleep & 0x7f}
 		out, err := DecodeStat("", in.Append(nil))
 		return err == nil && out == in
 	}
@@ -64,7 +64,7 @@ func TestUnknownFieldsOfAStatAreSkipped(t *testing.T) {
 }
 
 func TestAFullStatFitsTheScrapeLimit(t *testing.T) {
-	stat := Stat{strings.Repeat("p", 253), 1.1, 1.1, 1.1, 1.1, 1.1, math.MaxInt64, 1.1, 1.1, 1.1, true}
+	stat := Stat{strings.Repeat("p", 253), 1.1, 1.1, 1.1, 1.1, 1.1, math.MaxInt64, 1.1, 1.1, 1.1, true, 3}
 	if n := len(stat.Append(nil)); n > MaxStatBytes+40 {
 		t.Fatalf("a stat with the longest pod name takes %d bytes", n)
 	}

@@ -11,10 +11,12 @@ import (
 	"math"
 	"net/netip"
 	"strconv"
+	"strings"
 	"time"
 
 	"ebb.dev/ebb/internal/tlsoptions"
 	"ebb.dev/ebb/queue-proxy/internal/probe"
+	"ebb.dev/ebb/standby"
 	"ebb.dev/ebb/wire"
 )
 
@@ -26,6 +28,7 @@ type Config struct {
 
 	Port, TLSPort, UserPort, AdminPort int
 	StatPort, MetricsPort, PprofPort   int
+	StandbyPort                        int
 
 	Concurrency int // 0: no limit
 
@@ -33,6 +36,13 @@ type Config struct {
 	// CutResponses: a response that has begun is cut when a timer fires, instead of ended with a
 	// trailer.
 	CutResponses bool
+
+	// Standby is the deepest level at which the pod may sleep, empty for never.
+	Standby string
+	PodUID  string
+	NodeIPs []netip.Addr
+	// LivenessProbes are those that queue-proxy runs for the kubelet, by container.
+	LivenessProbes map[string]probe.Spec
 
 	Probes        []probe.Spec // all must pass
 	StartupProbes []probe.Spec // must have passed once before Probes are asked
@@ -92,6 +102,10 @@ func Parse(getenv func(string) string) (*Config, error) {
 		StatPort:             r.number("EBB_STAT_PORT", wire.PortMetrics, 65535),
 		MetricsPort:          r.number("EBB_METRICS_PORT", wire.PortUserMetrics, 65535),
 		PprofPort:            r.number("EBB_PPROF_PORT", wire.PortProfiling, 65535),
+		StandbyPort:          r.number("EBB_STANDBY_PORT", standby.Port, 65535),
+		Standby:              r.level("EBB_STANDBY"),
+		PodUID:               getenv("EBB_POD_UID"),
+		NodeIPs:              r.addresses("EBB_NODE_IPS"),
 		Concurrency:          min(r.number("CONTAINER_CONCURRENCY", 0, math.MaxInt), 1<<20),
 		Timeout:              r.seconds("REVISION_TIMEOUT_SECONDS"),
 		ResponseStartTimeout: r.seconds("REVISION_RESPONSE_START_TIMEOUT_SECONDS"),
@@ -133,6 +147,7 @@ func Parse(getenv func(string) string) (*Config, error) {
 	if len(c.Probes) == 0 {
 		c.Probes = []probe.Spec{probe.TCP(c.UserPort)}
 	}
+	c.LivenessProbes = r.livenessProbes("EBB_LIVENESS_PROBES", c.UserPort)
 	c.StartupProbes = r.probes("EBB_STARTUP_PROBE", c.UserPort)
 	if r.boolean("ENABLE_HTTP2_AUTO_DETECTION") {
 		for _, probes := range [][]probe.Spec{c.Probes, c.StartupProbes} {
@@ -214,6 +229,57 @@ func (r *reader) duration(name string, fallback time.Duration) time.Duration {
 		r.fault(name, fmt.Sprintf("%q is not a duration such as 5s", text))
 	}
 	return d
+}
+
+// level reads the name of a level of standby.
+func (r *reader) level(name string) string {
+	text := r.getenv(name)
+	if text == "" {
+		return ""
+	}
+	if _, err := standby.ParseLevel(text); err != nil {
+		r.fault(name, err.Error())
+	}
+	return text
+}
+
+// addresses reads addresses that are separated by commas.
+func (r *reader) addresses(name string) (out []netip.Addr) {
+	text := r.getenv(name)
+	if text == "" {
+		return nil
+	}
+	for one := range strings.SplitSeq(text, ",") {
+		address, err := netip.ParseAddr(one)
+		if err != nil {
+			r.fault(name, err.Error())
+		}
+		out = append(out, address)
+	}
+	return out
+}
+
+// livenessProbes reads an object of probes by the name of their container.
+func (r *reader) livenessProbes(name string, port int) map[string]probe.Spec {
+	text := r.getenv(name)
+	if text == "" {
+		return nil
+	}
+	var raw map[string]json.RawMessage
+	if err := json.Unmarshal([]byte(text), &raw); err != nil {
+		r.fault(name, err.Error())
+		return nil
+	}
+	specs := map[string]probe.Spec{}
+	for container, one := range raw {
+		probes, err := wire.ReadProbes(string(one), port)
+		if err != nil || len(probes) != 1 {
+			r.fault(name, fmt.Sprintf("container %s: want one probe: %v", container, err))
+			continue
+		}
+		specs[container] = probe.Spec{Probe: probes[0]}
+	}
+	return specs
 }
 
 // probes reads one probe or an array of them.

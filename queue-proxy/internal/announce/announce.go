@@ -71,12 +71,24 @@ func (a *Announcer) Enabled() bool { return a.Activators != "" && a.Base.Address
 // Say tells every activator whether the pod is ready, and tries again for a bounded time. A newer
 // word ends an older one's attempts.
 func (a *Announcer) Say(ctx context.Context, ready bool, userReady time.Time) {
+	word := a.Base
+	word.Ready, word.UserReady = ready, userReady
+	a.say(ctx, word)
+}
+
+// SayAsleep tells every activator, in the same way, that the pod sleeps at a level, and that a
+// request wakes it.
+func (a *Announcer) SayAsleep(ctx context.Context, level string, userReady time.Time) {
+	word := a.Base
+	word.Ready, word.Asleep, word.UserReady = true, level, userReady
+	a.say(ctx, word)
+}
+
+func (a *Announcer) say(ctx context.Context, word wire.Announcement) {
 	a.init()
 	if !a.Enabled() {
 		return
 	}
-	word := a.Base
-	word.Ready, word.UserReady = ready, userReady
 	word.Sequence = a.sequence.Add(1)
 	a.word.Store(word.Sequence)
 	body := word.Encode()
@@ -93,7 +105,7 @@ func (a *Announcer) Say(ctx context.Context, ready bool, userReady time.Time) {
 		select {
 		case <-ctx.Done():
 			t.Stop()
-			a.Logf("announce ready=%v: %v", ready, err)
+			a.Logf("announce ready=%v asleep=%q: %v", word.Ready, word.Asleep, err)
 			return
 		case <-t.C:
 		}

@@ -53,8 +53,11 @@ type Chain struct {
 	// nobody's is.
 	Activator func(caller string) bool
 	// Draining says that the pod goes away; Seen notes an ordinary request.
-	Draining  func() bool
-	Seen      func(now time.Time)
+	Draining func() bool
+	Seen     func(now time.Time)
+	// Await waits until a pod that sleeps is awake. It reports false if that takes too long for a
+	// caller that is not patient, or the request's context ended. nil if the pod never sleeps.
+	Await     func(ctx context.Context, patient bool) bool
 	Observers []Observer
 	Tracer    *tracing.Tracer // nil traces nothing
 
@@ -99,7 +102,15 @@ func (c *Chain) Admit(r *forward.Request) forward.Decision {
 		r.DelHeader(wire.HeaderNoQueue)
 	}
 	p.span = c.Tracer.Begin(r)
-	switch c.Gate.enter(p, r.Started, weight, caller) {
+	entry := c.Gate.enter(p, r.Started, weight, caller)
+	for entry == asleep {
+		if !c.Await(r.Context(), caller == "") {
+			p.span = nil // the request goes to another pod
+			return refusal(wire.RefusedAsleep)
+		}
+		entry = c.Gate.enter(p, time.Now(), weight, caller)
+	}
+	switch entry {
 	case refused:
 		p.span = nil // the request goes to another pod
 		return refusal(wire.RefusedLimit)

@@ -27,6 +27,7 @@ type Gate struct {
 	turns turns.Turns
 	load  *stat.Load
 	lapse *time.Timer // set while a slot is kept
+	shut  bool        // the pod sleeps
 }
 
 // NewGate makes a Gate with so many slots (0: no limit). offer is called, on a goroutine of its
@@ -63,6 +64,7 @@ const (
 	queued
 	full
 	refused
+	asleep
 )
 
 // enter lets a request in, queues it, or turns it away. caller is set for one that would rather be
@@ -70,6 +72,9 @@ const (
 func (g *Gate) enter(p *pass, now time.Time, weight int64, caller string) entry {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	if g.shut {
+		return asleep
+	}
 	if caller != "" && g.limit.Slots > 0 {
 		free := g.limit.Free()
 		if g.limit.Waiting() > 0 {
@@ -101,6 +106,9 @@ func (g *Gate) enter(p *pass, now time.Time, weight int64, caller string) entry 
 	g.press()
 	return full
 }
+
+// Press has the load reported at once.
+func (g *Gate) Press() { g.press() }
 
 // press is the edge of pressure; it never blocks.
 func (g *Gate) press() {
@@ -226,6 +234,21 @@ func (g *Gate) Decline(caller string) {
 	defer g.mu.Unlock()
 	g.turns.Decline(caller)
 	g.nextTurnLocked(time.Now())
+}
+
+// Shut keeps requests out, if none is inside. It reports whether it did.
+func (g *Gate) Shut() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.shut = g.load.Inside() == 0
+	return g.shut
+}
+
+// Open lets requests in again.
+func (g *Gate) Open() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.shut = false
 }
 
 // Inside is the number of requests in the pod, those that wait included.

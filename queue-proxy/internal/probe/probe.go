@@ -34,7 +34,8 @@ func TCP(port int) Spec {
 // aggressive: period 0, queue-proxy looks by itself as often as it likes.
 func (s *Spec) aggressive() bool { return s.PeriodSeconds == 0 }
 
-func (s *Spec) timeout() time.Duration {
+// Timeout is how long one answer may take.
+func (s *Spec) Timeout() time.Duration {
 	return time.Duration(max(s.TimeoutSeconds, 1)) * time.Second
 }
 

@@ -65,7 +65,7 @@ func (p *Prober) Start(ctx context.Context) error {
 func (p *Prober) passes(ctx context.Context, s *Spec) bool {
 	timeout := tryTimeout
 	if !s.aggressive() {
-		timeout = s.timeout()
+		timeout = s.Timeout()
 	}
 	for range s.SuccessThreshold {
 		if p.once(ctx, s, timeout) != nil {
@@ -84,7 +84,7 @@ func (p *Prober) Ready(ctx context.Context) error {
 		wait := overall
 		for i := range p.specs {
 			if s := &p.specs[i]; !s.aggressive() {
-				wait = min(wait, s.timeout())
+				wait = min(wait, s.Timeout())
 			}
 		}
 		t := time.NewTimer(wait)
@@ -136,7 +136,7 @@ func (p *Prober) ask(run chan struct{}) {
 
 func (p *Prober) askOne(s *Spec) error {
 	if !s.aggressive() {
-		return s.Once(context.Background(), s.timeout())
+		return s.Once(context.Background(), s.Timeout())
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), overall)
 	defer cancel()

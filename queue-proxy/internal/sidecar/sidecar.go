@@ -33,6 +33,7 @@ import (
 	"ebb.dev/ebb/queue-proxy/internal/drain"
 	"ebb.dev/ebb/queue-proxy/internal/podkey"
 	"ebb.dev/ebb/queue-proxy/internal/probe"
+	"ebb.dev/ebb/queue-proxy/internal/sleep"
 	"ebb.dev/ebb/queue-proxy/internal/stat"
 	"ebb.dev/ebb/queue-proxy/internal/usermetrics"
 	"ebb.dev/ebb/wire"
@@ -58,13 +59,18 @@ type Sidecar struct {
 	tracer    *tracing.Tracer
 	pusher    *otlp.Exporter // of metrics; nil for none
 	files     *certs.Files
-	started   time.Time
+	// For a revision that sleeps, else nil.
+	sleeper     *sleep.Sleeper
+	stopSleeper context.CancelFunc
+	orders      wire.Guard // of the autoscaler
+	started     time.Time
 
 	announceMu sync.Mutex
 	userReady  time.Time // zero before the container first passed
 
 	data, tls net.Listener
-	encrypts  bool // requests are served over TLS; once Run has begun it belongs to certChanged
+	agent     net.Listener // of the node agent; nil for a revision that does not sleep
+	encrypts  bool         // requests are served over TLS; once Run has begun it belongs to certChanged
 	side      []sideServer
 	failed    chan error
 }
@@ -127,7 +133,7 @@ func (s *Sidecar) build() error {
 	}
 	c := &chain.Chain{
 		Namespace: cfg.Namespace, Revision: cfg.Revision,
-		Gate: s.gate, User: s.user, Ready: s.prober.Ready, Draining: s.drainer.Draining, Seen: s.drainer.Seen,
+		Gate: s.gate, User: s.user, Ready: s.ready, Draining: s.drainer.Draining, Seen: s.drainer.Seen,
 		Activator: s.announcer.Activator,
 		Timeouts:  forward.Timeouts{ResponseStart: cfg.ResponseStartTimeout, Idle: cfg.IdleTimeout, Total: cfg.Timeout, Action: action},
 	}
@@ -139,11 +145,20 @@ func (s *Sidecar) build() error {
 		},
 		OnPanic: func(v any, stack []byte) { s.log.Error("a connection failed", "panic", v, "stack", string(stack)) },
 	}
+	if err := s.buildStandby(); err != nil {
+		return err
+	}
+	if s.sleeper != nil {
+		c.Await = s.sleeper.Await
+	}
 	if err := s.observe(c); err != nil {
 		return err
 	}
 	s.reporter = &stat.Reporter{
 		Source: s.gate, Namespace: cfg.Namespace, Revision: cfg.Revision, Token: token, Autoscaler: cfg.Autoscaler, Logf: logf,
+	}
+	if s.sleeper != nil {
+		s.reporter.Asleep = s.depth
 	}
 	return s.listenBeside()
 }
@@ -163,7 +178,10 @@ func (s *Sidecar) listenBeside() error {
 	if err := s.listenTLS(); err != nil {
 		return err
 	}
-	admin := http.NewServeMux()
+	admin, reports := http.NewServeMux(), http.NewServeMux()
+	admin.HandleFunc("GET "+wire.PathLiveness, s.liveness)
+	reports.Handle("GET "+wire.PathMetrics, s.reporter)
+	reports.HandleFunc("POST "+wire.PathStandby, s.standbyOrder)
 	admin.HandleFunc("GET "+wire.PathDrain, func(w http.ResponseWriter, r *http.Request) {
 		// Whoever can keep a hook open keeps the pod out of service.
 		if !wire.ValidDrainToken(cfg.DrainToken, wire.BearerToken(r.Header.Get("Authorization"))) {
@@ -180,7 +198,7 @@ func (s *Sidecar) listenBeside() error {
 		handler http.Handler
 	}{
 		{"the drain hook", true, cfg.AdminPort, admin},
-		{"load reports", true, cfg.StatPort, s.reporter},
+		{"load reports", true, cfg.StatPort, reports},
 		{"request metrics", cfg.Observability.RequestMetrics.Protocol == "prometheus", cfg.MetricsPort, s.metrics},
 		{"profiles", cfg.Observability.RuntimeProfiling, cfg.PprofPort, profiles()},
 	}
@@ -248,7 +266,7 @@ func profiles() http.Handler {
 }
 
 func (s *Sidecar) closeListeners() {
-	for _, l := range []net.Listener{s.data, s.tls} {
+	for _, l := range []net.Listener{s.data, s.tls, s.agent} {
 		if l != nil {
 			l.Close()
 		}
@@ -278,6 +296,10 @@ func (s *Sidecar) Run(ctx context.Context) error {
 	}
 	for _, b := range s.side {
 		s.spawn("serve "+b.name, func() error { return b.server.Serve(b.listener) })
+	}
+	if s.sleeper != nil {
+		defer s.stopSleeper()
+		s.spawn("serve the node agent", func() error { return s.sleeper.Serve(inner, s.agent) })
 	}
 	go s.reporter.Run(inner)
 	go s.reporter.Push(inner)
@@ -330,6 +352,9 @@ func (s *Sidecar) drainChanged(draining bool) {
 		return // nothing was announced
 	}
 	s.log.Info("draining", "on", draining)
+	if draining && s.sleeper != nil {
+		s.sleeper.Wake() // the container has to see SIGTERM, or its preStop hook
+	}
 	go func() {
 		ctx, cancel := context.WithTimeout(context.Background(), withdrawTimeout)
 		defer cancel()
@@ -349,6 +374,9 @@ func (s *Sidecar) offer(caller string) {
 // leave is the way down.
 func (s *Sidecar) leave(ctx context.Context) {
 	begin := time.Now()
+	if s.sleeper != nil {
+		s.sleeper.End()
+	}
 	s.drainer.Terminate(ctx)
 	s.log.Info("drained", "after", time.Since(begin).String())
 	grace, cancel := context.WithTimeout(ctx, upgradedGrace)

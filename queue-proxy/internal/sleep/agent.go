@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"time"
 
 	"ebb.dev/ebb/standby"
@@ -17,9 +18,13 @@ const (
 	sendTime  = standby.WakeTime
 )
 
-// Serve takes connections of the node agent until ctx ends or l is closed.
+// Serve takes connections of the node agent until ctx ends or l is closed. There is one at a time:
+// a new one is that of an agent that has lost the old one.
 func (s *Sleeper) Serve(ctx context.Context, l net.Listener) error {
 	defer context.AfterFunc(ctx, func() { l.Close() })()
+	stop, ended := func() {}, make(chan struct{})
+	close(ended)
+	defer func() { stop(); <-ended }()
 	for {
 		conn, err := l.Accept()
 		if err != nil {
@@ -29,15 +34,22 @@ func (s *Sleeper) Serve(ctx context.Context, l net.Listener) error {
 			return fmt.Errorf("take a connection of the node agent: %w", err)
 		}
 		from, _ := netip.ParseAddrPort(conn.RemoteAddr().String())
-		if s.o.Node.IsValid() && from.Addr().Unmap() != s.o.Node {
+		if !slices.Contains(s.o.Node, from.Addr().Unmap()) {
 			s.refused.Add(1)
 			conn.Close()
 			continue
 		}
-		// One connection at a time. The agent opens the next one when the last has ended.
-		if err := s.talk(ctx, conn); err != nil {
-			s.o.Log.Warn("the connection of the node agent ended", "error", err)
-		}
+		stop()
+		<-ended
+		talking, cancel := context.WithCancel(ctx)
+		done := make(chan struct{})
+		stop, ended = cancel, done
+		go func() {
+			defer close(done)
+			if err := s.talk(talking, conn); err != nil {
+				s.o.Log.Warn("the connection of the node agent ended", "error", err)
+			}
+		}()
 	}
 }
 

@@ -45,9 +45,9 @@ type Options struct {
 	Announce func(ctx context.Context, w Word)
 	// Probe asks the user container once whether it answers.
 	Probe func(ctx context.Context) error
-	// PodUID is told to the agent, Node is the address that the agent calls from.
+	// PodUID is told to the agent, Node are the addresses that the agent may call from.
 	PodUID string
-	Node   netip.Addr
+	Node   []netip.Addr
 	// Quiet is how long no request may have come before a pod that was told to sleep does.
 	Quiet time.Duration
 	// Clock is the time since boot. It replaces the kernel's clock in tests.
@@ -89,6 +89,16 @@ func New(ctx context.Context, o Options) *Sleeper {
 
 // State is the state of the pod.
 func (s *Sleeper) State() standby.State { return standby.State(s.state.Load()) }
+
+// Depth is the level at which the pod sleeps, or would.
+func (s *Sleeper) Depth() standby.Level {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.pod.State != standby.Asleep {
+		return standby.Warm
+	}
+	return s.pod.Depth
+}
 
 // Strangers is how many connections were refused.
 func (s *Sleeper) Strangers() int64 { return s.refused.Load() }

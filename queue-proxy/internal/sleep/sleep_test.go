@@ -78,7 +78,7 @@ func newRig(t *testing.T) *rig {
 	r := &rig{t: t, pipes: &pipes{conns: make(chan net.Conn), done: make(chan struct{})}}
 	ctx, stop := context.WithCancel(t.Context())
 	began := time.Now()
-	r.Sleeper = New(ctx, Options{Gate: r, PodUID: "uid", Node: node, Quiet: time.Second,
+	r.Sleeper = New(ctx, Options{Gate: r, PodUID: "uid", Node: []netip.Addr{node}, Quiet: time.Second,
 		Announce: func(_ context.Context, w Word) {
 			r.mu.Lock()
 			defer r.mu.Unlock()

@@ -30,6 +30,8 @@ type Reporter struct {
 	Token      func() string // of the revision; "" while there is none
 	Autoscaler string        // host:port; "" pushes nothing
 	Logf       func(format string, args ...any)
+	// Asleep is how deeply the pod sleeps, as wire.Stat has it; nil for a pod that never does.
+	Asleep func() uint8
 
 	signer wire.Signer
 	last   atomic.Pointer[[]byte]
@@ -52,7 +54,14 @@ func (r *Reporter) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		w.Write(*b)
 		return
 	}
-	w.Write(r.Source.PressureNow(time.Now()).Append(nil))
+	w.Write(r.complete(r.Source.PressureNow(time.Now())).Append(nil))
+}
+
+func (r *Reporter) complete(s wire.Stat) wire.Stat {
+	if r.Asleep != nil {
+		s.Asleep = r.Asleep()
+	}
+	return s
 }
 
 // Run closes the periods until ctx ends.
@@ -64,7 +73,7 @@ func (r *Reporter) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case now := <-tick.C:
-			b := r.Source.ClosePeriod(now).Append(nil)
+			b := r.complete(r.Source.ClosePeriod(now)).Append(nil)
 			r.last.Store(&b)
 		}
 	}
@@ -103,7 +112,7 @@ func (r *Reporter) Push(ctx context.Context) error {
 }
 
 func (r *Reporter) push(ctx context.Context, client *http.Client) error {
-	stat := r.Source.PressureNow(time.Now())
+	stat := r.complete(r.Source.PressureNow(time.Now()))
 	stat.OutOfTurn = true
 	body := wire.EncodeStats([]wire.StatMessage{{Namespace: r.Namespace, Revision: r.Revision, Stat: stat}})
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+r.Autoscaler+wire.PathStats, bytes.NewReader(body))

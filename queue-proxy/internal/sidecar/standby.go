@@ -1,0 +1,190 @@
+package sidecar
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"os"
+	"strings"
+	"time"
+
+	"ebb.dev/ebb/queue-proxy/internal/probe"
+	"ebb.dev/ebb/queue-proxy/internal/sleep"
+	"ebb.dev/ebb/standby"
+	"ebb.dev/ebb/wire"
+)
+
+// restQuiet is how long no request may have come before a pod that was told to sleep does.
+// Activators and gateways need as long to learn that it rests.
+const restQuiet = 2 * time.Second
+
+// buildStandby makes the part that lets the pod sleep. A revision that does not sleep has none.
+func (s *Sidecar) buildStandby() error {
+	if s.cfg.Standby == "" {
+		return nil
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	s.stopSleeper = stop
+	s.sleeper = sleep.New(ctx, sleep.Options{
+		Gate: gate{s}, Announce: s.announceSleep, Probe: s.answers,
+		PodUID: s.cfg.PodUID, Node: nodeAddresses(s.cfg.NodeIPs), Quiet: restQuiet, Log: s.log,
+	})
+	l, err := listen("the node agent", s.cfg.StandbyPort)
+	if err != nil {
+		stop()
+		return err
+	}
+	s.agent = l
+	return nil
+}
+
+// gate closes the idle connections to the container when the pod falls asleep: a program that wakes
+// finds that they have been idle for too long, and closes them under the next request.
+type gate struct{ s *Sidecar }
+
+func (g gate) Open() { g.s.gate.Open() }
+func (g gate) Shut() bool {
+	shut := g.s.gate.Shut()
+	if shut {
+		g.s.user.CloseIdle()
+	}
+	return shut
+}
+
+// answers asks the user container once.
+func (s *Sidecar) answers(ctx context.Context) error {
+	for i := range s.cfg.Probes {
+		if err := s.cfg.Probes[i].Once(ctx, time.Second); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *Sidecar) announceSleep(ctx context.Context, w sleep.Word) {
+	s.announceMu.Lock()
+	ready := s.userReady
+	s.announceMu.Unlock()
+	if ready.IsZero() || s.drainer.Draining() {
+		return
+	}
+	s.gate.Press()
+	switch w {
+	case sleep.Asleep:
+		s.announcer.SayAsleep(ctx, s.sleeper.Depth().String(), ready)
+	default:
+		s.announcer.Say(ctx, w == sleep.Awake, ready)
+	}
+}
+
+// depth is how deeply the pod sleeps, as wire.Stat has it. One that rests counts as asleep: nothing
+// is to be sent to it.
+func (s *Sidecar) depth() uint8 {
+	if s.sleeper.State() == standby.Awake {
+		return 0
+	}
+	return 1 + uint8(s.sleeper.Depth())
+}
+
+var errAsleep = errors.New("the pod sleeps")
+
+// ready answers the kubelet's readiness probe. A pod that sleeps is not ready, so Services leave it
+// alone, and its container is not asked.
+func (s *Sidecar) ready(ctx context.Context) error {
+	if s.sleeper != nil && s.sleeper.State() != standby.Awake {
+		return errAsleep
+	}
+	return s.prober.Ready(ctx)
+}
+
+// standbyOrder is the autoscaler's order: POST PathStandby?level=LEVEL, or level=awake.
+func (s *Sidecar) standbyOrder(w http.ResponseWriter, r *http.Request) {
+	signature, err := wire.ReadSignature(r)
+	if err != nil || !signature.ByToken(s.reporter.Token()) {
+		http.Error(w, "only the autoscaler may tell this pod to sleep or to wake", http.StatusUnauthorized)
+		return
+	}
+	if err := s.orders.Check(signature, w.Header()); err != nil {
+		http.Error(w, err.Error(), http.StatusUnauthorized)
+		return
+	}
+	if s.sleeper == nil {
+		http.Error(w, "standby is off for this revision", http.StatusConflict)
+		return
+	}
+	name := r.URL.Query().Get("level")
+	if name == wire.LevelAwake {
+		s.sleeper.Wake()
+		w.WriteHeader(http.StatusNoContent)
+		return
+	}
+	level, err := standby.ParseLevel(name)
+	if err != nil {
+		http.Error(w, "level: "+err.Error()+", or "+wire.LevelAwake, http.StatusBadRequest)
+		return
+	}
+	most, err := standby.ParseLevel(s.cfg.Standby)
+	if err != nil {
+		most = standby.Warm
+	}
+	s.sleeper.Sleep(min(level, most))
+	w.WriteHeader(http.StatusNoContent)
+}
+
+// liveness answers the kubelet's liveness probes of the containers: it asks the container, unless
+// the pod sleeps. A frozen container cannot answer, and must not be killed for that.
+func (s *Sidecar) liveness(w http.ResponseWriter, r *http.Request) {
+	spec, ok := s.cfg.LivenessProbes[strings.TrimPrefix(r.URL.Path, wire.PathLiveness)]
+	if !ok {
+		http.NotFound(w, r)
+		return
+	}
+	if s.sleeper == nil || s.sleeper.State() <= standby.Resting {
+		if err := s.alive(r.Context(), &spec); err != nil {
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+			return
+		}
+	}
+	w.WriteHeader(http.StatusOK)
+}
+
+// alive forgives a probe that failed because the pod fell asleep meanwhile.
+func (s *Sidecar) alive(ctx context.Context, spec *probe.Spec) error {
+	err := spec.Once(ctx, spec.Timeout())
+	if err != nil && s.sleeper != nil && s.sleeper.State() > standby.Resting {
+		return nil
+	}
+	return err
+}
+
+// nodeAddresses are where the node's agent calls from: the node's own addresses, or, where the
+// network gives each node an address among its pods, the gateway of the pod.
+func nodeAddresses(node []netip.Addr) []netip.Addr {
+	out := append([]netip.Addr(nil), node...)
+	if text, err := os.ReadFile("/proc/net/route"); err == nil {
+		out = append(out, gateways(string(text))...)
+	}
+	return out
+}
+
+// gateways reads the default gateways of /proc/net/route (proc(5)): hexadecimal, in the byte order
+// of the machine.
+func gateways(routes string) (out []netip.Addr) {
+	for line := range strings.Lines(routes) {
+		f := strings.Fields(line)
+		if len(f) < 3 || f[1] != "00000000" {
+			continue
+		}
+		var word uint32
+		if _, err := fmt.Sscanf(f[2], "%X", &word); err != nil || word == 0 {
+			continue
+		}
+		var b [4]byte
+		binary.NativeEndian.PutUint32(b[:], word)
+		out = append(out, netip.AddrFrom4(b))
+	}
+	return out
+}

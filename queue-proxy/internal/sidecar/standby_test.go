@@ -1,0 +1,270 @@
+package sidecar
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"ebb.dev/ebb/queue-proxy/config"
+	"ebb.dev/ebb/queue-proxy/internal/probe"
+	"ebb.dev/ebb/standby"
+	"ebb.dev/ebb/wire"
+)
+
+var podToken = wire.Token(podKey, "ns", "rev-00001")
+
+// fakeAgent is the node's agent at the other end of the connection. While it says so, the container
+// answers nothing.
+type fakeAgent struct {
+	conn   net.Conn
+	frozen atomic.Bool
+	silent atomic.Bool // orders are not answered
+}
+
+func dialAsAgent(t *testing.T, r *rig) *fakeAgent {
+	t.Helper()
+	conn, err := net.Dial("tcp", loopback(r.agent))
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := &fakeAgent{conn: conn}
+	t.Cleanup(func() { conn.Close() })
+	fmt.Fprintf(conn, "hello %d\n", standby.Version)
+	lines := bufio.NewScanner(conn)
+	if !lines.Scan() || lines.Text() != "hello 1 the-uid" {
+		t.Fatalf("queue-proxy said %q", lines.Text())
+	}
+	go func() {
+		for lines.Scan() {
+			m, err := standby.Parse(lines.Text())
+			if err != nil || a.silent.Load() {
+				continue
+			}
+			answer := standby.Message{Verb: standby.Thawed, Number: m.Number}
+			if m.Verb == standby.Freeze {
+				answer.Verb, answer.Level = standby.Froze, m.Level
+			}
+			a.frozen.Store(m.Verb == standby.Freeze)
+			conn.Write(answer.Append(nil))
+		}
+	}()
+	return a
+}
+
+func order(t *testing.T, r *rig, level, token string) int {
+	t.Helper()
+	for _, b := range r.side {
+		if b.name != "load reports" {
+			continue
+		}
+		req, err := http.NewRequest("POST", "http://"+loopback(b.listener)+wire.PathStandby+"?level="+level, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var signer wire.Signer
+		if token != "" {
+			if err := signer.Sign(req, token); err != nil {
+				t.Fatal(err)
+			}
+		}
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		return resp.StatusCode
+	}
+	t.Fatal("no port for orders")
+	return 0
+}
+
+func loopback(l net.Listener) string {
+	_, port, _ := net.SplitHostPort(l.Addr().String())
+	return "127.0.0.1:" + port
+}
+
+func standbyRig(t *testing.T, more func(*config.Config)) (*rig, *fakeAgent, chan wire.Announcement) {
+	activator, heard := fakeActivator(t)
+	var agent atomic.Pointer[fakeAgent]
+	r := startRig(t, func(w http.ResponseWriter, r *http.Request) {
+		if a := agent.Load(); a != nil && a.frozen.Load() {
+			t.Errorf("%s %s reached a frozen container", r.Method, r.URL)
+		}
+		io.WriteString(w, "hello")
+	}, func(c *config.Config) {
+		c.Activators, c.Token, c.Standby, c.PodUID = activator, podToken, "compressed", "the-uid"
+		c.NodeIPs = []netip.Addr{netip.MustParseAddr("127.0.0.1")}
+		probes, err := wire.ReadProbes(`{"httpGet":{"path":"/live"}}`, c.UserPort)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.LivenessProbes = map[string]probe.Spec{"user-container": {Probe: probes[0]}}
+		if more != nil {
+			more(c)
+		}
+	})
+	if a := <-heard; !a.Ready || a.Asleep != "" {
+		t.Fatalf("announced %+v", a)
+	}
+	a := dialAsAgent(t, r)
+	agent.Store(a)
+	return r, a, heard
+}
+
+// fallAsleep orders a level and waits until the pod has told the activators of it.
+func fallAsleep(t *testing.T, r *rig, level string, heard chan wire.Announcement) {
+	t.Helper()
+	if status := order(t, r, level, podToken); status != http.StatusNoContent {
+		t.Fatalf("the order was answered %d", status)
+	}
+	for a := range heard {
+		if a.Asleep != "" {
+			if a.Asleep != level || !a.Ready {
+				t.Fatalf("announced %+v", a)
+			}
+			return
+		}
+	}
+}
+
+func TestARequestWakesAPodThatSleeps(t *testing.T) {
+	r, agent, heard := standbyRig(t, nil)
+	fallAsleep(t, r, "frozen", heard)
+	if !agent.frozen.Load() {
+		t.Fatal("announced as frozen before it was")
+	}
+	if status, _, _ := r.get("/", wire.HeaderNetworkProbe, wire.ProbeQueue); status != 503 {
+		t.Errorf("the kubelet's readiness probe of a pod that sleeps: %d", status)
+	}
+	if !agent.frozen.Load() {
+		t.Error("a probe woke the pod")
+	}
+	if status, body, _ := r.get("/"); status != 200 || body != "hello" {
+		t.Errorf("got %d %q", status, body)
+	}
+	if a := <-heard; a.Asleep != "" || !a.Ready {
+		t.Errorf("announced %+v", a)
+	}
+	if status, _, _ := r.get("/", wire.HeaderNetworkProbe, wire.ProbeQueue); status != 200 {
+		t.Errorf("the kubelet's readiness probe of a pod that woke: %d", status)
+	}
+}
+
+func TestLivenessDoesNotKillAPodThatSleeps(t *testing.T) {
+	r, agent, heard := standbyRig(t, nil)
+	admin := ""
+	for _, b := range r.side {
+		if b.name == "the drain hook" {
+			admin = "http://" + loopback(b.listener)
+		}
+	}
+	ask := func(container string) int {
+		resp, err := http.Get(admin + wire.PathLiveness + container)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		return resp.StatusCode
+	}
+	if got := ask("user-container"); got != 200 {
+		t.Errorf("awake: %d", got)
+	}
+	if got := ask("another"); got != 404 {
+		t.Errorf("a container without a probe: %d", got)
+	}
+	fallAsleep(t, r, "compressed", heard)
+	if got := ask("user-container"); got != 200 || !agent.frozen.Load() {
+		t.Errorf("asleep: %d, frozen %v", got, agent.frozen.Load())
+	}
+}
+
+func TestAnActivatorIsSentElsewhereWhenThePodDoesNotWake(t *testing.T) {
+	r, agent, heard := standbyRig(t, nil)
+	fallAsleep(t, r, "frozen", heard)
+	agent.silent.Store(true)
+	r.announcer.Warm(t.Context())
+	status, _, header := r.get("/", wire.HeaderNoQueue, r.cfg.Activators)
+	if status != wire.RefusedStatus || header.Get(wire.HeaderRefused) != wire.RefusedAsleep {
+		t.Errorf("got %d, %v", status, header)
+	}
+	// The connection ends, so the container runs again: the next request is served.
+	agent.frozen.Store(false)
+	agent.conn.Close()
+	if status, body, _ := r.get("/"); status != 200 || body != "hello" {
+		t.Errorf("got %d %q", status, body)
+	}
+}
+
+func TestWhoMayTellAPodToSleep(t *testing.T) {
+	r, _, _ := standbyRig(t, nil)
+	for _, c := range []struct {
+		level, token string
+		want         int
+	}{
+		{"frozen", wire.Token(podKey, "ns", "another"), 401},
+		{"frozen", "", 401},
+		{"solid", podToken, 400},
+		{"", podToken, 400},
+		{"awake", podToken, 204},
+	} {
+		if got := order(t, r, c.level, c.token); got != c.want {
+			t.Errorf("level %q with token %.6q: %d, want %d", c.level, c.token, got, c.want)
+		}
+	}
+	off := startRig(t, hello, func(c *config.Config) { c.Token = podToken })
+	if got := order(t, off, "frozen", podToken); got != 409 {
+		t.Errorf("a revision that does not sleep: %d", got)
+	}
+}
+
+func TestAStrangerIsNotTheAgent(t *testing.T) {
+	r, _, _ := standbyRig(t, func(c *config.Config) {
+		c.NodeIPs = []netip.Addr{netip.MustParseAddr("127.0.0.1")}
+	})
+	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP("127.0.0.9")}}
+	conn, err := dialer.Dial("tcp", loopback(r.agent))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	conn.SetDeadline(time.Now().Add(30 * time.Second))
+	fmt.Fprintf(conn, "hello %d\n", standby.Version)
+	if n, err := conn.Read(make([]byte, 1)); err == nil {
+		t.Errorf("a stranger got %d bytes of an answer", n)
+	}
+	if r.sleeper.Strangers() != 1 {
+		t.Errorf("%d strangers were counted", r.sleeper.Strangers())
+	}
+}
+
+func TestAPodThatLeavesWakes(t *testing.T) {
+	r, agent, heard := standbyRig(t, nil)
+	fallAsleep(t, r, "frozen", heard)
+	r.stop()
+	if err := <-r.done; err != nil {
+		t.Error(err)
+	}
+	r.done <- nil
+	if agent.frozen.Load() {
+		t.Error("the container is still frozen")
+	}
+}
+
+func TestGateways(t *testing.T) {
+	// 10.244.0.1 as a little endian machine writes it.
+	routes := "Iface\tDestination\tGateway \tFlags\neth0\t00000000\t0100F40A\t0003\neth0\t0000F40A\t00000000\t0001\n"
+	want := []netip.Addr{netip.MustParseAddr("10.244.0.1")}
+	if got := gateways(routes); !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+	if got := gateways("nonsense\n\n"); got != nil {
+		t.Errorf("got %v", got)
+	}
+}
