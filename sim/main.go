@@ -30,14 +30,15 @@ var kinds = []struct {
 }{
 	{"baseline", func(w Workload, now time.Time) scaler { return newPlain(w, now) }},
 	{"ebb", func(w Workload, now time.Time) scaler { return newEbb(w, false, false, now) }},
-	{"ebb adaptive", func(w Workload, now time.Time) scaler { return newEbb(w, true, false, now) }},
-	{"ebb standby", func(w Workload, now time.Time) scaler { return newEbb(w, false, true, now) }},
+	{"ebb-adaptive", func(w Workload, now time.Time) scaler { return newEbb(w, true, false, now) }},
+	{"ebb-standby", func(w Workload, now time.Time) scaler { return newEbb(w, false, true, now) }},
 	{"keepalive-10m", func(w Workload, now time.Time) scaler { return newKeepAlive(w, now) }},
 	{"hybrid-histogram", func(w Workload, now time.Time) scaler { return newHybrid(w, now) }},
 }
 
 func run(arguments []string, stdout, stderr io.Writer) error {
 	flags := flag.NewFlagSet("sim", flag.ContinueOnError)
+	asJSON := flags.String("json", "", "file to write the results to, as an array of objects")
 	out := flags.String("out", "", "folder to write the report and its charts to")
 	seed := flags.Int64("seed", 1, "seed of all random numbers")
 	if err := flags.Parse(arguments); err != nil {
@@ -55,6 +56,11 @@ func run(arguments []string, stdout, stderr io.Writer) error {
 		return err
 	}
 	fmt.Fprint(stdout, o.table)
+	if *asJSON != "" {
+		if err := writeJSON(*asJSON, o.records); err != nil {
+			return err
+		}
+	}
 	if *out == "" {
 		return nil
 	}

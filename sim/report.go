@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"runtime"
@@ -18,10 +19,10 @@ const introduction = `# Simulated workloads
 - *baseline*: the compatible formula, written a second time. It decides on its two-second tick and gets no stats in between, except the
   first request at zero.
 - *ebb*: what Ebb runs by default (` + "`autoscaler/revision`" + `, the code of the autoscaler's own loop).
-- *ebb adaptive*: the same, with ` + "`autoscaling.ebb.dev/target: auto`" + `.
+- *ebb-adaptive*: the same, with ` + "`autoscaling.ebb.dev/target: auto`" + `.
 
 In short: where load changes suddenly, requests wait less under *ebb* than under *baseline*, at about the same cost
-(the start of constant is the exception). If the configured target is wrong (nine-outstanding), only *ebb adaptive* corrects it.
+(the start of constant is the exception). If the configured target is wrong (nine-outstanding), only *ebb-adaptive* corrects it.
 Under slow or constant load all three do the same, after the start.
 
 ## Results
@@ -46,7 +47,7 @@ Why *ebb* costs more than *baseline* in some rows:
   keeps for one window of 60 s. The baseline's averages show only a part of that queue, so it wants fewer. After that the two
   do the same.
 - slow-single: pods take 20 s to start, so the current queue needs more pods than the average shows. Waits are a fifth shorter.
-- *ebb adaptive*: while learning, it adds pods for some seconds and then removes them, which is two reversals.
+- *ebb-adaptive*: while learning, it adds pods for some seconds and then removes them, which is two reversals.
 
 At constant load the only reversals come from the start and from learning. In shared-processors the mean load is exactly the capacity
 of a whole number of pods, so the compatible formula follows the noise. A learned target has hysteresis. A test checks that nothing
@@ -79,6 +80,7 @@ func chart(workload, kind string) string {
 // outcome is what simulateAll found.
 type outcome struct {
 	table     string
+	records   []record
 	charts    map[string]string
 	workloads []Workload
 }
@@ -93,6 +95,10 @@ func simulateAll(files []string, seed int64, took io.Writer) (outcome, error) {
 	slices.Sort(files)
 	for _, file := range files {
 		w, err := ReadWorkload(file)
+		if errors.Is(err, errNoData) {
+			fmt.Fprintf(took, "skipped: %v\n", err)
+			continue
+		}
 		if err != nil {
 			return o, err
 		}
@@ -102,6 +108,7 @@ func simulateAll(files []string, seed int64, took io.Writer) (outcome, error) {
 			r := simulateWorkload(w, kind.create, seed)
 			fmt.Fprintf(took, "%s under %s: %d requests of %d revisions in %.1f s\n", w.Name, kind.name, r.Requests, w.Revisions, time.Since(began).Seconds())
 			rows = append(rows, r.row(w.Name, kind.name))
+			o.records = append(o.records, r.record(w.Name, kind.name))
 			o.charts[chart(w.Name, kind.name)] = plot(w.Name+" under "+kind.name, r.Curve)
 		}
 	}

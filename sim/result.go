@@ -1,8 +1,10 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
 	"math"
+	"os"
 	"strings"
 	"time"
 )
@@ -119,6 +121,39 @@ var header = []string{"workload", "autoscaler", "requests", "cold starts", "wait
 func (r *Result) row(workload, scaler string) []string {
 	return []string{workload, scaler, fmt.Sprint(r.Requests), fmt.Sprint(r.ColdStarts), milliseconds(r.waits.quantile(0.5)), milliseconds(r.waits.quantile(0.99)),
 		milliseconds(r.responses.quantile(0.99)), fmt.Sprintf("%.0f", r.PodSeconds), fmt.Sprintf("%.0f", r.memory()/1024), fmt.Sprint(r.Changes), fmt.Sprint(r.Reversals)}
+}
+
+// record is a Result as an object of -json. Durations are in milliseconds, pod_seconds in seconds,
+// memory_seconds and its parts in MiB-seconds.
+type record struct {
+	Workload      string  `json:"workload"`
+	Autoscaler    string  `json:"autoscaler"`
+	Requests      int     `json:"requests"`
+	ColdStarts    int     `json:"cold_starts"`
+	WaitP50       float64 `json:"wait_p50_ms"`
+	WaitP99       float64 `json:"wait_p99_ms"`
+	ResponseP99   float64 `json:"response_p99_ms"`
+	PodSeconds    float64 `json:"pod_seconds"`
+	MemorySeconds float64 `json:"memory_seconds"`
+	Awake         float64 `json:"memory_seconds_awake"`
+	Frozen        float64 `json:"memory_seconds_frozen"`
+	Compressed    float64 `json:"memory_seconds_compressed"`
+	Changes       int     `json:"scale_changes"`
+	Reversals     int     `json:"reversals"`
+}
+
+func (r *Result) record(workload, scaler string) record {
+	ms := func(d time.Duration) float64 { return math.Round(d.Seconds()*1e6) / 1e3 }
+	return record{workload, scaler, r.Requests, r.ColdStarts, ms(r.waits.quantile(0.5)), ms(r.waits.quantile(0.99)), ms(r.responses.quantile(0.99)),
+		r.PodSeconds, math.Round(r.memory()), math.Round(r.Awake), math.Round(r.Frozen), math.Round(r.Compressed), r.Changes, r.Reversals}
+}
+
+func writeJSON(file string, records []record) error {
+	text, err := json.MarshalIndent(records, "", "  ")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(file, append(text, '\n'), 0o644)
 }
 
 func milliseconds(d time.Duration) string {

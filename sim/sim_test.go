@@ -91,7 +91,7 @@ func TestNineOutstandingIsSeenByTheAdaptiveTarget(t *testing.T) {
 		t.Fatal(err)
 	}
 	throughput := func(r *Result) float64 { return float64(r.Requests) }
-	fixed, adaptive := throughput(of(t, w, "ebb")), throughput(of(t, w, "ebb adaptive"))
+	fixed, adaptive := throughput(of(t, w, "ebb")), throughput(of(t, w, "ebb-adaptive"))
 	if adaptive < 4*fixed {
 		t.Errorf("%.0f requests with the adaptive target, %.0f with the configured one", adaptive, fixed)
 	}
@@ -104,7 +104,7 @@ func TestChanceDoesNotHideNineOutstanding(t *testing.T) {
 	w := read(t, "min 1\nmax 20\ntarget 10\nwindow 10s\nstart 1s\nservice 30ms exponential\nworkers 1\nload outstanding 9 for 2m")
 	for seed := range int64(20) {
 		for _, kind := range kinds {
-			if kind.name != "ebb adaptive" {
+			if kind.name != "ebb-adaptive" {
 				continue
 			}
 			curve := simulate(w, 0, kind.create, seed).Curve
@@ -162,7 +162,7 @@ func TestPodsThatShareTheirProcessorsDoNotMoveAnAdaptiveScale(t *testing.T) {
 			}
 			return n
 		}
-		curve := of(t, w, "ebb adaptive").Curve
+		curve := of(t, w, "ebb-adaptive").Curve
 		if early, late := changes(curve[:lesson]), changes(curve[lesson:]); early > 3 || late > 0 || curve[lesson].Wanted > 2 {
 			t.Errorf("callers that think %s: %d changes in %d s, then %d from %v pods", think, early, lesson, late, curve[lesson].Wanted)
 		}
@@ -317,5 +317,48 @@ func TestQuantiles(t *testing.T) {
 		if got := h.quantile(q); got < want*94/100 || got > want*106/100 {
 			t.Errorf("quantile %v: %s, want about %s", q, got, want)
 		}
+	}
+}
+
+func TestEveryShapeOfTrace(t *testing.T) {
+	dir := t.TempDir()
+	file := func(name, text string) {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	file("plain.csv", "function,mean_ms,m0,m1\nf,20,3,0\n")
+	file("with-memory.csv", "function,mean_ms,memory_mib,m0,m1\nf,20,64,3,0\n")
+	file("in-flight.csv", "app,average_memory_mib,invocations,m0,m1,m2\na,64,9,2,2,0\n")
+	file("invocations.csv", "HashOwner,HashApp,HashFunction,Trigger,480,481\no,a,f,timer,3,0\n")
+	file("durations.csv", "HashOwner,HashApp,HashFunction,Average,Count\no,a,f,20,9\n")
+	for name, want := range map[string]Function{
+		"plain.csv":       {Name: "f", Service: 20 * time.Millisecond, Minutes: []float64{3, 0}},
+		"with-memory.csv": {Name: "f", Service: 20 * time.Millisecond, Memory: 64, Minutes: []float64{3, 0}},
+		"in-flight.csv":   {Name: "a", Memory: 64, Load: []Segment{{Closed: true, From: 2, To: 2, For: 2 * time.Minute}, {Closed: true, For: time.Minute}}},
+		"":                {Name: "f", Service: 20 * time.Millisecond, Minutes: []float64{3, 0}},
+	} {
+		got, err := readTrace(filepath.Join(dir, name))
+		if err != nil || len(got) != 1 || fmt.Sprint(got[0]) != fmt.Sprint(want) {
+			t.Errorf("%q: %+v, %v; want %+v", name, got, err, want)
+		}
+	}
+	for name, text := range map[string]string{
+		"negative": "function,mean_ms,m0\nf,20,-1\n", "NaN": "function,mean_ms,m0\nf,NaN,1\n", "empty": "", "no function": "function,mean_ms,m0\n",
+		"no minute": "function,mean_ms\nf,20\n", "ragged": "function,mean_ms,m0\nf,20,1,2\n",
+	} {
+		file("bad.csv", text)
+		if got, err := readTrace(filepath.Join(dir, "bad.csv")); err == nil {
+			t.Errorf("%s: read %+v", name, got)
+		}
+	}
+}
+
+func TestAWorkloadWithoutItsDataIsSkipped(t *testing.T) {
+	t.Setenv("EBB_DATA", "")
+	var said strings.Builder
+	o, err := simulateAll([]string{"workloads/day/azure2019-100.txt"}, 1, &said)
+	if err != nil || len(o.records) != 0 || !strings.Contains(said.String(), "skipped: ") {
+		t.Errorf("%d results, %v, said %q", len(o.records), err, said.String())
 	}
 }

@@ -51,11 +51,11 @@ func (w *world) remember() {
 	for _, p := range w.pods {
 		switch {
 		case !p.asleep:
-			w.result.Awake += w.memory
+			w.result.Awake += w.w.Memory
 		case w.now-p.since <= compressAfter:
-			w.result.Frozen += w.memory
+			w.result.Frozen += w.w.Memory
 		default:
-			w.result.Compressed += w.memory * w.w.Compressed
+			w.result.Compressed += w.w.Memory * w.w.Compressed
 		}
 	}
 }

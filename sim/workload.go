@@ -2,7 +2,6 @@ package main
 
 import (
 	"bufio"
-	"encoding/csv"
 	"errors"
 	"fmt"
 	"io"
@@ -49,8 +48,7 @@ type Workload struct {
 	Think time.Duration
 
 	Load []Segment
-	// Trace, when set, replaces Load: arrivals in each minute for each revision, and its service
-	// time.
+	// Trace, when set, replaces Load: one revision for each function.
 	Trace []Function
 }
 
@@ -64,17 +62,26 @@ type Segment struct {
 	For    time.Duration
 }
 
-// Function is one row of a trace.
-type Function struct {
-	Name    string
-	Service time.Duration
-	Minutes []float64
+// of is the workload of one revision.
+func (w Workload) of(index int) Workload {
+	if len(w.Trace) == 0 {
+		return w
+	}
+	f := w.Trace[index]
+	w.Trace, w.Load = w.Trace[index:index+1], f.Load
+	if f.Service > 0 {
+		w.Service = f.Service
+	}
+	if f.Memory > 0 {
+		w.Memory = f.Memory
+	}
+	return w
 }
 
 // Length is how long the load lasts.
 func (w Workload) Length() time.Duration {
 	if len(w.Trace) > 0 {
-		return time.Duration(len(w.Trace[0].Minutes)) * time.Minute
+		return max(time.Duration(len(w.Trace[0].Minutes))*time.Minute, Workload{Load: w.Trace[0].Load}.Length())
 	}
 	var sum time.Duration
 	for _, s := range w.Load {
@@ -208,6 +215,15 @@ func (p *parser) setPod(key string, values []string) (known bool, err error) {
 		}
 	case "wait":
 		p.Wait, err = duration(value)
+	case "memory":
+		p.Memory, err = positive(value)
+	case "compressed":
+		p.Compressed, err = positive(value)
+		p.Compressed /= 100
+	case "wake":
+		p.Wake, err = duration(value)
+	case "wake-compressed":
+		p.WakeCompressed, err = duration(value)
 	case "workers":
 		p.Workers, err = whole(value, 0, 10_000)
 	case "processors":
@@ -231,13 +247,28 @@ func (p *parser) setLoad(key string, values []string) (known bool, err error) {
 		s, err = segment(values)
 		p.Load = append(p.Load, s)
 	case "trace":
-		p.Trace, err = readTrace(filepath.Join(p.dir, values[0]))
+		if strings.HasPrefix(values[0], "$EBB_DATA/") && os.Getenv("EBB_DATA") == "" {
+			return true, errNoData
+		}
+		p.Trace, err = readTrace(p.path(values[0]))
 		p.Revisions = len(p.Trace)
 	default:
 		return false, nil
 	}
 	return true, err
 }
+
+// path is relative to the workload's own folder. $EBB_DATA stands for a folder of traces that are
+// not in the repository.
+func (p *parser) path(name string) string {
+	if rest, ok := strings.CutPrefix(name, "$EBB_DATA/"); ok {
+		return filepath.Join(os.Getenv("EBB_DATA"), rest)
+	}
+	return filepath.Join(p.dir, name)
+}
+
+// errNoData is the error of a workload whose trace is not in the repository.
+var errNoData = errors.New("set EBB_DATA to the folder of its trace")
 
 // segment reads: outstanding N [to M] | rate R [to S [period P]] | idle, each followed by: for D.
 func segment(words []string) (Segment, error) {
@@ -306,42 +337,6 @@ func duration(text string) (time.Duration, error) {
 		return 0, fmt.Errorf("%q is not a duration above 0", text)
 	}
 	return d, nil
-}
-
-// readTrace reads rows of a name, a mean service time in milliseconds, and arrivals in each minute.
-func readTrace(path string) ([]Function, error) {
-	file, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer file.Close()
-	rows, err := csv.NewReader(file).ReadAll()
-	if err != nil {
-		return nil, err
-	}
-	var all []Function
-	for i, row := range rows {
-		if i == 0 || len(row) < 3 {
-			continue
-		}
-		ms, err := strconv.ParseFloat(row[1], 64)
-		if err != nil {
-			return nil, fmt.Errorf("%s:%d: %w", path, i+1, err)
-		}
-		f := Function{Name: row[0], Service: time.Duration(math.Max(ms, 1) * float64(time.Millisecond))}
-		for _, cell := range row[2:] {
-			n, err := strconv.ParseFloat(cell, 64)
-			if err != nil || n < 0 {
-				return nil, fmt.Errorf("%s:%d: %q is no number of arrivals", path, i+1, cell)
-			}
-			f.Minutes = append(f.Minutes, n)
-		}
-		all = append(all, f)
-	}
-	if len(all) == 0 {
-		return nil, fmt.Errorf("%s holds no function", path)
-	}
-	return all, nil
 }
 
 // serviceTime draws how long a request works.

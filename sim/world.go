@@ -111,8 +111,6 @@ type world struct {
 	// The load, the work of requests and the cluster have random numbers of their own, so that an
 	// open load is the same under every autoscaler.
 	load, work, random *rand.Rand
-	service            time.Duration
-	memory             float64
 	minutes            []float64
 
 	now    time.Duration
@@ -157,9 +155,11 @@ func simulate(work Workload, index int, create func(Workload, time.Time) scaler,
 	random := func(stream int64) *rand.Rand {
 		return rand.New(rand.NewSource(seed + int64(index)*7919 + stream*1_000_003))
 	}
-	w := &world{w: work, load: random(0), work: random(1), random: random(2), service: work.Service, memory: work.Memory, end: work.Length(), result: newResult()}
+	end := work.Length()
+	work = work.of(index)
+	w := &world{w: work, load: random(0), work: random(1), random: random(2), end: end, result: newResult()}
 	if len(work.Trace) > 0 {
-		w.service, w.minutes = work.Trace[index].Service, work.Trace[index].Minutes
+		w.minutes = work.Trace[0].Minutes
 		w.spread()
 	}
 	// Seconds and ticks of different revisions do not coincide.
@@ -299,7 +299,7 @@ func (w *world) arrive(closed bool) {
 		w.result.ColdStarts++
 	}
 	r := &request{arrived: w.now, closed: closed, proxied: w.scaler.proxied() || w.ready == 0,
-		work: serviceTime(w.work, w.service, w.w.Spread)}
+		work: serviceTime(w.work, w.w.Service, w.w.Spread)}
 	if w.w.Wait > 0 {
 		r.wait = serviceTime(w.work, w.w.Wait, w.w.Spread)
 	}

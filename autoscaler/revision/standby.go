@@ -1,6 +1,7 @@
 package revision
 
 import (
+	"math"
 	"time"
 
 	"ebb.dev/ebb/autoscaler/decide"
@@ -49,10 +50,11 @@ func (r *Revision) stand(out *Outcome, now time.Time) int32 {
 		awake = 1
 	}
 	out.Awake = min(awake, want)
-	r.keeper.Need(out.Awake, now)
+	used := min(out.Awake, r.used(out))
+	r.keeper.Need(used, now)
 	kept := r.keeper.Decide(s.Config, now)
 	out.Keep = &kept
-	total := max(want, out.Awake+kept.Keep)
+	total := max(want, used+kept.Keep)
 	if most := r.config.Zero.Max; most > 0 {
 		total = max(min(total, most), want)
 	}
@@ -70,6 +72,16 @@ func (r *Revision) needed(out *Outcome) int32 {
 		needed = max(needed, r.config.Zero.Min)
 	}
 	return needed
+}
+
+// used is how many pods the load of the last seconds would fill. Pods beyond that are awake so that
+// a pod is not full; a request does not wait for them.
+func (r *Revision) used(out *Outcome) int32 {
+	d, f := out.Decision, r.config.Formula
+	if d.Desired == decide.NoDecision || !r.zero.Initialized {
+		return out.Step.Replicas
+	}
+	return int32(math.Ceil(max(d.Observation.Panic, d.Observation.Burst) / f.Total))
 }
 
 // sheltered reports whether requests reach the activators, so that the last pod may sleep.
