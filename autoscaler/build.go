@@ -33,6 +33,7 @@ import (
 	"ebb.dev/ebb/autoscaler/internal/pods"
 	"ebb.dev/ebb/autoscaler/internal/report"
 	"ebb.dev/ebb/autoscaler/internal/spec"
+	"ebb.dev/ebb/autoscaler/internal/tend"
 	"ebb.dev/ebb/autoscaler/revision"
 	"ebb.dev/ebb/internal/clusterdomain"
 	"ebb.dev/ebb/internal/events"
@@ -69,6 +70,7 @@ type process struct {
 	handover *handover.Replica
 	engine   *loop.Engine
 	writer   *act.Writer
+	tender   *tend.Tender
 	scraper  *ingest.Scraper
 	index    *pods.Index
 	stats    http.Handler
@@ -115,8 +117,10 @@ func build(config *rest.Config, kube kubernetes.Interface, keys func() wire.Keys
 		&act.Costs{Kube: kube, Ready: p.index.Ready, Count: p.index.Count, InFlight: p.scraper.InFlight, Now: clock},
 		p.events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "autoscaler"}), log)
 	p.writer.Clock, p.writer.ObserveWrite = clock, durations.write
+	p.tender = &tend.Tender{Index: p.index, Ask: p.scraper.Ask, Keys: keys, Log: log, Port: p.scraper.Port,
+		Changed: func(key loop.Key) { p.engine.Changed(key) }}
 	p.engine = loop.New(loop.Options{
-		Shards: 4, Clock: clock, Log: log, Source: source, Pods: p.index, Actor: p.writer, Scraper: p.scraper,
+		Shards: 4, Clock: clock, Log: log, Source: source, Pods: p.index, Actor: p.writer, Scraper: p.scraper, Tender: p.tender,
 		Prober: act.NewProber(clusterdomain.Read()), Budget: revision.NewBudget(), Observe: durations.reaction,
 		// Activators report every revision with requests, whichever autoscaler scales it.
 		Elsewhere: func(key loop.Key) bool {
@@ -126,9 +130,13 @@ func build(config *rest.Config, kube kubernetes.Interface, keys func() wire.Keys
 	})
 
 	p.handover = &handover.Replica{Keys: keys, Engine: p.engine, Buckets: p.election, Clock: clock, Log: log, Self: who.ip}
-	server := &ingest.Server{Keys: keys, Reporter: p.engine, Owners: p.election, Clock: clock}
+	server := &ingest.Server{Keys: keys, Reporter: p.engine, Owners: p.election, Clock: clock, Said: func(key loop.Key, pod string, depth uint8) {
+		if p.index.Said(key, pod, depth) {
+			p.engine.Changed(key)
+		}
+	}}
 	p.metrics.MustRegister(report.Collector{Each: p.engine.Each, Counts: func() []report.Count {
-		return append(counts(server, p.engine, p.writer, foreign.Load()), report.Count{Name: "ebb_autoscaler_settings_ignored_total",
+		return append(counts(server, p.engine, p.writer, p.tender, foreign.Load()), report.Count{Name: "ebb_autoscaler_settings_ignored_total",
 			Help: "Ignored settings of PodAutoscalers, by where they are.", Reason: "annotation", Value: source.Ignored.Load()})
 	}})
 	p.stats = p.routes(server)
@@ -267,9 +275,11 @@ func (p *process) birth(revision loop.Key, pod string) wire.Birth {
 	return b
 }
 
-func counts(s *ingest.Server, e *loop.Engine, w *act.Writer, foreign int64) []report.Count {
+func counts(s *ingest.Server, e *loop.Engine, w *act.Writer, t *tend.Tender, foreign int64) []report.Count {
 	const refused, stats, orders = "ebb_autoscaler_stats_refused_total", "ebb_autoscaler_stats_total", "ebb_autoscaler_orders_total"
-	help := map[string]string{refused: "Rejected stats, by reason.", stats: "Accepted stats, by where they went.", orders: "Orders, by outcome."}
+	const standby = "ebb_autoscaler_standby_orders_total"
+	help := map[string]string{refused: "Rejected stats, by reason.", stats: "Accepted stats, by where they went.", orders: "Orders, by outcome.",
+		standby: "Orders to pods to sleep, to wake or to be compressed, by outcome."}
 	var all []report.Count
 	add := func(name, reason string, n int64) {
 		all = append(all, report.Count{Name: name, Help: help[name], Reason: reason, Value: n})
@@ -289,6 +299,10 @@ func counts(s *ingest.Server, e *loop.Engine, w *act.Writer, foreign int64) []re
 	add(orders, "failed", w.Failed.Load())
 	add(orders, "stale", w.Stale.Load())
 	add(orders, "dropped", w.Dropped())
+	add(standby, "slept", t.Slept.Load())
+	add(standby, "woken", t.Woken.Load())
+	add(standby, "compressed", t.Compressed.Load())
+	add(standby, "failed", t.Refused.Load())
 	for reason, n := range e.Refused() {
 		add(refused, string(reason), n)
 	}

@@ -14,6 +14,9 @@ const (
 	// Full: the pod has just refused a request because its own limit is reached by requests of
 	// others.
 	Full
+	// Asleep: the pod sleeps and wakes for a request. It is chosen only when no other pod has a
+	// free slot.
+	Asleep
 	// Suspect: the pod has just refused a connection. It is chosen only when every pod is suspect,
 	// so that a failed dial never leaves a revision without any pod.
 	Suspect
@@ -38,6 +41,7 @@ const (
 	LessOfTwo                // no limit: the less loaded of two random pods
 	FirstFree                // small limit: the first in address order with a free slot
 	RoundRobin               // larger limit: the next with a free slot
+	Woken                    // every pod that is awake is full: the first that sleeps
 	LastResort               // every pod is suspect: one of them nevertheless
 )
 
@@ -52,7 +56,8 @@ const firstFreeLimit = 3
 //	1..3     first in address order                   open and in flight < limit
 //	> 3      round robin from cursor                  open and in flight < limit
 //
-// When no pod is open or full, all being suspect, the same policy runs over the suspects. cursor is
+// Without an eligible pod, the first pod in order that is asleep is chosen. When no pod is open,
+// full or asleep, all being suspect, the same policy runs over the suspects. cursor is
 // where round robin begins (the caller passes the index after the last choice), random is any 64
 // random bits.
 func Choose(pods Pods, limit, cursor int, random uint64) (int, Reason) {
@@ -67,7 +72,7 @@ func Choose(pods Pods, limit, cursor int, random uint64) (int, Reason) {
 	if limit > firstFreeLimit {
 		start, reason = wrap(cursor, n), RoundRobin
 	}
-	suspect, alive := -1, false
+	suspect, sleeper, alive := -1, -1, false
 	for k := range n {
 		i := start + k
 		if i >= n {
@@ -79,11 +84,18 @@ func Choose(pods Pods, limit, cursor int, random uint64) (int, Reason) {
 				suspect = i
 			}
 		case state == Resting:
+		case state == Asleep && pods.InFlight(i) < limit:
+			if sleeper < 0 {
+				sleeper = i
+			}
 		case state == Open && pods.InFlight(i) < limit:
 			return i, reason
 		default:
 			alive = true
 		}
+	}
+	if sleeper >= 0 {
+		return sleeper, Woken
 	}
 	// A live pod that is merely busy is worth waiting for; the way to a suspect may cost a dial
 	// timeout.
@@ -103,7 +115,7 @@ func chooseUnlimited(pods Pods, n int, random uint64) (int, Reason) {
 			second++
 		}
 	}
-	a, b := pods.State(first) < Suspect, pods.State(second) < Suspect
+	a, b := pods.State(first) < Asleep, pods.State(second) < Asleep
 	switch {
 	case a && b:
 		if pods.InFlight(second) < pods.InFlight(first) {
@@ -115,17 +127,22 @@ func chooseUnlimited(pods Pods, n int, random uint64) (int, Reason) {
 	case b:
 		return second, LessOfTwo
 	}
-	suspect := -1
+	suspect, sleeper := -1, -1
 	for k := range n {
 		i := wrap(first+k, n)
 		switch state := pods.State(i); {
-		case state < Suspect:
+		case state < Asleep:
 			return i, LessOfTwo
+		case state == Asleep && sleeper < 0:
+			sleeper = i
 		case state == Suspect && suspect < 0:
 			suspect = i
 		}
 	}
-	if suspect < 0 {
+	switch {
+	case sleeper >= 0:
+		return sleeper, Woken
+	case suspect < 0:
 		return -1, NoSlot
 	}
 	return suspect, LastResort

@@ -73,6 +73,13 @@ func TestChoose(t *testing.T) {
 		{"a resting pod is not even the last resort", fixed{[]int{0}, []State{Resting}}, 1, 0, 0, -1, NoSlot},
 		{"a suspect comes before a resting pod", fixed{[]int{0, 0}, []State{Resting, Suspect}}, 1, 0, 0, 1, LastResort},
 		{"no limit, resting", fixed{[]int{0}, []State{Resting}}, 0, 0, 0, -1, NoSlot},
+		{"a pod that sleeps comes last", fixed{[]int{0, 1}, []State{Asleep, Open}}, 2, 0, 0, 1, FirstFree},
+		{"a pod wakes when the others are full", fixed{[]int{0, 2}, []State{Asleep, Open}}, 2, 0, 0, 0, Woken},
+		{"a pod wakes when the others refused", fixed{[]int{0, 0}, []State{Full, Asleep}}, 5, 0, 0, 1, Woken},
+		{"a pod that sleeps comes before a suspect", fixed{[]int{0, 0}, []State{Suspect, Asleep}}, 1, 0, 0, 1, Woken},
+		{"no limit, one sleeps", fixed{[]int{0, 9}, []State{Asleep, Open}}, 0, 0, both(0, 1, 2), 1, LessOfTwo},
+		{"no limit, all sleep", fixed{[]int{0, 0}, []State{Asleep, Asleep}}, 0, 0, both(1, 0, 2), 1, Woken},
+		{"no limit, suspect and asleep", fixed{[]int{0, 0}, []State{Suspect, Asleep}}, 0, 0, both(0, 1, 2), 1, Woken},
 		{"no limit, resting and suspect", fixed{[]int{0, 0}, []State{Resting, Suspect}}, 0, 0, 0, 1, LastResort},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -91,7 +98,7 @@ func TestChooseNeverOverlooksAFreeSlotNorOverfills(t *testing.T) {
 		f := fixed{make([]int, n), make([]State, n)}
 		openSlot, allSuspect := false, n > 0
 		for i := range n {
-			f.inFlight[i], f.state[i] = random.IntN(limit+2), State(random.IntN(4))
+			f.inFlight[i], f.state[i] = random.IntN(limit+2), State(random.IntN(5))
 			if f.state[i] == Open && (limit == 0 || f.inFlight[i] < limit) {
 				openSlot = true
 			}

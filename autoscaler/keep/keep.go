@@ -19,6 +19,7 @@ package keep
 import (
 	"fmt"
 	"math"
+	"slices"
 	"time"
 )
 
@@ -105,6 +106,55 @@ func (k *Keeper) histogram(rank int32) *gaps {
 		k.gaps = append(k.gaps, &gaps{})
 	}
 	return k.gaps[slot(rank)]
+}
+
+// State is what a Keeper knows, for the process that decides next.
+type State struct {
+	Needed    int32
+	IdleSince []time.Time
+	// Gaps are the weights of each histogram.
+	Gaps [][]float32
+}
+
+// Export returns what the Keeper knows.
+func (k *Keeper) Export() State {
+	s := State{Needed: k.needed, IdleSince: slices.Clone(k.idleSince)}
+	for _, g := range k.gaps {
+		s.Gaps = append(s.Gaps, slices.Clone(g.weight[:]))
+	}
+	return s
+}
+
+// Import makes a Keeper of what an earlier process knew. behind is by how much its clock was
+// behind. It reports false if the state cannot be right.
+func Import(s State, behind time.Duration, now time.Time) (Keeper, bool) {
+	if s.Needed < 0 || len(s.IdleSince) > Ranks || int(s.Needed) > len(s.IdleSince) || len(s.Gaps) > slot(Ranks)+1 {
+		return Keeper{}, false
+	}
+	k := Keeper{needed: s.Needed}
+	for _, since := range s.IdleSince {
+		if !since.IsZero() {
+			if since = since.Add(behind); since.After(now) {
+				since = now
+			}
+		}
+		k.idleSince = append(k.idleSince, since)
+	}
+	for _, weights := range s.Gaps {
+		g := &gaps{}
+		if len(weights) != len(g.weight) {
+			return Keeper{}, false
+		}
+		for i, w := range weights {
+			if !(w >= 0 && w <= memory) { // not NaN either
+				return Keeper{}, false
+			}
+			g.weight[i] = w
+			g.total += w
+		}
+		k.gaps = append(k.gaps, g)
+	}
+	return k, true
 }
 
 // Decide says how many pods to keep asleep beside the needed ones.

@@ -57,14 +57,15 @@ func (c Counts) Running() int32 { return c.Ready + c.NotReady + c.Asleep - c.Ter
 
 // Status is what the PodAutoscaler's status should say. It is comparable.
 type Status struct {
-	Generation      int64
-	Active          zero.Condition
-	ActiveReason    string
-	Initialized     bool
-	Populated       bool
-	Desired, Actual int32
-	Proxied         bool
-	Activators      int32
+	Generation   int64
+	Active       zero.Condition
+	ActiveReason string
+	Initialized  bool
+	Populated    bool
+	// Actual counts the ready pods. Asleep ones are not ready.
+	Desired, Actual, Asleep int32
+	Proxied                 bool
+	Activators              int32
 	// Learned is the result of the last finished lesson, empty before there was one.
 	Learned decide.Learned
 }
@@ -104,6 +105,7 @@ type Outcome struct {
 	// not deleted. Without it, Keep is nil.
 	Awake int32
 	Keep  *keep.Decision
+	Stir  Stir
 	// Verify asks to read the scale first, because the number of pods does not match what was
 	// ordered.
 	Verify bool
@@ -127,8 +129,10 @@ type Revision struct {
 	zero     zero.State
 	adaptive decide.Adaptive
 	keeper   keep.Keeper
-	// awake is how many pods were to be awake last.
-	awake held
+	// awake is how many pods were to be awake last, looked when pods were last asked whether they
+	// sleep.
+	awake  held
+	looked time.Time
 	// learned is the result of the last finished lesson, possibly another process's.
 	learned decide.Learned
 
@@ -202,6 +206,7 @@ func (r *Revision) Decide(now time.Time, between bool, budget *Budget) Outcome {
 
 	out := Outcome{Explanation: Explanation{d, step}, From: r.ordered, Counts: r.counts, Epoch: r.prober.epoch}
 	r.order(&out, budget, now)
+	r.stir(&out, now)
 	out.Status = r.status(step)
 	if out.Changed = out.Scale || out.Verify || !r.everSent || out.Status != r.sent; out.Changed {
 		r.sent, r.everSent = out.Status, true
@@ -280,7 +285,7 @@ func (r *Revision) drifted(now time.Time) bool {
 
 func (r *Revision) status(step zero.Step) Status {
 	s := Status{Generation: r.config.Generation, Active: r.zero.Active, ActiveReason: r.zero.ActiveReason,
-		Initialized: r.zero.Initialized, Populated: r.counts.Ready > 0, Desired: step.Want, Actual: r.counts.Ready,
+		Initialized: r.zero.Initialized, Populated: r.counts.Ready > 0, Desired: step.Want, Actual: r.counts.Ready, Asleep: r.counts.Asleep,
 		Proxied: r.zero.Proxied, Activators: decide.Activators(r.config.Formula, r.counts.Ready), Learned: r.learned}
 	if s.Desired == zero.Unknown {
 		// Keep the last known value.

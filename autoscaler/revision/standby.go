@@ -6,6 +6,7 @@ import (
 
 	"ebb.dev/ebb/autoscaler/decide"
 	"ebb.dev/ebb/autoscaler/keep"
+	"ebb.dev/ebb/standby"
 )
 
 // Standby says how the pods of a revision sleep. It is immutable.
@@ -14,7 +15,21 @@ type Standby struct {
 	// After is how long a pod must not have been needed before it falls asleep. A pod that is still
 	// wanted by the averages may sleep too: it is awake again within milliseconds.
 	After time.Duration
+	// Level is how deeply pods may sleep.
+	Level standby.Level
 }
+
+// Stir is what pods are to be told now. An order that was lost is in the next Stir again.
+type Stir struct {
+	// Wake and Sleep are how many pods. At most one of them is not 0.
+	Wake, Sleep int32
+	// Look asks the pods that are not ready whether they sleep, and how deeply.
+	Look  bool
+	Level standby.Level
+}
+
+// lookPeriod is the time between two looks at the pods that sleep. A pod that wakes says so itself.
+const lookPeriod = 30 * time.Second
 
 // held is a number that rises at once, and falls after it has been higher than needed for a while,
 // to the most that was needed in that time.
@@ -54,11 +69,37 @@ func (r *Revision) stand(out *Outcome, now time.Time) int32 {
 	r.keeper.Need(used, now)
 	kept := r.keeper.Decide(s.Config, now)
 	out.Keep = &kept
+	if at := kept.Until; !at.IsZero() && (r.clocks.step.IsZero() || at.Before(r.clocks.step)) {
+		r.clocks.step = at
+	}
 	total := max(want, used+kept.Keep)
 	if most := r.config.Zero.Max; most > 0 {
 		total = max(min(total, most), want)
 	}
 	return total
+}
+
+// stir says what pods are to be told.
+func (r *Revision) stir(out *Outcome, now time.Time) {
+	s, c, look := r.config.Standby, r.counts, lookPeriod
+	switch {
+	case s == nil: // standby may have been switched off
+		out.Stir.Wake = c.Asleep
+	case !out.Step.Apply:
+	case c.Ready < out.Awake:
+		out.Stir.Wake = min(out.Awake-c.Ready, c.Asleep)
+	default: // the pods that go are not put to sleep first
+		out.Stir.Sleep = max(min(c.Ready-out.Awake, out.Replicas-out.Awake-c.Asleep), 0)
+	}
+	if s != nil {
+		out.Stir.Level = s.Level
+		if c.Lapsed > 0 {
+			look = TickPeriod
+		}
+	}
+	if c.Lapsed+c.Asleep > 0 && now.Sub(r.looked) >= look {
+		r.looked, out.Stir.Look = now, true
+	}
 }
 
 // needed is how many pods the load of the last seconds takes.

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"ebb.dev/ebb/autoscaler/decide"
+	"ebb.dev/ebb/autoscaler/keep"
 	"ebb.dev/ebb/autoscaler/zero"
 )
 
@@ -21,12 +22,19 @@ type State struct {
 	Formula          decide.State
 	Adaptive         decide.Adaptive
 	Windows          decide.Windows
+	// Keep is what is known of idle times, Awake how many pods were to be awake. They are empty
+	// without standby.
+	Keep  keep.State
+	Awake int32
 }
 
 // Export returns what this process knows.
 func (r *Revision) Export(now time.Time) State {
 	s := State{UID: r.config.UID, At: now, Desired: r.sent.Desired, Ordered: r.ordered, Zero: r.zero, Learned: r.learned,
 		Formula: r.formula, Windows: r.series.Export()}
+	if r.config.Standby != nil {
+		s.Keep, s.Awake = r.keeper.Export(), r.awake.value
+	}
 	if r.config.Adaptive {
 		s.Adaptive = r.adaptive
 	}
@@ -47,11 +55,16 @@ func (r *Revision) Import(s State, behind time.Duration, now time.Time) bool {
 	if !ok {
 		return false
 	}
+	keeper, ok := keep.Import(s.Keep, behind, now)
+	if !ok || s.Awake < 0 {
+		return false
+	}
 	formula, ok := r.formula.Import(s.Formula, behind, now)
 	if !ok || !r.series.Import(s.Windows, s.At, behind, now) {
 		return false
 	}
-	r.adaptive, r.formula = adaptive, formula
+	r.adaptive, r.formula, r.keeper = adaptive, formula, keeper
+	r.awake.value = max(r.awake.value, s.Awake)
 	r.importSince(s.Zero, behind, now)
 	if r.ordered < 0 && s.Ordered >= 0 {
 		r.ordered = s.Ordered

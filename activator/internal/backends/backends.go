@@ -272,7 +272,8 @@ func (t *Table) Announce(a wire.Announcement) bool {
 		if spoke && old.pod == a.Pod && a.Sequence <= old.sequence && a.Sequence != 0 || !spoke && len(e.announcements) >= MaxAnnouncements {
 			return
 		}
-		next := announcement{pod: a.Pod, ready: a.Ready, at: now, first: now, sequence: a.Sequence, started: a.ProcessStarted, answered: a.UserReady}
+		next := announcement{pod: a.Pod, ready: a.Ready, at: now, first: now, sequence: a.Sequence, started: a.ProcessStarted, answered: a.UserReady,
+			asleep: a.Asleep != ""}
 		if spoke && !old.listed {
 			next.first = old.first
 		}

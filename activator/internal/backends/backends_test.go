@@ -29,6 +29,8 @@ func TestMerge(t *testing.T) {
 	said := func(ready bool, age time.Duration, listed bool) *announcement {
 		return &announcement{pod: "p", ready: ready, at: now.Add(-age), first: now.Add(-age), listed: listed}
 	}
+	asleep := said(true, time.Hour, true)
+	asleep.asleep = true
 	for _, c := range []struct {
 		name  string
 		slice []Endpoint
@@ -47,6 +49,11 @@ func TestMerge(t *testing.T) {
 		{"not ready, silent", []Endpoint{notReady}, nil, ""},
 		{"not ready yet, announced", []Endpoint{notReady}, said(true, 0, true), "p"},
 		{"not ready yet, announced long ago", []Endpoint{notReady}, said(true, time.Hour, true), "p"},
+		{"not ready, asleep", []Endpoint{notReady, other}, asleep, "p asleep,other"},
+		{"still ready, asleep", []Endpoint{ready}, asleep, "p asleep"},
+		{"terminating, asleep", []Endpoint{terminating}, asleep, ""},
+		{"listed no more, asleep", nil, asleep, ""},
+		{"another pod is at the address of one that slept", []Endpoint{{Address: address(1), Pod: "new", Ready: true}}, asleep, "new"},
 		{"terminating, announced", []Endpoint{terminating}, said(true, 0, false), ""},
 		{"not listed yet, announced", nil, said(true, time.Second, false), "p"},
 		{"never listed, announced long ago", nil, said(true, announcedFor, false), ""},
@@ -66,6 +73,9 @@ func TestMerge(t *testing.T) {
 			}
 			var got []string
 			for _, b := range merge(sources, announcements, true, lastResort(5*time.Minute), now) {
+				if b.Asleep {
+					b.Pod += " asleep"
+				}
 				got = append(got, b.Pod)
 			}
 			if strings.Join(got, ",") != c.want {

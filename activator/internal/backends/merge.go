@@ -52,6 +52,12 @@ type announcement struct {
 	started, answered time.Time
 	// listed is set when an EndpointSlice lists the pod after its announcement.
 	listed bool
+	// asleep says that the pod sleeps and that a request wakes it.
+	asleep bool
+}
+
+func (a *announcement) backend(address netip.AddrPort) hold.Backend {
+	return hold.Backend{Address: address, Pod: a.pod, Asleep: a.asleep}
 }
 
 // merge returns the pods that can take requests now. It deletes announcements that are no longer
@@ -60,9 +66,11 @@ type announcement struct {
 //	EndpointSlices     announcement      usable   reason
 //	ready              -                 yes      Kubernetes decides
 //	ready              ready             yes
+//	ready              asleep            yes      asleep; the kubelet has not probed yet
 //	ready              withdrawn         no       the pod drains; the EndpointSlices are late
 //	not ready          -                 no       (a successful probe of ours counts as "ready")
 //	not ready          ready             yes      the kubelet has not probed yet
+//	not ready          asleep            yes      asleep; a pod that sleeps is not ready
 //	not ready again    ready, deleted    no       Kubernetes decides
 //	terminating        any               no       (see below)
 //	not listed         ready, recent     yes      the EndpointSlices are late
@@ -78,8 +86,8 @@ type announcement struct {
 // withdrew less than resort ago, and those that are terminating and pass their readiness probe. So
 // the only pod of a service can be replaced without delaying a request.
 func merge(bySlice map[string][]Endpoint, announcements map[netip.AddrPort]announcement, early bool, resort time.Duration, now time.Time) []hold.Backend {
-	leaving := map[netip.AddrPort]string{}
-	usable := map[netip.AddrPort]string{}
+	leaving := map[netip.AddrPort]hold.Backend{}
+	usable := map[netip.AddrPort]hold.Backend{}
 	listed := map[netip.AddrPort]bool{}
 	for _, endpoints := range bySlice {
 		for _, e := range endpoints {
@@ -89,7 +97,7 @@ func merge(bySlice map[string][]Endpoint, announcements map[netip.AddrPort]annou
 				// Another pod has this address now. The EndpointSlices name it, unless the new
 				// pod's announcement is newer than they are.
 				if early && said.ready && !said.listed && now.Sub(said.first) < announcedFor {
-					usable[e.Address] = said.pod
+					usable[e.Address] = said.backend(e.Address)
 					continue
 				}
 				delete(announcements, e.Address)
@@ -98,21 +106,22 @@ func merge(bySlice map[string][]Endpoint, announcements map[netip.AddrPort]annou
 			if spoke {
 				said.listed = true
 				announcements[e.Address] = said
-				if said.ready && e.Ready {
+				if said.ready && e.Ready && !said.asleep {
 					delete(announcements, e.Address)
 				}
 			}
+			pod := hold.Backend{Address: e.Address, Pod: e.Pod, Asleep: said.asleep}
 			switch {
 			case spoke && !said.ready:
 				if now.Sub(said.at) < resort {
-					leaving[e.Address] = e.Pod
+					leaving[e.Address] = pod
 				}
 			case e.Terminating:
 				if e.Serving && resort > 0 {
-					leaving[e.Address] = e.Pod
+					leaving[e.Address] = pod
 				}
-			case e.Ready, spoke && early:
-				usable[e.Address] = e.Pod
+			case e.Ready, spoke && (early || said.asleep):
+				usable[e.Address] = pod
 			}
 		}
 	}
@@ -121,7 +130,7 @@ func merge(bySlice map[string][]Endpoint, announcements map[netip.AddrPort]annou
 		case listed[address]:
 		case said.ready && !said.listed && now.Sub(said.first) < announcedFor:
 			if early {
-				usable[address] = said.pod
+				usable[address] = said.backend(address)
 			}
 		case said.ready && now.Sub(said.first) > distrustedFor, now.Sub(said.at) > withdrawnFor, said.listed:
 			delete(announcements, address)
@@ -131,8 +140,8 @@ func merge(bySlice map[string][]Endpoint, announcements map[netip.AddrPort]annou
 		usable = leaving
 	}
 	backends := make([]hold.Backend, 0, len(usable))
-	for address, pod := range usable {
-		backends = append(backends, hold.Backend{Address: address, Pod: pod})
+	for _, pod := range usable {
+		backends = append(backends, pod)
 	}
 	slices.SortFunc(backends, func(a, b hold.Backend) int { return a.Address.Compare(b.Address) })
 	return backends

@@ -270,6 +270,31 @@ func TestAFailedDialMovesToAnotherPodAndNeverLosesTheLast(t *testing.T) {
 	})
 }
 
+func TestAPodThatSleepsIsWokenOnlyWhenTheOthersAreFull(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newQueue(1)
+		sleeper := backend(1)
+		sleeper.Asleep = true
+		q.SetPods([]Backend{sleeper, backend(2)})
+		first := got(t, ask(t.Context(), q)).slot
+		second := got(t, ask(t.Context(), q)).slot
+		if first.Pod() != "pod-2" || second.Pod() != "pod-1" {
+			t.Fatalf("the requests went to %s and %s, want the pod that is awake first", first.Pod(), second.Pod())
+		}
+		third := ask(t.Context(), q)
+		waits(t, third)
+		set(q, 1, 2) // it has said that it is awake
+		second.Release(true)
+		if slot := got(t, third).slot; slot.Pod() != "pod-1" {
+			t.Errorf("the third request went to %s", slot.Pod())
+		} else {
+			slot.Release(true)
+		}
+		first.Release(true)
+		empty(t, q)
+	})
+}
+
 // The only pod refuses connections: all requests wait, however many they are the pod is tried now
 // and then, and once it has answered one of them the others follow at once.
 func TestTheOnlyPodIsTriedNowAndThenUntilItAnswers(t *testing.T) {

@@ -47,6 +47,14 @@ type Backend struct {
 	Address netip.AddrPort
 	// Pod tells two pods apart that had the same address one after the other.
 	Pod string
+	// Asleep says that the pod sleeps. A request wakes it.
+	Asleep bool
+}
+
+// same is what identifies a pod.
+func (b Backend) same() Backend {
+	b.Asleep = false
+	return b
 }
 
 // pod is one backend with what this activator has there. Guarded by the queue's mutex.
@@ -71,7 +79,7 @@ type Queue struct {
 
 	mutex   sync.Mutex
 	pods    []*pod // in address order
-	flagged int    // how many pods are refused or suspect; 0 makes State cheap
+	flagged int    // how many pods are refused, suspect or asleep; 0 makes State cheap
 	now     time.Time
 	cursor  int
 	order   uint64
@@ -325,6 +333,8 @@ func (v *view) State(i int) pick.State {
 		return pick.Suspect
 	case !p.refused.IsZero() && (v.first != nil || v.now.Sub(p.refused) < retryFull):
 		return pick.Full // while requests wait, the timer says whose turn it is to be tried again
+	case p.Asleep && p.inFlight == 0: // with a request in flight it wakes
+		return pick.Asleep
 	}
 	return pick.Open
 }

@@ -93,11 +93,11 @@ func (p *pod) trust() {
 	p.rests, p.suspect = time.Time{}, time.Time{}
 }
 
-// recountLocked counts the pods that are out for a moment.
+// recountLocked counts the pods that State has to look at.
 func (q *Queue) recountLocked() {
 	q.flagged = 0
 	for _, p := range q.pods {
-		if !p.refused.IsZero() || p.failures.Load() > 0 {
+		if !p.refused.IsZero() || p.failures.Load() > 0 || p.Asleep {
 			q.flagged++
 		}
 	}
@@ -134,18 +134,19 @@ func (q *Queue) SetPods(backends []Backend) {
 	}
 	old := make(map[Backend]*pod, len(q.pods))
 	for _, p := range q.pods {
-		old[p.Backend] = p
+		old[p.same()] = p
 	}
 	pods := make([]*pod, 0, len(backends))
 	for _, b := range backends {
-		p := old[b]
+		p := old[b.same()]
 		if p == nil {
 			p = &pod{Backend: b}
 			if q.options.Open != nil {
 				p.data = q.options.Open(b)
 			}
 		}
-		delete(old, b)
+		p.Asleep = b.Asleep
+		delete(old, b.same())
 		pods = append(pods, p)
 	}
 	if len(pods) > 0 && len(q.pods) == 0 {

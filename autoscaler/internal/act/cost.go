@@ -43,7 +43,7 @@ type Costs struct {
 // nothing is marked.
 func (c *Costs) Mark(ctx context.Context, key loop.Key, removed int) error {
 	ready, counts := c.Ready(key), c.Count(key)
-	victims := removed - int(counts.NotReady-counts.Terminating)
+	victims := removed - int(counts.NotReady-counts.Terminating+counts.Asleep)
 	if victims <= 0 || victims >= len(ready) {
 		return nil
 	}

@@ -299,24 +299,33 @@ func (s *Scraper) judge(key loop.Key, q *question, stat wire.Stat, err error) (w
 	return stat, err
 }
 
-// InFlight asks every given pod how many requests it has. It leaves out those that do not answer
-// before the deadline of ctx, at the latest after scrapeTimeout.
-func (s *Scraper) InFlight(ctx context.Context, key loop.Key, all []pods.Pod) map[string]float64 {
+// Ask asks every given pod for its stat and calls got with each answer, from any goroutine. It
+// returns when all pods have answered, or at the deadline of ctx, at the latest after
+// scrapeTimeout.
+func (s *Scraper) Ask(ctx context.Context, key loop.Key, all []pods.Pod, got func(pod pods.Pod, stat wire.Stat)) {
 	ctx, cancel := context.WithTimeout(ctx, scrapeTimeout)
 	defer cancel()
-	var mutex sync.Mutex
-	found := make(map[string]float64, len(all))
 	var group sync.WaitGroup
 	for _, pod := range all {
 		group.Go(func() {
 			if stat, err := s.one(ctx, key, pod); err == nil {
-				mutex.Lock()
-				found[pod.Name] = stat.AverageConcurrent
-				mutex.Unlock()
+				got(pod, stat)
 			}
 		})
 	}
 	group.Wait()
+}
+
+// InFlight asks every given pod how many requests it has. It leaves out those that do not answer
+// before the deadline of ctx, at the latest after scrapeTimeout.
+func (s *Scraper) InFlight(ctx context.Context, key loop.Key, all []pods.Pod) map[string]float64 {
+	var mutex sync.Mutex
+	found := make(map[string]float64, len(all))
+	s.Ask(ctx, key, all, func(pod pods.Pod, stat wire.Stat) {
+		mutex.Lock()
+		defer mutex.Unlock()
+		found[pod.Name] = stat.AverageConcurrent
+	})
 	return found
 }
 

@@ -64,6 +64,8 @@ type Server struct {
 	Reporter Reporter
 	Owners   Owners
 	Clock    func() time.Time
+	// Said, if set, receives what a pod says of its sleep, as wire.Stat has it.
+	Said func(key loop.Key, pod string, depth uint8)
 	// Client forwards; nil stands for one with forwardTimeout.
 	Client *http.Client
 
@@ -193,6 +195,9 @@ func (s *Server) take(ctx context.Context, messages []wire.StatMessage, onePod, 
 		}
 		key := loop.Key{Namespace: m.Namespace, Name: m.Revision}
 		if s.Owners == nil || s.Owners.Owns(key) {
+			if onePod && s.Said != nil {
+				s.Said(key, m.Stat.PodName, m.Stat.Asleep)
+			}
 			own = append(own, Sample(key, m.Stat, onePod, arrived))
 			continue
 		}

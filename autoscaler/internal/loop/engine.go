@@ -33,6 +33,7 @@ type Options struct {
 	Pods    Pods
 	Actor   Actor
 	Scraper Scraper
+	Tender  Tender
 	Prober  Prober
 	Budget  *revision.Budget
 	Log     *slog.Logger

@@ -80,6 +80,12 @@ type Actor interface {
 	Act(Order)
 }
 
+// Tender tells pods to sleep and to wake. Tend does not block. What it could not do is in a later
+// Stir again.
+type Tender interface {
+	Tend(Key, revision.Stir)
+}
+
 // Scraper asks pods for their stats. Scrape does not block and calls done once, from any goroutine.
 type Scraper interface {
 	Scrape(key Key, young time.Duration, done func(revision.Scrape))

@@ -27,6 +27,9 @@ import (
 type Pod struct {
 	Name, IP string
 	Started  time.Time
+	// Depth is how deeply the pod sleeps, as wire.Stat has it, and Since since when.
+	Depth uint8
+	Since time.Time
 }
 
 // Index finds pods by revision.
@@ -46,6 +49,7 @@ type group struct {
 	counts revision.Counts
 	ready  []Pod
 	lapsed []Pod
+	asleep []Pod
 }
 
 // small is what is kept of a pod: about two hundred bytes of several kilobytes. The informer sees
@@ -55,7 +59,21 @@ type small struct {
 	namespace, name, version, revision, ip string
 	started                                time.Time
 	state                                  state
+	// said is what the pod said of its sleep. The index's mutex guards it.
+	said said
 }
+
+// said is what a pod said of its sleep: asleep at depth, or awake again. The kubelet takes some
+// time to notice either.
+type said struct {
+	depth uint8
+	woke  bool
+	since time.Time
+}
+
+// noticed is how long the kubelet has to notice that a pod woke. After that the pod is what the
+// kubelet says.
+const noticed = 30 * time.Second
 
 func (p *small) GetNamespace() string       { return p.namespace }
 func (p *small) GetName() string            { return p.name }
@@ -156,6 +174,9 @@ func (i *Index) put(before, after *small) {
 			r = &group{}
 			i.revisions[after.key()] = r
 		}
+		if before != nil && before.ip == after.ip && !(before.said.woke && after.state == ready) {
+			after.said = before.said
+		}
 		r.pods = append(r.pods, after)
 		r.known = false
 	}
@@ -187,6 +208,9 @@ var blank metav1.ObjectMeta
 //	Running, condition Ready      ready
 //	Running otherwise             not ready; lapsed too, if it was ready since queue-proxy started
 //	Succeeded, Failed, Unknown    not counted
+//
+// A pod that is ready or lapsed counts as asleep while it says so (see Said), and as ready once it
+// says that it woke.
 func stateOf(p *corev1.Pod) state {
 	switch {
 	case p.Status.Phase == corev1.PodPending:
@@ -230,6 +254,50 @@ func (i *Index) Ready(k loop.Key) []Pod {
 	return i.look(k).ready
 }
 
+// Said records what a pod says of its sleep: depth as wire.Stat has it. It reports whether that is
+// news.
+func (i *Index) Said(k loop.Key, pod string, depth uint8) bool {
+	i.mutex.RLock()
+	p := i.find(k, pod)
+	news := p != nil && p.said.depth != depth
+	i.mutex.RUnlock()
+	if !news {
+		return false
+	}
+	i.mutex.Lock()
+	defer i.mutex.Unlock()
+	if p = i.find(k, pod); p == nil || p.said.depth == depth {
+		return false
+	}
+	since := p.said.since
+	if p.said.depth == 0 || depth == 0 {
+		since = time.Now()
+	}
+	p.said = said{depth: depth, woke: depth == 0 && p.state != ready, since: since}
+	i.revisions[k].known = false
+	return true
+}
+
+func (i *Index) find(k loop.Key, pod string) *small {
+	r := i.revisions[k]
+	if r == nil {
+		return nil
+	}
+	for _, p := range r.pods {
+		if p.name == pod {
+			return p
+		}
+	}
+	return nil
+}
+
+// NotReady lists the pods that sleep, and those that may: they were ready before. The caller must
+// not change the lists.
+func (i *Index) NotReady(k loop.Key) (asleep, lapsed []Pod) {
+	g := i.look(k)
+	return g.asleep, g.lapsed
+}
+
 // ToScrape lists the pods that know a revision's load: the ready ones or, if there are none, those
 // that were ready before. These may still handle long requests. The caller must not change the
 // list.
@@ -263,9 +331,18 @@ func (i *Index) look(k loop.Key) group {
 
 // derive computes the counts and new lists. Lists that were returned before do not change.
 func (r *group) derive() {
-	r.known, r.counts, r.ready, r.lapsed = true, revision.Counts{}, nil, nil
+	r.known, r.counts, r.ready, r.lapsed, r.asleep = true, revision.Counts{}, nil, nil, nil
 	for _, p := range r.pods {
-		switch p.state {
+		pod, state := Pod{Name: p.name, IP: p.ip, Started: p.started, Depth: p.said.depth, Since: p.said.since}, p.state
+		switch running := state == ready || state == lapsed; {
+		case running && p.said.depth > 0:
+			r.counts.Asleep++
+			r.asleep = append(r.asleep, pod)
+			continue
+		case state == lapsed && p.said.woke && time.Since(p.said.since) < noticed:
+			state, r.known = ready, false // until the kubelet has noticed
+		}
+		switch state {
 		case pending:
 			r.counts.Pending++
 			r.counts.NotReady++
@@ -278,12 +355,12 @@ func (r *group) derive() {
 			r.counts.NotReady++
 			if p.ip != "" {
 				r.counts.Lapsed++
-				r.lapsed = append(r.lapsed, Pod{Name: p.name, IP: p.ip, Started: p.started})
+				r.lapsed = append(r.lapsed, pod)
 			}
 		case ready:
 			r.counts.Ready++
 			if p.ip != "" {
-				r.ready = append(r.ready, Pod{Name: p.name, IP: p.ip, Started: p.started})
+				r.ready = append(r.ready, pod)
 			}
 		}
 	}

@@ -46,6 +46,53 @@ func ran(p *corev1.Pod, started, changed int64) *corev1.Pod {
 	return p
 }
 
+// What a pod says of its sleep counts until the kubelet has noticed.
+func TestAPodSaysThatItSleeps(t *testing.T) {
+	key := loop.Key{Namespace: "default", Name: "hello-00001"}
+	index := &Index{revisions: map[loop.Key]*group{}}
+	var last *small
+	seen := func(p *corev1.Pod) {
+		t.Helper()
+		one, err := strip(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		index.put(last, one.(*small))
+		last = one.(*small)
+	}
+	want := func(what string, counts revision.Counts, scraped int) {
+		t.Helper()
+		if got := index.Count(key); got != counts || len(index.ToScrape(key)) != scraped {
+			t.Errorf("%s: %+v and %d to scrape, want %+v and %d", what, got, len(index.ToScrape(key)), counts, scraped)
+		}
+	}
+	ready := pod("a", corev1.PodRunning, true, false)
+	lapsed := ran(pod("a", corev1.PodRunning, false, false), 1000, 2000)
+	if index.Said(key, "a", 1) {
+		t.Error("an unknown pod can sleep")
+	}
+	seen(ready)
+	if index.Said(key, "a", 0) || !index.Said(key, "a", 1) || index.Said(key, "a", 1) {
+		t.Error("what is news?")
+	}
+	want("the kubelet has not noticed yet", revision.Counts{Asleep: 1}, 0)
+	seen(lapsed)
+	want("it has", revision.Counts{Asleep: 1}, 0)
+	index.Said(key, "a", 2)
+	if asleep, _ := index.NotReady(key); len(asleep) != 1 || asleep[0].Depth != 2 || asleep[0].Since.IsZero() {
+		t.Errorf("%+v", asleep)
+	}
+	index.Said(key, "a", 0)
+	want("it woke", revision.Counts{Ready: 1}, 1)
+	seen(ready)
+	want("the kubelet knows", revision.Counts{Ready: 1}, 1)
+	seen(lapsed)
+	want("it is really not ready", revision.Counts{NotReady: 1, Lapsed: 1}, 1)
+	index.Said(key, "a", 2)
+	seen(pod("a", corev1.PodRunning, false, true))
+	want("it is deleted", revision.Counts{NotReady: 1, Terminating: 1}, 0)
+}
+
 func TestPodsThatWereReadyAreScrapedWhenNoneIs(t *testing.T) {
 	notReady := func(name string) *corev1.Pod { return pod(name, corev1.PodRunning, false, false) }
 	for behaviour, c := range map[string]struct {

@@ -57,7 +57,10 @@ type Chain struct {
 	Seen     func(now time.Time)
 	// Await waits until a pod that sleeps is awake. It reports false if that takes too long for a
 	// caller that is not patient, or the request's context ended. nil if the pod never sleeps.
-	Await     func(ctx context.Context, patient bool) bool
+	Await func(ctx context.Context, patient bool) bool
+	// Asleep says that the pod sleeps. Its container is not asked then, for nobody; nil if the pod
+	// never sleeps.
+	Asleep    func() bool
 	Observers []Observer
 	Tracer    *tracing.Tracer // nil traces nothing
 
@@ -185,6 +188,9 @@ func (c *Chain) probe(r *forward.Request, p *pass) (forward.Decision, bool) {
 		return reply(503, bodyShuttingDown), true
 	case value != wire.ProbeQueue:
 		return reply(400, bodyBadProbe+value), true
+	}
+	if r.Header("User-Agent") == wire.AgentActivatorProbe && c.Asleep != nil && c.Asleep() {
+		return reply(200, wire.ProbeQueue), true // a request wakes the pod
 	}
 	if err := c.Ready(r.Context()); err != nil {
 		return reply(503, ""), true

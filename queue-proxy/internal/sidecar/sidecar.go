@@ -149,7 +149,7 @@ func (s *Sidecar) build() error {
 		return err
 	}
 	if s.sleeper != nil {
-		c.Await = s.sleeper.Await
+		c.Await, c.Asleep = s.sleeper.Await, s.asleep
 	}
 	if err := s.observe(c); err != nil {
 		return err

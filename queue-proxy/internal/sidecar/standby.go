@@ -94,11 +94,13 @@ var errAsleep = errors.New("the pod sleeps")
 // ready answers the kubelet's readiness probe. A pod that sleeps is not ready, so Services leave it
 // alone, and its container is not asked.
 func (s *Sidecar) ready(ctx context.Context) error {
-	if s.sleeper != nil && s.sleeper.State() != standby.Awake {
+	if s.asleep() {
 		return errAsleep
 	}
 	return s.prober.Ready(ctx)
 }
+
+func (s *Sidecar) asleep() bool { return s.sleeper != nil && s.sleeper.State() != standby.Awake }
 
 // standbyOrder is the autoscaler's order: POST PathStandby?level=LEVEL, or level=awake.
 func (s *Sidecar) standbyOrder(w http.ResponseWriter, r *http.Request) {

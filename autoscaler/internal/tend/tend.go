@@ -1,0 +1,221 @@
+// Package tend tells pods to sleep and to wake.
+//
+// Owns: the orders to queue-proxies that are under way, one set for each revision. Reads: the pods
+// of a revision and what they say of themselves. Writes: POSTs to queue-proxies, and what those
+// answer to the index of pods. Never: decides how many pods sleep; repeats an order: the loop asks
+// again while it differs.
+package tend
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"ebb.dev/ebb/autoscaler/internal/loop"
+	"ebb.dev/ebb/autoscaler/internal/pods"
+	"ebb.dev/ebb/autoscaler/revision"
+	"ebb.dev/ebb/standby"
+	"ebb.dev/ebb/wire"
+)
+
+const (
+	// orderTimeout bounds one order, askTimeout the questions before it.
+	orderTimeout = 2 * time.Second
+	askTimeout   = time.Second
+	// most bounds how many revisions are tended at once. One more is left to its next decision.
+	most = 256
+	// compressAfter is how long a pod is frozen before its memory is compressed.
+	compressAfter = time.Minute
+)
+
+// Index knows the pods.
+type Index interface {
+	Ready(loop.Key) []pods.Pod
+	NotReady(loop.Key) (asleep, lapsed []pods.Pod)
+	// Said records how deeply a pod sleeps, 0 for awake. It reports whether that is news.
+	Said(key loop.Key, pod string, depth uint8) bool
+}
+
+// Tender is the loop's Tender.
+type Tender struct {
+	Index Index
+	// Ask asks pods for their stats.
+	Ask  func(context.Context, loop.Key, []pods.Pod, func(pods.Pod, wire.Stat))
+	Keys func() wire.Keys
+	// Changed is called with a revision of which a pod fell asleep or woke. It does not block.
+	Changed func(loop.Key)
+	Log     *slog.Logger
+	// Client sends the orders; nil stands for one with orderTimeout. Port replaces
+	// wire.PortMetrics.
+	Client *http.Client
+	Port   int
+
+	// Slept, Woken and Compressed count orders that a pod took, Refused those that failed.
+	Slept, Woken, Compressed, Refused atomic.Int64
+
+	signer wire.Signer
+	mutex  sync.Mutex
+	busy   map[loop.Key]struct{}
+}
+
+// Tend implements loop.Tender. While orders to a revision are under way, it does nothing: the loop
+// decides again when they are done.
+func (t *Tender) Tend(key loop.Key, s revision.Stir) {
+	t.mutex.Lock()
+	defer t.mutex.Unlock()
+	if _, busy := t.busy[key]; busy || len(t.busy) >= most {
+		return
+	}
+	if t.busy == nil {
+		t.busy = map[loop.Key]struct{}{}
+	}
+	t.busy[key] = struct{}{}
+	go func() {
+		changed := t.tend(context.Background(), key, s)
+		t.mutex.Lock()
+		delete(t.busy, key)
+		t.mutex.Unlock()
+		if changed {
+			t.Changed(key)
+		}
+	}()
+}
+
+func (t *Tender) tend(ctx context.Context, key loop.Key, s revision.Stir) (changed bool) {
+	switch {
+	case s.Wake > 0:
+		asleep, _ := t.Index.NotReady(key)
+		changed = t.order(ctx, key, lightest(asleep, int(s.Wake)), wire.LevelAwake, 0, &t.Woken)
+	case s.Sleep > 0:
+		changed = t.order(ctx, key, t.idlest(ctx, key, int(s.Sleep)), min(s.Level, standby.Frozen).String(), 1, &t.Slept)
+	}
+	if s.Look {
+		changed = t.look(ctx, key, s) || changed
+	}
+	return changed
+}
+
+// lightest are the pods that wake soonest: those that sleep least deeply, and of these the oldest.
+func lightest(asleep []pods.Pod, n int) []pods.Pod {
+	sorted := slices.Clone(asleep)
+	slices.SortFunc(sorted, func(a, b pods.Pod) int {
+		return cmp.Or(cmp.Compare(a.Depth, b.Depth), b.Since.Compare(a.Since), strings.Compare(a.Name, b.Name))
+	})
+	return sorted[:min(n, len(sorted))]
+}
+
+// idlest are the pods with the fewest requests, and of these the youngest. A pod that does not
+// answer stays awake. The last pod that answers may fall asleep too.
+func (t *Tender) idlest(ctx context.Context, key loop.Key, n int) []pods.Pod {
+	type load struct {
+		pod      pods.Pod
+		inFlight float64
+	}
+	var mutex sync.Mutex
+	var all []load
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	t.Ask(ctx, key, t.Index.Ready(key), func(pod pods.Pod, stat wire.Stat) {
+		mutex.Lock()
+		defer mutex.Unlock()
+		if stat.Asleep == 0 {
+			all = append(all, load{pod, stat.AverageConcurrent})
+		}
+	})
+	slices.SortFunc(all, func(a, b load) int {
+		return cmp.Or(cmp.Compare(a.inFlight, b.inFlight), b.pod.Started.Compare(a.pod.Started), strings.Compare(a.pod.Name, b.pod.Name))
+	})
+	chosen := make([]pods.Pod, 0, n)
+	for _, one := range all[:min(n, len(all))] {
+		chosen = append(chosen, one.pod)
+	}
+	return chosen
+}
+
+// look asks the pods that sleep, and those that may, what they do. It compresses those that have
+// been frozen for long.
+func (t *Tender) look(ctx context.Context, key loop.Key, s revision.Stir) (changed bool) {
+	asleep, lapsed := t.Index.NotReady(key)
+	var news atomic.Bool
+	var mutex sync.Mutex
+	var long []pods.Pod
+	t.Ask(ctx, key, slices.Concat(asleep, lapsed), func(pod pods.Pod, stat wire.Stat) {
+		if t.Index.Said(key, pod.Name, stat.Asleep) {
+			news.Store(true)
+		}
+		if stat.Asleep == 1+uint8(standby.Frozen) && !pod.Since.IsZero() && time.Since(pod.Since) >= compressAfter {
+			mutex.Lock()
+			defer mutex.Unlock()
+			long = append(long, pod)
+		}
+	})
+	if s.Level == standby.Compressed && len(long) > 0 {
+		t.order(ctx, key, long, standby.Compressed.String(), 1+uint8(standby.Frozen), &t.Compressed)
+	}
+	return news.Load()
+}
+
+// order tells pods to sleep at a level or to wake. depth is what each that takes the order counts
+// as until it says more itself. It reports whether one took it.
+func (t *Tender) order(ctx context.Context, key loop.Key, all []pods.Pod, level string, depth uint8, counter *atomic.Int64) bool {
+	token := t.Keys().Token(key.Namespace, key.Name)
+	var taken atomic.Int64
+	var group sync.WaitGroup
+	for _, pod := range all {
+		group.Go(func() {
+			if err := t.post(ctx, pod, level, token); err != nil {
+				t.Refused.Add(1)
+				t.Log.Warn("a pod did not take the order to sleep or to wake", "revision", key.String(), "pod", pod.Name, "level", level, "error", err)
+				return
+			}
+			taken.Add(1)
+			t.Index.Said(key, pod.Name, depth)
+		})
+	}
+	group.Wait()
+	counter.Add(taken.Load())
+	if taken.Load() > 0 {
+		t.Log.Info("told pods to sleep or to wake", "revision", key.String(), "pods", taken.Load(), "level", level)
+	}
+	return taken.Load() > 0
+}
+
+var errRefused = errors.New("refused")
+
+func (t *Tender) post(ctx context.Context, pod pods.Pod, level, token string) error {
+	ctx, cancel := context.WithTimeout(ctx, orderTimeout)
+	defer cancel()
+	address := net.JoinHostPort(pod.IP, strconv.Itoa(cmp.Or(t.Port, wire.PortMetrics)))
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+address+wire.PathStandby+"?level="+level, nil)
+	if err != nil {
+		return fmt.Errorf("order to %s: %w", address, err)
+	}
+	client := t.Client
+	if client == nil {
+		client = defaultClient
+	}
+	response, err := t.signer.Do(client, request, token)
+	if err != nil {
+		return fmt.Errorf("order to %s: %w", address, err)
+	}
+	defer response.Body.Close()
+	text, _ := io.ReadAll(io.LimitReader(response.Body, 512))
+	if response.StatusCode != http.StatusNoContent {
+		return fmt.Errorf("order to %s: %s: %s: %w", address, response.Status, strings.TrimSpace(string(text)), errRefused)
+	}
+	return nil
+}
+
+// defaultClient keeps no connections: orders are rare, and a pod's address is used again.
+var defaultClient = &http.Client{Timeout: orderTimeout, Transport: &http.Transport{DisableKeepAlives: true}}

@@ -1,0 +1,185 @@
+package tend
+
+import (
+	"cmp"
+	"context"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"ebb.dev/ebb/autoscaler/internal/loop"
+	"ebb.dev/ebb/autoscaler/internal/pods"
+	"ebb.dev/ebb/autoscaler/revision"
+	"ebb.dev/ebb/standby"
+	"ebb.dev/ebb/wire"
+)
+
+var key = loop.Key{Namespace: "default", Name: "hello-00001"}
+
+// house has pods at addresses of their own, and is the index.
+type house struct {
+	t     *testing.T
+	mutex sync.Mutex
+	pods  []pods.Pod // Depth 0 for those that are awake
+	load  map[string]float64
+	told  map[string]string
+	deny  map[string]bool
+	port  int
+	keys  wire.Keys
+}
+
+func newHouse(t *testing.T, all ...pods.Pod) *house {
+	h := &house{t: t, load: map[string]float64{}, told: map[string]string{}, deny: map[string]bool{}, keys: wire.KeysOf(map[string][]byte{"key": []byte("0123456789abcdef0123456789abcdef")})}
+	for i := range all {
+		all[i].IP = net.IPv4(127, 0, 0, byte(i+1)).String()
+		l, err := net.Listen("tcp", net.JoinHostPort(all[i].IP, strconv.Itoa(h.port)))
+		if err != nil {
+			t.Skipf("no address %s here: %v", all[i].IP, err)
+		}
+		if h.port == 0 {
+			h.port = l.Addr().(*net.TCPAddr).Port
+		}
+		name := all[i].Name
+		server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { h.order(w, r, name) }))
+		server.Listener.Close()
+		server.Listener = l
+		server.Start()
+		t.Cleanup(server.Close)
+	}
+	h.pods = all
+	return h
+}
+
+func (h *house) order(w http.ResponseWriter, r *http.Request, pod string) {
+	h.mutex.Lock()
+	defer h.mutex.Unlock()
+	signature, err := wire.ReadSignature(r)
+	if err != nil || !signature.ByToken(h.keys.Token(key.Namespace, key.Name)) || r.Method != http.MethodPost || r.URL.Path != wire.PathStandby || h.deny[pod] {
+		http.Error(w, "no", http.StatusUnauthorized)
+		return
+	}
+	h.told[pod] = r.URL.Query().Get("level")
+	w.WriteHeader(http.StatusNoContent)
+}
+
+func (h *house) list(match func(pods.Pod) bool) (out []pods.Pod) {
+	h.mutex.Lock()
+	defer h.mutex.Unlock()
+	for _, p := range h.pods {
+		if match(p) {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+func (h *house) Ready(loop.Key) []pods.Pod {
+	return h.list(func(p pods.Pod) bool { return p.Depth == 0 })
+}
+
+func (h *house) NotReady(loop.Key) (asleep, lapsed []pods.Pod) {
+	return h.list(func(p pods.Pod) bool { return p.Depth > 0 }), nil
+}
+
+func (h *house) Said(_ loop.Key, pod string, depth uint8) bool {
+	h.mutex.Lock()
+	defer h.mutex.Unlock()
+	i := slices.IndexFunc(h.pods, func(p pods.Pod) bool { return p.Name == pod })
+	news := h.pods[i].Depth != depth
+	h.pods[i].Depth = depth
+	return news
+}
+
+func (h *house) tender() *Tender {
+	return &Tender{Index: h, Keys: func() wire.Keys { return h.keys }, Log: slog.New(slog.NewTextHandler(io.Discard, nil)), Port: h.port,
+		Changed: func(loop.Key) {},
+		Ask: func(_ context.Context, _ loop.Key, all []pods.Pod, got func(pods.Pod, wire.Stat)) {
+			for _, p := range all {
+				got(p, wire.Stat{PodName: p.Name, AverageConcurrent: h.load[p.Name], Asleep: p.Depth})
+			}
+		}}
+}
+
+const frozen = 1 + uint8(standby.Frozen)
+
+func TestPodsAreTold(t *testing.T) {
+	long := time.Now().Add(-2 * compressAfter)
+	for behaviour, c := range map[string]struct {
+		pods []pods.Pod
+		load map[string]float64
+		deny string
+		stir revision.Stir
+		want map[string]string
+	}{
+		"the idlest fall asleep": {
+			pods: []pods.Pod{{Name: "a"}, {Name: "b"}, {Name: "c"}}, load: map[string]float64{"a": 2, "b": 0.5, "c": 1},
+			stir: revision.Stir{Sleep: 2, Level: standby.Compressed}, want: map[string]string{"b": "frozen", "c": "frozen"}},
+		"no deeper than they may": {
+			pods: []pods.Pod{{Name: "a"}}, stir: revision.Stir{Sleep: 1, Level: standby.Warm}, want: map[string]string{"a": "warm"}},
+		"those that sleep least deeply wake": {
+			pods: []pods.Pod{{Name: "a", Depth: frozen + 1}, {Name: "b", Depth: frozen}, {Name: "c"}},
+			stir: revision.Stir{Wake: 1}, want: map[string]string{"b": wire.LevelAwake}},
+		"more are asked for than there are": {
+			pods: []pods.Pod{{Name: "a", Depth: frozen}, {Name: "b"}},
+			stir: revision.Stir{Wake: 5}, want: map[string]string{"a": wire.LevelAwake}},
+		"those that slept long are compressed": {
+			pods: []pods.Pod{{Name: "a", Depth: frozen, Since: long}, {Name: "b", Depth: frozen, Since: time.Now()}},
+			stir: revision.Stir{Look: true, Level: standby.Compressed}, want: map[string]string{"a": "compressed"}},
+		"but not if they may not be": {
+			pods: []pods.Pod{{Name: "a", Depth: frozen, Since: long}},
+			stir: revision.Stir{Look: true, Level: standby.Frozen}, want: map[string]string{}},
+		"a pod that refuses does not stop the others": {
+			pods: []pods.Pod{{Name: "a"}, {Name: "b"}}, deny: "a",
+			stir: revision.Stir{Sleep: 2, Level: standby.Frozen}, want: map[string]string{"b": "frozen"}},
+	} {
+		t.Run(behaviour, func(t *testing.T) {
+			h := newHouse(t, c.pods...)
+			if c.load != nil {
+				h.load = c.load
+			}
+			h.deny[c.deny] = true
+			tender := h.tender()
+			changed := tender.tend(t.Context(), key, c.stir)
+			for pod, level := range c.want {
+				if h.told[pod] != level {
+					t.Errorf("%s was told %q, want %q", pod, h.told[pod], level)
+				}
+			}
+			if len(h.told) != len(c.want) || changed != (len(c.want) > 0 && !c.stir.Look) {
+				t.Errorf("told %v, changed: %v", h.told, changed)
+			}
+			if c.deny != "" && tender.Refused.Load() != 1 {
+				t.Errorf("%d refusals counted", tender.Refused.Load())
+			}
+		})
+	}
+}
+
+// While orders are under way, the same revision is not told anything else.
+func TestARevisionIsTendedByOneAtATime(t *testing.T) {
+	h := newHouse(t, pods.Pod{Name: "a"}, pods.Pod{Name: "b"})
+	tender, begun, goOn := h.tender(), make(chan struct{}), make(chan struct{})
+	ask := tender.Ask
+	tender.Ask = func(ctx context.Context, k loop.Key, all []pods.Pod, got func(pods.Pod, wire.Stat)) {
+		close(begun) // a second time panics
+		<-goOn
+		ask(ctx, k, all, got)
+	}
+	done := make(chan struct{})
+	tender.Changed = func(loop.Key) { close(done) }
+	tender.Tend(key, revision.Stir{Sleep: 1, Level: standby.Frozen})
+	<-begun
+	tender.Tend(key, revision.Stir{Sleep: 1, Level: standby.Frozen})
+	close(goOn)
+	<-done
+	if asleep, _ := h.NotReady(key); len(asleep) != 1 || cmp.Or(asleep[0].Depth, 0) != 1 {
+		t.Errorf("%+v sleep", asleep)
+	}
+}

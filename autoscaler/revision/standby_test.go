@@ -1,0 +1,208 @@
+package revision
+
+import (
+	"testing"
+	"time"
+
+	"ebb.dev/ebb/autoscaler/keep"
+	"ebb.dev/ebb/autoscaler/zero"
+	"ebb.dev/ebb/standby"
+)
+
+// village is a revision with pods that do what they are told at once.
+type village struct {
+	*Revision
+	t      *testing.T
+	now    time.Time
+	counts Counts
+	load   float64 // requests in flight, all through activators
+	// written counts scales, woken and slept pods.
+	written, woken, slept int32
+	last                  Outcome
+}
+
+func newVillage(t *testing.T, change func(*Config)) *village {
+	c := config()
+	c.Standby = &Standby{Config: keep.Config{Worth: keep.DefaultWorth, ColdStart: time.Second, Memory: 64, Longest: keep.Longest, Most: -1},
+		After: 10 * time.Second, Level: standby.Compressed}
+	if change != nil {
+		change(c)
+	}
+	v := &village{Revision: New(c, Counts{}, epoch), t: t, now: epoch}
+	v.Import(asleep(), 0, epoch)
+	return v
+}
+
+// run lets the time pass, a second at a time.
+func (v *village) run(d time.Duration) {
+	for end := v.now.Add(d); v.now.Before(end); v.now = v.now.Add(time.Second) {
+		report := Sample{Reporter: "activator"}
+		report.Report.Concurrency = v.load
+		v.Record(report, v.now)
+		scrape, decide := v.Ring(v.now, v.now)
+		if scrape {
+			v.Scraped(Scrape{}, v.now)
+		}
+		if decide {
+			v.obey(v.Decide(v.now, false, nil))
+		}
+		v.obey(v.Decide(v.now, true, nil))
+		v.Rest(v.now)
+	}
+}
+
+func (v *village) obey(out Outcome) {
+	if out.Stir.Wake > 0 && out.Stir.Sleep > 0 {
+		v.t.Fatalf("wake %d and sleep %d", out.Stir.Wake, out.Stir.Sleep)
+	}
+	if out.Scale {
+		v.written++
+		for v.counts.Ready+v.counts.Asleep > out.Replicas {
+			if v.counts.Asleep > 0 {
+				v.counts.Asleep--
+			} else {
+				v.counts.Ready--
+			}
+		}
+		v.counts.Ready = out.Replicas - v.counts.Asleep
+	}
+	if out.Probe {
+		v.Probed(zero.ProbedActivator, out.Epoch)
+	}
+	v.counts.Ready += out.Stir.Wake - out.Stir.Sleep
+	v.counts.Asleep += out.Stir.Sleep - out.Stir.Wake
+	v.woken += out.Stir.Wake
+	v.slept += out.Stir.Sleep
+	if v.counts.Ready < 0 || v.counts.Asleep < 0 {
+		v.t.Fatalf("told to do what cannot be done: %+v leads to %+v", out.Stir, v.counts)
+	}
+	v.SetCounts(v.counts)
+	v.last = out
+}
+
+func (v *village) want(what string, ready, asleep int32) {
+	v.t.Helper()
+	if v.counts.Ready != ready || v.counts.Asleep != asleep {
+		v.t.Fatalf("%s: %d ready, %d asleep, want %d and %d (%s; %+v)", what, v.counts.Ready, v.counts.Asleep, ready, asleep, v.last.Reason(), v.last.Keep)
+	}
+}
+
+func TestAPodThatNobodyNeedsSleepsAndWakesWithoutAWrite(t *testing.T) {
+	v := newVillage(t, nil)
+	v.want("at zero", 0, 0)
+	v.load = 1
+	v.run(5 * time.Second)
+	v.want("at work", 1, 0)
+	v.load = 0
+	v.run(3 * time.Minute)
+	v.want("idle", 0, 1)
+	if v.last.Status.Asleep != 1 || v.last.Status.Actual != 0 {
+		t.Errorf("the status says %+v", v.last.Status)
+	}
+	written := v.written
+	v.load = 1
+	v.run(5 * time.Second)
+	v.want("at work again", 1, 0)
+	if v.written != written {
+		t.Errorf("the scale was written %d times to wake a pod", v.written-written)
+	}
+	v.load = 0
+	v.run(5 * time.Hour)
+	v.want("forgotten", 0, 0)
+}
+
+func TestScalingUpWakesPodsBeforeItAsksForNewOnes(t *testing.T) {
+	v := newVillage(t, nil)
+	for range 3 { // spares are kept once it is known that they are needed
+		v.load = 35
+		v.run(30 * time.Second)
+		v.want("a burst", 5, 0)
+		v.load = 1
+		v.run(2 * time.Minute)
+	}
+	if v.counts.Asleep == 0 {
+		t.Fatalf("no spares after three bursts: %+v", v.counts)
+	}
+	written, spares := v.written, v.counts.Asleep
+	v.load = 35
+	v.run(2 * time.Second)
+	if v.woken < spares || v.counts.Ready != 5 || v.written > written+1 {
+		t.Errorf("%d woken of %d, %+v, %d writes", v.woken, spares, v.counts, v.written-written)
+	}
+}
+
+func TestStandbyThatIsSwitchedOffWakesThePods(t *testing.T) {
+	v := newVillage(t, nil)
+	v.load = 1
+	v.run(5 * time.Second)
+	v.load = 0
+	v.run(3 * time.Minute)
+	v.want("idle", 0, 1)
+	off := *v.config
+	off.Standby = nil
+	v.Update(&off)
+	out := v.Decide(v.now, false, nil)
+	if out.Stir.Wake != 1 || out.Stir.Sleep != 0 {
+		t.Errorf("%+v", out.Stir)
+	}
+}
+
+// Before the load is known, nobody is put to sleep.
+func TestNobodySleepsBeforeTheLoadIsKnown(t *testing.T) {
+	v := newVillage(t, nil)
+	r := New(v.config, Counts{Ready: 3}, epoch)
+	state := asleep()
+	state.Desired = 3
+	r.Import(state, 0, epoch)
+	if out := r.Decide(epoch, true, nil); out.Stir.Sleep != 0 {
+		t.Errorf("%+v", out.Stir)
+	}
+}
+
+func TestPodsThatMaySleepAreAskedNowAndThen(t *testing.T) {
+	v := newVillage(t, nil)
+	v.SetCounts(Counts{Ready: 1, NotReady: 1, Lapsed: 1})
+	looks := 0
+	for i := range 20 {
+		if v.Decide(epoch.Add(time.Duration(i)*time.Second), true, nil).Stir.Look {
+			looks++
+		}
+	}
+	if looks != 10 {
+		t.Errorf("%d looks at a lapsed pod in 20 s", looks)
+	}
+	v.SetCounts(Counts{Ready: 1, Asleep: 1})
+	looks = 0
+	for i := range 120 {
+		if v.Decide(epoch.Add(time.Minute+time.Duration(i)*time.Second), true, nil).Stir.Look {
+			looks++
+		}
+	}
+	if looks != 4 {
+		t.Errorf("%d looks at a sleeping pod in two minutes", looks)
+	}
+}
+
+func TestWhatIsKnownOfIdleTimesIsHandedOver(t *testing.T) {
+	a := newVillage(t, nil)
+	for range 5 {
+		a.load = 1
+		a.run(10 * time.Second)
+		a.load = 0
+		a.run(4 * time.Minute)
+	}
+	b := newVillage(t, nil)
+	b.SetCounts(a.counts)
+	if !b.Import(a.Export(a.now), time.Second, a.now.Add(time.Second)) {
+		t.Fatal("the state is not taken")
+	}
+	at := a.now.Add(10 * time.Second)
+	if x, y := a.keeper.Decide(a.config.Standby.Config, at), b.keeper.Decide(b.config.Standby.Config, at.Add(time.Second)); x.Keep != y.Keep || x.Keep == 0 {
+		t.Errorf("kept %+v, then %+v", x, y)
+	}
+	bad := a.Export(a.now)
+	bad.Keep.Gaps[0][3] = -1
+	if b.Import(bad, 0, a.now) {
+		t.Error("a negative weight is taken")
+	}
+}
