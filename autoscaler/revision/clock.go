@@ -84,7 +84,9 @@ func (r *Revision) Rest(now time.Time) {
 // asleep reports whether only an event can change anything: there are no pods, none are wanted, and
 // there are no reports.
 func (r *Revision) asleep(now time.Time) bool {
-	return r.ordered == r.counts.Asleep && r.counts == (Counts{Asleep: r.counts.Asleep}) && r.zero.Active == zero.No && r.formula.Desired <= 0 && r.series.Quiet(now)
+	others := r.counts
+	others.Asleep, others.Deep = 0, [Levels]int32{}
+	return r.ordered == r.counts.Asleep && others == (Counts{}) && r.zero.Active == zero.No && r.formula.Desired <= 0 && r.series.Quiet(now)
 }
 
 // noticePause marks the seconds in which this process did not run as missing.

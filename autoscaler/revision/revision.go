@@ -15,6 +15,7 @@ import (
 	"ebb.dev/ebb/autoscaler/keep"
 	"ebb.dev/ebb/autoscaler/window"
 	"ebb.dev/ebb/autoscaler/zero"
+	"ebb.dev/ebb/standby"
 )
 
 // driftTime is how long the number of pods may differ from the last scale that was ordered before
@@ -48,9 +49,13 @@ type Counts struct {
 	Ready, NotReady, Pending, Terminating int32
 	// Lapsed pods were ready before, so they can still be at long requests.
 	Lapsed int32
-	// Asleep pods are none of the others.
+	// Asleep pods are none of the others. Deep counts them by level.
 	Asleep int32
+	Deep   [Levels]int32
 }
+
+// Levels is how many levels of standby there are.
+const Levels = int(standby.Compressed) + 1
 
 // Running is how many pods count against the scale target's replicas.
 func (c Counts) Running() int32 { return c.Ready + c.NotReady + c.Asleep - c.Terminating }
@@ -74,6 +79,10 @@ type Status struct {
 type Explanation struct {
 	Decision decide.Decision
 	Step     zero.Step
+	// With standby, Awake is how many of the pods are to be awake, and Keep says how many others
+	// stay asleep and why. Without it, Keep is nil.
+	Awake int32
+	Keep  *keep.Decision
 }
 
 // Rule is the rule that determined the outcome.
@@ -86,10 +95,14 @@ func (e Explanation) Rule() string {
 
 // Reason is the sentence that goes with Rule.
 func (e Explanation) Reason() string {
+	reason := e.Decision.Reason()
 	if e.Step.Reason != "" {
-		return e.Step.Reason + " (" + e.Decision.Reason() + ")"
+		reason = e.Step.Reason + " (" + reason + ")"
 	}
-	return e.Decision.Reason()
+	if e.Keep != nil {
+		reason += "; asleep: " + e.Keep.Reason
+	}
+	return reason
 }
 
 // Outcome is what to do after a decision.
@@ -101,11 +114,7 @@ type Outcome struct {
 	// unknown.
 	Scale          bool
 	Replicas, From int32
-	// With standby, Awake is how many of the pods are to be awake, and Keep says why the others are
-	// not deleted. Without it, Keep is nil.
-	Awake int32
-	Keep  *keep.Decision
-	Stir  Stir
+	Stir           Stir
 	// Verify asks to read the scale first, because the number of pods does not match what was
 	// ordered.
 	Verify bool
@@ -204,7 +213,7 @@ func (r *Revision) Decide(now time.Time, between bool, budget *Budget) Outcome {
 		r.clocks.step = now.Add(step.After)
 	}
 
-	out := Outcome{Explanation: Explanation{d, step}, From: r.ordered, Counts: r.counts, Epoch: r.prober.epoch}
+	out := Outcome{Explanation: Explanation{Decision: d, Step: step}, From: r.ordered, Counts: r.counts, Epoch: r.prober.epoch}
 	r.order(&out, budget, now)
 	r.stir(&out, now)
 	out.Status = r.status(step)

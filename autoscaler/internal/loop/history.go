@@ -46,7 +46,15 @@ func (h *history) add(e revision.Explanation) {
 
 func sameRun(a, b *revision.Explanation) bool {
 	return a.Decision.Desired == b.Decision.Desired && a.Decision.Rule == b.Decision.Rule &&
-		a.Decision.Panicking == b.Decision.Panicking && a.Step.Want == b.Step.Want && a.Step.Rule == b.Step.Rule
+		a.Decision.Panicking == b.Decision.Panicking && a.Step.Want == b.Step.Want && a.Step.Rule == b.Step.Rule &&
+		a.Awake == b.Awake && kept(a) == kept(b)
+}
+
+func kept(e *revision.Explanation) int32 {
+	if e.Keep == nil {
+		return 0
+	}
+	return e.Keep.Keep
 }
 
 func (h *history) last() *Entry {

@@ -337,6 +337,7 @@ func (r *group) derive() {
 		switch running := state == ready || state == lapsed; {
 		case running && p.said.depth > 0:
 			r.counts.Asleep++
+			r.counts.Deep[min(int(p.said.depth), revision.Levels)-1]++
 			r.asleep = append(r.asleep, pod)
 			continue
 		case state == lapsed && p.said.woke && time.Since(p.said.since) < noticed:

@@ -75,9 +75,9 @@ func TestAPodSaysThatItSleeps(t *testing.T) {
 	if index.Said(key, "a", 0) || !index.Said(key, "a", 1) || index.Said(key, "a", 1) {
 		t.Error("what is news?")
 	}
-	want("the kubelet has not noticed yet", revision.Counts{Asleep: 1}, 0)
+	want("the kubelet has not noticed yet", revision.Counts{Asleep: 1, Deep: [revision.Levels]int32{1}}, 0)
 	seen(lapsed)
-	want("it has", revision.Counts{Asleep: 1}, 0)
+	want("it has", revision.Counts{Asleep: 1, Deep: [revision.Levels]int32{1}}, 0)
 	index.Said(key, "a", 2)
 	if asleep, _ := index.NotReady(key); len(asleep) != 1 || asleep[0].Depth != 2 || asleep[0].Since.IsZero() {
 		t.Errorf("%+v", asleep)

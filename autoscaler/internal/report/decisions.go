@@ -64,6 +64,15 @@ type decision struct {
 	Reason  string    `json:"reason"`
 	Inputs  inputs    `json:"inputs"`
 	Formula formula   `json:"formula"`
+	// Standby is missing if it is off.
+	Standby *asleepPods `json:"standby,omitempty"`
+}
+
+// asleepPods says how the scale is divided.
+type asleepPods struct {
+	Awake  int32  `json:"awake"`
+	Asleep int32  `json:"asleep"`
+	Reason string `json:"reason"`
 }
 
 type inputs struct {
@@ -113,7 +122,11 @@ func (d Decisions) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	out := make([]decision, 0, len(history))
 	for _, e := range history {
 		o, x := e.Decision.Observation, e.Decision
-		out = append(out, decision{First: e.First, Last: x.Time, Times: e.Times, Want: e.Step.Want, Desired: x.Desired, Written: e.Step.Apply,
+		var standby *asleepPods
+		if e.Keep != nil {
+			standby = &asleepPods{Awake: e.Awake, Asleep: e.Keep.Keep, Reason: e.Keep.Reason}
+		}
+		out = append(out, decision{Standby: standby, First: e.First, Last: x.Time, Times: e.Times, Want: e.Step.Want, Desired: x.Desired, Written: e.Step.Apply,
 			Rule: e.Rule(), Reason: e.Reason(),
 			Inputs: inputs{Ready: o.Ready, Metric: x.Metric.String(), Stable: o.Stable, Panic: o.Panic, Burst: o.Burst, Pushed: o.Pushed, Queued: o.Queued, Known: o.Known,
 				Missing: o.Missing, Target: x.Target, Total: x.Total, Panicking: x.Panicking},

@@ -11,6 +11,7 @@ import (
 
 	"ebb.dev/ebb/autoscaler/decide"
 	"ebb.dev/ebb/autoscaler/internal/loop"
+	"ebb.dev/ebb/standby"
 )
 
 // Collector exports the loop's views under the contract's names, with underscores in place of dots.
@@ -62,6 +63,7 @@ var (
 	notReady    = describe("kn_revision_pods_not_ready_count", "Pods that are not ready.")
 	pending     = describe("kn_revision_pods_pending_count", "Pods that are pending.")
 	terminating = describe("kn_revision_pods_terminating_count", "Pods that are terminating.")
+	asleep      = prometheus.NewDesc("ebb_revision_pods_asleep", "Pods that sleep, by level.", append(append([]string{}, labels...), "level"), nil)
 	metrics     = map[decide.Metric][3]*prometheus.Desc{
 		decide.Concurrency: {
 			describe("kn_revision_concurrency_stable", "Average of concurrent requests over the stable window."),
@@ -79,7 +81,7 @@ var (
 
 // Describe implements prometheus.Collector.
 func (c Collector) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{desired, excess, panicMode, requested, ready, notReady, pending, terminating, ruleInfo} {
+	for _, d := range []*prometheus.Desc{desired, excess, panicMode, requested, ready, notReady, pending, terminating, asleep, ruleInfo} {
 		out <- d
 	}
 	for _, three := range metrics {
@@ -112,6 +114,11 @@ func (c Collector) Collect(out chan<- prometheus.Metric) {
 		gauge(notReady, float64(v.Counts.NotReady))
 		gauge(pending, float64(v.Counts.Pending))
 		gauge(terminating, float64(v.Counts.Terminating))
+		if v.Last.Keep != nil || v.Counts.Asleep > 0 {
+			for level, n := range v.Counts.Deep {
+				out <- &series{asleep, append(pairs[:4:4], pair("level", standby.Level(level).String())), float64(n)}
+			}
+		}
 		three := metrics[d.Metric]
 		gauge(three[0], d.Observation.Stable)
 		gauge(three[1], d.Observation.Panic)

@@ -1,0 +1,106 @@
+// Command standby measures pods that sleep: how long a request to one takes, what one costs, and
+// how soon ten pods serve when nine of them slept. It prints JSON lines.
+//
+// Owns: its own namespace. Reads: responses, PodAutoscalers, and the kubelets' statistics. Writes:
+// Services, and standby in config-autoscaler, which it restores. Never: asserts a figure.
+//
+// A wake is the first request to a pod that sleeps, sent to the gateway over a connection that is
+// open already. A warm request is the next one to the same pod. Both include the gateway, the
+// activator and queue-proxy.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"maps"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"ebb.dev/ebb/test/internal/cluster"
+	"ebb.dev/ebb/test/internal/result"
+)
+
+func main() {
+	var o options
+	flag.IntVar(&o.wakes, "wakes", 100, "wakes of frozen pods to measure for each language")
+	flag.IntVar(&o.compressed, "compressed", 20, "wakes of compressed pods to measure for each language")
+	flag.IntVar(&o.cold, "cold", 5, "cold starts to measure for each language")
+	flag.IntVar(&o.services, "services", 10, "services for each language; one sleeps while another wakes")
+	flag.DurationVar(&o.deep, "deep", 2*time.Minute, "how long until a pod that sleeps is compressed")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	if err := run(ctx, o); err != nil {
+		fmt.Fprintln(os.Stderr, "standby:", err)
+		stop()
+		os.Exit(1)
+	}
+}
+
+type options struct {
+	wakes, compressed, cold, services int
+	deep                              time.Duration
+}
+
+// languages are the samples, by name.
+var languages = map[string]string{
+	"go":     "dev.local/ebb/hello-go:dev",
+	"python": "dev.local/ebb/hello-python:dev",
+}
+
+type bench struct {
+	*cluster.Cluster
+	options
+	namespace string
+	out       *result.Printer
+	lost      int
+}
+
+func run(ctx context.Context, o options) (err error) {
+	c, err := cluster.Connect(ctx)
+	if err != nil {
+		return err
+	}
+	var undo cluster.Undo
+	defer func() { err = errors.Join(err, undo.Run()) }()
+	restore, err := c.SetConfig(ctx, "config-autoscaler", map[string]string{
+		"scale-to-zero-grace-period": "6s", "standby": "auto", "standby-after": "1s"})
+	if err != nil {
+		return err
+	}
+	undo = append(undo, restore)
+	namespace, remove, err := c.Namespace(ctx, "standby")
+	if err != nil {
+		return err
+	}
+	undo = append(undo, remove)
+	b := &bench{Cluster: c, options: o, namespace: namespace, out: &result.Printer{Bench: "standby", Out: os.Stdout}}
+
+	summary := result.Fields{}
+	for _, language := range []string{"go", "python"} {
+		figures, err := b.language(ctx, language)
+		if err != nil {
+			return fmt.Errorf("%s: %w", language, err)
+		}
+		if err := b.out.Line(figures); err != nil {
+			return err
+		}
+		// The figures of the summary are those of the slower and larger program.
+		maps.Copy(summary, figures)
+		delete(summary, "language")
+	}
+	burst, err := b.burst(ctx)
+	if err != nil {
+		return fmt.Errorf("burst: %w", err)
+	}
+	agent, err := b.agentMemory(ctx)
+	if err != nil {
+		return fmt.Errorf("agent: %w", err)
+	}
+	summary["burst_ten_served_s"], summary["agent_rss_mib"], summary["lost"] = burst, agent, b.lost
+	return b.out.Summary(summary)
+}
