@@ -25,8 +25,11 @@ func (s *Sidecar) observe(c *chain.Chain) error {
 		otlp.String("kn.service.name", cfg.Service), otlp.String("kn.configuration.name", cfg.Configuration),
 		otlp.String("kn.revision.name", cfg.Revision), otlp.String("k8s.namespace.name", cfg.Namespace), otlp.String("k8s.pod.name", cfg.Pod),
 	}
-	s.metrics = usermetrics.New(resource, usermetrics.Sources{Waiting: s.gate.Waiting, Upgraded: s.server.Upgraded, Panics: s.server.Panics,
-		Evicted: s.server.Evicted})
+	sources := usermetrics.Sources{Waiting: s.gate.Waiting, Upgraded: s.server.Upgraded, Panics: s.server.Panics, Evicted: s.server.Evicted}
+	if s.sleeper != nil {
+		sources.Strangers = s.sleeper.Strangers
+	}
+	s.metrics = usermetrics.New(resource, sources)
 	resource = append(resource, otlp.String("service.name", "queue-proxy"))
 	var err error
 	switch m := cfg.Observability.RequestMetrics; m.Protocol {

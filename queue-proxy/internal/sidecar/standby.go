@@ -30,6 +30,7 @@ func (s *Sidecar) buildStandby() error {
 	s.stopSleeper = stop
 	s.sleeper = sleep.New(ctx, sleep.Options{
 		Gate: gate{s}, Announce: s.announceSleep, Probe: s.answers,
+		Woke:   func(level standby.Level, waited time.Duration) { s.metrics.Woke(level, waited) },
 		PodUID: s.cfg.PodUID, Node: nodeAddresses(s.cfg.NodeIPs), Quiet: restQuiet, Log: s.log,
 	})
 	l, err := listen("the node agent", s.cfg.StandbyPort)

@@ -45,6 +45,8 @@ type Options struct {
 	Announce func(ctx context.Context, w Word)
 	// Probe asks the user container once whether it answers.
 	Probe func(ctx context.Context) error
+	// Woke, if set, is told how long requests waited for a pod that slept at level.
+	Woke func(level standby.Level, waited time.Duration)
 	// PodUID is told to the agent, Node are the addresses that the agent may call from.
 	PodUID string
 	Node   []netip.Addr
@@ -70,6 +72,7 @@ type Sleeper struct {
 	conn    net.Conn      // of the agent, nil for none
 	changed chan struct{} // closed when those that wait are to look again
 	overdue *time.Timer
+	called  time.Duration // when the pod was to wake
 	ticking bool
 	losses  int // how often the agent's connection was lost when that mattered
 	words   chan Word
@@ -164,7 +167,11 @@ func (s *Sleeper) stepLocked(e standby.Event) {
 		s.changed = make(chan struct{})
 	}
 	if do.Has(standby.Arm) {
+		s.called = e.At
 		s.armLocked()
+	}
+	if do.Has(standby.Release) && s.o.Woke != nil {
+		s.o.Woke(s.pod.Depth, e.At-s.called)
 	}
 	if do.Has(standby.Probe) {
 		s.losses++

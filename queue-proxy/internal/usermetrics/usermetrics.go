@@ -22,6 +22,7 @@ import (
 	"ebb.dev/ebb/internal/otlp"
 	"ebb.dev/ebb/queue-proxy/internal/chain"
 	"ebb.dev/ebb/queue-proxy/internal/routetag"
+	"ebb.dev/ebb/standby"
 	"ebb.dev/ebb/wire"
 )
 
@@ -99,6 +100,9 @@ type Metrics struct {
 	invocations byStatus
 	ended       [6]atomic.Uint64
 
+	// wakes are by the level at which the pod slept.
+	wakes [standby.Compressed + 1]histogram
+
 	doors atomic.Pointer[[]*door]
 	grow  sync.Mutex
 }
@@ -115,12 +119,15 @@ func labels(resource []otlp.Attribute) string {
 	return b.String()
 }
 
-// Sources are asked at each look; all must be set.
+// Sources are asked at each look; all but Strangers must be set.
 type Sources struct {
 	Waiting  func() int   // requests without a slot
 	Upgraded func() int   // connections that are open
 	Panics   func() int64 // since the start, as what follows
 	Evicted  func() int64 // connections closed for others
+	// Strangers are connections to the node agent's port that were not the agent's. Without it the
+	// pod never sleeps.
+	Strangers func() int64
 }
 
 // New makes Metrics with the resource's attributes as labels of every series.
@@ -173,6 +180,9 @@ func (m *Metrics) Observe(r *forward.Request, res *forward.Result, e chain.Ended
 	}
 }
 
+// Woke counts a wake: how long requests waited for the pod.
+func (m *Metrics) Woke(level standby.Level, waited time.Duration) { m.wakes[level].observe(waited) }
+
 // Names in OpenTelemetry's spelling. In Prometheus' the dots are underscores and durations end in
 // _seconds.
 const (
@@ -184,9 +194,12 @@ const (
 	notCompleted  = "ebb.requests.not_completed"
 	caught        = "ebb.panics"
 	evicted       = "ebb.evicted.connections"
+	wake          = "ebb.wake.duration"
+	strangers     = "ebb.stranger.connections"
 	statusKey     = "http.response.status_code"
 	tagKey        = "kn.route.tag"
 	causeKey      = "cause"
+	levelKey      = "level"
 
 	invocationHelp = "How long requests took, from the end of their head to the end of the response."
 	serverHelp     = "How long requests took, by the Route's tag that they came through."
@@ -195,6 +208,8 @@ const (
 	upgradesHelp   = "Open upgraded (WebSocket) connections."
 	caughtHelp     = "Panics that were caught; the log has the stack."
 	evictedHelp    = "Client connections that were closed to make room for new ones."
+	wakeHelp       = "How long requests waited for the pod to wake, by the level at which it slept."
+	strangersHelp  = "Connections to the node agent's port that were not the agent's."
 	endedHelp      = "Requests that ended otherwise than by a whole response of the container."
 )
 
@@ -248,6 +263,14 @@ func (m *Metrics) text() []byte {
 	}
 	fmt.Fprintf(&b, "%s{%s} %d\n", head(&b, caught, "counter", caughtHelp), m.labels, m.sources.Panics())
 	fmt.Fprintf(&b, "%s{%s} %d\n", head(&b, evicted, "counter", evictedHelp), m.labels, m.sources.Evicted())
+	if m.sources.Strangers == nil {
+		return b.Bytes()
+	}
+	name = head(&b, wake, "histogram", wakeHelp)
+	for level := range m.wakes {
+		m.print(&b, name, fmt.Sprintf("level=%q", standby.Level(level)), &m.wakes[level])
+	}
+	fmt.Fprintf(&b, "%s{%s} %d\n", head(&b, strangers, "counter", strangersHelp), m.labels, m.sources.Strangers())
 	return b.Bytes()
 }
 
@@ -284,16 +307,28 @@ func (m *Metrics) Collect(out *otlp.Metrics) {
 	out.Counter(notCompleted, "{request}", endedHelp, ended...)
 	out.Counter(caught, "{panic}", caughtHelp, otlp.Point{Value: float64(m.sources.Panics())})
 	out.Counter(evicted, "{connection}", evictedHelp, otlp.Point{Value: float64(m.sources.Evicted())})
+	if m.sources.Strangers == nil {
+		return
+	}
+	var wakes []otlp.Histogram
+	for level := range m.wakes {
+		wakes = append(wakes, m.wakes[level].point(otlp.String(levelKey, standby.Level(level).String())))
+	}
+	out.Histogram(wake, "s", wakeHelp, wakes...)
+	out.Counter(strangers, "{connection}", strangersHelp, otlp.Point{Value: float64(m.sources.Strangers())})
 }
 
 func (b *byStatus) points(more []otlp.Attribute) (points []otlp.Histogram) {
 	for status, h := range b.all() {
-		p := otlp.Histogram{Attributes: append([]otlp.Attribute{otlp.Int(statusKey, int64(status))}, more...), Bounds: bounds[:],
-			Sum: float64(h.nanos.Load()) / 1e9}
-		for i := range h.counts {
-			p.Counts = append(p.Counts, h.counts[i].Load())
-		}
-		points = append(points, p)
+		points = append(points, h.point(append([]otlp.Attribute{otlp.Int(statusKey, int64(status))}, more...)...))
 	}
 	return points
+}
+
+func (h *histogram) point(attributes ...otlp.Attribute) otlp.Histogram {
+	p := otlp.Histogram{Attributes: attributes, Bounds: bounds[:], Sum: float64(h.nanos.Load()) / 1e9}
+	for i := range h.counts {
+		p.Counts = append(p.Counts, h.counts[i].Load())
+	}
+	return p
 }

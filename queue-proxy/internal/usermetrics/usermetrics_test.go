@@ -14,6 +14,7 @@ import (
 	"ebb.dev/ebb/forward"
 	"ebb.dev/ebb/internal/otlp"
 	"ebb.dev/ebb/queue-proxy/internal/chain"
+	"ebb.dev/ebb/standby"
 )
 
 var some = Sources{Waiting: func() int { return 3 }, Upgraded: func() int { return 0 }, Panics: func() int64 { return 2 }, Evicted: func() int64 { return 5 }}
@@ -105,5 +106,23 @@ func TestTagsOfClientsAreBounded(t *testing.T) {
 	}
 	if rest != 100-(mostTags-4) {
 		t.Errorf("%d requests are counted for the rest", rest)
+	}
+}
+
+func TestWakesAreShownForPodsThatMaySleep(t *testing.T) {
+	zero := func() int { return 0 }
+	none := func() int64 { return 0 }
+	sources := Sources{Waiting: zero, Upgraded: zero, Panics: none, Evicted: none}
+	if text := string(New(nil, sources).text()); strings.Contains(text, "ebb_wake") {
+		t.Errorf("a pod that never sleeps shows wakes:\n%s", text)
+	}
+	sources.Strangers = func() int64 { return 3 }
+	m := New(nil, sources)
+	m.Woke(standby.Frozen, 3*time.Millisecond)
+	text := string(m.text())
+	for _, want := range []string{`level="frozen",le="0.0025"} 0`, `level="frozen",le="0.005"} 1`, `level="compressed",le="+Inf"} 0`, "ebb_stranger_connections_total{} 3"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %s in\n%s", want, text)
+		}
 	}
 }
