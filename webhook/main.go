@@ -47,6 +47,14 @@ func start(ctx context.Context, env func(string) string, stdout io.Writer) error
 	if err != nil {
 		return fmt.Errorf("build client: %w", err)
 	}
+	// Dry runs have a client of their own, so that many of them do not delay the rest, such as
+	// renewing the certificate.
+	config = rest.CopyConfig(config)
+	config.QPS, config.Burst = 50, 100
+	dry, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return fmt.Errorf("build client of dry runs: %w", err)
+	}
 	store := settings.NewStore(nil)
 	if err := settings.Watch(ctx, client, options.namespace, store, log); err != nil {
 		return err
@@ -57,7 +65,7 @@ func start(ctx context.Context, env func(string) string, stdout io.Writer) error
 	domain := clusterdomain.Read()
 	judge := admit.New(admit.Options{
 		Rules:   func() *admit.Rules { return rules().Rules(domain) },
-		DryRun:  admit.PodDryRun(client),
+		DryRun:  admit.PodDryRun(dry),
 		Metrics: admit.NewMetrics(registry),
 		Log:     log,
 	})

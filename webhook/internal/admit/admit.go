@@ -13,6 +13,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"net/netip"
 	"strings"
 	"time"
 
@@ -38,13 +39,21 @@ const (
 	PathConfigMaps = "/config-validation"
 )
 
-// Bounds of what is in memory at once. The API server takes no request of more than 3 MiB and sends
-// the object twice, before and after; nearly all are a few KiB.
+// Bounds of what is in memory at once, and how much of it one address may take. The API server
+// takes no request of more than 3 MiB and sends the object twice, before and after; nearly all are
+// a few KiB.
 const (
-	maxBody     = 7 << 20
-	smallBody   = 256 << 10
-	smallBodies = 64
-	largeBodies = 2
+	maxBody          = 7 << 20
+	smallBody        = 256 << 10
+	smallBodies      = 64
+	smallBodiesOfOne = 32
+	largeBodies      = 2
+	largeBodiesOfOne = 1
+	// A large body that has a place must arrive within this time.
+	largeBodyWithin = 3 * time.Second
+	// Dry runs hold a place while the API server and its policies decide, so they have fewer.
+	dryRuns      = 32
+	dryRunsOfOne = 16
 )
 
 // DryRun tries a pod template without creating anything.
@@ -60,7 +69,8 @@ type Options struct {
 
 // New returns the handler of all four paths.
 func New(options Options) http.Handler {
-	j := &judge{Options: options, kinds: kinds(), small: make(chan struct{}, smallBodies), large: make(chan struct{}, largeBodies)}
+	j := &judge{Options: options, kinds: kinds(), small: newPlaces(smallBodies, smallBodiesOfOne),
+		large: newPlaces(largeBodies, largeBodiesOfOne), dry: newPlaces(dryRuns, dryRunsOfOne)}
 	mux := http.NewServeMux()
 	mux.Handle("POST "+PathDefaulting, j.handle(PathDefaulting, j.setDefaults))
 	mux.Handle("POST "+PathEarly, j.handle(PathEarly, j.validateEarly))
@@ -72,8 +82,8 @@ func New(options Options) http.Handler {
 type judge struct {
 	Options
 	kinds map[metav1.GroupVersionKind]kind
-	// A request takes a place in one of them before its body is read.
-	small, large chan struct{}
+	// A request takes a place in small or large before its body is read.
+	small, large, dry *places
 }
 
 // answer is the part of a response that the paths decide.
@@ -84,7 +94,7 @@ type answer struct {
 	refused error
 }
 
-func (j *judge) handle(path string, decide func(context.Context, *admissionv1.AdmissionRequest) answer) http.Handler {
+func (j *judge) handle(path string, decide func(*http.Request, *admissionv1.AdmissionRequest) answer) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		places, longest := j.large, int64(maxBody)
 		if r.ContentLength >= 0 && r.ContentLength <= smallBody {
@@ -95,13 +105,17 @@ func (j *judge) handle(path string, decide func(context.Context, *admissionv1.Ad
 			http.Error(w, "the request is too large", http.StatusRequestEntityTooLarge)
 			return
 		}
-		select {
-		case places <- struct{}{}:
-			defer func() { <-places }()
-		case <-r.Context().Done():
+		from := addressOf(r)
+		if !places.take(r.Context(), from) {
 			return
 		}
+		defer places.leave(from)
+		control := http.NewResponseController(w) // whose errors only say that a test has no connection
+		if places == j.large {
+			_ = control.SetReadDeadline(time.Now().Add(largeBodyWithin))
+		}
 		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, longest))
+		_ = control.SetReadDeadline(time.Time{}) // a deadline that passes would cancel the request
 		if err != nil {
 			http.Error(w, "the request cannot be read: "+err.Error(), http.StatusBadRequest)
 			return
@@ -113,7 +127,7 @@ func (j *judge) handle(path string, decide func(context.Context, *admissionv1.Ad
 		}
 		began := time.Now()
 		request := review.Request
-		a := decide(r.Context(), request)
+		a := decide(r, request)
 		response := &admissionv1.AdmissionResponse{UID: request.UID, Allowed: a.refused == nil, Warnings: a.warnings}
 		if a.refused != nil {
 			response.Result = &metav1.Status{
@@ -140,6 +154,12 @@ func (j *judge) change(request *admissionv1.AdmissionRequest) change {
 	}
 }
 
+// addressOf returns where a request comes from; nobody is zero.
+func addressOf(r *http.Request) netip.Addr {
+	peer, _ := netip.ParseAddrPort(r.RemoteAddr)
+	return peer.Addr().Unmap()
+}
+
 // concerns tells whether a request is to be judged: writes of objects that are not on their way
 // out. An object that is being deleted has only finalizers to lose, and that must not fail.
 func concerns(request *admissionv1.AdmissionRequest) bool {
@@ -156,7 +176,7 @@ func concerns(request *admissionv1.AdmissionRequest) bool {
 	return object.Metadata.DeletionTimestamp == ""
 }
 
-func (j *judge) setDefaults(_ context.Context, request *admissionv1.AdmissionRequest) answer {
+func (j *judge) setDefaults(_ *http.Request, request *admissionv1.AdmissionRequest) answer {
 	k, ok := j.kinds[request.Kind]
 	if !ok {
 		return answer{refused: fmt.Errorf("unhandled kind: %s", request.Kind.String())}
@@ -182,13 +202,13 @@ func (j *judge) setDefaults(_ context.Context, request *admissionv1.AdmissionReq
 	return answer{patch: patch}
 }
 
-func (j *judge) validateEarly(_ context.Context, request *admissionv1.AdmissionRequest) answer {
+func (j *judge) validateEarly(_ *http.Request, request *admissionv1.AdmissionRequest) answer {
 	a, _ := j.judge(request)
 	a.warnings = nil
 	return a
 }
 
-func (j *judge) validate(ctx context.Context, request *admissionv1.AdmissionRequest) answer {
+func (j *judge) validate(r *http.Request, request *admissionv1.AdmissionRequest) answer {
 	a, k := j.judge(request)
 	if a.refused != nil || k == nil || k.template == nil || request.DryRun == nil || !*request.DryRun || j.DryRun == nil {
 		return a
@@ -197,7 +217,13 @@ func (j *judge) validate(ctx context.Context, request *admissionv1.AdmissionRequ
 	if err != nil || len(parent.OwnerReferences) > 0 {
 		return a
 	}
-	if err := j.DryRun(ctx, request.Namespace, parent, template); err != nil {
+	from := addressOf(r)
+	if !j.dry.try(from) {
+		a.refused = errors.New("too many dry runs at once; try again")
+		return a
+	}
+	defer j.dry.leave(from)
+	if err := j.DryRun(r.Context(), request.Namespace, parent, template); err != nil {
 		failed := apis.ErrGeneric(fmt.Sprintf("dry run failed with %v", err), "spec.template")
 		a.refused = fmt.Errorf("validation callback failed: %w", failed)
 	}
@@ -229,7 +255,7 @@ func (j *judge) judge(request *admissionv1.AdmissionRequest) (answer, *kind) {
 	return a, &k
 }
 
-func (j *judge) validateConfigMap(_ context.Context, request *admissionv1.AdmissionRequest) answer {
+func (j *judge) validateConfigMap(_ *http.Request, request *admissionv1.AdmissionRequest) answer {
 	if !concerns(request) {
 		return answer{}
 	}

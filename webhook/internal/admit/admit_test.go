@@ -45,6 +45,11 @@ func handler(t *testing.T, configMaps map[string]map[string]string, dryRun DryRu
 // ask sends an admission request as the API server does.
 func ask(t *testing.T, h http.Handler, path string, request *admissionv1.AdmissionRequest) *admissionv1.AdmissionResponse {
 	t.Helper()
+	return askFrom(t, h, "192.0.2.1", path, request)
+}
+
+func askFrom(t *testing.T, h http.Handler, from, path string, request *admissionv1.AdmissionRequest) *admissionv1.AdmissionResponse {
+	t.Helper()
 	request.UID = "a-uid"
 	body, err := json.Marshal(admissionv1.AdmissionReview{
 		TypeMeta: metav1.TypeMeta{APIVersion: "admission.k8s.io/v1", Kind: "AdmissionReview"}, Request: request,
@@ -53,7 +58,9 @@ func ask(t *testing.T, h http.Handler, path string, request *admissionv1.Admissi
 		t.Fatal(err)
 	}
 	w := httptest.NewRecorder()
-	h.ServeHTTP(w, httptest.NewRequest(http.MethodPost, path+"?timeout=10s", bytes.NewReader(body)))
+	asked := httptest.NewRequest(http.MethodPost, path+"?timeout=10s", bytes.NewReader(body))
+	asked.RemoteAddr = from + ":1"
+	h.ServeHTTP(w, asked)
 	if w.Code != http.StatusOK {
 		t.Fatalf("%s answered %d: %s", path, w.Code, w.Body)
 	}

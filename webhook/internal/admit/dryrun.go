@@ -2,6 +2,7 @@ package admit
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"strings"
 
@@ -14,10 +15,19 @@ import (
 )
 
 // PodDryRun asks the API server whether it would take a pod made of a template. Nothing is created.
+//
+// Who asked is not known: nothing tells the API server's request from one that a pod of the cluster
+// made up, with any namespace in it. So the error does not tell how much of a quota is used.
 func PodDryRun(client kubernetes.Interface) DryRun {
 	return func(ctx context.Context, namespace string, parent *metav1.ObjectMeta, template *servingv1.RevisionTemplateSpec) error {
 		_, err := client.CoreV1().Pods(namespace).Create(ctx, trialPod(namespace, parent, template),
 			metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		if err == nil {
+			return nil
+		}
+		if before, _, isQuota := strings.Cut(err.Error(), ", used: "); isQuota {
+			return errors.New(before)
+		}
 		return err
 	}
 }
