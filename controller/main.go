@@ -22,6 +22,7 @@ import (
 	"ebb.dev/ebb/controller/internal/digest"
 	"ebb.dev/ebb/controller/internal/domainmapping"
 	"ebb.dev/ebb/controller/internal/endpoints"
+	"ebb.dev/ebb/controller/internal/gateway"
 	"ebb.dev/ebb/controller/internal/gc"
 	"ebb.dev/ebb/controller/internal/hpa"
 	"ebb.dev/ebb/controller/internal/labeler"
@@ -45,6 +46,7 @@ func controllers(w *reconcile.World, tokenKey func() []byte) []*reconcile.Contro
 		revision.New(w, tokenKey, digest.New(w.Kube, digest.Transport(os.Getenv))),
 		route.New(w),
 		domainmapping.New(w),
+		gateway.New(w),
 		hpa.New(w),
 		endpoints.New(w),
 		namespace.New(w),

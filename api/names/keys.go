@@ -131,6 +131,8 @@ const (
 	ParkedWasUp = "was-up"
 	// ParkedNeverUp: it never had them.
 	ParkedNeverUp = "never-up"
+	// AllowedListenersAnnotation stands on a Gateway whose spec.allowedListeners Ebb keeps.
+	AllowedListenersAnnotation = "networking.ebb.dev/allowed-listeners"
 	// ResponseTimeoutActionAnnotation on a Revision says what a timer does to a response that has
 	// begun: ResponseTimeoutEnd or ResponseTimeoutCut.
 	ResponseTimeoutActionAnnotation = "serving.ebb.dev/response-timeout-action"

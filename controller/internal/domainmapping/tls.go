@@ -110,7 +110,7 @@ func (r *reconciler) listen(ctx context.Context, dm *v1beta1.DomainMapping, m ga
 		return nil, nil
 	}
 	sets := gatewayapi.MapTLSListeners(m, g, meta)
-	if err := r.listeners.Apply(ctx, dm, g.External, sets); err != nil {
+	if err := r.listeners.Apply(ctx, dm, sets); err != nil {
 		if notOwned := new(apply.NotOwnedError); errors.As(err, &notOwned) {
 			dm.Status.MarkIngressFailed(servingv1.ReasonNotOwned, notOwned.Error())
 			return nil, reconcile.Permanent(err)

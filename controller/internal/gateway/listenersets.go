@@ -6,13 +6,9 @@ import (
 	"slices"
 
 	"k8s.io/apimachinery/pkg/api/equality"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/types"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
-	gatewayclient "sigs.k8s.io/gateway-api/pkg/client/clientset/versioned"
 	gatewaylisters "sigs.k8s.io/gateway-api/pkg/client/listers/apis/v1"
 
 	"ebb.dev/ebb/controller/internal/apply"
@@ -24,14 +20,13 @@ import (
 // Listeners keeps the listeners that terminate TLS, as ListenerSets of the Gateways.
 type Listeners struct {
 	kind   *reconcile.Optional
-	client gatewayclient.Interface
 	lister gatewaylisters.GatewayLister
 }
 
 // NewListeners returns Listeners. When a ListenerSet changes, c reconciles its owner, which is of
 // the given kind.
 func NewListeners(w *reconcile.World, c *reconcile.Controller, ownerKind string) *Listeners {
-	l := &Listeners{kind: w.Optional(gatewayapi.ListenerSets, gatewayapi.ListenerSetSelector), client: w.Gateways,
+	l := &Listeners{kind: w.Optional(gatewayapi.ListenerSets, gatewayapi.ListenerSetSelector),
 		lister: w.GatewayInformers.Gateway().V1().Gateways().Lister()}
 	c.WatchOptional(l.kind, reconcile.ControllerOf(ownerKind))
 	return l
@@ -65,16 +60,8 @@ func (l *Listeners) Usable(g settings.Gateway) settings.Gateway {
 	return settings.Gateway{External: without(g.External), Local: without(g.Local)}
 }
 
-// Apply makes the ListenerSets of owner exist as given, and makes the Gateways accept them.
-func (l *Listeners) Apply(ctx context.Context, owner apply.Object, on []settings.GatewayRef, sets []*unstructured.Unstructured) error {
-	if len(sets) == 0 {
-		return nil
-	}
-	for _, g := range on {
-		if err := l.allow(ctx, g); err != nil {
-			return err
-		}
-	}
+// Apply makes the ListenerSets of owner exist as given. The Gateways accept them then: see New.
+func (l *Listeners) Apply(ctx context.Context, owner apply.Object, sets []*unstructured.Unstructured) error {
 	for _, want := range sets {
 		have, found := l.kind.Get(want.GetNamespace(), want.GetName())
 		_, _, err := apply.Child(ctx, l.kind.Client(want.GetNamespace()), "ListenerSet", owner, have, found, want,
@@ -97,26 +84,6 @@ func (l *Listeners) Prune(ctx context.Context, owner apply.Object, sets []*unstr
 		wanted[want.GetName()] = true
 	}
 	return apply.Prune(ctx, l.kind.Client(owner.GetNamespace()), "ListenerSet", owner, l.kind.List(owner.GetNamespace(), labels.SelectorFromSet(mine)), wanted)
-}
-
-// allow makes a Gateway accept ListenerSets from all namespaces, unless somebody has set which it
-// accepts. The shipped Gateways do not have the field, because a Gateway API before 1.5 does not
-// know it.
-func (l *Listeners) allow(ctx context.Context, g settings.GatewayRef) error {
-	have, err := l.lister.Gateways(g.Namespace()).Get(g.Name())
-	if apierrors.IsNotFound(err) || err == nil && have.Spec.AllowedListeners != nil {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	patch := []byte(`{"spec":{"allowedListeners":{"namespaces":{"from":"All"}}}}`)
-	_, err = l.client.GatewayV1().Gateways(g.Namespace()).Patch(ctx, g.Name(), types.MergePatchType, patch,
-		metav1.PatchOptions{FieldManager: "ebb-controller"})
-	if err != nil {
-		return fmt.Errorf("let Gateway %s take ListenerSets: %w", g.Gateway, err)
-	}
-	return nil
 }
 
 // Holding lists the Gateways whose own listeners include one for host.

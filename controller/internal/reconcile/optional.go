@@ -65,6 +65,12 @@ func (c *Controller) WatchOptional(o *Optional, toKeys func(object any) []Key) {
 // Present reports whether the cluster has the kind.
 func (o *Optional) Present() bool { return o.store() != nil }
 
+// Synced reports whether the cache has all objects that were there when the watch began.
+func (o *Optional) Synced() bool {
+	informer := o.store()
+	return informer != nil && informer.HasSynced()
+}
+
 func (o *Optional) store() cache.SharedIndexInformer {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -10,7 +10,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -260,7 +259,7 @@ func (r *reconciler) apply(ctx context.Context, route *servingv1.Route, p *plan.
 	meta := gatewayapi.Meta{Labels: route.Labels, Annotations: annotations, Owner: *kmeta.NewControllerRef(route)}
 	mine := labels.Set{names.RouteLabel: route.Name}
 	listeners := gatewayapi.TLSListeners(p, s.Gateway, meta)
-	if err := r.listeners.Apply(ctx, route, slices.Concat(s.Gateway.External, s.Gateway.Local), listeners); err != nil {
+	if err := r.listeners.Apply(ctx, route, listeners); err != nil {
 		return false, err
 	}
 	changed, err = gateway.Apply(ctx, r.gateways, r.httpRoutes, route, gatewayapi.HTTPRoutes(p, s.Gateway, meta), mine)

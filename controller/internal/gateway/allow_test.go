@@ -1,0 +1,146 @@
+package gateway
+
+import (
+	"context"
+	"encoding/json"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/tools/record"
+
+	"ebb.dev/ebb/api/names"
+	"ebb.dev/ebb/controller/internal/reconcile"
+	"ebb.dev/ebb/ingress/gatewayapi"
+	"ebb.dev/ebb/settings"
+	"ebb.dev/ebb/test/apiservertest"
+)
+
+var gateways = schema.GroupResource{Group: "gateway.networking.k8s.io", Resource: "gateways"}
+
+// A Gateway takes ListenerSets from the namespaces that have one of Ebb's, and from nobody else, in
+// particular not from a tenant who makes one himself.
+func TestAGatewayTakesListenersOnlyOfNamespacesThatNeedThem(t *testing.T) {
+	store, config := apiservertest.Start(t)
+	clients, err := reconcile.ConnectTo(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	snapshot, err := settings.Parse(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	put := func(resource schema.GroupResource, apiVersion, kind, namespace, name string, fields map[string]any) {
+		o := &unstructured.Unstructured{Object: fields}
+		o.SetAPIVersion(apiVersion)
+		o.SetKind(kind)
+		o.SetNamespace(namespace)
+		o.SetName(name)
+		store.Put(resource, o)
+	}
+	put(schema.GroupResource{Group: "apiextensions.k8s.io", Resource: "customresourcedefinitions"}, "apiextensions.k8s.io/v1",
+		"CustomResourceDefinition", "", "listenersets.gateway.networking.k8s.io", map[string]any{})
+	for _, name := range []string{"ebb-external", "ebb-local", "other"} {
+		put(gateways, "gateway.networking.k8s.io/v1", "Gateway", "knative-serving", name, map[string]any{"spec": map[string]any{}})
+	}
+	kind := gatewayapi.ListenerSets
+	listen := func(namespace, name, gateway string, labels map[string]any) {
+		put(kind.GroupResource(), kind.GroupVersion().String(), "ListenerSet", namespace, name, map[string]any{
+			"metadata": map[string]any{"labels": labels},
+			"spec":     map[string]any{"parentRef": map[string]any{"kind": "Gateway", "namespace": "knative-serving", "name": gateway}}})
+	}
+	ours := map[string]any{names.ListenerSetLabel: "true"}
+
+	world := reconcile.NewWorld(clients, settings.NewStore(snapshot), record.NewFakeRecorder(100), slog.New(slog.DiscardHandler), "knative-serving", "cluster.local")
+	c := New(world)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		done <- world.Run(ctx, []*reconcile.Controller{c}, reconcile.Options{Timeout: time.Minute, Alone: true, Metrics: reconcile.NewMetrics(prometheus.NewRegistry())})
+	}()
+	defer func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}()
+
+	until := func(name, want string) {
+		t.Helper()
+		deadline := time.Now().Add(time.Minute)
+		for {
+			field, _, _ := unstructured.NestedFieldNoCopy(store.Get(gateways, "knative-serving", name).Object, "spec", "allowedListeners")
+			got, err := json.Marshal(field)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if string(got) == want {
+				return
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("Gateway %s allows %s, want %s", name, got, want)
+			}
+			<-time.After(5 * time.Millisecond)
+		}
+	}
+	from := func(namespaces string) string {
+		return `{"namespaces":{"from":"Selector","selector":{"matchExpressions":[{"key":"kubernetes.io/metadata.name","operator":"In","values":[` + namespaces + `]}]}}}`
+	}
+	listen("tenant", "made-by-hand", "ebb-external", nil)
+	listen("b", "one", "ebb-external", ours)
+	until("ebb-external", from(`"b"`))
+	listen("a", "one", "ebb-external", ours)
+	listen("a", "two", "ebb-external", ours)
+	listen("c", "one", "ebb-local", ours)
+	until("ebb-external", from(`"a","b"`))
+	until("ebb-local", from(`"c"`))
+	store.Remove(kind.GroupResource(), "a", "one")
+	store.Remove(kind.GroupResource(), "b", "one")
+	until("ebb-external", from(`"a"`))
+	store.Remove(kind.GroupResource(), "a", "two")
+	until("ebb-external", "null")
+	if mark := store.Get(gateways, "knative-serving", "ebb-external").GetAnnotations()[names.AllowedListenersAnnotation]; mark != "" {
+		t.Errorf("the mark is %q", mark)
+	}
+
+	// What an operator set stays, also over what was Ebb's.
+	byHand := map[string]any{"namespaces": map[string]any{"from": "Same"}}
+	set := func(name string, value map[string]any) {
+		o := store.Get(gateways, "knative-serving", name)
+		if err := unstructured.SetNestedField(o.Object, value, "spec", "allowedListeners"); err != nil {
+			t.Fatal(err)
+		}
+		store.Put(gateways, o)
+	}
+	set("ebb-external", byHand)
+	set("ebb-local", byHand)
+	store.Writes() // forgets them
+	listen("d", "one", "ebb-external", ours)
+	listen("d", "two", "ebb-local", ours)
+	listen("d", "three", "other", ours)
+	for _, key := range []string{"ebb-external", "ebb-local", "other"} {
+		for !settled(world, c, key) {
+			<-time.After(5 * time.Millisecond)
+		}
+	}
+	until("ebb-external", `{"namespaces":{"from":"Same"}}`)
+	until("ebb-local", `{"namespaces":{"from":"Same"}}`)
+	until("other", "null")
+	if writes := store.Writes(); len(writes) > 0 {
+		t.Errorf("written: %+v", writes)
+	}
+}
+
+// settled reconciles a Gateway once the cache has all that was put.
+func settled(w *reconcile.World, c *reconcile.Controller, name string) bool {
+	list := w.Optional(gatewayapi.ListenerSets, gatewayapi.ListenerSetSelector).List("d", labels.Everything())
+	if len(list) < 3 {
+		return false
+	}
+	_, err := c.Reconcile(context.Background(), reconcile.Key{Namespace: "knative-serving", Name: name})
+	return err == nil
+}
