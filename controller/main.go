@@ -43,7 +43,7 @@ func controllers(w *reconcile.World, tokenKey func() []byte) []*reconcile.Contro
 	return []*reconcile.Controller{
 		service.New(w),
 		configuration.New(w),
-		revision.New(w, tokenKey, digest.New(w.Kube, digest.Transport(os.Getenv))),
+		revision.New(w, tokenKey, digest.New(w.Kube, digest.NewWay(w.Kube, os.Getenv))),
 		route.New(w),
 		domainmapping.New(w),
 		gateway.New(w),

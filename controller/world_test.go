@@ -91,7 +91,7 @@ func newWorld(t *testing.T) *world {
 	w.world = reconcile.NewWorld(clients, settings.NewStore(snapshot), w.events, slog.New(slog.DiscardHandler), "knative-serving", "cluster.local")
 	w.world.Now = func() time.Time { return w.now }
 	key := []byte("0123456789abcdef0123456789abcdef")
-	w.digests = digest.New(w.world.Kube, refusing{})
+	w.digests = digest.New(w.world.Kube, func(string, []string) http.RoundTripper { return refusing{} })
 	w.controllers = []*reconcile.Controller{
 		service.New(w.world),
 		configuration.New(w.world),

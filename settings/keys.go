@@ -75,6 +75,7 @@ func sections(s *Snapshot) []section {
 		{DeploymentName, s.checkDeployment, slices.Concat([]key{
 			{"queue-sidecar-image", "", text(&p.QueueSidecarImage, "required", func(s string) bool { return !strings.ContainsAny(s, " \t\n") }).older("queueSidecarImage"), "Image of queue-proxy."},
 			{"registries-skipping-tag-resolving", "kind.local,ko.local,dev.local", words(&p.RegistriesSkippingDigests, "comma-separated host names").older("registriesSkippingTagResolving"), "Registries whose tags are not resolved to digests."},
+			{"trusted-registries", "", words(&p.TrustedRegistries, "comma-separated HOST, HOST:PORT, or http:// and either"), "Registries that the controller may ask for digests at addresses of the cluster's Services, and whose tokens may come from another host at a private address. Only those written with http:// are asked without TLS."},
 			{"digest-resolution-timeout", "10s", duration(&p.DigestResolutionTimeout, 1, forever, 1).older("digestResolutionTimeout"), "Longest wait for one tag to be resolved to a digest."},
 			{"progress-deadline", "600s", duration(&p.ProgressDeadline, time.Second, forever, time.Second).older("progressDeadline"), "Time in which a revision must become ready, or start from zero."},
 		}, resourceKeys("queue-sidecar", "queue-proxy", "25m", &p.QueueSidecarRequests, &p.QueueSidecarLimits), []key{

@@ -97,6 +97,7 @@ func table() map[string][]set {
 		DeploymentName: {
 			{"queue-sidecar-image", "r/q:1", p(func(d Deployment) any { return d.QueueSidecarImage }), "r/q:1", "a b"},
 			{"registries-skipping-tag-resolving", "b, a,,a", p(func(d Deployment) any { return d.RegistriesSkippingDigests }), []string{"a", "b"}, ""},
+			{"trusted-registries", "b.test:5000, http://a.test", p(func(d Deployment) any { return d.TrustedRegistries }), []string{"b.test:5000", "http://a.test"}, ""},
 			{"digest-resolution-timeout", "1s", p(func(d Deployment) any { return d.DigestResolutionTimeout }), time.Second, "0s"},
 			{"progress-deadline", "1s", p(func(d Deployment) any { return d.ProgressDeadlineSeconds() }), int32(1), "1500ms"},
 			{"queue-sidecar-cpu-request", "1m", p(func(d Deployment) any { return d.QueueSidecarRequests }), list("cpu", "1m"), "x"},

@@ -58,6 +58,7 @@ func (s *Snapshot) checkDefaults(r *reader) {
 type Deployment struct {
 	QueueSidecarImage          string
 	RegistriesSkippingDigests  []string // sorted host names
+	TrustedRegistries          []string // sorted; HOST or http://HOST
 	DigestResolutionTimeout    time.Duration
 	ProgressDeadline           time.Duration
 	QueueSidecarRequests       corev1.ResourceList

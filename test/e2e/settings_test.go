@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -116,9 +117,9 @@ func TestAnImageRunsByItsTagWhereTheRegistryCannotBeAsked(t *testing.T) {
 }
 
 // The registry is real and listens on an address of the node that pods can reach. The image itself
-// is never pulled.
+// is never pulled. The registry speaks no TLS, so it is asked only once the operator named it.
 func TestATagBecomesADigest(t *testing.T) {
-	s := begin(t, 2*time.Minute)
+	s := beginAlone(t, 2*time.Minute)
 	nodes, err := s.Kube.CoreV1().Nodes().List(s.ctx, metav1.ListOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -134,7 +135,13 @@ func TestATagBecomesADigest(t *testing.T) {
 	if listener == nil {
 		t.Skip("this machine is not a node of the cluster, so no pod could reach this test's registry")
 	}
-	server := &httptest.Server{Listener: listener, Config: &http.Server{Handler: registry.New()}}
+	inner, asked := registry.New(), new(atomic.Int64)
+	server := &httptest.Server{Listener: listener, Config: &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasPrefix(r.UserAgent(), "knative/") {
+			asked.Add(1)
+		}
+		inner.ServeHTTP(w, r)
+	})}}
 	server.Start()
 	t.Cleanup(server.Close)
 	image := listener.Addr().String() + "/team/app:v1"
@@ -153,6 +160,13 @@ func TestATagBecomesADigest(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	s.apply(service{name: "plain", revision: "plain-one", image: image}.manifest())
+	if _, err = s.Await(s.ctx, cluster.Revisions, s.namespace, "plain-one", func(object *unstructured.Unstructured) bool {
+		return cluster.Conditions(object)["DigestsResolved"].Status == "False"
+	}); err != nil || asked.Load() > 0 {
+		t.Errorf("a registry without TLS that nobody named was asked %d times: %v", asked.Load(), err)
+	}
+	s.config("config-deployment", map[string]string{"trusted-registries": "http://" + listener.Addr().String()})
 	s.apply(service{name: "digest", revision: "digest-one", image: image}.manifest())
 	want := listener.Addr().String() + "/team/app@" + digest.String()
 	_, err = s.Await(s.ctx, cluster.Revisions, s.namespace, "digest-one", func(object *unstructured.Unstructured) bool {

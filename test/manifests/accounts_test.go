@@ -102,6 +102,7 @@ func TestAccountsHaveWhatTheyNeedAndNoMore(t *testing.T) {
 		{"controller", "delete", "pods", "tenant", "a", false},
 		{"controller", "update", "leases", "kube-system", "a", false},
 		{"controller", "update", "leases", "knative-serving", "a", true},
+		{"controller", "list", "servicecidrs.networking.k8s.io", "", "", true},
 		{"controller", "update", "services.serving.knative.dev", "tenant", "a", false},
 		{"controller", "update", "validatingwebhookconfigurations.admissionregistration.k8s.io", "", "a", false},
 		{"autoscaler", "get", "secrets", "tenant", "a", false},

@@ -40,6 +40,8 @@ const workers = 100
 type Settings struct {
 	// Skip lists registries whose tags are not resolved.
 	Skip []string
+	// Trusted lists the registries that the operator named; see Way.
+	Trusted []string
 	// Timeout bounds one attempt, and the time of failing attempts before the tag is used.
 	Timeout time.Duration
 }
@@ -78,12 +80,12 @@ type question struct {
 	answer Answer
 }
 
-// New returns a Resolver that asks registries over t, with the credentials of the revisions'
-// namespaces.
-func New(kube kubernetes.Interface, t http.RoundTripper) *Resolver {
+// New returns a Resolver that asks registries on the given way, with the credentials of the
+// revisions' namespaces.
+func New(kube kubernetes.Interface, way Way) *Resolver {
 	r := newResolver(nil)
 	r.ask = func(ctx context.Context, q *question, image string) (string, error) {
-		return askRegistry(ctx, kube, t, q, image)
+		return askRegistry(ctx, kube, way, q, image)
 	}
 	return r
 }
@@ -255,17 +257,22 @@ func withoutAsking(image string, skip []string) (digest string, known bool) {
 	return "", slices.Contains(skip, reference.Context().RegistryStr())
 }
 
-func askRegistry(ctx context.Context, kube kubernetes.Interface, t http.RoundTripper, q *question, image string) (string, error) {
+func askRegistry(ctx context.Context, kube kubernetes.Interface, way Way, q *question, image string) (string, error) {
 	reference, err := name.ParseReference(image, name.WeakValidation)
 	if err != nil {
 		return "", missingError{err}
+	}
+	registry := reference.Context().RegistryStr()
+	if _, plain := trusts(q.settings.Trusted, registry); plain {
+		// This only adds an attempt without TLS, and cannot fail where the line above did not.
+		reference, _ = name.ParseReference(image, name.WeakValidation, name.Insecure)
 	}
 	keys, err := kubeauth.New(ctx, kube, kubeauth.Options{
 		Namespace: q.namespace, ServiceAccountName: q.serviceAccount, ImagePullSecrets: q.pullSecrets})
 	if err != nil {
 		return "", fmt.Errorf("credentials of service account %s/%s: %w", q.namespace, q.serviceAccount, err)
 	}
-	options := []remote.Option{remote.WithContext(ctx), remote.WithTransport(t), remote.WithUserAgent(userAgent),
+	options := []remote.Option{remote.WithContext(ctx), remote.WithTransport(way(registry, q.settings.Trusted)), remote.WithUserAgent(userAgent),
 		remote.WithAuthFromKeychain(authn.NewMultiKeychain(keys, authn.DefaultKeychain))}
 	head, err := remote.Head(reference, options...)
 	if err == nil {
@@ -290,9 +297,9 @@ func isMissing(err error) bool {
 	return errors.As(err, new(missingError)) || statusIs(err, http.StatusNotFound)
 }
 
-// isRefusal reports whether a retry with the same credentials cannot succeed.
+// isRefusal reports whether a retry with the same credentials and settings cannot succeed.
 func isRefusal(err error) bool {
-	return statusIs(err, http.StatusUnauthorized, http.StatusForbidden)
+	return errors.Is(err, errAddress) || errors.Is(err, errPlain) || statusIs(err, http.StatusUnauthorized, http.StatusForbidden)
 }
 
 func statusIs(err error, codes ...int) bool {

@@ -113,7 +113,7 @@ func TestATagBecomesTheDigestOfARealRegistry(t *testing.T) {
 	agents()
 	rev := revisionOf(host+"/team/hello:1", want, "skipped.example.com/x:1")
 	rev.Spec.InitContainers = []corev1.Container{{Name: "init", Image: host + "/team/hello:1"}}
-	answer := ask(t, New(fake.NewClientset(), http.DefaultTransport), rev, Settings{Skip: []string{"skipped.example.com"}, Timeout: time.Minute})
+	answer := ask(t, New(fake.NewClientset(), anywhere), rev, Settings{Skip: []string{"skipped.example.com"}, Timeout: time.Minute})
 	got := fmt.Sprint(answer.Containers, answer.InitContainers, answer.Missing, answer.Unresolved)
 	if expected := fmt.Sprintf("[{c0 %s} {c1 %s} {c2 }] [{init %s}] <nil> <nil>", want, want, want); got != expected {
 		t.Errorf("got  %s\nwant %s", got, expected)
@@ -145,7 +145,7 @@ func TestAPrivateRegistryIsAskedWithThePullSecretsOfTheRevisionAndItsServiceAcco
 		t.Run(why, func(t *testing.T) {
 			rev := revisionOf(host + "/private:1")
 			change(rev)
-			answer := ask(t, New(client, http.DefaultTransport), rev, Settings{Timeout: time.Minute})
+			answer := ask(t, New(client, anywhere), rev, Settings{Timeout: time.Minute})
 			if answer.Unresolved != nil || answer.Containers[0].ImageDigest != want {
 				t.Errorf("got %+v, want %s", answer, want)
 			}
@@ -196,7 +196,7 @@ func TestAPrivateRegistryIsAskedWithThePullSecretsOfTheRevisionAndItsServiceAcco
 			if err := client.Tracker().Add(account); err != nil {
 				t.Fatal(err)
 			}
-			answer := ask(t, New(client, http.DefaultTransport), rev, Settings{Timeout: time.Minute})
+			answer := ask(t, New(client, anywhere), rev, Settings{Timeout: time.Minute})
 			if ok := answer.Unresolved == nil && answer.Containers[0].ImageDigest == want; ok != c.ok {
 				t.Errorf("got %+v, want a digest: %v", answer, c.ok)
 			}
@@ -209,13 +209,13 @@ func TestAPrivateRegistryIsAskedWithThePullSecretsOfTheRevisionAndItsServiceAcco
 			t.Fatal(err)
 		}
 		t.Setenv("DOCKER_CONFIG", folder)
-		answer := ask(t, New(client, http.DefaultTransport), revisionOf(host+"/private:1"), Settings{Timeout: time.Minute})
+		answer := ask(t, New(client, anywhere), revisionOf(host+"/private:1"), Settings{Timeout: time.Minute})
 		if answer.Unresolved != nil || answer.Containers[0].ImageDigest != want {
 			t.Errorf("got %+v, want %s", answer, want)
 		}
 	})
 	t.Run("without credentials the tag is used, and why is said", func(t *testing.T) {
-		answer := ask(t, New(client, http.DefaultTransport), revisionOf(host+"/private:1"), Settings{Timeout: time.Minute})
+		answer := ask(t, New(client, anywhere), revisionOf(host+"/private:1"), Settings{Timeout: time.Minute})
 		if answer.Unresolved == nil || !strings.Contains(answer.Unresolved.Error(), "401") || answer.Containers[0].ImageDigest != "" {
 			t.Errorf("got %+v", answer)
 		}
@@ -240,7 +240,7 @@ func TestAnImageForSeveralArchitecturesIsPinnedAsAWhole(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	answer := ask(t, New(fake.NewClientset(), http.DefaultTransport), revisionOf(host+"/many:1"), Settings{Timeout: time.Minute})
+	answer := ask(t, New(fake.NewClientset(), anywhere), revisionOf(host+"/many:1"), Settings{Timeout: time.Minute})
 	if want := host + "/many@" + digest.String(); answer.Unresolved != nil || answer.Containers[0].ImageDigest != want {
 		t.Errorf("got %+v, want %s", answer, want)
 	}
@@ -262,16 +262,19 @@ func TestARegistryWithoutHEADAndOneThatIsSkipped(t *testing.T) {
 	defer proxy.Close()
 	_, digest, _ := strings.Cut(want, "@")
 	odd := strings.TrimPrefix(proxy.URL, "http://")
-	answer := ask(t, New(fake.NewClientset(), http.DefaultTransport), revisionOf(odd+"/hello:1"), Settings{Timeout: time.Minute})
+	answer := ask(t, New(fake.NewClientset(), anywhere), revisionOf(odd+"/hello:1"), Settings{Timeout: time.Minute})
 	if answer.Unresolved != nil || answer.Containers[0].ImageDigest != odd+"/hello@"+digest {
 		t.Errorf("without HEAD: %+v, want ...@%s", answer, digest)
 	}
 	seen := heads
-	answer = ask(t, New(fake.NewClientset(), http.DefaultTransport), revisionOf(odd+"/hello:1"), Settings{Timeout: time.Minute, Skip: []string{odd}})
+	answer = ask(t, New(fake.NewClientset(), anywhere), revisionOf(odd+"/hello:1"), Settings{Timeout: time.Minute, Skip: []string{odd}})
 	if answer.Unresolved != nil || answer.Containers[0].ImageDigest != "" || heads != seen {
 		t.Errorf("skipped: %+v after %d more questions", answer, heads-seen)
 	}
 }
+
+// anywhere is a way without rules, to registries on loopback.
+func anywhere(string, []string) http.RoundTripper { return http.DefaultTransport }
 
 type withPassword struct{}
 
@@ -284,7 +287,7 @@ func (withPassword) RoundTrip(r *http.Request) (*http.Response, error) {
 func TestAnImageTheRegistryDoesNotHaveIsMissing(t *testing.T) {
 	host, _ := startRegistry(t, "")
 	push(t, host+"/hello:1")
-	answer := ask(t, New(fake.NewClientset(), http.DefaultTransport), revisionOf(host+"/hello:2"), Settings{Timeout: time.Minute})
+	answer := ask(t, New(fake.NewClientset(), anywhere), revisionOf(host+"/hello:2"), Settings{Timeout: time.Minute})
 	prefix := fmt.Sprintf("Unable to fetch image %q: failed to resolve image to digest: ", host+"/hello:2")
 	if answer.Missing == nil || !strings.HasPrefix(answer.Missing.Error(), prefix) {
 		t.Errorf("got %v, want %s...", answer.Missing, prefix)
@@ -372,7 +375,7 @@ func TestADeletedRevisionIsNotAskedAboutAnyMore(t *testing.T) {
 // The TLS of the way to registries is set by the environment, by the names that installations know.
 func TestTheEnvironmentSetsTheTLSOfTheWayToRegistries(t *testing.T) {
 	config := func(env map[string]string) *tls.Config {
-		return Transport(func(name string) string { return env[name] }).(*http.Transport).TLSClientConfig
+		return NewWay(fake.NewClientset(), func(name string) string { return env[name] })("", nil).(*guarded).outside.TLSClientConfig
 	}
 	if c := config(nil); c.MinVersion != tls.VersionTLS12 || c.MaxVersion != 0 || c.CipherSuites != nil {
 		t.Errorf("without any: %+v", c)

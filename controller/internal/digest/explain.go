@@ -23,6 +23,8 @@ func explain(err error) string {
 		return "the reference is not valid"
 	case errors.Is(err, errAddress):
 		return errAddress.Error()
+	case errors.Is(err, errPlain):
+		return errPlain.Error()
 	case errors.Is(err, context.DeadlineExceeded):
 		return "the registry did not answer in time"
 	case errors.As(err, &unknown):

@@ -1,55 +1,126 @@
 package digest
 
 import (
+	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
 	"net/http"
 	"net/netip"
+	"net/url"
 	"slices"
 	"strings"
 	"syscall"
 	"time"
 
 	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"k8s.io/client-go/kubernetes"
 )
 
-// Transport returns the transport to registries. The variables TAG_TO_DIGEST_TLS_MIN_VERSION,
-// _MAX_VERSION (1.2, 1.3) and _CIPHER_SUITES (a list with commas) configure its TLS. Values that
-// are not known leave Go's default.
-func Transport(env func(string) string) http.RoundTripper {
-	t := remote.DefaultTransport.(*http.Transport).Clone()
-	t.DialContext = (&net.Dialer{Timeout: 5 * time.Second, KeepAlive: 30 * time.Second, Control: onlyRemote}).DialContext
-	t.TLSClientConfig = &tls.Config{
-		MinVersion:   version(env("TAG_TO_DIGEST_TLS_MIN_VERSION"), tls.VersionTLS12),
-		MaxVersion:   version(env("TAG_TO_DIGEST_TLS_MAX_VERSION"), 0),
-		CipherSuites: suites(env("TAG_TO_DIGEST_TLS_CIPHER_SUITES")),
-	}
-	// There are many registries, and each gets few requests.
-	t.MaxIdleConnsPerHost = 4
-	return t
+// Way returns the transport for the questions about an image of the given registry. trusted are the
+// registries that the operator named: HOST, or http://HOST for one that may be asked without TLS.
+type Way func(registry string, trusted []string) http.RoundTripper
+
+// NewWay returns the way to registries of a cluster. The variables TAG_TO_DIGEST_TLS_MIN_VERSION,
+// _MAX_VERSION (1.2, 1.3) and _CIPHER_SUITES (a list with commas) configure its TLS; values that
+// are not known leave Go's default. KUBERNETES_SERVICE_HOST is an address of the cluster's
+// Services.
+func NewWay(kube kubernetes.Interface, env func(string) string) Way {
+	return newWay(&services{kube: kube, server: env("KUBERNETES_SERVICE_HOST")}, env, http.ProxyFromEnvironment, dialling)
 }
 
-var errAddress = errors.New("the registry's address is of this host or link, where no registry is asked")
+// dial opens a connection to an address.
+type dial func(ctx context.Context, network, address string) (net.Conn, error)
 
-// onlyRemote refuses to connect to addresses that are the controller's own or its node's: loopback,
-// and link-local ones, where clouds serve the credentials of a node. It sees the address that is
-// dialled, whatever name or redirect led there.
-func onlyRemote(_, address string, _ syscall.RawConn) error {
+func dialling(allowed rule) dial {
+	return (&net.Dialer{Timeout: 5 * time.Second, KeepAlive: 30 * time.Second, ControlContext: allowed.control}).DialContext
+}
+
+func newWay(of *services, env func(string) string, proxy func(*http.Request) (*url.URL, error), dialling func(rule) dial) Way {
+	transport := func(allowed rule) *http.Transport {
+		t := remote.DefaultTransport.(*http.Transport).Clone()
+		t.Proxy = nil
+		t.DialContext = dialling(allowed)
+		t.TLSClientConfig = &tls.Config{
+			MinVersion:   version(env("TAG_TO_DIGEST_TLS_MIN_VERSION"), tls.VersionTLS12),
+			MaxVersion:   version(env("TAG_TO_DIGEST_TLS_MAX_VERSION"), 0),
+			CipherSuites: suites(env("TAG_TO_DIGEST_TLS_CIPHER_SUITES")),
+		}
+		// There are many registries, and each gets few requests.
+		t.MaxIdleConnsPerHost = 4
+		return t
+	}
+	// A connection is used again only by requests that may open it: each rule has its own pool.
+	g := guarded{proxy: proxy, remote: transport(notLocal), outside: transport(of.notAService), public: transport(of.public)}
+	g.remote.Proxy = proxy
+	return func(registry string, trusted []string) http.RoundTripper {
+		to := g
+		to.registry, to.trusted = registry, trusted
+		return &to
+	}
+}
+
+// guarded decides for each request, also one that follows a redirect or asks for a token, whether
+// it may be sent and to which addresses. An image may name any host and a registry may lead
+// anywhere, so that a tenant would otherwise have the controller ask what only the controller
+// reaches.
+//
+//	                                   | without TLS      | private address           | address of a Service
+//	a registry that the operator named | if named http:// | yes                       | yes
+//	the registry of the image          | no               | yes                       | no
+//	another host, such as a realm      | no               | if the registry was named | no
+//
+// With TLS nothing is sent before the server has shown a certificate for the name that the image
+// has, so a private address is of no use to a tenant. Another host gets a path that its sender
+// chose, though.
+type guarded struct {
+	registry string
+	trusted  []string
+	proxy    func(*http.Request) (*url.URL, error)
+	// Transports by the addresses that they connect to: any but this host's, none of a Service, and
+	// public ones.
+	remote, outside, public *http.Transport
+}
+
+var errPlain = errors.New("the registry wants to be asked without TLS, which no operator allowed")
+
+func (g *guarded) RoundTrip(r *http.Request) (*http.Response, error) {
+	trusted, plain := trusts(g.trusted, r.URL.Host)
+	if r.URL.Scheme != "https" && !plain {
+		return nil, errPlain
+	}
+	through, err := g.proxy(r)
+	if err != nil {
+		return nil, fmt.Errorf("find the proxy to a registry: %w", err)
+	}
+	leads, _ := trusts(g.trusted, g.registry)
+	switch {
+	case trusted || through != nil: // a proxy has rules of its own
+		return g.remote.RoundTrip(r)
+	case leads || r.URL.Host == g.registry:
+		return g.outside.RoundTrip(r)
+	}
+	return g.public.RoundTrip(r)
+}
+
+// trusts reports whether the operator named a host, and whether it may be asked without TLS.
+func trusts(trusted []string, host string) (named, plain bool) {
+	plain = slices.Contains(trusted, "http://"+host)
+	return plain || slices.Contains(trusted, host), plain
+}
+
+// A rule decides whether an address may be connected to.
+type rule func(context.Context, netip.Addr) error
+
+// control applies the rule to the address that is dialled, whatever name or redirect led there.
+func (allowed rule) control(ctx context.Context, _, address string, _ syscall.RawConn) error {
 	to, err := netip.ParseAddrPort(address)
 	if err != nil {
 		return fmt.Errorf("dial %s: %w", address, err)
 	}
-	ip := to.Addr().Unmap()
-	if ip.IsLoopback() || ip.IsUnspecified() || ip.IsLinkLocalUnicast() || ip.IsMulticast() || ip == cloudIPv6 {
-		return errAddress
-	}
-	return nil
+	return allowed(ctx, to.Addr())
 }
-
-// cloudIPv6 is where a cloud serves credentials over IPv6; it is not link-local.
-var cloudIPv6 = netip.MustParseAddr("fd00:ec2::254")
 
 func version(text string, otherwise uint16) uint16 {
 	switch text {

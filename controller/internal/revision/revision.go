@@ -177,7 +177,7 @@ func (r *reconciler) resolve(rev *servingv1.Revision, s *settings.Snapshot) bool
 	}
 	manager := rev.GetConditionSet().Manage(&rev.Status)
 	answer := r.digests.Resolve(rev, digest.Settings{
-		Skip: s.Deployment.RegistriesSkippingDigests, Timeout: s.Deployment.DigestResolutionTimeout})
+		Skip: s.Deployment.RegistriesSkippingDigests, Trusted: s.Deployment.TrustedRegistries, Timeout: s.Deployment.DigestResolutionTimeout})
 	switch {
 	case answer.Missing != nil:
 		manager.MarkFalse(servingv1.RevisionConditionContainerHealthy, reasonContainerMissing, "%s", answer.Missing)
