@@ -7,7 +7,8 @@
 // at once and the pod withdraws its announcement. Requests that still come are served, each
 // beginning the quiet time anew. The drain is over when no request came for the quiet time and none
 // is in flight. A drain begun by the hook alone (the kubelet restarts the user container after a
-// failed liveness probe) is taken back when no SIGTERM follows within three seconds.
+// failed liveness probe) is taken back when no SIGTERM follows within three seconds, and not begun
+// again for the next thirty.
 package drain
 
 import (
@@ -22,6 +23,11 @@ import (
 // do than it can the signal was seen to come more than a second later; a hook that returns before
 // has the container killed while requests still come to the pod.
 const hookAlone = 3 * time.Second
+
+// rest is for how long after a drain was taken back a hook begins none. The hook's token is in the
+// pod's spec, because the kubelet sends only headers that are written there, and who may view the
+// pod can show it. A real end does not need the hook to begin: SIGTERM comes with it.
+const rest = 30 * time.Second
 
 // look is how often a drain looks whether it is over.
 const look = 50 * time.Millisecond
@@ -38,6 +44,7 @@ type Drainer struct {
 	mu         sync.Mutex
 	terminated chan struct{} // closed at SIGTERM
 	isTerm     bool
+	takenBack  time.Time
 }
 
 // New makes a Drainer. inFlight is asked for the requests that must end first; changed is told of
@@ -71,7 +78,12 @@ func (d *Drainer) Terminate(ctx context.Context) {
 // Hook is the user container's preStop hook. It returns when the drain is over, ctx ends, or three
 // seconds passed without SIGTERM.
 func (d *Drainer) Hook(ctx context.Context) {
-	d.begin()
+	d.mu.Lock()
+	resting := !d.takenBack.IsZero() && time.Since(d.takenBack) < rest
+	d.mu.Unlock()
+	if !resting {
+		d.begin()
+	}
 	t := time.NewTimer(hookAlone)
 	defer t.Stop()
 	select {
@@ -84,6 +96,7 @@ func (d *Drainer) Hook(ctx context.Context) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if !d.isTerm && d.draining.CompareAndSwap(true, false) {
+		d.takenBack = time.Now()
 		d.changed(false)
 	}
 }
