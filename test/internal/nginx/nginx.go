@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 )
 
 // Find returns the path of nginx. It installs nginx first if it is missing.
@@ -31,8 +32,8 @@ func Find(ctx context.Context) (string, error) {
 
 // Arguments writes the configuration of a proxy from listen to upstream, both host:port, to dir and
 // returns nginx's arguments. The proxy keeps connections open on both sides, logs nothing, and is
-// one process in the foreground.
-func Arguments(dir, listen, upstream string) ([]string, error) {
+// one process in the foreground. directives are added to the server.
+func Arguments(dir, listen, upstream string, directives ...string) ([]string, error) {
 	config := filepath.Join(dir, "nginx.conf")
 	text := fmt.Sprintf(`daemon off; master_process off; worker_processes 1; pid %[1]s/nginx.pid; error_log stderr crit;
 events { worker_connections 4096; }
@@ -41,11 +42,11 @@ http {
   client_body_temp_path %[1]s/body; proxy_temp_path %[1]s/proxy; fastcgi_temp_path %[1]s/f; uwsgi_temp_path %[1]s/u; scgi_temp_path %[1]s/s;
   upstream backend { server %[2]s; keepalive 512; keepalive_requests 1000000000; }
   server {
-    listen %[3]s backlog=4096;
+    listen %[3]s backlog=4096; %[4]s
     location / { proxy_pass http://backend; proxy_http_version 1.1; proxy_set_header Connection ""; proxy_set_header Host $host; }
   }
 }
-`, dir, upstream, listen)
+`, dir, upstream, listen, strings.Join(directives, " "))
 	if err := os.WriteFile(config, []byte(text), 0o644); err != nil {
 		return nil, fmt.Errorf("write nginx's configuration: %w", err)
 	}
