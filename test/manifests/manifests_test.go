@@ -251,3 +251,35 @@ func TestSamplesDecodeStrictlyAndNameImagesOfSamples(t *testing.T) {
 		}
 	}
 }
+
+// What enters an image from a registry is named by its digest, so that nobody who pushes there
+// changes what is built here. Debian's packages are signed.
+func TestWhatEntersAnImageIsNamedByItsDigest(t *testing.T) {
+	digest := regexp.MustCompile(`sha256:[0-9a-f]{64}( |$)`)
+	found := 0
+	for pattern, of := range map[string]string{".ko.yaml": "defaultBaseImage:", "samples/*/Dockerfile": "FROM ", "samples/*/requirements.txt": "",
+		"test/internal/envoy/requirements.txt": ""} {
+		files, err := filepath.Glob(filepath.Join(root, pattern))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, file := range files {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for line := range strings.Lines(string(text)) {
+				if line = strings.TrimSpace(line); line == "" || strings.HasPrefix(line, "#") || !strings.HasPrefix(line, of) {
+					continue
+				}
+				found++
+				if !digest.MatchString(line) {
+					t.Errorf("%s: %s", file, line)
+				}
+			}
+		}
+	}
+	if found < 5 {
+		t.Errorf("only %d lines name something", found)
+	}
+}
