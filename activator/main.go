@@ -18,6 +18,7 @@ import (
 
 	"ebb.dev/ebb/activator/internal/identity"
 	"ebb.dev/ebb/api/client/versioned"
+	"ebb.dev/ebb/internal/rewatch"
 	"ebb.dev/ebb/internal/run"
 	"ebb.dev/ebb/internal/secretvalue"
 	"ebb.dev/ebb/internal/telemetry"
@@ -45,6 +46,7 @@ func start(ctx context.Context, env func(string) string, stdout io.Writer) error
 	if err != nil {
 		return fmt.Errorf("read the cluster's access: %w", err)
 	}
+	rewatch.Soon(config)
 	kube, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return fmt.Errorf("build client: %w", err)

@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"ebb.dev/ebb/internal/rewatch"
 	"ebb.dev/ebb/internal/run"
 	"ebb.dev/ebb/internal/secretvalue"
 	"ebb.dev/ebb/internal/telemetry"
@@ -51,6 +52,7 @@ func start(ctx context.Context, env func(string) string, stdout io.Writer) error
 	if err != nil {
 		return fmt.Errorf("read the cluster's access: %w", err)
 	}
+	rewatch.Soon(config)
 	config.QPS, config.Burst = callsPerSecond, callsAtOnce
 	kube, err := kubernetes.NewForConfig(config)
 	if err != nil {

@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"ebb.dev/ebb/internal/clusterdomain"
+	"ebb.dev/ebb/internal/rewatch"
 	"ebb.dev/ebb/internal/run"
 	"ebb.dev/ebb/internal/telemetry"
 	"ebb.dev/ebb/settings"
@@ -43,6 +44,7 @@ func start(ctx context.Context, env func(string) string, stdout io.Writer) error
 	if err != nil {
 		return fmt.Errorf("read the cluster's access: %w", err)
 	}
+	rewatch.Soon(config)
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return fmt.Errorf("build client: %w", err)

@@ -340,6 +340,34 @@ func TestALeaseThatCannotBeRenewedIsLostBeforeOthersMayHaveIt(t *testing.T) {
 	})
 }
 
+// After the API server was away for longer than the lease lasts, the work goes on at once.
+func TestALeaseIsTakenAgainAsSoonAsTheServerIsBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, w := newServer(), newWork()
+		a := w.begin(t, s, "a", usual(1), source(1), 0)
+		time.Sleep(5 * time.Second)
+		b := w.begin(t, s, "b", usual(1), source(2), 0)
+		time.Sleep(time.Second)
+		for _, away := range []time.Duration{5 * time.Minute, 61 * time.Second} {
+			a.cut.Store(true)
+			b.cut.Store(true)
+			time.Sleep(away)
+			if held := slices.Concat(a.holds(), b.holds()); len(held) != 0 {
+				t.Errorf("without the server %v are held", held)
+			}
+			a.cut.Store(false)
+			b.cut.Store(false)
+			time.Sleep(time.Second) // virtual
+			if held := slices.Concat(a.holds(), b.holds()); len(held) != 1 {
+				t.Errorf("a second after the server is back, %v are held", held)
+			}
+			time.Sleep(time.Minute)
+		}
+		b.end()
+		a.end()
+	})
+}
+
 // The new timings are longer; what the store says still has the old ones, and so the old patience
 // counts.
 func TestTimingsThatChangeWithoutAStoreDoNotProlongALease(t *testing.T) {

@@ -5,13 +5,19 @@ import (
 	"sync"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 )
 
-// releaseTimeout bounds the calls that release a Lease.
-const releaseTimeout = 5 * time.Second
+const (
+	// releaseTimeout bounds the calls that release a Lease.
+	releaseTimeout = 5 * time.Second
+	// readAgain is when a Lease is read again if that failed and no other replica is known to hold
+	// it. Requests may wait for an owner, and the elector waits for a retry period, 10 s.
+	readAgain = 500 * time.Millisecond
+)
 
 // seat is this replica's part in one bucket. The elector competes; the seat decides when the bucket
 // is held: from the moment the Lease was written until it is released, another replica is seen to
@@ -111,6 +117,15 @@ func (s *seat) sees(holder string) {
 	}
 }
 
+// unread is called when the Lease could not be read.
+func (s *seat) unread() {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	if s.drop == nil && s.holder == "" {
+		time.AfterFunc(readAgain, s.again)
+	}
+}
+
 func (s *seat) other() string {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
@@ -176,8 +191,11 @@ type lock struct {
 // Get implements resourcelock.Interface.
 func (l lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
 	record, raw, err := l.LeaseLock.Get(ctx)
-	if err == nil && record.HolderIdentity != l.Identity() {
+	switch {
+	case err == nil && record.HolderIdentity != l.Identity():
 		l.seat.lose()
+	case err != nil && !apierrors.IsNotFound(err):
+		l.seat.unread()
 	}
 	return record, raw, err
 }

@@ -282,6 +282,33 @@ func TestAFailedOrderIsTriedAgainUntilALaterOneReplacesIt(t *testing.T) {
 	})
 }
 
+// Requests may wait for a raise, so it is tried again often enough to be written as soon as the API
+// server is back.
+func TestARaiseIsWrittenAsSoonAsTheServerIsBack(t *testing.T) {
+	for kind, c := range map[string]struct {
+		from, to int32
+		within   time.Duration
+	}{"a wake": {0, 1, lastRaise}, "a raise": {1, 2, lastRaise}, "a scale-down": {2, 1, lastRetry}} {
+		t.Run(kind, func(t *testing.T) {
+			play(t, func(t *testing.T, cl *cluster, w *Writer) {
+				cl.mutex.Lock()
+				cl.failures, cl.scales["r"] = 1_000_000, c.from
+				cl.mutex.Unlock()
+				w.Act(orderOf("r", c.from, c.to))
+				time.Sleep(5 * time.Minute) // virtual
+				cl.mutex.Lock()
+				cl.failures = 0
+				cl.mutex.Unlock()
+				time.Sleep(c.within)
+				synctest.Wait()
+				if calls := cl.done(); !scaled(calls, "r", int(c.to)) {
+					t.Errorf("%s after the server was back: %q", c.within, calls)
+				}
+			})
+		})
+	}
+}
+
 func TestWhatWasToBeWrittenIsNotLostToAStatus(t *testing.T) {
 	older, newer := order(1, 5), order(5, 5)
 	newer.Scale = false

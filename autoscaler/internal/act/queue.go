@@ -27,9 +27,11 @@ func rankOf(o loop.Order) rank {
 	return other
 }
 
-// Retries of an order that failed begin at firstRetry and double up to lastRetry.
+// Retries of an order that failed begin at firstRetry and double up to lastRetry, or to lastRaise
+// if requests may wait for it: they go on as soon as the API server is back.
 const (
 	firstRetry = 50 * time.Millisecond
+	lastRaise  = time.Second
 	lastRetry  = 10 * time.Second
 )
 
@@ -162,7 +164,11 @@ func (q *queue) done(t *task, order loop.Order, failed bool) (retry time.Duratio
 			order = merge(order, t.order)
 		}
 		t.order, t.full, t.paused = order, true, true
-		t.retry = min(max(2*t.retry, firstRetry), lastRetry)
+		most := lastRaise
+		if rankOf(order) == other {
+			most = lastRetry
+		}
+		t.retry = min(max(2*t.retry, firstRetry), most)
 		return t.retry
 	}
 	return 0

@@ -13,6 +13,7 @@ import (
 	gateways "sigs.k8s.io/gateway-api/pkg/client/clientset/versioned"
 
 	ebb "ebb.dev/ebb/api/client/versioned"
+	"ebb.dev/ebb/internal/rewatch"
 )
 
 // Clients are the clients of one API server.
@@ -41,6 +42,7 @@ func Connect(path string) (Clients, error) {
 // it better than a low limit here.
 func ConnectTo(config *rest.Config) (Clients, error) {
 	config = rest.CopyConfig(config)
+	rewatch.Soon(config)
 	// The API server warns about names that the public API fixes, at every write.
 	config.WarningHandler = rest.NoWarnings{}
 	if config.QPS == 0 {
