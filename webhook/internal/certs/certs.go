@@ -10,12 +10,17 @@ package certs
 import (
 	"bytes"
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
+	"crypto/x509/pkix"
 	"encoding/pem"
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/big"
 	"sync/atomic"
 	"time"
 
@@ -23,12 +28,13 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
-	"knative.dev/pkg/webhook/certificates/resources"
 )
 
 const (
 	// SecretName is the Secret with the certificate.
 	SecretName = "webhook-certs"
+	// The keys of the Secret, as in Knative.
+	serverKey, serverCert, caCert = "server-key.pem", "server-cert.pem", "ca-cert.pem"
 	// previousCA is the authority before the last rotation. It stays in the bundles, because
 	// replicas and API servers learn of a rotation at different moments.
 	previousCA = "previous-ca-cert.pem"
@@ -41,6 +47,9 @@ const (
 
 const (
 	lifetime = 7 * 24 * time.Hour
+	// behind is how far the clock of an API server may be behind this one's: it trusts no
+	// certificate before its time.
+	behind = time.Hour
 	// renewBefore is how long before its end a certificate is replaced.
 	renewBefore = 24 * time.Hour
 	// settle is for how long a replica goes on with the old certificate after a rotation, so that
@@ -109,7 +118,7 @@ func (k *Keeper) Check(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	bundle := bytes.Clone(secret.Data[resources.CACert])
+	bundle := bytes.Clone(secret.Data[caCert])
 	if old := secret.Data[previousCA]; len(old) > 0 {
 		bundle = append(bundle, old...)
 	}
@@ -135,11 +144,10 @@ func (k *Keeper) secret(ctx context.Context) (*corev1.Secret, error) {
 	case k.usable(stored.Data) == nil:
 		return stored, nil
 	}
-	key, cert, ca, err := resources.CreateCerts(ctx, k.service, k.namespace, k.now().Add(lifetime))
+	data, err := k.create()
 	if err != nil {
 		return nil, fmt.Errorf("create the webhook's certificate: %w", err)
 	}
-	data := map[string][]byte{resources.ServerKey: key, resources.ServerCert: cert, resources.CACert: ca}
 	if stored == nil {
 		created, err := secrets.Create(ctx, &corev1.Secret{
 			ObjectMeta: metav1.ObjectMeta{Name: SecretName, Namespace: k.namespace}, Data: data,
@@ -150,7 +158,7 @@ func (k *Keeper) secret(ctx context.Context) (*corev1.Secret, error) {
 		k.log.Info("created the webhook's certificate")
 		return created, nil
 	}
-	if old := stored.Data[resources.CACert]; len(old) > 0 && isCertificate(old) {
+	if old := stored.Data[caCert]; len(old) > 0 && isCertificate(old) {
 		data[previousCA] = old
 	}
 	changed := stored.DeepCopy()
@@ -165,9 +173,40 @@ func (k *Keeper) secret(ctx context.Context) (*corev1.Secret, error) {
 	return updated, nil
 }
 
+// create returns the content of a new Secret, but for what a rotation keeps. The certificate is its
+// own authority, and its key signs no other.
+func (k *Keeper) create() (map[string][]byte, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, err
+	}
+	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 128))
+	if err != nil {
+		return nil, err
+	}
+	template := &x509.Certificate{
+		SerialNumber: serial, Subject: pkix.Name{CommonName: k.host()}, DNSNames: []string{k.host()},
+		NotBefore: k.now().Add(-behind), NotAfter: k.now().Add(lifetime),
+		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}, BasicConstraintsValid: true,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		return nil, err
+	}
+	private, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		return nil, err
+	}
+	cert := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+	return map[string][]byte{serverKey: pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}), serverCert: cert, caCert: cert}, nil
+}
+
+// host is the name by which the API server calls the webhook.
+func (k *Keeper) host() string { return k.service + "." + k.namespace + ".svc" }
+
 // usable says why a stored certificate cannot be served with for long enough.
 func (k *Keeper) usable(data map[string][]byte) error {
-	certificate, err := tls.X509KeyPair(data[resources.ServerCert], data[resources.ServerKey])
+	certificate, err := tls.X509KeyPair(data[serverCert], data[serverKey])
 	if err != nil {
 		return err
 	}
@@ -179,7 +218,7 @@ func (k *Keeper) usable(data map[string][]byte) error {
 		return errors.New("it ends soon")
 	}
 	roots := x509.NewCertPool()
-	if !roots.AppendCertsFromPEM(data[resources.CACert]) {
+	if !roots.AppendCertsFromPEM(data[caCert]) {
 		return errors.New("its authority is missing")
 	}
 	// A replica whose clock is behind must not take another's new certificate for a bad one and
@@ -189,7 +228,7 @@ func (k *Keeper) usable(data map[string][]byte) error {
 		at = leaf.NotBefore
 	}
 	_, err = leaf.Verify(x509.VerifyOptions{
-		Roots: roots, DNSName: k.service + "." + k.namespace + ".svc", CurrentTime: at,
+		Roots: roots, DNSName: k.host(), CurrentTime: at,
 		KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 	})
 	return err
@@ -204,15 +243,15 @@ func isCertificate(text []byte) bool {
 	return err == nil
 }
 
-// serve switches to the stored certificate: at once when there is none, after a while when there is
-// one that works.
+// serve switches to the stored certificate: after a while if the one that is served works, at once
+// otherwise.
 func (k *Keeper) serve(secret *corev1.Secret) error {
-	stored := pair{string(secret.Data[resources.ServerKey]), string(secret.Data[resources.ServerCert])}
+	stored := pair{string(secret.Data[serverKey]), string(secret.Data[serverCert])}
 	if stored == k.pem {
 		k.switchAt = time.Time{}
 		return nil
 	}
-	if k.serving.Load() != nil {
+	if served := k.serving.Load(); served != nil && k.now().Before(served.Leaf.NotAfter) {
 		if stored != k.pending {
 			k.pending, k.switchAt = stored, k.now().Add(settle)
 		}

@@ -16,7 +16,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
-	"knative.dev/pkg/webhook/certificates/resources"
 )
 
 func registrations() []runtime.Object {
@@ -78,9 +77,15 @@ func trusted(t *testing.T, k *Keeper, bundle []byte, now time.Time) error {
 	defer client.Close()
 	defer server.Close()
 	go func() { _ = tls.Server(server, &tls.Config{GetCertificate: k.Certificate}).Handshake() }()
-	return tls.Client(client, &tls.Config{
-		RootCAs: roots, ServerName: "webhook.knative-serving.svc", Time: func() time.Time { return now },
-	}).Handshake()
+	// A client that ends the handshake because of the certificate would wait for a server that
+	// still writes, so it is verified afterwards.
+	connection := tls.Client(client, &tls.Config{InsecureSkipVerify: true})
+	if err := connection.Handshake(); err != nil {
+		return err
+	}
+	_, err := connection.ConnectionState().PeerCertificates[0].Verify(x509.VerifyOptions{
+		Roots: roots, DNSName: "webhook.knative-serving.svc", CurrentTime: now})
+	return err
 }
 
 func TestCertificateIsMadeRegisteredAndKept(t *testing.T) {
@@ -164,6 +169,42 @@ func TestRotationIsTrustedThroughout(t *testing.T) {
 	check("settled")
 }
 
+// A webhook that could not renew its certificate in time does so at its first chance, and serves
+// with it at once.
+func TestAnExpiredCertificateIsReplacedAtOnce(t *testing.T) {
+	now := time.Now()
+	client := fake.NewClientset(registrations()...)
+	k := newKeeper(client, &now)
+	if err := k.Check(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	now = now.Add(lifetime + time.Minute)
+	if err := trusted(t, k, bundles(t, client)[0], now); err == nil {
+		t.Error("an expired certificate is trusted")
+	}
+	if err := k.Check(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for i, bundle := range bundles(t, client) {
+		if err := trusted(t, k, bundle, now); err != nil {
+			t.Errorf("webhook %d: %v", i, err)
+		}
+	}
+}
+
+// The clock of the webhook's node may be ahead of the API server's.
+func TestANewCertificateIsValidForAServerWhoseClockIsBehind(t *testing.T) {
+	now := time.Now()
+	client := fake.NewClientset(registrations()...)
+	k := newKeeper(client, &now)
+	if err := k.Check(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := trusted(t, k, bundles(t, client)[0], now.Add(-10*time.Minute)); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestDamageIsMended(t *testing.T) {
 	now := inAMoment()
 	client := fake.NewClientset(registrations()...)
@@ -190,7 +231,7 @@ func TestDamageIsMended(t *testing.T) {
 	})
 	for name, data := range map[string]map[string][]byte{
 		"the Secret was emptied":     nil,
-		"the Secret holds something": {resources.ServerKey: []byte("x"), resources.ServerCert: []byte("y"), resources.CACert: []byte("z")},
+		"the Secret holds something": {serverKey: []byte("x"), serverCert: []byte("y"), caCert: []byte("z")},
 	} {
 		t.Run(name, func(t *testing.T) {
 			secret, err := client.CoreV1().Secrets("knative-serving").Get(ctx, SecretName, metav1.GetOptions{})
