@@ -169,7 +169,9 @@ func (c *control) disturb(ctx context.Context, how, name, lasts string) error {
 	if how == "freeze" {
 		return c.table.Freeze(ctx, name, d)
 	}
-	return c.table.Away(ctx, name, d)
+	err = c.table.Away(ctx, name, d)
+	// The new process has no CPU share yet.
+	return errors.Join(err, c.share(context.WithoutCancel(ctx)))
 }
 
 func (c *control) logs(names []string) error {

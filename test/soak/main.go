@@ -1,8 +1,8 @@
 // Command soak keeps several services under load while it disturbs them in the ways that happen in
 // a cluster, and counts each request that did not get a 2xx. It prints JSON lines and a summary. It
 // exits with status 1 if a request was lost, or if it sent too few to mean anything. Half of the
-// requests are POSTs with a body. With -faults it breaks the cluster instead: it kills and freezes
-// its programs and Ebb's components, one after another, and prints what the requests saw of each.
+// requests are POSTs with a body. With -faults it breaks the cluster instead: its programs, Ebb's
+// components and what is around them, one after another, and prints what the requests saw of each.
 //
 // Owns: its own namespace. Reads: objects and responses. Writes: Services and annotations of
 // Revisions; it deletes pods of these services and of the activator. Never: sends a request twice,
@@ -28,14 +28,14 @@ func main() {
 	flag.IntVar(&s.rps, "rps", 500, "requests a second, of all services together")
 	flag.DurationVar(&s.every, "every", 4*time.Second, "time between two disturbances")
 	flag.StringVar(&s.image, "image", "dev.local/ebb-test/autoscale:dev", "the test image autoscale")
-	faults := flag.String("faults", "", "all, or the names of faults, separated by commas: break these, one after another, instead of the usual disturbances")
-	flag.DurationVar(&s.away, "away", 5*time.Minute, "how long a fault lasts that a cluster must stand for some time")
+	breaks := flag.String("faults", "", "all, or the names of faults, separated by commas: break these, one after another, instead of the usual disturbances")
+	flag.DurationVar(&s.longest, "longest", 5*time.Minute, "how long a fault lasts at most")
 	seed := flag.Uint64("seed", uint64(time.Now().UnixNano()), "seed of the disturbances; it is printed, to repeat a run")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
 	s.random = rand.New(rand.NewPCG(*seed, 0))
-	s.seed, s.breaks = *seed, *faults
+	s.seed, s.breaks = *seed, *breaks
 	if err := s.run(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "soak:", err)
 		stop()

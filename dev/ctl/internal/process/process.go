@@ -216,7 +216,7 @@ func (t Table) Away(ctx context.Context, name string, d time.Duration) error {
 	if err := kill(r, syscall.SIGKILL); err != nil {
 		return fmt.Errorf("kill %s (pid %d): %w", name, r.PID, err)
 	}
-	if !gone(ctx, r, 10*time.Second) {
+	if !gone(context.WithoutCancel(ctx), r, 10*time.Second) {
 		return fmt.Errorf("%s (pid %d) does not end even when killed", name, r.PID)
 	}
 	select {

@@ -1,4 +1,4 @@
-package main
+package faults
 
 import (
 	"context"
@@ -14,25 +14,25 @@ import (
 	"ebb.dev/ebb/test/internal/probe"
 )
 
-// window counts what the services saw from the begin of a fault until the cluster was whole again.
-type window struct {
-	requests, failed, resets, skipped int
-	byStatus                          map[string]int
-	gap                               time.Duration // the longest of any service
-	wrongScale, unseen                float64       // pod-seconds, and seconds in which the API did not answer
+// Window counts what the services saw from the begin of a fault until the cluster was whole again.
+type Window struct {
+	Requests, Failed, Resets, Skipped int
+	ByStatus                          map[string]int
+	Gap                               time.Duration // the longest of any service
+	WrongScale, Unseen                float64       // pod-seconds, and seconds in which the API did not answer
 }
 
-// watch counts for the services until the returned function is called.
-func (s *soak) watch(ctx context.Context, probers map[string]*probe.Prober) (done func() window) {
+// Watch counts for the services until the returned function is called.
+func (s Set) Watch(ctx context.Context, probers map[string]*probe.Prober) (done func() Window) {
 	before := map[string]probe.Report{}
 	for name, prober := range probers {
 		before[name] = prober.Seen()
 		prober.LongestGap()
 	}
 	sampling, stop := context.WithCancel(ctx)
-	sampled := make(chan window, 1)
+	sampled := make(chan Window, 1)
 	go func() { sampled <- s.sampleScale(sampling) }()
-	return func() window {
+	return func() Window {
 		stop()
 		w := <-sampled
 		for name, prober := range probers {
@@ -42,14 +42,14 @@ func (s *soak) watch(ctx context.Context, probers map[string]*probe.Prober) (don
 	}
 }
 
-func (w *window) add(before, after probe.Report, gap time.Duration) {
-	w.requests += after.Sent - before.Sent
-	w.failed += after.Failed - before.Failed
-	w.resets += after.Resets - before.Resets
-	w.skipped += after.Skipped - before.Skipped
-	w.gap = max(w.gap, gap)
-	if w.byStatus == nil {
-		w.byStatus = map[string]int{}
+func (w *Window) add(before, after probe.Report, gap time.Duration) {
+	w.Requests += after.Sent - before.Sent
+	w.Failed += after.Failed - before.Failed
+	w.Resets += after.Resets - before.Resets
+	w.Skipped += after.Skipped - before.Skipped
+	w.Gap = max(w.Gap, gap)
+	if w.ByStatus == nil {
+		w.ByStatus = map[string]int{}
 	}
 	for status, n := range after.Statuses {
 		if n -= before.Statuses[status]; n > 0 {
@@ -57,7 +57,7 @@ func (w *window) add(before, after probe.Report, gap time.Duration) {
 			if status == 0 {
 				name = "no response"
 			}
-			w.byStatus[name] += n
+			w.ByStatus[name] += n
 		}
 	}
 }
@@ -73,29 +73,29 @@ func pause(ctx context.Context, d time.Duration) error {
 
 // sampleScale compares each second the Ready pods of each revision with the scale that the
 // autoscaler wants, until ctx is done.
-func (s *soak) sampleScale(ctx context.Context) (w window) {
+func (s Set) sampleScale(ctx context.Context) (w Window) {
 	last := time.Now()
 	for pause(ctx, time.Second) == nil {
 		wrong, err := s.wrongPods(ctx)
 		now := time.Now()
 		if took := now.Sub(last).Seconds(); err == nil {
-			w.wrongScale += wrong * took
+			w.WrongScale += wrong * took
 		} else if ctx.Err() == nil {
-			w.unseen += took
+			w.Unseen += took
 		}
 		last = now
 	}
 	return w
 }
 
-func (s *soak) wrongPods(ctx context.Context) (wrong float64, err error) {
+func (s Set) wrongPods(ctx context.Context) (wrong float64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
-	scalers, err := s.Dynamic.Resource(cluster.PodAutoscalers).Namespace(s.namespace).List(ctx, metav1.ListOptions{})
+	scalers, err := s.Dynamic.Resource(cluster.PodAutoscalers).Namespace(s.Namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return 0, err
 	}
-	pods, err := s.Kube.CoreV1().Pods(s.namespace).List(ctx, metav1.ListOptions{})
+	pods, err := s.Kube.CoreV1().Pods(s.Namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return 0, err
 	}

@@ -1,0 +1,150 @@
+// Package faults breaks parts of the dev cluster in the ways that happen to real ones, and counts
+// what requests see of it.
+//
+// Owns: the faults and their names. Reads: pods, objects, /proc. Writes: signals to processes of
+// the cluster's pods, objects of the gateway, of the cluster's DNS and of the webhook's
+// certificate. Never: signals a process outside of a pod: the dev cluster's own program, which
+// knows what it started, does that.
+package faults
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"ebb.dev/ebb/test/internal/cluster"
+)
+
+// Fault is one way to break the cluster. It needs the dev cluster, whose programs are processes of
+// this machine. docs/faults.md has a row for each.
+type Fault struct {
+	Name string
+	// Loses says what HTTP does not allow to keep, "" if no request may fail.
+	Loses string
+	// Do breaks something and mends it, at once if ctx ends.
+	Do func(ctx context.Context) error
+}
+
+// Set is the faults of a cluster under load.
+type Set struct {
+	*cluster.Cluster
+	// Namespace has the services under load.
+	Namespace string
+	// Longest bounds how long anything is broken. The faults that a cluster must stand for some
+	// time last for 5 minutes or 90 s otherwise.
+	Longest time.Duration
+}
+
+// All returns every fault.
+func (s Set) All() []Fault {
+	program := func(verb, name string, d time.Duration) func(context.Context) error {
+		return func(ctx context.Context) error { return ctl(ctx, verb, name, min(d, s.Longest).String()) }
+	}
+	list := []Fault{
+		{Name: "API server away", Do: program("away", "kube-apiserver", 5*time.Minute)},
+		{Name: "API server frozen", Do: program("freeze", "kube-apiserver", time.Minute)},
+		{Name: "etcd restarted", Do: program("away", "etcd", 2*time.Second)},
+		{Name: "kubelet restarted", Do: program("away", "kubelet", 5*time.Second)},
+		{Name: "containerd restarted", Do: program("away", "containerd", 2*time.Second)},
+		{Name: "kube-proxy restarted", Do: program("away", "kube-proxy", 5*time.Second)},
+		{Name: "DNS away", Do: s.dnsAway},
+		{Name: "gateway replaced", Do: s.replaceGateway},
+		{Name: "activator cut off from half of the pods", Do: s.cutOff},
+		{Name: "webhook certificate expired", Do: s.expireCertificate},
+	}
+	const inHand = "the requests that the process has in hand"
+	for _, component := range cluster.Components {
+		p := container{cluster.System, "app=" + component, component}
+		var loses string
+		if component == "activator" {
+			loses = inHand
+		}
+		list = append(list, Fault{component + " killed", loses, func(ctx context.Context) error { return s.kill(ctx, p) }},
+			Fault{component + " frozen", loses, func(ctx context.Context) error { return s.freeze(ctx, p) }})
+	}
+	sidecar := container{s.Namespace, "serving.knative.dev/revision", "queue-proxy"}
+	return append(list, Fault{"queue-proxy killed", inHand, func(ctx context.Context) error { return s.kill(ctx, sidecar) }},
+		Fault{"queue-proxy frozen", inHand, func(ctx context.Context) error { return s.freeze(ctx, sidecar) }})
+}
+
+// Choose returns the named faults, separated by commas, or all.
+func (s Set) Choose(names string) ([]Fault, error) {
+	list := s.All()
+	if names == "all" {
+		return list, nil
+	}
+	var out []Fault
+	for name := range strings.SplitSeq(names, ",") {
+		i := slices.IndexFunc(list, func(f Fault) bool { return f.Name == name })
+		if i < 0 {
+			return nil, fmt.Errorf("there is no fault %q: want all, or some of %s", name, strings.Join(Names(list), ", "))
+		}
+		out = append(out, list[i])
+	}
+	return out, nil
+}
+
+// Names returns the names of faults.
+func Names(list []Fault) (names []string) {
+	for _, f := range list {
+		names = append(names, f.Name)
+	}
+	return names
+}
+
+// Recover waits until the API server answers, the node is ready and every component is.
+func (s Set) Recover(ctx context.Context) error {
+	return errors.Join(cluster.Until(ctx, func() (bool, string, error) {
+		nodes, err := s.Kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return false, err.Error(), nil
+		}
+		for _, node := range nodes.Items {
+			for _, c := range node.Status.Conditions {
+				if c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue {
+					return false, "node " + node.Name + ": " + c.Message, nil
+				}
+			}
+		}
+		return true, "", nil
+	}), s.AwaitComponents(ctx))
+}
+
+// last waits for d, at most Longest, or until ctx ends.
+func (s Set) last(ctx context.Context, d time.Duration) {
+	_ = pause(ctx, min(d, s.Longest))
+}
+
+// mending returns a context for the calls that mend the cluster, also after ctx has ended.
+func mending(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+}
+
+// kill kills the process of one pod.
+func (s Set) kill(ctx context.Context, c container) error {
+	processes, err := s.processes(ctx, c)
+	if err != nil {
+		return err
+	}
+	return processes.ofOnePod().signal(syscall.SIGKILL)
+}
+
+// freeze stops the processes of one pod for a time. The kubelet may kill them meanwhile.
+func (s Set) freeze(ctx context.Context, c container) error {
+	processes, err := s.processes(ctx, c)
+	if err != nil {
+		return err
+	}
+	one := processes.ofOnePod()
+	if err = one.signal(syscall.SIGSTOP); err == nil {
+		s.last(ctx, 90*time.Second)
+	}
+	return errors.Join(err, one.signal(syscall.SIGCONT))
+}

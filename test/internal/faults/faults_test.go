@@ -1,0 +1,43 @@
+package faults
+
+import (
+	"os"
+	"strings"
+	"testing"
+	"time"
+)
+
+// docs/faults.md says what users see of each fault.
+func TestEachFaultIsDocumented(t *testing.T) {
+	page, err := os.ReadFile("../../../docs/faults.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range (Set{Longest: time.Second}).All() {
+		if !strings.Contains(string(page), "| "+f.Name+" |") {
+			t.Errorf("docs/faults.md has no row for %s", f.Name)
+		}
+	}
+}
+
+func TestFaultsAreChosenByName(t *testing.T) {
+	all := Set{}.All()
+	for names, want := range map[string]int{"all": len(all), "etcd restarted": 1, "etcd restarted,gateway replaced": 2} {
+		if got, err := (Set{}).Choose(names); err != nil || len(got) != want {
+			t.Errorf("%s: %v, %v", names, Names(got), err)
+		}
+	}
+	if _, err := (Set{}).Choose("etcd restarted,flood"); err == nil || !strings.Contains(err.Error(), `no fault "flood"`) || !strings.Contains(err.Error(), all[0].Name) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// A process whose number was given to another is left alone.
+func TestAProcessOfAnotherContainerIsLeftAlone(t *testing.T) {
+	if err := (processes{{os.Getpid(), "no-such-container"}}).signal(9); err != nil {
+		t.Error(err)
+	}
+	if (process{os.Getpid(), ""}).alive() {
+		t.Error("a container without an ID has a process")
+	}
+}
