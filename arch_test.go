@@ -44,7 +44,7 @@ var layers = []layer{
 	{folder: "autoscaler/keep", only: std, why: "a pure core"},
 	{folder: "standby", only: std, why: "a pure core"},
 	{folder: "autoscaler/revision", own: []string{"autoscaler/window", "autoscaler/decide", "autoscaler/zero", "autoscaler/keep", "standby"}, only: std, why: "a pure core"},
-	{folder: "api", own: []string{"wire"}, why: "the public kinds stand on nothing of ours but what admission must know of queue-proxy"},
+	{folder: "api", own: []string{"wire", "standby"}, why: "the public kinds stand on nothing of ours but what admission must know of queue-proxy"},
 	{folder: "settings", own: []string{"api"}},
 	{folder: "forward/exchange", only: std, why: "a pure core: no socket, no lock, no goroutine, no clock"},
 	{folder: "forward", why: "the forwarder stands on nothing of ours"},

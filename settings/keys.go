@@ -57,6 +57,10 @@ func sections(s *Snapshot) []section {
 			{"scale-down-delay", "0s", duration(&a.ScaleDownDelay, 0, forever, time.Second), "Time for which the highest wanted scale is kept before pods are removed."},
 			{"scale-up-burst", "500", number(&a.ScaleUpBurst, least(1)), "Pods that one service may add at once; its first pod is always allowed."},
 			{"scale-up-per-second", "50", number(&a.ScaleUpPerSecond, above(0)), "Pods per second that one service may add beyond scale-up-burst."},
+			{"standby", "off", word(&a.Standby, rules.StandbyOff, rules.StandbyAuto), "Whether pods that are not needed sleep for a while before they are deleted. The annotation autoscaling.ebb.dev/standby on a template overrides it."},
+			{"standby-after", "10s", duration(&a.StandbyAfter, time.Second, forever, 1), "Time that a pod must not have been needed before it falls asleep."},
+			{"standby-max", "4h", duration(&a.StandbyMax, time.Second, forever, 1), "Longest time that a pod sleeps before it is deleted; also the upper bound of the annotation autoscaling.ebb.dev/standby-for."},
+			{"standby-memory", "10", number(&a.StandbyMemory, between(0, 100)), "Memory, in percent of a node's allocatable memory, that its sleeping pods may take."},
 		}},
 		{DefaultsName, s.checkDefaults, slices.Concat([]key{
 			{"revision-timeout-seconds", "300", whole(&d.TimeoutSeconds, 1, math.MaxInt32), "timeoutSeconds of a revision that has none."},

@@ -73,6 +73,10 @@ func table() map[string][]set {
 			{"scale-down-delay", "15m", a(func(a Autoscaler) any { return a.ScaleDownDelay }), 15 * time.Minute, "1500ms"},
 			{"scale-up-burst", "20", a(func(a Autoscaler) any { return a.ScaleUpBurst }), 20.0, "0"},
 			{"scale-up-per-second", "0.5", a(func(a Autoscaler) any { return a.ScaleUpPerSecond }), 0.5, "0"},
+			{"standby", "Auto", a(func(a Autoscaler) any { return a.Standby }), rules.StandbyAuto, "count"},
+			{"standby-after", "30s", a(func(a Autoscaler) any { return a.StandbyAfter }), 30 * time.Second, "999ms"},
+			{"standby-max", "24h", a(func(a Autoscaler) any { return a.StandbyMax }), 24 * time.Hour, "0s"},
+			{"standby-memory", "25", a(func(a Autoscaler) any { return a.StandbyMemory }), 25.0, "101"},
 		},
 		DefaultsName: {
 			{"revision-timeout-seconds", "600", d(func(d Defaults) any { return d.TimeoutSeconds }), int64(600), "601"},

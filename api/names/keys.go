@@ -154,6 +154,15 @@ const (
 	// add. They override the keys of the same names in config-autoscaler.
 	ScaleUpBurstAnnotation     = EbbAutoscalingGroup + "/scale-up-burst"
 	ScaleUpPerSecondAnnotation = EbbAutoscalingGroup + "/scale-up-per-second"
+	// The annotations of pods that sleep; see Standby.
+	StandbyAnnotation      = EbbAutoscalingGroup + "/standby"
+	StandbyLevelAnnotation = EbbAutoscalingGroup + "/standby-level"
+	StandbyForAnnotation   = EbbAutoscalingGroup + "/standby-for"
+	ScaleBufferAnnotation  = EbbAutoscalingGroup + "/scale-buffer"
+	// StandbyScheduleAnnotation and MinScaleScheduleAnnotation are read on Services and
+	// Configurations, too, where a change makes no new revision.
+	StandbyScheduleAnnotation  = EbbAutoscalingGroup + "/standby-schedule"
+	MinScaleScheduleAnnotation = EbbAutoscalingGroup + "/min-scale-schedule"
 )
 
 // Labels and annotations of the networking groups.

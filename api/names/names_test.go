@@ -1,8 +1,10 @@
 package names
 
 import (
+	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -81,6 +83,17 @@ func TestScalingAnnotations(t *testing.T) {
 		{"a burst of no pod", map[string]string{ScaleUpBurstAnnotation: "0"}, limits, "must be at least 1"},
 		{"a burst of 7 pods", map[string]string{ScaleUpBurstAnnotation: "7", ScaleUpPerSecondAnnotation: "0.5"}, limits, ""},
 		{"an activation scale of 1", map[string]string{key("activation-scale"): "1"}, limits, "expected 2 <= 1"},
+		{"standby", map[string]string{StandbyAnnotation: "auto", StandbyLevelAnnotation: "frozen", StandbyForAnnotation: "90m", ScaleBufferAnnotation: "2"}, limits, ""},
+		{"standby of a number of pods", map[string]string{StandbyAnnotation: "0", StandbyForAnnotation: "auto"}, limits, ""},
+		{"standby of another word", map[string]string{StandbyAnnotation: "on"}, limits, "invalid value: on: " + StandbyAnnotation},
+		{"standby of fewer than no pods", map[string]string{StandbyAnnotation: "-1"}, limits, "invalid value: -1: " + StandbyAnnotation},
+		{"an unknown level", map[string]string{StandbyLevelAnnotation: "checkpointed"}, limits, `"checkpointed" is not one of warm, frozen, compressed`},
+		{"no time asleep", map[string]string{StandbyForAnnotation: "0s"}, limits, "must be at least 1s"},
+		{"asleep for longer than is allowed", map[string]string{StandbyForAnnotation: "5h"}, rules.Autoscaling{StandbyMax: 4 * time.Hour}, "expected 1s <= 5h0m0s <= 4h0m0s: " + StandbyForAnnotation},
+		{"a negative buffer", map[string]string{ScaleBufferAnnotation: "-1"}, limits, "expected 0 <= -1"},
+		{"schedules", map[string]string{StandbyScheduleAnnotation: "0 8 * * * for 1h = 2", MinScaleScheduleAnnotation: "TZ=Asia/Tokyo 0 8 * * * for 1h = 2"}, limits, ""},
+		{"a schedule without a count", map[string]string{StandbyScheduleAnnotation: "0 8 * * *"}, limits, "0 8 * * *: " + StandbyScheduleAnnotation},
+		{"a schedule on Mars", map[string]string{MinScaleScheduleAnnotation: "TZ=Mars/Base 0 8 * * * for 1h = 2"}, limits, "not an IANA time zone"},
 		{"a deadline with a fraction", map[string]string{ProgressDeadlineAnnotation: "1500ms"}, limits, "must be whole seconds"},
 		{"an unknown aggregation without a class", map[string]string{key("metric-aggregation-algorithm"): "x"}, limits, ""},
 	} {
@@ -103,6 +116,55 @@ func TestParsedScalingIsTyped(t *testing.T) {
 	}
 	if *s.MinScale != 2 || *s.TargetBurstCapacity != -1 || s.Window.Seconds() != 90 || s.Aggregation != AggregationWeightedExponential {
 		t.Errorf("got %+v", s)
+	}
+}
+
+func TestStandby(t *testing.T) {
+	a := rules.Autoscaling{Standby: rules.StandbyAuto, StandbyMax: time.Hour}
+	for _, test := range []struct {
+		why         string
+		annotations map[string]string
+		want        string
+	}{
+		{"the setting", nil, "auto 0 compressed"},
+		{"off", map[string]string{StandbyAnnotation: "off"}, "off 0 compressed"},
+		{"a count", map[string]string{StandbyAnnotation: "3", StandbyLevelAnnotation: "warm"}, "count 3 warm"},
+		{"the operator bounds the time", map[string]string{StandbyForAnnotation: "5h"}, "auto 0 compressed 1h0m0s"},
+		{"a shorter time", map[string]string{StandbyForAnnotation: "5m"}, "auto 0 compressed 5m0s"},
+		{"time by the policy", map[string]string{StandbyForAnnotation: "auto"}, "auto 0 compressed"},
+		{"junk counts as absent", map[string]string{StandbyAnnotation: "x", StandbyLevelAnnotation: "x", StandbyForAnnotation: "x"}, "auto 0 compressed"},
+	} {
+		parsed, _ := ParseScaling(test.annotations)
+		s := parsed.Standby.With(a)
+		got := fmt.Sprint(s.Mode, " ", s.Most, " ", s.Level)
+		if s.For != nil {
+			got += " " + s.For.String()
+		}
+		if got != test.want {
+			t.Errorf("%s: got %s, want %s", test.why, got, test.want)
+		}
+	}
+}
+
+// A Service may have what is read there, and nothing else about autoscaling.
+func TestLiveAnnotations(t *testing.T) {
+	for _, test := range []struct {
+		key, value string
+		effect     []string
+		want       string
+	}{
+		{StandbyScheduleAnnotation, "0 8 * * * for 1h = 2", LiveAnnotations, ""},
+		{StandbyScheduleAnnotation, "0 8 * * * for 1h = 2", nil, "invalid key name"},
+		{MinScaleScheduleAnnotation, "always", LiveAnnotations, "invalid value: always: " + MinScaleScheduleAnnotation},
+		{StandbyAnnotation, "auto", LiveAnnotations, "spec.template.metadata.annotations"},
+		{MinScaleAnnotation, "1", LiveAnnotations, "spec.template.metadata.annotations"},
+		{"autoscaling.example.com/standby", "auto", nil, ""},
+	} {
+		annotations := map[string]string{test.key: test.value}
+		err := ValidateNoScaling(annotations, test.effect).Also(ValidateLive(annotations))
+		if test.want == "" && err != nil || test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)) {
+			t.Errorf("%s=%s: got %v, want %q", test.key, test.value, err, test.want)
+		}
 	}
 }
 
@@ -177,7 +239,7 @@ func FuzzAnnotations(f *testing.F) {
 		if err := ValidateScaling(aggregation, rules.Autoscaling{}); (err == nil) != (s.Aggregation != "") {
 			t.Errorf("the aggregation %q: %v", value, err)
 		}
-		for _, problem := range []*apis.FieldError{ValidateTemplateAnnotations(annotations, rules.Autoscaling{}), ValidateNoScaling(annotations)} {
+		for _, problem := range []*apis.FieldError{ValidateTemplateAnnotations(annotations, rules.Autoscaling{}), ValidateNoScaling(annotations, LiveAnnotations)} {
 			_ = problem.Error() // whatever is wrong can be said
 		}
 	})

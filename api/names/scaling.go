@@ -3,6 +3,7 @@ package names
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"time"
 
@@ -10,6 +11,7 @@ import (
 	"knative.dev/pkg/apis"
 
 	"ebb.dev/ebb/api/rules"
+	"ebb.dev/ebb/api/schedule"
 )
 
 // Bounds of the autoscaling annotations.
@@ -54,6 +56,13 @@ type Scaling struct {
 	AdaptiveTarget bool
 	// ScaleUpBurst and ScaleUpPerSecond bound how many pods the service may add.
 	ScaleUpBurst, ScaleUpPerSecond *float64
+
+	Standby Standby
+	// Buffer is how many more pods than are busy are kept.
+	Buffer int32
+	// StandbySchedule and MinScaleSchedule say how many pods are at least asleep, and at least
+	// wanted, at a time.
+	StandbySchedule, MinScaleSchedule schedule.Schedule
 }
 
 // ParseScaling reads the autoscaling annotations. Admission, the controller and the autoscaler all
@@ -83,6 +92,11 @@ func ParseScaling(annotations map[string]string) (Scaling, *apis.FieldError) {
 		AdaptiveTarget:   annotations[AdaptiveTargetAnnotation] == AdaptiveTarget,
 		ScaleUpBurst:     r.float(ScaleUpBurstAnnotation, 1, math.MaxFloat64),
 		ScaleUpPerSecond: r.float(ScaleUpPerSecondAnnotation, 0.01, math.MaxFloat64),
+
+		Standby:          r.standby(),
+		Buffer:           ptr.Deref(r.int32(ScaleBufferAnnotation, 0, math.MaxInt32), 0),
+		StandbySchedule:  r.schedule(StandbyScheduleAnnotation),
+		MinScaleSchedule: r.schedule(MinScaleScheduleAnnotation),
 	}
 	if text, ok := annotations[AdaptiveTargetAnnotation]; ok && !s.AdaptiveTarget {
 		r.fail(apis.ErrInvalidValue(text, AdaptiveTargetAnnotation,
@@ -136,7 +150,7 @@ func (s Scaling) Scales(a rules.Autoscaling) (Scales, *apis.FieldError) {
 // template.
 func ValidateScaling(annotations map[string]string, limits rules.Autoscaling) *apis.FieldError {
 	s, errs := ParseScaling(annotations)
-	return errs.Also(validateClass(s, annotations, limits)).Also(validateScales(s, annotations, limits))
+	return errs.Also(validateClass(s, annotations, limits), validateScales(s, annotations, limits), s.Standby.validate(limits))
 }
 
 func validateClass(s Scaling, annotations map[string]string, limits rules.Autoscaling) (errs *apis.FieldError) {
@@ -214,11 +228,17 @@ func validateScales(s Scaling, annotations map[string]string, limits rules.Autos
 	return errs
 }
 
+// IsAutoscaling reports whether an annotation is about autoscaling.
+func IsAutoscaling(key string) bool {
+	group, _, slash := strings.Cut(key, "/")
+	return slash && (group == AutoscalingGroup || group == EbbAutoscalingGroup)
+}
+
 // ValidateNoScaling refuses autoscaling annotations on objects where they have no effect: Services,
-// Configurations and Routes.
-func ValidateNoScaling(annotations map[string]string) (errs *apis.FieldError) {
+// Configurations and Routes. Those in effect are read there nevertheless.
+func ValidateNoScaling(annotations map[string]string, effect []string) (errs *apis.FieldError) {
 	for key := range annotations {
-		if strings.HasPrefix(key, AutoscalingGroup+"/") {
+		if IsAutoscaling(key) && !slices.Contains(effect, key) {
 			errs = errs.Also(apis.ErrInvalidKeyName(key, apis.CurrentField,
 				`autoscaling annotations must be put under "spec.template.metadata.annotations" to work`))
 		}

@@ -55,7 +55,23 @@ type Autoscaling struct {
 	ScaleDownDelay                time.Duration
 	ScaleUpBurst                  float64 // pods that one service may add at once
 	ScaleUpPerSecond              float64 // and for each second that passes
+	Standby                       StandbyMode
+	StandbyAfter                  time.Duration // idle before it sleeps
+	StandbyMax                    time.Duration // asleep before it is deleted
+	StandbyMemory                 float64       // percent of a node's allocatable memory
 }
+
+// StandbyMode says how many pods that are not needed sleep instead of being deleted.
+type StandbyMode string
+
+const (
+	// StandbyOff: none.
+	StandbyOff StandbyMode = "off"
+	// StandbyAuto: as many as the policy of package keep finds worth their memory.
+	StandbyAuto StandbyMode = "auto"
+	// StandbyCount: up to a number, for as long as is allowed. Only an annotation says so.
+	StandbyCount StandbyMode = "count"
+)
 
 // Config is the part of the installation's settings that rules depend on.
 type Config struct {

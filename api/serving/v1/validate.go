@@ -18,7 +18,7 @@ func (s *Service) Validate(req rules.Request[Service]) *apis.FieldError {
 	if req.Subresource == "status" {
 		return nil
 	}
-	errs := validateMetadata(&s.ObjectMeta).Also(validateVisibility(s.Labels).ViaField("labels"))
+	errs := validateMetadata(&s.ObjectMeta, names.LiveAnnotations...).Also(validateVisibility(s.Labels).ViaField("labels"))
 	_, rollout := names.RolloutDuration(s.Annotations)
 	errs = errs.Also(rollout.ViaField("annotations"))
 	var oldTemplate *RevisionTemplateSpec
@@ -40,7 +40,7 @@ func (c *Configuration) Validate(req rules.Request[Configuration]) *apis.FieldEr
 	if req.Subresource == "status" {
 		return nil
 	}
-	errs := validateMetadata(&c.ObjectMeta)
+	errs := validateMetadata(&c.ObjectMeta, names.LiveAnnotations...)
 	errs = errs.Also(validateOwned(&c.ObjectMeta, names.ServiceLabel, "Service"))
 	var oldTemplate *RevisionTemplateSpec
 	if req.Old != nil {
@@ -100,9 +100,11 @@ func (r *Revision) Validate(req rules.Request[Revision]) *apis.FieldError {
 	return errs
 }
 
-// validateMetadata checks what Services, Configurations and Routes have alike.
-func validateMetadata(meta *metav1.ObjectMeta) *apis.FieldError {
-	return validateName(meta).Also(names.ValidateNoScaling(meta.Annotations).ViaField("annotations"))
+// validateMetadata checks what Services, Configurations and Routes have alike. Of the annotations
+// about autoscaling they may have those that are live.
+func validateMetadata(meta *metav1.ObjectMeta, live ...string) *apis.FieldError {
+	return validateName(meta).Also(names.ValidateNoScaling(meta.Annotations, live).
+		Also(names.ValidateLive(meta.Annotations)).ViaField("annotations"))
 }
 
 // validateVisibility refuses what would be taken for no label at all, and so make public what was

@@ -1,7 +1,7 @@
 package revision
 
 import (
-	"strings"
+	"maps"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -56,7 +56,11 @@ func reachability(rev *servingv1.Revision, neverStarted bool) autoscalingv1alpha
 // others, so min-scale that is removed from a Revision is removed here. Class and metric are never
 // removed, because an autoscaler of another class would not know the object any more.
 func mergePodAutoscaler(have, want *autoscalingv1alpha1.PodAutoscaler) {
-	annotations := apply.Keys(have.Annotations, want.Annotations) // InitializedAnnotation stays, as it is not below knative.dev
+	annotations := apply.Keys(have.Annotations, want.Annotations)
+	maps.DeleteFunc(annotations, func(key, _ string) bool {
+		_, wanted := want.Annotations[key]
+		return !wanted && names.IsAutoscaling(key) && key != names.InitializedAnnotation
+	})
 	for _, key := range []string{names.ClassAnnotation, names.MetricAnnotation} {
 		if value, had := have.Annotations[key]; had && annotations[key] == "" {
 			annotations[key] = value
@@ -66,6 +70,3 @@ func mergePodAutoscaler(have, want *autoscalingv1alpha1.PodAutoscaler) {
 	have.Labels = apply.Keys(have.Labels, want.Labels)
 	have.Spec = want.Spec
 }
-
-// isAutoscaling reports whether an annotation key belongs to the autoscaling group.
-func isAutoscaling(key string) bool { return strings.HasPrefix(key, names.AutoscalingGroup+"/") }

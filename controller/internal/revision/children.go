@@ -2,14 +2,18 @@ package revision
 
 import (
 	"context"
+	"maps"
+	"slices"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
 
 	autoscalingv1alpha1 "ebb.dev/ebb/api/autoscaling/v1alpha1"
 	"ebb.dev/ebb/api/names"
 	servingv1 "ebb.dev/ebb/api/serving/v1"
 	"ebb.dev/ebb/controller/internal/apply"
+	"ebb.dev/ebb/controller/internal/reconcile"
 	"ebb.dev/ebb/settings"
 )
 
@@ -43,6 +47,11 @@ func (r *reconciler) deployment(ctx context.Context, rev *servingv1.Revision, s 
 func (r *reconciler) autoscaler(ctx context.Context, rev *servingv1.Revision, have *autoscalingv1alpha1.PodAutoscaler,
 	neverStarted, wasUp bool) (*autoscalingv1alpha1.PodAutoscaler, error) {
 	want := MakePodAutoscaler(rev, reachability(rev, neverStarted))
+	if config, found, err := apply.Found(r.configurations.Configurations(rev.Namespace).Get(rev.Labels[names.ConfigurationLabel])); err != nil {
+		return have, err
+	} else if found {
+		maps.Copy(want.Annotations, live(config))
+	}
 	if wasUp && have == nil {
 		want.Annotations[names.InitializedAnnotation] = "true"
 	}
@@ -52,6 +61,26 @@ func (r *reconciler) autoscaler(ctx context.Context, rev *servingv1.Revision, ha
 		return have, err
 	}
 	return after, err
+}
+
+// live returns the annotations of a Configuration that count for its Revisions at once. The
+// PodAutoscaler has them from here: Revisions are not written for them.
+func live(config *servingv1.Configuration) map[string]string {
+	annotations := maps.Clone(config.Annotations)
+	maps.DeleteFunc(annotations, func(key, _ string) bool { return !slices.Contains(names.LiveAnnotations, key) })
+	return annotations
+}
+
+// ofChanged returns the keys of the Revisions of a Configuration whose live annotations changed.
+func (r *reconciler) ofChanged(before, after *servingv1.Configuration) (keys []reconcile.Key) {
+	if maps.Equal(live(before), live(after)) {
+		return nil
+	}
+	revisions, _ := r.revisions.Revisions(after.Namespace).List(labels.SelectorFromSet(labels.Set{names.ConfigurationLabel: after.Name}))
+	for _, rev := range revisions {
+		keys = append(keys, reconcile.Self(rev)...)
+	}
+	return keys
 }
 
 // initialReplicas returns the replicas of a new Deployment: what the autoscaler wanted last, if

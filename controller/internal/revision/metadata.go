@@ -41,7 +41,7 @@ func childAnnotations(rev *servingv1.Revision) map[string]string {
 // change of min-scale restarts no pod.
 func podAnnotations(rev *servingv1.Revision) map[string]string {
 	annotations := childAnnotations(rev)
-	maps.DeleteFunc(annotations, func(key, _ string) bool { return isAutoscaling(key) })
+	maps.DeleteFunc(annotations, func(key, _ string) bool { return names.IsAutoscaling(key) })
 	return annotations
 }
 

@@ -2,9 +2,9 @@
 // Deployments and PodAutoscalers, and reports whether they can serve.
 //
 // Owns: a Revision's status; the Deployment, except for replicas; the PodAutoscaler's spec and
-// metadata. Reads: Revisions, their Deployments, PodAutoscalers and pods; registries, for digests.
-// Writes: Deployments, PodAutoscalers; the annotation of parked Revisions (park.go). Never:
-// replicas of an existing Deployment, pods, a PodAutoscaler's status.
+// metadata. Reads: Revisions, their Configurations, Deployments, PodAutoscalers and pods;
+// registries, for digests. Writes: Deployments, PodAutoscalers; the annotation of parked Revisions
+// (park.go). Never: replicas of an existing Deployment, pods, a PodAutoscaler's status.
 package revision
 
 import (
@@ -37,16 +37,17 @@ import (
 const Selector = names.RevisionUIDLabel
 
 type reconciler struct {
-	world        *reconcile.World
-	keys         *podKeys
-	digests      *digest.Resolver
-	deployments  appslisters.DeploymentLister
-	autoscalers  autoscalinglisters.PodAutoscalerLister
-	pods         corelisters.PodLister
-	revisions    listers.RevisionLister
-	services     corelisters.ServiceLister            // of revisions
-	slices       discoverylisters.EndpointSliceLister // of these
-	certificates *certificate.Keeper                  // of queue-proxies
+	world          *reconcile.World
+	keys           *podKeys
+	digests        *digest.Resolver
+	deployments    appslisters.DeploymentLister
+	autoscalers    autoscalinglisters.PodAutoscalerLister
+	pods           corelisters.PodLister
+	configurations listers.ConfigurationLister
+	revisions      listers.RevisionLister
+	services       corelisters.ServiceLister            // of revisions
+	slices         discoverylisters.EndpointSliceLister // of these
+	certificates   *certificate.Keeper                  // of queue-proxies
 }
 
 // New returns the reconciler of Revisions. Queue-proxies prove their revision by a token, which
@@ -62,6 +63,7 @@ func New(w *reconcile.World, tokenKey func() []byte, digests *digest.Resolver) *
 		autoscalers: autoscalers.Lister(),
 		pods:        made.Core().V1().Pods().Lister(),
 		revisions:   serving.Revisions().Lister(), services: services.Lister(), slices: slices.Lister(),
+		configurations: serving.Configurations().Lister(),
 	}
 	c := reconcile.Kind[*servingv1.Revision]{
 		Name: "revision", Informer: serving.Revisions().Informer(), World: w,
@@ -72,18 +74,24 @@ func New(w *reconcile.World, tokenKey func() []byte, digests *digest.Resolver) *
 			return len(before.Status.ContainerStatuses) == len(after.Status.ContainerStatuses)
 		},
 	}.Controller()
-	if _, err := serving.Revisions().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{DeleteFunc: digests.ForgetDeleted}); err != nil {
-		panic(fmt.Sprintf("watch Revisions go: %v", err)) // only a stopped informer refuses
+	handle := func(informer cache.SharedIndexInformer, handler cache.ResourceEventHandlerFuncs) {
+		if _, err := informer.AddEventHandler(handler); err != nil {
+			panic(fmt.Sprintf("watch for the Revisions: %v", err)) // only a stopped informer refuses
+		}
 	}
+	handle(serving.Revisions().Informer(), cache.ResourceEventHandlerFuncs{DeleteFunc: digests.ForgetDeleted})
+	handle(serving.Revisions().Informer(), cache.ResourceEventHandlerFuncs{DeleteFunc: r.keys.deleted})
+	handle(serving.Configurations().Informer(), cache.ResourceEventHandlerFuncs{UpdateFunc: func(before, after any) {
+		for _, key := range r.ofChanged(before.(*servingv1.Configuration), after.(*servingv1.Configuration)) {
+			c.Enqueue(key)
+		}
+	}})
 	c.Watch(made.Apps().V1().Deployments().Informer(), reconcile.ControllerOf("Revision"))
 	c.Watch(autoscalers.Informer(), reconcile.ControllerOf("Revision"))
 	c.Watch(made.Core().V1().Pods().Informer(), reconcile.Label(names.RevisionLabel))
 	c.Watch(services.Informer(), r.parkedRevision)
 	c.Watch(slices.Informer(), r.parkedRevision)
 	r.certificates = certificate.NewKeeper(w, c, inNamespace(serving.Revisions().Informer()))
-	if _, err := serving.Revisions().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{DeleteFunc: r.keys.deleted}); err != nil {
-		panic(fmt.Sprintf("watch Revisions go: %v", err)) // only a stopped informer refuses
-	}
 	c.Background = func(ctx context.Context) {
 		go r.keys.run(ctx)
 		digests.Run(ctx, func(namespace, name string) { c.Enqueue(reconcile.Key{Namespace: namespace, Name: name}) })

@@ -52,7 +52,7 @@ func MakeRoute(svc *servingv1.Service) *servingv1.Route {
 	return &servingv1.Route{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: svc.Name, Namespace: svc.Namespace, Labels: labels,
-			Annotations:     cloned(svc.Annotations, names.LastAppliedAnnotation),
+			Annotations:     cloned(svc.Annotations, append(names.LiveAnnotations, names.LastAppliedAnnotation)...),
 			OwnerReferences: controlledBy(svc),
 			// The labeler needs it. Set here, it costs no write.
 			Finalizers: []string{names.RouteFinalizer},

@@ -1,0 +1,101 @@
+package names
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"time"
+
+	"knative.dev/pkg/apis"
+
+	"ebb.dev/ebb/api/rules"
+	"ebb.dev/ebb/api/schedule"
+	"ebb.dev/ebb/standby"
+)
+
+// auto leaves a value to the autoscaler.
+const auto = "auto"
+
+// Standby is what a Revision's annotations say about its pods that are not needed.
+type Standby struct {
+	Mode rules.StandbyMode // "" if they do not say
+	Most int32             // of StandbyCount
+	// Level is the deepest level at which a pod may sleep: standby.Compressed unless they say less.
+	Level standby.Level
+	// For is how long a pod sleeps, nil if that is left to the autoscaler.
+	For *time.Duration
+}
+
+// With applies the settings: they give what is not annotated, and bound For.
+func (s Standby) With(a rules.Autoscaling) Standby {
+	if s.Mode == "" {
+		s.Mode = a.Standby
+	}
+	if s.For != nil && *s.For > a.StandbyMax {
+		s.For = &a.StandbyMax
+	}
+	return s
+}
+
+func (s Standby) validate(limits rules.Autoscaling) *apis.FieldError {
+	if limit := limits.StandbyMax; limit > 0 && s.For != nil && *s.For > limit {
+		err := apis.ErrOutOfBoundsValue(*s.For, time.Second, limit, StandbyForAnnotation)
+		err.Details = "standby-max in ConfigMap config-autoscaler says so"
+		return err
+	}
+	return nil
+}
+
+func (r *reader) standby() Standby {
+	s := Standby{Level: standby.Compressed}
+	switch text, given := r.annotations[StandbyAnnotation]; {
+	case !given:
+	case text == string(rules.StandbyOff), text == string(rules.StandbyAuto):
+		s.Mode = rules.StandbyMode(text)
+	default:
+		most, err := strconv.ParseInt(text, 10, 32)
+		if err != nil || most < 0 {
+			r.fail(apis.ErrInvalidValue(text, StandbyAnnotation,
+				fmt.Sprintf("must be off, auto, or how many pods may sleep, 0 to %d", math.MaxInt32)))
+			break
+		}
+		s.Mode, s.Most = rules.StandbyCount, int32(most)
+	}
+	if text, given := r.annotations[StandbyLevelAnnotation]; given {
+		level, err := standby.ParseLevel(text)
+		if err != nil {
+			r.fail(apis.ErrInvalidValue(text, StandbyLevelAnnotation, err.Error()))
+		} else {
+			s.Level = level
+		}
+	}
+	if r.annotations[StandbyForAnnotation] != auto {
+		s.For = r.duration(StandbyForAnnotation, time.Second, longest, false)
+	}
+	return s
+}
+
+func (r *reader) schedule(key string) schedule.Schedule {
+	text, given := r.annotations[key]
+	if !given {
+		return schedule.Schedule{}
+	}
+	s, err := schedule.Parse(text)
+	if err != nil {
+		r.fail(apis.ErrInvalidValue(text, key, err.Error()))
+	}
+	return s
+}
+
+// LiveAnnotations are read on Services and Configurations, too: a value there counts for all their
+// Revisions, and a change of it makes no new one.
+var LiveAnnotations = []string{StandbyScheduleAnnotation, MinScaleScheduleAnnotation}
+
+// ValidateLive says what is wrong with the LiveAnnotations.
+func ValidateLive(annotations map[string]string) *apis.FieldError {
+	r := &reader{annotations: annotations}
+	for _, key := range LiveAnnotations {
+		r.schedule(key)
+	}
+	return r.errs
+}
