@@ -3,10 +3,12 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"strconv"
 	"strings"
 	"sync"
@@ -32,31 +34,30 @@ type flood struct {
 	zeroWindow     []byte // what a client with a window of zero sends
 	opened, closed atomic.Int64
 	refused        atomic.Int64 // connections that could not be opened
-	done           sync.WaitGroup
 }
 
-// startFlood opens the connections, or only those of one kind, evenly during ramp and keeps them
-// until ctx ends.
-func startFlood(ctx context.Context, ip string, connections, kind int) *flood {
-	f := &flood{ip: ip, zeroWindow: zeroWindow()}
-	for i := range connections {
-		if kind >= 0 && i%kinds != kind {
+// flood opens the connections, or only those of one kind, evenly during ramp and keeps them until
+// ctx ends. Then it prints what became of them.
+func (b *bench) flood(ctx context.Context) error {
+	f := &flood{ip: b.ip, zeroWindow: zeroWindow()}
+	lasts, end := context.WithCancel(context.Background())
+	defer end()
+	var done sync.WaitGroup
+	for i := range b.connections {
+		if b.kind >= 0 && i%kinds != b.kind {
 			continue
 		}
-		f.done.Go(func() {
-			for sleep(ctx, ramp*time.Duration(i)/time.Duration(max(connections, 1))) {
-				f.one(ctx, i)
-				if !sleep(ctx, time.Second) { // then another connection
-					return
-				}
+		done.Go(func() {
+			for again := sleep(lasts, ramp*time.Duration(i)/time.Duration(b.connections)); again; again = sleep(lasts, time.Second) {
+				f.one(lasts, i)
 			}
 		})
 	}
-	return f
-}
-
-func (f *flood) line() result.Fields {
-	return result.Fields{"flood_connections": f.opened.Load() - f.closed.Load(), "flood_opened": f.opened.Load(), "flood_refused": f.refused.Load()}
+	<-ctx.Done()
+	counts := result.Fields{"flood_connections": f.opened.Load() - f.closed.Load(), "flood_opened": f.opened.Load(), "flood_refused": f.refused.Load()}
+	end()
+	done.Wait()
+	return json.NewEncoder(os.Stdout).Encode(counts)
 }
 
 // one opens a connection, sends what its kind sends, and waits until the activator closes it.

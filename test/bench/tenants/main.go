@@ -9,7 +9,12 @@
 // The flood is slow readers, HTTP/2 clients with a window of zero, request heads that never end,
 // uploads that the pod does not read, and connections without a request. It replaces each
 // connection that the activator closes. The flood's pods are a plain server, because a tenant may
-// run what it likes. Nothing is pinned: generator, activator and pods share the machine's CPUs.
+// run what it likes.
+//
+// An attacker and his pods have CPUs of their own. Here they share the machine's with the
+// activator, so they run at the lowest priority (nice 19), and the kernel memory of their sockets is
+// bounded. What the flood still takes from everybody is measured: requests that go to the steady
+// tenant's queue-proxy without the activator, at the same time (p99_direct_ms).
 package main
 
 import (
@@ -29,8 +34,16 @@ type bench struct {
 	connections int
 	kind        int
 	lasts       time.Duration
+	role        string
+	ip          string
 	out         *result.Printer
 }
+
+// The roles of this program besides the benchmark itself, which starts them.
+const (
+	rolePod   = "pod"   // the server of one tenant
+	roleFlood = "flood" // the hostile tenant's clients
+)
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
@@ -39,11 +52,15 @@ func main() {
 	flag.IntVar(&b.connections, "connections", 25_000, "connections of the flood; fewer if the process may not open so many files")
 	flag.IntVar(&b.kind, "kind", -1, "only this kind of flood (the case in flood.go), with its share of the connections; -1: all")
 	flag.DurationVar(&b.lasts, "lasts", 20*time.Second, "how long requests are measured alone, and again beside the flood")
-	pod := flag.Bool("pod", false, "be the server of both tenants; the benchmark starts it")
+	flag.StringVar(&b.role, "role", "", "what the benchmark starts this program as: "+rolePod+" or "+roleFlood)
+	flag.StringVar(&b.ip, "ip", "", "the activator's address, for the role "+roleFlood)
 	flag.Parse()
 	run := b.run
-	if *pod {
+	switch b.role {
+	case rolePod:
 		run = serve
+	case roleFlood:
+		run = b.flood
 	}
 	if err := run(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "tenants:", err)

@@ -17,6 +17,11 @@ const (
 // longBody is more than any buffer on the way takes.
 const longBody = 8 << 20
 
+// podSendBuffer bounds what the kernel keeps for a response that is not read. By itself it would
+// keep megabytes for each, and the memory for all TCP connections of the machine would be used up:
+// in a cluster, that of the pod's node.
+const podSendBuffer = 64 << 10
+
 // serve answers at the listener that the benchmark handed over.
 func serve(ctx context.Context) error {
 	l, err := net.FileListener(os.NewFile(3, "listener"))
@@ -32,6 +37,10 @@ func serve(ctx context.Context) error {
 	protocols.SetHTTP1(true)
 	protocols.SetUnencryptedHTTP2(true)
 	server := &http.Server{Handler: mux, Protocols: protocols}
+	server.ConnContext = func(ctx context.Context, c net.Conn) context.Context {
+		c.(*net.TCPConn).SetWriteBuffer(podSendBuffer)
+		return ctx
+	}
 	context.AfterFunc(ctx, func() { server.Close() })
 	return server.Serve(l)
 }

@@ -5,14 +5,15 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"ebb.dev/ebb/test/internal/loopback"
@@ -50,7 +51,7 @@ func (b *bench) run(ctx context.Context) error {
 		return err
 	}
 	defer cluster.Stop()
-	activator, ip, err := start(ctx, dir, cluster)
+	activator, err := start(ctx, dir, cluster)
 	if err != nil {
 		return err
 	}
@@ -64,108 +65,46 @@ func (b *bench) run(ctx context.Context) error {
 		return err
 	}
 
-	front := net.JoinHostPort(ip, strconv.Itoa(wire.PortHTTP1))
-	alone := steady(ctx, front, b.lasts)
+	front := net.JoinHostPort(activator.ip, strconv.Itoa(wire.PortHTTP1))
+	alone := compare(ctx, front, activator.steady, b.lasts)
 	if err := b.out.Line(alone.line("alone")); err != nil {
 		return err
 	}
-	flood := startFlood(ctx, ip, b.connections, b.kind)
-	before := activator.cpu()
-	beside := steady(ctx, front, b.lasts)
-	fields := flood.line()
-	fields["activator_cores"] = (activator.cpu() - before) / b.lasts.Seconds()
-	cancel()
-	flood.done.Wait()
-	for name, value := range beside.line("beside_flood") {
-		fields[name] = value
+	flood, err := activator.startFlood(dir, b)
+	if err != nil {
+		return err
 	}
+	kernel, before := kernelMemory(), activator.cpu()
+	beside := compare(ctx, front, activator.steady, b.lasts)
+	fields := beside.line("beside_flood")
+	fields["activator_cores"] = (activator.cpu() - before) / b.lasts.Seconds()
+	fields["tcp_peak_mib"] = kernel()
+	var counts result.Fields
+	if err := json.Unmarshal([]byte(flood.finish()), &counts); err != nil {
+		return fmt.Errorf("the flood failed: %w%s", err, flood.logged())
+	}
+	maps.Copy(fields, counts)
 	if err := b.out.Line(fields); err != nil {
 		return err
 	}
 	if !activator.alive() {
 		return fmt.Errorf("the activator ended:%s", activator.logged())
 	}
-	return b.out.Summary(result.Fields{"p99_alone_ms": result.Quantile(alone.ms, 0.99), "p99_beside_flood_ms": result.Quantile(beside.ms, 0.99),
-		"rss_peak_mib": activator.memory("VmHWM"), "limit_mib": float64(limit) / (1 << 20), "connections": b.connections, "failed": beside.failed})
+	return b.out.Summary(result.Fields{"p99_alone_ms": alone.through.p99(), "p99_beside_flood_ms": beside.through.p99(),
+		"p99_direct_alone_ms": alone.direct.p99(), "p99_direct_beside_flood_ms": beside.direct.p99(),
+		"rss_peak_mib": activator.memory("VmHWM"), "limit_mib": float64(limit) / (1 << 20), "connections": b.connections, "failed": beside.through.failed})
 }
 
-// process is a component that the benchmark started.
-type process struct {
-	*exec.Cmd
-	log   string // the file
-	ended chan struct{}
-}
-
-func launch(log, path string, args []string, files []*os.File, env ...string) (*process, error) {
-	p := &process{Cmd: exec.Command(path, args...), log: log, ended: make(chan struct{})}
-	out, err := os.Create(log)
-	if err != nil {
-		return nil, err
-	}
-	defer out.Close()
-	p.Env, p.ExtraFiles, p.Stdout, p.Stderr = append(os.Environ(), env...), files, out, out
-	if err := p.Start(); err != nil {
-		return nil, fmt.Errorf("start %s: %w", path, err)
-	}
-	go func() {
-		defer close(p.ended)
-		p.Wait()
-	}()
-	return p, nil
-}
-
-// logged returns the end of what the process logged.
-func (p *process) logged() string {
-	text, _ := os.ReadFile(p.log)
-	return fmt.Sprintf("\n%s:\n%s", p.Path, text[max(0, len(text)-3000):])
-}
-
-func (p *process) alive() bool {
-	select {
-	case <-p.ended:
-		return false
-	default:
-		return true
-	}
-}
-
-func (p *process) stop() {
-	p.Process.Kill()
-	<-p.ended
-}
-
-// memory returns a field of /proc/PID/status in MiB: VmRSS is now, VmHWM the peak.
-func (p *process) memory(field string) float64 {
-	data, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.Process.Pid))
-	for text := range strings.Lines(string(data)) {
-		if value, ok := strings.CutPrefix(text, field+":"); ok {
-			kib, _ := strconv.Atoi(strings.Fields(value)[0])
-			return float64(kib) / 1024
-		}
-	}
-	return 0
-}
-
-// cpu returns the seconds of CPU time that the process has used.
-func (p *process) cpu() float64 {
-	data, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.Process.Pid))
-	fields := strings.Fields(string(data[bytes.LastIndexByte(data, ')')+1:]))
-	if len(fields) < 13 {
-		return 0
-	}
-	user, _ := strconv.Atoi(fields[11])
-	system, _ := strconv.Atoi(fields[12])
-	return float64(user+system) / 100 // USER_HZ is 100 on Linux
-}
-
-// system is the activator and the processes behind it.
+// system is the activator and the processes around it.
 type system struct {
 	*process
-	behind []*process
+	others []*process
+	ip     string // the activator's
+	steady string // the address of the steady tenant's queue-proxy
 }
 
 func (s *system) stop() {
-	for _, p := range append([]*process{s.process}, s.behind...) {
+	for _, p := range append([]*process{s.process}, s.others...) {
 		if p != nil {
 			p.stop()
 		}
@@ -174,11 +113,11 @@ func (s *system) stop() {
 
 // start builds and starts the pods of both tenants and the activator, and waits until both answer
 // through it.
-func start(ctx context.Context, dir string, cluster *loopback.Cluster) (s *system, ip string, err error) {
+func start(ctx context.Context, dir string, cluster *loopback.Cluster) (s *system, err error) {
 	build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags=-s -w", "-o", dir+"/", "ebb.dev/ebb/queue-proxy", "ebb.dev/ebb/activator")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
-		return nil, "", fmt.Errorf("build queue-proxy and the activator: %w\n%s", err, out)
+		return nil, fmt.Errorf("build queue-proxy and the activator: %w\n%s", err, out)
 	}
 	s = &system{}
 	defer func() {
@@ -186,45 +125,58 @@ func start(ctx context.Context, dir string, cluster *loopback.Cluster) (s *syste
 			s.stop()
 		}
 	}()
-	steadyPod, err := s.startPod(dir, "steady-pod")
+	steadyPod, err := s.startPod(dir, "steady-pod", nil)
 	if err != nil {
-		return s, "", err
+		return s, err
 	}
-	floodPod, err := s.startPod(dir, "flood-pod")
+	floodPod, err := s.startPod(dir, "flood-pod", polite)
 	if err != nil {
-		return s, "", err
+		return s, err
 	}
-	queue, err := s.startQueueProxy(ctx, dir, steadyPod)
-	if err != nil {
-		return s, "", err
+	if s.steady, err = s.startQueueProxy(ctx, dir, steadyPod); err != nil {
+		return s, err
 	}
-	if err = cluster.RevisionIn(steadyNamespace, steadyRevision, 0, queue); err != nil {
-		return s, "", err
+	if err = cluster.RevisionIn(steadyNamespace, steadyRevision, 0, s.steady); err != nil {
+		return s, err
 	}
 	if err = cluster.RevisionIn(floodNamespace, floodRevision, 0, floodPod); err != nil {
-		return s, "", err
+		return s, err
 	}
 	// Its ports are fixed, so it gets an unused loopback address.
-	ip = fmt.Sprintf("127.%d.%d.%d", 1+rand.IntN(254), rand.IntN(256), 1+rand.IntN(254))
+	s.ip = fmt.Sprintf("127.%d.%d.%d", 1+rand.IntN(254), rand.IntN(256), 1+rand.IntN(254))
 	soft, err := shipped.MemoryLimit(shipped.Activator)
 	if err != nil {
-		return s, "", err
+		return s, err
 	}
-	s.process, err = launch(filepath.Join(dir, "activator.log"), filepath.Join(dir, "activator"), nil, nil, "KUBECONFIG="+cluster.Kubeconfig, "LISTEN_IP="+ip, "POD_IP="+ip,
+	s.process, err = launch(filepath.Join(dir, "activator.log"), []string{filepath.Join(dir, "activator")}, nil, "KUBECONFIG="+cluster.Kubeconfig, "LISTEN_IP="+s.ip, "POD_IP="+s.ip,
 		"POD_NAME=activator-bench", "EBB_AUTOSCALER="+cluster.Autoscaler, "SYSTEM_NAMESPACE="+loopback.SystemNamespace, "GOMEMLIMIT="+soft)
 	if err != nil {
-		return s, "", err
+		return s, err
 	}
 	for _, tenant := range [][2]string{{steadyNamespace, steadyRevision}, {floodNamespace, floodRevision}} {
-		if err = s.answers(ctx, ip, tenant); err != nil {
-			return s, "", err
+		if err = s.answers(ctx, tenant); err != nil {
+			return s, err
 		}
 	}
-	return s, ip, nil
+	return s, nil
+}
+
+// startFlood starts this program as the hostile tenant's clients.
+func (s *system) startFlood(dir string, b *bench) (*process, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, fmt.Errorf("find the own program: %w", err)
+	}
+	p, err := launch(filepath.Join(dir, "flood.log"), append(slices.Clone(polite), self, "-role="+roleFlood, "-ip="+s.ip,
+		"-connections="+strconv.Itoa(b.connections), "-kind="+strconv.Itoa(b.kind)), nil)
+	if err == nil {
+		s.others = append(s.others, p)
+	}
+	return p, err
 }
 
 // startPod starts this program as the container of a tenant and returns its address.
-func (s *system) startPod(dir, name string) (string, error) {
+func (s *system) startPod(dir, name string, priority []string) (string, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return "", fmt.Errorf("find the own program: %w", err)
@@ -239,11 +191,11 @@ func (s *system) startPod(dir, name string) (string, error) {
 		return "", err
 	}
 	defer file.Close()
-	p, err := launch(filepath.Join(dir, name+".log"), self, []string{"-pod"}, []*os.File{file})
+	p, err := launch(filepath.Join(dir, name+".log"), append(slices.Clone(priority), self, "-role="+rolePod), []*os.File{file})
 	if err != nil {
 		return "", err
 	}
-	s.behind = append(s.behind, p)
+	s.others = append(s.others, p)
 	return l.Addr().String(), nil
 }
 
@@ -253,13 +205,13 @@ func (s *system) startQueueProxy(ctx context.Context, dir, pod string) (string, 
 	if err != nil {
 		return "", err
 	}
-	p, err := launch(filepath.Join(dir, "queue-proxy.log"), filepath.Join(dir, "queue-proxy"), nil, nil, "SERVING_NAMESPACE="+steadyNamespace,
+	p, err := launch(filepath.Join(dir, "queue-proxy.log"), []string{filepath.Join(dir, "queue-proxy")}, nil, "SERVING_NAMESPACE="+steadyNamespace,
 		"SERVING_REVISION="+steadyRevision, "SERVING_POD=steady", "SERVING_POD_IP=127.0.0.1", "USER_PORT="+port, "QUEUE_SERVING_PORT=0",
 		"EBB_DRAIN_PORT=0", "EBB_STAT_PORT=0", "EBB_METRICS_PORT=0", "CONTAINER_CONCURRENCY=0", "REVISION_TIMEOUT_SECONDS=300", "EBB_CERT_DIR=/nowhere")
 	if err != nil {
 		return "", err
 	}
-	s.behind = append(s.behind, p)
+	s.others = append(s.others, p)
 	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline) && p.alive() && sleep(ctx, 10*time.Millisecond); {
 		text, _ := os.ReadFile(p.log)
 		for line := range bytes.Lines(text) {
@@ -274,11 +226,11 @@ func (s *system) startQueueProxy(ctx context.Context, dir, pod string) (string, 
 }
 
 // answers waits until the tenant's revision answers through the activator.
-func (s *system) answers(ctx context.Context, ip string, tenant [2]string) error {
+func (s *system) answers(ctx context.Context, tenant [2]string) error {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	for {
-		request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+net.JoinHostPort(ip, strconv.Itoa(wire.PortHTTP1))+"/", nil)
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+net.JoinHostPort(s.ip, strconv.Itoa(wire.PortHTTP1))+"/", nil)
 		if err != nil {
 			return err
 		}
@@ -294,7 +246,7 @@ func (s *system) answers(ctx context.Context, ip string, tenant [2]string) error
 		}
 		if !s.alive() || ctx.Err() != nil {
 			text := ""
-			for _, p := range append([]*process{s.process}, s.behind...) {
+			for _, p := range append([]*process{s.process}, s.others...) {
 				text += p.logged()
 			}
 			return fmt.Errorf("revision %s did not answer: %w%s", tenant[1], err, text)

@@ -14,8 +14,8 @@ import (
 	"ebb.dev/ebb/wire"
 )
 
-// The steady tenant's load: 200 requests per second on connections that stay, as a gateway sends
-// them.
+// The steady tenant's load through the activator: 200 requests per second on connections that stay,
+// as a gateway sends them. As many go to its pod directly.
 const (
 	steadyConnections = 20
 	steadyEvery       = 100 * time.Millisecond
@@ -28,13 +28,30 @@ type outcome struct {
 	last   error
 }
 
-func (o *outcome) line(phase string) result.Fields {
+func (o *outcome) p99() float64 { return result.Quantile(o.ms, 0.99) }
+
+// compared is what the steady tenant saw through the activator and without it, at the same time.
+type compared struct{ through, direct *outcome }
+
+func (c *compared) line(phase string) result.Fields {
+	o := c.through
 	fields := result.Fields{"phase": phase, "requests": len(o.ms) + o.failed, "failed": o.failed,
-		"p50_ms": result.Quantile(o.ms, 0.5), "p99_ms": result.Quantile(o.ms, 0.99), "max_ms": result.Quantile(o.ms, 1)}
+		"p50_ms": result.Quantile(o.ms, 0.5), "p99_ms": o.p99(), "max_ms": result.Quantile(o.ms, 1),
+		"p99_direct_ms": c.direct.p99(), "max_direct_ms": result.Quantile(c.direct.ms, 1), "failed_direct": c.direct.failed}
 	if o.last != nil {
 		fields["last_error"] = o.last.Error()
 	}
 	return fields
+}
+
+// compare sends requests to both addresses at the same time.
+func compare(ctx context.Context, front, direct string, lasts time.Duration) *compared {
+	c := &compared{}
+	var both sync.WaitGroup
+	both.Go(func() { c.through = steady(ctx, front, lasts) })
+	both.Go(func() { c.direct = steady(ctx, direct, lasts) })
+	both.Wait()
+	return c
 }
 
 // steady sends the steady tenant's requests. A latency is counted from the time at which the
