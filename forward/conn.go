@@ -70,6 +70,10 @@ type conn struct {
 
 	gone atomic.Bool // the client is gone, or the server cuts the connection
 
+	sending atomic.Int64 // since when it sends a head or shakes hands, in nanoseconds since 1970; 0 while it does not, or cutOff
+	holds   int          // see holdHead
+	partial partialHead
+
 	account Account // of the request, see Request.Charge
 	charged int64
 
@@ -113,6 +117,7 @@ func (c *conn) prepare() {
 func (c *conn) serve() {
 	defer c.srv.untrack(c)
 	defer c.nc.Close()
+	defer c.releaseHead() // of HTTP/2
 	defer func() {
 		if v := recover(); v != nil {
 			c.srv.caught(v)
@@ -120,8 +125,8 @@ func (c *conn) serve() {
 		}
 	}()
 	if c.tls != nil {
-		c.nc.SetDeadline(time.Now().Add(c.srv.HeaderTimeout))
-		if err := c.tls.HandshakeContext(c.srv.base); err != nil {
+		c.nc.SetDeadline(c.sends().Add(c.srv.HeaderTimeout))
+		if err := c.tls.HandshakeContext(c.srv.base); err != nil || !c.hasSent() {
 			return
 		}
 		c.nc.SetDeadline(time.Time{})
@@ -172,10 +177,14 @@ func (c *conn) readHead() headOutcome {
 		}
 	}
 	slow := false
+	defer c.releaseHead()
 	for {
 		data := c.in[c.inR:c.inW]
 		http2 := c.served == 0 && data[0] == 'P' && isPrefix(data)
 		if http2 && len(data) >= len(preface) {
+			if !c.hasSent() {
+				return headClosed
+			}
 			return headHTTP2
 		}
 		if !http2 {
@@ -193,9 +202,10 @@ func (c *conn) readHead() headOutcome {
 		c.in, c.inR, c.inW = makeRoom(c.in, c.inR, c.inW)
 		if !slow {
 			slow = true
-			c.readEnd = time.Now().Add(c.srv.HeaderTimeout)
+			c.readEnd = c.sends().Add(c.srv.HeaderTimeout)
 			c.nc.SetReadDeadline(c.readEnd)
 		}
+		c.holdHead(len(c.in) - smallBuffer)
 		n, err := c.nc.Read(c.in[c.inW:])
 		c.inW += n
 		if n == 0 && err != nil {
@@ -207,6 +217,9 @@ func (c *conn) readHead() headOutcome {
 	}
 	c.inR += h.size
 	if slow {
+		if !c.hasSent() {
+			return headClosed
+		}
 		c.readEnd = time.Time{}
 		c.nc.SetReadDeadline(c.readEnd)
 	}

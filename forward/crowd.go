@@ -9,16 +9,17 @@ import (
 
 // The number of client connections is limited, because an idle one takes about 20 KiB, and because
 // an exchange fails if no file descriptor is left for its upstream. Beyond the limit, the
-// connections that have been idle the longest are closed for new ones. If none is idle, the new
-// connection waits. A connection with a request is not closed.
+// connections that have been idle the longest, or in the middle of a request's head, are closed for
+// new ones. If there are none, the new connection waits. A connection with a request is not closed.
 
 const (
 	// mostConns is the default limit.
 	mostConns = 65536
 	// ownFiles is how many file descriptors are reserved for everything else.
 	ownFiles = 256
-	// idleEnough is the default of Server.idleEnough: how long a connection must have been idle
-	// before it is closed for another. A client seldom uses it again at that very moment.
+	// idleEnough is the default of Server.idleEnough: how long a connection must have been idle, or
+	// sending a head, before it is closed for another. A client seldom uses an idle one again at
+	// that very moment.
 	idleEnough = time.Second
 	// wakeGrace is how long a connection that will be closed still waits for a request that may be
 	// on its way.
@@ -28,6 +29,19 @@ const (
 	// crowdedAgain is the shortest time between two calls of Server.OnConnLimit.
 	crowdedAgain = time.Minute
 )
+
+// cutOff, as conn.sending, means that the connection was closed in the middle of a head.
+const cutOff = -1
+
+// sends notes that the client sends a head, or shakes hands, and returns the time. hasSent is
+// called when that is done. It reports false if the connection was closed meanwhile.
+func (c *conn) sends() (now time.Time) {
+	now = time.Now()
+	c.sending.Store(now.UnixNano())
+	return now
+}
+
+func (c *conn) hasSent() bool { return c.sending.Swap(0) != cutOff }
 
 // woken, as conn.idle, means that the connection was woken by a read deadline to be closed. It
 // stays until a request arrives.
@@ -117,6 +131,10 @@ func (s *Server) evictLocked(now time.Time) bool {
 			return true
 		case since > 0 && since <= latest:
 			idle = append(idle, candidate{c, since})
+		case since == 0:
+			if since = c.sending.Load(); since > 0 && since <= latest {
+				idle = append(idle, candidate{c, since})
+			}
 		}
 	}
 	slices.SortFunc(idle, func(a, b candidate) int { return cmp.Compare(a.since, b.since) })
@@ -127,8 +145,10 @@ func (s *Server) evictLocked(now time.Time) bool {
 					s.evicted.Add(1)
 				}
 			}()
-		} else {
-			old.c.wakeIfIdle()
+		} else if !old.c.wakeIfIdle() && old.c.sending.CompareAndSwap(old.since, cutOff) {
+			s.evicted.Add(1)
+			old.c.gone.Store(true)
+			old.c.tcp().Close()
 		}
 	}
 	return len(idle) > 0
@@ -152,12 +172,15 @@ func (c *conn) idleSince() int64 {
 	return h2.c.idleSince.UnixNano()
 }
 
-// wakeIfIdle closes a connection that waits for a request, unless one has just arrived. The
-// server's mu is held.
-func (c *conn) wakeIfIdle() {
-	if since := c.idle.Load(); since > 0 && c.idle.CompareAndSwap(since, woken) {
-		c.nc.SetReadDeadline(past)
+// wakeIfIdle closes a connection that waits for a request, unless one has just arrived, and reports
+// whether it does. The server's mu is held.
+func (c *conn) wakeIfIdle() bool {
+	since := c.idle.Load()
+	if since <= 0 || !c.idle.CompareAndSwap(since, woken) {
+		return false
 	}
+	c.nc.SetReadDeadline(past)
+	return true
 }
 
 // lastLook sets the deadline for the last read of a connection that was woken.

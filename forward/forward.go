@@ -183,11 +183,13 @@ type Server struct {
 	redirects  Redirector // the Handler, when it is one
 	judges     Judge
 	idleEnough time.Duration
+	headBytes  int           // the limit of partialHeads
 	lingerFor  time.Duration // how long a polite close swallows what the client still sends
 	once       sync.Once
 	mu         sync.Mutex
 	listeners  map[net.Listener]struct{}
 	conns      map[*conn]struct{}
+	heads      partialHeads
 	heavy      int           // how many connections those of HTTP/2 count for in addition
 	waiting    int           // accepted connections that wait for room
 	room       chan struct{} // has a token when a connection went while others wait
@@ -218,6 +220,9 @@ func (s *Server) init() {
 		setDefault(&s.lingerFor, 500*time.Millisecond)
 		setDefault(&s.StallTimeout, 5*time.Minute)
 		setDefault(&s.idleEnough, idleEnough)
+		if s.headBytes <= 0 {
+			s.headBytes = mostHeadBytes
+		}
 		if s.TimeoutReply == nil {
 			s.TimeoutReply = func(t Timer, after time.Duration) Reply {
 				return Reply{Status: 504, Body: "request timeout"}

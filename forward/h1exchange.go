@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"runtime"
 	"time"
 
 	"ebb.dev/ebb/forward/exchange"
@@ -92,6 +93,7 @@ func (c *conn) finish(do exchange.Do) (keep bool) {
 		reply.Close = reply.Close || ending.Cause == TimedOut || ending.Cause == BadRequest
 		c.lingering = unread || ending.Cause == TimedOut || ending.Cause == BadRequest
 		keep = c.reply(&reply)
+		runtime.Gosched() // nothing was waited for, and the client may have sent many such requests
 	case do.Has(exchange.EndTrailer):
 		c.endResponse(ending.Timer)
 		c.lingering = unread

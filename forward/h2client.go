@@ -287,8 +287,9 @@ func (s *h2client) tick() {
 	b.flush()
 }
 
-func (s *h2client) beforeRead() {}
-func (s *h2client) settled()    {}
+func (s *h2client) beforeRead()      {}
+func (s *h2client) settled()         {}
+func (s *h2client) partialHead(bool) {}
 
 func (s *h2client) headers(f *http2.MetaHeadersFrame) (keep bool, err error) {
 	c := s.c

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -43,6 +44,7 @@ type h2peer interface {
 	reset(f *http2.RSTStreamFrame) error
 	goAway(f *http2.GoAwayFrame)
 	settled()                  // the peer's settings were read
+	partialHead(begins bool)   // a header block is being waited for
 	badStream(id uint32) error // a frame of this stream was malformed
 	beforeRead()               // all frames that were read have been handled
 	ended(err error)           // nothing more will be read
@@ -159,6 +161,12 @@ func (s h2socket) Read(p []byte) (int, error) {
 	s.c.batch.flush()
 	n, err := s.c.nc.Read(p)
 	s.c.lastRead.Store(time.Now().UnixNano())
+	if n == len(p) {
+		// More has probably arrived, so the reader would not wait for a while. Others go first:
+		// many connections with large frames would delay each request by the runtime's time slice,
+		// 10 ms, for each of them.
+		runtime.Gosched()
+	}
 	return n, err
 }
 
@@ -203,8 +211,12 @@ func (c *h2conn) step(handed *bool) (keep bool, err error) {
 	bounded := fh.Type == http2.FrameHeaders && (c.in.Buffered() < int(fh.Length) || !fh.Flags.Has(http2.FlagHeadersEndHeaders))
 	if bounded && c.headerTimeout > 0 {
 		c.nc.SetReadDeadline(time.Now().Add(c.headerTimeout))
+		c.peer.partialHead(true)
 	}
 	f, err := c.fr.ReadFrameForHeader(fh)
+	if bounded && c.headerTimeout > 0 {
+		c.peer.partialHead(false)
+	}
 	if err != nil {
 		return true, c.readError(err)
 	}

@@ -196,8 +196,9 @@ func (x *h2exchange) finish(b *h2batch) {
 	x.rest(b)
 }
 
-// forgetLocked frees what is no longer needed. If the client opens no window, the stream of an
-// answer stays until stalls, and with it could stay a thousand heads.
+// forgetLocked frees what is no longer needed. If the client opens no window, the stream of a local
+// answer stays until stalls, and with it could stay a thousand heads. Such an answer is short, so
+// it gets no more time than a head.
 func (x *h2exchange) forgetLocked(now time.Time) {
 	x.r = Request{}
 	x.fields, x.space, x.seen = nil, [len(x.space)]hpack.HeaderField{}, Response{}
@@ -207,7 +208,7 @@ func (x *h2exchange) forgetLocked(now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !x.down.removed {
-		x.stalls = now.Add(x.srv.srv.StallTimeout)
+		x.stalls = now.Add(min(x.srv.srv.StallTimeout, x.srv.srv.HeaderTimeout))
 		c.armLocked(x.stalls, x.srv.tick)
 	}
 }

@@ -79,6 +79,15 @@ const (
 	shutdownGrace = 250 * time.Millisecond
 )
 
+// partialHead counts the most that a header block can take.
+func (s *h2server) partialHead(begins bool) {
+	if begins {
+		s.conn.holdHead(s.srv.MaxHeaderBytes)
+	} else {
+		s.conn.releaseHead()
+	}
+}
+
 func (s *h2server) settled() { s.c.nc.SetReadDeadline(time.Time{}) }
 
 // beforeRead sends requests that waited for a body that might have been read with them.

@@ -1,6 +1,7 @@
 package forward
 
 import (
+	"runtime"
 	"sync"
 	"unsafe"
 
@@ -104,8 +105,10 @@ type buffer struct {
 	account Account // that lent it, or nil
 }
 
-// full has the buffer grow, after a read that filled it.
+// full has the buffer grow, after a read that filled it. More has probably arrived, so the
+// goroutine would not wait for a while: it lets others go first (see h2socket.Read).
 func (p *buffer) full(a Account) {
+	runtime.Gosched()
 	if p.large != nil || a != nil && !a.Borrow(largeBuffer) {
 		return
 	}

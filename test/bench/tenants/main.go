@@ -12,8 +12,8 @@
 // run what it likes.
 //
 // An attacker and his pods have CPUs of their own. Here they share the machine's with the
-// activator, so they run at the lowest priority (nice 19), and the kernel memory of their sockets is
-// bounded. What the flood still takes from everybody is measured: requests that go to the steady
+// activator, so they run at the lowest priority (nice 19), and the kernel memory of their sockets
+// is bounded. What the flood still takes from everybody is measured: requests that go to the steady
 // tenant's queue-proxy without the activator, at the same time (p99_direct_ms).
 package main
 

@@ -1,0 +1,169 @@
+package forward
+
+import (
+	"bufio"
+	"bytes"
+	"io"
+	"net"
+	"net/http"
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+)
+
+// largeHead is the beginning of a request whose head is larger than a small buffer.
+func largeHead(bytes int) string {
+	return "GET / HTTP/1.1\r\nHost: a\r\n" + strings.Repeat("X-Filler: "+strings.Repeat("x", 1000)+"\r\n", bytes/1000)
+}
+
+// waitsForHeads waits until the server holds n connections with a large head that has not arrived
+// whole.
+func waitsForHeads(t *testing.T, server *Server, n int) {
+	t.Helper()
+	soon(t, "the heads are counted", func() bool {
+		server.heads.mu.Lock()
+		defer server.heads.mu.Unlock()
+		return server.heads.conns.Len() == n
+	})
+}
+
+// Clients that send large heads and never end them have little memory together. The newest head
+// gets room, because a client that has a request to make sends its head at once.
+func TestHeadsThatDoNotEndHaveALimit(t *testing.T) {
+	t.Parallel()
+	const each = 64 << 10
+	backend := httpBackend(t, func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, "done") })
+	var server *Server
+	addr, _ := proxyTo(t, backend, func(s *Server, _ *policy) { server, s.headBytes = s, 4*each })
+	ended := make(chan int, 100)
+	attack := func(i int) net.Conn {
+		c := dialTo(t, addr)
+		if i%2 == 0 {
+			io.WriteString(c, largeHead(50<<10))
+		} else {
+			io.WriteString(c, http2.ClientPreface)
+			framer := http2.NewFramer(c, nil)
+			framer.WriteSettings()
+			var block bytes.Buffer
+			hpack.NewEncoder(&block).WriteField(hpack.HeaderField{Name: "x-filler", Value: strings.Repeat("x", 10<<10)})
+			framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: block.Bytes()}) // without its end
+		}
+		go func() {
+			io.Copy(io.Discard, c)
+			ended <- i
+		}()
+		return c
+	}
+	for i := range 4 {
+		attack(i)
+		waitsForHeads(t, server, i+1)
+	}
+	var left []net.Conn
+	for i := 4; i < 20; i++ {
+		left = append(left, attack(i))
+		if oldest := <-ended; oldest != i-4 {
+			t.Fatalf("connection %d was closed for a new one, want the oldest, %d", oldest, i-4)
+		}
+		server.heads.mu.Lock()
+		if n := server.heads.bytes; n > 4*each {
+			t.Errorf("the heads have %d bytes, want at most %d", n, 4*each)
+		}
+		server.heads.mu.Unlock()
+	}
+	// A client whose large head arrives in two pieces is served meanwhile.
+	client := dialTo(t, addr)
+	io.WriteString(client, largeHead(20<<10))
+	<-ended
+	io.WriteString(client, "\r\n")
+	response, err := http.ReadResponse(bufio.NewReader(client), nil)
+	if err != nil || response.StatusCode != 200 {
+		t.Fatalf("a large head during the attack: %v, %v", response, err)
+	}
+	for _, c := range left {
+		c.Close()
+	}
+	waitsForHeads(t, server, 0)
+	server.heads.mu.Lock()
+	defer server.heads.mu.Unlock()
+	if server.heads.bytes != 0 {
+		t.Errorf("%d bytes are counted without a head", server.heads.bytes)
+	}
+}
+
+// When there are as many connections as there may be, those in the middle of a head go for new
+// ones.
+func TestConnectionsInTheMiddleOfAHeadMakeRoom(t *testing.T) {
+	t.Parallel()
+	w := newCrowd(t, 4, nil)
+	busy := w.client().send("/work")
+	until(t, "it works", func() bool { return w.working.Load() == 1 })
+	for n := range 10 {
+		io.WriteString(w.client(), "GET / HTTP/1.1\r\nX-Slow: ")
+		until(t, "it is in the middle of a head, and only few are", func() bool {
+			w.server.mu.Lock()
+			defer w.server.mu.Unlock()
+			slow := 0
+			for c := range w.server.conns {
+				if c.sending.Load() > 0 {
+					slow++
+				}
+			}
+			return slow == min(n+1, 3)
+		})
+	}
+	w.client().send("/").answered()
+	w.end()
+	busy.answered()
+}
+
+// endless is a connection on which the next bytes have always arrived.
+type endless struct {
+	net.Conn
+	reads int
+}
+
+func (e *endless) Read(p []byte) (int, error) {
+	e.reads++
+	return len(p), nil
+}
+
+// A connection that always has more to read does not keep a CPU for the runtime's time slice: with
+// many of those, every other request would wait that long for each of them.
+func TestAConnectionWithMuchToReadLetsOthersRun(t *testing.T) {
+	socket := h2socket{&h2conn{nc: &endless{}, peer: &h2client{}}}
+	piece := make([]byte, 16<<10)
+	for name, move := range map[string]func(){
+		"frames": func() { socket.Read(piece) },
+		"a body": func() { new(buffer).full(&purse{}) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+			var turns atomic.Int64
+			var quit atomic.Bool
+			over := make(chan struct{})
+			go func() {
+				defer close(over)
+				for !quit.Load() {
+					turns.Add(1)
+					runtime.Gosched()
+				}
+			}()
+			for turns.Load() == 0 {
+				runtime.Gosched()
+			}
+			began := turns.Load()
+			for range 200 {
+				move()
+			}
+			if got := turns.Load() - began; got < 100 {
+				t.Errorf("another goroutine ran %d times while 200 pieces were moved, want at least 100", got)
+			}
+			quit.Store(true)
+			<-over
+		})
+	}
+}
