@@ -30,7 +30,11 @@ func bucketOf(idle time.Duration) int {
 	if idle <= shortest {
 		return 0
 	}
-	return min(int(perOctave*math.Log2(float64(idle)/float64(shortest))), buckets)
+	bucket := int(perOctave * math.Log2(float64(idle)/float64(shortest)))
+	if idle >= edge(bucket+1) { // the logarithm was rounded
+		bucket++
+	}
+	return min(bucket, buckets)
 }
 
 // gaps is a histogram of the times for which a pod was idle before it was needed again. Newer gaps

@@ -49,6 +49,8 @@ type Config struct {
 	Longest time.Duration
 	// Most bounds how many pods are kept, -1 for no bound.
 	Most int32
+	// Always keeps every pod for Longest, whatever that is worth.
+	Always bool
 }
 
 // Keeper is the state of one revision. It has one owner and no lock.
@@ -177,8 +179,12 @@ func (k *Keeper) decide(c Config, now time.Time) Decision {
 		until, chance, held := k.histogram(rank).outlook(idle)
 		cost := c.Memory * held.Seconds()
 		worth := chance * price
-		keep := worth >= cost
-		if d.Keep == 0 {
+		keep := worth >= cost || c.Always
+		switch {
+		case d.Keep > 0:
+		case c.Always:
+			d.Reason = fmt.Sprintf("pod %d, idle for %s, is kept for %s", rank, short(idle), short(c.Longest))
+		default:
 			d.Reason = reason(rank, idle, until, chance, keep, cost, worth)
 		}
 		// The outlook changes when the pod has been idle for one more bucket.

@@ -68,3 +68,22 @@ func TestDecide(t *testing.T) {
 		})
 	}
 }
+
+// A decision holds until a time that is still to come.
+func TestADecisionHoldsForAWhile(t *testing.T) {
+	t.Parallel()
+	k := Keeper{}
+	now := play(&k, start, 3, time.Minute, 0, time.Nanosecond)
+	c := Config{Worth: 1e9, ColdStart: time.Second, Memory: 1, Longest: Longest, Most: -1}
+	for range 200 {
+		d := k.Decide(c, now)
+		if d.Until.IsZero() {
+			return
+		}
+		if !d.Until.After(now) {
+			t.Fatalf("at %v a decision holds until %v", now, d.Until)
+		}
+		now = d.Until
+	}
+	t.Error("200 decisions within", now.Sub(start))
+}

@@ -42,6 +42,11 @@ type Config struct {
 	ScaleUp Rate
 	// Standby lets pods sleep. Without it a pod that is not wanted is deleted.
 	Standby *Standby
+	// Buffer is how many more pods than busy ones are kept while there is load. With standby they
+	// sleep.
+	Buffer int32
+	// MinSchedule, if set, raises Zero.Min at its times.
+	MinSchedule Schedule
 }
 
 // Counts are the pods of one revision by state. Lapsed ones are among those not ready.
@@ -52,6 +57,8 @@ type Counts struct {
 	// Asleep pods are none of the others. Deep counts them by level.
 	Asleep int32
 	Deep   [Levels]int32
+	// Memory is what a pod asks for in MiB, 0 if it asks for none.
+	Memory int32
 }
 
 // Levels is how many levels of standby there are.
@@ -142,6 +149,8 @@ type Revision struct {
 	// sleep.
 	awake  held
 	looked time.Time
+	// least is the smallest scale, as the schedule says.
+	least int32
 	// learned is the result of the last finished lesson, possibly another process's.
 	learned decide.Learned
 
@@ -198,9 +207,13 @@ func (r *Revision) Decide(now time.Time, between bool, budget *Budget) Outcome {
 	if d.Desired == decide.NoDecision {
 		excess = decide.InitialExcessBurst(r.config.Formula, r.config.Zero.Initial)
 	}
+	r.clocks.step = time.Time{}
+	bounds := r.config.Zero
+	bounds.Min = r.bounded(r.at(r.config.MinSchedule, now), bounds.Min)
+	r.least = bounds.Min
 	active := r.zero.Active
 	var step zero.Step
-	step, r.zero = zero.Decide(r.config.Zero, r.zero, zero.Input{Desired: d.Desired, ExcessBurst: excess,
+	step, r.zero = zero.Decide(bounds, r.zero, zero.Input{Desired: d.Desired, ExcessBurst: excess,
 		Ready: r.counts.Ready + r.counts.Asleep, Probe: r.prober.answer}, now)
 	if active != r.zero.Active {
 		r.prober.epoch++
@@ -208,9 +221,8 @@ func (r *Revision) Decide(now time.Time, between bool, budget *Budget) Outcome {
 	if step.Want > 0 || active != r.zero.Active {
 		r.prober.answer = zero.NotProbed
 	}
-	r.clocks.step = time.Time{}
 	if step.After > 0 {
-		r.clocks.step = now.Add(step.After)
+		r.lookAgain(now.Add(step.After))
 	}
 
 	out := Outcome{Explanation: Explanation{Decision: d, Step: step}, From: r.ordered, Counts: r.counts, Epoch: r.prober.epoch}

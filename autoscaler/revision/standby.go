@@ -1,6 +1,7 @@
 package revision
 
 import (
+	"fmt"
 	"math"
 	"time"
 
@@ -17,7 +18,35 @@ type Standby struct {
 	After time.Duration
 	// Level is how deeply pods may sleep.
 	Level standby.Level
+	// Schedule, if set, says how many pods are at least kept asleep.
+	Schedule Schedule
 }
+
+// Schedule asks for a number of pods at a time. until is when the answer may change, zero for
+// never.
+type Schedule interface {
+	At(now time.Time) (pods int32, until time.Time)
+}
+
+// at asks a schedule, nil for none, and looks again when its answer may change.
+func (r *Revision) at(s Schedule, now time.Time) int32 {
+	if s == nil {
+		return 0
+	}
+	pods, until := s.At(now)
+	r.lookAgain(until)
+	return pods
+}
+
+// lookAgain makes the revision due at a time, zero for never.
+func (r *Revision) lookAgain(at time.Time) {
+	if !at.IsZero() && (r.clocks.step.IsZero() || at.Before(r.clocks.step)) {
+		r.clocks.step = at
+	}
+}
+
+// compressedShare is what a compressed pod takes of its memory.
+const compressedShare = 0.4
 
 // Stir is what pods are to be told now. An order that was lost is in the next Stir again.
 type Stir struct {
@@ -57,26 +86,53 @@ func (h *held) need(n int32, after time.Duration, now time.Time) int32 {
 // together.
 func (r *Revision) stand(out *Outcome, now time.Time) int32 {
 	want, s := out.Step.Replicas, r.config.Standby
+	used := min(want, r.used(out))
+	spare := int32(0)
+	if used > 0 {
+		spare = r.config.Buffer
+	}
 	if s == nil {
-		return want
+		return r.bounded(used+spare, want)
 	}
 	awake := r.awake.need(min(r.needed(out), want), s.After, now)
 	if awake == 0 && want > 0 && !r.sheltered(now) {
 		awake = 1
 	}
 	out.Awake = min(awake, want)
-	used := min(out.Awake, r.used(out))
+	used = min(out.Awake, used)
 	r.keeper.Need(used, now)
-	kept := r.keeper.Decide(s.Config, now)
+	worth := s.Config
+	if m := r.counts.Memory; m > 0 {
+		worth.Memory = float64(m)
+	}
+	if s.Level == standby.Compressed {
+		worth.Memory *= compressedShare
+	}
+	idle := out.Awake - used // awake, and not needed by the load
+	if worth.Most >= 0 {
+		worth.Most += idle
+	}
+	kept := r.keeper.Decide(worth, now)
+	r.lookAgain(kept.Until)
+	kept.Keep -= idle
+	if scheduled := r.at(s.Schedule, now); scheduled > kept.Keep {
+		kept.Keep, kept.Reason = scheduled, fmt.Sprintf("the schedule asks for %d (%s)", scheduled, kept.Reason)
+	}
+	if spare -= idle; spare > kept.Keep {
+		kept.Keep, kept.Reason = spare, fmt.Sprintf("scale-buffer asks for %d more (%s)", spare, kept.Reason)
+	}
+	total := r.bounded(out.Awake+max(kept.Keep, 0), want)
+	kept.Keep = total - out.Awake
 	out.Keep = &kept
-	if at := kept.Until; !at.IsZero() && (r.clocks.step.IsZero() || at.Before(r.clocks.step)) {
-		r.clocks.step = at
-	}
-	total := max(want, used+kept.Keep)
-	if most := r.config.Zero.Max; most > 0 {
-		total = max(min(total, most), want)
-	}
 	return total
+}
+
+// bounded is the larger of two scales, the first one within max-scale.
+func (r *Revision) bounded(total, want int32) int32 {
+	if most := r.config.Zero.Max; most > 0 {
+		total = min(total, most)
+	}
+	return max(total, want)
 }
 
 // stir says what pods are to be told.
@@ -110,7 +166,7 @@ func (r *Revision) needed(out *Outcome) int32 {
 	}
 	needed := max(d.PanicRaw, d.BurstRaw)
 	if !r.config.Zero.Unreachable {
-		needed = max(needed, r.config.Zero.Min)
+		needed = max(needed, r.least)
 	}
 	return needed
 }

@@ -206,3 +206,77 @@ func TestWhatIsKnownOfIdleTimesIsHandedOver(t *testing.T) {
 		t.Error("a negative weight is taken")
 	}
 }
+
+// daily asks for pods in the second half of each hour.
+type daily int32
+
+func (d daily) At(now time.Time) (int32, time.Time) {
+	if now.Minute() >= 30 {
+		return int32(d), now.Truncate(time.Hour).Add(time.Hour)
+	}
+	return 0, now.Truncate(time.Hour).Add(30 * time.Minute)
+}
+
+func TestSchedulesAskForPods(t *testing.T) {
+	for behaviour, c := range map[string]struct {
+		change            func(*Config)
+		ready, asleep     int32
+		laterReady, later int32
+	}{
+		"min-scale":  {func(c *Config) { c.MinSchedule, c.Standby = daily(3), nil }, 0, 0, 3, 0},
+		"standby":    {func(c *Config) { c.Standby.Schedule = daily(2) }, 0, 0, 0, 2},
+		"at most":    {func(c *Config) { c.Standby.Schedule, c.Zero.Max = daily(9), 4 }, 0, 0, 0, 4},
+		"no more":    {func(c *Config) { c.MinSchedule, c.Zero.Max, c.Standby = daily(9), 4, nil }, 0, 0, 4, 0},
+		"both":       {func(c *Config) { c.MinSchedule, c.Standby.Schedule = daily(1), daily(2) }, 0, 0, 1, 2},
+		"none of it": {func(c *Config) {}, 0, 0, 0, 0},
+	} {
+		t.Run(behaviour, func(t *testing.T) {
+			v := newVillage(t, c.change)
+			v.now = epoch.Truncate(time.Hour).Add(time.Hour + 20*time.Minute)
+			v.run(5 * time.Minute)
+			v.want("before", c.ready, c.asleep)
+			v.run(10 * time.Minute)
+			v.want("at the time", c.laterReady, c.later)
+			v.run(40 * time.Minute)
+			if v.counts.Ready != 0 {
+				t.Errorf("%d pods are ready long after the time", v.counts.Ready)
+			}
+		})
+	}
+}
+
+func TestABufferIsKeptUnderLoad(t *testing.T) {
+	for behaviour, c := range map[string]struct {
+		change        func(*Config)
+		ready, asleep int32
+	}{
+		"asleep":              {func(c *Config) { c.Buffer = 3 }, 1, 3},
+		"awake":               {func(c *Config) { c.Buffer, c.Standby = 3, nil }, 4, 0},
+		"within max-scale":    {func(c *Config) { c.Buffer, c.Zero.Max = 3, 2 }, 1, 1},
+		"a count, for a time": {func(c *Config) { c.Standby.Always, c.Standby.Most, c.Standby.Longest = true, 2, time.Hour }, 1, 0},
+	} {
+		t.Run(behaviour, func(t *testing.T) {
+			v := newVillage(t, c.change)
+			v.load = 1
+			v.run(2 * time.Minute)
+			v.want("under load", c.ready, c.asleep)
+			v.load = 0
+			v.run(5 * time.Minute)
+			if v.counts.Ready != 0 {
+				t.Errorf("%d ready without load", v.counts.Ready)
+			}
+		})
+	}
+}
+
+func TestACountIsKeptForItsTime(t *testing.T) {
+	v := newVillage(t, func(c *Config) { c.Standby.Always, c.Standby.Most, c.Standby.Longest = true, 2, time.Hour })
+	v.load = 25
+	v.run(time.Minute)
+	v.want("under load", 4, 0)
+	v.load = 0
+	v.run(30 * time.Minute)
+	v.want("after half of it", 0, 2)
+	v.run(32 * time.Minute)
+	v.want("after it", 0, 0)
+}

@@ -7,6 +7,7 @@ package pods
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"sync"
 	"time"
@@ -59,6 +60,7 @@ type small struct {
 	namespace, name, version, revision, ip string
 	started                                time.Time
 	state                                  state
+	memory                                 int32 // requested, in MiB
 	// said is what the pod said of its sleep. The index's mutex guards it.
 	said said
 }
@@ -190,11 +192,21 @@ func strip(o any) (any, error) {
 	}
 	// Many pods share these names, and each event brought its own copy.
 	s := &small{Object: &blank, namespace: unique.Make(p.Namespace).Value(), name: p.Name, version: p.ResourceVersion,
-		revision: unique.Make(p.Labels[names.RevisionLabel]).Value(), ip: p.Status.PodIP, state: stateOf(p)}
+		revision: unique.Make(p.Labels[names.RevisionLabel]).Value(), ip: p.Status.PodIP, state: stateOf(p),
+		memory: memoryOf(p)}
 	if p.Status.StartTime != nil {
 		s.started = p.Status.StartTime.Time
 	}
 	return s, nil
+}
+
+// memoryOf is what the containers of a pod ask for, in MiB.
+func memoryOf(p *corev1.Pod) int32 {
+	sum := int64(0)
+	for i := range p.Spec.Containers {
+		sum += max(p.Spec.Containers[i].Resources.Requests.Memory().Value()>>20, 0)
+	}
+	return int32(min(sum, math.MaxInt32))
 }
 
 // blank stands for the metadata that is not kept. It is never written to, because objects in a
@@ -333,6 +345,7 @@ func (i *Index) look(k loop.Key) group {
 func (r *group) derive() {
 	r.known, r.counts, r.ready, r.lapsed, r.asleep = true, revision.Counts{}, nil, nil, nil
 	for _, p := range r.pods {
+		r.counts.Memory = max(r.counts.Memory, p.memory)
 		pod, state := Pod{Name: p.name, IP: p.ip, Started: p.started, Depth: p.said.depth, Since: p.said.since}, p.state
 		switch running := state == ready || state == lapsed; {
 		case running && p.said.depth > 0:
