@@ -17,11 +17,13 @@ type State struct {
 	At time.Time
 	// Desired is the scale reported last, Ordered the scale ordered last; -1 for none.
 	Desired, Ordered int32
-	Zero             zero.State
-	Learned          decide.Learned
-	Formula          decide.State
-	Adaptive         decide.Adaptive
-	Windows          decide.Windows
+	// Asleep is how many pods slept, as the status says.
+	Asleep   int32
+	Zero     zero.State
+	Learned  decide.Learned
+	Formula  decide.State
+	Adaptive decide.Adaptive
+	Windows  decide.Windows
 	// Keep is what is known of idle times, Awake how many pods were to be awake. They are empty
 	// without standby.
 	Keep  keep.State
@@ -94,12 +96,12 @@ func (r *Revision) importSince(s zero.State, behind time.Duration, now time.Time
 func (r *Revision) importStatus(s State, now time.Time) bool {
 	floor := decide.NoDecision
 	if s.Zero.Initialized {
-		floor = max(s.Desired, r.counts.Running())
+		floor = max(s.Desired, r.counts.Running()-max(s.Asleep, 0))
 	}
 	r.formula = decide.Start(r.config.Formula, r.counts.Ready, floor, now)
 	r.found = s.Desired
-	if s.Desired == r.counts.Running() {
-		r.ordered = s.Desired
+	if s.Desired+s.Asleep == r.counts.Running() {
+		r.ordered = r.counts.Running()
 	}
 	r.zero = s.Zero
 	if r.zero.ActiveSince.IsZero() {

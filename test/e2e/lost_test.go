@@ -180,7 +180,9 @@ func TestTheBusyPodSurvivesScalingDown(t *testing.T) {
 	s := begin(t, 4*time.Minute)
 	const older = 3
 	url := s.ready("picked", service{name: "picked", concurrency: 1, annotations: map[string]string{
-		"autoscaling.knative.dev/max-scale": strconv.Itoa(older), "autoscaling.knative.dev/target-burst-capacity": "-1"}}.manifest())
+		"autoscaling.knative.dev/max-scale": strconv.Itoa(older), "autoscaling.knative.dev/target-burst-capacity": "-1",
+		// The first pod must not be on its way out when the first request comes.
+		"autoscaling.knative.dev/scale-to-zero-pod-retention-period": "1m"}}.manifest())
 	client := s.client()
 	client.Timeout = 0
 	streams := map[string]io.ReadCloser{} // by pod; no pod handles two

@@ -15,6 +15,7 @@ import (
 // +kubebuilder:resource:shortName=kpa;pa,categories=knative-internal;autoscaling
 // +kubebuilder:printcolumn:name="DesiredScale",type=integer,JSONPath=".status.desiredScale"
 // +kubebuilder:printcolumn:name="ActualScale",type=integer,JSONPath=".status.actualScale"
+// +kubebuilder:printcolumn:name="Asleep",type=integer,JSONPath=".status.asleepReplicas"
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=".status.conditions[?(@.type=='Ready')].status"
 // +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=".status.conditions[?(@.type=='Ready')].reason"
 // +kubebuilder:printcolumn:name="Rule",type=string,JSONPath=".status.decision.rule"
@@ -124,6 +125,9 @@ type PodAutoscalerStatus struct {
 	// Ready pods.
 	// +optional
 	ActualScale *int32 `json:"actualScale,omitempty"`
+	// Pods that sleep. They are not ready.
+	// +optional
+	AsleepReplicas *int32 `json:"asleepReplicas,omitempty"`
 	// Which endpoints the public Service lists.
 	// +optional
 	Mode Mode `json:"mode,omitempty"`

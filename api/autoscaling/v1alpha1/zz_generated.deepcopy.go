@@ -146,6 +146,11 @@ func (in *PodAutoscalerStatus) DeepCopyInto(out *PodAutoscalerStatus) {
 		*out = new(int32)
 		**out = **in
 	}
+	if in.AsleepReplicas != nil {
+		in, out := &in.AsleepReplicas, &out.AsleepReplicas
+		*out = new(int32)
+		**out = **in
+	}
 	if in.Decision != nil {
 		in, out := &in.Decision, &out.Decision
 		*out = new(Decision)

@@ -66,6 +66,9 @@ func nextStatus(pa *v1alpha1.PodAutoscaler, o loop.Order) (*v1alpha1.PodAutoscal
 		next.DesiredScale = &want.Desired
 	}
 	next.ActualScale = &want.Actual
+	if want.Asleep > 0 || next.AsleepReplicas != nil {
+		next.AsleepReplicas = &want.Asleep
+	}
 	next.Mode = v1alpha1.ModeServe
 	if want.Proxied {
 		next.Mode = v1alpha1.ModeProxy

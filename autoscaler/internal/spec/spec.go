@@ -17,8 +17,10 @@ import (
 
 	"ebb.dev/ebb/api/autoscaling/v1alpha1"
 	"ebb.dev/ebb/api/names"
+	"ebb.dev/ebb/api/rules"
 	"ebb.dev/ebb/autoscaler/decide"
 	"ebb.dev/ebb/autoscaler/internal/loop"
+	"ebb.dev/ebb/autoscaler/keep"
 	"ebb.dev/ebb/autoscaler/revision"
 	"ebb.dev/ebb/autoscaler/window"
 	"ebb.dev/ebb/autoscaler/zero"
@@ -64,6 +66,7 @@ func Resolve(pa *v1alpha1.PodAutoscaler, a settings.Autoscaler, progressDeadline
 		ScaleUp: revision.Rate{Burst: ptr.Deref(scaling.ScaleUpBurst, a.ScaleUpBurst),
 			PerSecond: ptr.Deref(scaling.ScaleUpPerSecond, a.ScaleUpPerSecond)},
 		Formula: formula,
+		Standby: standbyOf(scaling, a), Buffer: scaling.Buffer, MinSchedule: scaling.MinScaleSchedule,
 		Zero: zero.Config{
 			Min: scales.Min, Max: scales.Max, Initial: scales.Initial, Unreachable: !formula.Reachable,
 			ScaleToZero: a.EnableScaleToZero, AlwaysProxied: burst == names.UnlimitedTargetBurst,
@@ -107,6 +110,29 @@ func formulaOf(pa *v1alpha1.PodAutoscaler, s names.Scaling, a settings.Autoscale
 		ScaleDownDelay: ptr.Deref(s.ScaleDownDelay, a.ScaleDownDelay),
 		Reachable:      pa.Spec.Reachability != v1alpha1.ReachabilityUnreachable,
 	}
+}
+
+// What is assumed of pods of which nothing is known: how long they take to start, and their memory
+// in MiB.
+const (
+	usualColdStart = time.Second
+	usualMemory    = 64
+)
+
+// standbyOf returns how pods sleep, nil if they do not.
+func standbyOf(s names.Scaling, a settings.Autoscaler) *revision.Standby {
+	asked := s.Standby.With(a)
+	if asked.Mode == rules.StandbyOff {
+		return nil
+	}
+	out := &revision.Standby{
+		Config: keep.Config{Worth: keep.DefaultWorth, ColdStart: usualColdStart, Memory: usualMemory, Longest: ptr.Deref(asked.For, a.StandbyMax), Most: -1},
+		After:  a.StandbyAfter, Level: asked.Level, Schedule: s.StandbySchedule,
+	}
+	if asked.Mode == rules.StandbyCount {
+		out.Most, out.Always = asked.Most, true
+	}
+	return out
 }
 
 func algorithm(annotations map[string]string, s names.Scaling, ignore func(key, why string)) window.Algorithm {
@@ -163,6 +189,7 @@ func found(pa *v1alpha1.PodAutoscaler) *revision.State {
 	if status.DesiredScale != nil {
 		f.Desired = *status.DesiredScale
 	}
+	f.Asleep = ptr.Deref(status.AsleepReplicas, 0)
 	if l := status.Learned; l != nil {
 		// The revision rejects NaN.
 		figure := func(text string) float64 {

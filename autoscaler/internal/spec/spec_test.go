@@ -19,12 +19,16 @@ import (
 
 	"ebb.dev/ebb/api/autoscaling/v1alpha1"
 	"ebb.dev/ebb/api/names"
+	"ebb.dev/ebb/api/rules"
+	"ebb.dev/ebb/api/schedule"
 	"ebb.dev/ebb/autoscaler/decide"
 	"ebb.dev/ebb/autoscaler/internal/loop"
+	"ebb.dev/ebb/autoscaler/keep"
 	"ebb.dev/ebb/autoscaler/revision"
 	"ebb.dev/ebb/autoscaler/window"
 	"ebb.dev/ebb/autoscaler/zero"
 	"ebb.dev/ebb/settings"
+	"ebb.dev/ebb/standby"
 )
 
 func autoscaler(annotations map[string]string) *v1alpha1.PodAutoscaler {
@@ -40,7 +44,7 @@ func TestDefaults(t *testing.T) {
 	want := &loop.Spec{Target: loop.Target{APIVersion: "apps/v1", Kind: "Deployment", Name: "hello-00001-deployment"},
 		Service: "hello", Configuration: "hello", Found: &revision.State{Desired: -1},
 		Config: revision.Config{UID: "u1", Generation: 2, BudgetOwner: "default/hello",
-			Scraped: true, PanicWindow: 6 * time.Second, ScaleUp: revision.Rate{PerSecond: 50, Burst: 500},
+			Scraped: true, PanicWindow: 6 * time.Second, MinSchedule: schedule.Schedule{}, ScaleUp: revision.Rate{PerSecond: 50, Burst: 500},
 			Formula: decide.Config{Total: 100, Target: 70, TargetBurstCapacity: 211, ActivatorCapacity: 100, MaxScaleUpRate: 1000, MaxScaleDownRate: 2,
 				PanicThreshold: 2, StableWindow: time.Minute, Reachable: true},
 			Zero: zero.Config{Initial: 1, ScaleToZero: true, StableWindow: time.Minute, Grace: 30 * time.Second, ProgressDeadline: 10 * time.Minute, PathHold: time.Minute}}}
@@ -417,5 +421,34 @@ func TestForeignClassesAndRevisionsOfOthersAreLeftAlone(t *testing.T) {
 	pa.DeletionTimestamp = &now
 	if s.Spec(key) != nil {
 		t.Error("a PodAutoscaler that is being deleted is decided")
+	}
+}
+
+func TestHowPodsSleep(t *testing.T) {
+	on := settings.Default().Autoscaler
+	on.Standby = rules.StandbyAuto
+	for behaviour, c := range map[string]struct {
+		annotations map[string]string
+		settings    settings.Autoscaler
+		want        *keep.Config
+		level       standby.Level
+	}{
+		"by default they do not": {nil, settings.Default().Autoscaler, nil, 0},
+		"switched off":           {map[string]string{names.StandbyAnnotation: "off"}, on, nil, 0},
+		"by the settings": {nil, on, &keep.Config{Worth: keep.DefaultWorth, ColdStart: usualColdStart, Memory: usualMemory,
+			Longest: 4 * time.Hour, Most: -1}, standby.Compressed},
+		"a number, for a time": {map[string]string{names.StandbyAnnotation: "3", names.StandbyForAnnotation: "20m", names.StandbyLevelAnnotation: "frozen"},
+			settings.Default().Autoscaler, &keep.Config{Worth: keep.DefaultWorth, ColdStart: usualColdStart, Memory: usualMemory,
+				Longest: 20 * time.Minute, Most: 3, Always: true}, standby.Frozen},
+	} {
+		got, problems := Resolve(autoscaler(c.annotations), c.settings, time.Minute)
+		switch {
+		case len(problems) > 0:
+			t.Errorf("%s: %q", behaviour, problems)
+		case (got.Standby == nil) != (c.want == nil):
+			t.Errorf("%s: %+v", behaviour, got.Standby)
+		case c.want != nil && (got.Standby.Config != *c.want || got.Standby.Level != c.level || got.Standby.After != 10*time.Second):
+			t.Errorf("%s: %+v, want %+v", behaviour, got.Standby, c.want)
+		}
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"ebb.dev/ebb/test/internal/envoy"
+	"ebb.dev/ebb/test/internal/loopback"
 	"ebb.dev/ebb/test/internal/nginx"
 	"ebb.dev/ebb/test/internal/result"
 )
@@ -171,7 +172,7 @@ func (p queueProxyPorts) addresses() (all []string) {
 func queueProxyEnv(p queueProxyPorts, limit int, user string) []string {
 	_, userPort, _ := net.SplitHostPort(user)
 	return []string{
-		"SERVING_NAMESPACE=bench", "SERVING_SERVICE=bench", "SERVING_CONFIGURATION=bench", "SERVING_REVISION=bench-00001", "SERVING_POD=bench",
+		"SERVING_NAMESPACE=" + loopback.Namespace, "SERVING_SERVICE=bench", "SERVING_CONFIGURATION=bench", "SERVING_REVISION=bench-00001", "SERVING_POD=bench",
 		"SERVING_POD_IP=127.0.0.1", fmt.Sprintf("QUEUE_SERVING_PORT=%d", p.data), "USER_PORT=" + userPort,
 		fmt.Sprintf("CONTAINER_CONCURRENCY=%d", limit), "REVISION_TIMEOUT_SECONDS=300", "REVISION_RESPONSE_START_TIMEOUT_SECONDS=300",
 		fmt.Sprintf("EBB_DRAIN_PORT=%d", p.drain), fmt.Sprintf("EBB_STAT_PORT=%d", p.stat), fmt.Sprintf("EBB_METRICS_PORT=%d", p.metrics),
@@ -180,9 +181,9 @@ func queueProxyEnv(p queueProxyPorts, limit int, user string) []string {
 }
 
 // startQueueProxy starts a queue-proxy with its defaults (metrics, timers) and the given limit.
-func startQueueProxy(ctx context.Context, path, name string, limit int, user string) (*target, error) {
+func startQueueProxy(ctx context.Context, path, name string, limit int, user string, env ...string) (*target, error) {
 	p := newQueueProxyPorts()
-	t, err := launch(ctx, name, path, nil, queueProxyEnv(p, limit, user), p.addresses()...)
+	t, err := launch(ctx, name, path, nil, append(queueProxyEnv(p, limit, user), env...), p.addresses()...)
 	if err == nil {
 		t.http = p.addresses()[0]
 		time.Sleep(300 * time.Millisecond) // wait until it is idle before reading its memory
