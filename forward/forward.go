@@ -28,6 +28,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -184,6 +185,7 @@ type Server struct {
 	judges     Judge
 	idleEnough time.Duration
 	headBytes  int           // the limit of partialHeads
+	lane       chan struct{} // see h2conn.busy
 	lingerFor  time.Duration // how long a polite close swallows what the client still sends
 	once       sync.Once
 	mu         sync.Mutex
@@ -235,6 +237,9 @@ func (s *Server) init() {
 		s.judges, _ = s.Handler.(Judge)
 		s.MaxConns = boundConns(s.MaxConns)
 		s.room = make(chan struct{}, 1)
+		if s.lane == nil {
+			s.lane = make(chan struct{}, max(1, runtime.GOMAXPROCS(0)-1))
+		}
 		s.listeners = map[net.Listener]struct{}{}
 		s.conns = map[*conn]struct{}{}
 		s.empty = make(chan struct{})

@@ -93,7 +93,9 @@ func (c *conn) finish(do exchange.Do) (keep bool) {
 		reply.Close = reply.Close || ending.Cause == TimedOut || ending.Cause == BadRequest
 		c.lingering = unread || ending.Cause == TimedOut || ending.Cause == BadRequest
 		keep = c.reply(&reply)
-		runtime.Gosched() // nothing was waited for, and the client may have sent many such requests
+		if c.inR < c.inW { // the next request has arrived, and nothing was waited for
+			runtime.Gosched()
+		}
 	case do.Has(exchange.EndTrailer):
 		c.endResponse(ending.Timer)
 		c.lingering = unread

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -59,6 +58,7 @@ type h2conn struct {
 	fr    *http2.Framer
 	batch h2batch
 	known bool // the peer's first SETTINGS have arrived
+	lane  bool // the reader has a place in the server's lane
 	// settingsLeft is how many SETTINGS frames the peer may send now.
 	settingsLeft allowance
 	// handed points to the reader's variable that says that another goroutine reads now.
@@ -159,13 +159,11 @@ type h2socket struct{ c *h2conn }
 func (s h2socket) Read(p []byte) (int, error) {
 	s.c.peer.beforeRead()
 	s.c.batch.flush()
+	s.c.unbusy()
 	n, err := s.c.nc.Read(p)
 	s.c.lastRead.Store(time.Now().UnixNano())
-	if n == len(p) {
-		// More has probably arrived, so the reader would not wait for a while. Others go first:
-		// many connections with large frames would delay each request by the runtime's time slice,
-		// 10 ms, for each of them.
-		runtime.Gosched()
+	if n == len(p) { // more has probably arrived, so the reader would not wait for a while
+		s.c.busy()
 	}
 	return n, err
 }
@@ -185,12 +183,18 @@ func (c *h2conn) read() {
 	handed := false
 	c.handed = &handed
 	defer c.readerGuard(&handed)
+	defer func() {
+		if !handed {
+			c.unbusy()
+		}
+	}()
 	for {
 		keep, err := c.step(&handed)
 		if handed || !keep && err == nil {
 			return
 		}
 		if err != nil {
+			c.unbusy()
 			c.end(err)
 			return
 		}

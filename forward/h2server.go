@@ -57,6 +57,7 @@ func (c *conn) serveH2(read []byte) {
 	c.nc.SetReadDeadline(time.Now().Add(c.srv.HeaderTimeout)) // until the first SETTINGS
 	hello := make([]byte, len(preface))
 	if _, err := io.ReadFull(s.c.in, hello); err != nil || string(hello) != preface {
+		s.c.unbusy()
 		return
 	}
 	s.c.mu.Lock()

@@ -6,9 +6,7 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"runtime"
 	"strings"
-	"sync/atomic"
 	"testing"
 
 	"golang.org/x/net/http2"
@@ -118,52 +116,4 @@ func TestConnectionsInTheMiddleOfAHeadMakeRoom(t *testing.T) {
 	w.client().send("/").answered()
 	w.end()
 	busy.answered()
-}
-
-// endless is a connection on which the next bytes have always arrived.
-type endless struct {
-	net.Conn
-	reads int
-}
-
-func (e *endless) Read(p []byte) (int, error) {
-	e.reads++
-	return len(p), nil
-}
-
-// A connection that always has more to read does not keep a CPU for the runtime's time slice: with
-// many of those, every other request would wait that long for each of them.
-func TestAConnectionWithMuchToReadLetsOthersRun(t *testing.T) {
-	socket := h2socket{&h2conn{nc: &endless{}, peer: &h2client{}}}
-	piece := make([]byte, 16<<10)
-	for name, move := range map[string]func(){
-		"frames": func() { socket.Read(piece) },
-		"a body": func() { new(buffer).full(&purse{}) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
-			var turns atomic.Int64
-			var quit atomic.Bool
-			over := make(chan struct{})
-			go func() {
-				defer close(over)
-				for !quit.Load() {
-					turns.Add(1)
-					runtime.Gosched()
-				}
-			}()
-			for turns.Load() == 0 {
-				runtime.Gosched()
-			}
-			began := turns.Load()
-			for range 200 {
-				move()
-			}
-			if got := turns.Load() - began; got < 100 {
-				t.Errorf("another goroutine ran %d times while 200 pieces were moved, want at least 100", got)
-			}
-			quit.Store(true)
-			<-over
-		})
-	}
 }

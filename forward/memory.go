@@ -106,7 +106,7 @@ type buffer struct {
 }
 
 // full has the buffer grow, after a read that filled it. More has probably arrived, so the
-// goroutine would not wait for a while: it lets others go first (see h2socket.Read).
+// goroutine would not wait for a while: it lets others go first (see h2conn.busy).
 func (p *buffer) full(a Account) {
 	runtime.Gosched()
 	if p.large != nil || a != nil && !a.Borrow(largeBuffer) {
