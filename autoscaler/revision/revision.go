@@ -122,6 +122,8 @@ type Outcome struct {
 	Scale          bool
 	Replicas, From int32
 	Stir           Stir
+	// IdleTimes are for the status, if it changed. See keep.Keeper.Text.
+	IdleTimes string
 	// Verify asks to read the scale first, because the number of pods does not match what was
 	// ordered.
 	Verify bool
@@ -231,6 +233,9 @@ func (r *Revision) Decide(now time.Time, between bool, budget *Budget) Outcome {
 	out.Status = r.status(step)
 	if out.Changed = out.Scale || out.Verify || !r.everSent || out.Status != r.sent; out.Changed {
 		r.sent, r.everSent = out.Status, true
+		if r.config.Standby != nil {
+			out.IdleTimes = r.keeper.Text()
+		}
 	}
 	if step.Probe {
 		out.Probe = r.probe(now)

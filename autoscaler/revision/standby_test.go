@@ -280,3 +280,41 @@ func TestACountIsKeptForItsTime(t *testing.T) {
 	v.run(32 * time.Minute)
 	v.want("after it", 0, 0)
 }
+
+// After a restart only the status is known. The pods that sleep are not deleted for that.
+func TestPodsThatSleepSurviveARestart(t *testing.T) {
+	a := newVillage(t, nil)
+	for range 5 {
+		a.load = 1
+		a.run(10 * time.Second)
+		a.load = 0
+		a.run(4 * time.Minute)
+	}
+	a.want("before", 0, 1)
+	gaps, err := keep.ParseText(a.keeper.Text())
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := newVillage(t, nil)
+	b.Revision = New(b.config, Counts{NotReady: 1, Lapsed: 1}, a.now)
+	b.counts, b.now = Counts{NotReady: 1, Lapsed: 1}, a.now
+	state := asleep()
+	state.Asleep, state.Keep.Gaps = 1, gaps
+	if !b.Import(state, 0, b.now) {
+		t.Fatal("the status is not taken")
+	}
+	out := b.Decide(b.now, false, nil)
+	b.obey(out)
+	if out.Scale || !out.Stir.Look || out.Stir.Wake > 0 {
+		t.Fatalf("at first: scale %v to %d, %+v", out.Scale, out.Replicas, out.Stir)
+	}
+	b.counts = Counts{Asleep: 1}
+	b.SetCounts(b.counts)
+	b.run(2 * time.Minute)
+	b.want("after", 0, 1)
+	if b.woken > 0 {
+		t.Errorf("%d pods were woken", b.woken)
+	}
+	b.run(5 * time.Hour)
+	b.want("forgotten", 0, 0)
+}

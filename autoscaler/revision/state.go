@@ -1,6 +1,7 @@
 package revision
 
 import (
+	"slices"
 	"time"
 
 	"ebb.dev/ebb/autoscaler/decide"
@@ -25,7 +26,7 @@ type State struct {
 	Adaptive decide.Adaptive
 	Windows  decide.Windows
 	// Keep is what is known of idle times, Awake how many pods were to be awake. They are empty
-	// without standby.
+	// without standby. Of a status, Keep has only the histograms.
 	Keep  keep.State
 	Awake int32
 }
@@ -102,6 +103,12 @@ func (r *Revision) importStatus(s State, now time.Time) bool {
 	r.found = s.Desired
 	if s.Desired+s.Asleep == r.counts.Running() {
 		r.ordered = r.counts.Running()
+	}
+	// The pods that sleep are idle from now on, as far as is known.
+	s.Keep.Needed = min(max(s.Desired, 0), keep.Ranks)
+	s.Keep.IdleSince = slices.Repeat([]time.Time{now}, int(min(s.Keep.Needed+max(s.Asleep, 0), keep.Ranks)))
+	if keeper, ok := keep.Import(s.Keep, 0, now); ok {
+		r.keeper = keeper
 	}
 	r.zero = s.Zero
 	if r.zero.ActiveSince.IsZero() {

@@ -128,6 +128,9 @@ type PodAutoscalerStatus struct {
 	// Pods that sleep. They are not ready.
 	// +optional
 	AsleepReplicas *int32 `json:"asleepReplicas,omitempty"`
+	// How long pods were idle before they were needed again, such as "1m20s=3.2 4m=1". The number
+	// is a weight: newer times weigh more. +optional
+	IdleTimes string `json:"idleTimes,omitempty"`
 	// Which endpoints the public Service lists.
 	// +optional
 	Mode Mode `json:"mode,omitempty"`

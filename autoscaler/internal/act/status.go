@@ -32,7 +32,7 @@ const (
 )
 
 // nextStatus returns the status for an order, and whether it differs from the object's. A new
-// decision alone is not a difference: it is written together with one.
+// decision or idle time alone is not a difference: it is written together with one.
 func nextStatus(pa *v1alpha1.PodAutoscaler, o loop.Order) (*v1alpha1.PodAutoscalerStatus, bool) {
 	next := pa.Status.DeepCopy()
 	want := o.Status
@@ -81,6 +81,9 @@ func nextStatus(pa *v1alpha1.PodAutoscaler, o loop.Order) (*v1alpha1.PodAutoscal
 		return next, false
 	}
 	next.Decision = Decision(&o.Explanation)
+	if o.IdleTimes != "" {
+		next.IdleTimes = o.IdleTimes
+	}
 	return next, true
 }
 

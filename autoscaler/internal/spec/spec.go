@@ -190,6 +190,7 @@ func found(pa *v1alpha1.PodAutoscaler) *revision.State {
 		f.Desired = *status.DesiredScale
 	}
 	f.Asleep = ptr.Deref(status.AsleepReplicas, 0)
+	f.Keep.Gaps, _ = keep.ParseText(status.IdleTimes) // without them, the policy begins anew
 	if l := status.Learned; l != nil {
 		// The revision rejects NaN.
 		figure := func(text string) float64 {
