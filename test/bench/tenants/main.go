@@ -15,6 +15,9 @@
 // activator, so they run at the lowest priority (nice 19), and the kernel memory of their sockets
 // is bounded. What the flood still takes from everybody is measured: requests that go to the steady
 // tenant's queue-proxy without the activator, at the same time (p99_direct_ms).
+//
+// The second part is the same for a real autoscaler: a tenant floods it with stats, without a token
+// and with his own, while another tenant's services are woken from zero.
 package main
 
 import (
@@ -33,6 +36,7 @@ import (
 type bench struct {
 	connections int
 	kind        int
+	only        string
 	lasts       time.Duration
 	role        string
 	ip          string
@@ -43,6 +47,7 @@ type bench struct {
 const (
 	rolePod   = "pod"   // the server of one tenant
 	roleFlood = "flood" // the hostile tenant's clients
+	roleStats = "stats" // the same, of the autoscaler
 )
 
 func main() {
@@ -51,9 +56,10 @@ func main() {
 	b := &bench{out: &result.Printer{Bench: "tenants", Out: os.Stdout}}
 	flag.IntVar(&b.connections, "connections", 25_000, "connections of the flood; fewer if the process may not open so many files")
 	flag.IntVar(&b.kind, "kind", -1, "only this kind of flood (the case in flood.go), with its share of the connections; -1: all")
+	flag.StringVar(&b.only, "only", "", "measure only the activator, or the autoscaler")
 	flag.DurationVar(&b.lasts, "lasts", 20*time.Second, "how long requests are measured alone, and again beside the flood")
-	flag.StringVar(&b.role, "role", "", "what the benchmark starts this program as: "+rolePod+" or "+roleFlood)
-	flag.StringVar(&b.ip, "ip", "", "the activator's address, for the role "+roleFlood)
+	flag.StringVar(&b.role, "role", "", "what the benchmark starts this program as: "+rolePod+", "+roleFlood+" or "+roleStats)
+	flag.StringVar(&b.ip, "ip", "", "the address that is flooded")
 	flag.Parse()
 	run := b.run
 	switch b.role {
@@ -61,6 +67,8 @@ func main() {
 		run = serve
 	case roleFlood:
 		run = b.flood
+	case roleStats:
+		run = b.statsFlood
 	}
 	if err := run(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "tenants:", err)

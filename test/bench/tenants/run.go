@@ -41,6 +41,9 @@ func (b *bench) run(ctx context.Context) error {
 	// The activator's own bound: two files for each connection, three times that for HTTP/2.
 	asked := b.connections
 	b.connections = min(b.connections, (allowed-2000)/2*kinds/(kinds+2))
+	if err := b.out.Line(result.Fields{"phase": "start", "connections_asked": asked, "connections": b.connections, "files_allowed": allowed}); err != nil {
+		return err
+	}
 	dir, err := os.MkdirTemp("", "bench-tenants-")
 	if err != nil {
 		return fmt.Errorf("make a directory for the processes: %w", err)
@@ -51,28 +54,42 @@ func (b *bench) run(ctx context.Context) error {
 		return err
 	}
 	defer cluster.Stop()
-	activator, err := start(ctx, dir, cluster)
-	if err != nil {
-		return err
+	summary := result.Fields{}
+	for _, part := range []struct {
+		name    string
+		measure func(context.Context, string, *loopback.Cluster) (result.Fields, error)
+	}{{"activator", b.measureActivator}, {"autoscaler", b.measureAutoscaler}} {
+		if b.only != "" && b.only != part.name {
+			continue
+		}
+		fields, err := part.measure(ctx, dir, cluster)
+		if err != nil {
+			return err
+		}
+		maps.Copy(summary, fields)
 	}
-	defer activator.stop()
+	return b.out.Summary(summary)
+}
+
+// measureActivator measures what floods of requests cost another tenant.
+func (b *bench) measureActivator(ctx context.Context, dir string, cluster *loopback.Cluster) (result.Fields, error) {
 	limit, err := shipped.ContainerMemory(shipped.Activator)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if err := b.out.Line(result.Fields{"phase": "start", "connections_asked": asked, "connections": b.connections,
-		"files_allowed": allowed, "rss_mib": activator.memory("VmRSS")}); err != nil {
-		return err
+	activator, err := start(ctx, dir, cluster)
+	if err != nil {
+		return nil, err
 	}
-
+	defer activator.stop()
 	front := net.JoinHostPort(activator.ip, strconv.Itoa(wire.PortHTTP1))
 	alone := compare(ctx, front, activator.steady, b.lasts)
 	if err := b.out.Line(alone.line("alone")); err != nil {
-		return err
+		return nil, err
 	}
-	flood, err := activator.startFlood(dir, b)
+	flood, err := activator.startFlood(dir, roleFlood, b)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	kernel, before := kernelMemory(), activator.cpu()
 	beside := compare(ctx, front, activator.steady, b.lasts)
@@ -81,25 +98,39 @@ func (b *bench) run(ctx context.Context) error {
 	fields["tcp_peak_mib"] = kernel()
 	var counts result.Fields
 	if err := json.Unmarshal([]byte(flood.finish()), &counts); err != nil {
-		return fmt.Errorf("the flood failed: %w%s", err, flood.logged())
+		return nil, fmt.Errorf("the flood failed: %w%s", err, flood.logged())
 	}
 	maps.Copy(fields, counts)
 	if err := b.out.Line(fields); err != nil {
-		return err
+		return nil, err
 	}
 	if !activator.alive() {
-		return fmt.Errorf("the activator ended:%s", activator.logged())
+		return nil, fmt.Errorf("the activator ended:%s", activator.logged())
 	}
-	return b.out.Summary(result.Fields{"p99_alone_ms": alone.through.p99(), "p99_beside_flood_ms": beside.through.p99(),
+	return result.Fields{"p99_alone_ms": alone.through.p99(), "p99_beside_flood_ms": beside.through.p99(),
 		"p99_direct_alone_ms": alone.direct.p99(), "p99_direct_beside_flood_ms": beside.direct.p99(),
-		"rss_peak_mib": activator.memory("VmHWM"), "limit_mib": float64(limit) / (1 << 20), "connections": b.connections, "failed": beside.through.failed})
+		"rss_peak_mib": activator.memory("VmHWM"), "limit_mib": float64(limit) / (1 << 20), "connections": b.connections, "failed": beside.through.failed}, nil
 }
 
-// system is the activator and the processes around it.
+// buildInto builds programs of Ebb.
+func buildInto(ctx context.Context, dir string, programs ...string) error {
+	args := []string{"build", "-trimpath", "-ldflags=-s -w", "-o", dir + "/"}
+	for _, program := range programs {
+		args = append(args, "ebb.dev/ebb/"+program)
+	}
+	build := exec.CommandContext(ctx, "go", args...)
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		return fmt.Errorf("build %v: %w\n%s", programs, err, out)
+	}
+	return nil
+}
+
+// system is the activator, or the autoscaler, and the processes around it.
 type system struct {
 	*process
 	others []*process
-	ip     string // the activator's
+	ip     string // of the activator, or the autoscaler
 	steady string // the address of the steady tenant's queue-proxy
 }
 
@@ -114,10 +145,8 @@ func (s *system) stop() {
 // start builds and starts the pods of both tenants and the activator, and waits until both answer
 // through it.
 func start(ctx context.Context, dir string, cluster *loopback.Cluster) (s *system, err error) {
-	build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags=-s -w", "-o", dir+"/", "ebb.dev/ebb/queue-proxy", "ebb.dev/ebb/activator")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		return nil, fmt.Errorf("build queue-proxy and the activator: %w\n%s", err, out)
+	if err := buildInto(ctx, dir, "queue-proxy", "activator"); err != nil {
+		return nil, err
 	}
 	s = &system{}
 	defer func() {
@@ -162,12 +191,12 @@ func start(ctx context.Context, dir string, cluster *loopback.Cluster) (s *syste
 }
 
 // startFlood starts this program as the hostile tenant's clients.
-func (s *system) startFlood(dir string, b *bench) (*process, error) {
+func (s *system) startFlood(dir, role string, b *bench) (*process, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, fmt.Errorf("find the own program: %w", err)
 	}
-	p, err := launch(filepath.Join(dir, "flood.log"), append(slices.Clone(polite), self, "-role="+roleFlood, "-ip="+s.ip,
+	p, err := launch(filepath.Join(dir, role+".log"), append(slices.Clone(polite), self, "-role="+role, "-ip="+s.ip,
 		"-connections="+strconv.Itoa(b.connections), "-kind="+strconv.Itoa(b.kind)), nil)
 	if err == nil {
 		s.others = append(s.others, p)

@@ -28,19 +28,23 @@ type outcome struct {
 	last   error
 }
 
+func (o *outcome) line(phase string) result.Fields {
+	fields := result.Fields{"phase": phase, "requests": len(o.ms) + o.failed, "failed": o.failed,
+		"p50_ms": result.Quantile(o.ms, 0.5), "p99_ms": o.p99(), "max_ms": result.Quantile(o.ms, 1)}
+	if o.last != nil {
+		fields["last_error"] = o.last.Error()
+	}
+	return fields
+}
+
 func (o *outcome) p99() float64 { return result.Quantile(o.ms, 0.99) }
 
 // compared is what the steady tenant saw through the activator and without it, at the same time.
 type compared struct{ through, direct *outcome }
 
 func (c *compared) line(phase string) result.Fields {
-	o := c.through
-	fields := result.Fields{"phase": phase, "requests": len(o.ms) + o.failed, "failed": o.failed,
-		"p50_ms": result.Quantile(o.ms, 0.5), "p99_ms": o.p99(), "max_ms": result.Quantile(o.ms, 1),
-		"p99_direct_ms": c.direct.p99(), "max_direct_ms": result.Quantile(c.direct.ms, 1), "failed_direct": c.direct.failed}
-	if o.last != nil {
-		fields["last_error"] = o.last.Error()
-	}
+	fields := c.through.line(phase)
+	fields["p99_direct_ms"], fields["max_direct_ms"], fields["failed_direct"] = c.direct.p99(), result.Quantile(c.direct.ms, 1), c.direct.failed
 	return fields
 }
 

@@ -17,12 +17,15 @@ import (
 	"strings"
 	"sync/atomic"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 
+	"ebb.dev/ebb/api/autoscaling/v1alpha1"
 	"ebb.dev/ebb/api/names"
 	servingv1 "ebb.dev/ebb/api/serving/v1"
 	"ebb.dev/ebb/test/apiservertest"
@@ -131,6 +134,36 @@ func (c *Cluster) RevisionIn(namespace, name string, limit int64, pods ...string
 		objects = append(objects, slice)
 	}
 	return c.put(objects...)
+}
+
+// Asleep adds a PodAutoscaler without pods, and its Deployment, as the controller leaves those of a
+// revision that nobody asks for.
+func (c *Cluster) Asleep(namespace, name string) error {
+	none := int32(0)
+	meta := metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID(namespace + "/" + name), Generation: 1,
+		Labels: map[string]string{names.ServiceLabel: name, names.ConfigurationLabel: name, names.RevisionLabel: name}}
+	pa := &v1alpha1.PodAutoscaler{TypeMeta: metav1.TypeMeta{APIVersion: "autoscaling.internal.knative.dev/v1alpha1", Kind: "PodAutoscaler"}, ObjectMeta: meta,
+		Spec: v1alpha1.PodAutoscalerSpec{ProtocolType: v1alpha1.ProtocolHTTP1,
+			ScaleTargetRef: corev1.ObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Name: name + "-deployment"}},
+		Status: v1alpha1.PodAutoscalerStatus{DesiredScale: &none, ActualScale: &none, Mode: v1alpha1.ModeProxy}}
+	pa.Status.ObservedGeneration = 1
+	pa.Status.InitializeConditions()
+	pa.Status.MarkScaleTargetInitialized()
+	pa.Status.MarkInactive("NoTraffic", "")
+	deployment := &appsv1.Deployment{TypeMeta: metav1.TypeMeta{APIVersion: "apps/v1", Kind: "Deployment"}, ObjectMeta: meta}
+	deployment.Name = pa.Spec.ScaleTargetRef.Name
+	deployment.Spec.Replicas = &none
+	return c.put(pa, deployment)
+}
+
+// Replicas is how many pods the autoscaler wants for a revision of Asleep.
+func (c *Cluster) Replicas(namespace, name string) int64 {
+	deployment := c.store.Get(schema.GroupResource{Group: "apps", Resource: "deployments"}, namespace, name+"-deployment")
+	if deployment == nil {
+		return 0
+	}
+	replicas, _, _ := unstructured.NestedInt64(deployment.Object, "spec", "replicas")
+	return replicas
 }
 
 func (c *Cluster) put(objects ...any) error {
