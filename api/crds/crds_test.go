@@ -65,7 +65,7 @@ func TestWhatKubectlShowsOfAPodAutoscaler(t *testing.T) {
 		}
 	}
 	want := map[int32][]string{
-		0: {"DesiredScale .status.desiredScale", "ActualScale .status.actualScale", "Ready .status.conditions[?(@.type=='Ready')].status",
+		0: {"DesiredScale .status.desiredScale", "ActualScale .status.actualScale", "Asleep .status.asleepReplicas", "Ready .status.conditions[?(@.type=='Ready')].status",
 			"Reason .status.conditions[?(@.type=='Ready')].reason", "Rule .status.decision.rule"},
 		1: {"Mode .status.mode", "Why .status.decision.reason"},
 	}
@@ -113,7 +113,7 @@ func TestDefinitionsHaveWhatClientsLookFor(t *testing.T) {
 		"revisions.serving.knative.dev":                       {"rev", "all knative serving", "Config Name Generation Ready Reason Actual Replicas Desired Replicas", "", "v1", "Namespaced"},
 		"routes.serving.knative.dev":                          {"rt", "all knative serving", "URL Ready Reason", "duck.knative.dev/addressable", "v1", "Namespaced"},
 		"domainmappings.serving.knative.dev":                  {"dm", "all knative serving", "URL Ready Reason", "", "v1beta1", "Namespaced"},
-		"podautoscalers.autoscaling.internal.knative.dev":     {"kpa pa", "knative-internal autoscaling", "DesiredScale ActualScale Ready Reason Rule Mode Why", "", "v1alpha1", "Namespaced"},
+		"podautoscalers.autoscaling.internal.knative.dev":     {"kpa pa", "knative-internal autoscaling", "DesiredScale ActualScale Asleep Ready Reason Rule Mode Why", "", "v1alpha1", "Namespaced"},
 		"clusterdomainclaims.networking.internal.knative.dev": {"cdc", "knative-internal networking", "", "", "v1alpha1", "Cluster"},
 	}
 	for _, file := range shippedFiles(t) {

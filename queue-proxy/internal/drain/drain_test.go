@@ -2,6 +2,7 @@ package drain
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -11,14 +12,13 @@ import (
 // time, and a real end still waits for its requests.
 func TestAHookThatIsCalledAgainAndAgainDoesNotKeepThePodOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var began time.Time
-		var out time.Duration
-		inFlight := 0
-		d := New(time.Second, func() int { return inFlight }, func(draining bool) {
-			if draining {
-				began = time.Now()
+		var began, out atomic.Int64
+		var inFlight atomic.Int64
+		d := New(time.Second, func() int { return int(inFlight.Load()) }, func(draining bool) {
+			if now := time.Now().UnixNano(); draining {
+				began.Store(now)
 			} else {
-				out += time.Since(began)
+				out.Add(now - began.Load())
 			}
 		})
 		attack, stop := context.WithCancel(t.Context())
@@ -32,10 +32,10 @@ func TestAHookThatIsCalledAgainAndAgainDoesNotKeepThePodOut(t *testing.T) {
 		}
 		const lasts = 5 * time.Minute
 		time.Sleep(lasts)
-		if out == 0 || out > lasts/8 {
+		if out := time.Duration(out.Load()); out == 0 || out > lasts/8 {
 			t.Errorf("out of service for %s of %s", out, lasts)
 		}
-		inFlight = 1
+		inFlight.Store(1)
 		ended := make(chan struct{})
 		go func() { d.Hook(t.Context()); close(ended) }()
 		go d.Terminate(t.Context())
@@ -49,7 +49,7 @@ func TestAHookThatIsCalledAgainAndAgainDoesNotKeepThePodOut(t *testing.T) {
 			t.Error("the hook returned while a request was in flight")
 		default:
 		}
-		inFlight = 0
+		inFlight.Store(0)
 		<-ended
 		stop()
 		synctest.Wait()
