@@ -51,10 +51,10 @@ unit: clients
 	go test -C dev/ctl -race -shuffle=on -p 2 ./...
 
 .PHONY: clients
-clients: ## install the HTTP clients for the forwarder's tests with apt-get; without them those tests are skipped, or fail if CI=true
-	@command -v curl nghttp h2load >/dev/null || ! command -v apt-get >/dev/null || \
-		{ apt-get -q update && apt-get -q install -y --no-install-recommends curl nghttp2-client; } >/dev/null || \
-		echo "curl and nghttp2-client could not be installed: their tests are skipped, or fail if CI=true"
+clients: ## install the HTTP clients and nginx for tests with apt-get; without them those tests are skipped, or fail if CI=true
+	@command -v curl >/dev/null && command -v h2load >/dev/null && command -v nginx >/dev/null || ! command -v apt-get >/dev/null || \
+		{ apt-get -q update && apt-get -q install -y --no-install-recommends curl nghttp2-client nginx-light; } >/dev/null || \
+		echo "curl, nghttp2-client and nginx-light could not be installed: their tests are skipped, or fail if CI=true"
 
 test: check e2e ## the whole gate, as in CI; ends with a soak of one minute
 	@$(MAKE) --no-print-directory soak ARGS='-lasts 1m -seed 1'

@@ -7,7 +7,8 @@ type chunkScanner struct {
 	state  chunkState
 	left   uint64 // data bytes of the current chunk still to come
 	digits int
-	extra  int // bytes of extensions and trailers seen, bounded
+	quoted bool // within a quoted string of an extension
+	extra  int  // bytes of extensions and trailers seen, bounded
 	name   [20]byte
 	nameN  int
 }
@@ -71,9 +72,12 @@ func (s *chunkScanner) step(b []byte) (n int, data bool, err error) {
 			if s.extra++; s.extra > maxChunkExtra {
 				return n, false, errChunk
 			}
-			if c == '\r' {
+			switch {
+			case c == '"':
+				s.quoted = !s.quoted
+			case c == '\r' && !s.quoted:
 				s.state = chunkSizeLF
-			} else if class[c]&valueChar == 0 {
+			case class[c]&valueChar == 0, c == '\\': // after a backslash, parsers differ about where a quote ends
 				return n, false, errChunk
 			}
 		case chunkSizeLF:

@@ -107,11 +107,17 @@ func h2ConnectionField(name string) bool {
 // h2Trailers reports whether a block can be trailers: it has no pseudo-header fields.
 func h2Trailers(f *http2.MetaHeadersFrame) bool { return len(f.PseudoFields()) == 0 }
 
+// h2NoTrailer reports fields that attack a recipient that merges trailers into the head: those
+// about framing and routing (RFC 9110 section 6.5.1).
+func h2NoTrailer(f hpack.HeaderField) bool {
+	return h2ConnectionField(f.Name) || f.Name == "content-length" || f.Name == "host"
+}
+
 // trailersOf returns a copy of the fields that may be forwarded.
 func trailersOf(fields []hpack.HeaderField) []hpack.HeaderField {
 	out := make([]hpack.HeaderField, 0, len(fields))
 	for _, f := range fields {
-		if !h2ConnectionField(f.Name) {
+		if !h2NoTrailer(f) {
 			out = append(out, f)
 		}
 	}

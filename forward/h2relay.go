@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"time"
 
 	"golang.org/x/net/http2"
@@ -128,12 +129,12 @@ func (x *h2exchange) requestData(data []byte, end bool, b *h2batch) (ok bool) {
 	return ok
 }
 
-// requestTrailers handles the trailers that end the body. ok reports whether the body fits the
-// Content-Length.
+// requestTrailers handles the trailers that end the body. ok reports whether they may be trailers
+// and the body fits the Content-Length.
 func (x *h2exchange) requestTrailers(fields []hpack.HeaderField, b *h2batch) (ok bool) {
 	x.mu.Lock()
 	live := x.machine.Live()
-	ok = !live || x.body.count(0, true)
+	ok = !live || !slices.ContainsFunc(fields, h2NoTrailer) && x.body.count(0, true)
 	var do exchange.Do
 	if live && ok {
 		x.body.whole = true

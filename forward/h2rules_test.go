@@ -174,6 +174,18 @@ func TestHTTP2RulesAreKept(t *testing.T) {
 			r.headers(1, false, with(aPost, "content-length", "3")...)
 			r.headers(1, true, "x", "y")
 		}, "reset PROTOCOL_ERROR", true},
+		"a Content-Length in trailers": {func(r *h2raw) {
+			r.headers(1, false, aPost...)
+			r.headers(1, true, "content-length", "3")
+		}, "reset PROTOCOL_ERROR", true},
+		"a Host in trailers": {func(r *h2raw) {
+			r.headers(1, false, aPost...)
+			r.headers(1, true, "host", "other")
+		}, "reset PROTOCOL_ERROR", true},
+		"Transfer-Encoding in trailers": {func(r *h2raw) {
+			r.headers(1, false, aPost...)
+			r.headers(1, true, "transfer-encoding", "chunked")
+		}, "reset PROTOCOL_ERROR", true},
 		"trailers": {func(r *h2raw) {
 			r.headers(1, false, aPost...)
 			r.headers(1, true, "x", "y")

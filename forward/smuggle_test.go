@@ -47,6 +47,12 @@ func TestMalformedRequestsAreRefused(t *testing.T) {
 		"two Hosts":                                  {"GET / HTTP/1.1\r\n" + h + h + "\r\n", 400},
 		"a Host with a slash":                        {"GET / HTTP/1.1\r\nHost: a/b\r\n\r\n", 400},
 		"a Host with user info":                      {"GET / HTTP/1.1\r\nHost: u@h\r\n\r\n", 400},
+		"a Host with a port that is no number":       {"GET / HTTP/1.1\r\nHost: h:80x\r\n\r\n", 400},
+		"a Host with two ports":                      {"GET / HTTP/1.1\r\nHost: h:80:81\r\n\r\n", 400},
+		"a Host with a port alone":                   {"GET / HTTP/1.1\r\nHost: :80\r\n\r\n", 400},
+		"a Host with text behind an address":         {"GET / HTTP/1.1\r\nHost: [::1]x\r\n\r\n", 400},
+		"a Host with an open bracket":                {"GET / HTTP/1.1\r\nHost: [::1\r\n\r\n", 400},
+		"a Host with an address without brackets":    {"GET / HTTP/1.1\r\nHost: ::1\r\n\r\n", 400},
 		"a target with user info":                    {"GET http://u@h/ HTTP/1.1\r\n" + h + "\r\n", 400},
 		"a relative target":                          {"GET a HTTP/1.1\r\n" + h + "\r\n", 400},
 		"a target with a control character":          {"GET /\x01 HTTP/1.1\r\n" + h + "\r\n", 400},
@@ -64,6 +70,8 @@ func TestMalformedRequestsAreRefused(t *testing.T) {
 		"a chunk size that overflows":                {"POST / HTTP/1.1\r\n" + h + "Transfer-Encoding: chunked\r\n\r\n10000000000000001\r\na\r\n0\r\n\r\n", 400},
 		"a chunk ended by LF":                        {"POST / HTTP/1.1\r\n" + h + "Transfer-Encoding: chunked\r\n\r\n1\na\r\n0\r\n\r\n", 400},
 		"a chunk longer than its size":               {"POST / HTTP/1.1\r\n" + h + "Transfer-Encoding: chunked\r\n\r\n1\r\nab\r\n0\r\n\r\n", 400},
+		"an extension with an open quote":            {"POST / HTTP/1.1\r\n" + h + "Transfer-Encoding: chunked\r\n\r\n1;a=\"\r\na\r\n0\r\n\r\n", 400},
+		"an extension with a backslash":              {"POST / HTTP/1.1\r\n" + h + "Transfer-Encoding: chunked\r\n\r\n1;a=\"\\\"\r\na\r\n0\r\n\r\n", 400},
 		"Content-Length in a trailer":                {"POST / HTTP/1.1\r\n" + h + "Transfer-Encoding: chunked\r\n\r\n0\r\nContent-Length: 5\r\n\r\n", 400},
 		"a head that is too large":                   {"GET / HTTP/1.1\r\n" + h + "X: " + strings.Repeat("x", 9<<10) + "\r\n\r\n", 431},
 		"a target that is too large":                 {"GET /" + strings.Repeat("x", 9<<10) + " HTTP/1.1\r\n" + h + "\r\n", 431},
@@ -225,5 +233,17 @@ func TestAPostIsNotSentTwice(t *testing.T) {
 	}
 	if n := seen.Load(); n != 2 {
 		t.Errorf("the upstream saw %d POSTs, want 2", n)
+	}
+}
+
+func TestValidHost(t *testing.T) {
+	for host, want := range map[string]bool{
+		"h": true, "a.b-c_d.example": true, "h:80": true, "h:": true, "127.0.0.1:8080": true, "[::1]": true, "[::1]:80": true, "[fe80::1%25lo]:80": true,
+		"": false, ":80": false, "h:x": false, "h:80:81": false, "[]": false, "[::1": false, "::1]": false, "[::1]80": false, "[[::1]]": false,
+		"a/b": false, "u@h": false, "a b": false, "a\x00": false, "h:+80": false,
+	} {
+		if ValidHost(host) != want {
+			t.Errorf("%q: %v", host, !want)
+		}
 	}
 }

@@ -26,16 +26,30 @@ func parseLength(b []byte) (int64, bool) {
 // ValidHost reports whether host can be the value of a Host field: a reg-name, an IPv4 address or
 // an IPv6 address in brackets, with an optional port and without user info.
 func ValidHost(host string) bool {
-	for i := 0; i < len(host); i++ {
-		c := host[i]
+	name, port, brackets := host, "", false
+	if rest, ok := strings.CutPrefix(host, "["); ok {
+		if name, port, ok = strings.Cut(rest, "]"); !ok || port != "" && port[0] != ':' {
+			return false
+		}
+		port, brackets = strings.TrimPrefix(port, ":"), true
+	} else {
+		name, port, _ = strings.Cut(host, ":")
+	}
+	for i := 0; i < len(name); i++ {
+		c := name[i]
 		switch {
 		case c >= '0' && c <= '9', c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z':
-		case strings.IndexByte("-._~%!$&'()*+,;=:[]", c) >= 0:
+		case strings.IndexByte("-._~%!$&'()*+,;=", c) >= 0, brackets && c == ':':
 		default:
 			return false
 		}
 	}
-	return host != ""
+	for i := 0; i < len(port); i++ {
+		if port[i] < '0' || port[i] > '9' {
+			return false
+		}
+	}
+	return name != ""
 }
 
 // headerID marks the fields that carry framing or are hop-by-hop. All others are passed unchanged.
