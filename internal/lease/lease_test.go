@@ -17,6 +17,8 @@ import (
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes"
@@ -417,6 +419,44 @@ func TestAnotherNumberOfBucketsEndsTheProcess(t *testing.T) {
 					t.Errorf("b works on %d pieces", w.done())
 				}
 				b.end()
+			})
+		})
+	}
+}
+
+// The times in a Lease are those of its holder's clock. Others go by when they saw them change.
+func TestTheClockOfTheHolderDoesNotMatter(t *testing.T) {
+	leases := schema.GroupResource{Group: "coordination.k8s.io", Resource: "leases"}
+	for _, off := range []time.Duration{-10 * time.Minute, 0, 10 * time.Minute} {
+		t.Run(off.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s, w := newServer(), newWork()
+				renew := func() {
+					now := metav1.NewMicroTime(time.Now().Add(off))
+					content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&coordinationv1.Lease{
+						TypeMeta:   metav1.TypeMeta{APIVersion: "coordination.k8s.io/v1", Kind: "Lease"},
+						ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "controller.00-of-01"},
+						Spec:       coordinationv1.LeaseSpec{HolderIdentity: new("other"), LeaseDurationSeconds: new(int32(60)), RenewTime: &now},
+					})
+					if err != nil {
+						t.Fatal(err)
+					}
+					s.Put(leases, &unstructured.Unstructured{Object: content})
+				}
+				renew()
+				a := w.begin(t, s, "a", usual(1), source(1), 0)
+				for range 18 {
+					time.Sleep(10 * time.Second)
+					renew()
+				}
+				if held := a.holds(); len(held) != 0 {
+					t.Errorf("a took %v, which another renews", held)
+				}
+				time.Sleep(2 * time.Minute)
+				if len(a.holds()) != 1 {
+					t.Error("a did not take a lease that nobody renewed for two minutes")
+				}
+				a.end()
 			})
 		})
 	}

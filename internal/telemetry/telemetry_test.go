@@ -4,13 +4,16 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"runtime"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -95,5 +98,21 @@ func TestAnonymousMemoryIsWhatTheProcessAllocated(t *testing.T) {
 	runtime.KeepAlive(block)
 	if grown := after - before; !(before > 0) || !(grown > size/2) {
 		t.Errorf("anonymous memory was %.0f bytes and grew by %.0f, want about %d", before, grown, size)
+	}
+}
+
+// A component whose log cannot be written, because the node's disk is full, goes on.
+func TestALogOnAFullDiskStopsNothing(t *testing.T) {
+	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer full.Close()
+	if _, err := full.WriteString("x"); !errors.Is(err, syscall.ENOSPC) {
+		t.Fatalf("the disk is not full: %v", err)
+	}
+	log, _ := NewLogger(full, "component")
+	for range 1000 {
+		log.Info("a line")
 	}
 }

@@ -152,6 +152,22 @@ func TestComponentsRunRestricted(t *testing.T) {
 	}
 }
 
+// A full disk stops no component, because none can write to one: the root file system is read-only
+// (TestComponentsRunRestricted), and all volumes are.
+func TestNoComponentHasADiskToFill(t *testing.T) {
+	for _, object := range config(t) {
+		deployment, ok := object.Object.(*appsv1.Deployment)
+		if !ok {
+			continue
+		}
+		for _, v := range deployment.Spec.Template.Spec.Volumes {
+			if v.Secret == nil && v.ConfigMap == nil && v.Projected == nil && v.DownwardAPI == nil {
+				t.Errorf("%s: volume %s of %s can be written to", object.File, v.Name, deployment.Name)
+			}
+		}
+	}
+}
+
 func TestServicesOfConfigReachPortsOfADeployment(t *testing.T) {
 	objects := config(t)
 	for _, object := range objects {
