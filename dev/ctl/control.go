@@ -160,7 +160,7 @@ func (c *control) status() error {
 	return nil
 }
 
-// disturb is what a test of faults does to a program.
+// disturb is what a test of faults does to a program. It returns when the program is ready again.
 func (c *control) disturb(ctx context.Context, how, name, lasts string) error {
 	d, err := time.ParseDuration(lasts)
 	if err != nil {
@@ -169,9 +169,23 @@ func (c *control) disturb(ctx context.Context, how, name, lasts string) error {
 	if how == "freeze" {
 		return c.table.Freeze(ctx, name, d)
 	}
-	err = c.table.Away(ctx, name, d)
+	if err := c.loadPlan(); err != nil {
+		return err
+	}
+	if name == "containerd" {
+		_ = os.Remove(c.Socket()) // the socket of a killed containerd would look ready
+	}
+	errs := []error{c.table.Away(ctx, name, d)}
+	mend := context.WithoutCancel(ctx)
+	cluster := c.cluster()
+	for _, p := range []process.Program{cluster.Containerd(), cluster.Etcd(), cluster.APIServer(), cluster.ControllerManager(), cluster.Scheduler(),
+		cluster.Kubelet(), cluster.Proxy()} {
+		if p.Name == name && errs[0] == nil {
+			errs = append(errs, c.table.Wait(mend, p))
+		}
+	}
 	// The new process has no CPU share yet.
-	return errors.Join(err, c.share(context.WithoutCancel(ctx)))
+	return errors.Join(append(errs, c.share(mend))...)
 }
 
 func (c *control) logs(names []string) error {

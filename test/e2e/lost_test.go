@@ -108,36 +108,19 @@ func TestTheOnlyPodIsEvictedAndThePathChangesWithNoFailedRequest(t *testing.T) {
 // scaleActivators sets the number of activator replicas until the test ends.
 func (s *story) scaleActivators(n int32) {
 	s.Helper()
-	set := func(ctx context.Context, n int32) error {
-		bound := fmt.Sprintf(`{"spec":{"minReplicas":%d}}`, n)
-		if _, err := s.Kube.AutoscalingV2().HorizontalPodAutoscalers(cluster.System).Patch(ctx, "activator", types.MergePatchType, []byte(bound), metav1.PatchOptions{}); err != nil {
-			return err
-		}
-		replicas := fmt.Sprintf(`{"spec":{"replicas":%d}}`, n) // at once, without waiting for the HorizontalPodAutoscaler's next sync
-		_, err := s.Kube.AppsV1().Deployments(cluster.System).Patch(ctx, "activator", types.MergePatchType, []byte(replicas), metav1.PatchOptions{}, "scale")
-		return err
+	restore, err := s.ScaleActivators(s.ctx, n)
+	if restore != nil {
+		s.Cleanup(func() {
+			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+			defer cancel()
+			if err := restore(ctx); err != nil {
+				s.Error(err)
+			}
+		})
 	}
-	before, err := s.Kube.AutoscalingV2().HorizontalPodAutoscalers(cluster.System).Get(s.ctx, "activator", metav1.GetOptions{})
 	if err != nil {
 		s.Fatal(err)
 	}
-	s.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-		defer cancel()
-		if err := set(ctx, *before.Spec.MinReplicas); err != nil {
-			s.Error(err)
-		}
-	})
-	if err := set(s.ctx, n); err != nil {
-		s.Fatal(err)
-	}
-	s.until(fmt.Sprintf("%d activators are ready", n), func() (bool, string, error) {
-		deployment, err := s.Kube.AppsV1().Deployments(cluster.System).Get(s.ctx, "activator", metav1.GetOptions{})
-		if err != nil {
-			return false, err.Error(), nil
-		}
-		return deployment.Status.ReadyReplicas == n, fmt.Sprintf("%d ready", deployment.Status.ReadyReplicas), nil
-	})
 }
 
 // The service handles one request at a time, behind three activators. Two of them are deleted one

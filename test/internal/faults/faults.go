@@ -99,8 +99,15 @@ func Names(list []Fault) (names []string) {
 	return names
 }
 
+// stale is how old the state of the node and of pods may be that the API server tells. A probe of
+// a component fails after 2 s.
+const stale = 3 * time.Second
+
 // Recover waits until the API server answers, the node is ready and every component is.
 func (s Set) Recover(ctx context.Context) error {
+	if err := pause(ctx, stale); err != nil {
+		return err
+	}
 	return errors.Join(cluster.Until(ctx, func() (bool, string, error) {
 		nodes, err := s.Kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 		if err != nil {
@@ -127,13 +134,24 @@ func mending(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 }
 
-// kill kills the process of one pod.
+// kill kills the process of one pod, and returns when the kubelet has started it again.
 func (s Set) kill(ctx context.Context, c container) error {
 	processes, err := s.processes(ctx, c)
 	if err != nil {
 		return err
 	}
-	return processes.ofOnePod().signal(syscall.SIGKILL)
+	if err := processes.ofOnePod().signal(syscall.SIGKILL); err != nil {
+		return err
+	}
+	before := len(processes)
+	return cluster.Until(ctx, func() (bool, string, error) {
+		now, err := s.processes(ctx, c)
+		if err != nil {
+			return false, err.Error(), nil
+		}
+		again := !slices.ContainsFunc(now, func(p process) bool { return p.id == processes[0].id })
+		return again && len(now) >= before, fmt.Sprintf("%d of %d processes run", len(now), before), nil
+	})
 }
 
 // freeze stops the processes of one pod for a time. The kubelet may kill them meanwhile.

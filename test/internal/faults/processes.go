@@ -98,7 +98,7 @@ func (all processes) signal(signal syscall.Signal) error {
 	return errors.Join(errs...)
 }
 
-// cutOff takes from the activators the way to every second pod of the services.
+// cutOff takes from the activators the way to half of the pods of each revision.
 func (s Set) cutOff(ctx context.Context) error {
 	activators, err := s.processes(ctx, container{cluster.System, "app=activator", "activator"})
 	if err != nil {
@@ -108,16 +108,18 @@ func (s Set) cutOff(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	var addresses []string
+	byRevision := map[string][]string{}
 	for _, pod := range pods.Items {
-		if pod.Status.PodIP != "" {
-			addresses = append(addresses, pod.Status.PodIP)
+		if revision := pod.Labels["serving.knative.dev/revision"]; pod.Status.PodIP != "" {
+			byRevision[revision] = append(byRevision[revision], pod.Status.PodIP)
 		}
 	}
-	slices.Sort(addresses)
-	addresses = addresses[:len(addresses)/2]
+	var addresses []string
+	for _, list := range byRevision {
+		addresses = append(addresses, list[:len(list)/2]...)
+	}
 	if len(addresses) == 0 {
-		return fmt.Errorf("%s has %d pods, half of which are none", s.Namespace, len(pods.Items))
+		return fmt.Errorf("no revision in %s has two pods", s.Namespace)
 	}
 	route := func(verb string) error {
 		var errs []error

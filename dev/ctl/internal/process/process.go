@@ -68,7 +68,7 @@ func (t Table) Start(ctx context.Context, p Program) (started bool, err error) {
 	want := p.digest()
 	if r, ok := t.running(p.Name); ok {
 		if r.Want == want {
-			return false, t.wait(ctx, p)
+			return false, t.Wait(ctx, p)
 		}
 		if err := t.Stop(ctx, p.Name, 10*time.Second); err != nil {
 			return false, err
@@ -104,7 +104,7 @@ func (t Table) Start(ctx context.Context, p Program) (started bool, err error) {
 	ready := make(chan error, 1)
 	waiting, cancel := context.WithCancel(ctx)
 	defer cancel()
-	go func() { ready <- t.wait(waiting, p) }()
+	go func() { ready <- t.Wait(waiting, p) }()
 	select {
 	case err := <-ready:
 		return true, err
@@ -120,7 +120,8 @@ func ended(p Program, status error) error {
 	return fmt.Errorf("%s ended at once (%v): %s; its log is %s", p.Name, status, lastLine(p.Log), p.Log)
 }
 
-func (t Table) wait(ctx context.Context, p Program) error {
+// Wait waits until a program is ready.
+func (t Table) Wait(ctx context.Context, p Program) error {
 	if p.Ready == nil {
 		return nil
 	}
