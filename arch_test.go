@@ -54,7 +54,7 @@ var layers = []layer{
 	{folder: "activator", own: []string{"api", "settings", "forward", "wire", "internal"}},
 	{folder: "autoscaler", own: []string{"standby", "api", "settings", "wire", "internal"}},
 	{folder: "ingress", own: []string{"api", "settings", "wire"}},
-	{folder: "controller", own: []string{"api", "settings", "wire", "ingress", "internal"}, tests: []string{"queue-proxy/config"}},
+	{folder: "controller", own: []string{"standby", "api", "settings", "wire", "ingress", "internal"}, tests: []string{"queue-proxy/config"}},
 	{folder: "webhook", own: []string{"api", "settings", "internal"}},
 	{folder: "sim", own: []string{"queue-proxy/limit", "activator/pick", "autoscaler/window", "autoscaler/decide", "autoscaler/zero", "autoscaler/keep", "autoscaler/revision"},
 		why: "it runs the production cores and no shell"},

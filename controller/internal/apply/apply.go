@@ -142,8 +142,8 @@ func Metadata(have, want metav1.Object) {
 }
 
 // Keys returns want and those entries of have that are not Ebb's. Ebb's are the label app and all
-// keys below knative.dev. So a key that was removed from the owner is removed here too, and the
-// keys of `kubectl rollout restart`, of a service mesh or of a deployment tool stay.
+// keys below knative.dev and ebb.dev. So a key that was removed from the owner is removed here too,
+// and the keys of `kubectl rollout restart`, of a service mesh or of a deployment tool stay.
 func Keys(have, want map[string]string) map[string]string {
 	if len(have) == 0 {
 		return want
@@ -164,5 +164,5 @@ func Keys(have, want map[string]string) map[string]string {
 // Ours reports whether only Ebb writes a label or annotation with this key.
 func Ours(key string) bool {
 	prefix, _, slash := strings.Cut(key, "/")
-	return key == "app" || slash && (prefix == "knative.dev" || strings.HasSuffix(prefix, ".knative.dev"))
+	return key == "app" || slash && (strings.HasSuffix("."+prefix, ".knative.dev") || strings.HasSuffix("."+prefix, ".ebb.dev"))
 }

@@ -1,8 +1,6 @@
 package revision
 
 import (
-	"maps"
-
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -54,14 +52,11 @@ func reachability(rev *servingv1.Revision, neverStarted bool) autoscalingv1alpha
 
 // mergePodAutoscaler updates a PodAutoscaler. It has the Revision's autoscaling annotations and no
 // others, so min-scale that is removed from a Revision is removed here. Class and metric are never
-// removed, because an autoscaler of another class would not know the object any more.
+// removed, because an autoscaler of another class would not know the object any more. Nor is the
+// mark that the revision had its initial pods.
 func mergePodAutoscaler(have, want *autoscalingv1alpha1.PodAutoscaler) {
 	annotations := apply.Keys(have.Annotations, want.Annotations)
-	maps.DeleteFunc(annotations, func(key, _ string) bool {
-		_, wanted := want.Annotations[key]
-		return !wanted && names.IsAutoscaling(key) && key != names.InitializedAnnotation
-	})
-	for _, key := range []string{names.ClassAnnotation, names.MetricAnnotation} {
+	for _, key := range []string{names.ClassAnnotation, names.MetricAnnotation, names.InitializedAnnotation} {
 		if value, had := have.Annotations[key]; had && annotations[key] == "" {
 			annotations[key] = value
 		}

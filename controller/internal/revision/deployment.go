@@ -17,6 +17,7 @@ import (
 	"ebb.dev/ebb/api/names"
 	servingv1 "ebb.dev/ebb/api/serving/v1"
 	"ebb.dev/ebb/controller/internal/apply"
+	"ebb.dev/ebb/standby"
 )
 
 // ownHashAnnotation carries the hash of what of the Deployment comes from the Revision itself. With
@@ -34,6 +35,9 @@ func MakeDeployment(rev *servingv1.Revision, replicas int32, in Inputs) (*appsv1
 	labels := childLabels(rev)
 	podNotes := podAnnotations(rev)
 	podNotes[names.DefaultContainerAnnotation] = rev.Spec.ServingContainer().Name
+	if restOf(rev, in.Settings).frozen() {
+		podNotes[standby.Containers] = frozenContainers(rev)
+	}
 	history, deadline := int32(0), progressDeadline(rev, in)
 	none := intstr.FromInt32(0)
 	d := &appsv1.Deployment{

@@ -43,6 +43,7 @@ func FuzzWhatIsAdmittedDoesNotEndQueueProxy(f *testing.F) {
 		if err != nil {
 			f.Fatal(err)
 		}
+		f.Add(spec, uint8(i)|128, "https", "/live", "", "named", int32(0), int32(0), int32(2), int32(3), int64(0), int64(1), int64(0), "")
 		f.Add(spec, uint8(i), "http", "/", "localhost", "", int32(8080), int32(0), int32(0), int32(1), int64(10), int64(300), int64(0), "cut")
 	}
 	snapshot, err := settings.Parse(map[string]map[string]string{
@@ -60,8 +61,9 @@ func FuzzWhatIsAdmittedDoesNotEndQueueProxy(f *testing.F) {
 			return
 		}
 		rev.Name, rev.Namespace = "hello-00001", "default"
+		rev.Annotations = map[string]string{"autoscaling.ebb.dev/standby": "auto"}
 		if action != "" {
-			rev.Annotations = map[string]string{"serving.ebb.dev/response-timeout-action": action}
+			rev.Annotations["serving.ebb.dev/response-timeout-action"] = action
 		}
 		rev.Spec.ContainerConcurrency, rev.Spec.TimeoutSeconds, rev.Spec.IdleTimeoutSeconds = &concurrency, &seconds, &idle
 		number := intstr.FromInt32(port)
@@ -82,10 +84,15 @@ func FuzzWhatIsAdmittedDoesNotEndQueueProxy(f *testing.F) {
 			probe.Exec = &corev1.ExecAction{Command: []string{path}}
 		}
 		for i := range rev.Spec.Containers {
-			if c := &rev.Spec.Containers[i]; probe != nil && kind&64 == 0 {
-				c.ReadinessProbe = probe.DeepCopy()
-			} else if probe != nil {
+			c := &rev.Spec.Containers[i]
+			switch {
+			case probe == nil:
+			case kind&128 != 0:
+				c.LivenessProbe = probe.DeepCopy()
+			case kind&64 != 0:
 				c.StartupProbe = probe.DeepCopy()
+			default:
+				c.ReadinessProbe = probe.DeepCopy()
 			}
 		}
 		rev.SetDefaults(request)

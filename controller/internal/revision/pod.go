@@ -83,6 +83,9 @@ func makePodSpec(rev *servingv1.Revision, in Inputs) (corev1.PodSpec, error) {
 		c.Env = append(c.Env, identityEnv(rev)...)
 		quiet(c)
 	}
+	if err := restOf(rev, in.Settings).letSleep(&pod, sidecar, port); err != nil {
+		return corev1.PodSpec{}, err
+	}
 	pod.Volumes = append(pod.Volumes, makeVolumes(rev, in)...)
 	pod.Containers = slices.Insert(pod.Containers, 0, *sidecar)
 
@@ -105,7 +108,7 @@ func makePodSpec(rev *servingv1.Revision, in Inputs) (corev1.PodSpec, error) {
 // the kubelet begins a drain.
 func prepareContainer(rev *servingv1.Revision, c *corev1.Container, serving bool, port int32, probing bool) {
 	quiet(c)
-	for _, probe := range []*corev1.Probe{c.ReadinessProbe, c.LivenessProbe, c.StartupProbe} {
+	for _, probe := range probesOf(c) {
 		if probe != nil && probe.HTTPGet != nil { // Kubernetes takes upper case only
 			probe.HTTPGet.Scheme = corev1.URIScheme(strings.ToUpper(string(probe.HTTPGet.Scheme)))
 		}

@@ -37,10 +37,16 @@ func (o observation) initialized() bool {
 	return o.autoscaler != nil && (o.autoscaler.Annotations[names.InitializedAnnotation] == "true" || o.autoscaler.Status.IsScaleTargetInitialized())
 }
 
-// failing returns the trouble of a revision without a ready pod. While a pod is ready, requests are
-// answered, and users need not know about the others.
+// asleep reports whether there are pods that are not ready because they sleep. Nothing of the pod
+// itself or of the Deployment tells it.
+func (o observation) asleep() bool {
+	return o.autoscaler != nil && ptr.Deref(o.autoscaler.Status.AsleepReplicas, 0) > 0
+}
+
+// failing returns the trouble of a revision without a pod that is ready or asleep. While there is
+// one, requests are answered, and users need not know about the others.
 func (o observation) failing(s *settings.Snapshot) trouble {
-	if readyPods(o.pods) > 0 {
+	if readyPods(o.pods) > 0 || o.asleep() {
 		return trouble{}
 	}
 	if t := podTrouble(o.pods, o.initialized(), s.Deployment.PodIsAlwaysSchedulable); !t.none() {
@@ -68,6 +74,7 @@ func judge(rev *servingv1.Revision, o observation, s *settings.Snapshot) {
 	const resources, container = servingv1.RevisionConditionResourcesAvailable, servingv1.RevisionConditionContainerHealthy
 
 	copyActive(manager, o.autoscaler)
+	tellRest(manager, restOf(rev, s))
 	t, initialized := o.failing(s), o.initialized()
 	inactive := o.autoscaler != nil &&
 		o.autoscaler.Status.GetCondition(autoscalingv1alpha1.PodAutoscalerConditionActive).IsFalse()

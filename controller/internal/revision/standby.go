@@ -1,0 +1,145 @@
+package revision
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"knative.dev/pkg/apis"
+
+	"ebb.dev/ebb/api/names"
+	"ebb.dev/ebb/api/rules"
+	servingv1 "ebb.dev/ebb/api/serving/v1"
+	"ebb.dev/ebb/settings"
+	"ebb.dev/ebb/standby"
+	"ebb.dev/ebb/wire"
+)
+
+// rest is how the pods of a revision may sleep.
+type rest struct {
+	// sleeps is false if they may not. level is the deepest level at which they may.
+	sleeps bool
+	level  standby.Level
+	// reason and message say what keeps them from sleeping as deeply as was asked for.
+	reason, message string
+}
+
+// frozen reports whether the containers of the pods may be frozen.
+func (r rest) frozen() bool { return r.sleeps && r.level > standby.Warm }
+
+// restOf returns how the pods of a revision may sleep. The first row that matches decides.
+//
+//	the revision                                   sleeps  at most      reason
+//	standby is off, or the class is not Ebb's      no
+//	the user container has the agent's port        no                   PortTaken
+//	a container has an exec probe                  yes     warm         ExecProbe
+//	QoS class Guaranteed                           yes     frozen       GuaranteedQoS
+//	any other                                      yes     as annotated
+func restOf(rev *servingv1.Revision, s *settings.Snapshot) rest {
+	scaling, _ := names.ParseScaling(rev.Annotations) // admission rejected errors
+	asked := scaling.Standby.With(s.Autoscaler)
+	user := rev.Spec.ServingContainer()
+	if asked.Mode == rules.StandbyOff || user == nil || cmp.Or(scaling.Class, s.Autoscaler.Class) != names.ClassKPA {
+		return rest{}
+	}
+	probed := slices.IndexFunc(rev.Spec.Containers, func(c corev1.Container) bool {
+		return slices.ContainsFunc(probesOf(&c), func(p *corev1.Probe) bool { return p != nil && p.Exec != nil })
+	})
+	switch {
+	case rev.Spec.Port() == standby.Port:
+		return rest{reason: "PortTaken", message: fmt.Sprintf("Pods do not sleep: their user container has port %d, where "+
+			"queue-proxy takes the connection of the node agent. Choose another port.", standby.Port)}
+	case asked.Level > standby.Warm && probed >= 0:
+		return rest{sleeps: true, reason: "ExecProbe", message: fmt.Sprintf("Pods sleep warm and use CPU: container %q has an exec probe, "+
+			"and a command in a frozen container does not end. Use an HTTP, TCP or gRPC probe.", rev.Spec.Containers[probed].Name)}
+	case asked.Level > standby.Frozen && guaranteed(rev.Spec.Containers, sidecarResources(rev.Annotations, *user, s)):
+		return rest{sleeps: true, level: standby.Frozen, reason: "GuaranteedQoS", message: "Pods sleep frozen and keep their memory: " +
+			"they have the QoS class Guaranteed, and the memory of such pods is not swapped. Request less than the limits."}
+	}
+	return rest{sleeps: true, level: asked.Level}
+}
+
+func probesOf(c *corev1.Container) []*corev1.Probe {
+	return []*corev1.Probe{c.ReadinessProbe, c.LivenessProbe, c.StartupProbe}
+}
+
+// guaranteed reports whether a pod of these containers and queue-proxy has the QoS class
+// Guaranteed: all have limits, and request as much.
+func guaranteed(containers []corev1.Container, sidecar corev1.ResourceRequirements) bool {
+	all := []corev1.ResourceRequirements{sidecar}
+	for _, c := range containers {
+		all = append(all, c.Resources)
+	}
+	return !slices.ContainsFunc(all, func(r corev1.ResourceRequirements) bool {
+		return slices.ContainsFunc([]corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory}, func(name corev1.ResourceName) bool {
+			limit := r.Limits[name]
+			request, given := r.Requests[name]
+			return limit.IsZero() || given && !request.Equal(limit)
+		})
+	})
+}
+
+// conditionStandbyLimited exists, and is True, only if the pods cannot sleep as deeply as was asked
+// for. It does not count for Ready.
+const conditionStandbyLimited apis.ConditionType = "StandbyLimited"
+
+func tellRest(manager apis.ConditionManager, r rest) {
+	if r.reason == "" {
+		_ = manager.ClearCondition(conditionStandbyLimited) // it fails only for conditions that count
+		return
+	}
+	manager.SetCondition(apis.Condition{Type: conditionStandbyLimited, Status: corev1.ConditionTrue,
+		Severity: apis.ConditionSeverityInfo, Reason: r.reason, Message: r.message})
+}
+
+// letSleep completes a pod that may sleep. The containers are those of the user.
+func (r rest) letSleep(pod *corev1.PodSpec, sidecar *corev1.Container, port int32) error {
+	if !r.sleeps {
+		return nil
+	}
+	sidecar.Env = append(sidecar.Env, corev1.EnvVar{Name: "EBB_STANDBY", Value: r.level.String()})
+	if !r.frozen() {
+		return nil
+	}
+	probes := map[string]*corev1.Probe{}
+	for i := range pod.Containers {
+		c := &pod.Containers[i]
+		relay(probes, c.Name, c.LivenessProbe, port)
+		relay(probes, c.Name+"/startup", c.StartupProbe, port)
+	}
+	sidecar.Env = append(sidecar.Env, fieldEnv("EBB_POD_UID", "metadata.uid"), fieldEnv("EBB_NODE_IPS", "status.hostIPs"))
+	if len(probes) > 0 {
+		text, err := json.Marshal(probes)
+		if err != nil {
+			return fmt.Errorf("encode liveness probes for queue-proxy: %w", err)
+		}
+		sidecar.Env = append(sidecar.Env, corev1.EnvVar{Name: "EBB_LIVENESS_PROBES", Value: string(text)})
+	}
+	sidecar.Ports = append(sidecar.Ports, corev1.ContainerPort{Name: "standby-port", ContainerPort: standby.Port, Protocol: corev1.ProtocolTCP})
+	return nil
+}
+
+// relay points a probe to queue-proxy, which runs it unless the pod sleeps. A container that is
+// frozen does not answer, and must not be killed for that.
+func relay(probes map[string]*corev1.Probe, name string, p *corev1.Probe, port int32) {
+	if p == nil {
+		return
+	}
+	probes[name] = userProbe(p, port)
+	p.ProbeHandler = corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{
+		Port: intstr.FromInt32(wire.PortDrain), Path: wire.PathLiveness + name}}
+}
+
+// frozenContainers is the annotation of a pod for the node agent: the user's containers, never
+// queue-proxy or what others inject.
+func frozenContainers(rev *servingv1.Revision) string {
+	var all []string
+	for _, c := range rev.Spec.Containers {
+		all = append(all, c.Name)
+	}
+	return strings.Join(all, ",")
+}
