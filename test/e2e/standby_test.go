@@ -1,0 +1,221 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"ebb.dev/ebb/test/internal/cluster"
+	"ebb.dev/ebb/test/internal/probe"
+)
+
+// asleep is how many pods of a service sleep, and how many are awake, as its PodAutoscaler says.
+func (s *story) asleep(name string) (asleep, awake int64, err error) {
+	list, err := s.Dynamic.Resource(cluster.PodAutoscalers).Namespace(s.namespace).List(s.ctx, metav1.ListOptions{LabelSelector: "serving.knative.dev/service=" + name})
+	if err != nil || len(list.Items) != 1 {
+		return 0, 0, fmt.Errorf("%d PodAutoscalers of %s: %w", len(list.Items), name, err)
+	}
+	asleep, _, _ = unstructured.NestedInt64(list.Items[0].Object, "status", "asleepReplicas")
+	awake, _, _ = unstructured.NestedInt64(list.Items[0].Object, "status", "actualScale")
+	return asleep, awake, nil
+}
+
+// awaitAsleep waits until so many pods sleep and so many are awake.
+func (s *story) awaitAsleep(name string, asleep, awake int64) {
+	s.Helper()
+	s.until(fmt.Sprintf("%d pods of %s sleep", asleep, name), func() (bool, string, error) {
+		a, b, err := s.asleep(name)
+		if err != nil {
+			return false, err.Error(), nil
+		}
+		return a == asleep && b == awake, fmt.Sprintf("%d asleep, %d awake", a, b), nil
+	})
+}
+
+// sleeper applies a service whose only pod sleeps, waits until it does, and returns its URL and pod.
+func (s *story) sleeper(name string, v service) (url, pod string) {
+	s.Helper()
+	v.name = name
+	if v.annotations == nil {
+		v.annotations = map[string]string{}
+	}
+	v.annotations["autoscaling.ebb.dev/standby"] = "1"
+	url = s.ready(name, v.manifest())
+	s.awaitAsleep(name, 1, 0)
+	return url, s.onlyPod(name).Name
+}
+
+func (s *story) onlyPod(name string) corev1.Pod {
+	s.Helper()
+	pods, err := s.Pods(s.ctx, s.namespace, name, false)
+	if err != nil || len(pods) != 1 {
+		s.Fatalf("%s has %d pods, want one: %v", name, len(pods), err)
+	}
+	return pods[0]
+}
+
+// answersFrom checks that a request is answered by a pod.
+func (s *story) answersFrom(url, pod string) {
+	s.Helper()
+	if reply := probe.Get(s.ctx, s.client(), url); !reply.OK() || reply.Header.Get("X-Pod-Name") != pod {
+		s.Errorf("want an answer of pod %s, got one of %q: %v", pod, reply.Header.Get("X-Pod-Name"), reply)
+	}
+}
+
+func TestAPodFallsAsleepAndWakes(t *testing.T) {
+	s := begin(t, 4*time.Minute)
+	url, pod := s.sleeper("sleeper", service{})
+	for range 2 {
+		if found := s.onlyPod("sleeper"); isPodReady(found) {
+			t.Error("the pod sleeps and is ready")
+		}
+		object, err := s.Get(s.ctx, services, s.namespace, "sleeper")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !isReady(object) {
+			t.Errorf("while its pod sleeps the Service is not Ready: %s", describe(object))
+		}
+		s.answersFrom(url, pod)
+		s.until("the pod is ready again", func() (bool, string, error) {
+			found := s.onlyPod("sleeper")
+			return isPodReady(found), describePod(found), nil
+		})
+		s.awaitAsleep("sleeper", 1, 0)
+	}
+}
+
+func isPodReady(pod corev1.Pod) bool {
+	for _, condition := range pod.Status.Conditions {
+		if condition.Type == corev1.PodReady {
+			return condition.Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}
+
+func describePod(pod corev1.Pod) string {
+	text, _ := json.Marshal(pod.Status.Conditions) // conditions are strings
+	return pod.Name + " " + string(text)
+}
+
+// A frozen container answers no probe, and is not restarted for that.
+func TestALivenessProbeDoesNotEndAPodThatSleeps(t *testing.T) {
+	s := begin(t, 4*time.Minute)
+	manifest := service{name: "probed", annotations: map[string]string{"autoscaling.ebb.dev/standby": "1"}}.manifest() + `
+        livenessProbe: {httpGet: {path: /}, periodSeconds: 1, timeoutSeconds: 1, failureThreshold: 1}
+`
+	url := s.ready("probed", manifest)
+	s.awaitAsleep("probed", 1, 0)
+	pod := s.onlyPod("probed").Name
+	timer := time.NewTimer(15 * time.Second)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-s.ctx.Done():
+		t.Fatal(s.ctx.Err())
+	}
+	s.answersFrom(url, pod)
+	for _, status := range s.onlyPod("probed").Status.ContainerStatuses {
+		if status.RestartCount > 0 {
+			t.Errorf("container %s was restarted %d times", status.Name, status.RestartCount)
+		}
+	}
+}
+
+// With cgroup v1 a frozen process does not even die of SIGKILL, so it has to be thawed first.
+func TestAPodThatIsDeletedWhileItSleepsEnds(t *testing.T) {
+	s := begin(t, 4*time.Minute)
+	url, pod := s.sleeper("deleted", service{})
+	if err := s.Kube.CoreV1().Pods(s.namespace).Delete(s.ctx, pod, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	s.until("the pod is gone", func() (bool, string, error) {
+		found, err := s.Kube.CoreV1().Pods(s.namespace).Get(s.ctx, pod, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return true, "", nil
+		}
+		if err != nil {
+			return false, err.Error(), nil
+		}
+		return false, describePod(*found), nil
+	})
+	if reply := probe.Get(s.ctx, s.client(), url); !reply.OK() {
+		t.Error(reply)
+	}
+}
+
+// The guard thaws everything when the agent ends, so requests are answered without an agent, too.
+func TestRequestsAreAnsweredWhenTheAgentEnds(t *testing.T) {
+	s := beginAlone(t, 4*time.Minute)
+	url, pod := s.sleeper("orphan", service{})
+	agents, err := s.Kube.CoreV1().Pods(cluster.System).List(s.ctx, metav1.ListOptions{LabelSelector: "app=node-agent"})
+	if err != nil || len(agents.Items) == 0 {
+		t.Fatalf("%d agents: %v", len(agents.Items), err)
+	}
+	for _, agent := range agents.Items {
+		if err := s.Kube.CoreV1().Pods(cluster.System).Delete(s.ctx, agent.Name, metav1.DeleteOptions{GracePeriodSeconds: new(int64)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.answersFrom(url, pod)
+	s.awaitAsleep("orphan", 1, 0)
+	s.answersFrom(url, pod)
+}
+
+func TestABurstWakesPodsBeforeItMakesNewOnes(t *testing.T) {
+	s := begin(t, 5*time.Minute)
+	url := s.ready("burst", service{name: "burst", concurrency: 1, annotations: map[string]string{
+		"autoscaling.ebb.dev/standby": "4", "autoscaling.knative.dev/min-scale": "1", "autoscaling.knative.dev/initial-scale": "5",
+		"autoscaling.knative.dev/max-scale": "5"}}.manifest())
+	s.awaitAsleep("burst", 4, 1)
+	before := map[string]bool{}
+	pods, err := s.Pods(s.ctx, s.namespace, "burst", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, pod := range pods {
+		before[pod.Name] = true
+	}
+	replies := probe.Burst(s.ctx, s.client(), url+"?sleep=2000", 5)
+	for _, failed := range probe.Failed(replies) {
+		t.Error(failed)
+	}
+	answered := map[string]bool{}
+	for _, reply := range replies {
+		pod := reply.Header.Get("X-Pod-Name")
+		answered[pod] = true
+		if !before[pod] {
+			t.Errorf("pod %q is new", pod)
+		}
+	}
+	if len(answered) != 5 {
+		t.Errorf("%d pods answered five requests of two seconds at once", len(answered))
+	}
+}
+
+func TestARevisionWithAnExecProbeSleepsWarmAndSaysWhy(t *testing.T) {
+	s := begin(t, 4*time.Minute)
+	manifest := service{name: "exec", annotations: map[string]string{"autoscaling.ebb.dev/standby": "1"}}.manifest() + `
+        livenessProbe: {exec: {command: [/autoscale, -h]}, periodSeconds: 60, failureThreshold: 10}
+`
+	url := s.ready("exec", manifest)
+	s.awaitAsleep("exec", 1, 0)
+	pod := s.onlyPod("exec").Name
+	revision, err := s.Get(s.ctx, cluster.Revisions, s.namespace, "exec-00001")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if limited := cluster.Conditions(revision)["StandbyLimited"]; limited.Reason != "ExecProbe" || limited.Severity != "Info" {
+		t.Errorf("%s, want ExecProbe", limited)
+	}
+	s.answersFrom(url, pod)
+}
