@@ -117,7 +117,7 @@ func build(config *rest.Config, kube kubernetes.Interface, keys func() wire.Keys
 		&act.Costs{Kube: kube, Ready: p.index.Ready, Count: p.index.Count, InFlight: p.scraper.InFlight, Now: clock},
 		p.events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "autoscaler"}), log)
 	p.writer.Clock, p.writer.ObserveWrite = clock, durations.write
-	p.tender = &tend.Tender{Index: p.index, Ask: p.scraper.Ask, Keys: keys, Log: log, Port: p.scraper.Port,
+	p.tender = &tend.Tender{Index: p.index, Ask: p.scraper.Ask, Keys: keys, Log: log, Port: p.scraper.Port, Room: &tend.Room{Kube: kube},
 		Changed: func(key loop.Key) { p.engine.Changed(key) }}
 	p.engine = loop.New(loop.Options{
 		Shards: 4, Clock: clock, Log: log, Source: source, Pods: p.index, Actor: p.writer, Scraper: p.scraper, Tender: p.tender,

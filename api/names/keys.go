@@ -159,6 +159,9 @@ const (
 	StandbyLevelAnnotation = EbbAutoscalingGroup + "/standby-level"
 	StandbyForAnnotation   = EbbAutoscalingGroup + "/standby-for"
 	ScaleBufferAnnotation  = EbbAutoscalingGroup + "/scale-buffer"
+	// AwakeRequestsAnnotation is on a pod that has slept for long: the resource requests that it
+	// has while it is awake, as JSON by container.
+	AwakeRequestsAnnotation = EbbAutoscalingGroup + "/awake-requests"
 	// StandbyScheduleAnnotation and MinScaleScheduleAnnotation are read on Services and
 	// Configurations, too, where a change makes no new revision.
 	StandbyScheduleAnnotation  = EbbAutoscalingGroup + "/standby-schedule"

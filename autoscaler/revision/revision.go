@@ -59,6 +59,8 @@ type Counts struct {
 	Deep   [Levels]int32
 	// Memory is what a pod asks for in MiB, 0 if it asks for none.
 	Memory int32
+	// Shrunk are ready pods that still ask for as little as while they slept.
+	Shrunk int32
 }
 
 // Levels is how many levels of standby there are.

@@ -52,8 +52,9 @@ const compressedShare = 0.4
 type Stir struct {
 	// Wake and Sleep are how many pods. At most one of them is not 0.
 	Wake, Sleep int32
-	// Look asks the pods that are not ready whether they sleep, and how deeply.
-	Look  bool
+	// Look asks the pods that are not ready whether they sleep, and how deeply. Grow gives the pods
+	// that woke the resources that they ask for.
+	Look, Grow bool
 	Level standby.Level
 }
 
@@ -147,6 +148,7 @@ func (r *Revision) stir(out *Outcome, now time.Time) {
 	default: // the pods that go are not put to sleep first
 		out.Stir.Sleep = max(min(c.Ready-out.Awake, out.Replicas-out.Awake-c.Asleep), 0)
 	}
+	out.Stir.Grow = c.Shrunk > 0
 	if s != nil {
 		out.Stir.Level = s.Level
 		if c.Lapsed > 0 {

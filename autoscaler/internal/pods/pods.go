@@ -31,6 +31,8 @@ type Pod struct {
 	// Depth is how deeply the pod sleeps, as wire.Stat has it, and Since since when.
 	Depth uint8
 	Since time.Time
+	// Shrunk is names.AwakeRequestsAnnotation.
+	Shrunk string
 }
 
 // Index finds pods by revision.
@@ -61,6 +63,7 @@ type small struct {
 	started                                time.Time
 	state                                  state
 	memory                                 int32 // requested, in MiB
+	shrunk                                 string
 	// said is what the pod said of its sleep. The index's mutex guards it.
 	said said
 }
@@ -150,7 +153,7 @@ func (i *Index) handler(changed func(loop.Key)) cache.ResourceEventHandlerFuncs 
 			if a.revision != b.revision {
 				changed(a.key())
 			}
-			if a.revision != b.revision || a.state != b.state || a.ip != b.ip {
+			if a.revision != b.revision || a.state != b.state || a.ip != b.ip || a.shrunk != b.shrunk {
 				changed(b.key())
 			}
 		},
@@ -179,6 +182,9 @@ func (i *Index) put(before, after *small) {
 		if before != nil && before.ip == after.ip && !(before.said.woke && after.state == ready) {
 			after.said = before.said
 		}
+		if before != nil && after.shrunk != "" {
+			after.memory = before.memory
+		}
 		r.pods = append(r.pods, after)
 		r.known = false
 	}
@@ -193,15 +199,18 @@ func strip(o any) (any, error) {
 	// Many pods share these names, and each event brought its own copy.
 	s := &small{Object: &blank, namespace: unique.Make(p.Namespace).Value(), name: p.Name, version: p.ResourceVersion,
 		revision: unique.Make(p.Labels[names.RevisionLabel]).Value(), ip: p.Status.PodIP, state: stateOf(p),
-		memory: memoryOf(p)}
+		memory: memoryOf(p), shrunk: p.Annotations[names.AwakeRequestsAnnotation]}
 	if p.Status.StartTime != nil {
 		s.started = p.Status.StartTime.Time
 	}
 	return s, nil
 }
 
-// memoryOf is what the containers of a pod ask for, in MiB.
+// memoryOf is what the containers of a pod ask for while it is awake, in MiB, 0 if unknown.
 func memoryOf(p *corev1.Pod) int32 {
+	if p.Annotations[names.AwakeRequestsAnnotation] != "" {
+		return 0
+	}
 	sum := int64(0)
 	for i := range p.Spec.Containers {
 		sum += max(p.Spec.Containers[i].Resources.Requests.Memory().Value()>>20, 0)
@@ -346,7 +355,7 @@ func (r *group) derive() {
 	r.known, r.counts, r.ready, r.lapsed, r.asleep = true, revision.Counts{}, nil, nil, nil
 	for _, p := range r.pods {
 		r.counts.Memory = max(r.counts.Memory, p.memory)
-		pod, state := Pod{Name: p.name, IP: p.ip, Started: p.started, Depth: p.said.depth, Since: p.said.since}, p.state
+		pod, state := Pod{Name: p.name, IP: p.ip, Started: p.started, Depth: p.said.depth, Since: p.said.since, Shrunk: p.shrunk}, p.state
 		switch running := state == ready || state == lapsed; {
 		case running && p.said.depth > 0:
 			r.counts.Asleep++
@@ -375,6 +384,9 @@ func (r *group) derive() {
 			r.counts.Ready++
 			if p.ip != "" {
 				r.ready = append(r.ready, pod)
+				if p.shrunk != "" {
+					r.counts.Shrunk++
+				}
 			}
 		}
 	}

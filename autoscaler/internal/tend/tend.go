@@ -2,8 +2,8 @@
 //
 // Owns: the orders to queue-proxies that are under way, one set for each revision. Reads: the pods
 // of a revision and what they say of themselves. Writes: POSTs to queue-proxies, and what those
-// answer to the index of pods. Never: decides how many pods sleep; repeats an order: the loop asks
-// again while it differs.
+// answer to the index of pods; the resource requests of pods that sleep for long. Never: decides
+// how many pods sleep; repeats an order: the loop asks again while it differs.
 package tend
 
 import (
@@ -53,6 +53,8 @@ type Tender struct {
 	// Ask asks pods for their stats.
 	Ask  func(context.Context, loop.Key, []pods.Pod, func(pods.Pod, wire.Stat))
 	Keys func() wire.Keys
+	// Room, if set, resizes the pods that sleep for long.
+	Room *Room
 	// Changed is called with a revision of which a pod fell asleep or woke. It does not block.
 	Changed func(loop.Key)
 	Log     *slog.Logger
@@ -100,10 +102,25 @@ func (t *Tender) tend(ctx context.Context, key loop.Key, s revision.Stir) (chang
 	case s.Sleep > 0:
 		changed = t.order(ctx, key, t.idlest(ctx, key, int(s.Sleep)), min(s.Level, standby.Frozen).String(), 1, &t.Slept)
 	}
+	if s.Grow && t.Room != nil {
+		for _, pod := range t.Index.Ready(key) {
+			if pod.Shrunk != "" {
+				t.fit(t.Room.restore(ctx, key, pod))
+			}
+		}
+	}
 	if s.Look {
 		changed = t.look(ctx, key, s) || changed
 	}
 	return changed
+}
+
+// fit notes the outcome of a resize. It is tried again with the next look.
+func (t *Tender) fit(err error) {
+	if err != nil {
+		t.Refused.Add(1)
+		t.Log.Warn("cannot resize a pod", "error", err)
+	}
 }
 
 // lightest are the pods that wake soonest: those that sleep least deeply, and of these the oldest.
@@ -162,6 +179,11 @@ func (t *Tender) look(ctx context.Context, key loop.Key, s revision.Stir) (chang
 	})
 	if s.Level == standby.Compressed && len(long) > 0 {
 		t.order(ctx, key, long, standby.Compressed.String(), 1+uint8(standby.Frozen), &t.Compressed)
+	}
+	for _, pod := range asleep {
+		if t.Room != nil && pod.Shrunk == "" && !pod.Since.IsZero() && time.Since(pod.Since) >= shrinkAfter {
+			t.fit(t.Room.shrink(ctx, key, pod.Name))
+		}
 	}
 	return news.Load()
 }
