@@ -14,6 +14,7 @@ import (
 	"ebb.dev/ebb/dev/ctl/internal/place"
 	"ebb.dev/ebb/dev/ctl/internal/shares"
 	"ebb.dev/ebb/dev/ctl/internal/step"
+	"ebb.dev/ebb/dev/ctl/internal/swap"
 	"ebb.dev/ebb/dev/ctl/internal/sweep"
 )
 
@@ -55,7 +56,7 @@ func (c *control) takeDown(ctx context.Context) error {
 		}
 		return errors.Join(errs...)
 	})
-	do("remove mounts, control groups and the bridge", func(ctx context.Context, r *step.Report) error {
+	do("remove mounts, control groups, swap and the bridge", func(ctx context.Context, r *step.Report) error {
 		return c.sweep(ctx, r)
 	})
 	if err := errors.Join(errs...); err != nil {
@@ -106,7 +107,7 @@ func (c *control) sweep(ctx context.Context, r *step.Report) error {
 		}
 	}
 	unmounted, err := sweep.Mounts(folders...)
-	errs = append(errs, err, sweep.Cgroups(10*time.Second, append([]string{"kubepods"}, shares.Groups...)...), network.Down(ctx, c.settingsBefore()))
+	errs = append(errs, err, sweep.Cgroups(10*time.Second, append([]string{"kubepods"}, shares.Groups...)...), network.Down(ctx, c.settingsBefore()), swap.Off(ctx, c.zram()))
 	if killed > 0 {
 		r.Note("killed %d processes that were left, unmounted %d", killed, unmounted)
 	}
@@ -128,3 +129,6 @@ func (c *control) sweep(ctx context.Context, r *step.Report) error {
 // settingsBefore is the file with the machine's own kernel settings while a cluster is up. A reboot
 // restores the settings, and removes the file with all of /run.
 func (c *control) settingsBefore() string { return filepath.Join(c.Run, "settings-before.json") }
+
+// zram is the file with the number of the cluster's swap device.
+func (c *control) zram() string { return filepath.Join(c.Run, "zram") }

@@ -16,9 +16,10 @@ import (
 	"ebb.dev/ebb/dev/ctl/internal/step"
 )
 
-// components are Ebb's own programs: four Deployments, and queue-proxy, which runs in each user's
-// pod.
-var components = []string{"activator", "autoscaler", "controller", "webhook", "queue-proxy"}
+// components are Ebb's own programs, and what of the cluster runs them. queue-proxy runs in each
+// user's pod.
+var components = map[string]string{"activator": "deployment", "autoscaler": "deployment", "controller": "deployment", "webhook": "deployment",
+	"node-agent": "daemonset", "queue-proxy": ""}
 
 // ebb installs what this checkout holds and shows that it works.
 func (c *control) ebb(ctx context.Context, compiling *task, p *parts) error {
@@ -54,7 +55,7 @@ func (c *control) ebb(ctx context.Context, compiling *task, p *parts) error {
 // images names the image of each of this checkout's programs, by the program's folder.
 func (c *control) images() (map[string]string, error) {
 	names := map[string]string{}
-	for _, component := range components {
+	for component := range components {
 		names[component] = "dev.local/ebb/" + component
 	}
 	for dir, prefix := range map[string]string{"samples": "dev.local/ebb/", "test/images": "dev.local/ebb-test/"} {
@@ -160,18 +161,18 @@ func (c *control) installEbb(ctx context.Context, refs map[string]string) error 
 		return err
 	}
 	return c.steps.Do(ctx, "Ebb is ready", func(ctx context.Context, r *step.Report) error {
-		var deployments []string
-		for _, d := range components {
-			if d != "queue-proxy" && strings.Contains(string(manifests), "dev.local/ebb/"+d+":") {
-				deployments = append(deployments, d)
+		var all []string
+		for _, component := range slices.Sorted(maps.Keys(components)) {
+			if kind := components[component]; kind != "" {
+				all = append(all, kind+"/"+component)
 			}
 		}
-		if gateways, settled := install.Settled(ctx, k, deployments); settled {
+		if gateways, settled := install.Settled(ctx, k, all); settled {
 			r.Note("%s", strings.Join(gateways, ", "))
 			return nil
 		}
-		for _, d := range deployments {
-			if err := k.Rollout(ctx, "knative-serving", d, 2*time.Minute); err != nil {
+		for _, component := range all {
+			if err := k.Rollout(ctx, "knative-serving", component, 2*time.Minute); err != nil {
 				return err
 			}
 		}

@@ -99,7 +99,7 @@ func (c *control) platform(ctx context.Context, p *parts) error {
 			return err
 		}
 		// The gateways look for istiod by name.
-		return k.Rollout(ctx, "kube-system", "coredns", time.Minute)
+		return k.Rollout(ctx, "kube-system", "deployment/coredns", time.Minute)
 	}); err != nil {
 		return err
 	}

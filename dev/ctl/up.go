@@ -15,6 +15,7 @@ import (
 	"ebb.dev/ebb/dev/ctl/internal/process"
 	"ebb.dev/ebb/dev/ctl/internal/shares"
 	"ebb.dev/ebb/dev/ctl/internal/step"
+	"ebb.dev/ebb/dev/ctl/internal/swap"
 	"ebb.dev/ebb/dev/ctl/internal/sweep"
 )
 
@@ -218,6 +219,16 @@ func (c *control) start(ctx context.Context, p *parts) (err error) {
 		return err
 	}
 	if err := c.share(ctx); err != nil {
+		return err
+	}
+	if err := c.steps.Do(ctx, "swap in compressed memory", func(ctx context.Context, r *step.Report) error {
+		device, err := swap.On(ctx, c.zram())
+		if err != nil {
+			device = fmt.Sprintf("none, so pods that sleep are not compressed: %v", err)
+		}
+		r.Note("%s", device)
+		return nil
+	}); err != nil {
 		return err
 	}
 	return c.steps.Do(ctx, "node "+kube.NodeName+" is Ready", func(ctx context.Context, _ *step.Report) error {

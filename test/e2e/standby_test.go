@@ -40,7 +40,8 @@ func (s *story) awaitAsleep(name string, asleep, awake int64) {
 	})
 }
 
-// sleeper applies a service whose only pod sleeps, waits until it does, and returns its URL and pod.
+// sleeper applies a service whose only pod sleeps, waits until it does, and returns its URL and
+// pod.
 func (s *story) sleeper(name string, v service) (url, pod string) {
 	s.Helper()
 	v.name = name

@@ -5,7 +5,6 @@ import (
 	"strings"
 	"testing"
 
-	appsv1 "k8s.io/api/apps/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 )
 
@@ -70,8 +69,8 @@ func TestNoRuleHasAWildcard(t *testing.T) {
 
 func TestEachComponentHasAnAccountOfItsOwn(t *testing.T) {
 	for _, object := range config(t) {
-		if d, ok := object.Object.(*appsv1.Deployment); ok && d.Spec.Template.Spec.ServiceAccountName != d.Name {
-			t.Errorf("%s: %s runs as %q", object.File, d.Name, d.Spec.Template.Spec.ServiceAccountName)
+		if name, pod := component(object); pod != nil && pod.ServiceAccountName != name {
+			t.Errorf("%s: %s runs as %q", object.File, name, pod.ServiceAccountName)
 		}
 	}
 }
@@ -80,7 +79,7 @@ func TestEachComponentHasAnAccountOfItsOwn(t *testing.T) {
 // it.
 func TestAccountsHaveWhatTheyNeedAndNoMore(t *testing.T) {
 	rules := map[string]map[string][]rbacv1.PolicyRule{}
-	for _, account := range []string{"controller", "autoscaler", "webhook", "activator"} {
+	for _, account := range []string{"controller", "autoscaler", "webhook", "activator", "node-agent"} {
 		rules[account] = grants(t, account)
 	}
 	for _, row := range []struct {
@@ -109,6 +108,7 @@ func TestAccountsHaveWhatTheyNeedAndNoMore(t *testing.T) {
 		{"autoscaler", "get", "secrets", "knative-serving", "webhook-certs", false},
 		{"autoscaler", "watch", "secrets", "knative-serving", "ebb-token-key", true},
 		{"autoscaler", "create", "pods", "tenant", "", false},
+		{"autoscaler", "patch", "pods/resize", "tenant", "a", true},
 		{"autoscaler", "update", "deployments.apps", "tenant", "a", false},
 		{"autoscaler", "patch", "deployments.apps/scale", "tenant", "a", true},
 		{"autoscaler", "delete", "leases.coordination.k8s.io", "knative-serving", "a", false},
@@ -122,6 +122,10 @@ func TestAccountsHaveWhatTheyNeedAndNoMore(t *testing.T) {
 		{"webhook", "update", "validatingwebhookconfigurations.admissionregistration.k8s.io", "", "another", false},
 		{"activator", "get", "secrets", "tenant", "a", false},
 		{"activator", "update", "revisions.serving.knative.dev", "tenant", "a", false},
+		{"node-agent", "list", "pods", "tenant", "", true},
+		{"node-agent", "patch", "pods", "tenant", "a", false},
+		{"node-agent", "create", "pods/exec", "tenant", "a", false},
+		{"node-agent", "get", "secrets", "knative-serving", "ebb-token-key", false},
 	} {
 		resource, group, _ := strings.Cut(row.resource, ".")
 		group, sub, _ := strings.Cut(group, "/")

@@ -115,34 +115,45 @@ func TestEveryImageIsOneThatThisRepositoryBuilds(t *testing.T) {
 		}
 	}
 	for _, object := range config(t) {
-		switch o := object.Object.(type) {
-		case *appsv1.Deployment:
-			for _, container := range o.Spec.Template.Spec.Containers {
+		if _, pod := component(object); pod != nil {
+			for _, container := range pod.Containers {
 				check(object.File, container.Image)
 			}
-		case *corev1.ConfigMap:
-			if image, present := o.Data["queue-sidecar-image"]; present {
-				check(object.File, image)
-			}
+		}
+		if o, ok := object.Object.(*corev1.ConfigMap); ok && o.Data["queue-sidecar-image"] != "" {
+			check(object.File, o.Data["queue-sidecar-image"])
 		}
 	}
 }
 
+// component returns a component's name and its pods, nil for any other object.
+func component(object Object) (name string, pod *corev1.PodSpec) {
+	switch o := object.Object.(type) {
+	case *appsv1.Deployment:
+		return o.Name, &o.Spec.Template.Spec
+	case *appsv1.DaemonSet:
+		return o.Name, &o.Spec.Template.Spec
+	}
+	return "", nil
+}
+
+// The node agent needs root and files of the node; the kubelet cannot probe what its guard watches.
 func TestComponentsRunRestricted(t *testing.T) {
 	for _, object := range config(t) {
-		deployment, ok := object.Object.(*appsv1.Deployment)
-		if !ok {
+		component, pod := component(object)
+		if pod == nil {
 			continue
 		}
-		for _, c := range deployment.Spec.Template.Spec.Containers {
-			name := deployment.Name + "/" + c.Name
+		agent := component == "node-agent"
+		for _, c := range pod.Containers {
+			name := component + "/" + c.Name
 			s := c.SecurityContext
-			if s == nil || s.AllowPrivilegeEscalation == nil || *s.AllowPrivilegeEscalation || s.RunAsNonRoot == nil || !*s.RunAsNonRoot ||
-				s.ReadOnlyRootFilesystem == nil || !*s.ReadOnlyRootFilesystem || s.Capabilities == nil || !slices.Equal(s.Capabilities.Drop, []corev1.Capability{"ALL"}) ||
+			if s == nil || s.AllowPrivilegeEscalation == nil || *s.AllowPrivilegeEscalation || !agent && (s.RunAsNonRoot == nil || !*s.RunAsNonRoot) ||
+				s.Privileged != nil || s.ReadOnlyRootFilesystem == nil || !*s.ReadOnlyRootFilesystem || s.Capabilities == nil || !slices.Equal(s.Capabilities.Drop, []corev1.Capability{"ALL"}) ||
 				s.SeccompProfile == nil || s.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault {
 				t.Errorf("%s: container %s does not meet the restricted pod security standard", object.File, name)
 			}
-			if c.ReadinessProbe == nil {
+			if c.ReadinessProbe == nil && !agent {
 				t.Errorf("%s: container %s has no readiness probe", object.File, name)
 			}
 			if c.Resources.Requests.Cpu().IsZero() || c.Resources.Requests.Memory().IsZero() || c.Resources.Limits.Memory().IsZero() {
@@ -156,13 +167,14 @@ func TestComponentsRunRestricted(t *testing.T) {
 // (TestComponentsRunRestricted), and all volumes are.
 func TestNoComponentHasADiskToFill(t *testing.T) {
 	for _, object := range config(t) {
-		deployment, ok := object.Object.(*appsv1.Deployment)
-		if !ok {
+		name, pod := component(object)
+		if pod == nil {
 			continue
 		}
-		for _, v := range deployment.Spec.Template.Spec.Volumes {
-			if v.Secret == nil && v.ConfigMap == nil && v.Projected == nil && v.DownwardAPI == nil {
-				t.Errorf("%s: volume %s of %s can be written to", object.File, v.Name, deployment.Name)
+		for _, v := range pod.Volumes {
+			kernel := v.HostPath != nil && v.HostPath.Path == "/sys/fs/cgroup" || v.EmptyDir != nil && v.EmptyDir.Medium == corev1.StorageMediumMemory && v.EmptyDir.SizeLimit != nil
+			if v.Secret == nil && v.ConfigMap == nil && v.Projected == nil && v.DownwardAPI == nil && !kernel {
+				t.Errorf("%s: volume %s of %s can be written to", object.File, v.Name, name)
 			}
 		}
 	}
@@ -238,10 +250,9 @@ func TestBindingsNameRolesAndAccountsThatExist(t *testing.T) {
 			check(object.File, "", o.RoleRef, o.Subjects)
 		case *rbacv1.RoleBinding:
 			check(object.File, o.Namespace, o.RoleRef, o.Subjects)
-		case *appsv1.Deployment:
-			if account := o.Namespace + "/" + o.Spec.Template.Spec.ServiceAccountName; !accounts[account] {
-				t.Errorf("%s: Deployment %s runs as %s, which is not in config/", object.File, o.Name, account)
-			}
+		}
+		if name, pod := component(object); pod != nil && !accounts["knative-serving/"+pod.ServiceAccountName] {
+			t.Errorf("%s: %s runs as %s, which is not in config/", object.File, name, pod.ServiceAccountName)
 		}
 	}
 }

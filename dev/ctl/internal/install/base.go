@@ -73,7 +73,7 @@ func Istio(ctx context.Context, k Kubectl, manifests []byte) (changed int, err e
 	if changed, err = k.Apply(ctx, manifests); err != nil {
 		return 0, err
 	}
-	return changed, k.Rollout(ctx, "istio-system", "istiod", 3*time.Minute)
+	return changed, k.Rollout(ctx, "istio-system", "deployment/istiod", 3*time.Minute)
 }
 
 // CertManagerManifests returns the manifests of cert-manager's controller.
@@ -94,7 +94,7 @@ func CertManager(ctx context.Context, k Kubectl, module string, manifests []byte
 	if _, err := k.Apply(ctx, manifests); err != nil {
 		return err
 	}
-	if err := k.Rollout(ctx, "cert-manager", "cert-manager", time.Minute); err != nil {
+	if err := k.Rollout(ctx, "cert-manager", "deployment/cert-manager", time.Minute); err != nil {
 		return err
 	}
 	if _, err := k.Run(ctx, nil, "apply", "--server-side", "--force-conflicts", "--field-manager=ebb-dev", "-k", issuers); err != nil {

@@ -127,7 +127,7 @@ func Gateways(ctx context.Context, k Kubectl, limit time.Duration) ([]string, er
 	for _, g := range list.Items {
 		// Programmed means that istiod has seen the Gateway, not that its Envoy serves.
 		if _, err := k.Run(ctx, nil, "-n", "knative-serving", "get", "deployment", g.Metadata.Name+"-istio"); err == nil {
-			if err := k.Rollout(ctx, "knative-serving", g.Metadata.Name+"-istio", limit); err != nil {
+			if err := k.Rollout(ctx, "knative-serving", "deployment/"+g.Metadata.Name+"-istio", limit); err != nil {
 				return nil, err
 			}
 		}
@@ -138,15 +138,15 @@ func Gateways(ctx context.Context, k Kubectl, limit time.Duration) ([]string, er
 	return said, nil
 }
 
-// Settled asks once whether each of the Deployments, and of those behind the Gateways, serves its
-// newest template and every Gateway is programmed. Usually that is so, and asking one by one takes
-// seconds.
-func Settled(ctx context.Context, k Kubectl, deployments []string) (gateways []string, settled bool) {
+// Settled asks once whether each of the components, named as deployment/activator, and of the
+// Deployments behind the Gateways, serves its newest template and every Gateway is programmed.
+// Usually that is so, and asking one by one takes seconds.
+func Settled(ctx context.Context, k Kubectl, components []string) (gateways []string, settled bool) {
 	var all objects
-	if err := k.Get(ctx, &all, "-n", "knative-serving", "deployment,gateway"); err != nil {
+	if err := k.Get(ctx, &all, "-n", "knative-serving", "deployment,daemonset,gateway"); err != nil {
 		return nil, false // waiting for each one will say what is wrong
 	}
-	return all.settled(deployments)
+	return all.settled(components)
 }
 
 type objects struct {
@@ -160,8 +160,11 @@ type objects struct {
 		Status struct {
 			ObservedGeneration                           int64
 			Replicas, UpdatedReplicas, AvailableReplicas int32
-			Addresses                                    []struct{ Value string }
-			Conditions                                   []struct {
+
+			DesiredNumberScheduled, UpdatedNumberScheduled, NumberAvailable int32
+
+			Addresses  []struct{ Value string }
+			Conditions []struct {
 				Type, Status       string
 				ObservedGeneration int64
 			}
@@ -169,16 +172,21 @@ type objects struct {
 	}
 }
 
-func (all objects) settled(deployments []string) (gateways []string, settled bool) {
+func (all objects) settled(components []string) (gateways []string, settled bool) {
 	serves := map[string]bool{}
 	for _, o := range all.Items {
 		s := o.Status
-		if o.Kind == "Deployment" {
-			serves[o.Metadata.Name] = s.ObservedGeneration >= o.Metadata.Generation && s.Replicas == s.UpdatedReplicas &&
+		seen := s.ObservedGeneration >= o.Metadata.Generation
+		switch o.Kind {
+		case "Deployment":
+			serves["deployment/"+o.Metadata.Name] = seen && s.Replicas == s.UpdatedReplicas &&
 				s.UpdatedReplicas >= o.Spec.Replicas && s.AvailableReplicas >= o.Spec.Replicas
+		case "DaemonSet":
+			serves["daemonset/"+o.Metadata.Name] = seen && s.UpdatedNumberScheduled == s.DesiredNumberScheduled &&
+				s.NumberAvailable == s.DesiredNumberScheduled
 		}
 	}
-	for _, name := range deployments {
+	for _, name := range components {
 		if !serves[name] {
 			return nil, false
 		}
@@ -187,7 +195,7 @@ func (all objects) settled(deployments []string) (gateways []string, settled boo
 		if o.Kind != "Gateway" {
 			continue
 		}
-		if behind, is := serves[o.Metadata.Name+"-istio"]; is && !behind {
+		if behind, is := serves["deployment/"+o.Metadata.Name+"-istio"]; is && !behind {
 			return nil, false
 		}
 		programmed := false

@@ -88,36 +88,40 @@ const settledJSON = `{"items": [
   "status": {"observedGeneration": 2, "replicas": 1, "updatedReplicas": 1, "availableReplicas": 1}},
  {"kind": "Deployment", "metadata": {"name": "outside-istio", "generation": 1}, "spec": {"replicas": 1},
   "status": {"observedGeneration": 1, "replicas": 1, "updatedReplicas": 1, "availableReplicas": 1}},
+ {"kind": "DaemonSet", "metadata": {"name": "node-agent", "generation": 4},
+  "status": {"observedGeneration": 4, "desiredNumberScheduled": 1, "updatedNumberScheduled": 1, "numberAvailable": 1}},
  {"kind": "Gateway", "metadata": {"name": "outside", "generation": 3},
   "status": {"addresses": [{"value": "10.88.3.200"}], "conditions": [{"type": "Programmed", "status": "True", "observedGeneration": 3}]}}]}`
 
 func TestSettledIsOnlyWhatServesItsNewestTemplate(t *testing.T) {
-	judge := func(text string, deployments ...string) ([]string, bool) {
+	judge := func(text string, components ...string) ([]string, bool) {
 		var all objects
 		if err := json.Unmarshal([]byte(text), &all); err != nil {
 			t.Fatal(err)
 		}
-		return all.settled(deployments)
+		return all.settled(components)
 	}
-	if gateways, settled := judge(settledJSON, "activator"); !settled || len(gateways) != 1 || gateways[0] != "outside at 10.88.3.200" {
+	if gateways, settled := judge(settledJSON, "deployment/activator", "daemonset/node-agent"); !settled || len(gateways) != 1 || gateways[0] != "outside at 10.88.3.200" {
 		t.Errorf("all is well: %v, %v", gateways, settled)
 	}
-	if _, settled := judge(settledJSON, "activator", "webhook"); settled {
+	if _, settled := judge(settledJSON, "deployment/activator", "deployment/webhook"); settled {
 		t.Error("a Deployment that is not there counts as settled")
 	}
 	for what, change := range map[string][2]string{
 		"a template that nobody has seen":  {`"observedGeneration": 2`, `"observedGeneration": 1`},
 		"an old pod beside the new one":    {`"replicas": 1, "updatedReplicas": 1`, `"replicas": 2, "updatedReplicas": 1`},
 		"a pod that is not available":      {`"availableReplicas": 1`, `"availableReplicas": 0`},
+		"a node with an old agent":         {`"updatedNumberScheduled": 1`, `"updatedNumberScheduled": 0`},
+		"an agent that is not available":   {`"numberAvailable": 1`, `"numberAvailable": 0`},
 		"a Gateway without a program":      {`"status": "True"`, `"status": "False"`},
 		"a Gateway of an older generation": {`"observedGeneration": 3`, `"observedGeneration": 2`},
 		"no Gateway":                       {`"kind": "Gateway"`, `"kind": "Other"`},
 	} {
-		if _, settled := judge(strings.Replace(settledJSON, change[0], change[1], 1), "activator"); settled {
+		if _, settled := judge(strings.Replace(settledJSON, change[0], change[1], 1), "deployment/activator", "daemonset/node-agent"); settled {
 			t.Errorf("%s counts as settled", what)
 		}
 	}
-	if _, settled := judge(strings.ReplaceAll(settledJSON, `"observedGeneration": 1`, `"observedGeneration": 0`), "activator"); settled {
+	if _, settled := judge(strings.ReplaceAll(settledJSON, `"observedGeneration": 1`, `"observedGeneration": 0`), "deployment/activator"); settled {
 		t.Error("a Gateway whose Deployment is not there yet counts as settled")
 	}
 }

@@ -62,10 +62,10 @@ func (k Kubectl) Get(ctx context.Context, into any, args ...string) error {
 	return json.Unmarshal(out, into)
 }
 
-// Rollout waits until a Deployment serves its newest template. If it does not
-// within the limit, the error shows the state of its pods.
-func (k Kubectl) Rollout(ctx context.Context, namespace, deployment string, limit time.Duration) error {
-	_, err := k.Run(ctx, nil, "-n", namespace, "rollout", "status", "deployment/"+deployment, "--timeout="+limit.String())
+// Rollout waits until what, such as deployment/activator, serves its newest template. If it does
+// not within the limit, the error shows the state of its pods.
+func (k Kubectl) Rollout(ctx context.Context, namespace, what string, limit time.Duration) error {
+	_, err := k.Run(ctx, nil, "-n", namespace, "rollout", "status", what, "--timeout="+limit.String())
 	if err == nil {
 		return nil
 	}
