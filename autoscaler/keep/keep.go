@@ -83,6 +83,14 @@ func slot(rank int32) int {
 	return exact - 1 + int(math.Ceil(8*math.Log2(float64(rank)/exact)))
 }
 
+// Begin records how many pods there are when nothing is known yet. They count as needed: somebody
+// deployed the revision a moment ago.
+func (k *Keeper) Begin(pods int32, now time.Time) {
+	if len(k.idleSince) == 0 {
+		k.Need(pods, now)
+	}
+}
+
 // Need records how many pods are needed from now on.
 func (k *Keeper) Need(pods int32, now time.Time) {
 	pods = min(max(pods, 0), Ranks)

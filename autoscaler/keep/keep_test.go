@@ -87,3 +87,18 @@ func TestADecisionHoldsForAWhile(t *testing.T) {
 	}
 	t.Error("200 decisions within", now.Sub(start))
 }
+
+// The pod of a new revision was needed when it was deployed, although no request came yet.
+func TestThePodsThatAreThereAtFirstWereNeeded(t *testing.T) {
+	k, now := &Keeper{}, time.Unix(1_000_000, 0)
+	c := Config{Longest: time.Hour, Most: 1, Always: true}
+	k.Begin(2, now)
+	k.Need(0, now)
+	if d := k.Decide(c, now.Add(time.Minute)); d.Keep != 1 {
+		t.Errorf("%+v, want one pod kept", d)
+	}
+	k.Begin(5, now.Add(time.Minute)) // is not the first time
+	if d := k.Decide(c, now.Add(2*time.Hour)); d.Keep != 0 {
+		t.Errorf("%+v, want none after an hour", d)
+	}
+}

@@ -101,6 +101,7 @@ func (r *Revision) stand(out *Outcome, now time.Time) int32 {
 	}
 	out.Awake = min(awake, want)
 	used = min(out.Awake, used)
+	r.keeper.Begin(max(want, r.counts.Ready+r.counts.Asleep), now)
 	r.keeper.Need(used, now)
 	worth := s.Config
 	if m := r.counts.Memory; m > 0 {

@@ -75,9 +75,10 @@ func TestAPodFallsAsleepAndWakes(t *testing.T) {
 	s := begin(t, 4*time.Minute)
 	url, pod := s.sleeper("sleeper", service{})
 	for range 2 {
-		if found := s.onlyPod("sleeper"); isPodReady(found) {
-			t.Error("the pod sleeps and is ready")
-		}
+		s.until("the pod is not ready", func() (bool, string, error) {
+			found := s.onlyPod("sleeper")
+			return !isPodReady(found), describePod(found), nil
+		})
 		object, err := s.Get(s.ctx, services, s.namespace, "sleeper")
 		if err != nil {
 			t.Fatal(err)

@@ -198,7 +198,7 @@ func (t *Tender) order(ctx context.Context, key loop.Key, all []pods.Pod, level 
 		group.Go(func() {
 			if err := t.post(ctx, pod, level, token); err != nil {
 				t.Refused.Add(1)
-				t.Log.Warn("a pod did not take the order to sleep or to wake", "revision", key.String(), "pod", pod.Name, "level", level, "error", err)
+				t.Log.Warn("a pod did not take the order to sleep or to wake", "revision", key.String(), "pod", pod.Name, "sleep", level, "error", err)
 				return
 			}
 			taken.Add(1)
@@ -208,7 +208,7 @@ func (t *Tender) order(ctx context.Context, key loop.Key, all []pods.Pod, level 
 	group.Wait()
 	counter.Add(taken.Load())
 	if taken.Load() > 0 {
-		t.Log.Info("told pods to sleep or to wake", "revision", key.String(), "pods", taken.Load(), "level", level)
+		t.Log.Info("told pods to sleep or to wake", "revision", key.String(), "pods", taken.Load(), "sleep", level)
 	}
 	return taken.Load() > 0
 }

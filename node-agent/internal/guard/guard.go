@@ -17,6 +17,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -27,8 +28,8 @@ import (
 
 const (
 	// Together they are shorter than standby.StallTime, the longest stall of an agent.
-	pingEvery  = 300 * time.Millisecond
-	answerTime = 500 * time.Millisecond
+	pingEvery  = 450 * time.Millisecond
+	answerTime = 450 * time.Millisecond
 	retryTime  = 100 * time.Millisecond
 )
 
@@ -36,10 +37,38 @@ const (
 type Post struct {
 	began    time.Time
 	lastPing atomic.Int64 // since began, 0 for never
+
+	mu     sync.Mutex
+	away   chan struct{}
+	closes *time.Timer // closes away, unless there is a ping
 }
 
 // NewPost returns the agent's side, which has seen no guard yet.
-func NewPost() *Post { return &Post{began: time.Now()} }
+func NewPost() *Post {
+	p := &Post{began: time.Now(), away: make(chan struct{})}
+	close(p.away)
+	return p
+}
+
+// Away returns a channel that is closed when the guard is away. Who waits for it needs no clock of
+// its own.
+func (p *Post) Away() <-chan struct{} {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.away
+}
+
+func (p *Post) pinged() {
+	p.lastPing.Store(int64(time.Since(p.began)))
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closes != nil && p.closes.Stop() {
+		p.closes.Reset(standby.StallTime)
+		return
+	}
+	away := make(chan struct{})
+	p.away, p.closes = away, time.AfterFunc(standby.StallTime, func() { close(away) })
+}
 
 // Allowed reports whether a guard watches.
 func (p *Post) Allowed() bool {
@@ -79,7 +108,7 @@ func (p *Post) answer(ctx context.Context, conn net.Conn) {
 		if _, err := conn.Read(buffer); err != nil {
 			return
 		}
-		p.lastPing.Store(int64(time.Since(p.began)))
+		p.pinged()
 		if _, err := conn.Write(buffer); err != nil {
 			return
 		}

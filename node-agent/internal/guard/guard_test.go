@@ -99,9 +99,12 @@ func TestNothingIsAllowedWithoutAGuard(t *testing.T) {
 	left := make(chan error)
 	go func() { left <- g.Run(guard) }()
 	eventually(t, "allowed with a guard", post.Allowed)
+	away := post.Away()
 	leave()
 	<-left
 	eventually(t, "not allowed once the guard is gone", func() bool { return !post.Allowed() })
+	<-away
+	<-post.Away() // stays closed
 	cancel()
 	if err := <-ended; err != nil {
 		t.Error(err)

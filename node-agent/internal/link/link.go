@@ -37,6 +37,8 @@ type Options struct {
 	Containers Containers
 	// Allowed reports whether the guard is there. Without a guard nothing is frozen.
 	Allowed func() bool
+	// Away returns a channel that is closed when the guard is away.
+	Away func() <-chan struct{}
 	// Swap reports whether containers can be compressed.
 	Swap  bool
 	Clock func() time.Duration // since boot
@@ -82,6 +84,7 @@ func Run(ctx context.Context, o Options) {
 
 // once is one connection, from dialling to the moment when the containers run again.
 func once(ctx context.Context, o Options) error {
+	away := o.Away()
 	if !o.Allowed() {
 		return errors.New("the guard is away")
 	}
@@ -96,7 +99,7 @@ func once(ctx context.Context, o Options) error {
 		return err
 	}
 	c := &connection{o: o, conn: conn, agent: standby.Agent{Swap: o.Swap}, done: make(chan error, 1)}
-	return c.run(ctx, lines)
+	return c.run(ctx, lines, away)
 }
 
 // greet makes sure that the peer is the queue-proxy of this pod: addresses are used again.
@@ -147,7 +150,7 @@ type received struct {
 }
 
 // run carries out orders, one at a time, until the connection or ctx ends and the containers run.
-func (c *connection) run(ctx context.Context, lines *bufio.Reader) error {
+func (c *connection) run(ctx context.Context, lines *bufio.Reader, away <-chan struct{}) error {
 	orders := make(chan received)
 	ended := make(chan struct{})
 	defer close(ended)
@@ -164,8 +167,6 @@ func (c *connection) run(ctx context.Context, lines *bufio.Reader) error {
 			}
 		}
 	}()
-	guarded := time.NewTicker(standby.StallTime / 4)
-	defer guarded.Stop()
 	var why error
 	end := func(err error) {
 		if why == nil {
@@ -179,10 +180,9 @@ func (c *connection) run(ctx context.Context, lines *bufio.Reader) error {
 		case <-finish:
 			finish = nil
 			end(ctx.Err())
-		case <-guarded.C:
-			if !c.o.Allowed() {
-				end(errors.New("the guard is away"))
-			}
+		case <-away:
+			away = nil
+			end(errors.New("the guard is away"))
 		case r := <-orders:
 			if r.err != nil {
 				end(r.err)

@@ -24,6 +24,7 @@ type pod struct {
 	conn   net.Conn
 	lines  *bufio.Reader
 	guard  atomic.Bool
+	away   chan struct{}
 	thaw   atomic.Pointer[error] // what Thaw returns
 	frozen atomic.Bool
 	// compressing is closed when Compress began; it ends with its context.
@@ -33,6 +34,8 @@ type pod struct {
 	stop        context.CancelFunc
 	ended       chan struct{}
 }
+
+func (p *pod) gone() <-chan struct{} { return p.away }
 
 func (p *pod) Freeze(context.Context) error { p.frozen.Store(true); return nil }
 func (p *pod) Compress(ctx context.Context) error {
@@ -59,14 +62,14 @@ func start(t *testing.T) *pod {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &pod{t: t, l: l, compressing: make(chan struct{}), ended: make(chan struct{})}
+	p := &pod{t: t, l: l, away: make(chan struct{}), compressing: make(chan struct{}), ended: make(chan struct{})}
 	p.guard.Store(true)
 	ctx, stop := context.WithCancel(t.Context())
 	p.stop = stop
 	go func() {
 		defer close(p.ended)
 		Run(ctx, Options{Pod: "default/hello", UID: "uid", Address: netip.MustParseAddrPort(l.Addr().String()), Containers: p,
-			Allowed: p.guard.Load, Swap: true, Clock: SinceBoot, Count: p, Log: slog.New(slog.DiscardHandler)})
+			Allowed: p.guard.Load, Away: p.gone, Swap: true, Clock: SinceBoot, Count: p, Log: slog.New(slog.DiscardHandler)})
 	}()
 	t.Cleanup(func() { l.Close(); stop(); <-p.ended })
 	return p
@@ -154,7 +157,7 @@ func TestContainersRunWhenAConnectionHasEnded(t *testing.T) {
 	for name, end := range map[string]func(p *pod){
 		"the pod closes it":       func(p *pod) { p.conn.Close() },
 		"the agent stops":         func(p *pod) { p.stop() },
-		"the guard goes":          func(p *pod) { p.guard.Store(false) },
+		"the guard goes":          func(p *pod) { p.guard.Store(false); close(p.away) },
 		"the pod speaks nonsense": func(p *pod) { p.say("GET / HTTP/1.1") },
 		"a number comes twice":    func(p *pod) { p.freeze("1", "frozen") },
 	} {
@@ -218,8 +221,9 @@ func TestNoGuardNoConnection(t *testing.T) {
 	p := start(t)
 	p.accept("hello 1 uid")
 	p.guard.Store(false)
+	close(p.away)
 	p.expectEnd()
-	if err := once(t.Context(), Options{Allowed: p.guard.Load}); err == nil {
+	if err := once(t.Context(), Options{Allowed: p.guard.Load, Away: p.gone}); err == nil {
 		t.Error("dialled without a guard")
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -64,15 +65,21 @@ func (b *bench) usage(ctx context.Context, namespace string, match func(pod stri
 // zram is what compressed memory takes on this machine, in MiB. It is 0 without zram, and when the
 // nodes are other machines.
 func zram() (mib float64) {
-	text, err := os.ReadFile("/sys/block/zram0/mm_stat")
+	files, err := filepath.Glob("/sys/block/zram*/mm_stat")
 	if err != nil {
 		return 0
 	}
-	var data, compressed, used float64
-	if _, err := fmt.Sscan(string(text), &data, &compressed, &used); err != nil {
-		return 0
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			continue // it was removed
+		}
+		var data, compressed, used float64
+		if _, err := fmt.Sscan(string(text), &data, &compressed, &used); err == nil {
+			mib += used / (1 << 20)
+		}
 	}
-	return used / (1 << 20)
+	return mib
 }
 
 // settled waits for statistics that are as new as the present: a kubelet reads them every ten to
