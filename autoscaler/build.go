@@ -71,6 +71,7 @@ type process struct {
 	engine   *loop.Engine
 	writer   *act.Writer
 	tender   *tend.Tender
+	memory   *tend.Budget
 	scraper  *ingest.Scraper
 	index    *pods.Index
 	stats    http.Handler
@@ -119,9 +120,12 @@ func build(config *rest.Config, kube kubernetes.Interface, keys func() wire.Keys
 	p.writer.Clock, p.writer.ObserveWrite = clock, durations.write
 	p.tender = &tend.Tender{Index: p.index, Ask: p.scraper.Ask, Keys: keys, Log: log, Port: p.scraper.Port, Room: &tend.Room{Kube: kube},
 		Changed: func(key loop.Key) { p.engine.Changed(key) }}
+	budget := revision.NewBudget()
+	p.memory = &tend.Budget{Nodes: (&tend.Room{Kube: kube}).Nodes, Percent: func() float64 { return store.Load().Autoscaler.StandbyMemory },
+		Asleep: func() float64 { return p.index.Asleep(spec.UsualMemory, revision.CompressedShare) }, Charge: budget.Charge, Log: log}
 	p.engine = loop.New(loop.Options{
 		Shards: 4, Clock: clock, Log: log, Source: source, Pods: p.index, Actor: p.writer, Scraper: p.scraper, Tender: p.tender,
-		Prober: act.NewProber(clusterdomain.Read()), Budget: revision.NewBudget(), Observe: durations.reaction,
+		Prober: act.NewProber(clusterdomain.Read()), Budget: budget, Observe: durations.reaction,
 		// Activators report every revision with requests, whichever autoscaler scales it.
 		Elsewhere: func(key loop.Key) bool {
 			pa := p.autos.get(key.Namespace, key.Name)

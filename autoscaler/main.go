@@ -84,6 +84,7 @@ func start(ctx context.Context, env func(string) string, stdout io.Writer) error
 		telemetry.Exporter("autoscaler", who.namespace, who.pod, p.metrics, log, store.MetricsExport),
 		run.Part{Name: "orders", Run: func(ctx context.Context) error { return p.writer.Run(ctx, p.engine.Found) }},
 		run.Part{Name: "decisions", Run: p.engine.Run},
+		run.Part{Name: "memory of sleeping pods", Run: p.memory.Run},
 		run.Part{Name: "informers", Run: p.follow},
 		telemetry.Server("stats", who.listen(wire.PortStats), p.stats),
 		// Stopping, it gives its leases up, tells its successors what it knows, and forwards to

@@ -65,7 +65,7 @@ func TestWhatKubectlShowsOfAPodAutoscaler(t *testing.T) {
 		}
 	}
 	want := map[int32][]string{
-		0: {"DesiredScale .status.desiredScale", "ActualScale .status.actualScale", "Asleep .status.asleepReplicas", "Ready .status.conditions[?(@.type=='Ready')].status",
+		0: {"DesiredScale .status.desiredScale", "ActualScale .status.actualScale", "Asleep .status.asleep", "Ready .status.conditions[?(@.type=='Ready')].status",
 			"Reason .status.conditions[?(@.type=='Ready')].reason", "Rule .status.decision.rule"},
 		1: {"Mode .status.mode", "Why .status.decision.reason"},
 	}

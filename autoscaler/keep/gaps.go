@@ -103,3 +103,24 @@ func (g *gaps) outlook(idle time.Duration) (until time.Duration, chance float64,
 	}
 	return until, chance, held
 }
+
+// within returns the chance that a pod that has been idle for so long is needed within d.
+func (g *gaps) within(idle, d time.Duration) float64 {
+	each, never := g.prior()
+	first := bucketOf(idle)
+	if first == buckets {
+		return 0
+	}
+	used, alive := 0.0, never+float64(g.weight[buckets])
+	for i := first; i < buckets; i++ {
+		from, to := edge(i), edge(i+1)
+		if i == 0 {
+			from = 0
+		}
+		w := (float64(g.weight[i]) + each) / float64(to-from)
+		from = max(from, idle)
+		alive += w * float64(to-from)
+		used += w * float64(max(min(to, idle+d)-from, 0))
+	}
+	return used / alive
+}

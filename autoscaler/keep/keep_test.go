@@ -102,3 +102,32 @@ func TestThePodsThatAreThereAtFirstWereNeeded(t *testing.T) {
 		t.Errorf("%+v, want none after an hour", d)
 	}
 }
+
+// A pod that is needed every ten minutes is awake when it is needed, asleep before, and not
+// compressed shortly before.
+func TestAPodIsWokenAheadOfTheLikelyNextRequest(t *testing.T) {
+	k, now := &Keeper{}, time.Unix(1_000_000, 0)
+	c := Config{Worth: DefaultWorth, ColdStart: time.Second, Memory: 64, Longest: 4 * time.Hour, Most: -1}
+	for range 30 {
+		k.Need(1, now)
+		now = now.Add(time.Second)
+		k.Need(0, now)
+		now = now.Add(10 * time.Minute)
+	}
+	k.Need(1, now)
+	k.Need(0, now)
+	for idle, want := range map[time.Duration]struct{ ahead, near bool }{
+		time.Second:                    {false, false},
+		2 * time.Minute:                {false, false},
+		9*time.Minute + 50*time.Second: {true, true},
+		30 * time.Minute:               {false, false},
+	} {
+		d := k.Decide(c, now.Add(idle))
+		if d.Ahead > 0 != want.ahead || d.Near != want.near {
+			t.Errorf("idle for %s: %+v, want ahead %v, near %v", idle, d, want.ahead, want.near)
+		}
+	}
+	if d := (&Keeper{}).Decide(c, now); d.Ahead > 0 || d.Near {
+		t.Errorf("without knowledge: %+v", d)
+	}
+}

@@ -14,6 +14,26 @@ const budgetRetry = time.Second
 type Budget struct {
 	mutex   sync.Mutex
 	buckets map[string]*bucket
+	price   float64
+}
+
+// Charge sets the price of the memory that sleeping pods take, 1 while there is enough. It rises
+// until those whose memory is worth least are gone. Pods that a number or a schedule asks for do
+// not pay.
+func (b *Budget) Charge(price float64) {
+	b.mutex.Lock()
+	defer b.mutex.Unlock()
+	b.price = price
+}
+
+// Price returns the price of memory, at least 1.
+func (b *Budget) Price() float64 {
+	if b == nil {
+		return 1
+	}
+	b.mutex.Lock()
+	defer b.mutex.Unlock()
+	return max(b.price, 1)
 }
 
 // Rate says how a token bucket fills: PerSecond, up to Burst. The zero value means no limit.

@@ -57,6 +57,8 @@ type Counts struct {
 	// Asleep pods are none of the others. Deep counts them by level.
 	Asleep int32
 	Deep   [Levels]int32
+	// Alone are asleep pods that could be frozen, but have no node agent.
+	Alone int32
 	// Memory is what a pod asks for in MiB, 0 if it asks for none.
 	Memory int32
 	// Shrunk are ready pods that still ask for as little as while they slept.
@@ -78,8 +80,11 @@ type Status struct {
 	Populated    bool
 	// Actual counts the ready pods. Asleep ones are not ready.
 	Desired, Actual, Asleep int32
-	Proxied                 bool
-	Activators              int32
+	// Deep and Alone say how those asleep sleep, as Counts has it.
+	Deep       [Levels]int32
+	Alone      int32
+	Proxied    bool
+	Activators int32
 	// Learned is the result of the last finished lesson, empty before there was one.
 	Learned decide.Learned
 }
@@ -268,7 +273,7 @@ func (r *Revision) order(out *Outcome, budget *Budget, now time.Time) {
 	out.Replicas, out.Awake = r.ordered, r.awake.value
 	want := r.ordered
 	if out.Step.Apply {
-		want = r.stand(out, now)
+		want = r.stand(out, budget, now)
 	}
 	if out.Step.Apply && want != r.ordered {
 		granted := r.afford(want, budget, now)
@@ -313,7 +318,7 @@ func (r *Revision) drifted(now time.Time) bool {
 
 func (r *Revision) status(step zero.Step) Status {
 	s := Status{Generation: r.config.Generation, Active: r.zero.Active, ActiveReason: r.zero.ActiveReason,
-		Initialized: r.zero.Initialized, Populated: r.counts.Ready > 0, Desired: step.Want, Actual: r.counts.Ready, Asleep: r.counts.Asleep,
+		Initialized: r.zero.Initialized, Populated: r.counts.Ready > 0, Desired: step.Want, Actual: r.counts.Ready, Asleep: r.counts.Asleep, Deep: r.counts.Deep, Alone: r.counts.Alone,
 		Proxied: r.zero.Proxied, Activators: decide.Activators(r.config.Formula, r.counts.Ready), Learned: r.learned}
 	if s.Desired == zero.Unknown {
 		// Keep the last known value.

@@ -45,8 +45,8 @@ func (r *Revision) lookAgain(at time.Time) {
 	}
 }
 
-// compressedShare is what a compressed pod takes of its memory.
-const compressedShare = 0.4
+// CompressedShare is what a compressed pod takes of its memory.
+const CompressedShare = 0.4
 
 // Stir is what pods are to be told now. An order that was lost is in the next Stir again.
 type Stir struct {
@@ -55,7 +55,7 @@ type Stir struct {
 	// Look asks the pods that are not ready whether they sleep, and how deeply. Grow gives the pods
 	// that woke the resources that they ask for.
 	Look, Grow bool
-	Level standby.Level
+	Level      standby.Level
 }
 
 // lookPeriod is the time between two looks at the pods that sleep. A pod that wakes says so itself.
@@ -85,7 +85,7 @@ func (h *held) need(n int32, after time.Duration, now time.Time) int32 {
 
 // stand divides a scale into pods that are awake and pods that sleep. It returns the scale of both
 // together.
-func (r *Revision) stand(out *Outcome, now time.Time) int32 {
+func (r *Revision) stand(out *Outcome, budget *Budget, now time.Time) int32 {
 	want, s := out.Step.Replicas, r.config.Standby
 	used := min(want, r.used(out))
 	spare := int32(0)
@@ -104,11 +104,12 @@ func (r *Revision) stand(out *Outcome, now time.Time) int32 {
 	r.keeper.Begin(max(want, r.counts.Ready+r.counts.Asleep), now)
 	r.keeper.Need(used, now)
 	worth := s.Config
+	worth.Worth /= budget.Price()
 	if m := r.counts.Memory; m > 0 {
 		worth.Memory = float64(m)
 	}
 	if s.Level == standby.Compressed {
-		worth.Memory *= compressedShare
+		worth.Memory *= CompressedShare
 	}
 	idle := out.Awake - used // awake, and not needed by the load
 	if worth.Most >= 0 {
@@ -125,6 +126,7 @@ func (r *Revision) stand(out *Outcome, now time.Time) int32 {
 	}
 	total := r.bounded(out.Awake+max(kept.Keep, 0), want)
 	kept.Keep = total - out.Awake
+	kept.Ahead = min(max(kept.Ahead-idle, 0), kept.Keep)
 	out.Keep = &kept
 	return total
 }
@@ -139,19 +141,25 @@ func (r *Revision) bounded(total, want int32) int32 {
 
 // stir says what pods are to be told.
 func (r *Revision) stir(out *Outcome, now time.Time) {
-	s, c, look := r.config.Standby, r.counts, lookPeriod
+	s, c, look, awake := r.config.Standby, r.counts, lookPeriod, out.Awake
+	if out.Keep != nil {
+		awake += out.Keep.Ahead
+	}
 	switch {
 	case s == nil: // standby may have been switched off
 		out.Stir.Wake = c.Asleep
 	case !out.Step.Apply:
-	case c.Ready < out.Awake:
-		out.Stir.Wake = min(out.Awake-c.Ready, c.Asleep)
+	case c.Ready < awake:
+		out.Stir.Wake = min(awake-c.Ready, c.Asleep)
 	default: // the pods that go are not put to sleep first
-		out.Stir.Sleep = max(min(c.Ready-out.Awake, out.Replicas-out.Awake-c.Asleep), 0)
+		out.Stir.Sleep = max(min(c.Ready-awake, out.Replicas-awake-c.Asleep), 0)
 	}
 	out.Stir.Grow = c.Shrunk > 0
 	if s != nil {
 		out.Stir.Level = s.Level
+		if out.Keep != nil && out.Keep.Near {
+			out.Stir.Level = min(s.Level, standby.Frozen)
+		}
 		if c.Lapsed > 0 {
 			look = TickPeriod
 		}

@@ -109,6 +109,8 @@ func TestAccountsHaveWhatTheyNeedAndNoMore(t *testing.T) {
 		{"autoscaler", "watch", "secrets", "knative-serving", "ebb-token-key", true},
 		{"autoscaler", "create", "pods", "tenant", "", false},
 		{"autoscaler", "patch", "pods/resize", "tenant", "a", true},
+		{"autoscaler", "list", "nodes", "", "", true},
+		{"autoscaler", "patch", "nodes", "", "a", false},
 		{"autoscaler", "update", "deployments.apps", "tenant", "a", false},
 		{"autoscaler", "patch", "deployments.apps/scale", "tenant", "a", true},
 		{"autoscaler", "delete", "leases.coordination.k8s.io", "knative-serving", "a", false},

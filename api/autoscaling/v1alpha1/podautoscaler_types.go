@@ -15,7 +15,7 @@ import (
 // +kubebuilder:resource:shortName=kpa;pa,categories=knative-internal;autoscaling
 // +kubebuilder:printcolumn:name="DesiredScale",type=integer,JSONPath=".status.desiredScale"
 // +kubebuilder:printcolumn:name="ActualScale",type=integer,JSONPath=".status.actualScale"
-// +kubebuilder:printcolumn:name="Asleep",type=integer,JSONPath=".status.asleepReplicas"
+// +kubebuilder:printcolumn:name="Asleep",type=string,JSONPath=".status.asleep"
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=".status.conditions[?(@.type=='Ready')].status"
 // +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=".status.conditions[?(@.type=='Ready')].reason"
 // +kubebuilder:printcolumn:name="Rule",type=string,JSONPath=".status.decision.rule"
@@ -128,8 +128,12 @@ type PodAutoscalerStatus struct {
 	// Pods that sleep. They are not ready.
 	// +optional
 	AsleepReplicas *int32 `json:"asleepReplicas,omitempty"`
+	// How they sleep, such as "2 frozen, 1 warm without node agent".
+	// +optional
+	Asleep string `json:"asleep,omitempty"`
 	// How long pods were idle before they were needed again, such as "1m20s=3.2 4m=1". The number
-	// is a weight: newer times weigh more. +optional
+	// is a weight: newer times weigh more.
+	// +optional
 	IdleTimes string `json:"idleTimes,omitempty"`
 	// Which endpoints the public Service lists.
 	// +optional

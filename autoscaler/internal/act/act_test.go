@@ -551,3 +551,24 @@ func TestProbe(t *testing.T) {
 		})
 	}
 }
+
+func TestTheStatusSaysHowPodsSleep(t *testing.T) {
+	for want, status := range map[string]revision.Status{
+		"2 compressed, 1 frozen":            {Asleep: 3, Deep: [revision.Levels]int32{0, 1, 2}},
+		"1 warm, 2 warm without node agent": {Asleep: 3, Deep: [revision.Levels]int32{3}, Alone: 2},
+		"1 warm without node agent":         {Asleep: 1, Deep: [revision.Levels]int32{1}, Alone: 1},
+	} {
+		pa := &v1alpha1.PodAutoscaler{}
+		s, _ := nextStatus(pa, loop.Order{Outcome: revision.Outcome{Status: status}})
+		if s.Asleep != want || *s.AsleepReplicas != status.Asleep {
+			t.Errorf("%q, %d, want %q, %d", s.Asleep, *s.AsleepReplicas, want, status.Asleep)
+		}
+		pa.Status = *s
+		if s, _ = nextStatus(pa, loop.Order{}); s.Asleep != "0" || *s.AsleepReplicas != 0 {
+			t.Errorf("once all woke: %q, %d", s.Asleep, *s.AsleepReplicas)
+		}
+	}
+	if s, _ := nextStatus(&v1alpha1.PodAutoscaler{}, loop.Order{}); s.Asleep != "" || s.AsleepReplicas != nil {
+		t.Errorf("of a revision that never sleeps: %q", s.Asleep)
+	}
+}

@@ -1,11 +1,13 @@
 package act
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
 	"maps"
 	"strconv"
+	"strings"
 	"sync"
 
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -20,6 +22,7 @@ import (
 	"ebb.dev/ebb/autoscaler/internal/loop"
 	"ebb.dev/ebb/autoscaler/revision"
 	"ebb.dev/ebb/autoscaler/zero"
+	"ebb.dev/ebb/standby"
 )
 
 // Messages of the conditions.
@@ -67,7 +70,7 @@ func nextStatus(pa *v1alpha1.PodAutoscaler, o loop.Order) (*v1alpha1.PodAutoscal
 	}
 	next.ActualScale = &want.Actual
 	if want.Asleep > 0 || next.AsleepReplicas != nil {
-		next.AsleepReplicas = &want.Asleep
+		next.AsleepReplicas, next.Asleep = &want.Asleep, asleep(want)
 	}
 	next.Mode = v1alpha1.ModeServe
 	if want.Proxied {
@@ -85,6 +88,24 @@ func nextStatus(pa *v1alpha1.PodAutoscaler, o loop.Order) (*v1alpha1.PodAutoscal
 		next.IdleTimes = o.IdleTimes
 	}
 	return next, true
+}
+
+// asleep says how the pods that sleep do, the deepest first.
+func asleep(want revision.Status) string {
+	var parts []string
+	for level := len(want.Deep) - 1; level >= 0; level-- {
+		n := want.Deep[level]
+		if level == int(standby.Warm) {
+			n -= want.Alone
+		}
+		if n > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s", n, standby.Level(level)))
+		}
+	}
+	if want.Alone > 0 {
+		parts = append(parts, fmt.Sprintf("%d warm without node agent", want.Alone))
+	}
+	return cmp.Or(strings.Join(parts, ", "), "0")
 }
 
 func figure(f float64) string { return strconv.FormatFloat(f, 'g', 6, 64) }

@@ -6,6 +6,7 @@
 package pods
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -22,6 +23,7 @@ import (
 	"ebb.dev/ebb/api/names"
 	"ebb.dev/ebb/autoscaler/internal/loop"
 	"ebb.dev/ebb/autoscaler/revision"
+	"ebb.dev/ebb/standby"
 )
 
 // Pod is a pod that can be scraped.
@@ -62,6 +64,7 @@ type small struct {
 	namespace, name, version, revision, ip string
 	started                                time.Time
 	state                                  state
+	freezes                                bool  // the node agent may freeze its containers
 	memory                                 int32 // requested, in MiB
 	shrunk                                 string
 	// said is what the pod said of its sleep. The index's mutex guards it.
@@ -69,11 +72,19 @@ type small struct {
 }
 
 // said is what a pod said of its sleep: asleep at depth, or awake again. The kubelet takes some
-// time to notice either.
+// time to notice either. alone means that it could be frozen, but has no node agent.
 type said struct {
-	depth uint8
-	woke  bool
-	since time.Time
+	depth       uint8
+	woke, alone bool
+	since       time.Time
+}
+
+// freezeTime is how long a pod has to be frozen once it sleeps.
+const freezeTime = 10 * time.Second
+
+// unfrozen reports whether a pod said that it sleeps no deeper than warm, for too long.
+func (p *small) unfrozen(depth uint8) bool {
+	return depth == 1+uint8(standby.Warm) && p.freezes && p.said.depth == depth && time.Since(p.said.since) >= freezeTime
 }
 
 // noticed is how long the kubelet has to notice that a pod woke. After that the pod is what the
@@ -199,7 +210,7 @@ func strip(o any) (any, error) {
 	// Many pods share these names, and each event brought its own copy.
 	s := &small{Object: &blank, namespace: unique.Make(p.Namespace).Value(), name: p.Name, version: p.ResourceVersion,
 		revision: unique.Make(p.Labels[names.RevisionLabel]).Value(), ip: p.Status.PodIP, state: stateOf(p),
-		memory: memoryOf(p), shrunk: p.Annotations[names.AwakeRequestsAnnotation]}
+		memory: memoryOf(p), freezes: p.Annotations[standby.Containers] != "", shrunk: p.Annotations[names.AwakeRequestsAnnotation]}
 	if p.Status.StartTime != nil {
 		s.started = p.Status.StartTime.Time
 	}
@@ -280,23 +291,43 @@ func (i *Index) Ready(k loop.Key) []Pod {
 func (i *Index) Said(k loop.Key, pod string, depth uint8) bool {
 	i.mutex.RLock()
 	p := i.find(k, pod)
-	news := p != nil && p.said.depth != depth
+	news := p != nil && (p.said.depth != depth || p.unfrozen(depth) != p.said.alone)
 	i.mutex.RUnlock()
 	if !news {
 		return false
 	}
 	i.mutex.Lock()
 	defer i.mutex.Unlock()
-	if p = i.find(k, pod); p == nil || p.said.depth == depth {
+	if p = i.find(k, pod); p == nil {
 		return false
 	}
-	since := p.said.since
+	since, alone := p.said.since, p.unfrozen(depth)
 	if p.said.depth == 0 || depth == 0 {
 		since = time.Now()
 	}
-	p.said = said{depth: depth, woke: depth == 0 && p.state != ready, since: since}
+	p.said = said{depth: depth, woke: depth == 0 && p.state != ready, alone: alone, since: since}
 	i.revisions[k].known = false
 	return true
+}
+
+// Asleep returns the memory that all pods take that sleep, in MiB: what they ask for, usual where
+// they ask for nothing, and of those that are compressed the share that is left.
+func (i *Index) Asleep(usual, share float64) (mib float64) {
+	i.mutex.RLock()
+	defer i.mutex.RUnlock()
+	for _, r := range i.revisions {
+		for _, p := range r.pods {
+			if p.said.depth == 0 || p.state != ready && p.state != lapsed {
+				continue
+			}
+			takes := cmp.Or(float64(p.memory), usual)
+			if p.said.depth == 1+uint8(standby.Compressed) {
+				takes *= share
+			}
+			mib += takes
+		}
+	}
+	return mib
 }
 
 func (i *Index) find(k loop.Key, pod string) *small {
@@ -360,6 +391,9 @@ func (r *group) derive() {
 		case running && p.said.depth > 0:
 			r.counts.Asleep++
 			r.counts.Deep[min(int(p.said.depth), revision.Levels)-1]++
+			if p.said.alone {
+				r.counts.Alone++
+			}
 			r.asleep = append(r.asleep, pod)
 			continue
 		case state == lapsed && p.said.woke && time.Since(p.said.since) < noticed:

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 	"unsafe"
 
@@ -16,6 +17,7 @@ import (
 	"ebb.dev/ebb/api/names"
 	"ebb.dev/ebb/autoscaler/internal/loop"
 	"ebb.dev/ebb/autoscaler/revision"
+	"ebb.dev/ebb/standby"
 	"ebb.dev/ebb/test/apiservertest"
 )
 
@@ -91,6 +93,38 @@ func TestAPodSaysThatItSleeps(t *testing.T) {
 	index.Said(key, "a", 2)
 	seen(pod("a", corev1.PodRunning, false, true))
 	want("it is deleted", revision.Counts{NotReady: 1, Terminating: 1}, 0)
+}
+
+// A pod that could be frozen and still sleeps warm after ten seconds has no node agent.
+func TestAPodWithoutANodeAgentIsTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		key := loop.Key{Namespace: "default", Name: "hello-00001"}
+		index := &Index{revisions: map[loop.Key]*group{}}
+		for name, containers := range map[string]string{"a": "user-container", "b": "", "c": "user-container"} {
+			p := pod(name, corev1.PodRunning, true, false)
+			p.Annotations = map[string]string{standby.Containers: containers}
+			one, err := strip(p)
+			if err != nil {
+				t.Fatal(err)
+			}
+			index.put(nil, one.(*small))
+			index.Said(key, name, 1)
+		}
+		index.Said(key, "c", 2)
+		if got := index.Count(key); got.Alone != 0 {
+			t.Errorf("told at once: %+v", got)
+		}
+		time.Sleep(freezeTime)
+		if !index.Said(key, "a", 1) || index.Said(key, "a", 1) || index.Said(key, "b", 1) || index.Said(key, "c", 2) {
+			t.Error("what is news?")
+		}
+		if got := index.Count(key); got.Alone != 1 || got.Asleep != 3 {
+			t.Errorf("%+v, want one alone of three", got)
+		}
+		if !index.Said(key, "a", 2) || index.Count(key).Alone != 0 {
+			t.Error("it is frozen after all")
+		}
+	})
 }
 
 func TestPodsThatWereReadyAreScrapedWhenNoneIs(t *testing.T) {

@@ -116,7 +116,7 @@ func formulaOf(pa *v1alpha1.PodAutoscaler, s names.Scaling, a settings.Autoscale
 // in MiB.
 const (
 	usualColdStart = time.Second
-	usualMemory    = 64
+	UsualMemory    = 64
 )
 
 // standbyOf returns how pods sleep, nil if they do not.
@@ -126,7 +126,7 @@ func standbyOf(s names.Scaling, a settings.Autoscaler) *revision.Standby {
 		return nil
 	}
 	out := &revision.Standby{
-		Config: keep.Config{Worth: keep.DefaultWorth, ColdStart: usualColdStart, Memory: usualMemory, Longest: ptr.Deref(asked.For, a.StandbyMax), Most: -1},
+		Config: keep.Config{Worth: keep.DefaultWorth, ColdStart: usualColdStart, Memory: UsualMemory, Longest: ptr.Deref(asked.For, a.StandbyMax), Most: -1},
 		After:  a.StandbyAfter, Level: asked.Level, Schedule: s.StandbySchedule,
 	}
 	if asked.Mode == rules.StandbyCount {

@@ -35,6 +35,23 @@ type requests map[string]corev1.ResourceList
 // Room resizes pods in place.
 type Room struct{ Kube kubernetes.Interface }
 
+// Nodes returns the allocatable memory of all nodes, in MiB.
+func (r *Room) Nodes(ctx context.Context) (mib float64, err error) {
+	options := metav1.ListOptions{Limit: 200}
+	for {
+		list, err := r.Kube.CoreV1().Nodes().List(ctx, options)
+		if err != nil {
+			return 0, fmt.Errorf("list nodes: %w", err)
+		}
+		for i := range list.Items {
+			mib += float64(list.Items[i].Status.Allocatable.Memory().Value() >> 20)
+		}
+		if options.Continue = list.Continue; options.Continue == "" {
+			return mib, nil
+		}
+	}
+}
+
 // shrink lets a pod that sleeps ask for next to nothing. The annotation with what it asked for
 // comes first, so that it can be given back whatever happens in between.
 func (r *Room) shrink(ctx context.Context, key loop.Key, name string) error {

@@ -72,3 +72,13 @@ func TestAPodThatSleepsForLongGivesItsRoomToOthers(t *testing.T) {
 		t.Error("an annotation that somebody else wrote is taken")
 	}
 }
+
+func TestTheMemoryOfAllNodes(t *testing.T) {
+	node := func(name, memory string) *corev1.Node {
+		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: corev1.NodeStatus{Allocatable: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse(memory)}}}
+	}
+	mib, err := (&Room{Kube: fake.NewClientset(node("a", "1Gi"), node("b", "512Mi"), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "c"}})}).Nodes(t.Context())
+	if err != nil || mib != 1536 {
+		t.Errorf("%v, %v", mib, err)
+	}
+}

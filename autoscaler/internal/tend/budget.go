@@ -1,0 +1,75 @@
+package tend
+
+import (
+	"context"
+	"log/slog"
+	"time"
+)
+
+// Budget keeps the memory that sleeping pods take within a share of the nodes' memory. It raises
+// the price of memory while they take more, so that the pods go that are worth least, whichever
+// revision they are of.
+//
+// The share is of all nodes together. The scheduler spreads pods, so each node has about its part.
+type Budget struct {
+	// Nodes returns the allocatable memory of all nodes, Asleep what sleeping pods take, in MiB.
+	Nodes  func(context.Context) (mib float64, err error)
+	Asleep func() (mib float64)
+	// Percent is the share.
+	Percent func() float64
+	// Charge sets the price.
+	Charge func(price float64)
+	Log    *slog.Logger
+
+	price, nodes float64
+	asked        time.Time
+}
+
+const (
+	// A change of the price takes effect, and pods go, within about this time.
+	chargePeriod = 30 * time.Second
+	// nodesPeriod is how often the nodes are asked for.
+	nodesPeriod = 10 * time.Minute
+	// highestPrice bounds the price: pods that do not pay cannot drive it up for ever.
+	highestPrice = 1 << 20
+)
+
+// Run sets the price until ctx ends.
+func (b *Budget) Run(ctx context.Context) error {
+	tick := time.NewTicker(chargePeriod)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+			b.step(ctx)
+		}
+	}
+}
+
+// step sets the price. Without sleeping pods nobody is asked for anything.
+func (b *Budget) step(ctx context.Context) {
+	asleep := b.Asleep()
+	if asleep > 0 && (b.asked.IsZero() || time.Since(b.asked) >= nodesPeriod) {
+		mib, err := b.Nodes(ctx)
+		if err != nil {
+			b.Log.Warn("cannot read the nodes' memory; the price of memory stays", "error", err)
+			return
+		}
+		b.nodes, b.asked = mib, time.Now()
+	}
+	before := max(b.price, 1)
+	switch budget := b.nodes * b.Percent() / 100; {
+	case asleep > budget:
+		b.price = min(before*2, highestPrice)
+	case asleep < budget*0.8 || asleep == 0:
+		b.price = max(before/2, 1)
+	default:
+		b.price = before
+	}
+	if b.price != before {
+		b.Log.Info("changed the price of memory for pods that sleep", "price", b.price, "asleepMiB", asleep, "nodesMiB", b.nodes)
+	}
+	b.Charge(b.price)
+}
