@@ -26,8 +26,9 @@ DEV = dev/ctl.sh
 
 ## Gate
 
-.PHONY: check format lint generated unit test e2e
-check: format lint generated unit ## format, lint, layering, generated code, unit tests with race and shuffle
+.PHONY: check format lint generated unit fuzz test e2e
+check: format lint generated unit ## format, lint, layering, generated code, unit tests with race and shuffle, two fuzz targets
+	@test/fuzz.sh -some 2
 
 format:
 	@bad=$$(git ls-files -co --exclude-standard -- '*.go' | xargs -r ls -d 2>/dev/null | xargs -r gofmt -l); \
@@ -55,6 +56,9 @@ clients: ## install the HTTP clients and nginx for tests with apt-get; without t
 	@command -v curl >/dev/null && command -v h2load >/dev/null && command -v nginx >/dev/null || ! command -v apt-get >/dev/null || \
 		{ apt-get -q update && apt-get -q install -y --no-install-recommends curl nghttp2-client nginx-light; } >/dev/null || \
 		echo "curl, nghttp2-client and nginx-light could not be installed: their tests are skipped, or fail if CI=true"
+
+fuzz: ## run each fuzz target for a minute (ARGS='-lasts 10m FuzzMachine': one for longer)
+	@test/fuzz.sh $(ARGS)
 
 test: check e2e ## the whole gate, as in CI; ends with a soak of one minute
 	@$(MAKE) --no-print-directory soak ARGS='-lasts 1m -seed 1'

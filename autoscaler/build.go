@@ -114,12 +114,18 @@ func build(config *rest.Config, kube kubernetes.Interface, keys func() wire.Keys
 		Scheme: lease.Of(store.Leases("autoscaler", lead.Prefix))}, kube, log)
 	source := &spec.Source{Get: p.autos.get, Settings: store, Owns: p.election.Owns, Log: log}
 
+	recorder := p.events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "autoscaler"})
 	p.writer = act.New(scales, client.AutoscalingV1alpha1(), p.autos.get, p.election,
 		&act.Costs{Kube: kube, Ready: p.index.Ready, Count: p.index.Count, InFlight: p.scraper.InFlight, Now: clock},
-		p.events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "autoscaler"}), log)
+		recorder, log)
 	p.writer.Clock, p.writer.ObserveWrite = clock, durations.write
 	p.tender = &tend.Tender{Index: p.index, Ask: p.scraper.Ask, Keys: keys, Log: log, Port: p.scraper.Port, Room: &tend.Room{Kube: kube},
-		Changed: func(key loop.Key) { p.engine.Changed(key) }}
+		Changed: func(key loop.Key) { p.engine.Changed(key) },
+		Tell: func(key loop.Key, reason, message string) {
+			if pa := p.autos.get(key.Namespace, key.Name); pa != nil {
+				recorder.Event(pa, corev1.EventTypeNormal, reason, message)
+			}
+		}}
 	budget := revision.NewBudget()
 	p.memory = &tend.Budget{Nodes: (&tend.Room{Kube: kube}).Nodes, Percent: func() float64 { return store.Load().Autoscaler.StandbyMemory },
 		Asleep: func() float64 { return p.index.Asleep(spec.UsualMemory, revision.CompressedShare) }, Charge: budget.Charge, Log: log}

@@ -140,7 +140,7 @@ func (e *ebb) decide(now time.Time, between bool) int32 {
 	}
 	e.status = out.Status
 	if out.Keep != nil {
-		e.active = out.Awake
+		e.active = out.Awake + out.Keep.Ahead
 	}
 	e.revision.Rest(now)
 	if !out.Scale {

@@ -9,7 +9,7 @@ import (
 )
 
 // compressAfter is how long a pod is frozen before it is compressed.
-const compressAfter = 30 * time.Second
+const compressAfter = time.Minute
 
 // stand brings the pods that are awake to a number. Only idle pods fall asleep.
 func (w *world) stand(awake int32) {

@@ -58,7 +58,7 @@ type Autoscaling struct {
 	Standby                       StandbyMode
 	StandbyAfter                  time.Duration // idle before it sleeps
 	StandbyMax                    time.Duration // asleep before it is deleted
-	StandbyMemory                 float64       // percent of a node's allocatable memory
+	StandbyMemory                 float64       // percent of the nodes' allocatable memory
 }
 
 // StandbyMode says how many pods that are not needed sleep instead of being deleted.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"ebb.dev/ebb/test/internal/cluster"
+	"ebb.dev/ebb/test/internal/faults"
 	"ebb.dev/ebb/test/internal/result"
 )
 
@@ -20,18 +22,36 @@ type service struct {
 	concurrency int
 	query       string
 	share       float64 // share of all requests
+	// every, if set, is the time between two requests instead, so long that the pod sleeps.
+	every time.Duration
+	// annotations are more of the template's, each a line.
+	annotations string
 	// most limits the requests in flight to what one pod can queue, about ten times its
 	// concurrency. With a target-burst-capacity of 0 no activator queues them, so after a pause of
 	// any component the load must not exceed what one pod accepts.
 	most int
 }
 
-// services are the kinds of load: unlimited concurrency, a hard limit with slower requests, and one
-// request at a time.
+// services are the kinds of load: unlimited concurrency, a hard limit with slower requests, one
+// request at a time, one at a time with spare pods that sleep, and a pod that sleeps between two
+// requests.
 var services = []service{
 	{name: "free", concurrency: 0, query: "?sleep=5", share: 0.6, most: 500},
-	{name: "limited", concurrency: 10, query: "?sleep=20", share: 0.35, most: 100},
+	{name: "limited", concurrency: 10, query: "?sleep=20", share: 0.3, most: 100},
 	{name: "single", concurrency: 1, query: "?sleep=10", share: 0.05, most: 10},
+	{name: "spare", concurrency: 1, query: "?sleep=10", share: 0.05, most: 10, annotations: `
+        autoscaling.ebb.dev/standby: "2"
+        autoscaling.ebb.dev/scale-buffer: "2"`},
+	{name: "napping", concurrency: 0, query: "?sleep=5", every: 7 * time.Second, most: 10, annotations: `
+        autoscaling.ebb.dev/standby: "1"`},
+}
+
+// interval is the time between two requests of a service.
+func (s *soak) interval(v service) time.Duration {
+	if v.every > 0 {
+		return v.every
+	}
+	return time.Duration(float64(time.Second) / (float64(s.rps) * v.share))
 }
 
 // apply applies the Service with a new template, so that each apply is a rollout, and waits until
@@ -47,7 +67,7 @@ spec:
   template:
     metadata:
       annotations:
-        autoscaling.knative.dev/max-scale: "6"
+        autoscaling.knative.dev/max-scale: "6"%s
     spec:
       containerConcurrency: %d
       containers:
@@ -55,7 +75,7 @@ spec:
         env:
         - name: TEXT
           value: rollout %d
-`, v.name, v.concurrency, s.image, s.rollouts))
+`, v.name, v.annotations, v.concurrency, s.image, s.rollouts))
 	if err != nil {
 		return "", err
 	}
@@ -76,6 +96,8 @@ func (s *soak) disturb(ctx context.Context) (n int, err error) {
 		{"delete pod", s.deletePod},
 		{"roll out", func(ctx context.Context, v service) (string, error) { _, err := s.apply(ctx, v); return "", err }},
 		{"delete activator", s.deleteActivator},
+		{"delete agent", s.deleteAgent},
+		{"freeze agent", s.freezeAgent},
 	}
 	end := time.Now().Add(s.lasts)
 	for time.Now().Before(end) {
@@ -99,6 +121,24 @@ func (s *soak) disturb(ctx context.Context) (n int, err error) {
 		}
 	}
 	return n, nil
+}
+
+// freezeAgent freezes the node agent for three seconds. Its guard kills it meanwhile.
+func (s *soak) freezeAgent(ctx context.Context, _ service) (string, error) {
+	list, err := faults.Set{Cluster: s.Cluster, Namespace: s.namespace, Longest: 3 * time.Second}.Choose("node-agent frozen")
+	if err != nil {
+		return "", err
+	}
+	if err = list[0].Do(ctx); errors.Is(err, faults.ErrNoProcess) {
+		return "there was none", nil
+	}
+	return "", err
+}
+
+// deleteAgent deletes the node agent and its guard without a grace period.
+func (s *soak) deleteAgent(ctx context.Context, _ service) (string, error) {
+	return "", s.Kube.CoreV1().Pods(cluster.System).DeleteCollection(ctx, metav1.DeleteOptions{GracePeriodSeconds: new(int64)},
+		metav1.ListOptions{LabelSelector: "app=node-agent"})
 }
 
 // annotate changes an annotation of the Service's latest Revision. It takes effect without a new

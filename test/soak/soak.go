@@ -35,7 +35,7 @@ func (s *soak) run(ctx context.Context) (err error) {
 	}
 	var undo cluster.Undo
 	defer func() { err = errors.Join(err, undo.Run()) }()
-	restore, err := s.SetConfig(ctx, "config-autoscaler", map[string]string{"stable-window": "10s", "scale-to-zero-grace-period": "6s"})
+	restore, err := s.SetConfig(ctx, "config-autoscaler", map[string]string{"stable-window": "10s", "scale-to-zero-grace-period": "6s", "standby-after": "1s"})
 	if err != nil {
 		return err
 	}
@@ -66,9 +66,8 @@ func (s *soak) run(ctx context.Context) (err error) {
 		if err != nil {
 			return err
 		}
-		interval := time.Duration(float64(time.Second) / (float64(s.rps) * service.share))
 		began[service.name] = time.Now()
-		probers[service.name] = probe.StartOnce(s.Client(time.Minute), url+service.query, interval, service.most, bodySize)
+		probers[service.name] = probe.StartOnce(s.Client(time.Minute), url+service.query, s.interval(service), service.most, bodySize)
 	}
 	watching, stopWatching := context.WithCancel(context.Background())
 	defer stopWatching()

@@ -339,7 +339,7 @@ func (s *shard) decide(m *member, now time.Time, between bool) {
 		s.engine.options.Actor.Act(Order{Key: m.key, UID: types.UID(m.spec.UID), Target: m.spec.Target, Outcome: out, Since: now})
 	}
 	if t := s.engine.options.Tender; t != nil && (out.Stir.Wake > 0 || out.Stir.Sleep > 0 || out.Stir.Look || out.Stir.Grow) {
-		t.Tend(m.key, out.Stir)
+		t.Tend(m.key, out.Stir, out.Reason)
 	}
 	if out.Probe {
 		s.probe(m, out.Epoch)

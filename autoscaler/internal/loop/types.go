@@ -83,7 +83,7 @@ type Actor interface {
 // Tender tells pods to sleep and to wake. Tend does not block. What it could not do is in a later
 // Stir again.
 type Tender interface {
-	Tend(Key, revision.Stir)
+	Tend(key Key, s revision.Stir, why func() string)
 }
 
 // Scraper asks pods for their stats. Scrape does not block and calls done once, from any goroutine.

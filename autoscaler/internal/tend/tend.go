@@ -57,7 +57,9 @@ type Tender struct {
 	Room *Room
 	// Changed is called with a revision of which a pod fell asleep or woke. It does not block.
 	Changed func(loop.Key)
-	Log     *slog.Logger
+	// Tell records an event of a revision.
+	Tell func(key loop.Key, reason, message string)
+	Log  *slog.Logger
 	// Client sends the orders; nil stands for one with orderTimeout. Port replaces
 	// wire.PortMetrics.
 	Client *http.Client
@@ -73,7 +75,7 @@ type Tender struct {
 
 // Tend implements loop.Tender. While orders to a revision are under way, it does nothing: the loop
 // decides again when they are done.
-func (t *Tender) Tend(key loop.Key, s revision.Stir) {
+func (t *Tender) Tend(key loop.Key, s revision.Stir, why func() string) {
 	t.mutex.Lock()
 	defer t.mutex.Unlock()
 	if _, busy := t.busy[key]; busy || len(t.busy) >= most {
@@ -84,7 +86,7 @@ func (t *Tender) Tend(key loop.Key, s revision.Stir) {
 	}
 	t.busy[key] = struct{}{}
 	go func() {
-		changed := t.tend(context.Background(), key, s)
+		changed := t.tend(context.Background(), key, s, why)
 		t.mutex.Lock()
 		delete(t.busy, key)
 		t.mutex.Unlock()
@@ -94,13 +96,13 @@ func (t *Tender) Tend(key loop.Key, s revision.Stir) {
 	}()
 }
 
-func (t *Tender) tend(ctx context.Context, key loop.Key, s revision.Stir) (changed bool) {
+func (t *Tender) tend(ctx context.Context, key loop.Key, s revision.Stir, why func() string) (changed bool) {
 	switch {
 	case s.Wake > 0:
 		asleep, _ := t.Index.NotReady(key)
-		changed = t.order(ctx, key, lightest(asleep, int(s.Wake)), wire.LevelAwake, 0, &t.Woken)
+		changed = t.order(ctx, key, lightest(asleep, int(s.Wake)), wire.LevelAwake, 0, &t.Woken, why)
 	case s.Sleep > 0:
-		changed = t.order(ctx, key, t.idlest(ctx, key, int(s.Sleep)), min(s.Level, standby.Frozen).String(), 1, &t.Slept)
+		changed = t.order(ctx, key, t.idlest(ctx, key, int(s.Sleep)), min(s.Level, standby.Frozen).String(), 1, &t.Slept, why)
 	}
 	if s.Grow && t.Room != nil {
 		for _, pod := range t.Index.Ready(key) {
@@ -178,7 +180,8 @@ func (t *Tender) look(ctx context.Context, key loop.Key, s revision.Stir) (chang
 		}
 	})
 	if s.Level == standby.Compressed && len(long) > 0 {
-		t.order(ctx, key, long, standby.Compressed.String(), 1+uint8(standby.Frozen), &t.Compressed)
+		t.order(ctx, key, long, standby.Compressed.String(), 1+uint8(standby.Frozen), &t.Compressed,
+			func() string { return "frozen for at least " + compressAfter.String() })
 	}
 	for _, pod := range asleep {
 		if t.Room != nil && pod.Shrunk == "" && !pod.Since.IsZero() && time.Since(pod.Since) >= shrinkAfter {
@@ -188,9 +191,9 @@ func (t *Tender) look(ctx context.Context, key loop.Key, s revision.Stir) (chang
 	return news.Load()
 }
 
-// order tells pods to sleep at a level or to wake. depth is what each that takes the order counts
-// as until it says more itself. It reports whether one took it.
-func (t *Tender) order(ctx context.Context, key loop.Key, all []pods.Pod, level string, depth uint8, counter *atomic.Int64) bool {
+// order tells pods to sleep at a level or to wake, and why. depth is what each that takes the order
+// counts as until it says more itself. It reports whether one took it.
+func (t *Tender) order(ctx context.Context, key loop.Key, all []pods.Pod, level string, depth uint8, counter *atomic.Int64, why func() string) bool {
 	token := t.Keys().Token(key.Namespace, key.Name)
 	var taken atomic.Int64
 	var group sync.WaitGroup
@@ -207,10 +210,18 @@ func (t *Tender) order(ctx context.Context, key loop.Key, all []pods.Pod, level 
 	}
 	group.Wait()
 	counter.Add(taken.Load())
-	if taken.Load() > 0 {
-		t.Log.Info("told pods to sleep or to wake", "revision", key.String(), "pods", taken.Load(), "sleep", level)
+	n := taken.Load()
+	if n == 0 {
+		return false
 	}
-	return taken.Load() > 0
+	because := why()
+	t.Log.Info("told pods to sleep or to wake", "revision", key.String(), "pods", n, "sleep", level, "because", because)
+	reason := "PodsAsleep"
+	if level == wire.LevelAwake {
+		reason = "PodsWoken"
+	}
+	t.Tell(key, reason, fmt.Sprintf("%d told to be %s: %s", n, level, because))
+	return true
 }
 
 var errRefused = errors.New("refused")

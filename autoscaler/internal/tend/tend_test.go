@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -30,9 +31,11 @@ type house struct {
 	pods  []pods.Pod // Depth 0 for those that are awake
 	load  map[string]float64
 	told  map[string]string
-	deny  map[string]bool
-	port  int
-	keys  wire.Keys
+
+	events []string
+	deny   map[string]bool
+	port   int
+	keys   wire.Keys
 }
 
 func newHouse(t *testing.T, all ...pods.Pod) *house {
@@ -100,12 +103,19 @@ func (h *house) Said(_ loop.Key, pod string, depth uint8) bool {
 func (h *house) tender() *Tender {
 	return &Tender{Index: h, Keys: func() wire.Keys { return h.keys }, Log: slog.New(slog.NewTextHandler(io.Discard, nil)), Port: h.port,
 		Changed: func(loop.Key) {},
+		Tell: func(_ loop.Key, reason, message string) {
+			h.mutex.Lock()
+			defer h.mutex.Unlock()
+			h.events = append(h.events, reason+": "+message)
+		},
 		Ask: func(_ context.Context, _ loop.Key, all []pods.Pod, got func(pods.Pod, wire.Stat)) {
 			for _, p := range all {
 				got(p, wire.Stat{PodName: p.Name, AverageConcurrent: h.load[p.Name], Asleep: p.Depth})
 			}
 		}}
 }
+
+func why() string { return "because" }
 
 const frozen = 1 + uint8(standby.Frozen)
 
@@ -146,7 +156,7 @@ func TestPodsAreTold(t *testing.T) {
 			}
 			h.deny[c.deny] = true
 			tender := h.tender()
-			changed := tender.tend(t.Context(), key, c.stir)
+			changed := tender.tend(t.Context(), key, c.stir, why)
 			for pod, level := range c.want {
 				if h.told[pod] != level {
 					t.Errorf("%s was told %q, want %q", pod, h.told[pod], level)
@@ -154,6 +164,13 @@ func TestPodsAreTold(t *testing.T) {
 			}
 			if len(h.told) != len(c.want) || changed != (len(c.want) > 0 && !c.stir.Look) {
 				t.Errorf("told %v, changed: %v", h.told, changed)
+			}
+			levels := map[string]bool{}
+			for _, level := range c.want {
+				levels[level] = true
+			}
+			if len(h.events) != len(levels) || len(levels) > 0 && !strings.Contains(h.events[0], ": ") {
+				t.Errorf("events %q, want one", h.events)
 			}
 			if c.deny != "" && tender.Refused.Load() != 1 {
 				t.Errorf("%d refusals counted", tender.Refused.Load())
@@ -174,9 +191,9 @@ func TestARevisionIsTendedByOneAtATime(t *testing.T) {
 	}
 	done := make(chan struct{})
 	tender.Changed = func(loop.Key) { close(done) }
-	tender.Tend(key, revision.Stir{Sleep: 1, Level: standby.Frozen})
+	tender.Tend(key, revision.Stir{Sleep: 1, Level: standby.Frozen}, why)
 	<-begun
-	tender.Tend(key, revision.Stir{Sleep: 1, Level: standby.Frozen})
+	tender.Tend(key, revision.Stir{Sleep: 1, Level: standby.Frozen}, why)
 	close(goOn)
 	<-done
 	if asleep, _ := h.NotReady(key); len(asleep) != 1 || cmp.Or(asleep[0].Depth, 0) != 1 {

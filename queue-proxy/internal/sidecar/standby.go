@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
+	"runtime/debug"
 	"strings"
 	"time"
 
@@ -75,7 +76,11 @@ func (s *Sidecar) announceSleep(ctx context.Context, w sleep.Word) {
 	s.gate.Press()
 	switch w {
 	case sleep.Asleep:
-		s.announcer.SayAsleep(ctx, s.sleeper.Depth().String(), ready)
+		depth := s.sleeper.Depth()
+		s.announcer.SayAsleep(ctx, depth.String(), ready)
+		if depth == standby.Compressed { // queue-proxy itself is not swapped
+			debug.FreeOSMemory()
+		}
 	default:
 		s.announcer.Say(ctx, w == sleep.Awake, ready)
 	}

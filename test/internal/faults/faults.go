@@ -69,6 +69,11 @@ func (s Set) All() []Fault {
 		list = append(list, Fault{component + " killed", loses, func(ctx context.Context) error { return s.kill(ctx, p) }},
 			Fault{component + " frozen", loses, func(ctx context.Context) error { return s.freeze(ctx, p) }})
 	}
+	for _, name := range []string{"agent", "guard"} {
+		p := container{cluster.System, "app=node-agent", name}
+		list = append(list, Fault{"node-" + name + " killed", "", func(ctx context.Context) error { return s.kill(ctx, p) }},
+			Fault{"node-" + name + " frozen", "", func(ctx context.Context) error { return s.freeze(ctx, p) }})
+	}
 	sidecar := container{s.Namespace, "serving.knative.dev/revision", "queue-proxy"}
 	return append(list, Fault{"queue-proxy killed", inHand, func(ctx context.Context) error { return s.kill(ctx, sidecar) }},
 		Fault{"queue-proxy frozen", inHand, func(ctx context.Context) error { return s.freeze(ctx, sidecar) }})

@@ -43,6 +43,9 @@ type process struct {
 
 type processes []process
 
+// ErrNoProcess says that a container does not run.
+var ErrNoProcess = errors.New("no process")
+
 // processes returns the processes of a container in all pods, those of one pod together.
 func (s Set) processes(ctx context.Context, c container) (all processes, err error) {
 	pods, err := s.Kube.CoreV1().Pods(c.namespace).List(ctx, metav1.ListOptions{LabelSelector: c.label})
@@ -58,7 +61,7 @@ func (s Set) processes(ctx context.Context, c container) (all processes, err err
 		}
 	}
 	if len(all) == 0 {
-		return nil, fmt.Errorf("no process of container %s with label %s in %s: is this the dev cluster's machine?", c.name, c.label, c.namespace)
+		return nil, fmt.Errorf("%w of container %s with label %s in %s: is this the dev cluster's machine?", ErrNoProcess, c.name, c.label, c.namespace)
 	}
 	return all, nil
 }
