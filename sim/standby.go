@@ -8,8 +8,9 @@ import (
 	"ebb.dev/ebb/autoscaler/revision"
 )
 
-// compressAfter is how long a pod is frozen before it is compressed.
-const compressAfter = time.Minute
+// compressAfter is how long a pod is frozen before it is compressed, on average: the autoscaler
+// looks every 15 s whether it has been for 20 s.
+const compressAfter = 30 * time.Second
 
 // stand brings the pods that are awake to a number. Only idle pods fall asleep.
 func (w *world) stand(awake int32) {

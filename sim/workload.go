@@ -99,8 +99,19 @@ func (s Segment) at(after time.Duration) float64 {
 	return s.From + (s.To-s.From)*after.Seconds()/s.For.Seconds()
 }
 
-// ReadWorkload reads a workload file; a trace is looked for beside it.
+// What is assumed of the revisions of a trace that comes without a workload file: of one that tells
+// arrivals, and of one that tells requests in flight.
+const (
+	ofArrivals = "window 60s\ntarget 10\nstart 1s\nservice 100ms lognormal\ntrace %s\n"
+	ofInFlight = "window 60s\nconcurrency 1\nstart 1s\nservice 1s lognormal\ntrace %s\n"
+)
+
+// ReadWorkload reads a workload file, for which a trace is looked for beside it, or a trace alone:
+// a folder or a CSV file.
 func ReadWorkload(path string) (Workload, error) {
+	if info, err := os.Stat(path); err == nil && (info.IsDir() || filepath.Ext(path) == ".csv") {
+		return ofTrace(path)
+	}
 	file, err := os.Open(path)
 	if err != nil {
 		return Workload{}, err
@@ -113,6 +124,20 @@ func ReadWorkload(path string) (Workload, error) {
 	if w.Name == "" {
 		w.Name = strings.TrimSuffix(filepath.Base(path), filepath.Ext(path))
 	}
+	return w, nil
+}
+
+func ofTrace(path string) (w Workload, err error) {
+	for _, text := range []string{ofArrivals, ofInFlight} {
+		w, err = ParseWorkload(strings.NewReader(fmt.Sprintf(text, filepath.Base(path))), filepath.Dir(path))
+		if err != nil {
+			return w, fmt.Errorf("%s: %w", path, err)
+		}
+		if len(w.Trace[0].Load) == 0 {
+			break
+		}
+	}
+	w.Name = strings.TrimSuffix(filepath.Base(path), filepath.Ext(path))
 	return w, nil
 }
 

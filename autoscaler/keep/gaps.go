@@ -42,6 +42,10 @@ func bucketOf(idle time.Duration) int {
 type gaps struct {
 	weight [buckets + 1]float32 // the last one is for gaps above Longest
 	total  float32
+	// mean and spread are averages of the newest gaps and of their distance from the mean. They tell
+	// a rhythm, which is finer than a bucket. A new process learns it again.
+	mean, spread time.Duration
+	heard        int32
 }
 
 func (g *gaps) add(idle time.Duration) {
@@ -50,6 +54,12 @@ func (g *gaps) add(idle time.Duration) {
 		g.weight[i] *= fade
 	}
 	g.weight[bucketOf(idle)]++
+	if g.heard++; g.heard == 1 {
+		g.mean, g.spread = idle, idle
+	} else {
+		g.spread += ((idle - g.mean).Abs() - g.spread) / 4
+		g.mean += (idle - g.mean) / 4
+	}
 	g.total = g.total*fade + 1
 }
 
@@ -104,23 +114,9 @@ func (g *gaps) outlook(idle time.Duration) (until time.Duration, chance float64,
 	return until, chance, held
 }
 
-// within returns the chance that a pod that has been idle for so long is needed within d.
-func (g *gaps) within(idle, d time.Duration) float64 {
-	each, never := g.prior()
-	first := bucketOf(idle)
-	if first == buckets {
-		return 0
-	}
-	used, alive := 0.0, never+float64(g.weight[buckets])
-	for i := first; i < buckets; i++ {
-		from, to := edge(i), edge(i+1)
-		if i == 0 {
-			from = 0
-		}
-		w := (float64(g.weight[i]) + each) / float64(to-from)
-		from = max(from, idle)
-		alive += w * float64(to-from)
-		used += w * float64(max(min(to, idle+d)-from, 0))
-	}
-	return used / alive
+// rhythm returns between which idle times a pod is needed again, if the newest gaps tell it so
+// exactly that waking it ahead takes little memory.
+func (g *gaps) rhythm() (from, to time.Duration, ok bool) {
+	margin := 2*g.spread + time.Second
+	return g.mean - margin, g.mean + margin, g.heard > 1 && margin <= near
 }

@@ -36,13 +36,10 @@ const exact = 16
 // its applications 95 % for 23 %. Half as much saves 96, 96 and 92 % for 24, 30 and 19 %.
 const DefaultWorth = 80_000
 
-// A pod that is needed within near with a chance of likely is woken ahead, unless it was needed a
-// moment ago. One with a chance of possible is not compressed.
-const (
-	near     = time.Minute
-	likely   = 0.5
-	possible = 0.2
-)
+// near is how long before and after the time at which a pod is expected to be needed it is awake at
+// most. A wake takes about ten milliseconds, a hundredth of a cold start, so longer is not worth the
+// memory.
+const near = 10 * time.Second
 
 // Config is what decides how much is kept. It is immutable.
 type Config struct {
@@ -78,10 +75,8 @@ type Keeper struct {
 // Decision is how many pods to keep asleep and why.
 type Decision struct {
 	Keep int32
-	// Ahead is how many of them to wake now, because they are likely to be needed soon. Near says
-	// that the first of them may be needed soon, so that none is to be compressed.
+	// Ahead is how many of them to wake now, because they are expected to be needed.
 	Ahead int32
-	Near  bool
 	// Until is when the decision may be another one although nothing happens, zero for never.
 	Until  time.Time
 	Reason string
@@ -215,18 +210,20 @@ func (k *Keeper) decide(c Config, now time.Time) Decision {
 		if keep && d.Keep == 0 {
 			d.Keep = rank - k.needed
 		}
-		soon := k.histogram(rank).within(idle, near)
-		d.Near = soon >= possible
-		if soon >= likely && idle >= near && d.Ahead == 0 {
-			d.Ahead = rank - k.needed
-		}
-		if later := now.Add(near / 2); (d.Near || d.Ahead > 0) && later.Before(d.Until) {
-			d.Until = later
+		if from, to, ok := k.histogram(rank).rhythm(); ok && idle < to {
+			if next := since.Add(from); idle < from && next.Before(d.Until) {
+				d.Until = next
+			} else if end := since.Add(to); idle >= from && end.Before(d.Until) {
+				d.Until = end
+			}
+			if idle >= from && d.Ahead == 0 {
+				d.Ahead = rank - k.needed
+			}
 		}
 	}
 	d.Ahead = min(d.Ahead, d.Keep)
 	if d.Ahead > 0 {
-		d.Reason = fmt.Sprintf("%d awake, because they are likely to be needed within %s (%s)", d.Ahead, short(near), d.Reason)
+		d.Reason = fmt.Sprintf("%d awake, because requests come in a rhythm and the next one is due (%s)", d.Ahead, d.Reason)
 	}
 	if c.Most >= 0 && d.Keep > c.Most {
 		d.Keep, d.Ahead = c.Most, min(d.Ahead, c.Most)

@@ -103,8 +103,7 @@ func TestThePodsThatAreThereAtFirstWereNeeded(t *testing.T) {
 	}
 }
 
-// A pod that is needed every ten minutes is awake when it is needed, asleep before, and not
-// compressed shortly before.
+// A pod that is needed every ten minutes is awake when it is needed, and asleep before and after.
 func TestAPodIsWokenAheadOfTheLikelyNextRequest(t *testing.T) {
 	k, now := &Keeper{}, time.Unix(1_000_000, 0)
 	c := Config{Worth: DefaultWorth, ColdStart: time.Second, Memory: 64, Longest: 4 * time.Hour, Most: -1}
@@ -116,18 +115,24 @@ func TestAPodIsWokenAheadOfTheLikelyNextRequest(t *testing.T) {
 	}
 	k.Need(1, now)
 	k.Need(0, now)
-	for idle, want := range map[time.Duration]struct{ ahead, near bool }{
-		time.Second:                    {false, false},
-		2 * time.Minute:                {false, false},
-		9*time.Minute + 50*time.Second: {true, true},
-		30 * time.Minute:               {false, false},
-	} {
-		d := k.Decide(c, now.Add(idle))
-		if d.Ahead > 0 != want.ahead || d.Near != want.near {
-			t.Errorf("idle for %s: %+v, want ahead %v, near %v", idle, d, want.ahead, want.near)
+	for _, at := range []struct {
+		idle  time.Duration
+		ahead int32
+	}{{time.Second, 0}, {9 * time.Minute, 0}, {10*time.Minute - time.Second, 1}, {10 * time.Minute, 1}, {10*time.Minute + 30*time.Second, 0}} {
+		d := k.Decide(c, now.Add(at.idle))
+		if d.Ahead != at.ahead {
+			t.Errorf("idle for %s: %+v, want %d ahead", at.idle, d, at.ahead)
+		}
+		if at.idle < 10*time.Minute && d.Until.After(now.Add(10*time.Minute+2*near)) {
+			t.Errorf("idle for %s it looks again at %s", at.idle, d.Until.Sub(now))
 		}
 	}
-	if d := (&Keeper{}).Decide(c, now); d.Ahead > 0 || d.Near {
+	k.Need(1, now.Add(13*time.Minute)) // out of the rhythm
+	k.Need(0, now.Add(13*time.Minute))
+	if d := k.Decide(c, now.Add(23*time.Minute)); d.Ahead != 0 {
+		t.Errorf("without a rhythm: %+v", d)
+	}
+	if d := (&Keeper{}).Decide(c, now); d.Ahead > 0 {
 		t.Errorf("without knowledge: %+v", d)
 	}
 }

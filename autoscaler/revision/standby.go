@@ -157,8 +157,8 @@ func (r *Revision) stir(out *Outcome, now time.Time) {
 	out.Stir.Grow = c.Shrunk > 0
 	if s != nil {
 		out.Stir.Level = s.Level
-		if out.Keep != nil && out.Keep.Near {
-			out.Stir.Level = min(s.Level, standby.Frozen)
+		if c.Deep[standby.Frozen] > 0 && s.Level == standby.Compressed {
+			look = lookPeriod / 2
 		}
 		if c.Lapsed > 0 {
 			look = TickPeriod

@@ -290,8 +290,6 @@ func TestPodsThatSleepSurviveARestart(t *testing.T) {
 		a.load = 0
 		a.run(4 * time.Minute)
 	}
-	a.want("when the next request is likely", 1, 0)
-	a.run(2 * time.Minute)
 	a.want("before", 0, 1)
 	gaps, err := keep.ParseText(a.keeper.Text())
 	if err != nil {

@@ -36,7 +36,7 @@ const (
 	// most bounds how many revisions are tended at once. One more is left to its next decision.
 	most = 256
 	// compressAfter is how long a pod is frozen before its memory is compressed.
-	compressAfter = time.Minute
+	compressAfter = 20 * time.Second
 )
 
 // Index knows the pods.
