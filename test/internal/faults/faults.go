@@ -28,6 +28,9 @@ type Fault struct {
 	Name string
 	// Loses says what HTTP does not allow to keep, "" if no request may fail.
 	Loses string
+	// Gateway says that the only pod of a gateway may be out of service meanwhile, so that any number
+	// of requests is refused before it reaches Ebb.
+	Gateway bool
 	// Do breaks something and mends it, at once if ctx ends.
 	Do func(ctx context.Context) error
 }
@@ -42,6 +45,9 @@ type Set struct {
 	Longest time.Duration
 }
 
+// gatewayProbe is longer than the period of the readiness probe of Istio's gateways.
+const gatewayProbe = 20 * time.Second
+
 // All returns every fault.
 func (s Set) All() []Fault {
 	program := func(verb, name string, d time.Duration) func(context.Context) error {
@@ -51,7 +57,13 @@ func (s Set) All() []Fault {
 		{Name: "API server away", Do: program("away", "kube-apiserver", 5*time.Minute)},
 		{Name: "API server frozen", Do: program("freeze", "kube-apiserver", time.Minute)},
 		{Name: "etcd restarted", Do: program("away", "etcd", 2*time.Second)},
-		{Name: "kubelet restarted", Do: program("away", "kubelet", 5*time.Second)},
+		{Name: "kubelet restarted", Gateway: true, Loses: "requests that the gateway's Service refuses: a kubelet that starts reports " +
+			"pods with a startup probe as not ready until it has probed them", Do: func(ctx context.Context) error {
+			if err := program("away", "kubelet", 5*time.Second)(ctx); err != nil {
+				return err
+			}
+			return pause(ctx, gatewayProbe)
+		}},
 		{Name: "containerd restarted", Do: program("away", "containerd", 2*time.Second)},
 		{Name: "kube-proxy restarted", Do: program("away", "kube-proxy", 5*time.Second)},
 		{Name: "DNS away", Do: s.dnsAway},
@@ -66,17 +78,17 @@ func (s Set) All() []Fault {
 		if component == "activator" {
 			loses = inHand
 		}
-		list = append(list, Fault{component + " killed", loses, func(ctx context.Context) error { return s.kill(ctx, p) }},
-			Fault{component + " frozen", loses, func(ctx context.Context) error { return s.freeze(ctx, p) }})
+		list = append(list, Fault{Name: component + " killed", Loses: loses, Do: func(ctx context.Context) error { return s.kill(ctx, p) }},
+			Fault{Name: component + " frozen", Loses: loses, Do: func(ctx context.Context) error { return s.freeze(ctx, p) }})
 	}
 	for _, name := range []string{"agent", "guard"} {
 		p := container{cluster.System, "app=node-agent", name}
-		list = append(list, Fault{"node-" + name + " killed", "", func(ctx context.Context) error { return s.kill(ctx, p) }},
-			Fault{"node-" + name + " frozen", "", func(ctx context.Context) error { return s.freeze(ctx, p) }})
+		list = append(list, Fault{Name: "node-" + name + " killed", Do: func(ctx context.Context) error { return s.kill(ctx, p) }},
+			Fault{Name: "node-" + name + " frozen", Do: func(ctx context.Context) error { return s.freeze(ctx, p) }})
 	}
 	sidecar := container{s.Namespace, "serving.knative.dev/revision", "queue-proxy"}
-	return append(list, Fault{"queue-proxy killed", inHand, func(ctx context.Context) error { return s.kill(ctx, sidecar) }},
-		Fault{"queue-proxy frozen", inHand, func(ctx context.Context) error { return s.freeze(ctx, sidecar) }})
+	return append(list, Fault{Name: "queue-proxy killed", Loses: inHand, Do: func(ctx context.Context) error { return s.kill(ctx, sidecar) }},
+		Fault{Name: "queue-proxy frozen", Loses: inHand, Do: func(ctx context.Context) error { return s.freeze(ctx, sidecar) }})
 }
 
 // Choose returns the named faults, separated by commas, or all.
