@@ -42,8 +42,8 @@ func bucketOf(idle time.Duration) int {
 type gaps struct {
 	weight [buckets + 1]float32 // the last one is for gaps above Longest
 	total  float32
-	// mean and spread are averages of the newest gaps and of their distance from the mean. They tell
-	// a rhythm, which is finer than a bucket. A new process learns it again.
+	// mean and spread are averages of the newest gaps and of their distance from the mean. They
+	// tell a rhythm, which is finer than a bucket. A new process learns it again.
 	mean, spread time.Duration
 	heard        int32
 }

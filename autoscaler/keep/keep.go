@@ -37,8 +37,8 @@ const exact = 16
 const DefaultWorth = 80_000
 
 // near is how long before and after the time at which a pod is expected to be needed it is awake at
-// most. A wake takes about ten milliseconds, a hundredth of a cold start, so longer is not worth the
-// memory.
+// most. A wake takes about ten milliseconds, a hundredth of a cold start, so longer is not worth
+// the memory.
 const near = 10 * time.Second
 
 // Config is what decides how much is kept. It is immutable.

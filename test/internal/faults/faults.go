@@ -28,8 +28,8 @@ type Fault struct {
 	Name string
 	// Loses says what HTTP does not allow to keep, "" if no request may fail.
 	Loses string
-	// Gateway says that the only pod of a gateway may be out of service meanwhile, so that any number
-	// of requests is refused before it reaches Ebb.
+	// Gateway says that the only pod of a gateway may be out of service meanwhile, so that any
+	// number of requests is refused before it reaches Ebb.
 	Gateway bool
 	// Do breaks something and mends it, at once if ctx ends.
 	Do func(ctx context.Context) error
