@@ -3,15 +3,18 @@
 package e2e
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
 
 	"ebb.dev/ebb/test/internal/cluster"
 	"ebb.dev/ebb/test/internal/probe"
@@ -135,24 +138,71 @@ func TestALivenessProbeDoesNotEndAPodThatSleeps(t *testing.T) {
 
 // With cgroup v1 a frozen process does not even die of SIGKILL, so it has to be thawed first.
 func TestAPodThatIsDeletedWhileItSleepsEnds(t *testing.T) {
+	for how, remove := range map[string]func(s *story, pod string) error{
+		"deleted": func(s *story, pod string) error {
+			return s.Kube.CoreV1().Pods(s.namespace).Delete(s.ctx, pod, metav1.DeleteOptions{})
+		},
+		"evicted": func(s *story, pod string) error { // as `kubectl drain` does
+			return s.Kube.PolicyV1().Evictions(s.namespace).Evict(s.ctx, &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: pod}})
+		},
+	} {
+		t.Run(how, func(t *testing.T) {
+			s := begin(t, 4*time.Minute)
+			url, pod := s.sleeper(how, service{})
+			if err := remove(s, pod); err != nil {
+				t.Fatal(err)
+			}
+			s.until("the pod is gone", func() (bool, string, error) {
+				found, err := s.Kube.CoreV1().Pods(s.namespace).Get(s.ctx, pod, metav1.GetOptions{})
+				if apierrors.IsNotFound(err) {
+					return true, "", nil
+				}
+				if err != nil {
+					return false, err.Error(), nil
+				}
+				return false, describePod(*found), nil
+			})
+			if reply := probe.Get(s.ctx, s.client(), url); !reply.OK() {
+				t.Error(reply)
+			}
+		})
+	}
+}
+
+// A new revision replaces one whose pod sleeps, without a lost request.
+func TestARolloutReplacesAPodThatSleeps(t *testing.T) {
 	s := begin(t, 4*time.Minute)
-	url, pod := s.sleeper("deleted", service{})
-	if err := s.Kube.CoreV1().Pods(s.namespace).Delete(s.ctx, pod, metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
+	url, pod := s.sleeper("rolled", service{})
+	s.ready("rolled", service{name: "rolled", env: map[string]string{"TEXT": "second"}}.manifest())
+	if reply := probe.Get(s.ctx, s.client(), url); !reply.OK() || reply.Header.Get("X-Pod-Name") == pod {
+		t.Errorf("after the rollout: %v of pod %q", reply, reply.Header.Get("X-Pod-Name"))
 	}
-	s.until("the pod is gone", func() (bool, string, error) {
-		found, err := s.Kube.CoreV1().Pods(s.namespace).Get(s.ctx, pod, metav1.GetOptions{})
-		if apierrors.IsNotFound(err) {
-			return true, "", nil
+}
+
+// Without a node agent pods sleep warm, and `kubectl get kpa` says so.
+func TestWithoutANodeAgentPodsSleepWarmAndItIsTold(t *testing.T) {
+	s := beginAlone(t, 5*time.Minute)
+	choose := func(selector string) {
+		s.Helper()
+		patch := fmt.Sprintf(`{"spec":{"template":{"spec":{"nodeSelector":%s}}}}`, selector)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(s.ctx), time.Minute)
+		defer cancel()
+		if _, err := s.Kube.AppsV1().DaemonSets(cluster.System).Patch(ctx, "node-agent", types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
+			s.Error(err)
 		}
-		if err != nil {
-			return false, err.Error(), nil
+	}
+	choose(`{"no-such-label":"x"}`)
+	t.Cleanup(func() { choose("null") })
+	url, pod := s.sleeper("warm", service{})
+	s.until("it is told", func() (bool, string, error) {
+		list, err := s.Dynamic.Resource(cluster.PodAutoscalers).Namespace(s.namespace).List(s.ctx, metav1.ListOptions{})
+		if err != nil || len(list.Items) != 1 {
+			return false, fmt.Sprint(err), nil
 		}
-		return false, describePod(*found), nil
+		text, _, _ := unstructured.NestedString(list.Items[0].Object, "status", "asleep")
+		return text == "1 warm without node agent", text, nil
 	})
-	if reply := probe.Get(s.ctx, s.client(), url); !reply.OK() {
-		t.Error(reply)
-	}
+	s.answersFrom(url, pod)
 }
 
 // The guard thaws everything when the agent ends, so requests are answered without an agent, too.

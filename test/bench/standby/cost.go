@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -12,7 +13,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"ebb.dev/ebb/test/internal/cluster"
-	"ebb.dev/ebb/test/internal/result"
 )
 
 // restFor is how long pods sleep undisturbed while their CPU time is measured.
@@ -93,58 +93,70 @@ func settled(ctx context.Context) error {
 	}
 }
 
-// memoryAwake is what the pod of a service takes while it works.
-func (b *bench) memoryAwake(ctx context.Context, s *sleeper) (mib float64, err error) {
+// memoryAwake measures what the first pod of each sample takes while it works.
+func (b *bench) memoryAwake(ctx context.Context, groups []*group) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	working := make(chan error, 1)
-	go func() {
-		for ctx.Err() == nil {
-			if _, err := b.request(context.WithoutCancel(ctx), s); err != nil {
-				working <- err
-				return
+	working := make(chan error, len(groups))
+	for _, g := range groups {
+		go func() {
+			for ctx.Err() == nil {
+				if _, err := b.request(context.WithoutCancel(ctx), g.sleepers[0]); err != nil {
+					working <- err
+					return
+				}
+				time.Sleep(100 * time.Millisecond)
 			}
-			time.Sleep(100 * time.Millisecond)
+			working <- nil
+		}()
+	}
+	err := settled(ctx)
+	for _, g := range groups {
+		var used usage
+		if err == nil {
+			used, err = b.usage(ctx, b.namespace, func(pod string) bool { return pod == g.sleepers[0].pod })
 		}
-		working <- nil
-	}()
-	err = settled(ctx)
-	var used usage
-	if err == nil {
-		used, err = b.usage(ctx, b.namespace, func(pod string) bool { return pod == s.pod })
+		g.awakeMiB, g.figures["awake_memory_mib"] = used.memoryMiB, used.memoryMiB
 	}
 	cancel()
-	if failed := <-working; err == nil {
-		err = failed
+	for _, g := range groups {
+		err = errors.Join(err, <-working)
+		g.sleepers[0].woke = time.Now()
 	}
-	s.woke = time.Now()
-	return used.memoryMiB, err
+	return err
 }
 
-// measureAsleep measures what pods cost that have been asleep for long. zramBefore is what zram
-// took before they were compressed.
-func (b *bench) measureAsleep(ctx context.Context, sleepers []*sleeper, awakeMiB, zramBefore float64, figures result.Fields) error {
-	names := map[string]bool{}
-	for _, s := range sleepers {
-		if err := b.awaitAsleep(ctx, s, b.deep); err != nil {
-			return err
+// measureAsleep measures what pods cost that have been asleep for long. What zram takes is theirs
+// in proportion to what they were relieved of.
+func (b *bench) measureAsleep(ctx context.Context, groups []*group) error {
+	samples := map[string]*group{}
+	for _, g := range groups {
+		for _, s := range g.sleepers {
+			if err := b.awaitAsleep(ctx, s, b.deep); err != nil {
+				return err
+			}
+			samples[s.pod] = g
 		}
-		names[s.pod] = true
 	}
-	pods := func(pod string) bool { return names[pod] }
-	var before, after, agentBefore, agentAfter usage
-	for _, one := range []struct{ pods, agent *usage }{{&before, &agentBefore}, {&after, &agentAfter}} {
+	before, after := make([]usage, len(groups)), make([]usage, len(groups))
+	var agentBefore, agentAfter usage
+	for _, one := range []struct {
+		pods  []usage
+		agent *usage
+	}{{before, &agentBefore}, {after, &agentAfter}} {
 		if err := settled(ctx); err != nil {
 			return err
 		}
 		var err error
-		if *one.pods, err = b.usage(ctx, b.namespace, pods); err != nil {
-			return err
+		for i, g := range groups {
+			if one.pods[i], err = b.usage(ctx, b.namespace, func(pod string) bool { return samples[pod] == g }); err != nil {
+				return err
+			}
 		}
 		if *one.agent, err = b.usage(ctx, cluster.System, isAgent); err != nil {
 			return err
 		}
-		if one.pods == &before {
+		if one.agent == &agentBefore {
 			select {
 			case <-ctx.Done():
 				return context.Cause(ctx)
@@ -152,14 +164,19 @@ func (b *bench) measureAsleep(ctx context.Context, sleepers []*sleeper, awakeMiB
 			}
 		}
 	}
-	n := float64(len(sleepers))
-	seconds := after.at.Sub(before.at).Seconds() * n
-	figures["asleep_cpu_millicores"] = 1000 * (after.cpuSeconds - before.cpuSeconds + agentAfter.cpuSeconds - agentBefore.cpuSeconds) / seconds
-	figures["asleep_agent_cpu_millicores"] = 1000 * (agentAfter.cpuSeconds - agentBefore.cpuSeconds) / seconds
-	figures["awake_memory_mib"] = awakeMiB
-	figures["asleep_rss_mib"] = after.memoryMiB / n
-	figures["asleep_zram_mib"] = (zram() - zramBefore) / n
-	figures["asleep_memory_ratio"] = (after.memoryMiB + zram() - zramBefore) / n / awakeMiB
+	n, relieved := float64(b.services), 0.0
+	for i, g := range groups {
+		relieved += max(g.awakeMiB-after[i].memoryMiB/n, 0)
+	}
+	agent := 1000 * (agentAfter.cpuSeconds - agentBefore.cpuSeconds) / agentAfter.at.Sub(agentBefore.at).Seconds() / float64(len(samples))
+	for i, g := range groups {
+		rss := after[i].memoryMiB / n
+		swapped := zram() / n * max(g.awakeMiB-rss, 0) / relieved
+		g.figures["asleep_cpu_millicores"] = agent + 1000*(after[i].cpuSeconds-before[i].cpuSeconds)/after[i].at.Sub(before[i].at).Seconds()/n
+		g.figures["asleep_agent_cpu_millicores"] = agent
+		g.figures["asleep_rss_mib"], g.figures["asleep_zram_mib"] = rss, swapped
+		g.figures["asleep_memory_ratio"] = (rss + swapped) / g.awakeMiB
+	}
 	return nil
 }
 

@@ -17,6 +17,7 @@ import (
 	"maps"
 	"os"
 	"os/signal"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -30,7 +31,7 @@ func main() {
 	flag.IntVar(&o.compressed, "compressed", 20, "wakes of compressed pods to measure for each language")
 	flag.IntVar(&o.cold, "cold", 5, "cold starts to measure for each language")
 	flag.IntVar(&o.services, "services", 10, "services for each language; one sleeps while another wakes")
-	flag.DurationVar(&o.deep, "deep", 2*time.Minute, "how long until a pod that sleeps is compressed")
+	flag.DurationVar(&o.deep, "deep", time.Minute, "how long until a pod that sleeps is compressed")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
@@ -46,8 +47,8 @@ type options struct {
 	deep                              time.Duration
 }
 
-// languages are the samples, by name.
-var languages = map[string]string{
+// images are those of the samples, by language.
+var images = map[string]string{
 	"go":     "dev.local/ebb/hello-go:dev",
 	"python": "dev.local/ebb/hello-python:dev",
 }
@@ -57,7 +58,7 @@ type bench struct {
 	options
 	namespace string
 	out       *result.Printer
-	lost      int
+	lost      atomic.Int64
 }
 
 func run(ctx context.Context, o options) (err error) {
@@ -81,16 +82,16 @@ func run(ctx context.Context, o options) (err error) {
 	b := &bench{Cluster: c, options: o, namespace: namespace, out: &result.Printer{Bench: "standby", Out: os.Stdout}}
 
 	summary := result.Fields{}
-	for _, language := range []string{"go", "python"} {
-		figures, err := b.language(ctx, language)
-		if err != nil {
-			return fmt.Errorf("%s: %w", language, err)
-		}
-		if err := b.out.Line(figures); err != nil {
+	groups, err := b.languages(ctx)
+	if err != nil {
+		return err
+	}
+	for _, g := range groups {
+		if err := b.out.Line(g.figures); err != nil {
 			return err
 		}
 		// The figures of the summary are those of the slower and larger program.
-		maps.Copy(summary, figures)
+		maps.Copy(summary, g.figures)
 		delete(summary, "language")
 	}
 	burst, err := b.burst(ctx)
@@ -101,6 +102,6 @@ func run(ctx context.Context, o options) (err error) {
 	if err != nil {
 		return fmt.Errorf("agent: %w", err)
 	}
-	summary["burst_ten_served_s"], summary["agent_rss_mib"], summary["lost"] = burst, agent, b.lost
+	summary["burst_ten_served_s"], summary["agent_rss_mib"], summary["lost"] = burst, agent, b.lost.Load()
 	return b.out.Summary(summary)
 }

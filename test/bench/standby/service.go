@@ -99,8 +99,8 @@ func (b *bench) awaitAsleep(ctx context.Context, s *sleeper, atLeast time.Durati
 func (b *bench) request(ctx context.Context, s *sleeper) (float64, error) {
 	reply := probe.Get(ctx, s.client, s.url)
 	if !reply.OK() {
-		b.lost++
-		if b.lost > 10 {
+		b.lost.Add(1)
+		if b.lost.Load() > 10 {
 			return 0, fmt.Errorf("too many requests are lost, the last one: %s", reply)
 		}
 	}
@@ -125,7 +125,7 @@ func (b *bench) samePod(ctx context.Context, s *sleeper) error {
 
 // measureCold measures requests to a service whose pods are deleted between them.
 func (b *bench) measureCold(ctx context.Context, language string) ([]float64, error) {
-	s, err := b.apply(ctx, language+"-cold", languages[language], `autoscaling.ebb.dev/standby: "off"`)
+	s, err := b.apply(ctx, language+"-cold", images[language], `autoscaling.ebb.dev/standby: "off"`)
 	if err != nil {
 		return nil, err
 	}
@@ -204,7 +204,7 @@ spec:
 			mutex.Lock()
 			defer mutex.Unlock()
 			if !reply.OK() {
-				b.lost++
+				b.lost.Add(1)
 			}
 			pods[reply.Header.Get("X-Pod-Name")] = true
 			last = max(last, time.Since(begun).Seconds())

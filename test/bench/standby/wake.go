@@ -8,49 +8,61 @@ import (
 	"ebb.dev/ebb/test/internal/result"
 )
 
-// language measures the pods of one sample.
-func (b *bench) language(ctx context.Context, language string) (result.Fields, error) {
-	figures := result.Fields{"language": language}
-	sleepers := make([]*sleeper, b.services)
-	for i := range sleepers {
-		s, err := b.apply(ctx, fmt.Sprintf("%s-%d", language, i), languages[language], `autoscaling.ebb.dev/standby: "1"`)
+// group is the pods of one sample, and what was measured of them.
+type group struct {
+	language string
+	sleepers []*sleeper
+	figures  result.Fields
+	awakeMiB float64
+}
+
+// languages measures the pods of all samples. They sleep side by side, and wake one after another.
+func (b *bench) languages(ctx context.Context) ([]*group, error) {
+	var groups []*group
+	for _, language := range []string{"go", "python"} {
+		g := &group{language: language, figures: result.Fields{"language": language}}
+		groups = append(groups, g)
+		for i := range b.services {
+			s, err := b.apply(ctx, fmt.Sprintf("%s-%d", language, i), images[language], `autoscaling.ebb.dev/standby: "1"`)
+			if err != nil {
+				return nil, err
+			}
+			g.sleepers = append(g.sleepers, s)
+		}
+	}
+	if err := b.measureWakes(ctx, groups, b.wakes, 0, ""); err != nil {
+		return nil, err
+	}
+	if err := b.memoryAwake(ctx, groups); err != nil {
+		return nil, err
+	}
+	if err := b.measureWakes(ctx, groups, b.compressed, b.deep, "compressed_"); err != nil {
+		return nil, err
+	}
+	if err := b.measureAsleep(ctx, groups); err != nil {
+		return nil, err
+	}
+	for _, g := range groups {
+		for _, s := range g.sleepers {
+			if err := b.delete(ctx, s); err != nil {
+				return nil, err
+			}
+		}
+		cold, err := b.measureCold(ctx, g.language)
 		if err != nil {
 			return nil, err
 		}
-		sleepers[i] = s
+		g.figures["cold_median_ms"] = result.Median(cold)
 	}
-	if err := b.measureWakes(ctx, sleepers, b.wakes, 0, "", figures); err != nil {
-		return nil, err
-	}
-	zramBefore := zram()
-	awake, err := b.memoryAwake(ctx, sleepers[0])
-	if err != nil {
-		return nil, err
-	}
-	if err := b.measureWakes(ctx, sleepers, b.compressed, b.deep, "compressed_", figures); err != nil {
-		return nil, err
-	}
-	if err := b.measureAsleep(ctx, sleepers, awake, zramBefore, figures); err != nil {
-		return nil, err
-	}
-	for _, s := range sleepers {
-		if err := b.delete(ctx, s); err != nil {
-			return nil, err
-		}
-	}
-	cold, err := b.measureCold(ctx, language)
-	if err != nil {
-		return nil, err
-	}
-	figures["cold_median_ms"] = result.Median(cold)
-	return figures, nil
+	return groups, nil
 }
 
 // measureWakes lets the pods sleep for a time and wakes them, one after the other.
-func (b *bench) measureWakes(ctx context.Context, sleepers []*sleeper, n int, asleep time.Duration, prefix string, figures result.Fields) error {
-	var wakes, warm []float64
-	for i := range n {
-		s := sleepers[i%len(sleepers)]
+func (b *bench) measureWakes(ctx context.Context, groups []*group, n int, asleep time.Duration, prefix string) error {
+	wakes, warm := make([][]float64, len(groups)), make([][]float64, len(groups))
+	for i := range n * len(groups) {
+		at := i % len(groups)
+		s := groups[at].sleepers[i/len(groups)%b.services]
 		if err := b.awaitAsleep(ctx, s, asleep); err != nil {
 			return err
 		}
@@ -58,25 +70,27 @@ func (b *bench) measureWakes(ctx context.Context, sleepers []*sleeper, n int, as
 		if err != nil {
 			return err
 		}
-		wakes = append(wakes, wake)
+		wakes[at] = append(wakes[at], wake)
 		for range 5 {
 			took, err := b.request(ctx, s)
 			if err != nil {
 				return err
 			}
-			warm = append(warm, took)
+			warm[at] = append(warm[at], took)
 		}
 		s.woke = time.Now()
 	}
-	if prefix == "" {
-		figures["warm_p50_ms"] = result.Median(warm)
-		figures["wake_p50_ms"] = result.Median(wakes)
-	}
-	figures[prefix+"wake_p99_ms"] = result.Quantile(wakes, 0.99)
-	figures[prefix+"wakes"] = n
-	for _, s := range sleepers {
-		if err := b.samePod(ctx, s); err != nil {
-			return err
+	for at, g := range groups {
+		if prefix == "" {
+			g.figures["warm_p50_ms"] = result.Median(warm[at])
+			g.figures["wake_p50_ms"] = result.Median(wakes[at])
+		}
+		g.figures[prefix+"wake_p99_ms"] = result.Quantile(wakes[at], 0.99)
+		g.figures[prefix+"wakes"] = n
+		for _, s := range g.sleepers {
+			if err := b.samePod(ctx, s); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
