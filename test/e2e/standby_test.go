@@ -143,7 +143,7 @@ func TestAPodThatIsDeletedWhileItSleepsEnds(t *testing.T) {
 			return s.Kube.CoreV1().Pods(s.namespace).Delete(s.ctx, pod, metav1.DeleteOptions{})
 		},
 		"evicted": func(s *story, pod string) error { // as `kubectl drain` does
-			return s.Kube.PolicyV1().Evictions(s.namespace).Evict(s.ctx, &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: pod}})
+			return s.Kube.PolicyV1().Evictions(s.namespace).Evict(s.ctx, &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: pod}})
 		},
 	} {
 		t.Run(how, func(t *testing.T) {
