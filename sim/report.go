@@ -14,16 +14,20 @@ import (
 
 const introduction = `# Simulated workloads
 
-` + "`make simulate`" + ` writes this page. It plays each file of ` + "`sim/workloads`" + ` in virtual time under three autoscalers:
+` + "`make simulate`" + ` writes this page. It plays each file of ` + "`sim/workloads`" + ` in virtual time under six autoscalers:
 
 - *baseline*: the compatible formula, written a second time. It decides on its two-second tick and gets no stats in between, except the
   first request at zero.
 - *ebb*: what Ebb runs by default (` + "`autoscaler/revision`" + `, the code of the autoscaler's own loop).
 - *ebb-adaptive*: the same, with ` + "`autoscaling.ebb.dev/target: auto`" + `.
+- *ebb-standby*: *ebb*, with ` + "`autoscaling.ebb.dev/standby: auto`" + `.
+- *keepalive-10m*: *baseline*, with pods that stay for 10 minutes after they were wanted.
+- *hybrid-histogram*: *baseline*, with the policy of Shahrad et al. (USENIX ATC 2020).
 
 In short: where load changes suddenly, requests wait less under *ebb* than under *baseline*, at about the same cost
 (the start of constant is the exception). If the configured target is wrong (nine-outstanding), only *ebb-adaptive* corrects it.
-Under slow or constant load all three do the same, after the start.
+Under slow or constant load they do the same, after the start. These workloads last minutes; what standby is worth shows in traces of
+hours: ` + "`go run ./sim FILE...`" + ` takes traces, too.
 
 ## Results
 
