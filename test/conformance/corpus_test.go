@@ -335,7 +335,7 @@ func TestMalformedRequests(t *testing.T) {
 				// A machine with much else to do may need longer.
 				for _, quiet := range []time.Duration{100 * time.Millisecond, time.Second, 4 * time.Second} {
 					verdicts[i][n] = send(t, m, quiet)
-					if *update || !p.comparable(m, recorded) || recorded[m.name][p.name] == verdicts[i][n].String() {
+					if *update || !p.comparable(m, recorded) || p.same(recorded[m.name][p.name], verdicts[i][n].String()) {
 						break
 					}
 				}
@@ -348,7 +348,7 @@ func TestMalformedRequests(t *testing.T) {
 			of := map[string]verdict{}
 			for i, p := range all {
 				of[p.name] = verdicts[i][n]
-				if p.comparable(m, recorded) && !*update && recorded[m.name][p.name] != verdicts[i][n].String() {
+				if p.comparable(m, recorded) && !*update && !p.same(recorded[m.name][p.name], verdicts[i][n].String()) {
 					t.Errorf("%s: %s\nrecorded: %s", p.name, verdicts[i][n], recorded[m.name][p.name])
 				}
 			}
@@ -358,6 +358,13 @@ func TestMalformedRequests(t *testing.T) {
 	if *update {
 		writeVerdicts(t, list, all, verdicts)
 	}
+}
+
+// same reports whether two verdicts are the same. Whether another proxy sends a request again on a
+// new connection depends on when it sees that the old one was closed.
+func (p *proxy) same(a, b string) bool {
+	once := func(text string) []string { return slices.Compact(strings.Split(text, "\n")) }
+	return a == b || p.name != ebb && slices.Equal(once(a), once(b))
 }
 
 // judge holds queue-proxy's verdict to those of the others.
