@@ -119,7 +119,8 @@ func build(config *rest.Config, kube kubernetes.Interface, keys func() wire.Keys
 		&act.Costs{Kube: kube, Ready: p.index.Ready, Count: p.index.Count, InFlight: p.scraper.InFlight, Now: clock},
 		recorder, log)
 	p.writer.Clock, p.writer.ObserveWrite = clock, durations.write
-	p.tender = &tend.Tender{Index: p.index, Ask: p.scraper.Ask, Keys: keys, Log: log, Port: p.scraper.Port, Room: &tend.Room{Kube: kube},
+	room := &tend.Room{Kube: kube}
+	p.tender = &tend.Tender{Index: p.index, Ask: p.scraper.Ask, Keys: keys, Log: log, Port: p.scraper.Port, Room: room,
 		Changed: func(key loop.Key) { p.engine.Changed(key) },
 		Tell: func(key loop.Key, reason, message string) {
 			if pa := p.autos.get(key.Namespace, key.Name); pa != nil {
@@ -127,7 +128,7 @@ func build(config *rest.Config, kube kubernetes.Interface, keys func() wire.Keys
 			}
 		}}
 	budget := revision.NewBudget()
-	p.memory = &tend.Budget{Nodes: (&tend.Room{Kube: kube}).Nodes, Percent: func() float64 { return store.Load().Autoscaler.StandbyMemory },
+	p.memory = &tend.Budget{Nodes: room.Nodes, Percent: func() float64 { return store.Load().Autoscaler.StandbyMemory },
 		Asleep: func() float64 { return p.index.Asleep(spec.UsualMemory, revision.CompressedShare) }, Charge: budget.Charge, Log: log}
 	p.engine = loop.New(loop.Options{
 		Shards: 4, Clock: clock, Log: log, Source: source, Pods: p.index, Actor: p.writer, Scraper: p.scraper, Tender: p.tender,

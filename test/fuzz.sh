@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# fuzz.sh [-some N] [-lasts 1m] [NAME...]: runs the fuzz targets, all of them or those with these names, one after another. With
-# -some it runs N targets, others after each commit, so that a gate that runs two covers all in fifteen. It prints a JSON line for
-# each, and stops at the first that fails; Go then says how to repeat the failure.
+# fuzz.sh [-some N] [-lasts 1m] [NAME...]: runs the fuzz targets, all of them or those with these
+# names, one after another. With -some it runs N targets, others after each commit. It prints a JSON
+# line for each, and stops at the first that fails; Go then says how to repeat the failure.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 some=0 lasts=1m

@@ -3,6 +3,7 @@ package tend
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
 
@@ -89,18 +90,19 @@ func (r *Room) shrink(ctx context.Context, key loop.Key, name string) error {
 	return r.resize(ctx, key, name, next)
 }
 
-// restore gives a pod back what it asked for before.
+// restore gives a pod back what it asked for before. Tenants can write the annotation too: one that
+// can never be applied is removed, so that it is not tried for ever.
 func (r *Room) restore(ctx context.Context, key loop.Key, pod pods.Pod) error {
 	var was requests
-	if err := json.Unmarshal([]byte(pod.Shrunk), &was); err != nil {
-		return fmt.Errorf("annotation %s of pod %s/%s: %w", names.AwakeRequestsAnnotation, key.Namespace, pod.Name, err)
-	}
-	if len(was) > 0 {
-		if err := r.resize(ctx, key, pod.Name, was); err != nil {
+	err := json.Unmarshal([]byte(pod.Shrunk), &was)
+	if err != nil {
+		err = fmt.Errorf("annotation %s of pod %s/%s: %w", names.AwakeRequestsAnnotation, key.Namespace, pod.Name, err)
+	} else if len(was) > 0 {
+		if err = r.resize(ctx, key, pod.Name, was); err != nil && !apierrors.IsInvalid(err) {
 			return err
 		}
 	}
-	return r.annotate(ctx, key, pod.Name, nil)
+	return errors.Join(err, r.annotate(ctx, key, pod.Name, nil))
 }
 
 func (r *Room) annotate(ctx context.Context, key loop.Key, pod string, value any) error {

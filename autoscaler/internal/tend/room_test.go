@@ -4,9 +4,13 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes/fake"
+	ktesting "k8s.io/client-go/testing"
 
 	"ebb.dev/ebb/api/names"
 	"ebb.dev/ebb/autoscaler/internal/pods"
@@ -68,8 +72,25 @@ func TestAPodThatSleepsForLongGivesItsRoomToOthers(t *testing.T) {
 	if err := gone.shrink(t.Context(), key, "a"); err != nil {
 		t.Errorf("a pod that is gone: %v", err)
 	}
-	if err := gone.restore(t.Context(), key, pods.Pod{Name: "a", Shrunk: "not JSON"}); err == nil {
-		t.Error("an annotation that somebody else wrote is taken")
+}
+
+// A tenant that writes what cannot be applied does not keep the autoscaler busy.
+func TestAnAnnotationThatCannotBeAppliedIsRemoved(t *testing.T) {
+	for what, text := range map[string]string{"not JSON": "{", "no container of the pod": `{"other":{"cpu":"1"}}`} {
+		t.Run(what, func(t *testing.T) {
+			kube := fake.NewClientset(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: "a",
+				Annotations: map[string]string{names.AwakeRequestsAnnotation: text}}})
+			kube.PrependReactor("patch", "pods", func(action ktesting.Action) (bool, runtime.Object, error) {
+				return action.GetSubresource() == "resize", nil, apierrors.NewInvalid(schema.GroupKind{Kind: "Pod"}, "a", nil)
+			})
+			if err := (&Room{Kube: kube}).restore(t.Context(), key, pods.Pod{Name: "a", Shrunk: text}); err == nil {
+				t.Error("nobody is told")
+			}
+			pod, err := kube.CoreV1().Pods(key.Namespace).Get(t.Context(), "a", metav1.GetOptions{})
+			if err != nil || pod.Annotations[names.AwakeRequestsAnnotation] != "" {
+				t.Errorf("%v, %v", pod.Annotations, err)
+			}
+		})
 	}
 }
 

@@ -201,7 +201,7 @@ func (t *Tender) order(ctx context.Context, key loop.Key, all []pods.Pod, level 
 		group.Go(func() {
 			if err := t.post(ctx, pod, level, token); err != nil {
 				t.Refused.Add(1)
-				t.Log.Warn("a pod did not take the order to sleep or to wake", "revision", key.String(), "pod", pod.Name, "sleep", level, "error", err)
+				t.Log.Warn("a pod did not take the order to sleep or to wake", "revision", key.String(), "pod", pod.Name, "to", level, "error", err)
 				return
 			}
 			taken.Add(1)
@@ -215,12 +215,12 @@ func (t *Tender) order(ctx context.Context, key loop.Key, all []pods.Pod, level 
 		return false
 	}
 	because := why()
-	t.Log.Info("told pods to sleep or to wake", "revision", key.String(), "pods", n, "sleep", level, "because", because)
-	reason := "PodsAsleep"
+	t.Log.Info("told pods to sleep or to wake", "revision", key.String(), "pods", n, "to", level, "because", because)
 	if level == wire.LevelAwake {
-		reason = "PodsWoken"
+		t.Tell(key, "PodsWoken", fmt.Sprintf("told %d to wake: %s", n, because))
+	} else {
+		t.Tell(key, "PodsAsleep", fmt.Sprintf("told %d to sleep, %s: %s", n, level, because))
 	}
-	t.Tell(key, reason, fmt.Sprintf("%d told to be %s: %s", n, level, because))
 	return true
 }
 
