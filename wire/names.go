@@ -21,6 +21,9 @@ const (
 	// HeaderTag and HeaderDefaultRoute carry tag header routing.
 	HeaderTag          = "Knative-Serving-Tag"
 	HeaderDefaultRoute = "Knative-Serving-Default-Route"
+	// HeaderBackend chooses a spare backend of a host (service:port), which requests without it do
+	// not reach yet, or no longer.
+	HeaderBackend = "Ebb-Backend"
 	// HeaderColdStart is on responses to requests that waited for a pod: when the steps happened
 	// (see ColdStart). Off by default.
 	HeaderColdStart = "Ebb-Cold-Start"

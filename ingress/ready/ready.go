@@ -34,6 +34,8 @@ type Probe struct {
 	TLS     bool
 	// Redirect expects a redirect to https instead of an answer.
 	Redirect bool
+	// Backend, if not empty, is the spare backend that must answer.
+	Backend string
 	// AnyAnswer accepts any answer, as long as the gateway knows the host.
 	AnyAnswer bool
 }
@@ -209,7 +211,7 @@ func (p *Prober) round(ctx context.Context, want Want, passed map[string]bool) e
 			return err
 		}
 		for _, address := range addresses {
-			id := address + " " + probe.Host
+			id := address + " " + probe.Host + " " + probe.Backend
 			if passed[id] {
 				continue
 			}
@@ -242,6 +244,9 @@ func (p *Prober) one(ctx context.Context, probe Probe, address, hash string) err
 	request.Host = probe.Host
 	request.Header.Set(wire.HeaderNetworkProbe, wire.ProbeIngress)
 	request.Header.Set("User-Agent", wire.AgentIngressProbe)
+	if probe.Backend != "" {
+		request.Header.Set(wire.HeaderBackend, probe.Backend)
+	}
 	if probe.TLS {
 		// The name in the handshake selects the listener.
 		t := p.client.Transport.(*http.Transport).Clone()

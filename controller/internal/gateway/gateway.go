@@ -47,10 +47,25 @@ func NewProber(w *reconcile.World, c *reconcile.Controller) *ready.Prober {
 // given labels. It reports whether it wrote one.
 func Apply(ctx context.Context, client gatewayclient.Interface, lister gatewaylisters.HTTPRouteLister, owner apply.Object,
 	routes []*gatewayv1.HTTPRoute, mine labels.Set) (changed bool, err error) {
-	api := client.GatewayV1().HTTPRoutes(owner.GetNamespace())
+	if changed, err = Write(ctx, client, lister, owner, routes); err != nil {
+		return changed, err
+	}
 	wanted := map[string]bool{}
 	for _, want := range routes {
 		wanted[want.Name] = true
+	}
+	list, err := lister.HTTPRoutes(owner.GetNamespace()).List(labels.SelectorFromSet(mine))
+	if err != nil {
+		return changed, err
+	}
+	return changed, apply.Prune(ctx, client.GatewayV1().HTTPRoutes(owner.GetNamespace()), "HTTPRoute", owner, list, wanted)
+}
+
+// Write makes the HTTPRoutes of owner exist as given. It reports whether it wrote one.
+func Write(ctx context.Context, client gatewayclient.Interface, lister gatewaylisters.HTTPRouteLister, owner apply.Object,
+	routes []*gatewayv1.HTTPRoute) (changed bool, err error) {
+	api := client.GatewayV1().HTTPRoutes(owner.GetNamespace())
+	for _, want := range routes {
 		have, found, err := apply.Found(lister.HTTPRoutes(owner.GetNamespace()).Get(want.Name))
 		if err != nil {
 			return changed, err
@@ -64,11 +79,7 @@ func Apply(ctx context.Context, client gatewayclient.Interface, lister gatewayli
 		}
 		changed = changed || outcome != apply.Unchanged
 	}
-	list, err := lister.HTTPRoutes(owner.GetNamespace()).List(labels.SelectorFromSet(mine))
-	if err != nil {
-		return changed, err
-	}
-	return changed, apply.Prune(ctx, api, "HTTPRoute", owner, list, wanted)
+	return changed, nil
 }
 
 // manager is the field manager of a host's listener. Server-side apply merges the listeners of all

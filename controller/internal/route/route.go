@@ -10,20 +10,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
 	"knative.dev/pkg/apis"
 	duckv1 "knative.dev/pkg/apis/duck/v1"
-	"knative.dev/pkg/kmeta"
-	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 	gatewayclient "sigs.k8s.io/gateway-api/pkg/client/clientset/versioned"
 	gatewaylisters "sigs.k8s.io/gateway-api/pkg/client/listers/apis/v1"
 
@@ -35,7 +30,6 @@ import (
 	"ebb.dev/ebb/controller/internal/certificate"
 	"ebb.dev/ebb/controller/internal/gateway"
 	"ebb.dev/ebb/controller/internal/reconcile"
-	"ebb.dev/ebb/ingress/gatewayapi"
 	"ebb.dev/ebb/ingress/plan"
 	"ebb.dev/ebb/ingress/ready"
 	"ebb.dev/ebb/ingress/rollout"
@@ -217,16 +211,16 @@ func (r *reconciler) reconcile(ctx context.Context, route *servingv1.Route) (tim
 		route.Status.MarkIngressNotReady(reasonUninitialized, fmt.Sprintf("Service %q does not exist yet.", missing))
 		return 0, nil
 	}
-	changed, err := r.apply(ctx, route, p, s, state)
+	live, err := r.follow(ctx, route, p, s, state)
 	if err != nil {
 		return 0, refused(route, err)
 	}
-	if !r.judge(route, p, s, changed) || !state.InProgress() {
+	if !live || !state.InProgress() {
 		return again, nil
 	}
 	route.Status.MarkIngressRolloutInProgress()
 	if paced, first := rollout.Observe(state, duration, r.now()); first {
-		if _, err := r.apply(ctx, route, p, s, paced); err != nil {
+		if _, err := r.follow(ctx, route, p, s, paced); err != nil {
 			return 0, refused(route, err)
 		}
 		return time.Millisecond, nil
@@ -250,23 +244,6 @@ func refused(route *servingv1.Route, err error) error {
 		route.Status.MarkIngressFailed(string(apierrors.ReasonForError(err)), err.Error())
 	}
 	return err
-}
-
-// apply writes the HTTPRoutes of a plan. Each has the state of the rollout in an annotation.
-func (r *reconciler) apply(ctx context.Context, route *servingv1.Route, p *plan.Plan, s *settings.Snapshot, state rollout.State) (changed bool, err error) {
-	annotations := inherited(route.Annotations)
-	annotations[names.RolloutAnnotation] = state.String()
-	meta := gatewayapi.Meta{Labels: route.Labels, Annotations: annotations, Owner: *kmeta.NewControllerRef(route)}
-	mine := labels.Set{names.RouteLabel: route.Name}
-	listeners := gatewayapi.TLSListeners(p, s.Gateway, meta)
-	if err := r.listeners.Apply(ctx, route, listeners); err != nil {
-		return false, err
-	}
-	changed, err = gateway.Apply(ctx, r.gateways, r.httpRoutes, route, gatewayapi.HTTPRoutes(p, s.Gateway, meta), mine)
-	if err != nil {
-		return changed, err
-	}
-	return changed, r.listeners.Prune(ctx, route, listeners, mine)
 }
 
 // input returns the part of a plan's input that does not depend on spec.traffic.
@@ -352,69 +329,4 @@ func (r *reconciler) missingBackend(p *plan.Plan) (string, error) {
 		}
 	}
 	return "", nil
-}
-
-// judge reports whether the gateways follow the plan. A plan that was live before this process
-// started, and needed no write, is still live. So a restart of the controller does not set every
-// Route to Unknown.
-func (r *reconciler) judge(route *servingv1.Route, p *plan.Plan, s *settings.Snapshot, changed bool) (live bool) {
-	key := types.NamespacedName{Namespace: route.Namespace, Name: route.Name}
-	if !changed && !r.prober.Known(key) && route.Status.GetCondition(servingv1.RouteConditionIngressReady).IsTrue() {
-		return true
-	}
-	live, why := r.prober.Check(key, ready.Want{Hash: p.Hash(), Probes: probes(p, s.Gateway)})
-	if live {
-		route.Status.MarkIngressReady()
-		return true
-	}
-	if reason, message, refused := r.refusal(route); refused {
-		route.Status.MarkIngressFailed(reason, message)
-		return false
-	}
-	if refused := r.listeners.Refused(gatewayapi.TLSListeners(p, s.Gateway, gatewayapi.Meta{})); refused != "" {
-		why = refused
-	}
-	route.Status.MarkIngressNotReady(reasonUninitialized, "Waiting for the gateways: "+strings.TrimSuffix(why, ".")+".")
-	return false
-}
-
-// refusal reports whether a gateway rejects one of the Route's HTTPRoutes, and why.
-func (r *reconciler) refusal(route *servingv1.Route) (reason, message string, refused bool) {
-	mine, err := r.httpRoutes.HTTPRoutes(route.Namespace).List(labels.SelectorFromSet(labels.Set{names.RouteLabel: route.Name}))
-	if err != nil {
-		return "", "", false
-	}
-	for _, have := range mine {
-		for _, parent := range have.Status.Parents {
-			for _, c := range parent.Conditions {
-				// If a ListenerSet is not known yet, the gateways are only behind.
-				ofSet := parent.ParentRef.Kind != nil && *parent.ParentRef.Kind == "ListenerSet"
-				if !ofSet && c.Type == string(gatewayv1.RouteConditionAccepted) && c.Status == metav1.ConditionFalse &&
-					c.ObservedGeneration == have.Generation {
-					return c.Reason, fmt.Sprintf("Gateway %q refuses HTTPRoute %q: %s", parent.ParentRef.Name, have.Name, c.Message), true
-				}
-			}
-		}
-	}
-	return "", "", false
-}
-
-// probes returns one probe for each target and gateway. It asks for one of the target's hosts; the
-// others are in the same HTTPRoute.
-func probes(p *plan.Plan, g settings.Gateway) []ready.Probe {
-	var out []ready.Probe
-	for _, t := range p.Targets {
-		on := g.External
-		if t.Visibility == plan.ClusterLocal {
-			on = g.Local
-		}
-		for _, one := range on {
-			host := gatewayapi.Name(t)
-			out = append(out, ready.Probe{Service: one.Service, Port: gateway.HTTP, Host: host, Redirect: t.Plain == plan.HTTPRedirected})
-			if t.TLSSecret != "" {
-				out = append(out, ready.Probe{Service: one.Service, Port: gateway.HTTPS, Host: host, TLS: true})
-			}
-		}
-	}
-	return out
 }

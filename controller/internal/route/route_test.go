@@ -27,6 +27,7 @@ import (
 	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/ptr"
 	duckv1 "knative.dev/pkg/apis/duck/v1"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"ebb.dev/ebb/api/names"
 	servingv1 "ebb.dev/ebb/api/serving/v1"
@@ -65,21 +66,32 @@ func (s *stage) put(resource schema.GroupResource, version, kind string, object 
 	s.store.Put(resource, &unstructured.Unstructured{Object: content})
 }
 
-// hashes reads from the HTTPRoutes what a gateway would add to the requests for each host.
+// hashes reads from the HTTPRoutes what a gateway would add to the requests for each host, and for
+// each spare backend of a host ("host backend").
 func (s *stage) hashes() map[string]string {
 	out := map[string]string{}
 	for name := range s.store.Versions(httpRoutes, labels.Everything()) {
 		namespace, short, _ := strings.Cut(name, "/")
-		route := s.store.Get(httpRoutes, namespace, short)
-		if route == nil {
+		object := s.store.Get(httpRoutes, namespace, short)
+		if object == nil {
 			continue
 		}
-		hosts, _, _ := unstructured.NestedStringSlice(route.Object, "spec", "hostnames")
-		text := fmt.Sprint(route.Object["spec"])
-		_, after, _ := strings.Cut(text, "name:"+wire.HeaderNetworkHash+" value:")
-		hash, _, _ := strings.Cut(after, "]")
-		for _, h := range hosts {
-			out[h] = hash
+		route := gatewayv1.HTTPRoute{}
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, &route); err != nil {
+			s.t.Error(err)
+		}
+		for _, rule := range route.Spec.Rules {
+			spare := ""
+			for _, h := range rule.Matches[0].Headers {
+				spare = " " + h.Value
+			}
+			for _, h := range rule.Filters[0].RequestHeaderModifier.Set {
+				if h.Name == wire.HeaderNetworkHash {
+					for _, host := range route.Spec.Hostnames {
+						out[string(host)+spare] = h.Value
+					}
+				}
+			}
 		}
 	}
 	return out
@@ -92,7 +104,13 @@ func (s *stage) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		known = &now
 		s.known.Store(known)
 	}
-	hash, ok := (*known)[r.Host]
+	host := r.Host
+	if spare := r.Header.Get(wire.HeaderBackend); spare != "" {
+		if _, there := (*known)[host+" "+spare]; there {
+			host += " " + spare
+		}
+	}
+	hash, ok := (*known)[host]
 	if !ok {
 		w.WriteHeader(http.StatusNotFound)
 		return
@@ -471,4 +489,43 @@ func TestTheClassOfAnotherIngressChangesNothing(t *testing.T) {
 		names.IngressClassAnnotation: "another.ingress.networking.knative.dev", names.CertificateClassAnnotationAlt: "another.certificate.networking.knative.dev"}}})
 	s.route("latest=100")
 	s.until("Ready", func(r *servingv1.Route) bool { return condition(r, "Ready") == "True " })
+}
+
+// Until the gateways reach the new revision, requests go to the old one, and until they follow,
+// they know the old one too.
+func TestARolloutTellsTheGatewaysOfARevisionBeforeItUsesIt(t *testing.T) {
+	s := set(t)
+	for _, name := range []string{"hello-00001", "hello-00002"} {
+		s.revision(name, corev1.ConditionTrue)
+		s.service(name)
+	}
+	s.configuration("hello-00001")
+	s.route("latest=100")
+	s.until("Ready", func(r *servingv1.Route) bool { return condition(r, "Ready") == "True " })
+	backends := func() string {
+		object := s.store.Get(httpRoutes, "ns", "hello.ns.example.com")
+		route := gatewayv1.HTTPRoute{}
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, &route); err != nil {
+			t.Fatal(err)
+		}
+		var out []string
+		for _, rule := range route.Spec.Rules {
+			out = append(out, string(rule.BackendRefs[0].Name))
+		}
+		return strings.Join(out, " | ")
+	}
+	s.lag.Store(true)
+	s.configuration("hello-00002")
+	s.until("the gateways are told of the new revision", func(r *servingv1.Route) bool {
+		return backends() == "hello-00002 | hello-00001" && strings.Contains(r.Status.GetCondition("IngressReady").GetMessage(), "older plan")
+	})
+	known := s.hashes()
+	s.known.Store(&known)
+	s.until("requests go to it", func(r *servingv1.Route) bool {
+		return backends() == "hello-00001 | hello-00002" && strings.Contains(r.Status.GetCondition("IngressReady").GetMessage(), "older plan")
+	})
+	s.lag.Store(false)
+	s.until("the old revision is forgotten", func(r *servingv1.Route) bool {
+		return backends() == "hello-00002" && condition(r, "Ready") == "True "
+	})
 }
