@@ -62,7 +62,9 @@ func (a *Agent) begin(now time.Duration) (Work, *Message) {
 	}
 	m := a.next
 	a.waiting = false
-	if m.Verb == Freeze && now > m.Expires {
+	// The answer Failed says that the containers run. If they are frozen already, the order can
+	// only ask for more of it.
+	if m.Verb == Freeze && now > m.Expires && !a.Frozen {
 		return Nothing, &Message{Verb: Failed, Number: m.Number, Text: "the order expired before the agent saw it"}
 	}
 	a.running, a.busy = m, ThawAll

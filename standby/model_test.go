@@ -32,8 +32,8 @@ type world struct {
 	held, flying int8 // requests that wait, and that are with the container
 
 	// How often each event may still come.
-	sleeps, wakes, requests, deaths, cuts, failures, crashes int8
-	ended                                                    bool
+	sleeps, wakes, requests, deaths, cuts, failures, crashes, lates int8
+	ended                                                           bool
 }
 
 type queue struct {
@@ -133,26 +133,30 @@ func (w world) steps() (out []step) {
 	can("end", !w.ended, func(w *world) { w.ended = true; w.tell(Event{Kind: End}) })
 
 	talk := w.agentAlive && !w.agentKnows
-	can("agent reads", talk && w.toAgent.n > 0, func(w *world) {
+	reads := func(w *world, at time.Duration) {
 		m := w.toAgent.take()
 		if m.Verb == Hello {
 			return
 		}
-		work, answer, ok := w.agent.Receive(m, w.now())
+		work, answer, ok := w.agent.Receive(m, at)
 		if !ok {
 			panic("the pod broke the protocol")
 		}
 		w.work(work)
 		w.answer(answer)
-	})
-	can("agent ends its work", w.agentAlive && w.agent.busy != Nothing, func(w *world) {
+	}
+	can("agent reads", talk && w.toAgent.n > 0, func(w *world) { reads(w, w.now()) })
+	can("agent reads late", talk && w.toAgent.n > 0 && w.lates > 0, func(w *world) { w.lates--; reads(w, 2*OrderTime) })
+	ends := func(w *world, at time.Duration) {
 		if w.agent.busy == ThawAll {
 			w.frozen = false
 		}
-		work, answer := w.agent.Done("", w.now())
+		work, answer := w.agent.Done("", at)
 		w.work(work)
 		w.answer(answer)
-	})
+	}
+	can("agent ends its work", w.agentAlive && w.agent.busy != Nothing, func(w *world) { ends(w, w.now()) })
+	can("agent ends its work late", w.agentAlive && w.agent.busy != Nothing && w.lates > 0, func(w *world) { w.lates--; ends(w, 2*OrderTime) })
 	can("agent fails", w.agentAlive && w.agent.busy != Nothing && w.failures > 0, func(w *world) {
 		w.failures--
 		work, answer := w.agent.Done("no such cgroup", w.now())
@@ -231,7 +235,7 @@ func (w world) wrong() string {
 // whether all requests end and only a pod that is asleep keeps its containers frozen. known has the
 // results of earlier calls.
 func settles(w world, known map[world]bool) bool {
-	w.sleeps, w.wakes, w.requests, w.deaths, w.cuts, w.failures, w.crashes, w.ended = 0, 0, 0, 0, 0, 0, 0, true
+	w.sleeps, w.wakes, w.requests, w.deaths, w.cuts, w.failures, w.crashes, w.lates, w.ended = 0, 0, 0, 0, 0, 0, 0, 0, true
 	var passed []world
 	well, found := false, false
 	for len(passed) < 100 {
@@ -258,6 +262,7 @@ func TestEveryInterleaving(t *testing.T) {
 	for name, may := range map[string]world{
 		"nothing fails":           {sleeps: 2, wakes: 2, requests: 3},
 		"the agent fails":         {sleeps: 2, wakes: 1, requests: 1, failures: 2},
+		"the agent is late":       {sleeps: 3, wakes: 1, requests: 2, lates: 2},
 		"the agent dies":          {sleeps: 2, requests: 2, deaths: 2},
 		"the connection ends":     {sleeps: 2, wakes: 1, requests: 2, cuts: 2},
 		"queue-proxy dies":        {sleeps: 2, requests: 2, crashes: 2},
