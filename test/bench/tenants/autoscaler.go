@@ -3,10 +3,8 @@ package main
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
-	"maps"
 	"math/rand/v2"
 	"net"
 	"net/http"
@@ -57,16 +55,8 @@ func (b *bench) measureAutoscaler(ctx context.Context, dir string, cluster *loop
 	beside := s.wake(ctx, cluster, services, 2*services)
 	fields := beside.line("autoscaler_beside_flood")
 	fields["autoscaler_cores"] = (s.cpu() - before) / b.lasts.Seconds()
-	var counts result.Fields
-	if err := json.Unmarshal([]byte(flood.finish()), &counts); err != nil {
-		return nil, fmt.Errorf("the flood failed: %w%s", err, flood.logged())
-	}
-	maps.Copy(fields, counts)
-	if err := b.out.Line(fields); err != nil {
+	if err := b.endFlood(flood, s, fields); err != nil {
 		return nil, err
-	}
-	if !s.alive() {
-		return nil, fmt.Errorf("the autoscaler ended:%s", s.logged())
 	}
 	return result.Fields{"decision_p99_alone_ms": alone.p99(), "decision_p99_beside_flood_ms": beside.p99(), "decisions_failed": beside.failed,
 		"autoscaler_rss_peak_mib": s.memory("VmHWM"), "autoscaler_limit_mib": float64(limit) / (1 << 20)}, nil

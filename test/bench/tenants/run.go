@@ -96,20 +96,29 @@ func (b *bench) measureActivator(ctx context.Context, dir string, cluster *loopb
 	fields := beside.line("beside_flood")
 	fields["activator_cores"] = (activator.cpu() - before) / b.lasts.Seconds()
 	fields["tcp_peak_mib"] = kernel()
-	var counts result.Fields
-	if err := json.Unmarshal([]byte(flood.finish()), &counts); err != nil {
-		return nil, fmt.Errorf("the flood failed: %w%s", err, flood.logged())
-	}
-	maps.Copy(fields, counts)
-	if err := b.out.Line(fields); err != nil {
+	if err := b.endFlood(flood, activator, fields); err != nil {
 		return nil, err
-	}
-	if !activator.alive() {
-		return nil, fmt.Errorf("the activator ended:%s", activator.logged())
 	}
 	return result.Fields{"p99_alone_ms": alone.through.p99(), "p99_beside_flood_ms": beside.through.p99(),
 		"p99_direct_alone_ms": alone.direct.p99(), "p99_direct_beside_flood_ms": beside.direct.p99(),
 		"rss_peak_mib": activator.memory("VmHWM"), "limit_mib": float64(limit) / (1 << 20), "connections": b.connections, "failed": beside.through.failed}, nil
+}
+
+// endFlood ends a flood, prints what it counted with the other fields, and checks that the
+// component survived it.
+func (b *bench) endFlood(flood *process, s *system, fields result.Fields) error {
+	var counts result.Fields
+	if err := json.Unmarshal([]byte(flood.finish()), &counts); err != nil {
+		return fmt.Errorf("the flood failed: %w%s", err, flood.logged())
+	}
+	maps.Copy(fields, counts)
+	if err := b.out.Line(fields); err != nil {
+		return err
+	}
+	if !s.alive() {
+		return fmt.Errorf("the component ended:%s", s.logged())
+	}
+	return nil
 }
 
 // buildInto builds programs of Ebb.
