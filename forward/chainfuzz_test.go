@@ -135,7 +135,7 @@ func (c *chainRun) Admit(r *Request) Decision {
 		}
 	}
 	if c.is(deferringPolicy) {
-		r.DeferBody()
+		r.DeferBody(time.Second)
 	}
 	return Decision{Upstream: c.up}
 }

@@ -222,7 +222,7 @@ func (c *conn) connect() exchange.Event {
 	c.upWake.Store(up)
 	c.rR, c.rW = 0, 0
 	e := exchange.Event{Kind: exchange.Connected, Reused: up.reused, BodyFollows: c.bodyAhead.stream, At: c.clock}
-	if c.req.deferBody {
+	if c.req.deferBody > 0 {
 		e.At = time.Now()
 	}
 	return e
@@ -309,13 +309,11 @@ func (c *conn) readResponse() exchange.Event {
 	switch {
 	case err != nil && unused && !c.ours(err):
 		e := exchange.Event{Kind: exchange.Lost, Loss: exchange.Unused, Err: fmt.Errorf("%s closed the connection without a response: %w", up.up.addr, err)}
-		if up.reused && !c.machine.NeedsFresh() {
-			if up.unreceived(err, max(c.sent, up.written()-c.sentBefore)) {
-				e.Loss = exchange.Unseen
-			}
-			if e.Loss == exchange.Unseen || idempotent(c.req.Method()) {
-				up.up.learn(c.clock.Sub(up.since), c.clock)
-			}
+		if up.unreceived(err, max(c.sent, up.written()-c.sentBefore)) {
+			e.Loss = exchange.Unseen
+		}
+		if up.reused && !c.machine.NeedsFresh() && (e.Loss == exchange.Unseen || idempotent(c.req.Method())) {
+			up.up.learn(c.clock.Sub(up.since), c.clock)
 		}
 		return e
 	case err != nil:

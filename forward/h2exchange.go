@@ -218,7 +218,7 @@ func (x *h2exchange) forgetLocked(now time.Time) {
 func (x *h2exchange) connect(reader *h2conn, b *h2batch) {
 	x.mu.Lock()
 	u := x.target
-	later := reader == x.down.c && x.r.deferBody && !x.body.whole
+	later := reader == x.down.c && x.r.deferBody > 0 && !x.body.whole
 	x.mu.Unlock()
 	if later {
 		x.srv.later = append(x.srv.later, x)

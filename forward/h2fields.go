@@ -167,7 +167,7 @@ func (x *h2exchange) requestLocked(c *h2conn, scheme string, expect bool) {
 		case "proxy-authorization", "proxy-authenticate":
 			continue
 		case "expect":
-			if x.r.deferBody || x.r.continueNow {
+			if x.r.deferBody > 0 || x.r.continueNow {
 				continue
 			}
 		}

@@ -108,7 +108,7 @@ func relayFrames(t *testing.T, request, response []byte) {
 	l := &ledger{admit: func(r *Request) Decision {
 		r.Timeouts.Total = 20 * time.Second
 		if r.Header("x") != "" {
-			r.DeferBody()
+			r.DeferBody(time.Second)
 		}
 		return Decision{Upstream: up}
 	}}

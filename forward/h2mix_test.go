@@ -86,7 +86,7 @@ func TestHTTP2AnyMixEndsClean(t *testing.T) {
 			case <-time.After(time.Duration(rand.IntN(3)) * time.Millisecond):
 			}
 		case "defer":
-			r.DeferBody()
+			r.DeferBody(time.Second)
 		case "short":
 			r.Timeouts.Total = time.Duration(1+rand.IntN(20)) * time.Millisecond
 			r.Timeouts.Action = CutResponse

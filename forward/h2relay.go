@@ -95,7 +95,7 @@ func (x *h2exchange) openLocked(u *Upstream, c *h2conn, b *h2batch) bool {
 
 // connectedAt returns the time, exactly only where that matters.
 func (x *h2exchange) connectedAt() time.Time {
-	if x.r.deferBody {
+	if x.r.deferBody > 0 {
 		return time.Now()
 	}
 	return x.r.Started

@@ -3,7 +3,6 @@ package forward
 import (
 	"bufio"
 	"context"
-	"ebb.dev/ebb/forward/exchange"
 	"fmt"
 	"io"
 	"net"
@@ -52,7 +51,7 @@ func TestARefusedRequestGoesElsewhereWithItsBody(t *testing.T) {
 				p := &twoTries{second: NewUpstream(accepts, UpstreamOptions{})}
 				defer p.second.Close()
 				p.admit = func(r *Request) Decision {
-					r.DeferBody()
+					r.DeferBody(time.Second)
 					r.AddResponseHeader("X-Added", "1")
 					return Decision{Upstream: first}
 				}
@@ -95,10 +94,10 @@ func TestABodyIsHeldForEachUpstreamAnew(t *testing.T) {
 	p := &twoTries{second: NewUpstream(accepts, UpstreamOptions{})}
 	defer p.second.Close()
 	p.admit = func(r *Request) Decision {
-		r.DeferBody()
+		r.DeferBody(time.Second)
 		select {
 		case <-r.Context().Done():
-		case <-time.After(exchange.ContinueWait + 2*patience):
+		case <-time.After(time.Second + 2*patience):
 		}
 		return Decision{Upstream: first}
 	}
@@ -140,7 +139,7 @@ func TestAHeldBodyIsSentAgain(t *testing.T) {
 	up := NewUpstream(backend, UpstreamOptions{})
 	defer up.Close()
 	p := &policy{admit: func(r *Request) Decision {
-		r.DeferBody()
+		r.DeferBody(time.Second)
 		return Decision{Upstream: up}
 	}}
 	addr := start(t, &Server{Handler: p})

@@ -32,8 +32,8 @@ type Request struct {
 	added []Header // to the response
 	reply Reply    // the Handler's, when that is its decision
 
-	deferBody   bool // the body waits for 100 Continue
-	continueNow bool // 100 Continue is our own answer
+	deferBody   time.Duration // for so long the body waits for 100 Continue
+	continueNow bool          // 100 Continue is our own answer
 
 	ctx       context.Context
 	ctxCancel context.CancelCauseFunc
@@ -59,7 +59,7 @@ func (r *Request) begin(now time.Time) {
 	r.reply = Reply{}
 	clear(r.added)
 	r.added = r.added[:0]
-	r.deferBody, r.continueNow = false, false
+	r.deferBody, r.continueNow = 0, false
 }
 
 // Method of the request line.
@@ -208,9 +208,10 @@ func (r *Request) AddResponseHeader(name, value string) {
 	r.added = append(r.added, Header{name, value})
 }
 
-// DeferBody holds the body back until the upstream sends 100 Continue, or for a second. A refusal
-// then leaves the request unchanged, and Response.Replayable stays true.
-func (r *Request) DeferBody() { r.deferBody = true }
+// DeferBody holds the body back until the upstream sends 100 Continue, or for longest. A refusal
+// then leaves the request unchanged, and Response.Replayable stays true. An upstream that may not
+// know 100 Continue needs a short time (RFC 9110, section 10.1.1).
+func (r *Request) DeferBody(longest time.Duration) { r.deferBody = longest }
 
 // Continue answers the client's "Expect: 100-continue" locally and immediately, instead of leaving
 // it to the upstream.
@@ -307,7 +308,7 @@ func (r *Request) appendRequest(out []byte, streams bool) []byte {
 		switch f.id {
 		case otherHeader, trailerHeader:
 		case expectHeader:
-			if r.deferBody || r.continueNow {
+			if r.deferBody > 0 || r.continueNow {
 				continue
 			}
 		case contentLengthHeader:
@@ -329,7 +330,7 @@ func (r *Request) appendRequest(out []byte, streams bool) []byte {
 	if h.chunked {
 		out = append(out, "Transfer-Encoding: chunked\r\n"...)
 	}
-	if r.deferBody && streams {
+	if r.deferBody > 0 && streams {
 		out = append(out, "Expect: 100-continue\r\n"...)
 	}
 	switch {

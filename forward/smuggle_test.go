@@ -2,6 +2,7 @@ package forward
 
 import (
 	"bufio"
+	"context"
 	"fmt"
 	"io"
 	"net"
@@ -9,6 +10,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 )
 
 // Every malformed request is answered here, with the connection closed, and never reaches the
@@ -233,6 +235,39 @@ func TestAPostIsNotSentTwice(t *testing.T) {
 	}
 	if n := seen.Load(); n != 2 {
 		t.Errorf("the upstream saw %d POSTs, want 2", n)
+	}
+}
+
+// A pod that ends while the way to it is cut closes connections whose requests it never got, fresh
+// ones among them.
+func TestAPostThatACertainlyUnseeingUpstreamClosedIsSentAgain(t *testing.T) {
+	var conns, seen atomic.Int64
+	backend := rawBackend(t, func(_ int, c net.Conn, r *bufio.Reader) {
+		if conns.Add(1) <= 2 {
+			return // its FIN is there before the request
+		}
+		for {
+			if _, err := readHeadOf(r); err != nil {
+				return
+			}
+			seen.Add(1)
+			io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+		}
+	})
+	up := NewUpstream(backend, UpstreamOptions{Dial: func(ctx context.Context, addr string) (net.Conn, error) {
+		c, err := dialTCP(ctx, addr)
+		time.Sleep(patience)
+		return c, err
+	}})
+	defer up.Close()
+	h := &policy{admit: func(*Request) Decision { return Decision{Upstream: up} }}
+	resp, err := http.Post("http://"+start(t, &Server{Handler: h}), "", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	if resp.StatusCode != 200 || conns.Load() != 3 || seen.Load() != 1 {
+		t.Errorf("got %d over %d connections, of which the upstream saw %d requests", resp.StatusCode, conns.Load(), seen.Load())
 	}
 }
 

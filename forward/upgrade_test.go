@@ -197,7 +197,7 @@ func TestAnUpgradeAfterABody(t *testing.T) {
 				p := &policy{done: make(chan Result, 1), admit: func(r *Request) Decision {
 					r.Timeouts = Timeouts{ResponseStart: timer}
 					if test.defers {
-						r.DeferBody()
+						r.DeferBody(time.Second)
 					}
 					return Decision{Upstream: up}
 				}}

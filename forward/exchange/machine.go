@@ -14,7 +14,7 @@
 //	Connecting  Connected -> Deferred (its body waits for 100 Continue), or Sent
 //	            DialFailed -> Redirecting, or Over (502)
 //	Redirecting Decided -> Connecting, or Over (a reply)
-//	Deferred    Interim 100, Tick after ContinueWait -> Sent
+//	Deferred    Interim 100, Tick after DeferBody -> Sent
 //	Deferred, Sent
 //	            Interim -> the same; Head -> Judging, or Relaying; Switched -> Sent; SwitchPassed -> Switching
 //	            Lost -> Connecting (see mayRetry), or Over (502)
@@ -183,9 +183,6 @@ func (d Do) String() string {
 	return text
 }
 
-// ContinueWait is how long a deferred body waits for an upstream that does not know 100 Continue.
-const ContinueWait = time.Second
-
 // Codes of HTTP/2 (RFC 9113 section 7) that the tables mention.
 const (
 	codeNone     = 0x0
@@ -208,8 +205,9 @@ type Traits struct {
 
 // Policy is what the Handler sets while it admits a request.
 type Policy struct {
-	Timeouts    Timeouts
-	DeferBody   bool // send the head first, and the body when the upstream wants it
+	Timeouts Timeouts
+	// DeferBody: send the head first, and the body when the upstream wants it, or after so long.
+	DeferBody   time.Duration
 	ContinueNow bool // answer "Expect: 100-continue" here
 }
 
@@ -314,7 +312,7 @@ func (m *Machine) TickAt() time.Time {
 		at = time.Time{}
 	}
 	if m.state == Deferred {
-		if e := m.deferred.Add(ContinueWait); at.IsZero() || e.Before(at) {
+		if e := m.deferred.Add(m.policy.DeferBody); at.IsZero() || e.Before(at) {
 			at = e
 		}
 	}
@@ -429,7 +427,7 @@ func (m *Machine) dialFailed(e *Event) Do {
 
 func (m *Machine) connected(e *Event) Do {
 	m.reused = e.Reused
-	if m.policy.DeferBody && e.BodyFollows {
+	if m.policy.DeferBody > 0 && e.BodyFollows {
 		m.state, m.kept, m.deferred = Deferred, true, e.At
 		return SendHead
 	}
@@ -489,7 +487,7 @@ func (m *Machine) tick(e *Event) Do {
 	if timer, ok := m.Expired(e.At); ok {
 		return m.timeout(timer)
 	}
-	if m.state == Deferred && !e.At.Before(m.deferred.Add(ContinueWait)) {
+	if m.state == Deferred && !e.At.Before(m.deferred.Add(m.policy.DeferBody)) {
 		m.state = Sent
 		return m.sendBody()
 	}

@@ -84,7 +84,7 @@ func play(text string) (string, error) {
 				d, err := time.ParseDuration(value)
 				switch name {
 				case "defer":
-					policy.DeferBody = true
+					policy.DeferBody = time.Second
 				case "continue":
 					policy.ContinueNow = true
 				case "cut":
@@ -229,7 +229,7 @@ func in(t testing.TB, s State, streams bool) *Machine {
 	m.Init(Traits{Started: began, Streams: streams, KeepsBody: streams, Redirects: true, Judges: true, Idempotent: true})
 	for _, e := range story[s] {
 		e.At = began
-		m.Configure(Policy{Timeouts: Timeouts{Total: time.Minute}, DeferBody: s == Deferred})
+		m.Configure(Policy{Timeouts: Timeouts{Total: time.Minute}, DeferBody: map[bool]time.Duration{true: time.Second}[s == Deferred]})
 		m.Step(&e)
 	}
 	if m.State() != s {
@@ -380,7 +380,7 @@ func FuzzMachine(f *testing.F) {
 		m.Init(Traits{Started: began, Streams: flags&1 != 0, KeepsBody: flags&1 != 0, Idempotent: flags&2 != 0, Expects: flags&4 != 0,
 			Redirects: flags&8 != 0, Judges: flags&16 != 0})
 		m.Configure(Policy{Timeouts: Timeouts{Total: time.Minute, Idle: time.Second * 20, Action: Action(flags >> 5 & 1)},
-			DeferBody: flags&64 != 0, ContinueNow: flags&128 != 0})
+			DeferBody: time.Duration(flags&64) * time.Second / 64, ContinueNow: flags&128 != 0})
 		now := began
 		finished, heads, bodies, forgotten := 0, 0, 0, false
 		for _, c := range story[1:] {

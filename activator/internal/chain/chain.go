@@ -24,6 +24,10 @@ import (
 	"ebb.dev/ebb/wire"
 )
 
+// mostDeferred is how long a body waits for the word of a queue-proxy that may refuse the request.
+// Each answers, some late: what has left cannot go to another pod.
+const mostDeferred = 10 * time.Minute
+
 // mostUntrusted is how many pods a request is tried at whose certificates are not believed.
 const mostUntrusted = 3
 
@@ -131,7 +135,7 @@ func (h *Handler) rewrite(r *forward.Request, x *Exchange, info *backends.Info) 
 		// Only the pod's own limit knows what other activators have sent there; see
 		// wire.HeaderNoQueue.
 		r.SetHeader(wire.HeaderNoQueue, h.Self)
-		r.DeferBody()
+		r.DeferBody(mostDeferred)
 	} else {
 		r.DelHeader(wire.HeaderNoQueue)
 	}
