@@ -171,7 +171,7 @@ func build(o options, kube kubernetes.Interface, ebb versioned.Interface, store 
 	reporter := (&report.Reporter{Pod: o.pod, URL: "http://" + o.autoscaler + wire.PathStats, Keys: keys, Log: log}).Start()
 	prober := probe.New(mesh)
 	table := newTable(o, budget, store, who, reporter, prober)
-	watcher := &watch.Watch{Kube: kube, Ebb: ebb, Table: table, Settings: store, Log: log}
+	watcher := &watch.Watch{Kube: kube, Ebb: ebb, Table: table, Settings: store, Log: log, Known: make(chan struct{})}
 	announcements := &announce.Server{Backends: table, Keys: keys}
 	observer := &observe.Observer{Settings: store, Namespace: o.namespace, Pod: o.pod, PodIP: o.ip.String(), Stdout: stdout, Log: log}
 	coldStarts := coldstart.New(coldstart.Ask(o.autoscaler, keys))
@@ -182,10 +182,7 @@ func build(o options, kube kubernetes.Interface, ebb versioned.Interface, store 
 		Domain: network.GetClusterDomainName(),
 		Self:   netip.AddrPortFrom(o.ip, wire.PortAnnounce).String(),
 		Healthy: func() string {
-			switch {
-			case !watcher.Synced():
-				return "the cluster's revisions are not known yet"
-			case departure.Leaving():
+			if departure.Leaving() {
 				return "shutting down"
 			}
 			return ""
@@ -216,7 +213,7 @@ func build(o options, kube kubernetes.Interface, ebb versioned.Interface, store 
 	}
 	return &activator{
 		table: table, watch: watcher, report: reporter, probe: prober, announce: announcements, observe: observer, registry: registry, coldStarts: coldStarts,
-		serve: &serve.Server{Forward: requests, Listeners: listeners, LastRequest: handler.LastRequest, Log: log, Departure: departure,
+		serve: &serve.Server{Forward: requests, Listeners: listeners, Known: watcher.Known, LastRequest: handler.LastRequest, Log: log, Departure: departure,
 			TLSKnown: who.Known(), TLSAddress: o.listen(wire.PortTLS)},
 	}, nil
 }

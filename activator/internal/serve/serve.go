@@ -44,6 +44,10 @@ const (
 type Server struct {
 	Forward   *forward.Server
 	Listeners []net.Listener
+	// Known is closed when the cluster's revisions are known. Until then connections wait in the
+	// listeners' queues: a process that was restarted in its pod still gets requests, of which it
+	// would say that there is no such revision. nil is at once.
+	Known <-chan struct{}
 	// TLSAddress is listened on over TLS once TLSKnown is closed; nil is never.
 	TLSAddress string
 	TLSKnown   <-chan struct{}
@@ -72,6 +76,16 @@ func (d *Departure) Leaving() bool {
 // readiness fails, and requests are still served until none has come for a while; then the
 // listeners close and what is in flight or held finishes.
 func (s *Server) Run(ctx context.Context) error {
+	if s.Known != nil {
+		select {
+		case <-s.Known:
+		case <-ctx.Done():
+			for _, l := range s.Listeners {
+				l.Close()
+			}
+			return nil
+		}
+	}
 	failed := make(chan error, len(s.Listeners)+1)
 	servers := 0
 	for _, l := range s.Listeners {

@@ -3,6 +3,7 @@ package serve
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -197,5 +198,61 @@ func TestTheTLSPortOpensWithTheFirstCertificate(t *testing.T) {
 		if err := <-ended; err != nil {
 			t.Errorf("certificate known %t: %v", known, err)
 		}
+	}
+}
+
+// The requests of a process that was restarted in its pod come before it knows any revision.
+func TestRequestsWaitUntilTheRevisionsAreKnown(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	handler := &slow{arrived: make(chan struct{}, 1), release: make(chan struct{})}
+	close(handler.release)
+	known := make(chan struct{})
+	s := &Server{Departure: &Departure{}, Forward: &forward.Server{Handler: handler}, Listeners: []net.Listener{listener}, Known: known,
+		Least: time.Millisecond, Quiet: time.Millisecond, Most: time.Minute,
+		LastRequest: func() time.Time { return time.Time{} }, Log: slog.New(slog.DiscardHandler)}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- s.Run(ctx) }()
+	status := make(chan int, 1)
+	go func() {
+		response, err := http.Get("http://" + listener.Addr().String())
+		if err != nil {
+			t.Error(err)
+			status <- 0
+			return
+		}
+		response.Body.Close()
+		status <- response.StatusCode
+	}()
+	select {
+	case <-handler.arrived:
+		t.Error("a request was taken before the revisions were known")
+	case <-time.After(100 * time.Millisecond):
+	}
+	close(known)
+	if got := <-status; got != 200 {
+		t.Errorf("status %d", got)
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestItEndsWhileNoRevisionIsKnown(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := (&Server{Listeners: []net.Listener{listener}, Known: make(chan struct{})}).Run(ctx); err != nil {
+		t.Error(err)
+	}
+	if _, err := listener.Accept(); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("it still listens: %v", err)
 	}
 }

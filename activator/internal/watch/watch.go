@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -34,15 +33,13 @@ type Watch struct {
 	Settings *settings.Store
 	Log      *slog.Logger
 
-	synced atomic.Bool
+	// Known is closed when everything that existed at the start is in the table.
+	Known chan struct{}
 	// order is held from reading a Revision in the informer's store until the table has it, so that
 	// a re-reading of all never overwrites news with what it read before them.
 	order     sync.Mutex
 	revisions cache.SharedIndexInformer
 }
-
-// Synced says whether everything that existed at the start is in the table.
-func (w *Watch) Synced() bool { return w.synced.Load() }
 
 // sweep is how often words that nobody confirmed are looked at.
 const sweep = time.Second
@@ -90,7 +87,7 @@ func (w *Watch) Run(ctx context.Context) error {
 	defer ours.Shutdown()
 	defer sliced.Shutdown()
 	if cache.WaitForCacheSync(ctx.Done(), synced...) {
-		w.synced.Store(true)
+		close(w.Known)
 		w.Log.Info("the cluster's revisions and their pods are known", "revisions", len(revisions.GetStore().ListKeys()))
 	}
 	ticker := time.NewTicker(sweep)

@@ -134,7 +134,7 @@ func TestTheTableFollowsTheCluster(t *testing.T) {
 	table := backends.NewTable(func(_ backends.Key, info *backends.Info) (*hold.Queue, any) {
 		return hold.New(info.ContainerConcurrency, budget.Share("ns"), hold.Options{}), nil
 	})
-	w := &Watch{Kube: kube, Ebb: ebb, Table: table, Settings: settings.NewStore(nil), Log: slog.New(slog.DiscardHandler)}
+	w := &Watch{Kube: kube, Ebb: ebb, Table: table, Settings: settings.NewStore(nil), Log: slog.New(slog.DiscardHandler), Known: make(chan struct{})}
 	done := make(chan error, 1)
 	go func() { done <- w.Run(ctx) }()
 	key := backends.Key{Namespace: "ns", Name: "rev"}
@@ -151,7 +151,7 @@ func TestTheTableFollowsTheCluster(t *testing.T) {
 			}
 		}
 	}
-	eventually("synced", w.Synced)
+	<-w.Known
 	revisions(1)
 	slices(1)
 	r := table.Get(key)
