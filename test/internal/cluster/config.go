@@ -132,14 +132,18 @@ func (c *Cluster) SetConfig(ctx context.Context, name string, keys map[string]st
 		return nil, err
 	}
 	return func(ctx context.Context) error {
-		return c.editConfig(ctx, name, func(m *corev1.ConfigMap) {
-			ours := map[string]*string{}
-			for key, value := range before {
-				if same(get(m, key), wanted[key]) { // otherwise it was changed since
-					ours[key] = value
+		// The webhook may be broken at the moment.
+		return Until(ctx, func() (bool, string, error) {
+			err := c.editConfig(ctx, name, func(m *corev1.ConfigMap) {
+				ours := map[string]*string{}
+				for key, value := range before {
+					if same(get(m, key), wanted[key]) { // otherwise it was changed since
+						ours[key] = value
+					}
 				}
-			}
-			setKeys(m, ours)
+				setKeys(m, ours)
+			})
+			return err == nil, fmt.Sprint(err), nil
 		})
 	}, nil
 }

@@ -34,10 +34,10 @@ func TestFaultsAreChosenByName(t *testing.T) {
 
 // A process whose number was given to another is left alone.
 func TestAProcessOfAnotherContainerIsLeftAlone(t *testing.T) {
-	if err := (processes{{os.Getpid(), "no-such-container"}}).signal(9); err != nil {
+	if err := (processes{{pid: os.Getpid(), id: "no-such-container"}}).signal(9); err != nil {
 		t.Error(err)
 	}
-	if (process{os.Getpid(), ""}).alive() {
+	if (process{pid: os.Getpid()}).alive() {
 		t.Error("a container without an ID has a process")
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"syscall"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"ebb.dev/ebb/test/internal/cluster"
@@ -39,6 +40,7 @@ type container struct{ namespace, label, name string }
 type process struct {
 	pid int
 	id  string
+	pod string
 }
 
 type processes []process
@@ -53,11 +55,8 @@ func (s Set) processes(ctx context.Context, c container) (all processes, err err
 		return nil, err
 	}
 	for _, pod := range pods.Items {
-		for _, status := range pod.Status.ContainerStatuses {
-			_, id, _ := strings.Cut(status.ContainerID, "://")
-			if status.Name == c.name && id != "" && status.State.Running != nil && pod.DeletionTimestamp == nil {
-				all = append(all, processesOf(id)...)
-			}
+		if id := running(&pod, c.name); id != "" && pod.DeletionTimestamp == nil {
+			all = append(all, processesOf(pod.Name, id)...)
 		}
 	}
 	if len(all) == 0 {
@@ -66,12 +65,23 @@ func (s Set) processes(ctx context.Context, c container) (all processes, err err
 	return all, nil
 }
 
+// running returns the ID of a container of a pod, "" if it does not run.
+func running(pod *corev1.Pod, name string) string {
+	for _, status := range pod.Status.ContainerStatuses {
+		if status.Name == name && status.State.Running != nil {
+			_, id, _ := strings.Cut(status.ContainerID, "://")
+			return id
+		}
+	}
+	return ""
+}
+
 // processesOf returns the processes in the control group of a container.
-func processesOf(id string) (found processes) {
+func processesOf(pod, id string) (found processes) {
 	files, _ := filepath.Glob("/proc/[0-9]*/cgroup")
 	for _, file := range files {
 		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file)))
-		if p := (process{pid, id}); err == nil && p.alive() {
+		if p := (process{pid, id, pod}); err == nil && p.alive() {
 			found = append(found, p)
 		}
 	}

@@ -93,8 +93,12 @@ func Failed(replies []Reply) []Reply {
 	return failed
 }
 
-// maxKept bounds the failures that a Prober keeps in full. It counts all of them.
-const maxKept = 20
+// A Prober keeps maxKept failures in full, keptEachMinute of each status in a minute. It counts all
+// of them.
+const (
+	maxKept        = 1000
+	keptEachMinute = 10
+)
 
 // Report is the result of a Prober.
 type Report struct {
@@ -159,6 +163,9 @@ type Prober struct {
 	seen Report
 	last time.Time     // when the last request succeeded
 	gap  time.Duration // longest time without success since LongestGap was called
+
+	minute time.Time   // the one that kept counts
+	kept   map[int]int // failures kept in it, by status
 }
 
 // Start sends a GET of url every interval. Slow responses do not reduce the rate, up to 500
@@ -270,7 +277,11 @@ func (p *Prober) record(reply Reply) {
 		if errors.Is(reply.Err, syscall.ECONNRESET) || errors.Is(reply.Err, io.EOF) || errors.Is(reply.Err, io.ErrUnexpectedEOF) {
 			p.seen.Resets++
 		}
-		if len(p.seen.Failures) < maxKept {
+		if minute := time.Now().Truncate(time.Minute); minute != p.minute {
+			p.minute, p.kept = minute, map[int]int{}
+		}
+		if p.kept[reply.Status] < keptEachMinute && len(p.seen.Failures) < maxKept {
+			p.kept[reply.Status]++
 			p.seen.Failures = append(p.seen.Failures, reply)
 		}
 		return
