@@ -21,6 +21,9 @@ import (
 var components = map[string]string{"activator": "deployment", "autoscaler": "deployment", "controller": "deployment", "webhook": "deployment",
 	"node-agent": "daemonset", "queue-proxy": ""}
 
+// plugin is kubectl's, which runs beside the cluster.
+const plugin = "kubectl-ebb"
+
 // ebb installs what this checkout holds and shows that it works.
 func (c *control) ebb(ctx context.Context, compiling *task, p *parts) error {
 	err := c.steps.Do(ctx, "build Ebb, the samples and the test images", func(_ context.Context, r *step.Report) error {
@@ -125,6 +128,9 @@ func (c *control) compile(ctx context.Context, progress build.Progress) (map[str
 		for _, d := range groups[parent] {
 			packages = append(packages, "./"+d)
 			binaries[d] = filepath.Join(out, filepath.Base(d))
+		}
+		if parent == "." {
+			packages = append(packages, "./"+plugin)
 		}
 		log := c.Log("build-ebb-" + strings.ReplaceAll(strings.Trim(parent, "./"), "/", "-"))
 		if err := build.Go(ctx, c.Root, log, progress, "", out+"/", packages...); err != nil {

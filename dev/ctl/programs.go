@@ -71,9 +71,11 @@ func (c *control) programs(ctx context.Context, building *task, p *parts) error 
 	return c.link(p)
 }
 
-// link makes a link to the Kubernetes binary under the name of each of its programs.
+// link makes a link to the Kubernetes binary under the name of each of its programs, and to the
+// plugin under those that kubectl looks for.
 func (c *control) link(p *parts) error {
-	links := map[string]string{c.In("path", "kubectl"): p.programs["kube"]}
+	links := map[string]string{c.In("path", "kubectl"): p.programs["kube"],
+		c.In("path", plugin): c.In("bin", "ebb", plugin), c.In("path", "kubectl_complete-ebb"): c.In("bin", "ebb", plugin)}
 	for _, name := range kube.Programs {
 		links[c.Bin(name)] = p.programs["kube"]
 	}

@@ -1,0 +1,133 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+
+	autoscaling "ebb.dev/ebb/api/autoscaling/v1alpha1"
+	serving "ebb.dev/ebb/api/serving/v1"
+)
+
+func (p *program) explainCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "explain SERVICE",
+		Short: "Tell how many pods a Service has, and why",
+		Long: `Tell how many pods a Service has, and why.
+
+The first line is the answer. Then, for each Revision that gets requests or is being rolled out: the
+load, what the formula makes of it, the rule that decided, the limits, the pods, and the newest
+changes. Nothing is read but the Service, its Revisions, PodAutoscalers and events.`,
+		Example: `  kubectl ebb explain hello
+  kubectl ebb explain hello -n shop -o json`,
+		Args:              cobra.MatchAll(cobra.ExactArgs(1)),
+		ValidArgsFunction: p.completeServices,
+		RunE: func(c *cobra.Command, args []string) error {
+			a, err := p.access()
+			if err != nil {
+				return err
+			}
+			about, err := a.gather(c.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			answer := explain(about)
+			if p.output == "json" {
+				return writeJSON(p.out, answer)
+			}
+			return answer.write(p.out, p.now())
+		},
+	}
+	p.addOutput(c)
+	return c
+}
+
+// subject is what is known of a Service.
+type subject struct {
+	service   *serving.Service
+	revisions []revision
+	// away says why decisions are old, if they are.
+	away string
+}
+
+// revision is one that gets requests, or is to get some.
+type revision struct {
+	*serving.Revision
+	percent int64
+	tags    []string
+	// scaler is nil if there is none yet.
+	scaler *autoscaling.PodAutoscaler
+	events []corev1.Event
+}
+
+// gather reads a Service and what belongs to it.
+func (a *access) gather(ctx context.Context, name string) (*subject, error) {
+	service, err := a.ebb.ServingV1().Services(a.namespace).Get(ctx, name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) && a.installed() {
+		return nil, fmt.Errorf("there is no Service %q in the namespace %q; `kubectl ebb top -A` lists those that there are", name, a.namespace)
+	}
+	if err != nil {
+		return nil, a.plain(err)
+	}
+	about := &subject{service: service, away: a.autoscalerAway(ctx)}
+	for _, r := range routed(service) {
+		r.Revision, err = a.ebb.ServingV1().Revisions(a.namespace).Get(ctx, r.Name, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) { // deleted meanwhile
+			continue
+		}
+		if err != nil {
+			return nil, a.plain(err)
+		}
+		r.scaler, err = a.ebb.AutoscalingV1alpha1().PodAutoscalers(a.namespace).Get(ctx, r.Name, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			r.scaler, err = nil, nil
+		}
+		if err != nil {
+			return nil, a.plain(err)
+		}
+		list, err := a.kube.CoreV1().Events(a.namespace).List(ctx, metav1.ListOptions{FieldSelector: fields.Set{
+			"involvedObject.kind": "PodAutoscaler", "involvedObject.name": r.Name}.String()})
+		if err != nil && !apierrors.IsForbidden(err) {
+			return nil, err
+		}
+		if err == nil {
+			r.events = list.Items
+		}
+		about.revisions = append(about.revisions, r)
+	}
+	return about, nil
+}
+
+// routed names the Revisions of a Service's traffic, and the newest one if it gets none yet.
+func routed(s *serving.Service) (all []revision) {
+	add := func(name string) *revision {
+		i := slices.IndexFunc(all, func(r revision) bool { return r.Name == name })
+		if i < 0 {
+			i = len(all)
+			all = append(all, revision{Revision: &serving.Revision{ObjectMeta: metav1.ObjectMeta{Name: name}}})
+		}
+		return &all[i]
+	}
+	for _, t := range s.Status.Traffic {
+		if t.RevisionName == "" {
+			continue
+		}
+		r := add(t.RevisionName)
+		if t.Percent != nil {
+			r.percent += *t.Percent
+		}
+		if t.Tag != "" {
+			r.tags = append(r.tags, t.Tag)
+		}
+	}
+	if newest := s.Status.LatestCreatedRevisionName; newest != "" {
+		add(newest)
+	}
+	return all
+}

@@ -1,0 +1,269 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/duration"
+	"k8s.io/utils/ptr"
+	"knative.dev/pkg/apis"
+
+	autoscaling "ebb.dev/ebb/api/autoscaling/v1alpha1"
+	"ebb.dev/ebb/api/names"
+	serving "ebb.dev/ebb/api/serving/v1"
+)
+
+// newestChanges is how many changes of a Revision are shown.
+const newestChanges = 5
+
+// explanation is the answer of `explain`, as -o json writes it.
+type explanation struct {
+	Namespace string `json:"namespace"`
+	Service   string `json:"service"`
+	URL       string `json:"url,omitempty"`
+	// Answer is one sentence.
+	Answer string `json:"answer"`
+	// Warning says why the rest may be old.
+	Warning   string              `json:"warning,omitempty"`
+	Problems  []problem           `json:"problems,omitempty"`
+	Revisions []explainedRevision `json:"revisions"`
+}
+
+// problem is a condition that is not True.
+type problem struct {
+	Of      string `json:"of"`
+	Type    string `json:"type"`
+	Status  string `json:"status"`
+	Reason  string `json:"reason,omitempty"`
+	Message string `json:"message,omitempty"`
+}
+
+type explainedRevision struct {
+	Name    string   `json:"name"`
+	Percent int64    `json:"trafficPercent"`
+	Tags    []string `json:"tags,omitempty"`
+	// Wanted pods are awake or asleep; Ready ones are awake.
+	Wanted int32 `json:"wantedPods"`
+	Ready  int32 `json:"readyPods"`
+	Asleep int32 `json:"asleepPods"`
+	// Levels says how they sleep, such as "2 frozen".
+	Levels string `json:"asleep,omitempty"`
+	// Path says who takes requests: "Serve", pods, or "Proxy", activators.
+	Path     string             `json:"mode,omitempty"`
+	Decision *explainedDecision `json:"decision,omitempty"`
+	Limits   []string           `json:"limits,omitempty"`
+	Changes  []change           `json:"changes,omitempty"`
+}
+
+type explainedDecision struct {
+	Time   time.Time `json:"time"`
+	Rule   string    `json:"rule"`
+	Reason string    `json:"reason"`
+	// Standby is the reason for the pods that sleep.
+	Standby string            `json:"standby,omitempty"`
+	Inputs  map[string]string `json:"inputs,omitempty"`
+}
+
+type change struct {
+	Time    time.Time `json:"time"`
+	Reason  string    `json:"reason"`
+	Message string    `json:"message"`
+}
+
+// explain answers why a Service has as many pods as it has.
+func explain(about *subject) *explanation {
+	s := about.service
+	x := &explanation{Namespace: s.Namespace, Service: s.Name, Warning: about.away, Problems: problems("Service "+s.Name, s.Status.Conditions)}
+	if s.Status.URL != nil {
+		x.URL = s.Status.URL.String()
+	}
+	for _, r := range about.revisions {
+		x.Revisions = append(x.Revisions, explainRevision(r))
+		x.Problems = append(x.Problems, problems("Revision "+r.Name, r.Status.Conditions)...)
+	}
+	x.Answer = x.answer(s)
+	return x
+}
+
+func problems(of string, conditions []apis.Condition) (all []problem) {
+	for _, c := range conditions {
+		// A Revision without requests is not Active, which is no problem. Ready follows from the
+		// rest.
+		if c.IsTrue() || c.Type == serving.RevisionConditionActive || c.Type == apis.ConditionReady || c.Severity == apis.ConditionSeverityInfo {
+			continue
+		}
+		all = append(all, problem{of, string(c.Type), string(c.Status), c.Reason, strings.TrimSpace(c.Message)})
+	}
+	return all
+}
+
+func explainRevision(r revision) explainedRevision {
+	x := explainedRevision{Name: r.Name, Percent: r.percent, Tags: r.tags, Limits: limits(r.Revision), Changes: changes(r.events)}
+	if r.scaler == nil {
+		return x
+	}
+	status := &r.scaler.Status
+	x.Ready, x.Wanted = ptr.Deref(status.ActualScale, 0), ptr.Deref(status.DesiredScale, 0)
+	x.Path = string(status.Mode)
+	if x.Asleep = ptr.Deref(status.AsleepReplicas, 0); x.Asleep > 0 {
+		x.Levels = status.Asleep
+	}
+	if d := status.Decision; d != nil {
+		reason, standby, _ := strings.Cut(d.Reason, "; asleep: ")
+		x.Decision = &explainedDecision{d.Time.UTC(), d.Rule, reason, standby, d.Inputs}
+	}
+	return x
+}
+
+// limits lists what bounds the number of pods, as the template sets it.
+func limits(r *serving.Revision) (all []string) {
+	keys := []string{names.MinScaleAnnotation, names.MaxScaleAnnotation, names.InitialScaleAnnotation, names.ActivationScaleAnnotation,
+		names.ScaleDownDelayAnnotation, names.TargetAnnotation, names.WindowAnnotation}
+	for _, key := range keys {
+		if value := r.Annotations[key]; value != "" {
+			all = append(all, strings.TrimPrefix(key, names.AutoscalingGroup+"/")+" "+value)
+		}
+	}
+	if most := ptr.Deref(r.Spec.ContainerConcurrency, 0); most > 0 {
+		all = append(all, fmt.Sprintf("containerConcurrency %d", most))
+	}
+	return all
+}
+
+// changes returns the newest events, the newest first.
+func changes(events []corev1.Event) (all []change) {
+	for _, e := range events {
+		last := e.LastTimestamp.Time
+		if e.Series != nil {
+			last = e.Series.LastObservedTime.Time
+		}
+		if last.IsZero() {
+			last = e.EventTime.Time
+		}
+		all = append(all, change{last.UTC(), e.Reason, e.Message})
+	}
+	slices.SortStableFunc(all, func(a, b change) int { return b.Time.Compare(a.Time) })
+	return all[:min(len(all), newestChanges)]
+}
+
+// answer is the first line.
+func (x *explanation) answer(s *serving.Service) string {
+	if ready := s.Status.GetCondition(apis.ConditionReady); !ready.IsTrue() {
+		if ready == nil {
+			return x.Service + " was not looked at yet: does the controller run?"
+		}
+		return fmt.Sprintf("%s is not ready: %s.", x.Service, strings.TrimSuffix(cmp.Or(strings.TrimSpace(ready.Message), ready.Reason), "."))
+	}
+	var main *explainedRevision
+	var awake, ready, asleep int32
+	for i := range x.Revisions {
+		r := &x.Revisions[i]
+		awake, ready, asleep = awake+max(r.Wanted-r.Asleep, 0), ready+r.Ready, asleep+r.Asleep
+		if main == nil || r.Percent > main.Percent {
+			main = r
+		}
+	}
+	if main == nil || main.Decision == nil {
+		return x.Service + ": nothing was decided yet."
+	}
+	var has string
+	switch {
+	case awake == 0 && asleep > 0:
+		has = fmt.Sprintf("has %s asleep, and the next request wakes one", pods(asleep))
+	case awake == 0:
+		has = "is at zero, and the next request starts a pod"
+	case ready < awake:
+		has = fmt.Sprintf("wants %s and has %d ready", pods(awake), ready)
+	default:
+		has = "has " + pods(ready)
+	}
+	if awake > 0 && asleep > 0 {
+		has += fmt.Sprintf(", and %d asleep", asleep)
+	}
+	why, _, _ := strings.Cut(main.Decision.Reason, " (")
+	if len(x.Revisions) > 1 {
+		return fmt.Sprintf("%s %s. Most requests go to %s: %s.", x.Service, has, main.Name, why)
+	}
+	return fmt.Sprintf("%s %s: %s.", x.Service, has, why)
+}
+
+func pods(n int32) string {
+	if n == 1 {
+		return "1 pod"
+	}
+	return fmt.Sprintf("%d pods", n)
+}
+
+// write writes an explanation for people.
+func (x *explanation) write(w io.Writer, now time.Time) error {
+	out := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(out, x.Answer)
+	if x.Warning != "" {
+		fmt.Fprintln(out, x.Warning)
+	}
+	for _, p := range x.Problems {
+		fmt.Fprintf(out, "  %s: %s is %s: %s\n", p.Of, p.Type, p.Status, cmp.Or(p.Message, p.Reason, "no reason is known"))
+	}
+	for _, r := range x.Revisions {
+		r.write(out, now)
+	}
+	return out.Flush()
+}
+
+func (r *explainedRevision) write(out io.Writer, now time.Time) {
+	fmt.Fprintf(out, "\n%s gets %d %% of the requests", r.Name, r.Percent)
+	if len(r.Tags) > 0 {
+		fmt.Fprintf(out, ", tags %s", strings.Join(r.Tags, ", "))
+	}
+	fmt.Fprintln(out)
+	row := func(name, format string, args ...any) {
+		fmt.Fprintf(out, "  %s\t%s\n", name, fmt.Sprintf(format, args...))
+	}
+	if d := r.Decision; d != nil {
+		in := d.Inputs
+		row("load", "stable average %s, panic average %s %s; %s queued", in["stable"], in["panic"], in["metric"], in["queued"])
+		row("formula", "%s; %s", quotient("stable", in), quotient("panic", in))
+		row("rule", "%s: %s", d.Rule, d.Reason)
+		row("limits", "%s", cmp.Or(strings.Join(r.Limits, ", "), "none on the template"))
+		row("decided", "%s ago", duration.HumanDuration(now.Sub(d.Time)))
+	}
+	sleep := ""
+	if r.Levels != "" {
+		sleep = " (" + r.Levels + ")"
+	}
+	row("pods", "%d wanted: %d ready, %d asleep%s", r.Wanted, r.Ready, r.Asleep, sleep)
+	if d := r.Decision; d != nil && d.Standby != "" {
+		row("standby", "%s", d.Standby)
+	}
+	switch autoscaling.Mode(r.Path) {
+	case autoscaling.ModeServe:
+		row("path", "requests go from the gateway to the pods")
+	case autoscaling.ModeProxy:
+		row("path", "requests go through an activator, which queues those that no pod can take")
+	}
+	for i, c := range r.Changes {
+		name := ""
+		if i == 0 {
+			name = "changes"
+		}
+		row(name, "%s ago  %s: %s", duration.HumanDuration(now.Sub(c.Time)), c.Reason, c.Message)
+	}
+}
+
+// quotient is an average divided by the target, as the formula does it.
+func quotient(name string, in map[string]string) string {
+	average, err := strconv.ParseFloat(in[name], 64)
+	target, err2 := strconv.ParseFloat(in["target"], 64)
+	if err != nil || err2 != nil || target <= 0 {
+		return name + " is unknown"
+	}
+	return fmt.Sprintf("%s %s / %s = %s", name, in[name], in["target"], pods(int32(min(math.Ceil(average/target), math.MaxInt32))))
+}

@@ -1,0 +1,282 @@
+package main
+
+import (
+	"bytes"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"flag"
+	"math/big"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/version"
+	"k8s.io/utils/ptr"
+	"knative.dev/pkg/apis"
+	duckv1 "knative.dev/pkg/apis/duck/v1"
+	gatewayapi "sigs.k8s.io/gateway-api/apis/v1"
+
+	autoscaling "ebb.dev/ebb/api/autoscaling/v1alpha1"
+	"ebb.dev/ebb/api/names"
+	serving "ebb.dev/ebb/api/serving/v1"
+	"ebb.dev/ebb/settings"
+)
+
+var update = flag.Bool("update", false, "write the golden files")
+
+var now = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+
+func ago(d time.Duration) time.Time { return now.Add(-d) }
+
+// golden compares text with testdata/NAME.
+func golden(t *testing.T, name string, got []byte) {
+	t.Helper()
+	file := filepath.Join("testdata", name)
+	if *update {
+		if err := os.WriteFile(file, got, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(got, want) {
+		t.Errorf("%s: got\n%s\nwant\n%s", name, got, want)
+	}
+}
+
+func service(name string, ready apis.Condition, traffic ...serving.TrafficTarget) *serving.Service {
+	s := &serving.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name}}
+	ready.Type = apis.ConditionReady
+	s.Status.Conditions = nil
+	if ready.Status != "" {
+		s.Status.Conditions = append(s.Status.Conditions, ready)
+	}
+	s.Status.URL = &apis.URL{Scheme: "http", Host: name + ".shop.example.org"}
+	s.Status.Traffic = traffic
+	if len(traffic) > 0 {
+		s.Status.LatestCreatedRevisionName = traffic[len(traffic)-1].RevisionName
+	}
+	return s
+}
+
+func to(name string, percent int64, tag string) serving.TrafficTarget {
+	return serving.TrafficTarget{RevisionName: name, Percent: &percent, Tag: tag}
+}
+
+// scaled is a revision with the pods that it has and wants, and why.
+func scaled(name string, percent int64, ready, wanted int32, rule, reason string, inputs map[string]string) revision {
+	pa := &autoscaling.PodAutoscaler{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, Labels: map[string]string{names.ServiceLabel: "cart"}}}
+	pa.Status.ActualScale, pa.Status.DesiredScale, pa.Status.Mode = &ready, &wanted, autoscaling.ModeServe
+	pa.Status.Decision = &autoscaling.Decision{Time: metav1.NewMicroTime(ago(12 * time.Second)), Desired: wanted, Rule: rule, Reason: reason, Inputs: inputs}
+	r := &serving.Revision{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name}}
+	return revision{Revision: r, percent: percent, scaler: pa}
+}
+
+func event(age time.Duration, reason, message string) corev1.Event {
+	return corev1.Event{Reason: reason, Message: message, LastTimestamp: metav1.NewTime(ago(age))}
+}
+
+var ready = apis.Condition{Status: corev1.ConditionTrue}
+
+func inputs(stable, panic, queued, target string) map[string]string {
+	return map[string]string{"stable": stable, "panic": panic, "queued": queued, "target": target, "metric": "concurrent requests"}
+}
+
+func TestExplain(t *testing.T) {
+	limited := scaled("cart-00002", 100, 5, 5, "max-scale", "max-scale allows 5 of the 7 asked for (stable average 48 concurrent requests / target 7 = 7 pods)", inputs("48", "50", "2", "7"))
+	limited.Annotations = map[string]string{names.MaxScaleAnnotation: "5"}
+	limited.Spec.ContainerConcurrency = ptr.To[int64](10)
+	limited.scaler.Status.Mode = autoscaling.ModeProxy
+	for i := range 7 {
+		limited.events = append(limited.events, event(time.Duration(60-i)*time.Second, "ScaledUp", "from "+string(rune('1'+i))+" pods"))
+	}
+
+	asleep := scaled("cart-00002", 100, 0, 1, "stable-window", "stable average 0 concurrent requests / target 7 = 0 pods; asleep: pod 1, idle for 3m, is kept for 4h", inputs("0", "0", "0", "7"))
+	asleep.scaler.Status.Asleep, asleep.scaler.Status.AsleepReplicas = "1 compressed", ptr.To[int32](1)
+
+	spare := scaled("cart-00002", 100, 2, 6, "panic-window", "panic average 14 concurrent requests / target 7 = 2 pods; asleep: scale-buffer asks for 4", inputs("3", "14", "0", "7"))
+	spare.scaler.Status.Asleep, spare.scaler.Status.AsleepReplicas = "4 frozen", ptr.To[int32](4)
+
+	starting := scaled("cart-00002", 100, 0, 1, "queue", "1 request waiting and no pod ready; target 7 asks for 1 pod", inputs("unknown", "unknown", "1", "7"))
+
+	old := scaled("cart-00001", 90, 2, 2, "stable-window", "stable average 9 concurrent requests / target 7 = 2 pods", inputs("9", "8", "0", "7"))
+	canary := scaled("cart-00002", 10, 1, 1, "stable-window", "stable average 1 concurrent request / target 7 = 1 pod", inputs("1", "1", "0", "7"))
+	canary.tags = []string{"canary"}
+
+	failed := scaled("cart-00002", 0, 0, 1, "initial-scale", "initial-scale asks for 1", inputs("unknown", "unknown", "0", "7"))
+	failed.Status.Conditions = duckv1.Conditions{
+		{Type: serving.RevisionConditionActive, Status: corev1.ConditionFalse, Reason: "NoTraffic"},
+		{Type: "ContainerHealthy", Status: corev1.ConditionFalse, Reason: "ExitCode1", Message: "Container failed with: no database\n"},
+	}
+	failing := service("cart", apis.Condition{Status: corev1.ConditionFalse, Reason: "RevisionFailed", Message: `Revision "cart-00002" failed with message: no database.`}, to("cart-00001", 100, ""))
+
+	for name, about := range map[string]*subject{
+		"limited": {service: service("cart", ready, to("cart-00002", 100, "")), revisions: []revision{limited}},
+		"asleep":  {service: service("cart", ready, to("cart-00002", 100, "")), revisions: []revision{asleep}},
+		"spare":   {service: service("cart", ready, to("cart-00002", 100, "")), revisions: []revision{spare}},
+		"at-zero": {service: service("cart", ready, to("cart-00002", 100, "")), away: "No autoscaler is available.", revisions: []revision{
+			scaled("cart-00002", 100, 0, 0, "zero", "no traffic, and activators have been in the path for long enough (stable average 0 / target 7 = 0 pods)", inputs("0", "0", "0", "7"))}},
+		"starting": {service: service("cart", ready, to("cart-00002", 100, "")), revisions: []revision{starting}},
+		"split":    {service: service("cart", ready, to("cart-00001", 90, ""), to("cart-00002", 10, "canary")), revisions: []revision{old, canary}},
+		"failed":   {service: failing, revisions: []revision{old, failed}},
+		"new":      {service: service("cart", apis.Condition{})},
+		"undecided": {service: service("cart", ready, to("cart-00002", 100, "")), revisions: []revision{
+			{Revision: &serving.Revision{ObjectMeta: metav1.ObjectMeta{Name: "cart-00002"}}, percent: 100}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			answer := explain(about)
+			var text bytes.Buffer
+			if err := answer.write(&text, now); err != nil {
+				t.Fatal(err)
+			}
+			golden(t, "explain-"+name+".txt", text.Bytes())
+			if name == "limited" {
+				text.Reset()
+				if err := writeJSON(&text, answer); err != nil {
+					t.Fatal(err)
+				}
+				golden(t, "explain-"+name+".json", text.Bytes())
+			}
+		})
+	}
+}
+
+func TestTheNewestRevisionIsExplainedBeforeItGetsTraffic(t *testing.T) {
+	s := service("cart", ready, to("cart-00001", 60, ""), to("cart-00001", 40, "main"))
+	s.Status.LatestCreatedRevisionName = "cart-00002"
+	got := routed(s)
+	if len(got) != 2 || got[0].Name != "cart-00001" || got[0].percent != 100 || got[1].Name != "cart-00002" || got[1].percent != 0 {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestTop(t *testing.T) {
+	cart := service("cart", ready, to("cart-00001", 90, ""), to("cart-00002", 10, ""))
+	a := scaled("cart-00001", 90, 2, 3, "stable-window", "", nil).scaler
+	b := scaled("cart-00002", 10, 1, 1, "panic-window", "", nil).scaler
+	b.Status.Decision.Time = metav1.NewMicroTime(ago(time.Second))
+	b.Status.AsleepReplicas = ptr.To[int32](4)
+	stray := scaled("other", 0, 9, 9, "stable-window", "", nil).scaler
+	stray.Labels = nil
+	rows := summarize([]serving.Service{*service("pay", apis.Condition{Status: corev1.ConditionFalse, Reason: "RevisionMissing"}), *cart}, []autoscaling.PodAutoscaler{*a, *b, *stray})
+	var text bytes.Buffer
+	for _, namespaces := range []bool{false, true} {
+		if err := writeTop(&text, rows, namespaces, now); err != nil {
+			t.Fatal(err)
+		}
+	}
+	golden(t, "top.txt", text.Bytes())
+}
+
+// cluster is one in which nothing is broken.
+func cluster(t *testing.T) *installation {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: now.Add(6 * 24 * time.Hour)}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	given, err := settings.Parse(map[string]map[string]string{"config-domain": {"apps.example.org": ""}, "config-autoscaler": {"standby": "auto"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	x := &installation{version: &version.Info{Major: "1", Minor: "37", GitVersion: "v1.37.2"}, resources: needed, namespace: "shop", settings: given,
+		hooks:  []admissionv1.ValidatingWebhookConfiguration{{ObjectMeta: metav1.ObjectMeta{Name: "validation.webhook.serving.knative.dev"}, Webhooks: []admissionv1.ValidatingWebhook{{}}}},
+		dryRun: &serving.Service{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{names.CreatorAnnotation: "ann"}}},
+		agents: &appsv1.DaemonSet{Status: appsv1.DaemonSetStatus{NumberAvailable: 1, DesiredNumberScheduled: 1}},
+		nodes:  make([]corev1.Node, 1)}
+	x.hooks[0].Webhooks[0].ClientConfig.CABundle = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+	x.nodes[0].Status.NodeInfo.Swap = &corev1.NodeSwapStatus{Capacity: ptr.To[int64](1 << 30)}
+	for _, name := range []string{"activator", "autoscaler", "controller", "webhook"} {
+		d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{versionLabel: "v0.1.0"}}}
+		d.Spec.Replicas, d.Status.AvailableReplicas = ptr.To[int32](2), 2
+		x.parts = append(x.parts, part{name: name, deployment: d})
+	}
+	g := &gatewayapi.Gateway{}
+	g.Status.Conditions = []metav1.Condition{{Type: "Programmed", Status: "True"}}
+	g.Status.Addresses = []gatewayapi.GatewayStatusAddress{{Value: "192.0.2.1"}}
+	x.gateways = []gateway{{name: "knative-serving/ebb-external", Gateway: g}}
+	return x
+}
+
+func TestCheck(t *testing.T) {
+	gone := apierrors.NewNotFound(schema.GroupResource{Resource: "things"}, "it")
+	forbidden := apierrors.NewForbidden(schema.GroupResource{Resource: "things"}, "it", errors.New("no"))
+
+	bare := cluster(t)
+	bare.resources = map[string][]string{}
+	bare.version.Minor, bare.version.GitVersion = "28+", "v1.28.1"
+
+	bad := cluster(t)
+	bad.resources = map[string][]string{names.ServingGroup + "/v1": needed[names.ServingGroup+"/v1"], gatewayapi.GroupVersion.String(): {"gatewayclasses", "gateways", "httproutes"}}
+	bad.parts[0].deployment.Status.AvailableReplicas = 0
+	bad.parts[1] = part{name: "autoscaler", err: gone}
+	bad.parts[2].deployment.Spec.Replicas = ptr.To[int32](0)
+	bad.parts[3].deployment.Status.AvailableReplicas = 1
+	bad.parts[3].deployment.Labels[versionLabel] = "v0.2.0"
+	bad.gateways = []gateway{{name: "a/missing", err: gone}, {name: "a/unseen", Gateway: &gatewayapi.Gateway{Spec: gatewayapi.GatewaySpec{GatewayClassName: "istio"}}},
+		{name: "a/stuck", Gateway: &gatewayapi.Gateway{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "stuck"}, Status: gatewayapi.GatewayStatus{Conditions: []metav1.Condition{{Type: "Programmed", Status: "False", Message: "no address"}}}}}}
+	bad.settings.Domain.Choices = nil
+	bad.hooks[0].Webhooks[0].ClientConfig.CABundle = nil
+	bad.dryRun, bad.dryRunErr = nil, errors.New("failed calling webhook: connection refused")
+	bad.agents.Status.NumberAvailable = 0
+	bad.nodes[0].Status.NodeInfo.Swap = nil
+	bad.missing = []string{"create services.serving.knative.dev"}
+
+	blind := cluster(t)
+	for i := range blind.parts {
+		blind.parts[i] = part{name: blind.parts[i].name, err: forbidden}
+	}
+	blind.settings, blind.setErr, blind.hooksErr, blind.dryRunErr, blind.agentsErr = nil, forbidden, forbidden, forbidden, forbidden
+
+	late := cluster(t)
+	for name, c := range map[string]struct {
+		facts  *installation
+		before bool
+		now    time.Time
+	}{
+		"healthy": {cluster(t), false, now}, "broken": {bad, false, now}, "blind": {blind, false, now},
+		"bare": {bare, true, now}, "bare-after": {bare, false, now}, "installed": {late, true, now},
+		"expiring": {late, false, now.Add(6*24*time.Hour - time.Hour)}, "expired": {late, false, now.Add(7 * 24 * time.Hour)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var text bytes.Buffer
+			if err := writeFindings(&text, c.facts.judge(c.before, c.now)); err != nil {
+				t.Fatal(err)
+			}
+			golden(t, "check-"+name+".txt", text.Bytes())
+		})
+	}
+}
+
+func TestHelp(t *testing.T) {
+	for _, args := range [][]string{{}, {"explain"}, {"top"}, {"check"}} {
+		var text bytes.Buffer
+		c := newCommand(&text, time.Now)
+		c.SetArgs(append(args, "--help"))
+		if err := c.Execute(); err != nil {
+			t.Fatal(err)
+		}
+		name := "help.txt"
+		if len(args) > 0 {
+			name = "help-" + args[0] + ".txt"
+		}
+		golden(t, name, text.Bytes())
+	}
+}
