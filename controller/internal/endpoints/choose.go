@@ -45,7 +45,12 @@ const maxEndpoints = 1000
 //	Proxy   some        no activator  pods: better without the activator than not at all
 //	any     none        some leaving  these
 //	any     none        some ended    these: they may still take a request, and there is nothing else
+//	any     none        none ready    these: they can hold the requests as soon as they listen
+//	any     not ready   none          pods that are not ready
 //	any     none        none          nobody
+//
+// Kubernetes calls all pods of a node not ready that it has not heard of for a while, as after an
+// outage of the API server. They answer all the same, so those rows list them.
 //
 // A change from one row to another is one write per EndpointSlice, so there is always an address in
 // between. Each address type is decided on its own, because each has its own EndpointSlices.
@@ -58,8 +63,13 @@ func choose(revision string, mode autoscalingv1alpha1.Mode, numActivators int32,
 	if len(ofActivators) == 0 {
 		ofActivators = standing(activators, leaving)
 	}
+	for _, last := range []state{ended, unready} {
+		if len(ofActivators)+len(ofPods) == 0 {
+			ofActivators = standing(activators, last)
+		}
+	}
 	if len(ofActivators)+len(ofPods) == 0 {
-		ofActivators = standing(activators, ended)
+		ofPods = standing(pods, unready)
 	}
 	for kind, list := range ofActivators {
 		ofActivators[kind] = subset(revision, int(numActivators), list)
