@@ -79,6 +79,10 @@ simulate: ## simulate the workloads of sim/workloads in virtual time and write d
 soak: ## disturb several services under load for three minutes (ARGS='-lasts 1h -faults all'); no request may fail
 	@[ ! -x $(DEV) ] || eval "$$($(DEV) kubeconfig 2>/dev/null || true)"; go run ./test/soak $(ARGS)
 
+.PHONY: docs
+docs: ## build the site of docs/ into site/, with mkdocs-material
+	@dev/site/build.sh
+
 .PHONY: help
 help:
 	@awk -F ':.*## ' '/^## /{print "\n" substr($$0, 4)} /^[a-z%0-9-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)

@@ -1,0 +1,16 @@
+#!/usr/bin/env bash
+# build.sh: builds the site with mkdocs-material into site/, and fails at a link that leads nowhere.
+# Its tools are kept in the cache folder, by what they are.
+set -euo pipefail
+cd "$(dirname "$0")"
+mermaid=11.17.2
+tools="${XDG_CACHE_HOME:-$HOME/.cache}/ebb/site-$(sha256sum requirements.txt build.sh | sha256sum | cut -c1-12)"
+if [[ ! -e $tools/done ]]; then
+  rm -rf "$tools"
+  python3 -m venv "$tools" || { echo "python3-venv is needed: apt-get install python3-venv" >&2; exit 1; }
+  "$tools/bin/pip" -q --disable-pip-version-check install -r requirements.txt
+  (cd "$tools" && npm pack -s "mermaid@$mermaid" >/dev/null && tar xzf "mermaid-$mermaid.tgz" package/dist/mermaid.min.js)
+  touch "$tools/done"
+fi
+EBB_MERMAID="$tools/package/dist/mermaid.min.js" NO_MKDOCS_2_WARNING=1 "$tools/bin/mkdocs" -q build --strict --clean -f mkdocs.yml
+echo "site/index.html: $(find ../../site -name '*.html' | wc -l) pages"

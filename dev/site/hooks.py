@@ -1,0 +1,49 @@
+"""Hooks of mkdocs: the pages of the repository's root become pages of the site."""
+
+import os
+import posixpath
+import re
+
+from mkdocs.structure.files import File
+
+ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
+# pages of the root, and their names in the site
+PAGES = {"README.md": "index.md", "ARCHITECTURE.md": "architecture.md", "CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md"}
+LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s#]+)(#[^)]*)?\)")
+
+
+def on_files(files, config):
+    for source, name in PAGES.items():
+        files.append(File.generated(config, name, abs_src_path=os.path.join(ROOT, source)))
+    files.append(File.generated(config, "assets/mermaid.min.js", abs_src_path=os.environ["EBB_MERMAID"]))
+    decisions = sorted(f for f in os.listdir(os.path.join(ROOT, "docs", "decisions")) if f.endswith(".md"))
+    files.append(File.generated(config, "decisions/index.md", content="# Decisions\n\n" + "".join(f"- [{title(d)}]({d})\n" for d in decisions)))
+    return files
+
+
+def title(decision):
+    with open(os.path.join(ROOT, "docs", "decisions", decision), encoding="utf-8") as f:
+        return f.readline().lstrip("# ").strip()
+
+
+def on_page_markdown(markdown, page, config, files):
+    """Links that lead out of docs/ lead to the page of that name, or are plain text."""
+    name = page.file.src_uri
+    source = next((s for s, n in PAGES.items() if n == name), "docs/" + name)
+
+    def translate(match):
+        image, text, target, anchor = match.group(1), match.group(2), match.group(3), match.group(4) or ""
+        if "://" in target:
+            return match.group(0)
+        path = posixpath.normpath(posixpath.join(posixpath.dirname(source), target))
+        if path in PAGES:
+            path = PAGES[path]
+        elif path.startswith("docs/"):
+            path = path[len("docs/"):]
+        else:
+            return text
+        if not files.get_file_from_path(path):
+            return text
+        return f"{image}[{text}]({posixpath.relpath(path, posixpath.dirname(name) or '.')}{anchor})"
+
+    return LINK.sub(translate, markdown)
