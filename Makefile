@@ -7,8 +7,8 @@ SHELL := bash
 ## Cluster
 
 .PHONY: up down kubeconfig status logs
-up: ## start or update the dev cluster with Ebb and its samples (ARGS=all: also what only tests need)
-	@$(DEV) up $(ARGS)
+up: ## start or update the dev cluster with Ebb and its samples (MONITORING=1: with Prometheus; ARGS=all: also what only tests need)
+	@$(DEV) up $(ARGS) $(if $(MONITORING),monitoring)
 
 down: ## stop it and remove everything it created
 	@$(DEV) down
@@ -29,42 +29,46 @@ DEV = dev/ctl.sh
 .PHONY: check format lint generated unit fuzz test e2e
 check: format lint generated unit ## format, lint, layering, generated code, unit tests with race and shuffle
 
+# Each step says how long it takes (test/step.sh).
+STEPS_check = format lint generated unit
+STEPS_test = $(STEPS_check) cluster e2e soak
+STEPS_e2e = cluster e2e
+STEP = EBB_STEPS="$(STEPS_$(firstword $(MAKECMDGOALS)))" test/step.sh
+
 format:
-	@bad=$$(git ls-files -co --exclude-standard -- '*.go' | xargs -r ls -d 2>/dev/null | xargs -r gofmt -l); \
-	[ -z "$$bad" ] || { echo "these files are not formatted; run gofmt -w on them:"; echo "$$bad"; exit 1; }
+	@$(STEP) format 'bad=$$(git ls-files -co --exclude-standard -- "*.go" | xargs -r ls -d 2>/dev/null | xargs -r gofmt -l); \
+	[ -z "$$bad" ] || { echo "these files are not formatted; run gofmt -w on them:"; echo "$$bad"; exit 1; }'
 
 lint:
-	go vet ./...
-	go vet -tags e2e ./test/...
-	go tool staticcheck ./...
-	go tool staticcheck -tags e2e ./test/...
-	go vet -C dev/ctl ./...
-	go vet -C dev/h2spec ./...
+	@$(STEP) lint 'go vet ./...' 'go vet -tags e2e ./test/...' 'go tool staticcheck ./...' 'go tool staticcheck -tags e2e ./test/...' \
+		'go vet -C dev/ctl ./...' 'go vet -C dev/h2spec ./...'
 
 generated: ## check that generated files are up to date
-	@[ ! -x api/generate.sh ] || api/generate.sh --check
+	@$(STEP) generated '[ ! -x api/generate.sh ] || api/generate.sh --check'
 
+# The race detector allocates, and builds with it use other socket calls than releases.
 unit: clients
-	go test -race -shuffle=on -p 2 ./...
-	go test -run AllocatesNothing ./activator/internal/chain ./queue-proxy/internal/sidecar # the race detector allocates
-	go test ./forward # builds with the race detector use other socket calls than releases
-	go test -C dev/ctl -race -shuffle=on -p 2 ./...
+	@$(STEP) unit 'go test -race -shuffle=on -p 2 ./...' \
+		'go test -run AllocatesNothing ./activator/internal/chain ./queue-proxy/internal/sidecar' \
+		'go test ./forward' 'go test -C dev/ctl -race -shuffle=on -p 2 ./...'
 
 .PHONY: clients
-clients: ## install the HTTP clients and nginx for tests with apt-get; without them those tests are skipped, or fail if CI=true
+clients: ## install the HTTP clients, nginx and promtool for tests with apt-get; without them those tests are skipped, or fail if CI=true
 	@command -v curl >/dev/null && command -v h2load >/dev/null && command -v nginx >/dev/null || ! command -v apt-get >/dev/null || \
 		{ apt-get -q update && apt-get -q install -y --no-install-recommends curl nghttp2-client nginx-light; } >/dev/null || \
 		echo "curl, nghttp2-client and nginx-light could not be installed: their tests are skipped, or fail if CI=true"
+	@command -v promtool >/dev/null || ! command -v apt-get >/dev/null || test/promtool.sh || \
+		echo "promtool could not be installed: its tests are skipped, or fail if CI=true"
 
 fuzz: ## run each fuzz target for a minute (ARGS='-lasts 10m FuzzMachine': one for longer)
 	@test/fuzz.sh $(ARGS)
 
 test: check e2e ## the whole gate, as in CI; ends with a soak of one minute
-	@$(MAKE) --no-print-directory soak ARGS='-lasts 1m -seed 1'
+	@$(STEP) soak "$(MAKE) --no-print-directory soak ARGS='-lasts 1m -seed 1'"
 
 e2e: ## start the dev cluster and run the end-to-end tests on it
-	@$(DEV) up all
-	@eval "$$($(DEV) kubeconfig)"; go test -tags e2e -count=1 -parallel 3 -timeout 30m ./test/e2e/...
+	@$(STEP) cluster '$(DEV) up all'
+	@$(STEP) e2e 'eval "$$($(DEV) kubeconfig)"; go test -tags e2e -count=1 -parallel 3 -timeout 30m ./test/e2e/...'
 
 ## Benchmarks: programs that print JSON lines
 
