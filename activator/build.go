@@ -208,7 +208,7 @@ func build(o options, kube kubernetes.Interface, ebb versioned.Interface, store 
 	registry := telemetry.NewRegistry()
 	sources := &metrics.Sources{Table: table, Budget: budget, Announce: announcements, Report: reporter, Rejected: requests.Rejected, Panics: requests.Panics,
 		Evicted: requests.Evicted, Untrusted: &who.Untrusted}
-	if err := errors.Join(registry.Register(sources), coldStarts.Register(registry)); err != nil {
+	if err := errors.Join(registry.Register(sources), registry.Register(telemetry.CertificateEnds(who.Ends)), coldStarts.Register(registry)); err != nil {
 		return nil, err
 	}
 	return &activator{

@@ -150,6 +150,7 @@ func build(config *rest.Config, kube kubernetes.Interface, keys func() wire.Keys
 		return append(counts(server, p.engine, p.writer, p.tender, foreign.Load()), report.Count{Name: "ebb_autoscaler_settings_ignored_total",
 			Help: "Ignored settings of PodAutoscalers, by where they are.", Reason: "annotation", Value: source.Ignored.Load()})
 	}})
+	telemetry.Leases(p.metrics, "autoscaler", p.election.Buckets, func() int { return len(p.election.Held()) })
 	p.stats = p.routes(server)
 	return p, nil
 }

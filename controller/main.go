@@ -18,6 +18,7 @@ import (
 	"k8s.io/klog/v2"
 	"knative.dev/pkg/network"
 
+	"ebb.dev/ebb/controller/internal/certificate"
 	"ebb.dev/ebb/controller/internal/configuration"
 	"ebb.dev/ebb/controller/internal/digest"
 	"ebb.dev/ebb/controller/internal/domainmapping"
@@ -93,6 +94,7 @@ func start(ctx context.Context, args []string, env func(string) string, stdout i
 	registry := telemetry.NewRegistry()
 	world := reconcile.NewWorld(clients, store, nil, log, namespace, network.GetClusterDomainName())
 	defer world.RecordEvents("ebb-controller")()
+	registry.MustRegister(telemetry.CertificateEnds(certificate.Soonest(world)))
 	list := controllers(world, key.Current)
 	var synced atomic.Bool
 	options := reconcile.Options{Timeout: *timeout, Identity: pod, Alone: *alone, SettingsWithin: 10 * time.Second,

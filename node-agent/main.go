@@ -90,7 +90,7 @@ func serve(ctx context.Context, tree *cgroup.Tree, node, socket, metrics string,
 
 	post, registry, all := guard.NewPost(), telemetry.NewRegistry(), pods.New()
 	all.Cgroups, all.Port, all.Log = tree, standby.Port, log
-	all.Link = link.Options{Allowed: post.Allowed, Away: post.Away, Swap: swap, Clock: link.SinceBoot, Count: observe(registry, all.Count), Log: log}
+	all.Link = link.Options{Allowed: post.Allowed, Away: post.Away, Swap: swap, Clock: link.SinceBoot, Count: observe(registry, all.Count, post.Allowed), Log: log}
 	source := cache.NewListWatchFromClient(client, "pods", "", fields.OneTermEqualSelector("spec.nodeName", node))
 	parts := []run.Part{
 		{Name: "guard", Run: func(ctx context.Context) error { return post.Serve(ctx, socket) }},

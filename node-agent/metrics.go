@@ -15,7 +15,7 @@ type count struct {
 	refused *prometheus.CounterVec
 }
 
-func observe(registry *prometheus.Registry, pods func() int) *count {
+func observe(registry *prometheus.Registry, pods func() int, guarded func() bool) *count {
 	c := &count{
 		took: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "ebb_node_agent_work_seconds", Help: "Time to freeze, thaw or compress the containers of a pod.",
@@ -30,7 +30,18 @@ func observe(registry *prometheus.Registry, pods func() int) *count {
 	}
 	registry.MustRegister(c.took, c.failed, c.refused, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "ebb_node_agent_pods", Help: "Pods of this node that may sleep.",
-	}, func() float64 { return float64(pods()) }))
+	}, func() float64 { return float64(pods()) }), prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "ebb_node_agent_guarded", Help: "1 while the guard watches; without it no pod is frozen.",
+	}, func() float64 {
+		if guarded() {
+			return 1
+		}
+		return 0
+	}))
+	for _, work := range names { // from zero on, so that the first is an increase
+		c.took.WithLabelValues(work)
+		c.failed.WithLabelValues(work)
+	}
 	return c
 }
 

@@ -138,7 +138,7 @@ func sections(s *Snapshot) []section {
 			{"tracing-protocol", "none", word(&o.Tracing.Protocol, "none", "http/protobuf", "grpc", "stdout"), "How spans are exported."},
 			{"tracing-endpoint", "", text(&o.Tracing.Endpoint, address, nil), "OTLP target of spans."},
 			{"tracing-sampling-rate", "0", number(&o.Tracing.SamplingRate, between(0, 1)), "Fraction of requests that are traced."},
-			{"cold-start-header", "disabled", enabled(&o.ColdStartHeader), "Adds the header Ebb-Cold-Start, with the time of each step, to responses of requests that waited for a pod."},
+			{"cold-start-header", "disabled", enabled(&o.ColdStartHeader), "Adds the header Server-Timing, with the time of each step, to responses of requests that waited for a pod."},
 		}},
 		{LoggingName, s.checkLogging, []key{
 			{"zap-logger-config", `{"level": "info"}`, structured("JSON object; level is one of "+levels, s.Logging.setZap), "Log level of components without their own level."},

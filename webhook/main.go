@@ -63,6 +63,7 @@ func start(ctx context.Context, env func(string) string, stdout io.Writer) error
 	}
 	registry := telemetry.NewRegistry()
 	keeper := certs.New(client, options.namespace, options.service, log)
+	registry.MustRegister(telemetry.CertificateEnds(keeper.Ends))
 	rules := store.Load
 	domain := clusterdomain.Read()
 	judge := admit.New(admit.Options{

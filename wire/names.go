@@ -24,9 +24,9 @@ const (
 	// HeaderBackend chooses a spare backend of a host (service:port), which requests without it do
 	// not reach yet, or no longer.
 	HeaderBackend = "Ebb-Backend"
-	// HeaderColdStart is on responses to requests that waited for a pod: when the steps happened
-	// (see ColdStart). Off by default.
-	HeaderColdStart = "Ebb-Cold-Start"
+	// HeaderServerTiming is on responses to requests that waited for a pod: how long the steps took
+	// (see ColdStart). Off by default. A container may send the header, too.
+	HeaderServerTiming = "Server-Timing"
 )
 
 // Values of HeaderNetworkProbe. A component answers its own value with 200 and that value as the

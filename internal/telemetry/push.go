@@ -97,7 +97,7 @@ func Collect(registry prometheus.Gatherer, out *otlp.Metrics, wanted func(family
 		failed(err) // what could be gathered is there all the same
 	}
 	for _, f := range families {
-		if !wanted(f.GetName()) {
+		if !wanted(f.GetName()) || ofPrometheus(f.GetName()) {
 			continue
 		}
 		var points []otlp.Point
@@ -141,21 +141,39 @@ func Collect(registry prometheus.Gatherer, out *otlp.Metrics, wanted func(family
 	}
 }
 
-// dotted respells a name of the namespaces kn and k8s. Only not_ready is one word of two there.
+// ofPrometheus tells the second spellings, of which OpenTelemetry has only the first.
+func ofPrometheus(name string) bool {
+	return strings.HasPrefix(name, "kn_") && strings.HasSuffix(name, "_per_second")
+}
+
+// dotted respells a name of the namespaces kn, k8s and faas. Only not_ready and init_duration are
+// one word of two there.
 func dotted(name string) string {
+	if rest, ok := strings.CutPrefix(name, "faas_"); ok {
+		return "faas." + rest
+	}
 	if !strings.HasPrefix(name, "kn_") && !strings.HasPrefix(name, "k8s_") {
 		return name
 	}
 	return strings.ReplaceAll(strings.ReplaceAll(name, "_", "."), "not.ready", "not_ready")
 }
 
+// openName returns the name and the unit (UCUM) in OpenTelemetry.
 func openName(name string) (open, unit string) {
 	open = dotted(name)
-	if strings.HasSuffix(name, "_seconds") {
+	switch {
+	case strings.HasSuffix(name, "_seconds"):
 		unit = "s"
+	case strings.HasSuffix(name, "_bytes"):
+		unit = "By"
+	case name == "faas_coldstarts_total":
+		unit = "{coldstart}"
 	}
 	if open == name {
 		return name, unit
 	}
-	return strings.TrimSuffix(strings.TrimSuffix(open, ".total"), ".seconds"), unit
+	for _, suffix := range []string{".total", "_total", ".seconds", "_seconds"} {
+		open = strings.TrimSuffix(open, suffix)
+	}
+	return open, unit
 }

@@ -27,7 +27,11 @@ func filled() *prometheus.Registry {
 	for _, v := range []float64{0.5, 1.5, 1.5, 9} {
 		histogram.Observe(v)
 	}
-	registry.MustRegister(counter, gauge, histogram)
+	starts := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "faas_coldstarts_total"}, []string{"faas_trigger"})
+	starts.WithLabelValues("http").Inc()
+	registry.MustRegister(counter, gauge, histogram, starts,
+		prometheus.NewHistogram(prometheus.HistogramOpts{Name: "faas_init_duration_seconds"}),
+		prometheus.NewGauge(prometheus.GaugeOpts{Name: "kn_revision_rps_stable_per_second"}))
 	return registry
 }
 
@@ -39,17 +43,23 @@ func TestMetricsKeepTheirMeaningInOpenTelemetry(t *testing.T) {
 		t.Fatal(err)
 	}
 	metrics := got.ResourceMetrics[0].ScopeMetrics[0].Metrics
-	if len(metrics) != 3 {
+	if len(metrics) != 5 {
 		t.Fatalf("got %v", metrics)
 	}
 	if m := metrics[0]; m.Name != "ebb_cold_start_seconds" || m.Unit != "s" || len(m.GetHistogram().DataPoints) != 1 ||
 		m.GetHistogram().DataPoints[0].BucketCounts[0] != 1 || m.GetHistogram().DataPoints[0].BucketCounts[1] != 2 || m.GetHistogram().DataPoints[0].BucketCounts[2] != 1 {
 		t.Errorf("histogram %v", m)
 	}
-	if m := metrics[1]; m.Name != "kn.activator.stats.conn.errors" || !m.GetSum().IsMonotonic || m.GetSum().DataPoints[0].GetAsDouble() != 3 {
+	if m := metrics[1]; m.Name != "faas.coldstarts" || m.Unit != "{coldstart}" || m.GetSum().DataPoints[0].Attributes[0].Key != "faas.trigger" {
 		t.Errorf("counter %v", m)
 	}
-	if m := metrics[2]; m.Name != "kn.revision.pods.not_ready.count" || m.GetGauge().DataPoints[0].Attributes[0].Key != "k8s.namespace.name" {
+	if m := metrics[2]; m.Name != "faas.init_duration" || m.Unit != "s" {
+		t.Errorf("histogram %v", m)
+	}
+	if m := metrics[3]; m.Name != "kn.activator.stats.conn.errors" || !m.GetSum().IsMonotonic || m.GetSum().DataPoints[0].GetAsDouble() != 3 {
+		t.Errorf("counter %v", m)
+	}
+	if m := metrics[4]; m.Name != "kn.revision.pods.not_ready.count" || m.GetGauge().DataPoints[0].Attributes[0].Key != "k8s.namespace.name" {
 		t.Errorf("gauge %v", m)
 	}
 }

@@ -42,6 +42,8 @@ type Load struct {
 	Requests [6]atomic.Int64
 	// Held counts requests that had to wait, Refused those that a full pod sent on.
 	Held, Refused atomic.Int64
+	// NotCompleted counts those that ended otherwise than by a pod's whole response.
+	NotCompleted [forward.BadRequest + 1]atomic.Int64
 }
 
 // Handler is the policy of the activator's servers.
@@ -185,7 +187,7 @@ func (h *Handler) cold(r *forward.Request, x *Exchange, slot hold.Slot) {
 	if x.Birth.Announced {
 		steps.Via = "announcement"
 	}
-	r.AddResponseHeader(wire.HeaderColdStart, steps.String())
+	r.AddResponseHeader(wire.HeaderServerTiming, steps.String())
 }
 
 // OnDialError implements forward.Redirector: no connection to the pod could be made. The request
@@ -244,6 +246,9 @@ func (h *Handler) Done(r *forward.Request, result *forward.Result) {
 	}
 	x.Load.Meter.Out(r.Started.Add(result.Duration))
 	x.Load.Requests[min(max(result.Status/100, 0), 5)].Add(1)
+	if result.Cause != forward.Completed {
+		x.Load.NotCompleted[result.Cause].Add(1)
+	}
 	if x.Ticket.Waited {
 		x.Load.Held.Add(1)
 	}

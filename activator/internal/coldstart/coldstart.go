@@ -1,9 +1,10 @@
 // Package coldstart accounts for the time of requests that waited for a pod from zero.
 //
-// Owns: the histograms ebb_cold_start_seconds and ebb_cold_start_total_seconds, and the accounts
-// that are not closed yet. Reads: what the chain noted of a request, and from the autoscaler when
-// the pod was asked for and scheduled. Writes: nothing else. Never: delays a request; an account is
-// closed seconds after its response began.
+// Owns: the histograms ebb_cold_start_seconds and ebb_cold_start_total_seconds, the same under
+// OpenTelemetry's names faas.coldstarts and faas.init_duration, and the accounts that are not
+// closed yet. Reads: what the chain noted of a request, and from the autoscaler when the pod was
+// asked for and scheduled. Writes: nothing else. Never: delays a request; an account is closed
+// seconds after its response began.
 package coldstart
 
 import (
@@ -52,11 +53,18 @@ const (
 // buckets reach from what a cluster can do at best to what a large image or a full cluster needs.
 var buckets = []float64{.001, .005, .01, .02, .05, .1, .2, .3, .5, .75, 1, 1.5, 2, 3, 5, 10, 20, 30, 60, 120, 300}
 
+// faasBuckets are those that OpenTelemetry's conventions for functions ask for.
+var faasBuckets = []float64{.005, .01, .025, .05, .075, .1, .25, .5, .75, 1, 2.5, 5, 7.5, 10}
+
 // Accounts is the book of cold starts.
 type Accounts struct {
 	phases *prometheus.HistogramVec
 	total  *prometheus.HistogramVec
-	ask    Asker
+	// faasStarts and faasInit are faas.coldstarts and faas.init_duration: what passes before the
+	// container gets the request, which is all but the last phase.
+	faasStarts *prometheus.CounterVec
+	faasInit   *prometheus.HistogramVec
+	ask        Asker
 	// Unsplit counts cold starts of which only the activator's own part is known: decide and
 	// schedule are in pull.
 	Unsplit atomic.Int64
@@ -71,7 +79,7 @@ type Accounts struct {
 type series struct{ namespace, service, revision string }
 
 const (
-	// mostShown bounds the revisions with series of their own: each has some 160. The cold starts
+	// mostShown bounds the revisions with series of their own: each has some 180. The cold starts
 	// of further ones are counted for their namespace, with empty names.
 	mostShown = 100
 	// shownFor is how long after its last cold start a revision keeps its series, when another
@@ -95,6 +103,8 @@ func (a *Accounts) show(s series, now time.Time) []string {
 		labels := prometheus.Labels{labelNames[0]: oldest.namespace, labelNames[1]: oldest.service, labelNames[2]: oldest.revision}
 		a.phases.DeletePartialMatch(labels)
 		a.total.DeletePartialMatch(labels)
+		a.faasStarts.DeletePartialMatch(labels)
+		a.faasInit.DeletePartialMatch(labels)
 	}
 	a.shown[s] = now
 	return []string{s.namespace, s.service, s.revision}
@@ -107,6 +117,9 @@ type account struct {
 	received, end time.Time
 	birth         backends.Birth
 }
+
+// faasTrigger says what starts the function, in OpenTelemetry's words.
+var faasTrigger = prometheus.Labels{"faas_trigger": "http"}
 
 var labelNames = []string{"k8s_namespace_name", "kn_service_name", "kn_revision_name"}
 
@@ -122,13 +135,17 @@ func New(ask Asker) *Accounts {
 			append(slices.Clone(labelNames), "phase")),
 		total: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "ebb_cold_start_total_seconds", Buckets: buckets,
 			Help: "Time from the arrival of a request that waited for a pod from zero to the begin of its response."}, labelNames),
+		faasStarts: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "faas_coldstarts_total", ConstLabels: faasTrigger,
+			Help: "Cold starts: requests that waited for a pod from zero."}, labelNames),
+		faasInit: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "faas_init_duration_seconds", Buckets: faasBuckets, ConstLabels: faasTrigger,
+			Help: "Time from the arrival of a request that waited for a pod from zero until the pod could take it."}, labelNames),
 		open: make(chan account, mostOpen), shown: map[series]time.Time{},
 	}
 }
 
 // Register shows the book to Prometheus.
 func (a *Accounts) Register(registry *prometheus.Registry) error {
-	for _, c := range []prometheus.Collector{a.phases, a.total, prometheus.NewCounterFunc(prometheus.CounterOpts{
+	for _, c := range []prometheus.Collector{a.phases, a.total, a.faasStarts, a.faasInit, prometheus.NewCounterFunc(prometheus.CounterOpts{
 		Name: "ebb_activator_cold_starts_without_breakdown_total",
 		Help: "Cold starts of which the autoscaler could not say when the pod was asked for and scheduled; that time is in phase pull.",
 	}, func() float64 { return float64(a.Unsplit.Load()) })} {
@@ -213,9 +230,15 @@ func (a *Accounts) close(one account, told wire.Birth) {
 		exemplar["trace_id"] = one.trace
 	}
 	labels := a.show(series{one.key.Namespace, one.service, one.key.Name}, time.Now())
+	init := 0.0
 	for i, seconds := range Split(one.received, one.birth, told, one.end) {
+		if Phases[i] != Forward {
+			init += seconds
+		}
 		a.phases.WithLabelValues(append(labels, Phases[i])...).(prometheus.ExemplarObserver).ObserveWithExemplar(seconds, exemplar)
 	}
+	a.faasStarts.WithLabelValues(labels...).Inc()
+	a.faasInit.WithLabelValues(labels...).Observe(init)
 	a.total.WithLabelValues(labels...).(prometheus.ExemplarObserver).ObserveWithExemplar(one.end.Sub(one.received).Seconds(), exemplar)
 }
 

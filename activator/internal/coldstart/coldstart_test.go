@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"ebb.dev/ebb/activator/internal/backends"
+	"ebb.dev/ebb/internal/promtool"
 	"ebb.dev/ebb/wire"
 )
 
@@ -110,6 +111,9 @@ func TestThePodsOfOneWaveAreAskedForOnceAndLeaveExemplars(t *testing.T) {
 			`ebb_cold_start_total_seconds_count{k8s_namespace_name="ns",kn_revision_name="rev",kn_service_name="svc"} 5`,
 			`# {pod="p-1",trace_id="` + strings.Repeat("a", 32) + `"} 0.01 `,
 			`le="300.0"`,
+			`faas_coldstarts_total{faas_trigger="http",k8s_namespace_name="ns",kn_revision_name="rev",kn_service_name="svc"} 5`,
+			`faas_init_duration_seconds_count{faas_trigger="http",k8s_namespace_name="ns",kn_revision_name="rev",kn_service_name="svc"} 5`,
+			`faas_init_duration_seconds_bucket{faas_trigger="http",k8s_namespace_name="ns",kn_revision_name="rev",kn_service_name="svc",le="0.5"} 5`,
 		} {
 			if !strings.Contains(text, want) {
 				t.Errorf("%s is missing from\n%s", want, text)
@@ -132,6 +136,9 @@ func TestTheNumberOfSeriesIsBounded(t *testing.T) {
 		}
 		count := func() (own int, other bool) {
 			text := exposition(t, a)
+			if n := strings.Count(text, "faas_init_duration_seconds_count"); n != strings.Count(text, "faas_coldstarts_total{") || n > mostShown+1 {
+				t.Errorf("%d revisions under OpenTelemetry's names", n)
+			}
 			return strings.Count(text, "ebb_cold_start_total_seconds_count"),
 				strings.Contains(text, fmt.Sprintf(`ebb_cold_start_total_seconds_count{k8s_namespace_name="ns",kn_revision_name="",kn_service_name=""} %d`, 2*mostShown))
 		}
@@ -144,6 +151,15 @@ func TestTheNumberOfSeriesIsBounded(t *testing.T) {
 			t.Errorf("%d series after an hour", n)
 		}
 	})
+}
+
+func TestPromtoolTakesTheMetrics(t *testing.T) {
+	a, registry := New(nil), prometheus.NewRegistry()
+	if err := a.Register(registry); err != nil {
+		t.Fatal(err)
+	}
+	a.close(account{key: backends.Key{Namespace: "ns", Name: "rev"}, service: "svc", pod: "p", received: time.Now(), end: time.Now()}, wire.Birth{})
+	promtool.CheckMetrics(t, promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
 }
 
 func TestTraceID(t *testing.T) {

@@ -81,6 +81,14 @@ func Watch(ctx context.Context, kube kubernetes.Interface, namespace string, log
 	return i, nil
 }
 
+// Ends returns the end of the certificate for gateways, if there is one, by the name of its Secret.
+func (i *Identity) Ends() map[string]time.Time {
+	if pair := i.pair.Load(); pair != nil {
+		return map[string]time.Time{Secret: pair.Leaf.NotAfter}
+	}
+	return nil
+}
+
 func handler(seen func(o any, gone bool)) cache.ResourceEventHandlerFuncs {
 	return cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(o any) { seen(o, false) },

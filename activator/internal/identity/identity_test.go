@@ -174,7 +174,7 @@ func TestGatewaysSeeARenewedCertificateAtOnceAndNeverABadOne(t *testing.T) {
 		t.Fatal(err)
 	}
 	watched(2)
-	if _, err := i.Certificate(nil); err == nil {
+	if _, err := i.Certificate(nil); err == nil || i.Ends() != nil {
 		t.Error("there is a certificate before there is a Secret")
 	}
 	secrets := kube.CoreV1().Secrets("sys")
@@ -198,6 +198,9 @@ func TestGatewaysSeeARenewedCertificateAtOnceAndNeverABadOne(t *testing.T) {
 	}
 	if got := serial(); got != 1 {
 		t.Fatalf("gateways see certificate %d", got)
+	}
+	if left := time.Until(i.Ends()[Secret]); left <= 0 || left > time.Hour {
+		t.Errorf("it ends in %v", left)
 	}
 	good := i.pair.Load()
 	secret.Data = map[string][]byte{"tls.crt": []byte("junk"), "tls.key": secret.Data["tls.key"], "ca.crt": a.pem}

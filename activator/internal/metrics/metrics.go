@@ -15,6 +15,7 @@ import (
 	"ebb.dev/ebb/activator/internal/chain"
 	"ebb.dev/ebb/activator/internal/hold"
 	"ebb.dev/ebb/activator/internal/report"
+	"ebb.dev/ebb/forward"
 )
 
 // Sources is what a Collector shows.
@@ -35,25 +36,26 @@ type Sources struct {
 var (
 	labels = []string{"k8s_namespace_name", "kn_service_name", "kn_configuration_name", "kn_revision_name"}
 
-	concurrency = describe("kn_revision_request_concurrency", "requests of the revision that are in this activator now", labels...)
-	queued      = describe("kn_revision_request_queued", "requests of the revision that wait for a pod now", labels...)
-	active      = describe("kn_revision_request_active", "requests of the revision that are at a pod now", labels...)
-	requests    = describe("ebb_activator_requests_total", "requests that ended, by class of their status; 0: the client left first", append(labels, "code_class")...)
-	held        = describe("ebb_activator_held_requests_total", "requests that had to wait for a pod", labels...)
-	refused     = describe("ebb_activator_refused_by_pod_total", "times a full pod sent a request on to the next", labels...)
-	pods        = describe("ebb_activator_pods", "pods that take requests of the revision", labels...)
+	concurrency = describe("kn_revision_request_concurrency", "Requests of the revision that are in this activator now.", labels...)
+	queued      = describe("kn_revision_request_queued", "Requests of the revision that wait for a pod now.", labels...)
+	active      = describe("kn_revision_request_active", "Requests of the revision that are at a pod now.", labels...)
+	requests    = describe("ebb_activator_requests_total", "Requests that ended, by class of their status; 0: the client left first.", append(labels, "code_class")...)
+	notComplete = describe("ebb_activator_requests_not_completed_total", "Requests that ended otherwise than by a whole response of the pod, by cause.", append(labels, "cause")...)
+	held        = describe("ebb_activator_held_requests_total", "Requests that had to wait for a pod.", labels...)
+	refused     = describe("ebb_activator_refused_by_pod_total", "Times a full pod sent a request on to the next.", labels...)
+	pods        = describe("ebb_activator_pods", "Pods that take requests of the revision.", labels...)
 
-	reachable = describe("kn_activator_stats_conn_reachable", "whether the autoscaler took the last report", "peer")
-	errors    = describe("kn_activator_stats_conn_errors_total", "reports that the autoscaler did not accept", "peer")
+	reachable = describe("kn_activator_stats_conn_reachable", "1 if the autoscaler took the last report.", "peer")
+	errors    = describe("kn_activator_stats_conn_errors_total", "Reports that the autoscaler did not accept.", "peer")
 
-	totalHeld      = describe("ebb_activator_queued_requests", "requests that are queued, of all revisions")
-	totalHeldBytes = describe("ebb_activator_held_bytes", "memory of requests, queued and in flight")
-	rejected       = describe("ebb_activator_rejected_requests_total", "requests that were rejected or cut because a limit of HOLD_* was reached")
-	malformed      = describe("ebb_activator_malformed_requests_total", "requests that were no HTTP")
-	panics         = describe("ebb_activator_panics_total", "panics that were caught; the log has the stack")
-	evicted        = describe("ebb_activator_evicted_connections_total", "client connections that were closed to make room for new ones")
-	untrusted      = describe("ebb_activator_untrusted_pods_total", "connections to pods that were given up because of the pod's certificate")
-	announcements  = describe("ebb_activator_announcements_total", "announcements of pods, by what became of them", "outcome")
+	totalHeld      = describe("ebb_activator_queued_requests", "Requests that are queued, of all revisions.")
+	totalHeldBytes = describe("ebb_activator_held_bytes", "Memory of requests, queued and in flight.")
+	rejected       = describe("ebb_activator_rejected_requests_total", "Requests that were rejected or cut because a limit of HOLD_* was reached.")
+	malformed      = describe("ebb_activator_malformed_requests_total", "Requests that were no HTTP.")
+	panics         = describe("ebb_activator_panics_total", "Panics that were caught; the log has the stack.")
+	evicted        = describe("ebb_activator_evicted_connections_total", "Client connections that were closed to make room for new ones.")
+	untrusted      = describe("ebb_activator_untrusted_pods_total", "Connections to pods that were given up because of the pod's certificate.")
+	announcements  = describe("ebb_activator_announcements_total", "Announcements of pods, by what became of them.", "outcome")
 )
 
 func describe(name, help string, labels ...string) *prometheus.Desc {
@@ -62,7 +64,7 @@ func describe(name, help string, labels ...string) *prometheus.Desc {
 
 // Describe implements prometheus.Collector.
 func (s *Sources) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{concurrency, queued, active, requests, held, refused, pods, reachable, errors, totalHeld, totalHeldBytes, rejected, malformed, panics, evicted, untrusted, announcements} {
+	for _, d := range []*prometheus.Desc{concurrency, queued, active, requests, notComplete, held, refused, pods, reachable, errors, totalHeld, totalHeldBytes, rejected, malformed, panics, evicted, untrusted, announcements} {
 		out <- d
 	}
 }
@@ -89,6 +91,10 @@ func (s *Sources) Collect(out chan<- prometheus.Metric) {
 		}
 		if !seen {
 			return
+		}
+		// From zero on, so that the first is an increase.
+		for cause := forward.Replied; cause <= forward.BadRequest; cause++ {
+			count(notComplete, load.NotCompleted[cause].Load(), append(names, cause.String())...)
 		}
 		gauge(concurrency, float64(load.Meter.Now()), names...)
 		gauge(queued, float64(waiting), names...)

@@ -180,6 +180,9 @@ func (e *Election) Learn(bucket, ip string) {
 	}
 }
 
+// Buckets is the number of buckets that the replicas divide.
+func (e *Election) Buckets() int { return len(e.names) }
+
 // Held names the buckets that this process owns.
 func (e *Election) Held() []string {
 	e.mutex.RLock()

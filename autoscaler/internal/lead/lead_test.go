@@ -148,7 +148,7 @@ func TestEachRevisionHasOneOwner(t *testing.T) {
 			t.Errorf("taken over: %v, want %v", b.taken, want)
 		}
 		b.mutex.Unlock()
-		if len(b.Held()) != 3 || len(a.Held()) != 0 {
+		if b.Buckets() != 3 || len(b.Held()) != 3 || len(a.Held()) != 0 {
 			t.Errorf("held: %v and %v", a.Held(), b.Held())
 		}
 		b.stop()

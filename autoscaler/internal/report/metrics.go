@@ -76,12 +76,14 @@ var (
 			describe("kn_revision_rps_target", "Requests per second aimed for in a pod."),
 		},
 	}
-	ruleInfo = prometheus.NewDesc("ebb_revision_decision_rule", "1 for the rule that brought the latest decision about.", append(append([]string{}, labels...), "rule"), nil)
+	// stableRate is the second spelling of kn_revision_rps_stable, with its unit as in Knative.
+	stableRate = describe("kn_revision_rps_stable_per_second", "Average of requests per second over the stable window.")
+	ruleInfo   = prometheus.NewDesc("ebb_revision_decision_rule", "1 for the rule that brought the latest decision about.", append(append([]string{}, labels...), "rule"), nil)
 )
 
 // Describe implements prometheus.Collector.
 func (c Collector) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{desired, excess, panicMode, requested, ready, notReady, pending, terminating, asleep, ruleInfo} {
+	for _, d := range []*prometheus.Desc{desired, excess, panicMode, requested, ready, notReady, pending, terminating, asleep, stableRate, ruleInfo} {
 		out <- d
 	}
 	for _, three := range metrics {
@@ -123,6 +125,9 @@ func (c Collector) Collect(out chan<- prometheus.Metric) {
 		gauge(three[0], d.Observation.Stable)
 		gauge(three[1], d.Observation.Panic)
 		gauge(three[2], d.Target)
+		if d.Metric == decide.RequestsPerSecond {
+			gauge(stableRate, d.Observation.Stable)
+		}
 		out <- &series{ruleInfo, append(pairs[:4:4], pair("rule", v.Last.Rule())), 1}
 	})
 }

@@ -14,6 +14,8 @@ import (
 	"ebb.dev/ebb/autoscaler/internal/loop"
 	"ebb.dev/ebb/autoscaler/revision"
 	"ebb.dev/ebb/autoscaler/zero"
+	"ebb.dev/ebb/internal/promtool"
+	"ebb.dev/ebb/internal/telemetry"
 	"ebb.dev/ebb/wire"
 )
 
@@ -68,6 +70,9 @@ func TestMetricsCarryTheContractsNames(t *testing.T) {
 		visit(view)
 		visit(loop.View{Key: loop.Key{Name: "undecided"}, Spec: &loop.Spec{}})
 	}, Counts: func() []Count { return []Count{{"ebb_autoscaler_stats_refused_total", "x", "forged", 4}} }})
+	// The contract's names of numbers of pods end as those of histograms do.
+	promtool.CheckMetrics(t, telemetry.Metrics(registry), "kn_revision_pods_count", "kn_revision_pods_not_ready_count", "kn_revision_pods_pending_count",
+		"kn_revision_pods_terminating_count")
 	families, err := registry.Gather()
 	if err != nil {
 		t.Fatal(err)
@@ -99,6 +104,30 @@ func TestMetricsCarryTheContractsNames(t *testing.T) {
 		if value, ok := got[name]; !ok || value != want {
 			t.Errorf("%s is %v (%v), want %v", name, value, ok, want)
 		}
+	}
+}
+
+// Knative's exporter adds the unit to one name.
+func TestTheStableRateHasBothSpellings(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	view := loop.View{Key: hello, Spec: &loop.Spec{}, Last: entry()}
+	view.Last.Decision.Metric, view.Last.Decision.Observation.Stable = decide.RequestsPerSecond, 90
+	registry.MustRegister(Collector{Each: func(visit func(loop.View)) { visit(view) }, Counts: func() []Count { return nil }})
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := 0
+	for _, f := range families {
+		if name := f.GetName(); name == "kn_revision_rps_stable" || name == "kn_revision_rps_stable_per_second" {
+			found++
+			if got := f.Metric[0].GetGauge().GetValue(); got != 90 {
+				t.Errorf("%s is %v", name, got)
+			}
+		}
+	}
+	if found != 2 {
+		t.Errorf("%d spellings", found)
 	}
 }
 

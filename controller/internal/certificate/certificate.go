@@ -8,6 +8,7 @@ package certificate
 import (
 	"context"
 	"slices"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -109,6 +110,25 @@ func (k *Keeper) Ready(namespace, name string) bool {
 	}
 	state, _ := certificate.Judge(have)
 	return state == certificate.Ready
+}
+
+// Soonest returns a function that returns when the Certificate of all that ends first does, by its
+// namespace and name. The others need no series: there may be thousands.
+func Soonest(w *reconcile.World) func() map[string]time.Time {
+	kind := w.Optional(certificate.Resource, certificate.Selector)
+	return func() map[string]time.Time { return soonest(kind.List(metav1.NamespaceAll, labels.Everything())) }
+}
+
+func soonest(all []*unstructured.Unstructured) map[string]time.Time {
+	var first map[string]time.Time
+	var end time.Time
+	for _, have := range all {
+		text, _, _ := unstructured.NestedString(have.Object, "status", "notAfter")
+		if at, err := time.Parse(time.RFC3339, text); err == nil && (first == nil || at.Before(end)) {
+			first, end = map[string]time.Time{have.GetNamespace() + "/" + have.GetName(): at}, at
+		}
+	}
+	return first
 }
 
 // Prune deletes the Certificates of owner with the given labels that are not wanted any more. Their

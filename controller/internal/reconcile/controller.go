@@ -90,26 +90,29 @@ func (p permanent) Unwrap() error { return p.error }
 // something changes.
 func Permanent(err error) error { return permanent{err} }
 
-// Metrics measures reconciles, by reconciler and outcome.
+// Metrics measures reconciles, by reconciler and outcome, and counts Leases.
 type Metrics struct {
+	registry prometheus.Registerer
 	duration *prometheus.HistogramVec
-	depth    *prometheus.GaugeVec
+	// depth has two names: client-go's own, and the one of Knative's controllers.
+	depth [2]*prometheus.GaugeVec
 }
 
 // NewMetrics registers the metrics.
 func NewMetrics(into prometheus.Registerer) *Metrics {
+	depth := func(name string) *prometheus.GaugeVec {
+		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: "Keys that wait in the queue of the reconciler."}, []string{"name"})
+	}
 	m := &Metrics{
+		registry: into,
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "ebb_controller_reconcile_duration_seconds",
 			Help:    "Duration of a reconcile, by reconciler and outcome (ok, error, panic).",
 			Buckets: []float64{.001, .005, .02, .1, .5, 2, 10, 30},
 		}, []string{"reconciler", "outcome"}),
-		depth: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "workqueue_depth",
-			Help: "Current depth of workqueue, by reconciler.",
-		}, []string{"name"}),
+		depth: [2]*prometheus.GaugeVec{depth("workqueue_depth"), depth("kn_workqueue_depth")},
 	}
-	into.MustRegister(m.duration, m.depth)
+	into.MustRegister(m.duration, m.depth[0], m.depth[1])
 	return m
 }
 
@@ -157,7 +160,9 @@ func (r runner) next(c *Controller) bool {
 	// reconcile that wrote nothing takes no time.
 	began := time.Now()
 	defer func() { time.AfterFunc(min(time.Since(began), settleWithin), func() { c.q().Done(key) }) }()
-	r.metrics.depth.WithLabelValues(c.Name).Set(float64(c.q().Len()))
+	for _, depth := range r.metrics.depth {
+		depth.WithLabelValues(c.Name).Set(float64(c.q().Len()))
+	}
 
 	// A key of another replica is dropped, because that replica gets the same event. The loss of
 	// the lease cancels the reconcile.

@@ -55,6 +55,13 @@ func (l *Leases) Begin(key Key) (ctx context.Context, done func(), ok bool) {
 	return t.ctx, t.work.Done, true
 }
 
+// Held is the number of buckets that this replica holds.
+func (l *Leases) Held() int {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	return len(l.held)
+}
+
 func (l *Leases) win(bucket string, ctx context.Context) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -25,6 +25,7 @@ import (
 	ebbscheme "ebb.dev/ebb/api/client/versioned/scheme"
 	"ebb.dev/ebb/internal/events"
 	"ebb.dev/ebb/internal/lease"
+	"ebb.dev/ebb/internal/telemetry"
 	"ebb.dev/ebb/settings"
 )
 
@@ -249,6 +250,7 @@ func (w *World) Run(ctx context.Context, controllers []*Controller, o Options) e
 		leases.win("", leasing)
 		won("")
 	} else {
+		telemetry.Leases(o.Metrics.registry, "controller", func() int { return len(buckets) }, leases.Held)
 		election := lease.Election{Client: w.Kube, Namespace: w.SystemNamespace, Identity: o.Identity, Buckets: buckets,
 			Scheme: o.Leases, Log: w.Log, Lost: leases.lose,
 			Won: func(bucket string, held context.Context) {

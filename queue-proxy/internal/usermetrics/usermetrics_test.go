@@ -13,6 +13,7 @@ import (
 
 	"ebb.dev/ebb/forward"
 	"ebb.dev/ebb/internal/otlp"
+	"ebb.dev/ebb/internal/promtool"
 	"ebb.dev/ebb/queue-proxy/internal/chain"
 	"ebb.dev/ebb/standby"
 )
@@ -42,6 +43,14 @@ func TestMetricsCarryTheContractsNames(t *testing.T) {
 	if strings.Contains(text, `http_response_status_code="200"`) {
 		t.Error("a probe was counted")
 	}
+}
+
+func TestPromtoolTakesTheMetrics(t *testing.T) {
+	sources := some
+	sources.Strangers = func() int64 { return 0 }
+	m := New([]otlp.Attribute{otlp.String("kn.service.name", "svc")}, sources)
+	m.Observe(&forward.Request{}, &forward.Result{Status: 200, Duration: time.Millisecond}, chain.Ended{})
+	promtool.CheckMetrics(t, m)
 }
 
 func TestDurationsFallIntoTheirBuckets(t *testing.T) {

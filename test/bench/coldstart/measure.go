@@ -120,7 +120,7 @@ func measure(ctx context.Context, c *cluster.Cluster, namespace, url string) (ph
 		return phases{}, fmt.Errorf("the image did not say when its process started: %w", err)
 	}
 	p.processStarted = time.Unix(0, started)
-	p.cold, err = wire.ParseColdStart(reply.Header.Get(wire.HeaderColdStart))
+	p.cold, err = wire.ParseColdStart(reply.Header.Values(wire.HeaderServerTiming))
 	return p, err
 }
 

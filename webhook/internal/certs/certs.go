@@ -86,6 +86,14 @@ func New(client kubernetes.Interface, namespace, service string, log *slog.Logge
 // Ready tells whether there is a certificate and the API server was told to trust it.
 func (k *Keeper) Ready() bool { return k.ready.Load() }
 
+// Ends returns the end of the certificate that is served, by the name of its Secret.
+func (k *Keeper) Ends() map[string]time.Time {
+	if c := k.serving.Load(); c != nil {
+		return map[string]time.Time{SecretName: c.Leaf.NotAfter}
+	}
+	return nil
+}
+
 // Certificate is the tls.Config callback.
 func (k *Keeper) Certificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	if c := k.serving.Load(); c != nil {

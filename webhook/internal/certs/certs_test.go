@@ -92,7 +92,7 @@ func TestCertificateIsMadeRegisteredAndKept(t *testing.T) {
 	now := inAMoment()
 	client := fake.NewClientset(registrations()...)
 	k := newKeeper(client, &now)
-	if k.Ready() {
+	if k.Ready() || k.Ends() != nil {
 		t.Error("ready before there is a certificate")
 	}
 	if err := k.Check(context.Background()); err != nil {
@@ -100,6 +100,9 @@ func TestCertificateIsMadeRegisteredAndKept(t *testing.T) {
 	}
 	if !k.Ready() {
 		t.Error("not ready")
+	}
+	if left := k.Ends()[SecretName].Sub(now); left < lifetime-time.Minute || left > lifetime {
+		t.Errorf("the certificate ends in %v", left)
 	}
 	for i, bundle := range bundles(t, client) {
 		if err := trusted(t, k, bundle, now); err != nil {

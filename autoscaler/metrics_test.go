@@ -1,0 +1,16 @@
+package main
+
+import (
+	"testing"
+	"time"
+
+	"ebb.dev/ebb/internal/promtool"
+	"ebb.dev/ebb/internal/telemetry"
+)
+
+func TestPromtoolTakesTheDurations(t *testing.T) {
+	registry := telemetry.NewRegistry()
+	d := observe(registry)
+	d.scrape(time.Millisecond, true)
+	promtool.CheckMetrics(t, telemetry.Metrics(registry))
+}
