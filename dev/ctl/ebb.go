@@ -40,7 +40,7 @@ func (c *control) ebb(ctx context.Context, compiling *task, p *parts) error {
 	if err != nil {
 		return err
 	}
-	if err := c.installEbb(ctx, refs); err != nil {
+	if err := c.installEbb(ctx, refs, p.monitoring); err != nil {
 		return err
 	}
 	var replies []install.Reply
@@ -142,13 +142,13 @@ func (c *control) compile(ctx context.Context, progress build.Progress) (map[str
 
 // installEbb applies config/ with the names of the images just built, through an overlay that a
 // person can read and apply by hand.
-func (c *control) installEbb(ctx context.Context, refs map[string]string) error {
+func (c *control) installEbb(ctx context.Context, refs map[string]string, monitoring bool) error {
 	k := c.kubectl()
 	overlay := c.In("overlay")
 	if err := os.MkdirAll(overlay, 0o755); err != nil {
 		return err
 	}
-	text, err := install.Overlay("../../config", refs)
+	text, err := install.Overlay("../../config", refs, monitoring)
 	if err != nil {
 		return err
 	}

@@ -22,7 +22,7 @@ const gib = 1 << 30
 var (
 	buildCPU = map[string]time.Duration{
 		"kube": 700 * time.Second, "dns": 15 * time.Second, "istio": 450 * time.Second, "istio/chart": 5 * time.Second,
-		"metrics": 10 * time.Second, "certmanager": 25 * time.Second,
+		"metrics": 10 * time.Second, "certmanager": 25 * time.Second, "targets": 5 * time.Second,
 	}
 	ebbCPU  = 60 * time.Second // Ebb itself, when the packages that it shares with the above are built
 	start   = 60 * time.Second // from the first program to the samples' answers
@@ -37,8 +37,8 @@ type forecast struct {
 	disk    map[string]uint64 // folder -> bytes
 }
 
-func (c *control) forecast(ctx context.Context, all bool) (forecast, error) {
-	_, missing, err := c.module().Cached(ctx, c.Cache, folders(all)...)
+func (c *control) forecast(ctx context.Context, p *parts) (forecast, error) {
+	_, missing, err := c.module().Cached(ctx, c.Cache, folders(p)...)
 	if err != nil {
 		return forecast{}, err
 	}

@@ -139,6 +139,18 @@ func gateway(name, libc, envoy, agent, bootstrap string) recipe {
 	}}
 }
 
+// prometheus is the image of Debian's Prometheus, with the C library that it needs.
+func prometheus(name, libc, unpacked string) recipe {
+	return recipe{name: name, key: libc + " " + unpacked, make: func() (image.Image, error) {
+		base, err := image.Tree(libc, "/", nil)
+		if err != nil {
+			return image.Image{}, err
+		}
+		return image.Make(name, image.Settings{Entrypoint: []string{"/usr/bin/prometheus"}}, append(base, temp),
+			[]image.Entry{{Path: "/usr/bin/prometheus", From: filepath.Join(unpacked, "usr/bin/prometheus"), Mode: 0o755}})
+	}}
+}
+
 // python is the image of a Python sample: the interpreter with compiled
 // libraries, and the sample's own files on top.
 func python(name, base, source string, files []string, command []string) (recipe, error) {

@@ -13,7 +13,6 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
-	"slices"
 	"syscall"
 
 	"ebb.dev/ebb/dev/ctl/internal/addresses"
@@ -22,7 +21,8 @@ import (
 )
 
 const usage = `usage: ctl COMMAND
-  up [all]     bring the cluster up, or up to date; all: with the metrics server and cert-manager, which tests need
+  up [all] [monitoring]  bring the cluster up, or up to date; all: with the metrics server, cert-manager
+               and Prometheus, which tests need; monitoring: with Prometheus
   down         take it down and leave nothing behind
   kubeconfig   print the lines that point a shell at it
   status       say what runs
@@ -52,14 +52,24 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if _, err := os.Stat(filepath.Join(root, "dev", "ctl", "go.mod")); err != nil {
 		return fmt.Errorf("%s is not a checkout of Ebb: run `make %s` in one", root, args[0])
 	}
-	if args[0] == "up" && len(args) > 1 && !slices.Equal(args[1:], []string{"all"}) {
-		fmt.Fprint(stderr, usage)
-		return fmt.Errorf("up takes no argument %q", args[1:])
+	wanted := parts{}
+	if args[0] == "up" {
+		for _, what := range args[1:] {
+			switch what {
+			case "all":
+				wanted.all, wanted.monitoring = true, true
+			case "monitoring":
+				wanted.monitoring = true
+			default:
+				fmt.Fprint(stderr, usage)
+				return fmt.Errorf("up takes no argument %q", what)
+			}
+		}
 	}
 	c := newControl(place.Of(root, os.Getenv), step.New(stderr, terminal(stderr)), stdout)
 	switch args[0] {
 	case "up":
-		return c.up(ctx, len(args) > 1 && args[1] == "all")
+		return c.up(ctx, &wanted)
 	case "down":
 		return c.down(ctx)
 	case "kubeconfig":

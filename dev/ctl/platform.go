@@ -38,6 +38,11 @@ func (c *control) platformImages(ctx context.Context, r *step.Report, p *parts) 
 			program("dev.local/dev/metrics", p.programs["metrics"], p.programs["metrics"], "/metrics-server", image.Settings{}),
 			program("dev.local/dev/certmanager", p.programs["certmanager"], p.programs["certmanager"], "/certmanager", image.Settings{}))
 	}
+	if p.monitoring {
+		recipes = append(recipes,
+			prometheus("dev.local/dev/prometheus", p.libc, p.prom),
+			program("dev.local/dev/targets", p.programs["targets"], p.programs["targets"], "/targets", image.Settings{}))
+	}
 	var fresh int
 	p.refs, fresh, err = s.load(ctx, recipes)
 	r.Note("%d new", fresh)
@@ -68,8 +73,8 @@ func (c *control) once(ctx context.Context, title, key string, f func(context.Co
 	})
 }
 
-// platform installs load balancer addresses, the Gateway API, DNS and Istio, and with parts.all the
-// metrics server and cert-manager.
+// platform installs load balancer addresses, the Gateway API, DNS and Istio, with parts.monitoring
+// Prometheus, and with parts.all the metrics server and cert-manager.
 func (c *control) platform(ctx context.Context, p *parts) error {
 	k := c.kubectl()
 	self, err := os.Executable()
@@ -113,6 +118,11 @@ func (c *control) platform(ctx context.Context, p *parts) error {
 	}); err != nil {
 		return err
 	}
+	if p.monitoring {
+		if err := c.prometheus(ctx, p); err != nil {
+			return err
+		}
+	}
 	if !p.all {
 		return nil
 	}
@@ -128,6 +138,20 @@ func (c *control) platform(ctx context.Context, p *parts) error {
 		return err
 	}
 	return c.certManager(ctx, p)
+}
+
+// prometheus installs Prometheus with the configuration, rules and alerts of config/monitoring.
+func (c *control) prometheus(ctx context.Context, p *parts) error {
+	folder := filepath.Join(c.Root, "config/monitoring/prometheus")
+	manifests, err := install.PrometheusManifests(folder, p.refs["dev.local/dev/prometheus"], p.refs["dev.local/dev/targets"])
+	if err != nil {
+		return err
+	}
+	return c.once(ctx, "Prometheus", string(manifests), func(ctx context.Context, r *step.Report) error {
+		r.Note("kubectl -n monitoring port-forward service/prometheus 9090")
+		_, err := c.kubectl().Apply(ctx, manifests) // no step waits for it
+		return err
+	})
 }
 
 // certManager installs cert-manager with the issuers that Ebb's settings name.

@@ -14,13 +14,16 @@ import (
 	"ebb.dev/ebb/dev/ctl/internal/step"
 )
 
-// folders lists the folders of dev/ whose programs the cluster runs. The last two are for tests
+// folders lists the folders of dev/ whose programs the cluster runs. The last ones are for tests
 // only: the metrics server is what class hpa.autoscaling.knative.dev scales by, cert-manager makes
-// certificates.
-func folders(all bool) []string {
+// certificates, targets finds what Prometheus scrapes.
+func folders(p *parts) []string {
 	list := []string{"kube", "dns", "istio", "istio/chart"}
-	if all {
+	if p.all {
 		list = append(list, "metrics", "certmanager")
+	}
+	if p.monitoring {
+		list = append(list, "targets")
 	}
 	return list
 }
@@ -39,7 +42,7 @@ func (c *control) beginBuild(ctx context.Context, p *parts) *task {
 			return err
 		}
 		p.pause = pause["pause"]
-		p.programs, t.made, err = c.module().Programs(ctx, c.Cache, c.Log("build-platform"), t.progress, folders(p.all)...)
+		p.programs, t.made, err = c.module().Programs(ctx, c.Cache, c.Log("build-platform"), t.progress, folders(p)...)
 		return err
 	})
 }
@@ -117,6 +120,12 @@ func (c *control) downloads(ctx context.Context, p *parts) (err error) {
 	}
 	if p.libc, err = fetch.Debs(ctx, c.Cache, log, libcPackages); err != nil {
 		return err
+	}
+	if p.monitoring {
+		// Unpacked, not installed: the package would start a server on this machine.
+		if p.prom, err = fetch.Debs(ctx, c.Cache, log, []string{"prometheus"}); err != nil {
+			return err
+		}
 	}
 	dev := filepath.Join(c.Root, "dev")
 	if p.gatewayAPI, err = build.ModuleDir(ctx, dev, "sigs.k8s.io/gateway-api"); err != nil {

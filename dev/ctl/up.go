@@ -44,7 +44,7 @@ var tools = map[string]string{
 
 // up is the whole of `make up`: a list of steps, each of which finds out by itself whether there is
 // anything to do. Long builds and downloads go on in the background while other steps run.
-func (c *control) up(ctx context.Context, all bool) (err error) {
+func (c *control) up(ctx context.Context, parts *parts) (err error) {
 	if err := c.machine.Root(); err != nil {
 		return err
 	}
@@ -59,7 +59,6 @@ func (c *control) up(ctx context.Context, all bool) (err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer c.background.Wait()
 	defer cancel()
-	parts := &parts{all: all}
 	building, err := c.preflight(ctx, parts)
 	if err != nil {
 		// A refusal leaves nothing behind; a folder that is in use is not removed by this.
@@ -86,10 +85,11 @@ func (c *control) up(ctx context.Context, all bool) (err error) {
 // parts are what the steps hand to one another.
 type parts struct {
 	all                            bool              // with the metrics server and cert-manager
+	monitoring                     bool              // with Prometheus
 	programs                       map[string]string // binaries, by their folder in dev/
 	pause                          string            // binary
 	ebb                            map[string]string // binaries of Ebb, samples and test images, by their folder
-	libc, python, envoy            string            // unpacked packages
+	libc, python, envoy, prom      string            // unpacked packages
 	gatewayAPI, istio, certManager string            // folders of modules
 	refs                           map[string]string // images of the platform
 }
@@ -104,7 +104,7 @@ func (c *control) preflight(ctx context.Context, p *parts) (*task, error) {
 	}}); err != nil {
 		return nil, err
 	}
-	forecast, err := c.forecast(ctx, p.all)
+	forecast, err := c.forecast(ctx, p)
 	if err != nil {
 		return nil, err
 	}

@@ -23,7 +23,7 @@ const root = "../.."
 
 // apart are the directories of config/ that are installed separately, because not every cluster has
 // their kinds.
-var apart = []string{"certmanager"}
+var apart = []string{"certmanager", "monitoring", "monitoring/knative-1.18"}
 
 func config(t *testing.T) []Object {
 	t.Helper()

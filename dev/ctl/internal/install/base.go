@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-//go:embed certmanager.yaml dns.yaml istio.yaml metrics.yaml
+//go:embed certmanager.yaml dns.yaml istio.yaml metrics.yaml prometheus.yaml
 var templates embed.FS
 
 func render(name string, values any) ([]byte, error) {

@@ -27,8 +27,9 @@ const source = "ko://ebb.dev/ebb/"
 // reserved for tests, so nobody can own it.
 const Domain = "ebb.test"
 
-// Overlay is a kustomization that puts the built images into config/.
-func Overlay(config string, refs map[string]string) ([]byte, error) {
+// Overlay is a kustomization that puts the built images into config/. With monitoring, the pods of
+// revisions serve metrics.
+func Overlay(config string, refs map[string]string, monitoring bool) ([]byte, error) {
 	type imageName struct {
 		Name    string `json:"name"`
 		NewName string `json:"newName"`
@@ -53,6 +54,9 @@ func Overlay(config string, refs map[string]string) ([]byte, error) {
 	if ref := refs["dev.local/ebb/queue-proxy"]; ref != "" {
 		// kustomize does not know this field as an image.
 		settings["config-deployment"] = map[string]any{"queue-sidecar-image": ref}
+	}
+	if monitoring {
+		settings["config-observability"] = map[string]any{"request-metrics-protocol": "prometheus"}
 	}
 	var patches []map[string]any
 	for _, name := range slices.Sorted(maps.Keys(settings)) {

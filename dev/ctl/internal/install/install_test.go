@@ -3,6 +3,10 @@ package install
 import (
 	"encoding/json"
 	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -14,7 +18,7 @@ func TestOverlayNamesEachComponentOnce(t *testing.T) {
 		"dev.local/ebb/activator":      "dev.local/ebb/activator:111",
 		"dev.local/ebb/queue-proxy":    "dev.local/ebb/queue-proxy:222",
 		"dev.local/ebb-test/autoscale": "dev.local/ebb-test/autoscale:333",
-	})
+	}, true)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -29,8 +33,8 @@ func TestOverlayNamesEachComponentOnce(t *testing.T) {
 	if len(overlay.Images) != 2 || overlay.Images[0].Name != "ko://ebb.dev/ebb/activator" || overlay.Images[0].NewTag != "111" {
 		t.Errorf("images: %+v", overlay.Images)
 	}
-	if len(overlay.Patches) != 2 || !strings.Contains(overlay.Patches[0].Patch, "queue-sidecar-image: dev.local/ebb/queue-proxy:222") ||
-		!strings.Contains(overlay.Patches[1].Patch, "ebb.test: \"\"") {
+	if len(overlay.Patches) != 3 || !strings.Contains(overlay.Patches[0].Patch, "queue-sidecar-image: dev.local/ebb/queue-proxy:222") ||
+		!strings.Contains(overlay.Patches[1].Patch, "ebb.test: \"\"") || !strings.Contains(overlay.Patches[2].Patch, "request-metrics-protocol: prometheus") {
 		t.Errorf("patches: %+v", overlay.Patches)
 	}
 }
@@ -123,5 +127,45 @@ func TestSettledIsOnlyWhatServesItsNewestTemplate(t *testing.T) {
 	}
 	if _, settled := judge(strings.ReplaceAll(settledJSON, `"observedGeneration": 1`, `"observedGeneration": 0`), "deployment/activator"); settled {
 		t.Error("a Gateway whose Deployment is not there yet counts as settled")
+	}
+}
+
+// What runs here is what users get, but for how pods are found. promtool is Debian's, as Prometheus
+// is.
+func TestPrometheusTakesTheConfigurationOfUsers(t *testing.T) {
+	manifests, err := PrometheusManifests("../../../../config/monitoring/prometheus", "prometheus:1", "targets:1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var files struct{ Data map[string]string }
+	for _, doc := range strings.Split(string(manifests), "\n---\n") {
+		var v map[string]any
+		if err := yaml.UnmarshalStrict([]byte(doc), &v); err != nil {
+			t.Fatalf("%v in:\n%s", err, doc)
+		}
+		if v["kind"] == "ConfigMap" {
+			if err := yaml.Unmarshal([]byte(doc), &files); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	folder := t.TempDir()
+	for name, text := range files.Data {
+		if err := os.WriteFile(filepath.Join(folder, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	config := files.Data["prometheus.yml"]
+	if strings.Contains(config, "kubernetes_sd") || strings.Count(config, "http_sd_configs") != 3 || len(files.Data) != 3 {
+		t.Errorf("%d files; the configuration is\n%s", len(files.Data), config)
+	}
+	promtool, err := exec.LookPath("promtool")
+	if ci, _ := strconv.ParseBool(os.Getenv("CI")); err != nil && ci {
+		t.Fatal("promtool is not installed (make clients installs it)")
+	} else if err != nil {
+		t.Skip("promtool is not installed (make clients installs it)")
+	}
+	if out, err := exec.Command(promtool, "check", "config", filepath.Join(folder, "prometheus.yml")).CombinedOutput(); err != nil {
+		t.Errorf("%v: %s", err, out)
 	}
 }
