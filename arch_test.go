@@ -60,7 +60,7 @@ var layers = []layer{
 	{folder: "sim", own: []string{"queue-proxy/limit", "activator/pick", "autoscaler/window", "autoscaler/decide", "autoscaler/zero", "autoscaler/keep", "autoscaler/revision"},
 		why: "it runs the production cores and no shell"},
 	{folder: "test", own: []string{"api", "wire", "internal"}, why: "a test that links a component tests something else than what runs"},
-	{folder: "monitoring", only: append(std, "sigs.k8s.io/yaml"), why: "it writes files"},
+	{folder: "monitoring", only: append(std, "sigs.k8s.io/yaml"), tests: []string{"internal/promtool"}, why: "it writes files"},
 	{folder: "samples", only: std, why: "a sample is what a user would write"},
 }
 

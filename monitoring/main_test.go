@@ -4,11 +4,9 @@ import (
 	"bytes"
 	"encoding/json"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -16,6 +14,8 @@ import (
 	"sigs.k8s.io/kustomize/api/krusty"
 	"sigs.k8s.io/kustomize/kyaml/filesys"
 	"sigs.k8s.io/yaml"
+
+	"ebb.dev/ebb/internal/promtool"
 )
 
 const folder = "../config/monitoring"
@@ -33,26 +33,14 @@ func TestConfigMonitoringIsWhatThisProgramWrites(t *testing.T) {
 	}
 }
 
-// promtool is Debian's. Where it is not installed the test is skipped, but not in CI.
-func promtool(t *testing.T, args ...string) {
-	t.Helper()
-	path, err := exec.LookPath("promtool")
-	if ci, _ := strconv.ParseBool(os.Getenv("CI")); err != nil && ci {
-		t.Fatal("promtool is not installed (make clients installs it)")
-	} else if err != nil {
-		t.Skip("promtool is not installed (make clients installs it)")
-	}
-	if out, err := exec.Command(path, args...).CombinedOutput(); err != nil {
-		t.Errorf("promtool %s: %v\n%s", strings.Join(args, " "), err, out)
-	}
-}
-
 func TestPrometheusTakesTheRules(t *testing.T) {
 	rules, err := filepath.Glob(folder + "/prometheus/rules*.yml")
 	if err != nil || len(rules) != 2 {
 		t.Fatalf("rules: %v, %v", rules, err)
 	}
-	promtool(t, append([]string{"check", "rules", "--lint-fatal"}, rules...)...)
+	if said, err := promtool.Run(t, nil, append([]string{"check", "rules", "--lint-fatal"}, rules...)...); err != nil {
+		t.Errorf("%v\n%s", err, said)
+	}
 }
 
 // alerts_test.yml says of each alert when it fires and when it does not.
@@ -86,7 +74,9 @@ func unitTest(t *testing.T, cases, rules string) {
 			t.Fatal(err)
 		}
 	}
-	promtool(t, "test", "rules", filepath.Join(dir, cases))
+	if said, err := promtool.Run(t, nil, "test", "rules", filepath.Join(dir, cases)); err != nil {
+		t.Errorf("%v\n%s", err, said)
+	}
 }
 
 func TestEachAlertHasARunbook(t *testing.T) {

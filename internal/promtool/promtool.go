@@ -1,5 +1,5 @@
-// Package promtool has Prometheus' own tool judge in tests what a component shows to Prometheus:
-// names, units, help texts.
+// Package promtool has Prometheus' own tool judge rules, and what a component shows to Prometheus:
+// names, units, help texts. It is for tests.
 //
 // Owns: nothing. Reads: the answer of a handler of /metrics. Writes, never: anything else.
 package promtool
@@ -36,18 +36,26 @@ func CheckMetrics(t testing.TB, handler http.Handler, excused ...string) {
 // Objections are promtool's to a text of metrics, each beginning with a name.
 func Objections(t testing.TB, text []byte) []string {
 	t.Helper()
+	out, err := Run(t, text, "check", "metrics")
+	if err == nil {
+		return nil
+	}
+	return strings.Split(out, "\n")
+}
+
+// Run runs promtool with an input, and returns what it says. Where it is not installed it says
+// nothing.
+func Run(t testing.TB, input []byte, args ...string) (said string, err error) {
+	t.Helper()
 	path, err := exec.LookPath("promtool")
 	if ci, _ := strconv.ParseBool(os.Getenv("CI")); err != nil && ci {
 		t.Fatal("promtool is not installed (make clients installs it)")
 	} else if err != nil {
 		t.Log("promtool is not installed (make clients installs it)")
-		return nil
+		return "", nil
 	}
-	command := exec.Command(path, "check", "metrics")
-	command.Stdin = bytes.NewReader(text)
+	command := exec.Command(path, args...)
+	command.Stdin = bytes.NewReader(input)
 	out, err := command.CombinedOutput()
-	if err == nil {
-		return nil
-	}
-	return strings.Split(strings.TrimSpace(string(out)), "\n")
+	return strings.TrimSpace(string(out)), err
 }
