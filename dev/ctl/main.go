@@ -22,7 +22,9 @@ import (
 )
 
 const usage = `usage: ctl COMMAND
-  up [all]     bring the cluster up, or up to date; all: with the metrics server and cert-manager, which tests need
+  up [all] [bare]  bring the cluster up, or up to date; all: with the metrics server and cert-manager, which tests need;
+               bare: without Ebb, with Helm
+  release -version VERSION -registry REGISTRY  write what users install to the folder dist; -help lists more
   down         take it down and leave nothing behind
   kubeconfig   print the lines that point a shell at it
   status       say what runs
@@ -52,14 +54,17 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if _, err := os.Stat(filepath.Join(root, "dev", "ctl", "go.mod")); err != nil {
 		return fmt.Errorf("%s is not a checkout of Ebb: run `make %s` in one", root, args[0])
 	}
-	if args[0] == "up" && len(args) > 1 && !slices.Equal(args[1:], []string{"all"}) {
+	known := []string{"all", "bare"}
+	if i := slices.IndexFunc(args[1:], func(a string) bool { return !slices.Contains(known, a) }); args[0] == "up" && i >= 0 {
 		fmt.Fprint(stderr, usage)
-		return fmt.Errorf("up takes no argument %q", args[1:])
+		return fmt.Errorf("up takes no argument %q", args[1+i])
 	}
 	c := newControl(place.Of(root, os.Getenv), step.New(stderr, terminal(stderr)), stdout)
 	switch args[0] {
 	case "up":
-		return c.up(ctx, len(args) > 1 && args[1] == "all")
+		return c.up(ctx, &parts{all: slices.Contains(args[1:], "all"), bare: slices.Contains(args[1:], "bare")})
+	case "release":
+		return c.release(ctx, args[1:], stderr)
 	case "down":
 		return c.down(ctx)
 	case "kubeconfig":

@@ -4,11 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
+	"ebb.dev/ebb/dev/ctl/internal/build"
 	"ebb.dev/ebb/dev/ctl/internal/fetch"
 	"ebb.dev/ebb/dev/ctl/internal/kube"
 	"ebb.dev/ebb/dev/ctl/internal/preflight"
@@ -44,7 +47,7 @@ var tools = map[string]string{
 
 // up is the whole of `make up`: a list of steps, each of which finds out by itself whether there is
 // anything to do. Long builds and downloads go on in the background while other steps run.
-func (c *control) up(ctx context.Context, all bool) (err error) {
+func (c *control) up(ctx context.Context, parts *parts) (err error) {
 	if err := c.machine.Root(); err != nil {
 		return err
 	}
@@ -59,7 +62,6 @@ func (c *control) up(ctx context.Context, all bool) (err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer c.background.Wait()
 	defer cancel()
-	parts := &parts{all: all}
 	building, err := c.preflight(ctx, parts)
 	if err != nil {
 		// A refusal leaves nothing behind; a folder that is in use is not removed by this.
@@ -71,7 +73,14 @@ func (c *control) up(ctx context.Context, all bool) (err error) {
 		return err
 	}
 	compiling := c.begin(ctx, func(ctx context.Context, t *task) (err error) {
-		parts.ebb, err = c.compile(ctx, t.progress)
+		if parts.bare {
+			return nil
+		}
+		names, err := c.images()
+		if err != nil {
+			return err
+		}
+		parts.ebb, err = c.compile(ctx, t.progress, build.Target{}, c.In("bin", "ebb"), append(slices.Collect(maps.Keys(names)), plugin))
 		return err
 	})
 	if err := c.start(ctx, parts); err != nil {
@@ -80,14 +89,18 @@ func (c *control) up(ctx context.Context, all bool) (err error) {
 	if err := c.platform(ctx, parts); err != nil {
 		return err
 	}
+	if parts.bare {
+		return c.withoutEbb(ctx)
+	}
 	return c.ebb(ctx, compiling, parts)
 }
 
 // parts are what the steps hand to one another.
 type parts struct {
 	all                            bool              // with the metrics server and cert-manager
+	bare                           bool              // without Ebb
 	programs                       map[string]string // binaries, by their folder in dev/
-	pause                          string            // binary
+	pause, helm                    string            // binaries
 	ebb                            map[string]string // binaries of Ebb, samples and test images, by their folder
 	libc, python, envoy            string            // unpacked packages
 	gatewayAPI, istio, certManager string            // folders of modules
