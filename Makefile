@@ -7,7 +7,7 @@ SHELL := bash
 ## Cluster
 
 .PHONY: up down kubeconfig status logs
-up: ## start or update the dev cluster with Ebb and its samples (ARGS=all: also what only tests need)
+up: ## start or update the dev cluster with Ebb and its samples (ARGS=all: also what only tests need; ARGS=bare: without Ebb)
 	@$(DEV) up $(ARGS)
 
 down: ## stop it and remove everything it created
@@ -35,11 +35,12 @@ format:
 
 lint:
 	go vet ./...
-	go vet -tags e2e ./test/...
+	go vet -tags e2e,release ./test/...
 	go tool staticcheck ./...
-	go tool staticcheck -tags e2e ./test/...
+	go tool staticcheck -tags e2e,release ./test/...
 	go vet -C dev/ctl ./...
 	go vet -C dev/h2spec ./...
+	go vet -C dev/helm ./...
 
 generated: ## check that generated files are up to date
 	@[ ! -x api/generate.sh ] || api/generate.sh --check
@@ -65,6 +66,20 @@ test: check e2e ## the whole gate, as in CI; ends with a soak of one minute
 e2e: ## start the dev cluster and run the end-to-end tests on it
 	@$(DEV) up all
 	@eval "$$($(DEV) kubeconfig)"; go test -tags e2e -count=1 -parallel 3 -timeout 30m ./test/e2e/...
+
+## Release
+
+REGISTRY ?= registry.example.com/ebb
+DIST ?= dist
+
+.PHONY: release test-release
+release: ## write what users install to dist/ (VERSION=v0.1.0 REGISTRY=registry.example.com/ebb)
+	@$(DEV) release -version "$(VERSION)" -registry "$(REGISTRY)" -out "$(DIST)" $(ARGS)
+
+test-release: ## install from dist/ on the dev cluster without Ebb, by manifest and by Helm (PREVIOUS=folder: upgrade from that)
+	@$(DEV) up bare
+	@eval "$$($(DEV) kubeconfig)"; DIST="$(abspath $(DIST))" PREVIOUS="$(if $(PREVIOUS),$(abspath $(PREVIOUS)))" \
+		go test -tags release -count=1 -v -timeout 40m ./test/release
 
 ## Benchmarks: programs that print JSON lines
 
