@@ -1,8 +1,8 @@
 // Package image makes container images out of files, without a container
 // engine, and hands them to containerd.
 //
-// Owns: the form of the images. Reads: the files it packs. Writes: image archives and, for a release,
-// OCI layouts. Never: asks a registry; names under dev.local exist only here.
+// Owns: the form of the images. Reads: the files it packs. Writes: image archives and, for a
+// release, OCI layouts. Never: asks a registry; names under dev.local exist only here.
 package image
 
 import (
