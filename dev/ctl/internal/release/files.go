@@ -111,13 +111,16 @@ func Sums(dir string) error {
 	return os.WriteFile(filepath.Join(dir, "SHA256SUMS"), out.Bytes(), 0o644)
 }
 
+// localLink is a link to a file of the repository, which is not beside the notes.
+var localLink = regexp.MustCompile(`\[([^\]]+)\]\([^):]+\)`)
+
 // Notes are the part of the changelog about a version, or what is unreleased.
 func Notes(changelog, version string) (string, error) {
 	for _, heading := range []string{"## " + version, "## Unreleased"} {
 		for _, section := range strings.Split("\n"+changelog, "\n## ") {
 			title, text, _ := strings.Cut(section, "\n")
 			if name, _, _ := strings.Cut("## "+title, " - "); strings.TrimSpace(name) == heading {
-				return fmt.Sprintf("# Ebb %s\n\n%s\n", version, strings.TrimSpace(text)), nil
+				return fmt.Sprintf("# Ebb %s\n\n%s\n", version, strings.TrimSpace(localLink.ReplaceAllString(text, "$1"))), nil
 			}
 		}
 	}

@@ -160,8 +160,8 @@ func TestAVersionIsOneThatHelmAndLabelsTake(t *testing.T) {
 }
 
 func TestNotesAreTheSectionOfTheVersion(t *testing.T) {
-	const changelog = "# Changelog\n\nText.\n\n## Unreleased\n\n### Added\n\n- new\n\n## v0.1.0 - 2026-01-02\n\n- old\n"
-	for version, want := range map[string]string{"v0.1.0": "# Ebb v0.1.0\n\n- old\n", "v0.2.0": "# Ebb v0.2.0\n\n### Added\n\n- new\n"} {
+	const changelog = "# Changelog\n\nText.\n\n## Unreleased\n\n### Added\n\n- new, see [docs/x.md](docs/x.md) and [a page](https://example.com)\n\n## v0.1.0 - 2026-01-02\n\n- old\n"
+	for version, want := range map[string]string{"v0.1.0": "# Ebb v0.1.0\n\n- old\n", "v0.2.0": "# Ebb v0.2.0\n\n### Added\n\n- new, see docs/x.md and [a page](https://example.com)\n"} {
 		if got, err := Notes(changelog, version); err != nil || got != want {
 			t.Errorf("%s: %q, %v", version, got, err)
 		}
