@@ -72,9 +72,15 @@ e2e: ## start the dev cluster and run the end-to-end tests on it
 REGISTRY ?= registry.example.com/ebb
 DIST ?= dist
 
-.PHONY: release test-release
+.PHONY: release test-release reproduce
 release: ## write what users install to dist/ (VERSION=v0.1.0 REGISTRY=registry.example.com/ebb)
 	@$(DEV) release -version "$(VERSION)" -registry "$(REGISTRY)" -out "$(DIST)" $(ARGS)
+
+reproduce: ## make the release of HEAD again in another folder, and compare it with dist/ byte by byte
+	@again=$$(mktemp -d); trap 'git worktree remove --force "$$again/checkout"; rm -rf "$$again"' EXIT; \
+	git worktree add -q --detach "$$again/checkout" HEAD; \
+	$(MAKE) --no-print-directory -C "$$again/checkout" release VERSION="$(VERSION)" REGISTRY="$(REGISTRY)" DIST="$$again/dist" ARGS="$(ARGS)"; \
+	diff -r --no-dereference "$(DIST)" "$$again/dist" && echo "$(DIST) and the second release are the same"
 
 test-release: ## install from dist/ on the dev cluster without Ebb, by manifest and by Helm (PREVIOUS=folder: upgrade from that)
 	@$(DEV) up bare
