@@ -14,7 +14,11 @@ import (
 type Chart map[string][]byte
 
 // settings that values of their own set; helpers.tpl knows them too.
-const helpers = `{{/* The settings of a ConfigMap: those that it is shipped with, those of values of their own, and .Values.settings. */}}
+const helpers = `{{/* A value as text. Numbers of values.yaml are floats, and large ones would get an exponent. */}}
+{{- define "ebb.text" -}}
+{{- if and (kindIs "float64" .) (eq . (floor .)) }}{{ printf "%.0f" . }}{{ else }}{{ toString . }}{{ end -}}
+{{- end -}}
+{{/* The settings of a ConfigMap: those that it is shipped with, those of values of their own, and .Values.settings. */}}
 {{- define "ebb.settings" -}}
 {{- $values := (index . 0).Values -}}
 {{- $name := index . 1 -}}
@@ -25,7 +29,7 @@ const helpers = `{{/* The settings of a ConfigMap: those that it is shipped with
 {{- if and (eq $name "config-gateway") $values.gateways.local }}{{ $_ := set $all "local-gateways" (toYaml $values.gateways.local) }}{{ end -}}
 {{- range $key, $value := index $values.settings $name }}{{ $_ := set $all $key $value }}{{ end -}}
 {{- range $key, $value := $all }}
-{{ $key | quote }}: {{ $value | toString | quote }}
+{{ $key | quote }}: {{ include "ebb.text" $value | quote }}
 {{- end -}}
 {{- end -}}
 `
@@ -85,7 +89,7 @@ kubeVersion: ">=1.30.0-0"
 			if err != nil {
 				return nil, err
 			}
-			chart.append("templates/"+folder+".yaml", guard(fmt.Sprintf(".Values.%s", folder), text))
+			chart.append("templates/"+folder+".yaml", guard(fmt.Sprintf("index .Values %q", folder), text))
 		}
 	}
 	var err error
@@ -249,7 +253,7 @@ func (c charting) workload(o Object, dig func(hole) string) {
 		for _, e := range env {
 			variable := e.(map[string]any)
 			if _, literal := variable["value"].(string); literal {
-				variable["value"] = dig(hole{inline: fmt.Sprintf("{{ index .Values.env %q %q | quote }}", key, Object(variable).text("name"))})
+				variable["value"] = dig(hole{inline: fmt.Sprintf(`{{ include "ebb.text" (index .Values.env %q %q) | quote }}`, key, Object(variable).text("name"))})
 			}
 		}
 	}

@@ -2,12 +2,14 @@ package release
 
 import (
 	"context"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"sigs.k8s.io/yaml"
@@ -21,26 +23,36 @@ const (
 	registry = "registry.example.com/ebb"
 )
 
-// components of the tests have made-up digests.
-func rendered(t *testing.T) Manifests {
-	t.Helper()
-	images := map[string]string{}
-	for _, c := range []string{"activator", "autoscaler", "controller", "webhook", "node-agent", "queue-proxy"} {
-		images[c] = registry + "/" + c + ":v0.1.0@sha256:" + strings.Repeat("0", 64)
+// once renders for all tests.
+var once = sync.OnceValues(func() (Manifests, error) {
+	scratch, err := os.MkdirTemp("", "ebb-release-")
+	if err != nil {
+		return Manifests{}, err
 	}
+	defer os.RemoveAll(scratch)
+	return render(scratch)
+})
+
+// render takes each folder of the checkout for a component, with a made-up digest.
+func render(scratch string) (Manifests, error) {
 	entries, err := os.ReadDir(filepath.Dir(config))
 	if err != nil {
-		t.Fatal(err)
+		return Manifests{}, err
 	}
-	for _, e := range entries { // components that came later
-		if images[e.Name()] == "" {
-			images[e.Name()] = registry + "/" + e.Name() + ":v0.1.0"
-		}
+	images := map[string]string{}
+	for _, e := range entries {
+		images[e.Name()] = registry + "/" + e.Name() + ":v0.1.0@sha256:" + strings.Repeat("0", 64)
 	}
-	m, err := Render(config, t.TempDir(), "v0.1.0", images)
+	return Render(config, scratch, "v0.1.0", images)
+}
+
+func rendered(t *testing.T) Manifests {
+	t.Helper()
+	m, err := once()
 	if err != nil {
 		t.Fatal(err)
 	}
+	m.Apart = maps.Clone(m.Apart)
 	return m
 }
 
@@ -145,7 +157,8 @@ func TestValuesReachTheObjectsTheyName(t *testing.T) {
 	run := helm(t, m)
 	got, err := run("template", "--set", "domain=apps.example.org,standby=auto,registry=registry.example.org/mirror,replicas.autoscaler=2,replicas.activator=4",
 		"--set", "resources.activator.limits.memory=2Gi,env.activator.GOMEMLIMIT=1800MiB,imagePullSecrets[0].name=pull,gateways.create=false",
-		"--set", "gateways.external[0].gateway=infra/public,gateways.local[0].gateway=infra/private,settings.config-autoscaler.stable-window=30s")
+		"--set", "gateways.external[0].gateway=infra/public,gateways.local[0].gateway=infra/private,settings.config-autoscaler.stable-window=30s",
+		"--set-json", `settings.config-gc={"max-non-active-revisions":2000000}`, "--set-json", `env.activator={"HOLD_BYTES":1073741824}`)
 	if err != nil {
 		t.Fatalf("%v: %s", err, got)
 	}
@@ -165,6 +178,7 @@ func TestValuesReachTheObjectsTheyName(t *testing.T) {
 		{"config-domain", "apps.example.org", ""},
 		{"config-autoscaler", "standby", "auto"},
 		{"config-autoscaler", "stable-window", "30s"},
+		{"config-gc", "max-non-active-revisions", "2000000"},
 		{"config-deployment", "queue-sidecar-image", "registry.example.org/mirror/queue-proxy:v0.1.0@sha256:" + strings.Repeat("0", 64)},
 		{"config-gateway", "external-gateways", "- gateway: infra/public"},
 		{"config-gateway", "local-gateways", "- gateway: infra/private"},
@@ -187,7 +201,7 @@ func TestValuesReachTheObjectsTheyName(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"memory: 2Gi", "memory: 60Mi", "value: 1800MiB", "registry.example.org/mirror/activator:", "imagePullSecrets:\n      - name: pull"} {
+	for _, want := range []string{"memory: 2Gi", "memory: 60Mi", "value: 1800MiB", `value: "1073741824"`, "registry.example.org/mirror/activator:", "imagePullSecrets:\n      - name: pull"} {
 		if !strings.Contains(string(activator), want) {
 			t.Errorf("the activator's Deployment lacks %q:\n%s", want, activator)
 		}
@@ -198,6 +212,48 @@ func TestValuesReachTheObjectsTheyName(t *testing.T) {
 	for _, o := range objects {
 		if isCRD(o) && Object(o).text("metadata", "annotations", "helm.sh/resource-policy") != "keep" {
 			t.Errorf("helm uninstall would delete %s", o.Name())
+		}
+	}
+}
+
+// A folder that is installed apart may bring a component, and text that looks like a template.
+func TestAFolderApartIsAValueOfItsOwn(t *testing.T) {
+	m := rendered(t)
+	more, err := Parse([]byte(`apiVersion: apps/v1
+kind: Deployment
+metadata: {name: extra, namespace: knative-serving}
+spec:
+  template:
+    spec:
+      containers:
+      - {name: extra, image: registry.example.com/ebb/extra:v0.1.0, env: [{name: SIZE, value: "1"}], resources: {limits: {memory: 1Gi}}}
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: charts, namespace: knative-serving}
+data: {chart.json: 'legend {{pod}} }} {{'}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Apart["extra-things"] = more
+	run := helm(t, m)
+	got, err := run("template", "--set", "crds.keep=false")
+	if err != nil {
+		t.Fatalf("%v: %s", err, got)
+	}
+	same(t, "switched off", got, m.Default)
+	if got, err = run("template", "--set", "crds.keep=false,extra-things=true"); err != nil {
+		t.Fatalf("%v: %s", err, got)
+	}
+	same(t, "switched on", got, slices.Concat(m.Default, more))
+	got, err = run("template", "--set", "extra-things=true,replicas.extra=2,env.extra.SIZE=7,resources.extra.limits.memory=2Gi")
+	if err != nil {
+		t.Fatalf("%v: %s", err, got)
+	}
+	for _, want := range []string{"replicas: 2", `value: "7"`, "memory: 2Gi"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("no %q", want)
 		}
 	}
 }

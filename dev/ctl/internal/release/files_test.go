@@ -88,7 +88,10 @@ func unzip(t *testing.T, archive []byte) map[string]File {
 func TestManifestsAndChartAreTheSameInEachRun(t *testing.T) {
 	var runs [2][]byte
 	for i := range runs {
-		m := rendered(t)
+		m, err := render(t.TempDir())
+		if err != nil {
+			t.Fatal(err)
+		}
 		text, err := YAML("Ebb", append(m.Default, m.HA...))
 		if err != nil {
 			t.Fatal(err)

@@ -23,7 +23,11 @@ type values struct {
 func newValues(m Manifests) *values {
 	v := &values{autoscaled: map[string]bool{}, resources: map[string]any{}, env: map[string]map[string]string{}, configMaps: map[string]bool{}}
 	v.apart = slices.Sorted(maps.Keys(m.Apart))
-	for _, o := range m.Default {
+	all := slices.Clone(m.Default)
+	for _, folder := range v.apart {
+		all = append(all, m.Apart[folder]...)
+	}
+	for _, o := range all {
 		switch o.Kind() {
 		case "HorizontalPodAutoscaler":
 			v.autoscaled[Object(o["spec"].(map[string]any)).text("scaleTargetRef", "name")] = true
@@ -99,7 +103,7 @@ func (v *values) list(registry string) []value {
 	for key, variables := range v.env {
 		allowed := object{}
 		for name := range variables {
-			allowed[name] = object{"type": "string"}
+			allowed[name] = object{"type": []string{"string", "number"}}
 		}
 		env[key] = exactly(allowed)
 	}
