@@ -16,8 +16,8 @@ import (
 	"ebb.dev/ebb/test/internal/probe"
 )
 
-// components are what docs/install.md waits for.
-var components = []string{"deployment/activator", "deployment/autoscaler", "deployment/controller", "deployment/webhook", "daemonset/node-agent"}
+// replicated are the components of which there are several in ebb-ha.yaml.
+var replicated = []string{"activator", "autoscaler", "controller", "webhook"}
 
 func TestManifestsInstallServeAndLeaveNothing(t *testing.T) {
 	s := begin(t)
@@ -38,8 +38,8 @@ func TestManifestsInstallServeAndLeaveNothing(t *testing.T) {
 		s.kubectl("apply", "--server-side", "-f", s.dist("ebb-ha.yaml"))
 		s.ready()
 	})
-	for _, component := range components[:4] {
-		if n := s.kubectl("-n", cluster.System, "get", component, "-o", "jsonpath={.status.readyReplicas}"); n != "3" {
+	for _, component := range replicated {
+		if n := s.kubectl("-n", cluster.System, "get", "deployment", component, "-o", "jsonpath={.status.readyReplicas}"); n != "3" {
 			t.Errorf("%s has %s ready replicas, want 3", component, n)
 		}
 	}
@@ -182,8 +182,7 @@ func (s *story) busy() string {
 func (s *story) drainable() {
 	s.Helper()
 	node := s.kubectl("get", "nodes", "-o", "jsonpath={.items[0].metadata.name}")
-	for _, component := range components[:4] {
-		_, name, _ := strings.Cut(component, "/")
+	for _, name := range replicated {
 		s.kubectl("drain", node, "--dry-run=server", "--ignore-daemonsets", "--pod-selector=app="+name)
 	}
 }

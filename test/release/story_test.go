@@ -116,7 +116,7 @@ func (s *story) input(text, program string, args ...string) string {
 // ready waits as docs/install.md does.
 func (s *story) ready() {
 	s.Helper()
-	for _, component := range components {
+	for _, component := range strings.Fields(s.kubectl("-n", cluster.System, "get", "deployment,daemonset,statefulset", "-o", "name")) {
 		s.kubectl("-n", cluster.System, "rollout", "status", component, "--timeout=3m")
 	}
 	s.kubectl("-n", cluster.System, "wait", "--for=condition=Programmed", "gateway", "--all", "--timeout=2m")

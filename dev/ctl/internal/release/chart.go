@@ -167,7 +167,7 @@ func (c charting) template(o Object) (string, error) {
 		return fmt.Sprintf("EBB-HOLE-%d-", len(holes)-1)
 	}
 	switch o.Kind() {
-	case "Deployment", "DaemonSet":
+	case "Deployment", "DaemonSet", "StatefulSet":
 		c.workload(o, dig)
 	case "HorizontalPodAutoscaler":
 		spec := o["spec"].(map[string]any)
@@ -225,12 +225,12 @@ func guarded(condition, indent, text string) string {
 	return indent + "{{- if " + condition + " }}\n" + indent + text + "\n" + indent + "{{- end }}"
 }
 
-// workload puts places for replicas, resources, environment and pull secrets into a Deployment or
-// DaemonSet.
+// workload puts places for replicas, resources, environment and pull secrets into a Deployment,
+// DaemonSet or StatefulSet.
 func (c charting) workload(o Object, dig func(hole) string) {
 	name := o.Name()
 	spec := o["spec"].(map[string]any)
-	if o.Kind() == "Deployment" && !c.values.autoscaled[name] {
+	if o.Kind() != "DaemonSet" && !c.values.autoscaled[name] {
 		replicas, set := spec["replicas"]
 		spec["replicas"] = dig(hole{whole: func(indent, key string) string {
 			if set {

@@ -258,6 +258,25 @@ data: {chart.json: 'legend {{pod}} }} {{'}
 	}
 }
 
+func TestFoldersThatNobodyNamesAreFound(t *testing.T) {
+	root := t.TempDir()
+	for folder, text := range map[string]string{".": "resources: [core]", "core": "resources: [x.yaml]", "ha": "kind: Component", "extra": "resources: [y.yaml]",
+		"extra/more": "resources: [z.yaml]", "extra/part": "", "group/one": "resources: [z.yaml]"} {
+		if err := os.MkdirAll(filepath.Join(root, folder), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if text == "" {
+			continue
+		}
+		if err := os.WriteFile(filepath.Join(root, folder, "kustomization.yaml"), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, err := apart(root); err != nil || !slices.Equal(got, []string{"extra", "extra/more", "group/one"}) {
+		t.Errorf("got %v, %v", got, err)
+	}
+}
+
 func TestTheSchemaRefusesWrongValues(t *testing.T) {
 	run := helm(t, rendered(t))
 	for set, want := range map[string]string{

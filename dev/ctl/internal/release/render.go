@@ -46,8 +46,8 @@ func (o Object) ID() string {
 	return o.text("apiVersion") + " " + o.Kind() + " " + o.Namespace() + "/" + o.Name()
 }
 
-// Manifests are the objects of a release. Apart are those of the folders of config/ that
-// config/kustomization.yaml does not name, by folder: not every cluster has their kinds.
+// Manifests are the objects of a release. Apart are those of the folders below config/ that
+// config/kustomization.yaml does not name, by folder: not everybody wants or can have them.
 type Manifests struct {
 	Default, HA []Object
 	Apart       map[string][]Object
@@ -87,7 +87,8 @@ func Render(config, scratch, version string, images map[string]string) (Manifest
 	}
 	m.Apart = map[string][]Object{}
 	for _, folder := range folders {
-		if m.Apart[folder], err = render("apart-"+folder, []string{folder}, nil); err != nil {
+		name := strings.ReplaceAll(folder, string(filepath.Separator), "-")
+		if m.Apart[name], err = render("apart-"+name, []string{folder}, nil); err != nil {
 			return m, err
 		}
 	}
@@ -95,9 +96,8 @@ func Render(config, scratch, version string, images map[string]string) (Manifest
 }
 
 type kustomization struct {
-	Kind       string   `json:"kind"`
-	Resources  []string `json:"resources"`
-	Components []string `json:"components"`
+	Kind      string   `json:"kind"`
+	Resources []string `json:"resources"`
 }
 
 func readKustomization(folder string) (k kustomization, err error) {
@@ -111,27 +111,36 @@ func readKustomization(folder string) (k kustomization, err error) {
 	return k, nil
 }
 
-// apart lists the folders of config/ with a kustomization that config/'s own does not name.
-func apart(config string) (folders []string, err error) {
-	whole, err := readKustomization(config)
-	if err != nil {
+// apart finds the folders below config/ with a kustomization that the one above does not name.
+func apart(folder string) (folders []string, err error) {
+	above, err := readKustomization(folder)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, err
 	}
-	entries, err := os.ReadDir(config)
+	entries, err := os.ReadDir(folder)
 	if err != nil {
 		return nil, err
 	}
 	for _, e := range entries {
-		if !e.IsDir() || slices.Contains(whole.Resources, e.Name()) || slices.Contains(whole.Components, e.Name()) {
+		if !e.IsDir() || slices.Contains(above.Resources, e.Name()) {
 			continue
 		}
-		k, err := readKustomization(filepath.Join(config, e.Name()))
+		k, err := readKustomization(filepath.Join(folder, e.Name()))
 		switch {
-		case errors.Is(err, os.ErrNotExist) || err == nil && k.Kind == "Component":
+		case errors.Is(err, os.ErrNotExist):
 		case err != nil:
 			return nil, err
+		case k.Kind == "Component":
+			continue
 		default:
 			folders = append(folders, e.Name())
+		}
+		below, err := apart(filepath.Join(folder, e.Name()))
+		if err != nil {
+			return nil, err
+		}
+		for _, b := range below {
+			folders = append(folders, filepath.Join(e.Name(), b))
 		}
 	}
 	return folders, nil

@@ -12,7 +12,7 @@ import (
 
 // values are what the chart lets users choose, found in the manifests.
 type values struct {
-	replicas   []string                     // Deployments
+	replicas   []string                     // Deployments and StatefulSets
 	autoscaled map[string]bool              // those with an HPA
 	resources  map[string]any               // by container
 	env        map[string]map[string]string // by container
@@ -35,8 +35,8 @@ func newValues(m Manifests) *values {
 			if data, _ := o["data"].(map[string]any); data["_example"] != nil {
 				v.configMaps[o.Name()] = true
 			}
-		case "Deployment", "DaemonSet":
-			if o.Kind() == "Deployment" {
+		case "Deployment", "DaemonSet", "StatefulSet":
+			if o.Kind() != "DaemonSet" && !slices.Contains(v.replicas, o.Name()) {
 				v.replicas = append(v.replicas, o.Name())
 			}
 			v.containers(o)
@@ -133,7 +133,7 @@ func (v *values) list(registry string) []value {
 			exactly(object{"install": boolean, "keep": boolean})},
 	}
 	for _, folder := range v.apart {
-		list = append(list, value{folder, fmt.Sprintf("The objects of config/%s, for clusters that have their kinds.", folder), false, boolean})
+		list = append(list, value{folder, fmt.Sprintf("Whether to install the objects of ebb-%s.yaml as well.", folder), false, boolean})
 	}
 	return list
 }
