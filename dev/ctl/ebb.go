@@ -199,28 +199,34 @@ Next:
 `)
 }
 
-// withoutEbb removes Ebb if `up` has installed it. The kinds go first: what they define is removed
-// by the controller.
+// withoutEbb removes Ebb if it is there, whoever installed it. The services and kinds go first: what
+// they stand for is removed by the controller.
 func (c *control) withoutEbb(ctx context.Context) error {
-	marker := c.applied("install Ebb")
-	if _, err := os.Stat(marker); err == nil {
-		if err := c.steps.Do(ctx, "remove Ebb", func(ctx context.Context, _ *step.Report) error {
-			k := c.kubectl()
-			if there, _ := k.Run(ctx, nil, "get", "crd", "services.serving.knative.dev", "--ignore-not-found"); len(there) > 0 {
-				if _, err := k.Run(ctx, nil, "delete", "--all", "--all-namespaces", "--timeout=3m", "services.serving.knative.dev"); err != nil {
-					return err
-				}
-			}
-			for _, what := range []string{filepath.Join(c.Root, "config/crd"), c.In("overlay")} {
-				if _, err := k.Run(ctx, nil, "delete", "--ignore-not-found", "--timeout=3m", "-k", what); err != nil {
-					return err
-				}
-			}
-			return os.Remove(marker)
-		}); err != nil {
+	k := c.kubectl()
+	left, err := k.Run(ctx, nil, "get", "crd/services.serving.knative.dev", "namespace/knative-serving", "--ignore-not-found", "-o", "name")
+	if err != nil {
+		return err
+	}
+	if len(left) > 0 {
+		if err := c.steps.Do(ctx, "remove Ebb", func(ctx context.Context, _ *step.Report) error { return removeEbb(ctx, k, string(left), c.Root) }); err != nil {
 			return err
 		}
 	}
+	_ = os.Remove(c.applied("install Ebb"))
 	fmt.Fprintf(c.out, "\nThe cluster is up after %.0f s, without Ebb. Point kubectl and helm at it:\n  eval \"$(make -s -C %s kubeconfig)\"\n", c.steps.Elapsed().Seconds(), c.Root)
+	return nil
+}
+
+func removeEbb(ctx context.Context, k install.Kubectl, left, root string) error {
+	if strings.Contains(left, "customresourcedefinition") {
+		if _, err := k.Run(ctx, nil, "delete", "--all", "--all-namespaces", "--timeout=3m", "services.serving.knative.dev"); err != nil {
+			return err
+		}
+	}
+	for _, what := range []string{"config/crd", "config"} {
+		if _, err := k.Run(ctx, nil, "delete", "--ignore-not-found", "--timeout=3m", "-k", filepath.Join(root, what)); err != nil {
+			return err
+		}
+	}
 	return nil
 }
