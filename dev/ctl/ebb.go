@@ -223,6 +223,23 @@ func removeEbb(ctx context.Context, k install.Kubectl, left, root string) error 
 			return err
 		}
 	}
+	// An API whose server is gone keeps namespaces from being deleted.
+	var apis struct {
+		Items []struct {
+			Metadata struct{ Name string }
+			Spec     struct{ Service struct{ Namespace string } }
+		}
+	}
+	if err := k.Get(ctx, &apis, "apiservices"); err != nil {
+		return err
+	}
+	for _, api := range apis.Items {
+		if api.Spec.Service.Namespace == "knative-serving" {
+			if _, err := k.Run(ctx, nil, "delete", "apiservice", api.Metadata.Name); err != nil {
+				return err
+			}
+		}
+	}
 	for _, what := range []string{"config/crd", "config"} {
 		if _, err := k.Run(ctx, nil, "delete", "--ignore-not-found", "--timeout=3m", "-k", filepath.Join(root, what)); err != nil {
 			return err
