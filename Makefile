@@ -7,7 +7,7 @@ SHELL := bash
 ## Cluster
 
 .PHONY: up down kubeconfig status logs
-up: ## start or update the dev cluster with Ebb and its samples (MONITORING=1: with Prometheus; ARGS=all: also what only tests need)
+up: ## start or update the dev cluster with Ebb and its samples (MONITORING=1: with Prometheus; ARGS=all: also what only tests need; ARGS=bare: without Ebb)
 	@$(DEV) up $(ARGS) $(if $(MONITORING),monitoring)
 
 down: ## stop it and remove everything it created
@@ -40,8 +40,8 @@ format:
 	[ -z "$$bad" ] || { echo "these files are not formatted; run gofmt -w on them:"; echo "$$bad"; exit 1; }'
 
 lint:
-	@$(STEP) lint 'go vet ./...' 'go vet -tags e2e ./test/...' 'go tool staticcheck ./...' 'go tool staticcheck -tags e2e ./test/...' \
-		'go vet -C dev/ctl ./...' 'go vet -C dev/h2spec ./...'
+	@$(STEP) lint 'go vet ./...' 'go vet -tags e2e,release ./test/...' 'go tool staticcheck ./...' \
+		'go tool staticcheck -tags e2e,release ./test/...' 'go vet -C dev/ctl ./...' 'go vet -C dev/h2spec ./...' 'go vet -C dev/helm ./...'
 
 generated: ## check that generated files are up to date
 	@$(STEP) generated '[ ! -x api/generate.sh ] || api/generate.sh --check'
@@ -69,6 +69,26 @@ test: check e2e ## the whole gate, as in CI; ends with a soak of one minute
 e2e: ## start the dev cluster and run the end-to-end tests on it
 	@$(STEP) cluster '$(DEV) up all'
 	@$(STEP) e2e 'eval "$$($(DEV) kubeconfig)"; go test -tags e2e -count=1 -parallel 3 -timeout 30m ./test/e2e/...'
+
+## Release
+
+REGISTRY ?= registry.example.com/ebb
+DIST ?= dist
+
+.PHONY: release test-release reproduce
+release: ## write what users install to dist/ (VERSION=v0.1.0 REGISTRY=registry.example.com/ebb)
+	@$(DEV) release -version "$(VERSION)" -registry "$(REGISTRY)" -out "$(DIST)" $(ARGS)
+
+reproduce: ## make the release of HEAD again in another folder, and compare it with dist/ byte by byte
+	@again=$$(mktemp -d); trap 'git worktree remove --force "$$again/checkout"; rm -rf "$$again"' EXIT; \
+	git worktree add -q --detach "$$again/checkout" HEAD; \
+	$(MAKE) --no-print-directory -C "$$again/checkout" release VERSION="$(VERSION)" REGISTRY="$(REGISTRY)" DIST="$$again/dist" ARGS="$(ARGS)"; \
+	diff -r --no-dereference "$(DIST)" "$$again/dist" && echo "$(DIST) and the second release are the same"
+
+test-release: ## install from dist/ on the dev cluster without Ebb, by manifest and by Helm (PREVIOUS=folder: upgrade from that)
+	@$(DEV) up bare
+	@eval "$$($(DEV) kubeconfig)"; DIST="$(abspath $(DIST))" PREVIOUS="$(if $(PREVIOUS),$(abspath $(PREVIOUS)))" \
+		go test -tags release -count=1 -v -timeout 40m ./test/release
 
 ## Benchmarks: programs that print JSON lines
 

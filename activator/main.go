@@ -22,11 +22,13 @@ import (
 	"ebb.dev/ebb/internal/run"
 	"ebb.dev/ebb/internal/secretvalue"
 	"ebb.dev/ebb/internal/telemetry"
+	"ebb.dev/ebb/internal/version"
 	"ebb.dev/ebb/settings"
 	"ebb.dev/ebb/wire"
 )
 
 func main() {
+	version.Answer()
 	ctx, stop := run.SignalContext(context.Background())
 	defer stop()
 	if err := start(ctx, os.Getenv, os.Stdout); err != nil {
@@ -75,7 +77,7 @@ func start(ctx context.Context, env func(string) string, stdout io.Writer) error
 	profiling := func() bool { return store.Load().Observability.RuntimeProfiling }
 	observe := http.NewServeMux()
 	observe.Handle(wire.PathMetrics, telemetry.Metrics(a.registry))
-	log.Info("activator is built", "pod", options.pod, "autoscaler", a.report.URL, "bounds", options.bounds)
+	log.Info("activator is built", "version", version.Version, "pod", options.pod, "autoscaler", a.report.URL, "bounds", options.bounds)
 	return run.All(ctx,
 		run.Part{Name: "log level", Run: store.FollowLevel("activator", level)},
 		telemetry.Server("profiles", options.listen(wire.PortProfiling), telemetry.Profiles(profiling)),

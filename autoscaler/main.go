@@ -22,11 +22,13 @@ import (
 	"ebb.dev/ebb/internal/run"
 	"ebb.dev/ebb/internal/secretvalue"
 	"ebb.dev/ebb/internal/telemetry"
+	"ebb.dev/ebb/internal/version"
 	"ebb.dev/ebb/settings"
 	"ebb.dev/ebb/wire"
 )
 
 func main() {
+	version.Answer()
 	ctx, stop := run.SignalContext(context.Background())
 	defer stop()
 	if err := start(ctx, os.Getenv, os.Stdout); err != nil {
@@ -72,7 +74,7 @@ func start(ctx context.Context, env func(string) string, stdout io.Writer) error
 	}
 	defer p.events.Shutdown()
 	defer p.scraper.Close()
-	log.Info("autoscaler is built", "pod", who.pod, "buckets", store.Load().LeaderElection.Buckets, "class", store.Load().Autoscaler.Class)
+	log.Info("autoscaler is built", "version", version.Version, "pod", who.pod, "buckets", store.Load().LeaderElection.Buckets, "class", store.Load().Autoscaler.Class)
 
 	profiling := func() bool { return store.Load().Observability.RuntimeProfiling }
 	observe := http.NewServeMux()

@@ -36,6 +36,7 @@ import (
 	"ebb.dev/ebb/internal/lease"
 	"ebb.dev/ebb/internal/run"
 	"ebb.dev/ebb/internal/telemetry"
+	"ebb.dev/ebb/internal/version"
 	"ebb.dev/ebb/settings"
 )
 
@@ -57,6 +58,7 @@ func controllers(w *reconcile.World, tokenKey func() []byte) []*reconcile.Contro
 }
 
 func main() {
+	version.Answer()
 	ctx, stop := run.SignalContext(context.Background())
 	defer stop()
 	if err := start(ctx, os.Args[1:], os.Getenv, os.Stdout); err != nil {
@@ -99,7 +101,7 @@ func start(ctx context.Context, args []string, env func(string) string, stdout i
 	var synced atomic.Bool
 	options := reconcile.Options{Timeout: *timeout, Identity: pod, Alone: *alone, SettingsWithin: 10 * time.Second,
 		Leases: lease.Of(store.Leases("controller", "controller.")), Metrics: reconcile.NewMetrics(registry), Synced: func() { synced.Store(true) }}
-	log.Info("controller starts", "namespace", namespace, "clusterDomain", world.ClusterDomain, "reconcilers", reconcile.Names(list))
+	log.Info("controller starts", "version", version.Version, "namespace", namespace, "clusterDomain", world.ClusterDomain, "reconcilers", reconcile.Names(list))
 	return run.All(ctx,
 		telemetry.Server("metrics", ":9090", telemetry.Metrics(registry)),
 		telemetry.Exporter("controller", namespace, pod, registry, log, store.MetricsExport),

@@ -30,7 +30,7 @@ func (x *installation) judge(before bool, now time.Time) []finding {
 	x.judgeKubernetes(j)
 	if x.resources[names.ServingGroup+"/v1"] == nil {
 		if !before {
-			j.broken("Ebb", "it is not installed", "kubectl kustomize config | ko resolve -f - | kubectl apply -f -")
+			j.broken("Ebb", "it is not installed", "Install it as docs/install.md says: kubectl apply --server-side -f ebb-crds.yaml -f ebb.yaml")
 		}
 		return j.findings
 	}

@@ -19,6 +19,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
+
+	"ebb.dev/ebb/internal/version"
 )
 
 func main() {
@@ -57,6 +59,7 @@ It reads objects of the API server with your own rights, and changes nothing.`,
 		Example: `  kubectl ebb explain hello    # why hello has as many pods as it has
   kubectl ebb top -A           # the pods of all Services
   kubectl ebb check            # what is wrong with the installation, and what to do`,
+		Version:       version.Version,
 		Annotations:   map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl ebb"},
 		SilenceUsage:  true,
 		SilenceErrors: true,

@@ -20,6 +20,7 @@ import (
 
 	"ebb.dev/ebb/internal/run"
 	"ebb.dev/ebb/internal/telemetry"
+	"ebb.dev/ebb/internal/version"
 	"ebb.dev/ebb/node-agent/internal/cgroup"
 	"ebb.dev/ebb/node-agent/internal/guard"
 	"ebb.dev/ebb/node-agent/internal/link"
@@ -28,6 +29,7 @@ import (
 )
 
 func main() {
+	version.Answer()
 	ctx, stop := run.SignalContext(context.Background())
 	defer stop()
 	if err := start(ctx, os.Args[1:], os.Stdout); err != nil {
@@ -86,7 +88,7 @@ func serve(ctx context.Context, tree *cgroup.Tree, node, socket, metrics string,
 		return fmt.Errorf("thaw what an earlier agent left: %w", err)
 	}
 	swap := cgroup.HasSwap(string(meminfo))
-	log.Info("started", "node", node, "swap", swap, "thawed", thawed)
+	log.Info("started", "version", version.Version, "node", node, "swap", swap, "thawed", thawed)
 
 	post, registry, all := guard.NewPost(), telemetry.NewRegistry(), pods.New()
 	all.Cgroups, all.Port, all.Log = tree, standby.Port, log

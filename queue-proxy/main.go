@@ -12,11 +12,13 @@ import (
 	"runtime/debug"
 
 	"ebb.dev/ebb/internal/run"
+	"ebb.dev/ebb/internal/version"
 	"ebb.dev/ebb/queue-proxy/config"
 	"ebb.dev/ebb/queue-proxy/internal/sidecar"
 )
 
 func main() {
+	version.Answer()
 	ctx, stop := run.SignalContext(context.Background())
 	defer stop()
 	tuneMemory(os.Getenv)

@@ -20,12 +20,14 @@ import (
 	"ebb.dev/ebb/internal/rewatch"
 	"ebb.dev/ebb/internal/run"
 	"ebb.dev/ebb/internal/telemetry"
+	"ebb.dev/ebb/internal/version"
 	"ebb.dev/ebb/settings"
 	"ebb.dev/ebb/webhook/internal/admit"
 	"ebb.dev/ebb/webhook/internal/certs"
 )
 
 func main() {
+	version.Answer()
 	ctx, stop := run.SignalContext(context.Background())
 	defer stop()
 	if err := start(ctx, os.Getenv, os.Stdout); err != nil {
@@ -79,7 +81,7 @@ func start(ctx context.Context, env func(string) string, stdout io.Writer) error
 	observe.Handle("/metrics", telemetry.Metrics(registry))
 	profiling := func() bool { return store.Load().Observability.RuntimeProfiling }
 
-	log.Info("webhook is built", "namespace", options.namespace, "service", options.service, "port", options.port, "clusterDomain", domain)
+	log.Info("webhook is built", "version", version.Version, "namespace", options.namespace, "service", options.service, "port", options.port, "clusterDomain", domain)
 	return run.All(ctx,
 		run.Part{Name: "log level", Run: store.FollowLevel("webhook", level)},
 		telemetry.Server("profiles", ":8008", telemetry.Profiles(profiling)),

@@ -140,7 +140,8 @@ func (c *control) kubeconfig() error {
 	if _, err := os.Stat(c.Kubeconfig()); err != nil {
 		return errors.New("no cluster is up: run `make up` first")
 	}
-	fmt.Fprintf(c.out, "export KUBECONFIG=%s\nexport PATH=\"%s:$PATH\"\nexport EBB_AUDIT_LOG=%s\n", c.Kubeconfig(), c.In("path"), c.Log("audit"))
+	fmt.Fprintf(c.out, "export KUBECONFIG=%s\nexport PATH=\"%s:$PATH\"\nexport EBB_AUDIT_LOG=%s\nexport CONTAINERD_ADDRESS=%s\nexport CONTAINERD_NAMESPACE=k8s.io\n",
+		c.Kubeconfig(), c.In("path"), c.Log("audit"), c.Socket())
 	return nil
 }
 

@@ -73,6 +73,10 @@ func (c *control) images() (map[string]string, error) {
 	return names, nil
 }
 
+// gunicorn is the command of the Python sample's Dockerfile, without its shell: gunicorn binds to
+// $PORT by itself.
+var gunicorn = []string{"/usr/bin/python3.11", "-m", "gunicorn", "--workers", "1", "--threads", "8", "--timeout", "0", "app:app"}
+
 // ebbImages makes images of the compiled programs and of the Python sample.
 func (c *control) ebbImages(ctx context.Context, r *step.Report, p *parts) (map[string]string, error) {
 	names, err := c.images()
@@ -80,19 +84,17 @@ func (c *control) ebbImages(ctx context.Context, r *step.Report, p *parts) (map[
 		return nil, err
 	}
 	var recipes []recipe
-	for dir, binary := range p.ebb {
+	for dir, name := range names {
+		binary := p.ebb[dir]
 		digest, err := fileDigest(binary)
 		if err != nil {
 			return nil, err
 		}
 		inside := "/ko-app/" + filepath.Base(dir) // where ko puts it
-		recipes = append(recipes, program(names[dir], digest, binary, inside, image.Settings{}))
+		recipes = append(recipes, program(name, digest, binary, inside, image.Settings{}))
 	}
 	if source := filepath.Join(c.Root, "samples/hello-python"); p.python != "" {
-		// The command of the sample's Dockerfile, without its shell: gunicorn
-		// binds to $PORT by itself.
-		sample, err := python("dev.local/ebb/hello-python", p.python, source, []string{"app.py"},
-			[]string{"/usr/bin/python3.11", "-m", "gunicorn", "--workers", "1", "--threads", "8", "--timeout", "0", "app:app"})
+		sample, err := python("dev.local/ebb/hello-python", p.python, source, []string{"app.py"}, gunicorn, nil)
 		if err != nil {
 			return nil, err
 		}
@@ -107,20 +109,16 @@ func (c *control) ebbImages(ctx context.Context, r *step.Report, p *parts) (map[
 	return refs, err
 }
 
-// compile builds Ebb, the samples and the test images. Programs with the same name would overwrite
-// one another, so each parent folder has a `go build` of its own.
-func (c *control) compile(ctx context.Context, progress build.Progress) (map[string]string, error) {
-	names, err := c.images()
-	if err != nil {
-		return nil, err
-	}
+// compile builds the programs in folders of this checkout, and the plugin. Programs with the same
+// name would overwrite one another, so each parent folder has a `go build` of its own.
+func (c *control) compile(ctx context.Context, progress build.Progress, target build.Target, into string, folders []string) (map[string]string, error) {
 	groups := map[string][]string{}
-	for dir := range names {
+	for _, dir := range folders {
 		groups[filepath.Dir(dir)] = append(groups[filepath.Dir(dir)], dir)
 	}
 	binaries := map[string]string{}
 	for _, parent := range slices.Sorted(maps.Keys(groups)) {
-		out := c.In("bin", "ebb", parent)
+		out := filepath.Join(into, parent)
 		if err := os.MkdirAll(out, 0o755); err != nil {
 			return nil, err
 		}
@@ -129,11 +127,8 @@ func (c *control) compile(ctx context.Context, progress build.Progress) (map[str
 			packages = append(packages, "./"+d)
 			binaries[d] = filepath.Join(out, filepath.Base(d))
 		}
-		if parent == "." {
-			packages = append(packages, "./"+plugin)
-		}
 		log := c.Log("build-ebb-" + strings.ReplaceAll(strings.Trim(parent, "./"), "/", "-"))
-		if err := build.Go(ctx, c.Root, log, progress, "", out+"/", packages...); err != nil {
+		if err := build.Go(ctx, c.Root, log, progress, target, out+"/", packages...); err != nil {
 			return nil, err
 		}
 	}
@@ -202,4 +197,53 @@ Next:
   make test                             every promise, tested on this cluster
   make down                             leaves nothing behind
 `)
+}
+
+// withoutEbb removes Ebb if it is there, whoever installed it. The services and kinds go first: what
+// they stand for is removed by the controller.
+func (c *control) withoutEbb(ctx context.Context) error {
+	k := c.kubectl()
+	left, err := k.Run(ctx, nil, "get", "crd/services.serving.knative.dev", "namespace/knative-serving", "--ignore-not-found", "-o", "name")
+	if err != nil {
+		return err
+	}
+	if len(left) > 0 {
+		if err := c.steps.Do(ctx, "remove Ebb", func(ctx context.Context, _ *step.Report) error { return removeEbb(ctx, k, string(left), c.Root) }); err != nil {
+			return err
+		}
+	}
+	_ = os.Remove(c.applied("install Ebb"))
+	fmt.Fprintf(c.out, "\nThe cluster is up after %.0f s, without Ebb. Point kubectl and helm at it:\n  eval \"$(make -s -C %s kubeconfig)\"\n", c.steps.Elapsed().Seconds(), c.Root)
+	return nil
+}
+
+func removeEbb(ctx context.Context, k install.Kubectl, left, root string) error {
+	if strings.Contains(left, "customresourcedefinition") {
+		if _, err := k.Run(ctx, nil, "delete", "--all", "--all-namespaces", "--timeout=3m", "services.serving.knative.dev"); err != nil {
+			return err
+		}
+	}
+	// An API whose server is gone keeps namespaces from being deleted.
+	var apis struct {
+		Items []struct {
+			Metadata struct{ Name string }
+			Spec     struct{ Service struct{ Namespace string } }
+		}
+	}
+	if err := k.Get(ctx, &apis, "apiservices"); err != nil {
+		return err
+	}
+	for _, api := range apis.Items {
+		if api.Spec.Service.Namespace == "knative-serving" {
+			if _, err := k.Run(ctx, nil, "delete", "apiservice", api.Metadata.Name); err != nil {
+				return err
+			}
+		}
+	}
+	for _, what := range []string{"config/crd", "config"} {
+		if _, err := k.Run(ctx, nil, "delete", "--ignore-not-found", "--timeout=3m", "-k", filepath.Join(root, what)); err != nil {
+			return err
+		}
+	}
+	return nil
 }

@@ -153,7 +153,7 @@ func prometheus(name, libc, unpacked string) recipe {
 
 // python is the image of a Python sample: the interpreter with compiled
 // libraries, and the sample's own files on top.
-func python(name, base, source string, files []string, command []string) (recipe, error) {
+func python(name, base, source string, files, command []string, published *image.Published) (recipe, error) {
 	h := sha256.New()
 	var app []image.Entry
 	for _, f := range files {
@@ -172,7 +172,7 @@ func python(name, base, source string, files []string, command []string) (recipe
 			return image.Image{}, err
 		}
 		settings := image.Settings{
-			Entrypoint: command, WorkingDir: "/app",
+			Entrypoint: command, WorkingDir: "/app", Published: published,
 			Env: []string{"PYTHONUNBUFFERED=1", "PYTHONDONTWRITEBYTECODE=1", "LANG=C.UTF-8"},
 		}
 		return image.Make(name, settings, append(lower, temp), app)

@@ -21,8 +21,10 @@ import (
 )
 
 const usage = `usage: ctl COMMAND
-  up [all] [monitoring]  bring the cluster up, or up to date; all: with the metrics server, cert-manager
-               and Prometheus, which tests need; monitoring: with Prometheus
+  up [all] [monitoring] [bare]  bring the cluster up, or up to date; all: with the metrics server,
+               cert-manager and Prometheus, which tests need; monitoring: with Prometheus;
+               bare: without Ebb, with Helm
+  release -version VERSION -registry REGISTRY  write what users install to the folder dist; -help lists more
   down         take it down and leave nothing behind
   kubeconfig   print the lines that point a shell at it
   status       say what runs
@@ -60,6 +62,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 				wanted.all, wanted.monitoring = true, true
 			case "monitoring":
 				wanted.monitoring = true
+			case "bare":
+				wanted.bare = true
 			default:
 				fmt.Fprint(stderr, usage)
 				return fmt.Errorf("up takes no argument %q", what)
@@ -70,6 +74,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	switch args[0] {
 	case "up":
 		return c.up(ctx, &wanted)
+	case "release":
+		return c.release(ctx, args[1:], stderr)
 	case "down":
 		return c.down(ctx)
 	case "kubeconfig":

@@ -53,11 +53,16 @@ func (c *control) shelf(ctx context.Context) (*shelf, error) {
 	return openShelf(ctx, c.In("images.json"), c.In("images", "new.tar"), c.Socket())
 }
 
+// applied is the file that remembers what a step has applied.
+func (c *control) applied(title string) string {
+	return c.In("applied", strings.ReplaceAll(strings.ToLower(title), " ", "-"))
+}
+
 // once repeats a step only if what the step depends on has changed since it last succeeded on this
 // cluster.
 func (c *control) once(ctx context.Context, title, key string, f func(context.Context, *step.Report) error) error {
 	digest := fmt.Sprintf("%x", sha256.Sum256([]byte(key)))
-	file := c.In("applied", strings.ReplaceAll(strings.ToLower(title), " ", "-"))
+	file := c.applied(title)
 	return c.steps.Do(ctx, title, func(ctx context.Context, r *step.Report) error {
 		if done, err := os.ReadFile(file); err == nil && string(done) == digest {
 			r.Note("unchanged")

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"ebb.dev/ebb/dev/ctl/internal/build"
@@ -42,6 +43,13 @@ func (c *control) beginBuild(ctx context.Context, p *parts) *task {
 			return err
 		}
 		p.pause = pause["pause"]
+		if p.bare {
+			helm, _, err := build.Module{Dir: filepath.Join(c.Root, "dev/helm")}.Programs(ctx, c.Cache, c.Log("build-helm"), nil, "helm")
+			if err != nil {
+				return err
+			}
+			p.helm = helm["helm"]
+		}
 		p.programs, t.made, err = c.module().Programs(ctx, c.Cache, c.Log("build-platform"), t.progress, folders(p)...)
 		return err
 	})
@@ -79,6 +87,9 @@ func (c *control) programs(ctx context.Context, building *task, p *parts) error 
 func (c *control) link(p *parts) error {
 	links := map[string]string{c.In("path", "kubectl"): p.programs["kube"],
 		c.In("path", plugin): c.In("bin", "ebb", plugin), c.In("path", "kubectl_complete-ebb"): c.In("bin", "ebb", plugin)}
+	if p.bare {
+		links[c.In("path", "helm")] = p.helm
+	}
 	for _, name := range kube.Programs {
 		links[c.Bin(name)] = p.programs["kube"]
 	}
@@ -144,17 +155,22 @@ func (c *control) downloads(ctx context.Context, p *parts) (err error) {
 	if err != nil {
 		return nil // only that sample needs Python
 	}
-	p.python, err = c.pythonBase(ctx, log, requirements, string(text))
+	p.python, err = c.pythonBase(ctx, log, "", requirements, string(text))
 	return err
 }
 
 // pythonBase is a tree with Python and the packages of a requirements file, both compiled. A
 // container cannot keep what it compiles: it would compile again at each start, which takes about a
-// second.
-func (c *control) pythonBase(ctx context.Context, log, requirements, text string) (string, error) {
-	key := strings.Join(pythonPackages, " ") + "\n" + text
-	return fetch.Cached(c.Cache, "python", key, func(dir string) error {
-		debs, err := fetch.Debs(ctx, c.Cache, log, pythonPackages)
+// second. Without an architecture the tree is for this machine.
+func (c *control) pythonBase(ctx context.Context, log, arch, requirements, text string) (string, error) {
+	key := strings.TrimPrefix(arch+" ", " ") + strings.Join(pythonPackages, " ") + "\n" + text
+	return fetch.Cached(c.Cache, "python", key, func(dir string) (err error) {
+		var debs string
+		if arch == "" {
+			debs, err = fetch.Debs(ctx, c.Cache, log, pythonPackages)
+		} else {
+			debs, err = fetch.DebsFor(ctx, c.Cache, log, arch, pythonPackages)
+		}
 		if err != nil {
 			return err
 		}
@@ -174,9 +190,12 @@ func (c *control) pythonBase(ctx context.Context, log, requirements, text string
 			}
 		}
 		// Files in an image have no time stamp to compare.
-		compile := exec.CommandContext(ctx, "chroot", dir, "/usr/bin/python3.11", "-m", "compileall", "-q",
-			"--invalidation-mode", "unchecked-hash", "/usr/lib/python3.11", packages)
-		compile.Env = []string{"PATH=/usr/bin", "LANG=C.UTF-8"}
+		arguments := []string{"-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash"}
+		compile := exec.CommandContext(ctx, "chroot", slices.Concat([]string{dir, "/usr/bin/python3.11"}, arguments, []string{"/usr/lib/python3.11", packages})...)
+		if arch != "" { // this machine may not run it, but what its own Python compiles is the same
+			compile = exec.CommandContext(ctx, "python3.11", slices.Concat(arguments, []string{"-s", dir, "-p", "/", dir + "/usr/lib/python3.11", dir + packages})...)
+		}
+		compile.Env = []string{"PATH=/usr/bin", "LANG=C.UTF-8", "PYTHONHASHSEED=0"}
 		if out, err := compile.CombinedOutput(); err != nil {
 			return fmt.Errorf("compile Python's libraries: %w: %s", err, out)
 		}

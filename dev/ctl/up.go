@@ -4,11 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
+	"ebb.dev/ebb/dev/ctl/internal/build"
 	"ebb.dev/ebb/dev/ctl/internal/fetch"
 	"ebb.dev/ebb/dev/ctl/internal/kube"
 	"ebb.dev/ebb/dev/ctl/internal/preflight"
@@ -70,7 +73,14 @@ func (c *control) up(ctx context.Context, parts *parts) (err error) {
 		return err
 	}
 	compiling := c.begin(ctx, func(ctx context.Context, t *task) (err error) {
-		parts.ebb, err = c.compile(ctx, t.progress)
+		if parts.bare {
+			return nil
+		}
+		names, err := c.images()
+		if err != nil {
+			return err
+		}
+		parts.ebb, err = c.compile(ctx, t.progress, build.Target{}, c.In("bin", "ebb"), append(slices.Collect(maps.Keys(names)), plugin))
 		return err
 	})
 	if err := c.start(ctx, parts); err != nil {
@@ -79,6 +89,9 @@ func (c *control) up(ctx context.Context, parts *parts) (err error) {
 	if err := c.platform(ctx, parts); err != nil {
 		return err
 	}
+	if parts.bare {
+		return c.withoutEbb(ctx)
+	}
 	return c.ebb(ctx, compiling, parts)
 }
 
@@ -86,8 +99,9 @@ func (c *control) up(ctx context.Context, parts *parts) (err error) {
 type parts struct {
 	all                            bool              // with the metrics server and cert-manager
 	monitoring                     bool              // with Prometheus
+	bare                           bool              // without Ebb
 	programs                       map[string]string // binaries, by their folder in dev/
-	pause                          string            // binary
+	pause, helm                    string            // binaries
 	ebb                            map[string]string // binaries of Ebb, samples and test images, by their folder
 	libc, python, envoy, prom      string            // unpacked packages
 	gatewayAPI, istio, certManager string            // folders of modules

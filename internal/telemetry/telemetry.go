@@ -16,6 +16,7 @@ import (
 	"net/http"
 	"net/http/pprof"
 	"os"
+	"runtime"
 	"strings"
 	"time"
 
@@ -24,6 +25,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"ebb.dev/ebb/internal/run"
+	"ebb.dev/ebb/internal/version"
 )
 
 // NewLogger returns a logger that writes one JSON object a line to w, each with the component's
@@ -60,6 +62,11 @@ func NewRegistry() *prometheus.Registry {
 			Name: "process_anonymous_memory_bytes",
 			Help: "Resident memory that no file backs: what the process needs. The kernel can drop the rest.",
 		}, anonymousMemory),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name:        "ebb_build_info",
+			Help:        "1, with the version of the component and of Go as labels.",
+			ConstLabels: prometheus.Labels{"version": version.Version, "go_version": runtime.Version()},
+		}, func() float64 { return 1 }),
 	)
 	return registry
 }

@@ -67,6 +67,23 @@ func TestNoRuleHasAWildcard(t *testing.T) {
 	}
 }
 
+// Kubernetes fills the rules of a role that aggregates others. A manifest that sets them, too, cannot
+// be applied on the server's side a second time.
+func TestAnAggregatedRoleSetsNoRules(t *testing.T) {
+	found := 0
+	for _, object := range config(t) {
+		if o, ok := object.Object.(*rbacv1.ClusterRole); ok && o.AggregationRule != nil {
+			found++
+			if o.Rules != nil {
+				t.Errorf("%s: %s has an aggregationRule and rules", object.File, o.Name)
+			}
+		}
+	}
+	if found == 0 {
+		t.Error("no role aggregates others: delete this test")
+	}
+}
+
 func TestEachComponentHasAnAccountOfItsOwn(t *testing.T) {
 	for _, object := range config(t) {
 		if name, pod := component(object); pod != nil && pod.ServiceAccountName != name {

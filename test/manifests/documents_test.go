@@ -9,7 +9,7 @@ import (
 )
 
 // documents are what users read first. Each command in them has to exist.
-var documents = []string{"README.md", "CONTRIBUTING.md", "docs/first-steps.md"}
+var documents = []string{"README.md", "CONTRIBUTING.md", "docs/first-steps.md", "docs/install.md"}
 
 var (
 	codeBlock  = regexp.MustCompile("(?s)```sh\n(.*?)```")

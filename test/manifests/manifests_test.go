@@ -81,8 +81,9 @@ func TestEveryFileOfConfigIsInstalled(t *testing.T) {
 		}
 		installed = append(installed, more...)
 	}
+	ha := filepath.Join(root, "config", "ha") // changes the others; dev/ctl's tests render it
 	for _, file := range yamlFiles(t, filepath.Join(root, "config")) {
-		if !slices.Contains(installed, file) {
+		if !slices.Contains(installed, file) && filepath.Dir(file) != ha {
 			t.Errorf("no kustomization reachable from config/, or in %v, names %s", apart, file)
 		}
 	}

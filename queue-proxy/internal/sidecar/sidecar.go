@@ -26,6 +26,7 @@ import (
 	"ebb.dev/ebb/forward"
 	"ebb.dev/ebb/internal/otlp"
 	"ebb.dev/ebb/internal/tracing"
+	"ebb.dev/ebb/internal/version"
 	"ebb.dev/ebb/queue-proxy/config"
 	"ebb.dev/ebb/queue-proxy/internal/announce"
 	"ebb.dev/ebb/queue-proxy/internal/certs"
@@ -304,7 +305,7 @@ func (s *Sidecar) Run(ctx context.Context) error {
 	go s.reporter.Run(inner)
 	go s.reporter.Push(inner)
 	go s.start(inner)
-	s.log.Info("queue-proxy serves", "address", s.Addr(), "user", s.user.Addr(), "concurrency", s.cfg.Concurrency,
+	s.log.Info("queue-proxy serves", "version", version.Version, "address", s.Addr(), "user", s.user.Addr(), "concurrency", s.cfg.Concurrency,
 		"timeout", s.cfg.Timeout.String(), "listening_after", time.Since(s.started).String())
 	select {
 	case err := <-s.failed:

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"iter"
 	"net/http"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -20,6 +21,7 @@ import (
 
 	"ebb.dev/ebb/forward"
 	"ebb.dev/ebb/internal/otlp"
+	"ebb.dev/ebb/internal/version"
 	"ebb.dev/ebb/queue-proxy/internal/chain"
 	"ebb.dev/ebb/queue-proxy/internal/routetag"
 	"ebb.dev/ebb/standby"
@@ -210,6 +212,7 @@ const (
 	evictedHelp    = "Client connections that were closed to make room for new ones."
 	wakeHelp       = "How long requests waited for the pod to wake, by the level at which it slept."
 	strangersHelp  = "Connections to the node agent's port that were not the agent's."
+	buildHelp      = "1, with the version of queue-proxy and of Go as labels."
 	endedHelp      = "Requests that ended otherwise than by a whole response of the container."
 )
 
@@ -263,6 +266,7 @@ func (m *Metrics) text() []byte {
 	}
 	fmt.Fprintf(&b, "%s{%s} %d\n", head(&b, caught, "counter", caughtHelp), m.labels, m.sources.Panics())
 	fmt.Fprintf(&b, "%s{%s} %d\n", head(&b, evicted, "counter", evictedHelp), m.labels, m.sources.Evicted())
+	fmt.Fprintf(&b, "%s{%s,version=%q,go_version=%q} 1\n", head(&b, "ebb_build_info", "gauge", buildHelp), m.labels, version.Version, runtime.Version())
 	if m.sources.Strangers == nil {
 		return b.Bytes()
 	}

@@ -108,7 +108,7 @@ func (m Module) Programs(ctx context.Context, cache, log string, progress Progre
 	for _, folder := range missing {
 		packages = append(packages, "./"+folder)
 	}
-	if err := Go(ctx, m.Dir, log, progress, m.LDFlags, part+"/", packages...); err != nil {
+	if err := Go(ctx, m.Dir, log, progress, Target{LDFlags: m.LDFlags}, part+"/", packages...); err != nil {
 		return nil, 0, err
 	}
 	for _, folder := range missing {
@@ -119,10 +119,24 @@ func (m Module) Programs(ctx context.Context, cache, log string, progress Progre
 	return paths, len(missing), nil
 }
 
+// Target is what a program is linked with and for. Empty strings stand for this machine's.
+type Target struct{ LDFlags, OS, Arch string }
+
+func (t Target) env() []string {
+	env := append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-mod=readonly", "GOWORK=off")
+	if t.OS != "" {
+		env = append(env, "GOOS="+t.OS)
+	}
+	if t.Arch != "" {
+		env = append(env, "GOARCH="+t.Arch)
+	}
+	return env
+}
+
 // Go runs one `go build` of packages into out: a file, or a folder if it ends in a slash. The
 // binaries are static and contain no path of this machine, so that equal sources give equal bytes.
-func Go(ctx context.Context, dir, log string, progress Progress, ldflags, out string, packages ...string) error {
-	env := append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-mod=readonly", "GOWORK=off")
+func Go(ctx context.Context, dir, log string, progress Progress, target Target, out string, packages ...string) error {
+	env := target.env()
 	// The packages are counted only after the first one was compiled: when nothing has changed, go
 	// prints nothing.
 	var total atomic.Int64
@@ -150,7 +164,7 @@ func Go(ctx context.Context, dir, log string, progress Progress, ldflags, out st
 			progress(done, int(total.Load()))
 		}
 	}
-	args := []string{"build", "-v", "-trimpath", "-buildvcs=false", "-ldflags", strings.TrimSpace("-s -w " + ldflags), "-o", out}
+	args := []string{"build", "-v", "-trimpath", "-buildvcs=false", "-ldflags", strings.TrimSpace("-s -w " + target.LDFlags), "-o", out}
 	cmd := exec.CommandContext(ctx, "go", append(args, packages...)...)
 	cmd.Dir, cmd.Env = dir, env
 	pipe, err := cmd.StderrPipe()

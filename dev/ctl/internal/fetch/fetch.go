@@ -16,6 +16,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -47,36 +48,80 @@ func Install(ctx context.Context, log string, packages []string) error {
 	return run(ctx, log, "", env, "apt-get", append([]string{"-q", "install", "-y", "--no-install-recommends"}, packages...)...)
 }
 
-// Debs downloads Debian packages and unpacks them into one tree.
+// Debs downloads Debian packages of this machine's architecture and unpacks them into one tree.
 func Debs(ctx context.Context, cache, log string, packages []string) (string, error) {
 	return Cached(cache, "debian", strings.Join(packages, " "), func(dir string) error {
-		debs, err := os.MkdirTemp("", "ebb-debs-")
+		return unpackDebs(ctx, log, dir, nil, packages)
+	})
+}
+
+// StatusFolder is where a tree of DebsFor keeps what dpkg says about each package, as in other
+// images without dpkg: scanners look there.
+const StatusFolder = "var/lib/dpkg/status.d"
+
+// DebsFor is Debs for an architecture, with StatusFolder. It leaves apt's settings as they are.
+func DebsFor(ctx context.Context, cache, log, arch string, packages []string) (string, error) {
+	return Cached(cache, "debian", arch+" "+strings.Join(packages, " "), func(dir string) error {
+		state, err := os.MkdirTemp("", "ebb-apt-")
 		if err != nil {
 			return err
 		}
-		defer os.RemoveAll(debs)
-		if err := run(ctx, log, debs, nil, "apt-get", append([]string{"-q", "download"}, packages...)...); err != nil {
-			// apt has no package lists before its first update.
-			if err := run(ctx, log, debs, nil, "apt-get", "-q", "update"); err != nil {
-				return err
-			}
-			if err := run(ctx, log, debs, nil, "apt-get", append([]string{"-q", "download"}, packages...)...); err != nil {
+		defer os.RemoveAll(state)
+		for _, folder := range []string{"lists/partial", "cache/archives/partial"} {
+			if err := os.MkdirAll(filepath.Join(state, folder), 0o755); err != nil {
 				return err
 			}
 		}
-		files, _ := filepath.Glob(filepath.Join(debs, "*.deb"))
-		for _, f := range files {
-			if err := run(ctx, log, "", nil, "dpkg-deb", "-x", f, dir); err != nil {
-				return err
-			}
-		}
-		for _, unneeded := range []string{"usr/share/doc", "usr/share/man", "usr/share/lintian", "usr/share/locale"} {
-			if err := os.RemoveAll(filepath.Join(dir, unneeded)); err != nil {
-				return err
-			}
-		}
-		return nil
+		options := []string{"-o", "APT::Architecture=" + arch, "-o", "APT::Architectures=" + arch, "-o", "APT::Sandbox::User=",
+			"-o", "Dir::State::Lists=" + state + "/lists", "-o", "Dir::Cache=" + state + "/cache", "-o", "Dir::State::status=/dev/null"}
+		return unpackDebs(ctx, log, dir, options, packages)
 	})
+}
+
+// unpackDebs downloads packages with options of apt-get, and unpacks them. With options it also
+// writes StatusFolder.
+func unpackDebs(ctx context.Context, log, dir string, options, packages []string) error {
+	debs, err := os.MkdirTemp("", "ebb-debs-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(debs)
+	download := slices.Concat([]string{"-q"}, options, []string{"download"}, packages)
+	if err := run(ctx, log, debs, nil, "apt-get", download...); err != nil {
+		// apt has no package lists before its first update.
+		if err := run(ctx, log, debs, nil, "apt-get", slices.Concat([]string{"-q"}, options, []string{"update"})...); err != nil {
+			return err
+		}
+		if err := run(ctx, log, debs, nil, "apt-get", download...); err != nil {
+			return err
+		}
+	}
+	files, _ := filepath.Glob(filepath.Join(debs, "*.deb"))
+	for _, f := range files {
+		if err := run(ctx, log, "", nil, "dpkg-deb", "-x", f, dir); err != nil {
+			return err
+		}
+		if options == nil {
+			continue
+		}
+		about, err := exec.CommandContext(ctx, "dpkg-deb", "-f", f).Output()
+		if err != nil {
+			return fmt.Errorf("read %s: %w", filepath.Base(f), err)
+		}
+		name, _, _ := strings.Cut(filepath.Base(f), "_")
+		if err := os.MkdirAll(filepath.Join(dir, StatusFolder), 0o755); err != nil {
+			return err
+		}
+		if err := os.WriteFile(filepath.Join(dir, StatusFolder, name), about, 0o644); err != nil {
+			return err
+		}
+	}
+	for _, unneeded := range []string{"usr/share/doc", "usr/share/man", "usr/share/lintian", "usr/share/locale"} {
+		if err := os.RemoveAll(filepath.Join(dir, unneeded)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Wheels downloads Python wheels and unpacks them into one folder. pip's own

@@ -1,8 +1,8 @@
 // Package image makes container images out of files, without a container
 // engine, and hands them to containerd.
 //
-// Owns: the form of the images. Reads: the files it packs. Writes: image
-// archives. Never: asks a registry; names under dev.local exist only here.
+// Owns: the form of the images. Reads: the files it packs. Writes: image archives and, for a
+// release, OCI layouts. Never: asks a registry; names under dev.local exist only here.
 package image
 
 import (
@@ -45,6 +45,16 @@ type Settings struct {
 	User       string
 	WorkingDir string
 	Ports      []string // "8080/tcp"
+	// Published is set for an image that leaves this machine.
+	Published *Published
+}
+
+// Published is what an image of a release has and one of this machine has not: another
+// architecture, compressed layers and annotations.
+type Published struct {
+	Architecture string
+	Created      time.Time
+	Labels       map[string]string
 }
 
 // Image is a built image. Its tag is a digest of its content.
@@ -52,6 +62,8 @@ type Image struct {
 	Name  string // without a tag: dev.local/ebb/activator
 	Tag   string
 	image v1.Image
+	// platform is the architecture that it is for.
+	platform string
 }
 
 // Ref is the name that changes with the content.
@@ -69,8 +81,10 @@ func Make(imageName string, settings Settings, layers ...[]Entry) (Image, error)
 		if err != nil {
 			return Image{}, fmt.Errorf("image %s: %w", imageName, err)
 		}
-		// Not compressed: it is read once, by containerd on this machine.
-		layer := static.NewLayer(archive, types.DockerUncompressedLayer)
+		layer, err := layerOf(archive, settings.Published != nil)
+		if err != nil {
+			return Image{}, fmt.Errorf("image %s: %w", imageName, err)
+		}
 		if img, err = mutate.AppendLayers(img, layer); err != nil {
 			return Image{}, fmt.Errorf("image %s: %w", imageName, err)
 		}
@@ -93,6 +107,10 @@ func Make(imageName string, settings Settings, layers ...[]Entry) (Image, error)
 			file.Config.ExposedPorts[p] = struct{}{}
 		}
 	}
+	if p := settings.Published; p != nil {
+		file.Architecture, file.Created, file.Config.Labels = p.Architecture, v1.Time{Time: p.Created}, p.Labels
+		img = mutate.ConfigMediaType(mutate.MediaType(img, types.OCIManifestSchema1), types.OCIConfigJSON)
+	}
 	if img, err = mutate.ConfigFile(img, file); err != nil {
 		return Image{}, fmt.Errorf("image %s: %w", imageName, err)
 	}
@@ -100,7 +118,17 @@ func Make(imageName string, settings Settings, layers ...[]Entry) (Image, error)
 	if err != nil {
 		return Image{}, err
 	}
-	return Image{Name: imageName, Tag: digest.Hex[:12], image: img}, nil
+	return Image{Name: imageName, Tag: digest.Hex[:12], image: img, platform: file.Architecture}, nil
+}
+
+// layerOf makes a layer of a tar archive. One that only containerd on this machine reads, once, is
+// not compressed.
+func layerOf(archive []byte, published bool) (v1.Layer, error) {
+	if !published {
+		return static.NewLayer(archive, types.DockerUncompressedLayer), nil
+	}
+	return tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(archive)), nil },
+		tarball.WithMediaType(types.OCILayer), tarball.WithCompressedCaching)
 }
 
 // Write puts images, each under both its names, into one archive.

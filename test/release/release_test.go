@@ -1,0 +1,231 @@
+//go:build release
+
+package release
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"ebb.dev/ebb/test/internal/cluster"
+	"ebb.dev/ebb/test/internal/probe"
+)
+
+// replicated are the components of which there are several in ebb-ha.yaml.
+var replicated = []string{"activator", "autoscaler", "controller", "webhook"}
+
+func TestManifestsInstallServeAndLeaveNothing(t *testing.T) {
+	s := begin(t)
+	before := s.everything()
+	started := time.Now()
+	s.kubectl("apply", "--server-side", "-f", s.dist("ebb-crds.yaml"), "-f", s.dist("ebb.yaml"))
+	s.ready()
+	s.kubectl("-n", cluster.System, "patch", "configmap", "config-domain", "--type=merge", "-p", `{"data":{"example.com":""}}`)
+	t.Logf("installed and ready after %.1f s", time.Since(started).Seconds())
+	s.samples()
+	t.Logf("all samples answered after %.1f s", time.Since(started).Seconds())
+	if out := s.run(s.plugin(), "check", "-n", namespace); !strings.Contains(out, "version "+s.version()) {
+		t.Errorf("kubectl ebb check does not tell the version:\n%s", out)
+	}
+	s.drainable()
+
+	s.underLoad("from ebb.yaml to ebb-ha.yaml", func() {
+		s.kubectl("apply", "--server-side", "-f", s.dist("ebb-ha.yaml"))
+		s.ready()
+	})
+	for _, component := range replicated {
+		if n := s.kubectl("-n", cluster.System, "get", "deployment", component, "-o", "jsonpath={.status.readyReplicas}"); n != "3" {
+			t.Errorf("%s has %s ready replicas, want 3", component, n)
+		}
+	}
+	s.drainable()
+
+	s.removeServices()
+	s.kubectl("delete", "-f", s.dist("ebb-crds.yaml"), "--timeout=3m")
+	s.kubectl("delete", "-f", s.dist("ebb-ha.yaml"), "--timeout=3m")
+	s.nothingLeft(before)
+}
+
+func TestTheChartInstallsUpgradesRollsBackAndLeavesNothing(t *testing.T) {
+	s := begin(t)
+	before := s.everything()
+	chart := s.chart()
+	started := time.Now()
+	s.run("helm", "install", "ebb", chart, "--namespace", cluster.System, "--create-namespace", "--set", "domain=example.com", "--wait", "--timeout=5m")
+	s.ready()
+	t.Logf("installed and ready after %.1f s", time.Since(started).Seconds())
+	s.samples()
+	s.underLoad("helm upgrade", func() {
+		s.run("helm", "upgrade", "ebb", chart, "--namespace", cluster.System, "--reuse-values", "--wait", "--timeout=5m",
+			"--set", "highAvailability=true,settings.config-autoscaler.stable-window=30s")
+		s.ready()
+	})
+	setting := func() string {
+		return s.kubectl("-n", cluster.System, "get", "configmap", "config-autoscaler", "-o", "jsonpath={.data.stable-window}")
+	}
+	if got := setting(); got != "30s" {
+		t.Errorf("the setting is %q after the upgrade", got)
+	}
+	s.underLoad("helm rollback", func() {
+		s.run("helm", "rollback", "ebb", "1", "--namespace", cluster.System, "--wait", "--timeout=5m")
+		s.ready()
+	})
+	if got := setting(); got != "" {
+		t.Errorf("the setting is %q after the rollback", got)
+	}
+	s.removeServices()
+	s.kubectl("delete", "-f", s.dist("ebb-crds.yaml"), "--timeout=3m")
+	s.run("helm", "uninstall", "ebb", "--namespace", cluster.System, "--wait", "--timeout=5m")
+	s.kubectl("delete", "namespace", cluster.System, "--timeout=3m")
+	s.nothingLeft(before)
+}
+
+func TestAnUpgradeFromTheReleaseBeforeLosesNoRequest(t *testing.T) {
+	s := begin(t)
+	if s.previous == "" {
+		t.Skip("PREVIOUS names no folder of an older release")
+	}
+	before := s.everything()
+	s.kubectl("apply", "--server-side", "-f", filepath.Join(s.previous, "ebb-crds.yaml"), "-f", filepath.Join(s.previous, "ebb.yaml"))
+	s.ready()
+	s.kubectl("-n", cluster.System, "patch", "configmap", "config-domain", "--type=merge", "-p", `{"data":{"example.com":""}}`)
+	s.samples()
+	pods := func() string {
+		return s.kubectl("-n", namespace, "get", "pods", "-l", "serving.knative.dev/service=busy", "-o",
+			`jsonpath={range .items[*]}{.metadata.uid} {.status.containerStatuses[*].restartCount}{"\n"}{end}`)
+	}
+	s.underLoad("upgrade", func() {
+		running := pods()
+		s.kubectl("apply", "--server-side", "-f", s.dist("ebb-crds.yaml"), "-f", s.dist("ebb.yaml"))
+		s.ready()
+		if now := pods(); now != running || now == "" {
+			t.Errorf("the user's pods were\n%sand are\n%s", running, now)
+		}
+	})
+	if got := s.kubectl("-n", cluster.System, "get", "deployment", "activator", "-o", `jsonpath={.metadata.labels.app\.kubernetes\.io/version}`); got != s.version() {
+		t.Errorf("the activator's version is %s", got)
+	}
+	s.removeServices()
+	s.kubectl("delete", "-f", s.dist("ebb-crds.yaml"), "--timeout=3m")
+	s.kubectl("delete", "-f", s.dist("ebb.yaml"), "--timeout=3m")
+	s.nothingLeft(before)
+}
+
+// samples applies samples of the release and sends each a request.
+func (s *story) samples() {
+	s.Helper()
+	s.connect()
+	client := s.cluster.Client(time.Minute)
+	defer client.CloseIdleConnections()
+	for _, sample := range []struct{ file, service, reply string }{
+		{"hello-go/service.yaml", "hello-go", "Hello Go!\n"},
+		{"hello-python/service.yaml", "hello-python", "Hello Python!\n"},
+		{"traffic-split/1-blue.yaml", "colours", "Hello Blue!\n"},
+		{"autoscaling/service.yaml", "autoscaling", "Hello World!\n"},
+	} {
+		s.kubectl("-n", namespace, "apply", "-f", s.dist("samples/"+sample.file))
+		url, err := s.cluster.AwaitReady(s.ctx, namespace, sample.service)
+		if err != nil {
+			s.Fatal(err)
+		}
+		if !strings.Contains(url, ".example.com") {
+			s.Errorf("%s has the URL %s: the domain has no effect", sample.service, url)
+		}
+		if reply := probe.Get(s.ctx, client, url); reply.Body != sample.reply {
+			s.Errorf("%s: %v", sample.service, reply)
+		}
+	}
+}
+
+// underLoad sends requests to a service that runs and to one that is at zero, without a failure.
+func (s *story) underLoad(what string, do func()) {
+	s.Helper()
+	s.connect()
+	url, err := s.cluster.AwaitReady(s.ctx, namespace, s.busy())
+	if err != nil {
+		s.Fatal(err)
+	}
+	client := s.cluster.Client(time.Minute)
+	defer client.CloseIdleConnections()
+	warm := probe.Start(client, url, 20*time.Millisecond)
+	begun := time.Now()
+	do()
+	cold, err := s.cluster.AwaitReady(s.ctx, namespace, "hello-go")
+	if err != nil {
+		s.Error(err)
+	} else if reply := probe.Get(s.ctx, client, cold); !reply.OK() {
+		s.Errorf("%s: a service that may be at zero: %v", what, reply)
+	}
+	report := warm.StopAfter(s.ctx, 200)
+	s.Logf("%s: %.1f s, %d requests, %d failed, 99 %% within %s", what, time.Since(begun).Seconds(), report.Sent, report.Failed, report.Quantile(0.99))
+	if err := report.Err(200); err != nil {
+		s.Errorf("%s: %v", what, err)
+	}
+}
+
+// busy is a service with a pod.
+func (s *story) busy() string {
+	s.Helper()
+	image := s.kubectl("-n", namespace, "get", "ksvc", "hello-go", "-o", "jsonpath={.spec.template.spec.containers[0].image}")
+	s.input(fmt.Sprintf(`{"apiVersion": "serving.knative.dev/v1", "kind": "Service", "metadata": {"name": "busy"}, "spec": {"template": {
+		"metadata": {"annotations": {"autoscaling.knative.dev/min-scale": "1"}}, "spec": {"containers": [{"image": %q}]}}}}`, image),
+		"kubectl", "-n", namespace, "apply", "-f", "-")
+	return "busy"
+}
+
+// drainable asks the API server whether it would evict the pods of each component.
+func (s *story) drainable() {
+	s.Helper()
+	node := s.kubectl("get", "nodes", "-o", "jsonpath={.items[0].metadata.name}")
+	for _, name := range replicated {
+		s.kubectl("drain", node, "--dry-run=server", "--ignore-daemonsets", "--pod-selector=app="+name)
+	}
+}
+
+func (s *story) removeServices() {
+	s.Helper()
+	s.kubectl("delete", "services.serving.knative.dev", "--all", "--all-namespaces", "--timeout=3m")
+}
+
+func (s *story) connect() {
+	s.Helper()
+	err := cluster.Until(s.ctx, func() (bool, string, error) {
+		c, err := cluster.Connect(s.ctx)
+		if err != nil {
+			return false, err.Error(), nil
+		}
+		client := c.Client(5 * time.Second)
+		defer client.CloseIdleConnections()
+		reply := probe.Get(s.ctx, client, "http://nobody.example.com")
+		s.cluster = c
+		return reply.Status == http.StatusNotFound, reply.String(), nil
+	})
+	if err != nil {
+		s.Fatal(err)
+	}
+}
+
+// nothingLeft waits until the cluster has the objects that it had before.
+func (s *story) nothingLeft(before []string) {
+	s.Helper()
+	s.kubectl("delete", "namespace", namespace, "--timeout=3m")
+	ctx, cancel := context.WithTimeout(s.ctx, 2*time.Minute)
+	defer cancel()
+	err := cluster.Until(ctx, func() (bool, string, error) {
+		var left []string
+		for _, object := range s.everything() {
+			if !slices.Contains(before, object) {
+				left = append(left, object)
+			}
+		}
+		return len(left) == 0, "left: " + strings.Join(left, ", "), nil
+	})
+	if err != nil {
+		s.Error(err)
+	}
+}

@@ -1,0 +1,149 @@
+//go:build release
+
+package release
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"ebb.dev/ebb/test/internal/cluster"
+)
+
+// namespace is the user's.
+const namespace = "release-test"
+
+// story is one installation, from a cluster without Ebb to a cluster without Ebb.
+type story struct {
+	*testing.T
+	ctx      context.Context
+	folder   string
+	previous string
+	cluster  *cluster.Cluster
+	listable string
+}
+
+func begin(t *testing.T) *story {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 12*time.Minute)
+	t.Cleanup(cancel)
+	s := &story{T: t, ctx: ctx, folder: os.Getenv("DIST"), previous: os.Getenv("PREVIOUS")}
+	if s.folder == "" {
+		s.folder = "../../dist"
+	}
+	if _, err := os.Stat(s.dist("SHA256SUMS")); err != nil {
+		t.Fatalf("%s is not the folder of a release: run `make release VERSION=v0.1.0` first, or name one with DIST", s.folder)
+	}
+	if out := s.kubectl("get", "crd", "services.serving.knative.dev", "--ignore-not-found", "-o", "name"); out != "" {
+		t.Fatal("the cluster has Ebb or Knative already: run `make up ARGS=bare` first")
+	}
+	s.load(s.folder)
+	if s.previous != "" {
+		s.load(s.previous)
+	}
+	s.listable = s.resources()
+	t.Cleanup(func() {
+		if t.Failed() {
+			for _, n := range []string{cluster.System, namespace} {
+				out, _ := exec.Command("kubectl", "-n", n, "get", "pods,events", "-o", "wide").CombinedOutput()
+				t.Logf("%s", out)
+			}
+		}
+	})
+	return s
+}
+
+func (s *story) dist(name string) string { return filepath.Join(s.folder, name) }
+
+// load puts the release's images onto the node, as docs/install.md does without a registry.
+func (s *story) load(folder string) {
+	s.Helper()
+	pipe := exec.CommandContext(s.ctx, "bash", "-c", `set -euo pipefail; tar -C "$1/images" -c index.json oci-layout blobs | ctr images import -`, "load", folder)
+	if out, err := pipe.CombinedOutput(); err != nil {
+		s.Fatalf("import the images of %s: %v: %s", folder, err, out)
+	}
+}
+
+func (s *story) chart() string {
+	s.Helper()
+	charts, err := filepath.Glob(s.dist("ebb-[0-9]*.tgz"))
+	if err != nil || len(charts) != 1 {
+		s.Fatalf("%s has the charts %v, want one; %v", s.folder, charts, err)
+	}
+	return charts[0]
+}
+
+func (s *story) version() string {
+	s.Helper()
+	return "v" + strings.TrimSuffix(strings.TrimPrefix(filepath.Base(s.chart()), "ebb-"), ".tgz")
+}
+
+// plugin unpacks the release's kubectl-ebb for this machine.
+func (s *story) plugin() string {
+	s.Helper()
+	dir := s.TempDir()
+	s.run("tar", "-xzf", s.dist("kubectl-ebb_"+s.version()+"_linux_amd64.tar.gz"), "-C", dir)
+	return filepath.Join(dir, "kubectl-ebb")
+}
+
+func (s *story) kubectl(args ...string) string {
+	s.Helper()
+	return s.run("kubectl", args...)
+}
+
+func (s *story) run(program string, args ...string) string {
+	s.Helper()
+	return s.input("", program, args...)
+}
+
+func (s *story) input(text, program string, args ...string) string {
+	s.Helper()
+	cmd := exec.CommandContext(s.ctx, program, args...)
+	var out, complaint bytes.Buffer
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(text), &out, &complaint
+	if err := cmd.Run(); err != nil {
+		s.Fatalf("%s %s: %v: %s%s", program, strings.Join(args, " "), err, out.String(), complaint.String())
+	}
+	return out.String()
+}
+
+// ready waits as docs/install.md does.
+func (s *story) ready() {
+	s.Helper()
+	for _, component := range strings.Fields(s.kubectl("-n", cluster.System, "get", "deployment,daemonset,statefulset", "-o", "name")) {
+		s.kubectl("-n", cluster.System, "rollout", "status", component, "--timeout=3m")
+	}
+	s.kubectl("-n", cluster.System, "wait", "--for=condition=Programmed", "gateway", "--all", "--timeout=2m")
+	if s.kubectl("get", "namespace", namespace, "--ignore-not-found", "-o", "name") == "" {
+		s.kubectl("create", "namespace", namespace)
+	}
+}
+
+// resources are the kinds of a cluster without Ebb whose objects stay when nobody changes anything.
+func (s *story) resources() string {
+	s.Helper()
+	var kinds []string
+	for _, kind := range strings.Fields(s.kubectl("api-resources", "--verbs=list,delete", "-o", "name")) {
+		if !strings.HasPrefix(kind, "events") && !slices.Contains([]string{"pods", "componentstatuses", "replicasets.apps", "certificatesigningrequests.certificates.k8s.io"}, kind) && !strings.HasSuffix(kind, "metrics.k8s.io") {
+			kinds = append(kinds, kind)
+		}
+	}
+	return strings.Join(kinds, ",")
+}
+
+// everything lists the objects of the cluster.
+func (s *story) everything() []string {
+	s.Helper()
+	out := s.kubectl("get", s.listable, "--all-namespaces", "--no-headers", "-o", "custom-columns=KIND:.kind,NAMESPACE:.metadata.namespace,NAME:.metadata.name")
+	var all []string
+	for line := range strings.Lines(out) {
+		all = append(all, strings.Join(strings.Fields(line), " "))
+	}
+	return all
+}
