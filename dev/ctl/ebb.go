@@ -17,9 +17,9 @@ import (
 )
 
 // components are Ebb's own programs, and what of the cluster runs them. queue-proxy runs in each
-// user's pod.
+// user's pod, and the shim in those that ask for it.
 var components = map[string]string{"activator": "deployment", "autoscaler": "deployment", "controller": "deployment", "webhook": "deployment",
-	"node-agent": "daemonset", "queue-proxy": ""}
+	"node-agent": "daemonset", "queue-proxy": "", "shim": ""}
 
 // plugin is kubectl's, which runs beside the cluster.
 const plugin = "kubectl-ebb"
