@@ -68,7 +68,7 @@ e2e: ## start the dev cluster and run the end-to-end tests on it
 
 ## Benchmarks: programs that print JSON lines
 
-bench-%: ## run one of test/bench/*: coldstart, scaleup, control, proxy, path, autoscaler, tenants, standby
+bench-%: ## run one of test/bench/*: coldstart, scaleup, control, proxy, path, autoscaler, tenants, standby, shim
 	@[ ! -x $(DEV) ] || eval "$$($(DEV) kubeconfig 2>/dev/null || true)"; go run ./test/bench/$* $(ARGS)
 
 .PHONY: simulate

@@ -19,8 +19,8 @@ import (
 	"ebb.dev/ebb/shim/internal/front"
 )
 
-// maxHead bounds the head of a request. All of it may become variables, of which Linux takes 128 KiB
-// each.
+// maxHead bounds the head of a request. All of it may become variables, of which Linux takes
+// 128 KiB each.
 const maxHead = 64 << 10
 
 // serve works until ctx ends, and then until the requests in progress are answered; now ends them.

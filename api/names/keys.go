@@ -241,7 +241,7 @@ const (
 const (
 	// QueueProxyContainer is the sidecar's name; users may not use it.
 	QueueProxyContainer = "queue-proxy"
-	// ShimContainer is the init container that installs the shim, and the volume that it does so in.
+	// ShimContainer is the init container that installs the shim, and the volume in which it does.
 	// Users may not use the name where they use ShimAnnotation.
 	ShimContainer = "ebb-shim"
 	// ShimPath is where a container with the shim has it.

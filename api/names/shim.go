@@ -13,7 +13,8 @@ var ShimModes = []string{"http", "streaming", "serializing"}
 // ShimHTTP is the mode in which the program is a server. In the others it runs for each request.
 const ShimHTTP = "http"
 
-// ShimMode returns the value of ShimAnnotation, "" if there is none. An invalid value reads as none.
+// ShimMode returns the value of ShimAnnotation, "" if there is none. An invalid value reads as
+// none.
 func ShimMode(annotations map[string]string) (string, *apis.FieldError) {
 	mode, ok := annotations[ShimAnnotation]
 	if ok && !slices.Contains(ShimModes, mode) {

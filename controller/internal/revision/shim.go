@@ -16,8 +16,8 @@ import (
 // again.
 var shimVolume = resource.MustParse("32Mi")
 
-// putShim puts the shim before the program of the serving container, if the Revision asks for it. An
-// init container copies it there, with the resources of queue-proxy, which the pod has anyway.
+// putShim puts the shim before the program of the serving container, if the Revision asks for it.
+// An init container copies it there, with the resources of queue-proxy, which the pod has anyway.
 func putShim(rev *servingv1.Revision, s *settings.Snapshot, pod *corev1.PodSpec, c, sidecar *corev1.Container) error {
 	mode, _ := names.ShimMode(rev.Annotations) // admission refused errors
 	if mode == "" {

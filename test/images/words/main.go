@@ -1,8 +1,8 @@
-// Command words is a program that knows nothing of HTTP: it writes its standard input to its standard
-// output in upper case, line by line, and ends. The shim makes it a service.
+// Command words is a program that knows nothing of HTTP: it writes its standard input to its
+// standard output in upper case, line by line, and ends. The shim makes it a service.
 //
-// Arguments: -exit N ends with that status, after a complaint; -env NAME writes the variable instead;
-// -http serves the same at $PORT, for the benchmark to compare with.
+// Arguments: -exit N ends with that status, after a complaint; -env NAME writes the variable
+// instead; -http serves the same at $PORT, for the benchmark to compare with.
 package main
 
 import (
