@@ -89,10 +89,9 @@ func (c *control) ebbImages(ctx context.Context, r *step.Report, p *parts) (map[
 		recipes = append(recipes, program(names[dir], digest, binary, inside, image.Settings{}))
 	}
 	if source := filepath.Join(c.Root, "samples/hello-python"); p.python != "" {
-		// The command of the sample's Dockerfile, without its shell: gunicorn
-		// binds to $PORT by itself.
-		sample, err := python("dev.local/ebb/hello-python", p.python, source, []string{"app.py"},
-			[]string{"/usr/bin/python3.11", "-m", "gunicorn", "--workers", "1", "--threads", "8", "--timeout", "0", "app:app"})
+		// The command of the sample's Dockerfile.
+		sample, err := python("dev.local/ebb/hello-python", p.python, source, []string{"app.py", "gunicorn.conf.py"},
+			[]string{"/usr/bin/python3.11", "-m", "gunicorn", "app:app"})
 		if err != nil {
 			return nil, err
 		}
