@@ -59,7 +59,10 @@ func Environment(base []string, r *http.Request, software string) ([]string, err
 func metaVariables(r *http.Request, software string) []string {
 	host, port := r.Host, "80"
 	if h, p, err := net.SplitHostPort(r.Host); err == nil {
-		host, port = h, p
+		host = h
+		if _, err := strconv.ParseUint(p, 10, 16); err == nil { // a client can write anything here
+			port = p
+		}
 	}
 	remote, _, err := net.SplitHostPort(r.RemoteAddr)
 	if err != nil {
