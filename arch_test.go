@@ -50,6 +50,7 @@ var layers = []layer{
 	{folder: "forward", why: "the forwarder stands on nothing of ours"},
 	{folder: "internal/", own: []string{"internal", "forward", "wire"}, why: "leaf libraries know no domain words"},
 	{folder: "node-agent", own: []string{"standby", "internal"}, why: "it runs on every node, as root: it is small"},
+	{folder: "shim", only: std, why: "it is copied into other people's images"},
 	{folder: "queue-proxy", own: []string{"forward", "wire", "internal", "standby"}, why: "it knows no Kubernetes"},
 	{folder: "activator", own: []string{"api", "settings", "forward", "wire", "internal"}},
 	{folder: "autoscaler", own: []string{"standby", "api", "settings", "wire", "internal"}},

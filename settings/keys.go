@@ -78,6 +78,7 @@ func sections(s *Snapshot) []section {
 		})},
 		{DeploymentName, s.checkDeployment, slices.Concat([]key{
 			{"queue-sidecar-image", "", text(&p.QueueSidecarImage, "required", func(s string) bool { return !strings.ContainsAny(s, " \t\n") }).older("queueSidecarImage"), "Image of queue-proxy."},
+			{"shim-image", "", text(&p.ShimImage, "without spaces", func(s string) bool { return !strings.ContainsAny(s, " \t\n") }), "Image of the shim, which the annotation serving.ebb.dev/shim on a template puts before a program. If it is unset, the annotation is rejected."},
 			{"registries-skipping-tag-resolving", "kind.local,ko.local,dev.local", words(&p.RegistriesSkippingDigests, "comma-separated host names").older("registriesSkippingTagResolving"), "Registries whose tags are not resolved to digests."},
 			{"trusted-registries", "", words(&p.TrustedRegistries, "comma-separated HOST, HOST:PORT, or http:// and either"), "Registries that the controller may ask for digests at addresses of the cluster's Services, and whose tokens may come from another host at a private address. Only those written with http:// are asked without TLS."},
 			{"digest-resolution-timeout", "10s", duration(&p.DigestResolutionTimeout, 1, forever, 1).older("digestResolutionTimeout"), "Longest wait for one tag to be resolved to a digest."},

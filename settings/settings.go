@@ -186,7 +186,8 @@ func (k *key) match(name string) (wildcard string, ok bool) {
 
 // Rules is the part of the Snapshot that defaulting and validation depend on.
 func (s *Snapshot) Rules(clusterDomain string) *rules.Config {
-	return &rules.Config{Defaults: s.Defaults, Features: s.Features, Autoscaling: s.Autoscaler, ClusterDomain: clusterDomain}
+	return &rules.Config{Defaults: s.Defaults, Features: s.Features, Autoscaling: s.Autoscaler,
+		Shim: s.Deployment.ShimImage != "", ClusterDomain: clusterDomain}
 }
 
 // A KeyError says which key of which ConfigMap is wrong, and why.

@@ -100,6 +100,7 @@ func table() map[string][]set {
 		},
 		DeploymentName: {
 			{"queue-sidecar-image", "r/q:1", p(func(d Deployment) any { return d.QueueSidecarImage }), "r/q:1", "a b"},
+			{"shim-image", "r/s:1", p(func(d Deployment) any { return d.ShimImage }), "r/s:1", "a b"},
 			{"registries-skipping-tag-resolving", "b, a,,a", p(func(d Deployment) any { return d.RegistriesSkippingDigests }), []string{"a", "b"}, ""},
 			{"trusted-registries", "b.test:5000, http://a.test", p(func(d Deployment) any { return d.TrustedRegistries }), []string{"b.test:5000", "http://a.test"}, ""},
 			{"digest-resolution-timeout", "1s", p(func(d Deployment) any { return d.DigestResolutionTimeout }), time.Second, "0s"},

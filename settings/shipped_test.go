@@ -90,8 +90,9 @@ func shipped(name string) []byte {
 	fmt.Fprintf(&b, "  annotations:\n    knative.dev/example-checksum: %q\n", configmap.Checksum(text))
 	b.WriteString("data:\n")
 	if name == DeploymentName {
-		b.WriteString("  # Replaced by the address of the built image when Ebb is installed.\n" +
-			"  queue-sidecar-image: ko://ebb.dev/ebb/queue-proxy\n")
+		b.WriteString("  # Replaced by the addresses of the built images when Ebb is installed.\n" +
+			"  queue-sidecar-image: ko://ebb.dev/ebb/queue-proxy\n" +
+			"  shim-image: ko://ebb.dev/ebb/shim\n")
 	}
 	b.WriteString("  _example: |\n" + indent(text, "    "))
 	return []byte(strings.ReplaceAll(b.String(), "    \n", "\n"))
@@ -160,6 +161,7 @@ func TestShippedConfigMapsParseToTheDefaults(t *testing.T) {
 	}
 	want := Default()
 	want.Deployment.QueueSidecarImage = "ko://ebb.dev/ebb/queue-proxy"
+	want.Deployment.ShimImage = "ko://ebb.dev/ebb/shim"
 	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("shipped ConfigMaps differ from Default (-want +got):\n%s", d)
 	}

@@ -57,6 +57,7 @@ func (s *Snapshot) checkDefaults(r *reader) {
 // Deployment is config-deployment: what the controller puts around a revision's containers.
 type Deployment struct {
 	QueueSidecarImage          string
+	ShimImage                  string   // "" = none
 	RegistriesSkippingDigests  []string // sorted host names
 	TrustedRegistries          []string // sorted; HOST or http://HOST
 	DigestResolutionTimeout    time.Duration

@@ -140,6 +140,12 @@ const (
 	ResponseTimeoutEnd = "end"
 	// ResponseTimeoutCut breaks it off, so that no client takes it for a whole one.
 	ResponseTimeoutCut = "cut"
+	// ShimAnnotation on a template puts the shim before the program of the serving container. Its
+	// value is one of ShimModes.
+	ShimAnnotation = "serving.ebb.dev/shim"
+	// ConcurrencyVariableAnnotation on a template names the variable in which the serving container
+	// finds containerConcurrency, if that is a limit.
+	ConcurrencyVariableAnnotation = "serving.ebb.dev/concurrency-variable"
 	// InitializedAnnotation on a PodAutoscaler says "true" when its revision had its initial pods
 	// before the object was made.
 	InitializedAnnotation = EbbAutoscalingGroup + "/initialized"
@@ -235,6 +241,11 @@ const (
 const (
 	// QueueProxyContainer is the sidecar's name; users may not use it.
 	QueueProxyContainer = "queue-proxy"
+	// ShimContainer is the init container that installs the shim, and the volume in which it does.
+	// Users may not use the name where they use ShimAnnotation.
+	ShimContainer = "ebb-shim"
+	// ShimPath is where a container with the shim has it.
+	ShimPath = "/ebb"
 	// UserPortName is what the serving container's only port is called in the pod.
 	UserPortName = "user-port"
 	// DefaultUserPort is used when the serving container names none.

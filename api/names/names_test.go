@@ -2,6 +2,7 @@ package names
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -184,7 +185,7 @@ func TestQuantitiesThatTakeForeverAreRefused(t *testing.T) {
 
 // Whatever stands in an annotation, parsing ends, and what it accepts is within the bounds.
 func FuzzAnnotations(f *testing.F) {
-	for _, seed := range []string{"", "1", "-1", "1e400", "NaN", "6s", "9999999h", "0x10", "1_000", "∞", "100m", "-64Mi", "linear", "rps", "cpu", "Redirected", "true", "x.knative.dev"} {
+	for _, seed := range []string{"", "1", "-1", "1e400", "NaN", "6s", "9999999h", "0x10", "1_000", "∞", "100m", "-64Mi", "streaming", "WEB_CONCURRENCY", "PORT", "linear", "rps", "cpu", "Redirected", "true", "x.knative.dev"} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, value string) {
@@ -198,6 +199,7 @@ func FuzzAnnotations(f *testing.F) {
 			SidecarResourcePercentAnnotation: value, ClassAnnotation: value, MetricAnnotation: value, MetricAggregationAnnotation: value,
 			AdaptiveTargetAnnotation: value, ScaleUpBurstAnnotation: value, ScaleUpPerSecondAnnotation: value,
 			HTTPProtocolAnnotation: value, DisableTLSAnnotation: value, ResponseTimeoutActionAnnotation: value,
+			ShimAnnotation: value, ConcurrencyVariableAnnotation: value,
 		}
 		s, _ := ParseScaling(annotations)
 		if s.ScaleUpBurst != nil && !(*s.ScaleUpBurst >= 1) || s.ScaleUpPerSecond != nil && !(*s.ScaleUpPerSecond > 0) ||
@@ -209,6 +211,11 @@ func FuzzAnnotations(f *testing.F) {
 			s.Target != nil && !(*s.Target >= MinTarget) || s.TargetUtilization != nil && !(*s.TargetUtilization >= 1 && *s.TargetUtilization <= 100) ||
 			s.TargetBurstCapacity != nil && !(*s.TargetBurstCapacity == -1 || *s.TargetBurstCapacity >= 0) {
 			t.Errorf("%q was accepted as %+v", value, s)
+		}
+		mode, wrongMode := ShimMode(annotations)
+		variable, wrongVariable := ConcurrencyVariable(annotations)
+		if wrongMode == nil && !slices.Contains(ShimModes, mode) || wrongVariable == nil && variable != value {
+			t.Errorf("%q was accepted as %q, %q", value, mode, variable)
 		}
 		if d, _ := RolloutDuration(annotations); d != nil && *d < 0 {
 			t.Errorf("%q was accepted as %v", value, *d)

@@ -258,5 +258,7 @@ func ValidateTemplateAnnotations(annotations map[string]string, limits rules.Aut
 	}
 	_, sidecar := ParseSidecar(annotations)
 	_, action := CutsResponses(annotations, ResponseTimeoutEnd)
-	return errs.Also(sidecar, action)
+	_, shim := ShimMode(annotations)
+	_, variable := ConcurrencyVariable(annotations)
+	return errs.Also(sidecar, action, shim, variable)
 }

@@ -78,6 +78,8 @@ type Config struct {
 	Defaults    Defaults
 	Features    Features
 	Autoscaling Autoscaling
+	// Shim says that the shim has an image, so that templates may ask for it.
+	Shim bool
 	// ClusterDomain is the cluster's own DNS domain, for example "cluster.local".
 	ClusterDomain string
 }

@@ -17,9 +17,9 @@ import (
 )
 
 // components are Ebb's own programs, and what of the cluster runs them. queue-proxy runs in each
-// user's pod.
+// user's pod, and the shim in those that ask for it.
 var components = map[string]string{"activator": "deployment", "autoscaler": "deployment", "controller": "deployment", "webhook": "deployment",
-	"node-agent": "daemonset", "queue-proxy": ""}
+	"node-agent": "daemonset", "queue-proxy": "", "shim": ""}
 
 // plugin is kubectl's, which runs beside the cluster.
 const plugin = "kubectl-ebb"
@@ -75,7 +75,10 @@ func (c *control) images() (map[string]string, error) {
 
 // gunicorn is the command of the Python sample's Dockerfile, without its shell: gunicorn binds to
 // $PORT by itself.
-var gunicorn = []string{"/usr/bin/python3.11", "-m", "gunicorn", "--workers", "1", "--threads", "8", "--timeout", "0", "app:app"}
+var gunicorn = []string{"/usr/bin/python3.11", "-m", "gunicorn", "app:app"}
+
+// pythonFiles are what that Dockerfile copies.
+var pythonFiles = []string{"app.py", "gunicorn.conf.py"}
 
 // ebbImages makes images of the compiled programs and of the Python sample.
 func (c *control) ebbImages(ctx context.Context, r *step.Report, p *parts) (map[string]string, error) {
@@ -94,7 +97,7 @@ func (c *control) ebbImages(ctx context.Context, r *step.Report, p *parts) (map[
 		recipes = append(recipes, program(name, digest, binary, inside, image.Settings{}))
 	}
 	if source := filepath.Join(c.Root, "samples/hello-python"); p.python != "" {
-		sample, err := python("dev.local/ebb/hello-python", p.python, source, []string{"app.py"}, gunicorn, nil)
+		sample, err := python("dev.local/ebb/hello-python", p.python, source, pythonFiles, gunicorn, nil)
 		if err != nil {
 			return nil, err
 		}

@@ -244,7 +244,7 @@ func (c *control) releasePython(ctx context.Context, i *issue, arch string) (ima
 	if err != nil {
 		return image.Image{}, err
 	}
-	sample, err := python(i.registry+"/hello-python", tree, source, []string{"app.py"}, gunicorn, i.published(arch))
+	sample, err := python(i.registry+"/hello-python", tree, source, pythonFiles, gunicorn, i.published(arch))
 	if err != nil {
 		return image.Image{}, err
 	}

@@ -3,6 +3,8 @@
 package e2e
 
 import (
+	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -28,11 +30,14 @@ type sampleStep struct {
 }
 
 var sampleStories = map[string][]sampleStep{
-	"hello-go":      {{"hello-go/service.yaml", "hello-go", []string{"Hello Go!\n"}}},
-	"hello-python":  {{"hello-python/service.yaml", "hello-python", []string{"Hello Python!\n"}}},
-	"autoscaling":   {{"autoscaling/service.yaml", "autoscaling", []string{"Hello World!\n"}}},
-	"tags":          {{"tags/service.yaml", "tagged", []string{"Hello Tag!\n"}}},
-	"cluster-local": {{"cluster-local/service.yaml", "private", nil}},
+	"hello-go":     {{"hello-go/service.yaml", "hello-go", []string{"Hello Go!\n"}}},
+	"hello-python": {{"hello-python/service.yaml", "hello-python", []string{"Hello Python!\n"}}},
+	"autoscaling":  {{"autoscaling/service.yaml", "autoscaling", []string{"Hello World!\n"}}},
+	"llm": {{"llm/service.yaml", "llm", []string{"data: {\"token\":\"Ask\"}\n\ndata: {\"token\":\"me\"}\n\n" +
+		"data: {\"token\":\"something\"}\n\ndata: [DONE]\n\n"}}},
+	"python-workers": {{"python-workers/service.yaml", "python-workers", []string{"Hello Workers!\n"}}},
+	"tags":           {{"tags/service.yaml", "tagged", []string{"Hello Tag!\n"}}},
+	"cluster-local":  {{"cluster-local/service.yaml", "private", nil}},
 	"traffic-split": {
 		{"traffic-split/1-blue.yaml", "colours", []string{"Hello Blue!\n"}},
 		{"traffic-split/2-half.yaml", "colours", []string{"Hello Blue!\n", "Hello Green!\n"}},
@@ -80,6 +85,28 @@ func TestADomainOfOnesOwnReachesTheService(t *testing.T) {
 	}
 	if reply := probe.Get(s.ctx, s.client(), "http://"+host); reply.Body != "Hello Go!\n" {
 		t.Errorf("the first response of the domain: %v", reply)
+	}
+}
+
+// A pod has as many workers as it takes requests at a time.
+func TestPythonWorkersFollowContainerConcurrency(t *testing.T) {
+	s := begin(t, 3*time.Minute)
+	// A fifth worker would be one of another pod.
+	url := s.ready("python-workers", strings.Replace(readSample(t, "python-workers/service.yaml"), "      annotations:\n",
+		"      annotations:\n        autoscaling.knative.dev/max-scale: \"1\"\n", 1))
+	client := s.client()
+	workers := map[string]bool{}
+	s.until("four workers have answered", func() (bool, string, error) {
+		for _, reply := range probe.Burst(s.ctx, client, url, 8) {
+			if !reply.OK() {
+				return false, "", errors.New(reply.String())
+			}
+			workers[reply.Header.Get("X-Worker")] = true
+		}
+		return len(workers) >= 4, fmt.Sprint(workers), nil
+	})
+	if len(workers) != 4 {
+		t.Errorf("these workers answered: %v", workers)
 	}
 }
 

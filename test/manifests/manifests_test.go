@@ -121,8 +121,9 @@ func TestEveryImageIsOneThatThisRepositoryBuilds(t *testing.T) {
 				check(object.File, container.Image)
 			}
 		}
-		if o, ok := object.Object.(*corev1.ConfigMap); ok && o.Data["queue-sidecar-image"] != "" {
+		if o, ok := object.Object.(*corev1.ConfigMap); ok && o.Name == "config-deployment" {
 			check(object.File, o.Data["queue-sidecar-image"])
+			check(object.File, o.Data["shim-image"])
 		}
 	}
 }

@@ -88,7 +88,7 @@ func (r *Revision) Validate(req rules.Request[Revision]) *apis.FieldError {
 		Also(validateOwned(&r.ObjectMeta, names.ConfigurationLabel, "Configuration")).
 		ViaField("metadata")
 	if req.Old == nil {
-		return errs.Also(r.Spec.validate(req.Config).ViaField("spec"))
+		return errs.Also(r.Spec.validate(req.Config).ViaField("spec"), validateShim(r.Annotations, &r.Spec, req.Config))
 	}
 	if !equality.Semantic.DeepEqual(r.Spec, req.Old.Spec) {
 		errs = errs.Also(&apis.FieldError{
@@ -175,7 +175,7 @@ func (t *RevisionTemplateSpec) validate(config *rules.Config, parent *metav1.Obj
 			Details: difference(old, t),
 		})
 	}
-	return errs.Also(t.Spec.validate(config).ViaField("spec"))
+	return errs.Also(t.Spec.validate(config).ViaField("spec"), validateShim(t.Annotations, &t.Spec, config))
 }
 
 func (t *RevisionTemplateSpec) validateName(parent *metav1.ObjectMeta, old *RevisionTemplateSpec) *apis.FieldError {

@@ -47,7 +47,7 @@ func FuzzWhatIsAdmittedDoesNotEndQueueProxy(f *testing.F) {
 		f.Add(spec, uint8(i), "http", "/", "localhost", "", int32(8080), int32(0), int32(0), int32(1), int64(10), int64(300), int64(0), "cut")
 	}
 	snapshot, err := settings.Parse(map[string]map[string]string{
-		"config-deployment": {"queue-sidecar-image": "dev.local/queue-proxy:1"},
+		"config-deployment": {"queue-sidecar-image": "dev.local/queue-proxy:1", "shim-image": "dev.local/shim:1"},
 		"config-features":   {"multi-container-probing": "enabled"},
 	})
 	if err != nil {
@@ -62,6 +62,9 @@ func FuzzWhatIsAdmittedDoesNotEndQueueProxy(f *testing.F) {
 		}
 		rev.Name, rev.Namespace = "hello-00001", "default"
 		rev.Annotations = map[string]string{"autoscaling.ebb.dev/standby": "auto"}
+		if kind&32 != 0 {
+			rev.Annotations["serving.ebb.dev/shim"] = "streaming"
+		}
 		if action != "" {
 			rev.Annotations["serving.ebb.dev/response-timeout-action"] = action
 		}

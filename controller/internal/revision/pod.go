@@ -83,6 +83,10 @@ func makePodSpec(rev *servingv1.Revision, in Inputs) (corev1.PodSpec, error) {
 		c.Env = append(c.Env, identityEnv(rev)...)
 		quiet(c)
 	}
+	tellConcurrency(rev, &pod.Containers[serving])
+	if err := putShim(rev, in.Settings, &pod, &pod.Containers[serving], sidecar); err != nil {
+		return corev1.PodSpec{}, err
+	}
 	if err := restOf(rev, in.Settings).letSleep(&pod, sidecar, port); err != nil {
 		return corev1.PodSpec{}, err
 	}

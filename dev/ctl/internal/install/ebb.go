@@ -51,9 +51,14 @@ func Overlay(config string, refs map[string]string, monitoring bool) ([]byte, er
 	overlay["images"] = images
 	// Without a domain, services would be reachable inside the cluster only.
 	settings := map[string]map[string]any{"config-domain": {Domain: ""}}
-	if ref := refs["dev.local/ebb/queue-proxy"]; ref != "" {
-		// kustomize does not know this field as an image.
-		settings["config-deployment"] = map[string]any{"queue-sidecar-image": ref}
+	// kustomize does not know these fields as images.
+	for name, key := range map[string]string{"queue-proxy": "queue-sidecar-image", "shim": "shim-image"} {
+		if ref := refs["dev.local/ebb/"+name]; ref != "" {
+			if settings["config-deployment"] == nil {
+				settings["config-deployment"] = map[string]any{}
+			}
+			settings["config-deployment"][key] = ref
+		}
 	}
 	if monitoring {
 		settings["config-observability"] = map[string]any{"request-metrics-protocol": "prometheus"}

@@ -17,6 +17,7 @@ func TestOverlayNamesEachComponentOnce(t *testing.T) {
 	text, err := Overlay("../../config", map[string]string{
 		"dev.local/ebb/activator":      "dev.local/ebb/activator:111",
 		"dev.local/ebb/queue-proxy":    "dev.local/ebb/queue-proxy:222",
+		"dev.local/ebb/shim":           "dev.local/ebb/shim:444",
 		"dev.local/ebb-test/autoscale": "dev.local/ebb-test/autoscale:333",
 	}, true)
 	if err != nil {
@@ -30,10 +31,10 @@ func TestOverlayNamesEachComponentOnce(t *testing.T) {
 	if err := yaml.Unmarshal(text, &overlay); err != nil {
 		t.Fatal(err)
 	}
-	if len(overlay.Images) != 2 || overlay.Images[0].Name != "ko://ebb.dev/ebb/activator" || overlay.Images[0].NewTag != "111" {
+	if len(overlay.Images) != 3 || overlay.Images[0].Name != "ko://ebb.dev/ebb/activator" || overlay.Images[0].NewTag != "111" {
 		t.Errorf("images: %+v", overlay.Images)
 	}
-	if len(overlay.Patches) != 3 || !strings.Contains(overlay.Patches[0].Patch, "queue-sidecar-image: dev.local/ebb/queue-proxy:222") ||
+	if len(overlay.Patches) != 3 || !strings.Contains(overlay.Patches[0].Patch, "queue-sidecar-image: dev.local/ebb/queue-proxy:222\n  shim-image: dev.local/ebb/shim:444") ||
 		!strings.Contains(overlay.Patches[1].Patch, "ebb.test: \"\"") || !strings.Contains(overlay.Patches[2].Patch, "request-metrics-protocol: prometheus") {
 		t.Errorf("patches: %+v", overlay.Patches)
 	}
