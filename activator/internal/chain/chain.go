@@ -242,7 +242,7 @@ func (h *Handler) Done(r *forward.Request, result *forward.Result) {
 	if x.HasSlot {
 		x.Slot.Release(result.Status != 0 && result.Cause == forward.Completed)
 	}
-	x.Load.Meter.Out(r.Started.Add(result.Duration))
+	x.Load.Meter.Out(r.Started, result.Status, result.Duration)
 	x.Load.Requests[min(max(result.Status/100, 0), 5)].Add(1)
 	if x.Ticket.Waited {
 		x.Load.Held.Add(1)
