@@ -80,6 +80,8 @@ type Exchange struct {
 	Bound time.Time
 	// Pod is the pod that had the request last.
 	Pod string
+	// Why is the reason if the activator answered the request itself.
+	Why string
 	// Span is nil when the request is not traced.
 	Span *tracing.Span
 	// untrusted is how often a pod's certificate was not believed.
@@ -199,7 +201,8 @@ func (h *Handler) OnDialError(r *forward.Request, err error) forward.Decision {
 	if errors.As(err, &untrusted) {
 		// Waiting does not mend a certificate; another pod may have a good one.
 		if x.untrusted++; x.untrusted > mostUntrusted {
-			return forward.Decision{Reply: forward.Reply{Status: 502, Body: "revision " + x.Revision.Key.String() + ": " + untrusted.Error()}}
+			x.Why = untrusted.Error()
+			return forward.Decision{Reply: forward.Reply{Status: 502, Body: "revision " + x.Revision.Key.String() + ": " + x.Why}}
 		}
 	}
 	return h.bind(r, x)
