@@ -72,7 +72,7 @@ const (
 	PathAnnounce  = "/announce"       // activator: POST Announcement
 	PathStats     = "/stats"          // autoscaler: POST of EncodeStats
 	PathIncidents = "/incidents"      // autoscaler: POST of Incidents
-	PathViews     = "/views"          // autoscaler: GET ?namespace=&service=&full=, from another replica
+	PathViews     = "/views"          // autoscaler: GET ?namespace=&service=, from another replica
 	PathHandover  = "/handover"       // autoscaler: GET ?bucket=, from the replica that owns it next
 	PathBirths    = "/births/"        // autoscaler: GET of a Birth, followed by <namespace>/<revision>/<pod>
 	PathHealth    = "/healthz"

@@ -37,8 +37,9 @@ type ServiceViewList struct {
 
 // Now is the load of the last ten seconds, and the pods.
 type Now struct {
-	// Time is when this was put together.
-	Time time.Time `json:"time"`
+	// Time is when this was put together; in a list, when something of it last changed. Absent in
+	// Revisions.
+	Time time.Time `json:"time,omitzero"`
 	// RequestsPerSecond counts requests that arrived.
 	RequestsPerSecond float64 `json:"requestsPerSecond"`
 	// P50Ms and P99Ms are percentiles of the time from the arrival of a request to the end of its
