@@ -22,6 +22,7 @@ import (
 	"ebb.dev/ebb/activator/internal/coldstart"
 	"ebb.dev/ebb/activator/internal/hold"
 	"ebb.dev/ebb/activator/internal/identity"
+	"ebb.dev/ebb/activator/internal/incidents"
 	"ebb.dev/ebb/activator/internal/metrics"
 	"ebb.dev/ebb/activator/internal/observe"
 	"ebb.dev/ebb/activator/internal/probe"
@@ -118,6 +119,7 @@ type activator struct {
 	registry *prometheus.Registry
 
 	coldStarts *coldstart.Accounts
+	incidents  *incidents.Teller
 }
 
 // loads shows the table to the reporter.
@@ -175,6 +177,9 @@ func build(o options, kube kubernetes.Interface, ebb versioned.Interface, store 
 	announcements := &announce.Server{Backends: table, Keys: keys}
 	observer := &observe.Observer{Settings: store, Namespace: o.namespace, Pod: o.pod, PodIP: o.ip.String(), Stdout: stdout, Log: log}
 	coldStarts := coldstart.New(coldstart.Ask(o.autoscaler, keys))
+	told := &incidents.Teller{Pod: o.pod, URL: "http://" + o.autoscaler + wire.PathIncidents, Keys: keys,
+		Failed: func(err error) { log.Warn("cold starts and refusals are told later", "error", err) }}
+	coldStarts.Told = told.ColdStart
 	departure := &serve.Departure{}
 	handler := &chain.Handler{
 		Table:  table,
@@ -192,6 +197,7 @@ func build(o options, kube kubernetes.Interface, ebb versioned.Interface, store 
 		Tracer:          observer.Tracer,
 		Ended: func(x *chain.Exchange, r *forward.Request, result *forward.Result) {
 			coldStarts.Ended(x, r, result)
+			told.Ended(x, r, result)
 			observer.Ended(x, r, result)
 		},
 	}
@@ -208,11 +214,12 @@ func build(o options, kube kubernetes.Interface, ebb versioned.Interface, store 
 	registry := telemetry.NewRegistry()
 	sources := &metrics.Sources{Table: table, Budget: budget, Announce: announcements, Report: reporter, Rejected: requests.Rejected, Panics: requests.Panics,
 		Evicted: requests.Evicted, Untrusted: &who.Untrusted}
-	if err := errors.Join(registry.Register(sources), registry.Register(telemetry.CertificateEnds(who.Ends)), coldStarts.Register(registry)); err != nil {
+	if err := errors.Join(registry.Register(sources), registry.Register(telemetry.CertificateEnds(who.Ends)), coldStarts.Register(registry),
+		told.Register(registry)); err != nil {
 		return nil, err
 	}
 	return &activator{
-		table: table, watch: watcher, report: reporter, probe: prober, announce: announcements, observe: observer, registry: registry, coldStarts: coldStarts,
+		table: table, watch: watcher, report: reporter, probe: prober, announce: announcements, observe: observer, registry: registry, coldStarts: coldStarts, incidents: told,
 		serve: &serve.Server{Forward: requests, Listeners: listeners, Known: watcher.Known, LastRequest: handler.LastRequest, Log: log, Departure: departure,
 			TLSKnown: who.Known(), TLSAddress: o.listen(wire.PortTLS)},
 	}, nil

@@ -86,6 +86,7 @@ func start(ctx context.Context, env func(string) string, stdout io.Writer) error
 		run.Part{Name: "request log and spans", Run: a.observe.Run},
 		run.Part{Name: "report", Run: func(ctx context.Context) error { return a.report.Run(ctx, loads{a.table}) }},
 		run.Part{Name: "cold starts", Run: a.coldStarts.Run},
+		run.Part{Name: "incidents", Run: a.incidents.Run},
 		run.Part{Name: "probe", Run: func(ctx context.Context) error { return a.probe.Run(ctx, a.table) }},
 		run.Part{Name: "watch", Run: a.watch.Run},
 		telemetry.Server("announcements", options.listen(wire.PortAnnounce), a.announce),

@@ -31,13 +31,17 @@ import (
 	"ebb.dev/ebb/autoscaler/internal/lead"
 	"ebb.dev/ebb/autoscaler/internal/loop"
 	"ebb.dev/ebb/autoscaler/internal/pods"
+	"ebb.dev/ebb/autoscaler/internal/recall"
 	"ebb.dev/ebb/autoscaler/internal/report"
 	"ebb.dev/ebb/autoscaler/internal/spec"
 	"ebb.dev/ebb/autoscaler/internal/tend"
+	"ebb.dev/ebb/autoscaler/internal/view"
 	"ebb.dev/ebb/autoscaler/revision"
 	"ebb.dev/ebb/internal/clusterdomain"
 	"ebb.dev/ebb/internal/events"
+	"ebb.dev/ebb/internal/frontproxy"
 	"ebb.dev/ebb/internal/lease"
+	"ebb.dev/ebb/internal/servingcert"
 	"ebb.dev/ebb/internal/telemetry"
 	"ebb.dev/ebb/settings"
 	"ebb.dev/ebb/wire"
@@ -75,6 +79,10 @@ type process struct {
 	scraper  *ingest.Scraper
 	index    *pods.Index
 	stats    http.Handler
+	records  *recall.Records
+	door     *frontproxy.Door
+	keeper   *servingcert.Keeper
+	view     *view.Server
 	metrics  *prometheus.Registry
 	events   record.EventBroadcaster
 	ready    atomic.Bool
@@ -140,8 +148,10 @@ func build(config *rest.Config, kube kubernetes.Interface, keys func() wire.Keys
 		},
 	})
 
+	p.records = &recall.Records{Known: func(key loop.Key) bool { return p.autos.get(key.Namespace, key.Name) != nil }, Clock: clock}
+	p.scraper.Seen = p.records.Scraped
 	p.handover = &handover.Replica{Keys: keys, Engine: p.engine, Buckets: p.election, Clock: clock, Log: log, Self: who.ip}
-	server := &ingest.Server{Keys: keys, Reporter: p.engine, Owners: p.election, Clock: clock, Said: func(key loop.Key, pod string, depth uint8) {
+	server := &ingest.Server{Keys: keys, Reporter: p.engine, Owners: p.election, Clock: clock, Regular: p.records.Reported, Said: func(key loop.Key, pod string, depth uint8) {
 		if p.index.Said(key, pod, depth) {
 			p.engine.Changed(key)
 		}
@@ -151,7 +161,12 @@ func build(config *rest.Config, kube kubernetes.Interface, keys func() wire.Keys
 			Help: "Ignored settings of PodAutoscalers, by where they are.", Reason: "annotation", Value: source.Ignored.Load()})
 	}})
 	telemetry.Leases(p.metrics, "autoscaler", p.election.Buckets, func() int { return len(p.election.Held()) })
-	p.stats = p.routes(server)
+	replicas := view.NewReplicas(view.Local{Engine: p.engine, Records: p.records}, keys, p.election.Others)
+	p.door = frontproxy.New(kube, log)
+	p.keeper = viewCertificate(kube, who.namespace, log)
+	p.view = view.NewServer(replicas, p.door, log)
+	p.stats = p.routes(server, replicas, recall.NewReceiver(p.records, keys, p.election,
+		func(err error) { log.Warn("cold starts and refusals are forgotten", "error", err) }))
 	return p, nil
 }
 
@@ -255,13 +270,14 @@ func autoscalerHandler(changed func(loop.Key)) cache.ResourceEventHandlerFuncs {
 }
 
 // routes is the handler of the port for stats.
-func (p *process) routes(stats http.Handler) http.Handler {
+func (p *process) routes(stats, views, incidents http.Handler) http.Handler {
 	owner := func(k loop.Key) (string, bool) { return p.election.Owner(k), p.election.Owns(k) }
 	mux := http.NewServeMux()
 	mux.Handle(wire.PathStats, stats)
 	mux.Handle(wire.PathHandover, p.handover)
 	peers := &report.Peers{Keys: p.handover.Keys}
-	mux.Handle(wire.PathDecisions, report.Decisions{Peers: peers, History: p.engine.History, Owner: owner})
+	mux.Handle(wire.PathViews, views)
+	mux.Handle(wire.PathIncidents, incidents)
 	mux.Handle(wire.PathBirths, report.Births{Peers: peers, Of: p.birth, Owner: owner})
 	mux.HandleFunc(wire.PathHealth, func(w http.ResponseWriter, _ *http.Request) {
 		if !p.ready.Load() {

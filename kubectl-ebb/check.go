@@ -21,6 +21,7 @@ import (
 
 	"ebb.dev/ebb/api/names"
 	serving "ebb.dev/ebb/api/serving/v1"
+	view "ebb.dev/ebb/api/view/v1alpha1"
 	"ebb.dev/ebb/settings"
 )
 
@@ -81,6 +82,7 @@ type installation struct {
 	gateways  []gateway
 	hooks     []admissionv1.ValidatingWebhookConfiguration
 	hooksErr  error
+	viewErr   error
 	dryRun    *serving.Service
 	dryRunErr error
 	nodes     []corev1.Node
@@ -143,6 +145,7 @@ func (p *program) inspect(ctx context.Context, a *access) (*installation, error)
 			return nil, err
 		}
 	}
+	x.viewErr = a.readView(ctx, "", &metav1.APIResourceList{})
 	list, err := a.kube.AdmissionregistrationV1().ValidatingWebhookConfigurations().List(ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/component=webhook"})
 	if x.hooksErr = err; err == nil {
 		x.hooks = list.Items
@@ -169,6 +172,7 @@ func (x *installation) inspectRights(ctx context.Context, a *access) error {
 		{Group: names.ServingGroup, Resource: "services", Verb: "get"},
 		{Group: names.ServingGroup, Resource: "services", Verb: "create"},
 		{Group: names.AutoscalingInternalGroup, Resource: "podautoscalers", Verb: "list"},
+		{Group: view.Group, Resource: view.Resource, Verb: "list"},
 		{Resource: "events", Verb: "list"},
 	} {
 		r.Namespace = a.namespace

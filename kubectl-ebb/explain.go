@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"slices"
 
 	"github.com/spf13/cobra"
@@ -13,6 +12,7 @@ import (
 
 	autoscaling "ebb.dev/ebb/api/autoscaling/v1alpha1"
 	serving "ebb.dev/ebb/api/serving/v1"
+	view "ebb.dev/ebb/api/view/v1alpha1"
 )
 
 func (p *program) explainCommand() *cobra.Command {
@@ -23,7 +23,8 @@ func (p *program) explainCommand() *cobra.Command {
 
 The first line is the answer. Then, for each Revision that gets requests or is being rolled out: the
 load, what the formula makes of it, the rule that decided, the limits, the pods, and the newest
-changes. Nothing is read but the Service, its Revisions, PodAutoscalers and events.`,
+decisions. They come from the API view.ebb.dev; without it, the events of the PodAutoscaler stand in
+for them.`,
 		Example: `  kubectl ebb explain hello
   kubectl ebb explain hello -n shop -o json`,
 		Args:              cobra.MatchAll(cobra.ExactArgs(1)),
@@ -52,8 +53,10 @@ changes. Nothing is read but the Service, its Revisions, PodAutoscalers and even
 type subject struct {
 	service   *serving.Service
 	revisions []revision
-	// away says why decisions are old, if they are.
-	away string
+	// away says why decisions are old, if they are. viewless says why there is no view.
+	away, viewless string
+	// view is what the API tells, nil if it does not answer.
+	view *view.ServiceView
 }
 
 // revision is one that gets requests, or is to get some.
@@ -69,13 +72,13 @@ type revision struct {
 // gather reads a Service and what belongs to it.
 func (a *access) gather(ctx context.Context, name string) (*subject, error) {
 	service, err := a.ebb.ServingV1().Services(a.namespace).Get(ctx, name, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) && a.installed() {
-		return nil, fmt.Errorf("there is no Service %q in the namespace %q; `kubectl ebb top -A` lists those that there are", name, a.namespace)
-	}
 	if err != nil {
-		return nil, a.plain(err)
+		return nil, a.noService(name, err)
 	}
 	about := &subject{service: service, away: a.autoscalerAway(ctx)}
+	if about.view, err = a.viewOf(ctx, name); err != nil {
+		about.viewless = whyNoView(err)
+	}
 	for _, r := range routed(service) {
 		r.Revision, err = a.ebb.ServingV1().Revisions(a.namespace).Get(ctx, r.Name, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) { // deleted meanwhile

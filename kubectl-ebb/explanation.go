@@ -19,10 +19,14 @@ import (
 	autoscaling "ebb.dev/ebb/api/autoscaling/v1alpha1"
 	"ebb.dev/ebb/api/names"
 	serving "ebb.dev/ebb/api/serving/v1"
+	view "ebb.dev/ebb/api/view/v1alpha1"
 )
 
-// newestChanges is how many changes of a Revision are shown.
-const newestChanges = 5
+// newestChanges is how many events of a Revision are shown, newestDecisions how many decisions.
+const (
+	newestChanges   = 5
+	newestDecisions = 8
+)
 
 // explanation is the answer of `explain`, as -o json writes it.
 type explanation struct {
@@ -31,8 +35,9 @@ type explanation struct {
 	URL       string `json:"url,omitempty"`
 	// Answer is one sentence.
 	Answer string `json:"answer"`
-	// Warning says why the rest may be old.
+	// Warning says why the rest may be old, or why there is no history.
 	Warning   string              `json:"warning,omitempty"`
+	Now       *view.Now           `json:"now,omitempty"`
 	Problems  []problem           `json:"problems,omitempty"`
 	Revisions []explainedRevision `json:"revisions"`
 }
@@ -60,7 +65,9 @@ type explainedRevision struct {
 	Path     string             `json:"mode,omitempty"`
 	Decision *explainedDecision `json:"decision,omitempty"`
 	Limits   []string           `json:"limits,omitempty"`
-	Changes  []change           `json:"changes,omitempty"`
+	// History is the decisions, the newest first. Without it, Changes are the newest events.
+	History []view.Decision `json:"history,omitempty"`
+	Changes []change        `json:"changes,omitempty"`
 }
 
 type explainedDecision struct {
@@ -85,12 +92,32 @@ func explain(about *subject) *explanation {
 	if s.Status.URL != nil {
 		x.URL = s.Status.URL.String()
 	}
+	if x.Warning == "" {
+		x.Warning = about.viewless
+	}
 	for _, r := range about.revisions {
 		x.Revisions = append(x.Revisions, explainRevision(r))
+		x.remember(about.view)
 		x.Problems = append(x.Problems, problems("Revision "+r.Name, r.Status.Conditions)...)
 	}
 	x.Answer = x.answer(s)
 	return x
+}
+
+// remember adds to the last revision what the API tells of it.
+func (x *explanation) remember(v *view.ServiceView) {
+	if v == nil {
+		return
+	}
+	x.Now = &v.Now
+	last := &x.Revisions[len(x.Revisions)-1]
+	for _, r := range v.Revisions {
+		if r.Name == last.Name && len(r.History) > 0 {
+			last.History = slices.Clone(r.History)
+			slices.Reverse(last.History)
+			last.Changes = nil
+		}
+	}
 }
 
 func problems(of string, conditions []apis.Condition) (all []problem) {
@@ -212,6 +239,9 @@ func (x *explanation) write(w io.Writer, now time.Time) error {
 	for _, p := range x.Problems {
 		fmt.Fprintf(out, "  %s: %s is %s: %s\n", p.Of, p.Type, p.Status, cmp.Or(p.Message, p.Reason, "no reason is known"))
 	}
+	if x.Now != nil {
+		fmt.Fprintln(out, "Now: "+loadText(x.Now)+".")
+	}
 	for _, r := range x.Revisions {
 		r.write(out, now)
 	}
@@ -249,6 +279,13 @@ func (r *explainedRevision) write(out io.Writer, now time.Time) {
 	case autoscaling.ModeProxy:
 		row("path", "requests go through an activator, which queues those that no pod can take")
 	}
+	for i, d := range r.History[:min(len(r.History), newestDecisions)] {
+		name := ""
+		if i == 0 {
+			name = "history"
+		}
+		row(name, "%s", decisionText(d, now))
+	}
 	for i, c := range r.Changes {
 		name := ""
 		if i == 0 {
@@ -256,6 +293,15 @@ func (r *explainedRevision) write(out io.Writer, now time.Time) {
 		}
 		row(name, "%s ago  %s: %s", duration.HumanDuration(now.Sub(c.Time)), c.Reason, c.Message)
 	}
+}
+
+// decisionText is a run of decisions on a line.
+func decisionText(d view.Decision, now time.Time) string {
+	times := ""
+	if d.Times > 1 {
+		times = fmt.Sprintf(", %d times until %s ago", d.Times, duration.HumanDuration(now.Sub(d.Last)))
+	}
+	return fmt.Sprintf("%s ago%s: %s, %s: %s", duration.HumanDuration(now.Sub(d.First)), times, pods(max(d.Want, 0)), d.Rule, d.Reason)
 }
 
 // quotient is an average divided by the target, as the formula does it.

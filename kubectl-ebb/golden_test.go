@@ -30,6 +30,7 @@ import (
 	autoscaling "ebb.dev/ebb/api/autoscaling/v1alpha1"
 	"ebb.dev/ebb/api/names"
 	serving "ebb.dev/ebb/api/serving/v1"
+	view "ebb.dev/ebb/api/view/v1alpha1"
 	"ebb.dev/ebb/settings"
 )
 
@@ -123,10 +124,15 @@ func TestExplain(t *testing.T) {
 	}
 	failing := service("cart", apis.Condition{Status: corev1.ConditionFalse, Reason: "RevisionFailed", Message: `Revision "cart-00002" failed with message: no database.`}, to("cart-00001", 100, ""))
 
+	remembered := scaled("cart-00002", 100, 5, 5, "max-scale", "max-scale allows 5 of the 7 asked for", inputs("48", "50", "2", "7"))
+	remembered.events = []corev1.Event{event(time.Minute, "ScaledUp", "history stands in for it")}
+
 	for name, about := range map[string]*subject{
-		"limited": {service: service("cart", ready, to("cart-00002", 100, "")), revisions: []revision{limited}},
-		"asleep":  {service: service("cart", ready, to("cart-00002", 100, "")), revisions: []revision{asleep}},
-		"spare":   {service: service("cart", ready, to("cart-00002", 100, "")), revisions: []revision{spare}},
+		"history":  {service: service("cart", ready, to("cart-00002", 100, "")), revisions: []revision{remembered}, view: cartView()},
+		"viewless": {service: service("cart", ready, to("cart-00002", 100, "")), revisions: []revision{limited}, viewless: "No autoscaler answers."},
+		"limited":  {service: service("cart", ready, to("cart-00002", 100, "")), revisions: []revision{limited}},
+		"asleep":   {service: service("cart", ready, to("cart-00002", 100, "")), revisions: []revision{asleep}},
+		"spare":    {service: service("cart", ready, to("cart-00002", 100, "")), revisions: []revision{spare}},
 		"at-zero": {service: service("cart", ready, to("cart-00002", 100, "")), away: "No autoscaler is available.", revisions: []revision{
 			scaled("cart-00002", 100, 0, 0, "zero", "no traffic, and activators have been in the path for long enough (stable average 0 / target 7 = 0 pods)", inputs("0", "0", "0", "7"))}},
 		"starting": {service: service("cart", ready, to("cart-00002", 100, "")), revisions: []revision{starting}},
@@ -173,6 +179,10 @@ func TestTop(t *testing.T) {
 	stray.Labels = nil
 	rows := summarize([]serving.Service{*service("pay", apis.Condition{Status: corev1.ConditionFalse, Reason: "RevisionMissing"}), *cart}, []autoscaling.PodAutoscaler{*a, *b, *stray})
 	var text bytes.Buffer
+	if err := writeTop(&text, rows, false, now); err != nil { // without the API
+		t.Fatal(err)
+	}
+	measure(rows, []view.ServiceView{*cartView()})
 	for _, namespaces := range []bool{false, true} {
 		if err := writeTop(&text, rows, namespaces, now); err != nil {
 			t.Fatal(err)
@@ -235,6 +245,7 @@ func TestCheck(t *testing.T) {
 	bad.settings.Domain.Choices = nil
 	bad.hooks[0].Webhooks[0].ClientConfig.CABundle = nil
 	bad.dryRun, bad.dryRunErr = nil, errors.New("failed calling webhook: connection refused")
+	bad.viewErr = errors.New("the server is currently unable to handle the request")
 	bad.agents.Status.NumberAvailable = 0
 	bad.nodes[0].Status.NodeInfo.Swap = nil
 	bad.missing = []string{"create services.serving.knative.dev"}
@@ -244,8 +255,10 @@ func TestCheck(t *testing.T) {
 		blind.parts[i] = part{name: blind.parts[i].name, err: forbidden}
 	}
 	blind.settings, blind.setErr, blind.hooksErr, blind.dryRunErr, blind.agentsErr = nil, forbidden, forbidden, forbidden, forbidden
+	blind.viewErr = forbidden
 
 	late := cluster(t)
+	late.viewErr = gone
 	for name, c := range map[string]struct {
 		facts  *installation
 		before bool
@@ -266,7 +279,7 @@ func TestCheck(t *testing.T) {
 }
 
 func TestHelp(t *testing.T) {
-	for _, args := range [][]string{{}, {"explain"}, {"top"}, {"check"}} {
+	for _, args := range [][]string{{}, {"explain"}, {"top"}, {"coldstarts"}, {"trace"}, {"check"}} {
 		var text bytes.Buffer
 		c := newCommand(&text, time.Now)
 		c.SetArgs(append(args, "--help"))

@@ -15,6 +15,7 @@ import (
 	gatewayapi "sigs.k8s.io/gateway-api/apis/v1"
 
 	"ebb.dev/ebb/api/names"
+	view "ebb.dev/ebb/api/view/v1alpha1"
 )
 
 // oldestMinor is the oldest Kubernetes 1.x that has what Ebb's manifests use: admission policies
@@ -41,6 +42,7 @@ func (x *installation) judge(before bool, now time.Time) []finding {
 	x.judgeComponents(j)
 	x.judgeSettings(j)
 	x.judgeWebhook(j, now)
+	x.judgeView(j)
 	x.judgeAgents(j)
 	if len(x.missing) > 0 {
 		j.warn("your rights", fmt.Sprintf("in the namespace %q you may not %s", x.namespace, strings.Join(x.missing, ", ")),
@@ -203,6 +205,20 @@ func (x *installation) judgeWebhook(j *judgement, now time.Time) {
 		j.broken(about, "a Service was taken without its defaults", "The MutatingWebhookConfiguration is missing: look at the log of the webhook.")
 	default:
 		j.ok(about, "a dry run of a Service was taken")
+	}
+}
+
+func (x *installation) judgeView(j *judgement) {
+	about := "API " + view.Group
+	switch err := x.viewErr; {
+	case err == nil:
+		j.ok(about, "an autoscaler answers it")
+	case apierrors.IsForbidden(err):
+		j.add(about, skipped, "you may not read it", "")
+	case apierrors.IsNotFound(err):
+		j.broken(about, "it is not there", "Apply config/core/autoscaler.yaml again.")
+	default:
+		j.broken(about, "it does not answer: "+err.Error(), "kubectl describe apiservice "+view.Version+"."+view.Group)
 	}
 }
 

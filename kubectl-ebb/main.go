@@ -1,8 +1,9 @@
 // Command kubectl-ebb is the plugin `kubectl ebb`. It tells how many pods a Service has and why,
-// how the Services of a namespace do, and what is wrong with an installation.
+// how the Services of a namespace do, where the time of cold starts and of a request went, and what
+// is wrong with an installation.
 //
 // Reads: objects of the API server, with the rights of whoever calls it. Writes: nothing; `check`
-// makes a dry run. Never: guesses what it may not read.
+// makes a dry run, `trace` sends one request to a Service. Never: guesses what it may not read.
 package main
 
 import (
@@ -55,9 +56,12 @@ func newCommand(out io.Writer, now func() time.Time) *cobra.Command {
 		Short: "Show what Ebb does with your Services, and why",
 		Long: `kubectl ebb shows what Ebb does with your Services, and why.
 
-It reads objects of the API server with your own rights, and changes nothing.`,
+It reads objects of the API server with your own rights, and changes nothing. Only trace sends a
+request to a Service.`,
 		Example: `  kubectl ebb explain hello    # why hello has as many pods as it has
-  kubectl ebb top -A           # the pods of all Services
+  kubectl ebb top -A -w        # load and pods of all Services, live
+  kubectl ebb coldstarts hello # where the time of its cold starts went
+  kubectl ebb trace hello      # who had a request, when and why
   kubectl ebb check            # what is wrong with the installation, and what to do`,
 		Version:       version.Version,
 		Annotations:   map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl ebb"},
@@ -69,7 +73,7 @@ It reads objects of the API server with your own rights, and changes nothing.`,
 	// All of kubectl's flags work. The help shows those that people use.
 	shown := []string{"kubeconfig", "context", "namespace", "as"}
 	root.PersistentFlags().VisitAll(func(f *pflag.Flag) { f.Hidden = !slices.Contains(shown, f.Name) })
-	root.AddCommand(p.explainCommand(), p.topCommand(), p.checkCommand())
+	root.AddCommand(p.explainCommand(), p.topCommand(), p.coldStartsCommand(), p.traceCommand(), p.checkCommand())
 	root.RegisterFlagCompletionFunc("namespace", p.completeNamespaces)
 	return root
 }

@@ -9,8 +9,8 @@ import (
 	"strconv"
 	"time"
 
+	"ebb.dev/ebb/internal/servingcert"
 	"ebb.dev/ebb/internal/telemetry"
-	"ebb.dev/ebb/webhook/internal/certs"
 )
 
 type options struct {
@@ -37,7 +37,7 @@ func readOptions(env func(string) string) (options, error) {
 }
 
 // readiness answers 200 once requests can be answered, and no longer when the process is to end.
-func readiness(ctx context.Context, keeper *certs.Keeper) http.Handler {
+func readiness(ctx context.Context, keeper *servingcert.Keeper) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		switch {
 		case ctx.Err() != nil:
@@ -60,7 +60,7 @@ const (
 const goodbye = 5 * time.Second
 
 // serve answers the API server over TLS.
-func serve(port int, keeper *certs.Keeper, handler http.Handler) func(context.Context) error {
+func serve(port int, keeper *servingcert.Keeper, handler http.Handler) func(context.Context) error {
 	return func(ctx context.Context) error {
 		var config net.ListenConfig
 		listener, err := config.Listen(ctx, "tcp", fmt.Sprintf(":%d", port))

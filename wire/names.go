@@ -61,7 +61,8 @@ const (
 	PortMetrics       = 9090 // queue-proxy: one Stat for the autoscaler; components: Prometheus
 	PortUserMetrics   = 9091 // queue-proxy, Prometheus metrics of requests
 	PortProfiling     = 8008 // pprof, when switched on
-	PortStats         = 8080 // autoscaler, PathStats, PathDecisions, PathHandover and PathBirths
+	PortStats         = 8080 // autoscaler, PathStats, PathIncidents, PathViews, PathHandover and PathBirths
+	PortView          = 8443 // autoscaler, the API view.ebb.dev, TLS
 	PortComponentLive = 8080 // controller and webhook, health
 )
 
@@ -70,7 +71,8 @@ const (
 	PathDrain     = "/wait-for-drain" // queue-proxy: answers when it has drained
 	PathAnnounce  = "/announce"       // activator: POST Announcement
 	PathStats     = "/stats"          // autoscaler: POST of EncodeStats
-	PathDecisions = "/decisions/"     // autoscaler: GET, followed by <namespace>/<revision>
+	PathIncidents = "/incidents"      // autoscaler: POST of Incidents
+	PathViews     = "/views"          // autoscaler: GET ?namespace=&service=, from another replica
 	PathHandover  = "/handover"       // autoscaler: GET ?bucket=, from the replica that owns it next
 	PathBirths    = "/births/"        // autoscaler: GET of a Birth, followed by <namespace>/<revision>/<pod>
 	PathHealth    = "/healthz"

@@ -48,6 +48,9 @@ type Stat struct {
 	OutOfTurn bool
 	// Asleep is how deeply the pod sleeps: 0 if it is awake, else one more than standby.Level.
 	Asleep uint8
+	// Ended are the requests that ended in the period, nil if none did. Only regular reports have
+	// it.
+	Ended *Outcomes
 }
 
 // StatMessage is a Stat together with the revision that it is about.
@@ -72,6 +75,9 @@ const (
 	statBusySeconds              = 18
 	statOutOfTurn                = 19
 	statAsleep                   = 20
+	statStatuses                 = 21
+	statLatency                  = 22
+	statRefused                  = 23
 
 	messageNamespace = 1
 	messageRevision  = 2
@@ -108,6 +114,9 @@ func (s Stat) Append(data []byte) []byte {
 	}
 	if s.Asleep != 0 {
 		data = append(appendKey(data, statAsleep, typeVarint), s.Asleep&0x7f)
+	}
+	if s.Ended != nil {
+		data = s.Ended.append(data)
 	}
 	return data
 }
@@ -155,6 +164,11 @@ func DecodeStat(pod string, data []byte) (Stat, error) {
 			}
 			s.Asleep = uint8(min(value.number, 0x7f))
 			return nil
+		case statStatuses, statLatency, statRefused:
+			if s.Ended == nil {
+				s.Ended = &Outcomes{}
+			}
+			return s.Ended.read(number, value)
 		}
 		return nil
 	})

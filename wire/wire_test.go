@@ -14,7 +14,7 @@ import (
 
 func TestAStatSurvivesItsEncoding(t *testing.T) {
 	same := func(pod string, a, b, c, d, e, f, g, h float64, at int64, outOfTurn bool, asleep uint8) bool {
-		in := Stat{pod, a, b, c, d, e, at, f, g, h, outOfTurn, asleep & 0x7f}
+		in := Stat{pod, a, b, c, d, e, at, f, g, h, outOfTurn, asleep & 0x7f, nil}
 		out, err := DecodeStat("", in.Append(nil))
 		return err == nil && out == in
 	}
@@ -64,11 +64,18 @@ func TestUnknownFieldsOfAStatAreSkipped(t *testing.T) {
 }
 
 func TestAFullStatFitsTheScrapeLimit(t *testing.T) {
-	stat := Stat{strings.Repeat("p", 253), 1.1, 1.1, 1.1, 1.1, 1.1, math.MaxInt64, 1.1, 1.1, 1.1, true, 3}
+	stat := Stat{strings.Repeat("p", 253), 1.1, 1.1, 1.1, 1.1, 1.1, math.MaxInt64, 1.1, 1.1, 1.1, true, 3, nil}
 	if n := len(stat.Append(nil)); n > MaxStatBytes+40 {
 		t.Fatalf("a stat with the longest pod name takes %d bytes", n)
 	}
 	stat.PodName = strings.Repeat("p", 63)
+	stat.Ended = &Outcomes{Refused: math.MaxUint32}
+	for i := range stat.Ended.Statuses {
+		stat.Ended.Statuses[i] = math.MaxUint32
+	}
+	for i := range stat.Ended.Latency {
+		stat.Ended.Latency[i] = math.MaxUint32
+	}
 	if n := len(stat.Append(nil)); n > MaxStatBytes {
 		t.Fatalf("a stat with a pod name of 63 characters takes %d bytes, more than %d", n, MaxStatBytes)
 	}

@@ -45,8 +45,8 @@ func TestThePluginExplains(t *testing.T) {
 			return true, out, nil
 		})
 	}
-	expect("explain seen", "seen has 1 pod: ", "seen-00001 gets 100 % of the requests", "limits   max-scale 1", "ScaledUp")
-	expect("top", "SERVICE", "seen      True")
+	expect("explain seen", "seen has 1 pod: ", "seen-00001 gets 100 % of the requests", "limits   max-scale 1", "history  ")
+	expect("top", "SERVICE", "seen     True")
 	s.awaitZero("seen")
 	expect("explain seen", "seen is at zero, and the next request starts a pod: ", "0 ready")
 

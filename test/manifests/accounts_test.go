@@ -132,6 +132,12 @@ func TestAccountsHaveWhatTheyNeedAndNoMore(t *testing.T) {
 		{"autoscaler", "patch", "deployments.apps/scale", "tenant", "a", true},
 		{"autoscaler", "delete", "leases.coordination.k8s.io", "knative-serving", "a", false},
 		{"autoscaler", "update", "leases.coordination.k8s.io", "tenant", "a", false},
+		{"autoscaler", "update", "secrets", "knative-serving", "autoscaler-view-certs", true},
+		{"autoscaler", "update", "secrets", "knative-serving", "webhook-certs", false},
+		{"autoscaler", "create", "subjectaccessreviews.authorization.k8s.io", "", "", true},
+		{"autoscaler", "create", "tokenreviews.authentication.k8s.io", "", "", false},
+		{"autoscaler", "patch", "apiservices.apiregistration.k8s.io", "", "v1alpha1.view.ebb.dev", true},
+		{"autoscaler", "patch", "apiservices.apiregistration.k8s.io", "", "v1beta1.metrics.k8s.io", false},
 		{"webhook", "get", "secrets", "tenant", "a", false},
 		{"webhook", "get", "secrets", "knative-serving", "ebb-token-key", false},
 		{"webhook", "update", "secrets", "knative-serving", "webhook-certs", true},
@@ -165,5 +171,31 @@ func TestAccountsHaveWhatTheyNeedAndNoMore(t *testing.T) {
 		if got != row.want {
 			t.Errorf("%s may %s %s %s/%s: %v", row.account, row.verb, row.resource, row.namespace, row.name, got)
 		}
+	}
+}
+
+// Who may read PodAutoscalers by a role for users may read the API that explains them.
+func TestRolesThatReadPodAutoscalersReadViews(t *testing.T) {
+	found := 0
+	for _, object := range config(t) {
+		role, ok := object.Object.(*rbacv1.ClusterRole)
+		if !ok || !strings.HasPrefix(role.Name, "knative-serving-namespaced-") {
+			continue
+		}
+		verbs := func(group, resource string) (all []string) {
+			for _, rule := range role.Rules {
+				if slices.Contains(rule.APIGroups, group) && slices.Contains(rule.Resources, resource) {
+					all = append(all, rule.Verbs...)
+				}
+			}
+			return all
+		}
+		found++
+		if scalers, views := verbs("autoscaling.internal.knative.dev", "podautoscalers"), verbs("view.ebb.dev", "services"); !slices.Equal(scalers, views) || len(views) == 0 {
+			t.Errorf("%s: %v of PodAutoscalers and %v of views", role.Name, scalers, views)
+		}
+	}
+	if found != 3 {
+		t.Errorf("%d roles, want 3", found)
 	}
 }

@@ -78,12 +78,12 @@ func Files(folder string) ([]string, error) {
 // duplicate field is an error.
 type Decoder struct{ decoder runtime.Decoder }
 
-// NewDecoder supports the kinds of Kubernetes, the Gateway API and Ebb, and
-// CustomResourceDefinition.
+// NewDecoder supports the kinds of Kubernetes, the Gateway API and Ebb, CustomResourceDefinition
+// and APIService.
 func NewDecoder() (*Decoder, error) {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{
-		clientgoscheme.AddToScheme, apiextensionsv1.AddToScheme, gatewayv1.Install, ebbscheme.AddToScheme,
+		clientgoscheme.AddToScheme, apiextensionsv1.AddToScheme, gatewayv1.Install, ebbscheme.AddToScheme, addAPIService,
 	} {
 		if err := add(scheme); err != nil {
 			return nil, err

@@ -82,6 +82,8 @@ type Exchange struct {
 	Bound time.Time
 	// Pod is the pod that had the request last.
 	Pod string
+	// Why is the reason if the activator answered the request itself.
+	Why string
 	// Span is nil when the request is not traced.
 	Span *tracing.Span
 	// untrusted is how often a pod's certificate was not believed.
@@ -201,7 +203,8 @@ func (h *Handler) OnDialError(r *forward.Request, err error) forward.Decision {
 	if errors.As(err, &untrusted) {
 		// Waiting does not mend a certificate; another pod may have a good one.
 		if x.untrusted++; x.untrusted > mostUntrusted {
-			return forward.Decision{Reply: forward.Reply{Status: 502, Body: "revision " + x.Revision.Key.String() + ": " + untrusted.Error()}}
+			x.Why = untrusted.Error()
+			return forward.Decision{Reply: forward.Reply{Status: 502, Body: "revision " + x.Revision.Key.String() + ": " + x.Why}}
 		}
 	}
 	return h.bind(r, x)
@@ -244,7 +247,7 @@ func (h *Handler) Done(r *forward.Request, result *forward.Result) {
 	if x.HasSlot {
 		x.Slot.Release(result.Status != 0 && result.Cause == forward.Completed)
 	}
-	x.Load.Meter.Out(r.Started.Add(result.Duration))
+	x.Load.Meter.Out(r.Started, result.Status, result.Duration)
 	x.Load.Requests[min(max(result.Status/100, 0), 5)].Add(1)
 	if result.Cause != forward.Completed {
 		x.Load.NotCompleted[result.Cause].Add(1)

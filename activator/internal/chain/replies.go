@@ -46,20 +46,21 @@ func (h *Handler) probe(r *forward.Request) (forward.Reply, bool) {
 //	CannotStartError    503     5             somebody has to mend the revision first
 //	ErrDeleted          404                   like a revision that never was
 func (h *Handler) refusal(x *Exchange, err error) forward.Decision {
+	x.Why = err.Error()
 	var full *hold.FullError
 	var cannot *hold.CannotStartError
 	switch {
 	case errors.As(err, &full):
-		return forward.Decision{Reply: retryLater(err.Error(), 1)}
+		return forward.Decision{Reply: retryLater(x.Why, 1)}
 	case errors.As(err, &cannot):
 		h.ReportNow(x.Revision.Key) // it may have been mended: demand is what makes somebody try
-		return forward.Decision{Reply: retryLater("revision "+x.Revision.Key.String()+": "+err.Error(), 5)}
+		return forward.Decision{Reply: retryLater("revision "+x.Revision.Key.String()+": "+x.Why, 5)}
 	case errors.Is(err, hold.ErrDeleted):
 		return forward.Decision{Reply: notFound(fmt.Sprintf("revision %s: %v", x.Revision.Key, err))}
 	}
 	// What is left is the end of this process; a client that is gone or a timer is answered by the
 	// forwarder.
-	return forward.Decision{Reply: retryLater(err.Error(), 1)}
+	return forward.Decision{Reply: retryLater(x.Why, 1)}
 }
 
 func retryLater(why string, seconds int) forward.Reply {

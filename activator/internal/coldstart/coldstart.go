@@ -65,6 +65,8 @@ type Accounts struct {
 	faasStarts *prometheus.CounterVec
 	faasInit   *prometheus.HistogramVec
 	ask        Asker
+	// Told, if set, is called with each account that is closed. It must not block.
+	Told func(wire.ColdStarted)
 	// Unsplit counts cold starts of which only the activator's own part is known: decide and
 	// schedule are in pull.
 	Unsplit atomic.Int64
@@ -230,8 +232,10 @@ func (a *Accounts) close(one account, told wire.Birth) {
 		exemplar["trace_id"] = one.trace
 	}
 	labels := a.show(series{one.key.Namespace, one.service, one.key.Name}, time.Now())
+	seconds := Split(one.received, one.birth, told, one.end)
+	a.tell(one, seconds, !told.Asked.IsZero() && !told.Scheduled.IsZero())
 	init := 0.0
-	for i, seconds := range Split(one.received, one.birth, told, one.end) {
+	for i, seconds := range seconds {
 		if Phases[i] != Forward {
 			init += seconds
 		}
@@ -240,6 +244,17 @@ func (a *Accounts) close(one account, told wire.Birth) {
 	a.faasStarts.WithLabelValues(labels...).Inc()
 	a.faasInit.WithLabelValues(labels...).Observe(init)
 	a.total.WithLabelValues(labels...).(prometheus.ExemplarObserver).ObserveWithExemplar(one.end.Sub(one.received).Seconds(), exemplar)
+}
+
+func (a *Accounts) tell(one account, seconds [len(Phases)]float64, complete bool) {
+	if a.Told == nil {
+		return
+	}
+	c := wire.ColdStarted{Namespace: one.key.Namespace, Revision: one.key.Name, At: one.received, Pod: one.pod, Trace: one.trace, Complete: complete}
+	for i, s := range seconds {
+		c.Phases = append(c.Phases, wire.Phase{Name: Phases[i], Took: time.Duration(s * float64(time.Second))})
+	}
+	a.Told(c)
 }
 
 // Split returns the seconds of each of Phases.

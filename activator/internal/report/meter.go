@@ -22,6 +22,7 @@ type Meter struct {
 	done     int
 	// area is the integral of now over time since began, in request-seconds, up to last.
 	area        float64
+	ended       wire.Outcomes
 	began, last time.Time
 	reported    bool // the last report said that there is load
 	// told is the concurrency that was reported last, edges how often it has grown beyond since
@@ -69,12 +70,13 @@ func (m *Meter) Rising() bool {
 	return true
 }
 
-// Out counts a request that ended at t.
-func (m *Meter) Out(t time.Time) {
+// Out counts a request that began at started and ended after it took so long.
+func (m *Meter) Out(started time.Time, status int, took time.Duration) {
 	m.mutex.Lock()
-	m.advance(t)
+	m.advance(started.Add(took))
 	m.now--
 	m.done++
+	m.ended.End(status, took)
 	m.mutex.Unlock()
 }
 
@@ -113,6 +115,10 @@ func (m *Meter) Take(t time.Time) (stat wire.Stat, ok bool) {
 		stat.AverageConcurrent = m.area / length
 	} else {
 		stat.AverageConcurrent = float64(m.now)
+	}
+	if m.done > 0 {
+		ended := m.ended
+		stat.Ended, m.ended = &ended, wire.Outcomes{}
 	}
 	m.told = stat.AverageConcurrent
 	m.reported = m.now > 0 || m.requests > 0 || m.area > 0

@@ -29,10 +29,10 @@ func TestMeter(t *testing.T) {
 	}{
 		{"nothing ever", func(*Meter) {}, 1000, wire.Stat{}, false},
 		{"one request through the whole second", func(m *Meter) { m.In(at(0)) }, 1000, wire.Stat{AverageConcurrent: 1, Requests: 1}, true},
-		{"half of it", func(m *Meter) { m.In(at(0)); m.Out(at(500)) }, 1000, wire.Stat{AverageConcurrent: 0.5, Requests: 1, Completed: 1}, true},
-		{"a second one for a quarter", func(m *Meter) { m.In(at(0)); m.In(at(500)); m.Out(at(750)) }, 1000, wire.Stat{AverageConcurrent: 1.25, Requests: 2, Completed: 1}, true},
+		{"half of it", func(m *Meter) { m.In(at(0)); m.Out(at(500), 200, 0) }, 1000, wire.Stat{AverageConcurrent: 0.5, Requests: 1, Completed: 1}, true},
+		{"a second one for a quarter", func(m *Meter) { m.In(at(0)); m.In(at(500)); m.Out(at(750), 200, 0) }, 1000, wire.Stat{AverageConcurrent: 1.25, Requests: 2, Completed: 1}, true},
 		{"the period begins with the first request", func(m *Meter) { m.In(at(900)) }, 1000, wire.Stat{AverageConcurrent: 1, Requests: 1}, true},
-		{"a clock that goes back", func(m *Meter) { m.In(at(500)); m.Out(at(0)) }, 1000, wire.Stat{Requests: 1, Completed: 1}, true},
+		{"a clock that goes back", func(m *Meter) { m.In(at(500)); m.Out(at(0), 200, 0) }, 1000, wire.Stat{Requests: 1, Completed: 1}, true},
 		{"at the same moment", func(m *Meter) { m.In(at(1000)) }, 1000, wire.Stat{AverageConcurrent: 1, Requests: 1}, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -50,7 +50,7 @@ func TestARevisionThatBecomesIdleReportsOneLastZero(t *testing.T) {
 	var m Meter
 	begin := time.Unix(1000, 0)
 	m.In(begin)
-	m.Out(begin.Add(time.Millisecond))
+	m.Out(begin.Add(time.Millisecond), 200, 0)
 	var reports []wire.Stat
 	for second := range 5 {
 		if stat, ok := m.Take(begin.Add(time.Duration(second+1) * time.Second)); ok {
@@ -60,7 +60,7 @@ func TestARevisionThatBecomesIdleReportsOneLastZero(t *testing.T) {
 	var over Meter // its only request ends in another period than it began in
 	over.In(begin)
 	over.Take(begin.Add(time.Second))
-	over.Out(begin.Add(1500 * time.Millisecond))
+	over.Out(begin.Add(1500*time.Millisecond), 200, 0)
 	if stat, ok := over.Take(begin.Add(2 * time.Second)); !ok || stat.AverageConcurrent != 0.5 {
 		t.Errorf("half a second of a request: %+v, %v", stat, ok)
 	}
@@ -97,7 +97,7 @@ func TestGrowthIsWorthAReportOutOfTurn(t *testing.T) {
 		{"requests that come and go are no growth", func(m *Meter) (edges []int) {
 			for range 1000 {
 				edges = append(edges, in(m, 1, 0)...)
-				m.Out(at(0))
+				m.Out(at(0), 200, 0)
 			}
 			return edges
 		}, nil},
@@ -105,7 +105,7 @@ func TestGrowthIsWorthAReportOutOfTurn(t *testing.T) {
 			for range 50 {
 				edges = append(edges, in(m, 8, 0)...)
 				for range 8 {
-					m.Out(at(0))
+					m.Out(at(0), 200, 0)
 				}
 			}
 			return edges
@@ -114,7 +114,7 @@ func TestGrowthIsWorthAReportOutOfTurn(t *testing.T) {
 		{"after an idle time again from nothing", func(m *Meter) []int {
 			in(m, 30, 0)
 			for range 30 {
-				m.Out(at(999))
+				m.Out(at(999), 200, 0)
 			}
 			for second := range 4 {
 				m.Take(at(1000 * (second + 1)))

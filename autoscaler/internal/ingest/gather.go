@@ -121,7 +121,7 @@ func (s *Scraper) collect(i *inquiry, space *[longestAnswer]byte) bool {
 			}
 		}
 		if stat, err = s.judge(i.key, q, stat, err); err == nil {
-			i.stats = append(i.stats, podStat(&stat))
+			i.take(&stat)
 		} else if q.again {
 			q.progress, q.again = unsent, false // over a new connection
 		}

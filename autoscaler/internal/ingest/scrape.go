@@ -51,6 +51,9 @@ type Scraper struct {
 	Observe func(time.Duration, bool)
 	// Foreign, if set, is called for an answer that came from another pod than the one asked.
 	Foreign func(loop.Key)
+	// Seen, if set, receives each scrape that counted: how the requests of the asked pods ended,
+	// nil if none did, and which pods refused how many.
+	Seen func(key loop.Key, result revision.Scrape, ended *wire.Outcomes, full map[string]uint32)
 
 	slots chan struct{}
 	round round
@@ -102,6 +105,25 @@ func podStat(s *wire.Stat) revision.PodStat {
 		Requests: s.Requests, ProxiedRequests: s.ProxiedRequests, Queued: s.Queued, Completed: s.Completed, BusySeconds: s.BusySeconds}
 }
 
+// take counts an answer.
+func (i *inquiry) take(s *wire.Stat) {
+	i.stats = append(i.stats, podStat(s))
+	if s.Ended == nil {
+		return
+	}
+	if i.ended == nil {
+		i.ended = s.Ended
+	} else {
+		i.ended.Merge(s.Ended)
+	}
+	if s.Ended.Refused > 0 {
+		if i.full == nil {
+			i.full = map[string]uint32{}
+		}
+		i.full[s.PodName] = s.Ended.Refused
+	}
+}
+
 // inquiry is one scrape of a revision.
 type inquiry struct {
 	key   loop.Key
@@ -117,6 +139,9 @@ type inquiry struct {
 	looks, left int
 	questions   []question
 	stats       []revision.PodStat
+	// ended is how the requests of the asked pods ended, full which of them refused how many.
+	ended *wire.Outcomes
+	full  map[string]uint32
 }
 
 // progress is how far a question has come.
@@ -197,7 +222,7 @@ func (s *Scraper) finish(i *inquiry) {
 				continue
 			}
 			if stat, err := s.answer(i.key, q); err == nil {
-				i.stats = append(i.stats, podStat(&stat))
+				i.take(&stat)
 			} else if q.again {
 				again = append(again, q)
 			}
@@ -208,7 +233,7 @@ func (s *Scraper) finish(i *inquiry) {
 		dialing.Wait()
 		for _, q := range again {
 			if stat, err := s.answer(i.key, q); err == nil {
-				i.stats = append(i.stats, podStat(&stat))
+				i.take(&stat)
 			}
 		}
 		if len(i.stats) == i.size || i.next == len(i.pods) {
@@ -227,6 +252,9 @@ func (s *Scraper) end(i *inquiry) {
 	}
 	if s.Observe != nil {
 		s.Observe(time.Since(i.began), !result.Failed)
+	}
+	if s.Seen != nil && !result.Failed {
+		s.Seen(i.key, result, i.ended, i.full)
 	}
 	done := i.done
 	clear(i.questions[:cap(i.questions)])

@@ -66,6 +66,8 @@ type Server struct {
 	Clock    func() time.Time
 	// Said, if set, receives what a pod says of its sleep, as wire.Stat has it.
 	Said func(key loop.Key, pod string, depth uint8)
+	// Regular, if set, receives the regular reports of activators on own revisions.
+	Regular func(key loop.Key, stat *wire.Stat)
 	// Client forwards; nil stands for one with forwardTimeout.
 	Client *http.Client
 
@@ -197,6 +199,9 @@ func (s *Server) take(ctx context.Context, messages []wire.StatMessage, onePod, 
 		if s.Owners == nil || s.Owners.Owns(key) {
 			if onePod && s.Said != nil {
 				s.Said(key, m.Stat.PodName, m.Stat.Asleep)
+			}
+			if !onePod && !m.Stat.OutOfTurn && s.Regular != nil {
+				s.Regular(key, &m.Stat)
 			}
 			own = append(own, Sample(key, m.Stat, onePod, arrived))
 			continue

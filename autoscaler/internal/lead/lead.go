@@ -163,6 +163,19 @@ func (e *Election) Owner(key types.NamespacedName) string {
 	return ip
 }
 
+// Others returns the IPs of the other processes that decide for revisions.
+func (e *Election) Others() []string {
+	e.mutex.RLock()
+	defer e.mutex.RUnlock()
+	found := sets.New[string]()
+	for _, holder := range e.holder {
+		if _, ip, _ := strings.Cut(holder, "_"); ip != "" && holder != e.self {
+			found.Insert(ip)
+		}
+	}
+	return sets.List(found)
+}
+
 // Bucket is the name of the bucket that a revision belongs to. It is called for every stat.
 func (e *Election) Bucket(key types.NamespacedName) string {
 	if len(e.names) == 1 {

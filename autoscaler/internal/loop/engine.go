@@ -201,13 +201,20 @@ type View struct {
 
 // Each calls visit with every revision.
 func (e *Engine) Each(visit func(View)) {
+	e.Some(func(Key, *Spec) bool { return true }, visit)
+}
+
+// Some calls visit with every revision that is wanted.
+func (e *Engine) Some(wanted func(Key, *Spec) bool, visit func(View)) {
 	for _, s := range e.shards {
 		s.mutex.Lock()
-		all := make([]*member, 0, len(s.index))
-		specs := make([]*Spec, 0, len(s.index))
+		var all []*member
+		var specs []*Spec
 		for _, m := range s.index {
-			all = append(all, m)
-			specs = append(specs, m.spec)
+			if wanted(m.key, m.spec) {
+				all = append(all, m)
+				specs = append(specs, m.spec)
+			}
 		}
 		s.mutex.Unlock()
 		for i, m := range all {

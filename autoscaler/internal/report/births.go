@@ -13,10 +13,10 @@ import (
 // for and scheduled.
 type Births struct {
 	Of func(revision loop.Key, pod string) wire.Birth
-	// Owner is as in Decisions. Every replica sees the pods, but only the owner has written the
-	// scale.
+	// Owner returns the IP of the replica that decides for a revision, and whether that is this
+	// one. Every replica sees the pods, but only the owner has written the scale.
 	Owner func(loop.Key) (ip string, self bool)
-	// Peers is as in Decisions.
+	// Peers authenticates the other components.
 	Peers *Peers
 }
 

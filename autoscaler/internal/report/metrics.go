@@ -1,8 +1,8 @@
-// Package report publishes the loop's decisions and their reasons, as metrics and at the decisions
-// endpoint.
+// Package report publishes the loop's decisions as metrics, and tells activators how pods came to
+// be.
 //
-// Owns: the collector and the handlers. Reads: the loop's views. Writes: nothing. Never: changes a
-// decision.
+// Owns: the collector and the handler. Reads: the loop's views and the pods. Writes: nothing.
+// Never: changes a decision.
 package report
 
 import (

@@ -1,7 +1,6 @@
 package report
 
 import (
-	"encoding/json"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -26,40 +25,6 @@ func entry() loop.Entry {
 		Decision: decide.Decision{Time: time.Unix(1004, 0), Desired: 7, Rule: decide.RuleStable, Target: 7, Total: 10, StableRaw: 7, ExcessBurst: -5,
 			Observation: decide.Observation{Ready: 6, Stable: 48, Panic: 50, Known: true}},
 		Step: zero.Step{Want: 5, Apply: true, Replicas: 5, Rule: zero.RuleMaxScale, Reason: "max-scale allows 5 of the 7 asked for"}}}
-}
-
-func ask(d Decisions, method, path string) *httptest.ResponseRecorder {
-	answer := httptest.NewRecorder()
-	d.ServeHTTP(answer, fromInside(method, path))
-	return answer
-}
-
-func TestDecisionsAreExplained(t *testing.T) {
-	d := Decisions{Peers: peers(), History: func(k loop.Key) ([]loop.Entry, bool) { return []loop.Entry{entry()}, k == hello },
-		Owner: func(loop.Key) (string, bool) { return "", false }}
-	answer := ask(d, http.MethodGet, "/decisions/default/hello-00001")
-	var body struct {
-		Revision  string
-		Decisions []decision
-	}
-	if err := json.Unmarshal(answer.Body.Bytes(), &body); err != nil || answer.Code != http.StatusOK || len(body.Decisions) != 1 {
-		t.Fatalf("%d %s: %v", answer.Code, answer.Body, err)
-	}
-	got := body.Decisions[0]
-	if got.Want != 5 || got.Desired != 7 || got.Rule != "max-scale" || got.Times != 3 || got.Inputs.Stable != 48 || got.Formula.Stable != 7 || !got.Written {
-		t.Errorf("%+v", got)
-	}
-	if want := "max-scale allows 5 of the 7 asked for (stable average 48 concurrent requests / target 7 = 7 pods)"; got.Reason != want {
-		t.Errorf("reason %q, want %q", got.Reason, want)
-	}
-	for path, status := range map[string]int{"/decisions/default/unheard-of": 404, "/decisions/default": 400, "/decisions/": 400, "/decisions/a/b/c": 400} {
-		if got := ask(d, http.MethodGet, path).Code; got != status {
-			t.Errorf("%s: %d, want %d", path, got, status)
-		}
-	}
-	if got := ask(d, http.MethodPost, "/decisions/default/hello-00001").Code; got != 400 {
-		t.Errorf("POST: %d", got)
-	}
 }
 
 func TestMetricsCarryTheContractsNames(t *testing.T) {
@@ -174,7 +139,7 @@ func peers() *Peers {
 	return &Peers{Keys: func() wire.Keys { return wire.Keys{Current: key(), Accepted: [][]byte{key()}} }}
 }
 
-// fromInside is a request that came through kubectl port-forward.
+// fromInside is a request that came from inside the pod.
 func fromInside(method, path string) *http.Request {
 	r := httptest.NewRequest(method, path, nil)
 	r.RemoteAddr = "127.0.0.1:40000"
@@ -183,7 +148,6 @@ func fromInside(method, path string) *http.Request {
 
 func TestANeighbourDoesNotReadOfOtherTenants(t *testing.T) {
 	owner := func(loop.Key) (string, bool) { return "", true }
-	d := Decisions{Peers: peers(), History: func(loop.Key) ([]loop.Entry, bool) { return []loop.Entry{entry()}, true }, Owner: owner}
 	b := Births{Peers: peers(), Of: func(loop.Key, string) wire.Birth { return wire.Birth{Asked: time.Unix(1, 0)} }, Owner: owner}
 	for _, c := range []struct {
 		who, from, token string
@@ -193,10 +157,10 @@ func TestANeighbourDoesNotReadOfOtherTenants(t *testing.T) {
 		{"with a pod's token", "10.1.2.3:40000", wire.Token(key(), "default", "hello-00001"), 401},
 		{"with a made-up token", "10.1.2.3:40000", "x", 401},
 		{"an activator", "10.1.2.3:40000", wire.Token(key(), "", wire.ActivatorSubject), 200},
-		{"kubectl port-forward", "127.0.0.1:40000", "", 200},
+		{"inside the pod", "127.0.0.1:40000", "", 200},
 		{"the same over IPv6", "[::1]:40000", "", 200},
 	} {
-		for path, handler := range map[string]http.Handler{"/decisions/default/hello-00001": d, "/births/default/hello-00001/p-1": b} {
+		for path, handler := range map[string]http.Handler{"/births/default/hello-00001/p-1": b} {
 			request := httptest.NewRequest("GET", path, nil)
 			request.RemoteAddr = c.from
 			if c.token != "" {

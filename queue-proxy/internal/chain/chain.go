@@ -139,7 +139,7 @@ func (c *Chain) Admit(r *forward.Request) forward.Decision {
 // Done implements forward.Handler.
 func (c *Chain) Done(r *forward.Request, res *forward.Result) {
 	p := r.Data.(*pass)
-	c.Gate.leave(p, r.Started.Add(res.Duration))
+	c.Gate.leave(p, r.Started.Add(res.Duration), res)
 	if p.span != nil {
 		p.span.End(r, res, p.sent, otlp.String("kn.route.tag", routetag.Of(r)))
 	}
@@ -152,9 +152,12 @@ func (c *Chain) Done(r *forward.Request, res *forward.Result) {
 	c.passes.Put(p)
 }
 
+// statusFull is the status of an answer to a request for which there is no room.
+const statusFull = 503
+
 func queueFull() forward.Decision {
 	return forward.Decision{Reply: forward.Reply{
-		Status: 503, Body: bodyQueueFull, Header: []forward.Header{{Name: "Retry-After", Value: "1"}},
+		Status: statusFull, Body: bodyQueueFull, Header: []forward.Header{{Name: "Retry-After", Value: "1"}},
 	}}
 }
 

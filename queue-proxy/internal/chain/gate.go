@@ -102,7 +102,7 @@ func (g *Gate) enter(p *pass, now time.Time, weight int64, caller string) entry 
 		return queued
 	}
 	g.load.Arrive(now, p.proxied)
-	g.load.Leave(now, p.proxied, false)
+	g.load.Refuse(now, p.proxied, statusFull)
 	g.press()
 	return full
 }
@@ -184,12 +184,13 @@ func (g *Gate) await(ctx context.Context, p *pass) bool {
 }
 
 // leave ends a request, whatever became of it, and hands its slot on.
-func (g *Gate) leave(p *pass, now time.Time) {
+func (g *Gate) leave(p *pass, now time.Time, res *forward.Result) {
 	if !p.inside {
 		return
 	}
 	g.mu.Lock()
 	g.load.Leave(now, p.proxied, p.running)
+	g.load.End(p.proxied, res.Status, res.Duration)
 	var next *limit.Waiter
 	if p.running {
 		next = g.limit.Leave(&p.waiter)

@@ -64,6 +64,16 @@ func (r *Reporter) complete(s wire.Stat) wire.Stat {
 	return s
 }
 
+// encode leaves out how requests ended if that is too much beside a long name of the pod.
+func encode(s wire.Stat) []byte {
+	data := s.Append(nil)
+	if len(data) > wire.MaxStatBytes {
+		s.Ended = nil
+		data = s.Append(data[:0])
+	}
+	return data
+}
+
 // Run closes the periods until ctx ends.
 func (r *Reporter) Run(ctx context.Context) error {
 	tick := time.NewTicker(period)
@@ -73,7 +83,7 @@ func (r *Reporter) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case now := <-tick.C:
-			b := r.complete(r.Source.ClosePeriod(now)).Append(nil)
+			b := encode(r.complete(r.Source.ClosePeriod(now)))
 			r.last.Store(&b)
 		}
 	}

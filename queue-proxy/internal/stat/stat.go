@@ -25,6 +25,8 @@ type Load struct {
 	arrived, arrivedProxied          float64
 	completed                        float64
 
+	ended wire.Outcomes // of the period, without those that the activator counts
+
 	told float64 // the concurrency last reported, without what the activator counts
 }
 
@@ -60,6 +62,20 @@ func (l *Load) Arrive(now time.Time, proxied bool) {
 func (l *Load) Run(now time.Time) {
 	l.advance(now)
 	l.busy++
+}
+
+// Refuse notes that the request, which arrived and leaves now, found the pod full.
+func (l *Load) Refuse(now time.Time, proxied bool, status int) {
+	l.Leave(now, proxied, false)
+	l.ended.Refused++
+	l.End(proxied, status, 0)
+}
+
+// End notes how a request ended. It is called besides Leave.
+func (l *Load) End(proxied bool, status int, took time.Duration) {
+	if !proxied {
+		l.ended.End(status, took)
+	}
 }
 
 // Leave notes the end of a request that had been given to the container, or (ran false) had not.
@@ -101,6 +117,10 @@ func (l *Load) Inside() int { return l.inside }
 // Close ends the period and returns its report.
 func (l *Load) Close(now time.Time, pod string, queued int) wire.Stat {
 	s := l.Peek(now, pod, queued)
+	if l.ended != (wire.Outcomes{}) {
+		ended := l.ended
+		s.Ended, l.ended = &ended, wire.Outcomes{}
+	}
 	l.since = now
 	l.told = s.AverageConcurrent - s.AverageProxiedConcurrent
 	l.insideTime, l.proxiedTime, l.busySum = 0, 0, 0

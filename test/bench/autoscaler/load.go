@@ -32,13 +32,14 @@ func (b *bench) ready(ctx context.Context) error {
 		if err := pause(ctx, 200*time.Millisecond); err != nil {
 			return err
 		}
-		response, err := http.Get(fmt.Sprintf("http://%s:%d%s%s/%s", autoscalerIP, wire.PortStats, wire.PathDecisions, "bench", revision(b.revisions-1)))
+		last := revision(b.revisions - 1)
+		response, err := http.Get(fmt.Sprintf("http://%s:%d%s?namespace=bench&service=%s", autoscalerIP, wire.PortStats, wire.PathViews, last))
 		if err != nil {
 			continue
 		}
-		io.Copy(io.Discard, response.Body)
+		text, err := io.ReadAll(response.Body)
 		response.Body.Close()
-		if response.StatusCode == http.StatusOK {
+		if err == nil && response.StatusCode == http.StatusOK && bytes.Contains(text, []byte(last)) {
 			return nil
 		}
 	}

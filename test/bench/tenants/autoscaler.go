@@ -79,12 +79,13 @@ func (s *system) startAutoscaler(ctx context.Context, dir string, cluster *loopb
 		return err
 	}
 	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline) && s.alive() && sleep(ctx, 50*time.Millisecond); {
-		response, err := http.Get("http://" + s.stats() + wire.PathDecisions + steadyNamespace + "/" + last)
+		response, err := http.Get("http://" + s.stats() + wire.PathViews + "?namespace=" + steadyNamespace + "&service=" + last)
 		if err != nil {
 			continue
 		}
+		text, err := io.ReadAll(response.Body)
 		response.Body.Close()
-		if response.StatusCode == http.StatusOK {
+		if err == nil && response.StatusCode == http.StatusOK && bytes.Contains(text, []byte(last)) {
 			return nil
 		}
 	}

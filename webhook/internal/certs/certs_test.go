@@ -16,6 +16,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
+
+	"ebb.dev/ebb/internal/servingcert"
 )
 
 func registrations() []runtime.Object {
@@ -39,9 +41,9 @@ func registrations() []runtime.Object {
 // inAMoment is late enough for a certificate that is made now to be valid.
 func inAMoment() time.Time { return time.Now().Add(time.Minute) }
 
-func newKeeper(client *fake.Clientset, now *time.Time) *Keeper {
+func newKeeper(client *fake.Clientset, now *time.Time) *servingcert.Keeper {
 	k := New(client, "knative-serving", "webhook", slog.New(slog.NewTextHandler(io.Discard, nil)))
-	k.now = func() time.Time { return *now }
+	k.Now = func() time.Time { return *now }
 	return k
 }
 
@@ -69,7 +71,7 @@ func bundles(t *testing.T, client *fake.Clientset) (found [][]byte) {
 }
 
 // trusted performs a handshake as the API server does with a bundle.
-func trusted(t *testing.T, k *Keeper, bundle []byte, now time.Time) error {
+func trusted(t *testing.T, k *servingcert.Keeper, bundle []byte, now time.Time) error {
 	t.Helper()
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(bundle)
@@ -125,7 +127,7 @@ func TestReplicasShareOneCertificate(t *testing.T) {
 	behind := now.Add(-time.Hour)
 	client := fake.NewClientset(registrations()...)
 	a, b := newKeeper(client, &now), newKeeper(client, &behind)
-	for _, k := range []*Keeper{a, b} {
+	for _, k := range []*servingcert.Keeper{a, b} {
 		if err := k.Check(context.Background()); err != nil {
 			t.Fatal(err)
 		}
@@ -147,7 +149,7 @@ func TestRotationIsTrustedThroughout(t *testing.T) {
 		t.Fatal(err)
 	}
 	old, _ := k.Certificate(nil)
-	now = now.Add(lifetime - renewBefore + time.Minute)
+	now = now.Add(servingcert.Lifetime - servingcert.RenewBefore + time.Minute)
 	if err := k.Check(context.Background()); err != nil {
 		t.Fatal(err)
 	}
@@ -162,7 +164,7 @@ func TestRotationIsTrustedThroughout(t *testing.T) {
 		}
 	}
 	check("just renewed")
-	now = now.Add(settle + time.Second)
+	now = now.Add(servingcert.Settle + time.Second)
 	if err := k.Check(context.Background()); err != nil {
 		t.Fatal(err)
 	}
@@ -181,7 +183,7 @@ func TestAnExpiredCertificateIsReplacedAtOnce(t *testing.T) {
 	if err := k.Check(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	now = now.Add(lifetime + time.Minute)
+	now = now.Add(servingcert.Lifetime + time.Minute)
 	if err := trusted(t, k, bundles(t, client)[0], now); err == nil {
 		t.Error("an expired certificate is trusted")
 	}
@@ -234,7 +236,7 @@ func TestDamageIsMended(t *testing.T) {
 	})
 	for name, data := range map[string]map[string][]byte{
 		"the Secret was emptied":     nil,
-		"the Secret holds something": {serverKey: []byte("x"), serverCert: []byte("y"), caCert: []byte("z")},
+		"the Secret holds something": {servingcert.ServerKey: []byte("x"), servingcert.ServerCert: []byte("y"), servingcert.CACert: []byte("z")},
 	} {
 		t.Run(name, func(t *testing.T) {
 			secret, err := client.CoreV1().Secrets("knative-serving").Get(ctx, SecretName, metav1.GetOptions{})
@@ -248,7 +250,7 @@ func TestDamageIsMended(t *testing.T) {
 			if err := k.Check(ctx); err != nil {
 				t.Fatal(err)
 			}
-			now = now.Add(settle + time.Second)
+			now = now.Add(servingcert.Settle + time.Second)
 			if err := k.Check(ctx); err != nil {
 				t.Fatal(err)
 			}

@@ -1,3 +1,9 @@
+// Package certs gives the webhook its certificate, and keeps the registrations that send the API
+// server there.
+//
+// Owns: Secret webhook-certs, by internal/servingcert, and the webhooks in the three registrations.
+// Reads: these four objects, by name. Writes: them, only when they differ from what they must be.
+// Never: decides what is right.
 package certs
 
 import (
@@ -5,12 +11,41 @@ import (
 	"context"
 	_ "embed"
 	"fmt"
+	"log/slog"
+	"time"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/yaml"
+
+	"ebb.dev/ebb/internal/servingcert"
 )
+
+const (
+	// SecretName is the Secret with the certificate.
+	SecretName = "webhook-certs"
+
+	// The registrations that carry the bundle.
+	mutatingName   = "webhook.serving.knative.dev"
+	validatingName = "validation.webhook.serving.knative.dev"
+	configMapName  = "config.webhook.serving.knative.dev"
+)
+
+// registrar keeps the registrations.
+type registrar struct {
+	client             kubernetes.Interface
+	namespace, service string
+	log                *slog.Logger
+}
+
+// New returns what keeps the certificate of the Service of the given name, and the registrations.
+func New(client kubernetes.Interface, namespace, service string, log *slog.Logger) *servingcert.Keeper {
+	r := &registrar{client, namespace, service, log}
+	return servingcert.New(servingcert.Options{Client: client, Namespace: namespace, Service: service, Secret: SecretName,
+		Register: r.register, Log: log, Now: time.Now})
+}
 
 // The three registrations as config/core/webhook.yaml has them; a test holds that they are the
 // same.
@@ -95,12 +130,12 @@ func toValidating(m admissionregistrationv1.MutatingWebhook) admissionregistrati
 // register makes the three registrations what they are to be: which writes they are about, where
 // they lead, and the bundle by which the API server knows this webhook. A registration that is not
 // there yet is an error: without it nothing is judged, and that must show.
-func (k *Keeper) register(ctx context.Context, bundle []byte) error {
-	want, err := readWanted(shipped, k.namespace, k.service)
+func (r *registrar) register(ctx context.Context, bundle []byte) error {
+	want, err := readWanted(shipped, r.namespace, r.service)
 	if err != nil {
 		return err
 	}
-	api := k.client.AdmissionregistrationV1()
+	api := r.client.AdmissionregistrationV1()
 	mutating, err := api.MutatingWebhookConfigurations().Get(ctx, mutatingName, metav1.GetOptions{})
 	if err != nil {
 		return fmt.Errorf("read MutatingWebhookConfiguration %s: %w", mutatingName, err)
@@ -109,7 +144,7 @@ func (k *Keeper) register(ctx context.Context, bundle []byte) error {
 		want.mutating[i].ClientConfig.CABundle = bundle
 	}
 	if !equality.Semantic.DeepEqual(mutating.Webhooks, want.mutating) {
-		k.mended(mutatingName, len(mutating.Webhooks) > 0 && len(mutating.Webhooks[0].ClientConfig.CABundle) > 0)
+		r.mended(mutatingName, len(mutating.Webhooks) > 0 && len(mutating.Webhooks[0].ClientConfig.CABundle) > 0)
 		mutating.Webhooks = want.mutating
 		if _, err := api.MutatingWebhookConfigurations().Update(ctx, mutating, metav1.UpdateOptions{}); err != nil {
 			return fmt.Errorf("update MutatingWebhookConfiguration %s: %w", mutatingName, err)
@@ -125,7 +160,7 @@ func (k *Keeper) register(ctx context.Context, bundle []byte) error {
 			webhooks[i].ClientConfig.CABundle = bundle
 		}
 		if !equality.Semantic.DeepEqual(validating.Webhooks, webhooks) {
-			k.mended(name, len(validating.Webhooks) > 0 && len(validating.Webhooks[0].ClientConfig.CABundle) > 0)
+			r.mended(name, len(validating.Webhooks) > 0 && len(validating.Webhooks[0].ClientConfig.CABundle) > 0)
 			validating.Webhooks = webhooks
 			if _, err := api.ValidatingWebhookConfigurations().Update(ctx, validating, metav1.UpdateOptions{}); err != nil {
 				return fmt.Errorf("update ValidatingWebhookConfiguration %s: %w", name, err)
@@ -136,8 +171,8 @@ func (k *Keeper) register(ctx context.Context, bundle []byte) error {
 }
 
 // mended tells somebody who edits a registration by hand why the edit does not stay.
-func (k *Keeper) mended(name string, before bool) {
+func (r *registrar) mended(name string, before bool) {
 	if before {
-		k.log.Info("a registration of the webhook is not what this version wants; it is put back", "registration", name)
+		r.log.Info("a registration of the webhook is not what this version wants; it is put back", "registration", name)
 	}
 }

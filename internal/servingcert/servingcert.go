@@ -1,11 +1,10 @@
-// Package certs looks after the certificate that the webhook serves with, and the registrations
-// that send the API server there.
+// Package servingcert looks after a certificate that a component serves the API server with.
 //
-// Owns: Secret webhook-certs (its key, certificate and authority) and the webhooks in the three
-// registrations. Reads: these four objects, by name. Writes: them, only when they differ from what
-// they must be. Never: caches other Secrets, or needs a leader: replicas do the same, and a
-// conflict means that another was first.
-package certs
+// Owns: one Secret (its key, certificate and authority). Reads: it, by name. Writes: it, and by
+// Options.Register the objects that name the authority, only when they differ from what they must
+// be. Never: caches other Secrets, or needs a leader: replicas do the same, and a conflict means
+// that another was first.
+package servingcert
 
 import (
 	"bytes"
@@ -30,42 +29,46 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
+// The keys of the Secret, as in Knative.
 const (
-	// SecretName is the Secret with the certificate.
-	SecretName = "webhook-certs"
-	// The keys of the Secret, as in Knative.
-	serverKey, serverCert, caCert = "server-key.pem", "server-cert.pem", "ca-cert.pem"
+	ServerKey  = "server-key.pem"
+	ServerCert = "server-cert.pem"
+	CACert     = "ca-cert.pem"
 	// previousCA is the authority before the last rotation. It stays in the bundles, because
 	// replicas and API servers learn of a rotation at different moments.
 	previousCA = "previous-ca-cert.pem"
-
-	// The registrations that carry the bundle.
-	mutatingName   = "webhook.serving.knative.dev"
-	validatingName = "validation.webhook.serving.knative.dev"
-	configMapName  = "config.webhook.serving.knative.dev"
 )
 
 const (
-	lifetime = 7 * 24 * time.Hour
+	// Lifetime is that of a certificate.
+	Lifetime = 7 * 24 * time.Hour
 	// behind is how far the clock of an API server may be behind this one's: it trusts no
 	// certificate before its time.
 	behind = time.Hour
-	// renewBefore is how long before its end a certificate is replaced.
-	renewBefore = 24 * time.Hour
-	// settle is for how long a replica goes on with the old certificate after a rotation, so that
+	// RenewBefore is how long before its end a certificate is replaced.
+	RenewBefore = 24 * time.Hour
+	// Settle is for how long a replica goes on with the old certificate after a rotation, so that
 	// the bundles are everywhere before the new one is.
-	settle = 15 * time.Second
+	Settle = 15 * time.Second
 	// checkEvery is how soon a deleted Secret or an overwritten bundle is mended.
 	checkEvery = 10 * time.Second
 	retryEvery = time.Second
 )
 
+// Options are what a Keeper works with.
+type Options struct {
+	Client kubernetes.Interface
+	// Namespace is that of the Secret and the Service, which the API server calls.
+	Namespace, Service, Secret string
+	// Register has API servers trust the authorities in a bundle.
+	Register func(ctx context.Context, bundle []byte) error
+	Log      *slog.Logger
+	Now      func() time.Time
+}
+
 // Keeper keeps the certificate.
 type Keeper struct {
-	client             kubernetes.Interface
-	namespace, service string
-	log                *slog.Logger
-	now                func() time.Time
+	Options
 
 	serving atomic.Pointer[tls.Certificate]
 	ready   atomic.Bool
@@ -78,10 +81,8 @@ type Keeper struct {
 
 type pair struct{ key, cert string }
 
-// New returns a Keeper for the Service of the given name.
-func New(client kubernetes.Interface, namespace, service string, log *slog.Logger) *Keeper {
-	return &Keeper{client: client, namespace: namespace, service: service, log: log, now: time.Now}
-}
+// New returns a Keeper.
+func New(o Options) *Keeper { return &Keeper{Options: o} }
 
 // Ready tells whether there is a certificate and the API server was told to trust it.
 func (k *Keeper) Ready() bool { return k.ready.Load() }
@@ -99,7 +100,7 @@ func (k *Keeper) Certificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	if c := k.serving.Load(); c != nil {
 		return c, nil
 	}
-	return nil, errors.New("the webhook has no certificate yet")
+	return nil, errors.New("there is no certificate yet")
 }
 
 // Run keeps the certificate and the bundles until ctx ends.
@@ -107,10 +108,10 @@ func (k *Keeper) Run(ctx context.Context) error {
 	for {
 		wait := checkEvery
 		if err := k.Check(ctx); err != nil && ctx.Err() == nil {
-			k.log.Warn("the webhook's certificate is not in order; trying again", "error", err)
+			k.Log.Warn("the certificate is not in order; trying again", "secret", k.Secret, "error", err)
 			wait = retryEvery
 		} else if !k.switchAt.IsZero() {
-			wait = min(wait, max(k.switchAt.Sub(k.now()), retryEvery))
+			wait = min(wait, max(k.switchAt.Sub(k.Now()), retryEvery))
 		}
 		select {
 		case <-ctx.Done():
@@ -126,11 +127,11 @@ func (k *Keeper) Check(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	bundle := bytes.Clone(secret.Data[caCert])
+	bundle := bytes.Clone(secret.Data[CACert])
 	if old := secret.Data[previousCA]; len(old) > 0 {
 		bundle = append(bundle, old...)
 	}
-	if err := k.register(ctx, bundle); err != nil {
+	if err := k.Register(ctx, bundle); err != nil {
 		return err
 	}
 	if err := k.serve(secret); err != nil {
@@ -142,31 +143,31 @@ func (k *Keeper) Check(ctx context.Context) error {
 
 // secret returns the Secret with a certificate that is good for a while, made anew if need be.
 func (k *Keeper) secret(ctx context.Context) (*corev1.Secret, error) {
-	secrets := k.client.CoreV1().Secrets(k.namespace)
-	stored, err := secrets.Get(ctx, SecretName, metav1.GetOptions{})
+	secrets := k.Client.CoreV1().Secrets(k.Namespace)
+	stored, err := secrets.Get(ctx, k.Secret, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
 		stored = nil
 	case err != nil:
-		return nil, fmt.Errorf("read Secret %s/%s: %w", k.namespace, SecretName, err)
+		return nil, fmt.Errorf("read Secret %s/%s: %w", k.Namespace, k.Secret, err)
 	case k.usable(stored.Data) == nil:
 		return stored, nil
 	}
 	data, err := k.create()
 	if err != nil {
-		return nil, fmt.Errorf("create the webhook's certificate: %w", err)
+		return nil, fmt.Errorf("create a certificate: %w", err)
 	}
 	if stored == nil {
 		created, err := secrets.Create(ctx, &corev1.Secret{
-			ObjectMeta: metav1.ObjectMeta{Name: SecretName, Namespace: k.namespace}, Data: data,
+			ObjectMeta: metav1.ObjectMeta{Name: k.Secret, Namespace: k.Namespace}, Data: data,
 		}, metav1.CreateOptions{})
 		if err != nil {
-			return nil, fmt.Errorf("create Secret %s/%s: %w", k.namespace, SecretName, err)
+			return nil, fmt.Errorf("create Secret %s/%s: %w", k.Namespace, k.Secret, err)
 		}
-		k.log.Info("created the webhook's certificate")
+		k.Log.Info("created the certificate", "secret", k.Secret)
 		return created, nil
 	}
-	if old := stored.Data[caCert]; len(old) > 0 && isCertificate(old) {
+	if old := stored.Data[CACert]; len(old) > 0 && isCertificate(old) {
 		data[previousCA] = old
 	}
 	changed := stored.DeepCopy()
@@ -175,9 +176,9 @@ func (k *Keeper) secret(ctx context.Context) (*corev1.Secret, error) {
 	// try.
 	updated, err := secrets.Update(ctx, changed, metav1.UpdateOptions{})
 	if err != nil {
-		return nil, fmt.Errorf("update Secret %s/%s: %w", k.namespace, SecretName, err)
+		return nil, fmt.Errorf("update Secret %s/%s: %w", k.Namespace, k.Secret, err)
 	}
-	k.log.Info("renewed the webhook's certificate")
+	k.Log.Info("renewed the certificate", "secret", k.Secret)
 	return updated, nil
 }
 
@@ -194,7 +195,7 @@ func (k *Keeper) create() (map[string][]byte, error) {
 	}
 	template := &x509.Certificate{
 		SerialNumber: serial, Subject: pkix.Name{CommonName: k.host()}, DNSNames: []string{k.host()},
-		NotBefore: k.now().Add(-behind), NotAfter: k.now().Add(lifetime),
+		NotBefore: k.Now().Add(-behind), NotAfter: k.Now().Add(Lifetime),
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}, BasicConstraintsValid: true,
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
@@ -206,15 +207,15 @@ func (k *Keeper) create() (map[string][]byte, error) {
 		return nil, err
 	}
 	cert := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
-	return map[string][]byte{serverKey: pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}), serverCert: cert, caCert: cert}, nil
+	return map[string][]byte{ServerKey: pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}), ServerCert: cert, CACert: cert}, nil
 }
 
-// host is the name by which the API server calls the webhook.
-func (k *Keeper) host() string { return k.service + "." + k.namespace + ".svc" }
+// host is the name by which the API server calls the component.
+func (k *Keeper) host() string { return k.Service + "." + k.Namespace + ".svc" }
 
 // usable says why a stored certificate cannot be served with for long enough.
 func (k *Keeper) usable(data map[string][]byte) error {
-	certificate, err := tls.X509KeyPair(data[serverCert], data[serverKey])
+	certificate, err := tls.X509KeyPair(data[ServerCert], data[ServerKey])
 	if err != nil {
 		return err
 	}
@@ -222,16 +223,16 @@ func (k *Keeper) usable(data map[string][]byte) error {
 	if err != nil {
 		return err
 	}
-	if k.now().Add(renewBefore).After(leaf.NotAfter) {
+	if k.Now().Add(RenewBefore).After(leaf.NotAfter) {
 		return errors.New("it ends soon")
 	}
 	roots := x509.NewCertPool()
-	if !roots.AppendCertsFromPEM(data[caCert]) {
+	if !roots.AppendCertsFromPEM(data[CACert]) {
 		return errors.New("its authority is missing")
 	}
 	// A replica whose clock is behind must not take another's new certificate for a bad one and
 	// replace it.
-	at := k.now()
+	at := k.Now()
 	if at.Before(leaf.NotBefore) {
 		at = leaf.NotBefore
 	}
@@ -254,22 +255,22 @@ func isCertificate(text []byte) bool {
 // serve switches to the stored certificate: after a while if the one that is served works, at once
 // otherwise.
 func (k *Keeper) serve(secret *corev1.Secret) error {
-	stored := pair{string(secret.Data[serverKey]), string(secret.Data[serverCert])}
+	stored := pair{string(secret.Data[ServerKey]), string(secret.Data[ServerCert])}
 	if stored == k.pem {
 		k.switchAt = time.Time{}
 		return nil
 	}
-	if served := k.serving.Load(); served != nil && k.now().Before(served.Leaf.NotAfter) {
+	if served := k.serving.Load(); served != nil && k.Now().Before(served.Leaf.NotAfter) {
 		if stored != k.pending {
-			k.pending, k.switchAt = stored, k.now().Add(settle)
+			k.pending, k.switchAt = stored, k.Now().Add(Settle)
 		}
-		if k.now().Before(k.switchAt) {
+		if k.Now().Before(k.switchAt) {
 			return nil
 		}
 	}
 	certificate, err := tls.X509KeyPair([]byte(stored.cert), []byte(stored.key))
 	if err != nil {
-		return fmt.Errorf("read the certificate in Secret %s/%s: %w", k.namespace, SecretName, err)
+		return fmt.Errorf("read the certificate in Secret %s/%s: %w", k.Namespace, k.Secret, err)
 	}
 	k.serving.Store(&certificate)
 	k.pem, k.pending, k.switchAt = stored, pair{}, time.Time{}

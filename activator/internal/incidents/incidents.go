@@ -1,0 +1,187 @@
+// Package incidents tells the autoscaler of cold starts and of requests that got no pod, for those
+// who ask why.
+//
+// Owns: what was not told yet, at most wire.MaxIncidents of each kind. Reads: ended requests and
+// closed accounts of cold starts. Writes: a POST to the autoscaler each second in which there is
+// something to tell. Never: delays a request; blocks on the autoscaler; keeps more than it may tell
+// at once.
+package incidents
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"ebb.dev/ebb/activator/internal/backends"
+	"ebb.dev/ebb/activator/internal/chain"
+	"ebb.dev/ebb/forward"
+	"ebb.dev/ebb/wire"
+)
+
+const (
+	period  = time.Second
+	timeout = 2 * time.Second
+)
+
+// Teller tells the autoscaler. Fill the fields, then let Run run.
+type Teller struct {
+	Pod string // this activator's name
+	URL string
+	// Keys are those of all tokens as they are now.
+	Keys func() wire.Keys
+	// Failed is called with the error of a POST that failed. What it had is told later.
+	Failed func(error)
+
+	// Dropped counts incidents for which there was no room.
+	Dropped atomic.Int64
+
+	signer     wire.Signer
+	mutex      sync.Mutex
+	coldStarts []wire.ColdStarted
+	refusals   map[refusal]*wire.Refused
+}
+
+// refusal is what equal refusals have in common.
+type refusal struct {
+	key    backends.Key
+	status int
+	reason string
+}
+
+// Register shows Dropped to Prometheus.
+func (t *Teller) Register(registry *prometheus.Registry) error {
+	return registry.Register(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "ebb_activator_incidents_dropped_total",
+		Help: "Cold starts and refused requests that the autoscaler was not told of, because there were too many in a second."},
+		func() float64 { return float64(t.Dropped.Load()) }))
+}
+
+// ColdStart notes a cold start.
+func (t *Teller) ColdStart(c wire.ColdStarted) {
+	t.mutex.Lock()
+	defer t.mutex.Unlock()
+	if len(t.coldStarts) == wire.MaxIncidents {
+		t.Dropped.Add(1)
+		return
+	}
+	t.coldStarts = append(t.coldStarts, c)
+}
+
+// Ended notes a request that Ebb answered in place of a pod. It implements chain.Handler.Ended.
+func (t *Teller) Ended(x *chain.Exchange, r *forward.Request, result *forward.Result) {
+	if reason := reason(x, result); reason != "" {
+		t.refuse(refusal{x.Revision.Key, result.Status, wire.Clip(reason)}, r.Started.Add(result.Duration), 1)
+	}
+}
+
+// reason is "" for a request that was not refused.
+func reason(x *chain.Exchange, result *forward.Result) string {
+	switch {
+	case result.Status == 0:
+		return ""
+	case result.Cause == forward.Replied:
+		return x.Why
+	case result.Cause == forward.TimedOut && result.Status == http.StatusGatewayTimeout && x.Pod == "":
+		return "request timeout (" + result.Timer.String() + ") while it waited for a pod"
+	case result.Cause == forward.TimedOut && result.Status == http.StatusGatewayTimeout:
+		return "request timeout (" + result.Timer.String() + ") in pod " + x.Pod
+	case result.Cause == forward.UpstreamFailed && result.Status == http.StatusBadGateway:
+		return "pod " + x.Pod + ": " + forward.FailureText(result.Err)
+	}
+	return ""
+}
+
+func (t *Teller) refuse(what refusal, at time.Time, count int64) {
+	t.mutex.Lock()
+	defer t.mutex.Unlock()
+	one := t.refusals[what]
+	if one == nil {
+		if len(t.refusals) == wire.MaxIncidents {
+			t.Dropped.Add(count)
+			return
+		}
+		if t.refusals == nil {
+			t.refusals = map[refusal]*wire.Refused{}
+		}
+		one = &wire.Refused{Namespace: what.key.Namespace, Revision: what.key.Name, By: t.Pod, Status: what.status, Reason: what.reason}
+		t.refusals[what] = one
+	}
+	one.Count += count
+	if at.After(one.At) {
+		one.At = at
+	}
+}
+
+func (t *Teller) take() (all wire.Incidents) {
+	t.mutex.Lock()
+	defer t.mutex.Unlock()
+	all.ColdStarts, t.coldStarts = t.coldStarts, nil
+	for _, one := range t.refusals {
+		all.Refusals = append(all.Refusals, *one)
+	}
+	t.refusals = nil
+	return all
+}
+
+// putBack keeps what could not be told, if there is room for it beside what came since.
+func (t *Teller) putBack(all wire.Incidents) {
+	for _, c := range all.ColdStarts {
+		t.ColdStart(c)
+	}
+	for _, r := range all.Refusals {
+		t.refuse(refusal{backends.Key{Namespace: r.Namespace, Name: r.Revision}, r.Status, r.Reason}, r.At, r.Count)
+	}
+}
+
+// Run tells what there is, until ctx ends.
+func (t *Teller) Run(ctx context.Context) error {
+	client := &http.Client{Timeout: timeout, Transport: &http.Transport{MaxIdleConnsPerHost: 1, IdleConnTimeout: time.Minute}}
+	defer client.CloseIdleConnections()
+	tick := time.NewTicker(period)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		all := t.take()
+		if len(all.ColdStarts)+len(all.Refusals) == 0 {
+			continue
+		}
+		if err := t.post(ctx, client, all); err != nil && ctx.Err() == nil {
+			t.putBack(all)
+			t.Failed(err)
+		}
+	}
+}
+
+func (t *Teller) post(ctx context.Context, client *http.Client, all wire.Incidents) error {
+	body, err := json.Marshal(all)
+	if err != nil {
+		return fmt.Errorf("encode incidents: %w", err)
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, t.URL, bytes.NewReader(body))
+	if err != nil {
+		return fmt.Errorf("tell %s of incidents: %w", t.URL, err)
+	}
+	response, err := t.signer.Do(client, request, t.Keys().Token("", wire.ActivatorSubject))
+	if err != nil {
+		return fmt.Errorf("tell %s of incidents: %w", t.URL, err)
+	}
+	defer response.Body.Close()
+	text, _ := io.ReadAll(io.LimitReader(response.Body, 4096))
+	// One that does not know the path is older than this activator.
+	if response.StatusCode/100 != 2 && response.StatusCode != http.StatusNotFound {
+		return fmt.Errorf("tell %s of incidents: it answered %s: %s", t.URL, response.Status, strings.TrimSpace(string(text)))
+	}
+	return nil
+}

@@ -1,0 +1,86 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+
+	"ebb.dev/ebb/api/view/v1alpha1"
+	"ebb.dev/ebb/internal/servingcert"
+	"ebb.dev/ebb/internal/telemetry"
+)
+
+// Names in config/core/autoscaler.yaml.
+const (
+	viewService = "autoscaler-view"
+	viewSecret  = "autoscaler-view-certs"
+	viewAPI     = "/apis/apiregistration.k8s.io/v1/apiservices/" + v1alpha1.Version + "." + v1alpha1.Group
+)
+
+// Bounds of open connections to the API. All are of API servers, which send many requests over one.
+const (
+	mostViewConnections      = 256
+	mostViewConnectionsOfOne = 128
+)
+
+// viewCertificate keeps the certificate of the API, and the authority in its APIService.
+func viewCertificate(kube kubernetes.Interface, namespace string, log *slog.Logger) *servingcert.Keeper {
+	return servingcert.New(servingcert.Options{Client: kube, Namespace: namespace, Service: viewService, Secret: viewSecret, Log: log, Now: time.Now,
+		Register: func(ctx context.Context, bundle []byte) error { return registerView(ctx, kube, bundle) }})
+}
+
+// registerView has API servers trust the authorities in a bundle.
+func registerView(ctx context.Context, kube kubernetes.Interface, bundle []byte) error {
+	type spec struct {
+		CABundle []byte `json:"caBundle"`
+	}
+	var found struct {
+		Spec spec `json:"spec"`
+	}
+	client := kube.Discovery().RESTClient()
+	text, err := client.Get().AbsPath(viewAPI).DoRaw(ctx)
+	if err == nil {
+		err = json.Unmarshal(text, &found)
+	}
+	if err != nil {
+		return fmt.Errorf("read the APIService of %s: %w", v1alpha1.Group, err)
+	}
+	if bytes.Equal(found.Spec.CABundle, bundle) {
+		return nil
+	}
+	patch, err := json.Marshal(map[string]any{"spec": spec{bundle}})
+	if err == nil {
+		err = client.Patch(types.MergePatchType).AbsPath(viewAPI).Body(patch).Do(ctx).Error()
+	}
+	if err != nil {
+		return fmt.Errorf("name the authority in the APIService of %s: %w", v1alpha1.Group, err)
+	}
+	return nil
+}
+
+// serveView answers API servers over TLS. Callers have to show a certificate, which the handler
+// verifies.
+func serveView(address string, keeper *servingcert.Keeper, handler http.Handler) func(context.Context) error {
+	return func(ctx context.Context) error {
+		var config net.ListenConfig
+		listener, err := config.Listen(ctx, "tcp", address)
+		if err != nil {
+			return fmt.Errorf("listen for the API server: %w", err)
+		}
+		return telemetry.Serve(ctx, tls.NewListener(telemetry.Bound(listener, mostViewConnections, mostViewConnectionsOfOne), &tls.Config{
+			MinVersion:     tls.VersionTLS12,
+			NextProtos:     []string{"h2", "http/1.1"},
+			GetCertificate: keeper.Certificate,
+			ClientAuth:     tls.RequestClientCert,
+		}), handler)
+	}
+}
