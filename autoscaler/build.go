@@ -164,6 +164,7 @@ func build(config *rest.Config, kube kubernetes.Interface, keys func() wire.Keys
 	replicas := view.NewReplicas(view.Local{Engine: p.engine, Records: p.records}, keys, p.election.Others)
 	p.door = frontproxy.New(kube, log)
 	p.keeper = viewCertificate(kube, who.namespace, log)
+	p.metrics.MustRegister(telemetry.CertificateEnds(p.keeper.Ends))
 	p.view = view.NewServer(replicas, p.door, log)
 	p.stats = p.routes(server, replicas, recall.NewReceiver(p.records, keys, p.election,
 		func(err error) { log.Warn("cold starts and refusals are forgotten", "error", err) }))

@@ -90,7 +90,7 @@ func (k *Keeper) Ready() bool { return k.ready.Load() }
 // Ends returns the end of the certificate that is served, by the name of its Secret.
 func (k *Keeper) Ends() map[string]time.Time {
 	if c := k.serving.Load(); c != nil {
-		return map[string]time.Time{SecretName: c.Leaf.NotAfter}
+		return map[string]time.Time{k.Secret: c.Leaf.NotAfter}
 	}
 	return nil
 }
