@@ -1,0 +1,37 @@
+// Package v1alpha1 is what the API view.ebb.dev tells of Services: their load, the decisions about
+// their scale and the reasons, their newest cold starts and refused requests. See docs/api.md.
+//
+// Owns: the JSON types. Reads and writes: nothing. Never: is stored; the autoscaler answers from
+// memory.
+package v1alpha1
+
+import "k8s.io/apimachinery/pkg/runtime/schema"
+
+// The kinds and the resource of this API.
+const (
+	Group    = "view.ebb.dev"
+	Version  = "v1alpha1"
+	Resource = "services"
+	Kind     = "ServiceView"
+	ListKind = "ServiceViewList"
+)
+
+// GroupVersion is the group and version as objects name it.
+var GroupVersion = schema.GroupVersion{Group: Group, Version: Version}
+
+// The bounds of what is told.
+const (
+	// StepSeconds is the time between two points of a Series.
+	StepSeconds = 5
+	// MostPoints is the length of a Series in a single view, ten minutes.
+	MostPoints = 120
+	// MostListPoints is the length of a Series in a list, five minutes.
+	MostListPoints = 60
+	// MostHistory is how many runs of decisions of a revision are told.
+	MostHistory = 100
+	// MostColdStarts and MostRefusals are how many of each are told of a Service.
+	MostColdStarts = 20
+	MostRefusals   = 20
+	// MostItems is the length of a list if the caller names no lower limit.
+	MostItems = 5000
+)

@@ -1,0 +1,207 @@
+package v1alpha1
+
+import (
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// ServiceView is what is known of one Service at one moment. Its name and namespace are those of
+// the Service.
+//
+// In a list it is short: no Series and no History in Revisions, no ColdStarts, no Refusals, and a
+// Series of MostListPoints.
+type ServiceView struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata"`
+
+	Now Now `json:"now"`
+	// Series is the sum over the revisions. It has no P50Ms and P99Ms: those of several revisions
+	// have no sum.
+	Series Series `json:"series"`
+	// Revisions are those that the autoscaler decides for, by name. How the requests are divided
+	// among them is in the status of the Service.
+	Revisions []RevisionView `json:"revisions"`
+	// ColdStarts are the newest requests that waited for a pod from zero, the newest first.
+	ColdStarts []ColdStart `json:"coldStarts,omitempty"`
+	// Refusals are the newest requests that got no pod, the newest first. Equal ones are counted.
+	Refusals []Refusal `json:"refusals,omitempty"`
+}
+
+// ServiceViewList is a list of short views, by namespace and name.
+type ServiceViewList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata"`
+	Items           []ServiceView `json:"items"`
+}
+
+// Now is the load of the last ten seconds, and the pods.
+type Now struct {
+	// Time is when this was put together.
+	Time time.Time `json:"time"`
+	// RequestsPerSecond counts requests that arrived.
+	RequestsPerSecond float64 `json:"requestsPerSecond"`
+	// P50Ms and P99Ms are percentiles of the time from the arrival of a request to the end of its
+	// response, in milliseconds. They are those of a histogram: at most 19 % off, and at least
+	// 0.26 and at most 275 000. Absent if no request ended.
+	P50Ms *float64 `json:"p50Ms,omitempty"`
+	P99Ms *float64 `json:"p99Ms,omitempty"`
+	// SuccessRatio is the share of requests that were answered with a status below 500, 0 to 1.
+	// Absent if no request ended.
+	SuccessRatio *float64 `json:"successRatio,omitempty"`
+	// InFlight is the average number of requests in the pods and activators. Queued is how many of
+	// them wait for a pod.
+	InFlight float64 `json:"inFlight"`
+	Queued   float64 `json:"queued"`
+
+	Replicas Replicas `json:"replicas"`
+}
+
+// Replicas are numbers of pods.
+type Replicas struct {
+	// Wanted is how many pods there are to be, those asleep included.
+	Wanted int32 `json:"wanted"`
+	// Ready pods take requests. Starting ones exist, and are neither ready nor asleep nor ending.
+	Ready    int32 `json:"ready"`
+	Starting int32 `json:"starting"`
+	// Asleep pods wake up when they are needed.
+	Asleep int32 `json:"asleep"`
+}
+
+// RevisionView is what is known of one revision.
+type RevisionView struct {
+	Name string `json:"name"`
+	Now  Now    `json:"now"`
+	// Decision is the newest one. Absent before there was one.
+	Decision *Decision `json:"decision,omitempty"`
+	// History are the runs of equal decisions, the oldest first; the last one is Decision. Not in a
+	// list.
+	History []Decision `json:"history,omitempty"`
+	// Series is the last ten minutes. Not in a list.
+	Series *Series `json:"series,omitempty"`
+}
+
+// Decision is a run of equal decisions: same scale by the same rule. Its inputs are those of the
+// last one.
+type Decision struct {
+	First time.Time `json:"first"`
+	Last  time.Time `json:"last"`
+	Times int       `json:"times"`
+	// Want is the scale that was decided on, Formula what the load alone asks for. Want is -1 if
+	// nothing is known yet.
+	Want    int32 `json:"want"`
+	Formula int32 `json:"formula"`
+	// Written is false if the scale was left as it was found.
+	Written bool `json:"written"`
+	// Rule is the step that set the final value, Reason the sentence that goes with it.
+	Rule   string `json:"rule"`
+	Reason string `json:"reason"`
+
+	// Metric is "concurrency", in requests, or "rps", in requests per second. It is the unit of the
+	// next five fields.
+	Metric string `json:"metric"`
+	// Stable and Panic are the averages over the two windows, Burst the load of the newest second.
+	Stable float64 `json:"stable"`
+	Panic  float64 `json:"panic"`
+	Burst  float64 `json:"burst"`
+	// Target is the load aimed for in a pod, Capacity what it can take.
+	Target   float64 `json:"target"`
+	Capacity float64 `json:"capacity"`
+
+	// StablePods, PanicPods and BurstPods are the numbers of pods that these loads ask for.
+	StablePods int32 `json:"stablePods"`
+	PanicPods  int32 `json:"panicPods"`
+	BurstPods  int32 `json:"burstPods"`
+	// Panicking is true while the scale follows the panic window.
+	Panicking bool `json:"panicking"`
+	// Queued is the number of requests that waited, Ready the number of ready pods.
+	Queued float64 `json:"queued"`
+	Ready  int32   `json:"ready"`
+	// Incomplete is true if load may be missing in the averages.
+	Incomplete bool `json:"incomplete"`
+	// ExcessBurst is the spare capacity; below 0, requests go through activators.
+	ExcessBurst float64 `json:"excessBurst"`
+	// Limits bound the scale.
+	Limits Limits `json:"limits"`
+	// Standby says how many pods stay asleep, and why. Absent without standby.
+	Standby *Standby `json:"standby,omitempty"`
+}
+
+// Limits are the bounds of a scale: of the revision, and of one decision by the scaling rates.
+type Limits struct {
+	Min int32 `json:"min"`
+	// Max is 0 if there is none.
+	Max int32 `json:"max"`
+	// RateLow and RateHigh are 0 before there was load.
+	RateLow  int32 `json:"rateLow"`
+	RateHigh int32 `json:"rateHigh"`
+}
+
+// Standby divides a scale.
+type Standby struct {
+	Awake  int32  `json:"awake"`
+	Asleep int32  `json:"asleep"`
+	Reason string `json:"reason"`
+}
+
+// Series are points in time, StepSeconds apart. All arrays have the same length, or are absent. A
+// null is a point of which nothing is known.
+type Series struct {
+	// Start is the time of the first point. A point is the average of the step that ends with it.
+	Start       time.Time `json:"start"`
+	StepSeconds int       `json:"stepSeconds"`
+	// Load is the average number of requests in the pods and activators.
+	Load              Values `json:"load"`
+	RequestsPerSecond Values `json:"requestsPerSecond"`
+	Wanted            Values `json:"wanted"`
+	Ready             Values `json:"ready"`
+	Asleep            Values `json:"asleep"`
+	P50Ms             Values `json:"p50Ms,omitempty"`
+	P99Ms             Values `json:"p99Ms,omitempty"`
+}
+
+// ColdStart is one request that waited for a pod from zero.
+type ColdStart struct {
+	// At is when the request came.
+	At       time.Time `json:"at"`
+	Revision string    `json:"revision"`
+	Pod      string    `json:"pod"`
+	// TraceID is that of the request, if it had one.
+	TraceID string `json:"traceID,omitempty"`
+	// TotalMs is the time until the response began. The phases sum to it.
+	TotalMs float64 `json:"totalMs"`
+	Phases  []Phase `json:"phases"`
+	// Complete is false if the autoscaler could not say when the pod was asked for and scheduled.
+	// That time is in the phase pull.
+	Complete bool `json:"complete"`
+}
+
+// Phase is one step of a cold start: decide, schedule, pull, start, announce or forward. It starts
+// StartMs after the request came.
+type Phase struct {
+	Name       string  `json:"name"`
+	StartMs    float64 `json:"startMs"`
+	DurationMs float64 `json:"durationMs"`
+}
+
+// Refusal is a request, or several equal ones within a short time, that got an answer of Ebb and
+// not of a pod's container.
+type Refusal struct {
+	// At is the time of the newest one.
+	At       time.Time `json:"at"`
+	Revision string    `json:"revision"`
+	// By is "activator" or "pod", Name which one.
+	By   string `json:"by"`
+	Name string `json:"name"`
+	// Status is the HTTP status of the answer, 0 if there was none.
+	Status int    `json:"status"`
+	Reason string `json:"reason"`
+	Count  int64  `json:"count"`
+}
+
+// Event is one line of a watch.
+type Event struct {
+	// Type is ADDED, MODIFIED, DELETED or BOOKMARK.
+	Type   string      `json:"type"`
+	Object ServiceView `json:"object"`
+}
