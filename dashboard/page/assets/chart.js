@@ -26,8 +26,8 @@ export class Chart extends Component {
     this.dark = matchMedia("(prefers-color-scheme: dark)");
     this.rebuild = () => this.build();
     this.dark.addEventListener("change", this.rebuild);
-    this.watcher = new ResizeObserver(() => this.plot?.setSize({ width: this.base.clientWidth, height: this.props.height + (this.props.axis ? 26 : 0) }));
-    this.watcher.observe(this.base);
+    this.watcher = new ResizeObserver(() => this.plot?.setSize({ width: this.element.clientWidth, height: this.props.height + (this.props.axis ? 26 : 0) }));
+    this.watcher.observe(this.element);
     library().then((made) => {
       this.library = made;
       this.build();
@@ -72,7 +72,7 @@ export class Chart extends Component {
     const font = "11px " + getComputedStyle(document.body).fontFamily;
     const axes = { stroke: colour("soft"), font, grid, ticks: { show: false }, gap: 6 };
     this.plot = new uPlot({
-      width: this.base.clientWidth,
+      width: this.element.clientWidth,
       height: height + (axis ? 26 : 0),
       padding: [8, right, axis ? 0 : 4, 0],
       legend: { show: false },
@@ -87,31 +87,15 @@ export class Chart extends Component {
         fill: d.fill ? colour(d.tone + "-fill") : d.tone === "load" ? colour("load-fill") : undefined,
         paths: d.steps ? uPlot.paths.stepped({ align: -1 }) : undefined, points: { show: false },
       }))],
+      bands: data.flatMap((d, i) => (d.above ? [{ series: [i + 1, i + 2], fill: colour(d.tone + "-fill") }] : [])),
       hooks: {
-        drawClear: [(u) => this.drawMarks(u)],
         setCursor: [(u) => !this.placing && u.cursor.left >= 0 && u.cursor.idx !== null && this.props.cursor.set(u.cursor.idx)],
       },
-    }, this.data(), this.base);
+    }, this.data(), this.element);
     this.place();
   }
 
-  // drawMarks draws a line where the wanted scale changed.
-  drawMarks(u) {
-    u.ctx.save();
-    u.ctx.strokeStyle = colour("mark");
-    u.ctx.lineWidth = devicePixelRatio;
-    for (const time of this.props.marks) {
-      const x = Math.round(u.valToPos(time, "x", true)) + 0.5;
-      if (x < u.bbox.left || x > u.bbox.left + u.bbox.width) continue;
-      u.ctx.beginPath();
-      u.ctx.moveTo(x, u.bbox.top);
-      u.ctx.lineTo(x, u.bbox.top + u.bbox.height);
-      u.ctx.stroke();
-    }
-    u.ctx.restore();
-  }
-
   render() {
-    return html`<div class=${"plot" + (this.props.axis ? " axis" : "")} aria-hidden="true"></div>`;
+    return html`<div class=${"plot" + (this.props.axis ? " axis" : "")} aria-hidden="true" ref=${(element) => (this.element = element || this.element)}></div>`;
   }
 }

@@ -22,7 +22,7 @@ export function Cluster({ onFresh, onSignedIn }) {
   return html`<header class="tally"><h1>Cluster</h1><p>${summary(known)}</p></header>
     <section class="card"><h2>Components</h2>${known.deployments ? html`<${Components} deployments=${known.deployments.items} agent=${known.agent} agentError=${known.agentError} />` : html`<${Unread} error=${known.deploymentsError} what="the components of Ebb" />`}</section>
     ${known.deployments && html`<section class="card"><h2>Budgets <small>what each replica may take</small></h2><${Budgets} deployments=${known.deployments.items} agent=${known.agent} /></section>`}
-    <section class="card"><h2>Nodes</h2>${known.nodes ? html`<${Nodes} nodes=${known.nodes.items} />` : html`<${Unread} error=${known.nodesError} what="nodes" />`}</section>`;
+    <section class="card"><h2>Nodes</h2>${known.nodes ? html`<${Nodes} nodes=${known.nodes.items} agent=${known.agent} />` : html`<${Unread} error=${known.nodesError} what="nodes" />`}</section>`;
 }
 
 // read asks for each part, because somebody may read one and not another.
@@ -64,24 +64,25 @@ const held = { HOLD_REQUESTS: "requests waiting", HOLD_BYTES: "of them in memory
 
 function Budgets({ deployments, agent }) {
   const all = agent ? [...deployments, agent] : deployments;
-  return html`<table class="plain"><thead><tr><th>Component</th><th class="n">CPU asked for</th><th class="n">Memory asked for</th><th class="n">Memory at most</th><th class="wide">Queue at most</th></tr></thead><tbody>
+  return html`<table class="plain"><thead><tr><th>Component</th><th class="n wide">CPU asked for</th><th class="n">Memory asked for</th><th class="n">Memory at most</th><th class="wide">Queue at most</th></tr></thead><tbody>
     ${all.map((d) => {
       const c = d.spec.template.spec.containers[0];
       const { requests = {}, limits = {} } = c.resources || {};
       const holds = (c.env || []).filter((e) => held[e.name]).map((e) => (e.name.includes("BYTES") ? bytes(e.value) : number(Number(e.value))) + " " + held[e.name]);
-      return html`<tr key=${d.metadata.name}><td>${d.metadata.name}</td><td class="n">${requests.cpu || "–"}</td><td class="n">${bytes(requests.memory)}</td><td class="n">${bytes(limits.memory)}</td><td class="wide">${holds.join(", ") || "–"}</td></tr>`;
+      return html`<tr key=${d.metadata.name}><td>${d.metadata.name}</td><td class="n wide">${requests.cpu || "–"}</td><td class="n">${bytes(requests.memory)}</td><td class="n">${bytes(limits.memory)}</td><td class="wide">${holds.join(", ") || "–"}</td></tr>`;
     })}
   </tbody></table>`;
 }
 
-function Nodes({ nodes }) {
-  return html`<table class="plain"><thead><tr><th>Node</th><th>State</th><th class="n wide">CPU</th><th class="n">Memory</th><th>Standby</th></tr></thead><tbody>
+function Nodes({ nodes, agent }) {
+  const depth = (swap) => (!agent ? "warm, no node agent" : swap ? "compressed, " + bytes(swap) + " of swap" : "frozen, no swap");
+  return html`<table class="plain"><thead><tr><th>Node</th><th>State</th><th class="n wide">CPU</th><th class="n wide">Memory</th><th>Pods can sleep</th></tr></thead><tbody>
     ${nodes.map((n) => {
       const ready = n.status.conditions.find((c) => c.type === "Ready");
       const ok = ready?.status === "True" && !n.spec.unschedulable;
       const swap = n.status.nodeInfo?.swap?.capacity || 0;
       return html`<tr key=${n.metadata.name}><td>${n.metadata.name}</td><td><span class=${"badge " + (ok ? "good" : ready?.status === "True" ? "warn" : "bad")}>${ok ? "Ready" : ready?.status === "True" ? "Cordoned" : ready?.reason || "Not ready"}</span></td>
-        <td class="n wide">${n.status.allocatable?.cpu}</td><td class="n">${bytes(n.status.allocatable?.memory)}</td><td>${swap ? "compressed, " + bytes(swap) + " of swap" : "frozen, no swap"}</td></tr>`;
+        <td class="n wide">${n.status.allocatable?.cpu}</td><td class="n wide">${bytes(n.status.allocatable?.memory)}</td><td>${depth(swap)}</td></tr>`;
     })}
   </tbody></table>`;
 }

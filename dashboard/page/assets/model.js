@@ -10,6 +10,7 @@ export const states = {
   queued: { label: "Queueing", tone: "warn" },
   limited: { label: "At its limit", tone: "warn" },
   starting: { label: "Starting", tone: "busy" },
+  growing: { label: "Scaling up", tone: "busy" },
   serving: { label: "Serving", tone: "good" },
   asleep: { label: "Asleep", tone: "calm" },
   zero: { label: "At zero", tone: "calm" },
@@ -33,7 +34,7 @@ export function stateOf(service, view) {
   if (decision && bounded.has(decision.rule) && decision.formula > decision.want) return "limited";
   if (queued >= 1 && replicas.ready > 0) return "queued";
   const awake = replicas.wanted - replicas.asleep;
-  if (replicas.starting > 0 || (awake > 0 && replicas.ready < awake)) return "starting";
+  if (replicas.starting > 0 || replicas.ready < awake) return replicas.ready > 0 ? "growing" : "starting";
   if (replicas.ready > 0) return "serving";
   if (replicas.asleep > 0) return "asleep";
   return "zero";
@@ -111,7 +112,7 @@ function row(key, service, view) {
   const now = view?.now;
   return {
     key, namespace, name, service, view, state,
-    rank: Object.keys(states).indexOf(state),
+    rank: Object.keys(states).indexOf(state === "growing" ? "serving" : state), // or rows would hop
     load: now ? now.requestsPerSecond : -1,
     pods: now ? now.replicas.ready + now.replicas.asleep / 1000 : -1,
     p99: now?.p99Ms ?? -1,

@@ -44,9 +44,9 @@ export function ServicePage({ namespace, name, onFresh, onSignedIn }) {
       <p class="answer">${answer(service, seen)}</p>
       ${url && html`<p class="url"><a href=${url} rel="noreferrer noopener" target="_blank">${url}</a></p>`}
     </header>
-    ${seen ? html`<${Figures} now=${seen.now} /><${Timeline} view=${seen} shares=${split(service)} />` : !error && html`<p class="notice">No autoscaler of Ebb decides for this Service: it has no Revision yet that could run, or its class is hpa. So there is no load to show.</p>`}
+    ${seen ? html`<${Figures} now=${seen.now} /><${Timeline} view=${seen} shares=${split(service)} />` : !error && html`<p class="notice plain">No autoscaler of Ebb decides for this Service: it has no Revision yet that could run, or its class is hpa. So there is no load to show.</p>`}
     <div class="columns">
-      <${Traffic} service=${service} view=${seen} />
+      ${service?.status?.traffic?.length > 0 && html`<${Traffic} service=${service} view=${seen} />`}
       <section class="card"><h2>Conditions</h2>
         ${service && html`<${Conditions} of=${service} all now=${now} />`}
         ${more.revisions.map((r) => html`<${RevisionTrouble} key=${r.metadata.name} revision=${r} now=${now} />`)}
@@ -99,7 +99,6 @@ function Traffic({ service, view: seen }) {
   const shares = split(service);
   const of = (name) => seen?.revisions.find((r) => r.name === name);
   return html`<section class="card"><h2>Traffic</h2>
-    ${shares.length === 0 ? html`<p class="empty">No Revision gets requests yet.</p>` : html`
       ${shares.length > 1 && html`<div class="split" aria-hidden="true">${shares.filter((s) => s.percent > 0).map((s, i) => html`<span key=${s.name} class=${"share-" + (i % 4)} style=${{ flexGrow: s.percent }}></span>`)}</div>`}
       <table class="plain"><thead><tr><th>Revision</th><th class="n">Share</th><th class="n">Requests/s</th><th class="n">p99</th><th class="n">Pods</th></tr></thead><tbody>
         ${shares.map((s, i) => {
@@ -108,7 +107,7 @@ function Traffic({ service, view: seen }) {
             <td class="n">${s.percent} %</td><td class="n">${number(r?.now.requestsPerSecond)}</td><td class="n">${milliseconds(r?.now.p99Ms)}</td>
             <td class="n">${r ? r.now.replicas.ready : "–"}${r?.now.replicas.asleep > 0 && html` <small class="asleep">+${r.now.replicas.asleep}</small>`}</td></tr>`;
         })}
-      </tbody></table>`}
+      </tbody></table>
   </section>`;
 }
 

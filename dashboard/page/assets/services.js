@@ -124,14 +124,14 @@ class Row extends Steady {
     const now = row.view?.now;
     const r = now?.replicas;
     const awake = r ? r.wanted - r.asleep : 0;
-    return html`<div class="row" role="row" title=${row.why}>
+    return html`<div class=${"row" + (row.rank < 3 ? " needy" : "") + (now ? "" : " silent")} role="row" title=${row.why}>
       <div role="cell" class="c-name"><a href=${"#/ns/" + row.namespace + "/" + row.name}>${row.name}</a><small>${row.namespace}</small></div>
       <div role="cell" class="c-rank"><${Badge} state=${row.state} /></div>
       <div role="cell" class="c-load"><${Spark} values=${row.view?.series.requestsPerSecond} /><span>${number(now?.requestsPerSecond)}</span></div>
       <div role="cell" class="c-p99"><span class="of">p99 </span>${milliseconds(now?.p99Ms)}</div>
       <div role="cell" class=${"c-success" + (row.success < 0.99 ? " low" : "")}><span class="of">success </span>${percent(now?.successRatio)}</div>
       <div role="cell" class="c-pods">${r ? html`<b>${r.ready}</b>${awake !== r.ready && html` <small>of ${awake}</small>`}${r.asleep > 0 && html` <small class="asleep">${r.asleep} asleep</small>`}<span class="of"> ${r.ready === 1 && !r.asleep && awake === r.ready ? "pod" : "pods"}</span>` : "–"}</div>
-      <div role="cell" class="c-why">${row.why}</div>
+      <div role="cell" class="c-why"><span>${row.why}</span></div>
     </div>`;
   }
 }

@@ -2,7 +2,7 @@
 import { html, useEffect, useMemo, useRef, useState } from "./html.js";
 import { Chart } from "./chart.js";
 import { decisions, kind } from "./model.js";
-import { clock, milliseconds, number } from "./format.js";
+import { clock, milliseconds, number, pods } from "./format.js";
 
 const kinds = { steady: "follows the load", up: "reacts to a rise", limit: "held back", zero: "on the way to zero" };
 const measures = {
@@ -35,7 +35,6 @@ export function Timeline({ view, shares }) {
   // The newest moment is now, not the end of its step.
   const when = at === null ? Infinity : moment * 1000;
   const then = runAt(runs, when);
-  const marks = runs.filter((d, i) => i > 0 && runs.slice(0, i).findLast((e) => e.revision === d.revision)?.want !== d.want).map((d) => new Date(d.first) / 1000);
   const value = (name) => series[name]?.[index] ?? null;
   const spoken = clock(moment * 1000) + ", " + number(value("load")) + " in flight, " + value("wanted") + " wanted, " + value("ready") + " ready, " + value("asleep") + " asleep. " + (then ? then.rule + ": " + then.reason : "Nothing was decided.");
 
@@ -58,9 +57,9 @@ export function Timeline({ view, shares }) {
     <div class="plots" tabindex="0" role="slider" aria-label="Time" aria-orientation="horizontal" aria-valuemin="0" aria-valuemax=${newest} aria-valuenow=${index} aria-valuetext=${spoken}
       onKeyDown=${move} onBlur=${() => setAt(null)} onMouseLeave=${() => setAt(null)}>
       <h3>${measures[what].label} ${measures[what].series.map(([name, label, tone]) => html`<span class=${"read " + tone} key=${name}>${measures[what].series.length > 1 ? label + " " : ""}${measures[what].show(value(name))}</span>`)}</h3>
-      <${Chart} kind=${what} times=${times} data=${measures[what].series.map(([name, , tone]) => ({ values: series[name] || [], tone }))} format=${measures[what].show} marks=${marks} cursor=${cursor} height=${130} />
+      <${Chart} kind=${what} times=${times} data=${measures[what].series.map(([name, , tone]) => ({ values: series[name] || [], tone }))} format=${measures[what].show} cursor=${cursor} height=${130} />
       <h3>Pods <span class="read ready">ready ${number(value("ready"))}</span><span class="read asleep">asleep ${number(value("asleep"))}</span><span class="read wanted">wanted ${number(value("wanted"))}</span></h3>
-      <${Chart} kind="pods" times=${times} data=${podSeries(series)} format=${number} marks=${marks} cursor=${cursor} height=${120} axis />
+      <${Chart} kind="pods" times=${times} data=${podSeries(series)} format=${number} cursor=${cursor} height=${120} axis />
       <${Ribbons} revisions=${shown} runs=${runs} times=${times} moment=${at === null ? null : moment} several=${several} set=${setAt} />
     </div>
     <${Why} decision=${then} moment=${at === null ? null : moment} several=${several && !one} />
@@ -84,7 +83,7 @@ function runAt(runs, when) {
 // podSeries is what is drawn: asleep on top of ready, and the line of what is wanted.
 function podSeries(s) {
   const top = s.ready.map((r, i) => (r === null || s.asleep[i] === null ? null : r + s.asleep[i]));
-  return [{ values: top, tone: "asleep", steps: true, fill: true }, { values: s.ready, tone: "ready", steps: true, fill: true }, { values: s.wanted, tone: "wanted", steps: true }];
+  return [{ values: top, tone: "asleep", steps: true, above: true }, { values: s.ready, tone: "ready", steps: true, fill: true }, { values: s.wanted, tone: "wanted", steps: true }];
 }
 
 function Choice({ label, value, set, options }) {
@@ -117,18 +116,17 @@ function Ribbons({ revisions, runs, times, moment, several, set }) {
 // Why is a decision with its figures.
 function Why({ decision: d, moment, several }) {
   if (!d) return html`<div class="why"><p class="empty">Nothing was decided at this time.</p></div>`;
-  const unit = d.metric === "rps" ? "requests/s" : "in flight";
+  const unit = d.metric === "rps" ? " requests/s" : " in flight";
   const [reason, standby] = d.reason.split("; asleep: ");
   const limits = [d.limits.min > 0 && "at least " + d.limits.min, d.limits.max > 0 && "at most " + d.limits.max].filter(Boolean).join(", ") || "none";
   return html`<div class="why">
     <h3>${moment === null ? "Why, now" : "Why, at " + clock(moment * 1000)}${several ? ", " + d.revision : ""} <span class=${"rule k-" + kind(d.rule)}>${d.rule}</span></h3>
     <p class="reason">${reason}</p>
     <dl>
-      <div><dt>Stable average</dt><dd>${number(d.stable)} / ${number(d.target)} = <b>${d.stablePods}</b></dd></div>
-      <div><dt>Panic average</dt><dd>${number(d.panic)} / ${number(d.target)} = <b>${d.panicPods}</b>${d.panicking && html` <em>panicking</em>`}</dd></div>
-      <div><dt>Unit</dt><dd>${unit}</dd></div>
+      <div><dt>Stable average</dt><dd>${number(d.stable)}${unit} / ${number(d.target)} = <b>${pods(d.stablePods)}</b></dd></div>
+      <div><dt>Panic average</dt><dd>${number(d.panic)}${unit} / ${number(d.target)} = <b>${pods(d.panicPods)}</b>${d.panicking && html` <em>panicking</em>`}</dd></div>
       <div><dt>Limits</dt><dd>${limits}</dd></div>
-      <div><dt>Decided on</dt><dd><b>${d.want < 0 ? "nothing yet" : d.want}</b>${d.formula !== d.want ? html`, the load alone asks for ${d.formula}` : ""}</dd></div>
+      <div><dt>Decided on</dt><dd><b>${d.want < 0 ? "nothing yet" : pods(d.want)}</b>${d.want >= 0 && d.formula !== d.want && html`, the load alone asks for ${d.formula}`}</dd></div>
       <div><dt>Since</dt><dd>${clock(d.first)}${d.times > 1 && ", " + number(d.times) + " times alike"}</dd></div>
     </dl>
     ${(standby || d.standby) && html`<p class="standby"><b>Standby</b> ${standby || d.standby.reason}</p>`}
