@@ -20,8 +20,8 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// errNone is what tests are skipped for.
-var errNone = errors.New("Chromium is not installed (apt-get install chromium)")
+// ErrNone is returned where there is no Chromium. Tests are skipped for it, or fail if CI=true.
+var ErrNone = errors.New("Chromium is not installed (apt-get install chromium)")
 
 // Browser is a running Chromium.
 type Browser struct {
@@ -33,7 +33,7 @@ type Browser struct {
 func Start(ctx context.Context) (*Browser, error) {
 	path, err := exec.LookPath("chromium")
 	if err != nil {
-		return nil, errNone
+		return nil, ErrNone
 	}
 	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path), chromedp.NoSandbox, chromedp.DisableGPU,
 		chromedp.Flag("disable-quic", true), chromedp.Flag("disable-component-update", true), chromedp.Flag("disable-sync", true))
@@ -52,7 +52,7 @@ func Start(ctx context.Context) (*Browser, error) {
 func ForTest(t testing.TB) *Browser {
 	t.Helper()
 	b, err := Start(context.Background())
-	if errors.Is(err, errNone) && os.Getenv("CI") != "true" {
+	if errors.Is(err, ErrNone) && os.Getenv("CI") != "true" {
 		t.Skip(err)
 	}
 	if err != nil {

@@ -177,12 +177,16 @@ func (f *Fleet) views(w http.ResponseWriter, r *http.Request, namespace, name st
 			refuse(w, http.StatusNotFound, metav1.StatusReasonNotFound, fmt.Sprintf("services.%s %q not found", view.Group, name))
 			return
 		}
-		write(w, found[0].view(time.Now(), full))
+		write(w, json.RawMessage(found[0].encoded(time.Now(), full)))
 		return
 	}
-	list := view.ServiceViewList{TypeMeta: metav1.TypeMeta{Kind: view.ListKind, APIVersion: view.GroupVersion.String()}, Items: []view.ServiceView{}}
+	list := struct {
+		metav1.TypeMeta
+		Metadata metav1.ListMeta   `json:"metadata"`
+		Items    []json.RawMessage `json:"items"`
+	}{TypeMeta: metav1.TypeMeta{Kind: view.ListKind, APIVersion: view.GroupVersion.String()}, Items: []json.RawMessage{}}
 	for _, s := range found {
-		list.Items = append(list.Items, s.view(time.Now(), full))
+		list.Items = append(list.Items, s.encoded(time.Now(), full))
 	}
 	write(w, list)
 }
@@ -194,19 +198,18 @@ func (f *Fleet) watch(w http.ResponseWriter, r *http.Request, namespace string) 
 	found, full := f.selected(r, namespace, "")
 	w.Header().Set("Content-Type", "application/json")
 	control := http.NewResponseController(w)
-	encoder := json.NewEncoder(w)
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	kind := "ADDED"
 	for round := 0; ; round++ {
 		for _, s := range found {
 			if !f.AutoscalerAway.Load() && (round == 0 || s.busy()) {
-				if encoder.Encode(view.Event{Type: kind, Object: s.view(time.Now(), full)}) != nil {
+				if _, err := fmt.Fprintf(w, "{\"type\":%q,\"object\":%s}\n", kind, s.encoded(time.Now(), full)); err != nil {
 					return
 				}
 			}
 		}
-		if round%15 == 14 && encoder.Encode(view.Event{Type: "BOOKMARK"}) != nil {
+		if round%15 == 14 && json.NewEncoder(w).Encode(view.Event{Type: "BOOKMARK"}) != nil {
 			return
 		}
 		kind = "MODIFIED"
@@ -222,3 +225,6 @@ func (f *Fleet) watch(w http.ResponseWriter, r *http.Request, namespace string) 
 		}
 	}
 }
+
+// Break closes all connections.
+func (f *Fleet) Break() { f.server.CloseClientConnections() }

@@ -1,9 +1,11 @@
 package fleet
 
 import (
+	"encoding/json"
 	"fmt"
 	"hash/fnv"
 	"math"
+	"sync"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -31,12 +33,21 @@ type service struct {
 	seed            float64 // 0 to 1
 	peak            float64 // requests in flight
 	most            int32   // pods, 0 is no limit
+
+	mu    sync.Mutex
+	texts map[bool]text // its view, in a list and full
+}
+
+// text is a view of one second.
+type text struct {
+	second int64
+	json   []byte
 }
 
 // target is the load aimed for in a pod.
 const target = 7.0
 
-var known = []service{
+var known = []*service{
 	{namespace: TenantsNamespace, name: "cart", kind: limited, peak: 52, most: 5},
 	{namespace: TenantsNamespace, name: "checkout", kind: broken},
 	{namespace: TenantsNamespace, name: "search", kind: waking, peak: 4},
@@ -52,13 +63,12 @@ var (
 
 func newService(i int) *service {
 	if i < len(known) {
-		s := known[i]
-		s.seed = 0.3
-		return &s
+		k := known[i]
+		return &service{namespace: k.namespace, name: k.name, kind: k.kind, peak: k.peak, most: k.most, seed: 0.3, texts: map[bool]text{}}
 	}
 	h := fnv.New32a()
 	fmt.Fprint(h, i)
-	s := &service{namespace: teams[i%len(teams)], name: fmt.Sprintf("%s-%d", nouns[i%len(nouns)], i), seed: float64(h.Sum32()%1000) / 1000}
+	s := &service{namespace: teams[i%len(teams)], name: fmt.Sprintf("%s-%d", nouns[i%len(nouns)], i), texts: map[bool]text{}, seed: float64(h.Sum32()%1000) / 1000}
 	s.kind = []kind{serving, serving, zero, serving, asleep, serving, zero, serving}[i%8]
 	s.peak = math.Exp(s.seed * 5)
 	return s
@@ -219,6 +229,20 @@ func (s *service) revisions() map[string]float64 {
 		return map[string]float64{s.name + "-00002": 0.9, s.name + "-00003": 0.1}
 	}
 	return map[string]float64{s.name + "-00001": 1}
+}
+
+// encoded is the view of a second, made once for all who ask.
+func (s *service) encoded(t time.Time, full bool) []byte {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.texts[full].second != t.Unix() {
+		made, err := json.Marshal(s.view(t, full))
+		if err != nil {
+			panic(err) // it is made of figures that are all finite
+		}
+		s.texts[full] = text{t.Unix(), made}
+	}
+	return s.texts[full].json
 }
 
 func (s *service) view(t time.Time, full bool) view.ServiceView {
