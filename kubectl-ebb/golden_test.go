@@ -266,7 +266,7 @@ func TestCheck(t *testing.T) {
 }
 
 func TestHelp(t *testing.T) {
-	for _, args := range [][]string{{}, {"explain"}, {"top"}, {"check"}} {
+	for _, args := range [][]string{{}, {"explain"}, {"top"}, {"check"}, {"dashboard"}} {
 		var text bytes.Buffer
 		c := newCommand(&text, time.Now)
 		c.SetArgs(append(args, "--help"))

@@ -58,7 +58,8 @@ func newCommand(out io.Writer, now func() time.Time) *cobra.Command {
 It reads objects of the API server with your own rights, and changes nothing.`,
 		Example: `  kubectl ebb explain hello    # why hello has as many pods as it has
   kubectl ebb top -A           # the pods of all Services
-  kubectl ebb check            # what is wrong with the installation, and what to do`,
+  kubectl ebb check            # what is wrong with the installation, and what to do
+  kubectl ebb dashboard        # a page that shows all of this`,
 		Version:       version.Version,
 		Annotations:   map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl ebb"},
 		SilenceUsage:  true,
@@ -69,7 +70,7 @@ It reads objects of the API server with your own rights, and changes nothing.`,
 	// All of kubectl's flags work. The help shows those that people use.
 	shown := []string{"kubeconfig", "context", "namespace", "as"}
 	root.PersistentFlags().VisitAll(func(f *pflag.Flag) { f.Hidden = !slices.Contains(shown, f.Name) })
-	root.AddCommand(p.explainCommand(), p.topCommand(), p.checkCommand())
+	root.AddCommand(p.explainCommand(), p.topCommand(), p.checkCommand(), p.dashboardCommand())
 	root.RegisterFlagCompletionFunc("namespace", p.completeNamespaces)
 	return root
 }
