@@ -134,8 +134,8 @@ func system() (objects []any) {
 	return objects
 }
 
-// Cart names the first Service of TenantsNamespace, which is at its limit.
-const Cart = "cart"
+// Broken names the Service that cannot start, of which nobody tells a load.
+const Broken = "checkout"
 
 // Names are those of all Services, as namespace/name, in order.
 func (f *Fleet) Names() (all []string) {

@@ -49,7 +49,7 @@ const target = 7.0
 
 var known = []*service{
 	{namespace: TenantsNamespace, name: "cart", kind: limited, peak: 52, most: 5},
-	{namespace: TenantsNamespace, name: "checkout", kind: broken},
+	{namespace: TenantsNamespace, name: Broken, kind: broken},
 	{namespace: TenantsNamespace, name: "search", kind: waking, peak: 4},
 	{namespace: "media", name: "thumbnails", kind: slow, peak: 38},
 	{namespace: TenantsNamespace, name: "reports", kind: asleep, peak: 9},

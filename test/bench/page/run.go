@@ -40,7 +40,3 @@ func (b *bench) run(ctx context.Context) error {
 	}
 	return b.measure(ctx, chromium, cluster, dashboard)
 }
-
-func (b *bench) measure(ctx context.Context, chromium *browser.Browser, cluster *fleet.Fleet, dashboard *fleet.Program) error {
-	return nil
-}
