@@ -13,6 +13,9 @@ import (
 	view "ebb.dev/ebb/api/view/v1alpha1"
 )
 
+// began is the time from which on a Service stays in the state that it is known for.
+var began = time.Now()
+
 // kind is how a Service does.
 type kind int
 
@@ -35,7 +38,26 @@ type service struct {
 	most            int32   // pods, 0 is no limit
 
 	mu    sync.Mutex
-	texts map[bool]text // its view, in a list and full
+	texts map[bool]text   // its view, in a list and full
+	steps map[int64]point // what it did, by the time of the point in seconds
+}
+
+// point is one of a series.
+type point struct {
+	load    float64
+	formula int32
+	view.Replicas
+}
+
+// at is what the Service did at a point of its series.
+func (s *service) at(t time.Time) point {
+	p, ok := s.steps[t.Unix()]
+	if !ok {
+		p.load = s.load(t)
+		p.formula, p.Replicas = s.pods(t)
+		s.steps[t.Unix()] = p
+	}
+	return p
 }
 
 // text is a view of one second.
@@ -64,11 +86,11 @@ var (
 func newService(i int) *service {
 	if i < len(known) {
 		k := known[i]
-		return &service{namespace: k.namespace, name: k.name, kind: k.kind, peak: k.peak, most: k.most, seed: 0.3, texts: map[bool]text{}}
+		return &service{namespace: k.namespace, name: k.name, kind: k.kind, peak: k.peak, most: k.most, seed: 0.3, texts: map[bool]text{}, steps: map[int64]point{}}
 	}
 	h := fnv.New32a()
 	fmt.Fprint(h, i)
-	s := &service{namespace: teams[i%len(teams)], name: fmt.Sprintf("%s-%d", nouns[i%len(nouns)], i), texts: map[bool]text{}, seed: float64(h.Sum32()%1000) / 1000}
+	s := &service{namespace: teams[i%len(teams)], name: fmt.Sprintf("%s-%d", nouns[i%len(nouns)], i), texts: map[bool]text{}, steps: map[int64]point{}, seed: float64(h.Sum32()%1000) / 1000}
 	s.kind = []kind{serving, serving, zero, serving, asleep, serving, zero, serving}[i%8]
 	s.peak = math.Exp(s.seed * 5)
 	return s
@@ -82,7 +104,7 @@ func (s *service) busy() bool { return s.kind != zero && s.kind != asleep && s.k
 func (s *service) load(t time.Time) float64 {
 	x := float64(t.UnixMilli())/1000 + 600*s.seed
 	wave := 0.62 + 0.22*math.Sin(x/(41+60*s.seed)) + 0.1*math.Sin(x/13) + 0.06*math.Sin(x*1.7)
-	age := time.Since(t)
+	age := began.Sub(t)
 	switch s.kind {
 	case asleep, zero:
 		if age < time.Duration(4+4*s.seed)*time.Minute {
@@ -159,8 +181,8 @@ func (s *service) series(t time.Time, points int, share float64, latency bool) v
 	out := view.Series{Start: start, StepSeconds: view.StepSeconds}
 	for i := range points {
 		at := start.Add(time.Duration(i) * step)
-		load := s.load(at) * share
-		_, r := s.pods(at)
+		r := s.at(at)
+		load := r.load * share
 		part := func(n int32) float64 { return math.Ceil(float64(n) * share) }
 		out.Load = append(out.Load, load)
 		out.RequestsPerSecond = append(out.RequestsPerSecond, load*22)

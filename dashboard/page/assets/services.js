@@ -24,10 +24,14 @@ export function Services({ namespace, onFresh, onSignedIn }) {
     const scope = namespace ? "/namespaces/" + namespace + "/services" : "/services";
     const join = joiner();
     const now = { services: null, views: null };
+    const began = performance.now();
+    let late = 0;
     const tell = () => {
       const { services, views } = now;
-      if (!services && !views) return;
       onFresh(views?.heard ? views : services);
+      // Both lists are drawn together, unless one of them is late.
+      const early = !(services?.heard || services?.error) || !(views?.heard || views?.error);
+      if (early && performance.now() - began < 500) return void (late ||= setTimeout(tell, 500));
       setKnown({
         rows: join(services?.items || new Map(), views?.items || new Map()),
         read: Boolean((services?.heard || services?.error) && (views?.heard || views?.error)),
@@ -39,10 +43,18 @@ export function Services({ namespace, onFresh, onSignedIn }) {
       follow(view + scope, {}, (state) => ((now.views = state), tell()), { every: 1000 }),
     ];
     setKnown(null);
-    return () => stops.forEach((stop) => stop());
+    return () => {
+      clearTimeout(late);
+      stops.forEach((stop) => stop());
+    };
   }, [namespace]);
 
   const order = useOrder(known?.rows || [], filter, sort);
+  // What one can see comes first, the rest in the next frame.
+  const [whole, setWhole] = useState(false);
+  useEffect(() => {
+    if (known?.read && !whole) requestAnimationFrame(() => setTimeout(() => setWhole(true)));
+  }, [known?.read]);
   if (!known || (!known.read && !known.rows.length && !known.servicesError)) return html`<p class="loading" role="status">Reading Services …</p>`;
   const error = known.servicesError || known.viewsError;
   if (error && !known.rows.length && (error.code === 401 || error === known.servicesError)) {
@@ -61,7 +73,7 @@ export function Services({ namespace, onFresh, onSignedIn }) {
             <button onClick=${() => setSort({ by: c.id, up: sort.by === c.id ? !sort.up : Boolean(c.up) })}>${c.label}</button></div>`)}
           <div role="columnheader" class="c-why">Why</div>
         </div>
-        ${order.map((row) => html`<${Row} key=${row.key} row=${row} />`)}
+        ${(whole ? order : order.slice(0, 30)).map((row) => html`<${Row} key=${row.key} row=${row} />`)}
       </div>
       ${order.length === 0 && html`<p class="empty">Nothing matches. <button class="link" onClick=${() => setFilter({ text: "", state: "" })}>Show all</button></p>`}`}`;
 }

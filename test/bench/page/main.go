@@ -4,8 +4,9 @@
 // Owns: the processes it starts and a temporary directory. Reads: /proc. Writes: JSON lines, and
 // with -pictures the pictures of docs/dashboard.md. Never: asserts a figure.
 //
-// first_paint_ms is the time from the navigation to the frame in which all Services are drawn with
-// their load: what people wait for. script_kb are the bytes of all scripts, those of every page
+// first_paint_ms is the time from the navigation to the frame in which the screen is full of
+// Services with their load: what people wait for. The lines have the first frame with anything in
+// it, and the one with all Services, too. script_kb are the bytes of all scripts, those of every page
 // (1 kB is 1000 bytes, before compression). api_p99_ms is the time of a question through the
 // dashboard, while other pages are open. dashboard_rss_mib is the resident memory of the dashboard
 // with those pages open.
