@@ -85,7 +85,7 @@ func (b *Browser) Tab(width, height int64, dark bool) (*Tab, error) {
 	}
 	console := chromedp.Console(ctx)
 	go t.listen(console)
-	err := chromedp.Do(ctx, chromedp.EmulateViewport(width, height, chromedp.EmulateScale(2)))
+	err := chromedp.Do(ctx, chromedp.EmulateViewport(width, height))
 	if err == nil {
 		_, err = chromedp.Call(ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
 			Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}})

@@ -115,7 +115,7 @@ func (s *service) load(t time.Time) float64 {
 			return 0
 		}
 	case limited:
-		if age > 5*time.Minute {
+		if wave = 0.85 + (wave-0.62)*0.3; age > 5*time.Minute {
 			wave *= 0.3
 		}
 	}

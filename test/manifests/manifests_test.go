@@ -25,7 +25,8 @@ const root = "../.."
 // their kinds.
 var apart = []string{"certmanager", "monitoring", "monitoring/knative-1.18"}
 
-// optional are the directories of config/ that not everybody wants. They are held to the same rules.
+// optional are the directories of config/ that not everybody wants. They are held to the same
+// rules.
 var optional = []string{"dashboard"}
 
 func config(t *testing.T) []Object {

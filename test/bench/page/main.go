@@ -6,8 +6,8 @@
 //
 // first_paint_ms is the time from the navigation to the frame in which the screen is full of
 // Services with their load: what people wait for. The lines have the first frame with anything in
-// it, and the one with all Services, too. script_kb are the bytes of all scripts, those of every page
-// (1 kB is 1000 bytes, before compression). api_p99_ms is the time of a question through the
+// it, and the one with all Services, too. script_kb are the bytes of the scripts of all pages (1 kB
+// is 1000 bytes, before compression). api_p99_ms is the time of a question through the
 // dashboard, while other pages are open. dashboard_rss_mib is the resident memory of the dashboard
 // with those pages open.
 package main
