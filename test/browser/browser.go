@@ -21,7 +21,7 @@ import (
 )
 
 // ErrNone is returned where there is no Chromium. Tests are skipped for it, or fail if CI=true.
-var ErrNone = errors.New("Chromium is not installed (apt-get install chromium)")
+var ErrNone = errors.New("there is no chromium in the path: apt-get install chromium")
 
 // Browser is a running Chromium.
 type Browser struct {
