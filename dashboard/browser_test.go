@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -17,11 +18,34 @@ import (
 	"ebb.dev/ebb/test/fleet"
 )
 
-// stage is what all tests of the page use: a cluster of 500 Services, the real program, a browser.
+// stage is what tests of the page use: a cluster, the real program in front of it, a browser.
 type stage struct {
+	binary  string
+	browser *browser.Browser
+	// many is a cluster of 500 Services, few one of 30.
+	many, few scene
+}
+
+type scene struct {
 	fleet   *fleet.Fleet
 	program *fleet.Program
-	browser *browser.Browser
+}
+
+// open starts a cluster and the program.
+func open(binary string, services int) (s scene, err error) {
+	if s.fleet, err = fleet.Start(services); err != nil {
+		return s, err
+	}
+	if s.program, err = fleet.Run(binary, s.fleet.URL.String()); err != nil {
+		s.fleet.Stop()
+	}
+	return s, err
+}
+
+func (s scene) close() (logged string) {
+	logged = s.program.Stop()
+	s.fleet.Stop()
+	return logged
 }
 
 var build = sync.OnceValues(func() (*stage, error) {
@@ -30,24 +54,28 @@ var build = sync.OnceValues(func() (*stage, error) {
 		return nil, err
 	}
 	s := &stage{browser: chromium}
-	if s.fleet, err = fleet.Start(500); err != nil {
-		return nil, err
-	}
 	folder, err := os.MkdirTemp("", "ebb-dashboard-")
-	if err != nil {
-		return nil, err
+	if err == nil {
+		s.binary, err = fleet.Build(context.Background(), folder)
 	}
-	defer os.RemoveAll(folder)
-	s.program, err = fleet.Dashboard(context.Background(), folder, s.fleet.URL.String())
+	if err == nil {
+		s.many, err = open(s.binary, 500)
+	}
+	if err == nil {
+		s.few, err = open(s.binary, 30)
+	}
 	return s, err
 })
 
 func TestMain(m *testing.M) {
 	code := m.Run()
-	if s, err := build(); err == nil {
+	if s, err := build(); s != nil {
 		s.browser.Stop()
-		s.program.Stop()
-		s.fleet.Stop()
+		os.RemoveAll(filepath.Dir(s.binary))
+		if err == nil {
+			s.many.close()
+			s.few.close()
+		}
 	}
 	os.Exit(code)
 }
@@ -95,7 +123,7 @@ func (s *stage) opens(t *testing.T, url, token, path string, width, height int64
 
 func (s *stage) adminOpens(t *testing.T, path string) *reader {
 	t.Helper()
-	return s.opens(t, s.program.URL, fleet.Admin, path, 1180, 800, false)
+	return s.opens(t, s.few.program.URL, fleet.Admin, path, 1180, 800, false)
 }
 
 func (r *reader) do(actions ...chromedp.Action[chromedp.Void]) {
@@ -145,7 +173,8 @@ func value[T any](r *reader, expression string) T {
 const rows = "document.querySelectorAll('.list .row a').length"
 
 func TestAllServicesAreShownAndKeysWork(t *testing.T) {
-	r := onStage(t).adminOpens(t, "")
+	s := onStage(t)
+	r := s.opens(t, s.many.program.URL, fleet.Admin, "", 1180, 800, false)
 	r.is(rows + " === 500")
 	r.sees("500 Services", "Not ready", "Live", "stable average")
 	r.is("document.querySelectorAll('.list .spark .line').length > 250")
@@ -230,7 +259,7 @@ func TestOtherStatesReadWell(t *testing.T) {
 
 func TestErrorsSayWhatToDo(t *testing.T) {
 	s := onStage(t)
-	url := s.program.URL
+	url := s.few.program.URL
 	open := func(t *testing.T, token, path string) *reader {
 		t.Helper()
 		return s.opens(t, url, token, path, 1000, 700, false)
@@ -238,7 +267,7 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 	r := open(t, "", "")
 	r.sees("Sign in", "kubectl create token")
 	r.do(chromedp.SendKeys(chromedp.CSS("#token"), fleet.Admin+"\r"))
-	r.is(rows + " === 500")
+	r.is(rows + " === 30")
 	if value[bool](r, "location.href.includes('token')") {
 		t.Error("the token is in the address")
 	}
@@ -266,7 +295,7 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 		t.Run(c.path, func(t *testing.T) { open(t, c.token, c.path).sees(c.texts...) })
 	}
 
-	away, err := fleet.Dashboard(t.Context(), t.TempDir(), "http://127.0.0.1:1")
+	away, err := fleet.Run(s.binary, "http://127.0.0.1:1")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -277,16 +306,14 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 // A page whose stream breaks says so, and goes on by itself; one that nobody looks at asks nothing.
 func TestAPageSaysWhenItIsNotLive(t *testing.T) {
 	s := onStage(t)
-	own, err := fleet.Start(10)
+	scene, err := open(s.binary, 10)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer own.Stop()
-	program, err := fleet.Dashboard(t.Context(), t.TempDir(), own.URL.String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	r := s.opens(t, program.URL, fleet.Admin, "", 1000, 700, false)
+	end := sync.OnceValue(scene.close)
+	defer end()
+	own := scene.fleet
+	r := s.opens(t, scene.program.URL, fleet.Admin, "", 1000, 700, false)
 	r.sees("Live")
 	own.AutoscalerAway.Store(true)
 	own.Break()
@@ -314,7 +341,7 @@ func TestAPageSaysWhenItIsNotLive(t *testing.T) {
 	own.Expired.Store(true)
 	own.Break()
 	r.sees("Your token is not accepted.")
-	if logged := program.Stop(); strings.Contains(logged, fleet.Admin) {
+	if logged := end(); strings.Contains(logged, fleet.Admin) {
 		t.Errorf("a token is in the log: %s", logged)
 	}
 }
@@ -340,7 +367,7 @@ const contrast = `(() => {
 func TestThePageFitsAPhoneAndCanBeReadInLightAndDark(t *testing.T) {
 	s := onStage(t)
 	for _, dark := range []bool{false, true} {
-		for path, text := range map[string]string{"": "500 Services", "#/ns/shop/cart": "Refused requests", "#/ns/shop/checkout": "ImagePullFailed", "#/cluster": "Components"} {
+		for path, text := range map[string]string{"": "30 Services", "#/ns/shop/cart": "Refused requests", "#/ns/shop/checkout": "ImagePullFailed", "#/cluster": "Components"} {
 			t.Run(fmt.Sprint(path, dark), func(t *testing.T) { s.fits(t, path, text, dark) })
 		}
 	}
@@ -348,7 +375,7 @@ func TestThePageFitsAPhoneAndCanBeReadInLightAndDark(t *testing.T) {
 
 // fits looks at a page on a phone.
 func (s *stage) fits(t *testing.T, path, text string, dark bool) {
-	r := s.opens(t, s.program.URL, fleet.Admin, path, 360, 740, dark)
+	r := s.opens(t, s.few.program.URL, fleet.Admin, path, 360, 740, dark)
 	r.sees(text)
 	if wide := value[int](r, "document.documentElement.scrollWidth"); wide > 360 {
 		t.Errorf("%q is %d px wide", path, wide)

@@ -22,12 +22,17 @@ type Program struct {
 	log     chan string
 }
 
-// Dashboard builds the dashboard in a folder, and starts it in front of an API server.
-func Dashboard(ctx context.Context, folder, apiServer string) (*Program, error) {
-	binary := filepath.Join(folder, "dashboard")
+// Build builds the dashboard in a folder, and returns its path.
+func Build(ctx context.Context, folder string) (binary string, err error) {
+	binary = filepath.Join(folder, "dashboard")
 	if out, err := exec.CommandContext(ctx, "go", "build", "-o", binary, "ebb.dev/ebb/dashboard").CombinedOutput(); err != nil {
-		return nil, fmt.Errorf("build the dashboard: %w\n%s", err, out)
+		return "", fmt.Errorf("build the dashboard: %w\n%s", err, out)
 	}
+	return binary, nil
+}
+
+// Run starts a dashboard in front of an API server.
+func Run(binary, apiServer string) (*Program, error) {
 	p := &Program{command: exec.Command(binary), log: make(chan string, 1)}
 	p.command.Env = append(os.Environ(), "API_SERVER="+apiServer, "LISTEN=127.0.0.1:0", "LISTEN_METRICS=127.0.0.1:0")
 	p.command.Stderr = os.Stderr

@@ -20,7 +20,11 @@ func (b *bench) run(ctx context.Context) error {
 		return err
 	}
 	defer cluster.Stop()
-	dashboard, err := fleet.Dashboard(ctx, folder, cluster.URL.String())
+	binary, err := fleet.Build(ctx, folder)
+	if err != nil {
+		return err
+	}
+	dashboard, err := fleet.Run(binary, cluster.URL.String())
 	if err != nil {
 		return err
 	}
