@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -20,6 +19,7 @@ import (
 
 // stage is what tests of the page use: a cluster, the real program in front of it, a browser.
 type stage struct {
+	folder  string
 	binary  string
 	browser *browser.Browser
 	// many is a cluster of 500 Services, few one of 30.
@@ -54,9 +54,8 @@ var build = sync.OnceValues(func() (*stage, error) {
 		return nil, err
 	}
 	s := &stage{browser: chromium}
-	folder, err := os.MkdirTemp("", "ebb-dashboard-")
-	if err == nil {
-		s.binary, err = fleet.Build(context.Background(), folder)
+	if s.folder, err = os.MkdirTemp("", "ebb-dashboard-"); err == nil {
+		s.binary, err = fleet.Build(context.Background(), s.folder)
 	}
 	if err == nil {
 		s.many, err = open(s.binary, 500)
@@ -71,7 +70,7 @@ func TestMain(m *testing.M) {
 	code := m.Run()
 	if s, err := build(); s != nil {
 		s.browser.Stop()
-		os.RemoveAll(filepath.Dir(s.binary))
+		os.RemoveAll(s.folder)
 		if err == nil {
 			s.many.close()
 			s.few.close()
@@ -248,10 +247,11 @@ func TestAServiceTellsWhyAtEachMoment(t *testing.T) {
 func TestOtherStatesReadWell(t *testing.T) {
 	s := onStage(t)
 	for path, texts := range map[string][]string{
-		"#/ns/shop/reports":    {"Has 2 pods asleep; the next request wakes one", "Standby", "is kept"},
-		"#/ns/shop/newsletter": {"Is at zero; the next request starts a pod", "None of the newest requests was refused."},
-		"#/ns/shop/checkout":   {"Not ready: Revision", "manifest unknown", "ImagePullFailed", "So there is no load to show"},
-		"#/cluster":            {"webhook has too few replicas · 3 nodes", "400 MiB of them in memory", "compressed, 8 GiB of swap", "Cordoned"},
+		"#/ns/shop/reports":     {"Has 2 pods asleep; the next request wakes one", "Standby", "is kept"},
+		"#/ns/media/thumbnails": {"Queueing", " requests wait for a free slot", "2.4 s"},
+		"#/ns/shop/newsletter":  {"Is at zero; the next request starts a pod", "None of the newest requests was refused."},
+		"#/ns/shop/checkout":    {"Not ready: Revision", "manifest unknown", "ImagePullFailed", "So there is no load to show"},
+		"#/cluster":             {"webhook has too few replicas · 3 nodes", "400 MiB of them in memory", "compressed, 8 GiB of swap", "Cordoned"},
 	} {
 		t.Run(path, func(t *testing.T) { s.adminOpens(t, path).sees(texts...) })
 	}

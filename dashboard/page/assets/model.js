@@ -1,6 +1,6 @@
 // What a Service does, in a word and in a sentence. Functions of what the API told; nothing is asked
 // or kept here.
-import { pods } from "./format.js";
+import { number, pods } from "./format.js";
 
 export const condition = (object, type) => (object?.status?.conditions || []).find((c) => c.type === type);
 
@@ -56,6 +56,7 @@ export function answer(service, view) {
   else if (replicas.ready < awake) has = "Wants " + pods(awake) + " and has " + replicas.ready + " ready";
   else has = "Has " + pods(replicas.ready);
   if (awake > 0 && replicas.asleep > 0) has += ", and " + replicas.asleep + " asleep";
+  if (view.now.queued >= 1) has += ", and " + number(Math.round(view.now.queued)) + " requests wait for a free slot";
   const why = of.decision.reason.split(" (")[0].split("; asleep: ")[0];
   return view.revisions.length > 1 ? has + ". Most requests go to " + of.name + ": " + why + "." : has + ": " + why + ".";
 }
