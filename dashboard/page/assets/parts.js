@@ -47,6 +47,7 @@ export function useNow() {
 export function Freshness({ of }) {
   const now = useNow();
   if (!of || (!of.heard && !of.error)) return html`<span class="fresh waiting" role="status">Connecting</span>`;
+  if (!of.heard && [401, 403].includes(of.error.code)) return null; // the page says what is missing
   const age = now - of.heard;
   if (of.live && age < 25_000) return html`<span class="fresh live" role="status">Live</span>`;
   return html`<span class="fresh stale" role="status">${of.heard ? "Not live: as of " + ago(of.heard, now) + " ago" : "Not live"}</span>`;
@@ -107,8 +108,8 @@ export function Conditions({ of, all, now }) {
   const order = { False: 0, Unknown: 1, True: 2 };
   rows.sort((a, b) => order[a.status] - order[b.status] || a.type.localeCompare(b.type));
   return html`<ul class="conditions">${rows.map(
-    (c) => html`<li class=${c.status} key=${c.type}><strong>${c.type}</strong> <span class="status">${{ True: "True", False: "False", Unknown: "Unknown" }[c.status]}</span>
-      ${c.reason && html` <span class="reason">${c.reason}</span>`}${c.lastTransitionTime && html` <time title=${clock(c.lastTransitionTime)}>${ago(c.lastTransitionTime, now)}</time>`}
+    (c) => html`<li class=${c.status} key=${c.type}>${c.lastTransitionTime && html`<time title=${clock(c.lastTransitionTime)}>${ago(c.lastTransitionTime, now)}</time>`}<strong>${c.type}</strong> <span class="status">${c.status}</span>
+      ${c.reason && html` <span class="reason">${c.reason}</span>`}
       ${c.message && html`<p>${capital(c.message.trim())}</p>`}</li>`,
   )}</ul>`;
 }
