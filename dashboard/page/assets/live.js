@@ -1,7 +1,9 @@
 // A list that stays true: it is read, then watched, and read anew when the watch has ended.
 import { ask, stream } from "./api.js";
 
-const silence = 40_000; // a stream that says nothing for so long is given up
+// A stream that says nothing for so long is given up. Autoscalers send a bookmark each 15 s, API
+// servers about each minute.
+const silence = { view: 40_000, object: 150_000 };
 const slowest = 60_000;
 
 // follow calls changed({items, error, heard, first}) when something is news, until stop() is called.
@@ -31,7 +33,7 @@ export function follow(path, parameters, changed, { every = 250, resume = false 
     let watchdog = 0;
     const guard = () => {
       clearTimeout(watchdog);
-      watchdog = setTimeout(() => running && running.signal === signal && running.abort(), silence);
+      watchdog = setTimeout(() => running && running.signal === signal && running.abort(), resume ? silence.object : silence.view);
     };
     const heard = () => {
       state.heard = Date.now();
