@@ -229,7 +229,8 @@ func TestAServiceTellsWhyAtEachMoment(t *testing.T) {
 	r.is("Number(document.querySelector('.plots').getAttribute('aria-valuenow')) > 0")
 	r.presses(kb.End)
 	r.sees("Why, now")
-	r.do(chromedp.MouseEvent("mouseMoved", 600, 420))
+	middle := value[[]float64](r, "(({ x, y, width, height }) => [x + width / 2, y + height / 2])(document.querySelector('.plot .u-over').getBoundingClientRect())")
+	r.do(chromedp.MouseEvent("mouseMoved", middle[0], middle[1]))
 	r.sees("Why, at ")
 
 	r.do(chromedp.Click(chromedp.Search("//button[contains(., '00003')]")), chromedp.Click(chromedp.Search("//button[text()='Latency']")))
