@@ -43,8 +43,8 @@ lint:
 	@$(STEP) lint 'go vet ./...' 'go vet -tags e2e,release ./test/...' 'go tool staticcheck ./...' \
 		'go tool staticcheck -tags e2e,release ./test/...' 'go vet -C dev/ctl ./...' 'go vet -C dev/h2spec ./...' 'go vet -C dev/helm ./...'
 
-generated: ## check that generated files are up to date
-	@$(STEP) generated '[ ! -x api/generate.sh ] || api/generate.sh --check'
+generated: ## check that generated files, and files of npm packages, are up to date
+	@$(STEP) generated '[ ! -x api/generate.sh ] || api/generate.sh --check' 'dashboard/vendor/vendor.sh --check'
 
 # The race detector allocates, and builds with it use other socket calls than releases.
 unit: clients
@@ -53,12 +53,16 @@ unit: clients
 		'go test ./forward' 'go test -C dev/ctl -race -shuffle=on -p 2 ./...'
 
 .PHONY: clients
-clients: ## install the HTTP clients, nginx and promtool for tests with apt-get; without them those tests are skipped, or fail if CI=true
-	@command -v curl >/dev/null && command -v h2load >/dev/null && command -v nginx >/dev/null || ! command -v apt-get >/dev/null || \
-		{ apt-get -q update && apt-get -q install -y --no-install-recommends curl nghttp2-client nginx-light; } >/dev/null || \
-		echo "curl, nghttp2-client and nginx-light could not be installed: their tests are skipped, or fail if CI=true"
+clients: ## install the HTTP clients, nginx, Chromium and promtool for tests with apt-get; without them those tests are skipped, or fail if CI=true
+	@command -v curl >/dev/null && command -v h2load >/dev/null && command -v nginx >/dev/null && command -v chromium >/dev/null || ! command -v apt-get >/dev/null || \
+		{ apt-get -q update && apt-get -q install -y --no-install-recommends curl nghttp2-client nginx-light chromium fonts-inter; } >/dev/null || \
+		echo "curl, nghttp2-client, nginx-light and chromium could not be installed: their tests are skipped, or fail if CI=true"
 	@command -v promtool >/dev/null || ! command -v apt-get >/dev/null || test/promtool.sh || \
 		echo "promtool could not be installed: its tests are skipped, or fail if CI=true"
+
+.PHONY: vendor
+vendor: ## write the libraries of the dashboard's page, as dashboard/vendor/package-lock.json names them
+	@dashboard/vendor/vendor.sh
 
 fuzz: ## run each fuzz target for a minute (ARGS='-lasts 10m FuzzMachine': one for longer)
 	@test/fuzz.sh $(ARGS)
@@ -92,7 +96,7 @@ test-release: ## install from dist/ on the dev cluster without Ebb, by manifest 
 
 ## Benchmarks: programs that print JSON lines
 
-bench-%: ## run one of test/bench/*: coldstart, scaleup, control, proxy, path, autoscaler, tenants, standby, shim
+bench-%: ## run one of test/bench/*: coldstart, scaleup, control, proxy, path, autoscaler, tenants, standby, shim, page
 	@[ ! -x $(DEV) ] || eval "$$($(DEV) kubeconfig 2>/dev/null || true)"; go run ./test/bench/$* $(ARGS)
 
 .PHONY: simulate

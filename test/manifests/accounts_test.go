@@ -96,8 +96,11 @@ func TestEachComponentHasAnAccountOfItsOwn(t *testing.T) {
 // it.
 func TestAccountsHaveWhatTheyNeedAndNoMore(t *testing.T) {
 	rules := map[string]map[string][]rbacv1.PolicyRule{}
-	for _, account := range []string{"controller", "autoscaler", "webhook", "activator", "node-agent"} {
+	for _, account := range []string{"controller", "autoscaler", "webhook", "activator", "node-agent", "dashboard"} {
 		rules[account] = grants(t, account)
+	}
+	if len(rules["dashboard"]) > 0 {
+		t.Errorf("the dashboard has rights of its own: %v", rules["dashboard"])
 	}
 	for _, row := range []struct {
 		account, verb, resource, namespace, name string

@@ -25,13 +25,21 @@ const root = "../.."
 // their kinds.
 var apart = []string{"certmanager", "monitoring", "monitoring/knative-1.18"}
 
+// optional are the directories of config/ that not everybody wants. They are held to the same
+// rules.
+var optional = []string{"dashboard"}
+
 func config(t *testing.T) []Object {
 	t.Helper()
-	files, err := Files(filepath.Join(root, "config"))
-	if err != nil {
-		t.Fatal(err)
+	var all []string
+	for _, folder := range append([]string{"."}, optional...) {
+		files, err := Files(filepath.Join(root, "config", folder))
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, files...)
 	}
-	return read(t, files)
+	return read(t, all)
 }
 
 func read(t *testing.T, files []string) []Object {
@@ -67,7 +75,7 @@ var onItsOwn = []string{"certmanager"}
 
 func TestEveryFileOfConfigIsInstalled(t *testing.T) {
 	var installed []string
-	for _, folder := range append([]string{"."}, onItsOwn...) {
+	for _, folder := range append([]string{"."}, slices.Concat(onItsOwn, optional)...) {
 		files, err := Files(filepath.Join(root, "config", folder))
 		if err != nil {
 			t.Fatal(err)

@@ -29,7 +29,7 @@ const Domain = "ebb.test"
 
 // Overlay is a kustomization that puts the built images into config/. With monitoring, the pods of
 // revisions serve metrics.
-func Overlay(config string, refs map[string]string, monitoring bool) ([]byte, error) {
+func Overlay(refs map[string]string, monitoring bool, config ...string) ([]byte, error) {
 	type imageName struct {
 		Name    string `json:"name"`
 		NewName string `json:"newName"`
@@ -38,7 +38,7 @@ func Overlay(config string, refs map[string]string, monitoring bool) ([]byte, er
 	overlay := map[string]any{
 		"apiVersion": "kustomize.config.k8s.io/v1beta1",
 		"kind":       "Kustomization",
-		"resources":  []string{config},
+		"resources":  config,
 	}
 	var images []imageName
 	for _, name := range slices.Sorted(maps.Keys(refs)) {

@@ -14,12 +14,12 @@ import (
 )
 
 func TestOverlayNamesEachComponentOnce(t *testing.T) {
-	text, err := Overlay("../../config", map[string]string{
+	text, err := Overlay(map[string]string{
 		"dev.local/ebb/activator":      "dev.local/ebb/activator:111",
 		"dev.local/ebb/queue-proxy":    "dev.local/ebb/queue-proxy:222",
 		"dev.local/ebb/shim":           "dev.local/ebb/shim:444",
 		"dev.local/ebb-test/autoscale": "dev.local/ebb-test/autoscale:333",
-	}, true)
+	}, true, "../../config")
 	if err != nil {
 		t.Fatal(err)
 	}
