@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -21,7 +22,9 @@ func (s *story) plugin() func(args ...string) (out string, ok bool) {
 		s.Fatalf("%v: %s", err, out)
 	}
 	return func(args ...string) (string, bool) {
-		out, err := exec.CommandContext(s.ctx, program, append(args, "-n", s.namespace)...).CombinedOutput()
+		// The last argument is the one that is completed, if it is about completion.
+		args = slices.Concat(args[:1], []string{"-n", s.namespace}, args[1:])
+		out, err := exec.CommandContext(s.ctx, program, args...).CombinedOutput()
 		return string(out), err == nil
 	}
 }
