@@ -226,7 +226,33 @@ func removeEbb(ctx context.Context, k install.Kubectl, left, root string) error 
 			return err
 		}
 	}
-	// An API whose server is gone keeps namespaces from being deleted.
+	if _, err := k.Run(ctx, nil, "delete", "--ignore-not-found", "--timeout=3m", "-k", filepath.Join(root, "config/crd")); err != nil {
+		return err
+	}
+	if _, err := k.Run(ctx, nil, "delete", "--ignore-not-found", "--wait=false", "-k", filepath.Join(root, "config")); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, 4*time.Minute)
+	defer cancel()
+	for {
+		left, err := k.Run(ctx, nil, "get", "crd/services.serving.knative.dev", "namespace/knative-serving", "--ignore-not-found", "-o", "name")
+		if err != nil || len(left) == 0 {
+			return err
+		}
+		if err := removeAPIs(ctx, k); err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("this is still there: %s", left)
+		case <-time.After(time.Second):
+		}
+	}
+}
+
+// removeAPIs removes the APIs that Ebb served, again and again: as long as it runs, it registers
+// them. One whose server is gone keeps namespaces from being deleted.
+func removeAPIs(ctx context.Context, k install.Kubectl) error {
 	var apis struct {
 		Items []struct {
 			Metadata struct{ Name string }
@@ -238,14 +264,9 @@ func removeEbb(ctx context.Context, k install.Kubectl, left, root string) error 
 	}
 	for _, api := range apis.Items {
 		if api.Spec.Service.Namespace == "knative-serving" {
-			if _, err := k.Run(ctx, nil, "delete", "apiservice", api.Metadata.Name); err != nil {
+			if _, err := k.Run(ctx, nil, "delete", "apiservice", api.Metadata.Name, "--ignore-not-found"); err != nil {
 				return err
 			}
-		}
-	}
-	for _, what := range []string{"config/crd", "config"} {
-		if _, err := k.Run(ctx, nil, "delete", "--ignore-not-found", "--timeout=3m", "-k", filepath.Join(root, what)); err != nil {
-			return err
 		}
 	}
 	return nil
