@@ -106,11 +106,11 @@ func (t *Tab) listen(console iter.Seq2[chromedp.ConsoleMessage, error]) {
 		if err != nil {
 			return
 		}
-		// An answer with an error's status, or none, is what some tests are about.
-		// Without TLS, browsers know some headers to be of no use, and say so.
+		// Without TLS, browsers ignore one of the headers, and say so.
 		if strings.HasPrefix(m.Text, "The Cross-Origin-Opener-Policy header has been ignored") {
 			continue
 		}
+		// An answer with an error's status, or none, is what some tests are about.
 		if m.Type == "log" || m.Type == "info" || m.Type == "debug" || strings.HasPrefix(m.Text, "Failed to load resource: ") {
 			continue
 		}
