@@ -109,13 +109,7 @@ func start(ctx context.Context, args []string, env func(string) string, stdout i
 		telemetry.Server("health", ":8080", reconcile.Health(&synced)),
 		run.Part{Name: "log level", Run: store.FollowLevel("controller", level)},
 		run.Part{Name: "token key", Run: func(ctx context.Context) error {
-			return key.Run(ctx, func() {
-				for _, c := range list {
-					if c.Name == "revision" { // its pods get tokens of the new key
-						c.EnqueueAll(tokenkey.Within)
-					}
-				}
-			})
+			return key.Run(ctx, func() { reconcile.EnqueueAllOf(list, "revision", tokenkey.Within) }) // pods get tokens of the new key
 		}},
 		run.Part{Name: "reconcilers", Run: func(ctx context.Context) error { return world.Run(ctx, list, options) }},
 	)

@@ -202,8 +202,8 @@ Next:
 `)
 }
 
-// withoutEbb removes Ebb if it is there, whoever installed it. The services and kinds go first: what
-// they stand for is removed by the controller.
+// withoutEbb removes Ebb if it is there, whoever installed it. The services and kinds go first:
+// what they stand for, the controller removes.
 func (c *control) withoutEbb(ctx context.Context) error {
 	k := c.kubectl()
 	left, err := k.Run(ctx, nil, "get", "crd/services.serving.knative.dev", "namespace/knative-serving", "--ignore-not-found", "-o", "name")

@@ -67,8 +67,8 @@ func TestNoRuleHasAWildcard(t *testing.T) {
 	}
 }
 
-// Kubernetes fills the rules of a role that aggregates others. A manifest that sets them, too, cannot
-// be applied on the server's side a second time.
+// Kubernetes fills the rules of a role that aggregates others. A manifest that sets them, too,
+// cannot be applied on the server's side a second time.
 func TestAnAggregatedRoleSetsNoRules(t *testing.T) {
 	found := 0
 	for _, object := range config(t) {

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
@@ -75,6 +76,15 @@ func Names(list []*Controller) string {
 		names = append(names, c.Name)
 	}
 	return strings.Join(names, " ")
+}
+
+// EnqueueAllOf is EnqueueAll of the controller with a name.
+func EnqueueAllOf(list []*Controller, name string, within time.Duration) {
+	for _, c := range list {
+		if c.Name == name {
+			c.EnqueueAll(within)
+		}
+	}
 }
 
 // Health serves the kubelet's probes: alive from the start, ready when the caches are filled.
