@@ -49,6 +49,7 @@ var (
 	pods           = schema.GroupResource{Resource: "pods"}
 	hpas           = schema.GroupResource{Group: "autoscaling", Resource: "horizontalpodautoscalers"}
 	coreServices   = schema.GroupResource{Resource: "services"}
+	configMaps     = schema.GroupResource{Resource: "configmaps"}
 	endpointSlices = schema.GroupResource{Group: "discovery.k8s.io", Resource: "endpointslices"}
 )
 
@@ -102,10 +103,10 @@ func newWorld(t *testing.T) *world {
 		gc.New(w.world),
 	}
 	serving, made := w.world.EbbInformers.Serving().V1(), w.world.Kubernetes("", revision.Selector)
-	published := w.world.Kubernetes("", names.ServerlessServiceLabel)
+	published, pages := w.world.Kubernetes("", names.ServerlessServiceLabel), w.world.Kubernetes("", revision.PageSelector)
 	ofActivators := w.world.Kubernetes("knative-serving", discoveryv1.LabelServiceName+"=activator-service")
 	selectors := map[string]labels.Selector{}
-	for _, text := range []string{revision.Selector, names.ServerlessServiceLabel, discoveryv1.LabelServiceName + "=activator-service"} {
+	for _, text := range []string{revision.Selector, revision.PageSelector, names.ServerlessServiceLabel, discoveryv1.LabelServiceName + "=activator-service"} {
 		if selectors[text], err = labels.Parse(text); err != nil {
 			t.Fatal(err)
 		}
@@ -120,6 +121,7 @@ func newWorld(t *testing.T) *world {
 		{deployments, withUID, made.Apps().V1().Deployments().Informer()},
 		{pods, withUID, made.Core().V1().Pods().Informer()},
 		{hpas, withUID, made.Autoscaling().V2().HorizontalPodAutoscalers().Informer()},
+		{configMaps, selectors[revision.PageSelector], pages.Core().V1().ConfigMaps().Informer()},
 		{coreServices, ofRevisions, published.Core().V1().Services().Informer()},
 		{endpointSlices, ofRevisions, published.Discovery().V1().EndpointSlices().Informer()},
 		{endpointSlices, selectors[discoveryv1.LabelServiceName+"=activator-service"], ofActivators.Discovery().V1().EndpointSlices().Informer()},
@@ -135,6 +137,7 @@ func newWorld(t *testing.T) *world {
 	w.world.EbbInformers.Start(stop)
 	made.Start(stop)
 	published.Start(stop)
+	pages.Start(stop)
 	ofActivators.Start(stop)
 	return w
 }
@@ -216,6 +219,10 @@ func describe(write apiservertest.Write) string {
 			if reason, ok := m["reason"]; ok {
 				line += fmt.Sprintf("(%v)", reason)
 			}
+		}
+		told, _, _ := unstructured.NestedStringMap(write.Object, "status", "annotations")
+		for _, key := range slices.Sorted(maps.Keys(told)) {
+			line += fmt.Sprintf(" %s=%q", key, told[key])
 		}
 		if write.Resource == "podautoscalers/status" {
 			for _, field := range []string{"mode", "desiredScale", "actualScale"} {

@@ -337,14 +337,18 @@ func (c *conn) reply(p *Reply) bool {
 	out = strconv.AppendInt(out, int64(status), 10)
 	out = append(out, ' ')
 	out = append(out, statusText(status)...)
-	out = append(out, "\r\nContent-Type: "+replyType+"\r\nContent-Length: "...)
-	out = strconv.AppendInt(out, int64(len(p.Body)), 10)
 	out = append(out, "\r\n"...)
+	if !p.bodiless() {
+		out = appendLine(out, "Content-Type", p.contentType())
+		out = append(out, "Content-Length: "...)
+		out = strconv.AppendInt(out, int64(len(p.Body)), 10)
+		out = append(out, "\r\n"...)
+	}
 	for _, h := range p.Header {
 		out = appendLine(out, h.Name, h.Value)
 	}
 	out = c.appendConnection(out, closing)
-	if !c.req.head.asksForHead() {
+	if !c.req.head.asksForHead() && !p.bodiless() {
 		out = append(out, p.Body...)
 		c.res.ResponseBytes = int64(len(p.Body))
 	}

@@ -23,6 +23,7 @@
 package forward
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -71,7 +72,8 @@ type Decision struct {
 // Reply is a local answer.
 type Reply struct {
 	Status int
-	Body   string   // text/plain
+	Body   string
+	Type   string   // the Content-Type of Body; "" is text/plain
 	Header []Header // further fields, written as they are
 	Close  bool     // close the client connection afterwards
 }
@@ -83,8 +85,11 @@ func (p *Reply) status() int {
 	return p.Status
 }
 
-// replyType is the Content-Type of replies.
-const replyType = "text/plain; charset=utf-8"
+func (p *Reply) contentType() string { return cmp.Or(p.Type, "text/plain; charset=utf-8") }
+
+// bodiless reports whether the status allows no content, and so no Content-Length (RFC 9110,
+// section 8.6).
+func (p *Reply) bodiless() bool { return p.Status == 204 || p.Status == 304 }
 
 // Header is one field of a Reply.
 type Header struct{ Name, Value string }

@@ -121,7 +121,6 @@ func (c *conn) ask() exchange.Event {
 	switch c.machine.State() {
 	case exchange.Admitting:
 		d = c.srv.Handler.Admit(r)
-		c.machine.Configure(r.policy())
 	case exchange.Redirecting:
 		d = c.srv.redirects.OnDialError(r, c.dialErr)
 	case exchange.Judging:
@@ -143,6 +142,7 @@ func (c *conn) ask() exchange.Event {
 		c.machine.Step(&exchange.Event{Kind: exchange.ClientLeft})
 	}
 	if e.Choice != exchange.Pass {
+		c.machine.Configure(r.policy())
 		c.target, r.reply = d.Upstream, d.Reply
 		if d.Upstream == nil {
 			e.Choice = exchange.Reply

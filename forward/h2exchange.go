@@ -357,7 +357,7 @@ func (x *h2exchange) writeLocked(p *Reply, b *h2batch) (status int, n int64) {
 	status = p.status()
 	c := x.down.c
 	body := p.Body
-	if x.asksForHead() {
+	if x.asksForHead() || p.bodiless() {
 		body = ""
 	}
 	c.mu.Lock()
@@ -366,8 +366,10 @@ func (x *h2exchange) writeLocked(p *Reply, b *h2batch) (status int, n int64) {
 		return 0, 0
 	}
 	c.fieldLocked(":status", statusDigits(status), false)
-	c.fieldLocked("content-type", replyType, false)
-	c.fieldLocked("content-length", strconv.Itoa(len(p.Body)), false)
+	if !p.bodiless() {
+		c.fieldLocked("content-type", p.contentType(), false)
+		c.fieldLocked("content-length", strconv.Itoa(len(p.Body)), false)
+	}
 	for _, f := range p.Header {
 		c.fieldLocked(strings.ToLower(f.Name), clean(f.Value), false)
 	}

@@ -249,3 +249,47 @@ func TestAClientThatLeavesAsItsRequestWaitsAgain(t *testing.T) {
 		})
 	}
 }
+
+// redirectedTries is twoTries whose first choice cannot be reached.
+type redirectedTries struct {
+	twoTries
+	next *Upstream
+}
+
+func (p *redirectedTries) OnDialError(r *Request, _ error) Decision {
+	r.DeferBody(time.Minute)
+	return Decision{Upstream: p.next}
+}
+
+// What a Handler wants of the second upstream counts for that one.
+func TestTheNextUpstreamMayRefuseBeforeTheBody(t *testing.T) {
+	const size = 1 << 20
+	refuses := httpBackend(t, func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Ebb-Refused", "limit")
+		w.WriteHeader(503)
+	})
+	accepts := httpBackend(t, func(w http.ResponseWriter, r *http.Request) {
+		n, err := io.Copy(io.Discard, r.Body)
+		fmt.Fprint(w, n, " ", err)
+	})
+	closed, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	closed.Close()
+	away := NewUpstream(closed.Addr().String(), UpstreamOptions{})
+	p := &redirectedTries{twoTries: twoTries{second: NewUpstream(accepts, UpstreamOptions{})}, next: NewUpstream(refuses, UpstreamOptions{})}
+	for _, up := range []*Upstream{away, p.second, p.next} {
+		defer up.Close()
+	}
+	p.admit = func(*Request) Decision { return Decision{Upstream: away} }
+	addr := start(t, &Server{Handler: p})
+	response, err := http.Post("http://"+addr, "text/plain", strings.NewReader(strings.Repeat("x", size)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	if body, _ := io.ReadAll(response.Body); response.StatusCode != 200 || string(body) != fmt.Sprint(size, " <nil>") {
+		t.Errorf("got %d %q", response.StatusCode, body)
+	}
+}

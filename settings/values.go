@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
+	"ebb.dev/ebb/api/names"
 	"ebb.dev/ebb/api/rules"
 )
 
@@ -242,6 +243,15 @@ func words(to *[]string, legal string) value {
 		*to = sorted(split(s))
 		return nil
 	}}
+}
+
+// patterns takes a list that names.ParsePatterns reads.
+func patterns(to *[]string) value {
+	return value{legal: fmt.Sprintf("at most %d comma-separated texts of at most %d characters", names.MostPatterns, names.MostPatternBytes),
+		set: func(s string) (err error) {
+			*to, err = names.ParsePatterns(s)
+			return err
+		}}
 }
 
 // joined takes words in an order that counts.

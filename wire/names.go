@@ -24,6 +24,8 @@ const (
 	// HeaderBackend chooses a spare backend of a host (service:port), which requests without it do
 	// not reach yet, or no longer.
 	HeaderBackend = "Ebb-Backend"
+	// HeaderFallback is on responses of a fallback Service, which it names.
+	HeaderFallback = "Ebb-Fallback"
 	// HeaderServerTiming is on responses to requests that waited for a pod: how long the steps took
 	// (see ColdStart). Off by default. A container may send the header, too.
 	HeaderServerTiming = "Server-Timing"

@@ -146,6 +146,23 @@ const (
 	// ConcurrencyVariableAnnotation on a template names the variable in which the serving container
 	// finds containerConcurrency, if that is a limit.
 	ConcurrencyVariableAnnotation = "serving.ebb.dev/concurrency-variable"
+	// What happens to requests while a revision has no pod; see Cold.
+	WaitingPageAnnotation       = "serving.ebb.dev/waiting-page"
+	WaitingPageFromAnnotation   = "serving.ebb.dev/waiting-page-from"
+	WaitingPageAfterAnnotation  = "serving.ebb.dev/waiting-page-after"
+	WaitingPageStatusAnnotation = "serving.ebb.dev/waiting-page-status"
+	FallbackServiceAnnotation   = "serving.ebb.dev/fallback-service"
+	FallbackAfterAnnotation     = "serving.ebb.dev/fallback-after"
+	NeverWakePathsAnnotation    = "serving.ebb.dev/never-wake-paths"
+	NeverWakeAgentsAnnotation   = "serving.ebb.dev/never-wake-agents"
+	NeverWakeStatusAnnotation   = "serving.ebb.dev/never-wake-status"
+	MaxWaitingAnnotation        = "serving.ebb.dev/max-waiting"
+	MaxWaitAnnotation           = "serving.ebb.dev/max-wait"
+	// FallbackRevisionAnnotation in the status of a Revision names the revision of its fallback
+	// Service. WaitingPageAnnotation in the status is the content of the ConfigMap.
+	FallbackRevisionAnnotation = "serving.ebb.dev/fallback-revision"
+	// WaitingPageLabel on a ConfigMap, with the value true, says that it holds waiting pages.
+	WaitingPageLabel = "serving.ebb.dev/waiting-page"
 	// InitializedAnnotation on a PodAutoscaler says "true" when its revision had its initial pods
 	// before the object was made.
 	InitializedAnnotation = EbbAutoscalingGroup + "/initialized"

@@ -200,6 +200,7 @@ func FuzzAnnotations(f *testing.F) {
 			AdaptiveTargetAnnotation: value, ScaleUpBurstAnnotation: value, ScaleUpPerSecondAnnotation: value,
 			HTTPProtocolAnnotation: value, DisableTLSAnnotation: value, ResponseTimeoutActionAnnotation: value,
 			ShimAnnotation: value, ConcurrencyVariableAnnotation: value,
+			WaitingPageAnnotation: value, WaitingPageFromAnnotation: value, WaitingPageAfterAnnotation: value,
 		}
 		s, _ := ParseScaling(annotations)
 		if s.ScaleUpBurst != nil && !(*s.ScaleUpBurst >= 1) || s.ScaleUpPerSecond != nil && !(*s.ScaleUpPerSecond > 0) ||

@@ -234,13 +234,18 @@ func IsAutoscaling(key string) bool {
 	return slash && (group == AutoscalingGroup || group == EbbAutoscalingGroup)
 }
 
-// ValidateNoScaling refuses autoscaling annotations on objects where they have no effect: Services,
-// Configurations and Routes. Those in effect are read there nevertheless.
+// ValidateNoScaling refuses annotations of a template on objects where they have no effect: those
+// about autoscaling, and those of Cold, on Services, Configurations and Routes. Those in effect are
+// read there nevertheless.
 func ValidateNoScaling(annotations map[string]string, effect []string) (errs *apis.FieldError) {
 	for key := range annotations {
 		if IsAutoscaling(key) && !slices.Contains(effect, key) {
 			errs = errs.Also(apis.ErrInvalidKeyName(key, apis.CurrentField,
 				`autoscaling annotations must be put under "spec.template.metadata.annotations" to work`))
+		}
+		if IsCold(key) {
+			errs = errs.Also(apis.ErrInvalidKeyName(key, apis.CurrentField,
+				`the annotation must be put under "spec.template.metadata.annotations" to work`))
 		}
 	}
 	return errs
@@ -260,5 +265,6 @@ func ValidateTemplateAnnotations(annotations map[string]string, limits rules.Aut
 	_, action := CutsResponses(annotations, ResponseTimeoutEnd)
 	_, shim := ShimMode(annotations)
 	_, variable := ConcurrencyVariable(annotations)
-	return errs.Also(sidecar, action, shim, variable)
+	_, cold := ParseCold(annotations)
+	return errs.Also(sidecar, action, shim, variable, cold)
 }

@@ -29,6 +29,10 @@ type Defaults struct {
 	ContainerConcurrencyMax   int64
 	AllowConcurrencyZero      bool
 	EnableServiceLinks        *bool // nil = leave the field of the pod spec unset
+	// For revisions without the annotations of names.Cold.
+	NeverWakeAgents []string
+	MaxWaiting      int64         // requests in one activator; 0 = no limit of its own
+	MaxWait         time.Duration // 0 = the revision's timeouts alone
 }
 
 // Autoscaling is config-autoscaler.

@@ -14,6 +14,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"ebb.dev/ebb/activator/internal/cold"
 	"ebb.dev/ebb/activator/internal/hold"
 	"ebb.dev/ebb/wire"
 )
@@ -39,6 +40,8 @@ type Info struct {
 	Early bool
 	// Failure is the reason why no pod of the revision can start. It is "" while pods can start.
 	Failure string
+	// Cold is what its annotations want for requests that find no pod; nil is nothing.
+	Cold *cold.Rules
 }
 
 // Revision is one revision. Its fields never change; the values they point to do.
@@ -80,6 +83,11 @@ type Birth struct {
 
 // Snapshot returns the newest one.
 func (r *Revision) Snapshot() *Snapshot { return r.state.Load() }
+
+// Awake reports whether a pod takes requests without being woken for them.
+func (s *Snapshot) Awake() bool {
+	return slices.ContainsFunc(s.Pods, func(b hold.Backend) bool { return !b.Asleep })
+}
 
 // Birth returns how the activator learned of the pod at address.
 func (s *Snapshot) Birth(address netip.AddrPort) (Birth, bool) {
@@ -193,6 +201,7 @@ func (t *Table) SetRevision(key Key, info *Info) {
 			t.setIndex(key, r)
 		}
 		e.revision.info.Store(info)
+		e.revision.Queue.SetMostWaiting(info.Cold.Waiting())
 		e.revision.Queue.SetFailure(info.Failure)
 	})
 }

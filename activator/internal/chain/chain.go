@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"ebb.dev/ebb/activator/internal/backends"
+	"ebb.dev/ebb/activator/internal/cold"
 	"ebb.dev/ebb/activator/internal/hold"
 	"ebb.dev/ebb/activator/internal/identity"
 	"ebb.dev/ebb/activator/internal/reach"
@@ -44,6 +45,11 @@ type Load struct {
 	Held, Refused atomic.Int64
 	// NotCompleted counts those that ended otherwise than by a pod's whole response.
 	NotCompleted [forward.BadRequest + 1]atomic.Int64
+	// Pages counts waiting pages, Fallbacks requests that went to the fallback Service, and
+	// NotWoken those that were answered instead of waking a pod.
+	Pages, Fallbacks, NotWoken atomic.Int64
+	// Rejected counts requests that were answered here because they could not wait, by reason.
+	Rejected [len(Reasons)]atomic.Int64
 }
 
 // Handler is the policy of the activator's servers.
@@ -90,6 +96,14 @@ type Exchange struct {
 	untrusted int
 	// Birth is that pod's, when the request waited for it from zero (Ticket.Cold).
 	Birth backends.Birth
+	// rules are those by which the request waits, or nil.
+	rules *cold.Rules
+	// notWoken says that the request is no load.
+	notWoken bool
+	// fellBack is since when Revision is that of the fallback Service; zero if it is not.
+	fellBack time.Time
+	// met says that a pod has answered, if only to refuse.
+	met bool
 }
 
 // LastRequest is when the newest request came that was no probe.
@@ -107,13 +121,18 @@ func (h *Handler) Admit(r *forward.Request) forward.Decision {
 	}
 	x := h.exchange(revision)
 	r.Data = x
+	info := revision.Info()
+	if info.Cold != nil && info.Cold.WakesNone(r.Path(), r.Header("User-Agent")) && !revision.Snapshot().Awake() {
+		x.notWoken, x.Why = true, "the request wakes no pod"
+		x.Load.NotWoken.Add(1)
+		return forward.Decision{Reply: info.Cold.NeverWake}
+	}
 	if x.Load.Meter.In(r.Started) {
 		h.ReportNow(revision.Key)
 	}
-	if err := r.Charge(revision.Queue.Share(), requestCost); err != nil {
-		return h.refusal(x, err)
+	if err := r.Charge(revision.Queue.Share(), requestCost+x.pageCost(info)); err != nil {
+		return h.refusal(r, x, err)
 	}
-	info := revision.Info()
 	r.Timeouts = forward.Timeouts{ResponseStart: info.ResponseStartTimeout, Idle: info.IdleTimeout, Total: info.Timeout}
 	if info.CutResponses {
 		r.Timeouts.Action = forward.CutResponse
@@ -142,6 +161,7 @@ func (h *Handler) rewrite(r *forward.Request, x *Exchange, info *backends.Info) 
 		r.DeferBody(mostDeferred)
 	} else {
 		r.DelHeader(wire.HeaderNoQueue)
+		r.DeferBody(0) // another revision may have wanted it
 	}
 }
 
@@ -153,8 +173,8 @@ func (h *Handler) bind(r *forward.Request, x *Exchange) forward.Decision {
 	}
 	if !ok {
 		var err error
-		if slot, err = x.Revision.Queue.Acquire(r.Context(), &x.Ticket); err != nil {
-			return h.refusal(x, err)
+		if slot, err = h.wait(r, x); err != nil {
+			return h.refusal(r, x, err)
 		}
 		x.Bound = time.Now()
 		h.cold(r, x, slot)
@@ -222,6 +242,7 @@ func (h *Handler) OnResponse(r *forward.Request, response *forward.Response) (fo
 	}
 	misdirected := refused == wire.RefusedRevision // the address belongs to another pod now
 	if !misdirected {
+		x.met = true
 		x.Slot.Answered()
 	}
 	if refused == "" || !response.Replayable {
@@ -247,7 +268,9 @@ func (h *Handler) Done(r *forward.Request, result *forward.Result) {
 	if x.HasSlot {
 		x.Slot.Release(result.Status != 0 && result.Cause == forward.Completed)
 	}
-	x.Load.Meter.Out(r.Started, result.Status, result.Duration)
+	if !x.notWoken {
+		x.Load.Meter.Out(r.Started, result.Status, result.Duration)
+	}
 	x.Load.Requests[min(max(result.Status/100, 0), 5)].Add(1)
 	if result.Cause != forward.Completed {
 		x.Load.NotCompleted[result.Cause].Add(1)

@@ -16,6 +16,7 @@ import (
 
 	"ebb.dev/ebb/activator/internal/backends"
 	"ebb.dev/ebb/activator/internal/hold"
+	"ebb.dev/ebb/api/names"
 	"ebb.dev/ebb/forward"
 	"ebb.dev/ebb/forward/forwardtest"
 	"ebb.dev/ebb/wire"
@@ -192,6 +193,8 @@ func TestAForwardedRequestAllocatesNothing(t *testing.T) {
 	for name, info := range map[string]backends.Info{
 		"no limit":  {Timeout: time.Minute, ResponseStartTimeout: time.Minute, IdleTimeout: time.Minute},
 		"limit 100": {ContainerConcurrency: 100, Timeout: time.Minute},
+		"rules for when it is cold": {Timeout: time.Minute, Cold: rulesOf(names.WaitingPageAnnotation, "soon", names.FallbackServiceAnnotation, "spare",
+			names.NeverWakePathsAnnotation, "/a,*b", names.NeverWakeAgentsAnnotation, "bot,BENCH")},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, hold.Bounds{})

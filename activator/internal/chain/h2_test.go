@@ -18,10 +18,11 @@ import (
 	"ebb.dev/ebb/wire"
 )
 
-// podH2 is pod for HTTP/2 with prior knowledge.
+// podH2 is pod for HTTP/1.1, and for HTTP/2 with prior knowledge.
 func (w *world) podH2(name string, handler http.HandlerFunc) backends.Endpoint {
 	server := httptest.NewUnstartedServer(handler)
 	server.Config.Protocols = new(http.Protocols)
+	server.Config.Protocols.SetHTTP1(true)
 	server.Config.Protocols.SetUnencryptedHTTP2(true)
 	server.Start()
 	w.t.Cleanup(server.Close)

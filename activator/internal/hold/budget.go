@@ -197,7 +197,11 @@ func (s *Share) full(format string, values ...any) error {
 }
 
 // FullError says which bound a request met.
-type FullError struct{ What string }
+type FullError struct {
+	What string
+	// Own says that the revision set the bound itself.
+	Own bool
+}
 
 func (e *FullError) Error() string { return "pending request queue full: " + e.What }
 

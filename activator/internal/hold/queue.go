@@ -9,6 +9,7 @@ package hold
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"net/netip"
 	"sync"
@@ -88,6 +89,7 @@ type Queue struct {
 	held    int64
 	flying  int64
 
+	most        int64  // of the requests that wait; 0 is the Budget's bound alone
 	failure     string // why no pod can start; "" when one can
 	attempt     time.Time
 	lastRequest time.Time
@@ -196,6 +198,9 @@ func (q *Queue) enqueueLocked(t *Ticket) (*waiter, int64, error) {
 	if t.order == 0 {
 		if q.failure != "" && !q.aliveLocked(now) && now.Sub(q.attempt) >= FailAfter {
 			return nil, 0, &CannotStartError{Reason: q.failure}
+		}
+		if q.most > 0 && q.held >= q.most {
+			return nil, 0, &FullError{What: fmt.Sprintf("%d requests of this service wait already, the most it allows", q.held), Own: true}
 		}
 		if err := q.share.hold(); err != nil {
 			return nil, 0, err

@@ -43,6 +43,10 @@ var (
 	notComplete = describe("ebb_activator_requests_not_completed_total", "Requests that ended otherwise than by a whole response of the pod, by cause.", append(labels, "cause")...)
 	held        = describe("ebb_activator_held_requests_total", "Requests that had to wait for a pod.", labels...)
 	refused     = describe("ebb_activator_refused_by_pod_total", "Times a full pod sent a request on to the next.", labels...)
+	pages       = describe("ebb_activator_waiting_pages_total", "Waiting pages that were sent to browsers.", labels...)
+	fallbacks   = describe("ebb_activator_fallbacks_total", "Requests that left the revision for its fallback Service, where ebb_activator_requests_total counts them.", labels...)
+	notWoken    = describe("ebb_activator_not_woken_requests_total", "Requests that were answered without a pod, because they wake none.", labels...)
+	turnedAway  = describe("ebb_activator_revision_rejected_requests_total", "Requests that could not wait, or any longer, by reason.", append(labels, "reason")...)
 	pods        = describe("ebb_activator_pods", "Pods that take requests of the revision.", labels...)
 
 	reachable = describe("kn_activator_stats_conn_reachable", "1 if the autoscaler took the last report.", "peer")
@@ -64,7 +68,7 @@ func describe(name, help string, labels ...string) *prometheus.Desc {
 
 // Describe implements prometheus.Collector.
 func (s *Sources) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{concurrency, queued, active, requests, notComplete, held, refused, pods, reachable, errors, totalHeld, totalHeldBytes, rejected, malformed, panics, evicted, untrusted, announcements} {
+	for _, d := range []*prometheus.Desc{concurrency, queued, active, requests, notComplete, held, refused, pages, fallbacks, notWoken, turnedAway, pods, reachable, errors, totalHeld, totalHeldBytes, rejected, malformed, panics, evicted, untrusted, announcements} {
 		out <- d
 	}
 }
@@ -82,7 +86,7 @@ func (s *Sources) Collect(out chan<- prometheus.Metric) {
 		waiting, flying := r.Queue.Load()
 		info := r.Info()
 		names := []string{r.Key.Namespace, info.Service, info.Configuration, r.Key.Name}
-		seen := waiting+flying > 0
+		seen := waiting+flying > 0 || load.Fallbacks.Load() > 0
 		for class := range load.Requests {
 			if n := load.Requests[class].Load(); n > 0 {
 				seen = true
@@ -95,6 +99,16 @@ func (s *Sources) Collect(out chan<- prometheus.Metric) {
 		// From zero on, so that the first is an increase.
 		for cause := forward.Replied; cause <= forward.BadRequest; cause++ {
 			count(notComplete, load.NotCompleted[cause].Load(), append(names, cause.String())...)
+		}
+		for reason := range load.Rejected {
+			if n := load.Rejected[reason].Load(); n > 0 {
+				count(turnedAway, n, append(names, chain.Reasons[reason])...)
+			}
+		}
+		if info.Cold != nil {
+			count(pages, load.Pages.Load(), names...)
+			count(fallbacks, load.Fallbacks.Load(), names...)
+			count(notWoken, load.NotWoken.Load(), names...)
 		}
 		gauge(concurrency, float64(load.Meter.Now()), names...)
 		gauge(queued, float64(waiting), names...)

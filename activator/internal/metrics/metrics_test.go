@@ -11,6 +11,7 @@ import (
 	"ebb.dev/ebb/activator/internal/announce"
 	"ebb.dev/ebb/activator/internal/backends"
 	"ebb.dev/ebb/activator/internal/chain"
+	"ebb.dev/ebb/activator/internal/cold"
 	"ebb.dev/ebb/activator/internal/hold"
 	"ebb.dev/ebb/activator/internal/report"
 	"ebb.dev/ebb/forward"
@@ -25,9 +26,11 @@ func TestTheNamesOfMetrics(t *testing.T) {
 		return hold.New(0, budget.Share("ns"), hold.Options{}), &chain.Load{}
 	})
 	table.SetRevision(backends.Key{Namespace: "ns", Name: "idle"}, &backends.Info{UID: "1"})
-	table.SetRevision(backends.Key{Namespace: "ns", Name: "busy"}, &backends.Info{UID: "2", Service: "svc", Configuration: "cfg"})
-	table.Get(backends.Key{Namespace: "ns", Name: "busy"}).Data.(*chain.Load).Requests[2].Add(3)
-	table.Get(backends.Key{Namespace: "ns", Name: "busy"}).Data.(*chain.Load).NotCompleted[forward.UpstreamFailed].Add(1)
+	table.SetRevision(backends.Key{Namespace: "ns", Name: "busy"}, &backends.Info{UID: "2", Service: "svc", Configuration: "cfg", Cold: &cold.Rules{}})
+	busy := table.Get(backends.Key{Namespace: "ns", Name: "busy"}).Data.(*chain.Load)
+	busy.Requests[2].Add(3)
+	busy.Rejected[0].Add(1)
+	busy.NotCompleted[forward.UpstreamFailed].Add(1)
 	registry := prometheus.NewPedanticRegistry()
 	registry.MustRegister(&Sources{Table: table, Budget: budget, Announce: &announce.Server{}, Report: &report.Reporter{},
 		Rejected: func() int64 { return 0 }, Panics: func() int64 { return 0 }, Evicted: func() int64 { return 0 }, Untrusted: new(atomic.Int64)})
@@ -48,10 +51,10 @@ func TestTheNamesOfMetrics(t *testing.T) {
 		}
 	}
 	sort.Strings(names)
-	want := `ebb_activator_announcements_total ebb_activator_evicted_connections_total ebb_activator_held_bytes ebb_activator_held_requests_total
-		ebb_activator_malformed_requests_total ebb_activator_panics_total ebb_activator_pods ebb_activator_queued_requests
+	want := `ebb_activator_announcements_total ebb_activator_evicted_connections_total ebb_activator_fallbacks_total ebb_activator_held_bytes ebb_activator_held_requests_total
+		ebb_activator_malformed_requests_total ebb_activator_not_woken_requests_total ebb_activator_panics_total ebb_activator_pods ebb_activator_queued_requests
 		ebb_activator_refused_by_pod_total ebb_activator_rejected_requests_total ebb_activator_requests_not_completed_total ebb_activator_requests_total
-		ebb_activator_untrusted_pods_total kn_activator_stats_conn_errors_total kn_activator_stats_conn_reachable
+		ebb_activator_revision_rejected_requests_total ebb_activator_untrusted_pods_total ebb_activator_waiting_pages_total kn_activator_stats_conn_errors_total kn_activator_stats_conn_reachable
 		kn_revision_request_active kn_revision_request_concurrency kn_revision_request_queued`
 	if got := strings.Join(names, " "); got != strings.Join(strings.Fields(want), " ") {
 		t.Errorf("got %s", got)

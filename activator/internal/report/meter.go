@@ -80,6 +80,15 @@ func (m *Meter) Out(started time.Time, status int, took time.Duration) {
 	m.mutex.Unlock()
 }
 
+// Leave counts a request that left for another revision at t.
+func (m *Meter) Leave(t time.Time) {
+	m.mutex.Lock()
+	m.advance(t)
+	m.now--
+	m.done++
+	m.mutex.Unlock()
+}
+
 // Now is how many requests are here.
 func (m *Meter) Now() int {
 	m.mutex.Lock()

@@ -11,6 +11,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 
 	"ebb.dev/ebb/activator/internal/backends"
+	"ebb.dev/ebb/activator/internal/cold"
 	autoscalingv1alpha1 "ebb.dev/ebb/api/autoscaling/v1alpha1"
 	"ebb.dev/ebb/api/names"
 	servingv1 "ebb.dev/ebb/api/serving/v1"
@@ -27,6 +28,7 @@ func InfoOf(r *servingv1.Revision, defaults settings.Defaults) *backends.Info {
 		H2C:           r.Spec.Protocol() == autoscalingv1alpha1.ProtocolH2C,
 		Early:         true,
 		Failure:       failureOf(r),
+		Cold:          cold.Of(r.Annotations, r.Status.Annotations, defaults),
 	}
 	info.CutResponses, _ = names.CutsResponses(r.Annotations, defaults.ResponseTimeoutAction) // admission refused errors
 	if r.Spec.ContainerConcurrency != nil {
@@ -70,7 +72,7 @@ func failureOf(r *servingv1.Revision) string {
 func transformRevision(o any) (any, error) {
 	if r, ok := o.(*servingv1.Revision); ok {
 		r.ManagedFields, r.OwnerReferences = nil, nil
-		maps.DeleteFunc(r.Annotations, func(k, _ string) bool { return k != names.ResponseTimeoutActionAnnotation })
+		maps.DeleteFunc(r.Annotations, func(k, _ string) bool { return k != names.ResponseTimeoutActionAnnotation && !names.IsCold(k) })
 		kept := map[string]string{}
 		for _, k := range []string{names.ServiceLabel, names.ConfigurationLabel} {
 			if v, ok := r.Labels[k]; ok {

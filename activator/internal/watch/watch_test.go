@@ -97,6 +97,22 @@ func TestInfoOf(t *testing.T) {
 	}
 }
 
+// What the controller found out stands in the status; nothing of another namespace can be named.
+func TestTheRulesForWhenItIsColdAreKept(t *testing.T) {
+	r := revision(func(r *servingv1.Revision) {
+		r.Annotations = map[string]string{names.WaitingPageFromAnnotation: "pages/x", names.FallbackServiceAnnotation: "spare", "other": "x",
+			names.NeverWakePathsAnnotation: "/robots.txt", names.MaxWaitingAnnotation: "7"}
+		r.Status.Annotations = map[string]string{names.WaitingPageAnnotation: "soon", names.FallbackRevisionAnnotation: "spare-00001"}
+	})
+	if _, err := transformRevision(r); err != nil {
+		t.Fatal(err)
+	}
+	got := InfoOf(r, settings.Default().Defaults).Cold
+	if got == nil || got.Page.Body != "soon" || got.FallbackRevision != "spare-00001" || got.Waiting() != 7 || !got.WakesNone("/robots.txt", "") {
+		t.Errorf("got %+v", got)
+	}
+}
+
 func slice(ready bool) *discoveryv1.EndpointSlice {
 	http, other, port, ninety, no := "http", "http-autometric", int32(8012), int32(9090), false
 	return &discoveryv1.EndpointSlice{

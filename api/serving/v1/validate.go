@@ -167,7 +167,8 @@ func validateUserInfo(meta, old *metav1.ObjectMeta, spec, oldSpec any) *apis.Fie
 
 func (t *RevisionTemplateSpec) validate(config *rules.Config, parent *metav1.ObjectMeta, old *RevisionTemplateSpec) *apis.FieldError {
 	errs := t.validateName(parent, old).ViaField("metadata").
-		Also(names.ValidateTemplateAnnotations(t.Annotations, config.Autoscaling).ViaField("annotations").ViaField("metadata"))
+		Also(names.ValidateTemplateAnnotations(t.Annotations, config.Autoscaling).
+			Also(names.ValidateFallback(t.Annotations, parent.Name)).ViaField("annotations").ViaField("metadata"))
 	if old != nil && t.Name != "" && t.Name == old.Name && !equality.Semantic.DeepEqual(t, old) {
 		errs = errs.Also(&apis.FieldError{
 			Message: "Saw the following changes without a name change (-old +new)",

@@ -23,6 +23,7 @@ import (
 
 	ebbinformers "ebb.dev/ebb/api/client/informers/externalversions"
 	ebbscheme "ebb.dev/ebb/api/client/versioned/scheme"
+	"ebb.dev/ebb/api/names"
 	"ebb.dev/ebb/internal/events"
 	"ebb.dev/ebb/internal/lease"
 	"ebb.dev/ebb/internal/telemetry"
@@ -304,6 +305,9 @@ func Trim(object any) (any, error) {
 			Reason: pod.Status.Reason, Message: pod.Status.Message, StartTime: pod.Status.StartTime,
 			ContainerStatuses: pod.Status.ContainerStatuses, InitContainerStatuses: pod.Status.InitContainerStatuses,
 		}
+	}
+	if m, ok := object.(*corev1.ConfigMap); ok && m.Labels[names.WaitingPageLabel] != "" {
+		m.BinaryData = nil
 	}
 	if d, ok := object.(*appsv1.Deployment); ok {
 		// A hash in the metadata stands for its content.

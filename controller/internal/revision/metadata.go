@@ -26,7 +26,7 @@ func childLabels(rev *servingv1.Revision) map[string]string {
 }
 
 // childAnnotations returns the annotations of the PodAutoscaler: the Revision's, without those
-// about routing.
+// about routing and those that only activators read, which may be long.
 func childAnnotations(rev *servingv1.Revision) map[string]string {
 	annotations := make(map[string]string, len(rev.Annotations))
 	maps.Copy(annotations, rev.Annotations)
@@ -34,6 +34,7 @@ func childAnnotations(rev *servingv1.Revision) map[string]string {
 		names.RoutesAnnotation, names.ParkedAnnotation} {
 		delete(annotations, key)
 	}
+	maps.DeleteFunc(annotations, func(key, _ string) bool { return names.IsCold(key) })
 	return annotations
 }
 

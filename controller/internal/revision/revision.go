@@ -2,9 +2,10 @@
 // Deployments and PodAutoscalers, and reports whether they can serve.
 //
 // Owns: a Revision's status; the Deployment, except for replicas; the PodAutoscaler's spec and
-// metadata. Reads: Revisions, their Configurations, Deployments, PodAutoscalers and pods;
-// registries, for digests. Writes: Deployments, PodAutoscalers; the annotation of parked Revisions
-// (park.go). Never: replicas of an existing Deployment, pods, a PodAutoscaler's status.
+// metadata. Reads: Revisions, their Configurations, Deployments, PodAutoscalers and pods; the
+// ConfigMaps with waiting pages and the Routes of fallback Services; registries, for digests.
+// Writes: Deployments, PodAutoscalers; the annotation of parked Revisions (park.go). Never:
+// replicas of an existing Deployment, pods, a PodAutoscaler's status.
 package revision
 
 import (
@@ -48,6 +49,8 @@ type reconciler struct {
 	services       corelisters.ServiceLister            // of revisions
 	slices         discoverylisters.EndpointSliceLister // of these
 	certificates   *certificate.Keeper                  // of queue-proxies
+	routes         listers.RouteLister                  // of fallback Services
+	pages          corelisters.ConfigMapLister          // with waiting pages
 }
 
 // New returns the reconciler of Revisions. Queue-proxies prove their revision by a token, which
@@ -56,6 +59,7 @@ func New(w *reconcile.World, tokenKey func() []byte, digests *digest.Resolver) *
 	serving, made, published := w.EbbInformers.Serving().V1(), w.Kubernetes("", Selector), w.Kubernetes("", names.ServerlessServiceLabel)
 	services, slices := published.Core().V1().Services(), published.Discovery().V1().EndpointSlices()
 	autoscalers := w.EbbInformers.Autoscaling().V1alpha1().PodAutoscalers()
+	pages := w.Kubernetes("", PageSelector).Core().V1().ConfigMaps()
 	r := &reconciler{
 		world: w, digests: digests,
 		keys:        newPodKeys(w.Kube, tokenKey, w.Now, serving.Revisions().Lister()),
@@ -64,6 +68,7 @@ func New(w *reconcile.World, tokenKey func() []byte, digests *digest.Resolver) *
 		pods:        made.Core().V1().Pods().Lister(),
 		revisions:   serving.Revisions().Lister(), services: services.Lister(), slices: slices.Lister(),
 		configurations: serving.Configurations().Lister(),
+		routes:         serving.Routes().Lister(), pages: pages.Lister(),
 	}
 	c := reconcile.Kind[*servingv1.Revision]{
 		Name: "revision", Informer: serving.Revisions().Informer(), World: w,
@@ -91,6 +96,9 @@ func New(w *reconcile.World, tokenKey func() []byte, digests *digest.Resolver) *
 	c.Watch(made.Core().V1().Pods().Informer(), reconcile.Label(names.RevisionLabel))
 	c.Watch(services.Informer(), r.parkedRevision)
 	c.Watch(slices.Informer(), r.parkedRevision)
+	named := indexNamed(serving.Revisions().Informer())
+	c.Watch(serving.Routes().Informer(), named(byFallback))
+	c.Watch(pages.Informer(), named(byPage))
 	r.certificates = certificate.NewKeeper(w, c, inNamespace(serving.Revisions().Informer()))
 	c.Background = func(ctx context.Context) {
 		go r.keys.run(ctx)
@@ -127,6 +135,9 @@ func (r *reconciler) reconcile(ctx context.Context, rev *servingv1.Revision) (ti
 		return 0, r.parked(ctx, rev, s) // its status is what it was
 	}
 
+	if err := r.tellCold(rev); err != nil {
+		return 0, err
+	}
 	if !r.resolve(rev, s) {
 		return 0, nil
 	}
