@@ -103,7 +103,7 @@ func TestCertificateIsMadeRegisteredAndKept(t *testing.T) {
 	if !k.Ready() {
 		t.Error("not ready")
 	}
-	if left := k.Ends()[SecretName].Sub(now); left < lifetime-time.Minute || left > lifetime {
+	if left := k.Ends()[SecretName].Sub(now); left < servingcert.Lifetime-time.Minute || left > servingcert.Lifetime {
 		t.Errorf("the certificate ends in %v", left)
 	}
 	for i, bundle := range bundles(t, client) {
