@@ -135,14 +135,24 @@ func (r *reader) do(actions ...chromedp.Action[chromedp.Void]) {
 	}
 }
 
-// is waits until an expression is true.
+// is waits until an expression is true. While the page is exchanged for another, nothing is.
 func (r *reader) is(expression string) {
 	r.Helper()
 	ctx, cancel := context.WithTimeout(r.Tab, 30*time.Second)
 	defer cancel()
-	if _, err := chromedp.Run(ctx, chromedp.Poll[bool]("!!("+expression+")", chromedp.WithPollingInterval(50*time.Millisecond))); err != nil {
-		text, _ := chromedp.Run(r.Tab, chromedp.Evaluate[string]("document.body.innerText.slice(0, 1500)"))
-		r.Fatalf("%s is not so: %v\n%s", expression, err, text)
+	look := time.NewTicker(50 * time.Millisecond)
+	defer look.Stop()
+	for {
+		got, err := chromedp.Run(ctx, chromedp.Evaluate[bool]("!!("+expression+")"))
+		if err == nil && got {
+			return
+		}
+		select {
+		case <-look.C:
+		case <-ctx.Done():
+			text, _ := chromedp.Run(r.Tab, chromedp.Evaluate[string]("document.body.innerText.slice(0, 1500)"))
+			r.Fatalf("%s is not so: %v\n%s", expression, err, text)
+		}
 	}
 }
 
