@@ -119,7 +119,9 @@ func (c *call) exit() (exit, fault string) {
 	select {
 	case <-c.process.Done():
 	case <-c.ctx.Done():
-		return "", c.cause().Error()
+	}
+	if cause := c.cause(); cause != nil { // the process may have ended because of it
+		return "", cause.Error()
 	}
 	e := c.process.Exit()
 	if !e.OK() {

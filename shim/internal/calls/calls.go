@@ -27,6 +27,9 @@ import (
 // software is the value of SERVER_SOFTWARE.
 const software = "ebb-shim"
 
+// answerWithin is how long a client may take to read an answer when the program's time is over.
+const answerWithin = 10 * time.Second
+
 // Why a call ends before its process.
 var (
 	errLeft     = errors.New("the client has left")
@@ -95,8 +98,9 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request) result {
 	}
 	control := http.NewResponseController(w)
 	if t := h.config.Timeout; t > 0 {
-		// Waiting and working may each take the time. A client that does not read takes no longer.
-		_ = control.SetWriteDeadline(time.Now().Add(2*t + h.config.Grace))
+		// Waiting and working may each take the time, and the answer a while after them. A client
+		// that does not read takes no longer.
+		_ = control.SetWriteDeadline(time.Now().Add(2*t + h.config.Grace + answerWithin))
 	}
 	if most := h.config.MaxRequest; most > 0 && r.ContentLength > most {
 		return refuse(http.StatusRequestEntityTooLarge, tooLarge(most), errTooLarge.Error())
