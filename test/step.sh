@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# step.sh NAME COMMAND...: runs the commands of one step of `make check` or `make test`, and says which step it is, how long it
-# took the last time it succeeded and how long the steps after it take. EBB_STEPS lists the steps. The times are in the cache folder.
+# step.sh NAME COMMAND...: runs the commands of one step of `make check` or `make test`. It says which
+# step it is, how long it took the last time it succeeded, and how long the steps after it take.
+# EBB_STEPS lists the steps. The times are in the cache folder.
 set -euo pipefail
 name=$1; shift
 read -ra steps <<<"${EBB_STEPS:-}" || true

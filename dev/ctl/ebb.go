@@ -250,8 +250,8 @@ func removeEbb(ctx context.Context, k install.Kubectl, left, root string) error 
 	}
 }
 
-// removeAPIs removes the APIs that Ebb served, again and again: as long as it runs, it registers
-// them. One whose server is gone keeps namespaces from being deleted.
+// removeAPIs removes the APIs that Ebb served, of whichever version. One whose server is gone keeps
+// namespaces from being deleted.
 func removeAPIs(ctx context.Context, k install.Kubectl) error {
 	var apis struct {
 		Items []struct {

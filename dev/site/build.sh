@@ -12,5 +12,7 @@ if [[ ! -e $tools/done ]]; then
   (cd "$tools" && npm pack -s "mermaid@$mermaid" >/dev/null && tar xzf "mermaid-$mermaid.tgz" package/dist/mermaid.min.js)
   touch "$tools/done"
 fi
-EBB_MERMAID="$tools/package/dist/mermaid.min.js" NO_MKDOCS_2_WARNING=1 "$tools/bin/mkdocs" -q build --strict --clean -f mkdocs.yml
+# Not --quiet: that hides the warnings, of which --strict makes errors.
+log=$(EBB_MERMAID="$tools/package/dist/mermaid.min.js" NO_MKDOCS_2_WARNING=1 "$tools/bin/mkdocs" build --strict --clean -f mkdocs.yml 2>&1) ||
+  { grep -v '^INFO' <<<"$log" >&2; exit 1; }
 echo "site/index.html: $(find ../../site -name '*.html' | wc -l) pages"

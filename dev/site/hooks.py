@@ -27,7 +27,9 @@ def title(decision):
 
 
 def on_page_markdown(markdown, page, config, files):
-    """Links that lead out of docs/ lead to the page of that name, or are plain text."""
+    """Links to pages of the root lead to them; those to other files of the repository are plain text.
+
+    What is neither is left as it is, so that the build fails."""
     name = page.file.src_uri
     source = next((s for s, n in PAGES.items() if n == name), "docs/" + name)
 
@@ -40,10 +42,10 @@ def on_page_markdown(markdown, page, config, files):
             path = PAGES[path]
         elif path.startswith("docs/"):
             path = path[len("docs/"):]
-        else:
-            return text
+        if os.path.isdir(os.path.join(ROOT, "docs", path)):
+            path = next((p for p in (path + "/index.md", path + "/README.md") if files.get_file_from_path(p)), path)
         if not files.get_file_from_path(path):
-            return text
+            return text if os.path.exists(os.path.join(ROOT, posixpath.normpath(posixpath.join(posixpath.dirname(source), target)))) else match.group(0)
         return f"{image}[{text}]({posixpath.relpath(path, posixpath.dirname(name) or '.')}{anchor})"
 
     return LINK.sub(translate, markdown)

@@ -58,14 +58,18 @@ func (s *story) read(page string) {
 	shell.Dir = dir
 	shell.Env = append(os.Environ(), "KUBECONFIG="+filepath.Join(dir, "kubeconfig"), "CURL_HOME="+dir)
 	out, err := shell.CombinedOutput()
-	for i, printed := range strings.Split(string(out), "\n== ")[1:] {
+	pieces := strings.Split(string(out), "\n== ")[1:]
+	for i, printed := range pieces {
 		_, printed, _ = strings.Cut(printed, "\n")
-		if i == strings.Count(string(out), "\n== ")-1 && err != nil {
+		if i == len(pieces)-1 && err != nil {
 			s.Fatalf("%v\n%s\nprinted\n%s", err, blocks[i], printed)
 		}
 		if !prints(printed, expected[i]) {
 			s.Errorf("%s\nprinted\n%s\nand not\n%s", blocks[i], printed, expected[i])
 		}
+	}
+	if err != nil || len(blocks) == 0 || len(pieces) != len(blocks) {
+		s.Fatalf("%d of %d blocks were run: %v\n%s", len(pieces), len(blocks), err, out)
 	}
 }
 

@@ -25,8 +25,8 @@ import (
 	"ebb.dev/ebb/wire"
 )
 
-// mostDeferred is how long a body waits for the word of a queue-proxy that may refuse the request.
-// Each answers, some late: what has left cannot go to another pod.
+// mostDeferred is how long a body is held back until queue-proxy accepts or refuses the request. A
+// body that was sent cannot go to another pod, and a busy queue-proxy answers late.
 const mostDeferred = 10 * time.Minute
 
 // mostUntrusted is how many pods a request is tried at whose certificates are not believed.

@@ -39,9 +39,9 @@ func (h *Handler) wait(r *forward.Request, x *Exchange) (hold.Slot, error) {
 	return x.Revision.Queue.Acquire(ctx, &x.Ticket)
 }
 
-// patience is how long after its arrival, or its fall back, the request may wait, and what comes
-// then; nil is nothing.
-// Of two that end at once the page comes first, and the rejection last.
+// patience is how long the request may wait after it came, or after it went to the fallback
+// Service, and what comes then; nil is nothing. Of two that are due at once the page comes first,
+// and the rejection last.
 func (x *Exchange) patience(r *forward.Request) (after time.Duration, then error) {
 	rules := x.rules
 	sooner := func(wait time.Duration, what error) {
