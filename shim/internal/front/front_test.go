@@ -220,12 +220,16 @@ func TestARequestInProgressIsAnsweredBeforeTheEnd(t *testing.T) {
 	}
 }
 
-func TestLimitsHoldForAServer(t *testing.T) {
-	r := run(t, nil, "SHIM_TIMEOUT=300ms", "SHIM_MAX_REQUEST=10", "SHIM_MAX_RESPONSE=1000", "SHIM_WORKERS=1", "SHIM_QUEUE=0")
-	r.get(t, "/")
+func TestAServerIsNotWaitedForLongerThanSaid(t *testing.T) {
+	r := run(t, nil, "SHIM_TIMEOUT=300ms")
 	if status, body, _ := r.get(t, "/wait"); status != 504 || body != "The program did not answer within 300ms.\n" {
 		t.Errorf("%d %q", status, body)
 	}
+}
+
+func TestLimitsHoldForAServer(t *testing.T) {
+	r := run(t, nil, "SHIM_MAX_REQUEST=10", "SHIM_MAX_RESPONSE=1000")
+	r.get(t, "/")
 	for _, body := range []io.Reader{strings.NewReader("eleven chars"), io.MultiReader(strings.NewReader("eleven chars"))} {
 		response, err := http.Post(r.url, "", body)
 		if err != nil {
