@@ -183,6 +183,9 @@ type Server struct {
 	OnPanic func(value any, stack []byte)
 	// StripResponse names header fields that are removed from the answers of upstreams.
 	StripResponse []string
+	// Stripped, if set, is called with each field that is removed, on the goroutine of the
+	// exchange. The strings are valid during the call only.
+	Stripped func(name, value string)
 	// TLS, if set, makes ServeTLS possible. Its GetCertificate is called for every handshake.
 	TLS *tls.Config
 

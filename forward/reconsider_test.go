@@ -55,7 +55,8 @@ func TestARefusedRequestGoesElsewhereWithItsBody(t *testing.T) {
 					r.AddResponseHeader("X-Added", "1")
 					return Decision{Upstream: first}
 				}
-				addr := start(t, &Server{Handler: p, StripResponse: []string{"X-Secret"}})
+				secrets := make(chan string, 2)
+				addr := start(t, &Server{Handler: p, StripResponse: []string{"X-Secret"}, Stripped: func(_, value string) { secrets <- strings.Clone(value) }})
 				for range 2 {
 					resp, err := client.Post("http://"+addr, "text/plain", strings.NewReader(strings.Repeat("x", size)))
 					if err != nil {
@@ -68,6 +69,9 @@ func TestARefusedRequestGoesElsewhereWithItsBody(t *testing.T) {
 					}
 					if resp.Header.Get("X-Secret") != "" || resp.Header.Get("X-Added") != "1" {
 						t.Errorf("header: %v", resp.Header)
+					}
+					if secret := <-secrets; secret != "inner" {
+						t.Errorf("the removed field was told as %q", secret)
 					}
 				}
 			})

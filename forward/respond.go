@@ -276,7 +276,7 @@ func (c *conn) appendFields(out []byte) []byte {
 		if h.otherTokens && h.named(h.bytes(f.name)) {
 			continue
 		}
-		if f.id == otherHeader && c.srv.strips(h.string(f.name)) {
+		if f.id == otherHeader && c.srv.strips(h.string(f.name), h.string(f.value)) {
 			continue
 		}
 		out = h.appendField(out, f)
@@ -284,10 +284,14 @@ func (c *conn) appendFields(out []byte) []byte {
 	return out
 }
 
-// strips reports whether a field is removed from the answers of upstreams.
-func (s *Server) strips(name string) bool {
+// strips reports whether a field is removed from the answers of upstreams, and shows it to
+// Stripped.
+func (s *Server) strips(name, value string) bool {
 	for _, field := range s.StripResponse {
 		if sameName(name, field) {
+			if s.Stripped != nil {
+				s.Stripped(name, value)
+			}
 			return true
 		}
 	}

@@ -51,6 +51,8 @@ type Stat struct {
 	// Ended are the requests that ended in the period, nil if none did. Only regular reports have
 	// it.
 	Ended *Outcomes
+	// Told is what the user container tells of its load.
+	Told Told
 }
 
 // StatMessage is a Stat together with the revision that it is about.
@@ -78,6 +80,7 @@ const (
 	statStatuses                 = 21
 	statLatency                  = 22
 	statRefused                  = 23
+	statTold                     = 32 // and up, one for each of MaxTold
 
 	messageNamespace = 1
 	messageRevision  = 2
@@ -118,7 +121,7 @@ func (s Stat) Append(data []byte) []byte {
 	if s.Ended != nil {
 		data = s.Ended.append(data)
 	}
-	return data
+	return s.Told.append(data)
 }
 
 // DecodeStat decodes one Stat. A Stat of the given pod shares the text of its name. Unknown fields
@@ -169,6 +172,9 @@ func DecodeStat(pod string, data []byte) (Stat, error) {
 				s.Ended = &Outcomes{}
 			}
 			return s.Ended.read(number, value)
+		}
+		if place := number - statTold; place >= 0 && place < MaxTold {
+			return s.Told.decode(place, value)
 		}
 		return nil
 	})

@@ -13,8 +13,14 @@ import (
 )
 
 func TestAStatSurvivesItsEncoding(t *testing.T) {
-	same := func(pod string, a, b, c, d, e, f, g, h float64, at int64, outOfTurn bool, asleep uint8) bool {
-		in := Stat{pod, a, b, c, d, e, at, f, g, h, outOfTurn, asleep & 0x7f, nil}
+	same := func(pod string, a, b, c, d, e, f, g, h float64, at int64, outOfTurn bool, asleep, known uint8) bool {
+		told := Told{Known: known % (1 << MaxTold)}
+		for place := range MaxTold {
+			if told.Known&(1<<place) != 0 {
+				told.Values[place] = []float64{0, a, b, c}[place]
+			}
+		}
+		in := Stat{pod, a, b, c, d, e, at, f, g, h, outOfTurn, asleep & 0x7f, nil, told}
 		out, err := DecodeStat("", in.Append(nil))
 		return err == nil && out == in
 	}
@@ -64,8 +70,8 @@ func TestUnknownFieldsOfAStatAreSkipped(t *testing.T) {
 }
 
 func TestAFullStatFitsTheScrapeLimit(t *testing.T) {
-	stat := Stat{strings.Repeat("p", 253), 1.1, 1.1, 1.1, 1.1, 1.1, math.MaxInt64, 1.1, 1.1, 1.1, true, 3, nil}
-	if n := len(stat.Append(nil)); n > MaxStatBytes+40 {
+	stat := Stat{strings.Repeat("p", 253), 1.1, 1.1, 1.1, 1.1, 1.1, math.MaxInt64, 1.1, 1.1, 1.1, true, 3, nil, Told{1<<MaxTold - 1, [MaxTold]float64{1.1, 0, 1.1, 1.1}}}
+	if n := len(stat.Append(nil)); n > MaxStatBytes+80 {
 		t.Fatalf("a stat with the longest pod name takes %d bytes", n)
 	}
 	stat.PodName = strings.Repeat("p", 63)

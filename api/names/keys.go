@@ -268,3 +268,6 @@ const (
 	// DefaultUserPort is used when the serving container names none.
 	DefaultUserPort int32 = 8080
 )
+
+// SidecarPorts are queue-proxy's. No user container may have one of them.
+var SidecarPorts = []int32{8008, 8012, 8013, 8022, 9090, 9091}

@@ -52,6 +52,9 @@ type Scaling struct {
 	// ProgressDeadline bounds how long pods may take to become ready.
 	ProgressDeadline *time.Duration
 
+	// Metrics are all that the revision is scaled by, at most MaxMetrics. Without one of
+	// SourceRequests, Metric and Target count besides.
+	Metrics []Metric
 	// AdaptiveTarget lets the autoscaler learn the target.
 	AdaptiveTarget bool
 	// ScaleUpBurst and ScaleUpPerSecond bound how many pods the service may add.
@@ -89,6 +92,7 @@ func ParseScaling(annotations map[string]string) (Scaling, *apis.FieldError) {
 		ScaleToZeroRetention: r.duration(ScaleToZeroRetentionAnnotation, 0, MaxRetention, false),
 		ProgressDeadline:     r.duration(ProgressDeadlineAnnotation, 0, longest, true),
 
+		Metrics:          r.metrics(),
 		AdaptiveTarget:   annotations[AdaptiveTargetAnnotation] == AdaptiveTarget,
 		ScaleUpBurst:     r.float(ScaleUpBurstAnnotation, 1, math.MaxFloat64),
 		ScaleUpPerSecond: r.float(ScaleUpPerSecondAnnotation, 0.01, math.MaxFloat64),
@@ -150,7 +154,7 @@ func (s Scaling) Scales(a rules.Autoscaling) (Scales, *apis.FieldError) {
 // template.
 func ValidateScaling(annotations map[string]string, limits rules.Autoscaling) *apis.FieldError {
 	s, errs := ParseScaling(annotations)
-	return errs.Also(validateClass(s, annotations, limits), validateScales(s, annotations, limits), s.Standby.validate(limits))
+	return errs.Also(validateClass(s, annotations, limits), validateScales(s, annotations, limits), validateMetrics(s, annotations, limits), s.Standby.validate(limits))
 }
 
 func validateClass(s Scaling, annotations map[string]string, limits rules.Autoscaling) (errs *apis.FieldError) {

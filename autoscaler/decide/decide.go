@@ -39,6 +39,8 @@ type Config struct {
 	// Reachable is false for a revision that no Route sends traffic to. Such a revision may shrink
 	// at once.
 	Reachable bool
+	// Others are the further metrics. They do not go with Steady.
+	Others []Other
 	// Steady keeps the number of pods constant under a constant load with noise. It is used with a
 	// learned target only, not in the compatible decision. Trying is true while the target is one
 	// that is being tried.
@@ -75,6 +77,8 @@ type Observation struct {
 	// Unheard is the number of requests in the pods while an activator is silent, otherwise 0. If
 	// the pods are full, more requests may be queued in that activator.
 	Unheard float64
+	// Others are the loads by the further metrics, in their order.
+	Others []OtherLoad
 	// BetweenTicks marks a decision that was made because data arrived. It can only raise the
 	// scale.
 	BetweenTicks bool
@@ -130,6 +134,9 @@ type Decision struct {
 	// and High the limits of the scaling rates.
 	StableRaw, PanicRaw, BurstRaw int32
 	Low, High                     int32
+	// StableBy and PanicBy say whose average asked for StableRaw and PanicRaw: 0 is Metric's, a
+	// higher number one of the others'.
+	StableBy, PanicBy int8
 	// Held is the value that the deciding rule used: a remembered maximum or a floor.
 	Held         int32
 	PanicSeconds float64
@@ -139,8 +146,8 @@ type Decision struct {
 
 // Decide is the formula. In the order of its steps:
 //
-//	raw        stable and panic average divided by the target, rounded up; a queue or the newest
-//	           second alone ("burst") asks likewise
+//	raw        stable and panic average divided by the target, rounded up, of the metric that asks
+//	           for the most; a queue or the newest second alone ("burst") asks likewise
 //	hysteresis of an adaptive target: a stable number that noise could raise again is not lowered
 //	rate       each is held within [ready/MaxScaleDownRate, ready*MaxScaleUpRate]
 //	activation any load at all asks for at least ActivationScale
@@ -162,7 +169,7 @@ func Decide(c Config, s State, o Observation, now time.Time) (Decision, State) {
 	// rounding up: for a single pod and a threshold of 2, rounding up would do this for any load
 	// above the target.
 	suddenly := burst/c.Target >= c.PanicThreshold*r
-	d.PanicRaw = pods(o.Panic / c.Target)
+	d.PanicRaw, d.PanicBy = c.most(o.Panic, o.Others, func(l *OtherLoad) float64 { return l.Panic })
 	over := float64(d.PanicRaw)/r >= c.PanicThreshold
 	if !o.Known && o.Queued == 0 && !suddenly && !over {
 		d.PanicRaw = 0
@@ -171,7 +178,8 @@ func Decide(c Config, s State, o Observation, now time.Time) (Decision, State) {
 		return d, s
 	}
 
-	d.StableRaw, d.BurstRaw = pods(o.Stable/c.Target), pods(burst/c.Target)
+	d.StableRaw, d.StableBy = c.most(o.Stable, o.Others, func(l *OtherLoad) float64 { return l.Stable })
+	d.BurstRaw = pods(burst / c.Target)
 	d.High = pods(c.MaxScaleUpRate * r)
 	if c.Reachable {
 		d.Low = int32(math.Floor(r / c.MaxScaleDownRate))
@@ -232,6 +240,9 @@ func Decide(c Config, s State, o Observation, now time.Time) (Decision, State) {
 	}
 	if now.Before(s.FloorUntil) {
 		hold(s.Floor, RuleWarmUp)
+	}
+	if o.unknown() != nil {
+		hold(max(s.Desired, 1), RuleMissingMetric)
 	}
 	if o.lacks(c) {
 		hold(s.Desired, RuleMissingData)

@@ -26,7 +26,8 @@ func defaults() Config {
 //
 //	config key=value...                    change the configuration (keys as in the scenario files)
 //	start ready=N found=N                  a fresh process takes the revision over
-//	at 12s ready=N stable=X panic=X ...    decide at that time; flags: missing, between, unknown
+//	at 12s ready=N stable=X panic=X ...    decide at that time; flags: missing, between, unknown;
+//	                                       waiting=X is what the pods tell, for a target of 5, untold that it is old
 //
 // and, where the averages are not given but come out of what is reported (loads_test.go), resolve,
 // series, say, miss, tick and activators.
@@ -103,6 +104,9 @@ func play(t *testing.T, commands string, c *Config, s *State, l *loads) string {
 				Pushed: flags["pushed"], Unheard: arguments["unheard"]}
 			if _, given := arguments["panic"]; !given {
 				o.Panic = o.Stable
+			}
+			if waiting, given := arguments["waiting"]; given {
+				o.Others = []OtherLoad{{Other: &Other{Name: "waiting", Metric: Told, Target: 5}, Stable: waiting, Panic: waiting, Known: !flags["untold"]}}
 			}
 			var d Decision
 			d, *s = Decide(*c, *s, o, epoch.Add(after))

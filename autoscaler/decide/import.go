@@ -70,17 +70,22 @@ func (s *Series) Export() (w Windows) {
 // Import adds the load that another process had seen until at. behind is by how much its clock is
 // behind. It returns false if the windows are invalid.
 func (s *Series) Import(w Windows, at time.Time, behind time.Duration, now time.Time) bool {
-	// Windows count whole seconds. A difference below one second is the time the message took.
-	shift := int64(behind.Round(time.Second) / time.Second)
-	if behind.Abs() <= time.Second {
-		shift = 0
-	}
+	shift := shiftOf(behind)
 	for i, one := range s.windows() {
 		if !one.Import(w[i], at.Unix(), shift, now) {
 			return false
 		}
 	}
 	return true
+}
+
+// shiftOf is a difference of clocks in whole seconds, which windows count. One of up to a second is
+// the time that the message took.
+func shiftOf(behind time.Duration) int64 {
+	if behind.Abs() <= time.Second {
+		return 0
+	}
+	return int64(behind.Round(time.Second) / time.Second)
 }
 
 // Import returns the Adaptive after another process left from, possibly in the middle of a try:

@@ -23,13 +23,14 @@ const (
 	RuleActivationScale
 	RuleScaleDownDelay
 	RuleWarmUp
+	RuleMissingMetric
 	RuleMissingData
 	RuleBetweenTicks
 	ruleCount
 )
 
 var ruleNames = [ruleCount]string{"no-data", "stable-window", "hysteresis", "panic-window", "burst", "panic-hold", "queue",
-	"max-scale-up-rate", "max-scale-down-rate", "activation-scale", "scale-down-delay", "warm-up", "missing-data", "between-ticks"}
+	"max-scale-up-rate", "max-scale-down-rate", "activation-scale", "scale-down-delay", "warm-up", "missing-metric", "missing-data", "between-ticks"}
 
 func (r Rule) String() string {
 	if r < ruleCount {
@@ -42,19 +43,22 @@ func (r Rule) String() string {
 func (d Decision) Reason() string {
 	var b strings.Builder
 	o := d.Observation
-	average := func(name string, value float64, raw int32) {
-		fmt.Fprintf(&b, "%s average %s %s / target %s = %s", name, number(value), d.Metric, number(d.Target), countPods(raw))
+	quotient := func(name string, value float64, of Deciding, raw int32) {
+		fmt.Fprintf(&b, "%s average %s %s / target %s = %s", name, number(value), of.Metric, number(of.Target), countPods(raw))
 	}
+	average := func(name string, value float64, raw int32) { quotient(name, value, d.by(0), raw) }
 	switch d.Rule {
 	case RuleNoData:
 		return "nothing is known about the load, so the last decision stands"
 	case RuleStable:
-		average("stable", o.Stable, d.StableRaw)
+		by := d.by(d.StableBy)
+		quotient("stable", by.Stable, by, d.StableRaw)
 	case RuleHysteresis:
 		average("stable", o.Stable, d.StableRaw)
 		fmt.Fprintf(&b, ", but noise may make a constant load that asks for %s as little as %s, so they stay", countPods(d.Held), number(leastFor(d.Held, d.Target)))
 	case RulePanic:
-		average("panic", o.Panic, d.PanicRaw)
+		by := d.by(d.PanicBy)
+		quotient("panic", by.Panic, by, d.PanicRaw)
 		fmt.Fprintf(&b, " with %d ready", o.Ready)
 	case RuleBurst:
 		switch {
@@ -86,8 +90,19 @@ func (d Decision) Reason() string {
 			break
 		}
 		fmt.Fprintf(&b, "the newest load data is missing, which never lowers the scale below %d (older data asks for %d)", d.Held, d.StableRaw)
+	case RuleMissingMetric:
+		fmt.Fprintf(&b, "fewer than half of the pods tell %s, which never lowers the scale below %d (what is known asks for %d)", o.unknown().Name, d.Held, d.StableRaw)
 	case RuleBetweenTicks:
 		fmt.Fprintf(&b, "the windows ask for %d, but only a tick lowers the scale from %d", d.StableRaw, d.Held)
+	}
+	for i := range o.Others {
+		l := &o.Others[i]
+		if !l.Known && d.Rule != RuleMissingMetric {
+			fmt.Fprintf(&b, "; fewer than half of the pods tell %s", l.Name)
+		}
+		if l.Bounded > 0 {
+			fmt.Fprintf(&b, "; of %s, %s told more than one pod may ask for, which counts as that", l.Name, countPods(int32(l.Bounded)))
+		}
 	}
 	if d.Learned != "" {
 		b.WriteString("; " + d.Learned)

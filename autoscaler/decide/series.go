@@ -46,6 +46,8 @@ type Series struct {
 	missed, scraped time.Time
 	// woken is when StoodStill was called last.
 	woken time.Time
+	// told are the loads by metrics that the pods tell, by place.
+	told []told
 	// owed are the reports that are due from activators with load.
 	owed owed
 }
@@ -108,6 +110,15 @@ func (s *Series) Resize(stableLength, panicLength time.Duration) {
 	for _, p := range []*pair{&s.concurrency, &s.requests} {
 		p.stable, p.panic = p.stable.Resize(stableLength), p.panic.Resize(panicLength)
 	}
+	for i := range s.told {
+		p := &s.told[i].pair
+		p.stable, p.panic = p.stable.Resize(stableLength), p.panic.Resize(panicLength)
+	}
+}
+
+// newPair returns empty windows of the lengths that the others have.
+func (s *Series) newPair() pair {
+	return newPair(s.concurrency.stable.Length(), s.concurrency.panic.Length())
 }
 
 // Add records a regular report. It returns false and records nothing if the report is older than

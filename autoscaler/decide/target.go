@@ -10,6 +10,8 @@ const (
 	Concurrency Metric = iota
 	// RequestsPerSecond counts arrivals.
 	RequestsPerSecond
+	// Told is what the pods tell. Only an Other has it.
+	Told
 )
 
 func (m Metric) String() string {

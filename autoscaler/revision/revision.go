@@ -255,6 +255,9 @@ func (r *Revision) evaluate(now time.Time, between bool) decide.Decision {
 	r.noticePause(now)
 	r.awaitScrape(now)
 	o := r.series.Observe(now, r.config.Formula.Metric, r.config.Algorithm, r.counts.Ready, r.config.Scraped)
+	if others := r.config.Formula.Others; len(others) > 0 {
+		o.Others = r.series.ObserveOthers(now, others, r.config.Algorithm, r.counts.Ready)
+	}
 	o.BetweenTicks, o.Fresh = between, max(r.counts.Ready-r.queuedAt, 0)
 	formula := r.config.Formula
 	if r.config.Adaptive {

@@ -1,6 +1,7 @@
 package revision
 
 import (
+	"reflect"
 	"fmt"
 	"math/rand/v2"
 	"testing"
@@ -72,11 +73,11 @@ func TestSampleSize(t *testing.T) {
 func TestASampleStandsForAllPods(t *testing.T) {
 	sample := []PodStat{{Concurrency: 5, ProxiedConcurrency: 1, Requests: 10, ProxiedRequests: 4, Queued: 2, Completed: 7, BusySeconds: 1.5},
 		{Concurrency: 1, ProxiedConcurrency: 3}} // counted at different times
-	want := Scrape{Report: decide.Report{Concurrency: 12, RequestsPerSecond: 18, ProxiedConcurrency: 6, ProxiedRequests: 12, Queued: 6}, Completed: 21, BusySeconds: 4.5}
-	if got := Extrapolate(sample, 6); got != want {
+	want := Scrape{Report: decide.Report{Concurrency: 12, RequestsPerSecond: 18, ProxiedConcurrency: 6, ProxiedRequests: 12, Queued: 6}, Completed: 21, BusySeconds: 4.5, Ready: 6}
+	if got := Extrapolate(sample, 6); !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
-	if got := Extrapolate(nil, 0); got != (Scrape{}) {
+	if got := Extrapolate(nil, 0); !reflect.DeepEqual(got, Scrape{}) {
 		t.Errorf("without pods: %+v", got)
 	}
 }

@@ -15,6 +15,18 @@ type PodStat struct {
 	Queued                          float64
 	// Completed requests, and BusySeconds that requests spent in the user container.
 	Completed, BusySeconds float64
+	// Told is what the user container tells.
+	Told Told
+}
+
+// MostTold is how many metrics a user container tells at most.
+const MostTold = 4
+
+// Told are the metrics that a user container tells, by place.
+type Told struct {
+	// Known has a bit for each that is known.
+	Known  uint8
+	Values [MostTold]float64
 }
 
 // Scrape is the outcome of one scrape of a revision's pods.
@@ -24,6 +36,10 @@ type Scrape struct {
 	Report decide.Report
 	// Completed and BusySeconds are for all pods, as Report is.
 	Completed, BusySeconds float64
+	// Told is what each pod of the sample tells, nil if none tells anything.
+	Told []Told
+	// Ready is how many pods the sample stands for.
+	Ready int
 }
 
 // SampleSize is how many of n pods are scraped to stand for all of them: 95 % confidence over a
@@ -65,7 +81,14 @@ func Extrapolate(sample []PodStat, ready int) Scrape {
 		s.Report.Queued += one.Queued
 		s.Completed += one.Completed
 		s.BusySeconds += one.BusySeconds
+		if one.Told.Known != 0 && s.Told == nil {
+			s.Told = make([]Told, len(sample))
+		}
+		if s.Told != nil {
+			s.Told[i] = one.Told
+		}
 	}
+	s.Ready = ready
 	factor := float64(ready) / float64(len(sample))
 	for _, f := range [...]*float64{&s.Report.Concurrency, &s.Report.RequestsPerSecond, &s.Report.ProxiedConcurrency,
 		&s.Report.ProxiedRequests, &s.Report.Queued, &s.Completed, &s.BusySeconds} {
@@ -74,15 +97,17 @@ func Extrapolate(sample []PodStat, ready int) Scrape {
 	return s
 }
 
-// Scraped takes the outcome of the scrape that Ring asked for.
-func (r *Revision) Scraped(s Scrape, now time.Time) {
+// Scraped takes the outcome of the scrape that Ring asked for. It returns how many values that pods
+// told were no load, or more than counts.
+func (r *Revision) Scraped(s Scrape, now time.Time) (wrong int) {
 	r.scraping = false
 	// A scrape reports the second in which it ends.
 	r.series.Await(r.scrapeDue, now.Add(-time.Second))
 	if s.Failed || !r.series.Add(now, decide.ScrapeReporter, s.Report) {
 		r.series.Miss(now)
-		return
+		return 0
 	}
+	wrong = r.tell(s, now)
 	r.noteQueue(s.Report)
 	formula := &r.config.Formula
 	if r.config.Adaptive && formula.Metric == decide.Concurrency {
@@ -92,6 +117,29 @@ func (r *Revision) Scraped(s Scrape, now time.Time) {
 			r.learned = learned
 		}
 	}
+	return wrong
+}
+
+// tell takes what the pods tell.
+func (r *Revision) tell(s Scrape, now time.Time) (wrong int) {
+	formula := &r.config.Formula
+	for i := range formula.Others {
+		o := &formula.Others[i]
+		if o.Metric != decide.Told || o.Place >= MostTold {
+			continue
+		}
+		var values []float64
+		for _, one := range s.Told {
+			if one.Known&(1<<o.Place) != 0 {
+				values = append(values, one.Values[o.Place])
+			}
+		}
+		load, invalid, bounded, ok := o.All(values, len(s.Told), s.Ready, formula.MaxScaleUpRate)
+		if wrong += invalid + bounded; ok {
+			r.series.Tell(now, o.Place, load, bounded)
+		}
+	}
+	return wrong
 }
 
 // awaitScrape marks the seconds that the next scrape has yet to report: since it was due, while it

@@ -6,6 +6,7 @@ import (
 
 	"ebb.dev/ebb/autoscaler/decide"
 	"ebb.dev/ebb/autoscaler/keep"
+	"ebb.dev/ebb/autoscaler/window"
 	"ebb.dev/ebb/autoscaler/zero"
 )
 
@@ -25,6 +26,8 @@ type State struct {
 	Formula  decide.State
 	Adaptive decide.Adaptive
 	Windows  decide.Windows
+	// Told are the windows of the metrics that the pods tell, by place.
+	Told [][2]window.Contents
 	// Keep is what is known of idle times, Awake how many pods were to be awake. They are empty
 	// without standby. Of a status, Keep has only the histograms.
 	Keep  keep.State
@@ -34,7 +37,7 @@ type State struct {
 // Export returns what this process knows.
 func (r *Revision) Export(now time.Time) State {
 	s := State{UID: r.config.UID, At: now, Desired: r.sent.Desired, Ordered: r.ordered, Zero: r.zero, Learned: r.learned,
-		Formula: r.formula, Windows: r.series.Export()}
+		Formula: r.formula, Windows: r.series.Export(), Told: r.series.ExportTold()}
 	if r.config.Standby != nil {
 		s.Keep, s.Awake = r.keeper.Export(), r.awake.value
 	}
@@ -63,7 +66,7 @@ func (r *Revision) Import(s State, behind time.Duration, now time.Time) bool {
 		return false
 	}
 	formula, ok := r.formula.Import(s.Formula, behind, now)
-	if !ok || !r.series.Import(s.Windows, s.At, behind, now) {
+	if !ok || !r.series.Import(s.Windows, s.At, behind, now) || !r.series.ImportTold(s.Told, r.config.Formula.Others, s.At, behind, now) {
 		return false
 	}
 	r.adaptive, r.formula, r.keeper = adaptive, formula, keeper

@@ -37,6 +37,9 @@ type Config struct {
 	// trailer.
 	CutResponses bool
 
+	// Told are the metrics by which the user container tells its load.
+	Told []wire.ToldMetric
+
 	// Standby is the deepest level at which the pod may sleep, empty for never.
 	Standby string
 	PodUID  string
@@ -147,6 +150,7 @@ func Parse(getenv func(string) string) (*Config, error) {
 	if len(c.Probes) == 0 {
 		c.Probes = []probe.Spec{probe.TCP(c.UserPort)}
 	}
+	c.Told = r.told("EBB_TOLD_METRICS")
 	c.LivenessProbes = r.livenessProbes("EBB_LIVENESS_PROBES", c.UserPort)
 	c.StartupProbes = r.probes("EBB_STARTUP_PROBE", c.UserPort)
 	if r.boolean("ENABLE_HTTP2_AUTO_DETECTION") {
@@ -257,6 +261,14 @@ func (r *reader) addresses(name string) (out []netip.Addr) {
 		out = append(out, address)
 	}
 	return out
+}
+
+func (r *reader) told(name string) []wire.ToldMetric {
+	all, err := wire.ReadTold(r.getenv(name))
+	if err != nil {
+		r.fault(name, err.Error())
+	}
+	return all
 }
 
 // livenessProbes reads an object of probes by the name of their container.

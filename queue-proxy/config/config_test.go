@@ -102,6 +102,7 @@ func TestNumbersOutOfRangeAreRefused(t *testing.T) {
 		"SERVING_READINESS_PROBE": {`{"httpGet":{"port":65536}}`, `{"httpGet":{"port":"http"}}`, `{"httpGet":{"scheme":"ftp"}}`,
 			`{"httpGet":{},"tcpSocket":{}}`},
 		"RESPONSE_TIMEOUT_ACTION": {"stop"},
+		"EBB_TOLD_METRICS":        {"{", `[{"name":""}]`, `[{"name":"a","port":65536,"path":"/"}]`, `[{"name":"a","port":1}]`, `[{},{},{},{},{}]`},
 	} {
 		for _, value := range values {
 			if _, err := Parse(environment(map[string]string{name: value})); err == nil || !strings.Contains(err.Error(), name) {

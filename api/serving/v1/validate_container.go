@@ -36,7 +36,7 @@ type containerCheck struct {
 }
 
 var (
-	reservedPorts    = sets.New[int32](8008, 8012, 8013, 8022, 9090, 9091)
+	reservedPorts    = sets.New(names.SidecarPorts...)
 	reservedEnv      = sets.New("K_SERVICE", "K_CONFIGURATION", "K_REVISION")
 	servedPortNames  = sets.New("", "http1", "h2c")
 	messagePolicies  = sets.New(corev1.TerminationMessagePolicy(""), corev1.TerminationMessageReadFile, corev1.TerminationMessageFallbackToLogsOnError)

@@ -121,15 +121,16 @@ func Decision(e *revision.Explanation) *v1alpha1.Decision {
 		}
 		return figure(f)
 	}
+	by := d.Deciding()
 	inputs := map[string]string{
 		"ready":       fmt.Sprint(d.Observation.Ready),
-		"target":      figure(d.Target),
+		"target":      figure(by.Target),
 		"total":       figure(d.Total),
-		"metric":      d.Metric.String(),
+		"metric":      by.Metric,
 		"excessBurst": figure(d.ExcessBurst),
 		"panicking":   strconv.FormatBool(d.Panicking),
-		"stable":      known(d.Observation.Stable),
-		"panic":       known(d.Observation.Panic),
+		"stable":      known(by.Stable),
+		"panic":       known(by.Panic),
 		"queued":      figure(d.Observation.Queued),
 		"missing":     strconv.FormatBool(d.Observation.Missing),
 	}

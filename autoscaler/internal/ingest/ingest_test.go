@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"reflect"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -233,7 +234,7 @@ func TestScrape(t *testing.T) {
 		t.Errorf("%d foreign answers counted, want 2", foreign.Load())
 	}
 	ready = nil
-	if got := scrape(s); got != (revision.Scrape{}) {
+	if got := scrape(s); !reflect.DeepEqual(got, revision.Scrape{}) {
 		t.Errorf("no pods: %+v, want an empty result that did not fail", got)
 	}
 }

@@ -102,7 +102,7 @@ func (s *Scraper) Scrape(key loop.Key, young time.Duration, done func(revision.S
 // podStat is what the decision needs of a stat.
 func podStat(s *wire.Stat) revision.PodStat {
 	return revision.PodStat{Concurrency: s.AverageConcurrent, ProxiedConcurrency: s.AverageProxiedConcurrent,
-		Requests: s.Requests, ProxiedRequests: s.ProxiedRequests, Queued: s.Queued, Completed: s.Completed, BusySeconds: s.BusySeconds}
+		Requests: s.Requests, ProxiedRequests: s.ProxiedRequests, Queued: s.Queued, Completed: s.Completed, BusySeconds: s.BusySeconds, Told: revision.Told(s.Told)}
 }
 
 // take counts an answer.

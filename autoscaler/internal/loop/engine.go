@@ -60,7 +60,7 @@ type Engine struct {
 	refused [len(refusals)]atomic.Int64
 }
 
-var refusals = [...]revision.Refusal{revision.Invalid, revision.Late, revision.Duplicate, UnknownKey, revision.Crowded, InvalidState}
+var refusals = [...]revision.Refusal{revision.Invalid, revision.Late, revision.Duplicate, UnknownKey, revision.Crowded, InvalidState, WrongMetric}
 
 // New returns an Engine; call Run to start it.
 func New(o Options) *Engine {

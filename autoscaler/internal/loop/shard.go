@@ -261,7 +261,9 @@ func (s *shard) handle(e event) {
 		s.report(e.samples, now)
 	case e.scrape != nil:
 		if m := e.scrape.member; m.heapIndex >= 0 {
-			m.Scraped(e.scrape.result, now)
+			for range m.Scraped(e.scrape.result, now) {
+				s.engine.refuse(WrongMetric)
+			}
 			s.decide(m, now, true)
 			s.reschedule(m, now)
 			s.observe(e.scrape.arrived)

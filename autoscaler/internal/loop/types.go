@@ -47,10 +47,12 @@ type Sample struct {
 	Arrived time.Time
 }
 
-// The refusals of a sample that never reached its revision, and of a state that cannot be right.
+// The refusals of a sample that never reached its revision, of a state that cannot be right, and of
+// a value that a pod told.
 const (
 	UnknownKey   revision.Refusal = "unknown-revision"
 	InvalidState revision.Refusal = "invalid-state"
+	WrongMetric  revision.Refusal = "wrong-metric"
 )
 
 // Order is what an Actor should carry out. A later order for the same revision replaces an earlier

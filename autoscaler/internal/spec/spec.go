@@ -45,6 +45,7 @@ func Resolve(pa *v1alpha1.PodAutoscaler, a settings.Autoscaler, progressDeadline
 	}
 
 	formula := formulaOf(pa, scaling, a, ignore)
+	told := len(scaling.Told()) > 0
 	formula.ActivationScale = scales.Activation
 	burst := formula.TargetBurstCapacity
 	owner := pa.Labels[names.ServiceLabel]
@@ -61,7 +62,7 @@ func Resolve(pa *v1alpha1.PodAutoscaler, a settings.Autoscaler, progressDeadline
 		UID: string(pa.UID), Generation: pa.Generation, BudgetOwner: pa.Namespace + "/" + owner,
 		Algorithm:   algorithm(pa.Annotations, scaling, ignore),
 		PanicWindow: decide.PanicWindow(formula.StableWindow, ptr.Deref(scaling.PanicWindow, a.PanicWindowPercentage)),
-		Scraped:     burst != names.UnlimitedTargetBurst,
+		Scraped:     burst != names.UnlimitedTargetBurst || told,
 		Adaptive:    scaling.AdaptiveTarget && canLearn(formula, ignore),
 		ScaleUp: revision.Rate{Burst: ptr.Deref(scaling.ScaleUpBurst, a.ScaleUpBurst),
 			PerSecond: ptr.Deref(scaling.ScaleUpPerSecond, a.ScaleUpPerSecond)},
@@ -92,6 +93,7 @@ func formulaOf(pa *v1alpha1.PodAutoscaler, s names.Scaling, a settings.Autoscale
 		ignore(names.MetricAnnotation, "this class knows only concurrency and rps")
 	}
 	concurrency := float64(max(pa.Spec.ContainerConcurrency, 0))
+	metric, others := metricsOf(&s, metric)
 	total, target := decide.Target(decide.TargetInput{
 		Metric: metric, ContainerConcurrency: concurrency,
 		Annotation:               ptr.Deref(s.Target, 0),
@@ -101,7 +103,7 @@ func formulaOf(pa *v1alpha1.PodAutoscaler, s names.Scaling, a settings.Autoscale
 		RequestsPerSecondDefault: a.RequestsPerSecondTarget,
 	})
 	return decide.Config{
-		Total: total, Target: target, Metric: metric, ContainerConcurrency: concurrency,
+		Total: total, Target: target, Metric: metric, Others: others, ContainerConcurrency: concurrency,
 		TargetBurstCapacity: ptr.Deref(s.TargetBurstCapacity, a.TargetBurstCapacity),
 		ActivatorCapacity:   a.ActivatorCapacity,
 		MaxScaleUpRate:      a.MaxScaleUpRate, MaxScaleDownRate: a.MaxScaleDownRate,
@@ -110,6 +112,32 @@ func formulaOf(pa *v1alpha1.PodAutoscaler, s names.Scaling, a settings.Autoscale
 		ScaleDownDelay: ptr.Deref(s.ScaleDownDelay, a.ScaleDownDelay),
 		Reachable:      pa.Spec.Reachability != v1alpha1.ReachabilityUnreachable,
 	}
+}
+
+// metricsOf returns the metric that the list of metrics names first of concurrency and requests per
+// second, or otherwise the given one, and the rest of the list. The target of that metric goes to s.
+func metricsOf(s *names.Scaling, first decide.Metric) (decide.Metric, []decide.Other) {
+	var others []decide.Other
+	named, place := false, 0
+	for _, m := range s.Metrics {
+		o := decide.Other{Name: m.Name, Metric: decide.Told, Place: place, Target: m.Target, Shared: m.Shared}
+		switch {
+		case m.Told():
+			place++
+		case m.Name == names.MetricRPS:
+			o.Metric = decide.RequestsPerSecond
+		default:
+			o.Metric = decide.Concurrency
+		}
+		if m.Told() || named {
+			others = append(others, o)
+			continue
+		}
+		// A target in the list is what is aimed for, not a capacity.
+		named, first = true, o.Metric
+		s.Target, s.TargetUtilization = &m.Target, new(100.0)
+	}
+	return first, others
 }
 
 // What is assumed of pods of which nothing is known: how long they take to start, and their memory
@@ -152,6 +180,8 @@ func canLearn(c decide.Config, ignore func(key, why string)) bool {
 		ignore(names.AdaptiveTargetAnnotation, "a target in requests per second cannot be learned")
 	case c.TargetBurstCapacity == names.UnlimitedTargetBurst:
 		ignore(names.AdaptiveTargetAnnotation, "with a target-burst-capacity of -1 pods are not scraped, so nothing can be learned")
+	case len(c.Others) > 0:
+		ignore(names.AdaptiveTargetAnnotation, "a target is learned for concurrency alone")
 	default:
 		return true
 	}

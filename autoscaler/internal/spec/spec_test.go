@@ -117,6 +117,43 @@ func TestAnnotations(t *testing.T) {
 	}
 }
 
+func TestAListOfMetricsIsResolved(t *testing.T) {
+	const target, tbc = names.TargetAnnotation, names.TargetBurstCapacityAnnotation
+	told := func(place int, name string, aim float64) decide.Other {
+		return decide.Other{Name: name, Metric: decide.Told, Place: place, Target: aim}
+	}
+	for _, c := range []struct {
+		behaviour     string
+		annotations   map[string]string
+		metric        decide.Metric
+		total, target float64
+		others        []decide.Other
+	}{
+		{"requests in flight count besides, by their own annotations", map[string]string{names.MetricsAnnotation: "waiting@header=5", target: "10"},
+			decide.Concurrency, 10, 7, []decide.Other{told(0, "waiting", 5)}},
+		{"a target in the list is aimed for as it is", map[string]string{names.MetricsAnnotation: "waiting@header=5, concurrency=50, busy@prometheus=2"},
+			decide.Concurrency, 50, 50, []decide.Other{told(0, "waiting", 5), told(1, "busy", 2)}},
+		{"the first of both counts of requests is the main one", map[string]string{names.MetricsAnnotation: "rps=20, concurrency=50"},
+			decide.RequestsPerSecond, 20, 20, []decide.Other{{Name: "concurrency", Metric: decide.Concurrency, Target: 50}}},
+		{"pods that tell are scraped always", map[string]string{names.MetricsAnnotation: "waiting@header=5 shared", tbc: "-1"},
+			decide.Concurrency, 100, 70, []decide.Other{{Name: "waiting", Metric: decide.Told, Target: 5, Shared: true}}},
+	} {
+		got, problems := Resolve(autoscaler(c.annotations), settings.Default().Autoscaler, time.Minute)
+		f := got.Formula
+		if len(problems) > 0 || !got.Scraped || f.Metric != c.metric || f.Total != c.total || f.Target != c.target || !reflect.DeepEqual(f.Others, c.others) {
+			t.Errorf("%s: problems %v, got %+v", c.behaviour, problems, f)
+		}
+	}
+	got, problems := Resolve(autoscaler(map[string]string{names.MetricsAnnotation: "waiting=5"}), settings.Default().Autoscaler, time.Minute)
+	if len(problems) != 1 || len(got.Formula.Others) > 0 {
+		t.Errorf("a wrong list: problems %v, got %+v", problems, got.Formula)
+	}
+	got, problems = Resolve(autoscaler(map[string]string{names.MetricsAnnotation: "waiting@header=5", names.AdaptiveTargetAnnotation: "auto"}), settings.Default().Autoscaler, time.Minute)
+	if len(problems) != 1 || got.Adaptive {
+		t.Errorf("with a learned target: problems %v, adaptive %v", problems, got.Adaptive)
+	}
+}
+
 // autoscalerKeys reads the keys of config-autoscaler from the _example of the shipped ConfigMap.
 func autoscalerKeys(t *testing.T) []string {
 	raw, err := os.ReadFile("../../../config/core/configmaps/config-autoscaler.yaml")

@@ -87,6 +87,9 @@ func makePodSpec(rev *servingv1.Revision, in Inputs) (corev1.PodSpec, error) {
 	if err := putShim(rev, in.Settings, &pod, &pod.Containers[serving], sidecar); err != nil {
 		return corev1.PodSpec{}, err
 	}
+	if err := letTell(rev, sidecar); err != nil {
+		return corev1.PodSpec{}, err
+	}
 	if err := restOf(rev, in.Settings).letSleep(&pod, sidecar, port); err != nil {
 		return corev1.PodSpec{}, err
 	}

@@ -6,6 +6,7 @@ import (
 
 	"ebb.dev/ebb/forward/forwardtest"
 	"ebb.dev/ebb/queue-proxy/config"
+	"ebb.dev/ebb/wire"
 )
 
 // A forwarded request costs no allocation in the whole of queue-proxy, whatever of its defaults is
@@ -29,6 +30,7 @@ func TestAForwardedRequestAllocatesNothing(t *testing.T) {
 				c.Concurrency = limit
 				c.ResponseStartTimeout, c.IdleTimeout = time.Minute, time.Minute
 				c.Observability.RequestMetrics.Protocol = "prometheus"
+				c.Told = []wire.ToldMetric{{Name: "waiting"}}
 			})
 			for name, request := range requests {
 				allocs := forwardtest.Allocations(t, r.url[len("http://"):], request)

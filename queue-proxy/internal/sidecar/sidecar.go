@@ -36,6 +36,7 @@ import (
 	"ebb.dev/ebb/queue-proxy/internal/probe"
 	"ebb.dev/ebb/queue-proxy/internal/sleep"
 	"ebb.dev/ebb/queue-proxy/internal/stat"
+	"ebb.dev/ebb/queue-proxy/internal/told"
 	"ebb.dev/ebb/queue-proxy/internal/usermetrics"
 	"ebb.dev/ebb/wire"
 )
@@ -60,6 +61,7 @@ type Sidecar struct {
 	tracer    *tracing.Tracer
 	pusher    *otlp.Exporter // of metrics; nil for none
 	files     *certs.Files
+	board     *told.Board // of what the container tells; nil for one that tells nothing
 	// For a revision that sleeps, else nil.
 	sleeper     *sleep.Sleeper
 	stopSleeper context.CancelFunc
@@ -161,6 +163,7 @@ func (s *Sidecar) build() error {
 	if s.sleeper != nil {
 		s.reporter.Asleep = s.depth
 	}
+	s.hear()
 	return s.listenBeside()
 }
 
@@ -303,6 +306,9 @@ func (s *Sidecar) Run(ctx context.Context) error {
 		s.spawn("serve the node agent", func() error { return s.sleeper.Serve(inner, s.agent) })
 	}
 	go s.reporter.Run(inner)
+	if s.board != nil {
+		go s.board.Run(inner, s.asleep, func(format string, args ...any) { s.log.Warn(fmt.Sprintf(format, args...)) })
+	}
 	go s.reporter.Push(inner)
 	go s.start(inner)
 	s.log.Info("queue-proxy serves", "version", version.Version, "address", s.Addr(), "user", s.user.Addr(), "concurrency", s.cfg.Concurrency,
