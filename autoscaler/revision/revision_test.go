@@ -1,9 +1,9 @@
 package revision
 
 import (
-	"reflect"
 	"fmt"
 	"math/rand/v2"
+	"reflect"
 	"testing"
 	"time"
 
