@@ -153,10 +153,11 @@ func explainRevision(r revision) explainedRevision {
 // limits lists what bounds the number of pods, as the template sets it.
 func limits(r *serving.Revision) (all []string) {
 	keys := []string{names.MinScaleAnnotation, names.MaxScaleAnnotation, names.InitialScaleAnnotation, names.ActivationScaleAnnotation,
-		names.ScaleDownDelayAnnotation, names.TargetAnnotation, names.WindowAnnotation}
+		names.ScaleDownDelayAnnotation, names.TargetAnnotation, names.WindowAnnotation, names.MetricsAnnotation}
 	for _, key := range keys {
 		if value := r.Annotations[key]; value != "" {
-			all = append(all, strings.TrimPrefix(key, names.AutoscalingGroup+"/")+" "+value)
+			_, name, _ := strings.Cut(key, "/")
+			all = append(all, name+" "+value)
 		}
 	}
 	if most := ptr.Deref(r.Spec.ContainerConcurrency, 0); most > 0 {

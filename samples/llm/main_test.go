@@ -1,17 +1,46 @@
 package main
 
 import (
+	"context"
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
 func TestAPromptIsAnsweredWordByWord(t *testing.T) {
 	reply := httptest.NewRecorder()
-	model(time.Millisecond).ServeHTTP(reply, httptest.NewRequest("POST", "/", strings.NewReader(`say "hi"`)))
+	newModel(1, time.Millisecond).ServeHTTP(reply, httptest.NewRequest("POST", "/", strings.NewReader(`say "hi"`)))
 	want := "data: {\"token\":\"say\"}\n\ndata: {\"token\":\"\\\"hi\\\"\"}\n\ndata: [DONE]\n\n"
 	if got := reply.Body.String(); got != want || !reply.Flushed || reply.Header().Get("Content-Type") != "text/event-stream" {
 		t.Errorf("got %q, flushed %v, %v, want %q", got, reply.Flushed, reply.Header(), want)
 	}
+}
+
+func TestWhatDoesNotFitTheBatchWaitsAndIsTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newModel(2, time.Second)
+		ctx, leave := context.WithCancel(t.Context())
+		for range 5 {
+			go m.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("POST", "/", strings.NewReader("one two three")).WithContext(ctx))
+		}
+		told := func() string {
+			synctest.Wait()
+			reply := httptest.NewRecorder()
+			m.metrics(reply, httptest.NewRequest("GET", "/metrics", nil))
+			return reply.Body.String()
+		}
+		if text := told(); !strings.Contains(text, "llm:requests_running 2\n") || !strings.Contains(text, "llm:requests_waiting 3\n") {
+			t.Errorf("of five prompts: %s", text)
+		}
+		time.Sleep(3*time.Second + time.Millisecond)
+		if text := told(); !strings.Contains(text, "llm:requests_running 2\n") || !strings.Contains(text, "llm:requests_waiting 1\n") {
+			t.Errorf("after two were answered: %s", text)
+		}
+		leave()
+		if text := told(); !strings.Contains(text, "llm:requests_running 0\n") || !strings.Contains(text, "llm:requests_waiting 0\n") {
+			t.Errorf("after the clients left: %s", text)
+		}
+	})
 }

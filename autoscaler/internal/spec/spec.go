@@ -114,8 +114,8 @@ func formulaOf(pa *v1alpha1.PodAutoscaler, s names.Scaling, a settings.Autoscale
 	}
 }
 
-// metricsOf returns the metric that the list of metrics names first of concurrency and requests per
-// second, or otherwise the given one, and the rest of the list. The target of that metric goes to s.
+// metricsOf returns the metric that the list names first of concurrency and requests per second, or
+// otherwise the given one, and the rest of the list. The target of that metric goes to s.
 func metricsOf(s *names.Scaling, first decide.Metric) (decide.Metric, []decide.Other) {
 	var others []decide.Other
 	named, place := false, 0
