@@ -13,6 +13,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 )
 
@@ -23,17 +24,28 @@ func main() {
 	}
 }
 
-// kinds are the autoscalers, in the order of the table.
-var kinds = []struct {
+// kind is one of the autoscalers.
+type kind struct {
 	name   string
 	create func(Workload, time.Time) scaler
-}{
+}
+
+// kinds are those that every workload is run under, in the order of the table.
+var kinds = []kind{
 	{"baseline", func(w Workload, now time.Time) scaler { return newPlain(w, now) }},
-	{"ebb", func(w Workload, now time.Time) scaler { return newEbb(w, false, false, now) }},
-	{"ebb-adaptive", func(w Workload, now time.Time) scaler { return newEbb(w, true, false, now) }},
-	{"ebb-standby", func(w Workload, now time.Time) scaler { return newEbb(w, false, true, now) }},
+	{"ebb", func(w Workload, now time.Time) scaler { return newEbb(w, features{}, now) }},
+	{"ebb-adaptive", func(w Workload, now time.Time) scaler { return newEbb(w, features{adaptive: true}, now) }},
+	{"ebb-standby", func(w Workload, now time.Time) scaler { return newEbb(w, features{standby: true}, now) }},
 	{"keepalive-10m", func(w Workload, now time.Time) scaler { return newKeepAlive(w, now) }},
 	{"hybrid-histogram", func(w Workload, now time.Time) scaler { return newHybrid(w, now) }},
+}
+
+// kindsOf are those that a workload is run under. By metrics only a workload is scaled that has some.
+func kindsOf(w Workload) []kind {
+	if len(w.Metrics) == 0 {
+		return kinds
+	}
+	return append(slices.Clip(kinds), kind{"ebb-metrics", func(w Workload, now time.Time) scaler { return newEbb(w, features{metrics: true}, now) }})
 }
 
 func run(arguments []string, stdout, stderr io.Writer) error {

@@ -59,19 +59,28 @@ type ebb struct {
 	reported bool
 }
 
-func newEbb(w Workload, adaptive, standby bool, now time.Time) *ebb {
+// features are what Ebb does not do by default.
+type features struct{ adaptive, standby, metrics bool }
+
+func newEbb(w Workload, with features, now time.Time) *ebb {
 	e := &ebb{active: math.MaxInt32, budget: revision.NewBudget(), counts: revision.Counts{NotReady: w.Initial}, status: revision.Status{Desired: w.Initial, Proxied: true}}
-	if standby {
+	if with.standby {
 		e.stand = &revision.Standby{After: 10 * time.Second, Config: keep.Config{
 			Worth: keep.DefaultWorth, ColdStart: w.Start, Memory: w.Memory * w.Compressed, Longest: keep.Longest, Most: -1}}
 	}
+	var others []decide.Other
+	if with.metrics {
+		for place, m := range w.Metrics {
+			others = append(others, decide.Other{Name: m.Name, Metric: decide.Told, Place: place, Target: m.Target})
+		}
+	}
 	e.revision = revision.New(&revision.Config{Standby: e.stand,
-		Formula: decide.Config{Total: w.Total, Target: w.Target, ContainerConcurrency: float64(w.Concurrency),
+		Formula: decide.Config{Others: others, Total: w.Total, Target: w.Target, ContainerConcurrency: float64(w.Concurrency),
 			TargetBurstCapacity: w.BurstCapacity, ActivatorCapacity: 100, MaxScaleUpRate: 1000, MaxScaleDownRate: 2,
 			PanicThreshold: w.PanicThreshold, StableWindow: w.Window, Reachable: true},
 		Zero: zero.Config{Min: w.Min, Max: w.Max, Initial: w.Initial, ScaleToZero: true, AlwaysProxied: w.BurstCapacity == -1,
 			StableWindow: w.Window, Grace: 30 * time.Second, ProgressDeadline: 10 * time.Minute, PathHold: min(w.Window, time.Minute)},
-		PanicWindow: decide.PanicWindow(w.Window, w.PanicPercentage), Scraped: w.BurstCapacity != -1, Adaptive: adaptive,
+		PanicWindow: decide.PanicWindow(w.Window, w.PanicPercentage), Scraped: w.BurstCapacity != -1, Adaptive: with.adaptive,
 		ScaleUp: revision.Rate{PerSecond: 50, Burst: 500}}, e.counts, now)
 	return e
 }

@@ -1,11 +1,13 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -22,7 +24,7 @@ func read(t *testing.T, text string) Workload {
 
 func of(t *testing.T, w Workload, kind string) *Result {
 	t.Helper()
-	for _, k := range kinds {
+	for _, k := range kindsOf(w) {
 		if k.name == kind {
 			return simulateWorkload(w, k.create, 1)
 		}
@@ -94,6 +96,22 @@ func TestNineOutstandingIsSeenByTheAdaptiveTarget(t *testing.T) {
 	fixed, adaptive := throughput(of(t, w, "ebb")), throughput(of(t, w, "ebb-adaptive"))
 	if adaptive < 4*fixed {
 		t.Errorf("%.0f requests with the adaptive target, %.0f with the configured one", adaptive, fixed)
+	}
+}
+
+// What pods tell brings more of them where requests in flight are far below the target, and they go
+// again.
+func TestAToldLoadIsFollowedWhereRequestsDoNotTellIt(t *testing.T) {
+	w := read(t, "max 20\nwindow 20s\nstart 5s\nservice 8s lognormal\nworkers 4\nmetric running 3\nmetric waiting 1\nload rate 0.2 for 60s\nload rate 2 for 300s\nload idle for 200s")
+	blind, told := of(t, w, "ebb"), of(t, w, "ebb-metrics")
+	if a, b := told.waits.quantile(0.9), blind.waits.quantile(0.9); a > b/4 {
+		t.Errorf("one in ten waits for %s or more, and %s without the metrics", a, b)
+	}
+	if most := slices.MaxFunc(told.Curve, func(a, b Point) int { return cmp.Compare(a.Ready, b.Ready) }).Ready; most < 6 {
+		t.Errorf("at most %v pods for 16 requests at a time", most)
+	}
+	if last := told.Curve[len(told.Curve)-1]; last.Wanted != 0 || last.Ready != 0 {
+		t.Errorf("%+v after the load", last)
 	}
 }
 
@@ -267,10 +285,10 @@ func TestAllWorkloadFilesAreRead(t *testing.T) {
 	}
 	for _, file := range files {
 		w, err := ReadWorkload(file)
-		if err != nil || w.Length() < time.Minute || w.About == "" {
+		if err != nil || w.Length() < time.Minute || w.About == "" || w.Shows == "" {
 			t.Errorf("%s: %v, %s, %q", file, err, w.Length(), w.About)
 		}
-		if _, err := os.Stat(filepath.Join("../docs/simulation", w.Name+"-ebb.svg")); err != nil {
+		if _, err := os.Stat(filepath.Join("../docs/simulation", chart(w.Name))); err != nil {
 			t.Errorf("the report lacks %s: run make simulate", w.Name)
 		}
 	}
@@ -290,6 +308,9 @@ func TestWorkloadsThatMakeNoSense(t *testing.T) {
 		"service 1s gamma\nload idle for 1s":  `"gamma" is none of`,
 		"service -1s\nload idle for 1s":       `"-1s" is not a duration`,
 		"trace nowhere.csv\nload idle for 1s": "no such file",
+		"metric waiting\nload idle for 1s":    "a metric is: running|waiting TARGET",
+		"metric cpu 1\nload idle for 1s":      "a metric is: running|waiting TARGET",
+		"metric waiting 0\nload idle for 1s":  "is not a number above 0",
 		"min":                                 "a key without a value",
 	} {
 		if _, err := ParseWorkload(strings.NewReader(text), "workloads"); err == nil || !strings.Contains(err.Error(), want) {
@@ -330,11 +351,13 @@ func TestEveryShapeOfTrace(t *testing.T) {
 	file("plain.csv", "function,mean_ms,m0,m1\nf,20,3,0\n")
 	file("with-memory.csv", "function,mean_ms,memory_mib,m0,m1\nf,20,64,3,0\n")
 	file("in-flight.csv", "app,average_memory_mib,invocations,m0,m1,m2\na,64,9,2,2,0\n")
+	file("prompts.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.9799600,160,10\n2023-11-16 18:17:05.4799600,0,0")
 	file("invocations.csv", "HashOwner,HashApp,HashFunction,Trigger,480,481\no,a,f,timer,3,0\n")
 	file("durations.csv", "HashOwner,HashApp,HashFunction,Average,Count\no,a,f,20,9\n")
 	for name, want := range map[string]Function{
 		"plain.csv":       {Name: "f", Service: 20 * time.Millisecond, Minutes: []float64{3, 0}},
 		"with-memory.csv": {Name: "f", Service: 20 * time.Millisecond, Memory: 64, Minutes: []float64{3, 0}},
+		"prompts.csv":     {Name: "llm", Arrivals: []Arrival{{0, 340 * time.Millisecond}, {1500 * time.Millisecond, time.Millisecond}}},
 		"in-flight.csv":   {Name: "a", Memory: 64, Load: []Segment{{Closed: true, From: 2, To: 2, For: 2 * time.Minute}, {Closed: true, For: time.Minute}}},
 		"":                {Name: "f", Service: 20 * time.Millisecond, Minutes: []float64{3, 0}},
 	} {
@@ -345,6 +368,8 @@ func TestEveryShapeOfTrace(t *testing.T) {
 	}
 	for name, text := range map[string]string{
 		"negative": "function,mean_ms,m0\nf,20,-1\n", "NaN": "function,mean_ms,m0\nf,NaN,1\n", "empty": "", "no function": "function,mean_ms,m0\n",
+		"no time": "TIMESTAMP,ContextTokens,GeneratedTokens\nnow,1,1\n", "negative tokens": "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03,-1,1\n",
+		"backwards": "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03,1,1\n2023-11-16 18:17:02,1,1\n", "no prompt": "TIMESTAMP,ContextTokens,GeneratedTokens\n",
 		"no minute": "function,mean_ms\nf,20\n", "ragged": "function,mean_ms,m0\nf,20,1,2\n",
 	} {
 		file("bad.csv", text)

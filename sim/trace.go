@@ -21,13 +21,19 @@ type Function struct {
 	// Minutes are the arrivals in each minute. Load, when set, replaces them.
 	Minutes []float64
 	Load    []Segment
+	// Arrivals, when set, are the only ones.
+	Arrivals []Arrival
 }
+
+// Arrival is one request and how long it works.
+type Arrival struct{ At, Work time.Duration }
 
 // readTrace reads a trace of one of these shapes, which it tells by their headers:
 //
 //	function,mean_ms,m0,m1,...               arrivals in each minute
 //	function,mean_ms,memory_mib,m0,m1,...    the same
 //	app,average_memory_mib,invocations,m0,...   requests in flight in each minute
+//	TIMESTAMP,ContextTokens,GeneratedTokens     each request of a language model
 //	a folder with invocations.csv, durations.csv and memory.csv: the Azure Functions dataset of 2019
 func readTrace(path string) ([]Function, error) {
 	info, err := os.Stat(path)
@@ -114,6 +120,9 @@ func readRows(path string) ([]Function, error) {
 	if err != nil {
 		return nil, err
 	}
+	if slices.Equal(s.header, []string{"TIMESTAMP", "ContextTokens", "GeneratedTokens"}) {
+		return readPrompts(s)
+	}
 	memory := slices.Index(s.header, "memory_mib")
 	inFlight := false
 	first := 2
@@ -152,6 +161,46 @@ func readRows(path string) ([]Function, error) {
 	}
 	return all, nil
 }
+
+// What a token takes: one of the context, of which a model reads many at once, and one that it
+// generates.
+const (
+	contextToken   = 250 * time.Microsecond
+	generatedToken = 30 * time.Millisecond
+)
+
+// readPrompts reads the Azure LLM inference dataset of 2023: one function, whose requests work for
+// as long as their tokens take.
+func readPrompts(s sheet) ([]Function, error) {
+	f := Function{Name: "llm"}
+	var first time.Time
+	for row := range s.rows {
+		at, err := time.Parse("2006-01-02 15:04:05", s.rows[row][0])
+		if err != nil {
+			return nil, fmt.Errorf("%s:%d: %w", s.path, row+2, err)
+		}
+		tokens, err := s.series(row, 1)
+		if err != nil {
+			return nil, err
+		}
+		if row == 0 {
+			first = at
+		}
+		after := at.Sub(first)
+		works := tokens[0]*float64(contextToken) + tokens[1]*float64(generatedToken)
+		if n := len(f.Arrivals); n > 0 && after < f.Arrivals[n-1].At || after > longestTrace || !(works <= float64(longestTrace)) {
+			return nil, fmt.Errorf("%s:%d: a request comes before the last one, or takes or comes after more than %s", s.path, row+2, longestTrace)
+		}
+		f.Arrivals = append(f.Arrivals, Arrival{after, max(time.Duration(works), time.Millisecond)})
+	}
+	if len(f.Arrivals) == 0 {
+		return nil, fmt.Errorf("%s has no request", s.path)
+	}
+	return []Function{f}, nil
+}
+
+// longestTrace bounds a trace of single requests.
+const longestTrace = 1000 * time.Hour
 
 // outstanding keeps a number of requests in flight in each minute.
 func outstanding(minutes []float64) (load []Segment) {

@@ -17,6 +17,8 @@ import (
 // Workload is what a workload file says: revisions, how they scale, and the load on each.
 type Workload struct {
 	Name, About string
+	// Shows says what to see in the chart.
+	Shows string
 	// Revisions is how many independent copies run, each with its own seed.
 	Revisions int
 
@@ -28,6 +30,8 @@ type Workload struct {
 	PanicPercentage   float64
 	PanicThreshold    float64
 	BurstCapacity     float64
+	// Metrics are what the pods tell, for those autoscalers that scale by it.
+	Metrics []Metric
 
 	// Start is how long a pod takes from the write of the scale to its readiness.
 	Start time.Duration
@@ -81,7 +85,12 @@ func (w Workload) of(index int) Workload {
 // Length is how long the load lasts.
 func (w Workload) Length() time.Duration {
 	if len(w.Trace) > 0 {
-		return max(time.Duration(len(w.Trace[0].Minutes))*time.Minute, Workload{Load: w.Trace[0].Load}.Length())
+		f := w.Trace[0]
+		length := max(time.Duration(len(f.Minutes))*time.Minute, Workload{Load: f.Load}.Length())
+		if n := len(f.Arrivals); n > 0 {
+			length = max(length, (f.Arrivals[n-1].At + time.Minute).Truncate(time.Minute))
+		}
+		return length
 	}
 	var sum time.Duration
 	for _, s := range w.Load {
@@ -220,6 +229,8 @@ func (p *parser) setScale(key string, values []string) (known bool, err error) {
 		p.PanicThreshold /= 100
 	case "burst-capacity":
 		p.BurstCapacity, err = strconv.ParseFloat(value, 64)
+	case "metric":
+		err = p.setMetric(values)
 	default:
 		return false, nil
 	}
@@ -263,6 +274,8 @@ func (p *parser) setLoad(key string, values []string) (known bool, err error) {
 	switch key {
 	case "about":
 		p.About = strings.Join(values, " ")
+	case "shows":
+		p.Shows = strings.Join(values, " ")
 	case "revisions":
 		p.Revisions, err = whole(values[0], 1, 100_000)
 	case "think":

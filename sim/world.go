@@ -4,6 +4,7 @@ import (
 	"container/heap"
 	"math"
 	"math/rand"
+	"slices"
 	"strconv"
 	"time"
 
@@ -21,25 +22,26 @@ const (
 	leastGrowth = 5
 )
 
-type kind uint8
+type happening uint8
 
 const (
-	arrive kind = iota
-	finish      // a request leaves its worker, or ends its wait
-	ready       // a pod becomes ready
-	second      // a second ends
-	ring        // the autoscaler's clock
-	apply       // a scale reaches the cluster
-	change      // the next segment of the load begins
+	arrive happening = iota
+	finish           // a request leaves its worker, or ends its wait
+	ready            // a pod becomes ready
+	second           // a second ends
+	ring             // the autoscaler's clock
+	apply            // a scale reaches the cluster
+	change           // the next segment of the load begins
 )
 
 type event struct {
 	at       time.Duration
 	order    int // of creation, for events at the same time
-	kind     kind
+	kind     happening
 	pod      *pod
 	request  *request
 	replicas int32
+	work     time.Duration // of an arrival, 0 to draw it
 }
 
 type events []event
@@ -161,6 +163,10 @@ func simulate(work Workload, index int, create func(Workload, time.Time) scaler,
 	if len(work.Trace) > 0 {
 		w.minutes = work.Trace[0].Minutes
 		w.spread()
+		w.queue = slices.Grow(w.queue, len(work.Trace[0].Arrivals))
+		for _, a := range work.Trace[0].Arrivals {
+			w.schedule(a.At, event{kind: arrive, work: a.Work})
+		}
 	}
 	// Seconds and ticks of different revisions do not coincide.
 	w.ringAt = time.Duration(w.random.Int63n(int64(revision.TickPeriod)))
@@ -205,10 +211,10 @@ func (w *world) handle(e event) {
 	switch e.kind {
 	case arrive:
 		closed := e.request != nil
-		if !closed && len(w.minutes) == 0 {
+		if !closed && e.work == 0 && len(w.minutes) == 0 {
 			w.nextArrival()
 		}
-		w.arrive(closed)
+		w.arrive(closed, e.work)
 	case finish:
 		w.finish(e.pod, e.request)
 	case ready:
@@ -290,7 +296,8 @@ func (w *world) accrue() {
 	w.areaAt = w.now
 }
 
-func (w *world) arrive(closed bool) {
+// arrive lets a request come that works for a time, 0 to draw it.
+func (w *world) arrive(closed bool, works time.Duration) {
 	w.accrue()
 	w.inWorld++
 	w.all.arrivals++
@@ -298,8 +305,10 @@ func (w *world) arrive(closed bool) {
 	if w.ready+w.asleep+w.waking == 0 {
 		w.result.ColdStarts++
 	}
-	r := &request{arrived: w.now, closed: closed, proxied: w.scaler.proxied() || w.ready == 0,
-		work: serviceTime(w.work, w.w.Service, w.w.Spread)}
+	r := &request{arrived: w.now, closed: closed, proxied: w.scaler.proxied() || w.ready == 0, work: works}
+	if works == 0 {
+		r.work = serviceTime(w.work, w.w.Service, w.w.Spread)
+	}
 	if w.w.Wait > 0 {
 		r.wait = serviceTime(w.work, w.w.Wait, w.w.Spread)
 	}
@@ -344,7 +353,12 @@ func (w *world) stats() []revision.PodStat {
 	revision.OldestFirst(ready, func(p **pod) time.Time { return epoch.Add((*p).started) }, w.clock().Add(-w.w.Window), w.random.Shuffle)
 	var stats []revision.PodStat
 	for _, p := range ready[:revision.SampleSize(len(ready))] {
-		stats = append(stats, p.last)
+		s := p.last
+		for place, m := range w.w.Metrics {
+			s.Told.Known |= 1 << place
+			s.Told.Values[place] = m.of(p)
+		}
+		stats = append(stats, s)
 	}
 	return stats
 }
