@@ -7,8 +7,9 @@ import (
 	"math"
 )
 
-// MaxStatBytes bounds one encoded Stat as it is scraped (contract section 4.6).
-const MaxStatBytes = 336
+// MaxStatBytes bounds one encoded Stat as it is scraped: the contract's 336 bytes (section 4.6), and
+// ten for each told metric.
+const MaxStatBytes = 336 + 10*MaxTold
 
 // Bounds of a POST to PathStats. An activator reports many revisions at once, a pod its own only.
 const (

@@ -73,11 +73,11 @@ func (l Local) parts(s scope) (all []part) {
 // decisionOf tells of a run of decisions. The limits are the present ones.
 func decisionOf(e *loop.Entry, spec *loop.Spec) v1alpha1.Decision {
 	x := &e.Decision
-	o := &x.Observation
+	o, by := &x.Observation, x.Deciding()
 	d := v1alpha1.Decision{First: e.First.UTC(), Last: x.Time.UTC(), Times: e.Times, Want: e.Step.Want, Formula: x.Desired, Written: e.Step.Apply,
 		Rule: e.Rule(), Reason: e.Explanation.Reason(),
-		Metric: x.Metric.String(), Stable: v1alpha1.Rounded(o.Stable), Panic: v1alpha1.Rounded(o.Panic), Burst: v1alpha1.Rounded(o.Burst),
-		Target: v1alpha1.Rounded(x.Target), Capacity: v1alpha1.Rounded(x.Total),
+		Metric: by.Metric, Stable: v1alpha1.Rounded(by.Stable), Panic: v1alpha1.Rounded(by.Panic), Burst: v1alpha1.Rounded(o.Burst),
+		Target: v1alpha1.Rounded(by.Target), Capacity: v1alpha1.Rounded(x.Total),
 		StablePods: x.StableRaw, PanicPods: x.PanicRaw, BurstPods: x.BurstRaw, Panicking: x.Panicking,
 		Queued: o.Queued, Ready: o.Ready, Incomplete: !o.Known || o.Missing, ExcessBurst: v1alpha1.Rounded(x.ExcessBurst),
 		Limits: v1alpha1.Limits{Min: spec.Zero.Min, Max: spec.Zero.Max, RateLow: x.Low, RateHigh: x.High}}
