@@ -40,7 +40,7 @@ var kinds = []kind{
 	{"hybrid-histogram", func(w Workload, now time.Time) scaler { return newHybrid(w, now) }},
 }
 
-// kindsOf are those that a workload is run under. By metrics only a workload is scaled that has some.
+// kindsOf are those that a workload is run under. Only one that has metrics is scaled by them.
 func kindsOf(w Workload) []kind {
 	if len(w.Metrics) == 0 {
 		return kinds

@@ -7,7 +7,7 @@ import (
 	"math"
 )
 
-// MaxStatBytes bounds one encoded Stat as it is scraped: the contract's 336 bytes (section 4.6), and
+// MaxStatBytes bounds one encoded Stat as it is scraped: the contract's 336 bytes (section 4.6) and
 // ten for each told metric.
 const MaxStatBytes = 336 + 10*MaxTold
 

@@ -384,10 +384,10 @@ func TestAnswersOfPods(t *testing.T) {
 		"two lengths":                {"HTTP/1.1 200 OK\r\nContent-Length: 3\r\nContent-Length: 3\r\n\r\nabc", false, true},
 		"a length that is none":      {"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n", false, true},
 		"a negative length":          {"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n", false, true},
-		"too long":                   {"HTTP/1.1 200 OK\r\nContent-Length: 337\r\n\r\n", false, true},
+		"too long":                   {fmt.Sprintf("HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n", wire.MaxStatBytes+1), false, true},
 		"more than it said":          {plain + "x", false, true},
 		"parts that make no sense":   {"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", false, true},
-		"parts that are too much":    {fmt.Sprintf("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n", 400, make([]byte, 400)), false, true},
+		"parts that are too much":    {fmt.Sprintf("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n", 2*wire.MaxStatBytes, make([]byte, 2*wire.MaxStatBytes)), false, true},
 		"a connection to be closed":  {fmt.Sprintf("HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s", len(stat), stat), true, false},
 		"a protocol that is unknown": {"SSH-2.0\r\n\r\n", false, true},
 	} {

@@ -32,13 +32,15 @@ func TestWhatPodsTellWrongHoldsTheScaleAndIsCounted(t *testing.T) {
 			s.Found = &revision.State{Desired: 4}
 			play(t, s, revision.Counts{Ready: 4}, func(t *testing.T, w *world) {
 				tells := []float64{5, 5, 5, 5}
-				w.scrape = func() revision.Scrape {
+				w.mutex.Lock()
+				w.scrape = func() revision.Scrape { // called under the mutex
 					sample := make([]revision.PodStat, 4)
 					for i := range tells {
 						sample[i].Told.Known, sample[i].Told.Values[0] = 1, tells[i]
 					}
 					return revision.Extrapolate(sample, 4)
 				}
+				w.mutex.Unlock()
 				time.Sleep(2 * time.Minute)
 				if got := w.lastOrder().Status.Desired; got != 4 {
 					t.Fatalf("20 that wait asked for %d pods, want 4", got)
