@@ -164,6 +164,7 @@ func sections(s *Snapshot) []section {
 			{"external-gateways", defaultExternalGateways, gateways(&s.Gateway.External), "Gateways that carry the external hosts of Routes."},
 			{"local-gateways", defaultLocalGateways, gateways(&s.Gateway.Local), "Gateways that carry the cluster-local hosts of Routes; the first one's Service is the target of placeholder Services."},
 		}},
+		{CourierName, s.checkCourier, courierKeys(&s.Courier)},
 		{TracingName, nil, nil}, // deprecated: it may exist and has no effect
 	}
 }

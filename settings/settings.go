@@ -33,6 +33,7 @@ const (
 	LeaderElectionName = "config-leader-election"
 	CertManagerName    = "config-certmanager"
 	GatewayName        = "config-gateway"
+	CourierName        = "config-courier"
 )
 
 // Snapshot is the settings of one moment. It is never changed after Parse returned it: readers may
@@ -50,6 +51,7 @@ type Snapshot struct {
 	LeaderElection LeaderElection
 	CertManager    CertManager
 	Gateway        Gateway
+	Courier        Courier
 }
 
 // Known reports whether name is a ConfigMap this package reads.

@@ -25,7 +25,7 @@ var components = map[string]string{
 	AutoscalerName: "autoscaler", DefaultsName: "controller", DeploymentName: "controller", DomainName: "controller",
 	FeaturesName: "controller", GCName: "controller", NetworkName: "networking", ObservabilityName: "observability",
 	TracingName: "tracing", LoggingName: "logging", LeaderElectionName: "controller", CertManagerName: "net-certmanager",
-	GatewayName: "networking",
+	GatewayName: "networking", CourierName: "courier",
 }
 
 func wrap(text, prefix string) string {

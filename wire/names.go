@@ -31,6 +31,26 @@ const (
 	HeaderServerTiming = "Server-Timing"
 )
 
+// Headers of asynchronous calls.
+const (
+	// HeaderAsyncTarget is what a Route sets on a request that it leads to the courier: the Route
+	// and the host that the call is for (see AsyncTarget).
+	HeaderAsyncTarget = "Ebb-Async-Target"
+	// HeaderAsyncDelivery is on the request with which the courier delivers a call. Its value is
+	// the UID of the Route.
+	HeaderAsyncDelivery = "Ebb-Async-Delivery"
+	// HeaderCallback is the URL that gets the result of a call.
+	HeaderCallback = "Ebb-Callback"
+	// HeaderCallID and HeaderAttempt tell the service which call a request belongs to, and the
+	// how-manieth attempt it is.
+	HeaderCallID  = "Ebb-Call-Id"
+	HeaderAttempt = "Ebb-Attempt"
+	// HeaderHops is how many asynchronous calls led to a request.
+	HeaderHops = "Ebb-Async-Hops"
+	// HeaderResult is on the answer at a Location that has no result, and says why.
+	HeaderResult = "Ebb-Result"
+)
+
 // Values of HeaderNetworkProbe. A component answers its own value with 200 and that value as the
 // body.
 const (
@@ -81,6 +101,8 @@ const (
 	PathMetrics   = "/metrics"
 	PathStandby   = "/standby"   // queue-proxy: POST of the autoscaler, ?level=LEVEL or LevelAwake
 	PathLiveness  = "/liveness/" // queue-proxy: liveness probe of the container that follows
+	// PathCalls, followed by the ID of a call, is where its result is read, on each host.
+	PathCalls = "/.ebb/calls/"
 )
 
 // Names in the certificates between Ebb's parts (contract section 6.2).

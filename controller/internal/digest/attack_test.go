@@ -28,6 +28,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
+
+	"ebb.dev/ebb/internal/egress"
 )
 
 // none is an environment without variables, or a request without a proxy.
@@ -45,12 +47,12 @@ func TestNoImageMakesTheControllerAskItsOwnHost(t *testing.T) {
 	for _, host := range []string{"127.0.0.1:" + port, "localhost:" + port, "[::ffff:127.0.0.1]:" + port} {
 		way := NewWay(fake.NewClientset(), none)(host, []string{host})
 		client := &http.Client{Transport: way, Timeout: 10 * time.Second}
-		if _, err := client.Get("https://" + host); !errors.Is(err, errAddress) || asked {
+		if _, err := client.Get("https://" + host); !errors.Is(err, egress.ErrAddress) || asked {
 			t.Errorf("%s: %v, asked: %v", host, err, asked)
 		}
 	}
 	// A clientset of Kubernetes 1.33 or newer, and the Service of the API server for older ones.
-	of := &services{server: "10.20.0.1", kube: fake.NewClientset(&networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: "kubernetes"},
+	of := &egress.Services{Server: "10.20.0.1", Kube: fake.NewClientset(&networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: "kubernetes"},
 		Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{"10.96.0.0/12", "fd00:10:96::/112"}}})}
 	const local, service, private, public = 0, 1, 2, 3
 	for address, is := range map[string]int{
@@ -63,10 +65,10 @@ func TestNoImageMakesTheControllerAskItsOwnHost(t *testing.T) {
 		"192.0.2.1:443":        public, "[2001:db8::1]:443": public,
 	} {
 		for name, one := range map[string]struct {
-			allowed rule
+			allowed egress.Rule
 			from    int
-		}{"a named registry": {notLocal, service}, "the image's registry": {of.notAService, private}, "another host": {of.public, public}} {
-			err := one.allowed.control(t.Context(), "tcp", address, nil)
+		}{"a named registry": {egress.NotLocal, service}, "the image's registry": {of.NotAService, private}, "another host": {of.Public, public}} {
+			err := one.allowed.Control(t.Context(), "tcp", address, nil)
 			if (err == nil) != (is >= one.from) {
 				t.Errorf("%s at %s: %v", name, address, err)
 			}
@@ -79,15 +81,15 @@ func TestWithoutTheRangesOfServicesNoRegistryIsAsked(t *testing.T) {
 	client := fake.NewClientset()
 	var answer error = apierrors.NewForbidden(networkingv1.Resource("servicecidrs"), "", nil)
 	client.PrependReactor("list", "servicecidrs", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, answer })
-	of := &services{server: "10.96.0.1", kube: client}
-	if err := of.notAService(t.Context(), netip.MustParseAddr("192.0.2.1")); err == nil {
+	of := &egress.Services{Server: "10.96.0.1", Kube: client}
+	if err := of.NotAService(t.Context(), netip.MustParseAddr("192.0.2.1")); err == nil {
 		t.Error("an address is allowed though the ranges cannot be read")
 	}
 	answer = apierrors.NewNotFound(networkingv1.Resource("servicecidrs"), "") // before Kubernetes 1.33
-	if err := of.notAService(t.Context(), netip.MustParseAddr("192.0.2.1")); err != nil {
+	if err := of.NotAService(t.Context(), netip.MustParseAddr("192.0.2.1")); err != nil {
 		t.Errorf("a Kubernetes without ServiceCIDRs: %v", err)
 	}
-	if err := of.notAService(t.Context(), netip.MustParseAddr("10.96.0.1")); !errors.Is(err, errAddress) {
+	if err := of.NotAService(t.Context(), netip.MustParseAddr("10.96.0.1")); !errors.Is(err, egress.ErrAddress) {
 		t.Errorf("its API server: %v", err)
 	}
 }
@@ -143,9 +145,9 @@ func (l *landscape) host(name, address string, handler http.HandlerFunc) {
 }
 
 func (l *landscape) way() Way {
-	of := &services{kube: fake.NewClientset(&networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: "kubernetes"},
+	of := &egress.Services{Kube: fake.NewClientset(&networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: "kubernetes"},
 		Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{"10.96.0.0/12"}}})}
-	way := newWay(of, none, direct, func(allowed rule) dial {
+	way := newWay(of, none, direct, func(allowed egress.Rule) dial {
 		return func(ctx context.Context, network, address string) (net.Conn, error) {
 			if _, known := l.at[address]; !known {
 				return nil, &net.DNSError{Err: "no such host", Name: address, IsNotFound: true}

@@ -28,6 +28,8 @@ import (
 	"k8s.io/client-go/util/workqueue"
 
 	servingv1 "ebb.dev/ebb/api/serving/v1"
+
+	"ebb.dev/ebb/internal/egress"
 )
 
 // userAgent starts with the prefix that operators of registries know.
@@ -299,7 +301,7 @@ func isMissing(err error) bool {
 
 // isRefusal reports whether a retry with the same credentials and settings cannot succeed.
 func isRefusal(err error) bool {
-	return errors.Is(err, errAddress) || errors.Is(err, errPlain) || statusIs(err, http.StatusUnauthorized, http.StatusForbidden)
+	return errors.Is(err, egress.ErrAddress) || errors.Is(err, errPlain) || statusIs(err, http.StatusUnauthorized, http.StatusForbidden)
 }
 
 func statusIs(err error, codes ...int) bool {

@@ -8,6 +8,8 @@ import (
 	"net/http"
 
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
+
+	"ebb.dev/ebb/internal/egress"
 )
 
 // explain says in a text of ours why there is no digest. It goes into a condition, which the tenant
@@ -21,8 +23,8 @@ func explain(err error) string {
 		return fmt.Sprintf("the registry answered %d %s", refused.StatusCode, http.StatusText(refused.StatusCode))
 	case errors.As(err, new(missingError)):
 		return "the reference is not valid"
-	case errors.Is(err, errAddress):
-		return errAddress.Error()
+	case errors.Is(err, egress.ErrAddress):
+		return "the registry's address, or one that it leads to, is one where no registry is asked"
 	case errors.Is(err, errPlain):
 		return errPlain.Error()
 	case errors.Is(err, context.DeadlineExceeded):

@@ -7,15 +7,15 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"net/netip"
 	"net/url"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"k8s.io/client-go/kubernetes"
+
+	"ebb.dev/ebb/internal/egress"
 )
 
 // Way returns the transport for the questions about an image of the given registry. trusted are the
@@ -27,18 +27,18 @@ type Way func(registry string, trusted []string) http.RoundTripper
 // are not known leave Go's default. KUBERNETES_SERVICE_HOST is an address of the cluster's
 // Services.
 func NewWay(kube kubernetes.Interface, env func(string) string) Way {
-	return newWay(&services{kube: kube, server: env("KUBERNETES_SERVICE_HOST")}, env, http.ProxyFromEnvironment, dialling)
+	return newWay(&egress.Services{Kube: kube, Server: env("KUBERNETES_SERVICE_HOST")}, env, http.ProxyFromEnvironment, dialling)
 }
 
 // dial opens a connection to an address.
 type dial func(ctx context.Context, network, address string) (net.Conn, error)
 
-func dialling(allowed rule) dial {
-	return (&net.Dialer{Timeout: 5 * time.Second, KeepAlive: 30 * time.Second, ControlContext: allowed.control}).DialContext
+func dialling(allowed egress.Rule) dial {
+	return (&net.Dialer{Timeout: 5 * time.Second, KeepAlive: 30 * time.Second, ControlContext: allowed.Control}).DialContext
 }
 
-func newWay(of *services, env func(string) string, proxy func(*http.Request) (*url.URL, error), dialling func(rule) dial) Way {
-	transport := func(allowed rule) *http.Transport {
+func newWay(of *egress.Services, env func(string) string, proxy func(*http.Request) (*url.URL, error), dialling func(egress.Rule) dial) Way {
+	transport := func(allowed egress.Rule) *http.Transport {
 		t := remote.DefaultTransport.(*http.Transport).Clone()
 		t.Proxy = nil
 		t.DialContext = dialling(allowed)
@@ -52,7 +52,7 @@ func newWay(of *services, env func(string) string, proxy func(*http.Request) (*u
 		return t
 	}
 	// A connection is used again only by requests that may open it: each rule has its own pool.
-	g := guarded{proxy: proxy, remote: transport(notLocal), outside: transport(of.notAService), public: transport(of.public)}
+	g := guarded{proxy: proxy, remote: transport(egress.NotLocal), outside: transport(of.NotAService), public: transport(of.Public)}
 	g.remote.Proxy = proxy
 	return func(registry string, trusted []string) http.RoundTripper {
 		to := g
@@ -108,18 +108,6 @@ func (g *guarded) RoundTrip(r *http.Request) (*http.Response, error) {
 func trusts(trusted []string, host string) (named, plain bool) {
 	plain = slices.Contains(trusted, "http://"+host)
 	return plain || slices.Contains(trusted, host), plain
-}
-
-// A rule decides whether an address may be connected to.
-type rule func(context.Context, netip.Addr) error
-
-// control applies the rule to the address that is dialled, whatever name or redirect led there.
-func (allowed rule) control(ctx context.Context, _, address string, _ syscall.RawConn) error {
-	to, err := netip.ParseAddrPort(address)
-	if err != nil {
-		return fmt.Errorf("dial %s: %w", address, err)
-	}
-	return allowed(ctx, to.Addr())
 }
 
 func version(text string, otherwise uint16) uint16 {

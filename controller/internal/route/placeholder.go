@@ -40,7 +40,9 @@ func placeholder(route *servingv1.Route, name, gatewayHost string) *corev1.Servi
 func inherited(annotations map[string]string) map[string]string {
 	out := map[string]string{}
 	maps.Copy(out, annotations)
-	delete(out, names.LastAppliedAnnotation)
+	for _, key := range append(names.AsyncAnnotations, names.LastAppliedAnnotation) {
+		delete(out, key)
+	}
 	return out
 }
 

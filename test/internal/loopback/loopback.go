@@ -136,6 +136,31 @@ func (c *Cluster) RevisionIn(namespace, name string, limit int64, pods ...string
 	return c.put(objects...)
 }
 
+// Settings sets keys of a ConfigMap.
+func (c *Cluster) Settings(name string, data map[string]string) error {
+	return c.put(&corev1.ConfigMap{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: SystemNamespace, Name: name}, Data: data})
+}
+
+// Route adds a Route to a revision of its name, and the PodAutoscaler of that with ready pods, and
+// returns what a gateway says of requests that it leads to the courier.
+func (c *Cluster) Route(namespace, name string, pods int32, limit int64, annotations map[string]string) (wire.AsyncTarget, error) {
+	all := int64(100)
+	meta := metav1.ObjectMeta{Namespace: namespace, Name: name, Annotations: annotations}
+	route := &servingv1.Route{TypeMeta: metav1.TypeMeta{APIVersion: "serving.knative.dev/v1", Kind: "Route"}, ObjectMeta: meta}
+	route.Status.Traffic = []servingv1.TrafficTarget{{RevisionName: name, Percent: &all}}
+	meta.Annotations = nil
+	pa := &v1alpha1.PodAutoscaler{TypeMeta: metav1.TypeMeta{APIVersion: "autoscaling.internal.knative.dev/v1alpha1", Kind: "PodAutoscaler"}, ObjectMeta: meta,
+		Spec:   v1alpha1.PodAutoscalerSpec{ProtocolType: v1alpha1.ProtocolHTTP1, ContainerConcurrency: limit},
+		Status: v1alpha1.PodAutoscalerStatus{ActualScale: &pods}}
+	err := c.put(route, pa)
+	kept := c.store.Get(schema.GroupResource{Group: "serving.knative.dev", Resource: "routes"}, namespace, name)
+	if err != nil || kept == nil {
+		return wire.AsyncTarget{}, fmt.Errorf("put Route %s/%s into the cluster: %w", namespace, name, err)
+	}
+	return wire.AsyncTarget{Namespace: namespace, Route: name, UID: string(kept.GetUID()), Host: name + "." + namespace + ".svc.cluster.local"}, nil
+}
+
 // Asleep adds a PodAutoscaler without pods, and its Deployment, as the controller leaves those of a
 // revision that nobody asks for.
 func (c *Cluster) Asleep(namespace, name string) error {

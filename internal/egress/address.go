@@ -1,4 +1,9 @@
-package digest
+// Package egress decides which addresses a component may connect to on behalf of a tenant, who may
+// name any host. It judges the address that is dialled, whatever name or redirect led there.
+//
+// Owns: nothing. Reads: the ranges of the cluster's Services. Writes: nothing. Never: resolves a
+// name.
+package egress
 
 import (
 	"context"
@@ -7,6 +12,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"syscall"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -14,7 +20,32 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-var errAddress = errors.New("the registry's address, or one that it leads to, is one where no registry is asked")
+// ErrAddress is returned for an address that may not be connected to.
+var ErrAddress = errors.New("the address may not be connected to on behalf of a tenant")
+
+// A Rule decides whether an address may be connected to.
+type Rule func(context.Context, netip.Addr) error
+
+// Control applies the rule to the address that is dialled. It is the ControlContext of a
+// net.Dialer.
+func (allowed Rule) Control(ctx context.Context, _, address string, _ syscall.RawConn) error {
+	to, err := netip.ParseAddrPort(address)
+	if err != nil {
+		return fmt.Errorf("dial %s: %w", address, err)
+	}
+	return allowed(ctx, to.Addr())
+}
+
+// Except returns a rule that also allows the networks that the operator named, unless they are
+// those of NotLocal.
+func (allowed Rule) Except(networks func() []netip.Prefix) Rule {
+	return func(ctx context.Context, ip netip.Addr) error {
+		if slices.ContainsFunc(networks(), func(p netip.Prefix) bool { return p.Contains(embedded(ip)) }) {
+			return NotLocal(ctx, ip)
+		}
+		return allowed(ctx, ip)
+	}
+}
 
 // Where clouds serve the credentials of a node, besides link-local addresses.
 var clouds = []netip.Addr{
@@ -37,31 +68,31 @@ func embedded(ip netip.Addr) netip.Addr {
 	return ip.Unmap()
 }
 
-// notLocal refuses addresses that are the controller's own or its node's: loopback, link-local, and
+// NotLocal refuses addresses that are the process's own or its node's: loopback, link-local, and
 // those where clouds serve the credentials of a node.
-func notLocal(_ context.Context, ip netip.Addr) error {
+func NotLocal(_ context.Context, ip netip.Addr) error {
 	ip = embedded(ip)
 	if ip.IsLoopback() || ip.IsUnspecified() || ip.IsLinkLocalUnicast() || ip.IsMulticast() ||
 		thisNetwork.Contains(ip) || slices.Contains(clouds, ip.WithZone("")) {
-		return errAddress
+		return ErrAddress
 	}
 	return nil
 }
 
-// services knows the addresses of the cluster's Services.
-type services struct {
-	kube kubernetes.Interface
-	// server is the address of the Service of the API server.
-	server string
+// Services knows the addresses of the cluster's Services.
+type Services struct {
+	Kube kubernetes.Interface
+	// Server is the address of the Service of the API server.
+	Server string
 
 	mu     sync.Mutex
 	ranges []netip.Prefix
 	read   time.Time
 }
 
-// notAService also refuses the addresses of Services.
-func (s *services) notAService(ctx context.Context, ip netip.Addr) error {
-	if err := notLocal(ctx, ip); err != nil {
+// NotAService also refuses the addresses of Services.
+func (s *Services) NotAService(ctx context.Context, ip netip.Addr) error {
+	if err := NotLocal(ctx, ip); err != nil {
 		return err
 	}
 	ranges, err := s.list(ctx)
@@ -69,36 +100,36 @@ func (s *services) notAService(ctx context.Context, ip netip.Addr) error {
 		return err
 	}
 	if slices.ContainsFunc(ranges, func(p netip.Prefix) bool { return p.Contains(embedded(ip)) }) {
-		return errAddress
+		return ErrAddress
 	}
 	return nil
 }
 
-// public also refuses private addresses.
-func (s *services) public(ctx context.Context, ip netip.Addr) error {
+// Public also refuses private addresses.
+func (s *Services) Public(ctx context.Context, ip netip.Addr) error {
 	if ip := embedded(ip); ip.IsPrivate() || shared.Contains(ip) {
-		return errAddress
+		return ErrAddress
 	}
-	return s.notAService(ctx, ip)
+	return s.NotAService(ctx, ip)
 }
 
 // rangesAge is the time after which the ranges are read again; an operator may add one.
 const rangesAge = 10 * time.Minute
 
 // list returns the ranges of the Services' addresses. A Kubernetes before 1.33 does not tell them.
-func (s *services) list(ctx context.Context) ([]netip.Prefix, error) {
+func (s *Services) list(ctx context.Context) ([]netip.Prefix, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ranges != nil && time.Since(s.read) < rangesAge {
 		return s.ranges, nil
 	}
 	ranges := []netip.Prefix{}
-	if server, err := netip.ParseAddr(s.server); err == nil {
+	if server, err := netip.ParseAddr(s.Server); err == nil {
 		ranges = append(ranges, netip.PrefixFrom(server.Unmap(), server.Unmap().BitLen()))
 	}
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	have, err := s.kube.NetworkingV1().ServiceCIDRs().List(ctx, metav1.ListOptions{})
+	have, err := s.Kube.NetworkingV1().ServiceCIDRs().List(ctx, metav1.ListOptions{})
 	if err != nil && !apierrors.IsNotFound(err) {
 		return nil, fmt.Errorf("list the ranges of Services: %w", err)
 	}

@@ -1,0 +1,84 @@
+package names
+
+import (
+	"fmt"
+	"net/url"
+	"strings"
+
+	"knative.dev/pkg/apis"
+
+	"ebb.dev/ebb/api/calls"
+)
+
+// Annotations of a Service or Route about asynchronous calls. The courier serves them.
+const (
+	AsyncAnnotation            = "serving.ebb.dev/async"
+	AsyncCallbackAnnotation    = "serving.ebb.dev/async-callback"
+	AsyncConcurrencyAnnotation = "serving.ebb.dev/async-concurrency"
+	AsyncRateAnnotation        = "serving.ebb.dev/async-rate"
+	SchedulesAnnotation        = "serving.ebb.dev/schedules"
+)
+
+// AsyncAnnotations are read on Services and Routes only.
+var AsyncAnnotations = []string{AsyncAnnotation, AsyncCallbackAnnotation, AsyncConcurrencyAnnotation, AsyncRateAnnotation, SchedulesAnnotation}
+
+// AsyncMode says which requests are asynchronous.
+type AsyncMode string
+
+// Values of AsyncAnnotation.
+const (
+	AsyncAllowed AsyncMode = "allowed" // those that prefer it; the default
+	AsyncAlways  AsyncMode = "always"  // all
+	AsyncNever   AsyncMode = "never"   // none
+)
+
+// Async is what annotations say about asynchronous calls.
+type Async struct {
+	Mode        AsyncMode
+	Callback    string
+	Concurrency int32   // 0 is not given
+	Rate        float64 // calls per second, 0 is not given
+	Schedules   []calls.Schedule
+}
+
+const longestCallback = 2048
+
+// ParseAsync reads the annotations about asynchronous calls.
+func ParseAsync(annotations map[string]string) (Async, *apis.FieldError) {
+	r := &reader{annotations: annotations}
+	a := Async{Mode: AsyncAllowed}
+	if text, given := annotations[AsyncAnnotation]; given {
+		switch mode := AsyncMode(text); mode {
+		case AsyncAllowed, AsyncAlways, AsyncNever:
+			a.Mode = mode
+		default:
+			r.fail(apis.ErrInvalidValue(text, AsyncAnnotation, fmt.Sprintf("must be %s, %s or %s", AsyncAllowed, AsyncAlways, AsyncNever)))
+		}
+	}
+	if text, given := annotations[AsyncCallbackAnnotation]; given {
+		u, err := url.Parse(text)
+		if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" || u.User != nil || u.Fragment != "" ||
+			len(text) > longestCallback || strings.ContainsAny(text, " \t\r\n") {
+			r.fail(apis.ErrInvalidValue(text, AsyncCallbackAnnotation, "must be a URL with http or https, without a user or a fragment"))
+		} else {
+			a.Callback = text
+		}
+	}
+	if n := r.int32(AsyncConcurrencyAnnotation, 1, 10000); n != nil {
+		a.Concurrency = *n
+	}
+	if f := r.float(AsyncRateAnnotation, 0.001, 1e6); f != nil {
+		a.Rate = *f
+	}
+	if text, given := annotations[SchedulesAnnotation]; given {
+		list, err := calls.Parse(text)
+		if err != nil {
+			r.fail(apis.ErrInvalidValue("schedules", SchedulesAnnotation, err.Error()))
+		} else if len(list) > 0 && a.Mode == AsyncNever {
+			r.fail(apis.ErrInvalidValue("schedules", SchedulesAnnotation, "needs asynchronous calls, which "+AsyncAnnotation+" switches off"))
+		} else {
+			a.Schedules = list
+		}
+	}
+	return a, r.errs
+}

@@ -1,0 +1,407 @@
+// Package accept answers clients: it stores a call and says where its result will be, or refuses it
+// before it says anything else.
+//
+// Owns: the bounds of what is accepted. Reads: requests, as far as the bounds. Writes: calls to the
+// store. Never: answers 202 for a call that is not on the disk; trusts a header that a Route does
+// not set; holds more of bodies in memory than Bounds.Memory.
+package accept
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"ebb.dev/ebb/courier/internal/call"
+	"ebb.dev/ebb/courier/internal/store"
+	"ebb.dev/ebb/wire"
+)
+
+// Rules are what applies to the calls of one service.
+type Rules struct {
+	MaxBody  int64
+	Queue    int // calls that are not completed
+	Hops     int
+	Callback string // of calls without one
+}
+
+// Routes knows the Routes.
+type Routes interface {
+	// Rules returns the rules for a target that the gateway named; ok is false if no Route says so.
+	Rules(wire.AsyncTarget) (rules Rules, ok bool)
+}
+
+// Queues knows how many calls wait.
+type Queues interface {
+	// Admit prepares the queue of a service for one more call; depth is how many there are.
+	Admit(ctx context.Context, of call.Service) (depth int, err error)
+	// Added tells that a call was added.
+	Added(of call.Service)
+	// Running returns the attempt of a call that is under way, 0 if none is.
+	Running(id string) (attempt int, since time.Time)
+}
+
+// Bounds of all services together.
+const (
+	// most is how many requests are read or stored at once. Each holds at most store.Inline bytes
+	// of its body.
+	most = 512
+	// longestHead bounds what is stored of a request besides its body.
+	longestHead = 64 << 10
+	longestKey  = 256
+	longestURL  = 2048
+	// readTimeout is how long a client may take to send its body.
+	readTimeout = 5 * time.Minute
+)
+
+// Handler answers the requests that Routes lead to the courier.
+type Handler struct {
+	Store  *store.Store
+	Routes Routes
+	Queues Queues
+	Log    *slog.Logger
+	Now    func() time.Time
+
+	// Accepted counts calls that were stored, Repeated those that were already.
+	Accepted, Repeated atomic.Int64
+	// Refused counts requests that were not stored, by reason.
+	Refused struct{ Unknown, Malformed, TooLarge, TooMany, Loop, Store atomic.Int64 }
+
+	slots chan struct{}
+}
+
+// Start makes a Handler ready.
+func (h *Handler) Start() *Handler {
+	h.slots = make(chan struct{}, most)
+	return h
+}
+
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.Header.Get(wire.HeaderNetworkProbe) != "" {
+		probed(w, r)
+		return
+	}
+	target, ok := wire.ParseAsyncTarget(r.Header.Get(wire.HeaderAsyncTarget))
+	var rules Rules
+	if ok {
+		rules, ok = h.Routes.Rules(target)
+	}
+	if !ok || len(r.Header.Values(wire.HeaderAsyncTarget)) != 1 {
+		refuse(w, &h.Refused.Unknown, http.StatusNotFound, "no Route leads here for this host")
+		return
+	}
+	of := call.Service{Namespace: target.Namespace, Name: target.Route}
+	if id, isResult := strings.CutPrefix(r.URL.Path, wire.PathCalls); isResult {
+		h.result(w, r, of, id)
+		return
+	}
+	h.accept(w, r, of, target.Host, rules)
+}
+
+// probed answers the probe of a gateway, as queue-proxy and the activator do.
+func probed(w http.ResponseWriter, r *http.Request) {
+	if r.Header.Get(wire.HeaderNetworkProbe) != wire.ProbeIngress {
+		http.Error(w, "this probe is for another component", http.StatusBadRequest)
+		return
+	}
+	w.Header().Set(wire.HeaderNetworkHash, r.Header.Get(wire.HeaderNetworkHash))
+}
+
+func refuse(w http.ResponseWriter, counter *atomic.Int64, status int, why string) {
+	counter.Add(1)
+	if status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable {
+		w.Header().Set("Retry-After", "2")
+	}
+	http.Error(w, why, status)
+}
+
+func (h *Handler) accept(w http.ResponseWriter, r *http.Request, of call.Service, host string, rules Rules) {
+	c, key, refusal := h.read(r, of, host, rules)
+	if refusal != nil {
+		refuse(w, refusal.counter, refusal.status, refusal.why)
+		return
+	}
+	select {
+	case h.slots <- struct{}{}:
+		defer func() { <-h.slots }()
+	default:
+		refuse(w, &h.Refused.TooMany, http.StatusServiceUnavailable, "the courier stores as many calls as it can at the moment")
+		return
+	}
+	depth, err := h.Queues.Admit(r.Context(), of)
+	switch {
+	case err != nil:
+		h.failed(w, r, of, err)
+		return
+	case depth >= rules.Queue:
+		refuse(w, &h.Refused.TooMany, http.StatusTooManyRequests, fmt.Sprintf("%d calls of this service wait, and no more may", depth))
+		return
+	}
+	c.ID = call.NewID()
+	if key != "" {
+		c.Keyed, c.ID = true, call.KeyedID(h.Store.Secret, of, host, key)
+	}
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(readTimeout))
+	body, err := h.body(r, c, rules.MaxBody)
+	switch {
+	case errors.Is(err, errTooLarge):
+		w.Header().Set("Connection", "close")
+		refuse(w, &h.Refused.TooLarge, http.StatusRequestEntityTooLarge, fmt.Sprintf("the body has more than %d bytes", rules.MaxBody))
+		return
+	case errors.Is(err, errRead):
+		refuse(w, &h.Refused.Malformed, http.StatusBadRequest, "the body could not be read")
+		return
+	case err != nil:
+		h.failed(w, r, of, err)
+		return
+	}
+	fresh, err := h.Store.Add(r.Context(), c, body)
+	if err != nil {
+		// It may be stored after all, so a large body stays until it is old.
+		h.failed(w, r, of, err)
+		return
+	}
+	if fresh {
+		h.Accepted.Add(1)
+		h.Queues.Added(of)
+	} else {
+		h.Repeated.Add(1)
+		if c.Body != "" {
+			h.Store.DropBody(r.Context(), c.Body)
+		}
+	}
+	w.Header().Set("Location", wire.PathCalls+c.ID)
+	w.Header().Set("Preference-Applied", wire.PreferAsync)
+	w.WriteHeader(http.StatusAccepted)
+}
+
+// failed answers a request that could not be stored.
+func (h *Handler) failed(w http.ResponseWriter, r *http.Request, of call.Service, err error) {
+	if r.Context().Err() == nil {
+		h.Log.Error("a call was not accepted", "service", of.String(), "error", err)
+	}
+	refuse(w, &h.Refused.Store, http.StatusServiceUnavailable, "the call could not be stored")
+}
+
+type refusal struct {
+	counter *atomic.Int64
+	status  int
+	why     string
+}
+
+// read judges the head of a request.
+func (h *Handler) read(r *http.Request, of call.Service, host string, rules Rules) (c *call.Call, key string, no *refusal) {
+	malformed := func(why string) (*call.Call, string, *refusal) {
+		return nil, "", &refusal{&h.Refused.Malformed, http.StatusBadRequest, why}
+	}
+	switch {
+	case !call.ValidMethod(r.Method):
+		return malformed("a request with this method cannot be made later")
+	case r.Header.Get("Upgrade") != "":
+		return malformed("a connection cannot be upgraded later")
+	case !strings.HasPrefix(r.RequestURI, "/"):
+		return malformed("the target of the request is no path")
+	}
+	hops, ok := call.Hops(r.Header)
+	if !ok {
+		return malformed("the header " + wire.HeaderHops + " is no number")
+	}
+	if hops >= rules.Hops {
+		return nil, "", &refusal{&h.Refused.Loop, http.StatusLoopDetected, fmt.Sprintf("%d asynchronous calls led to this one", hops)}
+	}
+	callback := rules.Callback
+	if given := r.Header.Values(wire.HeaderCallback); len(given) > 1 {
+		return malformed("there is more than one header " + wire.HeaderCallback)
+	} else if len(given) == 1 {
+		callback = given[0]
+	}
+	if callback != "" {
+		if err := ValidCallback(callback); err != nil {
+			return malformed("the callback " + err.Error())
+		}
+	}
+	keys := r.Header.Values("Idempotency-Key")
+	switch {
+	case len(keys) > 1:
+		return malformed("there is more than one header Idempotency-Key")
+	case len(keys) == 1 && (keys[0] == "" || len(keys[0]) > longestKey):
+		return malformed(fmt.Sprintf("the header Idempotency-Key must have 1 to %d characters", longestKey))
+	case len(keys) == 1:
+		key = keys[0]
+	}
+	if r.ContentLength > rules.MaxBody {
+		return nil, "", &refusal{&h.Refused.TooLarge, http.StatusRequestEntityTooLarge, fmt.Sprintf("the body has more than %d bytes", rules.MaxBody)}
+	}
+	c = &call.Call{Service: of, Host: host, Asked: r.Host, Method: r.Method, Path: r.RequestURI, Header: call.KeptRequest(r.Header),
+		Accepted: h.Now(), Callback: callback, Hops: hops}
+	if len(call.Encode(c)) > longestHead {
+		return nil, "", &refusal{&h.Refused.TooLarge, http.StatusRequestHeaderFieldsTooLarge, fmt.Sprintf("the headers have more than %d bytes", longestHead)}
+	}
+	return c, key, nil
+}
+
+// ValidCallback says what is wrong with the URL of a callback. Where it leads is judged when it is
+// called.
+func ValidCallback(text string) error {
+	u, err := url.Parse(text)
+	switch {
+	case len(text) > longestURL:
+		return fmt.Errorf("has more than %d characters", longestURL)
+	case err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https":
+		return errors.New("must be a URL with http or https")
+	case u.User != nil || u.Fragment != "":
+		return errors.New("must have neither a user nor a fragment")
+	}
+	return nil
+}
+
+var (
+	errTooLarge = errors.New("the body is too large")
+	errRead     = errors.New("read the body")
+)
+
+// bounded fails after most bytes, and marks errors that are the client's.
+type bounded struct {
+	from io.Reader
+	left int64
+}
+
+func (b *bounded) Read(p []byte) (int, error) {
+	if int64(len(p)) > b.left+1 {
+		p = p[:b.left+1]
+	}
+	n, err := b.from.Read(p)
+	if b.left -= int64(n); b.left < 0 {
+		return n, errTooLarge
+	}
+	if err != nil && !errors.Is(err, io.EOF) {
+		err = fmt.Errorf("%w: %w", errRead, err)
+	}
+	return n, err
+}
+
+// body reads a body: a small one to memory, a large one to the store while it is read.
+func (h *Handler) body(r *http.Request, c *call.Call, most int64) ([]byte, error) {
+	from := &bounded{r.Body, most}
+	var small bytes.Buffer
+	if r.ContentLength > 0 && r.ContentLength <= store.Inline {
+		small.Grow(int(r.ContentLength) + bytes.MinRead)
+	}
+	n, err := small.ReadFrom(io.LimitReader(from, store.Inline+1))
+	if err != nil || n <= store.Inline {
+		c.Size = n
+		return small.Bytes(), err
+	}
+	c.Body = call.NewID() // not the ID of the call, which a repetition has too
+	if c.Size, err = h.Store.PutBody(r.Context(), c.Body, io.MultiReader(&small, from)); err != nil {
+		return nil, err
+	}
+	return nil, nil
+}
+
+// retryAfter is when a client may ask again for a result, in seconds.
+const retryAfter = 1
+
+// result answers a request for what became of a call: what the service answered, or with "Accept:
+// application/json" or the suffix /record, the record.
+func (h *Handler) result(w http.ResponseWriter, r *http.Request, of call.Service, id string) {
+	id, wantsRecord := strings.CutSuffix(id, "/record")
+	wantsRecord = wantsRecord || r.Header.Get("Accept") == "application/json"
+	if r.Method != http.MethodGet && r.Method != http.MethodHead {
+		w.Header().Set("Allow", "GET, HEAD")
+		http.Error(w, "use GET", http.StatusMethodNotAllowed)
+		return
+	}
+	record, body, err := h.find(r.Context(), of, id)
+	if err == nil && record.Asked != r.Host {
+		err = store.ErrNone // of another host
+	}
+	switch {
+	case errors.Is(err, store.ErrNone):
+		http.Error(w, "there is no such call, or its result is no longer kept", http.StatusNotFound)
+		return
+	case err != nil:
+		h.Log.Error("a result was not read", "service", of.String(), "error", err)
+		refuse(w, &h.Refused.Store, http.StatusServiceUnavailable, "the result could not be read")
+		return
+	}
+	w.Header().Set("Cache-Control", "no-store")
+	unfinished := record.State == call.Queued || record.State == call.Running
+	switch {
+	case unfinished:
+		w.Header().Set("Retry-After", strconv.Itoa(retryAfter))
+	case !wantsRecord:
+		h.replay(w, r, record, body)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if unfinished && !strings.HasSuffix(r.URL.Path, "/record") {
+		w.WriteHeader(http.StatusAccepted)
+	}
+	_, _ = io.WriteString(w, call.Encode(shown{record})+"\n")
+}
+
+// shown is a Record as its readers see it.
+type shown struct{ *call.Record }
+
+func (h *Handler) find(ctx context.Context, of call.Service, id string) (*call.Record, []byte, error) {
+	if !call.ValidID(id) {
+		return nil, nil, store.ErrNone
+	}
+	record, body, err := h.Store.Result(ctx, of, id)
+	if !errors.Is(err, store.ErrNone) {
+		return record, body, err
+	}
+	c, err := h.Store.Call(ctx, of, id)
+	if errors.Is(err, store.ErrNone) { // it may have ended in between
+		return h.Store.Result(ctx, of, id)
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	record = c.Record()
+	record.Size = c.Size
+	if attempt, since := h.Queues.Running(id); attempt > 0 {
+		record.State, record.Attempts, record.Started = call.Running, attempt, &since
+		record.Waited = since.Sub(c.Accepted).Milliseconds()
+	}
+	return record, nil, nil
+}
+
+// replay answers what the service answered.
+func (h *Handler) replay(w http.ResponseWriter, r *http.Request, record *call.Record, body []byte) {
+	if record.State == call.Dead || record.Reason != "" {
+		w.Header().Set(wire.HeaderResult, "none")
+		http.Error(w, "there is no result: "+record.Reason, http.StatusBadGateway)
+		return
+	}
+	var from io.Reader = bytes.NewReader(body)
+	if record.Body != "" {
+		large, err := h.Store.Body(r.Context(), record.Body)
+		if err != nil {
+			h.Log.Error("a result was not read", "service", record.Service.String(), "error", err)
+			refuse(w, &h.Refused.Store, http.StatusServiceUnavailable, "the result could not be read")
+			return
+		}
+		defer large.Close()
+		from = large
+	}
+	for name, values := range record.Header {
+		w.Header()[name] = values
+	}
+	if record.Status != http.StatusNoContent && record.Status != http.StatusNotModified {
+		w.Header().Set("Content-Length", strconv.FormatInt(record.Size, 10))
+	}
+	w.WriteHeader(record.Status)
+	if r.Method != http.MethodHead {
+		_, _ = io.Copy(w, from)
+	}
+}

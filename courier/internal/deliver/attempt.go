@@ -1,0 +1,247 @@
+package deliver
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"strconv"
+	"time"
+
+	"ebb.dev/ebb/courier/internal/call"
+	"ebb.dev/ebb/courier/internal/store"
+	"ebb.dev/ebb/wire"
+)
+
+// answer is what came of one attempt.
+type answer struct {
+	status int
+	header http.Header
+	body   []byte
+	size   int64
+	stored string // the name of a large body
+	cold   bool
+	reason string // why the body was not kept
+}
+
+// deliver makes one attempt and sees to what follows from it.
+func (m *Manager) deliver(of call.Service, message store.Message, rules Rules) {
+	ctx := m.attempt
+	about, err := message.Metadata()
+	if err != nil {
+		m.Log.Error("a message is not from JetStream", "error", err)
+		return
+	}
+	attempt := int(about.NumDelivered)
+	c, err := store.CallOf(message)
+	if err != nil { // it would fail each time
+		m.Counts.Dead.Add(1)
+		m.Log.Error("a call cannot be read", "service", of.String(), "error", err)
+		if err := m.Store.Bury(ctx, message, err.Error()); err != nil {
+			m.again(message, call.Backoff{First: patience, Longest: time.Minute}.After(attempt, 0, 1), err)
+			return
+		}
+		_ = message.Ack()
+		return
+	}
+	began := time.Now()
+	if !m.begin(c.ID, running{message, attempt, began, of}) {
+		return // JetStream took the attempt that is under way for lost
+	}
+	off := false
+	defer func() { m.end(c.ID, of, off) }()
+	if attempt > 1 || c.Keyed {
+		switch _, _, err := m.Store.Result(ctx, of, c.ID); {
+		case err == nil: // an earlier attempt was cut off after its result was kept
+			m.Counts.Repeated.Add(1)
+			off = m.done(ctx, c, message)
+			return
+		case !errors.Is(err, store.ErrNone):
+			m.again(message, rules.Backoff.First, err)
+			return
+		}
+	}
+	record := c.Record()
+	record.Attempts, record.Started, record.Waited = attempt, &began, began.Sub(c.Accepted).Milliseconds()
+	if reason := hopeless(c, attempt, began, rules); reason != "" {
+		record.Attempts--
+		off = m.bury(ctx, c, message, record, reason)
+		return
+	}
+	got, err := m.send(ctx, c, message.Data(), attempt, rules)
+	ended := time.Now()
+	record.Ended, record.Ran = &ended, ended.Sub(began).Milliseconds()
+	if err != nil && ctx.Err() != nil { // the courier stops
+		_ = message.Nak()
+		return
+	}
+	if err == nil {
+		record.Status, record.Cold = got.status, got.cold
+	}
+	if err != nil || call.Judge(got.status) == call.Again {
+		why := fmt.Sprintf("the service answered %d", record.Status)
+		var asked time.Duration
+		if err != nil {
+			why = err.Error()
+		} else {
+			asked = call.RetryAfter(got.header, ended)
+		}
+		pause := rules.Backoff.After(attempt, asked, rand.Float64())
+		if attempt >= rules.Attempts || ended.Add(pause).Sub(c.Accepted) > rules.Queue {
+			off = m.bury(ctx, c, message, record, fmt.Sprintf("after %d attempts %s", attempt, why))
+			return
+		}
+		m.Counts.Retried.Add(1)
+		_ = message.NakWithDelay(pause)
+		return
+	}
+	record.State, record.Header, record.Size, record.Body, record.Reason = call.Completed, got.header, got.size, got.stored, got.reason
+	if err := m.Store.Finish(ctx, record, got.body); err != nil {
+		m.again(message, rules.Backoff.First, err)
+		return
+	}
+	m.Counts.Delivered.Add(1)
+	off = m.done(ctx, c, message)
+}
+
+// hopeless says why there is to be no further attempt.
+func hopeless(c *call.Call, attempt int, now time.Time, rules Rules) string {
+	switch {
+	case rules.UID == "":
+		return "there is no such service any more"
+	case attempt > rules.Attempts:
+		return fmt.Sprintf("after %d attempts that did not end", attempt-1)
+	case now.Sub(c.Accepted) > rules.Queue:
+		return fmt.Sprintf("it waited for more than %v", rules.Queue)
+	}
+	return ""
+}
+
+// again leaves a call to a later attempt, because something of Ebb failed.
+func (m *Manager) again(message store.Message, pause time.Duration, why error) {
+	m.Counts.Failed.Add(1)
+	m.Log.Warn("an attempt to deliver a call failed", "error", why)
+	_ = message.NakWithDelay(pause)
+}
+
+// bury gives a call up: its message goes to the dead letters, its record says why.
+func (m *Manager) bury(ctx context.Context, c *call.Call, message store.Message, record *call.Record, reason string) (off bool) {
+	record.State, record.Reason = call.Dead, reason
+	err := m.Store.Bury(ctx, message, reason)
+	if err == nil {
+		err = m.Store.Finish(ctx, record, nil)
+	}
+	if err != nil {
+		m.again(message, patience, err)
+		return false
+	}
+	m.Counts.Dead.Add(1)
+	m.Log.Warn("a call is dead", "service", c.Service.String(), "attempts", record.Attempts, "reason", reason)
+	// Its large body stays with the dead letter until it is old.
+	c.Body = ""
+	return m.done(ctx, c, message)
+}
+
+// done takes a call off its queue. Its result is kept.
+func (m *Manager) done(ctx context.Context, c *call.Call, message store.Message) (off bool) {
+	if c.Callback != "" {
+		if err := m.Store.AddCallback(ctx, c); err != nil {
+			m.again(message, patience, err)
+			return false
+		}
+	}
+	if err := message.Ack(); err != nil {
+		return false // it comes again, and its result is found
+	}
+	if c.Body != "" {
+		m.Store.DropBody(ctx, c.Body)
+	}
+	return true
+}
+
+// send makes the request of a call.
+func (m *Manager) send(ctx context.Context, c *call.Call, small []byte, attempt int, rules Rules) (*answer, error) {
+	ctx, cancel := context.WithTimeout(ctx, rules.Timeout)
+	defer cancel()
+	var body io.Reader = bytes.NewReader(small)
+	if c.Body != "" {
+		large, err := m.Store.Body(ctx, c.Body)
+		if err != nil {
+			return nil, fmt.Errorf("read the body of the call: %w", err)
+		}
+		defer large.Close()
+		body = large
+	}
+	r, err := http.NewRequestWithContext(ctx, c.Method, "http://"+c.Host+c.Path, body)
+	if err != nil {
+		return nil, fmt.Errorf("make the request of the call: %w", err)
+	}
+	if r.ContentLength = c.Size; c.Size == 0 {
+		r.Body = nil
+	}
+	r.Header = c.Header.Clone()
+	if r.Header == nil {
+		r.Header = http.Header{}
+	}
+	if r.Header.Get("User-Agent") == "" {
+		r.Header.Set("User-Agent", "") // none of Go's
+	}
+	for name, value := range map[string]string{wire.HeaderCallID: c.ID, wire.HeaderAttempt: strconv.Itoa(attempt),
+		wire.HeaderHops: strconv.Itoa(c.Hops + 1), wire.HeaderAsyncDelivery: rules.UID} {
+		r.Header.Set(name, value)
+	}
+	response, err := m.Client.Do(r)
+	if err != nil {
+		return nil, fmt.Errorf("call %s: %w", c.Host, err)
+	}
+	defer response.Body.Close()
+	got := &answer{status: response.StatusCode, header: call.KeptResponse(response.Header), cold: response.Header.Get(wire.HeaderColdStart) != ""}
+	if call.Judge(got.status) == call.Again {
+		return got, nil
+	}
+	return got, m.keep(ctx, response.Body, rules.MaxResult, got)
+}
+
+var errOversized = errors.New("the result is too large")
+
+// limited fails after most bytes.
+type limited struct {
+	from io.Reader
+	left int64
+}
+
+func (l *limited) Read(p []byte) (int, error) {
+	n, err := l.from.Read(p)
+	if l.left -= int64(n); l.left < 0 {
+		return n, errOversized
+	}
+	return n, err
+}
+
+// keep reads the body of an answer: a small one to memory, a large one to the store, one that is
+// too large to nowhere. The service has answered, so the call is not repeated because of that.
+func (m *Manager) keep(ctx context.Context, from io.Reader, most int64, got *answer) error {
+	from = &limited{from, most}
+	var small bytes.Buffer
+	n, err := small.ReadFrom(io.LimitReader(from, store.Inline+1))
+	if err == nil && n <= store.Inline {
+		got.body, got.size = small.Bytes(), n
+		return nil
+	}
+	if err == nil {
+		got.stored = call.NewID()
+		got.size, err = m.Store.PutBody(ctx, got.stored, io.MultiReader(&small, from))
+	}
+	if errors.Is(err, errOversized) {
+		m.Counts.Oversized.Add(1)
+		got.stored, got.size, got.reason = "", 0, fmt.Sprintf("the result has more than %d bytes", most)
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("read the result: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,123 @@
+// Package load tells the autoscaler how many calls wait, as an activator tells how many requests
+// do. Calls under way are counted by the activators and pods that have them.
+//
+// Owns: nothing. Reads: the queues, the Routes. Writes: POSTs to the autoscaler. Never: counts a
+// call that is under way.
+package load
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"ebb.dev/ebb/courier/internal/call"
+	"ebb.dev/ebb/courier/internal/deliver"
+	"ebb.dev/ebb/courier/internal/routes"
+	"ebb.dev/ebb/wire"
+)
+
+const (
+	period  = time.Second
+	timeout = 2 * time.Second
+)
+
+// Reporter posts to the autoscaler.
+type Reporter struct {
+	Pod   string
+	URL   string
+	Keys  func() wire.Keys
+	Loads func() []deliver.Load
+	Find  func(call.Service) *routes.Route
+	Log   *slog.Logger
+
+	// Sent counts reports that were accepted, Failed the others.
+	Sent, Failed atomic.Int64
+	signer       wire.Signer
+	client       *http.Client
+}
+
+// Run reports each second until ctx is done. The last report of a revision is a zero.
+func (r *Reporter) Run(ctx context.Context) error {
+	r.client = &http.Client{Timeout: timeout, Transport: &http.Transport{DialContext: (&net.Dialer{Timeout: time.Second}).DialContext, IdleConnTimeout: time.Minute}}
+	defer r.client.CloseIdleConnections()
+	ticker := time.NewTicker(period)
+	defer ticker.Stop()
+	began, before := time.Now(), map[revision]bool{}
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+		now := time.Now()
+		waiting := Waiting(r.Loads(), r.Find)
+		var messages []wire.StatMessage
+		add := func(of revision, n float64) {
+			messages = append(messages, wire.StatMessage{Namespace: of.namespace, Revision: of.name, Stat: wire.Stat{PodName: r.Pod,
+				AverageConcurrent: n, Queued: n, ProcessUptime: now.Sub(began).Seconds(), Timestamp: now.UnixMilli()}})
+		}
+		for of, n := range waiting {
+			add(of, n)
+		}
+		for of := range before {
+			if waiting[of] == 0 {
+				add(of, 0)
+			}
+		}
+		clear(before)
+		for of := range waiting {
+			before[of] = true
+		}
+		for len(messages) > 0 {
+			n := min(len(messages), wire.MaxStats)
+			if err := r.post(ctx, messages[:n]); err == nil {
+				r.Sent.Add(1)
+			} else if ctx.Err() == nil {
+				r.Failed.Add(1)
+				r.Log.Warn("report to the autoscaler failed", "error", err, "revisions", n)
+			}
+			messages = messages[n:]
+		}
+	}
+}
+
+type revision struct{ namespace, name string }
+
+// Waiting divides the calls that wait among the revisions that will get them.
+func Waiting(loads []deliver.Load, find func(call.Service) *routes.Route) map[revision]float64 {
+	waiting := map[revision]float64{}
+	for _, l := range loads {
+		route := find(l.Service)
+		if l.Waiting == 0 || route == nil {
+			continue
+		}
+		for _, share := range route.Shares {
+			waiting[revision{l.Service.Namespace, share.Revision}] += float64(l.Waiting) * float64(share.Percent) / 100
+		}
+	}
+	return waiting
+}
+
+func (r *Reporter) post(ctx context.Context, messages []wire.StatMessage) error {
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, r.URL, bytes.NewReader(wire.EncodeStats(messages)))
+	if err != nil {
+		return fmt.Errorf("report to %s: %w", r.URL, err)
+	}
+	response, err := r.signer.Do(r.client, request, r.Keys().Token("", wire.ActivatorSubject))
+	if err != nil {
+		return fmt.Errorf("report to %s: %w", r.URL, err)
+	}
+	defer response.Body.Close()
+	text, _ := io.ReadAll(io.LimitReader(response.Body, 4096))
+	if response.StatusCode/100 != 2 {
+		return fmt.Errorf("report to %s: it answered %s: %s", r.URL, response.Status, strings.TrimSpace(string(text)))
+	}
+	return nil
+}

@@ -1,0 +1,296 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"ebb.dev/ebb/test/internal/loopback"
+	"ebb.dev/ebb/test/internal/result"
+	"ebb.dev/ebb/wire"
+)
+
+func (b *bench) run(ctx context.Context) error {
+	dir, err := os.MkdirTemp(b.dir, "bench-async")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	courier := filepath.Join(dir, "courier")
+	if out, err := exec.CommandContext(ctx, "go", "build", "-o", courier, "ebb.dev/ebb/courier").CombinedOutput(); err != nil {
+		return fmt.Errorf("build the courier: %w\n%s", err, out)
+	}
+	called, err := startService(b.calls)
+	if err != nil {
+		return err
+	}
+	defer called.server.Close()
+	cluster, err := loopback.Start(dir)
+	if err != nil {
+		return err
+	}
+	defer cluster.Stop()
+	if err := cluster.Settings("config-courier", map[string]string{"first-backoff": "100ms", "longest-backoff": "2s", "attempts": "100"}); err != nil {
+		return err
+	}
+	var targets []string
+	for i := range b.services {
+		t, err := cluster.Route(loopback.Namespace, "bench-"+strconv.Itoa(i), 1, 0, nil)
+		if err != nil {
+			return err
+		}
+		targets = append(targets, t.String())
+	}
+	gateway, procs := called.address, []*proc{}
+	if b.kill {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return err
+		}
+		gateway = l.Addr().String()
+		l.Close()
+		self, err := os.Executable()
+		if err != nil {
+			return err
+		}
+		procs = append(procs, &proc{name: "pod", ready: gateway, args: []string{self, "-role", "pod", "-listen", gateway, "-collector", called.address}})
+	}
+	// Its ports are fixed, so it gets an unused loopback address.
+	ip := fmt.Sprintf("127.%d.%d.%d", 1+rand.IntN(254), rand.IntN(256), 1+rand.IntN(254))
+	address := net.JoinHostPort(ip, strconv.Itoa(wire.PortHTTP1))
+	procs = append(procs, &proc{name: "courier", ready: address, args: []string{courier}, env: []string{"KUBECONFIG=" + cluster.Kubeconfig, "LISTEN_IP=" + ip,
+		"POD_NAME=courier-0", "EBB_AUTOSCALER=" + cluster.Autoscaler, "SYSTEM_NAMESPACE=" + loopback.SystemNamespace,
+		"COURIER_DIR=" + filepath.Join(dir, "store"), "COURIER_GATEWAY=" + gateway}})
+	for _, p := range procs {
+		if err := p.start(ctx); err != nil {
+			return err
+		}
+		defer p.kill()
+	}
+	return b.measure(ctx, "http://"+address, targets, called, procs)
+}
+
+// proc is a process that can be killed and started again.
+type proc struct {
+	name, ready string
+	args, env   []string
+	cmd         *exec.Cmd
+	output      bytes.Buffer
+}
+
+func (p *proc) start(ctx context.Context) error {
+	p.cmd = exec.CommandContext(ctx, p.args[0], p.args[1:]...)
+	p.cmd.Env = append(os.Environ(), p.env...)
+	p.output.Reset()
+	p.cmd.Stdout, p.cmd.Stderr = &p.output, &p.output
+	if err := p.cmd.Start(); err != nil {
+		return fmt.Errorf("start the %s: %w", p.name, err)
+	}
+	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+		if c, err := net.Dial("tcp", p.ready); err == nil {
+			return c.Close()
+		}
+	}
+	p.kill()
+	return fmt.Errorf("the %s does not listen on %s:\n%s", p.name, p.ready, p.output.String())
+}
+
+func (p *proc) kill() {
+	if p.cmd != nil && p.cmd.Process != nil {
+		p.cmd.Process.Kill()
+		p.cmd.Wait()
+	}
+}
+
+// calls is what became of the calls.
+type calls struct {
+	sent     []time.Time // when each was due
+	accepted []float64   // milliseconds until 202
+	kills    atomic.Int64
+	repeated atomic.Int64
+}
+
+func (b *bench) measure(ctx context.Context, courier string, targets []string, called *service, procs []*proc) error {
+	c := &calls{sent: make([]time.Time, b.calls), accepted: make([]float64, b.calls)}
+	if err := b.warm(ctx, courier, targets[0]); err != nil {
+		return fmt.Errorf("%w\n%s", err, procs[len(procs)-1].output.String())
+	}
+	killing, stop := context.WithCancel(ctx)
+	var killed sync.WaitGroup
+	if b.kill {
+		killed.Go(func() { b.disturb(killing, procs, c) })
+	}
+	began := time.Now()
+	var next atomic.Int64
+	var clients sync.WaitGroup
+	var failure atomic.Value
+	for range b.clients {
+		clients.Go(func() {
+			client := &http.Client{Timeout: 30 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: 1}}
+			for ctx.Err() == nil {
+				n := int(next.Add(1)) - 1
+				if n >= b.calls {
+					return
+				}
+				due := time.Now()
+				if b.rate > 0 {
+					due = began.Add(time.Duration(float64(n) / b.rate * float64(time.Second)))
+					time.Sleep(time.Until(due))
+				}
+				c.sent[n] = due
+				if err := b.call(ctx, client, courier, targets[n%len(targets)], n, c); err != nil {
+					failure.Store(err)
+					return
+				}
+				c.accepted[n] = result.Milliseconds(time.Since(due))
+			}
+		})
+	}
+	clients.Wait()
+	took := time.Since(began)
+	stop()
+	killed.Wait()
+	if err, failed := failure.Load().(error); failed {
+		return fmt.Errorf("%w\n%s", err, procs[len(procs)-1].output.String())
+	}
+	if err := b.await(ctx, called); err != nil {
+		return err
+	}
+	return b.summarize(c, called, began, took)
+}
+
+// warm makes connections and queues with calls that do not count.
+func (b *bench) warm(ctx context.Context, courier, target string) error {
+	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		r, err := request(ctx, courier, target, make([]byte, b.size), 1<<62)
+		if err != nil {
+			return err
+		}
+		response, err := http.DefaultClient.Do(r)
+		if err == nil {
+			response.Body.Close()
+			if response.StatusCode == http.StatusAccepted {
+				return nil
+			}
+			err = fmt.Errorf("the courier answered %s", response.Status)
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("no call was accepted: %w", err)
+		}
+	}
+}
+
+func request(ctx context.Context, courier, target string, body []byte, n int) (*http.Request, error) {
+	binary.BigEndian.PutUint64(body, uint64(n))
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, courier+"/work", bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	r.Host = "bench.example"
+	r.Header.Set("Prefer", wire.PreferAsync)
+	r.Header.Set(wire.HeaderAsyncTarget, target)
+	r.Header.Set("Idempotency-Key", "bench-"+strconv.Itoa(n))
+	return r, nil
+}
+
+// call sends a call until it is accepted.
+func (b *bench) call(ctx context.Context, client *http.Client, courier, target string, n int, c *calls) error {
+	body := make([]byte, max(b.size, 8))
+	for ctx.Err() == nil {
+		r, err := request(ctx, courier, target, body, n)
+		if err != nil {
+			return err
+		}
+		response, err := client.Do(r)
+		if err == nil {
+			text, _ := io.ReadAll(io.LimitReader(response.Body, 1000))
+			response.Body.Close()
+			switch response.StatusCode {
+			case http.StatusAccepted:
+				return nil
+			case http.StatusServiceUnavailable, http.StatusTooManyRequests, http.StatusNotFound:
+				if !b.kill && response.StatusCode != http.StatusTooManyRequests {
+					return fmt.Errorf("a call was refused: %s: %s", response.Status, text)
+				}
+			default:
+				return fmt.Errorf("a call was refused: %s: %s", response.Status, text)
+			}
+		} else if !b.kill {
+			return fmt.Errorf("a call failed: %w", err)
+		}
+		c.repeated.Add(1)
+		time.Sleep(20 * time.Millisecond)
+	}
+	return ctx.Err()
+}
+
+// disturb kills the processes in turn.
+func (b *bench) disturb(ctx context.Context, procs []*proc, c *calls) {
+	for i := 0; ; i++ {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(b.every):
+		}
+		p := procs[i%len(procs)]
+		p.kill()
+		c.kills.Add(1)
+		if err := p.start(context.WithoutCancel(ctx)); err != nil {
+			fmt.Fprintln(os.Stderr, "async:", err)
+			return
+		}
+	}
+}
+
+// await returns when every call has reached the service, or after a while in which none has.
+func (b *bench) await(ctx context.Context, called *service) error {
+	for begin := time.Now(); ; time.Sleep(50 * time.Millisecond) {
+		got, last := called.count()
+		if got == b.calls {
+			time.Sleep(time.Second) // for what comes twice
+			return nil
+		}
+		if time.Since(last) > b.wait && time.Since(begin) > b.wait {
+			return nil
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+	}
+}
+
+func (b *bench) summarize(c *calls, called *service, began time.Time, took time.Duration) error {
+	called.mu.Lock()
+	defer called.mu.Unlock()
+	lost, duplicated := 0, 0
+	var starts []float64
+	for n := range b.calls {
+		switch {
+		case called.reached[n] == 0:
+			lost++
+			continue
+		case called.reached[n] > 1:
+			duplicated++
+		}
+		starts = append(starts, result.Milliseconds(called.at[n].Sub(c.sent[n])))
+	}
+	return b.out.Summary(result.Fields{
+		"calls": b.calls, "bytes": b.size, "services": b.services, "kills": c.kills.Load(), "repeated": c.repeated.Load(),
+		"accepted_per_s": float64(b.calls) / took.Seconds(), "delivered_per_s": float64(called.got) / called.last.Sub(began).Seconds(),
+		"p50_accept_ms": result.Quantile(c.accepted, 0.5), "p99_accept_ms": result.Quantile(c.accepted, 0.99),
+		"p50_start_ms_warm": result.Quantile(starts, 0.5), "p99_start_ms_warm": result.Quantile(starts, 0.99),
+		"lost": lost, "duplicated": duplicated,
+	})
+}
