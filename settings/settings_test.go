@@ -1,6 +1,7 @@
 package settings
 
 import (
+	"fmt"
 	"log/slog"
 	"strings"
 	"testing"
@@ -37,6 +38,7 @@ func table() map[string][]set {
 		return func(s *Snapshot) any { return f(s.Autoscaler) }
 	}
 	d := func(f func(Defaults) any) func(*Snapshot) any { return func(s *Snapshot) any { return f(s.Defaults) } }
+	c := func(f func(Courier) any) func(*Snapshot) any { return func(s *Snapshot) any { return f(s.Courier) } }
 	p := func(f func(Deployment) any) func(*Snapshot) any {
 		return func(s *Snapshot) any { return f(s.Deployment) }
 	}
@@ -190,6 +192,27 @@ func table() map[string][]set {
 		GatewayName: {
 			{"external-gateways", gateways, func(s *Snapshot) any { return s.Gateway.External }, refs, "- class: x\n  gateway: noslash\n  service: a/b"},
 			{"local-gateways", gateways, func(s *Snapshot) any { return s.Gateway.Local }, refs, "[]"},
+		},
+		CourierName: {
+			{"enabled", "true", c(func(c Courier) any { return c.Enabled }), true, "perhaps"},
+			{"nats-url", "nats://nats.messaging:4222", c(func(c Courier) any { return c.NATS }), "nats://nats.messaging:4222", "http://nats"},
+			{"nats-replicas", "3", c(func(c Courier) any { return c.Replicas }), int32(3), "0"},
+			{"sync", "false", c(func(c Courier) any { return c.Synced }), false, "often"},
+			{"store-bytes", "1073741824", c(func(c Courier) any { return c.Bytes }), int64(1 << 30), "1"},
+			{"max-body", "1", c(func(c Courier) any { return c.MaxBody }), int64(1), "-1"},
+			{"max-result", "1", c(func(c Courier) any { return c.MaxResult }), int64(1), "1e9"},
+			{"queue-calls", "7", c(func(c Courier) any { return c.QueueCalls }), int32(7), "0"},
+			{"concurrency", "7", c(func(c Courier) any { return c.Concurrency }), int32(7), "0"},
+			{"attempts", "7", c(func(c Courier) any { return c.Attempts }), int32(7), "0"},
+			{"first-backoff", "2s", c(func(c Courier) any { return c.FirstBackoff }), 2 * time.Second, "10m"},
+			{"longest-backoff", "1m", c(func(c Courier) any { return c.LongestBackoff }), time.Minute, "1ms"},
+			{"attempt-timeout", "1m", c(func(c Courier) any { return c.AttemptTimeout }), time.Minute, "0s"},
+			{"keep-queued", "1m", c(func(c Courier) any { return c.KeepQueued }), time.Minute, "0s"},
+			{"keep-results", "1m", c(func(c Courier) any { return c.KeepResults }), time.Minute, "0s"},
+			{"keep-dead", "1m", c(func(c Courier) any { return c.KeepDead }), time.Minute, "0s"},
+			{"results-per-namespace", "7", c(func(c Courier) any { return c.ResultsOfOne }), int32(7), "0"},
+			{"max-hops", "2", c(func(c Courier) any { return c.Hops }), int32(2), "0"},
+			{"callback-networks", "10.1.0.0/16, fd00::/8", c(func(c Courier) any { return fmt.Sprint(c.Callbacks) }), "[10.1.0.0/16 fd00::/8]", "10.1.0.0"},
 		},
 	}
 	for _, row := range rules.FeatureTable {

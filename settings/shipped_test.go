@@ -20,12 +20,20 @@ var update = flag.Bool("update", false, "write the generated files")
 
 const shippedDir = "../config/core/configmaps"
 
+// pathOf is where a ConfigMap is shipped. That of the courier is installed with it.
+func pathOf(name string) string {
+	if name == CourierName {
+		return "../config/courier/config-courier.yaml"
+	}
+	return filepath.Join(shippedDir, name+".yaml")
+}
+
 // components are the label values by which the ConfigMap webhook selects the maps it checks.
 var components = map[string]string{
 	AutoscalerName: "autoscaler", DefaultsName: "controller", DeploymentName: "controller", DomainName: "controller",
 	FeaturesName: "controller", GCName: "controller", NetworkName: "networking", ObservabilityName: "observability",
 	TracingName: "tracing", LoggingName: "logging", LeaderElectionName: "controller", CertManagerName: "net-certmanager",
-	GatewayName: "networking", CourierName: "courier",
+	GatewayName: "networking", CourierName: "networking",
 }
 
 func wrap(text, prefix string) string {
@@ -89,6 +97,9 @@ func shipped(name string) []byte {
 	text := example(name)
 	fmt.Fprintf(&b, "  annotations:\n    knative.dev/example-checksum: %q\n", configmap.Checksum(text))
 	b.WriteString("data:\n")
+	if name == CourierName {
+		b.WriteString("  enabled: \"true\"\n")
+	}
 	if name == DeploymentName {
 		b.WriteString("  # Replaced by the addresses of the built images when Ebb is installed.\n" +
 			"  queue-sidecar-image: ko://ebb.dev/ebb/queue-proxy\n" +
@@ -119,11 +130,11 @@ func golden(t *testing.T, path string, want []byte) {
 
 func TestShippedConfigMapsAreMadeFromTheKeys(t *testing.T) {
 	for _, name := range configMaps {
-		golden(t, filepath.Join(shippedDir, name+".yaml"), shipped(name))
+		golden(t, pathOf(name), shipped(name))
 	}
 	files, err := filepath.Glob(filepath.Join(shippedDir, "config-*.yaml"))
-	if err != nil || len(files) != len(configMaps) {
-		t.Errorf("%s holds %d ConfigMaps, want %d (%v)", shippedDir, len(files), len(configMaps), err)
+	if err != nil || len(files) != len(configMaps)-1 {
+		t.Errorf("%s holds %d ConfigMaps, want %d (%v)", shippedDir, len(files), len(configMaps)-1, err)
 	}
 }
 
@@ -131,7 +142,7 @@ func readShipped(t *testing.T) map[string]corev1.ConfigMap {
 	t.Helper()
 	maps := map[string]corev1.ConfigMap{}
 	for _, name := range configMaps {
-		raw, err := os.ReadFile(filepath.Join(shippedDir, name+".yaml"))
+		raw, err := os.ReadFile(pathOf(name))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -162,6 +173,7 @@ func TestShippedConfigMapsParseToTheDefaults(t *testing.T) {
 	want := Default()
 	want.Deployment.QueueSidecarImage = "ko://ebb.dev/ebb/queue-proxy"
 	want.Deployment.ShimImage = "ko://ebb.dev/ebb/shim"
+	want.Courier.Enabled = true // where it is installed
 	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("shipped ConfigMaps differ from Default (-want +got):\n%s", d)
 	}

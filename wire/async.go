@@ -2,8 +2,11 @@ package wire
 
 import "strings"
 
-// PreferAsync is the value of the header Prefer that a Route matches.
-const PreferAsync = "respond-async"
+// HeaderPrefer and PreferAsync are the header (RFC 7240) of a request that may be answered later.
+const (
+	HeaderPrefer = "Prefer"
+	PreferAsync  = "respond-async"
+)
 
 // AsyncTarget is the value of HeaderAsyncTarget. A client cannot set it, because the Route does. To
 // others it is a secret: the UID is.

@@ -19,7 +19,7 @@ import (
 // components are Ebb's own programs, and what of the cluster runs them. queue-proxy runs in each
 // user's pod, and the shim in those that ask for it.
 var components = map[string]string{"activator": "deployment", "autoscaler": "deployment", "controller": "deployment", "webhook": "deployment",
-	"node-agent": "daemonset", "dashboard": "deployment", "queue-proxy": "", "shim": ""}
+	"node-agent": "daemonset", "courier": "statefulset", "dashboard": "deployment", "queue-proxy": "", "shim": ""}
 
 // plugin is kubectl's, which runs beside the cluster.
 const plugin = "kubectl-ebb"
@@ -146,7 +146,7 @@ func (c *control) installEbb(ctx context.Context, refs map[string]string, monito
 	if err := os.MkdirAll(overlay, 0o755); err != nil {
 		return err
 	}
-	text, err := install.Overlay(refs, monitoring, "../../config", "../../config/dashboard")
+	text, err := install.Overlay(refs, monitoring, "../../config", "../../config/courier-emptydir", "../../config/dashboard")
 	if err != nil {
 		return err
 	}

@@ -6,6 +6,7 @@
 package gatewayapi
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -163,8 +164,8 @@ func (t translator) httpRoute(name string, to attach, rules []gatewayv1.HTTPRout
 	return route
 }
 
-func (t translator) match(header *plan.Header) []gatewayv1.HTTPRouteMatch {
-	m := gatewayv1.HTTPRouteMatch{Path: &gatewayv1.HTTPPathMatch{Type: ptr.To(gatewayv1.PathMatchPathPrefix), Value: ptr.To("/")}}
+func (t translator) match(header *plan.Header, path string) []gatewayv1.HTTPRouteMatch {
+	m := gatewayv1.HTTPRouteMatch{Path: &gatewayv1.HTTPPathMatch{Type: ptr.To(gatewayv1.PathMatchPathPrefix), Value: ptr.To(path)}}
 	if header != nil {
 		m.Headers = []gatewayv1.HTTPHeaderMatch{{
 			Type: ptr.To(gatewayv1.HeaderMatchExact), Name: gatewayv1.HTTPHeaderName(header.Name), Value: header.Value}}
@@ -176,7 +177,7 @@ func (t translator) match(header *plan.Header) []gatewayv1.HTTPRouteMatch {
 // plan a gateway follows.
 func (t translator) rule(r plan.Rule) gatewayv1.HTTPRouteRule {
 	set := append([]plan.Header{{Name: wire.HeaderNetworkHash, Value: t.hash}}, r.Set...)
-	rule := gatewayv1.HTTPRouteRule{Matches: t.match(r.Match)}
+	rule := gatewayv1.HTTPRouteRule{Matches: t.match(r.Match, cmp.Or(r.Path, "/"))}
 	for _, b := range r.Backends {
 		ref := gatewayv1.HTTPBackendRef{BackendRef: gatewayv1.BackendRef{
 			BackendObjectReference: gatewayv1.BackendObjectReference{
@@ -185,6 +186,9 @@ func (t translator) rule(r plan.Rule) gatewayv1.HTTPRouteRule {
 			},
 			Weight: ptr.To(int32(b.Percent)),
 		}}
+		if b.Namespace != "" {
+			ref.Namespace = ptr.To(gatewayv1.Namespace(b.Namespace))
+		}
 		if len(r.Backends) == 1 {
 			set = append(set, b.Set...) // for a single backend, headers of the rule are cheaper
 		} else {
@@ -193,7 +197,7 @@ func (t translator) rule(r plan.Rule) gatewayv1.HTTPRouteRule {
 		rule.BackendRefs = append(rule.BackendRefs, ref)
 	}
 	rule.Filters = setHeaders(set)
-	rule.Filters[0].RequestHeaderModifier.Remove = slices.Clone(internalHeaders)
+	rule.Filters[0].RequestHeaderModifier.Remove = slices.Concat(internalHeaders, r.Remove)
 	// The revision's queue-proxy enforces its timeouts. A gateway must not add one of its own.
 	if len(t.on) > 0 && !slices.ContainsFunc(t.on, func(g settings.GatewayRef) bool {
 		return !slices.Contains(g.SupportedFeatures, requestTimeout)
@@ -205,7 +209,7 @@ func (t translator) rule(r plan.Rule) gatewayv1.HTTPRouteRule {
 
 func (t translator) redirect() gatewayv1.HTTPRouteRule {
 	return gatewayv1.HTTPRouteRule{
-		Matches: t.match(nil),
+		Matches: t.match(nil, "/"),
 		Filters: []gatewayv1.HTTPRouteFilter{{
 			Type: gatewayv1.HTTPRouteFilterRequestRedirect,
 			RequestRedirect: &gatewayv1.HTTPRequestRedirectFilter{

@@ -67,6 +67,15 @@ type Input struct {
 	TLS map[string]string
 	// Redirect turns plain HTTP on public hosts with TLS into a redirect.
 	Redirect bool
+	// Async leads asynchronous calls to the courier; nil does not.
+	Async *Async
+}
+
+// Async is how a Route leads calls to the courier.
+type Async struct {
+	Namespace string // of the courier
+	UID       string // of the Route
+	Always    bool   // all requests, and not only those that prefer it
 }
 
 // Plan is what the gateways do for one Route.
@@ -89,20 +98,26 @@ type Target struct {
 // Rule sends the requests it matches to backends.
 type Rule struct {
 	Match    *Header // nil = every request
+	Path     string  `json:",omitempty"` // a prefix
 	Set      []Header
+	Remove   []string `json:",omitempty"` // headers
 	Backends []Backend
 }
 
 // Header is a header with one value.
 type Header struct{ Name, Value string }
 
-// Backend is a revision's public Service.
+// Backend is a revision's public Service, or the courier's.
 type Backend struct {
-	Service string
-	Port    int32
-	Percent int64
-	Set     []Header
+	Namespace string `json:",omitempty"` // "" = the Route's
+	Service   string
+	Port      int32
+	Percent   int64
+	Set       []Header
 }
+
+// Courier is the name of the courier's Service.
+const Courier = "courier"
 
 // Ports of a revision's public Service (contract 1.5).
 const (
@@ -211,7 +226,7 @@ func Make(in Input) (*Plan, error) {
 				return nil, err
 			}
 			t := Target{Tag: tag, Name: name, Hosts: []string{host}, Visibility: External, TLSSecret: in.TLS[host],
-				Plain: HTTPServed, Rules: rules}
+				Plain: HTTPServed, Rules: in.async(name, rules, External)}
 			if in.Redirect && t.TLSSecret != "" {
 				t.Plain = HTTPRedirected
 			}
@@ -219,7 +234,8 @@ func Make(in Input) (*Plan, error) {
 		}
 		p.Targets = append(p.Targets, Target{
 			Tag: tag, Name: name, Hosts: in.LocalHosts(name),
-			Visibility: ClusterLocal, TLSSecret: in.TLS[in.LocalHost(name)], Plain: HTTPServed, Rules: rules,
+			Visibility: ClusterLocal, TLSSecret: in.TLS[in.LocalHost(name)], Plain: HTTPServed,
+			Rules: in.async(name, rules, ClusterLocal),
 		})
 	}
 	return p, nil

@@ -96,7 +96,7 @@ func TestEachComponentHasAnAccountOfItsOwn(t *testing.T) {
 // it.
 func TestAccountsHaveWhatTheyNeedAndNoMore(t *testing.T) {
 	rules := map[string]map[string][]rbacv1.PolicyRule{}
-	for _, account := range []string{"controller", "autoscaler", "webhook", "activator", "node-agent", "dashboard"} {
+	for _, account := range []string{"controller", "autoscaler", "webhook", "activator", "node-agent", "dashboard", "courier"} {
 		rules[account] = grants(t, account)
 	}
 	if len(rules["dashboard"]) > 0 {
@@ -150,6 +150,13 @@ func TestAccountsHaveWhatTheyNeedAndNoMore(t *testing.T) {
 		{"webhook", "update", "validatingwebhookconfigurations.admissionregistration.k8s.io", "", "another", false},
 		{"activator", "get", "secrets", "tenant", "a", false},
 		{"activator", "update", "revisions.serving.knative.dev", "tenant", "a", false},
+		{"courier", "get", "secrets", "tenant", "a", false},
+		{"courier", "watch", "secrets", "knative-serving", "ebb-token-key", true},
+		{"courier", "watch", "secrets", "knative-serving", "routing-serving-certs", false},
+		{"courier", "list", "routes.serving.knative.dev", "tenant", "", true},
+		{"courier", "update", "routes.serving.knative.dev", "tenant", "a", false},
+		{"courier", "list", "servicecidrs.networking.k8s.io", "", "", true},
+		{"courier", "list", "services", "tenant", "", false},
 		{"node-agent", "list", "pods", "tenant", "", true},
 		{"node-agent", "patch", "pods", "tenant", "a", false},
 		{"node-agent", "create", "pods/exec", "tenant", "a", false},

@@ -2,7 +2,8 @@
 // cluster. It reads config/ as `kubectl apply -k` would and samples/ as `kubectl apply -f` would.
 //
 // Owns, writes: nothing. Reads: files. Never: connects to a cluster. It supports only the parts of
-// kustomize that config/ uses, resources and labels, and rejects the others.
+// kustomize that config/ uses, and rejects others: resources, labels, and patches, which it does
+// not apply.
 package manifests
 
 import (
@@ -38,6 +39,13 @@ type kustomization struct {
 	Labels     []struct {
 		Pairs map[string]string `json:"pairs"`
 	} `json:"labels"`
+	Patches []struct {
+		Target struct {
+			Kind string `json:"kind"`
+			Name string `json:"name"`
+		} `json:"target"`
+		Patch string `json:"patch"`
+	} `json:"patches"`
 }
 
 const kustomizationFile = "kustomization.yaml"

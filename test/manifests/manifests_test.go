@@ -27,7 +27,7 @@ var apart = []string{"certmanager", "monitoring", "monitoring/knative-1.18"}
 
 // optional are the directories of config/ that not everybody wants. They are held to the same
 // rules.
-var optional = []string{"dashboard"}
+var optional = []string{"courier", "dashboard"}
 
 func config(t *testing.T) []Object {
 	t.Helper()
@@ -143,8 +143,21 @@ func component(object Object) (name string, pod *corev1.PodSpec) {
 		return o.Name, &o.Spec.Template.Spec
 	case *appsv1.DaemonSet:
 		return o.Name, &o.Spec.Template.Spec
+	case *appsv1.StatefulSet:
+		return o.Name, &o.Spec.Template.Spec
 	}
 	return "", nil
+}
+
+// serving returns the pods of a component that others connect to, nil for any other object.
+func serving(object Object) *corev1.PodTemplateSpec {
+	switch o := object.Object.(type) {
+	case *appsv1.Deployment:
+		return &o.Spec.Template
+	case *appsv1.StatefulSet:
+		return &o.Spec.Template
+	}
+	return nil
 }
 
 // The node agent needs root and files of the node; the kubelet cannot probe what its guard watches.
@@ -174,7 +187,8 @@ func TestComponentsRunRestricted(t *testing.T) {
 }
 
 // A full disk stops no component, because none can write to one: the root file system is read-only
-// (TestComponentsRunRestricted), and all volumes are.
+// (TestComponentsRunRestricted), and all volumes are. Only the courier has a disk; store-bytes of
+// config-courier bounds what it writes, and TestAFullDiskRefusesCallsAndLosesNone fills it.
 func TestNoComponentHasADiskToFill(t *testing.T) {
 	for _, object := range config(t) {
 		name, pod := component(object)
@@ -201,10 +215,10 @@ func TestServicesOfConfigReachPortsOfADeployment(t *testing.T) {
 		var ports []corev1.ContainerPort
 		found := false
 		for _, other := range objects {
-			deployment, ok := other.Object.(*appsv1.Deployment)
-			if ok && deployment.Namespace == service.Namespace && selector.Matches(labels.Set(deployment.Spec.Template.Labels)) {
+			template := serving(other)
+			if template != nil && selector.Matches(labels.Set(template.Labels)) {
 				found = true
-				for _, container := range deployment.Spec.Template.Spec.Containers {
+				for _, container := range template.Spec.Containers {
 					ports = append(ports, container.Ports...)
 				}
 			}

@@ -22,9 +22,11 @@ import (
 	gatewayclient "sigs.k8s.io/gateway-api/pkg/client/clientset/versioned"
 	gatewaylisters "sigs.k8s.io/gateway-api/pkg/client/listers/apis/v1"
 
+	"ebb.dev/ebb/api/names"
 	"ebb.dev/ebb/controller/internal/apply"
 	"ebb.dev/ebb/controller/internal/reconcile"
 	"ebb.dev/ebb/ingress/gatewayapi"
+	"ebb.dev/ebb/ingress/plan"
 	"ebb.dev/ebb/ingress/ready"
 	"ebb.dev/ebb/settings"
 )
@@ -111,6 +113,27 @@ func Listen(ctx context.Context, client gatewayclient.Interface, on []settings.G
 		return fmt.Errorf("let gateways read Secret %s/%s: %w", namespace, secret, err)
 	}
 	return listeners(ctx, client, on, host, []gatewayv1.Listener{gatewayapi.Listener(host, namespace, secret)})
+}
+
+// GrantCourier lets HTTPRoutes of a namespace name the courier's Service.
+func GrantCourier(ctx context.Context, client gatewayclient.Interface, system, namespace string) error {
+	grant := &gatewayv1beta1.ReferenceGrant{
+		TypeMeta:   metav1.TypeMeta{APIVersion: gatewayv1beta1.GroupVersion.String(), Kind: "ReferenceGrant"},
+		ObjectMeta: metav1.ObjectMeta{Name: names.Child(namespace, "-calls"), Namespace: system},
+		Spec: gatewayv1beta1.ReferenceGrantSpec{
+			From: []gatewayv1beta1.ReferenceGrantFrom{{Group: gatewayv1.GroupName, Kind: "HTTPRoute", Namespace: gatewayv1.Namespace(namespace)}},
+			To:   []gatewayv1beta1.ReferenceGrantTo{{Kind: "Service", Name: ptr.To(gatewayv1.ObjectName(plan.Courier))}},
+		},
+	}
+	raw, err := json.Marshal(grant)
+	if err != nil {
+		return err
+	}
+	force := metav1.PatchOptions{FieldManager: "ebb-courier", Force: ptr.To(true)}
+	if _, err := client.GatewayV1beta1().ReferenceGrants(system).Patch(ctx, grant.Name, types.ApplyPatchType, raw, force); err != nil {
+		return fmt.Errorf("let HTTPRoutes of namespace %s name the courier: %w", namespace, err)
+	}
+	return nil
 }
 
 // Unlisten removes the listener of host.

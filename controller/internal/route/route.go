@@ -54,6 +54,8 @@ type reconciler struct {
 	listeners      *gateway.Listeners
 	prober         *ready.Prober
 	now            func() time.Time
+	system         string // the namespace of Ebb
+	grants         *grants
 }
 
 // byTarget indexes Routes by the Configurations and Revisions that they name.
@@ -91,6 +93,7 @@ func New(w *reconcile.World) *reconcile.Controller {
 		kube: w.Kube, gateways: w.Gateways, settings: w.Settings, clusterDomain: w.ClusterDomain,
 		configurations: serving.Configurations().Lister(), revisions: serving.Revisions().Lister(),
 		services: placeholders.Lister(), public: public.Lister(), httpRoutes: httpRoutes.Lister(), now: w.Now,
+		system: w.SystemNamespace, grants: &grants{client: w.Gateways, system: w.SystemNamespace, now: w.Now, made: map[string]time.Time{}},
 	}
 	if err := routes.AddIndexers(cache.Indexers{byTarget: targetsOf}); err != nil {
 		panic(fmt.Sprintf("index Routes by target: %v", err)) // only a started informer refuses
@@ -159,6 +162,7 @@ func (r *reconciler) reconcile(ctx context.Context, route *servingv1.Route) (tim
 		return 0, err
 	}
 	in := input(route, s, r.clusterDomain)
+	in.Async = r.async(route, s)
 	in.Targets = shares(targets)
 	for _, list := range in.Targets {
 		for i := range list {
@@ -210,6 +214,11 @@ func (r *reconciler) reconcile(ctx context.Context, route *servingv1.Route) (tim
 		// reconcile.
 		route.Status.MarkIngressNotReady(reasonUninitialized, fmt.Sprintf("Service %q does not exist yet.", missing))
 		return 0, nil
+	}
+	if in.Async != nil {
+		if err := r.grants.allow(ctx, route.Namespace); err != nil {
+			return 0, err
+		}
 	}
 	live, err := r.follow(ctx, route, p, s, state)
 	if err != nil {
@@ -320,6 +329,9 @@ func (r *reconciler) missingBackend(p *plan.Plan) (string, error) {
 	for _, t := range p.Targets {
 		for _, rule := range t.Rules {
 			for _, b := range rule.Backends {
+				if b.Namespace != "" {
+					continue // the courier's, whose Service is there or is not
+				}
 				if _, err := r.public.Services(p.Namespace).Get(b.Service); apierrors.IsNotFound(err) {
 					return b.Service, nil
 				} else if err != nil {

@@ -106,6 +106,15 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.accept(w, r, of, target.Host, rules)
 }
 
+// asked returns the host that the client asked. A Route removes the header from what a client
+// sends, the one of a DomainMapping sets it.
+func asked(r *http.Request) string {
+	if original := r.Header.Get(wire.HeaderOriginalHost); original != "" {
+		return original
+	}
+	return r.Host
+}
+
 // probed answers the probe of a gateway, as queue-proxy and the activator do.
 func probed(w http.ResponseWriter, r *http.Request) {
 	if r.Header.Get(wire.HeaderNetworkProbe) != wire.ProbeIngress {
@@ -240,7 +249,7 @@ func (h *Handler) read(r *http.Request, of call.Service, host string, rules Rule
 	if r.ContentLength > rules.MaxBody {
 		return nil, "", &refusal{&h.Refused.TooLarge, http.StatusRequestEntityTooLarge, fmt.Sprintf("the body has more than %d bytes", rules.MaxBody)}
 	}
-	c = &call.Call{Service: of, Host: host, Asked: r.Host, Method: r.Method, Path: r.RequestURI, Header: call.KeptRequest(r.Header),
+	c = &call.Call{Service: of, Host: host, Asked: asked(r), Method: r.Method, Path: r.RequestURI, Header: call.KeptRequest(r.Header),
 		Accepted: h.Now(), Callback: callback, Hops: hops}
 	if len(call.Encode(c)) > longestHead {
 		return nil, "", &refusal{&h.Refused.TooLarge, http.StatusRequestHeaderFieldsTooLarge, fmt.Sprintf("the headers have more than %d bytes", longestHead)}
@@ -321,7 +330,7 @@ func (h *Handler) result(w http.ResponseWriter, r *http.Request, of call.Service
 		return
 	}
 	record, body, err := h.find(r.Context(), of, id)
-	if err == nil && record.Asked != r.Host {
+	if err == nil && record.Asked != asked(r) {
 		err = store.ErrNone // of another host
 	}
 	switch {

@@ -79,7 +79,16 @@ func (b *bench) run(ctx context.Context) error {
 		}
 		defer p.kill()
 	}
-	return b.measure(ctx, "http://"+address, targets, called, procs)
+	fields, err := b.measure(ctx, "http://"+address, targets, called, procs)
+	if err != nil {
+		return err
+	}
+	last := procs[len(procs)-1]
+	last.kill()
+	if used := last.cmd.ProcessState; used != nil && !b.kill {
+		fields["courier_cpu_us_per_call"] = float64((used.UserTime() + used.SystemTime()).Microseconds()) / float64(b.calls)
+	}
+	return b.out.Summary(fields)
 }
 
 // proc is a process that can be killed and started again.
@@ -122,10 +131,10 @@ type calls struct {
 	repeated atomic.Int64
 }
 
-func (b *bench) measure(ctx context.Context, courier string, targets []string, called *service, procs []*proc) error {
+func (b *bench) measure(ctx context.Context, courier string, targets []string, called *service, procs []*proc) (result.Fields, error) {
 	c := &calls{sent: make([]time.Time, b.calls), accepted: make([]float64, b.calls)}
 	if err := b.warm(ctx, courier, targets[0]); err != nil {
-		return fmt.Errorf("%w\n%s", err, procs[len(procs)-1].output.String())
+		return nil, fmt.Errorf("%w\n%s", err, procs[len(procs)-1].output.String())
 	}
 	killing, stop := context.WithCancel(ctx)
 	var killed sync.WaitGroup
@@ -163,18 +172,18 @@ func (b *bench) measure(ctx context.Context, courier string, targets []string, c
 	stop()
 	killed.Wait()
 	if err, failed := failure.Load().(error); failed {
-		return fmt.Errorf("%w\n%s", err, procs[len(procs)-1].output.String())
+		return nil, fmt.Errorf("%w\n%s", err, procs[len(procs)-1].output.String())
 	}
 	if err := b.await(ctx, called); err != nil {
-		return err
+		return nil, err
 	}
-	return b.summarize(c, called, began, took)
+	return b.summarize(c, called, began, took), nil
 }
 
 // warm makes connections and queues with calls that do not count.
 func (b *bench) warm(ctx context.Context, courier, target string) error {
 	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
-		r, err := request(ctx, courier, target, make([]byte, b.size), 1<<62)
+		r, err := request(ctx, courier, target, make([]byte, max(b.size, 8)), 1<<62, b.kill)
 		if err != nil {
 			return err
 		}
@@ -192,7 +201,7 @@ func (b *bench) warm(ctx context.Context, courier, target string) error {
 	}
 }
 
-func request(ctx context.Context, courier, target string, body []byte, n int) (*http.Request, error) {
+func request(ctx context.Context, courier, target string, body []byte, n int, keyed bool) (*http.Request, error) {
 	binary.BigEndian.PutUint64(body, uint64(n))
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, courier+"/work", bytes.NewReader(body))
 	if err != nil {
@@ -201,7 +210,9 @@ func request(ctx context.Context, courier, target string, body []byte, n int) (*
 	r.Host = "bench.example"
 	r.Header.Set("Prefer", wire.PreferAsync)
 	r.Header.Set(wire.HeaderAsyncTarget, target)
-	r.Header.Set("Idempotency-Key", "bench-"+strconv.Itoa(n))
+	if keyed { // it costs two look-ups, and without kills nothing is repeated
+		r.Header.Set("Idempotency-Key", "bench-"+strconv.Itoa(n))
+	}
 	return r, nil
 }
 
@@ -209,7 +220,7 @@ func request(ctx context.Context, courier, target string, body []byte, n int) (*
 func (b *bench) call(ctx context.Context, client *http.Client, courier, target string, n int, c *calls) error {
 	body := make([]byte, max(b.size, 8))
 	for ctx.Err() == nil {
-		r, err := request(ctx, courier, target, body, n)
+		r, err := request(ctx, courier, target, body, n, b.kill)
 		if err != nil {
 			return err
 		}
@@ -271,7 +282,7 @@ func (b *bench) await(ctx context.Context, called *service) error {
 	}
 }
 
-func (b *bench) summarize(c *calls, called *service, began time.Time, took time.Duration) error {
+func (b *bench) summarize(c *calls, called *service, began time.Time, took time.Duration) result.Fields {
 	called.mu.Lock()
 	defer called.mu.Unlock()
 	lost, duplicated := 0, 0
@@ -286,11 +297,11 @@ func (b *bench) summarize(c *calls, called *service, began time.Time, took time.
 		}
 		starts = append(starts, result.Milliseconds(called.at[n].Sub(c.sent[n])))
 	}
-	return b.out.Summary(result.Fields{
+	return result.Fields{
 		"calls": b.calls, "bytes": b.size, "services": b.services, "kills": c.kills.Load(), "repeated": c.repeated.Load(),
 		"accepted_per_s": float64(b.calls) / took.Seconds(), "delivered_per_s": float64(called.got) / called.last.Sub(began).Seconds(),
 		"p50_accept_ms": result.Quantile(c.accepted, 0.5), "p99_accept_ms": result.Quantile(c.accepted, 0.99),
 		"p50_start_ms_warm": result.Quantile(starts, 0.5), "p99_start_ms_warm": result.Quantile(starts, 0.99),
 		"lost": lost, "duplicated": duplicated,
-	})
+	}
 }

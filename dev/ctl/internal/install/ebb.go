@@ -152,7 +152,7 @@ func Gateways(ctx context.Context, k Kubectl, limit time.Duration) ([]string, er
 // Usually that is so, and asking one by one takes seconds.
 func Settled(ctx context.Context, k Kubectl, components []string) (gateways []string, settled bool) {
 	var all objects
-	if err := k.Get(ctx, &all, "-n", "knative-serving", "deployment,daemonset,gateway"); err != nil {
+	if err := k.Get(ctx, &all, "-n", "knative-serving", "deployment,daemonset,statefulset,gateway"); err != nil {
 		return nil, false // waiting for each one will say what is wrong
 	}
 	return all.settled(components)
@@ -187,6 +187,8 @@ func (all objects) settled(components []string) (gateways []string, settled bool
 		s := o.Status
 		seen := s.ObservedGeneration >= o.Metadata.Generation
 		switch o.Kind {
+		case "StatefulSet":
+			serves["statefulset/"+o.Metadata.Name] = seen && s.UpdatedReplicas >= o.Spec.Replicas && s.AvailableReplicas >= o.Spec.Replicas
 		case "Deployment":
 			serves["deployment/"+o.Metadata.Name] = seen && s.Replicas == s.UpdatedReplicas &&
 				s.UpdatedReplicas >= o.Spec.Replicas && s.AvailableReplicas >= o.Spec.Replicas
