@@ -24,6 +24,7 @@ import (
 	"ebb.dev/ebb/courier/internal/metrics"
 	"ebb.dev/ebb/courier/internal/routes"
 	"ebb.dev/ebb/courier/internal/store"
+	"ebb.dev/ebb/courier/internal/tick"
 	"ebb.dev/ebb/internal/clusterdomain"
 	"ebb.dev/ebb/internal/egress"
 	"ebb.dev/ebb/internal/telemetry"
@@ -73,6 +74,7 @@ type courier struct {
 	deliver  *deliver.Manager
 	callback *callback.Caller
 	load     *load.Reporter
+	tick     *tick.Ticker
 	listener net.Listener
 	registry *prometheus.Registry
 }
@@ -100,7 +102,8 @@ func build(ctx context.Context, o options, kube kubernetes.Interface, ebb versio
 			return int(now.Attempts), call.Backoff{First: now.FirstBackoff, Longest: now.LongestBackoff}, int(now.Hops)
 		}}
 	c.load = &load.Reporter{Pod: o.pod, URL: "http://" + o.autoscaler + wire.PathStats, Keys: keys, Loads: c.deliver.Loads, Find: c.routes.Find, Log: log}
-	if err := c.registry.Register(&metrics.Sources{Accept: c.accept, Deliver: c.deliver, Load: c.load}); err != nil {
+	c.tick = &tick.Ticker{Store: kept, Queues: c.deliver, Routes: c.routes.All, Most: func() int { return int(s.Load().Courier.QueueCalls) }, Log: log}
+	if err := c.registry.Register(&metrics.Sources{Accept: c.accept, Deliver: c.deliver, Load: c.load, Tick: c.tick}); err != nil {
 		return nil, err
 	}
 	if c.listener, err = net.Listen("tcp", o.listen(wire.PortHTTP1)); err != nil {

@@ -60,7 +60,7 @@ func (c *courier) handle(w http.ResponseWriter, r *http.Request) {
 	c.accept.ServeHTTP(w, r)
 }
 
-// lead delivers calls while this replica leads. The server inside has no other replica.
+// lead delivers calls and follows schedules. There is one courier: see config/courier.
 func (c *courier) lead(ctx context.Context) error {
 	select {
 	case <-c.routes.Known:
@@ -71,6 +71,7 @@ func (c *courier) lead(ctx context.Context) error {
 		run.Part{Name: "load", Run: c.load.Run},
 		run.Part{Name: "bounds of results", Run: c.trim},
 		run.Part{Name: "callbacks", Run: c.callback.Run},
+		run.Part{Name: "schedules", Run: c.tick.Run},
 		run.Part{Name: "deliveries", Run: c.deliver.Run},
 	)
 }

@@ -42,9 +42,12 @@ const (
 	// HeaderCallback is the URL that gets the result of a call.
 	HeaderCallback = "Ebb-Callback"
 	// HeaderCallID and HeaderAttempt tell the service which call a request belongs to, and the
-	// how-manieth attempt it is.
+	// number of the attempt.
 	HeaderCallID  = "Ebb-Call-Id"
 	HeaderAttempt = "Ebb-Attempt"
+	// HeaderSchedule and HeaderScheduledAt are on calls that a schedule has made.
+	HeaderSchedule    = "Ebb-Schedule"
+	HeaderScheduledAt = "Ebb-Scheduled-At"
 	// HeaderHops is how many asynchronous calls led to a request.
 	HeaderHops = "Ebb-Async-Hops"
 	// HeaderResult is on the answer at a Location that has no result, and says why.

@@ -10,6 +10,7 @@ import (
 	"ebb.dev/ebb/courier/internal/accept"
 	"ebb.dev/ebb/courier/internal/deliver"
 	"ebb.dev/ebb/courier/internal/load"
+	"ebb.dev/ebb/courier/internal/tick"
 )
 
 // Sources are where the figures come from.
@@ -17,6 +18,7 @@ type Sources struct {
 	Accept  *accept.Handler
 	Deliver *deliver.Manager
 	Load    *load.Reporter
+	Tick    *tick.Ticker
 }
 
 var (
@@ -28,12 +30,13 @@ var (
 	oversized = prometheus.NewDesc("ebb_courier_results_too_large_total", "Results that were too large to be kept.", nil, nil)
 	callbacks = prometheus.NewDesc("ebb_courier_callbacks_total", "Callbacks that were called, and those that were given up.", []string{"result"}, nil)
 	calls     = prometheus.NewDesc("ebb_courier_calls", "Calls that wait, and those under way.", []string{"state"}, nil)
+	ticks     = prometheus.NewDesc("ebb_courier_schedules_total", "Times of schedules: a call was made, no courier ran then, or the call was left out.", []string{"result"}, nil)
 	reports   = prometheus.NewDesc("ebb_courier_reports_total", "Reports to the autoscaler.", []string{"result"}, nil)
 )
 
 // Describe implements prometheus.Collector.
 func (s *Sources) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{accepted, repeated, refused, attempts, oversized, callbacks, calls, reports} {
+	for _, d := range []*prometheus.Desc{accepted, repeated, refused, attempts, oversized, callbacks, calls, ticks, reports} {
 		out <- d
 	}
 }
@@ -63,6 +66,9 @@ func (s *Sources) Collect(out chan<- prometheus.Metric) {
 	count(callbacks, c.Uncalled.Load(), "given-up")
 	count(reports, s.Load.Sent.Load(), "accepted")
 	count(reports, s.Load.Failed.Load(), "failed")
+	count(ticks, s.Tick.Made.Load(), "made")
+	count(ticks, s.Tick.Missed.Load(), "missed")
+	count(ticks, s.Tick.LeftOut.Load(), "left-out")
 	waiting, running := 0, 0
 	for _, l := range s.Deliver.Loads() {
 		waiting, running = waiting+l.Waiting, running+l.Running

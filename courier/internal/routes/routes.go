@@ -31,6 +31,7 @@ type Route struct {
 	Service call.Service
 	UID     string
 	Host    string // the Route's own inside the cluster
+	Asked   string // its host in status.url
 	Async   names.Async
 	Shares  []Share
 }
@@ -125,6 +126,9 @@ func (t *Table) route(object any, gone bool) {
 	}
 	of := call.Service{Namespace: o.Namespace, Name: o.Name}
 	r := &Route{Service: of, UID: string(o.UID), Host: o.Name + "." + o.Namespace + ".svc." + t.ClusterDomain}
+	if r.Asked = r.Host; o.Status.URL != nil {
+		r.Asked = o.Status.URL.Host
+	}
 	r.Async, _ = names.ParseAsync(o.Annotations) // admission refused errors
 	for _, target := range o.Status.Traffic {
 		if target.Percent != nil && *target.Percent > 0 && target.RevisionName != "" {

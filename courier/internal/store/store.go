@@ -170,7 +170,7 @@ func (s *Store) streams(ctx context.Context, o Options) (err error) {
 		case dead:
 			config.MaxAge, config.Discard = o.Dead, jetstream.DiscardOld
 		case state:
-			config.Discard, config.MaxMsgsPerSubject = jetstream.DiscardOld, 1
+			config.MaxMsgsPerSubject = 1
 		}
 		stream, err := s.js.CreateOrUpdateStream(ctx, config)
 		if err != nil {

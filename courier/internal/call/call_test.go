@@ -1,0 +1,114 @@
+package call
+
+import (
+	"net/http"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"ebb.dev/ebb/wire"
+)
+
+func TestRespondAsyncIsFoundAmongOtherPreferences(t *testing.T) {
+	for value, want := range map[string]bool{
+		"respond-async": true, "Respond-Async": true, "wait=10, respond-async": true, "respond-async; foo=bar": true, `respond-async=""`: true,
+		"": false, "wait=10": false, "respond-asynchronously": false, `foo="respond-async, x"`: false, `foo="a\", respond-async", bar`: false,
+		"return=minimal;respond-async": false,
+	} {
+		if got := RespondAsync([]string{value}); got != want {
+			t.Errorf("%q: %v", value, got)
+		}
+	}
+}
+
+func TestTheServiceIsNotAskedToRespondLater(t *testing.T) {
+	h := http.Header{"Prefer": {"wait=10, respond-async", "respond-async", "return=minimal"}, "Connection": {"close, X-Once"}, "X-Once": {"a"},
+		wire.HeaderAsyncTarget: {"a/b/c/d"}, wire.HeaderAsyncDelivery: {"x"}, wire.HeaderHops: {"3"}, "Authorization": {"Bearer t"}}
+	want := http.Header{"Prefer": {"wait=10", "return=minimal"}, "Authorization": {"Bearer t"}}
+	if got := KeptRequest(h); !reflect.DeepEqual(got, want) {
+		t.Errorf("got %v", got)
+	}
+}
+
+func TestAKeyMeansOneCallOfOneHost(t *testing.T) {
+	secret, s := []byte("secret"), Service{"ns", "svc"}
+	one := KeyedID(secret, s, "host", "key")
+	if one != KeyedID(secret, s, "host", "key") || !ValidID(one) {
+		t.Errorf("the ID %q is not stable", one)
+	}
+	for what, other := range map[string]string{
+		"another secret": KeyedID([]byte("other"), s, "host", "key"), "another host": KeyedID(secret, s, "host2", "key"),
+		"another service": KeyedID(secret, Service{"ns", "svc2"}, "host", "key"), "parts moved": KeyedID(secret, s, "hostk", "ey"),
+	} {
+		if other == one {
+			t.Errorf("%s has the same ID", what)
+		}
+	}
+}
+
+func TestBackoffIsBoundedAndFollowsRetryAfter(t *testing.T) {
+	b := Backoff{time.Second, time.Minute}
+	for _, c := range []struct {
+		n      int
+		asked  time.Duration
+		random float64
+		want   time.Duration
+	}{
+		{1, 0, 1, time.Second}, {1, 0, 0, time.Second / 2}, {2, 0, 1, 2 * time.Second}, {7, 0, 1, time.Minute}, {1000, 0, 1, time.Minute},
+		{0, 0, 1, time.Second}, {1, 30 * time.Second, 1, 30 * time.Second}, {1, time.Hour, 1, time.Minute},
+	} {
+		if got := b.After(c.n, c.asked, c.random); got != c.want {
+			t.Errorf("after attempt %d, asked for %v: %v, want %v", c.n, c.asked, got, c.want)
+		}
+	}
+}
+
+func TestOnlyWhatMayPassIsTriedAgain(t *testing.T) {
+	for status, want := range map[int]Verdict{200: Final, 302: Final, 400: Final, 404: Final, 408: Again, 429: Again, 500: Again, 501: Final, 503: Again, 508: Final} {
+		if got := Judge(status); got != want {
+			t.Errorf("%d: %v", status, got)
+		}
+	}
+}
+
+func FuzzPrefer(f *testing.F) {
+	for _, s := range []string{"respond-async", `a="b\"c,respond-async", respond-async;x`, ",,;=", `"`} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, value string) {
+		kept := WithoutRespondAsync([]string{value})
+		if RespondAsync(kept) {
+			t.Errorf("%q still asks: %q", value, kept)
+		}
+		if !RespondAsync([]string{value}) && len(preferences(value)) != len(preferences(strings.Join(kept, ", "))) {
+			t.Errorf("%q lost a preference: %q", value, kept)
+		}
+	})
+}
+
+func FuzzID(f *testing.F) {
+	f.Add(NewID())
+	f.Add("../../secret")
+	f.Fuzz(func(t *testing.T, text string) {
+		if ValidID(text) && strings.ContainsAny(text, "./*> \r\n") {
+			t.Errorf("%q could be part of another subject", text)
+		}
+	})
+}
+
+func FuzzDecode(f *testing.F) {
+	c := &Call{Service: Service{"ns", "svc"}, ID: NewID(), Host: "h", Asked: "a", Method: "POST", Path: "/?a=b", Header: http.Header{"A": {"b"}}}
+	f.Add(Encode(c))
+	f.Add(`{"id":"x"}`)
+	f.Fuzz(func(t *testing.T, text string) {
+		c, err := Decode(text)
+		if err != nil {
+			return
+		}
+		again, err := Decode(Encode(c))
+		if err != nil || !again.Accepted.Equal(c.Accepted) || again.ID != c.ID || again.Path != c.Path {
+			t.Errorf("%q: %v, %v", text, again, err)
+		}
+	})
+}

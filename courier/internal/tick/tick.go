@@ -1,0 +1,213 @@
+// Package tick calls services by their schedules.
+//
+// Owns: which time of a schedule was handled last. Reads: schedules on Routes. Writes: calls, and
+// what it owns, to the store. Never: makes two calls for one time: the ID of a call is that of its
+// schedule and time.
+package tick
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"ebb.dev/ebb/api/calls"
+	"ebb.dev/ebb/courier/internal/call"
+	"ebb.dev/ebb/courier/internal/routes"
+	"ebb.dev/ebb/courier/internal/store"
+	"ebb.dev/ebb/wire"
+)
+
+// Queues prepares the queues for calls.
+type Queues interface {
+	Admit(ctx context.Context, of call.Service) (depth int, err error)
+	Added(of call.Service)
+}
+
+// Ticker makes the calls that are due.
+type Ticker struct {
+	Store  *store.Store
+	Queues Queues
+	Routes func() map[call.Service]*routes.Route
+	Most   func() int // calls of one service that may wait
+	Log    *slog.Logger
+
+	// Made counts calls, Missed times that passed while no courier ran, LeftOut times at which the
+	// call before was not completed, or too many waited.
+	Made, Missed, LeftOut atomic.Int64
+
+	known map[string]last
+}
+
+// last is what was handled last of a schedule.
+type last struct {
+	At   time.Time `json:"at"`
+	ID   string    `json:"id,omitempty"` // of the call
+	Spec string    `json:"spec"`         // a change of it begins anew
+}
+
+const (
+	period = time.Second
+	// onTime is how late a call is made that was not missed.
+	onTime = 20 * time.Second
+	// oldest bounds how far back missed times are looked for.
+	oldest = 24 * time.Hour
+)
+
+// Run makes calls until ctx is done.
+func (t *Ticker) Run(ctx context.Context) error {
+	t.known = map[string]last{}
+	ticker := time.NewTicker(period)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+			t.Tick(ctx, time.Now())
+		}
+	}
+}
+
+// Tick makes the calls that are due.
+func (t *Ticker) Tick(ctx context.Context, now time.Time) {
+	if t.known == nil {
+		t.known = map[string]last{}
+	}
+	for _, route := range t.Routes() {
+		for i := range route.Async.Schedules {
+			s := &route.Async.Schedules[i]
+			if err := t.one(ctx, route, s, now); err != nil && ctx.Err() == nil {
+				t.Log.Warn("a schedule was not followed; it is tried again", "service", route.Service.String(), "schedule", s.Name, "error", err)
+			}
+		}
+	}
+}
+
+func (t *Ticker) one(ctx context.Context, route *routes.Route, s *calls.Schedule, now time.Time) error {
+	key := "schedules." + route.Service.Namespace + "." + route.Service.Name + "." + s.Name
+	spec := fmt.Sprintf("%s %s %s %v", route.UID, s.Cron, s.TimeZone, s.Suspend)
+	before, err := t.recall(ctx, key)
+	if err != nil {
+		return err
+	}
+	if before.Spec != spec {
+		return t.remember(ctx, key, last{At: now, Spec: spec})
+	}
+	if s.Suspend {
+		return nil
+	}
+	due, missed := Due(s, before.At, now)
+	if due.IsZero() && missed == 0 {
+		return nil
+	}
+	next := last{At: now, ID: before.ID, Spec: spec}
+	if !due.IsZero() {
+		next.At = due
+		made, id, err := t.call(ctx, route, s, due, before.ID)
+		if err != nil {
+			return err
+		}
+		if made {
+			next.ID = id
+			t.Made.Add(1)
+		} else {
+			t.LeftOut.Add(1)
+		}
+	}
+	if err := t.remember(ctx, key, next); err != nil {
+		return err
+	}
+	t.Missed.Add(int64(missed))
+	return nil
+}
+
+// Due returns the time for which a call is to be made now, zero for none, and how many times were
+// missed.
+func Due(s *calls.Schedule, after, now time.Time) (due time.Time, missed int) {
+	if earliest := now.Add(-oldest); after.Before(earliest) {
+		after = earliest
+	}
+	passed := 0
+	for at := s.Next(after); !at.IsZero() && !at.After(now); at = s.Next(at) {
+		due = at
+		passed++
+	}
+	switch {
+	case passed == 0:
+		return time.Time{}, 0
+	case now.Sub(due) <= onTime || s.Missed == calls.MissedOnce:
+		return due, passed - 1
+	}
+	return time.Time{}, passed
+}
+
+func (t *Ticker) recall(ctx context.Context, key string) (last, error) {
+	if l, ok := t.known[key]; ok {
+		return l, nil
+	}
+	var l last
+	data, err := t.Store.Recall(ctx, key)
+	if errors.Is(err, store.ErrNone) {
+		return l, nil
+	}
+	if err != nil {
+		return l, err
+	}
+	if err := json.Unmarshal(data, &l); err != nil {
+		return last{}, nil // begins anew
+	}
+	t.known[key] = l
+	return l, nil
+}
+
+func (t *Ticker) remember(ctx context.Context, key string, l last) error {
+	data, err := json.Marshal(l)
+	if err != nil {
+		return fmt.Errorf("encode %s: %w", key, err)
+	}
+	if err := t.Store.Remember(ctx, key, data); err != nil {
+		return err
+	}
+	t.known[key] = l
+	return nil
+}
+
+// call makes the call for a time; made is false if it is left out.
+func (t *Ticker) call(ctx context.Context, route *routes.Route, s *calls.Schedule, at time.Time, before string) (made bool, id string, err error) {
+	c := &call.Call{Service: route.Service, Host: route.Host, Asked: route.Asked, Method: s.Method, Path: s.Path, Header: http.Header{},
+		Size: int64(len(s.Body)), Accepted: time.Now(), Keyed: true, Callback: route.Async.Callback, Schedule: s.Name}
+	c.ID = call.KeyedID(t.Store.Secret, route.Service, "schedule "+s.Name, strconv.FormatInt(at.Unix(), 10))
+	if s.Concurrency == calls.ConcurrencyForbid && before != "" && before != c.ID {
+		if _, err := t.Store.Call(ctx, route.Service, before); !errors.Is(err, store.ErrNone) {
+			return false, "", err
+		}
+	}
+	for name, value := range s.Headers {
+		c.Header.Set(name, value)
+	}
+	c.Header = call.KeptRequest(c.Header)
+	c.Header.Set(wire.HeaderSchedule, s.Name)
+	c.Header.Set(wire.HeaderScheduledAt, at.UTC().Format(time.RFC3339))
+	depth, err := t.Queues.Admit(ctx, route.Service)
+	if err != nil {
+		return false, "", err
+	}
+	if depth >= t.Most() {
+		return false, "", nil
+	}
+	fresh, err := t.Store.Add(ctx, c, []byte(s.Body))
+	if err != nil {
+		return false, "", err
+	}
+	if fresh {
+		t.Queues.Added(route.Service)
+		t.Log.Info("a schedule made a call", "service", route.Service.String(), "schedule", s.Name, "due", at, "call", c.ID)
+	}
+	return true, c.ID, nil
+}

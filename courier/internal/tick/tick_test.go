@@ -1,0 +1,154 @@
+package tick
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"testing"
+	"time"
+
+	"ebb.dev/ebb/api/calls"
+	"ebb.dev/ebb/api/names"
+	"ebb.dev/ebb/courier/internal/call"
+	"ebb.dev/ebb/courier/internal/routes"
+	"ebb.dev/ebb/courier/internal/store"
+)
+
+type queues struct{ store *store.Store }
+
+func (q queues) Admit(ctx context.Context, of call.Service) (int, error) {
+	_, err := q.store.Queue(ctx, of)
+	return 0, err
+}
+func (queues) Added(call.Service) {}
+
+func parsed(t *testing.T, text string) []calls.Schedule {
+	list, err := calls.Parse(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return list
+}
+
+var of = call.Service{Namespace: "ns", Name: "svc"}
+
+func ticker(t *testing.T, kept *store.Store, schedules string) *Ticker {
+	route := &routes.Route{Service: of, UID: "uid", Host: "svc.ns.svc.cluster.local", Async: names.Async{Schedules: parsed(t, schedules)}}
+	return &Ticker{Store: kept, Queues: queues{kept}, Routes: func() map[call.Service]*routes.Route { return map[call.Service]*routes.Route{of: route} },
+		Most: func() int { return 10 }, Log: slog.New(slog.DiscardHandler)}
+}
+
+func open(t *testing.T, dir string) *store.Store {
+	kept, err := store.Open(t.Context(), store.Options{Dir: dir, Bytes: 1 << 30, Queue: time.Hour, Results: time.Hour, Dead: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(kept.Close)
+	return kept
+}
+
+// waiting is how many calls wait.
+func waiting(t *testing.T, kept *store.Store) int {
+	depths, err := kept.Depths(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(depths) == 0 {
+		return 0
+	}
+	return depths[0].Calls
+}
+
+func TestEachTimeMakesOneCallAcrossRestarts(t *testing.T) {
+	dir := t.TempDir()
+	kept := open(t, dir)
+	begin := time.Date(2026, 1, 1, 8, 59, 30, 0, time.UTC)
+	every := `[{name: a, cron: "* * * * *"}]`
+	one := ticker(t, kept, every)
+	for s := range 120 { // 8:59:30 to 9:01:29
+		one.Tick(t.Context(), begin.Add(time.Duration(s)*time.Second))
+	}
+	if n := waiting(t, kept); n != 2 {
+		t.Fatalf("%d calls in two minutes", n)
+	}
+	// What was handled last is lost, as if the courier had been killed after the call was stored.
+	if err := kept.Remember(t.Context(), "schedules.ns.svc.a", []byte(`{"at":"2026-01-01T09:00:30Z","spec":"uid * * * * *  false"}`)); err != nil {
+		t.Fatal(err)
+	}
+	kept.Close()
+	kept = open(t, dir)
+	again := ticker(t, kept, every)
+	again.Tick(t.Context(), begin.Add(100*time.Second))
+	if n := waiting(t, kept); n != 2 || again.Made.Load() != 1 {
+		t.Errorf("%d calls after a restart, %d made", n, again.Made.Load())
+	}
+}
+
+func TestTimesThatPassedAreMadeUpForByThePolicy(t *testing.T) {
+	at := func(hour, minute int) time.Time { return time.Date(2026, 1, 1, hour, minute, 5, 0, time.UTC) }
+	for _, c := range []struct {
+		behaviour, schedule string
+		after, now          time.Time
+		due                 int // the minute of the hour, -1 for none
+		missed              int
+	}{
+		{"on time", `cron: "* * * * *"`, at(8, 0), at(8, 1), 1, 0},
+		{"not due", `cron: "0 * * * *"`, at(8, 0), at(8, 59), -1, 0},
+		{"skipped", `cron: "30 * * * *"`, at(8, 0), at(8, 59), -1, 1},
+		{"made up for once", `cron: "*/10 * * * *", missed: Once`, at(8, 0), at(8, 59), 50, 4},
+		{"the newest is on time", `cron: "*/10 * * * *"`, at(8, 0), at(8, 50), 50, 4},
+		{"of the last day only", `cron: "0 8 * * *", missed: Once`, at(8, 0).AddDate(-1, 0, 0), at(8, 59), 0, 0},
+	} {
+		s := parsed(t, "[{name: a, "+c.schedule+"}]")[0]
+		due, missed := Due(&s, c.after, c.now)
+		if got := due.Minute(); due.IsZero() != (c.due < 0) || c.due >= 0 && got != c.due || missed != c.missed {
+			t.Errorf("%s: due %v, %d missed", c.behaviour, due, missed)
+		}
+	}
+}
+
+func TestACallIsLeftOutWhileTheOneBeforeRuns(t *testing.T) {
+	kept := open(t, t.TempDir())
+	one := ticker(t, kept, `[{name: a, cron: "* * * * *", concurrency: Forbid}]`)
+	begin := time.Date(2026, 1, 1, 8, 59, 30, 0, time.UTC)
+	for s := range 180 {
+		one.Tick(t.Context(), begin.Add(time.Duration(s)*time.Second))
+	}
+	if n := waiting(t, kept); n != 1 || one.LeftOut.Load() != 2 {
+		t.Fatalf("%d calls, %d left out", n, one.LeftOut.Load())
+	}
+	queue, err := kept.Queue(t.Context(), of)
+	if err != nil {
+		t.Fatal(err)
+	}
+	messages, err := queue.Fetch(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for m := range messages.Messages() {
+		if err := m.DoubleAck(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	one.Tick(t.Context(), begin.Add(220*time.Second))
+	if n := waiting(t, kept); n != 1 || one.Made.Load() != 2 {
+		t.Errorf("%d calls, %d made after the one before was completed", n, one.Made.Load())
+	}
+}
+
+func TestASuspendedScheduleMakesNoCall(t *testing.T) {
+	kept := open(t, t.TempDir())
+	begin := time.Date(2026, 1, 1, 8, 59, 30, 0, time.UTC)
+	one := ticker(t, kept, `[{name: a, cron: "* * * * *", missed: Once, suspend: true}]`)
+	for s := range 120 {
+		one.Tick(t.Context(), begin.Add(time.Duration(s)*time.Second))
+	}
+	resumed := ticker(t, kept, `[{name: a, cron: "* * * * *", missed: Once}]`)
+	resumed.Tick(t.Context(), begin.Add(125*time.Second))
+	if n := waiting(t, kept); n != 0 {
+		t.Errorf("%d calls", n)
+	}
+	if _, err := kept.Recall(t.Context(), "nothing"); !errors.Is(err, store.ErrNone) {
+		t.Error(err)
+	}
+}
