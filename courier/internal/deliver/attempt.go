@@ -198,11 +198,17 @@ func (m *Manager) send(ctx context.Context, c *call.Call, small []byte, attempt 
 		return nil, fmt.Errorf("call %s: %w", c.Host, err)
 	}
 	defer response.Body.Close()
-	got := &answer{status: response.StatusCode, header: call.KeptResponse(response.Header), cold: response.Header.Get(wire.HeaderColdStart) != ""}
+	got := &answer{status: response.StatusCode, header: call.KeptResponse(response.Header), cold: waited(response.Header)}
 	if call.Judge(got.status) == call.Again {
 		return got, nil
 	}
 	return got, m.keep(ctx, response.Body, rules.MaxResult, got)
+}
+
+// waited reports whether the response says that its request waited for a pod.
+func waited(h http.Header) bool {
+	start, err := wire.ParseColdStart(h.Values(wire.HeaderServerTiming))
+	return err == nil && !start.Received.IsZero()
 }
 
 var errOversized = errors.New("the result is too large")
