@@ -57,7 +57,9 @@ func cases() map[string]plan.Input {
 		in.Targets["blue"] = []plan.Share{{Revision: "hello-00003", Percent: 100}}
 		in.Async = &plan.Async{Namespace: "knative-serving", UID: "route-uid"}
 	})
-	add("async-always", func(in *plan.Input) { in.Async = &plan.Async{Namespace: "knative-serving", UID: "route-uid", Always: true} })
+	add("async-always", func(in *plan.Input) {
+		in.Async = &plan.Async{Namespace: "knative-serving", UID: "route-uid", Always: true}
+	})
 	add("tls-redirected", func(in *plan.Input) {
 		in.TLS = map[string]string{"hello.default.example.com": "route-uid"}
 		in.Redirect = true

@@ -6,10 +6,10 @@
 // Never: asserts a figure.
 //
 // Clients send calls at a steady rate. A call's latency counts from when it was due, so a stall
-// counts for all calls that it delays. Each call has an idempotency key, and a client repeats it
-// until it is accepted. Lost is a call that was accepted and did not reach the service within the
-// time, duplicated one that reached it more than once. With -kill the courier, with the JetStream
-// inside, and the service's pod are killed with SIGKILL in turn while it runs.
+// counts for all calls that it delays. Lost is a call that was accepted and did not reach the
+// service within the time, duplicated one that reached it more than once. With -kill the courier,
+// with the JetStream inside, and the service's pod are killed with SIGKILL in turn while it runs;
+// then each call has an idempotency key, and a client repeats it until it is accepted.
 package main
 
 import (
@@ -28,7 +28,7 @@ import (
 type bench struct {
 	calls, clients, services, size int
 	rate                           float64
-	kill                           bool
+	kill, sync                     bool
 	every, wait                    time.Duration
 	dir                            string
 	role, listen, collector        string
@@ -45,6 +45,7 @@ func main() {
 	flag.IntVar(&b.services, "services", 1, "services that are called in turn")
 	flag.IntVar(&b.size, "size", 1024, "bytes of a call's body")
 	flag.BoolVar(&b.kill, "kill", false, "kill the courier and the pod in turn with SIGKILL")
+	flag.BoolVar(&b.sync, "sync", true, "the setting sync: a call is on the disk before it is accepted")
 	flag.DurationVar(&b.every, "every", 4*time.Second, "time between two kills")
 	flag.DurationVar(&b.wait, "wait", 3*time.Minute, "how long to wait for calls that were accepted")
 	flag.StringVar(&b.dir, "dir", "", "directory on the disk to measure, for JetStream; a temporary one by default")

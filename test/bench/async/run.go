@@ -42,7 +42,7 @@ func (b *bench) run(ctx context.Context) error {
 		return err
 	}
 	defer cluster.Stop()
-	if err := cluster.Settings("config-courier", map[string]string{"first-backoff": "100ms", "longest-backoff": "2s", "attempts": "100"}); err != nil {
+	if err := cluster.Settings("config-courier", map[string]string{"first-backoff": "100ms", "longest-backoff": "2s", "attempts": "100", "sync": strconv.FormatBool(b.sync)}); err != nil {
 		return err
 	}
 	var targets []string

@@ -111,6 +111,12 @@ func (all processes) signal(signal syscall.Signal) error {
 	return errors.Join(errs...)
 }
 
+// KillCourier kills the courier, and returns when the kubelet has started it again. It is no fault
+// of All: what is under load there does not need the courier.
+func (s Set) KillCourier(ctx context.Context) error {
+	return s.kill(ctx, container{cluster.System, "app=courier", "courier"})
+}
+
 // cutOff takes from the activators the way to half of the pods of each revision.
 func (s Set) cutOff(ctx context.Context) error {
 	activators, err := s.processes(ctx, container{cluster.System, "app=activator", "activator"})

@@ -1,0 +1,24 @@
+package load
+
+import (
+	"maps"
+	"testing"
+
+	"ebb.dev/ebb/courier/internal/call"
+	"ebb.dev/ebb/courier/internal/deliver"
+	"ebb.dev/ebb/courier/internal/routes"
+)
+
+func TestCallsThatWaitCountByTheSharesOfTheirRevisionsAndThoseUnderWayDoNot(t *testing.T) {
+	split, gone := call.Service{Namespace: "ns", Name: "split"}, call.Service{Namespace: "ns", Name: "gone"}
+	find := func(of call.Service) *routes.Route {
+		if of == gone {
+			return nil
+		}
+		return &routes.Route{Service: of, Shares: []routes.Share{{Revision: "a", Percent: 75}, {Revision: "b", Percent: 25}}}
+	}
+	got := Waiting([]deliver.Load{{Service: split, Waiting: 40, Running: 1000}, {Service: gone, Waiting: 7}, {Service: call.Service{Namespace: "ns", Name: "busy"}, Running: 3}}, find)
+	if want := map[revision]float64{{"ns", "a"}: 30, {"ns", "b"}: 10}; !maps.Equal(got, want) {
+		t.Errorf("got %v", got)
+	}
+}

@@ -1,0 +1,45 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"os"
+	"testing"
+	"time"
+
+	"ebb.dev/ebb/test/internal/result"
+)
+
+// TestMain lets the test be the pod that it kills.
+func TestMain(m *testing.M) {
+	if len(os.Args) == 7 && os.Args[1] == "-role" {
+		b := &bench{listen: os.Args[4], collector: os.Args[6]}
+		if err := b.pod(context.Background()); err != nil {
+			os.Exit(1)
+		}
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// Courier and JetStream, and the pod, end by SIGKILL several times while calls come.
+func TestAKilledCourierLosesNoCall(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it kills processes for seconds")
+	}
+	var out bytes.Buffer
+	b := &bench{calls: 4000, clients: 16, services: 3, size: 1024, rate: 500, kill: true, sync: true, every: time.Second, wait: 2 * time.Minute,
+		out: &result.Printer{Bench: "async", Out: &out}}
+	if err := b.run(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	var summary struct{ Lost, Kills int }
+	if err := json.Unmarshal(out.Bytes(), &summary); err != nil {
+		t.Fatalf("%v: %s", err, out.String())
+	}
+	if summary.Lost != 0 || summary.Kills < 2 {
+		t.Errorf("lost %d calls in %d kills: %s", summary.Lost, summary.Kills, out.String())
+	}
+	t.Log(out.String())
+}
