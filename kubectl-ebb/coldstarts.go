@@ -1,6 +1,8 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -38,19 +40,12 @@ They are known about four seconds after the response.`,
 		Args:              cobra.MatchAll(cobra.ExactArgs(1)),
 		ValidArgsFunction: p.completeServices,
 		RunE: func(c *cobra.Command, args []string) error {
-			a, err := p.access()
-			if err != nil {
-				return err
-			}
 			if last < 1 {
 				return fmt.Errorf("--last %d: show at least 1", last)
 			}
-			v, err := a.viewOf(c.Context(), args[0])
+			v, err := p.knownView(c.Context(), args[0])
 			if err != nil {
-				if _, missing := a.ebb.ServingV1().Services(a.namespace).Get(c.Context(), args[0], metav1.GetOptions{}); missing != nil {
-					return a.noService(args[0], missing)
-				}
-				return fmt.Errorf("%s", strings.TrimSuffix(whyNoView(err), "."))
+				return err
 			}
 			cold := v.ColdStarts[:min(len(v.ColdStarts), last)]
 			if p.output == "json" {
@@ -65,6 +60,22 @@ They are known about four seconds after the response.`,
 	c.Flags().IntVar(&last, "last", last, "how many to show, at most 20")
 	p.addOutput(c)
 	return c
+}
+
+// knownView reads the view of a Service, or says why there is none.
+func (p *program) knownView(ctx context.Context, name string) (*view.ServiceView, error) {
+	a, err := p.access()
+	if err != nil {
+		return nil, err
+	}
+	v, err := a.viewOf(ctx, name)
+	if err == nil {
+		return v, nil
+	}
+	if _, missing := a.ebb.ServingV1().Services(a.namespace).Get(ctx, name, metav1.GetOptions{}); missing != nil {
+		return nil, a.noService(name, missing)
+	}
+	return nil, errors.New(strings.TrimSuffix(whyNoView(err), "."))
 }
 
 // noService says why a Service could not be read.

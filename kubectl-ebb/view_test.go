@@ -55,6 +55,25 @@ func TestColdStarts(t *testing.T) {
 	golden(t, "coldstarts.txt", text.Bytes())
 }
 
+func TestCalls(t *testing.T) {
+	v := cartView()
+	pod := "cart-00002-deployment-7d9f-x2k4p"
+	v.Calls = []view.Call{
+		{At: ago(2 * time.Second), Revision: "cart-00002", Pod: pod, Method: "POST", Path: "/report", Status: 200, WaitedMs: 61000, ColdMs: 1240, RanMs: 1800,
+			ID: "ae3nXc3sVb8nPpQ2b0JrVtq1w2I", Attempt: 2},
+		{At: ago(3 * time.Second), Revision: "cart-00002", Pod: pod, Method: "GET", Path: "/", WaitedMs: 0.4, RanMs: 7},
+	}
+	var text bytes.Buffer
+	if err := writeCalls(&text, v, v.Calls); err != nil {
+		t.Fatal(err)
+	}
+	fmt.Fprintln(&text, "----")
+	if err := writeCalls(&text, v, nil); err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "calls.txt", text.Bytes())
+}
+
 func TestABarNeverLeavesItsAxis(t *testing.T) {
 	for _, c := range [][3]float64{{0, 0, 0}, {0, 5, 5}, {5, 0, 5}, {5, 1, 5}, {-1, 1, 5}, {100, 100, 5}, {0, 0.001, 1e9}, {1e9, 0.001, 1e9}} {
 		if got := bar(c[0], c[1], c[2]); len(got) != barWidth+2 {

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/url"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -13,17 +14,41 @@ import (
 const (
 	MaxIncidents      = 256 // of each kind
 	MaxIncidentsBytes = 1 << 20
+	MaxCalls          = 20 // in a pod's body
+	MaxCallsBytes     = 64 << 10
 	// maxIncidentText bounds a text, in bytes. Names have their own bound, which is lower or equal.
 	maxIncidentText = 253
 	// maxPhases bounds the phases of a cold start.
 	maxPhases = 8
 )
 
-// Incidents are what an activator tells the autoscaler besides load: cold starts that are over, and
-// requests that got no pod.
+// Incidents are what is told the autoscaler besides load: by an activator cold starts that are over
+// and requests that got no pod, by a pod the requests that it keeps a record of.
 type Incidents struct {
 	ColdStarts []ColdStarted `json:"coldStarts,omitempty"`
 	Refusals   []Refused     `json:"refusals,omitempty"`
+	// Calls come from pods, and only they send them.
+	Calls []Called `json:"calls,omitempty"`
+}
+
+// Called is the record of one request that a pod answered.
+type Called struct {
+	Namespace string `json:"namespace"`
+	Revision  string `json:"revision"`
+	Pod       string `json:"pod"`
+	// At is when the request came to the pod, Accepted when the courier took it; zero for one that
+	// is not asynchronous.
+	At       time.Time     `json:"at"`
+	Accepted time.Time     `json:"accepted,omitzero"`
+	Waited   time.Duration `json:"waited"` // in the pod, for the container; nanoseconds
+	Ran      time.Duration `json:"ran"`    // in the container
+	Method   string        `json:"method"`
+	Path     string        `json:"path"`   // without the query
+	Status   int           `json:"status"` // 0 if the client got none
+	Trace    string        `json:"trace,omitempty"`
+	// Call and Attempt are those of an asynchronous call.
+	Call    string `json:"call,omitempty"`
+	Attempt int    `json:"attempt,omitempty"`
 }
 
 // ColdStarted is one request that waited for a pod from zero. Its phases follow one another without
@@ -56,6 +81,20 @@ type Refused struct {
 	Count     int64     `json:"count"`
 }
 
+// QueryOf says in the URL of a POST to PathIncidents which revision's pod sends it; RevisionOf
+// reads it.
+func QueryOf(namespace, revision string) string {
+	return url.Values{"namespace": {namespace}, "revision": {revision}}.Encode()
+}
+
+// RevisionOf returns the revision whose pod sends a POST to PathIncidents; ok is false for an
+// activator's.
+func RevisionOf(u *url.URL) (namespace, revision string, ok bool) {
+	q := u.Query()
+	namespace, revision = q.Get("namespace"), q.Get("revision")
+	return namespace, revision, namespace != "" && revision != ""
+}
+
 // Clip shortens a text to what an incident may have.
 func Clip(text string) string {
 	if len(text) <= maxIncidentText {
@@ -76,7 +115,7 @@ func DecodeIncidents(data []byte) (Incidents, error) {
 	if err := json.Unmarshal(data, &i); err != nil {
 		return Incidents{}, fmt.Errorf("read incidents: %w", err)
 	}
-	if len(i.ColdStarts) > MaxIncidents || len(i.Refusals) > MaxIncidents {
+	if len(i.ColdStarts) > MaxIncidents || len(i.Refusals) > MaxIncidents || len(i.Calls) > MaxIncidents {
 		return Incidents{}, fmt.Errorf("%w: a body may have %d of a kind", errIncident, MaxIncidents)
 	}
 	for _, c := range i.ColdStarts {
@@ -98,6 +137,14 @@ func DecodeIncidents(data []byte) (Incidents, error) {
 		}
 		if r.Count < 1 || r.Count > 1<<40 || r.Status < 0 || r.Status > 999 {
 			return Incidents{}, fmt.Errorf("%w: %d refusals with status %d", errIncident, r.Count, r.Status)
+		}
+	}
+	for _, c := range i.Calls {
+		if err := valid(c.At, c.Namespace, c.Revision, c.Pod, c.Method, c.Path, c.Trace, c.Call); err != nil {
+			return Incidents{}, err
+		}
+		if y := c.Accepted.Year(); !c.Accepted.IsZero() && (y < 1970 || y > 9999) || c.Waited < 0 || c.Ran < 0 || c.Status < 0 || c.Status > 999 || c.Attempt < 0 {
+			return Incidents{}, fmt.Errorf("%w: a call", errIncident)
 		}
 	}
 	return i, nil

@@ -29,6 +29,23 @@ func TestTheLargestIncidentsFitTheirBound(t *testing.T) {
 	}
 }
 
+func TestTheLargestRecordsOfAPodFitTheirBound(t *testing.T) {
+	long := Clip(strings.Repeat("<", 500))
+	at := time.Unix(1e9, 123456789)
+	var all Incidents
+	for range MaxCalls {
+		all.Calls = append(all.Calls, Called{Namespace: strings.Repeat("n", 63), Revision: strings.Repeat("r", 63), Pod: strings.Repeat("p", 253), At: at, Accepted: at,
+			Waited: time.Hour, Ran: time.Hour, Method: Clip(strings.Repeat("M", 500)), Path: long, Status: 200, Trace: strings.Repeat("a", 32), Call: strings.Repeat("c", 27), Attempt: 1e6})
+	}
+	text, err := json.Marshal(all)
+	if err != nil || len(text) > MaxCallsBytes {
+		t.Fatalf("%d bytes, more than %d: %v", len(text), MaxCallsBytes, err)
+	}
+	if back, err := DecodeIncidents(text); err != nil || len(back.Calls) != MaxCalls || back.Calls[7].Path != long {
+		t.Errorf("%v", err)
+	}
+}
+
 func TestIncidentsThatCannotBeAreRefused(t *testing.T) {
 	const at = `"at":"2026-01-01T00:00:00Z"`
 	for name, text := range map[string]string{
@@ -39,6 +56,9 @@ func TestIncidentsThatCannotBeAreRefused(t *testing.T) {
 		"a status":           `{"refusals":[{"count":1,"status":1000,` + at + `}]}`,
 		"a long text":        `{"refusals":[{"count":1,"reason":"` + strings.Repeat("x", 300) + `",` + at + `}]}`,
 		"a control":          `{"refusals":[{"count":1,"reason":"\u001b[2J",` + at + `}]}`,
+		"a negative run":     `{"calls":[{"ran":-1,` + at + `}]}`,
+		"a call of no time":  `{"calls":[{"ran":1}]}`,
+		"a control in path":  `{"calls":[{"path":"/\u001b",` + at + `}]}`,
 		"a negative phase":   `{"coldStarts":[{` + at + `,"phases":[{"name":"pull","took":-1}]}]}`,
 		"more phases than a": `{"coldStarts":[{` + at + `,"phases":[` + strings.Repeat(`{"name":"x","took":1},`, maxPhases) + `{"name":"x","took":1}]}]}`,
 	} {
@@ -49,7 +69,7 @@ func TestIncidentsThatCannotBeAreRefused(t *testing.T) {
 }
 
 func FuzzDecodeIncidents(f *testing.F) {
-	f.Add([]byte(`{"coldStarts":[{"at":"2026-01-01T00:00:00Z","phases":[{"name":"pull","took":5}]}],"refusals":[{"count":1,"at":"2026-01-01T00:00:00Z"}]}`))
+	f.Add([]byte(`{"coldStarts":[{"at":"2026-01-01T00:00:00Z","phases":[{"name":"pull","took":5}]}],"refusals":[{"count":1,"at":"2026-01-01T00:00:00Z"}],"calls":[{"at":"2026-01-01T00:00:00Z","accepted":"2026-01-01T00:00:00Z","path":"/a","ran":5}]}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		i, err := DecodeIncidents(data)
 		if err != nil {

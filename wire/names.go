@@ -45,6 +45,8 @@ const (
 	// number of the attempt.
 	HeaderCallID  = "Ebb-Call-Id"
 	HeaderAttempt = "Ebb-Attempt"
+	// HeaderAccepted is when the courier accepted the call (RFC 3339).
+	HeaderAccepted = "Ebb-Accepted-At"
 	// HeaderSchedule and HeaderScheduledAt are on calls that a schedule has made.
 	HeaderSchedule    = "Ebb-Schedule"
 	HeaderScheduledAt = "Ebb-Scheduled-At"

@@ -140,6 +140,8 @@ const (
 	ResponseTimeoutEnd = "end"
 	// ResponseTimeoutCut breaks it off, so that no client takes it for a whole one.
 	ResponseTimeoutCut = "cut"
+	// RecordsAnnotation on a template says which requests the API view.ebb.dev has records of.
+	RecordsAnnotation = "serving.ebb.dev/records"
 	// ShimAnnotation on a template puts the shim before the program of the serving container. Its
 	// value is one of ShimModes.
 	ShimAnnotation = "serving.ebb.dev/shim"

@@ -199,7 +199,7 @@ func FuzzAnnotations(f *testing.F) {
 			SidecarResourcePercentAnnotation: value, ClassAnnotation: value, MetricAnnotation: value, MetricAggregationAnnotation: value,
 			AdaptiveTargetAnnotation: value, ScaleUpBurstAnnotation: value, ScaleUpPerSecondAnnotation: value,
 			HTTPProtocolAnnotation: value, DisableTLSAnnotation: value, ResponseTimeoutActionAnnotation: value,
-			ShimAnnotation: value, ConcurrencyVariableAnnotation: value,
+			ShimAnnotation: value, ConcurrencyVariableAnnotation: value, RecordsAnnotation: value,
 			WaitingPageAnnotation: value, WaitingPageFromAnnotation: value, WaitingPageAfterAnnotation: value,
 		}
 		s, _ := ParseScaling(annotations)

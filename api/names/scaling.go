@@ -269,6 +269,7 @@ func ValidateTemplateAnnotations(annotations map[string]string, limits rules.Aut
 	_, action := CutsResponses(annotations, ResponseTimeoutEnd)
 	_, shim := ShimMode(annotations)
 	_, variable := ConcurrencyVariable(annotations)
+	_, records := Records(annotations)
 	_, cold := ParseCold(annotations)
-	return errs.Also(sidecar, action, shim, variable, cold)
+	return errs.Also(sidecar, action, shim, variable, records, cold)
 }

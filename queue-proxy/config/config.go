@@ -37,6 +37,9 @@ type Config struct {
 	// trailer.
 	CutResponses bool
 
+	// Records says which requests the autoscaler gets records of: "none", "asynchronous" or "all".
+	Records string
+
 	// Told are the metrics by which the user container tells its load.
 	Told []wire.ToldMetric
 
@@ -151,6 +154,7 @@ func Parse(getenv func(string) string) (*Config, error) {
 		c.Probes = []probe.Spec{probe.TCP(c.UserPort)}
 	}
 	c.Told = r.told("EBB_TOLD_METRICS")
+	c.Records = r.records("EBB_RECORDS")
 	c.LivenessProbes = r.livenessProbes("EBB_LIVENESS_PROBES", c.UserPort)
 	c.StartupProbes = r.probes("EBB_STARTUP_PROBE", c.UserPort)
 	if r.boolean("ENABLE_HTTP2_AUTO_DETECTION") {
@@ -214,6 +218,19 @@ func (r *reader) action(name string) string {
 	default:
 		r.fault(name, fmt.Sprintf("%q is neither end nor cut", text))
 		return "end"
+	}
+}
+
+// records is which requests there are records of.
+func (r *reader) records(name string) string {
+	switch text := r.getenv(name); text {
+	case "":
+		return "asynchronous"
+	case "none", "asynchronous", "all":
+		return text
+	default:
+		r.fault(name, fmt.Sprintf("%q is neither none, asynchronous nor all", text))
+		return "none"
 	}
 }
 

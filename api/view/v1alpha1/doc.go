@@ -29,9 +29,10 @@ const (
 	MostListPoints = 60
 	// MostHistory is how many runs of decisions of a revision are told.
 	MostHistory = 100
-	// MostColdStarts and MostRefusals are how many of each are told of a Service.
+	// MostColdStarts, MostRefusals and MostCalls are how many of each are told of a Service.
 	MostColdStarts = 20
 	MostRefusals   = 20
+	MostCalls      = 20
 	// MostItems is the length of a list if the caller names no lower limit.
 	MostItems = 5000
 )

@@ -9,8 +9,8 @@ import (
 // ServiceView is what is known of one Service at one moment. Its name and namespace are those of
 // the Service.
 //
-// In a list it is short: no Series and no History in Revisions, no ColdStarts, no Refusals, and a
-// Series of MostListPoints.
+// In a list it is short: no Series and no History in Revisions, no ColdStarts, Refusals and Calls,
+// and a Series of MostListPoints.
 type ServiceView struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata"`
@@ -26,6 +26,8 @@ type ServiceView struct {
 	ColdStarts []ColdStart `json:"coldStarts,omitempty"`
 	// Refusals are the newest requests that got no pod, the newest first. Equal ones are counted.
 	Refusals []Refusal `json:"refusals,omitempty"`
+	// Calls are the newest requests that there are records of, the newest first.
+	Calls []Call `json:"calls,omitempty"`
 }
 
 // ServiceViewList is a list of short views, by namespace and name.
@@ -198,6 +200,30 @@ type Refusal struct {
 	Status int    `json:"status"`
 	Reason string `json:"reason"`
 	Count  int64  `json:"count"`
+}
+
+// Call is the record of one request that a pod answered.
+type Call struct {
+	// At is when the request came: to the courier if it is asynchronous, else to the pod.
+	At       time.Time `json:"at"`
+	Revision string    `json:"revision"`
+	Pod      string    `json:"pod"`
+	Method   string    `json:"method"`
+	// Path has no query.
+	Path string `json:"path"`
+	// Status is the HTTP status of the answer, 0 if the client left before there was one.
+	Status int `json:"status"`
+	// WaitedMs is the time until the container got the request, RanMs the time from then until the
+	// response ended.
+	WaitedMs float64 `json:"waitedMs"`
+	RanMs    float64 `json:"ranMs"`
+	// ColdMs is the part of the wait in which the pod started; absent if the pod was there. Its
+	// phases are those of the cold start with the same pod.
+	ColdMs  float64 `json:"coldMs,omitempty"`
+	TraceID string  `json:"traceID,omitempty"`
+	// ID and Attempt are those of an asynchronous call.
+	ID      string `json:"id,omitempty"`
+	Attempt int    `json:"attempt,omitempty"`
 }
 
 // Event is one line of a watch.

@@ -1,5 +1,5 @@
 // Package recall remembers what people ask for and no decision needs: how requests ended, the load
-// of the last ten minutes, cold starts and refused requests.
+// of the last ten minutes, cold starts, refused requests and records of calls.
 //
 // Owns: one record for each revision, of bounded size. Reads: stats, scrapes and incidents, beside
 // the loop; the loop's views, each five seconds. Writes: nothing. Never: holds a decision up, or
@@ -11,6 +11,7 @@ import (
 	"math"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"ebb.dev/ebb/api/view/v1alpha1"
@@ -24,6 +25,9 @@ const (
 	// mostSeries bounds the revisions of which the last ten minutes are kept: 2.9 KB each, 12 MB
 	// together. A revision that was at zero all the time needs none.
 	mostSeries = 4096
+	// mostCalled bounds the revisions of which there are records of calls: some 6 KB each, and
+	// 20 KB with the longest texts.
+	mostCalled = 1000
 	// together is within what time equal refusals are one.
 	together = time.Second
 )
@@ -36,7 +40,8 @@ type Records struct {
 
 	mutex  sync.RWMutex
 	all    map[loop.Key]*record
-	series int // records with points
+	series int          // records with points
+	called atomic.Int64 // records with calls, about
 }
 
 // load are sums over reports of about a second each.
@@ -85,6 +90,8 @@ type record struct {
 	zeros       int // how many of the newest points are zero
 	coldStarts  []v1alpha1.ColdStart
 	refusals    []v1alpha1.Refusal
+	calls       []v1alpha1.Call
+	hasCalls    atomic.Bool
 	missed      int // rounds in which the loop did not know the revision
 }
 
@@ -170,6 +177,28 @@ func (r *Records) Refused(x *wire.Refused) {
 	one.refused(v1alpha1.Refusal{At: x.At, Revision: x.Revision, By: "activator", Name: x.By, Status: x.Status, Reason: x.Reason, Count: x.Count})
 }
 
+// Called takes the record of a request.
+func (r *Records) Called(c *wire.Called) {
+	one := r.find(loop.Key{Namespace: c.Namespace, Name: c.Revision})
+	if one == nil {
+		return
+	}
+	told := v1alpha1.Call{At: c.At.UTC(), Revision: c.Revision, Pod: c.Pod, Method: c.Method, Path: c.Path, Status: c.Status,
+		WaitedMs: v1alpha1.Rounded(milliseconds(c.Waited)), RanMs: v1alpha1.Rounded(milliseconds(c.Ran)), TraceID: c.Trace, ID: c.Call, Attempt: c.Attempt}
+	if !c.Accepted.IsZero() {
+		told.At = c.Accepted.UTC()
+		told.WaitedMs = v1alpha1.Rounded(milliseconds(c.At.Add(c.Waited).Sub(c.Accepted)))
+	}
+	one.mutex.Lock()
+	defer one.mutex.Unlock()
+	if one.calls == nil && r.called.Add(1) > mostCalled {
+		r.called.Add(-1)
+		return
+	}
+	one.hasCalls.Store(true)
+	one.calls = appendNewest(one.calls, told, v1alpha1.MostCalls)
+}
+
 // refused counts equal refusals of a moment as one.
 func (one *record) refused(x v1alpha1.Refusal) {
 	x.At = x.At.UTC()
@@ -223,6 +252,7 @@ func (r *Records) Step(each func(func(loop.View))) {
 	})
 	r.mutex.Lock()
 	defer r.mutex.Unlock()
+	called := int64(0)
 	for key, one := range r.all {
 		if alive[key] {
 			one.missed = 0
@@ -232,7 +262,11 @@ func (r *Records) Step(each func(func(loop.View))) {
 			}
 			delete(r.all, key)
 		}
+		if one.hasCalls.Load() && r.all[key] != nil {
+			called++
+		}
 	}
+	r.called.Store(called)
 }
 
 func (r *Records) point(one *record, v loop.View, now time.Time) {
@@ -293,6 +327,7 @@ type Recollection struct {
 	Until      time.Time
 	ColdStarts []v1alpha1.ColdStart
 	Refusals   []v1alpha1.Refusal
+	Calls      []v1alpha1.Call
 }
 
 // Get returns what is remembered of a revision, with the newest most points.
@@ -316,7 +351,7 @@ func (r *Records) Get(key loop.Key, most int) Recollection {
 		begin = one.before.begin
 	}
 	found := Recollection{Load: both.load(max(now.Sub(begin).Seconds(), 1)), Ended: both.ended, Until: one.now.begin,
-		ColdStarts: slices.Clone(one.coldStarts), Refusals: slices.Clone(one.refusals)}
+		ColdStarts: slices.Clone(one.coldStarts), Refusals: slices.Clone(one.refusals), Calls: slices.Clone(one.calls)}
 	n := len(one.points)
 	for i := n - min(n, most); i < n; i++ {
 		found.Points = append(found.Points, one.points[(one.newest+1+i)%n])

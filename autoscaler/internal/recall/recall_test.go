@@ -144,6 +144,70 @@ type owners struct{ self bool }
 func (o owners) Owns(loop.Key) bool    { return o.self }
 func (o owners) Owner(loop.Key) string { return "127.0.0.1" }
 
+func TestAPodTellsOfItsOwnRevisionsRequestsOnly(t *testing.T) {
+	key := []byte("0123456789abcdef0123456789abcdef")
+	keys := func() wire.Keys { return wire.Keys{Current: key, Accepted: [][]byte{key}} }
+	w := newWorld()
+	r := NewReceiver(&w.Records, keys, owners{true}, func(err error) { t.Error(err) })
+	pod, other, activator := wire.Token(key, "default", hello.Name), wire.Token(key, "default", "other"), wire.Token(key, "", wire.ActivatorSubject)
+	called := func(revision string, n int) (all wire.Incidents) {
+		for i := range n {
+			all.Calls = append(all.Calls, wire.Called{Namespace: "default", Revision: revision, Pod: "p", At: w.now.Add(time.Minute), Accepted: w.now,
+				Waited: time.Second, Ran: 2 * time.Second, Path: "/" + strconv.Itoa(i), Method: "GET", Status: 200})
+		}
+		return all
+	}
+	cold := wire.Incidents{ColdStarts: []wire.ColdStarted{{Namespace: "default", Revision: hello.Name, At: w.now}}}
+	for name, c := range map[string]struct {
+		token, query string
+		all          wire.Incidents
+		status       int
+	}{
+		"its own":                 {pod, wire.QueryOf("default", hello.Name), called(hello.Name, wire.MaxCalls), 204},
+		"of another revision":     {pod, wire.QueryOf("default", hello.Name), called("other", 1), 400},
+		"in another's name":       {other, wire.QueryOf("default", hello.Name), called(hello.Name, 1), 401},
+		"a cold start":            {pod, wire.QueryOf("default", hello.Name), cold, 400},
+		"too many":                {pod, wire.QueryOf("default", hello.Name), called(hello.Name, wire.MaxCalls+1), 400},
+		"an activator's requests": {activator, "", called(hello.Name, 1), 400},
+	} {
+		body, _ := json.Marshal(c.all)
+		request, err := http.NewRequest("POST", "http://autoscaler"+wire.PathIncidents+"?"+c.query, strings.NewReader(string(body)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := new(wire.Signer).Sign(request, c.token); err != nil {
+			t.Fatal(err)
+		}
+		answer := httptest.NewRecorder()
+		if r.ServeHTTP(answer, request); answer.Code != c.status {
+			t.Errorf("%s: %d %s, want %d", name, answer.Code, answer.Body, c.status)
+		}
+	}
+	got := w.Get(hello, 0).Calls
+	if len(got) != v1alpha1.MostCalls || got[0].WaitedMs != 61000 || got[0].RanMs != 2000 || !got[0].At.Equal(w.now) {
+		t.Errorf("took %d: %+v", len(got), got)
+	}
+}
+
+func TestRecordsOfCallsAreKeptOfSoManyRevisionsOnly(t *testing.T) {
+	w := newWorld()
+	tell := func(revision string) {
+		w.Called(&wire.Called{Namespace: "default", Revision: revision, At: w.now})
+	}
+	for i := range mostCalled + 5 {
+		tell(strconv.Itoa(i))
+	}
+	if n := len(w.Get(loop.Key{Namespace: "default", Name: strconv.Itoa(mostCalled)}, 0).Calls); n != 0 || w.called.Load() != mostCalled {
+		t.Errorf("%d calls of one too many; %d revisions", n, w.called.Load())
+	}
+	w.step()
+	w.step() // the loop knows none of them
+	tell(hello.Name)
+	if n := len(w.Get(hello, 0).Calls); n != 1 {
+		t.Errorf("%d calls after the others were forgotten", n)
+	}
+}
+
 func TestOnlyActivatorsTellOfIncidents(t *testing.T) {
 	key := []byte("0123456789abcdef0123456789abcdef")
 	keys := func() wire.Keys { return wire.Keys{Current: key, Accepted: [][]byte{key}} }

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"strconv"
 	"time"
 
@@ -20,7 +21,10 @@ const headerForwarded = "Ebb-Forwarded"
 
 const (
 	// mostBodies bounds the bodies in memory, each of wire.MaxIncidentsBytes.
-	mostBodies     = 8
+	mostBodies = 8
+	// mostPodBodies bounds those of pods, each of wire.MaxCallsBytes. No pod keeps an activator's
+	// from being read.
+	mostPodBodies  = 64
 	forwardTimeout = time.Second
 )
 
@@ -31,8 +35,8 @@ type Owners interface {
 	Owner(loop.Key) string
 }
 
-// Receiver answers POSTs of activators to wire.PathIncidents. Those of revisions that another
-// replica decides for go there.
+// Receiver answers POSTs of activators and pods to wire.PathIncidents. Those of revisions that
+// another replica decides for go there.
 type Receiver struct {
 	Records *Records
 	Keys    func() wire.Keys
@@ -40,27 +44,35 @@ type Receiver struct {
 	// Failed is called with what could not be forwarded. It is forgotten.
 	Failed func(error)
 
-	guard  wire.Guard
-	signer wire.Signer
-	bodies chan struct{}
+	guard             wire.Guard
+	signer            wire.Signer
+	bodies, podBodies chan struct{}
+
 	client http.Client
 }
 
 // NewReceiver returns a Receiver for the given records.
 func NewReceiver(records *Records, keys func() wire.Keys, owners Owners, failed func(error)) *Receiver {
-	return &Receiver{Records: records, Keys: keys, Owners: owners, Failed: failed, bodies: make(chan struct{}, mostBodies), client: http.Client{Timeout: forwardTimeout}}
+	return &Receiver{Records: records, Keys: keys, Owners: owners, Failed: failed, bodies: make(chan struct{}, mostBodies), podBodies: make(chan struct{}, mostPodBodies), client: http.Client{Timeout: forwardTimeout}}
 }
 
-// ServeHTTP answers 204, or 401 without an activator's signature, 400 for what no activator sends,
-// 413 for a longer body, and 503 if too many bodies are here already: the sender tries again.
+// ServeHTTP answers 204, or 401 without the signature of an activator or of the pod's revision,
+// 400 for what none sends, 413 for a longer body, and 503 if too many bodies are here already.
 func (r *Receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	signature, err := wire.ReadSignature(req)
+	namespace, revision, pod := wire.RevisionOf(req.URL)
+	bodies, most := r.bodies, int64(wire.MaxIncidentsBytes)
+	if pod {
+		bodies, most = r.podBodies, wire.MaxCallsBytes
+	} else {
+		namespace, revision = "", wire.ActivatorSubject
+	}
 	switch {
 	case req.Method != http.MethodPost:
 		http.Error(w, "use POST", http.StatusMethodNotAllowed)
 		return
-	case err != nil || !signature.By(r.Keys(), "", wire.ActivatorSubject):
-		http.Error(w, "the signature is not of the activators' token", http.StatusUnauthorized)
+	case err != nil || !signature.By(r.Keys(), namespace, revision):
+		http.Error(w, "the signature is not of the token of the activators, or of the pod's revision", http.StatusUnauthorized)
 		return
 	}
 	if err := r.guard.Check(signature, w.Header()); err != nil {
@@ -68,13 +80,13 @@ func (r *Receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	select {
-	case r.bodies <- struct{}{}:
-		defer func() { <-r.bodies }()
+	case bodies <- struct{}{}:
+		defer func() { <-bodies }()
 	default:
 		http.Error(w, "too many incidents at once", http.StatusServiceUnavailable)
 		return
 	}
-	body, err := io.ReadAll(http.MaxBytesReader(w, req.Body, wire.MaxIncidentsBytes))
+	body, err := io.ReadAll(http.MaxBytesReader(w, req.Body, most))
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusRequestEntityTooLarge)
 		return
@@ -88,6 +100,10 @@ func (r *Receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
+	if pod && !ofOne(&all, namespace, revision) || !pod && len(all.Calls) > 0 && req.Header.Get(headerForwarded) == "" {
+		http.Error(w, "the sender cannot know this", http.StatusBadRequest)
+		return
+	}
 	for owner, theirs := range r.take(all, req.Header.Get(headerForwarded) != "") {
 		// What was taken already must not be sent again, so a failure is not the sender's to know.
 		if err := r.forward(req.Context(), owner, theirs); err != nil {
@@ -95,6 +111,12 @@ func (r *Receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		}
 	}
 	w.WriteHeader(http.StatusNoContent)
+}
+
+// ofOne reports whether a body has nothing but records of one revision's requests.
+func ofOne(all *wire.Incidents, namespace, revision string) bool {
+	return len(all.ColdStarts)+len(all.Refusals) == 0 && len(all.Calls) <= wire.MaxCalls &&
+		!slices.ContainsFunc(all.Calls, func(c wire.Called) bool { return c.Namespace != namespace || c.Revision != revision })
 }
 
 // take remembers what is of this replica's revisions, and returns the rest by its owner.
@@ -126,6 +148,15 @@ func (r *Receiver) take(all wire.Incidents, forwarded bool) map[string]*wire.Inc
 		} else {
 			to := other(key)
 			to.Refusals = append(to.Refusals, *x)
+		}
+	}
+	for i := range all.Calls {
+		c := &all.Calls[i]
+		if key := (loop.Key{Namespace: c.Namespace, Name: c.Revision}); r.Owners.Owns(key) {
+			r.Records.Called(c)
+		} else {
+			to := other(key)
+			to.Calls = append(to.Calls, *c)
 		}
 	}
 	return others

@@ -108,6 +108,7 @@ func merge(parts []part, full bool, now time.Time) v1alpha1.ServiceView {
 		replicas.Starting += one.Starting
 		replicas.Asleep += one.Asleep
 		v.ColdStarts, v.Refusals = append(v.ColdStarts, p.ColdStarts...), append(v.Refusals, p.Refusals...)
+		v.Calls = append(v.Calls, p.Calls...)
 		if !full {
 			p.Revision.Series, p.Revision.History = nil, nil
 		}
@@ -117,9 +118,37 @@ func merge(parts []part, full bool, now time.Time) v1alpha1.ServiceView {
 	v.Now.Replicas, v.Now.Time = replicas, now.UTC()
 	slices.SortStableFunc(v.ColdStarts, func(a, b v1alpha1.ColdStart) int { return b.At.Compare(a.At) })
 	slices.SortStableFunc(v.Refusals, func(a, b v1alpha1.Refusal) int { return b.At.Compare(a.At) })
+	slices.SortStableFunc(v.Calls, func(a, b v1alpha1.Call) int { return b.At.Compare(a.At) })
+	v.Calls = v.Calls[:min(len(v.Calls), v1alpha1.MostCalls)]
+	for i := range v.Calls {
+		v.Calls[i].ColdMs = coldPart(&v.Calls[i], v.ColdStarts)
+	}
 	v.ColdStarts = v.ColdStarts[:min(len(v.ColdStarts), v1alpha1.MostColdStarts)]
 	v.Refusals = v.Refusals[:min(len(v.Refusals), v1alpha1.MostRefusals)]
 	return v
+}
+
+// skew is how far the clocks of two nodes may differ when a cold start is looked for.
+const skew = time.Second
+
+// coldPart is the time for which a call waited for its pod to start, in milliseconds: that of the
+// cold start with its trace, or, without one, with its pod and within its wait.
+func coldPart(c *v1alpha1.Call, all []v1alpha1.ColdStart) float64 {
+	sent := c.At.Add(time.Duration(c.WaitedMs * float64(time.Millisecond)))
+	for i := range all {
+		s := &all[i]
+		began := s.At.Add(time.Duration(s.TotalMs * float64(time.Millisecond)))
+		switch {
+		case s.Pod != c.Pod || s.Revision != c.Revision:
+		case c.TraceID != "" && s.TraceID != "":
+			if c.TraceID == s.TraceID {
+				return s.TotalMs
+			}
+		case !sent.Before(s.At.Add(-skew)) && !sent.After(began.Add(skew)):
+			return s.TotalMs
+		}
+	}
+	return 0
 }
 
 // group divides parts by Service, in the order of namespace and name.

@@ -24,6 +24,7 @@ type part struct {
 	Ended              wire.Outcomes
 	ColdStarts         []v1alpha1.ColdStart
 	Refusals           []v1alpha1.Refusal
+	Calls              []v1alpha1.Call
 }
 
 // scope is what is asked for. Without a service it is short views.
@@ -59,7 +60,7 @@ func (l Local) parts(s scope) (all []part) {
 			p.Revision.Decision = &d
 		}
 		if s.full() {
-			p.ColdStarts, p.Refusals = known.ColdStarts, known.Refusals
+			p.ColdStarts, p.Refusals, p.Calls = known.ColdStarts, known.Refusals, known.Calls
 			history, _ := l.Engine.History(v.Key)
 			for i := range history {
 				p.Revision.History = append(p.Revision.History, decisionOf(&history[i], v.Spec))

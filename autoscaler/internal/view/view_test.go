@@ -200,6 +200,8 @@ func TestAListIsShortAndAViewHasEverything(t *testing.T) {
 		w.records.Reported(loop.Key{Namespace: "shop", Name: name}, &wire.Stat{Requests: 10, AverageConcurrent: 1, Ended: &ended})
 		w.records.ColdStart(&wire.ColdStarted{Namespace: "shop", Revision: name, At: now, Phases: []wire.Phase{{Name: "pull", Took: time.Second}}})
 		w.records.Refused(&wire.Refused{Namespace: "shop", Revision: name, At: now, By: "activator-1", Status: 503, Reason: "full", Count: 3})
+		w.records.Called(&wire.Called{Namespace: "shop", Revision: name, At: now.Add(time.Second), Ran: time.Second})
+		w.records.Called(&wire.Called{Namespace: "shop", Revision: name, At: now.Add(time.Minute), Ran: time.Second})
 	}
 	w.records.Step(w.engine.Each)
 	s := newServer(w.replicas())
@@ -212,13 +214,13 @@ func TestAListIsShortAndAViewHasEverything(t *testing.T) {
 		t.Fatalf("%s of %v", list.Kind, names)
 	}
 	short := list.Items[2]
-	if len(short.Revisions) != 2 || short.ColdStarts != nil || short.Refusals != nil || short.Revisions[0].History != nil || short.Revisions[0].Series != nil ||
+	if len(short.Revisions) != 2 || short.ColdStarts != nil || short.Refusals != nil || short.Calls != nil || short.Revisions[0].History != nil || short.Revisions[0].Series != nil ||
 		short.Revisions[0].Decision == nil || len(short.Series.Ready) != 1 || short.Series.Ready[0] != 4 {
 		t.Errorf("a view of a list: %+v", short)
 	}
 	full := read[v1alpha1.ServiceView](t, ask(s, "shop", root+"/namespaces/shop/services/cart"))
 	one := full.Revisions[1]
-	if full.Kind != "ServiceView" || len(full.ColdStarts) != 2 || len(full.Refusals) != 2 || one.Name != "cart-00002" || len(one.History) == 0 || len(one.Series.Ready) != 1 ||
+	if full.Kind != "ServiceView" || len(full.ColdStarts) != 2 || len(full.Refusals) != 2 || len(full.Calls) != 4 || full.Calls[0].ColdMs != 0 || full.Calls[3].ColdMs != 1000 || one.Name != "cart-00002" || len(one.History) == 0 || len(one.Series.Ready) != 1 ||
 		one.Decision.Limits.Max != 5 || one.Decision.Target != 7 || one.Decision.Reason == "" {
 		t.Errorf("%+v", full)
 	}

@@ -87,6 +87,9 @@ func makePodSpec(rev *servingv1.Revision, in Inputs) (corev1.PodSpec, error) {
 	if err := putShim(rev, in.Settings, &pod, &pod.Containers[serving], sidecar); err != nil {
 		return corev1.PodSpec{}, err
 	}
+	if which, _ := names.Records(rev.Annotations); which != names.RecordsAsynchronous {
+		sidecar.Env = append(sidecar.Env, corev1.EnvVar{Name: "EBB_RECORDS", Value: which})
+	}
 	if err := letTell(rev, sidecar); err != nil {
 		return corev1.PodSpec{}, err
 	}

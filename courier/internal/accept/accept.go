@@ -15,7 +15,6 @@ import (
 	"log/slog"
 	"net/http"
 	"net/url"
-	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -314,103 +313,4 @@ func (h *Handler) body(r *http.Request, c *call.Call, most int64) ([]byte, error
 		return nil, err
 	}
 	return nil, nil
-}
-
-// retryAfter is when a client may ask again for a result, in seconds.
-const retryAfter = 1
-
-// result answers a request for what became of a call: what the service answered, or with "Accept:
-// application/json" or the suffix /record, the record.
-func (h *Handler) result(w http.ResponseWriter, r *http.Request, of call.Service, id string) {
-	id, wantsRecord := strings.CutSuffix(id, "/record")
-	wantsRecord = wantsRecord || r.Header.Get("Accept") == "application/json"
-	if r.Method != http.MethodGet && r.Method != http.MethodHead {
-		w.Header().Set("Allow", "GET, HEAD")
-		http.Error(w, "use GET", http.StatusMethodNotAllowed)
-		return
-	}
-	record, body, err := h.find(r.Context(), of, id)
-	if err == nil && record.Asked != asked(r) {
-		err = store.ErrNone // of another host
-	}
-	switch {
-	case errors.Is(err, store.ErrNone):
-		http.Error(w, "there is no such call, or its result is no longer kept", http.StatusNotFound)
-		return
-	case err != nil:
-		h.Log.Error("a result was not read", "service", of.String(), "error", err)
-		refuse(w, &h.Refused.Store, http.StatusServiceUnavailable, "the result could not be read")
-		return
-	}
-	w.Header().Set("Cache-Control", "no-store")
-	unfinished := record.State == call.Queued || record.State == call.Running
-	switch {
-	case unfinished:
-		w.Header().Set("Retry-After", strconv.Itoa(retryAfter))
-	case !wantsRecord:
-		h.replay(w, r, record, body)
-		return
-	}
-	w.Header().Set("Content-Type", "application/json")
-	if unfinished && !strings.HasSuffix(r.URL.Path, "/record") {
-		w.WriteHeader(http.StatusAccepted)
-	}
-	_, _ = io.WriteString(w, call.Encode(shown{record})+"\n")
-}
-
-// shown is a Record as its readers see it.
-type shown struct{ *call.Record }
-
-func (h *Handler) find(ctx context.Context, of call.Service, id string) (*call.Record, []byte, error) {
-	if !call.ValidID(id) {
-		return nil, nil, store.ErrNone
-	}
-	record, body, err := h.Store.Result(ctx, of, id)
-	if !errors.Is(err, store.ErrNone) {
-		return record, body, err
-	}
-	c, err := h.Store.Call(ctx, of, id)
-	if errors.Is(err, store.ErrNone) { // it may have ended in between
-		return h.Store.Result(ctx, of, id)
-	}
-	if err != nil {
-		return nil, nil, err
-	}
-	record = c.Record()
-	record.Size = c.Size
-	if attempt, since := h.Queues.Running(id); attempt > 0 {
-		record.State, record.Attempts, record.Started = call.Running, attempt, &since
-		record.Waited = since.Sub(c.Accepted).Milliseconds()
-	}
-	return record, nil, nil
-}
-
-// replay answers what the service answered.
-func (h *Handler) replay(w http.ResponseWriter, r *http.Request, record *call.Record, body []byte) {
-	if record.State == call.Dead || record.Reason != "" {
-		w.Header().Set(wire.HeaderResult, "none")
-		http.Error(w, "there is no result: "+record.Reason, http.StatusBadGateway)
-		return
-	}
-	var from io.Reader = bytes.NewReader(body)
-	if record.Body != "" {
-		large, err := h.Store.Body(r.Context(), record.Body)
-		if err != nil {
-			h.Log.Error("a result was not read", "service", record.Service.String(), "error", err)
-			refuse(w, &h.Refused.Store, http.StatusServiceUnavailable, "the result could not be read")
-			return
-		}
-		defer large.Close()
-		from = large
-	}
-	for name, values := range record.Header {
-		w.Header()[name] = values
-	}
-	if record.Status != http.StatusNoContent && record.Status != http.StatusNotModified {
-		w.Header().Set("Content-Length", strconv.FormatInt(record.Size, 10))
-	}
-	w.WriteHeader(record.Status)
-	if r.Method != http.MethodHead {
-		_, _ = io.Copy(w, from)
-	}
 }

@@ -175,7 +175,7 @@ var hopByHop = []string{"Connection", "Keep-Alive", "Proxy-Connection", "Proxy-A
 // ofTheRoute are what gateways and Ebb's components set anew on the way to the service.
 var ofTheRoute = []string{wire.HeaderAsyncTarget, wire.HeaderAsyncDelivery, wire.HeaderNetworkHash, wire.HeaderNetworkProbe,
 	wire.HeaderRevision, wire.HeaderNamespace, wire.HeaderDefaultRoute, wire.HeaderOriginalHost, wire.HeaderProxyRequest, wire.HeaderNoQueue,
-	wire.HeaderBackend, wire.HeaderCallback, wire.HeaderHops, wire.HeaderCallID, wire.HeaderAttempt, wire.HeaderSchedule,
+	wire.HeaderBackend, wire.HeaderCallback, wire.HeaderHops, wire.HeaderCallID, wire.HeaderAttempt, wire.HeaderAccepted, wire.HeaderSchedule,
 	wire.HeaderScheduledAt, "Content-Length", "Expect", "Host"}
 
 // KeptRequest returns the headers of a request that the service gets.

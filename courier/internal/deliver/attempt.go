@@ -190,7 +190,8 @@ func (m *Manager) send(ctx context.Context, c *call.Call, small []byte, attempt 
 		r.Header.Set("User-Agent", "") // none of Go's
 	}
 	for name, value := range map[string]string{wire.HeaderCallID: c.ID, wire.HeaderAttempt: strconv.Itoa(attempt),
-		wire.HeaderHops: strconv.Itoa(c.Hops + 1), wire.HeaderAsyncDelivery: rules.UID} {
+		wire.HeaderAccepted: c.Accepted.UTC().Format(time.RFC3339Nano),
+		wire.HeaderHops:     strconv.Itoa(c.Hops + 1), wire.HeaderAsyncDelivery: rules.UID} {
 		r.Header.Set(name, value)
 	}
 	response, err := m.Client.Do(r)

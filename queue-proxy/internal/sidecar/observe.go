@@ -11,6 +11,7 @@ import (
 	"ebb.dev/ebb/internal/requestlog"
 	"ebb.dev/ebb/internal/tracing"
 	"ebb.dev/ebb/queue-proxy/internal/chain"
+	"ebb.dev/ebb/queue-proxy/internal/records"
 	"ebb.dev/ebb/queue-proxy/internal/usermetrics"
 )
 
@@ -54,6 +55,11 @@ func (s *Sidecar) observe(c *chain.Chain) error {
 		s.log.Error("spans go nowhere", "error", err)
 	}
 	c.Tracer = s.tracer
+	if cfg.Records != "none" && cfg.Autoscaler != "" {
+		s.keeper = &records.Keeper{All: cfg.Records == "all", Namespace: cfg.Namespace, Revision: cfg.Revision, Pod: cfg.Pod, Autoscaler: cfg.Autoscaler,
+			Token: s.token, Failed: func(err error) { s.log.Warn("records of requests are lost", "error", err) }}
+		c.Observers = append(c.Observers, s.keeper)
+	}
 	if !cfg.Observability.EnableRequestLog {
 		return nil
 	}
@@ -82,6 +88,9 @@ func (l logged) Observe(r *forward.Request, res *forward.Result, e chain.Ended) 
 func (s *Sidecar) tell(ctx context.Context, running *sync.WaitGroup) {
 	if s.tracer != nil {
 		running.Go(func() { s.tracer.Run(ctx) })
+	}
+	if s.keeper != nil {
+		running.Go(func() { s.keeper.Run(ctx) })
 	}
 	if s.pusher == nil {
 		return

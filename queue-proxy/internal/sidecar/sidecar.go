@@ -34,6 +34,7 @@ import (
 	"ebb.dev/ebb/queue-proxy/internal/drain"
 	"ebb.dev/ebb/queue-proxy/internal/podkey"
 	"ebb.dev/ebb/queue-proxy/internal/probe"
+	"ebb.dev/ebb/queue-proxy/internal/records"
 	"ebb.dev/ebb/queue-proxy/internal/sleep"
 	"ebb.dev/ebb/queue-proxy/internal/stat"
 	"ebb.dev/ebb/queue-proxy/internal/told"
@@ -61,7 +62,9 @@ type Sidecar struct {
 	tracer    *tracing.Tracer
 	pusher    *otlp.Exporter // of metrics; nil for none
 	files     *certs.Files
-	board     *told.Board // of what the container tells; nil for one that tells nothing
+	token     func() string   // of the revision; "" while there is none
+	keeper    *records.Keeper // of records of requests; nil for none
+	board     *told.Board     // of what the container tells; nil for one that tells nothing
 	// For a revision that sleeps, else nil.
 	sleeper     *sleep.Sleeper
 	stopSleeper context.CancelFunc
@@ -116,13 +119,13 @@ func (s *Sidecar) build() error {
 		// gets no processor time, and the request has a timeout of its own.
 		DialTimeout: 30 * time.Second,
 	})
-	token := podkey.New(cfg.KeyFile, cfg.Revision).Token
+	s.token = podkey.New(cfg.KeyFile, cfg.Revision).Token
 	if cfg.Token != "" {
-		token = func() string { return cfg.Token }
+		s.token = func() string { return cfg.Token }
 	}
 	s.prober = probe.New(cfg.StartupProbes, cfg.Probes)
 	s.announcer = &announce.Announcer{
-		Activators: cfg.Activators, Token: token, Logf: logf,
+		Activators: cfg.Activators, Token: s.token, Logf: logf,
 		Base: wire.Announcement{
 			Namespace: cfg.Namespace, Revision: cfg.Revision, Pod: cfg.Pod, ProcessStarted: s.started,
 			Address: netip.AddrPortFrom(cfg.PodIP, s.data.Addr().(*net.TCPAddr).AddrPort().Port()),
@@ -158,7 +161,7 @@ func (s *Sidecar) build() error {
 		return err
 	}
 	s.reporter = &stat.Reporter{
-		Source: s.gate, Namespace: cfg.Namespace, Revision: cfg.Revision, Token: token, Autoscaler: cfg.Autoscaler, Logf: logf,
+		Source: s.gate, Namespace: cfg.Namespace, Revision: cfg.Revision, Token: s.token, Autoscaler: cfg.Autoscaler, Logf: logf,
 	}
 	if s.sleeper != nil {
 		s.reporter.Asleep = s.depth

@@ -1,0 +1,27 @@
+package names
+
+import (
+	"fmt"
+
+	"knative.dev/pkg/apis"
+)
+
+// Values of RecordsAnnotation.
+const (
+	RecordsNone         = "none"
+	RecordsAsynchronous = "asynchronous" // the default
+	RecordsAll          = "all"
+)
+
+// Records returns the value of RecordsAnnotation. An invalid value reads as the default.
+func Records(annotations map[string]string) (string, *apis.FieldError) {
+	switch text, ok := annotations[RecordsAnnotation]; {
+	case !ok:
+	case text == RecordsNone || text == RecordsAsynchronous || text == RecordsAll:
+		return text, nil
+	default:
+		return RecordsAsynchronous, apis.ErrInvalidValue(text, RecordsAnnotation,
+			fmt.Sprintf("must be %s, %s or %s", RecordsNone, RecordsAsynchronous, RecordsAll))
+	}
+	return RecordsAsynchronous, nil
+}

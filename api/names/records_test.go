@@ -1,0 +1,15 @@
+package names
+
+import "testing"
+
+func TestOnlyKnownRecordsPass(t *testing.T) {
+	for text, ok := range map[string]bool{RecordsNone: true, RecordsAsynchronous: true, RecordsAll: true, "": false, "some": false} {
+		got, err := Records(map[string]string{RecordsAnnotation: text})
+		if (err == nil) != ok || ok && got != text || !ok && got != RecordsAsynchronous {
+			t.Errorf("%q: %s, %v", text, got, err)
+		}
+	}
+	if got, err := Records(nil); got != RecordsAsynchronous || err != nil {
+		t.Errorf("without the annotation: %s, %v", got, err)
+	}
+}

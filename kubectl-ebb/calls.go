@@ -1,0 +1,77 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"strconv"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	view "ebb.dev/ebb/api/view/v1alpha1"
+)
+
+func (p *program) callsCommand() *cobra.Command {
+	last := 20
+	c := &cobra.Command{
+		Use:   "calls SERVICE",
+		Short: "Show the records of a Service's newest requests",
+		Long: `Show the records of a Service's newest requests: when each one came, how long it waited and ran, in
+which pod, whether it waited for a pod to start, and what the answer was.
+
+There are records of asynchronous calls, and with the annotation serving.ebb.dev/records: all on the
+template of all requests. They are known about a second after the response. The autoscaler remembers
+the newest 20.`,
+		Example: `  kubectl ebb calls hello
+  kubectl ebb calls hello -n shop --last 5 -o json`,
+		Args:              cobra.MatchAll(cobra.ExactArgs(1)),
+		ValidArgsFunction: p.completeServices,
+		RunE: func(c *cobra.Command, args []string) error {
+			if last < 1 {
+				return fmt.Errorf("--last %d: show at least 1", last)
+			}
+			v, err := p.knownView(c.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			calls := v.Calls[:min(len(v.Calls), last)]
+			if p.output == "json" {
+				if calls == nil {
+					calls = []view.Call{}
+				}
+				return writeJSON(p.out, calls)
+			}
+			return writeCalls(p.out, v, calls)
+		},
+	}
+	c.Flags().IntVar(&last, "last", last, "how many to show, at most 20")
+	p.addOutput(c)
+	return c
+}
+
+func writeCalls(w io.Writer, v *view.ServiceView, calls []view.Call) error {
+	if len(calls) == 0 {
+		_, err := fmt.Fprintf(w, `%s has no record of a request. There are records of asynchronous calls; of all requests there are some with the
+annotation serving.ebb.dev/records: all on the template.
+`, v.Name)
+		return err
+	}
+	out := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(out, "CAME\tREQUEST\tSTATUS\tWAITED\tOF IT COLD\tRAN\tPOD\tCALL")
+	for _, c := range calls {
+		cold, status := "-", "none"
+		if c.ColdMs > 0 {
+			cold = milliseconds(c.ColdMs)
+		}
+		if c.Status > 0 {
+			status = strconv.Itoa(c.Status)
+		}
+		id := cmp.Or(c.ID, "-")
+		if c.Attempt > 1 {
+			id += fmt.Sprintf(" (attempt %d)", c.Attempt)
+		}
+		fmt.Fprintf(out, "%s\t%s %s\t%s\t%s\t%s\t%s\t%s\t%s\n", clock(c.At), c.Method, c.Path, status, milliseconds(c.WaitedMs), cold, milliseconds(c.RanMs), c.Pod, id)
+	}
+	return out.Flush()
+}
