@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"encoding/json"
 	"io"
 	"net/http"
 	"strings"
@@ -12,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	view "ebb.dev/ebb/api/view/v1alpha1"
 	"ebb.dev/ebb/test/internal/cluster"
 	"ebb.dev/ebb/test/internal/faults"
 )
@@ -70,6 +72,18 @@ func TestACallOfAServiceAtZeroIsAcceptedAtOnceAndDelivered(t *testing.T) {
 	if record := s.ended(at); !strings.Contains(record, `"status":200`) {
 		t.Error(record)
 	}
+	// "And where was it?" Cold or warm is known once the kubelet has told of the pod.
+	run := s.plugin()
+	s.until("its record tells of the pod and of the cold start", func() (bool, string, error) {
+		out, ok := run("calls", "later", "-o", "json")
+		var calls []view.Call
+		if err := json.Unmarshal([]byte(out), &calls); !ok || err != nil || len(calls) != 1 {
+			return false, out, nil
+		}
+		c := calls[0]
+		return strings.HasSuffix(at, c.ID) && c.ID != "" && strings.HasPrefix(c.Pod, "later-00001-deployment-") && c.Status == 200 && c.Attempt == 1 &&
+			c.ColdMs > 0 && c.WaitedMs >= c.ColdMs/2, out, nil
+	})
 }
 
 // "What if the courier is killed?" Its container is; its calls are on its disk.

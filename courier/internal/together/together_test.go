@@ -62,11 +62,15 @@ func (a acceptance) Rules(t wire.AsyncTarget) (accept.Rules, bool) {
 
 var target = wire.AsyncTarget{Namespace: "ns", Route: "svc", UID: "uid", Host: "svc.ns.svc.cluster.local"}
 
-// open starts a courier over a directory, whose calls reach the service.
+// open starts a courier over a directory, or with the URL of a NATS server, whose calls reach the service.
 func open(t *testing.T, dir string, service http.Handler, allowed egress.Rule, change func(*world)) *world {
 	t.Helper()
 	log := slog.New(slog.NewTextHandler(testLog{t}, nil))
-	kept, err := store.Open(t.Context(), store.Options{Dir: dir, Bytes: 1 << 30, Queue: time.Hour, Results: time.Hour, Dead: time.Hour, Synced: true, Log: log})
+	options := store.Options{Dir: dir, Bytes: 1 << 30, Queue: time.Hour, Results: time.Hour, Dead: time.Hour, Synced: true, Log: log}
+	if strings.HasPrefix(dir, "nats://") {
+		options.Dir, options.URL = "", dir
+	}
+	kept, err := store.Open(t.Context(), options)
 	if err != nil {
 		t.Fatal(err)
 	}
