@@ -185,6 +185,39 @@ func (s *Store) Remember(ctx context.Context, key string, value []byte) error {
 	return nil
 }
 
+// Remembered lists the keys that begin with a prefix, which ends in a dot.
+func (s *Store) Remembered(ctx context.Context, prefix string) ([]string, error) {
+	ctx, cancel := context.WithTimeout(ctx, 2*timeout)
+	defer cancel()
+	stream, err := s.js.Stream(ctx, state)
+	if err != nil {
+		return nil, fmt.Errorf("list what is kept: %w", err)
+	}
+	info, err := stream.Info(ctx, jetstream.WithSubjectFilter(subjects[state]+"."+prefix+">"))
+	if err != nil {
+		return nil, fmt.Errorf("list what is kept: %w", err)
+	}
+	var keys []string
+	for one := range info.State.Subjects {
+		keys = append(keys, strings.TrimPrefix(one, subjects[state]+"."))
+	}
+	return keys, nil
+}
+
+// Forget removes what was kept under a key.
+func (s *Store) Forget(ctx context.Context, key string) error {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	stream, err := s.js.Stream(ctx, state)
+	if err == nil {
+		err = stream.Purge(ctx, jetstream.WithPurgeSubject(subjects[state]+"."+key))
+	}
+	if err != nil {
+		return fmt.Errorf("remove %s: %w", key, err)
+	}
+	return nil
+}
+
 // Recall returns what was kept under a key, or ErrNone.
 func (s *Store) Recall(ctx context.Context, key string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)

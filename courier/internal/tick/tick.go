@@ -42,6 +42,7 @@ type Ticker struct {
 	Made, Missed, LeftOut atomic.Int64
 
 	known map[string]last
+	swept time.Time
 }
 
 // last is what was handled last of a schedule.
@@ -57,6 +58,8 @@ const (
 	onTime = 20 * time.Second
 	// oldest bounds how far back missed times are looked for.
 	oldest = 24 * time.Hour
+	// sweeps is how often what is kept of schedules that are gone is removed.
+	sweeps = time.Hour
 )
 
 // Run makes calls until ctx is done.
@@ -79,18 +82,52 @@ func (t *Ticker) Tick(ctx context.Context, now time.Time) {
 	if t.known == nil {
 		t.known = map[string]last{}
 	}
+	present := map[string]bool{}
 	for _, route := range t.Routes() {
 		for i := range route.Async.Schedules {
 			s := &route.Async.Schedules[i]
+			present[key(route, s)] = true
 			if err := t.one(ctx, route, s, now); err != nil && ctx.Err() == nil {
 				t.Log.Warn("a schedule was not followed; it is tried again", "service", route.Service.String(), "schedule", s.Name, "error", err)
 			}
 		}
 	}
+	if now.Sub(t.swept) < sweeps {
+		return
+	}
+	t.swept = now
+	if err := t.sweep(ctx, present); err != nil && ctx.Err() == nil {
+		t.Log.Warn("what is kept of schedules that are gone was not removed", "error", err)
+	}
+}
+
+// sweep forgets the schedules that are not present.
+func (t *Ticker) sweep(ctx context.Context, present map[string]bool) error {
+	kept, err := t.Store.Remembered(ctx, prefix)
+	if err != nil {
+		return err
+	}
+	for _, one := range kept {
+		if present[one] {
+			continue
+		}
+		if err := t.Store.Forget(ctx, one); err != nil {
+			return err
+		}
+		delete(t.known, one)
+	}
+	return nil
+}
+
+const prefix = "schedules."
+
+// key is that under which the store keeps what was handled last.
+func key(route *routes.Route, s *calls.Schedule) string {
+	return prefix + route.Service.Namespace + "." + route.Service.Name + "." + s.Name
 }
 
 func (t *Ticker) one(ctx context.Context, route *routes.Route, s *calls.Schedule, now time.Time) error {
-	key := "schedules." + route.Service.Namespace + "." + route.Service.Name + "." + s.Name
+	key := key(route, s)
 	spec := fmt.Sprintf("%s %s %s %v", route.UID, s.Cron, s.TimeZone, s.Suspend)
 	before, err := t.recall(ctx, key)
 	if err != nil {

@@ -152,3 +152,18 @@ func TestASuspendedScheduleMakesNoCall(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+func TestAScheduleThatIsGoneIsForgotten(t *testing.T) {
+	kept := open(t, t.TempDir())
+	begin := time.Date(2026, 1, 1, 8, 59, 30, 0, time.UTC)
+	ticker(t, kept, `[{name: a, cron: "* * * * *"}, {name: b, cron: "* * * * *"}]`).Tick(t.Context(), begin)
+	later := ticker(t, kept, `[{name: b, cron: "* * * * *"}]`)
+	later.Tick(t.Context(), begin.Add(time.Second))
+	keys, err := kept.Remembered(t.Context(), prefix)
+	if err != nil || len(keys) != 1 || keys[0] != "schedules.ns.svc.b" {
+		t.Errorf("%q is kept, %v", keys, err)
+	}
+	if _, err := kept.Recall(t.Context(), "schedules.ns.svc.a"); !errors.Is(err, store.ErrNone) {
+		t.Error(err)
+	}
+}
