@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"strconv"
+	"strings"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
@@ -50,6 +51,9 @@ the newest 20.`,
 	return c
 }
 
+// cell separates the cells of a row until what a client sent has no control character.
+const cell = "\uE000"
+
 func writeCalls(w io.Writer, v *view.ServiceView, calls []view.Call) error {
 	if len(calls) == 0 {
 		_, err := fmt.Fprintf(w, `%s has no record of a request. There are records of asynchronous calls; of all requests there are some with the
@@ -71,7 +75,8 @@ annotation serving.ebb.dev/records: all on the template.
 		if c.Attempt > 1 {
 			id += fmt.Sprintf(" (attempt %d)", c.Attempt)
 		}
-		fmt.Fprintf(out, "%s\t%s %s\t%s\t%s\t%s\t%s\t%s\t%s\n", clock(c.At), c.Method, c.Path, status, milliseconds(c.WaitedMs), cold, milliseconds(c.RanMs), c.Pod, id)
+		row := strings.Join([]string{clock(c.At), c.Method + " " + c.Path, status, milliseconds(c.WaitedMs), cold, milliseconds(c.RanMs), c.Pod, id}, cell)
+		fmt.Fprintln(out, strings.ReplaceAll(strings.Map(printable, row), cell, "\t"))
 	}
 	return out.Flush()
 }

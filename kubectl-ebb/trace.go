@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	autoscaling "ebb.dev/ebb/api/autoscaling/v1alpha1"
+	"ebb.dev/ebb/api/names"
 	view "ebb.dev/ebb/api/view/v1alpha1"
 )
 
@@ -34,9 +35,9 @@ func (p *program) traceCommand() *cobra.Command {
 		Long: `Send a request to a Service, and tell who had it, when and why.
 
 It sends one GET to the URL of the Service, as a client does, and tells how long the connection, the
-gateway and what is behind it took. If the request waited for a pod from zero, it waits a few seconds
-until the cold start is known, and shows its phases. With --id it sends nothing, and looks for the
-cold start of a request with that trace id.
+gateway, the pod and its container took. If the request waited for a pod from zero, it waits a few
+seconds until the cold start is known, and shows its phases. With --id it sends nothing, and looks
+for the cold start or the record of a request with that trace id.
 
 Whether the request met an activator is known of a cold start, and of the mode at that moment
 otherwise.`,
@@ -80,7 +81,7 @@ otherwise.`,
 	return c
 }
 
-// traceOf looks for the cold start with a trace id.
+// traceOf looks for the cold start, or the record, with a trace id.
 func (a *access) traceOf(ctx context.Context, name, id string) (*traced, error) {
 	v, err := a.viewOf(ctx, name)
 	if err != nil {
@@ -94,7 +95,11 @@ func (a *access) traceOf(ctx context.Context, name, id string) (*traced, error) 
 			return &traced{Service: name, TraceID: c.TraceID, Began: c.At, TotalMs: c.TotalMs, Cold: c}, nil
 		}
 	}
-	return nil, fmt.Errorf("no remembered cold start of %s has the trace id %s: only the newest %d are remembered, and no request that found a pod", name, id, view.MostColdStarts)
+	if c := callOf(v, id); c != nil {
+		return &traced{Service: name, TraceID: c.TraceID, Began: c.At, TotalMs: c.WaitedMs + c.RanMs, Call: c}, nil
+	}
+	return nil, fmt.Errorf("nothing that is remembered of %s has the trace id %s: only the newest %d cold starts are, and the newest %d records of requests",
+		name, id, view.MostColdStarts, view.MostCalls)
 }
 
 // coldKnown is how long a cold start may take to be known: the activator asks for its steps three
@@ -117,14 +122,47 @@ func (a *access) trace(ctx context.Context, name string, o traceOptions) (*trace
 	}
 	told.Service, told.Modes = name, before
 	// A request that waited for a pod takes longer than this; one that did not has no cold start.
-	if told.TotalMs < 20 || before == nil {
-		return told, nil
+	if told.TotalMs >= 20 && before.cold() {
+		told.Cold, told.Note = a.awaitCold(ctx, name, told.TraceID)
 	}
-	if !before.cold() {
-		return told, nil
-	}
-	told.Cold, told.Note = a.awaitCold(ctx, name, told.TraceID)
+	told.Call = a.awaitCall(ctx, name, told.TraceID)
 	return told, nil
+}
+
+// callKnown is how long the record of a request may take to be known: queue-proxy tells it within a
+// second.
+const callKnown = 3 * time.Second
+
+// awaitCall returns the record of a trace, nil if there is none.
+func (a *access) awaitCall(ctx context.Context, name, id string) *view.Call {
+	ctx, cancel := context.WithTimeout(ctx, callKnown)
+	defer cancel()
+	for {
+		v, err := a.viewOf(ctx, name)
+		if err != nil && !apierrors.IsTooManyRequests(err) {
+			return nil
+		}
+		if c := callOf(v, id); c != nil {
+			return c
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(250 * time.Millisecond):
+		}
+	}
+}
+
+func callOf(v *view.ServiceView, id string) *view.Call {
+	if v == nil {
+		return nil
+	}
+	for i := range v.Calls {
+		if strings.EqualFold(v.Calls[i].TraceID, id) {
+			return &v.Calls[i]
+		}
+	}
+	return nil
 }
 
 // awaitCold returns the cold start of a trace, or why it is not known.
@@ -133,7 +171,7 @@ func (a *access) awaitCold(ctx context.Context, name, id string) (*view.ColdStar
 	defer cancel()
 	for {
 		told, err := a.traceOf(ctx, name, id)
-		if err == nil {
+		if err == nil && told.Cold != nil {
 			return told.Cold, ""
 		}
 		if _, err := a.viewOf(ctx, name); err != nil && ctx.Err() == nil && !apierrors.IsTooManyRequests(err) {
@@ -210,6 +248,7 @@ func send(ctx context.Context, scheme, host string, o traceOptions) (*traced, er
 	}
 	request.Header.Set("Traceparent", "00-"+told.TraceID+"-"+hex.EncodeToString(ids[16:])+"-01")
 	request.Header.Set("User-Agent", "kubectl-ebb")
+	request.Header.Set(names.RecordHeader, "1")
 	transport := &http.Transport{DisableKeepAlives: true, ForceAttemptHTTP2: true}
 	defer transport.CloseIdleConnections()
 	if o.gateway != "" {

@@ -28,6 +28,7 @@ type traced struct {
 	Modes       modes           `json:"modes,omitempty"`
 	Steps       []timing        `json:"serverTiming,omitempty"`
 	Cold        *view.ColdStart `json:"coldStart,omitempty"`
+	Call        *view.Call      `json:"call,omitempty"`
 	Note        string          `json:"note,omitempty"`
 }
 
@@ -96,6 +97,10 @@ func discard(body io.ReadCloser) error {
 
 // write tells who had the request, from the client on.
 func (t *traced) write(w io.Writer) error {
+	if t.Status == 0 && t.Cold == nil {
+		fmt.Fprintf(w, "%s: the request with trace id %s got %d.\n  %s\n", t.Service, t.TraceID, t.Call.Status, inPod(t.Call))
+		return nil
+	}
 	if t.Status == 0 {
 		fmt.Fprintf(w, "%s: the request with trace id %s waited for a pod from zero.\n", t.Service, t.TraceID)
 		return writeColdStart(w, *t.Cold)
@@ -110,7 +115,12 @@ func (t *traced) write(w io.Writer) error {
 	}
 	if c := t.Cold; c != nil {
 		row("activator", "for "+milliseconds(c.TotalMs), "it held the request until a pod could take it: "+longest(c))
-		row("pod", "", c.Pod+" of "+c.Revision)
+		if t.Call == nil {
+			row("pod", "", c.Pod+" of "+c.Revision)
+		}
+	}
+	if c := t.Call; c != nil {
+		row("pod", "for "+milliseconds(c.WaitedMs+c.RanMs), inPod(c))
 	}
 	for _, s := range t.Steps {
 		row(s.Name, "for "+milliseconds(s.DurationMs), strings.TrimSpace(s.Description+" (the response's Server-Timing)"))
@@ -126,6 +136,11 @@ func (t *traced) write(w io.Writer) error {
 		return nil
 	}
 	return writeColdStart(w, *t.Cold)
+}
+
+// inPod tells of a request in its pod.
+func inPod(c *view.Call) string {
+	return fmt.Sprintf("%s of %s: it waited there for %s, and ran for %s", c.Pod, c.Revision, milliseconds(c.WaitedMs), milliseconds(c.RanMs))
 }
 
 // longest names the phase that took the most time.

@@ -61,7 +61,7 @@ func TestCalls(t *testing.T) {
 	v.Calls = []view.Call{
 		{At: ago(2 * time.Second), Revision: "cart-00002", Pod: pod, Method: "POST", Path: "/report", Status: 200, WaitedMs: 61000, ColdMs: 1240, RanMs: 1800,
 			ID: "ae3nXc3sVb8nPpQ2b0JrVtq1w2I", Attempt: 2},
-		{At: ago(3 * time.Second), Revision: "cart-00002", Pod: pod, Method: "GET", Path: "/", WaitedMs: 0.4, RanMs: 7},
+		{At: ago(3 * time.Second), Revision: "cart-00002", Pod: pod, Method: "GET", Path: "/\n\x1b[2J", WaitedMs: 0.4, RanMs: 7},
 	}
 	var text bytes.Buffer
 	if err := writeCalls(&text, v, v.Calls); err != nil {
@@ -155,7 +155,8 @@ func TestTrace(t *testing.T) {
 		ConnectMs: 1.5, FirstByteMs: 1242, TotalMs: 1243, Modes: modes{{"cart-00002", "Proxy", 0}}, Cold: &v.ColdStarts[0],
 		Steps: serverTiming([]string{`ebb-pod;dur=1220.5;desc=announcement, db;dur=53;desc="the ` + "\x1b" + `[2J query", ,x;dur=-1`})}
 	warm := &traced{Service: "cart", URL: "http://cart.shop.example.org/", TraceID: "0af7651916cd43dd8448eb211c80319c", Began: now, Gateway: "192.0.2.7:80", Status: 503,
-		ConnectMs: 1, FirstByteMs: 12, TotalMs: 12.5, Modes: modes{{"cart-00001", "Serve", 3}, {"cart-00002", "Proxy", 1}}, Note: "The response broke off: unexpected EOF"}
+		ConnectMs: 1, FirstByteMs: 12, TotalMs: 12.5, Modes: modes{{"cart-00001", "Serve", 3}, {"cart-00002", "Proxy", 1}}, Note: "The response broke off: unexpected EOF",
+		Call: &view.Call{Revision: "cart-00001", Pod: "cart-00001-deployment-a", WaitedMs: 0.4, RanMs: 9}}
 	var text bytes.Buffer
 	for _, told := range []*traced{cold, warm} {
 		if err := told.write(&text); err != nil {

@@ -29,6 +29,8 @@ const (
 	// HeaderServerTiming is on responses to requests that waited for a pod: how long the steps took
 	// (see ColdStart). Off by default. A container may send the header, too.
 	HeaderServerTiming = "Server-Timing"
+	// HeaderRecord asks queue-proxy for a record of this request (see Called). Anybody may.
+	HeaderRecord = "Ebb-Record"
 )
 
 // Headers of asynchronous calls.

@@ -4,7 +4,12 @@ import (
 	"fmt"
 
 	"knative.dev/pkg/apis"
+
+	"ebb.dev/ebb/wire"
 )
+
+// RecordHeader on a request asks for a record of it, unless the Service has RecordsNone.
+const RecordHeader = wire.HeaderRecord
 
 // Values of RecordsAnnotation.
 const (

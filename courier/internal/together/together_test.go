@@ -62,7 +62,8 @@ func (a acceptance) Rules(t wire.AsyncTarget) (accept.Rules, bool) {
 
 var target = wire.AsyncTarget{Namespace: "ns", Route: "svc", UID: "uid", Host: "svc.ns.svc.cluster.local"}
 
-// open starts a courier over a directory, or with the URL of a NATS server, whose calls reach the service.
+// open starts a courier over a directory, or with the URL of a NATS server. Its calls reach the
+// service.
 func open(t *testing.T, dir string, service http.Handler, allowed egress.Rule, change func(*world)) *world {
 	t.Helper()
 	log := slog.New(slog.NewTextHandler(testLog{t}, nil))

@@ -9,6 +9,7 @@ package records
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -33,7 +34,7 @@ const (
 
 // Keeper is an Observer of requests. Fill the fields, then let Run run.
 type Keeper struct {
-	// All keeps all requests, not only asynchronous ones.
+	// All keeps all requests, not only asynchronous ones and those that ask for it.
 	All                      bool
 	Namespace, Revision, Pod string
 	Autoscaler               string // host:port
@@ -48,11 +49,11 @@ type Keeper struct {
 // Observe implements chain.Observer.
 func (k *Keeper) Observe(r *forward.Request, res *forward.Result, e chain.Ended) {
 	id := r.Header(wire.HeaderCallID)
-	if e.Probe || id == "" && !k.All {
+	if e.Probe || id == "" && !k.All && !r.HasHeader(wire.HeaderRecord) {
 		return
 	}
 	one := wire.Called{Namespace: k.Namespace, Revision: k.Revision, Pod: k.Pod, At: r.Started, Waited: res.Duration,
-		Method: plain(r.Method()), Path: plain(r.Path()), Status: res.Status, Trace: plain(e.Trace), Call: plain(id)}
+		Method: plain(r.Method()), Path: plain(r.Path()), Status: res.Status, Trace: plain(cmp.Or(e.Trace, traceOf(r.Header("Traceparent")))), Call: plain(id)}
 	if !e.Sent.IsZero() {
 		one.Waited = max(e.Sent.Sub(r.Started), 0)
 		one.Ran = max(res.Duration-one.Waited, 0)
@@ -70,6 +71,15 @@ func (k *Keeper) Observe(r *forward.Request, res *forward.Result, e chain.Ended)
 		k.newest = slices.Delete(k.newest, 0, 1)
 	}
 	k.newest = append(k.newest, one)
+}
+
+// traceOf returns the trace id of a Traceparent (W3C Trace Context), "" if it is none.
+func traceOf(parent string) string {
+	parts := strings.Split(parent, "-")
+	if len(parts) < 4 || len(parts[1]) != 32 {
+		return ""
+	}
+	return parts[1]
 }
 
 // plain copies what the receiver accepts of a text that a client sent.

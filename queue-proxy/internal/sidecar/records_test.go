@@ -12,10 +12,10 @@ import (
 	"ebb.dev/ebb/wire"
 )
 
-// The autoscaler gets a record of each asynchronous call, and of other requests only if it is to,
-// under the token of the revision, without what a query may hold.
+// The autoscaler gets a record of each asynchronous call, and of other requests if they or the
+// Service ask for it, under the token of the revision, without what a query may hold.
 func TestRecordsOfRequestsReachTheAutoscaler(t *testing.T) {
-	for which, want := range map[string]int{"none": 0, "asynchronous": 1, "all": 2} {
+	for which, want := range map[string]int{"none": 0, "asynchronous": 2, "all": 3} {
 		t.Run(which, func(t *testing.T) {
 			bodies := make(chan wire.Incidents, 10)
 			autoscaler := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -41,7 +41,8 @@ func TestRecordsOfRequestsReachTheAutoscaler(t *testing.T) {
 			accepted := time.Now().Add(-time.Minute).UTC()
 			r.get("/probe", "K-Network-Probe", "queue")
 			r.get("/later?password=x", wire.HeaderCallID, "abc", wire.HeaderAttempt, "3", wire.HeaderAccepted, accepted.Format(time.RFC3339Nano))
-			r.get("/now")
+			r.get("/now", wire.HeaderRecord, "1", "Traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00")
+			r.get("/whenever")
 			r.stop()
 			err := <-r.done
 			r.done <- err
@@ -60,6 +61,9 @@ func TestRecordsOfRequestsReachTheAutoscaler(t *testing.T) {
 			if c.Path != "/later" || c.Call != "abc" || c.Attempt != 3 || !c.Accepted.Equal(accepted) || c.Status != 200 || c.Method != "GET" ||
 				c.Pod != r.cfg.Pod || c.Revision != r.cfg.Revision || c.Ran <= 0 || c.At.IsZero() {
 				t.Errorf("%+v", c)
+			}
+			if asked := got[1]; asked.Path != "/now" || asked.Trace != "0af7651916cd43dd8448eb211c80319c" || asked.Call != "" || !asked.Accepted.IsZero() {
+				t.Errorf("one that asks for it: %+v", asked)
 			}
 		})
 	}
