@@ -36,9 +36,11 @@ type explanation struct {
 	// Answer is one sentence.
 	Answer string `json:"answer"`
 	// Warning says why the rest may be old, or why there is no history.
-	Warning   string              `json:"warning,omitempty"`
-	Now       *view.Now           `json:"now,omitempty"`
-	Problems  []problem           `json:"problems,omitempty"`
+	Warning  string    `json:"warning,omitempty"`
+	Now      *view.Now `json:"now,omitempty"`
+	Problems []problem `json:"problems,omitempty"`
+	// Advice is what can be done about them.
+	Advice    string              `json:"advice,omitempty"`
 	Revisions []explainedRevision `json:"revisions"`
 }
 
@@ -65,6 +67,10 @@ type explainedRevision struct {
 	Path     string             `json:"mode,omitempty"`
 	Decision *explainedDecision `json:"decision,omitempty"`
 	Limits   []string           `json:"limits,omitempty"`
+	// Formula is what the load alone asks for, 0 if that is not known. Advice is what can be done
+	// about a limit.
+	Formula int32  `json:"formulaPods,omitempty"`
+	Advice  string `json:"advice,omitempty"`
 	// History is the decisions, the newest first. Without it, Changes are the newest events.
 	History []view.Decision `json:"history,omitempty"`
 	Changes []change        `json:"changes,omitempty"`
@@ -98,10 +104,27 @@ func explain(about *subject) *explanation {
 	for _, r := range about.revisions {
 		x.Revisions = append(x.Revisions, explainRevision(r))
 		x.remember(about.view)
-		x.Problems = append(x.Problems, problems("Revision "+r.Name, r.Status.Conditions)...)
+		for _, p := range problems("Revision "+r.Name, r.Status.Conditions) {
+			// A Service repeats what its Revisions say.
+			x.Problems = slices.DeleteFunc(x.Problems, func(of problem) bool { return p.Message != "" && strings.Contains(of.Message, p.Message) })
+			x.Problems = append(x.Problems, p)
+			if p.Type == string(serving.RevisionConditionContainerHealthy) && p.Status == string(corev1.ConditionFalse) {
+				x.Advice = whereToLook(r)
+			}
+		}
 	}
 	x.Answer = x.answer(s)
 	return x
+}
+
+// whereToLook says what tells more of a container that does not run.
+func whereToLook(r revision) string {
+	container := "user-container"
+	if len(r.Spec.Containers) > 0 {
+		container = cmp.Or(r.Spec.ServingContainer().Name, container)
+	}
+	return fmt.Sprintf("More: kubectl -n %[1]s describe pods -l %[2]s=%[3]s, and kubectl -n %[1]s logs -l %[2]s=%[3]s -c %[4]s --previous",
+		r.Namespace, names.RevisionLabel, r.Name, container)
 }
 
 // remember adds to the last revision what the API tells of it.
@@ -116,7 +139,24 @@ func (x *explanation) remember(v *view.ServiceView) {
 			last.History = slices.Clone(r.History)
 			slices.Reverse(last.History)
 			last.Changes = nil
+			last.follow(&last.History[0])
 		}
+	}
+}
+
+// follow replaces the decision of the status, which is written when the scale or the rule changes,
+// by the newest one.
+func (r *explainedRevision) follow(d *view.Decision) {
+	standby := ""
+	if d.Standby != nil {
+		standby = d.Standby.Reason
+	}
+	r.Decision = &explainedDecision{d.First.UTC(), d.Rule, d.Reason, standby, map[string]string{"stable": number(d.Stable), "panic": number(d.Panic), "metric": d.Metric,
+		"queued": number(d.Queued), "target": number(d.Target), "total": number(d.Capacity), "ready": strconv.Itoa(int(d.Ready)),
+		"excessBurst": number(d.ExcessBurst), "panicking": strconv.FormatBool(d.Panicking), "missing": strconv.FormatBool(d.Incomplete)}}
+	if r.Formula = d.Formula; d.Rule == "max-scale" && d.Formula > d.Want {
+		r.Advice = fmt.Sprintf("raise autoscaling.knative.dev/max-scale on the template, or let a pod take more at once (containerConcurrency), if requests wait too long; the load asks for %s",
+			pods(d.Formula))
 	}
 }
 
@@ -240,6 +280,9 @@ func (x *explanation) write(w io.Writer, now time.Time) error {
 	for _, p := range x.Problems {
 		fmt.Fprintf(out, "  %s: %s is %s: %s\n", p.Of, p.Type, p.Status, cmp.Or(p.Message, p.Reason, "no reason is known"))
 	}
+	if x.Advice != "" {
+		fmt.Fprintln(out, "  "+x.Advice)
+	}
 	if x.Now != nil {
 		fmt.Fprintln(out, "Now: "+loadText(x.Now)+".")
 	}
@@ -264,6 +307,9 @@ func (r *explainedRevision) write(out io.Writer, now time.Time) {
 		row("formula", "%s; %s", quotient("stable", in), quotient("panic", in))
 		row("rule", "%s: %s", d.Rule, d.Reason)
 		row("limits", "%s", cmp.Or(strings.Join(r.Limits, ", "), "none on the template"))
+		if r.Advice != "" {
+			row("advice", "%s", r.Advice)
+		}
 		row("decided", "%s ago", duration.HumanDuration(now.Sub(d.Time)))
 	}
 	sleep := ""

@@ -119,6 +119,9 @@ func (t *traced) write(w io.Writer) error {
 			row("pod", "", c.Pod+" of "+c.Revision)
 		}
 	}
+	if waited := t.before(); waited >= shortWait {
+		row("queue", "for "+milliseconds(waited), "before the pod: an activator holds requests while the pods are full")
+	}
 	if c := t.Call; c != nil {
 		row("pod", "for "+milliseconds(c.WaitedMs+c.RanMs), inPod(c))
 	}
@@ -136,6 +139,17 @@ func (t *traced) write(w io.Writer) error {
 		return nil
 	}
 	return writeColdStart(w, *t.Cold)
+}
+
+// shortWait is what a request waits before the pod that did not wait for it, in milliseconds.
+const shortWait = 20
+
+// before is how long a warm request was under way to its pod, in milliseconds.
+func (t *traced) before() float64 {
+	if t.Call == nil || t.Cold != nil {
+		return 0
+	}
+	return t.TotalMs - t.ConnectMs - t.Call.WaitedMs - t.Call.RanMs
 }
 
 // inPod tells of a request in its pod.

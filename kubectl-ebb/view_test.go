@@ -24,7 +24,8 @@ import (
 // cartView is what the API tells of the Service cart.
 func cartView() *view.ServiceView {
 	decision := func(age time.Duration, want int32, times int, rule, reason string) view.Decision {
-		return view.Decision{First: ago(age), Last: ago(age - time.Duration(times)*2*time.Second), Times: times, Want: want, Rule: rule, Reason: reason}
+		return view.Decision{First: ago(age), Last: ago(age - time.Duration(times)*2*time.Second), Times: times, Want: want, Rule: rule, Reason: reason,
+			Metric: "concurrent requests", Stable: 48, Panic: 82.5, Target: 7, Queued: 2, Formula: 12}
 	}
 	history := []view.Decision{
 		decision(10*time.Minute, -1, 1, "no-data", "no data yet"), decision(9*time.Minute, 1, 200, "stable-window", "stable average 3 / target 7 = 1 pod"),
@@ -158,7 +159,9 @@ func TestTrace(t *testing.T) {
 		ConnectMs: 1, FirstByteMs: 12, TotalMs: 12.5, Modes: modes{{"cart-00001", "Serve", 3}, {"cart-00002", "Proxy", 1}}, Note: "The response broke off: unexpected EOF",
 		Call: &view.Call{Revision: "cart-00001", Pod: "cart-00001-deployment-a", WaitedMs: 0.4, RanMs: 9}}
 	var text bytes.Buffer
-	for _, told := range []*traced{cold, warm} {
+	waiting := &traced{Service: "cart", URL: "http://cart.shop.example.org/", TraceID: "0af7651916cd43dd8448eb211c80319c", Began: now, Gateway: "192.0.2.7:80", Status: 200,
+		ConnectMs: 1, FirstByteMs: 9580, TotalMs: 9582, Modes: modes{{"cart-00001", "Proxy", 3}}, Call: &view.Call{Revision: "cart-00001", Pod: "cart-00001-deployment-a", RanMs: 9}}
+	for _, told := range []*traced{cold, warm, waiting} {
 		if err := told.write(&text); err != nil {
 			t.Fatal(err)
 		}
