@@ -62,9 +62,9 @@ var layers = []layer{
 	{folder: "kubectl-ebb", own: []string{"api", "settings", "internal", "dashboard/page"}, why: "it asks the API server, not the components"},
 	{folder: "sim", own: []string{"queue-proxy/limit", "activator/pick", "autoscaler/window", "autoscaler/decide", "autoscaler/zero", "autoscaler/keep", "autoscaler/revision"},
 		why: "it runs the production cores and no shell"},
-	{folder: "test", own: []string{"api", "wire", "internal"}, why: "a test that links a component tests something else than what runs"},
+	{folder: "test", own: []string{"api", "wire", "internal", "samples/grpc/greeting"}, why: "a test that links a component tests something else than what runs"},
 	{folder: "monitoring", only: append(std, "sigs.k8s.io/yaml"), tests: []string{"internal/promtool"}, why: "it writes files"},
-	{folder: "samples", only: std, why: "a sample is what a user would write"},
+	{folder: "samples", only: append(std, "google.golang.org/grpc", "google.golang.org/protobuf", "github.com/gorilla/websocket"), why: "a sample is what a user would write"},
 }
 
 // noKubernetes lists packages that must not reach these folders even through third parties' names.

@@ -73,14 +73,7 @@ func (c *control) images() (map[string]string, error) {
 	return names, nil
 }
 
-// gunicorn is the command of the Python sample's Dockerfile, without its shell: gunicorn binds to
-// $PORT by itself.
-var gunicorn = []string{"/usr/bin/python3.11", "-m", "gunicorn", "app:app"}
-
-// pythonFiles are what that Dockerfile copies.
-var pythonFiles = []string{"app.py", "gunicorn.conf.py"}
-
-// ebbImages makes images of the compiled programs and of the Python sample.
+// ebbImages makes images of the compiled programs and of the interpreted samples.
 func (c *control) ebbImages(ctx context.Context, r *step.Report, p *parts) (map[string]string, error) {
 	names, err := c.images()
 	if err != nil {
@@ -96,12 +89,12 @@ func (c *control) ebbImages(ctx context.Context, r *step.Report, p *parts) (map[
 		inside := "/ko-app/" + filepath.Base(dir) // where ko puts it
 		recipes = append(recipes, program(name, digest, binary, inside, image.Settings{}))
 	}
-	if source := filepath.Join(c.Root, "samples/hello-python"); p.python != "" {
-		sample, err := python("dev.local/ebb/hello-python", p.python, source, pythonFiles, gunicorn, nil)
+	for _, sample := range interpretedSamples {
+		r, err := sample.recipe(c.Root, "dev.local/ebb", p.trees[sample.name], nil)
 		if err != nil {
 			return nil, err
 		}
-		recipes = append(recipes, sample)
+		recipes = append(recipes, r)
 	}
 	s, err := c.shelf(ctx)
 	if err != nil {

@@ -151,34 +151,6 @@ func prometheus(name, libc, unpacked string) recipe {
 	}}
 }
 
-// python is the image of a Python sample: the interpreter with compiled
-// libraries, and the sample's own files on top.
-func python(name, base, source string, files, command []string, published *image.Published) (recipe, error) {
-	h := sha256.New()
-	var app []image.Entry
-	for _, f := range files {
-		path := filepath.Join(source, f)
-		digest, err := fileDigest(path)
-		if err != nil {
-			return recipe{}, err
-		}
-		fmt.Fprintln(h, f, digest)
-		app = append(app, image.Entry{Path: "/app/" + f, From: path, Mode: 0o644})
-	}
-	key := fmt.Sprintf("%s %s %x", base, strings.Join(command, " "), h.Sum(nil))
-	return recipe{name: name, key: key, make: func() (image.Image, error) {
-		lower, err := image.Tree(base, "/", nil)
-		if err != nil {
-			return image.Image{}, err
-		}
-		settings := image.Settings{
-			Entrypoint: command, WorkingDir: "/app", Published: published,
-			Env: []string{"PYTHONUNBUFFERED=1", "PYTHONDONTWRITEBYTECODE=1", "LANG=C.UTF-8"},
-		}
-		return image.Make(name, settings, append(lower, temp), app)
-	}}, nil
-}
-
 func fileDigest(path string) (string, error) {
 	f, err := os.Open(path)
 	if err != nil {

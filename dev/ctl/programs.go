@@ -2,12 +2,8 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"slices"
-	"strings"
 
 	"ebb.dev/ebb/dev/ctl/internal/build"
 	"ebb.dev/ebb/dev/ctl/internal/fetch"
@@ -57,7 +53,7 @@ func (c *control) beginBuild(ctx context.Context, p *parts) *task {
 
 // programs waits until everything is there that does not depend on Ebb's own code.
 func (c *control) programs(ctx context.Context, building *task, p *parts) error {
-	err := c.steps.Do(ctx, "Envoy, the C library, Python and the definitions of the Gateway API", func(ctx context.Context, _ *step.Report) error {
+	err := c.steps.Do(ctx, "Envoy, the C library, Python, Node and the definitions of the Gateway API", func(ctx context.Context, _ *step.Report) error {
 		return c.downloads(ctx, p)
 	})
 	if err != nil {
@@ -111,12 +107,6 @@ func (c *control) link(p *parts) error {
 // libcPackages are what every dynamically linked program needs.
 var libcPackages = []string{"libc6", "libgcc-s1"}
 
-// pythonPackages are the interpreter and the modules that a web service uses.
-var pythonPackages = append([]string{
-	"python3.11-minimal", "libpython3.11-minimal", "libpython3.11-stdlib",
-	"zlib1g", "libexpat1", "libssl3", "libffi8", "libbz2-1.0", "liblzma5", "libuuid1", "libcrypt1",
-}, libcPackages...)
-
 // downloads fetches what is not built here.
 func (c *control) downloads(ctx context.Context, p *parts) (err error) {
 	log := c.Log("downloads")
@@ -150,55 +140,11 @@ func (c *control) downloads(ctx context.Context, p *parts) (err error) {
 			return err
 		}
 	}
-	requirements := filepath.Join(c.Root, "samples/hello-python/requirements.txt")
-	text, err := os.ReadFile(requirements)
-	if err != nil {
-		return nil // only that sample needs Python
+	p.trees = map[string]string{}
+	for _, sample := range interpretedSamples {
+		if p.trees[sample.name], err = sample.tree(c, ctx, log, ""); err != nil {
+			return err
+		}
 	}
-	p.python, err = c.pythonBase(ctx, log, "", requirements, string(text))
-	return err
-}
-
-// pythonBase is a tree with Python and the packages of a requirements file, both compiled. A
-// container cannot keep what it compiles: it would compile again at each start, which takes about a
-// second. Without an architecture the tree is for this machine.
-func (c *control) pythonBase(ctx context.Context, log, arch, requirements, text string) (string, error) {
-	key := strings.TrimPrefix(arch+" ", " ") + strings.Join(pythonPackages, " ") + "\n" + text
-	return fetch.Cached(c.Cache, "python", key, func(dir string) (err error) {
-		var debs string
-		if arch == "" {
-			debs, err = fetch.Debs(ctx, c.Cache, log, pythonPackages)
-		} else {
-			debs, err = fetch.DebsFor(ctx, c.Cache, log, arch, pythonPackages)
-		}
-		if err != nil {
-			return err
-		}
-		if out, err := exec.CommandContext(ctx, "cp", "-a", debs+"/.", dir).CombinedOutput(); err != nil {
-			return fmt.Errorf("copy %s: %w: %s", debs, err, out)
-		}
-		packages := "/usr/local/lib/python3.11/dist-packages"
-		if err := os.MkdirAll(filepath.Join(dir, packages), 0o755); err != nil {
-			return err
-		}
-		if err := fetch.Unpack(ctx, log, filepath.Join(dir, packages), "--python-version", "3.11", "-r", requirements); err != nil {
-			return err
-		}
-		for _, unneeded := range []string{"usr/lib/python3.11/test", "usr/lib/python3.11/idlelib", "usr/lib/python3.11/lib2to3"} {
-			if err := os.RemoveAll(filepath.Join(dir, unneeded)); err != nil {
-				return err
-			}
-		}
-		// Files in an image have no time stamp to compare.
-		arguments := []string{"-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash"}
-		compile := exec.CommandContext(ctx, "chroot", slices.Concat([]string{dir, "/usr/bin/python3.11"}, arguments, []string{"/usr/lib/python3.11", packages})...)
-		if arch != "" { // this machine may not run it, but what its own Python compiles is the same
-			compile = exec.CommandContext(ctx, "python3.11", slices.Concat(arguments, []string{"-s", dir, "-p", "/", dir + "/usr/lib/python3.11", dir + packages})...)
-		}
-		compile.Env = []string{"PATH=/usr/bin", "LANG=C.UTF-8", "PYTHONHASHSEED=0"}
-		if out, err := compile.CombinedOutput(); err != nil {
-			return fmt.Errorf("compile Python's libraries: %w: %s", err, out)
-		}
-		return nil
-	})
+	return nil
 }

@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -173,11 +172,13 @@ func (c *control) releaseImages(ctx context.Context, i *issue, r *step.Report) e
 			}
 			images = append(images, img)
 		}
-		img, err := c.releasePython(ctx, i, arch)
-		if err != nil {
-			return err
+		for _, sample := range interpretedSamples {
+			img, err := c.releaseInterpreted(ctx, i, sample, arch)
+			if err != nil {
+				return err
+			}
+			images = append(images, img)
 		}
-		images = append(images, img)
 	}
 	made, err := image.Layout(filepath.Join(i.out, "images"), i.version, images)
 	if err != nil {
@@ -229,24 +230,23 @@ func (c *control) releaseBase(ctx context.Context, i *issue) ([]image.Entry, err
 		image.Entry{Path: "/etc/ssl/certs/ca-certificates.crt", Content: authorities, Mode: 0o644}), nil
 }
 
-func (c *control) releasePython(ctx context.Context, i *issue, arch string) (image.Image, error) {
-	source := filepath.Join(c.Root, "samples/hello-python")
-	requirements := filepath.Join(source, "requirements.txt")
-	text, err := os.ReadFile(requirements)
+// releaseInterpreted is the image of a sample that an interpreter runs.
+func (c *control) releaseInterpreted(ctx context.Context, i *issue, sample interpreted, arch string) (image.Image, error) {
+	tree, err := sample.tree(c, ctx, c.Log("downloads"), arch)
 	if err != nil {
 		return image.Image{}, err
 	}
-	tree, err := c.pythonBase(ctx, c.Log("downloads"), arch, requirements, string(text))
+	if sample.requirements != "" {
+		if err := i.bill.Python(sample.name, filepath.Join(sample.source(c.Root), sample.requirements)); err != nil {
+			return image.Image{}, err
+		}
+	}
+	if err := i.bill.Debian(sample.name, filepath.Join(tree, fetch.StatusFolder)); err != nil {
+		return image.Image{}, err
+	}
+	r, err := sample.recipe(c.Root, i.registry, tree, i.published(arch))
 	if err != nil {
 		return image.Image{}, err
 	}
-	err = errors.Join(i.bill.Python("hello-python", requirements), i.bill.Debian("hello-python", filepath.Join(tree, fetch.StatusFolder)))
-	if err != nil {
-		return image.Image{}, err
-	}
-	sample, err := python(i.registry+"/hello-python", tree, source, pythonFiles, gunicorn, i.published(arch))
-	if err != nil {
-		return image.Image{}, err
-	}
-	return sample.make()
+	return r.make()
 }

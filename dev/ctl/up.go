@@ -103,7 +103,8 @@ type parts struct {
 	programs                       map[string]string // binaries, by their folder in dev/
 	pause, helm                    string            // binaries
 	ebb                            map[string]string // binaries of Ebb, samples and test images, by their folder
-	libc, python, envoy, prom      string            // unpacked packages
+	libc, envoy, prom              string            // unpacked packages
+	trees                          map[string]string // unpacked packages below a sample, by its name
 	gatewayAPI, istio, certManager string            // folders of modules
 	refs                           map[string]string // images of the platform
 }

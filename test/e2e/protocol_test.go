@@ -30,7 +30,7 @@ func TestEveryKindOfTrafficGetsThroughFromZero(t *testing.T) {
 	client := s.client()
 
 	t.Run("a WebSocket, before any pod is ready", func(t *testing.T) { s.echoesAWebSocket(t, host) })
-	t.Run("a stream arrives as it is sent", func(t *testing.T) { s.streamsEvents(t, client, url) })
+	t.Run("a stream arrives as it is sent", func(t *testing.T) { s.streamsEvents(t, client, url+"/stream?n=4&every=500") })
 	t.Run("a large reply", func(t *testing.T) { s.sendsALargeBody(t, client, url) })
 	t.Run("a large request", func(t *testing.T) { s.receivesALargeBody(t, client, url) })
 	t.Run("statuses that the program returns", func(t *testing.T) { s.returnsStatuses(t, client, url) })
@@ -57,8 +57,9 @@ func (s *story) echoesAWebSocket(t *testing.T, host string) {
 	}
 }
 
+// streamsEvents reads four events, which are sent over 1.5 s.
 func (s *story) streamsEvents(t *testing.T, client *http.Client, url string) {
-	response, err := client.Get(url + "/stream?n=4&every=500")
+	response, err := client.Get(url)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,7 +75,7 @@ func (s *story) streamsEvents(t *testing.T, client *http.Client, url string) {
 			}
 		}
 	}
-	// They are sent over 1.5 s. If something buffered them, they would arrive together.
+	// If something buffered them, they would arrive together.
 	if events != 4 || last.Sub(first) < 500*time.Millisecond {
 		t.Errorf("%d events within %s, want 4 over 1.5 s: %v", events, last.Sub(first), lines.Err())
 	}

@@ -31,8 +31,11 @@ type sampleStep struct {
 
 var sampleStories = map[string][]sampleStep{
 	"hello-go":     {{"hello-go/service.yaml", "hello-go", []string{"Hello Go!\n"}}},
+	"hello-node":   {{"hello-node/service.yaml", "hello-node", []string{"Hello Node!\n"}}},
 	"hello-python": {{"hello-python/service.yaml", "hello-python", []string{"Hello Python!\n"}}},
 	"autoscaling":  {{"autoscaling/service.yaml", "autoscaling", []string{"Hello World!\n"}}},
+	"multi-container": {{"multi-container/service.yaml", "multi-container",
+		[]string{"The container beside this one says: Hello Neighbour!\n"}}},
 	"llm": {{"llm/service.yaml", "llm", []string{"data: {\"token\":\"Ask\"}\n\ndata: {\"token\":\"me\"}\n\n" +
 		"data: {\"token\":\"something\"}\n\ndata: [DONE]\n\n"}}},
 	"python-workers": {{"python-workers/service.yaml", "python-workers", []string{"Hello Workers!\n"}}},
@@ -45,8 +48,10 @@ var sampleStories = map[string][]sampleStep{
 	},
 }
 
-// The domain mapping sample has its own test, because its claim names a namespace.
-var samplesElsewhere = []string{"domain-mapping/claim.yaml", "domain-mapping/domain-mapping.yaml"}
+// These have tests of their own: the claim of a domain names a namespace, and the others answer more
+// than a GET.
+var samplesElsewhere = []string{"domain-mapping/claim.yaml", "domain-mapping/domain-mapping.yaml",
+	"grpc/service.yaml", "websocket/service.yaml", "events/service.yaml", "slow-start/service.yaml"}
 
 func TestEverySampleWorksAsItIs(t *testing.T) {
 	for name, steps := range sampleStories {

@@ -13,8 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -215,12 +213,7 @@ func (s *story) speaksGRPC(url string) {
 	if err != nil {
 		s.Fatal(err)
 	}
-	conn, err := grpc.NewClient("passthrough:///"+s.Gateway, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithAuthority(host))
-	if err != nil {
-		s.Fatal(err)
-	}
-	defer conn.Close()
-	client := healthpb.NewHealthClient(conn)
+	client := healthpb.NewHealthClient(s.grpc(host))
 	ctx, cancel := context.WithTimeout(s.ctx, time.Minute)
 	defer cancel()
 	for range 3 { // the first from zero
