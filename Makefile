@@ -53,10 +53,10 @@ unit: clients
 		'go test ./forward' 'go test -C dev/ctl -race -shuffle=on -p 2 ./...'
 
 .PHONY: clients
-clients: ## install the HTTP clients, nginx, Chromium and promtool for tests with apt-get; without them those tests are skipped, or fail if CI=true
-	@command -v curl >/dev/null && command -v h2load >/dev/null && command -v nginx >/dev/null && command -v chromium >/dev/null || ! command -v apt-get >/dev/null || \
-		{ apt-get -q update && apt-get -q install -y --no-install-recommends curl nghttp2-client nginx-light chromium fonts-inter; } >/dev/null || \
-		echo "curl, nghttp2-client, nginx-light and chromium could not be installed: their tests are skipped, or fail if CI=true"
+clients: ## install the HTTP clients, nginx, Chromium, protoc and promtool for tests with apt-get; without them those tests are skipped, or fail if CI=true
+	@command -v curl >/dev/null && command -v h2load >/dev/null && command -v nginx >/dev/null && command -v chromium >/dev/null && command -v protoc >/dev/null || ! command -v apt-get >/dev/null || \
+		{ apt-get -q update && apt-get -q install -y --no-install-recommends curl nghttp2-client nginx-light chromium fonts-inter protobuf-compiler; } >/dev/null || \
+		echo "curl, nghttp2-client, nginx-light, chromium and protobuf-compiler could not be installed: their tests are skipped, or fail if CI=true"
 	@command -v promtool >/dev/null || ! command -v apt-get >/dev/null || test/promtool.sh || \
 		echo "promtool could not be installed: its tests are skipped, or fail if CI=true"
 

@@ -122,8 +122,8 @@ var nodePackages = append([]string{
 	"node-acorn", "node-busboy", "node-cjs-module-lexer", "node-undici", "node-xtend",
 }, libcPackages...)
 
-// nodeTree is a tree with Node. The sample uses no package of npm. A Node of this machine that is not
-// Debian's would keep fetch.Debs from finding Debian's.
+// nodeTree is a tree with Node. The sample uses no package of npm. A Node of this machine that is
+// not Debian's would keep fetch.Debs from finding Debian's.
 func (c *control) nodeTree(ctx context.Context, log, arch string) (string, error) {
 	return fetch.DebsFor(ctx, c.Cache, log, cmp.Or(arch, runtime.GOARCH), nodePackages)
 }

@@ -1,6 +1,6 @@
 // Command grpc is a gRPC service with a unary call, a call that streams, the health service that
-// probes ask, and reflection for tools. With -call it is a client: it sends one call of each kind to
-// the address and prints the replies.
+// probes ask, and reflection for tools. With -call it is a client: it sends one call of each kind
+// to the address and prints the replies.
 package main
 
 import (

@@ -48,8 +48,8 @@ var sampleStories = map[string][]sampleStep{
 	},
 }
 
-// These have tests of their own: the claim of a domain names a namespace, and the others answer more
-// than a GET.
+// These have tests of their own: the claim of a domain names a namespace, and the others answer
+// more than a GET.
 var samplesElsewhere = []string{"domain-mapping/claim.yaml", "domain-mapping/domain-mapping.yaml",
 	"grpc/service.yaml", "websocket/service.yaml", "events/service.yaml", "slow-start/service.yaml"}
 
