@@ -16,7 +16,7 @@ import (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
-	takes, err := time.ParseDuration(env("STARTS_IN", "8s"))
+	takes, err := time.ParseDuration(env("STARTS_IN", "5s"))
 	if err != nil || takes < 0 {
 		log.Fatalf("STARTS_IN is not a duration of 0 or more: %v", err)
 	}
