@@ -125,6 +125,7 @@ func (s *story) samples() {
 	for _, sample := range []struct{ file, service, reply string }{
 		{"hello-go/service.yaml", "hello-go", "Hello Go!\n"},
 		{"hello-python/service.yaml", "hello-python", "Hello Python!\n"},
+		{"hello-node/service.yaml", "hello-node", "Hello Node!\n"},
 		{"traffic-split/1-blue.yaml", "colours", "Hello Blue!\n"},
 		{"autoscaling/service.yaml", "autoscaling", "Hello World!\n"},
 	} {
