@@ -155,8 +155,7 @@ func (r *explainedRevision) follow(d *view.Decision) {
 		"queued": number(d.Queued), "target": number(d.Target), "total": number(d.Capacity), "ready": strconv.Itoa(int(d.Ready)),
 		"excessBurst": number(d.ExcessBurst), "panicking": strconv.FormatBool(d.Panicking), "missing": strconv.FormatBool(d.Incomplete)}}
 	if r.Formula = d.Formula; d.Rule == "max-scale" && d.Formula > d.Want {
-		r.Advice = fmt.Sprintf("raise autoscaling.knative.dev/max-scale on the template, or let a pod take more at once (containerConcurrency), if requests wait too long; the load asks for %s",
-			pods(d.Formula))
+		r.Advice = fmt.Sprintf("the load asks for %s: raise autoscaling.knative.dev/max-scale, or let a pod take more at once (containerConcurrency)", pods(d.Formula))
 	}
 }
 

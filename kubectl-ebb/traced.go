@@ -9,6 +9,7 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
+	"unicode"
 
 	view "ebb.dev/ebb/api/view/v1alpha1"
 )
@@ -63,7 +64,7 @@ func serverTiming(values []string) (all []timing) {
 
 // printable drops what could control a terminal: the header is the container's word.
 func printable(r rune) rune {
-	if r < ' ' || r == 0x7f {
+	if unicode.IsControl(r) {
 		return -1
 	}
 	return r

@@ -62,7 +62,7 @@ func TestCalls(t *testing.T) {
 	v.Calls = []view.Call{
 		{At: ago(2 * time.Second), Revision: "cart-00002", Pod: pod, Method: "POST", Path: "/report", Status: 200, WaitedMs: 61000, ColdMs: 1240, RanMs: 1800,
 			ID: "ae3nXc3sVb8nPpQ2b0JrVtq1w2I", Attempt: 2},
-		{At: ago(3 * time.Second), Revision: "cart-00002", Pod: pod, Method: "GET", Path: "/\n\x1b[2J", WaitedMs: 0.4, RanMs: 7},
+		{At: ago(3 * time.Second), Revision: "cart-00002", Pod: pod, Method: "GET", Path: "/", Status: 200, WaitedMs: 0.4, RanMs: 7},
 	}
 	var text bytes.Buffer
 	if err := writeCalls(&text, v, v.Calls); err != nil {
@@ -73,6 +73,11 @@ func TestCalls(t *testing.T) {
 		t.Fatal(err)
 	}
 	golden(t, "calls.txt", text.Bytes())
+	text.Reset()
+	v.Calls = []view.Call{{At: now, Method: "GET", Path: "/\n\x1b[2J\u009b1m", Pod: pod}}
+	if err := writeCalls(&text, v, v.Calls); err != nil || strings.Count(text.String(), "\n") != 2 || strings.ContainsAny(text.String(), "\x1b\u009b") {
+		t.Errorf("%q, %v", text.String(), err)
+	}
 }
 
 func TestABarNeverLeavesItsAxis(t *testing.T) {

@@ -2,7 +2,7 @@
 // whose load moves, in headless Chromium, as JSON lines.
 //
 // Owns: the processes it starts and a temporary directory. Reads: /proc. Writes: JSON lines, and
-// with -pictures the pictures of docs/dashboard.md. Never: asserts a figure.
+// with -pictures the pictures of the docs. Never: asserts a figure.
 //
 // first_paint_ms is the time from the navigation to the frame in which the screen is full of
 // Services with their load: what people wait for. The lines have the first frame with anything in
@@ -39,7 +39,7 @@ func main() {
 	flag.IntVar(&b.loads, "loads", 7, "how often the page is loaded")
 	flag.IntVar(&b.open, "open", 50, "pages whose streams are open while questions are measured")
 	flag.IntVar(&b.questions, "questions", 500, "questions that are measured")
-	flag.StringVar(&b.pictures, "pictures", "", "measure nothing, and take the pictures of docs/dashboard.md into this folder")
+	flag.StringVar(&b.pictures, "pictures", "", "measure nothing, and take the pictures of docs/dashboard.md and docs/kubectl-ebb.md into this folder")
 	flag.BoolVar(&b.serve, "serve", false, "measure nothing, and serve the page until interrupted, to work on it")
 	flag.Parse()
 	if err := b.run(ctx); err != nil {

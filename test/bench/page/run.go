@@ -40,7 +40,10 @@ func (b *bench) run(ctx context.Context) error {
 	}
 	defer chromium.Stop()
 	if b.pictures != "" {
-		return take(ctx, chromium, dashboard.URL, b.pictures)
+		if err := take(ctx, chromium, dashboard.URL, b.pictures); err != nil {
+			return err
+		}
+		return takeTerminal(chromium, b.pictures)
 	}
 	return b.measure(ctx, chromium, cluster, dashboard)
 }
