@@ -122,3 +122,38 @@ func TestACallbackToAServiceOfTheClusterIsGivenUp(t *testing.T) {
 		return strings.Contains(string(text), "a callback is given up") && strings.Contains(string(text), s.namespace+"/caller"), "", err
 	})
 }
+
+// "May a program that knows nothing of this be called by cron, and all of its requests be kept?"
+func TestAServiceWithAScheduleIsCalledAndOneThatIsAlwaysAsynchronousIsKept(t *testing.T) {
+	s := begin(t, 4*time.Minute)
+	url := s.ready("report", strings.Replace(service{name: "report"}.manifest(), "\nmetadata:\n  name: report\n", `
+metadata:
+  name: report
+  annotations:
+    serving.ebb.dev/async: always
+    serving.ebb.dev/schedules: |
+      - name: each-minute
+        cron: "* * * * *"
+        path: /send
+        headers: {Content-Type: application/json}
+        body: '{}'
+`, 1))
+	var at string
+	s.until("a request without any header is accepted", func() (bool, string, error) {
+		response, err := s.client().Get(url + "/mine")
+		if err != nil {
+			return false, err.Error(), nil
+		}
+		response.Body.Close()
+		at = response.Header.Get("Location")
+		return response.StatusCode == http.StatusAccepted, response.Status, nil
+	})
+	if record := s.ended(url + at); !strings.Contains(record, `"status":200`) || !strings.Contains(record, `"path":"/mine"`) {
+		t.Error(record)
+	}
+	run := s.plugin()
+	s.until("the schedule has called it", func() (bool, string, error) {
+		out, ok := run("calls", "report")
+		return ok && containsAll(out, []string{"POST /send", "GET /mine"}), out, nil
+	})
+}
