@@ -64,10 +64,10 @@ func ParseAsync(annotations map[string]string) (Async, *apis.FieldError) {
 			a.Callback = text
 		}
 	}
-	if n := r.int32(AsyncConcurrencyAnnotation, 1, 10000); n != nil {
+	if n := r.int32(AsyncConcurrencyAnnotation); n != nil {
 		a.Concurrency = *n
 	}
-	if f := r.float(AsyncRateAnnotation, 0.001, 1e6); f != nil {
+	if f := r.float(AsyncRateAnnotation); f != nil {
 		a.Rate = *f
 	}
 	if text, given := annotations[SchedulesAnnotation]; given {

@@ -2,7 +2,6 @@ package names
 
 import (
 	"fmt"
-	"math"
 	"slices"
 	"strings"
 	"time"
@@ -90,16 +89,16 @@ func ParseCold(annotations map[string]string) (Cold, *apis.FieldError) {
 	c := Cold{
 		Page:            r.page(),
 		PageFrom:        r.configMapKey(WaitingPageFromAnnotation),
-		PageAfter:       r.coldWait(WaitingPageAfterAnnotation, 0, DefaultPageAfter),
+		PageAfter:       r.coldWait(WaitingPageAfterAnnotation, DefaultPageAfter),
 		PageStatus:      r.status(WaitingPageStatusAnnotation, 503, 200),
 		Fallback:        r.service(FallbackServiceAnnotation),
-		FallbackAfter:   r.coldWait(FallbackAfterAnnotation, 0, DefaultFallbackAfter),
+		FallbackAfter:   r.coldWait(FallbackAfterAnnotation, DefaultFallbackAfter),
 		NeverWakePaths:  r.paths(NeverWakePathsAnnotation),
 		NeverWakeAgents: r.agents(NeverWakeAgentsAnnotation),
 		NeverWakeStatus: r.status(NeverWakeStatusAnnotation, 503, 404, 204),
-		MaxWait:         r.coldWait(MaxWaitAnnotation, time.Second, 0),
+		MaxWait:         r.coldWait(MaxWaitAnnotation, 0),
 	}
-	if n := r.int32(MaxWaitingAnnotation, 1, math.MaxInt32); n != nil {
+	if n := r.int32(MaxWaitingAnnotation); n != nil {
 		c.MaxWaiting = int64(*n)
 	}
 	if c.Page != "" && c.PageFrom != (ConfigMapKey{}) {
@@ -164,9 +163,9 @@ func (r *reader) service(key string) string {
 	return text
 }
 
-// coldWait reads a duration from least to LongestColdWait.
-func (r *reader) coldWait(key string, least, otherwise time.Duration) time.Duration {
-	if d := r.duration(key, least, LongestColdWait, false); d != nil {
+// coldWait reads a duration that has a default.
+func (r *reader) coldWait(key string, otherwise time.Duration) time.Duration {
+	if d := r.duration(key); d != nil {
 		return *d
 	}
 	return otherwise

@@ -2,7 +2,6 @@ package names
 
 import (
 	"fmt"
-	"math"
 	"slices"
 	"strings"
 	"time"
@@ -76,29 +75,29 @@ func ParseScaling(annotations map[string]string) (Scaling, *apis.FieldError) {
 		Class:  annotations[ClassAnnotation],
 		Metric: annotations[MetricAnnotation],
 
-		MinScale:        r.int32(MinScaleAnnotation, 0, math.MaxInt32),
-		MaxScale:        r.int32(MaxScaleAnnotation, 0, math.MaxInt32),
-		InitialScale:    r.int32(InitialScaleAnnotation, 0, math.MaxInt32),
-		ActivationScale: r.int32(ActivationScaleAnnotation, MinActivationScale, math.MaxInt32),
+		MinScale:        r.int32(MinScaleAnnotation),
+		MaxScale:        r.int32(MaxScaleAnnotation),
+		InitialScale:    r.int32(InitialScaleAnnotation),
+		ActivationScale: r.int32(ActivationScaleAnnotation),
 
-		Target:              r.float(TargetAnnotation, MinTarget, math.MaxFloat64),
-		TargetUtilization:   r.float(TargetUtilizationAnnotation, 1, 100),
-		TargetBurstCapacity: r.float(TargetBurstCapacityAnnotation, -math.MaxFloat64, math.MaxFloat64),
+		Target:              r.float(TargetAnnotation),
+		TargetUtilization:   r.float(TargetUtilizationAnnotation),
+		TargetBurstCapacity: r.float(TargetBurstCapacityAnnotation),
 
-		Window:               r.duration(WindowAnnotation, MinStableWindow, MaxStableWindow, true),
-		ScaleDownDelay:       r.duration(ScaleDownDelayAnnotation, 0, MaxScaleDownDelay, true),
-		PanicWindow:          r.float(PanicWindowAnnotation, 1, 100),
-		PanicThreshold:       r.float(PanicThresholdAnnotation, MinPanicThreshold, MaxPanicThreshold),
-		ScaleToZeroRetention: r.duration(ScaleToZeroRetentionAnnotation, 0, MaxRetention, false),
-		ProgressDeadline:     r.duration(ProgressDeadlineAnnotation, 0, longest, true),
+		Window:               r.duration(WindowAnnotation),
+		ScaleDownDelay:       r.duration(ScaleDownDelayAnnotation),
+		PanicWindow:          r.float(PanicWindowAnnotation),
+		PanicThreshold:       r.float(PanicThresholdAnnotation),
+		ScaleToZeroRetention: r.duration(ScaleToZeroRetentionAnnotation),
+		ProgressDeadline:     r.duration(ProgressDeadlineAnnotation),
 
 		Metrics:          r.metrics(),
 		AdaptiveTarget:   annotations[AdaptiveTargetAnnotation] == AdaptiveTarget,
-		ScaleUpBurst:     r.float(ScaleUpBurstAnnotation, 1, math.MaxFloat64),
-		ScaleUpPerSecond: r.float(ScaleUpPerSecondAnnotation, 0.01, math.MaxFloat64),
+		ScaleUpBurst:     r.float(ScaleUpBurstAnnotation),
+		ScaleUpPerSecond: r.float(ScaleUpPerSecondAnnotation),
 
 		Standby:          r.standby(),
-		Buffer:           ptr.Deref(r.int32(ScaleBufferAnnotation, 0, math.MaxInt32), 0),
+		Buffer:           ptr.Deref(r.int32(ScaleBufferAnnotation), 0),
 		StandbySchedule:  r.schedule(StandbyScheduleAnnotation),
 		MinScaleSchedule: r.schedule(MinScaleScheduleAnnotation),
 	}

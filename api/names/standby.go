@@ -70,7 +70,7 @@ func (r *reader) standby() Standby {
 		}
 	}
 	if r.annotations[StandbyForAnnotation] != auto {
-		s.For = r.duration(StandbyForAnnotation, time.Second, longest, false)
+		s.For = r.duration(StandbyForAnnotation)
 	}
 	return s
 }

@@ -14,34 +14,17 @@ import (
 	"knative.dev/pkg/apis"
 )
 
-// alternates are older spellings of annotation keys. When both stand on an object, the first
-// spelling wins.
-var alternates = map[string]string{
-	MinScaleAnnotation:               AutoscalingGroup + "/minScale",
-	MaxScaleAnnotation:               AutoscalingGroup + "/maxScale",
-	InitialScaleAnnotation:           AutoscalingGroup + "/initialScale",
-	ScaleDownDelayAnnotation:         AutoscalingGroup + "/scaleDownDelay",
-	MetricAggregationAnnotation:      AutoscalingGroup + "/metricAggregationAlgorithm",
-	TargetUtilizationAnnotation:      AutoscalingGroup + "/targetUtilizationPercentage",
-	TargetBurstCapacityAnnotation:    AutoscalingGroup + "/targetBurstCapacity",
-	PanicWindowAnnotation:            AutoscalingGroup + "/panicWindowPercentage",
-	PanicThresholdAnnotation:         AutoscalingGroup + "/panicThresholdPercentage",
-	ScaleToZeroRetentionAnnotation:   AutoscalingGroup + "/scaleToZeroPodRetentionPeriod",
-	RolloutDurationAnnotation:        RolloutDurationAnnotationAlt,
-	SidecarResourcePercentAnnotation: SidecarResourcePercentAnnotationAlt,
-	HTTPProtocolAnnotation:           HTTPProtocolAnnotationAlt,
-	IngressClassAnnotation:           IngressClassAnnotationAlt,
-	CertificateClassAnnotation:       CertificateClassAnnotationAlt,
-}
-
-// Lookup returns an annotation's value and the spelling under which it stands.
+// Lookup returns an annotation's value and the spelling under which it stands. If several spellings
+// stand on an object, the first one wins.
 func Lookup(annotations map[string]string, key string) (value, spelling string, ok bool) {
 	if value, ok = annotations[key]; ok {
 		return value, key, true
 	}
-	if alternate := alternates[key]; alternate != "" {
-		if value, ok = annotations[alternate]; ok {
-			return value, alternate, true
+	if a := known[key]; a != nil {
+		for _, older := range a.Older {
+			if value, ok = annotations[older]; ok {
+				return value, older, true
+			}
 		}
 	}
 	return "", key, false
@@ -56,9 +39,10 @@ type reader struct {
 
 func (r *reader) fail(err *apis.FieldError) { r.errs = r.errs.Also(err) }
 
-// int32 reads a whole number of lo to hi.
-func (r *reader) int32(key string, lo, hi int32) *int32 {
+// int32 reads a whole number within the bounds of the annotation.
+func (r *reader) int32(key string) *int32 {
 	text, spelling, ok := Lookup(r.annotations, key)
+	lo, hi := int32(known[key].Values.least), int32(known[key].Values.most)
 	if !ok {
 		return nil
 	}
@@ -74,9 +58,10 @@ func (r *reader) int32(key string, lo, hi int32) *int32 {
 	return new(int32(value))
 }
 
-// float reads a finite number of lo to hi.
-func (r *reader) float(key string, lo, hi float64) *float64 {
+// float reads a finite number within the bounds of the annotation.
+func (r *reader) float(key string) *float64 {
 	text, spelling, ok := Lookup(r.annotations, key)
+	lo, hi := known[key].Values.least, known[key].Values.most
 	if !ok {
 		return nil
 	}
@@ -99,9 +84,10 @@ func (r *reader) float(key string, lo, hi float64) *float64 {
 // longest stands for a duration without an upper bound.
 const longest = time.Duration(math.MaxInt64)
 
-// duration reads a duration of lo to hi; whole refuses fractions of seconds.
-func (r *reader) duration(key string, lo, hi time.Duration, whole bool) *time.Duration {
+// duration reads a duration within the bounds of the annotation.
+func (r *reader) duration(key string) *time.Duration {
 	text, spelling, ok := Lookup(r.annotations, key)
+	lo, hi := known[key].Values.shortest, known[key].Values.longest
 	if !ok {
 		return nil
 	}
@@ -113,7 +99,7 @@ func (r *reader) duration(key string, lo, hi time.Duration, whole bool) *time.Du
 		r.fail(apis.ErrInvalidValue(text, spelling, "must be at least "+lo.String()))
 	case value < lo || value > hi:
 		r.fail(apis.ErrOutOfBoundsValue(text, lo, hi, spelling))
-	case whole && value%time.Second != 0:
+	case known[key].Values.whole && value%time.Second != 0:
 		r.fail(apis.ErrInvalidValue(text, spelling, "must be whole seconds"))
 	default:
 		return &value
@@ -125,7 +111,7 @@ func (r *reader) duration(key string, lo, hi time.Duration, whole bool) *time.Du
 // does not say.
 func RolloutDuration(annotations map[string]string) (*time.Duration, *apis.FieldError) {
 	r := reader{annotations: annotations}
-	return r.duration(RolloutDurationAnnotation, 0, longest, true), r.errs
+	return r.duration(RolloutDurationAnnotation), r.errs
 }
 
 // HTTPProtocol reads what plain HTTP is to do on the external hosts of an object, "enabled" or
@@ -144,16 +130,15 @@ func HTTPProtocol(annotations map[string]string) (string, *apis.FieldError) {
 
 // TLSDisabled reads whether an object opted out of certificates for its external hosts.
 func TLSDisabled(annotations map[string]string) (bool, *apis.FieldError) {
-	for _, spelling := range []string{DisableTLSAnnotation, DisableTLSAnnotationAlt, DisableTLSAnnotationAlt2} {
-		if text, ok := annotations[spelling]; ok {
-			value, err := strconv.ParseBool(text)
-			if err != nil {
-				return false, apis.ErrInvalidValue(text, spelling, "must be true or false")
-			}
-			return value, nil
-		}
+	text, spelling, ok := Lookup(annotations, DisableTLSAnnotation)
+	if !ok {
+		return false, nil
 	}
-	return false, nil
+	value, err := strconv.ParseBool(text)
+	if err != nil {
+		return false, apis.ErrInvalidValue(text, spelling, "must be true or false")
+	}
+	return value, nil
 }
 
 // maxQuantity bounds the text of a quantity. The parser expands a quantity to its last digit:
@@ -184,7 +169,7 @@ func ParseSidecar(annotations map[string]string) (Sidecar, *apis.FieldError) {
 	r.quantity(SidecarMemoryLimitAnnotation, s.Limits, corev1.ResourceMemory)
 	r.quantity(SidecarStorageRequestAnnotation, s.Requests, corev1.ResourceEphemeralStorage)
 	r.quantity(SidecarStorageLimitAnnotation, s.Limits, corev1.ResourceEphemeralStorage)
-	s.Percentage = r.float(SidecarResourcePercentAnnotation, 0.1, 100)
+	s.Percentage = r.float(SidecarResourcePercentAnnotation)
 	if _, spelling, ok := Lookup(annotations, SidecarResourcePercentAnnotation); ok {
 		r.fail((&apis.FieldError{
 			Message: "Queue proxy resource-percentage annotation is deprecated. Please use the available annotations " +
