@@ -65,15 +65,15 @@ func (h *Handler) refusal(r *forward.Request, x *Exchange, err error) forward.De
 	var cannot *hold.CannotStartError
 	switch {
 	case errors.As(err, &full) && full.Own:
-		return x.reject(maxWaiting, x.Why, 1)
+		return x.reject(maxWaiting, full.Error(), 1)
 	case errors.As(err, &full):
-		return x.reject(budget, x.Why, 1)
+		return x.reject(budget, full.Error(), 1)
 	case errors.As(err, &cannot):
 		h.ReportNow(x.Revision.Key) // it may have been mended: demand is what makes somebody try
 		if x.fallsBack() {
 			return h.fallBack(r, x)
 		}
-		return x.reject(cannotStart, "revision "+x.Revision.Key.String()+": "+x.Why, 5)
+		return x.reject(cannotStart, "revision "+x.Revision.Key.String()+": "+cannot.Error(), 5)
 	case errors.Is(err, hold.ErrDeleted):
 		return forward.Decision{Reply: notFound(fmt.Sprintf("revision %s: %v", x.Revision.Key, err))}
 	case errors.Is(err, errPageDue):
@@ -86,7 +86,7 @@ func (h *Handler) refusal(r *forward.Request, x *Exchange, err error) forward.De
 	}
 	// What is left is the end of this process; a client that is gone or a timer is answered by the
 	// forwarder.
-	return forward.Decision{Reply: retryLater(x.Why, 1)}
+	return forward.Decision{Reply: retryLater(err.Error(), 1)}
 }
 
 // reject counts and answers a request that cannot wait, or any longer.

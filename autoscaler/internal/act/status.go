@@ -47,11 +47,11 @@ func nextStatus(pa *v1alpha1.PodAutoscaler, o loop.Order) (*v1alpha1.PodAutoscal
 	case zero.Yes:
 		next.MarkActive()
 	case zero.No:
-		message := messageNoTraffic
 		if want.ActiveReason == zero.TimedOut {
-			message = messageTimedOut
+			next.MarkInactive(zero.TimedOut, messageTimedOut)
+		} else {
+			next.MarkInactive(zero.NoTraffic, messageNoTraffic)
 		}
-		next.MarkInactive(want.ActiveReason, message)
 	default:
 		next.MarkActivating(zero.Queued, messageQueued)
 	}

@@ -185,35 +185,41 @@ func (m *Metrics) Observe(r *forward.Request, res *forward.Result, e chain.Ended
 // Woke counts a wake: how long requests waited for the pod.
 func (m *Metrics) Woke(level standby.Level, waited time.Duration) { m.wakes[level].observe(waited) }
 
-// Names in OpenTelemetry's spelling. In Prometheus' the dots are underscores and durations end in
-// _seconds.
-const (
-	invocation    = "kn.serving.invocation.duration"
-	queueDepth    = "kn.serving.queue.depth"
-	serverSeconds = "http.server.request.duration"
-	clientSeconds = "http.client.request.duration"
-	upgrades      = "ebb.upgraded.connections"
-	notCompleted  = "ebb.requests.not_completed"
-	caught        = "ebb.panics"
-	evicted       = "ebb.evicted.connections"
-	wake          = "ebb.wake.duration"
-	strangers     = "ebb.stranger.connections"
-	statusKey     = "http.response.status_code"
-	tagKey        = "kn.route.tag"
-	causeKey      = "cause"
-	levelKey      = "level"
+// family is a metric: its name in OpenTelemetry's spelling and in Prometheus', its type there, its
+// labels besides those of the pod, and what it means.
+type family struct {
+	name, shown, kind string
+	labels            []string
+	help              string
+}
 
-	invocationHelp = "How long requests took, from the end of their head to the end of the response."
-	serverHelp     = "How long requests took, by the Route's tag that they came through."
-	clientHelp     = "How long the container took for requests, without their time in the queue."
-	depthHelp      = "Requests that wait for a slot."
-	upgradesHelp   = "Open upgraded (WebSocket) connections."
-	caughtHelp     = "Panics that were caught; the log has the stack."
-	evictedHelp    = "Client connections that were closed to make room for new ones."
-	wakeHelp       = "How long requests waited for the pod to wake, by the level at which it slept."
-	strangersHelp  = "Connections to the node agent's port that were not the agent's."
-	buildHelp      = "1, with the version of queue-proxy and of Go as labels."
-	endedHelp      = "Requests that ended otherwise than by a whole response of the container."
+const (
+	statusKey = "http.response.status_code"
+	tagKey    = "kn.route.tag"
+	causeKey  = "cause"
+	levelKey  = "level"
+)
+
+var (
+	invocation = family{"kn.serving.invocation.duration", "kn_serving_invocation_duration_seconds", "histogram", []string{statusKey},
+		"How long requests took, from the end of their head to the end of the response."}
+	serverSeconds = family{"http.server.request.duration", "http_server_request_duration_seconds", "histogram", []string{statusKey, tagKey},
+		"How long requests took, by the Route's tag that they came through."}
+	clientSeconds = family{"http.client.request.duration", "http_client_request_duration_seconds", "histogram", []string{statusKey, tagKey},
+		"How long the container took for requests, without their time in the queue."}
+	queueDepth   = family{"kn.serving.queue.depth", "kn_serving_queue_depth", "gauge", nil, "Requests that wait for a slot."}
+	upgrades     = family{"ebb.upgraded.connections", "ebb_upgraded_connections", "gauge", nil, "Open upgraded (WebSocket) connections."}
+	notCompleted = family{"ebb.requests.not_completed", "ebb_requests_not_completed_total", "counter", []string{causeKey},
+		"Requests that ended otherwise than by a whole response of the container."}
+	caught  = family{"ebb.panics", "ebb_panics_total", "counter", nil, "Panics that were caught; the log has the stack."}
+	evicted = family{"ebb.evicted.connections", "ebb_evicted_connections_total", "counter", nil,
+		"Client connections that were closed to make room for new ones."}
+	wake = family{"ebb.wake.duration", "ebb_wake_duration_seconds", "histogram", []string{levelKey},
+		"How long requests waited for the pod to wake, by the level at which it slept."}
+	strangers = family{"ebb.stranger.connections", "ebb_stranger_connections_total", "counter", nil,
+		"Connections to the node agent's port that were not the agent's."}
+	build = family{"ebb.build.info", "ebb_build_info", "gauge", []string{"version", "go_version"},
+		"1, with the version of queue-proxy and of Go as labels."}
 )
 
 // ServeHTTP prints the metrics for Prometheus.
@@ -226,55 +232,48 @@ func (m *Metrics) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	w.Write(m.text())
 }
 
-func head(b *bytes.Buffer, name, kind, help string) string {
-	name = strings.ReplaceAll(name, ".", "_")
-	switch kind {
-	case "histogram":
-		name += "_seconds"
-	case "counter":
-		name += "_total"
-	}
-	fmt.Fprintf(b, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, kind)
-	return name
+func head(b *bytes.Buffer, f family) string {
+	fmt.Fprintf(b, "# HELP %s %s\n# TYPE %s %s\n", f.shown, f.help, f.shown, f.kind)
+	return f.shown
 }
 
 func (m *Metrics) text() []byte {
 	var b bytes.Buffer
-	name := head(&b, invocation, "histogram", invocationHelp)
+	name := head(&b, invocation)
 	for status, h := range m.invocations.all() {
 		m.print(&b, name, fmt.Sprintf("http_response_status_code=\"%d\"", status), h)
 	}
 	for _, side := range []struct {
-		name, help string
-		of         func(*door) *byStatus
+		family
+		of func(*door) *byStatus
 	}{
-		{serverSeconds, serverHelp, func(d *door) *byStatus { return &d.server }},
-		{clientSeconds, clientHelp, func(d *door) *byStatus { return &d.client }},
+		{serverSeconds, func(d *door) *byStatus { return &d.server }},
+		{clientSeconds, func(d *door) *byStatus { return &d.client }},
 	} {
-		name := head(&b, side.name, "histogram", side.help)
+		name := head(&b, side.family)
 		for _, d := range *m.doors.Load() {
 			for status, h := range side.of(d).all() {
 				m.print(&b, name, fmt.Sprintf("http_response_status_code=\"%d\",kn_route_tag=%s", status, strconv.Quote(d.tag)), h)
 			}
 		}
 	}
-	fmt.Fprintf(&b, "%s{%s} %d\n", head(&b, queueDepth, "gauge", depthHelp), m.labels, m.sources.Waiting())
-	fmt.Fprintf(&b, "%s{%s} %d\n", head(&b, upgrades, "gauge", upgradesHelp), m.labels, m.sources.Upgraded())
-	name = head(&b, notCompleted, "counter", endedHelp)
+	fmt.Fprintf(&b, "%s{%s} %d\n", head(&b, queueDepth), m.labels, m.sources.Waiting())
+	fmt.Fprintf(&b, "%s{%s} %d\n", head(&b, upgrades), m.labels, m.sources.Upgraded())
+	name = head(&b, notCompleted)
 	for cause := forward.Replied; cause <= forward.BadRequest; cause++ {
 		fmt.Fprintf(&b, "%s{%s,cause=%q} %d\n", name, m.labels, cause, m.ended[cause].Load())
 	}
-	fmt.Fprintf(&b, "%s{%s} %d\n", head(&b, caught, "counter", caughtHelp), m.labels, m.sources.Panics())
-	fmt.Fprintf(&b, "%s{%s} %d\n", head(&b, evicted, "counter", evictedHelp), m.labels, m.sources.Evicted())
-	fmt.Fprintf(&b, "%s{%s,version=%q,go_version=%q} 1\n", head(&b, "ebb_build_info", "gauge", buildHelp), m.labels, version.Version, runtime.Version())
+	fmt.Fprintf(&b, "%s{%s} %d\n", head(&b, caught), m.labels, m.sources.Panics())
+	fmt.Fprintf(&b, "%s{%s} %d\n", head(&b, evicted), m.labels, m.sources.Evicted())
+	fmt.Fprintf(&b, "%s{%s,version=%q,go_version=%q} 1\n", head(&b, build), m.labels, version.Version, runtime.Version())
 	if m.sources.Strangers == nil {
 		return b.Bytes()
 	}
-	name = head(&b, wake, "histogram", wakeHelp)
+	name = head(&b, wake)
 	for level := range m.wakes {
 		m.print(&b, name, fmt.Sprintf("level=%q", standby.Level(level)), &m.wakes[level])
 	}
-	fmt.Fprintf(&b, "%s{%s} %d\n", head(&b, strangers, "counter", strangersHelp), m.labels, m.sources.Strangers())
+	fmt.Fprintf(&b, "%s{%s} %d\n", head(&b, strangers), m.labels, m.sources.Strangers())
 	return b.Bytes()
 }
 
@@ -294,23 +293,23 @@ func (m *Metrics) print(b *bytes.Buffer, name, labels string, h *histogram) {
 
 // Collect adds the metrics to an OTLP export.
 func (m *Metrics) Collect(out *otlp.Metrics) {
-	out.Histogram(invocation, "s", invocationHelp, m.invocations.points(nil)...)
+	out.Histogram(invocation.name, "s", invocation.help, m.invocations.points(nil)...)
 	var server, client []otlp.Histogram
 	for _, d := range *m.doors.Load() {
 		tag := []otlp.Attribute{otlp.String(tagKey, d.tag)}
 		server, client = append(server, d.server.points(tag)...), append(client, d.client.points(tag)...)
 	}
-	out.Histogram(serverSeconds, "s", serverHelp, server...)
-	out.Histogram(clientSeconds, "s", clientHelp, client...)
-	out.Gauge(queueDepth, "{request}", depthHelp, otlp.Point{Value: float64(m.sources.Waiting())})
-	out.Gauge(upgrades, "{connection}", upgradesHelp, otlp.Point{Value: float64(m.sources.Upgraded())})
+	out.Histogram(serverSeconds.name, "s", serverSeconds.help, server...)
+	out.Histogram(clientSeconds.name, "s", clientSeconds.help, client...)
+	out.Gauge(queueDepth.name, "{request}", queueDepth.help, otlp.Point{Value: float64(m.sources.Waiting())})
+	out.Gauge(upgrades.name, "{connection}", upgrades.help, otlp.Point{Value: float64(m.sources.Upgraded())})
 	var ended []otlp.Point
 	for cause := forward.Replied; cause <= forward.BadRequest; cause++ {
 		ended = append(ended, otlp.Point{Attributes: []otlp.Attribute{otlp.String(causeKey, cause.String())}, Value: float64(m.ended[cause].Load())})
 	}
-	out.Counter(notCompleted, "{request}", endedHelp, ended...)
-	out.Counter(caught, "{panic}", caughtHelp, otlp.Point{Value: float64(m.sources.Panics())})
-	out.Counter(evicted, "{connection}", evictedHelp, otlp.Point{Value: float64(m.sources.Evicted())})
+	out.Counter(notCompleted.name, "{request}", notCompleted.help, ended...)
+	out.Counter(caught.name, "{panic}", caught.help, otlp.Point{Value: float64(m.sources.Panics())})
+	out.Counter(evicted.name, "{connection}", evicted.help, otlp.Point{Value: float64(m.sources.Evicted())})
 	if m.sources.Strangers == nil {
 		return
 	}
@@ -318,8 +317,8 @@ func (m *Metrics) Collect(out *otlp.Metrics) {
 	for level := range m.wakes {
 		wakes = append(wakes, m.wakes[level].point(otlp.String(levelKey, standby.Level(level).String())))
 	}
-	out.Histogram(wake, "s", wakeHelp, wakes...)
-	out.Counter(strangers, "{connection}", strangersHelp, otlp.Point{Value: float64(m.sources.Strangers())})
+	out.Histogram(wake.name, "s", wake.help, wakes...)
+	out.Counter(strangers.name, "{connection}", strangers.help, otlp.Point{Value: float64(m.sources.Strangers())})
 }
 
 func (b *byStatus) points(more []otlp.Attribute) (points []otlp.Histogram) {
