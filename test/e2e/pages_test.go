@@ -18,7 +18,8 @@ var fence = regexp.MustCompile("(?ms)^```([a-z]+)(?: title=\"([^\"]+)\")?\n(.*?)
 
 // TestEveryPageDoesWhatItSays runs each page of docs/how-to as a reader would, in a namespace of
 // its own. A block with a title is a file, an sh block is typed into one shell, and a text block is
-// what the block before it prints: `...` stands for anything, and the namespace is default.
+// what the block before it prints: `...` stands for anything, and the namespace is default. A bash
+// block changes the installation, which other tests use meanwhile: test/release runs its commands.
 func TestEveryPageDoesWhatItSays(t *testing.T) {
 	pages, err := filepath.Glob("../../docs/how-to/*.md")
 	if err != nil || len(pages) == 0 {

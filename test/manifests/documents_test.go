@@ -80,3 +80,33 @@ func TestTheServiceInTheReadmeIsASample(t *testing.T) {
 		t.Errorf("README.md shows\n%s\nwhich differs from samples/hello-go/service.yaml", manifest)
 	}
 }
+
+// What runs in the tests of pages leaves the installation alone: other tests use it meanwhile.
+func TestHowToPagesDoNotChangeTheInstallation(t *testing.T) {
+	pages, err := filepath.Glob(filepath.Join(root, "docs/how-to/*.md"))
+	if err != nil || len(pages) < 10 {
+		t.Fatalf("found %d pages: %v", len(pages), err)
+	}
+	changes := regexp.MustCompile(`ebb(-[a-z]+)?\.yaml|\bhelm\b|kubectl (drain|cordon)|--all-namespaces --all|delete (apiservice|namespace|crd)|-n knative-serving (apply|delete|patch|scale|edit|set)`)
+	apart := 0
+	for _, page := range pages {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, block := range codeBlock.FindAllStringSubmatch(string(text), -1) {
+			if found := changes.FindString(block[1]); found != "" {
+				t.Errorf("%s: %q changes the installation: make it a bash block", page, found)
+			}
+		}
+		if strings.Contains(string(text), "```bash\n") {
+			apart++
+			if !strings.Contains(string(text), "<!-- Blocks of bash") {
+				t.Errorf("%s does not say why it has blocks that no test of pages runs", page)
+			}
+		}
+	}
+	if apart != 3 {
+		t.Errorf("%d pages have bash blocks, want those of high availability, upgrade and uninstall", apart)
+	}
+}
