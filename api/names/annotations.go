@@ -143,6 +143,8 @@ var Annotations = []Annotation{
 
 	{Key: ResponseTimeoutActionAnnotation, On: onTemplate, Values: anyOf(ResponseTimeoutEnd, ResponseTimeoutCut),
 		Default: "`response-timeout-action` in config-defaults", Effect: "What a timeout does to a response that has begun."},
+	{Key: RecordsAnnotation, On: onTemplate, Values: anyOf(RecordsNone, RecordsAsynchronous, RecordsAll), Default: RecordsAsynchronous,
+		Effect: "Which requests the API view.ebb.dev has records of."},
 	{Key: ShimAnnotation, On: onTemplate, Values: anyOf(ShimModes...), Default: "none", Effect: "Puts the shim before the program."},
 	{Key: ConcurrencyVariableAnnotation, On: onTemplate, Values: Values{Text: "the name of a variable"}, Default: "none",
 		Effect: "The variable in which the container finds containerConcurrency."},
