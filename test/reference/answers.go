@@ -34,7 +34,8 @@ func answers(s *Source) string {
 	return b.String()
 }
 
-// faults are what makes a refusal: the text of knative.dev/pkg/apis, with %s for its arguments.
+// faults are what makes a refusal, with the text of knative.dev/pkg/apis: which arguments are the
+// path and the details.
 var faults = map[string]struct {
 	text    string
 	details int // argument with the details, or 0
@@ -57,18 +58,18 @@ func refusals(s *Source) string {
 		"[Settings](../settings.md) the legal values of settings.")
 	fields := map[[2]string][]string{}
 	add := func(path, text, details string) {
-		if text == Unknown && strings.Trim(details, Unknown) == "" || text == "" && details == "" {
+		if (text == Unknown || text == "") && (details == Unknown || details == "") {
 			return
 		}
 		if expected, _, ok := strings.Cut(details, ", found "); ok {
 			details = expected + ", found " + Unknown
 		}
 		said := [2]string{text, details}
-		if path = strings.Trim(path, ", "); path != "" && !strings.Contains(path, Unknown) && !slices.Contains(fields[said], code(path)) {
-			fields[said] = append(fields[said], code(path))
-		} else {
-			fields[said] = append(fields[said], "")[:len(fields[said])]
+		always := fields[said]
+		if path = strings.Trim(path, ", "); path != "" && !strings.Contains(path, Unknown) && !slices.Contains(always, code(path)) {
+			always = append(always, code(path))
 		}
+		fields[said] = always
 	}
 	s.Calls(func(pkg, callee string, x *ast.CallExpr) {
 		fault, ok := faults[callee]
