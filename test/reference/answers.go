@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"knative.dev/pkg/apis"
 )
 
 // answers lists what a client gets from Ebb instead of the answer of the user's container.
@@ -34,21 +36,19 @@ func answers(s *Source) string {
 	return b.String()
 }
 
-// faults are what makes a refusal, with the text of knative.dev/pkg/apis: which arguments are the
-// path and the details.
+// faults are what makes a refusal, with its message: which arguments are the path and the details.
 var faults = map[string]struct {
-	text    string
-	details int // argument with the details, or 0
-	path    int
+	message       *apis.FieldError
+	path, details int // 0 is no details
 }{
-	"apis.ErrInvalidValue":     {"invalid value: " + Unknown, 2, 1},
-	"apis.ErrOutOfBoundsValue": {"expected " + Unknown + " <= " + Unknown + " <= " + Unknown, 0, 3},
-	"apis.ErrDisallowedFields": {"must not set the field(s)", 0, 0},
-	"apis.ErrMissingField":     {"missing field(s)", 0, 0},
-	"apis.ErrMultipleOneOf":    {"expected exactly one, got both", 0, 0},
-	"apis.ErrMissingOneOf":     {"expected exactly one, got neither", 0, 0},
-	"apis.ErrInvalidKeyName":   {"invalid key name " + Unknown, 2, 1},
-	"apis.ErrGeneric":          {"", 0, 1},
+	"apis.ErrInvalidValue":     {apis.ErrInvalidValue(Unknown, ""), 1, 2},
+	"apis.ErrOutOfBoundsValue": {apis.ErrOutOfBoundsValue(Unknown, Unknown, Unknown, ""), 3, 0},
+	"apis.ErrDisallowedFields": {apis.ErrDisallowedFields(), 0, 0},
+	"apis.ErrMissingField":     {apis.ErrMissingField(), 0, 0},
+	"apis.ErrMultipleOneOf":    {apis.ErrMultipleOneOf(), 0, 0},
+	"apis.ErrMissingOneOf":     {apis.ErrMissingOneOf(), 0, 0},
+	"apis.ErrInvalidKeyName":   {apis.ErrInvalidKeyName(Unknown, ""), 1, 2},
+	"apis.ErrGeneric":          {apis.ErrGeneric(""), 1, 0}, // its first argument is the message
 }
 
 // refusals lists what admission refuses, beyond what the definitions of the kinds say.
@@ -77,14 +77,14 @@ func refusals(s *Source) string {
 			return
 		}
 		var text, details ast.Expr
-		if fault.text == "" {
+		if fault.message.Message == "" {
 			text = x.Args[0]
 		}
 		if fault.details > 0 && len(x.Args) > fault.details {
 			details = x.Args[fault.details]
 		}
 		for _, row := range s.Texts(text, details) {
-			add(s.Text(x.Args[fault.path]), fault.text+row[0], row[1])
+			add(s.Text(x.Args[fault.path]), fault.message.Message+row[0], row[1])
 		}
 	}, "api/serving", "api/names", "webhook")
 	s.Literals("apis.FieldError", func(pkg string, x *ast.CompositeLit) {
