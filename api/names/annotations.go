@@ -14,7 +14,7 @@ type Annotation struct {
 	Key string
 	// Older are spellings that are read if the key itself is absent.
 	Older []string
-	// On says which objects it stands on; "set by Ebb" if users do not write it.
+	// On says which objects it stands on, or that users do not write it.
 	On     string
 	Values Values
 	// Default is what counts if it is absent. `config-...` names the setting.
@@ -24,11 +24,12 @@ type Annotation struct {
 
 // Where annotations stand.
 const (
-	onTemplate = "template, Revision"
-	onLive     = "template, Revision; on a Service or Configuration for all its Revisions"
-	onRoute    = "Service, Route"
-	onHost     = "Service, Route, DomainMapping"
-	setByEbb   = "set by Ebb"
+	onTemplate = "on the template or a Revision"
+	onLive     = "on the template or a Revision, or on a Service or Configuration for all its Revisions"
+	onRevision = "on a Revision"
+	onRoute    = "on a Service or Route"
+	onHost     = "on a Service, Route or DomainMapping"
+	setByEbb   = "set by Ebb, not by users"
 )
 
 // Values are the legal values of an annotation.
@@ -162,7 +163,7 @@ var Annotations = []Annotation{
 		Effect: "Ephemeral storage limit of queue-proxy."},
 	{Key: SidecarResourcePercentAnnotation, Older: []string{SidecarResourcePercentAnnotationAlt}, On: onTemplate, Values: number(0.1, 100), Default: "none",
 		Effect: "Deprecated: resources of queue-proxy in percent of the container's."},
-	{Key: NoGCAnnotation, On: "Revision", Values: anyOf("true"), Default: "none", Effect: "The Revision is neither deleted nor parked when no Route leads to it."},
+	{Key: NoGCAnnotation, On: onRevision, Values: anyOf("true"), Default: "none", Effect: "The Revision is neither deleted nor parked when no Route leads to it."},
 
 	{Key: RolloutDurationAnnotation, Older: []string{RolloutDurationAnnotationAlt}, On: onRoute, Values: duration(0, longest, true),
 		Default: "`rollout-duration` in config-network", Effect: "Time over which traffic moves to a new latest revision."},
