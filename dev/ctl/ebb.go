@@ -215,17 +215,21 @@ func (c *control) withoutEbb(ctx context.Context) error {
 
 func removeEbb(ctx context.Context, k install.Kubectl, left, root string) error {
 	if strings.Contains(left, "customresourcedefinition") {
-		if _, err := k.Run(ctx, nil, "delete", "--all", "--all-namespaces", "--timeout=3m", "services.serving.knative.dev"); err != nil {
+		if _, err := k.Run(ctx, nil, "delete", "--all", "--all-namespaces", "--cascade=foreground", "--timeout=3m", "services.serving.knative.dev"); err != nil {
 			return err
 		}
 	}
 	if _, err := k.Run(ctx, nil, "delete", "--ignore-not-found", "--timeout=3m", "-k", filepath.Join(root, "config/crd")); err != nil {
 		return err
 	}
+	// A namespace that is deleted while activators end stays for half of their grace period.
+	if _, err := k.Run(ctx, nil, "-n", "knative-serving", "delete", "--all", "--cascade=foreground", "--timeout=3m", "deployments,statefulsets,daemonsets"); err != nil {
+		return err
+	}
 	if _, err := k.Run(ctx, nil, "delete", "--ignore-not-found", "--wait=false", "-k", filepath.Join(root, "config")); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, 4*time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, 6*time.Minute)
 	defer cancel()
 	for {
 		left, err := k.Run(ctx, nil, "get", "crd/services.serving.knative.dev", "namespace/knative-serving", "--ignore-not-found", "-o", "name")

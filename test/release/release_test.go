@@ -46,8 +46,7 @@ func TestManifestsInstallServeAndLeaveNothing(t *testing.T) {
 	s.drainable()
 
 	s.removeServices()
-	s.kubectl("delete", "-f", s.dist("ebb-crds.yaml"), "--timeout=3m")
-	s.kubectl("delete", "-f", s.dist("ebb-ha.yaml"), "--timeout=3m")
+	s.kubectl("delete", "-f", s.dist("ebb-ha.yaml"), "--ignore-not-found", "--timeout=6m")
 	s.nothingLeft(before)
 }
 
@@ -79,9 +78,8 @@ func TestTheChartInstallsUpgradesRollsBackAndLeavesNothing(t *testing.T) {
 		t.Errorf("the setting is %q after the rollback", got)
 	}
 	s.removeServices()
-	s.kubectl("delete", "-f", s.dist("ebb-crds.yaml"), "--timeout=3m")
 	s.run("helm", "uninstall", "ebb", "--namespace", cluster.System, "--wait", "--timeout=5m")
-	s.kubectl("delete", "namespace", cluster.System, "--timeout=3m")
+	s.kubectl("delete", "namespace", cluster.System, "--ignore-not-found", "--timeout=6m")
 	s.nothingLeft(before)
 }
 
@@ -111,8 +109,7 @@ func TestAnUpgradeFromTheReleaseBeforeLosesNoRequest(t *testing.T) {
 		t.Errorf("the activator's version is %s", got)
 	}
 	s.removeServices()
-	s.kubectl("delete", "-f", s.dist("ebb-crds.yaml"), "--timeout=3m")
-	s.kubectl("delete", "-f", s.dist("ebb.yaml"), "--timeout=3m")
+	s.kubectl("delete", "-f", s.dist("ebb.yaml"), "--ignore-not-found", "--timeout=6m")
 	s.nothingLeft(before)
 }
 
@@ -188,9 +185,14 @@ func (s *story) drainable() {
 	}
 }
 
+// removeServices removes the services, the kinds and the pods of Ebb, as docs/how-to/uninstall.md
+// does.
 func (s *story) removeServices() {
 	s.Helper()
-	s.kubectl("delete", "services.serving.knative.dev", "--all", "--all-namespaces", "--timeout=3m")
+	s.kubectl("delete", "services.serving.knative.dev", "--all", "--all-namespaces", "--cascade=foreground", "--timeout=4m")
+	s.kubectl("delete", "-f", s.dist("ebb-crds.yaml"), "--timeout=3m")
+	s.kubectl("-n", cluster.System, "delete", "deployments,statefulsets,daemonsets", "--all", "--cascade=foreground", "--timeout=4m")
+	s.kubectl("delete", "apiservice", "v1alpha1.view.ebb.dev")
 }
 
 func (s *story) connect() {
@@ -214,7 +216,7 @@ func (s *story) connect() {
 // nothingLeft waits until the cluster has the objects that it had before.
 func (s *story) nothingLeft(before []string) {
 	s.Helper()
-	s.kubectl("delete", "namespace", namespace, "--timeout=3m")
+	s.kubectl("delete", "namespace", namespace, "--timeout=6m")
 	ctx, cancel := context.WithTimeout(s.ctx, 2*time.Minute)
 	defer cancel()
 	err := cluster.Until(ctx, func() (bool, string, error) {
