@@ -154,11 +154,11 @@ func (c *connection) run(ctx context.Context, lines *bufio.Reader, away <-chan s
 	orders := make(chan received)
 	ended := make(chan struct{})
 	defer close(ended)
-	go func() {
+	go func(to chan<- received) { // end forgets orders
 		for {
 			m, err := read(lines)
 			select {
-			case orders <- received{m, err}:
+			case to <- received{m, err}:
 			case <-ended:
 				return
 			}
@@ -166,7 +166,7 @@ func (c *connection) run(ctx context.Context, lines *bufio.Reader, away <-chan s
 				return
 			}
 		}
-	}()
+	}(orders)
 	var why error
 	end := func(err error) {
 		if why == nil {
