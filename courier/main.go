@@ -23,11 +23,13 @@ import (
 	"ebb.dev/ebb/internal/run"
 	"ebb.dev/ebb/internal/secretvalue"
 	"ebb.dev/ebb/internal/telemetry"
+	"ebb.dev/ebb/internal/version"
 	"ebb.dev/ebb/settings"
 	"ebb.dev/ebb/wire"
 )
 
 func main() {
+	version.Answer()
 	ctx, stop := run.SignalContext(context.Background())
 	defer stop()
 	if err := start(ctx, os.Getenv, os.Stdout); err != nil {
@@ -71,7 +73,7 @@ func start(ctx context.Context, env func(string) string, stdout io.Writer) error
 	profiling := func() bool { return store.Load().Observability.RuntimeProfiling }
 	observe := http.NewServeMux()
 	observe.Handle(wire.PathMetrics, telemetry.Metrics(c.registry))
-	log.Info("courier is built", "pod", options.pod)
+	log.Info("courier is built", "version", version.Version, "pod", options.pod)
 	return run.All(ctx,
 		run.Part{Name: "log level", Run: store.FollowLevel("courier", level)},
 		telemetry.Server("profiles", options.listen(wire.PortProfiling), telemetry.Profiles(profiling)),

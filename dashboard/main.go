@@ -19,9 +19,11 @@ import (
 	"ebb.dev/ebb/dashboard/page"
 	"ebb.dev/ebb/internal/run"
 	"ebb.dev/ebb/internal/telemetry"
+	"ebb.dev/ebb/internal/version"
 )
 
 func main() {
+	version.Answer()
 	ctx, stop := run.SignalContext(context.Background())
 	defer stop()
 	if err := start(ctx, os.Getenv, os.Stdout); err != nil {

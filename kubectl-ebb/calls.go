@@ -29,21 +29,8 @@ the newest 20.`,
 		Args:              cobra.MatchAll(cobra.ExactArgs(1)),
 		ValidArgsFunction: p.completeServices,
 		RunE: func(c *cobra.Command, args []string) error {
-			if last < 1 {
-				return fmt.Errorf("--last %d: show at least 1", last)
-			}
-			v, err := p.knownView(c.Context(), args[0])
-			if err != nil {
-				return err
-			}
-			calls := v.Calls[:min(len(v.Calls), last)]
-			if p.output == "json" {
-				if calls == nil {
-					calls = []view.Call{}
-				}
-				return writeJSON(p.out, calls)
-			}
-			return writeCalls(p.out, v, calls)
+			return newest(c.Context(), p, args[0], last, func(v *view.ServiceView) []view.Call { return v.Calls },
+				func(v *view.ServiceView, calls []view.Call) error { return writeCalls(p.out, v, calls) })
 		},
 	}
 	c.Flags().IntVar(&last, "last", last, "how many to show, at most 20")

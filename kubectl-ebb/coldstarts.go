@@ -40,26 +40,35 @@ They are known about four seconds after the response.`,
 		Args:              cobra.MatchAll(cobra.ExactArgs(1)),
 		ValidArgsFunction: p.completeServices,
 		RunE: func(c *cobra.Command, args []string) error {
-			if last < 1 {
-				return fmt.Errorf("--last %d: show at least 1", last)
-			}
-			v, err := p.knownView(c.Context(), args[0])
-			if err != nil {
-				return err
-			}
-			cold := v.ColdStarts[:min(len(v.ColdStarts), last)]
-			if p.output == "json" {
-				if cold == nil {
-					cold = []view.ColdStart{}
-				}
-				return writeJSON(p.out, cold)
-			}
-			return writeColdStarts(p.out, v, cold, p.now())
+			return newest(c.Context(), p, args[0], last, func(v *view.ServiceView) []view.ColdStart { return v.ColdStarts },
+				func(v *view.ServiceView, cold []view.ColdStart) error {
+					return writeColdStarts(p.out, v, cold, p.now())
+				})
 		},
 	}
 	c.Flags().IntVar(&last, "last", last, "how many to show, at most 20")
 	p.addOutput(c)
 	return c
+}
+
+// newest writes the newest, at most last, of what the view of a Service has of a kind.
+func newest[T any](ctx context.Context, p *program, service string, last int, of func(*view.ServiceView) []T, write func(*view.ServiceView, []T) error) error {
+	if last < 1 {
+		return fmt.Errorf("--last %d: show at least 1", last)
+	}
+	v, err := p.knownView(ctx, service)
+	if err != nil {
+		return err
+	}
+	all := of(v)
+	all = all[:min(len(all), last)]
+	if p.output != "json" {
+		return write(v, all)
+	}
+	if all == nil {
+		all = []T{}
+	}
+	return writeJSON(p.out, all)
 }
 
 // knownView reads the view of a Service, or says why there is none.

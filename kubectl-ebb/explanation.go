@@ -105,8 +105,10 @@ func explain(about *subject) *explanation {
 		x.Revisions = append(x.Revisions, explainRevision(r))
 		x.remember(about.view)
 		for _, p := range problems("Revision "+r.Name, r.Status.Conditions) {
-			// A Service repeats what its Revisions say.
-			x.Problems = slices.DeleteFunc(x.Problems, func(of problem) bool { return p.Message != "" && strings.Contains(of.Message, p.Message) })
+			// The Service repeats what its Revisions say.
+			x.Problems = slices.DeleteFunc(x.Problems, func(of problem) bool {
+				return of.Of == "Service "+s.Name && p.Message != "" && strings.Contains(of.Message, p.Message)
+			})
 			x.Problems = append(x.Problems, p)
 			if p.Type == string(serving.RevisionConditionContainerHealthy) && p.Status == string(corev1.ConditionFalse) {
 				x.Advice = whereToLook(r)

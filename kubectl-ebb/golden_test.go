@@ -125,6 +125,7 @@ func TestExplain(t *testing.T) {
 	failing := service("cart", apis.Condition{Status: corev1.ConditionFalse, Reason: "RevisionFailed", Message: `Revision "cart-00002" failed with message: no database.`}, to("cart-00001", 100, ""))
 
 	remembered := scaled("cart-00002", 100, 5, 5, "max-scale", "max-scale allows 5 of the 7 asked for", inputs("48", "50", "2", "7"))
+	remembered.Annotations = map[string]string{names.MaxScaleAnnotation: "5"}
 	remembered.events = []corev1.Event{event(time.Minute, "ScaledUp", "history stands in for it")}
 
 	for name, about := range map[string]*subject{

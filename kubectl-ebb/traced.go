@@ -5,12 +5,14 @@ import (
 	"fmt"
 	"io"
 	"net/http/httptrace"
+	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
 	"unicode"
 
+	autoscaling "ebb.dev/ebb/api/autoscaling/v1alpha1"
 	view "ebb.dev/ebb/api/view/v1alpha1"
 )
 
@@ -121,7 +123,11 @@ func (t *traced) write(w io.Writer) error {
 		}
 	}
 	if waited := t.before(); waited >= shortWait {
-		row("queue", "for "+milliseconds(waited), "before the pod: an activator holds requests while the pods are full")
+		why := "between the gateway and the pod"
+		if slices.ContainsFunc(t.Modes, func(m mode) bool { return autoscaling.Mode(m.Mode) == autoscaling.ModeProxy }) {
+			why += ", where an activator holds requests while the pods are full"
+		}
+		row("queue", "for "+milliseconds(waited), why)
 	}
 	if c := t.Call; c != nil {
 		row("pod", "for "+milliseconds(c.WaitedMs+c.RanMs), inPod(c))

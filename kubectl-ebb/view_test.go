@@ -25,7 +25,7 @@ import (
 func cartView() *view.ServiceView {
 	decision := func(age time.Duration, want int32, times int, rule, reason string) view.Decision {
 		return view.Decision{First: ago(age), Last: ago(age - time.Duration(times)*2*time.Second), Times: times, Want: want, Rule: rule, Reason: reason,
-			Metric: "concurrent requests", Stable: 48, Panic: 82.5, Target: 7, Queued: 2, Formula: 12}
+			Metric: "concurrent requests", Stable: 48, Panic: 47.2, Target: 7, Queued: 2, Formula: 7}
 	}
 	history := []view.Decision{
 		decision(10*time.Minute, -1, 1, "no-data", "no data yet"), decision(9*time.Minute, 1, 200, "stable-window", "stable average 3 / target 7 = 1 pod"),

@@ -81,6 +81,13 @@ type Refused struct {
 	Count     int64     `json:"count"`
 }
 
+// Which requests queue-proxy tells the autoscaler of.
+const (
+	RecordsNone         = "none"
+	RecordsAsynchronous = "asynchronous" // the default
+	RecordsAll          = "all"
+)
+
 // QueryOf says in the URL of a POST to PathIncidents which revision's pod sends it; RevisionOf
 // reads it.
 func QueryOf(namespace, revision string) string {

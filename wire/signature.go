@@ -1,6 +1,8 @@
 package wire
 
 import (
+	"bytes"
+	"context"
 	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
@@ -65,6 +67,25 @@ func (s *Signer) Do(client *http.Client, r *http.Request, token string) (*http.R
 		return nil, err
 	}
 	return client.Do(again)
+}
+
+// Post signs and sends a body, and reads the answer. An answer other than 2xx is an error with the
+// receiver's words. status is 0 if there was no answer.
+func (s *Signer) Post(ctx context.Context, client *http.Client, url, token string, body []byte) (status int, err error) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(body))
+	if err != nil {
+		return 0, err
+	}
+	response, err := s.Do(client, r, token)
+	if err != nil {
+		return 0, err
+	}
+	defer response.Body.Close()
+	text, _ := io.ReadAll(io.LimitReader(response.Body, 4096))
+	if response.StatusCode/100 != 2 {
+		return response.StatusCode, fmt.Errorf("it answered %s: %s", response.Status, strings.TrimSpace(string(text)))
+	}
+	return response.StatusCode, nil
 }
 
 // Sign sets the Authorization of a request. It reads the body with GetBody.

@@ -13,9 +13,9 @@ const RecordHeader = wire.HeaderRecord
 
 // Values of RecordsAnnotation.
 const (
-	RecordsNone         = "none"
-	RecordsAsynchronous = "asynchronous" // the default
-	RecordsAll          = "all"
+	RecordsNone         = wire.RecordsNone
+	RecordsAsynchronous = wire.RecordsAsynchronous
+	RecordsAll          = wire.RecordsAll
 )
 
 // Records returns the value of RecordsAnnotation. An invalid value reads as the default.

@@ -37,7 +37,7 @@ type Config struct {
 	// trailer.
 	CutResponses bool
 
-	// Records says which requests the autoscaler gets records of: "none", "asynchronous" or "all".
+	// Records says which requests the autoscaler gets records of (wire.RecordsAll and the others).
 	Records string
 
 	// Told are the metrics by which the user container tells its load.
@@ -225,12 +225,12 @@ func (r *reader) action(name string) string {
 func (r *reader) records(name string) string {
 	switch text := r.getenv(name); text {
 	case "":
-		return "asynchronous"
-	case "none", "asynchronous", "all":
+		return wire.RecordsAsynchronous
+	case wire.RecordsNone, wire.RecordsAsynchronous, wire.RecordsAll:
 		return text
 	default:
 		r.fault(name, fmt.Sprintf("%q is neither none, asynchronous nor all", text))
-		return "none"
+		return wire.RecordsNone
 	}
 }
 

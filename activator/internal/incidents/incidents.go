@@ -8,13 +8,10 @@
 package incidents
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -169,19 +166,9 @@ func (t *Teller) post(ctx context.Context, client *http.Client, all wire.Inciden
 	if err != nil {
 		return fmt.Errorf("encode incidents: %w", err)
 	}
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, t.URL, bytes.NewReader(body))
-	if err != nil {
-		return fmt.Errorf("tell %s of incidents: %w", t.URL, err)
-	}
-	response, err := t.signer.Do(client, request, t.Keys().Token("", wire.ActivatorSubject))
-	if err != nil {
-		return fmt.Errorf("tell %s of incidents: %w", t.URL, err)
-	}
-	defer response.Body.Close()
-	text, _ := io.ReadAll(io.LimitReader(response.Body, 4096))
 	// One that does not know the path is older than this activator.
-	if response.StatusCode/100 != 2 && response.StatusCode != http.StatusNotFound {
-		return fmt.Errorf("tell %s of incidents: it answered %s: %s", t.URL, response.Status, strings.TrimSpace(string(text)))
+	if status, err := t.signer.Post(ctx, client, t.URL, t.Keys().Token("", wire.ActivatorSubject), body); err != nil && status != http.StatusNotFound {
+		return fmt.Errorf("tell %s of incidents: %w", t.URL, err)
 	}
 	return nil
 }

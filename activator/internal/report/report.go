@@ -1,14 +1,11 @@
 package report
 
 import (
-	"bytes"
 	"context"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"net/http"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -217,18 +214,8 @@ func (r *Reporter) post(ctx context.Context, messages []wire.StatMessage) (err e
 			r.Failed.Add(1)
 		}
 	}()
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, r.URL, bytes.NewReader(wire.EncodeStats(messages)))
-	if err != nil {
+	if _, err := r.signer.Post(ctx, r.client, r.URL, r.Keys().Token("", wire.ActivatorSubject), wire.EncodeStats(messages)); err != nil {
 		return fmt.Errorf("report to %s: %w", r.URL, err)
-	}
-	response, err := r.signer.Do(r.client, request, r.Keys().Token("", wire.ActivatorSubject))
-	if err != nil {
-		return fmt.Errorf("report to %s: %w", r.URL, err)
-	}
-	defer response.Body.Close()
-	text, _ := io.ReadAll(io.LimitReader(response.Body, 4096))
-	if response.StatusCode/100 != 2 {
-		return fmt.Errorf("report to %s: it answered %s: %s", r.URL, response.Status, strings.TrimSpace(string(text)))
 	}
 	return nil
 }

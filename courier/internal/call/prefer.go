@@ -1,24 +1,13 @@
 package call
 
-import "strings"
+import (
+	"strings"
 
-// respondAsync is the preference of RFC 7240 section 4.1.
-const respondAsync = "respond-async"
+	"ebb.dev/ebb/wire"
+)
 
-// RespondAsync reports whether the values of the header Prefer ask for an asynchronous response.
-func RespondAsync(values []string) bool {
-	for _, value := range values {
-		for _, preference := range preferences(value) {
-			if isRespondAsync(preference) {
-				return true
-			}
-		}
-	}
-	return false
-}
-
-// WithoutRespondAsync returns the values without that preference, so that the service does not call
-// the courier again.
+// WithoutRespondAsync returns the values of the header Prefer without wire.PreferAsync, so that the
+// service does not call the courier again.
 func WithoutRespondAsync(values []string) (kept []string) {
 	for _, value := range values {
 		var others []string
@@ -38,7 +27,7 @@ func WithoutRespondAsync(values []string) (kept []string) {
 func isRespondAsync(preference string) bool {
 	token, _, _ := strings.Cut(preference, ";")
 	token, _, _ = strings.Cut(token, "=")
-	return strings.EqualFold(strings.TrimSpace(token), respondAsync)
+	return strings.EqualFold(strings.TrimSpace(token), wire.PreferAsync)
 }
 
 // preferences splits a value at its commas, except for those in quotes.

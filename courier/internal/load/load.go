@@ -6,14 +6,11 @@
 package load
 
 import (
-	"bytes"
 	"context"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"net/http"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -106,18 +103,8 @@ func Waiting(loads []deliver.Load, find func(call.Service) *routes.Route) map[re
 }
 
 func (r *Reporter) post(ctx context.Context, messages []wire.StatMessage) error {
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, r.URL, bytes.NewReader(wire.EncodeStats(messages)))
-	if err != nil {
+	if _, err := r.signer.Post(ctx, r.client, r.URL, r.Keys().Token("", wire.ActivatorSubject), wire.EncodeStats(messages)); err != nil {
 		return fmt.Errorf("report to %s: %w", r.URL, err)
-	}
-	response, err := r.signer.Do(r.client, request, r.Keys().Token("", wire.ActivatorSubject))
-	if err != nil {
-		return fmt.Errorf("report to %s: %w", r.URL, err)
-	}
-	defer response.Body.Close()
-	text, _ := io.ReadAll(io.LimitReader(response.Body, 4096))
-	if response.StatusCode/100 != 2 {
-		return fmt.Errorf("report to %s: it answered %s: %s", r.URL, response.Status, strings.TrimSpace(string(text)))
 	}
 	return nil
 }

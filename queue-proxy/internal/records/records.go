@@ -8,12 +8,10 @@
 package records
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"net/url"
 	"slices"
@@ -126,18 +124,8 @@ func (k *Keeper) post(ctx context.Context, client *http.Client, all []wire.Calle
 		return fmt.Errorf("encode the records of requests: %w", err)
 	}
 	to := url.URL{Scheme: "http", Host: k.Autoscaler, Path: wire.PathIncidents, RawQuery: wire.QueryOf(k.Namespace, k.Revision)}
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, to.String(), bytes.NewReader(body))
-	if err != nil {
+	if _, err := k.signer.Post(ctx, client, to.String(), k.Token(), body); err != nil {
 		return fmt.Errorf("tell the autoscaler of requests: %w", err)
-	}
-	response, err := k.signer.Do(client, request, k.Token())
-	if err != nil {
-		return fmt.Errorf("tell the autoscaler of requests: %w", err)
-	}
-	defer response.Body.Close()
-	text, _ := io.ReadAll(io.LimitReader(response.Body, 4096))
-	if response.StatusCode/100 != 2 {
-		return fmt.Errorf("tell the autoscaler of requests: it answered %s: %s", response.Status, strings.TrimSpace(string(text)))
 	}
 	return nil
 }

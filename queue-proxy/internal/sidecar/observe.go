@@ -13,6 +13,7 @@ import (
 	"ebb.dev/ebb/queue-proxy/internal/chain"
 	"ebb.dev/ebb/queue-proxy/internal/records"
 	"ebb.dev/ebb/queue-proxy/internal/usermetrics"
+	"ebb.dev/ebb/wire"
 )
 
 // scope is OpenTelemetry's name of what is observed here (contract section 5.6).
@@ -55,8 +56,8 @@ func (s *Sidecar) observe(c *chain.Chain) error {
 		s.log.Error("spans go nowhere", "error", err)
 	}
 	c.Tracer = s.tracer
-	if cfg.Records != "none" && cfg.Autoscaler != "" {
-		s.keeper = &records.Keeper{All: cfg.Records == "all", Namespace: cfg.Namespace, Revision: cfg.Revision, Pod: cfg.Pod, Autoscaler: cfg.Autoscaler,
+	if cfg.Records != wire.RecordsNone && cfg.Autoscaler != "" {
+		s.keeper = &records.Keeper{All: cfg.Records == wire.RecordsAll, Namespace: cfg.Namespace, Revision: cfg.Revision, Pod: cfg.Pod, Autoscaler: cfg.Autoscaler,
 			Token: s.token, Failed: func(err error) { s.log.Warn("records of requests are lost", "error", err) }}
 		c.Observers = append(c.Observers, s.keeper)
 	}
