@@ -55,6 +55,7 @@ var layers = []layer{
 	{folder: "activator", own: []string{"api", "settings", "forward", "wire", "internal"}},
 	{folder: "autoscaler", own: []string{"standby", "api", "settings", "wire", "internal"}},
 	{folder: "courier", own: []string{"api", "settings", "wire", "internal"}},
+	{folder: "coap", own: []string{"internal"}, why: "it knows no Kubernetes"},
 	{folder: "ingress", own: []string{"api", "settings", "wire"}},
 	{folder: "controller", own: []string{"standby", "api", "settings", "wire", "ingress", "internal"}, tests: []string{"queue-proxy/config"}},
 	{folder: "webhook", own: []string{"api", "settings", "internal"}},
