@@ -10,6 +10,9 @@ import (
 	"github.com/plgd-dev/go-coap/v3/message/pool"
 )
 
+// theEnd is the event that ends a stream.
+const theEnd = ""
+
 // streamer is a service with a stream of the events that it is given.
 type streamer struct {
 	events chan string
@@ -30,8 +33,8 @@ func (s *streamer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		case <-r.Context().Done():
 			s.gone <- struct{}{}
 			return
-		case e, open := <-s.events:
-			if !open {
+		case e := <-s.events:
+			if e == theEnd {
 				return
 			}
 			fmt.Fprintf(w, "data: %s\n\n", e)
@@ -90,7 +93,7 @@ func TestAnObserverIsToldWhenTheStreamEnds(t *testing.T) {
 	if _, err := c.Observe(within(t), "/", func(m *pool.Message) { got <- readNotification(m) }, toHello); err != nil {
 		t.Fatal(err)
 	}
-	close(service.events)
+	service.events <- theEnd
 	if n := <-got; n.body != "only" {
 		t.Errorf("got %v", n)
 	}
