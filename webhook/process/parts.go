@@ -1,4 +1,4 @@
-package main
+package process
 
 import (
 	"context"
@@ -60,10 +60,10 @@ const (
 const goodbye = 5 * time.Second
 
 // serve answers the API server over TLS.
-func serve(port int, keeper *servingcert.Keeper, handler http.Handler) func(context.Context) error {
+func serve(address string, keeper *servingcert.Keeper, handler http.Handler) func(context.Context) error {
 	return func(ctx context.Context) error {
 		var config net.ListenConfig
-		listener, err := config.Listen(ctx, "tcp", fmt.Sprintf(":%d", port))
+		listener, err := config.Listen(ctx, "tcp", address)
 		if err != nil {
 			return fmt.Errorf("listen for the API server: %w", err)
 		}

@@ -1,4 +1,4 @@
-package main
+package process
 
 import (
 	"flag"
@@ -28,7 +28,7 @@ type registered struct {
 
 func registrations(t *testing.T) map[string][]registered {
 	t.Helper()
-	text, err := os.ReadFile("../config/core/webhook.yaml")
+	text, err := os.ReadFile("../../config/core/webhook.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,11 +53,11 @@ var update = flag.Bool("update", false, "write the generated file")
 
 // The webhook puts its registrations back to what it was built with; that is what is installed.
 func TestTheEmbeddedRegistrationsAreThoseThatAreInstalled(t *testing.T) {
-	text, err := os.ReadFile("../config/core/webhook.yaml")
+	text, err := os.ReadFile("../../config/core/webhook.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := "# Written by `go test ./webhook -update` from config/core/webhook.yaml.\n"
+	want := "# Written by `go test ./webhook/process -update` from config/core/webhook.yaml.\n"
 	separator := ""
 	for document := range strings.SplitSeq(string(text), "\n---\n") {
 		var meta metav1.TypeMeta
@@ -70,7 +70,7 @@ func TestTheEmbeddedRegistrationsAreThoseThatAreInstalled(t *testing.T) {
 		}
 	}
 	want += "\n"
-	const file = "internal/certs/registrations.yaml"
+	const file = "../internal/certs/registrations.yaml"
 	if *update {
 		if err := os.WriteFile(file, []byte(want), 0o644); err != nil {
 			t.Fatal(err)
@@ -78,7 +78,7 @@ func TestTheEmbeddedRegistrationsAreThoseThatAreInstalled(t *testing.T) {
 	}
 	got, err := os.ReadFile(file)
 	if err != nil || string(got) != want {
-		t.Errorf("%s differs from config/core/webhook.yaml (%v); run go test ./webhook -update", file, err)
+		t.Errorf("%s differs from config/core/webhook.yaml (%v); run go test ./webhook/process -update", file, err)
 	}
 }
 
