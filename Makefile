@@ -7,8 +7,8 @@ SHELL := bash
 ## Cluster
 
 .PHONY: up down kubeconfig status logs
-up: ## start or update the dev cluster with Ebb and its samples (MONITORING=1: with Prometheus; ARGS=all: also what only tests need; ARGS=bare: without Ebb)
-	@$(DEV) up $(ARGS) $(if $(MONITORING),monitoring)
+up: ## start or update the dev cluster with Ebb and its samples (MONITORING=1: with Prometheus; ARGS=all: also what only tests need; ARGS=bare: without Ebb; PROFILE=edge: with Ebb in one process)
+	@$(DEV) up $(ARGS) $(if $(MONITORING),monitoring) $(PROFILE)
 
 down: ## stop it and remove everything it created
 	@$(DEV) down

@@ -61,7 +61,7 @@ var layers = []layer{
 	{folder: "webhook", own: []string{"api", "settings", "internal"}},
 	{folder: "dashboard", own: []string{"api", "internal"}, tests: []string{"test/fleet", "test/browser"}, why: "it hands on what a page asks, and knows no more"},
 	{folder: "kubectl-ebb", own: []string{"api", "settings", "internal", "dashboard/page"}, why: "it asks the API server, not the components"},
-	{folder: "cmd/ebb", own: []string{"activator/process", "autoscaler/process", "controller/process", "webhook/process", "coap", "internal"}, why: "it starts components and does nothing else"},
+	{folder: "cmd/ebb", own: []string{"activator/process", "autoscaler/process", "controller/process", "webhook/process", "coap", "wire", "internal"}, why: "it starts components and does nothing else"},
 	{folder: "sim", own: []string{"queue-proxy/limit", "activator/pick", "autoscaler/window", "autoscaler/decide", "autoscaler/zero", "autoscaler/keep", "autoscaler/revision"},
 		why: "it runs the production cores and no shell"},
 	{folder: "test/reference", own: []string{"api", "settings"}, why: "it writes pages"},

@@ -19,7 +19,12 @@ import (
 // components are Ebb's own programs, and what of the cluster runs them. queue-proxy runs in each
 // user's pod, and the shim in those that ask for it.
 var components = map[string]string{"activator": "deployment", "autoscaler": "deployment", "controller": "deployment", "webhook": "deployment",
-	"node-agent": "daemonset", "courier": "statefulset", "dashboard": "deployment", "queue-proxy": "", "shim": ""}
+	"node-agent": "daemonset", "courier": "statefulset", "dashboard": "deployment", "queue-proxy": "", "shim": "", edgeProgram: ""}
+
+// edgeProgram is inEdge in one process, as config/edge installs it, in the Deployment ebb.
+const edgeProgram = "cmd/ebb"
+
+var inEdge = []string{"activator", "autoscaler", "controller", "webhook"}
 
 // plugin is kubectl's, which runs beside the cluster.
 const plugin = "kubectl-ebb"
@@ -40,7 +45,7 @@ func (c *control) ebb(ctx context.Context, compiling *task, p *parts) error {
 	if err != nil {
 		return err
 	}
-	if err := c.installEbb(ctx, refs, p.monitoring); err != nil {
+	if err := c.installEbb(ctx, refs, p); err != nil {
 		return err
 	}
 	var replies []install.Reply
@@ -133,13 +138,26 @@ func (c *control) compile(ctx context.Context, progress build.Progress, target b
 
 // installEbb applies config/ with the names of the images just built, through an overlay that a
 // person can read and apply by hand.
-func (c *control) installEbb(ctx context.Context, refs map[string]string, monitoring bool) error {
+func (c *control) installEbb(ctx context.Context, refs map[string]string, p *parts) error {
 	k := c.kubectl()
 	overlay := c.In("overlay")
 	if err := os.MkdirAll(overlay, 0o755); err != nil {
 		return err
 	}
-	text, err := install.Overlay(refs, monitoring, "../../config", "../../config/courier-emptydir", "../../config/dashboard")
+	var profile []string
+	runs := maps.Clone(components)
+	gone := []string{"deployment/ebb", "networkpolicy/ebb", "service/coap"} // of the other profile
+	if p.edge {
+		profile, gone = []string{"../../config/edge"}, nil
+		for _, component := range inEdge {
+			delete(runs, component)
+			for _, kind := range []string{"deployment", "horizontalpodautoscaler", "poddisruptionbudget", "networkpolicy"} {
+				gone = append(gone, kind+"/"+component)
+			}
+		}
+		runs["ebb"] = "deployment"
+	}
+	text, err := install.Overlay(refs, p.monitoring, profile, "../../config", "../../config/courier-emptydir", "../../config/dashboard")
 	if err != nil {
 		return err
 	}
@@ -153,14 +171,18 @@ func (c *control) installEbb(ctx context.Context, refs map[string]string, monito
 	if err := c.once(ctx, "install Ebb", string(manifests), func(ctx context.Context, r *step.Report) error {
 		changed, err := install.ApplyInOrder(ctx, k, manifests)
 		r.Note("%d objects applied; by hand: kubectl apply --server-side -k %s", changed, overlay)
+		if err != nil {
+			return err
+		}
+		_, err = k.Run(ctx, nil, append([]string{"-n", "knative-serving", "delete", "--ignore-not-found", "--wait=false"}, gone...)...)
 		return err
 	}); err != nil {
 		return err
 	}
 	return c.steps.Do(ctx, "Ebb is ready", func(ctx context.Context, r *step.Report) error {
 		var all []string
-		for _, component := range slices.Sorted(maps.Keys(components)) {
-			if kind := components[component]; kind != "" {
+		for _, component := range slices.Sorted(maps.Keys(runs)) {
+			if kind := runs[component]; kind != "" {
 				all = append(all, kind+"/"+component)
 			}
 		}

@@ -21,9 +21,9 @@ import (
 )
 
 const usage = `usage: ctl COMMAND
-  up [all] [monitoring] [bare]  bring the cluster up, or up to date; all: with the metrics server,
+  up [all] [monitoring] [bare] [edge]  bring the cluster up, or up to date; all: with the metrics server,
                cert-manager and Prometheus, which tests need; monitoring: with Prometheus;
-               bare: without Ebb, with Helm
+               bare: without Ebb, with Helm; edge: with Ebb in one process
   release -version VERSION -registry REGISTRY  write what users install to the folder dist; -help lists more
   down         take it down and leave nothing behind
   kubeconfig   print the lines that point a shell at it
@@ -64,6 +64,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 				wanted.monitoring = true
 			case "bare":
 				wanted.bare = true
+			case "edge":
+				wanted.edge = true
 			default:
 				fmt.Fprint(stderr, usage)
 				return fmt.Errorf("up takes no argument %q", what)

@@ -100,6 +100,7 @@ type parts struct {
 	all                            bool              // with the metrics server and cert-manager
 	monitoring                     bool              // with Prometheus
 	bare                           bool              // without Ebb
+	edge                           bool              // with Ebb in one process
 	programs                       map[string]string // binaries, by their folder in dev/
 	pause, helm                    string            // binaries
 	ebb                            map[string]string // binaries of Ebb, samples and test images, by their folder

@@ -27,9 +27,9 @@ const source = "ko://ebb.dev/ebb/"
 // reserved for tests, so nobody can own it.
 const Domain = "ebb.test"
 
-// Overlay is a kustomization that puts the built images into config/. With monitoring, the pods of
-// revisions serve metrics.
-func Overlay(refs map[string]string, monitoring bool, config ...string) ([]byte, error) {
+// Overlay is a kustomization that puts the built images into config/, which the components change.
+// With monitoring, the pods of revisions serve metrics.
+func Overlay(refs map[string]string, monitoring bool, components []string, config ...string) ([]byte, error) {
 	type imageName struct {
 		Name    string `json:"name"`
 		NewName string `json:"newName"`
@@ -39,6 +39,7 @@ func Overlay(refs map[string]string, monitoring bool, config ...string) ([]byte,
 		"apiVersion": "kustomize.config.k8s.io/v1beta1",
 		"kind":       "Kustomization",
 		"resources":  config,
+		"components": components,
 	}
 	var images []imageName
 	for _, name := range slices.Sorted(maps.Keys(refs)) {

@@ -19,17 +19,21 @@ func TestOverlayNamesEachComponentOnce(t *testing.T) {
 		"dev.local/ebb/queue-proxy":    "dev.local/ebb/queue-proxy:222",
 		"dev.local/ebb/shim":           "dev.local/ebb/shim:444",
 		"dev.local/ebb-test/autoscale": "dev.local/ebb-test/autoscale:333",
-	}, true, "../../config")
+	}, true, []string{"../../config/edge"}, "../../config")
 	if err != nil {
 		t.Fatal(err)
 	}
 	var overlay struct {
-		Resources []string
-		Images    []struct{ Name, NewName, NewTag string }
-		Patches   []struct{ Patch string }
+		Resources, Components []string
+
+		Images  []struct{ Name, NewName, NewTag string }
+		Patches []struct{ Patch string }
 	}
 	if err := yaml.Unmarshal(text, &overlay); err != nil {
 		t.Fatal(err)
+	}
+	if len(overlay.Resources) != 1 || len(overlay.Components) != 1 || overlay.Components[0] != "../../config/edge" {
+		t.Errorf("resources %v, components %v", overlay.Resources, overlay.Components)
 	}
 	if len(overlay.Images) != 3 || overlay.Images[0].Name != "ko://ebb.dev/ebb/activator" || overlay.Images[0].NewTag != "111" {
 		t.Errorf("images: %+v", overlay.Images)
