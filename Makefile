@@ -96,7 +96,7 @@ test-release: ## install from dist/ on the dev cluster without Ebb, by manifest 
 
 ## Benchmarks: programs that print JSON lines
 
-bench-%: ## run one of test/bench/*: async, coldstart, scaleup, control, proxy, path, autoscaler, tenants, standby, shim, page
+bench-%: ## run one of test/bench/*: async, coldstart, scaleup, control, proxy, path, autoscaler, tenants, standby, shim, page, edge
 	@[ ! -x $(DEV) ] || eval "$$($(DEV) kubeconfig 2>/dev/null || true)"; go run ./test/bench/$* $(ARGS)
 
 .PHONY: simulate

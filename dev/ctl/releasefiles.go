@@ -29,7 +29,8 @@ func (c *control) releaseManifests(_ context.Context, i *issue, r *step.Report) 
 	}
 	definitions, rest := release.Split(m.Default)
 	_, ha := release.Split(m.HA)
-	files := map[string][]release.Object{"ebb-crds.yaml": definitions, "ebb.yaml": rest, "ebb-ha.yaml": ha}
+	_, edge := release.Split(m.Edge)
+	files := map[string][]release.Object{"ebb-crds.yaml": definitions, "ebb.yaml": rest, "ebb-ha.yaml": ha, "ebb-edge.yaml": edge}
 	for folder, objects := range m.Apart {
 		files["ebb-"+folder+".yaml"] = objects
 	}

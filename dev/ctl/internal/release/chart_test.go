@@ -43,6 +43,7 @@ func render(scratch string) (Manifests, error) {
 	for _, e := range entries {
 		images[e.Name()] = registry + "/" + e.Name() + ":v0.1.0@sha256:" + strings.Repeat("0", 64)
 	}
+	images["cmd/ebb"] = registry + "/cmd/ebb:v0.1.0@sha256:" + strings.Repeat("0", 64)
 	return Render(config, scratch, "v0.1.0", images)
 }
 

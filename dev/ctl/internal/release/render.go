@@ -49,8 +49,8 @@ func (o Object) ID() string {
 // Manifests are the objects of a release. Apart are those of the folders below config/ that
 // config/kustomization.yaml does not name, by folder: not everybody wants or can have them.
 type Manifests struct {
-	Default, HA []Object
-	Apart       map[string][]Object
+	Default, HA, Edge []Object
+	Apart             map[string][]Object
 }
 
 // Render reads config/ as `kubectl kustomize` does, with the version as a label and the images'
@@ -79,6 +79,9 @@ func Render(config, scratch, version string, images map[string]string) (Manifest
 		return m, err
 	}
 	if m.HA, err = render("ha", []string{"."}, []string{"ha"}); err != nil {
+		return m, err
+	}
+	if m.Edge, err = render("edge", []string{"."}, []string{"edge"}); err != nil {
 		return m, err
 	}
 	folders, err := apart(config)
