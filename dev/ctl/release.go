@@ -189,6 +189,7 @@ func (c *control) releaseImages(ctx context.Context, i *issue, r *step.Report) e
 		i.refs[filepath.Base(m.Name)] = m.Ref()
 		fmt.Fprintf(&list, "%s\t%s\n", m.Ref(), strings.Join(m.Platforms, ","))
 	}
+	i.refs[edgeProgram] = i.refs[filepath.Base(edgeProgram)] // config/ names programs by their folders
 	r.Note("%d images", len(made))
 	return os.WriteFile(filepath.Join(i.out, "images.txt"), list.Bytes(), 0o644)
 }
