@@ -94,6 +94,11 @@ test-release: ## install from dist/ on the dev cluster without Ebb, by manifest 
 	@eval "$$($(DEV) kubeconfig)"; DIST="$(abspath $(DIST))" PREVIOUS="$(if $(PREVIOUS),$(abspath $(PREVIOUS)))" \
 		go test -tags release -count=1 -v -timeout 40m ./test/release
 
+.PHONY: test-edge
+test-edge: ## run the tests of the edge profile on the dev cluster; `make up` goes back
+	@$(DEV) up all edge
+	@eval "$$($(DEV) kubeconfig)"; go test -tags edge -count=1 -v -timeout 20m ./test/edge
+
 ## Benchmarks: programs that print JSON lines
 
 bench-%: ## run one of test/bench/*: async, coldstart, scaleup, control, proxy, path, autoscaler, tenants, standby, shim, page, edge
