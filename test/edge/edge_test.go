@@ -101,14 +101,13 @@ func (w *world) sample(name string) string {
 	return host
 }
 
+// dial makes a connection with a key. Its first request shakes hands.
 func (w *world) dial(secret string) (*client.Conn, error) {
-	ctx, cancel := context.WithTimeout(w.ctx, 10*time.Second)
-	defer cancel()
 	return dtls.Dial(w.coap, dtls.NewDTLSClientOptions(
 		piondtls.WithPSK(func([]byte) ([]byte, error) { return []byte(secret), nil }),
 		piondtls.WithPSKIdentityHint([]byte(identity)),
 		piondtls.WithCipherSuites(piondtls.TLS_PSK_WITH_AES_128_CCM_8)),
-		options.WithContext(ctx), options.WithBlockwise(true, blockwise.SZX1024, time.Minute))
+		options.WithContext(w.ctx), options.WithBlockwise(true, blockwise.SZX1024, time.Minute))
 }
 
 // connect dials until the entry knows the key.
@@ -120,6 +119,10 @@ func (w *world) connect() *client.Conn {
 		if c, err = w.dial(key); err != nil {
 			return false, err.Error(), nil
 		}
+		if err = w.ask(c); err != nil {
+			c.Close()
+			return false, err.Error(), nil
+		}
 		return true, "", nil
 	})
 	if err != nil {
@@ -127,6 +130,14 @@ func (w *world) connect() *client.Conn {
 	}
 	w.Cleanup(func() { c.Close() })
 	return c
+}
+
+// ask sends a request for a host that no service has.
+func (w *world) ask(c *client.Conn) error {
+	ctx, cancel := context.WithTimeout(w.ctx, 5*time.Second)
+	defer cancel()
+	_, err := c.Get(ctx, "/", host("nobody.example.com"))
+	return err
 }
 
 func host(name string) message.Option {
@@ -192,8 +203,12 @@ func TestAnObserverGetsTheEventsOfAStream(t *testing.T) {
 func TestAWrongKeyGetsNoConnection(t *testing.T) {
 	w := begin(t)
 	w.connect() // the entry knows the key
-	if c, err := w.dial(strings.ToUpper(key)); err == nil {
-		c.Close()
-		t.Error("a wrong key got a connection")
+	c, err := w.dial(strings.ToUpper(key))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if err := w.ask(c); err == nil {
+		t.Error("a wrong key got an answer")
 	}
 }
