@@ -50,8 +50,8 @@ type Queues interface {
 
 // Bounds of all services together.
 const (
-	// most is how many requests are read or stored at once. Each holds at most store.Inline bytes
-	// of its body.
+	// most is how many requests are read or stored at once, see slots. Each holds at most
+	// store.Inline bytes of its body.
 	most = 512
 	// longestHead bounds what is stored of a request besides its body.
 	longestHead = 64 << 10
@@ -74,12 +74,12 @@ type Handler struct {
 	// Refused counts requests that were not stored, by reason.
 	Refused struct{ Unknown, Malformed, TooLarge, TooMany, Loop, Store atomic.Int64 }
 
-	slots chan struct{}
+	slots *slots
 }
 
 // Start makes a Handler ready.
 func (h *Handler) Start() *Handler {
-	h.slots = make(chan struct{}, most)
+	h.slots = newSlots(most)
 	return h
 }
 
@@ -132,18 +132,19 @@ func refuse(w http.ResponseWriter, counter *atomic.Int64, status int, why string
 }
 
 func (h *Handler) accept(w http.ResponseWriter, r *http.Request, of call.Service, host string, rules Rules) {
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(readTimeout))
 	c, key, refusal := h.read(r, of, host, rules)
 	if refusal != nil {
 		refuse(w, refusal.counter, refusal.status, refusal.why)
 		return
 	}
-	select {
-	case h.slots <- struct{}{}:
-		defer func() { <-h.slots }()
-	default:
-		refuse(w, &h.Refused.TooMany, http.StatusServiceUnavailable, "the courier stores as many calls as it can at the moment")
+	if !h.slots.take(of.Namespace) {
+		// Otherwise the server answers when the body has come.
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now())
+		refuse(w, &h.Refused.TooMany, http.StatusServiceUnavailable, "the courier reads as many calls of this namespace as it can at the moment")
 		return
 	}
+	defer h.slots.give(of.Namespace)
 	depth, err := h.Queues.Admit(r.Context(), of)
 	switch {
 	case err != nil:
@@ -157,7 +158,6 @@ func (h *Handler) accept(w http.ResponseWriter, r *http.Request, of call.Service
 	if key != "" {
 		c.Keyed, c.ID = true, call.KeyedID(h.Store.Secret, of, host, key)
 	}
-	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(readTimeout))
 	body, err := h.body(r, c, rules.MaxBody)
 	switch {
 	case errors.Is(err, errTooLarge):
