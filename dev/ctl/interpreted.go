@@ -20,7 +20,8 @@ import (
 type interpreted struct {
 	name         string   // of its folder in samples/, and of its image
 	requirements string   // the file with its Python packages
-	files        []string // what its Dockerfile copies
+	source       string   // the file that is compiled into the tree
+	files        []string // what its Dockerfile copies besides
 	command      []string // that of its Dockerfile
 	env          []string
 	// tree is what is below the files. Without an architecture it is for this machine.
@@ -32,16 +33,18 @@ var interpretedSamples = []interpreted{
 		command: []string{"/usr/bin/python3.11", "-m", "gunicorn", "app:app"},
 		env:     []string{"PYTHONUNBUFFERED=1", "PYTHONDONTWRITEBYTECODE=1", "LANG=C.UTF-8"}, tree: (*control).pythonTree},
 	{name: "hello-node", files: []string{"app.js"}, command: []string{"/usr/bin/node", "app.js"}, tree: (*control).nodeTree},
+	{name: "hello-java", source: "Hello.java",
+		command: []string{"/opt/java/bin/java", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "Hello"}, tree: (*control).javaTree},
 }
 
-func (s interpreted) source(root string) string { return filepath.Join(root, "samples", s.name) }
+func (s interpreted) folder(root string) string { return filepath.Join(root, "samples", s.name) }
 
 // recipe is the sample's image: the interpreter, and the sample's own files on top.
 func (s interpreted) recipe(root, registry, tree string, published *image.Published) (recipe, error) {
 	h := sha256.New()
 	var app []image.Entry
 	for _, f := range s.files {
-		path := filepath.Join(s.source(root), f)
+		path := filepath.Join(s.folder(root), f)
 		digest, err := fileDigest(path)
 		if err != nil {
 			return recipe{}, err

@@ -238,7 +238,7 @@ func (c *control) releaseInterpreted(ctx context.Context, i *issue, sample inter
 		return image.Image{}, err
 	}
 	if sample.requirements != "" {
-		if err := i.bill.Python(sample.name, filepath.Join(sample.source(c.Root), sample.requirements)); err != nil {
+		if err := i.bill.Python(sample.name, filepath.Join(sample.folder(c.Root), sample.requirements)); err != nil {
 			return image.Image{}, err
 		}
 	}

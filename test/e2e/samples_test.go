@@ -31,6 +31,7 @@ type sampleStep struct {
 
 var sampleStories = map[string][]sampleStep{
 	"hello-go":     {{"hello-go/service.yaml", "hello-go", []string{"Hello Go!\n"}}},
+	"hello-java":   {{"hello-java/service.yaml", "hello-java", []string{"Hello Java!\n"}}},
 	"hello-node":   {{"hello-node/service.yaml", "hello-node", []string{"Hello Node!\n"}}},
 	"hello-python": {{"hello-python/service.yaml", "hello-python", []string{"Hello Python!\n"}}},
 	"autoscaling":  {{"autoscaling/service.yaml", "autoscaling", []string{"Hello World!\n"}}},

@@ -123,6 +123,7 @@ func (s *story) samples() {
 		{"hello-go/service.yaml", "hello-go", "Hello Go!\n"},
 		{"hello-python/service.yaml", "hello-python", "Hello Python!\n"},
 		{"hello-node/service.yaml", "hello-node", "Hello Node!\n"},
+		{"hello-java/service.yaml", "hello-java", "Hello Java!\n"},
 		{"traffic-split/1-blue.yaml", "colours", "Hello Blue!\n"},
 		{"autoscaling/service.yaml", "autoscaling", "Hello World!\n"},
 	} {
