@@ -7,8 +7,8 @@ SHELL := bash
 ## Cluster
 
 .PHONY: up down kubeconfig status logs
-up: ## start or update the dev cluster with Ebb and its samples (MONITORING=1: with Prometheus; ARGS=all: also what only tests need; ARGS=bare: without Ebb; PROFILE=edge: with Ebb in one process)
-	@$(DEV) up $(ARGS) $(if $(MONITORING),monitoring) $(PROFILE)
+up: ## start or update the dev cluster with Ebb and its samples (MONITORING=1: with Prometheus; ARGS=all: also what only tests need; ARGS=bare: without Ebb; PROFILE=edge: with Ebb in one process; GATEWAY=envoy-gateway: with it in place of istio)
+	@$(DEV) up $(ARGS) $(if $(MONITORING),monitoring) $(PROFILE) $(GATEWAY)
 
 down: ## stop it and remove everything it created
 	@$(DEV) down
@@ -70,8 +70,8 @@ fuzz: ## run each fuzz target for a minute (ARGS='-lasts 10m FuzzMachine': one f
 test: check e2e ## the whole gate, as in CI; ends with a soak of one minute
 	@$(STEP) soak "$(MAKE) --no-print-directory soak ARGS='-lasts 1m -seed 1'"
 
-e2e: ## start the dev cluster and run the end-to-end tests on it
-	@$(STEP) cluster '$(DEV) up all'
+e2e: ## start the dev cluster and run the end-to-end tests on it (GATEWAY=envoy-gateway: with it in place of istio)
+	@$(STEP) cluster '$(DEV) up all $(GATEWAY)'
 	@$(STEP) e2e 'eval "$$($(DEV) kubeconfig)"; go test -tags e2e -count=1 -parallel 3 -timeout 30m ./test/e2e/...'
 
 ## Release

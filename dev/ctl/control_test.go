@@ -24,7 +24,7 @@ func checkout(t *testing.T, run string) *control {
 	if err := os.WriteFile(filepath.Join(root, "dev", "ctl.sh"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for _, folder := range folders(&parts{all: true, monitoring: true}) {
+	for _, folder := range folders(&parts{gateway: istio, all: true, monitoring: true}) {
 		if err := os.MkdirAll(filepath.Join(root, "dev", folder), 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -95,14 +95,14 @@ func TestTwoRunsAtOnceAreRefused(t *testing.T) {
 func TestRefusalsBeforeAnythingIsStarted(t *testing.T) {
 	c := checkout(t, t.TempDir())
 	c.machine.UID = func() int { return 1000 }
-	for name, f := range map[string]func() error{"up": func() error { return c.up(t.Context(), &parts{}) }, "down": func() error { return c.down(t.Context()) }} {
+	for name, f := range map[string]func() error{"up": func() error { return c.up(t.Context(), &parts{gateway: istio}) }, "down": func() error { return c.down(t.Context()) }} {
 		if err := f(); err == nil || !strings.Contains(err.Error(), "root") {
 			t.Errorf("%s as a common user: %v", name, err)
 		}
 	}
 	c.machine.UID = func() int { return 0 }
 	c.machine.Free = func(string) (uint64, error) { return 1 << 20, nil }
-	if err := c.up(t.Context(), &parts{}); err == nil || !strings.Contains(err.Error(), "disk is full") {
+	if err := c.up(t.Context(), &parts{gateway: istio}); err == nil || !strings.Contains(err.Error(), "disk is full") {
 		t.Errorf("full disk: %v", err)
 	}
 	if names := c.table.Names(); len(names) != 0 {

@@ -157,6 +157,9 @@ func (c *control) installEbb(ctx context.Context, refs map[string]string, p *par
 		}
 		runs["ebb"] = "deployment"
 	}
+	if p.gateway == envoyGateway {
+		profile = append(profile, "../../config/envoy-gateway")
+	}
 	text, err := install.Overlay(refs, p.monitoring, profile, "../../config", "../../config/courier-emptydir", "../../config/dashboard")
 	if err != nil {
 		return err

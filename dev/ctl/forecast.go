@@ -22,7 +22,7 @@ const gib = 1 << 30
 var (
 	buildCPU = map[string]time.Duration{
 		"kube": 700 * time.Second, "dns": 15 * time.Second, "istio": 450 * time.Second, "istio/chart": 5 * time.Second,
-		"metrics": 10 * time.Second, "certmanager": 25 * time.Second, "targets": 5 * time.Second,
+		envoyGateway: 320 * time.Second, "metrics": 10 * time.Second, "certmanager": 25 * time.Second, "targets": 5 * time.Second,
 	}
 	ebbCPU  = 60 * time.Second // Ebb itself, when the packages that it shares with the above are built
 	start   = 60 * time.Second // from the first program to the samples' answers
@@ -42,6 +42,15 @@ func (c *control) forecast(ctx context.Context, p *parts) (forecast, error) {
 	if err != nil {
 		return forecast{}, err
 	}
+	if p.gateway == envoyGateway {
+		_, more, err := c.envoyGatewayModule().Cached(ctx, c.Cache, "gateway")
+		if err != nil {
+			return forecast{}, err
+		}
+		for range more {
+			missing = append(missing, envoyGateway)
+		}
+	}
 	f := forecast{cpus: runtime.NumCPU(), running: c.table.Running("kubelet"), build: missing, disk: map[string]uint64{}}
 	if !f.running {
 		f.disk[c.Dev] = 3 * gib
@@ -49,7 +58,7 @@ func (c *control) forecast(ctx context.Context, p *parts) (forecast, error) {
 	if len(missing) > 0 {
 		f.disk[c.Cache] = 2 * gib
 	}
-	if slices.Contains(missing, "kube") || slices.Contains(missing, "istio") { // the others need little
+	if slices.ContainsFunc(missing, func(folder string) bool { return buildCPU[folder] > time.Minute }) { // the others need little
 		out, err := exec.CommandContext(ctx, "go", "env", "GOCACHE", "GOMODCACHE").Output()
 		if err != nil {
 			return forecast{}, fmt.Errorf("ask go for its cache: %w", err)

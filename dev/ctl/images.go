@@ -119,35 +119,22 @@ func program(name, key, binary, inside string, settings image.Settings, more ...
 	}}
 }
 
-// gateway is the image of Istio's gateways: Envoy with the C library it needs,
-// and the agent that supervises it.
-func gateway(name, libc, envoy, agent, bootstrap string) recipe {
-	return recipe{name: name, key: strings.Join([]string{libc, envoy, agent, bootstrap}, " "), make: func() (image.Image, error) {
+// linked is an image of a program that is linked with the C library. Without an entrypoint in the
+// settings, it runs that program.
+func linked(name, libc, binary, inside string, settings image.Settings, more ...image.Entry) recipe {
+	key := []string{libc, binary}
+	for _, e := range more {
+		key = append(key, e.From)
+	}
+	return recipe{name: name, key: strings.Join(key, " "), make: func() (image.Image, error) {
 		base, err := image.Tree(libc, "/", nil)
 		if err != nil {
 			return image.Image{}, err
 		}
-		return image.Make(name, image.Settings{Entrypoint: []string{"/usr/local/bin/pilot-agent"}, User: "1337:1337"},
-			append(base, temp),
-			[]image.Entry{{Path: "/usr/local/bin/envoy", From: filepath.Join(envoy, "envoy/_bin/envoy"), Mode: 0o755}},
-			[]image.Entry{
-				{Path: "/usr/local/bin/pilot-agent", From: agent, Mode: 0o755},
-				{Path: "/var/lib/istio/envoy/envoy_bootstrap_tmpl.json", From: bootstrap, Mode: 0o644},
-				{Path: "/etc/istio/proxy", Dir: true, Mode: 0o777},
-				{Path: "/var/lib/istio/data", Dir: true, Mode: 0o777},
-			})
-	}}
-}
-
-// prometheus is the image of Debian's Prometheus, with the C library that it needs.
-func prometheus(name, libc, unpacked string) recipe {
-	return recipe{name: name, key: libc + " " + unpacked, make: func() (image.Image, error) {
-		base, err := image.Tree(libc, "/", nil)
-		if err != nil {
-			return image.Image{}, err
+		if len(settings.Entrypoint) == 0 {
+			settings.Entrypoint = []string{inside}
 		}
-		return image.Make(name, image.Settings{Entrypoint: []string{"/usr/bin/prometheus"}}, append(base, temp),
-			[]image.Entry{{Path: "/usr/bin/prometheus", From: filepath.Join(unpacked, "usr/bin/prometheus"), Mode: 0o755}})
+		return image.Make(name, settings, append(base, temp), []image.Entry{{Path: inside, From: binary, Mode: 0o755}}, more)
 	}}
 }
 

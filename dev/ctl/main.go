@@ -1,5 +1,5 @@
 // Command ctl is behind `make up` and `make down`: a real Kubernetes with
-// Istio and Ebb on one bare machine, without a container engine or a registry.
+// a gateway and Ebb on one bare machine, without a container engine or a registry.
 //
 // Owns: /run/ebb-dev and the checkout's .dev. Reads: the checkout. Writes: the
 // cache, images, network, processes. Never: stops a process that it has not started.
@@ -21,9 +21,10 @@ import (
 )
 
 const usage = `usage: ctl COMMAND
-  up [all] [monitoring] [bare] [edge]  bring the cluster up, or up to date; all: with the metrics server,
-               cert-manager and Prometheus, which tests need; monitoring: with Prometheus;
-               bare: without Ebb, with Helm; edge: with Ebb in one process
+  up [all] [monitoring] [bare] [edge] [envoy-gateway]  bring the cluster up, or up to date;
+               all: with the metrics server, cert-manager and Prometheus, which tests need;
+               monitoring: with Prometheus; bare: without Ebb, with Helm; edge: with Ebb in one
+               process; envoy-gateway: with Envoy Gateway in place of istio
   release -version VERSION -registry REGISTRY  write what users install to the folder dist; -help lists more
   down         take it down and leave nothing behind
   kubeconfig   print the lines that point a shell at it
@@ -54,7 +55,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if _, err := os.Stat(filepath.Join(root, "dev", "ctl", "go.mod")); err != nil {
 		return fmt.Errorf("%s is not a checkout of Ebb: run `make %s` in one", root, args[0])
 	}
-	wanted := parts{}
+	wanted := parts{gateway: istio}
 	if args[0] == "up" {
 		for _, what := range args[1:] {
 			switch what {
@@ -66,11 +67,16 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 				wanted.bare = true
 			case "edge":
 				wanted.edge = true
+			case istio, envoyGateway:
+				wanted.gateway = what
 			default:
 				fmt.Fprint(stderr, usage)
 				return fmt.Errorf("up takes no argument %q", what)
 			}
 		}
+	}
+	if wanted.edge && wanted.gateway != istio {
+		return fmt.Errorf("the profile edge takes CoAP requests to Istio's gateway: leave out GATEWAY=%s", wanted.gateway)
 	}
 	c := newControl(place.Of(root, os.Getenv), step.New(stderr, terminal(stderr)), stdout)
 	switch args[0] {

@@ -25,14 +25,9 @@ func (c *control) platformImages(ctx context.Context, r *step.Report, p *parts) 
 	if err != nil {
 		return err
 	}
-	istio := p.programs["istio"]
-	bootstrap := filepath.Join(p.istio, "tools/packaging/common/envoy_bootstrap.json")
-	recipes := []recipe{
+	recipes := append(gatewayRecipes(p),
 		c.pauseRecipe(p),
-		program("dev.local/dev/dns", p.programs["dns"], p.programs["dns"], "/coredns", image.Settings{}),
-		program("dev.local/istio/pilot", istio, istio, "/usr/local/bin/pilot-discovery", image.Settings{User: "1337:1337"}),
-		gateway("dev.local/istio/proxy", p.libc, p.envoy, istio, bootstrap),
-	}
+		program("dev.local/dev/dns", p.programs["dns"], p.programs["dns"], "/coredns", image.Settings{}))
 	if p.all {
 		recipes = append(recipes,
 			program("dev.local/dev/metrics", p.programs["metrics"], p.programs["metrics"], "/metrics-server", image.Settings{}),
@@ -40,7 +35,7 @@ func (c *control) platformImages(ctx context.Context, r *step.Report, p *parts) 
 	}
 	if p.monitoring {
 		recipes = append(recipes,
-			prometheus("dev.local/dev/prometheus", p.libc, p.prom),
+			linked("dev.local/dev/prometheus", p.libc, filepath.Join(p.prom, "usr/bin/prometheus"), "/usr/bin/prometheus", image.Settings{}),
 			program("dev.local/dev/targets", p.programs["targets"], p.programs["targets"], "/targets", image.Settings{}))
 	}
 	var fresh int
@@ -78,8 +73,8 @@ func (c *control) once(ctx context.Context, title, key string, f func(context.Co
 	})
 }
 
-// platform installs load balancer addresses, the Gateway API, DNS and Istio, with parts.monitoring
-// Prometheus, and with parts.all the metrics server and cert-manager.
+// platform installs load balancer addresses, the Gateway API, DNS and the gateway, with
+// parts.monitoring Prometheus, and with parts.all the metrics server and cert-manager.
 func (c *control) platform(ctx context.Context, p *parts) error {
 	k := c.kubectl()
 	self, err := os.Executable()
@@ -108,19 +103,12 @@ func (c *control) platform(ctx context.Context, p *parts) error {
 		if _, err := k.Apply(ctx, dns); err != nil {
 			return err
 		}
-		// The gateways look for istiod by name.
+		// Gateways look for what configures them by name.
 		return k.Rollout(ctx, "kube-system", "deployment/coredns", time.Minute)
 	}); err != nil {
 		return err
 	}
-	manifests, err := install.IstioManifests(ctx, p.programs["istio/chart"], p.refs["dev.local/istio/pilot"], p.refs["dev.local/istio/proxy"])
-	if err != nil {
-		return err
-	}
-	if err := c.once(ctx, "Istio", string(manifests), func(ctx context.Context, _ *step.Report) error {
-		_, err := install.Istio(ctx, k, manifests)
-		return err
-	}); err != nil {
+	if err := c.gateways(ctx, p); err != nil {
 		return err
 	}
 	if p.monitoring {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"maps"
 	"os"
 	"path/filepath"
 
@@ -15,7 +16,10 @@ import (
 // only: the metrics server is what class hpa.autoscaling.knative.dev scales by, cert-manager makes
 // certificates, targets finds what Prometheus scrapes.
 func folders(p *parts) []string {
-	list := []string{"kube", "dns", "istio", "istio/chart"}
+	list := []string{"kube", "dns"}
+	if p.gateway == istio {
+		list = append(list, "istio", "istio/chart")
+	}
 	if p.all {
 		list = append(list, "metrics", "certmanager")
 	}
@@ -30,6 +34,11 @@ func (c *control) module() build.Module {
 	return build.Module{Dir: filepath.Join(c.Root, "dev"), LDFlags: kube.LDFlags}
 }
 
+// envoyGatewayModule holds Envoy Gateway, on another line of Kubernetes' libraries.
+func (c *control) envoyGatewayModule() build.Module {
+	return build.Module{Dir: filepath.Join(c.Root, "dev/envoygateway")}
+}
+
 // beginBuild builds those programs in the background.
 func (c *control) beginBuild(ctx context.Context, p *parts) *task {
 	return c.begin(ctx, func(ctx context.Context, t *task) error {
@@ -39,7 +48,7 @@ func (c *control) beginBuild(ctx context.Context, p *parts) *task {
 			return err
 		}
 		p.pause = pause["pause"]
-		if p.bare {
+		if p.bare || p.gateway == envoyGateway {
 			helm, _, err := build.Module{Dir: filepath.Join(c.Root, "dev/helm")}.Programs(ctx, c.Cache, c.Log("build-helm"), nil, "helm")
 			if err != nil {
 				return err
@@ -47,6 +56,12 @@ func (c *control) beginBuild(ctx context.Context, p *parts) *task {
 			p.helm = helm["helm"]
 		}
 		p.programs, t.made, err = c.module().Programs(ctx, c.Cache, c.Log("build-platform"), t.progress, folders(p)...)
+		if err != nil || p.gateway != envoyGateway {
+			return err
+		}
+		gateway, made, err := c.envoyGatewayModule().Programs(ctx, c.Cache, c.Log("build-envoy-gateway"), t.progress, "gateway")
+		maps.Copy(p.programs, gateway)
+		t.made += made
 		return err
 	})
 }
@@ -59,7 +74,7 @@ func (c *control) programs(ctx context.Context, building *task, p *parts) error 
 	if err != nil {
 		return err
 	}
-	title := "build Kubernetes " + kube.Version + ", CoreDNS, Istio"
+	title := "build Kubernetes " + kube.Version + ", CoreDNS, " + titles[p.gateway]
 	if p.all {
 		title += ", metrics server, cert-manager"
 	}
@@ -132,7 +147,12 @@ func (c *control) downloads(ctx context.Context, p *parts) (err error) {
 	if p.gatewayAPI, err = build.ModuleDir(ctx, dev, "sigs.k8s.io/gateway-api"); err != nil {
 		return err
 	}
-	if p.istio, err = build.ModuleDir(ctx, dev, "istio.io/istio"); err != nil {
+	if p.gateway == istio {
+		p.implementation, err = build.ModuleDir(ctx, dev, "istio.io/istio")
+	} else {
+		p.implementation, err = build.ModuleDir(ctx, c.envoyGatewayModule().Dir, "github.com/envoyproxy/gateway")
+	}
+	if err != nil {
 		return err
 	}
 	if p.all {

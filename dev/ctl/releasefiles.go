@@ -30,7 +30,9 @@ func (c *control) releaseManifests(_ context.Context, i *issue, r *step.Report) 
 	definitions, rest := release.Split(m.Default)
 	_, ha := release.Split(m.HA)
 	_, edge := release.Split(m.Edge)
-	files := map[string][]release.Object{"ebb-crds.yaml": definitions, "ebb.yaml": rest, "ebb-ha.yaml": ha, "ebb-edge.yaml": edge}
+	_, envoyGateway := release.Split(m.EnvoyGateway)
+	files := map[string][]release.Object{"ebb-crds.yaml": definitions, "ebb.yaml": rest, "ebb-ha.yaml": ha, "ebb-edge.yaml": edge,
+		"ebb-envoy-gateway.yaml": envoyGateway}
 	for folder, objects := range m.Apart {
 		files["ebb-"+folder+".yaml"] = objects
 	}

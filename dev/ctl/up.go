@@ -97,17 +97,19 @@ func (c *control) up(ctx context.Context, parts *parts) (err error) {
 
 // parts are what the steps hand to one another.
 type parts struct {
-	all                            bool              // with the metrics server and cert-manager
-	monitoring                     bool              // with Prometheus
-	bare                           bool              // without Ebb
-	edge                           bool              // with Ebb in one process
-	programs                       map[string]string // binaries, by their folder in dev/
-	pause, helm                    string            // binaries
-	ebb                            map[string]string // binaries of Ebb, samples and test images, by their folder
-	libc, envoy, prom              string            // unpacked packages
-	trees                          map[string]string // unpacked packages below a sample, by its name
-	gatewayAPI, istio, certManager string            // folders of modules
-	refs                           map[string]string // images of the platform
+	all                     bool              // with the metrics server and cert-manager
+	monitoring              bool              // with Prometheus
+	bare                    bool              // without Ebb
+	edge                    bool              // with Ebb in one process
+	gateway                 string            // the implementation of the Gateway API
+	programs                map[string]string // binaries, by their folder in dev/
+	pause, helm             string            // binaries
+	ebb                     map[string]string // binaries of Ebb, samples and test images, by their folder
+	libc, envoy, prom       string            // unpacked packages
+	trees                   map[string]string // unpacked packages below a sample, by its name
+	gatewayAPI, certManager string            // folders of modules
+	implementation          string            // the folder of that of p.gateway
+	refs                    map[string]string // images of the platform
 }
 
 // preflight refuses before anything is changed, says how long the rest takes, begins the build, and

@@ -147,11 +147,11 @@ func (s *story) externalAddress() string {
 // the node.
 func (s *story) localAddress() string {
 	s.Helper()
-	gateway, err := s.Kube.CoreV1().Services(cluster.System).Get(s.ctx, "ebb-local-istio", metav1.GetOptions{})
+	address, err := s.LocalGateway(s.ctx, "443")
 	if err != nil {
 		s.Fatal(err)
 	}
-	return net.JoinHostPort(gateway.Spec.ClusterIP, "443")
+	return address
 }
 
 func (s *story) answers(client *http.Client, url string) {

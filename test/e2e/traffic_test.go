@@ -4,7 +4,6 @@ package e2e
 
 import (
 	"fmt"
-	"net"
 	"net/http"
 	"strings"
 	"testing"
@@ -260,11 +259,11 @@ func TestWhatIsPrivateIsReachedFromInsideOnly(t *testing.T) {
 // insideClient returns a client that connects to the cluster-local gateway.
 func (s *story) insideClient() *http.Client {
 	s.Helper()
-	gateway, err := s.Kube.CoreV1().Services(cluster.System).Get(s.ctx, "ebb-local-istio", metav1.GetOptions{})
+	address, err := s.LocalGateway(s.ctx, "80")
 	if err != nil {
 		s.Fatal(err)
 	}
-	client := s.ClientOf(net.JoinHostPort(gateway.Spec.ClusterIP, "80"), time.Minute)
+	client := s.ClientOf(address, time.Minute)
 	s.Cleanup(client.CloseIdleConnections)
 	return client
 }

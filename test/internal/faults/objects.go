@@ -22,20 +22,17 @@ const halfMinute = 30 * time.Second
 
 // replaceGateway replaces the pods of the gateways as an upgrade does.
 func (s Set) replaceGateway(ctx context.Context) error {
-	deployments, err := s.Kube.AppsV1().Deployments(cluster.System).List(ctx, metav1.ListOptions{LabelSelector: "gateway.networking.k8s.io/gateway-name"})
+	deployments, err := s.GatewayDeployments(ctx)
 	if err != nil {
 		return err
 	}
-	if len(deployments.Items) == 0 {
-		return fmt.Errorf("no Deployment of a Gateway in %s", cluster.System)
-	}
-	for _, d := range deployments.Items {
+	for _, d := range deployments {
 		patch := fmt.Sprintf(`{"spec":{"template":{"metadata":{"annotations":{"ebb.dev/replaced":%q}}}}}`, time.Now().Format(time.RFC3339Nano))
 		if _, err := s.Kube.AppsV1().Deployments(d.Namespace).Patch(ctx, d.Name, types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
 			return err
 		}
 	}
-	for _, d := range deployments.Items {
+	for _, d := range deployments {
 		if err := s.rolledOut(ctx, d.Namespace, d.Name); err != nil {
 			return err
 		}

@@ -6,12 +6,11 @@ import (
 	"embed"
 	"fmt"
 	"net/netip"
-	"os/exec"
 	"text/template"
 	"time"
 )
 
-//go:embed certmanager.yaml dns.yaml istio.yaml metrics.yaml prometheus.yaml
+//go:embed certmanager.yaml dns.yaml envoygateway.yaml istio.yaml metrics.yaml prometheus.yaml
 var templates embed.FS
 
 func render(name string, values any) ([]byte, error) {
@@ -45,35 +44,6 @@ func GatewayAPI(ctx context.Context, k Kubectl, module string) error {
 	_, err := k.Run(ctx, nil, "wait", "--for=condition=Established", "--timeout=60s",
 		"crd/gateways.gateway.networking.k8s.io", "crd/httproutes.gateway.networking.k8s.io", "crd/gatewayclasses.gateway.networking.k8s.io")
 	return err
-}
-
-// IstioManifests renders Istio's own chart with the program of dev/istio/chart.
-func IstioManifests(ctx context.Context, chart, pilot, proxy string) ([]byte, error) {
-	values, err := render("istio.yaml", map[string]any{"Pilot": pilot, "Proxy": proxy})
-	if err != nil {
-		return nil, err
-	}
-	cmd := exec.CommandContext(ctx, chart)
-	cmd.Stdin = bytes.NewReader(values)
-	var complaint bytes.Buffer
-	cmd.Stderr = &complaint
-	out, err := cmd.Output()
-	if err != nil {
-		return nil, fmt.Errorf("render the chart of istiod: %w: %s", err, bytes.TrimSpace(complaint.Bytes()))
-	}
-	return out, nil
-}
-
-// Istio installs istiod and waits until it serves.
-func Istio(ctx context.Context, k Kubectl, manifests []byte) (changed int, err error) {
-	namespace := []byte("apiVersion: v1\nkind: Namespace\nmetadata: {name: istio-system}\n")
-	if _, err := k.Apply(ctx, namespace); err != nil {
-		return 0, err
-	}
-	if changed, err = k.Apply(ctx, manifests); err != nil {
-		return 0, err
-	}
-	return changed, k.Rollout(ctx, "istio-system", "deployment/istiod", 3*time.Minute)
 }
 
 // CertManagerManifests returns the manifests of cert-manager's controller.

@@ -66,6 +66,10 @@ func TestTemplatesAreCompleteYAML(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	envoyGateway, err := render("envoygateway.yaml", map[string]any{"Gateway": "g", "Proxy": "x"})
+	if err != nil {
+		t.Fatal(err)
+	}
 	certManager, err := CertManagerManifests("dev.local/dev/certmanager:1")
 	if err != nil {
 		t.Fatal(err)
@@ -75,7 +79,7 @@ func TestTemplatesAreCompleteYAML(t *testing.T) {
 		t.Fatal(err)
 	}
 	documents := append(strings.Split(string(dns)+"\n---\n"+string(metrics), "\n---\n"), strings.Split(string(certManager), "\n---\n")...)
-	for _, doc := range append(documents, string(istio)) {
+	for _, doc := range append(documents, string(istio), string(envoyGateway)) {
 		var v map[string]any
 		if err := yaml.UnmarshalStrict([]byte(doc), &v); err != nil {
 			t.Errorf("%v in:\n%s", err, doc)

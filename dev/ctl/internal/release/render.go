@@ -49,8 +49,8 @@ func (o Object) ID() string {
 // Manifests are the objects of a release. Apart are those of the folders below config/ that
 // config/kustomization.yaml does not name, by folder: not everybody wants or can have them.
 type Manifests struct {
-	Default, HA, Edge []Object
-	Apart             map[string][]Object
+	Default, HA, Edge, EnvoyGateway []Object
+	Apart                           map[string][]Object
 }
 
 // Render reads config/ as `kubectl kustomize` does, with the version as a label and the images'
@@ -82,6 +82,9 @@ func Render(config, scratch, version string, images map[string]string) (Manifest
 		return m, err
 	}
 	if m.Edge, err = render("edge", []string{"."}, []string{"edge"}); err != nil {
+		return m, err
+	}
+	if m.EnvoyGateway, err = render("envoy-gateway", []string{"."}, []string{"envoy-gateway"}); err != nil {
 		return m, err
 	}
 	folders, err := apart(config)
