@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// The Services in front of the Gateways that Ebb installs, for each key of ConfigMap config-gateway.
+// The Services in front of the Gateways that Ebb installs, by the key of ConfigMap config-gateway.
 var shippedGateways = map[string]string{
 	"external-gateways": "- service: " + System + "/ebb-external-istio",
 	"local-gateways":    "- service: " + System + "/ebb-local-istio",
