@@ -18,7 +18,9 @@ import (
 //	requests -> B, spare A      until the gateways follow
 //	requests -> B
 //
-// A spare rule is for requests with wire.HeaderBackend, which only probes send.
+// A spare rule is for requests with wire.HeaderBackend, which only probes send. It stands behind the
+// others, whose places stay: Envoy Gateway names the endpoints of a rule with several backends after
+// the rule's place, and another rule in that place would lead requests there.
 
 // Prepare returns the first of these writes: the HTTPRoutes in have, by name, whose hosts get new
 // backends, with spare rules for those. The rules set the given hash. values lists, by the name of
@@ -43,7 +45,7 @@ func Prepare(have map[string]*gatewayv1.HTTPRoute, want []*gatewayv1.HTTPRoute, 
 		old, _ = spares(old, named(fresh))
 		old = old[:min(len(old), maxRules-len(main)-len(fresh))]
 		next := h.DeepCopy()
-		next.Spec.Rules = slices.Concat(fresh, old, main)
+		next.Spec.Rules = slices.Concat(main, fresh, old)
 		first, values[w.Name] = append(first, next), names
 	}
 	return first, values
@@ -55,7 +57,7 @@ func Retain(have map[string]*gatewayv1.HTTPRoute, want []*gatewayv1.HTTPRoute) (
 		if h, live := have[w.Name]; live {
 			if old, _ := spares(h.Spec.Rules, named(w.Spec.Rules)); len(old) > 0 && len(w.Spec.Rules)+len(old) <= maxRules {
 				next := w.DeepCopy()
-				next.Spec.Rules = append(old, next.Spec.Rules...)
+				next.Spec.Rules = append(next.Spec.Rules, old...)
 				w, retained = next, true
 			}
 		}

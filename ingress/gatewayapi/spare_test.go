@@ -34,8 +34,8 @@ func byName(routes []*gatewayv1.HTTPRoute) map[string]*gatewayv1.HTTPRoute {
 	return out
 }
 
-// rulesOf says where the requests of each rule of the first HTTPRoute go: "spare hello-00001 |
-// hello-00002 60, hello-00003 40".
+// rulesOf says where the requests of each rule of the first HTTPRoute go: "hello-00002 60,
+// hello-00003 40 | spare hello-00001".
 func rulesOf(routes []*gatewayv1.HTTPRoute) string {
 	if len(routes) == 0 {
 		return ""
@@ -74,16 +74,16 @@ func TestBackendsChangeInThreeWrites(t *testing.T) {
 		first, second string
 	}{
 		{"nothing changes", []plan.Share{a}, []plan.Share{a}, "", "hello-00001"},
-		{"rollout", []plan.Share{a}, []plan.Share{b}, "spare hello-00002 | hello-00001", "spare hello-00001 | hello-00002"},
+		{"rollout", []plan.Share{a}, []plan.Share{b}, "hello-00001 | spare hello-00002", "hello-00002 | spare hello-00001"},
 		{"gradual rollout begins", []plan.Share{a}, []plan.Share{share(a, 99), share(b, 1)},
-			"spare hello-00002 | hello-00001", "hello-00001 99, hello-00002 1"},
+			"hello-00001 | spare hello-00002", "hello-00001 99, hello-00002 1"},
 		{"gradual rollout goes on", []plan.Share{share(a, 99), share(b, 1)}, []plan.Share{share(a, 50), share(b, 50)},
 			"", "hello-00001 50, hello-00002 50"},
-		{"gradual rollout ends", []plan.Share{share(a, 1), share(b, 99)}, []plan.Share{b}, "", "spare hello-00001 | hello-00002"},
+		{"gradual rollout ends", []plan.Share{share(a, 1), share(b, 99)}, []plan.Share{b}, "", "hello-00002 | spare hello-00001"},
 		{"two for two", []plan.Share{share(a, 50), share(b, 50)}, []plan.Share{share(b, 30), share(c, 70)},
-			"spare hello-00003 | hello-00001 50, hello-00002 50", "spare hello-00001 | hello-00002 30, hello-00003 70"},
+			"hello-00001 50, hello-00002 50 | spare hello-00003", "hello-00002 30, hello-00003 70 | spare hello-00001"},
 		{"another port", []plan.Share{a}, []plan.Share{{Revision: "hello-00001", Percent: 100, H2C: true}},
-			"spare hello-00001 | hello-00001", "spare hello-00001 | hello-00001"},
+			"hello-00001 | spare hello-00001", "hello-00001 | spare hello-00001"},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
@@ -96,7 +96,7 @@ func TestBackendsChangeInThreeWrites(t *testing.T) {
 				t.Errorf("probes of %v", values)
 			}
 			for _, r := range first {
-				if text := fmt.Sprint(r.Spec.Rules[0].Filters[0].RequestHeaderModifier.Set); !strings.Contains(text, "prepared") {
+				if text := fmt.Sprint(r.Spec.Rules[len(r.Spec.Rules)-1].Filters[0].RequestHeaderModifier.Set); !strings.Contains(text, "prepared") {
 					t.Errorf("a probe of a spare backend learns %s", text)
 				}
 				have = first
@@ -125,7 +125,7 @@ func TestASecondChangeKeepsTheBackendsOfTheFirst(t *testing.T) {
 	second, _ := Retain(byName(first), two)
 	third, _ := Prepare(byName(second), three, "")
 	fourth, _ := Retain(byName(third), three)
-	for _, name := range []string{"spare hello-00001", "spare hello-00002", "| hello-00003"} {
+	for _, name := range []string{"spare hello-00001", "spare hello-00002", "hello-00003 |"} {
 		if got := rulesOf(fourth); !strings.Contains(got, name) {
 			t.Errorf("%q lacks %q", got, name)
 		}

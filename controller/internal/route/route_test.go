@@ -517,12 +517,12 @@ func TestARolloutTellsTheGatewaysOfARevisionBeforeItUsesIt(t *testing.T) {
 	s.lag.Store(true)
 	s.configuration("hello-00002")
 	s.until("the gateways are told of the new revision", func(r *servingv1.Route) bool {
-		return backends() == "hello-00002 | hello-00001" && strings.Contains(r.Status.GetCondition("IngressReady").GetMessage(), "older plan")
+		return backends() == "hello-00001 | hello-00002" && strings.Contains(r.Status.GetCondition("IngressReady").GetMessage(), "older plan")
 	})
 	known := s.hashes()
 	s.known.Store(&known)
 	s.until("requests go to it", func(r *servingv1.Route) bool {
-		return backends() == "hello-00001 | hello-00002" && strings.Contains(r.Status.GetCondition("IngressReady").GetMessage(), "older plan")
+		return backends() == "hello-00002 | hello-00001" && strings.Contains(r.Status.GetCondition("IngressReady").GetMessage(), "older plan")
 	})
 	s.lag.Store(false)
 	s.until("the old revision is forgotten", func(r *servingv1.Route) bool {
