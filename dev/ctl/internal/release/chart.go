@@ -25,6 +25,7 @@ const helpers = `{{/* A value as text. Numbers of values.yaml are floats, and la
 {{- $all := deepCopy (index . 2) -}}
 {{- if and (eq $name "config-domain") $values.domain }}{{ $_ := set $all $values.domain "" }}{{ end -}}
 {{- if and (eq $name "config-autoscaler") $values.standby }}{{ $_ := set $all "standby" $values.standby }}{{ end -}}
+{{- if and (eq $name "config-gateway") $values.gateways.create (eq $values.gateways.class "envoy-gateway") }}{{ $all = merge (include "ebb.envoyGateway" . | fromYaml) $all }}{{ end -}}
 {{- if and (eq $name "config-gateway") $values.gateways.external }}{{ $_ := set $all "external-gateways" (toYaml $values.gateways.external) }}{{ end -}}
 {{- if and (eq $name "config-gateway") $values.gateways.local }}{{ $_ := set $all "local-gateways" (toYaml $values.gateways.local) }}{{ end -}}
 {{- range $key, $value := index $values.settings $name }}{{ $_ := set $all $key $value }}{{ end -}}
@@ -38,8 +39,8 @@ const helpers = `{{/* A value as text. Numbers of values.yaml are floats, and la
 const checks = `{{- if ne .Release.Namespace "knative-serving" }}
 {{- fail "Ebb runs in the namespace knative-serving: install it with --namespace knative-serving --create-namespace" }}
 {{- end }}
-{{- if and .Values.gateways.create (ne .Values.gateways.class "istio") (not (and .Values.gateways.external .Values.gateways.local)) }}
-{{- fail "gateways.class is not istio: set gateways.external and gateways.local, which name the Services in front of the Gateways" }}
+{{- if and .Values.gateways.create (not (has .Values.gateways.class (list "istio" "envoy-gateway"))) (not (and .Values.gateways.external .Values.gateways.local)) }}
+{{- fail "gateways.class is neither istio nor envoy-gateway: set gateways.external and gateways.local, which name the Services in front of the Gateways" }}
 {{- end }}
 `
 
@@ -82,6 +83,9 @@ kubeVersion: ">=1.30.0-0"
 		if err := c.add(chart, nil, ha[id]); err != nil {
 			return nil, err
 		}
+	}
+	if err := c.addEnvoyGateway(chart, m); err != nil {
+		return nil, err
 	}
 	for _, folder := range slices.Sorted(maps.Keys(m.Apart)) {
 		for _, o := range m.Apart[folder] {
@@ -144,9 +148,37 @@ func (c charting) add(chart Chart, normal, ha Object) error {
 	case "CustomResourceDefinition":
 		file, text = "templates/crds.yaml", guard(".Values.crds.install", text)
 	case "Gateway":
-		file, text = "templates/gateways.yaml", guard(".Values.gateways.create", text)
+		file, text = "templates/gateways.yaml", guard(`and .Values.gateways.create (ne .Values.gateways.class "envoy-gateway")`, text)
 	}
 	chart.append(file, text)
+	return nil
+}
+
+// addEnvoyGateway adds what config/envoy-gateway changes.
+func (c charting) addEnvoyGateway(chart Chart, m Manifests) error {
+	shipped := map[string]bool{}
+	for _, o := range m.Default {
+		shipped[o.ID()] = true
+	}
+	for _, o := range m.EnvoyGateway {
+		if o.Kind() == "ConfigMap" && o.Name() == "config-gateway" {
+			data := clone(o)["data"].(map[string]any)
+			delete(data, "_example")
+			text, err := yaml.Marshal(data)
+			if err != nil {
+				return err
+			}
+			chart["templates/_helpers.tpl"] = fmt.Appendf(chart["templates/_helpers.tpl"], "{{- define \"ebb.envoyGateway\" }}\n%s{{ end -}}\n", text)
+		}
+		if shipped[o.ID()] && o.Kind() != "Gateway" {
+			continue
+		}
+		text, err := c.template(o)
+		if err != nil {
+			return err
+		}
+		chart.append("templates/gateways.yaml", guard(`and .Values.gateways.create (eq .Values.gateways.class "envoy-gateway")`, text))
+	}
 	return nil
 }
 

@@ -139,8 +139,9 @@ func TestTheChartRendersWhatTheManifestsSay(t *testing.T) {
 		args []string
 		want []Object
 	}{
-		"ebb.yaml":    {nil, m.Default},
-		"ebb-ha.yaml": {[]string{"--set", "highAvailability=true"}, m.HA},
+		"ebb.yaml":               {nil, m.Default},
+		"ebb-ha.yaml":            {[]string{"--set", "highAvailability=true"}, m.HA},
+		"ebb-envoy-gateway.yaml": {[]string{"--set", "gateways.class=envoy-gateway"}, m.EnvoyGateway},
 	} {
 		got, err := run(append([]string{"template", "--set", "crds.keep=false"}, row.args...)...)
 		if err != nil {

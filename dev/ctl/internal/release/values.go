@@ -120,7 +120,7 @@ func (v *values) list(registry string) []value {
 		{"registry", "Where the images are: <registry>/activator and so on.", registry, object{"type": "string", "minLength": 1, "pattern": "^[^ ]*[^ /]$"}},
 		{"imagePullSecrets", "Secrets of the namespace knative-serving for that registry. Example: [{name: registry}].", []any{},
 			object{"type": "array", "items": exactly(object{"name": object{"type": "string"}})}},
-		{"gateways", "The Gateways that carry services. create: false leaves out the two of the chart; then external and local name yours,\nas the keys external-gateways and local-gateways of the ConfigMap config-gateway do. So they must with a class other than istio.",
+		{"gateways", "The Gateways that carry services. create: false leaves out the two of the chart; then external and local name yours,\nas the keys external-gateways and local-gateways of the ConfigMap config-gateway do. So they must with a class other than istio\nand envoy-gateway.",
 			object{"create": true, "class": "istio", "external": []any{}, "local": []any{}},
 			exactly(object{"create": boolean, "class": object{"type": "string", "minLength": 1}, "external": carrier, "local": carrier})},
 		{"highAvailability", "Three replicas of each component on different nodes, for clusters with three nodes or more.", false, boolean},
