@@ -18,9 +18,9 @@ import (
 //	requests -> B, spare A      until the gateways follow
 //	requests -> B
 //
-// A spare rule is for requests with wire.HeaderBackend, which only probes send. It stands behind the
-// others, whose places stay: Envoy Gateway names the endpoints of a rule with several backends after
-// the rule's place, and another rule in that place would lead requests there.
+// A spare rule is for requests with wire.HeaderBackend, which only probes send. It stands behind
+// the others, whose places stay: Envoy Gateway names the endpoints of a rule with several backends
+// after the rule's place, and another rule in that place would lead requests there.
 
 // Prepare returns the first of these writes: the HTTPRoutes in have, by name, whose hosts get new
 // backends, with spare rules for those. The rules set the given hash. values lists, by the name of
