@@ -3,6 +3,7 @@ package gatewayapi
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"k8s.io/utils/ptr"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
@@ -11,16 +12,25 @@ import (
 )
 
 // A gateway may get a route before the backend that it names, and may drop a backend before the
-// route that named it. It answers 500 meanwhile (PILOT_FILTER_GATEWAY_CLUSTER_CONFIG of Istio does
-// so). So backends of live hosts change in three writes. For a rollout from A to B:
+// route that named it. It answers 500 or 503 meanwhile (PILOT_FILTER_GATEWAY_CLUSTER_CONFIG of Istio
+// does so, and Envoy Gateway). So backends of live hosts change in three writes. For a rollout from
+// A to B:
 //
 //	requests -> A, spare B      until the gateways reach B
 //	requests -> B, spare A      until the gateways follow
 //	requests -> B
 //
-// A spare rule is for requests with wire.HeaderBackend, which only probes send. It stands behind
-// the others, whose places stay: Envoy Gateway names the endpoints of a rule with several backends
-// after the rule's place, and another rule in that place would lead requests there.
+// A spare rule is for requests with wire.HeaderBackend, which only probes send.
+//
+// Envoy Gateway names the endpoints of a split after the place of its rule, those of any other rule
+// after the backend. So a rule that becomes a split, or was one, is not written over: a split has
+// its place behind a spare rule, and requests move from one place to the other.
+//
+//	requests -> A, spare A+B    until the gateways know the split
+//	spare A, requests -> A+B    steps of a rollout change the weights only
+//	spare B, requests -> A+B    until the gateways reach B alone
+//	requests -> B, spare A+B    until the gateways follow
+//	requests -> B
 
 // Prepare returns the first of these writes: the HTTPRoutes in have, by name, whose hosts get new
 // backends, with spare rules for those. The rules set the given hash. values lists, by the name of
@@ -33,31 +43,88 @@ func Prepare(have map[string]*gatewayv1.HTTPRoute, want []*gatewayv1.HTTPRoute, 
 		if !live {
 			continue
 		}
-		main, old := divide(h.Spec.Rules)
-		fresh, names := spares(w.Spec.Rules, named(main))
-		if len(fresh) == 0 || len(main)+len(fresh) > maxRules {
+		p := prepare(h.Spec.Rules, w.Spec.Rules, hash)
+		if len(p.rules) > maxRules {
+			// Gateways that are behind may miss what earlier plans named.
+			p = prepare(slices.DeleteFunc(slices.Clone(h.Spec.Rules), isSpare), w.Spec.Rules, hash)
+		}
+		if len(p.values) == 0 || len(p.rules) > maxRules {
 			continue
 		}
-		for _, rule := range fresh {
-			setHash(rule.Filters, hash)
-		}
-		// Gateways that are behind may still send requests where earlier plans did.
-		old, _ = spares(old, named(fresh))
-		old = old[:min(len(old), maxRules-len(main)-len(fresh))]
 		next := h.DeepCopy()
-		next.Spec.Rules = slices.Concat(main, fresh, old)
-		first, values[w.Name] = append(first, next), names
+		next.Spec.Rules = p.rules
+		first, values[w.Name] = append(first, next), p.values
 	}
 	return first, values
 }
 
-// Retain returns the second write: want, with spare rules for the backends that only have names.
+// preparation is the rules of an HTTPRoute, and the values that reach the spare ones put to them.
+type preparation struct {
+	rules  []gatewayv1.HTTPRouteRule
+	hash   string
+	values []string
+}
+
+func prepare(have, want []gatewayv1.HTTPRouteRule, hash string) preparation {
+	p := preparation{rules: slices.Clone(have), hash: hash}
+	main := slices.DeleteFunc(slices.Clone(have), isSpare)
+	backends, alone := named(main), keys(main)
+	for place, rule := range want {
+		switch {
+		case isSpare(rule) || len(rule.BackendRefs) == 0:
+		case isSplit(rule):
+			if place >= len(have) || isSpare(have[place]) || !isSplit(have[place]) {
+				p.put(rule, place)
+			}
+			for _, ref := range rule.BackendRefs {
+				if one := only(rule, ref); !backends[key(one)] {
+					p.put(one, -1)
+				}
+			}
+		case !alone[key(rule)]:
+			p.put(rule, place)
+		}
+	}
+	return p
+}
+
+// put adds a spare rule, in the given place if requests do not need what is there.
+func (p *preparation) put(rule gatewayv1.HTTPRouteRule, place int) {
+	value, one := key(rule), spare(rule)
+	if slices.Contains(p.values, value) {
+		return
+	}
+	setHash(one.Filters, p.hash)
+	p.values = append(p.values, value)
+	at := place
+	if at < 0 || at >= len(p.rules) || !isSpare(p.rules[at]) {
+		at = slices.IndexFunc(p.rules, func(r gatewayv1.HTTPRouteRule) bool { return isSpare(r) && key(r) == value })
+	}
+	if at < 0 {
+		p.rules = append(p.rules, one)
+	} else {
+		p.rules[at] = one
+	}
+}
+
+// Retain returns the second write: want, with spare rules for what only have names. Those behind
+// the last rule of want stay in their places.
 func Retain(have map[string]*gatewayv1.HTTPRoute, want []*gatewayv1.HTTPRoute) (second []*gatewayv1.HTTPRoute, retained bool) {
 	for _, w := range want {
 		if h, live := have[w.Name]; live {
-			if old, _ := spares(h.Spec.Rules, named(w.Spec.Rules)); len(old) > 0 && len(w.Spec.Rules)+len(old) <= maxRules {
+			var stay, moved []gatewayv1.HTTPRouteRule
+			for i, rule := range h.Spec.Rules {
+				switch {
+				case !lost(rule, i, w.Spec.Rules):
+				case i < len(w.Spec.Rules):
+					moved = append(moved, spare(rule))
+				default:
+					stay = append(stay, spare(rule))
+				}
+			}
+			if n := len(stay) + len(moved); n > 0 && len(w.Spec.Rules)+n <= maxRules {
 				next := w.DeepCopy()
-				next.Spec.Rules = append(next.Spec.Rules, old...)
+				next.Spec.Rules = slices.Concat(next.Spec.Rules, stay, moved)
 				w, retained = next, true
 			}
 		}
@@ -66,57 +133,93 @@ func Retain(have map[string]*gatewayv1.HTTPRoute, want []*gatewayv1.HTTPRoute) (
 	return second, retained
 }
 
-// divide tells the rules for requests from the spare ones.
-func divide(rules []gatewayv1.HTTPRouteRule) (main, spare []gatewayv1.HTTPRouteRule) {
-	for _, rule := range rules {
-		if slices.ContainsFunc(rule.Matches, func(m gatewayv1.HTTPRouteMatch) bool {
-			return slices.ContainsFunc(m.Headers, func(h gatewayv1.HTTPHeaderMatch) bool { return h.Name == wire.HeaderBackend })
-		}) {
-			spare = append(spare, rule)
-		} else {
-			main = append(main, rule)
-		}
+// lost reports whether gateways that follow want no longer know where the rule in place i led.
+func lost(rule gatewayv1.HTTPRouteRule, i int, want []gatewayv1.HTTPRouteRule) bool {
+	switch {
+	case len(rule.BackendRefs) == 0:
+		return false
+	case isSplit(rule):
+		return i >= len(want) || !isSplit(want[i])
+	case isSpare(rule):
+		return !named(want)[key(rule)]
 	}
-	return main, spare
+	return !keys(want)[key(rule)]
 }
 
-func backendName(ref gatewayv1.HTTPBackendRef) string {
-	return fmt.Sprintf("%s:%d", ref.Name, ptr.Deref(ref.Port, 0))
+func isSpare(rule gatewayv1.HTTPRouteRule) bool {
+	return slices.ContainsFunc(rule.Matches, func(m gatewayv1.HTTPRouteMatch) bool {
+		return slices.ContainsFunc(m.Headers, func(h gatewayv1.HTTPHeaderMatch) bool { return h.Name == wire.HeaderBackend })
+	})
 }
 
+func isSplit(rule gatewayv1.HTTPRouteRule) bool { return len(rule.BackendRefs) > 1 }
+
+// key tells where the requests of a rule go: "hello-00001:80,hello-00002:80".
+func key(rule gatewayv1.HTTPRouteRule) string {
+	var out []string
+	for _, ref := range rule.BackendRefs {
+		out = append(out, fmt.Sprintf("%s:%d", ref.Name, ptr.Deref(ref.Port, 0)))
+	}
+	return strings.Join(out, ",")
+}
+
+func keys(rules []gatewayv1.HTTPRouteRule) map[string]bool {
+	out := map[string]bool{}
+	for _, rule := range rules {
+		out[key(rule)] = true
+	}
+	return out
+}
+
+// named returns the backends of the rules.
 func named(rules []gatewayv1.HTTPRouteRule) map[string]bool {
 	out := map[string]bool{}
 	for _, rule := range rules {
-		for _, ref := range rule.BackendRefs {
-			out[backendName(ref)] = true
+		for _, one := range strings.Split(key(rule), ",") {
+			out[one] = true
 		}
 	}
 	return out
 }
 
-// spares returns a rule for each backend of the rules that is not among the known ones, and the
-// values of the header that they match.
-func spares(rules []gatewayv1.HTTPRouteRule, known map[string]bool) (out []gatewayv1.HTTPRouteRule, values []string) {
-	for _, rule := range rules {
-		for _, ref := range rule.BackendRefs {
-			value := backendName(ref)
-			if known[value] || slices.Contains(values, value) {
-				continue
+// only returns the rule for one of its backends, as it is written for that alone.
+func only(rule gatewayv1.HTTPRouteRule, ref gatewayv1.HTTPBackendRef) gatewayv1.HTTPRouteRule {
+	rule, ref = *rule.DeepCopy(), *ref.DeepCopy()
+	for _, f := range rule.Filters {
+		for _, own := range ref.Filters {
+			if f.RequestHeaderModifier != nil && own.RequestHeaderModifier != nil {
+				f.RequestHeaderModifier.Set = append(f.RequestHeaderModifier.Set, own.RequestHeaderModifier.Set...)
 			}
-			one := *rule.DeepCopy()
-			one.BackendRefs = []gatewayv1.HTTPBackendRef{*ref.DeepCopy()}
-			one.Matches = []gatewayv1.HTTPRouteMatch{{
-				Path: &gatewayv1.HTTPPathMatch{Type: ptr.To(gatewayv1.PathMatchPathPrefix), Value: ptr.To("/")},
-				Headers: []gatewayv1.HTTPHeaderMatch{
-					{Type: ptr.To(gatewayv1.HeaderMatchExact), Name: wire.HeaderBackend, Value: value}},
-			}}
-			for _, f := range one.Filters {
-				if m := f.RequestHeaderModifier; m != nil && !slices.Contains(m.Remove, wire.HeaderBackend) {
-					m.Remove = append(m.Remove, wire.HeaderBackend)
-				}
-			}
-			out, values = append(out, one), append(values, value)
 		}
 	}
-	return out, values
+	ref.Filters = nil
+	rule.BackendRefs = []gatewayv1.HTTPBackendRef{ref}
+	return rule
+}
+
+// spare returns the rule for probes of its backends.
+func spare(rule gatewayv1.HTTPRouteRule) gatewayv1.HTTPRouteRule {
+	rule = *rule.DeepCopy()
+	rule.Matches = []gatewayv1.HTTPRouteMatch{{
+		Path: &gatewayv1.HTTPPathMatch{Type: ptr.To(gatewayv1.PathMatchPathPrefix), Value: ptr.To("/")},
+		Headers: []gatewayv1.HTTPHeaderMatch{
+			{Type: ptr.To(gatewayv1.HeaderMatchExact), Name: wire.HeaderBackend, Value: key(rule)}},
+	}}
+	for _, f := range rule.Filters {
+		if m := f.RequestHeaderModifier; m != nil && !slices.Contains(m.Remove, wire.HeaderBackend) {
+			m.Remove = append(m.Remove, wire.HeaderBackend)
+		}
+	}
+	return rule
+}
+
+// placed puts a spare rule in front of each split.
+func placed(rules []gatewayv1.HTTPRouteRule) (out []gatewayv1.HTTPRouteRule) {
+	for _, rule := range rules {
+		if isSplit(rule) {
+			out = append(out, spare(only(rule, rule.BackendRefs[0])))
+		}
+		out = append(out, rule)
+	}
+	return out
 }
