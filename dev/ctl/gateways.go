@@ -80,23 +80,22 @@ func (c *control) gateways(ctx context.Context, p *parts) (err error) {
 // gatewayManifests is the file with all that was applied for an implementation.
 func (c *control) gatewayManifests(name string) string { return c.In("applied", name+".yaml") }
 
-// withoutGateways removes an implementation if it is there, and the Gateways that it serves.
+// withoutGateways removes an implementation if it is there, and the Gateways of Ebb.
 func (c *control) withoutGateways(ctx context.Context, name string) error {
-	k, implementation := c.kubectl(), implementations[name]
-	if there, err := k.Run(ctx, nil, "get", "namespace", implementation.Namespace, "--ignore-not-found", "-o", "name"); err != nil || len(there) == 0 {
-		return err
-	}
-	file := c.gatewayManifests(name)
+	k, implementation, file := c.kubectl(), implementations[name], c.gatewayManifests(name)
+	_ = os.Remove(c.applied(titles[name]))
 	if _, err := os.Stat(file); errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("nothing says what belongs to %s, which an older checkout has installed: run `make up GATEWAY=%s` once, then this again", titles[name], name)
+		there, err := k.Run(ctx, nil, "get", "namespace", implementation.Namespace, "--ignore-not-found", "-o", "name")
+		if err == nil && len(there) > 0 {
+			err = fmt.Errorf("nothing says what belongs to %s, which an older checkout has installed: run `make up GATEWAY=%s` once, then this again", titles[name], name)
+		}
+		return err
 	}
 	if err := c.steps.Do(ctx, "remove "+titles[name], func(ctx context.Context, _ *step.Report) error {
 		return implementation.Remove(ctx, k, file)
 	}); err != nil {
 		return err
 	}
-	for _, done := range []string{c.applied(titles[name]), c.applied("install Ebb"), file} {
-		_ = os.Remove(done)
-	}
-	return nil
+	_ = os.Remove(c.applied("install Ebb")) // its Gateways are gone
+	return os.Remove(file)
 }
