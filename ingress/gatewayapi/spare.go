@@ -12,9 +12,9 @@ import (
 )
 
 // A gateway may get a route before the backend that it names, and may drop a backend before the
-// route that named it. It answers 500 or 503 meanwhile (PILOT_FILTER_GATEWAY_CLUSTER_CONFIG of Istio
-// does so, and Envoy Gateway). So backends of live hosts change in three writes. For a rollout from
-// A to B:
+// route that named it. It answers 500 or 503 meanwhile: Istio with
+// PILOT_FILTER_GATEWAY_CLUSTER_CONFIG does so, and Envoy Gateway. So backends of live hosts change
+// in three writes. For a rollout from A to B:
 //
 //	requests -> A, spare B      until the gateways reach B
 //	requests -> B, spare A      until the gateways follow

@@ -87,8 +87,8 @@ func (i Implementation) Remove(ctx context.Context, k Kubectl, file string) erro
 	for _, args := range [][]string{
 		{"-n", "knative-serving", "delete", "gateways.gateway.networking.k8s.io", "--all", "--cascade=foreground", "--timeout=2m"},
 		append([]string{"delete", "gatewayclasses", "--ignore-not-found", "--timeout=1m"}, i.Classes...),
-		// Envoys would drain for a minute, and a namespace that is deleted while pods end stays for half
-		// of their grace period.
+		// Envoys would drain for a minute, and a namespace that is deleted while pods end
+		// stays for half of their grace period.
 		{"-n", i.Namespace, "delete", "deployments", "--all", "--timeout=1m"},
 		{"-n", i.Namespace, "delete", "pods", "--all", "--grace-period=1", "--timeout=1m"},
 		{"delete", "--ignore-not-found", "--timeout=3m", "-f", file},
