@@ -7,8 +7,6 @@ import (
 	"strings"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 	"ebb.dev/ebb/test/internal/cluster"
 	"ebb.dev/ebb/test/internal/result"
 )
@@ -89,19 +87,19 @@ func (b *bench) steadyRound(ctx context.Context, lasts time.Duration) (result.Fi
 		return nil, err
 	}
 	report := b.load(ctx, url+work, outstanding, lasts)
-	pods.stop()
-	scale.stop()
-	fields := report.fields()
+	pods.Stop()
+	scale.Stop()
+	fields := fields(report)
 	fields["experiment"] = "steady"
 	// The time from the start of the load until the watch shows a Deployment with as many pods.
 	// Besides the autoscaler it includes a hundred connections, the gateway, the activator's queue,
 	// the API server's write and its watch, with the generator on the same machine.
 	// test/bench/coldstart measures the part from a queued request to the write alone.
 	fields["asked_is"] = "from the start of the load until a watch shows the scale"
-	fields["asked_first_s"], fields["asked_ten_s"] = scale.after(report.begun, 2), scale.after(report.begun, 10)
-	fields["first_s"], fields["ten_s"] = pods.after(report.begun, 2), pods.after(report.begun, 10)
+	fields["asked_first_s"], fields["asked_ten_s"] = scale.After(report.Begun, 2), scale.After(report.Begun, 10)
+	fields["first_s"], fields["ten_s"] = pods.After(report.Begun, 2), pods.After(report.Begun, 10)
 	// A pod serves once it has announced itself, before Kubernetes reports it Ready.
-	fields["served_first_s"], fields["served_ten_s"] = report.servedBy(2), report.servedBy(10)
+	fields["served_first_s"], fields["served_ten_s"] = report.ServedBy(2), report.ServedBy(10)
 	fields["floor_first_s"], fields["floor_ten_s"] = floorFirst, floorTen
 	fields["pod_floor_first_s"], fields["pod_floor_ten_s"] = podFirst, podTen
 	fields["loaded_floor_first_s"], fields["loaded_floor_ten_s"] = loadedFirst, loadedTen
@@ -120,12 +118,12 @@ func (b *bench) nine(ctx context.Context) error {
 			return err
 		}
 		report := b.load(ctx, url+work, 9, b.fixedLasts)
-		fields := report.fields()
+		fields := fields(report)
 		fields["experiment"], fields["pods"] = "nine-fixed", n
 		if err := b.out.Line(fields); err != nil {
 			return err
 		}
-		best = max(best, report.rps())
+		best = max(best, report.RPS())
 		if err := b.removeService(ctx, name); err != nil {
 			return err
 		}
@@ -144,55 +142,41 @@ func (b *bench) nine(ctx context.Context) error {
 		return err
 	}
 	report := b.load(ctx, url+work, 9, b.lasts)
-	pods.stop()
-	scale.stop()
-	fields := report.fields()
-	fields["experiment"], fields["pods"] = "nine-outstanding", pods.ready()
-	fields["steps"], fields["late_steps"] = scale.since(report.begun, report.begun.Add(b.lasts*2/3))
-	b.summary["nine_rps"], b.summary["nine_best_rps"] = report.lateRPS(), best
+	pods.Stop()
+	scale.Stop()
+	fields := fields(report)
+	fields["experiment"], fields["pods"] = "nine-outstanding", pods.Ready()
+	fields["steps"], fields["late_steps"] = scale.Since(report.Begun, report.Begun.Add(b.lasts*2/3))
+	b.summary["nine_rps"], b.summary["nine_best_rps"] = report.LateRPS(), best
 	if err := b.out.Line(fields); err != nil {
 		return err
 	}
 	return b.removeService(ctx, "nine")
 }
 
+// oneWorker is the container of a pod with one worker.
+var oneWorker = cluster.Object{"env": []any{cluster.Object{"name": "WORKERS", "value": workers}}}
+
 // service applies a Service of the test image with one worker per pod; see function.
 func (b *bench) service(ctx context.Context, name string, annotations map[string]string) (url string, err error) {
-	return b.function(ctx, name, annotations, `{"env": [{"name": "WORKERS", "value": "`+workers+`"}]}`, "")
+	return b.function(ctx, name, annotations, oneWorker, nil)
 }
 
 // function applies a Service of the test image and waits until it is Ready. Keys are annotations
 // without their domain; those that begin with ebb/ are Ebb's own. container has more fields of the
-// container, spec more fields of the template's spec, both as JSON.
-func (b *bench) function(ctx context.Context, name string, annotations map[string]string, container, spec string) (url string, err error) {
-	manifest := "apiVersion: serving.knative.dev/v1\nkind: Service\nmetadata:\n  name: " + name + "\nspec:\n  template:\n    metadata:\n      annotations:\n"
+// container, spec more fields of the template's spec.
+func (b *bench) function(ctx context.Context, name string, annotations map[string]string, container, spec cluster.Object) (url string, err error) {
+	full := map[string]string{}
 	for key, value := range annotations {
-		domain := "autoscaling.knative.dev/"
-		if key == "ebb/target" {
-			domain, key = "autoscaling.ebb.dev/", "target"
+		if own, isOurs := strings.CutPrefix(key, "ebb/"); isOurs {
+			full["autoscaling.ebb.dev/"+own] = value
+		} else {
+			full["autoscaling.knative.dev/"+key] = value
 		}
-		manifest += fmt.Sprintf("        %s%s: %q\n", domain, key, value)
 	}
-	inner := func(json string) string { return strings.TrimSuffix(strings.TrimPrefix(json, "{"), "}") }
-	manifest += `    spec: {"containers": [{"image": "` + b.image + `", ` + inner(container) + "}], " + inner(spec) + "}\n"
-	if err := b.Apply(ctx, b.namespace, manifest); err != nil {
-		return "", err
-	}
-	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
-	defer cancel()
-	return b.AwaitReady(ctx, b.namespace, name)
+	return b.ApplyFunction(ctx, b.namespace, cluster.Function{Name: name, Image: b.image, Annotations: full, Container: container, Spec: spec})
 }
 
 func (b *bench) removeService(ctx context.Context, name string) error {
-	if err := b.Dynamic.Resource(cluster.Services).Namespace(b.namespace).Delete(ctx, name, metav1.DeleteOptions{}); err != nil {
-		return fmt.Errorf("delete Service %s: %w", name, err)
-	}
-	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
-	defer cancel()
-	return b.AwaitNoPods(ctx, b.namespace, name)
-}
-
-func (r loadReport) fields() result.Fields {
-	return result.Fields{"outstanding": r.outstanding, "requests": r.total, "failed": r.failed, "rps": r.rps(), "late_rps": r.lateRPS(),
-		"p50_ms": result.Milliseconds(r.quantile(0.5)), "p99_ms": result.Milliseconds(r.quantile(0.99))}
+	return b.RemoveFunction(ctx, b.namespace, name)
 }

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"strconv"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -11,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"ebb.dev/ebb/test/internal/cluster"
-	"ebb.dev/ebb/test/internal/probe"
+	"ebb.dev/ebb/test/internal/follow"
 )
 
 // floorHost reaches the bare Deployment through the same gateway as the services.
@@ -21,61 +20,9 @@ const floorHost = "floor.scaleup.test"
 // number of pods to another. If loaded is true, the same load arrives through the same gateway from
 // that moment on. It returns the seconds to the first and to the last additional pod.
 func (b *bench) floor(ctx context.Context, from, to int, loaded bool) (first, last any, err error) {
-	err = b.Apply(ctx, b.namespace, `
-apiVersion: apps/v1
-kind: Deployment
-metadata:
-  name: floor
-spec:
-  replicas: `+strconv.Itoa(from)+`
-  selector:
-    matchLabels:
-      app: floor
-  template:
-    metadata:
-      labels:
-        app: floor
-    spec:
-      containers:
-      - name: user-container
-        image: `+b.image+`
-        env:
-        - name: WORKERS
-          value: "`+workers+`"
-        ports:
-        - containerPort: 8080
-        readinessProbe:
-          httpGet:
-            path: /healthz
-            port: 8080
-          periodSeconds: 1
----
-apiVersion: v1
-kind: Service
-metadata:
-  name: floor
-spec:
-  selector:
-    app: floor
-  ports:
-  - port: 80
-    targetPort: 8080
----
-apiVersion: gateway.networking.k8s.io/v1
-kind: HTTPRoute
-metadata:
-  name: floor
-spec:
-  parentRefs:
-  - name: `+cluster.ExternalGateway+`
-    namespace: `+cluster.System+`
-  hostnames:
-  - `+floorHost+`
-  rules:
-  - backendRefs:
-    - name: floor
-      port: 80
-`)
+	container := cluster.Object{"env": oneWorker["env"], "readinessProbe": cluster.Object{
+		"httpGet": cluster.Object{"path": "/healthz", "port": 8080}, "periodSeconds": 1}}
+	err = b.ApplyPlain(ctx, b.namespace, cluster.Plain{Name: "floor", Image: b.image, Host: floorHost, Replicas: from, Container: container})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -83,13 +30,13 @@ spec:
 	if err != nil {
 		return nil, nil, err
 	}
-	defer pods.stop()
-	if err := pods.await(ctx, from); err != nil {
+	defer pods.Stop()
+	if err := pods.Await(ctx, from); err != nil {
 		return nil, nil, err
 	}
 	stop := func() {}
 	if loaded {
-		if err := b.answers(ctx, "http://"+floorHost); err != nil {
+		if err := b.AwaitAnswer(ctx, "http://"+floorHost); err != nil {
 			return nil, nil, err
 		}
 		loading, cancel := context.WithCancel(ctx)
@@ -125,8 +72,8 @@ func (b *bench) podFloor(ctx context.Context) (first, ten any, err error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	defer pods.stop()
-	if err := pods.await(ctx, 1); err != nil {
+	defer pods.Stop()
+	if err := pods.Await(ctx, 1); err != nil {
 		return nil, nil, err
 	}
 	if first, ten, err = b.tell(ctx, "copy", 1, 10, pods, func() {}); err != nil {
@@ -136,18 +83,18 @@ func (b *bench) podFloor(ctx context.Context) (first, ten any, err error) {
 }
 
 // tell scales a plain Deployment, takes the times, stops the load and deletes everything.
-func (b *bench) tell(ctx context.Context, name string, from, to int, pods *readyPods, stopLoad func()) (first, last any, err error) {
+func (b *bench) tell(ctx context.Context, name string, from, to int, pods *follow.Pods, stopLoad func()) (first, last any, err error) {
 	deployments := b.Kube.AppsV1().Deployments(b.namespace)
 	begun := time.Now()
 	_, err = deployments.Patch(ctx, name, types.MergePatchType, fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, to), metav1.PatchOptions{})
 	if err == nil {
-		err = pods.await(ctx, to)
+		err = pods.Await(ctx, to)
 	}
 	stopLoad()
 	if err != nil {
 		return nil, nil, fmt.Errorf("scale the bare Deployment: %w", err)
 	}
-	first, last = pods.after(begun, from+1), pods.after(begun, to)
+	first, last = pods.After(begun, from+1), pods.After(begun, to)
 	if err := deployments.Delete(ctx, name, metav1.DeleteOptions{}); err != nil {
 		return nil, nil, fmt.Errorf("delete the bare Deployment: %w", err)
 	}
@@ -159,16 +106,4 @@ func (b *bench) tell(ctx context.Context, name string, from, to int, pods *ready
 		return len(list.Items) == 0, fmt.Sprintf("%d pods of %s", len(list.Items), name), nil
 	})
 	return first, last, err
-}
-
-// answers waits until the gateway routes to the plain Deployment.
-func (b *bench) answers(ctx context.Context, url string) error {
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
-	defer cancel()
-	client := b.Client(5 * time.Second)
-	defer client.CloseIdleConnections()
-	return cluster.Until(ctx, func() (bool, string, error) {
-		reply := probe.Get(ctx, client, url)
-		return reply.OK(), reply.String(), nil
-	})
 }

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"time"
 
+	"ebb.dev/ebb/test/internal/cluster"
 	"ebb.dev/ebb/test/internal/probe"
 	"ebb.dev/ebb/test/internal/result"
 )
@@ -27,15 +28,15 @@ func (b *bench) bursty(ctx context.Context) error {
 			return err
 		}
 		report := b.load(ctx, url+work, 100, 10*time.Second)
-		ready := pods.ready()
+		ready := pods.Ready()
 		if err := pause(ctx, 20*time.Second); err != nil {
 			return err
 		}
-		pods.stop()
-		fields := report.fields()
+		pods.Stop()
+		fields := fields(report)
 		fields["experiment"], fields["burst"] = "bursty", burst
-		fields["pods_at_end"], fields["pods_after_idle"] = ready, pods.ready()
-		fields["served_first_s"], fields["served_ten_s"] = report.servedBy(1), report.servedBy(10)
+		fields["pods_at_end"], fields["pods_after_idle"] = ready, pods.Ready()
+		fields["served_first_s"], fields["served_ten_s"] = report.ServedBy(1), report.ServedBy(10)
 		fields["floor_first_s"], fields["floor_ten_s"] = floorFirst, floorTen
 		if err := b.out.Line(fields); err != nil {
 			return err
@@ -52,7 +53,7 @@ func (b *bench) concurrency(ctx context.Context) error {
 		return fmt.Errorf("floor: %w", err)
 	}
 	url, err := b.function(ctx, "callers", map[string]string{"max-scale": "15", "target-utilization-percentage": "100", "window": "10s"},
-		`{"env": [{"name": "WORKERS", "value": "1"}]}`, `{"containerConcurrency": 1}`)
+		oneWorker, cluster.Object{"containerConcurrency": 1})
 	if err != nil {
 		return err
 	}
@@ -60,11 +61,11 @@ func (b *bench) concurrency(ctx context.Context) error {
 	for callers := 1; callers <= 15; callers++ {
 		report := b.load(ctx, url+"?sleep=100", callers, b.fixedLasts/2)
 		if callers == 1 {
-			one = report.lateRPS()
+			one = report.LateRPS()
 		}
-		fields := report.fields()
+		fields := fields(report)
 		// Each new client causes a cold start; the last third shows the rate after it.
-		fields["experiment"], fields["linear_share"] = "concurrency", report.lateRPS()/(one*float64(callers))
+		fields["experiment"], fields["linear_share"] = "concurrency", report.LateRPS()/(one*float64(callers))
 		fields["floor_first_s"], fields["floor_fifteen_s"] = floorFirst, floorFifteen
 		if err := b.out.Line(fields); err != nil {
 			return err
@@ -112,7 +113,7 @@ func (b *bench) backoff(ctx context.Context) error {
 // 50 % of the request and at most ten pods.
 func (b *bench) hpa(ctx context.Context) error {
 	url, err := b.function(ctx, "hpa", map[string]string{"class": "hpa.autoscaling.knative.dev", "metric": "cpu", "target": "50",
-		"min-scale": "1", "max-scale": "10"}, `{"resources": {"requests": {"cpu": "50m"}}}`, "")
+		"min-scale": "1", "max-scale": "10"}, cluster.Object{"resources": cluster.Object{"requests": cluster.Object{"cpu": "50m"}}}, nil)
 	if err != nil {
 		return err
 	}
@@ -127,12 +128,12 @@ func (b *bench) hpa(ctx context.Context) error {
 // adaptive puts a constant load on two more kinds of functions with a learned target; nine has the
 // single-threaded kind. A scale that keeps changing back and forth oscillates.
 func (b *bench) adaptive(ctx context.Context) error {
-	for _, f := range []struct{ kind, container, work string }{
-		{"io-bound", `{"env": [{"name": "KIND", "value": "io"}]}`, "?sleep=50"},
-		{"cpu-bound", `{"env": [{"name": "KIND", "value": "cpu"}]}`, "?prime=100000"},
+	for _, f := range []struct{ kind, work string }{
+		{"io-bound", "?sleep=50"},
+		{"cpu-bound", "?prime=100000"},
 	} {
 		url, err := b.function(ctx, f.kind, map[string]string{"min-scale": "1", "max-scale": "10", "target": "10", "window": "10s",
-			"ebb/target": "auto"}, f.container, "")
+			"ebb/target": "auto"}, nil, nil)
 		if err != nil {
 			return err
 		}
@@ -154,13 +155,13 @@ func (b *bench) follow(ctx context.Context, experiment, service, url string, out
 		return err
 	}
 	report := b.load(ctx, url, outstanding, lasts)
-	pods.stop()
-	scale.stop()
-	fields := report.fields()
+	pods.Stop()
+	scale.Stop()
+	fields := fields(report)
 	maps.Copy(fields, beside)
-	fields["experiment"], fields["service"], fields["pods_at_end"] = experiment, service, pods.ready()
-	fields["first_s"], fields["ten_s"] = pods.after(report.begun, 2), pods.after(report.begun, 10)
-	fields["steps"], fields["late_steps"] = scale.since(report.begun, report.begun.Add(report.lasted*2/3))
+	fields["experiment"], fields["service"], fields["pods_at_end"] = experiment, service, pods.Ready()
+	fields["first_s"], fields["ten_s"] = pods.After(report.Begun, 2), pods.After(report.Begun, 10)
+	fields["steps"], fields["late_steps"] = scale.Since(report.Begun, report.Begun.Add(report.Lasted*2/3))
 	if err := b.out.Line(fields); err != nil {
 		return err
 	}

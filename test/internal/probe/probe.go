@@ -52,6 +52,15 @@ func Get(ctx context.Context, client *http.Client, url string) Reply {
 	return Do(client, request)
 }
 
+// Post sends one request with a body.
+func Post(ctx context.Context, client *http.Client, url, body string) Reply {
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader(body))
+	if err != nil {
+		return Reply{Sent: time.Now(), Err: err}
+	}
+	return Do(client, request)
+}
+
 // Do is Get with a request from the caller.
 func Do(client *http.Client, request *http.Request) Reply {
 	reply := Reply{Sent: time.Now()}
