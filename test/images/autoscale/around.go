@@ -1,11 +1,14 @@
 package main
 
 import (
+	"context"
+	"fmt"
 	"io"
 	"io/fs"
 	"net/http"
 	"os"
 	"strings"
+	"time"
 )
 
 // runtime reports what the runtime contract promises a program: its arguments, working directory,
@@ -74,4 +77,27 @@ func (h *handler) grpcHealth(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	w.Header().Set("Grpc-Status", "0")
+}
+
+// fetching keeps connections to the page's server open.
+var fetching = &http.Client{Timeout: time.Minute, Transport: &http.Transport{MaxIdleConnsPerHost: 1000}}
+
+// fetch reads a page.
+func fetch(ctx context.Context, url string) error {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return fmt.Errorf("fetch %s: %w", url, err)
+	}
+	response, err := fetching.Do(request)
+	if err != nil {
+		return fmt.Errorf("fetch %s: %w", url, err)
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		return fmt.Errorf("fetch %s: %s", url, response.Status)
+	}
+	if _, err := io.Copy(io.Discard, response.Body); err != nil {
+		return fmt.Errorf("fetch %s: %w", url, err)
+	}
+	return nil
 }

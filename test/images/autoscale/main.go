@@ -5,10 +5,13 @@
 // Query parameters of any path, applied in this order:
 //
 //	sleep=<milliseconds>  wait before answering (at most 10 minutes)
+//	fetch=<URL>           read that page over HTTP; 502 if it cannot be read
 //	bloat=<MiB>           touch that much memory while answering (at most 1024)
 //	prime=<n>             count the primes up to n (at most 10 million)
 //	status=<code>         answer with that status (200 to 599)
 //	size=<bytes>          answer with a body of that many bytes (at most 64 MiB)
+//	stamp=1               tell when the work began and ended, in X-Work-Begun and X-Work-Ended
+//	                      (nanoseconds since 1970)
 //
 // Paths: /healthz, /env (JSON of the environment), /echo (JSON of method, host, headers and body
 // size), /count (JSON: requests of this process so far, in flight now, maximum in flight),
@@ -167,6 +170,7 @@ func (h *handler) counted(next http.HandlerFunc) http.HandlerFunc {
 }
 
 func (h *handler) hello(w http.ResponseWriter, r *http.Request) {
+	begun := time.Now()
 	work, err := parseWork(r.URL.Query())
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
@@ -181,8 +185,18 @@ func (h *handler) hello(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
+	if work.fetch != "" {
+		if err := fetch(r.Context(), work.fetch); err != nil {
+			http.Error(w, err.Error(), http.StatusBadGateway)
+			return
+		}
+	}
 	touched := bloat(work.bloatMiB)
 	primes := countPrimes(work.prime)
+	if work.stamp {
+		w.Header().Set("X-Work-Begun", strconv.FormatInt(begun.UnixNano(), 10))
+		w.Header().Set("X-Work-Ended", strconv.FormatInt(time.Now().UnixNano(), 10))
+	}
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	if work.size > 0 {
 		w.Header().Set("Content-Length", strconv.Itoa(work.size))
@@ -279,6 +293,8 @@ type work struct {
 	sleep                 time.Duration
 	bloatMiB, prime, size int
 	status                int
+	fetch                 string
+	stamp                 bool
 }
 
 func parseWork(query url.Values) (work, error) {
@@ -286,7 +302,7 @@ func parseWork(query url.Values) (work, error) {
 	if err != nil {
 		return work{}, err
 	}
-	w := work{sleep: time.Duration(sleep) * time.Millisecond}
+	w := work{sleep: time.Duration(sleep) * time.Millisecond, fetch: query.Get("fetch"), stamp: query.Get("stamp") == "1"}
 	if w.bloatMiB, err = boundedNumber(query.Get("bloat"), "bloat", 0, 1024); err != nil {
 		return work{}, err
 	}

@@ -2,8 +2,11 @@ package main
 
 import (
 	"encoding/json"
+	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"os"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -37,6 +40,33 @@ func TestQueryDecidesTheAnswer(t *testing.T) {
 				t.Errorf("X-Process-Start = %q", reply.Header().Get("X-Process-Start"))
 			}
 		})
+	}
+}
+
+func TestItFetchesAPageAndTellsWhenItWorked(t *testing.T) {
+	h := newHandler(time.Now(), "hi", 0)
+	page := httptest.NewServer(h)
+	defer page.Close()
+	for path, want := range map[string]int{"/": http.StatusOK, "/?status=404": http.StatusBadGateway} {
+		before := time.Now()
+		reply := httptest.NewRecorder()
+		h.ServeHTTP(reply, httptest.NewRequest("GET", "/?stamp=1&fetch="+url.QueryEscape(page.URL+path), nil))
+		if reply.Code != want {
+			t.Fatalf("fetching %s: got %d %q, want %d", path, reply.Code, reply.Body, want)
+		}
+		if want != http.StatusOK {
+			continue
+		}
+		var at [2]int64
+		for i, name := range []string{"X-Work-Begun", "X-Work-Ended"} {
+			var err error
+			if at[i], err = strconv.ParseInt(reply.Header().Get(name), 10, 64); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if at[0] < before.UnixNano() || at[1] <= at[0] || at[1] > time.Now().UnixNano() {
+			t.Errorf("it worked from %d to %d, and was asked at %d", at[0], at[1], before.UnixNano())
+		}
 	}
 }
 

@@ -1,0 +1,81 @@
+// Command seeds runs the experiments that five papers about request-driven platforms report, on Ebb
+// and, in the same run, on a plain Deployment of the same image behind the same gateway, the floor.
+// It prints JSON lines; with -report it writes docs/experiments from them.
+//
+// Owns: a namespace for each experiment, deleted after it. Reads: pods, responses, and for breakdown
+// the packets of one pod. Writes: Services, Deployments, the file of JSON lines, the report. Never:
+// asserts a figure.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"ebb.dev/ebb/test/internal/cluster"
+	"ebb.dev/ebb/test/internal/result"
+)
+
+type options struct {
+	experiments []string
+	scale       float64
+	image       string
+	words       string
+	file        string
+	report      string
+}
+
+func main() {
+	var o options
+	var list string
+	flag.StringVar(&list, "experiments", strings.Join(names(), ","), "experiments to run, separated by commas")
+	flag.Float64Var(&o.scale, "scale", 0.05, "size of the experiments; 1 is the papers' size, which takes hours")
+	flag.StringVar(&o.image, "image", "dev.local/ebb-test/autoscale:dev", "the test image autoscale")
+	flag.StringVar(&o.words, "words", "dev.local/ebb-test/words:dev", "the test image words")
+	flag.StringVar(&o.file, "file", "", "a file that the lines are added to; with -report, the file that they are read from")
+	flag.StringVar(&o.report, "report", "", "run nothing, and write the report of -file, by default results.jsonl in it, to this folder")
+	flag.Parse()
+	o.experiments = strings.Split(list, ",")
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	if err := start(ctx, o); err != nil {
+		fmt.Fprintln(os.Stderr, "seeds:", err)
+		stop()
+		os.Exit(1)
+	}
+}
+
+func start(ctx context.Context, o options) error {
+	if o.report != "" {
+		if o.file == "" {
+			o.file = filepath.Join(o.report, "results.jsonl")
+		}
+		return writeReport(o.file, o.report)
+	}
+	if o.scale <= 0 || o.scale > 1 {
+		return fmt.Errorf("-scale %g: want more than 0, and at most 1", o.scale)
+	}
+	if err := known(o.experiments); err != nil {
+		return err
+	}
+	var out io.Writer = os.Stdout
+	if o.file != "" {
+		file, err := os.OpenFile(o.file, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+		if err != nil {
+			return fmt.Errorf("open the file of results: %w", err)
+		}
+		defer file.Close()
+		out = io.MultiWriter(os.Stdout, file)
+	}
+	c, err := cluster.Connect(ctx)
+	if err != nil {
+		return err
+	}
+	return run(ctx, c, o, &result.Printer{Bench: "seeds", Out: out})
+}

@@ -1,0 +1,3 @@
+package main
+
+func writeReport(file, folder string) error { return nil }
