@@ -216,11 +216,13 @@ func fieldsOf(a arm, r *load.Report) result.Fields {
 	fields := r.Fields()
 	fields["arm"] = a.name
 	fields["success_percent"] = 100 * float64(r.Total-r.Failed) / float64(max(1, r.Total))
-	var quantiles []float64
-	for _, share := range shares {
-		quantiles = append(quantiles, rounded(r.Quantile(share)))
+	if r.Total > 0 {
+		var quantiles []float64
+		for _, share := range shares {
+			quantiles = append(quantiles, rounded(r.Quantile(share)))
+		}
+		fields["quantiles_ms"] = quantiles
 	}
-	fields["quantiles_ms"] = quantiles
 	if r.Failed > 0 {
 		fields["failure"] = r.Failure.String()
 	}

@@ -100,9 +100,12 @@ func (c chart) svg() ([]byte, error) {
 }
 
 func (c chart) curves(p *plot.Plot) error {
-	p.Y.Min = c.from
+	if !c.logY {
+		p.Y.Min = c.from
+	}
 	colors := palette(c.series)
-	most := 0.0
+	most := c.from
+	drawn := 0
 	for i, s := range c.series {
 		xys := make(plotter.XYs, 0, len(s.points))
 		for _, q := range s.points {
@@ -115,6 +118,7 @@ func (c chart) curves(p *plot.Plot) error {
 		if len(xys) == 0 {
 			continue
 		}
+		drawn++
 		line, dots, err := plotter.NewLinePoints(xys)
 		if err != nil {
 			return err
@@ -131,6 +135,9 @@ func (c chart) curves(p *plot.Plot) error {
 			p.Add(dots)
 		}
 		p.Legend.Add(s.name, line)
+	}
+	if drawn == 0 {
+		return nil // no axis either
 	}
 	if c.logX {
 		p.X.Scale, p.X.Tick.Marker = plot.LogScale{}, plot.TickerFunc(logTicks)
@@ -152,6 +159,9 @@ func (c chart) bars(p *plot.Plot) error {
 	for i, s := range c.series {
 		var heights plotter.Values
 		for _, q := range s.points {
+			if math.IsNaN(q.y) {
+				q.y = 0
+			}
 			heights = append(heights, q.y)
 		}
 		bars, err := plotter.NewBarChart(heights, vg.Points(width))

@@ -7,8 +7,8 @@ import (
 	"fmt"
 	"maps"
 	"math"
-	"os"
 	"slices"
+	"strings"
 
 	"ebb.dev/ebb/test/internal/result"
 )
@@ -16,13 +16,8 @@ import (
 // lines are those of one experiment, as they were printed.
 type lines []result.Fields
 
-// readLines returns the lines of each experiment in its newest run. A run that failed is older than any
-// that did not.
-func readLines(file string) (map[string]lines, error) {
-	data, err := os.ReadFile(file)
-	if err != nil {
-		return nil, fmt.Errorf("read the results: %w", err)
-	}
+// parseLines returns the lines of each experiment in its newest run that did not fail.
+func parseLines(data []byte) (map[string]lines, error) {
 	type key struct{ experiment, run string }
 	all := map[key]lines{}
 	scanner := bufio.NewScanner(bytes.NewReader(data))
@@ -30,7 +25,7 @@ func readLines(file string) (map[string]lines, error) {
 	for number := 1; scanner.Scan(); number++ {
 		var fields result.Fields
 		if err := json.Unmarshal(scanner.Bytes(), &fields); err != nil {
-			return nil, fmt.Errorf("%s:%d: %w", file, number, err)
+			return nil, fmt.Errorf("line %d: %w", number, err)
 		}
 		if k := (key{text(fields, "experiment"), text(fields, "run")}); k.experiment != "" {
 			all[k] = append(all[k], fields)
@@ -40,7 +35,7 @@ func readLines(file string) (map[string]lines, error) {
 		return nil, fmt.Errorf("read the results: %w", err)
 	}
 	newest := map[string]lines{}
-	for _, k := range slices.SortedFunc(maps.Keys(all), func(a, b key) int { return bytes.Compare([]byte(a.run), []byte(b.run)) }) {
+	for _, k := range slices.SortedFunc(maps.Keys(all), func(a, b key) int { return strings.Compare(a.run, b.run) }) {
 		if before := newest[k.experiment]; before == nil || all[k].done() != nil || before.done() == nil {
 			newest[k.experiment] = all[k]
 		}

@@ -8,7 +8,9 @@
 package main
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -64,18 +66,22 @@ func start(ctx context.Context, o options) error {
 	if err := known(o.experiments); err != nil {
 		return err
 	}
-	var out io.Writer = os.Stdout
+	var printed bytes.Buffer
+	out := io.MultiWriter(os.Stdout, &printed)
 	if o.file != "" {
 		file, err := os.OpenFile(o.file, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 		if err != nil {
 			return fmt.Errorf("open the file of results: %w", err)
 		}
 		defer file.Close()
-		out = io.MultiWriter(os.Stdout, file)
+		out = io.MultiWriter(out, file)
 	}
 	c, err := cluster.Connect(ctx)
 	if err != nil {
 		return err
 	}
-	return run(ctx, c, o, &result.Printer{Bench: "seeds", Out: out})
+	failed := run(ctx, c, o, &result.Printer{Bench: "seeds", Out: out})
+	all, err := parseLines(printed.Bytes())
+	fmt.Fprint(os.Stderr, wanted(all))
+	return errors.Join(failed, err)
 }

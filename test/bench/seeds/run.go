@@ -7,6 +7,7 @@ import (
 	"os"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -104,11 +105,32 @@ func (b *bench) one(ctx context.Context, e experiment) (err error) {
 		defer cancel()
 		err = errors.Join(err, remove(ctx), b.awaitNothing(ctx))
 	}()
+	version, err := b.Kube.Discovery().ServerVersion()
+	if err != nil {
+		return fmt.Errorf("read the version of Kubernetes: %w", err)
+	}
+	busy := busy()
 	began := time.Now()
 	if err := e.run(b, ctx); err != nil {
 		return err
 	}
-	return b.line(result.Fields{"done": true, "scale": b.scale, "cpus": runtime.NumCPU(), "took_s": time.Since(began).Seconds()})
+	return b.line(result.Fields{"done": true, "scale": b.scale, "cpus": runtime.NumCPU(), "kubernetes": version.GitVersion, "load_before": busy,
+		"took_s": time.Since(began).Seconds()})
+}
+
+// busy is the load average of the last minute, nil where the kernel does not tell: what else the
+// machine does.
+func busy() any {
+	data, err := os.ReadFile("/proc/loadavg")
+	if err != nil {
+		return nil
+	}
+	first, _, _ := strings.Cut(string(data), " ")
+	average, err := strconv.ParseFloat(first, 64)
+	if err != nil {
+		return nil
+	}
+	return average
 }
 
 // line prints one line of this experiment.
