@@ -101,7 +101,7 @@ test-edge: ## run the tests of the edge profile on the dev cluster; `make up` go
 
 ## Benchmarks: programs that print JSON lines
 
-bench-%: ## run one of test/bench/*: async, coldstart, scaleup, control, proxy, path, autoscaler, tenants, standby, shim, page, edge
+bench-%: ## run one of test/bench/*: async, coldstart, scaleup, control, proxy, path, autoscaler, tenants, standby, shim, page, edge, seeds
 	@[ ! -x $(DEV) ] || eval "$$($(DEV) kubeconfig 2>/dev/null || true)"; go run ./test/bench/$* $(ARGS)
 
 .PHONY: simulate

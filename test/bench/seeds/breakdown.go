@@ -97,8 +97,8 @@ func partsOn(ctx context.Context, on *net.Interface, address netip.AddrPort, url
 	return p, nil
 }
 
-// stamped sends the requests and returns when the function began and ended each, and the address that
-// they came from.
+// stamped sends the requests and returns when the function began and ended each, and the address
+// that they came from.
 func stamped(ctx context.Context, address netip.AddrPort, url string, requests int) (all []exchange, local netip.AddrPort, err error) {
 	var dialer net.Dialer
 	conn, err := dialer.DialContext(ctx, "tcp", address.String())

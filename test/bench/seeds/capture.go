@@ -104,8 +104,8 @@ func stampOf(control []byte) (time.Time, bool) {
 	return time.Time{}, false
 }
 
-// parsePacket reads the addresses of an IPv4 packet that carries bytes of a TCP connection (RFC 791,
-// RFC 9293). Of a truncated packet, the length in its head counts.
+// parsePacket reads the addresses of an IPv4 packet that carries bytes of a TCP connection (RFC
+// 791, RFC 9293). Of a truncated packet, the length in its head counts.
 func parsePacket(data []byte) (packet, bool) {
 	const leastIP, leastTCP, tcp = 20, 20, 6
 	if len(data) < leastIP || data[0]>>4 != 4 || data[9] != tcp {

@@ -73,7 +73,7 @@ func (c chart) svg() ([]byte, error) {
 		style.Typeface, style.Variant = "Liberation", "Sans"
 	}
 	p.Title.TextStyle.Font.Size = vg.Points(13)
-	p.Legend.Top, p.Legend.YOffs, p.Legend.Padding = true, -vg.Points(2), vg.Points(2)
+	p.Legend.Top, p.Legend.Left, p.Legend.YOffs, p.Legend.Padding = true, true, -vg.Points(2), vg.Points(2)
 	grid := plotter.NewGrid()
 	grid.Vertical.Color, grid.Horizontal.Color = nil, rgb(0xe0e0e0)
 	p.Add(grid)
@@ -86,7 +86,6 @@ func (c chart) svg() ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("draw %s: %w", c.title, err)
 	}
-	p.Legend.Left = c.roomLeft()
 	to, err := p.WriterTo(chartWidth, chartHeight, "svg")
 	if err != nil {
 		return nil, fmt.Errorf("draw %s: %w", c.title, err)
@@ -139,8 +138,13 @@ func (c chart) curves(p *plot.Plot) error {
 	if drawn == 0 {
 		return nil // no axis either
 	}
+	// The last label needs room at its right.
 	if c.logX {
 		p.X.Scale, p.X.Tick.Marker = plot.LogScale{}, plot.TickerFunc(logTicks)
+		p.X.Max *= math.Pow(p.X.Max/p.X.Min, 0.03)
+	} else {
+		p.X.Tick.Marker = ticksUpTo(p.X.Max)
+		p.X.Max += (p.X.Max - p.X.Min) * 0.03
 	}
 	if c.logY {
 		p.Y.Scale, p.Y.Tick.Marker = plot.LogScale{}, plot.TickerFunc(logTicks)
@@ -148,45 +152,66 @@ func (c chart) curves(p *plot.Plot) error {
 		p.Y.Max *= 4
 		return nil
 	}
-	p.Y.Max = c.from + (most-c.from)*1.3 // room for the legend
+	c.linear(p, most)
 	return nil
 }
 
 func (c chart) bars(p *plot.Plot) error {
-	const width = 14
-	colors := palette(c.series)
+	const width = 18
 	p.Y.Min = 0
+	colors := palette(c.series)
 	for i, s := range c.series {
-		var heights plotter.Values
-		for _, q := range s.points {
-			if math.IsNaN(q.y) {
-				q.y = 0
+		for at, q := range s.points {
+			height, fill := q.y, colors[i]
+			if math.IsNaN(height) {
+				height = 0
 			}
-			heights = append(heights, q.y)
+			if len(c.series) == 1 {
+				fill = palette([]series{{name: c.groups[at]}})[0]
+			}
+			bar, err := plotter.NewBarChart(plotter.Values{height}, vg.Points(width))
+			if err != nil {
+				return err
+			}
+			bar.XMin, bar.Color, bar.LineStyle.Width = float64(at), fill, 0
+			bar.Offset = vg.Points(width) * vg.Length(float64(i)-float64(len(c.series)-1)/2)
+			p.Add(bar)
+			if at == 0 && len(c.series) > 1 {
+				p.Legend.Add(s.name, bar)
+			}
 		}
-		bars, err := plotter.NewBarChart(heights, vg.Points(width))
-		if err != nil {
-			return err
-		}
-		bars.Color, bars.LineStyle.Width = colors[i], 0
-		bars.Offset = vg.Points(width) * vg.Length(float64(i)-float64(len(c.series)-1)/2)
-		p.Add(bars)
-		p.Legend.Add(s.name, bars)
 	}
 	p.NominalX(c.groups...)
-	p.Y.Max *= 1.25
+	p.X.Min, p.X.Max = -0.6, float64(len(c.groups))-0.4
+	c.linear(p, p.Y.Max)
 	return nil
 }
 
-// roomLeft reports whether the left half is the emptier one.
-func (c chart) roomLeft() bool {
-	var left, right, count float64
-	for _, s := range c.series {
-		if n := len(s.points); n > 1 {
-			left, right, count = left+s.points[0].y, right+s.points[n-1].y, count+1
-		}
+// linear ends the axis y with room for the legend above most.
+func (c chart) linear(p *plot.Plot, most float64) {
+	if most <= c.from {
+		most = c.from + 1
 	}
-	return count > 0 && left < right
+	const line, area = 15, 200 // points
+	p.Y.Max = c.from + (most-c.from)/(1-line*float64(len(c.series))/area)
+	p.Y.Tick.Marker = ticksUpTo(most)
+}
+
+// ticksUpTo are some round values from the beginning of an axis to the largest value.
+func ticksUpTo(most float64) plot.TickerFunc {
+	return func(least, _ float64) (ticks []plot.Tick) {
+		step := math.Pow(10, math.Floor(math.Log10((most-least)/2)))
+		for _, m := range []float64{5, 2, 1} {
+			if s := step * m; (most-least)/s >= 3 {
+				step = s
+				break
+			}
+		}
+		for i := math.Ceil(least / step); i*step <= most*1.0001; i++ {
+			ticks = append(ticks, plot.Tick{Value: i * step, Label: fmt.Sprintf("%.6g", i*step)})
+		}
+		return ticks
+	}
 }
 
 // logTicks are 1, 2 and 5 times powers of ten, or the powers alone over a long way.

@@ -2,9 +2,9 @@
 // and, in the same run, on a plain Deployment of the same image behind the same gateway, the floor.
 // It prints JSON lines; with -report it writes docs/experiments from them.
 //
-// Owns: a namespace for each experiment, deleted after it. Reads: pods, responses, and for breakdown
-// the packets of one pod. Writes: Services, Deployments, the file of JSON lines, the report. Never:
-// asserts a figure.
+// Owns: a namespace for each experiment, deleted after it. Reads: pods, responses, and for
+// breakdown the packets of one pod. Writes: Services, Deployments, the file of JSON lines, the
+// report. Never: asserts a figure.
 package main
 
 import (

@@ -132,8 +132,8 @@ func (b *bench) workers(ctx context.Context) error {
 	return nil
 }
 
-// watchdog is a program that knows nothing of HTTP behind each mode of the shim, and the same program
-// as a server in a plain Deployment.
+// watchdog is a program that knows nothing of HTTP behind each mode of the shim, and the same
+// program as a server in a plain Deployment.
 func (b *bench) watchdog(ctx context.Context) error {
 	b.image = b.words
 	program := func(more object, args ...any) object {
@@ -206,7 +206,8 @@ func (b *bench) success(ctx context.Context) error {
 	return nil
 }
 
-// sieve counts the primes below 1000 for more and more clients. An answer after a second is a failure.
+// sieve counts the primes below 1000 for more and more clients. An answer after a second is a
+// failure.
 func (b *bench) sieve(ctx context.Context) error {
 	arms, err := b.pair(ctx, nil)
 	if err != nil {

@@ -16,14 +16,14 @@ import (
 	"ebb.dev/ebb/test/internal/result"
 )
 
-// Each request takes six milliseconds of a worker, and each pod has one worker: 167 requests a second
-// is what a pod can do, whatever the CPUs do.
+// Each request takes six milliseconds of a worker, and each pod has one worker: 167 requests a
+// second is what a pod can do, whatever the CPUs do.
 const work = "?size=4&sleep=6"
 
 var oneWorker = env("WORKERS", 1)
 
-// scaled are the annotations of the papers' autoscaling experiments: one to ten pods, a target of ten
-// and a window of ten seconds.
+// scaled are the annotations of the papers' autoscaling experiments: one to ten pods, a target of
+// ten and a window of ten seconds.
 func scaled(more ...string) map[string]string {
 	all := map[string]string{"autoscaling.knative.dev/min-scale": "1", "autoscaling.knative.dev/max-scale": "10", "autoscaling.knative.dev/target": "10",
 		"autoscaling.knative.dev/window": "10s"}
@@ -82,8 +82,8 @@ func (b *bench) timeline(ctx context.Context, a arm, loop load.Loop, begin func(
 	return b.line(fields)
 }
 
-// leastShare is the share of the requests that the pod with the fewest of them got, divided by an even
-// share. It is 0 if a pod got none.
+// leastShare is the share of the requests that the pod with the fewest of them got, divided by an
+// even share. It is 0 if a pod got none.
 func leastShare(of map[string]int, pods int) float64 {
 	if pods == 0 || len(of) < pods {
 		return 0
@@ -117,8 +117,8 @@ func (b *bench) steady(ctx context.Context) error {
 	return b.timeline(ctx, floor, loop(floor), func() error { return b.scalePlain(ctx, "floor", 10) }, nil)
 }
 
-// bursty alternates bursts with pauses. The floor has ten pods all the time. While the one pauses the
-// other has its burst.
+// bursty alternates bursts with pauses. The floor has ten pods all the time. While the one pauses
+// the other has its burst.
 func (b *bench) bursty(ctx context.Context) error {
 	ebb, err := b.ebb(ctx, "ebb", scaled(exactly, "100"), oneWorker, nil)
 	if err != nil {
@@ -177,9 +177,9 @@ func (b *bench) nine(ctx context.Context) error {
 	return nil
 }
 
-// sticky asks whether pods that come later get requests of clients whose connections are old. Beside
-// the floor behind the gateway it has the same pods behind a Service's address alone, which chooses a
-// pod for each connection.
+// sticky asks whether pods that come later get requests of clients whose connections are old.
+// Beside the floor behind the gateway it has the same pods behind a Service's address alone, which
+// chooses a pod for each connection.
 func (b *bench) sticky(ctx context.Context) error {
 	ebb, err := b.ebb(ctx, "ebb", scaled(exactly, "100", "autoscaling.knative.dev/target", "4", "autoscaling.knative.dev/max-scale", "5"), oneWorker, nil)
 	if err != nil {
