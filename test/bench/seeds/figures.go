@@ -34,7 +34,7 @@ func last(all []float64) float64 {
 }
 
 func helloFigures(l lines) []figure {
-	direct := func(field string, of func(string) float64) func(string) float64 {
+	direct := func(of func(string) float64) func(string) float64 {
 		return func(arm string) float64 { return of(arm + "-direct") }
 	}
 	best := func(arm string) float64 { return l.best(arm, "rps") }
@@ -42,9 +42,9 @@ func helloFigures(l lines) []figure {
 	return []figure{
 		both("requests a second through the gateway, at best", "Nuclio about 1700/s", rate, best),
 		{"... and through the activator", "", rate(best("ebb-activator")), ""},
-		both("past the gateway, at best", "Nuclio about 3000/s", rate, direct("rps", best)),
+		both("past the gateway, at best", "Nuclio about 3000/s", rate, direct(best)),
 		both("a single request through the gateway, median", "Nuclio 0.61 ms", millis, one),
-		both("past the gateway", "Nuclio 0.36 ms", millis, direct("p50_ms", one)),
+		both("past the gateway", "Nuclio 0.36 ms", millis, direct(one)),
 		both("median at the most clients, through the gateway", "20 to 50 ms more than for one, where there is a queue", millis,
 			func(arm string) float64 { return l.at(arm, last(l.xs()), "p50_ms") }),
 	}
@@ -83,9 +83,7 @@ func pathFigures(l lines) []figure {
 }
 
 func breakdownFigures(l lines) []figure {
-	of := func(name string) func(string) float64 {
-		return func(arm string) float64 { return l.where("arm", arm).median(name) }
-	}
+	of := l.medianOf
 	thousandth := func(f float64) string { return value("%.3f ms", f) }
 	return []figure{
 		both("before the function", "Nuclio 0.63, OpenFaaS 1.32, Knative 1.30, Kubeless 4.96 ms", thousandth, of("before_ms")),
@@ -97,9 +95,7 @@ func breakdownFigures(l lines) []figure {
 }
 
 func steadyFigures(l lines) []figure {
-	of := func(name string) func(string) float64 {
-		return func(arm string) float64 { return l.where("arm", arm).median(name) }
-	}
+	of := l.medianOf
 	return []figure{
 		both("ten pods are Ready after", "Knative 12 s, OpenFaaS 26 s", secs, of("ten_s")),
 		both("ten pods have answered after", "", secs, of("served_ten_s")),
@@ -111,9 +107,7 @@ func steadyFigures(l lines) []figure {
 
 func burstyFigures(l lines) (all []figure) {
 	for _, burst := range slices.Compact(l.where("arm", "ebb").values("burst")) {
-		of := func(name string) func(string) float64 {
-			return func(arm string) float64 { return l.where("burst", burst).where("arm", arm).median(name) }
-		}
+		of := l.where("burst", burst).medianOf
 		all = append(all,
 			both(fmt.Sprintf("burst %.0f: requests a second", burst), "Knative follows, OpenFaaS lags", rate, of("rps")),
 			both("... p99", "", millis, of("p99_ms")),
@@ -148,9 +142,7 @@ func stickyFigures(l lines) []figure {
 }
 
 func hpaFigures(l lines) []figure {
-	of := func(name string) func(string) float64 {
-		return func(arm string) float64 { return l.where("arm", arm).median(name) }
-	}
+	of := l.medianOf
 	return []figure{
 		both("the second pod is Ready after", "", secs, of("two_s")),
 		both("five pods", "doubles with each step", secs, of("five_s")),

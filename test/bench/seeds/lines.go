@@ -99,6 +99,11 @@ func (l lines) values(name string) (all []float64) {
 // median is that of a field over the rounds, NaN of none.
 func (l lines) median(name string) float64 { return result.Median(l.values(name)) }
 
+// medianOf returns a field of each arm.
+func (l lines) medianOf(name string) func(arm string) float64 {
+	return func(arm string) float64 { return l.where("arm", arm).median(name) }
+}
+
 // sum adds a field up.
 func (l lines) sum(name string) (sum float64) {
 	for _, f := range l.values(name) {
