@@ -68,7 +68,7 @@ func report(all map[string]lines) (map[string][]byte, error) {
 	page.WriteString(introduction + conditions(all) + wanted(all))
 	for _, s := range sections {
 		l, ran := all[s.name]
-		fmt.Fprintf(&page, "## %s\n\n%s (%s)\n\n%s\n", s.name, s.question, s.source, s.how)
+		fmt.Fprintf(&page, "## %s\n\n%s (%s)\n\n%s\n", s.name, s.question, s.source, wrap(s.how))
 		switch {
 		case !ran:
 			page.WriteString("\nIt was not run.\n\n")
@@ -86,11 +86,11 @@ func report(all map[string]lines) (map[string][]byte, error) {
 		for _, f := range s.figures(l) {
 			fmt.Fprintf(&page, "| %s | %s | %s | %s |\n", f.name, f.published, f.ebb, f.floor)
 		}
-		fmt.Fprintf(&page, "\n![%s](%s.svg)\n\n%s\n\n", s.name, s.name, s.caption)
+		fmt.Fprintf(&page, "\n![%s](%s.svg)\n\n%s\n\n", s.name, s.name, wrap(s.caption))
 		if s.grid != "" {
 			page.WriteString(grid(l, s.grid, s.x))
 		}
-		fmt.Fprintf(&page, "*Not comparable:* %s\n\n", s.apart)
+		page.WriteString(wrap("*Not comparable:* "+s.apart) + "\n\n")
 	}
 	files["README.md"] = []byte(strings.TrimRight(page.String(), "\n") + "\n")
 	return files, nil
@@ -117,6 +117,26 @@ func short(f float64) string {
 		return value("%.0f", f)
 	}
 	return value("%.3g", f)
+}
+
+// wrap breaks a paragraph into lines of at most 120 columns.
+func wrap(paragraph string) string {
+	var b strings.Builder
+	column := 0
+	for _, word := range strings.Fields(paragraph) {
+		switch {
+		case column == 0:
+		case column+1+len(word) > 120:
+			b.WriteString("\n")
+			column = 0
+		default:
+			b.WriteString(" ")
+			column++
+		}
+		b.WriteString(word)
+		column += len(word)
+	}
+	return b.String()
 }
 
 func unit(field string) string {
@@ -163,9 +183,9 @@ func conditions(all map[string]lines) string {
 		}
 		fmt.Fprintf(&b, "| %s | %s | %s |\n", strings.Join(named[r.key], ", "), r.row, busy)
 	}
-	b.WriteString("\nOne machine carries Kubernetes, Istio, Ebb, the pods and the clients. Each cell is the median of its rounds; Ebb and floor take turns " +
-		"within a round, and the next round has the other order. Below scale 1, loads last 1.5 to 50 s instead of minutes, there are two rounds instead of " +
-		"five, success-ratio and sieve have fewer requests and at most 25 pods, and backoff's gaps are seconds.\n\n")
+	b.WriteString("\n" + wrap("One machine carries Kubernetes, Istio, Ebb, the pods and the clients. A cell is the median of its rounds; Ebb and floor "+
+		"take turns within a round, and the next round has the other order. Below scale 1, loads last 1.5 to 50 s instead of minutes, there are two "+
+		"rounds instead of five, success-ratio and sieve have fewer requests, success-ratio has at most 25 pods, and the gaps of backoff are seconds.") + "\n\n")
 	return b.String()
 }
 
