@@ -47,8 +47,9 @@ func between(pod netip.Addr) (*net.Interface, error) {
 
 // listen begins to see the packets of an interface. It needs the capability NET_RAW.
 func listen(on *net.Interface) (*tap, error) {
-	network := uint16(syscall.ETH_P_IP)
-	order := binary.BigEndian.Uint16(binary.NativeEndian.AppendUint16(nil, network)) // packet(7): in network byte order
+	// A socket for IP alone would not see the packets that leave.
+	every := binary.NativeEndian.AppendUint16(nil, syscall.ETH_P_ALL)
+	order := binary.BigEndian.Uint16(every) // packet(7): in network byte order
 	socket, err := syscall.Socket(syscall.AF_PACKET, syscall.SOCK_DGRAM|syscall.SOCK_CLOEXEC, int(order))
 	if err != nil {
 		return nil, fmt.Errorf("open a socket that sees packets: %w", err)
