@@ -63,12 +63,13 @@ func value0(f float64) string { return value("%.0f", f) }
 
 func payloadFigures(l lines) (all []figure) {
 	for _, x := range l.xs() {
-		all = append(all, both(fmt.Sprintf("megabytes a second, answers of %.0f bytes", x), "", times, func(arm string) float64 { return l.at(arm, x, "rps") * x / 1e6 }))
+		all = append(all, figure{fmt.Sprintf("answers of %.0f bytes, rate of the floor's", x), "", times(l.at("ebb", x, "rps") / l.at("floor", x, "rps")), "1"})
 	}
 	if len(all) > 0 {
 		all[len(all)-1].published = "OpenFaaS and Knative are ahead with large answers, Nuclio with small ones"
 	}
-	return all
+	most := last(l.xs())
+	return append(all, both("megabytes a second with the largest", "", value0, func(arm string) float64 { return l.at(arm, most, "rps") * most / 1e6 }))
 }
 
 func pathFigures(l lines) []figure {
