@@ -37,6 +37,7 @@ type Report struct {
 	Total, Failed int
 	Failure       probe.Reply // the first one
 	Late          int         // answered with success in the last third of Loop.Lasts
+	inTime        int         // answered with success before the end, if Loop.Lasts set one
 	Seconds       []int       // successes of each second
 	Pods          map[string]int
 	LatePods      map[string]int // as Pods, of the last third
@@ -99,6 +100,9 @@ func (r *Report) note(reply probe.Reply, ok bool, end, lateFrom time.Time) {
 		}
 		return
 	}
+	if end.IsZero() || done.Before(end) {
+		r.inTime++
+	}
 	second := int(done.Sub(r.Begun) / time.Second)
 	for len(r.Seconds) <= second {
 		r.Seconds = append(r.Seconds, 0)
@@ -112,8 +116,8 @@ func (r *Report) note(reply probe.Reply, ok bool, end, lateFrom time.Time) {
 	}
 }
 
-// RPS is the rate of successes.
-func (r *Report) RPS() float64 { return float64(r.Total-r.Failed) / r.Lasted.Seconds() }
+// RPS is the rate of successes. What was in flight at the end does not count.
+func (r *Report) RPS() float64 { return float64(r.inTime) / r.Lasted.Seconds() }
 
 // LateRPS is the rate of the last third, when all wanted pods are ready.
 func (r *Report) LateRPS() float64 { return float64(r.Late) / (r.Lasted.Seconds() / 3) }

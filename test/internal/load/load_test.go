@@ -68,6 +68,17 @@ func TestALoopEndsAfterItsTime(t *testing.T) {
 	}
 }
 
+func TestWhatIsInFlightAtTheEndIsNoPartOfTheRate(t *testing.T) {
+	end := make(chan struct{})
+	s := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-end }))
+	defer s.Close()
+	time.AfterFunc(100*time.Millisecond, func() { close(end) })
+	r := Loop{Client: s.Client(), URL: s.URL, Outstanding: 3, Lasts: 10 * time.Millisecond}.Run(context.Background())
+	if r.Total != 3 || r.Failed != 0 || r.RPS() != 0 {
+		t.Errorf("%d requests, %d failed, %v a second; want 3, 0, 0", r.Total, r.Failed, r.RPS())
+	}
+}
+
 func TestAnAnswerThatComesTooLateIsAFailure(t *testing.T) {
 	url, _, _ := server(t)
 	r := Loop{Client: http.DefaultClient, URL: url, Outstanding: 1, Requests: 3, TooLate: 1}.Run(context.Background())
