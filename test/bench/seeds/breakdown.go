@@ -44,7 +44,7 @@ func (b *bench) breakdown(ctx context.Context) error {
 				return fmt.Errorf("%s: %w", arms[i].name, err)
 			}
 			fields := parts.fields()
-			fields["arm"], fields["round"], fields["requests"] = arms[i].name, round+1, requests
+			fields["arm"], fields["round"], fields["requests"] = arms[i].name, round+1, len(parts.in)
 			if err := b.line(fields); err != nil {
 				return err
 			}
@@ -78,21 +78,22 @@ func partsOn(ctx context.Context, on *net.Interface, address netip.AddrPort, url
 	}
 	stopped := make(chan struct{})
 	go tap.read(stopped)
-	stamps, local, err := stamped(ctx, address, url, requests)
+	works, local, err := stamped(ctx, address, url, requests)
 	close(stopped)
 	<-tap.done
 	if err := errors.Join(err, syscall.Close(tap.socket)); err != nil {
 		return parts{}, err
 	}
-	seen := exchanges(tap.seen, local)
-	if len(seen) != requests {
-		return parts{}, fmt.Errorf("the network showed %d requests with answers of %d", len(seen), requests)
+	pairs := around(works, exchanges(tap.seen, local))
+	if len(pairs) < requests*9/10 {
+		return parts{}, fmt.Errorf("the network showed only %d of %d requests with their answers", len(pairs), requests)
 	}
 	var p parts
-	for i, s := range stamps {
-		p.before = append(p.before, result.Milliseconds(s.in.Sub(seen[i].in)))
-		p.in = append(p.in, result.Milliseconds(s.out.Sub(s.in)))
-		p.after = append(p.after, result.Milliseconds(seen[i].out.Sub(s.out)))
+	for _, pair := range pairs {
+		work, seen := pair[0], pair[1]
+		p.before = append(p.before, result.Milliseconds(work.in.Sub(seen.in)))
+		p.in = append(p.in, result.Milliseconds(work.out.Sub(work.in)))
+		p.after = append(p.after, result.Milliseconds(seen.out.Sub(work.out)))
 	}
 	return p, nil
 }

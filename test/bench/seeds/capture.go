@@ -45,7 +45,8 @@ func between(pod netip.Addr) (*net.Interface, error) {
 	return nil, fmt.Errorf("no interface here leads to the pod's address %s: is its node this machine?", pod)
 }
 
-// listen begins to see the packets of an interface. It needs the capability NET_RAW.
+// listen begins to see the packets of an interface. It needs the capabilities
+// NET_RAW and NET_ADMIN.
 func listen(on *net.Interface) (*tap, error) {
 	// A socket for IP alone would not see the packets that leave.
 	every := binary.NativeEndian.AppendUint16(nil, syscall.ETH_P_ALL)
@@ -55,7 +56,9 @@ func listen(on *net.Interface) (*tap, error) {
 		return nil, fmt.Errorf("open a socket that sees packets: %w", err)
 	}
 	t := &tap{socket: socket, done: make(chan struct{})}
+	const room = 16 << 20 // bytes of packets, while this process gets no CPU
 	err = errors.Join(
+		syscall.SetsockoptInt(socket, syscall.SOL_SOCKET, syscall.SO_RCVBUFFORCE, room),
 		syscall.SetsockoptInt(socket, syscall.SOL_SOCKET, syscall.SO_TIMESTAMPNS, 1),
 		syscall.SetsockoptTimeval(socket, syscall.SOL_SOCKET, syscall.SO_RCVTIMEO, &syscall.Timeval{Usec: 100_000}),
 		syscall.Bind(socket, &syscall.SockaddrLinklayer{Protocol: order, Ifindex: on.Index}))
@@ -142,4 +145,18 @@ func exchanges(seen []packet, client netip.AddrPort) (all []exchange) {
 		}
 	}
 	return all
+}
+
+// around returns the exchange in which a function worked, for each of its works that has one. A busy
+// machine may lose packets.
+func around(works, seen []exchange) (found [][2]exchange) {
+	for _, w := range works {
+		for len(seen) > 0 && seen[0].out.Before(w.out) {
+			seen = seen[1:]
+		}
+		if len(seen) > 0 && seen[0].in.Before(w.in) {
+			found = append(found, [2]exchange{w, seen[0]})
+		}
+	}
+	return found
 }

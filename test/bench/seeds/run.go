@@ -105,14 +105,14 @@ func (b *bench) one(ctx context.Context, e experiment) (err error) {
 		defer cancel()
 		err = errors.Join(err, remove(ctx), b.awaitNothing(ctx))
 	}()
-	version, err := b.Kube.Discovery().ServerVersion()
-	if err != nil {
-		return fmt.Errorf("read the version of Kubernetes: %w", err)
-	}
 	busy := busy()
 	began := time.Now()
 	if err := e.run(b, ctx); err != nil {
 		return err
+	}
+	version, err := b.Kube.Discovery().ServerVersion()
+	if err != nil {
+		return fmt.Errorf("read the version of Kubernetes: %w", err)
 	}
 	return b.line(result.Fields{"done": true, "scale": b.scale, "cpus": runtime.NumCPU(), "kubernetes": version.GitVersion, "load_before": busy,
 		"took_s": time.Since(began).Seconds()})
