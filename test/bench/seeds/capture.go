@@ -147,8 +147,8 @@ func exchanges(seen []packet, client netip.AddrPort) (all []exchange) {
 	return all
 }
 
-// around returns the exchange in which a function worked, for each of its works that has one. A busy
-// machine may lose packets.
+// around returns the exchange in which a function worked, for each of its works that has one. A
+// busy machine may lose packets.
 func around(works, seen []exchange) (found [][2]exchange) {
 	for _, w := range works {
 		for len(seen) > 0 && seen[0].out.Before(w.out) {
