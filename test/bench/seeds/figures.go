@@ -121,7 +121,7 @@ func burstyFigures(l lines) (all []figure) {
 func nineFigures(l lines) []figure {
 	of := func(arm, name string) float64 { return l.where("arm", arm).median(name) }
 	row := func(name, published, ebb, floor string) figure {
-		return figure{name, published, rate(of(ebb, "late_rps")) + " on " + value0(of(ebb, "pods_at_end")) + " pods", rate(of(floor, "late_rps"))}
+		return figure{name, published, rate(of(ebb, "late_rps")) + "; pods: " + value0(of(ebb, "pods_at_end")), rate(of(floor, "late_rps"))}
 	}
 	return []figure{
 		row("target 10; the floor with one pod", "Knative 200/s on one pod", "ebb", "floor-1"),
@@ -155,7 +155,7 @@ func hpaFigures(l lines) []figure {
 func workersFigures(l lines) (all []figure) {
 	published := map[float64]string{4: "Nuclio 4", 50: "Nuclio about 10"}
 	for _, x := range l.xs() {
-		all = append(all, both(fmt.Sprintf("rate of %.0f workers, of one's", x), published[x], times, func(arm string) float64 {
+		all = append(all, both(fmt.Sprintf("workers: %.0f, rate of one's", x), published[x], times, func(arm string) float64 {
 			return l.at(arm, x, "rps") / l.at(arm, 1, "rps")
 		}))
 	}
@@ -177,7 +177,7 @@ func successFigures(l lines) (all []figure) {
 	all = append(all, both("the lowest cell", "Kubeless 100.00, Fission 99.19, OpenFaaS 96.04 %", share, worst),
 		both("requests in all", "10 000 in each cell", value0, func(arm string) float64 { return l.where("arm", arm).sum("requests") }))
 	for _, pods := range slices.Compact(l.where("arm", "ebb").values("pods")) {
-		all = append(all, both(fmt.Sprintf("%.0f pods, all users", pods), "", share, func(arm string) float64 {
+		all = append(all, both(fmt.Sprintf("the lowest with pods: %.0f", pods), "", share, func(arm string) float64 {
 			return lowest(l.where("arm", arm).where("pods", pods).values("success_percent"))
 		}))
 	}
@@ -189,6 +189,15 @@ func lowest(all []float64) float64 {
 		return math.NaN()
 	}
 	return slices.Min(all)
+}
+
+// lowestLinear is the lowest of linear at any number of clients.
+func lowestLinear(l lines, arm string) float64 {
+	var all []float64
+	for _, x := range l.xs() {
+		all = append(all, linear(l, arm, x))
+	}
+	return lowest(all)
 }
 
 // linear is the rate at so many clients, of as many times the rate of one.
@@ -209,6 +218,7 @@ func concurrencyFigures(l lines) []figure {
 	}
 	return []figure{
 		both("linear until, clients", "the prototype until 14, Lambda until 15; OpenWhisk is flat until 8", value0, until),
+		both("the lowest rate, of as many times that of one", "", times, func(arm string) float64 { return lowestLinear(l, arm) }),
 		both("rate of all clients, of as many times that of one", "", times, func(arm string) float64 { return linear(l, arm, last(l.xs())) }),
 		both("requests that failed", "", value0, func(arm string) float64 { return l.where("arm", arm).sum("failed") }),
 	}
@@ -239,7 +249,7 @@ func gap(seconds float64) string {
 func sieveFigures(l lines) (all []figure) {
 	published := map[float64]string{1: "tinyFaaS: 0.92 of native or more at low load", 1024: "tinyFaaS: 0.60 to 0.67 of native at high load; Kubeless 1/13, Lean OpenWhisk 1/20"}
 	for _, x := range l.xs() {
-		all = append(all, figure{fmt.Sprintf("rate at %.0f clients, of the floor's", x), published[x], times(l.at("ebb", x, "rps") / l.at("floor", x, "rps")), "1"})
+		all = append(all, figure{fmt.Sprintf("clients: %.0f, rate of the floor's", x), published[x], times(l.at("ebb", x, "rps") / l.at("floor", x, "rps")), "1"})
 	}
-	return append(all, both("requests that failed", "", value0, func(arm string) float64 { return l.where("arm", arm).sum("failed") }))
+	return append(all, both("answers after more than a second, or not 2xx", "", value0, func(arm string) float64 { return l.where("arm", arm).sum("failed") }))
 }

@@ -185,7 +185,8 @@ func conditions(all map[string]lines) string {
 	}
 	b.WriteString("\n" + wrap("One machine carries Kubernetes, Istio, Ebb, the pods and the clients. A cell is the median of its rounds; Ebb and floor "+
 		"take turns within a round, and the next round has the other order. Below scale 1, loads last 1.5 to 50 s instead of minutes, there are two "+
-		"rounds instead of five, success-ratio and sieve have fewer requests, success-ratio has at most 25 pods, and the gaps of backoff are seconds.") + "\n\n")
+		"rounds instead of five, success-ratio and sieve have fewer requests, success-ratio has at most 25 pods, and the gaps of backoff are seconds. "+
+		"The load average includes the experiment before; where it is high, other programs ran, too, and cells scatter.") + "\n\n")
 	return b.String()
 }
 
@@ -201,10 +202,9 @@ func wanted(all map[string]lines) string {
 		row("[success-ratio](#success-ratio), the lowest cell", "100.00 %", share(worst), verdict(100-worst, share))
 	}
 	if l := all["concurrency"]; l.done() != nil {
-		most := last(l.xs())
-		got := linear(l, "ebb", most)
-		row(fmt.Sprintf("[concurrency](#concurrency) at %.0f clients, of the proportional rate", most), times(linearShare)+" or more",
-			times(got)+", floor "+times(linear(l, "floor", most)), verdict(linearShare-got, times))
+		got := lowestLinear(l, "ebb")
+		row("[concurrency](#concurrency), the lowest rate of the proportional one", times(linearShare)+" or more",
+			times(got)+", floor "+times(lowestLinear(l, "floor")), verdict(linearShare-got, times))
 	}
 	if l := all["breakdown"]; l.done() != nil {
 		for _, part := range []string{"before", "after"} {

@@ -110,7 +110,7 @@ var sections = []section{
 		question: "Does each further client get as much as the first?",
 		how:      "One more client every few seconds up to 15, each request takes 100 ms, and a pod has one at a time. The floor has 15 pods from the start.",
 		figures:  concurrencyFigures, grid: "late_rps", x: "clients", chart: concurrencyChart,
-		caption: "Rate in the last third of each step, when the step's pod is there.",
+		caption: "Rate in the last third of each step. Ebb's line dips where the step's pod is not there yet. The floor's gateway does not know which of its 15 pods is at work.",
 		apart:   "A hosted platform has as many machines as it needs; here 15 pods share one."},
 	{name: "backoff", source: "McGrath and Brenner, III.B",
 		question: "When do idle pods go, and what does the next call cost?",
