@@ -20,7 +20,7 @@ import (
 //	requests -> B, spare A      until the gateways follow
 //	requests -> B
 //
-// A spare rule is for requests with wire.HeaderBackend, which only probes send.
+// A spare rule is for requests with wire.HeaderBackend, as probes send them.
 //
 // Envoy Gateway names the endpoints of a split after the place of its rule, those of any other rule
 // after the backend. So a rule that becomes a split, or was one, is not written over: a split has
@@ -213,7 +213,7 @@ func spare(rule gatewayv1.HTTPRouteRule) gatewayv1.HTTPRouteRule {
 	return rule
 }
 
-// placed puts a spare rule in front of each split.
+// placed puts a spare rule in front of each split. It keeps the place of a rule that was no split.
 func placed(rules []gatewayv1.HTTPRouteRule) (out []gatewayv1.HTTPRouteRule) {
 	for _, rule := range rules {
 		if isSplit(rule) {
