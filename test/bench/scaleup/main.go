@@ -1,6 +1,6 @@
 // Command scaleup measures how fast pods follow load, and compares it with a floor: a plain
 // Deployment of the same image that is scaled to as many pods. It prints one JSON line for each
-// experiment and floor, and a summary.
+// experiment and floor, and a summary. test/bench/seeds has the papers' experiments.
 //
 // Owns: its own namespace. Reads: pods, by a watch, and responses. Writes: Services, one
 // Deployment. Never: asserts a figure.
@@ -24,10 +24,10 @@ import (
 
 func main() {
 	b := bench{summary: result.Fields{}, out: &result.Printer{Bench: "scaleup", Out: os.Stdout}}
-	only := flag.String("only", "steady,nine,bursty,concurrency,backoff,hpa,adaptive", "experiments to run, separated by commas")
+	only := flag.String("only", "steady,nine,adaptive", "experiments to run, separated by commas")
 	flag.StringVar(&b.image, "image", "dev.local/ebb-test/autoscale:dev", "the test image autoscale")
-	flag.DurationVar(&b.lasts, "lasts", 60*time.Second, "duration of the loads of steady, nine and bursty; hpa takes three quarters of it, adaptive half")
-	flag.DurationVar(&b.fixedLasts, "fixed-lasts", 6*time.Second, "duration of the loads of nine at a fixed number of pods; those of concurrency take half as long")
+	flag.DurationVar(&b.lasts, "lasts", 60*time.Second, "duration of the loads of steady and nine; adaptive takes half of it")
+	flag.DurationVar(&b.fixedLasts, "fixed-lasts", 6*time.Second, "duration of the loads of nine at a fixed number of pods")
 	flag.IntVar(&b.rounds, "rounds", 3, "rounds of steady; rounds after the first take a third of the time")
 	flag.Parse()
 	if b.rounds < 1 {
@@ -63,10 +63,6 @@ func (b *bench) run(ctx context.Context, only []string) (err error) {
 	experiments := []experiment{
 		{"steady", b.steady},
 		{"nine", b.nine},
-		{"bursty", b.bursty},
-		{"concurrency", b.concurrency},
-		{"backoff", b.backoff},
-		{"hpa", b.hpa},
 		{"adaptive", b.adaptive},
 	}
 	for _, name := range only {

@@ -240,10 +240,11 @@ func (b *bench) hpa(ctx context.Context) error {
 }
 
 // concurrency adds a client every few seconds. A pod works on one request at a time, so that every
-// client needs a pod. The floor has all fifteen from the beginning.
+// client needs a pod. The floor has all fifteen from the beginning. Each arm climbs without a break
+// because one that rests while the other is measured has a lower average than its clients make.
 func (b *bench) concurrency(ctx context.Context) error {
-	ebb, err := b.ebb(ctx, "ebb", map[string]string{"autoscaling.knative.dev/min-scale": "1", "autoscaling.knative.dev/max-scale": "15", exactly: "100"},
-		oneWorker, object{"containerConcurrency": 1})
+	ebb, err := b.ebb(ctx, "ebb", map[string]string{"autoscaling.knative.dev/min-scale": "1", "autoscaling.knative.dev/max-scale": "15",
+		"autoscaling.knative.dev/window": "10s", exactly: "100"}, oneWorker, object{"containerConcurrency": 1})
 	if err != nil {
 		return err
 	}
@@ -252,9 +253,9 @@ func (b *bench) concurrency(ctx context.Context) error {
 		return err
 	}
 	const wait = 100 // milliseconds
-	for clients := 1; clients <= 15; clients++ {
-		for _, a := range []arm{ebb, floor} {
-			loop := load.Loop{URL: a.url + fmt.Sprint("?size=4&sleep=", wait), Outstanding: clients, Lasts: b.span(10*time.Second, 4*time.Second)}
+	for _, a := range []arm{ebb, floor} {
+		for clients := 1; clients <= 15; clients++ {
+			loop := load.Loop{URL: a.url + fmt.Sprint("?size=4&sleep=", wait), Outstanding: clients, Lasts: b.span(10*time.Second, 6*time.Second)}
 			if err := b.timeline(ctx, a, loop, nil, result.Fields{"x": clients, "ideal_rps": float64(clients) * 1000 / wait}); err != nil {
 				return err
 			}

@@ -108,7 +108,7 @@ var sections = []section{
 		apart:   "A share of 2xx is comparable, except that the machine decides how hard it is pressed."},
 	{name: "concurrency", source: "McGrath and Brenner, III.A",
 		question: "Does each further client get as much as the first?",
-		how:      "One more client every few seconds up to 15, each request takes 100 ms, and a pod has one at a time. The floor has 15 pods from the start.",
+		how:      "One more client every few seconds up to 15, each request takes 100 ms, and a pod has one at a time. The window is 10 s. The floor has 15 pods from the start.",
 		figures:  concurrencyFigures, grid: "late_rps", x: "clients", chart: concurrencyChart,
 		caption: "Rate in the last third of each step. Ebb's line dips where the step's pod is not there yet. The floor's gateway does not know which of its 15 pods is at work.",
 		apart:   "A hosted platform has as many machines as it needs; here 15 pods share one."},
