@@ -84,7 +84,7 @@ func TestTheAccountOfAColdStartAddsUp(t *testing.T) {
 
 // activatorMetrics returns the metrics of all activators, in OpenMetrics format.
 func (s *story) activatorMetrics() (string, error) {
-	pods, err := s.Kube.CoreV1().Pods(cluster.System).List(s.ctx, metav1.ListOptions{LabelSelector: "app=activator"})
+	pods, err := s.Kube.CoreV1().Pods(cluster.System).List(s.ctx, metav1.ListOptions{LabelSelector: "app=" + s.Program("activator")})
 	if err != nil {
 		return "", fmt.Errorf("list activators: %w", err)
 	}

@@ -26,6 +26,7 @@ import (
 // the load needs is removed, and the replica that takes over follows growing load.
 func TestKillingTheLeadingAutoscalerUnderLoadLosesNothing(t *testing.T) {
 	s := beginAlone(t, 5*time.Minute)
+	s.needsAProcessOfEach()
 	s.scaleAutoscalers(2)
 	const pods = 3
 	const deployment = "led-00001-deployment"
@@ -239,7 +240,8 @@ func (s *story) leadingAutoscaler() (pod string) {
 func TestLeadersFollowTheirSettings(t *testing.T) {
 	s := beginAlone(t, 3*time.Minute)
 	restarts := func() map[string]int32 {
-		list, err := s.Kube.CoreV1().Pods(cluster.System).List(s.ctx, metav1.ListOptions{LabelSelector: "app in (controller,autoscaler)"})
+		list, err := s.Kube.CoreV1().Pods(cluster.System).List(s.ctx, metav1.ListOptions{
+			LabelSelector: fmt.Sprintf("app in (%s,%s)", s.Program("controller"), s.Program("autoscaler"))})
 		if err != nil {
 			s.Fatal(err)
 		}

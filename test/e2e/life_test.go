@@ -98,12 +98,12 @@ func TestDeletingTheActivatorLosesNoHeldRequest(t *testing.T) {
 		pods, err := s.Pods(s.ctx, s.namespace, "held", false)
 		return len(pods) > 0, fmt.Sprintf("%d pods", len(pods)), err
 	})
-	activators, err := s.Kube.CoreV1().Pods(cluster.System).List(s.ctx, metav1.ListOptions{LabelSelector: "app=activator"})
+	activators, err := s.Kube.CoreV1().Pods(cluster.System).List(s.ctx, metav1.ListOptions{LabelSelector: "app=" + s.Program("activator")})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if len(activators.Items) == 0 {
-		t.Fatalf("no pod in %s has the label app=activator", cluster.System)
+		t.Fatalf("no pod in %s has the label app=%s", cluster.System, s.Program("activator"))
 	}
 	for _, pod := range activators.Items {
 		if err := s.Kube.CoreV1().Pods(cluster.System).Delete(s.ctx, pod.Name, metav1.DeleteOptions{}); err != nil {
@@ -116,7 +116,7 @@ func TestDeletingTheActivatorLosesNoHeldRequest(t *testing.T) {
 		t.Errorf("queued while the activator was deleted: %v", failed)
 	}
 	s.until("an activator is ready again", func() (bool, string, error) {
-		deployment, err := s.Kube.AppsV1().Deployments(cluster.System).Get(s.ctx, "activator", metav1.GetOptions{})
+		deployment, err := s.Kube.AppsV1().Deployments(cluster.System).Get(s.ctx, s.Program("activator"), metav1.GetOptions{})
 		if err != nil {
 			return false, err.Error(), nil
 		}

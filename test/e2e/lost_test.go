@@ -127,6 +127,7 @@ func (s *story) scaleActivators(n int32) {
 // after the other.
 func TestTwoOfThreeActivatorsAreDeletedUnderLoadWithNoFailedRequest(t *testing.T) {
 	s := beginAlone(t, 4*time.Minute)
+	s.needsAProcessOfEach()
 	s.scaleActivators(3)
 	url := s.ready("shared", service{name: "shared", revision: "shared-1", concurrency: 1, annotations: map[string]string{
 		"autoscaling.knative.dev/min-scale": "2", "autoscaling.knative.dev/max-scale": "3", "autoscaling.knative.dev/target-burst-capacity": "-1"}}.manifest())

@@ -98,6 +98,15 @@ func beginAlone(t *testing.T, limit time.Duration) *story {
 	return &story{T: t, Cluster: shared, ctx: ctx, namespace: namespace}
 }
 
+// needsAProcessOfEach skips a test of what becomes of the others when one component goes away or
+// has several replicas.
+func (s *story) needsAProcessOfEach() {
+	s.Helper()
+	if s.OneProcess() {
+		s.Skip("the edge profile has one process for all components (docs/edge.md)")
+	}
+}
+
 func (s *story) apply(manifest string) {
 	s.Helper()
 	if err := s.Apply(s.ctx, s.namespace, manifest); err != nil {

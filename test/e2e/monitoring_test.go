@@ -190,24 +190,36 @@ var contractNames = []string{"kn_revision_pods_count", "kn_revision_pods_not_rea
 
 func (s *story) promtoolTakesEveryAnswer() {
 	s.Helper()
-	for _, component := range append([]string{"node-agent"}, cluster.Components...) {
-		pods, err := s.Kube.CoreV1().Pods(cluster.System).List(s.ctx, metav1.ListOptions{LabelSelector: "app=" + component})
+	for _, program := range append([]string{"node-agent"}, s.Programs...) {
+		pods, err := s.Kube.CoreV1().Pods(cluster.System).List(s.ctx, metav1.ListOptions{LabelSelector: "app=" + program})
 		if err != nil || len(pods.Items) == 0 {
-			s.Fatalf("pods of %s: %d, %v", component, len(pods.Items), err)
+			s.Fatalf("pods of %s: %d, %v", program, len(pods.Items), err)
 		}
-		port := ":9090"
-		if component == "node-agent" {
-			port = ":9394"
-		}
-		text, err := s.Kube.CoreV1().RESTClient().Get().Namespace(cluster.System).Resource("pods").Name(pods.Items[0].Name + port).
-			SubResource("proxy").Suffix("metrics").DoRaw(s.ctx)
-		if err != nil {
-			s.Fatalf("read metrics of %s: %v", component, err)
-		}
-		for _, objection := range promtool.Objections(s.T, text) {
-			if name, _, _ := strings.Cut(objection, " "); !slices.Contains(contractNames, name) {
-				s.Errorf("%s: promtool: %s", component, objection)
+		asked := 0
+		for _, container := range pods.Items[0].Spec.Containers {
+			for _, port := range container.Ports {
+				if name, _, _ := strings.Cut(port.Name, "-"); name == "metrics" {
+					s.promtoolTakes(fmt.Sprint(pods.Items[0].Name, ":", port.ContainerPort))
+					asked++
+				}
 			}
+		}
+		if asked == 0 {
+			s.Errorf("%s names no port of metrics", pods.Items[0].Name)
+		}
+	}
+}
+
+// promtoolTakes asks a port of a pod, "pod:port".
+func (s *story) promtoolTakes(pod string) {
+	s.Helper()
+	text, err := s.Kube.CoreV1().RESTClient().Get().Namespace(cluster.System).Resource("pods").Name(pod).SubResource("proxy").Suffix("metrics").DoRaw(s.ctx)
+	if err != nil {
+		s.Fatalf("read metrics of %s: %v", pod, err)
+	}
+	for _, objection := range promtool.Objections(s.T, text) {
+		if name, _, _ := strings.Cut(objection, " "); !slices.Contains(contractNames, name) {
+			s.Errorf("%s: promtool: %s", pod, objection)
 		}
 	}
 }

@@ -54,7 +54,7 @@ func (s *story) activators() string {
 	if err := s.AwaitComponents(s.ctx); err != nil {
 		s.Fatal(err)
 	}
-	pods, err := s.Kube.CoreV1().Pods(cluster.System).List(s.ctx, metav1.ListOptions{LabelSelector: "app=activator"})
+	pods, err := s.Kube.CoreV1().Pods(cluster.System).List(s.ctx, metav1.ListOptions{LabelSelector: "app=" + s.Program("activator")})
 	if err != nil {
 		s.Fatal(err)
 	}

@@ -30,14 +30,14 @@ func TestUpgradingEbbLosesNoRequestAndRestartsNoUserPod(t *testing.T) {
 	prober := probe.Start(client, url, 50*time.Millisecond)
 
 	s.config("config-deployment", map[string]string{"queue-sidecar-image": "dev.local/ebb/queue-proxy:dev", "queue-sidecar-cpu-request": "26m"})
-	for _, component := range cluster.Components {
-		s.restart(cluster.System, component)
+	for _, program := range s.Programs {
+		s.restart(cluster.System, program)
 	}
 	if failed := probe.Failed(probe.Burst(s.ctx, client, asleep, 3)); len(failed) > 0 {
 		t.Errorf("at zero, during the upgrade: %v", failed)
 	}
-	for _, component := range cluster.Components {
-		s.rolledOut(cluster.System, component)
+	for _, program := range s.Programs {
+		s.rolledOut(cluster.System, program)
 	}
 	s.awaitZero("asleep")
 	s.until("the revision at zero has the new sidecar", func() (bool, string, error) {
@@ -61,6 +61,7 @@ func TestUpgradingEbbLosesNoRequestAndRestartsNoUserPod(t *testing.T) {
 
 func TestWhatIsStoredServesWakesAndScalesWithoutTheWebhook(t *testing.T) {
 	s := beginAlone(t, 3*time.Minute)
+	s.needsAProcessOfEach()
 	url := s.readyAtZero("kept", service{name: "kept", concurrency: 1}.manifest())
 	scale := func(ctx context.Context, replicas int) error {
 		patch := fmt.Sprintf(`{"spec":{"replicas":%d}}`, replicas)

@@ -176,12 +176,12 @@ func (s *soak) deletePod(ctx context.Context, v service) (string, error) {
 
 // deleteActivator deletes one activator as a user or a node drain does, with its grace period.
 func (s *soak) deleteActivator(ctx context.Context, _ service) (string, error) {
-	pods, err := s.Kube.CoreV1().Pods(cluster.System).List(ctx, metav1.ListOptions{LabelSelector: "app=activator"})
+	pods, err := s.Kube.CoreV1().Pods(cluster.System).List(ctx, metav1.ListOptions{LabelSelector: "app=" + s.Program("activator")})
 	if err != nil {
 		return "", err
 	}
 	if len(pods.Items) == 0 {
-		return "", fmt.Errorf("namespace %s has no pod with the label app=activator", cluster.System)
+		return "", fmt.Errorf("namespace %s has no pod with the label app=%s", cluster.System, s.Program("activator"))
 	}
 	pod := pods.Items[s.random.IntN(len(pods.Items))].Name
 	return s.delete(ctx, cluster.System, pod)

@@ -51,12 +51,14 @@ func (s *soak) run(ctx context.Context) (err error) {
 			return err
 		}
 		// Alone, an activator that is killed leaves nobody to send new requests to.
-		restore, err := s.ScaleActivators(ctx, 2)
-		if restore != nil {
-			undo = append(undo, restore)
-		}
-		if err != nil {
-			return err
+		if !s.OneProcess() {
+			restore, err := s.ScaleActivators(ctx, 2)
+			if restore != nil {
+				undo = append(undo, restore)
+			}
+			if err != nil {
+				return err
+			}
 		}
 	}
 	probers := map[string]*probe.Prober{}

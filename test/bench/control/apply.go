@@ -37,11 +37,11 @@ func (b *bench) rest(ctx context.Context, when string) (cluster.Usage, error) {
 		return cluster.Usage{}, err
 	}
 	var sum cluster.Usage
-	for _, component := range cluster.Components {
-		u := used[component]
+	for _, program := range b.Programs {
+		u := used[program]
 		sum.CPUSeconds += u.CPUSeconds
 		sum.AnonBytes += u.AnonBytes
-		if err := b.out.Line(result.Fields{"component": component, "when": when, "anon_mib": u.AnonBytes / (1 << 20), "cpu_s": u.CPUSeconds}); err != nil {
+		if err := b.out.Line(result.Fields{"component": program, "when": when, "anon_mib": u.AnonBytes / (1 << 20), "cpu_s": u.CPUSeconds}); err != nil {
 			return cluster.Usage{}, err
 		}
 	}

@@ -55,6 +55,8 @@ type Cluster struct {
 	Dynamic dynamic.Interface
 	// Gateway is host:port of the external gateway.
 	Gateway string
+	// Programs are the Deployments in which Ebb's components run.
+	Programs []string
 
 	mapper *restmapper.DeferredDiscoveryRESTMapper
 }
@@ -83,6 +85,9 @@ func connect(ctx context.Context, config *rest.Config) (*Cluster, error) {
 	c := &Cluster{Config: config, Kube: kube, Dynamic: dyn,
 		mapper: restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(kube.Discovery()))}
 	if c.Gateway, err = c.findGateway(ctx); err != nil {
+		return nil, err
+	}
+	if c.Programs, err = c.findPrograms(ctx); err != nil {
 		return nil, err
 	}
 	return c, nil

@@ -10,14 +10,42 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 )
 
-// Components are the Deployments of Ebb in System.
+// Components are the components of Ebb that have Deployments in System.
 var Components = []string{"activator", "autoscaler", "controller", "webhook"}
 
-// Usage is the resource usage of a component's processes: CPU time since they started and current
+// Edge is the Deployment of all of them in the edge profile (docs/edge.md).
+const Edge = "ebb"
+
+// findPrograms returns the Deployments in which the components run.
+func (c *Cluster) findPrograms(ctx context.Context) ([]string, error) {
+	switch _, err := c.Kube.AppsV1().Deployments(System).Get(ctx, Edge, metav1.GetOptions{}); {
+	case err == nil:
+		return []string{Edge}, nil
+	case apierrors.IsNotFound(err):
+		return Components, nil
+	default:
+		return nil, fmt.Errorf("read Deployment %s/%s: %w", System, Edge, err)
+	}
+}
+
+// OneProcess reports whether all components run in one process: the edge profile.
+func (c *Cluster) OneProcess() bool { return slices.Contains(c.Programs, Edge) }
+
+// Program returns the Deployment in which a component runs. Its name is also that of the container
+// and of the pods' label app.
+func (c *Cluster) Program(component string) string {
+	if c.OneProcess() {
+		return Edge
+	}
+	return component
+}
+
+// Usage is the resource usage of a program's processes: CPU time since they started and current
 // anonymous memory.
 type Usage struct {
 	CPUSeconds float64
@@ -25,16 +53,16 @@ type Usage struct {
 }
 
 // Usage reads process_cpu_seconds_total and process_anonymous_memory_bytes of each pod of each
-// component, through the API server's proxy, and adds up the pods of each component.
+// program, through the API server's proxy, and adds up the pods of each program.
 func (c *Cluster) Usage(ctx context.Context) (map[string]Usage, error) {
 	used := map[string]Usage{}
-	for _, component := range Components {
-		pods, err := c.Kube.CoreV1().Pods(System).List(ctx, metav1.ListOptions{LabelSelector: "app=" + component})
+	for _, program := range c.Programs {
+		pods, err := c.Kube.CoreV1().Pods(System).List(ctx, metav1.ListOptions{LabelSelector: "app=" + program})
 		if err != nil {
-			return nil, fmt.Errorf("list pods of %s: %w", component, err)
+			return nil, fmt.Errorf("list pods of %s: %w", program, err)
 		}
 		if len(pods.Items) == 0 {
-			return nil, fmt.Errorf("namespace %s has no pod with the label app=%s", System, component)
+			return nil, fmt.Errorf("namespace %s has no pod with the label app=%s", System, program)
 		}
 		for _, pod := range pods.Items {
 			text, err := c.Kube.CoreV1().RESTClient().Get().Namespace(System).Resource("pods").Name(pod.Name + ":9090").
@@ -50,18 +78,18 @@ func (c *Cluster) Usage(ctx context.Context) (map[string]Usage, error) {
 			if err != nil {
 				return nil, fmt.Errorf("metrics of %s: %w", pod.Name, err)
 			}
-			sum := used[component]
-			used[component] = Usage{sum.CPUSeconds + cpu, sum.AnonBytes + anon}
+			sum := used[program]
+			used[program] = Usage{sum.CPUSeconds + cpu, sum.AnonBytes + anon}
 		}
 	}
 	return used, nil
 }
 
-// AwaitComponents waits until each pod of each component is Ready and none is terminating.
+// AwaitComponents waits until each pod of each program is Ready and none is terminating.
 func (c *Cluster) AwaitComponents(ctx context.Context) error {
 	return Until(ctx, func() (bool, string, error) {
-		for _, component := range Components {
-			pods, err := c.Kube.CoreV1().Pods(System).List(ctx, metav1.ListOptions{LabelSelector: "app=" + component})
+		for _, program := range c.Programs {
+			pods, err := c.Kube.CoreV1().Pods(System).List(ctx, metav1.ListOptions{LabelSelector: "app=" + program})
 			if err != nil {
 				return false, err.Error(), nil
 			}
@@ -76,7 +104,7 @@ func (c *Cluster) AwaitComponents(ctx context.Context) error {
 				}
 			}
 			if len(pods.Items) == 0 {
-				return false, component + " has no pod", nil
+				return false, program + " has no pod", nil
 			}
 		}
 		return true, "", nil

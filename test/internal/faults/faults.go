@@ -29,9 +29,11 @@ type Fault struct {
 	Name string
 	// Loses says what HTTP does not allow to keep, "" if no request may fail.
 	Loses string
-	// Gateway says that the only pod of a gateway may be out of service meanwhile, so that any
-	// number of requests is refused before it reaches Ebb.
-	Gateway bool
+	// Refused says that the only pod on the path may be out of service meanwhile, so that any
+	// number of requests is refused, besides those that are lost.
+	Refused bool
+	// Behind says that it may lose only requests that go through the activator.
+	Behind bool
 	// Do breaks something and mends it, at once if ctx ends.
 	Do func(ctx context.Context) error
 }
@@ -62,7 +64,7 @@ func (s Set) All() []Fault {
 		{Name: "API server away", Do: program("away", "kube-apiserver", 5*time.Minute)},
 		{Name: "API server frozen", Do: program("freeze", "kube-apiserver", time.Minute)},
 		{Name: "etcd restarted", Do: program("away", "etcd", 2*time.Second)},
-		{Name: "kubelet restarted", Gateway: true, Loses: "requests that the gateway's Service refuses: a kubelet that starts reports " +
+		{Name: "kubelet restarted", Refused: true, Loses: "requests that the gateway's Service refuses: a kubelet that starts reports " +
 			"pods with a startup probe as not ready until it has probed them", Do: func(ctx context.Context) error {
 			if err := program("away", "kubelet", 5*time.Second)(ctx); err != nil {
 				return err
@@ -77,14 +79,18 @@ func (s Set) All() []Fault {
 		{Name: "webhook certificate expired", Do: s.expireCertificate},
 	}
 	const inHand = "the requests that the process has in hand"
-	for _, component := range cluster.Components {
-		p := container{cluster.System, "app=" + component, component}
-		var loses string
-		if component == "activator" {
-			loses = inHand
+	for _, program := range s.Programs {
+		f, p := Fault{}, container{cluster.System, "app=" + program, program}
+		switch program {
+		case "activator":
+			f = Fault{Behind: true, Loses: inHand}
+		case cluster.Edge:
+			f = Fault{Behind: true, Loses: inHand + ", and those that the gateway refuses until it runs again", Refused: true}
 		}
-		list = append(list, Fault{Name: component + " killed", Loses: loses, Do: func(ctx context.Context) error { return s.kill(ctx, p) }},
-			Fault{Name: component + " frozen", Loses: loses, Do: func(ctx context.Context) error { return s.freeze(ctx, p) }})
+		killed, frozen := f, f
+		killed.Name, killed.Do = program+" killed", func(ctx context.Context) error { return s.kill(ctx, p) }
+		frozen.Name, frozen.Do = program+" frozen", func(ctx context.Context) error { return s.freeze(ctx, p) }
+		list = append(list, killed, frozen)
 	}
 	for _, name := range []string{"agent", "guard"} {
 		p := container{cluster.System, "app=node-agent", name}

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"ebb.dev/ebb/test/internal/cluster"
 )
 
 // docs/faults.md says what users see of each fault.
@@ -13,21 +15,24 @@ func TestEachFaultIsDocumented(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, f := range (Set{Longest: time.Second}).All() {
-		if !strings.Contains(string(page), "| "+f.Name+" |") {
-			t.Errorf("docs/faults.md has no row for %s", f.Name)
+	for _, programs := range [][]string{cluster.Components, {cluster.Edge}} {
+		for _, f := range (Set{Cluster: &cluster.Cluster{Programs: programs}, Longest: time.Second}).All() {
+			if !strings.Contains(string(page), "| "+f.Name+" |") {
+				t.Errorf("docs/faults.md has no row for %s", f.Name)
+			}
 		}
 	}
 }
 
 func TestFaultsAreChosenByName(t *testing.T) {
-	all := Set{}.All()
+	set := Set{Cluster: &cluster.Cluster{Programs: cluster.Components}}
+	all := set.All()
 	for names, want := range map[string]int{"all": len(all), "etcd restarted": 1, "etcd restarted,gateway replaced": 2} {
-		if got, err := (Set{}).Choose(names); err != nil || len(got) != want {
+		if got, err := set.Choose(names); err != nil || len(got) != want {
 			t.Errorf("%s: %v, %v", names, Names(got), err)
 		}
 	}
-	if _, err := (Set{}).Choose("etcd restarted,flood"); err == nil || !strings.Contains(err.Error(), `no fault "flood"`) || !strings.Contains(err.Error(), all[0].Name) {
+	if _, err := set.Choose("etcd restarted,flood"); err == nil || !strings.Contains(err.Error(), `no fault "flood"`) || !strings.Contains(err.Error(), all[0].Name) {
 		t.Errorf("got %v", err)
 	}
 }

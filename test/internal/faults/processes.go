@@ -35,6 +35,12 @@ func ctl(ctx context.Context, arguments ...string) error {
 // container is a container of all pods of a namespace with a label.
 type container struct{ namespace, label, name string }
 
+// program is the container in which a component of Ebb runs.
+func (s Set) program(component string) container {
+	name := s.Program(component)
+	return container{cluster.System, "app=" + name, name}
+}
+
 // process is a container's process on this machine. The container's ID tells it apart from a later
 // process with the same number.
 type process struct {
@@ -119,7 +125,7 @@ func (s Set) KillCourier(ctx context.Context) error {
 
 // cutOff takes from the activators the way to half of the pods of each revision.
 func (s Set) cutOff(ctx context.Context) error {
-	activators, err := s.processes(ctx, container{cluster.System, "app=activator", "activator"})
+	activators, err := s.processes(ctx, s.program("activator"))
 	if err != nil {
 		return err
 	}
