@@ -31,6 +31,16 @@ func BeginGeneration(object duckv1.KRShaped) {
 	})
 }
 
+// AfterFailure gives Ready back what it was when the reconcile began, if that was not True and the
+// reconcile failed. Reconcilers set one condition after the other, so Ready may be True for a
+// moment because of what was found for an older generation.
+func AfterFailure(began *apis.Condition, object duckv1.KRShaped) {
+	set, status := object.GetConditionSet(), object.GetStatus()
+	if began != nil && !began.IsTrue() && status.GetCondition(began.Type).IsTrue() {
+		set.Manage(status).SetCondition(*began)
+	}
+}
+
 // KeepTransitionTimes gives each condition of status that reads as it did in before the time it had
 // there. A reconcile that recomputes conditions from scratch passes through values it does not end
 // with.

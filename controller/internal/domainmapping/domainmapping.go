@@ -140,6 +140,10 @@ func New(w *reconcile.World) *reconcile.Controller {
 func (r *reconciler) reconcile(ctx context.Context, dm *v1beta1.DomainMapping) (time.Duration, error) {
 	status := &dm.Status
 	status.InitializeConditions()
+	if status.ObservedGeneration != dm.Generation && status.GetCondition(v1beta1.DomainMappingConditionIngressReady).IsTrue() {
+		// The gateways were seen to do what the mapping said before.
+		status.MarkIngressNotConfigured()
+	}
 	s := r.settings.Load()
 
 	claimed, err := r.claim(ctx, dm, s)

@@ -272,3 +272,21 @@ func TestAMappingDoesNotLeadOutOfItsNamespace(t *testing.T) {
 		t.Error("an HTTPRoute was written")
 	}
 }
+
+// The gateways were seen to follow generation 1, whatever hinders the first reconcile of the next.
+func TestAChangedMappingIsNotExposedByWhatItWas(t *testing.T) {
+	s := set(t, nil)
+	put := func(ref string) {
+		dm := &v1beta1.DomainMapping{ObjectMeta: metav1.ObjectMeta{Name: domain, Namespace: "ns"},
+			Spec: v1beta1.DomainMappingSpec{Ref: duckv1.KReference{Kind: "Service", Name: ref, APIVersion: "serving.knative.dev/v1"}}}
+		dm.Status.ObservedGeneration = 1
+		dm.Status.InitializeConditions()
+		dm.Status.MarkIngressReady()
+		s.put(mappings, "serving.knative.dev/v1beta1", "DomainMapping", dm)
+	}
+	put("hello")
+	s.until("no claim", is("DomainClaimed", "False DomainAlreadyClaimed"))
+	s.until("nothing changed", is("IngressReady", "True"))
+	put("other")
+	s.until("not yet exposed", is("IngressReady", "Unknown IngressNotConfigured"))
+}

@@ -36,6 +36,7 @@ type Client[T any] interface {
 //   - reads the object from the cache and passes on a copy;
 //   - does nothing for an object that is being deleted, or whose namespace is, except to finalize it;
 //   - sets Ready to Unknown, reason NewObservedGenFailure, before it reconciles a new generation;
+//   - makes nothing Ready by a reconcile that failed;
 //   - sets observedGeneration afterwards, even if the reconcile failed;
 //   - sets lastTransitionTime of the conditions that changed;
 //   - writes the status at most once, only if it changed, and not while holdFor says that it can wait.
@@ -114,7 +115,11 @@ func (k Kind[T]) reconcile(ctx context.Context, key Key) (time.Duration, error) 
 	}
 
 	conditions.BeginGeneration(object)
+	began := object.GetStatus().GetCondition(object.GetConditionSet().GetTopLevelConditionType())
 	again, err := k.Reconcile(ctx, object)
+	if err != nil {
+		conditions.AfterFailure(began, object)
+	}
 	k.endGeneration(before, object)
 	if hold := k.holdFor(before, object); hold > 0 && err == nil {
 		if again == 0 || hold < again {

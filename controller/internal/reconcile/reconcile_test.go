@@ -100,10 +100,11 @@ func TestAFailedReconcileOfANewGenerationDoesNotLeaveTheLastReadyInForce(t *test
 	f := newFrame(t, func(_ context.Context, c *servingv1.Configuration) (time.Duration, error) {
 		mu.Lock()
 		defer mu.Unlock()
+		// Also what a reconcile does whose other conditions are still True from before.
+		c.GetConditionSet().Manage(&c.Status).MarkTrue(apis.ConditionReady)
 		if fail {
 			return 0, errors.New("no luck")
 		}
-		c.GetConditionSet().Manage(&c.Status).MarkTrue(apis.ConditionReady)
 		return 0, nil
 	})
 	f.store.Put(configurations, configuration("c"))

@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
@@ -147,6 +148,10 @@ func New(w *reconcile.World) *reconcile.Controller {
 
 func (r *reconciler) reconcile(ctx context.Context, route *servingv1.Route) (time.Duration, error) {
 	route.Status.InitializeConditions()
+	before := route.Status.DeepCopy()
+	if before.ObservedGeneration != route.Generation {
+		unfollowed(route)
+	}
 	s := r.settings.Load()
 	targets, ok, err := resolve(route, r.configurations, r.revisions)
 	if err != nil || !ok {
@@ -183,17 +188,24 @@ func (r *reconciler) reconcile(ctx context.Context, route *servingv1.Route) (tim
 	if err == nil {
 		err = r.describe(route, s, &in, targets)
 	}
+	if !equality.Semantic.DeepEqual(before.RouteStatusFields, route.Status.RouteStatusFields) {
+		unfollowed(route)
+	}
 	var p *plan.Plan
+	var unsupported error
 	if err == nil {
-		p, err = plan.Make(in)
+		p, unsupported = plan.Make(in)
+		err = unsupported
 	}
 	if bad := new(plan.ConfigError); errors.As(err, &bad) {
 		route.Status.MarkErrorConfig(bad.Error())
 		return 0, reconcile.Permanent(fmt.Errorf("route %s/%s: %w", route.Namespace, route.Name, err))
-	} else if err != nil {
+	} else if unsupported != nil {
 		route.Status.MarkTrafficAssigned()
 		route.Status.MarkIngressFailed("Unsupported", err.Error())
 		return 0, reconcile.Permanent(err)
+	} else if err != nil {
+		return 0, refused(route, err)
 	}
 	route.Status.MarkTrafficAssigned()
 
@@ -235,6 +247,14 @@ func (r *reconciler) reconcile(ctx context.Context, route *servingv1.Route) (tim
 		return time.Millisecond, nil
 	}
 	return again, nil
+}
+
+// unfollowed takes IngressReady back: the gateways were seen to do what the Route said before, not
+// what it says now.
+func unfollowed(route *servingv1.Route) {
+	if route.Status.GetCondition(servingv1.RouteConditionIngressReady).IsTrue() {
+		route.Status.MarkIngressNotConfigured()
+	}
 }
 
 // refused turns an error about an object that a Route needs into a condition if a retry alone does

@@ -529,3 +529,42 @@ func TestARolloutTellsTheGatewaysOfARevisionBeforeItUsesIt(t *testing.T) {
 		return backends() == "hello-00002" && condition(r, "Ready") == "True "
 	})
 }
+
+// A write that fails leaves the gateways where they were, and the conditions of the plan before say
+// nothing of the new one.
+func TestARouteIsNotReadyWhileItsHTTPRoutesCannotBeWritten(t *testing.T) {
+	for _, row := range []struct {
+		name   string
+		change func(*stage)
+	}{
+		{"another target", func(s *stage) { s.route("hello-00002=100") }},
+		{"another latest revision, in the same generation", func(s *stage) { s.configuration("hello-00002") }},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			s := set(t)
+			var conflict atomic.Bool
+			s.store.Admit = func(verb string, resource schema.GroupResource, _ string, object *unstructured.Unstructured) error {
+				if conflict.Load() && verb == "update" && resource == httpRoutes {
+					return apierrors.NewConflict(resource, object.GetName(), errors.New("the object has been modified"))
+				}
+				return nil
+			}
+			for _, name := range []string{"hello-00001", "hello-00002"} {
+				s.revision(name, corev1.ConditionTrue)
+				s.service(name)
+			}
+			s.configuration("hello-00001")
+			s.route("latest=100")
+			s.until("Ready", func(r *servingv1.Route) bool { return condition(r, "Ready") == "True " })
+			conflict.Store(true)
+			row.change(s)
+			leadsToSecond := func(r *servingv1.Route) bool { return r.Status.Traffic[0].RevisionName == "hello-00002" }
+			r := s.until("the status shows the new revision", leadsToSecond)
+			if got := condition(r, "Ready") + ", " + condition(r, "IngressReady"); got != "Unknown IngressNotConfigured, Unknown IngressNotConfigured" {
+				t.Errorf("conditions before the first HTTPRoute is written: %s", got)
+			}
+			conflict.Store(false)
+			s.until("Ready", func(r *servingv1.Route) bool { return condition(r, "Ready") == "True " && leadsToSecond(r) })
+		})
+	}
+}
