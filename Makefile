@@ -79,9 +79,12 @@ e2e: ## start the dev cluster and run the end-to-end tests on it (GATEWAY=envoy-
 REGISTRY ?= registry.example.com/ebb
 DIST ?= dist
 
-.PHONY: release test-release reproduce
+.PHONY: release samples test-release reproduce
 release: ## write what users install to dist/ (VERSION=v0.1.0 REGISTRY=registry.example.com/ebb)
 	@$(DEV) release -version "$(VERSION)" -registry "$(REGISTRY)" -out "$(DIST)" $(ARGS)
+
+samples: ## write the samples' images and manifests to dist-samples/ (REGISTRY=registry.example.com/you)
+	@$(DEV) release -samples -version "$(or $(VERSION),v0.0.0-dev)" -registry "$(REGISTRY)" -out dist-samples $(ARGS)
 
 reproduce: ## make the release of HEAD again in another folder, and compare it with dist/ byte by byte
 	@again=$$(mktemp -d); trap 'git worktree remove --force "$$again/checkout"; rm -rf "$$again"' EXIT; \

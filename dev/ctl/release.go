@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -26,6 +27,7 @@ import (
 type issue struct {
 	version, registry, downloads, out string
 
+	samples         bool     // and nothing else
 	images, plugins []string // architectures, and platforms such as darwin/arm64
 	at              time.Time
 	commit          string
@@ -50,21 +52,34 @@ func (c *control) release(ctx context.Context, args []string, stderr io.Writer) 
 			return err
 		}
 	}
-	for _, s := range []struct {
-		title string
-		do    func(context.Context, *issue, *step.Report) error
-	}{
+	steps := []stage{
 		{"images for " + strings.Join(i.images, ", "), c.releaseImages},
 		{"manifests, chart and samples", c.releaseManifests},
 		{"kubectl ebb", c.releasePlugins},
 		{"bill of materials, notes and checksums", c.releasePapers},
-	} {
+	}
+	if i.samples {
+		steps = []stage{steps[0], {"manifests and checksums", func(context.Context, *issue, *step.Report) error {
+			return errors.Join(c.releaseSamples(i), release.Sums(i.out))
+		}}}
+	}
+	for _, s := range steps {
 		if err := c.steps.Do(ctx, s.title, func(ctx context.Context, r *step.Report) error { return s.do(ctx, i, r) }); err != nil {
 			return err
 		}
 	}
-	fmt.Fprintf(c.out, "%s is in %s; docs/install.md says how to use it\n", i.version, i.out)
+	if i.samples {
+		fmt.Fprintf(c.out, "the samples are in %s; samples/README.md says how to use them\n", i.out)
+	} else {
+		fmt.Fprintf(c.out, "%s is in %s; docs/install.md says how to use it\n", i.version, i.out)
+	}
 	return nil
+}
+
+// stage is a step of a release.
+type stage struct {
+	title string
+	do    func(context.Context, *issue, *step.Report) error
 }
 
 func (c *control) readIssue(ctx context.Context, args []string, stderr io.Writer) (*issue, error) {
@@ -75,6 +90,7 @@ func (c *control) readIssue(ctx context.Context, args []string, stderr io.Writer
 	flags.StringVar(&i.registry, "registry", "registry.example.com/ebb", "where users will pull the images from")
 	flags.StringVar(&i.downloads, "downloads", "", "URL of the folder that the files will be downloaded from, for Krew")
 	flags.StringVar(&i.out, "out", "dist", "folder to write; what is in it is deleted")
+	flags.BoolVar(&i.samples, "samples", false, "only the samples: their images and manifests")
 	images := flags.String("images", "amd64,arm64", "architectures of the images")
 	plugins := flags.String("plugins", "linux/amd64,linux/arm64,darwin/amd64,darwin/arm64,windows/amd64,windows/arm64", "platforms of kubectl ebb")
 	if err := flags.Parse(args); err != nil {
@@ -148,7 +164,10 @@ func (c *control) releaseImages(ctx context.Context, i *issue, r *step.Report) e
 	if err != nil {
 		return err
 	}
-	folders := append(slices.Sorted(maps.Keys(components)), samples...)
+	folders := samples
+	if !i.samples {
+		folders = append(slices.Sorted(maps.Keys(components)), samples...)
+	}
 	base, err := c.releaseBase(ctx, i)
 	if err != nil {
 		return err
@@ -189,7 +208,9 @@ func (c *control) releaseImages(ctx context.Context, i *issue, r *step.Report) e
 		i.refs[filepath.Base(m.Name)] = m.Ref()
 		fmt.Fprintf(&list, "%s\t%s\n", m.Ref(), strings.Join(m.Platforms, ","))
 	}
-	i.refs[edgeProgram] = i.refs[filepath.Base(edgeProgram)] // config/ names programs by their folders
+	if edge, made := i.refs[filepath.Base(edgeProgram)]; made {
+		i.refs[edgeProgram] = edge // config/ names programs by their folders
+	}
 	r.Note("%d images", len(made))
 	return os.WriteFile(filepath.Join(i.out, "images.txt"), list.Bytes(), 0o644)
 }
