@@ -134,10 +134,7 @@ func (p *program) inspect(ctx context.Context, a *access) (*installation, error)
 	if x.resources[names.ServingGroup+"/v1"] == nil {
 		return x, nil
 	}
-	for _, name := range []string{"activator", "autoscaler", "controller", "webhook"} {
-		d, err := a.kube.AppsV1().Deployments(names.SystemNamespace).Get(ctx, name, metav1.GetOptions{})
-		x.parts = append(x.parts, part{name, d, err})
-	}
+	x.inspectParts(ctx, a)
 	x.agents, x.agentsErr = a.kube.AppsV1().DaemonSets(names.SystemNamespace).Get(ctx, "node-agent", metav1.GetOptions{})
 	x.inspectSettings(ctx, a)
 	if x.settings != nil {
@@ -156,6 +153,21 @@ func (p *program) inspect(ctx context.Context, a *access) (*installation, error)
 		x.nodes = nodes.Items
 	}
 	return x, nil
+}
+
+// inspectParts reads the Deployments of the components, or the one of the edge profile.
+func (x *installation) inspectParts(ctx context.Context, a *access) {
+	read := func(name string) part {
+		d, err := a.kube.AppsV1().Deployments(names.SystemNamespace).Get(ctx, name, metav1.GetOptions{})
+		return part{name, d, err}
+	}
+	if all := read("ebb"); all.err == nil {
+		x.parts = []part{all}
+		return
+	}
+	for _, name := range []string{"activator", "autoscaler", "controller", "webhook"} {
+		x.parts = append(x.parts, read(name))
+	}
 }
 
 // probeService is a Service for a dry run.

@@ -127,7 +127,7 @@ func TestTheOperatorTakesTheObjects(t *testing.T) {
 			seen[kind.Kind]++
 		}
 	}
-	if seen["PodMonitor"] != 3 || seen["PrometheusRule"] != 2 || len(seen) != 2 {
+	if seen["PodMonitor"] != 4 || seen["PrometheusRule"] != 2 || len(seen) != 2 {
 		t.Errorf("the files have %v", seen)
 	}
 }
@@ -146,14 +146,14 @@ func TestBothWaysToScrapeHaveTheSameJobs(t *testing.T) {
 		jobs[i] = slices.DeleteFunc(jobs[i], func(job string) bool { return job == "ebb-components" }) // replaced
 		slices.Sort(jobs[i])
 	}
-	if len(jobs[0]) != 3 || !slices.Equal(jobs[0], jobs[1]) {
+	if len(jobs[0]) != 8 || !slices.Equal(jobs[0], jobs[1]) {
 		t.Errorf("the monitors have the jobs %v, the plain configuration %v", jobs[0], jobs[1])
 	}
 }
 
 func TestKustomizeMakesTheObjects(t *testing.T) {
 	for name, want := range map[string][]string{
-		".":            {"PodMonitor ebb-components", "PodMonitor ebb-node-agent", "PodMonitor ebb-queue-proxy", "PrometheusRule ebb"},
+		".":            {"PodMonitor ebb-components", "PodMonitor ebb-edge", "PodMonitor ebb-node-agent", "PodMonitor ebb-queue-proxy", "PrometheusRule ebb"},
 		"knative-1.18": {"PrometheusRule ebb-knative-1.18-names"},
 		"dashboards":   {"ConfigMap ebb-dashboard-cold-starts", "ConfigMap ebb-dashboard-control-plane", "ConfigMap ebb-dashboard-service"},
 	} {
