@@ -70,8 +70,8 @@ fuzz: ## run each fuzz target for a minute (ARGS='-lasts 10m FuzzMachine': one f
 test: check e2e ## the whole gate, as in CI; ends with a soak of one minute
 	@$(STEP) soak "$(MAKE) --no-print-directory soak ARGS='-lasts 1m -seed 1'"
 
-e2e: ## start the dev cluster and run the end-to-end tests on it (GATEWAY=envoy-gateway: with it in place of istio)
-	@$(STEP) cluster '$(DEV) up all $(GATEWAY)'
+e2e: ## start the dev cluster and run the end-to-end tests on it (GATEWAY=envoy-gateway: with it in place of istio; PROFILE=edge: on the edge profile)
+	@$(STEP) cluster '$(DEV) up all $(PROFILE) $(GATEWAY)'
 	@$(STEP) e2e 'eval "$$($(DEV) kubeconfig)"; go test -tags e2e -count=1 -parallel 3 -timeout 30m ./test/e2e/...'
 
 ## Release
