@@ -105,9 +105,10 @@ func explain(about *subject) *explanation {
 		x.Revisions = append(x.Revisions, explainRevision(r))
 		x.remember(about.view)
 		for _, p := range problems("Revision "+r.Name, r.Status.Conditions) {
-			// The Service repeats what its Revisions say.
+			// The Service repeats what its Revisions say, or says that there is none to use.
 			x.Problems = slices.DeleteFunc(x.Problems, func(of problem) bool {
-				return of.Of == "Service "+s.Name && p.Message != "" && strings.Contains(of.Message, p.Message)
+				return of.Of == "Service "+s.Name && (p.Message != "" && strings.Contains(of.Message, p.Message) ||
+					of.Reason == serving.ReasonRevisionMissing && strings.HasPrefix(of.Message, "Configuration "))
 			})
 			x.Problems = append(x.Problems, p)
 			if p.Type == string(serving.RevisionConditionContainerHealthy) && p.Status == string(corev1.ConditionFalse) {
@@ -169,6 +170,11 @@ func problems(of string, conditions []apis.Condition) (all []problem) {
 			continue
 		}
 		all = append(all, problem{of, string(c.Type), string(c.Status), c.Reason, strings.TrimSpace(c.Message)})
+	}
+	// While one fails, what is only not known yet is no reason: ResourcesAvailable is Deploying
+	// until a pod is ready.
+	if slices.ContainsFunc(all, func(p problem) bool { return p.Status == string(corev1.ConditionFalse) }) {
+		all = slices.DeleteFunc(all, func(p problem) bool { return p.Status == string(corev1.ConditionUnknown) && p.Message == "" })
 	}
 	return all
 }

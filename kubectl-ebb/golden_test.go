@@ -121,8 +121,19 @@ func TestExplain(t *testing.T) {
 	failed.Status.Conditions = duckv1.Conditions{
 		{Type: serving.RevisionConditionActive, Status: corev1.ConditionFalse, Reason: "NoTraffic"},
 		{Type: "ContainerHealthy", Status: corev1.ConditionFalse, Reason: "ExitCode1", Message: "Container failed with: no database\n"},
+		{Type: serving.RevisionConditionResourcesAvailable, Status: corev1.ConditionUnknown, Reason: "Deploying"},
 	}
 	failing := service("cart", apis.Condition{Status: corev1.ConditionFalse, Reason: "RevisionFailed", Message: `Revision "cart-00002" failed with message: no database.`}, to("cart-00001", 100, ""))
+
+	unpulled := scaled("cart-00001", 0, 0, 0, "activation-timeout", "no pod became ready in time", inputs("unknown", "unknown", "0", "7"))
+	unpulled.Status.Conditions = duckv1.Conditions{
+		{Type: serving.RevisionConditionResourcesAvailable, Status: corev1.ConditionFalse, Reason: "ImagePullBackOff", Message: "manifest unknown"},
+		{Type: "ContainerHealthy", Status: corev1.ConditionUnknown, Reason: "Deploying"},
+	}
+	never := service("cart", apis.Condition{Status: corev1.ConditionFalse, Reason: "RevisionFailed", Message: `Revision "cart-00001" failed with message: manifest unknown.`})
+	never.Status.Conditions = append(never.Status.Conditions,
+		apis.Condition{Type: "ConfigurationsReady", Status: corev1.ConditionFalse, Reason: "RevisionFailed", Message: `Revision "cart-00001" failed with message: manifest unknown.`},
+		apis.Condition{Type: "RoutesReady", Status: corev1.ConditionFalse, Reason: serving.ReasonRevisionMissing, Message: `Configuration "cart" does not have any ready Revision.`})
 
 	remembered := scaled("cart-00002", 100, 5, 5, "max-scale", "max-scale allows 5 of the 7 asked for", inputs("48", "50", "2", "7"))
 	remembered.Annotations = map[string]string{names.MaxScaleAnnotation: "5"}
@@ -139,6 +150,7 @@ func TestExplain(t *testing.T) {
 		"starting": {service: service("cart", ready, to("cart-00002", 100, "")), revisions: []revision{starting}},
 		"split":    {service: service("cart", ready, to("cart-00001", 90, ""), to("cart-00002", 10, "canary")), revisions: []revision{old, canary}},
 		"failed":   {service: failing, revisions: []revision{old, failed}},
+		"never":    {service: never, revisions: []revision{unpulled}},
 		"new":      {service: service("cart", apis.Condition{})},
 		"undecided": {service: service("cart", ready, to("cart-00002", 100, "")), revisions: []revision{
 			{Revision: &serving.Revision{ObjectMeta: metav1.ObjectMeta{Name: "cart-00002"}}, percent: 100}}},
