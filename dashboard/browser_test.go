@@ -188,7 +188,7 @@ func TestAllServicesAreShownAndKeysWork(t *testing.T) {
 	r.is(rows + " === 500")
 	r.sees("500 Services", "Not ready", "Live", "stable average")
 	r.is("document.querySelectorAll('.list .spark .line').length > 250")
-	if first := value[string](r, "document.querySelector('.list .row a').textContent"); first != "checkout" {
+	if first := value[string](r, "document.querySelector('.list .row a').textContent"); first != "ledger" {
 		t.Errorf("the first Service is %s, not the one that needs somebody", first)
 	}
 
@@ -216,8 +216,8 @@ func TestAllServicesAreShownAndKeysWork(t *testing.T) {
 		t.Errorf("the first five loads and the 200th are %v", loads)
 	}
 	r.do(chromedp.Click(chromedp.CSS(".chip.bad")))
-	r.is(rows + " === 1")
-	r.sees("checkout", "could not be pulled")
+	r.is(rows + " === 2")
+	r.sees("checkout", "ledger", "could not be pulled")
 	r.presses("c")
 	r.sees("Components")
 }
@@ -263,10 +263,36 @@ func TestOtherStatesReadWell(t *testing.T) {
 		"#/ns/media/thumbnails": {"Queueing", " requests wait for a free slot", "2.4 s"},
 		"#/ns/shop/newsletter":  {"Is at zero; the next request starts a pod", "None of the newest requests was refused."},
 		"#/ns/shop/checkout":    {"Not ready: Revision", "manifest unknown", "ImagePullFailed", "So there is no load to show"},
+		"#/ns/shop/ledger":      {"There was never a figure, because no pod was ever ready. Not ready: Revision", "manifest unknown"},
+		"#/ns/shop/archive":     {"The autoscaler remembers no pod and no request."},
 		"#/cluster":             {"webhook has too few replicas · 3 nodes", "400 MiB of them in memory", "compressed, 8 GiB of swap", "Cordoned"},
 	} {
 		t.Run(path, func(t *testing.T) { s.adminOpens(t, path).sees(texts...) })
 	}
+}
+
+// What a canvas shows can be read only where it is drawn.
+func TestAMinuteIsDividedIntoSeconds(t *testing.T) {
+	r := onStage(t).adminOpens(t, "")
+	r.do(chromedp.Evaluate[chromedp.Void](`{
+		const fillText = CanvasRenderingContext2D.prototype.fillText;
+		window.drawn = new Set();
+		CanvasRenderingContext2D.prototype.fillText = function (text, ...rest) { window.drawn.add(text); return fillText.call(this, text, ...rest); };
+	}`))
+	r.is(rows + " === 30")
+	times := func(path string) []string {
+		r.do(chromedp.Evaluate[chromedp.Void](fmt.Sprintf("drawn.clear(); location.hash = %q", path)))
+		r.is("[...drawn].some((text) => text.includes(':'))")
+		return value[[]string](r, "[...drawn].filter((text) => text.includes(':'))")
+	}
+	if ticks := times("#/ns/shop/wishlist"); len(ticks) < 4 || len(ticks[0]) != len("15:04:05") {
+		t.Errorf("a minute has the ticks %v", ticks)
+	}
+	r.sees("The last minute")
+	if ticks := times("#/ns/shop/cart"); len(ticks) < 4 || len(ticks[0]) != len("15:04") {
+		t.Errorf("ten minutes have the ticks %v", ticks)
+	}
+	r.sees("The last 10 minutes")
 }
 
 func TestErrorsSayWhatToDo(t *testing.T) {

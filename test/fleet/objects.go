@@ -35,12 +35,13 @@ func (s *service) objects(t time.Time) []any {
 		return c
 	}
 	objects := []any{svc}
-	if s.kind == broken {
+	if s.kind == broken || s.kind == never {
 		message := fmt.Sprintf("Revision %q failed with message: the image \"registry.example/%s\" could not be pulled: manifest unknown.", s.name+"-00001", s.key())
 		svc.Status.Conditions = append(svc.Status.Conditions, is(servingv1.ServiceConditionConfigurationsReady, "RevisionFailed", message),
 			is(apis.ConditionReady, "RevisionFailed", message), is(servingv1.ServiceConditionRoutesReady, "RevisionMissing", "Configuration \""+s.name+"\" does not have any ready Revision."))
 		svc.Status.LatestCreatedRevisionName = s.name + "-00001"
 	} else {
+		svc.Status.LatestReadyRevisionName = s.name + "-00001"
 		svc.Status.Conditions = append(svc.Status.Conditions, is(servingv1.ServiceConditionConfigurationsReady, "", ""), is(apis.ConditionReady, "", ""),
 			is(servingv1.ServiceConditionRoutesReady, "", ""))
 		for name, share := range s.revisions() {
@@ -56,7 +57,7 @@ func (s *service) objects(t time.Time) []any {
 			ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: name, CreationTimestamp: svc.CreationTimestamp, Labels: map[string]string{names.ServiceLabel: s.name}}}
 		r.Spec.Containers = svc.Spec.Template.Spec.Containers
 		switch s.kind {
-		case broken:
+		case broken, never:
 			r.Status.Conditions = append(r.Status.Conditions, is(servingv1.RevisionConditionContainerHealthy, "ImagePullFailed", "the image \"registry.example/"+s.key()+"\" could not be pulled: manifest unknown."))
 		default:
 			r.Status.Conditions = append(r.Status.Conditions, is(apis.ConditionReady, "", ""))

@@ -27,6 +27,9 @@ const (
 	slow
 	asleep
 	zero
+	never  // started: no pod was ever ready
+	unused // for longer than a Series
+	young  // began a minute ago
 )
 
 // service is one Service, as a function of the time.
@@ -76,6 +79,9 @@ var known = []*service{
 	{namespace: "media", name: "thumbnails", kind: slow, peak: 38},
 	{namespace: TenantsNamespace, name: "reports", kind: asleep, peak: 9},
 	{namespace: TenantsNamespace, name: "newsletter", kind: zero, peak: 3},
+	{namespace: TenantsNamespace, name: "ledger", kind: never},
+	{namespace: TenantsNamespace, name: "archive", kind: unused},
+	{namespace: TenantsNamespace, name: "wishlist", kind: young, peak: 12},
 }
 
 var (
@@ -177,8 +183,14 @@ func (s *service) now(t time.Time) view.Now {
 // series are the points up to a time, scaled to a revision's share.
 func (s *service) series(t time.Time, points int, share float64, latency bool) view.Series {
 	step := view.StepSeconds * time.Second
+	switch s.kind {
+	case never, unused:
+		points = 0
+	case young:
+		points = 13
+	}
 	start := t.Truncate(step).Add(-time.Duration(points-1) * step)
-	out := view.Series{Start: start, StepSeconds: view.StepSeconds}
+	out := view.Series{Start: start, StepSeconds: view.StepSeconds, Load: view.Values{}}
 	for i := range points {
 		at := start.Add(time.Duration(i) * step)
 		r := s.at(at)

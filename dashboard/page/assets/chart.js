@@ -1,5 +1,6 @@
 // One chart of a timeline, by uPlot. The cursor is shared: it belongs to the timeline.
 import { Component, html } from "./html.js";
+import { clock } from "./format.js";
 
 const gutter = 46; // left of the plot, as the style sheet knows, too
 const right = 10;
@@ -15,6 +16,14 @@ const library = () =>
   }));
 
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue("--" + name).trim();
+
+// ticksOf labels times, without a label that the right edge would cut.
+function ticksOf(plot, times) {
+  const length = times.some((t) => t % 60) ? 8 : 5;
+  const { min, max } = plot.scales.x;
+  const fits = (t) => ((max - t) / (max - min)) * (plot.width - gutter - right) + right > length * 3.2;
+  return times.map((t) => (fits(t) ? clock(t * 1000).slice(0, length) : ""));
+}
 
 export class Chart extends Component {
   // Only data goes to uPlot; its element is left alone.
@@ -79,7 +88,7 @@ export class Chart extends Component {
       cursor: { y: false, drag: { x: false, y: false }, points: { size: 6 }, bind: { dblclick: () => null } },
       scales: { y: { range: (_, low, high) => [0, Math.max(1, high || 0) * 1.12] } },
       axes: [
-        { ...axes, show: Boolean(axis), size: 26, space: 70, grid: { show: false }, values: (_, ticks) => ticks.map((t) => new Date(t * 1000).toTimeString().slice(0, 5)) },
+        { ...axes, show: Boolean(axis), size: 26, space: 70, grid: { show: false }, values: ticksOf },
         { ...axes, size: gutter, space: 34, incrs: this.props.kind === "pods" ? [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000] : undefined, values: (_, ticks) => ticks.map(format) },
       ],
       series: [{}, ...data.map((d) => ({

@@ -45,6 +45,13 @@ export function ago(from, now) {
   return Math.floor(s / 86_400) + " d";
 }
 
+// last names a time that ends now.
+export function last(seconds) {
+  if (seconds < 55) return "The last " + seconds + " seconds";
+  const minutes = Math.round(seconds / 60);
+  return minutes === 1 ? "The last minute" : "The last " + minutes + " minutes";
+}
+
 const two = (n) => String(n).padStart(2, "0");
 export const clock = (time) => {
   const t = new Date(time);

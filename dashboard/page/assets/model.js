@@ -61,6 +61,13 @@ export function answer(service, view) {
   return view.revisions.length > 1 ? has + ". Most requests go to " + of.name + ": " + why + "." : has + ": " + why + ".";
 }
 
+// silence is why there are no figures to draw, of a Service or of one of its revisions.
+export function silence(service, now) {
+  if (now.replicas.wanted > 0 || now.replicas.ready > 0 || now.inFlight > 0) return "The first figures come in a few seconds.";
+  if (service && !service.status?.latestReadyRevisionName) return "There was never a figure, because no pod was ever ready. " + answer(service);
+  return "The autoscaler remembers no pod and no request. It looks back ten minutes.";
+}
+
 // split is the traffic of a Service by revision, the largest share first.
 export function split(service) {
   const shares = new Map();

@@ -44,7 +44,7 @@ export function ServicePage({ namespace, name, onFresh, onSignedIn }) {
       <p class="answer">${answer(service, seen)}</p>
       ${url && html`<p class="url"><a href=${url} rel="noreferrer noopener" target="_blank">${url}</a></p>`}
     </header>
-    ${seen ? html`<${Figures} now=${seen.now} /><${Timeline} view=${seen} shares=${split(service)} />` : !error && html`<p class="notice plain">No autoscaler of Ebb decides for this Service: it has no Revision yet that could run, or its class is hpa. So there is no load to show.</p>`}
+    ${seen ? html`<${Figures} now=${seen.now} /><${Timeline} service=${service} view=${seen} shares=${split(service)} />` : !error && html`<p class="notice plain">No autoscaler of Ebb decides for this Service: it has no Revision yet that could run, or its class is hpa. So there is no load to show.</p>`}
     <div class="columns">
       ${service?.status?.traffic?.length > 0 && html`<${Traffic} service=${service} view=${seen} />`}
       <section class="card"><h2>Conditions</h2>

@@ -1,8 +1,8 @@
 // Load, pods and decisions of a Service on one time axis, and the reason at each moment.
 import { html, useEffect, useMemo, useRef, useState } from "./html.js";
 import { Chart } from "./chart.js";
-import { decisions, kind } from "./model.js";
-import { clock, milliseconds, number, pods } from "./format.js";
+import { decisions, kind, silence } from "./model.js";
+import { clock, last, milliseconds, number, pods } from "./format.js";
 
 const kinds = { steady: "follows the load", up: "reacts to a rise", limit: "held back", zero: "on the way to zero" };
 const measures = {
@@ -11,7 +11,7 @@ const measures = {
   latency: { label: "Latency", series: [["p99Ms", "p99", "load"], ["p50Ms", "p50", "second"]], show: milliseconds, single: true },
 };
 
-export function Timeline({ view, shares }) {
+export function Timeline({ service, view, shares }) {
   const [chosen, choose] = useState("");
   const [measure, setMeasure] = useState("load");
   const [at, setAt] = useState(null); // the index of the point under the cursor, null for the newest
@@ -30,7 +30,8 @@ export function Timeline({ view, shares }) {
   const index = at === null ? newest : Math.min(at, newest);
   const runs = useMemo(() => decisions(shown, new Date(times[0] * 1000)), [view, chosen]);
   const moment = times[index];
-  if (newest < 1) return html`<section class="card"><p class="empty">The first figures come in a few seconds.</p></section>`;
+  const choice = several && html`<${Choice} label="Revision" value=${one ? one.name : ""} set=${choose} options=${[["", "All"], ...view.revisions.map((r) => [r.name, short(r.name) + share(shares, r.name)])]} />`;
+  if (newest < 1) return html`<section class="card timeline"><div class="head"><h2>Load and pods</h2>${choice}</div><p class="empty">${silence(service, (one || view).now)}</p></section>`;
 
   // The newest moment is now, not the end of its step.
   const when = at === null ? Infinity : moment * 1000;
@@ -50,8 +51,8 @@ export function Timeline({ view, shares }) {
   };
   const cursor = { index: at, set: setAt };
   return html`<section class="card timeline" ref=${figure}>
-    <div class="head"><h2>The last ${Math.round((times[newest] - times[0]) / 60)} minutes</h2>
-      ${several && html`<${Choice} label="Revision" value=${one ? one.name : ""} set=${choose} options=${[["", "All"], ...view.revisions.map((r) => [r.name, short(r.name) + share(shares, r.name)])]} />`}
+    <div class="head"><h2>${last(times[newest] - times[0])}</h2>
+      ${choice}
       <${Choice} label="Load as" value=${what} set=${setMeasure} options=${allowed.map((m) => [m, measures[m].label])} />
     </div>
     <div class="plots" tabindex="0" role="slider" aria-label="Time" aria-orientation="horizontal" aria-valuemin="0" aria-valuemax=${newest} aria-valuenow=${index} aria-valuetext=${spoken}
