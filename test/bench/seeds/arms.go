@@ -215,7 +215,7 @@ var shares = []float64{0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.999,
 func fieldsOf(a arm, r *load.Report) result.Fields {
 	fields := r.Fields()
 	fields["arm"] = a.name
-	fields["success_percent"] = 100 * float64(r.Total-r.Failed) / float64(max(1, r.Total))
+	fields["success_percent"] = 100 * float64(r.Total-r.Failed-r.TooLate) / float64(max(1, r.Total))
 	if r.Total > 0 {
 		var quantiles []float64
 		for _, share := range shares {

@@ -55,21 +55,33 @@ func httpFigures(l lines) []figure {
 	return []figure{
 		both("p99 at "+value0(most)+" clients", "Nuclio below 500 ms; OpenFaaS has a heavy tail", millis, func(arm string) float64 { return l.at(arm, most, "p99_ms") }),
 		both("requests a second", "Kubeless drops", rate, func(arm string) float64 { return l.at(arm, most, "rps") }),
-		both("requests that failed", "", value0, func(arm string) float64 { return l.where("arm", arm).sum("failed") }),
+		failed(l),
 	}
+}
+
+// failed is the row of the requests that had no 2xx.
+func failed(l lines) figure {
+	return both("requests that failed", "", value0, func(arm string) float64 { return l.where("arm", arm).sum("failed") })
 }
 
 func value0(f float64) string { return value("%.0f", f) }
 
 func payloadFigures(l lines) (all []figure) {
 	for _, x := range l.xs() {
-		all = append(all, figure{fmt.Sprintf("answers of %.0f bytes, rate of the floor's", x), "", times(l.at("ebb", x, "rps") / l.at("floor", x, "rps")), "1"})
+		all = append(all, figure{"answers of " + inBytes(x) + ", rate of the floor's", "", times(l.at("ebb", x, "rps") / l.at("floor", x, "rps")), "1"})
 	}
 	if len(all) > 0 {
 		all[len(all)-1].published = "OpenFaaS and Knative are ahead with large answers, Nuclio with small ones"
 	}
 	most := last(l.xs())
 	return append(all, both("megabytes a second with the largest", "", value0, func(arm string) float64 { return l.at(arm, most, "rps") * most / 1e6 }))
+}
+
+func inBytes(n float64) string {
+	if n == 1 {
+		return "1 byte"
+	}
+	return value("%.0f bytes", n)
 }
 
 func pathFigures(l lines) []figure {
@@ -102,7 +114,7 @@ func steadyFigures(l lines) []figure {
 		both("ten pods have answered after", "", secs, of("served_ten_s")),
 		both("the second pod is Ready after", "", secs, of("two_s")),
 		both("requests a second in the last third", "", rate, of("late_rps")),
-		both("requests that failed", "", value0, of("failed")),
+		failed(l),
 	}
 }
 
@@ -220,7 +232,7 @@ func concurrencyFigures(l lines) []figure {
 		both("linear until, clients", "the prototype until 14, Lambda until 15; OpenWhisk is flat until 8", value0, until),
 		both("the lowest rate, of as many times that of one", "", times, func(arm string) float64 { return lowestLinear(l, arm) }),
 		both("rate of all clients, of as many times that of one", "", times, func(arm string) float64 { return linear(l, arm, last(l.xs())) }),
-		both("requests that failed", "", value0, func(arm string) float64 { return l.where("arm", arm).sum("failed") }),
+		failed(l),
 	}
 }
 
@@ -251,5 +263,11 @@ func sieveFigures(l lines) (all []figure) {
 	for _, x := range l.xs() {
 		all = append(all, figure{fmt.Sprintf("clients: %.0f, rate of the floor's", x), published[x], times(l.at("ebb", x, "rps") / l.at("floor", x, "rps")), "1"})
 	}
-	return append(all, both("answers after more than a second, or not 2xx", "", value0, func(arm string) float64 { return l.where("arm", arm).sum("failed") }))
+	row := func(name, field string) figure {
+		return both(name, "", value0, func(arm string) float64 { return l.where("arm", arm).sum(field) })
+	}
+	if len(l.values("too_late")) == 0 { // older lines count all of them as failed
+		return append(all, row("answers after more than a second, or not 2xx", "failed"))
+	}
+	return append(all, failed(l), row("answers after more than a second", "too_late"))
 }

@@ -89,6 +89,21 @@ func TestCellsAreMediansOfTheirRounds(t *testing.T) {
 	}
 }
 
+func TestLateAnswersAreToldFromFailures(t *testing.T) {
+	line := func(arm string, more result.Fields) result.Fields {
+		return merge(result.Fields{"arm": arm, "x": 1.0, "rps": 1.0}, more)
+	}
+	got := func(all ...result.Fields) string { return fmt.Sprint(sieveFigures(all)[1:]) }
+	if got, want := got(line("ebb", result.Fields{"failed": 2.0, "too_late": 3.0}), line("floor", result.Fields{"failed": 0.0, "too_late": 1.0})),
+		"[{requests that failed  2 0} {answers after more than a second  3 1}]"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	if got, want := got(line("ebb", result.Fields{"failed": 5.0}), line("floor", result.Fields{"failed": 1.0})),
+		"[{answers after more than a second, or not 2xx  5 1}]"; got != want {
+		t.Errorf("of older lines got %s, want %s", got, want)
+	}
+}
+
 func TestTheLeastShareIsOfAnEvenOne(t *testing.T) {
 	for name, c := range map[string]struct {
 		of   map[string]int

@@ -120,7 +120,7 @@ var sections = []section{
 		apart:   "Below the full size, gaps are seconds instead of minutes, with a window of 10 s instead of 60 s. Each cell is one call."},
 	{name: "sieve", source: "tinyFaaS, 4",
 		question: "What does a CPU-bound function keep of its native rate under a thousand clients?",
-		how:      "The primes below 1000, a closed loop; an answer after more than a second counts as failed. The floor is the function in a plain pod.",
+		how:      "The primes below 1000, a closed loop; an answer after more than a second is no success. The floor is the function in a plain pod.",
 		figures:  sieveFigures, grid: "rps", x: "clients", chart: byClients("Requests a second for the primes below 1000", "rps"),
 		caption: "The sieve takes some microseconds, so this, too, measures the path.",
 		apart:   "tinyFaaS compares with a native server on the same board without any gateway. Floor and Ebb here both have the gateway."},

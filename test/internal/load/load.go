@@ -25,7 +25,7 @@ type Loop struct {
 	Requests    int
 	// Body is sent with POST if it is set.
 	Body string
-	// TooLate is how long an answer may take, 0 for any time. A later one counts as failed.
+	// TooLate is how long an answer may take, 0 for any time. A later one is no success.
 	TooLate time.Duration
 }
 
@@ -36,6 +36,7 @@ type Report struct {
 	Outstanding   int
 	Total, Failed int
 	Failure       probe.Reply // the first one
+	TooLate       int         // 2xx after more than Loop.TooLate; they are not among Failed
 	Late          int         // answered with success in the last third of Loop.Lasts
 	inTime        int         // answered with success before the end, if Loop.Lasts set one
 	Seconds       []int       // successes of each second
@@ -43,11 +44,12 @@ type Report struct {
 	LatePods      map[string]int // as Pods, of the last third
 	took          []float64      // milliseconds, of all answers
 	served        []time.Duration
+	limit         time.Duration // Loop.TooLate
 }
 
 // Run runs the loop.
 func (l Loop) Run(ctx context.Context) *Report {
-	r := &Report{Begun: time.Now(), Outstanding: l.Outstanding, Pods: map[string]int{}, LatePods: map[string]int{}}
+	r := &Report{Begun: time.Now(), Outstanding: l.Outstanding, limit: l.TooLate, Pods: map[string]int{}, LatePods: map[string]int{}}
 	var end, lateFrom time.Time
 	if l.Lasts > 0 {
 		end = r.Begun.Add(l.Lasts)
@@ -64,7 +66,7 @@ func (l Loop) Run(ctx context.Context) *Report {
 			for more() {
 				reply := l.send(ctx)
 				mu.Lock()
-				r.note(reply, reply.OK() && (l.TooLate == 0 || reply.Took <= l.TooLate), end, lateFrom)
+				r.note(reply, end, lateFrom)
 				mu.Unlock()
 			}
 		})
@@ -84,7 +86,7 @@ func (l Loop) send(ctx context.Context) probe.Reply {
 	return probe.Post(ctx, l.Client, l.URL, l.Body)
 }
 
-func (r *Report) note(reply probe.Reply, ok bool, end, lateFrom time.Time) {
+func (r *Report) note(reply probe.Reply, end, lateFrom time.Time) {
 	done := time.Now()
 	r.Total++
 	r.took = append(r.took, result.Milliseconds(reply.Took))
@@ -94,10 +96,14 @@ func (r *Report) note(reply probe.Reply, ok bool, end, lateFrom time.Time) {
 			r.served = append(r.served, done.Sub(r.Begun))
 		}
 	}
-	if !ok {
+	if !reply.OK() {
 		if r.Failed++; r.Failed == 1 {
 			r.Failure = reply
 		}
+		return
+	}
+	if r.limit > 0 && reply.Took > r.limit {
+		r.TooLate++
 		return
 	}
 	if end.IsZero() || done.Before(end) {
@@ -133,8 +139,13 @@ func (r *Report) ServedBy(n int) any {
 	return result.Milliseconds(r.served[n-1]) / 1000
 }
 
-// Fields are the members of the report that every benchmark prints.
+// Fields are the members of the report that every benchmark prints. too_late is there if answers
+// had a limit.
 func (r *Report) Fields() result.Fields {
-	return result.Fields{"outstanding": r.Outstanding, "requests": r.Total, "failed": r.Failed, "rps": r.RPS(),
+	fields := result.Fields{"outstanding": r.Outstanding, "requests": r.Total, "failed": r.Failed, "rps": r.RPS(),
 		"p50_ms": r.Quantile(0.5), "p99_ms": r.Quantile(0.99)}
+	if r.limit > 0 {
+		fields["too_late"] = r.TooLate
+	}
+	return fields
 }
