@@ -92,9 +92,9 @@ reproduce: ## make the release of HEAD again in another folder, and compare it w
 	$(MAKE) --no-print-directory -C "$$again/checkout" release VERSION="$(VERSION)" REGISTRY="$(REGISTRY)" DIST="$$again/dist" ARGS="$(ARGS)"; \
 	diff -r --no-dereference "$(DIST)" "$$again/dist" && echo "$(DIST) and the second release are the same"
 
-test-release: ## install from dist/ on the dev cluster without Ebb, by manifest and by Helm (PREVIOUS=folder: upgrade from that)
-	@$(DEV) up bare
-	@eval "$$($(DEV) kubeconfig)"; DIST="$(abspath $(DIST))" PREVIOUS="$(if $(PREVIOUS),$(abspath $(PREVIOUS)))" \
+test-release: ## install from dist/ on the dev cluster without Ebb, by manifest and by Helm (PREVIOUS=folder: upgrade from that; GATEWAY=envoy-gateway)
+	@$(DEV) up bare $(GATEWAY)
+	@eval "$$($(DEV) kubeconfig)"; DIST="$(abspath $(DIST))" PREVIOUS="$(if $(PREVIOUS),$(abspath $(PREVIOUS)))" GATEWAY="$(GATEWAY)" \
 		go test -tags release -count=1 -v -timeout 40m ./test/release
 
 .PHONY: test-edge

@@ -25,6 +25,7 @@ type story struct {
 	ctx      context.Context
 	folder   string
 	previous string
+	gateway  string // "" is Istio
 	cluster  *cluster.Cluster
 	listable string
 }
@@ -33,7 +34,7 @@ func begin(t *testing.T) *story {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 12*time.Minute)
 	t.Cleanup(cancel)
-	s := &story{T: t, ctx: ctx, folder: os.Getenv("DIST"), previous: os.Getenv("PREVIOUS")}
+	s := &story{T: t, ctx: ctx, folder: os.Getenv("DIST"), previous: os.Getenv("PREVIOUS"), gateway: os.Getenv("GATEWAY")}
 	if s.folder == "" {
 		s.folder = "../../dist"
 	}
@@ -41,7 +42,7 @@ func begin(t *testing.T) *story {
 		t.Fatalf("%s is not the folder of a release: run `make release VERSION=v0.1.0` first, or name one with DIST", s.folder)
 	}
 	if out := s.kubectl("get", "crd", "services.serving.knative.dev", "--ignore-not-found", "-o", "name"); out != "" {
-		t.Fatal("the cluster has Ebb or Knative already: run `make up ARGS=bare` first")
+		t.Fatal("the cluster has Ebb or Knative already: run `make up ARGS=bare` first, with the same GATEWAY")
 	}
 	s.load(s.folder)
 	if s.previous != "" {
@@ -57,6 +58,14 @@ func begin(t *testing.T) *story {
 		}
 	})
 	return s
+}
+
+// manifest is the file that installs Ebb for the cluster's gateway.
+func (s *story) manifest() string {
+	if s.gateway == "" {
+		return "ebb.yaml"
+	}
+	return "ebb-" + s.gateway + ".yaml"
 }
 
 func (s *story) dist(name string) string { return filepath.Join(s.folder, name) }
