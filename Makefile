@@ -26,11 +26,11 @@ DEV = dev/ctl.sh
 
 ## Gate
 
-.PHONY: check format lint generated unit fuzz test e2e
-check: format lint generated unit ## format, lint, layering, generated code, unit tests with race and shuffle
+.PHONY: check format lint generated site unit fuzz test e2e
+check: format lint generated site unit ## format, lint, layering, generated code, links of the site, unit tests with race and shuffle
 
 # Each step says how long it takes (test/step.sh).
-STEPS_check = format lint generated unit
+STEPS_check = format lint generated site unit
 STEPS_test = $(STEPS_check) cluster e2e soak
 STEPS_e2e = cluster e2e
 STEP = EBB_STEPS="$(STEPS_$(firstword $(MAKECMDGOALS)))" test/step.sh
@@ -46,6 +46,9 @@ lint:
 generated: ## check that generated files, and files of npm packages, are up to date
 	@$(STEP) generated '[ ! -x api/generate.sh ] || api/generate.sh --check' 'dashboard/vendor/vendor.sh --check'
 
+site: clients ## check that the site builds and that its links lead somewhere
+	@$(STEP) site 'dev/site/build.sh --check'
+
 # The race detector allocates, and builds with it use other socket calls than releases.
 unit: clients
 	@$(STEP) unit 'go test -race -shuffle=on -p 2 ./...' \
@@ -53,10 +56,10 @@ unit: clients
 		'go test ./forward' 'go test -C dev/ctl -race -shuffle=on -p 2 ./...'
 
 .PHONY: clients
-clients: ## install the HTTP clients, nginx, Chromium, protoc and promtool for tests with apt-get; without them those tests are skipped, or fail if CI=true
-	@command -v curl >/dev/null && command -v h2load >/dev/null && command -v nginx >/dev/null && command -v chromium >/dev/null && command -v protoc >/dev/null || ! command -v apt-get >/dev/null || \
-		{ apt-get -q update && apt-get -q install -y --no-install-recommends curl nghttp2-client nginx-light chromium fonts-inter protobuf-compiler; } >/dev/null || \
-		echo "curl, nghttp2-client, nginx-light, chromium and protobuf-compiler could not be installed: their tests are skipped, or fail if CI=true"
+clients: ## install the HTTP clients, nginx, Chromium, protoc, promtool and Python's venv for tests with apt-get; without them those tests are skipped, or fail if CI=true
+	@command -v curl >/dev/null && command -v h2load >/dev/null && command -v nginx >/dev/null && command -v chromium >/dev/null && command -v protoc >/dev/null && python3 -c 'import ensurepip' 2>/dev/null || ! command -v apt-get >/dev/null || \
+		{ apt-get -q update && apt-get -q install -y --no-install-recommends curl nghttp2-client nginx-light chromium fonts-inter protobuf-compiler python3-venv; } >/dev/null || \
+		echo "curl, nghttp2-client, nginx-light, chromium, protobuf-compiler and python3-venv could not be installed: their tests are skipped, or fail if CI=true"
 	@command -v promtool >/dev/null || ! command -v apt-get >/dev/null || test/promtool.sh || \
 		echo "promtool could not be installed: its tests are skipped, or fail if CI=true"
 
