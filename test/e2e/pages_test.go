@@ -19,16 +19,17 @@ var fence = regexp.MustCompile("(?ms)^```([a-z]+)(?: title=\"([^\"]+)\")?\n(.*?)
 // replicated matches pages that look at the Deployments of components.
 var replicated = regexp.MustCompile("(?m)^kubectl -n knative-serving get deployments")
 
-// TestEveryPageDoesWhatItSays runs each page of docs/how-to as a reader would, in a namespace of
-// its own. A block with a title is a file, an sh block is typed into one shell, and a text block is
-// what the block before it prints: `...` stands for anything, and the namespace is default. A bash
-// block changes the installation, which other tests use meanwhile: test/release runs its commands.
+// TestEveryPageDoesWhatItSays runs the first steps and each page of docs/how-to as a reader would,
+// in a namespace of its own. A block with a title is a file, an sh block is typed into one shell,
+// and a text block is what the block before it prints: `...` stands for anything, and the namespace
+// is default. A bash block changes the installation, which other tests use meanwhile: test/release
+// runs it.
 func TestEveryPageDoesWhatItSays(t *testing.T) {
 	pages, err := filepath.Glob("../../docs/how-to/*.md")
 	if err != nil || len(pages) == 0 {
 		t.Fatalf("found %d pages: %v", len(pages), err)
 	}
-	for _, page := range pages {
+	for _, page := range append(pages, "../../docs/first-steps.md") {
 		t.Run(strings.TrimSuffix(filepath.Base(page), ".md"), func(t *testing.T) {
 			text, err := os.ReadFile(page)
 			if err != nil {
@@ -46,6 +47,9 @@ func TestEveryPageDoesWhatItSays(t *testing.T) {
 // read does what a page says.
 func (s *story) read(page string) {
 	dir := s.desk()
+	if strings.Contains(page, "-f samples/") {
+		s.copySamples(dir)
+	}
 	script := "set -euo pipefail\n"
 	var blocks, expected []string
 	for _, b := range fence.FindAllStringSubmatch(page, -1) {
@@ -99,6 +103,18 @@ func (s *story) desk() string {
 		s.Fatalf("%v: %s", err, out)
 	}
 	return dir
+}
+
+// copySamples gives the reader the samples. The claim of a domain names a namespace.
+func (s *story) copySamples(dir string) {
+	if out, err := exec.CommandContext(s.ctx, "cp", "-r", samples, dir).CombinedOutput(); err != nil {
+		s.Fatalf("%v: %s", err, out)
+	}
+	claim := strings.ReplaceAll(readSample(s.T, "domain-mapping/claim.yaml"), "namespace: default", "namespace: "+s.namespace)
+	if err := os.WriteFile(filepath.Join(dir, "samples/domain-mapping/claim.yaml"), []byte(claim), 0o600); err != nil {
+		s.Fatal(err)
+	}
+	s.T.Cleanup(func() { s.deleteClaim("hello.example.org") })
 }
 
 // prints reports whether all lines of a text are in what was printed, in their order.

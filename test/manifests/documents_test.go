@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -12,7 +13,8 @@ import (
 var documents = []string{"README.md", "CONTRIBUTING.md", "docs/first-steps.md", "docs/install.md"}
 
 var (
-	codeBlock  = regexp.MustCompile("(?s)```sh\n(.*?)```")
+	codeBlock  = regexp.MustCompile("(?s)```sh\n(.*?)```") // what the test of pages runs
+	bashBlock  = regexp.MustCompile("(?s)```bash\n(.*?)```")
 	codeSpan   = regexp.MustCompile("`([^`\n]+)`")
 	makeTarget = regexp.MustCompile(`\bmake (?:-s )?([a-z0-9-]+)`)
 	localPath  = regexp.MustCompile(`(?:^|\s|\./)((?:samples|config|docs|test|dev)/[A-Za-z0-9_./-]+)`)
@@ -30,7 +32,7 @@ func TestCommandsInDocumentsExist(t *testing.T) {
 			t.Fatal(err)
 		}
 		var snippets []string
-		for _, block := range codeBlock.FindAllStringSubmatch(string(text), -1) {
+		for _, block := range append(codeBlock.FindAllStringSubmatch(string(text), -1), bashBlock.FindAllStringSubmatch(string(text), -1)...) {
 			snippets = append(snippets, block[1])
 		}
 		for _, span := range codeSpan.FindAllStringSubmatch(string(text), -1) {
@@ -102,11 +104,42 @@ func TestHowToPagesDoNotChangeTheInstallation(t *testing.T) {
 		if strings.Contains(string(text), "```bash\n") {
 			apart++
 			if !strings.Contains(string(text), "<!-- Blocks of bash") {
-				t.Errorf("%s does not say why it has blocks that no test of pages runs", page)
+				t.Errorf("%s does not say why it has blocks that the test of pages does not run", page)
 			}
 		}
 	}
 	if apart != 3 {
 		t.Errorf("%d pages have bash blocks, want those of high availability, upgrade and uninstall", apart)
+	}
+}
+
+// What the test of pages leaves out, test/release runs.
+func TestBlocksThatChangeTheInstallationAreRun(t *testing.T) {
+	source, err := os.ReadFile(filepath.Join(root, "test/release/release_test.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	calls := regexp.MustCompile(`s\.page\("([^"]+)", "([^"]+)"`).FindAllStringSubmatch(string(source), -1)
+	pages, err := filepath.Glob(filepath.Join(root, "docs/how-to/*.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	blocks := 0
+	for _, page := range pages {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, block := range bashBlock.FindAllStringSubmatch(string(text), -1) {
+			blocks++
+			if !slices.ContainsFunc(calls, func(call []string) bool {
+				return call[1] == "how-to/"+filepath.Base(page) && strings.Contains(block[1], call[2])
+			}) {
+				t.Errorf("no test runs this block of %s:\n%s", page, block[1])
+			}
+		}
+	}
+	if blocks < 9 {
+		t.Errorf("found only %d blocks", blocks)
 	}
 }

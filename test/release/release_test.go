@@ -6,7 +6,6 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -23,9 +22,9 @@ func TestManifestsInstallServeAndLeaveNothing(t *testing.T) {
 	s := begin(t)
 	before := s.everything()
 	started := time.Now()
-	s.kubectl("apply", "--server-side", "-f", s.dist("ebb-crds.yaml"), "-f", s.dist(s.manifest()))
+	s.page("install.md", "-f ebb-crds.yaml -f ebb.yaml", s.folder)
 	s.ready()
-	s.kubectl("-n", cluster.System, "patch", "configmap", "config-domain", "--type=merge", "-p", `{"data":{"example.com":""}}`)
+	s.page("install.md", "kubectl ebb check", s.folder)
 	t.Logf("installed and ready after %.1f s", time.Since(started).Seconds())
 	s.samples()
 	t.Logf("all samples answered after %.1f s", time.Since(started).Seconds())
@@ -34,60 +33,56 @@ func TestManifestsInstallServeAndLeaveNothing(t *testing.T) {
 	}
 	s.drainable()
 
-	last := s.manifest()
 	if s.gateway == "" { // ebb-ha.yaml has Istio's class
-		last = "ebb-ha.yaml"
 		s.underLoad("from ebb.yaml to ebb-ha.yaml", func() {
-			s.kubectl("apply", "--server-side", "-f", s.dist(last))
+			s.page("how-to/high-availability.md", "ebb-ha.yaml", s.folder)
 			s.ready()
 		})
-		for _, component := range replicated {
-			if n := s.kubectl("-n", cluster.System, "get", "deployment", component, "-o", "jsonpath={.status.readyReplicas}"); n != "3" {
-				t.Errorf("%s has %s ready replicas, want 3", component, n)
-			}
-		}
-		s.drainable()
+		s.replicas("3")
 	}
+	node := s.kubectl("get", "nodes", "-o", "jsonpath={.items[0].metadata.name}")
+	s.page("how-to/high-availability.md", "kubectl drain NODE", s.folder, "NODE", node+" --dry-run=server")
 
-	s.removeServices()
-	s.kubectl("delete", "-f", s.dist(last), "--ignore-not-found", "--timeout=6m")
+	s.page("how-to/uninstall.md", "delete -f ebb.yaml", s.folder)
 	s.nothingLeft(before)
 }
 
 func TestTheChartInstallsUpgradesRollsBackAndLeavesNothing(t *testing.T) {
 	s := begin(t)
 	before := s.everything()
-	chart := s.chart()
 	started := time.Now()
-	values := "domain=example.com"
-	if s.gateway != "" {
-		values += ",gateways.class=" + s.gateway
-	}
-	s.run("helm", "install", "ebb", chart, "--namespace", cluster.System, "--create-namespace", "--set", values, "--wait", "--timeout=5m")
+	s.page("install.md", "--set domain=example.com", s.folder)
 	s.ready()
 	t.Logf("installed and ready after %.1f s", time.Since(started).Seconds())
 	s.samples()
+	s.replicas("1")
 	s.underLoad("helm upgrade", func() {
-		s.run("helm", "upgrade", "ebb", chart, "--namespace", cluster.System, "--reuse-values", "--wait", "--timeout=5m",
-			"--set", "highAvailability=true,settings.config-autoscaler.stable-window=30s")
+		s.page("how-to/upgrade.md", "helm upgrade ebb", s.folder)
 		s.ready()
 	})
-	setting := func() string {
+	s.underLoad("helm upgrade to three replicas", func() {
+		s.page("how-to/high-availability.md", "helm upgrade ebb", s.folder,
+			"highAvailability=true", "highAvailability=true,settings.config-autoscaler.stable-window=30s")
+		s.ready()
+	})
+	window := func() string {
 		return s.kubectl("-n", cluster.System, "get", "configmap", "config-autoscaler", "-o", "jsonpath={.data.stable-window}")
 	}
-	if got := setting(); got != "30s" {
-		t.Errorf("the setting is %q after the upgrade", got)
+	s.replicas("3")
+	domain := s.kubectl("-n", cluster.System, "get", "configmap", "config-domain", "-o", "jsonpath={.data}")
+	if window() != "30s" || !strings.Contains(domain, `"example.com"`) {
+		t.Errorf("after the upgrades the window is %q and the domain %s", window(), domain)
 	}
 	s.underLoad("helm rollback", func() {
-		s.run("helm", "rollback", "ebb", "1", "--namespace", cluster.System, "--wait", "--timeout=5m")
+		s.page("how-to/upgrade.md", "helm rollback ebb", s.folder)
 		s.ready()
 	})
-	if got := setting(); got != "" {
-		t.Errorf("the setting is %q after the rollback", got)
+	s.replicas("1")
+	if window() != "" {
+		t.Errorf("after the rollback the window is %q", window())
 	}
-	s.removeServices()
-	s.run("helm", "uninstall", "ebb", "--namespace", cluster.System, "--wait", "--timeout=5m")
-	s.kubectl("delete", "namespace", cluster.System, "--ignore-not-found", "--timeout=6m")
+	s.page("how-to/uninstall.md", "delete -f ebb.yaml", s.folder, "kubectl delete -f ebb.yaml --ignore-not-found\n", "")
+	s.page("how-to/uninstall.md", "helm uninstall", s.folder)
 	s.nothingLeft(before)
 }
 
@@ -97,9 +92,8 @@ func TestAnUpgradeFromTheReleaseBeforeLosesNoRequest(t *testing.T) {
 		t.Skip("PREVIOUS names no folder of an older release")
 	}
 	before := s.everything()
-	s.kubectl("apply", "--server-side", "-f", filepath.Join(s.previous, "ebb-crds.yaml"), "-f", filepath.Join(s.previous, s.manifest()))
+	s.page("install.md", "-f ebb-crds.yaml -f ebb.yaml", s.previous)
 	s.ready()
-	s.kubectl("-n", cluster.System, "patch", "configmap", "config-domain", "--type=merge", "-p", `{"data":{"example.com":""}}`)
 	s.samples()
 	pods := func() string {
 		return s.kubectl("-n", namespace, "get", "pods", "-l", "serving.knative.dev/service=busy", "-o",
@@ -107,7 +101,7 @@ func TestAnUpgradeFromTheReleaseBeforeLosesNoRequest(t *testing.T) {
 	}
 	s.underLoad("upgrade", func() {
 		running := pods()
-		s.kubectl("apply", "--server-side", "-f", s.dist("ebb-crds.yaml"), "-f", s.dist(s.manifest()))
+		s.page("how-to/upgrade.md", "-f ebb-crds.yaml -f ebb.yaml", s.folder)
 		s.ready()
 		if now := pods(); now != running || now == "" {
 			t.Errorf("the user's pods were\n%sand are\n%s", running, now)
@@ -116,8 +110,11 @@ func TestAnUpgradeFromTheReleaseBeforeLosesNoRequest(t *testing.T) {
 	if got := s.kubectl("-n", cluster.System, "get", "deployment", "activator", "-o", `jsonpath={.metadata.labels.app\.kubernetes\.io/version}`); got != s.version() {
 		t.Errorf("the activator's version is %s", got)
 	}
-	s.removeServices()
-	s.kubectl("delete", "-f", s.dist(s.manifest()), "--ignore-not-found", "--timeout=6m")
+	s.underLoad("back to the version before", func() {
+		s.page("how-to/upgrade.md", "# of the version before", s.previous)
+		s.ready()
+	})
+	s.page("how-to/uninstall.md", "delete -f ebb.yaml", s.folder)
 	s.nothingLeft(before)
 }
 
@@ -194,14 +191,19 @@ func (s *story) drainable() {
 	}
 }
 
-// removeServices removes the services, the kinds and the pods of Ebb, as docs/how-to/uninstall.md
-// does.
-func (s *story) removeServices() {
+// replicas counts the replicas of the autoscaler and the controller, which nothing else sets, and
+// for three also the others, which have at least as many.
+func (s *story) replicas(want string) {
 	s.Helper()
-	s.kubectl("delete", "services.serving.knative.dev", "--all", "--all-namespaces", "--cascade=foreground", "--timeout=4m")
-	s.kubectl("delete", "-f", s.dist("ebb-crds.yaml"), "--timeout=3m")
-	s.kubectl("-n", cluster.System, "delete", "deployments,statefulsets,daemonsets", "--all", "--cascade=foreground", "--timeout=4m")
-	s.kubectl("delete", "apiservice", "v1alpha1.view.ebb.dev")
+	components := []string{"autoscaler", "controller"}
+	if want == "3" {
+		components = replicated
+	}
+	for _, component := range components {
+		if n := s.kubectl("-n", cluster.System, "get", "deployment", component, "-o", "jsonpath={.status.readyReplicas}"); n != want {
+			s.Errorf("%s has %s ready replicas, want %s", component, n, want)
+		}
+	}
 }
 
 func (s *story) connect() {

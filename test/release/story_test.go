@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -58,14 +59,6 @@ func begin(t *testing.T) *story {
 		}
 	})
 	return s
-}
-
-// manifest is the file that installs Ebb for the cluster's gateway.
-func (s *story) manifest() string {
-	if s.gateway == "" {
-		return "ebb.yaml"
-	}
-	return "ebb-" + s.gateway + ".yaml"
 }
 
 func (s *story) dist(name string) string { return filepath.Join(s.folder, name) }
@@ -122,7 +115,42 @@ func (s *story) input(text, program string, args ...string) string {
 	return out.String()
 }
 
-// ready waits as docs/install.md does.
+var (
+	shell = regexp.MustCompile("(?ms)^```(?:ba)?sh\n(.*?)^```$")
+	tgz   = regexp.MustCompile(`ebb-[0-9]+\.[0-9]+\.[0-9]+\.tgz`)
+)
+
+// page does what a page of docs/ says in the block that has a text, in the folder of a release,
+// after replacements and for the cluster's gateway. TestBlocksThatChangeTheInstallationAreRun finds
+// the calls of it.
+func (s *story) page(name, text, folder string, replacements ...string) {
+	s.Helper()
+	source, err := os.ReadFile(filepath.Join("../../docs", name))
+	if err != nil {
+		s.Fatal(err)
+	}
+	var found []string
+	for _, block := range shell.FindAllStringSubmatch(string(source), -1) {
+		if strings.Contains(block[1], text) {
+			found = append(found, block[1])
+		}
+	}
+	if len(found) != 1 {
+		s.Fatalf("%s has %d blocks with %q, want one", name, len(found), text)
+	}
+	if s.gateway != "" {
+		replacements = append(replacements, "-f ebb.yaml", "-f ebb-"+s.gateway+".yaml", "domain=example.com", "domain=example.com,gateways.class="+s.gateway)
+	}
+	block := strings.NewReplacer(replacements...).Replace(tgz.ReplaceAllString(found[0], filepath.Base(s.chart())))
+	cmd := exec.CommandContext(s.ctx, "bash", "-euo", "pipefail", "-c", block)
+	cmd.Dir = folder
+	cmd.Env = append(os.Environ(), "PATH="+filepath.Dir(s.plugin())+":"+os.Getenv("PATH"))
+	if out, err := cmd.CombinedOutput(); err != nil {
+		s.Fatalf("%s says\n%s%v\n%s", name, block, err, out)
+	}
+}
+
+// ready waits for all that serves.
 func (s *story) ready() {
 	s.Helper()
 	for _, component := range strings.Fields(s.kubectl("-n", cluster.System, "get", "deployment,daemonset,statefulset", "-o", "name")) {
