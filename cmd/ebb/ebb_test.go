@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -61,11 +62,18 @@ func cluster(t *testing.T) (kubeconfig string) {
 	return kubeconfig
 }
 
-// launch starts the command with the environment of the Deployment, at an address of the loopback
-// of its own, because the ports are fixed. ended is closed when it ends by itself.
-func launch(t *testing.T, gateway string) (ip string, ended <-chan struct{}) {
+// edge is the command, with the environment of the Deployment, at an address of the loopback of its
+// own, because the ports are fixed.
+type edge struct {
+	*testing.T
+	ip      string
+	process *os.Process
+	ended   <-chan struct{}
+}
+
+func launch(t *testing.T, gateway string) *edge {
 	t.Helper()
-	ip = fmt.Sprintf("127.77.%d.%d", os.Getpid()>>8&255, max(1, os.Getpid()&255))
+	ip := fmt.Sprintf("127.77.%d.%d", os.Getpid()>>8&255, max(1, os.Getpid()&255))
 	command := exec.Command(os.Args[0])
 	command.Env = append(os.Environ(), runVariable+"=1", "KUBECONFIG="+cluster(t), "SYSTEM_NAMESPACE=knative-serving", "POD_NAME=ebb-0",
 		"POD_IP="+ip, "LISTEN_IP="+ip, "COAP_ADDRESS="+ip+":5683", "COAP_GATEWAY="+gateway)
@@ -82,41 +90,60 @@ func launch(t *testing.T, gateway string) (ip string, ended <-chan struct{}) {
 		command.Process.Kill()
 		<-done
 	})
-	return ip, done
+	return &edge{t, ip, command.Process, done}
+}
+
+// ask sends a GET as a kubelet does. It returns "" and why if the answer is not 200.
+func (e *edge) ask(url string) (body, why string) {
+	e.Helper()
+	request, err := http.NewRequest(http.MethodGet, url, nil)
+	if err != nil {
+		e.Fatal(err)
+	}
+	request.Header.Set("User-Agent", wire.AgentKubelet+"test")
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return "", err.Error()
+	}
+	defer response.Body.Close()
+	text, _ := io.ReadAll(response.Body)
+	if response.StatusCode != http.StatusOK {
+		return "", fmt.Sprintf("%s %.200s", response.Status, text)
+	}
+	return string(text), ""
+}
+
+func (e *edge) until(what string, done func() (bool, string)) {
+	e.Helper()
+	last := ""
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); <-time.After(20 * time.Millisecond) {
+		var ok bool
+		if ok, last = done(); ok {
+			return
+		}
+		select {
+		case <-e.ended:
+			e.Fatalf("the process ended before %s", what)
+		default:
+		}
+	}
+	e.Fatalf("%s: %s", what, last)
+}
+
+func (e *edge) await(what, url, contains string) {
+	e.Helper()
+	e.until(what, func() (bool, string) {
+		body, why := e.ask(url)
+		return why == "" && strings.Contains(body, contains), fmt.Sprintf("%s %.200s", why, body)
+	})
 }
 
 func TestAllComponentsRunInOneProcess(t *testing.T) {
 	gateway := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, r.Host) }))
 	defer gateway.Close()
-	ip, ended := launch(t, gateway.Listener.Addr().String())
-	await := func(what, url, contains string) {
-		t.Helper()
-		var last string
-		for end := time.Now().Add(time.Minute); time.Now().Before(end); <-time.After(20 * time.Millisecond) {
-			request, err := http.NewRequest(http.MethodGet, url, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			request.Header.Set("User-Agent", wire.AgentKubelet+"test")
-			response, err := http.DefaultClient.Do(request)
-			select {
-			case <-ended:
-				t.Fatalf("the process ended before %s", what)
-			default:
-			}
-			if err != nil {
-				last = err.Error()
-				continue
-			}
-			body, _ := io.ReadAll(response.Body)
-			response.Body.Close()
-			if last = fmt.Sprintf("%d %.200s", response.StatusCode, body); response.StatusCode == http.StatusOK && strings.Contains(string(body), contains) {
-				return
-			}
-		}
-		t.Errorf("%s: %s", what, last)
-	}
-	at := func(port int) string { return fmt.Sprintf("http://%s:%d", ip, port) }
+	e := launch(t, gateway.Listener.Addr().String())
+	await := func(what, url, contains string) { t.Helper(); e.await(what, url, contains) }
+	at := func(port int) string { return fmt.Sprintf("http://%s:%d", e.ip, port) }
 	await("the activator's health", at(wire.PortHTTP1)+wire.PathHealth, "")
 	await("the controller's health", at(8081)+"/health", "")
 	await("the webhook's health", at(8082)+"/health", "")
@@ -126,7 +153,7 @@ func TestAllComponentsRunInOneProcess(t *testing.T) {
 	await("the webhook's metrics", at(9093)+wire.PathMetrics, "ebb_")
 	await("the CoAP entry's metrics", at(9094)+wire.PathMetrics, "ebb_coap_peers")
 
-	client, err := udp.Dial(ip + ":5683")
+	client, err := udp.Dial(e.ip + ":5683")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -140,6 +167,31 @@ func TestAllComponentsRunInOneProcess(t *testing.T) {
 		t.Errorf("CoAP: %v %q", answer.Code(), body)
 	}
 	client.Close()
+}
+
+// The activator stays for 40 s, and would hold up those who are to lead next.
+func TestTheLeadIsFreeWhileTheActivatorFinishes(t *testing.T) {
+	e := launch(t, "127.0.0.1:1")
+	health := map[string]string{}
+	for name, port := range map[string]int{"activator": wire.PortHTTP1, "autoscaler": wire.PortStats, "controller": 8081} {
+		health[name] = fmt.Sprintf("http://%s:%d/health", e.ip, port)
+	}
+	e.await("the activator runs", health["activator"], "")
+	e.await("the controller runs", health["controller"], "")
+	if err := e.process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	e.until("autoscaler and controller end", func() (bool, string) {
+		for _, name := range []string{"autoscaler", "controller"} {
+			if _, why := e.ask(health[name]); !strings.Contains(why, "connection refused") {
+				return false, name + ": " + why
+			}
+		}
+		return true, ""
+	})
+	if _, why := e.ask(health["activator"]); strings.Contains(why, "connection refused") {
+		t.Error("the activator takes no request: " + why)
+	}
 }
 
 func TestAWrongEnvironmentIsSaid(t *testing.T) {

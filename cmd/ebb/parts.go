@@ -40,8 +40,15 @@ func with(component string, env func(string) string) func(string) string {
 const keysSecret = "coap-keys"
 
 func start(ctx context.Context, env func(string) string, stdout io.Writer) error {
+	// A component stops as soon as ctx ends, not when its turn comes: the next process is to lead
+	// while the activator of this one finishes its requests, which may take minutes.
 	component := func(name string, of func(ctx context.Context, env func(string) string, stdout io.Writer) error) run.Part {
-		return part(name, func(ctx context.Context) error { return of(ctx, with(name, env), stdout) })
+		return part(name, func(turn context.Context) error {
+			both, stop := context.WithCancel(turn)
+			defer stop()
+			defer context.AfterFunc(ctx, stop)()
+			return of(both, with(name, env), stdout)
+		})
 	}
 	parts := []run.Part{
 		component("webhook", webhook.Run),
@@ -54,7 +61,7 @@ func start(ctx context.Context, env func(string) string, stdout io.Writer) error
 	if env("COAP_ADDRESS") != "" || env("COAPS_ADDRESS") != "" {
 		parts = append(parts, part("CoAP", func(ctx context.Context) error { return serveCoAP(ctx, env, stdout) }))
 	}
-	return run.All(ctx, parts...) // the last one, which takes requests, stops first
+	return run.All(ctx, parts...)
 }
 
 func part(name string, f func(context.Context) error) run.Part { return run.Part{Name: name, Run: f} }

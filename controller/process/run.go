@@ -10,7 +10,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"k8s.io/klog/v2"
 	"knative.dev/pkg/network"
 
 	"ebb.dev/ebb/controller/internal/certificate"
@@ -74,7 +73,6 @@ func Run(ctx context.Context, args []string, env func(string) string, stdout io.
 		return err
 	}
 	log, level := telemetry.NewLogger(stdout, "controller")
-	klog.SetSlogLogger(log) // the log of client-go
 	store := settings.NewStore(nil)
 	if err := settings.Watch(ctx, clients.Kube, namespace, store, log); err != nil {
 		return err

@@ -56,7 +56,7 @@ func All(ctx context.Context, parts ...Part) error {
 		select {
 		case <-ctx.Done():
 		case e := <-ended:
-			note(e, true)
+			note(e, ctx.Err() == nil)
 		}
 	}
 	for i := range slices.Backward(parts) {

@@ -45,6 +45,17 @@ func TestAPartThatFailsStopsTheOthersAndIsNamed(t *testing.T) {
 	}
 }
 
+// Both may be known at the same moment.
+func TestAPartThatEndsWithTheContextHasNotEndedEarly(t *testing.T) {
+	for range 100 {
+		ctx, cancel := context.WithCancel(t.Context())
+		err := All(ctx, Part{"loop", func(context.Context) error { cancel(); return nil }})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 func TestAPartThatEndsEarlyIsAnError(t *testing.T) {
 	err := All(t.Context(), Part{"loop", func(context.Context) error { return nil }})
 	if err == nil || !strings.Contains(err.Error(), "loop ended on its own") {
