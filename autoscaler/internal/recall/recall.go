@@ -177,7 +177,7 @@ func (r *Records) Refused(x *wire.Refused) {
 	one.refused(v1alpha1.Refusal{At: x.At, Revision: x.Revision, By: "activator", Name: x.By, Status: x.Status, Reason: x.Reason, Count: x.Count})
 }
 
-// Called takes the record of a request.
+// Called takes the record of a request. A sender that did not hear of it sends it again.
 func (r *Records) Called(c *wire.Called) {
 	one := r.find(loop.Key{Namespace: c.Namespace, Name: c.Revision})
 	if one == nil {
@@ -191,6 +191,9 @@ func (r *Records) Called(c *wire.Called) {
 	}
 	one.mutex.Lock()
 	defer one.mutex.Unlock()
+	if slices.Contains(one.calls, told) {
+		return
+	}
 	if one.calls == nil && r.called.Add(1) > mostCalled {
 		r.called.Add(-1)
 		return

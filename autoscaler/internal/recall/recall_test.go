@@ -252,3 +252,14 @@ func TestOnlyActivatorsTellOfIncidents(t *testing.T) {
 		t.Errorf("took %+v", got)
 	}
 }
+
+func TestARequestThatIsToldTwiceIsKeptOnce(t *testing.T) {
+	w := newWorld()
+	w.step()
+	for _, path := range []string{"/a", "/b", "/a", "/b", "/c"} {
+		w.Called(&wire.Called{Namespace: "default", Revision: hello.Name, At: w.now, Path: path})
+	}
+	if got := w.Get(hello, 0).Calls; len(got) != 3 {
+		t.Errorf("got %+v", got)
+	}
+}

@@ -98,22 +98,28 @@ func (k *Keeper) take() []wire.Called {
 	return all
 }
 
-// Run tells what there is, until ctx ends, and once more then. What could not be told is forgotten:
-// the newest matter.
+// Run tells what there is, until ctx ends, and once more then. What could not be told is told again
+// with the next, once: the newest matter.
 func (k *Keeper) Run(ctx context.Context) {
 	client := &http.Client{Timeout: timeout, Transport: &http.Transport{MaxIdleConnsPerHost: 1, IdleConnTimeout: 30 * time.Second}}
 	defer client.CloseIdleConnections()
 	tick := time.NewTicker(period)
 	defer tick.Stop()
+	var again []wire.Called
 	for ctx.Err() == nil {
 		select {
 		case <-ctx.Done():
 		case <-tick.C:
 		}
-		if all := k.take(); len(all) > 0 {
-			if err := k.post(context.WithoutCancel(ctx), client, all); err != nil {
-				k.Failed(err)
-			}
+		fresh := k.take()
+		all := append(again, fresh...)
+		all, again = all[max(0, len(all)-wire.MaxCalls):], nil
+		if len(all) == 0 {
+			continue
+		}
+		if err := k.post(context.WithoutCancel(ctx), client, all); err != nil {
+			k.Failed(err)
+			again = fresh
 		}
 	}
 }
