@@ -7,7 +7,7 @@ SHELL := bash
 ## Cluster
 
 .PHONY: up down kubeconfig status logs
-up: ## start or update the dev cluster with Ebb and its samples (MONITORING=1: with Prometheus; ARGS=all: also what only tests need; ARGS=bare: without Ebb; PROFILE=edge: with Ebb in one process; GATEWAY=envoy-gateway: with it in place of istio)
+up: ## start or update the dev cluster with Ebb and its samples (MONITORING=1: with Prometheus; ARGS=all: also what only tests need; ARGS=bare: without Ebb; ARGS=knative: with Knative Serving in place of Ebb; PROFILE=edge: with Ebb in one process; GATEWAY=envoy-gateway: with it in place of istio)
 	@$(DEV) up $(ARGS) $(if $(MONITORING),monitoring) $(PROFILE) $(GATEWAY)
 
 down: ## stop it and remove everything it created

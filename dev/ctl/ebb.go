@@ -136,19 +136,37 @@ func (c *control) compile(ctx context.Context, progress build.Progress, target b
 	return binaries, nil
 }
 
-// installEbb applies config/ with the names of the images just built, through an overlay that a
-// person can read and apply by hand.
-func (c *control) installEbb(ctx context.Context, refs map[string]string, p *parts) error {
-	k := c.kubectl()
+// ebbManifests is config/ with the names of the images just built, through an overlay that a person
+// can read and apply by hand.
+func (c *control) ebbManifests(ctx context.Context, refs map[string]string, p *parts) ([]byte, error) {
 	overlay := c.In("overlay")
 	if err := os.MkdirAll(overlay, 0o755); err != nil {
-		return err
+		return nil, err
 	}
 	var profile []string
+	if p.edge {
+		profile = []string{"../../config/edge"}
+	}
+	if p.gateway == envoyGateway {
+		profile = append(profile, "../../config/envoy-gateway")
+	}
+	text, err := install.Overlay(refs, p.monitoring, profile, "../../config", "../../config/courier-emptydir", "../../config/dashboard")
+	if err != nil {
+		return nil, err
+	}
+	if err := os.WriteFile(filepath.Join(overlay, "kustomization.yaml"), text, 0o644); err != nil {
+		return nil, err
+	}
+	return c.kubectl().Run(ctx, nil, "kustomize", overlay)
+}
+
+// installEbb applies Ebb's manifests and waits until it is ready.
+func (c *control) installEbb(ctx context.Context, refs map[string]string, p *parts) error {
+	k := c.kubectl()
 	runs := maps.Clone(components)
 	gone := []string{"deployment/ebb", "networkpolicy/ebb", "service/coap"} // of the other profile
 	if p.edge {
-		profile, gone = []string{"../../config/edge"}, nil
+		gone = nil
 		for _, component := range inEdge {
 			delete(runs, component)
 			for _, kind := range []string{"deployment", "horizontalpodautoscaler", "poddisruptionbudget", "networkpolicy"} {
@@ -157,23 +175,13 @@ func (c *control) installEbb(ctx context.Context, refs map[string]string, p *par
 		}
 		runs["ebb"] = "deployment"
 	}
-	if p.gateway == envoyGateway {
-		profile = append(profile, "../../config/envoy-gateway")
-	}
-	text, err := install.Overlay(refs, p.monitoring, profile, "../../config", "../../config/courier-emptydir", "../../config/dashboard")
-	if err != nil {
-		return err
-	}
-	if err := os.WriteFile(filepath.Join(overlay, "kustomization.yaml"), text, 0o644); err != nil {
-		return err
-	}
-	manifests, err := k.Run(ctx, nil, "kustomize", overlay)
+	manifests, err := c.ebbManifests(ctx, refs, p)
 	if err != nil {
 		return err
 	}
 	if err := c.once(ctx, "install Ebb", string(manifests), func(ctx context.Context, r *step.Report) error {
 		changed, err := install.ApplyInOrder(ctx, k, manifests)
-		r.Note("%d objects applied; by hand: kubectl apply --server-side -k %s", changed, overlay)
+		r.Note("%d objects applied; by hand: kubectl apply --server-side -k %s", changed, c.In("overlay"))
 		if err != nil {
 			return err
 		}
@@ -220,76 +228,11 @@ Next:
 `)
 }
 
-// withoutEbb removes Ebb if it is there, whoever installed it. The services and kinds go first:
-// what they stand for, the controller removes.
+// withoutEbb removes Ebb if it is there, whoever installed it, or Knative.
 func (c *control) withoutEbb(ctx context.Context) error {
-	k := c.kubectl()
-	left, err := k.Run(ctx, nil, "get", "crd/services.serving.knative.dev", "namespace/knative-serving", "--ignore-not-found", "-o", "name")
-	if err != nil {
+	if err := c.removeServing(ctx, "remove Ebb"); err != nil {
 		return err
 	}
-	if len(left) > 0 {
-		if err := c.steps.Do(ctx, "remove Ebb", func(ctx context.Context, _ *step.Report) error { return removeEbb(ctx, k, string(left), c.Root) }); err != nil {
-			return err
-		}
-	}
-	_ = os.Remove(c.applied("install Ebb"))
 	fmt.Fprintf(c.out, "\nThe cluster is up after %.0f s, without Ebb. Point kubectl and helm at it:\n  eval \"$(make -s -C %s kubeconfig)\"\n", c.steps.Elapsed().Seconds(), c.Root)
-	return nil
-}
-
-func removeEbb(ctx context.Context, k install.Kubectl, left, root string) error {
-	if strings.Contains(left, "customresourcedefinition") {
-		if _, err := k.Run(ctx, nil, "delete", "--all", "--all-namespaces", "--cascade=foreground", "--timeout=3m", "services.serving.knative.dev"); err != nil {
-			return err
-		}
-	}
-	if _, err := k.Run(ctx, nil, "delete", "--ignore-not-found", "--timeout=3m", "-k", filepath.Join(root, "config/crd")); err != nil {
-		return err
-	}
-	// A namespace that is deleted while activators end stays for half of their grace period.
-	if _, err := k.Run(ctx, nil, "-n", "knative-serving", "delete", "--all", "--cascade=foreground", "--timeout=3m", "deployments,statefulsets,daemonsets"); err != nil {
-		return err
-	}
-	if _, err := k.Run(ctx, nil, "delete", "--ignore-not-found", "--wait=false", "-k", filepath.Join(root, "config")); err != nil {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(ctx, 6*time.Minute)
-	defer cancel()
-	for {
-		left, err := k.Run(ctx, nil, "get", "crd/services.serving.knative.dev", "namespace/knative-serving", "--ignore-not-found", "-o", "name")
-		if err != nil || len(left) == 0 {
-			return err
-		}
-		if err := removeAPIs(ctx, k); err != nil {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("this is still there: %s", left)
-		case <-time.After(time.Second):
-		}
-	}
-}
-
-// removeAPIs removes the APIs that Ebb served, of whichever version. One whose server is gone keeps
-// namespaces from being deleted.
-func removeAPIs(ctx context.Context, k install.Kubectl) error {
-	var apis struct {
-		Items []struct {
-			Metadata struct{ Name string }
-			Spec     struct{ Service struct{ Namespace string } }
-		}
-	}
-	if err := k.Get(ctx, &apis, "apiservices"); err != nil {
-		return err
-	}
-	for _, api := range apis.Items {
-		if api.Spec.Service.Namespace == "knative-serving" {
-			if _, err := k.Run(ctx, nil, "delete", "apiservice", api.Metadata.Name, "--ignore-not-found"); err != nil {
-				return err
-			}
-		}
-	}
 	return nil
 }

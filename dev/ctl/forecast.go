@@ -22,7 +22,7 @@ const gib = 1 << 30
 var (
 	buildCPU = map[string]time.Duration{
 		"kube": 700 * time.Second, "dns": 15 * time.Second, "istio": 450 * time.Second, "istio/chart": 5 * time.Second,
-		envoyGateway: 320 * time.Second, "metrics": 10 * time.Second, "certmanager": 25 * time.Second, "targets": 5 * time.Second,
+		envoyGateway: 320 * time.Second, "metrics": 10 * time.Second, "certmanager": 25 * time.Second, "targets": 5 * time.Second, standin: 5 * time.Second, knative: 260 * time.Second,
 	}
 	ebbCPU  = 60 * time.Second // Ebb itself, when the packages that it shares with the above are built
 	start   = 60 * time.Second // from the first program to the samples' answers
@@ -49,6 +49,15 @@ func (c *control) forecast(ctx context.Context, p *parts) (forecast, error) {
 		}
 		for range more {
 			missing = append(missing, envoyGateway)
+		}
+	}
+	if p.knative {
+		_, more, err := c.knativeModule().Cached(ctx, c.Cache, knativePrograms...)
+		if err != nil {
+			return forecast{}, err
+		}
+		if len(more) > 0 {
+			missing = append(missing, knative)
 		}
 	}
 	f := forecast{cpus: runtime.NumCPU(), running: c.table.Running("kubelet"), build: missing, disk: map[string]uint64{}}

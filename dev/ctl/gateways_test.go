@@ -29,6 +29,15 @@ func TestOneGatewayIsBuiltAtATime(t *testing.T) {
 	}
 }
 
+func TestKnativeIsInPlaceOfEbb(t *testing.T) {
+	t.Chdir("../..")
+	for _, other := range []string{"bare", "edge", envoyGateway} {
+		if err := run(t.Context(), []string{"up", knative, other}, io.Discard, io.Discard); err == nil || !strings.Contains(err.Error(), "knative goes with none of") {
+			t.Errorf("with %s: %v", other, err)
+		}
+	}
+}
+
 func TestTheEdgeProfileGoesWithIstioOnly(t *testing.T) {
 	t.Chdir("../..")
 	if err := run(t.Context(), []string{"up", "edge", envoyGateway}, io.Discard, io.Discard); err == nil || !strings.Contains(err.Error(), "leave out GATEWAY=envoy-gateway") {

@@ -21,10 +21,11 @@ import (
 )
 
 const usage = `usage: ctl COMMAND
-  up [all] [monitoring] [bare] [edge] [envoy-gateway]  bring the cluster up, or up to date;
+  up [all] [monitoring] [bare] [edge] [knative] [envoy-gateway]  bring the cluster up, or up to date;
                all: with the metrics server, cert-manager and Prometheus, which tests need;
                monitoring: with Prometheus; bare: without Ebb, with Helm; edge: with Ebb in one
-               process; envoy-gateway: with Envoy Gateway in place of istio
+               process; knative: with Knative Serving in place of Ebb; envoy-gateway: with Envoy
+               Gateway in place of istio
   release -version VERSION -registry REGISTRY  write what users install to the folder dist; -help lists more
   down         take it down and leave nothing behind
   kubeconfig   print the lines that point a shell at it
@@ -67,6 +68,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 				wanted.bare = true
 			case "edge":
 				wanted.edge = true
+			case "knative":
+				wanted.knative = true
 			case istio, envoyGateway:
 				wanted.gateway = what
 			default:
@@ -77,6 +80,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	}
 	if wanted.edge && wanted.gateway != istio {
 		return fmt.Errorf("the profile edge takes CoAP requests to Istio's gateway: leave out GATEWAY=%s", wanted.gateway)
+	}
+	if wanted.knative && (wanted.bare || wanted.edge || wanted.gateway != istio) {
+		return fmt.Errorf("knative goes with none of bare, edge and GATEWAY=%s", envoyGateway)
 	}
 	c := newControl(place.Of(root, os.Getenv), step.New(stderr, terminal(stderr)), stdout)
 	switch args[0] {

@@ -26,6 +26,9 @@ func folders(p *parts) []string {
 	if p.monitoring {
 		list = append(list, "targets")
 	}
+	if p.knative {
+		list = append(list, standin)
+	}
 	return list
 }
 
@@ -54,6 +57,12 @@ func (c *control) beginBuild(ctx context.Context, p *parts) *task {
 				return err
 			}
 			p.helm = helm["helm"]
+		}
+		if p.knative {
+			// Before the platform, whose packages are counted for the progress.
+			if p.foreign, _, err = c.knativeModule().Programs(ctx, c.Cache, c.Log("build-knative"), t.progress, knativePrograms...); err != nil {
+				return err
+			}
 		}
 		p.programs, t.made, err = c.module().Programs(ctx, c.Cache, c.Log("build-platform"), t.progress, folders(p)...)
 		if err != nil || p.gateway != envoyGateway {

@@ -92,6 +92,12 @@ func (c *control) up(ctx context.Context, parts *parts) (err error) {
 	if parts.bare {
 		return c.withoutEbb(ctx)
 	}
+	if parts.knative {
+		return c.knative(ctx, compiling, parts)
+	}
+	if err := c.withoutKnative(ctx); err != nil {
+		return err
+	}
 	return c.ebb(ctx, compiling, parts)
 }
 
@@ -100,9 +106,11 @@ type parts struct {
 	all                     bool              // with the metrics server and cert-manager
 	monitoring              bool              // with Prometheus
 	bare                    bool              // without Ebb
+	knative                 bool              // with Knative in place of Ebb
 	edge                    bool              // with Ebb in one process
 	gateway                 string            // the implementation of the Gateway API
 	programs                map[string]string // binaries, by their folder in dev/
+	foreign                 map[string]string // binaries of Knative, by their names
 	pause, helm             string            // binaries
 	ebb                     map[string]string // binaries of Ebb, samples and test images, by their folder
 	libc, envoy, prom       string            // unpacked packages

@@ -27,6 +27,8 @@ import (
 type Module struct {
 	Dir     string
 	LDFlags string // for all its programs
+	// Import is the path before the folders of programs of another module, "" for the module's own.
+	Import string
 }
 
 // Progress receives how many packages are compiled, and how many there are.
@@ -40,9 +42,13 @@ func (m Module) id(ctx context.Context, folder string) (string, error) {
 	}
 	h := sha256.New()
 	fmt.Fprintf(h, "%s%s\n%s\n", version, m.LDFlags, folder)
-	files, err := sources(m.Dir, folder)
-	if err != nil {
-		return "", err
+	files := []string{"go.mod", "go.sum"}
+	if m.Import == "" {
+		own, err := sources(m.Dir, folder)
+		if err != nil {
+			return "", err
+		}
+		files = append(files, own...)
 	}
 	for _, f := range files {
 		text, err := os.ReadFile(filepath.Join(m.Dir, f))
@@ -55,10 +61,9 @@ func (m Module) id(ctx context.Context, folder string) (string, error) {
 	return hex.EncodeToString(h.Sum(nil))[:16], nil
 }
 
-// sources lists the module's own files and the Go files of one folder, tests left out.
-func sources(dir, folder string) ([]string, error) {
-	files := []string{"go.mod", "go.sum"}
-	err := filepath.WalkDir(filepath.Join(dir, folder), func(path string, d fs.DirEntry, err error) error {
+// sources lists the Go files of one folder, tests left out.
+func sources(dir, folder string) (files []string, err error) {
+	err = filepath.WalkDir(filepath.Join(dir, folder), func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
@@ -106,7 +111,10 @@ func (m Module) Programs(ctx context.Context, cache, log string, progress Progre
 	defer os.RemoveAll(part)
 	var packages []string
 	for _, folder := range missing {
-		packages = append(packages, "./"+folder)
+		if m.Import == "" {
+			folder = "./" + folder
+		}
+		packages = append(packages, m.Import+folder)
 	}
 	if err := Go(ctx, m.Dir, log, progress, Target{LDFlags: m.LDFlags}, part+"/", packages...); err != nil {
 		return nil, 0, err

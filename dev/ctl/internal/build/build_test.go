@@ -62,6 +62,10 @@ func TestIDFollowsTheContentAndNothingElse(t *testing.T) {
 			t.Errorf("%s asks for a new build", what)
 		}
 	}
+	foreign := func(m Module) Module { m.Import = "example.org/"; return m }
+	if id(foreign(base)) == id(foreign(with("go.sum", "a"))) || id(foreign(base)) != id(foreign(with("x/main.go", "package main\n"))) {
+		t.Error("a program of another module follows anything but go.mod and go.sum")
+	}
 }
 
 func TestProgramsAreBuiltOnceAndNeverKeptInHalf(t *testing.T) {

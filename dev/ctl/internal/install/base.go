@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-//go:embed certmanager.yaml dns.yaml envoygateway.yaml istio.yaml metrics.yaml prometheus.yaml
+//go:embed certmanager.yaml dns.yaml envoygateway.yaml istio.yaml metrics.yaml prometheus.yaml standin.yaml
 var templates embed.FS
 
 func render(name string, values any) ([]byte, error) {

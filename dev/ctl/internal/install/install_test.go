@@ -178,3 +178,36 @@ func TestPrometheusTakesTheConfigurationOfUsers(t *testing.T) {
 		t.Errorf("%v: %s", err, out)
 	}
 }
+
+func TestKnativesManifestsGetImagesSettingsAndRoom(t *testing.T) {
+	folder := t.TempDir()
+	manifest := `kind: Deployment
+metadata: {name: activator}
+spec: {template: {spec: {containers: [{image: "ko://knative.dev/serving/cmd/activator", resources: {requests: {cpu: 300m}, limits: {cpu: 1000m}}}]}}}
+---
+# only a comment
+---
+kind: ConfigMap
+metadata: {name: config-domain}
+data: {_example: "# text"}
+`
+	if err := os.WriteFile(filepath.Join(folder, "a.yaml"), []byte(manifest), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	refs := map[string]string{"dev.local/knative/activator": "dev.local/knative/activator:1"}
+	made, err := KnativeManifests(refs, "dev.local/dev/standin:2", folder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"image: dev.local/knative/activator:1", "image: dev.local/dev/standin:2", "cpu: 1000m", "cpu: 20m", `ebb.test: ""`} {
+		if !strings.Contains(string(made), want) {
+			t.Errorf("%q is missing:\n%s", want, made)
+		}
+	}
+	if strings.Contains(string(made), "300m") {
+		t.Errorf("a request is as large as before:\n%s", made)
+	}
+	if _, err := KnativeManifests(nil, "", folder); err == nil || !strings.Contains(err.Error(), "cmd/activator") {
+		t.Errorf("an image is missing: %v", err)
+	}
+}

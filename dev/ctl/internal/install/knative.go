@@ -1,0 +1,110 @@
+package install
+
+import (
+	"bytes"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"sigs.k8s.io/yaml"
+)
+
+// knativeSource is the prefix of images in Knative's manifests.
+const knativeSource = "ko://knative.dev/serving/cmd/"
+
+// knativeSettings are what a person would set after Knative's installation. The CPU requests are
+// low, because the defaults for twenty Services are more than this node has.
+var knativeSettings = map[string]map[string]string{
+	"config-domain":     {Domain: ""},
+	"config-deployment": {"queue-sidecar-cpu-request": "5m"},
+	"config-network": {"ingress-class": "standin.ingress.networking.knative.dev",
+		"autocreate-cluster-domain-claims": "true"},
+}
+
+// KnativeManifests reads the manifests in folders of Knative's modules and adds the program that
+// stands in for an ingress plugin.
+func KnativeManifests(refs map[string]string, standin string, folders ...string) ([]byte, error) {
+	var out bytes.Buffer
+	for _, folder := range folders {
+		err := filepath.WalkDir(folder, func(path string, d fs.DirEntry, err error) error {
+			if err != nil || d.IsDir() || filepath.Ext(path) != ".yaml" {
+				return err
+			}
+			text, err := os.ReadFile(path)
+			if err != nil {
+				return err
+			}
+			for _, doc := range bytes.Split(text, []byte("\n---\n")) {
+				object := map[string]any{}
+				if err := yaml.Unmarshal(doc, &object); err != nil {
+					return fmt.Errorf("read %s: %w", path, err)
+				}
+				if len(object) == 0 {
+					continue
+				}
+				adapt(object, refs)
+				made, err := yaml.Marshal(object)
+				if err != nil {
+					return err
+				}
+				out.Write(append(made, "\n---\n"...))
+			}
+			return nil
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	plugin, err := render("standin.yaml", map[string]any{"Image": standin})
+	if err != nil {
+		return nil, err
+	}
+	out.Write(plugin)
+	if i := bytes.Index(out.Bytes(), []byte(knativeSource)); i >= 0 {
+		return nil, fmt.Errorf("there is no image for %.60s", out.Bytes()[i:])
+	}
+	return out.Bytes(), nil
+}
+
+// adapt puts images, settings and low requests into an object.
+func adapt(object map[string]any, refs map[string]string) {
+	metadata, _ := object["metadata"].(map[string]any)
+	name, _ := metadata["name"].(string)
+	if data, ok := object["data"].(map[string]any); ok && object["kind"] == "ConfigMap" {
+		for key, value := range knativeSettings[name] {
+			data[key] = value
+		}
+	}
+	replace(object, func(key string, value string) string {
+		if program, is := strings.CutPrefix(value, knativeSource); is {
+			if ref := refs["dev.local/knative/"+program]; ref != "" {
+				return ref
+			}
+		}
+		if key == "cpu" && object["kind"] == "Deployment" && slices.Contains([]string{"300m", "100m", "50m", "30m"}, value) {
+			return "20m"
+		}
+		return value
+	})
+}
+
+// replace changes all texts below a value.
+func replace(value any, with func(key, value string) string) {
+	switch v := value.(type) {
+	case map[string]any:
+		for key, inner := range v {
+			if text, is := inner.(string); is {
+				v[key] = with(key, text)
+			} else {
+				replace(inner, with)
+			}
+		}
+	case []any:
+		for _, inner := range v {
+			replace(inner, with)
+		}
+	}
+}
