@@ -105,17 +105,23 @@ func progressDeadline(rev *servingv1.Revision, in Inputs) int32 {
 //
 //	difference                               pods        written
 //	none                                     any         no
+//	the Deployment is Knative's              none        now
+//	the Deployment is Knative's              some        when the revision is next at zero
 //	the Revision (spec, labels, digest ...)  any         now: the user asked for it
 //	system-internal-tls was switched on      any         now: what is to be secret is not to wait for the revision's end
 //	only Ebb's part (sidecar, settings)      none        now: nobody is restarted
 //	only Ebb's part                          some        when the revision is next at zero
 //
-// So a new version of Ebb or a changed global setting restarts no running pod; new pods of a
-// running revision are like the old ones, and queue-proxies of older versions stay supported.
+// A Deployment without the hash of the Revision was made by Knative Serving, before the
+// installation was moved to Ebb. Neither the move nor a new version of Ebb or a changed global
+// setting restarts a running pod. New pods of a running revision are like the old ones, and
+// queue-proxies of older versions, and of Knative, stay supported.
 func due(have, want *appsv1.Deployment) bool {
 	switch {
 	case have.Labels[names.DeploymentHashLabel] == want.Labels[names.DeploymentHashLabel]:
 		return false
+	case have.Annotations[ownHashAnnotation] == "":
+		return atZero(have)
 	case have.Annotations[ownHashAnnotation] != want.Annotations[ownHashAnnotation]:
 		return true
 	case have.Annotations[names.SystemTLSAnnotation] == "" && want.Annotations[names.SystemTLSAnnotation] != "":

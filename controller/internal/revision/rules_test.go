@@ -40,6 +40,8 @@ func TestOnlyTheUsersOwnChangesReachRunningPods(t *testing.T) {
 		{"only Ebb's part differs, the last pod is leaving", deployment("old", "own", 0, 1), false},
 		{"only Ebb's part differs, pods are on their way", deployment("old", "own", 1, 0), false},
 		{"only Ebb's part differs, at zero", deployment("old", "own", 0, 0), true},
+		{"Knative made it, pods run", deployment("", "", 3, 3), false},
+		{"Knative made it, at zero", deployment("", "", 0, 0), true},
 	} {
 		t.Run(tt.why, func(t *testing.T) {
 			if got := due(tt.have, want); got != tt.due {
