@@ -285,7 +285,9 @@ func texts(list []string) (out []any) {
 // isAccepted reports whether the gateway accepted the newest generation of an HTTPRoute.
 func isAccepted(route *unstructured.Unstructured) bool {
 	var status struct {
-		Parents []struct{ Conditions []metav1.Condition }
+		Parents []struct {
+			Conditions []metav1.Condition `json:"conditions"`
+		} `json:"parents"`
 	}
 	content, _, _ := unstructured.NestedMap(route.Object, "status")
 	if runtime.DefaultUnstructuredConverter.FromUnstructured(content, &status) != nil || len(status.Parents) == 0 {
