@@ -105,6 +105,11 @@ test-edge: ## run the tests of the edge profile on the dev cluster; `make up` go
 	@$(DEV) up all edge
 	@eval "$$($(DEV) kubeconfig)"; go test -tags edge -count=1 -v -timeout 20m ./test/edge
 
+.PHONY: test-migration
+test-migration: ## move a real Knative Serving to Ebb and back, under load (ARGS='-services 20 -kill'); `make up` goes back
+	@$(DEV) up knative
+	@eval "$$($(DEV) kubeconfig)"; go run ./test/migration $(ARGS)
+
 ## Benchmarks: programs that print JSON lines
 
 bench-%: ## run one of test/bench/*: async, coldstart, scaleup, control, proxy, path, autoscaler, tenants, standby, shim, page, edge, seeds

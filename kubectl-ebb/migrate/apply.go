@@ -1,0 +1,345 @@
+package migrate
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"ebb.dev/ebb/api/names"
+)
+
+// controllers are Deployments of Knative, of all its versions, besides those that Ebb has too.
+var controllers = []string{"autoscaler-hpa", "domain-mapping", "domainmapping-webhook", "net-certmanager-controller", "net-certmanager-webhook",
+	"net-istio-controller", "net-istio-webhook", "net-kourier-controller", "net-contour-controller", "net-gateway-api-controller", "net-http01-controller", "net-nscert-controller"}
+
+// isPlugin reports whether a Deployment of the system namespace writes for Knative what Ebb writes
+// itself.
+func isPlugin(d Object) bool {
+	_, ingress := d.GetLabels()[pluginLabel]
+	_, certificate := d.GetLabels()[certPluginLabel]
+	return ingress || certificate || slices.Contains(controllers, d.GetName())
+}
+
+// asks reports whether a registration of webhooks asks a Service of the namespace.
+func asks(o Object, namespace string) bool {
+	list, _, _ := unstructured.NestedSlice(o.Object, "webhooks")
+	for _, entry := range list {
+		if hook, ok := entry.(map[string]any); ok {
+			if found, _, _ := unstructured.NestedString(hook, "clientConfig", "service", "namespace"); found == namespace {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// fromEbb reports whether an object was applied by a move.
+func fromEbb(o Object) bool { return o.GetAnnotations()[appliedAnnotation] != "" }
+
+// systemDeployment returns a Deployment of the system namespace, nil if it is not there.
+func (m *Move) systemDeployment(ctx context.Context, name string) (Object, error) {
+	return m.get(ctx, object("apps/v1", "Deployment", names.SystemNamespace, name))
+}
+
+// stop ends what writes to the objects that Ebb takes over. The autoscaler and the activators stay,
+// so requests are answered and revisions scale.
+func (m *Move) stop(ctx context.Context) error {
+	hooks, err := m.hooks(ctx)
+	if err != nil {
+		return err
+	}
+	for _, hook := range hooks {
+		if !fromEbb(hook) {
+			if err := m.remove(ctx, hook, metav1.DeletePropagationBackground); err != nil {
+				return err
+			}
+		}
+	}
+	for _, d := range m.state.Before {
+		if d.GetKind() != "Deployment" || d.GetName() != "controller" && d.GetName() != "webhook" && !isPlugin(d) {
+			continue
+		}
+		if err := m.end(ctx, d, false); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// end deletes a Deployment of the system namespace, if it is the one of Ebb or if it is not. It
+// returns when its pods no longer write: a webhook answers until it ends, and then nobody asks it.
+func (m *Move) end(ctx context.Context, d Object, ebbs bool) error {
+	have, err := m.get(ctx, d)
+	if err != nil {
+		return err
+	}
+	if have != nil {
+		if fromEbb(have) != ebbs {
+			return nil
+		}
+		if err := m.remove(ctx, have, metav1.DeletePropagationBackground); err != nil {
+			return err
+		}
+	}
+	if strings.Contains(d.GetName(), "webhook") {
+		return nil
+	}
+	labels, _, err := unstructured.NestedStringMap(d.Object, "spec", "selector", "matchLabels")
+	if err != nil {
+		return err
+	}
+	return m.noPods(ctx, metav1.FormatLabelSelector(&metav1.LabelSelector{MatchLabels: labels}))
+}
+
+// kinds replaces the definitions of the kinds that both have. All stored objects stay.
+func (m *Move) kinds(ctx context.Context) error {
+	for _, o := range m.Manifests {
+		if !isDefinition(o) {
+			continue
+		}
+		if err := m.apply(ctx, o); err != nil {
+			return err
+		}
+	}
+	m.mapper.Reset()
+	return nil
+}
+
+// apply makes an object what Ebb's manifests say.
+func (m *Move) apply(ctx context.Context, o Object) error {
+	switch before := m.state.had(o); {
+	case o.GetKind() == "Namespace" || o.GetKind() == "Secret":
+		have, err := m.get(ctx, o)
+		if have != nil || err != nil {
+			return err
+		}
+	case o.GetKind() == "ConfigMap" && before != nil:
+		have, err := m.get(ctx, o)
+		if err != nil {
+			return err
+		}
+		if have != nil && !fromEbb(have) {
+			o = settingsOver(have, o)
+		} else if have != nil {
+			return nil
+		}
+	}
+	o, err := marked(o)
+	if err != nil {
+		return err
+	}
+	return m.put(ctx, o)
+}
+
+// adopt makes PodAutoscalers the owners of the Services that ServerlessServices own.
+func (m *Move) adopt(ctx context.Context) error {
+	owners, err := m.autoscalersByName(ctx)
+	if err != nil {
+		return err
+	}
+	services, err := m.list(ctx, serviceResource, names.ServerlessServiceLabel)
+	if err != nil {
+		return err
+	}
+	return each(services, func(s Object) error {
+		if controllerOf(s).Kind != "ServerlessService" {
+			return nil
+		}
+		pa := owners[s.GetNamespace()+"/"+s.GetLabels()[names.ServerlessServiceLabel]]
+		if pa == nil {
+			return nil // its revision is being deleted
+		}
+		return m.own(ctx, s, pa)
+	})
+}
+
+func (m *Move) autoscalersByName(ctx context.Context) (map[string]Object, error) {
+	list, err := m.list(ctx, autoscalers, "")
+	if err != nil {
+		return nil, err
+	}
+	byName := make(map[string]Object, len(list))
+	for _, pa := range list {
+		byName[pa.GetNamespace()+"/"+pa.GetName()] = pa
+	}
+	return byName, nil
+}
+
+// own makes owner the controller of an object, in place of another.
+func (m *Move) own(ctx context.Context, o, owner Object) error {
+	ref := map[string]any{"apiVersion": owner.GetAPIVersion(), "kind": owner.GetKind(), "name": owner.GetName(), "uid": string(owner.GetUID()),
+		"controller": true, "blockOwnerDeletion": true}
+	return m.patch(ctx, o, map[string]any{"metadata": map[string]any{"ownerReferences": []any{ref}}})
+}
+
+// path brings up Ebb without its autoscaler. When its activators take the requests of all
+// revisions, it removes Knative's lists of endpoints.
+func (m *Move) path(ctx context.Context) error {
+	if err := m.detach(ctx, "activator", false); err != nil {
+		return err
+	}
+	for _, o := range m.Manifests {
+		if isDefinition(o) || o.GetKind() == "Deployment" && o.GetName() == "autoscaler" {
+			continue
+		}
+		if err := m.apply(ctx, o); err != nil {
+			return err
+		}
+	}
+	if err := m.available(ctx, "activator", "controller", "webhook"); err != nil {
+		return err
+	}
+	if err := m.listed(ctx); err != nil {
+		return err
+	}
+	// Gateways know both lists from now on. Only the newer one stays.
+	lists, err := m.list(ctx, endpointsResource, names.ServerlessServiceLabel)
+	if err != nil {
+		return err
+	}
+	return each(lists, func(e Object) error {
+		if controllerOf(e).Kind != "ServerlessService" {
+			return nil
+		}
+		return m.remove(ctx, e, metav1.DeletePropagationBackground)
+	})
+}
+
+// formerLabel is the label app of activators that take no new requests.
+const formerLabel = "former-activator"
+
+// detach takes the pods of a Deployment away from it, if it is the one of Ebb or if it is not. They
+// go on. Those of activators get another label, so that no Service selects them.
+func (m *Move) detach(ctx context.Context, name string, ebbs bool) error {
+	d, err := m.systemDeployment(ctx, name)
+	if err != nil {
+		return err
+	}
+	if d != nil && fromEbb(d) != ebbs {
+		return nil
+	}
+	for _, kind := range []string{"HorizontalPodAutoscaler", "PodDisruptionBudget"} {
+		version := map[string]string{"HorizontalPodAutoscaler": "autoscaling/v2", "PodDisruptionBudget": "policy/v1"}[kind]
+		for _, of := range []string{name, name + "-pdb"} {
+			o, err := m.get(ctx, object(version, kind, names.SystemNamespace, of))
+			if err != nil {
+				return err
+			}
+			if o != nil && fromEbb(o) == ebbs {
+				if err := m.remove(ctx, o, metav1.DeletePropagationBackground); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	if d != nil {
+		if err := m.remove(ctx, d, metav1.DeletePropagationOrphan); err != nil {
+			return err
+		}
+		if err := until(ctx, time.Minute, func(ctx context.Context) (string, error) {
+			d, err := m.systemDeployment(ctx, name)
+			if d == nil || err != nil {
+				return "", err
+			}
+			return "the Deployment " + name + " is not deleted", nil
+		}); err != nil {
+			return err
+		}
+	}
+	sets, err := m.listIn(ctx, replicaResource, names.SystemNamespace, "app="+name)
+	if err != nil {
+		return err
+	}
+	for _, set := range sets {
+		if err := m.remove(ctx, set, metav1.DeletePropagationOrphan); err != nil {
+			return err
+		}
+	}
+	if err := until(ctx, time.Minute, func(ctx context.Context) (string, error) {
+		sets, err := m.listIn(ctx, replicaResource, names.SystemNamespace, "app="+name)
+		if err != nil || len(sets) == 0 {
+			return "", err
+		}
+		return "the ReplicaSet " + sets[0].GetName() + " is not deleted", nil
+	}); err != nil {
+		return err
+	}
+	if name != "activator" {
+		return nil
+	}
+	pods, err := m.listIn(ctx, podResource, names.SystemNamespace, "app="+name)
+	if err != nil {
+		return err
+	}
+	for _, pod := range pods {
+		if controllerOf(pod).UID != "" {
+			continue
+		}
+		if err := m.patch(ctx, pod, map[string]any{"metadata": map[string]any{"labels": map[string]any{"app": formerLabel}}}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// listed waits until Ebb's controller has listed endpoints of every revision.
+func (m *Move) listed(ctx context.Context) error {
+	return until(ctx, 5*time.Minute, func(ctx context.Context) (string, error) {
+		owners, err := m.autoscalersByName(ctx)
+		if err != nil {
+			return "", err
+		}
+		slices, err := m.list(ctx, sliceResource, managedByEbb)
+		if err != nil {
+			return "", err
+		}
+		for _, s := range slices {
+			if endpoints, _, _ := unstructured.NestedSlice(s.Object, "endpoints"); len(endpoints) > 0 {
+				delete(owners, s.GetNamespace()+"/"+s.GetLabels()[names.ServerlessServiceLabel])
+			}
+		}
+		for name := range owners {
+			return fmt.Sprintf("the revision %s, and %d more, have no endpoints from Ebb's controller: kubectl -n %s logs deployment/controller",
+				name, len(owners)-1, names.SystemNamespace), nil
+		}
+		return "", nil
+	})
+}
+
+// managedByEbb selects the EndpointSlices of Ebb's controller.
+const managedByEbb = "endpointslice.kubernetes.io/managed-by=ebb-controller"
+
+// settle is how long requests that wait in an activator without a pod may take to be told to the
+// autoscaler that it knows.
+const settle = 5 * time.Second
+
+// scale replaces the autoscaler. Requests that wait in Knative's activators were told to Knative's
+// autoscaler, which wakes their revisions before it goes.
+func (m *Move) scale(ctx context.Context) error {
+	d, err := m.systemDeployment(ctx, "autoscaler")
+	if err != nil {
+		return err
+	}
+	ours := m.Manifests.deployment("autoscaler")
+	if d != nil && !fromEbb(d) {
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(settle):
+		}
+	}
+	if d == nil || !fromEbb(d) {
+		if err := m.end(ctx, ours, false); err != nil {
+			return err
+		}
+	}
+	if err := m.apply(ctx, ours); err != nil {
+		return err
+	}
+	return m.available(ctx, "autoscaler")
+}

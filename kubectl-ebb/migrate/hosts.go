@@ -1,0 +1,104 @@
+package migrate
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"ebb.dev/ebb/api/names"
+)
+
+// hosts replaces the Ingress of each Route and DomainMapping: when the gateways have accepted Ebb's
+// HTTPRoutes, the Ingress goes, and with it what its plugin has made. The first one goes alone.
+func (m *Move) hosts(ctx context.Context) error {
+	all, err := m.list(ctx, ingresses, "")
+	if err != nil {
+		return err
+	}
+	if len(all) == 0 {
+		return nil
+	}
+	if err := m.host(ctx, all[0]); err != nil {
+		return err
+	}
+	return each(all[1:], func(ingress Object) error { return m.host(ctx, ingress) })
+}
+
+func (m *Move) host(ctx context.Context, ingress Object) error {
+	owner := controllerOf(ingress)
+	if owner.UID == "" {
+		return fmt.Errorf("%s belongs to nobody: delete it, or find out who needs it", nameOf(ingress))
+	}
+	if conditionOf(ingress, "Ready") == "True" {
+		if err := m.accepted(ctx, ingress, owner); err != nil {
+			return err
+		}
+	}
+	if err := m.release(ctx, ingress); err != nil {
+		return err
+	}
+	of := object(owner.APIVersion, owner.Kind, ingress.GetNamespace(), owner.Name)
+	return until(ctx, 2*time.Minute, func(ctx context.Context) (string, error) {
+		routes, err := m.listIn(ctx, httpRouteResource, ingress.GetNamespace(), "")
+		if err != nil {
+			return "", err
+		}
+		for _, r := range routes {
+			if controllerOf(r).UID == ingress.GetUID() {
+				return nameOf(r) + ", which the plugin has made, is not deleted", nil
+			}
+		}
+		have, err := m.get(ctx, of)
+		if err != nil || have == nil || conditionOf(ingress, "Ready") != "True" || conditionOf(have, "Ready") == "True" {
+			return "", err
+		}
+		return fmt.Sprintf("%s is not Ready without its Ingress: kubectl -n %s describe %s %s", nameOf(of), of.GetNamespace(), of.GetKind(), of.GetName()), nil
+	})
+}
+
+// accepted waits until gateways have accepted Ebb's HTTPRoutes of a Route or DomainMapping.
+func (m *Move) accepted(ctx context.Context, ingress Object, owner metav1.OwnerReference) error {
+	return until(ctx, 2*time.Minute, func(ctx context.Context) (string, error) {
+		routes, err := m.listIn(ctx, httpRouteResource, ingress.GetNamespace(), "")
+		if err != nil {
+			return "", err
+		}
+		found := 0
+		for _, r := range routes {
+			if controllerOf(r).UID != owner.UID {
+				continue
+			}
+			if found++; !isAccepted(r) {
+				return nameOf(r) + " is not accepted by its gateway", nil
+			}
+		}
+		if found == 0 {
+			return fmt.Sprintf("%s %s/%s has no HTTPRoute from Ebb: kubectl -n %s logs deployment/controller", owner.Kind, ingress.GetNamespace(), owner.Name, names.SystemNamespace), nil
+		}
+		return "", nil
+	})
+}
+
+// isAccepted reports whether all parents of an HTTPRoute have accepted its newest generation.
+func isAccepted(r Object) bool {
+	parents, _, _ := unstructured.NestedSlice(r.Object, "status", "parents")
+	for _, parent := range parents {
+		p, _ := parent.(map[string]any)
+		conditions, _, _ := unstructured.NestedSlice(p, "conditions")
+		accepted := false
+		for _, entry := range conditions {
+			c, _ := entry.(map[string]any)
+			seen, _, _ := unstructured.NestedInt64(c, "observedGeneration")
+			if c["type"] == "Accepted" {
+				accepted = c["status"] == "True" && seen >= r.GetGeneration()
+			}
+		}
+		if !accepted {
+			return false
+		}
+	}
+	return len(parents) > 0
+}

@@ -1,0 +1,280 @@
+package migrate
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"ebb.dev/ebb/api/names"
+)
+
+// restore makes an object what it was.
+func (m *Move) restore(ctx context.Context, o Object) error { return m.put(ctx, o) }
+
+// settingsBack gives Knative its settings before it starts. Nobody must judge them meanwhile.
+func (m *Move) settingsBack(ctx context.Context) error {
+	hooks, err := m.hooks(ctx)
+	if err != nil {
+		return err
+	}
+	for _, hook := range hooks {
+		if fromEbb(hook) {
+			if err := m.remove(ctx, hook, metav1.DeletePropagationBackground); err != nil {
+				return err
+			}
+		}
+	}
+	for _, o := range m.state.Before {
+		if o.GetKind() == "ConfigMap" {
+			if err := m.restore(ctx, o); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// stopEbb ends what writes to the objects that Knative takes back. The autoscaler and the
+// activators stay.
+func (m *Move) stopEbb(ctx context.Context) error {
+	for _, name := range []string{"controller", "webhook"} {
+		d := object("apps/v1", "Deployment", names.SystemNamespace, name)
+		if err := unstructured.SetNestedStringMap(d.Object, map[string]string{"app": name}, "spec", "selector", "matchLabels"); err != nil {
+			return err
+		}
+		if err := m.end(ctx, d, true); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (m *Move) kindsBack(ctx context.Context) error {
+	for _, o := range m.state.Before {
+		if isDefinition(o) {
+			if err := m.restore(ctx, o); err != nil {
+				return err
+			}
+		}
+	}
+	err := until(ctx, time.Minute, func(ctx context.Context) (string, error) {
+		for _, kind := range onlyKnative {
+			have, err := m.get(ctx, object("apiextensions.k8s.io/v1", "CustomResourceDefinition", "", kind.GroupResource().String()))
+			if err != nil {
+				return "", err
+			}
+			if have != nil && conditionOf(have, "Established") != "True" {
+				return nameOf(have) + " is not served yet", nil
+			}
+		}
+		return "", nil
+	})
+	m.mapper.Reset()
+	return err
+}
+
+// adoptBack makes a ServerlessService for each PodAutoscaler that has none, and gives it the
+// Services of the revision.
+func (m *Move) adoptBack(ctx context.Context) error {
+	owners, err := m.autoscalersByName(ctx)
+	if err != nil {
+		return err
+	}
+	if err := each(slices.Collect(maps.Values(owners)), func(pa Object) error { return m.put(ctx, serverlessService(pa)) }); err != nil {
+		return err
+	}
+	list, err := m.list(ctx, serverless, "")
+	if err != nil {
+		return err
+	}
+	byName := map[string]Object{}
+	for _, s := range list {
+		byName[s.GetNamespace()+"/"+s.GetName()] = s
+	}
+	services, err := m.list(ctx, serviceResource, names.ServerlessServiceLabel)
+	if err != nil {
+		return err
+	}
+	return each(services, func(s Object) error {
+		owner := byName[s.GetNamespace()+"/"+s.GetLabels()[names.ServerlessServiceLabel]]
+		if owner == nil || controllerOf(s).Kind != "PodAutoscaler" {
+			return nil
+		}
+		return m.own(ctx, s, owner)
+	})
+}
+
+// serverlessService is what Knative makes of a PodAutoscaler that it has just created.
+func serverlessService(pa Object) Object {
+	o := object(serverless.GroupVersion().String(), "ServerlessService", pa.GetNamespace(), pa.GetName())
+	o.SetLabels(pa.GetLabels())
+	o.SetAnnotations(pa.GetAnnotations())
+	target, _, _ := unstructured.NestedMap(pa.Object, "spec", "scaleTargetRef")
+	protocol, _, _ := unstructured.NestedString(pa.Object, "spec", "protocolType")
+	o.Object["spec"] = map[string]any{"mode": "Proxy", "objectRef": target, "protocolType": protocol, "numActivators": int64(2)}
+	controller := true
+	o.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: pa.GetAPIVersion(), Kind: pa.GetKind(), Name: pa.GetName(), UID: pa.GetUID(),
+		Controller: &controller, BlockOwnerDeletion: &controller}})
+	return o
+}
+
+// pathBack brings up Knative. When its controller has listed endpoints of every revision, pathBack
+// removes Ebb's lists, and then Ebb's autoscaler. Until then that one wakes revisions for requests
+// that wait in Ebb's activators.
+func (m *Move) pathBack(ctx context.Context) error {
+	for _, name := range []string{"activator", "autoscaler"} {
+		if err := m.detach(ctx, name, true); err != nil {
+			return err
+		}
+	}
+	var wait []string
+	var later []Object
+	for _, o := range m.state.Before {
+		switch o.GetKind() {
+		case "CustomResourceDefinition", "ConfigMap":
+			continue
+		case "MutatingWebhookConfiguration", "ValidatingWebhookConfiguration":
+			later = append(later, o)
+			continue
+		case "Deployment":
+			wait = append(wait, o.GetName())
+		}
+		if err := m.restore(ctx, o); err != nil {
+			return err
+		}
+	}
+	if err := m.available(ctx, wait...); err != nil {
+		return err
+	}
+	for _, o := range later {
+		if err := m.restore(ctx, o); err != nil {
+			return err
+		}
+	}
+	if err := m.listedBack(ctx); err != nil {
+		return err
+	}
+	lists, err := m.list(ctx, sliceResource, managedByEbb)
+	if err != nil {
+		return err
+	}
+	if err := each(lists, func(s Object) error { return m.remove(ctx, s, metav1.DeletePropagationBackground) }); err != nil {
+		return err
+	}
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-time.After(settle):
+	}
+	pods, err := m.listIn(ctx, podResource, names.SystemNamespace, "app=autoscaler")
+	if err != nil {
+		return err
+	}
+	for _, pod := range pods {
+		if controllerOf(pod).UID == "" {
+			if err := m.remove(ctx, pod, metav1.DeletePropagationBackground); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// listedBack waits until Knative has listed endpoints of every revision, where gateways see them.
+func (m *Move) listedBack(ctx context.Context) error {
+	return until(ctx, 5*time.Minute, func(ctx context.Context) (string, error) {
+		owners, err := m.autoscalersByName(ctx)
+		if err != nil {
+			return "", err
+		}
+		slices, err := m.list(ctx, sliceResource, "endpointslice.kubernetes.io/managed-by=endpointslicemirroring-controller.k8s.io")
+		if err != nil {
+			return "", err
+		}
+		for _, s := range slices {
+			if endpoints, _, _ := unstructured.NestedSlice(s.Object, "endpoints"); len(endpoints) > 0 {
+				delete(owners, s.GetNamespace()+"/"+s.GetLabels()["kubernetes.io/service-name"])
+			}
+		}
+		for name := range owners {
+			return fmt.Sprintf("the revision %s, and %d more, have no endpoints from Knative: kubectl -n %s logs deployment/controller",
+				name, len(owners)-1, names.SystemNamespace), nil
+		}
+		return "", nil
+	})
+}
+
+// hostsBack waits until Knative's Ingresses are Ready, and removes Ebb's HTTPRoutes.
+func (m *Move) hostsBack(ctx context.Context) error {
+	var all []Object
+	for _, kind := range []string{"Route", "DomainMapping"} {
+		r := routes
+		if kind == "DomainMapping" {
+			r = mappings
+		}
+		list, err := m.list(ctx, r, "")
+		if err != nil {
+			return err
+		}
+		all = append(all, list...)
+	}
+	for _, owner := range all {
+		if conditionOf(owner, "Ready") == "False" {
+			continue
+		}
+		err := until(ctx, 3*time.Minute, func(ctx context.Context) (string, error) {
+			list, err := m.listIn(ctx, ingresses, owner.GetNamespace(), "")
+			if err != nil {
+				return "", err
+			}
+			for _, ingress := range list {
+				if controllerOf(ingress).UID == owner.GetUID() && conditionOf(ingress, "Ready") == "True" {
+					return "", nil
+				}
+			}
+			have, err := m.get(ctx, owner)
+			if err != nil || have == nil {
+				return "", err
+			}
+			return nameOf(owner) + " has no Ingress that is Ready", nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	uids := map[string]bool{}
+	for _, owner := range all {
+		uids[string(owner.GetUID())] = true
+	}
+	made, err := m.list(ctx, httpRouteResource, "")
+	if err != nil {
+		return err
+	}
+	return each(made, func(r Object) error {
+		if !uids[string(controllerOf(r).UID)] {
+			return nil
+		}
+		return m.remove(ctx, r, metav1.DeletePropagationBackground)
+	})
+}
+
+// cleanBack removes what the move has made and Knative did not have.
+func (m *Move) cleanBack(ctx context.Context) error {
+	if err := m.formerActivators(ctx); err != nil {
+		return err
+	}
+	for _, r := range m.state.Made {
+		if r.Kind == "Namespace" || r.Kind == "CustomResourceDefinition" {
+			continue
+		}
+		if err := m.remove(ctx, r.object(), metav1.DeletePropagationBackground); err != nil {
+			return err
+		}
+	}
+	return m.leases(ctx)
+}

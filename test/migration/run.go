@@ -1,0 +1,264 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"ebb.dev/ebb/test/internal/cluster"
+	"ebb.dev/ebb/test/internal/probe"
+	"ebb.dev/ebb/test/internal/result"
+)
+
+type run struct {
+	*cluster.Cluster
+	out                       *result.Printer
+	services, rps             int
+	kill                      bool
+	rest                      time.Duration
+	manifests, command, image string
+	seed                      uint64
+	random                    *rand.Rand
+	namespace                 string
+	targets                   []target
+	kills                     int
+}
+
+func (r *run) all(ctx context.Context) (err error) {
+	if r.Cluster, err = cluster.Connect(ctx); err != nil {
+		return err
+	}
+	var undo cluster.Undo
+	defer func() { err = errors.Join(err, undo.Run()) }()
+	var remove func(context.Context) error
+	if r.namespace, remove, err = r.Namespace(ctx, "migration"); err != nil {
+		return err
+	}
+	undo = append(undo, remove)
+	if err := r.apply(ctx); err != nil {
+		return err
+	}
+	pods, err := r.containers(ctx)
+	if err != nil {
+		return err
+	}
+	probers := r.load()
+	var failed error
+	for _, move := range []struct {
+		name string
+		args []string
+	}{
+		{"check", []string{"migrate", "--check", "--manifests", r.manifests}},
+		{"apply", []string{"migrate", "--apply", "--manifests", r.manifests}},
+		{"rollback", []string{"migrate", "--rollback"}},
+	} {
+		if failed = r.move(ctx, move.name, move.args); failed != nil {
+			break
+		}
+		if move.name == "check" {
+			continue
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(r.rest):
+		}
+		if err := r.say("after "+move.name, pods); err != nil {
+			return err
+		}
+	}
+	return errors.Join(failed, r.report(probers, pods))
+}
+
+// move runs the command until it is done, and prints how long each step took.
+func (r *run) move(ctx context.Context, name string, args []string) error {
+	began := time.Now()
+	for {
+		text, killed, err := r.once(ctx, name, args)
+		for line := range strings.Lines(text) {
+			step, seconds, ok := stepOf(line)
+			if !ok {
+				continue
+			}
+			if err := r.out.Line(result.Fields{"move": name, "step": step, "seconds": seconds}); err != nil {
+				return err
+			}
+		}
+		switch {
+		case killed:
+			r.kills++
+			continue
+		case err != nil:
+			return fmt.Errorf("%s: %w: %s", name, err, text)
+		}
+		return r.out.Line(result.Fields{"move": name, "seconds": time.Since(began).Seconds(), "at": time.Now().Format("15:04:05"), "kills": r.kills})
+	}
+}
+
+// mostKills bounds the runs that are killed. A later one may end.
+const mostKills = 12
+
+// once runs the command. With -kill it may not come to its end.
+func (r *run) once(ctx context.Context, name string, args []string) (text string, killed bool, err error) {
+	var out strings.Builder
+	cmd := exec.CommandContext(ctx, r.command, args...)
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Start(); err != nil {
+		return "", false, err
+	}
+	var once sync.Once
+	if r.kill && name != "check" && r.kills < mostKills {
+		timer := time.AfterFunc(time.Duration(r.random.Int64N(int64(15*time.Second))), func() {
+			once.Do(func() { killed = cmd.Process.Signal(syscall.SIGKILL) == nil })
+		})
+		defer timer.Stop()
+	}
+	err = cmd.Wait()
+	once.Do(func() {}) // killed is settled
+	return out.String(), killed && err != nil, err
+}
+
+// stepOf reads a line such as "path       bring up Ebb: 4.2 s".
+func stepOf(line string) (step string, seconds float64, ok bool) {
+	line = strings.TrimSpace(line)
+	at := strings.LastIndex(line, ": ")
+	if at < 0 {
+		return "", 0, false
+	}
+	if n, err := fmt.Sscanf(line[at:], ": %f s", &seconds); n != 1 || err != nil {
+		return "", 0, false
+	}
+	step, _, _ = strings.Cut(line, " ")
+	return step, seconds, true
+}
+
+// load starts the requests of all targets.
+func (r *run) load() map[string]*probe.Prober {
+	busy := 0
+	for _, t := range r.targets {
+		if !t.rare {
+			busy++
+		}
+	}
+	probers := map[string]*probe.Prober{}
+	for _, t := range r.targets {
+		every := time.Duration(busy) * time.Second / time.Duration(r.rps)
+		if t.rare {
+			every = rareEvery
+		}
+		probers[t.name] = probe.StartOnce(r.ClientOf(t.gateway, time.Minute), t.url, every, 500, 1000)
+	}
+	return probers
+}
+
+// rareEvery is the pause between the requests of a Service that is at zero in between.
+const rareEvery = 25 * time.Second
+
+// restarts of the containers of pods, by pod and container.
+type restarts map[string]int32
+
+// containers counts the restarts of the pods of the namespace.
+func (r *run) containers(ctx context.Context) (restarts, error) {
+	list, err := r.Kube.CoreV1().Pods(r.namespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, err
+	}
+	found := restarts{}
+	for _, pod := range list.Items {
+		for _, c := range pod.Status.ContainerStatuses {
+			found[pod.Name+" "+c.Name] = c.RestartCount
+		}
+	}
+	return found, nil
+}
+
+// changed counts containers that were restarted, and those of busy Services whose pod is gone.
+func (r *run) changed(before, after restarts) (restarted int, gone []string) {
+	for name, n := range after {
+		if n > before[name] {
+			restarted++
+		}
+	}
+	for name := range before {
+		if _, is := after[name]; !is && !r.isRare(name) {
+			gone = append(gone, name)
+		}
+	}
+	return restarted, gone
+}
+
+func (r *run) isRare(pod string) bool {
+	for _, t := range r.targets {
+		if t.rare && strings.HasPrefix(pod, t.service+"-") {
+			return true
+		}
+	}
+	return false
+}
+
+func (r *run) say(when string, before restarts) error {
+	after, err := r.containers(context.Background())
+	if err != nil {
+		return err
+	}
+	restarted, gone := r.changed(before, after)
+	return r.out.Line(result.Fields{"when": when, "restarts": restarted, "podsGone": len(gone), "gone": gone})
+}
+
+// report stops the requests and says what became of them.
+func (r *run) report(probers map[string]*probe.Prober, before restarts) error {
+	sent, failed := 0, 0
+	var errs []error
+	for _, t := range r.targets {
+		report := probers[t.name].Stop()
+		sent, failed = sent+report.Sent, failed+report.Failed
+		fields := result.Fields{"target": t.name, "sent": report.Sent, "failed": report.Failed, "p99": report.Quantile(0.99).Seconds(), "slowest": report.Slowest.Took.Seconds()}
+		var failures []string
+		for _, f := range report.Failures[:min(len(report.Failures), 5)] {
+			failures = append(failures, f.String())
+		}
+		if failures != nil {
+			fields["failures"] = failures
+		}
+		if err := r.out.Line(fields); err != nil {
+			return err
+		}
+	}
+	if failed > 0 {
+		errs = append(errs, fmt.Errorf("%d of %d requests failed", failed, sent))
+	}
+	after, err := r.containers(context.Background())
+	if err != nil {
+		return errors.Join(append(errs, err)...)
+	}
+	restarted, gone := r.changed(before, after)
+	if restarted > 0 {
+		errs = append(errs, fmt.Errorf("%d containers were restarted", restarted))
+	}
+	return errors.Join(append(errs, r.out.Summary(result.Fields{"services": r.services, "rps": r.rps, "sent": sent, "failed": failed, "restarts": restarted,
+		"podsGone": len(gone), "kills": r.kills, "seed": r.seed}))...)
+}
+
+// local is the gateway for hosts inside the cluster.
+func (r *run) local(ctx context.Context) (string, error) {
+	service, err := r.Kube.CoreV1().Services(cluster.System).Get(ctx, "ebb-local-istio", metav1.GetOptions{})
+	if err != nil {
+		return "", fmt.Errorf("find the local gateway: %w", err)
+	}
+	return net.JoinHostPort(service.Spec.ClusterIP, "80"), nil
+}
+
+// note tells a person how far the run is.
+func note(format string, args ...any) {
+	fmt.Fprintf(os.Stderr, time.Now().Format("15:04:05 ")+format+"\n", args...)
+}
