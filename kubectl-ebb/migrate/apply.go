@@ -9,6 +9,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"ebb.dev/ebb/api/names"
 )
@@ -110,9 +111,12 @@ func (m *Move) kinds(ctx context.Context) error {
 	return nil
 }
 
-// apply makes an object what Ebb's manifests say.
+// apply makes an object what Ebb's manifests say. Roles keep what they allowed Knative, until
+// clean.
 func (m *Move) apply(ctx context.Context, o Object) error {
 	switch before := m.state.had(o); {
+	case isRole(o) && before != nil:
+		o = together(o, before)
 	case o.GetKind() == "Namespace" || o.GetKind() == "Secret":
 		have, err := m.get(ctx, o)
 		if have != nil || err != nil {
@@ -136,9 +140,22 @@ func (m *Move) apply(ctx context.Context, o Object) error {
 	return m.put(ctx, o)
 }
 
+func isRole(o Object) bool { return o.GetKind() == "ClusterRole" || o.GetKind() == "Role" }
+
+// together returns a role that allows what either of two allows.
+func together(a, b Object) Object {
+	a = a.DeepCopy()
+	ours, _ := a.Object["rules"].([]any)
+	theirs, _ := b.Object["rules"].([]any)
+	if len(ours)+len(theirs) > 0 {
+		a.Object["rules"] = slices.Concat(ours, theirs)
+	}
+	return a
+}
+
 // adopt makes PodAutoscalers the owners of the Services that ServerlessServices own.
 func (m *Move) adopt(ctx context.Context) error {
-	owners, err := m.autoscalersByName(ctx)
+	owners, err := m.byName(ctx, autoscalers)
 	if err != nil {
 		return err
 	}
@@ -158,14 +175,15 @@ func (m *Move) adopt(ctx context.Context) error {
 	})
 }
 
-func (m *Move) autoscalersByName(ctx context.Context) (map[string]Object, error) {
-	list, err := m.list(ctx, autoscalers, "")
+// byName returns the objects of a resource by namespace/name.
+func (m *Move) byName(ctx context.Context, r schema.GroupVersionResource) (map[string]Object, error) {
+	list, err := m.list(ctx, r, "")
 	if err != nil {
 		return nil, err
 	}
 	byName := make(map[string]Object, len(list))
-	for _, pa := range list {
-		byName[pa.GetNamespace()+"/"+pa.GetName()] = pa
+	for _, o := range list {
+		byName[o.GetNamespace()+"/"+o.GetName()] = o
 	}
 	return byName, nil
 }
@@ -290,7 +308,7 @@ func (m *Move) detach(ctx context.Context, name string, ebbs bool) error {
 // listed waits until Ebb's controller has listed endpoints of every revision.
 func (m *Move) listed(ctx context.Context) error {
 	return until(ctx, 5*time.Minute, func(ctx context.Context) (string, error) {
-		owners, err := m.autoscalersByName(ctx)
+		owners, err := m.byName(ctx, autoscalers)
 		if err != nil {
 			return "", err
 		}

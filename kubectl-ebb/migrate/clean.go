@@ -31,6 +31,18 @@ func (m *Move) clean(ctx context.Context) error {
 		}
 	}
 	m.mapper.Reset()
+	for _, o := range m.Manifests {
+		if !isRole(o) || m.state.had(o) == nil {
+			continue
+		}
+		o, err := marked(o)
+		if err != nil {
+			return err
+		}
+		if err := m.put(ctx, o); err != nil {
+			return err
+		}
+	}
 	for _, before := range m.state.Before {
 		if isDefinition(before) || slices.ContainsFunc(m.Manifests, func(o Object) bool { return id(o) == id(before) }) {
 			continue

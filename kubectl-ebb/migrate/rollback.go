@@ -51,6 +51,14 @@ func (m *Move) stopEbb(ctx context.Context) error {
 			return err
 		}
 	}
+	// Policies of Ebb are about accounts that have the names of Knative's.
+	for _, r := range m.state.Made {
+		if r.Kind == "ValidatingAdmissionPolicyBinding" || r.Kind == "NetworkPolicy" {
+			if err := m.remove(ctx, r.object(), metav1.DeletePropagationBackground); err != nil {
+				return err
+			}
+		}
+	}
 	return nil
 }
 
@@ -81,20 +89,21 @@ func (m *Move) kindsBack(ctx context.Context) error {
 // adoptBack makes a ServerlessService for each PodAutoscaler that has none, and gives it the
 // Services of the revision.
 func (m *Move) adoptBack(ctx context.Context) error {
-	owners, err := m.autoscalersByName(ctx)
+	missing, err := m.byName(ctx, autoscalers)
 	if err != nil {
 		return err
 	}
-	if err := each(slices.Collect(maps.Values(owners)), func(pa Object) error { return m.put(ctx, serverlessService(pa)) }); err != nil {
-		return err
-	}
-	list, err := m.list(ctx, serverless, "")
+	there, err := m.byName(ctx, serverless)
 	if err != nil {
 		return err
 	}
-	byName := map[string]Object{}
-	for _, s := range list {
-		byName[s.GetNamespace()+"/"+s.GetName()] = s
+	maps.DeleteFunc(missing, func(name string, _ Object) bool { return there[name] != nil })
+	if err := each(slices.Collect(maps.Values(missing)), func(pa Object) error { return m.put(ctx, serverlessService(pa)) }); err != nil {
+		return err
+	}
+	byName, err := m.byName(ctx, serverless)
+	if err != nil {
+		return err
 	}
 	services, err := m.list(ctx, serviceResource, names.ServerlessServiceLabel)
 	if err != nil {
@@ -188,7 +197,7 @@ func (m *Move) pathBack(ctx context.Context) error {
 // listedBack waits until Knative has listed endpoints of every revision, where gateways see them.
 func (m *Move) listedBack(ctx context.Context) error {
 	return until(ctx, 5*time.Minute, func(ctx context.Context) (string, error) {
-		owners, err := m.autoscalersByName(ctx)
+		owners, err := m.byName(ctx, autoscalers)
 		if err != nil {
 			return "", err
 		}
