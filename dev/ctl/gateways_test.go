@@ -38,6 +38,25 @@ func TestKnativeIsInPlaceOfEbb(t *testing.T) {
 	}
 }
 
+func TestKnativeIsInstalledAgainOverWhatIsNotWhole(t *testing.T) {
+	whole := "Deployment/activator dev.local/knative/activator:1\nDeployment/autoscaler dev.local/knative/autoscaler:1\nDeployment/controller dev.local/knative/controller:1\n" +
+		"Deployment/webhook dev.local/knative/webhook:1\nDeployment/standin dev.local/dev/standin:1\nConfigMap/config-gc \n"
+	if !intact(whole) {
+		t.Error("a whole one is not seen")
+	}
+	for why, list := range map[string]string{
+		"nothing":      "",
+		"Ebb's parts":  strings.Replace(whole, "knative/webhook", "ebb/webhook", 1),
+		"Ebb's agent":  whole + "DaemonSet/node-agent dev.local/ebb/node-agent:1\n",
+		"no plugin":    strings.Replace(whole, "Deployment/standin", "Deployment/other", 1),
+		"begun a move": whole + "ConfigMap/ebb-migration \n",
+	} {
+		if intact(list) {
+			t.Errorf("%s: it is taken for whole", why)
+		}
+	}
+}
+
 func TestTheEdgeProfileGoesWithIstioOnly(t *testing.T) {
 	t.Chdir("../..")
 	if err := run(t.Context(), []string{"up", "edge", envoyGateway}, io.Discard, io.Discard); err == nil || !strings.Contains(err.Error(), "leave out GATEWAY=envoy-gateway") {

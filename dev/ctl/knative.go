@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"ebb.dev/ebb/dev/ctl/internal/build"
@@ -70,11 +71,11 @@ func (c *control) knative(ctx context.Context, compiling *task, p *parts) error 
 	if err != nil {
 		return err
 	}
-	intact, err := c.knativeIntact(ctx)
+	whole, err := c.knativeIntact(ctx)
 	if err != nil {
 		return err
 	}
-	if !intact {
+	if !whole {
 		if err := c.removeServing(ctx, "remove what was installed"); err != nil {
 			return err
 		}
@@ -126,13 +127,25 @@ func (c *control) knativeManifests(ctx context.Context, p *parts) ([]byte, error
 // foreign is the file that says that this cluster has, or had, Knative.
 func (c *control) foreign() string { return c.In("applied", "knative") }
 
-// knativeIntact reports whether Knative was installed and nobody has begun to move it to Ebb since.
+// knativeIntact reports whether Knative was installed, and nothing was put in its place or has
+// begun to be.
 func (c *control) knativeIntact(ctx context.Context) (bool, error) {
 	if _, err := os.Stat(c.foreign()); err != nil {
 		return false, nil
 	}
-	there, err := c.kubectl().Run(ctx, nil, "-n", "knative-serving", "get", "deployment/"+standin, "configmap/ebb-migration", "--ignore-not-found", "-o", "name")
-	return string(there) == "deployment.apps/"+standin+"\n", err
+	there, err := c.kubectl().Run(ctx, nil, "-n", "knative-serving", "get", "deployments,daemonsets,configmaps", "-o",
+		`jsonpath={range .items[*]}{.kind}/{.metadata.name} {.spec.template.spec.containers[0].image}{"\n"}{end}`)
+	return intact(string(there)), err
+}
+
+// intact is knativeIntact, of a list of objects with their images.
+func intact(list string) bool {
+	for _, name := range knativePrograms {
+		if name != "queue" && !strings.Contains(list, "Deployment/"+name+" dev.local/knative/"+name+":") {
+			return false
+		}
+	}
+	return strings.Contains(list, "Deployment/"+standin+" ") && !strings.Contains(list, "DaemonSet/") && !strings.Contains(list, "ConfigMap/ebb-migration ")
 }
 
 // gatewaysWait is how long the gateways may take to be there.

@@ -29,7 +29,6 @@ type step struct {
 
 func (m *Move) forward() []step {
 	return []step{
-		{"pull", "try the images on a node", m.pull},
 		{"stop", "stop Knative's controller, webhook and plugins", m.stop},
 		{"kinds", "replace the definitions of kinds", m.kinds},
 		{"adopt", "take over the Services of revisions", m.adopt},
@@ -62,8 +61,10 @@ func (m *Move) Apply(ctx context.Context) error {
 		return fmt.Errorf("a way back to Knative has begun: end it first with --rollback")
 	}
 	if m.state == nil {
-		if err := m.timed(ctx, step{"record", "write down what is there", m.record}); err != nil {
-			return err
+		for _, s := range []step{{"pull", "try the images on a node", m.pull}, {"record", "write down what is there", m.record}} {
+			if err := m.timed(ctx, s); err != nil {
+				return err
+			}
 		}
 	}
 	if err := m.walk(ctx, m.forward()); err != nil {
