@@ -292,7 +292,7 @@ func TestCheck(t *testing.T) {
 }
 
 func TestHelp(t *testing.T) {
-	for _, args := range [][]string{{}, {"explain"}, {"top"}, {"coldstarts"}, {"calls"}, {"trace"}, {"check"}, {"dashboard"}} {
+	for _, args := range [][]string{{}, {"explain"}, {"top"}, {"coldstarts"}, {"calls"}, {"trace"}, {"check"}, {"dashboard"}, {"migrate"}} {
 		var text bytes.Buffer
 		c := newCommand(&text, time.Now)
 		c.SetArgs(append(args, "--help"))

@@ -108,18 +108,24 @@ func TestHowToPagesDoNotChangeTheInstallation(t *testing.T) {
 			}
 		}
 	}
-	if apart != 3 {
-		t.Errorf("%d pages have bash blocks, want those of high availability, upgrade and uninstall", apart)
+	if apart != 4 {
+		t.Errorf("%d pages have bash blocks, want those of high availability, the move from Knative, upgrade and uninstall", apart)
 	}
 }
 
-// What the test of pages leaves out, test/release runs.
+// What the test of pages leaves out, test/release runs, or test/migration.
 func TestBlocksThatChangeTheInstallationAreRun(t *testing.T) {
 	source, err := os.ReadFile(filepath.Join(root, "test/release/release_test.go"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	calls := regexp.MustCompile(`s\.page\("([^"]+)", "([^"]+)"`).FindAllStringSubmatch(string(source), -1)
+	if source, err = os.ReadFile(filepath.Join(root, "test/migration/run.go")); err != nil {
+		t.Fatal(err)
+	}
+	for _, flag := range regexp.MustCompile(`"migrate", "(--[a-z]+)"`).FindAllStringSubmatch(string(source), -1) {
+		calls = append(calls, []string{"", "how-to/move-from-knative.md", "kubectl ebb migrate " + flag[1]})
+	}
 	pages, err := filepath.Glob(filepath.Join(root, "docs/how-to/*.md"))
 	if err != nil {
 		t.Fatal(err)

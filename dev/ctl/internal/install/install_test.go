@@ -165,7 +165,7 @@ func TestPrometheusTakesTheConfigurationOfUsers(t *testing.T) {
 		}
 	}
 	config := files.Data["prometheus.yml"]
-	if strings.Contains(config, "kubernetes_sd") || strings.Count(config, "http_sd_configs") != 3 || len(files.Data) != 3 {
+	if strings.Contains(config, "kubernetes_sd") || strings.Count(config, "http_sd_configs") != 4 || len(files.Data) != 3 {
 		t.Errorf("%d files; the configuration is\n%s", len(files.Data), config)
 	}
 	promtool, err := exec.LookPath("promtool")
