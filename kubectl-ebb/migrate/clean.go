@@ -15,7 +15,7 @@ import (
 // clean removes what only Knative has: objects, their kinds, activators without new requests, roles
 // and leases.
 func (m *Move) clean(ctx context.Context) error {
-	if err := m.formerActivators(ctx); err != nil {
+	if err := m.formerPods(ctx); err != nil {
 		return err
 	}
 	for _, kind := range onlyKnative {
@@ -54,12 +54,14 @@ func (m *Move) clean(ctx context.Context) error {
 	return m.leases(ctx)
 }
 
-// formerActivators lets those activators end that take no new requests. They finish the old ones.
-func (m *Move) formerActivators(ctx context.Context) error {
+// formerPods lets those activators end that take no new requests. They finish the old ones. A
+// killed run may have left the pod that tried the images.
+func (m *Move) formerPods(ctx context.Context) error {
 	pods, err := m.listIn(ctx, podResource, names.SystemNamespace, "app="+formerLabel)
 	if err != nil {
 		return err
 	}
+	pods = append(pods, object("v1", "Pod", names.SystemNamespace, pullName))
 	for _, pod := range pods {
 		if err := m.remove(ctx, pod, metav1.DeletePropagationBackground); err != nil {
 			return err

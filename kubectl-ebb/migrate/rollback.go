@@ -274,7 +274,7 @@ func (m *Move) hostsBack(ctx context.Context) error {
 
 // cleanBack removes what the move has made and Knative did not have.
 func (m *Move) cleanBack(ctx context.Context) error {
-	if err := m.formerActivators(ctx); err != nil {
+	if err := m.formerPods(ctx); err != nil {
 		return err
 	}
 	for _, r := range m.state.Made {
