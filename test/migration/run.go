@@ -48,6 +48,10 @@ func (r *run) all(ctx context.Context) (err error) {
 	if err := r.apply(ctx); err != nil {
 		return err
 	}
+	settings, err := r.settings(ctx)
+	if err != nil {
+		return err
+	}
 	pods, err := r.containers(ctx)
 	if err != nil {
 		return err
@@ -76,6 +80,12 @@ func (r *run) all(ctx context.Context) (err error) {
 		if err := r.say("after "+move.name, pods); err != nil {
 			return err
 		}
+		if failed = r.works(ctx, move.name); failed != nil {
+			break
+		}
+	}
+	if failed == nil {
+		failed = r.same(ctx, settings)
 	}
 	return errors.Join(failed, r.report(probers, pods))
 }
@@ -162,7 +172,7 @@ func (r *run) load() map[string]*probe.Prober {
 }
 
 // rareEvery is the pause between the requests of a Service that is at zero in between.
-const rareEvery = 25 * time.Second
+const rareEvery = 30 * time.Second
 
 // restarts of the containers of pods, by pod and container.
 type restarts map[string]int32

@@ -19,6 +19,7 @@ const knativeSource = "ko://knative.dev/serving/cmd/"
 // low, because the defaults for twenty Services are more than this node has.
 var knativeSettings = map[string]map[string]string{
 	"config-domain":     {Domain: ""},
+	"config-autoscaler": {"scale-to-zero-grace-period": "6s"},
 	"config-deployment": {"queue-sidecar-cpu-request": "5m"},
 	"config-network": {"ingress-class": "standin.ingress.networking.knative.dev",
 		"autocreate-cluster-domain-claims": "true"},
