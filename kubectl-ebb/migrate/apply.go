@@ -333,8 +333,8 @@ func (m *Move) listed(ctx context.Context) error {
 const managedByEbb = "endpointslice.kubernetes.io/managed-by=ebb-controller"
 
 // settle is how long requests that wait in an activator without a pod may take to be told to the
-// autoscaler that it knows.
-const settle = 5 * time.Second
+// autoscaler that it knows. Tests change it.
+var settle = 5 * time.Second
 
 // scale replaces the autoscaler. Requests that wait in Knative's activators were told to Knative's
 // autoscaler, which wakes their revisions before it goes.

@@ -17,7 +17,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/discovery/cached/memory"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
@@ -40,8 +39,7 @@ const manager = "ebb-migrate"
 type Cluster struct {
 	dynamic.Interface
 	Kube   kubernetes.Interface
-	cached discovery.CachedDiscoveryInterface
-	mapper *restmapper.DeferredDiscoveryRESTMapper
+	mapper meta.ResettableRESTMapper
 }
 
 // Connect returns a Cluster.
@@ -57,8 +55,7 @@ func Connect(config *rest.Config) (*Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	cached := memory.NewMemCacheClient(kube.Discovery())
-	return &Cluster{Interface: client, Kube: kube, cached: cached, mapper: restmapper.NewDeferredDiscoveryRESTMapper(cached)}, nil
+	return &Cluster{Interface: client, Kube: kube, mapper: restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(kube.Discovery()))}, nil
 }
 
 // of returns the client for the kind and namespace of an object.
@@ -302,14 +299,16 @@ func conditionOf(o Object, kind string) string {
 	return ""
 }
 
-// pause is between two looks at the cluster.
-const pause = 200 * time.Millisecond
+// pause is between the first two looks at the cluster. It grows to longestPause. Tests change it.
+var pause = 200 * time.Millisecond
+
+const longestPause = 2 * time.Second
 
 // until waits until missing returns nothing that is missing.
 func until(ctx context.Context, limit time.Duration, missing func(context.Context) (string, error)) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	last := ""
+	last, wait := "", pause
 	for {
 		what, err := missing(ctx)
 		switch {
@@ -323,7 +322,8 @@ func until(ctx context.Context, limit time.Duration, missing func(context.Contex
 		select {
 		case <-ctx.Done():
 			return errors.Join(fmt.Errorf("after %s: %s", limit, last), context.Cause(ctx))
-		case <-time.After(pause):
+		case <-time.After(wait):
+			wait = min(wait*5/4, longestPause)
 		}
 	}
 }

@@ -27,6 +27,31 @@ func (m *Move) hosts(ctx context.Context) error {
 	return each(all[1:], func(ingress Object) error { return m.host(ctx, ingress) })
 }
 
+// seen are the HTTPRoutes of a namespace, for all hosts that are moved at the same time.
+type seen struct {
+	at     time.Time
+	routes []Object
+}
+
+// routesIn lists the HTTPRoutes of a namespace. A list is used for as long as one pause.
+func (m *Move) routesIn(ctx context.Context, namespace string) ([]Object, error) {
+	m.mutex.Lock()
+	defer m.mutex.Unlock()
+	if s, is := m.seen[namespace]; is && time.Since(s.at) < pause {
+		return s.routes, nil
+	}
+	began := time.Now()
+	list, err := m.listIn(ctx, httpRouteResource, namespace, "")
+	if err != nil {
+		return nil, err
+	}
+	if m.seen == nil {
+		m.seen = map[string]seen{}
+	}
+	m.seen[namespace] = seen{began, list}
+	return list, nil
+}
+
 func (m *Move) host(ctx context.Context, ingress Object) error {
 	owner := controllerOf(ingress)
 	if owner.UID == "" {
@@ -42,7 +67,7 @@ func (m *Move) host(ctx context.Context, ingress Object) error {
 	}
 	of := object(owner.APIVersion, owner.Kind, ingress.GetNamespace(), owner.Name)
 	return until(ctx, 2*time.Minute, func(ctx context.Context) (string, error) {
-		routes, err := m.listIn(ctx, httpRouteResource, ingress.GetNamespace(), "")
+		routes, err := m.routesIn(ctx, ingress.GetNamespace())
 		if err != nil {
 			return "", err
 		}
@@ -62,7 +87,7 @@ func (m *Move) host(ctx context.Context, ingress Object) error {
 // accepted waits until gateways have accepted Ebb's HTTPRoutes of a Route or DomainMapping.
 func (m *Move) accepted(ctx context.Context, ingress Object, owner metav1.OwnerReference) error {
 	return until(ctx, 2*time.Minute, func(ctx context.Context) (string, error) {
-		routes, err := m.listIn(ctx, httpRouteResource, ingress.GetNamespace(), "")
+		routes, err := m.routesIn(ctx, ingress.GetNamespace())
 		if err != nil {
 			return "", err
 		}

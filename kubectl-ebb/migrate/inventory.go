@@ -110,7 +110,9 @@ func (m *Move) Look(ctx context.Context) (*Inventory, error) {
 		return nil, err
 	}
 	for _, d := range list {
-		x.deployments[d.GetName()] = d
+		if len(d.GetOwnerReferences()) == 0 { // others are gateways
+			x.deployments[d.GetName()] = d
+		}
 	}
 	if err := m.lookAtSettings(ctx, x); err != nil {
 		return nil, err

@@ -18,22 +18,22 @@ metadata: {name: services.serving.knative.dev}
 apiVersion: apps/v1
 kind: Deployment
 metadata: {name: activator, namespace: knative-serving}
-spec: {template: {spec: {containers: [{name: a, image: "r/activator:1", resources: {requests: {cpu: 500m, memory: 60Mi}}}]}}}
+spec: {selector: {matchLabels: {app: activator}}, template: {spec: {containers: [{name: a, image: "r/activator:1", resources: {requests: {cpu: 500m, memory: 60Mi}}}]}}}
 ---
 apiVersion: apps/v1
 kind: Deployment
 metadata: {name: autoscaler, namespace: knative-serving}
-spec: {replicas: 2, template: {spec: {containers: [{name: a, image: "r/autoscaler:1", resources: {requests: {cpu: 100m}}}]}}}
+spec: {selector: {matchLabels: {app: autoscaler}}, replicas: 2, template: {spec: {containers: [{name: a, image: "r/autoscaler:1", resources: {requests: {cpu: 100m}}}]}}}
 ---
 apiVersion: apps/v1
 kind: Deployment
 metadata: {name: controller, namespace: knative-serving}
-spec: {template: {spec: {containers: [{name: a, image: "r/controller:1"}]}}}
+spec: {selector: {matchLabels: {app: controller}}, template: {spec: {containers: [{name: a, image: "r/controller:1"}]}}}
 ---
 apiVersion: apps/v1
 kind: Deployment
 metadata: {name: webhook, namespace: knative-serving}
-spec: {template: {spec: {containers: [{name: a, image: "r/webhook:1"}]}}}
+spec: {selector: {matchLabels: {app: webhook}}, template: {spec: {containers: [{name: a, image: "r/webhook:1"}]}}}
 ---
 apiVersion: v1
 kind: ConfigMap

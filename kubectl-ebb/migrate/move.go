@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"sync"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -18,6 +19,9 @@ type Move struct {
 	Manifests Manifests // not needed for a way back
 	Out       io.Writer
 	state     *state
+
+	mutex sync.Mutex
+	seen  map[string]seen // under mutex
 }
 
 // step is a part of a move. Each one can be repeated, whole or in part, and goes on from what it

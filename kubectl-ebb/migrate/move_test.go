@@ -1,0 +1,337 @@
+package migrate
+
+import (
+	"context"
+	"errors"
+	"io"
+	"maps"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+
+	"ebb.dev/ebb/api/names"
+	"ebb.dev/ebb/test/apiservertest"
+)
+
+// fixedMapper knows the kinds of the test.
+type fixedMapper struct{ *meta.DefaultRESTMapper }
+
+func (fixedMapper) Reset() {}
+
+func mapper() fixedMapper {
+	m := meta.NewDefaultRESTMapper(nil)
+	for kind, r := range map[string]schema.GroupVersionResource{"Deployment": deploymentResource, "ReplicaSet": replicaResource, "Service": serviceResource, "Pod": podResource,
+		"Endpoints": endpointsResource, "EndpointSlice": sliceResource, "Lease": leaseResource, "ConfigMap": gvr("", "v1", "configmaps"), "HTTPRoute": httpRouteResource,
+		"Ingress": ingresses, "ServerlessService": serverless, "PodAutoscaler": autoscalers, "Route": routes, "Certificate": certificates, "Metric": metrics, "Image": images,
+		"HorizontalPodAutoscaler": gvr("autoscaling", "v2", "horizontalpodautoscalers"), "PodDisruptionBudget": gvr("policy", "v1", "poddisruptionbudgets")} {
+		m.AddSpecific(r.GroupVersion().WithKind(kind), r, r, meta.RESTScopeNamespace)
+	}
+	for kind, r := range map[string]schema.GroupVersionResource{"CustomResourceDefinition": kindResource, "MutatingWebhookConfiguration": mutatingResource,
+		"ValidatingWebhookConfiguration": validatingResource, "ClusterRole": gvr("rbac.authorization.k8s.io", "v1", "clusterroles")} {
+		m.AddSpecific(r.GroupVersion().WithKind(kind), r, r, meta.RESTScopeRoot)
+	}
+	return fixedMapper{m}
+}
+
+// world is a cluster in memory, with what controllers of Kubernetes, Knative and Ebb do there.
+type world struct {
+	*apiservertest.Store
+	*Cluster
+	mu     sync.Mutex
+	writes int // of the move
+	limit  int // the write at which the command is killed, 0 for none
+}
+
+var errKilled = errors.New("killed")
+
+func (w *world) put(o Object) {
+	mapping, err := w.mapper.RESTMapping(o.GroupVersionKind().GroupKind(), o.GroupVersionKind().Version)
+	if err != nil {
+		panic(err)
+	}
+	w.Store.Put(mapping.Resource.GroupResource(), o)
+}
+
+func (w *world) find(r schema.GroupVersionResource, namespace, name string) Object {
+	return w.Store.Get(r.GroupResource(), namespace, name)
+}
+
+func newWorld(t *testing.T) *world {
+	store, config := apiservertest.Start(t)
+	config.QPS = -1
+	client, err := dynamic.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	kube, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &world{Store: store, Cluster: &Cluster{Interface: client, Kube: kube, mapper: mapper()}}
+	store.Admit = func(string, schema.GroupResource, string, *unstructured.Unstructured) error {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if w.writes++; w.limit > 0 && w.writes >= w.limit {
+			return apierrors.NewBadRequest(errKilled.Error())
+		}
+		return nil
+	}
+	w.knative()
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for ctx.Err() == nil {
+			w.controllers()
+			time.Sleep(time.Millisecond)
+		}
+	}()
+	t.Cleanup(func() { stop(); <-done })
+	return w
+}
+
+const knative = "knative"
+
+// deployed is a Deployment of the system namespace.
+func deployed(name, image string) Object {
+	d := object("apps/v1", "Deployment", names.SystemNamespace, name)
+	d.SetLabels(map[string]string{"app.kubernetes.io/name": "knative-serving", "app.kubernetes.io/version": "v1"})
+	d.Object["spec"] = map[string]any{"selector": map[string]any{"matchLabels": map[string]any{"app": name}},
+		"template": map[string]any{"spec": map[string]any{"containers": []any{map[string]any{"name": name, "image": image}}}}}
+	return d
+}
+
+// knative puts an installation of Knative with one Service into the world.
+func (w *world) knative() {
+	for _, name := range components {
+		w.put(deployed(name, knative))
+	}
+	plugin := deployed("plugin", knative)
+	plugin.SetLabels(map[string]string{pluginLabel: "x"})
+	w.put(plugin)
+	pod := object("v1", "Pod", names.SystemNamespace, "activator-1")
+	pod.SetLabels(map[string]string{"app": "activator"})
+	w.put(pod)
+	for _, kind := range append(slices.Clone(onlyKnative), servingServices) {
+		o := object("apiextensions.k8s.io/v1", "CustomResourceDefinition", "", kind.GroupResource().String())
+		o.SetLabels(map[string]string{"app.kubernetes.io/name": "knative-serving"})
+		o.Object["spec"] = map[string]any{"of": knative}
+		w.put(o)
+	}
+	hook := object("admissionregistration.k8s.io/v1", "ValidatingWebhookConfiguration", "", "hook")
+	hook.Object["webhooks"] = []any{map[string]any{"name": "a", "clientConfig": map[string]any{"service": map[string]any{"namespace": names.SystemNamespace, "name": "webhook"}}}}
+	w.put(hook)
+	config := object("v1", "ConfigMap", names.SystemNamespace, "config-deployment")
+	config.SetLabels(map[string]string{"app.kubernetes.io/name": "knative-serving"})
+	config.Object["data"] = map[string]any{"queue-sidecar-image": knative, "progress-deadline": "90s"}
+	w.put(config)
+	role := object("rbac.authorization.k8s.io/v1", "ClusterRole", "", "theirs")
+	role.SetLabels(map[string]string{"app.kubernetes.io/name": "knative-serving"})
+	w.put(role)
+
+	w.put(object("serving.knative.dev/v1", "Route", "shop", "cart"))
+	w.put(object("autoscaling.internal.knative.dev/v1alpha1", "PodAutoscaler", "shop", "cart-1"))
+	w.sks()
+	for _, name := range []string{"cart-1", "cart-1-private"} {
+		s := object("v1", "Service", "shop", name)
+		s.SetLabels(map[string]string{names.ServerlessServiceLabel: "cart-1"})
+		w.owned(s, w.find(serverless, "shop", "cart-1"))
+	}
+}
+
+func (w *world) sks() {
+	w.owned(object("networking.internal.knative.dev/v1alpha1", "ServerlessService", "shop", "cart-1"), w.find(autoscalers, "shop", "cart-1"))
+}
+
+// owned puts an object with an owner.
+func (w *world) owned(o, owner Object) {
+	is := true
+	o.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: owner.GetAPIVersion(), Kind: owner.GetKind(), Name: owner.GetName(), UID: owner.GetUID(), Controller: &is}})
+	w.put(o)
+}
+
+// controllers does once what controllers do all the time.
+func (w *world) controllers() {
+	of := ""
+	for _, name := range append([]string{"plugin"}, components...) {
+		d := w.find(deploymentResource, names.SystemNamespace, name)
+		if d == nil {
+			continue
+		}
+		image := imagesOf(d)[0]
+		if name == "controller" {
+			of = image
+		}
+		if d.Object["status"] == nil {
+			d.Object["status"] = map[string]any{"observedGeneration": d.GetGeneration() + 1, "availableReplicas": int64(1), "updatedReplicas": int64(1), "replicas": int64(1)}
+			w.put(d)
+		}
+	}
+	for _, kind := range onlyKnative {
+		if o := w.find(kindResource, "", kind.GroupResource().String()); o != nil && o.Object["status"] == nil {
+			o.Object["status"] = map[string]any{"conditions": []any{map[string]any{"type": "Established", "status": "True"}}}
+			w.put(o)
+		}
+	}
+	if pod := w.find(podResource, names.SystemNamespace, pullName); pod != nil && pod.Object["status"] == nil {
+		pod.Object["status"] = map[string]any{"containerStatuses": []any{map[string]any{"state": map[string]any{"terminated": map[string]any{"exitCode": int64(0)}}}}}
+		w.put(pod)
+	}
+	route, pa := w.find(routes, "shop", "cart"), w.find(autoscalers, "shop", "cart-1")
+	slice := object("discovery.k8s.io/v1", "EndpointSlice", "shop", "cart-1")
+	slice.Object["endpoints"] = []any{map[string]any{"addresses": []any{"10.0.0.1"}}}
+	made := object("gateway.networking.k8s.io/v1", "HTTPRoute", "shop", "of-ebb")
+	made.Object["status"] = map[string]any{"parents": []any{map[string]any{"conditions": []any{map[string]any{"type": "Accepted", "status": "True", "observedGeneration": int64(1)}}}}}
+	ready := map[string]any{"conditions": []any{map[string]any{"type": "Ready", "status": "True"}}}
+	ingress := w.find(ingresses, "shop", "cart")
+	switch of {
+	case knative:
+		if ingress == nil {
+			i := object("networking.internal.knative.dev/v1alpha1", "Ingress", "shop", "cart")
+			i.SetFinalizers([]string{"plugin.example/x"})
+			i.Object["status"] = ready
+			w.owned(i, route)
+			r := object("gateway.networking.k8s.io/v1", "HTTPRoute", "shop", "of-plugin")
+			w.owned(r, w.find(ingresses, "shop", "cart"))
+		}
+		if sks := w.find(serverless, "shop", "cart-1"); sks != nil && w.find(sliceResource, "shop", "cart-1-mirror") == nil {
+			e := object("v1", "Endpoints", "shop", "cart-1")
+			e.SetLabels(map[string]string{names.ServerlessServiceLabel: "cart-1"})
+			w.owned(e, sks)
+			slice.SetName("cart-1-mirror")
+			slice.SetLabels(map[string]string{"endpointslice.kubernetes.io/managed-by": "endpointslicemirroring-controller.k8s.io", "kubernetes.io/service-name": "cart-1"})
+			w.owned(slice, w.find(endpointsResource, "shop", "cart-1"))
+		}
+	case "r/controller:1":
+		if w.find(sliceResource, "shop", "cart-1") == nil {
+			slice.SetLabels(map[string]string{"endpointslice.kubernetes.io/managed-by": "ebb-controller", names.ServerlessServiceLabel: "cart-1"})
+			w.owned(slice, pa)
+		}
+		if w.find(httpRouteResource, "shop", "of-ebb") == nil {
+			w.owned(made, route)
+		}
+	}
+	if state := conditionOf(route, "Ready"); state != "True" {
+		route.Object["status"] = ready
+		w.put(route)
+	}
+}
+
+// ends reports what of an installation is there.
+func (w *world) ends() map[string]string {
+	found := map[string]string{}
+	for _, name := range append([]string{"plugin"}, components...) {
+		if d := w.find(deploymentResource, names.SystemNamespace, name); d != nil {
+			found[name] = imagesOf(d)[0]
+		}
+	}
+	for _, name := range []string{"cart-1", "cart-1-private"} {
+		if s := w.find(serviceResource, "shop", name); s != nil {
+			found["service "+name] = controllerOf(s).Kind
+		}
+	}
+	for _, o := range []Object{w.find(ingresses, "shop", "cart"), w.find(serverless, "shop", "cart-1"), w.find(httpRouteResource, "shop", "of-ebb"), w.find(httpRouteResource, "shop", "of-plugin"),
+		w.find(endpointsResource, "shop", "cart-1"), w.find(sliceResource, "shop", "cart-1"), w.find(validatingResource, "", "hook"), w.find(gvr("rbac.authorization.k8s.io", "v1", "clusterroles"), "", "theirs"),
+		w.find(podResource, names.SystemNamespace, "activator-1"), w.find(podResource, names.SystemNamespace, pullName), w.find(kindResource, "", ingresses.GroupResource().String())} {
+		if o != nil {
+			found[o.GetKind()+" "+o.GetName()] = "there"
+		}
+	}
+	if o := w.find(kindResource, "", servingServices.GroupResource().String()); o != nil {
+		found["kind"], _, _ = unstructured.NestedString(o.Object, "spec", "of")
+	}
+	if o := w.find(gvr("", "v1", "configmaps"), names.SystemNamespace, "config-deployment"); o != nil {
+		data, _, _ := unstructured.NestedStringMap(o.Object, "data")
+		for key, value := range data {
+			found["setting "+key] = value
+		}
+	}
+	return found
+}
+
+// moved runs a move that is killed at one of its writes, and again until it is done. It reports
+// whether it was killed.
+func (w *world) moved(t *testing.T, at int, do func(*Move) error) bool {
+	t.Helper()
+	m := &Move{Cluster: w.Cluster, Manifests: ebb(t), Out: io.Discard}
+	w.mu.Lock()
+	w.writes, w.limit = 0, at
+	w.mu.Unlock()
+	err := do(m)
+	w.mu.Lock()
+	w.limit = 0
+	w.mu.Unlock()
+	if err == nil {
+		return false
+	}
+	if err := do(m); err != nil {
+		t.Fatalf("killed at write %d, and then: %v", at, err)
+	}
+	return true
+}
+
+// A move and its way back end in the same state wherever they were interrupted.
+func TestAMoveGoesOnWhereverItWasKilled(t *testing.T) {
+	pause, settle = time.Millisecond, time.Millisecond
+	afterMove, afterBack := map[string]string{}, map[string]string{}
+	for at := 0; ; at++ {
+		w := newWorld(t)
+		for w.find(ingresses, "shop", "cart") == nil || w.find(sliceResource, "shop", "cart-1-mirror") == nil {
+			time.Sleep(time.Millisecond)
+		}
+		before := w.ends()
+		there := w.moved(t, at, func(m *Move) error { return m.Apply(t.Context()) })
+		moved := w.ends()
+		back := w.moved(t, at, func(m *Move) error { return m.Rollback(t.Context()) })
+		w.settled()
+		after := w.ends()
+		if at == 0 {
+			afterMove, afterBack = moved, after
+			delete(before, "Pod activator-1") // Knative's own Deployment has another one
+			if diff := cmp.Diff(before, after); diff != "" {
+				t.Errorf("the way back ends elsewhere: -before +after\n%s", diff)
+			}
+			if want := expected(); !maps.Equal(moved, want) {
+				t.Errorf("after the move: %s", cmp.Diff(want, moved))
+			}
+			continue
+		}
+		if !maps.Equal(moved, afterMove) {
+			t.Errorf("killed at write %d, the move ends elsewhere: %s", at, cmp.Diff(afterMove, moved))
+		}
+		if !maps.Equal(after, afterBack) {
+			t.Errorf("killed at write %d, the way back ends elsewhere: %s", at, cmp.Diff(afterBack, after))
+		}
+		if !there && !back {
+			t.Logf("there are %d writes", at-1)
+			if at < 20 {
+				t.Errorf("only %d writes were made", at-1)
+			}
+			return
+		}
+	}
+}
+
+// settled lets controllers run for a while.
+func (w *world) settled() {
+	for range 3 {
+		time.Sleep(2 * time.Millisecond)
+	}
+}
+
+// expected is what is there after a move.
+func expected() map[string]string {
+	return map[string]string{"activator": "r/activator:1", "autoscaler": "r/autoscaler:1", "controller": "r/controller:1", "webhook": "r/webhook:1",
+		"service cart-1": "PodAutoscaler", "service cart-1-private": "PodAutoscaler", "HTTPRoute of-ebb": "there", "EndpointSlice cart-1": "there",
+		"kind": "", "setting queue-sidecar-image": "r/queue-proxy:1", "setting progress-deadline": "90s", "setting _example": "new"}
+}
