@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -52,11 +53,17 @@ func (r *run) all(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
+	probers := r.load()
+	// Services that were idle while others were made come back from zero.
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-time.After(15 * time.Second):
+	}
 	pods, err := r.containers(ctx)
 	if err != nil {
 		return err
 	}
-	probers := r.load()
 	var failed error
 	for _, move := range []struct {
 		name string
@@ -177,7 +184,7 @@ const rareEvery = 30 * time.Second
 // restarts of the containers of pods, by pod and container.
 type restarts map[string]int32
 
-// containers counts the restarts of the pods of the namespace.
+// containers counts the restarts of the pods of the namespace that are not told to end.
 func (r *run) containers(ctx context.Context) (restarts, error) {
 	list, err := r.Kube.CoreV1().Pods(r.namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -185,6 +192,9 @@ func (r *run) containers(ctx context.Context) (restarts, error) {
 	}
 	found := restarts{}
 	for _, pod := range list.Items {
+		if pod.DeletionTimestamp != nil {
+			continue
+		}
 		for _, c := range pod.Status.ContainerStatuses {
 			found[pod.Name+" "+c.Name] = c.RestartCount
 		}
@@ -222,6 +232,7 @@ func (r *run) say(when string, before restarts) error {
 		return err
 	}
 	restarted, gone := r.changed(before, after)
+	slices.Sort(gone)
 	return r.out.Line(result.Fields{"when": when, "restarts": restarted, "podsGone": len(gone), "gone": gone})
 }
 

@@ -57,12 +57,14 @@ func (r *run) apply(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	name := func(i int) string { return fmt.Sprintf("%s-%d", kinds[i%len(kinds)], i) }
 	for i := range r.services {
-		kind := kinds[i%len(kinds)]
-		name := fmt.Sprintf("%s-%d", kind, i)
-		if err := r.Apply(ctx, r.namespace, r.manifest(name, kind, "one")); err != nil {
+		if err := r.Apply(ctx, r.namespace, r.manifest(name(i), kinds[i%len(kinds)], "one")); err != nil {
 			return err
 		}
+	}
+	for i := range r.services {
+		kind, name := kinds[i%len(kinds)], name(i)
 		url, err := r.AwaitReady(ctx, r.namespace, name)
 		if err != nil {
 			return err
