@@ -322,6 +322,48 @@ func TestAMoveGoesOnWhereverItWasKilled(t *testing.T) {
 	}
 }
 
+// The way back begins wherever a move was given up.
+func TestAWayBackBeginsAtAnyStep(t *testing.T) {
+	pause, settle = time.Millisecond, time.Millisecond
+	for at := 1; ; at++ {
+		w := newWorld(t)
+		for w.find(ingresses, "shop", "cart") == nil || w.find(sliceResource, "shop", "cart-1-mirror") == nil {
+			time.Sleep(time.Millisecond)
+		}
+		before := w.ends()
+		w.mu.Lock()
+		w.writes, w.limit = 0, at
+		w.mu.Unlock()
+		killed := (&Move{Cluster: w.Cluster, Manifests: ebb(t), Out: io.Discard}).Apply(t.Context()) != nil
+		w.mu.Lock()
+		w.limit = 0
+		w.mu.Unlock()
+		state, err := w.load(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := (&Move{Cluster: w.Cluster, Out: io.Discard}).Rollback(t.Context()); state == nil {
+			if err == nil {
+				t.Errorf("killed at write %d, before anything was changed, and there was a way back", at)
+			}
+			continue
+		} else if err != nil {
+			t.Fatalf("killed at write %d, there was no way back: %v", at, err)
+		}
+		w.settled()
+		after := w.ends()
+		delete(before, "Pod activator-1")
+		delete(after, "Pod activator-1") // it stays if the move did not come to it
+		delete(after, "Pod "+pullName)
+		if diff := cmp.Diff(before, after); diff != "" {
+			t.Errorf("killed at write %d, the way back ends elsewhere: -before +after\n%s", at, diff)
+		}
+		if !killed {
+			return
+		}
+	}
+}
+
 // settled lets controllers run for a while.
 func (w *world) settled() {
 	for range 3 {

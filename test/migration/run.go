@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"ebb.dev/ebb/test/internal/cluster"
@@ -64,7 +65,10 @@ func (r *run) all(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	var failed error
+	failed := r.halfway(ctx)
+	if failed != nil {
+		return errors.Join(failed, r.report(probers, pods))
+	}
 	for _, move := range []struct {
 		name string
 		args []string
@@ -95,6 +99,32 @@ func (r *run) all(ctx context.Context) (err error) {
 		failed = r.same(ctx, settings)
 	}
 	return errors.Join(failed, r.report(probers, pods))
+}
+
+// halfway begins a move with -kill, kills it, and goes back.
+func (r *run) halfway(ctx context.Context) error {
+	if !r.kill {
+		return nil
+	}
+	text, killed, err := r.once(ctx, "halfway", []string{"migrate", "--apply", "--manifests", r.manifests})
+	if err != nil && !killed {
+		return fmt.Errorf("halfway: %w: %s", err, text)
+	}
+	steps := strings.Split(strings.TrimSpace(text), "\n")
+	if err := r.out.Line(result.Fields{"move": "halfway", "killed": killed, "at": steps[len(steps)-1]}); err != nil {
+		return err
+	}
+	_, err = r.Kube.CoreV1().ConfigMaps(cluster.System).Get(ctx, "ebb-migration", metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil // it was killed before it changed anything
+	}
+	if err != nil {
+		return err
+	}
+	if err := r.move(ctx, "rollback", []string{"migrate", "--rollback"}); err != nil {
+		return err
+	}
+	return r.works(ctx, "rollback")
 }
 
 // move runs the command until it is done, and prints how long each step took.
