@@ -123,7 +123,10 @@ simulate: ## simulate the workloads of sim/workloads in virtual time and write d
 soak: ## disturb several services under load for three minutes (ARGS='-lasts 1h -faults all'); no request may fail
 	@[ ! -x $(DEV) ] || eval "$$($(DEV) kubeconfig 2>/dev/null || true)"; go run ./test/soak $(ARGS)
 
-.PHONY: docs
+.PHONY: docs recording
+recording: ## record a session on the dev cluster for docs/recording.md, and take its picture (needs asciinema and chromium)
+	@dev/site/record.sh $(ARGS)
+
 docs: ## build the site of docs/ into site/, with mkdocs-material
 	@dev/site/build.sh
 

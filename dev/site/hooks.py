@@ -9,13 +9,15 @@ from mkdocs.structure.files import File
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
 # pages of the root, and their names in the site
 PAGES = {"README.md": "index.md", "ARCHITECTURE.md": "architecture.md", "CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md"}
-LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s#]+)(#[^)]*)?\)")
+# the text may be a picture
+LINK = re.compile(r"(!?)\[((?:!\[[^\]]*\]\([^)]*\))|[^\]]*)\]\(([^)\s#]+)(#[^)]*)?\)")
 
 
 def on_files(files, config):
     for source, name in PAGES.items():
         files.append(File.generated(config, name, abs_src_path=os.path.join(ROOT, source)))
-    files.append(File.generated(config, "assets/mermaid.min.js", abs_src_path=os.environ["EBB_MERMAID"]))
+    for asset in ("mermaid.min.js", "bundle/asciinema-player.min.js", "bundle/asciinema-player.css"):
+        files.append(File.generated(config, "assets/" + posixpath.basename(asset), abs_src_path=os.path.join(os.environ["EBB_SITE_ASSETS"], asset)))
     decisions = sorted(f for f in os.listdir(os.path.join(ROOT, "docs", "decisions")) if f.endswith(".md"))
     files.append(File.generated(config, "decisions/index.md", content="# Decisions\n\n" + "".join(f"- [{title(d)}]({d})\n" for d in decisions)))
     return files
@@ -34,7 +36,7 @@ def on_page_markdown(markdown, page, config, files):
     source = next((s for s, n in PAGES.items() if n == name), "docs/" + name)
 
     def translate(match):
-        image, text, target, anchor = match.group(1), match.group(2), match.group(3), match.group(4) or ""
+        image, text, target, anchor = match.group(1), LINK.sub(translate, match.group(2)), match.group(3), match.group(4) or ""
         if "://" in target:
             return match.group(0)
         path = posixpath.normpath(posixpath.join(posixpath.dirname(source), target))
@@ -49,3 +51,19 @@ def on_page_markdown(markdown, page, config, files):
         return f"{image}[{text}]({posixpath.relpath(path, posixpath.dirname(name) or '.')}{anchor})"
 
     return LINK.sub(translate, markdown)
+
+
+# The picture of the recording becomes the player.
+PICTURE = re.compile(r'<p><img alt="[^"]*" src="images/recording.png" ?/?></p>')
+PLAYER = """<link rel="stylesheet" href="assets/asciinema-player.css"><div id="recording"></div>
+<script src="assets/asciinema-player.min.js"></script>
+<script>AsciinemaPlayer.create("recording.cast", document.getElementById("recording"), {poster: "npt:0:22"})</script>"""
+
+
+def on_page_content(html, page, config, files):
+    if page.file.src_uri != "recording.md":
+        return html
+    html, found = PICTURE.subn(PLAYER, html)
+    if found != 1:
+        raise ValueError(f"recording.md has {found} pictures of the recording, want one")
+    return html
