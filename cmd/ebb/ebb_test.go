@@ -42,7 +42,7 @@ func TestMain(m *testing.M) {
 
 // cluster is an API server of its own with what the manifests install, and the file that leads to
 // it.
-func cluster(t *testing.T) (kubeconfig string) {
+func cluster(t *testing.T) (kubeconfig string, kube kubernetes.Interface) {
 	t.Helper()
 	_, config := apiservertest.Start(t)
 	kube, err := kubernetes.NewForConfig(config)
@@ -59,7 +59,7 @@ func cluster(t *testing.T) (kubeconfig string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return kubeconfig
+	return kubeconfig, kube
 }
 
 // edge is the command, with the environment of the Deployment, at an address of the loopback of its
@@ -67,6 +67,7 @@ func cluster(t *testing.T) (kubeconfig string) {
 type edge struct {
 	*testing.T
 	ip      string
+	kube    kubernetes.Interface
 	process *os.Process
 	ended   <-chan struct{}
 }
@@ -74,8 +75,9 @@ type edge struct {
 func launch(t *testing.T, gateway string) *edge {
 	t.Helper()
 	ip := fmt.Sprintf("127.77.%d.%d", os.Getpid()>>8&255, max(1, os.Getpid()&255))
+	kubeconfig, kube := cluster(t)
 	command := exec.Command(os.Args[0])
-	command.Env = append(os.Environ(), runVariable+"=1", "KUBECONFIG="+cluster(t), "SYSTEM_NAMESPACE=knative-serving", "POD_NAME=ebb-0",
+	command.Env = append(os.Environ(), runVariable+"=1", "KUBECONFIG="+kubeconfig, "SYSTEM_NAMESPACE=knative-serving", "POD_NAME=ebb-0",
 		"POD_IP="+ip, "LISTEN_IP="+ip, "COAP_ADDRESS="+ip+":5683", "COAP_GATEWAY="+gateway)
 	command.Stdout, command.Stderr = t.Output(), t.Output()
 	if err := command.Start(); err != nil {
@@ -90,7 +92,7 @@ func launch(t *testing.T, gateway string) *edge {
 		command.Process.Kill()
 		<-done
 	})
-	return &edge{t, ip, command.Process, done}
+	return &edge{t, ip, kube, command.Process, done}
 }
 
 // ask sends a GET as a kubelet does. It returns "" and why if the answer is not 200.
@@ -192,6 +194,31 @@ func TestTheLeadIsFreeWhileTheActivatorFinishes(t *testing.T) {
 	if _, why := e.ask(health["activator"]); strings.Contains(why, "connection refused") {
 		t.Error("the activator takes no request: " + why)
 	}
+}
+
+// Autoscaler and controller begin again; the process goes on.
+func TestOtherBucketsRestartOnlyWhoHasThem(t *testing.T) {
+	e := launch(t, "127.0.0.1:1")
+	held := func(names ...string) {
+		t.Helper()
+		e.until(strings.Join(names, " and ")+" are held", func() (bool, string) {
+			for _, name := range names {
+				l, err := e.kube.CoordinationV1().Leases("knative-serving").Get(t.Context(), name, metav1.GetOptions{})
+				if err != nil || l.Spec.HolderIdentity == nil || *l.Spec.HolderIdentity == "" {
+					return false, fmt.Sprint(name, " is free: ", err)
+				}
+			}
+			return true, ""
+		})
+	}
+	held("controller.00-of-01", "autoscaler-bucket-00-of-01")
+	two := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "knative-serving", Name: "config-leader-election"}, Data: map[string]string{"buckets": "2"}}
+	if _, err := e.kube.CoreV1().ConfigMaps(two.Namespace).Create(t.Context(), two, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	held("controller.00-of-02", "controller.01-of-02", "autoscaler-bucket-00-of-02", "autoscaler-bucket-01-of-02")
+	e.await("the controller runs", fmt.Sprintf("http://%s:8081/health", e.ip), "")
+	e.await("the autoscaler has its metrics", fmt.Sprintf("http://%s:9091%s", e.ip, wire.PathMetrics), "ebb_autoscaler_")
 }
 
 func TestAWrongEnvironmentIsSaid(t *testing.T) {

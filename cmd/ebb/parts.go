@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -14,6 +15,7 @@ import (
 	autoscaler "ebb.dev/ebb/autoscaler/process"
 	"ebb.dev/ebb/coap"
 	controller "ebb.dev/ebb/controller/process"
+	"ebb.dev/ebb/internal/lease"
 	"ebb.dev/ebb/internal/rewatch"
 	"ebb.dev/ebb/internal/run"
 	"ebb.dev/ebb/internal/secretvalue"
@@ -41,13 +43,18 @@ const keysSecret = "coap-keys"
 
 func start(ctx context.Context, env func(string) string, stdout io.Writer) error {
 	// A component stops as soon as ctx ends, not when its turn comes: the next process is to lead
-	// while the activator of this one finishes its requests, which may take minutes.
+	// while the activator of this one finishes its requests, which may take minutes. One that ends
+	// because the number of buckets changed begins again without the others.
 	component := func(name string, of func(ctx context.Context, env func(string) string, stdout io.Writer) error) run.Part {
 		return part(name, func(turn context.Context) error {
 			both, stop := context.WithCancel(turn)
 			defer stop()
 			defer context.AfterFunc(ctx, stop)()
-			return of(both, with(name, env), stdout)
+			for {
+				if err := of(both, with(name, env), stdout); !errors.Is(err, lease.ErrRenamed) {
+					return err
+				}
+			}
 		})
 	}
 	parts := []run.Part{

@@ -8,6 +8,7 @@ package lease
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -84,6 +85,9 @@ type Election struct {
 	Gone func(ctx context.Context, identity string) bool
 }
 
+// ErrRenamed says that an Election ended because its Leases have other names now.
+var ErrRenamed = errors.New("the leases changed")
+
 // Run competes for every bucket until ctx ends, then releases what it holds, so that no replica
 // waits for a Lease to expire. New timings apply at once and keep what is held. Run fails when the
 // names of the Leases change: the process then restarts.
@@ -113,7 +117,7 @@ func (e *Election) Run(ctx context.Context) error {
 	defer check.Stop()
 	for running.Err() == nil {
 		if names := scheme.Names(); !slices.Equal(names, e.Buckets) {
-			stop(fmt.Errorf("the leases changed from %v to %v: the process must restart", e.Buckets, names))
+			stop(fmt.Errorf("%w from %v to %v: the process must restart", ErrRenamed, e.Buckets, names))
 		}
 		select {
 		case <-running.Done():

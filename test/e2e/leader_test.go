@@ -305,6 +305,9 @@ func TestLeadersFollowTheirSettings(t *testing.T) {
 		}
 		return true, "", nil
 	})
+	if err := s.AwaitComponents(s.ctx); err != nil {
+		t.Fatal(err)
+	}
 	url := s.ready("bucketed", service{name: "bucketed"}.manifest())
 	if reply := probe.Get(s.ctx, s.client(), url); !reply.OK() {
 		t.Error(reply)
