@@ -350,8 +350,7 @@ func (c *Cluster) available(ctx context.Context, deployments ...string) error {
 	})
 }
 
-// noPods waits until no pod of the system namespace matches a selector. A pod that was deleted
-// counts unless ended is enough.
+// noPods waits until no pod of the system namespace matches a selector, ending ones included.
 func (c *Cluster) noPods(ctx context.Context, selector string) error {
 	return until(ctx, 3*time.Minute, func(ctx context.Context) (string, error) {
 		pods, err := c.listIn(ctx, podResource, names.SystemNamespace, selector)

@@ -13,9 +13,6 @@ import (
 	"ebb.dev/ebb/api/names"
 )
 
-// restore makes an object what it was.
-func (m *Move) restore(ctx context.Context, o Object) error { return m.put(ctx, o) }
-
 // settingsBack gives Knative its settings before it starts. Nobody must judge them meanwhile.
 func (m *Move) settingsBack(ctx context.Context) error {
 	hooks, err := m.hooks(ctx)
@@ -31,7 +28,7 @@ func (m *Move) settingsBack(ctx context.Context) error {
 	}
 	for _, o := range m.state.Before {
 		if o.GetKind() == "ConfigMap" {
-			if err := m.restore(ctx, o); err != nil {
+			if err := m.put(ctx, o); err != nil {
 				return err
 			}
 		}
@@ -65,7 +62,7 @@ func (m *Move) stopEbb(ctx context.Context) error {
 func (m *Move) kindsBack(ctx context.Context) error {
 	for _, o := range m.state.Before {
 		if isDefinition(o) {
-			if err := m.restore(ctx, o); err != nil {
+			if err := m.put(ctx, o); err != nil {
 				return err
 			}
 		}
@@ -153,7 +150,7 @@ func (m *Move) pathBack(ctx context.Context) error {
 		case "Deployment":
 			wait = append(wait, o.GetName())
 		}
-		if err := m.restore(ctx, o); err != nil {
+		if err := m.put(ctx, o); err != nil {
 			return err
 		}
 	}
@@ -161,7 +158,7 @@ func (m *Move) pathBack(ctx context.Context) error {
 		return err
 	}
 	for _, o := range later {
-		if err := m.restore(ctx, o); err != nil {
+		if err := m.put(ctx, o); err != nil {
 			return err
 		}
 	}
