@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"ebb.dev/ebb/test/internal/cluster"
 	"ebb.dev/ebb/test/internal/follow"
 	"ebb.dev/ebb/test/internal/load"
 	"ebb.dev/ebb/test/internal/probe"
@@ -214,7 +215,8 @@ func (b *bench) sticky(ctx context.Context) error {
 }
 
 // hpa scales by CPU with Kubernetes' HorizontalPodAutoscaler: Ebb's class of it, and one of a plain
-// Deployment.
+// Deployment. It keeps pods for five minutes after the load, so Ebb's Service goes before the node
+// needs their room.
 func (b *bench) hpa(ctx context.Context) error {
 	small := object{"resources": object{"requests": object{"cpu": "50m"}}}
 	ebb, err := b.ebb(ctx, "ebb", map[string]string{"autoscaling.knative.dev/class": "hpa.autoscaling.knative.dev", "autoscaling.knative.dev/metric": "cpu",
@@ -231,12 +233,19 @@ func (b *bench) hpa(ctx context.Context) error {
 {"type": "Resource", "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 50}}}]}}`); err != nil {
 		return err
 	}
-	for _, a := range []arm{ebb, floor} {
-		if err := b.timeline(ctx, a, load.Loop{URL: a.url + "?prime=100000", Outstanding: 10, Lasts: b.span(2*time.Minute, 50*time.Second)}, nil, nil); err != nil {
-			return err
-		}
+	grow := func(a arm) error {
+		return b.timeline(ctx, a, load.Loop{URL: a.url + "?prime=100000", Outstanding: 10, Lasts: b.span(2*time.Minute, 50*time.Second)}, nil, nil)
 	}
-	return nil
+	if err := grow(ebb); err != nil {
+		return err
+	}
+	if err := b.Dynamic.Resource(cluster.Services).Namespace(b.namespace).Delete(ctx, "ebb", metav1.DeleteOptions{}); err != nil {
+		return fmt.Errorf("remove Ebb's Service: %w", err)
+	}
+	if err := b.awaitPods(ctx, ebb.selector, 0); err != nil {
+		return err
+	}
+	return grow(floor)
 }
 
 // concurrency adds a client every few seconds. A pod works on one request at a time, so that every
