@@ -45,9 +45,10 @@ func begin(t *testing.T) *story {
 	if out := s.kubectl("get", "crd", "services.serving.knative.dev", "--ignore-not-found", "-o", "name"); out != "" {
 		t.Fatal("the cluster has Ebb or Knative already: run `make up ARGS=bare` first, with the same GATEWAY")
 	}
-	s.load(s.folder)
-	if s.previous != "" {
-		s.load(s.previous)
+	for _, folder := range []string{s.folder, s.previous} {
+		if folder != "" {
+			s.page("install.md", "ctr --namespace k8s.io images import", folder)
+		}
 	}
 	s.listable = s.resources()
 	t.Cleanup(func() {
@@ -62,15 +63,6 @@ func begin(t *testing.T) *story {
 }
 
 func (s *story) dist(name string) string { return filepath.Join(s.folder, name) }
-
-// load puts the release's images onto the node, as docs/install.md does without a registry.
-func (s *story) load(folder string) {
-	s.Helper()
-	pipe := exec.CommandContext(s.ctx, "bash", "-c", `set -euo pipefail; tar -C "$1/images" -c index.json oci-layout blobs | ctr images import -`, "load", folder)
-	if out, err := pipe.CombinedOutput(); err != nil {
-		s.Fatalf("import the images of %s: %v: %s", folder, err, out)
-	}
-}
 
 func (s *story) chart() string {
 	s.Helper()
