@@ -57,7 +57,7 @@ def on_page_markdown(markdown, page, config, files):
 PICTURE = re.compile(r'<p><img alt="[^"]*" src="images/recording.png" ?/?></p>')
 PLAYER = """<link rel="stylesheet" href="assets/asciinema-player.css"><div id="recording"></div>
 <script src="assets/asciinema-player.min.js"></script>
-<script>AsciinemaPlayer.create("recording.cast", document.getElementById("recording"), {poster: "npt:0:22"})</script>"""
+<script>AsciinemaPlayer.create("recording.cast", document.getElementById("recording"), {poster: "npt:0:29"})</script>"""
 
 
 def on_page_content(html, page, config, files):
