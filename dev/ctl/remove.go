@@ -71,6 +71,10 @@ func removeEbb(ctx context.Context, k install.Kubectl, left, root string) error 
 	if _, err := k.Run(ctx, nil, "-n", "knative-serving", "delete", "--all", "--cascade=foreground", "--timeout=3m", "deployments,statefulsets,daemonsets"); err != nil {
 		return err
 	}
+	// In the middle of a move, activators have no Deployment.
+	if _, err := k.Run(ctx, nil, "-n", "knative-serving", "delete", "--all", "--grace-period=1", "--timeout=1m", "pods"); err != nil {
+		return err
+	}
 	if _, err := k.Run(ctx, nil, "delete", "--ignore-not-found", "--wait=false", "-k", filepath.Join(root, "config")); err != nil {
 		return err
 	}
