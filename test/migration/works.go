@@ -37,7 +37,7 @@ func (r *run) works(ctx context.Context, move string) error {
 	for _, pod := range pods {
 		for _, c := range pod.Spec.Containers {
 			if c.Name == "queue-proxy" && !strings.HasPrefix(c.Image, of) {
-				return fmt.Errorf("after %s: a new pod has the image %s, want %s...", move, c.Image, of)
+				return fmt.Errorf("after %s: a new pod has the image %s, want one of %s", move, c.Image, of)
 			}
 		}
 	}
