@@ -7,8 +7,8 @@ SHELL := bash
 ## Cluster
 
 .PHONY: up down kubeconfig status logs
-up: ## start or update the dev cluster with Ebb and its samples (MONITORING=1: with Prometheus; ARGS=all: also what only tests need; ARGS=bare: without Ebb; ARGS=knative: with Knative Serving in place of Ebb; PROFILE=edge: with Ebb in one process; GATEWAY=envoy-gateway: with it in place of istio)
-	@$(DEV) up $(ARGS) $(if $(MONITORING),monitoring) $(PROFILE) $(GATEWAY)
+up: ## start or update the dev cluster with Ebb and its samples (MONITORING=1: with Prometheus; ARGS=all: also what only tests need; ARGS=bare: without Ebb; ARGS=knative: with Knative Serving in place of Ebb; PROFILE=edge: with Ebb in one process; GATEWAY=envoy-gateway: with it in place of istio; KUBERNETES=v1.35.4: that version)
+	@$(DEV) up $(ARGS) $(if $(MONITORING),monitoring) $(PROFILE) $(GATEWAY) $(KUBERNETES)
 
 down: ## stop it and remove everything it created
 	@$(DEV) down
@@ -73,8 +73,8 @@ fuzz: ## run each fuzz target for a minute (ARGS='-lasts 10m FuzzMachine': one f
 test: check e2e ## the whole gate, as in CI; ends with a soak of one minute
 	@$(STEP) soak "$(MAKE) --no-print-directory soak ARGS='-lasts 1m -seed 1'"
 
-e2e: ## start the dev cluster and run the end-to-end tests on it (GATEWAY=envoy-gateway: with it in place of istio; PROFILE=edge: on the edge profile)
-	@$(STEP) cluster '$(DEV) up all $(PROFILE) $(GATEWAY)'
+e2e: ## start the dev cluster and run the end-to-end tests on it (GATEWAY=envoy-gateway: with it in place of istio; PROFILE=edge: on the edge profile; KUBERNETES=v1.35.4: on that version)
+	@$(STEP) cluster '$(DEV) up all $(PROFILE) $(GATEWAY) $(KUBERNETES)'
 	@$(STEP) e2e 'eval "$$($(DEV) kubeconfig)"; go test -tags e2e -count=1 -parallel 3 -timeout 30m ./test/e2e/...'
 
 ## Release

@@ -118,7 +118,7 @@ func (c *control) sweep(ctx context.Context, r *step.Report) error {
 	for _, dir := range []string{"etcd", "containerd", "kubelet", "cni", "conf", "pki", "applied", "overlay", "images"} {
 		errs = append(errs, os.RemoveAll(c.In(dir)))
 	}
-	for _, file := range []string{"kubeconfig", "plan.json", "images.json"} {
+	for _, file := range []string{"kubeconfig", "plan.json", "images.json", "kubernetes"} {
 		if err := os.Remove(c.In(file)); err != nil && !errors.Is(err, os.ErrNotExist) {
 			errs = append(errs, err)
 		}

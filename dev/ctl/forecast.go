@@ -42,6 +42,13 @@ func (c *control) forecast(ctx context.Context, p *parts) (forecast, error) {
 	if err != nil {
 		return forecast{}, err
 	}
+	if p.kubernetes != "" {
+		if more, err := c.otherKubernetesMissing(ctx, p); err != nil {
+			return forecast{}, err
+		} else if more {
+			missing = append(missing, "kube")
+		}
+	}
 	if p.gateway == envoyGateway {
 		_, more, err := c.envoyGatewayModule().Cached(ctx, c.Cache, "gateway")
 		if err != nil {

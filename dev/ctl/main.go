@@ -16,16 +16,17 @@ import (
 	"syscall"
 
 	"ebb.dev/ebb/dev/ctl/internal/addresses"
+	"ebb.dev/ebb/dev/ctl/internal/kube"
 	"ebb.dev/ebb/dev/ctl/internal/place"
 	"ebb.dev/ebb/dev/ctl/internal/step"
 )
 
 const usage = `usage: ctl COMMAND
-  up [all] [monitoring] [bare] [edge] [knative] [envoy-gateway]  bring the cluster up, or up to date;
+  up [all] [monitoring] [bare] [edge] [knative] [envoy-gateway] [v1.35.4]  bring the cluster up, or up to date;
                all: with the metrics server, cert-manager and Prometheus, which tests need;
                monitoring: with Prometheus; bare: without Ebb, with Helm; edge: with Ebb in one
                process; knative: with Knative Serving in place of Ebb; envoy-gateway: with Envoy
-               Gateway in place of istio
+               Gateway in place of istio; v1.35.4: with that version of Kubernetes
   release -version VERSION -registry REGISTRY  write what users install to the folder dist; -help lists more
   down         take it down and leave nothing behind
   kubeconfig   print the lines that point a shell at it
@@ -73,8 +74,13 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 			case istio, envoyGateway:
 				wanted.gateway = what
 			default:
-				fmt.Fprint(stderr, usage)
-				return fmt.Errorf("up takes no argument %q", what)
+				if !kubernetesVersion.MatchString(what) {
+					fmt.Fprint(stderr, usage)
+					return fmt.Errorf("up takes no argument %q", what)
+				}
+				if what != kube.Version {
+					wanted.kubernetes = what
+				}
 			}
 		}
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"os"
@@ -17,6 +18,9 @@ import (
 // certificates, targets finds what Prometheus scrapes.
 func folders(p *parts) []string {
 	list := []string{"kube", "dns"}
+	if p.kubernetes != "" {
+		list = []string{"dns"} // kubernetesModule has the other
+	}
 	if p.gateway == istio {
 		list = append(list, "istio", "istio/chart")
 	}
@@ -34,7 +38,7 @@ func folders(p *parts) []string {
 
 // module holds the programs that do not depend on Ebb's own code.
 func (c *control) module() build.Module {
-	return build.Module{Dir: filepath.Join(c.Root, "dev"), LDFlags: kube.LDFlags}
+	return build.Module{Dir: filepath.Join(c.Root, "dev"), LDFlags: kube.LDFlags(kube.Version)}
 }
 
 // envoyGatewayModule holds Envoy Gateway, on another line of Kubernetes' libraries.
@@ -65,8 +69,18 @@ func (c *control) beginBuild(ctx context.Context, p *parts) *task {
 			}
 		}
 		p.programs, t.made, err = c.module().Programs(ctx, c.Cache, c.Log("build-platform"), t.progress, folders(p)...)
-		if err != nil || p.gateway != envoyGateway {
+		if err != nil {
 			return err
+		}
+		if p.kubernetes != "" {
+			made, err := c.otherKubernetes(ctx, p, t.progress)
+			if err != nil {
+				return err
+			}
+			t.made += made
+		}
+		if p.gateway != envoyGateway {
+			return nil
 		}
 		gateway, made, err := c.envoyGatewayModule().Programs(ctx, c.Cache, c.Log("build-envoy-gateway"), t.progress, "gateway")
 		maps.Copy(p.programs, gateway)
@@ -83,7 +97,7 @@ func (c *control) programs(ctx context.Context, building *task, p *parts) error 
 	if err != nil {
 		return err
 	}
-	title := "build Kubernetes " + kube.Version + ", CoreDNS, " + titles[p.gateway]
+	title := "build Kubernetes " + cmp.Or(p.kubernetes, kube.Version) + ", CoreDNS, " + titles[p.gateway]
 	if p.all {
 		title += ", metrics server, cert-manager"
 	}

@@ -108,6 +108,7 @@ type parts struct {
 	bare                    bool              // without Ebb
 	knative                 bool              // with Knative in place of Ebb
 	edge                    bool              // with Ebb in one process
+	kubernetes              string            // the version, if not that of dev/go.mod
 	gateway                 string            // the implementation of the Gateway API
 	programs                map[string]string // binaries, by their folder in dev/
 	foreign                 map[string]string // binaries of Knative, by their names
@@ -128,6 +129,9 @@ func (c *control) preflight(ctx context.Context, p *parts) (*task, error) {
 		"apt-get":  "this machine is not a Debian, and the cluster takes containerd, runc and the rest from Debian packages",
 		"dpkg-deb": "install the Debian package dpkg",
 	}}); err != nil {
+		return nil, err
+	}
+	if err := c.sameKubernetes(p); err != nil {
 		return nil, err
 	}
 	forecast, err := c.forecast(ctx, p)
@@ -204,6 +208,9 @@ func (c *control) start(ctx context.Context, p *parts) (err error) {
 	err = c.steps.Do(ctx, "bridge, certificates and configuration", func(ctx context.Context, r *step.Report) error {
 		r.Note("node %s, pods %s, services %s", c.plan.Node(), c.plan.Pods, c.plan.Services)
 		if err := os.WriteFile(c.Owner(), []byte(c.Root+"\n"), 0o644); err != nil {
+			return err
+		}
+		if err := c.rememberKubernetes(p); err != nil {
 			return err
 		}
 		if err := c.plan.Up(ctx, c.settingsBefore()); err != nil {

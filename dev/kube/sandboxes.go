@@ -8,28 +8,30 @@ import (
 	"sync"
 	"time"
 
-	"go.opentelemetry.io/otel/trace/noop"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
 	runtime "k8s.io/cri-api/pkg/apis/runtime/v1"
-	remote "k8s.io/cri-client/pkg"
 )
 
 // sandboxes removes every pod from a container runtime, for `make down`, which stops the kubelet
-// first. It is not a program of Kubernetes, but uses the kubelet's client.
+// first. It is not a program of Kubernetes.
 func sandboxes(args []string) error {
 	if len(args) != 1 {
 		return errors.New("usage: sandboxes SOCKET")
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
-	client, err := remote.NewRemoteRuntimeServiceBuilder().WithEndpoint("unix://" + args[0]).
-		WithConnectionTimeout(20 * time.Second).WithTracerProvider(noop.NewTracerProvider()).Build(ctx)
+	connection, err := grpc.NewClient("unix://"+args[0], grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		return fmt.Errorf("reach containerd at %s: %w", args[0], err)
 	}
-	list, err := client.ListPodSandbox(ctx, &runtime.PodSandboxFilter{})
+	defer connection.Close()
+	client := runtime.NewRuntimeServiceClient(connection)
+	reply, err := client.ListPodSandbox(ctx, &runtime.ListPodSandboxRequest{}, grpc.WaitForReady(true))
 	if err != nil {
-		return fmt.Errorf("list the pods: %w", err)
+		return fmt.Errorf("list the pods of containerd at %s: %w", args[0], err)
 	}
+	list := reply.Items
 	var group sync.WaitGroup
 	slots := make(chan struct{}, 8) // more are not faster
 	failures := make([]error, len(list))
@@ -37,11 +39,11 @@ func sandboxes(args []string) error {
 		group.Go(func() {
 			slots <- struct{}{}
 			defer func() { <-slots }()
-			if err := client.StopPodSandbox(ctx, s.Id); err != nil {
+			if _, err := client.StopPodSandbox(ctx, &runtime.StopPodSandboxRequest{PodSandboxId: s.Id}); err != nil {
 				failures[i] = fmt.Errorf("stop pod %s/%s: %w", s.Metadata.Namespace, s.Metadata.Name, err)
 				return
 			}
-			if err := client.RemovePodSandbox(ctx, s.Id); err != nil {
+			if _, err := client.RemovePodSandbox(ctx, &runtime.RemovePodSandboxRequest{PodSandboxId: s.Id}); err != nil {
 				failures[i] = fmt.Errorf("remove pod %s/%s: %w", s.Metadata.Namespace, s.Metadata.Name, err)
 			}
 		})

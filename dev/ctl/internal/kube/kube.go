@@ -17,6 +17,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
 	"text/template"
 	"time"
 
@@ -33,10 +34,13 @@ const NodeName = "ebb-dev"
 const Version = "v1.37.2"
 
 // LDFlags tell the programs their version; without them clients see v0.0.0.
-const LDFlags = "-X k8s.io/component-base/version.gitVersion=" + Version +
-	" -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=37" +
-	" -X k8s.io/client-go/pkg/version.gitVersion=" + Version +
-	" -X k8s.io/client-go/pkg/version.gitMajor=1 -X k8s.io/client-go/pkg/version.gitMinor=37"
+func LDFlags(version string) string {
+	minor := strings.Split(version, ".")[1]
+	return "-X k8s.io/component-base/version.gitVersion=" + version +
+		" -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=" + minor +
+		" -X k8s.io/client-go/pkg/version.gitVersion=" + version +
+		" -X k8s.io/client-go/pkg/version.gitMajor=1 -X k8s.io/client-go/pkg/version.gitMinor=" + minor
+}
 
 // Programs are the names that the binary of dev/kube is linked under.
 var Programs = []string{"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy", "kubectl", "sandboxes"}
