@@ -35,6 +35,9 @@ func TestEveryPageDoesWhatItSays(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			if strings.Contains(string(text), "```bash\n") && !strings.Contains(string(text), "```sh\n") {
+				t.Skip("all of its blocks change the installation")
+			}
 			s := begin(t, 5*time.Minute)
 			if replicated.Match(text) {
 				s.needsAProcessOfEach()
