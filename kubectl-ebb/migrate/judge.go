@@ -177,7 +177,8 @@ func (x *Inventory) judgeRoom(j *judge) {
 		freeCPU.Add(n.cpu)
 		freeMemory.Add(n.memory)
 	}
-	text := fmt.Sprintf("Ebb's pods ask for %s CPUs and %s beside Knative's; the nodes have %s and %s left", cpu.String(), memory.String(), freeCPU.String(), freeMemory.String())
+	text := fmt.Sprintf("Ebb's pods ask for %s CPUs and %d MiB beside Knative's; the nodes have %s and %d MiB left",
+		cpu.String(), memory.Value()>>20, freeCPU.String(), freeMemory.Value()>>20)
 	if x.state == nil && (freeCPU.Cmp(cpu) < 0 || freeMemory.Cmp(memory) < 0) {
 		j.broken("room", text, "Add a node, or scale something down for the move.")
 	} else {
