@@ -241,19 +241,8 @@ func (m *Move) detach(ctx context.Context, name string, ebbs bool) error {
 	if d != nil && fromEbb(d) != ebbs {
 		return nil
 	}
-	for _, kind := range []string{"HorizontalPodAutoscaler", "PodDisruptionBudget"} {
-		version := map[string]string{"HorizontalPodAutoscaler": "autoscaling/v2", "PodDisruptionBudget": "policy/v1"}[kind]
-		for _, of := range []string{name, name + "-pdb"} {
-			o, err := m.get(ctx, object(version, kind, names.SystemNamespace, of))
-			if err != nil {
-				return err
-			}
-			if o != nil && fromEbb(o) == ebbs {
-				if err := m.remove(ctx, o, metav1.DeletePropagationBackground); err != nil {
-					return err
-				}
-			}
-		}
+	if err := m.unguard(ctx, name, ebbs); err != nil {
+		return err
 	}
 	if d != nil {
 		if err := m.remove(ctx, d, metav1.DeletePropagationOrphan); err != nil {
@@ -269,26 +258,8 @@ func (m *Move) detach(ctx context.Context, name string, ebbs bool) error {
 			return err
 		}
 	}
-	sets, err := m.listIn(ctx, replicaResource, names.SystemNamespace, "app="+name)
-	if err != nil {
+	if err := m.withoutReplicaSets(ctx, name); err != nil || name != "activator" {
 		return err
-	}
-	for _, set := range sets {
-		if err := m.remove(ctx, set, metav1.DeletePropagationOrphan); err != nil {
-			return err
-		}
-	}
-	if err := until(ctx, time.Minute, func(ctx context.Context) (string, error) {
-		sets, err := m.listIn(ctx, replicaResource, names.SystemNamespace, "app="+name)
-		if err != nil || len(sets) == 0 {
-			return "", err
-		}
-		return "the ReplicaSet " + sets[0].GetName() + " is not deleted", nil
-	}); err != nil {
-		return err
-	}
-	if name != "activator" {
-		return nil
 	}
 	pods, err := m.listIn(ctx, podResource, names.SystemNamespace, "app="+name)
 	if err != nil {
@@ -303,6 +274,46 @@ func (m *Move) detach(ctx context.Context, name string, ebbs bool) error {
 		}
 	}
 	return nil
+}
+
+// unguard removes what scales a Deployment and what keeps its pods from being evicted.
+func (m *Move) unguard(ctx context.Context, name string, ebbs bool) error {
+	for _, of := range []string{name, name + "-pdb"} {
+		for _, guard := range []Object{object("autoscaling/v2", "HorizontalPodAutoscaler", names.SystemNamespace, of),
+			object("policy/v1", "PodDisruptionBudget", names.SystemNamespace, of)} {
+			have, err := m.get(ctx, guard)
+			if err != nil {
+				return err
+			}
+			if have == nil || fromEbb(have) != ebbs {
+				continue
+			}
+			if err := m.remove(ctx, have, metav1.DeletePropagationBackground); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// withoutReplicaSets takes the pods of a Deployment that is deleted away from its ReplicaSets.
+func (m *Move) withoutReplicaSets(ctx context.Context, name string) error {
+	sets, err := m.listIn(ctx, replicaResource, names.SystemNamespace, "app="+name)
+	if err != nil {
+		return err
+	}
+	for _, set := range sets {
+		if err := m.remove(ctx, set, metav1.DeletePropagationOrphan); err != nil {
+			return err
+		}
+	}
+	return until(ctx, time.Minute, func(ctx context.Context) (string, error) {
+		sets, err := m.listIn(ctx, replicaResource, names.SystemNamespace, "app="+name)
+		if err != nil || len(sets) == 0 {
+			return "", err
+		}
+		return "the ReplicaSet " + sets[0].GetName() + " is not deleted", nil
+	})
 }
 
 // listed waits until Ebb's controller has listed endpoints of every revision.
@@ -336,6 +347,15 @@ const managedByEbb = "endpointslice.kubernetes.io/managed-by=ebb-controller"
 // autoscaler that it knows. Tests change it.
 var settle = 5 * time.Second
 
+func settled(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-time.After(settle):
+		return nil
+	}
+}
+
 // scale replaces the autoscaler. Requests that wait in Knative's activators were told to Knative's
 // autoscaler, which wakes their revisions before it goes.
 func (m *Move) scale(ctx context.Context) error {
@@ -345,10 +365,8 @@ func (m *Move) scale(ctx context.Context) error {
 	}
 	ours := m.Manifests.deployment("autoscaler")
 	if d != nil && !fromEbb(d) {
-		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-time.After(settle):
+		if err := settled(ctx); err != nil {
+			return err
 		}
 	}
 	if d == nil || !fromEbb(d) {

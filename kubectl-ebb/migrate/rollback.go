@@ -172,10 +172,8 @@ func (m *Move) pathBack(ctx context.Context) error {
 	if err := each(lists, func(s Object) error { return m.remove(ctx, s, metav1.DeletePropagationBackground) }); err != nil {
 		return err
 	}
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-time.After(settle):
+	if err := settled(ctx); err != nil {
+		return err
 	}
 	pods, err := m.listIn(ctx, podResource, names.SystemNamespace, "app=autoscaler")
 	if err != nil {
