@@ -21,8 +21,8 @@ const (
 	// HeaderTag and HeaderDefaultRoute carry tag header routing.
 	HeaderTag          = "Knative-Serving-Tag"
 	HeaderDefaultRoute = "Knative-Serving-Default-Route"
-	// HeaderBackend chooses a spare rule of a host by its backends (service:port,...). Probes send
-	// it to learn whether a gateway knows them.
+	// HeaderBackend chooses a spare rule of a host by the UID of its Route and its backends
+	// (UID/service:port,...). Probes send it to learn whether a gateway knows them.
 	HeaderBackend = "Ebb-Backend"
 	// HeaderFallback is on responses of a fallback Service, which it names.
 	HeaderFallback = "Ebb-Fallback"

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
@@ -20,7 +21,8 @@ import (
 //	requests -> B, spare A      until the gateways follow
 //	requests -> B
 //
-// A spare rule is for requests with wire.HeaderBackend, as probes send them.
+// A spare rule is for requests with wire.HeaderBackend, as probes send them. The header names the
+// UID of the Route too, which clients do not know: they cannot choose where a split leads them.
 //
 // Envoy Gateway names the endpoints of a split after the place of its rule, those of any other rule
 // after the backend. So a rule that becomes a split, or was one, is not written over: a split has
@@ -43,10 +45,11 @@ func Prepare(have map[string]*gatewayv1.HTTPRoute, want []*gatewayv1.HTTPRoute, 
 		if !live {
 			continue
 		}
-		p := prepare(h.Spec.Rules, w.Spec.Rules, hash)
+		p := preparation{owner: owner(w), hash: hash}
+		p.prepare(h.Spec.Rules, w.Spec.Rules)
 		if len(p.rules) > maxRules {
 			// Gateways that are behind may miss what earlier plans named.
-			p = prepare(slices.DeleteFunc(slices.Clone(h.Spec.Rules), isSpare), w.Spec.Rules, hash)
+			p.prepare(slices.DeleteFunc(slices.Clone(h.Spec.Rules), isSpare), w.Spec.Rules)
 		}
 		if len(p.values) == 0 || len(p.rules) > maxRules {
 			continue
@@ -60,13 +63,14 @@ func Prepare(have map[string]*gatewayv1.HTTPRoute, want []*gatewayv1.HTTPRoute, 
 
 // preparation is the rules of an HTTPRoute, and the values that reach the spare ones put to them.
 type preparation struct {
-	rules  []gatewayv1.HTTPRouteRule
+	owner  types.UID
 	hash   string
+	rules  []gatewayv1.HTTPRouteRule
 	values []string
 }
 
-func prepare(have, want []gatewayv1.HTTPRouteRule, hash string) preparation {
-	p := preparation{rules: slices.Clone(have), hash: hash}
+func (p *preparation) prepare(have, want []gatewayv1.HTTPRouteRule) {
+	p.rules, p.values = slices.Clone(have), nil
 	main := slices.DeleteFunc(slices.Clone(have), isSpare)
 	backends, alone := named(main), keys(main)
 	for place, rule := range want {
@@ -85,12 +89,11 @@ func prepare(have, want []gatewayv1.HTTPRouteRule, hash string) preparation {
 			p.put(rule, place)
 		}
 	}
-	return p
 }
 
 // put adds a spare rule, in the given place if requests do not need what is there.
 func (p *preparation) put(rule gatewayv1.HTTPRouteRule, place int) {
-	value, one := key(rule), spare(rule)
+	value, one := spareValue(p.owner, rule), spare(p.owner, rule)
 	if slices.Contains(p.values, value) {
 		return
 	}
@@ -98,7 +101,7 @@ func (p *preparation) put(rule gatewayv1.HTTPRouteRule, place int) {
 	p.values = append(p.values, value)
 	at := place
 	if at < 0 || at >= len(p.rules) || !isSpare(p.rules[at]) {
-		at = slices.IndexFunc(p.rules, func(r gatewayv1.HTTPRouteRule) bool { return isSpare(r) && key(r) == value })
+		at = slices.IndexFunc(p.rules, func(r gatewayv1.HTTPRouteRule) bool { return isSpare(r) && key(r) == key(rule) })
 	}
 	if at < 0 {
 		p.rules = append(p.rules, one)
@@ -117,9 +120,9 @@ func Retain(have map[string]*gatewayv1.HTTPRoute, want []*gatewayv1.HTTPRoute) (
 				switch {
 				case !lost(rule, i, w.Spec.Rules):
 				case i < len(w.Spec.Rules):
-					moved = append(moved, spare(rule))
+					moved = append(moved, spare(owner(w), rule))
 				default:
-					stay = append(stay, spare(rule))
+					stay = append(stay, spare(owner(w), rule))
 				}
 			}
 			if n := len(stay) + len(moved); n > 0 && len(w.Spec.Rules)+n <= maxRules {
@@ -197,13 +200,22 @@ func only(rule gatewayv1.HTTPRouteRule, ref gatewayv1.HTTPBackendRef) gatewayv1.
 	return rule
 }
 
+// owner returns the UID of the Route of an HTTPRoute.
+func owner(of *gatewayv1.HTTPRoute) types.UID { return of.OwnerReferences[0].UID }
+
+// spareValue is what wire.HeaderBackend says in requests for a spare rule:
+// "<UID>/hello-00001:80,hello-00002:80".
+func spareValue(owner types.UID, rule gatewayv1.HTTPRouteRule) string {
+	return string(owner) + "/" + key(rule)
+}
+
 // spare returns the rule for probes of its backends.
-func spare(rule gatewayv1.HTTPRouteRule) gatewayv1.HTTPRouteRule {
+func spare(owner types.UID, rule gatewayv1.HTTPRouteRule) gatewayv1.HTTPRouteRule {
 	rule = *rule.DeepCopy()
 	rule.Matches = []gatewayv1.HTTPRouteMatch{{
 		Path: &gatewayv1.HTTPPathMatch{Type: ptr.To(gatewayv1.PathMatchPathPrefix), Value: ptr.To("/")},
 		Headers: []gatewayv1.HTTPHeaderMatch{
-			{Type: ptr.To(gatewayv1.HeaderMatchExact), Name: wire.HeaderBackend, Value: key(rule)}},
+			{Type: ptr.To(gatewayv1.HeaderMatchExact), Name: wire.HeaderBackend, Value: spareValue(owner, rule)}},
 	}}
 	for _, f := range rule.Filters {
 		if m := f.RequestHeaderModifier; m != nil && !slices.Contains(m.Remove, wire.HeaderBackend) {
@@ -214,10 +226,10 @@ func spare(rule gatewayv1.HTTPRouteRule) gatewayv1.HTTPRouteRule {
 }
 
 // placed puts a spare rule in front of each split. It keeps the place of a rule that was no split.
-func placed(rules []gatewayv1.HTTPRouteRule) (out []gatewayv1.HTTPRouteRule) {
+func placed(owner types.UID, rules []gatewayv1.HTTPRouteRule) (out []gatewayv1.HTTPRouteRule) {
 	for _, rule := range rules {
 		if isSplit(rule) {
-			out = append(out, spare(only(rule, rule.BackendRefs[0])))
+			out = append(out, spare(owner, only(rule, rule.BackendRefs[0])))
 		}
 		out = append(out, rule)
 	}

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"ebb.dev/ebb/ingress/plan"
@@ -23,7 +24,7 @@ func routesTo(t *testing.T, change func(*plan.Input), shares ...plan.Share) []*g
 	if err != nil {
 		t.Fatal(err)
 	}
-	return HTTPRoutes(p, settings.Default().Gateway, Meta{})
+	return HTTPRoutes(p, settings.Default().Gateway, Meta{Owner: metav1.OwnerReference{UID: "0b8f"}})
 }
 
 func byName(routes []*gatewayv1.HTTPRoute) map[string]*gatewayv1.HTTPRoute {
@@ -102,7 +103,7 @@ func TestBackendsChangeInThreeWrites(t *testing.T) {
 				for _, rule := range r.Spec.Rules {
 					if strings.Contains(fmt.Sprint(rule.Filters[0].RequestHeaderModifier.Set), "prepared") {
 						probed++
-						if !isSpare(rule) || !slices.Contains(values[r.Name], key(rule)) {
+						if !isSpare(rule) || !slices.Contains(values[r.Name], spareValue("0b8f", rule)) {
 							t.Errorf("no probe goes to %s", key(rule))
 						}
 					}
@@ -165,5 +166,31 @@ func TestHTTPRoutesWithoutSpareRules(t *testing.T) {
 	}
 	if retained || len(second) != len(want) {
 		t.Errorf("retained %v, %d HTTPRoutes of %d", retained, len(second), len(want))
+	}
+}
+
+// A client knows the names of revisions, or guesses them. It does not know the UID of a Route, so
+// it cannot choose among the revisions of a split, nor reach one that has no requests yet.
+func TestAClientCannotChooseABackend(t *testing.T) {
+	same := func(*plan.Input) {}
+	split := []plan.Share{all("hello-00001"), all("hello-00002")}
+	split[0].Percent, split[1].Percent = 99, 1
+	have, want := routesTo(t, same, split...), routesTo(t, same, all("hello-00003"))
+	first, values := Prepare(byName(have), want, "")
+	second, _ := Retain(byName(first), want)
+	spares := 0
+	for _, route := range slices.Concat(have, first, second) {
+		for _, rule := range route.Spec.Rules {
+			for _, m := range rule.Matches {
+				for _, h := range m.Headers {
+					if spares++; !strings.HasPrefix(h.Value, "0b8f/") {
+						t.Errorf("%s can be reached with %s: %s", key(rule), h.Name, h.Value)
+					}
+				}
+			}
+		}
+	}
+	if spares < 3 || len(values) == 0 {
+		t.Errorf("%d spare rules, values %v", spares, values)
 	}
 }
