@@ -36,7 +36,7 @@ func tuneMemory(getenv func(string) string) {
 		debug.SetGCPercent(400)
 	}
 	if getenv("GOMEMLIMIT") == "" {
-		debug.SetMemoryLimit(48 << 20)
+		debug.SetMemoryLimit(config.MemoryLimit)
 	}
 }
 

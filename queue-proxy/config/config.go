@@ -84,12 +84,14 @@ type Observability struct {
 	RuntimeProfiling bool `json:"runtimeProfiling"`
 }
 
+// MemoryLimit is the soft limit of the process. Above it the garbage collector runs more often.
+const MemoryLimit = 48 << 20
+
 // Queue-proxy's queue is this many times its concurrency (contract section 5.3), and at most this
-// heavy: half of the memory limit that main sets for the process, so that a full queue leaves the
-// garbage collector room.
+// heavy, so that a full queue leaves the garbage collector room.
 const (
 	WaitingPerSlot = 10
-	MostWaitBytes  = 24 << 20
+	MostWaitBytes  = MemoryLimit / 2
 )
 
 // Parse reads the environment. Its error names every variable that cannot be used.
