@@ -66,6 +66,8 @@ func parse(o *unstructured.Unstructured) (*ingress, error) {
 type controller struct {
 	client            dynamic.Interface
 	ingresses, routes cache.GenericLister
+	// written has the generation of each HTTPRoute, by namespace/name, that was written last.
+	written map[string]int64
 }
 
 func (c *controller) reconcile(ctx context.Context, key string) error {
@@ -118,10 +120,11 @@ func (c *controller) write(ctx context.Context, in *ingress) (accepted bool, err
 	if err != nil {
 		return false, err
 	}
-	old := map[string]*unstructured.Unstructured{}
+	old := map[string]bool{}
 	for _, o := range list {
-		route := o.(*unstructured.Unstructured)
-		old[route.GetName()] = route
+		if route := o.(*unstructured.Unstructured); metav1.IsControlledBy(route, in) {
+			old[route.GetName()] = true
+		}
 	}
 	accepted = true
 	for _, r := range in.Spec.Rules {
@@ -129,23 +132,12 @@ func (c *controller) write(ctx context.Context, in *ingress) (accepted bool, err
 		if err != nil {
 			return false, err
 		}
-		have := old[want.GetName()]
 		delete(old, want.GetName())
-		switch {
-		case have == nil:
-			accepted = false
-			_, err = api.Create(ctx, want, metav1.CreateOptions{})
-		case !equality.Semantic.DeepDerivative(want.Object["spec"], have.Object["spec"]):
-			accepted = false
-			next := have.DeepCopy()
-			next.Object["spec"] = want.Object["spec"]
-			_, err = api.Update(ctx, next, metav1.UpdateOptions{})
-		default:
-			accepted = accepted && isAccepted(have)
-		}
+		is, err := c.writeOne(ctx, in, want)
 		if err != nil {
 			return false, fmt.Errorf("write HTTPRoute %s: %w", want.GetName(), err)
 		}
+		accepted = accepted && is
 	}
 	for name := range old {
 		if err := api.Delete(ctx, name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
@@ -155,13 +147,38 @@ func (c *controller) write(ctx context.Context, in *ingress) (accepted bool, err
 	return accepted, nil
 }
 
-// route is the HTTPRoute of a rule.
+// writeOne writes an HTTPRoute if somebody else wrote it last, and reports whether the gateways
+// accepted it.
+func (c *controller) writeOne(ctx context.Context, in *ingress, want *unstructured.Unstructured) (accepted bool, err error) {
+	api, key := c.client.Resource(httpRoutes).Namespace(in.Namespace), in.Namespace+"/"+want.GetName()
+	have, err := api.Get(ctx, want.GetName(), metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		have, err = api.Create(ctx, want, metav1.CreateOptions{})
+	case err != nil:
+		return false, err
+	case !metav1.IsControlledBy(have, in):
+		return false, fmt.Errorf("it belongs to %v", have.GetOwnerReferences())
+	case c.written[key] != have.GetGeneration() || !equality.Semantic.DeepDerivative(want.Object["spec"], have.Object["spec"]):
+		have.Object["spec"] = want.Object["spec"]
+		have.SetLabels(want.GetLabels())
+		have, err = api.Update(ctx, have, metav1.UpdateOptions{})
+	}
+	if err != nil {
+		return false, err
+	}
+	c.written[key] = have.GetGeneration()
+	return isAccepted(have), nil
+}
+
+// route is the HTTPRoute of a rule. That of public hosts has the name of one, as Ebb's has, and
+// that of local hosts has not: plugins do either.
 func (c *controller) route(in *ingress, r rule) (*unstructured.Unstructured, error) {
-	h := fnv.New32a()
-	fmt.Fprint(h, r.Hosts)
-	gateway := "ebb-external"
+	gateway, name := "ebb-external", r.Hosts[0]
 	if r.local() {
-		gateway = "ebb-local"
+		h := fnv.New32a()
+		fmt.Fprint(h, r.Hosts)
+		gateway, name = "ebb-local", fmt.Sprintf("%.50s-%08x", in.Name, h.Sum32())
 	}
 	var rules []any
 	for _, p := range r.HTTP.Paths {
@@ -180,7 +197,7 @@ func (c *controller) route(in *ingress, r rule) (*unstructured.Unstructured, err
 	route.SetAPIVersion(httpRoutes.GroupVersion().String())
 	route.SetKind("HTTPRoute")
 	route.SetNamespace(in.Namespace)
-	route.SetName(fmt.Sprintf("%.50s-%08x", in.Name, h.Sum32()))
+	route.SetName(name)
 	route.SetLabels(map[string]string{ownLabel: in.Name})
 	route.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: ingresses.GroupVersion().String(), Kind: "Ingress", Name: in.Name, UID: in.UID, Controller: &controller}})
 	return route, nil

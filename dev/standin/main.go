@@ -52,7 +52,8 @@ func main() {
 func run(ctx context.Context, client dynamic.Interface) error {
 	factory := dynamicinformer.NewDynamicSharedInformerFactory(client, 10*time.Minute)
 	queue := workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[string](20*time.Millisecond, 5*time.Second))
-	c := &controller{client: client, ingresses: factory.ForResource(ingresses).Lister(), routes: factory.ForResource(httpRoutes).Lister()}
+	c := &controller{client: client, ingresses: factory.ForResource(ingresses).Lister(), routes: factory.ForResource(httpRoutes).Lister(),
+		written: map[string]int64{}}
 	watch := func(resource schema.GroupVersionResource, key func(*unstructured.Unstructured) string) error {
 		add := func(object any) {
 			if gone, ok := object.(cache.DeletedFinalStateUnknown); ok {

@@ -55,10 +55,24 @@ func Prepare(have map[string]*gatewayv1.HTTPRoute, want []*gatewayv1.HTTPRoute, 
 			continue
 		}
 		next := h.DeepCopy()
-		next.Spec.Rules = p.rules
+		next.Spec.Rules, next.Spec.ParentRefs = p.rules, parents(h.Spec.ParentRefs, w.Spec.ParentRefs)
 		first, values[w.Name] = append(first, next), p.values
 	}
 	return first, values
+}
+
+// parents returns the parents that are wanted, and the others that an HTTPRoute has: probes of a
+// new gateway need the spare rules there. The API takes a parent without a section only once.
+func parents(have, want []gatewayv1.ParentReference) []gatewayv1.ParentReference {
+	out := slices.Clone(want)
+	for _, h := range have {
+		if !slices.ContainsFunc(want, func(w gatewayv1.ParentReference) bool {
+			return ptr.Equal(h.Kind, w.Kind) && ptr.Equal(h.Namespace, w.Namespace) && h.Name == w.Name
+		}) {
+			out = append(out, h)
+		}
+	}
+	return out
 }
 
 // preparation is the rules of an HTTPRoute, and the values that reach the spare ones put to them.

@@ -144,6 +144,28 @@ func TestASecondChangeKeepsTheBackendsOfTheFirst(t *testing.T) {
 	}
 }
 
+// A Route may move to another gateway when its backends change. Probes ask the new gateway for the
+// spare rules, and requests still come through the old one.
+func TestBothGatewaysKnowTheSpareRules(t *testing.T) {
+	same := func(*plan.Input) {}
+	have, want := routesTo(t, same, all("hello-00001")), routesTo(t, same, all("hello-00002"))
+	old := want[0].Spec.ParentRefs[0]
+	old.Name = "old"
+	have[0].Spec.ParentRefs = []gatewayv1.ParentReference{old}
+	first, _ := Prepare(byName(have), want, "")
+	second, _ := Retain(byName(first), want)
+	if got := len(first[0].Spec.ParentRefs); got != 2 {
+		t.Errorf("first, there are %d parents", got)
+	}
+	if got := second[0].Spec.ParentRefs; len(got) != 1 || got[0].Name == "old" {
+		t.Errorf("then, the parents are %v", got)
+	}
+	again, _ := Prepare(byName(first), want, "")
+	if got := len(again[0].Spec.ParentRefs); got != 2 {
+		t.Errorf("not stable: %d parents", got)
+	}
+}
+
 // A new host has no requests to lose, and an HTTPRoute has room for 16 rules.
 func TestHTTPRoutesWithoutSpareRules(t *testing.T) {
 	same := func(*plan.Input) {}

@@ -3,6 +3,7 @@ package migrate
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -12,7 +13,8 @@ import (
 )
 
 // hosts replaces the Ingress of each Route and DomainMapping: when the gateways have accepted Ebb's
-// HTTPRoutes, the Ingress goes, and with it what its plugin has made. The first one goes alone.
+// HTTPRoutes, the Ingress goes, and with it what its plugin has made. The first one goes alone. An
+// HTTPRoute that has the name of Ebb's does not go: Ebb writes over it.
 func (m *Move) hosts(ctx context.Context) error {
 	all, err := m.list(ctx, ingresses, "")
 	if err != nil {
@@ -57,6 +59,9 @@ func (m *Move) host(ctx context.Context, ingress Object) error {
 	if owner.UID == "" {
 		return fmt.Errorf("%s belongs to nobody: delete it, or find out who needs it", nameOf(ingress))
 	}
+	if err := m.takeOver(ctx, ingress, owner); err != nil {
+		return err
+	}
 	if conditionOf(ingress, "Ready") == "True" {
 		if err := m.accepted(ctx, ingress, owner); err != nil {
 			return err
@@ -82,6 +87,44 @@ func (m *Move) host(ctx context.Context, ingress Object) error {
 		}
 		return fmt.Sprintf("%s is not Ready without its Ingress: kubectl -n %s describe %s %s", nameOf(of), of.GetNamespace(), of.GetKind(), of.GetName()), nil
 	})
+}
+
+// takeOver gives those HTTPRoutes of an Ingress to its owner that have the name of their host, as
+// Ebb's have.
+func (m *Move) takeOver(ctx context.Context, ingress Object, owner metav1.OwnerReference) error {
+	of := object(owner.APIVersion, owner.Kind, ingress.GetNamespace(), owner.Name)
+	of.SetUID(owner.UID)
+	_, err := m.handOver(ctx, ingress, of)
+	return err
+}
+
+// handOver makes another object the owner of those HTTPRoutes of from that have the name of their
+// host, and reports how many there are. Their rules stay until the new owner's controller writes.
+func (m *Move) handOver(ctx context.Context, from, to Object) (n int, err error) {
+	routes, err := m.routesIn(ctx, from.GetNamespace())
+	if err != nil {
+		return 0, err
+	}
+	for _, r := range routes {
+		if controllerOf(r).UID != from.GetUID() || !hasNameOfHost(r) {
+			continue
+		}
+		n++
+		if to.GetKind() == "Route" { // Ebb finds them by the label
+			if err := m.patch(ctx, r, map[string]any{"metadata": map[string]any{"labels": map[string]any{names.RouteLabel: to.GetName()}}}); err != nil {
+				return n, err
+			}
+		}
+		if err := m.own(ctx, r, to); err != nil {
+			return n, err
+		}
+	}
+	return n, nil
+}
+
+func hasNameOfHost(r Object) bool {
+	hosts, _, _ := unstructured.NestedStringSlice(r.Object, "spec", "hostnames")
+	return slices.Contains(hosts, r.GetName())
 }
 
 // accepted waits until gateways have accepted Ebb's HTTPRoutes of a Route or DomainMapping.

@@ -74,6 +74,7 @@ var rights = []authorizationv1.ResourceAttributes{
 	{Verb: "delete", Group: names.NetworkingInternalGroup, Resource: "serverlessservices"},
 	{Verb: "list", Group: names.ServingGroup, Resource: "revisions"},
 	{Verb: "list", Group: "gateway.networking.k8s.io", Resource: "httproutes"},
+	{Verb: "patch", Group: "gateway.networking.k8s.io", Resource: "httproutes"},
 	{Verb: "list", Resource: "nodes"},
 }
 

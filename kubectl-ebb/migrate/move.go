@@ -140,6 +140,9 @@ func (m *Move) record(ctx context.Context) error {
 	if s.Knative, err = m.version(ctx); err != nil {
 		return err
 	}
+	if s.NamedByHost, err = m.namedByHost(ctx); err != nil {
+		return err
+	}
 	seen := map[string]bool{}
 	add := func(o Object) {
 		if !seen[id(o)] {
@@ -171,6 +174,12 @@ func (m *Move) record(ctx context.Context) error {
 	}
 	m.state = s
 	return nil
+}
+
+// namedByHost reports whether an Ingress has an HTTPRoute with the name of its host.
+func (m *Move) namedByHost(ctx context.Context) (bool, error) {
+	routes, err := m.list(ctx, httpRouteResource, "")
+	return slices.ContainsFunc(routes, func(r Object) bool { return controllerOf(r).Kind == "Ingress" && hasNameOfHost(r) }), err
 }
 
 // ofKnative lists the objects of Knative's installation.

@@ -50,7 +50,23 @@ type world struct {
 	mu     sync.Mutex
 	writes int // of the move
 	limit  int // the write at which the command is killed, 0 for none
+	plugin plugin
+	served bool // an HTTPRoute led the host to the Service
+	lost   bool // afterwards, none did
 }
+
+// plugin is how an ingress plugin names its HTTPRoutes, and what it does if a name is taken.
+type plugin struct{ name, taken string }
+
+// The plugins that there are.
+var (
+	namesItsOwn = plugin{name: "of-plugin"}
+	refuses     = plugin{name: host, taken: "refuses"}
+	overwrites  = plugin{name: host, taken: "overwrites"}
+)
+
+// host is that of the Service. Ebb's HTTPRoute has its name.
+const host = "cart.shop.example.com"
 
 var errKilled = errors.New("killed")
 
@@ -66,7 +82,7 @@ func (w *world) find(r schema.GroupVersionResource, namespace, name string) Obje
 	return w.Store.Get(r.GroupResource(), namespace, name)
 }
 
-func newWorld(t *testing.T) *world {
+func newWorld(t *testing.T, p plugin) *world {
 	store, config := apiservertest.Start(t)
 	config.QPS = -1
 	client, err := dynamic.NewForConfig(config)
@@ -77,7 +93,7 @@ func newWorld(t *testing.T) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{Store: store, Cluster: &Cluster{Interface: client, Kube: kube, mapper: mapper()}}
+	w := &world{Store: store, Cluster: &Cluster{Interface: client, Kube: kube, mapper: mapper()}, plugin: p}
 	store.Admit = func(string, schema.GroupResource, string, *unstructured.Unstructured) error {
 		w.mu.Lock()
 		defer w.mu.Unlock()
@@ -190,20 +206,17 @@ func (w *world) controllers() {
 	route, pa := w.find(routes, "shop", "cart"), w.find(autoscalers, "shop", "cart-1")
 	slice := object("discovery.k8s.io/v1", "EndpointSlice", "shop", "cart-1")
 	slice.Object["endpoints"] = []any{map[string]any{"addresses": []any{"10.0.0.1"}}}
-	made := object("gateway.networking.k8s.io/v1", "HTTPRoute", "shop", "of-ebb")
-	made.Object["status"] = map[string]any{"parents": []any{map[string]any{"conditions": []any{map[string]any{"type": "Accepted", "status": "True", "observedGeneration": int64(1)}}}}}
-	ready := map[string]any{"conditions": []any{map[string]any{"type": "Ready", "status": "True"}}}
 	ingress := w.find(ingresses, "shop", "cart")
+	w.watch()
 	switch of {
 	case knative:
 		if ingress == nil {
 			i := object("networking.internal.knative.dev/v1alpha1", "Ingress", "shop", "cart")
 			i.SetFinalizers([]string{"plugin.example/x"})
-			i.Object["status"] = ready
 			w.owned(i, route)
-			r := object("gateway.networking.k8s.io/v1", "HTTPRoute", "shop", "of-plugin")
-			w.owned(r, w.find(ingresses, "shop", "cart"))
+			ingress = w.find(ingresses, "shop", "cart")
 		}
+		w.route(w.plugin.name, "plugin", ingress)
 		if sks := w.find(serverless, "shop", "cart-1"); sks != nil && w.find(sliceResource, "shop", "cart-1-mirror") == nil {
 			e := object("v1", "Endpoints", "shop", "cart-1")
 			e.SetLabels(map[string]string{names.ServerlessServiceLabel: "cart-1"})
@@ -217,14 +230,50 @@ func (w *world) controllers() {
 			slice.SetLabels(map[string]string{"endpointslice.kubernetes.io/managed-by": "ebb-controller", names.ServerlessServiceLabel: "cart-1"})
 			w.owned(slice, pa)
 		}
-		if w.find(httpRouteResource, "shop", "of-ebb") == nil {
-			w.owned(made, route)
-		}
+		w.route(host, "ebb", route)
 	}
-	if state := conditionOf(route, "Ready"); state != "True" {
-		route.Object["status"] = ready
-		w.put(route)
+}
+
+// route writes an HTTPRoute of the host for its owner, as a controller does, and sets the owner's
+// condition.
+func (w *world) route(name, by string, owner Object) {
+	have, state := w.find(httpRouteResource, "shop", name), "True"
+	switch {
+	case have == nil:
+		made := object("gateway.networking.k8s.io/v1", "HTTPRoute", "shop", name)
+		made.Object["spec"] = map[string]any{"hostnames": []any{host}, "by": by}
+		made.Object["status"] = map[string]any{"parents": []any{map[string]any{"conditions": []any{map[string]any{"type": "Accepted", "status": "True", "observedGeneration": int64(9)}}}}}
+		w.owned(made, owner)
+	case controllerOf(have).UID != owner.GetUID() && (by == "ebb" || w.plugin == refuses):
+		state = "False"
+	case fieldOf(have, "by") != by:
+		have.Object["spec"] = map[string]any{"hostnames": []any{host}, "by": by}
+		w.put(have)
 	}
+	if conditionOf(owner, "Ready") != state {
+		owner.Object["status"] = map[string]any{"conditions": []any{map[string]any{"type": "Ready", "status": state}}}
+		w.put(owner)
+	}
+}
+
+// watch sees whether the host is always led somewhere.
+func (w *world) watch() {
+	served := w.find(httpRouteResource, "shop", host) != nil || w.find(httpRouteResource, "shop", namesItsOwn.name) != nil
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.lost = w.lost || w.served && !served
+	w.served = served
+}
+
+func (w *world) lostAHost() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.lost
+}
+
+func fieldOf(o Object, name string) string {
+	text, _, _ := unstructured.NestedString(o.Object, "spec", name)
+	return text
 }
 
 // ends reports what of an installation is there.
@@ -240,11 +289,16 @@ func (w *world) ends() map[string]string {
 			found["service "+name] = controllerOf(s).Kind
 		}
 	}
-	for _, o := range []Object{w.find(ingresses, "shop", "cart"), w.find(serverless, "shop", "cart-1"), w.find(httpRouteResource, "shop", "of-ebb"), w.find(httpRouteResource, "shop", "of-plugin"),
+	for _, o := range []Object{w.find(ingresses, "shop", "cart"), w.find(serverless, "shop", "cart-1"),
 		w.find(endpointsResource, "shop", "cart-1"), w.find(sliceResource, "shop", "cart-1"), w.find(validatingResource, "", "hook"), w.find(gvr("rbac.authorization.k8s.io", "v1", "clusterroles"), "", "theirs"),
 		w.find(podResource, names.SystemNamespace, "activator-1"), w.find(podResource, names.SystemNamespace, pullName), w.find(kindResource, "", ingresses.GroupResource().String())} {
 		if o != nil {
 			found[o.GetKind()+" "+o.GetName()] = "there"
+		}
+	}
+	for _, name := range []string{host, namesItsOwn.name} {
+		if o := w.find(httpRouteResource, "shop", name); o != nil {
+			found["HTTPRoute "+name] = controllerOf(o).Kind + " by " + fieldOf(o, "by")
 		}
 	}
 	if o := w.find(kindResource, "", servingServices.GroupResource().String()); o != nil {
@@ -283,9 +337,17 @@ func (w *world) moved(t *testing.T, at int, do func(*Move) error) bool {
 // A move and its way back end in the same state wherever they were interrupted.
 func TestAMoveGoesOnWhereverItWasKilled(t *testing.T) {
 	pause, settle = time.Millisecond, time.Millisecond
+	for _, p := range []plugin{refuses, overwrites} {
+		t.Run(p.taken, func(t *testing.T) { goesOn(t, p, 9) })
+	}
+	t.Run("names of its own", func(t *testing.T) { goesOn(t, namesItsOwn, 1) })
+}
+
+// goesOn kills the command at each of its writes that is a multiple of step.
+func goesOn(t *testing.T, p plugin, step int) {
 	afterMove, afterBack := map[string]string{}, map[string]string{}
-	for at := 0; ; at++ {
-		w := newWorld(t)
+	for at := 0; ; at += step {
+		w := newWorld(t, p)
 		for w.find(ingresses, "shop", "cart") == nil || w.find(sliceResource, "shop", "cart-1-mirror") == nil {
 			time.Sleep(time.Millisecond)
 		}
@@ -295,6 +357,9 @@ func TestAMoveGoesOnWhereverItWasKilled(t *testing.T) {
 		back := w.moved(t, at, func(m *Move) error { return m.Rollback(t.Context()) })
 		w.settled()
 		after := w.ends()
+		if w.lostAHost() {
+			t.Errorf("killed at write %d, the host led nowhere for a moment", at)
+		}
 		if at == 0 {
 			afterMove, afterBack = moved, after
 			delete(before, "Pod activator-1") // Knative's own Deployment has another one
@@ -326,7 +391,7 @@ func TestAMoveGoesOnWhereverItWasKilled(t *testing.T) {
 func TestAWayBackBeginsAtAnyStep(t *testing.T) {
 	pause, settle = time.Millisecond, time.Millisecond
 	for at := 1; ; at++ {
-		w := newWorld(t)
+		w := newWorld(t, refuses)
 		for w.find(ingresses, "shop", "cart") == nil || w.find(sliceResource, "shop", "cart-1-mirror") == nil {
 			time.Sleep(time.Millisecond)
 		}
@@ -374,6 +439,6 @@ func (w *world) settled() {
 // expected is what is there after a move.
 func expected() map[string]string {
 	return map[string]string{"activator": "r/activator:1", "autoscaler": "r/autoscaler:1", "controller": "r/controller:1", "webhook": "r/webhook:1",
-		"service cart-1": "PodAutoscaler", "service cart-1-private": "PodAutoscaler", "HTTPRoute of-ebb": "there", "EndpointSlice cart-1": "there",
+		"service cart-1": "PodAutoscaler", "service cart-1-private": "PodAutoscaler", "HTTPRoute " + host: "Route by ebb", "EndpointSlice cart-1": "there",
 		"kind": "", "setting queue-sidecar-image": "r/queue-proxy:1", "setting progress-deadline": "90s", "setting _example": "new"}
 }

@@ -228,26 +228,7 @@ func (m *Move) hostsBack(ctx context.Context) error {
 		all = append(all, list...)
 	}
 	for _, owner := range all {
-		if conditionOf(owner, "Ready") == "False" {
-			continue
-		}
-		err := until(ctx, 3*time.Minute, func(ctx context.Context) (string, error) {
-			list, err := m.listIn(ctx, ingresses, owner.GetNamespace(), "")
-			if err != nil {
-				return "", err
-			}
-			for _, ingress := range list {
-				if controllerOf(ingress).UID == owner.GetUID() && conditionOf(ingress, "Ready") == "True" {
-					return "", nil
-				}
-			}
-			have, err := m.get(ctx, owner)
-			if err != nil || have == nil {
-				return "", err
-			}
-			return nameOf(owner) + " has no Ingress that is Ready", nil
-		})
-		if err != nil {
+		if err := m.hostBack(ctx, owner); err != nil {
 			return err
 		}
 	}
@@ -264,6 +245,39 @@ func (m *Move) hostsBack(ctx context.Context) error {
 			return nil
 		}
 		return m.remove(ctx, r, metav1.DeletePropagationBackground)
+	})
+}
+
+// hostBack waits until the Ingress of a Route or DomainMapping is Ready, if Knative makes one. If
+// the plugin gives HTTPRoutes the names of their hosts, it gets those that Ebb has: a new one would
+// have the same name.
+func (m *Move) hostBack(ctx context.Context, owner Object) error {
+	handed := false
+	return until(ctx, 3*time.Minute, func(ctx context.Context) (string, error) {
+		list, err := m.listIn(ctx, ingresses, owner.GetNamespace(), "")
+		if err != nil {
+			return "", err
+		}
+		for _, ingress := range list {
+			if controllerOf(ingress).UID != owner.GetUID() {
+				continue
+			}
+			if m.state.NamedByHost {
+				n, err := m.handOver(ctx, owner, ingress)
+				if err != nil {
+					return "", err
+				}
+				handed = handed || n > 0
+			}
+			if conditionOf(ingress, "Ready") == "True" {
+				return "", nil
+			}
+		}
+		have, err := m.get(ctx, owner)
+		if err != nil || have == nil || !handed && conditionOf(have, "Ready") == "False" {
+			return "", err
+		}
+		return nameOf(owner) + " has no Ingress that is Ready", nil
 	})
 }
 

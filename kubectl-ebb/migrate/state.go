@@ -31,6 +31,8 @@ type state struct {
 	Phase string `json:"phase"`
 	// Knative is the version that was there.
 	Knative string `json:"knative"`
+	// NamedByHost tells that the plugin gives HTTPRoutes the name of their host, as Ebb does.
+	NamedByHost bool `json:"namedByHost,omitempty"`
 	// Done are the steps of the phase that are complete.
 	Done []string `json:"done"`
 	// Before are objects of Knative, and those that Ebb's manifests have too, as they were.
