@@ -53,11 +53,6 @@ const (
 	AutoscalerSubject = "autoscaler"
 )
 
-// PodSecret is the Secret, in each namespace with a Revision, that holds the NamespaceKey in its
-// field TokenSecretKey. It is mounted into the queue-proxies of the namespace, so a key that is
-// rotated reaches pods that run. Who may only view a namespace cannot read it.
-const PodSecret = "ebb-queue-proxy"
-
 // NamespaceKey returns the key of the tokens of a namespace's revisions: the HMAC-SHA256, in hex,
 // of the namespace under key. It speaks for all revisions of the namespace and for none of others.
 func NamespaceKey(key []byte, namespace string) []byte {

@@ -56,3 +56,8 @@ const NamespaceAuthority = "serving-certs-authority"
 // RoutingCertificate is the certificate (and its Secret, in the system namespace) that activators
 // serve with.
 const RoutingCertificate = "routing-serving-certs"
+
+// PodSecret is the Secret, in each namespace with a Revision, with the key of the tokens of the
+// namespace's revisions (wire.NamespaceKey). It is mounted into the queue-proxies of the namespace,
+// so a key that is rotated reaches pods that run. Who may only view a namespace cannot read it.
+const PodSecret = "ebb-queue-proxy"

@@ -64,6 +64,7 @@ var rights = []authorizationv1.ResourceAttributes{
 	{Verb: "delete", Group: "apps", Resource: "replicasets", Namespace: names.SystemNamespace},
 	{Verb: "patch", Resource: "pods", Namespace: names.SystemNamespace},
 	{Verb: "patch", Resource: "services"},
+	{Verb: "list", Resource: "secrets"},
 	{Verb: "delete", Resource: "endpoints"},
 	{Verb: "update", Group: "apiextensions.k8s.io", Resource: "customresourcedefinitions"},
 	{Verb: "delete", Group: "admissionregistration.k8s.io", Resource: "mutatingwebhookconfigurations"},

@@ -32,7 +32,7 @@ func mapper() fixedMapper {
 	m := meta.NewDefaultRESTMapper(nil)
 	for kind, r := range map[string]schema.GroupVersionResource{"Deployment": deploymentResource, "ReplicaSet": replicaResource, "Service": serviceResource, "Pod": podResource,
 		"Endpoints": endpointsResource, "EndpointSlice": sliceResource, "Lease": leaseResource, "ConfigMap": gvr("", "v1", "configmaps"), "HTTPRoute": httpRouteResource,
-		"Ingress": ingresses, "ServerlessService": serverless, "PodAutoscaler": autoscalers, "Route": routes, "Certificate": certificates, "Metric": metrics, "Image": images,
+		"Ingress": ingresses, "ServerlessService": serverless, "PodAutoscaler": autoscalers, "Route": routes, "Certificate": certificates, "Metric": metrics, "Image": images, "Secret": secretResource,
 		"HorizontalPodAutoscaler": gvr("autoscaling", "v2", "horizontalpodautoscalers"), "PodDisruptionBudget": gvr("policy", "v1", "poddisruptionbudgets")} {
 		m.AddSpecific(r.GroupVersion().WithKind(kind), r, r, meta.RESTScopeNamespace)
 	}
@@ -64,6 +64,8 @@ var (
 	refuses     = plugin{name: host, taken: "refuses"}
 	overwrites  = plugin{name: host, taken: "overwrites"}
 )
+
+var secretResource = gvr("", "v1", "secrets")
 
 // host is that of the Service. Ebb's HTTPRoute has its name.
 const host = "cart.shop.example.com"
@@ -231,6 +233,9 @@ func (w *world) controllers() {
 			w.owned(slice, pa)
 		}
 		w.route(host, "ebb", route)
+		if w.find(secretResource, "shop", names.PodSecret) == nil {
+			w.put(object("v1", "Secret", "shop", names.PodSecret))
+		}
 	}
 }
 
@@ -289,7 +294,7 @@ func (w *world) ends() map[string]string {
 			found["service "+name] = controllerOf(s).Kind
 		}
 	}
-	for _, o := range []Object{w.find(ingresses, "shop", "cart"), w.find(serverless, "shop", "cart-1"),
+	for _, o := range []Object{w.find(ingresses, "shop", "cart"), w.find(serverless, "shop", "cart-1"), w.find(secretResource, "shop", names.PodSecret),
 		w.find(endpointsResource, "shop", "cart-1"), w.find(sliceResource, "shop", "cart-1"), w.find(validatingResource, "", "hook"), w.find(gvr("rbac.authorization.k8s.io", "v1", "clusterroles"), "", "theirs"),
 		w.find(podResource, names.SystemNamespace, "activator-1"), w.find(podResource, names.SystemNamespace, pullName), w.find(kindResource, "", ingresses.GroupResource().String())} {
 		if o != nil {
@@ -439,6 +444,6 @@ func (w *world) settled() {
 // expected is what is there after a move.
 func expected() map[string]string {
 	return map[string]string{"activator": "r/activator:1", "autoscaler": "r/autoscaler:1", "controller": "r/controller:1", "webhook": "r/webhook:1",
-		"service cart-1": "PodAutoscaler", "service cart-1-private": "PodAutoscaler", "HTTPRoute " + host: "Route by ebb", "EndpointSlice cart-1": "there",
+		"service cart-1": "PodAutoscaler", "service cart-1-private": "PodAutoscaler", "HTTPRoute " + host: "Route by ebb", "Secret " + names.PodSecret: "there", "EndpointSlice cart-1": "there",
 		"kind": "", "setting queue-sidecar-image": "r/queue-proxy:1", "setting progress-deadline": "90s", "setting _example": "new"}
 }

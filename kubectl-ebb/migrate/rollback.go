@@ -294,5 +294,22 @@ func (m *Move) cleanBack(ctx context.Context) error {
 			return err
 		}
 	}
+	if err := m.podKeys(ctx); err != nil {
+		return err
+	}
 	return m.leases(ctx)
+}
+
+// podKeys removes the keys of Ebb's queue-proxies. Those that still run do without.
+func (m *Move) podKeys(ctx context.Context) error {
+	keys, err := m.Kube.CoreV1().Secrets("").List(ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + names.PodSecret})
+	if err != nil {
+		return fmt.Errorf("list Secrets %s: %w", names.PodSecret, err)
+	}
+	for _, key := range keys.Items {
+		if err := m.remove(ctx, object("v1", "Secret", key.Namespace, key.Name), metav1.DeletePropagationBackground); err != nil {
+			return err
+		}
+	}
+	return nil
 }

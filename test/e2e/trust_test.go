@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	"ebb.dev/ebb/api/names"
 	"ebb.dev/ebb/wire"
 )
 
@@ -49,7 +50,7 @@ func TestWhoMayOnlyViewANamespaceGetsNoToken(t *testing.T) {
 		}
 		return err == nil && len(pods.Items) > 0, "", err
 	})
-	secret, err := s.Kube.CoreV1().Secrets(s.namespace).Get(s.ctx, wire.PodSecret, metav1.GetOptions{})
+	secret, err := s.Kube.CoreV1().Secrets(s.namespace).Get(s.ctx, names.PodSecret, metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,7 +62,7 @@ func TestWhoMayOnlyViewANamespaceGetsNoToken(t *testing.T) {
 	if len(key) == 0 || strings.Contains(string(text), string(key)) || strings.Contains(string(text), wire.PodToken(key, pods.Items[0].Labels["serving.knative.dev/revision"])) {
 		t.Errorf("the pods that the viewer reads hold the key of %d bytes, or a token", len(key))
 	}
-	if _, err := viewer.CoreV1().Secrets(s.namespace).Get(s.ctx, wire.PodSecret, metav1.GetOptions{}); !apierrors.IsForbidden(err) {
+	if _, err := viewer.CoreV1().Secrets(s.namespace).Get(s.ctx, names.PodSecret, metav1.GetOptions{}); !apierrors.IsForbidden(err) {
 		t.Errorf("the viewer reads the Secret: %v", err)
 	}
 }
@@ -78,10 +79,10 @@ func TestTheControllerCreatesOneKindOfSecret(t *testing.T) {
 	if err := create("stolen", corev1.SecretTypeServiceAccountToken); err == nil || !strings.Contains(err.Error(), "creates no Secret but ebb-queue-proxy") {
 		t.Errorf("the token of a ServiceAccount: %v", err)
 	}
-	if err := create(wire.PodSecret, corev1.SecretTypeServiceAccountToken); err == nil || !strings.Contains(err.Error(), "creates no Secret but ebb-queue-proxy") {
+	if err := create(names.PodSecret, corev1.SecretTypeServiceAccountToken); err == nil || !strings.Contains(err.Error(), "creates no Secret but ebb-queue-proxy") {
 		t.Errorf("the token of a ServiceAccount under the name of the key: %v", err)
 	}
-	if err := create(wire.PodSecret, corev1.SecretTypeOpaque); err != nil {
+	if err := create(names.PodSecret, corev1.SecretTypeOpaque); err != nil {
 		t.Errorf("the key of the namespace's pods: %v", err)
 	}
 }

@@ -207,7 +207,7 @@ func makeVolumes(rev *servingv1.Revision, in Inputs) []corev1.Volume {
 	}
 	optional := true // so that the lack of it ends reports and announcements, and not pods
 	volumes = append(volumes, corev1.Volume{Name: keyVolume, VolumeSource: corev1.VolumeSource{
-		Secret: &corev1.SecretVolumeSource{SecretName: wire.PodSecret, Optional: &optional}}})
+		Secret: &corev1.SecretVolumeSource{SecretName: names.PodSecret, Optional: &optional}}})
 	if in.TLS {
 		volumes = append(volumes, corev1.Volume{Name: certsVolume, VolumeSource: corev1.VolumeSource{
 			Secret: &corev1.SecretVolumeSource{SecretName: certsSecret}}})

@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	listers "ebb.dev/ebb/api/client/listers/serving/v1"
+	"ebb.dev/ebb/api/names"
 	"ebb.dev/ebb/wire"
 )
 
@@ -22,7 +23,7 @@ import (
 // Secrets: one that somebody has changed is repaired then.
 const podKeysAgain = 10 * time.Minute
 
-// podKeys keeps the Secret wire.PodSecret in each namespace that has a Revision.
+// podKeys keeps the Secret names.PodSecret in each namespace that has a Revision.
 type podKeys struct {
 	kube      kubernetes.Interface
 	key       func() []byte
@@ -105,7 +106,7 @@ func (p *podKeys) remove(ctx context.Context, namespace string) {
 	}
 	known.key = ""
 	// If this fails the Secret stays until the namespace goes, which does no harm.
-	_ = p.kube.CoreV1().Secrets(namespace).Delete(ctx, wire.PodSecret, metav1.DeleteOptions{})
+	_ = p.kube.CoreV1().Secrets(namespace).Delete(ctx, names.PodSecret, metav1.DeleteOptions{})
 	p.mutex.Lock()
 	defer p.mutex.Unlock()
 	delete(p.known, namespace)
@@ -113,10 +114,10 @@ func (p *podKeys) remove(ctx context.Context, namespace string) {
 
 func (p *podKeys) write(ctx context.Context, namespace string, key []byte) error {
 	secrets := p.kube.CoreV1().Secrets(namespace)
-	have, err := secrets.Get(ctx, wire.PodSecret, metav1.GetOptions{})
+	have, err := secrets.Get(ctx, names.PodSecret, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		_, err = secrets.Create(ctx, &corev1.Secret{
-			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: wire.PodSecret},
+			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: names.PodSecret},
 			Data:       map[string][]byte{wire.TokenSecretKey: key},
 		}, metav1.CreateOptions{})
 		return err

@@ -11,6 +11,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	listers "ebb.dev/ebb/api/client/listers/serving/v1"
+	"ebb.dev/ebb/api/names"
 	servingv1 "ebb.dev/ebb/api/serving/v1"
 	"ebb.dev/ebb/wire"
 )
@@ -30,7 +31,7 @@ func TestEachNamespaceHasTheKeyOfItsPods(t *testing.T) {
 		if got := len(kube.Actions()); got != calls {
 			t.Errorf("%s: %d calls, want %d: %v", what, got, calls, kube.Actions())
 		}
-		got, err := secrets.Get(t.Context(), wire.PodSecret, metav1.GetOptions{})
+		got, err := secrets.Get(t.Context(), names.PodSecret, metav1.GetOptions{})
 		if err != nil || wire.PodToken(got.Data[wire.TokenSecretKey], "hello-00001") != wire.Token(key, "default", "hello-00001") {
 			t.Errorf("%s: the Secret has %q, %v", what, got.Data, err)
 		}
@@ -39,7 +40,7 @@ func TestEachNamespaceHasTheKeyOfItsPods(t *testing.T) {
 	check("a second revision", 0)
 	key = []byte("the next key")
 	check("a key that was rotated", 2)
-	if _, err := secrets.Update(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: wire.PodSecret}}, metav1.UpdateOptions{}); err != nil {
+	if _, err := secrets.Update(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: names.PodSecret}}, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	now = now.Add(podKeysAgain)
@@ -51,7 +52,7 @@ func TestEachNamespaceHasTheKeyOfItsPods(t *testing.T) {
 	revisions.Delete(last)
 	p.deleted(cache.DeletedFinalStateUnknown{Obj: last})
 	p.remove(t.Context(), <-p.emptied)
-	if _, err := secrets.Get(t.Context(), wire.PodSecret, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+	if _, err := secrets.Get(t.Context(), names.PodSecret, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 		t.Errorf("the last Revision is deleted, the Secret: %v", err)
 	}
 	check("the next Revision", 2)
