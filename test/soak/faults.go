@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"ebb.dev/ebb/test/internal/faults"
@@ -13,8 +14,8 @@ import (
 
 // breakAll goes through the faults until the time is over, each at least once, and prints for each
 // what the requests saw until the cluster was whole again. It returns how many faults there were,
-// and how many requests failed in those in which HTTP does not allow to keep all.
-func (s *soak) breakAll(ctx context.Context, set faults.Set, list []faults.Fault, probers map[string]*probe.Prober) (n, allowed int, err error) {
+// and when those lasted in which HTTP does not allow to keep all requests.
+func (s *soak) breakAll(ctx context.Context, set faults.Set, list []faults.Fault, probers map[string]*probe.Prober) (n int, lossy []probe.Span, err error) {
 	end := time.Now().Add(s.lasts)
 	for n < len(list) || time.Now().Before(end) {
 		if n%len(list) == 0 {
@@ -24,7 +25,7 @@ func (s *soak) breakAll(ctx context.Context, set faults.Set, list []faults.Fault
 		count, began := set.Watch(ctx, probers), time.Now()
 		if err := f.Do(ctx); err != nil {
 			count()
-			return n, allowed, fmt.Errorf("%s: %w", f.Name, err)
+			return n, lossy, fmt.Errorf("%s: %w", f.Name, err)
 		}
 		broken := time.Since(began)
 		whole, cancel := context.WithTimeout(ctx, 5*time.Minute)
@@ -32,25 +33,36 @@ func (s *soak) breakAll(ctx context.Context, set faults.Set, list []faults.Fault
 		cancel()
 		w := count()
 		if err != nil {
-			return n, allowed, fmt.Errorf("after %s: %w", f.Name, err)
+			return n, lossy, fmt.Errorf("after %s: %w", f.Name, err)
 		}
 		n++
 		if f.Loses != "" {
-			allowed += w.Failed
+			lossy = append(lossy, probe.Span{From: began, To: time.Now()})
 		}
 		line := result.Fields{"fault": f.Name, "at": began.UTC().Format("15:04:05"), "broken_s": round(broken), "whole_after_s": round(time.Since(began) - broken),
 			"requests": w.Requests, "failed": w.Failed, "failed_by_status": w.ByStatus, "resets": w.Resets, "not_sent": w.Skipped,
 			"longest_gap_ms": result.Milliseconds(w.Gap), "wrong_pod_seconds": math.Round(w.WrongScale), "api_away_s": math.Round(w.Unseen), "may_lose": f.Loses}
 		if err := s.out.Line(line); err != nil {
-			return n, allowed, err
+			return n, lossy, err
 		}
 		select {
 		case <-ctx.Done():
-			return n, allowed, context.Cause(ctx)
+			return n, lossy, context.Cause(ctx)
 		case <-time.After(s.every):
 		}
 	}
-	return n, allowed, nil
+	return n, lossy, nil
+}
+
+// excused counts the failed requests that were under way while requests may be lost. One that waits
+// for a part that is frozen or cut off may fail long after the fault.
+func excused(report probe.Report, lossy []probe.Span) (n int) {
+	for _, lost := range report.Lost {
+		if slices.ContainsFunc(lossy, lost.Meets) {
+			n++
+		}
+	}
+	return n
 }
 
 // round is a duration in seconds.

@@ -76,9 +76,10 @@ func (s *soak) run(ctx context.Context) (err error) {
 	var watched sync.WaitGroup
 	watched.Go(func() { s.progress(watching, probers) })
 	var disturbed, allowed int
+	var lossy []probe.Span
 	var disturbErr error
 	if len(list) > 0 {
-		disturbed, allowed, disturbErr = s.breakAll(ctx, set, list, probers)
+		disturbed, lossy, disturbErr = s.breakAll(ctx, set, list, probers)
 	} else {
 		disturbed, disturbErr = s.disturb(ctx)
 	}
@@ -90,6 +91,7 @@ func (s *soak) run(ctx context.Context) (err error) {
 		longest = max(longest, lasted)
 		report := prober.Stop()
 		pace.add(report, lasted)
+		allowed += excused(report, lossy)
 		sent, failed, resets, skipped = sent+report.Sent, failed+report.Failed, resets+report.Resets, skipped+report.Skipped
 		p99 = max(p99, result.Milliseconds(report.Quantile(0.99)))
 		line := result.Fields{"service": name, "requests": report.Sent, "failed": report.Failed, "resets": report.Resets, "not_sent": report.Skipped,

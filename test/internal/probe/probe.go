@@ -107,13 +107,21 @@ func Failed(replies []Reply) []Reply {
 const (
 	maxKept        = 1000
 	keptEachMinute = 10
+	maxLost        = 100_000
 )
+
+// Span is a time from one moment to another.
+type Span struct{ From, To time.Time }
+
+// Meets reports whether both have a moment in common.
+func (s Span) Meets(other Span) bool { return !s.To.Before(other.From) && !other.To.Before(s.From) }
 
 // Report is the result of a Prober.
 type Report struct {
 	Sent, Failed int
 	Resets       int            // failed requests whose connection broke
 	Failures     []Reply        // the first failures
+	Lost         []Span         // from when to when failed requests were under way, at most maxLost
 	Skipped      int            // due but not sent, because too many were in flight
 	Slowest      Reply          // a successful reply, without its body
 	Statuses     map[int]int    // count of each status of the failures; 0: no response
@@ -283,6 +291,9 @@ func (p *Prober) record(reply Reply) {
 	if !reply.OK() {
 		p.seen.Failed++
 		p.seen.Statuses[reply.Status]++
+		if len(p.seen.Lost) < maxLost {
+			p.seen.Lost = append(p.seen.Lost, Span{reply.Sent, reply.Sent.Add(reply.Took)})
+		}
 		if errors.Is(reply.Err, syscall.ECONNRESET) || errors.Is(reply.Err, io.EOF) || errors.Is(reply.Err, io.ErrUnexpectedEOF) {
 			p.seen.Resets++
 		}
@@ -315,6 +326,7 @@ func (p *Prober) Seen() Report {
 	defer p.mu.Unlock()
 	report := p.seen
 	report.Failures = append([]Reply(nil), p.seen.Failures...)
+	report.Lost = append([]Span(nil), p.seen.Lost...)
 	report.Statuses = maps.Clone(p.seen.Statuses)
 	report.Bodies = map[string]int{}
 	for body, n := range p.seen.Bodies {
