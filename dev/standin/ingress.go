@@ -198,7 +198,9 @@ func (c *controller) route(in *ingress, r rule) (*unstructured.Unstructured, err
 	route.SetKind("HTTPRoute")
 	route.SetNamespace(in.Namespace)
 	route.SetName(name)
-	route.SetLabels(map[string]string{ownLabel: in.Name})
+	all := map[string]string{ownLabel: in.Name}
+	maps.Copy(all, in.Labels)
+	route.SetLabels(all)
 	route.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: ingresses.GroupVersion().String(), Kind: "Ingress", Name: in.Name, UID: in.UID, Controller: &controller}})
 	return route, nil
 }

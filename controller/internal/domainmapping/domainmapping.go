@@ -246,7 +246,9 @@ func (r *reconciler) rules(dm *v1beta1.DomainMapping, target string) (rules []ga
 	}
 	slices.SortFunc(list, func(a, b *gatewayv1.HTTPRoute) int { return strings.Compare(a.Name, b.Name) })
 	for _, have := range list {
-		if slices.Contains(have.Spec.Hostnames, gatewayv1.Hostname(target)) {
+		// While Knative Serving is moved, its plugin's HTTPRoutes may have the label, too.
+		owner := metav1.GetControllerOfNoCopy(have)
+		if owner != nil && owner.Kind == "Route" && slices.Contains(have.Spec.Hostnames, gatewayv1.Hostname(target)) {
 			rules = append(rules, have.Spec.Rules...)
 		}
 	}

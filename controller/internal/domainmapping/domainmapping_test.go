@@ -110,8 +110,14 @@ func (s *stage) service(host string) {
 }
 
 func (s *stage) httpRoute(revision string) {
+	s.httpRouteOf("Route", "hello.ns.svc.cluster.local", revision)
+}
+
+// httpRouteOf puts an HTTPRoute with the label of the Route, and an owner of some kind.
+func (s *stage) httpRouteOf(kind, name, revision string) {
 	s.put(httpRoutes, "gateway.networking.k8s.io/v1", "HTTPRoute", &gatewayv1.HTTPRoute{
-		ObjectMeta: metav1.ObjectMeta{Name: "hello.ns.svc.cluster.local", Namespace: "ns", Labels: map[string]string{names.RouteLabel: "hello"}},
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "ns", Labels: map[string]string{names.RouteLabel: "hello"},
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "example.com/v1", Kind: kind, Name: "hello", UID: "hello", Controller: ptr.To(true)}}},
 		Spec: gatewayv1.HTTPRouteSpec{
 			Hostnames: []gatewayv1.Hostname{"hello.ns", "hello.ns.svc.cluster.local"},
 			Rules: []gatewayv1.HTTPRouteRule{{BackendRefs: []gatewayv1.HTTPBackendRef{{BackendRef: gatewayv1.BackendRef{
@@ -238,6 +244,7 @@ func TestAMappingTakesTheWayOfItsRoute(t *testing.T) {
 	s.claim("ns")
 	s.service("hello.ns.svc.cluster.local")
 	s.mapping()
+	s.httpRouteOf("Ingress", "a-plugins", "another")
 	s.until("the Route's HTTPRoute is waited for", is("IngressReady", "Unknown IngressNotConfigured"))
 	backend := func(want string) {
 		t.Helper()

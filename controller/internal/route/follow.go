@@ -40,7 +40,9 @@ func (r *reconciler) follow(ctx context.Context, route *servingv1.Route, p *plan
 	}
 	have := map[string]*gatewayv1.HTTPRoute{}
 	for _, h := range list {
-		have[h.Name] = h
+		if metav1.IsControlledBy(h, route) {
+			have[h.Name] = h
+		}
 	}
 	prepared := plan.ShortHash(p.Hash() + " prepared")
 	if first, values := gatewayapi.Prepare(have, want, prepared); len(first) > 0 {
@@ -101,6 +103,9 @@ func (r *reconciler) refusal(route *servingv1.Route) (reason, message string, re
 		return "", "", false
 	}
 	for _, have := range mine {
+		if !metav1.IsControlledBy(have, route) {
+			continue
+		}
 		for _, parent := range have.Status.Parents {
 			for _, c := range parent.Conditions {
 				// If a ListenerSet is not known yet, the gateways are only behind.
