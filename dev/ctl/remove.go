@@ -78,7 +78,7 @@ func removeEbb(ctx context.Context, k install.Kubectl, left, root string) error 
 	if _, err := k.Run(ctx, nil, "delete", "--ignore-not-found", "--wait=false", "-k", filepath.Join(root, "config")); err != nil {
 		return err
 	}
-	if _, err := k.Run(ctx, nil, "delete", "clusterroles,clusterrolebindings", "-l", "app.kubernetes.io/name=knative-serving"); err != nil {
+	if _, err := k.Run(ctx, nil, "delete", "--wait=false", "clusterroles,clusterrolebindings,gatewayclasses", "-l", "app.kubernetes.io/name=knative-serving"); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, 6*time.Minute)

@@ -39,9 +39,9 @@ func TestManifestsInstallServeAndLeaveNothing(t *testing.T) {
 			s.ready()
 		})
 		s.replicas("3")
+		s.underLoad("a drain", s.drained)
 	}
-	node := s.kubectl("get", "nodes", "-o", "jsonpath={.items[0].metadata.name}")
-	s.page("how-to/high-availability.md", "kubectl drain NODE", s.folder, "NODE", node+" --dry-run=server")
+	s.page("how-to/high-availability.md", "kubectl drain NODE", s.folder, "NODE", s.node()+" --dry-run=server")
 
 	s.page("how-to/uninstall.md", "delete -f ebb.yaml", s.folder)
 	s.nothingLeft(before)
@@ -180,15 +180,6 @@ func (s *story) busy() string {
 		"metadata": {"annotations": {"autoscaling.knative.dev/min-scale": "1"}}, "spec": {"containers": [{"image": %q}]}}}}`, image),
 		"kubectl", "-n", namespace, "apply", "-f", "-")
 	return "busy"
-}
-
-// drainable asks the API server whether it would evict the pods of each component.
-func (s *story) drainable() {
-	s.Helper()
-	node := s.kubectl("get", "nodes", "-o", "jsonpath={.items[0].metadata.name}")
-	for _, name := range replicated {
-		s.kubectl("drain", node, "--dry-run=server", "--ignore-daemonsets", "--pod-selector=app="+name)
-	}
 }
 
 // replicas counts the replicas of the autoscaler and the controller, which nothing else sets, and

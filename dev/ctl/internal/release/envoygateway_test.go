@@ -1,6 +1,7 @@
 package release
 
 import (
+	"fmt"
 	"testing"
 
 	"sigs.k8s.io/yaml"
@@ -28,6 +29,9 @@ func TestTheGatewaysOfEnvoyGatewayAreThoseOfTheSettings(t *testing.T) {
 		if got := "envoy-gateway-system/" + proxy.text("spec", "provider", "kubernetes", "envoyService", "name"); got != g.Service {
 			t.Errorf("%s: Envoy Gateway makes the Service %s, the settings name %s", key, got, g.Service)
 		}
+		if err := patient(proxy); err != nil {
+			t.Errorf("EnvoyProxy %s: %v", proxy.Name(), err)
+		}
 		for _, kind := range []string{"ClientTrafficPolicy", "BackendTrafficPolicy"} {
 			policy := objects["gateway.envoyproxy.io/v1alpha1 "+kind+" knative-serving/ebb"]
 			if !targets(policy, gateway.Name()) {
@@ -35,6 +39,56 @@ func TestTheGatewaysOfEnvoyGatewayAreThoseOfTheSettings(t *testing.T) {
 			}
 		}
 	}
+}
+
+// patient says whether one late answer leaves an Envoy in its Service, also where Envoy Gateway's
+// own configuration has a patch. The container's name is Envoy Gateway's.
+func patient(proxy Object) error {
+	var spec struct {
+		MergeType string
+		Provider  struct {
+			Kubernetes struct {
+				EnvoyDeployment struct {
+					Patch struct {
+						Type  string
+						Value struct {
+							Spec struct {
+								Template struct {
+									Spec struct{ Containers []container }
+								}
+							}
+						}
+					}
+				}
+				EnvoyService struct{ Type, ExternalTrafficPolicy string }
+			}
+		}
+	}
+	text, err := yaml.Marshal(proxy["spec"])
+	if err != nil {
+		return err
+	}
+	if err := yaml.Unmarshal(text, &spec); err != nil {
+		return err
+	}
+	kubernetes := spec.Provider.Kubernetes
+	containers := kubernetes.EnvoyDeployment.Patch.Value.Spec.Template.Spec.Containers
+	switch {
+	case len(containers) != 1 || containers[0].Name != "envoy" || containers[0].ReadinessProbe.FailureThreshold < 2 || containers[0].ReadinessProbe.TimeoutSeconds < 2:
+		return fmt.Errorf("the containers are patched with %+v", containers)
+	case kubernetes.EnvoyDeployment.Patch.Type != "StrategicMerge":
+		return fmt.Errorf("a patch of type %s replaces the list of containers", kubernetes.EnvoyDeployment.Patch.Type)
+	case spec.MergeType != "JSONMerge":
+		return fmt.Errorf("mergeType %s fails where Envoy Gateway's own configuration has a patch", spec.MergeType)
+	case kubernetes.EnvoyService.Type != "ClusterIP" && kubernetes.EnvoyService.ExternalTrafficPolicy != "Cluster":
+		return fmt.Errorf("the Service's externalTrafficPolicy is %q, want Cluster", kubernetes.EnvoyService.ExternalTrafficPolicy)
+	}
+	return nil
+}
+
+type container struct {
+	Name           string
+	ReadinessProbe struct{ TimeoutSeconds, FailureThreshold int }
 }
 
 func targets(policy Object, gateway string) bool {
