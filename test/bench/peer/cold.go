@@ -25,8 +25,8 @@ metadata: {name: %s}
 spec:
   template:
     metadata: {annotations: {autoscaling.knative.dev/initial-scale: "0"}}
-    spec: {containers: [{image: %q, resources: {requests: {cpu: %s}}}]}
-`, names[i], v.image, containerCPU)); err != nil {
+    spec: {containers: [{image: %q}]}
+`, names[i], v.image)); err != nil {
 			return nil, err
 		}
 	}
@@ -50,7 +50,7 @@ type start struct{ answered, began float64 } // milliseconds until the answer, a
 // Deployment is scaled to one pod, and asked until it answers.
 func (v *visit) colds(ctx context.Context, urls []string) error {
 	host := "cold." + v.namespace + ".test"
-	if err := v.ApplyPlain(ctx, v.namespace, cluster.Plain{Name: "cold", Image: v.image, Host: host, Container: requests}); err != nil {
+	if err := v.ApplyPlain(ctx, v.namespace, cluster.Plain{Name: "cold", Image: v.image, Host: host}); err != nil {
 		return err
 	}
 	of := map[string][]start{}

@@ -17,7 +17,8 @@
 //     plugins. Such a plugin is not in the path of requests. Its memory is not counted, nor is the
 //     time until a Service is Ready, which the program reports without asking the gateways.
 //   - The shipped requests differ, and a CPU request is a share of busy CPUs: Knative's activator
-//     has 300m and Ebb's 100m. queue-proxy has 25m in both, and the container gets 100m.
+//     has 300m and at most one CPU, Ebb's has 100m and no limit. queue-proxy has 25m in both.
+//   - Knative's activator ships with GOGC=500: more memory, less CPU time.
 //   - Gateway, node, control plane of Kubernetes and client share the CPUs with what is measured.
 package main
 

@@ -13,11 +13,9 @@ import (
 	"ebb.dev/ebb/test/internal/result"
 )
 
-// containerCPU is the CPU request of each measured container. Without one it would have the
-// scheduler's smallest share.
-const containerCPU = "100m"
-
-var requests = cluster.Object{"resources": cluster.Object{"requests": cluster.Object{"cpu": containerCPU}}}
+// requests of each container under steady load: without them it would have the scheduler's smallest
+// share. Elsewhere the containers have none, so that all pods fit a small node.
+var requests = cluster.Object{"resources": cluster.Object{"requests": cluster.Object{"cpu": "100m"}}}
 
 // arm is a way to one pod: straight, through the activator, or to the floor's.
 type arm struct {
