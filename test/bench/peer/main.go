@@ -19,6 +19,8 @@
 //   - The shipped requests differ, and a CPU request is a share of busy CPUs: Knative's activator
 //     has 300m and at most one CPU, Ebb's has 100m and no limit. queue-proxy has 25m in both.
 //   - Knative's activator ships with GOGC=500: more memory, less CPU time.
+//   - Knative's queue-proxy ships with request metrics, Ebb's without. Ebb is loaded with them, too:
+//     these figures begin with metered.
 //   - Gateway, node, control plane of Kubernetes and client share the CPUs with what is measured.
 package main
 

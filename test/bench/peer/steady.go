@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -17,7 +18,8 @@ import (
 // share. Elsewhere the containers have none, so that all pods fit a small node.
 var requests = cluster.Object{"resources": cluster.Object{"requests": cluster.Object{"cpu": "100m"}}}
 
-// arm is a way to one pod: straight, through the activator, or to the floor's.
+// arm is a way to one pod: straight, through the activator, straight with request metrics, or to
+// the floor's.
 type arm struct {
 	name, of, host string
 	pods           string // their label
@@ -25,20 +27,27 @@ type arm struct {
 
 // arms makes a Service for each way, with one pod, and the floor's Deployment.
 func (v *visit) arms(ctx context.Context) (arms []arm, err error) {
-	for _, way := range []struct{ name, capacity string }{{"direct", "0"}, {"activator", "-1"}} {
-		url, err := v.ApplyFunction(ctx, v.namespace, cluster.Function{Name: way.name, Image: v.image, Container: requests, Annotations: map[string]string{
-			"autoscaling.knative.dev/min-scale": "1", "autoscaling.knative.dev/max-scale": "1", "autoscaling.knative.dev/target-burst-capacity": way.capacity}})
+	for _, name := range []string{"direct", "activator"} {
+		a, err := v.arm(ctx, name)
 		if err != nil {
 			return nil, err
 		}
-		if err := v.awaitPath(ctx, way.name, way.name == "direct"); err != nil {
-			return nil, err
-		}
-		host, err := cluster.HostOf(url)
+		arms = append(arms, a)
+	}
+	if v.system == ebb {
+		// Knative's queue-proxy has request metrics as shipped. Settings reach new pods only.
+		restore, err := v.SetConfig(ctx, "config-observability", map[string]string{"request-metrics-protocol": "prometheus"})
 		if err != nil {
 			return nil, err
 		}
-		arms = append(arms, arm{way.name, v.system, host, "serving.knative.dev/service=" + way.name})
+		metered, err := arm{}, pause(ctx, time.Second) // until the controller knows
+		if err == nil {
+			metered, err = v.arm(ctx, "metered")
+		}
+		if err = errors.Join(err, cluster.Undo{restore}.Run()); err != nil {
+			return nil, err
+		}
+		arms = append(arms, metered)
 	}
 	host := "floor." + v.namespace + ".test"
 	if err := v.ApplyPlain(ctx, v.namespace, cluster.Plain{Name: "floor", Image: v.image, Host: host, Replicas: 1, Container: requests}); err != nil {
@@ -46,6 +55,24 @@ func (v *visit) arms(ctx context.Context) (arms []arm, err error) {
 	}
 	// The floor stands beside the straight way.
 	return append(arms, arm{"direct", floor, host, "app=floor"}), v.AwaitAnswer(ctx, "http://"+host)
+}
+
+// arm makes a Service with one pod. Its requests pass the activator only if it has that name.
+func (v *visit) arm(ctx context.Context, name string) (arm, error) {
+	capacity := "0"
+	if name == "activator" {
+		capacity = "-1"
+	}
+	url, err := v.ApplyFunction(ctx, v.namespace, cluster.Function{Name: name, Image: v.image, Container: requests, Annotations: map[string]string{
+		"autoscaling.knative.dev/min-scale": "1", "autoscaling.knative.dev/max-scale": "1", "autoscaling.knative.dev/target-burst-capacity": capacity}})
+	if err != nil {
+		return arm{}, err
+	}
+	if err := v.awaitPath(ctx, name, name != "activator"); err != nil {
+		return arm{}, err
+	}
+	host, err := cluster.HostOf(url)
+	return arm{name, v.system, host, "serving.knative.dev/service=" + name}, err
 }
 
 // steady loads each way as fast as it answers, and then at the same rate as the others. At the same

@@ -160,7 +160,7 @@ func (v *visit) rest(ctx context.Context, when string) error {
 	if err != nil {
 		return err
 	}
-	pods, err := v.groupsOf(ctx, v.namespace, "serving.knative.dev/revision", containerOf)
+	pods, err := v.groupsOf(ctx, v.namespace, "serving.knative.dev/service in (direct, activator)", containerOf)
 	if err != nil {
 		return err
 	}
