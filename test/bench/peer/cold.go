@@ -13,7 +13,10 @@ import (
 	"ebb.dev/ebb/test/internal/result"
 )
 
-// sleepers applies Services that have no pod yet, and returns their URLs.
+// sleeping is the label of the pods of sleepers.
+const sleeping = "ebb.dev/bench=sleeper"
+
+// sleepers applies Services that go to zero as early as allowed, and returns their URLs.
 func (v *visit) sleepers(ctx context.Context) (urls []string, err error) {
 	names := make([]string, v.services)
 	for i := range names {
@@ -24,7 +27,7 @@ kind: Service
 metadata: {name: %s}
 spec:
   template:
-    metadata: {annotations: {autoscaling.knative.dev/initial-scale: "0"}}
+    metadata: {labels: {ebb.dev/bench: sleeper}, annotations: {autoscaling.knative.dev/window: 6s, autoscaling.knative.dev/max-scale: "1"}}
     spec: {containers: [{image: %q}]}
 `, names[i], v.image)); err != nil {
 			return nil, err
@@ -45,9 +48,9 @@ spec:
 // start is one start from zero.
 type start struct{ answered, began float64 } // milliseconds until the answer, and until the process began
 
-// colds sends the first requests of Services that have no pod. Each is another Service, and their
-// pods stay, so that none is measured while another one's pod ends. The floor takes turns: its
-// Deployment is scaled to one pod, and asked until it answers.
+// colds sends requests to Services that are at zero. Each is another Service, so that none waits
+// until its last pod has ended. The floor takes turns: its Deployment is scaled to one pod, and
+// asked until it answers.
 func (v *visit) colds(ctx context.Context, urls []string) error {
 	host := "cold." + v.namespace + ".test"
 	if err := v.ApplyPlain(ctx, v.namespace, cluster.Plain{Name: "cold", Image: v.image, Host: host}); err != nil {

@@ -7,8 +7,8 @@
 //
 // Owns: the installation of either system, by the commands it is given, which remove the other one
 // with all Services; a namespace in each visit. Reads: pods, responses, control groups, so that the
-// node must be this machine. Writes: Services, Deployments, allow-zero-initial-scale in
-// config-autoscaler. Never: asserts a figure; ends without trying to install Ebb again.
+// node must be this machine. Writes: Services, Deployments, scale-to-zero-grace-period
+// in config-autoscaler. Never: asserts a figure; ends without trying to install Ebb again.
 //
 // Both systems are installed anew for each visit, with the settings and CPU requests that they
 // ship, and get the same manifests, requests and gateways. Both are without HorizontalPodAutoscaler
@@ -54,7 +54,7 @@ func main() {
 	flag.IntVar(&o.rate, "rate", 500, "requests a second where the rate is fixed")
 	flag.DurationVar(&o.lasts, "lasts", 8*time.Second, "duration of one load")
 	flag.DurationVar(&o.nine, "nine", 20*time.Second, "duration of nine requests in flight")
-	flag.DurationVar(&o.settle, "settle", 10*time.Second, "how long a system rests before and while its memory and CPU time at rest are read")
+	flag.DurationVar(&o.settle, "settle", 8*time.Second, "how long a system rests before and while its memory and CPU time at rest are read")
 	flag.StringVar(&o.image, "image", "dev.local/ebb-test/autoscale:dev", "the test image autoscale")
 	flag.StringVar(&ebbCommand, ebb, "dev/ctl.sh up", "the command that installs Ebb in place of Knative")
 	flag.StringVar(&knativeCommand, knative, "dev/ctl.sh up knative shipped", "the command that installs Knative in place of Ebb")

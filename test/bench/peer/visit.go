@@ -35,7 +35,7 @@ func (v *visit) run(ctx context.Context) (err error) {
 	if err := v.clear(ctx); err != nil {
 		return err
 	}
-	restore, err := v.SetConfig(ctx, "config-autoscaler", map[string]string{"allow-zero-initial-scale": "true"})
+	restore, err := v.SetConfig(ctx, "config-autoscaler", map[string]string{"scale-to-zero-grace-period": "6s"})
 	if err != nil {
 		return err
 	}
@@ -48,12 +48,15 @@ func (v *visit) run(ctx context.Context) (err error) {
 	if err := v.rest(ctx, "idle"); err != nil {
 		return err
 	}
+	sleepers, err := v.sleepers(ctx)
+	if err != nil {
+		return err
+	}
 	arms, err := v.arms(ctx)
 	if err != nil {
 		return err
 	}
-	sleepers, err := v.sleepers(ctx)
-	if err != nil {
+	if err := v.awaitGone(ctx, v.namespace, sleeping); err != nil {
 		return err
 	}
 	if err := v.rest(ctx, "with_services"); err != nil {
