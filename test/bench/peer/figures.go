@@ -7,7 +7,7 @@ import (
 	"ebb.dev/ebb/test/internal/result"
 )
 
-// figures are values by name and system, one of each visit.
+// figures are values by name and system.
 type figures map[string]map[string][]float64
 
 func (f figures) add(name, system string, value float64) {
@@ -17,8 +17,8 @@ func (f figures) add(name, system string, value float64) {
 	f[name][system] = append(f[name][system], value)
 }
 
-// summaries tells of each figure the median of the visits, the lowest and the highest value, and
-// how much Ebb's is of Knative's.
+// summaries tells of each figure the median, the lowest and the highest value, and how much Ebb's
+// median is of Knative's.
 func (f figures) summaries() (lines []result.Fields) {
 	for _, name := range slices.Sorted(maps.Keys(f)) {
 		line := result.Fields{"figure": name}

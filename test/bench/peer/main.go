@@ -2,13 +2,13 @@
 // again: first requests of services at zero, throughput and latency with and without the activator
 // in the path, CPU time of a request by container, nine requests in flight where the target is ten,
 // and memory. Beside both it measures the floor: a plain Deployment of the same image behind the
-// same gateway. It prints JSON lines, and for each figure a summary with the median of the visits,
-// the lowest, the highest, and Ebb's of Knative's.
+// same gateway. It prints JSON lines, and for each figure a summary with the median, the lowest,
+// the highest, and Ebb's of Knative's.
 //
 // Owns: the installation of either system, by the commands it is given, which remove the other one
 // with all Services; a namespace in each visit. Reads: pods, responses, control groups, so that the
-// node must be this machine. Writes: Services, Deployments, scale-to-zero-grace-period
-// in config-autoscaler. Never: asserts a figure; ends without trying to install Ebb again.
+// node must be this machine. Writes: Services, Deployments, scale-to-zero-grace-period in
+// config-autoscaler. Never: asserts a figure; ends without trying to install Ebb again.
 //
 // Both systems are installed anew for each visit, with the settings and CPU requests that they
 // ship, and get the same manifests, requests and gateways. Both are without HorizontalPodAutoscaler
@@ -52,7 +52,7 @@ func main() {
 	flag.IntVar(&o.cold, "cold", 10, "first requests in a visit, each of another of the services; as many of the floor")
 	flag.IntVar(&o.connections, "connections", 16, "connections of the load")
 	flag.IntVar(&o.rate, "rate", 500, "requests a second where the rate is fixed")
-	flag.DurationVar(&o.lasts, "lasts", 8*time.Second, "duration of one load")
+	flag.DurationVar(&o.lasts, "lasts", 4*time.Second, "duration of one load")
 	flag.DurationVar(&o.nine, "nine", 20*time.Second, "duration of nine requests in flight")
 	flag.DurationVar(&o.settle, "settle", 8*time.Second, "how long a system rests before and while its memory and CPU time at rest are read")
 	flag.StringVar(&o.image, "image", "dev.local/ebb-test/autoscale:dev", "the test image autoscale")
