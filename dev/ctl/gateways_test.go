@@ -36,6 +36,9 @@ func TestKnativeIsInPlaceOfEbb(t *testing.T) {
 			t.Errorf("with %s: %v", other, err)
 		}
 	}
+	if err := run(t.Context(), []string{"up", "shipped"}, io.Discard, io.Discard); err == nil || !strings.Contains(err.Error(), "knative alone") {
+		t.Errorf("without knative, shipped: %v", err)
+	}
 }
 
 func TestKnativeIsInstalledAgainOverWhatIsNotWhole(t *testing.T) {

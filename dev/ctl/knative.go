@@ -121,7 +121,7 @@ func (c *control) knativeManifests(ctx context.Context, p *parts) ([]byte, error
 		folders = append(folders, filepath.Join(dir, "config"))
 	}
 	folders[2] = filepath.Join(folders[2], "core")
-	return install.KnativeManifests(p.refs, p.refs["dev.local/dev/standin"], folders...)
+	return install.KnativeManifests(p.refs, p.refs["dev.local/dev/standin"], p.shipped, folders...)
 }
 
 // foreign is the file that says that this cluster has, or had, Knative.

@@ -22,11 +22,12 @@ import (
 )
 
 const usage = `usage: ctl COMMAND
-  up [all] [monitoring] [bare] [edge] [knative] [envoy-gateway] [v1.35.4]  bring the cluster up, or up to date;
+  up [all] [monitoring] [bare] [edge] [knative [shipped]] [envoy-gateway] [v1.35.4]  bring the cluster up, or up to date;
                all: with the metrics server, cert-manager and Prometheus, which tests need;
                monitoring: with Prometheus; bare: without Ebb, with Helm; edge: with Ebb in one
-               process; knative: with Knative Serving in place of Ebb; envoy-gateway: with Envoy
-               Gateway in place of istio; v1.35.4: with that version of Kubernetes
+               process; knative: with Knative Serving in place of Ebb; shipped: with the CPU requests
+               and the grace period that it ships; envoy-gateway: with Envoy Gateway in place of
+               istio; v1.35.4: with that version of Kubernetes
   release -version VERSION -registry REGISTRY  write what users install to the folder dist; -help lists more
   down         take it down and leave nothing behind
   kubeconfig   print the lines that point a shell at it
@@ -71,6 +72,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 				wanted.edge = true
 			case "knative":
 				wanted.knative = true
+			case "shipped":
+				wanted.shipped = true
 			case istio, envoyGateway:
 				wanted.gateway = what
 			default:
@@ -89,6 +92,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	}
 	if wanted.knative && (wanted.bare || wanted.edge || wanted.gateway != istio) {
 		return fmt.Errorf("knative goes with none of bare, edge and GATEWAY=%s", envoyGateway)
+	}
+	if wanted.shipped && !wanted.knative {
+		return fmt.Errorf("shipped goes with knative alone: Ebb always has the requests that it ships")
 	}
 	c := newControl(place.Of(root, os.Getenv), step.New(stderr, terminal(stderr)), stdout)
 	switch args[0] {

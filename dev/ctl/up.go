@@ -107,6 +107,7 @@ type parts struct {
 	monitoring              bool              // with Prometheus
 	bare                    bool              // without Ebb
 	knative                 bool              // with Knative in place of Ebb
+	shipped                 bool              // Knative with the CPU requests that it ships
 	edge                    bool              // with Ebb in one process
 	kubernetes              string            // the version, if not that of dev/go.mod
 	gateway                 string            // the implementation of the Gateway API

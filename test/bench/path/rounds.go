@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"ebb.dev/ebb/test/internal/load"
 	"ebb.dev/ebb/test/internal/result"
 )
 
@@ -16,16 +17,16 @@ func rounds(ctx context.Context, o options, targets []target, out *result.Printe
 		for round := range o.rounds {
 			rate := map[string]float64{}
 			for _, t := range inRound(targets, round) {
-				m, err := load(ctx, t, o.path, connections, o.lasts)
+				m, err := load.Sockets{Address: t.address, Host: t.host, Header: t.header, Path: o.path, Connections: connections, Lasts: o.lasts}.Run(ctx)
 				if err != nil {
 					return nil, nil, fmt.Errorf("%s: %w", t.name, err)
 				}
 				if err := out.Line(result.Fields{"target": t.name, "connections": connections, "round": round + 1,
-					"rps": m.rate, "p50_us": m.p50, "p99_us": m.p99, "failed": m.failed,
-					"cpu_us_per_request": m.cpu, "generator_cpu_us_per_request": m.own}); err != nil {
+					"rps": m.RPS, "p50_us": m.P50, "p99_us": m.P99, "failed": m.Failed,
+					"cpu_us_per_request": m.CPU, "generator_cpu_us_per_request": m.Own}); err != nil {
 					return nil, nil, err
 				}
-				rate[t.name] = m.rate
+				rate[t.name] = m.RPS
 			}
 			if connections == 32 {
 				for name, r := range rate {

@@ -196,7 +196,7 @@ func (b *bench) success(ctx context.Context) error {
 		if err := b.RemoveFunction(ctx, b.namespace, "ebb-"+bound); err != nil {
 			return err
 		}
-		if err := b.scalePlain(ctx, "floor-"+bound, 0); err != nil {
+		if err := b.ScalePlain(ctx, b.namespace, "floor-"+bound, 0); err != nil {
 			return err
 		}
 		if err := b.awaitPods(ctx, floor.selector, 0); err != nil {

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"ebb.dev/ebb/test/internal/cluster"
 	"ebb.dev/ebb/test/internal/follow"
@@ -36,15 +35,6 @@ func scaled(more ...string) map[string]string {
 
 // exactly makes ten requests in flight a full pod, as in the papers, and not seven.
 const exactly = "autoscaling.knative.dev/target-utilization-percentage"
-
-// scalePlain sets the replicas of a plain Deployment.
-func (b *bench) scalePlain(ctx context.Context, name string, pods int) error {
-	_, err := b.Kube.AppsV1().Deployments(b.namespace).Patch(ctx, name, types.MergePatchType, fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, pods), metav1.PatchOptions{})
-	if err != nil {
-		return fmt.Errorf("scale the plain Deployment %s: %w", name, err)
-	}
-	return nil
-}
 
 // timeline loads an arm and prints how its pods and its rate followed. begin runs with the load.
 func (b *bench) timeline(ctx context.Context, a arm, loop load.Loop, begin func() error, more result.Fields) error {
@@ -115,7 +105,7 @@ func (b *bench) steady(ctx context.Context) error {
 	if err := b.timeline(ctx, ebb, loop(ebb), nil, nil); err != nil {
 		return err
 	}
-	return b.timeline(ctx, floor, loop(floor), func() error { return b.scalePlain(ctx, "floor", 10) }, nil)
+	return b.timeline(ctx, floor, loop(floor), func() error { return b.ScalePlain(ctx, b.namespace, "floor", 10) }, nil)
 }
 
 // bursty alternates bursts with pauses. The floor has ten pods all the time. While the one pauses
@@ -196,11 +186,11 @@ func (b *bench) sticky(ctx context.Context) error {
 	}
 	past := arm{name: "floor-service", url: floor.url, client: b.ClientOf(service.Spec.ClusterIP+":80", answerTime), selector: floor.selector}
 	for _, a := range []arm{ebb, floor, past} {
-		grow := func() error { return b.scalePlain(ctx, "floor", 5) }
+		grow := func() error { return b.ScalePlain(ctx, b.namespace, "floor", 5) }
 		if a.name == "ebb" {
 			grow = nil
 		} else {
-			if err := b.scalePlain(ctx, "floor", 1); err != nil {
+			if err := b.ScalePlain(ctx, b.namespace, "floor", 1); err != nil {
 				return err
 			}
 			if err := b.awaitPods(ctx, floor.selector, 1); err != nil {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"ebb.dev/ebb/test/internal/probe"
 )
@@ -74,6 +75,15 @@ func (c *Cluster) ApplyPlain(ctx context.Context, namespace string, p Plain) err
 		if err := c.applyObject(ctx, namespace, object); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// ScalePlain sets the replicas of a plain Deployment.
+func (c *Cluster) ScalePlain(ctx context.Context, namespace, name string, pods int) error {
+	_, err := c.Kube.AppsV1().Deployments(namespace).Patch(ctx, name, types.MergePatchType, fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, pods), metav1.PatchOptions{})
+	if err != nil {
+		return fmt.Errorf("scale the plain Deployment %s: %w", name, err)
 	}
 	return nil
 }

@@ -1,7 +1,8 @@
 // Package load keeps a number of requests in flight: a closed loop, in which each client sends its
-// next request when the previous one is answered.
+// next request when the previous one is answered. Sockets can send at a rate, too.
 //
-// Owns: its goroutines and the report. Reads: responses. Writes: nothing. Never: retries.
+// Owns: its goroutines and the report. Reads: responses; the CPU time of the machine and of this
+// process. Writes: nothing. Never: retries.
 package load
 
 import (

@@ -190,16 +190,20 @@ spec: {template: {spec: {containers: [{image: "ko://knative.dev/serving/cmd/acti
 kind: ConfigMap
 metadata: {name: config-domain}
 data: {_example: "# text"}
+---
+kind: ConfigMap
+metadata: {name: config-deployment}
+data: {_example: "# text"}
 `
 	if err := os.WriteFile(filepath.Join(folder, "a.yaml"), []byte(manifest), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	refs := map[string]string{"dev.local/knative/activator": "dev.local/knative/activator:1"}
-	made, err := KnativeManifests(refs, "dev.local/dev/standin:2", folder)
+	made, err := KnativeManifests(refs, "dev.local/dev/standin:2", false, folder)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"image: dev.local/knative/activator:1", "image: dev.local/dev/standin:2", "cpu: 1000m", "cpu: 20m", `ebb.test: ""`} {
+	for _, want := range []string{"image: dev.local/knative/activator:1", "image: dev.local/dev/standin:2", "cpu: 1000m", "cpu: 20m", `ebb.test: ""`, "queue-sidecar-cpu-request: 5m"} {
 		if !strings.Contains(string(made), want) {
 			t.Errorf("%q is missing:\n%s", want, made)
 		}
@@ -207,7 +211,11 @@ data: {_example: "# text"}
 	if strings.Contains(string(made), "300m") {
 		t.Errorf("a request is as large as before:\n%s", made)
 	}
-	if _, err := KnativeManifests(nil, "", folder); err == nil || !strings.Contains(err.Error(), "cmd/activator") {
+	shipped, err := KnativeManifests(refs, "dev.local/dev/standin:2", true, folder)
+	if text := string(shipped); err != nil || !strings.Contains(text, "cpu: 300m") || !strings.Contains(text, `ebb.test: ""`) || strings.Contains(text, "cpu-request") {
+		t.Errorf("as shipped, with %v:\n%s", err, text)
+	}
+	if _, err := KnativeManifests(nil, "", false, folder); err == nil || !strings.Contains(err.Error(), "cmd/activator") {
 		t.Errorf("an image is missing: %v", err)
 	}
 }

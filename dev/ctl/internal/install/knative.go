@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -15,19 +16,26 @@ import (
 // knativeSource is the prefix of images in Knative's manifests.
 const knativeSource = "ko://knative.dev/serving/cmd/"
 
-// knativeSettings are what a person would set after Knative's installation. The CPU requests are
-// low, because the defaults for twenty Services are more than this node has.
-var knativeSettings = map[string]map[string]string{
-	"config-domain":     {Domain: ""},
-	"config-autoscaler": {"scale-to-zero-grace-period": "6s"},
-	"config-deployment": {"queue-sidecar-cpu-request": "5m"},
+// settings are values in ConfigMaps, by name and key.
+type settings map[string]map[string]any
+
+// knativeSettings are what a person would set after Knative's installation.
+var knativeSettings = settings{
+	"config-domain": {Domain: ""},
 	"config-network": {"ingress-class": "standin.ingress.networking.knative.dev",
 		"autocreate-cluster-domain-claims": "true"},
 }
 
+// knativeRoom are settings with which twenty Services fit this node. The CPU requests of Knative's
+// programs are lowered, too.
+var knativeRoom = settings{
+	"config-autoscaler": {"scale-to-zero-grace-period": "6s"},
+	"config-deployment": {"queue-sidecar-cpu-request": "5m"},
+}
+
 // KnativeManifests reads the manifests in folders of Knative's modules and adds the program that
-// stands in for an ingress plugin.
-func KnativeManifests(refs map[string]string, standin string, folders ...string) ([]byte, error) {
+// stands in for an ingress plugin. Shipped leaves CPU requests and grace period as they are.
+func KnativeManifests(refs map[string]string, standin string, shipped bool, folders ...string) ([]byte, error) {
 	var out bytes.Buffer
 	for _, folder := range folders {
 		err := filepath.WalkDir(folder, func(path string, d fs.DirEntry, err error) error {
@@ -46,7 +54,7 @@ func KnativeManifests(refs map[string]string, standin string, folders ...string)
 				if len(object) == 0 {
 					continue
 				}
-				adapt(object, refs)
+				adapt(object, refs, shipped)
 				made, err := yaml.Marshal(object)
 				if err != nil {
 					return err
@@ -70,13 +78,14 @@ func KnativeManifests(refs map[string]string, standin string, folders ...string)
 	return out.Bytes(), nil
 }
 
-// adapt puts images, settings and low requests into an object.
-func adapt(object map[string]any, refs map[string]string) {
+// adapt puts images and settings into an object, and low requests unless it stays as shipped.
+func adapt(object map[string]any, refs map[string]string, shipped bool) {
 	metadata, _ := object["metadata"].(map[string]any)
 	name, _ := metadata["name"].(string)
 	if data, ok := object["data"].(map[string]any); ok && object["kind"] == "ConfigMap" {
-		for key, value := range knativeSettings[name] {
-			data[key] = value
+		maps.Copy(data, knativeSettings[name])
+		if !shipped {
+			maps.Copy(data, knativeRoom[name])
 		}
 	}
 	replace(object, func(key string, value string) string {
@@ -85,7 +94,7 @@ func adapt(object map[string]any, refs map[string]string) {
 				return ref
 			}
 		}
-		if key == "cpu" && object["kind"] == "Deployment" && slices.Contains([]string{"300m", "100m", "50m", "30m"}, value) {
+		if key == "cpu" && !shipped && object["kind"] == "Deployment" && slices.Contains([]string{"300m", "100m", "50m", "30m"}, value) {
 			return "20m"
 		}
 		return value

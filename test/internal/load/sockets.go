@@ -1,4 +1,4 @@
-package main
+package load
 
 import (
 	"bufio"
@@ -15,32 +15,50 @@ import (
 	"ebb.dev/ebb/test/internal/result"
 )
 
-// measured is the outcome of one load.
-type measured struct {
-	rate     float64 // successful requests a second
-	p50, p99 float64 // microseconds
-	failed   int
-	cpu, own float64 // microseconds of CPU per request, of the whole machine and of this process alone
+// Sockets is a load that uses sockets directly, because an HTTP client would cost more than what is
+// measured: on each of several connections, a GET after another.
+type Sockets struct {
+	Address, Host, Path string
+	Header              string // more header lines
+	Connections         int
+	Lasts               time.Duration
+	// Rate is how many requests are sent in a second, on all connections together. With 0, each
+	// request is sent when the previous one is answered.
+	Rate int
 }
 
-// load sends one request after another on each of several connections. It uses sockets directly,
-// because an HTTP client would cost more than what is measured.
-func load(ctx context.Context, t target, path string, connections int, lasts time.Duration) (measured, error) {
-	request := []byte(fmt.Sprintf("GET %s HTTP/1.1\r\nHost: %s\r\n%s\r\n", path, t.host, t.header))
+// Measured is the outcome of Sockets.
+type Measured struct {
+	RPS      float64 // successful requests a second
+	P50, P99 float64 // microseconds
+	Requests int     // successful ones
+	Failed   int
+	CPU, Own float64 // microseconds of CPU per request, of the whole machine and of this process alone
+}
+
+// Run runs the load. A connection that breaks is an error.
+func (s Sockets) Run(ctx context.Context) (Measured, error) {
+	request := []byte(fmt.Sprintf("GET %s HTTP/1.1\r\nHost: %s\r\n%s\r\n", s.Path, s.Host, s.Header))
 	var mutex sync.Mutex
 	var all []float64
 	var failed int
 	var problem error
 	machine, own, err := spent()
 	if err != nil {
-		return measured{}, err
+		return Measured{}, err
 	}
-	end := time.Now().Add(lasts)
 	var group sync.WaitGroup
 	began := time.Now()
-	for range connections {
+	end := began.Add(s.Lasts)
+	var gap time.Duration // between two connections' requests
+	if s.Rate > 0 {
+		gap = time.Second / time.Duration(s.Rate)
+	}
+	for i := range s.Connections {
 		group.Go(func() {
-			took, bad, err := oneConnection(ctx, t.address, request, end)
+			// The first ones are due when all are connected.
+			p := pace{first: began.Add(time.Duration(s.Connections+i) * gap), every: time.Duration(s.Connections) * gap}
+			took, bad, err := oneConnection(ctx, s.Address, request, p, end)
 			mutex.Lock()
 			defer mutex.Unlock()
 			all, failed = append(all, took...), failed+bad
@@ -49,20 +67,38 @@ func load(ctx context.Context, t target, path string, connections int, lasts tim
 	}
 	group.Wait()
 	if problem != nil {
-		return measured{}, problem
+		return Measured{}, problem
 	}
 	seconds := time.Since(began).Seconds()
 	machineAfter, ownAfter, err := spent()
 	if err != nil {
-		return measured{}, err
+		return Measured{}, err
 	}
 	requests := float64(len(all))
-	return measured{rate: requests / seconds, failed: failed,
-		p50: result.Quantile(all, 0.5), p99: result.Quantile(all, 0.99),
-		cpu: (machineAfter - machine).Seconds() * 1e6 / requests, own: (ownAfter - own).Seconds() * 1e6 / requests}, nil
+	return Measured{RPS: requests / seconds, Requests: len(all), Failed: failed,
+		P50: result.Quantile(all, 0.5), P99: result.Quantile(all, 0.99),
+		CPU: (machineAfter - machine).Seconds() * 1e6 / requests, Own: (ownAfter - own).Seconds() * 1e6 / requests}, nil
 }
 
-func oneConnection(ctx context.Context, address string, request []byte, end time.Time) (microseconds []float64, failed int, err error) {
+// pace is when a connection's requests are due.
+type pace struct {
+	first time.Time
+	every time.Duration // 0: when the previous one is answered
+}
+
+// next waits until request n is due and returns from when its time counts. If the previous answer
+// came after that, the wait for it counts too. That this process woke late does not.
+func (p pace) next(n int) time.Time {
+	due := p.first.Add(time.Duration(n) * p.every)
+	wait := time.Until(due)
+	if p.every > 0 && wait <= 0 {
+		return due
+	}
+	time.Sleep(wait)
+	return time.Now()
+}
+
+func oneConnection(ctx context.Context, address string, request []byte, p pace, end time.Time) (microseconds []float64, failed int, err error) {
 	var dialer net.Dialer
 	conn, err := dialer.DialContext(ctx, "tcp", address)
 	if err != nil {
@@ -73,7 +109,11 @@ func oneConnection(ctx context.Context, address string, request []byte, end time
 		return nil, 0, fmt.Errorf("set a deadline: %w", err)
 	}
 	reader := bufio.NewReaderSize(conn, 16<<10)
-	for began := time.Now(); began.Before(end) && ctx.Err() == nil; {
+	for n := 0; ctx.Err() == nil; n++ {
+		began := p.next(n)
+		if !began.Before(end) {
+			break
+		}
 		if _, err := conn.Write(request); err != nil {
 			return microseconds, failed, fmt.Errorf("send: %w", err)
 		}
@@ -81,13 +121,11 @@ func oneConnection(ctx context.Context, address string, request []byte, end time
 		if err != nil {
 			return microseconds, failed, fmt.Errorf("receive: %w", err)
 		}
-		now := time.Now()
 		if ok {
-			microseconds = append(microseconds, float64(now.Sub(began).Nanoseconds())/1000)
+			microseconds = append(microseconds, float64(time.Since(began).Nanoseconds())/1000)
 		} else {
 			failed++
 		}
-		began = now
 	}
 	return microseconds, failed, nil
 }
