@@ -150,7 +150,8 @@ func (m *Move) accepted(ctx context.Context, ingress Object, owner metav1.OwnerR
 	})
 }
 
-// isAccepted reports whether all parents of an HTTPRoute have accepted its newest generation.
+// isAccepted reports whether all parents of an HTTPRoute have accepted it, in any generation: Istio
+// may leave out the status of a generation that another follows at once.
 func isAccepted(r Object) bool {
 	parents, _, _ := unstructured.NestedSlice(r.Object, "status", "parents")
 	for _, parent := range parents {
@@ -159,10 +160,7 @@ func isAccepted(r Object) bool {
 		accepted := false
 		for _, entry := range conditions {
 			c, _ := entry.(map[string]any)
-			seen, _, _ := unstructured.NestedInt64(c, "observedGeneration")
-			if c["type"] == "Accepted" {
-				accepted = c["status"] == "True" && seen >= r.GetGeneration()
-			}
+			accepted = accepted || c["type"] == "Accepted" && c["status"] == "True"
 		}
 		if !accepted {
 			return false
