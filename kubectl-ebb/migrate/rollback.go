@@ -227,10 +227,8 @@ func (m *Move) hostsBack(ctx context.Context) error {
 		}
 		all = append(all, list...)
 	}
-	for _, owner := range all {
-		if err := m.hostBack(ctx, owner); err != nil {
-			return err
-		}
+	if err := each(all, func(owner Object) error { return m.hostBack(ctx, owner) }); err != nil {
+		return err
 	}
 	uids := map[string]bool{}
 	for _, owner := range all {
