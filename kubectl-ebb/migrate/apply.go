@@ -117,7 +117,8 @@ func (m *Move) apply(ctx context.Context, o Object) error {
 	switch before := m.state.had(o); {
 	case isRole(o) && before != nil:
 		o = together(o, before)
-	case o.GetKind() == "Namespace" || o.GetKind() == "Secret":
+	case slices.Contains([]string{"Namespace", "Secret", "Gateway"}, o.GetKind()):
+		// An implementation may replace the pods of a gateway when its Gateway changes.
 		have, err := m.get(ctx, o)
 		if have != nil || err != nil {
 			return err

@@ -10,7 +10,10 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-const manifests = `
+const manifests = `apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: ebb-external, namespace: knative-serving}
+---
 apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
 metadata: {name: services.serving.knative.dev}

@@ -3,6 +3,7 @@ package migrate
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"maps"
 	"slices"
@@ -32,7 +33,7 @@ func mapper() fixedMapper {
 	m := meta.NewDefaultRESTMapper(nil)
 	for kind, r := range map[string]schema.GroupVersionResource{"Deployment": deploymentResource, "ReplicaSet": replicaResource, "Service": serviceResource, "Pod": podResource,
 		"Endpoints": endpointsResource, "EndpointSlice": sliceResource, "Lease": leaseResource, "ConfigMap": gvr("", "v1", "configmaps"), "HTTPRoute": httpRouteResource,
-		"Ingress": ingresses, "ServerlessService": serverless, "PodAutoscaler": autoscalers, "Route": routes, "Certificate": certificates, "Metric": metrics, "Image": images, "Secret": secretResource,
+		"Ingress": ingresses, "ServerlessService": serverless, "PodAutoscaler": autoscalers, "Route": routes, "Certificate": certificates, "Metric": metrics, "Image": images, "Secret": secretResource, "Gateway": gatewayResource,
 		"HorizontalPodAutoscaler": gvr("autoscaling", "v2", "horizontalpodautoscalers"), "PodDisruptionBudget": gvr("policy", "v1", "poddisruptionbudgets")} {
 		m.AddSpecific(r.GroupVersion().WithKind(kind), r, r, meta.RESTScopeNamespace)
 	}
@@ -133,6 +134,9 @@ func deployed(name, image string) Object {
 func (w *world) knative() {
 	for _, name := range components {
 		w.put(deployed(name, knative))
+	}
+	if w.plugin.taken != "" { // it shares the Gateway with Ebb
+		w.put(object("gateway.networking.k8s.io/v1", "Gateway", names.SystemNamespace, "ebb-external"))
 	}
 	plugin := deployed("plugin", knative)
 	plugin.SetLabels(map[string]string{pluginLabel: "x"})
@@ -301,6 +305,9 @@ func (w *world) ends() map[string]string {
 			found[o.GetKind()+" "+o.GetName()] = "there"
 		}
 	}
+	if o := w.find(gatewayResource, names.SystemNamespace, "ebb-external"); o != nil {
+		found["Gateway"] = fmt.Sprint("changed: ", len(o.GetAnnotations()) > 0)
+	}
 	for _, name := range []string{host, namesItsOwn.name} {
 		if o := w.find(httpRouteResource, "shop", name); o != nil {
 			found["HTTPRoute "+name] = controllerOf(o).Kind + " by " + fieldOf(o, "by")
@@ -371,7 +378,7 @@ func goesOn(t *testing.T, p plugin, step int) {
 			if diff := cmp.Diff(before, after); diff != "" {
 				t.Errorf("the way back ends elsewhere: -before +after\n%s", diff)
 			}
-			if want := expected(); !maps.Equal(moved, want) {
+			if want := expected(p); !maps.Equal(moved, want) {
 				t.Errorf("after the move: %s", cmp.Diff(want, moved))
 			}
 			continue
@@ -442,8 +449,8 @@ func (w *world) settled() {
 }
 
 // expected is what is there after a move.
-func expected() map[string]string {
+func expected(p plugin) map[string]string {
 	return map[string]string{"activator": "r/activator:1", "autoscaler": "r/autoscaler:1", "controller": "r/controller:1", "webhook": "r/webhook:1",
-		"service cart-1": "PodAutoscaler", "service cart-1-private": "PodAutoscaler", "HTTPRoute " + host: "Route by ebb", "Secret " + names.PodSecret: "there", "EndpointSlice cart-1": "there",
+		"service cart-1": "PodAutoscaler", "service cart-1-private": "PodAutoscaler", "HTTPRoute " + host: "Route by ebb", "Gateway": fmt.Sprint("changed: ", p.taken == ""), "Secret " + names.PodSecret: "there", "EndpointSlice cart-1": "there",
 		"kind": "", "setting queue-sidecar-image": "r/queue-proxy:1", "setting progress-deadline": "90s", "setting _example": "new"}
 }
