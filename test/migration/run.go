@@ -130,7 +130,7 @@ func (r *run) halfway(ctx context.Context) error {
 // move runs the command until it is done, and prints how long each step took.
 func (r *run) move(ctx context.Context, name string, args []string) error {
 	began := time.Now()
-	for {
+	for again := false; ; again = true {
 		text, killed, err := r.once(ctx, name, args)
 		for line := range strings.Lines(text) {
 			step, seconds, ok := stepOf(line)
@@ -145,6 +145,8 @@ func (r *run) move(ctx context.Context, name string, args []string) error {
 		case killed:
 			r.kills++
 			continue
+		case again && strings.Contains(text, "there is nothing to go back to"):
+			// It was killed after the last thing that it does: it forgets the move.
 		case err != nil:
 			return fmt.Errorf("%s: %w: %s", name, err, text)
 		}
