@@ -59,7 +59,9 @@ func (m *Move) host(ctx context.Context, ingress Object) error {
 	if owner.UID == "" {
 		return fmt.Errorf("%s belongs to nobody: delete it, or find out who needs it", nameOf(ingress))
 	}
-	if err := m.takeOver(ctx, ingress, owner); err != nil {
+	of := object(owner.APIVersion, owner.Kind, ingress.GetNamespace(), owner.Name)
+	of.SetUID(owner.UID)
+	if _, err := m.handOver(ctx, ingress, of); err != nil {
 		return err
 	}
 	if conditionOf(ingress, "Ready") == "True" {
@@ -70,7 +72,6 @@ func (m *Move) host(ctx context.Context, ingress Object) error {
 	if err := m.release(ctx, ingress); err != nil {
 		return err
 	}
-	of := object(owner.APIVersion, owner.Kind, ingress.GetNamespace(), owner.Name)
 	return until(ctx, 2*time.Minute, func(ctx context.Context) (string, error) {
 		routes, err := m.routesIn(ctx, ingress.GetNamespace())
 		if err != nil {
@@ -89,17 +90,9 @@ func (m *Move) host(ctx context.Context, ingress Object) error {
 	})
 }
 
-// takeOver gives those HTTPRoutes of an Ingress to its owner that have the name of their host, as
-// Ebb's have.
-func (m *Move) takeOver(ctx context.Context, ingress Object, owner metav1.OwnerReference) error {
-	of := object(owner.APIVersion, owner.Kind, ingress.GetNamespace(), owner.Name)
-	of.SetUID(owner.UID)
-	_, err := m.handOver(ctx, ingress, of)
-	return err
-}
-
 // handOver makes another object the owner of those HTTPRoutes of from that have the name of their
-// host, and reports how many there are. Their rules stay until the new owner's controller writes.
+// host, as Ebb's have, and reports how many there are. Their rules stay until the new owner's
+// controller writes.
 func (m *Move) handOver(ctx context.Context, from, to Object) (n int, err error) {
 	routes, err := m.routesIn(ctx, from.GetNamespace())
 	if err != nil {

@@ -60,7 +60,7 @@ func (v *visit) colds(ctx context.Context, urls []string) error {
 	failed := 0
 	for i, url := range urls[:v.cold] {
 		for _, what := range inTurn(i, v.system, floor) {
-			if err := pause(ctx, 2*time.Second); err != nil {
+			if err := cluster.Pause(ctx, 2*time.Second); err != nil {
 				return err
 			}
 			began, reply := time.Now(), probe.Reply{}
@@ -126,7 +126,7 @@ func (v *visit) plainStart(ctx context.Context, url string) (probe.Reply, error)
 		if reply.OK() {
 			return reply, nil
 		}
-		if err := pause(ctx, 10*time.Millisecond); err != nil {
+		if err := cluster.Pause(ctx, 10*time.Millisecond); err != nil {
 			return reply, fmt.Errorf("the floor does not answer: %s: %w", reply, err)
 		}
 	}

@@ -40,7 +40,7 @@ func (v *visit) arms(ctx context.Context) (arms []arm, err error) {
 		if err != nil {
 			return nil, err
 		}
-		metered, err := arm{}, pause(ctx, time.Second) // until the controller knows
+		metered, err := arm{}, cluster.Pause(ctx, time.Second) // until the controller knows
 		if err == nil {
 			metered, err = v.arm(ctx, "metered")
 		}
@@ -105,7 +105,7 @@ func (v *visit) load(ctx context.Context, a arm) error {
 	if err != nil {
 		return err
 	}
-	if err := pause(ctx, time.Second); err != nil {
+	if err := cluster.Pause(ctx, time.Second); err != nil {
 		return err
 	}
 	before, err := parts.usage()

@@ -145,7 +145,7 @@ func (v *visit) awaitPath(ctx context.Context, service string, straight bool) er
 	}); err != nil {
 		return fmt.Errorf("requests of %s do not take the way that they should: %w", service, err)
 	}
-	return pause(ctx, 2*time.Second) // until the gateway knows
+	return cluster.Pause(ctx, 2*time.Second) // until the gateway knows
 }
 
 // rest reads the memory of a system and the CPU time that it uses without requests, and of
@@ -156,7 +156,7 @@ func (v *visit) rest(ctx context.Context, when string) error {
 	if err := v.AwaitComponents(ready); err != nil {
 		return err
 	}
-	if err := pause(ctx, v.settle); err != nil {
+	if err := cluster.Pause(ctx, v.settle); err != nil {
 		return err
 	}
 	system, err := v.groupsOf(ctx, cluster.System, "", component)
@@ -172,7 +172,7 @@ func (v *visit) rest(ctx context.Context, when string) error {
 		return err
 	}
 	began := time.Now()
-	if err := pause(ctx, v.settle); err != nil {
+	if err := cluster.Pause(ctx, v.settle); err != nil {
 		return err
 	}
 	after, err := system.usage()
@@ -218,13 +218,4 @@ func containerOf(_ *corev1.Pod, container string) string {
 		return "queue_proxy"
 	}
 	return "container"
-}
-
-func pause(ctx context.Context, d time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-time.After(d):
-		return nil
-	}
 }

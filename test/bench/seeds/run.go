@@ -165,12 +165,3 @@ func either[T any](b *bench, paper, shorter []T) []T {
 	}
 	return shorter
 }
-
-func pause(ctx context.Context, d time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-time.After(d):
-		return nil
-	}
-}

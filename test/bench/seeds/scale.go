@@ -127,7 +127,7 @@ func (b *bench) bursty(ctx context.Context) error {
 				return err
 			}
 		}
-		if err := pause(ctx, lasts); err != nil {
+		if err := cluster.Pause(ctx, lasts); err != nil {
 			return err
 		}
 		list, err := b.Pods(ctx, b.namespace, "ebb", false)
@@ -283,7 +283,7 @@ func (b *bench) backoff(ctx context.Context) error {
 		return err
 	}
 	for _, gap := range either(b, minutes, []time.Duration{time.Second, 5 * time.Second, 20 * time.Second, 45 * time.Second}) {
-		if err := pause(ctx, gap); err != nil {
+		if err := cluster.Pause(ctx, gap); err != nil {
 			return err
 		}
 		for _, a := range []arm{ebb, sleeping, floor} {

@@ -146,6 +146,16 @@ func (c *Cluster) AwaitReady(ctx context.Context, namespace, name string) (url s
 	return url, nil
 }
 
+// Pause waits, unless ctx ends before.
+func Pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-time.After(d):
+		return nil
+	}
+}
+
 // Until calls look every tenth of a second until it is done, fails, or ctx ends. The error then
 // says what was last seen.
 func Until(ctx context.Context, look func() (done bool, seen string, err error)) error {

@@ -69,7 +69,7 @@ func (s Set) All() []Fault {
 			if err := program("away", "kubelet", 5*time.Second)(ctx); err != nil {
 				return err
 			}
-			return pause(ctx, gatewayProbe)
+			return cluster.Pause(ctx, gatewayProbe)
 		}},
 		{Name: "containerd restarted", Do: program("away", "containerd", 2*time.Second)},
 		{Name: "kube-proxy restarted", Do: program("away", "kube-proxy", 5*time.Second)},
@@ -133,7 +133,7 @@ const stale = 3 * time.Second
 
 // Recover waits until the API server answers, the node is ready and every component is.
 func (s Set) Recover(ctx context.Context) error {
-	if err := pause(ctx, stale); err != nil {
+	if err := cluster.Pause(ctx, stale); err != nil {
 		return err
 	}
 	return errors.Join(cluster.Until(ctx, func() (bool, string, error) {
@@ -154,7 +154,7 @@ func (s Set) Recover(ctx context.Context) error {
 
 // last waits for d, at most Longest, or until ctx ends.
 func (s Set) last(ctx context.Context, d time.Duration) {
-	_ = pause(ctx, min(d, s.Longest))
+	_ = cluster.Pause(ctx, min(d, s.Longest))
 }
 
 // mending returns a context for the calls that mend the cluster, also after ctx has ended.

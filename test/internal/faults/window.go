@@ -62,20 +62,11 @@ func (w *Window) add(before, after probe.Report, gap time.Duration) {
 	}
 }
 
-func pause(ctx context.Context, d time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-time.After(d):
-		return nil
-	}
-}
-
 // sampleScale compares each second the Ready pods of each revision with the scale that the
 // autoscaler wants, until ctx is done.
 func (s Set) sampleScale(ctx context.Context) (w Window) {
 	last := time.Now()
-	for pause(ctx, time.Second) == nil {
+	for cluster.Pause(ctx, time.Second) == nil {
 		wrong, err := s.wrongPods(ctx)
 		now := time.Now()
 		if took := now.Sub(last).Seconds(); err == nil {
