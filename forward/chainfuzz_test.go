@@ -85,6 +85,10 @@ func readResponses(b []byte, methods []string) (list []message, forwarded []bool
 			continue
 		}
 		i++
+		if forwarded := response.Header.Get("Ebb-Forwarded") != ""; !forwarded && method == http.MethodHead && response.StatusCode == 400 && response.Close {
+			// The head was refused before its method was known, so a HEAD gets the text, too.
+			io.Copy(io.Discard, r)
+		}
 		body, err := io.ReadAll(response.Body)
 		list = append(list, message{what: fmt.Sprint(response.StatusCode), body: string(body), whole: err == nil})
 		forwarded = append(forwarded, response.Header.Get("Ebb-Forwarded") != "")
@@ -345,18 +349,20 @@ func (c *chainRun) check(got []byte) {
 
 // wrote is what the upstream may have answered to the client's request i.
 func (c *chainRun) wrote(methods []string, i int) (list []message) {
+	// This forwarder believes chunks of an upstream that calls its protocol HTTP/1.0, net/http does
+	// not.
+	newer := func(b []byte) []byte { return bytes.Replace(b, []byte("HTTP/1.0"), []byte("HTTP/1.1"), 1) }
 	if c.is(cutResponses) || max(len(c.responses[0]), len(c.responses[1])) >= smallBuffer {
 		// What an upstream says unasked may come after the look at what follows a response.
 		for _, side := range c.conns {
-			some, _, _ := readResponses(side.wrote, side.methods)
-			list = append(list, some...)
+			for _, b := range [][]byte{side.wrote, newer(side.wrote)} {
+				some, _, _ := readResponses(b, side.methods)
+				list = append(list, some...)
+			}
 		}
 		return list
 	}
-	// This forwarder believes chunks of an upstream that calls its protocol HTTP/1.0, net/http does
-	// not.
-	newer := [2][]byte{bytes.Replace(c.responses[0], []byte("HTTP/1.0"), []byte("HTTP/1.1"), 1), bytes.Replace(c.responses[1], []byte("HTTP/1.0"), []byte("HTTP/1.1"), 1)}
-	for _, b := range slices.Concat(c.responses[:], newer[:]) {
+	for _, b := range [][]byte{c.responses[0], c.responses[1], newer(c.responses[0]), newer(c.responses[1])} {
 		if some, _, _ := readResponses(b, methods[min(i, len(methods)):]); len(some) > 0 {
 			list = append(list, some[0])
 		}
@@ -382,6 +388,8 @@ func FuzzWholeForwarder(f *testing.F) {
 	}
 	f.Add([]byte(all), []byte("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.0 200 OK\r\n\r\nuntil the end"), []byte("HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n"+ok), uint8(closingUpstream), uint8(0))
 	f.Add([]byte("GET / HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\nmore"), []byte("HTTP/1.1 101 X\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\nhi"), []byte(ok), uint8(fleetingClient), uint8(0))
+	f.Add([]byte("HEAD * HTTP/0.0\n\n"), []byte(ok), []byte(ok), uint8('>'), uint8('T'))
+	f.Add([]byte("0 / HTTP/1.0\r\n0000:\r\n\r\n"), []byte("HTTP/1.0 200\nTrAnsfer-EnCoding:Chunked\n\n1\r\n0"), []byte("0"), uint8('u'), uint8(3))
 	const unasked = "HTTP/1.1 299 Unasked\r\nContent-Length: 7\r\n\r\nunasked"
 	for bit := range 6 { // an upstream that says too much
 		f.Add([]byte(all+all), []byte(ok+unasked), []byte(chunks+unasked), uint8(1<<bit), uint8(0))

@@ -63,6 +63,7 @@ func FuzzAReferenceIsNoPath(f *testing.F) {
 	f.Add("x/..", "", "", "hello")
 	f.Add("v1", "../../api/v1/secrets", "", "hello")
 	f.Add("v1", "x/y", "", "hello")
+	f.Add("", "things.example.org", "", "hello")
 	f.Fuzz(func(t *testing.T, apiVersion, group, namespace, name string) {
 		for _, kind := range []string{"Thing", "Service"} {
 			if kind == "Service" && regexp.MustCompile(`^serving\.knative\.dev(/|$)`).MatchString(apiVersion+group) {

@@ -109,6 +109,9 @@ func (r *reconciler) foreign(ctx context.Context, group schema.GroupVersion, ref
 	if group.Group == "" {
 		return nil, 0, &notResolved{fmt.Sprintf("%s %q is of a kind that has no address.", ref.Kind, ref.Name)}
 	}
+	if group.Version == "" {
+		return nil, 0, &notResolved{fmt.Sprintf("apiVersion names no version: write \"%s/v1\", or the version that %s has.", group.Group, ref.Kind)}
+	}
 	resources, err := r.kube.Discovery().ServerResourcesForGroupVersion(group.String())
 	if err != nil {
 		return nil, askAgain, &notResolved{fmt.Sprintf("The cluster does not know %s %s.", group, ref.Kind)}
