@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"ebb.dev/ebb/api/names"
@@ -107,7 +108,11 @@ func (x *Inventory) judgeKnative(j *judge) bool {
 	}
 	for _, name := range []string{"controller", "activator", "autoscaler", "webhook"} {
 		d := x.deployments[name]
-		if d != nil && conditionOf(d, "Available") != "True" {
+		if d == nil {
+			continue
+		}
+		// The condition Available is False while an autoscaler adds a replica.
+		if n, _, _ := unstructured.NestedInt64(d.Object, "status", "availableReplicas"); n < 1 {
 			j.broken(about, "its "+name+" is not available", fmt.Sprintf("kubectl -n %s describe pods -l app=%s", names.SystemNamespace, name))
 		}
 	}

@@ -60,7 +60,7 @@ func ebb(t *testing.T) Manifests {
 func available(name string, labels map[string]string) Object {
 	o := object("apps/v1", "Deployment", "knative-serving", name)
 	o.SetLabels(labels)
-	o.Object["status"] = map[string]any{"conditions": []any{map[string]any{"type": "Available", "status": "True"}}}
+	o.Object["status"] = map[string]any{"availableReplicas": int64(1), "conditions": []any{map[string]any{"type": "Available", "status": "True"}}}
 	return o
 }
 
@@ -87,16 +87,19 @@ func TestACheckSaysWhatStandsInTheWay(t *testing.T) {
 		state  string
 		text   string
 	}{
-		"nothing":                 {func(*Inventory) {}, OK, "version v1.15.2"},
-		"no rights":               {func(x *Inventory) { x.missing = []string{"delete deployments.apps"} }, Broken, "you may not delete deployments.apps"},
-		"an old Kubernetes":       {func(x *Inventory) { x.minor, x.Kubernetes = 29, "v1.29.3" }, Broken, "v1.29.3 is too old"},
-		"no Gateway API":          {func(x *Inventory) { x.kinds[gatewayResource.GroupResource()] = false }, Broken, "it is not there"},
-		"an old Gateway API":      {func(x *Inventory) { x.kinds[listenerSetResource.GroupResource()] = false }, Warning, "no ListenerSets"},
-		"no Knative":              {func(x *Inventory) { clear(x.kinds) }, Broken, "it is not there"},
-		"Ebb is there":            {func(x *Inventory) { x.without(onlyKnative...) }, Broken, "those of Ebb, which is installed already"},
-		"a kind is gone":          {func(x *Inventory) { x.without(metrics) }, Broken, "half removed: there is no kind metrics.autoscaling"},
-		"a component is gone":     {func(x *Inventory) { delete(x.deployments, "activator") }, Broken, "half removed: the namespace"},
-		"a component is down":     {func(x *Inventory) { delete(x.deployments["controller"].Object, "status") }, Broken, "its controller is not available"},
+		"nothing":             {func(*Inventory) {}, OK, "version v1.15.2"},
+		"no rights":           {func(x *Inventory) { x.missing = []string{"delete deployments.apps"} }, Broken, "you may not delete deployments.apps"},
+		"an old Kubernetes":   {func(x *Inventory) { x.minor, x.Kubernetes = 29, "v1.29.3" }, Broken, "v1.29.3 is too old"},
+		"no Gateway API":      {func(x *Inventory) { x.kinds[gatewayResource.GroupResource()] = false }, Broken, "it is not there"},
+		"an old Gateway API":  {func(x *Inventory) { x.kinds[listenerSetResource.GroupResource()] = false }, Warning, "no ListenerSets"},
+		"no Knative":          {func(x *Inventory) { clear(x.kinds) }, Broken, "it is not there"},
+		"Ebb is there":        {func(x *Inventory) { x.without(onlyKnative...) }, Broken, "those of Ebb, which is installed already"},
+		"a kind is gone":      {func(x *Inventory) { x.without(metrics) }, Broken, "half removed: there is no kind metrics.autoscaling"},
+		"a component is gone": {func(x *Inventory) { delete(x.deployments, "activator") }, Broken, "half removed: the namespace"},
+		"a component is down": {func(x *Inventory) { delete(x.deployments["controller"].Object, "status") }, Broken, "its controller is not available"},
+		"a component grows": {func(x *Inventory) {
+			x.deployments["activator"].Object["status"].(map[string]any)["conditions"] = []any{map[string]any{"type": "Available", "status": "False"}}
+		}, OK, "version v1.15.2"},
 		"a way back has begun":    {func(x *Inventory) { x.state = &state{Phase: rollingBack, Done: []string{"settings"}} }, Broken, "a way back to Knative has begun, after: settings"},
 		"a move has begun":        {func(x *Inventory) { x.state = &state{Phase: applying, Knative: "v1"}; clear(x.deployments) }, OK, "a move of version v1 has begun, after: nothing"},
 		"a wrong setting":         {func(x *Inventory) { x.settings["config-autoscaler"]["stable-window"] = "1s" }, Broken, "stable-window"},
