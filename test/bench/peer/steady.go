@@ -92,10 +92,6 @@ func (v *visit) steady(ctx context.Context, arms []arm) error {
 }
 
 func (v *visit) load(ctx context.Context, a arm) error {
-	parts, err := v.partsOf(ctx, a)
-	if err != nil {
-		return err
-	}
 	s := load.Sockets{Address: v.Gateway, Host: a.host, Path: "/", Connections: v.connections, Lasts: 500 * time.Millisecond}
 	if _, err := s.Run(ctx); err != nil { // once for connections and heaps
 		return err
@@ -106,6 +102,10 @@ func (v *visit) load(ctx context.Context, a arm) error {
 		return err
 	}
 	if err := cluster.Pause(ctx, time.Second); err != nil {
+		return err
+	}
+	parts, err := v.partsOf(ctx, a) // the load may have made activators
+	if err != nil {
 		return err
 	}
 	before, err := parts.usage()
@@ -130,7 +130,7 @@ func (v *visit) load(ctx context.Context, a arm) error {
 	for name, value := range values {
 		named[a.name+"_"+name] = value
 	}
-	return v.tell(a.of, named, result.Fields{"rate_reached": paced.RPS})
+	return v.tell(a.of, named, result.Fields{"rate_reached": paced.RPS, "activators": len(parts["activator"])})
 }
 
 // partsOf are the containers that a request of an arm may pass.
