@@ -59,5 +59,6 @@ const RoutingCertificate = "routing-serving-certs"
 
 // PodSecret is the Secret, in each namespace with a Revision, with the key of the tokens of the
 // namespace's revisions (wire.NamespaceKey). It is mounted into the queue-proxies of the namespace,
-// so a key that is rotated reaches pods that run. Who may only view a namespace cannot read it.
+// so a key that is rotated reaches pods that run. Pods without volumes have it in the environment.
+// Who may only view a namespace cannot read it.
 const PodSecret = "ebb-queue-proxy"

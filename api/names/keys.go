@@ -227,6 +227,10 @@ const (
 	// the public Service of a revision once gateways may use its port 443.
 	SystemTLSAnnotation = NetworkingInternalGroup + "/system-internal-tls"
 
+	// PodKeyAnnotation stands on a Deployment, and on its pods if they have the key of their
+	// namespace in the environment: it names the key.
+	PodKeyAnnotation = "serving.ebb.dev/pod-key"
+
 	// ListenerSetLabel stands on the ListenerSets that end TLS for Ebb's hosts.
 	ListenerSetLabel = NetworkingInternalGroup + "/listeners"
 

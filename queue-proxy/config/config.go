@@ -55,7 +55,7 @@ type Config struct {
 	Activators    string       // host:port, "" for no announcements
 	Autoscaler    string       // host:port, "" for no pushes
 	KeyFile       string       // holds the namespace's key, from which the pod's token is made
-	Token         string       // takes the place of KeyFile outside a cluster
+	Token         string       // takes the place of KeyFile: in a pod without volumes, and outside a cluster
 	DrainToken    string       // of the preStop hook
 	LogLevel      string
 	TLS           tlsoptions.Settings
@@ -122,7 +122,7 @@ func Parse(getenv func(string) string) (*Config, error) {
 		Activators:           getenv("EBB_ACTIVATORS"),
 		Autoscaler:           getenv("EBB_AUTOSCALER"),
 		KeyFile:              getenv("EBB_KEY_FILE"),
-		Token:                getenv("EBB_TOKEN"),
+		Token:                r.token(),
 		DrainToken:           getenv("EBB_DRAIN_TOKEN"),
 		LogLevel:             getenv("SERVING_LOGGING_LEVEL"),
 		DrainQuiet:           r.duration("EBB_DRAIN_QUIET", 5*time.Second),
@@ -176,6 +176,14 @@ type reader struct {
 
 func (r *reader) fault(name, why string) {
 	r.faults = append(r.faults, fmt.Errorf("environment variable %s: %s", name, why))
+}
+
+// token is the pod's own: given, or made of the key of the namespace.
+func (r *reader) token() string {
+	if key := strings.TrimSpace(r.getenv("EBB_KEY")); key != "" {
+		return wire.PodToken([]byte(key), r.getenv("SERVING_REVISION"))
+	}
+	return r.getenv("EBB_TOKEN")
 }
 
 func (r *reader) text(name string) string {

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"ebb.dev/ebb/wire"
 )
 
 // environment is what every queue-proxy has, and more.
@@ -36,6 +38,24 @@ func TestEveryWrongVariableIsNamed(t *testing.T) {
 	}
 	if _, err := Parse(environment(nil)); err != nil {
 		t.Errorf("what every queue-proxy has is refused: %v", err)
+	}
+}
+
+func TestTheTokenIsGivenOrMadeOfTheKey(t *testing.T) {
+	key := wire.NamespaceKey([]byte("a key"), "ns")
+	for _, tt := range []struct {
+		set  map[string]string
+		want string
+	}{
+		{map[string]string{"EBB_TOKEN": "given"}, "given"},
+		{map[string]string{"EBB_KEY": string(key)}, wire.Token([]byte("a key"), "ns", "rev-00001")},
+		{map[string]string{"EBB_KEY": string(key) + "\n"}, wire.Token([]byte("a key"), "ns", "rev-00001")},
+		{map[string]string{"EBB_KEY": "", "EBB_KEY_FILE": "/key"}, ""},
+	} {
+		c, err := Parse(environment(tt.set))
+		if err != nil || c.Token != tt.want {
+			t.Errorf("%v: token %q, %v; want %q", tt.set, c.Token, err, tt.want)
+		}
 	}
 }
 

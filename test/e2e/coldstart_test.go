@@ -12,6 +12,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"ebb.dev/ebb/api/names"
 	"ebb.dev/ebb/test/internal/cluster"
 	"ebb.dev/ebb/test/internal/probe"
 )
@@ -20,7 +21,26 @@ import (
 // total, the total matches the time that the client waited, and an exemplar names the pod.
 func TestTheAccountOfAColdStartAddsUp(t *testing.T) {
 	s := begin(t, 3*time.Minute)
-	url := s.readyAtZero("cold", service{name: "cold"}.manifest())
+	s.coldStartAddsUp(service{name: "cold"})
+}
+
+// A pod without volumes proves who it is, too: only queue-proxy knows when its containers ran.
+func TestAPodWithoutVolumesHasTheKeyInItsEnvironment(t *testing.T) {
+	s := begin(t, 3*time.Minute)
+	s.coldStartAddsUp(service{name: "cold", bare: true})
+	pods, err := s.Pods(s.ctx, s.namespace, "cold", false)
+	if err != nil || len(pods) == 0 {
+		t.Fatalf("%d pods: %v", len(pods), err)
+	}
+	if volumes := pods[0].Spec.Volumes; len(volumes) > 0 || pods[0].Annotations[names.PodKeyAnnotation] == "" {
+		t.Errorf("the pod has the volumes %v and the annotations %v", volumes, pods[0].Annotations)
+	}
+}
+
+func (s *story) coldStartAddsUp(v service) {
+	t := s.T
+	t.Helper()
+	url := s.readyAtZero(v.name, v.manifest())
 	reply := probe.Get(s.ctx, s.client(), url)
 	if !reply.OK() {
 		t.Fatal(reply)
@@ -76,6 +96,9 @@ func TestTheAccountOfAColdStartAddsUp(t *testing.T) {
 	made := sums["ebb_cold_start_seconds_sumschedule"] + sums["ebb_cold_start_seconds_sumpull"] + sums["ebb_cold_start_seconds_sumstart"]
 	if sums["ebb_cold_start_seconds_sumdecide"] <= 0 || made <= 0 || sums["ebb_cold_start_seconds_sumforward"] <= 0 {
 		t.Errorf("a phase took no time: %v", sums)
+	}
+	if sums["ebb_cold_start_seconds_sumpull"]+sums["ebb_cold_start_seconds_sumstart"] <= 0 {
+		t.Errorf("queue-proxy told nothing: %v", sums)
 	}
 	if sums["exemplars"] == 0 {
 		t.Error("no bucket has an exemplar that names the pod")

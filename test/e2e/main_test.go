@@ -185,6 +185,7 @@ type service struct {
 	image       string // default: the autoscale test image
 	cpu         string // what the container requests; default: nothing
 	traffic     string // YAML of the traffic list, indented by two
+	bare        bool   // a pod without volumes
 }
 
 const testImage = "dev.local/ebb-test/autoscale:dev"
@@ -199,7 +200,12 @@ func (v service) manifest() string {
 	for key, value := range v.annotations {
 		fmt.Fprintf(&b, "        %s: %q\n", key, value)
 	}
-	fmt.Fprintf(&b, "    spec:\n      containerConcurrency: %d\n      containers:\n", v.concurrency)
+	if v.bare {
+		b.WriteString("    spec:\n      automountServiceAccountToken: false\n")
+	} else {
+		b.WriteString("    spec:\n")
+	}
+	fmt.Fprintf(&b, "      containerConcurrency: %d\n      containers:\n", v.concurrency)
 	image := v.image
 	if image == "" {
 		image = testImage

@@ -38,6 +38,9 @@ func MakeDeployment(rev *servingv1.Revision, replicas int32, in Inputs) (*appsv1
 	if restOf(rev, in.Settings).frozen() {
 		podNotes[standby.Containers] = frozenContainers(rev)
 	}
+	if keyInEnvironment(&pod) {
+		podNotes[names.PodKeyAnnotation] = in.KeyName
+	}
 	history, deadline := int32(0), progressDeadline(rev, in)
 	none := intstr.FromInt32(0)
 	d := &appsv1.Deployment{
@@ -65,6 +68,7 @@ func MakeDeployment(rev *servingv1.Revision, replicas int32, in Inputs) (*appsv1
 	hashed.Replicas = nil // the autoscaler's
 	d.Labels[names.DeploymentHashLabel] = hashOf(hashed, d.Labels, podAnnotations(rev))
 	d.Annotations[ownHashAnnotation] = ownHash(rev)
+	d.Annotations[names.PodKeyAnnotation] = in.KeyName
 	if in.TLS {
 		d.Annotations[names.SystemTLSAnnotation] = "true"
 	}
@@ -109,6 +113,7 @@ func progressDeadline(rev *servingv1.Revision, in Inputs) int32 {
 //	the Deployment is Knative's              some        when the revision is next at zero
 //	the Revision (spec, labels, digest ...)  any         now: the user asked for it
 //	system-internal-tls was switched on      any         now: what is to be secret is not to wait for the revision's end
+//	another key, of pods that cannot read it any            now: their reports will be refused within the hour
 //	only Ebb's part (sidecar, settings)      none        now: nobody is restarted
 //	only Ebb's part                          some        when the revision is next at zero
 //
@@ -126,10 +131,15 @@ func due(have, want *appsv1.Deployment) bool {
 		return true
 	case have.Annotations[names.SystemTLSAnnotation] == "" && want.Annotations[names.SystemTLSAnnotation] != "":
 		return true
+	case keyOf(have) != "" && keyOf(have) != want.Annotations[names.PodKeyAnnotation]:
+		return true
 	default:
 		return atZero(have)
 	}
 }
+
+// keyOf names the key that the pods have in their environment, "" if they read it from a volume.
+func keyOf(d *appsv1.Deployment) string { return d.Spec.Template.Annotations[names.PodKeyAnnotation] }
 
 // mergeDeployment makes have what want says, except for what is not the controller's: the number of
 // replicas (the autoscaler patches it), the selector (immutable), and what third parties wrote into

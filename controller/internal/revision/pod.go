@@ -23,6 +23,8 @@ type Inputs struct {
 	SystemNamespace, ClusterDomain string
 	// TLS gives queue-proxy the certificate of its namespace to serve with.
 	TLS bool
+	// KeyName names the key that the Secret names.PodSecret has.
+	KeyName string
 }
 
 // The names a user sees in a pod.
@@ -97,6 +99,7 @@ func makePodSpec(rev *servingv1.Revision, in Inputs) (corev1.PodSpec, error) {
 		return corev1.PodSpec{}, err
 	}
 	pod.Volumes = append(pod.Volumes, makeVolumes(rev, in)...)
+	giveKey(&pod, sidecar)
 	pod.Containers = slices.Insert(pod.Containers, 0, *sidecar)
 
 	if rev.Spec.TimeoutSeconds != nil {
@@ -205,9 +208,6 @@ func makeVolumes(rev *servingv1.Revision, in Inputs) []corev1.Volume {
 		volumes = append(volumes, corev1.Volume{Name: tokenVolume, VolumeSource: corev1.VolumeSource{
 			Projected: &corev1.ProjectedVolumeSource{Sources: sources}}})
 	}
-	optional := true // so that the lack of it ends reports and announcements, and not pods
-	volumes = append(volumes, corev1.Volume{Name: keyVolume, VolumeSource: corev1.VolumeSource{
-		Secret: &corev1.SecretVolumeSource{SecretName: names.PodSecret, Optional: &optional}}})
 	if in.TLS {
 		volumes = append(volumes, corev1.Volume{Name: certsVolume, VolumeSource: corev1.VolumeSource{
 			Secret: &corev1.SecretVolumeSource{SecretName: certsSecret}}})

@@ -3,6 +3,8 @@ package revision
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"sync"
 	"time"
@@ -58,7 +60,7 @@ func (p *podKeys) of(namespace string) *podKey {
 	return known
 }
 
-// ensure makes the Secret of a namespace what it has to be. Pods that start mount it.
+// ensure makes the Secret of a namespace what it has to be. Pods that start read it.
 func (p *podKeys) ensure(ctx context.Context, namespace string) error {
 	key := wire.NamespaceKey(p.key(), namespace)
 	known := p.of(namespace)
@@ -72,6 +74,43 @@ func (p *podKeys) ensure(ctx context.Context, namespace string) error {
 	}
 	known.key, known.seen = string(key), p.now()
 	return nil
+}
+
+// name names the key that a namespace's Secret has, as this process wrote or saw it.
+func (p *podKeys) name(namespace string) string {
+	known := p.of(namespace)
+	known.mutex.Lock()
+	defer known.mutex.Unlock()
+	return keyName(known.key)
+}
+
+// keyName tells keys apart, and nothing of them: they are 256 bits that nobody can guess.
+func keyName(key string) string {
+	sum := sha256.Sum256([]byte(key))
+	return hex.EncodeToString(sum[:4])
+}
+
+// giveKey lets queue-proxy read the key of its namespace: from a volume, in which the kubelet shows
+// a key that is rotated, or from the environment if the pod has no other volume. A kubelet starts a
+// pod without volumes 300 ms sooner, because it looks only that often whether they are mounted.
+func giveKey(pod *corev1.PodSpec, sidecar *corev1.Container) {
+	if keyInEnvironment(pod) {
+		// Not optional: a container that starts without it would never have it.
+		sidecar.Env = append(sidecar.Env, corev1.EnvVar{Name: "EBB_KEY", ValueFrom: &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{
+			LocalObjectReference: corev1.LocalObjectReference{Name: names.PodSecret}, Key: wire.TokenSecretKey}}})
+		return
+	}
+	optional := true // so that the lack of it ends reports and announcements, and not pods
+	pod.Volumes = append(pod.Volumes, corev1.Volume{Name: keyVolume, VolumeSource: corev1.VolumeSource{
+		Secret: &corev1.SecretVolumeSource{SecretName: names.PodSecret, Optional: &optional}}})
+	sidecar.VolumeMounts = append(sidecar.VolumeMounts, corev1.VolumeMount{Name: keyVolume, MountPath: keyPath, ReadOnly: true})
+	sidecar.Env = append(sidecar.Env, corev1.EnvVar{Name: "EBB_KEY_FILE", Value: keyPath + "/" + wire.TokenSecretKey})
+}
+
+// keyInEnvironment: no volume of its own, nor the one that Kubernetes adds for the service account.
+func keyInEnvironment(pod *corev1.PodSpec) bool {
+	mounts := pod.AutomountServiceAccountToken
+	return len(pod.Volumes) == 0 && mounts != nil && !*mounts
 }
 
 // deleted is told of a Revision that is gone.

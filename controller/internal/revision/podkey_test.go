@@ -37,9 +37,13 @@ func TestEachNamespaceHasTheKeyOfItsPods(t *testing.T) {
 		}
 	}
 	check("the first revision of a namespace", 2)
+	first := p.name("default")
 	check("a second revision", 0)
 	key = []byte("the next key")
 	check("a key that was rotated", 2)
+	if name := p.name("default"); name == first || len(name) != 8 {
+		t.Errorf("the key %q is followed by %q", first, name)
+	}
 	if _, err := secrets.Update(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: names.PodSecret}}, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}

@@ -228,7 +228,8 @@ func (r *reconciler) inputs(rev *servingv1.Revision, s *settings.Snapshot) Input
 	return Inputs{
 		Settings: s, SystemNamespace: r.world.SystemNamespace, ClusterDomain: r.world.ClusterDomain,
 		// A pod does not start before the Secret that it mounts exists.
-		TLS: s.Network.SystemInternalTLS && r.certificates.Ready(rev.Namespace, names.NamespaceCertificate),
+		TLS:     s.Network.SystemInternalTLS && r.certificates.Ready(rev.Namespace, names.NamespaceCertificate),
+		KeyName: r.keys.name(rev.Namespace),
 	}
 }
 

@@ -27,6 +27,12 @@ func TestOnlyTheUsersOwnChangesReachRunningPods(t *testing.T) {
 	want := deployment("new", "own", 1, 1)
 	before := deployment("old", "own", 3, 3)
 	delete(before.Annotations, names.SystemTLSAnnotation)
+	want.Annotations[names.PodKeyAnnotation] = "next"
+	with := func(key string) *appsv1.Deployment {
+		d := deployment("old", "own", 3, 3)
+		d.Spec.Template.Annotations = map[string]string{names.PodKeyAnnotation: key}
+		return d
+	}
 	for _, tt := range []struct {
 		why  string
 		have *appsv1.Deployment
@@ -36,6 +42,8 @@ func TestOnlyTheUsersOwnChangesReachRunningPods(t *testing.T) {
 		{"nothing differs at zero", deployment("new", "own", 0, 0), false},
 		{"the Revision differs", deployment("old", "other", 3, 3), true},
 		{"pods run that serve no TLS, and it was switched on", before, true},
+		{"pods run that cannot read another key, and it was rotated", with("previous"), true},
+		{"pods run that have the key", with("next"), false},
 		{"only Ebb's part differs, pods run", deployment("old", "own", 3, 3), false},
 		{"only Ebb's part differs, the last pod is leaving", deployment("old", "own", 0, 1), false},
 		{"only Ebb's part differs, pods are on their way", deployment("old", "own", 1, 0), false},

@@ -79,7 +79,6 @@ func makeSidecar(rev *servingv1.Revision, containers []corev1.Container, serving
 	if len(s.Deployment.QueueSidecarTokenAudiences) > 0 {
 		c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: tokenVolume, MountPath: tokensPath, ReadOnly: true})
 	}
-	c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: keyVolume, MountPath: keyPath, ReadOnly: true})
 	if in.TLS {
 		c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: certsVolume, MountPath: certsPath, ReadOnly: true})
 	}
@@ -134,7 +133,6 @@ func sidecarEnv(rev *servingv1.Revision, dataPort int32, in Inputs) ([]corev1.En
 		plain("QUEUE_PROXY_TLS_MAX_VERSION", tls.MaxVersion),
 		plain("QUEUE_PROXY_TLS_CIPHER_SUITES", tls.CipherSuites),
 		plain("QUEUE_PROXY_TLS_CURVE_PREFERENCES", tls.CurvePreferences),
-		plain("EBB_KEY_FILE", keyPath+"/"+wire.TokenSecretKey),
 		plain("EBB_DRAIN_TOKEN", wire.DrainToken(string(rev.UID))),
 		plain("EBB_AUTOSCALER", fmt.Sprintf("autoscaler.%s.svc.%s.:%d", in.SystemNamespace, in.ClusterDomain, wire.PortStats)),
 	}, nil

@@ -93,5 +93,5 @@ func readCase(t *testing.T, file string) (*servingv1.Revision, Inputs) {
 		t.Fatal(err)
 	}
 	return rev, Inputs{Settings: s, SystemNamespace: "knative-serving", ClusterDomain: "cluster.local",
-		TLS: s.Network.SystemInternalTLS}
+		TLS: s.Network.SystemInternalTLS, KeyName: "0a1b2c3d"}
 }
