@@ -257,11 +257,15 @@ func (w *Window) Export() Contents {
 func (w *Window) Import(c Contents, until, shift int64, now time.Time) bool {
 	c.First += shift
 	until += shift
-	last, present, n := c.First+int64(len(c.Values))-1, now.Unix(), int64(len(w.values))
+	present, n := now.Unix(), int64(len(w.values))
 	if len(c.Values) == 0 {
 		return true
 	}
-	if len(c.Values) > maxContents || c.First < 0 || last > present+1 || until > present+1 {
+	if len(c.Values) > maxContents || c.First < 0 || c.First > present+1 || until < 0 || until > present+1 {
+		return false
+	}
+	last := c.First + int64(len(c.Values)) - 1
+	if last > present+1 {
 		return false
 	}
 	for _, value := range c.Values {

@@ -339,6 +339,9 @@ func TestAWindowThatIsHandedOverGoesOn(t *testing.T) {
 
 func FuzzImport(f *testing.F) {
 	f.Add(int64(1_000_000), int64(1_000_000), int64(0), 10.0, 3)
+	f.Add(int64(math.MaxInt64), int64(math.MinInt64), int64(0), 10.0, 3)
+	f.Add(int64(math.MaxInt64), int64(math.MinInt64), int64(-1), 10.0, 3)
+	f.Add(int64(math.MinInt64), int64(0), int64(math.MinInt64), 10.0, 3)
 	f.Fuzz(func(t *testing.T, first, until, shift int64, value float64, n int) {
 		if n < 0 || n > 2*maxContents {
 			return

@@ -18,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"ebb.dev/ebb/api/names"
 	"ebb.dev/ebb/api/view/v1alpha1"
@@ -171,6 +172,9 @@ func parse(u *url.URL) (q question, err error) {
 		name, one := selector.RequiresExactMatch("metadata.name")
 		if !one || len(selector.Requirements()) != 1 || q.namespace == "" {
 			return q, apierrors.NewBadRequest("fieldSelector must be metadata.name=NAME, in a namespace")
+		}
+		if len(validation.IsDNS1123Label(name)) > 0 {
+			return q, apierrors.NewBadRequest(fmt.Sprintf("fieldSelector has %.70q, which no Service can be named", name))
 		}
 		q.service = name
 	}

@@ -337,6 +337,7 @@ func TestANeighbourDoesNotReadOfOtherTenants(t *testing.T) {
 
 func FuzzParse(f *testing.F) {
 	f.Add(root + "/namespaces/shop/services/cart?watch=1&limit=3&fieldSelector=metadata.name%3Dx")
+	f.Add(root + "/namespaces/shop/services?fieldSelector=metadata.name%3Dcart/x")
 	f.Fuzz(func(t *testing.T, text string) {
 		u, err := url.Parse(text)
 		if err != nil {
