@@ -12,7 +12,7 @@ import (
 // village is a revision with pods that do what they are told at once.
 type village struct {
 	*Revision
-	t      *testing.T
+	t      testing.TB
 	now    time.Time
 	counts Counts
 	load   float64 // requests in flight, all through activators
@@ -21,7 +21,7 @@ type village struct {
 	last                  Outcome
 }
 
-func newVillage(t *testing.T, change func(*Config)) *village {
+func newVillage(t testing.TB, change func(*Config)) *village {
 	c := config()
 	c.Standby = &Standby{Config: keep.Config{Worth: keep.DefaultWorth, ColdStart: time.Second, Memory: 64, Longest: keep.Longest, Most: -1},
 		After: 10 * time.Second, Level: standby.Compressed}
