@@ -85,7 +85,7 @@ func readResponses(b []byte, methods []string) (list []message, forwarded []bool
 			continue
 		}
 		i++
-		if forwarded := response.Header.Get("Ebb-Forwarded") != ""; !forwarded && method == http.MethodHead && response.StatusCode == 400 && response.Close {
+		if forwarded := response.Header.Get("Ebb-Forwarded") != ""; !forwarded && method == http.MethodHead && slices.Contains([]int{400, 431, 501, 505}, response.StatusCode) && response.Close {
 			// The head was refused before its method was known, so a HEAD gets the text, too.
 			io.Copy(io.Discard, r)
 		}
@@ -388,6 +388,7 @@ func FuzzWholeForwarder(f *testing.F) {
 	}
 	f.Add([]byte(all), []byte("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.0 200 OK\r\n\r\nuntil the end"), []byte("HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n"+ok), uint8(closingUpstream), uint8(0))
 	f.Add([]byte("GET / HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\nmore"), []byte("HTTP/1.1 101 X\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\nhi"), []byte(ok), uint8(fleetingClient), uint8(0))
+	f.Add([]byte("HEAD / HTTP/1.9\r\nHost: h\r\n\r\n"), []byte(ok), []byte(ok), uint8(0), uint8(0))
 	f.Add([]byte("HEAD * HTTP/0.0\n\n"), []byte(ok), []byte(ok), uint8('>'), uint8('T'))
 	f.Add([]byte("0 / HTTP/1.0\r\n0000:\r\n\r\n"), []byte("HTTP/1.0 200\nTrAnsfer-EnCoding:Chunked\n\n1\r\n0"), []byte("0"), uint8('u'), uint8(3))
 	const unasked = "HTTP/1.1 299 Unasked\r\nContent-Length: 7\r\n\r\nunasked"

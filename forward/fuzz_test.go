@@ -29,6 +29,7 @@ func FuzzRequestHead(f *testing.F) {
 	for _, h := range heads {
 		f.Add([]byte(h), uint8(3))
 	}
+	f.Add([]byte("GET http://a%80/x HTTP/1.0\r\n\r\n"), uint8(3))
 	f.Fuzz(func(t *testing.T, data []byte, cut uint8) {
 		parse := func(step int) (*head, bool, *syntaxError) {
 			h := &head{}

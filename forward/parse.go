@@ -160,7 +160,9 @@ func (h *head) requestLine(line []byte, at int) *syntaxError {
 		if end < 0 {
 			end = len(rest)
 		}
-		if !ValidHost(borrow(rest[:end])) {
+		// Some readers decode a percent sign in an authority and some do not: they would not agree
+		// on the host.
+		if !ValidHost(borrow(rest[:end])) || bytes.IndexByte(rest[:end], '%') >= 0 {
 			return errTarget
 		}
 		base := h.target.from + int32(skip)

@@ -56,6 +56,7 @@ func TestMalformedRequestsAreRefused(t *testing.T) {
 		"a Host with an open bracket":                {"GET / HTTP/1.1\r\nHost: [::1\r\n\r\n", 400},
 		"a Host with an address without brackets":    {"GET / HTTP/1.1\r\nHost: ::1\r\n\r\n", 400},
 		"a target with user info":                    {"GET http://u@h/ HTTP/1.1\r\n" + h + "\r\n", 400},
+		"a target whose host is encoded":             {"GET http://%68/ HTTP/1.1\r\n" + h + "\r\n", 400},
 		"a relative target":                          {"GET a HTTP/1.1\r\n" + h + "\r\n", 400},
 		"a target with a control character":          {"GET /\x01 HTTP/1.1\r\n" + h + "\r\n", 400},
 		"two spaces in the request line":             {"GET  / HTTP/1.1\r\n" + h + "\r\n", 400},
