@@ -220,6 +220,32 @@ func TestARevisionThatCannotStartAnswersWithItsReason(t *testing.T) {
 	})
 }
 
+// An outage that made a request wait is no reason to refuse it once the first pod fails: it may be
+// the node that is not back yet.
+func TestARequestThatWaitedForLongIsNotRefusedAtTheFirstFailure(t *testing.T) {
+	for reason, after := range map[string]time.Duration{"ErrImagePull": FailAfter, "Unschedulable": RoomAfter} {
+		synctest.Test(t, func(t *testing.T) {
+			q := newQueue(0)
+			held := ask(t.Context(), q)
+			time.Sleep(time.Minute)
+			q.SetFailure(reason)
+			time.Sleep(after - time.Millisecond)
+			waits(t, held)
+			next := ask(t.Context(), q)
+			waits(t, next)
+			time.Sleep(time.Millisecond)
+			var cannot *CannotStartError
+			if r := got(t, held); !errors.As(r.err, &cannot) {
+				t.Errorf("%s: got %v after %s", reason, r.err, after)
+			}
+			if r := <-next; !errors.As(r.err, &cannot) {
+				t.Errorf("%s: the next got %v", reason, r.err)
+			}
+			empty(t, q)
+		})
+	}
+}
+
 func TestADeletedRevisionFailsWhatWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newQueue(0)

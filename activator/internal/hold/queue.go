@@ -23,6 +23,11 @@ const (
 	// FailAfter is how long a request waits for a revision that is said to be unable to start: a
 	// condition may be older than the attempt that this very request caused.
 	FailAfter = 3 * time.Second
+	// RoomAfter is the same for a pod that no node takes. Nodes that lost the API server are gone
+	// for the scheduler until they report, every ten seconds, and pods that end make room.
+	RoomAfter = 15 * time.Second
+	// unschedulable is the failure for which RoomAfter is: the reason of the Revision's condition.
+	unschedulable = "Unschedulable"
 	// attemptEnds is how long without a request the next one counts as a new attempt to start the
 	// revision.
 	attemptEnds = time.Minute
@@ -89,8 +94,9 @@ type Queue struct {
 	held    int64
 	flying  int64
 
-	most        int64  // of the requests that wait; 0 is the Budget's bound alone
-	failure     string // why no pod can start; "" when one can
+	most        int64     // of the requests that wait; 0 is the Budget's bound alone
+	failure     string    // why no pod can start; "" when one can
+	failing     time.Time // since when
 	attempt     time.Time
 	lastRequest time.Time
 	deleted     bool
@@ -196,7 +202,7 @@ func (q *Queue) enqueueLocked(t *Ticket) (*waiter, int64, error) {
 	}
 	q.lastRequest = now
 	if t.order == 0 {
-		if q.failure != "" && !q.aliveLocked(now) && now.Sub(q.attempt) >= FailAfter {
+		if q.failure != "" && !q.aliveLocked(now) && !now.Before(q.failsLocked(q.attempt)) {
 			return nil, 0, &CannotStartError{Reason: q.failure}
 		}
 		if q.most > 0 && q.held >= q.most {
@@ -270,13 +276,26 @@ func (q *Queue) dispatchLocked() {
 	}
 	now := time.Now()
 	if q.failure != "" && !q.aliveLocked(now) {
-		for q.first != nil && now.Sub(q.first.ticket.Since) >= FailAfter {
+		for q.first != nil && !now.Before(q.failsLocked(q.first.ticket.Since)) {
 			q.failLocked(q.first, &CannotStartError{Reason: q.failure})
 		}
 	}
 	if q.first != nil {
 		q.setTimerLocked(now)
 	}
+}
+
+// failsLocked is when what has waited since then is told that the revision cannot start.
+func (q *Queue) failsLocked(since time.Time) time.Time {
+	lasts := FailAfter
+	if q.failure == unschedulable {
+		lasts = RoomAfter
+	}
+	own, all := since.Add(FailAfter), q.failing.Add(lasts)
+	if all.After(own) {
+		return all
+	}
+	return own
 }
 
 func (q *Queue) failLocked(w *waiter, err error) {

@@ -171,6 +171,9 @@ func (q *Queue) closeLocked(pods iter.Seq[*pod]) {
 func (q *Queue) SetFailure(reason string) {
 	q.mutex.Lock()
 	defer q.mutex.Unlock()
+	if q.failure == "" {
+		q.failing = time.Now()
+	}
 	q.failure = reason
 	if reason == "" {
 		q.attempt = time.Time{}
@@ -234,7 +237,7 @@ func (q *Queue) setTimerLocked(now time.Time) {
 		}
 	}
 	if q.failure != "" && !q.aliveLocked(now) {
-		sooner(q.first.ticket.Since.Add(FailAfter))
+		sooner(q.failsLocked(q.first.ticket.Since))
 	}
 	switch {
 	case next.IsZero():
