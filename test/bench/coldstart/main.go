@@ -3,7 +3,7 @@
 // lines.
 //
 // Owns: its own namespace. Reads: watches of the Deployment and its pods, and the response. Writes:
-// two Services, shorter timings in config-autoscaler and the cold-start header in
+// three Services, shorter timings in config-autoscaler and the cold-start header in
 // config-observability; it restores both. Never: asserts a figure.
 //
 // All times are milliseconds after the request was sent. This process's clock gives sent,
@@ -62,23 +62,31 @@ func run(ctx context.Context, n, bursts int, image string) (err error) {
 		return err
 	}
 	undo = append(undo, remove)
-	url, err := sleeper(ctx, c, namespace, image)
-	if err != nil {
-		return err
+	urls := map[string]string{}
+	for _, name := range sleepers {
+		if urls[name], err = sleeper(ctx, c, namespace, name, image); err != nil {
+			return err
+		}
 	}
 	out := &result.Printer{Bench: "coldstart", Out: os.Stdout}
-	var totals, scales, afters []float64
-	for i := range n {
-		phases, err := measure(ctx, c, namespace, url)
+	var totals, bareTotals, scales, afters []float64
+	for i := range n * len(sleepers) {
+		name := sleepers[i%len(sleepers)]
+		phases, err := measure(ctx, c, namespace, name, urls[name])
 		if err != nil {
-			return fmt.Errorf("cold start %d: %w", i+1, err)
+			return fmt.Errorf("cold start %d of %s: %w", i/len(sleepers)+1, name, err)
 		}
 		fields := phases.fields()
-		fields["run"] = i + 1
+		fields["run"], fields["service"] = i/len(sleepers)+1, name
 		if err := out.Line(fields); err != nil {
 			return err
 		}
-		totals = append(totals, result.Milliseconds(phases.answered.Sub(phases.sent)))
+		total := result.Milliseconds(phases.answered.Sub(phases.sent))
+		if name == bare {
+			bareTotals = append(bareTotals, total)
+			continue
+		}
+		totals = append(totals, total)
 		scales = append(scales, result.Milliseconds(phases.scaleWritten.Sub(phases.begin())))
 		afters = append(afters, result.Milliseconds(phases.answered.Sub(phases.processStarted)))
 	}
@@ -92,6 +100,7 @@ func run(ctx context.Context, n, bursts int, image string) (err error) {
 	// percentile is the slowest.
 	return out.Summary(result.Fields{
 		"median_total_ms":               result.Median(totals),
+		"median_total_bare_ms":          result.Median(bareTotals),
 		"median_scale_written_ms":       result.Median(scales),
 		"scale_written_p50_ms":          result.Quantile(scales, 0.5),
 		"scale_written_p99_ms":          result.Quantile(scales, 0.99),

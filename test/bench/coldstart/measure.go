@@ -19,38 +19,19 @@ import (
 	"ebb.dev/ebb/wire"
 )
 
-const serviceName = "sleeper"
+// sleepers are the services that are called at zero, in turn. bare's pods have no volume.
+var sleepers = []string{"sleeper", bare}
+
+const bare = "bare"
 
 // sleeper applies a service that scales to zero as early as allowed and has at most one pod.
-func sleeper(ctx context.Context, c *cluster.Cluster, namespace, image string) (url string, err error) {
-	return apply(ctx, c, namespace, serviceName, image, `autoscaling.knative.dev/max-scale: "1"`, 0)
-}
-
-// apply applies a service with a window of six seconds and more annotations (lines of YAML), and
-// waits until it is Ready.
-func apply(ctx context.Context, c *cluster.Cluster, namespace, name, image, annotations string, concurrency int) (url string, err error) {
-	err = c.Apply(ctx, namespace, fmt.Sprintf(`
-apiVersion: serving.knative.dev/v1
-kind: Service
-metadata:
-  name: %s
-spec:
-  template:
-    metadata:
-      annotations:
-        autoscaling.knative.dev/window: 6s
-        %s
-    spec:
-      containerConcurrency: %d
-      containers:
-      - image: %s
-`, name, annotations, concurrency, image))
-	if err != nil {
-		return "", err
+func sleeper(ctx context.Context, c *cluster.Cluster, namespace, name, image string) (url string, err error) {
+	var spec cluster.Object
+	if name == bare {
+		spec = cluster.Object{"automountServiceAccountToken": false}
 	}
-	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
-	defer cancel()
-	return c.AwaitReady(ctx, namespace, name)
+	return c.ApplyFunction(ctx, namespace, cluster.Function{Name: name, Image: image, Spec: spec, Annotations: map[string]string{
+		"autoscaling.knative.dev/window": "6s", "autoscaling.knative.dev/max-scale": "1"}})
 }
 
 // phases are the times of one cold start.
@@ -87,10 +68,10 @@ func (p phases) fields() result.Fields {
 	}
 }
 
-func measure(ctx context.Context, c *cluster.Cluster, namespace, url string) (phases, error) {
+func measure(ctx context.Context, c *cluster.Cluster, namespace, service, url string) (phases, error) {
 	ctx, cancel := context.WithTimeout(ctx, 4*time.Minute)
 	defer cancel()
-	if err := c.AwaitNoPods(ctx, namespace, serviceName); err != nil {
+	if err := c.AwaitNoPods(ctx, namespace, service); err != nil {
 		return phases{}, fmt.Errorf("wait for the service to sleep: %w", err)
 	}
 	// Let the machine become idle: work left from removing the last pod must not count in the next
@@ -100,7 +81,7 @@ func measure(ctx context.Context, c *cluster.Cluster, namespace, url string) (ph
 		return phases{}, ctx.Err()
 	case <-time.After(2 * time.Second):
 	}
-	watched, err := watchScale(ctx, c, namespace, serviceName, 0)
+	watched, err := watchScale(ctx, c, namespace, service, 0)
 	if err != nil {
 		return phases{}, err
 	}

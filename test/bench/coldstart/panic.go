@@ -23,7 +23,8 @@ const (
 // burster applies a service with one to three pods that handle one request at a time. Half a minute
 // after a burst it is back at one pod.
 func burster(ctx context.Context, c *cluster.Cluster, namespace, image string) (url string, err error) {
-	return apply(ctx, c, namespace, panicName, image, "autoscaling.knative.dev/min-scale: \"1\"\n        autoscaling.knative.dev/max-scale: \"3\"", 1)
+	return c.ApplyFunction(ctx, namespace, cluster.Function{Name: panicName, Image: image, Spec: cluster.Object{"containerConcurrency": 1},
+		Annotations: map[string]string{"autoscaling.knative.dev/window": "6s", "autoscaling.knative.dev/min-scale": "1", "autoscaling.knative.dev/max-scale": "3"}})
 }
 
 // panicked returns the time from the second request of a burst, the first that is queued, until the
