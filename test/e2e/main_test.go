@@ -200,10 +200,9 @@ func (v service) manifest() string {
 	for key, value := range v.annotations {
 		fmt.Fprintf(&b, "        %s: %q\n", key, value)
 	}
+	b.WriteString("    spec:\n")
 	if v.bare {
-		b.WriteString("    spec:\n      automountServiceAccountToken: false\n")
-	} else {
-		b.WriteString("    spec:\n")
+		b.WriteString("      automountServiceAccountToken: false\n")
 	}
 	fmt.Fprintf(&b, "      containerConcurrency: %d\n      containers:\n", v.concurrency)
 	image := v.image

@@ -20,8 +20,9 @@ import (
 )
 
 const (
-	// FailAfter is how long a request waits for a revision that is said to be unable to start: a
-	// condition may be older than the attempt that this very request caused.
+	// FailAfter is how long a request waits for a revision that is said to be unable to start, and
+	// how long that must have been said: a condition may be older than the attempt that this very
+	// request caused, and a first failure may pass.
 	FailAfter = 3 * time.Second
 	// RoomAfter is the same for a pod that no node takes. Nodes that lost the API server are gone
 	// for the scheduler until they report, every ten seconds, and pods that end make room.

@@ -225,8 +225,6 @@ func TestWhatAMappingMayReferTo(t *testing.T) {
 			func(s *stage) { s.store.Put(things, thing("http://example.org")) }, "False ResolveFailed"},
 		{"a kind that nobody knows", duckv1.KReference{Kind: "Nothing", Name: "hello", APIVersion: "things.example.org/v1"}, func(*stage) {},
 			"False ResolveFailed"},
-		{"a group without a version", duckv1.KReference{Kind: "Thing", Name: "hello", Group: "things.example.org"}, func(*stage) {},
-			"False ResolveFailed"},
 		{"another namespace", duckv1.KReference{Kind: "Service", Name: "hello", Namespace: "other", APIVersion: "serving.knative.dev/v1"}, func(*stage) {},
 			"False ResolveFailed"},
 	} {
