@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -28,13 +29,13 @@ func (t trouble) none() bool { return t.reason == "" }
 // comes first, then that of the newest pod.
 //
 //	the pod                                      condition            reason
-//	a container exited with N != 0               ContainerHealthy     ExitCodeN (not while it runs again in a
-//	                                                                  revision that was up once)
+//	it was evicted or rejected by its node       ResourcesAvailable   the pod's reason
+//	a container exited with N != 0               ContainerHealthy     ExitCodeN, until the pod is ready (but see
+//	                                                                  endedBadly)
 //	a container's image cannot be pulled         ResourcesAvailable   ErrImagePull, ImagePullBackOff, InvalidImageName ...
 //	a container cannot be created or started     ResourcesAvailable   CreateContainerConfigError, RunContainerError ...
 //	it cannot be scheduled                       ResourcesAvailable   Unschedulable
-//	it was evicted or rejected by its node       ResourcesAvailable   the pod's reason
-func podTrouble(pods []*corev1.Pod, wasUp, alwaysSchedulable bool) trouble {
+func podTrouble(template *corev1.PodSpec, pods []*corev1.Pod, alwaysSchedulable bool) trouble {
 	sorted := slices.SortedFunc(slices.Values(pods), func(a, b *corev1.Pod) int {
 		return cmp.Or(b.CreationTimestamp.Compare(a.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
 	})
@@ -43,7 +44,7 @@ func podTrouble(pods []*corev1.Pod, wasUp, alwaysSchedulable bool) trouble {
 		if !pod.DeletionTimestamp.IsZero() || podReady(pod) {
 			continue
 		}
-		t := troubleOf(pod, wasUp, alwaysSchedulable)
+		t := troubleOf(template, pod, alwaysSchedulable)
 		if t.container {
 			return t
 		}
@@ -54,14 +55,19 @@ func podTrouble(pods []*corev1.Pod, wasUp, alwaysSchedulable bool) trouble {
 	return found
 }
 
-func troubleOf(pod *corev1.Pod, wasUp, alwaysSchedulable bool) trouble {
+func troubleOf(template *corev1.PodSpec, pod *corev1.Pod, alwaysSchedulable bool) trouble {
+	// The kubelet ends the containers of a pod that it evicts. That is not their fault.
+	if pod.Status.Phase == corev1.PodFailed && pod.Status.Reason != "" {
+		return trouble{reason: pod.Status.Reason, message: pod.Status.Message}
+	}
+	notReadySince := notReadySince(pod)
 	statuses := slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses)
 	for _, status := range statuses {
 		if status.Name == names.QueueProxyContainer {
 			continue // it exits because the user's container did
 		}
-		if ended := endedBadly(status, wasUp); ended != nil {
-			return trouble{container: true, reason: fmt.Sprintf("ExitCode%d", ended.ExitCode), message: exitMessage(status.Name, ended)}
+		if ended := endedBadly(status, notReadySince); ended != nil {
+			return trouble{container: true, reason: fmt.Sprintf("ExitCode%d", ended.ExitCode), message: exitMessage(template, status.Name, ended)}
 		}
 	}
 	for _, status := range statuses {
@@ -74,21 +80,39 @@ func troubleOf(pod *corev1.Pod, wasUp, alwaysSchedulable bool) trouble {
 			return trouble{reason: c.Reason, message: c.Message}
 		}
 	}
-	if pod.Status.Phase == corev1.PodFailed && pod.Status.Reason != "" {
-		return trouble{reason: pod.Status.Reason, message: pod.Status.Message}
-	}
 	return trouble{}
 }
 
-// endedBadly returns the failure of a container. In a revision that was up once, a container that
-// runs again has not failed: a restart by a liveness probe is no reason to reject requests. In
-// another revision it has failed until it is ready, or the conditions would change with every
-// restart.
-func endedBadly(status corev1.ContainerStatus, wasUp bool) *corev1.ContainerStateTerminated {
-	if status.State.Running != nil && (wasUp || status.Ready) {
+// notReadySince is when the pod was ready last, or else when it was made.
+func notReadySince(pod *corev1.Pod) time.Time {
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.PodReady && c.Status != corev1.ConditionTrue {
+			return c.LastTransitionTime.Time
+		}
+	}
+	return pod.CreationTimestamp.Time
+}
+
+// endedBadly returns the failure of a container. It stays while the container runs again, or the
+// conditions would change with every restart: a container without a readiness probe is ready for
+// Kubernetes as soon as it runs. The exception is a container whose last run was good, because the
+// pod was ready in it: a restart by a liveness probe is no reason to reject requests.
+//
+//	the container                 the pod was ready in its last run   it failed
+//	runs                          yes                                 no
+//	runs                          no                                  if it ended with N != 0
+//	ended with 0, an init one     any                                 no
+//	ended, or waits               any                                 if it ended with N != 0, or is in back-off
+func endedBadly(status corev1.ContainerStatus, notReadySince time.Time) *corev1.ContainerStateTerminated {
+	last := status.LastTerminationState.Terminated
+	if status.State.Running != nil && last != nil && !last.StartedAt.IsZero() && notReadySince.After(last.StartedAt.Time) {
 		return nil
 	}
-	for _, ended := range []*corev1.ContainerStateTerminated{status.State.Terminated, status.LastTerminationState.Terminated} {
+	// Of an init container that is done, Kubernetes says that it is ready.
+	if now := status.State.Terminated; now != nil && now.ExitCode == 0 && status.Ready {
+		return nil
+	}
+	for _, ended := range []*corev1.ContainerStateTerminated{status.State.Terminated, last} {
 		// Exit code 0 is a failure too, but only the kubelet's back-off tells it from a restart.
 		backingOff := status.State.Waiting != nil && status.State.Waiting.Reason == "CrashLoopBackOff"
 		if ended != nil && (ended.ExitCode != 0 || backingOff) {
@@ -98,15 +122,34 @@ func endedBadly(status corev1.ContainerStatus, wasUp bool) *corev1.ContainerStat
 	return nil
 }
 
-func exitMessage(container string, ended *corev1.ContainerStateTerminated) string {
+func exitMessage(template *corev1.PodSpec, container string, ended *corev1.ContainerStateTerminated) string {
 	text := strings.TrimSpace(ended.Message)
 	switch {
+	case ended.Reason == "OOMKilled":
+		if text != "" {
+			text = " Its last words: " + text
+		}
+		return fmt.Sprintf("Container failed with: OOMKilled (container %q, exit code %d): it took more memory than its limit%s. Raise that limit, or let it use less.%s",
+			container, ended.ExitCode, memoryLimit(template, container), text)
 	case text != "":
 		return "Container failed with: " + text
 	case ended.Reason != "" && ended.Reason != "Error":
 		return fmt.Sprintf("Container failed with: %s (container %q, exit code %d)", ended.Reason, container, ended.ExitCode)
 	}
 	return fmt.Sprintf("Container failed with: container %q ended with exit code %d and said nothing", container, ended.ExitCode)
+}
+
+// memoryLimit is " of ..." if the container has a limit. A node that is full kills without one.
+func memoryLimit(template *corev1.PodSpec, container string) string {
+	if template == nil {
+		template = &corev1.PodSpec{}
+	}
+	for _, c := range slices.Concat(template.InitContainers, template.Containers) {
+		if limit, ok := c.Resources.Limits[corev1.ResourceMemory]; ok && c.Name == container {
+			return " of " + limit.String()
+		}
+	}
+	return ", or than its node had"
 }
 
 func waitMessage(status corev1.ContainerStatus, w *corev1.ContainerStateWaiting) string {

@@ -7,6 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
@@ -24,27 +25,40 @@ func TestPodTroubleNamesTheOneReasonAUserNeeds(t *testing.T) {
 		return corev1.ContainerStatus{Name: name, State: corev1.ContainerState{
 			Terminated: &corev1.ContainerStateTerminated{ExitCode: code, Reason: "Error", Message: message}}}
 	}
+	began := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	restarted := func(code int32, now corev1.ContainerState) corev1.ContainerStatus {
-		return corev1.ContainerStatus{Name: "user", State: now, LastTerminationState: corev1.ContainerState{
-			Terminated: &corev1.ContainerStateTerminated{ExitCode: code}}}
+		return corev1.ContainerStatus{Name: "user", State: now, Ready: now.Running != nil, LastTerminationState: corev1.ContainerState{
+			Terminated: &corev1.ContainerStateTerminated{ExitCode: code, StartedAt: metav1.NewTime(began)}}}
 	}
 	running := corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}
 	backOff := corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}}
 	pod := func(statuses ...corev1.ContainerStatus) *corev1.Pod {
 		return &corev1.Pod{Status: corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: statuses}}
 	}
+	notReady := func(since time.Duration, p *corev1.Pod) *corev1.Pod {
+		p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionFalse,
+			LastTransitionTime: metav1.NewTime(began.Add(since))})
+		return p
+	}
 	unschedulable := &corev1.Pod{Status: corev1.PodStatus{Conditions: []corev1.PodCondition{
 		{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: "Unschedulable", Message: "no node"}}}}
 	leaving := pod(ended("user", 3, ""))
 	leaving.DeletionTimestamp = &metav1.Time{Time: time.Now()}
-	evicted := &corev1.Pod{Status: corev1.PodStatus{Phase: corev1.PodFailed, Reason: "Evicted", Message: "disk"}}
+	evicted := &corev1.Pod{Status: corev1.PodStatus{Phase: corev1.PodFailed, Reason: "Evicted", Message: "disk",
+		ContainerStatuses: []corev1.ContainerStatus{ended("user", 137, "")}}}
+	initDone := restarted(2, corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}})
+	initDone.Ready = true
+	killed := ended("user", 137, "last words")
+	killed.State.Terminated.Reason = "OOMKilled"
 	initFails := &corev1.Pod{Status: corev1.PodStatus{InitContainerStatuses: []corev1.ContainerStatus{ended("prepare", 2, "no schema")}}}
 
+	template := &corev1.PodSpec{Containers: []corev1.Container{{Name: "user", Resources: corev1.ResourceRequirements{
+		Limits: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("64Mi")}}}}}
 	for _, tt := range []struct {
-		why                string
-		pods               []*corev1.Pod
-		wasUp, schedulable bool
-		want               trouble
+		why         string
+		pods        []*corev1.Pod
+		schedulable bool
+		want        trouble
 	}{
 		{why: "no pod"},
 		{why: "starting is no trouble", pods: []*corev1.Pod{pod(waiting("user", "ContainerCreating"))}},
@@ -57,9 +71,13 @@ func TestPodTroubleNamesTheOneReasonAUserNeeds(t *testing.T) {
 		{why: "the sidecar's exit follows from another and is not told", pods: []*corev1.Pod{pod(ended(names.QueueProxyContainer, 1, "x"))}},
 		{why: "an exit beats a pull", pods: []*corev1.Pod{pod(waiting("other", "ErrImagePull")), pod(ended("user", 5, "x"))},
 			want: trouble{true, "ExitCode5", "Container failed with: x"}},
-		{why: "never up: running again changes nothing", pods: []*corev1.Pod{pod(restarted(7, running))},
+		{why: "running again changes nothing before the pod is ready", pods: []*corev1.Pod{notReady(-time.Second, pod(restarted(7, running)))},
 			want: trouble{true, "ExitCode7", `Container failed with: container "user" ended with exit code 7 and said nothing`}},
-		{why: "was up: running again is its chance", wasUp: true, pods: []*corev1.Pod{pod(restarted(7, running))}},
+		{why: "it was ready in its last run: running again is its chance", pods: []*corev1.Pod{notReady(time.Hour, pod(restarted(7, running)))}},
+		{why: "an init container that failed and is done", pods: []*corev1.Pod{{Status: corev1.PodStatus{InitContainerStatuses: []corev1.ContainerStatus{initDone}}}}},
+		{why: "too little memory, whatever it said last", pods: []*corev1.Pod{pod(killed)},
+			want: trouble{true, "ExitCode137", `Container failed with: OOMKilled (container "user", exit code 137): it took more memory than its limit of 64Mi. ` +
+				`Raise that limit, or let it use less. Its last words: last words`}},
 		{why: "ends again and again without error", pods: []*corev1.Pod{pod(restarted(0, backOff))},
 			want: trouble{true, "ExitCode0", `Container failed with: container "user" ended with exit code 0 and said nothing`}},
 		{why: "an image that is not there", pods: []*corev1.Pod{pod(waiting("user", "ImagePullBackOff"))},
@@ -70,7 +88,7 @@ func TestPodTroubleNamesTheOneReasonAUserNeeds(t *testing.T) {
 		{why: "a pod on its way out tells nothing", pods: []*corev1.Pod{leaving}},
 	} {
 		t.Run(tt.why, func(t *testing.T) {
-			if got := podTrouble(tt.pods, tt.wasUp, tt.schedulable); got != tt.want {
+			if got := podTrouble(template, tt.pods, tt.schedulable); got != tt.want {
 				t.Errorf("got %+v, want %+v", got, tt.want)
 			}
 		})

@@ -141,7 +141,7 @@ func (r *reconciler) reconcile(ctx context.Context, rev *servingv1.Revision) (ti
 	if !r.resolve(rev, s) {
 		return 0, nil
 	}
-	var o observation
+	o := observation{template: &rev.Spec.PodSpec}
 	if o.pods, err = r.podsOf(rev); err != nil {
 		return 0, err
 	}

@@ -26,6 +26,8 @@ const (
 
 // observation is what a Revision's status depends on, apart from the Revision.
 type observation struct {
+	// template is what the user asked for.
+	template   *corev1.PodSpec
 	deployment *appsv1.Deployment
 	autoscaler *autoscalingv1alpha1.PodAutoscaler
 	pods       []*corev1.Pod
@@ -49,7 +51,7 @@ func (o observation) failing(s *settings.Snapshot) trouble {
 	if readyPods(o.pods) > 0 || o.asleep() {
 		return trouble{}
 	}
-	if t := podTrouble(o.pods, o.initialized(), s.Deployment.PodIsAlwaysSchedulable); !t.none() {
+	if t := podTrouble(o.template, o.pods, s.Deployment.PodIsAlwaysSchedulable); !t.none() {
 		return t
 	}
 	if d := o.deployment; d != nil && d.Spec.Replicas != nil && *d.Spec.Replicas > 0 {
