@@ -14,9 +14,7 @@ import (
 	"os"
 	"runtime/debug"
 
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/cache"
 
 	"ebb.dev/ebb/internal/run"
 	"ebb.dev/ebb/internal/telemetry"
@@ -75,9 +73,9 @@ func serve(ctx context.Context, tree *cgroup.Tree, node, socket, metrics string,
 	if err != nil {
 		return fmt.Errorf("read the cluster's access: %w", err)
 	}
-	client, err := pods.Client(config)
+	source, err := pods.Source(config, node)
 	if err != nil {
-		return fmt.Errorf("build client: %w", err)
+		return err
 	}
 	meminfo, err := os.ReadFile("/proc/meminfo")
 	if err != nil {
@@ -92,8 +90,7 @@ func serve(ctx context.Context, tree *cgroup.Tree, node, socket, metrics string,
 
 	post, registry, all := guard.NewPost(), telemetry.NewRegistry(), pods.New()
 	all.Cgroups, all.Port, all.Log = tree, standby.Port, log
-	all.Link = link.Options{Allowed: post.Allowed, Away: post.Away, Swap: swap, Clock: link.SinceBoot, Count: observe(registry, all.Count, post.Allowed), Log: log}
-	source := cache.NewListWatchFromClient(client, "pods", "", fields.OneTermEqualSelector("spec.nodeName", node))
+	all.Link = link.Options{Allowed: post.Allowed, Away: post.Away, Swap: swap, Pool: link.NewPool(), Clock: link.SinceBoot, Count: observe(registry, all.Count, post.Allowed), Log: log}
 	parts := []run.Part{
 		{Name: "guard", Run: func(ctx context.Context) error { return post.Serve(ctx, socket) }},
 		{Name: "pods", Run: func(ctx context.Context) error { return all.Run(ctx, source) }},

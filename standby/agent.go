@@ -40,6 +40,8 @@ func (a *Agent) Receive(m Message, now time.Duration) (work Work, answer *Messag
 	if m.Verb != Freeze && m.Verb != Thaw || m.Number <= a.last {
 		return Nothing, nil, false
 	}
+	// Both sides have one clock, so an order that is valid for longer was not made by queue-proxy.
+	m.Expires = min(m.Expires, now+OrderTime)
 	a.last, a.next, a.waiting = m.Number, m, true
 	if a.busy != Nothing {
 		return Nothing, nil, true

@@ -45,6 +45,22 @@ func TestMessagesThatAreRefused(t *testing.T) {
 }
 
 // What is read is written as it was, or in one canonical form, and never longer than a line.
+// An order that says that it is valid for ever would be carried out long after the pod took the
+// containers for running.
+func TestNoOrderIsValidForLong(t *testing.T) {
+	a := Agent{}
+	if work, _, ok := a.Receive(Message{Verb: Thaw, Number: 1}, time.Hour); work != ThawAll || !ok {
+		t.Fatal(work, ok)
+	}
+	if _, _, ok := a.Receive(Message{Verb: Freeze, Number: 2, Level: Frozen, Expires: 1<<63 - 1}, time.Hour); !ok {
+		t.Fatal("the order is refused")
+	}
+	work, answer := a.Done("", time.Hour+OrderTime+1)
+	if work != Nothing || answer == nil || answer.Verb != Failed || a.Frozen {
+		t.Errorf("the agent does %v and answers %+v", work, answer)
+	}
+}
+
 func FuzzParse(f *testing.F) {
 	for _, line := range []string{"hello 1", "hello 1 uid", "freeze 2 frozen 99", "thaw 3", "froze 2 compressed", "thawed 3", "failed 2 text with  blanks"} {
 		f.Add(line)

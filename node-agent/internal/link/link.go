@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+	"golang.org/x/time/rate"
 
 	"ebb.dev/ebb/standby"
 )
@@ -40,7 +41,9 @@ type Options struct {
 	// Away returns a channel that is closed when the guard is away.
 	Away func() <-chan struct{}
 	// Swap reports whether containers can be compressed.
-	Swap  bool
+	Swap bool
+	// Pool bounds the work of all pods of the node.
+	Pool  *Pool
 	Clock func() time.Duration // since boot
 	Count Count
 	Log   *slog.Logger
@@ -60,13 +63,19 @@ const (
 	firstRetry = time.Second
 	lastRetry  = 30 * time.Second
 	thawRetry  = 50 * time.Millisecond
+	// orderRate and orderBurst bound the orders that are taken of a pod. One that sleeps and wakes
+	// without a pause gives fewer: it rests for two seconds before it sleeps.
+	orderRate  = 2 // a second
+	orderBurst = 8
 )
 
 // Run keeps a connection to the pod until ctx ends. When it returns, the containers run.
 func Run(ctx context.Context, o Options) {
+	// It outlives a connection, so that a pod gains nothing by a new one.
+	orders := rate.NewLimiter(orderRate, orderBurst)
 	for retry := firstRetry; ctx.Err() == nil; {
 		began := time.Now()
-		err := once(ctx, o)
+		err := once(ctx, o, orders)
 		if ctx.Err() != nil {
 			return
 		}
@@ -83,7 +92,7 @@ func Run(ctx context.Context, o Options) {
 }
 
 // once is one connection, from dialling to the moment when the containers run again.
-func once(ctx context.Context, o Options) error {
+func once(ctx context.Context, o Options, orders *rate.Limiter) error {
 	away := o.Away()
 	if !o.Allowed() {
 		return errors.New("the guard is away")
@@ -98,7 +107,7 @@ func once(ctx context.Context, o Options) error {
 	if err := greet(conn, lines, o); err != nil {
 		return err
 	}
-	c := &connection{o: o, conn: conn, agent: standby.Agent{Swap: o.Swap}, done: make(chan error, 1)}
+	c := &connection{o: o, conn: conn, rate: orders, agent: standby.Agent{Swap: o.Swap}, done: make(chan error, 1)}
 	return c.run(ctx, lines, away)
 }
 
@@ -139,6 +148,7 @@ func read(lines *bufio.Reader) (standby.Message, error) {
 type connection struct {
 	o     Options
 	conn  net.Conn
+	rate  *rate.Limiter
 	agent standby.Agent
 	done  chan error // of the work under way
 	stop  context.CancelFunc
@@ -152,14 +162,18 @@ type received struct {
 // run carries out orders, one at a time, until the connection or ctx ends and the containers run.
 func (c *connection) run(ctx context.Context, lines *bufio.Reader, away <-chan struct{}) error {
 	orders := make(chan received)
-	ended := make(chan struct{})
-	defer close(ended)
+	reading, ended := context.WithCancel(context.Background())
+	defer ended()
 	go func(to chan<- received) { // end forgets orders
 		for {
 			m, err := read(lines)
+			if err == nil {
+				// A pod that gives too many orders waits for its own.
+				_ = c.rate.Wait(reading)
+			}
 			select {
 			case to <- received{m, err}:
-			case <-ended:
+			case <-reading.Done():
 				return
 			}
 			if err != nil {
@@ -238,20 +252,23 @@ func (c *connection) start(work standby.Work) {
 	c.stop = stop
 	go func() {
 		began := time.Now()
-		var err error
-		switch work {
-		case standby.FreezeAll:
-			err = c.o.Containers.Freeze(ctx)
-		case standby.Compress:
-			err = c.o.Containers.Compress(ctx)
-		case standby.ThawAll:
-			if err = c.o.Containers.Thaw(); err != nil {
-				c.o.Log.Error("cannot thaw a pod", "pod", c.o.Pod, "error", err)
-				time.Sleep(thawRetry)
+		err := c.o.Pool.do(ctx, work, func() error {
+			began = time.Now()
+			switch work {
+			case standby.FreezeAll:
+				return c.o.Containers.Freeze(ctx)
+			case standby.Compress:
+				return c.o.Containers.Compress(ctx)
+			default:
+				return c.o.Containers.Thaw()
 			}
-		}
+		})
 		stop()
 		c.o.Count.Worked(work, time.Since(began), err)
+		if err != nil && work == standby.ThawAll {
+			c.o.Log.Error("cannot thaw a pod", "pod", c.o.Pod, "error", err)
+			time.Sleep(thawRetry)
+		}
 		c.done <- err
 	}()
 }

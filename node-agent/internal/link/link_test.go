@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/time/rate"
+
 	"ebb.dev/ebb/standby"
 )
 
@@ -69,7 +71,7 @@ func start(t *testing.T) *pod {
 	go func() {
 		defer close(p.ended)
 		Run(ctx, Options{Pod: "default/hello", UID: "uid", Address: netip.MustParseAddrPort(l.Addr().String()), Containers: p,
-			Allowed: p.guard.Load, Away: p.gone, Swap: true, Clock: SinceBoot, Count: p, Log: slog.New(slog.DiscardHandler)})
+			Allowed: p.guard.Load, Away: p.gone, Swap: true, Pool: NewPool(), Clock: SinceBoot, Count: p, Log: slog.New(slog.DiscardHandler)})
 	}()
 	t.Cleanup(func() { l.Close(); stop(); <-p.ended })
 	return p
@@ -223,7 +225,7 @@ func TestNoGuardNoConnection(t *testing.T) {
 	p.guard.Store(false)
 	close(p.away)
 	p.expectEnd()
-	if err := once(t.Context(), Options{Allowed: p.guard.Load, Away: p.gone}); err == nil {
+	if err := once(t.Context(), Options{Allowed: p.guard.Load, Away: p.gone}, rate.NewLimiter(1, 1)); err == nil {
 		t.Error("dialled without a guard")
 	}
 }

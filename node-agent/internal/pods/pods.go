@@ -16,7 +16,6 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"ebb.dev/ebb/node-agent/internal/link"
-	"ebb.dev/ebb/standby"
 )
 
 // Cgroups are the containers of all pods of the node.
@@ -80,7 +79,7 @@ func (p *Pods) Count() int {
 // see takes the newest version of a pod.
 func (p *Pods) see(pod *Pod) {
 	address, err := netip.ParseAddr(pod.Status.PodIP)
-	if pod.Annotations[standby.Containers] == "" || pod.DeletionTimestamp != nil || pod.Status.Phase != "Running" || err != nil {
+	if !pod.sleeps() || err != nil {
 		p.leave(pod.UID)
 		return
 	}
