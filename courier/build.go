@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"net/http"
 	"net/netip"
 	"os"
 	"strconv"
@@ -36,7 +35,7 @@ import (
 type options struct {
 	namespace, pod, listenIP string
 	autoscaler               string // host:port for stats
-	gateway                  string // host:port instead of each service's host, "" in a pod
+	gateway                  string // host:port instead of the local gateway's Service, "" in a pod
 	dir                      string // of JetStream
 	credentials              string // of the NATS server that exists
 }
@@ -79,9 +78,6 @@ type courier struct {
 	registry *prometheus.Registry
 }
 
-// mostConnections bounds the connections to the gateway.
-const mostConnections = 4096
-
 // build makes the parts, each after those that it uses.
 func build(ctx context.Context, o options, kube kubernetes.Interface, ebb versioned.Interface, s *settings.Store, keys func() wire.Keys, log *slog.Logger) (*courier, error) {
 	began := s.Load().Courier
@@ -92,7 +88,7 @@ func build(ctx context.Context, o options, kube kubernetes.Interface, ebb versio
 	}
 	c := &courier{options: o, settings: s, began: began, log: log, store: kept, registry: telemetry.NewRegistry()}
 	c.routes = (&routes.Table{Ebb: ebb, Settings: s, ClusterDomain: clusterdomain.Read()}).Start()
-	c.deliver = (&deliver.Manager{Store: kept, Routes: c.routes.Delivery(), Client: client(o.gateway), Log: log}).Start()
+	c.deliver = (&deliver.Manager{Store: kept, Routes: c.routes.Delivery(), Client: toGateway(o.gateway, s, clusterdomain.Read()), Log: log}).Start()
 	c.accept = (&accept.Handler{Store: kept, Routes: c.routes.Acceptance(), Queues: c.deliver, Log: log, Now: time.Now}).Start()
 	services := &egress.Services{Kube: kube, Server: os.Getenv("KUBERNETES_SERVICE_HOST")}
 	c.callback = &callback.Caller{Store: kept, Counts: &c.deliver.Counts, Log: log,
@@ -110,24 +106,4 @@ func build(ctx context.Context, o options, kube kubernetes.Interface, ebb versio
 		return nil, fmt.Errorf("listen: %w", err)
 	}
 	return c, nil
-}
-
-// client sends the requests of calls. The Host of a request names the service; where the gateway
-// is, DNS says, as for each client inside the cluster.
-func client(gateway string) *http.Client {
-	dialer := &net.Dialer{Timeout: 5 * time.Second, KeepAlive: 30 * time.Second}
-	return &http.Client{
-		// A service that redirects has answered.
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-		Transport: &http.Transport{
-			DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
-				if gateway != "" {
-					address = gateway
-				}
-				return dialer.DialContext(ctx, network, address)
-			},
-			MaxIdleConns: mostConnections, MaxIdleConnsPerHost: 256, MaxConnsPerHost: mostConnections, IdleConnTimeout: time.Minute,
-			DisableCompression: true, MaxResponseHeaderBytes: 256 << 10,
-		},
-	}
 }
