@@ -223,7 +223,7 @@ func TestARevisionThatCannotStartAnswersWithItsReason(t *testing.T) {
 // An outage that made a request wait is no reason to refuse it once the first pod fails: it may be
 // the node that is not back yet.
 func TestARequestThatWaitedForLongIsNotRefusedAtTheFirstFailure(t *testing.T) {
-	for reason, after := range map[string]time.Duration{"ErrImagePull": FailAfter, "Unschedulable": RoomAfter} {
+	for reason, after := range map[string]time.Duration{"ErrImagePull": FailAfter, "Unschedulable": RoomAfter, "Unschedulable: 0/1 nodes are available": RoomAfter} {
 		synctest.Test(t, func(t *testing.T) {
 			q := newQueue(0)
 			held := ask(t.Context(), q)

@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -27,7 +28,7 @@ const (
 	// RoomAfter is the same for a pod that no node takes. Nodes that lost the API server are gone
 	// for the scheduler until they report, every ten seconds, and pods that end make room.
 	RoomAfter = 15 * time.Second
-	// unschedulable is the failure for which RoomAfter is: the reason of the Revision's condition.
+	// unschedulable is the reason for which RoomAfter is. A failure begins with its reason.
 	unschedulable = "Unschedulable"
 	// attemptEnds is how long without a request the next one counts as a new attempt to start the
 	// revision.
@@ -289,7 +290,7 @@ func (q *Queue) dispatchLocked() {
 // failsLocked is when what has waited since then is told that the revision cannot start.
 func (q *Queue) failsLocked(since time.Time) time.Time {
 	lasts := FailAfter
-	if q.failure == unschedulable {
+	if reason, _, _ := strings.Cut(q.failure, ":"); reason == unschedulable {
 		lasts = RoomAfter
 	}
 	own, all := since.Add(FailAfter), q.failing.Add(lasts)

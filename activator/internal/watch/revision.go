@@ -55,14 +55,29 @@ func seconds(value *int64, otherwise int64) time.Duration {
 	return time.Duration(otherwise) * time.Second
 }
 
-// failureOf is the reason why no pod of the revision can start, or "". It reaches clients, so it
-// leaves out the condition's message, which may hold the last lines of a container's log.
+// longestFailure bounds a failure in bytes: it is in each answer, and in memory for each revision.
+const longestFailure = 600
+
+// failureOf is the reason why no pod of the revision can start and the words of its condition, or
+// "". It reaches clients, so it leaves out what a container said last, which is the end of its log.
 func failureOf(r *servingv1.Revision) string {
 	for _, t := range []string{string(servingv1.RevisionConditionContainerHealthy), string(servingv1.RevisionConditionResourcesAvailable)} {
 		for _, c := range r.Status.Conditions {
-			if string(c.Type) == t && c.Status == corev1.ConditionFalse {
-				return cmp.Or(c.Reason, "NotReady")
+			if string(c.Type) != t || c.Status != corev1.ConditionFalse {
+				continue
 			}
+			words := c.Message
+			if c.Type == servingv1.RevisionConditionContainerHealthy {
+				words = servingv1.WithoutLastWords(words)
+			}
+			failure := cmp.Or(c.Reason, "NotReady")
+			if words = strings.Join(strings.Fields(words), " "); words != "" {
+				failure += ": " + words
+			}
+			if len(failure) > longestFailure {
+				failure = strings.ToValidUTF8(failure[:longestFailure], "") + "..."
+			}
+			return failure
 		}
 	}
 	return ""

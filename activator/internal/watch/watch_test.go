@@ -3,6 +3,7 @@ package watch
 import (
 	"context"
 	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
@@ -67,7 +68,17 @@ func TestInfoOf(t *testing.T) {
 		{"image cannot be pulled", func(r *servingv1.Revision) {
 			r.Status.Conditions = duckv1.Conditions{{Type: servingv1.RevisionConditionContainerHealthy, Status: corev1.ConditionTrue},
 				{Type: servingv1.RevisionConditionResourcesAvailable, Status: corev1.ConditionFalse, Reason: "ImagePullBackOff", Message: "no such image"}}
-		}, with(func(i *backends.Info) { i.Failure = "ImagePullBackOff" })},
+		}, with(func(i *backends.Info) { i.Failure = "ImagePullBackOff: no such image" })},
+		{"a long message is cut, in one line", func(r *servingv1.Revision) {
+			r.Status.Conditions = duckv1.Conditions{{Type: servingv1.RevisionConditionResourcesAvailable, Status: corev1.ConditionFalse,
+				Reason: "FailedMount", Message: "no\nä" + strings.Repeat("ä", 1000)}}
+		}, with(func(i *backends.Info) { i.Failure = "FailedMount: no " + strings.Repeat("ä", 292) + "..." })},
+		{"nor what it said before it was killed", func(r *servingv1.Revision) {
+			r.Status.Conditions = duckv1.Conditions{{Type: servingv1.RevisionConditionContainerHealthy, Status: corev1.ConditionFalse, Reason: "ExitCode137",
+				Message: `Container failed with: OOMKilled (container "user", exit code 137): it took more memory than its limit. Its last words: password=hunter2`}}
+		}, with(func(i *backends.Info) {
+			i.Failure = `ExitCode137: Container failed with: OOMKilled (container "user", exit code 137): it took more memory than its limit.`
+		})},
 		{"what a container said before it ended is not for clients", func(r *servingv1.Revision) {
 			r.Status.Conditions = duckv1.Conditions{{Type: servingv1.RevisionConditionContainerHealthy, Status: corev1.ConditionFalse, Reason: "ExitCode1",
 				Message: "Container failed with: panic: password=hunter2"}}

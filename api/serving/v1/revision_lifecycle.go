@@ -1,7 +1,10 @@
 package v1
 
 import (
+	"strings"
+
 	"fmt"
+	"regexp"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -101,4 +104,25 @@ func (rs *RevisionStatus) InitializeConditions() {
 // MissingImageMessage says why the image of a container cannot be found.
 func MissingImageMessage(image, message string) string {
 	return fmt.Sprintf("Unable to fetch image %q: failed to resolve image to digest: %s", image, message)
+}
+
+// The words around what a container said last, in the message of ContainerHealthy.
+const (
+	ContainerFailedWith = "Container failed with: "
+	ContainerLastWords  = " Its last words: "
+)
+
+// knownOfAFailure is what Kubernetes knows of a container's failure. Anything else is the
+// container's own.
+var knownOfAFailure = regexp.MustCompile(`^` + ContainerFailedWith + `(container "[^"]+" ended with exit code \d+ and said nothing|` +
+	`\w+ \(container "[^"]+", exit code \d+\)|OOMKilled \(container "[^"]+", exit code \d+\): it took more memory .*)$`)
+
+// WithoutLastWords returns the message without what the container said, for those who must not read
+// its log. It is "" if nothing is left.
+func WithoutLastWords(message string) string {
+	message, _, _ = strings.Cut(message, ContainerLastWords)
+	if knownOfAFailure.MatchString(message) {
+		return message
+	}
+	return ""
 }

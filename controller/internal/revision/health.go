@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"ebb.dev/ebb/api/names"
+	servingv1 "ebb.dev/ebb/api/serving/v1"
 )
 
 // trouble is why a pod of a revision does not run, as its condition shows it. The zero value means
@@ -127,12 +128,12 @@ func exitMessage(template *corev1.PodSpec, container string, ended *corev1.Conta
 	switch {
 	case ended.Reason == "OOMKilled":
 		if text != "" {
-			text = " Its last words: " + text
+			text = servingv1.ContainerLastWords + text
 		}
 		return fmt.Sprintf("Container failed with: OOMKilled (container %q, exit code %d): it took more memory than its limit%s. Raise that limit, or let it use less.%s",
 			container, ended.ExitCode, memoryLimit(template, container), text)
 	case text != "":
-		return "Container failed with: " + text
+		return servingv1.ContainerFailedWith + text
 	case ended.Reason != "" && ended.Reason != "Error":
 		return fmt.Sprintf("Container failed with: %s (container %q, exit code %d)", ended.Reason, container, ended.ExitCode)
 	}
