@@ -28,7 +28,7 @@ type service struct {
 	annotations string
 	// most limits the requests in flight to what one pod can queue, about ten times its
 	// concurrency. With a target-burst-capacity of 0 no activator queues them, so after a pause of
-	// any component the load must not exceed what one pod accepts.
+	// any component the load must not exceed what one pod accepts, with the few of rude clients.
 	most int
 }
 
@@ -38,8 +38,8 @@ type service struct {
 var services = []service{
 	{name: "free", concurrency: 0, query: "?sleep=5", share: 0.6, most: 500},
 	{name: "limited", concurrency: 10, query: "?sleep=20", share: 0.3, most: 100},
-	{name: "single", concurrency: 1, query: "?sleep=10", share: 0.05, most: 10},
-	{name: "spare", concurrency: 1, query: "?sleep=10", share: 0.05, most: 10, annotations: `
+	{name: "single", concurrency: 1, query: "?sleep=10", share: 0.05, most: 7},
+	{name: "spare", concurrency: 1, query: "?sleep=10", share: 0.05, most: 7, annotations: `
         autoscaling.ebb.dev/standby: "2"
         autoscaling.ebb.dev/scale-buffer: "2"`},
 	{name: "napping", concurrency: 0, query: "?sleep=5", every: 7 * time.Second, most: 10, annotations: `

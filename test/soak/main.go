@@ -1,8 +1,11 @@
 // Command soak keeps several services under load while it disturbs them in the ways that happen in
-// a cluster, and counts each request that did not get a 2xx. It prints JSON lines and a summary. It
-// exits with status 1 if a request was lost, or if it sent too few to mean anything. Half of the
-// requests are POSTs with a body. With -faults it breaks the cluster instead: its programs, Ebb's
-// components and what is around them, one after another, and prints what the requests saw of each.
+// a cluster, and counts each request that did not get a 2xx, or got an answer that is not its own.
+// Each request and its answer carry a tag, to tell. Other clients, which are not counted, leave
+// early, do not read, and send HEAD to a program that answers it with a body. It prints JSON lines
+// and a summary. It exits with status 1 if a request was lost or got another's answer, or if it
+// sent too few to mean anything. Half of the requests are POSTs with a body. With -faults it breaks
+// the cluster instead: its programs, Ebb's components and what is around them, one after another,
+// and prints what the requests saw of each.
 //
 // Owns: its own namespace. Reads: objects and responses. Writes: Services and annotations of
 // Revisions; it deletes pods of these services and of the activator. Never: sends a request twice,

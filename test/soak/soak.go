@@ -63,13 +63,20 @@ func (s *soak) run(ctx context.Context) (err error) {
 	}
 	probers := map[string]*probe.Prober{}
 	began := map[string]time.Time{}
-	for _, service := range services {
+	var counts rude
+	harassing, calm := context.WithCancel(ctx)
+	defer calm()
+	var harassed sync.WaitGroup
+	for i, service := range services {
 		url, err := s.apply(ctx, service)
 		if err != nil {
 			return err
 		}
 		began[service.name] = time.Now()
-		probers[service.name] = probe.StartOnce(s.Client(time.Minute), url+service.query, s.interval(service), service.most, bodySize)
+		probers[service.name] = probe.StartTagged(s.Client(time.Minute), url+service.query, s.interval(service), service.most, bodySize)
+		if service.every == 0 { // the others' pods are to sleep
+			harassed.Go(func() { s.harass(harassing, url, uint64(i), &counts) })
+		}
 	}
 	watching, stopWatching := context.WithCancel(context.Background())
 	defer stopWatching()
@@ -83,7 +90,9 @@ func (s *soak) run(ctx context.Context) (err error) {
 	} else {
 		disturbed, disturbErr = s.disturb(ctx)
 	}
-	sent, failed, resets, skipped := 0, 0, 0, 0
+	calm()
+	harassed.Wait()
+	sent, failed, resets, skipped, stray := 0, 0, 0, 0, 0
 	p99, longest := 0.0, time.Duration(0)
 	pace := pace{asked: float64(s.rps)}
 	for name, prober := range probers {
@@ -93,8 +102,9 @@ func (s *soak) run(ctx context.Context) (err error) {
 		pace.add(report, lasted)
 		allowed += excused(report, lossy)
 		sent, failed, resets, skipped = sent+report.Sent, failed+report.Failed, resets+report.Resets, skipped+report.Skipped
+		stray += report.Stray
 		p99 = max(p99, result.Milliseconds(report.Quantile(0.99)))
-		line := result.Fields{"service": name, "requests": report.Sent, "failed": report.Failed, "resets": report.Resets, "not_sent": report.Skipped,
+		line := result.Fields{"service": name, "requests": report.Sent, "failed": report.Failed, "resets": report.Resets, "stray": report.Stray, "not_sent": report.Skipped,
 			"p50_ms": result.Milliseconds(report.Quantile(0.5)), "p99_ms": result.Milliseconds(report.Quantile(0.99)),
 			"slowest_ms": result.Milliseconds(report.Slowest.Took), "slowest_sent": report.Slowest.Sent.UTC().Format("15:04:05.000")}
 		if err := s.out.Line(line); err != nil {
@@ -103,12 +113,16 @@ func (s *soak) run(ctx context.Context) (err error) {
 	}
 	stopWatching()
 	watched.Wait()
-	if err := s.out.Summary(result.Fields{"requests": sent, "failed": failed, "may_be_lost": allowed, "resets": resets, "not_sent": skipped, "p99_ms": p99,
+	if err := s.out.Summary(result.Fields{"requests": sent, "failed": failed, "may_be_lost": allowed, "resets": resets, "stray": stray, "not_sent": skipped, "p99_ms": p99,
+		"left_early": counts.left.Load(), "left_unread": counts.unread.Load(), "heads_with_body": counts.heads.Load(),
 		"achieved_rps": math.Round(pace.achieved), "disturbances": disturbed, "seed": s.seed, "seconds": math.Round(longest.Seconds())}); err != nil {
 		return err
 	}
 	if failed > allowed {
 		disturbErr = errors.Join(disturbErr, fmt.Errorf("%d of %d requests did not get a 2xx, %d of which may be lost", failed, sent, allowed))
+	}
+	if stray > 0 {
+		disturbErr = errors.Join(disturbErr, fmt.Errorf("%d of %d requests got an answer that is not their own; no fault excuses that", stray, sent))
 	}
 	return errors.Join(disturbErr, pace.err())
 }

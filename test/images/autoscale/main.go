@@ -5,6 +5,7 @@
 // Query parameters of any path, applied in this order:
 //
 //	sleep=<milliseconds>  wait before answering (at most 10 minutes)
+//	deaf=1                ... to the end, also when the client has left
 //	fetch=<URL>           read that page over HTTP; 502 if it cannot be read
 //	bloat=<MiB>           touch that much memory while answering (at most 1024)
 //	prime=<n>             count the primes up to n (at most 10 million)
@@ -12,6 +13,9 @@
 //	size=<bytes>          answer with a body of that many bytes (at most 64 MiB)
 //	stamp=1               tell when the work began and ended, in X-Work-Begun and X-Work-Ended
 //	                      (nanoseconds since 1970)
+//	tag=<text>            answer with that text in a line, and the request's body (at most 1 MiB)
+//	unasked=<ms>          so long after the answer, send bytes that no request asked for, as programs
+//	                      do that answer HEAD with a body (HTTP/1.1; at most 10 s)
 //
 // Paths: /healthz, /env (JSON of the environment), /echo (JSON of method, host, headers and body
 // size), /count (JSON: requests of this process so far, in flight now, maximum in flight),
@@ -101,6 +105,7 @@ func run(ctx context.Context, started time.Time) error {
 		Handler:           newHandler(started, text, workers),
 		Protocols:         protocols,
 		ReadHeaderTimeout: 30 * time.Second,
+		ConnContext:       withConn,
 	}
 	failed := make(chan error, 1)
 	go func() { failed <- server.ListenAndServe() }()
@@ -179,9 +184,13 @@ func (h *handler) hello(w http.ResponseWriter, r *http.Request) {
 	if work.sleep > 0 {
 		timer := time.NewTimer(work.sleep)
 		defer timer.Stop()
+		left := r.Context().Done()
+		if work.deaf {
+			left = nil
+		}
 		select {
 		case <-timer.C:
-		case <-r.Context().Done():
+		case <-left:
 			return
 		}
 	}
@@ -198,6 +207,10 @@ func (h *handler) hello(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("X-Work-Ended", strconv.FormatInt(time.Now().UnixNano(), 10))
 	}
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	if work.tag != "" || work.unasked >= 0 {
+		h.tagged(w, r, work)
+		return
+	}
 	if work.size > 0 {
 		w.Header().Set("Content-Length", strconv.Itoa(work.size))
 		w.WriteHeader(work.status)
@@ -293,8 +306,9 @@ type work struct {
 	sleep                 time.Duration
 	bloatMiB, prime, size int
 	status                int
-	fetch                 string
-	stamp                 bool
+	fetch, tag            string
+	stamp, deaf           bool
+	unasked               time.Duration // -1: nothing
 }
 
 func parseWork(query url.Values) (work, error) {
@@ -302,7 +316,15 @@ func parseWork(query url.Values) (work, error) {
 	if err != nil {
 		return work{}, err
 	}
-	w := work{sleep: time.Duration(sleep) * time.Millisecond, fetch: query.Get("fetch"), stamp: query.Get("stamp") == "1"}
+	w := work{sleep: time.Duration(sleep) * time.Millisecond, fetch: query.Get("fetch"), tag: query.Get("tag"),
+		stamp: query.Get("stamp") == "1", deaf: query.Get("deaf") == "1", unasked: -1}
+	if text := query.Get("unasked"); text != "" {
+		after, err := boundedNumber(text, "unasked", 0, 10_000)
+		if err != nil {
+			return work{}, err
+		}
+		w.unasked = time.Duration(after) * time.Millisecond
+	}
 	if w.bloatMiB, err = boundedNumber(query.Get("bloat"), "bloat", 0, 1024); err != nil {
 		return work{}, err
 	}

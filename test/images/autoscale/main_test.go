@@ -1,7 +1,11 @@
 package main
 
 import (
+	"bufio"
 	"encoding/json"
+	"fmt"
+	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -28,6 +32,8 @@ func TestQueryDecidesTheAnswer(t *testing.T) {
 		{"health", "/healthz", 200, "ok"},
 		{"informational status is refused", "/?status=101", 400, "status 101: want 200 to 599\n"},
 		{"too much memory is refused", "/?bloat=9999", 400, "bloat=\"9999\": want a whole number from 0 to 1024\n"},
+		{"a tag", "/?tag=mine", 200, "mine\n"},
+		{"unasked bytes far too late are refused", "/?unasked=10001", 400, "unasked=\"10001\": want a whole number from 0 to 10000\n"},
 		{"negative sleep is refused", "/?sleep=-1", 400, "sleep=\"-1\": want a whole number from 0 to 600000\n"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -125,5 +131,39 @@ func TestItSpeaksGRPCsHealthService(t *testing.T) {
 	result := reply.Result()
 	if body := reply.Body.String(); body != "\x00\x00\x00\x00\x02\x08\x01" || result.Trailer.Get("Grpc-Status") != "0" {
 		t.Errorf("%q, trailers %v", body, result.Trailer)
+	}
+}
+
+func TestItSendsBytesThatNobodyAskedFor(t *testing.T) {
+	server := httptest.NewUnstartedServer(newHandler(time.Now(), "hi", 0))
+	server.Config.ConnContext = withConn
+	server.Start()
+	defer server.Close()
+	for _, first := range []string{"HEAD /?tag=a&unasked=1", "GET /?tag=a&status=204&unasked=1", "GET /?tag=a&unasked=0"} {
+		c, err := net.Dial("tcp", server.Listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		c.SetDeadline(time.Now().Add(time.Minute))
+		method, _, _ := strings.Cut(first, " ")
+		fmt.Fprintf(c, "%s HTTP/1.1\r\nHost: h\r\n\r\nPOST /?tag=b HTTP/1.1\r\nHost: h\r\nContent-Length: 4\r\n\r\nbody", first)
+		r := bufio.NewReader(c)
+		for i, want := range []string{"a\n", "unasked\n", "b\nbody"} {
+			if i > 0 {
+				method = "GET"
+			}
+			response, err := http.ReadResponse(r, &http.Request{Method: method})
+			if err != nil {
+				t.Fatalf("%s, answer %d: %v", first, i, err)
+			}
+			body, err := io.ReadAll(response.Body)
+			if i == 0 && (method == "HEAD" || response.StatusCode == 204) {
+				want = ""
+			}
+			if err != nil || string(body) != want {
+				t.Errorf("%s, answer %d: %q %v, want %q", first, i, body, err, want)
+			}
+		}
 	}
 }

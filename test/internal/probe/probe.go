@@ -12,6 +12,7 @@ import (
 	"io"
 	"maps"
 	"math"
+	"math/rand/v2"
 	"net/http"
 	"strings"
 	"sync"
@@ -120,6 +121,7 @@ func (s Span) Meets(other Span) bool { return !s.To.Before(other.From) && !other
 type Report struct {
 	Sent, Failed int
 	Resets       int            // failed requests whose connection broke
+	Stray        int            // failed requests that got an answer, or a part of one, that is not their own
 	Failures     []Reply        // the first failures
 	Lost         []Span         // from when to when failed requests were under way, at most maxLost
 	Skipped      int            // due but not sent, because too many were in flight
@@ -203,15 +205,55 @@ func StartOnce(client *http.Client, url string, interval time.Duration, most, si
 	return start(interval, most, func(n int) Reply { return once(client, url, n%2*size) })
 }
 
-// once sends a GET, or with a size a POST of size bytes. The Transport cannot retry a request that
+// StartTagged is StartOnce for a program that answers as the test image does with the query tag:
+// the tag in a line, and the request's body. An answer that has anything else is stray, and failed.
+func StartTagged(client *http.Client, url string, interval time.Duration, most, size int) *Prober {
+	separator := "?"
+	if strings.Contains(url, "?") {
+		separator = "&"
+	}
+	return start(interval, most, func(n int) Reply {
+		tag := fmt.Sprintf("tag-%x", rand.Uint64())
+		body := strings.Repeat(tag+" ", size/len(tag)+1)[:n%2*size]
+		return own(send(client, url+separator+"tag="+tag, strings.NewReader(body), len(body)), tag, body)
+	})
+}
+
+// StrayError says that an answer is not the request's own.
+type StrayError struct{ Tag, Body string }
+
+func (e *StrayError) Error() string {
+	return fmt.Sprintf("the answer is not its own: it begins with %.200q, want %q", e.Body, e.Tag)
+}
+
+// own makes an error of a reply that is not to the request with the tag and the body.
+func own(r Reply, tag, body string) Reply {
+	whole := tag + "\n" + body
+	switch {
+	case r.Err == nil && r.Status/100 == 2 && r.Body != whole: // also what is not from the program
+	case r.Status/100 == 2 && !strings.HasPrefix(whole, r.Body): // it was cut
+	case r.Status/100 != 2 && strings.Contains(r.Body, "tag-"):
+	default:
+		return r
+	}
+	r.Err = &StrayError{tag, r.Body}
+	return r
+}
+
+// once sends a GET, or with a size a POST of size bytes.
+func once(client *http.Client, url string, size int) Reply {
+	return send(client, url, io.LimitReader(zeros{}, int64(size)), size)
+}
+
+// send sends a GET, or with a size a POST with the body. The Transport cannot retry a request that
 // has a body without Request.GetBody. It finds out that a body is empty only by reading it, so the
 // GET on the wire has no body.
-func once(client *http.Client, url string, size int) Reply {
+func send(client *http.Client, url string, body io.Reader, size int) Reply {
 	method := http.MethodGet
 	if size > 0 {
 		method = http.MethodPost
 	}
-	request, err := http.NewRequestWithContext(context.Background(), method, url, io.NopCloser(io.LimitReader(zeros{}, int64(size))))
+	request, err := http.NewRequestWithContext(context.Background(), method, url, io.NopCloser(body))
 	if err != nil {
 		return Reply{Sent: time.Now(), Err: err}
 	}
@@ -291,6 +333,9 @@ func (p *Prober) record(reply Reply) {
 	if !reply.OK() {
 		p.seen.Failed++
 		p.seen.Statuses[reply.Status]++
+		if _, stray := errors.AsType[*StrayError](reply.Err); stray {
+			p.seen.Stray++
+		}
 		if len(p.seen.Lost) < maxLost {
 			p.seen.Lost = append(p.seen.Lost, Span{reply.Sent, reply.Sent.Add(reply.Took)})
 		}

@@ -135,3 +135,45 @@ func TestWhatIsTooMuchAtOnceIsSkippedAndSaid(t *testing.T) {
 		t.Errorf("%d sent, %d failed, %d skipped: %v", report.Sent, report.Failed, report.Skipped, report.Err(3))
 	}
 }
+
+// An answer that is another's is a failure and is counted; one that was cut or refused is a failure
+// only.
+func TestStrayAnswersAreCounted(t *testing.T) {
+	const tag, body = "tag-1", "tag-1 tag-1"
+	for _, c := range []struct {
+		name      string
+		reply     Reply
+		ok, stray bool
+	}{
+		{"its own", Reply{Status: 200, Body: tag + "\n" + body}, true, false},
+		{"another's", Reply{Status: 200, Body: "tag-2\n" + body}, false, true},
+		{"another's in the middle", Reply{Status: 200, Body: tag + "\ntag-1 tag-2"}, false, true},
+		{"less, as if it were whole", Reply{Status: 200, Body: tag + "\n"}, false, true},
+		{"none", Reply{Status: 200}, false, true},
+		{"cut", Reply{Status: 200, Body: tag + "\nta", Err: io.ErrUnexpectedEOF}, false, false},
+		{"cut, and another's", Reply{Status: 200, Body: "tag-2", Err: io.ErrUnexpectedEOF}, false, true},
+		{"refused", Reply{Status: 503, Body: "no room"}, false, false},
+		{"refused with what another sent", Reply{Status: 503, Body: "tag-2"}, false, true},
+		{"no answer", Reply{Err: io.EOF}, false, false},
+	} {
+		p := &Prober{seen: Report{Bodies: map[string]int{}, Statuses: map[int]int{}}, kept: map[int]int{}}
+		p.record(own(c.reply, tag, body))
+		if got := p.Seen(); (got.Failed == 0) != c.ok || (got.Stray == 1) != c.stray {
+			t.Errorf("%s: %d failed, %d stray", c.name, got.Failed, got.Stray)
+		}
+	}
+}
+
+func TestStartTaggedAsksForItsTag(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Query().Get("sleep") != "5" {
+			t.Errorf("the query is %q", r.URL.RawQuery)
+		}
+		body, _ := io.ReadAll(r.Body)
+		io.WriteString(w, r.URL.Query().Get("tag")+"\n"+string(body))
+	}))
+	defer server.Close()
+	if report := StartTagged(server.Client(), server.URL+"?sleep=5", time.Millisecond, 100, 1000).StopAfter(t.Context(), 20); report.Failed > 0 {
+		t.Errorf("%d failed: %v", report.Failed, report.Failures)
+	}
+}
