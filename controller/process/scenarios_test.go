@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	autoscalingv1alpha1 "ebb.dev/ebb/api/autoscaling/v1alpha1"
+	"ebb.dev/ebb/api/names"
 	servingv1 "ebb.dev/ebb/api/serving/v1"
 	"ebb.dev/ebb/settings"
 )
@@ -299,7 +300,8 @@ func merge(into, from map[string]any) {
 	}
 }
 
-// route plays the route reconciler: it resolves the latest and is Ready at once. `route name=x`.
+// route plays the route reconciler: it resolves the latest, makes the gateways lead there and is
+// Ready at once. `route name=x`, or `route name=x refused=why`: nothing can be written.
 func (w *world) route(args map[string]string) {
 	typed(w, routesResource, args["name"], func(route *servingv1.Route) {
 		s := &route.Status
@@ -315,9 +317,29 @@ func (w *world) route(args map[string]string) {
 		}
 		manager := route.GetConditionSet().Manage(s)
 		manager.MarkTrue(servingv1.RouteConditionAllTrafficAssigned)
-		manager.MarkTrue(servingv1.RouteConditionIngressReady)
 		manager.MarkTrue(servingv1.RouteConditionCertificateProvisioned)
+		if args["refused"] != "" {
+			manager.MarkFalse(servingv1.RouteConditionIngressReady, args["refused"], "")
+			return
+		}
+		manager.MarkTrue(servingv1.RouteConditionIngressReady)
+		w.lead(route)
 	})
+}
+
+// lead writes the HTTPRoute of a Route.
+func (w *world) lead(route *servingv1.Route) {
+	var backends []any
+	for _, target := range route.Status.Traffic {
+		backends = append(backends, map[string]any{"name": target.RevisionName, "port": int64(80)})
+	}
+	w.store.Put(httpRoutes, &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "gateway.networking.k8s.io/v1", "kind": "HTTPRoute",
+		"metadata": map[string]any{"name": route.Name + ".ns.example.com", "namespace": "ns",
+			"labels": map[string]any{names.RouteLabel: route.Name},
+			"ownerReferences": []any{map[string]any{"apiVersion": "serving.knative.dev/v1", "kind": "Route", "name": route.Name,
+				"uid": string(route.UID), "controller": true}}},
+		"spec": map[string]any{"rules": []any{map[string]any{"backendRefs": backends}}}}})
 }
 
 func number(t *testing.T, text string) int32 {

@@ -123,6 +123,7 @@ func newWorld(t *testing.T) *world {
 		{hpas, withUID, made.Autoscaling().V2().HorizontalPodAutoscalers().Informer()},
 		{configMaps, selectors[revision.PageSelector], pages.Core().V1().ConfigMaps().Informer()},
 		{coreServices, ofRevisions, published.Core().V1().Services().Informer()},
+		{httpRoutes, labels.Everything(), w.world.GatewayInformers.Gateway().V1().HTTPRoutes().Informer()},
 		{endpointSlices, ofRevisions, published.Discovery().V1().EndpointSlices().Informer()},
 		{endpointSlices, selectors[discoveryv1.LabelServiceName+"=activator-service"], ofActivators.Discovery().V1().EndpointSlices().Informer()},
 	}
@@ -135,6 +136,7 @@ func newWorld(t *testing.T) *world {
 	w.stopCaches = sync.OnceFunc(func() { close(stop) })
 	t.Cleanup(w.stopCaches)
 	w.world.EbbInformers.Start(stop)
+	w.world.GatewayInformers.Start(stop)
 	made.Start(stop)
 	published.Start(stop)
 	pages.Start(stop)

@@ -2,7 +2,8 @@
 //
 // Owns: the annotation serving.knative.dev/routes of both, the label routingState and the
 // annotation routingStateModified of Revisions, the finalizer of Routes. Reads: Services, Routes,
-// Configurations, Revisions. Writes: merge patches of these keys alone. Never: a status.
+// Configurations, Revisions, HTTPRoutes. Writes: merge patches of these keys alone. Never: a
+// status; takes a Route from a revision that its HTTPRoutes name.
 package labeler
 
 import (
@@ -15,13 +16,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
-	"knative.dev/pkg/apis"
+	gatewaylisters "sigs.k8s.io/gateway-api/pkg/client/listers/apis/v1"
 
 	listers "ebb.dev/ebb/api/client/listers/serving/v1"
 	ebb "ebb.dev/ebb/api/client/versioned"
 	"ebb.dev/ebb/api/names"
 	servingv1 "ebb.dev/ebb/api/serving/v1"
 	"ebb.dev/ebb/controller/internal/apply"
+	"ebb.dev/ebb/controller/internal/gateway"
 	"ebb.dev/ebb/controller/internal/reconcile"
 )
 
@@ -31,14 +33,16 @@ type reconciler struct {
 	services       listers.ServiceLister
 	configurations listers.ConfigurationLister
 	revisions      listers.RevisionLister
+	httpRoutes     gatewaylisters.HTTPRouteLister
 	now            func() time.Time
 }
 
 // New returns the labeler. Its keys are Routes.
 func New(w *reconcile.World) *reconcile.Controller {
 	serving := w.EbbInformers.Serving().V1()
+	httpRoutes := w.GatewayInformers.Gateway().V1().HTTPRoutes()
 	r := &reconciler{client: w.Ebb, terminating: w.Terminating, now: w.Now, services: serving.Services().Lister(),
-		configurations: serving.Configurations().Lister(), revisions: serving.Revisions().Lister()}
+		configurations: serving.Configurations().Lister(), revisions: serving.Revisions().Lister(), httpRoutes: httpRoutes.Lister()}
 	c := reconcile.Kind[*servingv1.Route]{
 		Name: "labeler", Informer: serving.Routes().Informer(), World: w, KeepStatus: true,
 		Client:    func(ns string) reconcile.Client[*servingv1.Route] { return w.Ebb.ServingV1().Routes(ns) },
@@ -51,6 +55,7 @@ func New(w *reconcile.World) *reconcile.Controller {
 	// A new revision of a Configuration, or one with a name that a Route has, needs its labels.
 	c.Watch(serving.Configurations().Informer(), func(object any) []reconcile.Key { return routesOf(object) })
 	c.Watch(serving.Revisions().Informer(), func(object any) []reconcile.Key { return routesOf(object) })
+	c.Watch(httpRoutes.Informer(), reconcile.ControllerOf("Route"))
 	return c
 }
 
@@ -102,11 +107,31 @@ func (r *reconciler) label(ctx context.Context, route *servingv1.Route) error {
 			return err
 		}
 	}
-	// Until a changed Route is Ready, the revisions of its old state may still serve.
-	if ready := route.Status.GetCondition(apis.ConditionReady); route.Status.ObservedGeneration != route.Generation || ready.IsUnknown() {
+	// Until the gateways follow a changed Route, the revisions of its old state serve. They may
+	// never follow it: then what their HTTPRoutes name goes on serving.
+	if followed := route.Status.GetCondition(servingv1.RouteConditionIngressReady); route.Status.ObservedGeneration != route.Generation || !followed.IsTrue() {
 		return nil
 	}
+	if err := r.led(route, want); err != nil {
+		return err
+	}
 	return r.clear(ctx, route, want)
+}
+
+// led adds the revisions that the HTTPRoutes of the Route name.
+func (r *reconciler) led(route *servingv1.Route, want targets) error {
+	list, err := r.httpRoutes.HTTPRoutes(route.Namespace).List(labels.SelectorFromSet(labels.Set{names.RouteLabel: route.Name}))
+	if err != nil {
+		return err
+	}
+	for _, h := range list {
+		if metav1.IsControlledBy(h, route) {
+			for service := range gateway.Services(h) {
+				want.revisions[service] = true // the public Service has the revision's name
+			}
+		}
+	}
+	return nil
 }
 
 // clearAll is called for a Route that is being deleted. What the Route led to is left alone if it

@@ -14,11 +14,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	autoscalingv1alpha1 "ebb.dev/ebb/api/autoscaling/v1alpha1"
 	"ebb.dev/ebb/api/names"
 	servingv1 "ebb.dev/ebb/api/serving/v1"
 	"ebb.dev/ebb/controller/internal/apply"
+	"ebb.dev/ebb/controller/internal/gateway"
 	"ebb.dev/ebb/settings"
 )
 
@@ -35,6 +37,9 @@ const parkAfter = time.Minute
 //	set         reserve        deleted                           no
 //	set         not reserve    created again; then the           no
 //	                           annotation is removed
+//
+// A revision that an HTTPRoute names is not parked, whatever its state: an update of a Route that
+// cannot be written leaves the gateways where they are.
 //
 // The patch that sets it has the resource version of the Revision in reserve, so it fails if the
 // labeler was faster. If the labeler is slower, the Route waits until the annotation is removed.
@@ -65,8 +70,12 @@ func wantsNothing(pa *autoscalingv1alpha1.PodAutoscaler, defaultClass string) bo
 		pa.Status.DesiredScale != nil && *pa.Status.DesiredScale == 0
 }
 
-// park sets the annotation. The next reconcile deletes the children.
+// park sets the annotation, unless gateways lead to the revision. The next reconcile deletes the
+// children.
 func (r *reconciler) park(ctx context.Context, rev *servingv1.Revision, wasUp bool) error {
+	if led, err := r.led.To(rev.Namespace, names.PublicService(rev.Name)); err != nil || led {
+		return err
+	}
 	how := names.ParkedNeverUp
 	if wasUp {
 		how = names.ParkedWasUp
@@ -177,4 +186,19 @@ func (r *reconciler) parkedRevision(object any) []types.NamespacedName {
 		return nil
 	}
 	return []types.NamespacedName{{Namespace: rev.Namespace, Name: rev.Name}}
+}
+
+// revisionsLed maps an HTTPRoute to the revisions in reserve that it names, or named: they may be
+// parked now.
+func (r *reconciler) revisionsLed(object any) (keys []types.NamespacedName) {
+	h, ok := object.(*gatewayv1.HTTPRoute)
+	if !ok {
+		return nil
+	}
+	for name := range gateway.Services(h) {
+		if rev, err := r.revisions.Revisions(h.Namespace).Get(name); err == nil && rev.RoutingState() == names.RoutingReserve {
+			keys = append(keys, types.NamespacedName{Namespace: h.Namespace, Name: name})
+		}
+	}
+	return keys
 }

@@ -3,7 +3,8 @@
 //
 // Owns: a Revision's status; the Deployment, except for replicas; the PodAutoscaler's spec and
 // metadata. Reads: Revisions, their Configurations, Deployments, PodAutoscalers and pods; the
-// ConfigMaps with waiting pages and the Routes of fallback Services; registries, for digests.
+// ConfigMaps with waiting pages and the Routes of fallback Services; HTTPRoutes; registries, for
+// digests.
 // Writes: Deployments, PodAutoscalers; the annotation of parked Revisions (park.go). Never:
 // replicas of an existing Deployment, pods, a PodAutoscaler's status.
 package revision
@@ -30,6 +31,7 @@ import (
 	"ebb.dev/ebb/controller/internal/apply"
 	"ebb.dev/ebb/controller/internal/certificate"
 	"ebb.dev/ebb/controller/internal/digest"
+	"ebb.dev/ebb/controller/internal/gateway"
 	"ebb.dev/ebb/controller/internal/reconcile"
 	"ebb.dev/ebb/settings"
 )
@@ -49,6 +51,7 @@ type reconciler struct {
 	services       corelisters.ServiceLister            // of revisions
 	slices         discoverylisters.EndpointSliceLister // of these
 	certificates   *certificate.Keeper                  // of queue-proxies
+	led            gateway.Led                          // by HTTPRoutes
 	routes         listers.RouteLister                  // of fallback Services
 	pages          corelisters.ConfigMapLister          // with waiting pages
 }
@@ -60,6 +63,7 @@ func New(w *reconcile.World, tokenKey func() []byte, digests *digest.Resolver) *
 	services, slices := published.Core().V1().Services(), published.Discovery().V1().EndpointSlices()
 	autoscalers := w.EbbInformers.Autoscaling().V1alpha1().PodAutoscalers()
 	pages := w.Kubernetes("", PageSelector).Core().V1().ConfigMaps()
+	httpRoutes := w.GatewayInformers.Gateway().V1().HTTPRoutes().Informer()
 	r := &reconciler{
 		world: w, digests: digests,
 		keys:        newPodKeys(w.Kube, tokenKey, w.Now, serving.Revisions().Lister()),
@@ -68,6 +72,7 @@ func New(w *reconcile.World, tokenKey func() []byte, digests *digest.Resolver) *
 		pods:        made.Core().V1().Pods().Lister(),
 		revisions:   serving.Revisions().Lister(), services: services.Lister(), slices: slices.Lister(),
 		configurations: serving.Configurations().Lister(),
+		led:            gateway.NewLed(httpRoutes),
 		routes:         serving.Routes().Lister(), pages: pages.Lister(),
 	}
 	c := reconcile.Kind[*servingv1.Revision]{
@@ -96,6 +101,7 @@ func New(w *reconcile.World, tokenKey func() []byte, digests *digest.Resolver) *
 	c.Watch(made.Core().V1().Pods().Informer(), reconcile.Label(names.RevisionLabel))
 	c.Watch(services.Informer(), r.parkedRevision)
 	c.Watch(slices.Informer(), r.parkedRevision)
+	c.Watch(httpRoutes, r.revisionsLed)
 	named := indexNamed(serving.Revisions().Informer())
 	c.Watch(serving.Routes().Informer(), named(byFallback))
 	c.Watch(pages.Informer(), named(byPage))

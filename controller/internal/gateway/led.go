@@ -1,0 +1,53 @@
+package gateway
+
+import (
+	"fmt"
+
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/utils/ptr"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+)
+
+// byService indexes HTTPRoutes by the Services of their namespace that they name.
+const byService = "service"
+
+// Led tells which Services HTTPRoutes name. Requests may go there, whatever the objects say that
+// the HTTPRoutes were made from: an update of those may not have got as far as the gateways.
+type Led struct{ httpRoutes cache.Indexer }
+
+// NewLed reads the HTTPRoutes of an informer that has not started yet.
+func NewLed(informer cache.SharedIndexInformer) Led {
+	if _, there := informer.GetIndexer().GetIndexers()[byService]; !there {
+		err := informer.AddIndexers(cache.Indexers{byService: func(object any) (keys []string, _ error) {
+			if h, ok := object.(*gatewayv1.HTTPRoute); ok {
+				for name := range Services(h) {
+					keys = append(keys, h.Namespace+"/"+name)
+				}
+			}
+			return keys, nil
+		}})
+		if err != nil {
+			panic(fmt.Sprintf("index HTTPRoutes by Service: %v", err)) // only a started informer refuses
+		}
+	}
+	return Led{informer.GetIndexer()}
+}
+
+// To reports whether an HTTPRoute names the Service.
+func (l Led) To(namespace, service string) (bool, error) {
+	list, err := l.httpRoutes.ByIndex(byService, namespace+"/"+service)
+	return len(list) > 0, err
+}
+
+// Services returns the names of the Services in its namespace that an HTTPRoute names.
+func Services(h *gatewayv1.HTTPRoute) map[string]bool {
+	out := map[string]bool{}
+	for _, rule := range h.Spec.Rules {
+		for _, ref := range rule.BackendRefs {
+			if string(ptr.Deref(ref.Namespace, gatewayv1.Namespace(h.Namespace))) == h.Namespace {
+				out[string(ref.Name)] = true
+			}
+		}
+	}
+	return out
+}
