@@ -1,0 +1,150 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"time"
+
+	"ebb.dev/ebb/test/internal/envoy"
+)
+
+// target is a proxy in front of the program.
+type target struct {
+	name, address string
+	stop          func()
+}
+
+type tools struct{ queueProxy, envoy string }
+
+// build builds queue-proxy as it is shipped, and installs Envoy if it is missing.
+func build(ctx context.Context, dir string) (t tools, err error) {
+	t.queueProxy = filepath.Join(dir, "queue-proxy")
+	command := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags=-s -w", "-o", t.queueProxy, "ebb.dev/ebb/queue-proxy")
+	command.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := command.CombinedOutput(); err != nil {
+		return t, fmt.Errorf("build queue-proxy: %w\n%s", err, out)
+	}
+	t.envoy, err = envoy.Find(ctx)
+	return t, err
+}
+
+// startAll starts all proxies in front of the program.
+func startAll(ctx context.Context, dir string, tools tools, program string) (targets []*target, err error) {
+	for _, start := range []func() (*target, error){
+		func() (*target, error) { return startQueueProxy(ctx, tools.queueProxy, program) },
+		func() (*target, error) { return startEnvoy(ctx, dir, tools.envoy, program) },
+		func() (*target, error) { return startReverseProxy(program), nil },
+	} {
+		var t *target
+		for range 3 { // another process may take a port
+			if t, err = start(); err == nil {
+				targets = append(targets, t)
+				break
+			}
+		}
+		if err != nil {
+			return targets, err
+		}
+	}
+	return targets, nil
+}
+
+func startQueueProxy(ctx context.Context, path, program string) (*target, error) {
+	_, port, err := net.SplitHostPort(program)
+	if err != nil {
+		return nil, err
+	}
+	address, err := freeAddress()
+	if err != nil {
+		return nil, err
+	}
+	_, serving, _ := net.SplitHostPort(address)
+	return launch(ctx, "queue_proxy", address, path, nil,
+		"SERVING_NAMESPACE=bench", "SERVING_SERVICE=bench", "SERVING_CONFIGURATION=bench", "SERVING_REVISION=bench-00001", "SERVING_POD=bench",
+		"SERVING_POD_IP=127.0.0.1", "QUEUE_SERVING_PORT="+serving, "USER_PORT="+port, "CONTAINER_CONCURRENCY=0", "REVISION_TIMEOUT_SECONDS=300",
+		"EBB_DRAIN_PORT=0", "EBB_STAT_PORT=0", "EBB_METRICS_PORT=0", "EBB_TOKEN=bench")
+}
+
+func startEnvoy(ctx context.Context, dir, path, program string) (*target, error) {
+	address, err := freeAddress()
+	if err != nil {
+		return nil, err
+	}
+	arguments, err := envoy.Arguments(dir, envoy.Proxy{Listen: address, Upstream: program})
+	if err != nil {
+		return nil, err
+	}
+	return launch(ctx, "envoy", address, path, arguments)
+}
+
+// startReverseProxy starts the one of net/http, in this process.
+func startReverseProxy(program string) *target {
+	transport := &http.Transport{MaxIdleConnsPerHost: 1000, DisableCompression: true}
+	proxy := httptest.NewUnstartedServer(&httputil.ReverseProxy{
+		Rewrite:   func(r *httputil.ProxyRequest) { r.SetURL(&url.URL{Scheme: "http", Host: program}) },
+		Transport: transport,
+		ErrorLog:  log.New(io.Discard, "", 0),
+	})
+	proxy.Config.ErrorLog = log.New(io.Discard, "", 0)
+	proxy.Start()
+	return &target{"reverse_proxy", proxy.Listener.Addr().String(), func() {
+		proxy.CloseClientConnections()
+		proxy.Close()
+		transport.CloseIdleConnections()
+	}}
+}
+
+func freeAddress() (string, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", fmt.Errorf("find a free port: %w", err)
+	}
+	defer l.Close()
+	return l.Addr().String(), nil
+}
+
+// launch starts a process and waits until it listens.
+func launch(ctx context.Context, name, address, path string, arguments []string, env ...string) (*target, error) {
+	command := exec.CommandContext(ctx, path, arguments...)
+	var output bytes.Buffer
+	command.Env, command.Stdout, command.Stderr = append(os.Environ(), env...), &output, &output
+	if err := command.Start(); err != nil {
+		return nil, fmt.Errorf("start %s: %w", name, err)
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		command.Wait()
+	}()
+	stop := func() {
+		command.Process.Kill()
+		<-ended
+	}
+	for deadline := time.Now().Add(15 * time.Second); ; {
+		c, err := net.Dial("tcp", address)
+		if err == nil {
+			c.Close()
+			return &target{name, address, stop}, nil
+		}
+		select {
+		case <-ended:
+			return nil, fmt.Errorf("%s has ended (%s):\n%s", name, command.ProcessState, &output)
+		case <-time.After(time.Millisecond):
+		}
+		if time.Now().After(deadline) {
+			stop()
+			return nil, fmt.Errorf("%s does not listen on %s: %w\n%s", name, address, err, &output)
+		}
+	}
+}
