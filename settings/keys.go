@@ -60,7 +60,7 @@ func sections(s *Snapshot) []section {
 			{"standby", "off", word(&a.Standby, rules.StandbyOff, rules.StandbyAuto), "Whether pods that are not needed sleep for a while before they are deleted. The annotation autoscaling.ebb.dev/standby on a template overrides it."},
 			{"standby-after", "10s", duration(&a.StandbyAfter, time.Second, forever, 1), "Time that a pod must not have been needed before it falls asleep."},
 			{"standby-max", "4h", duration(&a.StandbyMax, time.Second, forever, 1), "Longest time that a pod sleeps before it is deleted; also the upper bound of the annotation autoscaling.ebb.dev/standby-for."},
-			{"standby-memory", "10", number(&a.StandbyMemory, between(0, 100)), "Memory, in percent of the allocatable memory of all nodes, that sleeping pods may take. Beyond it those go whose memory is worth least."},
+			{"standby-memory", "10", number(&a.StandbyMemory, between(0, 100)), "Memory, in percent of the allocatable memory of all nodes, that sleeping pods may take. Beyond it those go whose memory is worth least. Pods that a number or a schedule asks for may take as much again, divided among their namespaces."},
 		}},
 		{DefaultsName, s.checkDefaults, slices.Concat([]key{
 			{"revision-timeout-seconds", "300", whole(&d.TimeoutSeconds, 1, math.MaxInt32), "timeoutSeconds of a revision that has none."},

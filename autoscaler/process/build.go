@@ -137,7 +137,9 @@ func build(config *rest.Config, kube kubernetes.Interface, keys func() wire.Keys
 		}}
 	budget := revision.NewBudget()
 	p.memory = &tend.Budget{Nodes: room.Nodes, Percent: func() float64 { return store.Load().Autoscaler.StandbyMemory },
-		Asleep: func() float64 { return p.index.Asleep(spec.UsualMemory, revision.CompressedShare) }, Charge: budget.Charge, Log: log}
+		Asleep: func() float64 {
+			return p.index.Asleep(spec.UsualMemory, revision.CompressedShare, budget.Granted)
+		}, Asked: budget.Asked, Charge: budget.Charge, Divide: budget.Divide, Log: log}
 	p.engine = loop.New(loop.Options{
 		Shards: 4, Clock: clock, Log: log, Source: source, Pods: p.index, Actor: p.writer, Scraper: p.scraper, Tender: p.tender,
 		Prober: act.NewProber(clusterdomain.Read()), Budget: budget, Observe: durations.reaction,

@@ -15,11 +15,12 @@ type Budget struct {
 	mutex   sync.Mutex
 	buckets map[string]*bucket
 	price   float64
+	shares
 }
 
 // Charge sets the price of the memory that sleeping pods take, 1 while there is enough. It rises
 // until those whose memory is worth least are gone. Pods that a number or a schedule asks for do
-// not pay.
+// not pay; see Ask.
 func (b *Budget) Charge(price float64) {
 	b.mutex.Lock()
 	defer b.mutex.Unlock()

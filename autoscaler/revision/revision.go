@@ -27,6 +27,8 @@ type Config struct {
 	// UID and Generation are those of the PodAutoscaler.
 	UID        string
 	Generation int64
+	// Name is the namespace and name of the revision.
+	Name string
 	// BudgetOwner names the service whose budget pays for scale-ups.
 	BudgetOwner string
 

@@ -93,6 +93,7 @@ func (r *Revision) stand(out *Outcome, budget *Budget, now time.Time) int32 {
 		spare = r.config.Buffer
 	}
 	if s == nil {
+		budget.Leave(r.config.Name)
 		return r.bounded(used+spare, want)
 	}
 	awake := r.awake.need(min(r.needed(out), want), s.After, now)
@@ -118,11 +119,25 @@ func (r *Revision) stand(out *Outcome, budget *Budget, now time.Time) int32 {
 	kept := r.keeper.Decide(worth, now)
 	r.lookAgain(kept.Until)
 	kept.Keep -= idle
-	if scheduled := r.at(s.Schedule, now); scheduled > kept.Keep {
-		kept.Keep, kept.Reason = scheduled, fmt.Sprintf("the schedule asks for %d (%s)", scheduled, kept.Reason)
+	if r.config.Zero.Unreachable {
+		kept.Keep, spare, kept.Reason = 0, 0, "no Route leads to the revision"
 	}
-	if spare -= idle; spare > kept.Keep {
-		kept.Keep, kept.Reason = spare, fmt.Sprintf("scale-buffer asks for %d more (%s)", spare, kept.Reason)
+	asked, why := int32(0), kept.Reason
+	if s.Always {
+		asked, kept.Keep = kept.Keep, 0
+	}
+	if scheduled := r.at(s.Schedule, now); scheduled > max(asked, kept.Keep) && !r.config.Zero.Unreachable {
+		asked, why = scheduled, fmt.Sprintf("the schedule asks for %d (%s)", scheduled, why)
+	}
+	if spare -= idle; spare > max(asked, kept.Keep) {
+		asked, why = spare, fmt.Sprintf("scale-buffer asks for %d more (%s)", spare, why)
+	}
+	asked = max(r.bounded(out.Awake+asked, 0)-out.Awake, 0)
+	if granted := budget.Ask(r.config.Name, asked, worth.Memory); granted < asked {
+		asked, why = granted, fmt.Sprintf("the namespace's share of standby-memory has room for %d of %d pods asleep (%s)", granted, asked, why)
+	}
+	if s.Always || asked > kept.Keep {
+		kept.Keep, kept.Reason = max(asked, kept.Keep), why
 	}
 	total := r.bounded(out.Awake+max(kept.Keep, 0), want)
 	kept.Keep = total - out.Awake
@@ -151,6 +166,7 @@ func (r *Revision) stir(out *Outcome, now time.Time) {
 	case !out.Step.Apply:
 	case c.Ready < awake:
 		out.Stir.Wake = min(awake-c.Ready, c.Asleep)
+	case r.config.Zero.Unreachable: // they go once the scale falls
 	default: // the pods that go are not put to sleep first
 		out.Stir.Sleep = max(min(c.Ready-awake, out.Replicas-awake-c.Asleep), 0)
 	}

@@ -19,6 +19,7 @@ type village struct {
 	// written counts scales, woken and slept pods.
 	written, woken, slept int32
 	last                  Outcome
+	budget                *Budget
 }
 
 func newVillage(t testing.TB, change func(*Config)) *village {
@@ -44,9 +45,9 @@ func (v *village) run(d time.Duration) {
 			v.Scraped(Scrape{}, v.now)
 		}
 		if decide {
-			v.obey(v.Decide(v.now, false, nil))
+			v.obey(v.Decide(v.now, false, v.budget))
 		}
-		v.obey(v.Decide(v.now, true, nil))
+		v.obey(v.Decide(v.now, true, v.budget))
 		v.Rest(v.now)
 	}
 }
@@ -141,7 +142,7 @@ func TestStandbyThatIsSwitchedOffWakesThePods(t *testing.T) {
 	off := *v.config
 	off.Standby = nil
 	v.Update(&off)
-	out := v.Decide(v.now, false, nil)
+	out := v.Decide(v.now, false, v.budget)
 	if out.Stir.Wake != 1 || out.Stir.Sleep != 0 {
 		t.Errorf("%+v", out.Stir)
 	}
@@ -318,3 +319,41 @@ func TestPodsThatSleepSurviveARestart(t *testing.T) {
 	b.run(5 * time.Hour)
 	b.want("forgotten", 0, 0)
 }
+
+// Nobody can reach a superseded revision, so its pods are not kept, whoever asked for them.
+func TestASupersededRevisionKeepsNoPodAsleep(t *testing.T) {
+	for name, change := range map[string]func(c *Config){
+		"auto":         func(*Config) {},
+		"a number":     func(c *Config) { c.Standby.Always, c.Standby.Most = true, 2 },
+		"a schedule":   func(c *Config) { c.Standby.Schedule = always(2) },
+		"scale-buffer": func(c *Config) { c.Buffer = 2 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			v := newVillage(t, change)
+			v.load = 1
+			v.run(time.Minute)
+			v.load = 0
+			v.run(2 * time.Minute)
+			if name != "scale-buffer" && v.counts.Asleep == 0 {
+				t.Fatalf("no pod sleeps before: %+v", v.counts)
+			}
+			c := *v.Revision.config
+			c.Zero.Unreachable, c.Formula.Reachable = true, false
+			v.Update(&c)
+			woken, slept := v.woken, v.slept
+			v.run(5 * time.Minute)
+			v.want("after the last Route left", 0, 0)
+			if v.woken != woken || v.slept != slept {
+				t.Errorf("pods that go were told to wake (%d) or to sleep (%d)", v.woken-woken, v.slept-slept)
+			}
+			// Who still calls it, by its own name, wakes it as any other.
+			v.load = 1
+			v.run(10 * time.Second)
+			v.want("a request after all", 1, 0)
+		})
+	}
+}
+
+type always int32
+
+func (a always) At(time.Time) (int32, time.Time) { return int32(a), time.Time{} }

@@ -252,6 +252,7 @@ func (s *shard) drop(m *member) {
 	s.mutex.Unlock()
 	heap.Remove(&s.clock, m.heapIndex)
 	m.heapIndex = -1
+	s.engine.options.Budget.Leave(m.key.String())
 }
 
 func (s *shard) handle(e event) {

@@ -6,9 +6,7 @@
 package pods
 
 import (
-	"cmp"
 	"fmt"
-	"math"
 	"slices"
 	"sync"
 	"time"
@@ -193,7 +191,7 @@ func (i *Index) put(before, after *small) {
 		if before != nil && before.ip == after.ip && !(before.said.woke && after.state == ready) {
 			after.said = before.said
 		}
-		if before != nil && after.shrunk != "" {
+		if before != nil && before.memory > 0 && after.shrunk != "" {
 			after.memory = before.memory
 		}
 		r.pods = append(r.pods, after)
@@ -215,18 +213,6 @@ func strip(o any) (any, error) {
 		s.started = p.Status.StartTime.Time
 	}
 	return s, nil
-}
-
-// memoryOf is what the containers of a pod ask for while it is awake, in MiB, 0 if unknown.
-func memoryOf(p *corev1.Pod) int32 {
-	if p.Annotations[names.AwakeRequestsAnnotation] != "" {
-		return 0
-	}
-	sum := int64(0)
-	for i := range p.Spec.Containers {
-		sum += max(p.Spec.Containers[i].Resources.Requests.Memory().Value()>>20, 0)
-	}
-	return int32(min(sum, math.MaxInt32))
 }
 
 // blank stands for the metadata that is not kept. It is never written to, because objects in a
@@ -308,26 +294,6 @@ func (i *Index) Said(k loop.Key, pod string, depth uint8) bool {
 	p.said = said{depth: depth, woke: depth == 0 && p.state != ready, alone: alone, since: since}
 	i.revisions[k].known = false
 	return true
-}
-
-// Asleep returns the memory that all pods take that sleep, in MiB: what they ask for, usual where
-// they ask for nothing, and of those that are compressed the share that is left.
-func (i *Index) Asleep(usual, share float64) (mib float64) {
-	i.mutex.RLock()
-	defer i.mutex.RUnlock()
-	for _, r := range i.revisions {
-		for _, p := range r.pods {
-			if p.said.depth == 0 || p.state != ready && p.state != lapsed {
-				continue
-			}
-			takes := cmp.Or(float64(p.memory), usual)
-			if p.said.depth == 1+uint8(standby.Compressed) {
-				takes *= share
-			}
-			mib += takes
-		}
-	}
-	return mib
 }
 
 func (i *Index) find(k loop.Key, pod string) *small {

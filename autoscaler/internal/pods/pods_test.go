@@ -10,6 +10,7 @@ import (
 	"unsafe"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/tools/cache"
@@ -272,5 +273,65 @@ func TestTheIndexFollowsThePods(t *testing.T) {
 	}
 	if len(index.revisions) != 0 {
 		t.Errorf("%d revisions without pods are remembered", len(index.revisions))
+	}
+}
+
+// A new process has seen no pod before it shrank.
+func TestTheMemoryOfAPodThatShrankIsInItsAnnotation(t *testing.T) {
+	for name, c := range map[string]struct {
+		note, limit string
+		want        int32
+	}{
+		"what it asked for":        {`{"user-container":{"cpu":"500m","memory":"2Gi"}}`, "", 2048 + 1},
+		"of another container":     {`{"gone":{"memory":"2Gi"}}`, "", 1 + 1},
+		"nothing was taken":        {`{}`, "", 1 + 1},
+		"no JSON":                  {`{"user-container":`, "", 0},
+		"less than it asks for":    {`{"user-container":{"memory":"-2Gi"}}`, "", 1 + 1},
+		"more than a node has":     {`{"user-container":{"memory":"900Ti"}}`, "", mostMiB + 1},
+		"more than the limit":      {`{"user-container":{"memory":"900Ti"}}`, "512Mi", 512 + 1},
+		"an annotation is missing": {"", "", 1 + 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := pod("a", corev1.PodRunning, false, false)
+			p.Annotations = map[string]string{}
+			if c.note != "" {
+				p.Annotations[names.AwakeRequestsAnnotation] = c.note
+			}
+			little := corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1Mi")}
+			p.Spec.Containers = []corev1.Container{{Name: "user-container", Resources: corev1.ResourceRequirements{Requests: little}},
+				{Name: names.QueueProxyContainer, Resources: corev1.ResourceRequirements{Requests: little}}}
+			if c.limit != "" {
+				p.Spec.Containers[0].Resources.Limits = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse(c.limit)}
+			}
+			o, err := strip(p)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := o.(*small).memory; got != c.want {
+				t.Errorf("%d MiB, want %d", got, c.want)
+			}
+		})
+	}
+}
+
+// Pods that were asked for do not count: they pay no price.
+func TestWhatPodsTakeThatPay(t *testing.T) {
+	index := &Index{revisions: map[loop.Key]*group{}}
+	for _, name := range []string{"a", "b", "c"} {
+		p := pod(name, corev1.PodRunning, true, false)
+		p.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("100Mi")}
+		one, err := strip(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		index.put(nil, one.(*small))
+		if name != "c" {
+			index.Said(loop.Key{Namespace: "default", Name: "hello-00001"}, name, 2)
+		}
+	}
+	for asked, want := range map[int32]float64{0: 200, 1: 100, 2: 0, 9: 0} {
+		if got := index.Asleep(64, .5, func(string) int32 { return asked }); got != want {
+			t.Errorf("with %d asked for, %v MiB pay, want %v", asked, got, want)
+		}
 	}
 }

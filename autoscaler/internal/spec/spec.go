@@ -59,7 +59,7 @@ func Resolve(pa *v1alpha1.PodAutoscaler, a settings.Autoscaler, progressDeadline
 		Found: found(pa),
 	}
 	s.Config = revision.Config{
-		UID: string(pa.UID), Generation: pa.Generation, BudgetOwner: pa.Namespace + "/" + owner,
+		UID: string(pa.UID), Generation: pa.Generation, Name: pa.Namespace + "/" + pa.Name, BudgetOwner: pa.Namespace + "/" + owner,
 		Algorithm:   algorithm(pa.Annotations, scaling, ignore),
 		PanicWindow: decide.PanicWindow(formula.StableWindow, ptr.Deref(scaling.PanicWindow, a.PanicWindowPercentage)),
 		Scraped:     burst != names.UnlimitedTargetBurst || told,

@@ -10,16 +10,21 @@ import (
 // the price of memory while they take more, so that the pods go that are worth least, whichever
 // revision they are of.
 //
+// Pods that a number or a schedule asks for pay no price, and count for none. They have as much
+// memory again, which is divided among the namespaces that ask: what one of them asks for takes
+// nothing from another.
+//
 // The share is of all nodes together. The scheduler spreads pods, so each node has about its part.
 type Budget struct {
-	// Nodes returns the allocatable memory of all nodes, Asleep what sleeping pods take, in MiB.
-	Nodes  func(context.Context) (mib float64, err error)
-	Asleep func() (mib float64)
+	// Nodes returns the allocatable memory of all nodes, Asleep what sleeping pods take that pay, and
+	// Asked what those would take that do not, in MiB.
+	Nodes         func(context.Context) (mib float64, err error)
+	Asleep, Asked func() (mib float64)
 	// Percent is the share.
 	Percent func() float64
-	// Charge sets the price.
-	Charge func(price float64)
-	Log    *slog.Logger
+	// Charge sets the price, Divide the memory of pods that do not pay it.
+	Charge, Divide func(float64)
+	Log            *slog.Logger
 
 	price, nodes float64
 	asked        time.Time
@@ -30,7 +35,7 @@ const (
 	chargePeriod = 30 * time.Second
 	// nodesPeriod is how often the nodes are asked for.
 	nodesPeriod = 10 * time.Minute
-	// highestPrice bounds the price: pods that do not pay cannot drive it up for ever.
+	// highestPrice bounds the price, so that it falls again in time.
 	highestPrice = 1 << 20
 )
 
@@ -51,7 +56,7 @@ func (b *Budget) Run(ctx context.Context) error {
 // step sets the price. Without sleeping pods nobody is asked for anything.
 func (b *Budget) step(ctx context.Context) {
 	asleep := b.Asleep()
-	if asleep > 0 && (b.asked.IsZero() || time.Since(b.asked) >= nodesPeriod) {
+	if asleep+b.Asked() > 0 && (b.asked.IsZero() || time.Since(b.asked) >= nodesPeriod) {
 		mib, err := b.Nodes(ctx)
 		if err != nil {
 			b.Log.Warn("cannot read the nodes' memory; the price of memory stays", "error", err)
@@ -59,8 +64,11 @@ func (b *Budget) step(ctx context.Context) {
 		}
 		b.nodes, b.asked = mib, time.Now()
 	}
-	before := max(b.price, 1)
-	switch budget := b.nodes * b.Percent() / 100; {
+	before, budget := max(b.price, 1), b.nodes*b.Percent()/100
+	if !b.asked.IsZero() {
+		b.Divide(budget)
+	}
+	switch {
 	case asleep > budget:
 		b.price = min(before*2, highestPrice)
 	case asleep < budget*0.8 || asleep == 0:

@@ -10,11 +10,11 @@ import (
 
 func TestMemoryCostsMoreWhileSleepingPodsTakeTooMuch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		asleep, price, asked := 0.0, 0.0, 0
+		asleep, price, divided, asked := 0.0, 0.0, 0.0, 0
 		var broken error
 		b := &Budget{Log: slog.New(slog.DiscardHandler), Percent: func() float64 { return 10 },
 			Nodes:  func(context.Context) (float64, error) { asked++; return 10_000, broken },
-			Asleep: func() float64 { return asleep }, Charge: func(p float64) { price = p }}
+			Asleep: func() float64 { return asleep }, Asked: func() float64 { return 0 }, Divide: func(mib float64) { divided = mib }, Charge: func(p float64) { price = p }}
 		for i, c := range []struct {
 			asleep float64
 			want   float64
@@ -34,6 +34,9 @@ func TestMemoryCostsMoreWhileSleepingPodsTakeTooMuch(t *testing.T) {
 			if price != c.want {
 				t.Errorf("step %d: with %.0f MiB the price is %v, want %v", i, c.asleep, price, c.want)
 			}
+		}
+		if divided != 1000 {
+			t.Errorf("%v MiB are divided", divided)
 		}
 		if asked != 1 {
 			t.Errorf("the nodes were asked for %d times", asked)
