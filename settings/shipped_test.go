@@ -213,7 +213,8 @@ func TestSettingsPageListsEveryKey(t *testing.T) {
 		"Ebb is configured by ConfigMaps in the namespace `knative-serving`. Ebb reads every key live: a change takes effect as\n" +
 		"soon as it is stored, without a restart (config-leader-election names two exceptions). The webhook rejects an invalid\n" +
 		"value with its key and the reason. If one gets past it, the last valid content of that ConfigMap stays in force and the\n" +
-		"error is logged. An absent key has its default. An older spelling of a key is used only if the key itself is absent.\n\n" +
+		"error is logged. So does that of a ConfigMap that is deleted, until a component restarts. An absent key has its default. An\n" +
+		"older spelling of a key is used only if the key itself is absent.\n\n" +
 		"Settings that change pods take effect later: the keys of queue-proxy (`queue-sidecar-*`, its request log, metrics and\n" +
 		"traces), `autodetect-http2`, the default affinity and the like apply to new revisions, and to a running revision after\n" +
 		"it next scales to zero. No setting restarts a running pod, except system-internal-tls when it is switched on.\n")

@@ -16,7 +16,8 @@ import (
 // Watch reads the ConfigMaps of namespace into store. It returns after the first reading, or when
 // ctx ends. Afterwards every change reaches the store within the delay of one watch event, until
 // ctx ends. An invalid ConfigMap is logged and keeps its last valid content, or its defaults if
-// there was none.
+// there was none. So does one that is deleted: whoever replaces a ConfigMap by deleting it first
+// must not take every host of the cluster away meanwhile.
 func Watch(ctx context.Context, client kubernetes.Interface, namespace string, store *Store, log *slog.Logger) error {
 	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithNamespace(namespace))
 	informer := factory.Core().V1().ConfigMaps().Informer()
@@ -99,8 +100,7 @@ func publish(store *Store, log *slog.Logger, good, given map[string]map[string]s
 	}
 	for name := range good {
 		if _, ok := given[name]; !ok {
-			log.Warn("a ConfigMap was deleted: its defaults are in force", "configmap", name)
-			delete(good, name)
+			log.Warn("a ConfigMap was deleted: its last valid content stays in force until a restart", "configmap", name)
 		}
 	}
 	snapshot, err := Parse(good)

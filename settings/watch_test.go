@@ -2,6 +2,7 @@ package settings
 
 import (
 	"log/slog"
+	"reflect"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -62,5 +63,35 @@ func TestWatchFollowsTheClusterAndKeepsTheLastGoodContent(t *testing.T) {
 		func(s *Snapshot) bool { return s.Network.RolloutDuration > 0 })
 	if got := store.Load().GC.MinNonActiveRevisions; got != 4 {
 		t.Errorf("after a faulty change: %d, want the last good 4", got)
+	}
+}
+
+// Replacing a ConfigMap by force deletes it first, and so does a tool that prunes. The cluster's
+// domain and its gateways must not change for that.
+func TestAConfigMapThatIsDeletedKeepsItsContent(t *testing.T) {
+	store, good := NewStore(nil), map[string]map[string]string{}
+	log := slog.New(slog.DiscardHandler)
+	all := map[string]map[string]string{}
+	for _, name := range configMaps {
+		all[name] = map[string]string{}
+	}
+	all[DomainName] = map[string]string{"example.com": ""}
+	all[GatewayName] = map[string]string{"external-gateways": "- class: other\n  gateway: a/b\n  service: a/c\n"}
+	all[GCName] = map[string]string{"min-non-active-revisions": "3"}
+	publish(store, log, good, all)
+	before := store.Load()
+	publish(store, log, good, map[string]map[string]string{})
+	if !reflect.DeepEqual(before, store.Load()) {
+		t.Errorf("deleting every ConfigMap makes %+v of %+v", store.Load(), before)
+	}
+	publish(store, log, good, map[string]map[string]string{GCName: {"min-non-active-revisions": "5"}})
+	if got := store.Load().GC.MinNonActiveRevisions; got != 5 {
+		t.Errorf("one that comes again has no effect: %d", got)
+	}
+	// A process that starts knows nothing of before.
+	fresh := NewStore(nil)
+	publish(fresh, log, map[string]map[string]string{}, map[string]map[string]string{})
+	if got := fresh.Load().GC.MinNonActiveRevisions; got != Default().GC.MinNonActiveRevisions {
+		t.Errorf("a process without ConfigMaps has %d", got)
 	}
 }
