@@ -10,17 +10,18 @@ import (
 	"ebb.dev/ebb/settings"
 )
 
-// choose returns the revisions of a Configuration to delete, oldest first. Active revisions are not
-// counted:
+// choose returns the revisions of a Configuration to delete, oldest first, and how long the answer
+// holds. Active revisions are not counted:
 //
 //	all limits disabled, or non-active <= min      nothing
 //	older than every enabled retention time        deleted, oldest first, while more than min are left
 //	still more than max are left                   deleted, oldest first, down to max
 //
 // The age of a revision counts from when a Route last led to it, or from its creation.
-func choose(config *servingv1.Configuration, revisions []*servingv1.Revision, limits settings.GC, now time.Time) []*servingv1.Revision {
+func choose(config *servingv1.Configuration, revisions []*servingv1.Revision, limits settings.GC, now time.Time) (doomed []*servingv1.Revision, next time.Duration) {
+	next = interval
 	if limits.RetainSinceCreateTime == nil && limits.RetainSinceLastActiveTime == nil && limits.MaxNonActiveRevisions == nil {
-		return nil
+		return nil, next
 	}
 	var idle []*servingv1.Revision
 	for _, rev := range revisions {
@@ -30,18 +31,21 @@ func choose(config *servingv1.Configuration, revisions []*servingv1.Revision, li
 	}
 	least := int(limits.MinNonActiveRevisions)
 	if len(idle) <= least {
-		return nil
+		return nil, next
 	}
 	slices.SortStableFunc(idle, func(a, b *servingv1.Revision) int {
 		return cmp.Or(lastActive(a).Compare(lastActive(b)), cmp.Compare(a.Name, b.Name))
 	})
-	var doomed, kept []*servingv1.Revision
+	var kept []*servingv1.Revision
 	for i, rev := range idle {
-		left := len(idle) - i + len(kept)
-		if left > least && stale(rev, limits, now) {
+		left, stale := len(idle)-i+len(kept), stale(rev, limits)
+		if left > least && !stale.IsZero() && !now.Before(stale) {
 			doomed = append(doomed, rev)
-		} else {
-			kept = append(kept, rev)
+			continue
+		}
+		kept = append(kept, rev)
+		if wait := stale.Sub(now); wait > 0 {
+			next = min(next, wait)
 		}
 	}
 	if limits.MaxNonActiveRevisions != nil {
@@ -49,7 +53,7 @@ func choose(config *servingv1.Configuration, revisions []*servingv1.Revision, li
 			doomed = append(doomed, kept[0])
 		}
 	}
-	return doomed
+	return doomed, next
 }
 
 // active revisions are never deleted: a Route leads to them, or no Route has led to them yet, or
@@ -60,19 +64,17 @@ func active(rev *servingv1.Revision, config *servingv1.Configuration) bool {
 		rev.Annotations[names.NoGCAnnotation] == "true" || !rev.DeletionTimestamp.IsZero()
 }
 
-// stale reports whether a revision is older than the enabled retention times. Without any it is
-// not.
-func stale(rev *servingv1.Revision, limits settings.GC, now time.Time) bool {
-	if limits.RetainSinceCreateTime == nil && limits.RetainSinceLastActiveTime == nil {
-		return false
+// stale returns when a revision is older than the enabled retention times, zero for never.
+func stale(rev *servingv1.Revision, limits settings.GC) (at time.Time) {
+	if d := limits.RetainSinceCreateTime; d != nil {
+		at = rev.CreationTimestamp.Add(*d)
 	}
-	if d := limits.RetainSinceCreateTime; d != nil && now.Sub(rev.CreationTimestamp.Time) < *d {
-		return false
+	if d := limits.RetainSinceLastActiveTime; d != nil {
+		if active := lastActive(rev).Add(*d); active.After(at) {
+			at = active
+		}
 	}
-	if d := limits.RetainSinceLastActiveTime; d != nil && now.Sub(lastActive(rev)) < *d {
-		return false
-	}
-	return true
+	return at
 }
 
 func lastActive(rev *servingv1.Revision) time.Time {

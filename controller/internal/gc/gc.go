@@ -19,8 +19,9 @@ import (
 	"ebb.dev/ebb/controller/internal/reconcile"
 )
 
-// interval is the time between two looks at the age of revisions. Changes of the Configuration
-// cause more.
+// interval is the longest time between two looks at the age of revisions. Changes of the
+// Configuration and of its revisions cause more: a revision can go once no Route leads to it, and
+// that is written on the revision alone.
 const interval = 30 * time.Minute
 
 // New returns the garbage collector. Its keys are Configurations.
@@ -39,13 +40,15 @@ func New(w *reconcile.World) *reconcile.Controller {
 				return 0, err
 			}
 			var failed []error
-			for _, rev := range choose(config, all, w.Settings.Load().GC, w.Now()) {
+			doomed, next := choose(config, all, w.Settings.Load().GC, w.Now())
+			for _, rev := range doomed {
 				failed = append(failed, apply.Delete(ctx, w.Ebb.ServingV1().Revisions(rev.Namespace), "Revision", rev,
 					metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &rev.UID, ResourceVersion: &rev.ResourceVersion}}))
 			}
-			return interval, errors.Join(failed...)
+			return next, errors.Join(failed...)
 		},
 	}.Controller()
+	c.Watch(serving.Revisions().Informer(), reconcile.Label(names.ConfigurationLabel))
 	c.Workers = 2
 	return c
 }

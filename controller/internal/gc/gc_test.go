@@ -1,0 +1,81 @@
+package gc
+
+import (
+	"context"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/tools/record"
+
+	"ebb.dev/ebb/api/names"
+	"ebb.dev/ebb/controller/internal/reconcile"
+	"ebb.dev/ebb/settings"
+	"ebb.dev/ebb/test/apiservertest"
+)
+
+var (
+	configurations = schema.GroupResource{Group: "serving.knative.dev", Resource: "configurations"}
+	revisions      = schema.GroupResource{Group: "serving.knative.dev", Resource: "revisions"}
+)
+
+func object(kind, name string, labels map[string]any, status map[string]any) *unstructured.Unstructured {
+	return &unstructured.Unstructured{Object: map[string]any{"apiVersion": "serving.knative.dev/v1", "kind": kind,
+		"metadata": map[string]any{"namespace": "ns", "name": name, "labels": labels}, "status": status}}
+}
+
+func revision(name string, state names.RoutingState) *unstructured.Unstructured {
+	return object("Revision", name, map[string]any{names.ConfigurationLabel: "hello", names.RoutingStateLabel: string(state)}, nil)
+}
+
+// That no Route leads to a revision any more is written on the revision, after the last change of
+// its Configuration.
+func TestARevisionGoesOnceNoRouteLeadsToIt(t *testing.T) {
+	store, config := apiservertest.Start(t)
+	clients, err := reconcile.ConnectTo(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	snapshot, err := settings.Parse(map[string]map[string]string{settings.GCName: {"min-non-active-revisions": "0", "max-non-active-revisions": "0"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	world := reconcile.NewWorld(clients, settings.NewStore(snapshot), record.NewFakeRecorder(100), slog.New(slog.DiscardHandler), "knative-serving", "cluster.local")
+	store.Put(configurations, object("Configuration", "hello", nil, map[string]any{
+		"latestCreatedRevisionName": "hello-00003", "latestReadyRevisionName": "hello-00003"}))
+	store.Put(revisions, revision("hello-00001", names.RoutingReserve))
+	store.Put(revisions, revision("hello-00002", names.RoutingActive))
+	store.Put(revisions, revision("hello-00003", names.RoutingActive))
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() {
+		ended <- world.Run(ctx, []*reconcile.Controller{New(world)}, reconcile.Options{Alone: true, Timeout: 30 * time.Second,
+			Metrics: reconcile.NewMetrics(prometheus.NewRegistry())})
+	}()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	gone := func(name string) {
+		t.Helper()
+		for deadline := time.Now().Add(60 * time.Second); store.Get(revisions, "ns", name) != nil; <-time.After(time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatalf("%s is still there", name)
+			}
+		}
+	}
+	gone("hello-00001") // the collector works
+	if store.Get(revisions, "ns", "hello-00002") == nil {
+		t.Fatal("a revision with a Route is deleted")
+	}
+	store.Put(revisions, revision("hello-00002", names.RoutingReserve))
+	gone("hello-00002")
+	if store.Get(revisions, "ns", "hello-00003") == nil {
+		t.Fatal("the latest revision is deleted")
+	}
+}
