@@ -148,6 +148,7 @@ func build(config *rest.Config, kube kubernetes.Interface, keys func() wire.Keys
 			pa := p.autos.get(key.Namespace, key.Name)
 			return pa != nil && !spec.Ours(pa, store.Load().Autoscaler)
 		},
+		Given: source.Given,
 	})
 
 	p.records = &recall.Records{Known: func(key loop.Key) bool { return p.autos.get(key.Namespace, key.Name) != nil }, Clock: clock}

@@ -80,13 +80,15 @@ type shard struct {
 
 	clock dueHeap
 	left  left
+	// given is when to look again at revisions that another autoscaler scales and whose pods sleep.
+	given map[Key]time.Time
 	// stopped is closed when the inbox is no longer read.
 	stopped chan struct{}
 }
 
 func newShard(e *Engine) *shard {
 	return &shard{engine: e, inbox: make(chan event, inboxLength), priority: make(chan event, inboxLength), dirty: map[Key]struct{}{},
-		news: make(chan struct{}, 1), index: map[Key]*member{}, stopped: make(chan struct{})}
+		news: make(chan struct{}, 1), index: map[Key]*member{}, given: map[Key]time.Time{}, stopped: make(chan struct{})}
 }
 
 func put(inbox chan<- event, e event) error {
@@ -205,6 +207,7 @@ func (s *shard) changed() {
 				s.left.put(key, m.Export(now))
 				s.drop(m)
 			}
+			s.release(key, now)
 			continue
 		}
 		if m != nil && m.spec.UID != spec.UID {

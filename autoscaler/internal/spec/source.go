@@ -41,6 +41,12 @@ func (s *Source) Spec(key loop.Key) *loop.Spec {
 	return spec
 }
 
+// Given implements loop.Options.Given.
+func (s *Source) Given(key loop.Key) bool {
+	pa := s.Get(key.Namespace, key.Name)
+	return pa != nil && pa.DeletionTimestamp == nil && s.Owns(key) && !Ours(pa, s.Settings.Load().Autoscaler)
+}
+
 func (s *Source) tell(key loop.Key, pa *v1alpha1.PodAutoscaler, problems []string) {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()

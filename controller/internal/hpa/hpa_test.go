@@ -205,3 +205,13 @@ func TestScalesNeverReachZeroOrPassTheMaximum(t *testing.T) {
 		}
 	}
 }
+
+// A count that nobody keeps up to date would hide for ever that the pods fail.
+func TestThisClassForgetsThePodsAsleepOfAnother(t *testing.T) {
+	pa := podAutoscaler(nil)
+	pa.Status.AsleepReplicas, pa.Status.Asleep = ptr.To[int32](2), "2 frozen"
+	judge(pa, &autoscalingv2.HorizontalPodAutoscaler{}, nil, names.Scales{}, metav1.MicroTime{})
+	if pa.Status.AsleepReplicas != nil || pa.Status.Asleep != "" {
+		t.Errorf("the status says %v, %q", *pa.Status.AsleepReplicas, pa.Status.Asleep)
+	}
+}

@@ -25,6 +25,7 @@ func judge(pa *autoscalingv1alpha1.PodAutoscaler, hpa *autoscalingv2.HorizontalP
 	s := &pa.Status
 	s.ServiceName, s.MetricsServiceName = names.PublicService(pa.Name), names.PrivateService(pa.Name)
 	s.Mode, s.NumActivators = autoscalingv1alpha1.ModeServe, 0
+	s.AsleepReplicas, s.Asleep = nil, "" // of another class; it would hide that pods fail
 	s.MarkActive()
 
 	ready, wanted := int32(0), int32(0)
