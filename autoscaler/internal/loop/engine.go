@@ -42,9 +42,9 @@ type Options struct {
 	// Elsewhere, if set, reports whether another autoscaler scales a revision that this engine does
 	// not know. Stats of such a revision are not rejected as unknown.
 	Elsewhere func(Key) bool
-	// Given, if set, reports whether this replica would decide for a revision, but another autoscaler
-	// scales it. That one knows no standby, so pods that sleep are woken. A revision that this replica
-	// does not own is none of these: its pods go on sleeping.
+	// Given, if set, reports whether this replica would decide for a revision, but another
+	// autoscaler scales it. That one knows no standby, so pods that sleep are woken. A revision
+	// that this replica does not own is none of these: its pods go on sleeping.
 	Given func(Key) bool
 	// Observe, if set, receives the time from a sample's arrival to the decision that counts it.
 	Observe func(time.Duration)

@@ -16,8 +16,8 @@ import (
 //
 // The share is of all nodes together. The scheduler spreads pods, so each node has about its part.
 type Budget struct {
-	// Nodes returns the allocatable memory of all nodes, Asleep what sleeping pods take that pay, and
-	// Asked what those would take that do not, in MiB.
+	// Nodes returns the allocatable memory of all nodes, Asleep what the sleeping pods take that
+	// pay, and Asked what those would take that do not, in MiB.
 	Nodes         func(context.Context) (mib float64, err error)
 	Asleep, Asked func() (mib float64)
 	// Percent is the share.
