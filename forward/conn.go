@@ -61,14 +61,21 @@ type conn struct {
 	sentBefore int
 	seen       Response
 	kind       bodyKind     // of the response
+	left       int64        // of a body of known length
 	chunks     chunkScanner // follows the response's body
+	answered   bool         // the final response's head has arrived
 	clean      bool         // the upstream's connection can be used again
 	keeps      bool         // the client's connection can be used again
 	torn       bool         // a write to the client ended in the middle
 	pumped     bool         // the request's body was given to the pump
 	lingering  bool         // unread request bytes remain: close politely
+	endBy      time.Time    // when the client must have taken the answer that ends the exchange
 
 	gone atomic.Bool // the client is gone, or the server cuts the connection
+
+	parting  atomic.Int64 // since when the upstream goes on without the client, in nanoseconds since 1970; 0 while it does not
+	partEnd  time.Time    // until when it may
+	forsaken atomic.Bool  // the upstream is not waited for
 
 	sending atomic.Int64 // since when it sends a head or shakes hands, in nanoseconds since 1970; 0 while it does not, or cutOff
 	holds   int          // see holdHead
@@ -286,8 +293,9 @@ func (c *conn) shrink() {
 	}
 }
 
-// cut ends the connection from any goroutine.
+// cut ends the connection from any goroutine. It does not wait for an upstream either.
 func (c *conn) cut() {
+	c.forsaken.Store(true)
 	c.gone.Store(true)
 	c.nc.Close()
 	c.wake()

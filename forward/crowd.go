@@ -132,7 +132,7 @@ func (s *Server) evictLocked(now time.Time) bool {
 		case since > 0 && since <= latest:
 			idle = append(idle, candidate{c, since})
 		case since == 0:
-			if since = c.sending.Load(); since > 0 && since <= latest {
+			if since = cmp.Or(c.parting.Load(), c.sending.Load()); since > 0 && since <= latest {
 				idle = append(idle, candidate{c, since})
 			}
 		}
@@ -145,6 +145,9 @@ func (s *Server) evictLocked(now time.Time) bool {
 					s.evicted.Add(1)
 				}
 			}()
+		} else if old.c.parting.Load() != 0 {
+			s.evicted.Add(1)
+			old.c.cut()
 		} else if !old.c.wakeIfIdle() && old.c.sending.CompareAndSwap(old.since, cutOff) {
 			s.evicted.Add(1)
 			old.c.gone.Store(true)

@@ -136,7 +136,8 @@ type Result struct {
 	RequestBytes  int64 // body bytes passed on, framing included
 	ResponseBytes int64 // body bytes written to the client, framing included
 	FirstByte     time.Duration
-	Duration      time.Duration // since Request.Started
+	Duration      time.Duration // since Request.Started, until the client had its end
+	Parted        time.Duration // for so long the upstream then went on with the request
 	Upgraded      bool
 	Retried       bool
 }

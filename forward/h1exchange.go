@@ -21,17 +21,22 @@ func (c *conn) exchange() (keep bool) {
 	c.clock = time.Now()
 	r.begin(c.clock)
 	c.res = Result{}
-	c.lingering, c.keeps, c.clean, c.torn, c.pumped, c.bodyAhead = false, false, false, false, false, body{}
+	c.lingering, c.keeps, c.clean, c.torn, c.pumped, c.answered, c.bodyAhead = false, false, false, false, false, false, body{}
+	c.endBy = time.Time{}
 	c.machine.Init(c.srv.traits(exchange.Traits{
 		Started: c.clock, Idempotent: idempotent(r.Method()), Expects: r.head.expect,
 	}))
 	e := exchange.Event{Kind: exchange.Begin}
 	for {
 		do := c.machine.Step(&e)
-		if do.Has(exchange.Finish) {
+		switch {
+		case do.Has(exchange.Finish):
 			return c.finish(do)
+		case do.Has(exchange.SeeOut):
+			e = c.seeOut(c.part(do))
+		default:
+			e = c.perform(do)
 		}
-		e = c.perform(do)
 	}
 }
 
@@ -79,38 +84,53 @@ func (c *conn) perform(do exchange.Do) exchange.Event {
 // finish ends the exchange and calls the Handler's Done. It reports whether the connection can be
 // used again.
 func (c *conn) finish(do exchange.Do) (keep bool) {
-	ending := c.machine.Ending()
-	// The unread rest of a body must not be read as the next request.
 	c.stopPump(0)
-	unread := c.bodyAhead.stream && !(c.pumped && c.pump.consumed)
 	c.stopWatch()
 	c.release()
+	if c.parting.Swap(0) != 0 { // the client has its end
+		c.clock = time.Now()
+		c.res.Parted = c.clock.Sub(c.req.Started) - c.res.Duration
+	} else {
+		keep = c.endClient(do)
+	}
+	if c.machine.Ending().Cause == BadRequest {
+		c.srv.rejected.Add(1)
+	}
+	c.req.endContext()
+	c.settleAccount()
+	c.srv.done(&c.req, &c.res)
+	return keep && !c.gone.Load()
+}
+
+// endClient gives the client the end of the exchange, and notes how it ended. It reports whether
+// the connection can be used again.
+func (c *conn) endClient(do exchange.Do) (keep bool) {
+	ending := c.machine.Ending()
+	// The unread rest of a body must not be read as the next request.
+	unread := c.bodyAhead.stream && !(c.pumped && c.pump.consumed)
 	switch {
 	case ending.Cause == ClientGone:
 		c.gone.Store(true)
 	case do.Has(exchange.Answer):
 		reply := c.srv.replyTo(ending, &c.req)
-		reply.Close = reply.Close || ending.Cause == TimedOut || ending.Cause == BadRequest
-		c.lingering = unread || ending.Cause == TimedOut || ending.Cause == BadRequest
+		// What follows a refused upgrade may be of the other protocol.
+		last := c.parting.Load() != 0 || ending.Cause == TimedOut || ending.Cause == BadRequest || c.req.head.upgrades()
+		reply.Close = reply.Close || last
+		c.lingering = unread || last
 		keep = c.reply(&reply)
 		if c.inR < c.inW { // the next request has arrived, and nothing was waited for
 			runtime.Gosched()
 		}
-	case do.Has(exchange.EndTrailer):
-		c.endResponse(ending.Timer)
+	case do.Has(exchange.EndTrailer) && c.endResponse(ending.Timer):
 		c.lingering = unread
-	case !do.Has(exchange.Abort):
+	case do.Has(exchange.EndTrailer | exchange.Abort):
+		c.abort()
+	default:
 		keep = c.keeps
 	}
-	if ending.Cause == BadRequest {
-		c.srv.rejected.Add(1)
-	}
-	c.req.endContext()
-	c.settleAccount()
 	c.clock = time.Now()
 	c.res.ended(ending, c.clock.Sub(c.req.Started))
-	c.srv.done(&c.req, &c.res)
-	return keep && !c.gone.Load()
+	return keep
 }
 
 // ask calls the method of the Handler that belongs to the machine's state.
@@ -204,6 +224,7 @@ func (c *conn) takeBody() (body, error) {
 func (c *conn) connect() exchange.Event {
 	u := c.target
 	careful := c.bodyAhead.stream || !idempotent(c.req.Method())
+	c.answered = false
 	var up *upConn
 	var err error
 	if c.machine.NeedsFresh() {
@@ -236,7 +257,7 @@ func (c *conn) release() {
 	}
 	c.upWake.Store(nil)
 	c.up = nil
-	if c.clean && !c.gone.Load() {
+	if c.clean && !c.gone.Load() && up.silent() {
 		up.up.put(up, c.clock)
 	} else {
 		up.close()
@@ -332,7 +353,7 @@ func (c *conn) readResponse() exchange.Event {
 			return exchange.Event{Kind: exchange.Failed, Err: fmt.Errorf("%s sent a malformed chunked body", up.up.addr)}
 		}
 	}
-	c.clock = time.Now()
+	c.clock, c.answered = time.Now(), true
 	c.res.FirstByte = c.clock.Sub(c.req.Started)
 	return exchange.Event{Kind: exchange.Head, Status: c.resp.status, At: c.clock}
 }
@@ -353,6 +374,9 @@ func (c *conn) readResponseHead() (unused bool, err error) {
 		if c.rW > c.rR {
 			done, err := h.feed(c.rb[c.rR:c.rW])
 			if err != nil {
+				if fresh && c.up.reused { // it may not even be a response
+					c.up.up.overran(c.up.blame())
+				}
 				return false, brokenError{fmt.Errorf("%s sent a malformed response: %w", c.up.up.addr, err)}
 			}
 			if done {
@@ -397,7 +421,8 @@ func (c *conn) failed(err error, what string) exchange.Event {
 	case error(errChunk):
 		return exchange.Event{Kind: exchange.BadBody, Err: err}
 	}
-	return exchange.Event{Kind: exchange.Failed, Err: err}
+	_, full := errors.AsType[fullError](err)
+	return exchange.Event{Kind: exchange.Failed, Err: err, Ours: full}
 }
 
 // explain says what failed at which upstream, unless the reason to stop was ours.

@@ -42,25 +42,27 @@ func (c *conn) relay() exchange.Event {
 	kind := c.responseBody()
 	c.kind = kind
 	old := c.req.head.minor == 0
-	closing := c.srv.endsNext() || !c.req.head.keepsAlive() || c.machine.BodyKept() ||
+	refused := c.req.head.upgrades() // then what follows may be of the other protocol
+	closing := refused || c.srv.endsNext() || !c.req.head.keepsAlive() || c.machine.BodyKept() ||
 		c.req.head.expect && !c.machine.Continued() && c.pump.running && c.pump.moved.Load() == 0 ||
 		old && (kind == bodyChunked || kind == bodyUntilClose)
 	c.out = c.appendResponse(c.out[:0], kind, closing)
 	c.res.Status = c.resp.status
-	whole, left, err := c.appendAhead()
+	whole, err := c.appendAhead()
 	if err == nil {
 		c.torn = true // until it is written whole
 		err = c.writeWithin(c.out, headGrace)
 	}
-	if err == nil && (left > 0 || kind == bodyChunked && !c.chunks.done() || kind == bodyUntilClose) {
+	if err == nil && !c.wholeBody() {
 		var clean bool
-		clean, err = c.relayRest(left)
+		clean, err = c.relayRest()
 		whole = whole && clean
 	}
 	if err != nil {
 		return c.failed(err, "read the response body of")
 	}
-	c.settle(whole && kind != bodyUntilClose, !closing)
+	c.settle(whole, !closing)
+	c.lingering = c.lingering || refused
 	return exchange.Event{Kind: exchange.Ended}
 }
 
@@ -85,26 +87,36 @@ func (c *conn) settle(whole, clientKeeps bool) {
 		}
 	}
 	c.stopWatch()
-	c.clean = whole && sent && c.resp.keepsAlive()
+	c.clean = c.kind != bodyUntilClose && c.up.trusted(c.answerKind(), whole) && sent && c.resp.keepsAlive()
 	c.keeps = clientKeeps
 }
 
+// wholeBody reports whether the upstream has sent the whole body of its response.
+func (c *conn) wholeBody() bool {
+	switch c.kind {
+	case bodyLength:
+		return c.left == 0
+	case bodyChunked:
+		return c.chunks.done()
+	case bodyUntilClose:
+		return false
+	}
+	return true
+}
+
 // appendAhead appends the part of the body that came with the head, so that both are sent together.
-// left is the rest of a body of known length. whole says that the upstream sent nothing beyond the
-// body.
-func (c *conn) appendAhead() (whole bool, left int64, err error) {
+// whole says that the upstream sent nothing beyond the body.
+func (c *conn) appendAhead() (whole bool, err error) {
 	piece := c.rb[c.rR:c.rW]
+	c.left = max(c.resp.length, 0)
 	switch c.kind {
 	case bodyNone:
-		return len(piece) == 0, 0, nil
+		return len(piece) == 0, nil
 	case bodyLength:
-		left = c.resp.length
-		whole = int64(len(piece)) <= left
-		piece = piece[:min(int64(len(piece)), left)]
-		left -= int64(len(piece))
-		c.res.ResponseBytes = int64(len(piece))
-		c.out = append(c.out, piece...)
-		return whole, left, nil
+		data := c.takeLength(piece)
+		c.res.ResponseBytes = int64(len(data))
+		c.out = append(c.out, data...)
+		return len(data) == len(piece), nil
 	}
 	c.chunks.reset()
 	if len(c.rb)-c.rW < frameTail {
@@ -113,7 +125,14 @@ func (c *conn) appendAhead() (whole bool, left int64, err error) {
 	framed, used, err := c.frame(c.rb, c.rR, c.rW) // the head before the piece is not needed any more
 	c.out = append(c.out, framed...)
 	c.res.ResponseBytes = int64(used)
-	return used == len(piece), 0, err
+	return used == len(piece), err
+}
+
+// takeLength returns what of a piece belongs to a body of known length.
+func (c *conn) takeLength(piece []byte) []byte {
+	data := piece[:min(int64(len(piece)), c.left)]
+	c.left -= int64(len(data))
+	return data
 }
 
 // The room that frame may need before and behind a piece.
@@ -168,26 +187,42 @@ func (c *conn) frame(b []byte, at, to int) (framed []byte, used int, err error) 
 	return b[from : end+len(tail)], used, nil
 }
 
-// endResponse ends a response that a timer stopped in the middle. If the client expects chunks and
-// has received whole ones, it gets the last chunk and a trailer. Otherwise the connection is cut.
-func (c *conn) endResponse(timer Timer) {
+// endResponse ends a response that a timer stopped in the middle with the last chunk and a trailer,
+// and reports whether it did. Otherwise the connection has to be cut: the client does not expect
+// chunks, or has received a part of one, or does not read.
+func (c *conn) endResponse(timer Timer) bool {
 	inTrailers := c.kind == bodyChunked && c.chunks.state >= trailerStart
 	if c.torn || inTrailers || c.kind != bodyChunked && c.kind != bodyUntilClose || c.req.head.minor == 0 {
-		return
+		return false
 	}
 	c.out = append(c.out[:0], "0\r\n"+TimeoutTrailer+": "...)
 	c.out = append(append(c.out, timer.String()...), "\r\n\r\n"...)
-	c.writeClient(c.out)
+	return c.writeClient(c.out) == nil
+}
+
+// abort cuts a response. A client of HTTP/1.0 takes the end of the connection for the end of the
+// response, so its connection is reset.
+func (c *conn) abort() {
+	if c.req.head.minor == 0 {
+		c.reset()
+	}
+	c.nc.Close()
+}
+
+// reset closes the client's connection such that it cannot take that for an end.
+func (c *conn) reset() {
+	resetOnClose(c.tcp())
+	c.tcp().Close()
 }
 
 // relayRest moves the rest of a response body in constant memory. Each piece is written as soon as
 // it has been read.
-func (c *conn) relayRest(left int64) (clean bool, err error) {
+func (c *conn) relayRest() (clean bool, err error) {
 	space, stalls := buffer{b: c.rb}, c.newStall()
 	defer space.release()
 	defer stalls.release()
 	if c.kind == bodyLength {
-		return true, c.relayLength(&space, stalls, left)
+		return c.relayLength(&space, stalls)
 	}
 	for {
 		b := space.b
@@ -223,25 +258,29 @@ func (c *conn) relayRest(left int64) (clean bool, err error) {
 	}
 }
 
-func (c *conn) relayLength(space *buffer, stalls *stall, left int64) error {
-	for left > 0 {
+// relayLength asks for more than is announced, so that it sees what an upstream sends beyond that.
+func (c *conn) relayLength(space *buffer, stalls *stall) (clean bool, err error) {
+	for {
 		b := space.b
-		n, err := c.readUp(b[:min(int64(len(b)), left)])
+		n, err := c.readUp(b)
 		if err != nil {
-			return err
+			return false, err
 		}
+		data := c.takeLength(b[:n])
 		stalls.begin()
-		err = c.writeClient(b[:n])
+		err = c.writeClient(data)
 		stalls.end()
 		if err != nil {
-			return err
+			return false, err
 		}
-		c.res.ResponseBytes += int64(n)
-		if left -= int64(n); left > 0 && n == len(b) {
+		c.res.ResponseBytes += int64(len(data))
+		if c.left == 0 {
+			return len(data) == n, nil
+		}
+		if n == len(b) {
 			space.full(c.account)
 		}
 	}
-	return nil
 }
 
 // appendInterim writes a 1xx head.
@@ -303,6 +342,9 @@ func (c *conn) appendResponse(out []byte, kind bodyKind, closing bool) []byte {
 	out = c.appendFields(c.appendStatus(out))
 	for _, a := range c.req.added {
 		out = appendLine(out, a.Name, a.Value)
+	}
+	if c.resp.status == 426 { // "MUST send an Upgrade header field" (RFC 9110, section 15.5.22)
+		out = appendUpgrade(out, c.resp.protocols)
 	}
 	old := c.req.head.minor == 0
 	switch {

@@ -80,6 +80,14 @@ func closeWrite(nc net.Conn) bool {
 	return ok
 }
 
+// resetOnClose has a later Close reset the connection: its peer cannot take that for an end, and
+// the kernel drops what the peer has not read.
+func resetOnClose(nc net.Conn) {
+	if tcp, ok := nc.(interface{ SetLinger(seconds int) error }); ok {
+		tcp.SetLinger(0)
+	}
+}
+
 func (s *socket) Read(b []byte) (int, error) {
 	if len(b) == 0 {
 		return 0, nil

@@ -62,9 +62,7 @@ func (s *stall) fire() {
 	}
 	if s.account.Take(stallBytes) != nil {
 		// Otherwise the kernel keeps what was not read for minutes.
-		if tcp, ok := s.c.tcp().(interface{ SetLinger(seconds int) error }); ok {
-			tcp.SetLinger(0)
-		}
+		resetOnClose(s.c.tcp())
 		s.c.cut()
 		return
 	}

@@ -18,7 +18,7 @@ func (c *conn) writeClient(b []byte) error { return c.writeWithin(b, 0) }
 func (c *conn) writeWithin(b []byte, least time.Duration) error {
 	var stalled time.Time
 	for {
-		if err := c.armWrite(least); err != nil {
+		if err := c.armWrite(len(b), least); err != nil {
 			return err
 		}
 		n, err := c.nc.Write(b)
@@ -44,6 +44,9 @@ func (c *conn) writeWithin(b []byte, least time.Duration) error {
 		if err := c.interrupted(c.clock); err != nil {
 			return err
 		}
+		if !c.machine.Live() {
+			continue // armWrite knows when it is enough
+		}
 		if stalled.IsZero() {
 			stalled = c.clock
 		} else if c.clock.Sub(stalled) >= c.srv.StallTimeout {
@@ -61,10 +64,13 @@ func (c *conn) writeWithin(b []byte, least time.Duration) error {
 // armWrite sets a write deadline, so that a blocked write returns when a timer fires. The deadline
 // may be earlier than that, because it is renewed only when half of its time has passed. TLS cannot
 // continue after a write that reached its deadline, so a write that is already late is not begun.
-func (c *conn) armWrite(least time.Duration) error {
+func (c *conn) armWrite(size int, least time.Duration) error {
 	now := c.clock
 	if c.tls != nil {
 		now = time.Now()
+	}
+	if !c.machine.Live() {
+		return c.armEnd(size)
 	}
 	end, t := c.machine.Timer()
 	switch {
@@ -81,6 +87,25 @@ func (c *conn) armWrite(least time.Duration) error {
 	}
 	c.writeEnd = end
 	c.nc.SetWriteDeadline(end)
+	return nil
+}
+
+// endRate is how many bytes a second a client has to take of the answer that ends its request.
+const endRate = 64 << 10
+
+// armEnd bounds the write of the answer that ends a request, whether the client takes a little of
+// it now and then or nothing: until then the request has its place in the container.
+func (c *conn) armEnd(size int) error {
+	now := time.Now()
+	if c.endBy.IsZero() {
+		c.endBy = now.Add(headGrace + time.Duration(size)*time.Second/endRate)
+	}
+	if !now.Before(c.endBy) {
+		c.gone.Store(true)
+		return ErrClientGone
+	}
+	c.writeEnd = c.endBy
+	c.nc.SetWriteDeadline(c.writeEnd)
 	return nil
 }
 
@@ -101,6 +126,9 @@ func (c *conn) interrupted(now time.Time) error {
 // readUp reads from the upstream of the exchange. Its own errors are ErrClientGone, errTick and
 // errChunk (the client's body is malformed).
 func (c *conn) readUp(b []byte) (int, error) {
+	if c.machine.State() == exchange.Parting {
+		return c.readParting(b)
+	}
 	for {
 		c.armRead()
 		if c.gone.Load() {
@@ -123,7 +151,7 @@ func (c *conn) readUp(b []byte) (int, error) {
 		if err := c.interrupted(c.clock); err != nil {
 			return 0, err
 		}
-		if c.machine.State() != exchange.Deferred && c.clock.Sub(c.req.Started) >= patience {
+		if c.clock.Sub(c.req.Started) >= patience {
 			c.startWatch()
 		}
 	}
@@ -133,7 +161,7 @@ func (c *conn) readUp(b []byte) (int, error) {
 func (c *conn) armRead() {
 	end, t := c.machine.Timer()
 	switch {
-	case c.watching || c.pump.tunnel:
+	case c.watching && c.machine.State() != exchange.Deferred || c.pump.tunnel:
 	case c.pump.running:
 		if e := c.clock.Add(5 * patience); t == NoTimer || e.Before(end) {
 			end, t = e, TotalTimer

@@ -68,9 +68,10 @@ func answerWith(c net.Conn, text string) {
 // connection from being used again.
 func TestAClosedTLSConnectionCostsNoPost(t *testing.T) {
 	t.Parallel()
+	end := make(chan bool)
 	addr, config := tlsBackend(t, func(conn, n int, c net.Conn, req *http.Request) bool {
 		answerWith(c, fmt.Sprint(conn, " ", n))
-		return req.URL.Path != "/last"
+		return req.URL.Path != "/last" || <-end
 	})
 	var up *Upstream
 	front, _ := proxyTo(t, addr, func(_ *Server, p *policy) {
@@ -89,6 +90,7 @@ func TestAClosedTLSConnectionCostsNoPost(t *testing.T) {
 			t.Errorf("POST %d got %d %s", i, status, text)
 		}
 		awaitIdle(t, up)
+		end <- false
 		until(t, "the close arrives", func() bool {
 			up.mu.Lock()
 			defer up.mu.Unlock()

@@ -14,6 +14,7 @@ func (c *conn) upgrade() exchange.Event {
 		return c.failed(err, "")
 	}
 	h := &c.resp
+	c.kind = bodyUntilClose
 	c.clock = time.Now()
 	c.res.FirstByte = c.clock.Sub(c.req.Started)
 	out := c.appendFields(c.appendStatus(c.out[:0]))

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"iter"
 	"math"
 	"time"
 )
@@ -69,10 +70,14 @@ func (h *head) asksFor(protocol []byte) bool {
 }
 
 // appendUpgrade writes the fields that ask for a change of protocol.
-func (h *head) appendUpgrade(out []byte) []byte {
+func (h *head) appendUpgrade(out []byte) []byte { return appendUpgrade(out, h.offers) }
+
+// appendUpgrade writes an Upgrade field, and the Connection field that says that it is for this
+// connection only.
+func appendUpgrade(out []byte, protocols iter.Seq[[]byte]) []byte {
 	out = append(out, "Connection: Upgrade\r\nUpgrade: "...)
 	first := true
-	for protocol := range h.offers {
+	for protocol := range protocols {
 		if !first {
 			out = append(out, ", "...)
 		}

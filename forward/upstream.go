@@ -10,7 +10,6 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
-	"unsafe"
 )
 
 // Upstream is an address to which requests are forwarded, with its idle connections. Create one for
@@ -25,6 +24,9 @@ type Upstream struct {
 
 	lesson atomic.Pointer[lesson]
 	h2     h2Pool
+
+	noisy    atomic.Uint32 // the answerKinds after which it sent more than it announced
+	overruns [len(answerNames)]atomic.Int64
 }
 
 // lesson is the shortest idle time after which an upstream has closed a connection. A connection
@@ -58,6 +60,10 @@ type UpstreamOptions struct {
 	IdleTimeout time.Duration // after which an idle connection is closed; default 90 s
 	DialTimeout time.Duration // default 5 s
 	TLS         *tls.Config   // if set, connections use TLS; it must have a ServerName
+	// OnOverrun, if set, is called when the upstream has sent more than it announced for the first
+	// time after a kind of answer (see Overruns). From then on connections are closed after such
+	// answers. It must not wait.
+	OnOverrun func(answer string)
 	// Dial replaces the TCP dial.
 	Dial func(ctx context.Context, addr string) (net.Conn, error)
 }
@@ -118,17 +124,12 @@ type upConn struct {
 	since    time.Time // idle since
 	readEnd  time.Time // the socket's read deadline; zero means none
 	writeEnd time.Time
+	answers  answerKind // whose ends were announced so, on this connection
+	last     answerKind
 	peekFn   func(fd uintptr)
 	peeked   peekResult
+	one      [1]byte
 }
-
-type peekResult uint8
-
-const (
-	peekQuiet peekResult = iota
-	peekClosed
-	peekData
-)
 
 // get returns the idle connection used last, or dials. If careful is true, it does not use a
 // connection that the upstream may be about to close.
@@ -171,16 +172,18 @@ func (u *Upstream) usable(c *upConn, now time.Time, careful bool) bool {
 			return false
 		}
 	}
-	// A look at the socket costs a system call. It is worth that after a pause, or if a failed
-	// attempt could not be repeated.
-	if careful || idle > 100*time.Millisecond {
-		switch c.peek() {
-		case peekClosed:
-			u.learn(idle, now)
-			return false
-		case peekData: // an upstream must not send before a request
-			return false
+	if c.answers&u.distrusted() != 0 {
+		return false
+	}
+	switch c.peek() {
+	case peekClosed:
+		u.learn(idle, now)
+		return false
+	case peekData:
+		if c.tls == nil {
+			u.overran(c.blame())
 		}
+		return false
 	}
 	return true
 }
@@ -254,51 +257,20 @@ func (u *Upstream) put(c *upConn, now time.Time) {
 
 func (c *upConn) close() { c.Conn.Close() }
 
-// below is the connection below TLS. It counts the bytes written to it.
-type below struct {
-	net.Conn
-	wrote int // only the goroutine that writes the head uses it
+// socket is the connection below TLS.
+func (c *upConn) socket() net.Conn {
+	if c.tls != nil {
+		return c.tls.Conn
+	}
+	return c.Conn
 }
 
-func (b *below) Write(p []byte) (int, error) {
-	n, err := b.Conn.Write(p)
-	b.wrote += n
-	return n, err
-}
+// closeWrite tells the upstream that no more comes. It sends no TLS alert, which would wait for an
+// upstream that does not read.
+func (c *upConn) closeWrite() { closeWrite(c.socket()) }
 
-// written returns how many bytes TLS has written, or 0 without TLS.
-func (c *upConn) written() int {
-	if c.tls == nil {
-		return 0
-	}
-	return c.tls.wrote
-}
-
-// peek checks whether the upstream has closed the connection or sent something before a request.
-// With TLS the bytes may be a close notification, or a session ticket or a new key. In the latter
-// case a good connection is closed, but that is rare.
-func (c *upConn) peek() peekResult {
-	c.peeked = peekQuiet
-	// Not Read, which fails if the read deadline of the last exchange has passed.
-	if c.raw != nil && c.raw.Control(c.peekFn) != nil {
-		return peekClosed
-	}
-	if c.peeked == peekData && c.tls != nil && tcpClosing(c.raw) {
-		return peekClosed
-	}
-	return c.peeked
-}
-
-func (c *upConn) peekOnce(fd uintptr) {
-	var b [1]byte
-	n, _, errno := syscall.RawSyscall6(syscall.SYS_RECVFROM, fd, uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)),
-		syscall.MSG_PEEK|syscall.MSG_DONTWAIT, 0, 0)
-	switch {
-	case errno == 0 && n > 0:
-		c.peeked = peekData
-	case errno == syscall.EAGAIN || errno == syscall.EINTR:
-		c.peeked = peekQuiet
-	default:
-		c.peeked = peekClosed
-	}
+// reset closes the connection such that the upstream's next write fails.
+func (c *upConn) reset() {
+	resetOnClose(c.socket())
+	c.socket().Close()
 }

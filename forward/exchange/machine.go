@@ -22,14 +22,25 @@
 //	Relaying    Ended -> Over (Completed)
 //	Switching   FirstByte -> Tunnel; Ended -> Over (Completed)
 //	Tunnel      Ended -> Over (Completed)
+//	Parting     UpstreamEnded -> Over
 //
-// From every state but New and Over, Tick (a timer), ClientLeft, BadBody, Failed and Panicked lead
-// to Over, by the table above end. While the Handler has the request (Admitting, Redirecting,
-// Judging) they are kept until it has decided. Over is final. An event that its state does not
-// expect does nothing: over HTTP/2 frames of a stream that was given up still arrive.
+// From every state but New, Parting and Over, Tick (a timer), ClientLeft, BadBody, Failed and
+// Panicked lead to Over, by the table above end. While the Handler has the request (Admitting,
+// Redirecting, Judging) they are kept until it has decided. Over is final. An event that its state
+// does not expect does nothing: over HTTP/2 frames of a stream that was given up still arrive.
+//
+// Parting comes before Over if the exchange ends while an HTTP/1.1 upstream works on the request:
+// the client left, a timer fired. The upstream goes on working, whoever waits for it, so the
+// request is not over for the Handler until the upstream has ended. Over HTTP/2 the stream is
+// reset, and the protocol does not tell when the program behind it has stopped.
 package exchange
 
-import "time"
+import (
+	"errors"
+	"time"
+)
+
+var errInterims = errors.New("the upstream sent too many interim responses")
 
 // State is where the request is.
 type State uint8
@@ -46,10 +57,11 @@ const (
 	Relaying          // the response goes to the client
 	Switching         // 101 went to the client; the upstream has sent nothing since
 	Tunnel            // bytes go both ways
+	Parting           // the client has its end, the upstream does not have its own yet
 	Over
 )
 
-var stateNames = [...]string{"new", "admitting", "connecting", "redirecting", "deferred", "sent", "judging", "relaying", "switching", "tunnel", "over"}
+var stateNames = [...]string{"new", "admitting", "connecting", "redirecting", "deferred", "sent", "judging", "relaying", "switching", "tunnel", "parting", "over"}
 
 func (s State) String() string { return stateNames[s] }
 
@@ -58,48 +70,50 @@ type Kind uint8
 
 // The kinds of events.
 const (
-	Begin        Kind = iota // the request's head is here
-	Decided                  // the Handler returned: Choice, BodyFollows
-	Connected                // there is a connection: Reused, BodyFollows
-	DialFailed               // there is none: Err
-	Interim                  // a response head below 200: Status
-	Head                     // the final response head
-	Switched                 // 101, and both sides agree on the protocol
-	SwitchPassed             // the whole request is at the upstream, and 101 goes to the client
-	FirstByte                // the upstream sent the first byte of the new protocol
-	Ended                    // the last byte of the response went to the client, or the tunnel ended
-	Lost                     // the upstream's connection or stream ended too soon: Err, Loss, Code
-	Failed                   // the upstream broke the rules: Err
-	BadBody                  // the client's body is not what it announced: Err, Code
-	ClientLeft               // the client closed its connection or reset the stream
-	Tick                     // time passed
-	Panicked                 // something of ours panicked: Err
+	Begin         Kind = iota // the request's head is here
+	Decided                   // the Handler returned: Choice, BodyFollows
+	Connected                 // there is a connection: Reused, BodyFollows
+	DialFailed                // there is none: Err
+	Interim                   // a response head below 200: Status
+	Head                      // the final response head
+	Switched                  // 101, and both sides agree on the protocol
+	SwitchPassed              // the whole request is at the upstream, and 101 goes to the client
+	FirstByte                 // the upstream sent the first byte of the new protocol
+	Ended                     // the last byte of the response went to the client, or the tunnel ended
+	Lost                      // the upstream's connection or stream ended too soon: Err, Loss, Code
+	Failed                    // the upstream broke the rules: Err
+	BadBody                   // the client's body is not what it announced: Err, Code
+	ClientLeft                // the client closed its connection or reset the stream
+	Tick                      // time passed
+	Panicked                  // something of ours panicked: Err
+	UpstreamEnded             // the upstream of a request that was given up has answered or closed
 )
 
 var kindNames = [...]string{"begin", "decided", "connected", "dial-failed", "interim", "head", "switched", "switch-passed", "first-byte", "ended", "lost", "failed",
-	"bad-body", "client-left", "tick", "panicked"}
+	"bad-body", "client-left", "tick", "panicked", "upstream-ended"}
 
 func (k Kind) String() string { return kindNames[k] }
 
 // expected has the states in which an event means something: the first column of the table in the
 // package comment.
 var expected = [...]uint16{
-	Begin:        1 << New,
-	Decided:      asking,
-	Connected:    1 << Connecting,
-	DialFailed:   1 << Connecting,
-	Interim:      waiting,
-	Head:         waiting,
-	Switched:     waiting,
-	SwitchPassed: 1 << Sent,
-	FirstByte:    1 << Switching,
-	Ended:        1<<Relaying | 1<<Switching | 1<<Tunnel,
-	Lost:         waiting | 1<<Judging | begun,
-	Failed:       anywhere,
-	BadBody:      anywhere,
-	ClientLeft:   anywhere,
-	Tick:         anywhere,
-	Panicked:     anywhere,
+	Begin:         1 << New,
+	Decided:       asking,
+	Connected:     1 << Connecting,
+	DialFailed:    1 << Connecting,
+	Interim:       waiting,
+	Head:          waiting,
+	Switched:      waiting,
+	SwitchPassed:  1 << Sent,
+	FirstByte:     1 << Switching,
+	Ended:         1<<Relaying | 1<<Switching | 1<<Tunnel,
+	Lost:          waiting | 1<<Judging | begun,
+	Failed:        anywhere,
+	BadBody:       anywhere,
+	ClientLeft:    anywhere,
+	Tick:          anywhere,
+	Panicked:      anywhere | 1<<Parting,
+	UpstreamEnded: 1 << Parting,
 }
 
 const (
@@ -136,6 +150,7 @@ type Event struct {
 	Loss        Loss
 	Reused      bool // the connection carried a request before
 	BodyFollows bool // more of the body is to come than what goes with the head
+	Ours        bool // of Failed: the reason is ours, and the upstream works on
 	Status      int
 	Code        uint32 // of HTTP/2: why the stream is reset
 	At          time.Time
@@ -143,12 +158,13 @@ type Event struct {
 }
 
 // Do is what is to be done, in the order of the constants.
-type Do uint16
+type Do uint32
 
 // What Step may ask for.
 const (
 	Interrupt   Do = 1 << iota // cancel the context of the Handler that has the request
 	Drop                       // give the upstream's connection or stream up
+	Part                       // tell the upstream that nobody waits for it, by closing the writing side
 	Rewind                     // make the request as it was before it was sent
 	SayContinue                // send the client 100 Continue
 	Ask                        // ask the Handler; State says which question
@@ -161,11 +177,12 @@ const (
 	Answer                     // answer as Ending says
 	EndTrailer                 // end the response with a trailer that names the timer; where that cannot be, Abort
 	Abort                      // reset the stream with Ending.Code, or cut the connection
+	SeeOut                     // read until the upstream has answered or closed, at most for PartsWithin
 	Finish                     // tell the Handler how it ended
 )
 
-var doNames = [...]string{"interrupt", "drop", "rewind", "say-continue", "ask", "connect", "send-head", "send-body", "pass-interim", "pass-head",
-	"pass-switch", "answer", "end-trailer", "abort", "finish"}
+var doNames = [...]string{"interrupt", "drop", "part", "rewind", "say-continue", "ask", "connect", "send-head", "send-body", "pass-interim", "pass-head",
+	"pass-switch", "answer", "end-trailer", "abort", "see-out", "finish"}
 
 // Has reports whether one of these is to be done.
 func (d Do) Has(what Do) bool { return d&what != 0 }
@@ -219,6 +236,8 @@ type Ending struct {
 	Code    uint32 // of HTTP/2, for Abort
 	Panic   bool
 	Retried bool
+
+	upstreamEnded bool // or what it says has no meaning any more: there is nobody to part from
 }
 
 // Machine is one request on its way. The zero value is New; it belongs to one goroutine, or to the
@@ -233,6 +252,9 @@ type Machine struct {
 	kept      bool // the body was kept back and has not been sent
 	forgotten bool // bytes of the body left that the shell no longer has
 	continued bool // 100 Continue was said here
+	tunneled  bool // it was a tunnel when it ended
+	heard     bool // the upstream has sent a response head, if only an interim one
+	interims  uint16
 	retries   uint8
 	deferred  time.Time // since when the body waits
 	lastWrite time.Time
@@ -290,7 +312,7 @@ func (m *Machine) Timed() bool { return m.policy.Timeouts.Idle > 0 }
 
 // Timer is the timer that fires next, NoTimer when none does.
 func (m *Machine) Timer() (end time.Time, timer Timer) {
-	if m.state == Over {
+	if m.state >= Parting {
 		return end, NoTimer // the answer that says that a timer fired has its own time
 	}
 	return m.policy.Timeouts.next(m.traits.Started, m.lastWrite, begun&^(1<<Switching)&(1<<m.state) != 0)
@@ -352,12 +374,15 @@ func (m *Machine) Step(e *Event) Do {
 		return m.lost(e)
 	case Tick:
 		return m.tick(e)
+	case UpstreamEnded:
+		m.state = Over
+		return Drop | Finish
 	case ClientLeft:
 		return m.end(Ending{Cause: ClientGone, Err: ErrClientGone, Code: codeCancel})
 	case BadBody:
 		return m.end(Ending{Cause: BadRequest, Err: e.Err, Code: e.Code})
 	case Failed:
-		return m.end(Ending{Cause: UpstreamFailed, Err: e.Err})
+		return m.end(Ending{Cause: UpstreamFailed, Err: e.Err, upstreamEnded: !e.Ours})
 	case Panicked:
 		return m.panicked(e)
 	}
@@ -382,7 +407,7 @@ func (m *Machine) decided(e *Event) Do {
 	}
 	var do Do
 	if judged {
-		do, m.kept = Drop|Rewind, false
+		do, m.kept, m.heard = Drop|Rewind, false, false
 	}
 	if e.Choice == Reply {
 		m.state, m.ending.Cause = Over, Replied
@@ -449,7 +474,14 @@ func (m *Machine) sendBody() Do {
 	return SendBody
 }
 
+// mostInterims bounds the response heads below 200 of one request: each one renews the idle timer.
+const mostInterims = 1000
+
 func (m *Machine) interim(e *Event) Do {
+	m.heard = true
+	if m.interims++; m.interims > mostInterims {
+		return m.end(Ending{Cause: UpstreamFailed, Err: errInterims, upstreamEnded: true})
+	}
 	if e.Status != 100 || m.state != Deferred {
 		return PassInterim
 	}
@@ -500,18 +532,18 @@ func (m *Machine) lost(e *Event) Do {
 		m.state, m.kept, m.ending.Retried = Connecting, false, true
 		return Drop | Rewind | Connect
 	}
-	return m.end(Ending{Cause: UpstreamFailed, Err: e.Err, Code: e.Code})
+	return m.end(Ending{Cause: UpstreamFailed, Err: e.Err, Code: e.Code, upstreamEnded: true})
 }
 
 // mayRetry is the one rule of sending a request again after its upstream was lost. In every case no
-// response has come and the request is as it was: nothing of its body left, or what left is still
-// here.
+// response has come, no interim one either, and the request is as it was: nothing of its body left,
+// or what left is still here.
 //
 //	Unseen   the upstream did nothing with the request     up to three times
 //	Unused   a reused connection ended without a response  once, and only an idempotent request
 //	Broken   anything else                                 never
 func (m *Machine) mayRetry(loss Loss) bool {
-	if waiting&(1<<m.state) == 0 || m.forgotten {
+	if waiting&(1<<m.state) == 0 || m.forgotten || m.heard {
 		return false
 	}
 	switch loss {
@@ -525,10 +557,14 @@ func (m *Machine) mayRetry(loss Loss) bool {
 
 // panicked: what was asked of the Handler has no answer.
 func (m *Machine) panicked(e *Event) Do {
+	if m.state == Parting {
+		m.state = Over
+		return Drop | Finish
+	}
 	if m.Asking() {
 		m.state, m.pending = Connecting, false
 	}
-	return m.end(Ending{Cause: UpstreamFailed, Err: e.Err, Panic: true})
+	return m.end(Ending{Cause: UpstreamFailed, Err: e.Err, Panic: true, upstreamEnded: true})
 }
 
 // end is the one place where an error becomes an answer.
@@ -546,6 +582,9 @@ func (m *Machine) panicked(e *Event) Do {
 // gRPC whose timer for the client's deadline fires a moment before the client's own cancels the
 // stream, and an answer of ours would hide the deadline. While the Handler has the request its
 // context is canceled instead, and the first reason counts.
+//
+// An upstream of HTTP/1.1 that has not ended, and has the request, is parted from. So a client
+// cannot free its place in a container by leaving, nor by a body that is broken.
 func (m *Machine) end(how Ending) Do {
 	if m.Asking() {
 		if m.pending {
@@ -558,22 +597,45 @@ func (m *Machine) end(how Ending) Do {
 	how.Retried = m.ending.Retried
 	state := m.state
 	m.state, m.ending = Over, how
+	m.tunneled = state == Switching || state == Tunnel
+	over := Drop | Finish
+	if !m.traits.Streams && !how.upstreamEnded && (waiting|begun)&(1<<state) != 0 {
+		m.state, over = Parting, Part|SeeOut
+	}
 	answered := begun&(1<<state) != 0
 	switch {
 	case how.Cause == ClientGone:
-		return Drop | Abort | Finish
+		return over | Abort
 	case how.Cause == BadRequest && m.traits.Streams:
-		return Drop | Abort | Finish
+		return over | Abort
 	case how.Cause == UpstreamFailed && m.traits.Streams && how.Code == codeCancel:
-		return Drop | Abort | Finish
+		return over | Abort
 	case !answered:
-		return Drop | Answer | Finish
+		return over | Answer
 	}
 	if how.Code == codeNone || how.Code == codeRefused {
 		m.ending.Code = codeInternal
 	}
 	if how.Cause == TimedOut && m.policy.Timeouts.Action == EndResponse && state == Relaying {
-		return Drop | EndTrailer | Finish
+		return over | EndTrailer
 	}
-	return Drop | Abort | Finish
+	return over | Abort
 }
+
+// PartsWithin is how long an upstream may go on with a request that was given up: from now on for
+// as long as the whole request might have taken. A tunnel has no answer that takes time.
+func (m *Machine) PartsWithin() time.Duration {
+	total := m.policy.Timeouts.Total
+	switch {
+	case m.tunneled:
+		return tunnelParts
+	case total > 0:
+		return total
+	}
+	return partsWithin
+}
+
+const (
+	partsWithin = 5 * time.Minute // for a request without a timer
+	tunnelParts = 30 * time.Second
+)

@@ -129,7 +129,7 @@ func play(text string) (string, error) {
 		}
 		do := m.Step(&e)
 		fmt.Fprintf(&out, "%s -> %s; %s", strings.TrimSpace(event), orNothing(do.String()), m.State())
-		if do.Has(Finish) {
+		if do.Has(Finish | SeeOut) {
 			fmt.Fprintf(&out, " (%s", m.Ending().Cause)
 			if m.Ending().Timer != NoTimer {
 				fmt.Fprintf(&out, ", %s", m.Ending().Timer)
@@ -220,6 +220,7 @@ var story = map[State][]Event{
 	Relaying:    {{Kind: Begin}, {Kind: Decided}, {Kind: Connected}, {Kind: Head}, {Kind: Decided, Choice: Pass}},
 	Switching:   {{Kind: Begin}, {Kind: Decided}, {Kind: Connected}, {Kind: Switched}, {Kind: SwitchPassed}},
 	Tunnel:      {{Kind: Begin}, {Kind: Decided}, {Kind: Connected}, {Kind: Switched}, {Kind: SwitchPassed}, {Kind: FirstByte}},
+	Parting:     {{Kind: Begin}, {Kind: Decided}, {Kind: Connected}, {Kind: ClientLeft}},
 	Over:        {{Kind: Begin}, {Kind: Decided, Choice: Reply}},
 }
 
@@ -247,19 +248,20 @@ func TestTransitions(t *testing.T) {
 		Admitting:   {Decided: Connecting},
 		Connecting:  {Connected: Sent, DialFailed: Redirecting, Failed: ends, BadBody: ends, ClientLeft: ends, Panicked: ends},
 		Redirecting: {Decided: Connecting},
-		Deferred:    {Head: Judging, Switched: Sent, Lost: Over, Failed: ends, BadBody: ends, ClientLeft: ends, Panicked: ends},
-		Sent:        {Head: Judging, SwitchPassed: Switching, Lost: Over, Failed: ends, BadBody: ends, ClientLeft: ends, Panicked: ends},
+		Deferred:    {Head: Judging, Switched: Sent, Lost: Over, Failed: ends, BadBody: Parting, ClientLeft: Parting, Panicked: ends},
+		Sent:        {Head: Judging, SwitchPassed: Switching, Lost: Over, Failed: ends, BadBody: Parting, ClientLeft: Parting, Panicked: ends},
 		Judging:     {Decided: Connecting},
-		Relaying:    {Ended: Over, Lost: Over, Failed: ends, BadBody: ends, ClientLeft: ends, Panicked: ends},
-		Switching:   {FirstByte: Tunnel, Ended: Over, Lost: Over, Failed: ends, BadBody: ends, ClientLeft: ends, Panicked: ends},
-		Tunnel:      {Ended: Over, Lost: Over, Failed: ends, BadBody: ends, ClientLeft: ends, Panicked: ends},
+		Relaying:    {Ended: Over, Lost: Over, Failed: ends, BadBody: Parting, ClientLeft: Parting, Panicked: ends},
+		Switching:   {FirstByte: Tunnel, Ended: Over, Lost: Over, Failed: ends, BadBody: Parting, ClientLeft: Parting, Panicked: ends},
+		Tunnel:      {Ended: Over, Lost: Over, Failed: ends, BadBody: Parting, ClientLeft: Parting, Panicked: ends},
+		Parting:     {UpstreamEnded: Over, Panicked: Over},
 		Over:        {},
 	}
 	for _, asks := range []State{Admitting, Redirecting, Judging} {
 		table[asks][Panicked] = Over
 	}
 	for from, row := range table {
-		for kind := Begin; kind <= Panicked; kind++ {
+		for kind := Begin; kind <= UpstreamEnded; kind++ {
 			m := &Machine{}
 			if from != New {
 				m = in(t, from, false)
@@ -296,6 +298,7 @@ func TestEndings(t *testing.T) {
 		{"the upstream reset", Event{Kind: Lost, Code: 11}, Answer, Abort, Answer, Abort, 11},
 		{"the upstream refused", Event{Kind: Lost, Code: codeRefused}, Answer, Abort, Answer, Abort, codeInternal},
 		{"the upstream broke", Event{Kind: Failed}, Answer, Abort, Answer, Abort, codeInternal},
+		{"no memory is left", Event{Kind: Failed, Ours: true}, Answer, Abort, Answer, Abort, codeInternal},
 		{"a panic", Event{Kind: Panicked}, Answer, Abort, Answer, Abort, codeInternal},
 	} {
 		for _, streams := range []bool{false, true} {
@@ -306,9 +309,13 @@ func TestEndings(t *testing.T) {
 					e.At = began
 				}
 				want := map[bool]map[State]Do{false: {Sent: test.before, Relaying: test.after}, true: {Sent: test.beforeS, Relaying: test.afterS}}[streams][state]
+				over := Drop | Finish
+				if !streams && (e.Kind == ClientLeft || e.Kind == Tick || e.Kind == BadBody || e.Ours) { // the upstream still works
+					over = Part | SeeOut
+				}
 				do := m.Step(&e)
-				if do&^Drop != want|Finish {
-					t.Errorf("%s in %s, streams %v: %s, want %s", test.name, state, streams, do, want|Finish)
+				if do != want|over {
+					t.Errorf("%s in %s, streams %v: %s, want %s", test.name, state, streams, do, want|over)
 				}
 				if do.Has(Abort) && m.Ending().Code != test.code && (streams && state == Relaying) {
 					t.Errorf("%s: code %d, want %d", test.name, m.Ending().Code, test.code)
@@ -382,12 +389,15 @@ func FuzzMachine(f *testing.F) {
 		m.Configure(Policy{Timeouts: Timeouts{Total: time.Minute, Idle: time.Second * 20, Action: Action(flags >> 5 & 1)},
 			DeferBody: time.Duration(flags&64) * time.Second / 64, ContinueNow: flags&128 != 0})
 		now := began
-		finished, heads, bodies, forgotten := 0, 0, 0, false
+		finished, heads, bodies, forgotten, parting := 0, 0, 0, false, false
 		for _, c := range story[1:] {
 			e := Event{Kind: Kind(c&0x0f) % (Panicked + 1), Choice: Choice(c >> 4 & 3 % 3), Loss: Loss(c>>6) % 3, Reused: c&0x20 != 0,
 				BodyFollows: c&0x10 != 0, Code: uint32(c >> 4), Status: 100 + int(c>>6)}
 			if c&0x80 != 0 {
 				now = now.Add(7 * time.Second)
+			}
+			if m.State() == Parting && c&1 != 0 {
+				e.Kind = UpstreamEnded
 			}
 			if c == 0x3f {
 				m.ForgetBody()
@@ -421,6 +431,17 @@ func FuzzMachine(f *testing.F) {
 			}
 			if do.Has(Finish) {
 				finished++
+			}
+			if before == Parting && do != 0 && do != Drop|Finish {
+				t.Fatalf("%s after the client had its end: %s", e.Kind, do)
+			}
+			if do.Has(SeeOut) {
+				if parting = true; flags&1 != 0 || finished > 0 {
+					t.Fatalf("%s in %s waits for an upstream: %s", e.Kind, before, do)
+				}
+			}
+			if parting != (m.State() == Parting || finished > 0 && parting) {
+				t.Fatalf("%s in %s: parting ended in %s", e.Kind, before, m.State())
 			}
 			if (m.State() == Over) != (finished == 1) || finished > 1 {
 				t.Fatalf("%s in %s: over %v, told %d times", e.Kind, before, m.State() == Over, finished)

@@ -120,7 +120,7 @@ func TestOneSlowOrBrokenRevisionDelaysNoOther(t *testing.T) {
 			}
 			before := slowest()
 
-			troubled := w.revision(backends.Info{ContainerConcurrency: c.limit})
+			troubled := w.revision(backends.Info{ContainerConcurrency: c.limit, Timeout: 5 * time.Second})
 			var endpoints []backends.Endpoint
 			for _, address := range c.pods(t) {
 				endpoints = append(endpoints, backends.Endpoint{Address: address, Pod: address.String(), Ready: true})

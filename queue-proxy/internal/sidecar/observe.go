@@ -27,7 +27,7 @@ func (s *Sidecar) observe(c *chain.Chain) error {
 		otlp.String("kn.service.name", cfg.Service), otlp.String("kn.configuration.name", cfg.Configuration),
 		otlp.String("kn.revision.name", cfg.Revision), otlp.String("k8s.namespace.name", cfg.Namespace), otlp.String("k8s.pod.name", cfg.Pod),
 	}
-	sources := usermetrics.Sources{Waiting: s.gate.Waiting, Upgraded: s.server.Upgraded, Panics: s.server.Panics, Evicted: s.server.Evicted}
+	sources := usermetrics.Sources{Waiting: s.gate.Waiting, Upgraded: s.server.Upgraded, Panics: s.server.Panics, Evicted: s.server.Evicted, Overruns: s.user.Overruns}
 	if s.sleeper != nil {
 		sources.Strangers = s.sleeper.Strangers
 	}

@@ -118,6 +118,9 @@ func (s *Sidecar) build() error {
 		// Where nobody listens a connection is refused at once. What takes longer is a pod that
 		// gets no processor time, and the request has a timeout of its own.
 		DialTimeout: 30 * time.Second,
+		OnOverrun: func(answer string) {
+			s.log.Warn("the container sent more than its response announced; its connections are closed after such responses from now on", "answer", answer)
+		},
 	})
 	s.token = podkey.New(cfg.KeyFile, cfg.Revision).Token
 	if cfg.Token != "" {

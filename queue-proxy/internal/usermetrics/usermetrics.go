@@ -127,6 +127,8 @@ type Sources struct {
 	Upgraded func() int   // connections that are open
 	Panics   func() int64 // since the start, as what follows
 	Evicted  func() int64 // connections closed for others
+	// Overruns are how often the container sent more than it announced, by the kind of answer.
+	Overruns func() iter.Seq2[string, int64]
 	// Strangers are connections to the node agent's port that were not the agent's. Without it the
 	// pod never sleeps.
 	Strangers func() int64
@@ -197,6 +199,7 @@ const (
 	statusKey = "http.response.status_code"
 	tagKey    = "kn.route.tag"
 	causeKey  = "cause"
+	answerKey = "answer"
 	levelKey  = "level"
 )
 
@@ -214,6 +217,8 @@ var (
 	caught  = family{"ebb.panics", "ebb_panics_total", "counter", nil, "Panics that were caught; the log has the stack."}
 	evicted = family{"ebb.evicted.connections", "ebb_evicted_connections_total", "counter", nil,
 		"Client connections that were closed to make room for new ones."}
+	overruns = family{"ebb.overrun.answers", "ebb_overrun_answers_total", "counter", []string{answerKey},
+		"How often the container sent more than its response announced, by the kind of answer: HEAD, 204, 304, Content-Length, chunked."}
 	wake = family{"ebb.wake.duration", "ebb_wake_duration_seconds", "histogram", []string{levelKey},
 		"How long requests waited for the pod to wake, by the level at which it slept."}
 	strangers = family{"ebb.stranger.connections", "ebb_stranger_connections_total", "counter", nil,
@@ -265,6 +270,10 @@ func (m *Metrics) text() []byte {
 	}
 	fmt.Fprintf(&b, "%s{%s} %d\n", head(&b, caught), m.labels, m.sources.Panics())
 	fmt.Fprintf(&b, "%s{%s} %d\n", head(&b, evicted), m.labels, m.sources.Evicted())
+	name = head(&b, overruns)
+	for answer, n := range m.sources.Overruns() {
+		fmt.Fprintf(&b, "%s{%s,answer=%q} %d\n", name, m.labels, answer, n)
+	}
 	fmt.Fprintf(&b, "%s{%s,version=%q,go_version=%q} 1\n", head(&b, build), m.labels, version.Version, runtime.Version())
 	if m.sources.Strangers == nil {
 		return b.Bytes()
@@ -310,6 +319,11 @@ func (m *Metrics) Collect(out *otlp.Metrics) {
 	out.Counter(notCompleted.name, "{request}", notCompleted.help, ended...)
 	out.Counter(caught.name, "{panic}", caught.help, otlp.Point{Value: float64(m.sources.Panics())})
 	out.Counter(evicted.name, "{connection}", evicted.help, otlp.Point{Value: float64(m.sources.Evicted())})
+	var overrun []otlp.Point
+	for answer, n := range m.sources.Overruns() {
+		overrun = append(overrun, otlp.Point{Attributes: []otlp.Attribute{otlp.String(answerKey, answer)}, Value: float64(n)})
+	}
+	out.Counter(overruns.name, "{answer}", overruns.help, overrun...)
 	if m.sources.Strangers == nil {
 		return
 	}

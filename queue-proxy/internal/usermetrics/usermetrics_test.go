@@ -1,6 +1,7 @@
 package usermetrics
 
 import (
+	"iter"
 	"net/http"
 	"net/http/httptest"
 	"strconv"
@@ -18,7 +19,9 @@ import (
 	"ebb.dev/ebb/standby"
 )
 
-var some = Sources{Waiting: func() int { return 3 }, Upgraded: func() int { return 0 }, Panics: func() int64 { return 2 }, Evicted: func() int64 { return 5 }}
+func overran(yield func(string, int64) bool) { yield("HEAD", 3) }
+
+var some = Sources{Waiting: func() int { return 3 }, Upgraded: func() int { return 0 }, Panics: func() int64 { return 2 }, Evicted: func() int64 { return 5 }, Overruns: func() iter.Seq2[string, int64] { return overran }}
 
 func TestMetricsCarryTheContractsNames(t *testing.T) {
 	m := New([]otlp.Attribute{otlp.String("kn.service.name", "svc"), otlp.String("k8s.pod.name", `po"d`)}, some)
@@ -121,7 +124,7 @@ func TestTagsOfClientsAreBounded(t *testing.T) {
 func TestWakesAreShownForPodsThatMaySleep(t *testing.T) {
 	zero := func() int { return 0 }
 	none := func() int64 { return 0 }
-	sources := Sources{Waiting: zero, Upgraded: zero, Panics: none, Evicted: none}
+	sources := Sources{Waiting: zero, Upgraded: zero, Panics: none, Evicted: none, Overruns: func() iter.Seq2[string, int64] { return overran }}
 	if text := string(New(nil, sources).text()); strings.Contains(text, "ebb_wake") {
 		t.Errorf("a pod that never sleeps shows wakes:\n%s", text)
 	}
