@@ -89,7 +89,17 @@ func TestEveryLayout(t *testing.T) {
 			if n, err := tree.ThawAll(); n != 1 || err != nil {
 				t.Errorf("ThawAll: %d, %v", n, err)
 			}
+			// Somebody else's: a runtime that saves the container, or a person.
 			put(t, state, frozen)
+			if n, err := tree.ThawAll(); n != 0 || err != nil || get(t, state) != frozen {
+				t.Errorf("ThawAll of what somebody else froze: %d, %v, %q", n, err, get(t, state))
+			}
+			if err := tree.Thaw(uid); err != nil || get(t, state) != frozen {
+				t.Errorf("Thaw of what somebody else froze: %v, %q", err, get(t, state))
+			}
+			if err := tree.Freeze(t.Context(), uid, []string{id}); err != nil {
+				t.Error(err)
+			}
 			if err := tree.Thaw(uid); err != nil || !strings.HasPrefix(get(t, state), thawed) {
 				t.Errorf("Thaw wrote %q, %v", get(t, state), err)
 			}

@@ -30,6 +30,9 @@ func (t *Tree) Freeze(ctx context.Context, uid string, ids []string) error {
 		return err
 	}
 	for _, dir := range dirs {
+		if err := t.mark(dir); err != nil {
+			return err
+		}
 		if err := t.write(t.freezer, path.Join(dir, t.files.state), t.files.freeze); err != nil {
 			return err
 		}
@@ -63,7 +66,7 @@ func (t *Tree) await(ctx context.Context, dir string) error {
 	}
 }
 
-// Thaw thaws all containers of a pod. A pod that is gone needs no thawing.
+// Thaw thaws the containers of a pod that Freeze froze. A pod that is gone needs no thawing.
 func (t *Tree) Thaw(uid string) error {
 	pod, err := t.pod(uid)
 	if errors.Is(err, ErrGone) {
@@ -78,12 +81,15 @@ func (t *Tree) Thaw(uid string) error {
 	}
 	var errs []error
 	for _, dir := range dirs {
-		errs = append(errs, t.thaw(dir))
+		if t.marked(dir) {
+			errs = append(errs, t.thaw(dir))
+		}
 	}
 	return errors.Join(errs...)
 }
 
-// ThawAll thaws every frozen container of the node and returns how many there were.
+// ThawAll thaws every container of the node that Freeze froze, of whichever process, and returns
+// how many there were. What others froze stays frozen: a runtime pauses a container to save it.
 func (t *Tree) ThawAll() (int, error) {
 	dirs, err := t.all()
 	errs := []error{err}
@@ -93,7 +99,7 @@ func (t *Tree) ThawAll() (int, error) {
 		if err != nil && !errors.Is(err, ErrGone) {
 			errs = append(errs, err)
 		}
-		if err != nil || strings.TrimSpace(text) == t.files.thaw {
+		if err != nil || strings.TrimSpace(text) == t.files.thaw || !t.marked(dir) {
 			continue
 		}
 		thawed++
@@ -106,6 +112,9 @@ func (t *Tree) thaw(dir string) error {
 	err := t.write(t.freezer, path.Join(dir, t.files.state), t.files.thaw)
 	if errors.Is(err, ErrGone) {
 		return nil
+	}
+	if err == nil {
+		t.unmark(dir)
 	}
 	return err
 }

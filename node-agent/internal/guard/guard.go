@@ -3,7 +3,7 @@
 //
 //	agent alive, answers pings      the guard does nothing
 //	agent does not answer in time   the guard kills it, then as below
-//	agent dead                      the guard thaws every container of the node, until there is one
+//	agent dead                      the guard thaws every container that an agent froze, until there is one
 //	guard dead or stalled           the agent thaws, and freezes nothing (Allowed)
 //
 // Owns: the socket between the two. Reads: pings. Writes: pings, SIGKILL to an agent that stalls.
@@ -31,6 +31,10 @@ const (
 	pingEvery  = 450 * time.Millisecond
 	answerTime = 450 * time.Millisecond
 	retryTime  = 100 * time.Millisecond
+	// A look at all containers costs little once, and something ten times a second. After an agent
+	// was lost it is done that often for lostTime, and otherwise each restTime.
+	lostTime = 2 * standby.StallTime
+	restTime = 10 * time.Second
 )
 
 // Post is the agent's side.
@@ -125,14 +129,22 @@ type Guard struct {
 
 // Run watches one agent after another until ctx ends.
 func (g *Guard) Run(ctx context.Context) error {
+	lost, looked := time.Now(), time.Time{}
 	for ctx.Err() == nil {
-		err := g.watch(ctx)
+		met, err := g.watch(ctx)
 		if ctx.Err() != nil {
 			break
 		}
-		thawed, thawErr := g.ThawAll()
-		if thawed > 0 || thawErr != nil {
-			g.Log.Warn("the agent is away; thawed its containers", "containers", thawed, "error", thawErr, "agent", err)
+		if met {
+			lost = time.Now()
+		}
+		if time.Since(lost) < lostTime || time.Since(looked) >= restTime {
+			looked = time.Now()
+			thawed, thawErr := g.ThawAll()
+			if thawed > 0 || thawErr != nil {
+				lost = time.Now()
+				g.Log.Warn("the agent is away; thawed its containers", "containers", thawed, "error", thawErr, "agent", err)
+			}
 		}
 		select {
 		case <-ctx.Done():
@@ -142,16 +154,16 @@ func (g *Guard) Run(ctx context.Context) error {
 	return nil
 }
 
-// watch returns once the agent is dead.
-func (g *Guard) watch(ctx context.Context) error {
+// watch returns once the agent is dead, and whether there was one.
+func (g *Guard) watch(ctx context.Context) (met bool, err error) {
 	conn, err := (&net.Dialer{Timeout: answerTime}).DialContext(ctx, "unix", g.Socket)
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer conn.Close()
 	agent, err := peer(conn.(*net.UnixConn))
 	if err != nil {
-		return err
+		return true, err
 	}
 	ping := time.NewTicker(pingEvery)
 	defer ping.Stop()
@@ -162,14 +174,14 @@ func (g *Guard) watch(ctx context.Context) error {
 			_, err = conn.Read(buffer)
 		}
 		if errors.Is(err, os.ErrDeadlineExceeded) {
-			return g.kill(agent)
+			return true, g.kill(agent)
 		}
 		if err != nil {
-			return err // the kernel closed the connection: the agent is dead, or ended in order
+			return true, err // the kernel closed the connection: the agent is dead, or ended in order
 		}
 		select {
 		case <-ctx.Done():
-			return ctx.Err()
+			return true, ctx.Err()
 		case <-ping.C:
 		}
 	}
