@@ -49,7 +49,7 @@ type Verb uint8
 
 // The verbs.
 const (
-	Hello  Verb = iota // both sides, first: Number is the Version, Text the UID of the pod that says it
+	Hello  Verb = iota // both sides, first: Number is the Version, Text the UID of the pod
 	Freeze             // to the agent: freeze to Level, unless Expires has passed
 	Thaw               // to the agent
 	Froze              // to the pod: order Number is done, to Level, perhaps not as deep as ordered

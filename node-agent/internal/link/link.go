@@ -111,10 +111,11 @@ func once(ctx context.Context, o Options, orders *rate.Limiter) error {
 	return c.run(ctx, lines, away)
 }
 
-// greet makes sure that the peer is the queue-proxy of this pod: addresses are used again.
+// greet makes sure that the peer is the queue-proxy of this pod: addresses are used again. It says
+// the pod's UID, which proves to queue-proxy that it reads the API server.
 func greet(conn net.Conn, lines *bufio.Reader, o Options) error {
 	_ = conn.SetDeadline(time.Now().Add(helloTime))
-	if _, err := conn.Write(standby.Message{Verb: standby.Hello, Number: standby.Version}.Append(nil)); err != nil {
+	if _, err := conn.Write(standby.Message{Verb: standby.Hello, Number: standby.Version, Text: o.UID}.Append(nil)); err != nil {
 		return err
 	}
 	hello, err := read(lines)

@@ -86,7 +86,7 @@ func (p *pod) accept(hello string) {
 	}
 	p.t.Cleanup(func() { conn.Close() })
 	p.conn, p.lines = conn, bufio.NewReader(conn)
-	p.expect("hello 1")
+	p.expect("hello 1 uid")
 	p.say(hello)
 }
 

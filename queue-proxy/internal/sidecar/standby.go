@@ -143,14 +143,15 @@ func (s *Sidecar) standbyOrder(w http.ResponseWriter, r *http.Request) {
 }
 
 // liveness answers the kubelet's liveness probes of the containers: it asks the container, unless
-// the pod sleeps. A frozen container cannot answer, and must not be killed for that.
+// it may be frozen. A frozen container cannot answer, and must not be killed for that. One that
+// hangs is to be killed, also in a pod that sleeps warm or has lost its agent.
 func (s *Sidecar) liveness(w http.ResponseWriter, r *http.Request) {
 	spec, ok := s.cfg.LivenessProbes[strings.TrimPrefix(r.URL.Path, wire.PathLiveness)]
 	if !ok {
 		http.NotFound(w, r)
 		return
 	}
-	if s.sleeper == nil || s.sleeper.State() <= standby.Resting {
+	if s.sleeper == nil || !s.sleeper.MayBeFrozen() {
 		if err := s.alive(r.Context(), &spec); err != nil {
 			http.Error(w, err.Error(), http.StatusServiceUnavailable)
 			return
@@ -159,10 +160,10 @@ func (s *Sidecar) liveness(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusOK)
 }
 
-// alive forgives a probe that failed because the pod fell asleep meanwhile.
+// alive forgives a probe that failed because the container was frozen meanwhile.
 func (s *Sidecar) alive(ctx context.Context, spec *probe.Spec) error {
 	err := spec.Once(ctx, spec.Timeout())
-	if err != nil && s.sleeper != nil && s.sleeper.State() > standby.Resting {
+	if err != nil && s.sleeper != nil && s.sleeper.MayBeFrozen() {
 		return nil
 	}
 	return err

@@ -36,7 +36,7 @@ func dialAsAgent(t *testing.T, r *rig) *fakeAgent {
 	}
 	a := &fakeAgent{conn: conn}
 	t.Cleanup(func() { conn.Close() })
-	fmt.Fprintf(conn, "hello %d\n", standby.Version)
+	fmt.Fprintf(conn, "hello %d the-uid\n", standby.Version)
 	lines := bufio.NewScanner(conn)
 	if !lines.Scan() || lines.Text() != "hello 1 the-uid" {
 		t.Fatalf("queue-proxy said %q", lines.Text())
@@ -235,7 +235,7 @@ func TestAStrangerIsNotTheAgent(t *testing.T) {
 	}
 	defer conn.Close()
 	conn.SetDeadline(time.Now().Add(30 * time.Second))
-	fmt.Fprintf(conn, "hello %d\n", standby.Version)
+	fmt.Fprintf(conn, "hello %d the-uid\n", standby.Version)
 	if n, err := conn.Read(make([]byte, 1)); err == nil {
 		t.Errorf("a stranger got %d bytes of an answer", n)
 	}
@@ -266,5 +266,51 @@ func TestGateways(t *testing.T) {
 	}
 	if got := gateways("nonsense\n\n"); got != nil {
 		t.Errorf("got %v", got)
+	}
+}
+
+// A container that hangs is killed, also in a pod that sleeps, if it is certain that it runs.
+func TestLivenessKillsAContainerThatHangsInAPodThatSleepsWarm(t *testing.T) {
+	var hangs atomic.Bool
+	r := startRig(t, func(w http.ResponseWriter, r *http.Request) {
+		if hangs.Load() {
+			w.WriteHeader(http.StatusInternalServerError)
+		}
+	}, func(c *config.Config) {
+		c.Token, c.Standby, c.PodUID = podToken, "warm", "the-uid"
+		probes, err := wire.ReadProbes(`{"httpGet":{"path":"/live"}}`, c.UserPort)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.LivenessProbes = map[string]probe.Spec{"user-container": {Probe: probes[0]}}
+	})
+	admin := ""
+	for _, b := range r.side {
+		if b.name == "the drain hook" {
+			admin = "http://" + loopback(b.listener)
+		}
+	}
+	alive := func() bool {
+		resp, err := http.Get(admin + wire.PathLiveness + "user-container")
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		return resp.StatusCode == http.StatusOK
+	}
+	if status := order(t, r, "warm", podToken); status != http.StatusNoContent {
+		t.Fatalf("the order was answered %d", status)
+	}
+	for deadline := time.Now().Add(60 * time.Second); r.sleeper.State() != standby.Dozing; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the pod does not fall asleep")
+		}
+	}
+	if !alive() {
+		t.Error("a container that answers is killed")
+	}
+	hangs.Store(true)
+	if alive() {
+		t.Error("a container that hangs lives on")
 	}
 }

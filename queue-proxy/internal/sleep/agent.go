@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"sync"
 	"time"
 
 	"ebb.dev/ebb/standby"
@@ -16,15 +17,19 @@ import (
 const (
 	helloTime = time.Second
 	sendTime  = standby.WakeTime
+	// mostUnproven bounds the connections whose peer has not said yet who it is.
+	mostUnproven = 16
 )
 
-// Serve takes connections of the node agent until ctx ends or l is closed. There is one at a time:
-// a new one is that of an agent that has lost the old one.
+// Serve takes connections of the node agent until ctx ends or l is closed. One of them counts: a
+// new one that proved to be the agent's is that of an agent that has lost the old one.
 func (s *Sleeper) Serve(ctx context.Context, l net.Listener) error {
+	ctx, cancel := context.WithCancel(ctx)
+	var all sync.WaitGroup
+	defer all.Wait()
+	defer cancel()
 	defer context.AfterFunc(ctx, func() { l.Close() })()
-	stop, ended := func() {}, make(chan struct{})
-	close(ended)
-	defer func() { stop(); <-ended }()
+	unproven := make(chan struct{}, mostUnproven)
 	for {
 		conn, err := l.Accept()
 		if err != nil {
@@ -34,44 +39,74 @@ func (s *Sleeper) Serve(ctx context.Context, l net.Listener) error {
 			return fmt.Errorf("take a connection of the node agent: %w", err)
 		}
 		from, _ := netip.ParseAddrPort(conn.RemoteAddr().String())
-		if !slices.Contains(s.o.Node, from.Addr().Unmap()) {
+		room := false
+		if slices.Contains(s.o.Node, from.Addr().Unmap()) {
+			select {
+			case unproven <- struct{}{}:
+				room = true
+			default:
+			}
+		}
+		if !room {
 			s.refused.Add(1)
 			conn.Close()
 			continue
 		}
-		stop()
-		<-ended
-		talking, cancel := context.WithCancel(ctx)
-		done := make(chan struct{})
-		stop, ended = cancel, done
-		go func() {
-			defer close(done)
-			if err := s.talk(talking, conn); err != nil {
+		all.Go(func() {
+			defer conn.Close()
+			defer context.AfterFunc(ctx, func() { conn.Close() })()
+			lines := bufio.NewReaderSize(conn, standby.MaxLine)
+			err := s.greet(conn, lines)
+			<-unproven
+			if err != nil {
+				s.refused.Add(1)
+				s.o.Log.Debug("refused a connection to the port of the node agent", "error", err)
+				return
+			}
+			if err := s.talk(conn, lines); err != nil {
 				s.o.Log.Warn("the connection of the node agent ended", "error", err)
 			}
-		}()
+		})
 	}
 }
 
-// talk is one connection, from its hello to its end.
-func (s *Sleeper) talk(ctx context.Context, conn net.Conn) error {
-	defer conn.Close()
-	defer context.AfterFunc(ctx, func() { conn.Close() })()
-	lines := bufio.NewReaderSize(conn, standby.MaxLine)
+// greet makes sure that the peer is the agent: it says the UID of this pod, which it reads from the
+// API server. An address alone proves nothing: networks with bridges let traffic of others come
+// from the address of the node.
+func (s *Sleeper) greet(conn net.Conn, lines *bufio.Reader) error {
 	_ = conn.SetDeadline(time.Now().Add(helloTime))
 	hello, err := read(lines)
 	if err != nil {
 		return fmt.Errorf("hello of the node agent: %w", err)
 	}
 	if hello.Verb != standby.Hello || hello.Number != standby.Version {
-		s.refused.Add(1)
 		return fmt.Errorf("the node agent speaks version %d of the protocol, this pod %d", hello.Number, standby.Version)
+	}
+	if hello.Text != s.o.PodUID {
+		return errors.New("the peer does not know the UID of this pod: it is not the node agent, or one of an older Ebb")
 	}
 	if _, err := conn.Write(standby.Message{Verb: standby.Hello, Number: standby.Version, Text: s.o.PodUID}.Append(nil)); err != nil {
 		return fmt.Errorf("hello to the node agent: %w", err)
 	}
+	return nil
+}
+
+// talk is one connection, from its hello to its end. It ends the one before.
+func (s *Sleeper) talk(conn net.Conn, lines *bufio.Reader) error {
 	_ = conn.SetDeadline(time.Time{})
 	s.mu.Lock()
+	if s.newest != nil {
+		s.newest.Close()
+	}
+	s.newest = conn
+	s.mu.Unlock()
+	s.talking.Lock()
+	defer s.talking.Unlock()
+	s.mu.Lock()
+	if s.newest != conn {
+		s.mu.Unlock()
+		return nil
+	}
 	s.conn = conn
 	s.stepLocked(standby.Event{Kind: standby.Connected})
 	s.mu.Unlock()

@@ -57,6 +57,9 @@ type Options struct {
 	Log   *slog.Logger
 }
 
+// lostTime is how long a guard, or the next agent, has to thaw a pod that lost its agent.
+const lostTime = time.Minute
+
 // look is how often a resting pod looks whether it is idle, and a lost one whether its container
 // answers.
 const look = 50 * time.Millisecond
@@ -77,6 +80,10 @@ type Sleeper struct {
 	losses  int // how often the agent's connection was lost when that mattered
 	words   chan Word
 
+	newest  net.Conn   // of those that proved to be the agent's
+	talking sync.Mutex // held by the connection that counts
+	lostAt  atomic.Int64
+
 	refused atomic.Int64 // connections of strangers
 }
 
@@ -92,6 +99,19 @@ func New(ctx context.Context, o Options) *Sleeper {
 
 // State is the state of the pod.
 func (s *Sleeper) State() standby.State { return standby.State(s.state.Load()) }
+
+// MayBeFrozen reports whether the containers may be frozen now, so that one that does not answer is
+// not broken for that. Of a pod that lost its agent it does so for lostTime: the guard thaws within
+// seconds, and a container that hangs must not be taken for a frozen one for ever.
+func (s *Sleeper) MayBeFrozen() bool {
+	switch s.State() {
+	case standby.Freezing, standby.Asleep, standby.Thawing:
+		return true
+	case standby.Lost:
+		return s.o.Clock()-time.Duration(s.lostAt.Load()) < lostTime
+	}
+	return false
+}
 
 // Depth is the level at which the pod sleeps, or would.
 func (s *Sleeper) Depth() standby.Level {
@@ -152,6 +172,9 @@ func (s *Sleeper) stepLocked(e standby.Event) {
 	e.At = s.o.Clock()
 	was := s.pod.State
 	do := s.pod.Step(e)
+	if s.pod.State == standby.Lost && was != standby.Lost {
+		s.lostAt.Store(int64(e.At))
+	}
 	s.state.Store(uint32(s.pod.State))
 	if was != s.pod.State {
 		s.o.Log.Debug("sleep", "from", was.String(), "to", s.pod.State.String(), "because", e.Kind.String())

@@ -169,7 +169,7 @@ func (r *rig) agent(takes time.Duration) (die func()) {
 			}
 		}
 	}()
-	write(standby.Message{Verb: standby.Hello, Number: standby.Version})
+	write(standby.Message{Verb: standby.Hello, Number: standby.Version, Text: "uid"})
 	if hello := <-orders; hello.Verb != standby.Hello || hello.Text != "uid" {
 		r.t.Errorf("the pod said %+v", hello)
 	}
@@ -384,14 +384,80 @@ func TestStrangers(t *testing.T) {
 			}
 		}
 		refused("another address", r.pipes.dial(netip.MustParseAddr("10.0.0.2")), "hello 1\n")
-		refused("another version", r.pipes.dial(node), "hello 2\n")
+		refused("another version", r.pipes.dial(node), "hello 2 uid\n")
+		refused("no UID", r.pipes.dial(node), "hello 1\n")
+		refused("the UID of another pod", r.pipes.dial(node), "hello 1 another\n")
 		refused("garbage", r.pipes.dial(node), "GET / HTTP/1.1\r\n\r\n")
 		refused("silence", r.pipes.dial(node), "")
-		if n := r.Strangers(); n != 2 {
+		if n := r.Strangers(); n != 6 {
 			t.Errorf("%d strangers were counted", n)
 		}
 		r.Sleep(standby.Frozen)
 		time.Sleep(2 * time.Second)
 		r.is(standby.Dozing)
+	})
+}
+
+// Who can speak from the node's address, such as through a NodePort, cannot take the agent's place.
+func TestStrangersDoNotDisturbTheAgent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		r.agent(time.Millisecond)
+		r.Sleep(standby.Frozen)
+		time.Sleep(2 * time.Second)
+		r.is(standby.Asleep)
+		var all []net.Conn
+		for range 4 * mostUnproven {
+			all = append(all, r.pipes.dial(node))
+		}
+		synctest.Wait()
+		r.is(standby.Asleep)
+		if n := r.Strangers(); n < 3*mostUnproven {
+			t.Errorf("%d of %d silent connections were refused at once", n, len(all))
+		}
+		for range 20 {
+			conn := r.pipes.dial(node)
+			go func() { _, _ = io.WriteString(conn, "hello 1\n") }()
+			time.Sleep(100 * time.Millisecond)
+		}
+		r.is(standby.Asleep)
+		if !r.request(t.Context(), false, 0) {
+			t.Error("the agent does not wake the pod any more")
+		}
+		for _, conn := range all {
+			conn.Close()
+		}
+	})
+}
+
+// A container that hangs in a pod whose agent died must not be taken for a frozen one for ever.
+func TestAPodThatLostItsAgentIsNotFrozenForEver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		die := r.agent(time.Millisecond)
+		if r.MayBeFrozen() {
+			t.Error("awake")
+		}
+		r.Sleep(standby.Frozen)
+		time.Sleep(2 * time.Second)
+		if r.is(standby.Asleep); !r.MayBeFrozen() {
+			t.Error("asleep")
+		}
+		die()
+		time.Sleep(30 * time.Second)
+		if r.is(standby.Lost); !r.MayBeFrozen() {
+			t.Error("the guard has time to thaw")
+		}
+		time.Sleep(lostTime)
+		if r.is(standby.Lost); r.MayBeFrozen() {
+			t.Error("the container hangs, and nobody will know")
+		}
+		r.mu.Lock()
+		r.frozen = false
+		r.mu.Unlock()
+		time.Sleep(time.Second)
+		if r.is(standby.Dozing); r.MayBeFrozen() {
+			t.Error("a pod that sleeps warm")
+		}
 	})
 }
