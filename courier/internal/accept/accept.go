@@ -9,6 +9,7 @@ package accept
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
@@ -72,7 +73,7 @@ type Handler struct {
 	// Accepted counts calls that were stored, Repeated those that were already.
 	Accepted, Repeated atomic.Int64
 	// Refused counts requests that were not stored, by reason.
-	Refused struct{ Unknown, Malformed, TooLarge, TooMany, Loop, Store atomic.Int64 }
+	Refused struct{ Unknown, Malformed, TooLarge, TooMany, Loop, Key, Store atomic.Int64 }
 
 	slots *slots
 }
@@ -156,9 +157,10 @@ func (h *Handler) accept(w http.ResponseWriter, r *http.Request, of call.Service
 	}
 	c.ID = call.NewID()
 	if key != "" {
-		c.Keyed, c.ID = true, call.KeyedID(h.Store.Secret, of, host, key)
+		c.Keyed, c.ID = true, call.KeyedID(h.Store.Secret, of, host, key, c.Header)
 	}
-	body, err := h.body(r, c, rules.MaxBody)
+	sum := sha256.New()
+	body, err := h.body(io.TeeReader(r.Body, sum), r, c, rules.MaxBody)
 	switch {
 	case errors.Is(err, errTooLarge):
 		w.Header().Set("Connection", "close")
@@ -171,7 +173,18 @@ func (h *Handler) accept(w http.ResponseWriter, r *http.Request, of call.Service
 		h.failed(w, r, of, err)
 		return
 	}
+	if c.Keyed {
+		c.Print = call.Print(c.Method, c.Path, sum)
+	}
 	fresh, err := h.Store.Add(r.Context(), c, body)
+	if !fresh && c.Body != "" && (err == nil || errors.Is(err, store.ErrOther)) {
+		h.Store.DropBody(r.Context(), c.Body)
+	}
+	if errors.Is(err, store.ErrOther) {
+		refuse(w, &h.Refused.Key, http.StatusUnprocessableEntity,
+			"the Idempotency-Key was sent before with another method, path or body: use a new key for each call")
+		return
+	}
 	if err != nil {
 		// It may be stored after all, so a large body stays until it is old.
 		h.failed(w, r, of, err)
@@ -182,11 +195,8 @@ func (h *Handler) accept(w http.ResponseWriter, r *http.Request, of call.Service
 		h.Queues.Added(of)
 	} else {
 		h.Repeated.Add(1)
-		if c.Body != "" {
-			h.Store.DropBody(r.Context(), c.Body)
-		}
 	}
-	w.Header().Set("Location", wire.PathCalls+c.ID)
+	w.Header().Set("Location", wire.PathCalls+call.Ticket(h.Store.Secret, c.ID))
 	w.Header().Set("Preference-Applied", wire.PreferAsync)
 	w.WriteHeader(http.StatusAccepted)
 }
@@ -297,8 +307,8 @@ func (b *bounded) Read(p []byte) (int, error) {
 }
 
 // body reads a body: a small one to memory, a large one to the store while it is read.
-func (h *Handler) body(r *http.Request, c *call.Call, most int64) ([]byte, error) {
-	from := &bounded{r.Body, most}
+func (h *Handler) body(read io.Reader, r *http.Request, c *call.Call, most int64) ([]byte, error) {
+	from := &bounded{read, most}
 	var small bytes.Buffer
 	if r.ContentLength > 0 && r.ContentLength <= store.Inline {
 		small.Grow(int(r.ContentLength) + bytes.MinRead)

@@ -19,15 +19,15 @@ const retryAfter = 1
 
 // result answers a request for what became of a call: what the service answered, or with "Accept:
 // application/json" or the suffix /record, the record.
-func (h *Handler) result(w http.ResponseWriter, r *http.Request, of call.Service, id string) {
-	id, wantsRecord := strings.CutSuffix(id, "/record")
+func (h *Handler) result(w http.ResponseWriter, r *http.Request, of call.Service, ticket string) {
+	ticket, wantsRecord := strings.CutSuffix(ticket, "/record")
 	wantsRecord = wantsRecord || r.Header.Get("Accept") == "application/json"
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
 		w.Header().Set("Allow", "GET, HEAD")
 		http.Error(w, "use GET", http.StatusMethodNotAllowed)
 		return
 	}
-	record, body, err := h.find(r.Context(), of, id)
+	record, body, err := h.find(r.Context(), of, ticket)
 	if err == nil && record.Asked != asked(r) {
 		err = store.ErrNone // of another host
 	}
@@ -59,8 +59,9 @@ func (h *Handler) result(w http.ResponseWriter, r *http.Request, of call.Service
 // shown is a Record as its readers see it.
 type shown struct{ *call.Record }
 
-func (h *Handler) find(ctx context.Context, of call.Service, id string) (*call.Record, []byte, error) {
-	if !call.ValidID(id) {
+func (h *Handler) find(ctx context.Context, of call.Service, ticket string) (*call.Record, []byte, error) {
+	id, ok := call.OfTicket(h.Store.Secret, ticket)
+	if !ok {
 		return nil, nil, store.ErrNone
 	}
 	record, body, err := h.Store.Result(ctx, of, id)

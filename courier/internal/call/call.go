@@ -7,10 +7,6 @@
 package call
 
 import (
-	"crypto/hmac"
-	"crypto/rand"
-	"crypto/sha256"
-	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -46,8 +42,10 @@ type Call struct {
 	Size     int64     `json:"size,omitempty"`
 	Body     string    `json:"body,omitempty"`
 	Accepted time.Time `json:"accepted"`
-	// Keyed says that the same call may be accepted again under the same ID.
+	// Keyed says that the same call may be accepted again under the same ID, if it has the same
+	// Print.
 	Keyed    bool   `json:"keyed,omitempty"`
+	Print    string `json:"print,omitempty"`
 	Callback string `json:"callback,omitempty"`
 	Hops     int    `json:"hops,omitempty"`
 	// Schedule is the name of the schedule that made the call, "" for a client's.
@@ -91,6 +89,7 @@ type Record struct {
 	Header http.Header `json:"-"`
 	Size   int64       `json:"size"`
 	Body   string      `json:"-"`
+	Print  string      `json:"-"` // of a call with an idempotency key
 }
 
 // stored adds to a Record what readers of records do not see.
@@ -98,12 +97,13 @@ type stored struct {
 	Record
 	Header http.Header `json:"header,omitempty"`
 	Body   string      `json:"body,omitempty"`
+	Print  string      `json:"print,omitempty"`
 }
 
 // Encode returns the stored form of a Call or a Record.
 func Encode(what any) string {
 	if r, ok := what.(*Record); ok {
-		what = stored{*r, r.Header, r.Body}
+		what = stored{*r, r.Header, r.Body, r.Print}
 	}
 	data, err := json.Marshal(what)
 	if err != nil {
@@ -130,42 +130,14 @@ func DecodeRecord(text string) (*Record, error) {
 	if err := json.Unmarshal([]byte(text), &s); err != nil {
 		return nil, fmt.Errorf("read a stored record: %w", err)
 	}
-	s.Record.Header, s.Record.Body = s.Header, s.Body
+	s.Record.Header, s.Record.Body, s.Record.Print = s.Header, s.Body, s.Print
 	return &s.Record, nil
 }
 
 // Record begins the record of a call.
 func (c *Call) Record() *Record {
 	return &Record{Service: c.Service, ID: c.ID, State: Queued, Asked: c.Asked, Method: c.Method, Path: c.Path,
-		Schedule: c.Schedule, Accepted: c.Accepted}
-}
-
-// idBytes is the length of an ID before its encoding: nobody guesses 20 random bytes.
-const idBytes = 20
-
-var encoding = base64.RawURLEncoding
-
-// NewID returns an ID that nobody can guess.
-func NewID() string {
-	b := make([]byte, idBytes)
-	rand.Read(b) // never fails
-	return encoding.EncodeToString(b)
-}
-
-// KeyedID returns the ID of the call with an idempotency key. It is the same for the same service,
-// host and key, and nobody without the secret can guess it.
-func KeyedID(secret []byte, s Service, host, key string) string {
-	mac := hmac.New(sha256.New, secret)
-	for _, part := range []string{s.Namespace, s.Name, host, key} {
-		fmt.Fprintf(mac, "%d:%s", len(part), part)
-	}
-	return encoding.EncodeToString(mac.Sum(nil)[:idBytes])
-}
-
-// ValidID reports whether a text can be an ID.
-func ValidID(text string) bool {
-	b, err := encoding.DecodeString(text)
-	return err == nil && len(b) == idBytes && encoding.EncodeToString(b) == text
+		Schedule: c.Schedule, Accepted: c.Accepted, Print: c.Print}
 }
 
 // hopByHop are the headers of a connection, not of a request (RFC 9110 section 7.6.1).

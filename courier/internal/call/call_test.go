@@ -37,18 +37,36 @@ func TestTheServiceIsNotAskedToRespondLater(t *testing.T) {
 	}
 }
 
-func TestAKeyMeansOneCallOfOneHost(t *testing.T) {
+func TestAKeyMeansOneCallOfOneHostAndSender(t *testing.T) {
 	secret, s := []byte("secret"), Service{"ns", "svc"}
-	one := KeyedID(secret, s, "host", "key")
-	if one != KeyedID(secret, s, "host", "key") || !ValidID(one) {
+	anna := http.Header{"Authorization": {"Bearer anna"}, "X-Request-Id": {"1"}}
+	one := KeyedID(secret, s, "host", "key", anna)
+	if one != KeyedID(secret, s, "host", "key", http.Header{"Authorization": {"Bearer anna"}, "X-Request-Id": {"2"}}) || !ValidID(one) {
 		t.Errorf("the ID %q is not stable", one)
 	}
 	for what, other := range map[string]string{
-		"another secret": KeyedID([]byte("other"), s, "host", "key"), "another host": KeyedID(secret, s, "host2", "key"),
-		"another service": KeyedID(secret, Service{"ns", "svc2"}, "host", "key"), "parts moved": KeyedID(secret, s, "hostk", "ey"),
+		"another secret": KeyedID([]byte("other"), s, "host", "key", anna), "another host": KeyedID(secret, s, "host2", "key", anna),
+		"another service": KeyedID(secret, Service{"ns", "svc2"}, "host", "key", anna), "parts moved": KeyedID(secret, s, "hostk", "ey", anna),
+		"another sender": KeyedID(secret, s, "host", "key", http.Header{"Authorization": {"Bearer bert"}}), "nobody": KeyedID(secret, s, "host", "key", nil),
+		"another session": KeyedID(secret, s, "host", "key", http.Header{"Cookie": {"Bearer anna"}}),
+		"two tokens":      KeyedID(secret, s, "host", "key", http.Header{"Authorization": {"Bearer", "anna"}}),
 	} {
 		if other == one {
 			t.Errorf("%s has the same ID", what)
+		}
+	}
+}
+
+func TestOnlyTheCourierGivesTicketsOut(t *testing.T) {
+	secret, id := []byte("secret"), NewID()
+	good := Ticket(secret, id)
+	if got, ok := OfTicket(secret, good); !ok || got != id {
+		t.Errorf("%q is of %q, %v", good, got, ok)
+	}
+	for what, ticket := range map[string]string{"the ID alone": id, "an empty proof": id + ".", "of another call": Ticket(secret, NewID())[:27] + good[27:],
+		"of another secret": Ticket([]byte("other"), id), "longer": good + "a", "nothing": ""} {
+		if _, ok := OfTicket(secret, ticket); ok {
+			t.Errorf("%s is a ticket", what)
 		}
 	}
 }

@@ -54,6 +54,7 @@ func (s *Sources) Collect(out chan<- prometheus.Metric) {
 	count(refused, r.TooLarge.Load(), "too-large")
 	count(refused, r.TooMany.Load(), "too-many")
 	count(refused, r.Loop.Load(), "loop")
+	count(refused, r.Key.Load(), "key")
 	count(refused, r.Store.Load(), "store")
 	c := &s.Deliver.Counts
 	count(attempts, c.Delivered.Load(), "delivered")

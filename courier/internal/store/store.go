@@ -92,6 +92,9 @@ type Store struct {
 // ErrNone is returned for what is not stored.
 var ErrNone = errors.New("it is not stored")
 
+// ErrOther is returned for a call whose ID another one has.
+var ErrOther = errors.New("another call has its idempotency key")
+
 // Open starts or connects to the server and makes the streams what they are to be.
 func Open(ctx context.Context, o Options) (*Store, error) {
 	s := &Store{keep: o.Results}
@@ -240,14 +243,17 @@ func subject(stream string, of call.Service, id string) string {
 	return subjects[stream] + "." + of.Namespace + "." + of.Name + "." + id
 }
 
-// Add keeps a call. fresh is false if the same one, by its ID, is kept already.
+// Add keeps a call. fresh is false if the same one, by its ID, is kept already; the error is ErrOther
+// if that one asks for something else.
 func (s *Store) Add(ctx context.Context, c *call.Call, body []byte) (fresh bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	var options []jetstream.PublishOpt
 	if c.Keyed {
 		// While the call runs, its message is there; before that is removed, there is a result.
-		if _, err := lastOf(ctx, s.found, subject(results, c.Service, c.ID)); !errors.Is(err, ErrNone) {
+		if r, _, err := s.Result(ctx, c.Service, c.ID); err == nil {
+			return false, same(r.Print, c)
+		} else if !errors.Is(err, ErrNone) {
 			return false, err
 		}
 		options = append(options, jetstream.WithExpectLastSequencePerSubject(0))
@@ -256,6 +262,9 @@ func (s *Store) Add(ctx context.Context, c *call.Call, body []byte) (fresh bool,
 	if _, err := s.js.PublishMsg(ctx, m, options...); err != nil {
 		if !c.Keyed || !exists(err) {
 			return false, fmt.Errorf("store call %s of %s: %w", c.ID, c.Service, err)
+		}
+		if err := s.repeated(ctx, c); err != nil {
+			return false, err
 		}
 	} else {
 		fresh = true
@@ -266,6 +275,28 @@ func (s *Store) Add(ctx context.Context, c *call.Call, body []byte) (fresh bool,
 		}
 	}
 	return fresh, nil
+}
+
+// repeated compares a call with the one that has its ID, which may end meanwhile.
+func (s *Store) repeated(ctx context.Context, c *call.Call) error {
+	before, err := s.Call(ctx, c.Service, c.ID)
+	if err == nil {
+		return same(before.Print, c)
+	}
+	if errors.Is(err, ErrNone) {
+		var r *call.Record
+		if r, _, err = s.Result(ctx, c.Service, c.ID); err == nil {
+			return same(r.Print, c)
+		}
+	}
+	return fmt.Errorf("read call %s of %s, which is repeated: %w", c.ID, c.Service, err)
+}
+
+func same(print string, c *call.Call) error {
+	if print != c.Print {
+		return ErrOther
+	}
+	return nil
 }
 
 // Call returns a call that is not completed.

@@ -304,6 +304,69 @@ func TestAKeyMakesARepetitionHarmless(t *testing.T) {
 	}
 }
 
+// Somebody guesses a key: after its owner has used it, or before.
+func TestAKeyIsItsSendersAndMeansOneRequest(t *testing.T) {
+	t.Parallel()
+	var mu sync.Mutex
+	var reached []string
+	w := open(t, t.TempDir(), http.HandlerFunc(func(out http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		mu.Lock()
+		defer mu.Unlock()
+		reached = append(reached, r.Header.Get("Authorization")+" "+r.URL.Path+" "+string(body))
+		fmt.Fprint(out, "secret of ", r.Header.Get("Authorization"))
+	}), nil, nil)
+	owned := w.call(strings.NewReader("pay 100"), "Idempotency-Key", "order-17", "Authorization", "owner")
+	for _, stranger := range []string{"", "stranger"} {
+		if at := w.call(strings.NewReader("pay 100"), "Idempotency-Key", "order-17", "Authorization", stranger); at == owned {
+			t.Errorf("%q is told where the result of the owner is", stranger)
+		} else if _, _, text := w.result(at); strings.Contains(text, "owner") {
+			t.Errorf("%q reads %q", stranger, text)
+		}
+	}
+	w.result(owned)
+	for what, c := range map[string]struct {
+		method, path, body string
+		want               int
+	}{
+		"the same":       {"POST", "/work?a=b", "pay 100", 202},
+		"another body":   {"POST", "/work?a=b", "pay 999", 422},
+		"a large body":   {"POST", "/work?a=b", strings.Repeat("x", 1<<20), 422},
+		"another path":   {"POST", "/work?a=c", "pay 100", 422},
+		"another method": {"PUT", "/work?a=b", "pay 100", 422},
+	} {
+		status, h, text := w.ask(c.method, c.path, strings.NewReader(c.body), "Idempotency-Key", "order-17", "Authorization", "owner")
+		if status != c.want || (status == 202) != (h.Get("Location") == owned) || status == 422 && !strings.Contains(text, "use a new key") {
+			t.Errorf("%s: %d %q %s", what, status, text, h.Get("Location"))
+		}
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if len(reached) != 3 {
+		t.Errorf("the service got %q", reached)
+	}
+}
+
+// The service is told the ID of a call, and who may view a namespace is shown it.
+func TestTheIDOfACallIsNotTheRightToItsResult(t *testing.T) {
+	t.Parallel()
+	id := make(chan string, 1)
+	w := open(t, t.TempDir(), http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { id <- r.Header.Get(wire.HeaderCallID) }), nil, nil)
+	at := w.call(nil)
+	if status, _, text := w.result(at); status != 200 {
+		t.Errorf("%d %s", status, text)
+	}
+	known := <-id
+	if !strings.HasPrefix(at, wire.PathCalls+known+".") {
+		t.Errorf("the Location %s does not begin with the ID %s", at, known)
+	}
+	for _, path := range []string{known, known + "/record", known + "."} {
+		if status, _, text := w.ask("GET", wire.PathCalls+path, nil); status != http.StatusNotFound {
+			t.Errorf("%s: %d %s", path, status, text)
+		}
+	}
+}
+
 func TestAFailedCallIsTriedAgainAndThenDead(t *testing.T) {
 	t.Parallel()
 	var reached atomic.Int64
