@@ -102,8 +102,13 @@ type stored struct {
 
 // Encode returns the stored form of a Call or a Record.
 func Encode(what any) string {
-	if r, ok := what.(*Record); ok {
-		what = stored{*r, r.Header, r.Body, r.Print}
+	switch of := what.(type) {
+	case *Record:
+		what = stored{*of, each(of.Header, toText), of.Body, of.Print}
+	case *Call:
+		c := *of
+		c.Path, c.Header = toText(c.Path), each(c.Header, toText)
+		what = c
 	}
 	data, err := json.Marshal(what)
 	if err != nil {
@@ -118,6 +123,7 @@ func Decode(text string) (*Call, error) {
 	if err := json.Unmarshal([]byte(text), c); err != nil {
 		return nil, fmt.Errorf("read a stored call: %w", err)
 	}
+	c.Path, c.Header = ofText(c.Path), each(c.Header, ofText)
 	if !ValidID(c.ID) || c.Namespace == "" || c.Name == "" || c.Host == "" || c.Method == "" || !strings.HasPrefix(c.Path, "/") {
 		return nil, fmt.Errorf("read a stored call: %q lacks what a call needs", c.ID)
 	}
@@ -130,7 +136,7 @@ func DecodeRecord(text string) (*Record, error) {
 	if err := json.Unmarshal([]byte(text), &s); err != nil {
 		return nil, fmt.Errorf("read a stored record: %w", err)
 	}
-	s.Record.Header, s.Record.Body, s.Record.Print = s.Header, s.Body, s.Print
+	s.Record.Header, s.Record.Body, s.Record.Print = each(s.Header, ofText), s.Body, s.Print
 	return &s.Record, nil
 }
 

@@ -121,6 +121,24 @@ func FuzzID(f *testing.F) {
 	})
 }
 
+func TestEveryByteOfHeadersAndPathIsKept(t *testing.T) {
+	var all []byte
+	for b := range 256 {
+		all = append(all, byte(b))
+	}
+	for _, value := range []string{"caf\xe9", "caf\u00e9", "\ufffd", string(all[128:]), string(all[1:])} {
+		h := http.Header{"X-Name": {value, "plain"}}
+		c, err := Decode(Encode(&Call{Service: Service{"ns", "svc"}, ID: NewID(), Host: "h", Method: "GET", Path: "/" + value, Header: h}))
+		if err != nil || !reflect.DeepEqual(c.Header, h) || c.Path != "/"+value {
+			t.Errorf("%q became %+v, %v", value, c, err)
+		}
+		r, err := DecodeRecord(Encode(&Record{Header: h}))
+		if err != nil || !reflect.DeepEqual(r.Header, h) {
+			t.Errorf("%q became %+v, %v", value, r, err)
+		}
+	}
+}
+
 func FuzzDecode(f *testing.F) {
 	c := &Call{Service: Service{"ns", "svc"}, ID: NewID(), Host: "h", Asked: "a", Method: "POST", Path: "/?a=b", Header: http.Header{"A": {"b"}}}
 	f.Add(Encode(c))
