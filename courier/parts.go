@@ -8,16 +8,15 @@ import (
 	"strings"
 	"time"
 
+	"ebb.dev/ebb/courier/internal/door"
 	"ebb.dev/ebb/internal/run"
 	"ebb.dev/ebb/settings"
 	"ebb.dev/ebb/wire"
 )
 
 const (
-	// longestHead bounds a request's head; headWait is how long it may take.
-	longestHead = 128 << 10
-	headWait    = 10 * time.Second
-	idleWait    = 2 * time.Minute
+	// lastAnswers is how long requests under way may go on when the courier is to stop.
+	lastAnswers = 10 * time.Second
 	// asks is how often JetStream is asked whether it serves, and unwell how often in a row it may
 	// not.
 	asks   = 3 * time.Second
@@ -28,18 +27,15 @@ const (
 
 // serve answers requests until ctx is done, and then those under way.
 func (c *courier) serve(ctx context.Context) error {
-	protocols := new(http.Protocols)
-	protocols.SetHTTP1(true)
-	protocols.SetUnencryptedHTTP2(true)
-	server := &http.Server{Handler: http.HandlerFunc(c.handle), MaxHeaderBytes: longestHead, ReadHeaderTimeout: headWait, IdleTimeout: idleWait, Protocols: protocols}
+	server := door.Server(http.HandlerFunc(c.handle))
 	ended := make(chan error, 1)
-	go func() { ended <- server.Serve(c.listener) }()
+	go func() { ended <- server.Serve(door.Listener(c.listener)) }()
 	select {
 	case err := <-ended:
 		return fmt.Errorf("serve requests: %w", err)
 	case <-ctx.Done():
 	}
-	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), headWait)
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastAnswers)
 	defer cancel()
 	if err := server.Shutdown(last); err != nil && !errors.Is(err, context.DeadlineExceeded) {
 		return fmt.Errorf("end the requests: %w", err)

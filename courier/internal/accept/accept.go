@@ -22,6 +22,7 @@ import (
 
 	"ebb.dev/ebb/courier/internal/call"
 	"ebb.dev/ebb/courier/internal/store"
+	"ebb.dev/ebb/internal/shares"
 	"ebb.dev/ebb/wire"
 )
 
@@ -51,7 +52,7 @@ type Queues interface {
 
 // Bounds of all services together.
 const (
-	// most is how many requests are read or stored at once, see slots. Each holds at most
+	// most is how many requests are read or stored at once; each namespace has a share. Each holds at most
 	// store.Inline bytes of its body.
 	most = 512
 	// longestHead bounds what is stored of a request besides its body.
@@ -75,12 +76,12 @@ type Handler struct {
 	// Refused counts requests that were not stored, by reason.
 	Refused struct{ Unknown, Malformed, TooLarge, TooMany, Loop, Key, Store atomic.Int64 }
 
-	slots *slots
+	slots *shares.Pool // requests that are read or stored
 }
 
 // Start makes a Handler ready.
 func (h *Handler) Start() *Handler {
-	h.slots = newSlots(most)
+	h.slots = shares.New(most)
 	return h
 }
 
@@ -139,13 +140,13 @@ func (h *Handler) accept(w http.ResponseWriter, r *http.Request, of call.Service
 		refuse(w, refusal.counter, refusal.status, refusal.why)
 		return
 	}
-	if !h.slots.take(of.Namespace) {
+	if !h.slots.Take(of.Namespace, 1) {
 		// Otherwise the server answers when the body has come.
 		_ = http.NewResponseController(w).SetReadDeadline(time.Now())
 		refuse(w, &h.Refused.TooMany, http.StatusServiceUnavailable, "the courier reads as many calls of this namespace as it can at the moment")
 		return
 	}
-	defer h.slots.give(of.Namespace)
+	defer h.slots.Give(of.Namespace, 1)
 	depth, err := h.Queues.Admit(r.Context(), of)
 	switch {
 	case err != nil:

@@ -21,6 +21,7 @@ import (
 	"ebb.dev/ebb/courier/internal/call"
 	"ebb.dev/ebb/courier/internal/callback"
 	"ebb.dev/ebb/courier/internal/deliver"
+	"ebb.dev/ebb/courier/internal/door"
 	"ebb.dev/ebb/courier/internal/store"
 	"ebb.dev/ebb/internal/egress"
 	"ebb.dev/ebb/wire"
@@ -91,7 +92,10 @@ func open(t *testing.T, dir string, service http.Handler, allowed egress.Rule, c
 		Rules: func() (int, call.Backoff, int) {
 			return 3, call.Backoff{First: 10 * time.Millisecond, Longest: 20 * time.Millisecond}, 3
 		}}
-	w.front = httptest.NewServer(w.accept)
+	w.front = httptest.NewUnstartedServer(w.accept)
+	w.front.Config = door.Server(w.accept)
+	w.front.Listener = door.Listener(w.front.Listener)
+	w.front.Start()
 	ctx, cancel := context.WithCancel(context.Background())
 	var group sync.WaitGroup
 	group.Go(func() { _ = w.deliver.Run(ctx) })

@@ -1,0 +1,134 @@
+// Package door lets clients in: it bounds connections, and what heads of requests take that have
+// not come whole.
+//
+// Owns: the listener. Reads: as many bytes as it lets a head have. Writes: nothing. Never: judges a
+// request.
+package door
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"net/netip"
+	"sync"
+	"time"
+
+	"ebb.dev/ebb/internal/shares"
+	"ebb.dev/ebb/internal/telemetry"
+)
+
+const (
+	// most is how many connections there are, mostOfOne those from one address. A gateway has one
+	// address for all of its clients.
+	most, mostOfOne = 2048, 1024
+	// longestHead bounds a request's head; headWait is how long it may take.
+	longestHead = 64 << 10
+	headWait    = 5 * time.Second
+	idleWait    = 2 * time.Minute
+	// answerWait is how long a request may take with its body and its answer. Answers with results
+	// have a time of their own.
+	answerWait = 6 * time.Minute
+	// uncounted is what each connection has for a head. What longer heads take is counted together,
+	// up to heads, of which each address has a share. Reading a head takes twice its length.
+	uncounted = 4 << 10
+	heads     = 32 << 20
+)
+
+// Server returns a server of a handler for a Listener. It speaks HTTP/1.1 only, as gateways do with
+// it: a connection has one request at a time.
+func Server(handler http.Handler) *http.Server {
+	protocols := new(http.Protocols)
+	protocols.SetHTTP1(true)
+	return &http.Server{MaxHeaderBytes: longestHead, ReadHeaderTimeout: headWait, IdleTimeout: idleWait, WriteTimeout: answerWait, Protocols: protocols,
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context { return context.WithValue(ctx, key{}, c) },
+		ConnState: func(c net.Conn, state http.ConnState) {
+			if one, ok := c.(*conn); ok && state == http.StateIdle {
+				one.reading(true)
+			}
+		},
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if one, ok := r.Context().Value(key{}).(*conn); ok {
+				one.reading(false)
+			}
+			handler.ServeHTTP(w, r)
+		})}
+}
+
+type key struct{}
+
+// Listener bounds the connections of another one.
+func Listener(of net.Listener) net.Listener {
+	return &listener{telemetry.Bound(of, most, mostOfOne), shares.New(heads)}
+}
+
+type listener struct {
+	net.Listener
+	heads *shares.Pool
+}
+
+// Accept implements net.Listener.
+func (l *listener) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	peer, _ := netip.ParseAddrPort(c.RemoteAddr().String())
+	return &conn{Conn: c, heads: l.heads, from: peer.Addr().Unmap().String(), inHead: true}, nil
+}
+
+// conn counts what the head takes that it reads.
+type conn struct {
+	net.Conn
+	heads *shares.Pool
+	from  string
+
+	mu     sync.Mutex
+	inHead bool
+	read   int   // of the head
+	taken  int64 // of heads
+}
+
+var errHeads = errors.New("the heads of this address that have not come whole take too much memory")
+
+// Read implements net.Conn.
+func (c *conn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	if n > 0 && !c.count(n) {
+		c.Close()
+		return 0, errHeads
+	}
+	return n, err
+}
+
+func (c *conn) count(n int) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.inHead {
+		return true
+	}
+	if c.read += n; c.read <= uncounted {
+		return true
+	}
+	more := 2*int64(c.read) - c.taken
+	if !c.heads.Take(c.from, more) {
+		return false
+	}
+	c.taken += more
+	return true
+}
+
+// reading says whether a head is read, or has come.
+func (c *conn) reading(head bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.inHead, c.read = head, 0
+	c.heads.Give(c.from, c.taken)
+	c.taken = 0
+}
+
+// Close implements net.Conn.
+func (c *conn) Close() error {
+	c.reading(false)
+	return c.Conn.Close()
+}

@@ -1,0 +1,91 @@
+package door
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+)
+
+// serve starts a server that answers with how long the header X is.
+func serve(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := Server(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, len(r.Header.Get("X"))) }))
+	go s.Serve(Listener(l))
+	t.Cleanup(func() { s.Close() })
+	return l.Addr().String()
+}
+
+// from returns a client with an address of its own.
+func from(ip string) *http.Client {
+	dialer := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(ip)}, Timeout: time.Minute}
+	return &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+		return dialer.DialContext(ctx, network, address)
+	}}}
+}
+
+func ask(t *testing.T, c *http.Client, at string, head int) string {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), "GET", "http://"+at, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("X", strings.Repeat("x", head))
+	response, err := c.Do(r)
+	if err != nil {
+		return err.Error()
+	}
+	defer response.Body.Close()
+	text, _ := io.ReadAll(response.Body)
+	return fmt.Sprint(response.StatusCode, " ", string(text))
+}
+
+// A neighbour sends heads that do not end, from as many connections as it can.
+func TestHeadsThatDoNotEndTakeLittleMemoryAndKeepNobodyOut(t *testing.T) {
+	at := serve(t)
+	runtime.GC()
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP("127.0.0.2")}}
+	part := []byte("GET / HTTP/1.1\r\nHost: a\r\nX: " + strings.Repeat("a", longestHead-100))
+	for range mostOfOne + 100 {
+		c, err := dialer.DialContext(t.Context(), "tcp", at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		_, _ = c.Write(part) // many are closed
+	}
+	runtime.ReadMemStats(&after)
+	if used := int64(after.HeapAlloc) - int64(before.HeapAlloc); used > 4*heads {
+		t.Errorf("heads that do not end take %d MiB", used>>20)
+	}
+	other := from("127.0.0.3")
+	for _, length := range []int{10, 40 << 10, 60 << 10} {
+		if got, want := ask(t, other, at, length), fmt.Sprint("200 ", length); got != want {
+			t.Errorf("a head of %d bytes of another address: %s", length, got)
+		}
+	}
+}
+
+func TestAConnectionGivesBackWhatItsHeadTook(t *testing.T) {
+	at, c := serve(t), from("127.0.0.4")
+	// Together the heads are longer than what all may take.
+	for range 2 * heads / (2 * 60 << 10) {
+		if got := ask(t, c, at, 60<<10); got != "200 61440" {
+			t.Fatal(got)
+		}
+	}
+	if got := ask(t, c, at, 80<<10); !strings.HasPrefix(got, "431") {
+		t.Errorf("a head that is too long: %s", got)
+	}
+}
