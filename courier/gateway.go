@@ -32,7 +32,7 @@ func client(gateway func() (string, error), allowed egress.Rule) *http.Client {
 				return dialer.DialContext(ctx, network, address)
 			},
 			MaxIdleConns: mostConnections, MaxIdleConnsPerHost: 256, MaxConnsPerHost: mostConnections, IdleConnTimeout: time.Minute,
-			DisableCompression: true, MaxResponseHeaderBytes: 256 << 10,
+			DisableCompression: true, MaxResponseHeaderBytes: 64 << 10,
 		},
 	}
 }

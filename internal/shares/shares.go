@@ -10,7 +10,7 @@ import (
 	"sync"
 )
 
-// Pool is what is divided. An owner takes more only while it then holds no more than was free. Alone it
+// Pool is what is divided. An owner takes more only if it then holds no more than is free. Alone it
 // can hold half, beside another that does the same a third, so whoever comes later finds some.
 type Pool struct {
 	mu    sync.Mutex
@@ -30,7 +30,7 @@ func (p *Pool) Take(owner string, n int64) bool {
 }
 
 func (p *Pool) take(owner string, n int64) bool {
-	if p.held[owner]+n > p.free {
+	if p.held[owner]+n > p.free-n {
 		return false
 	}
 	p.add(owner, n)
@@ -46,6 +46,9 @@ func (p *Pool) Add(owner string, n int64) {
 
 func (p *Pool) add(owner string, n int64) {
 	p.free -= n
+	if owner == "" {
+		return
+	}
 	if p.held[owner] += n; p.held[owner] == 0 {
 		delete(p.held, owner)
 	}
@@ -82,6 +85,9 @@ func (p *Pool) Wait(ctx context.Context, owner string, n int64) error {
 		}
 	}
 }
+
+// Grow makes the Pool larger.
+func (p *Pool) Grow(n int64) { p.Give("", n) }
 
 // Held returns what an owner holds.
 func (p *Pool) Held(owner string) int64 {

@@ -49,6 +49,16 @@ func TestALargePieceIsNotTakenBeyondTheShare(t *testing.T) {
 	}
 }
 
+func TestWhatIsAddedToAPoolIsDividedToo(t *testing.T) {
+	p := New(2)
+	if !p.Take("a", 1) || p.Take("a", 1) {
+		t.Error("of 2, a takes 1")
+	}
+	if p.Grow(2); !p.Take("a", 1) || p.Take("a", 1) || p.Free() != 2 {
+		t.Errorf("of 4, a takes 2: %d, %d are free", p.Held("a"), p.Free())
+	}
+}
+
 func TestWhoWaitsGetsWhatIsGivenBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := New(10)
@@ -56,11 +66,11 @@ func TestWhoWaitsGetsWhatIsGivenBack(t *testing.T) {
 		got := make(chan error, 1)
 		go func() { got <- p.Wait(t.Context(), "b", 5) }()
 		synctest.Wait()
-		p.Give("a", 3)
+		p.Give("a", 8)
 		synctest.Wait()
 		select {
 		case err := <-got:
-			t.Fatalf("with 3 free it took 5: %v", err)
+			t.Fatalf("with 8 free it took 5, and left 3: %v", err)
 		default:
 		}
 		p.Give("a", 2)

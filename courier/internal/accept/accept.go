@@ -76,12 +76,13 @@ type Handler struct {
 	// Refused counts requests that were not stored, by reason.
 	Refused struct{ Unknown, Malformed, TooLarge, TooMany, Loop, Key, Store atomic.Int64 }
 
-	slots *shares.Pool // requests that are read or stored
+	slots   *shares.Pool // requests that are read or stored
+	readers *shares.Pool // bytes of results that are read
 }
 
 // Start makes a Handler ready.
 func (h *Handler) Start() *Handler {
-	h.slots = shares.New(most)
+	h.slots, h.readers = shares.New(most), shares.New(reading)
 	return h
 }
 
@@ -104,7 +105,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		h.result(w, r, of, id)
 		return
 	}
-	h.accept(w, r, of, target.Host, rules)
+	h.accept(w, r, target, rules)
 }
 
 // asked returns the host that the client asked. A Route removes the header from what a client
@@ -133,7 +134,8 @@ func refuse(w http.ResponseWriter, counter *atomic.Int64, status int, why string
 	http.Error(w, why, status)
 }
 
-func (h *Handler) accept(w http.ResponseWriter, r *http.Request, of call.Service, host string, rules Rules) {
+func (h *Handler) accept(w http.ResponseWriter, r *http.Request, target wire.AsyncTarget, rules Rules) {
+	of, host := call.Service{Namespace: target.Namespace, Name: target.Route}, target.Host
 	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(readTimeout))
 	c, key, refusal := h.read(r, of, host, rules)
 	if refusal != nil {
@@ -156,7 +158,7 @@ func (h *Handler) accept(w http.ResponseWriter, r *http.Request, of call.Service
 		refuse(w, &h.Refused.TooMany, http.StatusTooManyRequests, fmt.Sprintf("%d calls of this service wait, and no more may", depth))
 		return
 	}
-	c.ID = call.NewID()
+	c.ID, c.Route = call.NewID(), target.UID
 	if key != "" {
 		c.Keyed, c.ID = true, call.KeyedID(h.Store.Secret, of, host, key, c.Header)
 	}

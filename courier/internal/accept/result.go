@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"time"
 
 	"ebb.dev/ebb/courier/internal/call"
 	"ebb.dev/ebb/courier/internal/store"
@@ -16,6 +17,18 @@ import (
 
 // retryAfter is when a client may ask again for a result, in seconds.
 const retryAfter = 1
+
+const (
+	// reading is the memory for results that are read, of which each namespace has a share: each
+	// small one takes mostOfSmall, the reader of a large one mostOfLarge if it is as long.
+	reading     = 64 << 20
+	mostOfSmall = store.Inline + 64<<10
+	mostOfLarge = 4 << 20
+	// longestAnswer is how long the reader of a result may take for each of its answers, and slowest how many
+	// bytes it has to read in each further second.
+	longestAnswer = 30 * time.Second
+	slowest       = 64 << 10
+)
 
 // result answers a request for what became of a call: what the service answered, or with "Accept:
 // application/json" or the suffix /record, the record.
@@ -27,6 +40,11 @@ func (h *Handler) result(w http.ResponseWriter, r *http.Request, of call.Service
 		http.Error(w, "use GET", http.StatusMethodNotAllowed)
 		return
 	}
+	if !h.readers.Take(of.Namespace, mostOfSmall) {
+		refuse(w, &h.Refused.TooMany, http.StatusServiceUnavailable, "as many results of this namespace are read as it has a share for: ask again")
+		return
+	}
+	defer h.readers.Give(of.Namespace, mostOfSmall)
 	record, body, err := h.find(r.Context(), of, ticket)
 	if err == nil && record.Asked != asked(r) {
 		err = store.ErrNone // of another host
@@ -92,7 +110,15 @@ func (h *Handler) replay(w http.ResponseWriter, r *http.Request, record *call.Re
 		return
 	}
 	var from io.Reader = bytes.NewReader(body)
+	// Who does not read is cut off: the answer takes memory until then.
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(longestAnswer + time.Duration(record.Size/slowest)*time.Second))
 	if record.Body != "" {
+		takes := min(record.Size, mostOfLarge)
+		if !h.readers.Take(record.Namespace, takes) {
+			refuse(w, &h.Refused.TooMany, http.StatusServiceUnavailable, "as many results of this namespace are read as it has a share for: ask again")
+			return
+		}
+		defer h.readers.Give(record.Namespace, takes)
 		large, err := h.Store.Body(r.Context(), record.Body)
 		if err != nil {
 			h.Log.Error("a result was not read", "service", record.Service.String(), "error", err)

@@ -50,6 +50,8 @@ type Call struct {
 	Hops     int    `json:"hops,omitempty"`
 	// Schedule is the name of the schedule that made the call, "" for a client's.
 	Schedule string `json:"schedule,omitempty"`
+	// Route is the UID of the Route that accepted the call.
+	Route string `json:"route,omitempty"`
 }
 
 // State is how far a call is.

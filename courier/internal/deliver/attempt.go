@@ -25,6 +25,7 @@ type answer struct {
 	stored string // the name of a large body
 	cold   bool
 	reason string // why the body was not kept
+	takes  int64  // of the memory for answers
 }
 
 // deliver makes one attempt and sees to what follows from it.
@@ -53,6 +54,8 @@ func (m *Manager) deliver(of call.Service, message store.Message, rules Rules) {
 	}
 	off := false
 	defer func() { m.end(c.ID, of, off) }()
+	// What the courier's own end cut off was no attempt.
+	counted := attempt - m.Store.Cut(c.Accepted)
 	if attempt > 1 || c.Keyed {
 		switch _, _, err := m.Store.Result(ctx, of, c.ID); {
 		case err == nil: // an earlier attempt was cut off after its result was kept
@@ -66,12 +69,15 @@ func (m *Manager) deliver(of call.Service, message store.Message, rules Rules) {
 	}
 	record := c.Record()
 	record.Attempts, record.Started, record.Waited = attempt, &began, began.Sub(c.Accepted).Milliseconds()
-	if reason := hopeless(c, attempt, began, rules); reason != "" {
+	if reason := hopeless(c, counted, began, rules); reason != "" {
 		record.Attempts--
 		off = m.bury(ctx, c, message, record, reason)
 		return
 	}
 	got, err := m.send(ctx, c, message.Data(), attempt, rules)
+	if got != nil {
+		defer m.budget.answering.Give(of.Namespace, got.takes)
+	}
 	ended := time.Now()
 	record.Ended, record.Ran = &ended, ended.Sub(began).Milliseconds()
 	if err != nil && ctx.Err() != nil { // the courier stops
@@ -90,7 +96,7 @@ func (m *Manager) deliver(of call.Service, message store.Message, rules Rules) {
 			asked = call.RetryAfter(got.header, ended)
 		}
 		pause := rules.Backoff.After(attempt, asked, rand.Float64())
-		if attempt >= rules.Attempts || ended.Add(pause).Sub(c.Accepted) > rules.Queue {
+		if counted >= rules.Attempts || ended.Add(pause).Sub(c.Accepted) > rules.Queue {
 			off = m.bury(ctx, c, message, record, fmt.Sprintf("after %d attempts %s", attempt, why))
 			return
 		}
@@ -112,6 +118,8 @@ func hopeless(c *call.Call, attempt int, now time.Time, rules Rules) string {
 	switch {
 	case rules.UID == "":
 		return "there is no such service any more"
+	case c.Route != "" && c.Route != rules.UID:
+		return "its service was deleted, and another one has its name now"
 	case attempt > rules.Attempts:
 		return fmt.Sprintf("after %d attempts that did not end", attempt-1)
 	case now.Sub(c.Accepted) > rules.Queue:
@@ -164,9 +172,15 @@ func (m *Manager) done(ctx context.Context, c *call.Call, message store.Message)
 
 // send makes the request of a call.
 func (m *Manager) send(ctx context.Context, c *call.Call, small []byte, attempt int, rules Rules) (*answer, error) {
+	var body io.Reader = bytes.NewReader(small)
+	if takes := min(c.Size, mostOfBody); c.Body != "" {
+		if err := m.budget.sending.Wait(ctx, c.Namespace, takes); err != nil {
+			return nil, fmt.Errorf("wait for memory: %w", err)
+		}
+		defer m.budget.sending.Give(c.Namespace, takes)
+	}
 	ctx, cancel := context.WithTimeout(ctx, rules.Timeout)
 	defer cancel()
-	var body io.Reader = bytes.NewReader(small)
 	if c.Body != "" {
 		large, err := m.Store.Body(ctx, c.Body)
 		if err != nil {
@@ -199,10 +213,19 @@ func (m *Manager) send(ctx context.Context, c *call.Call, small []byte, attempt 
 		return nil, fmt.Errorf("call %s: %w", c.Host, err)
 	}
 	defer response.Body.Close()
+	defer m.budget.answered(c.Namespace, response.Header)()
 	got := &answer{status: response.StatusCode, header: call.KeptResponse(response.Header), cold: waited(response.Header)}
 	if call.Judge(got.status) == call.Again {
 		return got, nil
 	}
+	takes := int64(store.Inline)
+	if response.ContentLength >= 0 {
+		takes = min(takes, response.ContentLength)
+	}
+	if err := m.budget.answering.Wait(ctx, c.Namespace, takes); err != nil {
+		return nil, fmt.Errorf("wait for memory for the answer: %w", err)
+	}
+	got.takes = takes
 	return got, m.keep(ctx, response.Body, rules.MaxResult, got)
 }
 

@@ -51,11 +51,15 @@ type Manager struct {
 	Client *http.Client
 	Log    *slog.Logger
 	Counts Counts
+	// Gone is how long a Route is away before its calls are dead: it may be made again from what
+	// somebody keeps of it.
+	Gone time.Duration
 
 	mu      sync.Mutex
 	queues  map[call.Service]*queue
 	depths  map[call.Service]int // when listed last, and those added since
 	running map[string]running
+	budget  *budget
 	ready   map[call.Service]bool // services whose queue is known to exist
 	ctx     context.Context
 	attempt context.Context // of the calls under way, which outlive ctx for a while
@@ -76,11 +80,18 @@ const (
 	beat = 4 * time.Second
 	// grace is how long calls under way may go on when the courier is to stop.
 	grace = 20 * time.Second
+	// gone is Manager.Gone by default.
+	gone = 5 * time.Minute
 )
 
 // Start makes a Manager ready.
 func (m *Manager) Start() *Manager {
 	m.queues, m.depths, m.running, m.ready = map[call.Service]*queue{}, map[call.Service]int{}, map[string]running{}, map[call.Service]bool{}
+	m.budget = newBudget()
+	m.Store.Stored = m.poke
+	if m.Gone == 0 {
+		m.Gone = gone
+	}
 	return m
 }
 
@@ -94,6 +105,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	list, beats := time.NewTicker(listed), time.NewTicker(beat)
 	defer list.Stop()
 	defer beats.Stop()
+	go m.budget.quicken(ctx)
 	m.list(ctx)
 	var ended <-chan struct{}
 	var late <-chan time.Time
@@ -139,6 +151,15 @@ func (m *Manager) list(ctx context.Context) {
 			m.Log.Warn("calls have no queue", "service", of.String(), "error", err)
 		}
 	}
+	for _, of := range m.found(depths) {
+		if err := m.Store.Remove(ctx, of); err != nil {
+			m.Log.Warn("an empty queue was not removed", "error", err)
+		}
+	}
+}
+
+// found takes over how long the queues are, and returns those that are to be removed.
+func (m *Manager) found(depths []store.Depth) (empty []call.Service) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	clear(m.depths)
@@ -148,11 +169,10 @@ func (m *Manager) list(ctx context.Context) {
 			m.wake(d.Service)
 		} else if d.Idle && m.queues[d.Service] == nil {
 			delete(m.ready, d.Service)
-			if err := m.Store.Remove(ctx, d.Service); err != nil {
-				m.Log.Warn("an empty queue was not removed", "error", err)
-			}
+			empty = append(empty, d.Service)
 		}
 	}
+	return empty
 }
 
 func (m *Manager) beat() {
@@ -191,12 +211,21 @@ func (m *Manager) Added(of call.Service) {
 	m.wake(of)
 }
 
+// poke tells a queue that a call was stored, which may not be on the disk yet.
+func (m *Manager) poke(of call.Service) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if q := m.queues[of]; q != nil {
+		q.poke()
+	}
+}
+
 // wake lets the queue of a service be worked on. The lock is held.
 func (m *Manager) wake(of call.Service) {
 	if m.ctx == nil || m.ctx.Err() != nil || m.queues[of] != nil {
 		return
 	}
-	q := &queue{of: of, manager: m, freed: make(chan struct{}, 1)}
+	q := &queue{of: of, manager: m, freed: make(chan struct{}, 1), added: make(chan struct{}, 1)}
 	m.queues[of] = q
 	m.group.Go(func() { q.run(m.ctx) })
 }

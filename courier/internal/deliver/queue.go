@@ -16,6 +16,7 @@ type queue struct {
 	of      call.Service
 	manager *Manager
 	freed   chan struct{} // an attempt has ended
+	added   chan struct{} // a call was stored
 
 	mu      sync.Mutex
 	under   int // attempts
@@ -25,8 +26,13 @@ type queue struct {
 const (
 	// lingers is how long the goroutine of an empty queue waits for the next call.
 	lingers = 10 * time.Second
-	// patience is how long it waits after a failure, or for a Route that does not exist yet.
+	// patience is how long it waits after a failure, or for a Route that does not exist yet, and at
+	// most until it looks for calls whose next attempt is due.
 	patience = time.Second
+	// soonest is how soon it looks again after the last call.
+	soonest = 20 * time.Millisecond
+	// full is how long it waits for others to leave it memory.
+	full = 100 * time.Millisecond
 	// batch bounds how many calls are fetched at once.
 	batch = 64
 )
@@ -34,10 +40,19 @@ const (
 // run ends when the queue is empty and nothing is under way. The next call wakes it again.
 func (q *queue) run(ctx context.Context) {
 	var source *store.Queue
+	var gone time.Time
 	for idle := time.Duration(0); !q.ends(ctx, idle); {
 		rules, ok := q.manager.Routes.Rules(q.of)
-		if !ok {
-			// A call of a Route that is gone ends with its first attempt.
+		if ok {
+			gone = time.Time{}
+		} else if gone.IsZero() {
+			gone = time.Now()
+		}
+		if !ok && time.Since(gone) < q.manager.Gone {
+			q.pause(ctx, patience)
+			continue
+		}
+		if !ok { // a call ends with its first attempt
 			rules.Concurrency = 1
 		}
 		n := min(rules.Concurrency-q.underWay(), batch)
@@ -60,7 +75,7 @@ func (q *queue) run(ctx context.Context) {
 		case got > 0:
 			idle = 0
 		default:
-			idle += patience
+			idle += q.look(ctx, idle)
 		}
 	}
 }
@@ -76,9 +91,15 @@ func (q *queue) ends(ctx context.Context, idle time.Duration) bool {
 	return true
 }
 
-// take begins up to n calls. It waits a moment for the first.
+// take begins up to n calls that are due now.
 func (q *queue) take(ctx context.Context, source *store.Queue, n int, rules Rules) (got int, err error) {
-	if n = q.paced(n, rules.Rate); n == 0 {
+	reserved := q.manager.budget.reserve(q.of.Namespace, n)
+	defer func() { q.manager.budget.release(q.of.Namespace, reserved) }()
+	if reserved == 0 {
+		q.pause(ctx, full)
+		return 1, nil
+	}
+	if n = q.paced(reserved, rules.Rate); n == 0 {
 		q.pause(ctx, 50*time.Millisecond)
 		return 1, nil
 	}
@@ -88,20 +109,31 @@ func (q *queue) take(ctx context.Context, source *store.Queue, n int, rules Rule
 	}
 	for message := range messages.Messages() {
 		got++
+		reserved--
 		q.begin(message, rules)
 	}
-	if got > 0 || messages.Error() != nil {
-		return got, messages.Error()
+	return got, messages.Error()
+}
+
+// look waits until there may be a call again: one was stored, or that of an earlier one is due. It
+// returns how long it would have waited for the latter.
+func (q *queue) look(ctx context.Context, idle time.Duration) time.Duration {
+	wait := min(max(idle, soonest), patience)
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-q.added:
+	case <-timer.C:
 	}
-	messages, err = source.Wait(patience)
-	if err != nil {
-		return 0, err
+	return wait
+}
+
+func (q *queue) poke() {
+	select {
+	case q.added <- struct{}{}:
+	default:
 	}
-	for message := range messages.Messages() {
-		got++
-		q.begin(message, rules)
-	}
-	return got, nil
 }
 
 // paced returns how many of n calls may begin now.
@@ -126,7 +158,9 @@ func (q *queue) begin(message store.Message, rules Rules) {
 	q.mu.Lock()
 	q.under++
 	q.mu.Unlock()
+	ended := q.manager.budget.came(q.of.Namespace, message)
 	q.manager.group.Go(func() {
+		defer ended()
 		q.manager.deliver(q.of, message, rules)
 		q.mu.Lock()
 		q.under--

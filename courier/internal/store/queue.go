@@ -29,7 +29,8 @@ func (s *Store) Queue(ctx context.Context, of call.Service) (*Queue, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	consumer, err := s.calls.CreateOrUpdateConsumer(ctx, jetstream.ConsumerConfig{Durable: consumerName(of), AckPolicy: jetstream.AckExplicitPolicy,
-		AckWait: ackWait, MaxAckPending: mostPending, FilterSubject: subject(calls, of, "*")})
+		// What waits for its next attempt is pending, too, and must not keep others out.
+		AckWait: ackWait, MaxAckPending: -1, FilterSubject: subject(calls, of, "*")})
 	if err != nil {
 		return nil, fmt.Errorf("make the queue of %s: %w", of, err)
 	}
@@ -39,7 +40,7 @@ func (s *Store) Queue(ctx context.Context, of call.Service) (*Queue, error) {
 // Fetch hands out up to n calls that are due now.
 func (q *Queue) Fetch(n int) (jetstream.MessageBatch, error) { return q.consumer.FetchNoWait(n) }
 
-// Wait hands out the next call within the time.
+// Wait hands out the next message within the time.
 func (q *Queue) Wait(within time.Duration) (jetstream.MessageBatch, error) {
 	return q.consumer.Fetch(1, jetstream.FetchMaxWait(within))
 }

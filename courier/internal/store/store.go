@@ -79,6 +79,10 @@ type Store struct {
 	// Secret makes the IDs of calls with an idempotency key. It is kept with them.
 	Secret []byte
 
+	// Stored is called with the service of each call that JetStream has, before it is on the disk.
+	Stored func(call.Service)
+
+	starts []time.Time // of couriers, the newest last
 	server *server.Server
 	conn   *nats.Conn
 	js     jetstream.JetStream
@@ -112,6 +116,9 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	}
 	if err == nil {
 		s.Secret, err = s.secret(ctx)
+	}
+	if err == nil {
+		err = s.started(ctx, time.Now(), o.Queue)
 	}
 	if err != nil {
 		s.Close()
@@ -268,6 +275,9 @@ func (s *Store) Add(ctx context.Context, c *call.Call, body []byte) (fresh bool,
 		}
 	} else {
 		fresh = true
+		if s.Stored != nil {
+			s.Stored(c.Service)
+		}
 	}
 	if s.disk != nil { // for a repeated one, too: the first may not be on the disk yet
 		if err := s.disk.sync(ctx); err != nil {

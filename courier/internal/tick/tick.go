@@ -218,7 +218,7 @@ func (t *Ticker) remember(ctx context.Context, key string, l last) error {
 // call makes the call for a time; made is false if it is left out.
 func (t *Ticker) call(ctx context.Context, route *routes.Route, s *calls.Schedule, at time.Time, before string) (made bool, id string, err error) {
 	c := &call.Call{Service: route.Service, Host: route.Host, Asked: route.Asked, Method: s.Method, Path: s.Path, Header: http.Header{},
-		Size: int64(len(s.Body)), Accepted: time.Now(), Keyed: true, Callback: route.Async.Callback, Schedule: s.Name}
+		Size: int64(len(s.Body)), Accepted: time.Now(), Keyed: true, Callback: route.Async.Callback, Schedule: s.Name, Route: route.UID}
 	c.ID = call.KeyedID(t.Store.Secret, route.Service, "schedule "+s.Name, strconv.FormatInt(at.Unix(), 10), nil)
 	if s.Concurrency == calls.ConcurrencyForbid && before != "" && before != c.ID {
 		if _, err := t.Store.Call(ctx, route.Service, before); !errors.Is(err, store.ErrNone) {

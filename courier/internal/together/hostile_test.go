@@ -1,10 +1,16 @@
 package together
 
 import (
+	"fmt"
 	"io"
+	"net"
 	"net/http"
+	"strings"
 	"testing"
+	"time"
 
+	"ebb.dev/ebb/courier/internal/call"
+	"ebb.dev/ebb/courier/internal/store"
 	"ebb.dev/ebb/wire"
 )
 
@@ -12,8 +18,6 @@ import (
 func TestSlowClientsOfANeighbourLeaveRoomForCalls(t *testing.T) {
 	t.Parallel()
 	w := open(t, t.TempDir(), http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}), nil, nil)
-	neighbour := target
-	neighbour.Namespace = "neighbour"
 	body, end := io.Pipe()
 	defer end.Close()
 	const attackers = 600 // more than there are slots
@@ -40,5 +44,129 @@ func TestSlowClientsOfANeighbourLeaveRoomForCalls(t *testing.T) {
 	status, _, text := w.ask("POST", "/", nil, wire.HeaderAsyncTarget, neighbour.String())
 	if status != http.StatusServiceUnavailable {
 		t.Errorf("another call of the neighbour: %d %s", status, text)
+	}
+}
+
+// neighbour is a Route of another namespace.
+var neighbour = wire.AsyncTarget{Namespace: "neighbour", Route: "svc", UID: target.UID, Host: "svc.neighbour.svc.cluster.local"}
+
+// A neighbour's clients ask for a large result and do not read it.
+func TestReadersOfANeighbourThatDoNotReadLeaveMemoryToOthers(t *testing.T) {
+	t.Parallel()
+	w := open(t, t.TempDir(), http.HandlerFunc(func(out http.ResponseWriter, r *http.Request) {
+		if r.Host == neighbour.Host {
+			_, _ = out.Write(make([]byte, 10<<20))
+		}
+	}), nil, nil)
+	at := w.call(nil, wire.HeaderAsyncTarget, neighbour.String())
+	await(t, "the neighbour has no result", func() bool {
+		status, _, _ := w.ask("HEAD", at, nil, wire.HeaderAsyncTarget, neighbour.String())
+		return status == http.StatusOK
+	})
+	head := fmt.Sprintf("GET %s HTTP/1.1\r\nHost: svc.example\r\n%s: %s\r\n\r\n", at, wire.HeaderAsyncTarget, neighbour)
+	answers := make(chan string, 100)
+	for range cap(answers) {
+		c, err := net.Dial("tcp", w.front.Listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		if _, err := io.WriteString(c, head); err != nil {
+			t.Fatal(err)
+		}
+		go func() {
+			answer := make([]byte, 12)
+			_, _ = io.ReadFull(c, answer)
+			answers <- string(answer)
+		}()
+	}
+	refused := 0
+	for range cap(answers) {
+		if <-answers == "HTTP/1.1 503" {
+			refused++
+		}
+	}
+	if refused < cap(answers)/2 {
+		t.Errorf("%d of %d were refused", refused, cap(answers))
+	}
+	if status, _, text := w.result(w.call(nil)); status != http.StatusOK {
+		t.Errorf("the result of another namespace: %d %s", status, text)
+	}
+}
+
+func TestTheCouriersOwnEndSpendsNoAttempt(t *testing.T) {
+	t.Parallel()
+	dir, of := t.TempDir(), call.Service{Namespace: target.Namespace, Name: target.Route}
+	c := &call.Call{Service: of, ID: call.NewID(), Host: target.Host, Asked: "svc.example", Method: "POST", Path: "/", Accepted: time.Now()}
+	for i := range 3 { // couriers that end
+		kept, err := store.Open(t.Context(), store.Options{Dir: dir, Bytes: 1 << 30, Queue: time.Hour, Results: time.Hour, Dead: time.Hour})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err = kept.Queue(t.Context(), of); i == 0 && err == nil {
+			_, err = kept.Add(t.Context(), c, nil)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		kept.Close()
+	}
+	attempts := make(chan string, 10)
+	w := open(t, dir, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { attempts <- r.Header.Get(wire.HeaderAttempt) }), nil,
+		func(w *world) { w.delivers.Attempts, w.gone, w.patience = 1, true, time.Hour })
+	queue, err := w.store.Queue(t.Context(), of)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for handed := 0; handed < 3; { // what they had in hand
+		messages, err := queue.Wait(time.Minute)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for m := range messages.Messages() {
+			handed++
+			if err := m.Nak(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	w.mu.Lock()
+	w.gone = false
+	w.mu.Unlock()
+	if status, _, text := w.result(wire.PathCalls + call.Ticket(w.store.Secret, c.ID)); status != http.StatusOK {
+		t.Errorf("%d %s", status, text)
+	} else if got := <-attempts; got != "4" {
+		t.Errorf("the service was told attempt %s", got)
+	}
+}
+
+func TestCallsWaitForARouteThatIsGoneForAMoment(t *testing.T) {
+	t.Parallel()
+	reached := make(chan string, 10)
+	w := open(t, t.TempDir(), http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { reached <- r.Header.Get("Authorization") }), nil, func(w *world) {
+		w.gone, w.patience = true, time.Hour
+	})
+	at := w.call(nil)
+	time.Sleep(50 * time.Millisecond) // it is fetched, or not
+	if status, _, text := w.ask("GET", at, nil); status != http.StatusAccepted {
+		t.Errorf("without a Route: %d %s", status, text)
+	}
+	w.mu.Lock()
+	w.gone = false
+	w.mu.Unlock()
+	if status, _, text := w.result(at); status != http.StatusOK {
+		t.Errorf("with the same Route again: %d %s", status, text)
+	}
+	<-reached
+	w.mu.Lock()
+	w.delivers.UID = "another"
+	w.mu.Unlock()
+	if status, _, text := w.result(w.call(nil, "Authorization", "Bearer secret")); status != http.StatusBadGateway || !strings.Contains(text, "another one has its name") {
+		t.Errorf("with another Route: %d %s", status, text)
+	}
+	select {
+	case secret := <-reached:
+		t.Errorf("another service got %q", secret)
+	default:
 	}
 }

@@ -39,7 +39,8 @@ type world struct {
 	mu       sync.Mutex
 	accepts  accept.Rules
 	delivers deliver.Rules
-	gone     bool // the Route
+	gone     bool          // the Route
+	patience time.Duration // with a Route that is gone
 }
 
 func (w *world) Rules(call.Service) (deliver.Rules, bool) {
@@ -86,7 +87,8 @@ func open(t *testing.T, dir string, service http.Handler, allowed egress.Rule, c
 	if change != nil {
 		change(w)
 	}
-	w.deliver = (&deliver.Manager{Store: kept, Routes: w, Client: client, Log: log}).Start()
+	w.patience = max(w.patience, time.Millisecond)
+	w.deliver = (&deliver.Manager{Store: kept, Routes: w, Client: client, Log: log, Gone: w.patience}).Start()
 	w.accept = (&accept.Handler{Store: kept, Routes: acceptance{w}, Queues: w.deliver, Log: log, Now: time.Now}).Start()
 	caller := &callback.Caller{Store: kept, Allowed: allowed, Counts: &w.deliver.Counts, Log: log,
 		Rules: func() (int, call.Backoff, int) {

@@ -1,0 +1,80 @@
+package deliver
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"ebb.dev/ebb/courier/internal/store"
+)
+
+// message is one with a body of so many bytes.
+type message struct {
+	store.Message
+	size int
+}
+
+func (m message) Data() []byte         { return make([]byte, m.size) }
+func (m message) Headers() nats.Header { return nats.Header{} }
+
+// begin begins calls of a size until there is no more memory for them.
+func begin(b *budget, namespace string, size int) (n int) {
+	for {
+		got := b.reserve(namespace, batch)
+		if got == 0 {
+			return n
+		}
+		for range got {
+			b.came(namespace, message{size: size})
+		}
+		n += got
+	}
+}
+
+func TestCallsUnderWayOfANamespaceHaveAShareOfTheMemory(t *testing.T) {
+	b := newBudget()
+	b.pace.Grow(1 << 40)
+	n := begin(b, "attacker", store.Inline)
+	if held := b.sending.Held("attacker"); held > sending/2 || n < 100 {
+		t.Errorf("%d large calls of one namespace take %d MiB", n, held>>20)
+	}
+	if n := begin(b, "victim", 1<<10); n < 1000 {
+		t.Errorf("another has %d small calls under way", n)
+	}
+}
+
+func TestWhatCallsTookIsGivenBack(t *testing.T) {
+	b := newBudget()
+	for range 3 {
+		n := b.reserve("ns", 10)
+		b.came("ns", message{size: 1000})()
+		b.release("ns", n-1)
+	}
+	if b.sending.Free() != sending || b.pace.Free() != firstPace {
+		t.Errorf("%d bytes and %d places are free", b.sending.Free(), b.pace.Free())
+	}
+}
+
+func TestFewCallsAreUnderWayAfterAStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBudget()
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		go b.quicken(ctx)
+		first := begin(b, "attacker", 1<<10)
+		if first > firstPace/2 || begin(b, "victim", 1<<10) == 0 {
+			t.Errorf("at once %d calls of one namespace are under way, and %d of another", first, b.pace.Held("victim"))
+		}
+		time.Sleep(stride + time.Millisecond)
+		if more := begin(b, "attacker", 1<<10); more == 0 || first+more > firstPace {
+			t.Errorf("then %d more", more)
+		}
+		time.Sleep(strides * stride)
+		if more := begin(b, "attacker", 1<<10); more < 1000 {
+			t.Errorf("in the end %d more", more)
+		}
+	})
+}
