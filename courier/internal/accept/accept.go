@@ -52,8 +52,8 @@ type Queues interface {
 
 // Bounds of all services together.
 const (
-	// most is how many requests are read or stored at once; each namespace has a share. Each holds at most
-	// store.Inline bytes of its body.
+	// most is how many requests are read or stored at once; each namespace has a share. Each holds
+	// at most store.Inline bytes of its body.
 	most = 512
 	// longestHead bounds what is stored of a request besides its body.
 	longestHead = 64 << 10

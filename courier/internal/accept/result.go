@@ -24,8 +24,8 @@ const (
 	reading     = 64 << 20
 	mostOfSmall = store.Inline + 64<<10
 	mostOfLarge = 4 << 20
-	// longestAnswer is how long the reader of a result may take for each of its answers, and slowest how many
-	// bytes it has to read in each further second.
+	// longestAnswer is how long a reader may take for a result, and slowest how many bytes it has
+	// to read in each further second.
 	longestAnswer = 30 * time.Second
 	slowest       = 64 << 10
 )

@@ -250,8 +250,8 @@ func subject(stream string, of call.Service, id string) string {
 	return subjects[stream] + "." + of.Namespace + "." + of.Name + "." + id
 }
 
-// Add keeps a call. fresh is false if the same one, by its ID, is kept already; the error is ErrOther
-// if that one asks for something else.
+// Add keeps a call. fresh is false if the same one, by its ID, is kept already; the error is
+// ErrOther if that one asks for something else.
 func (s *Store) Add(ctx context.Context, c *call.Call, body []byte) (fresh bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
