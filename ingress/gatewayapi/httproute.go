@@ -21,8 +21,11 @@ import (
 	"ebb.dev/ebb/wire"
 )
 
-// maxRules is the most rules that one HTTPRoute can hold.
-const maxRules = 16
+// What one HTTPRoute can hold at most.
+const (
+	maxRules   = 16
+	maxParents = 32
+)
 
 // requestTimeout is the feature of Gateways that support timeouts.request.
 const requestTimeout = "HTTPRouteRequestTimeout"

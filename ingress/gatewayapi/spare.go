@@ -124,9 +124,25 @@ func (p *preparation) put(rule gatewayv1.HTTPRouteRule, place int) {
 	}
 }
 
-// Retain returns the second write: want, with spare rules for what only have names. Those behind
-// the last rule of want stay in their places.
+// RetainParents returns want with the parents that the HTTPRoutes have, too: another gateway may
+// never serve the hosts, and the present ones do. They go when the gateways of want follow.
+func RetainParents(have map[string]*gatewayv1.HTTPRoute, want []*gatewayv1.HTTPRoute) (second []*gatewayv1.HTTPRoute, retained bool) {
+	for _, w := range want {
+		if h, live := have[w.Name]; live {
+			if all := parents(h.Spec.ParentRefs, w.Spec.ParentRefs); len(all) > len(w.Spec.ParentRefs) && len(all) <= maxParents {
+				w, retained = w.DeepCopy(), true
+				w.Spec.ParentRefs = all
+			}
+		}
+		second = append(second, w)
+	}
+	return second, retained
+}
+
+// Retain returns the second write: want, with spare rules for what only have names, and with its
+// parents. Rules behind the last rule of want stay in their places.
 func Retain(have map[string]*gatewayv1.HTTPRoute, want []*gatewayv1.HTTPRoute) (second []*gatewayv1.HTTPRoute, retained bool) {
+	want, retained = RetainParents(have, want)
 	for _, w := range want {
 		if h, live := have[w.Name]; live {
 			var stay, moved []gatewayv1.HTTPRouteRule

@@ -17,6 +17,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -44,6 +45,12 @@ type Probe struct {
 type Want struct {
 	Hash   string
 	Probes []Probe
+}
+
+// same reports whether an answer about one is an answer about the other: the plan may be the same
+// and the gateways others.
+func (w Want) same(other Want) bool {
+	return w.Hash == other.Hash && slices.Equal(w.Probes, other.Probes)
 }
 
 // Gateways finds the pods behind a gateway's Service.
@@ -80,7 +87,7 @@ type Prober struct {
 }
 
 type state struct {
-	hash   string
+	want   Want
 	live   bool
 	why    string
 	cancel context.CancelFunc
@@ -128,12 +135,12 @@ func (p *Prober) Check(key types.NamespacedName, want Want) (live bool, why stri
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if s, ok := p.plans[key]; ok {
-		if s.hash == want.Hash {
+		if s.want.same(want) {
 			return s.live, s.why
 		}
 		s.cancel()
 	}
-	s := &state{hash: want.Hash, why: "the gateways have just been told", cancel: func() {}}
+	s := &state{want: want, why: "the gateways have just been told", cancel: func() {}}
 	p.plans[key] = s
 	if p.ctx == nil || p.ctx.Err() != nil {
 		return false, s.why
@@ -155,7 +162,7 @@ func (p *Prober) Known(key types.NamespacedName) bool {
 	return ok
 }
 
-// Forget stops the probes for the plan of key.
+// Forget stops the probes for the plan of key. What was found out about it counts no more.
 func (p *Prober) Forget(key types.NamespacedName) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -157,3 +157,20 @@ func TestNoGatewayPodIsAReason(t *testing.T) {
 		}
 	}
 }
+
+// The same plan at other gateways is another question.
+func TestAnAnswerIsAboutTheGatewaysThatWereAsked(t *testing.T) {
+	g, address := start(t)
+	g.hash.Store("plan")
+	at := func(service string) Want {
+		return Want{Hash: "plan", Probes: []Probe{{Service: service, Port: 80, Host: "hello.example.com"}}}
+	}
+	p, live := run(t, pods{"right": {address}})
+	if ok, _ := p.Check(key, at("misspelt")); ok {
+		t.Fatal("live at a gateway that is not there")
+	}
+	until(t, p, live, at("right"))
+	if ok, _ := p.Check(key, at("nowhere")); ok {
+		t.Error("live at a gateway that was never asked")
+	}
+}

@@ -64,7 +64,7 @@ func (r *reconciler) reconcile(ctx context.Context, config *servingv1.Configurat
 		if conflict, ok := err.(*takenError); ok {
 			manager.MarkFalse(apis.ConditionReady, servingv1.ReasonRevisionFailed,
 				"Revision creation failed with message: %s.", conflict)
-			return 0, reconcile.Permanent(fmt.Errorf("configuration %s/%s: %w", config.Namespace, config.Name, err))
+			return 0, reconcile.Foreign(fmt.Errorf("configuration %s/%s: %w", config.Namespace, config.Name, err))
 		}
 		if apply.IsRefused(err) {
 			manager.MarkFalse(apis.ConditionReady, servingv1.ReasonRevisionFailed, "Revision creation failed with message: %s.", err)

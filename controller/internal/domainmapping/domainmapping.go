@@ -17,6 +17,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
@@ -270,32 +271,63 @@ func (r *reconciler) expose(ctx context.Context, dm *v1beta1.DomainMapping, m ga
 		return err
 	}
 	routes, hash := gatewayapi.Map(m, g, meta)
-	changed, err := gateway.Apply(ctx, r.gateways, r.httpRoutes, dm, routes,
+	have, err := r.have(dm)
+	if err != nil {
+		return err
+	}
+	beside, retained := gatewayapi.RetainParents(have, routes)
+	changed, err := gateway.Apply(ctx, r.gateways, r.httpRoutes, dm, beside,
 		labels.Set{names.DomainMappingUIDLabel: string(dm.UID)})
 	if err != nil {
 		if notOwned := new(apply.NotOwnedError); errors.As(err, &notOwned) {
 			dm.Status.MarkIngressFailed(servingv1.ReasonNotOwned, notOwned.Error())
-			return reconcile.Permanent(err)
+			return reconcile.Foreign(err)
 		}
 		return err
 	}
+	if !retained {
+		if err := r.tidy(ctx, dm, m, g, sets); err != nil {
+			return err
+		}
+	}
+	key := types.NamespacedName{Namespace: dm.Namespace, Name: dm.Name}
+	if changed {
+		r.prober.Forget(key)
+	}
+	if changed || retained || r.prober.Known(key) || !dm.Status.GetCondition(v1beta1.DomainMappingConditionIngressReady).IsTrue() {
+		if live, why := r.prober.Check(key, ready.Want{Hash: hash, Probes: probes(m, s.Gateway)}); !live {
+			dm.Status.MarkIngressNotReady("Uninitialized", waiting(why, r.listeners.Refused(sets)))
+			return nil
+		}
+	}
+	dm.Status.MarkIngressReady()
+	if !retained {
+		return nil
+	}
+	if _, err := gateway.Write(ctx, r.gateways, r.httpRoutes, dm, routes); err != nil {
+		return err
+	}
+	return r.tidy(ctx, dm, m, g, sets)
+}
+
+// tidy removes the listeners that the mapping's HTTPRoutes do not use any more.
+func (r *reconciler) tidy(ctx context.Context, dm *v1beta1.DomainMapping, m gatewayapi.Mapping, g settings.Gateway, sets []*unstructured.Unstructured) error {
 	if err := r.listeners.Prune(ctx, dm, sets, mine(dm)); err != nil {
 		return err
 	}
-	if err := r.unlisten(ctx, m, g); err != nil {
-		return err
+	return r.unlisten(ctx, m, g)
+}
+
+// have returns the HTTPRoutes of the mapping by their names.
+func (r *reconciler) have(dm *v1beta1.DomainMapping) (map[string]*gatewayv1.HTTPRoute, error) {
+	list, err := r.httpRoutes.HTTPRoutes(dm.Namespace).List(labels.SelectorFromSet(labels.Set{names.DomainMappingUIDLabel: string(dm.UID)}))
+	out := map[string]*gatewayv1.HTTPRoute{}
+	for _, h := range list {
+		if metav1.IsControlledBy(h, dm) {
+			out[h.Name] = h
+		}
 	}
-	key := types.NamespacedName{Namespace: dm.Namespace, Name: dm.Name}
-	if !changed && !r.prober.Known(key) && dm.Status.GetCondition(v1beta1.DomainMappingConditionIngressReady).IsTrue() {
-		return nil
-	}
-	live, why := r.prober.Check(key, ready.Want{Hash: hash, Probes: probes(m, s.Gateway)})
-	if live {
-		dm.Status.MarkIngressReady()
-	} else {
-		dm.Status.MarkIngressNotReady("Uninitialized", waiting(why, r.listeners.Refused(sets)))
-	}
-	return nil
+	return out, err
 }
 
 func probes(m gatewayapi.Mapping, g settings.Gateway) (out []ready.Probe) {

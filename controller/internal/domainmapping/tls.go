@@ -113,7 +113,7 @@ func (r *reconciler) listen(ctx context.Context, dm *v1beta1.DomainMapping, m ga
 	if err := r.listeners.Apply(ctx, dm, sets); err != nil {
 		if notOwned := new(apply.NotOwnedError); errors.As(err, &notOwned) {
 			dm.Status.MarkIngressFailed(servingv1.ReasonNotOwned, notOwned.Error())
-			return nil, reconcile.Permanent(err)
+			return nil, reconcile.Foreign(err)
 		}
 		return nil, err
 	}

@@ -12,6 +12,7 @@ import (
 	"encoding/json"
 	"fmt"
 
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -42,11 +43,12 @@ const (
 func NewProber(w *reconcile.World, c *reconcile.Controller) *ready.Prober {
 	p := ready.New(NewFinder(w.Kube, w.Now), func(key types.NamespacedName) { c.Enqueue(key) })
 	c.Background = p.Run
+	c.Others = p.Forget // the other replica may tell the gateways something else
 	return p
 }
 
 // Apply makes the HTTPRoutes of owner exist as given, then deletes its other HTTPRoutes with the
-// given labels. It reports whether it wrote one.
+// given labels. It reports whether gateways were told something by it.
 func Apply(ctx context.Context, client gatewayclient.Interface, lister gatewaylisters.HTTPRouteLister, owner apply.Object,
 	routes []*gatewayv1.HTTPRoute, mine labels.Set) (changed bool, err error) {
 	if changed, err = Write(ctx, client, lister, owner, routes); err != nil {
@@ -63,7 +65,8 @@ func Apply(ctx context.Context, client gatewayclient.Interface, lister gatewayli
 	return changed, apply.Prune(ctx, client.GatewayV1().HTTPRoutes(owner.GetNamespace()), "HTTPRoute", owner, list, wanted)
 }
 
-// Write makes the HTTPRoutes of owner exist as given. It reports whether it wrote one.
+// Write makes the HTTPRoutes of owner exist as given. It reports whether one was created or got
+// another spec, so that nothing is known of what the gateways follow.
 func Write(ctx context.Context, client gatewayclient.Interface, lister gatewaylisters.HTTPRouteLister, owner apply.Object,
 	routes []*gatewayv1.HTTPRoute) (changed bool, err error) {
 	api := client.GatewayV1().HTTPRoutes(owner.GetNamespace())
@@ -73,13 +76,14 @@ func Write(ctx context.Context, client gatewayclient.Interface, lister gatewayli
 			return changed, err
 		}
 		_, outcome, err := apply.Child(ctx, api, "HTTPRoute", owner, have, found, want, func(have, want *gatewayv1.HTTPRoute) {
+			changed = changed || !equality.Semantic.DeepEqual(have.Spec, want.Spec)
 			apply.Metadata(have, want)
 			have.Spec = want.Spec
 		})
 		if err != nil {
 			return changed, err
 		}
-		changed = changed || outcome != apply.Unchanged
+		changed = changed || outcome == apply.Created
 	}
 	return changed, nil
 }

@@ -93,7 +93,7 @@ func (r *reconciler) reconcile(ctx context.Context, pa *autoscalingv1alpha1.PodA
 	switch {
 	case apply.IsNotOwned(err):
 		pa.Status.MarkResourceNotOwned(kind, pa.Name)
-		return 0, reconcile.Permanent(err)
+		return 0, reconcile.Foreign(err)
 	case err != nil && outcome == apply.Created:
 		pa.Status.MarkResourceFailedCreation(kind, pa.Name)
 		return 0, err

@@ -24,6 +24,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
+
+	"ebb.dev/ebb/controller/internal/apply"
 )
 
 // Key is the name of an object. Cluster-scoped objects have no namespace.
@@ -42,6 +44,10 @@ type Controller struct {
 	Workers int
 	// Background, if set, runs with the workers until ctx ends.
 	Background func(ctx context.Context)
+	// Others, if set, is called instead of Reconcile for a key that another replica reconciles.
+	Others func(key Key)
+
+	limiter workqueue.TypedRateLimiter[Key]
 
 	queue workqueue.TypedRateLimitingInterface[Key]
 	fresh workqueue.TypedInterface[Key] // keys of new objects that wait
@@ -51,8 +57,8 @@ type Controller struct {
 func (c *Controller) q() workqueue.TypedRateLimitingInterface[Key] {
 	c.once.Do(func() {
 		c.fresh = workqueue.NewTyped[Key]()
-		limiter := workqueue.NewTypedItemExponentialFailureRateLimiter[Key](20*time.Millisecond, 1000*time.Second)
-		c.queue = workqueue.NewTypedRateLimitingQueueWithConfig(limiter,
+		c.limiter = workqueue.NewTypedItemExponentialFailureRateLimiter[Key](20*time.Millisecond, 1000*time.Second)
+		c.queue = workqueue.NewTypedRateLimitingQueueWithConfig(c.limiter,
 			workqueue.TypedRateLimitingQueueConfig[Key]{Name: c.Name})
 	})
 	return c.queue
@@ -89,6 +95,22 @@ func (p permanent) Unwrap() error { return p.error }
 // Permanent wraps an error for which a retry does not help. The key is reconciled again only when
 // something changes.
 func Permanent(err error) error { return permanent{err} }
+
+// foreign marks an error that lasts until somebody else acts.
+type foreign struct{ error }
+
+func (f foreign) Unwrap() error { return f.error }
+
+// Foreign wraps an error that somebody else has to end, with an object that no informer shows: the
+// key is reconciled again every ForeignAgain.
+func Foreign(err error) error { return foreign{err} }
+
+// How often the API server is asked again whether a cause is gone of which nothing is told.
+const (
+	ForeignAgain = 30 * time.Second
+	// refusedAgain bounds the back-off of writes that a quota, a policy or a webhook refuses.
+	refusedAgain = time.Minute
+)
 
 // Metrics measures reconciles, by reconciler and outcome, and counts Leases.
 type Metrics struct {
@@ -169,6 +191,9 @@ func (r runner) next(c *Controller) bool {
 	leased, done, ours := r.leases.Begin(key)
 	if !ours {
 		c.q().Forget(key)
+		if c.Others != nil {
+			c.Others(key)
+		}
 		return true
 	}
 	defer done()
@@ -193,8 +218,16 @@ func (r runner) next(c *Controller) bool {
 	case errors.As(err, new(permanent)):
 		c.q().Forget(key)
 		log.Info("reconcile failed, not retried until something changes", "error", err.Error())
+	case errors.As(err, new(foreign)):
+		c.q().Forget(key)
+		c.q().AddAfter(key, ForeignAgain)
+		log.Info("reconcile failed, will be retried", "error", err.Error())
 	default:
-		c.q().AddRateLimited(key)
+		delay := c.limiter.When(key)
+		if apply.IsRefused(err) {
+			delay = min(delay, refusedAgain)
+		}
+		c.q().AddAfter(key, delay)
 		if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) {
 			// The cache was behind, and an event will update it.
 			log.Debug("reconcile failed because the object in the cache was old", "error", err.Error())

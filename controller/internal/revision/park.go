@@ -49,7 +49,7 @@ func parkable(rev *servingv1.Revision, o observation, s *settings.Snapshot, now 
 	switch {
 	case rev.RoutingState() != names.RoutingReserve, rev.Annotations[names.NoGCAnnotation] == "true":
 		return 0, false
-	case o.deployment == nil, o.autoscaler == nil, !atZero(o.deployment), len(o.pods) > 0:
+	case o.deployment == nil, o.autoscaler == nil, !atZero(o.deployment), len(o.current()) > 0:
 		return 0, false
 	case !wantsNothing(o.autoscaler, s.Autoscaler.Class):
 		return 0, false
@@ -146,6 +146,9 @@ func (r *reconciler) parked(ctx context.Context, rev *servingv1.Revision, s *set
 	}
 	if ok, err := r.reachable(pa); err != nil || !ok {
 		return err
+	}
+	if manager := rev.GetConditionSet().Manage(&rev.Status); manager.GetCondition(servingv1.RevisionConditionResourcesAvailable).GetReason() == reasonRefused {
+		manager.MarkTrue(servingv1.RevisionConditionResourcesAvailable) // what was refused is there now
 	}
 	return r.mark(ctx, rev, nil)
 }

@@ -138,7 +138,7 @@ func (r *reconciler) reconcile(ctx context.Context, rev *servingv1.Revision) (ti
 		return 0, err
 	}
 	if rev.Annotations[names.ParkedAnnotation] != "" {
-		return 0, r.parked(ctx, rev, s) // its status is what it was
+		return 0, r.refused(rev, r.parked(ctx, rev, s)) // its status is what it was, but for a refusal
 	}
 
 	if err := r.tellCold(rev); err != nil {
@@ -184,13 +184,13 @@ func (r *reconciler) reconcile(ctx context.Context, rev *servingv1.Revision) (ti
 // are gone, or its minimum scale would create them again, to fail again, forever. A pod that
 // becomes ready ends it, and a request can start one.
 func couldNotStart(before *servingv1.RevisionStatus, o observation, s *settings.Snapshot) bool {
-	if o.initialized() || readyPods(o.pods) > 0 {
+	if o.initialized() || readyPods(o.current()) > 0 {
 		return false
 	}
 	if !o.failing(s).none() {
 		return true
 	}
-	return len(o.pods) == 0 && (before.GetCondition(servingv1.RevisionConditionContainerHealthy).IsFalse() ||
+	return len(o.current()) == 0 && (before.GetCondition(servingv1.RevisionConditionContainerHealthy).IsFalse() ||
 		before.GetCondition(servingv1.RevisionConditionResourcesAvailable).GetReason() == reasonNoProgress)
 }
 
@@ -246,7 +246,7 @@ func (r *reconciler) refused(rev *servingv1.Revision, err error) error {
 	switch {
 	case apply.IsNotOwned(err):
 		manager.MarkFalse(servingv1.RevisionConditionResourcesAvailable, reasonNotOwned, "%s", err)
-		return reconcile.Permanent(fmt.Errorf("revision %s/%s: %w", rev.Namespace, rev.Name, err))
+		return reconcile.Foreign(fmt.Errorf("revision %s/%s: %w", rev.Namespace, rev.Name, err))
 	case apply.IsRefused(err):
 		manager.MarkFalse(servingv1.RevisionConditionResourcesAvailable, reasonRefused, "%s", err)
 	}

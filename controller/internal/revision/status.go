@@ -1,10 +1,12 @@
 package revision
 
 import (
+	"slices"
 	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	"knative.dev/pkg/apis"
 
@@ -33,6 +35,23 @@ type observation struct {
 	pods       []*corev1.Pod
 }
 
+// current returns the pods that count. A pod that a node evicted or rejected, or that ended with its
+// node, stays as an object until somebody deletes it, also at zero. Its ReplicaSet makes another if
+// one is wanted: then only the newest pod tells of the revision.
+func (o observation) current() []*corev1.Pod {
+	wanted := o.deployment == nil || ptr.Deref(o.deployment.Spec.Replicas, 1) > 0
+	var newest metav1.Time
+	for _, pod := range o.pods {
+		if newest.Before(&pod.CreationTimestamp) {
+			newest = pod.CreationTimestamp
+		}
+	}
+	return slices.DeleteFunc(slices.Clone(o.pods), func(pod *corev1.Pod) bool {
+		ended := pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded
+		return ended && (!wanted || pod.CreationTimestamp.Before(&newest))
+	})
+}
+
 // initialized reports whether the revision once had its initial pods, with this PodAutoscaler or,
 // before it was parked, another.
 func (o observation) initialized() bool {
@@ -48,14 +67,14 @@ func (o observation) asleep() bool {
 // failing returns the trouble of a revision without a pod that is ready or asleep. While there is
 // one, requests are answered, and users need not know about the others.
 func (o observation) failing(s *settings.Snapshot) trouble {
-	if readyPods(o.pods) > 0 || o.asleep() {
+	if readyPods(o.current()) > 0 || o.asleep() {
 		return trouble{}
 	}
-	if t := podTrouble(o.template, o.pods, s.Deployment.PodIsAlwaysSchedulable); !t.none() {
+	if t := podTrouble(o.template, o.current(), s.Deployment.PodIsAlwaysSchedulable); !t.none() {
 		return t
 	}
 	if d := o.deployment; d != nil && d.Spec.Replicas != nil && *d.Spec.Replicas > 0 {
-		return deploymentTrouble(d, o.pods)
+		return deploymentTrouble(d, o.current())
 	}
 	return trouble{}
 }
@@ -89,7 +108,7 @@ func judge(rev *servingv1.Revision, o observation, s *settings.Snapshot) {
 		}
 	case initialized:
 		manager.MarkTrue(resources)
-	case inactive && readyPods(o.pods) == 0:
+	case inactive && readyPods(o.current()) == 0:
 		manager.MarkFalse(resources, reasonNoProgress, "Initial scale was never achieved")
 	default:
 		manager.MarkUnknown(resources, reasonDeploying, "")
@@ -98,11 +117,11 @@ func judge(rev *servingv1.Revision, o observation, s *settings.Snapshot) {
 	switch {
 	case t.container:
 		manager.MarkFalse(container, t.reason, "%s", t.message)
-	case readyPods(o.pods) > 0 || initialized && t.none():
+	case readyPods(o.current()) > 0 || initialized && t.none():
 		manager.MarkTrue(container)
 	case initialized:
 		// The trouble is the cluster's; see above. The container is as it was.
-	case manager.GetCondition(container).IsFalse() && manager.GetCondition(container).GetReason() != reasonContainerMissing && len(o.pods) == 0:
+	case manager.GetCondition(container).IsFalse() && manager.GetCondition(container).GetReason() != reasonContainerMissing && len(o.current()) == 0:
 		// It failed and was scaled to zero. The reason stays until a pod is ready.
 	default:
 		manager.MarkUnknown(container, reasonDeploying, "")
@@ -127,7 +146,7 @@ func setReplicas(rev *servingv1.Revision, o observation) {
 	} else if !o.initialized() {
 		status.ActualReplicas, status.DesiredReplicas = nil, nil
 	} else if status.ActualReplicas == nil || status.DesiredReplicas == nil {
-		actual := int32(readyPods(o.pods))
+		actual := int32(readyPods(o.current()))
 		status.ActualReplicas, status.DesiredReplicas = &actual, ptr.To(actual)
 		if o.deployment != nil {
 			status.DesiredReplicas = ptr.To(ptr.Deref(o.deployment.Spec.Replicas, actual))

@@ -22,9 +22,10 @@ import (
 )
 
 // follow makes the gateways follow a plan, one write further at each call (see gatewayapi.Prepare),
-// and reports in the status whether they do. Each HTTPRoute has the state of the rollout in an
-// annotation.
-func (r *reconciler) follow(ctx context.Context, route *servingv1.Route, p *plan.Plan, s *settings.Snapshot, state rollout.State) (live bool, err error) {
+// and reports in the status whether they do. When they do, it calls followed, before it takes away
+// what only the former plan needs. Each HTTPRoute has the state of the rollout in an annotation.
+func (r *reconciler) follow(ctx context.Context, route *servingv1.Route, p *plan.Plan, s *settings.Snapshot, state rollout.State,
+	followed func() error) (live bool, err error) {
 	annotations := inherited(route.Annotations)
 	annotations[names.RolloutAnnotation] = state.String()
 	meta := gatewayapi.Meta{Labels: route.Labels, Annotations: annotations, Owner: *kmeta.NewControllerRef(route)}
@@ -55,21 +56,26 @@ func (r *reconciler) follow(ctx context.Context, route *servingv1.Route, p *plan
 	}
 	second, retained := gatewayapi.Retain(have, want)
 	changed, err := gateway.Apply(ctx, r.gateways, r.httpRoutes, route, second, mine)
-	if err == nil {
-		err = r.listeners.Prune(ctx, route, listeners, mine)
+	if changed {
+		r.prober.Forget(types.NamespacedName{Namespace: route.Namespace, Name: route.Name})
 	}
-	if err != nil || !r.judge(route, p, s, changed) {
+	if err != nil || !r.judge(route, p, s, changed || retained) {
 		return false, err
 	}
 	route.Status.MarkIngressReady()
-	if retained {
-		_, err = gateway.Write(ctx, r.gateways, r.httpRoutes, route, want)
+	if err := followed(); err != nil {
+		return false, err
 	}
-	return true, err
+	if retained {
+		if _, err = gateway.Write(ctx, r.gateways, r.httpRoutes, route, want); err != nil {
+			return false, err
+		}
+	}
+	return true, r.listeners.Prune(ctx, route, listeners, mine)
 }
 
 // judge reports whether the gateways follow the plan. A plan that was live before this process
-// started, and needed no write, is still live. So a restart of the controller does not set every
+// started, and needed no write and needs none, is still live. So a restart of the controller does not set every
 // Route to Unknown.
 func (r *reconciler) judge(route *servingv1.Route, p *plan.Plan, s *settings.Snapshot, changed bool) (live bool) {
 	key := types.NamespacedName{Namespace: route.Namespace, Name: route.Name}

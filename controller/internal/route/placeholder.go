@@ -62,8 +62,8 @@ func (r *reconciler) localTags(route *servingv1.Route, byName map[string]string)
 }
 
 // placeholders makes the placeholder Services of the targets exist, and deletes those of former
-// targets.
-func (r *reconciler) placeholders(ctx context.Context, route *servingv1.Route, byName map[string]string, gatewayHost string) error {
+// targets. Those that are there lead to another gateway only if move is set: it must follow first.
+func (r *reconciler) placeholders(ctx context.Context, route *servingv1.Route, byName map[string]string, gatewayHost string, move bool) error {
 	api := r.kube.CoreV1().Services(route.Namespace)
 	wanted := map[string]bool{}
 	for name := range byName {
@@ -85,7 +85,10 @@ func (r *reconciler) placeholders(ctx context.Context, route *servingv1.Route, b
 					want.Labels[names.VisibilityLabel] = v
 				}
 				apply.Metadata(have, want)
-				have.Spec.ExternalName, have.Spec.Ports = want.Spec.ExternalName, want.Spec.Ports
+				have.Spec.Ports = want.Spec.Ports
+				if move || have.Spec.ExternalName == "" {
+					have.Spec.ExternalName = want.Spec.ExternalName
+				}
 			})
 		if err != nil {
 			return err

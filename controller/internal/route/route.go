@@ -209,9 +209,11 @@ func (r *reconciler) reconcile(ctx context.Context, route *servingv1.Route) (tim
 	}
 	route.Status.MarkTrafficAssigned()
 
-	if err := r.placeholders(ctx, route, byName, localGateway(s, r.clusterDomain)); err != nil {
+	alias := localGateway(s, r.clusterDomain)
+	if err := r.placeholders(ctx, route, byName, alias, false); err != nil {
 		return 0, refused(route, err)
 	}
+	followed := func() error { return r.placeholders(ctx, route, byName, alias, true) }
 	if host, err := r.yieldHost(ctx, route, p); err != nil {
 		return 0, err
 	} else if host != "" {
@@ -232,7 +234,7 @@ func (r *reconciler) reconcile(ctx context.Context, route *servingv1.Route) (tim
 			return 0, err
 		}
 	}
-	live, err := r.follow(ctx, route, p, s, state)
+	live, err := r.follow(ctx, route, p, s, state, followed)
 	if err != nil {
 		return 0, refused(route, err)
 	}
@@ -241,7 +243,7 @@ func (r *reconciler) reconcile(ctx context.Context, route *servingv1.Route) (tim
 	}
 	route.Status.MarkIngressRolloutInProgress()
 	if paced, first := rollout.Observe(state, duration, r.now()); first {
-		if _, err := r.follow(ctx, route, p, s, paced); err != nil {
+		if _, err := r.follow(ctx, route, p, s, paced, followed); err != nil {
 			return 0, refused(route, err)
 		}
 		return time.Millisecond, nil
@@ -268,7 +270,7 @@ func refused(route *servingv1.Route, err error) error {
 		} else {
 			route.Status.MarkIngressNotOwned(notOwned.Kind, notOwned.Name)
 		}
-		return reconcile.Permanent(err)
+		return reconcile.Foreign(err)
 	case apply.IsRefused(err):
 		route.Status.MarkIngressFailed(string(apierrors.ReasonForError(err)), err.Error())
 	}

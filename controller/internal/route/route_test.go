@@ -51,6 +51,9 @@ type stage struct {
 	t        *testing.T
 	store    *apiservertest.Store
 	settings *settings.Store
+	// Where the gateway pod listens.
+	host                  string
+	plainPort, securePort int32
 	// lag makes the gateway keep to what it knew when lag was set.
 	lag   atomic.Bool
 	known atomic.Pointer[map[string]string] // host -> hash
@@ -118,6 +121,17 @@ func (s *stage) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set(wire.HeaderNetworkHash, hash)
 }
 
+// gateway makes a Service with the gateway pod behind it.
+func (s *stage) gateway(namespace, name string) {
+	s.put(services, "v1", "Service", &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace},
+		Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: "http", Port: 80}, {Name: "https", Port: 443}}}})
+	s.put(slicesOf, "discovery.k8s.io/v1", "EndpointSlice", &discoveryv1.EndpointSlice{
+		ObjectMeta:  metav1.ObjectMeta{Name: name, Namespace: namespace, Labels: map[string]string{discoveryv1.LabelServiceName: name}},
+		AddressType: "IPv4", Endpoints: []discoveryv1.Endpoint{{Addresses: []string{s.host}}},
+		Ports: []discoveryv1.EndpointPort{{Name: ptr.To("http"), Port: ptr.To(s.plainPort)},
+			{Name: ptr.To("https"), Port: ptr.To(s.securePort)}}})
+}
+
 func set(t *testing.T) *stage {
 	store, config := apiservertest.Start(t)
 	s := &stage{t: t, store: store}
@@ -129,14 +143,9 @@ func set(t *testing.T) *stage {
 	t.Cleanup(secure.Close)
 	address, _ = url.Parse(secure.URL)
 	securePort, _ := strconv.Atoi(address.Port())
+	s.host, s.plainPort, s.securePort = address.Hostname(), int32(port), int32(securePort)
 	for _, name := range []string{"ebb-external-istio", "ebb-local-istio"} {
-		s.put(services, "v1", "Service", &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "knative-serving"},
-			Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: "http", Port: 80}, {Name: "https", Port: 443}}}})
-		s.put(slicesOf, "discovery.k8s.io/v1", "EndpointSlice", &discoveryv1.EndpointSlice{
-			ObjectMeta:  metav1.ObjectMeta{Name: name, Namespace: "knative-serving", Labels: map[string]string{discoveryv1.LabelServiceName: name}},
-			AddressType: "IPv4", Endpoints: []discoveryv1.Endpoint{{Addresses: []string{address.Hostname()}}},
-			Ports: []discoveryv1.EndpointPort{{Name: ptr.To("http"), Port: ptr.To(int32(port))},
-				{Name: ptr.To("https"), Port: ptr.To(int32(securePort))}}})
+		s.gateway("knative-serving", name)
 	}
 	snapshot, err := settings.Parse(map[string]map[string]string{settings.DomainName: {"example.com": ""}})
 	if err != nil {

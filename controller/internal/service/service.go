@@ -114,7 +114,7 @@ func refused(svc *servingv1.Service, condition apis.ConditionType, err error) er
 	switch {
 	case apply.IsNotOwned(err):
 		manager.MarkFalse(condition, servingv1.ReasonNotOwned, "%s", err)
-		return reconcile.Permanent(fmt.Errorf("service %s/%s: %w", svc.Namespace, svc.Name, err))
+		return reconcile.Foreign(fmt.Errorf("service %s/%s: %w", svc.Namespace, svc.Name, err))
 	case apply.IsRefused(err):
 		manager.MarkFalse(condition, string(apierrors.ReasonForError(err)), "%s", err)
 	}

@@ -1,0 +1,63 @@
+package revision
+
+import (
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	autoscalingv1alpha1 "ebb.dev/ebb/api/autoscaling/v1alpha1"
+	"ebb.dev/ebb/api/names"
+	servingv1 "ebb.dev/ebb/api/serving/v1"
+	"ebb.dev/ebb/settings"
+)
+
+// A pod that has ended stays as an object. What it says of a revision depends on what is wanted and
+// on the pods beside it.
+func TestAPodThatHasEndedSaysNothingOfARevisionThatHasAnotherOrWantsNone(t *testing.T) {
+	began := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	pod := func(age time.Duration, status corev1.PodStatus) *corev1.Pod {
+		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.NewTime(began.Add(-age))}, Status: status}
+	}
+	evicted := pod(time.Hour, corev1.PodStatus{Phase: corev1.PodFailed, Reason: "Evicted", Message: "The node was low on resource: memory."})
+	rejected := pod(0, corev1.PodStatus{Phase: corev1.PodFailed, Reason: "OutOfcpu", Message: "Node didn't have enough resource."})
+	done := pod(time.Hour, corev1.PodStatus{Phase: corev1.PodSucceeded})
+	// The node was shut down, and the kubelet ended the container.
+	ended := pod(time.Hour, corev1.PodStatus{Phase: corev1.PodFailed, ContainerStatuses: []corev1.ContainerStatus{{Name: "user-container",
+		State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 137}}}}})
+	starting := pod(0, corev1.PodStatus{Phase: corev1.PodPending})
+	for what, c := range map[string]struct {
+		replicas int32
+		pods     []*corev1.Pod
+		reason   string
+		count    int
+	}{
+		"evicted, at zero":                     {0, []*corev1.Pod{evicted}, "", 0},
+		"a container ended, at zero":           {0, []*corev1.Pod{ended}, "", 0},
+		"done, at zero":                        {0, []*corev1.Pod{done}, "", 0},
+		"rejected just now, at zero":           {0, []*corev1.Pod{rejected}, "", 0},
+		"evicted, beside a pod that starts":    {1, []*corev1.Pod{evicted, starting}, "", 1},
+		"ended, beside a pod that starts":      {1, []*corev1.Pod{starting, ended, done}, "", 1},
+		"rejected again and again":             {1, []*corev1.Pod{evicted, rejected}, "OutOfcpu", 1},
+		"evicted, and no other pod yet":        {1, []*corev1.Pod{evicted}, "Evicted", 1},
+		"starting, of a revision that is idle": {0, []*corev1.Pod{starting}, "", 1},
+	} {
+		t.Run(what, func(t *testing.T) {
+			pa := &autoscalingv1alpha1.PodAutoscaler{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{names.InitializedAnnotation: "true"}}}
+			pa.Status.ActualScale, pa.Status.DesiredScale = ptr.To[int32](0), ptr.To[int32](0)
+			rev := &servingv1.Revision{}
+			rev.Status.InitializeConditions()
+			o := observation{autoscaler: pa, pods: c.pods, deployment: &appsv1.Deployment{Spec: appsv1.DeploymentSpec{Replicas: &c.replicas}}}
+			judge(rev, o, settings.NewStore(nil).Load())
+			if got := rev.Status.GetCondition(servingv1.RevisionConditionReady).GetReason(); got != c.reason {
+				t.Errorf("Ready has the reason %q, not %q: %+v", got, c.reason, rev.Status.Conditions)
+			}
+			if got := len(o.current()); got != c.count {
+				t.Errorf("%d pods count, not %d", got, c.count)
+			}
+		})
+	}
+}
