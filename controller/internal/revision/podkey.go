@@ -6,7 +6,9 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -18,6 +20,7 @@ import (
 
 	listers "ebb.dev/ebb/api/client/listers/serving/v1"
 	"ebb.dev/ebb/api/names"
+	servingv1 "ebb.dev/ebb/api/serving/v1"
 	"ebb.dev/ebb/wire"
 )
 
@@ -25,12 +28,18 @@ import (
 // Secrets: one that somebody has changed is repaired then.
 const podKeysAgain = 10 * time.Minute
 
+// seenByAll is the age of a Revision that the cache of every replica has.
+const seenByAll = time.Minute
+
 // podKeys keeps the Secret names.PodSecret in each namespace that has a Revision.
 type podKeys struct {
 	kube      kubernetes.Interface
 	key       func() []byte
 	now       func() time.Time
 	revisions listers.RevisionLister
+	// inUse asks the API server whether a namespace has a Revision: the cache of a replica may be a
+	// moment behind that of another one, which has written the Secret for the next Revision.
+	inUse func(ctx context.Context, namespace string) (bool, error)
 	// emptied are namespaces that may have lost their last Revision.
 	emptied chan string
 
@@ -43,10 +52,13 @@ type podKey struct {
 	mutex sync.Mutex
 	key   string
 	seen  time.Time
+	// doubt: another replica may be about to delete the Secret, as it was seen.
+	doubt atomic.Bool
 }
 
-func newPodKeys(kube kubernetes.Interface, key func() []byte, now func() time.Time, revisions listers.RevisionLister) *podKeys {
-	return &podKeys{kube: kube, key: key, now: now, revisions: revisions, emptied: make(chan string, 1024), known: map[string]*podKey{}}
+func newPodKeys(kube kubernetes.Interface, key func() []byte, now func() time.Time, revisions listers.RevisionLister,
+	inUse func(ctx context.Context, namespace string) (bool, error)) *podKeys {
+	return &podKeys{kube: kube, key: key, now: now, revisions: revisions, inUse: inUse, emptied: make(chan string, 1024), known: map[string]*podKey{}}
 }
 
 func (p *podKeys) of(namespace string) *podKey {
@@ -66,14 +78,29 @@ func (p *podKeys) ensure(ctx context.Context, namespace string) error {
 	known := p.of(namespace)
 	known.mutex.Lock()
 	defer known.mutex.Unlock()
-	if known.key == string(key) && p.now().Sub(known.seen) < podKeysAgain {
+	doubt := known.doubt.Swap(false)
+	if !doubt && known.key == string(key) && p.now().Sub(known.seen) < podKeysAgain {
 		return nil
 	}
-	if err := p.write(ctx, namespace, key); err != nil {
+	if err := p.renew(ctx, namespace, key, doubt); err != nil {
+		if doubt {
+			known.doubt.Store(true)
+		}
 		return fmt.Errorf("key of the pods of namespace %s: %w", namespace, err)
 	}
 	known.key, known.seen = string(key), p.now()
 	return nil
+}
+
+func (p *podKeys) renew(ctx context.Context, namespace string, key []byte, doubt bool) error {
+	if doubt {
+		// Another Secret: who deletes the one that it saw does not touch this one.
+		err := p.kube.CoreV1().Secrets(namespace).Delete(ctx, names.PodSecret, metav1.DeleteOptions{})
+		if err != nil && !apierrors.IsNotFound(err) {
+			return err
+		}
+	}
+	return p.write(ctx, namespace, key)
 }
 
 // name names the key that a namespace's Secret has, as this process wrote or saw it.
@@ -118,8 +145,15 @@ func (p *podKeys) deleted(object any) {
 	if gone, ok := object.(cache.DeletedFinalStateUnknown); ok {
 		object = gone.Obj
 	}
+	namespace := object.(metav1.Object).GetNamespace()
+	// Each replica is told, and each one removes the Secret if it saw no other Revision.
+	left, err := p.revisions.Revisions(namespace).List(labels.Everything())
+	if err != nil || slices.ContainsFunc(left, func(rev *servingv1.Revision) bool { return p.now().Sub(rev.CreationTimestamp.Time) > seenByAll }) {
+		return
+	}
+	p.of(namespace).doubt.Store(true)
 	select {
-	case p.emptied <- object.(metav1.Object).GetNamespace():
+	case p.emptied <- namespace:
 	default: // the Secret stays until the namespace goes
 	}
 }
@@ -136,16 +170,27 @@ func (p *podKeys) run(ctx context.Context) {
 	}
 }
 
+// remove deletes the Secret of a namespace without a Revision, as it was before that was seen. If
+// it fails the Secret stays until the namespace goes, which does no harm.
 func (p *podKeys) remove(ctx context.Context, namespace string) {
 	known := p.of(namespace)
 	known.mutex.Lock()
 	defer known.mutex.Unlock()
-	if left, err := p.revisions.Revisions(namespace).List(labels.Everything()); err != nil || len(left) > 0 {
+	if !known.doubt.Load() {
+		return // written for the next Revision
+	}
+	secrets := p.kube.CoreV1().Secrets(namespace)
+	have, err := secrets.Get(ctx, names.PodSecret, metav1.GetOptions{})
+	if err != nil && !apierrors.IsNotFound(err) {
 		return
 	}
-	known.key = ""
-	// If this fails the Secret stays until the namespace goes, which does no harm.
-	_ = p.kube.CoreV1().Secrets(namespace).Delete(ctx, names.PodSecret, metav1.DeleteOptions{})
+	if used, err := p.inUse(ctx, namespace); err != nil || used {
+		return
+	}
+	if err == nil && secrets.Delete(ctx, names.PodSecret, metav1.DeleteOptions{
+		Preconditions: &metav1.Preconditions{UID: &have.UID, ResourceVersion: &have.ResourceVersion}}) != nil {
+		return
+	}
 	p.mutex.Lock()
 	defer p.mutex.Unlock()
 	delete(p.known, namespace)

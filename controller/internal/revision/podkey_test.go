@@ -1,18 +1,21 @@
 package revision
 
 import (
+	"context"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/tools/cache"
 
 	listers "ebb.dev/ebb/api/client/listers/serving/v1"
 	"ebb.dev/ebb/api/names"
 	servingv1 "ebb.dev/ebb/api/serving/v1"
+	"ebb.dev/ebb/test/apiservertest"
 	"ebb.dev/ebb/wire"
 )
 
@@ -20,7 +23,8 @@ func TestEachNamespaceHasTheKeyOfItsPods(t *testing.T) {
 	key, now := []byte("the first key"), time.Now()
 	kube := fake.NewClientset()
 	revisions := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})
-	p := newPodKeys(kube, func() []byte { return key }, func() time.Time { return now }, listers.NewRevisionLister(revisions))
+	p := newPodKeys(kube, func() []byte { return key }, func() time.Time { return now }, listers.NewRevisionLister(revisions),
+		func(context.Context, string) (bool, error) { return len(revisions.List()) > 0, nil })
 	secrets := kube.CoreV1().Secrets("default")
 	check := func(what string, calls int) {
 		t.Helper()
@@ -51,6 +55,7 @@ func TestEachNamespaceHasTheKeyOfItsPods(t *testing.T) {
 	check("somebody has emptied the Secret", 2)
 	last := &servingv1.Revision{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "hello-00001"}}
 	revisions.Add(last)
+	p.deleted(last)
 	p.remove(t.Context(), "default")
 	check("a Revision of several is deleted", 0)
 	revisions.Delete(last)
@@ -60,4 +65,56 @@ func TestEachNamespaceHasTheKeyOfItsPods(t *testing.T) {
 		t.Errorf("the last Revision is deleted, the Secret: %v", err)
 	}
 	check("the next Revision", 2)
+}
+
+// A Service is deleted and applied again. Each replica is told of the deleted Revision, and one
+// whose watch is a moment behind the leader's does not see the next Revision yet.
+func TestAReplicaThatIsBehindDoesNotTakeTheKeyFromTheNextRevision(t *testing.T) {
+	_, config := apiservertest.Start(t)
+	kube, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	now, used := time.Now(), false
+	var meanwhile func() // happens after a replica has asked whether the namespace is in use
+	replica := func() (*podKeys, cache.Indexer) {
+		seen := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})
+		return newPodKeys(kube, func() []byte { return []byte("key") }, func() time.Time { return now }, listers.NewRevisionLister(seen),
+			func(context.Context, string) (bool, error) {
+				was := used
+				if meanwhile != nil {
+					meanwhile()
+				}
+				return was, nil
+			}), seen
+	}
+	rev := &servingv1.Revision{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "hello-00001", CreationTimestamp: metav1.NewTime(now)}}
+	ensure := func(p *podKeys) {
+		t.Helper()
+		if err := p.ensure(t.Context(), "default"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	there := func(what string) {
+		t.Helper()
+		if _, err := kube.CoreV1().Secrets("default").Get(t.Context(), names.PodSecret, metav1.GetOptions{}); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	leader, seen := replica()
+	other, _ := replica()
+	ensure(leader)
+	next := func() { used = true; seen.Add(rev); leader.deleted(rev); ensure(leader) }
+
+	other.deleted(rev)
+	next()
+	other.remove(t.Context(), <-other.emptied)
+	there("the other replica asks after the next Revision was made")
+
+	used = false
+	seen.Delete(rev)
+	other.deleted(rev)
+	meanwhile = next
+	other.remove(t.Context(), <-other.emptied)
+	there("the other replica asks before the next Revision is made, and deletes after")
 }

@@ -66,7 +66,10 @@ func New(w *reconcile.World, tokenKey func() []byte, digests *digest.Resolver) *
 	httpRoutes := w.GatewayInformers.Gateway().V1().HTTPRoutes().Informer()
 	r := &reconciler{
 		world: w, digests: digests,
-		keys:        newPodKeys(w.Kube, tokenKey, w.Now, serving.Revisions().Lister()),
+		keys: newPodKeys(w.Kube, tokenKey, w.Now, serving.Revisions().Lister(), func(ctx context.Context, namespace string) (bool, error) {
+			list, err := w.Ebb.ServingV1().Revisions(namespace).List(ctx, metav1.ListOptions{Limit: 1})
+			return err != nil || len(list.Items) > 0, err
+		}),
 		deployments: made.Apps().V1().Deployments().Lister(),
 		autoscalers: autoscalers.Lister(),
 		pods:        made.Core().V1().Pods().Lister(),

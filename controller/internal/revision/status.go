@@ -35,9 +35,9 @@ type observation struct {
 	pods       []*corev1.Pod
 }
 
-// current returns the pods that count. A pod that a node evicted or rejected, or that ended with its
-// node, stays as an object until somebody deletes it, also at zero. Its ReplicaSet makes another if
-// one is wanted: then only the newest pod tells of the revision.
+// current returns the pods that count. A pod that a node evicted or rejected, or that ended with
+// its node, stays as an object until somebody deletes it, also at zero. Its ReplicaSet makes
+// another if one is wanted: then only the newest pod tells of the revision.
 func (o observation) current() []*corev1.Pod {
 	wanted := o.deployment == nil || ptr.Deref(o.deployment.Spec.Replicas, 1) > 0
 	var newest metav1.Time

@@ -75,8 +75,8 @@ func (r *reconciler) follow(ctx context.Context, route *servingv1.Route, p *plan
 }
 
 // judge reports whether the gateways follow the plan. A plan that was live before this process
-// started, and needed no write and needs none, is still live. So a restart of the controller does not set every
-// Route to Unknown.
+// started, and needed no write and needs none, is still live. So a restart of the controller does
+// not set every Route to Unknown.
 func (r *reconciler) judge(route *servingv1.Route, p *plan.Plan, s *settings.Snapshot, changed bool) (live bool) {
 	key := types.NamespacedName{Namespace: route.Namespace, Name: route.Name}
 	if !changed && !r.prober.Known(key) && route.Status.GetCondition(servingv1.RouteConditionIngressReady).IsTrue() {
