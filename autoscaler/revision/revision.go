@@ -159,6 +159,7 @@ type Revision struct {
 	// awake is how many pods were to be awake last, looked when pods were last asked whether they
 	// sleep.
 	awake  held
+	asks   bool // for a share of the memory of pods asleep
 	looked time.Time
 	// least is the smallest scale, as the schedule says.
 	least int32

@@ -93,7 +93,7 @@ func (r *Revision) stand(out *Outcome, budget *Budget, now time.Time) int32 {
 		spare = r.config.Buffer
 	}
 	if s == nil {
-		budget.Leave(r.config.Name)
+		r.ask(budget, 0, 0)
 		return r.bounded(used+spare, want)
 	}
 	awake := r.awake.need(min(r.needed(out), want), s.After, now)
@@ -133,7 +133,7 @@ func (r *Revision) stand(out *Outcome, budget *Budget, now time.Time) int32 {
 		asked, why = spare, fmt.Sprintf("scale-buffer asks for %d more (%s)", spare, why)
 	}
 	asked = max(r.bounded(out.Awake+asked, 0)-out.Awake, 0)
-	if granted := budget.Ask(r.config.Name, asked, worth.Memory); granted < asked {
+	if granted := r.ask(budget, asked, worth.Memory); granted < asked {
 		asked, why = granted, fmt.Sprintf("the namespace's share of standby-memory has room for %d of %d pods asleep (%s)", granted, asked, why)
 	}
 	if s.Always || asked > kept.Keep {
@@ -144,6 +144,16 @@ func (r *Revision) stand(out *Outcome, budget *Budget, now time.Time) int32 {
 	kept.Ahead = min(max(kept.Ahead-idle, 0), kept.Keep)
 	out.Keep = &kept
 	return total
+}
+
+// ask asks the namespace's share for pods that sleep without paying. Most revisions never do, and
+// all share the budget's lock.
+func (r *Revision) ask(budget *Budget, pods int32, each float64) int32 {
+	if pods == 0 && !r.asks {
+		return 0
+	}
+	r.asks = pods > 0
+	return budget.Ask(r.config.Name, pods, each)
 }
 
 // bounded is the larger of two scales, the first one within max-scale.

@@ -5,6 +5,7 @@ import (
 	"io"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,7 +17,7 @@ import (
 type bedroom struct {
 	*world
 	mutex sync.Mutex
-	deaf  bool
+	deaf  atomic.Bool
 	told  []revision.Stir
 }
 
@@ -24,7 +25,7 @@ func (b *bedroom) Tend(key Key, s revision.Stir, why func() string) {
 	b.mutex.Lock()
 	defer b.mutex.Unlock()
 	b.told = append(b.told, s)
-	if b.deaf || why() == "" {
+	if b.deaf.Load() || why() == "" {
 		return
 	}
 	b.world.mutex.Lock()
@@ -49,9 +50,10 @@ func (b *bedroom) took() []revision.Stir {
 func TestPodsOfARevisionThatIsGivenAwayWake(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{specs: map[Key]*Spec{hello: nil}, counts: map[Key]revision.Counts{}, scrape: func() revision.Scrape { return revision.Scrape{} }}
-		b, given := &bedroom{world: w}, true
+		b := &bedroom{world: w}
+		var given atomic.Bool
 		w.engine = New(Options{Shards: 1, Source: w, Pods: w, Actor: w, Scraper: w, Prober: w, Tender: b,
-			Given: func(Key) bool { return given }, Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
+			Given: func(Key) bool { return given.Load() }, Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
 		go func() { w.engine.Run(ctx); close(done) }()
@@ -63,13 +65,14 @@ func TestPodsOfARevisionThatIsGivenAwayWake(t *testing.T) {
 			w.engine.Changed(hello)
 		}
 
-		given = false // the lease went to another replica, which lets them sleep
+		// The lease went to another replica, which lets them sleep.
 		pods(revision.Counts{Asleep: 3, Lapsed: 1, Shrunk: 1})
 		if told := b.took(); len(told) > 0 {
 			t.Errorf("pods of another replica are told %+v", told)
 		}
 
-		given, b.deaf = true, true
+		given.Store(true)
+		b.deaf.Store(true)
 		w.engine.Changed(hello)
 		if told := b.took(); len(told) != 1 || told[0].Wake != 3 || !told[0].Grow {
 			t.Errorf("pods that sleep are told %+v", told)
@@ -78,7 +81,7 @@ func TestPodsOfARevisionThatIsGivenAwayWake(t *testing.T) {
 		if told := b.took(); len(told) < 9 || len(told) > 11 {
 			t.Errorf("pods that did not wake are told %d times", len(told))
 		}
-		b.deaf = false
+		b.deaf.Store(false)
 		time.Sleep(2 * releasePeriod)
 		b.took()
 		pods(revision.Counts{Ready: 3, Lapsed: 1}) // after a restart nobody knows whether it sleeps

@@ -115,21 +115,20 @@ func TestNothingIsAllowedWithoutAGuard(t *testing.T) {
 // A DaemonSet whose agent cannot start must not walk through all cgroups of its node all the time.
 func TestTheGuardOfNoAgentRests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		looks, frozen := 0, 0
+		looks := 0
+		var frozen atomic.Int64
 		g := &Guard{Socket: filepath.Join(t.TempDir(), "guard"), Log: slog.New(slog.DiscardHandler), ThawAll: func() (int, error) {
 			looks++
-			found := frozen
-			frozen = 0
-			return found, nil
+			return int(frozen.Swap(0)), nil
 		}}
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 		defer cancel()
-		time.AfterFunc(5*time.Minute, func() { frozen = 1 })
+		time.AfterFunc(5*time.Minute, func() { frozen.Store(1) })
 		if err := g.Run(ctx); err != nil {
 			t.Error(err)
 		}
-		if looks < 60 || looks > 120 || frozen > 0 {
-			t.Errorf("%d looks in ten minutes, %d left frozen", looks, frozen)
+		if looks < 60 || looks > 120 || frozen.Load() > 0 {
+			t.Errorf("%d looks in ten minutes, %d left frozen", looks, frozen.Load())
 		}
 	})
 }
