@@ -30,6 +30,7 @@ import (
 	"ebb.dev/ebb/controller/internal/reconcile"
 	"ebb.dev/ebb/settings"
 	"ebb.dev/ebb/test/apiservertest"
+	"ebb.dev/ebb/test/apiservertest/policy"
 	"ebb.dev/ebb/wire"
 )
 
@@ -75,6 +76,7 @@ const mostWritesToReady = 28
 // gateway pod.
 func TestAllReconcilersTogetherNeedFewWritesToReadyAndThenNone(t *testing.T) {
 	store, config := apiservertest.Start(t)
+	policy.Enforce(t, store, "controller")
 	w := &world{t: t, store: store}
 	address := gatewayPod(t, store)
 	put := func(resource schema.GroupResource, object map[string]any) {

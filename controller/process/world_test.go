@@ -34,6 +34,7 @@ import (
 	"ebb.dev/ebb/controller/internal/service"
 	"ebb.dev/ebb/settings"
 	"ebb.dev/ebb/test/apiservertest"
+	"ebb.dev/ebb/test/apiservertest/policy"
 )
 
 var update = flag.Bool("update", false, "write what is seen into testdata")
@@ -78,6 +79,7 @@ type cached struct {
 
 func newWorld(t *testing.T) *world {
 	store, config := apiservertest.Start(t)
+	policy.Enforce(t, store, "controller")
 	clients, err := reconcile.ConnectTo(config)
 	if err != nil {
 		t.Fatal(err)

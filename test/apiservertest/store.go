@@ -39,8 +39,9 @@ import (
 type Write struct {
 	// Verb is create, update, patch or delete; Resource is "deployments" or "services/status".
 	Verb, Resource, Namespace, Name string
-	// Object is the object after the write, nil after a delete.
-	Object map[string]any
+	// Object is the object after the write, nil after a delete. Before is what it was, nil for a
+	// create.
+	Object, Before map[string]any
 }
 
 func (w Write) String() string {
@@ -63,6 +64,8 @@ type Store struct {
 	// Admit, if set, may change an object before it is written or refuse it with an API error.
 	// subresource is "" or "status".
 	Admit func(verb string, resource schema.GroupResource, subresource string, object *unstructured.Unstructured) error
+	// Written, if set, is told of each write of a client.
+	Written func(Write)
 	// Now is the clock of creation and deletion times.
 	Now func() time.Time
 
@@ -353,7 +356,11 @@ func (s *Store) write(verb string, t target, mutate mutation) (*unstructured.Uns
 	} else {
 		s.succeed(before, object)
 	}
-	s.writes = append(s.writes, Write{verb, name, key.Namespace, key.Name, object.DeepCopy().Object})
+	written := Write{Verb: verb, Resource: name, Namespace: key.Namespace, Name: key.Name, Object: object.DeepCopy().Object}
+	if before != nil {
+		written.Before = before.DeepCopy().Object
+	}
+	s.record(written)
 	if before != nil {
 		object.SetResourceVersion(before.GetResourceVersion())
 		if equality.Semantic.DeepEqual(before.Object, object.Object) {
@@ -366,6 +373,13 @@ func (s *Store) write(verb string, t target, mutate mutation) (*unstructured.Uns
 		s.commit(resource, key, before, object)
 	}
 	return object.DeepCopy(), nil
+}
+
+func (s *Store) record(w Write) {
+	s.writes = append(s.writes, w)
+	if s.Written != nil {
+		s.Written(w)
+	}
 }
 
 // mayWrite judges what identifies the object that a client writes.
@@ -418,7 +432,7 @@ func (s *Store) remove(resource schema.GroupResource, key types.NamespacedName, 
 			return notServed("propagation policy " + string(*how) + " while dependents stay")
 		}
 	}
-	s.writes = append(s.writes, Write{"delete", resource.Resource, key.Namespace, key.Name, nil})
+	s.record(Write{Verb: "delete", Resource: resource.Resource, Namespace: key.Namespace, Name: key.Name, Before: object.DeepCopy().Object})
 	s.markDeleted(resource, key)
 	return nil
 }

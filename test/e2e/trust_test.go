@@ -4,16 +4,20 @@ package e2e
 
 import (
 	"encoding/json"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
 
+	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	"k8s.io/utils/ptr"
 
 	"ebb.dev/ebb/api/names"
 	"ebb.dev/ebb/wire"
@@ -30,6 +34,98 @@ func (s *story) as(namespace, account string) kubernetes.Interface {
 		s.Fatal(err)
 	}
 	return client
+}
+
+// with returns a client with a token of a component, as one that was stolen.
+func (s *story) with(account string) kubernetes.Interface {
+	s.Helper()
+	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: ptr.To(int64(600))}}
+	token, err := s.Kube.CoreV1().ServiceAccounts("knative-serving").CreateToken(s.ctx, account, request, metav1.CreateOptions{})
+	if err != nil {
+		s.Fatal(err)
+	}
+	config := rest.AnonymousClientConfig(s.Config)
+	config.BearerToken = token.Status.Token
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		s.Fatal(err)
+	}
+	return client
+}
+
+// What a component does itself the other tests show: they would fail if a policy refused it.
+func TestAStolenTokenOfAComponentIsNotTheCluster(t *testing.T) {
+	s := begin(t, 2*time.Minute)
+	s.ready("ours", service{name: "ours", annotations: map[string]string{"autoscaling.knative.dev/min-scale": "1"}}.manifest())
+	dry := []string{metav1.DryRunAll}
+	autoscaler, webhook, controller := s.with("autoscaler"), s.with("webhook"), s.with("controller")
+	system, err := s.Kube.CoreV1().Pods("kube-system").List(s.ctx, metav1.ListOptions{Limit: 1})
+	if err != nil || len(system.Items) == 0 {
+		t.Fatalf("no pod in kube-system: %v", err)
+	}
+	ours, err := s.Kube.CoreV1().Pods(s.namespace).List(s.ctx, metav1.ListOptions{Limit: 1, LabelSelector: "serving.knative.dev/revision"})
+	if err != nil || len(ours.Items) == 0 {
+		t.Fatalf("no pod of a revision: %v", err)
+	}
+	patch := func(pod *corev1.Pod, text string, sub ...string) error {
+		_, err := autoscaler.CoreV1().Pods(pod.Namespace).Patch(s.ctx, pod.Name, types.StrategicMergePatchType, []byte(text), metav1.PatchOptions{DryRun: dry}, sub...)
+		return err
+	}
+	image := func(pod *corev1.Pod) string {
+		return fmt.Sprintf(`{"spec":{"containers":[{"name":%q,"image":"evil.example/root"}]}}`, pod.Spec.Containers[0].Name)
+	}
+	resize := func(pod *corev1.Pod) string {
+		return fmt.Sprintf(`{"spec":{"containers":[{"name":%q,"resources":{"requests":{"cpu":"1m"}}}]}}`, pod.Spec.Containers[0].Name)
+	}
+	cost := `{"metadata":{"annotations":{"controller.kubernetes.io/pod-deletion-cost":"-1"}}}`
+	plain := func(name string) *corev1.Pod {
+		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "a", Image: "example.invalid/none"}}}}
+	}
+	scale := []byte(`{"spec":{"replicas":0}}`)
+	for name, row := range map[string]struct {
+		do     func() error
+		denied bool
+	}{
+		"the autoscaler changes an image in kube-system": {func() error { return patch(&system.Items[0], image(&system.Items[0])) }, true},
+		"the autoscaler changes an image of a revision":  {func() error { return patch(&ours.Items[0], image(&ours.Items[0])) }, true},
+		"the autoscaler annotates in kube-system":        {func() error { return patch(&system.Items[0], cost) }, true},
+		"the autoscaler resizes in kube-system":          {func() error { return patch(&system.Items[0], resize(&system.Items[0]), "resize") }, true},
+		"the autoscaler annotates a pod of a revision":   {func() error { return patch(&ours.Items[0], cost) }, false},
+		"the autoscaler scales a component": {func() error {
+			_, err := autoscaler.AppsV1().Deployments("knative-serving").Patch(s.ctx, "webhook", types.MergePatchType, scale, metav1.PatchOptions{DryRun: dry}, "scale")
+			return err
+		}, true},
+		"the autoscaler makes a Secret with a token": {func() error {
+			_, err := autoscaler.CoreV1().Secrets("knative-serving").Create(s.ctx, &corev1.Secret{Type: corev1.SecretTypeServiceAccountToken,
+				ObjectMeta: metav1.ObjectMeta{Name: "stolen", Annotations: map[string]string{corev1.ServiceAccountNameKey: "controller"}}},
+				metav1.CreateOptions{DryRun: dry})
+			return err
+		}, true},
+		"the webhook creates a pod": {func() error {
+			_, err := webhook.CoreV1().Pods(s.namespace).Create(s.ctx, plain("stolen"), metav1.CreateOptions{})
+			return err
+		}, true},
+		"the webhook tries a pod": {func() error {
+			_, err := webhook.CoreV1().Pods(s.namespace).Create(s.ctx, plain("tried"), metav1.CreateOptions{DryRun: dry})
+			return err
+		}, false},
+		"the controller changes a setting": {func() error {
+			settings, err := s.Kube.CoreV1().ConfigMaps("knative-serving").Get(s.ctx, "config-features", metav1.GetOptions{})
+			if err == nil {
+				settings.Annotations = map[string]string{"stolen": "true"}
+				_, err = controller.CoreV1().ConfigMaps("knative-serving").Update(s.ctx, settings, metav1.UpdateOptions{DryRun: dry})
+			}
+			return err
+		}, true},
+		"the controller deletes a Service of others": {func() error {
+			return controller.CoreV1().Services("knative-serving").Delete(s.ctx, "webhook", metav1.DeleteOptions{DryRun: dry})
+		}, true},
+	} {
+		err := row.do()
+		if denied := err != nil && strings.Contains(err.Error(), "of Ebb") || err != nil && strings.Contains(err.Error(), "Ebb scales"); denied != row.denied || !denied && err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
 }
 
 func TestWhoMayOnlyViewANamespaceGetsNoToken(t *testing.T) {

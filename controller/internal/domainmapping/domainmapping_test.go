@@ -27,6 +27,7 @@ import (
 	"ebb.dev/ebb/controller/internal/reconcile"
 	"ebb.dev/ebb/settings"
 	"ebb.dev/ebb/test/apiservertest"
+	"ebb.dev/ebb/test/apiservertest/policy"
 )
 
 var (
@@ -65,6 +66,7 @@ func (s *stage) put(resource schema.GroupResource, version, kind string, object 
 
 func set(t *testing.T, network map[string]string) *stage {
 	store, config := apiservertest.Start(t)
+	policy.Enforce(t, store, "controller")
 	snapshot, err := settings.Parse(map[string]map[string]string{settings.NetworkName: network})
 	if err != nil {
 		t.Fatal(err)
