@@ -194,6 +194,7 @@ type Server struct {
 	judges     Judge
 	idleEnough time.Duration
 	headBytes  int           // the limit of partialHeads
+	windows    h2windows     // for tests; zero is the default
 	lane       chan struct{} // see h2conn.busy
 	lingerFor  time.Duration // how long a polite close swallows what the client still sends
 	once       sync.Once

@@ -67,21 +67,28 @@ func (p *h2Pool) send(u *Upstream, x *h2exchange, b *h2batch) {
 	}
 }
 
-// pickLocked returns the first connection with room for a stream, or nil.
-func (p *h2Pool) pickLocked() *h2client {
-	var congested *h2client
+// h2Roomy is up to how many connections a request gets a new one because the others are congested.
+const h2Roomy = 8
+
+// pickLocked returns the first connection with room for a stream that is not congested. Without one
+// it returns the least congested, or nil while more connections may be opened.
+func (p *h2Pool) pickLocked() (least *h2client) {
+	most := 0
 	for _, c := range p.conns {
 		c.c.mu.Lock()
-		takes, full := c.takesLocked(), c.c.congestedLocked()
+		takes, wait := c.takesLocked(), c.c.congestionLocked()
 		c.c.mu.Unlock()
-		if takes && !full {
+		if takes && wait == 0 {
 			return c
 		}
-		if takes && len(p.conns) >= 8 {
-			congested = c
+		if takes && (least == nil || wait < most) {
+			least, most = c, wait
 		}
 	}
-	return congested
+	if len(p.conns) < h2Roomy {
+		return nil
+	}
+	return least
 }
 
 func (c *h2client) takesLocked() bool {
@@ -326,7 +333,6 @@ func (s *h2client) data(f *http2.DataFrame) error {
 	case h == nil:
 		return nil
 	case !h.gotHead:
-		c.credit(nil, len(f.Data()), &c.batch)
 		return c.badStream(f.StreamID, http2.ErrCodeProtocol)
 	}
 	h.x.responseData(h, f.Data(), f.StreamEnded(), &c.batch)

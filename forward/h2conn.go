@@ -26,14 +26,21 @@ import (
 // the same time.
 
 const (
-	h2StreamWindow = 256 << 10 // what a peer may send on a stream before it is forwarded
-	h2ConnWindow   = 8 << 20   // the same for all streams of a connection
-	h2MaxStreams   = 1000      // requests of a client connection at the same time
-	h2ReadFrame    = 16 << 10  // the largest frame that a peer may send: RFC 9113's default
-	h2SoftBacklog  = 64 << 10  // with more unwritten bytes, no data is taken from queues
-	h2HardBacklog  = 2 << 20   // with more unwritten bytes, the connection is closed
-	h2GoneStreams  = 256       // streams that were reset here and whose late frames are ignored
+	h2MaxStreams  = 1000     // requests of a client connection at the same time
+	h2ReadFrame   = 16 << 10 // the largest frame that a peer may send: RFC 9113's default
+	h2SoftBacklog = 64 << 10 // with more unwritten bytes, no data is taken from queues
+	h2HardBacklog = 2 << 20  // with more unwritten bytes, the connection is closed
+	h2GoneStreams = 256      // streams that were reset here and whose late frames are ignored
 )
+
+// h2windows are what a peer may send before it is forwarded.
+type h2windows struct {
+	first int64 // on a stream, until bytes of it were forwarded
+	full  int64 // on a stream after that
+	conn  int64 // on a connection; returned as soon as bytes arrive, so they bound no memory
+}
+
+var h2Windows = h2windows{first: 65535, full: 256 << 10, conn: 8 << 20}
 
 // h2peer is what differs between the two kinds of connection. The reader calls its methods. If keep
 // is false, another goroutine reads the connection now.
@@ -85,6 +92,7 @@ type h2conn struct {
 	initialWindow int64
 	maxFrame      int
 	maxStreams    uint32 // the peer's
+	windows       h2windows
 	left, owed    int64  // what the peer may send, and what was credited but not announced
 	maxID         uint32 // the newest stream
 	gone          map[uint32]struct{}
@@ -119,6 +127,7 @@ type h2half struct {
 	sentEnd    bool // END_STREAM was written
 	removed    bool
 	left, owed int64
+	grown      bool // the peer has the full window
 	gotEnd     bool // the peer sent END_STREAM
 	gotHead    bool // upstream: the final response's head has arrived
 	reused     bool // upstream: the connection had requests before
@@ -128,7 +137,10 @@ func newH2Conn(nc net.Conn, srv *Server, window, stall time.Duration) *h2conn {
 	c := &h2conn{
 		nc: nc, headerTimeout: window, stall: stall, closed: make(chan struct{}),
 		streams: map[uint32]*h2half{}, window: 65535, initialWindow: 65535, maxFrame: 16 << 10, maxStreams: 100,
-		left: 65535, srv: srv,
+		left: 65535, srv: srv, windows: h2Windows,
+	}
+	if srv != nil && srv.windows.conn > 0 {
+		c.windows = srv.windows
 	}
 	if isTCP(nc) {
 		c.raw, _ = nc.(syscall.Conn).SyscallConn()

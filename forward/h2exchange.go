@@ -174,7 +174,6 @@ func (x *h2exchange) performLocked(e *exchange.Event, b *h2batch) (left exchange
 		x.closeDownLocked(b)
 	}
 	if do.Has(exchange.Finish) {
-		x.down.c.credit(nil, x.body.unpaid(), b)
 		x.settleBodyLocked()
 		x.body = h2body{}
 		if x.r.ctxCancel != nil {

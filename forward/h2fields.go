@@ -16,7 +16,7 @@ import (
 func newH2Exchange(s *h2server, f *http2.MetaHeadersFrame, now time.Time) (*h2exchange, *syntaxError) {
 	whole := f.StreamEnded()
 	x := &h2exchange{srv: s, expected: -1, body: h2body{length: -1, whole: whole}}
-	x.down = h2half{c: s.c, x: x, id: f.StreamID, left: h2StreamWindow, gotEnd: whole}
+	x.down = h2half{c: s.c, x: x, id: f.StreamID, left: s.c.windows.first, gotEnd: whole}
 	s.c.mu.Lock()
 	x.down.window = s.c.initialWindow
 	s.c.mu.Unlock()

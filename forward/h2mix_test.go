@@ -134,7 +134,7 @@ func TestHTTP2AnyMixEndsClean(t *testing.T) {
 		until(t, "every window is whole again", func() bool {
 			c.mu.Lock()
 			defer c.mu.Unlock()
-			return len(c.streams) == 0 && c.left+c.owed == h2ConnWindow && len(c.out) == 0
+			return len(c.streams) == 0 && c.left+c.owed == h2Windows.conn && len(c.out) == 0
 		})
 	}
 }

@@ -24,7 +24,7 @@ type h2body struct {
 	whole    bool // the end of the request has arrived
 	trailers []hpack.HeaderField
 	held     []byte
-	paid     int    // how many of held's first bytes were sent before, and so credited to the client's windows
+	paid     int    // how many of held's first bytes were sent before, and so credited to the stream's window
 	replay   []byte // what was sent, if it is kept
 	charged  int64  // taken from the account for held
 	sentEnd  bool
@@ -42,9 +42,6 @@ func (y *h2body) rewind() {
 	y.held = append(y.replay, y.held...)
 	y.replay, y.sentEnd = nil, false
 }
-
-// unpaid returns how many held bytes were not credited to the client's windows.
-func (y *h2body) unpaid() int { return len(y.held) - y.paid }
 
 // From here on: the request's way to the upstream.
 
@@ -64,7 +61,7 @@ func (x *h2exchange) openLocked(u *Upstream, c *h2conn, b *h2batch) bool {
 		return true // no longer needed
 	}
 	client := c.peer.(*h2client)
-	h := &h2half{c: c, x: x, left: h2StreamWindow, paid: x.body.paid}
+	h := &h2half{c: c, x: x, left: c.windows.first, paid: x.body.paid}
 	end := x.body.whole && len(x.body.held) == 0 && x.body.trailers == nil
 	e := exchange.Event{Kind: exchange.Connected, At: x.connectedAt(), BodyFollows: !x.body.whole && x.body.length != 0}
 	c.mu.Lock()
@@ -119,9 +116,6 @@ func (x *h2exchange) requestData(data []byte, end bool, b *h2batch) (ok bool) {
 		}
 	}
 	x.mu.Unlock()
-	if !live || !ok {
-		x.down.c.credit(nil, len(data), b)
-	}
 	if !ok {
 		x.malformed(&x.down, http2.ErrCodeProtocol, b)
 	}
@@ -324,7 +318,7 @@ func (x *h2exchange) interimLocked(status int, fields []hpack.HeaderField, b *h2
 
 // responseData handles a piece of the response's body.
 func (x *h2exchange) responseData(h *h2half, data []byte, end bool, b *h2batch) {
-	moved := len(data)
+	moved := 0
 	x.mu.Lock()
 	var do exchange.Do
 	ours := x.up == h
@@ -352,8 +346,6 @@ func (x *h2exchange) responseData(h *h2half, data []byte, end bool, b *h2batch) 
 	x.mu.Unlock()
 	if ours {
 		h.c.credit(h, moved, b)
-	} else {
-		h.c.credit(nil, moved, b)
 	}
 	x.follow(do, nil, b)
 }

@@ -168,7 +168,7 @@ func TestHTTP2Upstreams(t *testing.T) {
 		}, want: "502 broke the rules of HTTP/2"},
 		"more than the window": {script: func(_, _ int, r *h2raw, id uint32) bool {
 			r.headers(id, false, ":status", "200", "content-length", "1000000000")
-			for range h2ConnWindow/(16<<10) + 1 {
+			for range h2Windows.conn/(16<<10) + 1 {
 				if r.fr.WriteData(id, false, make([]byte, 16<<10)) != nil {
 					return false
 				}

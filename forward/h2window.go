@@ -38,11 +38,13 @@ func (a *allowance) take(most, rate float64, now time.Time) bool {
 // differs between clients and upstreams.
 func (c *h2conn) greetLocked(more http2.Setting, headerBytes int, now time.Time) {
 	c.fw.WriteSettings(more,
-		http2.Setting{ID: http2.SettingInitialWindowSize, Val: h2StreamWindow},
+		http2.Setting{ID: http2.SettingInitialWindowSize, Val: uint32(c.windows.first)},
 		http2.Setting{ID: http2.SettingMaxHeaderListSize, Val: uint32(headerBytes)},
 	)
-	c.fw.WriteWindowUpdate(0, h2ConnWindow-65535)
-	c.left = h2ConnWindow
+	if more := c.windows.conn - c.left; more > 0 {
+		c.fw.WriteWindowUpdate(0, uint32(more))
+		c.left += more
+	}
 	c.fr.MaxHeaderListSize = uint32(headerBytes)
 	c.idleSince = now
 }
@@ -169,8 +171,12 @@ func (c *h2conn) receiveLocked(h *h2half, n int64) (conn, stream bool) {
 }
 
 // arrived takes a DATA frame off the windows and returns its stream. The stream is nil if it has
-// ended, or, with a code other than NO_ERROR, if it must not send DATA now. Bytes that will not be
-// forwarded are credited at once.
+// ended, or, with a code other than NO_ERROR, if it must not send DATA now.
+//
+// The connection is credited at once. Its window would otherwise be used up by streams that wait,
+// for a place at an upstream or for a slow reader, and those that could go on could not, although
+// the others may wait for them. What waits is bounded by the windows of the streams, by the accounts
+// of their requests and by Server.MaxStuckBytes.
 func (c *h2conn) arrived(f *http2.DataFrame) (h *h2half, code http2.ErrCode, err error) {
 	c.mu.Lock()
 	h, err = c.streamLocked(f)
@@ -179,7 +185,11 @@ func (c *h2conn) arrived(f *http2.DataFrame) (h *h2half, code http2.ErrCode, err
 	if h != nil && f.StreamEnded() {
 		h.gotEnd = true
 	}
+	announced := conn && c.creditLocked(int64(f.Length))
 	c.mu.Unlock()
+	if announced {
+		c.batch.add(c)
+	}
 	switch {
 	case err != nil:
 		return nil, 0, err
@@ -190,39 +200,61 @@ func (c *h2conn) arrived(f *http2.DataFrame) (h *h2half, code http2.ErrCode, err
 	case !stream:
 		h, code = nil, http2.ErrCodeFlowControl
 	}
-	if h == nil {
-		c.credit(nil, int(f.Length), &c.batch)
-	} else if padding := int(f.Length) - len(f.Data()); padding > 0 {
+	if padding := int(f.Length) - len(f.Data()); h != nil && padding > 0 {
 		c.credit(h, padding, &c.batch)
 	}
 	return h, code, nil
 }
 
-// credit lets the peer send n more bytes on the connection, and on the stream of h if it goes on.
+// creditLocked lets the peer send n more bytes on the connection. It reports whether that was
+// announced.
+func (c *h2conn) creditLocked(n int64) bool {
+	if c.owed += n; c.owed < c.windows.conn/4 {
+		return false
+	}
+	c.fw.WriteWindowUpdate(0, uint32(c.owed))
+	c.left += c.owed
+	c.owed = 0
+	return true
+}
+
+// credit lets the peer send n more bytes on the stream of h if it goes on. It is announced when
+// there is much of it, or some of it and the peer may send little. The first announcement makes the
+// window a full one: until then the stream may have been waiting.
 func (c *h2conn) credit(h *h2half, n int, b *h2batch) {
 	if n <= 0 {
 		return
 	}
 	c.mu.Lock()
-	wrote := false
-	if c.owed += int64(n); c.owed >= h2ConnWindow/4 {
-		c.fw.WriteWindowUpdate(0, uint32(c.owed))
-		c.left += c.owed
-		c.owed, wrote = 0, true
+	if h.removed || h.gotEnd {
+		c.mu.Unlock()
+		return
 	}
-	if h != nil && !h.removed && !h.gotEnd {
-		if h.owed += int64(n); h.owed >= h2StreamWindow/4 {
-			c.fw.WriteWindowUpdate(h.id, uint32(h.owed))
-			h.left += h.owed
-			h.owed, wrote = 0, true
+	h.owed += int64(n)
+	window := c.windows.first
+	if h.grown {
+		window = c.windows.full
+	}
+	announce := h.owed >= window/4 || h.left < window/4 && h.owed >= window/16
+	if announce {
+		if !h.grown {
+			h.grown = true
+			h.owed += c.windows.full - c.windows.first
 		}
+		c.fw.WriteWindowUpdate(h.id, uint32(h.owed))
+		h.left += h.owed
+		h.owed = 0
 	}
 	c.mu.Unlock()
-	if wrote {
+	if announce {
 		b.add(c)
 	}
 }
 
-// congestedLocked reports whether much of what arrived on this connection could not be forwarded,
-// so that its other streams may have to wait.
-func (c *h2conn) congestedLocked() bool { return h2ConnWindow-c.left-c.owed > h2ConnWindow/2 }
+// congestionLocked returns how many streams wait because the peer takes nothing on the connection.
+func (c *h2conn) congestionLocked() int {
+	if c.window > 0 {
+		return 0
+	}
+	return len(c.waiting)
+}
