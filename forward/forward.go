@@ -175,6 +175,10 @@ type Server struct {
 	// Beyond it, a connection without a request is closed for a new one. If all have requests, the
 	// new connection waits until a response has ended.
 	MaxConns int
+	// MaxStuckBytes bounds what waits over HTTP/2 for peers that do not read, and for connections to
+	// upstreams, of all requests together. Beyond it, those that have been stuck for the longest
+	// end. Default 64 MiB.
+	MaxStuckBytes int64
 	// OnConnLimit, if set, is called from time to time while a new connection waits because all
 	// others (conns of them) have requests.
 	OnConnLimit func(conns int)
@@ -202,6 +206,7 @@ type Server struct {
 	listeners  map[net.Listener]struct{}
 	conns      map[*conn]struct{}
 	heads      partialHeads
+	stuck      stuckBytes
 	heavy      int           // how many connections those of HTTP/2 count for in addition
 	waiting    int           // accepted connections that wait for room
 	room       chan struct{} // has a token when a connection went while others wait
@@ -234,6 +239,9 @@ func (s *Server) init() {
 		setDefault(&s.idleEnough, idleEnough)
 		if s.headBytes <= 0 {
 			s.headBytes = mostHeadBytes
+		}
+		if s.MaxStuckBytes <= 0 {
+			s.MaxStuckBytes = mostStuckBytes
 		}
 		if s.TimeoutReply == nil {
 			s.TimeoutReply = func(t Timer, after time.Duration) Reply {

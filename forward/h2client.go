@@ -279,7 +279,7 @@ func (s *h2client) tick() {
 			s.away = true
 			s.restLocked(&b)
 		}
-	case s.pinged && quiet >= h2PingWait && now.Sub(s.asked) >= h2PingWait:
+	case s.pinged && c.lastRead.Load() < s.asked.UnixNano() && now.Sub(s.asked) >= h2PingWait:
 		c.nc.Close() // the reader's next read fails
 	case quiet >= h2PingAfter:
 		s.pinged, s.asked = true, now

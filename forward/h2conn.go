@@ -118,10 +118,12 @@ type h2half struct {
 	window     int64
 	queue      []byte // could not be sent yet: queue[queueAt:]
 	queueAt    int
-	source     *h2half // where the queue's bytes came from
-	charged    int64   // taken from the exchange's account for the queue
-	paid       int     // how many of the next bytes were credited before
-	queuedEnd  bool    // END_STREAM follows the queue
+	source     *h2half   // where the queue's bytes came from
+	charged    int64     // taken from the exchange's account for the queue
+	stuck      int64     // counted in Server.stuck for it
+	stuckAt    time.Time // when bytes last left it
+	paid       int       // how many of the next bytes were credited before
+	queuedEnd  bool      // END_STREAM follows the queue
 	trailers   []hpack.HeaderField
 	listed     bool
 	sentEnd    bool // END_STREAM was written

@@ -378,6 +378,7 @@ func (x *h2exchange) writeLocked(p *Reply, b *h2batch) (status int, n int64) {
 	} else if moved, ended := c.dataLocked(&x.down, []byte(body), true); !ended {
 		// The rest is sent when the client opens its window.
 		x.down.queue, x.down.queuedEnd = append(x.down.queue, body[moved:]...), true
+		x.down.stickLocked(int64(cap(x.down.queue)) + h2AnswerBytes)
 		c.listLocked(&x.down)
 	}
 	b.add(c)

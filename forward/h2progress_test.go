@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -228,4 +229,95 @@ func willingStreams(t *testing.T, random *rand.Rand) {
 	others.Wait()
 	<-done
 	w.close()
+	if n := w.server.stuck.bytes.Load(); n != 0 {
+		t.Errorf("%d bytes are stuck without a request", n)
+	}
+}
+
+// Bytes that wait for a peer have a limit. The requests that have been stuck for the longest end for
+// others; one that is passed on is served.
+func TestHTTP2StuckBytesAreBounded(t *testing.T) {
+	for name, stuck := range map[string]func(send func(body io.Reader, fields ...string) (*http.Response, error)) (*http.Response, error){
+		"responses that are not read": func(send func(io.Reader, ...string) (*http.Response, error)) (*http.Response, error) {
+			return send(nil, "X-Size", "20000")
+		},
+		"bodies that the upstream does not read": func(send func(io.Reader, ...string) (*http.Response, error)) (*http.Response, error) {
+			return send(bytes.NewReader(make([]byte, 20000)), "X-Unread", "1")
+		},
+		"bodies of requests that wait": func(send func(io.Reader, ...string) (*http.Response, error)) (*http.Response, error) {
+			return send(bytes.NewReader(make([]byte, 20000)), "X-Slot", "1")
+		},
+	} {
+		t.Run(name, func(t *testing.T) { synctest.Test(t, func(t *testing.T) { stuckBytesOf(t, stuck) }) })
+	}
+}
+
+func stuckBytesOf(t *testing.T, stuck func(send func(io.Reader, ...string) (*http.Response, error)) (*http.Response, error)) {
+	const limit = 64 << 10
+	w := newH2World(1, func(rw http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("X-Unread") != "" {
+			<-r.Context().Done()
+			return
+		}
+		n, _ := strconv.Atoi(r.Header.Get("X-Size"))
+		io.Copy(io.Discard, r.Body)
+		rw.Write(make([]byte, n))
+	}, http.HTTP2Config{MaxConcurrentStreams: 1000, MaxReceiveBufferPerStream: 4 << 10, MaxReceiveBufferPerConnection: 4<<20 - 1})
+	w.server.MaxStuckBytes = limit
+	w.slots <- struct{}{} // nobody gets it
+	client := w.client()
+	send := func(body io.Reader, fields ...string) (*http.Response, error) {
+		r, _ := http.NewRequestWithContext(t.Context(), "POST", "http://forwarder/", body)
+		for i := 0; i < len(fields); i += 2 {
+			r.Header.Set(fields[i], fields[i+1])
+		}
+		return client.Do(r)
+	}
+	if _, err := send(nil); err != nil {
+		t.Fatal(err)
+	}
+	var asked sync.WaitGroup
+	ended := make([]atomic.Bool, 60)
+	for i := range ended {
+		asked.Go(func() {
+			response, err := stuck(send)
+			if err == nil && response.StatusCode == 200 { // the head is there
+				time.Sleep(time.Minute)
+				_, err = io.ReadAll(response.Body)
+			}
+			ended[i].Store(err != nil || response.StatusCode != 200)
+		})
+		time.Sleep(time.Millisecond)
+		if n := w.server.stuck.bytes.Load(); n > limit {
+			t.Fatalf("%d bytes are stuck, want at most %d", n, limit)
+		}
+	}
+	if response, err := send(bytes.NewReader(make([]byte, 20000)), "X-Size", "1"); err != nil || response.StatusCode != 200 {
+		t.Errorf("a request that is not stuck: %v, %v", response, err)
+	}
+	time.Sleep(2 * time.Minute)
+	if !ended[0].Load() {
+		t.Error("the request that was stuck for the longest went on")
+	}
+	if ended[len(ended)-1].Load() {
+		t.Error("the newest request was ended for older ones")
+	}
+	w.server.Close()
+	asked.Wait()
+	w.close()
+	if n := w.server.stuck.bytes.Load(); n != 0 {
+		t.Errorf("%d bytes are stuck without a request", n)
+	}
+}
+
+// An upstream that works on a request without a word answers PINGs, so its connection is kept.
+func TestHTTP2AQuietUpstreamIsKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newH2World(1, func(rw http.ResponseWriter, r *http.Request) { time.Sleep(10 * time.Minute) }, http.HTTP2Config{})
+		response, err := w.client().Get("http://forwarder/")
+		if err != nil || response.StatusCode != 200 {
+			t.Errorf("got %v, %v", response, err)
+		}
+		w.close()
+	})
 }

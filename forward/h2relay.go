@@ -27,6 +27,7 @@ type h2body struct {
 	paid     int    // how many of held's first bytes were sent before, and so credited to the stream's window
 	replay   []byte // what was sent, if it is kept
 	charged  int64  // taken from the account for held
+	stuck    int64  // counted in Server.stuck for held, if there is no account
 	sentEnd  bool
 }
 
@@ -104,7 +105,7 @@ func (x *h2exchange) requestData(data []byte, end bool, b *h2batch) (ok bool) {
 	live := x.machine.Live()
 	ok = !live || x.body.count(len(data), end)
 	var do exchange.Do
-	if live && ok {
+	if live && ok && x.machine.Pending() == nil {
 		x.body.whole = x.body.whole || end
 		if x.up == nil || x.machine.BodyKept() {
 			before := cap(x.body.held)

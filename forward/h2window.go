@@ -220,7 +220,7 @@ func (c *h2conn) creditLocked(n int64) bool {
 
 // credit lets the peer send n more bytes on the stream of h if it goes on. It is announced when
 // there is much of it, or some of it and the peer may send little. The first announcement makes the
-// window a full one: until then the stream may have been waiting.
+// window a full one: until then the stream may have been waiting. If much is stuck, it stays small.
 func (c *h2conn) credit(h *h2half, n int, b *h2batch) {
 	if n <= 0 {
 		return
@@ -237,7 +237,7 @@ func (c *h2conn) credit(h *h2half, n int, b *h2batch) {
 	}
 	announce := h.owed >= window/4 || h.left < window/4 && h.owed >= window/16
 	if announce {
-		if !h.grown {
+		if !h.grown && h.x.srv.srv.roomy() {
 			h.grown = true
 			h.owed += c.windows.full - c.windows.first
 		}

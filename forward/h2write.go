@@ -326,8 +326,13 @@ func (c *h2conn) drainLocked(b *h2batch) {
 				h.trailers, ended = nil, true
 			}
 			c.finishLocked(h, b)
-		} else if h.window > 0 {
-			c.listLocked(h) // at the end of the list
+		} else {
+			if moved > 0 {
+				h.stuckAt = time.Now()
+			}
+			if h.window > 0 {
+				c.listLocked(h) // at the end of the list
+			}
 		}
 		if moved > 0 || ended {
 			b.moves = append(b.moves, h2move{source: h.source, half: h, n: h.owesLocked(moved), end: ended})

@@ -145,13 +145,19 @@ func (x *h2exchange) charge(a Account, more int64) error {
 		a.Give(n + held)
 		return err
 	}
-	x.account, x.charged, x.body.charged = a, n, held
+	x.srv.srv.stick(-x.body.stuck) // from now on, the account limits them
+	x.account, x.charged, x.body.charged, x.body.stuck = a, n, held, 0
 	return nil
 }
 
 // growLocked takes n more bytes for the request's body, and ends the exchange if there is no room.
 func (x *h2exchange) growLocked(n int64, b *h2batch) exchange.Do {
-	if x.account == nil || n <= 0 || !x.machine.Live() {
+	if n <= 0 || !x.machine.Live() {
+		return 0
+	}
+	if x.account == nil {
+		x.body.stuck += n
+		x.srv.srv.stick(n)
 		return 0
 	}
 	if err := take(x.account, n); err != nil {
@@ -176,6 +182,10 @@ func (x *h2exchange) settleBodyLocked() {
 		x.account.Give(x.body.charged)
 		x.body.charged = 0
 	}
+	if x.body.stuck > 0 {
+		x.srv.srv.stick(-x.body.stuck)
+		x.body.stuck = 0
+	}
 }
 
 // rest is called when the exchange is over, and again when its stream is gone: then it uses no
@@ -198,11 +208,14 @@ func (x *h2exchange) rest(b *h2batch) {
 func (h *h2half) appendLocked(data []byte) {
 	before := cap(h.queue)
 	queue := append(h.queue, data...)
-	if n := int64(cap(queue) - before); n > 0 && h.x.account != nil {
-		if h.x.full = take(h.x.account, n); h.x.full != nil {
-			return
+	if n := int64(cap(queue) - before); n > 0 {
+		if h.x.account != nil {
+			if h.x.full = take(h.x.account, n); h.x.full != nil {
+				return
+			}
+			h.charged += n
 		}
-		h.charged += n
+		h.stickLocked(n)
 	}
 	h.queue = queue
 }
@@ -210,6 +223,7 @@ func (h *h2half) appendLocked(data []byte) {
 // clearLocked empties the stream's queue.
 func (h *h2half) clearLocked() {
 	h.queue, h.queueAt = nil, 0
+	h.unstickLocked()
 	if h.charged > 0 {
 		h.x.account.Give(h.charged)
 		h.charged = 0

@@ -148,7 +148,7 @@ func (s *Sidecar) build() error {
 	}
 	s.server = &forward.Server{
 		Handler: c, TimeoutReply: chain.TimeoutReply, FailureReply: chain.FailureReply,
-		StripResponse: []string{wire.HeaderRefused},
+		StripResponse: []string{wire.HeaderRefused}, MaxStuckBytes: 16 << 20,
 		OnConnLimit: func(conns int) {
 			s.log.Warn("a new connection waits, because all that there may be have requests", "connections", conns)
 		},
