@@ -43,9 +43,16 @@ func (c *conn) sends() (now time.Time) {
 
 func (c *conn) hasSent() bool { return c.sending.Swap(0) != cutOff }
 
+// leavesWithin is how long a connection of HTTP/2 without requests may take to close. One that takes
+// longer is cut when it is in the way of others: its own deadlines have failed.
+const leavesWithin = 5 * time.Second
+
 // woken, as conn.idle, means that the connection was woken by a read deadline to be closed. It
-// stays until a request arrives.
-const woken = -1
+// stays until a request arrives. overdue means that it should have closed long ago.
+const (
+	woken   = -1
+	overdue = -2
+)
 
 // boundConns returns the limit of connections: most (0: the default), or less if the process may
 // not have twice as many file descriptors.
@@ -124,11 +131,18 @@ func (s *Server) evictLocked(now time.Time) bool {
 		since int64
 	}
 	var idle []candidate
+	closing := false
 	latest := now.Add(-s.idleEnough).UnixNano()
 	for c := range s.conns {
-		switch since := c.idleSince(); {
+		switch since := c.idleSince(now); {
 		case since == woken:
-			return true
+			closing = true
+		case since == overdue:
+			if !c.gone.Swap(true) {
+				s.evicted.Add(1)
+				c.tcp().Close()
+			}
+			closing = true
 		case since > 0 && since <= latest:
 			idle = append(idle, candidate{c, since})
 		case since == 0:
@@ -136,6 +150,9 @@ func (s *Server) evictLocked(now time.Time) bool {
 				idle = append(idle, candidate{c, since})
 			}
 		}
+	}
+	if closing {
+		return true
 	}
 	slices.SortFunc(idle, func(a, b candidate) int { return cmp.Compare(a.since, b.since) })
 	for _, old := range idle[:min(len(idle), 1+s.MaxConns/64)] {
@@ -157,9 +174,9 @@ func (s *Server) evictLocked(now time.Time) bool {
 	return len(idle) > 0
 }
 
-// idleSince returns when the connection became idle, in Unix nanoseconds. It returns woken if the
-// connection is being closed, and 0 if it has a request.
-func (c *conn) idleSince() int64 {
+// idleSince returns when the connection became idle, in Unix nanoseconds. It returns woken or overdue
+// if the connection is being closed, and 0 if it has a request.
+func (c *conn) idleSince(now time.Time) int64 {
 	h2 := c.h2.Load()
 	if h2 == nil {
 		return c.idle.Load()
@@ -169,6 +186,8 @@ func (c *conn) idleSince() int64 {
 	switch {
 	case h2.c.idleSince.IsZero():
 		return 0
+	case !h2.leaving.IsZero() && now.Sub(later(h2.leaving, h2.c.idleSince)) > leavesWithin:
+		return overdue
 	case !h2.leaving.IsZero():
 		return woken
 	}
@@ -191,4 +210,11 @@ func (c *conn) lastLook() {
 	c.srv.mu.Lock() // the deadline that woke it has been set by now
 	defer c.srv.mu.Unlock()
 	c.nc.SetReadDeadline(time.Now().Add(wakeGrace))
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
 }

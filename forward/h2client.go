@@ -244,8 +244,7 @@ func (s *h2client) restLocked(b *h2batch) {
 	if s.away || int(s.u.h2.open.Load()) > s.u.options.MaxIdle {
 		s.away = true
 		c.fw.WriteGoAway(0, http2.ErrCodeNo, nil)
-		c.last = true
-		c.nc.SetReadDeadline(time.Now().Add(time.Second))
+		c.closeLocked()
 		b.add(c)
 		return
 	}

@@ -82,10 +82,11 @@ type h2conn struct {
 	enc           *hpack.Encoder
 	block         bytes.Buffer
 	out, spare    []byte
-	flying        int  // bytes being written to the socket
-	writing       bool // a goroutine writes to the socket
-	broken        bool // a write failed, or the connection has ended
-	last          bool // out is the last: then close
+	flying        int       // bytes being written to the socket
+	writing       bool      // a goroutine writes to the socket
+	broken        bool      // a write failed, or the connection has ended
+	last          bool      // out is the last: then close
+	closesAt      time.Time // the reader's deadline when it is
 	streams       map[uint32]*h2half
 	waiting       []*h2half // streams with a queue that may be sent
 	window        int64     // what may be sent
@@ -227,19 +228,20 @@ func (c *h2conn) step(handed *bool) (keep bool, err error) {
 	// A header block must arrive within headerTimeout. Other frames may take as long as their
 	// stream.
 	bounded := fh.Type == http2.FrameHeaders && (c.in.Buffered() < int(fh.Length) || !fh.Flags.Has(http2.FlagHeadersEndHeaders))
-	if bounded && c.headerTimeout > 0 {
-		c.nc.SetReadDeadline(time.Now().Add(c.headerTimeout))
+	bounded = bounded && c.headerTimeout > 0
+	if bounded {
+		c.readUntil(time.Now().Add(c.headerTimeout))
 		c.peer.partialHead(true)
 	}
 	f, err := c.fr.ReadFrameForHeader(fh)
-	if bounded && c.headerTimeout > 0 {
+	if bounded {
 		c.peer.partialHead(false)
 	}
 	if err != nil {
 		return true, c.readError(err)
 	}
-	if bounded && c.headerTimeout > 0 {
-		c.nc.SetReadDeadline(time.Time{})
+	if bounded {
+		c.readUntil(time.Time{})
 	}
 	switch f := f.(type) {
 	case *http2.MetaHeadersFrame:
@@ -272,6 +274,24 @@ func (c *h2conn) step(handed *bool) (keep bool, err error) {
 		return true, h2Fail(http2.ErrCodeProtocol, "PUSH_PROMISE although it was switched off")
 	}
 	return true, nil
+}
+
+// readUntil sets the reader's deadline, zero for none. The deadline of a connection that closes
+// stays.
+func (c *h2conn) readUntil(t time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closesAt.IsZero() {
+		c.nc.SetReadDeadline(t)
+	}
+}
+
+// closeLocked lets out be the last. The peer closes when it has read everything, or is cut after a
+// second.
+func (c *h2conn) closeLocked() {
+	c.last = true
+	c.closesAt = time.Now().Add(time.Second)
+	c.nc.SetReadDeadline(c.closesAt)
 }
 
 // readError handles an error of the Framer. An error of a stream resets it, and the connection goes

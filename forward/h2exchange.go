@@ -276,11 +276,13 @@ func (x *h2exchange) clientGone(b *h2batch) {
 // malformed handles a malformed frame of a stream: the stream is reset.
 func (x *h2exchange) malformed(h *h2half, code http2.ErrCode, b *h2batch) {
 	x.mu.Lock()
+	over := false
 	var e exchange.Event
 	switch {
 	case h == &x.down:
 		x.down.c.drop(&x.down, code, b)
-		if x.machine.Live() {
+		over = !x.machine.Live()
+		if !over {
 			x.srv.srv.rejected.Add(1)
 		}
 		e = exchange.Event{Kind: exchange.BadBody, Err: errH2Malformed, Code: uint32(code)}
@@ -292,6 +294,9 @@ func (x *h2exchange) malformed(h *h2half, code http2.ErrCode, b *h2batch) {
 	}
 	do := x.performLocked(&e, b)
 	x.mu.Unlock()
+	if over {
+		x.rest(b)
+	}
 	x.follow(do, nil, b)
 }
 

@@ -89,7 +89,7 @@ func (s *h2server) partialHead(begins bool) {
 	}
 }
 
-func (s *h2server) settled() { s.c.nc.SetReadDeadline(time.Time{}) }
+func (s *h2server) settled() { s.c.readUntil(time.Time{}) }
 
 // beforeRead sends requests that waited for a body that might have been read with them.
 func (s *h2server) beforeRead() {
@@ -304,7 +304,7 @@ func (s *h2server) tick() {
 		if end := c.idleSince.Add(limit); now.Before(end) {
 			c.armLocked(end, s.tick)
 		} else if s.leaving.IsZero() {
-			s.leaving = now.Add(-time.Hour)
+			s.leaving, s.grace = now, 0
 		}
 	}
 	if !s.leaving.IsZero() {
@@ -329,10 +329,8 @@ func (s *h2server) closeLocked(b *h2batch) {
 	if !s.final || len(c.streams) > 0 || c.last {
 		return
 	}
-	c.last = true
+	c.closeLocked()
 	b.add(c)
-	// The client closes when it has read everything, or is cut after a second.
-	c.nc.SetReadDeadline(time.Now().Add(time.Second))
 	if len(c.out) == 0 && !c.writing {
 		c.closeWriteLocked()
 	}
