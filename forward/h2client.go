@@ -33,8 +33,9 @@ type h2client struct {
 	scheme string
 
 	nextID uint32
-	away   bool // no more streams are opened on it
-	used   bool // it has had requests
+	away   bool          // no more streams are opened on it
+	used   bool          // it has had requests
+	ready  chan struct{} // closed when the settings are known
 	asked  time.Time
 	pinged bool
 }
@@ -139,14 +140,21 @@ func (p *h2Pool) dial(u *Upstream, srv *Server) {
 		p.mu.Unlock()
 		var b h2batch
 		b.add(c.c)
-		for len(waiting) > 0 && waiting[0].open(u, c.c, &b) {
-			waiting = waiting[1:]
+		open := func() {
+			for len(waiting) > 0 && waiting[0].open(u, c.c, &b) {
+				waiting = waiting[1:]
+			}
 		}
+		open()
 		if closed {
 			c.leave(&b)
 		}
 		go c.c.read()
 		b.flush()
+		if len(waiting) > 0 && c.awaitSettings() {
+			open()
+			b.flush()
+		}
 		p.mu.Lock()
 		p.waiting = append(waiting, p.waiting...)
 		if len(p.waiting) == 0 {
@@ -157,6 +165,29 @@ func (p *h2Pool) dial(u *Upstream, srv *Server) {
 		}
 		p.mu.Unlock()
 	}
+}
+
+// settingsWait is how long requests wait for the settings of a new connection. An upstream that
+// sends none in that time, because it sleeps, gets the usual number of streams.
+const settingsWait = time.Second
+
+// awaitSettings waits until it is known how many streams the upstream takes. It reports false if the
+// connection has ended.
+func (s *h2client) awaitSettings() bool {
+	t := time.NewTimer(settingsWait)
+	defer t.Stop()
+	select {
+	case <-s.ready:
+	case <-t.C:
+		s.c.mu.Lock()
+		if s.c.maxStreams == 1 {
+			s.c.maxStreams = h2AssumedStreams
+		}
+		s.c.mu.Unlock()
+	case <-s.c.closed:
+		return false
+	}
+	return true
 }
 
 // dialH2 opens a connection, with TLS if the upstream has that.
@@ -188,13 +219,14 @@ func (u *Upstream) dialH2(srv *Server) (nc net.Conn, err error) {
 
 // startH2Client sends the preface and the settings on a new connection.
 func startH2Client(u *Upstream, nc net.Conn, srv *Server) *h2client {
-	s := &h2client{u: u, nextID: 1, scheme: "http"}
+	s := &h2client{u: u, nextID: 1, scheme: "http", ready: make(chan struct{})}
 	if u.options.TLS != nil {
 		s.scheme = "https"
 	}
 	c := newH2Conn(nc, srv, 0, 5*time.Minute)
 	s.c = c
 	c.peer = s
+	c.maxStreams = 1 // until its settings say how many
 	c.out = append(c.out, preface...)
 	c.greetLocked(http2.Setting{ID: http2.SettingEnablePush, Val: 0}, 64<<10, time.Now())
 	return s
@@ -294,7 +326,7 @@ func (s *h2client) tick() {
 }
 
 func (s *h2client) beforeRead()      {}
-func (s *h2client) settled()         {}
+func (s *h2client) settled()         { close(s.ready) }
 func (s *h2client) partialHead(bool) {}
 
 func (s *h2client) headers(f *http2.MetaHeadersFrame) (keep bool, err error) {

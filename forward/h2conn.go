@@ -26,11 +26,12 @@ import (
 // the same time.
 
 const (
-	h2MaxStreams  = 1000     // requests of a client connection at the same time
-	h2ReadFrame   = 16 << 10 // the largest frame that a peer may send: RFC 9113's default
-	h2SoftBacklog = 64 << 10 // with more unwritten bytes, no data is taken from queues
-	h2HardBacklog = 2 << 20  // with more unwritten bytes, the connection is closed
-	h2GoneStreams = 256      // streams that were reset here and whose late frames are ignored
+	h2AssumedStreams = 100      // what a peer takes that does not say it
+	h2MaxStreams     = 1000     // requests of a client connection at the same time
+	h2ReadFrame      = 16 << 10 // the largest frame that a peer may send: RFC 9113's default
+	h2SoftBacklog    = 64 << 10 // with more unwritten bytes, no data is taken from queues
+	h2HardBacklog    = 2 << 20  // with more unwritten bytes, the connection is closed
+	h2GoneStreams    = 256      // streams that were reset here and whose late frames are ignored
 )
 
 // h2windows are what a peer may send before it is forwarded.
@@ -139,7 +140,7 @@ type h2half struct {
 func newH2Conn(nc net.Conn, srv *Server, window, stall time.Duration) *h2conn {
 	c := &h2conn{
 		nc: nc, headerTimeout: window, stall: stall, closed: make(chan struct{}),
-		streams: map[uint32]*h2half{}, window: 65535, initialWindow: 65535, maxFrame: 16 << 10, maxStreams: 100,
+		streams: map[uint32]*h2half{}, window: 65535, initialWindow: 65535, maxFrame: 16 << 10, maxStreams: h2AssumedStreams,
 		left: 65535, srv: srv, windows: h2Windows,
 	}
 	if srv != nil && srv.windows.conn > 0 {

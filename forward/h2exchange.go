@@ -126,7 +126,12 @@ func (x *h2exchange) ask() (d Decision, e exchange.Event) {
 
 // performLocked gives the machine an event and does what concerns the connections. It returns what
 // is left for follow.
-func (x *h2exchange) performLocked(e *exchange.Event, b *h2batch) (left exchange.Do) {
+func (x *h2exchange) performLocked(e *exchange.Event, b *h2batch) exchange.Do {
+	do := x.stepLocked(e, b)
+	return do | x.fullLocked(b) // a body that was sent may not have fit
+}
+
+func (x *h2exchange) stepLocked(e *exchange.Event, b *h2batch) (left exchange.Do) {
 	if e.Kind == exchange.Decided {
 		e.BodyFollows = !x.body.whole
 		x.machine.Configure(x.r.policy())

@@ -279,7 +279,7 @@ func TestHTTP2UpstreamsLimitOfStreams(t *testing.T) {
 	if err := get("/"); err != nil { // after this the limit is known
 		t.Fatal(err)
 	}
-	const many = 10
+	const many = 40
 	results := make(chan error, many)
 	for range many {
 		go func() { results <- get("/wait") }()

@@ -65,6 +65,9 @@ func (c *h2conn) settings(f *http2.SettingsFrame) error {
 		return h2Fail(http2.ErrCodeProtocol, "SETTINGS with too many settings")
 	}
 	c.mu.Lock()
+	if first {
+		c.maxStreams = h2AssumedStreams
+	}
 	window := c.initialWindow // a frame may repeat a setting, so the streams are changed once, after it
 	err := f.ForeachSetting(func(s http2.Setting) error {
 		if err := s.Valid(); err != nil {
