@@ -99,7 +99,7 @@ type h2conn struct {
 	maxID         uint32 // the newest stream
 	gone          map[uint32]struct{}
 	goneOrder     []uint32
-	account       Account // that pays for the connection while it carries requests
+	payer         *h2half // its account pays for the connection
 	charged       int64
 	stalled       int64 // of these, while the peer does not read
 	timer         *time.Timer
@@ -121,6 +121,7 @@ type h2half struct {
 	queue      []byte // could not be sent yet: queue[queueAt:]
 	queueAt    int
 	source     *h2half   // where the queue's bytes came from
+	account    Account   // of the request; nil before it is charged, and when it is over
 	charged    int64     // taken from the exchange's account for the queue
 	stuck      int64     // counted in Server.stuck for it
 	stuckAt    time.Time // when bytes last left it
@@ -375,8 +376,8 @@ func (c *h2conn) removeLocked(h *h2half, b *h2batch) {
 	h.emptyLocked(b)
 	if len(c.streams) == 0 {
 		c.idleSince = time.Now()
-		c.settleAccountLocked()
 	}
+	c.partLocked(h)
 }
 
 // emptyLocked drops the stream's queue and trailers.

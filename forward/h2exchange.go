@@ -181,6 +181,7 @@ func (x *h2exchange) stepLocked(e *exchange.Event, b *h2batch) (left exchange.Do
 	if do.Has(exchange.Finish) {
 		x.settleBodyLocked()
 		x.body = h2body{}
+		x.settleLocked()
 		if x.r.ctxCancel != nil {
 			x.r.ctxCancel(context.Canceled)
 		}

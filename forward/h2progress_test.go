@@ -229,6 +229,7 @@ func willingStreams(t *testing.T, random *rand.Rand) {
 	others.Wait()
 	<-done
 	w.close()
+	synctest.Wait()
 	if n := w.server.stuck.bytes.Load(); n != 0 {
 		t.Errorf("%d bytes are stuck without a request", n)
 	}
@@ -305,6 +306,7 @@ func stuckBytesOf(t *testing.T, stuck func(send func(io.Reader, ...string) (*htt
 	w.server.Close()
 	asked.Wait()
 	w.close()
+	synctest.Wait()
 	if n := w.server.stuck.bytes.Load(); n != 0 {
 		t.Errorf("%d bytes are stuck without a request", n)
 	}

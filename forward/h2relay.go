@@ -72,7 +72,7 @@ func (x *h2exchange) openLocked(u *Upstream, c *h2conn, b *h2batch) bool {
 	}
 	client.openLocked(h)
 	if x.account != nil {
-		x.full = c.chargeLocked(x.account, 0)
+		x.full = c.chargeLocked(h, x.account)
 	}
 	e.Reused = h.reused
 	x.machine.Step(&e) // the head follows under the same lock, because streams are opened in order

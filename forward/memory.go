@@ -53,7 +53,7 @@ func take(a Account, n int64) error {
 // For HTTP/2 it uses its header fields and the bytes that wait for a window. What an HTTP/2
 // connection itself uses is taken from the account of the request that it carries first.
 //
-// The bytes are returned before Done, except for an answer that still waits for a window.
+// The bytes are returned before Done.
 func (r *Request) Charge(a Account, more int64) error {
 	if r.h2 != nil {
 		return r.h2.charge(a, more)
@@ -139,7 +139,7 @@ func (x *h2exchange) charge(a Account, more int64) error {
 	}
 	c := x.down.c
 	c.mu.Lock()
-	err := c.chargeLocked(a, x.srv.conn.tlsBytes())
+	err := c.chargeLocked(&x.down, a)
 	c.mu.Unlock()
 	if err != nil {
 		a.Give(n + held)
@@ -188,20 +188,21 @@ func (x *h2exchange) settleBodyLocked() {
 	}
 }
 
-// rest is called when the exchange is over, and again when its stream is gone: then it uses no
-// memory any more.
-func (x *h2exchange) rest(b *h2batch) {
-	x.mu.Lock()
-	x.down.c.mu.Lock()
-	removed := x.down.removed
-	x.down.c.mu.Unlock()
-	if removed && x.account != nil {
+// settleLocked returns what the request has taken, before the Handler's Done: afterwards its account
+// may be another's. An answer that still waits for a window is counted as stuck.
+func (x *h2exchange) settleLocked() {
+	c := x.down.c
+	c.mu.Lock()
+	c.partLocked(&x.down)
+	c.mu.Unlock()
+	if x.account != nil {
 		x.account.Give(x.charged)
-		x.charged = 0
+		x.account, x.charged = nil, 0
 	}
-	x.mu.Unlock()
-	x.srv.rest(b)
 }
+
+// rest is called when the exchange is over, and again when its stream is gone.
+func (x *h2exchange) rest(b *h2batch) { x.srv.rest(b) }
 
 // appendLocked adds to the stream's queue. If the exchange's account has no room for that, the
 // queue is left as it is, and the exchange will end.
@@ -209,8 +210,8 @@ func (h *h2half) appendLocked(data []byte) {
 	before := cap(h.queue)
 	queue := append(h.queue, data...)
 	if n := int64(cap(queue) - before); n > 0 {
-		if h.x.account != nil {
-			if h.x.full = take(h.x.account, n); h.x.full != nil {
+		if h.account != nil {
+			if h.x.full = take(h.account, n); h.x.full != nil {
 				return
 			}
 			h.charged += n
@@ -225,31 +226,42 @@ func (h *h2half) clearLocked() {
 	h.queue, h.queueAt = nil, 0
 	h.unstickLocked()
 	if h.charged > 0 {
-		h.x.account.Give(h.charged)
+		h.account.Give(h.charged)
 		h.charged = 0
 	}
 }
 
-// chargeLocked has an account pay for the connection, until no request is on it.
-func (c *h2conn) chargeLocked(a Account, more int64) error {
-	if c.account != nil {
+// chargeLocked has the account of a stream's request pay for the connection, unless another does.
+func (c *h2conn) chargeLocked(h *h2half, a Account) error {
+	if h.removed {
 		return nil
 	}
-	n := h2ConnBytes + more
-	if err := take(a, n); err != nil {
-		return err
+	if c.payer == nil {
+		n := c.costLocked()
+		if err := take(a, n); err != nil {
+			return err
+		}
+		c.payer, c.charged = h, n
 	}
-	c.account, c.charged = a, n
+	h.account = a
 	return nil
+}
+
+// costLocked returns what the connection uses, whatever its streams do.
+func (c *h2conn) costLocked() int64 {
+	if s, ok := c.peer.(*h2server); ok {
+		return h2ConnBytes + s.conn.tlsBytes()
+	}
+	return h2ConnBytes
 }
 
 // stallLocked takes what a connection uses while its peer does not read. It reports false if there
 // is no room for that: then the connection is closed.
 func (c *h2conn) stallLocked() bool {
-	if c.account == nil || c.stalled > 0 {
+	if c.payer == nil || c.stalled > 0 {
 		return true
 	}
-	if c.account.Take(h2StallBytes) != nil {
+	if c.payer.account.Take(h2StallBytes) != nil {
 		return false
 	}
 	c.stalled = h2StallBytes
@@ -259,18 +271,30 @@ func (c *h2conn) stallLocked() bool {
 // flowsLocked is called when the peer reads again.
 func (c *h2conn) flowsLocked() {
 	if c.stalled > 0 {
-		c.account.Give(c.stalled)
+		c.payer.account.Give(c.stalled)
 		c.stalled = 0
 	}
 }
 
-// settleAccountLocked is called when no request is on the connection.
-func (c *h2conn) settleAccountLocked() {
-	if c.account != nil {
+// partLocked is called when a stream's request is over, or the stream is: its account is not used
+// any more. If it paid for the connection, that of another request does from now on.
+func (c *h2conn) partLocked(h *h2half) {
+	if c.payer == h {
+		stalled := c.stalled
 		c.flowsLocked()
-		c.account.Give(c.charged)
-		c.account, c.charged = nil, 0
+		h.account.Give(c.charged)
+		c.payer, c.charged = nil, 0
+		for _, other := range c.streams {
+			if other == h || other.account == nil {
+				continue
+			}
+			if n := c.costLocked() + stalled; other.account.Take(n) == nil {
+				c.payer, c.charged, c.stalled = other, n-stalled, stalled
+			}
+			break
+		}
 	}
+	h.account = nil
 }
 
 func fieldBytes(fields []hpack.HeaderField) int64 {
