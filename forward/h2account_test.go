@@ -1,14 +1,5 @@
 package forward
 
-// 04: an HTTP/2 connection goes on using the Account of a request that is over.
-//
-//	cp 04-account-after-done_test.go forward/zz_account_after_done_test.go
-//	go test -run TestHTTP2NoAccountIsTakenFromAfterItsRequest ./forward
-//
-// chargeLocked (memory.go:220) makes the account of the first request that pays also the connection's, until no stream is on it
-// (settleAccountLocked); a gateway's connection always has one. queue-proxy's accounts are of one request: account{Gate, *pass}, and the pass
-// goes back to a sync.Pool in Done (queue-proxy/internal/chain/chain.go:152). stallLocked then takes 144 KiB from whoever has the pass now.
-
 import (
 	"bytes"
 	"io"

@@ -86,7 +86,7 @@ func (w *h2world) Done(r *Request, _ *Result) {
 // smallWindows make the windows matter with bodies of some kilobytes. A connection cannot have less.
 var smallWindows = h2windows{first: 2 << 10, full: 8 << 10, conn: 65535}
 
-func newH2World(slots int, serve http.HandlerFunc, config http.HTTP2Config) *h2world {
+func newH2World(slots int, stuck int64, serve http.HandlerFunc, config http.HTTP2Config) *h2world {
 	w := &h2world{front: newPipes(), slots: make(chan struct{}, slots)}
 	back := newPipes()
 	protocols := new(http.Protocols)
@@ -94,7 +94,7 @@ func newH2World(slots int, serve http.HandlerFunc, config http.HTTP2Config) *h2w
 	w.backend = &http.Server{Protocols: protocols, HTTP2: &config, Handler: serve, ErrorLog: log.New(io.Discard, "", 0)}
 	w.finished.Go(func() { w.backend.Serve(back) })
 	w.up = NewUpstream("upstream", UpstreamOptions{Dial: func(ctx context.Context, addr string) (net.Conn, error) { return back.dial(ctx, "", addr) }})
-	w.server = &Server{Handler: w, windows: smallWindows}
+	w.server = &Server{Handler: w, windows: smallWindows, MaxStuckBytes: stuck}
 	w.finished.Go(func() { w.server.Serve(w.front) })
 	return w
 }
@@ -134,7 +134,7 @@ func TestHTTP2WillingStreamsGoOn(t *testing.T) {
 func willingStreams(t *testing.T, random *rand.Rand) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var mu sync.Mutex // of random
-	w := newH2World(1+random.IntN(4), func(rw http.ResponseWriter, r *http.Request) {
+	w := newH2World(1+random.IntN(4), 0, func(rw http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("X-Unread") != "" {
 			<-r.Context().Done()
 			return
@@ -255,7 +255,7 @@ func TestHTTP2StuckBytesAreBounded(t *testing.T) {
 
 func stuckBytesOf(t *testing.T, stuck func(send func(io.Reader, ...string) (*http.Response, error)) (*http.Response, error)) {
 	const limit = 64 << 10
-	w := newH2World(1, func(rw http.ResponseWriter, r *http.Request) {
+	w := newH2World(1, limit, func(rw http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("X-Unread") != "" {
 			<-r.Context().Done()
 			return
@@ -264,7 +264,6 @@ func stuckBytesOf(t *testing.T, stuck func(send func(io.Reader, ...string) (*htt
 		io.Copy(io.Discard, r.Body)
 		rw.Write(make([]byte, n))
 	}, http.HTTP2Config{MaxConcurrentStreams: 1000, MaxReceiveBufferPerStream: 4 << 10, MaxReceiveBufferPerConnection: 4<<20 - 1})
-	w.server.MaxStuckBytes = limit
 	w.slots <- struct{}{} // nobody gets it
 	client := w.client()
 	send := func(body io.Reader, fields ...string) (*http.Response, error) {
@@ -315,7 +314,7 @@ func stuckBytesOf(t *testing.T, stuck func(send func(io.Reader, ...string) (*htt
 // An upstream that works on a request without a word answers PINGs, so its connection is kept.
 func TestHTTP2AQuietUpstreamIsKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newH2World(1, func(rw http.ResponseWriter, r *http.Request) { time.Sleep(10 * time.Minute) }, http.HTTP2Config{})
+		w := newH2World(1, 0, func(rw http.ResponseWriter, r *http.Request) { time.Sleep(10 * time.Minute) }, http.HTTP2Config{})
 		response, err := w.client().Get("http://forwarder/")
 		if err != nil || response.StatusCode != 200 {
 			t.Errorf("got %v, %v", response, err)
