@@ -43,8 +43,8 @@ func (c *conn) sends() (now time.Time) {
 
 func (c *conn) hasSent() bool { return c.sending.Swap(0) != cutOff }
 
-// leavesWithin is how long a connection of HTTP/2 without requests may take to close. One that takes
-// longer is cut when it is in the way of others: its own deadlines have failed.
+// leavesWithin is how long a connection of HTTP/2 without requests may take to close. One that
+// takes longer is cut when it is in the way of others: its own deadlines have failed.
 const leavesWithin = 5 * time.Second
 
 // woken, as conn.idle, means that the connection was woken by a read deadline to be closed. It
@@ -174,8 +174,8 @@ func (s *Server) evictLocked(now time.Time) bool {
 	return len(idle) > 0
 }
 
-// idleSince returns when the connection became idle, in Unix nanoseconds. It returns woken or overdue
-// if the connection is being closed, and 0 if it has a request.
+// idleSince returns when the connection became idle, in Unix nanoseconds. It returns woken or
+// overdue if the connection is being closed, and 0 if it has a request.
 func (c *conn) idleSince(now time.Time) int64 {
 	h2 := c.h2.Load()
 	if h2 == nil {

@@ -175,8 +175,8 @@ type Server struct {
 	// Beyond it, a connection without a request is closed for a new one. If all have requests, the
 	// new connection waits until a response has ended.
 	MaxConns int
-	// MaxStuckBytes bounds what waits over HTTP/2 for peers that do not read, and for connections to
-	// upstreams, of all requests together. Beyond it, those that have been stuck for the longest
+	// MaxStuckBytes bounds what waits over HTTP/2 for peers that do not read, and for connections
+	// to upstreams, of all requests together. Beyond it, those that have been stuck for the longest
 	// end. Default 64 MiB.
 	MaxStuckBytes int64
 	// OnConnLimit, if set, is called from time to time while a new connection waits because all

@@ -171,8 +171,8 @@ func (p *h2Pool) dial(u *Upstream, srv *Server) {
 // sends none in that time, because it sleeps, gets the usual number of streams.
 const settingsWait = time.Second
 
-// awaitSettings waits until it is known how many streams the upstream takes. It reports false if the
-// connection has ended.
+// awaitSettings waits until it is known how many streams the upstream takes. It reports false if
+// the connection has ended.
 func (s *h2client) awaitSettings() bool {
 	t := time.NewTimer(settingsWait)
 	defer t.Stop()

@@ -86,7 +86,8 @@ func connectionEnds(t *testing.T, random *rand.Rand) {
 	<-sent
 }
 
-// sendPieces sends frames as a client that keeps few of the rules, and pauses in the middle of them.
+// sendPieces sends frames as a client that keeps few of the rules, and pauses in the middle of
+// them.
 func sendPieces(c net.Conn, random *rand.Rand) {
 	var out, block bytes.Buffer
 	fr := http2.NewFramer(&out, nil)

@@ -83,7 +83,8 @@ func (w *h2world) Done(r *Request, _ *Result) {
 	}
 }
 
-// smallWindows make the windows matter with bodies of some kilobytes. A connection cannot have less.
+// smallWindows make the windows matter with bodies of some kilobytes. A connection cannot have
+// less.
 var smallWindows = h2windows{first: 2 << 10, full: 8 << 10, conn: 65535}
 
 func newH2World(slots int, stuck int64, serve http.HandlerFunc, config http.HTTP2Config) *h2world {
@@ -235,8 +236,8 @@ func willingStreams(t *testing.T, random *rand.Rand) {
 	}
 }
 
-// Bytes that wait for a peer have a limit. The requests that have been stuck for the longest end for
-// others; one that is passed on is served.
+// Bytes that wait for a peer have a limit. The requests that have been stuck for the longest end
+// for others; one that is passed on is served.
 func TestHTTP2StuckBytesAreBounded(t *testing.T) {
 	for name, stuck := range map[string]func(send func(body io.Reader, fields ...string) (*http.Response, error)) (*http.Response, error){
 		"responses that are not read": func(send func(io.Reader, ...string) (*http.Response, error)) (*http.Response, error) {

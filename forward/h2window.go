@@ -178,8 +178,8 @@ func (c *h2conn) receiveLocked(h *h2half, n int64) (conn, stream bool) {
 //
 // The connection is credited at once. Its window would otherwise be used up by streams that wait,
 // for a place at an upstream or for a slow reader, and those that could go on could not, although
-// the others may wait for them. What waits is bounded by the windows of the streams, by the accounts
-// of their requests and by Server.MaxStuckBytes.
+// the others may wait for them. What waits is bounded by the windows of the streams, by the
+// accounts of their requests and by Server.MaxStuckBytes.
 func (c *h2conn) arrived(f *http2.DataFrame) (h *h2half, code http2.ErrCode, err error) {
 	c.mu.Lock()
 	h, err = c.streamLocked(f)

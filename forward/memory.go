@@ -188,8 +188,8 @@ func (x *h2exchange) settleBodyLocked() {
 	}
 }
 
-// settleLocked returns what the request has taken, before the Handler's Done: afterwards its account
-// may be another's. An answer that still waits for a window is counted as stuck.
+// settleLocked returns what the request has taken, before the Handler's Done: afterwards its
+// account may be another's. An answer that still waits for a window is counted as stuck.
 func (x *h2exchange) settleLocked() {
 	c := x.down.c
 	c.mu.Lock()

@@ -13,9 +13,9 @@ import (
 )
 
 // Over HTTP/2, bytes wait here for a peer that does not read, and bodies for a connection to an
-// upstream. The windows bound that for each stream, and accounts for the requests that have one. All
-// together may have Server.MaxStuckBytes. When they have more, the requests that have been stuck for
-// the longest end. Below half of that, streams that flow get larger windows.
+// upstream. The windows bound that for each stream, and accounts for the requests that have one.
+// All together may have Server.MaxStuckBytes. When they have more, the requests that have been
+// stuck for the longest end. Below half of that, streams that flow get larger windows.
 //
 // The sum changes with each queue, so it is one number. Who is stuck is only looked for when there
 // is too much. Then an eighth is freed, so that the next look is not soon.
