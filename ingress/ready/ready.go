@@ -114,6 +114,9 @@ func New(gateways Gateways, wake func(types.NamespacedName)) *Prober {
 	}
 }
 
+// Through sends plain probes another way, before the first one.
+func (p *Prober) Through(way http.RoundTripper) { p.client.Transport = way }
+
 // Run allows probes until ctx ends, and returns when the last one has ended.
 func (p *Prober) Run(ctx context.Context) {
 	p.mu.Lock()

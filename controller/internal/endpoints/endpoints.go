@@ -37,6 +37,7 @@ type reconciler struct {
 	slices     discoverylisters.EndpointSliceLister // of both Services of every revision
 	activators discoverylisters.EndpointSliceLister
 	security   *security
+	refusals   *reconcile.Refusals
 }
 
 // New returns the reconciler of the Services and EndpointSlices of revisions. Its keys are
@@ -47,7 +48,7 @@ func New(w *reconcile.World) *reconcile.Controller {
 	services, slices := ofRevisions.Core().V1().Services(), ofRevisions.Discovery().V1().EndpointSlices()
 	r := &reconciler{
 		kube: w.Kube, system: w.SystemNamespace, services: services.Lister(), slices: slices.Lister(),
-		activators: ofActivators.Discovery().V1().EndpointSlices().Lister(),
+		activators: ofActivators.Discovery().V1().EndpointSlices().Lister(), refusals: &w.Refusals,
 	}
 	autoscalers := w.EbbInformers.Autoscaling().V1alpha1().PodAutoscalers()
 	c := reconcile.Kind[*autoscalingv1alpha1.PodAutoscaler]{
@@ -56,6 +57,7 @@ func New(w *reconcile.World) *reconcile.Controller {
 			return w.Ebb.AutoscalingV1alpha1().PodAutoscalers(ns)
 		},
 		Reconcile: r.reconcile, KeepStatus: true,
+		Gone: func(key reconcile.Key) { w.Refusals.Note(key, nil) },
 	}.Controller()
 	c.Watch(services.Informer(), reconcile.ControllerOf("PodAutoscaler"))
 	c.Watch(slices.Informer(), reconcile.Label(names.ServerlessServiceLabel))
@@ -73,7 +75,9 @@ func (r *reconciler) reconcile(ctx context.Context, pa *autoscalingv1alpha1.PodA
 	}
 	// If one Service fails, the other is created all the same: requests may need it.
 	err := errors.Join(r.service(ctx, pa, privateService(pa)), r.service(ctx, pa, public))
-	return again, errors.Join(err, r.publish(ctx, pa), insecure)
+	err = errors.Join(err, r.publish(ctx, pa))
+	r.refusals.Note(reconcile.Key{Namespace: pa.Namespace, Name: pa.Name}, err)
+	return again, errors.Join(err, insecure)
 }
 
 // secure reports whether gateways reach the revision over TLS.

@@ -42,6 +42,9 @@ const (
 // object when its answer changes.
 func NewProber(w *reconcile.World, c *reconcile.Controller) *ready.Prober {
 	p := ready.New(NewFinder(w.Kube, w.Now), func(key types.NamespacedName) { c.Enqueue(key) })
+	if w.ToGateways != nil {
+		p.Through(w.ToGateways)
+	}
 	c.Background = p.Run
 	c.Others = p.Forget // the other replica may tell the gateways something else
 	return p

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"reflect"
 	"sync"
 	"sync/atomic"
@@ -39,6 +40,9 @@ type World struct {
 	// SystemNamespace is the namespace of Ebb itself. ClusterDomain ends the names of Services:
 	// "cluster.local".
 	SystemNamespace, ClusterDomain string
+	Refusals                       Refusals
+	// ToGateways, if set, is the way of probes to gateways, for tests without a network.
+	ToGateways http.RoundTripper
 	// Now returns the times that are written into objects.
 	Now func() time.Time
 

@@ -145,6 +145,7 @@ func (r *reconciler) parked(ctx context.Context, rev *servingv1.Revision, s *set
 		}
 	}
 	if ok, err := r.reachable(pa); err != nil || !ok {
+		r.unreachable(rev, pa)
 		return err
 	}
 	if manager := rev.GetConditionSet().Manage(&rev.Status); manager.GetCondition(servingv1.RevisionConditionResourcesAvailable).GetReason() == reasonRefused {

@@ -24,6 +24,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"knative.dev/pkg/apis"
 
+	autoscalingv1alpha1 "ebb.dev/ebb/api/autoscaling/v1alpha1"
 	autoscalinglisters "ebb.dev/ebb/api/client/listers/autoscaling/v1alpha1"
 	listers "ebb.dev/ebb/api/client/listers/serving/v1"
 	"ebb.dev/ebb/api/names"
@@ -105,6 +106,7 @@ func New(w *reconcile.World, tokenKey func() []byte, digests *digest.Resolver) *
 	c.Watch(services.Informer(), r.parkedRevision)
 	c.Watch(slices.Informer(), r.parkedRevision)
 	c.Watch(httpRoutes, r.revisionsLed)
+	w.Refusals.Tell(c.Enqueue)
 	named := indexNamed(serving.Revisions().Informer())
 	c.Watch(serving.Routes().Informer(), named(byFallback))
 	c.Watch(pages.Informer(), named(byPage))
@@ -170,6 +172,7 @@ func (r *reconciler) reconcile(ctx context.Context, rev *servingv1.Revision) (ti
 		return 0, r.refused(rev, err)
 	}
 	judge(rev, o, s)
+	r.unreachable(rev, o.autoscaler)
 	if reconcile.BecameReady(before.Conditions, rev.Status.Conditions) {
 		r.world.Events.Event(rev, corev1.EventTypeNormal, "RevisionReady", "Revision becomes ready upon all resources being ready")
 	}
@@ -254,4 +257,16 @@ func (r *reconciler) refused(rev *servingv1.Revision, err error) error {
 		manager.MarkFalse(servingv1.RevisionConditionResourcesAvailable, reasonRefused, "%s", err)
 	}
 	return err
+}
+
+// unreachable tells that the API server refuses what leads to the revision. What is there already
+// goes on serving.
+func (r *reconciler) unreachable(rev *servingv1.Revision, pa *autoscalingv1alpha1.PodAutoscaler) {
+	why := r.world.Refusals.Of(reconcile.Key{Namespace: rev.Namespace, Name: names.PodAutoscaler(rev.Name)})
+	if why == "" || pa == nil {
+		return
+	}
+	if there, err := r.reachable(pa); err == nil && !there {
+		rev.GetConditionSet().Manage(&rev.Status).MarkFalse(servingv1.RevisionConditionResourcesAvailable, reasonRefused, "%s", why)
+	}
 }

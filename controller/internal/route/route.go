@@ -226,7 +226,13 @@ func (r *reconciler) reconcile(ctx context.Context, route *servingv1.Route) (tim
 	} else if missing != "" {
 		// Gateways answer 500 for a Service that does not exist. Its creation causes the next
 		// reconcile.
-		route.Status.MarkIngressNotReady(reasonUninitialized, fmt.Sprintf("Service %q does not exist yet.", missing))
+		message := fmt.Sprintf("Service %q does not exist yet.", missing)
+		if rev, err := r.revisions.Revisions(route.Namespace).Get(missing); err == nil { // it has the revision's name
+			if c := rev.Status.GetCondition(servingv1.RevisionConditionResourcesAvailable); c.IsFalse() {
+				message = fmt.Sprintf("Service %q does not exist yet: %s", missing, c.GetMessage())
+			}
+		}
+		route.Status.MarkIngressNotReady(reasonUninitialized, message)
 		return 0, nil
 	}
 	if in.Async != nil {
