@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"maps"
 	"net/netip"
+	"regexp"
 	"strings"
 	"time"
 
@@ -58,8 +59,12 @@ func seconds(value *int64, otherwise int64) time.Duration {
 // longestFailure bounds a failure in bytes: it is in each answer, and in memory for each revision.
 const longestFailure = 600
 
+// addresses are IP addresses, with a port or without.
+var addresses = regexp.MustCompile(`\b\d{1,3}(\.\d{1,3}){3}(:\d+)?\b|\[[0-9a-fA-F:]*:[0-9a-fA-F:.]*\](:\d+)?`)
+
 // failureOf is the reason why no pod of the revision can start and the words of its condition, or
-// "". It reaches clients, so it leaves out what a container said last, which is the end of its log.
+// "". It reaches clients, so it leaves out addresses, and what a container said last, which is the
+// end of its log.
 func failureOf(r *servingv1.Revision) string {
 	for _, t := range []string{string(servingv1.RevisionConditionContainerHealthy), string(servingv1.RevisionConditionResourcesAvailable)} {
 		for _, c := range r.Status.Conditions {
@@ -70,6 +75,7 @@ func failureOf(r *servingv1.Revision) string {
 			if c.Type == servingv1.RevisionConditionContainerHealthy {
 				words = servingv1.WithoutLastWords(words)
 			}
+			words = addresses.ReplaceAllString(words, "...")
 			failure := cmp.Or(c.Reason, "NotReady")
 			if words = strings.Join(strings.Fields(words), " "); words != "" {
 				failure += ": " + words

@@ -73,11 +73,17 @@ func TestInfoOf(t *testing.T) {
 			r.Status.Conditions = duckv1.Conditions{{Type: servingv1.RevisionConditionResourcesAvailable, Status: corev1.ConditionFalse,
 				Reason: "FailedMount", Message: "no\nä" + strings.Repeat("ä", 1000)}}
 		}, with(func(i *backends.Info) { i.Failure = "FailedMount: no " + strings.Repeat("ä", 292) + "..." })},
+		{"nor are addresses", func(r *servingv1.Revision) {
+			r.Status.Conditions = duckv1.Conditions{{Type: servingv1.RevisionConditionResourcesAvailable, Status: corev1.ConditionFalse, Reason: "FailedCreate",
+				Message: "dial tcp 10.0.0.7:443: connect: refused, [fd00::1]:443 too, since 12:30"}}
+		}, with(func(i *backends.Info) {
+			i.Failure = "FailedCreate: dial tcp ...: connect: refused, ... too, since 12:30"
+		})},
 		{"nor what it said before it was killed", func(r *servingv1.Revision) {
 			r.Status.Conditions = duckv1.Conditions{{Type: servingv1.RevisionConditionContainerHealthy, Status: corev1.ConditionFalse, Reason: "ExitCode137",
 				Message: `Container failed with: OOMKilled (container "user", exit code 137): it took more memory than its limit. Its last words: password=hunter2`}}
 		}, with(func(i *backends.Info) {
-			i.Failure = `ExitCode137: Container failed with: OOMKilled (container "user", exit code 137): it took more memory than its limit.`
+			i.Failure = `ExitCode137: Container failed with: OOMKilled (container "user", exit code 137): it took more memory than its limit`
 		})},
 		{"what a container said before it ended is not for clients", func(r *servingv1.Revision) {
 			r.Status.Conditions = duckv1.Conditions{{Type: servingv1.RevisionConditionContainerHealthy, Status: corev1.ConditionFalse, Reason: "ExitCode1",

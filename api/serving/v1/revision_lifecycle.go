@@ -109,13 +109,14 @@ func MissingImageMessage(image, message string) string {
 // The words around what a container said last, in the message of ContainerHealthy.
 const (
 	ContainerFailedWith = "Container failed with: "
-	ContainerLastWords  = " Its last words: "
+	ContainerLastWords  = ". Its last words: "
 )
 
 // knownOfAFailure is what Kubernetes knows of a container's failure. Anything else is the
 // container's own.
 var knownOfAFailure = regexp.MustCompile(`^` + ContainerFailedWith + `(container "[^"]+" ended with exit code \d+ and said nothing|` +
-	`\w+ \(container "[^"]+", exit code \d+\)|OOMKilled \(container "[^"]+", exit code \d+\): it took more memory .*)$`)
+	`\w+ \(container "[^"]+", exit code \d+\)|OOMKilled \(container "[^"]+", exit code \d+\): it took more memory .*|` +
+	`container "[^"]+" was ended with exit code \d+, because its \w+ probe failed.*)$`)
 
 // WithoutLastWords returns the message without what the container said, for those who must not read
 // its log. It is "" if nothing is left.

@@ -47,10 +47,13 @@ func (r *reconciler) tellCold(rev *servingv1.Revision) error {
 	return nil
 }
 
+// lack is why a waiting page or a fallback Service is not there, the zero value if it is.
+type lack struct{ reason, message string }
+
 // tell sets one annotation of the status, and the condition that says why it is not there.
-func tell(rev *servingv1.Revision, key, value string, condition apis.ConditionType, t trouble) {
+func tell(rev *servingv1.Revision, key, value string, condition apis.ConditionType, t lack) {
 	manager := rev.GetConditionSet().Manage(&rev.Status)
-	if t.none() {
+	if t.reason == "" {
 		_ = manager.ClearCondition(condition) // an error is for conditions that count for Ready
 	} else {
 		manager.SetCondition(apis.Condition{Type: condition, Status: corev1.ConditionFalse, Severity: apis.ConditionSeverityInfo,
@@ -67,7 +70,7 @@ func tell(rev *servingv1.Revision, key, value string, condition apis.ConditionTy
 }
 
 // page is the content of a key of a ConfigMap.
-func (r *reconciler) page(namespace string, from names.ConfigMapKey) (text string, t trouble, err error) {
+func (r *reconciler) page(namespace string, from names.ConfigMapKey) (text string, t lack, err error) {
 	if from == (names.ConfigMapKey{}) {
 		return "", t, nil
 	}
@@ -76,19 +79,19 @@ func (r *reconciler) page(namespace string, from names.ConfigMapKey) (text strin
 		return "", t, err
 	}
 	if !found {
-		return "", trouble{reason: "ConfigMapMissing", message: fmt.Sprintf("there is no ConfigMap %q with the label %s: \"true\"", from.Name, names.WaitingPageLabel)}, nil
+		return "", lack{reason: "ConfigMapMissing", message: fmt.Sprintf("there is no ConfigMap %q with the label %s: \"true\"", from.Name, names.WaitingPageLabel)}, nil
 	}
 	switch text, found = m.Data[from.Key]; {
 	case !found:
-		return "", trouble{reason: "KeyMissing", message: fmt.Sprintf("ConfigMap %q has no key %q", from.Name, from.Key)}, nil
+		return "", lack{reason: "KeyMissing", message: fmt.Sprintf("ConfigMap %q has no key %q", from.Name, from.Key)}, nil
 	case text == "" || len(text) > names.MostPageBytes:
-		return "", trouble{reason: "BadLength", message: fmt.Sprintf("key %q of ConfigMap %q has %d bytes, expected 1 to %d", from.Key, from.Name, len(text), names.MostPageBytes)}, nil
+		return "", lack{reason: "BadLength", message: fmt.Sprintf("key %q of ConfigMap %q has %d bytes, expected 1 to %d", from.Key, from.Name, len(text), names.MostPageBytes)}, nil
 	}
 	return text, t, nil
 }
 
 // fallback is the revision that gets most of the requests of a Service.
-func (r *reconciler) fallback(rev *servingv1.Revision, service string) (name string, t trouble, err error) {
+func (r *reconciler) fallback(rev *servingv1.Revision, service string) (name string, t lack, err error) {
 	if service == "" {
 		return "", t, nil
 	}
@@ -104,10 +107,10 @@ func (r *reconciler) fallback(rev *servingv1.Revision, service string) (name str
 	case err != nil:
 		return "", t, err
 	case !found:
-		return "", trouble{reason: "NoTraffic", message: fmt.Sprintf("Service %q is not there, or no requests go to a revision of it", service)}, nil
+		return "", lack{reason: "NoTraffic", message: fmt.Sprintf("Service %q is not there, or no requests go to a revision of it", service)}, nil
 	case next.Spec.Protocol() != rev.Spec.Protocol():
 		// A request is passed on in the protocol in which it came.
-		return "", trouble{reason: "OtherProtocol", message: fmt.Sprintf("Service %q speaks %s, this Revision %s", service, next.Spec.Protocol(), rev.Spec.Protocol())}, nil
+		return "", lack{reason: "OtherProtocol", message: fmt.Sprintf("Service %q speaks %s, this Revision %s", service, next.Spec.Protocol(), rev.Spec.Protocol())}, nil
 	}
 	return name, t, nil
 }

@@ -36,8 +36,8 @@ func (t trouble) none() bool { return t.reason == "" }
 //	a container's image cannot be pulled         ResourcesAvailable   ErrImagePull, ImagePullBackOff, InvalidImageName ...
 //	a container cannot be created or started     ResourcesAvailable   CreateContainerConfigError, RunContainerError ...
 //	it cannot be scheduled                       ResourcesAvailable   Unschedulable
-func podTrouble(template *corev1.PodSpec, pods []*corev1.Pod, alwaysSchedulable bool) trouble {
-	sorted := slices.SortedFunc(slices.Values(pods), func(a, b *corev1.Pod) int {
+func podTrouble(o observation, alwaysSchedulable bool) trouble {
+	sorted := slices.SortedFunc(slices.Values(o.current()), func(a, b *corev1.Pod) int {
 		return cmp.Or(b.CreationTimestamp.Compare(a.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
 	})
 	var found trouble
@@ -45,7 +45,7 @@ func podTrouble(template *corev1.PodSpec, pods []*corev1.Pod, alwaysSchedulable 
 		if !pod.DeletionTimestamp.IsZero() || podReady(pod) {
 			continue
 		}
-		t := troubleOf(template, pod, alwaysSchedulable)
+		t := troubleOf(o, pod, alwaysSchedulable)
 		if t.container {
 			return t
 		}
@@ -56,7 +56,12 @@ func podTrouble(template *corev1.PodSpec, pods []*corev1.Pod, alwaysSchedulable 
 	return found
 }
 
-func troubleOf(template *corev1.PodSpec, pod *corev1.Pod, alwaysSchedulable bool) trouble {
+// sentence is the words of others with one full stop.
+func sentence(words string) string {
+	return strings.TrimRight(strings.TrimSpace(words), ".") + "."
+}
+
+func troubleOf(o observation, pod *corev1.Pod, alwaysSchedulable bool) trouble {
 	// The kubelet ends the containers of a pod that it evicts. That is not their fault.
 	if pod.Status.Phase == corev1.PodFailed && pod.Status.Reason != "" {
 		return trouble{reason: pod.Status.Reason, message: pod.Status.Message}
@@ -68,7 +73,7 @@ func troubleOf(template *corev1.PodSpec, pod *corev1.Pod, alwaysSchedulable bool
 			continue // it exits because the user's container did
 		}
 		if ended := endedBadly(status, notReadySince); ended != nil {
-			return trouble{container: true, reason: fmt.Sprintf("ExitCode%d", ended.ExitCode), message: exitMessage(template, status.Name, ended)}
+			return trouble{container: true, reason: fmt.Sprintf("ExitCode%d", ended.ExitCode), message: exitMessage(o, pod, status.Name, ended)}
 		}
 	}
 	for _, status := range statuses {
@@ -123,15 +128,25 @@ func endedBadly(status corev1.ContainerStatus, notReadySince time.Time) *corev1.
 	return nil
 }
 
-func exitMessage(template *corev1.PodSpec, container string, ended *corev1.ContainerStateTerminated) string {
+func exitMessage(o observation, pod *corev1.Pod, container string, ended *corev1.ContainerStateTerminated) string {
 	text := strings.TrimSpace(ended.Message)
+	var failed failedProbe
+	if o.news.pod == pod.UID && ended.ExitCode > 128 {
+		failed = o.news.probes[container]
+	}
 	switch {
+	case failed.kind != "":
+		if text = cmp.Or(failed.words, text); text != "" {
+			text = servingv1.ContainerLastWords + text
+		}
+		return fmt.Sprintf("Container failed with: container %q was ended with exit code %d, because its %s probe failed. Mend the probe, or give it more time%s",
+			container, ended.ExitCode, failed.kind, text)
 	case ended.Reason == "OOMKilled":
 		if text != "" {
 			text = servingv1.ContainerLastWords + text
 		}
-		return fmt.Sprintf("Container failed with: OOMKilled (container %q, exit code %d): it took more memory than its limit%s. Raise that limit, or let it use less.%s",
-			container, ended.ExitCode, memoryLimit(template, container), text)
+		return fmt.Sprintf("Container failed with: OOMKilled (container %q, exit code %d): it took more memory than its limit%s. Raise that limit, or let it use less%s",
+			container, ended.ExitCode, memoryLimit(o.template, container), text)
 	case text != "":
 		return servingv1.ContainerFailedWith + text
 	case ended.Reason != "" && ended.Reason != "Error":
@@ -192,7 +207,7 @@ func readyPods(pods []*corev1.Pod) int {
 // deploymentTrouble returns the trouble in the Deployment's status: pods cannot be created (quota,
 // admission), or none became ready within the progress deadline. The status lags behind: after a
 // time at zero it still shows the pods before. So a missed deadline counts only for pods that
-// existed when it passed.
+// existed when it passed, and that one of many cannot be created only if there is no other.
 func deploymentTrouble(d *appsv1.Deployment, pods []*corev1.Pod) trouble {
 	if d.Status.ObservedGeneration < d.Generation {
 		return trouble{}
@@ -200,7 +215,7 @@ func deploymentTrouble(d *appsv1.Deployment, pods []*corev1.Pod) trouble {
 	var found trouble
 	for _, c := range d.Status.Conditions {
 		switch {
-		case c.Type == appsv1.DeploymentReplicaFailure && c.Status == corev1.ConditionTrue:
+		case c.Type == appsv1.DeploymentReplicaFailure && c.Status == corev1.ConditionTrue && !slices.ContainsFunc(pods, alive):
 			return trouble{reason: c.Reason, message: c.Message}
 		case c.Type == appsv1.DeploymentProgressing && c.Status == corev1.ConditionFalse && len(pods) > 0 &&
 			!slices.ContainsFunc(pods, func(p *corev1.Pod) bool { return p.CreationTimestamp.After(c.LastUpdateTime.Time) }):

@@ -88,7 +88,7 @@ func TestPodTroubleNamesTheOneReasonAUserNeeds(t *testing.T) {
 		{why: "a pod on its way out tells nothing", pods: []*corev1.Pod{leaving}},
 	} {
 		t.Run(tt.why, func(t *testing.T) {
-			if got := podTrouble(template, tt.pods, tt.schedulable); got != tt.want {
+			if got := podTrouble(observation{template: template, pods: tt.pods}, tt.schedulable); got != tt.want {
 				t.Errorf("got %+v, want %+v", got, tt.want)
 			}
 		})

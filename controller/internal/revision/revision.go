@@ -4,7 +4,7 @@
 // Owns: a Revision's status; the Deployment, except for replicas; the PodAutoscaler's spec and
 // metadata. Reads: Revisions, their Configurations, Deployments, PodAutoscalers and pods; the
 // ConfigMaps with waiting pages and the Routes of fallback Services; HTTPRoutes; registries, for
-// digests.
+// digests; the Events of pods that hang.
 // Writes: Deployments, PodAutoscalers; the annotation of parked Revisions (park.go). Never:
 // replicas of an existing Deployment, pods, a PodAutoscaler's status.
 package revision
@@ -43,6 +43,7 @@ const Selector = names.RevisionUIDLabel
 type reconciler struct {
 	world          *reconcile.World
 	keys           *podKeys
+	looker         *looker
 	digests        *digest.Resolver
 	deployments    appslisters.DeploymentLister
 	autoscalers    autoscalinglisters.PodAutoscalerLister
@@ -66,7 +67,7 @@ func New(w *reconcile.World, tokenKey func() []byte, digests *digest.Resolver) *
 	pages := w.Kubernetes("", PageSelector).Core().V1().ConfigMaps()
 	httpRoutes := w.GatewayInformers.Gateway().V1().HTTPRoutes().Informer()
 	r := &reconciler{
-		world: w, digests: digests,
+		world: w, digests: digests, looker: newLooker(w.Kube, w.Now),
 		keys: newPodKeys(w.Kube, tokenKey, w.Now, serving.Revisions().Lister(), func(ctx context.Context, namespace string) (bool, error) {
 			list, err := w.Ebb.ServingV1().Revisions(namespace).List(ctx, metav1.ListOptions{Limit: 1})
 			return err != nil || len(list.Items) > 0, err
@@ -95,6 +96,7 @@ func New(w *reconcile.World, tokenKey func() []byte, digests *digest.Resolver) *
 	}
 	handle(serving.Revisions().Informer(), cache.ResourceEventHandlerFuncs{DeleteFunc: digests.ForgetDeleted})
 	handle(serving.Revisions().Informer(), cache.ResourceEventHandlerFuncs{DeleteFunc: r.keys.deleted})
+	handle(serving.Revisions().Informer(), cache.ResourceEventHandlerFuncs{DeleteFunc: r.looker.deleted})
 	handle(serving.Configurations().Informer(), cache.ResourceEventHandlerFuncs{UpdateFunc: func(before, after any) {
 		for _, key := range r.ofChanged(before.(*servingv1.Configuration), after.(*servingv1.Configuration)) {
 			c.Enqueue(key)
@@ -163,6 +165,9 @@ func (r *reconciler) reconcile(ctx context.Context, rev *servingv1.Revision) (ti
 		judge(rev, o, s)
 		return 0, r.refused(rev, err)
 	}
+	var look time.Duration
+	o.news, look = r.looker.look(ctx, rev, o)
+	o.hint = hint(rev, hanging(o), o.news)
 	neverStarted := couldNotStart(before, o, s)
 	// If somebody deleted the PodAutoscaler, the Revision's status still tells that the revision
 	// was up.
@@ -179,7 +184,7 @@ func (r *reconciler) reconcile(ctx context.Context, rev *servingv1.Revision) (ti
 	wait, ok := parkable(rev, o, s, r.world.Now())
 	switch {
 	case !ok || !equality.Semantic.DeepEqual(before, &rev.Status): // the write of the status causes the next reconcile
-		return 0, nil
+		return look, nil
 	case wait > 0:
 		return wait, nil
 	}
@@ -193,11 +198,9 @@ func couldNotStart(before *servingv1.RevisionStatus, o observation, s *settings.
 	if o.initialized() || readyPods(o.current()) > 0 {
 		return false
 	}
-	if !o.failing(s).none() {
-		return true
-	}
-	return len(o.current()) == 0 && (before.GetCondition(servingv1.RevisionConditionContainerHealthy).IsFalse() ||
-		before.GetCondition(servingv1.RevisionConditionResourcesAvailable).GetReason() == reasonNoProgress)
+	return !o.lasting(before, s).none() || len(o.current()) == 0 &&
+		(before.GetCondition(servingv1.RevisionConditionContainerHealthy).IsFalse() ||
+			before.GetCondition(servingv1.RevisionConditionResourcesAvailable).GetReason() == reasonNoProgress)
 }
 
 // resolve sets the digests of the images and reports whether the revision can be deployed.

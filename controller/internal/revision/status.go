@@ -33,6 +33,9 @@ type observation struct {
 	deployment *appsv1.Deployment
 	autoscaler *autoscalingv1alpha1.PodAutoscaler
 	pods       []*corev1.Pod
+	// news is of the newest pod that hangs, and hint is what that pod waits for.
+	news news
+	hint string
 }
 
 // current returns the pods that count. A pod that a node evicted or rejected, or that ended with
@@ -67,16 +70,20 @@ func (o observation) asleep() bool {
 // failing returns the trouble of a revision without a pod that is ready or asleep. While there is
 // one, requests are answered, and users need not know about the others.
 func (o observation) failing(s *settings.Snapshot) trouble {
-	if readyPods(o.current()) > 0 || o.asleep() {
-		return trouble{}
+	t := podTrouble(o, s.Deployment.PodIsAlwaysSchedulable)
+	pod := hanging(o)
+	switch {
+	case t.reason == corev1.PodReasonUnschedulable && o.news.trouble.reason == provisioning:
+		t.message = sentence(t.message) + " " + o.news.trouble.message
+	case t.none() && pod != nil && o.news.pod == pod.UID && creating(pod):
+		t = o.news.trouble
 	}
-	if t := podTrouble(o.template, o.current(), s.Deployment.PodIsAlwaysSchedulable); !t.none() {
-		return t
+	if t.none() && o.wantsPods() {
+		if t = deploymentTrouble(o.deployment, o.current()); !t.none() && o.hint != "" {
+			t.message = sentence(t.message) + " " + o.hint
+		}
 	}
-	if d := o.deployment; d != nil && d.Spec.Replicas != nil && *d.Spec.Replicas > 0 {
-		return deploymentTrouble(d, o.current())
-	}
-	return trouble{}
+	return t
 }
 
 // judge sets the Revision's conditions. They depend on the observation more than on their old
@@ -88,24 +95,23 @@ func (o observation) failing(s *settings.Snapshot) trouble {
 //	0           container's     any          any          as without it                   False ExitCode<N>
 //	0           cluster's       any          any          False with its reason           Unknown (True if it ran before)
 //	0           none            yes          any          True                            True
-//	0           none            no           inactive     False ProgressDeadlineExceeded  as it was
-//	0           none            no           else         Unknown Deploying               as it was, at first Unknown Deploying
+//	0           none            no           inactive     False ProgressDeadlineExceeded  Unknown Deploying
+//	0           none            no           else         Unknown Deploying               Unknown Deploying
+//
+// lasting says how long a trouble counts.
 func judge(rev *servingv1.Revision, o observation, s *settings.Snapshot) {
 	manager := rev.GetConditionSet().Manage(&rev.Status)
 	const resources, container = servingv1.RevisionConditionResourcesAvailable, servingv1.RevisionConditionContainerHealthy
 
-	copyActive(manager, o.autoscaler)
+	t, initialized := o.lasting(&rev.Status, s), o.initialized()
+	copyActive(manager, o)
 	tellRest(manager, restOf(rev, s))
-	t, initialized := o.failing(s), o.initialized()
 	inactive := o.autoscaler != nil &&
 		o.autoscaler.Status.GetCondition(autoscalingv1alpha1.PodAutoscalerConditionActive).IsFalse()
 
 	switch {
 	case !t.none() && !t.container:
-		// The kubelet alternates between "cannot pull" and "backs off". That is one trouble.
-		if was := manager.GetCondition(resources); !was.IsFalse() || !pulling(was.Reason) || !pulling(t.reason) {
-			manager.MarkFalse(resources, t.reason, "%s", t.message)
-		}
+		manager.MarkFalse(resources, t.reason, "%s", t.message)
 	case initialized:
 		manager.MarkTrue(resources)
 	case inactive && readyPods(o.current()) == 0:
@@ -121,10 +127,8 @@ func judge(rev *servingv1.Revision, o observation, s *settings.Snapshot) {
 		manager.MarkTrue(container)
 	case initialized:
 		// The trouble is the cluster's; see above. The container is as it was.
-	case manager.GetCondition(container).IsFalse() && manager.GetCondition(container).GetReason() != reasonContainerMissing && len(o.current()) == 0:
-		// It failed and was scaled to zero. The reason stays until a pod is ready.
 	default:
-		manager.MarkUnknown(container, reasonDeploying, "")
+		manager.MarkUnknown(container, reasonDeploying, "%s", o.hint)
 	}
 
 	setReplicas(rev, o)
@@ -157,13 +161,18 @@ func setReplicas(rev *servingv1.Revision, o observation) {
 func pulling(reason string) bool { return reason == "ErrImagePull" || reason == "ImagePullBackOff" }
 
 // copyActive copies the PodAutoscaler's Active, which does not count for Ready. The old value stays
-// until the autoscaler sets the status of a PodAutoscaler that was created again.
-func copyActive(manager apis.ConditionManager, pa *autoscalingv1alpha1.PodAutoscaler) {
+// until the autoscaler sets the status of a PodAutoscaler that was created again. While requests
+// wait, it says for what.
+func copyActive(manager apis.ConditionManager, o observation) {
+	pa := o.autoscaler
 	c := apis.Condition{Type: servingv1.RevisionConditionActive, Status: corev1.ConditionUnknown, Severity: apis.ConditionSeverityInfo,
 		Reason: reasonDeploying}
 	if pa != nil {
 		if active := pa.Status.GetCondition(autoscalingv1alpha1.PodAutoscalerConditionActive); active != nil {
 			c.Status, c.Reason, c.Message = active.Status, active.Reason, active.Message
+			if active.IsUnknown() && o.hint != "" {
+				c.Message = strings.TrimSpace(active.Message + " " + o.hint)
+			}
 		} else if manager.GetCondition(servingv1.RevisionConditionActive).IsFalse() && pa.Annotations[names.InitializedAnnotation] == "true" {
 			return
 		}
