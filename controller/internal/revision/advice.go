@@ -38,8 +38,8 @@ var advices = []struct {
 	{"Evicted", nil, "Request what the container uses, or add nodes"},
 }
 
-// advised adds what to do to the words of Kubernetes, without the last full stop: others quote it. What a container fails with is the user's to
-// know.
+// advised adds what to do to the words of Kubernetes, without the last full stop: others quote it.
+// What a container fails with is the user's to know.
 func advised(found trouble) trouble {
 	if found.none() || found.container {
 		return found

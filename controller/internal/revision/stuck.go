@@ -31,8 +31,8 @@ const (
 	mostEvents = 200
 	// looksPerSecond and looksAtOnce bound the lists of a replica.
 	looksPerSecond, looksAtOnce = 5, 20
-	// eventCounts is how long an Event counts beside the newest one. The kubelet tries again after at most
-	// two minutes, and after 25 Events of a pod writes one in five minutes.
+	// eventCounts is how long an Event counts beside the newest one. The kubelet tries again after
+	// at most two minutes, and after 25 Events of a pod writes one in five minutes.
 	eventCounts = 15 * time.Minute
 )
 

@@ -87,8 +87,8 @@ func (s *situation) play(t *testing.T, wasUp bool) *servingv1.Revision {
 
 const troubleshooting = "../../../docs/troubleshooting.md"
 
-// The table is in docs/troubleshooting.md. Each pod that does not come up has one condition that says
-// why, whether its revision was up before or not.
+// The table is in docs/troubleshooting.md. Each pod that does not come up has one condition that
+// says why, whether its revision was up before or not.
 func TestEveryPodThatDoesNotComeUpHasAReason(t *testing.T) {
 	var table strings.Builder
 	table.WriteString("| What is wrong | Condition | Reason | Message |\n|---|---|---|---|\n")
