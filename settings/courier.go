@@ -39,7 +39,7 @@ func courierKeys(c *Courier) []key {
 		{"nats-url", "", text(&c.NATS, "URL, or empty", isNATS), "Address of a NATS server with JetStream that keeps the calls, such as nats://nats.messaging:4222. Empty means the server inside the courier. After a change the courier restarts by itself."},
 		{"nats-replicas", "1", whole(&c.Replicas, 1, 5), "Copies that the servers of nats-url keep of each call."},
 		{"sync", "true", boolean(&c.Synced), "Whether a call is on the disk of the server inside the courier before it is accepted. If false, calls survive that the courier is killed, but not that its node loses power. After a change the courier restarts by itself."},
-		{"store-bytes", "8589934592", whole(&c.Bytes, 64<<20, math.MaxInt64), "Bytes of all calls, results and dead letters. Beyond it new calls are refused, and the oldest results go. After a change the courier restarts by itself."},
+		{"store-bytes", "4294967296", whole(&c.Bytes, 64<<20, math.MaxInt64), "Bytes of all calls, results and dead letters. A namespace has a share: beyond it its new calls are refused, and its oldest results go. On the disk they may take twice as much. After a change the courier restarts by itself."},
 		{"max-body", "10485760", whole(&c.MaxBody, 0, mostBody), "Largest body of a call, in bytes."},
 		{"max-result", "10485760", whole(&c.MaxResult, 0, mostBody), "Largest body of a result, in bytes. Of a larger one only the record is kept."},
 		{"queue-calls", "100000", whole(&c.QueueCalls, 1, math.MaxInt32), "Calls of one service that may wait. Beyond it calls are refused with 429."},

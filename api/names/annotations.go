@@ -170,6 +170,8 @@ var Annotations = []Annotation{
 	{Key: AsyncAnnotation, On: onRoute, Values: anyOf(string(AsyncAllowed), string(AsyncAlways), string(AsyncNever)), Default: string(AsyncAllowed),
 		Effect: "Which requests are asynchronous: those that prefer it, all, none."},
 	{Key: AsyncCallbackAnnotation, On: onRoute, Values: Values{Text: fmt.Sprintf("a URL of at most %d bytes", longestCallback)}, Default: "none", Effect: "Who gets the results."},
+	{Key: AsyncCallbackHostsAnnotation, On: onRoute, Values: Values{Text: "hosts, `*.host` or `*`, with commas"}, Default: "none",
+		Effect: "Hosts at which clients may name callbacks with `Ebb-Callback`."},
 	{Key: AsyncConcurrencyAnnotation, On: onRoute, Values: wholeNumber(1, 10000), Default: "`concurrency` in config-courier for each ready pod",
 		Effect: "Calls that are delivered at once."},
 	{Key: AsyncRateAnnotation, On: onRoute, Values: number(0.001, 1e6), Default: "none", Effect: "Calls that are delivered per second."},

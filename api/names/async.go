@@ -3,6 +3,7 @@ package names
 import (
 	"fmt"
 	"net/url"
+	"regexp"
 	"strings"
 
 	"knative.dev/pkg/apis"
@@ -12,15 +13,16 @@ import (
 
 // Annotations of a Service or Route about asynchronous calls. The courier serves them.
 const (
-	AsyncAnnotation            = "serving.ebb.dev/async"
-	AsyncCallbackAnnotation    = "serving.ebb.dev/async-callback"
-	AsyncConcurrencyAnnotation = "serving.ebb.dev/async-concurrency"
-	AsyncRateAnnotation        = "serving.ebb.dev/async-rate"
-	SchedulesAnnotation        = "serving.ebb.dev/schedules"
+	AsyncAnnotation              = "serving.ebb.dev/async"
+	AsyncCallbackAnnotation      = "serving.ebb.dev/async-callback"
+	AsyncCallbackHostsAnnotation = "serving.ebb.dev/async-callback-hosts"
+	AsyncConcurrencyAnnotation   = "serving.ebb.dev/async-concurrency"
+	AsyncRateAnnotation          = "serving.ebb.dev/async-rate"
+	SchedulesAnnotation          = "serving.ebb.dev/schedules"
 )
 
 // AsyncAnnotations are read on Services and Routes only.
-var AsyncAnnotations = []string{AsyncAnnotation, AsyncCallbackAnnotation, AsyncConcurrencyAnnotation, AsyncRateAnnotation, SchedulesAnnotation}
+var AsyncAnnotations = []string{AsyncAnnotation, AsyncCallbackAnnotation, AsyncCallbackHostsAnnotation, AsyncConcurrencyAnnotation, AsyncRateAnnotation, SchedulesAnnotation}
 
 // AsyncMode says which requests are asynchronous.
 type AsyncMode string
@@ -34,14 +36,31 @@ const (
 
 // Async is what annotations say about asynchronous calls.
 type Async struct {
-	Mode        AsyncMode
-	Callback    string
-	Concurrency int32   // 0 is not given
-	Rate        float64 // calls per second, 0 is not given
-	Schedules   []calls.Schedule
+	Mode     AsyncMode
+	Callback string
+	// CallbackHosts are those that callbacks of a client may have: a host, *.host for all below it,
+	// or * for any.
+	CallbackHosts []string
+	Concurrency   int32   // 0 is not given
+	Rate          float64 // calls per second, 0 is not given
+	Schedules     []calls.Schedule
 }
 
 const longestCallback = 2048
+
+var callbackHost = regexp.MustCompile(`^[a-z0-9_.:-]{1,253}$`)
+
+// MayCallBack reports whether a client may name a callback at a host, which has no port.
+func (a Async) MayCallBack(host string) bool {
+	host = strings.ToLower(host)
+	for _, one := range a.CallbackHosts {
+		below, wild := strings.CutPrefix(one, "*")
+		if one == host || wild && strings.HasSuffix(host, below) && host != below {
+			return true
+		}
+	}
+	return false
+}
 
 // ParseAsync reads the annotations about asynchronous calls.
 func ParseAsync(annotations map[string]string) (Async, *apis.FieldError) {
@@ -62,6 +81,16 @@ func ParseAsync(annotations map[string]string) (Async, *apis.FieldError) {
 			r.fail(apis.ErrInvalidValue(text, AsyncCallbackAnnotation, "must be a URL with http or https, without a user or a fragment"))
 		} else {
 			a.Callback = text
+		}
+	}
+	if text, given := annotations[AsyncCallbackHostsAnnotation]; given {
+		for one := range strings.SplitSeq(text, ",") {
+			one = strings.ToLower(strings.TrimSpace(one))
+			if name := strings.TrimPrefix(one, "*."); one != "*" && !callbackHost.MatchString(name) {
+				r.fail(apis.ErrInvalidValue(text, AsyncCallbackHostsAnnotation, fmt.Sprintf("%q must be a host, *.host for all below it, or * for any, without a port", one)))
+				break
+			}
+			a.CallbackHosts = append(a.CallbackHosts, one)
 		}
 	}
 	if n := r.int32(AsyncConcurrencyAnnotation); n != nil {

@@ -10,6 +10,8 @@ func TestAnnotationsOfAsynchronousCalls(t *testing.T) {
 		{AsyncAnnotation, "always", ""}, {AsyncAnnotation, "never", ""}, {AsyncAnnotation, "true", "must be allowed, always or never"},
 		{AsyncCallbackAnnotation, "https://example.com/done?a=b", ""}, {AsyncCallbackAnnotation, "gopher://x", "must be a URL"},
 		{AsyncCallbackAnnotation, "http://user:pass@x/", "must be a URL"}, {AsyncCallbackAnnotation, "/done", "must be a URL"},
+		{AsyncCallbackHostsAnnotation, "example.com, *.example.org", ""}, {AsyncCallbackHostsAnnotation, "*", ""},
+		{AsyncCallbackHostsAnnotation, "http://x/", "must be a host"}, {AsyncCallbackHostsAnnotation, "a,,b", "must be a host"},
 		{AsyncConcurrencyAnnotation, "5", ""}, {AsyncConcurrencyAnnotation, "0", "expected 1 <= 0 <= 10000"},
 		{AsyncRateAnnotation, "0.5", ""}, {AsyncRateAnnotation, "NaN", "must be a number"},
 		{SchedulesAnnotation, `[{name: a, cron: "0 8 * * *"}]`, ""}, {SchedulesAnnotation, `[{name: a, cron: "0 0 30 2 *"}]`, "no such day"},
@@ -21,5 +23,27 @@ func TestAnnotationsOfAsynchronousCalls(t *testing.T) {
 	}
 	if _, err := ParseAsync(map[string]string{AsyncAnnotation: "never", SchedulesAnnotation: `[{name: a, cron: "0 8 * * *"}]`}); err == nil {
 		t.Error("a schedule of a Service without asynchronous calls passes")
+	}
+}
+
+func TestClientsNameCallbacksAtHostsThatTheServiceAllowsOnly(t *testing.T) {
+	for hosts, want := range map[string]map[string]bool{
+		"":                         {"example.com": false},
+		"example.com, *.corp.test": {"example.com": true, "EXAMPLE.com": true, "a.example.com": false, "notexample.com": false, "a.corp.test": true, "corp.test": false, "192.0.2.1": false},
+		"*":                        {"example.com": true, "192.0.2.1": true},
+	} {
+		annotations := map[string]string{}
+		if hosts != "" {
+			annotations[AsyncCallbackHostsAnnotation] = hosts
+		}
+		a, err := ParseAsync(annotations)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for host, ok := range want {
+			if a.MayCallBack(host) != ok {
+				t.Errorf("with %q a callback at %s is allowed: %v", hosts, host, !ok)
+			}
+		}
 	}
 }

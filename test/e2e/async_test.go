@@ -81,7 +81,7 @@ func TestACallOfAServiceAtZeroIsAcceptedAtOnceAndDelivered(t *testing.T) {
 			return false, out, nil
 		}
 		c := calls[0]
-		return strings.HasSuffix(at, c.ID) && c.ID != "" && strings.HasPrefix(c.Pod, "later-00001-deployment-") && c.Status == 200 && c.Attempt == 1 &&
+		return strings.Contains(at, "/"+c.ID+".") && c.ID != "" && strings.HasPrefix(c.Pod, "later-00001-deployment-") && c.Status == 200 && c.Attempt == 1 &&
 			c.ColdMs > 0 && c.WaitedMs >= c.ColdMs/2, out, nil
 	})
 }
@@ -108,7 +108,7 @@ func TestAKilledCourierKeepsItsCalls(t *testing.T) {
 // and its result is there all the same.
 func TestACallbackToAServiceOfTheClusterIsGivenUp(t *testing.T) {
 	s := begin(t, 3*time.Minute)
-	url := s.ready("caller", service{name: "caller"}.manifest())
+	url := s.ready("caller", strings.Replace(service{name: "caller"}.manifest(), "  name: caller\n", "  name: caller\n  annotations: {serving.ebb.dev/async-callback-hosts: \"*\"}\n", 1))
 	api, err := s.Kube.CoreV1().Services("default").Get(s.ctx, "kubernetes", metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)

@@ -32,6 +32,8 @@ type Rules struct {
 	Queue    int // calls that are not completed
 	Hops     int
 	Callback string // of calls without one
+	// MayCallBack judges the host of a callback that a client names.
+	MayCallBack func(host string) bool
 }
 
 // Routes knows the Routes.
@@ -172,6 +174,10 @@ func (h *Handler) accept(w http.ResponseWriter, r *http.Request, target wire.Asy
 	case errors.Is(err, errRead):
 		refuse(w, &h.Refused.Malformed, http.StatusBadRequest, "the body could not be read")
 		return
+	case errors.Is(err, store.ErrShare):
+		w.Header().Set("Connection", "close")
+		refuse(w, &h.Refused.TooMany, http.StatusTooManyRequests, noShare)
+		return
 	case err != nil:
 		h.failed(w, r, of, err)
 		return
@@ -180,12 +186,16 @@ func (h *Handler) accept(w http.ResponseWriter, r *http.Request, target wire.Asy
 		c.Print = call.Print(c.Method, c.Path, sum)
 	}
 	fresh, err := h.Store.Add(r.Context(), c, body)
-	if !fresh && c.Body != "" && (err == nil || errors.Is(err, store.ErrOther)) {
-		h.Store.DropBody(r.Context(), c.Body)
+	if !fresh && c.Body != "" && (err == nil || errors.Is(err, store.ErrOther) || errors.Is(err, store.ErrShare)) {
+		h.Store.DropBody(r.Context(), of.Namespace, c.Body, c.Size)
 	}
 	if errors.Is(err, store.ErrOther) {
 		refuse(w, &h.Refused.Key, http.StatusUnprocessableEntity,
 			"the Idempotency-Key was sent before with another method, path or body: use a new key for each call")
+		return
+	}
+	if errors.Is(err, store.ErrShare) {
+		refuse(w, &h.Refused.TooMany, http.StatusTooManyRequests, noShare)
 		return
 	}
 	if err != nil {
@@ -203,6 +213,8 @@ func (h *Handler) accept(w http.ResponseWriter, r *http.Request, target wire.Asy
 	w.Header().Set("Preference-Applied", wire.PreferAsync)
 	w.WriteHeader(http.StatusAccepted)
 }
+
+const noShare = "the calls of this namespace that wait take its share of the store: call again when some are delivered"
 
 // failed answers a request that could not be stored.
 func (h *Handler) failed(w http.ResponseWriter, r *http.Request, of call.Service, err error) {
@@ -247,6 +259,12 @@ func (h *Handler) read(r *http.Request, of call.Service, host string, rules Rule
 	if callback != "" {
 		if err := ValidCallback(callback); err != nil {
 			return malformed("the callback " + err.Error())
+		}
+	}
+	if callback != rules.Callback {
+		if u, err := url.Parse(callback); err != nil || !rules.MayCallBack(u.Hostname()) {
+			return nil, "", &refusal{&h.Refused.Malformed, http.StatusForbidden,
+				"the service allows no callbacks at this host: its annotation serving.ebb.dev/async-callback-hosts has to name it"}
 		}
 	}
 	keys := r.Header.Values("Idempotency-Key")
@@ -321,8 +339,8 @@ func (h *Handler) body(read io.Reader, r *http.Request, c *call.Call, most int64
 		c.Size = n
 		return small.Bytes(), err
 	}
-	c.Body = call.NewID() // not the ID of the call, which a repetition has too
-	if c.Size, err = h.Store.PutBody(r.Context(), c.Body, io.MultiReader(&small, from)); err != nil {
+	c.Body = c.Namespace + "." + call.NewID() // not the ID of the call, which a repetition has too
+	if c.Size, err = h.Store.PutBody(r.Context(), c.Namespace, c.Body, io.MultiReader(&small, from)); err != nil {
 		return nil, err
 	}
 	return nil, nil

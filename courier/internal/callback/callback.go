@@ -23,6 +23,7 @@ import (
 	"ebb.dev/ebb/courier/internal/deliver"
 	"ebb.dev/ebb/courier/internal/store"
 	"ebb.dev/ebb/internal/egress"
+	"ebb.dev/ebb/internal/shares"
 	"ebb.dev/ebb/wire"
 )
 
@@ -31,6 +32,10 @@ const (
 	patience = time.Second
 	// most is how many callbacks are under way at once, mostOfOne for one namespace.
 	most, mostOfOne = 64, 8
+	// listed is how often the namespaces that have callbacks are listed, and lingers how long one
+	// without is followed.
+	listed  = 10 * time.Second
+	lingers = 10 * time.Second
 )
 
 // Caller calls the callbacks.
@@ -44,8 +49,9 @@ type Caller struct {
 	Log    *slog.Logger
 
 	client *http.Client
+	slots  *shares.Pool // callbacks under way
 	mu     sync.Mutex
-	of     map[string]int // callbacks under way by namespace
+	of     map[string]bool // namespaces that are followed
 }
 
 // Client returns the client with which callbacks are called.
@@ -62,22 +68,83 @@ func Client(allowed egress.Rule) *http.Client {
 
 // Run calls until ctx is done.
 func (c *Caller) Run(ctx context.Context) error {
-	c.client, c.of = Client(c.Allowed), map[string]int{}
+	c.client, c.slots, c.of = Client(c.Allowed), shares.New(most), map[string]bool{}
 	defer c.client.CloseIdleConnections()
-	slots := make(chan struct{}, most)
+	var group sync.WaitGroup
+	defer group.Wait()
+	start := func(namespace string) {
+		if ctx.Err() == nil && c.enter(namespace) {
+			group.Go(func() { c.follow(ctx, namespace) })
+		}
+	}
+	added := make(chan string, 1)
+	c.Store.Called = func(namespace string) {
+		select {
+		case added <- namespace:
+		default: // it is found when they are listed
+		}
+	}
+	list := time.NewTicker(listed)
+	defer list.Stop()
+	for {
+		namespaces, err := c.Store.Calling(ctx)
+		if err != nil && ctx.Err() == nil {
+			c.Log.Warn("callbacks were not listed", "error", err)
+		}
+		for _, one := range namespaces {
+			start(one)
+		}
+		for more := true; more; {
+			select {
+			case <-ctx.Done():
+				return nil
+			case one := <-added:
+				start(one)
+			case <-list.C:
+				more = false
+			}
+		}
+	}
+}
+
+// enter reports whether nobody follows a namespace yet.
+func (c *Caller) enter(namespace string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.of[namespace] {
+		return false
+	}
+	c.of[namespace] = true
+	return true
+}
+
+// follow calls the callbacks of one namespace until there are none for a while.
+func (c *Caller) follow(ctx context.Context, namespace string) {
+	defer func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		delete(c.of, namespace)
+	}()
+	slots := make(chan struct{}, mostOfOne)
 	var group sync.WaitGroup
 	defer group.Wait()
 	var source *store.Queue
-	for ctx.Err() == nil {
+	for idle := time.Duration(0); ctx.Err() == nil && idle < lingers; {
+		var got bool
 		var err error
 		if source == nil {
-			source, err = c.Store.Callbacks(ctx)
+			source, err = c.Store.Callbacks(ctx, namespace)
 		}
 		if err == nil {
-			err = c.next(ctx, source, slots, &group)
+			got, err = c.next(ctx, namespace, source, slots, &group)
 		}
-		if err != nil && ctx.Err() == nil {
-			c.Log.Warn("callbacks were not fetched", "error", err)
+		switch {
+		case got:
+			idle = 0
+		case err == nil:
+			idle += patience
+		case ctx.Err() == nil:
+			c.Log.Warn("callbacks were not fetched", "namespace", namespace, "error", err)
 			source = nil
 			select {
 			case <-ctx.Done():
@@ -85,49 +152,38 @@ func (c *Caller) Run(ctx context.Context) error {
 			}
 		}
 	}
-	return nil
 }
 
-// next begins the callbacks that come within a moment.
-func (c *Caller) next(ctx context.Context, source *store.Queue, slots chan struct{}, group *sync.WaitGroup) error {
+// next begins a callback that comes within a moment.
+func (c *Caller) next(ctx context.Context, namespace string, source *store.Queue, slots chan struct{}, group *sync.WaitGroup) (got bool, err error) {
 	select {
 	case slots <- struct{}{}:
 	case <-ctx.Done():
-		return nil
+		return false, nil
+	}
+	leave := func() {
+		c.slots.Give(namespace, 1)
+		<-slots
+	}
+	if err := c.slots.Wait(ctx, namespace, 1); err != nil {
+		<-slots
+		return false, nil
 	}
 	messages, err := source.Wait(patience)
 	if err != nil {
-		<-slots
-		return err
+		leave()
+		return false, err
 	}
 	one, ok := <-messages.Messages()
 	if !ok {
-		<-slots
-		return nil
+		leave()
+		return false, nil
 	}
 	group.Go(func() {
-		defer func() { <-slots }()
+		defer leave()
 		c.one(ctx, one)
 	})
-	return nil
-}
-
-func (c *Caller) enter(namespace string) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.of[namespace] >= mostOfOne {
-		return false
-	}
-	c.of[namespace]++
-	return true
-}
-
-func (c *Caller) leave(namespace string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.of[namespace]--; c.of[namespace] == 0 {
-		delete(c.of, namespace)
-	}
+	return true, nil
 }
 
 // one calls one callback.
@@ -143,13 +199,6 @@ func (c *Caller) one(ctx context.Context, message store.Message) {
 	}
 	attempts, pauses, hops := c.Rules()
 	attempt := int(about.NumDelivered)
-	if !c.enter(of.Namespace) {
-		// The namespace's others wait for slow ones. It does not count as much as an attempt, but
-		// it counts, so that they do not wait for ever.
-		_ = message.NakWithDelay(pauses.After(min(attempt, 3), 0, rand.Float64()))
-		return
-	}
-	defer c.leave(of.Namespace)
 	err = errors.New("too many asynchronous calls led to it")
 	if of.Hops+1 < hops {
 		err = c.send(ctx, of)
@@ -157,7 +206,7 @@ func (c *Caller) one(ctx context.Context, message store.Message) {
 	switch {
 	case err == nil:
 		c.Counts.Called.Add(1)
-		_ = message.Ack()
+		_ = c.Store.DoneCallback(message)
 	case ctx.Err() != nil:
 		_ = message.Nak()
 	case attempt >= attempts || errors.Is(err, egress.ErrAddress) || errors.Is(err, store.ErrNone) || of.Hops+1 >= hops:
@@ -171,7 +220,7 @@ func (c *Caller) one(ctx context.Context, message store.Message) {
 func (c *Caller) giveUp(message store.Message, service string, why error) {
 	c.Counts.Uncalled.Add(1)
 	c.Log.Warn("a callback is given up", "service", service, "error", why)
-	_ = message.Ack()
+	_ = c.Store.DoneCallback(message)
 }
 
 // send posts the result of a call to its callback.

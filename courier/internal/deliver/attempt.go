@@ -45,7 +45,7 @@ func (m *Manager) deliver(of call.Service, message store.Message, rules Rules) {
 			m.again(message, call.Backoff{First: patience, Longest: time.Minute}.After(attempt, 0, 1), err)
 			return
 		}
-		_ = message.Ack()
+		_ = m.Store.Done(message)
 		return
 	}
 	began := time.Now()
@@ -161,11 +161,11 @@ func (m *Manager) done(ctx context.Context, c *call.Call, message store.Message)
 			return false
 		}
 	}
-	if err := message.Ack(); err != nil {
+	if err := m.Store.Done(message); err != nil {
 		return false // it comes again, and its result is found
 	}
 	if c.Body != "" {
-		m.Store.DropBody(ctx, c.Body)
+		m.Store.DropBody(ctx, c.Namespace, c.Body, c.Size)
 	}
 	return true
 }
@@ -226,7 +226,7 @@ func (m *Manager) send(ctx context.Context, c *call.Call, small []byte, attempt 
 		return nil, fmt.Errorf("wait for memory for the answer: %w", err)
 	}
 	got.takes = takes
-	return got, m.keep(ctx, response.Body, rules.MaxResult, got)
+	return got, m.keep(ctx, c.Namespace, response.Body, rules.MaxResult, got)
 }
 
 // waited reports whether the response says that its request waited for a pod.
@@ -253,7 +253,7 @@ func (l *limited) Read(p []byte) (int, error) {
 
 // keep reads the body of an answer: a small one to memory, a large one to the store, one that is
 // too large to nowhere. The service has answered, so the call is not repeated because of that.
-func (m *Manager) keep(ctx context.Context, from io.Reader, most int64, got *answer) error {
+func (m *Manager) keep(ctx context.Context, namespace string, from io.Reader, most int64, got *answer) error {
 	from = &limited{from, most}
 	var small bytes.Buffer
 	n, err := small.ReadFrom(io.LimitReader(from, store.Inline+1))
@@ -262,8 +262,15 @@ func (m *Manager) keep(ctx context.Context, from io.Reader, most int64, got *ans
 		return nil
 	}
 	if err == nil {
-		got.stored = call.NewID()
-		got.size, err = m.Store.PutBody(ctx, got.stored, io.MultiReader(&small, from))
+		for m.Store.Crowded(namespace, most) && m.Store.MakeRoom(ctx, namespace) {
+		}
+		got.stored = namespace + "." + call.NewID()
+		got.size, err = m.Store.PutBody(ctx, namespace, got.stored, io.MultiReader(&small, from))
+	}
+	if errors.Is(err, store.ErrShare) {
+		m.Counts.Oversized.Add(1)
+		got.stored, got.size, got.reason = "", 0, "its namespace has no share left of the room for large results"
+		return nil
 	}
 	if errors.Is(err, errOversized) {
 		m.Counts.Oversized.Add(1)

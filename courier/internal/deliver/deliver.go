@@ -151,6 +151,9 @@ func (m *Manager) list(ctx context.Context) {
 			m.Log.Warn("calls have no queue", "service", of.String(), "error", err)
 		}
 	}
+	if err := m.Store.Settle(ctx, depths, time.Now()); err != nil {
+		m.Log.Warn("what namespaces have waiting was not stored", "error", err)
+	}
 	for _, of := range m.found(depths) {
 		if err := m.Store.Remove(ctx, of); err != nil {
 			m.Log.Warn("an empty queue was not removed", "error", err)

@@ -228,7 +228,7 @@ func (t acceptance) Rules(target wire.AsyncTarget) (accept.Rules, bool) {
 		return accept.Rules{}, false
 	}
 	s := t.Settings.Load().Courier
-	return accept.Rules{MaxBody: s.MaxBody, Queue: int(s.QueueCalls), Hops: int(s.Hops), Callback: r.Async.Callback}, true
+	return accept.Rules{MaxBody: s.MaxBody, Queue: int(s.QueueCalls), Hops: int(s.Hops), Callback: r.Async.Callback, MayCallBack: r.Async.MayCallBack}, true
 }
 
 // local reports whether the host is one of the namespace's inside the cluster.

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"ebb.dev/ebb/courier/internal/call"
@@ -124,57 +123,6 @@ func (s *Store) Orphans(ctx context.Context, known []Depth) (out []call.Service,
 
 // CallOf reads the call of a message.
 func CallOf(m Message) (*call.Call, error) { return call.Decode(m.Headers().Get(headerOf)) }
-
-// AddCallback lets the callback of a call that ended be called.
-func (s *Store) AddCallback(ctx context.Context, c *call.Call) error {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
-	m := &nats.Msg{Subject: subject(callbacks, c.Service, c.ID), Header: nats.Header{headerOf: {call.Encode(c)}}}
-	if _, err := s.js.PublishMsg(ctx, m, jetstream.WithExpectLastSequencePerSubject(0)); err != nil && !exists(err) {
-		return fmt.Errorf("store the callback of call %s of %s: %w", c.ID, c.Service, err)
-	}
-	return nil
-}
-
-// Callbacks returns the queue of all callbacks.
-func (s *Store) Callbacks(ctx context.Context) (*Queue, error) {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
-	consumer, err := s.js.CreateOrUpdateConsumer(ctx, callbacks, jetstream.ConsumerConfig{Durable: "callbacks", AckPolicy: jetstream.AckExplicitPolicy,
-		AckWait: 4 * ackWait, MaxAckPending: mostPending})
-	if err != nil {
-		return nil, fmt.Errorf("make the queue of callbacks: %w", err)
-	}
-	return &Queue{consumer}, nil
-}
-
-// Trim keeps the newest results of each namespace that has more than most.
-func (s *Store) Trim(ctx context.Context, most int) error {
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
-	defer cancel()
-	info, err := s.found.Info(ctx)
-	if err != nil || info.State.Msgs <= uint64(most) {
-		return err
-	}
-	info, err = s.found.Info(ctx, jetstream.WithSubjectFilter(subjects[results]+".>"))
-	if err != nil {
-		return fmt.Errorf("list the results: %w", err)
-	}
-	count := map[string]int{}
-	for one, n := range info.State.Subjects {
-		if parts := strings.Split(one, "."); len(parts) == 5 {
-			count[parts[2]] += int(n)
-		}
-	}
-	for namespace, n := range count {
-		if n > most {
-			if err := s.found.Purge(ctx, jetstream.WithPurgeSubject(subjects[results]+"."+namespace+".>"), jetstream.WithPurgeKeep(uint64(most))); err != nil {
-				return fmt.Errorf("remove results of namespace %s: %w", namespace, err)
-			}
-		}
-	}
-	return nil
-}
 
 // Remember keeps a small value, such as when a schedule was due last; Recall returns it.
 func (s *Store) Remember(ctx context.Context, key string, value []byte) error {

@@ -11,11 +11,11 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
@@ -23,6 +23,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"ebb.dev/ebb/courier/internal/call"
+	"ebb.dev/ebb/internal/shares"
 )
 
 // Names of the streams. Each subject ends in <namespace>.<service>.<id>.
@@ -38,8 +39,8 @@ const (
 // subjects begin the subjects of each stream.
 var subjects = map[string]string{calls: "ebb.calls", results: "ebb.results", dead: "ebb.dead", callbacks: "ebb.callbacks", state: "ebb.state"}
 
-// shares are the parts of Options.Bytes, in percent.
-var shares = map[string]int64{calls: 35, bodies: 38, results: 20, dead: 5, callbacks: 1, state: 1}
+// parts are those of Options.Bytes, in percent.
+var parts = map[string]int64{calls: 35, bodies: 38, results: 20, dead: 5, callbacks: 1, state: 1}
 
 // headerOf is the header of a message that holds the Call or Record. Its data is the body.
 const headerOf = "Ebb-Call"
@@ -50,8 +51,6 @@ const (
 	// ackWait is how long a call is left alone whose attempt does not say that it goes on: as long
 	// as calls wait that were under way when the courier was killed.
 	ackWait = 15 * time.Second
-	// mostPending is how many calls of one service are under way or wait for their next attempt.
-	mostPending = 5000
 	// timeout bounds a question to JetStream.
 	timeout = 5 * time.Second
 	// syncs is how often the server inside writes to the disk what is not waited for.
@@ -82,6 +81,9 @@ type Store struct {
 	// Stored is called with the service of each call that JetStream has, before it is on the disk.
 	Stored func(call.Service)
 
+	// Called is called with the namespace of each callback that is stored.
+	Called func(namespace string)
+
 	starts []time.Time // of couriers, the newest last
 	server *server.Server
 	conn   *nats.Conn
@@ -90,7 +92,12 @@ type Store struct {
 	calls  jetstream.Stream
 	found  jetstream.Stream // results
 	disk   *disk            // nil if nothing is synced
-	keep   time.Duration    // of results
+
+	held          *held // of calls
+	results, dead *ledger
+	large         *shares.Pool // bytes of large bodies
+	callbacks     *shares.Pool // bytes of callbacks
+	calling       sync.Map     // namespaces that have a queue of callbacks
 }
 
 // ErrNone is returned for what is not stored.
@@ -101,7 +108,7 @@ var ErrOther = errors.New("another call has its idempotency key")
 
 // Open starts or connects to the server and makes the streams what they are to be.
 func Open(ctx context.Context, o Options) (*Store, error) {
-	s := &Store{keep: o.Results}
+	s := &Store{}
 	var err error
 	if o.URL == "" {
 		s.server, s.conn, err = inside(o)
@@ -121,6 +128,10 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		err = s.started(ctx, time.Now(), o.Queue)
 	}
 	if err != nil {
+		s.Close()
+		return nil, err
+	}
+	if err := s.count(ctx); err != nil {
 		s.Close()
 		return nil, err
 	}
@@ -168,7 +179,13 @@ func outside(o Options) (*nats.Conn, error) {
 }
 
 func (s *Store) streams(ctx context.Context, o Options) (err error) {
-	limit := func(name string) int64 { return o.Bytes / 100 * shares[name] }
+	limit := func(name string) int64 { return o.Bytes / 100 * parts[name] }
+	// What is counted stays below what JetStream refuses.
+	pool := func(name string) *shares.Pool { return shares.New(limit(name) / 20 * 19) }
+	s.held = &held{pool: pool(calls), touched: map[string]time.Time{}}
+	s.large, s.callbacks = pool(bodies), pool(callbacks)
+	s.results = &ledger{keep: o.Results, pool: pool(results), drop: s.forgetBody, of: map[string][]entry{}}
+	s.dead = &ledger{keep: o.Dead, pool: pool(dead), drop: s.forgetBody, of: map[string][]entry{}}
 	for name, subject := range subjects {
 		config := jetstream.StreamConfig{Name: name, Subjects: []string{subject + ".>"}, Storage: jetstream.FileStorage, MaxBytes: limit(name),
 			Discard: jetstream.DiscardNew, AllowDirect: true, Replicas: max(o.Replicas, 1), MaxMsgSize: 1 << 20}
@@ -190,7 +207,9 @@ func (s *Store) streams(ctx context.Context, o Options) (err error) {
 		case calls:
 			s.calls = stream
 		case results:
-			s.found = stream
+			s.found, s.results.stream = stream, stream
+		case dead:
+			s.dead.stream = stream
 		}
 	}
 	// A body is no longer of use when neither its call nor its result can be there.
@@ -266,6 +285,15 @@ func (s *Store) Add(ctx context.Context, c *call.Call, body []byte) (fresh bool,
 		options = append(options, jetstream.WithExpectLastSequencePerSubject(0))
 	}
 	m := &nats.Msg{Subject: subject(calls, c.Service, c.ID), Header: nats.Header{headerOf: {call.Encode(c)}}, Data: body}
+	takes := cost(m.Header, len(m.Data))
+	if !s.held.take(c.Namespace, takes) {
+		return false, ErrShare
+	}
+	defer func() {
+		if !fresh {
+			s.held.give(c.Namespace, takes)
+		}
+	}()
 	if _, err := s.js.PublishMsg(ctx, m, options...); err != nil {
 		if !c.Keyed || !exists(err) {
 			return false, fmt.Errorf("store call %s of %s: %w", c.ID, c.Service, err)
@@ -281,7 +309,7 @@ func (s *Store) Add(ctx context.Context, c *call.Call, body []byte) (fresh bool,
 	}
 	if s.disk != nil { // for a repeated one, too: the first may not be on the disk yet
 		if err := s.disk.sync(ctx); err != nil {
-			return false, fmt.Errorf("store call %s of %s: %w", c.ID, c.Service, err)
+			return fresh, fmt.Errorf("store call %s of %s: %w", c.ID, c.Service, err)
 		}
 	}
 	return fresh, nil
@@ -323,7 +351,8 @@ func (s *Store) Finish(ctx context.Context, r *call.Record, body []byte) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	m := &nats.Msg{Subject: subject(results, r.Service, r.ID), Header: nats.Header{headerOf: {call.Encode(r)}}, Data: body}
-	if _, err := s.js.PublishMsg(ctx, m); err != nil {
+	e := entry{cost: cost(m.Header, len(m.Data)), body: r.Body, size: r.Size}
+	if err := s.add(ctx, s.results, r.Namespace, m, e); err != nil {
 		return fmt.Errorf("store the result of call %s of %s: %w", r.ID, r.Service, err)
 	}
 	return nil
@@ -346,38 +375,14 @@ func (s *Store) Bury(ctx context.Context, m jetstream.Msg, reason string) error 
 	_, rest, _ := strings.Cut(m.Subject(), ".")
 	_, rest, _ = strings.Cut(rest, ".")
 	letter := &nats.Msg{Subject: subjects[dead] + "." + rest, Header: nats.Header{headerOf: {m.Headers().Get(headerOf)}, "Ebb-Reason": {reason}}, Data: m.Data()}
-	if _, err := s.js.PublishMsg(ctx, letter); err != nil {
+	e := entry{cost: cost(letter.Header, len(letter.Data))}
+	if c, err := CallOf(m); err == nil {
+		e.body, e.size = c.Body, c.Size
+	}
+	if err := s.add(ctx, s.dead, namespaceOf(m.Subject()), letter, e); err != nil {
 		return fmt.Errorf("store the dead letter of %s: %w", m.Subject(), err)
 	}
 	return nil
-}
-
-// PutBody keeps a large body while it is read.
-func (s *Store) PutBody(ctx context.Context, id string, from io.Reader) (int64, error) {
-	info, err := s.bodies.Put(ctx, jetstream.ObjectMeta{Name: id}, from)
-	if err != nil {
-		return 0, fmt.Errorf("store body %s: %w", id, err)
-	}
-	return int64(info.Size), nil
-}
-
-// Body reads a large body.
-func (s *Store) Body(ctx context.Context, id string) (io.ReadCloser, error) {
-	body, err := s.bodies.Get(ctx, id)
-	if errors.Is(err, jetstream.ErrObjectNotFound) {
-		return nil, ErrNone
-	}
-	if err != nil {
-		return nil, fmt.Errorf("read body %s: %w", id, err)
-	}
-	return body, nil
-}
-
-// DropBody removes a large body. If that fails, it goes when it is old.
-func (s *Store) DropBody(ctx context.Context, id string) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout)
-	defer cancel()
-	_ = s.bodies.Delete(ctx, id)
 }
 
 // Health asks whether JetStream serves. After its disk was full it does not, until the process is

@@ -81,7 +81,7 @@ func open(t *testing.T, dir string, service http.Handler, allowed egress.Rule, c
 	client := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, network, behind.Listener.Addr().String())
 	}}, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
-	w := &world{t: t, store: kept, accepts: accept.Rules{MaxBody: 11 << 20, Queue: 1000, Hops: 3},
+	w := &world{t: t, store: kept, accepts: accept.Rules{MaxBody: 11 << 20, Queue: 1000, Hops: 3, MayCallBack: func(host string) bool { return host != "forbidden.example" }},
 		delivers: deliver.Rules{Concurrency: 10, Attempts: 4, Backoff: call.Backoff{First: 10 * time.Millisecond, Longest: 50 * time.Millisecond},
 			Timeout: time.Minute, Queue: time.Hour, MaxResult: 11 << 20, UID: target.UID}}
 	if change != nil {
@@ -248,6 +248,7 @@ func TestWhatIsTooMuchOrMalformedIsRefusedBeforeThe202(t *testing.T) {
 		"large headers":                  {[]string{"X", strings.Repeat("x", 70<<10)}, 431},
 		"a callback that is no URL":      {[]string{wire.HeaderCallback, "ftp://x"}, 400},
 		"a callback with a password":     {[]string{wire.HeaderCallback, "http://a:b@x/"}, 400},
+		"a callback at another host":     {[]string{wire.HeaderCallback, "http://forbidden.example/"}, 403},
 		"a long key":                     {[]string{"Idempotency-Key", strings.Repeat("x", 300)}, 400},
 		"an empty key":                   {[]string{"Idempotency-Key", ""}, 400},
 		"a loop":                         {[]string{wire.HeaderHops, "3"}, 508},
