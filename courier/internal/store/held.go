@@ -44,7 +44,7 @@ func (h *held) touch(namespace string) {
 	h.touched[namespace], h.changed = time.Now(), true
 }
 
-// restore takes over what was remembered, in proportion to what the stream really has.
+// restore takes over what was remembered.
 func (s *Store) restore(ctx context.Context) error {
 	info, err := s.calls.Info(ctx)
 	if err != nil || info.State.Msgs == 0 {
