@@ -38,7 +38,7 @@ func TestAWaitingRequestCostsAboutWhatIsAccounted(t *testing.T) {
 		{"heads of 60 KiB", 100, func(t *testing.T, w *world, many int) { waitHTTP1(t, w, many, field, false) }, 60 << 10},
 		{"small heads over TLS", 200, func(t *testing.T, w *world, many int) { waitHTTP1(t, w, many, "", true) }, 12 << 10},
 		{"heads of 60 KiB over TLS", 100, func(t *testing.T, w *world, many int) { waitHTTP1(t, w, many, field, true) }, 60 << 10},
-		{"HTTP/2 with 100 KiB of body", 100, func(t *testing.T, w *world, many int) { waitHTTP2(t, w, many, 50, 100<<10, false) }, 100 << 10},
+		{"HTTP/2 with 60 KiB of body", 100, func(t *testing.T, w *world, many int) { waitHTTP2(t, w, many, 50, 60<<10, false) }, 60 << 10},
 		{"HTTP/2, a connection each", 200, func(t *testing.T, w *world, many int) { waitHTTP2(t, w, many, 1, 0, false) }, 12 << 10},
 		{"HTTP/2 over TLS, a connection each", 200, func(t *testing.T, w *world, many int) { waitHTTP2(t, w, many, 1, 0, true) }, 12 << 10},
 	} {
@@ -159,7 +159,7 @@ func waitHTTP2(t *testing.T, w *world, many, each, size int, encrypted bool) (fr
 func TestABodyThatArrivesWhileItsRequestWaitsIsBounded(t *testing.T) {
 	w := newWorld(t, hold.Bounds{PerRevisionBytes: 1 << 20})
 	w.revision(backends.Info{})
-	framers := waitHTTP2(t, w, 50, 50, 200<<10, false)
+	framers := waitHTTP2(t, w, 50, 50, 60<<10, false) // a stream that waits has a window of 64 KiB
 	answered, decoder := map[uint32]bool{}, hpack.NewDecoder(4096, nil)
 	for framer := framers[0]; len(answered) < 20; {
 		frame, err := framer.ReadFrame()
