@@ -125,11 +125,17 @@ func (p *preparation) put(rule gatewayv1.HTTPRouteRule, place int) {
 }
 
 // RetainParents returns want with the parents that the HTTPRoutes have, too: another gateway may
-// never serve the hosts, and the present ones do. They go when the gateways of want follow.
+// never serve the hosts, and the present ones do. They go when the gateways of want follow. A parent
+// that another one of want has is given up at once, as for a redirect to https.
 func RetainParents(have map[string]*gatewayv1.HTTPRoute, want []*gatewayv1.HTTPRoute) (second []*gatewayv1.HTTPRoute, retained bool) {
+	var taken []gatewayv1.ParentReference
+	for _, w := range want {
+		taken = append(taken, w.Spec.ParentRefs...)
+	}
 	for _, w := range want {
 		if h, live := have[w.Name]; live {
-			if all := parents(h.Spec.ParentRefs, w.Spec.ParentRefs); len(all) > len(w.Spec.ParentRefs) && len(all) <= maxParents {
+			gone := parents(h.Spec.ParentRefs, taken)[len(taken):]
+			if all := slices.Concat(w.Spec.ParentRefs, gone); len(all) > len(w.Spec.ParentRefs) && len(all) <= maxParents {
 				w, retained = w.DeepCopy(), true
 				w.Spec.ParentRefs = all
 			}
