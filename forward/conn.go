@@ -326,7 +326,7 @@ func (c *conn) reject(err *syntaxError) headOutcome {
 	c.srv.rejected.Add(1)
 	c.clock = time.Now()
 	c.req.begin(c.clock)
-	c.res = Result{}
+	c.res, c.endBy = Result{}, time.Time{}
 	c.machine.Init(exchange.Traits{})
 	status := err.status
 	if status == 502 {

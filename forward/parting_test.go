@@ -215,3 +215,19 @@ func TestAClientThatDoesNotReadKeepsNothing(t *testing.T) {
 		t.Error("the request is not over")
 	}
 }
+
+// The time that an earlier answer had is not that of a later refusal on the connection.
+func TestARefusalHasATimeOfItsOwn(t *testing.T) {
+	s := &Server{Handler: &policy{}}
+	s.init()
+	client, server := net.Pipe()
+	defer client.Close()
+	c := newConn(s, server, nil)
+	c.prepare()
+	c.endBy = past
+	go func() {
+		defer server.Close()
+		c.reject(errSlowHead)
+	}()
+	await(t, client, "HTTP/1.1 408 ")
+}

@@ -216,3 +216,23 @@ func TestAClientCannotChooseABackend(t *testing.T) {
 		t.Errorf("%d spare rules, values %v", spares, values)
 	}
 }
+
+// A former parent stays until the new one serves, unless another HTTPRoute takes it, as a redirect
+// to https does.
+func TestAFormerParentStaysUnlessItIsTaken(t *testing.T) {
+	to := func(name string, parents ...string) *gatewayv1.HTTPRoute {
+		route := &gatewayv1.HTTPRoute{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		for _, p := range parents {
+			route.Spec.ParentRefs = append(route.Spec.ParentRefs, gatewayv1.ParentReference{Name: gatewayv1.ObjectName(p)})
+		}
+		return route
+	}
+	have := byName([]*gatewayv1.HTTPRoute{to("host", "old")})
+	if second, retained := RetainParents(have, []*gatewayv1.HTTPRoute{to("host", "new")}); !retained || len(second[0].Spec.ParentRefs) != 2 {
+		t.Errorf("the former parent is gone: %+v", second[0].Spec.ParentRefs)
+	}
+	second, retained := RetainParents(have, []*gatewayv1.HTTPRoute{to("host", "new"), to("redirect", "old")})
+	if retained || len(second[0].Spec.ParentRefs) != 1 {
+		t.Errorf("a parent that the redirect takes stays: %+v", second[0].Spec.ParentRefs)
+	}
+}
