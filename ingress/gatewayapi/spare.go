@@ -125,8 +125,8 @@ func (p *preparation) put(rule gatewayv1.HTTPRouteRule, place int) {
 }
 
 // RetainParents returns want with the parents that the HTTPRoutes have, too: another gateway may
-// never serve the hosts, and the present ones do. They go when the gateways of want follow. A parent
-// that another one of want has is given up at once, as for a redirect to https.
+// never serve the hosts, and the present ones do. They go when the gateways of want follow. A
+// parent that another one of want has is given up at once, as for a redirect to https.
 func RetainParents(have map[string]*gatewayv1.HTTPRoute, want []*gatewayv1.HTTPRoute) (second []*gatewayv1.HTTPRoute, retained bool) {
 	var taken []gatewayv1.ParentReference
 	for _, w := range want {
