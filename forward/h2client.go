@@ -409,7 +409,15 @@ func (s *h2client) goAway(f *http2.GoAwayFrame) {
 	c.mu.Unlock()
 }
 
-func (s *h2client) badStream(uint32) error { return nil }
+// badStream handles a malformed frame. An upstream opens no streams.
+func (s *h2client) badStream(id uint32) error {
+	s.c.mu.Lock()
+	defer s.c.mu.Unlock()
+	if id%2 == 0 || id > s.c.maxID {
+		return h2Fail(http2.ErrCodeProtocol, "a malformed frame of a stream that was not opened")
+	}
+	return nil
+}
 
 // ended handles the end of the connection: its streams are lost.
 func (s *h2client) ended(err error) {

@@ -31,7 +31,6 @@ const (
 	h2ReadFrame      = 16 << 10 // the largest frame that a peer may send: RFC 9113's default
 	h2SoftBacklog    = 64 << 10 // with more unwritten bytes, no data is taken from queues
 	h2HardBacklog    = 2 << 20  // with more unwritten bytes, the connection is closed
-	h2GoneStreams    = 256      // streams that were reset here and whose late frames are ignored
 )
 
 // h2windows are what a peer may send before it is forwarded.
@@ -95,10 +94,9 @@ type h2conn struct {
 	maxFrame      int
 	maxStreams    uint32 // the peer's
 	windows       h2windows
-	left, owed    int64  // what the peer may send, and what was credited but not announced
-	maxID         uint32 // the newest stream
-	gone          map[uint32]struct{}
-	goneOrder     []uint32
+	left, owed    int64   // what the peer may send, and what was credited but not announced
+	maxID         uint32  // the newest stream
+	gone          *h2gone // nil before it is needed
 	payer         *h2half // its account pays for the connection
 	charged       int64
 	stalled       int64 // of these, while the peer does not read
@@ -240,7 +238,7 @@ func (c *h2conn) step(handed *bool) (keep bool, err error) {
 		c.peer.partialHead(false)
 	}
 	if err != nil {
-		return true, c.readError(err)
+		return true, c.badFrame(&fh, err)
 	}
 	if bounded {
 		c.readUntil(time.Time{})
@@ -270,7 +268,7 @@ func (c *h2conn) step(handed *bool) (keep bool, err error) {
 		c.peer.goAway(f)
 	case *http2.PriorityFrame:
 		if f.StreamDep == f.StreamID {
-			return true, c.badStream(f.StreamID, http2.ErrCodeProtocol)
+			return true, c.badFrame(f, http2.StreamError{StreamID: f.StreamID, Code: http2.ErrCodeProtocol})
 		}
 	case *http2.PushPromiseFrame:
 		return true, h2Fail(http2.ErrCodeProtocol, "PUSH_PROMISE although it was switched off")
@@ -296,13 +294,26 @@ func (c *h2conn) closeLocked() {
 	c.nc.SetReadDeadline(c.closesAt)
 }
 
-// readError handles an error of the Framer. An error of a stream resets it, and the connection goes
-// on.
-func (c *h2conn) readError(err error) error {
+// badFrame handles an error of the Framer in a frame. An error of a stream resets it, and the
+// connection goes on. Only a head can open a stream, so others need one that was opened.
+func (c *h2conn) badFrame(f http2.Frame, err error) error {
 	var stream http2.StreamError
-	if errors.As(err, &stream) {
-		return c.badStream(stream.StreamID, stream.Code)
+	if !errors.As(err, &stream) {
+		return c.readError(err)
 	}
+	if f.Header().Type != http2.FrameHeaders {
+		c.mu.Lock()
+		_, err := c.streamLocked(f)
+		c.mu.Unlock()
+		if err != nil {
+			return err
+		}
+	}
+	return c.badStream(stream.StreamID, stream.Code)
+}
+
+// readError returns how the connection ends.
+func (c *h2conn) readError(err error) error {
 	var code http2.ConnectionError
 	switch {
 	case errors.As(err, &code):
@@ -346,23 +357,6 @@ func (c *h2conn) checkBacklog() error {
 		return h2Fail(http2.ErrCodeEnhanceYourCalm, "too much is waiting to be read")
 	}
 	return nil
-}
-
-// forgetLocked records a stream that was reset here. Frames that its peer sent before it knew are
-// ignored.
-func (c *h2conn) forgetLocked(id uint32) {
-	if c.gone == nil {
-		c.gone = map[uint32]struct{}{}
-	}
-	if _, ok := c.gone[id]; ok {
-		return
-	}
-	if len(c.goneOrder) >= h2GoneStreams {
-		delete(c.gone, c.goneOrder[0])
-		c.goneOrder = append(c.goneOrder[:0], c.goneOrder[1:]...)
-	}
-	c.gone[id] = struct{}{}
-	c.goneOrder = append(c.goneOrder, id)
 }
 
 // removeLocked removes a stream from the connection. Its queue is dropped and credited to its

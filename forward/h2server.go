@@ -126,7 +126,7 @@ func (s *h2server) headers(f *http2.MetaHeadersFrame) (keep bool, err error) {
 		return true, nil
 	}
 	if id <= c.maxID {
-		_, ours := c.gone[id]
+		ours := c.gone.ours(id)
 		c.mu.Unlock()
 		if ours {
 			return true, nil
@@ -183,7 +183,7 @@ func (s *h2server) data(f *http2.DataFrame) error {
 		return c.badStream(f.StreamID, code)
 	case h == nil:
 		c.mu.Lock()
-		_, ours := c.gone[f.StreamID]
+		ours := c.gone.ours(f.StreamID)
 		unserved := s.final && f.StreamID > s.finalID
 		c.mu.Unlock()
 		if ours || unserved {
