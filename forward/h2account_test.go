@@ -2,6 +2,7 @@ package forward
 
 import (
 	"bytes"
+	"errors"
 	"io"
 	"net/http"
 	"sync/atomic"
@@ -94,4 +95,71 @@ func TestHTTP2NoAccountIsTakenFromAfterItsRequest(t *testing.T) {
 		t.Errorf("%d bytes were taken from the account of a request that was over", n)
 	}
 	go io.Copy(io.Discard, r.c)
+}
+
+// spent is an Account that has no room any more once something was given back: what a body that was
+// held gives back when it is sent is gone before it can wait at the upstream.
+type spent struct {
+	purse
+	spends atomic.Bool
+}
+
+func (a *spent) Give(n int64) {
+	a.purse.Give(n)
+	a.spends.Store(true)
+}
+
+// A deferred body that is sent, because the upstream asks for it or because enough time has passed,
+// and for which there is no room in the queue to the upstream, ends with 503. It must not lose its
+// rest and wait for a timer.
+func TestHTTP2ADeferredBodyWithoutRoomIsRejected(t *testing.T) {
+	for name, asks := range map[string]bool{"the upstream asks for it": true, "it was deferred for long enough": false} {
+		t.Run(name, func(t *testing.T) {
+			reset := make(chan http2.ErrCode, 1)
+			backend := h2rawBackend(t, []http2.Setting{{ID: http2.SettingInitialWindowSize, Val: 0}}, func(_ int, r *h2raw, f http2.Frame) bool {
+				switch f := f.(type) {
+				case *http2.MetaHeadersFrame:
+					if asks {
+						r.headers(f.StreamID, false, ":status", "100")
+					}
+				case *http2.DataFrame:
+					t.Errorf("the upstream got %d bytes without a window", len(f.Data()))
+				case *http2.RSTStreamFrame:
+					reset <- f.ErrCode
+				}
+				return true
+			})
+			account := &spent{}
+			account.full = func(int64) bool { return account.spends.Load() }
+			addr, p := proxyTo(t, backend, nil)
+			p.done = make(chan Result, 1)
+			forward := p.admit
+			p.admit = func(r *Request) Decision {
+				if err := r.Charge(account, 0); err != nil {
+					t.Error(err)
+				}
+				r.DeferBody(time.Hour)
+				if !asks {
+					r.DeferBody(100 * time.Millisecond)
+				}
+				r.Timeouts.Total = 20 * time.Second
+				return forward(r)
+			}
+			r := dialH2raw(t, addr)
+			r.headers(1, false, aPost...)
+			r.fr.WriteData(1, false, make([]byte, 1000))
+			if got := r.outcome(1); got != "503" {
+				t.Errorf("the client got %s", got)
+			}
+			if res := <-p.done; res.Cause != UpstreamFailed || !errors.As(res.Err, &fullError{}) {
+				t.Errorf("the result is %+v", res)
+			}
+			if code := <-reset; code != http2.ErrCodeCancel {
+				t.Errorf("the upstream's stream was reset with %s", code)
+			}
+			if n := account.used.Load(); n != 0 {
+				t.Errorf("%d bytes were not given back", n)
+			}
+		})
+	}
 }
