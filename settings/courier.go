@@ -35,7 +35,7 @@ const mostBody = 100 << 20
 
 func courierKeys(c *Courier) []key {
 	return []key{
-		{"enabled", "false", boolean(&c.Enabled), "Whether Routes lead requests with Prefer: respond-async to the courier. config/courier sets it."},
+		{"enabled", "false", boolean(&c.Enabled), "Whether Routes lead the asynchronous requests of Services that ask for it to the courier, and schedules are followed. config/courier sets it."},
 		{"nats-url", "", text(&c.NATS, "URL, or empty", isNATS), "Address of a NATS server with JetStream that keeps the calls, such as nats://nats.messaging:4222. Empty means the server inside the courier. After a change the courier restarts by itself."},
 		{"nats-replicas", "1", whole(&c.Replicas, 1, 5), "Copies that the servers of nats-url keep of each call."},
 		{"sync", "true", boolean(&c.Synced), "Whether a call is on the disk of the server inside the courier before it is accepted. If false, calls survive that the courier is killed, but not that its node loses power. After a change the courier restarts by itself."},

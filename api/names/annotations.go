@@ -167,7 +167,7 @@ var Annotations = []Annotation{
 
 	{Key: RolloutDurationAnnotation, Older: []string{RolloutDurationAnnotationAlt}, On: onRoute, Values: duration(0, longest, true),
 		Default: "`rollout-duration` in config-network", Effect: "Time over which traffic moves to a new latest revision."},
-	{Key: AsyncAnnotation, On: onRoute, Values: anyOf(string(AsyncAllowed), string(AsyncAlways), string(AsyncNever)), Default: string(AsyncAllowed),
+	{Key: AsyncAnnotation, On: onRoute, Values: anyOf(string(AsyncAllowed), string(AsyncAlways), string(AsyncNever)), Default: string(AsyncNever),
 		Effect: "Which requests are asynchronous: those that prefer it, all, none."},
 	{Key: AsyncCallbackAnnotation, On: onRoute, Values: Values{Text: fmt.Sprintf("a URL of at most %d bytes", longestCallback)}, Default: "none", Effect: "Who gets the results."},
 	{Key: AsyncCallbackHostsAnnotation, On: onRoute, Values: Values{Text: "hosts, `*.host` or `*`, with commas"}, Default: "none",

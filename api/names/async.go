@@ -29,9 +29,10 @@ type AsyncMode string
 
 // Values of AsyncAnnotation.
 const (
-	AsyncAllowed AsyncMode = "allowed" // those that prefer it; the default
+	AsyncAllowed AsyncMode = "allowed" // those that prefer it
 	AsyncAlways  AsyncMode = "always"  // all
-	AsyncNever   AsyncMode = "never"   // none
+	// AsyncNever is the default: Prefer: respond-async and the path of results are the program's.
+	AsyncNever AsyncMode = "never"
 )
 
 // Async is what annotations say about asynchronous calls.
@@ -65,7 +66,7 @@ func (a Async) MayCallBack(host string) bool {
 // ParseAsync reads the annotations about asynchronous calls.
 func ParseAsync(annotations map[string]string) (Async, *apis.FieldError) {
 	r := &reader{annotations: annotations}
-	a := Async{Mode: AsyncAllowed}
+	a := Async{Mode: AsyncNever}
 	if text, given := annotations[AsyncAnnotation]; given {
 		switch mode := AsyncMode(text); mode {
 		case AsyncAllowed, AsyncAlways, AsyncNever:
@@ -103,8 +104,6 @@ func ParseAsync(annotations map[string]string) (Async, *apis.FieldError) {
 		list, err := calls.Parse(text)
 		if err != nil {
 			r.fail(apis.ErrInvalidValue("schedules", SchedulesAnnotation, err.Error()))
-		} else if len(list) > 0 && a.Mode == AsyncNever {
-			r.fail(apis.ErrInvalidValue("schedules", SchedulesAnnotation, "needs asynchronous calls, which "+AsyncAnnotation+" switches off"))
 		} else {
 			a.Schedules = list
 		}

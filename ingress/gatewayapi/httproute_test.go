@@ -55,7 +55,7 @@ func cases() map[string]plan.Input {
 	add("async", func(in *plan.Input) {
 		in.TagHeader = true
 		in.Targets["blue"] = []plan.Share{{Revision: "hello-00003", Percent: 100}}
-		in.Async = &plan.Async{Namespace: "knative-serving", UID: "route-uid"}
+		in.Async = &plan.Async{Namespace: "knative-serving", UID: "route-uid", Preferred: true}
 	})
 	add("async-always", func(in *plan.Input) {
 		in.Async = &plan.Async{Namespace: "knative-serving", UID: "route-uid", Always: true}

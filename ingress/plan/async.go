@@ -9,7 +9,7 @@ import (
 // async adds the rules by which requests of a target reach the courier:
 //
 //	the path of results                      -> courier
-//	Prefer: respond-async, or any request    -> courier
+//	Prefer: respond-async, or any request    -> courier, if the Service asks for it
 //	what the courier delivers                -> the target, if any request is asynchronous
 //	everything else                          -> the target
 //
@@ -30,11 +30,14 @@ func (in *Input) async(name string, rules []Rule, visibility Visibility) []Rule 
 	for i := range rules {
 		rules[i].Remove = []string{wire.HeaderAsyncDelivery, wire.HeaderAsyncTarget}
 	}
-	if !in.Async.Always {
-		courier.Match = &Header{wire.HeaderPrefer, wire.PreferAsync}
-		return append([]Rule{results, courier}, rules...)
-	}
 	out := []Rule{results}
+	if !in.Async.Always {
+		if in.Async.Preferred {
+			courier.Match = &Header{wire.HeaderPrefer, wire.PreferAsync}
+			out = append(out, courier)
+		}
+		return append(out, rules...)
+	}
 	last := len(rules) - 1
 	if visibility == ClusterLocal {
 		delivery := rules[last]

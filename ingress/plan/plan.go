@@ -75,7 +75,8 @@ type Input struct {
 type Async struct {
 	Namespace string // of the courier
 	UID       string // of the Route
-	Always    bool   // all requests, and not only those that prefer it
+	Preferred bool   // requests that prefer it
+	Always    bool   // all requests
 }
 
 // Plan is what the gateways do for one Route.

@@ -18,6 +18,12 @@ import (
 	"ebb.dev/ebb/test/internal/faults"
 )
 
+// asynchronous is the manifest of a Service that takes requests with Prefer: respond-async.
+func asynchronous(name, more string) string {
+	return strings.Replace(service{name: name}.manifest(), "  name: "+name+"\n",
+		"  name: "+name+"\n  annotations: {serving.ebb.dev/async: allowed"+more+"}\n", 1)
+}
+
 // later asks for an asynchronous response and returns the URL of its result.
 func (s *story) later(url string, headers ...string) string {
 	s.Helper()
@@ -65,7 +71,7 @@ func (s *story) ended(at string) (record string) {
 // "May I send work to a service that sleeps, and come back for the result?"
 func TestACallOfAServiceAtZeroIsAcceptedAtOnceAndDelivered(t *testing.T) {
 	s := begin(t, 3*time.Minute)
-	url := s.readyAtZero("later", service{name: "later"}.manifest())
+	url := s.readyAtZero("later", asynchronous("later", ""))
 	began := time.Now()
 	at := s.later(url)
 	t.Logf("accepted after %v", time.Since(began))
@@ -89,7 +95,7 @@ func TestACallOfAServiceAtZeroIsAcceptedAtOnceAndDelivered(t *testing.T) {
 // "What if the courier is killed?" Its container is; its calls are on its disk.
 func TestAKilledCourierKeepsItsCalls(t *testing.T) {
 	s := beginAlone(t, 4*time.Minute)
-	url := s.readyAtZero("kept", service{name: "kept"}.manifest())
+	url := s.readyAtZero("kept", asynchronous("kept", ""))
 	var calls []string
 	for range 20 {
 		calls = append(calls, s.later(url))
@@ -108,7 +114,7 @@ func TestAKilledCourierKeepsItsCalls(t *testing.T) {
 // and its result is there all the same.
 func TestACallbackToAServiceOfTheClusterIsGivenUp(t *testing.T) {
 	s := begin(t, 3*time.Minute)
-	url := s.ready("caller", strings.Replace(service{name: "caller"}.manifest(), "  name: caller\n", "  name: caller\n  annotations: {serving.ebb.dev/async-callback-hosts: \"*\"}\n", 1))
+	url := s.ready("caller", asynchronous("caller", `, serving.ebb.dev/async-callback-hosts: "*"`))
 	api, err := s.Kube.CoreV1().Services("default").Get(s.ctx, "kubernetes", metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)

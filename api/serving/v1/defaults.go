@@ -72,10 +72,12 @@ func SetUserInfo(meta, old *metav1.ObjectMeta, user string, specUnchanged func()
 		set(names.LastModifierAnnotation, user)
 		return
 	}
-	// A replacement need not repeat what Ebb wrote.
+	// What Ebb wrote stays, whatever a manifest says: an export has the names of another cluster.
 	for _, key := range []string{names.CreatorAnnotation, names.LastModifierAnnotation} {
-		if _, ok := meta.Annotations[key]; !ok && old.Annotations[key] != "" {
-			set(key, old.Annotations[key])
+		if stored, known := old.Annotations[key]; known {
+			set(key, stored)
+		} else {
+			delete(meta.Annotations, key)
 		}
 	}
 	if !specUnchanged() {

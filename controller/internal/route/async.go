@@ -20,10 +20,10 @@ func (r *reconciler) async(route *servingv1.Route, s *settings.Snapshot) *plan.A
 		return nil
 	}
 	a, _ := names.ParseAsync(route.Annotations) // admission refused errors
-	if a.Mode == names.AsyncNever {
+	if a.Mode == names.AsyncNever && len(a.Schedules) == 0 {
 		return nil
 	}
-	return &plan.Async{Namespace: r.system, UID: string(route.UID), Always: a.Mode == names.AsyncAlways}
+	return &plan.Async{Namespace: r.system, UID: string(route.UID), Preferred: a.Mode == names.AsyncAllowed, Always: a.Mode == names.AsyncAlways}
 }
 
 // grantAgain is how often a grant is made again that somebody may have deleted.

@@ -63,12 +63,14 @@ func TestOnlyARouteNamesATarget(t *testing.T) {
 	} {
 		target := good
 		c.change(&target)
-		if _, ok := table(nil).Acceptance().Rules(target); ok != c.want {
+		if _, ok := table(map[string]string{names.AsyncAnnotation: "allowed"}).Acceptance().Rules(target); ok != c.want {
 			t.Errorf("%s: %v", what, ok)
 		}
 	}
-	if _, ok := table(map[string]string{names.AsyncAnnotation: "never"}).Acceptance().Rules(good); ok {
-		t.Error("a Route that is never called asynchronously has rules")
+	for _, annotations := range []map[string]string{nil, {names.AsyncAnnotation: "never"}} {
+		if _, ok := table(annotations).Acceptance().Rules(good); ok {
+			t.Errorf("a Route that asks for no asynchronous requests has rules (%v)", annotations)
+		}
 	}
 }
 

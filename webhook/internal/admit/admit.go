@@ -210,7 +210,7 @@ func (j *judge) validateEarly(_ *http.Request, request *admissionv1.AdmissionReq
 
 func (j *judge) validate(r *http.Request, request *admissionv1.AdmissionRequest) answer {
 	a, k := j.judge(request)
-	if a.refused != nil || k == nil || k.template == nil || request.DryRun == nil || !*request.DryRun || j.DryRun == nil {
+	if a.refused != nil || k == nil || !isDryRun(request, *k) || j.DryRun == nil {
 		return a
 	}
 	template, parent, err := k.template(request.Object.Raw)
@@ -224,10 +224,17 @@ func (j *judge) validate(r *http.Request, request *admissionv1.AdmissionRequest)
 	}
 	defer j.dry.leave(from)
 	if err := j.DryRun(r.Context(), request.Namespace, parent, template); err != nil {
-		failed := apis.ErrGeneric(fmt.Sprintf("dry run failed with %v", err), "spec.template")
-		a.refused = fmt.Errorf("validation callback failed: %w", failed)
+		a.refused = fmt.Errorf("%s%w", dryRunFailed, apis.ErrGeneric(fmt.Sprintf("dry run failed with %v", err), "spec.template"))
 	}
 	return a
+}
+
+// dryRunFailed begins each refusal of a template by a dry run, whatever the reason: clients look
+// for it (Knative's contract, admission).
+const dryRunFailed = "validation callback failed: "
+
+func isDryRun(request *admissionv1.AdmissionRequest, k kind) bool {
+	return k.template != nil && request.DryRun != nil && *request.DryRun
 }
 
 // judge applies the kind's own rules. The kind is nil when there was nothing to judge.
@@ -251,6 +258,9 @@ func (j *judge) judge(request *admissionv1.AdmissionRequest) (answer, *kind) {
 	}
 	if errs := problems.Filter(apis.ErrorLevel); errs != nil {
 		a.refused = fmt.Errorf("validation failed: %w", errs)
+		if isDryRun(request, k) {
+			a.refused = fmt.Errorf("%s%w", dryRunFailed, a.refused)
+		}
 	}
 	return a, &k
 }

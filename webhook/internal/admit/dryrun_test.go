@@ -94,3 +94,22 @@ func TestADryRunAsksForThePodWithItsLabelsAndCreatesNothing(t *testing.T) {
 		t.Errorf("%+v, %d pods in all", r.Result, len(created))
 	}
 }
+
+// Clients look for these words, whatever the reason (Knative's contract).
+func TestARefusedDryRunOfATemplateSaysThatTheCallbackFailed(t *testing.T) {
+	h := handler(t, nil, nil)
+	request := requestFor(t, `apiVersion: serving.knative.dev/v1
+kind: Service
+metadata: {name: hello}
+spec: {template: {spec: {containers: [{image: a, name: Not_A_Name}]}}}
+`)
+	for _, dry := range []bool{false, true} {
+		request.DryRun = &dry
+		for _, path := range []string{PathEarly, PathValidation} {
+			r := ask(t, h, path, request)
+			if r.Allowed || strings.HasPrefix(r.Result.Message, "validation callback failed: ") != dry || !strings.Contains(r.Result.Message, "validation failed: ") {
+				t.Errorf("dry run %v, %s: %+v", dry, path, r.Result)
+			}
+		}
+	}
+}

@@ -1,11 +1,9 @@
 package admit
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 
-	jsonmerge "gopkg.in/evanphx/json-patch.v4"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"knative.dev/pkg/apis"
 
@@ -120,22 +118,4 @@ func decode[T any](c change) (*T, rules.Request[T], error) {
 		}
 	}
 	return object, request, nil
-}
-
-// merge carries the difference between before and after over to original. What the Go types do not
-// know (fields of a newer Kubernetes in the open parts of the schema) stays as the user wrote it,
-// unless it stands in a list that the defaults changed.
-func merge(original, before, after []byte) ([]byte, error) {
-	if bytes.Equal(before, after) {
-		return original, nil
-	}
-	difference, err := jsonmerge.CreateMergePatch(before, after)
-	if err != nil {
-		return nil, fmt.Errorf("compare with defaults: %w", err)
-	}
-	merged, err := jsonmerge.MergePatch(original, difference)
-	if err != nil {
-		return nil, fmt.Errorf("apply defaults: %w", err)
-	}
-	return merged, nil
 }
