@@ -56,10 +56,21 @@ func (s *DomainMappingStatus) MarkDomainClaimed() {
 	domainMappingConditions().Manage(s).MarkTrue(DomainMappingConditionDomainClaimed)
 }
 
-// MarkDomainClaimNotOwned says that the domain belongs to another namespace.
-func (s *DomainMappingStatus) MarkDomainClaimNotOwned() {
+// MarkDomainClaimNotOwned says that the domain belongs to another namespace, so that the gateways
+// lead nothing of it here.
+func (s *DomainMappingStatus) MarkDomainClaimNotOwned(domain, namespace string) {
+	domainMappingConditions().Manage(s).MarkFalse(DomainMappingConditionIngressReady, ReasonDomainAlreadyClaimed,
+		"The domain belongs to namespace %q.", namespace)
 	domainMappingConditions().Manage(s).MarkFalse(DomainMappingConditionDomainClaimed, ReasonDomainAlreadyClaimed,
-		"The domain name is already in use by another namespace.")
+		"ClusterDomainClaim %q gives the domain to namespace %q.", domain, namespace)
+}
+
+// MarkDomainNotClaimable says that the domain is one of another namespace's hosts, which is not
+// claimed automatically.
+func (s *DomainMappingStatus) MarkDomainNotClaimable(domain, namespace string) {
+	domainMappingConditions().Manage(s).MarkFalse(DomainMappingConditionDomainClaimed, ReasonDomainAlreadyClaimed,
+		"The settings config-domain and domain-template give %q to namespace %q, so no ClusterDomainClaim is made for it. "+
+			"A cluster administrator can make one.", domain, namespace)
 }
 
 // MarkDomainClaimMissing says that nobody claimed the domain and that claims are not made

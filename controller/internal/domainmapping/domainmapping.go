@@ -2,8 +2,9 @@
 //
 // Owns: a DomainMapping's status and HTTPRoutes, the ClusterDomainClaims that it created. Reads:
 // DomainMappings, ClusterDomainClaims, the objects that mappings refer to, the HTTPRoutes of
-// Routes; the gateways, by probes. Writes: what it owns. Never: maps a domain that another
-// namespace has claimed; routes to another namespace.
+// Routes, Namespaces; the gateways, by probes. Writes: what it owns. Never: maps a domain that
+// another namespace has claimed, or that the settings give to a Route there; routes to another
+// namespace.
 package domainmapping
 
 import (
@@ -15,12 +16,12 @@ import (
 	"strings"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
+	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
 	"knative.dev/pkg/apis"
 	duckv1 "knative.dev/pkg/apis/duck/v1"
@@ -33,7 +34,6 @@ import (
 	listers "ebb.dev/ebb/api/client/listers/serving/v1"
 	ebb "ebb.dev/ebb/api/client/versioned"
 	"ebb.dev/ebb/api/names"
-	networkingv1alpha1 "ebb.dev/ebb/api/networking/v1alpha1"
 	servingv1 "ebb.dev/ebb/api/serving/v1"
 	"ebb.dev/ebb/api/serving/v1beta1"
 	"ebb.dev/ebb/controller/internal/apply"
@@ -57,6 +57,8 @@ type reconciler struct {
 	httpRoutes    gatewaylisters.HTTPRouteLister
 	certificates  *certificate.Keeper
 	listeners     *gateway.Listeners
+	hosts         gateway.Hosts
+	namespaces    corelisters.NamespaceLister
 	prober        *ready.Prober
 }
 
@@ -76,6 +78,7 @@ func New(w *reconcile.World) *reconcile.Controller {
 	r := &reconciler{
 		kube: w.Kube, ebb: w.Ebb, gateways: w.Gateways, settings: w.Settings, clusterDomain: w.ClusterDomain,
 		services: serving.Services().Lister(), routes: serving.Routes().Lister(), claims: claims.Lister(), httpRoutes: httpRoutes.Lister(),
+		namespaces: w.Kubernetes("", "").Core().V1().Namespaces().Lister(),
 	}
 	err := mappings.AddIndexers(cache.Indexers{
 		byReference: func(object any) ([]string, error) {
@@ -97,6 +100,7 @@ func New(w *reconcile.World) *reconcile.Controller {
 	}.Controller()
 	r.certificates = certificate.NewKeeper(w, c, certificate.Concerns(mappings, "DomainMapping"))
 	r.listeners = gateway.NewListeners(w, c, "DomainMapping")
+	r.hosts = gateway.NewHosts(w, r.listeners)
 	r.prober = gateway.NewProber(w, c)
 
 	find := func(index, value string) (keys []reconcile.Key) {
@@ -128,6 +132,14 @@ func New(w *reconcile.World) *reconcile.Controller {
 		return keys
 	})
 	c.Watch(httpRoutes.Informer(), reconcile.ControllerOf("DomainMapping"))
+	c.Watch(httpRoutes.Informer(), func(object any) (keys []reconcile.Key) {
+		if h, ok := object.(*gatewayv1.HTTPRoute); ok {
+			for _, host := range h.Spec.Hostnames {
+				keys = append(keys, find(byDomain, string(host))...)
+			}
+		}
+		return keys
+	})
 	c.Watch(httpRoutes.Informer(), func(object any) []reconcile.Key {
 		m := object.(metav1.Object)
 		if route := m.GetLabels()[names.RouteLabel]; route != "" {
@@ -147,11 +159,18 @@ func (r *reconciler) reconcile(ctx context.Context, dm *v1beta1.DomainMapping) (
 	}
 	s := r.settings.Load()
 
-	claimed, err := r.claim(ctx, dm, s)
-	if err != nil || !claimed {
+	if yielded, err := r.yield(ctx, dm, s); err != nil || yielded {
 		return 0, err
 	}
+	claimed, again, err := r.claim(ctx, dm, s)
+	if err != nil || !claimed {
+		return again, err
+	}
 	status.MarkDomainClaimed()
+	if c := status.GetCondition(v1beta1.DomainMappingConditionIngressReady); c.GetReason() == gateway.ReasonHostTaken ||
+		c.GetReason() == v1beta1.ReasonDomainAlreadyClaimed {
+		status.MarkIngressNotConfigured() // the domain is the mapping's again
+	}
 
 	secret, redirect, err := r.secure(ctx, dm, s)
 	if bad := new(apis.FieldError); errors.As(err, &bad) {
@@ -187,53 +206,6 @@ func (r *reconciler) reconcile(ctx context.Context, dm *v1beta1.DomainMapping) (
 	mapping := gatewayapi.Mapping{Host: dm.Name, Namespace: dm.Namespace, Target: target, Service: dm.Spec.Ref.Name, Rules: rules,
 		TLSSecret: secret, Redirect: redirect}
 	return again, r.expose(ctx, dm, mapping, s)
-}
-
-// claim reports whether the domain belongs to the mapping's namespace, and creates the claim if
-// that is allowed.
-func (r *reconciler) claim(ctx context.Context, dm *v1beta1.DomainMapping, s *settings.Snapshot) (bool, error) {
-	claim, err := r.claims.Get(dm.Name)
-	if apierrors.IsNotFound(err) {
-		if !s.Network.AutoCreateClusterDomainClaims {
-			dm.Status.MarkDomainClaimMissing(dm.Namespace, dm.Name)
-			return false, nil
-		}
-		claim = &networkingv1alpha1.ClusterDomainClaim{ObjectMeta: metav1.ObjectMeta{Name: dm.Name},
-			Spec: networkingv1alpha1.ClusterDomainClaimSpec{Namespace: dm.Namespace}}
-		api := r.ebb.NetworkingV1alpha1().ClusterDomainClaims()
-		made, err := api.Create(ctx, claim, metav1.CreateOptions{})
-		if apierrors.IsAlreadyExists(err) {
-			made, err = api.Get(ctx, dm.Name, metav1.GetOptions{}) // somebody was faster; it counts for which namespace
-		}
-		if err != nil {
-			dm.Status.MarkDomainClaimFailed(fmt.Sprintf("The ClusterDomainClaim cannot be created: %v", err))
-			return false, fmt.Errorf("create ClusterDomainClaim %s: %w", dm.Name, err)
-		}
-		claim = made
-	} else if err != nil {
-		return false, err
-	}
-	if claim.Spec.Namespace != dm.Namespace {
-		dm.Status.MarkDomainClaimNotOwned()
-		return false, nil
-	}
-	return true, nil
-}
-
-// finalize removes the listener, and the claim if claims are created automatically.
-func (r *reconciler) finalize(ctx context.Context, dm *v1beta1.DomainMapping) error {
-	s := r.settings.Load()
-	if err := gateway.Unlisten(ctx, r.gateways, r.listeners.Holding(s.Gateway.External, dm.Name), dm.Name); err != nil {
-		return err
-	}
-	if !s.Network.AutoCreateClusterDomainClaims {
-		return nil
-	}
-	claim, found, err := apply.Found(r.claims.Get(dm.Name))
-	if err != nil || !found || claim.Spec.Namespace != dm.Namespace {
-		return err
-	}
-	return apply.Delete(ctx, r.ebb.NetworkingV1alpha1().ClusterDomainClaims(), "ClusterDomainClaim", claim, metav1.DeleteOptions{})
 }
 
 // rules returns the rules that the Route of the target has for it inside the cluster. waiting means

@@ -41,9 +41,10 @@ var (
 const domain = "shop.example.org"
 
 type stage struct {
-	t     *testing.T
-	store *apiservertest.Store
-	ebb   ebb.Interface
+	t        *testing.T
+	store    *apiservertest.Store
+	ebb      ebb.Interface
+	settings *settings.Store
 }
 
 // remove deletes the mapping as a user does: it goes once its finalizer is gone.
@@ -64,8 +65,12 @@ func (s *stage) put(resource schema.GroupResource, version, kind string, object 
 	s.store.Put(resource, &unstructured.Unstructured{Object: content})
 }
 
-func set(t *testing.T, network map[string]string) *stage {
+// set starts the reconciler. What is put by before is in its caches from the first reconcile on.
+func set(t *testing.T, network map[string]string, before ...func(*apiservertest.Store)) *stage {
 	store, config := apiservertest.Start(t)
+	for _, put := range before {
+		put(store)
+	}
 	policy.Enforce(t, store, "controller")
 	snapshot, err := settings.Parse(map[string]map[string]string{settings.NetworkName: network})
 	if err != nil {
@@ -75,7 +80,8 @@ func set(t *testing.T, network map[string]string) *stage {
 	if err != nil {
 		t.Fatal(err)
 	}
-	world := reconcile.NewWorld(clients, settings.NewStore(snapshot), record.NewFakeRecorder(1000),
+	live := settings.NewStore(snapshot)
+	world := reconcile.NewWorld(clients, live, record.NewFakeRecorder(1000),
 		slog.New(slog.DiscardHandler), "knative-serving", "cluster.local")
 	controller := New(world)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -90,7 +96,7 @@ func set(t *testing.T, network map[string]string) *stage {
 			t.Error(err)
 		}
 	})
-	return &stage{t, store, clients.Ebb}
+	return &stage{t, store, clients.Ebb, live}
 }
 
 func (s *stage) claim(namespace string) {
@@ -160,7 +166,7 @@ func TestADomainNeedsAClaimOfItsNamespace(t *testing.T) {
 	s.until("no claim, no mapping", is("DomainClaimed", "False DomainAlreadyClaimed"))
 	s.claim("other")
 	s.until("a claim of another namespace", func(dm *v1beta1.DomainMapping) bool {
-		return strings.Contains(dm.Status.GetCondition("DomainClaimed").GetMessage(), "another namespace")
+		return strings.Contains(dm.Status.GetCondition("DomainClaimed").GetMessage(), `gives the domain to namespace "other"`)
 	})
 	s.claim("ns")
 	s.until("claimed", is("DomainClaimed", "True"))

@@ -130,7 +130,7 @@ func (r *reconciler) listen(ctx context.Context, dm *v1beta1.DomainMapping, m ga
 // certificate any more, or a ListenerSet has the listener. The HTTPRoutes do not use it any more
 // then.
 func (r *reconciler) unlisten(ctx context.Context, m gatewayapi.Mapping, g settings.Gateway) error {
-	held := r.listeners.Holding(g.External, m.Host)
+	held := r.listeners.Holding(g.External, m.Host, m.Namespace)
 	if m.TLSSecret != "" {
 		needed := onGateways(g)
 		held = slices.DeleteFunc(held, func(one settings.GatewayRef) bool {

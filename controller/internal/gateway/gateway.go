@@ -1,10 +1,10 @@
 // Package gateway is what the reconcilers of Routes and DomainMappings share: they find gateway
 // pods, probe them, write HTTPRoutes, and add listeners to Gateways.
 //
-// Owns: which namespaces may add listeners to a Gateway; else it writes for the owner that it is
-// called for. Reads: HTTPRoutes, ListenerSets, the Services and EndpointSlices of gateways. Writes:
-// HTTPRoutes, ListenerSets, HTTPS listeners and allowedListeners of Gateways, ReferenceGrants.
-// Never: changes a listener of somebody else.
+// Owns: who has a host; which namespaces may add listeners to a Gateway; else it writes for the
+// owner that it is called for. Reads: HTTPRoutes, ListenerSets, the Services and EndpointSlices of
+// gateways. Writes: HTTPRoutes, ListenerSets, HTTPS listeners and allowedListeners of Gateways,
+// ReferenceGrants. Never: changes a listener of somebody else.
 package gateway
 
 import (

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
@@ -86,9 +87,35 @@ func (l *Listeners) Prune(ctx context.Context, owner apply.Object, sets []*unstr
 	return apply.Prune(ctx, l.kind.Client(owner.GetNamespace()), "ListenerSet", owner, l.kind.List(owner.GetNamespace(), labels.SelectorFromSet(mine)), wanted)
 }
 
-// Holding lists the Gateways whose own listeners include one for host.
-func (l *Listeners) Holding(on []settings.GatewayRef, host string) []settings.GatewayRef {
-	return l.with(on, host, func(*gatewayv1.Listener) bool { return true })
+// remove deletes the ListenerSets of owner that its HTTPRoute hangs at.
+func (l *Listeners) remove(ctx context.Context, owner apply.Object, h *gatewayv1.HTTPRoute) error {
+	for _, p := range h.Spec.ParentRefs {
+		if p.Kind == nil || *p.Kind != "ListenerSet" {
+			continue
+		}
+		have, found := l.kind.Get(owner.GetNamespace(), string(p.Name))
+		if !found || !metav1.IsControlledBy(have, owner) {
+			continue
+		}
+		if err := apply.Delete(ctx, l.kind.Client(owner.GetNamespace()), "ListenerSet", have, metav1.DeleteOptions{}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Holding lists the Gateways whose own listeners include one for host with a certificate in the
+// namespace.
+func (l *Listeners) Holding(on []settings.GatewayRef, host, namespace string) []settings.GatewayRef {
+	return l.with(on, host, func(one *gatewayv1.Listener) bool { return of(one, namespace) })
+}
+
+// of reports whether the certificate of a listener is in the namespace. The listeners of a host
+// have one name, whoever has the host, and the last one who had it must not remove the next one's.
+func of(one *gatewayv1.Listener, namespace string) bool {
+	return one.TLS != nil && slices.ContainsFunc(one.TLS.CertificateRefs, func(ref gatewayv1.SecretObjectReference) bool {
+		return ref.Namespace != nil && string(*ref.Namespace) == namespace
+	})
 }
 
 // Lacking lists the Gateways whose own listeners do not include this one yet.

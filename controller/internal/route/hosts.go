@@ -3,44 +3,29 @@ package route
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/tools/cache"
+	"k8s.io/apimachinery/pkg/labels"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"ebb.dev/ebb/api/names"
 	servingv1 "ebb.dev/ebb/api/serving/v1"
-	"ebb.dev/ebb/controller/internal/apply"
+	"ebb.dev/ebb/controller/internal/gateway"
 	"ebb.dev/ebb/controller/internal/reconcile"
 	"ebb.dev/ebb/ingress/plan"
+	"ebb.dev/ebb/settings"
 )
 
-const (
-	byHost = "host"
-	// reasonHostTaken is the reason of IngressReady if a Route of another namespace has a host.
-	reasonHostTaken = "HostTaken"
-	// hostAgain is the interval at which a Route looks whether the other one still has the host.
-	hostAgain = 30 * time.Second
-)
+// hostAgain is the interval at which a Route looks whether somebody else still has its host.
+const hostAgain = 30 * time.Second
 
-// indexByHost indexes the HTTPRoutes of Routes by their hosts.
-func indexByHost(informer cache.SharedIndexInformer) cache.Indexer {
-	err := informer.AddIndexers(cache.Indexers{byHost: func(object any) (hosts []string, _ error) {
-		h, ok := object.(*gatewayv1.HTTPRoute)
-		if !ok || h.Labels[names.RouteLabel] == "" || metav1.GetControllerOfNoCopy(h) == nil {
-			return nil, nil
-		}
-		for _, host := range h.Spec.Hostnames {
-			hosts = append(hosts, string(host))
-		}
-		return hosts, nil
-	}})
-	if err != nil {
-		panic(fmt.Sprintf("index HTTPRoutes by host: %v", err)) // only a started informer refuses
-	}
-	return informer.GetIndexer()
-}
+// hostTaken says who has a public host of a Route.
+type hostTaken struct{ by *gateway.Holder }
+
+func (e *hostTaken) Error() string { return e.by.Host + " is taken" }
 
 // ofSameHosts returns the Routes that an HTTPRoute concerns: its own, and those with its hosts.
 func (r *reconciler) ofSameHosts(object any) []reconcile.Key {
@@ -48,9 +33,8 @@ func (r *reconciler) ofSameHosts(object any) []reconcile.Key {
 	keys := owner(object)
 	if h, ok := object.(*gatewayv1.HTTPRoute); ok {
 		for _, host := range h.Spec.Hostnames {
-			same, _ := r.byHost.ByIndex(byHost, string(host)) // fails only if there is no such index
-			for _, other := range same {
-				if other.(*gatewayv1.HTTPRoute).Namespace != h.Namespace {
+			for _, other := range r.hosts.Of(string(host)) {
+				if other.Namespace != h.Namespace {
 					keys = append(keys, owner(other)...)
 				}
 			}
@@ -59,47 +43,49 @@ func (r *reconciler) ofSameHosts(object any) []reconcile.Key {
 	return keys
 }
 
-// yieldHost returns a public host of the plan that a Route of another namespace has, or "". The
-// domain template decides whether that can be: with {{.Name}}-{{.Namespace}}, a-b in c and a in b-c
-// have one host. The Route whose HTTPRoute is older has the host, as in the Gateway API. The other
-// one has no HTTPRoute for it: a rule with a header would win over those of the older.
-func (r *reconciler) yieldHost(ctx context.Context, route *servingv1.Route, p *plan.Plan) (string, error) {
-	for _, target := range p.Targets {
-		if target.Visibility == plan.ClusterLocal {
-			continue // these hosts have the namespace in them
-		}
-		for _, host := range target.Hosts {
-			all, err := r.byHost.ByIndex(byHost, host)
-			if err != nil {
-				return "", err
+// yield takes the Route's HTTPRoutes away for hosts that belong to another namespace, whatever else
+// hinders the Route.
+func (r *reconciler) yield(ctx context.Context, route *servingv1.Route, s *settings.Snapshot) error {
+	list, err := r.httpRoutes.HTTPRoutes(route.Namespace).List(labels.SelectorFromSet(labels.Set{names.RouteLabel: route.Name}))
+	if err != nil {
+		return err
+	}
+	hosts := map[string]bool{}
+	for _, h := range list {
+		if metav1.IsControlledBy(h, route) && h.Labels[names.VisibilityLabel] == "" {
+			for _, host := range h.Spec.Hostnames {
+				hosts[string(host)] = true
 			}
-			var own []*gatewayv1.HTTPRoute
-			var other *gatewayv1.HTTPRoute
-			for _, object := range all {
-				switch h := object.(*gatewayv1.HTTPRoute); {
-				case h.Namespace == route.Namespace && metav1.IsControlledBy(h, route):
-					own = append(own, h)
-				case h.Namespace != route.Namespace && (other == nil || older(h, other)):
-					other = h
-				}
-			}
-			if other == nil || len(own) > 0 && older(own[0], other) {
-				continue
-			}
-			for _, h := range own {
-				if err := apply.Delete(ctx, r.gateways.GatewayV1().HTTPRoutes(h.Namespace), "HTTPRoute", h, metav1.DeleteOptions{}); err != nil {
-					return "", err
-				}
-			}
-			return host, nil
 		}
 	}
-	return "", nil
+	by, err := r.hosts.Yield(ctx, s, route, "Route", slices.Sorted(maps.Keys(hosts)))
+	if by != nil {
+		unfollowed(route)
+	}
+	return err
 }
 
-func older(a, b *gatewayv1.HTTPRoute) bool {
-	if !a.CreationTimestamp.Equal(&b.CreationTimestamp) {
-		return a.CreationTimestamp.Before(&b.CreationTimestamp)
+// mayHave returns a hostTaken if a public host of the Route belongs to another namespace. The
+// domain template decides whether that can be: with {{.Name}}-{{.Namespace}}, a-b in c and a in b-c
+// have one host.
+func (r *reconciler) mayHave(ctx context.Context, route *servingv1.Route, s *settings.Snapshot, in *plan.Input) error {
+	var hosts []string
+	for _, tag := range slices.Sorted(maps.Keys(in.Targets)) {
+		if host, err := in.Host(tag); err == nil && !in.IsLocal(tag) { // else the plan says what is wrong
+			hosts = append(hosts, host)
+		}
 	}
-	return a.Namespace < b.Namespace
+	by, err := r.hosts.Yield(ctx, s, route, "Route", hosts)
+	if err == nil && by != nil {
+		return &hostTaken{by}
+	}
+	return err
+}
+
+// givenUp reports a host that somebody else has.
+func givenUp(route *servingv1.Route, taken *hostTaken) (time.Duration, error) {
+	route.Status.MarkTrafficAssigned()
+	route.Status.MarkIngressFailed(gateway.ReasonHostTaken, fmt.Sprintf("%s %q in namespace %q has the host %q: change the name, "+
+		"or let domain-template in ConfigMap config-network tell namespaces apart.", taken.by.Kind, taken.by.Name, taken.by.Namespace, taken.by.Host))
+	return hostAgain, nil
 }

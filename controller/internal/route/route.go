@@ -50,7 +50,7 @@ type reconciler struct {
 	services       corelisters.ServiceLister // placeholders
 	public         corelisters.ServiceLister // of revisions
 	httpRoutes     gatewaylisters.HTTPRouteLister
-	byHost         cache.Indexer // of HTTPRoutes
+	hosts          gateway.Hosts
 	certificates   *certificate.Keeper
 	listeners      *gateway.Listeners
 	prober         *ready.Prober
@@ -99,7 +99,6 @@ func New(w *reconcile.World) *reconcile.Controller {
 	if err := routes.AddIndexers(cache.Indexers{byTarget: targetsOf}); err != nil {
 		panic(fmt.Sprintf("index Routes by target: %v", err)) // only a started informer refuses
 	}
-	r.byHost = indexByHost(httpRoutes.Informer())
 	c := reconcile.Kind[*servingv1.Route]{
 		Name: "route", Informer: routes, World: w,
 		Client:    func(ns string) reconcile.Client[*servingv1.Route] { return w.Ebb.ServingV1().Routes(ns) },
@@ -109,6 +108,7 @@ func New(w *reconcile.World) *reconcile.Controller {
 	}.Controller()
 	r.certificates = certificate.NewKeeper(w, c, certificate.Concerns(routes, "Route"))
 	r.listeners = gateway.NewListeners(w, c, "Route")
+	r.hosts = gateway.NewHosts(w, r.listeners)
 	r.prober = gateway.NewProber(w, c)
 
 	naming := func(targets ...string) (keys []reconcile.Key) {
@@ -153,6 +153,9 @@ func (r *reconciler) reconcile(ctx context.Context, route *servingv1.Route) (tim
 		unfollowed(route)
 	}
 	s := r.settings.Load()
+	if err := r.yield(ctx, route, s); err != nil {
+		return 0, err
+	}
 	targets, ok, err := resolve(route, r.configurations, r.revisions)
 	if err != nil || !ok {
 		return 0, err
@@ -179,6 +182,12 @@ func (r *reconciler) reconcile(ctx context.Context, route *servingv1.Route) (tim
 		if in.Local, err = r.localTags(route, byName); err != nil {
 			return 0, err
 		}
+		err = r.mayHave(ctx, route, s, &in)
+	}
+	taken := new(hostTaken)
+	if errors.As(err, &taken) {
+		err = nil // no certificate is asked for
+	} else if err == nil {
 		err = r.secure(ctx, route, s, &in)
 	}
 	if bad := new(apis.FieldError); errors.As(err, &bad) {
@@ -187,6 +196,9 @@ func (r *reconciler) reconcile(ctx context.Context, route *servingv1.Route) (tim
 	}
 	if err == nil {
 		err = r.describe(route, s, &in, targets)
+	}
+	if err == nil && taken.by != nil {
+		return givenUp(route, taken)
 	}
 	if !equality.Semantic.DeepEqual(before.RouteStatusFields, route.Status.RouteStatusFields) {
 		unfollowed(route)
@@ -214,13 +226,6 @@ func (r *reconciler) reconcile(ctx context.Context, route *servingv1.Route) (tim
 		return 0, refused(route, err)
 	}
 	followed := func() error { return r.placeholders(ctx, route, byName, alias, true) }
-	if host, err := r.yieldHost(ctx, route, p); err != nil {
-		return 0, err
-	} else if host != "" {
-		route.Status.MarkIngressFailed(reasonHostTaken, fmt.Sprintf("A Route in another namespace has the host %q: change the name, "+
-			"or let domain-template in ConfigMap config-network tell namespaces apart.", host))
-		return hostAgain, nil
-	}
 	if missing, err := r.missingBackend(p); err != nil {
 		return 0, err
 	} else if missing != "" {

@@ -1,0 +1,168 @@
+package gateway
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/tools/cache"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+	gatewayclient "sigs.k8s.io/gateway-api/pkg/client/clientset/versioned"
+
+	"ebb.dev/ebb/api/names"
+	"ebb.dev/ebb/controller/internal/apply"
+	"ebb.dev/ebb/controller/internal/reconcile"
+	"ebb.dev/ebb/ingress/plan"
+	"ebb.dev/ebb/settings"
+)
+
+const (
+	byHost = "host"
+	// ReasonHostTaken is the reason of IngressReady if somebody in another namespace has the host.
+	ReasonHostTaken = "HostTaken"
+)
+
+// Hosts tells to which namespace a host belongs: to the one whose Route or DomainMapping has it.
+// If two have it, these decide, in this order:
+//
+//	the Route whose host inside the cluster it is, if its gateway is a public one, too
+//	the one in a namespace to which the settings give the host (plan.Gives), if they do not to the other
+//	the one whose HTTPRoute is older, as in the Gateway API
+//
+// Among DomainMappings the ClusterDomainClaim decides. Who loses has no HTTPRoute for the host: a
+// rule with a header would win over those of the other.
+type Hosts struct {
+	client        gatewayclient.Interface
+	httpRoutes    cache.Indexer
+	listeners     *Listeners
+	clusterDomain string
+}
+
+// NewHosts returns Hosts of a World whose informers have not started yet.
+func NewHosts(w *reconcile.World, listeners *Listeners) Hosts {
+	informer := w.GatewayInformers.Gateway().V1().HTTPRoutes().Informer()
+	if _, there := informer.GetIndexer().GetIndexers()[byHost]; !there {
+		err := informer.AddIndexers(cache.Indexers{byHost: func(object any) (hosts []string, _ error) {
+			if h, ok := object.(*gatewayv1.HTTPRoute); ok && ownerKind(h) != "" {
+				for _, host := range h.Spec.Hostnames {
+					hosts = append(hosts, string(host))
+				}
+			}
+			return hosts, nil
+		}})
+		if err != nil {
+			panic(fmt.Sprintf("index HTTPRoutes by host: %v", err)) // only a started informer refuses
+		}
+	}
+	return Hosts{w.Gateways, informer.GetIndexer(), listeners, w.ClusterDomain}
+}
+
+// ownerKind returns Route or DomainMapping, or "" for the HTTPRoute of somebody else.
+func ownerKind(h *gatewayv1.HTTPRoute) string {
+	owner := metav1.GetControllerOfNoCopy(h)
+	if owner == nil || owner.Kind != "Route" && owner.Kind != "DomainMapping" {
+		return ""
+	}
+	if group, err := schema.ParseGroupVersion(owner.APIVersion); err != nil || group.Group != names.ServingGroup {
+		return ""
+	}
+	return owner.Kind
+}
+
+// Of returns the HTTPRoutes of Routes and DomainMappings that have a host.
+func (h Hosts) Of(host string) (out []*gatewayv1.HTTPRoute) {
+	same, _ := h.httpRoutes.ByIndex(byHost, host) // fails only if there is no such index
+	for _, object := range same {
+		out = append(out, object.(*gatewayv1.HTTPRoute))
+	}
+	return out
+}
+
+// Holder is who has a host: a Route or DomainMapping.
+type Holder struct{ Kind, Name, Namespace, Host string }
+
+// Yield deletes those HTTPRoutes of owner, with their ListenerSets, whose host belongs to another
+// namespace, if it is among the given public hosts. Owner is a Route or DomainMapping, as kind
+// says, and need not have an HTTPRoute for a host yet. Yield returns whom the first of those hosts
+// belongs to, or nil.
+func (h Hosts) Yield(ctx context.Context, s *settings.Snapshot, owner apply.Object, kind string, hosts []string) (holder *Holder, err error) {
+	for _, host := range hosts {
+		var own []*gatewayv1.HTTPRoute
+		var others []*gatewayv1.HTTPRoute
+		for _, one := range h.Of(host) {
+			switch {
+			case metav1.IsControlledBy(one, owner):
+				own = append(own, one)
+			case one.Namespace == owner.GetNamespace() || kind == "DomainMapping" && ownerKind(one) == kind:
+			case !local(one) || onPublic(one, s.Gateway):
+				others = append(others, one)
+			}
+		}
+		winner := h.winner(s, owner.GetNamespace(), host, own, others)
+		if winner == nil {
+			continue
+		}
+		if holder == nil {
+			by := metav1.GetControllerOfNoCopy(winner)
+			holder = &Holder{by.Kind, by.Name, winner.Namespace, host}
+		}
+		for _, one := range own {
+			if err := h.listeners.remove(ctx, owner, one); err != nil {
+				return holder, err
+			}
+			if err := apply.Delete(ctx, h.client.GatewayV1().HTTPRoutes(one.Namespace), "HTTPRoute", one, metav1.DeleteOptions{}); err != nil {
+				return holder, err
+			}
+		}
+	}
+	return holder, nil
+}
+
+// winner returns the HTTPRoute of somebody else that has the host instead of those in a namespace.
+func (h Hosts) winner(s *settings.Snapshot, namespace, host string, own, others []*gatewayv1.HTTPRoute) *gatewayv1.HTTPRoute {
+	if len(others) == 0 {
+		return nil
+	}
+	rank := func(namespace string, local bool) int {
+		switch {
+		case local:
+			return 2
+		case plan.Gives(s, h.clusterDomain, host, namespace):
+			return 1
+		}
+		return 0
+	}
+	// The greater one has the host.
+	against := func(a, b *gatewayv1.HTTPRoute) int {
+		return cmp.Or(cmp.Compare(rank(a.Namespace, local(a)), rank(b.Namespace, local(b))),
+			b.CreationTimestamp.Compare(a.CreationTimestamp.Time), cmp.Compare(b.Namespace, a.Namespace))
+	}
+	other := slices.MaxFunc(others, against)
+	if len(own) == 0 {
+		if rank(namespace, false) > rank(other.Namespace, local(other)) {
+			return nil // the other one will see that it loses
+		}
+		return other
+	}
+	if against(slices.MaxFunc(own, against), other) > 0 {
+		return nil
+	}
+	return other
+}
+
+// local reports whether an HTTPRoute has the hosts of a Route inside the cluster.
+func local(h *gatewayv1.HTTPRoute) bool {
+	return h.Labels[names.VisibilityLabel] == names.VisibilityClusterLocal
+}
+
+// onPublic reports whether an HTTPRoute is at a Gateway for public hosts.
+func onPublic(h *gatewayv1.HTTPRoute, g settings.Gateway) bool {
+	return slices.ContainsFunc(h.Spec.ParentRefs, func(p gatewayv1.ParentReference) bool {
+		return slices.ContainsFunc(g.External, func(on settings.GatewayRef) bool {
+			return string(p.Name) == on.Name() && p.Namespace != nil && string(*p.Namespace) == on.Namespace()
+		})
+	})
+}
