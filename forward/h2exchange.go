@@ -49,6 +49,7 @@ type h2exchange struct {
 
 	expected int64 // the response's Content-Length, or -1
 	passed   int64
+	bodiless bool // the response has no body, whatever its Content-Length
 
 	// stalls is when the stream is reset if its answer has not left. It is set when the machine is
 	// over and no timer of the request ends the stream any more.
@@ -141,7 +142,11 @@ func (x *h2exchange) stepLocked(e *exchange.Event, b *h2batch) (left exchange.Do
 		x.r.ctxCancel(x.machine.Pending())
 	}
 	if do.Has(exchange.Drop) {
-		x.dropLocked(b)
+		code := http2.ErrCodeCancel
+		if e.Kind == exchange.Failed && e.Code != 0 {
+			code = http2.ErrCode(e.Code)
+		}
+		x.dropLocked(code, b)
 	}
 	if do.Has(exchange.Rewind) {
 		x.body.rewind()
@@ -293,7 +298,8 @@ func (x *h2exchange) malformed(h *h2half, code http2.ErrCode, b *h2batch) {
 		}
 		e = exchange.Event{Kind: exchange.BadBody, Err: errH2Malformed, Code: uint32(code)}
 	case h == x.up:
-		e = exchange.Event{Kind: exchange.Failed, Err: fmt.Errorf("%s sent a malformed frame (%s)", h.addr(), code)}
+		e = malformedBy(h, fmt.Sprintf("sent a malformed frame (%s)", code))
+		e.Code = uint32(code)
 	default:
 		x.mu.Unlock()
 		return
@@ -342,7 +348,7 @@ func (x *h2exchange) context() context.Context {
 	if judging {
 		var b h2batch
 		x.mu.Lock()
-		x.dropLocked(&b)
+		x.dropLocked(http2.ErrCodeCancel, &b)
 		x.mu.Unlock()
 		b.flush()
 	}
@@ -354,10 +360,10 @@ func (x *h2exchange) context() context.Context {
 }
 
 // dropLocked resets the upstream's stream if there is one.
-func (x *h2exchange) dropLocked(b *h2batch) {
+func (x *h2exchange) dropLocked(code http2.ErrCode, b *h2batch) {
 	if up := x.up; up != nil {
 		x.up = nil
-		up.c.drop(up, http2.ErrCodeCancel, b)
+		up.c.drop(up, code, b)
 		up.c.peer.(*h2client).released(b)
 	}
 }

@@ -134,6 +134,23 @@ func h2Find(fields []hpack.HeaderField, name string) (value string, ok bool) {
 	return "", false
 }
 
+// h2Length returns the Content-Length of a response, -1 without one. It reports false if one is
+// malformed, or two differ.
+func h2Length(fields []hpack.HeaderField) (length int64, ok bool) {
+	length = -1
+	for i := range fields {
+		if fields[i].Name != "content-length" {
+			continue
+		}
+		n, ok := parseLength([]byte(fields[i].Value))
+		if !ok || length >= 0 && n != length {
+			return 0, false
+		}
+		length = n
+	}
+	return length, true
+}
+
 // clean returns a value without control characters.
 func clean(value string) string {
 	for i := 0; i < len(value); i++ {

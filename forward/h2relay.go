@@ -246,35 +246,45 @@ func (x *h2exchange) responseHead(h *h2half, f *http2.MetaHeadersFrame, b *h2bat
 
 // judgeLocked returns the event for a response head: interim, final or malformed.
 func (x *h2exchange) judgeLocked(h *h2half, f *http2.MetaHeadersFrame) exchange.Event {
-	failed := func(what string) exchange.Event {
-		return exchange.Event{Kind: exchange.Failed, Err: fmt.Errorf("%s %s", h.addr(), what)}
-	}
 	status := statusOf(f)
 	switch {
 	case f.Truncated:
-		return failed("sent a response head that is too large")
+		return malformedBy(h, "sent a response head that is too large")
 	case status == 0 || status == 101 || status < 200 && f.StreamEnded():
-		return failed("sent a malformed response head")
+		return malformedBy(h, "sent a malformed response head")
 	case status < 200:
 		return exchange.Event{Kind: exchange.Interim, Status: status}
 	}
-	x.expected = -1
-	if text, _ := h2Find(f.RegularFields(), "content-length"); text != "" {
-		n, ok := parseLength([]byte(text))
-		if !ok {
-			return failed("sent a malformed Content-Length")
-		}
-		if !x.asksForHead() && status != http.StatusNotModified && status != http.StatusNoContent {
-			x.expected = n
-		}
+	length, ok := h2Length(f.RegularFields())
+	if !ok {
+		return malformedBy(h, "sent a malformed Content-Length")
+	}
+	x.bodiless = x.asksForHead() || status == http.StatusNoContent || status == http.StatusNotModified
+	x.expected = length
+	if x.bodiless {
+		x.expected = -1 // it says what another response would have
 	}
 	if f.StreamEnded() && x.expected > 0 {
-		return failed("ended its response before its Content-Length")
+		return malformedBy(h, "ended its response before its Content-Length")
 	}
 	h.gotHead = true
 	now := time.Now()
 	x.res.FirstByte = now.Sub(x.r.Started)
 	return exchange.Event{Kind: exchange.Head, Status: status, At: now}
+}
+
+// malformedBy returns the event for a malformed response (RFC 9113 section 8.1.1).
+func malformedBy(h *h2half, what string) exchange.Event {
+	return exchange.Event{Kind: exchange.Failed, Code: uint32(http2.ErrCodeProtocol), Err: fmt.Errorf("%s %s", h.addr(), what)}
+}
+
+// fitsLocked reports whether n more bytes, the last ones or not, are what the response's head said.
+func (x *h2exchange) fitsLocked(n int, end bool) bool {
+	x.passed += int64(n)
+	if x.bodiless {
+		return x.passed == 0
+	}
+	return x.expected < 0 || x.passed <= x.expected && (!end || x.passed == x.expected)
 }
 
 // respondLocked writes the final response's head.
@@ -323,25 +333,23 @@ func (x *h2exchange) responseData(h *h2half, data []byte, end bool, b *h2batch) 
 	x.mu.Lock()
 	var do exchange.Do
 	ours := x.up == h
-	if ours {
-		x.passed += int64(len(data))
-		if x.asksForHead() && len(data) > 0 || x.expected >= 0 && (x.passed > x.expected || end && x.passed != x.expected) {
-			do = x.performLocked(&exchange.Event{
-				Kind: exchange.Failed, Err: fmt.Errorf("%s sent a body that is not what its head said", h.addr()),
-			}, b)
-			ours = false
+	switch {
+	case !ours:
+	case !x.fitsLocked(len(data), end):
+		e := malformedBy(h, "sent a body that is not what its head said")
+		do = x.performLocked(&e, b)
+		ours = false
+	default:
+		var ended bool
+		moved, ended = x.down.c.send(&x.down, data, end, h, b)
+		x.res.ResponseBytes += int64(len(data))
+		if moved > 0 && x.machine.Timed() {
+			x.machine.Wrote(time.Now())
+		}
+		if ended {
+			do = x.performLocked(&exchange.Event{Kind: exchange.Ended}, b)
 		} else {
-			var ended bool
-			moved, ended = x.down.c.send(&x.down, data, end, h, b)
-			x.res.ResponseBytes += int64(len(data))
-			if moved > 0 && x.machine.Timed() {
-				x.machine.Wrote(time.Now())
-			}
-			if ended {
-				do = x.performLocked(&exchange.Event{Kind: exchange.Ended}, b)
-			} else {
-				do = x.fullLocked(b)
-			}
+			do = x.fullLocked(b)
 		}
 	}
 	x.mu.Unlock()
@@ -357,10 +365,9 @@ func (x *h2exchange) responseTrailers(h *h2half, fields []hpack.HeaderField, b *
 	var do exchange.Do
 	switch {
 	case x.up != h:
-	case x.expected >= 0 && x.passed != x.expected:
-		do = x.performLocked(&exchange.Event{
-			Kind: exchange.Failed, Err: fmt.Errorf("%s ended its response before its Content-Length", h.addr()),
-		}, b)
+	case !x.fitsLocked(0, true):
+		e := malformedBy(h, "ended its response before its Content-Length")
+		do = x.performLocked(&e, b)
 	default:
 		ended := false
 		if fields = trailersOf(fields); len(fields) == 0 {
