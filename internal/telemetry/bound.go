@@ -9,6 +9,8 @@ import (
 // Bound returns a listener that closes a new connection at once when there are most open already,
 // or mostOfOne from the same address. One peer can take no more than its share of the server's
 // memory, and does not keep others out.
+//
+// Its connections end politely: see boundConn.Close.
 func Bound(listener net.Listener, most, mostOfOne int) net.Listener {
 	return &boundListener{Listener: listener, most: most, mostOfOne: mostOfOne, of: map[netip.Addr]int{}}
 }
@@ -32,7 +34,7 @@ func (l *boundListener) Accept() (net.Conn, error) {
 		peer, _ := netip.ParseAddrPort(conn.RemoteAddr().String())
 		from := peer.Addr().Unmap()
 		if l.enter(from) {
-			return &boundConn{Conn: conn, leave: sync.OnceFunc(func() { l.leave(from) })}, nil
+			return &boundConn{Conn: conn, leave: func() { l.leave(from) }}, nil
 		}
 		conn.Close()
 	}
@@ -56,15 +58,4 @@ func (l *boundListener) leave(from netip.Addr) {
 	if l.of[from]--; l.of[from] == 0 {
 		delete(l.of, from)
 	}
-}
-
-type boundConn struct {
-	net.Conn
-	leave func()
-}
-
-// Close implements net.Conn.
-func (c *boundConn) Close() error {
-	defer c.leave()
-	return c.Conn.Close()
 }

@@ -8,6 +8,7 @@ package door
 import (
 	"context"
 	"errors"
+	"io"
 	"net"
 	"net/http"
 	"net/netip"
@@ -89,16 +90,29 @@ type conn struct {
 	taken  int64 // of heads
 }
 
-var errHeads = errors.New("the heads of this address that have not come whole take too much memory")
+// refusal is the answer to a head for which there is no room.
+const refusal = "HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain; charset=utf-8\r\nRetry-After: 2\r\nConnection: close\r\n\r\n" +
+	"the heads of requests of this address that have not come whole take its share of memory: send fewer at once, or shorter ones\n"
 
 // Read implements net.Conn.
 func (c *conn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
 	if n > 0 && !c.count(n) {
+		_ = c.SetWriteDeadline(time.Now().Add(time.Second))
+		_, _ = io.WriteString(c.Conn, refusal)
 		c.Close()
-		return 0, errHeads
+		return 0, net.ErrClosed
 	}
 	return n, err
+}
+
+// CloseWrite tells the client that no more comes.
+func (c *conn) CloseWrite() error {
+	half, ok := c.Conn.(interface{ CloseWrite() error })
+	if !ok {
+		return errors.ErrUnsupported
+	}
+	return half.CloseWrite()
 }
 
 func (c *conn) count(n int) bool {

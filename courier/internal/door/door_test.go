@@ -57,13 +57,20 @@ func TestHeadsThatDoNotEndTakeLittleMemoryAndKeepNobodyOut(t *testing.T) {
 	runtime.ReadMemStats(&before)
 	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP("127.0.0.2")}}
 	part := []byte("GET / HTTP/1.1\r\nHost: a\r\nX: " + strings.Repeat("a", longestHead-100))
-	for range mostOfOne + 100 {
+	var refused net.Conn
+	for i := range mostOfOne + 100 {
 		c, err := dialer.DialContext(t.Context(), "tcp", at)
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer c.Close()
 		_, _ = c.Write(part) // many are closed
+		if i == mostOfOne/2 {
+			refused = c
+		}
+	}
+	if answer, err := io.ReadAll(refused); err != nil || !strings.HasPrefix(string(answer), "HTTP/1.1 503") || !strings.Contains(string(answer), "send fewer at once") {
+		t.Errorf("a head for which there is no room: %q, %v", answer, err)
 	}
 	runtime.ReadMemStats(&after)
 	if used := int64(after.HeapAlloc) - int64(before.HeapAlloc); used > 4*heads {

@@ -1,0 +1,71 @@
+package telemetry
+
+import (
+	"errors"
+	"net"
+	"sync/atomic"
+	"time"
+)
+
+// For how long, and how much, is still read of a connection that the server has closed: it takes
+// atOnce of memory meanwhile.
+const (
+	lingers    = 5 * time.Second
+	lingersFor = 16 << 20 // more than bodies have that clients may think they can send
+	atOnce     = 2 << 10
+)
+
+// boundConn is a connection that counts until it has ended.
+type boundConn struct {
+	net.Conn
+	leave  func()
+	closed atomic.Bool
+}
+
+// Read implements net.Conn.
+func (c *boundConn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	if c.closed.Load() {
+		return 0, net.ErrClosed
+	}
+	return n, err
+}
+
+// CloseWrite tells the client that no more comes.
+func (c *boundConn) CloseWrite() error {
+	half, ok := c.Conn.(interface{ CloseWrite() error })
+	if !ok {
+		return errors.ErrUnsupported
+	}
+	return half.CloseWrite()
+}
+
+// Close implements net.Conn. A connection that is closed with bytes that nobody has read is reset,
+// and its client may not see the answer. So what the client still sends is read, within bounds,
+// until it has closed its side, too.
+func (c *boundConn) Close() error {
+	switch {
+	case c.closed.Swap(true):
+		return net.ErrClosed
+	case c.CloseWrite() != nil:
+		defer c.leave()
+		return c.Conn.Close()
+	}
+	_ = c.SetReadDeadline(time.Now()) // who reads is to return
+	go c.linger()
+	return nil
+}
+
+func (c *boundConn) linger() {
+	defer c.leave()
+	defer c.Conn.Close()
+	_ = c.SetReadDeadline(time.Now().Add(lingers))
+	p := make([]byte, atOnce)
+	for left := lingersFor; left > 0; {
+		n, err := c.Conn.Read(p)
+		if err != nil {
+			return
+		}
+		left -= n
+	}
+}

@@ -1,0 +1,84 @@
+package telemetry
+
+import (
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+)
+
+// bounded serves over a Bound listener of one connection.
+func bounded(t *testing.T, handler http.HandlerFunc) net.Addr {
+	t.Helper()
+	plain, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &http.Server{MaxHeaderBytes: longestHead, Handler: handler}
+	go server.Serve(Bound(plain, 1, 1))
+	t.Cleanup(func() { server.Close() })
+	return plain.Addr()
+}
+
+// What a client sends that is refused is not read to its end. Without care the connection is reset
+// then, and whether the client sees the answer is a matter of time.
+func TestAClientSeesWhyItIsRefused(t *testing.T) {
+	large := strings.Repeat("x", 64<<10)
+	for what, sent := range map[string]string{
+		"431": "GET / HTTP/1.1\r\nHost: x\r\nX: " + large + "\r\n\r\n",
+		"503": "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 65536\r\n\r\n" + large,
+		"501": "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip\r\n\r\n" + large,
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			at := bounded(t, func(w http.ResponseWriter, _ *http.Request) {
+				_ = http.NewResponseController(w).SetReadDeadline(time.Now()) // answer without the body
+				http.Error(w, "why", http.StatusServiceUnavailable)
+			})
+			conn, err := net.Dial("tcp", at.String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			if _, err := io.WriteString(conn, sent); err != nil {
+				t.Fatal(err)
+			}
+			if answer, err := io.ReadAll(conn); err != nil || !strings.HasPrefix(string(answer), "HTTP/1.1 "+what) {
+				t.Errorf("%.80q, %v", answer, err)
+			}
+		})
+	}
+}
+
+func TestAClosedConnectionIsReadNoLongerThanItMayBe(t *testing.T) {
+	for what, behave := range map[string]func(net.Conn){
+		"it sends without end": func(c net.Conn) {
+			for sent := 0; ; sent += 64 << 10 {
+				if _, err := c.Write(make([]byte, 64<<10)); err != nil {
+					return
+				}
+			}
+		},
+		"it sends nothing and stays": func(net.Conn) {},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			at := bounded(t, func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Connection", "close") })
+			held, err := get(t, "127.0.0.1", at)
+			if err != nil {
+				t.Fatal(err)
+			}
+			behave(held)
+			for began := time.Now(); ; time.Sleep(10 * time.Millisecond) {
+				if _, err := get(t, "127.0.0.1", at); err == nil {
+					break // its place
+				}
+				if time.Since(began) > 10*lingers {
+					t.Fatalf("it still has its place after %v", time.Since(began))
+				}
+			}
+		})
+	}
+}
