@@ -45,7 +45,10 @@ func ask(t *testing.T, c *http.Client, at string, head int) string {
 		return err.Error()
 	}
 	defer response.Body.Close()
-	text, _ := io.ReadAll(response.Body)
+	text, err := io.ReadAll(response.Body)
+	if err != nil {
+		return err.Error()
+	}
 	return fmt.Sprint(response.StatusCode, " ", string(text))
 }
 

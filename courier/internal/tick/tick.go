@@ -1,4 +1,5 @@
-// Package tick calls services by their schedules.
+// Package tick calls services by their schedules. Those of one namespace follow each other; no
+// namespace waits for another's.
 //
 // Owns: which time of a schedule was handled last. Reads: schedules on Routes. Writes: calls, and
 // what it owns, to the store. Never: makes two calls for one time: the ID of a call is that of its
@@ -11,8 +12,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/http"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -41,8 +44,17 @@ type Ticker struct {
 	// call before was not completed, or too many waited.
 	Made, Missed, LeftOut atomic.Int64
 
-	known map[string]last
-	swept time.Time
+	mu     sync.Mutex
+	known  map[string]last
+	rounds map[string]round // by namespace
+	group  sync.WaitGroup
+	swept  time.Time
+}
+
+// round is the last look at the schedules of a namespace.
+type round struct {
+	began, ended time.Time
+	running      bool
 }
 
 // last is what was handled last of a schedule.
@@ -54,7 +66,8 @@ type last struct {
 
 const (
 	period = time.Second
-	// onTime is how late a call is made that was not missed.
+	// onTime is how late a call is made that was not missed. What is due while the calls of its
+	// namespace are made can be later.
 	onTime = 20 * time.Second
 	// oldest bounds how far back missed times are looked for.
 	oldest = 24 * time.Hour
@@ -64,9 +77,9 @@ const (
 
 // Run makes calls until ctx is done.
 func (t *Ticker) Run(ctx context.Context) error {
-	t.known = map[string]last{}
 	ticker := time.NewTicker(period)
 	defer ticker.Stop()
+	defer t.group.Wait()
 	for {
 		select {
 		case <-ctx.Done():
@@ -77,32 +90,70 @@ func (t *Ticker) Run(ctx context.Context) error {
 	}
 }
 
-// Tick makes the calls that are due.
+// Tick begins to make the calls that are due, except of namespaces whose calls are still made.
 func (t *Ticker) Tick(ctx context.Context, now time.Time) {
-	if t.known == nil {
-		t.known = map[string]last{}
-	}
-	present := map[string]bool{}
+	present, all := map[string]bool{}, map[string][]*routes.Route{}
 	for _, route := range t.Routes() {
 		for i := range route.Async.Schedules {
-			s := &route.Async.Schedules[i]
-			present[key(route, s)] = true
-			if err := t.one(ctx, route, s, now); err != nil && ctx.Err() == nil {
-				t.Log.Warn("a schedule was not followed; it is tried again", "service", route.Service.String(), "schedule", s.Name, "error", err)
-			}
+			present[key(route, &route.Async.Schedules[i])] = true
+		}
+		if len(route.Async.Schedules) > 0 {
+			all[route.Service.Namespace] = append(all[route.Service.Namespace], route)
+		}
+	}
+	for namespace, list := range all {
+		if before, ok := t.enter(namespace, now); ok {
+			t.group.Go(func() { t.follow(ctx, namespace, list, now, before) })
 		}
 	}
 	if now.Sub(t.swept) < sweeps {
 		return
 	}
 	t.swept = now
-	if err := t.sweep(ctx, present); err != nil && ctx.Err() == nil {
+	if err := t.sweep(ctx, present, all); err != nil && ctx.Err() == nil {
 		t.Log.Warn("what is kept of schedules that are gone was not removed", "error", err)
 	}
 }
 
-// sweep forgets the schedules that are not present.
-func (t *Ticker) sweep(ctx context.Context, present map[string]bool) error {
+// enter begins a round of a namespace and returns the one before, unless that still runs.
+func (t *Ticker) enter(namespace string, now time.Time) (before round, ok bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.rounds == nil {
+		t.known, t.rounds = map[string]last{}, map[string]round{}
+	}
+	if before = t.rounds[namespace]; before.running {
+		return before, false
+	}
+	t.rounds[namespace] = round{began: now, running: true}
+	return before, true
+}
+
+// follow is one round of a namespace.
+func (t *Ticker) follow(ctx context.Context, namespace string, list []*routes.Route, now time.Time, before round) {
+	began := time.Now()
+	known := now.Add(-onTime)
+	if before.ended.After(known) && before.began.Before(known) { // it took that long
+		known = before.began
+	}
+	for _, route := range list {
+		for i := range route.Async.Schedules {
+			s := &route.Async.Schedules[i]
+			if err := t.one(ctx, route, s, now, known); err != nil && ctx.Err() == nil {
+				t.Log.Warn("a schedule was not followed; it is tried again", "service", route.Service.String(), "schedule", s.Name, "error", err)
+			}
+		}
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.rounds[namespace] = round{began: now, ended: now.Add(time.Since(began))}
+}
+
+// sweep forgets the schedules that are not present, and the namespaces.
+func (t *Ticker) sweep(ctx context.Context, present map[string]bool, namespaces map[string][]*routes.Route) error {
+	t.mu.Lock()
+	maps.DeleteFunc(t.rounds, func(namespace string, r round) bool { return namespaces[namespace] == nil && !r.running })
+	t.mu.Unlock()
 	kept, err := t.Store.Remembered(ctx, prefix)
 	if err != nil {
 		return err
@@ -114,7 +165,9 @@ func (t *Ticker) sweep(ctx context.Context, present map[string]bool) error {
 		if err := t.Store.Forget(ctx, one); err != nil {
 			return err
 		}
+		t.mu.Lock()
 		delete(t.known, one)
+		t.mu.Unlock()
 	}
 	return nil
 }
@@ -126,7 +179,8 @@ func key(route *routes.Route, s *calls.Schedule) string {
 	return prefix + route.Service.Namespace + "." + route.Service.Name + "." + s.Name
 }
 
-func (t *Ticker) one(ctx context.Context, route *routes.Route, s *calls.Schedule, now time.Time) error {
+// one makes the call of a schedule that is due. Times since known are not missed.
+func (t *Ticker) one(ctx context.Context, route *routes.Route, s *calls.Schedule, now, known time.Time) error {
 	key := key(route, s)
 	spec := fmt.Sprintf("%s %s %s %v", route.UID, s.Cron, s.TimeZone, s.Suspend)
 	before, err := t.recall(ctx, key)
@@ -136,10 +190,13 @@ func (t *Ticker) one(ctx context.Context, route *routes.Route, s *calls.Schedule
 	if before.Spec != spec {
 		return t.remember(ctx, key, last{At: now, Spec: spec})
 	}
+	if before.At.After(now) { // the clock was ahead
+		return t.remember(ctx, key, last{At: now, ID: before.ID, Spec: spec})
+	}
 	if s.Suspend {
 		return nil
 	}
-	due, missed := Due(s, before.At, now)
+	due, missed := Due(s, before.At, now, known)
 	if due.IsZero() && missed == 0 {
 		return nil
 	}
@@ -165,8 +222,8 @@ func (t *Ticker) one(ctx context.Context, route *routes.Route, s *calls.Schedule
 }
 
 // Due returns the time for which a call is to be made now, zero for none, and how many times were
-// missed.
-func Due(s *calls.Schedule, after, now time.Time) (due time.Time, missed int) {
+// missed. One since known is not.
+func Due(s *calls.Schedule, after, now, known time.Time) (due time.Time, missed int) {
 	if earliest := now.Add(-oldest); after.Before(earliest) {
 		after = earliest
 	}
@@ -178,17 +235,19 @@ func Due(s *calls.Schedule, after, now time.Time) (due time.Time, missed int) {
 	switch {
 	case passed == 0:
 		return time.Time{}, 0
-	case now.Sub(due) <= onTime || s.Missed == calls.MissedOnce:
+	case !due.Before(known) || s.Missed == calls.MissedOnce:
 		return due, passed - 1
 	}
 	return time.Time{}, passed
 }
 
 func (t *Ticker) recall(ctx context.Context, key string) (last, error) {
-	if l, ok := t.known[key]; ok {
+	t.mu.Lock()
+	l, ok := t.known[key]
+	t.mu.Unlock()
+	if ok {
 		return l, nil
 	}
-	var l last
 	data, err := t.Store.Recall(ctx, key)
 	if errors.Is(err, store.ErrNone) {
 		return l, nil
@@ -199,7 +258,7 @@ func (t *Ticker) recall(ctx context.Context, key string) (last, error) {
 	if err := json.Unmarshal(data, &l); err != nil {
 		return last{}, nil // begins anew
 	}
-	t.known[key] = l
+	t.set(key, l)
 	return l, nil
 }
 
@@ -211,8 +270,14 @@ func (t *Ticker) remember(ctx context.Context, key string, l last) error {
 	if err := t.Store.Remember(ctx, key, data); err != nil {
 		return err
 	}
-	t.known[key] = l
+	t.set(key, l)
 	return nil
+}
+
+func (t *Ticker) set(key string, l last) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.known[key] = l
 }
 
 // call makes the call for a time; made is false if it is left out.

@@ -38,6 +38,12 @@ func ticker(t *testing.T, kept *store.Store, schedules string) *Ticker {
 		Most: func() int { return 10 }, Log: slog.New(slog.DiscardHandler)}
 }
 
+// tick waits until the calls are made.
+func (t *Ticker) tick(test *testing.T, now time.Time) {
+	t.Tick(test.Context(), now)
+	t.group.Wait()
+}
+
 func open(t *testing.T, dir string) *store.Store {
 	kept, err := store.Open(t.Context(), store.Options{Dir: dir, Bytes: 1 << 30, Queue: time.Hour, Results: time.Hour, Dead: time.Hour})
 	if err != nil {
@@ -47,16 +53,22 @@ func open(t *testing.T, dir string) *store.Store {
 	return kept
 }
 
-// waiting is how many calls wait.
-func waiting(t *testing.T, kept *store.Store) int {
-	depths, err := kept.Depths(t.Context())
-	if err != nil {
-		t.Fatal(err)
+// waiting is how many calls wait. JetStream counts them a moment later, so it looks again while
+// there are not as many as are to be.
+func waiting(t *testing.T, kept *store.Store, want int) (n int) {
+	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+		depths, err := kept.Depths(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		n = 0
+		for _, d := range depths {
+			n += d.Calls
+		}
+		if n == want || time.Now().After(deadline) {
+			return n
+		}
 	}
-	if len(depths) == 0 {
-		return 0
-	}
-	return depths[0].Calls
 }
 
 func TestEachTimeMakesOneCallAcrossRestarts(t *testing.T) {
@@ -66,9 +78,9 @@ func TestEachTimeMakesOneCallAcrossRestarts(t *testing.T) {
 	every := `[{name: a, cron: "* * * * *"}]`
 	one := ticker(t, kept, every)
 	for s := range 120 { // 8:59:30 to 9:01:29
-		one.Tick(t.Context(), begin.Add(time.Duration(s)*time.Second))
+		one.tick(t, begin.Add(time.Duration(s)*time.Second))
 	}
-	if n := waiting(t, kept); n != 2 {
+	if n := waiting(t, kept, 2); n != 2 {
 		t.Fatalf("%d calls in two minutes", n)
 	}
 	// What was handled last is lost, as if the courier had been killed after the call was stored.
@@ -78,8 +90,8 @@ func TestEachTimeMakesOneCallAcrossRestarts(t *testing.T) {
 	kept.Close()
 	kept = open(t, dir)
 	again := ticker(t, kept, every)
-	again.Tick(t.Context(), begin.Add(100*time.Second))
-	if n := waiting(t, kept); n != 2 || again.Made.Load() != 1 {
+	again.tick(t, begin.Add(100*time.Second))
+	if n := waiting(t, kept, 2); n != 2 || again.Made.Load() != 1 {
 		t.Errorf("%d calls after a restart, %d made", n, again.Made.Load())
 	}
 }
@@ -100,7 +112,7 @@ func TestTimesThatPassedAreMadeUpForByThePolicy(t *testing.T) {
 		{"of the last day only", `cron: "0 8 * * *", missed: Once`, at(8, 0).AddDate(-1, 0, 0), at(8, 59), 0, 0},
 	} {
 		s := parsed(t, "[{name: a, "+c.schedule+"}]")[0]
-		due, missed := Due(&s, c.after, c.now)
+		due, missed := Due(&s, c.after, c.now, c.now.Add(-onTime))
 		if got := due.Minute(); due.IsZero() != (c.due < 0) || c.due >= 0 && got != c.due || missed != c.missed {
 			t.Errorf("%s: due %v, %d missed", c.behaviour, due, missed)
 		}
@@ -112,9 +124,9 @@ func TestACallIsLeftOutWhileTheOneBeforeRuns(t *testing.T) {
 	one := ticker(t, kept, `[{name: a, cron: "* * * * *", concurrency: Forbid}]`)
 	begin := time.Date(2026, 1, 1, 8, 59, 30, 0, time.UTC)
 	for s := range 180 {
-		one.Tick(t.Context(), begin.Add(time.Duration(s)*time.Second))
+		one.tick(t, begin.Add(time.Duration(s)*time.Second))
 	}
-	if n := waiting(t, kept); n != 1 || one.LeftOut.Load() != 2 {
+	if n := waiting(t, kept, 1); n != 1 || one.LeftOut.Load() != 2 {
 		t.Fatalf("%d calls, %d left out", n, one.LeftOut.Load())
 	}
 	queue, err := kept.Queue(t.Context(), of)
@@ -130,8 +142,8 @@ func TestACallIsLeftOutWhileTheOneBeforeRuns(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	one.Tick(t.Context(), begin.Add(220*time.Second))
-	if n := waiting(t, kept); n != 1 || one.Made.Load() != 2 {
+	one.tick(t, begin.Add(220*time.Second))
+	if n := waiting(t, kept, 1); n != 1 || one.Made.Load() != 2 {
 		t.Errorf("%d calls, %d made after the one before was completed", n, one.Made.Load())
 	}
 }
@@ -141,11 +153,11 @@ func TestASuspendedScheduleMakesNoCall(t *testing.T) {
 	begin := time.Date(2026, 1, 1, 8, 59, 30, 0, time.UTC)
 	one := ticker(t, kept, `[{name: a, cron: "* * * * *", missed: Once, suspend: true}]`)
 	for s := range 120 {
-		one.Tick(t.Context(), begin.Add(time.Duration(s)*time.Second))
+		one.tick(t, begin.Add(time.Duration(s)*time.Second))
 	}
 	resumed := ticker(t, kept, `[{name: a, cron: "* * * * *", missed: Once}]`)
-	resumed.Tick(t.Context(), begin.Add(125*time.Second))
-	if n := waiting(t, kept); n != 0 {
+	resumed.tick(t, begin.Add(125*time.Second))
+	if n := waiting(t, kept, 0); n != 0 {
 		t.Errorf("%d calls", n)
 	}
 	if _, err := kept.Recall(t.Context(), "nothing"); !errors.Is(err, store.ErrNone) {
@@ -156,14 +168,89 @@ func TestASuspendedScheduleMakesNoCall(t *testing.T) {
 func TestAScheduleThatIsGoneIsForgotten(t *testing.T) {
 	kept := open(t, t.TempDir())
 	begin := time.Date(2026, 1, 1, 8, 59, 30, 0, time.UTC)
-	ticker(t, kept, `[{name: a, cron: "* * * * *"}, {name: b, cron: "* * * * *"}]`).Tick(t.Context(), begin)
+	ticker(t, kept, `[{name: a, cron: "* * * * *"}, {name: b, cron: "* * * * *"}]`).tick(t, begin)
 	later := ticker(t, kept, `[{name: b, cron: "* * * * *"}]`)
-	later.Tick(t.Context(), begin.Add(time.Second))
+	later.tick(t, begin.Add(time.Second))
 	keys, err := kept.Remembered(t.Context(), prefix)
 	if err != nil || len(keys) != 1 || keys[0] != "schedules.ns.svc.b" {
 		t.Errorf("%q is kept, %v", keys, err)
 	}
 	if _, err := kept.Recall(t.Context(), "schedules.ns.svc.a"); !errors.Is(err, store.ErrNone) {
 		t.Error(err)
+	}
+}
+
+// stuck is queues that let no call of a namespace be added until it is told to.
+type stuck struct {
+	queues
+	namespace string
+	until     chan struct{}
+}
+
+func (s stuck) Admit(ctx context.Context, of call.Service) (int, error) {
+	if of.Namespace == s.namespace {
+		<-s.until
+	}
+	return s.queues.Admit(ctx, of)
+}
+
+// The calls of one namespace take longer than a call may be late.
+func TestSchedulesWaitForNoOtherNamespaceAndMissNothingMeanwhile(t *testing.T) {
+	kept := open(t, t.TempDir())
+	one := ticker(t, kept, `[{name: a, cron: "* * * * *"}]`)
+	attacker := &routes.Route{Service: call.Service{Namespace: "attacker", Name: "svc"}, UID: "other", Host: "svc.attacker.svc.cluster.local",
+		Async: names.Async{Schedules: parsed(t, `[{name: a, cron: "* * * * *"}]`)}}
+	all := one.Routes()
+	all[attacker.Service] = attacker
+	one.Routes = func() map[call.Service]*routes.Route { return all }
+	until := make(chan struct{})
+	one.Queues = stuck{queues{kept}, "attacker", until}
+	begin := time.Date(2026, 1, 1, 8, 59, 30, 0, time.UTC)
+	one.tick(t, begin)
+	one.Tick(t.Context(), begin.Add(31*time.Second)) // 9:00:01
+	for deadline := time.Now().Add(time.Minute); one.Made.Load() == 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the schedule waits for that of another namespace")
+		}
+	}
+	close(until)
+	one.group.Wait()
+	// It was as if the round of 9:00:01 had taken two minutes.
+	one.rounds["attacker"] = round{began: begin.Add(31 * time.Second), ended: begin.Add(150 * time.Second)}
+	one.Routes = func() map[call.Service]*routes.Route {
+		return map[call.Service]*routes.Route{attacker.Service: attacker}
+	}
+	one.tick(t, begin.Add(151*time.Second)) // 9:02:01
+	one.rounds["attacker"] = round{began: begin.Add(151 * time.Second), ended: begin.Add(240 * time.Second)}
+	one.tick(t, begin.Add(241*time.Second)) // 9:03:31
+	if made, missed := one.Made.Load(), one.Missed.Load(); made != 4 || missed != 1 {
+		t.Errorf("%d calls, want that of 9:00 twice, 9:02 and 9:03; %d missed, want 9:01", made, missed)
+	}
+	one.rounds["attacker"] = round{began: begin.Add(241 * time.Second), ended: begin.Add(242 * time.Second)}
+	one.tick(t, begin.Add(600*time.Second)) // 9:09:30, nobody looked in between
+	if made, missed := one.Made.Load(), one.Missed.Load(); made != 4 || missed != 7 {
+		t.Errorf("%d calls, %d missed after a pause", made, missed)
+	}
+}
+
+func TestAClockThatWasAheadSilencesNoSchedule(t *testing.T) {
+	dir := t.TempDir()
+	kept := open(t, dir)
+	every := `[{name: a, cron: "* * * * *"}]`
+	begin := time.Date(2026, 1, 1, 8, 59, 30, 0, time.UTC)
+	one := ticker(t, kept, every)
+	one.tick(t, begin)
+	one.tick(t, begin.Add(24*time.Hour+31*time.Second)) // ahead by a day
+	if n := one.Made.Load(); n != 1 {
+		t.Fatalf("%d calls while the clock was ahead", n)
+	}
+	kept.Close()
+	kept = open(t, dir)
+	again := ticker(t, kept, every)
+	for s := range 120 { // 8:59:40 to 9:01:39
+		again.tick(t, begin.Add(time.Duration(10+s)*time.Second))
+	}
+	if n := again.Made.Load(); n != 2 {
+		t.Errorf("%d calls in two minutes when the clock was right again", n)
 	}
 }
