@@ -24,7 +24,10 @@ type policy struct {
 	mu     sync.Mutex
 	admits int
 	done   chan Result
+	itself bool // charges requests itself
 }
+
+func (p *policy) charges() bool { return p.itself }
 
 func (p *policy) Admit(r *Request) Decision {
 	p.mu.Lock()
@@ -47,12 +50,14 @@ func start(t testing.TB, s *Server) string {
 		t.Fatal(err)
 	}
 	served := make(chan error, 1)
+	books := keepBooks(s)
 	go func() { served <- s.Serve(l) }()
 	t.Cleanup(func() {
 		s.Close()
 		if err := <-served; !errors.Is(err, ErrServerClosed) {
 			t.Errorf("Serve returned %v", err)
 		}
+		books.closed(t)
 	})
 	return l.Addr().String()
 }

@@ -29,6 +29,8 @@ type firstPays struct {
 	a  *lapsed
 }
 
+func (*firstPays) charges() bool { return true }
+
 func (h *firstPays) Admit(r *Request) Decision {
 	if r.Path() == "/first" {
 		r.Data = h.a
@@ -131,7 +133,7 @@ func TestHTTP2ADeferredBodyWithoutRoomIsRejected(t *testing.T) {
 			})
 			account := &spent{}
 			account.full = func(int64) bool { return account.spends.Load() }
-			addr, p := proxyTo(t, backend, nil)
+			addr, p := proxyTo(t, backend, func(_ *Server, p *policy) { p.itself = true })
 			p.done = make(chan Result, 1)
 			forward := p.admit
 			p.admit = func(r *Request) Decision {

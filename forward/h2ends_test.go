@@ -33,6 +33,7 @@ func connectionEnds(t *testing.T, random *rand.Rand) {
 		HeaderTimeout: 2 * time.Second, FirstRequestTimeout: 4 * time.Second, IdleTimeout: 8 * time.Second,
 	}
 	served := make(chan error)
+	books := keepBooks(s)
 	go func() { served <- s.Serve(l) }()
 	c, err := l.dial(t.Context(), "", "")
 	if err != nil {
@@ -84,6 +85,7 @@ func connectionEnds(t *testing.T, random *rand.Rand) {
 	l.Close()
 	<-served
 	<-sent
+	books.closed(t)
 }
 
 // sendPieces sends frames as a client that keeps few of the rules, and pauses in the middle of

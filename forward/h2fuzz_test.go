@@ -3,8 +3,10 @@ package forward
 import (
 	"bytes"
 	"context"
+	"hash/crc32"
 	"io"
 	"log"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"sync"
@@ -113,7 +115,8 @@ func relayFrames(t *testing.T, request, response []byte) {
 		return Decision{Upstream: up}
 	}}
 	s := &Server{Handler: l}
-	s.init()
+	books := keepBooks(s)
+	books.room = roomOf(request, response)
 	client, server := net.Pipe()
 	c := newConn(s, server, nil)
 	s.track(c)
@@ -131,6 +134,7 @@ func relayFrames(t *testing.T, request, response []byte) {
 	close(stop)
 	all.Wait()
 	synctest.Wait()
+	books.check(t)
 	if l.admits.Load() != l.dones.Load() || l.twice.Load() > 0 {
 		t.Fatalf("%d requests were admitted, %d are done", l.admits.Load(), l.dones.Load())
 	}
@@ -141,6 +145,24 @@ func relayFrames(t *testing.T, request, response []byte) {
 		} else if b.Len() >= len(preface) {
 			t.Fatalf("the upstream was sent %q first", b.Bytes()[:len(preface)])
 		}
+	}
+}
+
+// roomOf returns the room that accounts have: for some inputs it ends after some bytes.
+func roomOf(request, response []byte) func(n int64) error {
+	seed := crc32.ChecksumIEEE(request) ^ crc32.ChecksumIEEE(response)
+	if seed%2 == 0 {
+		return nil
+	}
+	random := rand.New(rand.NewPCG(uint64(seed), 0))
+	var mu sync.Mutex
+	return func(n int64) error {
+		mu.Lock()
+		defer mu.Unlock()
+		if random.IntN(4) == 0 {
+			return errNoRoom
+		}
+		return nil
 	}
 }
 

@@ -55,6 +55,7 @@ func (p *pipes) Addr() net.Addr { return &net.TCPAddr{} }
 // h2world is a forwarder with small windows between clients and an upstream, all in virtual time.
 type h2world struct {
 	server   *Server
+	books    *books // nil if bytes without an account are what a test is about
 	up       *Upstream
 	front    *pipes
 	backend  *http.Server
@@ -96,6 +97,9 @@ func newH2World(slots int, stuck int64, serve http.HandlerFunc, config http.HTTP
 	w.finished.Go(func() { w.backend.Serve(back) })
 	w.up = NewUpstream("upstream", UpstreamOptions{Dial: func(ctx context.Context, addr string) (net.Conn, error) { return back.dial(ctx, "", addr) }})
 	w.server = &Server{Handler: w, windows: smallWindows, MaxStuckBytes: stuck}
+	if stuck == 0 {
+		w.books = keepBooks(w.server)
+	}
 	w.finished.Go(func() { w.server.Serve(w.front) })
 	return w
 }
@@ -231,6 +235,7 @@ func willingStreams(t *testing.T, random *rand.Rand) {
 	<-done
 	w.close()
 	synctest.Wait()
+	w.books.check(t)
 	if n := w.server.stuck.bytes.Load(); n != 0 {
 		t.Errorf("%d bytes are stuck without a request", n)
 	}
@@ -321,5 +326,7 @@ func TestHTTP2AQuietUpstreamIsKept(t *testing.T) {
 			t.Errorf("got %v, %v", response, err)
 		}
 		w.close()
+		synctest.Wait()
+		w.books.check(t)
 	})
 }

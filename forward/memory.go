@@ -225,6 +225,11 @@ func (h *h2half) appendLocked(data []byte) {
 func (h *h2half) clearLocked() {
 	h.queue, h.queueAt = nil, 0
 	h.unstickLocked()
+	h.giveLocked()
+}
+
+// giveLocked returns what the stream's queue has taken.
+func (h *h2half) giveLocked() {
 	if h.charged > 0 {
 		h.account.Give(h.charged)
 		h.charged = 0
@@ -277,8 +282,10 @@ func (c *h2conn) flowsLocked() {
 }
 
 // partLocked is called when a stream's request is over, or the stream is: its account is not used
-// any more. If it paid for the connection, that of another request does from now on.
+// any more, although the queue of a connection that broke may still be there. If it paid for the
+// connection, that of another request does from now on.
 func (c *h2conn) partLocked(h *h2half) {
+	h.giveLocked()
 	if c.payer == h {
 		stalled := c.stalled
 		c.flowsLocked()

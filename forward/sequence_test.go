@@ -178,8 +178,12 @@ func (s *sequence) start() {
 		if hop == 1 && s.tls[0] {
 			serve = server.ServeTLS
 		}
+		books := keepBooks(server)
 		go serve(l)
-		s.t.Cleanup(server.Close)
+		s.t.Cleanup(func() {
+			server.Close()
+			books.closed(s.t)
+		})
 		address = l.Addr().String()
 	}
 	s.front = address
