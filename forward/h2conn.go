@@ -3,8 +3,6 @@ package forward
 import (
 	"bufio"
 	"bytes"
-	"errors"
-	"fmt"
 	"io"
 	"net"
 	"sync"
@@ -109,33 +107,6 @@ type h2conn struct {
 	tryErr        error
 }
 
-// h2half is a stream on one connection. c.mu guards all fields but c, x and id, which never change.
-type h2half struct {
-	c  *h2conn
-	x  *h2exchange
-	id uint32
-
-	window     int64
-	queue      []byte // could not be sent yet: queue[queueAt:]
-	queueAt    int
-	source     *h2half   // where the queue's bytes came from
-	account    Account   // of the request; nil before it is charged, and when it is over
-	charged    int64     // taken from the exchange's account for the queue
-	stuck      int64     // counted in Server.stuck for it
-	stuckAt    time.Time // when bytes last left it
-	paid       int       // how many of the next bytes were credited before
-	queuedEnd  bool      // END_STREAM follows the queue
-	trailers   []hpack.HeaderField
-	listed     bool
-	sentEnd    bool // END_STREAM was written
-	removed    bool
-	left, owed int64
-	grown      bool // the peer has the full window
-	gotEnd     bool // the peer sent END_STREAM
-	gotHead    bool // upstream: the final response's head has arrived
-	reused     bool // upstream: the connection had requests before
-}
-
 func newH2Conn(nc net.Conn, srv *Server, window, stall time.Duration) *h2conn {
 	c := &h2conn{
 		nc: nc, headerTimeout: window, stall: stall, closed: make(chan struct{}),
@@ -182,16 +153,6 @@ func (s h2socket) Read(p []byte) (int, error) {
 	}
 	return n, err
 }
-
-// h2Error ends a connection with a GOAWAY.
-type h2Error struct {
-	code http2.ErrCode
-	text string
-}
-
-func (e *h2Error) Error() string { return fmt.Sprintf("%s (%s)", e.text, e.code) }
-
-func h2Fail(code http2.ErrCode, text string) error { return &h2Error{code, text} }
 
 // read handles frames until the connection ends, or another goroutine takes over.
 func (c *h2conn) read() {
@@ -284,150 +245,6 @@ func (c *h2conn) readUntil(t time.Time) {
 	if c.closesAt.IsZero() {
 		c.nc.SetReadDeadline(t)
 	}
-}
-
-// closeLocked lets out be the last. The peer closes when it has read everything, or is cut after a
-// second.
-func (c *h2conn) closeLocked() {
-	c.last = true
-	c.closesAt = time.Now().Add(time.Second)
-	c.nc.SetReadDeadline(c.closesAt)
-}
-
-// badFrame handles an error of the Framer in a frame. An error of a stream resets it, and the
-// connection goes on. Only a head can open a stream, so others need one that was opened.
-func (c *h2conn) badFrame(f http2.Frame, err error) error {
-	var stream http2.StreamError
-	if !errors.As(err, &stream) {
-		return c.readError(err)
-	}
-	if f.Header().Type != http2.FrameHeaders {
-		c.mu.Lock()
-		_, err := c.streamLocked(f)
-		c.mu.Unlock()
-		if err != nil {
-			return err
-		}
-	}
-	return c.badStream(stream.StreamID, stream.Code)
-}
-
-// readError returns how the connection ends.
-func (c *h2conn) readError(err error) error {
-	var code http2.ConnectionError
-	switch {
-	case errors.As(err, &code):
-		text := "malformed frame"
-		if detail := c.fr.ErrorDetail(); detail != nil {
-			text = detail.Error()
-		}
-		return h2Fail(http2.ErrCode(code), text)
-	case errors.Is(err, http2.ErrFrameTooLarge):
-		return h2Fail(http2.ErrCodeFrameSize, "a frame is too large")
-	case isTimeout(err):
-		return h2Fail(http2.ErrCodeEnhanceYourCalm, "a header block did not arrive in time")
-	}
-	return err
-}
-
-// badStream resets a stream with a malformed frame.
-func (c *h2conn) badStream(id uint32, code http2.ErrCode) error {
-	if err := c.peer.badStream(id); err != nil {
-		return err
-	}
-	c.mu.Lock()
-	h := c.streams[id]
-	if h == nil {
-		c.fw.WriteRSTStream(id, code)
-		c.forgetLocked(id)
-	}
-	c.mu.Unlock()
-	if h != nil {
-		h.x.malformed(h, code, &c.batch)
-	}
-	c.batch.add(c)
-	return c.checkBacklog()
-}
-
-// checkBacklog ends the connection of a peer that causes answers and does not read them.
-func (c *h2conn) checkBacklog() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if len(c.out)+c.flying > h2HardBacklog {
-		return h2Fail(http2.ErrCodeEnhanceYourCalm, "too much is waiting to be read")
-	}
-	return nil
-}
-
-// removeLocked removes a stream from the connection. Its queue is dropped and credited to its
-// source.
-func (c *h2conn) removeLocked(h *h2half, b *h2batch) {
-	if h.removed {
-		return
-	}
-	h.removed = true
-	delete(c.streams, h.id)
-	h.emptyLocked(b)
-	if len(c.streams) == 0 {
-		c.idleSince = time.Now()
-	}
-	c.partLocked(h)
-}
-
-// emptyLocked drops the stream's queue and trailers.
-func (h *h2half) emptyLocked(b *h2batch) {
-	if n := h.owesLocked(len(h.queue) - h.queueAt); n > 0 && h.source != nil {
-		b.moves = append(b.moves, h2move{source: h.source, n: n})
-	}
-	h.clearLocked()
-	h.trailers, h.queuedEnd = nil, false
-}
-
-// addr returns the address of the upstream of a stream.
-func (h *h2half) addr() string { return h.c.peer.(*h2client).u.addr }
-
-// owesLocked returns for how many of n bytes that left the source must still be credited.
-func (h *h2half) owesLocked(n int) int {
-	k := min(n, h.paid)
-	h.paid -= k
-	return n - k
-}
-
-// end ends the connection. If the reason is an h2Error, the peer gets a GOAWAY first.
-func (c *h2conn) end(err error) {
-	defer c.closeOnce.Do(func() { close(c.closed) })
-	var ours *h2Error
-	c.mu.Lock()
-	if errors.As(err, &ours) && (c.broken || c.last) {
-		ours = nil
-	}
-	if ours != nil {
-		id := c.maxID
-		if _, client := c.peer.(*h2client); client {
-			id = 0 // an upstream opens no streams
-		}
-		c.fw.WriteGoAway(id, ours.code, []byte(ours.text))
-	}
-	c.last = true
-	if c.timer != nil {
-		c.timer.Stop()
-	}
-	c.mu.Unlock()
-	c.batch.add(c)
-	c.batch.flush()
-	c.peer.ended(err)
-	c.batch.flush()
-	if ours != nil {
-		// Closing with unread bytes would reset the connection, and the peer might not see the
-		// GOAWAY. The goroutine that writes the last byte closes the writing side (wroteLocked).
-		c.nc.SetReadDeadline(time.Now().Add(500 * time.Millisecond))
-		io.CopyN(io.Discard, c.nc, 256<<10)
-	}
-	c.mu.Lock()
-	c.broken = true
-	c.out = nil
-	c.mu.Unlock()
-	c.nc.Close()
 }
 
 // armLocked makes the timer fire at the given time or before, and call fn.

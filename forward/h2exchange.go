@@ -3,9 +3,6 @@ package forward
 import (
 	"context"
 	"fmt"
-	"net/http"
-	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -366,102 +363,4 @@ func (x *h2exchange) dropLocked(code http2.ErrCode, b *h2batch) {
 		up.c.drop(up, code, b)
 		up.c.peer.(*h2client).released(b)
 	}
-}
-
-// writeLocked sends a reply and ends the stream.
-func (x *h2exchange) writeLocked(p *Reply, b *h2batch) (status int, n int64) {
-	status = p.status()
-	c := x.down.c
-	body := p.Body
-	if x.asksForHead() || p.bodiless() {
-		body = ""
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if x.down.removed {
-		return 0, 0
-	}
-	c.fieldLocked(":status", statusDigits(status), false)
-	if !p.bodiless() {
-		c.fieldLocked("content-type", p.contentType(), false)
-		c.fieldLocked("content-length", strconv.Itoa(len(p.Body)), false)
-	}
-	for _, f := range p.Header {
-		c.fieldLocked(strings.ToLower(f.Name), clean(f.Value), false)
-	}
-	c.headersLocked(x.down.id, body == "")
-	if body == "" {
-		x.down.sentEnd = true
-	} else if moved, ended := c.dataLocked(&x.down, []byte(body), true); !ended {
-		// The rest is sent when the client opens its window.
-		x.down.queue, x.down.queuedEnd = append(x.down.queue, body[moved:]...), true
-		x.down.stickLocked(int64(cap(x.down.queue)) + h2AnswerBytes)
-		c.listLocked(&x.down)
-	}
-	b.add(c)
-	if x.down.sentEnd {
-		x.srv.closeStreamLocked(&x.down, b)
-	}
-	return status, int64(len(body))
-}
-
-// endLocked ends a response in the middle with a trailer that names the timer. What waits for the
-// client's window is dropped. A response with a Content-Length is reset instead.
-func (x *h2exchange) endLocked(b *h2batch) {
-	c := x.down.c
-	if x.expected >= 0 {
-		c.drop(&x.down, http2.ErrCodeInternal, b)
-		return
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if x.down.removed || x.down.sentEnd || c.broken {
-		return
-	}
-	x.down.emptyLocked(b)
-	c.trailersLocked(&x.down, []hpack.HeaderField{{Name: strings.ToLower(TimeoutTrailer), Value: x.machine.Ending().Timer.String()}})
-	b.add(c)
-	x.srv.closeStreamLocked(&x.down, b)
-}
-
-// closeDownLocked removes the client's stream, whose response is complete.
-func (x *h2exchange) closeDownLocked(b *h2batch) {
-	c := x.down.c
-	c.mu.Lock()
-	x.srv.closeStreamLocked(&x.down, b)
-	c.mu.Unlock()
-}
-
-// left is called after bytes have left a queue. end reports whether they were the last.
-func (x *h2exchange) left(h *h2half, end bool, b *h2batch) {
-	if h != &x.down {
-		return
-	}
-	x.mu.Lock()
-	x.machine.Wrote(time.Now())
-	over := !x.machine.Live()
-	var do exchange.Do
-	switch {
-	case end && over:
-		x.closeDownLocked(b)
-	case end:
-		do = x.performLocked(&exchange.Event{Kind: exchange.Ended}, b)
-	}
-	x.mu.Unlock()
-	if end && over {
-		x.rest(b)
-	}
-	x.follow(do, nil, b)
-}
-
-func (x *h2exchange) asksForHead() bool { return x.method == http.MethodHead }
-
-func statusDigits(status int) string {
-	switch status {
-	case http.StatusOK:
-		return "200"
-	case http.StatusServiceUnavailable:
-		return "503"
-	}
-	return strconv.Itoa(status)
 }

@@ -3,7 +3,6 @@ package forward
 import (
 	"errors"
 	"fmt"
-	"net/http"
 	"slices"
 	"time"
 
@@ -12,6 +11,8 @@ import (
 
 	"ebb.dev/ebb/forward/exchange"
 )
+
+// This file has a request's way to the upstream.
 
 // h2Replay is the largest request body that is kept so that it can be sent again.
 const h2Replay = 4 << 10
@@ -43,8 +44,6 @@ func (y *h2body) rewind() {
 	y.held = append(y.replay, y.held...)
 	y.replay, y.sentEnd = nil, false
 }
-
-// From here on: the request's way to the upstream.
 
 // open starts the request on a connection. It reports false if the connection takes no more
 // requests.
@@ -223,161 +222,6 @@ func (x *h2exchange) upstreamLost(h *h2half, err error, loss exchange.Loss, b *h
 	var do exchange.Do
 	if x.up == h {
 		do = x.performLocked(&e, b)
-	}
-	x.mu.Unlock()
-	x.follow(do, nil, b)
-}
-
-// From here on: the response's way to the client.
-
-// responseHead handles the head of an interim or final response. If keep is false, another
-// goroutine reads the connection now.
-func (x *h2exchange) responseHead(h *h2half, f *http2.MetaHeadersFrame, b *h2batch) (keep bool) {
-	x.mu.Lock()
-	var do exchange.Do
-	if x.up == h {
-		x.frame = f
-		e := x.judgeLocked(h, f)
-		do = x.performLocked(&e, b)
-	}
-	x.mu.Unlock()
-	return x.follow(do, h.c, b)
-}
-
-// judgeLocked returns the event for a response head: interim, final or malformed.
-func (x *h2exchange) judgeLocked(h *h2half, f *http2.MetaHeadersFrame) exchange.Event {
-	status := statusOf(f)
-	switch {
-	case f.Truncated:
-		return malformedBy(h, "sent a response head that is too large")
-	case status == 0 || status == 101 || status < 200 && f.StreamEnded():
-		return malformedBy(h, "sent a malformed response head")
-	case status < 200:
-		return exchange.Event{Kind: exchange.Interim, Status: status}
-	}
-	length, ok := h2Length(f.RegularFields())
-	if !ok {
-		return malformedBy(h, "sent a malformed Content-Length")
-	}
-	x.bodiless = x.asksForHead() || status == http.StatusNoContent || status == http.StatusNotModified
-	x.expected = length
-	if x.bodiless {
-		x.expected = -1 // it says what another response would have
-	}
-	if f.StreamEnded() && x.expected > 0 {
-		return malformedBy(h, "ended its response before its Content-Length")
-	}
-	h.gotHead = true
-	now := time.Now()
-	x.res.FirstByte = now.Sub(x.r.Started)
-	return exchange.Event{Kind: exchange.Head, Status: status, At: now}
-}
-
-// malformedBy returns the event for a malformed response (RFC 9113 section 8.1.1).
-func malformedBy(h *h2half, what string) exchange.Event {
-	return exchange.Event{Kind: exchange.Failed, Code: uint32(http2.ErrCodeProtocol), Err: fmt.Errorf("%s %s", h.addr(), what)}
-}
-
-// fitsLocked reports whether n more bytes, the last ones or not, are what the response's head said.
-func (x *h2exchange) fitsLocked(n int, end bool) bool {
-	x.passed += int64(n)
-	if x.bodiless {
-		return x.passed == 0
-	}
-	return x.expected < 0 || x.passed <= x.expected && (!end || x.passed == x.expected)
-}
-
-// respondLocked writes the final response's head.
-func (x *h2exchange) respondLocked(b *h2batch) exchange.Do {
-	f, c := x.frame, x.down.c
-	x.frame = nil
-	status, end := statusOf(f), f.StreamEnded()
-	c.mu.Lock()
-	if x.down.removed || c.broken {
-		c.mu.Unlock()
-		return x.performLocked(&exchange.Event{Kind: exchange.ClientLeft}, b)
-	}
-	x.responseLocked(c, status, f.RegularFields(), true)
-	c.headersLocked(x.down.id, end)
-	x.down.sentEnd = end
-	c.finishLocked(&x.down, b)
-	flooded := c.backlogLocked() > h2HardBacklog
-	c.mu.Unlock()
-	b.add(c)
-	x.res.Status = status
-	x.machine.Wrote(x.r.Started.Add(x.res.FirstByte))
-	if flooded { // the client sends requests and does not read
-		c.nc.Close()
-	}
-	if end {
-		return x.performLocked(&exchange.Event{Kind: exchange.Ended}, b)
-	}
-	return 0
-}
-
-// interimLocked forwards a 1xx head.
-func (x *h2exchange) interimLocked(status int, fields []hpack.HeaderField, b *h2batch) {
-	c := x.down.c
-	c.mu.Lock()
-	if !x.down.removed && !c.broken && c.backlogLocked() < h2HardBacklog {
-		x.responseLocked(c, status, fields, false)
-		c.headersLocked(x.down.id, false)
-		b.add(c)
-	}
-	c.mu.Unlock()
-}
-
-// responseData handles a piece of the response's body.
-func (x *h2exchange) responseData(h *h2half, data []byte, end bool, b *h2batch) {
-	moved := 0
-	x.mu.Lock()
-	var do exchange.Do
-	ours := x.up == h
-	switch {
-	case !ours:
-	case !x.fitsLocked(len(data), end):
-		e := malformedBy(h, "sent a body that is not what its head said")
-		do = x.performLocked(&e, b)
-		ours = false
-	default:
-		var ended bool
-		moved, ended = x.down.c.send(&x.down, data, end, h, b)
-		x.res.ResponseBytes += int64(len(data))
-		if moved > 0 && x.machine.Timed() {
-			x.machine.Wrote(time.Now())
-		}
-		if ended {
-			do = x.performLocked(&exchange.Event{Kind: exchange.Ended}, b)
-		} else {
-			do = x.fullLocked(b)
-		}
-	}
-	x.mu.Unlock()
-	if ours {
-		h.c.credit(h, moved, b)
-	}
-	x.follow(do, nil, b)
-}
-
-// responseTrailers handles the trailers that end the response.
-func (x *h2exchange) responseTrailers(h *h2half, fields []hpack.HeaderField, b *h2batch) {
-	x.mu.Lock()
-	var do exchange.Do
-	switch {
-	case x.up != h:
-	case !x.fitsLocked(0, true):
-		e := malformedBy(h, "ended its response before its Content-Length")
-		do = x.performLocked(&e, b)
-	default:
-		ended := false
-		if fields = trailersOf(fields); len(fields) == 0 {
-			_, ended = x.down.c.send(&x.down, nil, true, h, b)
-		} else {
-			ended = x.down.c.trail(&x.down, fields, b)
-		}
-		if ended {
-			do = x.performLocked(&exchange.Event{Kind: exchange.Ended}, b)
-		}
 	}
 	x.mu.Unlock()
 	x.follow(do, nil, b)
