@@ -1,12 +1,18 @@
 package forward
 
 import (
+	"bufio"
+	"bytes"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"runtime"
+	"sync/atomic"
 	"testing"
 	"time"
+
+	"golang.org/x/net/http2"
 
 	"ebb.dev/ebb/forward/forwardtest"
 )
@@ -67,5 +73,44 @@ func TestAForwardedRequestAllocatesNothing(t *testing.T) {
 		if allocs > 0 {
 			t.Errorf("%s: %v allocations a request", name, allocs)
 		}
+	}
+}
+
+// A body over HTTP/2 comes in many frames, and none of them may cost an allocation.
+func TestAForwardedFrameAllocatesNothing(t *testing.T) {
+	if raceEnabled {
+		t.Skip("the race detector allocates")
+	}
+	const many = 20000
+	var got atomic.Int64
+	backend := rawBackend(t, func(_ int, c net.Conn, _ *bufio.Reader) {
+		fr := http2.NewFramer(c, nil)
+		fr.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1 << 20})
+		fr.WriteWindowUpdate(0, 1<<20)
+		b := make([]byte, 64<<10)
+		for {
+			n, err := c.Read(b)
+			if err != nil {
+				return
+			}
+			got.Add(int64(n))
+		}
+	})
+	addr, _ := proxyTo(t, backend, nil)
+	r := dialH2raw(t, addr)
+	var body bytes.Buffer
+	fr := http2.NewFramer(&body, nil)
+	for range many {
+		fr.WriteData(1, false, []byte("x"))
+	}
+	r.headers(1, false, aPost...)
+	until(t, "the upstream has the head", func() bool { return got.Load() > 0 })
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	r.c.Write(body.Bytes())
+	until(t, "the upstream has the body", func() bool { return got.Load() >= int64(body.Len()) })
+	runtime.ReadMemStats(&after)
+	if n := after.Mallocs - before.Mallocs; n > many/10 {
+		t.Errorf("%d allocations for %d frames", n, many)
 	}
 }

@@ -157,7 +157,7 @@ func (s *h2client) partialHead(bool) {}
 func (s *h2client) headers(f *http2.MetaHeadersFrame) (keep bool, err error) {
 	c := s.c
 	c.mu.Lock()
-	h, err := c.streamLocked(f)
+	h, err := c.streamLocked(f.Header())
 	ended := false
 	if h != nil {
 		ended = h.gotEnd
@@ -198,7 +198,7 @@ func (s *h2client) data(f *http2.DataFrame) error {
 func (s *h2client) reset(f *http2.RSTStreamFrame) error {
 	c := s.c
 	c.mu.Lock()
-	h, err := c.streamLocked(f)
+	h, err := c.streamLocked(f.Header())
 	complete := h != nil && h.gotEnd
 	if h != nil && !complete {
 		c.removeLocked(h, &c.batch)

@@ -199,7 +199,7 @@ func (c *h2conn) step(handed *bool) (keep bool, err error) {
 		c.peer.partialHead(false)
 	}
 	if err != nil {
-		return true, c.badFrame(&fh, err)
+		return true, c.badFrame(fh, err)
 	}
 	if bounded {
 		c.readUntil(time.Time{})
@@ -229,7 +229,7 @@ func (c *h2conn) step(handed *bool) (keep bool, err error) {
 		c.peer.goAway(f)
 	case *http2.PriorityFrame:
 		if f.StreamDep == f.StreamID {
-			return true, c.badFrame(f, http2.StreamError{StreamID: f.StreamID, Code: http2.ErrCodeProtocol})
+			return true, c.badFrame(fh, http2.StreamError{StreamID: f.StreamID, Code: http2.ErrCodeProtocol})
 		}
 	case *http2.PushPromiseFrame:
 		return true, h2Fail(http2.ErrCodeProtocol, "PUSH_PROMISE although it was switched off")

@@ -31,12 +31,12 @@ func (c *h2conn) closeLocked() {
 
 // badFrame handles an error of the Framer in a frame. An error of a stream resets it, and the
 // connection goes on. Only a head can open a stream, so others need one that was opened.
-func (c *h2conn) badFrame(f http2.Frame, err error) error {
+func (c *h2conn) badFrame(f http2.FrameHeader, err error) error {
 	var stream http2.StreamError
 	if !errors.As(err, &stream) {
 		return c.readError(err)
 	}
-	if f.Header().Type != http2.FrameHeaders {
+	if f.Type != http2.FrameHeaders {
 		c.mu.Lock()
 		_, err := c.streamLocked(f)
 		c.mu.Unlock()

@@ -200,7 +200,7 @@ func (s *h2server) data(f *http2.DataFrame) error {
 func (s *h2server) reset(f *http2.RSTStreamFrame) error {
 	c := s.c
 	c.mu.Lock()
-	h, err := c.streamLocked(f)
+	h, err := c.streamLocked(f.Header())
 	c.mu.Unlock()
 	if h == nil {
 		return err

@@ -133,7 +133,7 @@ func (c *h2conn) windowUpdate(f *http2.WindowUpdateFrame) error {
 			return c.badStream(f.StreamID, http2.ErrCodeFlowControl)
 		}
 		c.listLocked(h)
-	} else if _, err := c.streamLocked(f); err != nil {
+	} else if _, err := c.streamLocked(f.Header()); err != nil {
 		c.mu.Unlock()
 		return err
 	}
@@ -145,11 +145,10 @@ func (c *h2conn) windowUpdate(f *http2.WindowUpdateFrame) error {
 
 // streamLocked returns the stream of a frame, or nil if it has ended. A frame of a stream that was
 // never opened ends the connection (RFC 9113 section 5.1).
-func (c *h2conn) streamLocked(f http2.Frame) (*h2half, error) {
-	id := f.Header().StreamID
-	h := c.streams[id]
-	if h == nil && (id%2 == 0 || id > c.maxID) {
-		return nil, h2Fail(http2.ErrCodeProtocol, f.Header().Type.String()+" of a stream that was not opened")
+func (c *h2conn) streamLocked(f http2.FrameHeader) (*h2half, error) {
+	h := c.streams[f.StreamID]
+	if h == nil && (f.StreamID%2 == 0 || f.StreamID > c.maxID) {
+		return nil, h2Fail(http2.ErrCodeProtocol, f.Type.String()+" of a stream that was not opened")
 	}
 	return h, nil
 }
@@ -182,7 +181,7 @@ func (c *h2conn) receiveLocked(h *h2half, n int64) (conn, stream bool) {
 // accounts of their requests and by Server.MaxStuckBytes.
 func (c *h2conn) arrived(f *http2.DataFrame) (h *h2half, code http2.ErrCode, err error) {
 	c.mu.Lock()
-	h, err = c.streamLocked(f)
+	h, err = c.streamLocked(f.Header())
 	conn, stream := c.receiveLocked(h, int64(f.Length))
 	closed := h != nil && h.gotEnd
 	if h != nil && f.StreamEnded() {
