@@ -142,15 +142,6 @@ func (m *Manager) list(ctx context.Context) {
 		m.Log.Warn("the queues were not listed", "error", err)
 		return
 	}
-	orphans, err := m.Store.Orphans(ctx, depths)
-	if err != nil {
-		m.Log.Warn("calls without a queue were not looked for", "error", err)
-	}
-	for _, of := range orphans {
-		if _, err := m.Store.Queue(ctx, of); err != nil {
-			m.Log.Warn("calls have no queue", "service", of.String(), "error", err)
-		}
-	}
 	if err := m.Store.Settle(ctx, depths, time.Now()); err != nil {
 		m.Log.Warn("what namespaces have waiting was not stored", "error", err)
 	}

@@ -24,6 +24,9 @@ func (s *Store) count(ctx context.Context) error {
 	if err := s.countCallbacks(ctx); err != nil {
 		return fmt.Errorf("read what namespaces have of callbacks: %w", err)
 	}
+	if err := s.adopt(ctx); err != nil {
+		return fmt.Errorf("look for calls without a queue: %w", err)
+	}
 	if err := s.restore(ctx); err != nil {
 		return fmt.Errorf("read what namespaces have waiting: %w", err)
 	}

@@ -56,7 +56,8 @@ func (s *Store) Callbacks(ctx context.Context, namespace string) (*Queue, error)
 	return &Queue{consumer}, nil
 }
 
-// Calling lists the namespaces that have callbacks.
+// Calling lists the namespaces that have callbacks, and removes the queues of those that had none
+// for long.
 func (s *Store) Calling(ctx context.Context) (namespaces []string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*timeout)
 	defer cancel()
@@ -64,14 +65,28 @@ func (s *Store) Calling(ctx context.Context) (namespaces []string, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("list the callbacks: %w", err)
 	}
+	var gone []string
 	list := stream.ListConsumers(ctx)
 	for info := range list.Info() {
-		if namespace, ok := strings.CutPrefix(info.Name, ofCallbacks); ok && int(info.NumPending)+info.NumAckPending > 0 {
+		namespace, ok := strings.CutPrefix(info.Name, ofCallbacks)
+		if n, idle := s.pending(info); ok && n > 0 {
 			namespaces = append(namespaces, namespace)
+		} else if ok && idle {
+			gone = append(gone, namespace)
 		}
 	}
 	if err := list.Err(); err != nil {
 		return nil, fmt.Errorf("list the callbacks: %w", err)
+	}
+	for _, namespace := range gone {
+		s.calling.Delete(namespace)
+		left, err := removeConsumer(ctx, stream, ofCallbacks+namespace, subjects[callbacks]+"."+namespace+".>")
+		if err == nil && left {
+			_, err = s.Callbacks(ctx, namespace)
+		}
+		if err != nil {
+			return namespaces, fmt.Errorf("remove the queue of callbacks of namespace %s: %w", namespace, err)
+		}
 	}
 	return namespaces, nil
 }
@@ -86,17 +101,45 @@ func (s *Store) countCallbacks(ctx context.Context) error {
 	if err := stream.DeleteConsumer(ctx, "callbacks"); err != nil && !errors.Is(err, jetstream.ErrConsumerNotFound) {
 		return err
 	}
+	info, err := stream.Info(ctx)
+	if err != nil {
+		return err
+	}
+	without := int(info.State.Msgs)
+	list := stream.ListConsumers(ctx)
+	for one := range list.Info() {
+		if namespace, ok := strings.CutPrefix(one.Name, ofCallbacks); ok {
+			n, _ := s.pending(one)
+			s.callbacks.Add(namespace, int64(n)*leastCost)
+			s.calling.Store(namespace, true)
+			without -= n
+		}
+	}
+	if err := list.Err(); err != nil || without <= 0 {
+		return err
+	}
+	return s.adoptCallbacks(ctx, stream)
+}
+
+// adoptCallbacks gives namespaces a queue that have callbacks and none.
+func (s *Store) adoptCallbacks(ctx context.Context, stream jetstream.Stream) error {
 	info, err := stream.Info(ctx, jetstream.WithSubjectFilter(subjects[callbacks]+".>"))
 	if err != nil {
 		return err
 	}
+	adopted := map[string]bool{}
 	for one := range info.State.Subjects {
 		namespace := namespaceOf(one)
+		if _, known := s.calling.Load(namespace); known && !adopted[namespace] {
+			continue
+		}
 		s.callbacks.Add(namespace, leastCost)
-		if _, known := s.calling.Load(namespace); !known {
-			if _, err := s.Callbacks(ctx, namespace); err != nil {
-				return err
-			}
+		if adopted[namespace] {
+			continue
+		}
+		adopted[namespace] = true
+		if _, err := s.Callbacks(ctx, namespace); err != nil {
+			return err
 		}
 	}
 	return nil

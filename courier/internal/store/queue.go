@@ -51,8 +51,18 @@ type Depth struct {
 	Idle    bool // no call was handed out or added for long
 }
 
-// idleQueue is how long a queue is empty before it is removed.
+// idleQueue is Options.Idle by default.
 const idleQueue = 10 * time.Minute
+
+// pending returns how many messages a queue has, and whether it had none for long.
+func (s *Store) pending(info *jetstream.ConsumerInfo) (n int, idle bool) {
+	since := info.Created
+	if last := info.Delivered.Last; last != nil && last.After(since) {
+		since = *last
+	}
+	n = int(info.NumPending) + info.NumAckPending
+	return n, n == 0 && time.Since(since) > s.idle
+}
 
 // Depths lists the queues.
 func (s *Store) Depths(ctx context.Context) ([]Depth, error) {
@@ -65,12 +75,8 @@ func (s *Store) Depths(ctx context.Context) ([]Depth, error) {
 		if !ok {
 			continue
 		}
-		since := info.Created
-		if last := info.Delivered.Last; last != nil && last.After(since) {
-			since = *last
-		}
-		n := int(info.NumPending) + info.NumAckPending
-		out = append(out, Depth{Service: call.Service{Namespace: namespace, Name: name}, Calls: n, Idle: n == 0 && time.Since(since) > idleQueue})
+		n, idle := s.pending(info)
+		out = append(out, Depth{Service: call.Service{Namespace: namespace, Name: name}, Calls: n, Idle: idle})
 	}
 	if err := list.Err(); err != nil {
 		return nil, fmt.Errorf("list the queues: %w", err)
@@ -78,47 +84,70 @@ func (s *Store) Depths(ctx context.Context) ([]Depth, error) {
 	return out, nil
 }
 
-// Remove deletes a queue that is empty.
+// Remove deletes a queue that is empty. It makes it anew if a call came meanwhile.
 func (s *Store) Remove(ctx context.Context, of call.Service) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	if err := s.calls.DeleteConsumer(ctx, consumerName(of)); err != nil && !errors.Is(err, jetstream.ErrConsumerNotFound) {
+	left, err := removeConsumer(ctx, s.calls, consumerName(of), subject(calls, of, "*"))
+	if err == nil && left {
+		_, err = s.Queue(ctx, of)
+	}
+	if err != nil {
 		return fmt.Errorf("remove the queue of %s: %w", of, err)
 	}
 	return nil
 }
 
-// Orphans lists the services that have calls and no queue. There are some if a queue was removed
-// while another courier added a call.
-func (s *Store) Orphans(ctx context.Context, known []Depth) (out []call.Service, err error) {
-	ctx, cancel := context.WithTimeout(ctx, 2*timeout)
-	defer cancel()
+// removeConsumer deletes a consumer and reports whether there are messages that it would have had.
+func removeConsumer(ctx context.Context, stream jetstream.Stream, name, filter string) (left bool, err error) {
+	if err := stream.DeleteConsumer(ctx, name); err != nil && !errors.Is(err, jetstream.ErrConsumerNotFound) {
+		return false, err
+	}
+	info, err := stream.Info(ctx, jetstream.WithSubjectFilter(filter))
+	if err != nil {
+		return false, err
+	}
+	return len(info.State.Subjects) > 0, nil
+}
+
+// adopt makes the queues of services that have calls and none: those of a courier that ended while
+// it added a call to a queue that was removed. It reads the subjects of all calls, which take memory
+// with the backlog, only if there are some.
+func (s *Store) adopt(ctx context.Context) error {
 	info, err := s.calls.Info(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("ask for the calls: %w", err)
+	if err != nil || info.State.Msgs == 0 {
+		return err
 	}
-	have := map[call.Service]bool{}
-	for _, d := range known {
+	depths, err := s.Depths(ctx)
+	if err != nil {
+		return err
+	}
+	have, without := map[call.Service]bool{}, int(info.State.Msgs)
+	for _, d := range depths {
 		have[d.Service] = true
-		info.State.Msgs -= min(info.State.Msgs, uint64(d.Calls))
+		without -= d.Calls
 	}
-	if info.State.Msgs == 0 {
-		return nil, nil
+	if without <= 0 {
+		return nil
 	}
-	info, err = s.calls.Info(ctx, jetstream.WithSubjectFilter(subjects[calls]+".>"))
-	if err != nil {
-		return nil, fmt.Errorf("list the calls: %w", err)
+	if info, err = s.calls.Info(ctx, jetstream.WithSubjectFilter(subjects[calls]+".>")); err != nil {
+		return err
 	}
 	for one := range info.State.Subjects {
-		if parts := strings.Split(one, "."); len(parts) == 5 {
-			of := call.Service{Namespace: parts[2], Name: parts[3]}
-			if !have[of] {
-				have[of] = true
-				out = append(out, of)
-			}
+		parts := strings.Split(one, ".")
+		if len(parts) != 5 {
+			continue
+		}
+		of := call.Service{Namespace: parts[2], Name: parts[3]}
+		if have[of] {
+			continue
+		}
+		have[of] = true
+		if _, err := s.Queue(ctx, of); err != nil {
+			return err
 		}
 	}
-	return out, nil
+	return nil
 }
 
 // CallOf reads the call of a message.

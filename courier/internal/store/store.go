@@ -7,6 +7,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -70,7 +71,9 @@ type Options struct {
 	Replicas    int // of each stream, for a cluster that exists
 	// Synced waits until a call is on the disk of the server inside.
 	Synced bool
-	Log    *slog.Logger
+	// Idle is how long a queue is empty before it is removed.
+	Idle time.Duration
+	Log  *slog.Logger
 }
 
 // Store is where calls are kept.
@@ -84,6 +87,7 @@ type Store struct {
 	// Called is called with the namespace of each callback that is stored.
 	Called func(namespace string)
 
+	idle   time.Duration
 	starts []time.Time // of couriers, the newest last
 	server *server.Server
 	conn   *nats.Conn
@@ -108,7 +112,7 @@ var ErrOther = errors.New("another call has its idempotency key")
 
 // Open starts or connects to the server and makes the streams what they are to be.
 func Open(ctx context.Context, o Options) (*Store, error) {
-	s := &Store{}
+	s := &Store{idle: cmp.Or(o.Idle, idleQueue)}
 	var err error
 	if o.URL == "" {
 		s.server, s.conn, err = inside(o)
