@@ -79,7 +79,7 @@ type courier struct {
 }
 
 // build makes the parts, each after those that it uses.
-func build(ctx context.Context, o options, kube kubernetes.Interface, ebb versioned.Interface, s *settings.Store, keys func() wire.Keys, log *slog.Logger) (*courier, error) {
+func build(ctx context.Context, o options, kube kubernetes.Interface, ebb versioned.Interface, s *settings.Store, token func() string, log *slog.Logger) (*courier, error) {
 	began := s.Load().Courier
 	kept, err := store.Open(ctx, store.Options{Dir: o.dir, URL: began.NATS, Credentials: o.credentials, Bytes: began.Bytes, Queue: began.KeepQueued,
 		Results: began.KeepResults, Dead: began.KeepDead, Replicas: int(began.Replicas), Synced: began.Synced, Log: log})
@@ -97,7 +97,7 @@ func build(ctx context.Context, o options, kube kubernetes.Interface, ebb versio
 			now := s.Load().Courier
 			return int(now.Attempts), call.Backoff{First: now.FirstBackoff, Longest: now.LongestBackoff}, int(now.Hops)
 		}}
-	c.load = &load.Reporter{Pod: o.pod, URL: "http://" + o.autoscaler + wire.PathStats, Keys: keys, Loads: c.deliver.Loads, Find: c.routes.Find, Log: log}
+	c.load = &load.Reporter{Pod: o.pod, URL: "http://" + o.autoscaler + wire.PathStats, Token: token, Loads: c.deliver.Loads, Find: c.routes.Find, Log: log}
 	c.tick = &tick.Ticker{Store: kept, Queues: c.deliver, Routes: c.routes.All, Most: func() int { return int(s.Load().Courier.QueueCalls) }, Log: log}
 	if err := c.registry.Register(&metrics.Sources{Accept: c.accept, Deliver: c.deliver, Load: c.load, Tick: c.tick}); err != nil {
 		return nil, err

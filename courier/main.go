@@ -61,11 +61,11 @@ func start(ctx context.Context, env func(string) string, stdout io.Writer) error
 	if err := settings.Watch(ctx, kube, options.namespace, store, log); err != nil {
 		return err
 	}
-	secret, err := secretvalue.Watch(ctx, kube, options.namespace, wire.TokenSecret)
+	secret, err := secretvalue.Watch(ctx, kube, options.namespace, wire.CourierSecret)
 	if err != nil {
 		return err
 	}
-	c, err := build(ctx, options, kube, ebb, store, func() wire.Keys { return wire.KeysOf(secret.Load()) }, log)
+	c, err := build(ctx, options, kube, ebb, store, func() string { return string(secret.Load()[wire.CourierSecretToken]) }, log)
 	if err != nil {
 		return err
 	}

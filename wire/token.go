@@ -17,6 +17,13 @@ const (
 	TokenSecretPrevious = "previous"
 )
 
+// Names of the Secret in the system namespace that holds the courier's token, that of
+// ActivatorSubject, and of its field. The courier knows no key.
+const (
+	CourierSecret      = "courier-token"
+	CourierSecretToken = "token"
+)
+
 // Keys are the keys of all tokens as they are now. Without any, as before the controller has made
 // one, nothing is valid.
 type Keys struct {

@@ -1,6 +1,7 @@
 // Package tokenkey creates and rotates the key of all tokens.
 //
-// Owns: the Secret ebb-token-key. Reads: it, and how often to rotate. Writes: it alone.
+// Owns: the Secret ebb-token-key, and the content of courier-token, if the courier is installed.
+// Reads: them, and how often to rotate. Writes: them alone.
 // Never: signs with a key before every component can know it, or takes a key away while pods can
 // still have tokens of it.
 //
@@ -121,6 +122,30 @@ func (k *Keeper) look(ctx context.Context) error {
 	}
 	if key := secret.Data[wire.TokenSecretKey]; string(key) != string(k.Current()) {
 		k.current.Store(&key)
+	}
+	if err := k.tellCourier(ctx); err != nil && ctx.Err() == nil {
+		k.log.Warn("the courier has no token of the current key; trying again", "error", err)
+	}
+	return nil
+}
+
+// tellCourier gives the courier its token, if its manifest is there.
+func (k *Keeper) tellCourier(ctx context.Context) error {
+	secrets := k.kube.CoreV1().Secrets(k.namespace)
+	secret, err := secrets.Get(ctx, wire.CourierSecret, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("read Secret %s/%s: %w", k.namespace, wire.CourierSecret, err)
+	}
+	token := wire.Token(k.Current(), "", wire.ActivatorSubject)
+	if len(secret.Data) == 1 && string(secret.Data[wire.CourierSecretToken]) == token {
+		return nil
+	}
+	secret.Data = map[string][]byte{wire.CourierSecretToken: []byte(token)}
+	if _, err := secrets.Update(ctx, secret, metav1.UpdateOptions{}); err != nil && !apierrors.IsConflict(err) {
+		return fmt.Errorf("write Secret %s/%s: %w", k.namespace, wire.CourierSecret, err)
 	}
 	return nil
 }

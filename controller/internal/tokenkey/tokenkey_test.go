@@ -153,6 +153,68 @@ func TestNoTokenIsRefusedWhileTheKeyIsRotated(t *testing.T) {
 	}
 }
 
+// The courier has the one token that it needs, through a rotation, and cannot make another.
+func TestTheCourierHasATokenAndNoKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := fake.NewClientset(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "sys", Name: wire.TokenSecret}})
+		secrets := client.CoreV1().Secrets("sys")
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		k := keeper(t, client, never) // without a courier it works as well
+		go k.Run(ctx, func() {})
+		if _, err := secrets.Create(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "sys", Name: wire.CourierSecret}}, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		rotated := false
+		before := string(k.Current())
+		for i := range int(90 * time.Minute / (10 * time.Second)) {
+			time.Sleep(10*time.Second + time.Millisecond)
+			synctest.Wait()
+			key, err := secrets.Get(ctx, wire.TokenSecret, metav1.GetOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			has, err := secrets.Get(ctx, wire.CourierSecret, metav1.GetOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			token := string(has.Data[wire.CourierSecretToken])
+			if want := wire.KeysOf(key.Data).Token("", wire.ActivatorSubject); len(has.Data) != 1 || token != want {
+				t.Fatalf("after %d looks it has %q, want %q", i, has.Data, want)
+			}
+			rotated = rotated || string(key.Data[wire.TokenSecretKey]) != before
+			switch i {
+			case 2: // somebody asks for a rotation
+				key.Annotations[RotateAnnotation] = ""
+				_, err = secrets.Update(ctx, key, metav1.UpdateOptions{})
+			case 3: // and puts the key where the courier can read it, as an older release had it
+				has.Data[wire.TokenSecretKey] = key.Data[wire.TokenSecretKey]
+				_, err = secrets.Update(ctx, has, metav1.UpdateOptions{})
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		if !rotated {
+			t.Error("the key was not rotated")
+		}
+	})
+}
+
+// What is wrong with the courier's Secret ends no controller.
+func TestTheKeyIsThereWhateverBecomesOfTheCouriers(t *testing.T) {
+	client := fake.NewClientset(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "sys", Name: wire.TokenSecret}})
+	client.PrependReactor("get", "secrets", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		if get, ok := a.(clienttesting.GetAction); ok && get.GetName() == wire.CourierSecret {
+			return true, nil, apierrors.NewForbidden(schema.GroupResource{Resource: "secrets"}, wire.CourierSecret, nil)
+		}
+		return false, nil, nil
+	})
+	if key := keeper(t, client, never).Current(); len(key) != size {
+		t.Errorf("%d bytes", len(key))
+	}
+}
+
 // A replica whose clock is ahead does not skip the time that components have to learn of a key.
 func TestAClockThatIsWrongDoesNotHurryARotation(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)

@@ -7,6 +7,7 @@ package load
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -29,7 +30,7 @@ const (
 type Reporter struct {
 	Pod   string
 	URL   string
-	Keys  func() wire.Keys
+	Token func() string // "" while there is none
 	Loads func() []deliver.Load
 	Find  func(call.Service) *routes.Route
 	Log   *slog.Logger
@@ -103,7 +104,11 @@ func Waiting(loads []deliver.Load, find func(call.Service) *routes.Route) map[re
 }
 
 func (r *Reporter) post(ctx context.Context, messages []wire.StatMessage) error {
-	if _, err := r.signer.Post(ctx, r.client, r.URL, r.Keys().Token("", wire.ActivatorSubject), wire.EncodeStats(messages)); err != nil {
+	token := r.Token()
+	if token == "" {
+		return errors.New("the controller has not filled the Secret " + wire.CourierSecret + " yet: it has to be there, and the controller of this version")
+	}
+	if _, err := r.signer.Post(ctx, r.client, r.URL, token, wire.EncodeStats(messages)); err != nil {
 		return fmt.Errorf("report to %s: %w", r.URL, err)
 	}
 	return nil

@@ -72,7 +72,10 @@ func Start(dir string) (*Cluster, error) {
 	}
 	objects := []any{&corev1.Secret{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"},
 		ObjectMeta: metav1.ObjectMeta{Namespace: SystemNamespace, Name: wire.TokenSecret},
-		Data:       map[string][]byte{wire.TokenSecretKey: TokenKey}}}
+		Data:       map[string][]byte{wire.TokenSecretKey: TokenKey}},
+		&corev1.Secret{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"},
+			ObjectMeta: metav1.ObjectMeta{Namespace: SystemNamespace, Name: wire.CourierSecret},
+			Data:       map[string][]byte{wire.CourierSecretToken: []byte(wire.Token(TokenKey, "", wire.ActivatorSubject))}}}
 	for _, name := range []string{"config-defaults", "config-logging", "config-network", "config-observability"} {
 		objects = append(objects, &corev1.ConfigMap{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"},
 			ObjectMeta: metav1.ObjectMeta{Namespace: SystemNamespace, Name: name}})
