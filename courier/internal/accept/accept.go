@@ -72,6 +72,9 @@ type Handler struct {
 	Queues Queues
 	Log    *slog.Logger
 	Now    func() time.Time
+	// Patience is how long the reader of a result of so many bytes may take. By default it is 30 s,
+	// and a second more for each 64 KiB.
+	Patience func(size int64) time.Duration
 
 	// Accepted counts calls that were stored, Repeated those that were already.
 	Accepted, Repeated atomic.Int64
@@ -85,6 +88,9 @@ type Handler struct {
 // Start makes a Handler ready.
 func (h *Handler) Start() *Handler {
 	h.slots, h.readers = shares.New(most), shares.New(reading)
+	if h.Patience == nil {
+		h.Patience = patience
+	}
 	return h
 }
 

@@ -25,10 +25,15 @@ const (
 	mostOfSmall = store.Inline + 64<<10
 	mostOfLarge = 4 << 20
 	// longestAnswer is how long a reader may take for a result, and slowest how many bytes it has
-	// to read in each further second.
+	// to read in each further second: see patience.
 	longestAnswer = 30 * time.Second
 	slowest       = 64 << 10
 )
+
+// patience is how long the reader of a result of so many bytes may take.
+func patience(size int64) time.Duration {
+	return longestAnswer + time.Duration(size/slowest)*time.Second
+}
 
 // result answers a request for what became of a call: what the service answered, or with "Accept:
 // application/json" or the suffix /record, the record.
@@ -111,7 +116,7 @@ func (h *Handler) replay(w http.ResponseWriter, r *http.Request, record *call.Re
 	}
 	var from io.Reader = bytes.NewReader(body)
 	// Who does not read is cut off: the answer takes memory until then.
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(longestAnswer + time.Duration(record.Size/slowest)*time.Second))
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(h.Patience(record.Size)))
 	if record.Body != "" {
 		takes := min(record.Size, mostOfLarge)
 		if !h.readers.Take(record.Namespace, takes) {

@@ -1,15 +1,20 @@
 package together
 
 import (
+	"context"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats-server/v2/server"
+
 	"ebb.dev/ebb/courier/internal/call"
+	"ebb.dev/ebb/courier/internal/deliver"
 	"ebb.dev/ebb/courier/internal/store"
 	"ebb.dev/ebb/wire"
 )
@@ -92,6 +97,118 @@ func TestReadersOfANeighbourThatDoNotReadLeaveMemoryToOthers(t *testing.T) {
 	if status, _, text := w.result(w.call(nil)); status != http.StatusOK {
 		t.Errorf("the result of another namespace: %d %s", status, text)
 	}
+}
+
+// They hold their share until they are cut off, and no longer.
+func TestReadersThatDoNotReadAreCutOff(t *testing.T) {
+	t.Parallel()
+	w := open(t, t.TempDir(), http.HandlerFunc(func(out http.ResponseWriter, _ *http.Request) { _, _ = out.Write(make([]byte, 10<<20)) }), nil,
+		func(w *world) { w.reads = func(int64) time.Duration { return 2 * time.Second } })
+	at := w.call(nil)
+	await(t, "there is no result", func() bool {
+		status, _, _ := w.ask("HEAD", at, nil)
+		return status == http.StatusOK
+	})
+	head := fmt.Sprintf("GET %s HTTP/1.1\r\nHost: svc.example\r\n%s: %s\r\n\r\n", at, wire.HeaderAsyncTarget, target)
+	for full := false; !full; { // until there is no share left for one more
+		c, err := net.Dial("tcp", w.front.Listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		if _, err := io.WriteString(c, head); err != nil {
+			t.Fatal(err)
+		}
+		answer := make([]byte, 12)
+		if _, err := io.ReadFull(c, answer); err != nil {
+			t.Fatal(err)
+		}
+		full = string(answer) == "HTTP/1.1 503"
+	}
+	await(t, "who does not read keeps others out", func() bool {
+		status, _, _ := w.ask("HEAD", at, nil)
+		return status == http.StatusOK
+	})
+}
+
+// JetStream hangs while queues that are empty are removed.
+func TestTheManagerAnswersWhileQueuesAreRemoved(t *testing.T) {
+	t.Parallel()
+	_, at := natsServer(t, t.TempDir(), server.RANDOM_PORT)
+	hung, release := make(chan struct{}), make(chan struct{})
+	defer close(release)
+	at.Host = hangs(t, at.Host, "$JS.API.CONSUMER.DELETE.EBB_CALLS.", hung, release)
+	kept, err := store.Open(t.Context(), store.Options{URL: at.String(), Bytes: 1 << 30, Queue: time.Hour, Results: time.Hour, Dead: time.Hour, Idle: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer kept.Close()
+	for i := range 20 { // the removal of each is given up after 5 s
+		if _, err := kept.Queue(t.Context(), call.Service{Namespace: "ns", Name: fmt.Sprint("svc-", i)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	m := (&deliver.Manager{Store: kept, Log: slog.New(slog.DiscardHandler)}).Start()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	go m.Run(ctx)
+	select {
+	case <-hung:
+	case <-time.After(time.Minute):
+		t.Fatal("no queue is removed")
+	}
+	answered := make(chan struct{})
+	go func() { m.Added(attacker); m.Running("id"); m.Loads(); close(answered) }()
+	select {
+	case <-answered:
+	case <-time.After(4 * time.Second): // before the first removal is given up
+		t.Error("a call waits for the removal of other queues")
+	}
+}
+
+// hangs forwards connections to an address until a client sends the text. It returns its own
+// address.
+func hangs(t *testing.T, to, text string, hung chan<- struct{}, release <-chan struct{}) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	forward := func(client net.Conn) {
+		defer client.Close()
+		upstream, err := net.Dial("tcp", to)
+		if err != nil {
+			return
+		}
+		defer upstream.Close()
+		go io.Copy(client, upstream)
+		p := make([]byte, 64<<10)
+		for {
+			n, err := client.Read(p)
+			if err != nil {
+				return
+			}
+			if strings.Contains(string(p[:n]), text) {
+				close(hung)
+				<-release
+				return
+			}
+			if _, err := upstream.Write(p[:n]); err != nil {
+				return
+			}
+		}
+	}
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go forward(c)
+		}
+	}()
+	return l.Addr().String()
 }
 
 func TestTheCouriersOwnEndSpendsNoAttempt(t *testing.T) {

@@ -41,6 +41,7 @@ type world struct {
 	delivers deliver.Rules
 	gone     bool          // the Route
 	patience time.Duration // with a Route that is gone
+	reads    func(size int64) time.Duration
 }
 
 func (w *world) Rules(call.Service) (deliver.Rules, bool) {
@@ -89,7 +90,7 @@ func open(t *testing.T, dir string, service http.Handler, allowed egress.Rule, c
 	}
 	w.patience = max(w.patience, time.Millisecond)
 	w.deliver = (&deliver.Manager{Store: kept, Routes: w, Client: client, Log: log, Gone: w.patience}).Start()
-	w.accept = (&accept.Handler{Store: kept, Routes: acceptance{w}, Queues: w.deliver, Log: log, Now: time.Now}).Start()
+	w.accept = (&accept.Handler{Store: kept, Routes: acceptance{w}, Queues: w.deliver, Log: log, Now: time.Now, Patience: w.reads}).Start()
 	caller := &callback.Caller{Store: kept, Allowed: allowed, Counts: &w.deliver.Counts, Log: log,
 		Rules: func() (int, call.Backoff, int) {
 			return 3, call.Backoff{First: 10 * time.Millisecond, Longest: 20 * time.Millisecond}, 3
