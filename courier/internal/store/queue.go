@@ -111,8 +111,8 @@ func removeConsumer(ctx context.Context, stream jetstream.Stream, name, filter s
 }
 
 // adopt makes the queues of services that have calls and none: those of a courier that ended while
-// it added a call to a queue that was removed. It reads the subjects of all calls, which take memory
-// with the backlog, only if there are some.
+// it added a call to a queue that was removed. It reads the subjects of all calls, which take
+// memory with the backlog, only if there are some.
 func (s *Store) adopt(ctx context.Context) error {
 	info, err := s.calls.Info(ctx)
 	if err != nil || info.State.Msgs == 0 {
