@@ -58,6 +58,8 @@ func IsRefused(err error) bool {
 	switch apierrors.ReasonForError(err) {
 	case metav1.StatusReasonForbidden, metav1.StatusReasonInvalid, metav1.StatusReasonBadRequest:
 		return true
+	case metav1.StatusReasonInternalError: // of a webhook that does not answer
+		return strings.Contains(err.Error(), "failed calling webhook")
 	}
 	return false
 }

@@ -3,11 +3,14 @@ package apply
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes/fake"
 )
 
@@ -87,5 +90,24 @@ func TestChildWritesOnlyWhatDiffersAndOnlyToItsOwn(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+func TestARefusalIsToldWhoeverRefuses(t *testing.T) {
+	pods := schema.GroupResource{Resource: "pods"}
+	for what, c := range map[string]struct {
+		err  error
+		want bool
+	}{
+		"quota":                      {apierrors.NewForbidden(pods, "a", errors.New("exceeded quota")), true},
+		"schema":                     {apierrors.NewInvalid(schema.GroupKind{}, "a", nil), true},
+		"a webhook without server":   {apierrors.NewInternalError(errors.New(`failed calling webhook "x": connection refused`)), true},
+		"the API server is at fault": {apierrors.NewInternalError(errors.New("etcdserver: no leader")), false},
+		"another was faster":         {apierrors.NewConflict(pods, "a", errors.New("changed")), false},
+		"no API server":              {errors.New("failed calling webhook"), false},
+	} {
+		if IsRefused(fmt.Errorf("create: %w", c.err)) != c.want {
+			t.Errorf("%s: refused is not %v", what, c.want)
+		}
 	}
 }

@@ -57,7 +57,7 @@ func New(w *reconcile.World) *reconcile.Controller {
 			return w.Ebb.AutoscalingV1alpha1().PodAutoscalers(ns)
 		},
 		Reconcile: r.reconcile, KeepStatus: true,
-		Gone: func(key reconcile.Key) { w.Refusals.Note(key, nil) },
+		Gone: func(key reconcile.Key) { w.Refusals.Note("endpoints", key, nil) },
 	}.Controller()
 	c.Watch(services.Informer(), reconcile.ControllerOf("PodAutoscaler"))
 	c.Watch(slices.Informer(), reconcile.Label(names.ServerlessServiceLabel))
@@ -76,7 +76,7 @@ func (r *reconciler) reconcile(ctx context.Context, pa *autoscalingv1alpha1.PodA
 	// If one Service fails, the other is created all the same: requests may need it.
 	err := errors.Join(r.service(ctx, pa, privateService(pa)), r.service(ctx, pa, public))
 	err = errors.Join(err, r.publish(ctx, pa))
-	r.refusals.Note(reconcile.Key{Namespace: pa.Namespace, Name: pa.Name}, err)
+	r.refusals.Note("endpoints", reconcile.Key{Namespace: pa.Namespace, Name: pa.Name}, err)
 	return again, errors.Join(err, insecure)
 }
 

@@ -39,6 +39,7 @@ type reconciler struct {
 	hpas        autoscalinglisters.HorizontalPodAutoscalerLister
 	deployments appslisters.DeploymentLister
 	settings    *settings.Store
+	refusals    *reconcile.Refusals
 	now         func() time.Time
 }
 
@@ -46,13 +47,14 @@ type reconciler struct {
 func New(w *reconcile.World) *reconcile.Controller {
 	made := w.Kubernetes("", Selector)
 	hpas, deployments := made.Autoscaling().V2().HorizontalPodAutoscalers(), made.Apps().V1().Deployments()
-	r := &reconciler{kube: w.Kube, hpas: hpas.Lister(), deployments: deployments.Lister(), settings: w.Settings, now: w.Now}
+	r := &reconciler{kube: w.Kube, hpas: hpas.Lister(), deployments: deployments.Lister(), settings: w.Settings, refusals: &w.Refusals, now: w.Now}
 	c := reconcile.Kind[*autoscalingv1alpha1.PodAutoscaler]{
 		Name: "hpa", Informer: w.EbbInformers.Autoscaling().V1alpha1().PodAutoscalers().Informer(), World: w,
 		Client: func(ns string) reconcile.Client[*autoscalingv1alpha1.PodAutoscaler] {
 			return w.Ebb.AutoscalingV1alpha1().PodAutoscalers(ns)
 		},
 		Reconcile: r.reconcile, Mine: r.mine, Leave: r.leave,
+		Gone: func(key reconcile.Key) { w.Refusals.Note("hpa", key, nil) },
 	}.Controller()
 	c.Watch(hpas.Informer(), reconcile.ControllerOf("PodAutoscaler"))
 	// A revision's Deployment and PodAutoscaler have one owner, and the PodAutoscaler has the
@@ -68,6 +70,7 @@ func (r *reconciler) mine(pa *autoscalingv1alpha1.PodAutoscaler) bool {
 // leave deletes the HorizontalPodAutoscaler of a PodAutoscaler that changed its class. Otherwise
 // two would scale one Deployment.
 func (r *reconciler) leave(ctx context.Context, pa *autoscalingv1alpha1.PodAutoscaler) error {
+	r.refusals.Note("hpa", reconcile.Key{Namespace: pa.Namespace, Name: pa.Name}, nil)
 	have, found, err := apply.Found(r.hpas.HorizontalPodAutoscalers(pa.Namespace).Get(pa.Name))
 	if err != nil || !found || !metav1.IsControlledBy(have, pa) {
 		return err
@@ -90,6 +93,7 @@ func (r *reconciler) reconcile(ctx context.Context, pa *autoscalingv1alpha1.PodA
 				have.Spec = want.Spec
 			}
 		})
+	r.refusals.Note("hpa", reconcile.Key{Namespace: pa.Namespace, Name: pa.Name}, err)
 	switch {
 	case apply.IsNotOwned(err):
 		pa.Status.MarkResourceNotOwned(kind, pa.Name)

@@ -24,7 +24,7 @@ func TestWhenAFailureIsTriedAgain(t *testing.T) {
 		"somebody has the name":         {Foreign(errors.New("NotOwned")), 31 * time.Second, 29 * time.Second},
 		"a quota refuses":               {refused, 61 * time.Second, 59 * time.Second},
 		"a quota refuses one of two":    {errors.Join(nil, refused), 61 * time.Second, 59 * time.Second},
-		"the API server fails for long": {errors.New("unavailable"), 20 * time.Minute, 2 * time.Minute},
+		"the API server fails for long": {errors.New("unavailable"), 61 * time.Second, 59 * time.Second},
 		"a bad annotation":              {Permanent(errors.New("InvalidAnnotation")), 0, 0},
 	} {
 		t.Run(what, func(t *testing.T) {

@@ -24,8 +24,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
-
-	"ebb.dev/ebb/controller/internal/apply"
 )
 
 // Key is the name of an object. Cluster-scoped objects have no namespace.
@@ -47,8 +45,6 @@ type Controller struct {
 	// Others, if set, is called instead of Reconcile for a key that another replica reconciles.
 	Others func(key Key)
 
-	limiter workqueue.TypedRateLimiter[Key]
-
 	queue workqueue.TypedRateLimitingInterface[Key]
 	fresh workqueue.TypedInterface[Key] // keys of new objects that wait
 	once  sync.Once
@@ -57,8 +53,8 @@ type Controller struct {
 func (c *Controller) q() workqueue.TypedRateLimitingInterface[Key] {
 	c.once.Do(func() {
 		c.fresh = workqueue.NewTyped[Key]()
-		c.limiter = workqueue.NewTypedItemExponentialFailureRateLimiter[Key](20*time.Millisecond, 1000*time.Second)
-		c.queue = workqueue.NewTypedRateLimitingQueueWithConfig(c.limiter,
+		limiter := workqueue.NewTypedItemExponentialFailureRateLimiter[Key](20*time.Millisecond, failedAgain)
+		c.queue = workqueue.NewTypedRateLimitingQueueWithConfig(limiter,
 			workqueue.TypedRateLimitingQueueConfig[Key]{Name: c.Name})
 	})
 	return c.queue
@@ -108,8 +104,9 @@ func Foreign(err error) error { return foreign{err} }
 // How often the API server is asked again whether a cause is gone of which nothing is told.
 const (
 	ForeignAgain = 30 * time.Second
-	// refusedAgain bounds the back-off of writes that a quota, a policy or a webhook refuses.
-	refusedAgain = time.Minute
+	// failedAgain bounds the back-off: a quota may be raised, or the API server be there again, and
+	// what it was away for may serve.
+	failedAgain = time.Minute
 )
 
 // Metrics measures reconciles, by reconciler and outcome, and counts Leases.
@@ -223,11 +220,7 @@ func (r runner) next(c *Controller) bool {
 		c.q().AddAfter(key, ForeignAgain)
 		log.Info("reconcile failed, will be retried", "error", err.Error())
 	default:
-		delay := c.limiter.When(key)
-		if apply.IsRefused(err) {
-			delay = min(delay, refusedAgain)
-		}
-		c.q().AddAfter(key, delay)
+		c.q().AddRateLimited(key)
 		if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) {
 			// The cache was behind, and an event will update it.
 			log.Debug("reconcile failed because the object in the cache was old", "error", err.Error())

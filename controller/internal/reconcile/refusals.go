@@ -7,12 +7,18 @@ import (
 )
 
 // Refusals is what the API server refuses a PodAutoscaler: the Services and EndpointSlices of its
-// revision. Its own status is the autoscaler's, so the Revision of the same name tells it. One
+// revision, its HorizontalPodAutoscaler. Its own status is the autoscaler's, so the Revision of the same name tells it. One
 // replica has the lease of both, because they have one name.
 type Refusals struct {
 	mu    sync.Mutex
-	by    map[Key]string
+	by    map[refusal]string
 	tells []func(Key)
+}
+
+// refusal is whose objects are refused: reconcilers of one key know nothing of each other.
+type refusal struct {
+	reconciler string
+	key        Key
 }
 
 // Tell calls the function with a key when its refusal changes.
@@ -22,21 +28,22 @@ func (r *Refusals) Tell(tell func(Key)) {
 	r.tells = append(r.tells, tell)
 }
 
-// Note keeps the error of a reconcile if it is a refusal, and forgets the last one otherwise.
-func (r *Refusals) Note(key Key, err error) {
+// Note keeps the error of a reconciler if it is a refusal, and forgets its last one otherwise.
+func (r *Refusals) Note(reconciler string, key Key, err error) {
+	of := refusal{reconciler, key}
 	message := ""
 	if apply.IsRefused(err) {
 		message = err.Error()
 	}
 	r.mu.Lock()
-	changed, tells := r.by[key] != message, r.tells
+	changed, tells := r.by[of] != message, r.tells
 	if message == "" {
-		delete(r.by, key)
+		delete(r.by, of)
 	} else {
 		if r.by == nil {
-			r.by = map[Key]string{}
+			r.by = map[refusal]string{}
 		}
-		r.by[key] = message
+		r.by[of] = message
 	}
 	r.mu.Unlock()
 	if changed {
@@ -46,9 +53,14 @@ func (r *Refusals) Note(key Key, err error) {
 	}
 }
 
-// Of returns the refusal of a key, or "".
+// Of returns what is refused of a key, or "".
 func (r *Refusals) Of(key Key) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.by[key]
+	for _, by := range []string{"endpoints", "hpa"} {
+		if message := r.by[refusal{by, key}]; message != "" {
+			return message
+		}
+	}
+	return ""
 }

@@ -212,6 +212,10 @@ func (w *World) Run(ctx context.Context, controllers []*Controller, o Options) e
 		for _, f := range w.factories() {
 			f.Shutdown()
 		}
+		for _, c := range controllers { // their workers may not have started
+			c.q().ShutDown()
+			c.arrivals().ShutDown()
+		}
 	}()
 	// The end of ctx ends the wait for the caches. Once they are filled they outlive the workers.
 	keepCaches := context.AfterFunc(ctx, stopCaches)

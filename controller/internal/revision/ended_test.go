@@ -29,6 +29,10 @@ func TestAPodThatHasEndedSaysNothingOfARevisionThatHasAnotherOrWantsNone(t *test
 	ended := pod(time.Hour, corev1.PodStatus{Phase: corev1.PodFailed, ContainerStatuses: []corev1.ContainerStatus{{Name: "user-container",
 		State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 137}}}}})
 	starting := pod(0, corev1.PodStatus{Phase: corev1.PodPending})
+	before := pod(time.Second, rejected.Status)
+	just := pod(time.Hour, evicted.Status)
+	just.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionFalse, LastTransitionTime: metav1.NewTime(began)}}
+	beside := pod(time.Hour, just.Status)
 	for what, c := range map[string]struct {
 		replicas int32
 		pods     []*corev1.Pod
@@ -41,8 +45,12 @@ func TestAPodThatHasEndedSaysNothingOfARevisionThatHasAnotherOrWantsNone(t *test
 		"rejected just now, at zero":           {0, []*corev1.Pod{rejected}, "", 0},
 		"evicted, beside a pod that starts":    {1, []*corev1.Pod{evicted, starting}, "", 1},
 		"ended, beside a pod that starts":      {1, []*corev1.Pod{starting, ended, done}, "", 1},
-		"rejected again and again":             {1, []*corev1.Pod{evicted, rejected}, "OutOfcpu", 1},
-		"evicted, and no other pod yet":        {1, []*corev1.Pod{evicted}, "Evicted", 1},
+		"rejected again and again":             {1, []*corev1.Pod{before, rejected}, "OutOfcpu", 1},
+		"evicted just now":                     {1, []*corev1.Pod{just}, "", 1},
+		"all evicted just now":                 {1, []*corev1.Pod{just, beside}, "", 2},
+		"evicted just now, and long ago":       {1, []*corev1.Pod{just, pod(2*time.Hour, done.Status)}, "", 1},
+		"evicted, and no other pod yet":        {1, []*corev1.Pod{evicted}, "", 1},
+		"evicted, and no other is allowed":     {1, []*corev1.Pod{evicted}, "FailedCreate", 1},
 		"starting, of a revision that is idle": {0, []*corev1.Pod{starting}, "", 1},
 	} {
 		t.Run(what, func(t *testing.T) {
@@ -51,6 +59,9 @@ func TestAPodThatHasEndedSaysNothingOfARevisionThatHasAnotherOrWantsNone(t *test
 			rev := &servingv1.Revision{}
 			rev.Status.InitializeConditions()
 			o := observation{autoscaler: pa, pods: c.pods, deployment: &appsv1.Deployment{Spec: appsv1.DeploymentSpec{Replicas: &c.replicas}}}
+			if c.reason == "FailedCreate" {
+				o.deployment.Status.Conditions = []appsv1.DeploymentCondition{{Type: appsv1.DeploymentReplicaFailure, Status: corev1.ConditionTrue, Reason: c.reason}}
+			}
 			judge(rev, o, settings.NewStore(nil).Load())
 			if got := rev.Status.GetCondition(servingv1.RevisionConditionReady).GetReason(); got != c.reason {
 				t.Errorf("Ready has the reason %q, not %q: %+v", got, c.reason, rev.Status.Conditions)

@@ -30,6 +30,7 @@ func (t trouble) none() bool { return t.reason == "" }
 // comes first, then that of the newest pod.
 //
 //	the pod                                      condition            reason
+//	it ended, and its replacement may be well    -                    - (see replaced)
 //	it was evicted or rejected by its node       ResourcesAvailable   the pod's reason
 //	a container exited with N != 0               ContainerHealthy     ExitCodeN, until the pod is ready (but see
 //	                                                                  endedBadly)
@@ -62,6 +63,9 @@ func sentence(words string) string {
 }
 
 func troubleOf(o observation, pod *corev1.Pod, alwaysSchedulable bool) trouble {
+	if o.replaced(pod) {
+		return trouble{}
+	}
 	// The kubelet ends the containers of a pod that it evicts. That is not their fault.
 	if pod.Status.Phase == corev1.PodFailed && pod.Status.Reason != "" {
 		return trouble{reason: pod.Status.Reason, message: pod.Status.Message}
@@ -215,7 +219,7 @@ func deploymentTrouble(d *appsv1.Deployment, pods []*corev1.Pod) trouble {
 	var found trouble
 	for _, c := range d.Status.Conditions {
 		switch {
-		case c.Type == appsv1.DeploymentReplicaFailure && c.Status == corev1.ConditionTrue && !slices.ContainsFunc(pods, alive):
+		case cannotCreate(c) && !slices.ContainsFunc(pods, alive):
 			return trouble{reason: c.Reason, message: c.Message}
 		case c.Type == appsv1.DeploymentProgressing && c.Status == corev1.ConditionFalse && len(pods) > 0 &&
 			!slices.ContainsFunc(pods, func(p *corev1.Pod) bool { return p.CreationTimestamp.After(c.LastUpdateTime.Time) }):
@@ -223,4 +227,12 @@ func deploymentTrouble(d *appsv1.Deployment, pods []*corev1.Pod) trouble {
 		}
 	}
 	return found
+}
+
+func cannotCreate(c appsv1.DeploymentCondition) bool {
+	return c.Type == appsv1.DeploymentReplicaFailure && c.Status == corev1.ConditionTrue
+}
+
+func notCreated(d *appsv1.Deployment) bool {
+	return d.Status.ObservedGeneration >= d.Generation && slices.ContainsFunc(d.Status.Conditions, cannotCreate)
 }

@@ -262,14 +262,14 @@ func (r *reconciler) refused(rev *servingv1.Revision, err error) error {
 	return err
 }
 
-// unreachable tells that the API server refuses what leads to the revision. What is there already
-// goes on serving.
+// unreachable tells that the API server refuses what leads to the revision, or what scales it. What
+// was up already goes on serving.
 func (r *reconciler) unreachable(rev *servingv1.Revision, pa *autoscalingv1alpha1.PodAutoscaler) {
 	why := r.world.Refusals.Of(reconcile.Key{Namespace: rev.Namespace, Name: names.PodAutoscaler(rev.Name)})
 	if why == "" || pa == nil {
 		return
 	}
-	if there, err := r.reachable(pa); err == nil && !there {
+	if there, err := r.reachable(pa); err == nil && !(there && (observation{autoscaler: pa}).initialized()) {
 		rev.GetConditionSet().Manage(&rev.Status).MarkFalse(servingv1.RevisionConditionResourcesAvailable, reasonRefused, "%s", why)
 	}
 }

@@ -3,6 +3,7 @@ package revision
 import (
 	"slices"
 	"strings"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -55,6 +56,28 @@ func (o observation) current() []*corev1.Pod {
 	})
 }
 
+// replaced reports whether a pod that ended says nothing of a revision that was up: its ReplicaSet
+// makes another, or the Deployment says why it cannot. A node evicts pods of revisions that are
+// well, too. But if the pod replaced one that ended, and soon ended too, the next will do no better.
+func (o observation) replaced(pod *corev1.Pod) bool {
+	lasted := endedAt(pod).Sub(pod.CreationTimestamp.Time) >= time.Minute
+	return o.initialized() && !alive(pod) && (lasted || !slices.ContainsFunc(o.pods, func(before *corev1.Pod) bool {
+		return before != pod && !alive(before) && !pod.CreationTimestamp.Time.Before(endedAt(before)) &&
+			pod.CreationTimestamp.Sub(endedAt(before)) < time.Minute
+	}))
+}
+
+// endedAt is when a pod ended. One that its node rejected never began.
+func endedAt(pod *corev1.Pod) time.Time {
+	at := pod.CreationTimestamp.Time
+	for _, c := range pod.Status.Conditions {
+		if c.LastTransitionTime.After(at) {
+			at = c.LastTransitionTime.Time
+		}
+	}
+	return at
+}
+
 // initialized reports whether the revision once had its initial pods, with this PodAutoscaler or,
 // before it was parked, another.
 func (o observation) initialized() bool {
@@ -73,6 +96,8 @@ func (o observation) failing(s *settings.Snapshot) trouble {
 	t := podTrouble(o, s.Deployment.PodIsAlwaysSchedulable)
 	pod := hanging(o)
 	switch {
+	case o.wantsPods() && !slices.ContainsFunc(o.pods, alive) && notCreated(o.deployment):
+		t = deploymentTrouble(o.deployment, o.current()) // that a pod ended does not tell why there is no other
 	case t.reason == corev1.PodReasonUnschedulable && o.news.trouble.reason == provisioning:
 		t.message = sentence(t.message) + " " + o.news.trouble.message
 	case t.none() && pod != nil && o.news.pod == pod.UID && creating(pod):

@@ -68,6 +68,11 @@ func (s *situation) play(t *testing.T, wasUp bool) *servingv1.Revision {
 		pod := s.Pod.DeepCopy()
 		pod.Namespace, pod.Name, pod.UID, pod.CreationTimestamp = "shop", "hello", "pod", metav1.NewTime(began)
 		o.pods = []*corev1.Pod{pod}
+		if wasUp && !alive(pod) { // it replaced another, or it would say nothing
+			before := pod.DeepCopy()
+			before.Name, before.UID, before.CreationTimestamp = "before", "before", metav1.NewTime(began.Add(-time.Second))
+			o.pods = append(o.pods, before)
+		}
 	}
 	l := &looker{now: func() time.Time { return now }, tokens: flowcontrol.NewFakeAlwaysRateLimiter(), seen: map[types.UID]news{},
 		list: func(_ context.Context, namespace string, of fields.Set) ([]corev1.Event, error) {
