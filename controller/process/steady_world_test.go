@@ -4,19 +4,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
@@ -25,37 +24,58 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/ptr"
-	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
-	autoscalingv1alpha1 "ebb.dev/ebb/api/autoscaling/v1alpha1"
-	"ebb.dev/ebb/api/names"
-	servingv1 "ebb.dev/ebb/api/serving/v1"
 	"ebb.dev/ebb/controller/internal/reconcile"
+	"ebb.dev/ebb/internal/lease"
 	"ebb.dev/ebb/settings"
 	"ebb.dev/ebb/test/apiservertest"
-	"ebb.dev/ebb/wire"
 )
 
 // ground is all that the controller works with, in virtual time: an API server, gateways that do
-// what HTTPRoutes say, an autoscaler without load, a kubelet. Everything but the controller acts in
-// step, from the goroutine of the test, while the controller waits.
+// what HTTPRoutes say, an autoscaler, a kubelet. Everything but the controller acts in step, from
+// the goroutine of the test, while the controller waits.
 type ground struct {
 	t        *testing.T
 	store    *apiservertest.Store
 	config   *rest.Config
+	user     reconcile.Clients
 	settings *settings.Store
-	stop     func()
-	refused  string // the resource whose creations a quota refuses
+	replicas []*replica
+	mu       sync.Mutex // guards decoded: probes come from other goroutines
+	decoded  map[string]decoded
+	requests map[string]time.Time // when requests woke a revision last
+
+	// What is wrong with the cluster. refuse judges writes in the namespace; away means that no
+	// call of the controller arrives; noPods is why no pod can be created.
+	refuse func(verb, resource, subresource string) error
+	away   atomic.Bool
+	noPods string
+	// What the administrator chose: the namespace of the Gateways, "" for those that are shipped,
+	// and whether old revisions are collected at once.
+	gateways string
+	collects bool
 }
 
-func newGround(t *testing.T) *ground {
-	g := &ground{t: t}
+// replica is one of the controllers. While it is cut, none of its calls arrives.
+type replica struct {
+	name string
+	cut  atomic.Bool
+	stop func()
+}
+
+type decoded struct {
+	version string
+	object  any
+}
+
+func newGround(t *testing.T, replicas int) *ground {
+	g := &ground{t: t, decoded: map[string]decoded{}, requests: map[string]time.Time{}}
 	g.store, g.config = apiservertest.New()
 	g.store.Admit = func(verb string, resource schema.GroupResource, subresource string, object *unstructured.Unstructured) error {
-		if subresource == "" && verb != "delete" && resource.Resource == g.refused && object.GetNamespace() == "ns" {
-			return apierrors.NewForbidden(resource, object.GetName(), errors.New("the quota is full"))
+		if g.refuse == nil || object.GetNamespace() != "ns" {
+			return nil
 		}
-		return nil
+		return g.refuse(verb, resource.Resource, subresource)
 	}
 	for i, name := range []string{"ebb-external-istio", "ebb-local-istio"} {
 		g.put(coreServices, "v1", "Service", &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "knative-serving"},
@@ -64,17 +84,40 @@ func newGround(t *testing.T) *ground {
 	}
 	g.slice("activator-service", "10.0.0.1")
 	g.settings = settings.NewStore(nil)
-	g.set("")
+	g.set()
+	var err error
+	if g.user, err = reconcile.ConnectTo(g.config); err != nil {
+		t.Fatal(err)
+	}
+	for i := range replicas {
+		g.replicas = append(g.replicas, &replica{name: fmt.Sprintf("controller-%d", i)})
+	}
+	for _, r := range g.replicas {
+		g.start(r)
+	}
 	return g
 }
 
-// set changes config-gateway: "" is what is shipped, otherwise the namespace of Gateways.
-func (g *ground) set(namespace string) {
-	maps := map[string]map[string]string{settings.DomainName: {"example.com": ""}, settings.DeploymentName: {"queue-sidecar-image": "dev.local/queue-proxy:1"}}
-	if namespace != "" {
+func (g *ground) end() {
+	g.away.Store(false)
+	for _, r := range g.replicas {
+		r.cut.Store(false)
+		r.stop()
+	}
+}
+
+// set makes the settings what the administrator chose.
+func (g *ground) set() {
+	maps := map[string]map[string]string{settings.DomainName: {"example.com": ""}, settings.DeploymentName: {"queue-sidecar-image": "dev.local/queue-proxy:1"},
+		settings.NetworkName: {"autocreate-cluster-domain-claims": "false"}}
+	if g.gateways != "" {
 		maps[settings.GatewayName] = map[string]string{
-			"external-gateways": fmt.Sprintf("[{class: other, gateway: %[1]s/outside, service: %[1]s/outside}]", namespace),
-			"local-gateways":    fmt.Sprintf("[{class: other, gateway: %[1]s/inside, service: %[1]s/inside}]", namespace)}
+			"external-gateways": fmt.Sprintf("[{class: other, gateway: %[1]s/outside, service: %[1]s/outside}]", g.gateways),
+			"local-gateways":    fmt.Sprintf("[{class: other, gateway: %[1]s/inside, service: %[1]s/inside}]", g.gateways)}
+	}
+	if g.collects {
+		maps[settings.GCName] = map[string]string{"min-non-active-revisions": "0", "max-non-active-revisions": "0",
+			"retain-since-create-time": "disabled", "retain-since-last-active-time": "disabled"}
 	}
 	snapshot, err := settings.Parse(maps)
 	if err != nil {
@@ -83,12 +126,26 @@ func (g *ground) set(namespace string) {
 	g.settings.Set(snapshot)
 }
 
-// start starts the controller, and what was started before is stopped.
-func (g *ground) start() {
-	if g.stop != nil {
-		g.stop()
+// way is a replica's way to the API server.
+func (g *ground) way(r *replica) http.RoundTripper {
+	return roundTrip(func(request *http.Request) (*http.Response, error) {
+		if r.cut.Load() || g.away.Load() {
+			return nil, errors.New("no route to the API server")
+		}
+		return g.config.Transport.RoundTrip(request)
+	})
+}
+
+type roundTrip func(*http.Request) (*http.Response, error)
+
+func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// start starts a replica; what it was before is stopped.
+func (g *ground) start(r *replica) {
+	if r.stop != nil {
+		r.stop()
 	}
-	clients, err := reconcile.ConnectTo(g.config)
+	clients, err := reconcile.ConnectTo(&rest.Config{Host: g.config.Host, QPS: -1, Transport: g.way(r)})
 	if err != nil {
 		g.t.Fatal(err)
 	}
@@ -97,14 +154,21 @@ func (g *ground) start() {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	list := controllers(w, func() []byte { return []byte("0123456789abcdef0123456789abcdef") })
-	go func() {
-		ended <- w.Run(ctx, list, reconcile.Options{Alone: true, Timeout: 30 * time.Second, SettingsWithin: 10 * time.Second,
-			Metrics: reconcile.NewMetrics(prometheus.NewRegistry())})
-	}()
-	g.stop = func() {
+	options := reconcile.Options{Alone: len(g.replicas) == 1, Identity: r.name, Timeout: 30 * time.Second, Metrics: reconcile.NewMetrics(prometheus.NewRegistry()),
+		Leases: func() (lease.Scheme, <-chan struct{}) {
+			return lease.Scheme{Prefix: "controller.", Buckets: 2, LeaseDuration: 60 * time.Second, RenewDeadline: 40 * time.Second, RetryPeriod: 10 * time.Second}, nil
+		}}
+	go func() { ended <- w.Run(ctx, list, options) }()
+	r.stop = func() {
 		cancel()
-		if err := <-ended; err != nil {
+		err := <-ended
+		if err != nil && !errors.Is(err, context.Canceled) {
 			g.t.Error(err)
+		}
+		for _, c := range list {
+			if err != nil && c.Background != nil { // it was stopped before it began: this ends what New made
+				c.Background(ctx)
+			}
 		}
 	}
 }
@@ -125,16 +189,20 @@ func (g *ground) slice(service, address string) {
 		Ports: []discoveryv1.EndpointPort{{Name: ptr.To("http"), Port: ptr.To(int32(80))}}})
 }
 
-// all returns the objects of a resource in the namespace.
-func all[T any](g *ground, resource schema.GroupResource) (out []*T) {
-	var list []string
+// names returns the objects of a resource in the namespace, sorted.
+func (g *ground) names(resource schema.GroupResource) (list []string) {
 	for name := range g.store.Versions(resource, labels.Everything()) {
 		if short, ours := strings.CutPrefix(name, "ns/"); ours {
 			list = append(list, short)
 		}
 	}
 	slices.Sort(list)
-	for _, name := range list {
+	return list
+}
+
+// all returns the objects of a resource in the namespace. They are shared: copy before a change.
+func all[T any](g *ground, resource schema.GroupResource) (out []*T) {
+	for _, name := range g.names(resource) {
 		if object := get[T](g, resource, name); object != nil {
 			out = append(out, object)
 		}
@@ -148,186 +216,15 @@ func get[T any](g *ground, resource schema.GroupResource, name string) *T {
 		return nil
 	}
 	value := new(T)
+	key := fmt.Sprintf("%T %s %s", value, resource, name)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if have := g.decoded[key]; have.version == object.GetResourceVersion() {
+		return have.object.(*T)
+	}
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, value); err != nil {
 		g.t.Fatal(err)
 	}
+	g.decoded[key] = decoded{object.GetResourceVersion(), value}
 	return value
-}
-
-// answer is what a gateway says to a request: 404 for a host that it does not know, 500 for a
-// backend that does not exist, 503 where nobody answers.
-type answer struct {
-	code int
-	hash string
-	by   []string // the revisions that may answer
-	why  string
-}
-
-// ask sends a request for a host to a Gateway of namespace/name.
-func (g *ground) ask(gateway, host, backend string) answer {
-	namespace, name, _ := strings.Cut(gateway, "/")
-	for _, h := range all[gatewayv1.HTTPRoute](g, httpRoutes) {
-		if !slices.Contains(h.Spec.Hostnames, gatewayv1.Hostname(host)) || !slices.ContainsFunc(h.Spec.ParentRefs, func(p gatewayv1.ParentReference) bool {
-			return string(p.Name) == name && string(ptr.Deref(p.Namespace, "")) == namespace
-		}) {
-			continue
-		}
-		var rule *gatewayv1.HTTPRouteRule
-		for i := range h.Spec.Rules {
-			headers := h.Spec.Rules[i].Matches[0].Headers
-			if len(headers) == 0 && rule == nil || backend != "" && len(headers) > 0 && headers[0].Value == backend {
-				rule = &h.Spec.Rules[i]
-			}
-		}
-		if rule == nil {
-			return answer{code: 404, why: "no rule"}
-		}
-		a := answer{code: 200}
-		for _, header := range rule.Filters[0].RequestHeaderModifier.Set {
-			if header.Name == wire.HeaderNetworkHash {
-				a.hash = header.Value
-			}
-		}
-		for _, ref := range rule.BackendRefs {
-			if code, why := g.serves(string(ref.Name)); code != 200 && ptr.Deref(ref.Weight, 1) > 0 {
-				return answer{code: code, why: why}
-			}
-			a.by = append(a.by, string(ref.Name))
-		}
-		if len(a.by) == 0 {
-			return answer{code: 500, why: "no backend"}
-		}
-		return a
-	}
-	return answer{code: 404, why: "no HTTPRoute at " + gateway}
-}
-
-// serves tells what a revision answers. At zero the activator wakes it: then a failure in its
-// conditions is what a request is told that waits for longer than 3 s.
-func (g *ground) serves(revision string) (int, string) {
-	if g.store.Get(coreServices, "ns", names.PublicService(revision)) == nil {
-		return 500, "no Service " + revision
-	}
-	if !slices.ContainsFunc(all[discoveryv1.EndpointSlice](g, endpointSlices), func(s *discoveryv1.EndpointSlice) bool {
-		return s.Labels[discoveryv1.LabelServiceName] == revision && len(s.Endpoints) > 0
-	}) {
-		return 503, "no endpoints of " + revision
-	}
-	rev := get[servingv1.Revision](g, revisions, revision)
-	if rev == nil || g.store.Get(autoscalers, "ns", revision) == nil || g.store.Get(deployments, "ns", names.Deployment(revision)) == nil {
-		return 503, "nobody can wake " + revision
-	}
-	for _, kind := range []string{"ResourcesAvailable", "ContainerHealthy"} {
-		for _, c := range rev.Status.Conditions {
-			if string(c.Type) == kind && c.Status == corev1.ConditionFalse && !slices.ContainsFunc(g.pods(revision), ready) {
-				return 503, fmt.Sprintf("the revision %s cannot start: %s %s", revision, c.Reason, c.Message)
-			}
-		}
-	}
-	return 200, ""
-}
-
-func (g *ground) pods(revision string) []*corev1.Pod {
-	return slices.DeleteFunc(all[corev1.Pod](g, pods), func(p *corev1.Pod) bool { return p.Labels[names.RevisionLabel] != revision })
-}
-
-func ready(p *corev1.Pod) bool {
-	return slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
-		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
-	})
-}
-
-// prober is the way of probes: the addresses are those of the two gateways.
-type prober struct{ g *ground }
-
-func (p prober) RoundTrip(r *http.Request) (*http.Response, error) {
-	gateway := "knative-serving/ebb-external"
-	if r.URL.Hostname() == "10.9.0.2" {
-		gateway = "knative-serving/ebb-local"
-	}
-	a := p.g.ask(gateway, r.Host, r.Header.Get(wire.HeaderBackend))
-	header := http.Header{}
-	if a.code == 200 {
-		header.Set(wire.HeaderNetworkHash, a.hash)
-	}
-	return &http.Response{StatusCode: a.code, Header: header, Body: io.NopCloser(strings.NewReader("")), Request: r}, nil
-}
-
-// collect plays the garbage collector: what a PodAutoscaler owned goes after it.
-func (g *ground) collect() {
-	for _, resource := range []schema.GroupResource{coreServices, endpointSlices} {
-		for _, object := range all[metav1.PartialObjectMetadata](g, resource) {
-			owner := metav1.GetControllerOfNoCopy(object)
-			if owner == nil || owner.Kind != "PodAutoscaler" {
-				continue
-			}
-			if pa := get[autoscalingv1alpha1.PodAutoscaler](g, autoscalers, owner.Name); pa == nil || pa.UID != owner.UID {
-				g.store.Remove(resource, "ns", object.Name)
-			}
-		}
-	}
-}
-
-// run plays the autoscaler, the Deployment controller and the kubelet for a step. A revision has a
-// pod for its first minute, then it is idle, but for a Reachable one with a minimum scale.
-func (g *ground) run() {
-	g.collect()
-	for _, pa := range all[autoscalingv1alpha1.PodAutoscaler](g, autoscalers) {
-		d := get[appsv1.Deployment](g, deployments, names.Deployment(pa.Name))
-		if d == nil || !pa.DeletionTimestamp.IsZero() || !d.DeletionTimestamp.IsZero() {
-			continue
-		}
-		want := int32(0)
-		initialized := pa.Status.IsScaleTargetInitialized() || pa.Annotations[names.InitializedAnnotation] == "true"
-		if !initialized || time.Since(pa.CreationTimestamp.Time) < time.Minute && pa.Annotations[names.InitializedAnnotation] == "" {
-			want = 1
-		}
-		live := 0
-		for _, pod := range g.pods(pa.Name) {
-			switch {
-			case pod.Status.Phase == corev1.PodFailed: // nobody deletes it
-			case want == 0:
-				g.store.Remove(pods, "ns", pod.Name)
-			case time.Since(pod.CreationTimestamp.Time) > 5*time.Second:
-				live++
-				if !ready(pod) {
-					pod.Status = corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}}
-					g.put(pods, "v1", "Pod", pod)
-				}
-			default:
-				live++
-			}
-		}
-		if want > 0 && live == 0 {
-			pod := &corev1.Pod{ObjectMeta: *d.Spec.Template.ObjectMeta.DeepCopy(), Status: corev1.PodStatus{Phase: corev1.PodPending}}
-			pod.Namespace, pod.Name = "ns", fmt.Sprintf("%s-%d", pa.Name, time.Now().UnixNano())
-			g.put(pods, "v1", "Pod", pod)
-		}
-		up := int32(0)
-		if slices.ContainsFunc(g.pods(pa.Name), ready) {
-			up = 1
-		}
-		if ptr.Deref(d.Spec.Replicas, 1) != want || d.Status.Replicas != want {
-			d.Spec.Replicas, d.Status.Replicas, d.Status.ReadyReplicas = &want, want, up
-			g.put(deployments, "apps/v1", "Deployment", d)
-		}
-		s := pa.Status.DeepCopy()
-		s.ObservedGeneration, s.ServiceName, s.MetricsServiceName = pa.Generation, pa.Name, pa.Name+"-private"
-		s.InitializeConditions()
-		s.DesiredScale, s.ActualScale = &want, &up
-		if initialized || up > 0 {
-			s.MarkScaleTargetInitialized()
-			s.MarkSKSReady()
-		}
-		switch {
-		case want == 0:
-			s.MarkInactive("NoTraffic", "The target is not receiving traffic.")
-		case up > 0:
-			s.MarkActive()
-		default:
-			s.MarkActivating("Queued", "Requests to the target are being buffered as resources are provisioned.")
-		}
-		pa.Status = *s
-		g.put(autoscalers, "autoscaling.internal.knative.dev/v1alpha1", "PodAutoscaler", pa)
-	}
 }

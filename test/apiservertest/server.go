@@ -341,8 +341,11 @@ func (h *handler) watch(w http.ResponseWriter, r *http.Request, t target) {
 			return
 		}
 	}
-	if from > 0 && from < oldestVersion {
-		refuse(w, apierrors.NewResourceExpired(fmt.Sprintf("too old resource version: %d (%d)", from, oldestVersion)))
+	h.store.mu.Lock()
+	oldest, lost := h.store.oldest, h.store.lost
+	h.store.mu.Unlock()
+	if from > 0 && from < oldest {
+		refuse(w, apierrors.NewResourceExpired(fmt.Sprintf("too old resource version: %d (%d)", from, oldest)))
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
@@ -390,6 +393,8 @@ func (h *handler) watch(w http.ResponseWriter, r *http.Request, t target) {
 		flusher.Flush()
 		select {
 		case <-changed:
+		case <-lost:
+			return
 		case <-r.Context().Done():
 			return
 		case <-h.stopping:

@@ -75,6 +75,8 @@ type Store struct {
 	version int
 	uids    int
 	changed chan struct{}
+	oldest  int           // watches from an older version are answered 410
+	lost    chan struct{} // closed when the watches end
 	writes  []Write
 	applied map[string]map[string]any // what a field manager applied last, under mu
 }
@@ -88,7 +90,20 @@ type mutation func(present *unstructured.Unstructured) (*unstructured.Unstructur
 
 func newStore() *Store {
 	return &Store{Now: time.Now, version: oldestVersion, objects: map[schema.GroupResource]map[types.NamespacedName]*unstructured.Unstructured{},
-		changed: make(chan struct{}), applied: map[string]map[string]any{}}
+		changed: make(chan struct{}), oldest: oldestVersion, lost: make(chan struct{}), applied: map[string]map[string]any{}}
+}
+
+// Interrupt ends all watches. If the server forgets what happened so far, clients have to list
+// again, and are never told what came and went meanwhile.
+func (s *Store) Interrupt(forget bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if forget {
+		s.version++ // nobody has seen it
+		s.oldest, s.events = s.version, nil
+	}
+	close(s.lost)
+	s.lost = make(chan struct{})
 }
 
 // Writes returns what clients wrote since the last call, in order.
