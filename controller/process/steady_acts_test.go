@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -34,6 +35,7 @@ func (s *steady) edit(name string, change func(*servingv1.Service)) {
 	}
 	change(service)
 	s.put(services, "serving.knative.dev/v1", "Service", service)
+	s.touched[name] = time.Now()
 }
 
 // update is a new image, and some annotations.

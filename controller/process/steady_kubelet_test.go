@@ -39,8 +39,8 @@ func (g *ground) run() {
 	}
 }
 
-// collect plays the garbage collector: what an object owned goes after it, also what was made for it
-// since.
+// collect plays the garbage collector: what an object owned goes after it, also what was made for
+// it since.
 func (g *ground) collect() {
 	var owned []*metav1.PartialObjectMetadata
 	resources := map[types.UID]schema.GroupResource{}
@@ -96,6 +96,8 @@ func (g *ground) podsFor(revision string, d *appsv1.Deployment, want int32) (up 
 		case want == 0:
 			g.store.Remove(pods, "ns", pod.Name)
 			continue
+		case g.lacking != "" && !ready(pod):
+			g.put(pods, "v1", "Pod", lacks(pod, g.lacking))
 		case time.Since(pod.CreationTimestamp.Time) > 5*time.Second && !ready(pod):
 			pod = pod.DeepCopy()
 			pod.Status = corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}}
@@ -156,6 +158,14 @@ func (g *ground) decide(have *autoscalingv1alpha1.PodAutoscaler, want, up int32)
 	if !equality.Semantic.DeepEqual(have.Status, pa.Status) {
 		g.put(autoscalers, "autoscaling.internal.knative.dev/v1alpha1", "PodAutoscaler", pa)
 	}
+}
+
+// lacks is the status of a pod whose container cannot be created.
+func lacks(pod *corev1.Pod, words string) *corev1.Pod {
+	pod = pod.DeepCopy()
+	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "user-container",
+		State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CreateContainerConfigError", Message: words}}}}
+	return pod
 }
 
 // evicted is the status of a pod that its node had no place for. The object stays.

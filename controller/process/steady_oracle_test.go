@@ -89,7 +89,7 @@ func (s *steady) wanted(name, host string) bool {
 // explained: what is not Ready for longer than a minute names one of the things that are wrong.
 func (s *steady) explained(service *servingv1.Service, condition *apis.Condition) {
 	if len(s.wrong) == 0 || s.blind || condition.IsTrue() || time.Since(s.since[service.Name]) < 3*time.Minute ||
-		time.Since(s.moved) < mended || s.hurts(service.Name) {
+		time.Since(s.moved) < mended || time.Since(s.touched[service.Name]) < 3*step || s.hurts(service.Name) {
 		return
 	}
 	text := fmt.Sprint(condition.GetReason(), " ", condition.GetMessage())
@@ -121,7 +121,7 @@ func (s *steady) explained(service *servingv1.Service, condition *apis.Condition
 // refused, and parking. What gave up is tried again later.
 const (
 	restsWithin  = 4 * time.Minute
-	triesWithin  = 16*time.Minute + restsWithin
+	triesWithin  = anewWithin + restsWithin
 	quietAtLeast = time.Minute
 )
 

@@ -66,13 +66,15 @@ type steady struct {
 	// What is wrong now, by its words in conditions, and how to end it.
 	wrong map[string]func()
 	since map[string]time.Time // when a Service was Ready last
-	moved time.Time            // when something went wrong or was over last
-	blind bool                 // nothing can be written: no condition is new
+	// When a user edited a Service last: it is told that the gateways have just been told.
+	touched map[string]time.Time
+	moved   time.Time // when something went wrong or was over last
+	blind   bool      // nothing can be written: no condition is new
 }
 
 func newSteady(t *testing.T, seed uint64) *steady {
 	return &steady{ground: newGround(t, int(1+seed%2)), rand: rand.New(rand.NewPCG(seed, 1)), served: map[string][]string{},
-		damage: map[string]time.Time{}, wrong: map[string]func(){}, since: map[string]time.Time{}}
+		damage: map[string]time.Time{}, wrong: map[string]func(){}, since: map[string]time.Time{}, touched: map[string]time.Time{}}
 }
 
 func (s *steady) note(format string, args ...any) {

@@ -46,10 +46,11 @@ type ground struct {
 	requests map[string]time.Time // when requests woke a revision last
 
 	// What is wrong with the cluster. refuse judges writes in the namespace; away means that no
-	// call of the controller arrives; noPods is why no pod can be created.
-	refuse func(verb, resource, subresource string) error
-	away   atomic.Bool
-	noPods string
+	// call of the controller arrives; noPods is why no pod can be created, lacking why none starts.
+	refuse  func(verb, resource, subresource string) error
+	away    atomic.Bool
+	noPods  string
+	lacking string
 	// What the administrator chose: the namespace of the Gateways, "" for those that are shipped,
 	// and whether old revisions are collected at once.
 	gateways string

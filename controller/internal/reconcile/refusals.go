@@ -7,8 +7,8 @@ import (
 )
 
 // Refusals is what the API server refuses a PodAutoscaler: the Services and EndpointSlices of its
-// revision, its HorizontalPodAutoscaler. Its own status is the autoscaler's, so the Revision of the same name tells it. One
-// replica has the lease of both, because they have one name.
+// revision, its HorizontalPodAutoscaler. Its own status is the autoscaler's, so the Revision of the
+// same name tells it. One replica has the lease of both, because they have one name.
 type Refusals struct {
 	mu    sync.Mutex
 	by    map[refusal]string

@@ -86,7 +86,7 @@ func (r *reconciler) ofChanged(before, after *servingv1.Configuration) (keys []r
 // initialReplicas returns the replicas of a new Deployment: what the autoscaler wanted last, if
 // somebody deleted the old Deployment, else the initial scale.
 func initialReplicas(rev *servingv1.Revision, pa *autoscalingv1alpha1.PodAutoscaler, limits settings.Autoscaler) int32 {
-	if pa != nil && pa.Status.DesiredScale != nil && *pa.Status.DesiredScale >= 0 {
+	if pa != nil && pa.DeletionTimestamp.IsZero() && pa.Status.DesiredScale != nil && *pa.Status.DesiredScale >= 0 {
 		return *pa.Status.DesiredScale
 	}
 	annotated, _ := names.ParseScaling(rev.Annotations) // admission rejected errors

@@ -5,8 +5,9 @@
 // metadata. Reads: Revisions, their Configurations, Deployments, PodAutoscalers and pods; the
 // ConfigMaps with waiting pages and the Routes of fallback Services; HTTPRoutes; registries, for
 // digests; the Events of pods that hang.
-// Writes: Deployments, PodAutoscalers; the annotation of parked Revisions (park.go). Never:
-// replicas of an existing Deployment, pods, a PodAutoscaler's status.
+// Writes: Deployments and PodAutoscalers, which it also deletes, to park a Revision (park.go) or to
+// try it anew (anew.go); the annotation of parked Revisions. Never: replicas of an existing
+// Deployment, pods, a PodAutoscaler's status.
 package revision
 
 import (
@@ -180,6 +181,11 @@ func (r *reconciler) reconcile(ctx context.Context, rev *servingv1.Revision) (ti
 	r.unreachable(rev, o.autoscaler)
 	if reconcile.BecameReady(before.Conditions, rev.Status.Conditions) {
 		r.world.Events.Event(rev, corev1.EventTypeNormal, "RevisionReady", "Revision becomes ready upon all resources being ready")
+	}
+	if wait, ok := anewAfter(rev, o, s, r.world.Now()); ok && wait > 0 {
+		return wait, nil
+	} else if ok {
+		return 0, r.anew(ctx, rev, o)
 	}
 	wait, ok := parkable(rev, o, s, r.world.Now())
 	switch {

@@ -58,7 +58,8 @@ func (o observation) current() []*corev1.Pod {
 
 // replaced reports whether a pod that ended says nothing of a revision that was up: its ReplicaSet
 // makes another, or the Deployment says why it cannot. A node evicts pods of revisions that are
-// well, too. But if the pod replaced one that ended, and soon ended too, the next will do no better.
+// well, too. But if the pod replaced one that ended, and soon ended too, the next will do no
+// better.
 func (o observation) replaced(pod *corev1.Pod) bool {
 	lasted := endedAt(pod).Sub(pod.CreationTimestamp.Time) >= time.Minute
 	return o.initialized() && !alive(pod) && (lasted || !slices.ContainsFunc(o.pods, func(before *corev1.Pod) bool {

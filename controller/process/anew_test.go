@@ -1,0 +1,95 @@
+package process
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"knative.dev/pkg/apis"
+
+	servingv1 "ebb.dev/ebb/api/serving/v1"
+)
+
+// What a Service lacks that was never up may come a day later. It says what that is all the time,
+// with few writes, and is Ready soon after.
+func TestAServiceThatWasNeverUpRecoversADayLater(t *testing.T) {
+	for what, c := range map[string]struct {
+		says      string
+		lack, end func(*ground)
+	}{
+		"a Secret": {`secret "shop" not found`, func(g *ground) { g.lacking = `secret "shop" not found` }, func(g *ground) { g.lacking = "" }},
+		"a quota":  {"exceeded quota", func(g *ground) { g.noPods = "pods are forbidden: exceeded quota: none" }, func(g *ground) { g.noPods = "" }},
+	} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				g := newGround(t, 1)
+				defer g.end()
+				pass := func(d time.Duration, each func()) {
+					for end := time.Now().Add(d); time.Now().Before(end); {
+						time.Sleep(30 * time.Second)
+						synctest.Wait()
+						g.run()
+						synctest.Wait()
+						each()
+					}
+				}
+				c.lack(g)
+				v := &servingv1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "a"}}
+				v.Spec.Template.Spec.Containers = []corev1.Container{{Image: "dev.local/hello:1"}}
+				g.put(services, "serving.knative.dev/v1", "Service", v)
+
+				began, said := time.Now(), map[string]int{}
+				attempts := map[string]bool{}
+				pass(24*time.Hour, func() {
+					ready := get[servingv1.Service](g, services, "a").Status.GetCondition(apis.ConditionReady)
+					if time.Since(began) > 2*time.Minute {
+						said[fmt.Sprint(ready.GetReason(), " ", ready.GetMessage())]++
+					}
+					if d := g.store.Get(deployments, "ns", "a-00001-deployment"); d != nil {
+						attempts[string(d.GetUID())] = true
+					}
+				})
+				if len(said) != 1 {
+					t.Errorf("in a day it said %v", said)
+				}
+				for words := range said {
+					if !strings.Contains(words, c.says) {
+						t.Errorf("it said %q", words)
+					}
+				}
+				// An attempt is ten and a half minutes, then a pause of up to 15.
+				if n := len(attempts); n < 24*60/26 || n > 24*60/26+30 {
+					t.Errorf("%d attempts in a day", n)
+				}
+				writes := 0
+				for _, w := range g.store.Writes() {
+					if w.Resource == "services/status" {
+						writes++
+					}
+				}
+				if writes > 10 {
+					t.Errorf("the status of the Service was written %d times", writes)
+				}
+
+				c.end(g)
+				var took time.Duration
+				ended := time.Now()
+				pass(anewWithin, func() {
+					if took == 0 && get[servingv1.Service](g, services, "a").Status.GetCondition(apis.ConditionReady).IsTrue() {
+						took = time.Since(ended)
+					}
+				})
+				if took == 0 {
+					t.Errorf("it does not recover: %+v", get[servingv1.Service](g, services, "a").Status.Conditions)
+				}
+			})
+		})
+	}
+}
+
+// anewWithin bounds the pause before a revision is tried anew, and its start.
+const anewWithin = 16 * time.Minute
