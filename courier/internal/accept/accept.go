@@ -166,12 +166,19 @@ func (h *Handler) accept(w http.ResponseWriter, r *http.Request, target wire.Asy
 		refuse(w, &h.Refused.TooMany, http.StatusTooManyRequests, fmt.Sprintf("%d calls of this service wait, and no more may", depth))
 		return
 	}
+	// Before its body takes anything; a repetition has room.
+	if key == "" && !h.Store.HasRoom(of.Namespace, r.ContentLength) {
+		refuse(w, &h.Refused.TooMany, http.StatusTooManyRequests, noShare)
+		return
+	}
 	c.ID, c.Route = call.NewID(), target.UID
+	var from io.Reader = r.Body
+	sum := sha256.New()
 	if key != "" {
 		c.Keyed, c.ID = true, call.KeyedID(h.Store.Secret, of, host, key, c.Header)
+		from = io.TeeReader(from, sum)
 	}
-	sum := sha256.New()
-	body, err := h.body(io.TeeReader(r.Body, sum), r, c, rules.MaxBody)
+	body, err := h.body(from, r, c, rules.MaxBody)
 	switch {
 	case errors.Is(err, errTooLarge):
 		w.Header().Set("Connection", "close")

@@ -42,7 +42,7 @@ func (m *Manager) deliver(of call.Service, message store.Message, rules Rules) {
 		m.Counts.Dead.Add(1)
 		m.Log.Error("a call cannot be read", "service", of.String(), "error", err)
 		if err := m.Store.Bury(ctx, message, err.Error()); err != nil {
-			m.again(message, call.Backoff{First: patience, Longest: time.Minute}.After(attempt, 0, 1), err)
+			m.again(message, rest(message), err)
 			return
 		}
 		_ = m.Store.Done(message)
@@ -128,6 +128,16 @@ func hopeless(c *call.Call, attempt int, now time.Time, rules Rules) string {
 	return ""
 }
 
+// rest is how long a call waits that the store refused: more each time, because its namespace may
+// have many such.
+func rest(message store.Message) time.Duration {
+	attempt := 1
+	if about, err := message.Metadata(); err == nil {
+		attempt = int(about.NumDelivered)
+	}
+	return call.Backoff{First: patience, Longest: time.Minute}.After(attempt, 0, 1)
+}
+
 // again leaves a call to a later attempt, because something of Ebb failed.
 func (m *Manager) again(message store.Message, pause time.Duration, why error) {
 	m.Counts.Failed.Add(1)
@@ -157,7 +167,7 @@ func (m *Manager) bury(ctx context.Context, c *call.Call, message store.Message,
 func (m *Manager) done(ctx context.Context, c *call.Call, message store.Message) (off bool) {
 	if c.Callback != "" {
 		if err := m.Store.AddCallback(ctx, c); err != nil {
-			m.again(message, patience, err)
+			m.again(message, rest(message), err)
 			return false
 		}
 	}

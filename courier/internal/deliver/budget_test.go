@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 
 	"ebb.dev/ebb/courier/internal/store"
 )
@@ -14,11 +15,15 @@ import (
 // message is one with a body of so many bytes.
 type message struct {
 	store.Message
-	size int
+	size      int
+	delivered uint64
 }
 
 func (m message) Data() []byte         { return make([]byte, m.size) }
 func (m message) Headers() nats.Header { return nats.Header{} }
+func (m message) Metadata() (*jetstream.MsgMetadata, error) {
+	return &jetstream.MsgMetadata{NumDelivered: m.delivered}, nil
+}
 
 // begin begins calls of a size until there is no more memory for them.
 func begin(b *budget, namespace string, size int) (n int) {
@@ -77,4 +82,16 @@ func TestFewCallsAreUnderWayAfterAStart(t *testing.T) {
 			t.Errorf("in the end %d more", more)
 		}
 	})
+}
+
+// A tenant has thousands of calls that ended, and no room for their callbacks.
+func TestCallsThatTheStoreRefusesAreLookedAtLessAndLess(t *testing.T) {
+	looks := 0
+	for within, n := time.Duration(0), uint64(1); within < time.Hour; n++ {
+		within += rest(message{delivered: n})
+		looks++
+	}
+	if first := rest(message{delivered: 1}); looks > 100 || first > patience {
+		t.Errorf("such a call is looked at after %v, and %d times in an hour", first, looks)
+	}
 }

@@ -10,6 +10,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"ebb.dev/ebb/internal/shares"
 )
 
 // count reads what namespaces have in the store, after a start.
@@ -108,12 +110,23 @@ func (s *Store) MakeRoom(ctx context.Context, namespace string) bool {
 }
 
 // Crowded reports whether a namespace has no share left for a large body of so many bytes.
-func (s *Store) Crowded(namespace string, n int64) bool {
-	if !s.large.Take(namespace, n) {
-		return true
+func (s *Store) Crowded(namespace string, n int64) bool { return !fits(s.large, namespace, n) }
+
+// HasRoom reports whether a namespace has a share left for a call with a body of so many bytes, -1
+// if that is not known. What is stored is counted anyway.
+func (s *Store) HasRoom(namespace string, n int64) bool {
+	if n > Inline {
+		return fits(s.large, namespace, n) && fits(s.held.pool, namespace, leastCost)
 	}
-	s.large.Give(namespace, n)
-	return false
+	return fits(s.held.pool, namespace, max(n, leastCost))
+}
+
+func fits(pool *shares.Pool, namespace string, n int64) bool {
+	if !pool.Take(namespace, n) {
+		return false
+	}
+	pool.Give(namespace, n)
+	return true
 }
 
 // Body reads a large body.

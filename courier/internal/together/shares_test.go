@@ -60,6 +60,9 @@ func TestCallsOfANamespaceLeaveRoomToOthersAlsoAfterAStart(t *testing.T) {
 	dir := t.TempDir()
 	kept := small(t, dir)
 	first := fill(t, kept, attacker, 250<<10)
+	if kept.HasRoom("attacker", 250<<10) || !kept.HasRoom("victim", 250<<10) {
+		t.Error("who has room is known only after a body was read")
+	}
 	if err := add(t, kept, victim, 250<<10); err != nil || first < 10 {
 		t.Errorf("beside %d calls: %v", first, err)
 	}
