@@ -43,3 +43,29 @@ func TestAKilledCourierLosesNoCall(t *testing.T) {
 	}
 	t.Log(out.String())
 }
+
+// Another tenant does all of hostile.go at once. How long calls wait is the machine's matter.
+func TestATenantThatAttacksTakesNothingFromOthers(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it attacks for seconds")
+	}
+	t.Chdir("../../..") // of the manifests
+	var out bytes.Buffer
+	b := &bench{calls: 600, clients: 16, services: 2, size: 1024, rate: 100, hostile: true, sync: true, wait: time.Minute, out: &result.Printer{Bench: "async", Out: &out}}
+	if err := b.run(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	var summary struct {
+		Lost, Restarts int
+		Refused        int     `json:"attacks_refused"`
+		Peak           float64 `json:"rss_peak_mib"`
+		Limit          float64 `json:"limit_mib"`
+	}
+	if err := json.Unmarshal(out.Bytes(), &summary); err != nil {
+		t.Fatalf("%v: %s", err, out.String())
+	}
+	if summary.Lost != 0 || summary.Restarts != 0 || summary.Peak > 0.9*summary.Limit || summary.Refused < 100 {
+		t.Error(out.String())
+	}
+	t.Log(out.String())
+}

@@ -10,6 +10,10 @@
 // service within the time, duplicated one that reached it more than once. With -kill the courier,
 // with the JetStream inside, and the service's pod are killed with SIGKILL in turn while it runs;
 // then each call has an idempotency key, and a client repeats it until it is accepted.
+//
+// With -hostile the same calls, at a lower rate, are made twice: alone, and while another tenant
+// does all of hostile.go at once. Then lost counts results and callbacks, too. The courier has the
+// GOMEMLIMIT of its manifest and is killed, as by the kernel, above the memory limit there.
 package main
 
 import (
@@ -28,7 +32,7 @@ import (
 type bench struct {
 	calls, clients, services, size int
 	rate                           float64
-	kill, sync                     bool
+	kill, sync, hostile            bool
 	every, wait                    time.Duration
 	dir                            string
 	role, listen, collector        string
@@ -45,6 +49,7 @@ func main() {
 	flag.IntVar(&b.services, "services", 1, "services that are called in turn")
 	flag.IntVar(&b.size, "size", 1024, "bytes of a call's body")
 	flag.BoolVar(&b.kill, "kill", false, "kill the courier and the pod in turn with SIGKILL")
+	flag.BoolVar(&b.hostile, "hostile", false, "another tenant attacks; by default 200 calls per second then, 6000 in all, and 256 MiB for the store")
 	flag.BoolVar(&b.sync, "sync", true, "the setting sync: a call is on the disk before it is accepted")
 	flag.DurationVar(&b.every, "every", 4*time.Second, "time between two kills")
 	flag.DurationVar(&b.wait, "wait", 3*time.Minute, "how long to wait for calls that were accepted")
@@ -53,6 +58,16 @@ func main() {
 	flag.StringVar(&b.listen, "listen", "", "address of the pod")
 	flag.StringVar(&b.collector, "collector", "", "address that the pod asks")
 	flag.Parse()
+	if b.hostile {
+		given := map[string]bool{}
+		flag.Visit(func(f *flag.Flag) { given[f.Name] = true })
+		if !given["calls"] {
+			b.calls = 6000
+		}
+		if !given["rate"] {
+			b.rate = 200
+		}
+	}
 	run := b.run
 	if b.role == "pod" {
 		run = b.pod

@@ -17,8 +17,10 @@ import (
 	"sync/atomic"
 	"time"
 
+	"ebb.dev/ebb/api/names"
 	"ebb.dev/ebb/test/internal/loopback"
 	"ebb.dev/ebb/test/internal/result"
+	"ebb.dev/ebb/test/internal/shipped"
 	"ebb.dev/ebb/wire"
 )
 
@@ -32,7 +34,13 @@ func (b *bench) run(ctx context.Context) error {
 	if out, err := exec.CommandContext(ctx, "go", "build", "-o", courier, "ebb.dev/ebb/courier").CombinedOutput(); err != nil {
 		return fmt.Errorf("build the courier: %w\n%s", err, out)
 	}
-	called, err := startService(b.calls)
+	at := "127.0.0.1"
+	if b.hostile { // callbacks never reach loopback
+		if at, err = own(); err != nil {
+			return err
+		}
+	}
+	called, err := startService(at, b.calls)
 	if err != nil {
 		return err
 	}
@@ -42,12 +50,20 @@ func (b *bench) run(ctx context.Context) error {
 		return err
 	}
 	defer cluster.Stop()
-	if err := cluster.Settings("config-courier", map[string]string{"first-backoff": "100ms", "longest-backoff": "2s", "attempts": "100", "sync": strconv.FormatBool(b.sync)}); err != nil {
+	set := map[string]string{"first-backoff": "100ms", "longest-backoff": "2s", "attempts": "100", "sync": strconv.FormatBool(b.sync)}
+	annotations := map[string]string{}
+	if b.hostile {
+		annotations[names.AsyncCallbackAnnotation] = "http://" + called.address + pathOfCallbacks
+		set["store-bytes"], set["callback-networks"] = strconv.Itoa(storeBytes), at+"/32"
+		delete(set, "attempts")
+		delete(set, "longest-backoff")
+	}
+	if err := cluster.Settings("config-courier", set); err != nil {
 		return err
 	}
 	var targets []string
 	for i := range b.services {
-		t, err := cluster.Route(loopback.Namespace, "bench-"+strconv.Itoa(i), 1, 0, nil)
+		t, err := cluster.Route(loopback.Namespace, "bench-"+strconv.Itoa(i), 1, 0, annotations)
 		if err != nil {
 			return err
 		}
@@ -73,17 +89,27 @@ func (b *bench) run(ctx context.Context) error {
 	procs = append(procs, &proc{name: "courier", ready: address, args: []string{courier}, env: []string{"KUBECONFIG=" + cluster.Kubeconfig, "LISTEN_IP=" + ip,
 		"POD_NAME=courier-0", "EBB_AUTOSCALER=" + cluster.Autoscaler, "SYSTEM_NAMESPACE=" + loopback.SystemNamespace,
 		"COURIER_DIR=" + filepath.Join(dir, "store"), "COURIER_GATEWAY=" + gateway}})
+	last := procs[len(procs)-1]
+	if b.hostile {
+		soft, err := shipped.MemoryLimit(shipped.Courier)
+		if err != nil {
+			return err
+		}
+		last.env = append(last.env, "GOMEMLIMIT="+soft)
+	}
 	for _, p := range procs {
 		if err := p.start(ctx); err != nil {
 			return err
 		}
 		defer p.kill()
 	}
+	if b.hostile {
+		return b.besideAttacks(ctx, cluster, "http://"+address, targets, called, last)
+	}
 	fields, err := b.measure(ctx, "http://"+address, targets, called, procs)
 	if err != nil {
 		return err
 	}
-	last := procs[len(procs)-1]
 	last.kill()
 	if used := last.cmd.ProcessState; used != nil && !b.kill {
 		fields["courier_cpu_us_per_call"] = float64((used.UserTime() + used.SystemTime()).Microseconds()) / float64(b.calls)
@@ -129,10 +155,11 @@ type calls struct {
 	accepted []float64   // milliseconds until 202
 	kills    atomic.Int64
 	repeated atomic.Int64
+	places   []string // where the results are
 }
 
 func (b *bench) measure(ctx context.Context, courier string, targets []string, called *service, procs []*proc) (result.Fields, error) {
-	c := &calls{sent: make([]time.Time, b.calls), accepted: make([]float64, b.calls)}
+	c := &calls{sent: make([]time.Time, b.calls), accepted: make([]float64, b.calls), places: make([]string, b.calls)}
 	if err := b.warm(ctx, courier, targets[0]); err != nil {
 		return nil, fmt.Errorf("%w\n%s", err, procs[len(procs)-1].output.String())
 	}
@@ -177,7 +204,11 @@ func (b *bench) measure(ctx context.Context, courier string, targets []string, c
 	if err := b.await(ctx, called); err != nil {
 		return nil, err
 	}
-	return b.summarize(c, called, began, took), nil
+	fields := b.summarize(c, called, began, took)
+	if b.hostile {
+		fields["lost_results"], fields["lost_callbacks"] = b.results(ctx, courier, targets, c), called.uncalled(ctx, b.wait)
+	}
+	return fields, nil
 }
 
 // warm makes connections and queues with calls that do not count.
@@ -230,15 +261,16 @@ func (b *bench) call(ctx context.Context, client *http.Client, courier, target s
 			response.Body.Close()
 			switch response.StatusCode {
 			case http.StatusAccepted:
+				c.places[n] = response.Header.Get("Location")
 				return nil
 			case http.StatusServiceUnavailable, http.StatusTooManyRequests, http.StatusNotFound:
-				if !b.kill && response.StatusCode != http.StatusTooManyRequests {
+				if !b.kill && !b.hostile && response.StatusCode != http.StatusTooManyRequests {
 					return fmt.Errorf("a call was refused: %s: %s", response.Status, text)
 				}
 			default:
 				return fmt.Errorf("a call was refused: %s: %s", response.Status, text)
 			}
-		} else if !b.kill {
+		} else if !b.kill && !b.hostile {
 			return fmt.Errorf("a call failed: %w", err)
 		}
 		c.repeated.Add(1)

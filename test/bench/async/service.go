@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httputil"
 	"net/url"
+	"strings"
 	"sync"
 	"time"
 )
@@ -22,21 +23,36 @@ type service struct {
 	last    time.Time
 	server  *http.Server
 	address string
+
+	called  []int32 // callbacks, by number of the call
+	hanging chan struct{}
 }
 
-func startService(calls int) (*service, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+func startService(ip string, calls int) (*service, error) {
+	l, err := net.Listen("tcp", net.JoinHostPort(ip, "0"))
 	if err != nil {
 		return nil, err
 	}
-	s := &service{reached: make([]int32, calls), at: make([]time.Time, calls), address: l.Addr().String()}
+	s := &service{address: l.Addr().String(), hanging: make(chan struct{})}
+	s.reset(calls)
 	s.server = &http.Server{Handler: s}
 	go s.server.Serve(l)
 	return s, nil
 }
 
+// reset forgets all calls.
+func (s *service) reset(calls int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.reached, s.at, s.called, s.got = make([]int32, calls), make([]time.Time, calls), make([]int32, calls), 0
+}
+
 // ServeHTTP answers what it is sent, once it has all of it.
 func (s *service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if strings.HasPrefix(r.Host, attackers) || r.URL.Path == "/hang" {
+		s.attacked(w, r)
+		return
+	}
 	body, err := io.ReadAll(r.Body)
 	if err != nil || len(body) < 8 {
 		http.Error(w, "no call", http.StatusBadRequest)
@@ -44,14 +60,16 @@ func (s *service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	number, now := binary.BigEndian.Uint64(body), time.Now()
 	s.mu.Lock()
-	if number < uint64(len(s.reached)) {
+	if number < uint64(len(s.reached)) && r.URL.Path == pathOfCallbacks {
+		s.called[number]++
+	} else if number < uint64(len(s.reached)) {
 		if s.reached[number]++; s.reached[number] == 1 {
 			s.at[number], s.last = now, now
 			s.got++
 		}
 	}
 	s.mu.Unlock()
-	w.Write([]byte("done"))
+	w.Write(body[:8]) // the number of the call, for its callback
 }
 
 func (s *service) count() (got int, last time.Time) {

@@ -1,7 +1,7 @@
 // Package shipped returns settings of the shipped manifests, for benchmarks that start Ebb's
 // programs themselves.
 //
-// Owns: nothing. Reads: the manifests in config/core. Writes: nothing. Never: reads from a cluster,
+// Owns: nothing. Reads: the manifests in config. Writes: nothing. Never: reads from a cluster,
 // where an older version may be installed.
 package shipped
 
@@ -20,6 +20,7 @@ import (
 const (
 	Activator  = "config/core/activator.yaml"
 	Autoscaler = "config/core/autoscaler.yaml"
+	Courier    = "config/courier/courier.yaml"
 )
 
 // MemoryLimit returns the GOMEMLIMIT of the manifest's Deployment. A measurement under another
@@ -49,7 +50,7 @@ func ContainerMemory(manifest string) (bytes int64, err error) {
 	return bytes, err
 }
 
-// containers calls look with each container of the manifest's Deployments.
+// containers calls look with each container of the manifest's Deployments and StatefulSets.
 func containers(manifest string, look func(*corev1.Container)) error {
 	text, err := os.ReadFile(manifest)
 	if err != nil {
@@ -60,12 +61,12 @@ func containers(manifest string, look func(*corev1.Container)) error {
 		return fmt.Errorf("%s: %w", manifest, err)
 	}
 	for _, object := range objects {
-		if object.GetKind() != "Deployment" {
+		if object.GetKind() != "Deployment" && object.GetKind() != "StatefulSet" {
 			continue
 		}
-		var d appsv1.Deployment
+		var d appsv1.Deployment // what is read of it is alike in both
 		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, &d); err != nil {
-			return fmt.Errorf("%s: Deployment %s: %w", manifest, object.GetName(), err)
+			return fmt.Errorf("%s: %s %s: %w", manifest, object.GetKind(), object.GetName(), err)
 		}
 		for i := range d.Spec.Template.Spec.Containers {
 			look(&d.Spec.Template.Spec.Containers[i])

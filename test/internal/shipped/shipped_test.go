@@ -12,8 +12,8 @@ import (
 // The autoscaler's goal is 400 MiB with 10 000 revisions, as installed; the program's text and
 // stacks need some of it. The activator's limit is that of its container.
 func TestBenchmarksRunUnderTheMemoryLimitThatIsInstalled(t *testing.T) {
-	for name, least := range map[string]int64{Autoscaler: 100 << 20, Activator: 400 << 20} {
-		most := map[string]int64{Autoscaler: 380 << 20, Activator: 780 << 20}[name]
+	for name, least := range map[string]int64{Autoscaler: 100 << 20, Activator: 400 << 20, Courier: 400 << 20} {
+		most := map[string]int64{Autoscaler: 380 << 20, Activator: 780 << 20, Courier: 780 << 20}[name]
 		manifest := filepath.Join("../../..", name)
 		got, err := MemoryLimit(manifest)
 		if err != nil {
@@ -41,7 +41,7 @@ func TestBenchmarksRunUnderTheMemoryLimitThatIsInstalled(t *testing.T) {
 }
 
 func TestAContainersMemoryIsAboveItsGOMEMLIMIT(t *testing.T) {
-	for _, name := range []string{Autoscaler, Activator} {
+	for _, name := range []string{Autoscaler, Activator, Courier} {
 		manifest := filepath.Join("../../..", name)
 		soft, err := MemoryLimit(manifest)
 		if err != nil {
