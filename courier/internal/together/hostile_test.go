@@ -148,7 +148,7 @@ func TestTheManagerAnswersWhileQueuesAreRemoved(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	m := (&deliver.Manager{Store: kept, Log: slog.New(slog.DiscardHandler)}).Start()
+	m := (&deliver.Manager{Store: kept, Routes: &world{}, Log: slog.New(slog.DiscardHandler)}).Start()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	go m.Run(ctx)
