@@ -26,10 +26,11 @@ const (
 	viewAPI     = "/apis/apiregistration.k8s.io/v1/apiservices/" + v1alpha1.Version + "." + v1alpha1.Group
 )
 
-// Bounds of open connections to the API. All are of API servers, which send many requests over one.
+// Bounds of open connections to the API: of API servers, which send many requests over one, and of
+// those that have not shown yet that they are that.
 const (
-	mostViewConnections      = 256
-	mostViewConnectionsOfOne = 128
+	mostViewConnections = 256
+	mostViewStrangers   = 128
 )
 
 // viewCertificate keeps the certificate of the API, and the authority in its APIService.
@@ -67,20 +68,40 @@ func registerView(ctx context.Context, kube kubernetes.Interface, bundle []byte)
 	return nil
 }
 
-// serveView answers API servers over TLS. Callers have to show a certificate, which the handler
-// verifies.
-func serveView(address string, keeper *servingcert.Keeper, handler http.Handler) func(context.Context) error {
+// viewServer answers API servers over TLS.
+type viewServer struct {
+	certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
+	// verify refuses who is not an API server, in the handshake. No network policy can tell them
+	// from any pod, and a cluster whose API servers are kept out cannot delete its namespaces.
+	verify  func(tls.ConnectionState) error
+	handler http.Handler
+}
+
+func (v *viewServer) listen(address string) func(context.Context) error {
 	return func(ctx context.Context) error {
 		var config net.ListenConfig
 		listener, err := config.Listen(ctx, "tcp", address)
 		if err != nil {
 			return fmt.Errorf("listen for the API server: %w", err)
 		}
-		return telemetry.Serve(ctx, tls.NewListener(telemetry.Bound(listener, mostViewConnections, mostViewConnectionsOfOne), &tls.Config{
-			MinVersion:     tls.VersionTLS12,
-			NextProtos:     []string{"h2", "http/1.1"},
-			GetCertificate: keeper.Certificate,
-			ClientAuth:     tls.RequestClientCert,
-		}), handler)
+		return v.serve(ctx, listener)
 	}
+}
+
+func (v *viewServer) serve(ctx context.Context, on net.Listener) error {
+	listener := telemetry.NewProving(on, mostViewStrangers, mostViewConnections)
+	return telemetry.Serve(ctx, tls.NewListener(listener, &tls.Config{
+		MinVersion:       tls.VersionTLS12,
+		NextProtos:       []string{"h2", "http/1.1"},
+		GetCertificate:   v.certificate,
+		ClientAuth:       tls.RequireAnyClientCert,
+		VerifyConnection: v.verify,
+	}), v.handler, func(server *http.Server) {
+		server.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError) // of handshakes, which strangers fail as often as they like
+		server.ConnState = func(c net.Conn, state http.ConnState) {
+			if state == http.StateActive { // a request came, so the handshake succeeded
+				listener.Proven(c)
+			}
+		}
+	})
 }

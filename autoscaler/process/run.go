@@ -81,7 +81,7 @@ func Run(ctx context.Context, env func(string) string, stdout io.Writer) error {
 		run.Part{Name: "memory of load", Run: func(ctx context.Context) error { return p.records.Run(ctx, p.engine.Each) }},
 		run.Part{Name: "API server's front proxy", Run: p.door.Run},
 		run.Part{Name: "certificate of the API", Run: p.keeper.Run},
-		run.Part{Name: "API", Run: serveView(who.listen(wire.PortView), p.keeper, p.view)},
+		run.Part{Name: "API", Run: (&viewServer{p.keeper.Certificate, p.door.Verify, p.view}).listen(who.listen(wire.PortView))},
 		run.Part{Name: "streams of the API", Run: p.view.Run}, // they end before their server
 		telemetry.Server("stats", who.listen(wire.PortStats), p.stats),
 		// Stopping, it gives its leases up, tells its successors what it knows, and forwards to

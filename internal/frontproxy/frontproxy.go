@@ -8,6 +8,7 @@ package frontproxy
 import (
 	"context"
 	"crypto/sha256"
+	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
 	"errors"
@@ -130,26 +131,45 @@ func parse(c *corev1.ConfigMap) (*trust, error) {
 // ErrStranger says that a request did not come from the API server.
 var ErrStranger = errors.New("the request did not come from the API server's front proxy")
 
-// Caller returns for whom the API server asks. The server must request a certificate
-// (tls.RequestClientCert); it is verified here, because the authority changes.
+// Verify returns ErrStranger if a connection is not the API server's. It is for a handshake with
+// tls.RequireAnyClientCert: strangers get no further.
+func (d *Door) Verify(connection tls.ConnectionState) error {
+	t := d.trust.Load()
+	if t == nil {
+		return fmt.Errorf("%w: its authority is not known yet", ErrStranger)
+	}
+	return t.verify(connection.PeerCertificates)
+}
+
+func (t *trust) verify(certificates []*x509.Certificate) error {
+	if len(certificates) == 0 {
+		return ErrStranger
+	}
+	leaf, between := certificates[0], x509.NewCertPool()
+	for _, c := range certificates[1:] {
+		between.AddCert(c)
+	}
+	if _, err := leaf.Verify(x509.VerifyOptions{Roots: t.roots, Intermediates: between, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}); err != nil {
+		return fmt.Errorf("%w: %w", ErrStranger, err)
+	}
+	if len(t.names) > 0 && !slices.Contains(t.names, leaf.Subject.CommonName) {
+		return fmt.Errorf("%w: its certificate is of %.60q", ErrStranger, leaf.Subject.CommonName)
+	}
+	return nil
+}
+
+// Caller returns for whom the API server asks. The certificate is verified with each request, too,
+// because the authority changes while connections stay.
 func (d *Door) Caller(r *http.Request) (User, error) {
 	t := d.trust.Load()
 	if t == nil {
 		return User{}, fmt.Errorf("%w: its authority is not known yet", ErrStranger)
 	}
-	if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
+	if r.TLS == nil {
 		return User{}, ErrStranger
 	}
-	leaf := r.TLS.PeerCertificates[0]
-	between := x509.NewCertPool()
-	for _, c := range r.TLS.PeerCertificates[1:] {
-		between.AddCert(c)
-	}
-	if _, err := leaf.Verify(x509.VerifyOptions{Roots: t.roots, Intermediates: between, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}); err != nil {
-		return User{}, fmt.Errorf("%w: %w", ErrStranger, err)
-	}
-	if len(t.names) > 0 && !slices.Contains(t.names, leaf.Subject.CommonName) {
-		return User{}, fmt.Errorf("%w: its certificate is of %.60q", ErrStranger, leaf.Subject.CommonName)
+	if err := t.verify(r.TLS.PeerCertificates); err != nil {
+		return User{}, err
 	}
 	var u User
 	for _, name := range t.userFields {

@@ -90,6 +90,9 @@ func TestOnlyTheAPIServerSaysWhoAsks(t *testing.T) {
 	if err := d.read(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	if err := d.Verify(*request(good).TLS); err != nil {
+		t.Errorf("the API server's connection: %v", err)
+	}
 	u, err := d.Caller(request(good))
 	if err != nil || u.Name != "ada" || len(u.Groups) != 2 || len(u.Extra["example.com/scope"]) != 2 {
 		t.Errorf("%+v %v", u, err)
@@ -104,6 +107,13 @@ func TestOnlyTheAPIServerSaysWhoAsks(t *testing.T) {
 		"a server's": request(server), "one that ended": request(old), "without a user": nameless} {
 		if u, err := d.Caller(r); !errors.Is(err, ErrStranger) {
 			t.Errorf("%s: %+v %v", name, u, err)
+		}
+		connection := tls.ConnectionState{}
+		if r.TLS != nil {
+			connection = *r.TLS
+		}
+		if err := d.Verify(connection); name != "without a user" && !errors.Is(err, ErrStranger) {
+			t.Errorf("%s: the handshake says %v", name, err)
 		}
 	}
 }

@@ -132,13 +132,17 @@ func Server(name, address string, handler http.Handler) run.Part {
 	}}
 }
 
-// Serve is what Server's part does, on a listener that is there already.
-func Serve(ctx context.Context, listener net.Listener, handler http.Handler) error {
+// Serve is what Server's part does, on a listener that is there already. Each of with may change
+// the server before it starts.
+func Serve(ctx context.Context, listener net.Listener, handler http.Handler, with ...func(*http.Server)) error {
 	server := &http.Server{
 		Handler:        handler,
 		ReadTimeout:    requestMustArriveWithin, // the head and the body
 		IdleTimeout:    2 * time.Minute,
 		MaxHeaderBytes: longestHead,
+	}
+	for _, change := range with {
+		change(server)
 	}
 	failed := make(chan error, 1)
 	go func() { failed <- server.Serve(listener) }()

@@ -17,6 +17,7 @@ import (
 	"ebb.dev/ebb/api/view/v1alpha1"
 	"ebb.dev/ebb/autoscaler/internal/loop"
 	"ebb.dev/ebb/autoscaler/revision"
+	"ebb.dev/ebb/internal/shares"
 	"ebb.dev/ebb/wire"
 )
 
@@ -26,7 +27,7 @@ const (
 	// together. A revision that was at zero all the time needs none.
 	mostSeries = 4096
 	// mostCalled bounds the revisions of which there are records of calls: some 6 KB each, and
-	// 20 KB with the longest texts.
+	// 20 KB with the longest texts. A namespace has at most half, and a share beside others.
 	mostCalled = 1000
 	// together is within what time equal refusals are one.
 	together = time.Second
@@ -40,8 +41,9 @@ type Records struct {
 
 	mutex  sync.RWMutex
 	all    map[loop.Key]*record
-	series int          // records with points
-	called atomic.Int64 // records with calls, about
+	series int // records with points
+	// called are the records with calls, about: each Step counts them anew.
+	called atomic.Pointer[shares.Pool]
 }
 
 // load are sums over reports of about a second each.
@@ -194,8 +196,7 @@ func (r *Records) Called(c *wire.Called) {
 	if slices.Contains(one.calls, told) {
 		return
 	}
-	if one.calls == nil && r.called.Add(1) > mostCalled {
-		r.called.Add(-1)
+	if one.calls == nil && !r.countCalled().Take(c.Namespace, 1) {
 		return
 	}
 	one.hasCalls.Store(true)
@@ -255,7 +256,7 @@ func (r *Records) Step(each func(func(loop.View))) {
 	})
 	r.mutex.Lock()
 	defer r.mutex.Unlock()
-	called := int64(0)
+	called := shares.New(mostCalled)
 	for key, one := range r.all {
 		if alive[key] {
 			one.missed = 0
@@ -266,10 +267,18 @@ func (r *Records) Step(each func(func(loop.View))) {
 			delete(r.all, key)
 		}
 		if one.hasCalls.Load() && r.all[key] != nil {
-			called++
+			called.Add(key.Namespace, 1)
 		}
 	}
 	r.called.Store(called)
+}
+
+// countCalled returns the count of records with calls.
+func (r *Records) countCalled() *shares.Pool {
+	if r.called.Load() == nil {
+		r.called.CompareAndSwap(nil, shares.New(mostCalled))
+	}
+	return r.called.Load()
 }
 
 func (r *Records) point(one *record, v loop.View, now time.Time) {

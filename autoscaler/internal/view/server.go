@@ -23,11 +23,13 @@ import (
 	"ebb.dev/ebb/api/names"
 	"ebb.dev/ebb/api/view/v1alpha1"
 	"ebb.dev/ebb/internal/frontproxy"
+	"ebb.dev/ebb/internal/shares"
 )
 
 const (
 	// mostQuestions bounds the answers that are made at once, mostStreams the open streams, and
-	// mostFullStreams those of single Services, of which each has a view of its own to make.
+	// mostFullStreams those of single Services, of which each has a view of its own to make. One
+	// user has at most half of each, and a share beside others.
 	mostQuestions   = 64
 	mostStreams     = 1000
 	mostFullStreams = 128
@@ -50,7 +52,7 @@ type Server struct {
 	log      *slog.Logger
 	board    board
 
-	questions, streams, fullStreams chan struct{}
+	questions, streams, fullStreams *shares.Pool
 	// stopped ends the streams.
 	stopped chan struct{}
 }
@@ -58,7 +60,7 @@ type Server struct {
 // NewServer returns a Server.
 func NewServer(replicas *Replicas, door Door, log *slog.Logger) *Server {
 	return &Server{replicas: replicas, door: door, log: log, board: board{replicas: replicas, seed: maphash.MakeSeed()},
-		questions: make(chan struct{}, mostQuestions), streams: make(chan struct{}, mostStreams), fullStreams: make(chan struct{}, mostFullStreams),
+		questions: shares.New(mostQuestions), streams: shares.New(mostStreams), fullStreams: shares.New(mostFullStreams),
 		stopped: make(chan struct{})}
 }
 
@@ -113,11 +115,12 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.stream(w, r, caller, q)
 		return
 	}
-	if !take(r.Context(), s.questions, patience) {
+	who := owner(caller)
+	if !take(r.Context(), s.questions, who) {
 		fail(w, busy("too many questions at once"))
 		return
 	}
-	defer func() { <-s.questions }()
+	defer s.questions.Give(who, 1)
 	if q.list {
 		s.list(w, r, q)
 		return
@@ -275,22 +278,22 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request, q question) {
 	write(w, list)
 }
 
-// take gets a place within a time.
-func take(ctx context.Context, places chan struct{}, patience time.Duration) bool {
-	select {
-	case places <- struct{}{}:
-		return true
-	default:
+// owner returns of whom the share is that a user takes. The ServiceAccounts of a namespace have one
+// together, because who may edit it can make many.
+func owner(u frontproxy.User) string {
+	const account = "system:serviceaccount:"
+	if of, found := strings.CutPrefix(u.Name, account); found {
+		namespace, _, _ := strings.Cut(of, ":")
+		return account + namespace
 	}
-	timer := time.NewTimer(patience)
-	defer timer.Stop()
-	select {
-	case places <- struct{}{}:
-		return true
-	case <-timer.C:
-	case <-ctx.Done():
-	}
-	return false
+	return u.Name
+}
+
+// take gets a place for a user within its patience.
+func take(ctx context.Context, places *shares.Pool, who string) bool {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	return places.Wait(ctx, who, 1) == nil
 }
 
 func busy(why string) error { return apierrors.NewTooManyRequests(why, retryAfter) }

@@ -11,6 +11,7 @@ import (
 
 	"ebb.dev/ebb/api/view/v1alpha1"
 	"ebb.dev/ebb/internal/frontproxy"
+	"ebb.dev/ebb/internal/shares"
 )
 
 const (
@@ -34,18 +35,16 @@ type event struct {
 
 // stream sends events until the caller leaves, may no longer read, or the stream's time is over.
 func (s *Server) stream(w http.ResponseWriter, r *http.Request, caller frontproxy.User, q question) {
-	places := []chan struct{}{s.streams}
+	places, who := []*shares.Pool{s.streams}, owner(caller)
 	if q.full() {
 		places = append(places, s.fullStreams)
 	}
 	for _, place := range places {
-		select {
-		case place <- struct{}{}:
-			defer func() { <-place }()
-		default:
-			fail(w, busy("too many streams are open"))
+		if !place.Take(who, 1) {
+			fail(w, busy("too many streams are open, of this user or of all"))
 			return
 		}
+		defer place.Give(who, 1)
 	}
 	control := http.NewResponseController(w)
 	control.SetReadDeadline(time.Time{})
@@ -54,7 +53,7 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request, caller frontprox
 	out := &lines{w: w, control: control, encoder: json.NewEncoder(w)}
 	follow := s.followAll(q)
 	if q.full() {
-		follow = s.followOne(q)
+		follow = s.followOne(q, who)
 	}
 	look := time.NewTicker(lookEvery)
 	defer look.Stop()
@@ -119,15 +118,15 @@ func (s *Server) followAll(q question) func(*http.Request, *lines) bool {
 }
 
 // followOne returns a function that sends the whole view of a Service if it changed.
-func (s *Server) followOne(q question) func(*http.Request, *lines) bool {
+func (s *Server) followOne(q question, who string) func(*http.Request, *lines) bool {
 	sent := false
 	var hash uint64
 	return func(r *http.Request, out *lines) bool {
-		if !take(r.Context(), s.questions, patience) {
+		if !take(r.Context(), s.questions, who) {
 			return r.Context().Err() == nil // a later look tells it
 		}
 		v, _, err := s.one(r.Context(), q.scope)
-		<-s.questions
+		s.questions.Give(who, 1)
 		switch {
 		case apierrors.IsNotFound(err) && sent:
 			sent = false

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -35,10 +36,12 @@ func (w *watcher) next() (e v1alpha1.Event) {
 	return e
 }
 
-func watch(t *testing.T, s *Server, path string) *watcher {
+func watch(t *testing.T, s *Server, path string) *watcher { return watchAs(t, s, "root", path) }
+
+func watchAs(t *testing.T, s *Server, user, path string) *watcher {
 	ctx, cancel := context.WithCancel(t.Context())
 	r := httptest.NewRequestWithContext(ctx, "GET", root+path, nil)
-	r.Header.Set("X-Remote-User", "root")
+	r.Header.Set("X-Remote-User", user)
 	reader, writer := io.Pipe()
 	w := &watcher{header: http.Header{}, pipe: writer, events: bufio.NewScanner(reader), cancel: cancel}
 	w.events.Buffer(nil, 1<<20)
@@ -91,13 +94,55 @@ func TestAStreamTellsWhatChangesAtMostOnceASecond(t *testing.T) {
 	}
 }
 
+// One who may view one namespace keeps nobody else from having streams, also not with all the
+// ServiceAccounts that an editor of a namespace makes.
+func TestStreamsOfOneUserLeaveRoomForOthers(t *testing.T) {
+	for name, attacker := range map[string]func(i int) string{
+		"a user":                         func(int) string { return "shop" },
+		"ServiceAccounts of a namespace": func(i int) string { return fmt.Sprintf("system:serviceaccount:shop:robot-%d", i) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				w.set("cart", "shop/cart-00001")
+				s := newServer(w.replicas())
+				const full = "/namespaces/shop/services?watch=true&fieldSelector=metadata.name=cart"
+				var open []*watcher
+				refused := 0
+				for i := range 2 * mostFullStreams {
+					stream := watchAs(t, s, attacker(i), full)
+					if synctest.Wait(); stream.status == http.StatusTooManyRequests {
+						refused++
+					}
+					go io.Copy(io.Discard, readerOf(stream))
+					open = append(open, stream)
+				}
+				if refused < mostFullStreams {
+					t.Errorf("%d of %d streams were refused", refused, 2*mostFullStreams)
+				}
+				for i := range mostFullStreams / 8 {
+					other := watchAs(t, s, "root", full)
+					if e := other.next(); e.Type != "ADDED" || other.status != http.StatusOK {
+						t.Fatalf("stream %d of another user: %d %+v", i+1, other.status, e)
+					}
+					go io.Copy(io.Discard, readerOf(other))
+					open = append(open, other)
+				}
+				for _, stream := range open {
+					stream.cancel()
+				}
+			})
+		})
+	}
+}
+
 func TestMoreStreamsThanThereMayBeAreToldToComeLater(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.set("cart", "shop/cart-00001")
 		s := newServer(w.replicas())
 		var open []*watcher
-		for range mostStreams {
+		for range mostStreams / 2 {
 			stream := watch(t, s, "/services?watch=true")
 			if e := stream.next(); e.Type != "ADDED" {
 				t.Fatalf("%+v", e)

@@ -1,0 +1,129 @@
+package telemetry
+
+import (
+	"crypto/tls"
+	"net"
+	"net/netip"
+	"sync"
+)
+
+// Proving is a listener of a server whose clients prove who they are, while strangers can connect,
+// too. A new connection is always taken. What has not proven anything has few places: beyond them
+// the oldest goes, of the address that has most, so neither many connections nor slow handshakes
+// keep out who can prove himself.
+type Proving struct {
+	net.Listener
+	mostStrangers, mostProven int
+
+	mu     sync.Mutex
+	by     map[netip.Addr][]*provingConn // strangers, oldest first
+	all    int                           // of by
+	proven int
+}
+
+// NewProving returns a Proving listener with places for so many that have not proven who they are,
+// and so many that have.
+func NewProving(listener net.Listener, mostStrangers, mostProven int) *Proving {
+	return &Proving{Listener: listener, mostStrangers: mostStrangers, mostProven: mostProven, by: map[netip.Addr][]*provingConn{}}
+}
+
+// Accept implements net.Listener.
+func (l *Proving) Accept() (net.Conn, error) {
+	raw, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	peer, _ := netip.ParseAddrPort(raw.RemoteAddr().String())
+	c := &provingConn{Conn: raw, listener: l, from: peer.Addr().Unmap()}
+	if evicted := l.enter(c); evicted != nil {
+		evicted.Conn.Close()
+	}
+	return c, nil
+}
+
+func (l *Proving) enter(c *provingConn) (evicted *provingConn) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.all >= l.mostStrangers {
+		var most []*provingConn
+		for _, of := range l.by {
+			if len(of) > len(most) {
+				most = of
+			}
+		}
+		evicted = most[0]
+		l.leave(evicted)
+	}
+	c.state = stranger
+	l.by[c.from] = append(l.by[c.from], c)
+	l.all++
+	return evicted
+}
+
+// leave takes a connection off the count. The caller holds the lock.
+func (l *Proving) leave(c *provingConn) {
+	switch c.state {
+	case known:
+		l.proven--
+	case stranger:
+		of := l.by[c.from]
+		for i, one := range of {
+			if one == c {
+				of = append(of[:i:i], of[i+1:]...)
+				break
+			}
+		}
+		if l.all--; len(of) == 0 {
+			delete(l.by, c.from)
+		} else {
+			l.by[c.from] = of
+		}
+	}
+	c.state = gone
+}
+
+// Proven says that the client of a connection, or of the TLS connection over it, has proven who it
+// is. Beyond the places for those, the connection is closed.
+func (l *Proving) Proven(conn net.Conn) {
+	if secure, ok := conn.(*tls.Conn); ok {
+		conn = secure.NetConn()
+	}
+	c, ok := conn.(*provingConn)
+	if !ok {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if c.state != stranger {
+		return
+	}
+	l.leave(c)
+	if l.proven >= l.mostProven {
+		c.Conn.Close()
+		return
+	}
+	c.state = known
+	l.proven++
+}
+
+// States of a provingConn. One that is gone has no place any more.
+const (
+	gone = iota
+	stranger
+	known
+)
+
+type provingConn struct {
+	net.Conn
+	listener *Proving
+	from     netip.Addr
+	state    int
+}
+
+// Close implements net.Conn.
+func (c *provingConn) Close() error {
+	c.listener.mu.Lock()
+	c.listener.leave(c)
+	c.listener.mu.Unlock()
+	return c.Conn.Close()
+}
