@@ -1,7 +1,9 @@
 package revision
 
 import (
+	"cmp"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 
@@ -145,7 +147,32 @@ func prepareContainer(rev *servingv1.Revision, c *corev1.Container, serving bool
 	}
 	if c.ReadinessProbe != nil {
 		wholePeriod(c.ReadinessProbe)
+		atLeastEvery(readinessPeriod, c.ReadinessProbe)
 	}
+	if p := c.StartupProbe; p != nil && p.Exec != nil {
+		atLeastEvery(commandPeriod, p)
+	} else if p != nil {
+		atLeastEvery(startupPeriod, p)
+	}
+}
+
+// Most seconds between two probes of a kubelet. A kubelet finds out only then that a container is
+// up: with Cloud Run's startup probe, one of 240 s that may not fail, a program that listens at once
+// is ready after 240 s. Commands take more CPU, and readiness is asked for as long as a pod lives.
+const (
+	startupPeriod   = 1
+	commandPeriod   = 2
+	readinessPeriod = 10
+)
+
+// atLeastEvery bounds the period of a probe. The container may fail for as long as before.
+func atLeastEvery(seconds int32, p *corev1.Probe) {
+	period, failures := cmp.Or(p.PeriodSeconds, 10), cmp.Or(p.FailureThreshold, 3) // Kubernetes' defaults
+	if period <= seconds {
+		return
+	}
+	whole := (int64(period)*int64(failures) + int64(seconds) - 1) / int64(seconds)
+	p.PeriodSeconds, p.FailureThreshold = seconds, int32(min(whole, math.MaxInt32))
 }
 
 // pointProbe sends a probe of the serving container to the serving port, which is the only one a

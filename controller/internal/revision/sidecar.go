@@ -158,6 +158,7 @@ func sidecarReadiness(user *corev1.Probe, dataPort int32) *corev1.Probe {
 		HTTPHeaders: []corev1.HTTPHeader{{Name: wire.HeaderNetworkProbe, Value: wire.ProbeQueue}},
 	}}
 	wholePeriod(p)
+	atLeastEvery(readinessPeriod, p)
 	return p
 }
 
