@@ -77,6 +77,8 @@ type Observation struct {
 	// Unheard is the number of requests in the pods while an activator is silent, otherwise 0. If
 	// the pods are full, more requests may be queued in that activator.
 	Unheard float64
+	// InFlight is the stable average of requests in flight, where the scale follows another metric.
+	InFlight float64
 	// Others are the loads by the further metrics, in their order.
 	Others []OtherLoad
 	// BetweenTicks marks a decision that was made because data arrived. It can only raise the
@@ -155,6 +157,7 @@ type Decision struct {
 //	           two, and never less than since the panic began
 //	queue      requests wait and no pod is ready: at once what the queue asks for
 //	delay      the maximum over ScaleDownDelay
+//	in flight  never zero while a request is in flight, whatever the metric
 //	safety     never less than before between ticks, on missing data, or before a window has been seen
 func Decide(c Config, s State, o Observation, now time.Time) (Decision, State) {
 	d := Decision{Time: now, Observation: o, Target: c.Target, Total: c.Total, Metric: c.Metric,
@@ -240,6 +243,9 @@ func Decide(c Config, s State, o Observation, now time.Time) (Decision, State) {
 	}
 	if now.Before(s.FloorUntil) {
 		hold(s.Floor, RuleWarmUp)
+	}
+	if pods(o.InFlight) > 0 {
+		hold(1, RuleInFlight) // a WebSocket is one request, and its rate is 0 while it is open
 	}
 	if o.unknown() != nil {
 		hold(max(s.Desired, 1), RuleMissingMetric)

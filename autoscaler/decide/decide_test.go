@@ -27,7 +27,8 @@ func defaults() Config {
 //	config key=value...                    change the configuration (keys as in the scenario files)
 //	start ready=N found=N                  a fresh process takes the revision over
 //	at 12s ready=N stable=X panic=X ...    decide at that time; flags: missing, between, unknown;
-//	                                       waiting=X is what the pods tell, for a target of 5, untold that it is old
+//	                                       waiting=X is what the pods tell, for a target of 5, untold that it is old;
+//	                                       inflight=X are requests in flight beside another metric
 //
 // and, where the averages are not given but come out of what is reported (loads_test.go), resolve,
 // series, say, miss, tick and activators.
@@ -99,7 +100,7 @@ func play(t *testing.T, commands string, c *Config, s *State, l *loads) string {
 			if err != nil {
 				t.Fatal(err)
 			}
-			o := Observation{Ready: int32(arguments["ready"]), Stable: arguments["stable"], Panic: arguments["panic"],
+			o := Observation{Ready: int32(arguments["ready"]), Stable: arguments["stable"], Panic: arguments["panic"], InFlight: arguments["inflight"],
 				Queued: arguments["queued"], Burst: arguments["burst"], Known: !flags["unknown"], Missing: flags["missing"], BetweenTicks: flags["between"],
 				Pushed: flags["pushed"], Unheard: arguments["unheard"]}
 			if _, given := arguments["panic"]; !given {

@@ -23,6 +23,7 @@ const (
 	RuleActivationScale
 	RuleScaleDownDelay
 	RuleWarmUp
+	RuleInFlight
 	RuleMissingMetric
 	RuleMissingData
 	RuleBetweenTicks
@@ -30,7 +31,7 @@ const (
 )
 
 var ruleNames = [ruleCount]string{"no-data", "stable-window", "hysteresis", "panic-window", "burst", "panic-hold", "queue",
-	"max-scale-up-rate", "max-scale-down-rate", "activation-scale", "scale-down-delay", "warm-up", "missing-metric", "missing-data", "between-ticks"}
+	"max-scale-up-rate", "max-scale-down-rate", "activation-scale", "scale-down-delay", "warm-up", "in-flight", "missing-metric", "missing-data", "between-ticks"}
 
 func (r Rule) String() string {
 	if r < ruleCount {
@@ -84,6 +85,8 @@ func (d Decision) Reason() string {
 		fmt.Fprintf(&b, "scale-down-delay holds the highest of its window, %s (the windows ask for %d)", countPods(d.Held), d.StableRaw)
 	case RuleWarmUp:
 		fmt.Fprintf(&b, "this autoscaler has not yet seen a whole stable window and keeps the %s it found (the windows ask for %d)", countPods(d.Held), d.StableRaw)
+	case RuleInFlight:
+		fmt.Fprintf(&b, "requests are in flight, on average %s, which keeps 1 pod (the windows ask for %d)", number(o.InFlight), d.StableRaw)
 	case RuleMissingData:
 		if !o.Missing && o.Known {
 			fmt.Fprintf(&b, "an activator is silent and the pods are full, so that requests may wait in it, which never lowers the scale below %d (what is seen asks for %d)", d.Held, d.StableRaw)

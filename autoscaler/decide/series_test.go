@@ -138,3 +138,23 @@ func TestJitterDoesNotMoveTheAverage(t *testing.T) {
 		}
 	}
 }
+
+func TestARequestInFlightIsSeenWhereTheScaleFollowsRates(t *testing.T) {
+	s, now := NewSeries(time.Minute, 6*time.Second), epoch
+	for range 60 {
+		now = now.Add(time.Second)
+		s.Add(now, ScrapeReporter, Report{Concurrency: 1})
+	}
+	o := s.Observe(now, RequestsPerSecond, window.Linear, 1, true)
+	d, _ := Decide(defaults(), Start(defaults(), 1, NoDecision, now), o, now)
+	if o.Stable != 0 || o.InFlight != 1 || d.Desired != 1 || d.Rule != RuleInFlight {
+		t.Errorf("%+v, %+v, want one request in flight and the last pod kept", o, d)
+	}
+	for range 61 {
+		now = now.Add(time.Second)
+		s.Add(now, ScrapeReporter, Report{})
+	}
+	if d, _ = Decide(defaults(), Start(defaults(), 1, NoDecision, now), s.Observe(now, RequestsPerSecond, window.Linear, 1, true), now); d.Desired != 0 {
+		t.Errorf("a window after its end: %+v", d)
+	}
+}
