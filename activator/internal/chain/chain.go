@@ -299,8 +299,9 @@ func (h *Handler) exchange(revision *backends.Revision) *Exchange {
 	return x
 }
 
-// identify finds the revision by the headers that the gateway sets, else by a Host such as
-// <revision>.<namespace>.svc.cluster.local (contract section 6.2).
+// identify finds the revision by the headers that the gateway sets, else by the Host: any name of a
+// Service called <revision>, from <revision>.<namespace> to <revision>.<namespace>.svc.cluster.local
+// with a final dot (contract section 6.2, RFC 3986 section 3.2.2).
 func (h *Handler) identify(r *forward.Request) (*backends.Revision, forward.Reply) {
 	key, ok := h.keyOf(r)
 	if !ok {
@@ -330,8 +331,8 @@ func (h *Handler) fromHost(host string) (backends.Key, bool) {
 	if i := strings.LastIndexByte(host, ':'); i >= 0 {
 		host = host[:i]
 	}
-	name, rest, _ := strings.Cut(host, ".")
+	name, rest, _ := strings.Cut(strings.TrimSuffix(host, "."), ".")
 	namespace, rest, _ := strings.Cut(rest, ".")
 	key := backends.Key{Namespace: namespace, Name: name}
-	return key, name != "" && namespace != "" && (rest == "svc" || rest == "svc."+h.Domain || rest == "svc."+h.Domain+".")
+	return key, name != "" && namespace != "" && (rest == "" || rest == "svc" || rest == "svc."+h.Domain)
 }
