@@ -31,13 +31,13 @@ type Mapping struct {
 // Map translates a mapping. The hash is like a plan's.
 func Map(m Mapping, gateways settings.Gateway, meta Meta) (routes []*gatewayv1.HTTPRoute, hash string) {
 	t := m.translator(gateways, meta)
-	rules := m.Rules
-	if len(rules) == 0 {
-		rules = []gatewayv1.HTTPRouteRule{t.rule(plan.Rule{Backends: []plan.Backend{{Service: m.Service, Port: 80, Percent: 100}}})}
-	}
+	// Revisions are named by headers, so the Host stays as the client sent it, with its port.
 	var own []gatewayv1.HTTPRouteRule
-	for _, rule := range rules {
-		rule = *rule.DeepCopy()
+	for _, rule := range m.Rules {
+		own = append(own, *rule.DeepCopy())
+	}
+	if len(own) == 0 {
+		rule := t.rule(plan.Rule{Backends: []plan.Backend{{Service: m.Service, Port: 80, Percent: 100}}})
 		rule.Filters = rewrite(rule.Filters, m)
 		own = append(own, rule)
 	}
