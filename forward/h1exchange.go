@@ -327,7 +327,10 @@ func (c *conn) writeUp(b []byte) error {
 func (c *conn) readResponse() exchange.Event {
 	unused, err := c.readResponseHead()
 	up := c.up
+	whole, malformed := errors.AsType[brokenError](err)
 	switch {
+	case unused && malformed:
+		return exchange.Event{Kind: exchange.Lost, Loss: exchange.Unused, Err: whole.error}
 	case err != nil && unused && !c.ours(err):
 		e := exchange.Event{Kind: exchange.Lost, Loss: exchange.Unused, Err: fmt.Errorf("%s closed the connection without a response: %w", up.up.addr, err)}
 		if up.unreceived(err, max(c.sent, up.written()-c.sentBefore)) {
@@ -362,7 +365,7 @@ func (c *conn) readResponse() exchange.Event {
 type brokenError struct{ error }
 
 // readResponseHead reads the next response head of the exchange into c.resp. unused reports whether
-// the connection ended before the first byte.
+// the connection ended before the first byte, or had bytes of an earlier exchange that are no head.
 func (c *conn) readResponseHead() (unused bool, err error) {
 	h := &c.resp
 	h.reset(false)
@@ -374,10 +377,11 @@ func (c *conn) readResponseHead() (unused bool, err error) {
 		if c.rW > c.rR {
 			done, err := h.feed(c.rb[c.rR:c.rW])
 			if err != nil {
-				if fresh && c.up.reused { // it may not even be a response
+				late := fresh && c.up.reused // it may not even be a response
+				if late {
 					c.up.up.overran(c.up.blame())
 				}
-				return false, brokenError{fmt.Errorf("%s sent a malformed response: %w", c.up.up.addr, err)}
+				return late, brokenError{fmt.Errorf("%s sent a malformed response: %w", c.up.up.addr, err)}
 			}
 			if done {
 				c.rR += h.size

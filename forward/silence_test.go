@@ -140,6 +140,48 @@ func TestWhatAnUpstreamSaysUnaskedReachesNobody(t *testing.T) {
 	}
 }
 
+// Bytes that arrive after the next request was sent, and are no response, are an earlier exchange's:
+// a request that may be sent again gets its own answer, on another connection.
+func TestLateBytesThatAreNoResponseCostASafeRequestNothing(t *testing.T) {
+	addr := rawBackend(t, func(i int, c net.Conn, r *bufio.Reader) {
+		for n := 0; ; n++ {
+			req, err := http.ReadRequest(r)
+			if err != nil {
+				return
+			}
+			io.Copy(io.Discard, req.Body)
+			if n > 0 {
+				io.WriteString(c, "the rest of an answer that was longer than announced\n")
+			}
+			body := fmt.Sprint("connection ", i)
+			fmt.Fprintf(c, "HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
+		}
+	})
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	for method, want := range map[string]int{"GET": 200, "POST": 502} {
+		up := NewUpstream(addr, UpstreamOptions{})
+		t.Cleanup(up.Close)
+		front, _ := proxyTo(t, addr, func(_ *Server, p *policy) {
+			p.admit = func(*Request) Decision { return Decision{Upstream: up} }
+		})
+		for i, status := range []int{200, want, 200} { // the third finds such answers distrusted
+			req, _ := http.NewRequest(method, "http://"+front+"/", strings.NewReader("x"))
+			resp, err := client.Do(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			body, _ := io.ReadAll(resp.Body)
+			resp.Body.Close()
+			if resp.StatusCode != status {
+				t.Errorf("%s: %d %q, want %d", method, resp.StatusCode, body, status)
+			}
+			if i == 0 {
+				awaitIdle(t, up)
+			}
+		}
+	}
+}
+
 // settled waits until what was written to idle connections has arrived.
 func settled(up *Upstream) {
 	for end := time.Now().Add(time.Second); time.Now().Before(end); <-time.After(time.Millisecond) {

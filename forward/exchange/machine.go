@@ -139,7 +139,7 @@ type Loss uint8
 // The losses.
 const (
 	Broken Loss = iota // nothing is known about what the upstream did with the request
-	Unused             // the connection ended without a byte of a response
+	Unused             // the connection ended without a byte of a response, or had late bytes of an earlier one
 	Unseen             // it is certain that the upstream did nothing with the request
 )
 
@@ -540,7 +540,7 @@ func (m *Machine) lost(e *Event) Do {
 // or what left is still here.
 //
 //	Unseen   the upstream did nothing with the request     up to three times
-//	Unused   a reused connection ended without a response  once, and only an idempotent request
+//	Unused   a reused connection brought no response       once, and only an idempotent request
 //	Broken   anything else                                 never
 func (m *Machine) mayRetry(loss Loss) bool {
 	if waiting&(1<<m.state) == 0 || m.forgotten || m.heard {
