@@ -140,8 +140,8 @@ func TestWhatAnUpstreamSaysUnaskedReachesNobody(t *testing.T) {
 	}
 }
 
-// Bytes that arrive after the next request was sent, and are no response, are an earlier exchange's:
-// a request that may be sent again gets its own answer, on another connection.
+// Bytes that arrive after the next request was sent, and are no response, are an earlier
+// exchange's: a request that may be sent again gets its own answer, on another connection.
 func TestLateBytesThatAreNoResponseCostASafeRequestNothing(t *testing.T) {
 	addr := rawBackend(t, func(i int, c net.Conn, r *bufio.Reader) {
 		for n := 0; ; n++ {

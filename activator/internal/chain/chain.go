@@ -300,8 +300,9 @@ func (h *Handler) exchange(revision *backends.Revision) *Exchange {
 }
 
 // identify finds the revision by the headers that the gateway sets, else by the Host: any name of a
-// Service called <revision>, from <revision>.<namespace> to <revision>.<namespace>.svc.cluster.local
-// with a final dot (contract section 6.2, RFC 3986 section 3.2.2).
+// Service called <revision>, from <revision>.<namespace> to
+// <revision>.<namespace>.svc.cluster.local with a final dot (contract section 6.2, RFC 3986 section
+// 3.2.2).
 func (h *Handler) identify(r *forward.Request) (*backends.Revision, forward.Reply) {
 	key, ok := h.keyOf(r)
 	if !ok {
