@@ -83,9 +83,12 @@ e2e: ## start the dev cluster and run the end-to-end tests on it (GATEWAY=envoy-
 REGISTRY ?= registry.example.com/ebb
 DIST ?= dist
 
-.PHONY: release samples test-release reproduce
-release: ## write what users install to dist/ (VERSION=v0.1.0 REGISTRY=registry.example.com/ebb)
-	@$(DEV) release -version "$(VERSION)" -registry "$(REGISTRY)" -out "$(DIST)" $(ARGS)
+.PHONY: release sign samples test-release reproduce
+release: ## write what users install to dist/ (VERSION=v0.1.0 REGISTRY=registry.example.com/ebb; KEY=cosign.key signs it)
+	@$(DEV) release -version "$(VERSION)" -registry "$(REGISTRY)" -out "$(DIST)" $(if $(KEY),-key "$(KEY)") $(ARGS)
+
+sign: ## sign the release in dist/ (KEY=cosign.key; COSIGN_PASSWORD has its password)
+	@$(DEV) sign -key "$(KEY)" -out "$(DIST)"
 
 samples: ## write the samples' images and manifests to dist-samples/ (REGISTRY=registry.example.com/you)
 	@$(DEV) release -samples -version "$(or $(VERSION),v0.0.0-dev)" -registry "$(REGISTRY)" -out dist-samples $(ARGS)
@@ -93,7 +96,7 @@ samples: ## write the samples' images and manifests to dist-samples/ (REGISTRY=r
 reproduce: ## make the release of HEAD again in another folder, and compare it with dist/ byte by byte
 	@again=$$(mktemp -d); trap 'git worktree remove --force "$$again/checkout"; rm -rf "$$again"' EXIT; \
 	git worktree add -q --detach "$$again/checkout" HEAD; \
-	$(MAKE) --no-print-directory -C "$$again/checkout" release VERSION="$(VERSION)" REGISTRY="$(REGISTRY)" DIST="$$again/dist" ARGS="$(ARGS)"; \
+	$(MAKE) --no-print-directory -C "$$again/checkout" release VERSION="$(VERSION)" REGISTRY="$(REGISTRY)" DIST="$$again/dist" KEY="$(if $(KEY),$(abspath $(KEY)))" ARGS="$(ARGS)"; \
 	diff -r --no-dereference "$(DIST)" "$$again/dist" && echo "$(DIST) and the second release are the same"
 
 test-release: ## install from dist/ on the dev cluster without Ebb, by manifest and by Helm (PREVIOUS=folder: upgrade from that; GATEWAY=envoy-gateway)

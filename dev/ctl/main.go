@@ -29,6 +29,7 @@ const usage = `usage: ctl COMMAND
                and the grace period that it ships; envoy-gateway: with Envoy Gateway in place of
                istio; v1.35.4: with that version of Kubernetes
   release -version VERSION -registry REGISTRY  write what users install to the folder dist; -help lists more
+  sign -key FILE -out FOLDER  sign a release that is there
   down         take it down and leave nothing behind
   kubeconfig   print the lines that point a shell at it
   status       say what runs
@@ -102,6 +103,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return c.up(ctx, &wanted)
 	case "release":
 		return c.release(ctx, args[1:], stderr)
+	case "sign":
+		return sign(args[1:], stderr)
 	case "down":
 		return c.down(ctx)
 	case "kubeconfig":

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"crypto/ecdsa"
 	"errors"
 	"flag"
 	"fmt"
@@ -27,8 +28,9 @@ import (
 type issue struct {
 	version, registry, downloads, out string
 
-	samples         bool     // and nothing else
-	images, plugins []string // architectures, and platforms such as darwin/arm64
+	key             *ecdsa.PrivateKey // signs; nil does not
+	samples         bool              // and nothing else
+	images, plugins []string          // architectures, and platforms such as darwin/arm64
 	at              time.Time
 	commit          string
 	refs            map[string]string // component or sample -> image by digest
@@ -76,6 +78,25 @@ func (c *control) release(ctx context.Context, args []string, stderr io.Writer) 
 	return nil
 }
 
+// sign signs a release that is there already, as on another machine that has the key.
+func sign(args []string, stderr io.Writer) error {
+	flags := flag.NewFlagSet("sign", flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	file := flags.String("key", "", "file with the key that signs, of cosign or in PEM; COSIGN_PASSWORD has its password")
+	out := flags.String("out", "dist", "folder of the release")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	if *file == "" {
+		return errors.New("a key is needed: run `make sign KEY=cosign.key`")
+	}
+	key, err := release.ReadKey(*file, os.Getenv("COSIGN_PASSWORD"))
+	if err != nil {
+		return err
+	}
+	return release.Sign(*out, key)
+}
+
 // stage is a step of a release.
 type stage struct {
 	title string
@@ -91,6 +112,7 @@ func (c *control) readIssue(ctx context.Context, args []string, stderr io.Writer
 	flags.StringVar(&i.downloads, "downloads", "", "URL of the folder that the files will be downloaded from, for Krew")
 	flags.StringVar(&i.out, "out", "dist", "folder to write; what is in it is deleted")
 	flags.BoolVar(&i.samples, "samples", false, "only the samples: their images and manifests")
+	key := flags.String("key", "", "file with the key that signs, of cosign or in PEM; COSIGN_PASSWORD has its password")
 	images := flags.String("images", "amd64,arm64", "architectures of the images")
 	plugins := flags.String("plugins", "linux/amd64,linux/arm64,darwin/amd64,darwin/arm64,windows/amd64,windows/arm64", "platforms of kubectl ebb")
 	if err := flags.Parse(args); err != nil {
@@ -115,6 +137,11 @@ func (c *control) readIssue(ctx context.Context, args []string, stderr io.Writer
 	i.out, err = filepath.Abs(i.out)
 	if err != nil {
 		return nil, err
+	}
+	if *key != "" {
+		if i.key, err = release.ReadKey(*key, os.Getenv("COSIGN_PASSWORD")); err != nil {
+			return nil, err
+		}
 	}
 	i.commit, i.at, err = c.origin(ctx)
 	i.bill = release.NewBill(i.version)

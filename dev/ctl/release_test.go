@@ -20,6 +20,7 @@ func TestAReleaseIsRefusedBeforeAnythingIsWritten(t *testing.T) {
 		`the version "latest"`:        {"-version", "latest"},
 		`the registry "a b"`:          {"-version", "v0.1.0", "-registry", "a b"},
 		"not one of a release":        {"-version", "v0.1.0", "-out", foreign},
+		"read the key that signs":     {"-version", "v0.1.0", "-key", filepath.Join(foreign, "none")},
 	} {
 		if _, err := c.readIssue(t.Context(), args, io.Discard); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v: %v", args, err)

@@ -165,5 +165,8 @@ func (c *control) releasePapers(_ context.Context, i *issue, _ *step.Report) err
 			return err
 		}
 	}
-	return release.Sums(i.out)
+	if err := release.Sums(i.out); err != nil || i.key == nil {
+		return err
+	}
+	return release.Sign(i.out, i.key)
 }

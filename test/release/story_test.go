@@ -117,9 +117,25 @@ var (
 // the calls of it.
 func (s *story) page(name, text, folder string, replacements ...string) {
 	s.Helper()
-	source, err := os.ReadFile(filepath.Join("../../docs", name))
+	found := block(s.T, name, text)
+	if s.gateway != "" {
+		replacements = append(replacements, "-f ebb.yaml", "-f ebb-"+s.gateway+".yaml", "domain=example.com", "domain=example.com,gateways.class="+s.gateway)
+	}
+	block := strings.NewReplacer(replacements...).Replace(tgz.ReplaceAllString(found, filepath.Base(s.chart())))
+	cmd := exec.CommandContext(s.ctx, "bash", "-euo", "pipefail", "-c", block)
+	cmd.Dir = folder
+	cmd.Env = append(os.Environ(), "PATH="+filepath.Dir(s.plugin())+":"+os.Getenv("PATH"))
+	if out, err := cmd.CombinedOutput(); err != nil {
+		s.Fatalf("%s says\n%s%v\n%s", name, block, err, out)
+	}
+}
+
+// block returns the one block of a page that has a text.
+func block(t *testing.T, page, text string) string {
+	t.Helper()
+	source, err := os.ReadFile(filepath.Join("../../docs", page))
 	if err != nil {
-		s.Fatal(err)
+		t.Fatal(err)
 	}
 	var found []string
 	for _, block := range shell.FindAllStringSubmatch(string(source), -1) {
@@ -128,18 +144,9 @@ func (s *story) page(name, text, folder string, replacements ...string) {
 		}
 	}
 	if len(found) != 1 {
-		s.Fatalf("%s has %d blocks with %q, want one", name, len(found), text)
+		t.Fatalf("%s has %d blocks with %q, want one", page, len(found), text)
 	}
-	if s.gateway != "" {
-		replacements = append(replacements, "-f ebb.yaml", "-f ebb-"+s.gateway+".yaml", "domain=example.com", "domain=example.com,gateways.class="+s.gateway)
-	}
-	block := strings.NewReplacer(replacements...).Replace(tgz.ReplaceAllString(found[0], filepath.Base(s.chart())))
-	cmd := exec.CommandContext(s.ctx, "bash", "-euo", "pipefail", "-c", block)
-	cmd.Dir = folder
-	cmd.Env = append(os.Environ(), "PATH="+filepath.Dir(s.plugin())+":"+os.Getenv("PATH"))
-	if out, err := cmd.CombinedOutput(); err != nil {
-		s.Fatalf("%s says\n%s%v\n%s", name, block, err, out)
-	}
+	return found[0]
 }
 
 // ready waits for all that serves.

@@ -108,7 +108,7 @@ func Sums(dir string) error {
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(filepath.Join(dir, "SHA256SUMS"), out.Bytes(), 0o644)
+	return os.WriteFile(filepath.Join(dir, sums), out.Bytes(), 0o644)
 }
 
 // localLink is a link to a file of the repository, which is not beside the notes.
