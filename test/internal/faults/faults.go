@@ -3,7 +3,8 @@
 //
 // Owns: the faults and their names. Reads: pods, objects, /proc. Writes: signals to processes of
 // the cluster's pods, objects of the gateway, of the cluster's DNS and of the webhook's
-// certificate. Never: signals a process outside of a pod: the dev cluster's own program, which
+// certificate; evictions, a ResourceQuota and a policy for the namespace under load,
+// config-gateway. Never: signals a process outside of a pod: the dev cluster's own program, which
 // knows what it started, does that.
 package faults
 
@@ -77,6 +78,10 @@ func (s Set) All() []Fault {
 		{Name: "gateway replaced", Do: s.replaceGateway},
 		{Name: "activator cut off from half of the pods", Loses: cut, Do: s.cutOff},
 		{Name: "webhook certificate expired", Do: s.expireCertificate},
+		{Name: "pods evicted", Do: s.evictPods},
+		{Name: "quota full", Do: s.fillQuota},
+		{Name: "updates refused", Do: s.refuseUpdates},
+		{Name: "gateway setting wrong", Do: s.misplaceGateways},
 	}
 	const inHand = "the requests that the process has in hand"
 	for _, program := range s.Programs {

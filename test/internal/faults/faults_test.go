@@ -6,6 +6,9 @@ import (
 	"testing"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
 	"ebb.dev/ebb/test/internal/cluster"
 )
 
@@ -44,5 +47,22 @@ func TestAProcessOfAnotherContainerIsLeftAlone(t *testing.T) {
 	}
 	if (process{pid: os.Getpid()}).alive() {
 		t.Error("a container without an ID has a process")
+	}
+}
+
+// The policy refuses writes of the namespace under load and no others.
+func TestUpdatesAreRefusedInOneNamespace(t *testing.T) {
+	policy, binding := refusing("soak-1")
+	selector, err := metav1.LabelSelectorAsSelector(binding.Spec.MatchResources.NamespaceSelector)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for namespace, want := range map[string]bool{"soak-1": true, "soak-2": false, cluster.System: false} {
+		if selector.Matches(labels.Set{"kubernetes.io/metadata.name": namespace}) != want {
+			t.Errorf("namespace %s: refused is not %v", namespace, want)
+		}
+	}
+	if binding.Spec.PolicyName != policy.Name || len(policy.Spec.MatchConstraints.ResourceRules) != 1 {
+		t.Errorf("%+v %+v", policy, binding)
 	}
 }
