@@ -104,7 +104,7 @@ func explain(about *subject) *explanation {
 	for _, r := range about.revisions {
 		x.Revisions = append(x.Revisions, explainRevision(r))
 		x.remember(about.view)
-		for _, p := range problems("Revision "+r.Name, r.Status.Conditions) {
+		for _, p := range slices.Concat(problems("Revision "+r.Name, r.Status.Conditions), waitsFor(r)) {
 			// The Service repeats what its Revisions say, or says that there is none to use.
 			x.Problems = slices.DeleteFunc(x.Problems, func(of problem) bool {
 				return of.Of == "Service "+s.Name && (p.Message != "" && strings.Contains(of.Message, p.Message) ||
@@ -118,6 +118,22 @@ func explain(about *subject) *explanation {
 	}
 	x.Answer = x.answer(s)
 	return x
+}
+
+// waitsFor returns what a pod waits for that requests wait for. The controller adds it to what the
+// autoscaler says in the condition Active.
+func waitsFor(r revision) []problem {
+	c := r.Status.GetCondition(serving.RevisionConditionActive)
+	if r.scaler == nil || c == nil || !c.IsUnknown() {
+		return nil
+	}
+	said := r.scaler.Status.GetCondition(autoscaling.PodAutoscalerConditionActive).GetMessage()
+	hint, same := strings.CutPrefix(c.Message, said)
+	hint = strings.TrimSpace(hint)
+	if !same || hint == "" || hint == r.Status.GetCondition(serving.RevisionConditionContainerHealthy).GetMessage() {
+		return nil
+	}
+	return []problem{{"Revision " + r.Name, string(c.Type), string(c.Status), c.Reason, hint}}
 }
 
 // whereToLook says what tells more of a container that does not run.

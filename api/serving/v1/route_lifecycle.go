@@ -109,8 +109,13 @@ func (rs *RouteStatus) MarkRevisionParked(name string) {
 		"Revision %q had no traffic and is being brought back.", name)
 }
 
-// MarkRevisionFailed says that a Revision cannot become Ready.
-func (rs *RouteStatus) MarkRevisionFailed(name string) {
+// MarkRevisionFailed says that a Revision cannot become Ready, and why, if that is known.
+func (rs *RouteStatus) MarkRevisionFailed(name, why string) {
+	if why != "" {
+		routeConditions().Manage(rs).MarkFalse(RouteConditionAllTrafficAssigned, ReasonRevisionMissing,
+			"Revision %q failed to become ready: %s", name, why)
+		return
+	}
 	routeConditions().Manage(rs).MarkFalse(RouteConditionAllTrafficAssigned, ReasonRevisionMissing,
 		"Revision %q failed to become ready.", name)
 }

@@ -59,7 +59,7 @@ func resolve(route *servingv1.Route, configurations listers.ConfigurationLister,
 		// The latest ready revision may not be Ready at the moment, but there is none better.
 		case !t.latest && !revision.IsReady() && !serves(route, t.revision):
 			if revision.IsFailed() {
-				route.Status.MarkRevisionFailed(t.revision)
+				route.Status.MarkRevisionFailed(t.revision, revision.Status.GetCondition(servingv1.RevisionConditionReady).GetMessage())
 			} else {
 				route.Status.MarkRevisionNotReady(t.revision)
 			}
