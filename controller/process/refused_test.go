@@ -43,12 +43,12 @@ func (g *ground) hello(image string, notes map[string]string, traffic ...serving
 }
 
 func (g *ground) refuseCreation(which string) {
-	g.refuse = func(verb, resource, subresource string) error {
+	g.forbid(func(verb, resource, subresource string) error {
 		if verb != "create" || resource != which || subresource != "" {
 			return nil
 		}
 		return apierrors.NewForbidden(schema.GroupResource{Resource: resource}, "it", errors.New("exceeded quota: few"))
-	}
+	})
 }
 
 // Whatever of a revision's objects is refused, its Service says so in the words of the API server,
@@ -105,7 +105,7 @@ func TestWhatIsRefusedToARevisionIsToldByItsService(t *testing.T) {
 						t.Fatalf("requests go to %v, not to %v", now, served)
 					}
 				}
-				g.refuse = nil
+				g.forbid(nil)
 				g.pass(2 * time.Minute)
 				if got := ready(); !got.IsTrue() {
 					t.Errorf("when nothing is refused any more: %+v", got)

@@ -49,13 +49,13 @@ func (s *steady) refusing(words string, verbs []string, err func(schema.GroupRes
 	}
 	which := children[s.rand.IntN(len(children))]
 	s.note("%s of %s: refused", strings.Join(verbs, ", "), which)
-	s.refuse = func(verb, resource, subresource string) error {
+	s.forbid(func(verb, resource, subresource string) error {
 		if subresource == "" && resource == which && slices.Contains(verbs, verb) {
 			return err(schema.GroupResource{Resource: resource})
 		}
 		return nil
-	}
-	s.begin(words, func() { s.refuse = nil })
+	})
+	s.begin(words, func() { s.forbid(nil) })
 }
 
 func (s *steady) refuseCreation(string) {

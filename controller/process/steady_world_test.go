@@ -41,7 +41,7 @@ type ground struct {
 	user     reconcile.Clients
 	settings *settings.Store
 	replicas []*replica
-	mu       sync.Mutex // guards decoded: probes come from other goroutines
+	mu       sync.Mutex // guards decoded and refuse: probes and writes come from other goroutines
 	decoded  map[string]decoded
 	requests map[string]time.Time // when requests woke a revision last
 
@@ -73,10 +73,13 @@ func newGround(t *testing.T, replicas int) *ground {
 	g := &ground{t: t, decoded: map[string]decoded{}, requests: map[string]time.Time{}}
 	g.store, g.config = apiservertest.New()
 	g.store.Admit = func(verb string, resource schema.GroupResource, subresource string, object *unstructured.Unstructured) error {
-		if g.refuse == nil || object.GetNamespace() != "ns" {
+		g.mu.Lock()
+		refuse := g.refuse
+		g.mu.Unlock()
+		if refuse == nil || object.GetNamespace() != "ns" {
 			return nil
 		}
-		return g.refuse(verb, resource.Resource, subresource)
+		return refuse(verb, resource.Resource, subresource)
 	}
 	for i, name := range []string{"ebb-external-istio", "ebb-local-istio"} {
 		g.put(coreServices, "v1", "Service", &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "knative-serving"},
@@ -125,6 +128,13 @@ func (g *ground) set() {
 		g.t.Fatal(err)
 	}
 	g.settings.Set(snapshot)
+}
+
+// forbid has writes judged.
+func (g *ground) forbid(refuse func(verb, resource, subresource string) error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.refuse = refuse
 }
 
 // way is a replica's way to the API server.
