@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -151,8 +152,10 @@ func inside(o Options) (*server.Server, *nats.Conn, error) {
 	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
 		return nil, nil, fmt.Errorf("make the directory of JetStream: %w", err)
 	}
+	// The streams have the limits. One of the server would refuse to make a store smaller, because
+	// it counts what the other streams had before.
 	one, err := server.NewServer(&server.Options{ServerName: "courier", DontListen: true, JetStream: true, StoreDir: o.Dir, SyncInterval: syncs,
-		JetStreamMaxStore: o.Bytes + o.Bytes/10, JetStreamMaxMemory: 16 << 20, NoSigs: true, NoLog: true, MaxPayload: 1 << 20})
+		JetStreamMaxStore: math.MaxInt64, JetStreamMaxMemory: 16 << 20, NoSigs: true, NoLog: true, MaxPayload: 1 << 20})
 	if err != nil {
 		return nil, nil, fmt.Errorf("make the server of JetStream: %w", err)
 	}
