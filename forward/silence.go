@@ -15,7 +15,8 @@ import (
 // nothing followed the response in what was read with it, and nothing has arrived when the next
 // request takes the connection. What arrives later than that nobody can tell apart on HTTP/1.1. But
 // it shows in the end, by a response too many or by one that is none, and from then on no
-// connection is kept after an answer of the kind that was too long.
+// connection is kept after an answer of the kind that was too long. After one to HEAD none is kept
+// in any case: it announces a body that does not come, and programs that send it are many.
 
 // answerKind is how the end of a response is announced, a bit for each.
 type answerKind uint32
@@ -69,7 +70,7 @@ func (c *upConn) blame() answerKind {
 	return c.last
 }
 
-func (u *Upstream) distrusted() answerKind { return answerKind(u.noisy.Load()) }
+func (u *Upstream) distrusted() answerKind { return answerKind(u.noisy.Load()) | answerToHead }
 
 // overran notes that the upstream has sent more than it announced.
 func (u *Upstream) overran(kinds answerKind) {
