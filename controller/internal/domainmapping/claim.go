@@ -39,8 +39,8 @@ func (r *reconciler) claim(ctx context.Context, dm *v1beta1.DomainMapping, s *se
 			dm.Status.MarkDomainClaimMissing(dm.Namespace, dm.Name)
 			return false, 0, nil
 		}
-		other, err := r.givenTo(dm, s)
-		if err != nil {
+		var other string
+		if other, err = r.givenTo(dm, s); err != nil {
 			return false, 0, err
 		}
 		if other != "" {
