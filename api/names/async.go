@@ -31,7 +31,7 @@ type AsyncMode string
 const (
 	AsyncAllowed AsyncMode = "allowed" // those that prefer it
 	AsyncAlways  AsyncMode = "always"  // all
-	// AsyncNever is the default: Prefer: respond-async and the path of results are the program's.
+	// AsyncNever is the default: Prefer: respond-async is the program's own.
 	AsyncNever AsyncMode = "never"
 )
 

@@ -156,10 +156,9 @@ func prepareContainer(rev *servingv1.Revision, c *corev1.Container, serving bool
 	}
 }
 
-// Most seconds between two probes of a kubelet. A kubelet finds out only then that a container is
-// up: with Cloud Run's startup probe, one of 240 s that may not fail, a program that listens at
-// once is ready after 240 s. Commands take more CPU, and readiness is asked for as long as a pod
-// lives.
+// The longest periods of probes, in seconds. A kubelet sees at a probe only that a container is up:
+// with Cloud Run's startup probe, whose period is 240 s, a program that listens at once would be
+// ready after 240 s. Commands take more CPU, and readiness is probed for as long as a pod lives.
 const (
 	startupPeriod   = 1
 	commandPeriod   = 2

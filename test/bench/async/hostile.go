@@ -66,7 +66,7 @@ type attacks struct {
 // begin begins all attacks, until ctx is done.
 func (b *bench) begin(ctx context.Context, cluster *loopback.Cluster, courier string, called *service) (*attacks, error) {
 	a := &attacks{courier: strings.TrimPrefix(courier, "http://"), targets: map[string]string{}, hanging: "http://" + called.address + "/hang"}
-	annotations := map[string]string{names.AsyncCallbackHostsAnnotation: host(called.address)}
+	annotations := map[string]string{names.AsyncAnnotation: string(names.AsyncAllowed), names.AsyncCallbackHostsAnnotation: host(called.address)}
 	for i := range 4 {
 		t, err := cluster.Route("hostile", attackers+strconv.Itoa(i), 1, 1000, annotations)
 		if err != nil {

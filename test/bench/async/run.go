@@ -51,7 +51,7 @@ func (b *bench) run(ctx context.Context) error {
 	}
 	defer cluster.Stop()
 	set := map[string]string{"first-backoff": "100ms", "longest-backoff": "2s", "attempts": "100", "sync": strconv.FormatBool(b.sync)}
-	annotations := map[string]string{}
+	annotations := map[string]string{names.AsyncAnnotation: string(names.AsyncAllowed)}
 	if b.hostile {
 		annotations[names.AsyncCallbackAnnotation] = "http://" + called.address + pathOfCallbacks
 		set["store-bytes"], set["callback-networks"] = strconv.Itoa(storeBytes), at+"/32"
