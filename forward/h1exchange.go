@@ -333,7 +333,8 @@ func (c *conn) readResponse() exchange.Event {
 		return exchange.Event{Kind: exchange.Lost, Loss: exchange.Unused, Err: whole.error}
 	case err != nil && unused && !c.ours(err):
 		e := exchange.Event{Kind: exchange.Lost, Loss: exchange.Unused, Err: fmt.Errorf("%s closed the connection without a response: %w", up.up.addr, err)}
-		if up.unreceived(err, max(c.sent, up.written()-c.sentBefore)) {
+		// What the pump wrote counts for none of these bytes, and it may still write.
+		if !c.pumped && up.unreceived(err, max(c.sent, up.written()-c.sentBefore)) {
 			e.Loss = exchange.Unseen
 		}
 		if up.reused && !c.machine.NeedsFresh() && (e.Loss == exchange.Unseen || idempotent(c.req.Method())) {
