@@ -59,6 +59,7 @@ type conn struct {
 	bodyAhead  body
 	sent       int // bytes of the head, and what TLS had written before it
 	sentBefore int
+	toSend     []byte // the request, while the first read is to send it
 	seen       Response
 	kind       bodyKind     // of the response
 	left       int64        // of a body of known length

@@ -256,7 +256,7 @@ func (c *conn) release() {
 		return
 	}
 	c.upWake.Store(nil)
-	c.up = nil
+	c.up, c.toSend = nil, nil
 	if c.clean && !c.gone.Load() && up.silent() {
 		up.up.put(up, c.clock)
 	} else {
@@ -272,10 +272,11 @@ func (c *conn) sendHead() (e exchange.Event, ok bool) {
 		return exchange.Event{Kind: exchange.Failed, Err: err}, false
 	}
 	c.sent, c.sentBefore = len(c.out), up.written()
-	if err := c.writeUp(c.out); err != nil {
-		if up.reused && !c.gone.Load() && !isTimeout(err) { // the upstream got no whole request, so it did nothing
-			up.up.learn(c.clock.Sub(up.since), c.clock)
-			return exchange.Event{Kind: exchange.Lost, Loss: exchange.Unseen, Err: c.explain(err, "send the request to")}, false
+	if up.unpeeked {
+		up.unpeeked, c.toSend = false, c.out
+	} else if err := c.writeUp(c.out); err != nil {
+		if c.unsent(err) {
+			return c.lostUnsent(err), false
 		}
 		return c.failed(err, "send the request to"), false
 	}
@@ -329,6 +330,8 @@ func (c *conn) readResponse() exchange.Event {
 	up := c.up
 	whole, malformed := errors.AsType[brokenError](err)
 	switch {
+	case isUnsent(err):
+		return c.lostUnsent(err)
 	case unused && malformed:
 		return exchange.Event{Kind: exchange.Lost, Loss: exchange.Unused, Err: whole.error}
 	case err != nil && unused && !c.ours(err):

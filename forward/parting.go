@@ -28,7 +28,7 @@ func (c *conn) part(do exchange.Do) (begun bool) {
 	c.stopPump(0)
 	c.stopWatch()
 	begun = c.res.Status != 0
-	c.clean = false
+	c.clean, c.toSend = false, nil
 	c.up.closeWrite()
 	now := time.Now()
 	c.partEnd = now.Add(c.machine.PartsWithin())

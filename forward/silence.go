@@ -7,6 +7,7 @@ import (
 	"os"
 	"sync"
 	"syscall"
+	"time"
 	"unsafe"
 )
 
@@ -115,24 +116,45 @@ func (c *upConn) peek() peekResult {
 	if c.raw != nil && c.raw.Control(c.peekFn) != nil {
 		return peekClosed
 	}
-	if c.peeked == peekData && tcpClosing(c.raw) { // some servers say why they close
-		return peekClosed
-	}
-	return c.peeked
+	return c.closing(c.peeked)
 }
 
-func (c *upConn) peekOnce(fd uintptr) {
+// closing is what was found, if the upstream has not closed the connection as well. Some servers
+// say why they close.
+func (c *upConn) closing(found peekResult) peekResult {
+	if found == peekData && tcpClosing(c.raw) {
+		return peekClosed
+	}
+	return found
+}
+
+// heard notes what was found on an idle connection, and reports whether it can be used.
+func (c *upConn) heard(found peekResult, now time.Time) bool {
+	switch {
+	case found == peekQuiet:
+		return true
+	case found == peekClosed:
+		c.up.learn(now.Sub(c.since), now)
+	case c.tls == nil:
+		c.up.overran(c.blame())
+	}
+	return false
+}
+
+func (c *upConn) peekOnce(fd uintptr) { c.peeked = peekNow(fd) }
+
+// peekNow looks at a socket without telling the scheduler.
+func peekNow(fd uintptr) peekResult {
 	var b [1]byte
 	n, _, errno := syscall.RawSyscall6(syscall.SYS_RECVFROM, fd, uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)),
 		syscall.MSG_PEEK|syscall.MSG_DONTWAIT, 0, 0)
 	switch {
 	case errno == 0 && n > 0:
-		c.peeked = peekData
+		return peekData
 	case errno == syscall.EAGAIN || errno == syscall.EINTR:
-		c.peeked = peekQuiet
-	default:
-		c.peeked = peekClosed
+		return peekQuiet
 	}
+	return peekClosed
 }
 
 // silent reports whether nothing is left of what was read from the socket. peek does not see what

@@ -20,6 +20,7 @@ type socket struct {
 	*net.TCPConn
 	raw           syscall.RawConn
 	reads, writes transfer
+	asks          asking
 }
 
 // transfer is a read or a write in progress. It is part of the socket, so that it needs no
@@ -47,6 +48,7 @@ func quick(nc net.Conn) net.Conn {
 	s := &socket{TCPConn: tcp, raw: raw}
 	s.reads.try = s.tryRead
 	s.writes.try = s.tryWrite
+	s.asks.try = s.tryAsk
 	return s
 }
 
@@ -98,6 +100,11 @@ func (s *socket) Read(b []byte) (int, error) {
 	t.b, t.n, t.err = b, 0, 0
 	err := s.raw.Read(t.try)
 	t.b = nil
+	return t.result(s, err)
+}
+
+// result returns what a read returns.
+func (t *transfer) result(s *socket, err error) (int, error) {
 	switch {
 	case err != nil:
 		return 0, err

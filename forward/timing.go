@@ -137,7 +137,7 @@ func (c *conn) readUp(b []byte) (int, error) {
 		if err := c.pump.broken(); err != nil {
 			return 0, err
 		}
-		n, err := c.up.Read(b)
+		n, err := c.receive(b)
 		if n > 0 {
 			return n, nil
 		}

@@ -129,6 +129,7 @@ type upConn struct {
 	peekFn   func(fd uintptr)
 	peeked   peekResult
 	one      [1]byte
+	unpeeked bool // idle, and not looked at yet: see ask.go
 }
 
 // get returns the idle connection used last, or dials. If careful is true, it does not use a
@@ -145,6 +146,7 @@ func (u *Upstream) get(client *conn, now time.Time, careful bool) (*upConn, erro
 		u.idle[n-1] = nil
 		u.idle = u.idle[:n-1]
 		u.mu.Unlock()
+		c.unpeeked = !client.bodyAhead.stream && c.peeksLater(now)
 		if !u.usable(c, now, careful) {
 			c.close()
 			continue
@@ -175,17 +177,7 @@ func (u *Upstream) usable(c *upConn, now time.Time, careful bool) bool {
 	if c.answers&u.distrusted() != 0 {
 		return false
 	}
-	switch c.peek() {
-	case peekClosed:
-		u.learn(idle, now)
-		return false
-	case peekData:
-		if c.tls == nil {
-			u.overran(c.blame())
-		}
-		return false
-	}
-	return true
+	return c.unpeeked || c.heard(c.peek(), now)
 }
 
 // learn records that the upstream closed a connection that had been idle for this long.
