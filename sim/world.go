@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"time"
 
+	"ebb.dev/ebb/activator/bind"
 	"ebb.dev/ebb/activator/pick"
 	"ebb.dev/ebb/autoscaler/revision"
 )
@@ -63,6 +64,7 @@ func (h *events) Pop() any {
 }
 
 type request struct {
+	machine        bind.Machine
 	arrived, began time.Duration
 	// work and wait are the times it needs.
 	work, wait time.Duration
@@ -312,6 +314,7 @@ func (w *world) arrive(closed bool, works time.Duration) {
 	if w.w.Wait > 0 {
 		r.wait = serviceTime(w.work, w.w.Wait, w.w.Spread)
 	}
+	r.machine.Step(&bind.Event{Kind: bind.Begin, At: w.clock()})
 	p := w.dispatch(r)
 	if p == nil {
 		r.proxied = true // it waits where the activator counts it
@@ -372,8 +375,8 @@ func (v view) State(i int) pick.State {
 	return pick.Open
 }
 
-// dispatch binds a request to a pod, nil if none has room.
-func (w *world) dispatch(r *request) *pod {
+// free is a pod with a free slot, nil if there is none.
+func (w *world) free() *pod {
 	if w.ready == 0 {
 		return nil
 	}
@@ -391,7 +394,19 @@ func (w *world) dispatch(r *request) *pod {
 		return nil
 	}
 	w.cursor = i + 1
-	p := open[i]
+	return open[i]
+}
+
+// dispatch tells a request's machine whether there is a free slot, and sends the request there if
+// the machine says so. Otherwise the request waits, and the pod is nil.
+func (w *world) dispatch(r *request) *pod {
+	p, e := w.free(), bind.Event{Kind: bind.Slot}
+	if p == nil {
+		e.Kind = bind.NoSlot
+	}
+	if !r.machine.Step(&e).Has(bind.Send) {
+		return nil
+	}
 	p.accrue(w.now)
 	p.inFlight++
 	p.now.Requests++
@@ -446,7 +461,9 @@ func (w *world) finish(p *pod, r *request) {
 	w.accrue()
 	p.accrue(w.now)
 	w.inWorld--
-	p.inFlight--
+	if r.machine.Step(&bind.Event{Kind: bind.Done}).Has(bind.SlotDone) {
+		p.inFlight--
+	}
 	p.now.Completed++
 	if r.proxied {
 		w.proxied--

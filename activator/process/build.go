@@ -122,34 +122,12 @@ type activator struct {
 	incidents  *incidents.Teller
 }
 
-// loads shows the table to the reporter.
-type loads struct{ table *backends.Table }
-
-func (l loads) Each(visit func(report.Load)) {
-	l.table.Each(func(r *backends.Revision) { visit(loadOf(r)) })
-}
-
-func (l loads) Find(k backends.Key) (report.Load, bool) {
-	r := l.table.Get(k)
-	if r == nil {
-		return report.Load{}, false
-	}
-	return loadOf(r), true
-}
-
-func loadOf(r *backends.Revision) report.Load {
-	return report.Load{Key: r.Key, Meter: &r.Data.(*chain.Load).Meter, Queued: func() int64 {
-		waiting, _ := r.Queue.Load()
-		return waiting
-	}}
-}
-
 // newTable makes the table of revisions. A queue that forms is told to the autoscaler, and has pods
 // asked that may be ready.
 func newTable(o options, budget *hold.Budget, store *settings.Store, who *identity.Identity, reporter *report.Reporter, prober *probe.Prober) *backends.Table {
 	// Until an authority is known no pod can have a certificate of it.
 	encrypt := func() bool { return store.Load().Network.SystemInternalTLS && who.CanVerify() }
-	return backends.NewTable(func(k backends.Key, info *backends.Info) (*hold.Queue, any) {
+	return backends.NewTable(func(k backends.Key, info *backends.Info) *hold.Queue {
 		pods := reach.Options{Encrypt: encrypt, TLS: who.Client(k.Namespace),
 			Upstream: forward.UpstreamOptions{MaxIdle: o.idlePerPod, DialTimeout: dialTimeout}}
 		return hold.New(info.ContainerConcurrency, budget.Share(k.Namespace), hold.Options{
@@ -157,12 +135,8 @@ func newTable(o options, budget *hold.Budget, store *settings.Store, who *identi
 				reporter.ReportNow(k)
 				prober.Want(k)
 			},
-			Open: func(b hold.Backend) any {
-				return reach.New(b.Address, pods)
-			},
-			// Closing many connections takes a while, and this is called under the queue's lock.
-			Close: func(pod any) { go pod.(*reach.Pod).Close() },
-		}), &chain.Load{}
+			Open: func(b hold.Backend) *reach.Pod { return reach.New(b.Address, pods) },
+		})
 	})
 }
 

@@ -73,7 +73,7 @@ func Run(ctx context.Context, env func(string) string, stdout io.Writer) error {
 		telemetry.Server("metrics", ports.Address(ports.Metrics), observe),
 		telemetry.Exporter("activator", options.namespace, options.pod, a.registry, log, store.MetricsExport),
 		run.Part{Name: "request log and spans", Run: a.observe.Run},
-		run.Part{Name: "report", Run: func(ctx context.Context) error { return a.report.Run(ctx, loads{a.table}) }},
+		run.Part{Name: "report", Run: func(ctx context.Context) error { return a.report.Run(ctx, a.table) }},
 		run.Part{Name: "cold starts", Run: a.coldStarts.Run},
 		run.Part{Name: "incidents", Run: a.incidents.Run},
 		run.Part{Name: "probe", Run: func(ctx context.Context) error { return a.probe.Run(ctx, a.table) }},

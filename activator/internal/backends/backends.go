@@ -1,9 +1,10 @@
 // Package backends stores the revisions and the pods that can serve their requests.
 //
 // Owns: for each revision, the latest state of its object, of the EndpointSlices of its private
-// Service and of its pods' announcements; and its queue. Reads: the calls of watch, announce and
-// probe. Writes: the pods and the failure of each queue. Never: does I/O or waits. Each method
-// returns within microseconds, so informer callbacks can call it and no revision delays another.
+// Service and of its pods' announcements; its queue and its load. Reads: the calls of watch,
+// announce and probe. Writes: the pods and the failure of each queue. Never: does I/O or waits.
+// Each method returns within microseconds, so informer callbacks can call it and no revision delays
+// another.
 package backends
 
 import (
@@ -16,6 +17,7 @@ import (
 
 	"ebb.dev/ebb/activator/internal/cold"
 	"ebb.dev/ebb/activator/internal/hold"
+	"ebb.dev/ebb/activator/internal/load"
 	"ebb.dev/ebb/wire"
 )
 
@@ -48,11 +50,16 @@ type Info struct {
 type Revision struct {
 	Key   Key
 	Queue *hold.Queue
-	// Data belongs to the creator of the table: it is the second result of Table.Make.
-	Data any
+	Load  load.Load
 
 	info  atomic.Pointer[Info]
 	state atomic.Pointer[Snapshot]
+}
+
+// Queued is how many of its requests wait now.
+func (r *Revision) Queued() int64 {
+	waiting, _ := r.Queue.Load()
+	return waiting
 }
 
 // Info returns the current state of the revision's object.
@@ -116,8 +123,8 @@ const MaxAnnouncements = 1_000
 
 // Table holds all revisions.
 type Table struct {
-	// Make returns the queue of a new revision and whatever else belongs to it.
-	Make func(Key, *Info) (*hold.Queue, any)
+	// Make returns the queue of a new revision.
+	Make func(Key, *Info) *hold.Queue
 	// Gone is called after a revision was deleted; may be nil.
 	Gone func(*Revision)
 
@@ -133,7 +140,7 @@ type Table struct {
 }
 
 // NewTable returns an empty table.
-func NewTable(newQueue func(Key, *Info) (*hold.Queue, any)) *Table {
+func NewTable(newQueue func(Key, *Info) *hold.Queue) *Table {
 	return &Table{Make: newQueue, entries: map[Key]*entry{}, ready: map[netip.Addr][]Key{}, index: map[Key]*Revision{}}
 }
 
@@ -193,10 +200,9 @@ func (t *Table) SetRevision(key Key, info *Info) {
 			t.drop(e) // deleted and created again with the same name
 		}
 		if e.revision == nil {
-			r := &Revision{Key: key}
+			r := &Revision{Key: key, Queue: t.Make(key, info)}
 			r.info.Store(info)
 			r.state.Store(newSnapshot(nil, nil))
-			r.Queue, r.Data = t.Make(key, info)
 			e.revision = r
 			t.setIndex(key, r)
 		}

@@ -92,8 +92,8 @@ func TestMerge(t *testing.T) {
 
 func newTable() *Table {
 	budget := hold.NewBudget(hold.Bounds{})
-	return NewTable(func(k Key, info *Info) (*hold.Queue, any) {
-		return hold.New(info.ContainerConcurrency, budget.Share("ns"), hold.Options{}), nil
+	return NewTable(func(k Key, info *Info) *hold.Queue {
+		return hold.New(info.ContainerConcurrency, budget.Share("ns"), hold.Options{})
 	})
 }
 

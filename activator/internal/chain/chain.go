@@ -1,8 +1,9 @@
 // Package chain is what the activator does with one request: is it a probe, which revision is it
 // for, may it wait, which pod, and what the pod is told.
 //
-// Owns: the order of these steps and the answers that the activator gives itself. Reads: the table
-// of revisions. Writes: each revision's meter and queue. Never: touches a body; that is forward's.
+// Owns: the order of these steps, and the words of the answers that the activator gives itself.
+// Reads: the table of revisions. Writes: each revision's load and queue, as package bind says.
+// Never: touches a body; that is forward's.
 package chain
 
 import (
@@ -12,12 +13,11 @@ import (
 	"sync/atomic"
 	"time"
 
+	"ebb.dev/ebb/activator/bind"
 	"ebb.dev/ebb/activator/internal/backends"
 	"ebb.dev/ebb/activator/internal/cold"
 	"ebb.dev/ebb/activator/internal/hold"
 	"ebb.dev/ebb/activator/internal/identity"
-	"ebb.dev/ebb/activator/internal/reach"
-	"ebb.dev/ebb/activator/internal/report"
 	"ebb.dev/ebb/api/names"
 	"ebb.dev/ebb/forward"
 	"ebb.dev/ebb/internal/otlp"
@@ -29,28 +29,9 @@ import (
 // body that was sent cannot go to another pod, and a busy queue-proxy answers late.
 const mostDeferred = 10 * time.Minute
 
-// mostUntrusted is how many pods a request is tried at whose certificates are not believed.
-const mostUntrusted = 3
-
 // requestCost is what one request costs in memory besides what forward.Request.Charge counts:
 // goroutines, a connection to a pod, a place in the queue.
 const requestCost = 12 << 10
-
-// Load is what belongs to one revision besides its queue; it is backends.Revision.Data.
-type Load struct {
-	Meter report.Meter
-	// Requests counts those that ended, by class of status (index 0: none was sent).
-	Requests [6]atomic.Int64
-	// Held counts requests that had to wait, Refused those that a full pod sent on.
-	Held, Refused atomic.Int64
-	// NotCompleted counts those that ended otherwise than by a pod's whole response.
-	NotCompleted [forward.BadRequest + 1]atomic.Int64
-	// Pages counts waiting pages, Fallbacks requests that went to the fallback Service, and
-	// NotWoken those that were answered instead of waking a pod.
-	Pages, Fallbacks, NotWoken atomic.Int64
-	// Rejected counts requests that were answered here because they could not wait, by reason.
-	Rejected [len(Reasons)]atomic.Int64
-}
 
 // Handler is the policy of the activator's servers.
 type Handler struct {
@@ -80,30 +61,21 @@ type Handler struct {
 // Exchange is one request on its way through the activator.
 type Exchange struct {
 	Revision *backends.Revision
-	Load     *Load
-	Ticket   hold.Ticket
-	Slot     hold.Slot
-	HasSlot  bool
 	// Bound is when the request had its pod, zero when it never had.
 	Bound time.Time
 	// Pod is the pod that had the request last.
 	Pod string
+	// Birth is that pod's, when the request waited for it from zero.
+	Birth backends.Birth
 	// Why is the reason if the activator answered the request itself.
 	Why string
 	// Span is nil when the request is not traced.
 	Span *tracing.Span
-	// untrusted is how often a pod's certificate was not believed.
-	untrusted int
-	// Birth is that pod's, when the request waited for it from zero (Ticket.Cold).
-	Birth backends.Birth
-	// rules are those by which the request waits, or nil.
-	rules *cold.Rules
-	// notWoken says that the request is no load.
-	notWoken bool
-	// fellBack is since when Revision is that of the fallback Service; zero if it is not.
-	fellBack time.Time
-	// met says that a pod has answered, if only to refuse.
-	met bool
+
+	machine bind.Machine
+	ticket  hold.Ticket
+	slot    hold.Slot
+	rules   *cold.Rules // those by which the request waits, or nil
 }
 
 // LastRequest is when the newest request came that was no probe.
@@ -121,17 +93,21 @@ func (h *Handler) Admit(r *forward.Request) forward.Decision {
 	}
 	x := h.exchange(revision)
 	r.Data = x
-	info := revision.Info()
-	if info.Cold != nil && info.Cold.WakesNone(r.Path(), r.Header("User-Agent")) && !revision.Snapshot().Awake() {
-		x.notWoken, x.Why = true, "the request wakes no pod"
-		x.Load.NotWoken.Add(1)
-		return forward.Decision{Reply: info.Cold.NeverWake}
+	e := h.begin(r, x)
+	return h.carry(r, x, h.step(x, &e))
+}
+
+// begin counts the request in, unless it is none that wakes a pod, and prepares it for its pod.
+func (h *Handler) begin(r *forward.Request, x *Exchange) bind.Event {
+	info := x.Revision.Info()
+	if x.rules = info.Cold; x.rules != nil && x.rules.WakesNone(r.Path(), r.Header("User-Agent")) && !x.Revision.Snapshot().Awake() {
+		return bind.Event{Kind: bind.Unwanted}
 	}
-	if x.Load.Meter.In(r.Started) {
-		h.ReportNow(revision.Key)
+	if x.Revision.Load.Meter.In(r.Started) {
+		h.ReportNow(x.Revision.Key)
 	}
-	if err := r.Charge(revision.Queue.Share(), requestCost+x.pageCost(info)); err != nil {
-		return h.refusal(r, x, err)
+	if err := r.Charge(x.Revision.Queue.Share(), requestCost+x.pageCost(info)); err != nil {
+		return x.failed(err)
 	}
 	r.Timeouts = forward.Timeouts{ResponseStart: info.ResponseStartTimeout, Idle: info.IdleTimeout, Total: info.Timeout}
 	if info.CutResponses {
@@ -141,7 +117,45 @@ func (h *Handler) Admit(r *forward.Request) forward.Decision {
 	if h.Tracer != nil {
 		x.Span = h.Tracer().Begin(r)
 	}
-	return h.bind(r, x)
+	return bind.Event{Kind: bind.Begin, At: r.Started}
+}
+
+// step tells the machine what happened, and does at once what can be done at once.
+func (h *Handler) step(x *Exchange, e *bind.Event) bind.Do {
+	do := x.machine.Step(e)
+	if do.Has(bind.SlotAnswered) {
+		x.slot.Answered()
+	}
+	if do.Has(bind.SlotRefused) {
+		x.slot.Refused()
+	}
+	if do.Has(bind.SlotFailed) {
+		x.slot.Failed()
+	}
+	if do.Has(bind.Report) {
+		h.ReportNow(x.Revision.Key)
+	}
+	return do
+}
+
+// carry does what the machine says until the request has a pod or an answer.
+func (h *Handler) carry(r *forward.Request, x *Exchange, do bind.Do) forward.Decision {
+	for {
+		var e bind.Event
+		switch {
+		case do.Has(bind.Try):
+			e = h.try(r, x)
+		case do.Has(bind.Wait):
+			e = h.wait(r, x)
+		case do.Has(bind.FallBack):
+			e = h.fallBack(r, x)
+		case do.Has(bind.Send):
+			return h.send(r, x)
+		default:
+			return forward.Decision{Reply: x.reply()}
+		}
+		do = h.step(x, &e)
+	}
 }
 
 // rewrite sets what queue-proxy reads and removes what the user container should not see.
@@ -165,27 +179,10 @@ func (h *Handler) rewrite(r *forward.Request, x *Exchange, info *backends.Info) 
 	}
 }
 
-// bind gets the request a slot, waiting for it if it must.
-func (h *Handler) bind(r *forward.Request, x *Exchange) forward.Decision {
-	slot, ok := hold.Slot{}, false
-	if !x.Ticket.Waited {
-		slot, ok = x.Revision.Queue.Try()
-	}
-	if !ok {
-		var err error
-		if slot, err = h.wait(r, x); err != nil {
-			return h.refusal(r, x, err)
-		}
-		x.Bound = time.Now()
-		h.cold(r, x, slot)
-	} else {
-		x.Bound = r.Started
-	}
-	x.Slot, x.HasSlot, x.Pod = slot, true, slot.Pod()
-	return h.send(r, x, slot.Data().(*reach.Pod).Choose())
-}
-
-func (h *Handler) send(r *forward.Request, x *Exchange, upstream *forward.Upstream) forward.Decision {
+// send sends the request to the pod of its slot.
+func (h *Handler) send(r *forward.Request, x *Exchange) forward.Decision {
+	x.Pod = x.slot.Pod()
+	upstream := x.slot.Reach().Choose()
 	if h.Mesh != nil && h.Mesh() {
 		r.SetHost(names.PrivateService(x.Revision.Key.Name) + "." + x.Revision.Key.Namespace)
 		r.SetHeader(wire.HeaderDirectLB, "true")
@@ -195,39 +192,17 @@ func (h *Handler) send(r *forward.Request, x *Exchange, upstream *forward.Upstre
 	return forward.Decision{Upstream: upstream}
 }
 
-// cold notes how the pod came to be that a request waited for from zero.
-func (h *Handler) cold(r *forward.Request, x *Exchange, slot hold.Slot) {
-	if !x.Ticket.Cold {
-		return
-	}
-	first := x.Birth.Known.IsZero()
-	x.Birth, _ = x.Revision.Snapshot().Birth(slot.Address())
-	if !first || h.ColdStartHeader == nil || !h.ColdStartHeader() {
-		return
-	}
-	steps := wire.ColdStart{Received: r.Started, Announced: x.Birth.Known, Forwarded: x.Bound, Via: "endpoints"}
-	if x.Birth.Announced {
-		steps.Via = "announcement"
-	}
-	r.AddResponseHeader(wire.HeaderServerTiming, steps.String())
-}
-
 // OnDialError implements forward.Redirector: no connection to the pod could be made. The request
 // goes to another pod, or waits for this one if it is the only one: until the revision's timeout,
 // as it would for a revision without pods.
 func (h *Handler) OnDialError(r *forward.Request, err error) forward.Decision {
 	x := r.Data.(*Exchange)
-	x.Slot.Failed()
-	x.HasSlot = false
+	e := bind.Event{Kind: bind.DialFailed}
 	var untrusted *identity.UntrustedError
 	if errors.As(err, &untrusted) {
-		// Waiting does not mend a certificate; another pod may have a good one.
-		if x.untrusted++; x.untrusted > mostUntrusted {
-			x.Why = untrusted.Error()
-			return forward.Decision{Reply: forward.Reply{Status: 502, Body: "revision " + x.Revision.Key.String() + ": " + x.Why}}
-		}
+		e.Untrusted, e.Err = true, untrusted
 	}
-	return h.bind(r, x)
+	return h.carry(r, x, h.step(x, &e))
 }
 
 // OnResponse implements forward.Judge: a pod that refused a request did not see it, so another may.
@@ -236,26 +211,22 @@ func (h *Handler) OnResponse(r *forward.Request, response *forward.Response) (fo
 	if !ok {
 		return forward.Decision{}, false
 	}
-	refused := ""
+	e := bind.Event{Kind: bind.Responded, Final: !response.Replayable}
 	if response.Status == wire.RefusedStatus {
-		refused = response.Header(wire.HeaderRefused)
+		switch response.Header(wire.HeaderRefused) {
+		case "": // the user container's own
+		case wire.RefusedRevision: // the address belongs to another pod now
+			e.Kind = bind.Misdirected
+		default:
+			e.Kind = bind.Refused
+		}
 	}
-	misdirected := refused == wire.RefusedRevision // the address belongs to another pod now
-	if !misdirected {
-		x.met = true
-		x.Slot.Answered()
-	}
-	if refused == "" || !response.Replayable {
+	do := h.step(x, &e)
+	if !do.Has(bind.Try) {
 		return forward.Decision{}, false
 	}
-	if misdirected {
-		x.Slot.Failed()
-	} else {
-		x.Slot.Refused()
-	}
-	x.HasSlot = false
-	x.Load.Refused.Add(1)
-	return h.bind(r, x), true
+	x.Revision.Load.Refused.Add(1)
+	return h.carry(r, x, do), true
 }
 
 // Done implements forward.Handler.
@@ -265,18 +236,19 @@ func (h *Handler) Done(r *forward.Request, result *forward.Result) {
 		return
 	}
 	r.Data = nil
-	if x.HasSlot {
-		x.Slot.Release(result.Status != 0 && result.Cause == forward.Completed)
+	if h.step(x, &bind.Event{Kind: bind.Done}).Has(bind.SlotDone) {
+		x.slot.Release(result.Status != 0 && result.Cause == forward.Completed)
 	}
-	if !x.notWoken {
-		x.Load.Meter.Out(r.Started, result.Status, result.Duration)
+	load := &x.Revision.Load
+	if x.machine.Answer() != bind.AnswerNotWoken {
+		load.Meter.Out(r.Started, result.Status, result.Duration)
 	}
-	x.Load.Requests[min(max(result.Status/100, 0), 5)].Add(1)
+	load.Requests[min(max(result.Status/100, 0), 5)].Add(1)
 	if result.Cause != forward.Completed {
-		x.Load.NotCompleted[result.Cause].Add(1)
+		load.NotCompleted[result.Cause].Add(1)
 	}
-	if x.Ticket.Waited {
-		x.Load.Held.Add(1)
+	if x.ticket.Waited {
+		load.Held.Add(1)
 	}
 	if x.Span != nil {
 		info := x.Revision.Info()
@@ -295,7 +267,7 @@ func (h *Handler) exchange(revision *backends.Revision) *Exchange {
 	if !ok {
 		x = &Exchange{}
 	}
-	x.Revision, x.Load = revision, revision.Data.(*Load)
+	x.Revision = revision
 	return x
 }
 

@@ -29,7 +29,7 @@ import (
 
 // world is an activator on a loopback port with the pods that a test gives it.
 type world struct {
-	t       *testing.T
+	t       testing.TB
 	table   *backends.Table
 	handler *Handler
 	budget  *hold.Budget
@@ -46,17 +46,16 @@ type world struct {
 
 var key = backends.Key{Namespace: "ns", Name: "rev"}
 
-func newWorld(t *testing.T, bounds hold.Bounds) *world {
+func newWorld(t testing.TB, bounds hold.Bounds) *world {
 	w := &world{t: t, budget: hold.NewBudget(bounds), client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 100}}}
-	w.table = backends.NewTable(func(k backends.Key, info *backends.Info) (*hold.Queue, any) {
+	w.table = backends.NewTable(func(k backends.Key, info *backends.Info) *hold.Queue {
 		return hold.New(info.ContainerConcurrency, w.budget.Share(k.Namespace), hold.Options{
 			Pressure: func(int) { w.pokes.Add(1) },
-			Open: func(b hold.Backend) any {
+			Open: func(b hold.Backend) *reach.Pod {
 				return reach.NewAt(b.Address, w.encrypted[b.Address], reach.Options{
 					Upstream: forward.UpstreamOptions{DialTimeout: 5 * time.Second}, Encrypt: w.encrypt.Load, TLS: w.tls})
 			},
-			Close: func(pod any) { go pod.(*reach.Pod).Close() },
-		}), &Load{}
+		})
 	})
 	w.setHealth("")
 	w.handler = &Handler{Table: w.table, Domain: "cluster.local", Self: "10.9.9.9:8014",
@@ -309,7 +308,7 @@ func TestRequestsAtZeroAreHeldAndAnswered(t *testing.T) {
 	if ok.Load() != 10 {
 		t.Errorf("%d of 10 were answered", ok.Load())
 	}
-	load := r.Data.(*Load)
+	load := &r.Load
 	eventually(t, "the accounts are zero", func() bool { _, flying := r.Queue.Load(); return load.Meter.Now() == 0 && flying == 0 })
 	if load.Held.Load() != 10 || load.Requests[2].Load() != 10 {
 		t.Errorf("%d were held, %d got 2xx; want 10", load.Held.Load(), load.Requests[2].Load())
@@ -472,7 +471,7 @@ func TestAClientThatLeavesWhileHeldLeavesNothingBehind(t *testing.T) {
 	if err := <-done; !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
-	eventually(t, "its place is free", func() bool { return w.budget.Held() == 0 && r.Data.(*Load).Meter.Now() == 0 })
+	eventually(t, "its place is free", func() bool { return w.budget.Held() == 0 && r.Load.Meter.Now() == 0 })
 }
 
 func TestARevisionThatCannotStartTellsWhy(t *testing.T) {
@@ -501,7 +500,7 @@ func TestABurstToPodsWithoutALimitIsReportedAtOnce(t *testing.T) {
 	var all sync.WaitGroup
 	for n := range 12 {
 		all.Go(func() { w.send("GET", "") })
-		eventually(t, "it is here", func() bool { return r.Data.(*Load).Meter.Now() == n+1 })
+		eventually(t, "it is here", func() bool { return r.Load.Meter.Now() == n+1 })
 		want := int64(0)
 		switch {
 		case n+1 >= 10:

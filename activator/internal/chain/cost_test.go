@@ -179,6 +179,28 @@ func TestABodyThatArrivesWhileItsRequestWaitsIsBounded(t *testing.T) {
 	}
 }
 
+// BenchmarkForwardedRequest is a request through the activator to a pod with a free slot.
+func BenchmarkForwardedRequest(b *testing.B) {
+	w := newWorld(b, hold.Bounds{})
+	w.revision(backends.Info{ContainerConcurrency: 100, Timeout: time.Minute})
+	w.pods(backends.Endpoint{Address: forwardtest.Hello(b), Pod: "p", Ready: true})
+	c, err := net.Dial("tcp", w.url[len("http://"):])
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer c.Close()
+	raw, buf := []byte("GET /x HTTP/1.1\r\nHost: h\r\nKnative-Serving-Revision: rev\r\nKnative-Serving-Namespace: ns\r\n\r\n"), make([]byte, 4096)
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := c.Write(raw); err != nil {
+			b.Fatal(err)
+		}
+		if _, err := c.Read(buf); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
 // A request that finds a pod at once costs no allocation in the activator.
 func TestAForwardedRequestAllocatesNothing(t *testing.T) {
 	if raceEnabled {

@@ -137,7 +137,7 @@ func TestOneSlowOrBrokenRevisionDelaysNoOther(t *testing.T) {
 					}
 				})
 			}
-			here := &troubled.Data.(*Load).Meter
+			here := &troubled.Load.Meter
 			eventually(t, "forty requests are here", func() bool { return here.Now() == 40 })
 
 			during := slowest()

@@ -160,7 +160,7 @@ func (a *Accounts) Register(registry *prometheus.Registry) error {
 
 // Ended implements chain.Handler.Ended. It never blocks.
 func (a *Accounts) Ended(x *chain.Exchange, r *forward.Request, result *forward.Result) {
-	if !x.Ticket.Cold || x.Birth.Known.IsZero() || result.Status == 0 {
+	if x.Birth.Known.IsZero() || result.Status == 0 {
 		return
 	}
 	one := account{key: x.Revision.Key, service: x.Revision.Info().Service, pod: strings.Clone(x.Pod), trace: traceID(r.Header("Traceparent")), received: r.Started,

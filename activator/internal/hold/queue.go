@@ -17,6 +17,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"ebb.dev/ebb/activator/internal/reach"
 	"ebb.dev/ebb/activator/pick"
 )
 
@@ -68,7 +69,7 @@ func (b Backend) same() Backend {
 // pod is one backend with what this activator has there. Guarded by the queue's mutex.
 type pod struct {
 	Backend
-	data     any // what Options.Open returned
+	reach    *reach.Pod // what Options.Open returned
 	inFlight int
 	// refused is when the pod last said that it has no free slot; zero when it may be tried.
 	refused time.Time
@@ -129,10 +130,9 @@ type Ticket struct {
 type Options struct {
 	// Pressure is called, without the lock, when the queue forms and whenever it has doubled.
 	Pressure func(waiting int)
-	// Open is called, under the lock, when a pod is first listed; what it returns is Slot.Data of
-	// the slots there. Close is called with that when the pod is no longer listed.
-	Open  func(Backend) any
-	Close func(any)
+	// Open is called, under the lock, when a pod is first listed; what it returns is closed when
+	// the pod is no longer listed.
+	Open func(Backend) *reach.Pod
 }
 
 // New returns the queue of a revision whose pods take limit requests each (0: no limit). The queue

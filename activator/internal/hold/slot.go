@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"slices"
 	"time"
+
+	"ebb.dev/ebb/activator/internal/reach"
 )
 
 // Slot is the right to have one request in flight at a pod. Exactly one of its ends must be called:
@@ -18,8 +20,8 @@ type Slot struct {
 // Address is where to send the request.
 func (s Slot) Address() netip.AddrPort { return s.pod.Address }
 
-// Data is what Options.Open returned for the pod.
-func (s Slot) Data() any { return s.pod.data }
+// Reach is what Options.Open returned for the pod.
+func (s Slot) Reach() *reach.Pod { return s.pod.reach }
 
 // Pod is the pod's name, as far as it is known.
 func (s Slot) Pod() string { return s.pod.Pod }
@@ -142,7 +144,7 @@ func (q *Queue) SetPods(backends []Backend) {
 		if p == nil {
 			p = &pod{Backend: b}
 			if q.options.Open != nil {
-				p.data = q.options.Open(b)
+				p.reach = q.options.Open(b)
 			}
 		}
 		p.Asleep = b.Asleep
@@ -153,17 +155,17 @@ func (q *Queue) SetPods(backends []Backend) {
 		q.attempt = time.Time{} // it did start
 	}
 	q.pods = pods
-	q.closeLocked(maps.Values(old))
+	closeAll(maps.Values(old))
 	q.recountLocked()
 	q.dispatchLocked()
 }
 
-func (q *Queue) closeLocked(pods iter.Seq[*pod]) {
-	if q.options.Close == nil {
-		return
-	}
+// closeAll closes the connections to pods. Many take a while, and the queue's lock is held.
+func closeAll(pods iter.Seq[*pod]) {
 	for p := range pods {
-		q.options.Close(p.data)
+		if p.reach != nil {
+			go p.reach.Close()
+		}
 	}
 }
 
@@ -197,7 +199,7 @@ func (q *Queue) Delete() {
 		return
 	}
 	q.share.close()
-	q.closeLocked(slices.Values(q.pods))
+	closeAll(slices.Values(q.pods))
 	q.deleted, q.pods, q.flagged = true, nil, 0
 	for q.first != nil {
 		q.failLocked(q.first, ErrDeleted)

@@ -10,9 +10,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"ebb.dev/ebb/activator/bind"
 	"ebb.dev/ebb/activator/internal/announce"
 	"ebb.dev/ebb/activator/internal/backends"
-	"ebb.dev/ebb/activator/internal/chain"
 	"ebb.dev/ebb/activator/internal/hold"
 	"ebb.dev/ebb/activator/internal/report"
 	"ebb.dev/ebb/forward"
@@ -82,7 +82,7 @@ func (s *Sources) Collect(out chan<- prometheus.Metric) {
 		out <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(value), labels...)
 	}
 	s.Table.Each(func(r *backends.Revision) {
-		load := r.Data.(*chain.Load)
+		load := &r.Load
 		waiting, flying := r.Queue.Load()
 		info := r.Info()
 		names := []string{r.Key.Namespace, info.Service, info.Configuration, r.Key.Name}
@@ -100,15 +100,15 @@ func (s *Sources) Collect(out chan<- prometheus.Metric) {
 		for cause := forward.Replied; cause <= forward.BadRequest; cause++ {
 			count(notComplete, load.NotCompleted[cause].Load(), append(names, cause.String())...)
 		}
-		for reason := range load.Rejected {
-			if n := load.Rejected[reason].Load(); n > 0 {
-				count(turnedAway, n, append(names, chain.Reasons[reason])...)
+		for reason := bind.AnswerBudget; reason <= bind.AnswerNoFallback; reason++ {
+			if n := load.Answers[reason].Load(); n > 0 {
+				count(turnedAway, n, append(names, reason.String())...)
 			}
 		}
 		if info.Cold != nil {
-			count(pages, load.Pages.Load(), names...)
+			count(pages, load.Answers[bind.AnswerPage].Load(), names...)
 			count(fallbacks, load.Fallbacks.Load(), names...)
-			count(notWoken, load.NotWoken.Load(), names...)
+			count(notWoken, load.Answers[bind.AnswerNotWoken].Load(), names...)
 		}
 		gauge(concurrency, float64(load.Meter.Now()), names...)
 		gauge(queued, float64(waiting), names...)

@@ -8,9 +8,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"ebb.dev/ebb/activator/bind"
 	"ebb.dev/ebb/activator/internal/announce"
 	"ebb.dev/ebb/activator/internal/backends"
-	"ebb.dev/ebb/activator/internal/chain"
 	"ebb.dev/ebb/activator/internal/cold"
 	"ebb.dev/ebb/activator/internal/hold"
 	"ebb.dev/ebb/activator/internal/report"
@@ -22,14 +22,14 @@ import (
 // Dashboards hang on these names: a change here breaks somebody's.
 func TestTheNamesOfMetrics(t *testing.T) {
 	budget := hold.NewBudget(hold.Bounds{})
-	table := backends.NewTable(func(backends.Key, *backends.Info) (*hold.Queue, any) {
-		return hold.New(0, budget.Share("ns"), hold.Options{}), &chain.Load{}
+	table := backends.NewTable(func(backends.Key, *backends.Info) *hold.Queue {
+		return hold.New(0, budget.Share("ns"), hold.Options{})
 	})
 	table.SetRevision(backends.Key{Namespace: "ns", Name: "idle"}, &backends.Info{UID: "1"})
 	table.SetRevision(backends.Key{Namespace: "ns", Name: "busy"}, &backends.Info{UID: "2", Service: "svc", Configuration: "cfg", Cold: &cold.Rules{}})
-	busy := table.Get(backends.Key{Namespace: "ns", Name: "busy"}).Data.(*chain.Load)
+	busy := &table.Get(backends.Key{Namespace: "ns", Name: "busy"}).Load
 	busy.Requests[2].Add(3)
-	busy.Rejected[0].Add(1)
+	busy.Answers[bind.AnswerMaxWait].Add(1)
 	busy.NotCompleted[forward.UpstreamFailed].Add(1)
 	registry := prometheus.NewPedanticRegistry()
 	registry.MustRegister(&Sources{Table: table, Budget: budget, Announce: &announce.Server{}, Report: &report.Reporter{},

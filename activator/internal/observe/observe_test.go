@@ -49,8 +49,8 @@ func snapshot(change func(*settings.Observability)) *settings.Snapshot {
 // left undone.
 func TestLogAndSpansFollowTheSettings(t *testing.T) {
 	budget := hold.NewBudget(hold.Bounds{})
-	table := backends.NewTable(func(backends.Key, *backends.Info) (*hold.Queue, any) {
-		return hold.New(0, budget.Share("ns"), hold.Options{Open: func(b hold.Backend) any { return reach.New(b.Address, reach.Options{}) }}), &chain.Load{}
+	table := backends.NewTable(func(backends.Key, *backends.Info) *hold.Queue {
+		return hold.New(0, budget.Share("ns"), hold.Options{Open: func(b hold.Backend) *reach.Pod { return reach.New(b.Address, reach.Options{}) }})
 	})
 	key := backends.Key{Namespace: "ns", Name: "rev"}
 	table.SetRevision(key, &backends.Info{UID: "u", Service: "svc", Configuration: "cfg"})

@@ -34,8 +34,8 @@ func TestAPodWithoutAnnouncementIsFoundByAsking(t *testing.T) {
 	key := backends.Key{Namespace: "ns", Name: "rev"}
 	budget := hold.NewBudget(hold.Bounds{})
 	prober := New(func() bool { return false })
-	table := backends.NewTable(func(k backends.Key, _ *backends.Info) (*hold.Queue, any) {
-		return hold.New(0, budget.Share(k.Namespace), hold.Options{Pressure: func(int) { prober.Want(k) }}), nil
+	table := backends.NewTable(func(k backends.Key, _ *backends.Info) *hold.Queue {
+		return hold.New(0, budget.Share(k.Namespace), hold.Options{Pressure: func(int) { prober.Want(k) }})
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)

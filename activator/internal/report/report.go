@@ -36,21 +36,6 @@ const (
 	batch = wire.MaxStats
 )
 
-// Load is the load of a revision that a Reporter reads.
-type Load struct {
-	Key    backends.Key
-	Meter  *Meter
-	Queued func() int64
-}
-
-// Loads is where the loads of the revisions are read.
-type Loads interface {
-	// Each calls visit with the load of every revision.
-	Each(visit func(Load))
-	// Find returns the load of one revision.
-	Find(backends.Key) (Load, bool)
-}
-
 // Reporter posts to the autoscaler.
 type Reporter struct {
 	Pod string // this activator's name
@@ -98,19 +83,19 @@ func (r *Reporter) ReportNow(key backends.Key) {
 
 // Run reports until ctx is done. Urgent and regular reports have one goroutine each, so a POST of
 // one kind that hangs does not delay the other.
-func (r *Reporter) Run(ctx context.Context, loads Loads) error {
+func (r *Reporter) Run(ctx context.Context, table *backends.Table) error {
 	regular := make(chan struct{})
 	go func() {
 		defer close(regular)
-		r.regularly(ctx, loads)
+		r.regularly(ctx, table)
 	}()
-	r.reportUrgent(ctx, loads)
+	r.reportUrgent(ctx, table)
 	<-regular
 	r.client.CloseIdleConnections()
 	return nil
 }
 
-func (r *Reporter) regularly(ctx context.Context, loads Loads) {
+func (r *Reporter) regularly(ctx context.Context, table *backends.Table) {
 	ticker := time.NewTicker(period)
 	defer ticker.Stop()
 	for ticks := 1; ; ticks++ {
@@ -121,9 +106,9 @@ func (r *Reporter) regularly(ctx context.Context, loads Loads) {
 		}
 		var messages []wire.StatMessage
 		now := time.Now()
-		loads.Each(func(l Load) {
-			if stat, ok := l.Meter.Take(now); ok {
-				messages = append(messages, r.message(l, stat, now))
+		table.Each(func(one *backends.Revision) {
+			if stat, ok := one.Load.Meter.Take(now); ok {
+				messages = append(messages, r.message(one, stat, now))
 			}
 		})
 		if len(messages) == 0 && ticks%heartbeat != 0 {
@@ -141,7 +126,7 @@ func (r *Reporter) regularly(ctx context.Context, loads Loads) {
 
 // reportUrgent reports the revisions of ReportNow. It retries until the autoscaler accepts the
 // report or no request is queued.
-func (r *Reporter) reportUrgent(ctx context.Context, loads Loads) {
+func (r *Reporter) reportUrgent(ctx context.Context, table *backends.Table) {
 	pause := time.NewTimer(0)
 	<-pause.C
 	wait := retryFirst
@@ -155,8 +140,8 @@ func (r *Reporter) reportUrgent(ctx context.Context, loads Loads) {
 		now := time.Now()
 		var messages []wire.StatMessage
 		for key := range keys {
-			if l, ok := loads.Find(key); ok && len(messages) < batch {
-				messages = append(messages, r.message(l, l.Meter.Peek(), now))
+			if one := table.Get(key); one != nil && len(messages) < batch {
+				messages = append(messages, r.message(one, one.Load.Meter.Peek(), now))
 			}
 		}
 		if len(messages) == 0 {
@@ -169,14 +154,14 @@ func (r *Reporter) reportUrgent(ctx context.Context, loads Loads) {
 			r.client.CloseIdleConnections() // the next attempt must not use the same dead connection
 			for _, m := range messages {
 				key := backends.Key{Namespace: m.Namespace, Name: m.Revision}
-				if l, ok := loads.Find(key); ok && l.Queued() > 0 {
+				if one := table.Get(key); one != nil && one.Queued() > 0 {
 					r.ReportNow(key)
 				}
 			}
 			gap, wait = wait, min(2*wait, retryMost)
 		} else {
 			wait = retryFirst
-			time.AfterFunc(lookAgain, func() { r.again(loads, messages) })
+			time.AfterFunc(lookAgain, func() { r.again(table, messages) })
 		}
 		pause.Reset(gap)
 		select {
@@ -188,21 +173,21 @@ func (r *Reporter) reportUrgent(ctx context.Context, loads Loads) {
 }
 
 // again reports those revisions whose load has increased since.
-func (r *Reporter) again(loads Loads, reported []wire.StatMessage) {
+func (r *Reporter) again(table *backends.Table, reported []wire.StatMessage) {
 	for _, m := range reported {
 		key := backends.Key{Namespace: m.Namespace, Name: m.Revision}
-		if l, ok := loads.Find(key); ok && l.Meter.Rising() {
+		if one := table.Get(key); one != nil && one.Load.Meter.Rising() {
 			r.ReportNow(key)
 		}
 	}
 }
 
-func (r *Reporter) message(l Load, stat wire.Stat, now time.Time) wire.StatMessage {
+func (r *Reporter) message(one *backends.Revision, stat wire.Stat, now time.Time) wire.StatMessage {
 	stat.PodName = r.Pod
 	stat.ProcessUptime = now.Sub(r.began).Seconds()
 	stat.Timestamp = now.UnixMilli()
-	stat.Queued = float64(l.Queued())
-	return wire.StatMessage{Namespace: l.Key.Namespace, Revision: l.Key.Name, Stat: stat}
+	stat.Queued = float64(one.Queued())
+	return wire.StatMessage{Namespace: one.Key.Namespace, Revision: one.Key.Name, Stat: stat}
 }
 
 func (r *Reporter) post(ctx context.Context, messages []wire.StatMessage) (err error) {

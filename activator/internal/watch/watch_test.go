@@ -164,8 +164,8 @@ func TestTheTableFollowsTheCluster(t *testing.T) {
 	ebb, kube := fake.NewSimpleClientset(revision(nil)), kubefake.NewClientset(slice(true))
 	revisions, slices := apiservertest.Watches(t, ebb), apiservertest.Watches(t, kube)
 	budget := hold.NewBudget(hold.Bounds{})
-	table := backends.NewTable(func(_ backends.Key, info *backends.Info) (*hold.Queue, any) {
-		return hold.New(info.ContainerConcurrency, budget.Share("ns"), hold.Options{}), nil
+	table := backends.NewTable(func(_ backends.Key, info *backends.Info) *hold.Queue {
+		return hold.New(info.ContainerConcurrency, budget.Share("ns"), hold.Options{})
 	})
 	w := &Watch{Kube: kube, Ebb: ebb, Table: table, Settings: settings.NewStore(nil), Log: slog.New(slog.DiscardHandler), Known: make(chan struct{})}
 	done := make(chan error, 1)

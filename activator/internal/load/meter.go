@@ -1,11 +1,4 @@
-// Package report tells the autoscaler what load the activator sees: at once when a request has to
-// be held or load doubles, and every second while there is any.
-//
-// Owns: for each revision, how many requests are here now and the time-weighted mean of that over
-// the period. Reads: the table of revisions. Writes: POSTs to the autoscaler. Never: blocks a
-// request; makes a decision; keeps a report for later (missing data is the autoscaler's to judge,
-// old data is wrong).
-package report
+package load
 
 import (
 	"sync"
