@@ -150,7 +150,11 @@ func (c *control) ebbManifests(ctx context.Context, refs map[string]string, p *p
 	if p.gateway == envoyGateway {
 		profile = append(profile, "../../config/envoy-gateway")
 	}
-	text, err := install.Overlay(refs, p.monitoring, profile, "../../config", "../../config/courier-emptydir", "../../config/dashboard")
+	resources := []string{"../../config", "../../config/courier-emptydir", "../../config/dashboard"}
+	if p.gateway == istio {
+		resources = append(resources, "../../config/istio")
+	}
+	text, err := install.Overlay(refs, p.monitoring, profile, resources...)
 	if err != nil {
 		return nil, err
 	}

@@ -60,7 +60,7 @@ func (c *control) gateways(ctx context.Context, p *parts) (err error) {
 	if p.gateway == envoyGateway {
 		manifests, err = install.EnvoyGatewayManifests(ctx, p.helm, p.implementation, p.refs["dev.local/envoy-gateway/gateway"], p.refs["dev.local/envoy-gateway/proxy"])
 	} else {
-		manifests, err = install.IstioManifests(ctx, p.programs["istio/chart"], p.refs["dev.local/istio/pilot"], p.refs["dev.local/istio/proxy"])
+		manifests, err = install.IstioManifests(ctx, p.programs["istio/chart"], p.implementation, p.refs["dev.local/istio/pilot"], p.refs["dev.local/istio/proxy"])
 	}
 	if err != nil {
 		return err

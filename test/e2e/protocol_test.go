@@ -155,6 +155,52 @@ func TestAnH2CServiceIsSpokenToInHTTP2(t *testing.T) {
 	}
 }
 
+// With the final dot, clients spare the resolver its search list. ab, health checks of load
+// balancers, and nginx unless it is told otherwise speak HTTP/1.0.
+func TestEachSpellingOfAHostAndOldClientsAreServed(t *testing.T) {
+	s := begin(t, 3*time.Minute)
+	outside, err := cluster.HostOf(s.readyAtZero("spelled", service{name: "spelled", env: map[string]string{"TEXT": "spelled"}}.manifest()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	local, err := s.LocalGateway(s.ctx, "80")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for gateway, host := range map[string]string{s.Gateway: outside, local: "spelled." + s.namespace + ".svc.cluster.local"} {
+		for _, ask := range []string{"HTTP/1.1\r\nHost: %s", "HTTP/1.1\r\nHost: %s.", "HTTP/1.1\r\nHost: %s.:80", "HTTP/1.0\r\nHost: %s", "HTTP/1.0\r\nHost: %s."} {
+			ask = fmt.Sprintf(ask, host)
+			if got := s.raw(gateway, "GET / "+ask+"\r\nConnection: close\r\n\r\n"); got != "200 spelled\n" {
+				t.Errorf("%q: got %q", ask, got)
+			}
+		}
+	}
+}
+
+// raw sends bytes and returns the status and the body of the answer.
+func (s *story) raw(address, request string) string {
+	s.Helper()
+	conn, err := net.DialTimeout("tcp", address, 10*time.Second)
+	if err != nil {
+		s.Fatal(err)
+	}
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(time.Minute))
+	if _, err := io.WriteString(conn, request); err != nil {
+		s.Fatal(err)
+	}
+	response, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		s.Fatal(err)
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		s.Fatal(err)
+	}
+	return fmt.Sprint(response.StatusCode, " ", string(body))
+}
+
 func TestARequestThatTakesTooLongGets504(t *testing.T) {
 	s := begin(t, 3*time.Minute)
 	manifest := strings.Replace(service{name: "late"}.manifest(), "containerConcurrency: 0", "timeoutSeconds: 2", 1)

@@ -35,6 +35,25 @@ type envoyObject struct {
 	}
 }
 
+// A name with a final dot is the same name, and HTTP/1.0 is spoken by ab and by health checks. Both
+// are settings of the gateways; the end-to-end tests ask.
+func TestGatewaysTakeEachSpellingOfAHostAndOldClients(t *testing.T) {
+	for file, settings := range map[string][]string{
+		"envoy-gateway/policies.yaml": {"stripTrailingHostDot: true", "http10: {}"},
+		"istio/envoyfilter.yaml":      {"strip_trailing_host_dot: true", "accept_http_10: true"},
+	} {
+		text, err := os.ReadFile(filepath.Join(root, "config", file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, want := range append(settings, "name: ebb-external", "name: ebb-local") {
+			if !bytes.Contains(text, []byte(want)) {
+				t.Errorf("%s lacks %q", file, want)
+			}
+		}
+	}
+}
+
 func envoyObjects(t *testing.T, file string) (out []envoyObject) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(root, "config", "envoy-gateway", file))

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"time"
 )
 
@@ -17,13 +18,19 @@ type Implementation struct {
 	Classes    []string // GatewayClasses
 }
 
-// IstioManifests renders Istio's own chart with the program of dev/istio/chart.
-func IstioManifests(ctx context.Context, chart, pilot, proxy string) ([]byte, error) {
+// IstioManifests renders Istio's own chart with the program of dev/istio/chart, and adds its kinds,
+// which are in its module's folder.
+func IstioManifests(ctx context.Context, chart, module, pilot, proxy string) ([]byte, error) {
 	values, err := render("istio.yaml", map[string]any{"Pilot": pilot, "Proxy": proxy})
 	if err != nil {
 		return nil, err
 	}
-	return rendered(exec.CommandContext(ctx, chart), values, "istio-system")
+	manifests, err := rendered(exec.CommandContext(ctx, chart), values, "istio-system")
+	if err != nil {
+		return nil, err
+	}
+	kinds, err := os.ReadFile(filepath.Join(module, "manifests/charts/base/files/crd-all.gen.yaml"))
+	return slices.Concat(manifests, []byte("\n---\n"), kinds), err
 }
 
 // EnvoyGatewayManifests renders Envoy Gateway's own chart, which is in its module's folder, with
