@@ -67,7 +67,8 @@ spec:
   template:
     metadata:
       annotations:
-        autoscaling.knative.dev/max-scale: "6"%s
+        autoscaling.knative.dev/max-scale: "6"
+        queue.sidecar.serving.knative.dev/cpu-resource-request: 10m%s
     spec:
       containerConcurrency: %d
       containers:

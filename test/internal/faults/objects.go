@@ -31,8 +31,7 @@ func (s Set) replaceGateway(ctx context.Context) error {
 		if _, err := s.Kube.AppsV1().Deployments(d.Namespace).Patch(ctx, d.Name, types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
 			return err
 		}
-	}
-	for _, d := range deployments {
+		// One after another: a small node has no room for two more pods.
 		if err := s.rolledOut(ctx, d.Namespace, d.Name); err != nil {
 			return err
 		}
