@@ -35,7 +35,7 @@ var std = []string{"std"}
 const apiServer = "test/apiservertest"
 
 var layers = []layer{
-	{folder: "wire", only: std, why: "queue-proxy carries it into every pod"},
+	{folder: "wire", own: []string{"standby"}, only: std, why: "queue-proxy carries it into every pod"},
 	{folder: "queue-proxy/limit", only: std, why: "a pure core"},
 	{folder: "activator/pick", only: std, why: "a pure core"},
 	{folder: "activator/bind", only: std, why: "a pure core"},
@@ -58,7 +58,7 @@ var layers = []layer{
 	{folder: "courier", own: []string{"api", "settings", "wire", "internal"}},
 	{folder: "coap", own: []string{"internal"}, why: "it knows no Kubernetes"},
 	{folder: "ingress", own: []string{"api", "settings", "wire"}},
-	{folder: "controller", own: []string{"standby", "api", "settings", "wire", "ingress", "internal"}, tests: []string{"queue-proxy/config"}},
+	{folder: "controller", own: []string{"standby", "api", "settings", "wire", "ingress", "internal"}},
 	{folder: "webhook", own: []string{"api", "settings", "internal"}},
 	{folder: "dashboard", own: []string{"api", "internal"}, tests: []string{"test/fleet", "test/browser"}, why: "it hands on what a page asks, and knows no more"},
 	{folder: "kubectl-ebb", own: []string{"api", "settings", "internal", "dashboard/page"}, why: "it asks the API server, not the components"},
@@ -128,6 +128,32 @@ func TestTheExchangeDoesNoIO(t *testing.T) {
 		for _, word := range []string{"time.Now", "time.Since", "time.Until", "time.After", "time.New", "go func", "chan ", "select {"} {
 			if strings.Contains(read(t, file), word) {
 				t.Errorf("%s has %q", file, word)
+			}
+		}
+	})
+}
+
+// sidecarFile has both directions of queue-proxy's environment. A name of it that stood in a second
+// file could come to mean something else there.
+const sidecarFile = "wire/sidecar.go"
+
+func TestTheNamesOfTheSidecarsEnvironmentStandInOneFile(t *testing.T) {
+	quoted := regexp.MustCompile(`"((?:EBB|SERVING)_[A-Z0-9_]+)`)
+	own := map[string]bool{}
+	for _, name := range quoted.FindAllStringSubmatch(read(t, sidecarFile), -1) {
+		own[name[1]] = true
+	}
+	if len(own) < 20 {
+		t.Fatalf("%s has only %d names", sidecarFile, len(own))
+	}
+	delete(own, "EBB_AUTOSCALER") // activators and the courier have one of that name, too
+	walkGo(t, func(file string) {
+		if file == sidecarFile || strings.HasSuffix(file, "_test.go") {
+			return
+		}
+		for _, name := range quoted.FindAllStringSubmatch(read(t, file), -1) {
+			if own[name[1]] || strings.HasPrefix(file, "queue-proxy/") || strings.HasPrefix(file, "controller/internal/revision/") {
+				t.Errorf("%s names %s, which belongs into %s", file, name[1], sidecarFile)
 			}
 		}
 	})

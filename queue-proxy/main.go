@@ -13,8 +13,8 @@ import (
 
 	"ebb.dev/ebb/internal/run"
 	"ebb.dev/ebb/internal/version"
-	"ebb.dev/ebb/queue-proxy/config"
 	"ebb.dev/ebb/queue-proxy/internal/sidecar"
+	"ebb.dev/ebb/wire"
 )
 
 func main() {
@@ -36,12 +36,12 @@ func tuneMemory(getenv func(string) string) {
 		debug.SetGCPercent(400)
 	}
 	if getenv("GOMEMLIMIT") == "" {
-		debug.SetMemoryLimit(config.MemoryLimit)
+		debug.SetMemoryLimit(sidecar.MemoryLimit)
 	}
 }
 
 func serve(ctx context.Context, getenv func(string) string, stderr io.Writer) error {
-	cfg, err := config.Parse(getenv)
+	cfg, err := wire.ReadSidecar(getenv)
 	if err != nil {
 		return err
 	}
@@ -53,7 +53,7 @@ func serve(ctx context.Context, getenv func(string) string, stderr io.Writer) er
 	return s.Run(ctx)
 }
 
-func newLogger(w io.Writer, cfg *config.Config) *slog.Logger {
+func newLogger(w io.Writer, cfg *wire.Sidecar) *slog.Logger {
 	level := slog.LevelInfo
 	// An unknown level is not a reason to refuse service.
 	_ = level.UnmarshalText([]byte(cfg.LogLevel))

@@ -76,7 +76,6 @@ func (r *reader) endpoint(key, protocol, endpoint string) {
 type Logging struct {
 	Level  slog.Level            // of components without a level of their own
 	Levels map[string]slog.Level // by component
-	Raw    string                // zap-logger-config as written, handed to queue-proxy as SERVING_LOGGING_CONFIG
 }
 
 // LevelOf is the log level of one component.
@@ -115,7 +114,7 @@ func (l *Logging) setZap(text string) error {
 	}
 	level, err := logLevel(zap.Level)
 	if err == nil {
-		l.Level, l.Raw = level, text
+		l.Level = level
 	}
 	return err
 }
@@ -130,13 +129,6 @@ func (l *Logging) setLevel(component, word string) error {
 	}
 	l.Levels[component] = level
 	return nil
-}
-
-// checkLogging leaves Raw empty when it is not set: queue-proxy then has its own default.
-func (s *Snapshot) checkLogging(r *reader) {
-	if !r.has("zap-logger-config") {
-		s.Logging.Raw = ""
-	}
 }
 
 // LeaderElection is config-leader-election.

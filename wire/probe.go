@@ -11,33 +11,42 @@ import (
 // Probe is a Kubernetes probe, with the fields that queue-proxy uses. The kubelet runs exec probes
 // itself. For these, queue-proxy checks that the port accepts connections.
 type Probe struct {
-	HTTPGet *struct {
-		Path        string    `json:"path"`
-		Port        ProbePort `json:"port"`
-		Host        string    `json:"host"`
-		Scheme      string    `json:"scheme"` // HTTP or HTTPS once ReadProbes returned it
-		HTTPHeaders []struct {
-			Name  string `json:"name"`
-			Value string `json:"value"`
-		} `json:"httpHeaders"`
-	} `json:"httpGet"`
-	TCPSocket *ProbeSocket `json:"tcpSocket"`
-	GRPC      *struct {
-		Port    ProbePort `json:"port"`
-		Service *string   `json:"service"`
-	} `json:"grpc"`
+	HTTPGet   *ProbeHTTP   `json:"httpGet,omitempty"`
+	TCPSocket *ProbeSocket `json:"tcpSocket,omitempty"`
+	GRPC      *ProbeGRPC   `json:"grpc,omitempty"`
 
-	InitialDelaySeconds int `json:"initialDelaySeconds"`
-	TimeoutSeconds      int `json:"timeoutSeconds"`
-	PeriodSeconds       int `json:"periodSeconds"`
+	InitialDelaySeconds int `json:"initialDelaySeconds,omitempty"`
+	TimeoutSeconds      int `json:"timeoutSeconds,omitempty"`
+	PeriodSeconds       int `json:"periodSeconds,omitempty"`
 	SuccessThreshold    int `json:"successThreshold"`
-	FailureThreshold    int `json:"failureThreshold"`
+	FailureThreshold    int `json:"failureThreshold,omitempty"`
+}
+
+// ProbeHTTP is what an HTTP probe asks.
+type ProbeHTTP struct {
+	Path        string        `json:"path,omitempty"`
+	Port        ProbePort     `json:"port"`
+	Host        string        `json:"host,omitempty"`
+	Scheme      string        `json:"scheme"` // HTTP or HTTPS once ReadProbes returned it
+	HTTPHeaders []ProbeHeader `json:"httpHeaders,omitempty"`
+}
+
+// ProbeHeader is a field of an HTTP probe.
+type ProbeHeader struct {
+	Name  string `json:"name"`
+	Value string `json:"value"`
+}
+
+// ProbeGRPC is what a gRPC probe asks.
+type ProbeGRPC struct {
+	Port    ProbePort `json:"port"`
+	Service *string   `json:"service,omitempty"`
 }
 
 // ProbeSocket is where a TCP probe connects.
 type ProbeSocket struct {
 	Port ProbePort `json:"port"`
-	Host string    `json:"host"`
+	Host string    `json:"host,omitempty"`
 }
 
 // ProbePort is an IntOrString that must be a number: the controller resolves names.

@@ -14,8 +14,8 @@ import (
 
 	"ebb.dev/ebb/api/rules"
 	servingv1 "ebb.dev/ebb/api/serving/v1"
-	"ebb.dev/ebb/queue-proxy/config"
 	"ebb.dev/ebb/settings"
+	"ebb.dev/ebb/wire"
 )
 
 // FuzzWhatIsAdmittedDoesNotEndQueueProxy holds admission and queue-proxy to each other: when
@@ -106,7 +106,7 @@ func FuzzWhatIsAdmittedDoesNotEndQueueProxy(f *testing.F) {
 		if err != nil {
 			t.Fatalf("admission took what the controller makes no pod of: %v", err)
 		}
-		environment := map[string]string{"SERVING_POD": "pod", "SERVING_POD_IP": "10.0.0.1"} // what the kubelet fills in
+		environment := map[string]string{wire.EnvPod: "pod", wire.EnvPodIP: "10.0.0.1"} // what the kubelet fills in
 		for _, c := range d.Spec.Template.Spec.Containers {
 			for _, e := range c.Env {
 				if c.Name == sidecarName && e.ValueFrom == nil {
@@ -117,7 +117,7 @@ func FuzzWhatIsAdmittedDoesNotEndQueueProxy(f *testing.F) {
 		if environment["SERVING_REVISION"] != rev.Name {
 			t.Fatalf("the pod has no queue-proxy, or it does not know its revision: %v", environment)
 		}
-		if _, err := config.Parse(func(name string) string { return environment[name] }); err != nil {
+		if _, err := wire.ReadSidecar(func(name string) string { return environment[name] }); err != nil {
 			t.Errorf("admission took what ends queue-proxy: %v", err)
 		}
 	})

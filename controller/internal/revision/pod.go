@@ -61,10 +61,11 @@ func makePodSpec(rev *servingv1.Revision, in Inputs) (corev1.PodSpec, error) {
 	probing := in.Settings.Features.Enabled(rules.KeyMultiContainerProbing)
 
 	// The probes queue-proxy runs are read before they are taken off the containers.
-	sidecar, err := makeSidecar(rev, pod.Containers, serving, in)
+	told, err := toldOf(rev, pod.Containers, serving, in)
 	if err != nil {
 		return corev1.PodSpec{}, err
 	}
+	sidecar := makeSidecar(rev, pod.Containers[serving], in)
 	digests := map[string]string{}
 	for _, status := range rev.Status.ContainerStatuses {
 		digests[status.Name] = status.ImageDigest
@@ -91,17 +92,12 @@ func makePodSpec(rev *servingv1.Revision, in Inputs) (corev1.PodSpec, error) {
 	if err := putShim(rev, in.Settings, &pod, &pod.Containers[serving], sidecar); err != nil {
 		return corev1.PodSpec{}, err
 	}
-	if which, _ := names.Records(rev.Annotations); which != names.RecordsAsynchronous {
-		sidecar.Env = append(sidecar.Env, corev1.EnvVar{Name: "EBB_RECORDS", Value: which})
-	}
-	if err := letTell(rev, sidecar); err != nil {
-		return corev1.PodSpec{}, err
-	}
-	if err := restOf(rev, in.Settings).letSleep(&pod, sidecar, port); err != nil {
+	if err := restOf(rev, in.Settings).letSleep(&pod, sidecar, told, port); err != nil {
 		return corev1.PodSpec{}, err
 	}
 	pod.Volumes = append(pod.Volumes, makeVolumes(rev, in)...)
-	giveKey(&pod, sidecar)
+	giveKey(&pod, sidecar, told)
+	setTold(sidecar, told)
 	pod.Containers = slices.Insert(pod.Containers, 0, *sidecar)
 
 	if rev.Spec.TimeoutSeconds != nil {

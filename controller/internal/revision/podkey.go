@@ -120,10 +120,10 @@ func keyName(key string) string {
 // giveKey lets queue-proxy read the key of its namespace: from a volume, in which the kubelet shows
 // a key that is rotated, or from the environment if the pod has no other volume. A kubelet starts a
 // pod without volumes 300 ms sooner, because it looks only that often whether they are mounted.
-func giveKey(pod *corev1.PodSpec, sidecar *corev1.Container) {
+func giveKey(pod *corev1.PodSpec, sidecar *corev1.Container, told *wire.Sidecar) {
 	if keyInEnvironment(pod) {
 		// Not optional: a container that starts without it would never have it.
-		sidecar.Env = append(sidecar.Env, corev1.EnvVar{Name: "EBB_KEY", ValueFrom: &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{
+		sidecar.Env = append(sidecar.Env, corev1.EnvVar{Name: wire.EnvKey, ValueFrom: &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{
 			LocalObjectReference: corev1.LocalObjectReference{Name: names.PodSecret}, Key: wire.TokenSecretKey}}})
 		return
 	}
@@ -131,7 +131,7 @@ func giveKey(pod *corev1.PodSpec, sidecar *corev1.Container) {
 	pod.Volumes = append(pod.Volumes, corev1.Volume{Name: keyVolume, VolumeSource: corev1.VolumeSource{
 		Secret: &corev1.SecretVolumeSource{SecretName: names.PodSecret, Optional: &optional}}})
 	sidecar.VolumeMounts = append(sidecar.VolumeMounts, corev1.VolumeMount{Name: keyVolume, MountPath: keyPath, ReadOnly: true})
-	sidecar.Env = append(sidecar.Env, corev1.EnvVar{Name: "EBB_KEY_FILE", Value: keyPath + "/" + wire.TokenSecretKey})
+	told.KeyFile = keyPath + "/" + wire.TokenSecretKey
 }
 
 // keyInEnvironment: no volume of its own, nor the one that Kubernetes adds for the service account.

@@ -1,7 +1,6 @@
 package revision
 
 import (
-	"cmp"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -9,32 +8,21 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
 
 	autoscalingv1alpha1 "ebb.dev/ebb/api/autoscaling/v1alpha1"
 	"ebb.dev/ebb/api/names"
 	"ebb.dev/ebb/api/rules"
 	servingv1 "ebb.dev/ebb/api/serving/v1"
+	"ebb.dev/ebb/settings"
 	"ebb.dev/ebb/wire"
 )
 
-// makeSidecar is the container queue-proxy of a revision whose containers are as the user wrote
-// them.
-func makeSidecar(rev *servingv1.Revision, containers []corev1.Container, serving int, in Inputs) (*corev1.Container, error) {
+// makeSidecar is the container queue-proxy of a revision, without its environment. The user
+// container is as its author wrote it.
+func makeSidecar(rev *servingv1.Revision, user corev1.Container, in Inputs) *corev1.Container {
 	s := in.Settings
-	user := containers[serving]
-	probes, startup, err := probesJSON(containers, serving, rev.Spec.Port(), s.Features.Enabled(rules.KeyMultiContainerProbing))
-	if err != nil {
-		return nil, fmt.Errorf("probes of revision %s/%s: %w", rev.Namespace, rev.Name, err)
-	}
-	// The trailing dots spare the resolver its search list: one look-up each.
-	activators := fmt.Sprintf("activator-announce.%s.svc.%s.:%d", in.SystemNamespace, in.ClusterDomain, wire.PortAnnounce)
-	if onlyKubeletKnows(containers) {
-		activators = "" // a command decides whether the pod is ready, so queue-proxy cannot say that it is
-	}
-	dataPort := int32(wire.PortHTTP1)
-	if rev.Spec.Protocol() == autoscalingv1alpha1.ProtocolH2C {
-		dataPort = wire.PortH2C
-	}
+	dataPort := dataPort(rev)
 	ports := []corev1.ContainerPort{
 		{Name: "http-autometric", ContainerPort: wire.PortMetrics, Protocol: corev1.ProtocolTCP},
 		{Name: "http-usermetric", ContainerPort: wire.PortUserMetrics, Protocol: corev1.ProtocolTCP},
@@ -45,18 +33,6 @@ func makeSidecar(rev *servingv1.Revision, containers []corev1.Container, serving
 	ports = append(ports,
 		corev1.ContainerPort{Name: "queue-port", ContainerPort: dataPort, Protocol: corev1.ProtocolTCP},
 		corev1.ContainerPort{Name: "https-port", ContainerPort: wire.PortTLS, Protocol: corev1.ProtocolTCP})
-
-	environment, err := sidecarEnv(rev, dataPort, in)
-	if err != nil {
-		return nil, err
-	}
-	environment = append(environment,
-		corev1.EnvVar{Name: "SERVING_READINESS_PROBE", Value: probes},
-		corev1.EnvVar{Name: "EBB_STARTUP_PROBE", Value: startup},
-		corev1.EnvVar{Name: "EBB_ACTIVATORS", Value: activators})
-	// An empty value means what an absent one does, and every revision's template lies in etcd and
-	// in caches.
-	environment = slices.DeleteFunc(environment, func(e corev1.EnvVar) bool { return e.Value == "" && e.ValueFrom == nil })
 	yes, no := true, false
 	c := &corev1.Container{
 		Name:           sidecarName,
@@ -64,7 +40,7 @@ func makeSidecar(rev *servingv1.Revision, containers []corev1.Container, serving
 		Resources:      sidecarResources(rev.Annotations, user, s),
 		Ports:          ports,
 		ReadinessProbe: sidecarReadiness(user.ReadinessProbe, dataPort),
-		Env:            environment,
+		Env:            []corev1.EnvVar{fieldEnv(wire.EnvPod, "metadata.name"), fieldEnv(wire.EnvPodIP, "status.podIP")},
 		SecurityContext: &corev1.SecurityContext{
 			AllowPrivilegeEscalation: &no,
 			ReadOnlyRootFilesystem:   &yes,
@@ -82,60 +58,80 @@ func makeSidecar(rev *servingv1.Revision, containers []corev1.Container, serving
 	if in.TLS {
 		c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: certsVolume, MountPath: certsPath, ReadOnly: true})
 	}
-	return c, nil
+	return c
 }
 
-func sidecarEnv(rev *servingv1.Revision, dataPort int32, in Inputs) ([]corev1.EnvVar, error) {
-	s := in.Settings
-	observability, err := json.Marshal(observabilityOf(s.Observability))
+// dataPort is where queue-proxy takes requests.
+func dataPort(rev *servingv1.Revision) int32 {
+	if rev.Spec.Protocol() == autoscalingv1alpha1.ProtocolH2C {
+		return wire.PortH2C
+	}
+	return wire.PortHTTP1
+}
+
+// toldOf is what queue-proxy is told of a revision whose containers are as their author wrote them.
+func toldOf(rev *servingv1.Revision, containers []corev1.Container, serving int, in Inputs) (*wire.Sidecar, error) {
+	s, port := in.Settings, rev.Spec.Port()
+	readiness, startup := probesToRun(containers, serving, s.Features.Enabled(rules.KeyMultiContainerProbing))
+	t := wire.NewSidecar()
+	t.Namespace, t.Service, t.Configuration = rev.Namespace, rev.Labels[names.ServiceLabel], rev.Labels[names.ConfigurationLabel]
+	t.Revision = rev.Name
+	t.Port, t.UserPort = int(dataPort(rev)), int(port)
+	t.Limits = wire.Limits{
+		Concurrency:          wire.Slots(ptr.Deref(rev.Spec.ContainerConcurrency, 0)),
+		Timeout:              wire.Seconds(ptr.Deref(rev.Spec.TimeoutSeconds, 0)),
+		ResponseStartTimeout: wire.Seconds(ptr.Deref(rev.Spec.ResponseStartTimeoutSeconds, 0)),
+		IdleTimeout:          wire.Seconds(ptr.Deref(rev.Spec.IdleTimeoutSeconds, 0)),
+	}
+	t.CutResponses, _ = names.CutsResponses(rev.Annotations, s.Defaults.ResponseTimeoutAction) // admission refused errors
+	t.Records, _ = names.Records(rev.Annotations)
+	scaling, _ := names.ParseScaling(rev.Annotations) // admission rejected errors
+	t.Told = scaling.WireTold(port)
+	t.DetectHTTP2 = s.Features.Enabled(rules.KeyAutodetectHTTP2)
+	// The trailing dots spare the resolver its search list: one look-up each.
+	t.Autoscaler = fmt.Sprintf("autoscaler.%s.svc.%s.:%d", in.SystemNamespace, in.ClusterDomain, wire.PortStats)
+	if !onlyKubeletKnows(containers) { // or queue-proxy cannot say that the pod is ready
+		t.Activators = fmt.Sprintf("activator-announce.%s.svc.%s.:%d", in.SystemNamespace, in.ClusterDomain, wire.PortAnnounce)
+	}
+	t.DrainToken = wire.DrainToken(string(rev.UID))
+	t.LogLevel = strings.ToLower(s.Logging.LevelOf("queueproxy").String())
+	t.Observability = observability(s.Observability)
+	t.RootCA, t.TLS = s.Deployment.QueueSidecarRootCA, wire.SidecarTLS(s.Deployment.QueueSidecarTLS)
+	var err error
+	if t.Probes, err = wireProbes(readiness, port); err == nil {
+		t.StartupProbes, err = wireProbes(startup, port)
+	}
 	if err != nil {
-		return nil, fmt.Errorf("encode observability settings for queue-proxy: %w", err)
+		return nil, fmt.Errorf("probes of revision %s/%s: %w", rev.Namespace, rev.Name, err)
 	}
-	plain := func(name, value string) corev1.EnvVar { return corev1.EnvVar{Name: name, Value: value} }
-	flag := func(name string, on bool) corev1.EnvVar { return plain(name, fmt.Sprint(on)) }
-	seconds := func(v *int64) string {
-		if v == nil {
-			return "0"
-		}
-		return fmt.Sprint(*v)
+	return t, nil
+}
+
+func observability(o settings.Observability) wire.Observability {
+	told := wire.Observability{
+		EnableRequestLog:      o.EnableRequestLog,
+		EnableProbeRequestLog: o.EnableProbeRequestLog,
+		RequestMetrics:        wire.Export{Protocol: o.RequestMetrics.Protocol, Endpoint: o.RequestMetrics.Endpoint},
+		Tracing:               wire.Tracing(o.Tracing),
+		RuntimeProfiling:      o.RuntimeProfiling,
 	}
-	level := s.Logging.LevelOf("queueproxy")
-	action := names.ResponseTimeoutEnd
-	if cut, _ := names.CutsResponses(rev.Annotations, s.Defaults.ResponseTimeoutAction); cut { // admission refused errors
-		action = names.ResponseTimeoutCut
+	if o.RequestMetrics.Interval > 0 {
+		told.RequestMetrics.Interval = o.RequestMetrics.Interval.String()
 	}
-	tls := s.Deployment.QueueSidecarTLS
-	return []corev1.EnvVar{
-		plain("SERVING_NAMESPACE", rev.Namespace),
-		plain("SERVING_SERVICE", rev.Labels[names.ServiceLabel]),
-		plain("SERVING_CONFIGURATION", rev.Labels[names.ConfigurationLabel]),
-		plain("SERVING_REVISION", rev.Name),
-		fieldEnv("SERVING_POD", "metadata.name"),
-		fieldEnv("SERVING_POD_IP", "status.podIP"),
-		fieldEnv("HOST_IP", "status.hostIP"),
-		plain("QUEUE_SERVING_PORT", fmt.Sprint(dataPort)),
-		plain("QUEUE_SERVING_TLS_PORT", fmt.Sprint(wire.PortTLS)),
-		plain("USER_PORT", fmt.Sprint(rev.Spec.Port())),
-		plain("CONTAINER_CONCURRENCY", seconds(rev.Spec.ContainerConcurrency)),
-		plain("REVISION_TIMEOUT_SECONDS", seconds(rev.Spec.TimeoutSeconds)),
-		plain("REVISION_RESPONSE_START_TIMEOUT_SECONDS", seconds(rev.Spec.ResponseStartTimeoutSeconds)),
-		plain("REVISION_IDLE_TIMEOUT_SECONDS", seconds(rev.Spec.IdleTimeoutSeconds)),
-		plain("RESPONSE_TIMEOUT_ACTION", action),
-		flag("ENABLE_HTTP2_AUTO_DETECTION", s.Features.Enabled(rules.KeyAutodetectHTTP2)),
-		flag("ENABLE_HTTP_FULL_DUPLEX", strings.EqualFold(rev.Annotations[names.FeatureHTTPFullDuplexAnnotation], "enabled")),
-		flag("ENABLE_MULTI_CONTAINER_PROBES", s.Features.Enabled(rules.KeyMultiContainerProbing)),
-		plain("SERVING_LOGGING_CONFIG", s.Logging.Raw),
-		plain("SERVING_LOGGING_LEVEL", strings.ToLower(level.String())),
-		plain("OBSERVABILITY_CONFIG", string(observability)),
-		plain("SYSTEM_NAMESPACE", in.SystemNamespace),
-		plain("ROOT_CA", s.Deployment.QueueSidecarRootCA),
-		plain("QUEUE_PROXY_TLS_MIN_VERSION", tls.MinVersion),
-		plain("QUEUE_PROXY_TLS_MAX_VERSION", tls.MaxVersion),
-		plain("QUEUE_PROXY_TLS_CIPHER_SUITES", tls.CipherSuites),
-		plain("QUEUE_PROXY_TLS_CURVE_PREFERENCES", tls.CurvePreferences),
-		plain("EBB_DRAIN_TOKEN", wire.DrainToken(string(rev.UID))),
-		plain("EBB_AUTOSCALER", fmt.Sprintf("autoscaler.%s.svc.%s.:%d", in.SystemNamespace, in.ClusterDomain, wire.PortStats)),
-	}, nil
+	if o.EnableRequestLog {
+		told.RequestLogTemplate = o.RequestLogTemplate
+	}
+	return told
+}
+
+// setTold gives queue-proxy the variables that do not come from the kubelet.
+func setTold(sidecar *corev1.Container, told *wire.Sidecar) {
+	var env []corev1.EnvVar
+	for _, one := range told.Env() {
+		name, value, _ := strings.Cut(one, "=")
+		env = append(env, corev1.EnvVar{Name: name, Value: value})
+	}
+	sidecar.Env = append(env, sidecar.Env...)
 }
 
 // sidecarReadiness is what the kubelet asks: queue-proxy, with the timing of the user's probe. A
@@ -169,37 +165,21 @@ func wholePeriod(p *corev1.Probe) {
 	}
 }
 
-// probesJSON are the values of SERVING_READINESS_PROBE and EBB_STARTUP_PROBE: the serving
-// container's probe, or with multi-container probing an array of the probes of all containers that
-// have one, the serving container's first. A startup probe must have passed before readiness
-// counts; one that only the kubelet can run is left out (see onlyKubeletKnows).
-func probesJSON(containers []corev1.Container, serving int, port int32, all bool) (readiness, startup string, err error) {
-	first := userProbe(containers[serving].ReadinessProbe, port)
-	var value any = first
-	if all {
-		probes := []*corev1.Probe{first}
-		for i, c := range containers {
-			if i != serving && c.ReadinessProbe != nil {
-				probes = append(probes, userProbe(c.ReadinessProbe, port))
-			}
+// probesToRun are the probes that queue-proxy runs: the serving container's, or with
+// multi-container probing those of all containers that have one, the serving container's first. A
+// startup probe must have passed before readiness counts; one that only the kubelet can run is left
+// out (see onlyKubeletKnows).
+func probesToRun(containers []corev1.Container, serving int, all bool) (readiness, startup []*corev1.Probe) {
+	readiness = append(readiness, containers[serving].ReadinessProbe)
+	for i, c := range containers {
+		if all && i != serving && c.ReadinessProbe != nil {
+			readiness = append(readiness, c.ReadinessProbe)
 		}
-		value = probes
-	}
-	text, err := json.Marshal(value)
-	if err != nil {
-		return "", "", err
-	}
-	var starts []*corev1.Probe
-	for _, c := range containers {
 		if c.StartupProbe != nil && c.StartupProbe.Exec == nil {
-			starts = append(starts, userProbe(c.StartupProbe, port))
+			startup = append(startup, c.StartupProbe)
 		}
 	}
-	if len(starts) == 0 {
-		return string(text), "", nil
-	}
-	startText, err := json.Marshal(starts)
-	return string(text), string(startText), err
+	return readiness, startup
 }
 
 // onlyKubeletKnows reports whether some container's readiness or start is decided by a command.
@@ -209,30 +189,34 @@ func onlyKubeletKnows(containers []corev1.Container) bool {
 	})
 }
 
-// userProbe is a readiness probe as queue-proxy can run it. A command inside another container it
-// cannot: it looks whether the port accepts, and the kubelet runs the command.
-func userProbe(given *corev1.Probe, port int32) *corev1.Probe {
-	p := given.DeepCopy()
-	if p == nil {
-		p = &corev1.Probe{SuccessThreshold: 1}
+// wireProbes are probes as queue-proxy can run them. A command inside another container it cannot
+// run: it looks whether the port accepts, and the kubelet runs the command.
+func wireProbes(given []*corev1.Probe, port int32) ([]wire.Probe, error) {
+	var all []wire.Probe
+	for _, p := range given {
+		if p = p.DeepCopy(); p == nil {
+			p = &corev1.Probe{}
+		}
+		if h := p.HTTPGet; h != nil {
+			h.Port = numbered(h.Port)
+		}
+		if t := p.TCPSocket; t != nil {
+			t.Port = numbered(t.Port)
+		}
+		text, err := json.Marshal(p)
+		if err != nil {
+			return nil, err
+		}
+		one, err := wire.ReadProbes(string(text), int(port))
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, one...)
 	}
-	target := intstr.FromInt32(port)
-	switch {
-	case p.HTTPGet != nil:
-		if p.HTTPGet.Port.IntValue() <= 0 {
-			p.HTTPGet.Port = target
-		}
-		p.HTTPGet.Scheme = corev1.URIScheme(cmp.Or(strings.ToUpper(string(p.HTTPGet.Scheme)), string(corev1.URISchemeHTTP)))
-	case p.TCPSocket != nil:
-		if p.TCPSocket.Port.IntValue() <= 0 {
-			p.TCPSocket.Port = target
-		}
-	case p.GRPC != nil:
-		if p.GRPC.Port == 0 {
-			p.GRPC.Port = port
-		}
-	default:
-		p.ProbeHandler = corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: target}}
-	}
-	return p
+	return all, nil
+}
+
+// numbered is a port as a number. 0 stands for the serving container's, the only one with a name.
+func numbered(port intstr.IntOrString) intstr.IntOrString {
+	return intstr.FromInt(max(port.IntValue(), 0))
 }

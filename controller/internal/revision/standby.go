@@ -2,7 +2,6 @@ package revision
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -97,41 +96,42 @@ func tellRest(manager apis.ConditionManager, r rest) {
 }
 
 // letSleep completes a pod that may sleep. The containers are those of the user.
-func (r rest) letSleep(pod *corev1.PodSpec, sidecar *corev1.Container, port int32) error {
+func (r rest) letSleep(pod *corev1.PodSpec, sidecar *corev1.Container, told *wire.Sidecar, port int32) error {
 	if !r.sleeps {
 		return nil
 	}
-	sidecar.Env = append(sidecar.Env, corev1.EnvVar{Name: "EBB_STANDBY", Value: r.level.String()})
+	told.Standby = &r.level
 	if !r.frozen() {
 		return nil
 	}
-	probes := map[string]*corev1.Probe{}
+	told.LivenessProbes = map[string]wire.Probe{}
 	for i := range pod.Containers {
 		c := &pod.Containers[i]
-		relay(probes, c.Name, c.LivenessProbe, port)
-		relay(probes, c.Name+"/startup", c.StartupProbe, port)
-	}
-	sidecar.Env = append(sidecar.Env, fieldEnv("EBB_POD_UID", "metadata.uid"), fieldEnv("EBB_NODE_IPS", "status.hostIPs"))
-	if len(probes) > 0 {
-		text, err := json.Marshal(probes)
-		if err != nil {
-			return fmt.Errorf("encode liveness probes for queue-proxy: %w", err)
+		for name, p := range map[string]*corev1.Probe{c.Name: c.LivenessProbe, c.Name + "/startup": c.StartupProbe} {
+			if err := relay(told.LivenessProbes, name, p, port); err != nil {
+				return err
+			}
 		}
-		sidecar.Env = append(sidecar.Env, corev1.EnvVar{Name: "EBB_LIVENESS_PROBES", Value: string(text)})
 	}
+	sidecar.Env = append(sidecar.Env, fieldEnv(wire.EnvPodUID, "metadata.uid"), fieldEnv(wire.EnvNodeIPs, "status.hostIPs"))
 	sidecar.Ports = append(sidecar.Ports, corev1.ContainerPort{Name: "standby-port", ContainerPort: standby.Port, Protocol: corev1.ProtocolTCP})
 	return nil
 }
 
 // relay points a probe to queue-proxy, which runs it unless the pod sleeps. A container that is
 // frozen does not answer, and must not be killed for that.
-func relay(probes map[string]*corev1.Probe, name string, p *corev1.Probe, port int32) {
+func relay(probes map[string]wire.Probe, name string, p *corev1.Probe, port int32) error {
 	if p == nil {
-		return
+		return nil
 	}
-	probes[name] = userProbe(p, port)
+	one, err := wireProbes([]*corev1.Probe{p}, port)
+	if err != nil {
+		return fmt.Errorf("liveness probe of %s: %w", name, err)
+	}
+	probes[name] = one[0]
 	p.ProbeHandler = corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{
 		Port: intstr.FromInt32(wire.PortDrain), Path: wire.PathLiveness + name}}
+	return nil
 }
 
 // frozenContainers is the annotation of a pod for the node agent: the user's containers, never

@@ -12,11 +12,8 @@ import (
 // userAgent begins as the kubelet's does, so that a container can tell probes from requests.
 const userAgent = "kube-probe/ebb"
 
-// DetectHTTP2 makes the HTTP probe find out, once, whether the container speaks HTTP/2 without TLS,
-// and then ask in what it speaks.
-func (s *Spec) DetectHTTP2() { s.detect = new(detection) }
-
-// detection is what is known of a container's HTTP. All copies of a Spec share it.
+// detection is what is known of a container's HTTP: the first HTTP probe finds out whether it
+// speaks HTTP/2 without TLS. All copies of a Spec share it.
 type detection struct{ version atomic.Uint32 }
 
 const (

@@ -23,7 +23,20 @@ import (
 // Spec is a probe as queue-proxy runs it.
 type Spec struct {
 	wire.Probe
-	detect *detection // nil: HTTP probes are HTTP/1.1
+	detect *detection // nil: an HTTP probe is HTTP/1.1
+}
+
+// Specs are probes as queue-proxy runs them. With detect, HTTP probes find out which version of
+// HTTP the container speaks.
+func Specs(probes []wire.Probe, detect bool) (specs []Spec) {
+	for _, p := range probes {
+		s := Spec{Probe: p}
+		if detect {
+			s.detect = new(detection)
+		}
+		specs = append(specs, s)
+	}
+	return specs
 }
 
 // TCP is the probe of a container that has none: does its port accept connections?

@@ -246,7 +246,7 @@ func TestWhatTheContainerSpeaksIsFoundOut(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			questions.Store(0)
 			s := spec(t, `{"httpGet":{"path":"/ready","httpHeaders":[{"name":"Host","value":"named"},{"name":"X-A","value":"1"}]}}`, test.port)
-			s.DetectHTTP2()
+			s.detect = new(detection)
 			ask := s // copies share what was found out
 			fail.Store(1)
 			if s.Once(t.Context(), 30*time.Second) == nil {
@@ -276,7 +276,7 @@ func TestWhatTheContainerSpeaksIsFoundOut(t *testing.T) {
 		}
 		l.Close()
 		s := spec(t, `{"httpGet":{}}`, port(l))
-		s.DetectHTTP2()
+		s.detect = new(detection)
 		if s.Once(t.Context(), 30*time.Second) == nil {
 			t.Error("nobody was taken for ready")
 		}
@@ -311,7 +311,7 @@ func TestWhatTheContainerSpeaksIsFoundOut(t *testing.T) {
 			<-served
 		}()
 		s := spec(t, `{"httpGet":{}}`, port(l))
-		s.DetectHTTP2()
+		s.detect = new(detection)
 		if err := s.Once(t.Context(), 2*time.Second); err != nil || proto.Load() != "HTTP/2.0" {
 			t.Errorf("%v, in %v", err, proto.Load())
 		}
@@ -328,5 +328,24 @@ func TestHTTPProbesAreHTTP1UnlessDetectionIsOn(t *testing.T) {
 	s := spec(t, `{"httpGet":{}}`, port(server.Listener))
 	if s.Once(t.Context(), 30*time.Second) == nil {
 		t.Error("a server that speaks HTTP/2 only answered in HTTP/1.1")
+	}
+}
+
+func TestHTTP2IsDetectedIfThatIsSet(t *testing.T) {
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	server.Config.Protocols = new(http.Protocols)
+	server.Config.Protocols.SetUnencryptedHTTP2(true)
+	server.Start()
+	defer server.Close()
+	for _, want := range []bool{true, false} {
+		probes, err := wire.ReadProbes(`{"httpGet":{"path":"/"}}`, server.Listener.Addr().(*net.TCPAddr).Port)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range Specs(probes, want) {
+			if err := s.Once(t.Context(), 30*time.Second); (err == nil) != want {
+				t.Errorf("%v: a container that speaks HTTP/2 only: %v", want, err)
+			}
+		}
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"ebb.dev/ebb/queue-proxy/config"
+	"ebb.dev/ebb/wire"
 )
 
 // connected is how many of the clients' connections to the server's port the kernel still calls
@@ -60,7 +60,7 @@ func TestAbandonedRequestsNeverReachTheContainer(t *testing.T) {
 		if r.URL.Path == "/first" {
 			<-release
 		}
-	}, func(c *config.Config) { c.Concurrency = 1 })
+	}, func(c *wire.Sidecar) { c.Concurrency = 1 })
 	until := func(what string, is func() bool) {
 		t.Helper()
 		for deadline := time.Now().Add(time.Minute); !is(); <-time.After(time.Millisecond) {

@@ -7,8 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"ebb.dev/ebb/queue-proxy/config"
-	"ebb.dev/ebb/queue-proxy/internal/probe"
 	"ebb.dev/ebb/wire"
 )
 
@@ -50,13 +48,13 @@ func TestThePodAnnouncesItselfAndWithdraws(t *testing.T) {
 		default:
 			w.WriteHeader(503)
 		}
-	}, func(c *config.Config) {
+	}, func(c *wire.Sidecar) {
 		c.Activators, c.Token = activator, wire.Token(podKey, "ns", "rev-00001")
 		probes, err := wire.ReadProbes(`{"httpGet":{"path":"/ready"},"successThreshold":2}`, c.UserPort)
 		if err != nil {
 			t.Fatal(err)
 		}
-		c.Probes = []probe.Spec{{Probe: probes[0]}}
+		c.Probes = probes
 	})
 	select {
 	case a := <-heard:
@@ -82,7 +80,7 @@ func TestARefusedActivatorGetsItsTurn(t *testing.T) {
 		if r.URL.Path == "/hold" {
 			<-release
 		}
-	}, func(c *config.Config) {
+	}, func(c *wire.Sidecar) {
 		c.Concurrency, c.Activators, c.Token = 1, caller, wire.Token(podKey, "ns", "rev-00001")
 	})
 	if a := <-heard; a.SlotFree {

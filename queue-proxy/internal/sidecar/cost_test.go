@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"ebb.dev/ebb/forward/forwardtest"
-	"ebb.dev/ebb/queue-proxy/config"
 	"ebb.dev/ebb/wire"
 )
 
@@ -24,7 +23,7 @@ func TestAForwardedRequestAllocatesNothing(t *testing.T) {
 	}
 	for name, limit := range map[string]int{"no limit": 0, "limit 100": 100} {
 		t.Run(name, func(t *testing.T) {
-			r := startRig(t, hello, func(c *config.Config) {
+			r := startRig(t, hello, func(c *wire.Sidecar) {
 				c.UserPort = int(upstream.Port())
 				c.Probes = nil
 				c.Concurrency = limit

@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"ebb.dev/ebb/queue-proxy/config"
 	"ebb.dev/ebb/wire"
 )
 
@@ -63,7 +62,7 @@ func pushed(t *testing.T) (<-chan wire.StatMessage, string) {
 func TestPressureIsPushed(t *testing.T) {
 	got, autoscaler := pushed(t)
 	release := make(chan bool)
-	r := startRig(t, func(w http.ResponseWriter, r *http.Request) { <-release }, func(c *config.Config) {
+	r := startRig(t, func(w http.ResponseWriter, r *http.Request) { <-release }, func(c *wire.Sidecar) {
 		c.Concurrency, c.Token, c.Autoscaler = 1, wire.Token(podKey, "ns", "rev-00001"), autoscaler
 	})
 	var wg sync.WaitGroup
@@ -82,7 +81,7 @@ func TestPressureIsPushed(t *testing.T) {
 func TestGrowthIsPushedWithoutALimit(t *testing.T) {
 	got, autoscaler := pushed(t)
 	release := make(chan bool)
-	r := startRig(t, func(w http.ResponseWriter, r *http.Request) { <-release }, func(c *config.Config) {
+	r := startRig(t, func(w http.ResponseWriter, r *http.Request) { <-release }, func(c *wire.Sidecar) {
 		c.Concurrency, c.Token, c.Autoscaler = 0, wire.Token(podKey, "ns", "rev-00001"), autoscaler
 	})
 	var wg sync.WaitGroup

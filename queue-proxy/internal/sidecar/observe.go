@@ -96,7 +96,7 @@ func (s *Sidecar) tell(ctx context.Context, running *sync.WaitGroup) {
 	if s.pusher == nil {
 		return
 	}
-	// Parse has seen the duration.
+	// wire.ReadSidecar has seen the duration.
 	interval, _ := time.ParseDuration(s.cfg.Observability.RequestMetrics.Interval)
 	running.Go(func() {
 		otlp.Push(ctx, s.pusher, interval, s.metrics.Resource(), scope, s.metrics.Collect,

@@ -16,8 +16,8 @@ import (
 
 	"ebb.dev/ebb/forward"
 	"ebb.dev/ebb/internal/otlp"
-	"ebb.dev/ebb/queue-proxy/config"
 	"ebb.dev/ebb/queue-proxy/internal/routetag"
+	"ebb.dev/ebb/wire"
 )
 
 func texts(list []*commonpb.KeyValue) map[string]string {
@@ -52,7 +52,7 @@ func TestSpansAndMetricsReachACollector(t *testing.T) {
 	}))
 	defer collector.Close()
 	told := make(chan string, 1)
-	r := startRig(t, func(w http.ResponseWriter, r *http.Request) { told <- r.Header.Get("Traceparent") }, func(c *config.Config) {
+	r := startRig(t, func(w http.ResponseWriter, r *http.Request) { told <- r.Header.Get("Traceparent") }, func(c *wire.Sidecar) {
 		c.DrainQuiet = time.Millisecond
 		c.Observability.Tracing.Protocol, c.Observability.Tracing.Endpoint = otlp.HTTP, collector.URL
 		c.Observability.RequestMetrics.Protocol, c.Observability.RequestMetrics.Endpoint = otlp.HTTP, collector.URL

@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"ebb.dev/ebb/queue-proxy/config"
 	"ebb.dev/ebb/wire"
 )
 
@@ -35,7 +34,7 @@ func TestRecordsOfRequestsReachTheAutoscaler(t *testing.T) {
 				bodies <- all
 			}))
 			defer autoscaler.Close()
-			r := startRig(t, func(http.ResponseWriter, *http.Request) {}, func(c *config.Config) {
+			r := startRig(t, func(http.ResponseWriter, *http.Request) {}, func(c *wire.Sidecar) {
 				c.DrainQuiet, c.Records, c.Token, c.Autoscaler = time.Millisecond, which, "the token", strings.TrimPrefix(autoscaler.URL, "http://")
 			})
 			accepted := time.Now().Add(-time.Minute).UTC()

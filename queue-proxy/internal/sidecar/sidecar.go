@@ -1,7 +1,7 @@
 // Package sidecar puts queue-proxy together and takes it down in order.
 //
-// Owns: the listeners and the goroutines of the process. Reads: the Config. Writes: logs. Never:
-// decides anything itself.
+// Owns: the listeners and the goroutines of the process. Reads: what it is told (wire.Sidecar).
+// Writes: logs. Never: decides anything itself.
 //
 // Up: the data port first, since everybody waits for it; then the rest; then the first probe of the
 // user container and the announcement. Down (SIGTERM): readiness fails, the announcement is
@@ -20,14 +20,15 @@ import (
 	"net/netip"
 	"os"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
 	"ebb.dev/ebb/forward"
 	"ebb.dev/ebb/internal/otlp"
+	"ebb.dev/ebb/internal/tlsoptions"
 	"ebb.dev/ebb/internal/tracing"
 	"ebb.dev/ebb/internal/version"
-	"ebb.dev/ebb/queue-proxy/config"
 	"ebb.dev/ebb/queue-proxy/internal/announce"
 	"ebb.dev/ebb/queue-proxy/internal/certs"
 	"ebb.dev/ebb/queue-proxy/internal/chain"
@@ -45,15 +46,27 @@ import (
 const (
 	upgradedGrace   = time.Minute
 	withdrawTimeout = 3 * time.Second
+	certInterval    = time.Minute // how often a certificate is looked for
+)
+
+// MemoryLimit is the soft limit of the process. Above it the garbage collector runs more often.
+const MemoryLimit = 48 << 20
+
+// Queue-proxy's queue is this many times its concurrency (contract section 5.3), and at most this
+// heavy, so that a full queue leaves the garbage collector room.
+const (
+	waitingPerSlot = 10
+	mostWaitBytes  = MemoryLimit / 2
 )
 
 // Sidecar is one running queue-proxy.
 type Sidecar struct {
-	cfg       *config.Config
+	cfg       *wire.Sidecar
 	log       *slog.Logger
 	server    *forward.Server
 	gate      *chain.Gate
 	user      *forward.Upstream
+	probes    []probe.Spec // of the user container; all must pass
 	prober    *probe.Prober
 	drainer   *drain.Drainer
 	reporter  *stat.Reporter
@@ -62,6 +75,7 @@ type Sidecar struct {
 	tracer    *tracing.Tracer
 	pusher    *otlp.Exporter // of metrics; nil for none
 	files     *certs.Files
+	certs     time.Duration   // between two looks for a certificate
 	token     func() string   // of the revision; "" while there is none
 	keeper    *records.Keeper // of records of requests; nil for none
 	board     *told.Board     // of what the container tells; nil for one that tells nothing
@@ -89,8 +103,8 @@ type sideServer struct {
 
 // Listen binds every port, the data port first, and builds the rest. It returns an error that names
 // what could not be done.
-func Listen(cfg *config.Config, log *slog.Logger) (*Sidecar, error) {
-	s := &Sidecar{cfg: cfg, log: log, started: time.Now(), failed: make(chan error, 8)}
+func Listen(cfg *wire.Sidecar, log *slog.Logger) (*Sidecar, error) {
+	s := &Sidecar{cfg: cfg, log: log, certs: certInterval, started: time.Now(), failed: make(chan error, 8)}
 	var err error
 	if s.data, err = listen("requests", cfg.Port); err != nil {
 		return nil, err
@@ -122,11 +136,12 @@ func (s *Sidecar) build() error {
 			s.log.Warn("the container sent more than its response announced; its connections are closed after such responses from now on", "answer", answer)
 		},
 	})
-	s.token = podkey.New(cfg.KeyFile, cfg.Revision).Token
-	if cfg.Token != "" {
-		s.token = func() string { return cfg.Token }
+	s.token = tokenOf(cfg)
+	s.probes = probe.Specs(cfg.Probes, cfg.DetectHTTP2)
+	if len(s.probes) == 0 {
+		s.probes = []probe.Spec{probe.TCP(cfg.UserPort)}
 	}
-	s.prober = probe.New(cfg.StartupProbes, cfg.Probes)
+	s.prober = probe.New(probe.Specs(cfg.StartupProbes, cfg.DetectHTTP2), s.probes)
 	s.announcer = &announce.Announcer{
 		Activators: cfg.Activators, Token: s.token, Logf: logf,
 		Base: wire.Announcement{
@@ -134,7 +149,7 @@ func (s *Sidecar) build() error {
 			Address: netip.AddrPortFrom(cfg.PodIP, s.data.Addr().(*net.TCPAddr).AddrPort().Port()),
 		},
 	}
-	s.gate = chain.NewGate(cfg.Concurrency, config.WaitingPerSlot*cfg.Concurrency, config.MostWaitBytes, cfg.Pod, s.started, s.offer)
+	s.gate = chain.NewGate(cfg.Concurrency, waitingPerSlot*cfg.Concurrency, mostWaitBytes, cfg.Pod, s.started, s.offer)
 	s.drainer = drain.New(cfg.DrainQuiet, func() int { return s.gate.Inside() - s.server.Upgraded() }, s.drainChanged)
 	action := forward.EndResponse
 	if cfg.CutResponses {
@@ -173,6 +188,18 @@ func (s *Sidecar) build() error {
 	return s.listenBeside()
 }
 
+// tokenOf returns the pod's token, as it is at each call.
+func tokenOf(cfg *wire.Sidecar) func() string {
+	token := cfg.Token
+	if key := strings.TrimSpace(cfg.Key); key != "" {
+		token = wire.PodToken([]byte(key), cfg.Revision)
+	}
+	if token == "" {
+		return podkey.New(cfg.KeyFile, cfg.Revision).Token
+	}
+	return func() string { return token }
+}
+
 // maxIdle keeps as many connections to the container as requests can run (contract section 5.2, row
 // 12).
 func maxIdle(concurrency int) int {
@@ -207,10 +234,10 @@ func (s *Sidecar) listenBeside() error {
 		port    int
 		handler http.Handler
 	}{
-		{"the drain hook", true, cfg.AdminPort, admin},
+		{"the drain hook", true, cfg.DrainPort, admin},
 		{"load reports", true, cfg.StatPort, reports},
 		{"request metrics", cfg.Observability.RequestMetrics.Protocol == "prometheus", cfg.MetricsPort, s.metrics},
-		{"profiles", cfg.Observability.RuntimeProfiling, cfg.PprofPort, profiles()},
+		{"profiles", cfg.Observability.RuntimeProfiling, cfg.ProfilingPort, profiles()},
 	}
 	for _, b := range beside {
 		if !b.on {
@@ -233,7 +260,7 @@ func (s *Sidecar) listenTLS() error {
 	}
 	s.files = certs.New(s.cfg.CertDir)
 	var err error
-	if s.server.TLS, err = s.files.Config(s.cfg.TLS); err != nil || !certs.Exist(s.cfg.CertDir) {
+	if s.server.TLS, err = s.files.Config(tlsoptions.Settings(s.cfg.TLS)); err != nil || !certs.Exist(s.cfg.CertDir) {
 		return err
 	}
 	if err := s.files.Load(); err != nil {
@@ -302,7 +329,7 @@ func (s *Sidecar) Run(ctx context.Context) error {
 		s.spawn("serve requests over TLS", func() error { return s.server.ServeTLS(s.tls) })
 	}
 	if s.files != nil {
-		go s.files.Watch(inner, s.cfg.CertInterval, s.certChanged)
+		go s.files.Watch(inner, s.certs, s.certChanged)
 	}
 	for _, b := range s.side {
 		s.spawn("serve "+b.name, func() error { return b.server.Serve(b.listener) })

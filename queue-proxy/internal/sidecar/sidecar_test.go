@@ -10,6 +10,8 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -20,8 +22,6 @@ import (
 	"github.com/gorilla/websocket"
 
 	"ebb.dev/ebb/forward"
-	"ebb.dev/ebb/queue-proxy/config"
-	"ebb.dev/ebb/queue-proxy/internal/probe"
 	"ebb.dev/ebb/wire"
 )
 
@@ -38,18 +38,17 @@ type rig struct {
 var quiet = slog.New(slog.DiscardHandler)
 
 // startRig starts it, after before has seen it.
-func startRig(t *testing.T, user http.HandlerFunc, change func(*config.Config), before ...func(*Sidecar)) *rig {
+func startRig(t *testing.T, user http.HandlerFunc, change func(*wire.Sidecar), before ...func(*Sidecar)) *rig {
 	t.Helper()
 	backend := httptest.NewServer(user)
 	t.Cleanup(backend.Close)
-	cfg := &config.Config{
+	cfg := &wire.Sidecar{
 		Namespace: "ns", Revision: "rev-00001", Pod: "pod", PodIP: netip.MustParseAddr("127.0.0.1"), Token: "a-token", DrainToken: "drain-token",
 		UserPort:   backend.Listener.Addr().(*net.TCPAddr).Port,
-		Timeout:    30 * time.Second,
+		Limits:     wire.Limits{Timeout: 30 * time.Second},
 		DrainQuiet: 10 * time.Millisecond,
-		CertDir:    t.TempDir(), CertInterval: time.Hour,
+		CertDir:    t.TempDir(),
 	}
-	cfg.Probes = []probe.Spec{probe.TCP(cfg.UserPort)}
 	if change != nil {
 		change(cfg)
 	}
@@ -200,7 +199,7 @@ func TestARequestThatCallsItselfAProbeIsLimitedAndCounted(t *testing.T) {
 				}
 				<-release
 				running.Add(-1)
-			}, func(c *config.Config) { c.Concurrency = 1 })
+			}, func(c *wire.Sidecar) { c.Concurrency = 1 })
 			var wg sync.WaitGroup
 			for range 3 {
 				wg.Go(func() {
@@ -239,7 +238,7 @@ func TestTheQueueIsBoundedAndInOrder(t *testing.T) {
 		mu.Lock()
 		running--
 		mu.Unlock()
-	}, func(c *config.Config) { c.Concurrency = 1 })
+	}, func(c *wire.Sidecar) { c.Concurrency = 1 })
 	var wg sync.WaitGroup
 	statuses := make(chan string, 32)
 	ask := func() {
@@ -298,7 +297,7 @@ func TestInFlightReturnsToZeroAfterAnyMixOfEnds(t *testing.T) {
 		case "/ws":
 			echo(w, r)
 		}
-	}, func(c *config.Config) { c.Concurrency, c.Timeout = 2, 300*time.Millisecond })
+	}, func(c *wire.Sidecar) { c.Concurrency, c.Timeout = 2, 300*time.Millisecond })
 	h2 := new(http.Protocols)
 	h2.SetUnencryptedHTTP2(true)
 	clients := []*http.Client{http.DefaultClient, {Transport: &http.Transport{Protocols: h2}}}
@@ -375,7 +374,7 @@ func TestAnOpenWebSocketIsDrained(t *testing.T) {
 }
 
 func openWebSocketIsDrained(t *testing.T, agent string) {
-	r := startRig(t, echo, func(c *config.Config) { c.DrainQuiet = 10 * time.Millisecond })
+	r := startRig(t, echo, func(c *wire.Sidecar) { c.DrainQuiet = 10 * time.Millisecond })
 	ws, _, err := websocket.DefaultDialer.Dial("ws"+strings.TrimPrefix(r.url, "http"), http.Header{"User-Agent": {agent}})
 	if err != nil {
 		t.Fatal(err)
@@ -442,7 +441,7 @@ func TestTimersAreNamedInTheBody(t *testing.T) {
 		{"response start is met by the head", 400 * time.Millisecond, 300 * time.Millisecond, 0, "/begun", 200, "begun", "end"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			r := startRig(t, hang, func(c *config.Config) {
+			r := startRig(t, hang, func(c *wire.Sidecar) {
 				c.Timeout, c.ResponseStartTimeout, c.IdleTimeout = test.total, test.first, test.idle
 				c.CutResponses = test.ends == "cut"
 			})
@@ -462,7 +461,7 @@ func TestTimersAreNamedInTheBody(t *testing.T) {
 
 func TestTimeInTheQueueCounts(t *testing.T) {
 	r := startRig(t, func(w http.ResponseWriter, r *http.Request) { <-r.Context().Done() },
-		func(c *config.Config) { c.Concurrency, c.Timeout = 1, 200*time.Millisecond })
+		func(c *wire.Sidecar) { c.Concurrency, c.Timeout = 1, 200*time.Millisecond })
 	var wg sync.WaitGroup
 	for range 3 {
 		wg.Add(1)
@@ -485,7 +484,7 @@ func TestDrainServesWhatStillComes(t *testing.T) {
 			<-release
 		}
 		io.WriteString(w, "served")
-	}, func(c *config.Config) { c.DrainQuiet, c.Activators = 300*time.Millisecond, "127.0.0.1:1" })
+	}, func(c *wire.Sidecar) { c.DrainQuiet, c.Activators = 300*time.Millisecond, "127.0.0.1:1" })
 	slow := make(chan string, 1)
 	go func() {
 		_, body, _ := r.get("/slow")
@@ -580,4 +579,24 @@ func portOf(t *testing.T, addr string) int {
 	}
 	n, _ := strconv.Atoi(port)
 	return n
+}
+
+func TestTheTokenIsGivenOrMadeOfTheKey(t *testing.T) {
+	key := string(wire.NamespaceKey([]byte("a key"), "ns"))
+	file := filepath.Join(t.TempDir(), "key")
+	if err := os.WriteFile(file, []byte(key), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for want, told := range map[string][]wire.Sidecar{
+		"given": {{Token: "given"}, {Token: "given", KeyFile: file}},
+		wire.Token([]byte("a key"), "ns", "rev-00001"): {{Key: key}, {Key: key + "\n", Token: "given"}, {KeyFile: file}, {Key: "\n", KeyFile: file}},
+		"": {{}, {KeyFile: "/nowhere"}},
+	} {
+		for _, cfg := range told {
+			cfg.Revision = "rev-00001"
+			if got := tokenOf(&cfg)(); got != want {
+				t.Errorf("%+v: token %q, want %q", cfg, got, want)
+			}
+		}
+	}
 }

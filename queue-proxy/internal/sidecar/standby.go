@@ -24,7 +24,7 @@ const restQuiet = 2 * time.Second
 
 // buildStandby makes the part that lets the pod sleep. A revision that does not sleep has none.
 func (s *Sidecar) buildStandby() error {
-	if s.cfg.Standby == "" {
+	if s.cfg.Standby == nil {
 		return nil
 	}
 	ctx, stop := context.WithCancel(context.Background())
@@ -58,8 +58,8 @@ func (g gate) Shut() bool {
 
 // answers asks the user container once.
 func (s *Sidecar) answers(ctx context.Context) error {
-	for i := range s.cfg.Probes {
-		if err := s.cfg.Probes[i].Once(ctx, time.Second); err != nil {
+	for i := range s.probes {
+		if err := s.probes[i].Once(ctx, time.Second); err != nil {
 			return err
 		}
 	}
@@ -134,11 +134,7 @@ func (s *Sidecar) standbyOrder(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "level: "+err.Error()+", or "+wire.LevelAwake, http.StatusBadRequest)
 		return
 	}
-	most, err := standby.ParseLevel(s.cfg.Standby)
-	if err != nil {
-		most = standby.Warm
-	}
-	s.sleeper.Sleep(min(level, most))
+	s.sleeper.Sleep(min(level, *s.cfg.Standby))
 	w.WriteHeader(http.StatusNoContent)
 }
 
@@ -146,13 +142,13 @@ func (s *Sidecar) standbyOrder(w http.ResponseWriter, r *http.Request) {
 // it may be frozen. A frozen container cannot answer, and must not be killed for that. One that
 // hangs is to be killed, also in a pod that sleeps warm or has lost its agent.
 func (s *Sidecar) liveness(w http.ResponseWriter, r *http.Request) {
-	spec, ok := s.cfg.LivenessProbes[strings.TrimPrefix(r.URL.Path, wire.PathLiveness)]
+	one, ok := s.cfg.LivenessProbes[strings.TrimPrefix(r.URL.Path, wire.PathLiveness)]
 	if !ok {
 		http.NotFound(w, r)
 		return
 	}
 	if s.sleeper == nil || !s.sleeper.MayBeFrozen() {
-		if err := s.alive(r.Context(), &spec); err != nil {
+		if err := s.alive(r.Context(), &probe.Spec{Probe: one}); err != nil {
 			http.Error(w, err.Error(), http.StatusServiceUnavailable)
 			return
 		}

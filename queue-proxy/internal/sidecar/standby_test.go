@@ -12,8 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"ebb.dev/ebb/queue-proxy/config"
-	"ebb.dev/ebb/queue-proxy/internal/probe"
 	"ebb.dev/ebb/standby"
 	"ebb.dev/ebb/wire"
 )
@@ -90,7 +88,7 @@ func loopback(l net.Listener) string {
 	return "127.0.0.1:" + port
 }
 
-func standbyRig(t *testing.T, more func(*config.Config)) (*rig, *fakeAgent, chan wire.Announcement) {
+func standbyRig(t *testing.T, more func(*wire.Sidecar)) (*rig, *fakeAgent, chan wire.Announcement) {
 	activator, heard := fakeActivator(t)
 	var agent atomic.Pointer[fakeAgent]
 	r := startRig(t, func(w http.ResponseWriter, r *http.Request) {
@@ -98,14 +96,14 @@ func standbyRig(t *testing.T, more func(*config.Config)) (*rig, *fakeAgent, chan
 			t.Errorf("%s %s reached a frozen container", r.Method, r.URL)
 		}
 		io.WriteString(w, "hello")
-	}, func(c *config.Config) {
-		c.Activators, c.Token, c.Standby, c.PodUID = activator, podToken, "compressed", "the-uid"
+	}, func(c *wire.Sidecar) {
+		c.Activators, c.Token, c.Standby, c.PodUID = activator, podToken, new(standby.Compressed), "the-uid"
 		c.NodeIPs = []netip.Addr{netip.MustParseAddr("127.0.0.1")}
 		probes, err := wire.ReadProbes(`{"httpGet":{"path":"/live"}}`, c.UserPort)
 		if err != nil {
 			t.Fatal(err)
 		}
-		c.LivenessProbes = map[string]probe.Spec{"user-container": {Probe: probes[0]}}
+		c.LivenessProbes = map[string]wire.Probe{"user-container": probes[0]}
 		if more != nil {
 			more(c)
 		}
@@ -218,14 +216,14 @@ func TestWhoMayTellAPodToSleep(t *testing.T) {
 			t.Errorf("level %q with token %.6q: %d, want %d", c.level, c.token, got, c.want)
 		}
 	}
-	off := startRig(t, hello, func(c *config.Config) { c.Token = podToken })
+	off := startRig(t, hello, func(c *wire.Sidecar) { c.Token = podToken })
 	if got := order(t, off, "frozen", podToken); got != 409 {
 		t.Errorf("a revision that does not sleep: %d", got)
 	}
 }
 
 func TestAStrangerIsNotTheAgent(t *testing.T) {
-	r, _, _ := standbyRig(t, func(c *config.Config) {
+	r, _, _ := standbyRig(t, func(c *wire.Sidecar) {
 		c.NodeIPs = []netip.Addr{netip.MustParseAddr("127.0.0.1")}
 	})
 	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP("127.0.0.9")}}
@@ -276,13 +274,13 @@ func TestLivenessKillsAContainerThatHangsInAPodThatSleepsWarm(t *testing.T) {
 		if hangs.Load() {
 			w.WriteHeader(http.StatusInternalServerError)
 		}
-	}, func(c *config.Config) {
-		c.Token, c.Standby, c.PodUID = podToken, "warm", "the-uid"
+	}, func(c *wire.Sidecar) {
+		c.Token, c.Standby, c.PodUID = podToken, new(standby.Warm), "the-uid"
 		probes, err := wire.ReadProbes(`{"httpGet":{"path":"/live"}}`, c.UserPort)
 		if err != nil {
 			t.Fatal(err)
 		}
-		c.LivenessProbes = map[string]probe.Spec{"user-container": {Probe: probes[0]}}
+		c.LivenessProbes = map[string]wire.Probe{"user-container": probes[0]}
 	})
 	admin := ""
 	for _, b := range r.side {

@@ -20,8 +20,7 @@ import (
 	"testing"
 	"time"
 
-	"ebb.dev/ebb/queue-proxy/config"
-	"ebb.dev/ebb/queue-proxy/internal/probe"
+	"ebb.dev/ebb/wire"
 )
 
 // writeCertificate writes both files, one after the other as no kubelet would.
@@ -64,16 +63,16 @@ func (a addresses) Write(line []byte) (int, error) {
 func TestACertificateThatAppearsLaterIsServed(t *testing.T) {
 	backend := httptest.NewServer(http.HandlerFunc(hello))
 	defer backend.Close()
-	cfg := &config.Config{
+	cfg := &wire.Sidecar{
 		Namespace: "ns", Revision: "rev-00001", Pod: "pod", UserPort: port(backend.Listener),
-		Timeout: 30 * time.Second, DrainQuiet: 10 * time.Millisecond, CertDir: t.TempDir(), CertInterval: time.Millisecond,
+		Limits: wire.Limits{Timeout: 30 * time.Second}, DrainQuiet: 10 * time.Millisecond, CertDir: t.TempDir(),
 	}
-	cfg.Probes = []probe.Spec{probe.TCP(cfg.UserPort)}
 	said := make(addresses, 10)
 	s, err := Listen(cfg, slog.New(slog.NewJSONHandler(said, nil)))
 	if err != nil {
 		t.Fatal(err)
 	}
+	s.certs = time.Millisecond
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- s.Run(ctx) }()

@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"ebb.dev/ebb/queue-proxy/config"
 	"ebb.dev/ebb/wire"
 )
 
@@ -20,7 +19,7 @@ func TestWhatTheContainerTellsIsReportedAndNotShownToClients(t *testing.T) {
 		}
 		w.Header().Set("Ebb-Load", "waiting=3")
 		w.Header().Set("X-Other", "stays")
-	}, func(c *config.Config) {
+	}, func(c *wire.Sidecar) {
 		c.Told = []wire.ToldMetric{{Name: "queue", Port: c.UserPort, Path: "/metrics"}, {Name: "waiting"}}
 	})
 	_, _, header := r.get("/")

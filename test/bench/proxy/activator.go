@@ -23,7 +23,7 @@ const both = "activator+queue-proxy"
 // revisions from those of another activator. The targets are measured one after another, so they
 // can share the activator.
 func startActivator(ctx context.Context, tools tools, c *loopback.Cluster, b *backend, suffix string) ([]*target, error) {
-	pod, err := startQueueProxy(ctx, tools.queueProxy, "queue-proxy-behind-activator", 0, b.http, "SERVING_REVISION=queued"+suffix)
+	pod, err := startQueueProxy(ctx, tools.queueProxy, "queue-proxy-behind-activator", 0, b.http, "queued"+suffix)
 	if err != nil {
 		return nil, err
 	}

@@ -25,12 +25,12 @@ func compare(ctx context.Context, printer *result.Printer, quick bool, ours tool
 		suffix  string
 		targets *[]*target
 	}{{ours, "", &now}, {old, "-before", &then}} {
-		direct, err := startQueueProxy(ctx, side.tools.queueProxy, "queue-proxy", 0, backend.http)
+		direct, err := startQueueProxy(ctx, side.tools.queueProxy, "queue-proxy", 0, backend.http, benchRevision)
 		if err != nil {
 			return err
 		}
 		*side.targets = append(*side.targets, direct)
-		calls, err := startQueueProxy(ctx, side.tools.queueProxy, "queue-proxy-grpc", 0, backend.grpc)
+		calls, err := startQueueProxy(ctx, side.tools.queueProxy, "queue-proxy-grpc", 0, backend.grpc, benchRevision)
 		if err != nil {
 			return err
 		}

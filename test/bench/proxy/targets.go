@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,6 +16,7 @@ import (
 	"ebb.dev/ebb/test/internal/loopback"
 	"ebb.dev/ebb/test/internal/nginx"
 	"ebb.dev/ebb/test/internal/result"
+	"ebb.dev/ebb/wire"
 )
 
 // target is where requests are sent and whose CPU time is counted. The target direct has no
@@ -99,14 +100,16 @@ func startAll(ctx context.Context, dir string, tools tools, b *backend) ([]*targ
 	starts := []func() (*target, error){
 		func() (*target, error) { return startNginx(ctx, dir, tools.nginx, b) },
 		func() (*target, error) { return startEnvoy(ctx, dir, tools.envoy, b) },
-		func() (*target, error) { return startQueueProxy(ctx, tools.queueProxy, "queue-proxy", 0, b.http) },
 		func() (*target, error) {
-			return startQueueProxy(ctx, tools.queueProxy, "queue-proxy-limit-100", 100, b.http)
+			return startQueueProxy(ctx, tools.queueProxy, "queue-proxy", 0, b.http, benchRevision)
+		},
+		func() (*target, error) {
+			return startQueueProxy(ctx, tools.queueProxy, "queue-proxy-limit-100", 100, b.http, benchRevision)
 		},
 		// It is a process of its own, because it is in front of another container. Its HTTP/1.1 is
 		// not measured.
 		func() (*target, error) {
-			t, err := startQueueProxy(ctx, tools.queueProxy, "queue-proxy-grpc", 0, b.grpc)
+			t, err := startQueueProxy(ctx, tools.queueProxy, "queue-proxy-grpc", 0, b.grpc, benchRevision)
 			if err == nil {
 				t.http, t.grpc = "", t.http
 			}
@@ -169,21 +172,24 @@ func (p queueProxyPorts) addresses() (all []string) {
 	return all
 }
 
-func queueProxyEnv(p queueProxyPorts, limit int, user string) []string {
-	_, userPort, _ := net.SplitHostPort(user)
-	return []string{
-		"SERVING_NAMESPACE=" + loopback.Namespace, "SERVING_SERVICE=bench", "SERVING_CONFIGURATION=bench", "SERVING_REVISION=bench-00001", "SERVING_POD=bench",
-		"SERVING_POD_IP=127.0.0.1", fmt.Sprintf("QUEUE_SERVING_PORT=%d", p.data), "USER_PORT=" + userPort,
-		fmt.Sprintf("CONTAINER_CONCURRENCY=%d", limit), "REVISION_TIMEOUT_SECONDS=300", "REVISION_RESPONSE_START_TIMEOUT_SECONDS=300",
-		fmt.Sprintf("EBB_DRAIN_PORT=%d", p.drain), fmt.Sprintf("EBB_STAT_PORT=%d", p.stat), fmt.Sprintf("EBB_METRICS_PORT=%d", p.metrics),
-		`OBSERVABILITY_CONFIG={"requestMetrics":{"protocol":"prometheus"}}`, "EBB_TOKEN=bench",
-	}
+// benchRevision is the revision of a queue-proxy that is measured alone.
+const benchRevision = "bench-00001"
+
+func queueProxyEnv(p queueProxyPorts, limit int, user, revision string) []string {
+	told := wire.NewSidecar()
+	told.Namespace, told.Service, told.Configuration, told.Revision, told.Pod = loopback.Namespace, "bench", "bench", revision, "bench"
+	told.PodIP, told.Token = netip.MustParseAddr("127.0.0.1"), "bench"
+	told.Port, told.DrainPort, told.StatPort, told.MetricsPort = p.data, p.drain, p.stat, p.metrics
+	told.UserPort = int(netip.MustParseAddrPort(user).Port())
+	told.Limits = wire.Limits{Concurrency: limit, Timeout: 300 * time.Second, ResponseStartTimeout: 300 * time.Second}
+	told.Observability.RequestMetrics.Protocol = "prometheus"
+	return told.Env()
 }
 
 // startQueueProxy starts a queue-proxy with its defaults (metrics, timers) and the given limit.
-func startQueueProxy(ctx context.Context, path, name string, limit int, user string, env ...string) (*target, error) {
+func startQueueProxy(ctx context.Context, path, name string, limit int, user, revision string) (*target, error) {
 	p := newQueueProxyPorts()
-	t, err := launch(ctx, name, path, nil, append(queueProxyEnv(p, limit, user), env...), p.addresses()...)
+	t, err := launch(ctx, name, path, nil, queueProxyEnv(p, limit, user, revision), p.addresses()...)
 	if err == nil {
 		t.http = p.addresses()[0]
 		time.Sleep(300 * time.Millisecond) // wait until it is idle before reading its memory
@@ -196,7 +202,7 @@ func listenTime(ctx context.Context, _, path, user string) (float64, error) {
 	var times []float64
 	for range 7 {
 		p := newQueueProxyPorts()
-		t, err := launch(ctx, "queue-proxy", path, nil, queueProxyEnv(p, 0, user), p.addresses()...)
+		t, err := launch(ctx, "queue-proxy", path, nil, queueProxyEnv(p, 0, user, benchRevision), p.addresses()...)
 		if err != nil {
 			return 0, err
 		}

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
+	"net/netip"
 	"net/url"
 	"os"
 	"os/exec"
@@ -17,6 +18,7 @@ import (
 	"time"
 
 	"ebb.dev/ebb/test/internal/envoy"
+	"ebb.dev/ebb/wire"
 )
 
 // target is a proxy in front of the program.
@@ -61,7 +63,7 @@ func startAll(ctx context.Context, dir string, tools tools, program string) (tar
 }
 
 func startQueueProxy(ctx context.Context, path, program string) (*target, error) {
-	_, port, err := net.SplitHostPort(program)
+	user, err := netip.ParseAddrPort(program)
 	if err != nil {
 		return nil, err
 	}
@@ -69,11 +71,16 @@ func startQueueProxy(ctx context.Context, path, program string) (*target, error)
 	if err != nil {
 		return nil, err
 	}
-	_, serving, _ := net.SplitHostPort(address)
-	return launch(ctx, "queue_proxy", address, path, nil,
-		"SERVING_NAMESPACE=bench", "SERVING_SERVICE=bench", "SERVING_CONFIGURATION=bench", "SERVING_REVISION=bench-00001", "SERVING_POD=bench",
-		"SERVING_POD_IP=127.0.0.1", "QUEUE_SERVING_PORT="+serving, "USER_PORT="+port, "CONTAINER_CONCURRENCY=0", "REVISION_TIMEOUT_SECONDS=300",
-		"EBB_DRAIN_PORT=0", "EBB_STAT_PORT=0", "EBB_METRICS_PORT=0", "EBB_TOKEN=bench")
+	serving, err := netip.ParseAddrPort(address)
+	if err != nil {
+		return nil, err
+	}
+	told := wire.Sidecar{
+		Namespace: "bench", Service: "bench", Configuration: "bench", Revision: "bench-00001", Pod: "bench",
+		PodIP: user.Addr(), Port: int(serving.Port()), UserPort: int(user.Port()),
+		Limits: wire.Limits{Timeout: 300 * time.Second}, Token: "bench",
+	}
+	return launch(ctx, "queue_proxy", address, path, nil, told.Env()...)
 }
 
 func startEnvoy(ctx context.Context, dir, path, program string) (*target, error) {

@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -239,13 +240,15 @@ func (s *system) startPod(dir, name string, priority []string) (string, error) {
 
 // startQueueProxy starts the steady tenant's queue-proxy and returns its address.
 func (s *system) startQueueProxy(ctx context.Context, dir, pod string) (string, error) {
-	_, port, err := net.SplitHostPort(pod)
+	user, err := netip.ParseAddrPort(pod)
 	if err != nil {
 		return "", err
 	}
-	p, err := launch(filepath.Join(dir, "queue-proxy.log"), []string{filepath.Join(dir, "queue-proxy")}, nil, "SERVING_NAMESPACE="+steadyNamespace,
-		"SERVING_REVISION="+steadyRevision, "SERVING_POD=steady", "SERVING_POD_IP=127.0.0.1", "USER_PORT="+port, "QUEUE_SERVING_PORT=0",
-		"EBB_DRAIN_PORT=0", "EBB_STAT_PORT=0", "EBB_METRICS_PORT=0", "CONTAINER_CONCURRENCY=0", "REVISION_TIMEOUT_SECONDS=300", "EBB_CERT_DIR=/nowhere")
+	told := wire.Sidecar{
+		Namespace: steadyNamespace, Revision: steadyRevision, Pod: "steady", PodIP: user.Addr(), UserPort: int(user.Port()),
+		Limits: wire.Limits{Timeout: 300 * time.Second}, CertDir: "/nowhere",
+	}
+	p, err := launch(filepath.Join(dir, "queue-proxy.log"), []string{filepath.Join(dir, "queue-proxy")}, nil, told.Env()...)
 	if err != nil {
 		return "", err
 	}

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"os/exec"
 	"strconv"
@@ -110,16 +111,17 @@ func (p *Process) await(t *testing.T, message, field string) string {
 // none), and returns its address.
 func StartQueueProxy(t *testing.T, dir, revision, pod string, limit int, container, activators string) (p *Process, address string) {
 	t.Helper()
-	_, port, err := net.SplitHostPort(container)
+	user, err := netip.ParseAddrPort(container)
 	if err != nil {
 		t.Fatal(err)
 	}
-	p = start(t, pod, dir+"/queue-proxy",
-		"SERVING_NAMESPACE="+loopback.Namespace, "SERVING_REVISION="+revision, "SERVING_POD="+pod, "SERVING_POD_IP=127.0.0.1",
-		"QUEUE_SERVING_PORT=0", "USER_PORT="+port, "CONTAINER_CONCURRENCY="+strconv.Itoa(limit), "REVISION_TIMEOUT_SECONDS=300",
-		"EBB_DRAIN_PORT=0", "EBB_STAT_PORT=0", "EBB_ACTIVATORS="+activators, "EBB_CERT_DIR=/nowhere",
-		"EBB_TOKEN="+wire.Token(loopback.TokenKey, loopback.Namespace, revision))
-	_, port, err = net.SplitHostPort(p.await(t, "queue-proxy serves", "address"))
+	told := wire.Sidecar{
+		Namespace: loopback.Namespace, Revision: revision, Pod: pod, PodIP: netip.MustParseAddr("127.0.0.1"),
+		UserPort: int(user.Port()), Limits: wire.Limits{Concurrency: limit, Timeout: 300 * time.Second},
+		Activators: activators, CertDir: "/nowhere", DrainQuiet: 5 * time.Second, Token: wire.Token(loopback.TokenKey, loopback.Namespace, revision),
+	}
+	p = start(t, pod, dir+"/queue-proxy", told.Env()...)
+	_, port, err := net.SplitHostPort(p.await(t, "queue-proxy serves", "address"))
 	if err != nil {
 		t.Fatalf("%s logged no address: %v", pod, err)
 	}

@@ -1,0 +1,359 @@
+package wire
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"ebb.dev/ebb/standby"
+)
+
+// Sidecar is what queue-proxy is told: its environment (contract section 5.1), the variables of
+// which stand nowhere else. The controller begins with NewSidecar and writes Env into the pods of a
+// revision, and queue-proxy calls ReadSidecar.
+type Sidecar struct {
+	Namespace, Service, Configuration, Revision string
+
+	Pod, PodUID string
+	PodIP       netip.Addr   // invalid if it is not known: then nothing is announced
+	NodeIPs     []netip.Addr // the node agent calls from there
+
+	Port, TLSPort, UserPort int // 0 is any free port
+	// The other ports differ in tests alone.
+	DrainPort, StatPort, MetricsPort, ProfilingPort, StandbyPort int
+
+	Limits
+	Probes         []Probe // all must pass; without any the user container's port must accept
+	StartupProbes  []Probe // must have passed once before Probes are asked
+	LivenessProbes map[string]Probe
+	DetectHTTP2    bool // for HTTP probes
+
+	Told    []ToldMetric
+	Records string // RecordsNone, RecordsAsynchronous or RecordsAll
+	// Standby is the deepest level at which the pod may sleep, nil for never.
+	Standby *standby.Level
+
+	Activators string // host:port, "" for no announcements
+	Autoscaler string // host:port, "" for no reports
+	// The pod's token is made of Key, that of its namespace, or is Token, or is made of the key in
+	// KeyFile, whichever is set first.
+	Key, Token, KeyFile string
+	DrainToken          string // of the preStop hook
+
+	LogLevel      string
+	Observability Observability
+	TLS           SidecarTLS
+	RootCA        string // PEM of further authorities for what queue-proxy connects to
+	CertDir       string // of tls.crt and tls.key
+	DrainQuiet    time.Duration
+}
+
+// Limits are what both proxies hold the requests of a revision to.
+type Limits struct {
+	Concurrency int // requests at once in a pod; 0 is no limit
+	// 0 is no timeout.
+	Timeout, ResponseStartTimeout, IdleTimeout time.Duration
+	// CutResponses: a response that has begun is cut when a timer fires, instead of ended with a
+	// trailer.
+	CutResponses bool
+}
+
+// SidecarTLS is as of package tlsoptions.
+type SidecarTLS struct{ MinVersion, MaxVersion, CipherSuites, CurvePreferences string }
+
+// Observability is what queue-proxy needs of config-observability.
+type Observability struct {
+	EnableRequestLog      bool    `json:"enableRequestLog,omitempty"`
+	EnableProbeRequestLog bool    `json:"enableProbeRequestLog,omitempty"`
+	RequestLogTemplate    string  `json:"requestLogTemplate,omitempty"`
+	RequestMetrics        Export  `json:"requestMetrics"`
+	Tracing               Tracing `json:"tracing"`
+	RuntimeProfiling      bool    `json:"runtimeProfiling,omitempty"`
+}
+
+// Export says where metrics go.
+type Export struct {
+	Protocol string `json:"protocol,omitempty"`
+	Endpoint string `json:"endpoint,omitempty"`
+	Interval string `json:"interval,omitempty"` // a duration; "" is the exporter's default
+}
+
+// Tracing says where spans go, and of which part of the requests.
+type Tracing struct {
+	Protocol     string  `json:"protocol,omitempty"`
+	Endpoint     string  `json:"endpoint,omitempty"`
+	SamplingRate float64 `json:"samplingRate,omitempty"`
+}
+
+// Names of the variables whose values the kubelet fills in.
+const (
+	EnvPod     = "SERVING_POD"
+	EnvPodIP   = "SERVING_POD_IP"
+	EnvPodUID  = "EBB_POD_UID"
+	EnvNodeIPs = "EBB_NODE_IPS"
+	EnvKey     = "EBB_KEY"
+)
+
+// NewSidecar returns what a queue-proxy is told that has no environment.
+func NewSidecar() *Sidecar {
+	return &Sidecar{
+		Port: PortHTTP1, TLSPort: PortTLS, UserPort: 8080,
+		DrainPort: PortDrain, StatPort: PortMetrics, MetricsPort: PortUserMetrics, ProfilingPort: PortProfiling, StandbyPort: standby.Port,
+		Records: RecordsAsynchronous, CertDir: "/var/lib/knative/certs", DrainQuiet: 5 * time.Second,
+	}
+}
+
+// variables are all of the environment. A variable is read after those before it.
+func (s *Sidecar) variables() []variable {
+	return []variable{
+		text("SERVING_NAMESPACE", &s.Namespace).needed(),
+		text("SERVING_SERVICE", &s.Service),
+		text("SERVING_CONFIGURATION", &s.Configuration),
+		text("SERVING_REVISION", &s.Revision).needed(),
+		text(EnvPod, &s.Pod).needed(),
+		of(EnvPodIP, &s.PodIP, netip.ParseAddr, showAddress),
+		text(EnvPodUID, &s.PodUID),
+		of(EnvNodeIPs, &s.NodeIPs, readAddresses, showAddresses),
+		port("QUEUE_SERVING_PORT", &s.Port),
+		port("QUEUE_SERVING_TLS_PORT", &s.TLSPort),
+		port("USER_PORT", &s.UserPort),
+		port("EBB_DRAIN_PORT", &s.DrainPort).spare(),
+		port("EBB_STAT_PORT", &s.StatPort).spare(),
+		port("EBB_METRICS_PORT", &s.MetricsPort).spare(),
+		port("EBB_PPROF_PORT", &s.ProfilingPort).spare(),
+		port("EBB_STANDBY_PORT", &s.StandbyPort).spare(),
+		of("CONTAINER_CONCURRENCY", &s.Concurrency, bounded(Slots), strconv.Itoa),
+		of("REVISION_TIMEOUT_SECONDS", &s.Timeout, bounded(Seconds), wholeSeconds),
+		of("REVISION_RESPONSE_START_TIMEOUT_SECONDS", &s.ResponseStartTimeout, bounded(Seconds), wholeSeconds),
+		of("REVISION_IDLE_TIMEOUT_SECONDS", &s.IdleTimeout, bounded(Seconds), wholeSeconds),
+		word("RESPONSE_TIMEOUT_ACTION", &s.CutResponses, "end", "cut"),
+		word("ENABLE_HTTP2_AUTO_DETECTION", &s.DetectHTTP2, "false", "true"),
+		of("SERVING_READINESS_PROBE", &s.Probes, s.readProbes, showProbes),
+		of("EBB_STARTUP_PROBE", &s.StartupProbes, s.readProbes, showProbes),
+		of("EBB_LIVENESS_PROBES", &s.LivenessProbes, s.readProbesByContainer, show),
+		of("EBB_TOLD_METRICS", &s.Told, ReadTold, show),
+		of("EBB_RECORDS", &s.Records, readRecords, same).spare(),
+		of("EBB_STANDBY", &s.Standby, readLevel, showLevel),
+		text("EBB_ACTIVATORS", &s.Activators),
+		text("EBB_AUTOSCALER", &s.Autoscaler),
+		text(EnvKey, &s.Key),
+		text("EBB_TOKEN", &s.Token),
+		text("EBB_KEY_FILE", &s.KeyFile),
+		text("EBB_DRAIN_TOKEN", &s.DrainToken),
+		text("SERVING_LOGGING_LEVEL", &s.LogLevel),
+		of("OBSERVABILITY_CONFIG", &s.Observability, readObservability, show),
+		text("QUEUE_PROXY_TLS_MIN_VERSION", &s.TLS.MinVersion),
+		text("QUEUE_PROXY_TLS_MAX_VERSION", &s.TLS.MaxVersion),
+		text("QUEUE_PROXY_TLS_CIPHER_SUITES", &s.TLS.CipherSuites),
+		text("QUEUE_PROXY_TLS_CURVE_PREFERENCES", &s.TLS.CurvePreferences),
+		text("ROOT_CA", &s.RootCA),
+		text("EBB_CERT_DIR", &s.CertDir).spare(),
+		of("EBB_DRAIN_QUIET", &s.DrainQuiet, readDuration, time.Duration.String).spare(),
+	}
+}
+
+// Env returns the environment as os.Environ has it. A variable whose value is "" is left out, and
+// so is a spare one that NewSidecar has: every revision's template lies in etcd and in caches.
+func (s *Sidecar) Env() (env []string) {
+	usual := NewSidecar().variables()
+	for i, v := range s.variables() {
+		if text := v.get(); text != "" && !(v.isSpare && text == usual[i].get()) {
+			env = append(env, v.name+"="+text)
+		}
+	}
+	return env
+}
+
+// ReadSidecar reads the environment. A variable that is "" counts as absent. The error names each
+// variable that cannot be used.
+func ReadSidecar(getenv func(string) string) (*Sidecar, error) {
+	s := NewSidecar()
+	var faults []error
+	for _, v := range s.variables() {
+		err := error(nil)
+		if value := getenv(v.name); value != "" {
+			err = v.set(value)
+		} else if v.isNeeded {
+			err = errors.New("is required")
+		}
+		if err != nil {
+			faults = append(faults, fmt.Errorf("environment variable %s: %w", v.name, err))
+		}
+	}
+	return s, errors.Join(faults...)
+}
+
+// Slots returns a limit of n requests, from 0 to 2^20. Admission does not bound every number, and
+// more is as good.
+func Slots(n int64) int { return int(min(max(n, 0), 1<<20)) }
+
+// Seconds returns n seconds, from 0 to 2^30, which are 34 years.
+func Seconds(n int64) time.Duration { return time.Duration(min(max(n, 0), 1<<30)) * time.Second }
+
+// variable is one of the environment.
+type variable struct {
+	name              string
+	get               func() string // "" is as if it were absent
+	set               func(text string) error
+	isNeeded, isSpare bool
+}
+
+func (v variable) needed() variable { v.isNeeded = true; return v }
+func (v variable) spare() variable  { v.isSpare = true; return v }
+
+// of is a variable whose value is in p.
+func of[T any](name string, p *T, read func(string) (T, error), show func(T) string) variable {
+	return variable{name: name, get: func() string { return show(*p) }, set: func(text string) (err error) {
+		*p, err = read(text)
+		return err
+	}}
+}
+
+func same(s string) string { return s }
+
+func text(name string, p *string) variable {
+	return of(name, p, func(s string) (string, error) { return s, nil }, same)
+}
+
+func port(name string, p *int) variable {
+	return of(name, p, func(text string) (int, error) {
+		n, err := readNumber(text, 65535)
+		return int(n), err
+	}, strconv.Itoa)
+}
+
+func word(name string, p *bool, off, on string) variable {
+	return of(name, p, func(text string) (bool, error) {
+		if text != off && text != on {
+			return false, fmt.Errorf("%q is neither %s nor %s", text, off, on)
+		}
+		return text == on, nil
+	}, func(b bool) string {
+		if b {
+			return on
+		}
+		return off
+	})
+}
+
+func readNumber(text string, most int64) (int64, error) {
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || n < 0 || n > most {
+		return 0, fmt.Errorf("%q is not a number from 0 to %d", text, most)
+	}
+	return n, nil
+}
+
+func bounded[T any](bound func(int64) T) func(string) (T, error) {
+	return func(text string) (T, error) {
+		n, err := readNumber(text, math.MaxInt64)
+		return bound(n), err
+	}
+}
+
+func wholeSeconds(d time.Duration) string { return strconv.FormatInt(int64(d/time.Second), 10) }
+
+func readDuration(text string) (time.Duration, error) {
+	d, err := time.ParseDuration(text)
+	if err != nil || d < 0 {
+		return 0, fmt.Errorf("%q is not a duration such as 5s", text)
+	}
+	return d, nil
+}
+
+func showAddress(a netip.Addr) string {
+	if !a.IsValid() {
+		return ""
+	}
+	return a.String()
+}
+
+func readAddresses(text string) (all []netip.Addr, err error) {
+	for one := range strings.SplitSeq(text, ",") {
+		a, err := netip.ParseAddr(one)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, a)
+	}
+	return all, nil
+}
+
+func showAddresses(all []netip.Addr) string {
+	var texts []string
+	for _, a := range all {
+		texts = append(texts, a.String())
+	}
+	return strings.Join(texts, ",")
+}
+
+// show returns JSON, "" for an empty list or map.
+func show[T any](v T) string {
+	text, err := json.Marshal(v)
+	if err != nil || slices.Contains([]string{"null", "[]", "{}"}, string(text)) {
+		return ""
+	}
+	return string(text)
+}
+
+func (s *Sidecar) readProbes(text string) ([]Probe, error) { return ReadProbes(text, s.UserPort) }
+
+// showProbes returns one probe as an object, as in Knative, and several as an array.
+func showProbes(all []Probe) string {
+	if len(all) == 1 {
+		return show(all[0])
+	}
+	return show(all)
+}
+
+func (s *Sidecar) readProbesByContainer(text string) (map[string]Probe, error) {
+	var raw map[string]json.RawMessage
+	if err := json.Unmarshal([]byte(text), &raw); err != nil {
+		return nil, err
+	}
+	all := map[string]Probe{}
+	for container, one := range raw {
+		probes, err := ReadProbes(string(one), s.UserPort)
+		if err != nil || len(probes) != 1 {
+			return nil, fmt.Errorf("container %s: want one probe: %v", container, err)
+		}
+		all[container] = probes[0]
+	}
+	return all, nil
+}
+
+func readRecords(text string) (string, error) {
+	switch text {
+	case RecordsNone, RecordsAsynchronous, RecordsAll:
+		return text, nil
+	}
+	return "", fmt.Errorf("%q is neither %s, %s nor %s", text, RecordsNone, RecordsAsynchronous, RecordsAll)
+}
+
+func readLevel(text string) (*standby.Level, error) {
+	level, err := standby.ParseLevel(text)
+	return &level, err
+}
+
+func showLevel(level *standby.Level) string {
+	if level == nil {
+		return ""
+	}
+	return level.String()
+}
+
+func readObservability(text string) (o Observability, err error) {
+	if err := json.Unmarshal([]byte(text), &o); err != nil {
+		return o, err
+	}
+	if i := o.RequestMetrics.Interval; i != "" {
+		_, err = time.ParseDuration(i)
+	}
+	return o, err
+}
