@@ -4,7 +4,7 @@ import (
 	"errors"
 	"fmt"
 
-	"ebb.dev/ebb/autoscaler/revision"
+	"ebb.dev/ebb/wire"
 )
 
 // Metric is a number that each pod tells: running, the requests that it works on, or waiting, those
@@ -25,8 +25,8 @@ func (p *parser) setMetric(values []string) error {
 	if len(values) != 2 || values[0] != "running" && values[0] != "waiting" {
 		return errors.New("a metric is: running|waiting TARGET")
 	}
-	if len(p.Metrics) == revision.MostTold {
-		return fmt.Errorf("there are more than %d metrics", revision.MostTold)
+	if len(p.Metrics) == wire.MaxTold {
+		return fmt.Errorf("there are more than %d metrics", wire.MaxTold)
 	}
 	target, err := positive(values[1])
 	p.Metrics = append(p.Metrics, Metric{values[0], target})

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"ebb.dev/ebb/autoscaler/revision"
+	"ebb.dev/ebb/wire"
 )
 
 // plain is the baseline: the compatible formula, implemented a second time. It ticks every two
@@ -39,7 +40,7 @@ func (p *plain) changed(_ time.Time, counts revision.Counts) int32 {
 	return noChange
 }
 
-func (p *plain) ring(now time.Time, _ func() []revision.PodStat) int32 {
+func (p *plain) ring(now time.Time, _ func() []wire.Stat) int32 {
 	p.next = now.Add(revision.TickPeriod)
 	return p.tick(now)
 }

@@ -8,6 +8,7 @@ import (
 	"ebb.dev/ebb/autoscaler/keep"
 	"ebb.dev/ebb/autoscaler/revision"
 	"ebb.dev/ebb/autoscaler/zero"
+	"ebb.dev/ebb/wire"
 )
 
 // noChange is the result of a decision that writes nothing.
@@ -33,7 +34,7 @@ type scaler interface {
 	// changed takes new pod counts.
 	changed(now time.Time, counts revision.Counts) int32
 	// ring is called at due. stats returns what the pods answer to a scrape.
-	ring(now time.Time, stats func() []revision.PodStat) int32
+	ring(now time.Time, stats func() []wire.Stat) int32
 	due() time.Time
 	// wanted is the scale decided last, proxied whether requests go through the activator, awake
 	// how many of the pods are to be awake.
@@ -121,7 +122,7 @@ func (e *ebb) changed(now time.Time, counts revision.Counts) int32 {
 	return e.decide(now, true)
 }
 
-func (e *ebb) ring(now time.Time, stats func() []revision.PodStat) int32 {
+func (e *ebb) ring(now time.Time, stats func() []wire.Stat) int32 {
 	scrape, decide := e.revision.Ring(now, now)
 	result := int32(noChange)
 	if scrape {

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"ebb.dev/ebb/autoscaler/revision"
+	"ebb.dev/ebb/wire"
 )
 
 // compressAfter is how long a pod is frozen before it is compressed, on average: the autoscaler
@@ -83,7 +83,7 @@ func (k *keepAlive) second(now time.Time, activator, all load) int32 {
 	return k.keep()
 }
 
-func (k *keepAlive) ring(now time.Time, stats func() []revision.PodStat) int32 {
+func (k *keepAlive) ring(now time.Time, stats func() []wire.Stat) int32 {
 	k.plain.ring(now, stats)
 	return k.keep()
 }
@@ -128,7 +128,7 @@ func (h *hybrid) second(now time.Time, activator, all load) int32 {
 	return h.keep(now)
 }
 
-func (h *hybrid) ring(now time.Time, stats func() []revision.PodStat) int32 {
+func (h *hybrid) ring(now time.Time, stats func() []wire.Stat) int32 {
 	h.plain.ring(now, stats)
 	return h.keep(now)
 }

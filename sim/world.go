@@ -11,6 +11,7 @@ import (
 	"ebb.dev/ebb/activator/bind"
 	"ebb.dev/ebb/activator/pick"
 	"ebb.dev/ebb/autoscaler/revision"
+	"ebb.dev/ebb/wire"
 )
 
 // writeTime is the time from the decision on a scale until its pods begin to start.
@@ -89,15 +90,15 @@ type pod struct {
 	// told is the number of direct requests in flight that it reported last.
 	told float64
 	// now is the second under way, last the one before, as a scrape sees it.
-	now, last revision.PodStat
+	now, last wire.Stat
 	at        time.Duration
 }
 
 // accrue adds the time since the last change to the second under way.
 func (p *pod) accrue(now time.Duration) {
 	elapsed := (now - p.at).Seconds()
-	p.now.Concurrency += elapsed * float64(p.inFlight)
-	p.now.ProxiedConcurrency += elapsed * float64(p.proxied)
+	p.now.AverageConcurrent += elapsed * float64(p.inFlight)
+	p.now.AverageProxiedConcurrent += elapsed * float64(p.proxied)
 	p.now.BusySeconds += elapsed * float64(p.inFlight)
 	p.at = now
 }
@@ -346,7 +347,7 @@ func (w *world) press() {
 }
 
 // stats is what a sample of the ready pods answers to a scrape.
-func (w *world) stats() []revision.PodStat {
+func (w *world) stats() []wire.Stat {
 	var ready []*pod
 	for _, p := range w.pods {
 		if p.ready {
@@ -354,12 +355,11 @@ func (w *world) stats() []revision.PodStat {
 		}
 	}
 	revision.OldestFirst(ready, func(p **pod) time.Time { return epoch.Add((*p).started) }, w.clock().Add(-w.w.Window), w.random.Shuffle)
-	var stats []revision.PodStat
+	var stats []wire.Stat
 	for _, p := range ready[:revision.SampleSize(len(ready))] {
 		s := p.last
 		for place, m := range w.w.Metrics {
-			s.Told.Known |= 1 << place
-			s.Told.Values[place] = m.of(p)
+			s.Told.Set(place, m.of(p))
 		}
 		stats = append(stats, s)
 	}
@@ -497,8 +497,8 @@ func (w *world) endSecond() {
 	w.accrue()
 	for _, p := range w.pods {
 		p.accrue(w.now)
-		p.last, p.now = p.now, revision.PodStat{}
-		p.told = p.last.Concurrency - p.last.ProxiedConcurrency
+		p.last, p.now = p.now, wire.Stat{}
+		p.told = p.last.AverageConcurrent - p.last.AverageProxiedConcurrent
 	}
 	w.all.queued, w.activator.queued = len(w.held), len(w.held)
 	w.toldQueue, w.toldLoad = len(w.held), w.activator.concurrency

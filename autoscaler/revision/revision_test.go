@@ -9,6 +9,7 @@ import (
 
 	"ebb.dev/ebb/autoscaler/decide"
 	"ebb.dev/ebb/autoscaler/zero"
+	"ebb.dev/ebb/wire"
 )
 
 var epoch = time.Unix(1_700_000_000, 0)
@@ -71,8 +72,8 @@ func TestSampleSize(t *testing.T) {
 }
 
 func TestASampleStandsForAllPods(t *testing.T) {
-	sample := []PodStat{{Concurrency: 5, ProxiedConcurrency: 1, Requests: 10, ProxiedRequests: 4, Queued: 2, Completed: 7, BusySeconds: 1.5},
-		{Concurrency: 1, ProxiedConcurrency: 3}} // counted at different times
+	sample := []wire.Stat{{AverageConcurrent: 5, AverageProxiedConcurrent: 1, Requests: 10, ProxiedRequests: 4, Queued: 2, Completed: 7, BusySeconds: 1.5},
+		{AverageConcurrent: 1, AverageProxiedConcurrent: 3}} // counted at different times
 	want := Scrape{Report: decide.Report{Concurrency: 12, RequestsPerSecond: 18, ProxiedConcurrency: 6, ProxiedRequests: 12, Queued: 6}, Completed: 21, BusySeconds: 4.5, Ready: 6}
 	if got := Extrapolate(sample, 6); !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, want %+v", got, want)

@@ -5,29 +5,8 @@ import (
 	"time"
 
 	"ebb.dev/ebb/autoscaler/decide"
+	"ebb.dev/ebb/wire"
 )
-
-// PodStat is what one pod answers to a scrape.
-type PodStat struct {
-	// The proxied share of concurrency and requests came through activators, which report it too.
-	Concurrency, ProxiedConcurrency float64
-	Requests, ProxiedRequests       float64
-	Queued                          float64
-	// Completed requests, and BusySeconds that requests spent in the user container.
-	Completed, BusySeconds float64
-	// Told is what the user container tells.
-	Told Told
-}
-
-// MostTold is how many metrics a user container tells at most.
-const MostTold = 4
-
-// Told are the metrics that a user container tells, by place.
-type Told struct {
-	// Known has a bit for each that is known.
-	Known  uint8
-	Values [MostTold]float64
-}
 
 // Scrape is the outcome of one scrape of a revision's pods.
 type Scrape struct {
@@ -37,7 +16,7 @@ type Scrape struct {
 	// Completed and BusySeconds are for all pods, as Report is.
 	Completed, BusySeconds float64
 	// Told is what each pod of the sample tells, nil if none tells anything.
-	Told []Told
+	Told []wire.Told
 	// Ready is how many pods the sample stands for.
 	Ready int
 }
@@ -67,22 +46,22 @@ func OldestFirst[P any](pods []P, started func(*P) time.Time, since time.Time, s
 
 // Extrapolate turns the answers of a sample into the load of all ready pods. The load that
 // activators report is kept apart.
-func Extrapolate(sample []PodStat, ready int) Scrape {
+func Extrapolate(sample []wire.Stat, ready int) Scrape {
 	if len(sample) == 0 {
 		return Scrape{}
 	}
 	var s Scrape
 	for i := range sample {
 		one := &sample[i]
-		s.Report.Concurrency += math.Max(0, one.Concurrency-one.ProxiedConcurrency)
+		s.Report.Concurrency += math.Max(0, one.AverageConcurrent-one.AverageProxiedConcurrent)
 		s.Report.RequestsPerSecond += math.Max(0, one.Requests-one.ProxiedRequests)
-		s.Report.ProxiedConcurrency += math.Min(one.Concurrency, one.ProxiedConcurrency)
+		s.Report.ProxiedConcurrency += math.Min(one.AverageConcurrent, one.AverageProxiedConcurrent)
 		s.Report.ProxiedRequests += math.Min(one.Requests, one.ProxiedRequests)
 		s.Report.Queued += one.Queued
 		s.Completed += one.Completed
 		s.BusySeconds += one.BusySeconds
 		if one.Told.Known != 0 && s.Told == nil {
-			s.Told = make([]Told, len(sample))
+			s.Told = make([]wire.Told, len(sample))
 		}
 		if s.Told != nil {
 			s.Told[i] = one.Told
@@ -125,13 +104,13 @@ func (r *Revision) tell(s Scrape, now time.Time) (wrong int) {
 	formula := &r.config.Formula
 	for i := range formula.Others {
 		o := &formula.Others[i]
-		if o.Metric != decide.Told || o.Place >= MostTold {
+		if o.Metric != decide.Told || o.Place >= wire.MaxTold {
 			continue
 		}
 		var values []float64
 		for _, one := range s.Told {
-			if one.Known&(1<<o.Place) != 0 {
-				values = append(values, one.Values[o.Place])
+			if value, known := one.At(o.Place); known {
+				values = append(values, value)
 			}
 		}
 		load, invalid, bounded, ok := o.All(values, len(s.Told), s.Ready, formula.MaxScaleUpRate)

@@ -99,15 +99,9 @@ func (s *Scraper) Scrape(key loop.Key, young time.Duration, done func(revision.S
 	s.round.add(i, s.gather)
 }
 
-// podStat is what the decision needs of a stat.
-func podStat(s *wire.Stat) revision.PodStat {
-	return revision.PodStat{Concurrency: s.AverageConcurrent, ProxiedConcurrency: s.AverageProxiedConcurrent,
-		Requests: s.Requests, ProxiedRequests: s.ProxiedRequests, Queued: s.Queued, Completed: s.Completed, BusySeconds: s.BusySeconds, Told: revision.Told(s.Told)}
-}
-
 // take counts an answer.
 func (i *inquiry) take(s *wire.Stat) {
-	i.stats = append(i.stats, podStat(s))
+	i.stats = append(i.stats, *s)
 	if s.Ended == nil {
 		return
 	}
@@ -138,7 +132,7 @@ type inquiry struct {
 	// time.
 	looks, left int
 	questions   []question
-	stats       []revision.PodStat
+	stats       []wire.Stat
 	// ended is how the requests of the asked pods ended, full which of them refused how many.
 	ended *wire.Outcomes
 	full  map[string]uint32
@@ -258,6 +252,7 @@ func (s *Scraper) end(i *inquiry) {
 	}
 	done := i.done
 	clear(i.questions[:cap(i.questions)])
+	clear(i.stats) // they have pointers
 	*i = inquiry{questions: i.questions[:0], stats: i.stats[:0]}
 	s.inquiries.Put(i)
 	done(result)

@@ -8,6 +8,7 @@ import (
 
 	"ebb.dev/ebb/autoscaler/decide"
 	"ebb.dev/ebb/autoscaler/revision"
+	"ebb.dev/ebb/wire"
 )
 
 // A revision whose four pods tell how many of their requests wait. The pods have no requests of
@@ -34,7 +35,7 @@ func TestWhatPodsTellWrongHoldsTheScaleAndIsCounted(t *testing.T) {
 				tells := []float64{5, 5, 5, 5}
 				w.mutex.Lock()
 				w.scrape = func() revision.Scrape { // called under the mutex
-					sample := make([]revision.PodStat, 4)
+					sample := make([]wire.Stat, 4)
 					for i := range tells {
 						sample[i].Told.Known, sample[i].Told.Values[0] = 1, tells[i]
 					}
