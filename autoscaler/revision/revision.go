@@ -215,6 +215,36 @@ func (r *Revision) Found(replicas int32) { r.ordered, r.driftedAt = replicas, ti
 // ticks, which may only raise the scale.
 func (r *Revision) Decide(now time.Time, between bool, budget *Budget) Outcome {
 	d := r.evaluate(now, between)
+	step := r.step(&d, now)
+	out := Outcome{Explanation: Explanation{Decision: d, Step: step, Awake: r.awake.value}, Replicas: r.ordered, From: r.ordered,
+		Counts: r.counts, Epoch: r.prober.epoch}
+	if step.Apply {
+		total := int32(0)
+		total, out.Awake, out.Keep = r.divide(&d, step.Replicas, budget, now)
+		out.Replicas = r.withinBudget(total, budget, now)
+		out.Urgent = total != r.ordered && r.counts.Ready == 0 && step.Replicas > 0
+	}
+	if out.Scale = out.Replicas != r.ordered; out.Scale {
+		r.ordered, r.driftedAt = out.Replicas, time.Time{}
+	} else {
+		out.Verify = r.drifted(now)
+	}
+	out.Stir = r.stir(&out.Explanation, out.Replicas, now)
+	out.Status = r.status(step)
+	if out.Changed = out.Scale || out.Verify || !r.everSent || out.Status != r.sent; out.Changed {
+		r.sent, r.everSent = out.Status, true
+		if r.config.Standby != nil {
+			out.IdleTimes = r.keeper.Text()
+		}
+	}
+	if step.Probe {
+		out.Probe = r.probe(now)
+	}
+	return out
+}
+
+// step decides about zero, and between the bounds of the scale.
+func (r *Revision) step(d *decide.Decision, now time.Time) zero.Step {
 	excess := d.ExcessBurst
 	if d.Desired == decide.NoDecision {
 		excess = decide.InitialExcessBurst(r.config.Formula, r.config.Zero.Initial)
@@ -236,21 +266,7 @@ func (r *Revision) Decide(now time.Time, between bool, budget *Budget) Outcome {
 	if step.After > 0 {
 		r.lookAgain(now.Add(step.After))
 	}
-
-	out := Outcome{Explanation: Explanation{Decision: d, Step: step}, From: r.ordered, Counts: r.counts, Epoch: r.prober.epoch}
-	r.order(&out, budget, now)
-	r.stir(&out, now)
-	out.Status = r.status(step)
-	if out.Changed = out.Scale || out.Verify || !r.everSent || out.Status != r.sent; out.Changed {
-		r.sent, r.everSent = out.Status, true
-		if r.config.Standby != nil {
-			out.IdleTimes = r.keeper.Text()
-		}
-	}
-	if step.Probe {
-		out.Probe = r.probe(now)
-	}
-	return out
+	return step
 }
 
 // evaluate runs the formula on what is known now.
@@ -274,37 +290,18 @@ func (r *Revision) evaluate(now time.Time, between bool) decide.Decision {
 	return d
 }
 
-// order fills in the scale to write, if it differs from the last one, within the budget.
-func (r *Revision) order(out *Outcome, budget *Budget, now time.Time) {
-	out.Replicas, out.Awake = r.ordered, r.awake.value
-	want := r.ordered
-	if out.Step.Apply {
-		want = r.stand(out, budget, now)
-	}
-	if out.Step.Apply && want != r.ordered {
-		granted := r.afford(want, budget, now)
-		if granted != want {
-			r.clocks.step = now.Add(budgetRetry)
-		}
-		out.Replicas, out.Scale = granted, granted != r.ordered
-		out.Urgent = r.counts.Ready == 0 && out.Step.Replicas > 0
-	}
-	if out.Scale {
-		r.ordered, r.driftedAt = out.Replicas, time.Time{}
-	} else {
-		out.Verify = r.drifted(now)
-	}
-}
-
-// afford cuts a scale-up down to what the service's budget has left. The first pod is always
-// granted.
-func (r *Revision) afford(replicas int32, budget *Budget, now time.Time) int32 {
+// withinBudget cuts a scale-up down to what the service's budget has left, and looks again soon for
+// the rest. The first pod is always granted.
+func (r *Revision) withinBudget(replicas int32, budget *Budget, now time.Time) int32 {
 	from := max(r.ordered, r.counts.Running(), 0)
 	if replicas <= from || budget == nil {
 		return replicas
 	}
-	granted := budget.Grant(r.config.BudgetOwner, replicas-from, r.config.ScaleUp, now)
-	return max(from+granted, 1)
+	granted := max(from+budget.Grant(r.config.BudgetOwner, replicas-from, r.config.ScaleUp, now), 1)
+	if granted != replicas {
+		r.clocks.step = now.Add(budgetRetry)
+	}
+	return granted
 }
 
 // drifted reports, once per driftTime, that the number of pods has not matched the last order for

@@ -83,67 +83,83 @@ func (h *held) need(n int32, after time.Duration, now time.Time) int32 {
 	return h.value
 }
 
-// stand divides a scale into pods that are awake and pods that sleep. It returns the scale of both
-// together.
-func (r *Revision) stand(out *Outcome, budget *Budget, now time.Time) int32 {
-	want, s := out.Step.Replicas, r.config.Standby
-	used := min(want, r.used(out))
-	spare := int32(0)
+// divide divides a scale into pods that are awake and pods that sleep. total is the scale of both
+// together; kept says why how many sleep, nil without standby.
+func (r *Revision) divide(d *decide.Decision, want int32, budget *Budget, now time.Time) (total, awake int32, kept *keep.Decision) {
+	used, spare := min(r.used(d, want), want), int32(0)
 	if used > 0 {
 		spare = r.config.Buffer
 	}
+	s := r.config.Standby
 	if s == nil {
 		r.ask(budget, 0, 0)
-		return r.bounded(used+spare, want)
+		return r.bounded(used+spare, want), r.awake.value, nil
 	}
-	awake := r.awake.need(min(r.needed(out), want), s.After, now)
-	if awake == 0 && want > 0 && !r.sheltered(now) {
-		awake = 1
-	}
-	out.Awake = min(awake, want)
-	used = min(out.Awake, used)
+	awake = r.toBeAwake(d, want, now)
+	used = min(awake, used)
+	idle := awake - used // awake, and not needed by the load
 	r.keeper.Begin(max(want, r.counts.Ready+r.counts.Asleep), now)
 	r.keeper.Need(used, now)
-	worth := s.Config
-	worth.Worth /= budget.Price()
-	if m := r.counts.Memory; m > 0 {
-		worth.Memory = float64(m)
-	}
-	if s.Level == standby.Compressed {
-		worth.Memory *= CompressedShare
-	}
-	idle := out.Awake - used // awake, and not needed by the load
-	if worth.Most >= 0 {
-		worth.Most += idle
-	}
-	kept := r.keeper.Decide(worth, now)
-	r.lookAgain(kept.Until)
-	kept.Keep -= idle
+	worth := r.worth(idle, budget)
+	k := r.keeper.Decide(worth, now)
+	r.lookAgain(k.Until)
+	k.Keep -= idle
 	if r.config.Zero.Unreachable {
-		kept.Keep, spare, kept.Reason = 0, 0, "no Route leads to the revision"
+		k.Keep, spare, k.Reason = 0, 0, "no Route leads to the revision"
 	}
-	asked, why := int32(0), kept.Reason
-	if s.Always {
-		asked, kept.Keep = kept.Keep, 0
-	}
-	if scheduled := r.at(s.Schedule, now); scheduled > max(asked, kept.Keep) && !r.config.Zero.Unreachable {
-		asked, why = scheduled, fmt.Sprintf("the schedule asks for %d (%s)", scheduled, why)
-	}
-	if spare -= idle; spare > max(asked, kept.Keep) {
-		asked, why = spare, fmt.Sprintf("scale-buffer asks for %d more (%s)", spare, why)
-	}
-	asked = max(r.bounded(out.Awake+asked, 0)-out.Awake, 0)
+	asked, why := r.asked(k, spare-idle, now)
+	asked = max(r.bounded(awake+asked, 0)-awake, 0)
 	if granted := r.ask(budget, asked, worth.Memory); granted < asked {
 		asked, why = granted, fmt.Sprintf("the namespace's share of standby-memory has room for %d of %d pods asleep (%s)", granted, asked, why)
 	}
-	if s.Always || asked > kept.Keep {
-		kept.Keep, kept.Reason = max(asked, kept.Keep), why
+	if s.Always || asked > k.Keep {
+		k.Keep, k.Reason = asked, why
 	}
-	total := r.bounded(out.Awake+max(kept.Keep, 0), want)
-	kept.Keep = total - out.Awake
-	kept.Ahead = min(max(kept.Ahead-idle, 0), kept.Keep)
-	out.Keep = &kept
-	return total
+	total = r.bounded(awake+max(k.Keep, 0), want)
+	k.Keep = total - awake
+	k.Ahead = min(max(k.Ahead-idle, 0), k.Keep)
+	return total, awake, &k
+}
+
+// toBeAwake is how many pods are to be awake: those that the load of the last seconds takes, and
+// the last one until requests reach the activators.
+func (r *Revision) toBeAwake(d *decide.Decision, want int32, now time.Time) int32 {
+	awake := r.awake.need(min(r.needed(d, want), want), r.config.Standby.After, now)
+	if awake == 0 && want > 0 && !r.sheltered(now) {
+		awake = 1
+	}
+	return min(awake, want)
+}
+
+// worth is what pods that sleep are worth now, if so many that are awake are idle.
+func (r *Revision) worth(idle int32, budget *Budget) keep.Config {
+	c := r.config.Standby.Config
+	c.Worth /= budget.Price()
+	if m := r.counts.Memory; m > 0 {
+		c.Memory = float64(m)
+	}
+	if r.config.Standby.Level == standby.Compressed {
+		c.Memory *= CompressedShare
+	}
+	if c.Most >= 0 {
+		c.Most += idle
+	}
+	return c
+}
+
+// asked is how many pods are to sleep whatever they are worth, and why.
+func (r *Revision) asked(k keep.Decision, spare int32, now time.Time) (pods int32, why string) {
+	why = k.Reason
+	if r.config.Standby.Always {
+		pods, k.Keep = k.Keep, 0
+	}
+	if scheduled := r.at(r.config.Standby.Schedule, now); scheduled > max(pods, k.Keep) && !r.config.Zero.Unreachable {
+		pods, why = scheduled, fmt.Sprintf("the schedule asks for %d (%s)", scheduled, why)
+	}
+	if spare > max(pods, k.Keep) {
+		pods, why = spare, fmt.Sprintf("scale-buffer asks for %d more (%s)", spare, why)
+	}
+	return pods, why
 }
 
 // ask asks the namespace's share for pods that sleep without paying. Most revisions never do, and
@@ -164,25 +180,25 @@ func (r *Revision) bounded(total, want int32) int32 {
 	return max(total, want)
 }
 
-// stir says what pods are to be told.
-func (r *Revision) stir(out *Outcome, now time.Time) {
-	s, c, look, awake := r.config.Standby, r.counts, lookPeriod, out.Awake
-	if out.Keep != nil {
-		awake += out.Keep.Ahead
+// stir says what pods are to be told, if so many replicas are ordered.
+func (r *Revision) stir(e *Explanation, replicas int32, now time.Time) Stir {
+	s, c, look, awake := r.config.Standby, r.counts, lookPeriod, e.Awake
+	if e.Keep != nil {
+		awake += e.Keep.Ahead
 	}
+	stir := Stir{Grow: c.Shrunk > 0}
 	switch {
 	case s == nil: // standby may have been switched off
-		out.Stir.Wake = c.Asleep
-	case !out.Step.Apply:
+		stir.Wake = c.Asleep
+	case !e.Step.Apply:
 	case c.Ready < awake:
-		out.Stir.Wake = min(awake-c.Ready, c.Asleep)
+		stir.Wake = min(awake-c.Ready, c.Asleep)
 	case r.config.Zero.Unreachable: // they go once the scale falls
 	default: // the pods that go are not put to sleep first
-		out.Stir.Sleep = max(min(c.Ready-awake, out.Replicas-awake-c.Asleep), 0)
+		stir.Sleep = max(min(c.Ready-awake, replicas-awake-c.Asleep), 0)
 	}
-	out.Stir.Grow = c.Shrunk > 0
 	if s != nil {
-		out.Stir.Level = s.Level
+		stir.Level = s.Level
 		if c.Deep[standby.Frozen] > 0 && s.Level == standby.Compressed {
 			look = lookPeriod / 2
 		}
@@ -191,15 +207,15 @@ func (r *Revision) stir(out *Outcome, now time.Time) {
 		}
 	}
 	if c.Lapsed+c.Asleep > 0 && now.Sub(r.looked) >= look {
-		r.looked, out.Stir.Look = now, true
+		r.looked, stir.Look = now, true
 	}
+	return stir
 }
 
-// needed is how many pods the load of the last seconds takes.
-func (r *Revision) needed(out *Outcome) int32 {
-	d := out.Decision
+// needed is how many pods the load of the last seconds takes, if want are wanted.
+func (r *Revision) needed(d *decide.Decision, want int32) int32 {
 	if d.Desired == decide.NoDecision || !r.zero.Initialized {
-		return out.Step.Replicas
+		return want
 	}
 	needed := max(d.PanicRaw, d.BurstRaw)
 	if !r.config.Zero.Unreachable {
@@ -208,14 +224,13 @@ func (r *Revision) needed(out *Outcome) int32 {
 	return needed
 }
 
-// used is how many pods the load of the last seconds would fill. Pods beyond that are awake so that
-// a pod is not full; a request does not wait for them.
-func (r *Revision) used(out *Outcome) int32 {
-	d, f := out.Decision, r.config.Formula
+// used is how many pods the load of the last seconds would fill, if want are wanted. Pods beyond
+// that are awake so that a pod is not full; a request does not wait for them.
+func (r *Revision) used(d *decide.Decision, want int32) int32 {
 	if d.Desired == decide.NoDecision || !r.zero.Initialized {
-		return out.Step.Replicas
+		return want
 	}
-	return int32(math.Ceil(max(d.Observation.Panic, d.Observation.Burst) / f.Total))
+	return int32(math.Ceil(max(d.Observation.Panic, d.Observation.Burst) / r.config.Formula.Total))
 }
 
 // sheltered reports whether requests reach the activators, so that the last pod may sleep.
