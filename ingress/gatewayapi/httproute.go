@@ -12,6 +12,7 @@ import (
 	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/utils/ptr"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
@@ -38,6 +39,8 @@ var internalHeaders = []string{wire.HeaderOriginalHost, wire.HeaderProxyRequest,
 type Meta struct {
 	Labels, Annotations map[string]string
 	Owner               metav1.OwnerReference
+	// ListenerSets are those that the owner has, in the order of their names.
+	ListenerSets []*unstructured.Unstructured
 }
 
 // HTTPRoutes translates a plan. There is one HTTPRoute for each target and visibility, or more if
@@ -102,7 +105,7 @@ func (t translator) plain(_ int, g settings.GatewayRef) []gatewayv1.ParentRefere
 // secure returns the listeners that terminate TLS for the target.
 func (t translator) secure(i int, g settings.GatewayRef) (out []gatewayv1.ParentReference) {
 	if TakesListenerSets(g) {
-		return []gatewayv1.ParentReference{parent("ListenerSet", t.plan.Namespace, listenerSetName(t.target, i), "")}
+		return []gatewayv1.ParentReference{parent("ListenerSet", t.plan.Namespace, t.listenerSetName(i, g), "")}
 	}
 	for _, host := range t.target.Hosts {
 		out = append(out, parent("Gateway", g.Namespace(), g.Name(), ListenerName(host)))

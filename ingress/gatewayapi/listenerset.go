@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
@@ -35,6 +36,12 @@ func TakesListenerSets(g settings.GatewayRef) bool {
 func WithoutListenerSets(g settings.GatewayRef) settings.GatewayRef {
 	g.SupportedFeatures = slices.DeleteFunc(slices.Clone(g.SupportedFeatures), func(f string) bool { return f == listenerSet })
 	return g
+}
+
+// GatewayOf returns the Gateway of a ListenerSet.
+func GatewayOf(set *unstructured.Unstructured) types.NamespacedName {
+	ref, _, _ := unstructured.NestedStringMap(set.Object, "spec", "parentRef")
+	return types.NamespacedName{Namespace: ref["namespace"], Name: ref["name"]}
 }
 
 // TLSListeners returns the listeners that terminate TLS for the targets of a plan: one ListenerSet
@@ -77,7 +84,7 @@ func (t translator) listenerSets() (out []*unstructured.Unstructured) {
 		if err != nil {
 			panic(fmt.Sprintf("a ListenerSet is plain data: %v", err))
 		}
-		out = append(out, t.named(listenerSetName(t.target, i), fields))
+		out = append(out, t.named(t.listenerSetName(i, g), fields))
 	}
 	return out
 }
@@ -112,10 +119,33 @@ func (t translator) named(name string, spec map[string]any) *unstructured.Unstru
 	return object
 }
 
-// listenerSetName returns the name of a target's ListenerSet for the i-th of its Gateways.
-func listenerSetName(target plan.Target, i int) string {
-	if i == 0 {
-		return Name(target)
+// listenerSetName returns the name of the target's ListenerSet at g, the i-th of its Gateways. A
+// set never moves to another Gateway, which may not serve: that one gets a set of its own. The one
+// that is there stays, whatever its name: of two sets for a host, a Gateway accepts the older one.
+func (t translator) listenerSetName(i int, g settings.GatewayRef) string {
+	name := Name(t.target)
+	if i > 0 {
+		name = names.Child(name, "-"+plan.ShortHash(g.Gateway))
 	}
-	return names.Child(Name(target), fmt.Sprintf("-%d", i+1))
+	for _, have := range t.meta.ListenerSets {
+		switch at := GatewayOf(have); {
+		case at.String() == g.Gateway && lastHost(have) == Name(t.target):
+			return have.GetName()
+		case at.String() != g.Gateway && have.GetName() == name:
+			name = names.Child(Name(t.target), "-"+plan.ShortHash(g.Gateway))
+		}
+	}
+	return name
+}
+
+// lastHost returns the host of a ListenerSet's last listener.
+func lastHost(set *unstructured.Unstructured) string {
+	field, _, _ := unstructured.NestedFieldNoCopy(set.Object, "spec", "listeners")
+	list, _ := field.([]any)
+	if len(list) == 0 {
+		return ""
+	}
+	last, _ := list[len(list)-1].(map[string]any)
+	host, _ := last["hostname"].(string)
+	return host
 }

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
@@ -55,24 +56,53 @@ func Prepare(have map[string]*gatewayv1.HTTPRoute, want []*gatewayv1.HTTPRoute, 
 			continue
 		}
 		next := h.DeepCopy()
-		next.Spec.Rules, next.Spec.ParentRefs = p.rules, parents(h.Spec.ParentRefs, w.Spec.ParentRefs)
+		// Probes of a new gateway need the spare rules there. The API takes a parent without a
+		// section only once.
+		next.Spec.Rules, next.Spec.ParentRefs = p.rules, slices.Concat(w.Spec.ParentRefs, without(h.Spec.ParentRefs, w.Spec.ParentRefs))
 		first, values[w.Name] = append(first, next), p.values
 	}
 	return first, values
 }
 
-// parents returns the parents that are wanted, and the others that an HTTPRoute has: probes of a
-// new gateway need the spare rules there. The API takes a parent without a section only once.
-func parents(have, want []gatewayv1.ParentReference) []gatewayv1.ParentReference {
-	out := slices.Clone(want)
+// without returns those of the parents that are not among the others.
+func without(have, others []gatewayv1.ParentReference) (out []gatewayv1.ParentReference) {
 	for _, h := range have {
-		if !slices.ContainsFunc(want, func(w gatewayv1.ParentReference) bool {
-			return ptr.Equal(h.Kind, w.Kind) && ptr.Equal(h.Namespace, w.Namespace) && h.Name == w.Name
-		}) {
+		if !slices.ContainsFunc(others, func(o gatewayv1.ParentReference) bool { return same(h, o) }) {
 			out = append(out, h)
 		}
 	}
 	return out
+}
+
+func same(a, b gatewayv1.ParentReference) bool {
+	return ptr.Equal(a.Kind, b.Kind) && ptr.Equal(a.Namespace, b.Namespace) && a.Name == b.Name
+}
+
+// Unaccepted returns why the HTTPRoutes in have must not give up the parents that those in want do
+// not have, or "". A probe does not tell which Gateway let it through if two have the same pods. So
+// where a parent that is to go has accepted its HTTPRoute, those of its kind that come must have.
+func Unaccepted(have map[string]*gatewayv1.HTTPRoute, want []*gatewayv1.HTTPRoute) string {
+	for _, w := range want {
+		h, live := have[w.Name]
+		if !live {
+			continue
+		}
+		for _, gone := range without(h.Spec.ParentRefs, w.Spec.ParentRefs) {
+			for _, p := range w.Spec.ParentRefs {
+				if ptr.Equal(p.Kind, gone.Kind) && accepted(h, gone) && !accepted(h, p) {
+					return fmt.Sprintf("%s %q has not accepted HTTPRoute %q", ptr.Deref(p.Kind, "Gateway"), p.Name, w.Name)
+				}
+			}
+		}
+	}
+	return ""
+}
+
+// accepted reports whether a parent says that it has an HTTPRoute.
+func accepted(h *gatewayv1.HTTPRoute, parent gatewayv1.ParentReference) bool {
+	return slices.ContainsFunc(h.Status.Parents, func(s gatewayv1.RouteParentStatus) bool {
+		return same(s.ParentRef, parent) && meta.IsStatusConditionTrue(s.Conditions, string(gatewayv1.RouteConditionAccepted))
+	})
 }
 
 // preparation is the rules of an HTTPRoute, and the values that reach the spare ones put to them.
@@ -134,7 +164,7 @@ func RetainParents(have map[string]*gatewayv1.HTTPRoute, want []*gatewayv1.HTTPR
 	}
 	for _, w := range want {
 		if h, live := have[w.Name]; live {
-			gone := parents(h.Spec.ParentRefs, taken)[len(taken):]
+			gone := without(h.Spec.ParentRefs, taken)
 			if all := slices.Concat(w.Spec.ParentRefs, gone); len(all) > len(w.Spec.ParentRefs) && len(all) <= maxParents {
 				w, retained = w.DeepCopy(), true
 				w.Spec.ParentRefs = all

@@ -235,7 +235,8 @@ func (r *reconciler) rules(dm *v1beta1.DomainMapping, target string) (rules []ga
 // expose writes the HTTPRoutes of the mapping and reports in the status whether the gateways follow
 // them.
 func (r *reconciler) expose(ctx context.Context, dm *v1beta1.DomainMapping, m gatewayapi.Mapping, s *settings.Snapshot) error {
-	meta := gatewayapi.Meta{Owner: *kmeta.NewControllerRef(dm), Annotations: maps.Clone(dm.Annotations), Labels: mine(dm)}
+	meta := gatewayapi.Meta{Owner: *kmeta.NewControllerRef(dm), Annotations: maps.Clone(dm.Annotations), Labels: mine(dm),
+		ListenerSets: r.listeners.Of(dm, mine(dm))}
 	delete(meta.Annotations, names.LastAppliedAnnotation)
 	g := r.listeners.Usable(s.Gateway)
 	sets, err := r.listen(ctx, dm, m, g, meta)
@@ -267,7 +268,11 @@ func (r *reconciler) expose(ctx context.Context, dm *v1beta1.DomainMapping, m ga
 		r.prober.Forget(key)
 	}
 	if changed || retained || r.prober.Known(key) || !dm.Status.GetCondition(v1beta1.DomainMappingConditionIngressReady).IsTrue() {
-		if live, why := r.prober.Check(key, ready.Want{Hash: hash, Probes: probes(m, s.Gateway)}); !live {
+		live, why := r.prober.Check(key, ready.Want{Hash: hash, Probes: probes(m, s.Gateway)})
+		if live {
+			why = gatewayapi.Unaccepted(have, routes)
+		}
+		if why != "" {
 			dm.Status.MarkIngressNotReady("Uninitialized", waiting(why, r.listeners.Refused(sets)))
 			return nil
 		}

@@ -48,7 +48,7 @@ func New(w *reconcile.World) *reconcile.Controller {
 	c.Watch(all.Informer(), reconcile.Self)
 	c.WatchOptional(a.sets, func(object any) []reconcile.Key {
 		if set, ok := object.(*unstructured.Unstructured); ok {
-			return []reconcile.Key{parent(set)}
+			return []reconcile.Key{gatewayapi.GatewayOf(set)}
 		}
 		return nil
 	})
@@ -64,12 +64,6 @@ func (a *allower) keys() (out []reconcile.Key) {
 		}
 	}
 	return out
-}
-
-// parent returns the Gateway of a ListenerSet.
-func parent(set *unstructured.Unstructured) reconcile.Key {
-	ref, _, _ := unstructured.NestedStringMap(set.Object, "spec", "parentRef")
-	return reconcile.Key{Namespace: ref["namespace"], Name: ref["name"]}
 }
 
 func (a *allower) reconcile(ctx context.Context, key reconcile.Key) (time.Duration, error) {
@@ -112,7 +106,7 @@ func (a *allower) reconcile(ctx context.Context, key reconcile.Key) (time.Durati
 func allowed(sets []*unstructured.Unstructured, key reconcile.Key) *gatewayv1.AllowedListeners {
 	namespaces := map[string]bool{}
 	for _, set := range sets {
-		if parent(set) == key && set.GetDeletionTimestamp() == nil {
+		if gatewayapi.GatewayOf(set) == key && set.GetDeletionTimestamp() == nil {
 			namespaces[set.GetNamespace()] = true
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -61,17 +62,31 @@ func (l *Listeners) Usable(g settings.Gateway) settings.Gateway {
 	return settings.Gateway{External: without(g.External), Local: without(g.Local)}
 }
 
-// Apply makes the ListenerSets of owner exist as given. The Gateways accept them then: see New.
+// Of returns the ListenerSets of owner with the given labels, for gatewayapi.Meta.
+func (l *Listeners) Of(owner apply.Object, mine labels.Set) []*unstructured.Unstructured {
+	list := slices.DeleteFunc(l.kind.List(owner.GetNamespace(), labels.SelectorFromSet(mine)),
+		func(set *unstructured.Unstructured) bool { return !metav1.IsControlledBy(set, owner) })
+	slices.SortFunc(list, func(a, b *unstructured.Unstructured) int { return strings.Compare(a.GetName(), b.GetName()) })
+	return list
+}
+
+// Apply makes the ListenerSets of owner exist as given. The Gateways accept them then: see New. One
+// that the cache does not show yet is not moved to another Gateway: its name was not chosen for it.
 func (l *Listeners) Apply(ctx context.Context, owner apply.Object, sets []*unstructured.Unstructured) error {
 	for _, want := range sets {
 		have, found := l.kind.Get(want.GetNamespace(), want.GetName())
-		_, _, err := apply.Child(ctx, l.kind.Client(want.GetNamespace()), "ListenerSet", owner, have, found, want,
+		now, _, err := apply.Child(ctx, l.kind.Client(want.GetNamespace()), "ListenerSet", owner, have, found, want,
 			func(have, want *unstructured.Unstructured) {
 				apply.Metadata(have, want)
-				have.Object["spec"] = want.Object["spec"]
+				if found || gatewayapi.GatewayOf(have) == gatewayapi.GatewayOf(want) {
+					have.Object["spec"] = want.Object["spec"]
+				}
 			})
 		if err != nil {
 			return err
+		}
+		if at := gatewayapi.GatewayOf(now); at != gatewayapi.GatewayOf(want) {
+			return fmt.Errorf("ListenerSet %s/%s is at Gateway %s, and was not seen before", now.GetNamespace(), now.GetName(), at)
 		}
 	}
 	return nil

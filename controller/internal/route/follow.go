@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"knative.dev/pkg/kmeta"
@@ -25,11 +26,12 @@ import (
 // and reports in the status whether they do. When they do, it calls followed, before it takes away
 // what only the former plan needs. Each HTTPRoute has the state of the rollout in an annotation.
 func (r *reconciler) follow(ctx context.Context, route *servingv1.Route, p *plan.Plan, s *settings.Snapshot, state rollout.State,
-	followed func() error) (live bool, err error) {
+	followed func() error) (done bool, err error) {
 	annotations := inherited(route.Annotations)
 	annotations[names.RolloutAnnotation] = state.String()
-	meta := gatewayapi.Meta{Labels: route.Labels, Annotations: annotations, Owner: *kmeta.NewControllerRef(route)}
 	mine := labels.Set{names.RouteLabel: route.Name}
+	meta := gatewayapi.Meta{Labels: route.Labels, Annotations: annotations, Owner: *kmeta.NewControllerRef(route),
+		ListenerSets: r.listeners.Of(route, mine)}
 	listeners := gatewayapi.TLSListeners(p, s.Gateway, meta)
 	if err := r.listeners.Apply(ctx, route, listeners); err != nil {
 		return false, err
@@ -50,7 +52,7 @@ func (r *reconciler) follow(ctx context.Context, route *servingv1.Route, p *plan
 		if _, err := gateway.Write(ctx, r.gateways, r.httpRoutes, route, first); err != nil {
 			return false, err
 		}
-		if !r.reached(route, p, s, ready.Want{Hash: prepared, Probes: spareProbes(probes(p, s.Gateway), values)}) {
+		if !r.reached(route, listeners, ready.Want{Hash: prepared, Probes: spareProbes(probes(p, s.Gateway), values)}) {
 			return false, nil
 		}
 	}
@@ -59,8 +61,13 @@ func (r *reconciler) follow(ctx context.Context, route *servingv1.Route, p *plan
 	if changed {
 		r.prober.Forget(types.NamespacedName{Namespace: route.Namespace, Name: route.Name})
 	}
-	if err != nil || !r.judge(route, p, s, changed || retained) {
+	live := ready.Want{Hash: p.Hash(), Probes: probes(p, s.Gateway)}
+	if err != nil || !r.judge(route, listeners, live, changed || retained) {
 		return false, err
+	}
+	if why := gatewayapi.Unaccepted(have, want); why != "" {
+		route.Status.MarkIngressNotReady(reasonUninitialized, waiting(why))
+		return false, nil
 	}
 	route.Status.MarkIngressReady()
 	if err := followed(); err != nil {
@@ -77,16 +84,16 @@ func (r *reconciler) follow(ctx context.Context, route *servingv1.Route, p *plan
 // judge reports whether the gateways follow the plan. A plan that was live before this process
 // started, and needed no write and needs none, is still live. So a restart of the controller does
 // not set every Route to Unknown.
-func (r *reconciler) judge(route *servingv1.Route, p *plan.Plan, s *settings.Snapshot, changed bool) (live bool) {
+func (r *reconciler) judge(route *servingv1.Route, listeners []*unstructured.Unstructured, want ready.Want, changed bool) (live bool) {
 	key := types.NamespacedName{Namespace: route.Namespace, Name: route.Name}
 	if !changed && !r.prober.Known(key) && route.Status.GetCondition(servingv1.RouteConditionIngressReady).IsTrue() {
 		return true
 	}
-	return r.reached(route, p, s, ready.Want{Hash: p.Hash(), Probes: probes(p, s.Gateway)})
+	return r.reached(route, listeners, want)
 }
 
 // reached reports, in the status too, whether the probes of every gateway succeed.
-func (r *reconciler) reached(route *servingv1.Route, p *plan.Plan, s *settings.Snapshot, want ready.Want) bool {
+func (r *reconciler) reached(route *servingv1.Route, listeners []*unstructured.Unstructured, want ready.Want) bool {
 	live, why := r.prober.Check(types.NamespacedName{Namespace: route.Namespace, Name: route.Name}, want)
 	if live {
 		return true
@@ -95,11 +102,15 @@ func (r *reconciler) reached(route *servingv1.Route, p *plan.Plan, s *settings.S
 		route.Status.MarkIngressFailed(reason, message)
 		return false
 	}
-	if refused := r.listeners.Refused(gatewayapi.TLSListeners(p, s.Gateway, gatewayapi.Meta{})); refused != "" {
+	if refused := r.listeners.Refused(listeners); refused != "" {
 		why = refused
 	}
-	route.Status.MarkIngressNotReady(reasonUninitialized, "Waiting for the gateways: "+strings.TrimSuffix(why, ".")+".")
+	route.Status.MarkIngressNotReady(reasonUninitialized, waiting(why))
 	return false
+}
+
+func waiting(why string) string {
+	return "Waiting for the gateways: " + strings.TrimSuffix(why, ".") + "."
 }
 
 // refusal reports whether a gateway rejects one of the Route's HTTPRoutes, and why.

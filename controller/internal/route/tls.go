@@ -57,6 +57,7 @@ func (r *reconciler) secure(ctx context.Context, route *servingv1.Route, s *sett
 	var all []hostCertificate
 	for _, w := range wants {
 		main := w.Hosts[len(w.Hosts)-1]
+		wanted[w.Name] = true
 		if missing != "" {
 			all = append(all, hostCertificate{main, w.Name, certificate.Pending, missing})
 			continue
@@ -65,9 +66,9 @@ func (r *reconciler) secure(ctx context.Context, route *servingv1.Route, s *sett
 		if name, state, why, found := r.certificates.Wildcard(route.Namespace, main); found && w.Type == names.CertificateExternalDomain &&
 			(state == certificate.Ready || !r.certificates.Ready(route.Namespace, w.Name)) {
 			all = append(all, hostCertificate{main, name, state, why})
+			delete(wanted, w.Name)
 			continue
 		}
-		wanted[w.Name] = true
 		state, why, err := r.certificates.Ensure(ctx, route, w)
 		if notOwned := new(apply.NotOwnedError); errors.As(err, &notOwned) {
 			route.Status.MarkCertificateNotOwned(notOwned.Name)
