@@ -131,6 +131,15 @@ func soonest(all []*unstructured.Unstructured) map[string]time.Time {
 	return first
 }
 
+// Drop deletes the Certificates of owner with the given labels that are for a host.
+func (k *Keeper) Drop(ctx context.Context, owner metav1.Object, mine labels.Set, host string) error {
+	list := slices.DeleteFunc(k.kind.List(owner.GetNamespace(), labels.SelectorFromSet(mine)), func(have *unstructured.Unstructured) bool {
+		hosts, _, _ := unstructured.NestedStringSlice(have.Object, "spec", "dnsNames")
+		return !slices.Contains(hosts, host)
+	})
+	return apply.Prune(ctx, k.kind.Client(owner.GetNamespace()), "Certificate", owner, list, nil)
+}
+
 // Prune deletes the Certificates of owner with the given labels that are not wanted any more. Their
 // Secrets are cert-manager's.
 func (k *Keeper) Prune(ctx context.Context, namespace string, owner metav1.Object, mine labels.Set, wanted map[string]bool) error {

@@ -21,10 +21,11 @@ import (
 
 // yield reports whether the domain is a host of a Route in another namespace, which keeps it.
 func (r *reconciler) yield(ctx context.Context, dm *v1beta1.DomainMapping, s *settings.Snapshot) (bool, error) {
-	by, err := r.hosts.Yield(ctx, s, dm, "DomainMapping", []string{dm.Name})
-	if err != nil || by == nil {
+	lost, err := r.hosts.Yield(ctx, s, dm, "DomainMapping", []string{dm.Name})
+	if err != nil || len(lost) == 0 {
 		return false, err
 	}
+	by := lost[0]
 	dm.Status.MarkIngressFailed(gateway.ReasonHostTaken, fmt.Sprintf("%s %q in namespace %q has the host %q: map another domain.",
 		by.Kind, by.Name, by.Namespace, by.Host))
 	return true, r.release(ctx, dm, s)

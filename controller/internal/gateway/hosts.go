@@ -86,9 +86,9 @@ type Holder struct{ Kind, Name, Namespace, Host string }
 
 // Yield deletes those HTTPRoutes of owner, with their ListenerSets, whose host belongs to another
 // namespace, if it is among the given public hosts. Owner is a Route or DomainMapping, as kind
-// says, and need not have an HTTPRoute for a host yet. Yield returns whom the first of those hosts
-// belongs to, or nil.
-func (h Hosts) Yield(ctx context.Context, s *settings.Snapshot, owner apply.Object, kind string, hosts []string) (holder *Holder, err error) {
+// says, and need not have an HTTPRoute for a host yet. Yield returns whom each of those hosts
+// belongs to.
+func (h Hosts) Yield(ctx context.Context, s *settings.Snapshot, owner apply.Object, kind string, hosts []string) (lost []Holder, err error) {
 	for _, host := range hosts {
 		var own []*gatewayv1.HTTPRoute
 		var others []*gatewayv1.HTTPRoute
@@ -105,20 +105,18 @@ func (h Hosts) Yield(ctx context.Context, s *settings.Snapshot, owner apply.Obje
 		if winner == nil {
 			continue
 		}
-		if holder == nil {
-			by := metav1.GetControllerOfNoCopy(winner)
-			holder = &Holder{by.Kind, by.Name, winner.Namespace, host}
-		}
+		by := metav1.GetControllerOfNoCopy(winner)
+		lost = append(lost, Holder{by.Kind, by.Name, winner.Namespace, host})
 		for _, one := range own {
 			if err := h.listeners.remove(ctx, owner, one); err != nil {
-				return holder, err
+				return lost, err
 			}
 			if err := apply.Delete(ctx, h.client.GatewayV1().HTTPRoutes(one.Namespace), "HTTPRoute", one, metav1.DeleteOptions{}); err != nil {
-				return holder, err
+				return lost, err
 			}
 		}
 	}
-	return holder, nil
+	return lost, nil
 }
 
 // winner returns the HTTPRoute of somebody else that has the host instead of those in a namespace.

@@ -2,6 +2,7 @@ package route
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -23,7 +24,7 @@ import (
 const hostAgain = 30 * time.Second
 
 // hostTaken says who has a public host of a Route.
-type hostTaken struct{ by *gateway.Holder }
+type hostTaken struct{ by gateway.Holder }
 
 func (e *hostTaken) Error() string { return e.by.Host + " is taken" }
 
@@ -58,11 +59,21 @@ func (r *reconciler) yield(ctx context.Context, route *servingv1.Route, s *setti
 			}
 		}
 	}
-	by, err := r.hosts.Yield(ctx, s, route, "Route", slices.Sorted(maps.Keys(hosts)))
-	if by != nil {
+	lost, err := r.lose(ctx, route, s, slices.Sorted(maps.Keys(hosts)))
+	if len(lost) > 0 {
 		unfollowed(route)
 	}
 	return err
+}
+
+// lose takes away what the Route has for those of the hosts that belong to another namespace, with
+// their certificates: nobody asks for them anew.
+func (r *reconciler) lose(ctx context.Context, route *servingv1.Route, s *settings.Snapshot, hosts []string) ([]gateway.Holder, error) {
+	lost, err := r.hosts.Yield(ctx, s, route, "Route", hosts)
+	for _, one := range lost {
+		err = errors.Join(err, r.certificates.Drop(ctx, route, labels.Set{names.RouteLabel: route.Name}, one.Host))
+	}
+	return lost, err
 }
 
 // mayHave returns a hostTaken if a public host of the Route belongs to another namespace. The
@@ -75,9 +86,9 @@ func (r *reconciler) mayHave(ctx context.Context, route *servingv1.Route, s *set
 			hosts = append(hosts, host)
 		}
 	}
-	by, err := r.hosts.Yield(ctx, s, route, "Route", hosts)
-	if err == nil && by != nil {
-		return &hostTaken{by}
+	lost, err := r.lose(ctx, route, s, hosts)
+	if err == nil && len(lost) > 0 {
+		return &hostTaken{lost[0]}
 	}
 	return err
 }

@@ -145,3 +145,19 @@ func TestARouteYieldsAHostThatTheSettingsGiveToAnotherNamespace(t *testing.T) {
 	s.store.Remove(httpRoutes, "another", host)
 	s.until("Ready again", isReady)
 }
+
+// Nobody asks anew for the certificate of a host that somebody else has.
+func TestACertificateGoesWithItsHost(t *testing.T) {
+	s := set(t)
+	s.secure()
+	s.foreign("Route", "a-older", plainSet)
+	older := s.store.Get(httpRoutes, "a-older", plainSet)
+	older.SetCreationTimestamp(metav1.NewTime(time.Now().Add(-time.Hour)))
+	s.store.Put(httpRoutes, older)
+	s.network("external-domain-tls=Enabled", "domain-template=hello.ns.{{.Domain}}")
+	s.until("the host is lost with all that it had", func(r *servingv1.Route) bool {
+		return taken(r) && s.names(certificates) == "" && s.names(listenerSets) == "" && s.names(httpRoutes) == "hello.ns.svc.cluster.local"
+	})
+	s.store.Remove(httpRoutes, "a-older", plainSet)
+	s.until("a certificate is asked for again", func(*servingv1.Route) bool { return s.names(certificates) != "" })
+}

@@ -197,7 +197,7 @@ func (r *reconciler) reconcile(ctx context.Context, route *servingv1.Route) (tim
 	if err == nil {
 		err = r.describe(route, s, &in, targets)
 	}
-	if err == nil && taken.by != nil {
+	if err == nil && taken.by.Host != "" {
 		return givenUp(route, taken)
 	}
 	if !equality.Semantic.DeepEqual(before.RouteStatusFields, route.Status.RouteStatusFields) {
