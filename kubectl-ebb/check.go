@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -80,6 +81,8 @@ type installation struct {
 	settings  *settings.Snapshot
 	setErr    error
 	gateways  []gateway
+	streams   *streamPolicy // nil without Envoy Gateway
+	streamErr error
 	hooks     []admissionv1.ValidatingWebhookConfiguration
 	hooksErr  error
 	viewErr   error
@@ -100,6 +103,19 @@ type gateway struct {
 	*gatewayapi.Gateway
 	err error
 }
+
+// streamPolicy is what is read of Envoy Gateway's ClientTrafficPolicy in config/envoy-gateway.
+type streamPolicy struct {
+	Spec struct {
+		Timeout struct {
+			HTTP struct {
+				StreamIdleTimeout metav1.Duration `json:"streamIdleTimeout"`
+			} `json:"http"`
+		} `json:"timeout"`
+	} `json:"spec"`
+}
+
+const streamPolicyPath = "/apis/gateway.envoyproxy.io/v1alpha1/namespaces/" + names.SystemNamespace + "/clienttrafficpolicies/ebb"
 
 // needed are the resources that Ebb uses of the Gateway API, and its own.
 var needed = map[string][]string{
@@ -141,6 +157,7 @@ func (p *program) inspect(ctx context.Context, a *access) (*installation, error)
 		if err := p.inspectGateways(ctx, x); err != nil {
 			return nil, err
 		}
+		x.inspectStreams(ctx, a)
 	}
 	x.viewErr = a.readView(ctx, "", &metav1.APIResourceList{})
 	list, err := a.kube.AdmissionregistrationV1().ValidatingWebhookConfigurations().List(ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/component=webhook"})
@@ -203,7 +220,7 @@ func (x *installation) inspectRights(ctx context.Context, a *access) error {
 // inspectSettings reads those ConfigMaps that `check` has something to say about.
 func (x *installation) inspectSettings(ctx context.Context, a *access) {
 	given := map[string]map[string]string{}
-	for _, name := range []string{"config-gateway", "config-domain", "config-autoscaler"} {
+	for _, name := range []string{"config-gateway", "config-domain", "config-autoscaler", "config-defaults"} {
 		m, err := a.kube.CoreV1().ConfigMaps(names.SystemNamespace).Get(ctx, name, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
 			continue
@@ -231,6 +248,17 @@ func (p *program) inspectGateways(ctx context.Context, x *installation) error {
 		x.gateways = append(x.gateways, gateway{ref.Gateway, g, err})
 	}
 	return nil
+}
+
+// inspectStreams reads how long a stream may rest, where the Gateways are Envoy Gateway's.
+func (x *installation) inspectStreams(ctx context.Context, a *access) {
+	if !slices.ContainsFunc(append(x.settings.Gateway.External, x.settings.Gateway.Local...), func(g settings.GatewayRef) bool { return g.Class == "envoy-gateway" }) {
+		return
+	}
+	x.streams = &streamPolicy{}
+	if x.streamErr = a.read(ctx, streamPolicyPath, x.streams); apierrors.IsNotFound(x.streamErr) {
+		x.streams, x.streamErr = nil, nil // Envoy's own, or somebody else's
+	}
 }
 
 // State is how a check ended.

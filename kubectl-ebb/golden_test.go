@@ -6,6 +6,7 @@ import (
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/x509"
+	"encoding/json"
 	"encoding/pem"
 	"errors"
 	"flag"
@@ -270,6 +271,15 @@ func TestCheck(t *testing.T) {
 	blind.settings, blind.setErr, blind.hooksErr, blind.dryRunErr, blind.agentsErr = nil, forbidden, forbidden, forbidden, forbidden
 	blind.viewErr = forbidden
 
+	long := cluster(t)
+	long.settings.Defaults.MaxTimeoutSeconds = 2 * 60 * 60
+	policy := `{"apiVersion": "gateway.envoyproxy.io/v1alpha1", "spec": {"timeout": {"http": {"streamIdleTimeout": "1h5m", "requestReceivedTimeout": "0s"}}}}`
+	if err := json.Unmarshal([]byte(policy), &long.streams); err != nil {
+		t.Fatal(err)
+	}
+	short := cluster(t)
+	short.streams = long.streams
+
 	late := cluster(t)
 	late.viewErr = gone
 	for name, c := range map[string]struct {
@@ -279,6 +289,7 @@ func TestCheck(t *testing.T) {
 	}{
 		"healthy": {cluster(t), false, now}, "broken": {bad, false, now}, "blind": {blind, false, now},
 		"bare": {bare, true, now}, "bare-after": {bare, false, now}, "installed": {late, true, now},
+		"long-streams": {long, false, now}, "short-streams": {short, false, now},
 		"expiring": {late, false, now.Add(6*24*time.Hour - time.Hour)}, "expired": {late, false, now.Add(7 * 24 * time.Hour)},
 	} {
 		t.Run(name, func(t *testing.T) {

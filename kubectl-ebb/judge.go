@@ -168,6 +168,7 @@ func (x *installation) judgeSettings(j *judgement) {
 			j.ok(about, "programmed, at "+g.Status.Addresses[0].Value)
 		}
 	}
+	x.judgeStreams(j)
 	const cluster = "cluster.local" // only compared with
 	domain := x.settings.Domain.Lookup(nil, cluster)
 	switch {
@@ -177,6 +178,20 @@ func (x *installation) judgeSettings(j *judgement) {
 		j.warn("domain", domain+" is not a domain that anybody can use", "Set yours in the ConfigMap config-domain.")
 	default:
 		j.ok("domain", domain)
+	}
+}
+
+func (x *installation) judgeStreams(j *judgement) {
+	about := "streams"
+	if x.streams == nil || j.unread(about, x.streamErr, "") {
+		return
+	}
+	longest, rest := time.Duration(x.settings.Defaults.MaxTimeoutSeconds)*time.Second, x.streams.Spec.Timeout.HTTP.StreamIdleTimeout.Duration
+	if rest > 0 && longest >= rest {
+		j.warn(about, fmt.Sprintf("Envoy Gateway ends one on which nothing happens for %s, and max-revision-timeout-seconds allows %s", rest, longest),
+			"Set streamIdleTimeout of the ClientTrafficPolicy ebb in "+names.SystemNamespace+" higher, or max-revision-timeout-seconds in the ConfigMap config-defaults lower.")
+	} else {
+		j.ok(about, "those at rest end later than any timeout of a revision")
 	}
 }
 

@@ -37,7 +37,12 @@ func (a *access) views(ctx context.Context) ([]view.ServiceView, error) {
 }
 
 func (a *access) readView(ctx context.Context, path string, into any) error {
-	result := a.kube.Discovery().RESTClient().Get().AbsPath("/apis/" + view.GroupVersion.String() + path).Do(ctx)
+	return a.read(ctx, "/apis/"+view.GroupVersion.String()+path, into)
+}
+
+// read reads what the API server has at a path.
+func (a *access) read(ctx context.Context, path string, into any) error {
+	result := a.kube.Discovery().RESTClient().Get().AbsPath(path).Do(ctx)
 	if err := result.Error(); err != nil { // unlike Raw's, it is what the answer says
 		return err
 	}
@@ -46,7 +51,7 @@ func (a *access) readView(ctx context.Context, path string, into any) error {
 		return err
 	}
 	if err := json.Unmarshal(text, into); err != nil {
-		return fmt.Errorf("read the answer of the API %s: %w", view.Group, err)
+		return fmt.Errorf("read the answer for %s: %w", path, err)
 	}
 	return nil
 }
