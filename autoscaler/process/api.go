@@ -26,11 +26,13 @@ const (
 	viewAPI     = "/apis/apiregistration.k8s.io/v1/apiservices/" + v1alpha1.Version + "." + v1alpha1.Group
 )
 
-// Bounds of open connections to the API: of API servers, which send many requests over one, and of
-// those that have not shown yet that they are that.
+// Bounds of connections to the API: open ones of API servers, which send many requests over one,
+// and of those that have not shown yet that they are that; and handshakes of one address in a
+// second.
 const (
 	mostViewConnections = 256
 	mostViewStrangers   = 128
+	mostViewHandshakes  = 50
 )
 
 // viewCertificate keeps the certificate of the API, and the authority in its APIService.
@@ -89,7 +91,7 @@ func (v *viewServer) listen(address string) func(context.Context) error {
 }
 
 func (v *viewServer) serve(ctx context.Context, on net.Listener) error {
-	listener := telemetry.NewProving(on, mostViewStrangers, mostViewConnections)
+	listener := telemetry.NewProving(on, mostViewStrangers, mostViewConnections, mostViewHandshakes)
 	return telemetry.Serve(ctx, tls.NewListener(listener, &tls.Config{
 		MinVersion:       tls.VersionTLS12,
 		NextProtos:       []string{"h2", "http/1.1"},

@@ -5,45 +5,65 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+	"time"
 )
 
 // Proving is a listener of a server whose clients prove who they are, while strangers can connect,
-// too. A new connection is always taken. What has not proven anything has few places: beyond them
-// the oldest goes, of the address that has most, so neither many connections nor slow handshakes
-// keep out who can prove himself.
+// too. What has not proven anything has few places: beyond them the oldest goes, of the address
+// that has most, so neither many connections nor slow handshakes keep out who can prove himself.
+// Each new connection may cost a handshake, so an address has so many in a second, and others are
+// closed at once, unless a connection of the address is open that has proven who it is.
 type Proving struct {
 	net.Listener
-	mostStrangers, mostProven int
+	mostStrangers, mostProven, mostInASecond int
+	now                                      func() time.Time
 
 	mu     sync.Mutex
 	by     map[netip.Addr][]*provingConn // strangers, oldest first
 	all    int                           // of by
-	proven int
+	known  map[netip.Addr]int            // proven ones
+	proven int                           // of known
+	second int64                         // since 1970
+	came   map[netip.Addr]int            // in it
 }
 
 // NewProving returns a Proving listener with places for so many that have not proven who they are,
-// and so many that have.
-func NewProving(listener net.Listener, mostStrangers, mostProven int) *Proving {
-	return &Proving{Listener: listener, mostStrangers: mostStrangers, mostProven: mostProven, by: map[netip.Addr][]*provingConn{}}
+// and so many that have, and for so many new ones of one address in a second.
+func NewProving(listener net.Listener, mostStrangers, mostProven, mostInASecond int) *Proving {
+	return &Proving{Listener: listener, mostStrangers: mostStrangers, mostProven: mostProven, mostInASecond: mostInASecond, now: time.Now,
+		by: map[netip.Addr][]*provingConn{}, known: map[netip.Addr]int{}, came: map[netip.Addr]int{}}
 }
 
 // Accept implements net.Listener.
 func (l *Proving) Accept() (net.Conn, error) {
-	raw, err := l.Listener.Accept()
-	if err != nil {
-		return nil, err
+	for {
+		raw, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		peer, _ := netip.ParseAddrPort(raw.RemoteAddr().String())
+		c := &provingConn{Conn: raw, listener: l, from: peer.Addr().Unmap()}
+		tooOften, evicted := l.enter(c)
+		if evicted != nil {
+			evicted.Conn.Close()
+		}
+		if !tooOften {
+			return c, nil
+		}
+		raw.Close()
 	}
-	peer, _ := netip.ParseAddrPort(raw.RemoteAddr().String())
-	c := &provingConn{Conn: raw, listener: l, from: peer.Addr().Unmap()}
-	if evicted := l.enter(c); evicted != nil {
-		evicted.Conn.Close()
-	}
-	return c, nil
 }
 
-func (l *Proving) enter(c *provingConn) (evicted *provingConn) {
+func (l *Proving) enter(c *provingConn) (tooOften bool, evicted *provingConn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if now := l.now().Unix(); now != l.second {
+		l.second = now
+		clear(l.came)
+	}
+	if l.came[c.from]++; l.came[c.from] > l.mostInASecond && l.known[c.from] == 0 {
+		return true, nil
+	}
 	if l.all >= l.mostStrangers {
 		var most []*provingConn
 		for _, of := range l.by {
@@ -57,7 +77,7 @@ func (l *Proving) enter(c *provingConn) (evicted *provingConn) {
 	c.state = stranger
 	l.by[c.from] = append(l.by[c.from], c)
 	l.all++
-	return evicted
+	return false, evicted
 }
 
 // leave takes a connection off the count. The caller holds the lock.
@@ -65,6 +85,9 @@ func (l *Proving) leave(c *provingConn) {
 	switch c.state {
 	case known:
 		l.proven--
+		if l.known[c.from]--; l.known[c.from] == 0 {
+			delete(l.known, c.from)
+		}
 	case stranger:
 		of := l.by[c.from]
 		for i, one := range of {
@@ -104,6 +127,7 @@ func (l *Proving) Proven(conn net.Conn) {
 	}
 	c.state = known
 	l.proven++
+	l.known[c.from]++
 }
 
 // States of a provingConn. One that is gone has no place any more.

@@ -2,6 +2,7 @@ package telemetry
 
 import (
 	"net"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -14,21 +15,27 @@ func ended(c net.Conn) bool {
 	return err != nil && (!ok || !timeout.Timeout())
 }
 
+func dial(t *testing.T, from string, to net.Listener) net.Conn {
+	t.Helper()
+	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}
+	client, err := dialer.Dial("tcp", to.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { client.Close() })
+	return client
+}
+
 func TestStrangersPushOutThoseOfTheAddressThatHasMost(t *testing.T) {
 	plain, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := NewProving(plain, 4, 2)
+	l := NewProving(plain, 4, 2, 100)
 	defer l.Close()
 	connect := func(from string) (client, server net.Conn) {
 		t.Helper()
-		dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}
-		client, err := dialer.Dial("tcp", plain.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { client.Close() })
+		client = dial(t, from, plain)
 		if server, err = l.Accept(); err != nil {
 			t.Fatal(err)
 		}
@@ -67,5 +74,57 @@ func TestStrangersPushOutThoseOfTheAddressThatHasMost(t *testing.T) {
 	}
 	if l.proven != 2 || l.all != 3 {
 		t.Errorf("%d proven, %d strangers are counted", l.proven, l.all)
+	}
+}
+
+// The attack: a stranger connects again and again, for the handshakes that it costs.
+func TestAnAddressHasSoManyNewConnectionsInASecond(t *testing.T) {
+	plain, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := NewProving(plain, 100, 2, 3)
+	defer l.Close()
+	var second atomic.Int64
+	l.now = func() time.Time { return time.Unix(second.Load(), 0) }
+	taken := make(chan net.Conn, 100)
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			taken <- c
+		}
+	}()
+	// come returns how many of so many connections are taken, and the last of those.
+	come := func(from string, many int) (n int, last net.Conn) {
+		for range many {
+			dial(t, from, plain)
+		}
+		dial(t, "127.0.0.9", plain) // who is taken after them
+		for c := range taken {
+			if c.(*provingConn).from.String() == "127.0.0.9" {
+				break
+			}
+			n, last = n+1, c
+		}
+		second.Add(1)
+		return n, last
+	}
+	if n, _ := come("127.0.0.2", 20); n != 3 {
+		t.Errorf("%d of a stranger are taken in a second", n)
+	}
+	n, one := come("127.0.0.2", 20)
+	if n != 3 {
+		t.Errorf("%d of a stranger are taken in the next second", n)
+	}
+	l.Proven(one)
+	if n, _ := come("127.0.0.2", 20); n != 20 {
+		t.Errorf("%d of 20 are taken from where somebody has proven who he is", n)
+	}
+	one.Close()
+	if n, _ := come("127.0.0.2", 20); n != 3 {
+		t.Errorf("%d are taken when that one is gone", n)
 	}
 }
