@@ -67,7 +67,7 @@ func sections(s *Snapshot) []section {
 			{"max-revision-timeout-seconds", "600", whole(&d.MaxTimeoutSeconds, 1, math.MaxInt32).says("at least revision-timeout-seconds"), "Largest legal timeoutSeconds."},
 			{"revision-response-start-timeout-seconds", "300", whole(&d.ResponseStartTimeoutSeconds, 0, math.MaxInt32).note("revision-timeout-seconds if absent"), "responseStartTimeoutSeconds of a revision that has none; used if it is less than the revision's timeout."},
 			{"revision-idle-timeout-seconds", "0", whole(&d.IdleTimeoutSeconds, 0, math.MaxInt32).note("0 is off"), "idleTimeoutSeconds of a revision that has none; used if it is less than the revision's timeout."},
-			{"response-timeout-action", "end", word(&d.ResponseTimeoutAction, names.ResponseTimeoutEnd, names.ResponseTimeoutCut), "What a timeout does to a response that has begun: end it cleanly with the trailer Ebb-Timeout, or cut the connection. The annotation serving.ebb.dev/response-timeout-action on a template overrides it."},
+			{"response-timeout-action", "end", choice(&d.Handling.CutResponses, names.ResponseTimeoutEnd, names.ResponseTimeoutCut), "What a timeout does to a response that has begun: end it cleanly with the trailer Ebb-Timeout, or cut the connection. The annotation serving.ebb.dev/response-timeout-action on a template overrides it."},
 		}, resourceKeys("revision", "containers that have none", "", &d.Requests, &d.Limits), []key{
 			{"container-name-template", "user-container", name(&d.ContainerNameTemplate), "Name of a container that has none."},
 			{"init-container-name-template", "init-container", name(&d.InitContainerNameTemplate), "Name of an init container that has none."},

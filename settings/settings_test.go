@@ -84,7 +84,7 @@ func table() map[string][]set {
 			{"revision-timeout-seconds", "600", d(func(d Defaults) any { return d.TimeoutSeconds }), int64(600), "601"},
 			{"max-revision-timeout-seconds", "900", d(func(d Defaults) any { return d.MaxTimeoutSeconds }), int64(900), "299"},
 			{"revision-response-start-timeout-seconds", "10", d(func(d Defaults) any { return d.ResponseStartTimeoutSeconds }), int64(10), "soon"},
-			{"response-timeout-action", "Cut", d(func(d Defaults) any { return d.ResponseTimeoutAction }), "cut", "stop"},
+			{"response-timeout-action", "Cut", d(func(d Defaults) any { return d.Handling.CutResponses }), true, "stop"},
 			{"revision-idle-timeout-seconds", "20", d(func(d Defaults) any { return d.IdleTimeoutSeconds }), int64(20), "-1"},
 			{"revision-cpu-request", "400m", d(func(d Defaults) any { return d.Requests }), list("cpu", "400m"), "much"},
 			{"revision-memory-request", "1Mi", d(func(d Defaults) any { return d.Requests }), list("memory", "1Mi"), "-1"},

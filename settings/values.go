@@ -196,21 +196,26 @@ func word[T ~string](to *T, words ...T) value {
 	}}
 }
 
-// enabled takes the words enabled and disabled, and further words that mean the same in turn.
-func enabled(to *bool, more ...string) value {
+// choice takes the words off and on, and further words that mean the same in turn.
+func choice(to *bool, off, on string, more ...string) value {
 	var held string
-	v := word(&held, append([]string{"enabled", "disabled"}, more...)...)
-	return value{legal: "enabled or disabled", blank: true, set: func(s string) error {
+	words := append([]string{off, on}, more...)
+	v := word(&held, words...)
+	return value{legal: off + " or " + on, blank: true, set: func(s string) error {
 		if err := v.set(s); err != nil {
 			return err
 		}
-		*to = held == "enabled" || held == "true"
+		*to = slices.Index(words, held)%2 == 1
 		return nil
 	}}
 }
 
+func enabled(to *bool) value { return choice(to, "disabled", "enabled").says("enabled or disabled") }
+
 // onOff also takes true and false, as the oldest names of its keys did.
-func onOff(to *bool) value { return enabled(to, "true", "false").says("Enabled or Disabled") }
+func onOff(to *bool) value {
+	return choice(to, "disabled", "enabled", "false", "true").says("Enabled or Disabled")
+}
 
 func quantity(list *corev1.ResourceList, name corev1.ResourceName) value {
 	return value{legal: "resource quantity", blank: true, set: func(s string) error {

@@ -59,10 +59,21 @@ type Limits struct {
 	Concurrency int // requests at once in a pod; 0 is no limit
 	// 0 is no timeout.
 	Timeout, ResponseStartTimeout, IdleTimeout time.Duration
+	Handling
+}
+
+// Handling is how both proxies handle the requests of a revision, by annotations and settings.
+type Handling struct {
 	// CutResponses: a response that has begun is cut when a timer fires, instead of ended with a
 	// trailer.
 	CutResponses bool
 }
+
+// Whether a timer ends or cuts a response that has begun, in words.
+const (
+	ResponseTimeoutEnd = "end"
+	ResponseTimeoutCut = "cut"
+)
 
 // SidecarTLS is as of package tlsoptions.
 type SidecarTLS struct{ MinVersion, MaxVersion, CipherSuites, CurvePreferences string }
@@ -132,7 +143,7 @@ func (s *Sidecar) variables() []variable {
 		of("REVISION_TIMEOUT_SECONDS", &s.Timeout, bounded(Seconds), wholeSeconds),
 		of("REVISION_RESPONSE_START_TIMEOUT_SECONDS", &s.ResponseStartTimeout, bounded(Seconds), wholeSeconds),
 		of("REVISION_IDLE_TIMEOUT_SECONDS", &s.IdleTimeout, bounded(Seconds), wholeSeconds),
-		word("RESPONSE_TIMEOUT_ACTION", &s.CutResponses, "end", "cut"),
+		word("RESPONSE_TIMEOUT_ACTION", &s.CutResponses, ResponseTimeoutEnd, ResponseTimeoutCut),
 		word("ENABLE_HTTP2_AUTO_DETECTION", &s.DetectHTTP2, "false", "true"),
 		of("SERVING_READINESS_PROBE", &s.Probes, s.readProbes, showProbes),
 		of("EBB_STARTUP_PROBE", &s.StartupProbes, s.readProbes, showProbes),

@@ -44,7 +44,7 @@ func full() *Sidecar {
 		Pod: "pod", PodUID: "uid", PodIP: netip.MustParseAddr("10.0.0.1"),
 		NodeIPs: []netip.Addr{netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("fd00::2")},
 		Port:    1, TLSPort: 2, UserPort: 3, DrainPort: 4, StatPort: 5, MetricsPort: 6, ProfilingPort: 7, StandbyPort: 8,
-		Limits: Limits{Concurrency: 10, Timeout: time.Minute, ResponseStartTimeout: time.Second, IdleTimeout: time.Hour, CutResponses: true},
+		Limits: Limits{Concurrency: 10, Timeout: time.Minute, ResponseStartTimeout: time.Second, IdleTimeout: time.Hour, Handling: Handling{CutResponses: true}},
 		Probes: []Probe{
 			{TCPSocket: &ProbeSocket{Port: 9, Host: "localhost"}, InitialDelaySeconds: 1, TimeoutSeconds: 2, PeriodSeconds: 3, SuccessThreshold: 4, FailureThreshold: 5},
 			{HTTPGet: &ProbeHTTP{Path: "/", Port: 9, Host: "localhost", Scheme: "HTTPS", HTTPHeaders: []ProbeHeader{{"A", "b"}}}, SuccessThreshold: 1},

@@ -3,6 +3,7 @@ package names
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -69,7 +70,7 @@ func between(least, most string, unbounded bool) string {
 }
 
 // Annotations are all annotations that Ebb reads or writes on objects of users.
-var Annotations = []Annotation{
+var Annotations = slices.Concat([]Annotation{
 	{Key: ClassAnnotation, On: onTemplate, Values: anyOf(ClassKPA, ClassHPA, "a class outside knative.dev"),
 		Default: "`pod-autoscaler-class` in config-autoscaler", Effect: "Who scales the revision."},
 	{Key: MinScaleAnnotation, Older: older("minScale"), On: onTemplate, Values: wholeNumber(0, math.MaxInt32),
@@ -141,9 +142,7 @@ var Annotations = []Annotation{
 		Effect: "Requests that may wait in one activator."},
 	{Key: MaxWaitAnnotation, On: onTemplate, Values: duration(time.Second, LongestColdWait, false), Default: "`max-wait` in config-defaults",
 		Effect: "How long a request may wait for a pod."},
-
-	{Key: ResponseTimeoutActionAnnotation, On: onTemplate, Values: anyOf(ResponseTimeoutEnd, ResponseTimeoutCut),
-		Default: "`response-timeout-action` in config-defaults", Effect: "What a timeout does to a response that has begun."},
+}, handlingAnnotations, []Annotation{
 	{Key: RecordsAnnotation, On: onTemplate, Values: anyOf(RecordsNone, RecordsAsynchronous, RecordsAll), Default: RecordsAsynchronous,
 		Effect: "Which requests the API view.ebb.dev has records of."},
 	{Key: ShimAnnotation, On: onTemplate, Values: anyOf(ShimModes...), Default: "none", Effect: "Puts the shim before the program."},
@@ -193,7 +192,7 @@ var Annotations = []Annotation{
 	{Key: PodKeyAnnotation, On: setByEbb, Effect: "On a Deployment or pod: which key of the namespace its queue-proxy proves itself with; nothing of the key."},
 	{Key: SystemTLSAnnotation, On: setByEbb, Effect: "On a Deployment or Service: its pods serve TLS."},
 	{Key: RolloutAnnotation, On: setByEbb, Effect: "On an HTTPRoute: how far a gradual rollout is."},
-}
+})
 
 var aQuantity = Values{Text: "a quantity such as 100m or 64Mi, not negative"}
 

@@ -8,6 +8,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/validation"
 	"knative.dev/pkg/apis"
+
+	"ebb.dev/ebb/api/rules"
 )
 
 // Bounds of the annotations of Cold.
@@ -25,7 +27,7 @@ const (
 	DefaultFallbackAfter = 5 * time.Second
 )
 
-// Cold is what a Revision's annotations say about requests that find no pod.
+// Cold is what a Revision means for requests that find no pod.
 type Cold struct {
 	// Page is the waiting page. If it stands in a ConfigMap, PageFrom says where, and Page is "".
 	Page     string
@@ -36,13 +38,12 @@ type Cold struct {
 	// Fallback is the Service that gets requests which have waited for FallbackAfter; "" is none.
 	Fallback      string
 	FallbackAfter time.Duration
-	// NeverWake are requests that wake no pod, and NeverWakeStatus is their answer. Agents is nil
-	// if the annotations do not say.
+	// NeverWake are requests that wake no pod, and NeverWakeStatus is their answer.
 	NeverWakePaths  []PathPattern
 	NeverWakeAgents []string
 	NeverWakeStatus int
-	// MaxWaiting is how many requests may wait in one activator, MaxWait how long one may; 0 if
-	// the annotations do not say.
+	// MaxWaiting is how many requests may wait in one activator, MaxWait how long one may; 0 is no
+	// limit of the revision's.
 	MaxWaiting int64
 	MaxWait    time.Duration
 }
@@ -83,9 +84,8 @@ var coldKeys = []string{WaitingPageAnnotation, WaitingPageFromAnnotation, Waitin
 // children have them not.
 func IsCold(key string) bool { return slices.Contains(coldKeys, key) }
 
-// ParseCold reads what is to happen while a revision has no pod. An invalid value reads as unset.
-func ParseCold(annotations map[string]string) (Cold, *apis.FieldError) {
-	r := &reader{annotations: annotations}
+// cold reads what is to happen while a revision has no pod.
+func (r *reader) cold(d *rules.Defaults) Cold {
 	c := Cold{
 		Page:            r.page(),
 		PageFrom:        r.configMapKey(WaitingPageFromAnnotation),
@@ -94,9 +94,10 @@ func ParseCold(annotations map[string]string) (Cold, *apis.FieldError) {
 		Fallback:        r.service(FallbackServiceAnnotation),
 		FallbackAfter:   r.coldWait(FallbackAfterAnnotation, DefaultFallbackAfter),
 		NeverWakePaths:  r.paths(NeverWakePathsAnnotation),
-		NeverWakeAgents: r.agents(NeverWakeAgentsAnnotation),
+		NeverWakeAgents: r.agents(NeverWakeAgentsAnnotation, d.NeverWakeAgents),
 		NeverWakeStatus: r.status(NeverWakeStatusAnnotation, 503, 404, 204),
-		MaxWait:         r.coldWait(MaxWaitAnnotation, 0),
+		MaxWaiting:      d.MaxWaiting,
+		MaxWait:         r.coldWait(MaxWaitAnnotation, d.MaxWait),
 	}
 	if n := r.int32(MaxWaitingAnnotation); n != nil {
 		c.MaxWaiting = int64(*n)
@@ -110,11 +111,11 @@ func ParseCold(annotations map[string]string) (Cold, *apis.FieldError) {
 		WaitingPageStatusAnnotation: {WaitingPageAnnotation, WaitingPageFromAnnotation},
 		FallbackAfterAnnotation:     {FallbackServiceAnnotation},
 	} {
-		if _, given := annotations[key]; given && !slices.ContainsFunc(needs, func(n string) bool { _, ok := annotations[n]; return ok }) {
+		if _, given := r.annotations[key]; given && !slices.ContainsFunc(needs, func(n string) bool { _, ok := r.annotations[n]; return ok }) {
 			r.fail(apis.ErrGeneric("has no effect without "+strings.Join(needs, " or "), key))
 		}
 	}
-	return c, r.errs
+	return c
 }
 
 // ValidateFallback refuses a Service that falls back to itself.
@@ -203,9 +204,9 @@ func (r *reader) paths(key string) (patterns []PathPattern) {
 	return patterns
 }
 
-func (r *reader) agents(key string) []string {
+func (r *reader) agents(key string, otherwise []string) []string {
 	if _, given := r.annotations[key]; !given {
-		return nil
+		return otherwise
 	}
 	return append([]string{}, r.patterns(key)...)
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"knative.dev/pkg/apis"
 
 	"ebb.dev/ebb/api/rules"
 )
@@ -45,7 +46,7 @@ func TestColdAnnotations(t *testing.T) {
 		{"for no time", map[string]string{MaxWaitAnnotation: "10ms"}, "expected 1s <= 10ms"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			err := ValidateTemplateAnnotations(test.annotations, rules.Autoscaling{})
+			err := ValidateTemplateAnnotations(test.annotations, &rules.Config{})
 			if test.want == "" && err != nil || test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)) {
 				t.Errorf("got %v, want %q", err, test.want)
 			}
@@ -54,7 +55,7 @@ func TestColdAnnotations(t *testing.T) {
 }
 
 func TestColdIsTypedAndHasDefaults(t *testing.T) {
-	got, err := ParseCold(map[string]string{WaitingPageFromAnnotation: "pages/a.html", FallbackServiceAnnotation: "spare",
+	got, err := readCold(map[string]string{WaitingPageFromAnnotation: "pages/a.html", FallbackServiceAnnotation: "spare",
 		NeverWakePathsAnnotation: "/a/*,/b", NeverWakeAgentsAnnotation: "", MaxWaitingAnnotation: "junk"})
 	want := Cold{PageFrom: ConfigMapKey{"pages", "a.html"}, PageAfter: DefaultPageAfter, PageStatus: 503,
 		Fallback: "spare", FallbackAfter: DefaultFallbackAfter,
@@ -62,7 +63,7 @@ func TestColdIsTypedAndHasDefaults(t *testing.T) {
 	if diff := cmp.Diff(want, got, cmp.AllowUnexported(PathPattern{})); diff != "" || err == nil {
 		t.Errorf("%v\n-want +got\n%s", err, diff)
 	}
-	if got, _ := ParseCold(map[string]string{MaxWaitAnnotation: "90s"}); got.MaxWait != 90*time.Second || got.NeverWakeAgents != nil {
+	if got, _ := readCold(map[string]string{MaxWaitAnnotation: "90s"}); got.MaxWait != 90*time.Second || got.NeverWakeAgents != nil {
 		t.Errorf("got %+v", got)
 	}
 }
@@ -92,7 +93,7 @@ func TestPathPatterns(t *testing.T) {
 		{"/a*/b", "/a/b", true}, {"/a*/b", "/axy/b", true}, {"/ab*b", "/ab", false}, {"/ab*b", "/abb", true},
 		{"*", "/", true},
 	} {
-		cold, err := ParseCold(map[string]string{NeverWakePathsAnnotation: test.pattern})
+		cold, err := readCold(map[string]string{NeverWakePathsAnnotation: test.pattern})
 		if err != nil || cold.NeverWakePaths[0].Match(test.path) != test.want || cold.NeverWakePaths[0].String() != test.pattern {
 			t.Errorf("%s matches %s: %v (%v)", test.pattern, test.path, !test.want, err)
 		}
@@ -110,7 +111,7 @@ func FuzzCold(f *testing.F) {
 		for _, key := range coldKeys {
 			annotations[key] = value
 		}
-		c, err := ParseCold(annotations)
+		c, err := readCold(annotations)
 		_ = err.Error()
 		if len(c.Page) > MostPageBytes || c.PageAfter < 0 || c.PageAfter > LongestColdWait || c.FallbackAfter < 0 || c.FallbackAfter > LongestColdWait ||
 			c.PageStatus != 200 && c.PageStatus != 503 || c.MaxWaiting < 0 || c.MaxWait != 0 && c.MaxWait < time.Second ||
@@ -134,4 +135,8 @@ func FuzzCold(f *testing.F) {
 			}
 		}
 	})
+}
+
+func readCold(annotations map[string]string) (Cold, *apis.FieldError) {
+	return read(annotations, func(r *reader) Cold { return r.cold(&rules.Defaults{}) })
 }

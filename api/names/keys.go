@@ -1,7 +1,7 @@
 // Package names owns every name and key that Ebb shares with its users and their tools: child
-// object names, label and annotation keys, finalizers, and the typed parsers of annotation values.
+// object names, label and annotation keys, finalizers, and what annotations mean (Of).
 //
-// Reads: nothing but its arguments. Writes: nothing. Never: decides what an annotation is good for.
+// Reads: nothing but its arguments. Writes: nothing. Never: acts on what it read.
 package names
 
 // API groups.
@@ -122,6 +122,8 @@ const (
 
 // Annotations that only Ebb has.
 const (
+	// EbbServingGroup holds those about requests and pods. Activators read them on a Revision.
+	EbbServingGroup = "serving.ebb.dev"
 	// ParkedAnnotation stands on a Revision whose children are taken away, or not all there again;
 	// its value is one of the two below. It is set and removed by patches that name the version
 	// they were thought of for, so it is a lock too.
@@ -133,13 +135,6 @@ const (
 	ParkedNeverUp = "never-up"
 	// AllowedListenersAnnotation stands on a Gateway whose spec.allowedListeners Ebb keeps.
 	AllowedListenersAnnotation = "networking.ebb.dev/allowed-listeners"
-	// ResponseTimeoutActionAnnotation on a Revision says what a timer does to a response that has
-	// begun: ResponseTimeoutEnd or ResponseTimeoutCut.
-	ResponseTimeoutActionAnnotation = "serving.ebb.dev/response-timeout-action"
-	// ResponseTimeoutEnd ends it cleanly, with a trailer that names the timer.
-	ResponseTimeoutEnd = "end"
-	// ResponseTimeoutCut breaks it off, so that no client takes it for a whole one.
-	ResponseTimeoutCut = "cut"
 	// RecordsAnnotation on a template says which requests the API view.ebb.dev has records of.
 	RecordsAnnotation = "serving.ebb.dev/records"
 	// ShimAnnotation on a template puts the shim before the program of the serving container. Its

@@ -11,7 +11,7 @@ import (
 )
 
 func TestAListOfMetricsIsTyped(t *testing.T) {
-	s, err := ParseScaling(map[string]string{MetricsAnnotation: "concurrency=50, rps=9.5,waiting@header=5, vllm:num_requests_waiting@prometheus:8000/stats=2 shared"})
+	s, err := ScalingOf(map[string]string{MetricsAnnotation: "concurrency=50, rps=9.5,waiting@header=5, vllm:num_requests_waiting@prometheus:8000/stats=2 shared"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -25,7 +25,7 @@ func TestAListOfMetricsIsTyped(t *testing.T) {
 	if diff := cmp.Diff([]wire.ToldMetric{{Name: "waiting"}, {Name: "vllm:num_requests_waiting", Port: 8000, Path: "/stats"}}, s.WireTold(7000)); diff != "" {
 		t.Error(diff)
 	}
-	s, _ = ParseScaling(map[string]string{MetricsAnnotation: "queue@prometheus=1"})
+	s, _ = ScalingOf(map[string]string{MetricsAnnotation: "queue@prometheus=1"})
 	if diff := cmp.Diff([]wire.ToldMetric{{Name: "queue", Port: 7000, Path: "/metrics"}}, s.WireTold(7000)); diff != "" {
 		t.Error(diff)
 	}
@@ -61,7 +61,7 @@ func TestAWrongListOfMetricsIsRefusedWithAReason(t *testing.T) {
 		strings.Repeat("a", 3000):                                "has 3000 characters",
 	} {
 		annotations := map[string]string{MetricsAnnotation: list}
-		s, _ := ParseScaling(annotations)
+		s, _ := ScalingOf(annotations)
 		if err := ValidateScaling(annotations, rules.Autoscaling{}); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), MetricsAnnotation) {
 			t.Errorf("%q: %v, want %q", list, err, want)
 		}
@@ -102,7 +102,7 @@ func FuzzMetrics(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, list string) {
 		annotations := map[string]string{MetricsAnnotation: list}
-		s, err := ParseScaling(annotations)
+		s, err := ScalingOf(annotations)
 		if (err == nil) != (len(s.Metrics) > 0) {
 			t.Errorf("%q is %v and reads as %v", list, err, s.Metrics)
 		}

@@ -108,7 +108,7 @@ func TestScalingAnnotations(t *testing.T) {
 }
 
 func TestParsedScalingIsTyped(t *testing.T) {
-	s, err := ParseScaling(map[string]string{
+	s, err := ScalingOf(map[string]string{
 		MinScaleAnnotation: "2", AutoscalingGroup + "/targetBurstCapacity": "-1", WindowAnnotation: "90s",
 		MetricAggregationAnnotation: "weightedExponential", MaxScaleAnnotation: "junk",
 	})
@@ -135,7 +135,7 @@ func TestStandby(t *testing.T) {
 		{"time by the policy", map[string]string{StandbyForAnnotation: "auto"}, "auto 0 compressed"},
 		{"junk counts as absent", map[string]string{StandbyAnnotation: "x", StandbyLevelAnnotation: "x", StandbyForAnnotation: "x"}, "auto 0 compressed"},
 	} {
-		parsed, _ := ParseScaling(test.annotations)
+		parsed, _ := ScalingOf(test.annotations)
 		s := parsed.Standby.With(a)
 		got := fmt.Sprint(s.Mode, " ", s.Most, " ", s.Level)
 		if s.For != nil {
@@ -173,12 +173,12 @@ func TestLiveAnnotations(t *testing.T) {
 // glance.
 func TestQuantitiesThatTakeForeverAreRefused(t *testing.T) {
 	for _, text := range []string{"1e-999999999", "1E-2000000000", "0." + strings.Repeat("0", 1000) + "1"} {
-		sidecar, err := ParseSidecar(map[string]string{SidecarCPULimitAnnotation: text})
+		sidecar, err := read(map[string]string{SidecarCPULimitAnnotation: text}, (*reader).sidecar)
 		if err == nil || len(sidecar.Limits) > 0 {
 			t.Errorf("%.20s was accepted as %v", text, sidecar.Limits)
 		}
 	}
-	if sidecar, err := ParseSidecar(map[string]string{SidecarCPULimitAnnotation: "1e3"}); err != nil || sidecar.Limits.Cpu().Value() != 1000 {
+	if sidecar, err := read(map[string]string{SidecarCPULimitAnnotation: "1e3"}, (*reader).sidecar); err != nil || sidecar.Limits.Cpu().Value() != 1000 {
 		t.Errorf("1e3 was read as %v (%v)", sidecar.Limits, err)
 	}
 }
@@ -202,7 +202,7 @@ func FuzzAnnotations(f *testing.F) {
 			ShimAnnotation: value, ConcurrencyVariableAnnotation: value, RecordsAnnotation: value,
 			WaitingPageAnnotation: value, WaitingPageFromAnnotation: value, WaitingPageAfterAnnotation: value,
 		}
-		s, _ := ParseScaling(annotations)
+		s, _ := ScalingOf(annotations)
 		if s.ScaleUpBurst != nil && !(*s.ScaleUpBurst >= 1) || s.ScaleUpPerSecond != nil && !(*s.ScaleUpPerSecond > 0) ||
 			s.AdaptiveTarget != (value == AdaptiveTarget) {
 			t.Errorf("%q was accepted as %+v", value, s)
@@ -213,15 +213,15 @@ func FuzzAnnotations(f *testing.F) {
 			s.TargetBurstCapacity != nil && !(*s.TargetBurstCapacity == -1 || *s.TargetBurstCapacity >= 0) {
 			t.Errorf("%q was accepted as %+v", value, s)
 		}
-		mode, wrongMode := ShimMode(annotations)
-		variable, wrongVariable := ConcurrencyVariable(annotations)
+		mode, wrongMode := read(annotations, (*reader).shim)
+		variable, wrongVariable := read(annotations, (*reader).concurrencyVariable)
 		if wrongMode == nil && !slices.Contains(ShimModes, mode) || wrongVariable == nil && variable != value {
 			t.Errorf("%q was accepted as %q, %q", value, mode, variable)
 		}
 		if d, _ := RolloutDuration(annotations); d != nil && *d < 0 {
 			t.Errorf("%q was accepted as %v", value, *d)
 		}
-		sidecar, _ := ParseSidecar(annotations)
+		sidecar, _ := read(annotations, (*reader).sidecar)
 		for _, list := range []corev1.ResourceList{sidecar.Requests, sidecar.Limits} {
 			for name, q := range list {
 				if q.Sign() < 0 {
@@ -247,8 +247,14 @@ func FuzzAnnotations(f *testing.F) {
 		if err := ValidateScaling(aggregation, rules.Autoscaling{}); (err == nil) != (s.Aggregation != "") {
 			t.Errorf("the aggregation %q: %v", value, err)
 		}
-		for _, problem := range []*apis.FieldError{ValidateTemplateAnnotations(annotations, rules.Autoscaling{}), ValidateNoScaling(annotations, LiveAnnotations)} {
+		for _, problem := range []*apis.FieldError{ValidateTemplateAnnotations(annotations, &rules.Config{}), ValidateNoScaling(annotations, LiveAnnotations)} {
 			_ = problem.Error() // whatever is wrong can be said
 		}
 	})
+}
+
+// read reads a part of annotations, and returns what is wrong with it.
+func read[T any](annotations map[string]string, part func(*reader) T) (T, *apis.FieldError) {
+	r := &reader{annotations: annotations}
+	return part(r), r.errs
 }

@@ -18,15 +18,14 @@ const (
 	RecordsAll          = wire.RecordsAll
 )
 
-// Records returns the value of RecordsAnnotation. An invalid value reads as the default.
-func Records(annotations map[string]string) (string, *apis.FieldError) {
-	switch text, ok := annotations[RecordsAnnotation]; {
+func (r *reader) records() string {
+	switch text, ok := r.annotations[RecordsAnnotation]; {
 	case !ok:
 	case text == RecordsNone || text == RecordsAsynchronous || text == RecordsAll:
-		return text, nil
+		return text
 	default:
-		return RecordsAsynchronous, apis.ErrInvalidValue(text, RecordsAnnotation,
-			fmt.Sprintf("must be %s, %s or %s", RecordsNone, RecordsAsynchronous, RecordsAll))
+		r.fail(apis.ErrInvalidValue(text, RecordsAnnotation,
+			fmt.Sprintf("must be %s, %s or %s", RecordsNone, RecordsAsynchronous, RecordsAll)))
 	}
-	return RecordsAsynchronous, nil
+	return RecordsAsynchronous
 }

@@ -67,10 +67,14 @@ type Scaling struct {
 	StandbySchedule, MinScaleSchedule schedule.Schedule
 }
 
-// ParseScaling reads the autoscaling annotations. Admission, the controller and the autoscaler all
-// use it. An invalid value reads as unset; the error of its path, the annotation key, says why.
-func ParseScaling(annotations map[string]string) (Scaling, *apis.FieldError) {
+// ScalingOf is Of for the annotations that a PodAutoscaler has.
+func ScalingOf(annotations map[string]string) (Scaling, *apis.FieldError) {
 	r := &reader{annotations: annotations}
+	return r.scaling(), r.errs
+}
+
+func (r *reader) scaling() Scaling {
+	annotations := r.annotations
 	s := Scaling{
 		Class:  annotations[ClassAnnotation],
 		Metric: annotations[MetricAnnotation],
@@ -118,7 +122,7 @@ func ParseScaling(annotations map[string]string) (Scaling, *apis.FieldError) {
 			s.Aggregation = AggregationWeightedExponential
 		}
 	}
-	return s, r.errs
+	return s
 }
 
 // Scales are the bounds of a revision's scale. Max 0 means no maximum.
@@ -152,8 +156,13 @@ func (s Scaling) Scales(a rules.Autoscaling) (Scales, *apis.FieldError) {
 // ValidateScaling says what is wrong with the autoscaling annotations of a Revision or its
 // template.
 func ValidateScaling(annotations map[string]string, limits rules.Autoscaling) *apis.FieldError {
-	s, errs := ParseScaling(annotations)
-	return errs.Also(validateClass(s, annotations, limits), validateScales(s, annotations, limits), validateMetrics(s, annotations, limits), s.Standby.validate(limits))
+	s, errs := ScalingOf(annotations)
+	return errs.Also(s.validate(annotations, limits))
+}
+
+// validate says which annotations contradict each other, or the settings.
+func (s Scaling) validate(annotations map[string]string, limits rules.Autoscaling) *apis.FieldError {
+	return validateClass(s, annotations, limits).Also(validateScales(s, annotations, limits), validateMetrics(s, annotations, limits), s.Standby.validate(limits))
 }
 
 func validateClass(s Scaling, annotations map[string]string, limits rules.Autoscaling) (errs *apis.FieldError) {
@@ -252,23 +261,4 @@ func ValidateNoScaling(annotations map[string]string, effect []string) (errs *ap
 		}
 	}
 	return errs
-}
-
-// ValidateTemplateAnnotations says what is wrong with the annotations of a Revision or its
-// template.
-func ValidateTemplateAnnotations(annotations map[string]string, limits rules.Autoscaling) *apis.FieldError {
-	errs := ValidateScaling(annotations, limits)
-	for key := range annotations {
-		if strings.HasPrefix(key, NetworkingGroup+"/") {
-			errs = errs.Also(apis.ErrInvalidKeyName(key, apis.CurrentField,
-				`networking annotations belong to the Service or Route, under "metadata.annotations"`))
-		}
-	}
-	_, sidecar := ParseSidecar(annotations)
-	_, action := CutsResponses(annotations, ResponseTimeoutEnd)
-	_, shim := ShimMode(annotations)
-	_, variable := ConcurrencyVariable(annotations)
-	_, records := Records(annotations)
-	_, cold := ParseCold(annotations)
-	return errs.Also(sidecar, action, shim, variable, records, cold)
 }

@@ -2,7 +2,6 @@ package names
 
 import (
 	"errors"
-	"fmt"
 	"math"
 	"regexp"
 	"strconv"
@@ -158,10 +157,8 @@ type Sidecar struct {
 	Percentage *float64
 }
 
-// ParseSidecar reads the resources of queue-proxy from a template's annotations. Warnings are among
-// the errors, at their own level.
-func ParseSidecar(annotations map[string]string) (Sidecar, *apis.FieldError) {
-	r := reader{annotations: annotations}
+// sidecar reads the resources of queue-proxy. Warnings are among the errors, at their own level.
+func (r *reader) sidecar() Sidecar {
 	s := Sidecar{Requests: corev1.ResourceList{}, Limits: corev1.ResourceList{}}
 	r.quantity(SidecarCPURequestAnnotation, s.Requests, corev1.ResourceCPU)
 	r.quantity(SidecarCPULimitAnnotation, s.Limits, corev1.ResourceCPU)
@@ -170,14 +167,14 @@ func ParseSidecar(annotations map[string]string) (Sidecar, *apis.FieldError) {
 	r.quantity(SidecarStorageRequestAnnotation, s.Requests, corev1.ResourceEphemeralStorage)
 	r.quantity(SidecarStorageLimitAnnotation, s.Limits, corev1.ResourceEphemeralStorage)
 	s.Percentage = r.float(SidecarResourcePercentAnnotation)
-	if _, spelling, ok := Lookup(annotations, SidecarResourcePercentAnnotation); ok {
+	if _, spelling, ok := Lookup(r.annotations, SidecarResourcePercentAnnotation); ok {
 		r.fail((&apis.FieldError{
 			Message: "Queue proxy resource-percentage annotation is deprecated. Please use the available annotations " +
 				"to explicitly set resource values per service",
 			Paths: []string{spelling},
 		}).At(apis.WarningLevel))
 	}
-	return s, r.errs
+	return s
 }
 
 // quantity reads a resource quantity into a list.
@@ -199,18 +196,4 @@ func (r *reader) quantity(key string, into corev1.ResourceList, name corev1.Reso
 	default:
 		into[name] = quantity
 	}
-}
-
-// CutsResponses reports whether a timer cuts a response that has begun, instead of ending it
-// cleanly: by ResponseTimeoutActionAnnotation, or by the default of config-defaults if the
-// annotation is absent. A value that is neither end nor cut counts as absent.
-func CutsResponses(annotations map[string]string, def string) (bool, *apis.FieldError) {
-	switch action, ok := annotations[ResponseTimeoutActionAnnotation]; {
-	case action == ResponseTimeoutEnd, action == ResponseTimeoutCut:
-		return action == ResponseTimeoutCut, nil
-	case ok:
-		return def == ResponseTimeoutCut, apis.ErrInvalidValue(action, ResponseTimeoutActionAnnotation,
-			fmt.Sprintf("must be %s or %s", ResponseTimeoutEnd, ResponseTimeoutCut))
-	}
-	return def == ResponseTimeoutCut, nil
 }

@@ -10,17 +10,17 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"ebb.dev/ebb/wire"
 )
 
 // Defaults is config-defaults: what admission fills into a revision template, and the bounds of it.
 type Defaults struct {
 	TimeoutSeconds              int64
 	MaxTimeoutSeconds           int64
-	ResponseStartTimeoutSeconds int64 // equals TimeoutSeconds when not set; 0 = off
-	IdleTimeoutSeconds          int64 // 0 = off
-	// ResponseTimeoutAction is names.ResponseTimeoutEnd or names.ResponseTimeoutCut, for
-	// revisions without the annotation.
-	ResponseTimeoutAction string
+	ResponseStartTimeoutSeconds int64         // equals TimeoutSeconds when not set; 0 = off
+	IdleTimeoutSeconds          int64         // 0 = off
+	Handling                    wire.Handling // for revisions without its annotations
 	// Requests and Limits are for user containers that set none.
 	Requests, Limits          corev1.ResourceList
 	ContainerNameTemplate     Template // over metav1.ObjectMeta

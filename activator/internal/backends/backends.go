@@ -35,8 +35,8 @@ type Info struct {
 	Timeout              time.Duration
 	ResponseStartTimeout time.Duration
 	IdleTimeout          time.Duration
-	CutResponses         bool // what a timer does to a response that has begun: cut it, or else end it
-	H2C                  bool
+	wire.Handling
+	H2C bool
 	// Early allows a pod to be used before it is ready in Kubernetes: when it has announced itself
 	// or has answered our probe.
 	Early bool

@@ -24,7 +24,8 @@ func rulesOf(annotations ...string) *cold.Rules {
 	for i := 0; i < len(annotations); i += 2 {
 		given[annotations[i]] = annotations[i+1]
 	}
-	return cold.Of(given, map[string]string{names.FallbackRevisionAnnotation: "spare-00001"}, rules.Defaults{})
+	m, _ := names.Of(given, &rules.Config{})
+	return cold.Of(m.Cold, map[string]string{names.FallbackRevisionAnnotation: "spare-00001"})
 }
 
 var spareKey = backends.Key{Namespace: "ns", Name: "spare-00001"}

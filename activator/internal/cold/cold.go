@@ -2,19 +2,17 @@
 // browsers, another Service after a while, an answer for those that are not worth a pod, and how
 // many may wait how long.
 //
-// Owns: the judgement of one request by these rules. Reads: annotations and settings, once for each
-// change of a Revision. Writes: nothing. Never: looks at a clock, at other revisions, or at a
+// Owns: the judgement of one request by these rules. Reads: what a Revision means, once for each
+// change of it. Writes: nothing. Never: looks at a clock, at other revisions, or at a
 // request of a revision without such annotations.
 package cold
 
 import (
-	"cmp"
 	"strconv"
 	"strings"
 	"time"
 
 	"ebb.dev/ebb/api/names"
-	"ebb.dev/ebb/api/rules"
 	"ebb.dev/ebb/forward"
 )
 
@@ -44,20 +42,16 @@ type Rules struct {
 }
 
 // Of returns the rules of a Revision, nil if it has none. resolved are the annotations of its
-// status: what the controller knows of the objects that the others name.
-func Of(annotations, resolved map[string]string, defaults rules.Defaults) *Rules {
-	c, _ := names.ParseCold(annotations) // admission refused errors
+// status: what the controller knows of the objects that it names.
+func Of(c names.Cold, resolved map[string]string) *Rules {
 	page := c.Page
 	if c.PageFrom != (names.ConfigMapKey{}) {
 		page = resolved[names.WaitingPageAnnotation]
 	}
 	r := Rules{
 		Fallback: c.Fallback, FallbackAfter: c.FallbackAfter, FallbackRevision: resolved[names.FallbackRevisionAnnotation],
-		MaxWaiting: cmp.Or(c.MaxWaiting, defaults.MaxWaiting), MaxWait: cmp.Or(c.MaxWait, defaults.MaxWait),
+		MaxWaiting: c.MaxWaiting, MaxWait: c.MaxWait,
 		paths: c.NeverWakePaths, agents: c.NeverWakeAgents,
-	}
-	if r.agents == nil {
-		r.agents = defaults.NeverWakeAgents
 	}
 	if page != "" && len(page) <= names.MostPageBytes {
 		r.Page, r.PageAfter = pageReply(page, c.PageStatus), c.PageAfter

@@ -51,7 +51,7 @@ func FuzzAccept(f *testing.F) {
 }
 
 func TestARevisionWithoutAnnotationsHasNoRules(t *testing.T) {
-	if r := Of(map[string]string{"other": "x"}, map[string]string{names.WaitingPageAnnotation: "x", names.FallbackRevisionAnnotation: "y"}, rules.Defaults{}); r != nil {
+	if r := rulesOf(map[string]string{"other": "x"}, map[string]string{names.WaitingPageAnnotation: "x", names.FallbackRevisionAnnotation: "y"}, rules.Defaults{}); r != nil {
 		t.Errorf("got %+v", r)
 	}
 	var none *Rules
@@ -62,11 +62,11 @@ func TestARevisionWithoutAnnotationsHasNoRules(t *testing.T) {
 
 func TestSettingsGiveWhatIsNotAnnotated(t *testing.T) {
 	defaults := rules.Defaults{NeverWakeAgents: []string{"Bot"}, MaxWaiting: 5, MaxWait: time.Minute}
-	r := Of(nil, nil, defaults)
+	r := rulesOf(nil, nil, defaults)
 	if r == nil || r.Waiting() != 5 || r.MaxWait != time.Minute || !r.WakesNone("/", "a bot/1") {
 		t.Errorf("got %+v", r)
 	}
-	r = Of(map[string]string{names.NeverWakeAgentsAnnotation: "", names.MaxWaitingAnnotation: "7", names.MaxWaitAnnotation: "3s"}, nil, defaults)
+	r = rulesOf(map[string]string{names.NeverWakeAgentsAnnotation: "", names.MaxWaitingAnnotation: "7", names.MaxWaitAnnotation: "3s"}, nil, defaults)
 	if r == nil || r.Waiting() != 7 || r.MaxWait != 3*time.Second || r.WakesNone("/", "a bot/1") {
 		t.Errorf("got %+v", r)
 	}
@@ -74,15 +74,15 @@ func TestSettingsGiveWhatIsNotAnnotated(t *testing.T) {
 
 func TestThePageIsThatOfTheAnnotationOrOfTheConfigMap(t *testing.T) {
 	inline := map[string]string{names.WaitingPageAnnotation: "inline"}
-	if r := Of(inline, map[string]string{names.WaitingPageAnnotation: "other"}, rules.Defaults{}); r.Page.Body != "inline" {
+	if r := rulesOf(inline, map[string]string{names.WaitingPageAnnotation: "other"}, rules.Defaults{}); r.Page.Body != "inline" {
 		t.Errorf("got %+v", r.Page)
 	}
 	named := map[string]string{names.WaitingPageFromAnnotation: "pages/x", names.WaitingPageAfterAnnotation: "0s"}
-	if r := Of(named, map[string]string{names.WaitingPageAnnotation: "found"}, rules.Defaults{}); r.Page.Body != "found" || r.PageAfter != 0 {
+	if r := rulesOf(named, map[string]string{names.WaitingPageAnnotation: "found"}, rules.Defaults{}); r.Page.Body != "found" || r.PageAfter != 0 {
 		t.Errorf("got %+v", r.Page)
 	}
 	for why, text := range map[string]string{"not there": "", "too long": strings.Repeat("x", names.MostPageBytes+1)} {
-		if r := Of(named, map[string]string{names.WaitingPageAnnotation: text}, rules.Defaults{}); r != nil {
+		if r := rulesOf(named, map[string]string{names.WaitingPageAnnotation: text}, rules.Defaults{}); r != nil {
 			t.Errorf("%s: got %+v", why, r.Page)
 		}
 	}
@@ -90,7 +90,7 @@ func TestThePageIsThatOfTheAnnotationOrOfTheConfigMap(t *testing.T) {
 
 func TestRetryAfterStandsWhereItMeansSomething(t *testing.T) {
 	for status, want := range map[string]bool{"503": true, "200": false} {
-		r := Of(map[string]string{names.WaitingPageAnnotation: "x", names.WaitingPageStatusAnnotation: status}, nil, rules.Defaults{})
+		r := rulesOf(map[string]string{names.WaitingPageAnnotation: "x", names.WaitingPageStatusAnnotation: status}, nil, rules.Defaults{})
 		found := false
 		for _, h := range r.Page.Header {
 			found = found || h.Name == "Retry-After"
@@ -102,7 +102,7 @@ func TestRetryAfterStandsWhereItMeansSomething(t *testing.T) {
 }
 
 func TestWhatWakesNone(t *testing.T) {
-	r := Of(map[string]string{names.NeverWakePathsAnnotation: "/robots.txt,/wp-*", names.NeverWakeAgentsAnnotation: "GoogleBot,kube-probe/"}, nil, rules.Defaults{})
+	r := rulesOf(map[string]string{names.NeverWakePathsAnnotation: "/robots.txt,/wp-*", names.NeverWakeAgentsAnnotation: "GoogleBot,kube-probe/"}, nil, rules.Defaults{})
 	for _, c := range []struct {
 		path, agent string
 		want        bool
@@ -118,4 +118,10 @@ func TestWhatWakesNone(t *testing.T) {
 			t.Errorf("%s by %.40q: %v allocations", c.path, c.agent, allocations)
 		}
 	}
+}
+
+// rulesOf are the rules of a Revision with these annotations, and these in its status.
+func rulesOf(annotations, resolved map[string]string, defaults rules.Defaults) *Rules {
+	m, _ := names.Of(annotations, &rules.Config{Defaults: defaults})
+	return Of(m.Cold, resolved)
 }

@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"regexp"
 	"strings"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -15,45 +14,35 @@ import (
 	"ebb.dev/ebb/activator/internal/cold"
 	autoscalingv1alpha1 "ebb.dev/ebb/api/autoscaling/v1alpha1"
 	"ebb.dev/ebb/api/names"
+	"ebb.dev/ebb/api/rules"
 	servingv1 "ebb.dev/ebb/api/serving/v1"
-	"ebb.dev/ebb/settings"
 )
 
 // InfoOf is what the activator needs of a Revision.
-func InfoOf(r *servingv1.Revision, defaults settings.Defaults) *backends.Info {
+func InfoOf(r *servingv1.Revision, c *rules.Config) *backends.Info {
+	m := r.Meaning(c)
 	info := &backends.Info{
-		UID:           string(r.UID),
-		Service:       r.Labels[names.ServiceLabel],
-		Configuration: r.Labels[names.ConfigurationLabel],
-		Timeout:       seconds(r.Spec.TimeoutSeconds, defaults.TimeoutSeconds),
-		H2C:           r.Spec.Protocol() == autoscalingv1alpha1.ProtocolH2C,
-		Early:         true,
-		Failure:       failureOf(r),
-		Cold:          cold.Of(r.Annotations, r.Status.Annotations, defaults),
+		UID:                  string(r.UID),
+		Service:              r.Labels[names.ServiceLabel],
+		Configuration:        r.Labels[names.ConfigurationLabel],
+		ContainerConcurrency: m.Limits.Concurrency,
+		Timeout:              m.Limits.Timeout,
+		ResponseStartTimeout: m.Limits.ResponseStartTimeout,
+		IdleTimeout:          m.Limits.IdleTimeout,
+		Handling:             m.Limits.Handling,
+		H2C:                  r.Spec.Protocol() == autoscalingv1alpha1.ProtocolH2C,
+		Early:                true,
+		Failure:              failureOf(r),
+		Cold:                 cold.Of(m.Cold, r.Status.Annotations),
 	}
-	info.CutResponses, _ = names.CutsResponses(r.Annotations, defaults.ResponseTimeoutAction) // admission refused errors
-	if r.Spec.ContainerConcurrency != nil {
-		info.ContainerConcurrency = int(*r.Spec.ContainerConcurrency)
-	} else {
-		info.ContainerConcurrency = int(defaults.ContainerConcurrency)
-	}
-	info.ResponseStartTimeout = seconds(r.Spec.ResponseStartTimeoutSeconds, defaults.ResponseStartTimeoutSeconds)
-	info.IdleTimeout = seconds(r.Spec.IdleTimeoutSeconds, defaults.IdleTimeoutSeconds)
 	for _, c := range r.Spec.Containers {
 		// What queue-proxy cannot probe itself, it cannot vouch for: commands. Startup probes of
-		// all other kinds it runs before it announces the pod (EBB_STARTUP_PROBE).
+		// all other kinds it runs before it announces the pod (wire.Sidecar).
 		if c.StartupProbe != nil && c.StartupProbe.Exec != nil || c.ReadinessProbe != nil && c.ReadinessProbe.Exec != nil {
 			info.Early = false
 		}
 	}
 	return info
-}
-
-func seconds(value *int64, otherwise int64) time.Duration {
-	if value != nil {
-		otherwise = *value
-	}
-	return time.Duration(otherwise) * time.Second
 }
 
 // longestFailure bounds a failure in bytes: it is in each answer, and in memory for each revision.
@@ -93,7 +82,7 @@ func failureOf(r *servingv1.Revision) string {
 func transformRevision(o any) (any, error) {
 	if r, ok := o.(*servingv1.Revision); ok {
 		r.ManagedFields, r.OwnerReferences = nil, nil
-		maps.DeleteFunc(r.Annotations, func(k, _ string) bool { return k != names.ResponseTimeoutActionAnnotation && !names.IsCold(k) })
+		maps.DeleteFunc(r.Annotations, func(k, _ string) bool { return !strings.HasPrefix(k, names.EbbServingGroup+"/") })
 		kept := map[string]string{}
 		for _, k := range []string{names.ServiceLabel, names.ConfigurationLabel} {
 			if v, ok := r.Labels[k]; ok {

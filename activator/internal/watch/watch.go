@@ -121,7 +121,7 @@ func (w *Watch) revision(o any) {
 	// The store cannot fail: it is a map.
 	newest, exists, _ := w.revisions.GetStore().Get(o)
 	if r, ok = newest.(*servingv1.Revision); exists && ok {
-		w.Table.SetRevision(key, InfoOf(r, w.Settings.Load().Defaults))
+		w.Table.SetRevision(key, InfoOf(r, w.Settings.Load().Rules("")))
 	} else {
 		w.Table.DeleteRevision(key)
 	}

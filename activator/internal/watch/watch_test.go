@@ -36,8 +36,8 @@ func revision(change func(*servingv1.Revision)) *servingv1.Revision {
 }
 
 func TestInfoOf(t *testing.T) {
-	defaults := settings.Default().Defaults
-	base := backends.Info{UID: "u", Service: "svc", Configuration: "cfg", Timeout: 300 * time.Second, ResponseStartTimeout: 300 * time.Second, Early: true}
+	config := settings.Default().Rules("")
+	base := backends.Info{UID: "u", Service: "svc", Configuration: "cfg", Timeout: 300 * time.Second, Early: true}
 	with := func(change func(*backends.Info)) backends.Info {
 		info := base
 		change(&info)
@@ -101,13 +101,13 @@ func TestInfoOf(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := revision(c.change)
-			if got := *InfoOf(r, defaults); got != c.want {
+			if got := *InfoOf(r, config); got != c.want {
 				t.Errorf("got  %+v\nwant %+v", got, c.want)
 			}
 			if _, err := transformRevision(r); err != nil {
 				t.Fatal(err)
 			}
-			if got := *InfoOf(r, defaults); got != c.want {
+			if got := *InfoOf(r, config); got != c.want {
 				t.Errorf("what is kept gives %+v, want %+v", got, c.want)
 			}
 		})
@@ -124,7 +124,7 @@ func TestTheRulesForWhenItIsColdAreKept(t *testing.T) {
 	if _, err := transformRevision(r); err != nil {
 		t.Fatal(err)
 	}
-	got := InfoOf(r, settings.Default().Defaults).Cold
+	got := InfoOf(r, settings.Default().Rules("")).Cold
 	if got == nil || got.Page.Body != "soon" || got.FallbackRevision != "spare-00001" || got.Waiting() != 7 || !got.WakesNone("/robots.txt", "") {
 		t.Errorf("got %+v", got)
 	}

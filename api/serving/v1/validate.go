@@ -86,7 +86,7 @@ func (r *Revision) Validate(req rules.Request[Revision]) *apis.FieldError {
 		return nil
 	}
 	errs := validateName(&r.ObjectMeta).
-		Also(names.ValidateTemplateAnnotations(r.Annotations, req.Config.Autoscaling).ViaField("annotations")).
+		Also(names.ValidateTemplateAnnotations(r.Annotations, req.Config).ViaField("annotations")).
 		Also(validateOwned(&r.ObjectMeta, names.ConfigurationLabel, "Configuration")).
 		ViaField("metadata")
 	if req.Old == nil {
@@ -169,7 +169,7 @@ func validateUserInfo(meta, old *metav1.ObjectMeta, spec, oldSpec any) *apis.Fie
 
 func (t *RevisionTemplateSpec) validate(config *rules.Config, parent *metav1.ObjectMeta, old *RevisionTemplateSpec) *apis.FieldError {
 	errs := t.validateName(parent, old).ViaField("metadata").
-		Also(names.ValidateTemplateAnnotations(t.Annotations, config.Autoscaling).
+		Also(names.ValidateTemplateAnnotations(t.Annotations, config).
 			Also(names.ValidateFallback(t.Annotations, parent.Name)).ViaField("annotations").ViaField("metadata"))
 	if old != nil && t.Name != "" && t.Name == old.Name && !equality.Semantic.DeepEqual(t, old) {
 		errs = errs.Also(&apis.FieldError{

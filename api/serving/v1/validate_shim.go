@@ -12,7 +12,7 @@ import (
 // validateShim checks what a template with ShimAnnotation needs. The path of the error is below the
 // template.
 func validateShim(annotations map[string]string, spec *RevisionSpec, config *rules.Config) (errs *apis.FieldError) {
-	if mode, _ := names.ShimMode(annotations); mode == "" {
+	if s, _ := names.Of(annotations, config); s.Shim == "" {
 		return nil
 	}
 	if !config.Shim {

@@ -26,7 +26,7 @@ func FuzzWhatIsAdmittedIsNotIgnored(f *testing.F) {
 		}
 		schedules := map[string]string{names.StandbyScheduleAnnotation: sleep, names.MinScaleScheduleAnnotation: least}
 		if names.ValidateLive(schedules) == nil {
-			if _, errs := names.ParseScaling(schedules); errs != nil {
+			if _, errs := names.ScalingOf(schedules); errs != nil {
 				t.Errorf("let in on a Service: %v", errs)
 			}
 		}

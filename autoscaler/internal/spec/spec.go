@@ -37,7 +37,7 @@ func Ours(pa *v1alpha1.PodAutoscaler, a settings.Autoscaler) bool {
 
 // Resolve returns the Spec of a PodAutoscaler, and what it ignored of its annotations and why.
 func Resolve(pa *v1alpha1.PodAutoscaler, a settings.Autoscaler, progressDeadline time.Duration) (*loop.Spec, []string) {
-	scaling, errs := names.ParseScaling(pa.Annotations)
+	scaling, errs := names.ScalingOf(pa.Annotations)
 	scales, overridden := scaling.Scales(a)
 	problems := ignored(pa.Annotations, errs.Also(overridden))
 	ignore := func(key, why string) {

@@ -108,7 +108,7 @@ func (r *reconciler) reconcile(ctx context.Context, pa *autoscalingv1alpha1.PodA
 	if err != nil {
 		return 0, err
 	}
-	s, _ := names.ParseScaling(pa.Annotations)
+	s, _ := names.ScalingOf(pa.Annotations)
 	b := scales(pa, s, a)
 	started := pa.Status.IsScaleTargetInitialized()
 	judge(pa, hpa, d, b, metav1.NewMicroTime(r.now()))

@@ -41,7 +41,7 @@ func scales(pa *autoscalingv1alpha1.PodAutoscaler, s names.Scaling, a settings.A
 //
 // Without a target there are no metrics, and Kubernetes aims for 80 % of CPU.
 func MakeHPA(pa *autoscalingv1alpha1.PodAutoscaler, a settings.Autoscaler) *autoscalingv2.HorizontalPodAutoscaler {
-	s, _ := names.ParseScaling(pa.Annotations) // admission rejected errors; the values are as if not set
+	s, _ := names.ScalingOf(pa.Annotations)
 	b := scales(pa, s, a)
 	hpa := &autoscalingv2.HorizontalPodAutoscaler{
 		ObjectMeta: metav1.ObjectMeta{

@@ -25,7 +25,7 @@ func (r *reconciler) deployment(ctx context.Context, rev *servingv1.Revision, s 
 	if err != nil {
 		return nil, err
 	}
-	replicas := initialReplicas(rev, pa, s.Autoscaler)
+	replicas := initialReplicas(rev, pa, s)
 	if atZero {
 		replicas = 0
 	}
@@ -85,11 +85,10 @@ func (r *reconciler) ofChanged(before, after *servingv1.Configuration) (keys []r
 
 // initialReplicas returns the replicas of a new Deployment: what the autoscaler wanted last, if
 // somebody deleted the old Deployment, else the initial scale.
-func initialReplicas(rev *servingv1.Revision, pa *autoscalingv1alpha1.PodAutoscaler, limits settings.Autoscaler) int32 {
+func initialReplicas(rev *servingv1.Revision, pa *autoscalingv1alpha1.PodAutoscaler, s *settings.Snapshot) int32 {
 	if pa != nil && pa.DeletionTimestamp.IsZero() && pa.Status.DesiredScale != nil && *pa.Status.DesiredScale >= 0 {
 		return *pa.Status.DesiredScale
 	}
-	annotated, _ := names.ParseScaling(rev.Annotations) // admission rejected errors
-	scales, _ := annotated.Scales(limits)
+	scales, _ := rev.Meaning(s.Rules("")).Scaling.Scales(s.Autoscaler)
 	return scales.Initial
 }

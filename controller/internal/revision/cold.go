@@ -10,6 +10,7 @@ import (
 	"knative.dev/pkg/apis"
 
 	"ebb.dev/ebb/api/names"
+	"ebb.dev/ebb/api/rules"
 	servingv1 "ebb.dev/ebb/api/serving/v1"
 	"ebb.dev/ebb/controller/internal/apply"
 	"ebb.dev/ebb/controller/internal/reconcile"
@@ -30,7 +31,7 @@ const (
 // waiting page and the revision of its fallback Service. Activators read Revisions only. What is in
 // reserve needs neither.
 func (r *reconciler) tellCold(rev *servingv1.Revision) error {
-	want, _ := names.ParseCold(rev.Annotations) // admission refused errors
+	want := rev.Meaning(r.world.Settings.Load().Rules("")).Cold
 	if rev.RoutingState() == names.RoutingReserve {
 		want = names.Cold{}
 	}
@@ -145,8 +146,7 @@ func indexNamed(revisions cache.SharedIndexInformer) func(index string) func(obj
 			if !ok {
 				return nil, nil
 			}
-			c, _ := names.ParseCold(rev.Annotations)
-			if one := name(c); one != "" {
+			if one := name(rev.Meaning(&rules.Config{}).Cold); one != "" {
 				return []string{rev.Namespace + "/" + one}, nil
 			}
 			return nil, nil

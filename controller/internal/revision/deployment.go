@@ -28,20 +28,21 @@ const ownHashAnnotation = "serving.knative.dev/revision-hash"
 // MakeDeployment is the Deployment of a revision. replicas is what a new one starts with; an
 // existing one keeps its own.
 func MakeDeployment(rev *servingv1.Revision, replicas int32, in Inputs) (*appsv1.Deployment, error) {
-	pod, err := makePodSpec(rev, in)
+	m := rev.Meaning(in.Settings.Rules(in.ClusterDomain))
+	pod, err := makePodSpec(rev, m, in)
 	if err != nil {
 		return nil, err
 	}
 	labels := childLabels(rev)
 	podNotes := podAnnotations(rev)
 	podNotes[names.DefaultContainerAnnotation] = rev.Spec.ServingContainer().Name
-	if restOf(rev, in.Settings).frozen() {
+	if restOf(rev, m, in.Settings).frozen() {
 		podNotes[standby.Containers] = frozenContainers(rev)
 	}
 	if keyInEnvironment(&pod) {
 		podNotes[names.PodKeyAnnotation] = in.KeyName
 	}
-	history, deadline := int32(0), progressDeadline(rev, in)
+	history, deadline := int32(0), progressDeadline(m, in)
 	none := intstr.FromInt32(0)
 	d := &appsv1.Deployment{
 		ObjectMeta: metav1.ObjectMeta{
@@ -96,10 +97,8 @@ func hashOf(parts ...any) string {
 	return strconv.FormatUint(uint64(h.Sum32()), 36)
 }
 
-func progressDeadline(rev *servingv1.Revision, in Inputs) int32 {
-	// Admission rejected errors. The setting replaces a value that was stored nevertheless.
-	s, _ := names.ParseScaling(rev.Annotations)
-	if d := s.ProgressDeadline; d != nil && *d >= time.Second {
+func progressDeadline(m names.Spec, in Inputs) int32 {
+	if d := m.Scaling.ProgressDeadline; d != nil && *d >= time.Second {
 		return int32(min(*d/time.Second, math.MaxInt32))
 	}
 	return in.Settings.Deployment.ProgressDeadlineSeconds()

@@ -50,7 +50,7 @@ const (
 // starts containers one after another in this order; queue-proxy is up in milliseconds and must be
 // there when the user's process begins to answer, or a request waits for the making of a second
 // container (decision 0006).
-func makePodSpec(rev *servingv1.Revision, in Inputs) (corev1.PodSpec, error) {
+func makePodSpec(rev *servingv1.Revision, m names.Spec, in Inputs) (corev1.PodSpec, error) {
 	pod := *rev.Spec.PodSpec.DeepCopy()
 	user := rev.Spec.ServingContainer()
 	if user == nil {
@@ -61,11 +61,11 @@ func makePodSpec(rev *servingv1.Revision, in Inputs) (corev1.PodSpec, error) {
 	probing := in.Settings.Features.Enabled(rules.KeyMultiContainerProbing)
 
 	// The probes queue-proxy runs are read before they are taken off the containers.
-	told, err := toldOf(rev, pod.Containers, serving, in)
+	told, err := toldOf(rev, m, pod.Containers, serving, in)
 	if err != nil {
 		return corev1.PodSpec{}, err
 	}
-	sidecar := makeSidecar(rev, pod.Containers[serving], in)
+	sidecar := makeSidecar(rev, m, pod.Containers[serving], in)
 	digests := map[string]string{}
 	for _, status := range rev.Status.ContainerStatuses {
 		digests[status.Name] = status.ImageDigest
@@ -88,11 +88,11 @@ func makePodSpec(rev *servingv1.Revision, in Inputs) (corev1.PodSpec, error) {
 		c.Env = append(c.Env, identityEnv(rev)...)
 		quiet(c)
 	}
-	tellConcurrency(rev, &pod.Containers[serving])
-	if err := putShim(rev, in.Settings, &pod, &pod.Containers[serving], sidecar); err != nil {
+	tellConcurrency(rev, m.ConcurrencyVariable, &pod.Containers[serving])
+	if err := putShim(rev, m.Shim, in.Settings, &pod, &pod.Containers[serving], sidecar); err != nil {
 		return corev1.PodSpec{}, err
 	}
-	if err := restOf(rev, in.Settings).letSleep(&pod, sidecar, told, port); err != nil {
+	if err := restOf(rev, m, in.Settings).letSleep(&pod, sidecar, told, port); err != nil {
 		return corev1.PodSpec{}, err
 	}
 	pod.Volumes = append(pod.Volumes, makeVolumes(rev, in)...)

@@ -22,7 +22,7 @@ func between(low, high string) bounds {
 //
 //	built-in or config-deployment < feature queueproxy.resource-defaults (limits and memory only where config is silent)
 //	< percentage of the user container < explicit annotation
-func sidecarResources(annotations map[string]string, user corev1.Container, s *settings.Snapshot) corev1.ResourceRequirements {
+func sidecarResources(template names.Sidecar, user corev1.Container, s *settings.Snapshot) corev1.ResourceRequirements {
 	requests, limits := corev1.ResourceList{}, corev1.ResourceList{}
 	maps.Copy(requests, s.Deployment.QueueSidecarRequests)
 	maps.Copy(limits, s.Deployment.QueueSidecarLimits)
@@ -31,7 +31,6 @@ func sidecarResources(annotations map[string]string, user corev1.Container, s *s
 		unless(requests, corev1.ResourceMemory, "400Mi")
 		unless(limits, corev1.ResourceMemory, "800Mi")
 	}
-	template, _ := names.ParseSidecar(annotations) // admission rejected errors
 	if percent := template.Percentage; percent != nil {
 		for _, share := range []struct {
 			of, into corev1.ResourceList

@@ -116,7 +116,8 @@ func TestSidecarResources(t *testing.T) {
 			names.SidecarCPURequestAnnotation: "lots"}, "25m", "0", "0", "0"},
 	} {
 		t.Run(tt.why, func(t *testing.T) {
-			r := sidecarResources(tt.notes, user, tt.s)
+			m, _ := names.Of(tt.notes, tt.s.Rules(""))
+			r := sidecarResources(m.Sidecar, user, tt.s)
 			for _, check := range []struct {
 				what string
 				got  resource.Quantity

@@ -18,8 +18,7 @@ var shimVolume = resource.MustParse("32Mi")
 
 // putShim puts the shim before the program of the serving container, if the Revision asks for it.
 // An init container copies it there, with the resources of queue-proxy, which the pod has anyway.
-func putShim(rev *servingv1.Revision, s *settings.Snapshot, pod *corev1.PodSpec, c, sidecar *corev1.Container) error {
-	mode, _ := names.ShimMode(rev.Annotations) // admission refused errors
+func putShim(rev *servingv1.Revision, mode string, s *settings.Snapshot, pod *corev1.PodSpec, c, sidecar *corev1.Container) error {
 	if mode == "" {
 		return nil
 	}
@@ -49,8 +48,7 @@ func putShim(rev *servingv1.Revision, s *settings.Snapshot, pod *corev1.PodSpec,
 }
 
 // tellConcurrency gives the serving container the variable that the Revision asks for.
-func tellConcurrency(rev *servingv1.Revision, c *corev1.Container) {
-	name, _ := names.ConcurrencyVariable(rev.Annotations) // admission refused errors
+func tellConcurrency(rev *servingv1.Revision, name string, c *corev1.Container) {
 	if limit := rev.Spec.ContainerConcurrency; name != "" && limit != nil && *limit > 0 {
 		setIfAbsent(c, name, fmt.Sprint(*limit))
 	}

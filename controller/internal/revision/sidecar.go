@@ -8,7 +8,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
-	"k8s.io/utils/ptr"
 
 	autoscalingv1alpha1 "ebb.dev/ebb/api/autoscaling/v1alpha1"
 	"ebb.dev/ebb/api/names"
@@ -20,7 +19,7 @@ import (
 
 // makeSidecar is the container queue-proxy of a revision, without its environment. The user
 // container is as its author wrote it.
-func makeSidecar(rev *servingv1.Revision, user corev1.Container, in Inputs) *corev1.Container {
+func makeSidecar(rev *servingv1.Revision, m names.Spec, user corev1.Container, in Inputs) *corev1.Container {
 	s := in.Settings
 	dataPort := dataPort(rev)
 	ports := []corev1.ContainerPort{
@@ -37,7 +36,7 @@ func makeSidecar(rev *servingv1.Revision, user corev1.Container, in Inputs) *cor
 	c := &corev1.Container{
 		Name:           sidecarName,
 		Image:          s.Deployment.QueueSidecarImage,
-		Resources:      sidecarResources(rev.Annotations, user, s),
+		Resources:      sidecarResources(m.Sidecar, user, s),
 		Ports:          ports,
 		ReadinessProbe: sidecarReadiness(user.ReadinessProbe, dataPort),
 		Env:            []corev1.EnvVar{fieldEnv(wire.EnvPod, "metadata.name"), fieldEnv(wire.EnvPodIP, "status.podIP")},
@@ -70,23 +69,14 @@ func dataPort(rev *servingv1.Revision) int32 {
 }
 
 // toldOf is what queue-proxy is told of a revision whose containers are as their author wrote them.
-func toldOf(rev *servingv1.Revision, containers []corev1.Container, serving int, in Inputs) (*wire.Sidecar, error) {
+func toldOf(rev *servingv1.Revision, m names.Spec, containers []corev1.Container, serving int, in Inputs) (*wire.Sidecar, error) {
 	s, port := in.Settings, rev.Spec.Port()
 	readiness, startup := probesToRun(containers, serving, s.Features.Enabled(rules.KeyMultiContainerProbing))
 	t := wire.NewSidecar()
 	t.Namespace, t.Service, t.Configuration = rev.Namespace, rev.Labels[names.ServiceLabel], rev.Labels[names.ConfigurationLabel]
 	t.Revision = rev.Name
 	t.Port, t.UserPort = int(dataPort(rev)), int(port)
-	t.Limits = wire.Limits{
-		Concurrency:          wire.Slots(ptr.Deref(rev.Spec.ContainerConcurrency, 0)),
-		Timeout:              wire.Seconds(ptr.Deref(rev.Spec.TimeoutSeconds, 0)),
-		ResponseStartTimeout: wire.Seconds(ptr.Deref(rev.Spec.ResponseStartTimeoutSeconds, 0)),
-		IdleTimeout:          wire.Seconds(ptr.Deref(rev.Spec.IdleTimeoutSeconds, 0)),
-	}
-	t.CutResponses, _ = names.CutsResponses(rev.Annotations, s.Defaults.ResponseTimeoutAction) // admission refused errors
-	t.Records, _ = names.Records(rev.Annotations)
-	scaling, _ := names.ParseScaling(rev.Annotations) // admission rejected errors
-	t.Told = scaling.WireTold(port)
+	t.Limits, t.Records, t.Told = m.Limits, m.Records, m.Scaling.WireTold(port)
 	t.DetectHTTP2 = s.Features.Enabled(rules.KeyAutodetectHTTP2)
 	// The trailing dots spare the resolver its search list: one look-up each.
 	t.Autoscaler = fmt.Sprintf("autoscaler.%s.svc.%s.:%d", in.SystemNamespace, in.ClusterDomain, wire.PortStats)

@@ -38,11 +38,10 @@ func (r rest) frozen() bool { return r.sleeps && r.level > standby.Warm }
 //	a container has an exec probe                  yes     warm         ExecProbe
 //	QoS class Guaranteed                           yes     frozen       GuaranteedQoS
 //	any other                                      yes     as annotated
-func restOf(rev *servingv1.Revision, s *settings.Snapshot) rest {
-	scaling, _ := names.ParseScaling(rev.Annotations) // admission rejected errors
-	asked := scaling.Standby.With(s.Autoscaler)
+func restOf(rev *servingv1.Revision, m names.Spec, s *settings.Snapshot) rest {
+	asked := m.Scaling.Standby.With(s.Autoscaler)
 	user := rev.Spec.ServingContainer()
-	if asked.Mode == rules.StandbyOff || user == nil || cmp.Or(scaling.Class, s.Autoscaler.Class) != names.ClassKPA {
+	if asked.Mode == rules.StandbyOff || user == nil || cmp.Or(m.Scaling.Class, s.Autoscaler.Class) != names.ClassKPA {
 		return rest{}
 	}
 	probed := slices.IndexFunc(rev.Spec.Containers, func(c corev1.Container) bool {
@@ -55,7 +54,7 @@ func restOf(rev *servingv1.Revision, s *settings.Snapshot) rest {
 	case asked.Level > standby.Warm && probed >= 0:
 		return rest{sleeps: true, reason: "ExecProbe", message: fmt.Sprintf("Pods sleep warm and use CPU: container %q has an exec probe, "+
 			"and a command in a frozen container does not end. Use an HTTP, TCP or gRPC probe.", rev.Spec.Containers[probed].Name)}
-	case asked.Level > standby.Frozen && guaranteed(rev.Spec.Containers, sidecarResources(rev.Annotations, *user, s)):
+	case asked.Level > standby.Frozen && guaranteed(rev.Spec.Containers, sidecarResources(m.Sidecar, *user, s)):
 		return rest{sleeps: true, level: standby.Frozen, reason: "GuaranteedQoS", message: "Pods sleep frozen and keep their memory: " +
 			"they have the QoS class Guaranteed, and the memory of such pods is not swapped. Request less than the limits."}
 	}

@@ -19,7 +19,7 @@ func (r *reconciler) async(route *servingv1.Route, s *settings.Snapshot) *plan.A
 	if !s.Courier.Enabled {
 		return nil
 	}
-	a, _ := names.ParseAsync(route.Annotations) // admission refused errors
+	a, _ := names.ParseAsync(route.Annotations)
 	if a.Mode == names.AsyncNever && len(a.Schedules) == 0 {
 		return nil
 	}

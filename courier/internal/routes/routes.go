@@ -129,7 +129,7 @@ func (t *Table) route(object any, gone bool) {
 	if r.Asked = r.Host; o.Status.URL != nil {
 		r.Asked = o.Status.URL.Host
 	}
-	r.Async, _ = names.ParseAsync(o.Annotations) // admission refused errors
+	r.Async, _ = names.ParseAsync(o.Annotations)
 	for _, target := range o.Status.Traffic {
 		if target.Percent != nil && *target.Percent > 0 && target.RevisionName != "" {
 			r.Shares = append(r.Shares, Share{target.RevisionName, *target.Percent})
