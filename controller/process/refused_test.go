@@ -63,6 +63,7 @@ func TestWhatIsRefusedToARevisionIsToldByItsService(t *testing.T) {
 		"the Services of a new revision":          {"services", nil, false},
 		"its EndpointSlice":                       {"endpointslices", nil, false},
 		"its PodAutoscaler":                       {"podautoscalers", nil, false},
+		"the key of its pods":                     {"secrets", nil, false},
 		"its HorizontalPodAutoscaler":             {"horizontalpodautoscalers", hpa, false},
 		"the Deployment of one that is parked":    {"deployments", nil, true},
 		"the PodAutoscaler of one that is parked": {"podautoscalers", nil, true},
@@ -90,6 +91,15 @@ func TestWhatIsRefusedToARevisionIsToldByItsService(t *testing.T) {
 				}
 				served := g.routedTo("a.ns.svc.cluster.local")
 				g.refuseCreation(c.refused)
+				if c.refused == "secrets" {
+					if err := g.user.Kube.CoreV1().Secrets("ns").Delete(context.Background(), names.PodSecret, metav1.DeleteOptions{}); err != nil {
+						t.Fatal(err)
+					}
+					g.pass(11 * time.Minute) // until it is looked at again
+					if got := ready(); !got.IsTrue() {
+						t.Fatalf("what is up says %+v", got)
+					}
+				}
 				if c.parked {
 					g.hello("dev.local/hello:2", nil, servingv1.TrafficTarget{RevisionName: "a-00001", Percent: ptr.To(int64(100))})
 				} else {

@@ -12,6 +12,7 @@ package revision
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -141,10 +142,17 @@ func (r *reconciler) reconcile(ctx context.Context, rev *servingv1.Revision) (ti
 	manager := rev.GetConditionSet().Manage(&rev.Status)
 	manager.InitializeConditions()
 	s := r.world.Settings.Load()
-	err := r.keys.ensure(ctx, rev.Namespace)
-	if err != nil {
-		return 0, err
+	// No revision begins without the key of its pods, and none that is up waits for it.
+	keyless := r.keys.ensure(ctx, rev.Namespace)
+	if keyless != nil && !before.GetCondition(servingv1.RevisionConditionResourcesAvailable).IsTrue() {
+		return 0, r.refused(rev, keyless)
 	}
+	wait, err := r.follow(ctx, rev, before, s)
+	return wait, errors.Join(err, keyless)
+}
+
+// follow makes what the revision consists of be as it says, and tells how that goes.
+func (r *reconciler) follow(ctx context.Context, rev *servingv1.Revision, before *servingv1.RevisionStatus, s *settings.Snapshot) (_ time.Duration, err error) {
 	if rev.Annotations[names.ParkedAnnotation] != "" {
 		return 0, r.refused(rev, r.parked(ctx, rev, s)) // its status is what it was, but for a refusal
 	}
