@@ -218,7 +218,7 @@ func limits(r *serving.Revision) (all []string) {
 	keys := []string{names.MinScaleAnnotation, names.MaxScaleAnnotation, names.InitialScaleAnnotation, names.ActivationScaleAnnotation,
 		names.ScaleDownDelayAnnotation, names.TargetAnnotation, names.WindowAnnotation, names.MetricsAnnotation}
 	for _, key := range keys {
-		if value := r.Annotations[key]; value != "" {
+		if value, _, _ := names.Lookup(r.Annotations, key); value != "" {
 			_, name, _ := strings.Cut(key, "/")
 			all = append(all, name+" "+value)
 		}

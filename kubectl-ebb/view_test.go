@@ -18,6 +18,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"ebb.dev/ebb/api/client/versioned"
+	serving "ebb.dev/ebb/api/serving/v1"
 	view "ebb.dev/ebb/api/view/v1alpha1"
 )
 
@@ -196,5 +197,13 @@ func TestARequestIsTimedOnItsWayThroughTheGateway(t *testing.T) {
 	}
 	if err := whyNotSent(context.DeadlineExceeded, "h", o); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "no response within 1m0s") {
 		t.Error(err)
+	}
+}
+
+func TestLimitsAreReadInEverySpelling(t *testing.T) {
+	r := &serving.Revision{}
+	r.Annotations = map[string]string{"autoscaling.knative.dev/maxScale": "5", "autoscaling.knative.dev/min-scale": "1"}
+	if got := strings.Join(limits(r), ", "); got != "min-scale 1, max-scale 5" {
+		t.Errorf("got %q", got)
 	}
 }

@@ -11,7 +11,7 @@ import (
 )
 
 func TestAListOfMetricsIsTyped(t *testing.T) {
-	s, err := ScalingOf(map[string]string{MetricsAnnotation: "concurrency=50, rps=9.5,waiting@header=5, vllm:num_requests_waiting@prometheus:8000/stats=2 shared"})
+	s, err := ScalingOf(map[string]string{MetricsAnnotation: "concurrency=50, rps=9.5,waiting@header=5, vllm:num_requests_waiting@prometheus:8000/stats=2 shared"}, &rules.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -25,7 +25,7 @@ func TestAListOfMetricsIsTyped(t *testing.T) {
 	if diff := cmp.Diff([]wire.ToldMetric{{Name: "waiting"}, {Name: "vllm:num_requests_waiting", Port: 8000, Path: "/stats"}}, s.WireTold(7000)); diff != "" {
 		t.Error(diff)
 	}
-	s, _ = ScalingOf(map[string]string{MetricsAnnotation: "queue@prometheus=1"})
+	s, _ = ScalingOf(map[string]string{MetricsAnnotation: "queue@prometheus=1"}, &rules.Config{})
 	if diff := cmp.Diff([]wire.ToldMetric{{Name: "queue", Port: 7000, Path: "/metrics"}}, s.WireTold(7000)); diff != "" {
 		t.Error(diff)
 	}
@@ -61,8 +61,8 @@ func TestAWrongListOfMetricsIsRefusedWithAReason(t *testing.T) {
 		strings.Repeat("a", 3000):                                "has 3000 characters",
 	} {
 		annotations := map[string]string{MetricsAnnotation: list}
-		s, _ := ScalingOf(annotations)
-		if err := ValidateScaling(annotations, rules.Autoscaling{}); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), MetricsAnnotation) {
+		s, _ := ScalingOf(annotations, &rules.Config{})
+		if err := ValidateScaling(annotations, &rules.Config{}); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), MetricsAnnotation) {
 			t.Errorf("%q: %v, want %q", list, err, want)
 		}
 		if s.Metrics != nil {
@@ -89,7 +89,7 @@ func TestWhatAListOfMetricsContradictsIsRefused(t *testing.T) {
 		{with("rps=5", MetricAnnotation, MetricRPS), ClassKPA, "already"},
 		{with("rps=5", AutoscalingGroup+"/targetUtilizationPercentage", "50"), ClassKPA, "targetUtilizationPercentage"},
 	} {
-		err := ValidateScaling(c.annotations, rules.Autoscaling{Class: c.class})
+		err := ValidateScaling(c.annotations, &rules.Config{Autoscaling: rules.Autoscaling{Class: c.class}})
 		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
 			t.Errorf("%v: %v, want %q", c.annotations, err, c.want)
 		}
@@ -102,11 +102,11 @@ func FuzzMetrics(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, list string) {
 		annotations := map[string]string{MetricsAnnotation: list}
-		s, err := ScalingOf(annotations)
+		s, err := ScalingOf(annotations, &rules.Config{})
 		if (err == nil) != (len(s.Metrics) > 0) {
 			t.Errorf("%q is %v and reads as %v", list, err, s.Metrics)
 		}
-		_ = ValidateScaling(annotations, rules.Autoscaling{}).Error()
+		_ = ValidateScaling(annotations, &rules.Config{}).Error()
 		if len(s.Metrics) > MaxMetrics || len(s.WireTold(8080)) > wire.MaxTold {
 			t.Errorf("%q has %d metrics", list, len(s.Metrics))
 		}

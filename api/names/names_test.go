@@ -99,7 +99,7 @@ func TestScalingAnnotations(t *testing.T) {
 		{"an unknown aggregation without a class", map[string]string{key("metric-aggregation-algorithm"): "x"}, limits, ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			err := ValidateScaling(test.annotations, test.limits)
+			err := ValidateScaling(test.annotations, &rules.Config{Autoscaling: test.limits})
 			if test.want == "" && err != nil || test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)) {
 				t.Errorf("got %v, want %q", err, test.want)
 			}
@@ -111,11 +111,11 @@ func TestParsedScalingIsTyped(t *testing.T) {
 	s, err := ScalingOf(map[string]string{
 		MinScaleAnnotation: "2", AutoscalingGroup + "/targetBurstCapacity": "-1", WindowAnnotation: "90s",
 		MetricAggregationAnnotation: "weightedExponential", MaxScaleAnnotation: "junk",
-	})
+	}, &rules.Config{})
 	if err == nil || s.MaxScale != nil {
 		t.Errorf("junk reads as %v, %v", s.MaxScale, err)
 	}
-	if *s.MinScale != 2 || *s.TargetBurstCapacity != -1 || s.Window.Seconds() != 90 || s.Aggregation != AggregationWeightedExponential {
+	if *s.MinScale != 2 || s.TargetBurstCapacity != -1 || s.Window.Seconds() != 90 || s.Aggregation != AggregationWeightedExponential {
 		t.Errorf("got %+v", s)
 	}
 }
@@ -127,20 +127,17 @@ func TestStandby(t *testing.T) {
 		annotations map[string]string
 		want        string
 	}{
-		{"the setting", nil, "auto 0 compressed"},
-		{"off", map[string]string{StandbyAnnotation: "off"}, "off 0 compressed"},
-		{"a count", map[string]string{StandbyAnnotation: "3", StandbyLevelAnnotation: "warm"}, "count 3 warm"},
+		{"the setting", nil, "auto 0 compressed 1h0m0s"},
+		{"off", map[string]string{StandbyAnnotation: "off"}, "off 0 compressed 1h0m0s"},
+		{"a count", map[string]string{StandbyAnnotation: "3", StandbyLevelAnnotation: "warm"}, "count 3 warm 1h0m0s"},
 		{"the operator bounds the time", map[string]string{StandbyForAnnotation: "5h"}, "auto 0 compressed 1h0m0s"},
 		{"a shorter time", map[string]string{StandbyForAnnotation: "5m"}, "auto 0 compressed 5m0s"},
-		{"time by the policy", map[string]string{StandbyForAnnotation: "auto"}, "auto 0 compressed"},
-		{"junk counts as absent", map[string]string{StandbyAnnotation: "x", StandbyLevelAnnotation: "x", StandbyForAnnotation: "x"}, "auto 0 compressed"},
+		{"time by the policy", map[string]string{StandbyForAnnotation: "auto"}, "auto 0 compressed 1h0m0s"},
+		{"junk counts as absent", map[string]string{StandbyAnnotation: "x", StandbyLevelAnnotation: "x", StandbyForAnnotation: "x"}, "auto 0 compressed 1h0m0s"},
 	} {
-		parsed, _ := ScalingOf(test.annotations)
-		s := parsed.Standby.With(a)
-		got := fmt.Sprint(s.Mode, " ", s.Most, " ", s.Level)
-		if s.For != nil {
-			got += " " + s.For.String()
-		}
+		parsed, _ := ScalingOf(test.annotations, &rules.Config{Autoscaling: a})
+		s := parsed.Standby
+		got := fmt.Sprint(s.Mode, " ", s.Most, " ", s.Level, " ", s.Longest)
 		if got != test.want {
 			t.Errorf("%s: got %s, want %s", test.why, got, test.want)
 		}
@@ -202,15 +199,16 @@ func FuzzAnnotations(f *testing.F) {
 			ShimAnnotation: value, ConcurrencyVariableAnnotation: value, RecordsAnnotation: value,
 			WaitingPageAnnotation: value, WaitingPageFromAnnotation: value, WaitingPageAfterAnnotation: value,
 		}
-		s, _ := ScalingOf(annotations)
-		if s.ScaleUpBurst != nil && !(*s.ScaleUpBurst >= 1) || s.ScaleUpPerSecond != nil && !(*s.ScaleUpPerSecond > 0) ||
+		legal := rules.Config{Autoscaling: rules.Autoscaling{ScaleUpBurst: 1, ScaleUpPerSecond: 1, StableWindow: MinStableWindow}}
+		s, _ := ScalingOf(annotations, &legal)
+		if !(s.ScaleUpBurst >= 1) || !(s.ScaleUpPerSecond > 0) ||
 			s.AdaptiveTarget != (value == AdaptiveTarget) {
 			t.Errorf("%q was accepted as %+v", value, s)
 		}
 		if s.MinScale != nil && *s.MinScale < 0 || s.ActivationScale != nil && *s.ActivationScale < 2 ||
-			s.Window != nil && (*s.Window < MinStableWindow || *s.Window > MaxStableWindow) ||
+			s.Window < MinStableWindow || s.Window > MaxStableWindow ||
 			s.Target != nil && !(*s.Target >= MinTarget) || s.TargetUtilization != nil && !(*s.TargetUtilization >= 1 && *s.TargetUtilization <= 100) ||
-			s.TargetBurstCapacity != nil && !(*s.TargetBurstCapacity == -1 || *s.TargetBurstCapacity >= 0) {
+			!(s.TargetBurstCapacity == -1 || s.TargetBurstCapacity >= 0) {
 			t.Errorf("%q was accepted as %+v", value, s)
 		}
 		mode, wrongMode := read(annotations, (*reader).shim)
@@ -240,11 +238,11 @@ func FuzzAnnotations(f *testing.F) {
 		}
 		// Of the class that is Ebb's own, whatever reads as no metric or no aggregation is refused.
 		metric := map[string]string{ClassAnnotation: ClassKPA, MetricAnnotation: value}
-		if err := ValidateScaling(metric, rules.Autoscaling{}); (err == nil) != (value == MetricConcurrency || value == MetricRPS) {
+		if err := ValidateScaling(metric, &rules.Config{}); (err == nil) != (value == MetricConcurrency || value == MetricRPS) {
 			t.Errorf("the metric %q: %v", value, err)
 		}
 		aggregation := map[string]string{ClassAnnotation: ClassKPA, MetricAggregationAnnotation: value}
-		if err := ValidateScaling(aggregation, rules.Autoscaling{}); (err == nil) != (s.Aggregation != "") {
+		if err := ValidateScaling(aggregation, &rules.Config{}); (err == nil) != (s.Aggregation != "") {
 			t.Errorf("the aggregation %q: %v", value, err)
 		}
 		for _, problem := range []*apis.FieldError{ValidateTemplateAnnotations(annotations, &rules.Config{}), ValidateNoScaling(annotations, LiveAnnotations)} {

@@ -1,6 +1,7 @@
 package names
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -26,30 +27,32 @@ const (
 	UnlimitedTargetBurst = -1
 )
 
-// Scaling is what a Revision's annotations say about its scale; nil (or "") is what they do not
-// say.
+// Scaling is what a Revision means for its scale.
 type Scaling struct {
 	Class  string
-	Metric string
-	// Aggregation is AggregationLinear or AggregationWeightedExponential, whatever the spelling.
+	Metric string // "" if the annotations do not say
+	// Aggregation is AggregationLinear or AggregationWeightedExponential, whatever the spelling; ""
+	// if the annotations do not say.
 	Aggregation string
 
+	// These are nil if the annotations do not say; see Scales.
 	MinScale, MaxScale            *int32
 	InitialScale, ActivationScale *int32
 
-	// Target is per pod, in the metric's unit; TargetUtilization in percent, 1 to 100.
+	// Target is per pod, in the metric's unit; TargetUtilization in percent, 1 to 100. Their
+	// defaults depend on the metric; they are nil if the annotations do not say.
 	Target, TargetUtilization *float64
 	// TargetBurstCapacity is in requests; -1 keeps activators in the path always.
-	TargetBurstCapacity *float64
+	TargetBurstCapacity float64
 
-	Window         *time.Duration
-	ScaleDownDelay *time.Duration
+	Window         time.Duration
+	ScaleDownDelay time.Duration
 	// PanicWindow is in percent of Window, 1 to 100; PanicThreshold in percent of the pods there
 	// are, 110 to 1000.
-	PanicWindow, PanicThreshold *float64
-	ScaleToZeroRetention        *time.Duration
+	PanicWindow, PanicThreshold float64
+	ScaleToZeroRetention        time.Duration
 	// ProgressDeadline bounds how long pods may take to become ready.
-	ProgressDeadline *time.Duration
+	ProgressDeadline time.Duration
 
 	// Metrics are all that the revision is scaled by, at most MaxMetrics. Without one of
 	// SourceRequests, Metric and Target count besides.
@@ -57,7 +60,7 @@ type Scaling struct {
 	// AdaptiveTarget lets the autoscaler learn the target.
 	AdaptiveTarget bool
 	// ScaleUpBurst and ScaleUpPerSecond bound how many pods the service may add.
-	ScaleUpBurst, ScaleUpPerSecond *float64
+	ScaleUpBurst, ScaleUpPerSecond float64
 
 	Standby Standby
 	// Buffer is how many more pods than are busy are kept.
@@ -68,15 +71,15 @@ type Scaling struct {
 }
 
 // ScalingOf is Of for the annotations that a PodAutoscaler has.
-func ScalingOf(annotations map[string]string) (Scaling, *apis.FieldError) {
+func ScalingOf(annotations map[string]string, c *rules.Config) (Scaling, *apis.FieldError) {
 	r := &reader{annotations: annotations}
-	return r.scaling(), r.errs
+	return r.scaling(c), r.errs
 }
 
-func (r *reader) scaling() Scaling {
-	annotations := r.annotations
+func (r *reader) scaling(c *rules.Config) Scaling {
+	annotations, a := r.annotations, &c.Autoscaling
 	s := Scaling{
-		Class:  annotations[ClassAnnotation],
+		Class:  cmp.Or(annotations[ClassAnnotation], a.Class),
 		Metric: annotations[MetricAnnotation],
 
 		MinScale:        r.int32(MinScaleAnnotation),
@@ -86,21 +89,21 @@ func (r *reader) scaling() Scaling {
 
 		Target:              r.float(TargetAnnotation),
 		TargetUtilization:   r.float(TargetUtilizationAnnotation),
-		TargetBurstCapacity: r.float(TargetBurstCapacityAnnotation),
+		TargetBurstCapacity: r.burstCapacity(a.TargetBurstCapacity),
 
-		Window:               r.duration(WindowAnnotation),
-		ScaleDownDelay:       r.duration(ScaleDownDelayAnnotation),
-		PanicWindow:          r.float(PanicWindowAnnotation),
-		PanicThreshold:       r.float(PanicThresholdAnnotation),
-		ScaleToZeroRetention: r.duration(ScaleToZeroRetentionAnnotation),
-		ProgressDeadline:     r.duration(ProgressDeadlineAnnotation),
+		Window:               ptr.Deref(r.duration(WindowAnnotation), a.StableWindow),
+		ScaleDownDelay:       ptr.Deref(r.duration(ScaleDownDelayAnnotation), a.ScaleDownDelay),
+		PanicWindow:          ptr.Deref(r.float(PanicWindowAnnotation), a.PanicWindowPercentage),
+		PanicThreshold:       ptr.Deref(r.float(PanicThresholdAnnotation), a.PanicThresholdPercentage),
+		ScaleToZeroRetention: ptr.Deref(r.duration(ScaleToZeroRetentionAnnotation), a.ScaleToZeroPodRetentionPeriod),
+		ProgressDeadline:     ptr.Deref(r.duration(ProgressDeadlineAnnotation), c.ProgressDeadline),
 
 		Metrics:          r.metrics(),
 		AdaptiveTarget:   annotations[AdaptiveTargetAnnotation] == AdaptiveTarget,
-		ScaleUpBurst:     r.float(ScaleUpBurstAnnotation),
-		ScaleUpPerSecond: r.float(ScaleUpPerSecondAnnotation),
+		ScaleUpBurst:     ptr.Deref(r.float(ScaleUpBurstAnnotation), a.ScaleUpBurst),
+		ScaleUpPerSecond: ptr.Deref(r.float(ScaleUpPerSecondAnnotation), a.ScaleUpPerSecond),
 
-		Standby:          r.standby(),
+		Standby:          r.standby(a),
 		Buffer:           ptr.Deref(r.int32(ScaleBufferAnnotation), 0),
 		StandbySchedule:  r.schedule(StandbyScheduleAnnotation),
 		MinScaleSchedule: r.schedule(MinScaleScheduleAnnotation),
@@ -108,11 +111,6 @@ func (r *reader) scaling() Scaling {
 	if text, ok := annotations[AdaptiveTargetAnnotation]; ok && !s.AdaptiveTarget {
 		r.fail(apis.ErrInvalidValue(text, AdaptiveTargetAnnotation,
 			fmt.Sprintf("the only value is %q; set a number in %s", AdaptiveTarget, TargetAnnotation)))
-	}
-	if burst := s.TargetBurstCapacity; burst != nil && *burst < 0 && *burst != UnlimitedTargetBurst {
-		text, spelling, _ := Lookup(annotations, TargetBurstCapacityAnnotation)
-		r.fail(apis.ErrInvalidValue(text, spelling, "must be -1 (activators stay in the path) or at least 0"))
-		s.TargetBurstCapacity = nil
 	}
 	if text, _, ok := Lookup(annotations, MetricAggregationAnnotation); ok {
 		switch text {
@@ -123,6 +121,15 @@ func (r *reader) scaling() Scaling {
 		}
 	}
 	return s
+}
+
+func (r *reader) burstCapacity(otherwise float64) float64 {
+	burst := ptr.Deref(r.float(TargetBurstCapacityAnnotation), otherwise)
+	if text, spelling, ok := Lookup(r.annotations, TargetBurstCapacityAnnotation); ok && burst < 0 && burst != UnlimitedTargetBurst {
+		r.fail(apis.ErrInvalidValue(text, spelling, "must be -1 (activators stay in the path) or at least 0"))
+		return otherwise
+	}
+	return burst
 }
 
 // Scales are the bounds of a revision's scale. Max 0 means no maximum.
@@ -153,11 +160,10 @@ func (s Scaling) Scales(a rules.Autoscaling) (Scales, *apis.FieldError) {
 	return r, errs
 }
 
-// ValidateScaling says what is wrong with the autoscaling annotations of a Revision or its
-// template.
-func ValidateScaling(annotations map[string]string, limits rules.Autoscaling) *apis.FieldError {
-	s, errs := ScalingOf(annotations)
-	return errs.Also(s.validate(annotations, limits))
+// ValidateScaling says what is wrong with the annotations that a PodAutoscaler has.
+func ValidateScaling(annotations map[string]string, c *rules.Config) *apis.FieldError {
+	s, errs := ScalingOf(annotations, c)
+	return errs.Also(s.validate(annotations, c.Autoscaling))
 }
 
 // validate says which annotations contradict each other, or the settings.

@@ -31,7 +31,7 @@ type Spec struct {
 func Of(annotations map[string]string, c *rules.Config) (Spec, *apis.FieldError) {
 	r := &reader{annotations: annotations}
 	s := Spec{
-		Scaling:             r.scaling(),
+		Scaling:             r.scaling(c),
 		Cold:                r.cold(&c.Defaults),
 		Limits:              wire.Limits{Handling: r.handling(c.Defaults.Handling)},
 		Sidecar:             r.sidecar(),

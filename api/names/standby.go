@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"time"
 
+	"k8s.io/utils/ptr"
 	"knative.dev/pkg/apis"
 
 	"ebb.dev/ebb/api/rules"
@@ -16,38 +17,28 @@ import (
 // auto leaves a value to the autoscaler.
 const auto = "auto"
 
-// Standby is what a Revision's annotations say about its pods that are not needed.
+// Standby is what a Revision means for its pods that are not needed.
 type Standby struct {
-	Mode rules.StandbyMode // "" if they do not say
-	Most int32             // of StandbyCount
-	// Level is the deepest level at which a pod may sleep: standby.Compressed unless they say less.
+	Mode rules.StandbyMode
+	Most int32 // of StandbyCount
+	// Level is the deepest level at which a pod may sleep.
 	Level standby.Level
-	// For is how long a pod sleeps, nil if that is left to the autoscaler.
-	For *time.Duration
-}
-
-// With applies the settings: they give what is not annotated, and bound For.
-func (s Standby) With(a rules.Autoscaling) Standby {
-	if s.Mode == "" {
-		s.Mode = a.Standby
-	}
-	if s.For != nil && *s.For > a.StandbyMax {
-		s.For = &a.StandbyMax
-	}
-	return s
+	// Longest is how long a pod sleeps at most. asked is the annotation, nil without one.
+	Longest time.Duration
+	asked   *time.Duration
 }
 
 func (s Standby) validate(limits rules.Autoscaling) *apis.FieldError {
-	if limit := limits.StandbyMax; limit > 0 && s.For != nil && *s.For > limit {
-		err := apis.ErrOutOfBoundsValue(*s.For, time.Second, limit, StandbyForAnnotation)
+	if limit := limits.StandbyMax; limit > 0 && s.asked != nil && *s.asked > limit {
+		err := apis.ErrOutOfBoundsValue(*s.asked, time.Second, limit, StandbyForAnnotation)
 		err.Details = "standby-max in ConfigMap config-autoscaler says so"
 		return err
 	}
 	return nil
 }
 
-func (r *reader) standby() Standby {
-	s := Standby{Level: standby.Compressed}
+func (r *reader) standby(a *rules.Autoscaling) Standby {
+	s := Standby{Mode: a.Standby, Level: standby.Compressed}
 	switch text, given := r.annotations[StandbyAnnotation]; {
 	case !given:
 	case text == string(rules.StandbyOff), text == string(rules.StandbyAuto):
@@ -70,8 +61,9 @@ func (r *reader) standby() Standby {
 		}
 	}
 	if r.annotations[StandbyForAnnotation] != auto {
-		s.For = r.duration(StandbyForAnnotation)
+		s.asked = r.duration(StandbyForAnnotation)
 	}
+	s.Longest = min(ptr.Deref(s.asked, a.StandbyMax), a.StandbyMax)
 	return s
 }
 

@@ -82,6 +82,8 @@ type Config struct {
 	Defaults    Defaults
 	Features    Features
 	Autoscaling Autoscaling
+	// ProgressDeadline is how long pods may take to become ready.
+	ProgressDeadline time.Duration
 	// Shim says that the shim has an image, so that templates may ask for it.
 	Shim bool
 	// ClusterDomain is the cluster's own DNS domain, for example "cluster.local".

@@ -15,7 +15,7 @@ func (pa *PodAutoscaler) Validate(req rules.Request[PodAutoscaler]) *apis.FieldE
 	if req.Subresource == "status" {
 		return nil
 	}
-	errs := names.ValidateScaling(pa.Annotations, req.Config.Autoscaling).ViaField("annotations").ViaField("metadata")
+	errs := names.ValidateScaling(pa.Annotations, req.Config).ViaField("annotations").ViaField("metadata")
 	return errs.Also(pa.Spec.validate(req.Config).ViaField("spec"))
 }
 

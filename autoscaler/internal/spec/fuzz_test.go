@@ -2,7 +2,6 @@ package spec
 
 import (
 	"testing"
-	"time"
 
 	"knative.dev/pkg/apis"
 
@@ -17,7 +16,7 @@ func FuzzWhatIsAdmittedIsNotIgnored(f *testing.F) {
 	f.Add("auto", "frozen", "90m", "2", "TZ=Europe/Berlin 0 8 * * 1-5 for 10h = 3", "0 8 * * * for 1h = 1; 0 20 * * * for 1h = 1")
 	f.Add("3", "compressed", "auto", "0", "*/5 * * * * for 1m = 0", "x")
 	f.Add("off", "warm", "4h", "-1", "TZ=UTC", ";")
-	a := settings.Default().Autoscaler
+	c := settings.Default().Rules("")
 	f.Fuzz(func(t *testing.T, standby, level, length, buffer, sleep, least string) {
 		pa := &v1alpha1.PodAutoscaler{}
 		pa.Annotations = map[string]string{
@@ -26,14 +25,14 @@ func FuzzWhatIsAdmittedIsNotIgnored(f *testing.F) {
 		}
 		schedules := map[string]string{names.StandbyScheduleAnnotation: sleep, names.MinScaleScheduleAnnotation: least}
 		if names.ValidateLive(schedules) == nil {
-			if _, errs := names.ScalingOf(schedules); errs != nil {
+			if _, errs := names.ScalingOf(schedules, c); errs != nil {
 				t.Errorf("let in on a Service: %v", errs)
 			}
 		}
-		if names.ValidateScaling(pa.Annotations, a).Filter(apis.ErrorLevel) != nil {
+		if names.ValidateScaling(pa.Annotations, c).Filter(apis.ErrorLevel) != nil {
 			return
 		}
-		if _, problems := Resolve(pa, a, time.Minute); len(problems) > 0 {
+		if _, problems := Resolve(pa, c); len(problems) > 0 {
 			t.Errorf("let in, and then %q", problems)
 		}
 	})

@@ -36,8 +36,9 @@ func Ours(pa *v1alpha1.PodAutoscaler, a settings.Autoscaler) bool {
 }
 
 // Resolve returns the Spec of a PodAutoscaler, and what it ignored of its annotations and why.
-func Resolve(pa *v1alpha1.PodAutoscaler, a settings.Autoscaler, progressDeadline time.Duration) (*loop.Spec, []string) {
-	scaling, errs := names.ScalingOf(pa.Annotations)
+func Resolve(pa *v1alpha1.PodAutoscaler, c *rules.Config) (*loop.Spec, []string) {
+	a := c.Autoscaling
+	scaling, errs := names.ScalingOf(pa.Annotations, c)
 	scales, overridden := scaling.Scales(a)
 	problems := ignored(pa.Annotations, errs.Also(overridden))
 	ignore := func(key, why string) {
@@ -61,19 +62,18 @@ func Resolve(pa *v1alpha1.PodAutoscaler, a settings.Autoscaler, progressDeadline
 	s.Config = revision.Config{
 		UID: string(pa.UID), Generation: pa.Generation, Name: pa.Namespace + "/" + pa.Name, BudgetOwner: pa.Namespace + "/" + owner,
 		Algorithm:   algorithm(pa.Annotations, scaling, ignore),
-		PanicWindow: decide.PanicWindow(formula.StableWindow, ptr.Deref(scaling.PanicWindow, a.PanicWindowPercentage)),
+		PanicWindow: decide.PanicWindow(formula.StableWindow, scaling.PanicWindow),
 		Scraped:     burst != names.UnlimitedTargetBurst || told,
 		Adaptive:    scaling.AdaptiveTarget && canLearn(formula, ignore),
-		ScaleUp: revision.Rate{Burst: ptr.Deref(scaling.ScaleUpBurst, a.ScaleUpBurst),
-			PerSecond: ptr.Deref(scaling.ScaleUpPerSecond, a.ScaleUpPerSecond)},
-		Formula: formula,
-		Standby: standbyOf(scaling, a), Buffer: scaling.Buffer, MinSchedule: scaling.MinScaleSchedule,
+		ScaleUp:     revision.Rate{Burst: scaling.ScaleUpBurst, PerSecond: scaling.ScaleUpPerSecond},
+		Formula:     formula,
+		Standby:     standbyOf(scaling, a), Buffer: scaling.Buffer, MinSchedule: scaling.MinScaleSchedule,
 		Zero: zero.Config{
 			Min: scales.Min, Max: scales.Max, Initial: scales.Initial, Unreachable: !formula.Reachable,
 			ScaleToZero: a.EnableScaleToZero, AlwaysProxied: burst == names.UnlimitedTargetBurst,
 			StableWindow: formula.StableWindow, Grace: a.ScaleToZeroGracePeriod,
-			Retention:        ptr.Deref(scaling.ScaleToZeroRetention, a.ScaleToZeroPodRetentionPeriod),
-			ProgressDeadline: ptr.Deref(scaling.ProgressDeadline, progressDeadline),
+			Retention:        scaling.ScaleToZeroRetention,
+			ProgressDeadline: scaling.ProgressDeadline,
 		},
 	}
 	if burst != 0 {
@@ -104,12 +104,12 @@ func formulaOf(pa *v1alpha1.PodAutoscaler, s names.Scaling, a settings.Autoscale
 	})
 	return decide.Config{
 		Total: total, Target: target, Metric: metric, Others: others, ContainerConcurrency: concurrency,
-		TargetBurstCapacity: ptr.Deref(s.TargetBurstCapacity, a.TargetBurstCapacity),
+		TargetBurstCapacity: s.TargetBurstCapacity,
 		ActivatorCapacity:   a.ActivatorCapacity,
 		MaxScaleUpRate:      a.MaxScaleUpRate, MaxScaleDownRate: a.MaxScaleDownRate,
-		PanicThreshold: ptr.Deref(s.PanicThreshold, a.PanicThresholdPercentage) / 100,
-		StableWindow:   ptr.Deref(s.Window, a.StableWindow),
-		ScaleDownDelay: ptr.Deref(s.ScaleDownDelay, a.ScaleDownDelay),
+		PanicThreshold: s.PanicThreshold / 100,
+		StableWindow:   s.Window,
+		ScaleDownDelay: s.ScaleDownDelay,
 		Reachable:      pa.Spec.Reachability != v1alpha1.ReachabilityUnreachable,
 	}
 }
@@ -149,12 +149,12 @@ const (
 
 // standbyOf returns how pods sleep, nil if they do not.
 func standbyOf(s names.Scaling, a settings.Autoscaler) *revision.Standby {
-	asked := s.Standby.With(a)
+	asked := s.Standby
 	if asked.Mode == rules.StandbyOff {
 		return nil
 	}
 	out := &revision.Standby{
-		Config: keep.Config{Worth: keep.DefaultWorth, ColdStart: usualColdStart, Memory: UsualMemory, Longest: ptr.Deref(asked.For, a.StandbyMax), Most: -1},
+		Config: keep.Config{Worth: keep.DefaultWorth, ColdStart: usualColdStart, Memory: UsualMemory, Longest: asked.Longest, Most: -1},
 		After:  a.StandbyAfter, Level: asked.Level, Schedule: s.StandbySchedule,
 	}
 	if asked.Mode == rules.StandbyCount {

@@ -40,7 +40,7 @@ func autoscaler(annotations map[string]string) *v1alpha1.PodAutoscaler {
 }
 
 func TestDefaults(t *testing.T) {
-	got, problems := Resolve(autoscaler(nil), settings.Default().Autoscaler, 10*time.Minute)
+	got, problems := resolve(autoscaler(nil), settings.Default().Autoscaler, 10*time.Minute)
 	want := &loop.Spec{Target: loop.Target{APIVersion: "apps/v1", Kind: "Deployment", Name: "hello-00001-deployment"},
 		Service: "hello", Configuration: "hello", Found: &revision.State{Desired: -1},
 		Config: revision.Config{UID: "u1", Generation: 2, Name: "default/hello-00001", BudgetOwner: "default/hello",
@@ -93,25 +93,25 @@ func TestAnnotations(t *testing.T) {
 	}
 	for _, c := range cases {
 		t.Run(c.key+"="+c.value, func(t *testing.T) {
-			got, problems := Resolve(autoscaler(map[string]string{group + c.key: c.value}), settings.Default().Autoscaler, time.Minute)
+			got, problems := resolve(autoscaler(map[string]string{group + c.key: c.value}), settings.Default().Autoscaler, time.Minute)
 			if len(problems) > 0 || !c.check(got) {
 				t.Errorf("problems %v, got %+v", problems, got)
 			}
 		})
 	}
-	budget, problems := Resolve(autoscaler(map[string]string{names.ScaleUpBurstAnnotation: "7", names.ScaleUpPerSecondAnnotation: "0.5"}), settings.Default().Autoscaler, time.Minute)
+	budget, problems := resolve(autoscaler(map[string]string{names.ScaleUpBurstAnnotation: "7", names.ScaleUpPerSecondAnnotation: "0.5"}), settings.Default().Autoscaler, time.Minute)
 	if len(problems) > 0 || budget.ScaleUp != (revision.Rate{Burst: 7, PerSecond: 0.5}) {
 		t.Errorf("problems %v, budget %+v", problems, budget.ScaleUp)
 	}
-	wrong, problems := Resolve(autoscaler(map[string]string{names.ScaleUpBurstAnnotation: "0", names.ScaleUpPerSecondAnnotation: "-1"}), settings.Default().Autoscaler, time.Minute)
+	wrong, problems := resolve(autoscaler(map[string]string{names.ScaleUpBurstAnnotation: "0", names.ScaleUpPerSecondAnnotation: "-1"}), settings.Default().Autoscaler, time.Minute)
 	if len(problems) != 2 || wrong.ScaleUp != (revision.Rate{Burst: 500, PerSecond: 50}) {
 		t.Errorf("problems %v, budget %+v", problems, wrong.ScaleUp)
 	}
-	both, _ := Resolve(autoscaler(map[string]string{group + "min-scale": "3", group + "minScale": "4"}), settings.Default().Autoscaler, time.Minute)
+	both, _ := resolve(autoscaler(map[string]string{group + "min-scale": "3", group + "minScale": "4"}), settings.Default().Autoscaler, time.Minute)
 	if both.Zero.Min != 3 {
 		t.Errorf("min-scale and minScale: %d, want the former's", both.Zero.Min)
 	}
-	slow, _ := Resolve(autoscaler(map[string]string{names.ProgressDeadlineAnnotation: "20m"}), settings.Default().Autoscaler, time.Minute)
+	slow, _ := resolve(autoscaler(map[string]string{names.ProgressDeadlineAnnotation: "20m"}), settings.Default().Autoscaler, time.Minute)
 	if slow.Zero.ProgressDeadline != 20*time.Minute {
 		t.Errorf("progress deadline %s", slow.Zero.ProgressDeadline)
 	}
@@ -138,17 +138,17 @@ func TestAListOfMetricsIsResolved(t *testing.T) {
 		{"pods that tell are scraped always", map[string]string{names.MetricsAnnotation: "waiting@header=5 shared", tbc: "-1"},
 			decide.Concurrency, 100, 70, []decide.Other{{Name: "waiting", Metric: decide.Told, Target: 5, Shared: true}}},
 	} {
-		got, problems := Resolve(autoscaler(c.annotations), settings.Default().Autoscaler, time.Minute)
+		got, problems := resolve(autoscaler(c.annotations), settings.Default().Autoscaler, time.Minute)
 		f := got.Formula
 		if len(problems) > 0 || !got.Scraped || f.Metric != c.metric || f.Total != c.total || f.Target != c.target || !reflect.DeepEqual(f.Others, c.others) {
 			t.Errorf("%s: problems %v, got %+v", c.behaviour, problems, f)
 		}
 	}
-	got, problems := Resolve(autoscaler(map[string]string{names.MetricsAnnotation: "waiting=5"}), settings.Default().Autoscaler, time.Minute)
+	got, problems := resolve(autoscaler(map[string]string{names.MetricsAnnotation: "waiting=5"}), settings.Default().Autoscaler, time.Minute)
 	if len(problems) != 1 || len(got.Formula.Others) > 0 {
 		t.Errorf("a wrong list: problems %v, got %+v", problems, got.Formula)
 	}
-	got, problems = Resolve(autoscaler(map[string]string{names.MetricsAnnotation: "waiting@header=5", names.AdaptiveTargetAnnotation: "auto"}), settings.Default().Autoscaler, time.Minute)
+	got, problems = resolve(autoscaler(map[string]string{names.MetricsAnnotation: "waiting@header=5", names.AdaptiveTargetAnnotation: "auto"}), settings.Default().Autoscaler, time.Minute)
 	if len(problems) != 1 || got.Adaptive {
 		t.Errorf("with a learned target: problems %v, adaptive %v", problems, got.Adaptive)
 	}
@@ -218,7 +218,7 @@ func TestEveryKeyOfConfigAutoscalerCounts(t *testing.T) {
 		if _, ok := data["max-scale-limit"]; ok {
 			pa.Annotations = map[string]string{names.MaxScaleAnnotation: "9"}
 		}
-		s, problems := Resolve(pa, snapshot.Autoscaler, time.Minute)
+		s, problems := resolve(pa, snapshot.Autoscaler, time.Minute)
 		if _, ok := data["allow-zero-initial-scale"]; len(problems) > 0 && ok {
 			t.Errorf("problems %q", problems)
 		}
@@ -257,7 +257,7 @@ func TestEveryKeyOfConfigAutoscalerCounts(t *testing.T) {
 
 func TestWhatMakesNoSenseIsIgnoredAndTold(t *testing.T) {
 	const group = names.AutoscalingGroup + "/"
-	plain, _ := Resolve(autoscaler(nil), settings.Default().Autoscaler, time.Minute)
+	plain, _ := resolve(autoscaler(nil), settings.Default().Autoscaler, time.Minute)
 	for key, values := range map[string][]string{
 		"min-scale": {"-1", "many", "1e3", "99999999999"}, "max-scale": {"-1", "x"}, "initial-scale": {"0", "-3"},
 		"target": {"0", "-1", "NaN", "Inf", "x"}, "target-utilization-percentage": {"0", "101", "NaN"},
@@ -266,7 +266,7 @@ func TestWhatMakesNoSenseIsIgnoredAndTold(t *testing.T) {
 		"metric-aggregation-algorithm": {"median"}, "scale-to-zero-pod-retention-period": {"-1s", "61m"}, "activation-scale": {"x", "1"},
 	} {
 		for _, value := range values {
-			got, problems := Resolve(autoscaler(map[string]string{group + key: value}), settings.Default().Autoscaler, time.Minute)
+			got, problems := resolve(autoscaler(map[string]string{group + key: value}), settings.Default().Autoscaler, time.Minute)
 			if len(problems) != 1 || !reflect.DeepEqual(got, plain) {
 				t.Errorf("%s=%s: problems %q, %+v", key, value, problems, got)
 			}
@@ -276,7 +276,7 @@ func TestWhatMakesNoSenseIsIgnoredAndTold(t *testing.T) {
 
 func TestContradictoryBounds(t *testing.T) {
 	const group = names.AutoscalingGroup + "/"
-	got, problems := Resolve(autoscaler(map[string]string{group + "min-scale": "9", group + "max-scale": "5"}), settings.Default().Autoscaler, time.Minute)
+	got, problems := resolve(autoscaler(map[string]string{group + "min-scale": "9", group + "max-scale": "5"}), settings.Default().Autoscaler, time.Minute)
 	if len(problems) != 1 || got.Zero.Min != 5 || got.Zero.Max != 5 {
 		t.Errorf("problems %q, %+v", problems, got.Zero)
 	}
@@ -287,7 +287,7 @@ func TestContradictoryBounds(t *testing.T) {
 		if annotation != "" {
 			annotations[group+"max-scale"] = annotation
 		}
-		if got, _ := Resolve(autoscaler(annotations), limited, time.Minute); got.Zero.Max != want {
+		if got, _ := resolve(autoscaler(annotations), limited, time.Minute); got.Zero.Max != want {
 			t.Errorf("max-scale %q under a limit of 4: %d, want %d", annotation, got.Zero.Max, want)
 		}
 	}
@@ -317,7 +317,7 @@ func TestScalesAboveTheMaximumAreIgnoredAndTold(t *testing.T) {
 	} {
 		a := settings.Default().Autoscaler
 		a.MaxScaleLimit = c.limit
-		got, problems := Resolve(autoscaler(c.annotations), a, time.Minute)
+		got, problems := resolve(autoscaler(c.annotations), a, time.Minute)
 		if len(problems) != c.problems || !c.check(got) {
 			t.Errorf("%v under a limit of %d: problems %q, %+v", c.annotations, c.limit, problems, got)
 		}
@@ -344,7 +344,7 @@ func TestATargetThatCannotBeLearnedIsTold(t *testing.T) {
 		{map[string]string{names.AdaptiveTargetAnnotation: "auto", group + "metric": "rps"}, false, "requests per second cannot be learned"},
 		{map[string]string{names.AdaptiveTargetAnnotation: "auto", group + "target-burst-capacity": "-1"}, false, "pods are not scraped"},
 	} {
-		got, problems := Resolve(autoscaler(c.annotations), settings.Default().Autoscaler, time.Minute)
+		got, problems := resolve(autoscaler(c.annotations), settings.Default().Autoscaler, time.Minute)
 		told := strings.Join(problems, "; ")
 		if got.Adaptive != c.adaptive || (told == "") != (c.told == "") || !strings.Contains(told, c.told) {
 			t.Errorf("%v: learned is %v, told %q; want %v and %q", c.annotations, got.Adaptive, told, c.adaptive, c.told)
@@ -375,7 +375,7 @@ func TestReachability(t *testing.T) {
 	for reachability, want := range map[v1alpha1.Reachability]bool{"": true, v1alpha1.ReachabilityReachable: true, v1alpha1.ReachabilityUnreachable: false} {
 		pa := autoscaler(nil)
 		pa.Spec.Reachability = reachability
-		if got, _ := Resolve(pa, settings.Default().Autoscaler, time.Minute); got.Formula.Reachable != want || got.Zero.Unreachable == want {
+		if got, _ := resolve(pa, settings.Default().Autoscaler, time.Minute); got.Formula.Reachable != want || got.Zero.Unreachable == want {
 			t.Errorf("%q: %+v", reachability, got)
 		}
 	}
@@ -413,7 +413,7 @@ func TestFoundReadsBackWhatWasWritten(t *testing.T) {
 
 func TestAPodAutoscalerMadeAnewBeginsWhereItsRevisionEnded(t *testing.T) {
 	pa := autoscaler(map[string]string{names.InitializedAnnotation: "true"})
-	got, _ := Resolve(pa, settings.Default().Autoscaler, time.Minute)
+	got, _ := resolve(pa, settings.Default().Autoscaler, time.Minute)
 	want := &revision.State{Zero: zero.State{Initialized: true, Proxied: true, Active: zero.No, ActiveReason: zero.NoTraffic}}
 	if !reflect.DeepEqual(got.Found, want) {
 		t.Errorf("got %+v, want %+v", got.Found, want)
@@ -421,7 +421,7 @@ func TestAPodAutoscalerMadeAnewBeginsWhereItsRevisionEnded(t *testing.T) {
 	// Once it has a status, that counts.
 	pa.Status.InitializeConditions()
 	pa.Status.MarkActive()
-	if got, _ = Resolve(pa, settings.Default().Autoscaler, time.Minute); got.Found.Zero.Active != zero.Yes {
+	if got, _ = resolve(pa, settings.Default().Autoscaler, time.Minute); got.Found.Zero.Active != zero.Yes {
 		t.Errorf("with a status: %+v", got.Found)
 	}
 }
@@ -478,7 +478,7 @@ func TestHowPodsSleep(t *testing.T) {
 			settings.Default().Autoscaler, &keep.Config{Worth: keep.DefaultWorth, ColdStart: usualColdStart, Memory: UsualMemory,
 				Longest: 20 * time.Minute, Most: 3, Always: true}, standby.Frozen},
 	} {
-		got, problems := Resolve(autoscaler(c.annotations), c.settings, time.Minute)
+		got, problems := resolve(autoscaler(c.annotations), c.settings, time.Minute)
 		switch {
 		case len(problems) > 0:
 			t.Errorf("%s: %q", behaviour, problems)
@@ -488,4 +488,8 @@ func TestHowPodsSleep(t *testing.T) {
 			t.Errorf("%s: %+v, want %+v", behaviour, got.Standby, c.want)
 		}
 	}
+}
+
+func resolve(pa *v1alpha1.PodAutoscaler, a rules.Autoscaling, progressDeadline time.Duration) (*loop.Spec, []string) {
+	return Resolve(pa, &rules.Config{Autoscaling: a, ProgressDeadline: progressDeadline})
 }

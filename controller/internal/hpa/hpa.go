@@ -80,13 +80,13 @@ func (r *reconciler) leave(ctx context.Context, pa *autoscalingv1alpha1.PodAutos
 }
 
 func (r *reconciler) reconcile(ctx context.Context, pa *autoscalingv1alpha1.PodAutoscaler) (time.Duration, error) {
-	a := r.settings.Load().Autoscaler
+	c := r.settings.Load().Rules("")
 	pa.Status.InitializeConditions()
 	have, found, err := apply.Found(r.hpas.HorizontalPodAutoscalers(pa.Namespace).Get(pa.Name))
 	if err != nil {
 		return 0, err
 	}
-	hpa, outcome, err := apply.Child(ctx, r.kube.AutoscalingV2().HorizontalPodAutoscalers(pa.Namespace), kind, pa, have, found, MakeHPA(pa, a),
+	hpa, outcome, err := apply.Child(ctx, r.kube.AutoscalingV2().HorizontalPodAutoscalers(pa.Namespace), kind, pa, have, found, MakeHPA(pa, c),
 		func(have, want *autoscalingv2.HorizontalPodAutoscaler) {
 			apply.Metadata(have, want)
 			if !equality.Semantic.DeepEqual(stored(have.Spec), stored(want.Spec)) {
@@ -108,8 +108,8 @@ func (r *reconciler) reconcile(ctx context.Context, pa *autoscalingv1alpha1.PodA
 	if err != nil {
 		return 0, err
 	}
-	s, _ := names.ScalingOf(pa.Annotations)
-	b := scales(pa, s, a)
+	s, _ := names.ScalingOf(pa.Annotations, c)
+	b := scales(pa, s, c.Autoscaling)
 	started := pa.Status.IsScaleTargetInitialized()
 	judge(pa, hpa, d, b, metav1.NewMicroTime(r.now()))
 	return 0, r.lift(ctx, d, b, started)

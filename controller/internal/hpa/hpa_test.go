@@ -20,6 +20,7 @@ import (
 
 	autoscalingv1alpha1 "ebb.dev/ebb/api/autoscaling/v1alpha1"
 	"ebb.dev/ebb/api/names"
+	"ebb.dev/ebb/api/rules"
 	"ebb.dev/ebb/settings"
 )
 
@@ -68,7 +69,7 @@ func TestTranslation(t *testing.T) {
 		if row.unreachable {
 			pa.Spec.Reachability = autoscalingv1alpha1.ReachabilityUnreachable
 		}
-		hpa := MakeHPA(pa, row.settings)
+		hpa := makeHPA(pa, row.settings)
 		if hpa.Name != pa.Name || !metav1.IsControlledBy(hpa, pa) || hpa.Annotations["note"] != "kept" || hpa.Labels[names.RevisionLabel] != pa.Name {
 			t.Errorf("%s: metadata %+v", row.why, hpa.ObjectMeta)
 		}
@@ -77,7 +78,7 @@ func TestTranslation(t *testing.T) {
 			t.Fatal(err)
 		}
 		fmt.Fprintf(&out, "# %s\n%s\n", row.why, text)
-		if again := MakeHPA(pa, row.settings); !cmp.Equal(again, hpa) {
+		if again := makeHPA(pa, row.settings); !cmp.Equal(again, hpa) {
 			t.Errorf("%s: made twice, it differs", row.why)
 		}
 	}
@@ -99,7 +100,7 @@ func TestTranslation(t *testing.T) {
 
 // What Kubernetes fills in must not look like a difference, and what somebody else changed must.
 func TestWhatKubernetesFillsInIsNoDifference(t *testing.T) {
-	want := MakeHPA(podAutoscaler(map[string]string{"window": "60s"}), settings.Default().Autoscaler).Spec
+	want := makeHPA(podAutoscaler(map[string]string{"window": "60s"}), settings.Default().Autoscaler).Spec
 	kept := stored(want)
 	if kept.MinReplicas == nil || *kept.MinReplicas != 1 || len(kept.Metrics) != 1 || *kept.Metrics[0].Resource.Target.AverageUtilization != 80 ||
 		len(kept.Behavior.ScaleUp.Policies) != 2 || len(kept.Behavior.ScaleDown.Policies) != 1 || *kept.Behavior.ScaleDown.SelectPolicy != autoscalingv2.MaxChangePolicySelect {
@@ -195,7 +196,7 @@ func TestScalesNeverReachZeroOrPassTheMaximum(t *testing.T) {
 			}
 			s := settings.Default().Autoscaler
 			s.AllowZeroInitialScale = true
-			hpa := MakeHPA(podAutoscaler(annotations), s)
+			hpa := makeHPA(podAutoscaler(annotations), s)
 			if low := ptr.Deref(hpa.Spec.MinReplicas, 1); low < 1 || low > hpa.Spec.MaxReplicas {
 				t.Errorf("min %s, max %q: %d to %d", text, most, low, hpa.Spec.MaxReplicas)
 			}
@@ -214,4 +215,8 @@ func TestThisClassForgetsThePodsAsleepOfAnother(t *testing.T) {
 	if pa.Status.AsleepReplicas != nil || pa.Status.Asleep != "" {
 		t.Errorf("the status says %v, %q", *pa.Status.AsleepReplicas, pa.Status.Asleep)
 	}
+}
+
+func makeHPA(pa *autoscalingv1alpha1.PodAutoscaler, a settings.Autoscaler) *autoscalingv2.HorizontalPodAutoscaler {
+	return MakeHPA(pa, &rules.Config{Autoscaling: a})
 }

@@ -15,6 +15,7 @@ import (
 
 	autoscalingv1alpha1 "ebb.dev/ebb/api/autoscaling/v1alpha1"
 	"ebb.dev/ebb/api/names"
+	"ebb.dev/ebb/api/rules"
 	"ebb.dev/ebb/settings"
 )
 
@@ -40,9 +41,9 @@ func scales(pa *autoscalingv1alpha1.PodAutoscaler, s names.Scaling, a settings.A
 //	any other          mean of that metric of the pods, by the custom metrics API
 //
 // Without a target there are no metrics, and Kubernetes aims for 80 % of CPU.
-func MakeHPA(pa *autoscalingv1alpha1.PodAutoscaler, a settings.Autoscaler) *autoscalingv2.HorizontalPodAutoscaler {
-	s, _ := names.ScalingOf(pa.Annotations)
-	b := scales(pa, s, a)
+func MakeHPA(pa *autoscalingv1alpha1.PodAutoscaler, c *rules.Config) *autoscalingv2.HorizontalPodAutoscaler {
+	s, _ := names.ScalingOf(pa.Annotations, c)
+	b := scales(pa, s, c.Autoscaling)
 	hpa := &autoscalingv2.HorizontalPodAutoscaler{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: pa.Name, Namespace: pa.Namespace, Labels: maps.Clone(pa.Labels), Annotations: maps.Clone(pa.Annotations),
@@ -63,7 +64,7 @@ func MakeHPA(pa *autoscalingv1alpha1.PodAutoscaler, a settings.Autoscaler) *auto
 	if s.Target != nil {
 		hpa.Spec.Metrics = []autoscalingv2.MetricSpec{metric(s.Metric, *s.Target)}
 	}
-	if s.Window != nil {
+	if _, _, given := names.Lookup(pa.Annotations, names.WindowAnnotation); given {
 		seconds := int32(s.Window.Round(time.Second) / time.Second)
 		hpa.Spec.Behavior = &autoscalingv2.HorizontalPodAutoscalerBehavior{
 			ScaleUp:   &autoscalingv2.HPAScalingRules{StabilizationWindowSeconds: &seconds},

@@ -98,8 +98,8 @@ func hashOf(parts ...any) string {
 }
 
 func progressDeadline(m names.Spec, in Inputs) int32 {
-	if d := m.Scaling.ProgressDeadline; d != nil && *d >= time.Second {
-		return int32(min(*d/time.Second, math.MaxInt32))
+	if d := m.Scaling.ProgressDeadline; d >= time.Second {
+		return int32(min(d/time.Second, math.MaxInt32))
 	}
 	return in.Settings.Deployment.ProgressDeadlineSeconds()
 }

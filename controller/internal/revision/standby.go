@@ -1,7 +1,6 @@
 package revision
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -39,9 +38,9 @@ func (r rest) frozen() bool { return r.sleeps && r.level > standby.Warm }
 //	QoS class Guaranteed                           yes     frozen       GuaranteedQoS
 //	any other                                      yes     as annotated
 func restOf(rev *servingv1.Revision, m names.Spec, s *settings.Snapshot) rest {
-	asked := m.Scaling.Standby.With(s.Autoscaler)
+	asked := m.Scaling.Standby
 	user := rev.Spec.ServingContainer()
-	if asked.Mode == rules.StandbyOff || user == nil || cmp.Or(m.Scaling.Class, s.Autoscaler.Class) != names.ClassKPA {
+	if asked.Mode == rules.StandbyOff || user == nil || m.Scaling.Class != names.ClassKPA {
 		return rest{}
 	}
 	probed := slices.IndexFunc(rev.Spec.Containers, func(c corev1.Container) bool {
