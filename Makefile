@@ -41,7 +41,7 @@ format:
 
 lint:
 	@$(STEP) lint 'go vet ./...' 'go vet -tags e2e,release,edge ./test/...' 'go tool staticcheck ./...' \
-		'go tool staticcheck -tags e2e,release,edge ./test/...' 'go vet -C dev/ctl ./...' 'go vet -C dev/h2spec ./...' 'go vet -C dev/helm ./...'
+		'go tool staticcheck -tags e2e,release,edge ./test/...' 'go vet -C dev/ctl ./...' 'go vet -C dev/h2spec ./...' 'go vet -C dev/argocd ./...' 'go vet -C dev/helm ./...'
 
 generated: ## check that generated files, and files of npm packages, are up to date
 	@$(STEP) generated '[ ! -x api/generate.sh ] || api/generate.sh --check' 'dashboard/vendor/vendor.sh --check'

@@ -34,7 +34,7 @@ func TestScenarios(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			got := play(t, string(text))
+			got := play(t, string(text), func(*world) {})
 			if *update {
 				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
 					t.Fatal(err)
@@ -50,8 +50,8 @@ func TestScenarios(t *testing.T) {
 
 // play runs the commands of a scenario and returns it with what was seen. A scenario is a list of
 // blocks: comment lines, a command line, its YAML, a line "----", and what follows from it up to an
-// empty line.
-func play(t *testing.T, text string) string {
+// empty line. Between blocks, look may look.
+func play(t *testing.T, text string, look func(*world)) string {
 	w := newWorld(t)
 	var out strings.Builder
 	for _, block := range strings.Split(strings.TrimSpace(text), "\n\n") {
@@ -71,6 +71,7 @@ func play(t *testing.T, text string) string {
 		n := w.settle()
 		out.WriteString(w.out.String())
 		fmt.Fprintf(&out, "writes: %d\n\n", n)
+		look(w)
 	}
 	return strings.TrimRight(out.String(), "\n") + "\n"
 }
