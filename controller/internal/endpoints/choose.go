@@ -119,8 +119,10 @@ func standing(from []*discoveryv1.EndpointSlice, want state) map[discoveryv1.Add
 				continue
 			}
 			seen.Insert(string(slice.AddressType) + address)
-			// No TargetRef: an implementation may wait for the pod that it names. All are listed as
-			// ready: gateways treat endpoints that are only serving differently.
+			// No TargetRef: Istio leaves out an endpoint whose pod it has not seen, or may not see,
+			// so that there would be none in between. Without, it finds a pod of this namespace by
+			// its address. All are listed as ready: gateways treat endpoints that are only serving
+			// differently.
 			out[slice.AddressType] = append(out[slice.AddressType], discoveryv1.Endpoint{
 				Addresses: []string{address}, NodeName: e.NodeName, Zone: e.Zone,
 				Conditions: discoveryv1.EndpointConditions{Ready: ptr.To(true), Serving: ptr.To(true), Terminating: ptr.To(false)},

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
@@ -34,6 +35,22 @@ func addresses(list []discoveryv1.Endpoint) string {
 		out = append(out, e.Addresses[0])
 	}
 	return strings.Join(out, " ")
+}
+
+// Gateways prefer endpoints of their own zone. One that is told the pod, too, may wait for it.
+func TestEndpointsNameNodeAndZoneAndNoPod(t *testing.T) {
+	pods, activators := endpointSlice("1"), endpointSlice("9")
+	for _, slice := range [][]*discoveryv1.EndpointSlice{pods, activators} {
+		e := &slice[0].Endpoints[0]
+		e.NodeName, e.Zone, e.TargetRef = ptr.To("node"), ptr.To("zone"), &corev1.ObjectReference{Kind: "Pod", Name: "p"}
+	}
+	for _, mode := range []autoscalingv1alpha1.Mode{autoscalingv1alpha1.ModeServe, autoscalingv1alpha1.ModeProxy} {
+		chosen, source := choose("r", mode, 1, pods, activators)
+		e := chosen[discoveryv1.AddressTypeIPv4][0]
+		if ptr.Deref(e.NodeName, "") != "node" || ptr.Deref(e.Zone, "") != "zone" || e.TargetRef != nil {
+			t.Errorf("an endpoint of %s is %v", source, e)
+		}
+	}
 }
 
 func TestChoose(t *testing.T) {
