@@ -149,7 +149,7 @@ func (rs *RevisionSpec) validatePodFields(f rules.Features) (errs *apis.FieldErr
 		key   rules.FlagKey
 		field string
 	}{
-		{rs.Affinity != nil, rules.KeyPodSpecAffinity, "affinity"},
+		{rs.Affinity != nil && *rs.Affinity != (corev1.Affinity{}), rules.KeyPodSpecAffinity, "affinity"},
 		{len(rs.TopologySpreadConstraints) > 0, rules.KeyPodSpecTopologySpreadConstraints, "topologySpreadConstraints"},
 		{len(rs.HostAliases) > 0, rules.KeyPodSpecHostAliases, "hostAliases"},
 		{len(rs.NodeSelector) > 0, rules.KeyPodSpecNodeSelector, "nodeSelector"},

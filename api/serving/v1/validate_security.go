@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"knative.dev/pkg/apis"
 
 	"ebb.dev/ebb/api/rules"
@@ -12,7 +13,7 @@ import (
 
 func (rs *RevisionSpec) validatePodSecurityContext(f rules.Features) (errs *apis.FieldError) {
 	context := rs.SecurityContext
-	if context == nil {
+	if context == nil || equality.Semantic.DeepEqual(*context, corev1.PodSecurityContext{}) {
 		return nil
 	}
 	mask := corev1.PodSecurityContext{SeccompProfile: context.SeccompProfile}

@@ -85,7 +85,13 @@ func validateVolume(v *corev1.Volume, f rules.Features) (errs *apis.FieldError) 
 	}
 	switch {
 	case len(given) == 0:
-		errs = errs.Also(apis.ErrMissingOneOf(volumeSources...))
+		other := apis.CheckDisallowedFields(v.VolumeSource, corev1.VolumeSource{})
+		if other == nil {
+			other = apis.ErrMissingOneOf(volumeSources...)
+		} else {
+			other.Details = "a volume is one of " + strings.Join(volumeSources, ", ") + "; other storage is mounted by a persistentVolumeClaim"
+		}
+		errs = errs.Also(other)
 	case len(given) > 1:
 		errs = errs.Also(apis.ErrMultipleOneOf(given...))
 	}

@@ -96,7 +96,7 @@ func makePodSpec(rev *servingv1.Revision, m names.Spec, in Inputs) (corev1.PodSp
 		return corev1.PodSpec{}, err
 	}
 	pod.Volumes = append(pod.Volumes, makeVolumes(rev, in)...)
-	giveKey(&pod, sidecar, told)
+	giveKey(rev, &pod, sidecar, told)
 	setTold(sidecar, told)
 	pod.Containers = slices.Insert(pod.Containers, 0, *sidecar)
 
@@ -104,7 +104,7 @@ func makePodSpec(rev *servingv1.Revision, m names.Spec, in Inputs) (corev1.PodSp
 		grace := *rev.Spec.TimeoutSeconds
 		pod.TerminationGracePeriodSeconds = &grace
 	}
-	if pod.Affinity == nil && in.Settings.Deployment.DefaultAffinity == settings.AffinityPreferSpread {
+	if (pod.Affinity == nil || *pod.Affinity == (corev1.Affinity{})) && in.Settings.Deployment.DefaultAffinity == settings.AffinityPreferSpread {
 		pod.Affinity = spreadOverNodes(rev)
 	}
 	if pod.RuntimeClassName == nil {

@@ -2,6 +2,7 @@ package revision
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
 
@@ -117,4 +118,29 @@ func TestAReplicaThatIsBehindDoesNotTakeTheKeyFromTheNextRevision(t *testing.T) 
 	meanwhile = next
 	other.remove(t.Context(), <-other.emptied)
 	there("the other replica asks before the next Revision is made, and deletes after")
+}
+
+// KServe's webhook copies the environment of queue-proxy, with what it refers to, into another
+// container of the pod.
+func TestNoKeyIsInAnEnvironmentThatIsCopied(t *testing.T) {
+	for label, want := range map[string]string{"": "EBB_KEY", "model": "EBB_KEY_FILE"} {
+		rev, in := readCase(t, "testdata/no-volumes.in.yaml")
+		rev.Labels[kserveLabel] = label
+		d, err := MakeDeployment(rev, 1, in)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, e := range d.Spec.Template.Spec.Containers[0].Env {
+			if strings.HasPrefix(e.Name, "EBB_KEY") {
+				got = append(got, e.Name)
+			}
+			if secret := e.ValueFrom != nil && e.ValueFrom.SecretKeyRef != nil; secret != (e.Name == "EBB_KEY") {
+				t.Errorf("label %q: %s refers to a Secret: %v", label, e.Name, secret)
+			}
+		}
+		if len(got) != 1 || got[0] != want {
+			t.Errorf("label %q: queue-proxy has %v, want %s", label, got, want)
+		}
+	}
 }

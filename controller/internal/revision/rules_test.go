@@ -15,6 +15,19 @@ import (
 	"ebb.dev/ebb/settings"
 )
 
+// Charts write it where their values say nothing.
+func TestAnEmptyAffinityIsNone(t *testing.T) {
+	rev, in := readCase(t, "testdata/no-volumes.in.yaml")
+	rev.Spec.Affinity = &corev1.Affinity{}
+	d, err := MakeDeployment(rev, 1, in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a := d.Spec.Template.Spec.Affinity; a == nil || a.PodAntiAffinity == nil {
+		t.Errorf("pods are not spread over nodes: %v", a)
+	}
+}
+
 func TestOnlyTheUsersOwnChangesReachRunningPods(t *testing.T) {
 	deployment := func(whole, own string, replicas, running int32) *appsv1.Deployment {
 		return &appsv1.Deployment{

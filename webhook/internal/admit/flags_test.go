@@ -22,7 +22,7 @@ var asking = map[rules.FlagKey]struct {
 	rules.KeyMultiContainer: {`containers: [{image: example.test/a, ports: [{containerPort: 80}]}, {image: example.test/b}]`, true},
 	rules.KeyMultiContainerProbing: {`containers: [{image: example.test/a, ports: [{containerPort: 80}]},
   {image: example.test/b, readinessProbe: {tcpSocket: {port: 81}}}]`, true},
-	rules.KeyPodSpecAffinity:                  {container + "\naffinity: {}", false},
+	rules.KeyPodSpecAffinity:                  {container + "\naffinity: {nodeAffinity: {}}", false},
 	rules.KeyPodSpecTopologySpreadConstraints: {container + "\ntopologySpreadConstraints: [{topologyKey: zone}]", false},
 	rules.KeyPodSpecHostAliases:               {container + "\nhostAliases: [{ip: 127.0.0.1}]", false},
 	rules.KeyPodSpecNodeSelector:              {container + "\nnodeSelector: {a: b}", false},
