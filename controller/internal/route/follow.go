@@ -23,10 +23,11 @@ import (
 )
 
 // follow makes the gateways follow a plan, one write further at each call (see gatewayapi.Prepare),
-// and reports in the status whether they do. When they do, it calls followed, before it takes away
-// what only the former plan needs. Each HTTPRoute has the state of the rollout in an annotation.
+// and reports in the status whether they do. When they do, it moves the placeholders of byName,
+// before it takes away what only the former plan needs. Each HTTPRoute has the state of the rollout
+// in an annotation.
 func (r *reconciler) follow(ctx context.Context, route *servingv1.Route, p *plan.Plan, s *settings.Snapshot, state rollout.State,
-	followed func() error) (done bool, err error) {
+	byName map[string]string) (done bool, err error) {
 	annotations := inherited(route.Annotations)
 	annotations[names.RolloutAnnotation] = state.String()
 	mine := labels.Set{names.RouteLabel: route.Name}
@@ -70,7 +71,7 @@ func (r *reconciler) follow(ctx context.Context, route *servingv1.Route, p *plan
 		return false, nil
 	}
 	route.Status.MarkIngressReady()
-	if err := followed(); err != nil {
+	if err := r.placeholders(ctx, route, byName, localGateway(s, r.clusterDomain), true); err != nil {
 		return false, err
 	}
 	if retained {

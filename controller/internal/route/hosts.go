@@ -76,10 +76,10 @@ func (r *reconciler) lose(ctx context.Context, route *servingv1.Route, s *settin
 	return lost, err
 }
 
-// mayHave returns a hostTaken if a public host of the Route belongs to another namespace. The
+// taken says whether a public host of the Route belongs to another namespace, nil if none does. The
 // domain template decides whether that can be: with {{.Name}}-{{.Namespace}}, a-b in c and a in b-c
 // have one host.
-func (r *reconciler) mayHave(ctx context.Context, route *servingv1.Route, s *settings.Snapshot, in *plan.Input) error {
+func (r *reconciler) taken(ctx context.Context, route *servingv1.Route, s *settings.Snapshot, in *plan.Input) (*hostTaken, error) {
 	var hosts []string
 	for _, tag := range slices.Sorted(maps.Keys(in.Targets)) {
 		if host, err := in.Host(tag); err == nil && !in.IsLocal(tag) { // else the plan says what is wrong
@@ -87,16 +87,15 @@ func (r *reconciler) mayHave(ctx context.Context, route *servingv1.Route, s *set
 		}
 	}
 	lost, err := r.lose(ctx, route, s, hosts)
-	if err == nil && len(lost) > 0 {
-		return &hostTaken{lost[0]}
+	if err != nil || len(lost) == 0 {
+		return nil, err
 	}
-	return err
+	return &hostTaken{lost[0]}, nil
 }
 
-// givenUp reports a host that somebody else has.
-func givenUp(route *servingv1.Route, taken *hostTaken) (time.Duration, error) {
+// report says in the status who has the host.
+func (e *hostTaken) report(route *servingv1.Route) {
 	route.Status.MarkTrafficAssigned()
 	route.Status.MarkIngressFailed(gateway.ReasonHostTaken, fmt.Sprintf("%s %q in namespace %q has the host %q: change the name, "+
-		"or let domain-template in ConfigMap config-network tell namespaces apart.", taken.by.Kind, taken.by.Name, taken.by.Namespace, taken.by.Host))
-	return hostAgain, nil
+		"or let domain-template in ConfigMap config-network tell namespaces apart.", e.by.Kind, e.by.Name, e.by.Namespace, e.by.Host))
 }

@@ -148,8 +148,7 @@ func New(w *reconcile.World) *reconcile.Controller {
 
 func (r *reconciler) reconcile(ctx context.Context, route *servingv1.Route) (time.Duration, error) {
 	route.Status.InitializeConditions()
-	before := route.Status.DeepCopy()
-	if before.ObservedGeneration != route.Generation {
+	if route.Status.ObservedGeneration != route.Generation {
 		unfollowed(route)
 	}
 	s := r.settings.Load()
@@ -162,104 +161,45 @@ func (r *reconciler) reconcile(ctx context.Context, route *servingv1.Route) (tim
 	}
 	duration, err := rolloutDuration(route, s)
 	if err != nil {
-		route.Status.MarkIngressFailed("InvalidAnnotation", err.Error())
-		return 0, reconcile.Permanent(err)
+		return verdict(route, err)
 	}
 	targets, state, again, err := r.rolledOut(route, targets, duration)
 	if err != nil {
 		return 0, err
 	}
-	in := input(route, s, r.clusterDomain)
-	in.Async = r.async(route, s)
-	in.Targets = shares(targets)
-	for _, list := range in.Targets {
-		for i := range list {
-			list[i].TLS = r.securely(route.Namespace, list[i].Revision)
-		}
-	}
-	byName, err := targetNames(&in)
-	if err == nil {
-		if in.Local, err = r.localTags(route, byName); err != nil {
-			return 0, err
-		}
-		err = r.mayHave(ctx, route, s, &in)
-	}
-	taken := new(hostTaken)
-	if errors.As(err, &taken) {
-		err = nil // no certificate is asked for
-	} else if err == nil {
-		err = r.secure(ctx, route, s, &in)
-	}
-	if bad := new(apis.FieldError); errors.As(err, &bad) {
-		route.Status.MarkIngressFailed("InvalidAnnotation", bad.Error())
-		return 0, reconcile.Permanent(err)
-	}
-	if err == nil {
-		err = r.describe(route, s, &in, targets)
-	}
-	if err == nil && taken.by.Host != "" {
-		return givenUp(route, taken)
-	}
-	if !equality.Semantic.DeepEqual(before.RouteStatusFields, route.Status.RouteStatusFields) {
-		unfollowed(route)
-	}
-	var p *plan.Plan
-	var unsupported error
-	if err == nil {
-		p, unsupported = plan.Make(in)
-		err = unsupported
-	}
-	if bad := new(plan.ConfigError); errors.As(err, &bad) {
-		route.Status.MarkErrorConfig(bad.Error())
-		return 0, reconcile.Permanent(fmt.Errorf("route %s/%s: %w", route.Namespace, route.Name, err))
-	} else if unsupported != nil {
-		route.Status.MarkTrafficAssigned()
-		route.Status.MarkIngressFailed("Unsupported", err.Error())
-		return 0, reconcile.Permanent(err)
-	} else if err != nil {
-		return 0, refused(route, err)
+	in := r.input(route, s, targets)
+	p, byName, err := r.plan(ctx, route, s, &in, targets)
+	if err != nil {
+		return verdict(route, err)
 	}
 	route.Status.MarkTrafficAssigned()
-
-	alias := localGateway(s, r.clusterDomain)
-	if err := r.placeholders(ctx, route, byName, alias, false); err != nil {
-		return 0, refused(route, err)
+	if err := r.placeholders(ctx, route, byName, localGateway(s, r.clusterDomain), false); err != nil {
+		return verdict(route, err)
 	}
-	followed := func() error { return r.placeholders(ctx, route, byName, alias, true) }
-	if missing, err := r.missingBackend(p); err != nil {
+	if missing, err := r.missingBackend(route, p); err != nil || missing {
 		return 0, err
-	} else if missing != "" {
-		// Gateways answer 500 for a Service that does not exist. Its creation causes the next
-		// reconcile.
-		message := fmt.Sprintf("Service %q does not exist yet.", missing)
-		if rev, err := r.revisions.Revisions(route.Namespace).Get(missing); err == nil { // it has the revision's name
-			if c := rev.Status.GetCondition(servingv1.RevisionConditionResourcesAvailable); c.IsFalse() {
-				message = fmt.Sprintf("Service %q does not exist yet: %s", missing, c.GetMessage())
-			}
-		}
-		route.Status.MarkIngressNotReady(reasonUninitialized, message)
-		return 0, nil
 	}
 	if in.Async != nil {
 		if err := r.grants.allow(ctx, route.Namespace); err != nil {
 			return 0, err
 		}
 	}
-	live, err := r.follow(ctx, route, p, s, state, followed)
+	live, err := r.follow(ctx, route, p, s, state, byName)
 	if err != nil {
-		return 0, refused(route, err)
+		return verdict(route, err)
 	}
 	if !live || !state.InProgress() {
 		return again, nil
 	}
 	route.Status.MarkIngressRolloutInProgress()
-	if paced, first := rollout.Observe(state, duration, r.now()); first {
-		if _, err := r.follow(ctx, route, p, s, paced, followed); err != nil {
-			return 0, refused(route, err)
-		}
-		return time.Millisecond, nil
+	paced, first := rollout.Observe(state, duration, r.now())
+	if !first {
+		return again, nil
 	}
-	return again, nil
+	if _, err := r.follow(ctx, route, p, s, paced, byName); err != nil {
+		return verdict(route, err)
+	}
+	return time.Millisecond, nil
 }
 
 // unfollowed takes IngressReady back: the gateways were seen to do what the Route said before, not
@@ -270,32 +210,92 @@ func unfollowed(route *servingv1.Route) {
 	}
 }
 
-// refused turns an error about an object that a Route needs into a condition if a retry alone does
-// not help.
-func refused(route *servingv1.Route, err error) error {
-	notOwned := new(apply.NotOwnedError)
+// unsupported is the error of a plan that no gateway can follow.
+type unsupported struct{ error }
+
+// verdict is the one place where an error of a step becomes a condition, and tells whether a retry
+// can help.
+//
+//	error               condition                              next reconcile
+//	unsupported         IngressReady False, Unsupported        when something changes
+//	plan.ConfigError    AllTrafficAssigned False, ErrorConfig  when something changes
+//	apis.FieldError     IngressReady False, InvalidAnnotation  when something changes
+//	hostTaken           IngressReady False, HostTaken          after hostAgain
+//	apply.NotOwned      IngressReady False, NotOwned           after reconcile.ForeignAgain
+//	refused by the API  IngressReady False, the API's reason   a retry
+//	any other           as it was                              a retry
+func verdict(route *servingv1.Route, err error) (time.Duration, error) {
+	var cannot unsupported
+	var config *plan.ConfigError
+	var field *apis.FieldError
+	var taken *hostTaken
+	var notOwned *apply.NotOwnedError
 	switch {
+	case errors.As(err, &cannot):
+		route.Status.MarkTrafficAssigned()
+		route.Status.MarkIngressFailed("Unsupported", err.Error())
+		return 0, reconcile.Permanent(cannot.error)
+	case errors.As(err, &config):
+		route.Status.MarkErrorConfig(config.Error())
+		return 0, reconcile.Permanent(fmt.Errorf("route %s/%s: %w", route.Namespace, route.Name, err))
+	case errors.As(err, &field):
+		route.Status.MarkIngressFailed("InvalidAnnotation", err.Error())
+		return 0, reconcile.Permanent(err)
+	case errors.As(err, &taken):
+		taken.report(route)
+		return hostAgain, nil
 	case errors.As(err, &notOwned):
 		if notOwned.Kind == "Service" {
 			route.Status.MarkServiceNotOwned(notOwned.Name)
 		} else {
 			route.Status.MarkIngressNotOwned(notOwned.Kind, notOwned.Name)
 		}
-		return reconcile.Foreign(err)
+		return 0, reconcile.Foreign(err)
 	case apply.IsRefused(err):
 		route.Status.MarkIngressFailed(string(apierrors.ReasonForError(err)), err.Error())
 	}
-	return err
+	return 0, err
 }
 
-// input returns the part of a plan's input that does not depend on spec.traffic.
-func input(route *servingv1.Route, s *settings.Snapshot, clusterDomain string) plan.Input {
+// plan completes the input and makes the plan of it, and sets the Route's addresses and traffic. It
+// also returns the tags by the names of their placeholders.
+func (r *reconciler) plan(ctx context.Context, route *servingv1.Route, s *settings.Snapshot, in *plan.Input, targets []target) (*plan.Plan, map[string]string, error) {
+	byName, err := targetNames(in)
+	if err != nil {
+		return nil, nil, err
+	}
+	if in.Local, err = r.localTags(route, byName); err != nil {
+		return nil, nil, err
+	}
+	taken, err := r.taken(ctx, route, s, in)
+	if err == nil && taken == nil { // else no certificate is asked for
+		err = r.secure(ctx, route, s, in)
+	}
+	if err == nil {
+		err = r.describe(route, s, in, targets)
+	}
+	if err == nil && taken != nil {
+		err = taken
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	p, err := plan.Make(*in)
+	if config := new(plan.ConfigError); err != nil && !errors.As(err, &config) {
+		err = unsupported{err}
+	}
+	return p, byName, err
+}
+
+// input returns the part of a plan's input that needs no other objects than revisions.
+func (r *reconciler) input(route *servingv1.Route, s *settings.Snapshot, targets []target) plan.Input {
 	return plan.Input{
 		Namespace: route.Namespace, Name: route.Name, Labels: route.Labels, Annotations: route.Annotations,
-		Domain: s.Domain.Lookup(route.Labels, clusterDomain), ClusterDomain: clusterDomain,
+		Domain: s.Domain.Lookup(route.Labels, r.clusterDomain), ClusterDomain: r.clusterDomain,
 		DomainTemplate: s.Network.DomainTemplate, TagTemplate: s.Network.TagTemplate,
 		AllLocal:  route.Labels[names.VisibilityLabel] == names.VisibilityClusterLocal,
 		TagHeader: s.Features.Enabled(rules.KeyTagHeaderBasedRouting),
+		Async:     r.async(route, s), Targets: r.shares(route.Namespace, targets),
 	}
 }
 
@@ -314,30 +314,37 @@ func targetNames(in *plan.Input) (map[string]string, error) {
 
 // describe sets the addresses and the traffic in the status.
 func (r *reconciler) describe(route *servingv1.Route, s *settings.Snapshot, in *plan.Input, targets []target) error {
-	address := func(tag string) (string, error) {
+	address := func(tag string) (*apis.URL, error) {
 		host, err := in.Host(tag)
+		if err != nil {
+			return nil, err
+		}
 		scheme := "http"
 		if in.TLS[host] != "" {
 			scheme = "https"
 		} else if !in.IsLocal(tag) {
 			scheme = s.Network.DefaultExternalScheme
 		}
-		return scheme + "://" + host, err
+		return parseURL(scheme + "://" + host)
 	}
-	text, err := address("")
+	url, err := address("")
 	if err != nil {
 		return err
 	}
-	if route.Status.URL, err = parseURL(text); err != nil {
+	traffic, err := statusTraffic(targets, address)
+	if err != nil {
 		return err
 	}
 	local := &apis.URL{Scheme: "http", Host: in.LocalHost(in.Name)}
 	if in.TLS[local.Host] != "" {
 		local.Scheme = "https"
 	}
-	route.Status.Address = &duckv1.Addressable{URL: local}
-	route.Status.Traffic, err = statusTraffic(targets, address)
-	return err
+	next := servingv1.RouteStatusFields{URL: url, Address: &duckv1.Addressable{URL: local}, Traffic: traffic}
+	if !equality.Semantic.DeepEqual(route.Status.RouteStatusFields, next) {
+		unfollowed(route)
+	}
+	route.Status.RouteStatusFields = next
+	return nil
 }
 
 func parseURL(text string) (*apis.URL, error) {
@@ -357,8 +364,9 @@ func localGateway(s *settings.Snapshot, clusterDomain string) string {
 	return g.ServiceName() + "." + g.ServiceNamespace() + ".svc." + clusterDomain
 }
 
-// missingBackend returns the name of a Service in the plan that does not exist yet, or "".
-func (r *reconciler) missingBackend(p *plan.Plan) (string, error) {
+// missingBackend reports, in the status too, whether a Service in the plan does not exist yet.
+// Gateways answer 500 for one; its creation causes the next reconcile.
+func (r *reconciler) missingBackend(route *servingv1.Route, p *plan.Plan) (bool, error) {
 	for _, t := range p.Targets {
 		for _, rule := range t.Rules {
 			for _, b := range rule.Backends {
@@ -366,12 +374,24 @@ func (r *reconciler) missingBackend(p *plan.Plan) (string, error) {
 					continue // the courier's, whose Service is there or is not
 				}
 				if _, err := r.public.Services(p.Namespace).Get(b.Service); apierrors.IsNotFound(err) {
-					return b.Service, nil
+					route.Status.MarkIngressNotReady(reasonUninitialized, r.whyMissing(p.Namespace, b.Service))
+					return true, nil
 				} else if err != nil {
-					return "", err
+					return false, err
 				}
 			}
 		}
 	}
-	return "", nil
+	return false, nil
+}
+
+// whyMissing says that a public Service, which has its revision's name, does not exist yet, and
+// what the revision says of it.
+func (r *reconciler) whyMissing(namespace, name string) string {
+	if revision, err := r.revisions.Revisions(namespace).Get(name); err == nil {
+		if c := revision.Status.GetCondition(servingv1.RevisionConditionResourcesAvailable); c.IsFalse() {
+			return fmt.Sprintf("Service %q does not exist yet: %s", name, c.GetMessage())
+		}
+	}
+	return fmt.Sprintf("Service %q does not exist yet.", name)
 }

@@ -6,6 +6,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/utils/ptr"
+	"knative.dev/pkg/apis"
 
 	autoscalingv1alpha1 "ebb.dev/ebb/api/autoscaling/v1alpha1"
 	listers "ebb.dev/ebb/api/client/listers/serving/v1"
@@ -89,28 +90,25 @@ func serves(route *servingv1.Route, revision string) bool {
 
 // shares groups the targets by tag. The Route's own hosts split requests by percent; a tag's host
 // sends all of them to its target.
-func shares(targets []target) map[string][]plan.Share {
+func (r *reconciler) shares(namespace string, targets []target) map[string][]plan.Share {
 	out := map[string][]plan.Share{}
 	for _, t := range targets {
-		out[""] = append(out[""], plan.Share{Revision: t.revision, Percent: t.percent, H2C: t.h2c})
+		share := plan.Share{Revision: t.revision, Percent: t.percent, H2C: t.h2c, TLS: r.securely(namespace, t.revision)}
+		out[""] = append(out[""], share)
 		if t.tag != "" {
-			out[t.tag] = append(out[t.tag], plan.Share{Revision: t.revision, Percent: 100, H2C: t.h2c})
+			share.Percent = 100
+			out[t.tag] = append(out[t.tag], share)
 		}
 	}
 	return out
 }
 
 // statusTraffic returns spec.traffic with the revisions and the address of each tag.
-func statusTraffic(targets []target, url func(tag string) (string, error)) ([]servingv1.TrafficTarget, error) {
-	var out []servingv1.TrafficTarget
+func statusTraffic(targets []target, url func(tag string) (*apis.URL, error)) (out []servingv1.TrafficTarget, err error) {
 	for _, t := range targets {
 		entry := servingv1.TrafficTarget{Tag: t.tag, RevisionName: t.revision, LatestRevision: ptr.To(t.latest), Percent: ptr.To(t.percent)}
 		if t.tag != "" {
-			text, err := url(t.tag)
-			if err != nil {
-				return nil, err
-			}
-			if entry.URL, err = parseURL(text); err != nil {
+			if entry.URL, err = url(t.tag); err != nil {
 				return nil, fmt.Errorf("address of tag %q: %w", t.tag, err)
 			}
 		}
