@@ -26,7 +26,7 @@ func TestAServiceThatWasNeverUpRecoversADayLater(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				g := newGround(t, 1)
+				g := newGround(t, 1, false)
 				defer g.end()
 				pass := func(d time.Duration, each func()) {
 					for end := time.Now().Add(d); time.Now().Before(end); {

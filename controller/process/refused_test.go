@@ -71,7 +71,7 @@ func TestWhatIsRefusedToARevisionIsToldByItsService(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				g := newGround(t, 1)
+				g := newGround(t, 1, false)
 				defer g.end()
 				ready := func() *apis.Condition {
 					v := get[servingv1.Service](g, services, "a")
@@ -129,7 +129,7 @@ func TestWhatIsRefusedToARevisionIsToldByItsService(t *testing.T) {
 // all the time at the Gateways that it had. Then it is Ready by itself.
 func TestAMappedDomainServesWhileTheGatewaysOfTheSettingAreNotThere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := newGround(t, 1)
+		g := newGround(t, 1, false)
 		defer g.end()
 		g.hello("dev.local/hello:1", nil)
 		claim := &networkingv1alpha1.ClusterDomainClaim{ObjectMeta: metav1.ObjectMeta{Name: mapped}}
@@ -147,7 +147,7 @@ func TestAMappedDomainServesWhileTheGatewaysOfTheSettingAreNotThere(t *testing.T
 		if !ready().IsTrue() {
 			t.Fatalf("at first: %+v", ready())
 		}
-		g.gateways = "edge"
+		g.gateways = absent
 		g.set()
 		for passed := time.Duration(0); passed < 3*time.Minute; passed += step {
 			g.pass(step)

@@ -155,8 +155,10 @@ func (s *steady) mapDomain(name string) {
 	}
 	m.Spec.Ref = duckv1.KReference{APIVersion: "serving.knative.dev/v1", Kind: "Service", Name: name, Namespace: "ns"}
 	s.put(domainMappings, "serving.knative.dev/v1beta1", "DomainMapping", m)
-	if s.served[mapped] != nil {
-		s.served[mapped] = append(s.served[mapped], name)
+	for host, by := range s.served {
+		if isMapped(host) {
+			s.served[host] = append(by, name)
+		}
 	}
 }
 
@@ -170,7 +172,7 @@ func (s *steady) unmap(string) {
 		return
 	}
 	s.note("user: %s is not mapped", mapped)
-	delete(s.served, mapped)
+	s.notServed(isMapped)
 	if err := s.user.Ebb.ServingV1beta1().DomainMappings("ns").Delete(context.Background(), mapped, metav1.DeleteOptions{}); err != nil {
 		s.fail("delete the DomainMapping: %v", err)
 	}

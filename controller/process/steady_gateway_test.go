@@ -9,12 +9,22 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/utils/ptr"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"ebb.dev/ebb/api/names"
 	servingv1 "ebb.dev/ebb/api/serving/v1"
+	"ebb.dev/ebb/ingress/certificate"
+	"ebb.dev/ebb/ingress/gatewayapi"
 	"ebb.dev/ebb/wire"
+)
+
+var (
+	listenerSets = gatewayapi.ListenerSets.GroupResource()
+	certificates = certificate.Resource.GroupResource()
 )
 
 const (
@@ -31,18 +41,82 @@ type answer struct {
 	why  string
 }
 
-// ask sends a request for a host to a Gateway of namespace/name.
+// https begins the host of a request over TLS.
+const https = "https://"
+
+// ask sends a request for a host to a Gateway of namespace/name. A host over TLS is served where
+// the oldest ListenerSet for it at that Gateway is: one has no listener for a host that another
+// has.
 func (g *ground) ask(gateway, host, backend string) answer {
-	namespace, name, _ := strings.Cut(gateway, "/")
+	kind, namespace, name := "Gateway", gateway[:strings.Index(gateway, "/")], gateway[strings.Index(gateway, "/")+1:]
+	host, secure := strings.CutPrefix(host, https)
+	if secure {
+		if kind, namespace, name = "ListenerSet", "ns", g.listens(gateway, host); name == "" {
+			return answer{code: 525, why: "no listener for TLS at " + gateway}
+		}
+	}
 	for _, h := range all[gatewayv1.HTTPRoute](g, httpRoutes) {
 		if !slices.Contains(h.Spec.Hostnames, gatewayv1.Hostname(host)) || !slices.ContainsFunc(h.Spec.ParentRefs, func(p gatewayv1.ParentReference) bool {
-			return string(p.Name) == name && string(ptr.Deref(p.Namespace, "")) == namespace
+			return string(ptr.Deref(p.Kind, "")) == kind && string(p.Name) == name && string(ptr.Deref(p.Namespace, "")) == namespace
 		}) {
 			continue
 		}
 		return g.follow(h, backend)
 	}
-	return answer{code: 404, why: "no HTTPRoute at " + gateway}
+	return answer{code: 404, why: "no HTTPRoute at " + kind + " " + name}
+}
+
+// listens returns the name of the ListenerSet whose listener for a host a Gateway has, or "".
+func (g *ground) listens(gateway, host string) string {
+	var oldest *unstructured.Unstructured
+	for _, name := range g.names(listenerSets) {
+		set := g.store.Get(listenerSets, "ns", name)
+		if set == nil || gatewayapi.GatewayOf(set).String() != gateway {
+			continue
+		}
+		list, _, _ := unstructured.NestedSlice(set.Object, "spec", "listeners")
+		has := slices.ContainsFunc(list, func(l any) bool { return l.(map[string]any)["hostname"] == host })
+		if has && (oldest == nil || set.GetCreationTimestamp().Time.Before(oldest.GetCreationTimestamp().Time)) {
+			oldest = set
+		}
+	}
+	if oldest == nil {
+		return ""
+	}
+	return oldest.GetName()
+}
+
+// accept has the Gateways tell which HTTPRoutes they have.
+func (g *ground) accept() {
+	for _, h := range all[gatewayv1.HTTPRoute](g, httpRoutes) {
+		next := h.DeepCopy()
+		next.Status.Parents = nil
+		for _, p := range h.Spec.ParentRefs {
+			at := string(ptr.Deref(p.Namespace, "")) + "/" + string(p.Name)
+			if set := g.store.Get(listenerSets, "ns", string(p.Name)); ptr.Deref(p.Kind, "") == "ListenerSet" && set != nil {
+				at = gatewayapi.GatewayOf(set).String()
+			}
+			if at == public || at == local {
+				next.Status.Parents = append(next.Status.Parents, gatewayv1.RouteParentStatus{ParentRef: p, ControllerName: "example.com/gateways",
+					Conditions: []metav1.Condition{{Type: string(gatewayv1.RouteConditionAccepted), Status: metav1.ConditionTrue, Reason: "Accepted"}}})
+			}
+		}
+		if !equality.Semantic.DeepEqual(h.Status, next.Status) {
+			g.put(httpRoutes, "gateway.networking.k8s.io/v1", "HTTPRoute", next)
+		}
+	}
+}
+
+// issue plays cert-manager: a certificate is there in the next step.
+func (g *ground) issue() {
+	for _, name := range g.names(certificates) {
+		c := g.store.Get(certificates, "ns", name)
+		if _, there, _ := unstructured.NestedSlice(c.Object, "status", "conditions"); there {
+			continue
+		}
+		_ = unstructured.SetNestedSlice(c.Object, []any{map[string]any{"type": "Ready", "status": "True"}}, "status", "conditions")
+		g.store.Put(certificates, c)
+	}
 }
 
 func (g *ground) follow(h *gatewayv1.HTTPRoute, backend string) answer {
@@ -120,7 +194,11 @@ func (p prober) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.URL.Hostname() == "10.9.0.2" {
 		gateway = local
 	}
-	a := p.g.ask(gateway, r.Host, r.Header.Get(wire.HeaderBackend))
+	host := r.Host
+	if r.URL.Scheme == "https" {
+		host = https + host
+	}
+	a := p.g.ask(gateway, host, r.Header.Get(wire.HeaderBackend))
 	header := http.Header{}
 	if a.code == 200 {
 		header.Set(wire.HeaderNetworkHash, a.hash)

@@ -21,6 +21,8 @@ import (
 // step.
 func (g *ground) run() {
 	g.collect()
+	g.issue()
+	g.accept()
 	for _, pa := range all[autoscalingv1alpha1.PodAutoscaler](g, autoscalers) {
 		d := get[appsv1.Deployment](g, deployments, names.Deployment(pa.Name))
 		if d == nil || !pa.DeletionTimestamp.IsZero() || !d.DeletionTimestamp.IsZero() {
@@ -45,7 +47,7 @@ func (g *ground) collect() {
 	var owned []*metav1.PartialObjectMetadata
 	resources := map[types.UID]schema.GroupResource{}
 	for _, resource := range []schema.GroupResource{services, configurations, routesResource, revisions, autoscalers, domainMappings,
-		deployments, hpas, httpRoutes, coreServices, endpointSlices} {
+		deployments, hpas, httpRoutes, coreServices, endpointSlices, certificates, listenerSets} {
 		for _, object := range all[metav1.PartialObjectMetadata](g, resource) {
 			resources[object.UID] = resource
 			owned = append(owned, object)
@@ -90,7 +92,10 @@ func (g *ground) wants(pa *autoscalingv1alpha1.PodAutoscaler) int32 {
 func (g *ground) podsFor(revision string, d *appsv1.Deployment, want int32) (up int32) {
 	live := 0
 	for _, pod := range g.pods(revision) {
-		switch {
+		switch uid := names.RevisionUIDLabel; {
+		case pod.Labels[uid] != d.Spec.Template.Labels[uid]: // of a revision that had the name
+			g.store.Remove(pods, "ns", pod.Name)
+			continue
 		case pod.Status.Phase == corev1.PodFailed: // nobody deletes it
 			continue
 		case want == 0:

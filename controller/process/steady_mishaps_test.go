@@ -40,7 +40,7 @@ func (s *steady) take(name string) {
 
 // children are the resources whose writes go wrong. Objects of Ebb's own kinds are among them.
 var children = []string{"services", "deployments", "httproutes", "podautoscalers", "revisions", "endpointslices", "configurations", "routes",
-	"horizontalpodautoscalers", "secrets"}
+	"horizontalpodautoscalers", "secrets", "listenersets", "certificates"}
 
 // refusing has the API server refuse writes of one resource.
 func (s *steady) refusing(words string, verbs []string, err func(schema.GroupResource) error) {
@@ -95,12 +95,19 @@ func (s *steady) evict(name string) {
 	}
 }
 
-// moveGateways has config-gateway name Gateways that are not there.
+// What is wrong with config-gateway, by its words in conditions.
+const (
+	absent   = "config-gateway"
+	misspelt = "misspelt"
+)
+
+// moveGateways has config-gateway name Gateways that are not there, with Services that are not
+// there or with that of the right one.
 func (s *steady) moveGateways(string) {
-	if words := "config-gateway"; s.wrong[words] == nil {
-		s.gateways = "edge"
+	if s.gateways == "" {
+		s.gateways = []string{absent, misspelt}[s.rand.IntN(2)]
 		s.set()
-		s.begin(words, func() { s.gateways = ""; s.set() })
+		s.begin(s.gateways, func() { s.gateways = ""; s.set() })
 	}
 }
 
@@ -110,7 +117,7 @@ func (s *steady) moveClaim(string) {
 		return
 	}
 	s.claim("other")
-	delete(s.served, mapped)
+	s.notServed(isMapped)
 	s.begin(claimMoved, func() { s.claim("ns") })
 }
 
@@ -168,7 +175,7 @@ func (s *steady) cutOff(string) {
 	s.begin(words, func() { s.away.Store(false); s.blind = false })
 }
 
-var childKinds = []schema.GroupResource{httpRoutes, coreServices, endpointSlices, autoscalers, deployments, configurations, routesResource}
+var childKinds = []schema.GroupResource{httpRoutes, coreServices, endpointSlices, autoscalers, deployments, configurations, routesResource, listenerSets}
 
 // child is an object that Ebb made for a Service.
 func (s *steady) child(name string, kinds []schema.GroupResource) (schema.GroupResource, string) {

@@ -50,11 +50,9 @@ func (s *steady) remember() {
 		if !route.IsReady() || s.hurts(route.Name) || route.Status.URL == nil {
 			continue
 		}
-		hosts := []string{route.Name + ".ns.svc.cluster.local", route.Status.URL.Host}
-		for _, t := range route.Status.Traffic {
-			if t.URL != nil {
-				hosts = append(hosts, t.URL.Host)
-			}
+		hosts := []string{route.Name + ".ns.svc.cluster.local"}
+		for _, t := range append(route.Status.Traffic, servingv1.TrafficTarget{URL: route.Status.URL}) {
+			hosts = append(hosts, hostsOf(t.URL)...)
 		}
 		for _, host := range hosts {
 			if s.wanted(route.Name, host) && s.ask(gatewayOf(host), host, "").code == 200 {
@@ -63,11 +61,26 @@ func (s *steady) remember() {
 		}
 	}
 	if m := get[servingv1beta1.DomainMapping](s.ground, domainMappings, mapped); m != nil && s.mappingWanted(m) {
-		if by := m.Spec.Ref.Name; !s.hurts(by) && s.ask(public, mapped, "").code == 200 {
-			s.served[mapped] = []string{by}
+		for _, host := range hostsOf(m.Status.URL) {
+			if by := m.Spec.Ref.Name; !s.hurts(by) && s.ask(public, host, "").code == 200 {
+				s.served[host] = []string{by}
+			}
 		}
 	}
 }
+
+// hostsOf is the host of an address, and the same over TLS if the address says so.
+func hostsOf(u *apis.URL) []string {
+	switch {
+	case u == nil:
+		return nil
+	case u.Scheme == "https":
+		return []string{u.Host, https + u.Host}
+	}
+	return []string{u.Host}
+}
+
+func isMapped(host string) bool { return strings.TrimPrefix(host, https) == mapped }
 
 func (s *steady) mappingWanted(m *servingv1beta1.DomainMapping) bool {
 	return m.DeletionTimestamp.IsZero() && m.Status.ObservedGeneration == m.Generation && m.Status.GetCondition(apis.ConditionReady).IsTrue()
@@ -82,7 +95,7 @@ func (s *steady) wanted(name, host string) bool {
 	if service.Labels[names.VisibilityLabel] != "" && gatewayOf(host) == public {
 		return false // labels have no generation
 	}
-	tag, _, tagged := strings.Cut(strings.SplitN(host, ".", 2)[0], "-")
+	tag, _, tagged := strings.Cut(strings.SplitN(strings.TrimPrefix(host, https), ".", 2)[0], "-")
 	return !tagged || slices.ContainsFunc(service.Spec.Traffic, func(t servingv1.TrafficTarget) bool { return t.Tag == tag })
 }
 
@@ -93,6 +106,9 @@ func (s *steady) explained(service *servingv1.Service, condition *apis.Condition
 		return
 	}
 	text := fmt.Sprint(condition.GetReason(), " ", condition.GetMessage())
+	if s.wrong[misspelt] != nil && strings.Contains(text, "answers 404") { // for a host that no gateway has had
+		return
+	}
 	for words := range s.wrong {
 		if strings.Contains(text, words) {
 			return

@@ -20,9 +20,9 @@ var (
 
 // A model test: users change Services, and things go wrong, in random order, in virtual time. Each
 // host that served once is asked every five seconds. It goes on serving its old or its new answer,
-// unless the user has taken it away. What is not Ready for long says why. When the mishaps are
-// over, everything is as the users want it, and nothing is written any more. `-steady-seed` plays a
-// sequence again, `-steady-for 1h` looks for new faults.
+// unless the user has taken it away. In each third sequence hosts have TLS, too. What is not Ready
+// for long says why. When the mishaps are over, everything is as the users want it, and nothing is
+// written any more. `-steady-seed` plays a sequence again, `-steady-for 1h` looks for new faults.
 func TestWhatServesGoesOnServing(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1)) // so that a seed plays out alike each time
 	play := func(seed uint64) {
@@ -73,7 +73,7 @@ type steady struct {
 }
 
 func newSteady(t *testing.T, seed uint64) *steady {
-	return &steady{ground: newGround(t, int(1+seed%2)), rand: rand.New(rand.NewPCG(seed, 1)), served: map[string][]string{},
+	return &steady{ground: newGround(t, int(1+seed%2), seed%3 == 0), rand: rand.New(rand.NewPCG(seed, 1)), served: map[string][]string{},
 		damage: map[string]time.Time{}, wrong: map[string]func(){}, since: map[string]time.Time{}, touched: map[string]time.Time{}}
 }
 

@@ -51,10 +51,11 @@ type ground struct {
 	away    atomic.Bool
 	noPods  string
 	lacking string
-	// What the administrator chose: the namespace of the Gateways, "" for those that are shipped,
-	// and whether old revisions are collected at once.
+	// What the administrator chose: the Gateways, "" for those that are shipped, whether old
+	// revisions are collected at once, and whether hosts get certificates.
 	gateways string
 	collects bool
+	secure   bool
 }
 
 // replica is one of the controllers. While it is cut, none of its calls arrives.
@@ -69,8 +70,8 @@ type decoded struct {
 	object  any
 }
 
-func newGround(t *testing.T, replicas int) *ground {
-	g := &ground{t: t, decoded: map[string]decoded{}, requests: map[string]time.Time{}}
+func newGround(t *testing.T, replicas int, secure bool) *ground {
+	g := &ground{t: t, secure: secure, decoded: map[string]decoded{}, requests: map[string]time.Time{}}
 	g.store, g.config = apiservertest.New()
 	g.store.Admit = func(verb string, resource schema.GroupResource, subresource string, object *unstructured.Unstructured) error {
 		g.mu.Lock()
@@ -83,10 +84,16 @@ func newGround(t *testing.T, replicas int) *ground {
 	}
 	for i, name := range []string{"ebb-external-istio", "ebb-local-istio"} {
 		g.put(coreServices, "v1", "Service", &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "knative-serving"},
-			Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: "http", Port: 80}}}})
+			Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: "http", Port: 80}, {Name: "https", Port: 443}}}})
 		g.slice(name, []string{"10.9.0.1", "10.9.0.2"}[i])
 	}
 	g.slice("activator-service", "10.0.0.1")
+	if secure {
+		for _, kind := range []schema.GroupResource{certificates, listenerSets} {
+			g.put(schema.GroupResource{Group: "apiextensions.k8s.io", Resource: "customresourcedefinitions"}, "apiextensions.k8s.io/v1",
+				"CustomResourceDefinition", &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: kind.Resource + "." + kind.Group}})
+		}
+	}
 	g.settings = settings.NewStore(nil)
 	g.set()
 	var err error
@@ -114,10 +121,17 @@ func (g *ground) end() {
 func (g *ground) set() {
 	maps := map[string]map[string]string{settings.DomainName: {"example.com": ""}, settings.DeploymentName: {"queue-sidecar-image": "dev.local/queue-proxy:1"},
 		settings.NetworkName: {"autocreate-cluster-domain-claims": "false"}}
-	if g.gateways != "" {
-		maps[settings.GatewayName] = map[string]string{
-			"external-gateways": fmt.Sprintf("[{class: other, gateway: %[1]s/outside, service: %[1]s/outside}]", g.gateways),
-			"local-gateways":    fmt.Sprintf("[{class: other, gateway: %[1]s/inside, service: %[1]s/inside}]", g.gateways)}
+	if g.secure {
+		maps[settings.NetworkName]["external-domain-tls"] = "Enabled"
+	}
+	named := func(gateway, service string) string {
+		return fmt.Sprintf("[{class: other, gateway: %s, service: %s, supported-features: [ListenerSet]}]", gateway, service)
+	}
+	switch g.gateways {
+	case absent:
+		maps[settings.GatewayName] = map[string]string{"external-gateways": named("edge/outside", "edge/outside"), "local-gateways": named("edge/inside", "edge/inside")}
+	case misspelt:
+		maps[settings.GatewayName] = map[string]string{"external-gateways": named("knative-serving/misspelt", public+"-istio")}
 	}
 	if g.collects {
 		maps[settings.GCName] = map[string]string{"min-non-active-revisions": "0", "max-non-active-revisions": "0",
@@ -197,7 +211,7 @@ func (g *ground) slice(service, address string) {
 	g.put(endpointSlices, "discovery.k8s.io/v1", "EndpointSlice", &discoveryv1.EndpointSlice{
 		ObjectMeta:  metav1.ObjectMeta{Name: service + "-1", Namespace: "knative-serving", Labels: map[string]string{discoveryv1.LabelServiceName: service}},
 		AddressType: "IPv4", Endpoints: []discoveryv1.Endpoint{{Addresses: []string{address}}},
-		Ports: []discoveryv1.EndpointPort{{Name: ptr.To("http"), Port: ptr.To(int32(80))}}})
+		Ports: []discoveryv1.EndpointPort{{Name: ptr.To("http"), Port: ptr.To(int32(80))}, {Name: ptr.To("https"), Port: ptr.To(int32(443))}}})
 }
 
 // names returns the objects of a resource in the namespace, sorted.

@@ -114,7 +114,7 @@ func New(gateways Gateways, wake func(types.NamespacedName)) *Prober {
 	}
 }
 
-// Through sends plain probes another way, before the first one.
+// Through sends probes another way, before the first one.
 func (p *Prober) Through(way http.RoundTripper) { p.client.Transport = way }
 
 // Run allows probes until ctx ends, and returns when the last one has ended.
@@ -257,9 +257,9 @@ func (p *Prober) one(ctx context.Context, probe Probe, address, hash string) err
 	if probe.Backend != "" {
 		request.Header.Set(wire.HeaderBackend, probe.Backend)
 	}
-	if probe.TLS {
+	if t, ok := p.client.Transport.(*http.Transport); ok && probe.TLS {
 		// The name in the handshake selects the listener.
-		t := p.client.Transport.(*http.Transport).Clone()
+		t = t.Clone()
 		t.TLSClientConfig.ServerName = probe.Host
 		client = &http.Client{Transport: t, CheckRedirect: p.client.CheckRedirect, Timeout: oneProbe}
 		defer t.CloseIdleConnections()
