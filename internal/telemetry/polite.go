@@ -22,6 +22,10 @@ type boundConn struct {
 	closed atomic.Bool
 }
 
+// Polite returns a connection that reads after Close what its peer still sends: at most 16 MiB, for
+// at most 5 s. It calls ended once, at the end of that.
+func Polite(conn net.Conn, ended func()) net.Conn { return &boundConn{Conn: conn, leave: ended} }
+
 // Read implements net.Conn.
 func (c *boundConn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)

@@ -6,6 +6,7 @@
 package door
 
 import (
+	"container/list"
 	"context"
 	"errors"
 	"io"
@@ -21,7 +22,9 @@ import (
 
 const (
 	// most is how many connections there are, mostOfOne those from one address. A gateway has one
-	// address for all of its clients.
+	// address for all of its clients. Beyond them a new one takes the place of another that has no
+	// request, so that idle connections and heads that do not end keep out neither a gateway nor
+	// the kubelet, whose probe would take the courier from all.
 	most, mostOfOne = 2048, 1024
 	// longestHead bounds a request's head; headWait is how long it may take.
 	longestHead = 64 << 10
@@ -45,11 +48,13 @@ func Server(handler http.Handler) *http.Server {
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context { return context.WithValue(ctx, key{}, c) },
 		ConnState: func(c net.Conn, state http.ConnState) {
 			if one, ok := c.(*conn); ok && state == http.StateIdle {
+				one.waiting(true)
 				one.reading(true)
 			}
 		},
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if one, ok := r.Context().Value(key{}).(*conn); ok {
+				one.waiting(false)
 				one.reading(false)
 			}
 			handler.ServeHTTP(w, r)
@@ -60,29 +65,89 @@ type key struct{}
 
 // Listener bounds the connections of another one.
 func Listener(of net.Listener) net.Listener {
-	return &listener{telemetry.Bound(of, most, mostOfOne), shares.New(heads)}
+	return &listener{Listener: of, heads: shares.New(heads), of: map[string]int{}, waiting: list.New()}
 }
 
 type listener struct {
 	net.Listener
 	heads *shares.Pool
+
+	mu      sync.Mutex
+	all     int
+	of      map[string]int // those of each address
+	waiting *list.List     // *conn without a request, also closed ones, the first for longest
 }
 
 // Accept implements net.Listener.
 func (l *listener) Accept() (net.Conn, error) {
-	c, err := l.Listener.Accept()
-	if err != nil {
-		return nil, err
+	for {
+		raw, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		peer, _ := netip.ParseAddrPort(raw.RemoteAddr().String())
+		c := &conn{raw: raw, at: l, from: peer.Addr().Unmap().String(), inHead: true}
+		c.Conn = telemetry.Polite(raw, func() {
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			l.leave(c)
+		})
+		replaced, entered := l.enter(c)
+		if replaced != nil {
+			replaced.raw.Close() // and its server sees that
+		}
+		if entered {
+			return c, nil
+		}
+		raw.Close()
 	}
-	peer, _ := netip.ParseAddrPort(c.RemoteAddr().String())
-	return &conn{Conn: c, heads: l.heads, from: peer.Addr().Unmap().String(), inHead: true}, nil
+}
+
+// enter gives a connection a place, or that of the one that has been without a request longest: of
+// its own address, if that has all of its places.
+func (l *listener) enter(c *conn) (replaced *conn, entered bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if full := l.of[c.from] >= mostOfOne; full || l.all >= most {
+		for e := l.waiting.Front(); e != nil && replaced == nil; e = e.Next() {
+			if one := e.Value.(*conn); !full || one.from == c.from {
+				replaced = one
+			}
+		}
+		if replaced == nil {
+			return nil, false
+		}
+		l.leave(replaced)
+	}
+	l.all++
+	l.of[c.from]++
+	c.waits = l.waiting.PushBack(c)
+	return replaced, true
+}
+
+// leave takes away the place of a connection. The caller holds the lock.
+func (l *listener) leave(c *conn) {
+	if c.left {
+		return
+	}
+	c.left = true
+	if c.waits != nil {
+		l.waiting.Remove(c.waits)
+	}
+	l.all--
+	if l.of[c.from]--; l.of[c.from] == 0 {
+		delete(l.of, c.from)
+	}
 }
 
 // conn counts what the head takes that it reads.
 type conn struct {
 	net.Conn
-	heads *shares.Pool
+	raw   net.Conn // below it
+	at    *listener
 	from  string
+	waits *list.Element // of at.waiting; at.mu guards it, and left
+	left  bool
 
 	mu     sync.Mutex
 	inHead bool
@@ -125,7 +190,7 @@ func (c *conn) count(n int) bool {
 		return true
 	}
 	more := 2*int64(c.read) - c.taken
-	if !c.heads.Take(c.from, more) {
+	if !c.at.heads.Take(c.from, more) {
 		return false
 	}
 	c.taken += more
@@ -137,12 +202,29 @@ func (c *conn) reading(head bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.inHead, c.read = head, 0
-	c.heads.Give(c.from, c.taken)
+	c.at.heads.Give(c.from, c.taken)
 	c.taken = 0
+}
+
+// waiting says whether the connection has no request now.
+func (c *conn) waiting(waits bool) {
+	c.at.mu.Lock()
+	defer c.at.mu.Unlock()
+	if c.left {
+		return
+	}
+	if c.waits != nil {
+		c.at.waiting.Remove(c.waits)
+		c.waits = nil
+	}
+	if waits {
+		c.waits = c.at.waiting.PushBack(c)
+	}
 }
 
 // Close implements net.Conn.
 func (c *conn) Close() error {
+	c.waiting(true)
 	c.reading(false)
 	return c.Conn.Close()
 }

@@ -99,3 +99,67 @@ func TestAConnectionGivesBackWhatItsHeadTook(t *testing.T) {
 		t.Errorf("a head that is too long: %s", got)
 	}
 }
+
+// A neighbour takes all places with heads that do not end or with idle connections, from few
+// addresses or many: the kubelet, from an address of its own or the same one, still gets in.
+func TestConnectionsWithoutARequestKeepNobodyOut(t *testing.T) {
+	for _, test := range []struct {
+		name      string
+		addresses int
+		sends     string
+	}{
+		{"heads that do not end, of one address", 1, "GET / HTTP/1.1\r\nHost: a\r\nX: "},
+		{"heads that do not end, of many addresses", 20, "GET / HTTP/1.1\r\nHost: a\r\nX: "},
+		{"idle after a request, of many addresses", 20, "GET / HTTP/1.1\r\nHost: a\r\n\r\n"},
+		{"nothing, of many addresses", 20, ""},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			at := serve(t)
+			first := from("127.0.0.2")
+			if got := ask(t, first, at, 10); got != "200 10" {
+				t.Fatal(got)
+			}
+			for i := range most + 200 {
+				dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 1, byte(1+i%test.addresses))}}
+				c, err := dialer.DialContext(t.Context(), "tcp", at)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer c.Close()
+				_, _ = io.WriteString(c, test.sends)
+			}
+			for _, who := range []string{"127.0.0.3", "127.0.1.1"} {
+				if got := ask(t, from(who), at, 10); got != "200 10" {
+					t.Errorf("a request from %s: %s", who, got)
+				}
+			}
+			if got := ask(t, first, at, 10); got != "200 10" {
+				t.Errorf("a client whose connection was idle: %s", got)
+			}
+		})
+	}
+}
+
+// What has a request under way stays, also beyond the places.
+func TestAConnectionWithARequestIsNotReplaced(t *testing.T) {
+	l := Listener(nil).(*listener)
+	busy := make([]*conn, mostOfOne)
+	for i := range busy {
+		busy[i] = &conn{at: l, from: "a"}
+		if replaced, entered := l.enter(busy[i]); replaced != nil || !entered {
+			t.Fatal(i, replaced, entered)
+		}
+		busy[i].waiting(false)
+	}
+	if replaced, entered := l.enter(&conn{at: l, from: "a"}); replaced != nil || entered {
+		t.Error("a connection is let in beyond its address's places, all of which have requests")
+	}
+	busy[5].waiting(true)
+	if replaced, entered := l.enter(&conn{at: l, from: "a"}); replaced != busy[5] || !entered {
+		t.Error("the idle connection was not replaced")
+	}
+	busy[5].waiting(true) // net/http says so late
+	if l.waiting.Len() != 1 || l.all != mostOfOne || l.of["a"] != mostOfOne {
+		t.Errorf("%d wait, of %d, %d of the address", l.waiting.Len(), l.all, l.of["a"])
+	}
+}
