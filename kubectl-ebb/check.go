@@ -23,6 +23,7 @@ import (
 	"ebb.dev/ebb/api/names"
 	serving "ebb.dev/ebb/api/serving/v1"
 	view "ebb.dev/ebb/api/view/v1alpha1"
+	"ebb.dev/ebb/kubectl-ebb/migrate"
 	"ebb.dev/ebb/settings"
 )
 
@@ -90,6 +91,7 @@ type installation struct {
 	dryRunErr error
 	nodes     []corev1.Node
 	nodesErr  error
+	kserve    *migrate.KServe
 }
 
 type part struct {
@@ -165,6 +167,9 @@ func (p *program) inspect(ctx context.Context, a *access) (*installation, error)
 		x.hooks = list.Items
 	}
 	x.dryRun, x.dryRunErr = a.ebb.ServingV1().Services(a.namespace).Create(ctx, probeService(), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+	if x.kserve, err = migrate.LookAtKServe(ctx, a.kube); err != nil {
+		return nil, err
+	}
 	nodes, err := a.kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	if x.nodesErr = err; err == nil {
 		x.nodes = nodes.Items

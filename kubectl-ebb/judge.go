@@ -44,6 +44,9 @@ func (x *installation) judge(before bool, now time.Time) []finding {
 	x.judgeWebhook(j, now)
 	x.judgeView(j)
 	x.judgeAgents(j)
+	for _, f := range x.kserve.Judge() {
+		j.add(f.About, state(f.State), f.Text, f.Do)
+	}
 	if len(x.missing) > 0 {
 		j.warn("your rights", fmt.Sprintf("in the namespace %q you may not %s", x.namespace, strings.Join(x.missing, ", ")),
 			"Ask for the ClusterRole edit, or view, in that namespace.")

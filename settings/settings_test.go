@@ -333,6 +333,21 @@ func TestConfigDeploymentMustNameTheSidecar(t *testing.T) {
 	}
 }
 
+// KServe tells its users to set its own image there, and manifests of Knative have Knative's.
+func TestTheSidecarIsNoOtherProgram(t *testing.T) {
+	for image, foreign := range map[string]bool{
+		"kserve/qpext:latest": true, "localhost:5000/qpext": true, "example.test/kserve/qpext@sha256:00": true,
+		"gcr.io/knative-releases/knative.dev/serving/cmd/queue:v1.20.0@sha256:00": true,
+		"ko.local/queue-39be6f1d08a095bd076a71d288d295b6:latest":                  true,
+		"dev.local/ebb/queue-proxy:dev":                                           false, "localhost:5000/mirror/qp": false, "example.test/qpext/queue-proxy:1": false,
+	} {
+		err := ParseOne(DeploymentName, map[string]string{"queue-sidecar-image": image})
+		if (err != nil) != foreign || foreign && !strings.Contains(err.Error(), "another program") {
+			t.Errorf("%s: %v", image, err)
+		}
+	}
+}
+
 func TestMaxScaleObeysItsLimit(t *testing.T) {
 	if err := ParseOne(AutoscalerName, map[string]string{"max-scale-limit": "5", "max-scale": "5"}); err != nil {
 		t.Error(err)

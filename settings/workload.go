@@ -3,6 +3,9 @@ package settings
 import (
 	"fmt"
 	"math"
+	"path"
+	"regexp"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -96,10 +99,32 @@ func (s *Snapshot) checkDeployment(r *reader) {
 	if s.Deployment.QueueSidecarImage == "" && r.data != nil {
 		r.fault("queue-sidecar-image", "", "must name the image of queue-proxy")
 	}
+	if owner := foreignSidecar(s.Deployment.QueueSidecarImage); owner != "" {
+		r.fault("queue-sidecar-image", s.Deployment.QueueSidecarImage, "is %s sidecar, another program: pods need queue-proxy of this version of Ebb", owner)
+	}
 	if t := s.Deployment.QueueSidecarTLS; t.MinVersion > t.MaxVersion && t.MaxVersion != "" {
 		r.fault("queue-sidecar-tls-max-version", t.MaxVersion, "%s is less than queue-sidecar-tls-min-version, which is %s",
 			t.MaxVersion, t.MinVersion)
 	}
+}
+
+// knativeSidecar is how the builds of Knative name the image of its sidecar.
+var knativeSidecar = regexp.MustCompile(`(^|/)(queue-[0-9a-f]{32}|knative\.dev/serving/cmd/queue)$`)
+
+// foreignSidecar says whose program an image is that people have had as the sidecar of Knative, ""
+// if it may be Ebb's, which may have any name in a mirror.
+func foreignSidecar(image string) string {
+	name, _, _ := strings.Cut(image, "@")
+	if colon := strings.LastIndex(name, ":"); colon > strings.LastIndex(name, "/") {
+		name = name[:colon]
+	}
+	switch {
+	case path.Base(name) == "qpext":
+		return "KServe's"
+	case knativeSidecar.MatchString(name):
+		return "Knative's"
+	}
+	return ""
 }
 
 func (d *Deployment) setRuntimeClasses(text string) error {

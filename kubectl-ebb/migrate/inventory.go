@@ -3,6 +3,7 @@ package migrate
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -48,6 +49,7 @@ type Inventory struct {
 	nodes                                             []room
 	manifests                                         Manifests
 	pods                                              int // of revisions
+	kserve                                            *KServe
 }
 
 // room is what a node has left.
@@ -120,6 +122,9 @@ func (m *Move) Look(ctx context.Context) (*Inventory, error) {
 		return nil, err
 	}
 	if err := m.lookAtObjects(ctx, x); err != nil {
+		return nil, err
+	}
+	if x.kserve, err = LookAtKServe(ctx, m.Kube); err != nil {
 		return nil, err
 	}
 	return x, m.lookAtNodes(ctx, x)
@@ -260,7 +265,12 @@ func (x *Inventory) refusedSettings() (refused, idle []string) {
 			}
 			continue
 		}
-		if err := settings.ParseOne(name, x.settings[name]); err != nil {
+		data := map[string]string{}
+		maps.Copy(data, x.settings[name])
+		if name == settings.DeploymentName {
+			data["queue-sidecar-image"] = "queue-proxy" // Ebb's takes its place
+		}
+		if err := settings.ParseOne(name, data); err != nil {
 			refused = append(refused, strings.Split(err.Error(), "\n")...)
 		}
 		idle = append(idle, settings.Warnings(name, x.settings[name])...)

@@ -50,6 +50,7 @@ func (x *Inventory) Judge() []Finding {
 	}
 	x.judgeObjects(j)
 	x.judgeSettings(j)
+	j.all = append(j.all, x.kserve.Judge()...)
 	x.judgeRoom(j)
 	return j.all
 }

@@ -100,9 +100,13 @@ func TestACheckSaysWhatStandsInTheWay(t *testing.T) {
 		"a component grows": {func(x *Inventory) {
 			x.deployments["activator"].Object["status"].(map[string]any)["conditions"] = []any{map[string]any{"type": "Available", "status": "False"}}
 		}, OK, "version v1.15.2"},
-		"a way back has begun":    {func(x *Inventory) { x.state = &state{Phase: rollingBack, Done: []string{"settings"}} }, Broken, "a way back to Knative has begun, after: settings"},
-		"a move has begun":        {func(x *Inventory) { x.state = &state{Phase: applying, Knative: "v1"}; clear(x.deployments) }, OK, "a move of version v1 has begun, after: nothing"},
-		"a wrong setting":         {func(x *Inventory) { x.settings["config-autoscaler"]["stable-window"] = "1s" }, Broken, "stable-window"},
+		"a way back has begun": {func(x *Inventory) { x.state = &state{Phase: rollingBack, Done: []string{"settings"}} }, Broken, "a way back to Knative has begun, after: settings"},
+		"a move has begun":     {func(x *Inventory) { x.state = &state{Phase: applying, Knative: "v1"}; clear(x.deployments) }, OK, "a move of version v1 has begun, after: nothing"},
+		"a wrong setting":      {func(x *Inventory) { x.settings["config-autoscaler"]["stable-window"] = "1s" }, Broken, "stable-window"},
+		"KServe":               {func(x *Inventory) { x.kserve = &KServe{} }, Warning, "answer 404"},
+		"the sidecar of KServe": {func(x *Inventory) {
+			x.settings["config-deployment"] = map[string]string{"queue-sidecar-image": "kserve/qpext:latest"}
+		}, OK, "taken over"},
 		"an unknown setting":      {func(x *Inventory) { x.settings["config-autoscaler"]["magic"] = "1" }, Warning, `key "magic" has no effect`},
 		"an unknown ConfigMap":    {func(x *Inventory) { x.settings["config-kourier"] = map[string]string{"a": "b"} }, Warning, "ConfigMap config-kourier: Ebb does not read it"},
 		"another scaler":          {func(x *Inventory) { x.scalerClasses = map[string]int{"keda.example.com": 3} }, Warning, "3 Revisions have the class keda.example.com"},

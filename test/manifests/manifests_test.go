@@ -23,7 +23,7 @@ const root = "../.."
 
 // apart are the directories of config/ that are installed separately, because not every cluster has
 // their kinds.
-var apart = []string{"certmanager", "istio", "monitoring", "monitoring/knative-1.18"}
+var apart = []string{"certmanager", "istio", "kserve", "monitoring", "monitoring/knative-1.18"}
 
 // optional are the directories of config/ that not everybody wants. They are held to the same
 // rules.
