@@ -17,6 +17,8 @@ type Spec struct {
 	Limits wire.Limits
 	// Sidecar is what the annotations say about the resources of queue-proxy.
 	Sidecar Sidecar
+	// PodInfo mounts the pod's annotations into queue-proxy.
+	PodInfo bool
 	Records string
 	// Shim is the mode of the shim, "" for none.
 	Shim string
@@ -31,10 +33,12 @@ type Spec struct {
 func Of(annotations map[string]string, c *rules.Config) (Spec, *apis.FieldError) {
 	r := &reader{annotations: annotations}
 	s := Spec{
-		Scaling:             r.scaling(c),
-		Cold:                r.cold(&c.Defaults),
-		Limits:              wire.Limits{Handling: r.handling(c.Defaults.Handling)},
-		Sidecar:             r.sidecar(),
+		Scaling: r.scaling(c),
+		Cold:    r.cold(&c.Defaults),
+		Limits:  wire.Limits{Handling: r.handling(c.Defaults.Handling)},
+		Sidecar: r.sidecar(),
+		PodInfo: c.Features.Enabled(rules.KeyQueueProxyMountPodInfo) ||
+			c.Features.Allowed(rules.KeyQueueProxyMountPodInfo) && annotations[FeaturePodInfoAnnotation] == "enabled",
 		Records:             r.records(),
 		Shim:                r.shim(),
 		ConcurrencyVariable: r.concurrencyVariable(),

@@ -95,7 +95,7 @@ func makePodSpec(rev *servingv1.Revision, m names.Spec, in Inputs) (corev1.PodSp
 	if err := restOf(rev, m, in.Settings).letSleep(&pod, sidecar, told, port); err != nil {
 		return corev1.PodSpec{}, err
 	}
-	pod.Volumes = append(pod.Volumes, makeVolumes(rev, in)...)
+	pod.Volumes = append(pod.Volumes, makeVolumes(m, in)...)
 	giveKey(rev, &pod, sidecar, told)
 	setTold(sidecar, told)
 	pod.Containers = slices.Insert(pod.Containers, 0, *sidecar)
@@ -210,13 +210,13 @@ func fieldEnv(name, path string) corev1.EnvVar {
 }
 
 // makeVolumes are the volumes that the user did not ask for by name.
-func makeVolumes(rev *servingv1.Revision, in Inputs) []corev1.Volume {
+func makeVolumes(m names.Spec, in Inputs) []corev1.Volume {
 	var volumes []corev1.Volume
 	if in.Settings.Observability.EnableVarLogCollection {
 		volumes = append(volumes, corev1.Volume{Name: varLogVolume,
 			VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}})
 	}
-	if mountsPodInfo(rev, in.Settings) {
+	if m.PodInfo {
 		volumes = append(volumes, corev1.Volume{Name: podInfoVolume, VolumeSource: corev1.VolumeSource{
 			DownwardAPI: &corev1.DownwardAPIVolumeSource{Items: []corev1.DownwardAPIVolumeFile{{Path: podInfoFile,
 				FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v1", FieldPath: "metadata.annotations"}}}}}})
@@ -236,17 +236,6 @@ func makeVolumes(rev *servingv1.Revision, in Inputs) []corev1.Volume {
 			Secret: &corev1.SecretVolumeSource{SecretName: certsSecret}}})
 	}
 	return volumes
-}
-
-// mountsPodInfo: enabled for all, or allowed and asked for.
-func mountsPodInfo(rev *servingv1.Revision, s *settings.Snapshot) bool {
-	switch s.Features[rules.KeyQueueProxyMountPodInfo] {
-	case rules.Enabled:
-		return true
-	case rules.Allowed:
-		return rev.Annotations[names.FeaturePodInfoAnnotation] == "enabled"
-	}
-	return false
 }
 
 func spreadOverNodes(rev *servingv1.Revision) *corev1.Affinity {

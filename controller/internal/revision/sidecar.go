@@ -48,7 +48,7 @@ func makeSidecar(rev *servingv1.Revision, m names.Spec, user corev1.Container, i
 			SeccompProfile:           &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
 		},
 	}
-	if mountsPodInfo(rev, s) {
+	if m.PodInfo {
 		c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: podInfoVolume, MountPath: podInfoPath, ReadOnly: true})
 	}
 	if len(s.Deployment.QueueSidecarTokenAudiences) > 0 {
