@@ -144,7 +144,7 @@ func sections(s *Snapshot) []section {
 			{"tracing-sampling-rate", "0", number(&o.Tracing.SamplingRate, between(0, 1)), "Fraction of requests that are traced."},
 			{"cold-start-header", "disabled", enabled(&o.ColdStartHeader), "Adds the header Server-Timing, with the time of each step, to responses of requests that waited for a pod."},
 		}},
-		{LoggingName, nil, []key{
+		{LoggingName, s.checkLogging, []key{
 			{"zap-logger-config", `{"level": "info"}`, structured("JSON object; level is one of "+levels, s.Logging.setZap), "Log level of components without their own level."},
 			{"loglevel.<component>", "", each("debug, info, warn, error, dpanic, panic or fatal", s.Logging.setLevel), "Log level of one component: controller, autoscaler, activator, webhook, queueproxy (of new pods), hpaautoscaler."},
 		}},

@@ -76,6 +76,7 @@ func (r *reader) endpoint(key, protocol, endpoint string) {
 type Logging struct {
 	Level  slog.Level            // of components without a level of their own
 	Levels map[string]slog.Level // by component
+	Raw    string                // zap-logger-config as written, for KServe's agent
 }
 
 // LevelOf is the log level of one component.
@@ -114,7 +115,7 @@ func (l *Logging) setZap(text string) error {
 	}
 	level, err := logLevel(zap.Level)
 	if err == nil {
-		l.Level = level
+		l.Level, l.Raw = level, text
 	}
 	return err
 }
@@ -129,6 +130,13 @@ func (l *Logging) setLevel(component, word string) error {
 	}
 	l.Levels[component] = level
 	return nil
+}
+
+// checkLogging leaves Raw empty when it is not set: every pod would have it.
+func (s *Snapshot) checkLogging(r *reader) {
+	if !r.has("zap-logger-config") {
+		s.Logging.Raw = ""
+	}
 }
 
 // LeaderElection is config-leader-election.

@@ -201,6 +201,7 @@ func TestExamplesSpellOutTheDefaults(t *testing.T) {
 	}
 	want := Default()
 	want.Deployment.QueueSidecarImage = "x"
+	want.Logging.Raw = `{"level": "info"}`
 	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("the examples differ from Default (-want +got):\n%s", d)
 	}

@@ -47,6 +47,7 @@ type Sidecar struct {
 	DrainToken          string // of the preStop hook
 
 	LogLevel      string
+	LogConfig     string // of zap; read by KServe's agent, into which KServe copies the environment
 	Observability Observability
 	TLS           SidecarTLS
 	RootCA        string // PEM of further authorities for what queue-proxy connects to
@@ -158,6 +159,7 @@ func (s *Sidecar) variables() []variable {
 		text("EBB_KEY_FILE", &s.KeyFile),
 		text("EBB_DRAIN_TOKEN", &s.DrainToken),
 		text("SERVING_LOGGING_LEVEL", &s.LogLevel),
+		text("SERVING_LOGGING_CONFIG", &s.LogConfig),
 		of("OBSERVABILITY_CONFIG", &s.Observability, readObservability, show),
 		text("QUEUE_PROXY_TLS_MIN_VERSION", &s.TLS.MinVersion),
 		text("QUEUE_PROXY_TLS_MAX_VERSION", &s.TLS.MaxVersion),

@@ -57,7 +57,7 @@ func full() *Sidecar {
 		Standby:        new(standby.Frozen),
 		Activators:     "activators:1", Autoscaler: "autoscaler:1",
 		Key: "key", Token: "token", KeyFile: "/key", DrainToken: "drain",
-		LogLevel: "debug",
+		LogLevel: "debug", LogConfig: "{}",
 		Observability: Observability{EnableRequestLog: true, EnableProbeRequestLog: true, RequestLogTemplate: "{{.}}",
 			RequestMetrics: Export{"grpc", "metrics:1", "10s"}, Tracing: Tracing{"grpc", "traces:1", 0.5}, RuntimeProfiling: true},
 		TLS:    SidecarTLS{"1.2", "1.3", "TLS_AES_128_GCM_SHA256", "X25519"},

@@ -1,6 +1,7 @@
 package revision
 
 import (
+	"encoding/json"
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -165,5 +166,34 @@ func TestReachability(t *testing.T) {
 		if got := reachability(rev, tt.neverStarted); got != tt.want {
 			t.Errorf("%s, never started %v: %q, want %q", tt.state, tt.neverStarted, got, tt.want)
 		}
+	}
+}
+
+// KServe's webhook copies queue-proxy's environment into its agent, which ends without a readiness
+// probe that is one object.
+func TestTheAgentOfKServeFindsItsEnvironment(t *testing.T) {
+	rev, in := readCase(t, "testdata/kserve-predictor.in.yaml")
+	changed := *in.Settings
+	changed.Logging.Raw = `{"level": "debug"}`
+	in.Settings = &changed
+	d, err := MakeDeployment(rev, 1, in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	values := map[string]string{}
+	for _, e := range d.Spec.Template.Spec.Containers[0].Env {
+		values[e.Name] = e.Value
+	}
+	for _, name := range []string{"CONTAINER_CONCURRENCY", "QUEUE_SERVING_PORT", "USER_PORT", "REVISION_TIMEOUT_SECONDS", "SERVING_LOGGING_LEVEL"} {
+		if values[name] == "" {
+			t.Errorf("%s is not there", name)
+		}
+	}
+	var probe corev1.Probe
+	if err := json.Unmarshal([]byte(values["SERVING_READINESS_PROBE"]), &probe); err != nil || probe.HTTPGet == nil && probe.TCPSocket == nil && probe.GRPC == nil {
+		t.Errorf("the probe is %q: %v", values["SERVING_READINESS_PROBE"], err)
+	}
+	if values["SERVING_LOGGING_CONFIG"] != changed.Logging.Raw {
+		t.Errorf("the logging config is %q", values["SERVING_LOGGING_CONFIG"])
 	}
 }

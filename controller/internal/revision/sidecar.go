@@ -84,6 +84,7 @@ func toldOf(rev *servingv1.Revision, m names.Spec, containers []corev1.Container
 		t.Activators = fmt.Sprintf("activator-announce.%s.svc.%s.:%d", in.SystemNamespace, in.ClusterDomain, wire.PortAnnounce)
 	}
 	t.DrainToken = wire.DrainToken(string(rev.UID))
+	t.LogConfig = s.Logging.Raw
 	t.LogLevel = strings.ToLower(s.Logging.LevelOf("queueproxy").String())
 	t.Observability = observability(s.Observability)
 	t.RootCA, t.TLS = s.Deployment.QueueSidecarRootCA, wire.SidecarTLS(s.Deployment.QueueSidecarTLS)
