@@ -52,13 +52,13 @@ const (
 	Unwanted                // the request wakes no pod, and none is awake
 	Slot                    // it has a slot
 	NoSlot                  // no slot is free: Cold, Patience
-	Full                    // there is no room for it: Own, Err
-	CannotStart             // the revision cannot start: Cold, Err
+	Full                    // there is no room for it: Own
+	CannotStart             // the revision cannot start: Cold
 	Deleted                 // the revision was deleted: Err
-	Stopped                 // nobody wants the request any more, or this process ends: Err
+	Stopped                 // nobody wants the request any more, or this process ends
 	Tick                    // time passed: At
 	FellBack                // it belongs to the revision of the fallback Service now: At
-	NoFallback              // the fallback Service has no pod: Err
+	NoFallback              // the fallback Service has no pod
 	Responded               // its pod has answered
 	Refused                 // its pod has answered that it does not take the request: Final
 	Misdirected             // what answered is no pod of the revision, and did not take the request: Final
@@ -180,7 +180,7 @@ func (m *Machine) State() State { return m.state }
 // Answer is the answer that is no pod's, NoAnswer if there is none.
 func (m *Machine) Answer() Answer { return m.answer }
 
-// Err is why the request has that answer. It is nil for an answer of the revision's annotations.
+// Err is why the revision is not known, or its pods are not believed.
 func (m *Machine) Err() error { return m.err }
 
 // Deadline is when a wait is over and a Tick due; zero is never.
@@ -211,25 +211,25 @@ func (m *Machine) Step(e *Event) Do {
 		return Wait
 	case Full:
 		if e.Own {
-			return m.end(AnswerMaxWaiting, e.Err)
+			return m.end(AnswerMaxWaiting, nil)
 		}
-		return m.end(AnswerBudget, e.Err)
+		return m.end(AnswerBudget, nil)
 	case CannotStart: // it may have been mended: demand is what makes somebody try
 		if m.mayFallBack(e.Cold) && m.fallsBack {
 			return Report | m.fallBack()
 		}
-		return Report | m.end(AnswerCannotStart, e.Err)
+		return Report | m.end(AnswerCannotStart, nil)
 	case Deleted:
 		return m.end(AnswerDeleted, e.Err)
 	case Stopped:
-		return m.end(AnswerStopped, e.Err)
+		return m.end(AnswerStopped, nil)
 	case Tick:
 		return m.tick(e.At)
 	case FellBack:
 		m.fellBack, m.since = true, e.At
 		return m.try()
 	case NoFallback:
-		return m.end(AnswerNoFallback, e.Err)
+		return m.end(AnswerNoFallback, nil)
 	case Responded:
 		m.met = true
 		return SlotAnswered

@@ -252,7 +252,7 @@ func (m *model) tell(e *Event) error {
 		return fmt.Errorf("the request has %d slots", m.slots)
 	case (m.replies == 1) != (a != NoAnswer) || m.replies > 1:
 		return fmt.Errorf("%d replies, the answer is %s", m.replies, a)
-	case do.Has(Reply) && a.Status() > 0 && a != AnswerMaxWait && m.machine.Err() == nil:
+	case do.Has(Reply) && (a == AnswerDeleted || a == AnswerUntrusted) && m.machine.Err() == nil:
 		return errors.New("an answer without a reason")
 	case m.fellBack > 1:
 		return errors.New("it falls back a second time")

@@ -75,7 +75,8 @@ type Exchange struct {
 	machine bind.Machine
 	ticket  hold.Ticket
 	slot    hold.Slot
-	rules   *cold.Rules // those by which the request waits, or nil
+	rules   *cold.Rules   // those by which the request waits, or nil
+	refusal forward.Reply // if it cannot wait, or any longer
 }
 
 // LastRequest is when the newest request came that was no probe.

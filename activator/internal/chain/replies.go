@@ -48,25 +48,22 @@ func (x *Exchange) reply() forward.Reply {
 	case bind.AnswerPage:
 		x.Why = "the browser gets the waiting page"
 		return x.rules.Page
-	case bind.AnswerMaxWait:
-		x.Why = fmt.Sprintf("revision %s: no pod took the request within %v", x.Revision.Key, x.rules.MaxWait)
-	case bind.AnswerCannotStart:
-		x.Why = fmt.Sprintf("revision %s: %v", x.Revision.Key, x.machine.Err())
-	default:
-		x.Why = x.machine.Err().Error()
-	}
-	reply := forward.Reply{Status: answer.Status(), Body: x.Why}
-	switch answer {
 	case bind.AnswerDeleted:
+		x.Why = x.machine.Err().Error()
 		return notFound(fmt.Sprintf("revision %s: %s", x.Revision.Key, x.Why))
 	case bind.AnswerUntrusted:
-		reply.Body = fmt.Sprintf("revision %s: %s", x.Revision.Key, x.Why)
+		x.Why = x.machine.Err().Error()
+		return forward.Reply{Status: 502, Body: fmt.Sprintf("revision %s: %s", x.Revision.Key, x.Why)}
+	case bind.AnswerMaxWait:
+		x.refusal = later(fmt.Sprintf("revision %s: no pod took the request within %v", x.Revision.Key, x.rules.MaxWait))
 	}
-	if after := answer.RetryAfter(); after > 0 {
-		reply.Header = []forward.Header{{Name: "Retry-After", Value: strconv.Itoa(after)}}
-	}
-	return reply
+	x.Why, x.refusal.Status = x.refusal.Body, answer.Status()
+	x.refusal.Header = []forward.Header{{Name: "Retry-After", Value: strconv.Itoa(answer.RetryAfter())}}
+	return x.refusal
 }
+
+// later is the reply to a request that cannot wait, or any longer.
+func later(why string) forward.Reply { return forward.Reply{Status: 503, Body: why} }
 
 func notFound(why string) forward.Reply {
 	return forward.Reply{Status: 404, Body: "Error getting active endpoint: " + why}

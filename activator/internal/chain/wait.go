@@ -68,15 +68,18 @@ func (x *Exchange) failed(err error) bind.Event {
 	var cannot *hold.CannotStartError
 	switch {
 	case errors.As(err, &full):
-		return bind.Event{Kind: bind.Full, Own: full.Own, Err: err}
+		x.refusal = later(full.Error())
+		return bind.Event{Kind: bind.Full, Own: full.Own}
 	case errors.As(err, &cannot):
-		return bind.Event{Kind: bind.CannotStart, Cold: x.cold(), Err: err}
+		x.refusal = later("revision " + x.Revision.Key.String() + ": " + cannot.Error())
+		return bind.Event{Kind: bind.CannotStart, Cold: x.cold()}
 	case errors.Is(err, hold.ErrDeleted):
 		return bind.Event{Kind: bind.Deleted, Err: err}
 	case errors.Is(err, errDue):
 		return bind.Event{Kind: bind.Tick, At: time.Now()}
 	}
-	return bind.Event{Kind: bind.Stopped, Err: err}
+	x.refusal = later(err.Error())
+	return bind.Event{Kind: bind.Stopped}
 }
 
 // cold reports whether the revision had no pod when the request began to wait, or has none if it
@@ -122,8 +125,8 @@ func (h *Handler) fallBack(r *forward.Request, x *Exchange) bind.Event {
 	first, rules := x.Revision, x.rules
 	next := h.Table.Get(backends.Key{Namespace: first.Key.Namespace, Name: rules.FallbackRevision})
 	if next == nil || next == first {
-		return bind.Event{Kind: bind.NoFallback,
-			Err: fmt.Errorf("revision %s has no pod, and its fallback Service %s has no revision that gets requests", first.Key, rules.Fallback)}
+		x.refusal = later(fmt.Sprintf("revision %s has no pod, and its fallback Service %s has no revision that gets requests", first.Key, rules.Fallback))
+		return bind.Event{Kind: bind.NoFallback}
 	}
 	now := time.Now()
 	first.Load.Fallbacks.Add(1)
@@ -137,7 +140,8 @@ func (h *Handler) fallBack(r *forward.Request, x *Exchange) bind.Event {
 		h.ReportNow(next.Key)
 	}
 	if empty {
-		return bind.Event{Kind: bind.NoFallback, Err: fmt.Errorf("revision %s has no pod, and its fallback Service %s has none either", first.Key, rules.Fallback)}
+		x.refusal = later(fmt.Sprintf("revision %s has no pod, and its fallback Service %s has none either", first.Key, rules.Fallback))
+		return bind.Event{Kind: bind.NoFallback}
 	}
 	h.rewrite(r, x, next.Info())
 	r.AddResponseHeader(wire.HeaderFallback, rules.Fallback)
