@@ -50,7 +50,7 @@ type Info struct {
 type Revision struct {
 	Key   Key
 	Queue *hold.Queue
-	Load  load.Load
+	Load  *load.Load // apart, because each request writes there
 
 	info  atomic.Pointer[Info]
 	state atomic.Pointer[Snapshot]
@@ -200,7 +200,7 @@ func (t *Table) SetRevision(key Key, info *Info) {
 			t.drop(e) // deleted and created again with the same name
 		}
 		if e.revision == nil {
-			r := &Revision{Key: key, Queue: t.Make(key, info)}
+			r := &Revision{Key: key, Queue: t.Make(key, info), Load: &load.Load{}}
 			r.info.Store(info)
 			r.state.Store(newSnapshot(nil, nil))
 			e.revision = r

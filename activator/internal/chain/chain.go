@@ -240,7 +240,7 @@ func (h *Handler) Done(r *forward.Request, result *forward.Result) {
 	if h.step(x, &bind.Event{Kind: bind.Done}).Has(bind.SlotDone) {
 		x.slot.Release(result.Status != 0 && result.Cause == forward.Completed)
 	}
-	load := &x.Revision.Load
+	load := x.Revision.Load
 	if x.machine.Answer() != bind.AnswerNotWoken {
 		load.Meter.Out(r.Started, result.Status, result.Duration)
 	}

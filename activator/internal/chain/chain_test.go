@@ -308,7 +308,7 @@ func TestRequestsAtZeroAreHeldAndAnswered(t *testing.T) {
 	if ok.Load() != 10 {
 		t.Errorf("%d of 10 were answered", ok.Load())
 	}
-	load := &r.Load
+	load := r.Load
 	eventually(t, "the accounts are zero", func() bool { _, flying := r.Queue.Load(); return load.Meter.Now() == 0 && flying == 0 })
 	if load.Held.Load() != 10 || load.Requests[2].Load() != 10 {
 		t.Errorf("%d were held, %d got 2xx; want 10", load.Held.Load(), load.Requests[2].Load())

@@ -69,7 +69,7 @@ func TestABrowserGetsTheWaitingPageAndWakesTheRevision(t *testing.T) {
 				t.Error("nobody was told that the revision is wanted")
 			}
 		}
-		load := &r.Load
+		load := r.Load
 		eventually(t, "both are over", func() bool { return load.Meter.Now() == 0 })
 		if load.Answers[bind.AnswerPage].Load() != 2 || w.budget.Held() != 0 || w.budget.HeldBytes() != 0 {
 			t.Errorf("%d pages; %d requests wait with %d bytes", load.Answers[bind.AnswerPage].Load(), w.budget.Held(), w.budget.HeldBytes())
@@ -191,7 +191,7 @@ func TestAfterAWhileTheFallbackServiceAnswers(t *testing.T) {
 				t.Errorf("the pod sees %s: %q, want %q", name, got.Values(name), want)
 			}
 		}
-		one, other := &first.Load, &second.Load
+		one, other := first.Load, second.Load
 		eventually(t, "the request is over", func() bool { return other.Requests[2].Load() == 1 })
 		if one.Fallbacks.Load() != 1 || one.Requests[2].Load() != 0 || one.Meter.Now() != 0 || other.Meter.Now() != 0 {
 			t.Errorf("%d fell back; %d and %d requests are here", one.Fallbacks.Load(), one.Meter.Now(), other.Meter.Now())
@@ -262,7 +262,7 @@ func TestSomeRequestsWakeNoPod(t *testing.T) {
 			return rulesOf(names.NeverWakePathsAnnotation, "/path", names.NeverWakeAgentsAnnotation, "kube-probe/", names.NeverWakeStatusAnnotation, status)
 		}
 		r := w.revision(backends.Info{Cold: never("503")})
-		load := &r.Load
+		load := r.Load
 		if status, header, _ := w.send("GET", ""); status != 503 || header.Get("Retry-After") != "60" {
 			t.Errorf("got %d %v", status, header)
 		}
@@ -325,7 +325,7 @@ func TestAServiceLimitsWhatWaitsForIt(t *testing.T) {
 	if status != 503 || header.Get("Retry-After") == "" || body != "revision ns/rev: no pod took the request within 1s" || time.Since(began) < time.Second {
 		t.Errorf("got %d %q after %v", status, body, time.Since(began))
 	}
-	load := &r.Load
+	load := r.Load
 	if load.Answers[bind.AnswerMaxWaiting].Load() != 1 || load.Answers[bind.AnswerMaxWait].Load() != 1 {
 		t.Errorf("%d and %d were counted", load.Answers[bind.AnswerMaxWaiting].Load(), load.Answers[bind.AnswerMaxWait].Load())
 	}

@@ -82,7 +82,7 @@ func (s *Sources) Collect(out chan<- prometheus.Metric) {
 		out <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(value), labels...)
 	}
 	s.Table.Each(func(r *backends.Revision) {
-		load := &r.Load
+		load := r.Load
 		waiting, flying := r.Queue.Load()
 		info := r.Info()
 		names := []string{r.Key.Namespace, info.Service, info.Configuration, r.Key.Name}
