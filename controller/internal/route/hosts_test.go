@@ -149,15 +149,14 @@ func TestARouteYieldsAHostThatTheSettingsGiveToAnotherNamespace(t *testing.T) {
 // Nobody asks anew for the certificate of a host that somebody else has.
 func TestACertificateGoesWithItsHost(t *testing.T) {
 	s := set(t)
+	now := time.Now()
+	s.store.Now = func() time.Time { return now } // of two of one age, the first by name has the host
 	s.secure()
-	s.foreign("Route", "a-older", plainSet)
-	older := s.store.Get(httpRoutes, "a-older", plainSet)
-	older.SetCreationTimestamp(metav1.NewTime(time.Now().Add(-time.Hour)))
-	s.store.Put(httpRoutes, older)
+	s.foreign("Route", "a-other", plainSet)
 	s.network("external-domain-tls=Enabled", "domain-template=hello.ns.{{.Domain}}")
 	s.until("the host is lost with all that it had", func(r *servingv1.Route) bool {
 		return taken(r) && s.names(certificates) == "" && s.names(listenerSets) == "" && s.names(httpRoutes) == "hello.ns.svc.cluster.local"
 	})
-	s.store.Remove(httpRoutes, "a-older", plainSet)
+	s.store.Remove(httpRoutes, "a-other", plainSet)
 	s.until("a certificate is asked for again", func(*servingv1.Route) bool { return s.names(certificates) != "" })
 }

@@ -88,7 +88,11 @@ func (s *stage) hashes() map[string]string {
 			for _, h := range rule.Matches[0].Headers {
 				spare = " " + h.Value
 			}
-			for _, h := range rule.Filters[0].RequestHeaderModifier.Set {
+			told := rule.Filters[0].RequestHeaderModifier
+			if told == nil { // it redirects
+				continue
+			}
+			for _, h := range told.Set {
 				if h.Name == wire.HeaderNetworkHash {
 					for _, host := range route.Spec.Hostnames {
 						out[string(host)+spare] = h.Value
