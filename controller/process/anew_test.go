@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 	"knative.dev/pkg/apis"
 
 	servingv1 "ebb.dev/ebb/api/serving/v1"
@@ -93,3 +94,33 @@ func TestAServiceThatWasNeverUpRecoversADayLater(t *testing.T) {
 
 // anewWithin bounds the pause before a revision is tried anew, and its start.
 const anewWithin = 16 * time.Minute
+
+// The newest revision did not come up for want of quota, and its user went back to the one before.
+// The Service says so, and is Ready when the quota has room again.
+func TestTheNewestRevisionIsTriedAnewThoughNoRouteLeadsToIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newGround(t, 1, false)
+		defer g.end()
+		ready := func() *apis.Condition {
+			return get[servingv1.Service](g, services, "a").Status.GetCondition(apis.ConditionReady)
+		}
+		g.hello("dev.local/hello:1", nil)
+		g.pass(2 * time.Minute)
+		g.noPods = "pods are forbidden: exceeded quota: none"
+		g.hello("dev.local/hello:2", nil)
+		g.pass(2 * time.Minute)
+		g.hello("dev.local/hello:2", nil, servingv1.TrafficTarget{RevisionName: "a-00001", Percent: ptr.To(int64(100))})
+		g.pass(20 * time.Minute)
+		if got := ready(); got.IsTrue() || !strings.Contains(got.GetMessage(), "exceeded quota") {
+			t.Fatalf("without room it says %+v", got)
+		}
+		g.noPods = ""
+		g.pass(anewWithin)
+		if got := ready(); !got.IsTrue() {
+			t.Errorf("with room it says %+v", got)
+		}
+		if to := g.routedTo("a.ns.svc.cluster.local"); len(to) != 1 || to[0] != "a-00001" {
+			t.Errorf("requests go to %v", to)
+		}
+	})
+}

@@ -24,14 +24,15 @@ const (
 // anewAfter reports whether a revision that was given up is to be tried anew, and after what time.
 //
 //	the revision                                                     is tried anew
-//	was up once, or is parked, in reserve or of another class        no
+//	was up once, or is parked or of another class                    no
+//	is in reserve, and not the newest of its Configuration           no
 //	has pods, or its autoscaler wants some                           no: an attempt goes on
 //	failed by its container, or for a reason that nobody knows       no: it would fail again
 //	failed by the cluster                                            yes
 func anewAfter(rev *servingv1.Revision, o observation, s *settings.Snapshot, now time.Time) (wait time.Duration, ok bool) {
 	pa, was := o.autoscaler, shown(&rev.Status)
 	switch {
-	case o.initialized(), rev.RoutingState() == names.RoutingReserve, was.none(), was.container:
+	case o.initialized(), rev.RoutingState() == names.RoutingReserve && !o.newest, was.none(), was.container:
 		return 0, false
 	case o.deployment == nil, pa == nil, !atZero(o.deployment), len(o.current()) > 0, !pa.DeletionTimestamp.IsZero():
 		return 0, false

@@ -71,9 +71,10 @@ func live(config *servingv1.Configuration) map[string]string {
 	return annotations
 }
 
-// ofChanged returns the keys of the Revisions of a Configuration whose live annotations changed.
+// ofChanged returns the keys of the Revisions of a Configuration whose live annotations, or whose
+// newest Revision changed.
 func (r *reconciler) ofChanged(before, after *servingv1.Configuration) (keys []reconcile.Key) {
-	if maps.Equal(live(before), live(after)) {
+	if maps.Equal(live(before), live(after)) && before.Status.LatestCreatedRevisionName == after.Status.LatestCreatedRevisionName {
 		return nil
 	}
 	revisions, _ := r.revisions.Revisions(after.Namespace).List(labels.SelectorFromSet(labels.Set{names.ConfigurationLabel: after.Name}))

@@ -49,6 +49,8 @@ func parkable(rev *servingv1.Revision, o observation, s *settings.Snapshot, now 
 	switch {
 	case rev.RoutingState() != names.RoutingReserve, rev.Annotations[names.NoGCAnnotation] == "true":
 		return 0, false
+	case o.newest && !o.initialized(): // its Configuration waits for it
+		return 0, false
 	case o.deployment == nil, o.autoscaler == nil, !atZero(o.deployment), len(o.current()) > 0:
 		return 0, false
 	case !wantsNothing(o.autoscaler, s.Autoscaler.Class):

@@ -164,6 +164,9 @@ func (r *reconciler) follow(ctx context.Context, rev *servingv1.Revision, before
 		return 0, nil
 	}
 	o := observation{template: &rev.Spec.PodSpec}
+	if o.newest, err = r.newest(rev); err != nil {
+		return 0, err
+	}
 	if o.pods, err = r.podsOf(rev); err != nil {
 		return 0, err
 	}
@@ -203,6 +206,12 @@ func (r *reconciler) follow(ctx context.Context, rev *servingv1.Revision, before
 		return wait, nil
 	}
 	return 0, r.park(ctx, rev, o.initialized())
+}
+
+// newest reports whether the Configuration of a revision has made no other one since.
+func (r *reconciler) newest(rev *servingv1.Revision) (bool, error) {
+	config, found, err := apply.Found(r.configurations.Configurations(rev.Namespace).Get(rev.Labels[names.ConfigurationLabel]))
+	return found && config.Status.LatestCreatedRevisionName == rev.Name, err
 }
 
 // couldNotStart reports whether the revision fails and never was up. That stays so after its pods

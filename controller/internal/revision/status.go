@@ -37,6 +37,8 @@ type observation struct {
 	// news is of the newest pod that hangs, and hint is what that pod waits for.
 	news news
 	hint string
+	// newest: its Configuration has made no other revision since, and waits for it.
+	newest bool
 }
 
 // current returns the pods that count. A pod that a node evicted or rejected, or that ended with
