@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"ebb.dev/ebb/api/names"
@@ -27,20 +28,24 @@ func TestTheAccountOfAColdStartAddsUp(t *testing.T) {
 // A pod without volumes proves who it is, too: only queue-proxy knows when its containers ran.
 func TestAPodWithoutVolumesHasTheKeyInItsEnvironment(t *testing.T) {
 	s := begin(t, 3*time.Minute)
-	s.coldStartAddsUp(service{name: "cold", bare: true})
-	pods, err := s.Pods(s.ctx, s.namespace, "cold", false)
-	if err != nil || len(pods) == 0 {
-		t.Fatalf("%d pods: %v", len(pods), err)
-	}
+	url := s.coldStartAddsUp(service{name: "cold", bare: true})
+	var pods []corev1.Pod
+	s.until("a pod is there", func() (bool, string, error) { // it may have gone to zero again
+		reply := probe.Get(s.ctx, s.client(), url)
+		found, err := s.Pods(s.ctx, s.namespace, "cold", false)
+		pods = found
+		return len(pods) > 0, reply.String(), err
+	})
 	if volumes := pods[0].Spec.Volumes; len(volumes) > 0 || pods[0].Annotations[names.PodKeyAnnotation] == "" {
 		t.Errorf("the pod has the volumes %v and the annotations %v", volumes, pods[0].Annotations)
 	}
 }
 
-func (s *story) coldStartAddsUp(v service) {
+// coldStartAddsUp returns the URL of the Service whose cold start it looked at.
+func (s *story) coldStartAddsUp(v service) (url string) {
 	t := s.T
 	t.Helper()
-	url := s.readyAtZero(v.name, v.manifest())
+	url = s.readyAtZero(v.name, v.manifest())
 	reply := probe.Get(s.ctx, s.client(), url)
 	if !reply.OK() {
 		t.Fatal(reply)
@@ -103,6 +108,7 @@ func (s *story) coldStartAddsUp(v service) {
 	if sums["exemplars"] == 0 {
 		t.Error("no bucket has an exemplar that names the pod")
 	}
+	return url
 }
 
 // activatorMetrics returns the metrics of all activators, in OpenMetrics format.

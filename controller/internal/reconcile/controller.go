@@ -178,7 +178,13 @@ func (r runner) next(c *Controller) bool {
 	// events only mark the key, so that the next reconcile does not write the same again. A
 	// reconcile that wrote nothing takes no time.
 	began := time.Now()
-	defer func() { time.AfterFunc(min(time.Since(began), settleWithin), func() { c.q().Done(key) }) }()
+	defer func() {
+		if took := min(time.Since(began), settleWithin); took > 0 {
+			time.AfterFunc(took, func() { c.q().Done(key) })
+		} else {
+			c.q().Done(key)
+		}
+	}()
 	for _, depth := range r.metrics.depth {
 		depth.WithLabelValues(c.Name).Set(float64(c.q().Len()))
 	}
