@@ -54,7 +54,7 @@ unit: clients
 	@$(STEP) unit 'go test -race -shuffle=on -p 2 ./...' \
 		'go test -run AllocatesNothing ./activator/internal/chain ./queue-proxy/internal/sidecar' \
 		'go test ./forward -sequence-lasts 1m' \
-		'go test ./controller/process -run TestWhatServesGoesOnServing -steady-for 1m' 'go test -C dev/ctl -race -shuffle=on -p 2 ./...'
+		'go test ./controller/process -run TestWhatServesGoesOnServing -steady-for 1m -steady-from 1000' 'go test -C dev/ctl -race -shuffle=on -p 2 ./...'
 
 .PHONY: clients
 clients: ## install the HTTP clients, nginx, Chromium, protoc, promtool and Python's venv for tests with apt-get; without them those tests are skipped, or fail if CI=true

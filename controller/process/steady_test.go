@@ -15,6 +15,7 @@ import (
 
 var (
 	steadyFor  = flag.Duration("steady-for", 0, "how long TestWhatServesGoesOnServing plays new sequences; 0 plays a few known ones")
+	steadyFrom = flag.Uint64("steady-from", 0, "with -steady-for, the first sequence; others follow; by default they are new")
 	steadySeed = flag.Uint64("steady-seed", 0, "the one sequence that TestWhatServesGoesOnServing plays")
 )
 
@@ -36,7 +37,10 @@ func TestWhatServesGoesOnServing(t *testing.T) {
 			play(1 + seed)
 		}
 	default:
-		began, first := time.Now(), uint64(time.Now().UnixMilli())
+		began, first := time.Now(), *steadyFrom
+		if first == 0 {
+			first = uint64(began.UnixMilli())
+		}
 		n := uint64(0)
 		for ; time.Since(began) < *steadyFor && !t.Failed(); n++ {
 			play(first + n)
