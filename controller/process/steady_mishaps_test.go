@@ -76,11 +76,13 @@ func (s *steady) webhook(string) {
 	})
 }
 
+const noMorePods = "pods are forbidden: exceeded quota: no more pods"
+
 // fillQuota has no place for pods.
 func (s *steady) fillQuota(string) {
 	if words := "no more pods"; s.wrong[words] == nil {
-		s.noPods = "pods are forbidden: exceeded quota: no more pods"
-		s.begin(words, func() { s.noPods = "" })
+		s.noPods = noMorePods
+		s.begin(words, func() { s.noPods, s.room = "", time.Now() })
 	}
 }
 

@@ -34,7 +34,8 @@ func (s *steady) check() {
 			continue
 		}
 		if a := s.ask(gatewayOf(host), host, ""); a.code != 200 {
-			if s.noPods == "" || !strings.Contains(a.why, s.noPods) {
+			full := s.noPods != "" || time.Since(s.room) < mended
+			if !full || !strings.Contains(a.why, noMorePods) {
 				s.fail("host %s answers %d: %s", host, a.code, a.why)
 			}
 		} else if !slices.ContainsFunc(by, func(name string) bool { return strings.HasPrefix(a.by[0], name+"-") }) {

@@ -73,6 +73,7 @@ type steady struct {
 	// When a user edited a Service last: it is told that the gateways have just been told.
 	touched map[string]time.Time
 	moved   time.Time // when something went wrong or was over last
+	room    time.Time // when a quota was full last
 	blind   bool      // nothing can be written: no condition is new
 }
 
