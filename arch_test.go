@@ -5,6 +5,7 @@ import (
 	"go/token"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path"
 	"path/filepath"
 	"regexp"
@@ -172,6 +173,20 @@ func TestMainsAreLists(t *testing.T) {
 
 // Names that say nothing about what a package owns.
 var emptyNames = []string{"pkg", "util", "utils", "common", "helpers", "helper", "misc", "base"}
+
+// A program that was built in a checkout, and added with it, stays in every clone for ever.
+func TestNoTrackedFileIsLarge(t *testing.T) {
+	const most = 1 << 20
+	out, err := exec.Command("git", "ls-files", "-z").Output()
+	if err != nil {
+		t.Skipf("this is no checkout of git: %v", err)
+	}
+	for name := range strings.SplitSeq(strings.TrimRight(string(out), "\x00"), "\x00") {
+		if info, err := os.Stat(name); err == nil && info.Size() > most {
+			t.Errorf("%s has %d bytes, more than %d", name, info.Size(), most)
+		}
+	}
+}
 
 func TestNoFolderHasAnEmptyName(t *testing.T) {
 	walkGo(t, func(file string) {

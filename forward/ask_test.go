@@ -10,22 +10,8 @@ import (
 
 func twoEnds(t *testing.T) (client *socket, server *net.TCPConn) {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	nc, err := net.Dial("tcp", l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { nc.Close() })
-	other, err := l.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { other.Close() })
-	return quick(nc).(*socket), other.(*net.TCPConn)
+	ours, theirs := sockets(t)
+	return ours.(*socket), theirs.(*net.TCPConn)
 }
 
 func TestARequestWaitsForItsAnswerWithoutLosingIt(t *testing.T) {
