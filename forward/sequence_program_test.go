@@ -106,10 +106,9 @@ func (l *link) arrived() {
 func (l *link) unasked(v *turn, write func()) {
 	l.s.mu.Lock()
 	v.from = time.Now().Add(v.after)
+	l.s.left++ // not a WaitGroup: a program may still be at it when its client has left
 	l.s.mu.Unlock()
-	l.s.left.Add(1)
 	later := func() {
-		defer l.s.left.Done()
 		write()
 		l.arrived()
 		if v.closes {
@@ -117,8 +116,10 @@ func (l *link) unasked(v *turn, write func()) {
 		}
 		l.s.mu.Lock()
 		v.to = time.Now()
+		l.s.left--
 		l.s.mu.Unlock()
 		v.settled.Broadcast()
+		l.s.none.Broadcast()
 	}
 	if v.after == 0 {
 		later()
