@@ -5,6 +5,8 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -80,5 +82,60 @@ func TestAClosedConnectionIsReadNoLongerThanItMayBe(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// counted counts what is read of a connection.
+type counted struct {
+	*net.TCPConn
+	read *atomic.Int64
+}
+
+func (c counted) Read(p []byte) (int, error) {
+	n, err := c.TCPConn.Read(p)
+	c.read.Add(int64(n))
+	return n, err
+}
+
+// Politeness to those who are refused and send on is paid by all others of the process, so it has a
+// bound for all connections together.
+func TestRefusedClientsThatSendOnCostNoMoreForBeingMany(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	var all sync.WaitGroup
+	defer all.Wait()
+	var read, ended atomic.Int64
+	const clients = 100
+	began := time.Now()
+	for range clients {
+		client, err := net.Dial("tcp", listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		all.Go(func() {
+			defer client.Close()
+			for p := make([]byte, 64<<10); ; {
+				if _, err := client.Write(p); err != nil {
+					return
+				}
+			}
+		})
+		conn, err := listener.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		Polite(counted{conn.(*net.TCPConn), &read}, func() { ended.Add(1) }).Close()
+	}
+	for deadline := time.Now().Add(10 * lingers); ended.Load() < clients; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d of %d connections have ended", ended.Load(), clients)
+		}
+	}
+	most := float64(politeness.Burst()+clients*atOnce) + float64(politeness.Limit())*time.Since(began).Seconds()
+	if n := read.Load(); float64(n) > most || n < int64(politeness.Burst())/2 {
+		t.Errorf("%d bytes were read in %v, not %.0f at most", n, time.Since(began), most)
 	}
 }
