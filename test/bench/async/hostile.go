@@ -154,11 +154,14 @@ func (a *attacks) unread(ctx context.Context, service string) {
 	a.hold(ctx, "", fmt.Sprintf("GET %s HTTP/1.1\r\nHost: %s.example\r\n%s: %s\r\n\r\n", a.huge, service, wire.HeaderAsyncTarget, a.targets[service]))
 }
 
+// endless is a head without its end.
+var endless = "GET / HTTP/1.1\r\nHost: a\r\nX: " + strings.Repeat("a", 62<<10)
+
 // head sends a head without its end, from an address of its own, on many connections.
 func (a *attacks) head(ctx context.Context, _ string) {
 	var group sync.WaitGroup
 	for range 32 {
-		group.Go(func() { a.hold(ctx, "127.9.9.9", "GET / HTTP/1.1\r\nHost: a\r\nX: "+strings.Repeat("a", 62<<10)) })
+		group.Go(func() { a.hold(ctx, "127.9.9.9", endless) })
 	}
 	group.Wait()
 }
