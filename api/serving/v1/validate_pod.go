@@ -32,7 +32,11 @@ func (rs *RevisionSpec) validate(config *rules.Config) *apis.FieldError {
 	d := &config.Defaults
 	errs := rs.validatePod(config.Features)
 	if t := rs.TimeoutSeconds; t != nil && *t != 0 && (*t < 0 || *t > d.MaxTimeoutSeconds) {
-		errs = errs.Also(apis.ErrOutOfBoundsValue(*t, 0, d.MaxTimeoutSeconds, "timeoutSeconds"))
+		err := apis.ErrOutOfBoundsValue(*t, 0, d.MaxTimeoutSeconds, "timeoutSeconds")
+		if *t > d.MaxTimeoutSeconds { // as the hour that Cloud Run allows
+			err.Details = "set max-revision-timeout-seconds in ConfigMap config-defaults of namespace knative-serving to allow more"
+		}
+		errs = errs.Also(err)
 	}
 	for _, timeout := range []struct {
 		field string
