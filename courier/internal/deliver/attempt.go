@@ -138,10 +138,13 @@ func rest(message store.Message) time.Duration {
 	return call.Backoff{First: patience, Longest: time.Minute}.After(attempt, 0, 1)
 }
 
-// again leaves a call to a later attempt, because something of Ebb failed.
+// again leaves a call to a later attempt, because something of Ebb failed, or its namespace has no
+// room. The latter is no news for who runs Ebb, and a tenant can make it happen without end.
 func (m *Manager) again(message store.Message, pause time.Duration, why error) {
 	m.Counts.Failed.Add(1)
-	m.Log.Warn("an attempt to deliver a call failed", "error", why)
+	if !errors.Is(why, store.ErrShare) {
+		m.Log.Warn("an attempt to deliver a call failed", "error", why)
+	}
 	_ = message.NakWithDelay(pause)
 }
 

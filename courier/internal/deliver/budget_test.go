@@ -1,7 +1,12 @@
 package deliver
 
 import (
+	"bytes"
 	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -24,6 +29,7 @@ func (m message) Headers() nats.Header { return nats.Header{} }
 func (m message) Metadata() (*jetstream.MsgMetadata, error) {
 	return &jetstream.MsgMetadata{NumDelivered: m.delivered}, nil
 }
+func (m message) NakWithDelay(time.Duration) error { return nil }
 
 // begin begins calls of a size until there is no more memory for them.
 func begin(b *budget, namespace string, size int) (n int) {
@@ -93,5 +99,18 @@ func TestCallsThatTheStoreRefusesAreLookedAtLessAndLess(t *testing.T) {
 	}
 	if first := rest(message{delivered: 1}); looks > 100 || first > patience {
 		t.Errorf("such a call is looked at after %v, and %d times in an hour", first, looks)
+	}
+}
+
+// Each look at such a call would be a line in the log that the tenant writes as often as it likes.
+func TestATenantWithoutRoomDoesNotFillTheLog(t *testing.T) {
+	var out bytes.Buffer
+	m := &Manager{Log: slog.New(slog.NewTextHandler(&out, nil))}
+	for range 1000 {
+		m.again(message{}, 0, fmt.Errorf("store the callback of call a of b/c: %w", store.ErrShare))
+	}
+	m.again(message{}, 0, errors.New("the disk is full"))
+	if lines := strings.Count(out.String(), "\n"); lines != 1 || !strings.Contains(out.String(), "the disk is full") || m.Counts.Failed.Load() != 1001 {
+		t.Errorf("%d lines for %d attempts, want the one about the disk: %.300s", lines, m.Counts.Failed.Load(), out.String())
 	}
 }
