@@ -52,6 +52,17 @@ func (s *Spec) Timeout() time.Duration {
 	return time.Duration(max(s.TimeoutSeconds, 1)) * time.Second
 }
 
+// Port is the one that it asks.
+func (s *Spec) Port() int {
+	switch {
+	case s.HTTPGet != nil:
+		return int(s.HTTPGet.Port)
+	case s.GRPC != nil:
+		return int(s.GRPC.Port)
+	}
+	return int(s.TCPSocket.Port)
+}
+
 // Once asks one time. The error says what the container did instead of answering well.
 func (s *Spec) Once(ctx context.Context, timeout time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)

@@ -19,6 +19,7 @@ import (
 	"net/http/pprof"
 	"net/netip"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -141,7 +142,13 @@ func (s *Sidecar) build() error {
 	if len(s.probes) == 0 {
 		s.probes = []probe.Spec{probe.TCP(cfg.UserPort)}
 	}
-	s.prober = probe.New(probe.Specs(cfg.StartupProbes, cfg.DetectHTTP2), s.probes)
+	startup := probe.Specs(cfg.StartupProbes, cfg.DetectHTTP2)
+	if !slices.ContainsFunc(s.probes, func(p probe.Spec) bool { return p.Port() == cfg.UserPort }) {
+		// The probes ask another port than requests go to. Requests would come before somebody
+		// listens there, such as KServe's agent, which stands before the container that is asked.
+		startup = append(startup, probe.TCP(cfg.UserPort))
+	}
+	s.prober = probe.New(startup, s.probes)
 	s.announcer = &announce.Announcer{
 		Activators: cfg.Activators, Token: s.token, Logf: logf,
 		Base: wire.Announcement{

@@ -125,6 +125,40 @@ func TestProbesAreAnsweredByTheirTable(t *testing.T) {
 	}
 }
 
+// KServe's agent listens before the container that the probe asks, and later.
+func TestThePodIsReadyWhenTheAgentBeforeTheContainerListens(t *testing.T) {
+	agent, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	there := agent.Addr().String()
+	agent.Close()
+	r := startRig(t, hello, func(cfg *wire.Sidecar) {
+		cfg.Probes = []wire.Probe{{TCPSocket: &wire.ProbeSocket{Port: wire.ProbePort(cfg.UserPort)}, SuccessThreshold: 1}}
+		cfg.UserPort = portOf(t, there)
+	})
+	ready := func(wait time.Duration) error {
+		ctx, cancel := context.WithTimeout(t.Context(), wait)
+		defer cancel()
+		return r.prober.Ready(ctx)
+	}
+	if ready(200*time.Millisecond) == nil {
+		t.Error("it is ready, and nobody listens where requests go")
+	}
+	if agent, err = net.Listen("tcp", there); err != nil {
+		t.Skip(err) // another program has the port
+	}
+	server := &http.Server{Handler: http.HandlerFunc(hello)}
+	go server.Serve(agent)
+	defer server.Close()
+	if err := ready(20 * time.Second); err != nil {
+		t.Error(err)
+	}
+	if status, body, _ := r.get("/"); status != 200 || body != "hello" {
+		t.Errorf("the first request got %d %q", status, body)
+	}
+}
+
 func TestTheContainerSeesTheClientsRequest(t *testing.T) {
 	r := startRig(t, func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set(wire.HeaderRefused, "forged")
