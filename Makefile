@@ -2,6 +2,8 @@
 
 .DEFAULT_GOAL := help
 SHELL := bash
+# A step that fails does not keep the later ones from running: one run tells all that is wrong.
+MAKEFLAGS += --keep-going
 .SHELLFLAGS := -euo pipefail -c
 
 ## Cluster
@@ -26,7 +28,7 @@ DEV = dev/ctl.sh
 
 ## Gate
 
-.PHONY: check format lint generated site unit fuzz test e2e
+.PHONY: check format lint generated site unit fuzz test e2e brief-soak
 check: format lint generated site unit ## format, lint, layering, generated code, links of the site, unit tests with race and shuffle
 
 # Each step says how long it takes (test/step.sh).
@@ -71,7 +73,9 @@ vendor: ## write the libraries of the dashboard's page, as dashboard/vendor/pack
 fuzz: ## run each fuzz target for a minute (ARGS='-lasts 10m FuzzMachine': one for longer)
 	@test/fuzz.sh $(ARGS)
 
-test: check e2e ## the whole gate, as in CI; ends with a soak of one minute
+test: check e2e brief-soak ## the whole gate, as in CI; ends with a soak of one minute
+
+brief-soak:
 	@$(STEP) soak "$(MAKE) --no-print-directory soak ARGS='-lasts 1m -seed 1'"
 
 e2e: ## start the dev cluster and run the end-to-end tests on it (GATEWAY=envoy-gateway: with it in place of istio; PROFILE=edge: on the edge profile; KUBERNETES=v1.35.4: on that version)

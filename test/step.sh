@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # step.sh NAME COMMAND...: runs the commands of one step of `make check` or `make test`. It says which
 # step it is, how long it took the last time it succeeded, and how long the steps after it take.
-# EBB_STEPS lists the steps. The times are in the cache folder.
+# EBB_STEPS lists the steps. The times are in the cache folder. A command that fails does not keep the
+# later ones from running: one run tells all that is wrong.
 set -euo pipefail
 name=$1; shift
 read -ra steps <<<"${EBB_STEPS:-}" || true
@@ -37,10 +38,12 @@ began=$SECONDS
 heart=$!
 trap 'kill "$heart" 2>/dev/null || true' EXIT
 
+status=0 failed=
 for command; do
   [ $# = 1 ] || echo "   $command" >&2
-  bash -euo pipefail -c "$command" || { status=$?; say "failed after $(pretty $((SECONDS - began)))"; exit "$status"; }
+  bash -euo pipefail -c "$command" || { status=$?; failed="$failed"$'\n'"   $command"; }
 done
 took=$((SECONDS - began))
+[ "$status" = 0 ] || { say "failed after $(pretty $took):$failed"; exit "$status"; }
 say "done after $(pretty $took)"
 { mkdir -p "$times" && echo "$took" >"$times/$name"; } 2>/dev/null || true # a machine without a cache folder is only not told

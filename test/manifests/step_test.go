@@ -28,6 +28,14 @@ func TestAStepSaysHowFarItIsAndHowLongItTakes(t *testing.T) {
 	if out, err := step("unit", "exit 3"); err == nil || err.(*exec.ExitError).ExitCode() != 3 || !strings.HasPrefix(out, "== 2/3 unit: about 4 min, then about 20 min for the rest\n== 2/3 unit: failed after ") {
 		t.Errorf("%v:\n%s", err, out)
 	}
+	// A failure does not hide the next one.
+	if out, err := step("lint", "exit 3", "echo later", "exit 4", "true"); err == nil || err.(*exec.ExitError).ExitCode() != 4 ||
+		!strings.Contains(out, "\nlater\n") || !strings.HasSuffix(out, ":\n   exit 3\n   exit 4\n") {
+		t.Errorf("%v:\n%s", err, out)
+	}
+	if _, err := os.Stat(filepath.Join(cache, "ebb/durations/lint")); err == nil {
+		t.Error("a step that failed was timed")
+	}
 	if out, err := step("alone", "true"); err != nil || !strings.HasPrefix(out, "== alone: ") {
 		t.Errorf("%v:\n%s", err, out)
 	}
