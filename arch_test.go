@@ -50,6 +50,7 @@ var layers = []layer{
 	{folder: "settings", own: []string{"api"}},
 	{folder: "forward/exchange", only: std, why: "a pure core: no socket, no lock, no goroutine, no clock"},
 	{folder: "forward", why: "the forwarder stands on nothing of ours"},
+	{folder: "internal/component", own: []string{"settings", "wire", "internal"}, why: "it is how processes begin, and knows no other domain words"},
 	{folder: "internal/", own: []string{"internal", "forward", "wire"}, why: "leaf libraries know no domain words"},
 	{folder: "node-agent", own: []string{"standby", "internal"}, why: "it runs on every node, as root: it is small"},
 	{folder: "shim", only: std, why: "it is copied into other people's images"},
@@ -147,7 +148,10 @@ func TestTheNamesOfTheSidecarsEnvironmentStandInOneFile(t *testing.T) {
 	if len(own) < 20 {
 		t.Fatalf("%s has only %d names", sidecarFile, len(own))
 	}
-	delete(own, "EBB_AUTOSCALER") // activators and the courier have one of that name, too
+	// Components have these names, too, for the same things.
+	delete(own, "EBB_AUTOSCALER")
+	delete(own, "EBB_METRICS_PORT")
+	delete(own, "EBB_PPROF_PORT")
 	walkGo(t, func(file string) {
 		if file == sidecarFile || strings.HasSuffix(file, "_test.go") {
 			return
@@ -155,6 +159,20 @@ func TestTheNamesOfTheSidecarsEnvironmentStandInOneFile(t *testing.T) {
 		for _, name := range quoted.FindAllStringSubmatch(read(t, file), -1) {
 			if own[name[1]] || strings.HasPrefix(file, "queue-proxy/") || strings.HasPrefix(file, "controller/internal/revision/") {
 				t.Errorf("%s names %s, which belongs into %s", file, name[1], sidecarFile)
+			}
+		}
+	})
+}
+
+// Two ways to find the cluster's domain could have two answers.
+func TestOnePackageFindsTheClusterDomain(t *testing.T) {
+	walkGo(t, func(file string) {
+		if strings.HasSuffix(file, "_test.go") || strings.HasPrefix(file, "internal/component/") {
+			return
+		}
+		for _, call := range []string{"clusterdomain." + "Read(", "GetCluster" + "DomainName("} {
+			if strings.Contains(read(t, file), call) {
+				t.Errorf("%s calls %s; component.New has the answer for all", file, call)
 			}
 		}
 	})

@@ -7,21 +7,8 @@
 package main
 
 import (
-	"context"
-	"fmt"
-	"os"
-
 	"ebb.dev/ebb/activator/process"
-	"ebb.dev/ebb/internal/run"
-	"ebb.dev/ebb/internal/version"
+	"ebb.dev/ebb/internal/telemetry"
 )
 
-func main() {
-	version.Answer()
-	ctx, stop := run.SignalContext(context.Background())
-	defer stop()
-	if err := process.Run(ctx, os.Getenv, os.Stdout); err != nil {
-		fmt.Fprintln(os.Stderr, "activator:", err)
-		os.Exit(1)
-	}
-}
+func main() { telemetry.Main("activator", process.Run) }

@@ -8,25 +8,15 @@ package main
 
 import (
 	"context"
-	"fmt"
+	"io"
 	"os"
 
-	"k8s.io/klog/v2"
-
 	"ebb.dev/ebb/controller/process"
-	"ebb.dev/ebb/internal/run"
 	"ebb.dev/ebb/internal/telemetry"
-	"ebb.dev/ebb/internal/version"
 )
 
 func main() {
-	version.Answer()
-	ctx, stop := run.SignalContext(context.Background())
-	defer stop()
-	log, _ := telemetry.NewLogger(os.Stdout, "controller")
-	klog.SetSlogLogger(log) // the log of client-go, before anything uses it
-	if err := process.Run(ctx, os.Args[1:], os.Getenv, os.Stdout); err != nil {
-		fmt.Fprintln(os.Stderr, "controller:", err)
-		os.Exit(1)
-	}
+	telemetry.Main("controller", func(ctx context.Context, env func(string) string, stdout io.Writer) error {
+		return process.Run(ctx, os.Args[1:], env, stdout)
+	})
 }

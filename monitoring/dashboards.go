@@ -109,7 +109,7 @@ var controlPlane = dashboard{
 		{title: "CPU", unit: "short", description: "Processors in use.", queries: line("{{job}}", "component:ebb_cpu:rate5m")},
 		{title: "Memory", unit: "bytes", description: "Resident memory that no file backs.", queries: line("{{job}}", sumBy("job", "process_anonymous_memory_bytes"+components))},
 		{title: "Certificates", unit: "s", description: "How long each is valid yet.", queries: line("{{certificate}}", "min by (certificate) (ebb_certificate_end_timestamp_seconds) - time()")},
-		{title: "Activator: memory of requests", unit: "bytes", description: "Queued and in flight; the limit is HOLD_BYTES.", queries: line("{{instance}}", sumBy("instance", "ebb_activator_held_bytes"))},
+		{title: "Activator: memory of requests", unit: "bytes", description: "Queued and in flight; the limit is EBB_HOLD_BYTES.", queries: line("{{instance}}", sumBy("instance", "ebb_activator_held_bytes"))},
 		{title: "Activator: refused and cut", unit: "reqps", description: "HOLD_* was reached; what was no HTTP; connections closed for others.",
 			queries: []query{
 				{"limit reached", "sum(" + rate("ebb_activator_rejected_requests_total") + ")"},

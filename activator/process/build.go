@@ -1,20 +1,15 @@
 package process
 
 import (
-	"cmp"
 	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"net"
 	"net/netip"
-	"strconv"
 	"time"
-
-	"github.com/prometheus/client_golang/prometheus"
-	"k8s.io/client-go/kubernetes"
-	"knative.dev/pkg/network"
 
 	"ebb.dev/ebb/activator/internal/announce"
 	"ebb.dev/ebb/activator/internal/backends"
@@ -32,80 +27,52 @@ import (
 	"ebb.dev/ebb/activator/internal/watch"
 	"ebb.dev/ebb/api/client/versioned"
 	"ebb.dev/ebb/forward"
+	"ebb.dev/ebb/internal/component"
 	"ebb.dev/ebb/internal/telemetry"
 	"ebb.dev/ebb/internal/tlsoptions"
 	"ebb.dev/ebb/settings"
 	"ebb.dev/ebb/wire"
 )
 
-// options is what the environment says.
+// options is what the environment says to activators alone.
 type options struct {
-	namespace, pod string
-	ip             netip.Addr
-	listenIP       string // "" is every address
-	autoscaler     string // host:port for stats
-	idlePerPod     int    // idle connections kept to one pod
-	bounds         hold.Bounds
-	tls            *tls.Config // of port 8112, without a certificate
+	ip         netip.Addr
+	autoscaler string // host:port for stats
+	idlePerPod int    // idle connections kept to one pod
+	bounds     hold.Bounds
+	tls        *tls.Config // of port 8112, without a certificate
 }
-
-const tlsVariables = "ACTIVATOR_TLS_"
 
 // dialTimeout is how long a connection to a pod may take: enough for slow networks, little enough
 // that a request that met a dead node goes to another pod soon.
 const dialTimeout = time.Second
 
-// readOptions reads the environment: POD_NAME, POD_IP and SYSTEM_NAMESPACE;
-// MAX_IDLE_PROXY_CONNS_PER_HOST (100); the limits of requests: HOLD_REQUESTS and HOLD_BYTES for all
-// revisions together, HOLD_REQUESTS_PER_REVISION and HOLD_BYTES_PER_REVISION for one
-// (hold.Bounds); ACTIVATOR_TLS_MIN_VERSION, _MAX_VERSION, _CIPHER_SUITES and
-// _CURVE_PREFERENCES. Outside a pod LISTEN_IP keeps the ports, which are fixed, to one address, and
-// EBB_AUTOSCALER is where stats go (host:port) instead of the Service of the namespace.
-func readOptions(env func(string) string) (options, error) {
-	o := options{namespace: env("SYSTEM_NAMESPACE"), pod: env("POD_NAME"), idlePerPod: 100, tls: &tls.Config{}}
-	if o.namespace == "" || o.pod == "" {
-		return o, errors.New("environment lacks SYSTEM_NAMESPACE or POD_NAME")
+func readOptions(c *component.Component) options {
+	e := c.Env
+	bound := func(name string, usual int64, use string) int64 { return e.Number(name, usual, 1, math.MaxInt64, use) }
+	o := options{
+		ip:         e.NeededIP("POD_IP", "Address of this pod."),
+		autoscaler: c.Autoscaler(),
+		idlePerPod: int(e.Number("MAX_IDLE_PROXY_CONNS_PER_HOST", 100, 1, math.MaxInt32, "Idle connections that are kept to one pod.")),
+		bounds: hold.Bounds{
+			Total:            bound("EBB_HOLD_REQUESTS", hold.DefaultTotal, "Requests that wait, of all revisions together."),
+			TotalBytes:       bound("EBB_HOLD_BYTES", hold.DefaultTotalBytes, "Bytes of memory for the requests of all revisions together."),
+			PerRevision:      bound("EBB_HOLD_REQUESTS_PER_REVISION", hold.DefaultPerRevision, "Requests of one revision that wait."),
+			PerRevisionBytes: bound("EBB_HOLD_BYTES_PER_REVISION", hold.DefaultPerRevisionBytes, "Bytes of memory for the requests of one revision."),
+		},
+		tls: &tls.Config{},
 	}
-	var err error
-	if o.ip, err = netip.ParseAddr(env("POD_IP")); err != nil {
-		return o, fmt.Errorf("environment POD_IP: %w", err)
+	secure := tlsoptions.Settings{
+		MinVersion:       e.Text("ACTIVATOR_TLS_MIN_VERSION", "1.3", "Least version of TLS on port 8112: 1.2 or 1.3."),
+		MaxVersion:       e.Text("ACTIVATOR_TLS_MAX_VERSION", "", "Highest version of TLS on port 8112."),
+		CipherSuites:     e.Text("ACTIVATOR_TLS_CIPHER_SUITES", "", "Suites of TLS 1.2 by their IANA names, separated by commas."),
+		CurvePreferences: e.Text("ACTIVATOR_TLS_CURVE_PREFERENCES", "", "Curves, separated by commas, in order of preference."),
 	}
-	if o.autoscaler = env("EBB_AUTOSCALER"); o.autoscaler == "" {
-		// The dot at the end spares the resolver its search list: one look-up instead of four or
-		// five.
-		o.autoscaler = fmt.Sprintf("autoscaler.%s.svc.%s.:%d", o.namespace, network.GetClusterDomainName(), wire.PortStats)
+	if err := secure.Apply(o.tls, "ACTIVATOR_TLS_"); err != nil {
+		e.Refuse(err)
 	}
-	if o.listenIP = env("LISTEN_IP"); o.listenIP != "" {
-		if _, err := netip.ParseAddr(o.listenIP); err != nil {
-			return o, fmt.Errorf("environment LISTEN_IP: %w", err)
-		}
-	}
-	number := func(name string, into *int64) {
-		text := env(name)
-		if text == "" {
-			return
-		}
-		n, e := strconv.ParseInt(text, 10, 64)
-		if e != nil || n < 1 {
-			err = errors.Join(err, fmt.Errorf("environment %s is %q, want a number of at least 1", name, text))
-		}
-		*into = n
-	}
-	idle := int64(o.idlePerPod)
-	number("MAX_IDLE_PROXY_CONNS_PER_HOST", &idle)
-	o.idlePerPod = int(idle)
-	number("HOLD_REQUESTS", &o.bounds.Total)
-	number("HOLD_BYTES", &o.bounds.TotalBytes)
-	number("HOLD_REQUESTS_PER_REVISION", &o.bounds.PerRevision)
-	number("HOLD_BYTES_PER_REVISION", &o.bounds.PerRevisionBytes)
-	if e := tlsoptions.Read(env, tlsVariables).Apply(o.tls, tlsVariables); e != nil {
-		err = errors.Join(err, fmt.Errorf("environment %w", e))
-	}
-	return o, err
+	return o
 }
-
-// listen is the address to listen on at a port.
-func (o options) listen(port int) string { return net.JoinHostPort(o.listenIP, strconv.Itoa(port)) }
 
 // activator is the parts of the process.
 type activator struct {
@@ -116,7 +83,6 @@ type activator struct {
 	announce *announce.Server
 	serve    *serve.Server
 	observe  *observe.Observer
-	registry *prometheus.Registry
 
 	coldStarts *coldstart.Accounts
 	incidents  *incidents.Teller
@@ -141,24 +107,25 @@ func newTable(o options, budget *hold.Budget, store *settings.Store, who *identi
 }
 
 // build makes the parts, each after those that it uses.
-func build(o options, kube kubernetes.Interface, ebb versioned.Interface, store *settings.Store, keys func() wire.Keys, who *identity.Identity, stdout io.Writer, log *slog.Logger) (*activator, error) {
+func build(c *component.Component, o options, ebb versioned.Interface, keys func() wire.Keys, who *identity.Identity, stdout io.Writer) (*activator, error) {
+	store, log := c.Settings, c.Log
 	mesh := func() bool { return store.Load().Network.MeshAddressing() }
 	budget := hold.NewBudget(o.bounds)
-	reporter := (&report.Reporter{Pod: o.pod, URL: "http://" + o.autoscaler + wire.PathStats, Keys: keys, Log: log}).Start()
+	reporter := (&report.Reporter{Pod: c.Pod, URL: "http://" + o.autoscaler + wire.PathStats, Keys: keys, Log: log}).Start()
 	prober := probe.New(mesh)
 	table := newTable(o, budget, store, who, reporter, prober)
-	watcher := &watch.Watch{Kube: kube, Ebb: ebb, Table: table, Settings: store, Log: log, Known: make(chan struct{})}
+	watcher := &watch.Watch{Kube: c.Kube, Ebb: ebb, Table: table, Settings: store, Log: log, Known: make(chan struct{})}
 	announcements := &announce.Server{Backends: table, Keys: keys}
-	observer := &observe.Observer{Settings: store, Namespace: o.namespace, Pod: o.pod, PodIP: o.ip.String(), Stdout: stdout, Log: log}
+	observer := &observe.Observer{Settings: store, Namespace: c.Namespace, Pod: c.Pod, PodIP: o.ip.String(), Stdout: stdout, Log: log}
 	coldStarts := coldstart.New(coldstart.Ask(o.autoscaler, keys))
-	told := &incidents.Teller{Pod: o.pod, URL: "http://" + o.autoscaler + wire.PathIncidents, Keys: keys,
+	told := &incidents.Teller{Pod: c.Pod, URL: "http://" + o.autoscaler + wire.PathIncidents, Keys: keys,
 		Failed: func(err error) { log.Warn("cold starts and refusals are told later", "error", err) }}
 	coldStarts.Told = told.ColdStart
 	departure := &serve.Departure{}
 	handler := &chain.Handler{
 		Table:  table,
 		Mesh:   mesh,
-		Domain: network.GetClusterDomainName(),
+		Domain: c.ClusterDomain,
 		Self:   netip.AddrPortFrom(o.ip, wire.PortAnnounce).String(),
 		Healthy: func() string {
 			if departure.Leaving() {
@@ -179,23 +146,22 @@ func build(o options, kube kubernetes.Interface, ebb versioned.Interface, store 
 	requests.TLS.GetCertificate = who.Certificate
 	listeners := make([]net.Listener, 0, 2)
 	for _, port := range []int{wire.PortHTTP1, wire.PortH2C} {
-		l, err := net.Listen("tcp", o.listen(port))
+		l, err := net.Listen("tcp", c.Address(port))
 		if err != nil {
 			return nil, fmt.Errorf("listen: %w", err)
 		}
 		listeners = append(listeners, l)
 	}
-	registry := telemetry.NewRegistry()
 	sources := &metrics.Sources{Table: table, Budget: budget, Announce: announcements, Report: reporter, Rejected: requests.Rejected, Panics: requests.Panics,
 		Evicted: requests.Evicted, Untrusted: &who.Untrusted}
-	if err := errors.Join(registry.Register(sources), registry.Register(telemetry.CertificateEnds(who.Ends)), coldStarts.Register(registry),
-		told.Register(registry)); err != nil {
+	if err := errors.Join(c.Registry.Register(sources), c.Registry.Register(telemetry.CertificateEnds(who.Ends)), coldStarts.Register(c.Registry),
+		told.Register(c.Registry)); err != nil {
 		return nil, err
 	}
 	return &activator{
-		table: table, watch: watcher, report: reporter, probe: prober, announce: announcements, observe: observer, registry: registry, coldStarts: coldStarts, incidents: told,
+		table: table, watch: watcher, report: reporter, probe: prober, announce: announcements, observe: observer, coldStarts: coldStarts, incidents: told,
 		serve: &serve.Server{Forward: requests, Listeners: listeners, Known: watcher.Known, LastRequest: handler.LastRequest, Log: log, Departure: departure,
-			TLSKnown: who.Known(), TLSAddress: o.listen(wire.PortTLS)},
+			TLSKnown: who.Known(), TLSAddress: c.Address(wire.PortTLS)},
 	}, nil
 }
 
@@ -208,7 +174,7 @@ func newServer(handler forward.Handler, o options, log *slog.Logger) *forward.Se
 	return &forward.Server{
 		Handler: handler, TimeoutReply: chain.TimeoutReply, StripResponse: []string{wire.HeaderRefused},
 		TLS:      o.tls.Clone(),
-		MaxConns: int(cmp.Or(o.bounds.Total, hold.DefaultTotal)) + moreConns,
+		MaxConns: int(o.bounds.Total) + moreConns,
 		OnConnLimit: func(conns int) {
 			log.Warn("a new connection waits, because all that there may be have requests", "connections", conns)
 		},

@@ -4,10 +4,8 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"log/slog"
 	"maps"
 	"net/http"
-	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -37,7 +35,7 @@ import (
 	"ebb.dev/ebb/autoscaler/internal/tend"
 	"ebb.dev/ebb/autoscaler/internal/view"
 	"ebb.dev/ebb/autoscaler/revision"
-	"ebb.dev/ebb/internal/clusterdomain"
+	"ebb.dev/ebb/internal/component"
 	"ebb.dev/ebb/internal/events"
 	"ebb.dev/ebb/internal/frontproxy"
 	"ebb.dev/ebb/internal/lease"
@@ -83,23 +81,23 @@ type process struct {
 	door     *frontproxy.Door
 	keeper   *servingcert.Keeper
 	view     *view.Server
-	metrics  *prometheus.Registry
 	events   record.EventBroadcaster
 	ready    atomic.Bool
 }
 
 // build constructs each part from those before it: what is known of the cluster, then who decides,
 // then what carries out decisions, then the loop, then what talks to the loop.
-func build(config *rest.Config, kube kubernetes.Interface, keys func() wire.Keys, store *settings.Store, who identity, log *slog.Logger) (*process, error) {
-	client, err := versioned.NewForConfig(config)
+func build(c *component.Component, o options, keys func() wire.Keys) (*process, error) {
+	kube, store, log := c.Kube, c.Settings, c.Log
+	client, err := versioned.NewForConfig(c.Config)
 	if err != nil {
 		return nil, fmt.Errorf("build client: %w", err)
 	}
-	scales, err := kubernetes.NewForConfig(unlimited(config))
+	scales, err := kubernetes.NewForConfig(unlimited(c.Config))
 	if err != nil {
 		return nil, fmt.Errorf("build client for scales: %w", err)
 	}
-	p := &process{store: store, metrics: telemetry.NewRegistry(), events: record.NewBroadcaster()}
+	p := &process{store: store, events: record.NewBroadcaster()}
 	p.events.StartRecordingToSink(events.Sink(kube))
 	if p.autos, err = newAutoscalers(client); err != nil {
 		return nil, err
@@ -107,18 +105,13 @@ func build(config *rest.Config, kube kubernetes.Interface, keys func() wire.Keys
 	if p.index, err = pods.NewIndex(kube); err != nil {
 		return nil, err
 	}
-	clock, durations := loop.Monotonic(), observe(p.metrics)
+	clock, durations := loop.Monotonic(), observe(c.Registry)
 	var foreign atomic.Int64
 	p.scraper = ingest.NewScraper(p.index.ToScrape)
 	p.scraper.Mesh = func() bool { return store.Load().Network.MeshAddressing() }
-	p.scraper.Observe, p.scraper.Foreign = durations.scrape, func(loop.Key) { foreign.Add(1) }
-	if who.scrapePort != "" {
-		if p.scraper.Port, err = strconv.Atoi(who.scrapePort); err != nil {
-			return nil, fmt.Errorf("environment SCRAPE_PORT: %w", err)
-		}
-	}
+	p.scraper.Port, p.scraper.Observe, p.scraper.Foreign = o.scrapePort, durations.scrape, func(loop.Key) { foreign.Add(1) }
 
-	p.election = lead.New(lead.Config{Namespace: who.namespace, Pod: who.pod, IP: who.ip,
+	p.election = lead.New(lead.Config{Namespace: c.Namespace, Pod: c.Pod, IP: o.ip,
 		Scheme: lease.Of(store.Leases("autoscaler", lead.Prefix))}, kube, log)
 	source := &spec.Source{Get: p.autos.get, Settings: store, Owns: p.election.Owns, Log: log}
 
@@ -142,7 +135,7 @@ func build(config *rest.Config, kube kubernetes.Interface, keys func() wire.Keys
 		}, Asked: budget.Asked, Charge: budget.Charge, Divide: budget.Divide, Log: log}
 	p.engine = loop.New(loop.Options{
 		Shards: 4, Clock: clock, Log: log, Source: source, Pods: p.index, Actor: p.writer, Scraper: p.scraper, Tender: p.tender,
-		Prober: act.NewProber(clusterdomain.Read()), Budget: budget, Observe: durations.reaction,
+		Prober: act.NewProber(c.ClusterDomain), Budget: budget, Observe: durations.reaction,
 		// Activators report every revision with requests, whichever autoscaler scales it.
 		Elsewhere: func(key loop.Key) bool {
 			pa := p.autos.get(key.Namespace, key.Name)
@@ -153,21 +146,21 @@ func build(config *rest.Config, kube kubernetes.Interface, keys func() wire.Keys
 
 	p.records = &recall.Records{Known: func(key loop.Key) bool { return p.autos.get(key.Namespace, key.Name) != nil }, Clock: clock}
 	p.scraper.Seen = p.records.Scraped
-	p.handover = &handover.Replica{Keys: keys, Engine: p.engine, Buckets: p.election, Clock: clock, Log: log, Self: who.ip}
+	p.handover = &handover.Replica{Keys: keys, Engine: p.engine, Buckets: p.election, Clock: clock, Log: log, Self: o.ip}
 	server := &ingest.Server{Keys: keys, Reporter: p.engine, Owners: p.election, Clock: clock, Regular: p.records.Reported, Said: func(key loop.Key, pod string, depth uint8) {
 		if p.index.Said(key, pod, depth) {
 			p.engine.Changed(key)
 		}
 	}}
-	p.metrics.MustRegister(report.Collector{Each: p.engine.Each, Counts: func() []report.Count {
+	c.Registry.MustRegister(report.Collector{Each: p.engine.Each, Counts: func() []report.Count {
 		return append(counts(server, p.engine, p.writer, p.tender, foreign.Load()), report.Count{Name: "ebb_autoscaler_settings_ignored_total",
 			Help: "Ignored settings of PodAutoscalers, by where they are.", Reason: "annotation", Value: source.Ignored.Load()})
 	}})
-	telemetry.Leases(p.metrics, "autoscaler", p.election.Buckets, func() int { return len(p.election.Held()) })
+	telemetry.Leases(c.Registry, "autoscaler", p.election.Buckets, func() int { return len(p.election.Held()) })
 	replicas := view.NewReplicas(view.Local{Engine: p.engine, Records: p.records}, keys, p.election.Others)
 	p.door = frontproxy.New(kube, log)
-	p.keeper = viewCertificate(kube, who.namespace, log)
-	p.metrics.MustRegister(telemetry.CertificateEnds(p.keeper.Ends))
+	p.keeper = viewCertificate(kube, c.Namespace, log)
+	c.Registry.MustRegister(telemetry.CertificateEnds(p.keeper.Ends))
 	p.view = view.NewServer(replicas, p.door, log)
 	p.stats = p.routes(server, replicas, recall.NewReceiver(p.records, keys, p.election,
 		func(err error) { log.Warn("cold starts and refusals are forgotten", "error", err) }))

@@ -23,7 +23,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
-	"ebb.dev/ebb/internal/telemetry"
+	"ebb.dev/ebb/internal/component"
 	"ebb.dev/ebb/test/apiservertest"
 	"ebb.dev/ebb/wire"
 )
@@ -78,7 +78,7 @@ func launch(t *testing.T, gateway string) *edge {
 	kubeconfig, kube := cluster(t)
 	command := exec.Command(os.Args[0])
 	command.Env = append(os.Environ(), runVariable+"=1", "KUBECONFIG="+kubeconfig, "SYSTEM_NAMESPACE=knative-serving", "POD_NAME=ebb-0",
-		"POD_IP="+ip, "LISTEN_IP="+ip, "COAP_ADDRESS="+ip+":5683", "COAP_GATEWAY="+gateway)
+		"POD_IP="+ip, "EBB_LISTEN_IP="+ip, "EBB_COAP_ADDRESS="+ip+":5683", "EBB_COAP_GATEWAY="+gateway)
 	command.Stdout, command.Stderr = t.Output(), t.Output()
 	if err := command.Start(); err != nil {
 		t.Fatal(err)
@@ -223,9 +223,9 @@ func TestOtherBucketsRestartOnlyWhoHasThem(t *testing.T) {
 
 func TestAWrongEnvironmentIsSaid(t *testing.T) {
 	env := func(name string) string {
-		return map[string]string{"SYSTEM_NAMESPACE": "knative-serving", "COAPS_ADDRESS": "127.0.0.1:0", "COAP_GATEWAY": "nowhere"}[name]
+		return map[string]string{"SYSTEM_NAMESPACE": "knative-serving", "EBB_COAPS_ADDRESS": "127.0.0.1:0", "EBB_COAP_GATEWAY": "nowhere"}[name]
 	}
-	if err := serveCoAP(t.Context(), env, io.Discard); err == nil || !strings.Contains(err.Error(), "COAP_GATEWAY") {
+	if err := serveCoAP(t.Context(), env, io.Discard); err == nil || !strings.Contains(err.Error(), "EBB_COAP_GATEWAY") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -233,23 +233,20 @@ func TestAWrongEnvironmentIsSaid(t *testing.T) {
 func TestNoTwoComponentsHaveTheSamePort(t *testing.T) {
 	taken := map[int]string{wire.PortHTTP1: "requests", wire.PortH2C: "requests", wire.PortTLS: "requests", wire.PortAnnounce: "announcements",
 		wire.PortStats: "stats", wire.PortView: "API"}
-	for _, component := range []string{"activator", "autoscaler", "controller", "webhook", "coap"} {
-		ports, err := telemetry.ReadPorts(with(component, func(string) string { return "" }))
-		if err != nil {
-			t.Fatal(err)
-		}
+	for _, name := range []string{"activator", "autoscaler", "controller", "webhook", "coap"} {
+		ports := component.New(name, with(name, func(string) string { return "" }), io.Discard).Ports
 		uses := map[int]string{ports.Metrics: "metrics"}
-		if component != "coap" {
+		if name != "coap" {
 			uses[ports.Profiling] = "profiles"
 		}
-		if component == "controller" || component == "webhook" {
+		if name == "controller" || name == "webhook" {
 			uses[ports.Health] = "health"
 		}
 		for port, use := range uses {
 			if other := taken[port]; other != "" {
-				t.Errorf("port %d is for the %s of %s and for %s", port, use, component, other)
+				t.Errorf("port %d is for the %s of %s and for %s", port, use, name, other)
 			}
-			taken[port] = use + " of " + component
+			taken[port] = use + " of " + name
 		}
 	}
 }

@@ -4,13 +4,9 @@ package process
 import (
 	"context"
 	"flag"
-	"fmt"
 	"io"
-	"os"
 	"sync/atomic"
 	"time"
-
-	"knative.dev/pkg/network"
 
 	"ebb.dev/ebb/controller/internal/certificate"
 	"ebb.dev/ebb/controller/internal/configuration"
@@ -27,19 +23,20 @@ import (
 	"ebb.dev/ebb/controller/internal/route"
 	"ebb.dev/ebb/controller/internal/service"
 	"ebb.dev/ebb/controller/internal/tokenkey"
+	"ebb.dev/ebb/internal/component"
+	"ebb.dev/ebb/internal/env"
 	"ebb.dev/ebb/internal/lease"
 	"ebb.dev/ebb/internal/run"
 	"ebb.dev/ebb/internal/telemetry"
 	"ebb.dev/ebb/internal/version"
-	"ebb.dev/ebb/settings"
 )
 
 // controllers lists the reconcilers, in the order in which a change of a spec passes through them.
-func controllers(w *reconcile.World, tokenKey func() []byte) []*reconcile.Controller {
+func controllers(w *reconcile.World, tokenKey func() []byte, e *env.Reader) []*reconcile.Controller {
 	return []*reconcile.Controller{
 		service.New(w),
 		configuration.New(w),
-		revision.New(w, tokenKey, digest.New(w.Kube, digest.NewWay(w.Kube, os.Getenv))),
+		revision.New(w, tokenKey, digest.New(w.Kube, digest.NewWay(w.Kube, e))),
 		route.New(w),
 		domainmapping.New(w),
 		gateway.New(w),
@@ -54,48 +51,32 @@ func controllers(w *reconcile.World, tokenKey func() []byte) []*reconcile.Contro
 // Run is the controller until ctx is done. env is its environment.
 func Run(ctx context.Context, args []string, env func(string) string, stdout io.Writer) error {
 	flags := flag.NewFlagSet("controller", flag.ContinueOnError)
-	kubeconfig := flags.String("kubeconfig", env("KUBECONFIG"), "path of a kubeconfig; empty: the service account of the pod")
 	timeout := flags.Duration("reconciliation-timeout", 30*time.Second, "the longest that one reconcile may take")
-	alone := flags.Bool("alone", false, "work without Leases; for a single controller only")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
-	namespace, pod := env("SYSTEM_NAMESPACE"), env("POD_NAME")
-	if namespace == "" {
-		return fmt.Errorf("SYSTEM_NAMESPACE is not set; it names the namespace that Ebb runs in")
+	c := component.New("controller", env, stdout)
+	if err := c.Start(ctx); err != nil {
+		return err
 	}
-	ports, err := telemetry.ReadPorts(env)
+	clients, err := reconcile.ConnectTo(c.Config)
 	if err != nil {
 		return err
 	}
-	clients, err := reconcile.Connect(*kubeconfig)
+	key, err := tokenkey.New(ctx, clients.Kube, c.Namespace, func() time.Duration { return c.Settings.Load().Deployment.TokenKeyAge() }, c.Log)
 	if err != nil {
 		return err
 	}
-	log, level := telemetry.NewLogger(stdout, "controller")
-	store := settings.NewStore(nil)
-	if err := settings.Watch(ctx, clients.Kube, namespace, store, log); err != nil {
-		return err
-	}
-	key, err := tokenkey.New(ctx, clients.Kube, namespace, func() time.Duration { return store.Load().Deployment.TokenKeyAge() }, log)
-	if err != nil {
-		return err
-	}
-	registry := telemetry.NewRegistry()
-	world := reconcile.NewWorld(clients, store, nil, log, namespace, network.GetClusterDomainName())
+	world := reconcile.NewWorld(clients, c.Settings, nil, c.Log, c.Namespace, c.ClusterDomain)
 	defer world.RecordEvents("ebb-controller")()
-	registry.MustRegister(telemetry.CertificateEnds(certificate.Soonest(world)))
-	list := controllers(world, key.Current)
+	c.Registry.MustRegister(telemetry.CertificateEnds(certificate.Soonest(world)))
+	list := controllers(world, key.Current, c.Env)
 	var synced atomic.Bool
-	options := reconcile.Options{Timeout: *timeout, Identity: pod, Alone: *alone, SettingsWithin: 10 * time.Second,
-		Leases: lease.Of(store.Leases("controller", "controller.")), Metrics: reconcile.NewMetrics(registry), Synced: func() { synced.Store(true) }}
-	log.Info("controller starts", "version", version.Version, "namespace", namespace, "clusterDomain", world.ClusterDomain, "reconcilers", reconcile.Names(list))
-	return run.All(ctx,
-		telemetry.Server("metrics", ports.Address(ports.Metrics), telemetry.Metrics(registry)),
-		telemetry.Exporter("controller", namespace, pod, registry, log, store.MetricsExport),
-		telemetry.Server("profiles", ports.Address(ports.Profiling), telemetry.Profiles(func() bool { return store.Load().Observability.RuntimeProfiling })),
-		telemetry.Server("health", ports.Address(ports.Health), reconcile.Health(&synced)),
-		run.Part{Name: "log level", Run: store.FollowLevel("controller", level)},
+	options := reconcile.Options{Timeout: *timeout, Identity: c.Pod, SettingsWithin: 10 * time.Second,
+		Leases: lease.Of(c.Settings.Leases("controller", "controller.")), Metrics: reconcile.NewMetrics(c.Registry), Synced: func() { synced.Store(true) }}
+	c.Log.Info("controller starts", "version", version.Version, "namespace", c.Namespace, "clusterDomain", world.ClusterDomain, "reconcilers", reconcile.Names(list))
+	return c.Run(ctx,
+		telemetry.Server("health", c.Address(c.Ports.Health), reconcile.Health(&synced)),
 		run.Part{Name: "token key", Run: func(ctx context.Context) error {
 			return key.Run(ctx, func() { reconcile.EnqueueAllOf(list, "revision", tokenkey.Within) }) // pods get tokens of the new key
 		}},

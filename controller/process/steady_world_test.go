@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -26,6 +27,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"ebb.dev/ebb/controller/internal/reconcile"
+	"ebb.dev/ebb/internal/env"
 	"ebb.dev/ebb/internal/lease"
 	"ebb.dev/ebb/settings"
 	"ebb.dev/ebb/test/apiservertest"
@@ -178,7 +180,7 @@ func (g *ground) start(r *replica) {
 	w.ToGateways = prober{g}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
-	list := controllers(w, func() []byte { return []byte("0123456789abcdef0123456789abcdef") })
+	list := controllers(w, func() []byte { return []byte("0123456789abcdef0123456789abcdef") }, env.New(os.Getenv))
 	options := reconcile.Options{Alone: len(g.replicas) == 1, Identity: r.name, Timeout: 30 * time.Second, Metrics: reconcile.NewMetrics(prometheus.NewRegistry()),
 		Leases: func() (lease.Scheme, <-chan struct{}) {
 			return lease.Scheme{Prefix: "controller.", Buckets: 2, LeaseDuration: 60 * time.Second, RenewDeadline: 40 * time.Second, RetryPeriod: 10 * time.Second}, nil

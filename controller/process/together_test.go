@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"os"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -28,6 +29,7 @@ import (
 	servingv1 "ebb.dev/ebb/api/serving/v1"
 	servingv1beta1 "ebb.dev/ebb/api/serving/v1beta1"
 	"ebb.dev/ebb/controller/internal/reconcile"
+	"ebb.dev/ebb/internal/env"
 	"ebb.dev/ebb/settings"
 	"ebb.dev/ebb/test/apiservertest"
 	"ebb.dev/ebb/test/apiservertest/policy"
@@ -112,7 +114,7 @@ func TestAllReconcilersTogetherNeedFewWritesToReadyAndThenNone(t *testing.T) {
 		"knative-serving", "cluster.local")
 	var later atomic.Int64
 	w.world.Now = func() time.Time { return time.Now().Add(time.Duration(later.Load())) }
-	list := controllers(w.world, func() []byte { return []byte("0123456789abcdef0123456789abcdef") })
+	list := controllers(w.world, func() []byte { return []byte("0123456789abcdef0123456789abcdef") }, env.New(os.Getenv))
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() {

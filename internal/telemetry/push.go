@@ -25,17 +25,10 @@ type Export struct {
 
 // Exporter returns a part that hands the metrics of a component's pod out by OTLP, to wherever
 // current says (see Push).
-func Exporter[E ~struct {
-	Protocol, Endpoint string
-	Interval           time.Duration
-	Runtime            time.Duration
-}](component, namespace, pod string, registry prometheus.Gatherer, log *slog.Logger, current func() (E, <-chan struct{})) run.Part {
+func Exporter(component, namespace, pod string, registry prometheus.Gatherer, log *slog.Logger, current func() (Export, <-chan struct{})) run.Part {
 	resource := []otlp.Attribute{otlp.String("service.name", component), otlp.String("k8s.namespace.name", namespace), otlp.String("k8s.pod.name", pod)}
 	return run.Part{Name: "metrics export", Run: func(ctx context.Context) error {
-		return Push(ctx, registry, resource, Scope(component), log, func() (Export, <-chan struct{}) {
-			to, changed := current()
-			return Export(to), changed
-		})
+		return Push(ctx, registry, resource, Scope(component), log, current)
 	}}
 }
 

@@ -23,10 +23,26 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"k8s.io/klog/v2"
 
 	"ebb.dev/ebb/internal/run"
 	"ebb.dev/ebb/internal/version"
+	"ebb.dev/ebb/wire"
 )
+
+// Main runs a command until it is told to stop, and ends the process with its error. client-go logs
+// as the command does.
+func Main(name string, command func(ctx context.Context, env func(string) string, stdout io.Writer) error) {
+	version.Answer()
+	ctx, stop := run.SignalContext(context.Background())
+	defer stop()
+	log, _ := NewLogger(os.Stdout, name)
+	klog.SetSlogLogger(log)
+	if err := command(ctx, os.Getenv, os.Stdout); err != nil {
+		fmt.Fprintf(os.Stderr, "%s: %v\n", name, err)
+		os.Exit(1)
+	}
+}
 
 // NewLogger returns a logger that writes one JSON object a line to w, each with the component's
 // name, and the level that decides what is written; it starts at info.
@@ -89,6 +105,13 @@ func anonymousMemory() float64 {
 // asks for it.
 func Metrics(registry *prometheus.Registry) http.Handler {
 	return promhttp.HandlerFor(registry, promhttp.HandlerOpts{EnableOpenMetrics: true, MaxRequestsInFlight: 4})
+}
+
+// MetricsServer returns a part that shows registry at /metrics.
+func MetricsServer(address string, registry *prometheus.Registry) run.Part {
+	mux := http.NewServeMux()
+	mux.Handle(wire.PathMetrics, Metrics(registry))
+	return Server("metrics", address, mux)
 }
 
 // Profiles returns the handlers of /debug/pprof/; they answer 404 while enabled says no.

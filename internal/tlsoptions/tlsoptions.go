@@ -14,21 +14,13 @@ import (
 // Settings are the texts, "" for what is not set. The lists are separated by commas.
 type Settings struct{ MinVersion, MaxVersion, CipherSuites, CurvePreferences string }
 
-// Read takes the settings from environment variables that begin with prefix, such as
-// "ACTIVATOR_TLS_".
-func Read(getenv func(string) string, prefix string) Settings {
-	return Settings{
-		MinVersion: getenv(prefix + "MIN_VERSION"), MaxVersion: getenv(prefix + "MAX_VERSION"),
-		CipherSuites: getenv(prefix + "CIPHER_SUITES"), CurvePreferences: getenv(prefix + "CURVE_PREFERENCES"),
-	}
-}
-
 var curves = map[string]tls.CurveID{
 	"CurveP256": tls.CurveP256, "CurveP384": tls.CurveP384, "CurveP521": tls.CurveP521, "X25519": tls.X25519,
 	"X25519MLKEM768": tls.X25519MLKEM768,
 }
 
-// Apply sets them in cfg. An error names the variable, which begins with prefix.
+// Apply sets them in cfg. An error names the variable, which begins with prefix, such as
+// "ACTIVATOR_TLS_".
 func (s Settings) Apply(cfg *tls.Config, prefix string) error {
 	cfg.MinVersion = tls.VersionTLS13
 	var err error

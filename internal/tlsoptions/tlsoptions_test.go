@@ -27,7 +27,7 @@ func TestSettings(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var got tls.Config
-			err := Read(func(name string) string { return c.env[name] }, "X_").Apply(&got, "X_")
+			err := Settings{c.env["X_MIN_VERSION"], c.env["X_MAX_VERSION"], c.env["X_CIPHER_SUITES"], c.env["X_CURVE_PREFERENCES"]}.Apply(&got, "X_")
 			switch {
 			case c.fault != "":
 				if err == nil || !strings.Contains(err.Error(), c.fault) {

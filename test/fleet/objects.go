@@ -110,7 +110,7 @@ func system() (objects []any) {
 		d.Spec.Replicas = ptr.To(int32(2))
 		d.Spec.Template = template(name, []string{"100m", "50m", "50m", "20m"}[i], []string{"60Mi", "64Mi", "64Mi", "32Mi"}[i], []string{"800Mi", "1000Mi", "1000Mi", "200Mi"}[i])
 		if name == "activator" {
-			d.Spec.Template = template(name, "100m", "60Mi", "800Mi", corev1.EnvVar{Name: "HOLD_REQUESTS", Value: "10000"}, corev1.EnvVar{Name: "HOLD_BYTES", Value: "419430400"})
+			d.Spec.Template = template(name, "100m", "60Mi", "800Mi", corev1.EnvVar{Name: "EBB_HOLD_REQUESTS", Value: "10000"}, corev1.EnvVar{Name: "EBB_HOLD_BYTES", Value: "419430400"})
 		}
 		d.Status.AvailableReplicas = 2
 		if name == "webhook" {

@@ -6,35 +6,11 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"strconv"
 	"time"
 
 	"ebb.dev/ebb/internal/servingcert"
 	"ebb.dev/ebb/internal/telemetry"
 )
-
-type options struct {
-	namespace, service string
-	port               int
-}
-
-func readOptions(env func(string) string) (options, error) {
-	o := options{namespace: env("SYSTEM_NAMESPACE"), service: env("WEBHOOK_NAME"), port: 8443}
-	if o.namespace == "" {
-		return o, fmt.Errorf("SYSTEM_NAMESPACE is not set: it is the namespace the webhook runs in")
-	}
-	if o.service == "" {
-		o.service = "webhook"
-	}
-	if text := env("WEBHOOK_PORT"); text != "" {
-		port, err := strconv.ParseUint(text, 10, 16)
-		if err != nil || port == 0 {
-			return o, fmt.Errorf("WEBHOOK_PORT is %q, want a port number", text)
-		}
-		o.port = int(port)
-	}
-	return o, nil
-}
 
 // readiness answers 200 once requests can be answered, and no longer when the process is to end.
 func readiness(ctx context.Context, keeper *servingcert.Keeper) http.Handler {

@@ -30,9 +30,10 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"ebb.dev/ebb/internal/egress"
+	"ebb.dev/ebb/internal/env"
 )
 
-// none is an environment without variables, or a request without a proxy.
+// none is an environment without variables.
 func none(string) string { return "" }
 
 func direct(*http.Request) (*url.URL, error) { return nil, nil }
@@ -45,7 +46,7 @@ func TestNoImageMakesTheControllerAskItsOwnHost(t *testing.T) {
 	defer server.Close()
 	_, port, _ := net.SplitHostPort(server.Listener.Addr().String())
 	for _, host := range []string{"127.0.0.1:" + port, "localhost:" + port, "[::ffff:127.0.0.1]:" + port} {
-		way := NewWay(fake.NewClientset(), none)(host, []string{host})
+		way := NewWay(fake.NewClientset(), env.New(none))(host, []string{host})
 		client := &http.Client{Transport: way, Timeout: 10 * time.Second}
 		if _, err := client.Get("https://" + host); !errors.Is(err, egress.ErrAddress) || asked {
 			t.Errorf("%s: %v, asked: %v", host, err, asked)
@@ -147,7 +148,7 @@ func (l *landscape) host(name, address string, handler http.HandlerFunc) {
 func (l *landscape) way() Way {
 	of := &egress.Services{Kube: fake.NewClientset(&networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: "kubernetes"},
 		Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{"10.96.0.0/12"}}})}
-	way := newWay(of, none, direct, func(allowed egress.Rule) dial {
+	way := newWay(of, &tls.Config{}, direct, func(allowed egress.Rule) dial {
 		return func(ctx context.Context, network, address string) (net.Conn, error) {
 			if _, known := l.at[address]; !known {
 				return nil, &net.DNSError{Err: "no such host", Name: address, IsNotFound: true}

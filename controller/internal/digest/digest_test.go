@@ -32,6 +32,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	servingv1 "ebb.dev/ebb/api/serving/v1"
+	"ebb.dev/ebb/internal/env"
 )
 
 // startRegistry is a real registry on loopback; with a user it wants that user's password "secret".
@@ -374,8 +375,8 @@ func TestADeletedRevisionIsNotAskedAboutAnyMore(t *testing.T) {
 
 // The TLS of the way to registries is set by the environment, by the names that installations know.
 func TestTheEnvironmentSetsTheTLSOfTheWayToRegistries(t *testing.T) {
-	config := func(env map[string]string) *tls.Config {
-		return NewWay(fake.NewClientset(), func(name string) string { return env[name] })("", nil).(*guarded).outside.TLSClientConfig
+	config := func(variables map[string]string) *tls.Config {
+		return NewWay(fake.NewClientset(), env.New(func(name string) string { return variables[name] }))("", nil).(*guarded).outside.TLSClientConfig
 	}
 	if c := config(nil); c.MinVersion != tls.VersionTLS12 || c.MaxVersion != 0 || c.CipherSuites != nil {
 		t.Errorf("without any: %+v", c)

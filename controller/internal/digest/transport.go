@@ -16,18 +16,21 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"ebb.dev/ebb/internal/egress"
+	"ebb.dev/ebb/internal/env"
 )
 
 // Way returns the transport for the questions about an image of the given registry. trusted are the
 // registries that the operator named: HOST, or http://HOST for one that may be asked without TLS.
 type Way func(registry string, trusted []string) http.RoundTripper
 
-// NewWay returns the way to registries of a cluster. The variables TAG_TO_DIGEST_TLS_MIN_VERSION,
-// _MAX_VERSION (1.2, 1.3) and _CIPHER_SUITES (a list with commas) configure its TLS; values that
-// are not known leave Go's default. KUBERNETES_SERVICE_HOST is an address of the cluster's
-// Services.
-func NewWay(kube kubernetes.Interface, env func(string) string) Way {
-	return newWay(&egress.Services{Kube: kube, Server: env("KUBERNETES_SERVICE_HOST")}, env, http.ProxyFromEnvironment, dialling)
+// NewWay returns the way to registries of a cluster.
+func NewWay(kube kubernetes.Interface, e *env.Reader) Way {
+	services := &egress.Services{Kube: kube, Server: e.Text("KUBERNETES_SERVICE_HOST", "", "Address of the API server's Service, which nobody may have Ebb call.")}
+	return newWay(services, &tls.Config{
+		MinVersion:   version(e.Text("TAG_TO_DIGEST_TLS_MIN_VERSION", "1.2", "Least version of TLS to registries: 1.2 or 1.3."), tls.VersionTLS12),
+		MaxVersion:   version(e.Text("TAG_TO_DIGEST_TLS_MAX_VERSION", "", "Highest version of TLS to registries."), 0),
+		CipherSuites: suites(e.Text("TAG_TO_DIGEST_TLS_CIPHER_SUITES", "", "Suites of TLS 1.2 by their IANA names, separated by commas.")),
+	}, http.ProxyFromEnvironment, dialling)
 }
 
 // dial opens a connection to an address.
@@ -37,16 +40,12 @@ func dialling(allowed egress.Rule) dial {
 	return (&net.Dialer{Timeout: 5 * time.Second, KeepAlive: 30 * time.Second, ControlContext: allowed.Control}).DialContext
 }
 
-func newWay(of *egress.Services, env func(string) string, proxy func(*http.Request) (*url.URL, error), dialling func(egress.Rule) dial) Way {
+func newWay(of *egress.Services, secure *tls.Config, proxy func(*http.Request) (*url.URL, error), dialling func(egress.Rule) dial) Way {
 	transport := func(allowed egress.Rule) *http.Transport {
 		t := remote.DefaultTransport.(*http.Transport).Clone()
 		t.Proxy = nil
 		t.DialContext = dialling(allowed)
-		t.TLSClientConfig = &tls.Config{
-			MinVersion:   version(env("TAG_TO_DIGEST_TLS_MIN_VERSION"), tls.VersionTLS12),
-			MaxVersion:   version(env("TAG_TO_DIGEST_TLS_MAX_VERSION"), 0),
-			CipherSuites: suites(env("TAG_TO_DIGEST_TLS_CIPHER_SUITES")),
-		}
+		t.TLSClientConfig = secure.Clone()
 		// There are many registries, and each gets few requests.
 		t.MaxIdleConnsPerHost = 4
 		return t

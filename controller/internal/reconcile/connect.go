@@ -10,11 +10,9 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 	gateways "sigs.k8s.io/gateway-api/pkg/client/clientset/versioned"
 
 	ebb "ebb.dev/ebb/api/client/versioned"
-	"ebb.dev/ebb/internal/rewatch"
 )
 
 // Clients are the clients of one API server.
@@ -25,25 +23,11 @@ type Clients struct {
 	Dynamic  dynamic.Interface
 }
 
-// Connect returns the clients for a kubeconfig, or for the service account of the pod if path is
-// empty.
-func Connect(path string) (Clients, error) {
-	config, err := rest.InClusterConfig()
-	if path != "" {
-		config, err = clientcmd.BuildConfigFromFlags("", path)
-	}
-	if err != nil {
-		return Clients{}, fmt.Errorf("find the API server: %w", err)
-	}
-	return ConnectTo(config)
-}
-
 // ConnectTo returns the clients for a configuration. Their rate limit is high: 200 services at
 // once, with about 20 writes each, are normal, and the API server's priority and fairness protects
 // it better than a low limit here.
 func ConnectTo(config *rest.Config) (Clients, error) {
 	config = rest.CopyConfig(config)
-	rewatch.Soon(config)
 	// The API server warns about names that the public API fixes, at every write.
 	config.WarningHandler = rest.NoWarnings{}
 	if config.QPS == 0 {

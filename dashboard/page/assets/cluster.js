@@ -60,7 +60,7 @@ function Components({ deployments, agent, agentError }) {
   </tbody></table>${agentError?.code === 404 && html`<p class="meta">There is no node agent, so pods that sleep are warm.</p>`}`;
 }
 
-const held = { HOLD_REQUESTS: "requests waiting", HOLD_BYTES: "of them in memory", HOLD_REQUESTS_PER_REVISION: "waiting for a Revision", HOLD_BYTES_PER_REVISION: "for a Revision" };
+const held = { EBB_HOLD_REQUESTS: "requests waiting", EBB_HOLD_BYTES: "of them in memory", EBB_HOLD_REQUESTS_PER_REVISION: "waiting for a Revision", EBB_HOLD_BYTES_PER_REVISION: "for a Revision" };
 
 function Budgets({ deployments, agent }) {
   const all = agent ? [...deployments, agent] : deployments;

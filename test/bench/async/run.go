@@ -86,9 +86,9 @@ func (b *bench) run(ctx context.Context) error {
 	// Its ports are fixed, so it gets an unused loopback address.
 	ip := fmt.Sprintf("127.%d.%d.%d", 1+rand.IntN(254), rand.IntN(256), 1+rand.IntN(254))
 	address := net.JoinHostPort(ip, strconv.Itoa(wire.PortHTTP1))
-	procs = append(procs, &proc{name: "courier", ready: address, args: []string{courier}, env: []string{"KUBECONFIG=" + cluster.Kubeconfig, "LISTEN_IP=" + ip,
+	procs = append(procs, &proc{name: "courier", ready: address, args: []string{courier}, env: []string{"KUBECONFIG=" + cluster.Kubeconfig, "EBB_LISTEN_IP=" + ip,
 		"POD_NAME=courier-0", "EBB_AUTOSCALER=" + cluster.Autoscaler, "SYSTEM_NAMESPACE=" + loopback.SystemNamespace,
-		"COURIER_DIR=" + filepath.Join(dir, "store"), "COURIER_GATEWAY=" + gateway}})
+		"EBB_COURIER_DIR=" + filepath.Join(dir, "store"), "EBB_COURIER_GATEWAY=" + gateway}})
 	last := procs[len(procs)-1]
 	if b.hostile {
 		soft, err := shipped.MemoryLimit(shipped.Courier)

@@ -45,8 +45,8 @@ func (b *bench) start(ctx context.Context, dir string, api net.Addr) (*autoscale
 		return nil, err
 	}
 	a := &autoscaler{Cmd: exec.CommandContext(ctx, binary), log: log, memory: memory}
-	a.Env = append(os.Environ(), "KUBECONFIG="+config, "SYSTEM_NAMESPACE="+namespace, "POD_NAME=autoscaler-bench", "POD_IP="+autoscalerIP, "LISTEN_IP="+autoscalerIP,
-		fmt.Sprintf("SCRAPE_PORT=%d", scrapePort), "GOMEMLIMIT="+memory)
+	a.Env = append(os.Environ(), "KUBECONFIG="+config, "SYSTEM_NAMESPACE="+namespace, "POD_NAME=autoscaler-bench", "POD_IP="+autoscalerIP, "EBB_LISTEN_IP="+autoscalerIP,
+		fmt.Sprintf("EBB_SCRAPE_PORT=%d", scrapePort), "GOMEMLIMIT="+memory)
 	a.Stdout, a.Stderr = log, log
 	a.Cancel = func() error { return a.Process.Signal(syscall.SIGTERM) }
 	a.WaitDelay = 10 * time.Second

@@ -110,8 +110,8 @@ func (b *bench) start(ctx context.Context, config *rest.Config, gateway string) 
 		return nil, err
 	}
 	p := exec.CommandContext(ctx, binary)
-	p.Env = append(os.Environ(), "KUBECONFIG="+kubeconfig, "SYSTEM_NAMESPACE="+system, "POD_NAME=ebb-bench", "POD_IP="+ip, "LISTEN_IP="+ip,
-		"COAP_ADDRESS="+coap, "COAP_GATEWAY="+gateway, "EBB_AUTOSCALER="+ip+":8080", "GOGC=50", "GOMEMLIMIT=160MiB")
+	p.Env = append(os.Environ(), "KUBECONFIG="+kubeconfig, "SYSTEM_NAMESPACE="+system, "POD_NAME=ebb-bench", "POD_IP="+ip, "EBB_LISTEN_IP="+ip,
+		"EBB_COAP_ADDRESS="+coap, "EBB_COAP_GATEWAY="+gateway, "EBB_AUTOSCALER="+ip+":8080", "GOGC=50", "GOMEMLIMIT=160MiB")
 	p.Stdout, p.Stderr = log, log
 	return p, p.Start()
 }

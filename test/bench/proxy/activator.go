@@ -42,7 +42,8 @@ func startActivator(ctx context.Context, tools tools, c *loopback.Cluster, b *ba
 	if err != nil {
 		return targets, err
 	}
-	bare, err := launch(ctx, "activator", tools.activator, nil, []string{"KUBECONFIG=" + c.Kubeconfig, "LISTEN_IP=" + ip, "POD_IP=" + ip,
+	bare, err := launch(ctx, "activator", tools.activator, nil, []string{"KUBECONFIG=" + c.Kubeconfig, "EBB_LISTEN_IP=" + ip, "POD_IP=" + ip,
+		"LISTEN_IP=" + ip, // of activators that are older than the prefix, with -before
 		"POD_NAME=activator-bench", "EBB_AUTOSCALER=" + c.Autoscaler, "SYSTEM_NAMESPACE=" + loopback.SystemNamespace, "GOMEMLIMIT=" + memory}, addr)
 	if err != nil {
 		return targets, err

@@ -75,7 +75,7 @@ func (s *system) startAutoscaler(ctx context.Context, dir string, cluster *loopb
 	}
 	s.ip = fmt.Sprintf("127.%d.%d.%d", 1+rand.IntN(254), rand.IntN(256), 1+rand.IntN(254))
 	if s.process, err = launch(filepath.Join(dir, "autoscaler.log"), []string{filepath.Join(dir, "autoscaler")}, nil, "KUBECONFIG="+cluster.Kubeconfig,
-		"SYSTEM_NAMESPACE="+loopback.SystemNamespace, "POD_NAME=autoscaler-bench", "POD_IP="+s.ip, "LISTEN_IP="+s.ip, "GOMEMLIMIT="+soft); err != nil {
+		"SYSTEM_NAMESPACE="+loopback.SystemNamespace, "POD_NAME=autoscaler-bench", "POD_IP="+s.ip, "EBB_LISTEN_IP="+s.ip, "GOMEMLIMIT="+soft); err != nil {
 		return err
 	}
 	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline) && s.alive() && sleep(ctx, 50*time.Millisecond); {

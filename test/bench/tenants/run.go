@@ -187,7 +187,7 @@ func start(ctx context.Context, dir string, cluster *loopback.Cluster) (s *syste
 	if err != nil {
 		return s, err
 	}
-	s.process, err = launch(filepath.Join(dir, "activator.log"), []string{filepath.Join(dir, "activator")}, nil, "KUBECONFIG="+cluster.Kubeconfig, "LISTEN_IP="+s.ip, "POD_IP="+s.ip,
+	s.process, err = launch(filepath.Join(dir, "activator.log"), []string{filepath.Join(dir, "activator")}, nil, "KUBECONFIG="+cluster.Kubeconfig, "EBB_LISTEN_IP="+s.ip, "POD_IP="+s.ip,
 		"POD_NAME=activator-bench", "EBB_AUTOSCALER="+cluster.Autoscaler, "SYSTEM_NAMESPACE="+loopback.SystemNamespace, "GOMEMLIMIT="+soft)
 	if err != nil {
 		return s, err

@@ -132,7 +132,7 @@ func StartQueueProxy(t *testing.T, dir, revision, pod string, limit int, contain
 // is ready.
 func StartActivator(t *testing.T, dir, ip string, cluster *loopback.Cluster) *Process {
 	t.Helper()
-	p := start(t, "activator "+ip, dir+"/activator", "KUBECONFIG="+cluster.Kubeconfig, "LISTEN_IP="+ip, "POD_IP="+ip, "POD_NAME=activator-"+ip,
+	p := start(t, "activator "+ip, dir+"/activator", "KUBECONFIG="+cluster.Kubeconfig, "EBB_LISTEN_IP="+ip, "POD_IP="+ip, "POD_NAME=activator-"+ip,
 		"EBB_AUTOSCALER="+cluster.Autoscaler, "SYSTEM_NAMESPACE="+loopback.SystemNamespace)
 	p.await(t, "the cluster's revisions and their pods are known", "")
 	request, err := http.NewRequest(http.MethodGet, "http://"+FrontOf(ip)+wire.PathHealth, nil)

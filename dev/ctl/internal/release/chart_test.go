@@ -160,7 +160,7 @@ func TestValuesReachTheObjectsTheyName(t *testing.T) {
 	got, err := run("template", "--set", "domain=apps.example.org,standby=auto,registry=registry.example.org/mirror,replicas.autoscaler=2,replicas.activator=4",
 		"--set", "resources.activator.limits.memory=2Gi,env.activator.GOMEMLIMIT=1800MiB,imagePullSecrets[0].name=pull,gateways.create=false",
 		"--set", "gateways.external[0].gateway=infra/public,gateways.local[0].gateway=infra/private,settings.config-autoscaler.stable-window=30s",
-		"--set-json", `settings.config-gc={"max-non-active-revisions":2000000}`, "--set-json", `env.activator={"HOLD_BYTES":1073741824}`)
+		"--set-json", `settings.config-gc={"max-non-active-revisions":2000000}`, "--set-json", `env.activator={"EBB_HOLD_BYTES":1073741824}`)
 	if err != nil {
 		t.Fatalf("%v: %s", err, got)
 	}
