@@ -17,23 +17,15 @@ import (
 	"time"
 
 	"ebb.dev/ebb/dashboard/page"
+	"ebb.dev/ebb/internal/env"
 	"ebb.dev/ebb/internal/run"
 	"ebb.dev/ebb/internal/telemetry"
-	"ebb.dev/ebb/internal/version"
 )
 
-func main() {
-	version.Answer()
-	ctx, stop := run.SignalContext(context.Background())
-	defer stop()
-	if err := start(ctx, os.Getenv, os.Stdout); err != nil {
-		fmt.Fprintln(os.Stderr, "dashboard:", err)
-		os.Exit(1)
-	}
-}
+func main() { telemetry.Main("dashboard", start) }
 
-func start(ctx context.Context, env func(string) string, stdout io.Writer) error {
-	o, err := readOptions(env)
+func start(ctx context.Context, get func(string) string, stdout io.Writer) error {
+	o, err := readOptions(env.New(get))
 	if err != nil {
 		return err
 	}
@@ -47,11 +39,9 @@ func start(ctx context.Context, env func(string) string, stdout io.Writer) error
 	if err != nil {
 		return fmt.Errorf("listen: %w", err)
 	}
-	observe := http.NewServeMux()
-	observe.Handle("/metrics", telemetry.Metrics(registry))
 	log.Info("dashboard is built", "address", listener.Addr().String(), "apiServer", o.api.String())
 	return run.All(ctx,
-		telemetry.Server("metrics", o.metrics, observe),
+		telemetry.MetricsServer(o.metrics, registry),
 		run.Part{Name: "page", Run: func(ctx context.Context) error { return page.Serve(ctx, listener, handler) }},
 	)
 }
@@ -63,30 +53,28 @@ type options struct {
 	listen, metrics string
 }
 
-func readOptions(env func(string) string) (options, error) {
-	o := options{listen: ":8080", metrics: ":9090"}
-	if address := env("LISTEN"); address != "" {
-		o.listen = address
+func readOptions(e *env.Reader) (options, error) {
+	inside := ""
+	if host := e.Text("KUBERNETES_SERVICE_HOST", "", "Address of the API server's Service."); host != "" {
+		inside = "https://" + net.JoinHostPort(host, e.Text("KUBERNETES_SERVICE_PORT", "", "Port of the API server's Service."))
 	}
-	if address := env("LISTEN_METRICS"); address != "" {
-		o.metrics = address
+	o := options{
+		listen:  e.Text("EBB_LISTEN", ":8080", "Address of the page."),
+		metrics: e.Text("EBB_LISTEN_METRICS", ":9090", "Address of /metrics."),
 	}
-	address := env("API_SERVER")
-	if host := env("KUBERNETES_SERVICE_HOST"); address == "" && host != "" {
-		address = "https://" + net.JoinHostPort(host, env("KUBERNETES_SERVICE_PORT"))
-	}
+	address := e.Text("EBB_API_SERVER", inside, "URL of the API server, instead of its Service.")
 	var err error
 	if o.api, err = url.Parse(address); err != nil || o.api.Host == "" {
-		return o, fmt.Errorf("API_SERVER is %q, and not the address of an API server, such as https://10.0.0.1:6443", address)
+		return o, fmt.Errorf("environment EBB_API_SERVER is %q, and not the address of an API server, such as https://10.0.0.1:6443", address)
 	}
-	if file := env("API_SERVER_CA"); file != "" {
+	if file := e.Text("EBB_API_SERVER_CA", "", "File with the authorities of the API server's certificate."); file != "" {
 		text, err := os.ReadFile(file)
 		if err != nil {
-			return o, fmt.Errorf("read API_SERVER_CA: %w", err)
+			return o, fmt.Errorf("read EBB_API_SERVER_CA: %w", err)
 		}
 		o.authorities = x509.NewCertPool()
 		if !o.authorities.AppendCertsFromPEM(text) {
-			return o, fmt.Errorf("read API_SERVER_CA: %s has no certificate", file)
+			return o, fmt.Errorf("read EBB_API_SERVER_CA: %s has no certificate", file)
 		}
 	}
 	return o, nil

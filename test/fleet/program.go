@@ -34,7 +34,7 @@ func Build(ctx context.Context, folder string) (binary string, err error) {
 // Run starts a dashboard in front of an API server.
 func Run(binary, apiServer string) (*Program, error) {
 	p := &Program{command: exec.Command(binary), log: make(chan string, 1)}
-	p.command.Env = append(os.Environ(), "API_SERVER="+apiServer, "LISTEN=127.0.0.1:0", "LISTEN_METRICS=127.0.0.1:0")
+	p.command.Env = append(os.Environ(), "EBB_API_SERVER="+apiServer, "EBB_LISTEN=127.0.0.1:0", "EBB_LISTEN_METRICS=127.0.0.1:0")
 	p.command.Stderr = os.Stderr
 	out, err := p.command.StdoutPipe()
 	if err != nil {
