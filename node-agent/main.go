@@ -8,7 +8,6 @@ package main
 
 import (
 	"context"
-	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -16,6 +15,7 @@ import (
 
 	"k8s.io/client-go/rest"
 
+	"ebb.dev/ebb/internal/env"
 	"ebb.dev/ebb/internal/run"
 	"ebb.dev/ebb/internal/telemetry"
 	"ebb.dev/ebb/internal/version"
@@ -27,47 +27,39 @@ import (
 )
 
 func main() {
-	version.Answer()
-	ctx, stop := run.SignalContext(context.Background())
-	defer stop()
-	if err := start(ctx, os.Args[1:], os.Stdout); err != nil {
-		fmt.Fprintln(os.Stderr, "node-agent:", err)
-		os.Exit(1)
-	}
+	telemetry.Main("node-agent", func(ctx context.Context, get func(string) string, stdout io.Writer) error {
+		return start(ctx, os.Args[1:], env.New(get), stdout)
+	})
 }
 
-func start(ctx context.Context, args []string, stdout io.Writer) error {
-	flags := flag.NewFlagSet("node-agent", flag.ContinueOnError)
-	node := flags.String("node", os.Getenv("NODE_NAME"), "name of this node")
-	mount := flags.String("cgroups", "/sys/fs/cgroup", "where the node's cgroups are mounted")
-	parent := flags.String("cgroup-root", "", "the kubelet's --cgroup-root")
-	socket := flags.String("socket", "/run/ebb/guard", "path of the socket between agent and guard")
-	metrics := flags.String("metrics", "", "address of /metrics; none if empty")
-	if err := flags.Parse(args); err != nil {
-		return err
-	}
+// start is the agent, or the guard if that is the argument.
+func start(ctx context.Context, args []string, e *env.Reader, stdout io.Writer) error {
 	// A few megabytes on every node: the collector may work more often.
 	debug.SetGCPercent(50)
-	tree, err := cgroup.Open(*mount, *parent)
+	mount := e.Text("EBB_CGROUPS", "/sys/fs/cgroup", "Where the node's cgroups are mounted.")
+	parent := e.Text("EBB_CGROUP_ROOT", "", "The kubelet's --cgroup-root.")
+	socket := e.Text("EBB_GUARD_SOCKET", "/run/ebb/guard", "Path of the socket between agent and guard.")
+	tree, err := cgroup.Open(mount, parent)
 	if err != nil {
 		return err
 	}
 	defer tree.Close()
-	switch role := flags.Arg(0); role {
-	case "guard":
+	switch {
+	case len(args) == 0:
+		return serve(ctx, tree, socket, e, stdout)
+	case args[0] == "guard":
 		log, _ := telemetry.NewLogger(stdout, "node-agent-guard")
-		return (&guard.Guard{Socket: *socket, ThawAll: tree.ThawAll, Log: log}).Run(ctx)
-	case "":
-		return serve(ctx, tree, *node, *socket, *metrics, stdout)
-	default:
-		return fmt.Errorf("unknown role %q: it is empty, for the agent, or guard", role)
+		return (&guard.Guard{Socket: socket, ThawAll: tree.ThawAll, Log: log}).Run(ctx)
 	}
+	return fmt.Errorf("unknown role %q: it is empty, for the agent, or guard", args[0])
 }
 
-func serve(ctx context.Context, tree *cgroup.Tree, node, socket, metrics string, stdout io.Writer) error {
+func serve(ctx context.Context, tree *cgroup.Tree, socket string, e *env.Reader, stdout io.Writer) error {
 	log, _ := telemetry.NewLogger(stdout, "node-agent")
-	if node == "" {
-		return fmt.Errorf("the name of this node is missing: set NODE_NAME or -node")
+	node := e.Needed("EBB_NODE_NAME", "Name of this node.")
+	metrics := e.Text("EBB_LISTEN_METRICS", "", "Address of /metrics; none if not set.")
+	if e.Err() != nil {
+		return e.Err()
 	}
 	config, err := rest.InClusterConfig()
 	if err != nil {
@@ -96,7 +88,7 @@ func serve(ctx context.Context, tree *cgroup.Tree, node, socket, metrics string,
 		{Name: "pods", Run: func(ctx context.Context) error { return all.Run(ctx, source) }},
 	}
 	if metrics != "" {
-		parts = append(parts, telemetry.Server("metrics", metrics, telemetry.Metrics(registry)))
+		parts = append(parts, telemetry.MetricsServer(metrics, registry))
 	}
 	return run.All(ctx, parts...)
 }
