@@ -21,6 +21,7 @@ func Pages(source *Source, root string) (map[string]string, error) {
 	return map[string]string{
 		"kinds.md":       kinds,
 		"annotations.md": annotations(),
+		"environment.md": environment(source),
 		"metrics.md":     metrics(source),
 		"conditions.md":  conditions(source),
 		"answers.md":     answers(source),

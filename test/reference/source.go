@@ -58,7 +58,7 @@ func Load(root string) (*Source, error) {
 	const mode = packages.NeedName | packages.NeedFiles | packages.NeedSyntax | packages.NeedTypes | packages.NeedTypesInfo | packages.NeedImports
 	fset := token.NewFileSet()
 	found, err := packages.Load(&packages.Config{Dir: root, Mode: mode, Fset: fset}, "./activator/...", "./api/...", "./autoscaler/...",
-		"./controller/...", "./courier/...", "./dashboard/...", "./forward/...", "./ingress/...", "./internal/...", "./node-agent/...",
+		"./cmd/ebb/...", "./controller/...", "./courier/...", "./dashboard/...", "./forward/...", "./ingress/...", "./internal/...", "./node-agent/...",
 		"./queue-proxy/...", "./settings/...", "./webhook/...", "./wire/...")
 	if err != nil {
 		return nil, err
