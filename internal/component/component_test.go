@@ -121,8 +121,9 @@ func TestAComponentRuns(t *testing.T) {
 		t.Error(err)
 	}
 	c.Log.Debug("a word")
+	lines := bytes.Split(bytes.TrimSpace(log.Bytes()), []byte("\n"))
 	var line map[string]string
-	if err := json.Unmarshal(log.Bytes(), &line); err != nil || line["component"] != "some" || line["message"] != "a word" {
+	if err := json.Unmarshal(lines[len(lines)-1], &line); err != nil || line["component"] != "some" || line["message"] != "a word" {
 		t.Errorf("the log is %q: %v", log.String(), err)
 	}
 }
