@@ -2,7 +2,6 @@ package migrate
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -39,9 +38,6 @@ func asks(o Object, namespace string) bool {
 	return false
 }
 
-// fromEbb reports whether an object was applied by a move.
-func fromEbb(o Object) bool { return o.GetAnnotations()[appliedAnnotation] != "" }
-
 // systemDeployment returns a Deployment of the system namespace, nil if it is not there.
 func (m *Move) systemDeployment(ctx context.Context, name string) (Object, error) {
 	return m.get(ctx, object("apps/v1", "Deployment", names.SystemNamespace, name))
@@ -50,40 +46,33 @@ func (m *Move) systemDeployment(ctx context.Context, name string) (Object, error
 // stop ends what writes to the objects that Ebb takes over. The autoscaler and the activators stay,
 // so requests are answered and revisions scale.
 func (m *Move) stop(ctx context.Context) error {
-	hooks, err := m.hooks(ctx)
-	if err != nil {
+	if err := m.unhook(ctx); err != nil {
 		return err
-	}
-	for _, hook := range hooks {
-		if !fromEbb(hook) {
-			if err := m.remove(ctx, hook, metav1.DeletePropagationBackground); err != nil {
-				return err
-			}
-		}
 	}
 	for _, d := range m.state.Before {
 		if d.GetKind() != "Deployment" || d.GetName() != "controller" && d.GetName() != "webhook" && !isPlugin(d) {
 			continue
 		}
-		if err := m.end(ctx, d, false); err != nil {
+		if err := m.end(ctx, d); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// end deletes a Deployment of the system namespace, if it is the one of Ebb or if it is not. It
-// returns when its pods no longer write: a webhook answers until it ends, and then nobody asks it.
-func (m *Move) end(ctx context.Context, d Object, ebbs bool) error {
+// end deletes a Deployment of the system namespace, unless it is the one that the move brings up.
+// It returns when its pods no longer write: a webhook answers until it ends, and then nobody asks
+// it.
+func (m *Move) end(ctx context.Context, d Object) error {
 	have, err := m.get(ctx, d)
 	if err != nil {
 		return err
 	}
 	if have != nil {
-		if fromEbb(have) != ebbs {
+		if !m.to.leaves(have) {
 			return nil
 		}
-		if err := m.remove(ctx, have, metav1.DeletePropagationBackground); err != nil {
+		if err := m.remove(ctx, have); err != nil {
 			return err
 		}
 	}
@@ -155,26 +144,7 @@ func together(a, b Object) Object {
 }
 
 // adopt makes PodAutoscalers the owners of the Services that ServerlessServices own.
-func (m *Move) adopt(ctx context.Context) error {
-	owners, err := m.byName(ctx, autoscalers)
-	if err != nil {
-		return err
-	}
-	services, err := m.list(ctx, serviceResource, names.ServerlessServiceLabel)
-	if err != nil {
-		return err
-	}
-	return each(services, func(s Object) error {
-		if controllerOf(s).Kind != "ServerlessService" {
-			return nil
-		}
-		pa := owners[s.GetNamespace()+"/"+s.GetLabels()[names.ServerlessServiceLabel]]
-		if pa == nil {
-			return nil // its revision is being deleted
-		}
-		return m.own(ctx, s, pa)
-	})
-}
+func (m *Move) adopt(ctx context.Context) error { return m.give(ctx) }
 
 // byName returns the objects of a resource by namespace/name.
 func (m *Move) byName(ctx context.Context, r schema.GroupVersionResource) (map[string]Object, error) {
@@ -199,7 +169,7 @@ func (m *Move) own(ctx context.Context, o, owner Object) error {
 // path brings up Ebb without its autoscaler. When its activators take the requests of all
 // revisions, it removes Knative's lists of endpoints.
 func (m *Move) path(ctx context.Context) error {
-	if err := m.detach(ctx, "activator", false); err != nil {
+	if err := m.detach(ctx, "activator"); err != nil {
 		return err
 	}
 	for _, o := range m.Manifests {
@@ -225,28 +195,28 @@ func (m *Move) path(ctx context.Context) error {
 		if controllerOf(e).Kind != "ServerlessService" {
 			return nil
 		}
-		return m.remove(ctx, e, metav1.DeletePropagationBackground)
+		return m.remove(ctx, e)
 	})
 }
 
 // formerLabel is the label app of activators that take no new requests.
 const formerLabel = "former-activator"
 
-// detach takes the pods of a Deployment away from it, if it is the one of Ebb or if it is not. They
-// go on. Those of activators get another label, so that no Service selects them.
-func (m *Move) detach(ctx context.Context, name string, ebbs bool) error {
+// detach takes the pods of a Deployment away from it, unless it is the one that the move brings up.
+// They go on. Those of activators get another label, so that no Service selects them.
+func (m *Move) detach(ctx context.Context, name string) error {
 	d, err := m.systemDeployment(ctx, name)
 	if err != nil {
 		return err
 	}
-	if d != nil && fromEbb(d) != ebbs {
+	if d != nil && !m.to.leaves(d) {
 		return nil
 	}
-	if err := m.unguard(ctx, name, ebbs); err != nil {
+	if err := m.unguard(ctx, name); err != nil {
 		return err
 	}
 	if d != nil {
-		if err := m.remove(ctx, d, metav1.DeletePropagationOrphan); err != nil {
+		if err := m.orphan(ctx, d); err != nil {
 			return err
 		}
 		if err := until(ctx, time.Minute, func(ctx context.Context) (string, error) {
@@ -278,7 +248,7 @@ func (m *Move) detach(ctx context.Context, name string, ebbs bool) error {
 }
 
 // unguard removes what scales a Deployment and what keeps its pods from being evicted.
-func (m *Move) unguard(ctx context.Context, name string, ebbs bool) error {
+func (m *Move) unguard(ctx context.Context, name string) error {
 	for _, of := range []string{name, name + "-pdb"} {
 		for _, guard := range []Object{object("autoscaling/v2", "HorizontalPodAutoscaler", names.SystemNamespace, of),
 			object("policy/v1", "PodDisruptionBudget", names.SystemNamespace, of)} {
@@ -286,10 +256,10 @@ func (m *Move) unguard(ctx context.Context, name string, ebbs bool) error {
 			if err != nil {
 				return err
 			}
-			if have == nil || fromEbb(have) != ebbs {
+			if have == nil || !m.to.leaves(have) {
 				continue
 			}
-			if err := m.remove(ctx, have, metav1.DeletePropagationBackground); err != nil {
+			if err := m.remove(ctx, have); err != nil {
 				return err
 			}
 		}
@@ -304,7 +274,7 @@ func (m *Move) withoutReplicaSets(ctx context.Context, name string) error {
 		return err
 	}
 	for _, set := range sets {
-		if err := m.remove(ctx, set, metav1.DeletePropagationOrphan); err != nil {
+		if err := m.orphan(ctx, set); err != nil {
 			return err
 		}
 	}
@@ -316,33 +286,6 @@ func (m *Move) withoutReplicaSets(ctx context.Context, name string) error {
 		return "the ReplicaSet " + sets[0].GetName() + " is not deleted", nil
 	})
 }
-
-// listed waits until Ebb's controller has listed endpoints of every revision.
-func (m *Move) listed(ctx context.Context) error {
-	return until(ctx, 5*time.Minute, func(ctx context.Context) (string, error) {
-		owners, err := m.byName(ctx, autoscalers)
-		if err != nil {
-			return "", err
-		}
-		slices, err := m.list(ctx, sliceResource, managedByEbb)
-		if err != nil {
-			return "", err
-		}
-		for _, s := range slices {
-			if endpoints, _, _ := unstructured.NestedSlice(s.Object, "endpoints"); len(endpoints) > 0 {
-				delete(owners, s.GetNamespace()+"/"+s.GetLabels()[names.ServerlessServiceLabel])
-			}
-		}
-		for name := range owners {
-			return fmt.Sprintf("the revision %s, and %d more, have no endpoints from Ebb's controller: kubectl -n %s logs deployment/controller",
-				name, len(owners)-1, names.SystemNamespace), nil
-		}
-		return "", nil
-	})
-}
-
-// managedByEbb selects the EndpointSlices of Ebb's controller.
-const managedByEbb = "endpointslice.kubernetes.io/managed-by=ebb-controller"
 
 // settle is how long requests that wait in an activator without a pod may take to be told to the
 // autoscaler that it knows. Tests change it.
@@ -371,7 +314,7 @@ func (m *Move) scale(ctx context.Context) error {
 		}
 	}
 	if d == nil || !fromEbb(d) {
-		if err := m.end(ctx, ours, false); err != nil {
+		if err := m.end(ctx, ours); err != nil {
 			return err
 		}
 	}

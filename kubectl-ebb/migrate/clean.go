@@ -5,7 +5,6 @@ import (
 	"slices"
 	"strings"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
@@ -26,7 +25,7 @@ func (m *Move) clean(ctx context.Context) error {
 		if err := each(all, func(o Object) error { return m.release(ctx, o) }); err != nil {
 			return err
 		}
-		if err := m.remove(ctx, object("apiextensions.k8s.io/v1", "CustomResourceDefinition", "", kind.GroupResource().String()), metav1.DeletePropagationBackground); err != nil {
+		if err := m.remove(ctx, object("apiextensions.k8s.io/v1", "CustomResourceDefinition", "", kind.GroupResource().String())); err != nil {
 			return err
 		}
 	}
@@ -47,7 +46,7 @@ func (m *Move) clean(ctx context.Context) error {
 		if isDefinition(before) || slices.ContainsFunc(m.Manifests, func(o Object) bool { return id(o) == id(before) }) {
 			continue
 		}
-		if err := m.remove(ctx, before, metav1.DeletePropagationBackground); err != nil {
+		if err := m.remove(ctx, before); err != nil {
 			return err
 		}
 	}
@@ -62,12 +61,7 @@ func (m *Move) formerPods(ctx context.Context) error {
 		return err
 	}
 	pods = append(pods, object("v1", "Pod", names.SystemNamespace, pullName))
-	for _, pod := range pods {
-		if err := m.remove(ctx, pod, metav1.DeletePropagationBackground); err != nil {
-			return err
-		}
-	}
-	return nil
+	return m.remove(ctx, pods...)
 }
 
 // leases removes those of pods that are gone, and what autoscalers find each other by.
@@ -85,7 +79,7 @@ func (m *Move) leases(ctx context.Context) error {
 		if slices.ContainsFunc(pods, func(pod Object) bool { return strings.HasPrefix(holder, pod.GetName()) }) {
 			continue
 		}
-		if err := m.remove(ctx, lease, metav1.DeletePropagationBackground); err != nil {
+		if err := m.remove(ctx, lease); err != nil {
 			return err
 		}
 	}
@@ -96,7 +90,7 @@ func (m *Move) leases(ctx context.Context) error {
 		}
 		for _, o := range all {
 			if strings.HasPrefix(o.GetName(), "autoscaler-bucket-") {
-				if err := m.remove(ctx, o, metav1.DeletePropagationBackground); err != nil {
+				if err := m.remove(ctx, o); err != nil {
 					return err
 				}
 			}

@@ -208,8 +208,22 @@ func marked(o Object) (Object, error) {
 	return o, nil
 }
 
-// remove deletes an object, if it is there.
-func (c *Cluster) remove(ctx context.Context, o Object, how metav1.DeletionPropagation) error {
+// remove deletes objects that are there, and what they own.
+func (c *Cluster) remove(ctx context.Context, objects ...Object) error {
+	for _, o := range objects {
+		if err := c.delete(ctx, o, metav1.DeletePropagationBackground); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// orphan deletes an object, if it is there, but not what it owns.
+func (c *Cluster) orphan(ctx context.Context, o Object) error {
+	return c.delete(ctx, o, metav1.DeletePropagationOrphan)
+}
+
+func (c *Cluster) delete(ctx context.Context, o Object, how metav1.DeletionPropagation) error {
 	api, err := c.of(o)
 	if meta.IsNoMatchError(err) {
 		return nil
@@ -247,7 +261,7 @@ func (c *Cluster) release(ctx context.Context, o Object) error {
 			return err
 		}
 	}
-	return c.remove(ctx, o, metav1.DeletePropagationBackground)
+	return c.remove(ctx, o)
 }
 
 // nameOf is an object in a message.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"ebb.dev/ebb/api/names"
 )
@@ -19,6 +20,7 @@ type Move struct {
 	Manifests Manifests // not needed for a way back
 	Out       io.Writer
 	state     *state
+	to        *direction
 
 	mutex sync.Mutex
 	seen  map[string]seen // under mutex
@@ -31,7 +33,7 @@ type step struct {
 	do         func(context.Context) error
 }
 
-func (m *Move) forward() []step {
+func (m *Move) there() []step {
 	return []step{
 		{"stop", "stop Knative's controller, webhook and plugins", m.stop},
 		{"kinds", "replace the definitions of kinds", m.kinds},
@@ -46,7 +48,7 @@ func (m *Move) forward() []step {
 func (m *Move) back() []step {
 	return []step{
 		{"settings", "give Knative its settings back", m.settingsBack},
-		{"stop", "stop Ebb's controller and webhook", m.stopEbb},
+		{"stop", "stop Ebb's controller and webhook", m.stopBack},
 		{"kinds", "give the definitions of kinds back", m.kindsBack},
 		{"adopt", "give the Services of revisions back", m.adoptBack},
 		{"path", "bring up Knative, and lead requests to its activators", m.pathBack},
@@ -58,6 +60,7 @@ func (m *Move) back() []step {
 // Apply moves the installation to Ebb, from wherever an earlier run ended.
 func (m *Move) Apply(ctx context.Context) error {
 	var err error
+	m.to = &toEbb
 	if m.state, err = m.load(ctx); err != nil {
 		return err
 	}
@@ -71,7 +74,7 @@ func (m *Move) Apply(ctx context.Context) error {
 			}
 		}
 	}
-	if err := m.walk(ctx, m.forward()); err != nil {
+	if err := m.walk(ctx, m.there()); err != nil {
 		return err
 	}
 	fmt.Fprintf(m.Out, "\nEbb serves. Services keep Knative's queue-proxy until they are next at zero.\n"+
@@ -82,6 +85,7 @@ func (m *Move) Apply(ctx context.Context) error {
 // Rollback gives the installation back to Knative, from any step of a move.
 func (m *Move) Rollback(ctx context.Context) error {
 	var err error
+	m.to = &toKnative
 	if m.state, err = m.load(ctx); err != nil {
 		return err
 	}
@@ -222,11 +226,7 @@ func (m *Move) ofKnative(ctx context.Context) (all []Object, err error) {
 
 // hooks lists the registrations of webhooks in the system namespace.
 func (m *Move) hooks(ctx context.Context) (all []Object, err error) {
-	for _, kind := range []string{"MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"} {
-		resource := mutatingResource
-		if kind == "ValidatingWebhookConfiguration" {
-			resource = validatingResource
-		}
+	for _, resource := range []schema.GroupVersionResource{mutatingResource, validatingResource} {
 		list, err := m.list(ctx, resource, "")
 		if err != nil {
 			return nil, err

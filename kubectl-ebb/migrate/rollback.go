@@ -9,22 +9,15 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"ebb.dev/ebb/api/names"
 )
 
 // settingsBack gives Knative its settings before it starts. Nobody must judge them meanwhile.
 func (m *Move) settingsBack(ctx context.Context) error {
-	hooks, err := m.hooks(ctx)
-	if err != nil {
+	if err := m.unhook(ctx); err != nil {
 		return err
-	}
-	for _, hook := range hooks {
-		if fromEbb(hook) {
-			if err := m.remove(ctx, hook, metav1.DeletePropagationBackground); err != nil {
-				return err
-			}
-		}
 	}
 	for _, o := range m.state.Before {
 		if o.GetKind() == "ConfigMap" {
@@ -36,22 +29,22 @@ func (m *Move) settingsBack(ctx context.Context) error {
 	return nil
 }
 
-// stopEbb ends what writes to the objects that Knative takes back. The autoscaler and the
+// stopBack ends what writes to the objects that Knative takes back. The autoscaler and the
 // activators stay.
-func (m *Move) stopEbb(ctx context.Context) error {
+func (m *Move) stopBack(ctx context.Context) error {
 	for _, name := range []string{"controller", "webhook"} {
 		d := object("apps/v1", "Deployment", names.SystemNamespace, name)
 		if err := unstructured.SetNestedStringMap(d.Object, map[string]string{"app": name}, "spec", "selector", "matchLabels"); err != nil {
 			return err
 		}
-		if err := m.end(ctx, d, true); err != nil {
+		if err := m.end(ctx, d); err != nil {
 			return err
 		}
 	}
 	// Policies of Ebb are about accounts that have the names of Knative's.
 	for _, r := range m.state.Made {
 		if r.Kind == "ValidatingAdmissionPolicyBinding" || r.Kind == "NetworkPolicy" {
-			if err := m.remove(ctx, r.object(), metav1.DeletePropagationBackground); err != nil {
+			if err := m.remove(ctx, r.object()); err != nil {
 				return err
 			}
 		}
@@ -98,21 +91,7 @@ func (m *Move) adoptBack(ctx context.Context) error {
 	if err := each(slices.Collect(maps.Values(missing)), func(pa Object) error { return m.put(ctx, serverlessService(pa)) }); err != nil {
 		return err
 	}
-	byName, err := m.byName(ctx, serverless)
-	if err != nil {
-		return err
-	}
-	services, err := m.list(ctx, serviceResource, names.ServerlessServiceLabel)
-	if err != nil {
-		return err
-	}
-	return each(services, func(s Object) error {
-		owner := byName[s.GetNamespace()+"/"+s.GetLabels()[names.ServerlessServiceLabel]]
-		if owner == nil || controllerOf(s).Kind != "PodAutoscaler" {
-			return nil
-		}
-		return m.own(ctx, s, owner)
-	})
+	return m.give(ctx)
 }
 
 // serverlessService is what Knative makes of a PodAutoscaler that it has just created.
@@ -134,7 +113,7 @@ func serverlessService(pa Object) Object {
 // that wait in Ebb's activators.
 func (m *Move) pathBack(ctx context.Context) error {
 	for _, name := range []string{"activator", "autoscaler"} {
-		if err := m.detach(ctx, name, true); err != nil {
+		if err := m.detach(ctx, name); err != nil {
 			return err
 		}
 	}
@@ -162,14 +141,14 @@ func (m *Move) pathBack(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := m.listedBack(ctx); err != nil {
+	if err := m.listed(ctx); err != nil {
 		return err
 	}
 	lists, err := m.list(ctx, sliceResource, managedByEbb)
 	if err != nil {
 		return err
 	}
-	if err := each(lists, func(s Object) error { return m.remove(ctx, s, metav1.DeletePropagationBackground) }); err != nil {
+	if err := each(lists, func(s Object) error { return m.remove(ctx, s) }); err != nil {
 		return err
 	}
 	if err := settled(ctx); err != nil {
@@ -181,7 +160,7 @@ func (m *Move) pathBack(ctx context.Context) error {
 	}
 	for _, pod := range pods {
 		if controllerOf(pod).UID == "" {
-			if err := m.remove(ctx, pod, metav1.DeletePropagationBackground); err != nil {
+			if err := m.remove(ctx, pod); err != nil {
 				return err
 			}
 		}
@@ -189,38 +168,10 @@ func (m *Move) pathBack(ctx context.Context) error {
 	return nil
 }
 
-// listedBack waits until Knative has listed endpoints of every revision, where gateways see them.
-func (m *Move) listedBack(ctx context.Context) error {
-	return until(ctx, 5*time.Minute, func(ctx context.Context) (string, error) {
-		owners, err := m.byName(ctx, autoscalers)
-		if err != nil {
-			return "", err
-		}
-		slices, err := m.list(ctx, sliceResource, "endpointslice.kubernetes.io/managed-by=endpointslicemirroring-controller.k8s.io")
-		if err != nil {
-			return "", err
-		}
-		for _, s := range slices {
-			if endpoints, _, _ := unstructured.NestedSlice(s.Object, "endpoints"); len(endpoints) > 0 {
-				delete(owners, s.GetNamespace()+"/"+s.GetLabels()["kubernetes.io/service-name"])
-			}
-		}
-		for name := range owners {
-			return fmt.Sprintf("the revision %s, and %d more, have no endpoints from Knative: kubectl -n %s logs deployment/controller",
-				name, len(owners)-1, names.SystemNamespace), nil
-		}
-		return "", nil
-	})
-}
-
 // hostsBack waits until Knative's Ingresses are Ready, and removes Ebb's HTTPRoutes.
 func (m *Move) hostsBack(ctx context.Context) error {
 	var all []Object
-	for _, kind := range []string{"Route", "DomainMapping"} {
-		r := routes
-		if kind == "DomainMapping" {
-			r = mappings
-		}
+	for _, r := range []schema.GroupVersionResource{routes, mappings} {
 		list, err := m.list(ctx, r, "")
 		if err != nil {
 			return err
@@ -242,7 +193,7 @@ func (m *Move) hostsBack(ctx context.Context) error {
 		if !uids[string(controllerOf(r).UID)] {
 			return nil
 		}
-		return m.remove(ctx, r, metav1.DeletePropagationBackground)
+		return m.remove(ctx, r)
 	})
 }
 
@@ -288,7 +239,7 @@ func (m *Move) cleanBack(ctx context.Context) error {
 		if r.Kind == "Namespace" || r.Kind == "CustomResourceDefinition" {
 			continue
 		}
-		if err := m.remove(ctx, r.object(), metav1.DeletePropagationBackground); err != nil {
+		if err := m.remove(ctx, r.object()); err != nil {
 			return err
 		}
 	}
@@ -305,7 +256,7 @@ func (m *Move) podKeys(ctx context.Context) error {
 		return fmt.Errorf("list Secrets %s: %w", names.PodSecret, err)
 	}
 	for _, key := range keys.Items {
-		if err := m.remove(ctx, object("v1", "Secret", key.Namespace, key.Name), metav1.DeletePropagationBackground); err != nil {
+		if err := m.remove(ctx, object("v1", "Secret", key.Namespace, key.Name)); err != nil {
 			return err
 		}
 	}
