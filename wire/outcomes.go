@@ -5,6 +5,8 @@ import (
 	"math"
 	"math/bits"
 	"time"
+
+	"ebb.dev/ebb/wire/protobuf"
 )
 
 // LatencyBuckets is how many buckets a Latency has.
@@ -118,19 +120,16 @@ func (o *Outcomes) Ended() (n uint64) {
 func (o *Outcomes) append(data []byte) []byte {
 	var space [1 + 3*LatencyBuckets]byte
 	if text := appendCounts(space[:0], o.Statuses[:]); len(text) > 0 {
-		data = appendBytes(data, statStatuses, text)
+		data = protobuf.AppendBytes(data, statStatuses, text)
 	}
 	first := 0
 	for first < LatencyBuckets && o.Latency[first] == 0 {
 		first++
 	}
 	if first < LatencyBuckets {
-		data = appendBytes(data, statLatency, appendCounts(append(space[:0], byte(first)), o.Latency[first:]))
+		data = protobuf.AppendBytes(data, statLatency, appendCounts(append(space[:0], byte(first)), o.Latency[first:]))
 	}
-	if o.Refused > 0 {
-		data = binary.AppendUvarint(appendKey(data, statRefused, typeVarint), uint64(min(o.Refused, mostCount)))
-	}
-	return data
+	return protobuf.AppendUint(data, statRefused, uint64(min(o.Refused, mostCount)))
 }
 
 // appendCounts leaves out the zeros at the end.
@@ -149,7 +148,7 @@ func readCounts(data []byte, into []uint32) error {
 	for i := 0; len(data) > 0; i++ {
 		n, size := binary.Uvarint(data)
 		if size <= 0 || i == len(into) {
-			return errTruncated
+			return protobuf.ErrTruncated
 		}
 		into[i], data = uint32(min(n, mostCount)), data[size:]
 	}
@@ -157,28 +156,27 @@ func readCounts(data []byte, into []uint32) error {
 }
 
 // read takes one field of a Stat.
-func (o *Outcomes) read(number int, value field) error {
+func (o *Outcomes) read(number int, value protobuf.Field) error {
 	if number == statRefused {
-		if value.kind != typeVarint {
-			return errWireType
-		}
-		o.Refused = uint32(min(value.number, mostCount))
-		return nil
+		n, err := value.Uint()
+		o.Refused = uint32(min(n, mostCount))
+		return err
 	}
-	if value.kind != typeBytes {
-		return errWireType
+	encoded, err := value.Bytes()
+	if err != nil {
+		return err
 	}
 	if number == statStatuses {
 		o.Statuses = [6]uint32{}
-		return readCounts(value.bytes, o.Statuses[:])
+		return readCounts(encoded, o.Statuses[:])
 	}
 	o.Latency = Latency{}
-	if len(value.bytes) == 0 {
+	if len(encoded) == 0 {
 		return nil
 	}
-	first := int(value.bytes[0])
+	first := int(encoded[0])
 	if first >= LatencyBuckets {
-		return errTruncated
+		return protobuf.ErrTruncated
 	}
-	return readCounts(value.bytes[1:], o.Latency[first:])
+	return readCounts(encoded[1:], o.Latency[first:])
 }

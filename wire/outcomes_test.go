@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"ebb.dev/ebb/wire/protobuf"
 )
 
 func TestAPercentileIsAtMost19PercentOff(t *testing.T) {
@@ -71,12 +73,12 @@ func TestOutcomesSurviveTheirEncoding(t *testing.T) {
 
 func TestOutcomesThatCannotBeAreRefused(t *testing.T) {
 	for name, data := range map[string][]byte{
-		"seven classes of status":     appendBytes(nil, statStatuses, []byte{1, 1, 1, 1, 1, 1, 1}),
-		"a count without its end":     appendBytes(nil, statStatuses, []byte{0x80}),
-		"a bucket beyond the last":    appendBytes(nil, statLatency, []byte{LatencyBuckets, 1}),
-		"more buckets than there are": appendBytes(nil, statLatency, []byte{LatencyBuckets - 1, 1, 1}),
-		"a number for a text":         append(appendKey(nil, statLatency, typeVarint), 1),
-		"a text for a number":         appendBytes(nil, statRefused, []byte{1}),
+		"seven classes of status":     protobuf.AppendBytes(nil, statStatuses, []byte{1, 1, 1, 1, 1, 1, 1}),
+		"a count without its end":     protobuf.AppendBytes(nil, statStatuses, []byte{0x80}),
+		"a bucket beyond the last":    protobuf.AppendBytes(nil, statLatency, []byte{LatencyBuckets, 1}),
+		"more buckets than there are": protobuf.AppendBytes(nil, statLatency, []byte{LatencyBuckets - 1, 1, 1}),
+		"a number for a text":         protobuf.AppendUint(nil, statLatency, 1),
+		"a text for a number":         protobuf.AppendBytes(nil, statRefused, []byte{1}),
 	} {
 		if stat, err := DecodeStat("", data); err == nil {
 			t.Errorf("%s: got %+v", name, stat.Ended)

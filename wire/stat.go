@@ -1,10 +1,10 @@
 package wire
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"math"
+
+	"ebb.dev/ebb/wire/protobuf"
 )
 
 // MaxStatBytes bounds one encoded Stat as it is scraped: the contract's 336 bytes (section 4.6) and
@@ -90,35 +90,22 @@ const (
 	messagesMessage = 1
 )
 
-// Protobuf wire types.
-const (
-	typeVarint  = 0
-	typeFixed64 = 1
-	typeBytes   = 2
-	typeFixed32 = 5
-)
-
 // Append appends s, as protobuf, to data.
 func (s Stat) Append(data []byte) []byte {
-	data = appendString(data, statPodName, s.PodName)
-	data = appendDouble(data, statAverageConcurrent, s.AverageConcurrent)
-	data = appendDouble(data, statAverageProxiedConcurrent, s.AverageProxiedConcurrent)
-	data = appendDouble(data, statRequests, s.Requests)
-	data = appendDouble(data, statProxiedRequests, s.ProxiedRequests)
-	data = appendDouble(data, statProcessUptime, s.ProcessUptime)
-	if s.Timestamp != 0 {
-		data = appendKey(data, statTimestamp, typeVarint)
-		data = binary.AppendUvarint(data, uint64(s.Timestamp))
-	}
-	data = appendDouble(data, statQueued, s.Queued)
-	data = appendDouble(data, statCompleted, s.Completed)
-	data = appendDouble(data, statBusySeconds, s.BusySeconds)
+	data = protobuf.AppendString(data, statPodName, s.PodName)
+	data = protobuf.AppendDouble(data, statAverageConcurrent, s.AverageConcurrent)
+	data = protobuf.AppendDouble(data, statAverageProxiedConcurrent, s.AverageProxiedConcurrent)
+	data = protobuf.AppendDouble(data, statRequests, s.Requests)
+	data = protobuf.AppendDouble(data, statProxiedRequests, s.ProxiedRequests)
+	data = protobuf.AppendDouble(data, statProcessUptime, s.ProcessUptime)
+	data = protobuf.AppendUint(data, statTimestamp, uint64(s.Timestamp))
+	data = protobuf.AppendDouble(data, statQueued, s.Queued)
+	data = protobuf.AppendDouble(data, statCompleted, s.Completed)
+	data = protobuf.AppendDouble(data, statBusySeconds, s.BusySeconds)
 	if s.OutOfTurn {
-		data = append(appendKey(data, statOutOfTurn, typeVarint), 1)
+		data = protobuf.AppendUint(data, statOutOfTurn, 1)
 	}
-	if s.Asleep != 0 {
-		data = append(appendKey(data, statAsleep, typeVarint), s.Asleep&0x7f)
-	}
+	data = protobuf.AppendUint(data, statAsleep, uint64(s.Asleep&0x7f))
 	if s.Ended != nil {
 		data = s.Ended.append(data)
 	}
@@ -130,44 +117,38 @@ func (s Stat) Append(data []byte) []byte {
 // can count them.
 func DecodeStat(pod string, data []byte) (Stat, error) {
 	var s Stat
-	err := fields(data, func(number int, value field) error {
+	err := protobuf.Fields(data, func(number int, value protobuf.Field) error {
 		switch number {
 		case statPodName:
-			return value.shared(&s.PodName, pod)
+			return value.String(&s.PodName, pod)
 		case statAverageConcurrent:
-			return value.double(&s.AverageConcurrent)
+			return value.Double(&s.AverageConcurrent)
 		case statAverageProxiedConcurrent:
-			return value.double(&s.AverageProxiedConcurrent)
+			return value.Double(&s.AverageProxiedConcurrent)
 		case statRequests:
-			return value.double(&s.Requests)
+			return value.Double(&s.Requests)
 		case statProxiedRequests:
-			return value.double(&s.ProxiedRequests)
+			return value.Double(&s.ProxiedRequests)
 		case statProcessUptime:
-			return value.double(&s.ProcessUptime)
+			return value.Double(&s.ProcessUptime)
 		case statTimestamp:
-			if value.kind != typeVarint {
-				return errWireType
-			}
-			s.Timestamp = int64(value.number)
-			return nil
+			n, err := value.Uint()
+			s.Timestamp = int64(n)
+			return err
 		case statQueued:
-			return value.double(&s.Queued)
+			return value.Double(&s.Queued)
 		case statCompleted:
-			return value.double(&s.Completed)
+			return value.Double(&s.Completed)
 		case statBusySeconds:
-			return value.double(&s.BusySeconds)
+			return value.Double(&s.BusySeconds)
 		case statOutOfTurn:
-			if value.kind != typeVarint {
-				return errWireType
-			}
-			s.OutOfTurn = value.number != 0
-			return nil
+			n, err := value.Uint()
+			s.OutOfTurn = n != 0
+			return err
 		case statAsleep:
-			if value.kind != typeVarint {
-				return errWireType
-			}
-			s.Asleep = uint8(min(value.number, 0x7f))
-			return nil
+			n, err := value.Uint()
+			s.Asleep = uint8(min(n, 0x7f))
+			return err
 		case statStatuses, statLatency, statRefused:
 			if s.Ended == nil {
 				s.Ended = &Outcomes{}
@@ -190,10 +171,10 @@ func EncodeStats(messages []StatMessage) []byte {
 	var data, message, stat []byte
 	for _, m := range messages {
 		stat = m.Stat.Append(stat[:0])
-		message = appendString(message[:0], messageNamespace, m.Namespace)
-		message = appendString(message, messageRevision, m.Revision)
-		message = appendBytes(message, messageStat, stat)
-		data = appendBytes(data, messagesMessage, message)
+		message = protobuf.AppendString(message[:0], messageNamespace, m.Namespace)
+		message = protobuf.AppendString(message, messageRevision, m.Revision)
+		message = protobuf.AppendBytes(message, messageStat, stat)
+		data = protobuf.AppendBytes(data, messagesMessage, message)
 	}
 	return data
 }
@@ -205,12 +186,13 @@ var ErrTooManyStats = errors.New("too many stats")
 // takes a hundred times as much memory when decoded.
 func DecodeStats(data []byte, most int) ([]StatMessage, error) {
 	var messages []StatMessage
-	err := fields(data, func(number int, value field) error {
+	err := protobuf.Fields(data, func(number int, value protobuf.Field) error {
 		if number != messagesMessage {
 			return nil
 		}
-		if value.kind != typeBytes {
-			return errWireType
+		encoded, err := value.Bytes()
+		if err != nil {
+			return err
 		}
 		if len(messages) == most {
 			return fmt.Errorf("%w: a body may hold %d", ErrTooManyStats, most)
@@ -220,9 +202,9 @@ func DecodeStats(data []byte, most int) ([]StatMessage, error) {
 			last = &messages[n-1]
 		} else {
 			// Assume that the others are about as long as the first.
-			messages = make([]StatMessage, 0, min(len(data)/(len(value.bytes)+3)+1, most))
+			messages = make([]StatMessage, 0, min(len(data)/(len(encoded)+3)+1, most))
 		}
-		m, err := decodeMessage(value.bytes, last)
+		m, err := decodeMessage(encoded, last)
 		messages = append(messages, m)
 		return err
 	})
@@ -236,123 +218,20 @@ func DecodeStats(data []byte, most int) ([]StatMessage, error) {
 // reporter.
 func decodeMessage(data []byte, last *StatMessage) (StatMessage, error) {
 	var m StatMessage
-	err := fields(data, func(number int, value field) (err error) {
+	err := protobuf.Fields(data, func(number int, value protobuf.Field) error {
 		switch number {
 		case messageNamespace:
-			return value.shared(&m.Namespace, last.Namespace)
+			return value.String(&m.Namespace, last.Namespace)
 		case messageRevision:
-			return value.shared(&m.Revision, last.Revision)
+			return value.String(&m.Revision, last.Revision)
 		case messageStat:
-			if value.kind != typeBytes {
-				return errWireType
+			encoded, err := value.Bytes()
+			if err == nil {
+				m.Stat, err = DecodeStat(last.Stat.PodName, encoded)
 			}
-			m.Stat, err = DecodeStat(last.Stat.PodName, value.bytes)
 			return err
 		}
 		return nil
 	})
 	return m, err
-}
-
-var (
-	errTruncated = errors.New("truncated protobuf")
-	errWireType  = errors.New("protobuf field has another type than expected")
-)
-
-// field is one decoded value: number for varint and fixed types, bytes for the length-delimited
-// type.
-type field struct {
-	kind   int
-	number uint64
-	bytes  []byte
-}
-
-func (f field) double(into *float64) error {
-	if f.kind != typeFixed64 {
-		return errWireType
-	}
-	*into = math.Float64frombits(f.number)
-	return nil
-}
-
-// shared sets a string, and reuses the given one if it is equal.
-func (f field) shared(into *string, known string) error {
-	if f.kind != typeBytes {
-		return errWireType
-	}
-	if string(f.bytes) == known {
-		*into = known
-	} else {
-		*into = string(f.bytes)
-	}
-	return nil
-}
-
-// fields calls each with every field of a protobuf message.
-func fields(data []byte, each func(number int, value field) error) error {
-	for len(data) > 0 {
-		key, n := binary.Uvarint(data)
-		if n <= 0 {
-			return errTruncated
-		}
-		data = data[n:]
-		value := field{kind: int(key & 7)}
-		if key>>3 == 0 || key>>3 > math.MaxInt32 {
-			return fmt.Errorf("protobuf field number %d does not exist", key>>3)
-		}
-		switch value.kind {
-		case typeVarint:
-			value.number, n = binary.Uvarint(data)
-			if n <= 0 {
-				return errTruncated
-			}
-			data = data[n:]
-		case typeFixed64:
-			if len(data) < 8 {
-				return errTruncated
-			}
-			value.number, data = binary.LittleEndian.Uint64(data), data[8:]
-		case typeFixed32:
-			if len(data) < 4 {
-				return errTruncated
-			}
-			value.number, data = uint64(binary.LittleEndian.Uint32(data)), data[4:]
-		case typeBytes:
-			length, n := binary.Uvarint(data)
-			if n <= 0 || length > uint64(len(data)-n) {
-				return errTruncated
-			}
-			value.bytes, data = data[n:n+int(length)], data[n+int(length):]
-		default:
-			return fmt.Errorf("protobuf wire type %d does not exist", value.kind)
-		}
-		if err := each(int(key>>3), value); err != nil {
-			return fmt.Errorf("field %d: %w", key>>3, err)
-		}
-	}
-	return nil
-}
-
-func appendKey(data []byte, number, kind int) []byte {
-	return binary.AppendUvarint(data, uint64(number)<<3|uint64(kind))
-}
-
-func appendDouble(data []byte, number int, value float64) []byte {
-	if value == 0 {
-		return data // protobuf 3 leaves zero values out
-	}
-	return binary.LittleEndian.AppendUint64(appendKey(data, number, typeFixed64), math.Float64bits(value))
-}
-
-func appendString(data []byte, number int, value string) []byte {
-	if value == "" {
-		return data
-	}
-	data = binary.AppendUvarint(appendKey(data, number, typeBytes), uint64(len(value)))
-	return append(data, value...)
-}
-
-func appendBytes(data []byte, number int, value []byte) []byte {
-	data = binary.AppendUvarint(appendKey(data, number, typeBytes), uint64(len(value)))
-	return append(data, value...)
 }

@@ -1,11 +1,12 @@
 package wire
 
 import (
-	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
+
+	"ebb.dev/ebb/wire/protobuf"
 )
 
 // HeaderLoad is the field of a response by which a user container tells its load, such as
@@ -38,15 +39,15 @@ func (t *Told) At(place int) (value float64, known bool) {
 func (t *Told) append(data []byte) []byte {
 	for place := range MaxTold {
 		if value, known := t.At(place); known {
-			data = binary.LittleEndian.AppendUint64(appendKey(data, statTold+place, typeFixed64), math.Float64bits(value))
+			data = protobuf.AppendFixed(data, statTold+place, math.Float64bits(value))
 		}
 	}
 	return data
 }
 
-func (t *Told) decode(place int, value field) error {
+func (t *Told) decode(place int, value protobuf.Field) error {
 	var f float64
-	if err := value.double(&f); err != nil {
+	if err := value.Double(&f); err != nil {
 		return err
 	}
 	t.Set(place, f)
