@@ -48,23 +48,24 @@ lint:
 generated: ## check that generated files, and files of npm packages, are up to date
 	@$(STEP) generated '[ ! -x api/generate.sh ] || api/generate.sh --check' 'dashboard/vendor/vendor.sh --check'
 
-site: clients ## check that the site builds and that its links lead somewhere
+site: ## check that the site builds and that its links lead somewhere
 	@$(STEP) site 'dev/site/build.sh --check'
 
 # The race detector allocates, and builds with it use other socket calls than releases.
-unit: clients
+unit:
 	@$(STEP) unit 'go test -race -shuffle=on -p 2 ./...' \
 		'go test -run AllocatesNothing ./activator/internal/chain ./queue-proxy/internal/sidecar' \
 		'go test ./forward -sequence-lasts 1m' \
 		'go test ./controller/process -run TestWhatServesGoesOnServing -steady-for 1m -steady-from 1000' 'go test -C dev/ctl -race -shuffle=on -p 2 ./...'
 
-.PHONY: clients
-clients: ## install the HTTP clients, nginx, Chromium, protoc, promtool and Python's venv for tests with apt-get; without them those tests are skipped, or fail if CI=true
-	@command -v curl >/dev/null && command -v h2load >/dev/null && command -v nginx >/dev/null && command -v chromium >/dev/null && command -v protoc >/dev/null && python3 -c 'import ensurepip' 2>/dev/null || ! command -v apt-get >/dev/null || \
-		{ apt-get -q update && apt-get -q install -y --no-install-recommends curl nghttp2-client nginx-light chromium fonts-inter protobuf-compiler python3-venv; } >/dev/null || \
-		echo "curl, nghttp2-client, nginx-light, chromium, protobuf-compiler and python3-venv could not be installed: their tests are skipped, or fail if CI=true"
-	@command -v promtool >/dev/null || ! command -v apt-get >/dev/null || test/promtool.sh || \
-		echo "promtool could not be installed: its tests are skipped, or fail if CI=true"
+.PHONY: tools
+TOOLS = curl nghttp2-client nginx-light chromium fonts-inter protobuf-compiler python3-venv
+tools: ## install the other programs that tests use, with apt-get; without them those tests are skipped, or fail if CI=true
+	@for tool in curl h2load nginx chromium protoc; do command -v $$tool >/dev/null || missing=yes; done; \
+	python3 -c 'import ensurepip' 2>/dev/null || missing=yes; \
+	[ -z "$${missing:-}" ] || ! command -v apt-get >/dev/null || { apt-get -q update && apt-get -q install -y --no-install-recommends $(TOOLS); } >/dev/null || \
+		echo "these could not be installed: $(TOOLS)"
+	@command -v promtool >/dev/null || ! command -v apt-get >/dev/null || test/promtool.sh || echo "promtool could not be installed"
 
 .PHONY: vendor
 vendor: ## write the libraries of the dashboard's page, as dashboard/vendor/package-lock.json names them
@@ -73,7 +74,7 @@ vendor: ## write the libraries of the dashboard's page, as dashboard/vendor/pack
 fuzz: ## run each fuzz target for a minute (ARGS='-lasts 10m FuzzMachine': one for longer)
 	@test/fuzz.sh $(ARGS)
 
-test: check e2e brief-soak ## the whole gate, as in CI; ends with a soak of one minute
+test: tools check e2e brief-soak ## the whole gate, as in CI, with its tools; ends with a soak of one minute
 
 brief-soak:
 	@$(STEP) soak "$(MAKE) --no-print-directory soak ARGS='-lasts 1m -seed 1'"

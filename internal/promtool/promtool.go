@@ -49,9 +49,9 @@ func Run(t testing.TB, input []byte, args ...string) (said string, err error) {
 	t.Helper()
 	path, err := exec.LookPath("promtool")
 	if ci, _ := strconv.ParseBool(os.Getenv("CI")); err != nil && ci {
-		t.Fatal("promtool is not installed (make clients installs it)")
+		t.Fatal("promtool is not installed (make tools installs it)")
 	} else if err != nil {
-		t.Log("promtool is not installed (make clients installs it)")
+		t.Log("promtool is not installed (make tools installs it)")
 		return "", nil
 	}
 	command := exec.Command(path, args...)

@@ -14,9 +14,9 @@ import (
 func TestTheGeneratedCodeIsThatOfTheProto(t *testing.T) {
 	if _, err := exec.LookPath("protoc"); err != nil {
 		if os.Getenv("CI") == "true" {
-			t.Fatal("protoc is not installed: run `make clients`")
+			t.Fatal("protoc is not installed: run `make tools`")
 		}
-		t.Skip("protoc is not installed: run `make clients`")
+		t.Skip("protoc is not installed: run `make tools`")
 	}
 	out := filepath.Join(t.TempDir(), "set")
 	if text, err := exec.CommandContext(t.Context(), "protoc", "--descriptor_set_out="+out, "greeting.proto").CombinedOutput(); err != nil {

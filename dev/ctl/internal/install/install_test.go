@@ -170,9 +170,9 @@ func TestPrometheusTakesTheConfigurationOfUsers(t *testing.T) {
 	}
 	promtool, err := exec.LookPath("promtool")
 	if ci, _ := strconv.ParseBool(os.Getenv("CI")); err != nil && ci {
-		t.Fatal("promtool is not installed (make clients installs it)")
+		t.Fatal("promtool is not installed (make tools installs it)")
 	} else if err != nil {
-		t.Skip("promtool is not installed (make clients installs it)")
+		t.Skip("promtool is not installed (make tools installs it)")
 	}
 	if out, err := exec.Command(promtool, "check", "config", filepath.Join(folder, "prometheus.yml")).CombinedOutput(); err != nil {
 		t.Errorf("%v: %s", err, out)
