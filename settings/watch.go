@@ -21,17 +21,7 @@ import (
 func Watch(ctx context.Context, client kubernetes.Interface, namespace string, store *Store, log *slog.Logger) error {
 	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithNamespace(namespace))
 	informer := factory.Core().V1().ConfigMaps().Informer()
-	// Other ConfigMaps of the namespace, such as root certificates, are kept without their content.
-	err := informer.SetTransform(func(o any) (any, error) {
-		if m, ok := o.(*corev1.ConfigMap); ok {
-			m.ManagedFields = nil
-			if !Known(m.Name) {
-				m.Data, m.BinaryData = nil, nil
-			}
-		}
-		return o, nil
-	})
-	if err != nil {
+	if err := informer.SetTransform(trim); err != nil {
 		return fmt.Errorf("watch ConfigMaps of %s: %w", namespace, err)
 	}
 	// One slot: a burst of changes is one reading of everything.
@@ -47,7 +37,7 @@ func Watch(ctx context.Context, client kubernetes.Interface, namespace string, s
 			}
 		}
 	}
-	_, err = informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+	_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc: touch, UpdateFunc: func(_, o any) { touch(o) }, DeleteFunc: touch,
 	})
 	if err != nil {
@@ -81,6 +71,17 @@ func Watch(ctx context.Context, client kubernetes.Interface, namespace string, s
 		}
 	}()
 	return nil
+}
+
+// trim keeps other ConfigMaps of the namespace, such as root certificates, without their content.
+func trim(o any) (any, error) {
+	if m, ok := o.(*corev1.ConfigMap); ok {
+		m.ManagedFields = nil
+		if !Known(m.Name) {
+			m.Data, m.BinaryData = nil, nil
+		}
+	}
+	return o, nil
 }
 
 // publish copies what is valid in given to good, and sets the store to what good says.

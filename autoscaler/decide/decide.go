@@ -163,11 +163,7 @@ func Decide(c Config, s State, o Observation, now time.Time) (Decision, State) {
 	d := Decision{Time: now, Observation: o, Target: c.Target, Total: c.Total, Metric: c.Metric,
 		ExcessBurst: ExcessBurst(c, o)}
 	r := math.Max(1, float64(o.Ready))
-	burst := o.Burst
-	if o.Queued > 0 && c.Metric == Concurrency {
-		// Requests are queued only if all slots of the pods that were ready are in use.
-		burst = math.Max(burst, o.Queued+float64(o.Ready-o.Fresh)*c.ContainerConcurrency)
-	}
+	burst := o.burst(c)
 	// A single second or moment is weak evidence. It counts only if it exceeds the threshold before
 	// rounding up: for a single pod and a threshold of 2, rounding up would do this for any load
 	// above the target.
@@ -214,32 +210,52 @@ func Decide(c Config, s State, o Observation, now time.Time) (Decision, State) {
 	}
 
 	d.Desired, d.Rule = stable, stableRule
-	if d.Panicking = !s.PanicSince.IsZero(); d.Panicking {
-		d.PanicSeconds = now.Sub(s.PanicSince).Seconds()
-		if urgent > stable {
-			d.Desired, d.Rule = urgent, urgentRule
-		}
-		if d.Desired < s.PanicMax {
-			d.Desired, d.Rule, d.Held = s.PanicMax, RulePanicHold, s.PanicMax
-		}
-		s.PanicMax = d.Desired
-	}
+	d.panic(&s, urgent, urgentRule, now)
 	if o.Queued > 0 && o.Ready == 0 && (urgent > d.Desired || d.Desired == 0) {
 		d.Desired, d.Rule = max(urgent, 1), RuleQueue
 	}
 
-	if c.ScaleDownDelay > 0 && c.Reachable {
-		var highest int32
-		s.Delay, highest = s.Delay.record(now, d.Desired, c.ScaleDownDelay)
-		if highest > d.Desired {
-			d.Desired, d.Rule, d.Held = highest, RuleScaleDownDelay, highest
-		}
-	}
+	d.hold(c, &s, o, now)
+	s.Desired = d.Desired
+	return d, s
+}
 
+// burst is the load of the last second or of this moment, with the requests that wait.
+func (o Observation) burst(c Config) float64 {
+	if o.Queued > 0 && c.Metric == Concurrency {
+		// Requests are queued only if all slots of the pods that were ready are in use.
+		return math.Max(o.Burst, o.Queued+float64(o.Ready-o.Fresh)*c.ContainerConcurrency)
+	}
+	return o.Burst
+}
+
+// panic decides, while the load is or was above the threshold, for what is urgent, and for no less
+// than since the panic began.
+func (d *Decision) panic(s *State, urgent int32, rule Rule, now time.Time) {
+	if d.Panicking = !s.PanicSince.IsZero(); !d.Panicking {
+		return
+	}
+	d.PanicSeconds = now.Sub(s.PanicSince).Seconds()
+	if urgent > d.Desired {
+		d.Desired, d.Rule = urgent, rule
+	}
+	if d.Desired < s.PanicMax {
+		d.Desired, d.Rule, d.Held = s.PanicMax, RulePanicHold, s.PanicMax
+	}
+	s.PanicMax = d.Desired
+}
+
+// hold keeps the scale from falling below what was found or decided before, where that is safer.
+func (d *Decision) hold(c Config, s *State, o Observation, now time.Time) {
 	hold := func(floor int32, rule Rule) {
 		if floor > d.Desired {
 			d.Desired, d.Rule, d.Held = floor, rule, floor
 		}
+	}
+	if c.ScaleDownDelay > 0 && c.Reachable {
+		var highest int32
+		s.Delay, highest = s.Delay.record(now, d.Desired, c.ScaleDownDelay)
+		hold(highest, RuleScaleDownDelay)
 	}
 	if now.Before(s.FloorUntil) {
 		hold(s.Floor, RuleWarmUp)
@@ -256,8 +272,6 @@ func Decide(c Config, s State, o Observation, now time.Time) (Decision, State) {
 	if o.BetweenTicks {
 		hold(s.Desired, RuleBetweenTicks)
 	}
-	s.Desired = d.Desired
-	return d, s
 }
 
 // full is the share of its hard limit at which a pod counts as full. Requests that end and begin

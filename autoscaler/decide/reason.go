@@ -98,19 +98,24 @@ func (d Decision) Reason() string {
 	case RuleBetweenTicks:
 		fmt.Fprintf(&b, "the windows ask for %d, but only a tick lowers the scale from %d", d.StableRaw, d.Held)
 	}
-	for i := range o.Others {
-		l := &o.Others[i]
+	d.aside(&b)
+	return b.String()
+}
+
+// aside says what else a reader has to know of the numbers.
+func (d Decision) aside(b *strings.Builder) {
+	for i := range d.Observation.Others {
+		l := &d.Observation.Others[i]
 		if !l.Known && d.Rule != RuleMissingMetric {
-			fmt.Fprintf(&b, "; fewer than half of the pods tell %s", l.Name)
+			fmt.Fprintf(b, "; fewer than half of the pods tell %s", l.Name)
 		}
 		if l.Bounded > 0 {
-			fmt.Fprintf(&b, "; of %s, %s told more than one pod may ask for, which counts as that", l.Name, countPods(int32(l.Bounded)))
+			fmt.Fprintf(b, "; of %s, %s told more than one pod may ask for, which counts as that", l.Name, countPods(int32(l.Bounded)))
 		}
 	}
 	if d.Learned != "" {
 		b.WriteString("; " + d.Learned)
 	}
-	return b.String()
 }
 
 func countRequests(n float64) string {

@@ -159,10 +159,6 @@ func plan(c Config, s State, in Input, now time.Time) Step {
 	}
 
 	since := now.Sub(s.ActiveSince)
-	wait := func(want int32, remaining time.Duration, rule, reason string) Step {
-		return Step{Want: want, After: max(remaining, time.Millisecond), Rule: rule, Reason: reason}
-	}
-	gone := func(rule, reason string) Step { return Step{Apply: true, Rule: rule, Reason: reason} }
 	switch s.Active {
 	case Undecided:
 		limit := c.ProgressDeadline + ActivationSlack
@@ -178,8 +174,20 @@ func plan(c Config, s State, in Input, now time.Time) Step {
 		}
 		return wait(0, time.Millisecond, RuleHandOver, "no traffic for a stable window: the activators take over before the last pod goes")
 	}
+	return leave(c, s, in.Probe, since, now)
+}
+
+func wait(want int32, remaining time.Duration, rule, reason string) Step {
+	return Step{Want: want, After: max(remaining, time.Millisecond), Rule: rule, Reason: reason}
+}
+
+func gone(rule, reason string) Step { return Step{Apply: true, Rule: rule, Reason: reason} }
+
+// leave is the step of a revision whose last pod goes: the activators are to be in the path, and
+// the last pod stays for Retention and Grace.
+func leave(c Config, s State, probed Probe, since time.Duration, now time.Time) Step {
 	if !c.AlwaysProxied {
-		switch in.Probe {
+		switch probed {
 		case NotProbed:
 			return Step{Probe: true, Rule: RuleProbe, Reason: "asking whether new requests reach an activator"}
 		case ProbedOther:

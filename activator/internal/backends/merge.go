@@ -1,6 +1,7 @@
 package backends
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
 	"time"
@@ -125,6 +126,16 @@ func merge(bySlice map[string][]Endpoint, announcements map[netip.AddrPort]annou
 			}
 		}
 	}
+	mergeUnlisted(listed, announcements, usable, early, now)
+	if len(usable) == 0 {
+		usable = leaving
+	}
+	return slices.SortedFunc(maps.Values(usable), func(a, b hold.Backend) int { return a.Address.Compare(b.Address) })
+}
+
+// mergeUnlisted adds the pods that announced themselves before the EndpointSlices list them, and
+// forgets what counts no longer.
+func mergeUnlisted(listed map[netip.AddrPort]bool, announcements map[netip.AddrPort]announcement, usable map[netip.AddrPort]hold.Backend, early bool, now time.Time) {
 	for address, said := range announcements {
 		switch {
 		case listed[address]:
@@ -136,13 +147,4 @@ func merge(bySlice map[string][]Endpoint, announcements map[netip.AddrPort]annou
 			delete(announcements, address)
 		}
 	}
-	if len(usable) == 0 {
-		usable = leaving
-	}
-	backends := make([]hold.Backend, 0, len(usable))
-	for _, pod := range usable {
-		backends = append(backends, pod)
-	}
-	slices.SortFunc(backends, func(a, b hold.Backend) int { return a.Address.Compare(b.Address) })
-	return backends
 }

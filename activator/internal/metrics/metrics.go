@@ -81,42 +81,7 @@ func (s *Sources) Collect(out chan<- prometheus.Metric) {
 	count := func(d *prometheus.Desc, value int64, labels ...string) {
 		out <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(value), labels...)
 	}
-	s.Table.Each(func(r *backends.Revision) {
-		load := r.Load
-		waiting, flying := r.Queue.Load()
-		info := r.Info()
-		names := []string{r.Key.Namespace, info.Service, info.Configuration, r.Key.Name}
-		seen := waiting+flying > 0 || load.Fallbacks.Load() > 0
-		for class := range load.Requests {
-			if n := load.Requests[class].Load(); n > 0 {
-				seen = true
-				count(requests, n, append(names, strconv.Itoa(class))...)
-			}
-		}
-		if !seen {
-			return
-		}
-		// From zero on, so that the first is an increase.
-		for cause := forward.Replied; cause <= forward.BadRequest; cause++ {
-			count(notComplete, load.NotCompleted[cause].Load(), append(names, cause.String())...)
-		}
-		for reason := bind.AnswerBudget; reason <= bind.AnswerNoFallback; reason++ {
-			if n := load.Answers[reason].Load(); n > 0 {
-				count(turnedAway, n, append(names, reason.String())...)
-			}
-		}
-		if info.Cold != nil {
-			count(pages, load.Answers[bind.AnswerPage].Load(), names...)
-			count(fallbacks, load.Fallbacks.Load(), names...)
-			count(notWoken, load.Answers[bind.AnswerNotWoken].Load(), names...)
-		}
-		gauge(concurrency, float64(load.Meter.Now()), names...)
-		gauge(queued, float64(waiting), names...)
-		gauge(active, float64(flying), names...)
-		gauge(pods, float64(len(r.Snapshot().Pods)), names...)
-		count(held, load.Held.Load(), names...)
-		count(refused, load.Refused.Load(), names...)
-	})
+	s.Table.Each(func(r *backends.Revision) { collect(r, gauge, count) })
 	reached := 0.0
 	if s.Report.Reachable() {
 		reached = 1
@@ -138,4 +103,42 @@ func (s *Sources) Collect(out chan<- prometheus.Metric) {
 	} {
 		count(announcements, n, outcome)
 	}
+}
+
+// collect shows one revision.
+func collect(r *backends.Revision, gauge func(*prometheus.Desc, float64, ...string), count func(*prometheus.Desc, int64, ...string)) {
+	load := r.Load
+	waiting, flying := r.Queue.Load()
+	info := r.Info()
+	names := []string{r.Key.Namespace, info.Service, info.Configuration, r.Key.Name}
+	seen := waiting+flying > 0 || load.Fallbacks.Load() > 0
+	for class := range load.Requests {
+		if n := load.Requests[class].Load(); n > 0 {
+			seen = true
+			count(requests, n, append(names, strconv.Itoa(class))...)
+		}
+	}
+	if !seen {
+		return
+	}
+	// From zero on, so that the first is an increase.
+	for cause := forward.Replied; cause <= forward.BadRequest; cause++ {
+		count(notComplete, load.NotCompleted[cause].Load(), append(names, cause.String())...)
+	}
+	for reason := bind.AnswerBudget; reason <= bind.AnswerNoFallback; reason++ {
+		if n := load.Answers[reason].Load(); n > 0 {
+			count(turnedAway, n, append(names, reason.String())...)
+		}
+	}
+	if info.Cold != nil {
+		count(pages, load.Answers[bind.AnswerPage].Load(), names...)
+		count(fallbacks, load.Fallbacks.Load(), names...)
+		count(notWoken, load.Answers[bind.AnswerNotWoken].Load(), names...)
+	}
+	gauge(concurrency, float64(load.Meter.Now()), names...)
+	gauge(queued, float64(waiting), names...)
+	gauge(active, float64(flying), names...)
+	gauge(pods, float64(len(r.Snapshot().Pods)), names...)
+	count(held, load.Held.Load(), names...)
+	count(refused, load.Refused.Load(), names...)
 }

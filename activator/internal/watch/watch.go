@@ -54,39 +54,19 @@ func (w *Watch) Run(ctx context.Context) error {
 	}))
 	endpointSlices := sliced.Discovery().V1().EndpointSlices().Informer()
 
-	var synced []cache.InformerSynced
-	for _, one := range []struct {
-		informer  cache.SharedIndexInformer
-		transform cache.TransformFunc
-		changed   func(any)
-		deleted   func(any)
-	}{
-		{revisions, transformRevision, w.revision, w.revision},
-		{endpointSlices, transformSlice, w.slice, w.sliceDeleted},
-	} {
-		if err := one.informer.SetTransform(one.transform); err != nil {
-			return fmt.Errorf("watch: %w", err)
-		}
-		handle, err := one.informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
-			AddFunc:    one.changed,
-			UpdateFunc: func(_, o any) { one.changed(o) },
-			DeleteFunc: func(o any) {
-				if gone, ok := o.(cache.DeletedFinalStateUnknown); ok {
-					o = gone.Obj
-				}
-				one.deleted(o)
-			},
-		})
-		if err != nil {
-			return fmt.Errorf("watch: %w", err)
-		}
-		synced = append(synced, handle.HasSynced)
+	revisionsSynced, err := follow(revisions, transformRevision, w.revision, w.revision)
+	if err != nil {
+		return err
+	}
+	slicesSynced, err := follow(endpointSlices, transformSlice, w.slice, w.sliceDeleted)
+	if err != nil {
+		return err
 	}
 	ours.Start(ctx.Done())
 	sliced.Start(ctx.Done())
 	defer ours.Shutdown()
 	defer sliced.Shutdown()
-	if cache.WaitForCacheSync(ctx.Done(), synced...) {
+	if cache.WaitForCacheSync(ctx.Done(), revisionsSynced, slicesSynced) {
 		close(w.Known)
 		w.Log.Info("the cluster's revisions and their pods are known", "revisions", len(revisions.GetStore().ListKeys()))
 	}
@@ -107,6 +87,28 @@ func (w *Watch) Run(ctx context.Context) error {
 			}
 		}
 	}
+}
+
+// follow calls changed and deleted for the objects of an informer, which transform has made
+// smaller.
+func follow(informer cache.SharedIndexInformer, transform cache.TransformFunc, changed, deleted func(any)) (cache.InformerSynced, error) {
+	if err := informer.SetTransform(transform); err != nil {
+		return nil, fmt.Errorf("watch: %w", err)
+	}
+	handle, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc:    changed,
+		UpdateFunc: func(_, o any) { changed(o) },
+		DeleteFunc: func(o any) {
+			if gone, ok := o.(cache.DeletedFinalStateUnknown); ok {
+				o = gone.Obj
+			}
+			deleted(o)
+		},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("watch: %w", err)
+	}
+	return handle.HasSynced, nil
 }
 
 // revision brings the table to what the informer's store says of o now.

@@ -72,16 +72,7 @@ func validateVolume(v *corev1.Volume, f rules.Features) (errs *apis.FieldError) 
 		errs = errs.Also(apis.ErrInvalidValue(e.SizeLimit.String(), "emptyDir.sizeLimit", "must not be negative"))
 	}
 	if claim := v.PersistentVolumeClaim; claim != nil {
-		if claim.ClaimName == "" {
-			errs = errs.Also(apis.ErrMissingField("persistentVolumeClaim.claimName"))
-		}
-		if !claim.ReadOnly && !f.Enabled(rules.KeyPodSpecPersistentVolumeWrite) {
-			errs = errs.Also(&apis.FieldError{
-				Message: fmt.Sprintf("Persistent volume write support is disabled, but found persistent volume claim %s that is not read-only", claim.ClaimName),
-				Paths:   []string{"persistentVolumeClaim.readOnly"},
-				Details: howToSet(rules.KeyPodSpecPersistentVolumeWrite),
-			})
-		}
+		errs = errs.Also(validateClaim(claim, f))
 	}
 	switch {
 	case len(given) == 0:
@@ -94,6 +85,20 @@ func validateVolume(v *corev1.Volume, f rules.Features) (errs *apis.FieldError) 
 		errs = errs.Also(other)
 	case len(given) > 1:
 		errs = errs.Also(apis.ErrMultipleOneOf(given...))
+	}
+	return errs
+}
+
+func validateClaim(claim *corev1.PersistentVolumeClaimVolumeSource, f rules.Features) (errs *apis.FieldError) {
+	if claim.ClaimName == "" {
+		errs = apis.ErrMissingField("persistentVolumeClaim.claimName")
+	}
+	if !claim.ReadOnly && !f.Enabled(rules.KeyPodSpecPersistentVolumeWrite) {
+		errs = errs.Also(&apis.FieldError{
+			Message: fmt.Sprintf("Persistent volume write support is disabled, but found persistent volume claim %s that is not read-only", claim.ClaimName),
+			Paths:   []string{"persistentVolumeClaim.readOnly"},
+			Details: howToSet(rules.KeyPodSpecPersistentVolumeWrite),
+		})
 	}
 	return errs
 }

@@ -129,22 +129,11 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.refuse(w, &s.Refused.Forged, "the signature is of another body", http.StatusUnauthorized)
 		return
 	}
-	messages, err := wire.DecodeStats(body, most)
-	if err != nil {
-		status := http.StatusBadRequest
-		if errors.Is(err, wire.ErrTooManyStats) {
-			status = http.StatusRequestEntityTooLarge
-		}
-		s.refuse(w, &s.Refused.Malformed, err.Error(), status)
+	messages, ok := s.decode(w, body, most, func(m *wire.StatMessage) bool { return trusted || signature.By(keys, m.Namespace, m.Revision) })
+	if !ok {
 		return
 	}
 	if !trusted && len(messages) > 0 {
-		for _, m := range messages {
-			if !signature.By(keys, m.Namespace, m.Revision) {
-				s.refuse(w, &s.Refused.Forged, "the signature is not of this revision's token", http.StatusUnauthorized)
-				return
-			}
-		}
 		if err := s.Guard.Check(signature, w.Header()); err != nil {
 			refuse(w, err.Error(), http.StatusUnauthorized)
 			return
@@ -156,6 +145,26 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	w.WriteHeader(http.StatusNoContent)
+}
+
+// decode reads the stats of a body, each of which must be signed. It answers if it cannot.
+func (s *Server) decode(w http.ResponseWriter, body []byte, most int, signed func(*wire.StatMessage) bool) ([]wire.StatMessage, bool) {
+	messages, err := wire.DecodeStats(body, most)
+	if err != nil {
+		status := http.StatusBadRequest
+		if errors.Is(err, wire.ErrTooManyStats) {
+			status = http.StatusRequestEntityTooLarge
+		}
+		s.refuse(w, &s.Refused.Malformed, err.Error(), status)
+		return nil, false
+	}
+	for i := range messages {
+		if !signed(&messages[i]) {
+			s.refuse(w, &s.Refused.Forged, "the signature is not of this revision's token", http.StatusUnauthorized)
+			return nil, false
+		}
+	}
+	return messages, true
 }
 
 func (s *Server) refuse(w http.ResponseWriter, counter *atomic.Int64, why string, status int) {

@@ -102,9 +102,16 @@ func New(w *reconcile.World) *reconcile.Controller {
 	r.listeners = gateway.NewListeners(w, c, "DomainMapping")
 	r.hosts = gateway.NewHosts(w, r.listeners)
 	r.prober = gateway.NewProber(w, c)
+	c.Watch(httpRoutes.Informer(), reconcile.ControllerOf("DomainMapping"))
+	watchOthers(c, w, mappings.GetIndexer())
+	return c
+}
 
+// watchOthers reconciles the mappings that refer to what changes, or that have its host.
+func watchOthers(c *reconcile.Controller, w *reconcile.World, mappings cache.Indexer) {
+	serving, httpRoutes := w.EbbInformers.Serving().V1(), w.GatewayInformers.Gateway().V1().HTTPRoutes().Informer()
 	find := func(index, value string) (keys []reconcile.Key) {
-		found, err := mappings.GetIndexer().ByIndex(index, value)
+		found, err := mappings.ByIndex(index, value)
 		if err != nil {
 			return nil
 		}
@@ -119,7 +126,7 @@ func New(w *reconcile.World) *reconcile.Controller {
 	}
 	c.Watch(serving.Services().Informer(), referring)
 	c.Watch(serving.Routes().Informer(), referring)
-	c.Watch(claims.Informer(), func(object any) []reconcile.Key { return find(byDomain, object.(metav1.Object).GetName()) })
+	c.Watch(w.EbbInformers.Networking().V1alpha1().ClusterDomainClaims().Informer(), func(object any) []reconcile.Key { return find(byDomain, object.(metav1.Object).GetName()) })
 	// A listener of the Gateway itself belongs to the mapping of its host, which removes it when it
 	// is not needed any more.
 	c.Watch(w.GatewayInformers.Gateway().V1().Gateways().Informer(), func(object any) (keys []reconcile.Key) {
@@ -131,8 +138,7 @@ func New(w *reconcile.World) *reconcile.Controller {
 		}
 		return keys
 	})
-	c.Watch(httpRoutes.Informer(), reconcile.ControllerOf("DomainMapping"))
-	c.Watch(httpRoutes.Informer(), func(object any) (keys []reconcile.Key) {
+	c.Watch(httpRoutes, func(object any) (keys []reconcile.Key) {
 		if h, ok := object.(*gatewayv1.HTTPRoute); ok {
 			for _, host := range h.Spec.Hostnames {
 				keys = append(keys, find(byDomain, string(host))...)
@@ -140,14 +146,13 @@ func New(w *reconcile.World) *reconcile.Controller {
 		}
 		return keys
 	})
-	c.Watch(httpRoutes.Informer(), func(object any) []reconcile.Key {
+	c.Watch(httpRoutes, func(object any) []reconcile.Key {
 		m := object.(metav1.Object)
 		if route := m.GetLabels()[names.RouteLabel]; route != "" {
 			return find(byReference, m.GetNamespace()+"/"+route)
 		}
 		return nil
 	})
-	return c
 }
 
 func (r *reconciler) reconcile(ctx context.Context, dm *v1beta1.DomainMapping) (time.Duration, error) {

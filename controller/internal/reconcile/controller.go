@@ -207,7 +207,12 @@ func (r runner) next(c *Controller) bool {
 	again, outcome, err := call(ctx, c, key)
 	r.world.running.Add(-1)
 	r.metrics.duration.WithLabelValues(c.Name, outcome).Observe(time.Since(began).Seconds())
-	log := r.log.With("reconciler", c.Name, "key", key.String(), "took", time.Since(began).Round(time.Millisecond).String())
+	settle(c, key, again, err, r.log.With("reconciler", c.Name, "key", key.String(), "took", time.Since(began).Round(time.Millisecond).String()))
+	return true
+}
+
+// settle logs how a reconcile ended, and decides when its key is reconciled again.
+func settle(c *Controller, key Key, again time.Duration, err error, log *slog.Logger) {
 	switch {
 	case err == nil:
 		c.q().Forget(key)
@@ -234,7 +239,6 @@ func (r runner) next(c *Controller) bool {
 			log.Warn("reconcile failed, will be retried", "error", err.Error(), "attempt", c.q().NumRequeues(key))
 		}
 	}
-	return true
 }
 
 // namespaceGoes reports whether the API server rejected a request because the namespace is being

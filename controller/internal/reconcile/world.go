@@ -207,16 +207,8 @@ type Options struct {
 // ctx ends. It returns when all reconciles have ended and all leases are released.
 func (w *World) Run(ctx context.Context, controllers []*Controller, o Options) error {
 	caches, stopCaches := context.WithCancel(context.WithoutCancel(ctx))
-	defer func() {
-		stopCaches()
-		for _, f := range w.factories() {
-			f.Shutdown()
-		}
-		for _, c := range controllers { // their workers may not have started
-			c.q().ShutDown()
-			c.arrivals().ShutDown()
-		}
-	}()
+	defer w.stop(controllers)
+	defer stopCaches()
 	// The end of ctx ends the wait for the caches. Once they are filled they outlive the workers.
 	keepCaches := context.AfterFunc(ctx, stopCaches)
 	if err := w.start(caches); err != nil {
@@ -246,15 +238,7 @@ func (w *World) Run(ctx context.Context, controllers []*Controller, o Options) e
 		workers.Go(func() { runner.work(ctx, c) })
 	}
 	workers.Go(func() { w.followSettings(ctx, controllers, o.SettingsWithin) })
-	won := func(bucket string) {
-		for _, c := range controllers {
-			for _, key := range c.Keys() {
-				if leases.Bucket(key) == bucket {
-					c.Enqueue(key)
-				}
-			}
-		}
-	}
+	won := func(bucket string) { enqueue(controllers, leases, bucket) }
 	if o.Alone {
 		leases.win("", leasing)
 		won("")
@@ -267,8 +251,7 @@ func (w *World) Run(ctx context.Context, controllers []*Controller, o Options) e
 				won(bucket)
 			}}
 		elections.Go(func() {
-			electionFailed = election.Run(leasing)
-			if electionFailed != nil {
+			if electionFailed = election.Run(leasing); electionFailed != nil {
 				fail(electionFailed)
 			}
 		})
@@ -277,6 +260,28 @@ func (w *World) Run(ctx context.Context, controllers []*Controller, o Options) e
 	stopLeasing()
 	elections.Wait()
 	return electionFailed
+}
+
+// enqueue reconciles all keys of a bucket.
+func enqueue(controllers []*Controller, leases *Leases, bucket string) {
+	for _, c := range controllers {
+		for _, key := range c.Keys() {
+			if leases.Bucket(key) == bucket {
+				c.Enqueue(key)
+			}
+		}
+	}
+}
+
+// stop ends the caches, and the queues, whose workers may not have started.
+func (w *World) stop(controllers []*Controller) {
+	for _, f := range w.factories() {
+		f.Shutdown()
+	}
+	for _, c := range controllers {
+		c.q().ShutDown()
+		c.arrivals().ShutDown()
+	}
 }
 
 // followSettings reconciles everything after a setting changed.

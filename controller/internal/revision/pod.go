@@ -99,20 +99,24 @@ func makePodSpec(rev *servingv1.Revision, m names.Spec, in Inputs) (corev1.PodSp
 	giveKey(rev, &pod, sidecar, told)
 	setTold(sidecar, told)
 	pod.Containers = slices.Insert(pod.Containers, 0, *sidecar)
+	schedule(rev, &pod, in.Settings.Deployment)
+	return pod, nil
+}
 
+// schedule sets where the pod runs, and how long it may take to end, where the template does not.
+func schedule(rev *servingv1.Revision, pod *corev1.PodSpec, d settings.Deployment) {
 	if rev.Spec.TimeoutSeconds != nil {
 		grace := *rev.Spec.TimeoutSeconds
 		pod.TerminationGracePeriodSeconds = &grace
 	}
-	if (pod.Affinity == nil || *pod.Affinity == (corev1.Affinity{})) && in.Settings.Deployment.DefaultAffinity == settings.AffinityPreferSpread {
+	if (pod.Affinity == nil || *pod.Affinity == (corev1.Affinity{})) && d.DefaultAffinity == settings.AffinityPreferSpread {
 		pod.Affinity = spreadOverNodes(rev)
 	}
 	if pod.RuntimeClassName == nil {
-		if class := in.Settings.Deployment.RuntimeClassName(childLabels(rev)); class != "" {
+		if class := d.RuntimeClassName(childLabels(rev)); class != "" {
 			pod.RuntimeClassName = &class
 		}
 	}
-	return pod, nil
 }
 
 // prepareContainer completes a user container. Its preStop hook shows a token, so that nobody but

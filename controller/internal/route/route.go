@@ -23,6 +23,7 @@ import (
 	gatewayclient "sigs.k8s.io/gateway-api/pkg/client/clientset/versioned"
 	gatewaylisters "sigs.k8s.io/gateway-api/pkg/client/listers/apis/v1"
 
+	servinginformers "ebb.dev/ebb/api/client/informers/externalversions/serving/v1"
 	listers "ebb.dev/ebb/api/client/listers/serving/v1"
 	"ebb.dev/ebb/api/names"
 	"ebb.dev/ebb/api/rules"
@@ -110,10 +111,18 @@ func New(w *reconcile.World) *reconcile.Controller {
 	r.listeners = gateway.NewListeners(w, c, "Route")
 	r.hosts = gateway.NewHosts(w, r.listeners)
 	r.prober = gateway.NewProber(w, c)
+	watchTargets(c, routes.GetIndexer(), serving, public.Informer())
+	c.Watch(placeholders.Informer(), reconcile.Label(names.RouteLabel))
+	c.Watch(httpRoutes.Informer(), r.ofSameHosts)
+	return c
+}
 
+// watchTargets reconciles the Routes that name a Configuration or a Revision when that changes, or
+// the public Service of a Revision.
+func watchTargets(c *reconcile.Controller, routes cache.Indexer, serving servinginformers.Interface, public cache.SharedIndexInformer) {
 	naming := func(targets ...string) (keys []reconcile.Key) {
 		for _, t := range targets {
-			found, err := routes.GetIndexer().ByIndex(byTarget, t)
+			found, err := routes.ByIndex(byTarget, t)
 			if err != nil {
 				continue
 			}
@@ -134,16 +143,13 @@ func New(w *reconcile.World) *reconcile.Controller {
 		m := object.(metav1.Object)
 		return ofRevision(m.GetNamespace(), m.GetName(), m.GetLabels()[names.ConfigurationLabel])
 	})
-	c.Watch(public.Informer(), func(object any) []reconcile.Key {
+	c.Watch(public, func(object any) []reconcile.Key {
 		m := object.(metav1.Object)
 		if m.GetLabels()[names.ServiceTypeLabel] != names.ServiceTypePublic {
 			return nil
 		}
 		return ofRevision(m.GetNamespace(), m.GetName(), m.GetLabels()[names.ConfigurationLabel])
 	})
-	c.Watch(placeholders.Informer(), reconcile.Label(names.RouteLabel))
-	c.Watch(httpRoutes.Informer(), r.ofSameHosts)
-	return c
 }
 
 func (r *reconciler) reconcile(ctx context.Context, route *servingv1.Route) (time.Duration, error) {

@@ -44,40 +44,13 @@ func (r *reconciler) secure(ctx context.Context, route *servingv1.Route, s *sett
 	if err != nil {
 		return err
 	}
-	// While missing is set, every certificate waits and the status says why.
-	missing := r.certificates.Missing()
-	for _, w := range wants {
-		if missing == "" && w.Type == names.CertificateExternalDomain {
-			missing = r.listeners.Missing(s.Gateway.External)
-		} else if missing == "" {
-			missing = r.listeners.Missing(s.Gateway.Local)
-		}
-	}
-	wanted := map[string]bool{}
-	var all []hostCertificate
-	for _, w := range wants {
-		main := w.Hosts[len(w.Hosts)-1]
-		wanted[w.Name] = true
-		if missing != "" {
-			all = append(all, hostCertificate{main, w.Name, certificate.Pending, missing})
-			continue
-		}
-		// A ready certificate of the host alone is not replaced by a wildcard that is not ready.
-		if name, state, why, found := r.certificates.Wildcard(route.Namespace, main); found && w.Type == names.CertificateExternalDomain &&
-			(state == certificate.Ready || !r.certificates.Ready(route.Namespace, w.Name)) {
-			all = append(all, hostCertificate{main, name, state, why})
-			delete(wanted, w.Name)
-			continue
-		}
-		state, why, err := r.certificates.Ensure(ctx, route, w)
-		if notOwned := new(apply.NotOwnedError); errors.As(err, &notOwned) {
-			route.Status.MarkCertificateNotOwned(notOwned.Name)
-			in.TLS = nil
-			return nil
-		} else if err != nil {
-			return err
-		}
-		all = append(all, hostCertificate{main, w.Name, state, why})
+	all, wanted, err := r.certificatesNow(ctx, route, wants, r.missing(s, wants))
+	if notOwned := new(apply.NotOwnedError); errors.As(err, &notOwned) {
+		route.Status.MarkCertificateNotOwned(notOwned.Name)
+		in.TLS = nil
+		return nil
+	} else if err != nil {
+		return err
 	}
 	worst := hostCertificate{state: certificate.Ready}
 	for _, c := range all {
@@ -100,6 +73,46 @@ func (r *reconciler) secure(ctx context.Context, route *servingv1.Route, s *sett
 		route.Status.MarkCertificateNotReady(worst.name, worst.why)
 	}
 	return r.certificates.Prune(ctx, route.Namespace, route, labels.Set{names.RouteLabel: route.Name}, wanted)
+}
+
+// missing says what the cluster lacks for certificates, "" if nothing.
+func (r *reconciler) missing(s *settings.Snapshot, wants []certificate.Want) string {
+	missing := r.certificates.Missing()
+	for _, w := range wants {
+		if missing == "" && w.Type == names.CertificateExternalDomain {
+			missing = r.listeners.Missing(s.Gateway.External)
+		} else if missing == "" {
+			missing = r.listeners.Missing(s.Gateway.Local)
+		}
+	}
+	return missing
+}
+
+// certificatesNow requests certificates and returns their states, and the names of those that are
+// the Route's own. While something is missing, every certificate waits and the status says why.
+func (r *reconciler) certificatesNow(ctx context.Context, route *servingv1.Route, wants []certificate.Want, missing string) (all []hostCertificate, wanted map[string]bool, err error) {
+	wanted = map[string]bool{}
+	for _, w := range wants {
+		main := w.Hosts[len(w.Hosts)-1]
+		wanted[w.Name] = true
+		if missing != "" {
+			all = append(all, hostCertificate{main, w.Name, certificate.Pending, missing})
+			continue
+		}
+		// A ready certificate of the host alone is not replaced by a wildcard that is not ready.
+		if name, state, why, found := r.certificates.Wildcard(route.Namespace, main); found && w.Type == names.CertificateExternalDomain &&
+			(state == certificate.Ready || !r.certificates.Ready(route.Namespace, w.Name)) {
+			all = append(all, hostCertificate{main, name, state, why})
+			delete(wanted, w.Name)
+			continue
+		}
+		state, why, err := r.certificates.Ensure(ctx, route, w)
+		if err != nil {
+			return nil, nil, err
+		}
+		all = append(all, hostCertificate{main, w.Name, state, why})
+	}
+	return all, wanted, nil
 }
 
 // externalTLS reports whether the Route's external hosts get certificates, and if not, why. It also

@@ -165,34 +165,19 @@ func (h *Handler) accept(w http.ResponseWriter, r *http.Request, target wire.Asy
 	case depth >= rules.Queue:
 		refuse(w, &h.Refused.TooMany, http.StatusTooManyRequests, fmt.Sprintf("%d calls of this service wait, and no more may", depth))
 		return
-	}
-	// Before its body takes anything; a repetition has room.
-	if key == "" && !h.Store.HasRoom(of.Namespace, r.ContentLength) {
+	case key == "" && !h.Store.HasRoom(of.Namespace, r.ContentLength): // a repetition has room
 		refuse(w, &h.Refused.TooMany, http.StatusTooManyRequests, noShare)
 		return
 	}
 	c.ID, c.Route = call.NewID(), target.UID
-	var from io.Reader = r.Body
-	sum := sha256.New()
+	from, sum := io.Reader(r.Body), sha256.New()
 	if key != "" {
 		c.Keyed, c.ID = true, call.KeyedID(h.Store.Secret, of, host, key, c.Header)
 		from = io.TeeReader(from, sum)
 	}
 	body, err := h.body(from, r, c, rules.MaxBody)
-	switch {
-	case errors.Is(err, errTooLarge):
-		w.Header().Set("Connection", "close")
-		refuse(w, &h.Refused.TooLarge, http.StatusRequestEntityTooLarge, fmt.Sprintf("the body has more than %d bytes", rules.MaxBody))
-		return
-	case errors.Is(err, errRead):
-		refuse(w, &h.Refused.Malformed, http.StatusBadRequest, "the body could not be read")
-		return
-	case errors.Is(err, store.ErrShare):
-		w.Header().Set("Connection", "close")
-		refuse(w, &h.Refused.TooMany, http.StatusTooManyRequests, noShare)
-		return
-	case err != nil:
-		h.failed(w, r, of, err)
+	if err != nil {
+		h.notRead(w, r, of, err, rules)
 		return
 	}
 	if c.Keyed {
@@ -202,20 +187,24 @@ func (h *Handler) accept(w http.ResponseWriter, r *http.Request, target wire.Asy
 	if !fresh && c.Body != "" && (err == nil || errors.Is(err, store.ErrOther) || errors.Is(err, store.ErrShare)) {
 		h.Store.DropBody(r.Context(), of.Namespace, c.Body, c.Size)
 	}
-	if errors.Is(err, store.ErrOther) {
+	switch {
+	case errors.Is(err, store.ErrOther):
 		refuse(w, &h.Refused.Key, http.StatusUnprocessableEntity,
 			"the Idempotency-Key was sent before with another method, path or body: use a new key for each call")
 		return
-	}
-	if errors.Is(err, store.ErrShare) {
+	case errors.Is(err, store.ErrShare):
 		refuse(w, &h.Refused.TooMany, http.StatusTooManyRequests, noShare)
 		return
-	}
-	if err != nil {
+	case err != nil:
 		// It may be stored after all, so a large body stays until it is old.
 		h.failed(w, r, of, err)
 		return
 	}
+	h.accepted(w, of, c, fresh)
+}
+
+// accepted answers a request whose call is stored, or was before.
+func (h *Handler) accepted(w http.ResponseWriter, of call.Service, c *call.Call, fresh bool) {
 	if fresh {
 		h.Accepted.Add(1)
 		h.Queues.Added(of)
@@ -225,6 +214,22 @@ func (h *Handler) accept(w http.ResponseWriter, r *http.Request, target wire.Asy
 	w.Header().Set("Location", wire.PathCalls+call.Ticket(h.Store.Secret, c.ID))
 	w.Header().Set("Preference-Applied", wire.PreferAsync)
 	w.WriteHeader(http.StatusAccepted)
+}
+
+// notRead answers a request whose body could not be taken.
+func (h *Handler) notRead(w http.ResponseWriter, r *http.Request, of call.Service, err error, rules Rules) {
+	switch {
+	case errors.Is(err, errTooLarge):
+		w.Header().Set("Connection", "close")
+		refuse(w, &h.Refused.TooLarge, http.StatusRequestEntityTooLarge, fmt.Sprintf("the body has more than %d bytes", rules.MaxBody))
+	case errors.Is(err, errRead):
+		refuse(w, &h.Refused.Malformed, http.StatusBadRequest, "the body could not be read")
+	case errors.Is(err, store.ErrShare):
+		w.Header().Set("Connection", "close")
+		refuse(w, &h.Refused.TooMany, http.StatusTooManyRequests, noShare)
+	default:
+		h.failed(w, r, of, err)
+	}
 }
 
 const noShare = "the calls of this namespace that wait take its share of the store: call again when some are delivered"

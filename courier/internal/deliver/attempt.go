@@ -31,21 +31,8 @@ type answer struct {
 // deliver makes one attempt and sees to what follows from it.
 func (m *Manager) deliver(of call.Service, message store.Message, rules Rules) {
 	ctx := m.attempt
-	about, err := message.Metadata()
-	if err != nil {
-		m.Log.Error("a message is not from JetStream", "error", err)
-		return
-	}
-	attempt := int(about.NumDelivered)
-	c, err := store.CallOf(message)
-	if err != nil { // it would fail each time
-		m.Counts.Dead.Add(1)
-		m.Log.Error("a call cannot be read", "service", of.String(), "error", err)
-		if err := m.Store.Bury(ctx, message, err.Error()); err != nil {
-			m.again(message, rest(message), err)
-			return
-		}
-		_ = m.Store.Done(message)
+	c, attempt, ok := m.read(ctx, of, message)
+	if !ok {
 		return
 	}
 	began := time.Now()
@@ -57,13 +44,8 @@ func (m *Manager) deliver(of call.Service, message store.Message, rules Rules) {
 	// What the courier's own end cut off was no attempt.
 	counted := attempt - m.Store.Cut(c.Accepted)
 	if attempt > 1 || c.Keyed {
-		switch _, _, err := m.Store.Result(ctx, of, c.ID); {
-		case err == nil: // an earlier attempt was cut off after its result was kept
-			m.Counts.Repeated.Add(1)
-			off = m.done(ctx, c, message)
-			return
-		case !errors.Is(err, store.ErrNone):
-			m.again(message, rules.Backoff.First, err)
+		var over bool
+		if over, off = m.over(ctx, of, c, message, rules); over {
 			return
 		}
 	}
@@ -88,20 +70,19 @@ func (m *Manager) deliver(of call.Service, message store.Message, rules Rules) {
 		record.Status, record.Cold = got.status, got.cold
 	}
 	if err != nil || call.Judge(got.status) == call.Again {
-		why := fmt.Sprintf("the service answered %d", record.Status)
-		var asked time.Duration
+		why, asked := "", time.Duration(0)
 		if err != nil {
 			why = err.Error()
 		} else {
-			asked = call.RetryAfter(got.header, ended)
+			why, asked = fmt.Sprintf("the service answered %d", got.status), call.RetryAfter(got.header, ended)
 		}
 		pause := rules.Backoff.After(attempt, asked, rand.Float64())
-		if counted >= rules.Attempts || ended.Add(pause).Sub(c.Accepted) > rules.Queue {
+		if counted < rules.Attempts && ended.Add(pause).Sub(c.Accepted) <= rules.Queue {
+			m.Counts.Retried.Add(1)
+			_ = message.NakWithDelay(pause)
+		} else {
 			off = m.bury(ctx, c, message, record, fmt.Sprintf("after %d attempts %s", attempt, why))
-			return
 		}
-		m.Counts.Retried.Add(1)
-		_ = message.NakWithDelay(pause)
 		return
 	}
 	record.State, record.Header, record.Size, record.Body, record.Reason = call.Completed, got.header, got.size, got.stored, got.reason
@@ -111,6 +92,43 @@ func (m *Manager) deliver(of call.Service, message store.Message, rules Rules) {
 	}
 	m.Counts.Delivered.Add(1)
 	off = m.done(ctx, c, message)
+}
+
+// read returns a call and the number of its attempt. A message that is no call is buried: it would
+// fail each time.
+func (m *Manager) read(ctx context.Context, of call.Service, message store.Message) (c *call.Call, attempt int, ok bool) {
+	about, err := message.Metadata()
+	if err != nil {
+		m.Log.Error("a message is not from JetStream", "error", err)
+		return nil, 0, false
+	}
+	c, err = store.CallOf(message)
+	if err == nil {
+		return c, int(about.NumDelivered), true
+	}
+	m.Counts.Dead.Add(1)
+	m.Log.Error("a call cannot be read", "service", of.String(), "error", err)
+	if err := m.Store.Bury(ctx, message, err.Error()); err != nil {
+		m.again(message, rest(message), err)
+	} else {
+		_ = m.Store.Done(message)
+	}
+	return nil, 0, false
+}
+
+// over reports whether a call has a result, because an earlier attempt was cut off after it was
+// kept, or none can be looked for now; off is whether the call left its queue.
+func (m *Manager) over(ctx context.Context, of call.Service, c *call.Call, message store.Message, rules Rules) (over, off bool) {
+	switch _, _, err := m.Store.Result(ctx, of, c.ID); {
+	case err == nil:
+		m.Counts.Repeated.Add(1)
+		return true, m.done(ctx, c, message)
+	case errors.Is(err, store.ErrNone):
+		return false, false
+	default:
+		m.again(message, rules.Backoff.First, err)
+		return true, false
+	}
 }
 
 // hopeless says why there is to be no further attempt.

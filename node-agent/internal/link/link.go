@@ -165,23 +165,7 @@ func (c *connection) run(ctx context.Context, lines *bufio.Reader, away <-chan s
 	orders := make(chan received)
 	reading, ended := context.WithCancel(context.Background())
 	defer ended()
-	go func(to chan<- received) { // end forgets orders
-		for {
-			m, err := read(lines)
-			if err == nil {
-				// A pod that gives too many orders waits for its own.
-				_ = c.rate.Wait(reading)
-			}
-			select {
-			case to <- received{m, err}:
-			case <-reading.Done():
-				return
-			}
-			if err != nil {
-				return
-			}
-		}
-	}(orders)
+	go c.read(reading, lines, orders)
 	var why error
 	end := func(err error) {
 		if why == nil {
@@ -225,6 +209,25 @@ func (c *connection) run(ctx context.Context, lines *bufio.Reader, away <-chan s
 		}
 	}
 	return why
+}
+
+// read hands over what the pod sends, until ctx or the connection ends.
+func (c *connection) read(ctx context.Context, lines *bufio.Reader, to chan<- received) {
+	for {
+		m, err := read(lines)
+		if err == nil {
+			// A pod that gives too many orders waits for its own.
+			_ = c.rate.Wait(ctx)
+		}
+		select {
+		case to <- received{m, err}:
+		case <-ctx.Done():
+			return
+		}
+		if err != nil {
+			return
+		}
+	}
 }
 
 // answer sends an answer. A pod that does not take it is treated as one that is gone.

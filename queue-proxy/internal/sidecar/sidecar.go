@@ -125,11 +125,10 @@ func listen(what string, port int) (net.Listener, error) {
 	return l, nil
 }
 
-func (s *Sidecar) build() error {
-	cfg := s.cfg
-	logf := func(format string, args ...any) { s.log.Warn(fmt.Sprintf(format, args...)) }
-	s.user = forward.NewUpstream(net.JoinHostPort("127.0.0.1", strconv.Itoa(cfg.UserPort)), forward.UpstreamOptions{
-		MaxIdle: maxIdle(cfg.Concurrency),
+// newUpstream leads to the user container.
+func (s *Sidecar) newUpstream() *forward.Upstream {
+	return forward.NewUpstream(net.JoinHostPort("127.0.0.1", strconv.Itoa(s.cfg.UserPort)), forward.UpstreamOptions{
+		MaxIdle: maxIdle(s.cfg.Concurrency),
 		// Where nobody listens a connection is refused at once. What takes longer is a pod that
 		// gets no processor time, and the request has a timeout of its own.
 		DialTimeout: 30 * time.Second,
@@ -137,6 +136,12 @@ func (s *Sidecar) build() error {
 			s.log.Warn("the container sent more than its response announced; its connections are closed after such responses from now on", "answer", answer)
 		},
 	})
+}
+
+func (s *Sidecar) build() error {
+	cfg := s.cfg
+	logf := func(format string, args ...any) { s.log.Warn(fmt.Sprintf(format, args...)) }
+	s.user = s.newUpstream()
 	s.token = tokenOf(cfg)
 	s.probes = probe.Specs(cfg.Probes, cfg.DetectHTTP2)
 	if len(s.probes) == 0 {

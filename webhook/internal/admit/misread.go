@@ -78,19 +78,7 @@ func (r *misreader) value(t reflect.Type, value any, path string) {
 		return
 	}
 	if reflect.PointerTo(t).Implements(unmarshaler) {
-		text, err := json.Marshal(value)
-		if err != nil {
-			return
-		}
-		if err := json.Unmarshal(text, reflect.New(t).Interface()); err != nil {
-			why, known := expected[t]
-			if wrong := (*json.UnmarshalTypeError)(nil); !known && errors.As(err, &wrong) {
-				why = "expected something else than " + article(wrong.Value)
-			} else if !known {
-				why = err.Error()
-			}
-			r.fault(value, path, why)
-		}
+		r.own(t, value, path)
 		return
 	}
 	switch t.Kind() {
@@ -134,19 +122,40 @@ func (r *misreader) value(t reflect.Type, value any, path string) {
 			r.wrong(value, path, "true or false")
 		}
 	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
-		number, ok := value.(json.Number)
-		low, high := int64(math.MinInt64)>>(64-t.Bits()), int64(math.MaxInt64)>>(64-t.Bits())
-		if !ok {
-			r.wrong(value, path, "a whole number")
-		} else if _, err := strconv.ParseInt(number.String(), 10, t.Bits()); errors.Is(err, strconv.ErrRange) {
-			r.fault(value, path, fmt.Sprintf("expected a whole number from %d to %d", low, high))
-		} else if err != nil {
-			r.fault(value, path, "expected a whole number")
-		}
+		r.whole(t.Bits(), value, path)
 	case reflect.Float32, reflect.Float64:
 		if _, ok := value.(json.Number); !ok {
 			r.wrong(value, path, "a number")
 		}
+	}
+}
+
+// own judges a value whose type reads itself.
+func (r *misreader) own(t reflect.Type, value any, path string) {
+	text, err := json.Marshal(value)
+	if err != nil {
+		return
+	}
+	if err := json.Unmarshal(text, reflect.New(t).Interface()); err != nil {
+		why, known := expected[t]
+		if wrong := (*json.UnmarshalTypeError)(nil); !known && errors.As(err, &wrong) {
+			why = "expected something else than " + article(wrong.Value)
+		} else if !known {
+			why = err.Error()
+		}
+		r.fault(value, path, why)
+	}
+}
+
+func (r *misreader) whole(bits int, value any, path string) {
+	number, ok := value.(json.Number)
+	low, high := int64(math.MinInt64)>>(64-bits), int64(math.MaxInt64)>>(64-bits)
+	if !ok {
+		r.wrong(value, path, "a whole number")
+	} else if _, err := strconv.ParseInt(number.String(), 10, bits); errors.Is(err, strconv.ErrRange) {
+		r.fault(value, path, fmt.Sprintf("expected a whole number from %d to %d", low, high))
+	} else if err != nil {
+		r.fault(value, path, "expected a whole number")
 	}
 }
 
