@@ -9,6 +9,8 @@ import (
 	"regexp"
 	"strings"
 	"time"
+
+	"ebb.dev/ebb/internal/otlp"
 )
 
 // Observability is config-observability.
@@ -18,20 +20,12 @@ type Observability struct {
 	RequestLogTemplate     string // Go template, see DefaultRequestLog
 	EnableRequestLog       bool
 	EnableProbeRequestLog  bool
-	Metrics                Export // of Ebb's components
-	RequestMetrics         Export // of queue-proxy
-	RuntimeProfiling       bool   // pprof on port 8008
+	Metrics                otlp.Export // of Ebb's components
+	RequestMetrics         otlp.Export // of queue-proxy
+	RuntimeProfiling       bool        // pprof on port 8008
 	RuntimeExportInterval  time.Duration
 	Tracing                Tracing
 	ColdStartHeader        bool // responses to requests that waited for a pod tell how long each step took
-}
-
-// Export says where metrics go.
-type Export struct {
-	Protocol string        // none, prometheus, http/protobuf, grpc
-	Endpoint string        // OTLP target
-	Interval time.Duration // 0 = the exporter's default
-	Runtime  time.Duration // least time between two exports of the Go runtime's metrics; set by Store.MetricsExport
 }
 
 // Tracing says where spans go and how many.

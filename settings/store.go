@@ -4,7 +4,9 @@ import (
 	"context"
 	"log/slog"
 	"sync/atomic"
-	"time"
+
+	"ebb.dev/ebb/internal/lease"
+	"ebb.dev/ebb/internal/otlp"
 )
 
 // Store holds the current Snapshot. One writer (Watch, or a test), any number of readers; reading
@@ -45,27 +47,20 @@ func (s *Store) Set(snapshot *Snapshot) {
 
 // MetricsExport is where the components' metrics go, and a channel that is closed once that may
 // have changed.
-func (s *Store) MetricsExport() (to Export, replaced <-chan struct{}) {
+func (s *Store) MetricsExport() (to otlp.Export, replaced <-chan struct{}) {
 	snapshot, replaced := s.Current()
 	to = snapshot.Observability.Metrics
 	to.Runtime = snapshot.Observability.RuntimeExportInterval
 	return to, replaced
 }
 
-// Leases is how the replicas of a component divide its work.
-type Leases struct {
-	Prefix                                    string // begins the names of the leases
-	Buckets                                   uint32
-	LeaseDuration, RenewDeadline, RetryPeriod time.Duration
-}
-
 // Leases returns what config-leader-election says for a component now, and a channel that is closed
 // once that may have changed. The prefix is the one to use unless the ConfigMap has another.
-func (s *Store) Leases(component, prefix string) func() (Leases, <-chan struct{}) {
-	return func() (Leases, <-chan struct{}) {
+func (s *Store) Leases(component, prefix string) lease.Source {
+	return func() (lease.Scheme, <-chan struct{}) {
 		snapshot, replaced := s.Current()
 		l := snapshot.LeaderElection
-		leases := Leases{prefix, l.Buckets, l.LeaseDuration, l.RenewDeadline, l.RetryPeriod}
+		leases := lease.Scheme{Prefix: prefix, Buckets: l.Buckets, LeaseDuration: l.LeaseDuration, RenewDeadline: l.RenewDeadline, RetryPeriod: l.RetryPeriod}
 		if given := l.LeasePrefixes[component]; given != "" {
 			leases.Prefix = given + "."
 		}

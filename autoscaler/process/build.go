@@ -38,7 +38,6 @@ import (
 	"ebb.dev/ebb/internal/component"
 	"ebb.dev/ebb/internal/events"
 	"ebb.dev/ebb/internal/frontproxy"
-	"ebb.dev/ebb/internal/lease"
 	"ebb.dev/ebb/internal/servingcert"
 	"ebb.dev/ebb/internal/telemetry"
 	"ebb.dev/ebb/settings"
@@ -112,7 +111,7 @@ func build(c *component.Component, o options, keys func() wire.Keys) (*process, 
 	p.scraper.Port, p.scraper.Observe, p.scraper.Foreign = o.scrapePort, durations.scrape, func(loop.Key) { foreign.Add(1) }
 
 	p.election = lead.New(lead.Config{Namespace: c.Namespace, Pod: c.Pod, IP: o.ip,
-		Scheme: lease.Of(store.Leases("autoscaler", lead.Prefix))}, kube, log)
+		Scheme: store.Leases("autoscaler", lead.Prefix)}, kube, log)
 	source := &spec.Source{Get: p.autos.get, Settings: store, Owns: p.election.Owns, Log: log}
 
 	recorder := p.events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "autoscaler"})

@@ -25,7 +25,6 @@ import (
 	"ebb.dev/ebb/controller/internal/tokenkey"
 	"ebb.dev/ebb/internal/component"
 	"ebb.dev/ebb/internal/env"
-	"ebb.dev/ebb/internal/lease"
 	"ebb.dev/ebb/internal/run"
 	"ebb.dev/ebb/internal/telemetry"
 	"ebb.dev/ebb/internal/version"
@@ -73,7 +72,7 @@ func Run(ctx context.Context, args []string, env func(string) string, stdout io.
 	list := controllers(world, key.Current, c.Env)
 	var synced atomic.Bool
 	options := reconcile.Options{Timeout: *timeout, Identity: c.Pod, SettingsWithin: 10 * time.Second,
-		Leases: lease.Of(c.Settings.Leases("controller", "controller.")), Metrics: reconcile.NewMetrics(c.Registry), Synced: func() { synced.Store(true) }}
+		Leases: c.Settings.Leases("controller", "controller."), Metrics: reconcile.NewMetrics(c.Registry), Synced: func() { synced.Store(true) }}
 	c.Log.Info("controller starts", "version", version.Version, "namespace", c.Namespace, "clusterDomain", world.ClusterDomain, "reconcilers", reconcile.Names(list))
 	return c.Run(ctx,
 		telemetry.Server("health", c.Address(c.Ports.Health), reconcile.Health(&synced)),

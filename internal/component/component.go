@@ -135,15 +135,11 @@ func (c *Component) Metrics() run.Part {
 
 // Run runs the parts of a component that has started, after those that all components have.
 func (c *Component) Run(ctx context.Context, parts ...run.Part) error {
-	export := func() (telemetry.Export, <-chan struct{}) {
-		to, replaced := c.Settings.MetricsExport()
-		return telemetry.Export(to), replaced
-	}
 	profiling := func() bool { return c.Settings.Load().Observability.RuntimeProfiling }
 	return run.All(ctx, append([]run.Part{
 		{Name: "log level", Run: c.Settings.FollowLevel(c.Name, c.level)},
 		telemetry.Server("profiles", c.Address(c.Ports.Profiling), telemetry.Profiles(profiling)),
 		c.Metrics(),
-		telemetry.Exporter(c.Name, c.Namespace, c.Pod, c.Registry, c.Log, export),
+		telemetry.Exporter(c.Name, c.Namespace, c.Pod, c.Registry, c.Log, c.Settings.MetricsExport),
 	}, parts...)...)
 }

@@ -37,18 +37,6 @@ type Scheme struct {
 // Source returns the current Scheme and a channel that is closed once it may have changed.
 type Source func() (Scheme, <-chan struct{})
 
-// Of makes a Source of settings with the fields of a Scheme, such as settings.Leases.
-func Of[S ~struct {
-	Prefix                                    string
-	Buckets                                   uint32
-	LeaseDuration, RenewDeadline, RetryPeriod time.Duration
-}](current func() (S, <-chan struct{})) Source {
-	return func() (Scheme, <-chan struct{}) {
-		s, replaced := current()
-		return Scheme(s), replaced
-	}
-}
-
 // Names are the names of the Leases. They also name the buckets.
 func (s Scheme) Names() []string {
 	n := max(s.Buckets, 1)

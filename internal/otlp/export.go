@@ -31,6 +31,16 @@ type Target struct {
 	RootCA string
 }
 
+// Export is where metrics go, and how often. Another Protocol than HTTP and GRPC pushes nothing.
+type Export struct {
+	Protocol string
+	Endpoint string        // as in Target
+	Interval time.Duration // 0 is DefaultInterval
+	// Runtime is the least time between two exports of the metrics of the Go runtime and the
+	// process; 0 is none.
+	Runtime time.Duration
+}
+
 // Signal is what is exported.
 type Signal struct{ path, method string }
 

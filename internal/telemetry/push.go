@@ -13,19 +13,9 @@ import (
 	"ebb.dev/ebb/internal/run"
 )
 
-// Export is where a component's metrics are pushed to, as in settings.Export. Another Protocol than
-// otlp.HTTP and otlp.GRPC pushes nothing.
-type Export struct {
-	Protocol, Endpoint string
-	Interval           time.Duration
-	// Runtime is the least time between two exports of the metrics of the Go runtime and the
-	// process; 0 is none.
-	Runtime time.Duration
-}
-
 // Exporter returns a part that hands the metrics of a component's pod out by OTLP, to wherever
 // current says (see Push).
-func Exporter(component, namespace, pod string, registry prometheus.Gatherer, log *slog.Logger, current func() (Export, <-chan struct{})) run.Part {
+func Exporter(component, namespace, pod string, registry prometheus.Gatherer, log *slog.Logger, current func() (otlp.Export, <-chan struct{})) run.Part {
 	resource := []otlp.Attribute{otlp.String("service.name", component), otlp.String("k8s.namespace.name", namespace), otlp.String("k8s.pod.name", pod)}
 	return run.Part{Name: "metrics export", Run: func(ctx context.Context) error {
 		return Push(ctx, registry, resource, Scope(component), log, current)
@@ -38,7 +28,7 @@ func Scope(component string) string { return "knative.dev/serving/pkg/" + compon
 // Push exports what registry holds by OTLP, to wherever current says, until ctx ends. The channel
 // that current returns is closed when it would answer otherwise.
 func Push(ctx context.Context, registry prometheus.Gatherer, resource []otlp.Attribute, scope string, log *slog.Logger,
-	current func() (Export, <-chan struct{})) error {
+	current func() (otlp.Export, <-chan struct{})) error {
 	failed := func(err error) { log.Warn("export metrics", "error", err) }
 	for ctx.Err() == nil {
 		export, changed := current()

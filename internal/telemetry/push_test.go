@@ -75,12 +75,12 @@ func TestWhereMetricsGoMayChangeWhileTheyGo(t *testing.T) {
 	}))
 	defer collector.Close()
 	type setting struct {
-		export  Export
+		export  otlp.Export
 		changed chan struct{}
 	}
 	var now atomic.Pointer[setting]
 	set := func(protocol, path string) {
-		old := now.Swap(&setting{Export{Protocol: protocol, Endpoint: collector.URL + path, Interval: time.Millisecond}, make(chan struct{})})
+		old := now.Swap(&setting{otlp.Export{Protocol: protocol, Endpoint: collector.URL + path, Interval: time.Millisecond}, make(chan struct{})})
 		if old != nil {
 			close(old.changed)
 		}
@@ -89,7 +89,7 @@ func TestWhereMetricsGoMayChangeWhileTheyGo(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() {
-		done <- Push(ctx, filled(), nil, "s", slog.New(slog.DiscardHandler), func() (Export, <-chan struct{}) {
+		done <- Push(ctx, filled(), nil, "s", slog.New(slog.DiscardHandler), func() (otlp.Export, <-chan struct{}) {
 			s := now.Load()
 			return s.export, s.changed
 		})
@@ -144,9 +144,9 @@ func TestMetricsOfTheRuntimeAreExportedLessOften(t *testing.T) {
 	}{{0, true}, {time.Hour, false}} {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
-		to := Export{Protocol: otlp.HTTP, Endpoint: collector.URL, Interval: time.Millisecond, Runtime: c.runtime}
+		to := otlp.Export{Protocol: otlp.HTTP, Endpoint: collector.URL, Interval: time.Millisecond, Runtime: c.runtime}
 		go func() {
-			done <- Push(ctx, registry, nil, "s", slog.New(slog.DiscardHandler), func() (Export, <-chan struct{}) { return to, nil })
+			done <- Push(ctx, registry, nil, "s", slog.New(slog.DiscardHandler), func() (otlp.Export, <-chan struct{}) { return to, nil })
 		}()
 		for i := range 4 {
 			names := <-exports
