@@ -25,6 +25,8 @@ import (
 	"github.com/plgd-dev/go-coap/v3/udp/client"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"ebb.dev/ebb/test/eventually"
 )
 
 var testKeys = map[string][]byte{"sensor": []byte("0123456789abcdef"), "short": []byte("0123")}
@@ -172,20 +174,7 @@ func TestBodiesComeAndGoInBlocks(t *testing.T) {
 			t.Errorf("over %s: %v with %d bytes, want %d", name, code, len(got), len(large))
 		}
 	}
-	waitFor(t, "all memory is given back", func() bool { return e.memory.Used() == 0 })
-}
-
-func waitFor(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(30 * time.Second); !ok(); {
-		if time.Now().After(end) {
-			t.Fatalf("not in time: %s", what)
-		}
-		select {
-		case <-t.Context().Done():
-		case <-time.After(10 * time.Millisecond):
-		}
-	}
+	eventually.True(t, "all memory is given back", func() bool { return e.memory.Used() == 0 })
 }
 
 func TestALargeBodyIsRefusedAndALargeAnswerIsABadGateway(t *testing.T) {
@@ -198,7 +187,7 @@ func TestALargeBodyIsRefusedAndALargeAnswerIsABadGateway(t *testing.T) {
 	if code, text, _ := call(t, c, codes.GET, "/", nil); code != codes.BadGateway || !strings.Contains(string(text), "larger") {
 		t.Errorf("an answer of 100 KiB: %v %q", code, text)
 	}
-	waitFor(t, "all memory is given back", func() bool { return e.memory.Used() == 0 })
+	eventually.True(t, "all memory is given back", func() bool { return e.memory.Used() == 0 })
 }
 
 func TestASlowAnswerComesAfterTheAcknowledgement(t *testing.T) {
@@ -218,7 +207,7 @@ func TestASlowAnswerComesAfterTheAcknowledgement(t *testing.T) {
 		_, got, _ := call(t, c, codes.GET, "/slow", nil)
 		answered <- string(got)
 	}()
-	waitFor(t, "the service has the request", func() bool { return calls.Load() == 1 })
+	eventually.True(t, "the service has the request", func() bool { return calls.Load() == 1 })
 	// The same peer's other requests do not wait.
 	if code, _, _ := call(t, c, codes.GET, "/fast", nil); code != codes.Content {
 		t.Errorf("a request beside one that waits: %v", code)
@@ -285,7 +274,7 @@ func TestAWrongKeyOrIdentityGetsNoSession(t *testing.T) {
 		if shake(t, e, try.identity, []byte(try.key)) == nil {
 			t.Errorf("%s with the key %s got a session", try.identity, try.key)
 		}
-		waitFor(t, try.identity+" is counted", func() bool { return testutil.ToFloat64(failed) > before })
+		eventually.True(t, try.identity+" is counted", func() bool { return testutil.ToFloat64(failed) > before })
 	}
 	c, err := dialSecure(e, "sensor", testKeys["sensor"])
 	if err != nil {

@@ -16,6 +16,8 @@ import (
 	"github.com/plgd-dev/go-coap/v3/message"
 	"github.com/plgd-dev/go-coap/v3/message/codes"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"ebb.dev/ebb/test/eventually"
 )
 
 // get is a CON GET of Uri-Host "a" with a message ID, which is its token, too.
@@ -43,7 +45,7 @@ func TestAFloodFromOneAddressIsCutAndBoundInMemory(t *testing.T) {
 		raw.Write(get(uint16(i)))
 	}
 	dropped := e.metrics.dropped.WithLabelValues("rate")
-	waitFor(t, "the flood is cut", func() bool { return testutil.ToFloat64(dropped) > 1000 })
+	eventually.True(t, "the flood is cut", func() bool { return testutil.ToFloat64(dropped) > 1000 })
 	// The burst, and what came until now.
 	if most := 400 + 200*(time.Since(begin).Seconds()+1); float64(calls.Load()) > most {
 		t.Errorf("%d requests reached the service, want at most %.0f", calls.Load(), most)
@@ -64,11 +66,11 @@ func TestAFloodFromManyPeersIsBoundInMemory(t *testing.T) {
 		raw.Write(get(uint16(i)))
 		raw.Close()
 	}
-	waitFor(t, "the flood is worked off", func() bool { return e.plain.Len() <= 128 && len(e.all()) <= 2*128 })
+	eventually.True(t, "the flood is worked off", func() bool { return e.plain.Len() <= 128 && len(e.all()) <= 2*128 })
 	if grown := int64(heap()) - int64(before); grown > 24<<20 {
 		t.Errorf("the flood took %d bytes of memory", grown)
 	}
-	waitFor(t, "another peer gets an answer", func() bool {
+	eventually.True(t, "another peer gets an answer", func() bool {
 		raw := rawConn(t, e)
 		raw.Write(get(1))
 		raw.SetReadDeadline(time.Now().Add(time.Second))

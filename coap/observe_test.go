@@ -8,6 +8,8 @@ import (
 
 	"github.com/plgd-dev/go-coap/v3/message/codes"
 	"github.com/plgd-dev/go-coap/v3/message/pool"
+
+	"ebb.dev/ebb/test/eventually"
 )
 
 // theEnd is the event that ends a stream.
@@ -81,7 +83,7 @@ func TestEachEventOfAStreamIsANotification(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-service.gone // the service is told that nobody listens
-	waitFor(t, "all memory is given back", func() bool { return e.memory.Used() == 0 })
+	eventually.True(t, "all memory is given back", func() bool { return e.memory.Used() == 0 })
 }
 
 func TestAnObserverIsToldWhenTheStreamEnds(t *testing.T) {
@@ -116,7 +118,7 @@ func TestAResetEndsAnObservation(t *testing.T) {
 	notification := readRaw(t, raw)
 	raw.Write([]byte{0x70, 0, notification[2], notification[3]})
 	<-service.gone
-	waitFor(t, "all memory is given back", func() bool { return e.memory.Used() == 0 })
+	eventually.True(t, "all memory is given back", func() bool { return e.memory.Used() == 0 })
 }
 
 func TestAGetWithoutObserveOfAStreamGetsOneEvent(t *testing.T) {

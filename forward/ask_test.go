@@ -6,6 +6,8 @@ import (
 	"net"
 	"testing"
 	"time"
+
+	"ebb.dev/ebb/test/eventually"
 )
 
 func twoEnds(t *testing.T) (client *socket, server *net.TCPConn) {
@@ -50,7 +52,7 @@ func TestNothingIsSentOnAConnectionThatIsNotSilent(t *testing.T) {
 			client, server := twoEnds(t)
 			test.spoil(server)
 			raw, _ := client.SyscallConn()
-			until(t, "the socket is not silent", func() bool {
+			eventually.True(t, "the socket is not silent", func() bool {
 				found := peekQuiet
 				raw.Control(func(fd uintptr) { found = peekNow(fd) })
 				return found != peekQuiet

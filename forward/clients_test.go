@@ -21,6 +21,8 @@ import (
 	testgrpc "google.golang.org/grpc/interop/grpc_testing"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+
+	"ebb.dev/ebb/test/eventually"
 )
 
 // program runs another people's client. Where it is not installed the test is skipped, but not in
@@ -29,9 +31,9 @@ func program(t *testing.T, name string, args ...string) string {
 	t.Helper()
 	path, err := exec.LookPath(name)
 	if ci, _ := strconv.ParseBool(os.Getenv("CI")); err != nil && ci {
-		t.Fatalf("%s is not installed (make clients installs it)", name)
+		t.Fatalf("%s is not installed (make tools installs it)", name)
 	} else if err != nil {
-		t.Skipf("%s is not installed (make clients installs it)", name)
+		t.Skipf("%s is not installed (make tools installs it)", name)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
@@ -292,5 +294,5 @@ func TestGRPC(t *testing.T) {
 			t.Errorf("got %v", err)
 		}
 	})
-	until(t, "every Admit has its Done", func() bool { return ledger.admits.Load() == ledger.dones.Load() })
+	eventually.True(t, "every Admit has its Done", func() bool { return ledger.admits.Load() == ledger.dones.Load() })
 }

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/net/http2"
 
 	"ebb.dev/ebb/forward/forwardtest"
+	"ebb.dev/ebb/test/eventually"
 )
 
 func TestLargeBodiesTakeConstantMemory(t *testing.T) {
@@ -104,11 +105,11 @@ func TestAForwardedFrameAllocatesNothing(t *testing.T) {
 		fr.WriteData(1, false, []byte("x"))
 	}
 	r.headers(1, false, aPost...)
-	until(t, "the upstream has the head", func() bool { return got.Load() > 0 })
+	eventually.True(t, "the upstream has the head", func() bool { return got.Load() > 0 })
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	r.c.Write(body.Bytes())
-	until(t, "the upstream has the body", func() bool { return got.Load() >= int64(body.Len()) })
+	eventually.True(t, "the upstream has the body", func() bool { return got.Load() >= int64(body.Len()) })
 	runtime.ReadMemStats(&after)
 	if n := after.Mallocs - before.Mallocs; n > many/10 {
 		t.Errorf("%d allocations for %d frames", n, many)

@@ -12,6 +12,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"ebb.dev/ebb/test/eventually"
 )
 
 // crowd is a server of few connections in front of a backend that answers at once, or when it is
@@ -100,13 +102,13 @@ func TestANewConnectionTakesThePlaceOfTheOneIdleForLongest(t *testing.T) {
 	t.Parallel()
 	w := newCrowd(t, 4, nil)
 	busy := w.client().send("/work")
-	until(t, "it works", func() bool { return w.working.Load() == 1 })
+	eventually.True(t, "it works", func() bool { return w.working.Load() == 1 })
 	var idle []*client
 	for range 3 {
 		c := w.client().send("/")
 		c.answered()
 		idle = append(idle, c)
-		until(t, "it is idle", func() bool {
+		eventually.True(t, "it is idle", func() bool {
 			w.server.mu.Lock()
 			defer w.server.mu.Unlock()
 			n := 0
@@ -141,7 +143,7 @@ func TestANewConnectionWaitsWhileAllOthersWork(t *testing.T) {
 	t.Parallel()
 	w := newCrowd(t, 2, func(s *Server) { s.idleEnough = time.Hour })
 	first, second := w.client().send("/work"), w.client().send("/work")
-	until(t, "both work", func() bool { return w.working.Load() == 2 })
+	eventually.True(t, "both work", func() bool { return w.working.Load() == 2 })
 	third := w.client().send("/")
 	if n := <-w.told; n != 2 {
 		t.Errorf("told of %d connections, want 2", n)
@@ -216,7 +218,7 @@ func TestACrowdedServerStops(t *testing.T) {
 	t.Parallel()
 	w := newCrowd(t, 1, nil)
 	w.client().send("/work")
-	until(t, "it works", func() bool { return w.working.Load() == 1 })
+	eventually.True(t, "it works", func() bool { return w.working.Load() == 1 })
 	w.client()
 	<-w.told // the second waits
 	w.end()

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/net/http2"
+
+	"ebb.dev/ebb/test/eventually"
 )
 
 type lapsed struct{ over, late atomic.Int64 }
@@ -89,7 +91,7 @@ func TestHTTP2NoAccountIsTakenFromAfterItsRequest(t *testing.T) {
 			over = f.StreamEnded()
 		}
 	}
-	until(t, "the first is done", func() bool { return h.a.over.Load() == 1 })
+	eventually.True(t, "the first is done", func() bool { return h.a.over.Load() == 1 })
 	ask(5, "/much") // which is not read: the connection stalls
 	for end := time.Now().Add(5 * time.Second); time.Now().Before(end) && h.a.late.Load() == 0; time.Sleep(time.Millisecond) {
 	}

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/net/http2"
 
 	"ebb.dev/ebb/forward/exchange"
+	"ebb.dev/ebb/test/eventually"
 )
 
 // Whatever clients do on connections that they do not always read, and whenever an account has no
@@ -92,8 +93,8 @@ func TestHTTP2BooksBalance(t *testing.T) {
 				})
 			}
 			clients.Wait()
-			until(t, "all requests are over", func() bool { return books.live.Load() == 0 })
-			until(t, "nothing is stuck", func() bool { return server.stuck.bytes.Load() == 0 })
+			eventually.True(t, "all requests are over", func() bool { return books.live.Load() == 0 })
+			eventually.True(t, "nothing is stuck", func() bool { return server.stuck.bytes.Load() == 0 })
 		})
 	}
 }
@@ -170,7 +171,7 @@ func TestHTTP2ARequestThatEndsOnABrokenConnectionGivesBack(t *testing.T) {
 	r := dialH2raw(t, addr, http2.Setting{ID: http2.SettingInitialWindowSize, Val: 10})
 	r.headers(1, true, aGet...)
 	c := server.onlyH2(t)
-	until(t, "bytes wait for the window", func() bool {
+	eventually.True(t, "bytes wait for the window", func() bool {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		h := c.streams[1]
@@ -192,7 +193,7 @@ func TestHTTP2ARequestThatEndsOnABrokenConnectionGivesBack(t *testing.T) {
 // onlyH2 waits for the Server's only connection, which is one of HTTP/2.
 func (s *Server) onlyH2(t *testing.T) (c *h2conn) {
 	t.Helper()
-	until(t, "there is a connection of HTTP/2", func() bool {
+	eventually.True(t, "there is a connection of HTTP/2", func() bool {
 		for _, c = range s.h2conns() {
 			return true
 		}

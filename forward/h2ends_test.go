@@ -13,6 +13,8 @@ import (
 
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
+
+	"ebb.dev/ebb/test/eventually"
 )
 
 // After the last GOAWAY and after Shutdown, with nothing in flight, a connection is gone in a few
@@ -137,7 +139,7 @@ func TestAnOverdueHTTP2ConnectionMakesRoom(t *testing.T) {
 	w := newCrowd(t, 3, nil) // a connection of HTTP/2 counts as three
 	r := dialH2raw(t, w.addr)
 	var h2 *h2server
-	until(t, "it is served", func() bool {
+	eventually.True(t, "it is served", func() bool {
 		w.server.mu.Lock()
 		defer w.server.mu.Unlock()
 		for c := range w.server.conns {

@@ -13,6 +13,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"ebb.dev/ebb/test/eventually"
 )
 
 // ledger counts what a Handler was told.
@@ -34,20 +36,6 @@ func (l *ledger) Done(r *Request, _ *Result) {
 		l.twice.Add(1)
 	}
 	l.dones.Add(1)
-}
-
-// until waits for what other goroutines bring about, without asserting how fast.
-func until(t *testing.T, what string, is func() bool) {
-	t.Helper()
-	tick, end := time.NewTicker(time.Millisecond), time.After(30*time.Second)
-	defer tick.Stop()
-	for !is() {
-		select {
-		case <-tick.C:
-		case <-end:
-			t.Fatalf("never: %s", what)
-		}
-	}
 }
 
 // Whatever clients and upstreams do, bodies are whole or visibly cut, Done follows every Admit
@@ -109,7 +97,7 @@ func TestHTTP2AnyMixEndsClean(t *testing.T) {
 		}()
 	}
 	wg.Wait()
-	until(t, "every Admit has its Done", func() bool { return l.admits.Load() == l.dones.Load() })
+	eventually.True(t, "every Admit has its Done", func() bool { return l.admits.Load() == l.dones.Load() })
 	if n := l.twice.Load(); n != 0 {
 		t.Errorf("%d requests were told done twice", n)
 	}
@@ -131,7 +119,7 @@ func TestHTTP2AnyMixEndsClean(t *testing.T) {
 		t.Errorf("%d connections, %d exchanges wait for one", len(conns), waiting)
 	}
 	for _, c := range conns {
-		until(t, "every window is whole again", func() bool {
+		eventually.True(t, "every window is whole again", func() bool {
 			c.mu.Lock()
 			defer c.mu.Unlock()
 			return len(c.streams) == 0 && c.left+c.owed == h2Windows.conn && len(c.out) == 0
@@ -241,7 +229,7 @@ func TestHTTP2AWaitingRequestHoldsUpNobody(t *testing.T) {
 	for range many {
 		go func() { results <- ask("/wait") }()
 	}
-	until(t, "all wait", func() bool { return waits.Load() == many })
+	eventually.True(t, "all wait", func() bool { return waits.Load() == many })
 	for range 5 {
 		if err := ask("/now"); err != nil {
 			t.Fatal(err)

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"golang.org/x/net/http2"
+
+	"ebb.dev/ebb/test/eventually"
 )
 
 // Deadlines of many clients that come over a gateway's one connection are no flood: all others
@@ -62,7 +64,7 @@ func TestResetsOfClientsThatHaveWaitedEndNoConnection(t *testing.T) {
 			for range rounds {
 				// All are there, and have been for long enough.
 				if path == "/hang" {
-					until(t, "the requests are there", func() bool { return seen.Load() == int64(sent) || len(ok) > 0 })
+					eventually.True(t, "the requests are there", func() bool { return seen.Load() == int64(sent) || len(ok) > 0 })
 					<-time.After(h2Patience)
 				} else {
 					for range open {

@@ -14,6 +14,8 @@ import (
 
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
+
+	"ebb.dev/ebb/test/eventually"
 )
 
 // h2raw is one end of an HTTP/2 connection that a test speaks by hand.
@@ -355,7 +357,7 @@ func TestHTTP2FloodsAreBounded(t *testing.T) {
 			if err := flood(r); err == nil {
 				t.Fatal("the flood was not stopped")
 			}
-			until(t, "the connection is gone", func() bool {
+			eventually.True(t, "the connection is gone", func() bool {
 				server.mu.Lock()
 				defer server.mu.Unlock()
 				return len(server.conns) == 0

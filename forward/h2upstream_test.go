@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"golang.org/x/net/http2"
+
+	"ebb.dev/ebb/test/eventually"
 )
 
 // h2rawBackend serves HTTP/2 by hand: script gets each request's head on each connection, after the
@@ -284,7 +286,7 @@ func TestHTTP2UpstreamsLimitOfStreams(t *testing.T) {
 	for range many {
 		go func() { results <- get("/wait") }()
 	}
-	until(t, "all are there at the same time", func() bool { return now.Load() == many })
+	eventually.True(t, "all are there at the same time", func() bool { return now.Load() == many })
 	close(release)
 	for range many {
 		if err := <-results; err != nil {

@@ -11,6 +11,8 @@ import (
 
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
+
+	"ebb.dev/ebb/test/eventually"
 )
 
 // largeHead is the beginning of a request whose head is larger than a small buffer.
@@ -22,7 +24,7 @@ func largeHead(bytes int) string {
 // whole.
 func waitsForHeads(t *testing.T, server *Server, n int) {
 	t.Helper()
-	soon(t, "the heads are counted", func() bool {
+	eventually.True(t, "the heads are counted", func() bool {
 		server.heads.mu.Lock()
 		defer server.heads.mu.Unlock()
 		return server.heads.conns.Len() == n
@@ -98,10 +100,10 @@ func TestConnectionsInTheMiddleOfAHeadMakeRoom(t *testing.T) {
 	t.Parallel()
 	w := newCrowd(t, 4, nil)
 	busy := w.client().send("/work")
-	until(t, "it works", func() bool { return w.working.Load() == 1 })
+	eventually.True(t, "it works", func() bool { return w.working.Load() == 1 })
 	for n := range 10 {
 		io.WriteString(w.client(), "GET / HTTP/1.1\r\nX-Slow: ")
-		until(t, "it is in the middle of a head, and only few are", func() bool {
+		eventually.True(t, "it is in the middle of a head, and only few are", func() bool {
 			w.server.mu.Lock()
 			defer w.server.mu.Unlock()
 			slow := 0

@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"golang.org/x/net/http2"
+
+	"ebb.dev/ebb/test/eventually"
 )
 
 // endless is a connection on which the next bytes have always arrived.
@@ -127,7 +129,7 @@ func TestABusyConnectionThatStopsLetsOthersIn(t *testing.T) {
 	}
 	for n := range int64(3) {
 		flood("/wait")
-		soon(t, "the requests wait", func() bool { return waiting.Load() == 20*(n+1) })
+		eventually.True(t, "the requests wait", func() bool { return waiting.Load() == 20*(n+1) })
 	}
 	flood("/").c.Close()
 	broken := flood("/")
@@ -139,5 +141,5 @@ func TestABusyConnectionThatStopsLetsOthersIn(t *testing.T) {
 			t.Fatalf("request %d got %q", i, got)
 		}
 	}
-	soon(t, "no place is taken", func() bool { return len(server.lane) == 0 })
+	eventually.True(t, "no place is taken", func() bool { return len(server.lane) == 0 })
 }

@@ -12,6 +12,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"ebb.dev/ebb/test/eventually"
 )
 
 // buggy is a Handler that panics where the request's path says.
@@ -150,8 +152,8 @@ func TestAPanicEndsOneRequestOnly(t *testing.T) {
 			if body := <-held; body != "/held" {
 				t.Errorf("a request that was there all the time ended with %q", body)
 			}
-			until(t, "every Admit has its Done", func() bool { return p.admits.Load() == p.dones.Load() })
-			until(t, "all were told", func() bool { return told.Load() == int64(bugs) && s.Panics() == int64(bugs) })
+			eventually.True(t, "every Admit has its Done", func() bool { return p.admits.Load() == p.dones.Load() })
+			eventually.True(t, "all were told", func() bool { return told.Load() == int64(bugs) && s.Panics() == int64(bugs) })
 			if n := p.twice.Load(); n != 0 {
 				t.Errorf("%d requests were told done twice", n)
 			}
@@ -286,7 +288,7 @@ func TestAPanicBesideTheHandlerEndsOneConnectionOnly(t *testing.T) {
 			if text, err := post("/"); err != nil || text != "whole" {
 				t.Errorf("the next request got %q %v", text, err)
 			}
-			until(t, "every Admit has its Done", func() bool { return l.admits.Load() == l.dones.Load() })
+			eventually.True(t, "every Admit has its Done", func() bool { return l.admits.Load() == l.dones.Load() })
 			if len(told) > 0 {
 				t.Errorf("told of another panic: %v", <-told)
 			}

@@ -11,6 +11,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"ebb.dev/ebb/test/eventually"
 )
 
 // twoTries sends to the first upstream, and to the second when that refuses.
@@ -230,7 +232,7 @@ func TestAClientThatLeavesAsItsRequestWaitsAgain(t *testing.T) {
 	for name, before := range map[string]func(r *Request){
 		"a moment before": func(r *Request) {
 			(<-leaving).Close()
-			until(t, "the client is missed", r.c.gone.Load)
+			eventually.True(t, "the client is missed", r.c.gone.Load)
 		},
 		"at the same moment": func(r *Request) { (<-leaving).Close() },
 		"a moment after":     func(r *Request) { c := <-leaving; time.AfterFunc(time.Millisecond, func() { c.Close() }) },

@@ -15,6 +15,8 @@ import (
 	"testing"
 	"testing/iotest"
 	"time"
+
+	"ebb.dev/ebb/test/eventually"
 )
 
 // A program that says more than it announced: the next request gets its own answer, and from then
@@ -226,7 +228,7 @@ func TestAFarewellIsNoOverrun(t *testing.T) {
 		}
 		awaitIdle(t, up)
 		end <- true
-		until(t, "the close arrives", func() bool {
+		eventually.True(t, "the close arrives", func() bool {
 			up.mu.Lock()
 			defer up.mu.Unlock()
 			return up.idle[0].peek() == peekClosed

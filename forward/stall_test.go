@@ -12,7 +12,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
+
+	"ebb.dev/ebb/test/eventually"
 )
 
 // purse is an Account without room for amounts that full says.
@@ -34,22 +35,6 @@ func (p *purse) Take(n int64) error {
 func (p *purse) Give(n int64)        { p.used.Add(-n) }
 func (p *purse) Borrow(n int64) bool { p.lent.Add(n); return true }
 func (p *purse) Return(n int64)      { p.lent.Add(-n) }
-
-// soon waits until something is true.
-func soon(t *testing.T, what string, is func() bool) {
-	t.Helper()
-	deadline := time.NewTimer(30 * time.Second)
-	defer deadline.Stop()
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	for !is() {
-		select {
-		case <-tick.C:
-		case <-deadline.C:
-			t.Fatalf("never: %s", what)
-		}
-	}
-}
 
 // A peer that does not read is charged for what the kernel keeps for it, and cut off if there is no
 // room for that.
@@ -123,7 +108,7 @@ func TestAPeerThatDoesNotReadIsChargedOrCutOff(t *testing.T) {
 					go endless(client)
 				}
 				if room {
-					soon(t, "the stall is charged", func() bool { return account.stalls.Load() == 1 })
+					eventually.True(t, "the stall is charged", func() bool { return account.stalls.Load() == 1 })
 					client.Close()
 					if test.sends {
 						end() // the client's end waits behind what it has sent
@@ -136,7 +121,7 @@ func TestAPeerThatDoesNotReadIsChargedOrCutOff(t *testing.T) {
 				if !room && res.Cause != ClientGone {
 					t.Errorf("the exchange ended with %v, %v; want that the client was cut off", res.Cause, res.Err)
 				}
-				soon(t, "everything is given back", func() bool { return account.used.Load() == 0 && account.lent.Load() == 0 })
+				eventually.True(t, "everything is given back", func() bool { return account.used.Load() == 0 && account.lent.Load() == 0 })
 			})
 		}
 	}
@@ -186,7 +171,7 @@ func TestAnExchangeThatCannotGrowIsRejected(t *testing.T) {
 			t.Errorf("%s: the answer is %q", step.path, rest)
 		}
 		<-p.done
-		soon(t, "everything is given back", func() bool { return account.used.Load() == 0 })
+		eventually.True(t, "everything is given back", func() bool { return account.used.Load() == 0 })
 	}
 }
 
@@ -220,7 +205,7 @@ func TestAnIdleConnectionKeepsNoLargeHead(t *testing.T) {
 		answer = answer[:len(answer)+n]
 	}
 	<-p.done
-	soon(t, "the connection waits for a request", func() bool {
+	eventually.True(t, "the connection waits for a request", func() bool {
 		server.mu.Lock()
 		defer server.mu.Unlock()
 		for c := range server.conns {
@@ -243,7 +228,7 @@ func TestAConnectionOfHTTP2CountsAsThree(t *testing.T) {
 		defer server.mu.Unlock()
 		return server.crowded()
 	}
-	soon(t, "it is known to be one", func() bool {
+	eventually.True(t, "it is known to be one", func() bool {
 		server.mu.Lock()
 		defer server.mu.Unlock()
 		return server.heavy == h2Counts
@@ -252,5 +237,5 @@ func TestAConnectionOfHTTP2CountsAsThree(t *testing.T) {
 		t.Error("there is no room for one more")
 	}
 	dialTo(t, addr)
-	soon(t, "there is no room for a fifth", crowded)
+	eventually.True(t, "there is no room for a fifth", crowded)
 }

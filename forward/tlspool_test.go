@@ -11,6 +11,8 @@ import (
 	"net/http/httptest"
 	"sync/atomic"
 	"testing"
+
+	"ebb.dev/ebb/test/eventually"
 )
 
 // tlsBackend runs serve for every request that comes over TLS; conn counts connections, n the
@@ -91,7 +93,7 @@ func TestAClosedTLSConnectionCostsNoPost(t *testing.T) {
 		}
 		awaitIdle(t, up)
 		end <- false
-		until(t, "the close arrives", func() bool {
+		eventually.True(t, "the close arrives", func() bool {
 			up.mu.Lock()
 			defer up.mu.Unlock()
 			for _, c := range up.idle {
@@ -140,7 +142,7 @@ func TestAPostThatMeetsACloseOverTLS(t *testing.T) {
 					return &meddledConn{TCPConn: tcp, write: func(write func() (int, error), b []byte) (int, error) {
 						if armed.CompareAndSwap(true, false) && !test.sees {
 							close(closeNow)
-							until(t, "the close arrives", func() bool { return tcpClosing(raw) })
+							eventually.True(t, "the close arrives", func() bool { return tcpClosing(raw) })
 						}
 						return write()
 					}}, err

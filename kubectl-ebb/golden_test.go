@@ -9,10 +9,7 @@ import (
 	"encoding/json"
 	"encoding/pem"
 	"errors"
-	"flag"
 	"math/big"
-	"os"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -33,31 +30,12 @@ import (
 	serving "ebb.dev/ebb/api/serving/v1"
 	view "ebb.dev/ebb/api/view/v1alpha1"
 	"ebb.dev/ebb/settings"
+	"ebb.dev/ebb/test/golden"
 )
-
-var update = flag.Bool("update", false, "write the golden files")
 
 var now = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
 func ago(d time.Duration) time.Time { return now.Add(-d) }
-
-// golden compares text with testdata/NAME.
-func golden(t *testing.T, name string, got []byte) {
-	t.Helper()
-	file := filepath.Join("testdata", name)
-	if *update {
-		if err := os.WriteFile(file, got, 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !bytes.Equal(got, want) {
-		t.Errorf("%s: got\n%s\nwant\n%s", name, got, want)
-	}
-}
 
 func service(name string, ready apis.Condition, traffic ...serving.TrafficTarget) *serving.Service {
 	s := &serving.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name}}
@@ -162,13 +140,13 @@ func TestExplain(t *testing.T) {
 			if err := answer.write(&text, now); err != nil {
 				t.Fatal(err)
 			}
-			golden(t, "explain-"+name+".txt", text.Bytes())
+			golden.File(t, "testdata/explain-"+name+".txt", text.String())
 			if name == "limited" {
 				text.Reset()
 				if err := writeJSON(&text, answer); err != nil {
 					t.Fatal(err)
 				}
-				golden(t, "explain-"+name+".json", text.Bytes())
+				golden.File(t, "testdata/explain-"+name+".json", text.String())
 			}
 		})
 	}
@@ -202,7 +180,7 @@ func TestTop(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	golden(t, "top.txt", text.Bytes())
+	golden.File(t, "testdata/top.txt", text.String())
 }
 
 // cluster is one in which nothing is broken.
@@ -297,7 +275,7 @@ func TestCheck(t *testing.T) {
 			if err := writeFindings(&text, c.facts.judge(c.before, c.now)); err != nil {
 				t.Fatal(err)
 			}
-			golden(t, "check-"+name+".txt", text.Bytes())
+			golden.File(t, "testdata/check-"+name+".txt", text.String())
 		})
 	}
 }
@@ -314,6 +292,6 @@ func TestHelp(t *testing.T) {
 		if len(args) > 0 {
 			name = "help-" + args[0] + ".txt"
 		}
-		golden(t, name, text.Bytes())
+		golden.File(t, "testdata/"+name, text.String())
 	}
 }

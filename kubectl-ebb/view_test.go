@@ -20,6 +20,7 @@ import (
 	"ebb.dev/ebb/api/client/versioned"
 	serving "ebb.dev/ebb/api/serving/v1"
 	view "ebb.dev/ebb/api/view/v1alpha1"
+	"ebb.dev/ebb/test/golden"
 )
 
 // cartView is what the API tells of the Service cart.
@@ -54,7 +55,7 @@ func TestColdStarts(t *testing.T) {
 	if err := writeColdStarts(&text, v, nil, now); err != nil {
 		t.Fatal(err)
 	}
-	golden(t, "coldstarts.txt", text.Bytes())
+	golden.File(t, "testdata/coldstarts.txt", text.String())
 }
 
 func TestCalls(t *testing.T) {
@@ -73,7 +74,7 @@ func TestCalls(t *testing.T) {
 	if err := writeCalls(&text, v, nil); err != nil {
 		t.Fatal(err)
 	}
-	golden(t, "calls.txt", text.Bytes())
+	golden.File(t, "testdata/calls.txt", text.String())
 	text.Reset()
 	v.Calls = []view.Call{{At: now, Method: "GET", Path: "/\n\x1b[2J\u009b1m", Pod: pod}}
 	if err := writeCalls(&text, v, v.Calls); err != nil || strings.Count(text.String(), "\n") != 2 || strings.ContainsAny(text.String(), "\x1b\u009b") {
@@ -150,7 +151,7 @@ func TestATraceFollowsAnIDThatIsKnown(t *testing.T) {
 	if err := told.write(&text); err != nil {
 		t.Fatal(err)
 	}
-	golden(t, "trace-id.txt", text.Bytes())
+	golden.File(t, "testdata/trace-id.txt", text.String())
 	if _, err := a.traceOf(t.Context(), "cart", "0"); err == nil || !strings.Contains(err.Error(), "only the newest 20") {
 		t.Errorf("an id that nobody knows: %v", err)
 	}
@@ -173,7 +174,7 @@ func TestTrace(t *testing.T) {
 		}
 		fmt.Fprintln(&text, "----")
 	}
-	golden(t, "trace.txt", text.Bytes())
+	golden.File(t, "testdata/trace.txt", text.String())
 }
 
 func TestARequestIsTimedOnItsWayThroughTheGateway(t *testing.T) {

@@ -2,7 +2,6 @@ package settings
 
 import (
 	"bytes"
-	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -14,9 +13,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"knative.dev/pkg/configmap"
 	"sigs.k8s.io/yaml"
-)
 
-var update = flag.Bool("update", false, "write the generated files")
+	"ebb.dev/ebb/test/golden"
+)
 
 const shippedDir = "../config/core/configmaps"
 
@@ -109,28 +108,9 @@ func shipped(name string) []byte {
 	return []byte(strings.ReplaceAll(b.String(), "    \n", "\n"))
 }
 
-func golden(t *testing.T, path string, want []byte) {
-	t.Helper()
-	if *update {
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, want, 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	got, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if d := cmp.Diff(string(want), string(got)); d != "" {
-		t.Errorf("%s is out of date, run go test ./settings -update:\n%s", path, d)
-	}
-}
-
 func TestShippedConfigMapsAreMadeFromTheKeys(t *testing.T) {
 	for _, name := range configMaps {
-		golden(t, pathOf(name), shipped(name))
+		golden.File(t, pathOf(name), string(shipped(name)))
 	}
 	files, err := filepath.Glob(filepath.Join(shippedDir, "config-*.yaml"))
 	if err != nil || len(files) != len(configMaps)-1 {
@@ -241,7 +221,7 @@ func TestSettingsPageListsEveryKey(t *testing.T) {
 		}
 	}
 	b.WriteString("\n`config-tracing` may exist and has no effect.\n")
-	golden(t, "../docs/settings.md", []byte(b.String()))
+	golden.File(t, "../docs/settings.md", b.String())
 }
 
 func TestEveryKeyIsListedOnce(t *testing.T) {

@@ -12,7 +12,11 @@
 // thaws. And an order that was under way expires, so it is not carried out after Risk.
 package standby
 
-import "time"
+import (
+	"time"
+
+	"ebb.dev/ebb/internal/machine"
+)
 
 const (
 	// OrderTime is how long a Freeze is valid.
@@ -91,18 +95,7 @@ var doNames = [...]string{"send", "release", "refuse", "arm", "probe", "say-awak
 // Has reports whether one of these is to be done.
 func (d Do) Has(what Do) bool { return d&what != 0 }
 
-func (d Do) String() string {
-	text := ""
-	for i, name := range doNames {
-		if d&(1<<i) != 0 {
-			if text != "" {
-				text += " "
-			}
-			text += name
-		}
-	}
-	return text
-}
+func (d Do) String() string { return machine.Words(d, doNames[:]) }
 
 // Pod is queue-proxy's side. The zero value is awake and has no agent.
 type Pod struct {

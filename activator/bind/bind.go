@@ -20,7 +20,11 @@
 // nothing. The request has a slot at a pod exactly while it is Bound.
 package bind
 
-import "time"
+import (
+	"time"
+
+	"ebb.dev/ebb/internal/machine"
+)
 
 // mostUntrusted is how many pods a request is tried at whose certificates are not believed.
 const mostUntrusted = 3
@@ -136,18 +140,7 @@ var doNames = [...]string{"slot-answered", "slot-refused", "slot-failed", "slot-
 // Has reports whether one of these is to be done.
 func (d Do) Has(what Do) bool { return d&what != 0 }
 
-func (d Do) String() string {
-	text := ""
-	for i, name := range doNames {
-		if d&(1<<i) != 0 {
-			if text != "" {
-				text += " "
-			}
-			text += name
-		}
-	}
-	return text
-}
+func (d Do) String() string { return machine.Words(d, doNames[:]) }
 
 // ending is what comes when a wait is over.
 type ending uint8
@@ -214,11 +207,8 @@ func (m *Machine) Step(e *Event) Do {
 			return m.end(AnswerMaxWaiting, nil)
 		}
 		return m.end(AnswerBudget, nil)
-	case CannotStart: // it may have been mended: demand is what makes somebody try
-		if m.mayFallBack(e.Cold) && m.fallsBack {
-			return Report | m.fallBack()
-		}
-		return Report | m.end(AnswerCannotStart, nil)
+	case CannotStart:
+		return m.cannotStart(e.Cold)
 	case Deleted:
 		return m.end(AnswerDeleted, e.Err)
 	case Stopped:
@@ -245,13 +235,7 @@ func (m *Machine) Step(e *Event) Do {
 		}
 		return SlotFailed | m.try()
 	case DialFailed:
-		if e.Untrusted {
-			// Waiting does not mend a certificate; another pod may have a good one.
-			if m.untrusted++; m.untrusted > mostUntrusted {
-				return SlotFailed | m.end(AnswerUntrusted, e.Err)
-			}
-		}
-		return SlotFailed | m.try()
+		return m.dialFailed(e)
 	case Done:
 		bound := m.state == Bound
 		m.state = Over
@@ -260,6 +244,25 @@ func (m *Machine) Step(e *Event) Do {
 		}
 	}
 	return 0
+}
+
+// cannotStart reports the load of a revision that cannot start: it may have been mended, and demand
+// is what makes somebody try.
+func (m *Machine) cannotStart(cold bool) Do {
+	if m.mayFallBack(cold) && m.fallsBack {
+		return Report | m.fallBack()
+	}
+	return Report | m.end(AnswerCannotStart, nil)
+}
+
+func (m *Machine) dialFailed(e *Event) Do {
+	if e.Untrusted {
+		// Waiting does not mend a certificate; another pod may have a good one.
+		if m.untrusted++; m.untrusted > mostUntrusted {
+			return SlotFailed | m.end(AnswerUntrusted, e.Err)
+		}
+	}
+	return SlotFailed | m.try()
 }
 
 func (m *Machine) try() Do {

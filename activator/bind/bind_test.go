@@ -1,20 +1,18 @@
 package bind
 
 import (
+	"cmp"
 	"errors"
-	"flag"
 	"fmt"
 	"math/bits"
 	"math/rand/v2"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
-)
 
-var update = flag.Bool("update", false, "write what the machine does into testdata/*.scenario")
+	"ebb.dev/ebb/test/golden"
+)
 
 var (
 	began   = time.Date(2026, 11, 1, 0, 0, 0, 0, time.UTC)
@@ -25,59 +23,23 @@ var (
 // state that it is in then, the end of its wait or its answer: `no-slot cold page=2s -> wait;
 // waiting until 2s`.
 func TestScenarios(t *testing.T) {
-	files, err := filepath.Glob("testdata/*.scenario")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no scenarios: %v", err)
-	}
-	for _, file := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".scenario"), func(t *testing.T) {
-			text, err := os.ReadFile(file)
+	golden.Each(t, "testdata/*.scenario", func(t *testing.T, file, text string) {
+		var m Machine
+		golden.File(t, file, golden.Lines(t, text, func(words []string) (string, error) {
+			e, err := parseEvent(words)
 			if err != nil {
-				t.Fatal(err)
+				return "", err
 			}
-			got, err := play(string(text))
-			if err != nil {
-				t.Fatal(err)
+			outcome := fmt.Sprintf("%s; %s", cmp.Or(m.Step(&e).String(), "nothing"), m.State())
+			if d := m.Deadline(); m.State() == Waiting && !d.IsZero() {
+				outcome += fmt.Sprintf(" until %s", d.Sub(began))
 			}
-			if *update {
-				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-					t.Fatal(err)
-				}
-			} else if got != string(text) {
-				t.Errorf("the machine does\n%s\nwant\n%s", got, text)
+			if m.State() == Answered {
+				outcome += fmt.Sprintf(" (%s)", m.Answer())
 			}
-		})
-	}
-}
-
-// play tells a machine the story and returns it with what the machine did.
-func play(text string) (string, error) {
-	var m Machine
-	var out strings.Builder
-	for number, line := range strings.Split(strings.TrimRight(text, "\n"), "\n") {
-		told, _, _ := strings.Cut(line, " -> ")
-		if told == "" || told[0] == '#' {
-			fmt.Fprintln(&out, line)
-			continue
-		}
-		e, err := parseEvent(strings.Fields(told))
-		if err != nil {
-			return "", fmt.Errorf("line %d: %w", number+1, err)
-		}
-		do := m.Step(&e).String()
-		if do == "" {
-			do = "nothing"
-		}
-		fmt.Fprintf(&out, "%s -> %s; %s", told, do, m.State())
-		if d := m.Deadline(); m.State() == Waiting && !d.IsZero() {
-			fmt.Fprintf(&out, " until %s", d.Sub(began))
-		}
-		if m.State() == Answered {
-			fmt.Fprintf(&out, " (%s)", m.Answer())
-		}
-		fmt.Fprintln(&out)
-	}
-	return out.String(), nil
+			return outcome, nil
+		}))
+	})
 }
 
 // parseEvent reads an event such as "no-slot cold page=2s".

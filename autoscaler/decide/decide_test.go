@@ -1,19 +1,16 @@
 package decide
 
 import (
-	"flag"
 	"fmt"
 	"math"
 	"math/rand"
-	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
-)
 
-var update = flag.Bool("update", false, "rewrite the expected decisions of the scenario files")
+	"ebb.dev/ebb/test/golden"
+)
 
 var epoch = time.Unix(1_700_000_000, 0)
 
@@ -33,43 +30,15 @@ func defaults() Config {
 // and, where the averages are not given but come out of what is reported (loads_test.go), resolve,
 // series, say, miss, tick and activators.
 func TestScenarios(t *testing.T) {
-	files, err := filepath.Glob("testdata/*.txt")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no scenario files: %v", err)
-	}
 	var all strings.Builder
-	for _, file := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
-			data, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			c := defaults()
-			s := Start(c, 0, NoDecision, epoch)
-			var loads loads
-			var out strings.Builder
-			for i, block := range strings.Split(strings.TrimRight(string(data), "\n"), "\n\n") {
-				commands, _, _ := strings.Cut(block, "\n----\n")
-				commands = strings.TrimSuffix(commands, "\n----")
-				got := play(t, commands, &c, &s, &loads)
-				if i > 0 {
-					out.WriteString("\n")
-				}
-				out.WriteString(commands + "\n")
-				if got != "" {
-					out.WriteString("----\n" + got)
-				}
-			}
-			if *update {
-				if err := os.WriteFile(file, []byte(out.String()), 0o644); err != nil {
-					t.Fatal(err)
-				}
-			} else if out.String() != string(data) {
-				t.Errorf("%s differs; run with -update and read the diff. Got:\n%s", file, out.String())
-			}
-			all.WriteString(out.String())
-		})
-	}
+	golden.Each(t, "testdata/*.txt", func(t *testing.T, file, text string) {
+		c := defaults()
+		s := Start(c, 0, NoDecision, epoch)
+		var loads loads
+		out := golden.Blocks(text, func(commands string) string { return play(t, commands, &c, &s, &loads) })
+		golden.File(t, file, out)
+		all.WriteString(out)
+	})
 	for _, rule := range ruleNames {
 		if !strings.Contains(all.String(), "["+rule+"]") {
 			t.Errorf("no scenario shows rule %s", rule)

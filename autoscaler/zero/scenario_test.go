@@ -1,17 +1,14 @@
 package zero
 
 import (
-	"flag"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
-)
 
-var update = flag.Bool("update", false, "rewrite the expected steps of the scenario files")
+	"ebb.dev/ebb/test/golden"
+)
 
 // TestScenarios plays testdata/*.txt: blocks of commands, a line ----, and the steps expected.
 //
@@ -22,36 +19,11 @@ var update = flag.Bool("update", false, "rewrite the expected steps of the scena
 //	at 12s desired=N ready=N excess=X [probe=activator|other]
 //	                                                   the next step at that time; desired=? is unknown
 func TestScenarios(t *testing.T) {
-	files, err := filepath.Glob("testdata/*.txt")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no scenario files: %v", err)
-	}
 	seen := map[string]bool{}
-	for _, file := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
-			data, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			c, s := config(), State{ActiveSince: epoch}
-			var out strings.Builder
-			for i, block := range strings.Split(strings.TrimRight(string(data), "\n"), "\n\n") {
-				commands, _, _ := strings.Cut(block, "\n----\n")
-				got := play(t, strings.TrimSuffix(commands, "\n----"), &c, &s, seen)
-				if i > 0 {
-					out.WriteString("\n")
-				}
-				out.WriteString(commands + "\n----\n" + got)
-			}
-			if *update {
-				if err := os.WriteFile(file, []byte(out.String()), 0o644); err != nil {
-					t.Fatal(err)
-				}
-			} else if out.String() != string(data) {
-				t.Errorf("%s differs; run with -update and read the diff. Got:\n%s", file, out.String())
-			}
-		})
-	}
+	golden.Each(t, "testdata/*.txt", func(t *testing.T, file, text string) {
+		c, s := config(), State{ActiveSince: epoch}
+		golden.File(t, file, golden.Blocks(text, func(commands string) string { return play(t, commands, &c, &s, seen) }))
+	})
 	for _, rule := range []string{RuleMinScale, RuleMaxScale, RuleInitialScale, RuleNeverZero, RuleActivating, RuleTimedOut,
 		RuleStableWindow, RuleHandOver, RuleProbe, RuleRetention, RuleGrace, RuleZero} {
 		if !seen[rule] {

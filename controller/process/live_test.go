@@ -13,6 +13,7 @@ import (
 
 	servingv1 "ebb.dev/ebb/api/serving/v1"
 	"ebb.dev/ebb/controller/internal/reconcile"
+	"ebb.dev/ebb/test/eventually"
 )
 
 // The scenarios step the reconcilers by hand. Here they run as in the cluster, woken by events
@@ -38,18 +39,18 @@ func TestEventsAloneBringAServiceToReadyAndThenNothingIsWritten(t *testing.T) {
 	if _, err := w.world.Ebb.ServingV1().Services("ns").Create(ctx, service, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the PodAutoscaler, last of a revision's children", func() bool {
+	eventually.True(t, "the PodAutoscaler, last of a revision's children", func() bool {
 		return w.store.Get(autoscalers, "ns", "hello-00001") != nil && w.store.Get(deployments, "ns", "hello-00001-deployment") != nil
 	})
 	w.pods(map[string]string{"rev": "hello-00001", "n": "1", "ready": ""}, "")
 	w.autoscaler(map[string]string{"rev": "hello-00001", "want": "1", "ready": "1"})
-	eventually(t, "the Configuration has a latest ready revision", func() bool {
+	eventually.True(t, "the Configuration has a latest ready revision", func() bool {
 		config := w.store.Get(configurations, "ns", "hello")
 		name, _, _ := unstructured.NestedString(config.Object, "status", "latestReadyRevisionName")
 		return name == "hello-00001"
 	})
 	w.route(map[string]string{"name": "hello"})
-	eventually(t, "the Service is Ready", func() bool {
+	eventually.True(t, "the Service is Ready", func() bool {
 		live, err := w.world.Ebb.ServingV1().Services("ns").Get(ctx, "hello", metav1.GetOptions{})
 		return err == nil && live.Status.GetCondition(apis.ConditionReady).IsTrue() && live.Status.ObservedGeneration == live.Generation
 	})
@@ -68,16 +69,5 @@ func TestEventsAloneBringAServiceToReadyAndThenNothingIsWritten(t *testing.T) {
 	}
 	if writes := w.store.Writes(); len(writes) != 0 {
 		t.Errorf("a steady world was written to: %v", writes)
-	}
-}
-
-func eventually(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	deadline := time.Now().Add(60 * time.Second)
-	for !holds() {
-		if time.Now().After(deadline) {
-			t.Fatalf("never: %s", what)
-		}
-		<-time.After(time.Millisecond)
 	}
 }

@@ -3,14 +3,11 @@ package process
 import (
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -21,31 +18,13 @@ import (
 	"ebb.dev/ebb/api/names"
 	servingv1 "ebb.dev/ebb/api/serving/v1"
 	"ebb.dev/ebb/settings"
+	"ebb.dev/ebb/test/golden"
 )
 
 func TestScenarios(t *testing.T) {
-	files, err := filepath.Glob("testdata/*.scenario")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no scenarios: %v", err)
-	}
-	for _, file := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".scenario"), func(t *testing.T) {
-			text, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			got := play(t, string(text), func(*world) {})
-			if *update {
-				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-					t.Fatal(err)
-				}
-				return
-			}
-			if diff := cmp.Diff(string(text), got); diff != "" {
-				t.Errorf("%s (-in file +seen; -update writes it):\n%s", file, diff)
-			}
-		})
-	}
+	golden.Each(t, "testdata/*.scenario", func(t *testing.T, file, text string) {
+		golden.File(t, file, play(t, text, func(*world) {}))
+	})
 }
 
 // play runs the commands of a scenario and returns it with what was seen. A scenario is a list of

@@ -33,6 +33,7 @@ import (
 	"ebb.dev/ebb/settings"
 	"ebb.dev/ebb/test/apiservertest"
 	"ebb.dev/ebb/test/apiservertest/policy"
+	"ebb.dev/ebb/test/eventually"
 	"ebb.dev/ebb/wire"
 )
 
@@ -133,7 +134,7 @@ func TestAllReconcilersTogetherNeedFewWritesToReadyAndThenNone(t *testing.T) {
 		t.Fatal(err)
 	}
 	store.Writes()
-	eventually(t, "the revision has its children", func() bool {
+	eventually.True(t, "the revision has its children", func() bool {
 		return store.Get(autoscalers, "ns", "hello-00001") != nil && store.Get(deployments, "ns", "hello-00001-deployment") != nil
 	})
 	w.pods(map[string]string{"rev": "hello-00001", "n": "1", "ready": ""}, "")
@@ -142,7 +143,7 @@ func TestAllReconcilersTogetherNeedFewWritesToReadyAndThenNone(t *testing.T) {
 		live, err := w.world.Ebb.ServingV1().Services("ns").Get(ctx, "hello", metav1.GetOptions{})
 		return err == nil && live.Status.GetCondition(apis.ConditionReady).IsTrue() && live.Status.ObservedGeneration == live.Generation
 	}
-	eventually(t, "the Service is Ready", isReady)
+	eventually.True(t, "the Service is Ready", isReady)
 	writes := store.Writes()
 	var lines []string
 	for _, write := range writes {
@@ -164,7 +165,7 @@ func TestAllReconcilersTogetherNeedFewWritesToReadyAndThenNone(t *testing.T) {
 	if _, err := w.world.Ebb.ServingV1beta1().DomainMappings("ns").Create(ctx, mapping, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the DomainMapping is Ready", func() bool {
+	eventually.True(t, "the DomainMapping is Ready", func() bool {
 		live, err := w.world.Ebb.ServingV1beta1().DomainMappings("ns").Get(ctx, "hello.test", metav1.GetOptions{})
 		return err == nil && live.Status.GetCondition(apis.ConditionReady).IsTrue()
 	})
@@ -172,7 +173,7 @@ func TestAllReconcilersTogetherNeedFewWritesToReadyAndThenNone(t *testing.T) {
 	// Until the last write has come round to every cache, a reconcile may still have something to
 	// add.
 	quiet := 0
-	eventually(t, "nothing is written any more", func() bool {
+	eventually.True(t, "nothing is written any more", func() bool {
 		if quiet++; len(store.Writes()) > 0 {
 			quiet = 0
 		}
@@ -202,7 +203,7 @@ func TestAllReconcilersTogetherNeedFewWritesToReadyAndThenNone(t *testing.T) {
 	namespace := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "Namespace",
 		"metadata": map[string]any{"name": "ns", "deletionTimestamp": "2026-03-01T12:00:00Z", "finalizers": []any{"kubernetes"}}}}
 	store.Put(schema.GroupResource{Resource: "namespaces"}, namespace)
-	eventually(t, "the controller knows that the namespace is being deleted", func() bool { return w.world.Terminating("ns") })
+	eventually.True(t, "the controller knows that the namespace is being deleted", func() bool { return w.world.Terminating("ns") })
 	if err := w.world.Ebb.ServingV1().Revisions("ns").Delete(ctx, "hello-00001", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -223,7 +224,7 @@ func TestAllReconcilersTogetherNeedFewWritesToReadyAndThenNone(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	eventually(t, "the Route and the DomainMapping are gone", func() bool {
+	eventually.True(t, "the Route and the DomainMapping are gone", func() bool {
 		return store.Get(routesResource, "ns", "hello") == nil &&
 			store.Get(schema.GroupResource{Group: "serving.knative.dev", Resource: "domainmappings"}, "ns", "hello.test") == nil
 	})

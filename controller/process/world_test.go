@@ -2,7 +2,6 @@ package process
 
 import (
 	"context"
-	"flag"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -13,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -35,9 +33,8 @@ import (
 	"ebb.dev/ebb/settings"
 	"ebb.dev/ebb/test/apiservertest"
 	"ebb.dev/ebb/test/apiservertest/policy"
+	"ebb.dev/ebb/test/eventually"
 )
-
-var update = flag.Bool("update", false, "write what is seen into testdata")
 
 // The resources that reconcilers and actors of a scenario touch.
 var (
@@ -156,9 +153,8 @@ func (refusing) RoundTrip(r *http.Request) (*http.Response, error) {
 
 // inStep waits until every cache holds what the server holds.
 func (w *world) inStep() {
-	deadline := time.Now().Add(60 * time.Second)
 	for _, c := range w.caches {
-		for {
+		eventually.Seen(w.t, "the cache of "+c.resource.String()+" is in step", func() (string, bool) {
 			have := map[string]string{}
 			for _, object := range c.informer.GetStore().List() {
 				m := object.(metav1.Object)
@@ -166,13 +162,10 @@ func (w *world) inStep() {
 			}
 			want := w.store.Versions(c.resource, c.selector)
 			if maps.Equal(have, want) {
-				break
+				return "", true
 			}
-			if time.Now().After(deadline) {
-				w.t.Fatalf("cache of %s is not in step:\n%s", c.resource, cmp.Diff(want, have))
-			}
-			<-time.After(200 * time.Microsecond)
-		}
+			return fmt.Sprintf("want %v, have %v", want, have), false
+		})
 	}
 }
 

@@ -16,10 +16,11 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"ebb.dev/ebb/test/eventually"
 )
 
 // world is a page in front of an API server that answers as it is told.
@@ -352,12 +353,8 @@ func TestOpenPagesTakeABoundedNumberOfStreams(t *testing.T) {
 		t.Errorf("a question beside them: %d", answer.StatusCode)
 	}
 	cancel() // the pages are closed
-	deadline := time.Now().Add(10 * time.Second)
-	for ctx = t.Context(); open("greedy") != http.StatusOK; {
-		if time.Now().After(deadline) {
-			t.Fatal("the places of closed pages are not free again")
-		}
-	}
+	ctx = t.Context()
+	eventually.True(t, "the places of closed pages are free again", func() bool { return open("greedy") == http.StatusOK })
 	client.CloseIdleConnections()
 	w.CloseClientConnections()
 }

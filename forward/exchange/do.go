@@ -1,5 +1,7 @@
 package exchange
 
+import "ebb.dev/ebb/internal/machine"
+
 // Do is what is to be done, in the order of the constants.
 type Do uint32
 
@@ -30,15 +32,4 @@ var doNames = [...]string{"interrupt", "drop", "part", "rewind", "say-continue",
 // Has reports whether one of these is to be done.
 func (d Do) Has(what Do) bool { return d&what != 0 }
 
-func (d Do) String() string {
-	text := ""
-	for i, name := range doNames {
-		if d&(1<<i) != 0 {
-			if text != "" {
-				text += " "
-			}
-			text += name
-		}
-	}
-	return text
-}
+func (d Do) String() string { return machine.Words(d, doNames[:]) }

@@ -1,18 +1,16 @@
 package exchange
 
 import (
+	"cmp"
 	"errors"
-	"flag"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
-)
 
-var update = flag.Bool("update", false, "write what the machine does into testdata/*.scenario")
+	"ebb.dev/ebb/test/golden"
+)
 
 var began = time.Date(2026, 11, 1, 0, 0, 0, 0, time.UTC)
 
@@ -20,135 +18,105 @@ var began = time.Date(2026, 11, 1, 0, 0, 0, 0, time.UTC)
 // judges", "policy defer total=10s"); each other line is an event, with what the machine does and
 // the state it is in then: `connected reused -> send-head; sent`.
 func TestScenarios(t *testing.T) {
-	files, err := filepath.Glob("testdata/*.scenario")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no scenarios: %v", err)
-	}
-	for _, file := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".scenario"), func(t *testing.T) {
-			text, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			got, err := play(string(text))
-			if err != nil {
-				t.Fatal(err)
-			}
-			if *update {
-				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-					t.Fatal(err)
-				}
-			} else if got != string(text) {
-				t.Errorf("the machine does\n%s\nwant\n%s", got, text)
-			}
-		})
-	}
+	golden.Each(t, "testdata/*.scenario", func(t *testing.T, file, text string) {
+		s := told{traits: Traits{Started: began}}
+		golden.File(t, file, golden.Lines(t, text, s.line))
+	})
 }
 
-// play tells a machine the story and returns it with what the machine did.
-func play(text string) (string, error) {
-	var m Machine
-	traits, policy := Traits{Started: began}, Policy{}
-	var out strings.Builder
-	for number, line := range strings.Split(strings.TrimRight(text, "\n"), "\n") {
-		event, _, _ := strings.Cut(line, " -> ")
-		words := strings.Fields(event)
-		if len(words) == 0 || words[0] == "#" {
-			fmt.Fprintln(&out, line)
-			continue
-		}
-		bad := fmt.Errorf("line %d: %q cannot be read", number+1, line)
-		switch words[0] {
-		case "traits":
-			for _, w := range words[1:] {
-				switch w {
-				case "streams":
-					traits.Streams, traits.KeepsBody = true, true
-				case "idempotent":
-					traits.Idempotent = true
-				case "expects":
-					traits.Expects = true
-				case "redirects":
-					traits.Redirects = true
-				case "judges":
-					traits.Judges = true
-				default:
-					return "", bad
-				}
-			}
-			fmt.Fprintln(&out, line)
-			continue
-		case "policy":
-			for _, w := range words[1:] {
-				name, value, _ := strings.Cut(w, "=")
-				d, err := time.ParseDuration(value)
-				switch name {
-				case "defer":
-					policy.DeferBody = time.Second
-				case "continue":
-					policy.ContinueNow = true
-				case "cut":
-					policy.Timeouts.Action = CutResponse
-				case "total":
-					policy.Timeouts.Total = d
-				case "start":
-					policy.Timeouts.ResponseStart = d
-				case "idle":
-					policy.Timeouts.Idle = d
-				default:
-					return "", bad
-				}
-				if value != "" && err != nil {
-					return "", bad
-				}
-			}
-			fmt.Fprintln(&out, line)
-			continue
-		case "forget-body":
-			m.ForgetBody()
-			fmt.Fprintln(&out, line)
-			continue
-		case "wrote":
-			d, err := time.ParseDuration(words[1])
-			if err != nil {
-				return "", bad
-			}
-			m.Wrote(began.Add(d))
-			fmt.Fprintln(&out, line)
-			continue
-		}
-		e, err := parseEvent(words)
-		if err != nil {
-			return "", fmt.Errorf("line %d: %w", number+1, err)
-		}
-		switch e.Kind {
-		case Begin:
-			m.Init(traits)
-		case Decided:
-			m.Configure(policy)
-		}
-		do := m.Step(&e)
-		fmt.Fprintf(&out, "%s -> %s; %s", strings.TrimSpace(event), orNothing(do.String()), m.State())
-		if do.Has(Finish | SeeOut) {
-			fmt.Fprintf(&out, " (%s", m.Ending().Cause)
-			if m.Ending().Timer != NoTimer {
-				fmt.Fprintf(&out, ", %s", m.Ending().Timer)
-			}
-			if do.Has(Abort) {
-				fmt.Fprintf(&out, ", code %d", m.Ending().Code)
-			}
-			fmt.Fprint(&out, ")")
-		}
-		fmt.Fprintln(&out)
-	}
-	return out.String(), nil
+// told is a machine that is told a story.
+type told struct {
+	Machine
+	traits Traits
+	policy Policy
 }
 
-func orNothing(text string) string {
-	if text == "" {
-		return "nothing"
+// line tells the machine an event and returns what it did.
+func (s *told) line(words []string) (string, error) {
+	switch words[0] {
+	case "traits":
+		return "", s.traits.read(words[1:])
+	case "policy":
+		return "", s.policy.read(words[1:])
+	case "forget-body":
+		s.ForgetBody()
+		return "", nil
+	case "wrote":
+		d, err := time.ParseDuration(words[1])
+		s.Wrote(began.Add(d))
+		return "", err
 	}
-	return text
+	e, err := parseEvent(words)
+	if err != nil {
+		return "", err
+	}
+	switch e.Kind {
+	case Begin:
+		s.Init(s.traits)
+	case Decided:
+		s.Configure(s.policy)
+	}
+	do := s.Step(&e)
+	outcome := fmt.Sprintf("%s; %s", cmp.Or(do.String(), "nothing"), s.State())
+	if do.Has(Finish | SeeOut) {
+		outcome += fmt.Sprintf(" (%s", s.Ending().Cause)
+		if s.Ending().Timer != NoTimer {
+			outcome += fmt.Sprintf(", %s", s.Ending().Timer)
+		}
+		if do.Has(Abort) {
+			outcome += fmt.Sprintf(", code %d", s.Ending().Code)
+		}
+		outcome += ")"
+	}
+	return outcome, nil
+}
+
+// read reads "streams judges".
+func (t *Traits) read(words []string) error {
+	for _, w := range words {
+		switch w {
+		case "streams":
+			t.Streams, t.KeepsBody = true, true
+		case "idempotent":
+			t.Idempotent = true
+		case "expects":
+			t.Expects = true
+		case "redirects":
+			t.Redirects = true
+		case "judges":
+			t.Judges = true
+		default:
+			return fmt.Errorf("there is no trait %q", w)
+		}
+	}
+	return nil
+}
+
+// read reads "defer total=10s".
+func (p *Policy) read(words []string) error {
+	for _, w := range words {
+		name, value, timed := strings.Cut(w, "=")
+		d, err := time.ParseDuration(value)
+		switch {
+		case timed && err != nil:
+			return err
+		case name == "defer":
+			p.DeferBody = time.Second
+		case name == "continue":
+			p.ContinueNow = true
+		case name == "cut":
+			p.Timeouts.Action = CutResponse
+		case name == "total":
+			p.Timeouts.Total = d
+		case name == "start":
+			p.Timeouts.ResponseStart = d
+		case name == "idle":
+			p.Timeouts.Idle = d
+		default:
+			return fmt.Errorf("a policy has no %q", w)
+		}
+	}
+	return nil
 }
 
 // parseEvent reads an event such as "lost unseen code=7", "head 200 at=3s".

@@ -1,13 +1,10 @@
 package certificate
 
 import (
-	"flag"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/utils/ptr"
@@ -15,9 +12,8 @@ import (
 
 	"ebb.dev/ebb/api/names"
 	"ebb.dev/ebb/settings"
+	"ebb.dev/ebb/test/golden"
 )
-
-var update = flag.Bool("update", false, "write the golden files")
 
 func TestCertificates(t *testing.T) {
 	owner := metav1.OwnerReference{APIVersion: "serving.knative.dev/v1", Kind: "Route", Name: "hello", UID: "uid", Controller: ptr.To(true)}
@@ -34,22 +30,7 @@ func TestCertificates(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			path := filepath.Join("testdata", name+".yaml")
-			if *update {
-				if err := os.MkdirAll("testdata", 0o755); err != nil {
-					t.Fatal(err)
-				}
-				if err := os.WriteFile(path, raw, 0o644); err != nil {
-					t.Fatal(err)
-				}
-			}
-			golden, err := os.ReadFile(path)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if d := cmp.Diff(string(golden), string(raw)); d != "" {
-				t.Errorf("-want +got:\n%s", d)
-			}
+			golden.File(t, filepath.Join("testdata", name+".yaml"), string(raw))
 		})
 	}
 }

@@ -1,14 +1,10 @@
 package gatewayapi
 
 import (
-	"flag"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
@@ -16,9 +12,8 @@ import (
 
 	"ebb.dev/ebb/ingress/plan"
 	"ebb.dev/ebb/settings"
+	"ebb.dev/ebb/test/golden"
 )
-
-var update = flag.Bool("update", false, "write the golden files")
 
 func base() plan.Input {
 	n := settings.Default().Network
@@ -148,31 +143,6 @@ func translate(t *testing.T, in plan.Input) string {
 	return out.String()
 }
 
-// golden compares what a translation writes, twice, with the file of its name.
-func golden(t *testing.T, name string, translate func() string) {
-	t.Helper()
-	got := translate()
-	if again := translate(); again != got {
-		t.Errorf("the same was written down in two ways:\n%s", cmp.Diff(got, again))
-	}
-	path := filepath.Join("testdata", name+".yaml")
-	if *update {
-		if err := os.MkdirAll("testdata", 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if d := cmp.Diff(string(want), got); d != "" {
-		t.Errorf("-want +got:\n%s", d)
-	}
-}
-
 func yamlOf(t *testing.T, value any) string {
 	t.Helper()
 	raw, err := yaml.Marshal(value)
@@ -185,7 +155,7 @@ func yamlOf(t *testing.T, value any) string {
 func TestHTTPRoutes(t *testing.T) {
 	for name, in := range cases() {
 		t.Run(name, func(t *testing.T) {
-			golden(t, name, func() string { return translate(t, in) })
+			golden.Twice(t, "testdata/"+name+".yaml", func() string { return translate(t, in) })
 		})
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"ebb.dev/ebb/api/names"
 	"ebb.dev/ebb/ingress/plan"
 	"ebb.dev/ebb/settings"
+	"ebb.dev/ebb/test/golden"
 )
 
 // What a DomainMapping asks of the gateways: files mapped-*.yaml.
@@ -44,7 +45,7 @@ func TestMappings(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			m := toRoute
 			change(&m)
-			golden(t, name, func() string { return mapped(t, m) })
+			golden.Twice(t, "testdata/"+name+".yaml", func() string { return mapped(t, m) })
 			// The Route's own rules are shared with a cache.
 			if strings.Contains(yamlOf(t, rules), "shop.example.org") {
 				t.Error("the Route's rules were changed")

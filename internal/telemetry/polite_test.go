@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"ebb.dev/ebb/test/eventually"
 )
 
 // bounded serves over a Bound listener of one connection.
@@ -129,11 +131,7 @@ func TestRefusedClientsThatSendOnCostNoMoreForBeingMany(t *testing.T) {
 		}
 		Polite(counted{conn.(*net.TCPConn), &read}, func() { ended.Add(1) }).Close()
 	}
-	for deadline := time.Now().Add(10 * lingers); ended.Load() < clients; time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("%d of %d connections have ended", ended.Load(), clients)
-		}
-	}
+	eventually.True(t, "all connections end", func() bool { return ended.Load() == clients })
 	most := float64(politeness.Burst()+clients*atOnce) + float64(politeness.Limit())*time.Since(began).Seconds()
 	if n := read.Load(); float64(n) > most || n < int64(politeness.Burst())/2 {
 		t.Errorf("%d bytes were read in %v, not %.0f at most", n, time.Since(began), most)

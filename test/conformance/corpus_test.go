@@ -5,7 +5,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"log"
@@ -25,12 +24,11 @@ import (
 	"testing"
 	"time"
 
+	"ebb.dev/ebb/test/golden"
 	"ebb.dev/ebb/test/internal/component"
 	"ebb.dev/ebb/test/internal/envoy"
 	"ebb.dev/ebb/test/internal/nginx"
 )
-
-var update = flag.Bool("update", false, "write testdata/corpus/verdicts.txt")
 
 // A malformed request is a file in testdata/corpus. Lines that start with # say what it is about.
 // One that starts with "# Ebb forwards it:" says why Ebb takes what another proxy refuses, and one
@@ -113,9 +111,9 @@ func proxies(t *testing.T) []*proxy {
 	if err == nil {
 		all = append(all, startNginx(t, path))
 	} else if ci {
-		t.Fatal("nginx is not installed (make clients installs it)")
+		t.Fatal("nginx is not installed (make tools installs it)")
 	} else {
-		t.Log("nginx is not installed (make clients installs it): not compared")
+		t.Log("nginx is not installed (make tools installs it): not compared")
 	}
 	path = envoy.Installed()
 	if path == "" && ci {
@@ -335,7 +333,7 @@ func TestMalformedRequests(t *testing.T) {
 				// A machine with much else to do may need longer.
 				for _, quiet := range []time.Duration{100 * time.Millisecond, time.Second, 4 * time.Second} {
 					verdicts[i][n] = send(t, m, quiet)
-					if *update || !p.comparable(m, recorded) || p.same(recorded[m.name][p.name], verdicts[i][n].String()) {
+					if golden.Update() || !p.comparable(m, recorded) || p.same(recorded[m.name][p.name], verdicts[i][n].String()) {
 						break
 					}
 				}
@@ -348,14 +346,14 @@ func TestMalformedRequests(t *testing.T) {
 			of := map[string]verdict{}
 			for i, p := range all {
 				of[p.name] = verdicts[i][n]
-				if p.comparable(m, recorded) && !*update && !p.same(recorded[m.name][p.name], verdicts[i][n].String()) {
+				if p.comparable(m, recorded) && !golden.Update() && !p.same(recorded[m.name][p.name], verdicts[i][n].String()) {
 					t.Errorf("%s: %s\nrecorded: %s", p.name, verdicts[i][n], recorded[m.name][p.name])
 				}
 			}
 			judge(t, m, of)
 		})
 	}
-	if *update {
+	if golden.Update() {
 		writeVerdicts(t, list, all, verdicts)
 	}
 }
@@ -413,7 +411,7 @@ func readVerdicts(t *testing.T) map[string]map[string]string {
 	t.Helper()
 	out := map[string]map[string]string{"": {}}
 	text, err := os.ReadFile(verdictsFile)
-	if errors.Is(err, os.ErrNotExist) && *update {
+	if errors.Is(err, os.ErrNotExist) && golden.Update() {
 		return out
 	} else if err != nil {
 		t.Fatal(err)

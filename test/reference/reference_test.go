@@ -1,7 +1,6 @@
 package reference
 
 import (
-	"flag"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -10,12 +9,9 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"ebb.dev/ebb/api/names"
+	"ebb.dev/ebb/test/golden"
 )
-
-var update = flag.Bool("update", false, "write docs/reference")
 
 const root = "../.."
 
@@ -31,19 +27,7 @@ func TestTheReferenceIsWhatTheCodeSays(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, want := range pages {
-		path := filepath.Join(root, "docs", "reference", name)
-		if *update {
-			if err := os.WriteFile(path, []byte(want), 0o644); err != nil {
-				t.Fatal(err)
-			}
-		}
-		got, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if d := cmp.Diff(string(got), want); d != "" {
-			t.Errorf("%s is out of date, run go test ./test/reference -update (-is +want):\n%s", path, d)
-		}
+		golden.File(t, filepath.Join(root, "docs", "reference", name), want)
 	}
 }
 

@@ -1,7 +1,6 @@
 package process
 
 import (
-	"flag"
 	"os"
 	"strings"
 	"testing"
@@ -11,6 +10,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"ebb.dev/ebb/api/names"
+	"ebb.dev/ebb/test/golden"
 	"ebb.dev/ebb/webhook/internal/admit"
 )
 
@@ -49,8 +49,6 @@ func registrations(t *testing.T) map[string][]registered {
 	return found
 }
 
-var update = flag.Bool("update", false, "write the generated file")
-
 // The webhook puts its registrations back to what it was built with; that is what is installed.
 func TestTheEmbeddedRegistrationsAreThoseThatAreInstalled(t *testing.T) {
 	text, err := os.ReadFile("../../config/core/webhook.yaml")
@@ -71,15 +69,7 @@ func TestTheEmbeddedRegistrationsAreThoseThatAreInstalled(t *testing.T) {
 	}
 	want += "\n"
 	const file = "../internal/certs/registrations.yaml"
-	if *update {
-		if err := os.WriteFile(file, []byte(want), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	got, err := os.ReadFile(file)
-	if err != nil || string(got) != want {
-		t.Errorf("%s differs from config/core/webhook.yaml (%v); run go test ./webhook/process -update", file, err)
-	}
+	golden.File(t, file, want)
 }
 
 func TestRegistrationsReachThePathsUnderTheKnownNames(t *testing.T) {

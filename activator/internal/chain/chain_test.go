@@ -24,6 +24,7 @@ import (
 	"ebb.dev/ebb/forward"
 	"ebb.dev/ebb/internal/otlp"
 	"ebb.dev/ebb/internal/tracing"
+	"ebb.dev/ebb/test/eventually"
 	"ebb.dev/ebb/wire"
 )
 
@@ -166,7 +167,7 @@ func TestARequestThatCallsItselfAProbeWakesItsRevision(t *testing.T) {
 					_, _, body := w.send("GET", "", append([]string{"User-Agent", agent}, header...)...)
 					answered <- body
 				}()
-				eventually(t, "it waits for a pod", func() bool { return w.budget.Held() == 1 && w.pokes.Load() > 0 })
+				eventually.True(t, "it waits for a pod", func() bool { return w.budget.Held() == 1 && w.pokes.Load() > 0 })
 				w.pods(pod)
 				if body := <-answered; body != "awake" {
 					t.Errorf("got %q", body)
@@ -264,22 +265,6 @@ func TestInAMeshAPodIsNamedByItsPrivateService(t *testing.T) {
 	}
 }
 
-// eventually waits for what happens in other goroutines without asserting how fast.
-func eventually(t *testing.T, what string, is func() bool) {
-	t.Helper()
-	deadline := time.NewTimer(30 * time.Second)
-	defer deadline.Stop()
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	for !is() {
-		select {
-		case <-tick.C:
-		case <-deadline.C:
-			t.Fatalf("never: %s", what)
-		}
-	}
-}
-
 // echo answers with the request's body, once it has it whole.
 func echo(rw http.ResponseWriter, r *http.Request) {
 	body, _ := io.ReadAll(r.Body)
@@ -299,7 +284,7 @@ func TestRequestsAtZeroAreHeldAndAnswered(t *testing.T) {
 			}
 		})
 	}
-	eventually(t, "ten requests wait", func() bool { return w.budget.Held() == 10 })
+	eventually.True(t, "ten requests wait", func() bool { return w.budget.Held() == 10 })
 	if w.pokes.Load() == 0 {
 		t.Error("nobody was told that requests wait")
 	}
@@ -309,7 +294,7 @@ func TestRequestsAtZeroAreHeldAndAnswered(t *testing.T) {
 		t.Errorf("%d of 10 were answered", ok.Load())
 	}
 	load := r.Load
-	eventually(t, "the accounts are zero", func() bool { _, flying := r.Queue.Load(); return load.Meter.Now() == 0 && flying == 0 })
+	eventually.True(t, "the accounts are zero", func() bool { _, flying := r.Queue.Load(); return load.Meter.Now() == 0 && flying == 0 })
 	if load.Held.Load() != 10 || load.Requests[2].Load() != 10 {
 		t.Errorf("%d were held, %d got 2xx; want 10", load.Held.Load(), load.Requests[2].Load())
 	}
@@ -336,7 +321,7 @@ func TestOnlyColdStartsTellTheirTimesAndOnlyIfAskedTo(t *testing.T) {
 			var header http.Header
 			var group sync.WaitGroup
 			group.Go(func() { status, header, _ = w.send("GET", "") })
-			eventually(t, "one waits", func() bool { return w.budget.Held() == 1 })
+			eventually.True(t, "one waits", func() bool { return w.budget.Held() == 1 })
 			w.pods(w.pod("p", func(w http.ResponseWriter, _ *http.Request) { w.Header().Set(wire.HeaderServerTiming, own) }))
 			group.Wait()
 			values := header.Values(wire.HeaderServerTiming)
@@ -372,7 +357,7 @@ func TestARefusedRequestGoesToThePodWithAFreeSlot(t *testing.T) {
 			t.Fatalf("%d bytes: got %d and %d bytes", size, status, len(answer))
 		}
 	}
-	eventually(t, "the slots are back", func() bool { _, flying := r.Queue.Load(); return flying == 0 })
+	eventually.True(t, "the slots are back", func() bool { _, flying := r.Queue.Load(); return flying == 0 })
 }
 
 // A pod that has taken over the address of another one refuses what is not for its revision. The
@@ -393,7 +378,7 @@ func TestARequestThatMeetsAnotherRevisionsPodGoesToItsOwn(t *testing.T) {
 			status, _, body := w.send("POST", "body")
 			answered <- fmt.Sprint(status, body)
 		}()
-		eventually(t, "the other pod refuses the request", func() bool { return met.Load() > 1 })
+		eventually.True(t, "the other pod refuses the request", func() bool { return met.Load() > 1 })
 		own := w.pod("own", func(rw http.ResponseWriter, r *http.Request) {
 			fmt.Fprint(rw, r.Header.Get(wire.HeaderNamespace), "/", r.Header.Get(wire.HeaderRevision))
 		})
@@ -401,7 +386,7 @@ func TestARequestThatMeetsAnotherRevisionsPodGoesToItsOwn(t *testing.T) {
 		if got := <-answered; got != "200ns/rev" {
 			t.Errorf("limit %d: got %q", limit, got)
 		}
-		eventually(t, "the slots are back", func() bool { _, flying := r.Queue.Load(); return flying == 0 })
+		eventually.True(t, "the slots are back", func() bool { _, flying := r.Queue.Load(); return flying == 0 })
 	}
 }
 
@@ -418,7 +403,7 @@ func TestADeadPodIsPassedOver(t *testing.T) {
 			t.Fatalf("got %d %q", status, body)
 		}
 	}
-	eventually(t, "the slots are back", func() bool { _, flying := r.Queue.Load(); return flying == 0 })
+	eventually.True(t, "the slots are back", func() bool { _, flying := r.Queue.Load(); return flying == 0 })
 }
 
 func TestAUserContainersOwn503IsPassedOn(t *testing.T) {
@@ -435,7 +420,7 @@ func TestBeyondTheBoundTheAnswerComesAtOnce(t *testing.T) {
 	w.revision(backends.Info{})
 	var group sync.WaitGroup
 	group.Go(func() { w.send("GET", "") })
-	eventually(t, "one waits", func() bool { return w.budget.Held() == 1 })
+	eventually.True(t, "one waits", func() bool { return w.budget.Held() == 1 })
 	status, header, body := w.send("GET", "")
 	if status != 503 || header.Get("Retry-After") == "" || !strings.HasPrefix(body, "pending request queue full") {
 		t.Errorf("got %d %q, Retry-After %q", status, body, header.Get("Retry-After"))
@@ -451,7 +436,7 @@ func TestATimeoutWhileHeldNamesItsTimer(t *testing.T) {
 	if status != 504 || !strings.HasPrefix(body, "activator request timeout") || !strings.Contains(body, "responseStartTimeoutSeconds") {
 		t.Errorf("got %d %q", status, body)
 	}
-	eventually(t, "nothing waits", func() bool { return w.budget.Held() == 0 })
+	eventually.True(t, "nothing waits", func() bool { return w.budget.Held() == 0 })
 }
 
 func TestAClientThatLeavesWhileHeldLeavesNothingBehind(t *testing.T) {
@@ -466,12 +451,12 @@ func TestAClientThatLeavesWhileHeldLeavesNothingBehind(t *testing.T) {
 		_, err := w.client.Do(request)
 		done <- err
 	}()
-	eventually(t, "it waits", func() bool { return w.budget.Held() == 1 })
+	eventually.True(t, "it waits", func() bool { return w.budget.Held() == 1 })
 	cancel()
 	if err := <-done; !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
-	eventually(t, "its place is free", func() bool { return w.budget.Held() == 0 && r.Load.Meter.Now() == 0 })
+	eventually.True(t, "its place is free", func() bool { return w.budget.Held() == 0 && r.Load.Meter.Now() == 0 })
 }
 
 func TestARevisionThatCannotStartTellsWhy(t *testing.T) {
@@ -500,7 +485,7 @@ func TestABurstToPodsWithoutALimitIsReportedAtOnce(t *testing.T) {
 	var all sync.WaitGroup
 	for n := range 12 {
 		all.Go(func() { w.send("GET", "") })
-		eventually(t, "it is here", func() bool { return r.Load.Meter.Now() == n+1 })
+		eventually.True(t, "it is here", func() bool { return r.Load.Meter.Now() == n+1 })
 		want := int64(0)
 		switch {
 		case n+1 >= 10:
@@ -508,7 +493,7 @@ func TestABurstToPodsWithoutALimitIsReportedAtOnce(t *testing.T) {
 		case n+1 >= 5:
 			want = 1
 		}
-		eventually(t, fmt.Sprintf("%d reports out of turn at %d requests", want, n+1), func() bool { return w.pokes.Load() == want })
+		eventually.True(t, fmt.Sprintf("%d reports out of turn at %d requests", want, n+1), func() bool { return w.pokes.Load() == want })
 	}
 	if waiting, _ := r.Queue.Load(); waiting != 0 {
 		t.Errorf("%d requests wait", waiting)

@@ -13,6 +13,7 @@ import (
 	"ebb.dev/ebb/activator/internal/hold"
 	"ebb.dev/ebb/api/names"
 	"ebb.dev/ebb/api/rules"
+	"ebb.dev/ebb/test/eventually"
 	"ebb.dev/ebb/wire"
 )
 
@@ -70,7 +71,7 @@ func TestABrowserGetsTheWaitingPageAndWakesTheRevision(t *testing.T) {
 			}
 		}
 		load := r.Load
-		eventually(t, "both are over", func() bool { return load.Meter.Now() == 0 })
+		eventually.True(t, "both are over", func() bool { return load.Meter.Now() == 0 })
 		if load.Answers[bind.AnswerPage].Load() != 2 || w.budget.Held() != 0 || w.budget.HeldBytes() != 0 {
 			t.Errorf("%d pages; %d requests wait with %d bytes", load.Answers[bind.AnswerPage].Load(), w.budget.Held(), w.budget.HeldBytes())
 		}
@@ -90,7 +91,7 @@ func TestWhoIsNoBrowserWaits(t *testing.T) {
 			answers <- body
 		}()
 	}
-	eventually(t, "all wait", func() bool { return w.budget.Held() == 4 })
+	eventually.True(t, "all wait", func() bool { return w.budget.Held() == 4 })
 	w.pods(w.pod("p", func(rw http.ResponseWriter, _ *http.Request) { io.WriteString(rw, "the pod") }))
 	for range 4 {
 		if body := <-answers; body != "the pod" {
@@ -114,7 +115,7 @@ func TestABrowserWaitsAWhileForThePod(t *testing.T) {
 		_, _, body := w.send("GET", "", "Accept", browser)
 		answer <- body
 	}()
-	eventually(t, "it waits", func() bool { return w.budget.Held() == 1 })
+	eventually.True(t, "it waits", func() bool { return w.budget.Held() == 1 })
 	w.pods(w.pod("p", func(rw http.ResponseWriter, _ *http.Request) { io.WriteString(rw, "the pod") }))
 	if body := <-answer; body != "the pod" {
 		t.Errorf("got %q", body)
@@ -130,7 +131,7 @@ func TestTheWaitingPageIsAccounted(t *testing.T) {
 			status, _, _ := w.send("GET", "", "Accept", browser)
 			answered <- status
 		}()
-		eventually(t, "it waits", func() bool { return w.budget.Held() == 1 })
+		eventually.True(t, "it waits", func() bool { return w.budget.Held() == 1 })
 		if held := w.budget.HeldBytes(); held < requestCost+names.MostPageBytes {
 			t.Errorf("%d bytes are accounted", held)
 		}
@@ -192,7 +193,7 @@ func TestAfterAWhileTheFallbackServiceAnswers(t *testing.T) {
 			}
 		}
 		one, other := first.Load, second.Load
-		eventually(t, "the request is over", func() bool { return other.Requests[2].Load() == 1 })
+		eventually.True(t, "the request is over", func() bool { return other.Requests[2].Load() == 1 })
 		if one.Fallbacks.Load() != 1 || one.Requests[2].Load() != 0 || one.Meter.Now() != 0 || other.Meter.Now() != 0 {
 			t.Errorf("%d fell back; %d and %d requests are here", one.Fallbacks.Load(), one.Meter.Now(), other.Meter.Now())
 		}
@@ -238,7 +239,7 @@ func TestAFallbackThatHasNoPodIsSaidAndWoken(t *testing.T) {
 	// One that falls back to the first, or to itself, makes no loop.
 	second := w.spare(backends.Info{Cold: rulesOf(names.FallbackServiceAnnotation, "rev", names.FallbackAfterAnnotation, "0s")})
 	reject("revision ns/rev has no pod, and its fallback Service spare has none either")
-	eventually(t, "both are over", func() bool { return first.Load.Meter.Now() == 0 && second.Load.Meter.Now() == 0 })
+	eventually.True(t, "both are over", func() bool { return first.Load.Meter.Now() == 0 && second.Load.Meter.Now() == 0 })
 	if stat, ok := second.Load.Meter.Take(time.Now()); !ok || stat.Requests != 1 {
 		t.Errorf("the fallback's load is %+v", stat)
 	}
@@ -279,21 +280,21 @@ func TestSomeRequestsWakeNoPod(t *testing.T) {
 		asleep.Ready = false
 		w.pods(asleep)
 		w.table.Announce(wire.Announcement{Namespace: "ns", Revision: "rev", Pod: "asleep", Address: asleep.Address, Ready: true, Asleep: "frozen"})
-		eventually(t, "the pod is known to sleep", func() bool { return len(r.Snapshot().Pods) == 1 && !r.Snapshot().Awake() })
+		eventually.True(t, "the pod is known to sleep", func() bool { return len(r.Snapshot().Pods) == 1 && !r.Snapshot().Awake() })
 		if status, _, _ := w.send("GET", ""); status != 204 {
 			t.Errorf("got %d", status)
 		}
 		if _, ok := load.Meter.Take(time.Now()); ok || load.Meter.Now() != 0 || w.pokes.Load() > 0 {
 			t.Error("requests that wake no pod are load")
 		}
-		eventually(t, "three are counted", func() bool {
+		eventually.True(t, "three are counted", func() bool {
 			return load.Answers[bind.AnswerNotWoken].Load() == 3 && load.Requests[2].Load() == 2 && load.Requests[5].Load() == 1
 		})
 		w.pods(w.podH2("awake", func(rw http.ResponseWriter, _ *http.Request) { io.WriteString(rw, "the pod") }))
 		if status, _, body := w.send("GET", ""); status != 200 || body != "the pod" {
 			t.Errorf("a pod is there, got %d %q", status, body)
 		}
-		eventually(t, "it was load", func() bool { stat, _ := load.Meter.Take(time.Now()); return stat.Requests == 1 })
+		eventually.True(t, "it was load", func() bool { stat, _ := load.Meter.Take(time.Now()); return stat.Requests == 1 })
 	})
 }
 
@@ -307,7 +308,7 @@ func TestAServiceLimitsWhatWaitsForIt(t *testing.T) {
 			answers <- status
 		}()
 	}
-	eventually(t, "two wait", func() bool { return w.budget.Held() == 2 })
+	eventually.True(t, "two wait", func() bool { return w.budget.Held() == 2 })
 	status, header, body := w.send("GET", "")
 	if status != 503 || header.Get("Retry-After") != "1" || !strings.Contains(body, "2 requests of this service wait already, the most it allows") {
 		t.Errorf("got %d %q", status, body)

@@ -19,6 +19,7 @@ import (
 	"ebb.dev/ebb/api/names"
 	"ebb.dev/ebb/forward"
 	"ebb.dev/ebb/forward/forwardtest"
+	"ebb.dev/ebb/test/eventually"
 	"ebb.dev/ebb/wire"
 )
 
@@ -52,10 +53,10 @@ func TestAWaitingRequestCostsAboutWhatIsAccounted(t *testing.T) {
 				runtime.ReadMemStats(&m)
 				return int64(m.HeapAlloc + m.StackInuse)
 			}
-			eventually(t, "the connections of the last case are gone", func() bool { return runtime.NumGoroutine() < idle+20 })
+			eventually.True(t, "the connections of the last case are gone", func() bool { return runtime.NumGoroutine() < idle+20 })
 			before := usage()
 			c.send(t, w, c.many)
-			eventually(t, "all wait, with all that they sent", func() bool {
+			eventually.True(t, "all wait, with all that they sent", func() bool {
 				return w.budget.Held() == int64(c.many) && w.budget.HeldBytes() >= int64(c.many)*c.least
 			})
 			each, accounted := (usage()-before)/int64(c.many), w.budget.HeldBytes()/int64(c.many)

@@ -19,6 +19,7 @@ import (
 
 	"ebb.dev/ebb/activator/internal/backends"
 	"ebb.dev/ebb/activator/internal/hold"
+	"ebb.dev/ebb/test/eventually"
 	"ebb.dev/ebb/wire"
 )
 
@@ -100,7 +101,7 @@ func (f *flood) head(method string) string {
 func (f *flood) holds() (bytes int64) {
 	f.t.Helper()
 	last, since := int64(-1), time.Now()
-	eventually(f.t, "the flood holds what it can get", func() bool {
+	eventually.True(f.t, "the flood holds what it can get", func() bool {
 		if now := f.budget.HeldBytes(); now != last {
 			last, since = now, time.Now()
 		}
@@ -137,7 +138,7 @@ func (f *flood) check(before uint64) {
 // ends is called after the attacker's connections were closed: nothing may be left of them.
 func (f *flood) ends() {
 	f.t.Helper()
-	eventually(f.t, "nothing is left of the flood", func() bool {
+	eventually.True(f.t, "nothing is left of the flood", func() bool {
 		return f.budget.HeldBytes() == 0 && f.share.Bytes() == 0 && f.budget.Held() == 0
 	})
 }
@@ -239,7 +240,7 @@ func TestARequestBeyondTheBudgetIsAskedToComeAgain(t *testing.T) {
 		c := f.dial()
 		conns = append(conns, c)
 		io.WriteString(c, f.head("GET")+"\r\n")
-		eventually(t, "it is in flight, or rejected", func() bool {
+		eventually.True(t, "it is in flight, or rejected", func() bool {
 			_, flying := f.table.Get(key).Queue.Load()
 			return int(flying)+int(f.budget.Refusals()) >= len(conns)
 		})

@@ -15,6 +15,7 @@ import (
 	"ebb.dev/ebb/activator/internal/backends"
 	"ebb.dev/ebb/activator/internal/hold"
 	"ebb.dev/ebb/forward"
+	"ebb.dev/ebb/test/eventually"
 	"ebb.dev/ebb/wire"
 )
 
@@ -68,7 +69,7 @@ func TestARefusedRequestOverHTTP2GoesToThePodWithAFreeSlot(t *testing.T) {
 			t.Errorf("%d bytes: got %d, %d bytes, %v, trailer %v", size, response.StatusCode, len(answer), err, response.Trailer)
 		}
 	}
-	eventually(t, "the slots are back", func() bool { _, flying := r.Queue.Load(); return flying == 0 })
+	eventually.True(t, "the slots are back", func() bool { _, flying := r.Queue.Load(); return flying == 0 })
 }
 
 // One connection is not one pod: its streams are spread like requests of their own.
@@ -131,7 +132,7 @@ func spread(t *testing.T, info backends.Info, off int64) {
 		}
 		return n
 	}
-	eventually(t, "all streams are at pods", func() bool { return total() == streams })
+	eventually.True(t, "all streams are at pods", func() bool { return total() == streams })
 	for i := range counts {
 		if n := counts[i].Load(); n < streams/pods-off || n > streams/pods+off {
 			t.Errorf("pod %d has %d of %d streams", i, n, streams)
@@ -143,7 +144,7 @@ func spread(t *testing.T, info backends.Info, off int64) {
 			t.Error(err)
 		}
 	}
-	eventually(t, "the ends are told", func() bool { n := 0; remotes.Range(func(any, any) bool { n++; return true }); return n > 0 })
+	eventually.True(t, "the ends are told", func() bool { n := 0; remotes.Range(func(any, any) bool { n++; return true }); return n > 0 })
 	n := 0
 	remotes.Range(func(any, any) bool { n++; return true })
 	if n != 1 {

@@ -15,6 +15,7 @@ import (
 
 	"ebb.dev/ebb/activator/internal/backends"
 	"ebb.dev/ebb/activator/internal/hold"
+	"ebb.dev/ebb/test/eventually"
 	"ebb.dev/ebb/wire"
 )
 
@@ -128,7 +129,7 @@ func TestOverloadIsTurnedAwayAndDelaysNobodyElse(t *testing.T) {
 	close(stop)
 	clients.Wait()
 	left := time.Now()
-	eventually(t, "nothing waits and nothing is in flight", func() bool {
+	eventually.True(t, "nothing waits and nothing is in flight", func() bool {
 		waiting, flying := w.table.Get(key).Queue.Load()
 		return waiting+flying == 0 && w.budget.Held() == 0 && w.budget.HeldBytes() == 0
 	})

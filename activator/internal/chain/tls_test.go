@@ -16,6 +16,7 @@ import (
 	"ebb.dev/ebb/activator/internal/hold"
 	"ebb.dev/ebb/activator/internal/identity"
 	"ebb.dev/ebb/forward"
+	"ebb.dev/ebb/test/eventually"
 )
 
 // secured is a world whose pods may have a TLS port too.
@@ -114,7 +115,7 @@ func TestAPodThatRefusesTLSGetsNothingInPlainText(t *testing.T) {
 				status, _, body := w.send("POST", "body")
 				answered <- reply{status, body}
 			}()
-			eventually(t, "the request waits", func() bool { return w.budget.Held() == 1 })
+			eventually.True(t, "the request waits", func() bool { return w.budget.Held() == 1 })
 			test.then(w, old)
 			if got := <-answered; got != (reply{test.status, test.body}) {
 				t.Errorf("got %v, want %d %q", got, test.status, test.body)
@@ -122,7 +123,7 @@ func TestAPodThatRefusesTLSGetsNothingInPlainText(t *testing.T) {
 			if n := seen.Load(); n != test.plainly {
 				t.Errorf("%d requests reached the pod in plain text, want %d", n, test.plainly)
 			}
-			eventually(t, "nothing waits", func() bool { return w.budget.Held() == 0 })
+			eventually.True(t, "nothing waits", func() bool { return w.budget.Held() == 0 })
 		})
 	}
 }

@@ -13,6 +13,7 @@ import (
 
 	"ebb.dev/ebb/activator/internal/backends"
 	"ebb.dev/ebb/activator/internal/hold"
+	"ebb.dev/ebb/test/eventually"
 	"ebb.dev/ebb/wire"
 )
 
@@ -138,7 +139,7 @@ func TestOneSlowOrBrokenRevisionDelaysNoOther(t *testing.T) {
 				})
 			}
 			here := &troubled.Load.Meter
-			eventually(t, "forty requests are here", func() bool { return here.Now() == 40 })
+			eventually.True(t, "forty requests are here", func() bool { return here.Now() == 40 })
 
 			during := slowest()
 			t.Logf("%s before, %s beside the trouble", before, during)
@@ -146,7 +147,7 @@ func TestOneSlowOrBrokenRevisionDelaysNoOther(t *testing.T) {
 				t.Errorf("requests to another revision took %s before, and %s beside the trouble", before, during)
 			}
 			leave()
-			eventually(t, "nothing is left of those that waited", func() bool {
+			eventually.True(t, "nothing is left of those that waited", func() bool {
 				waiting, flying := troubled.Queue.Load()
 				return waiting+flying == 0 && here.Now() == 0 && w.budget.Held() == 0 && w.budget.HeldBytes() == 0
 			})

@@ -29,6 +29,7 @@ import (
 	"ebb.dev/ebb/settings"
 	"ebb.dev/ebb/test/apiservertest"
 	"ebb.dev/ebb/test/apiservertest/policy"
+	"ebb.dev/ebb/test/eventually"
 )
 
 var (
@@ -136,22 +137,15 @@ func (s *stage) httpRouteOf(kind, name, revision string) {
 
 func (s *stage) until(what string, ok func(*v1beta1.DomainMapping) bool) {
 	s.t.Helper()
-	deadline := time.Now().Add(2 * time.Minute)
-	for {
+	eventually.Seen(s.t, what, func() (*v1beta1.DomainMapping, bool) {
 		dm := &v1beta1.DomainMapping{}
 		if have := s.store.Get(mappings, "ns", domain); have != nil {
 			if err := runtime.DefaultUnstructuredConverter.FromUnstructured(have.Object, dm); err != nil {
 				s.t.Fatal(err)
 			}
 		}
-		if ok(dm) {
-			return
-		}
-		if time.Now().After(deadline) {
-			s.t.Fatalf("never: %s; the status is %+v", what, dm.Status)
-		}
-		<-time.After(5 * time.Millisecond)
-	}
+		return dm, ok(dm)
+	})
 }
 
 func is(kind apis.ConditionType, want string) func(*v1beta1.DomainMapping) bool {

@@ -2,6 +2,7 @@ package endpoints
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"strconv"
 	"strings"
@@ -22,6 +23,7 @@ import (
 	"ebb.dev/ebb/controller/internal/reconcile"
 	"ebb.dev/ebb/settings"
 	"ebb.dev/ebb/test/apiservertest"
+	"ebb.dev/ebb/test/eventually"
 )
 
 // The server in memory accepts labels that a real one refuses, so they are judged here.
@@ -129,22 +131,16 @@ func TestTheListFollowsPodsActivatorsAndTheMode(t *testing.T) {
 	seen := ""
 	until := func(want string) {
 		t.Helper()
-		deadline := time.Now().Add(2 * time.Minute)
-		for {
+		eventually.Seen(t, fmt.Sprintf("the list is %q", want), func() (string, bool) {
 			if o := store.Get(endpointsOf, "default", "hello-00001"); o != nil {
 				var s discoveryv1.EndpointSlice
 				if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &s); err != nil {
 					t.Fatal(err)
 				}
-				if seen = addresses(s.Endpoints); seen == want {
-					return
-				}
+				seen = addresses(s.Endpoints)
 			}
-			if time.Now().After(deadline) {
-				t.Fatalf("the list is %q, never %q", seen, want)
-			}
-			<-time.After(2 * time.Millisecond)
-		}
+			return seen, seen == want
+		})
 	}
 	activators("10.0.9.1 10.0.9.2")
 	mode("")

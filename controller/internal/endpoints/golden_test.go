@@ -1,21 +1,17 @@
 package endpoints
 
 import (
-	"flag"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
 
 	autoscalingv1alpha1 "ebb.dev/ebb/api/autoscaling/v1alpha1"
+	"ebb.dev/ebb/test/golden"
 )
-
-var update = flag.Bool("update", false, "write the golden files")
 
 // A revision's two Services and the EndpointSlice of the public one, whole: names, labels,
 // annotations, owners and ports.
@@ -38,22 +34,7 @@ func TestChildren(t *testing.T) {
 				}
 				out.WriteString("---\n" + string(raw))
 			}
-			path := filepath.Join("testdata", name+".yaml")
-			if *update {
-				if err := os.MkdirAll("testdata", 0o755); err != nil {
-					t.Fatal(err)
-				}
-				if err := os.WriteFile(path, []byte(out.String()), 0o644); err != nil {
-					t.Fatal(err)
-				}
-			}
-			want, err := os.ReadFile(path)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(string(want), out.String()); diff != "" {
-				t.Errorf("-want +got:\n%s", diff)
-			}
+			golden.File(t, filepath.Join("testdata", name+".yaml"), out.String())
 		})
 	}
 }

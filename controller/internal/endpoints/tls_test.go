@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/x509"
 	"errors"
+	"fmt"
 	"log/slog"
 	"testing"
 	"time"
@@ -19,6 +20,7 @@ import (
 	"ebb.dev/ebb/ingress/certificate"
 	"ebb.dev/ebb/settings"
 	"ebb.dev/ebb/test/apiservertest"
+	"ebb.dev/ebb/test/eventually"
 )
 
 func TestGatewaysAreSentToTLSOnceEverybodyServesIt(t *testing.T) {
@@ -83,17 +85,12 @@ func TestGatewaysAreSentToTLSOnceEverybodyServesIt(t *testing.T) {
 	// until waits for the caches: the answer is the same once they are filled.
 	until := func(what string, before, want bool) (again time.Duration) {
 		t.Helper()
-		deadline := time.Now().Add(time.Minute)
-		for {
-			got, again, err := s.ready(ctx, pa, activators, before)
-			if got == want && err == nil {
-				return again
-			}
-			if time.Now().After(deadline) {
-				t.Fatalf("%s: got %v, %v, want %v", what, got, err, want)
-			}
-			<-time.After(2 * time.Millisecond)
-		}
+		eventually.Seen(t, what, func() (string, bool) {
+			got, after, err := s.ready(ctx, pa, activators, before)
+			again = after
+			return fmt.Sprintf("%v, %v", got, err), got == want && err == nil
+		})
+		return again
 	}
 	<-synced
 	until("no certificate yet", false, false)
@@ -110,10 +107,10 @@ func TestGatewaysAreSentToTLSOnceEverybodyServesIt(t *testing.T) {
 	until("a pod of before", false, false)
 	deployment("true", 2, 2)
 	policies := schema.GroupResource{Group: "gateway.networking.k8s.io", Resource: "backendtlspolicies"}
-	deadline := time.Now().Add(time.Minute)
-	for store.Get(policies, "default", pa.Name) == nil && time.Now().Before(deadline) {
+	eventually.True(t, "there is a policy", func() bool {
 		until("the policy is new", false, false)
-	}
+		return store.Get(policies, "default", pa.Name) != nil
+	})
 	names, _, _ := unstructured.NestedSlice(store.Get(policies, "default", pa.Name).Object, "spec", "validation", "subjectAltNames")
 	if len(names) != 2 || names[1].(map[string]any)["hostname"] != "kn-user-default" {
 		t.Errorf("the policy accepts %v", names)

@@ -18,6 +18,7 @@ import (
 	"ebb.dev/ebb/ingress/gatewayapi"
 	"ebb.dev/ebb/settings"
 	"ebb.dev/ebb/test/apiservertest"
+	"ebb.dev/ebb/test/eventually"
 )
 
 var gateways = schema.GroupResource{Group: "gateway.networking.k8s.io", Resource: "gateways"}
@@ -71,21 +72,14 @@ func TestAGatewayTakesListenersOnlyOfNamespacesThatNeedThem(t *testing.T) {
 
 	until := func(name, want string) {
 		t.Helper()
-		deadline := time.Now().Add(time.Minute)
-		for {
+		eventually.Seen(t, "Gateway "+name+" allows "+want, func() (string, bool) {
 			field, _, _ := unstructured.NestedFieldNoCopy(store.Get(gateways, "knative-serving", name).Object, "spec", "allowedListeners")
 			got, err := json.Marshal(field)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if string(got) == want {
-				return
-			}
-			if time.Now().After(deadline) {
-				t.Fatalf("Gateway %s allows %s, want %s", name, got, want)
-			}
-			<-time.After(5 * time.Millisecond)
-		}
+			return string(got), string(got) == want
+		})
 	}
 	from := func(namespaces string) string {
 		return `{"namespaces":{"from":"Selector","selector":{"matchExpressions":[{"key":"kubernetes.io/metadata.name","operator":"In","values":[` + namespaces + `]}]}}}`

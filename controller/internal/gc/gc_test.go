@@ -15,6 +15,7 @@ import (
 	"ebb.dev/ebb/controller/internal/reconcile"
 	"ebb.dev/ebb/settings"
 	"ebb.dev/ebb/test/apiservertest"
+	"ebb.dev/ebb/test/eventually"
 )
 
 var (
@@ -63,11 +64,7 @@ func TestARevisionGoesOnceNoRouteLeadsToIt(t *testing.T) {
 	})
 	gone := func(name string) {
 		t.Helper()
-		for deadline := time.Now().Add(60 * time.Second); store.Get(revisions, "ns", name) != nil; <-time.After(time.Millisecond) {
-			if time.Now().After(deadline) {
-				t.Fatalf("%s is still there", name)
-			}
-		}
+		eventually.True(t, name+" is gone", func() bool { return store.Get(revisions, "ns", name) == nil })
 	}
 	gone("hello-00001") // the collector works
 	if store.Get(revisions, "ns", "hello-00002") == nil {

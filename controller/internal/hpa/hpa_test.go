@@ -1,10 +1,8 @@
 package hpa
 
 import (
-	"flag"
 	"fmt"
 	"math"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -22,9 +20,8 @@ import (
 	"ebb.dev/ebb/api/names"
 	"ebb.dev/ebb/api/rules"
 	"ebb.dev/ebb/settings"
+	"ebb.dev/ebb/test/golden"
 )
-
-var update = flag.Bool("update", false, "write what is made into testdata")
 
 func podAutoscaler(annotations map[string]string) *autoscalingv1alpha1.PodAutoscaler {
 	all := map[string]string{names.ClassAnnotation: names.ClassHPA, "note": "kept"}
@@ -82,20 +79,7 @@ func TestTranslation(t *testing.T) {
 			t.Errorf("%s: made twice, it differs", row.why)
 		}
 	}
-	const file = "testdata/translation.txt"
-	if *update {
-		if err := os.WriteFile(file, []byte(out.String()), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		return
-	}
-	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(text), out.String()); diff != "" {
-		t.Errorf("%s (-in file +made; -update writes it):\n%s", file, diff)
-	}
+	golden.File(t, "testdata/translation.txt", out.String())
 }
 
 // What Kubernetes fills in must not look like a difference, and what somebody else changed must.

@@ -19,6 +19,7 @@ import (
 	"ebb.dev/ebb/ingress/certificate"
 	"ebb.dev/ebb/settings"
 	"ebb.dev/ebb/test/apiservertest"
+	"ebb.dev/ebb/test/eventually"
 )
 
 var (
@@ -99,24 +100,9 @@ func (s *stage) certificates() string {
 	return strings.Join(out, " ")
 }
 
-func (s *stage) until(what string, look func() (string, bool)) {
-	s.t.Helper()
-	deadline := time.Now().Add(2 * time.Minute)
-	for {
-		seen, ok := look()
-		if ok {
-			return
-		}
-		if time.Now().After(deadline) {
-			s.t.Fatalf("never: %s; there is %s", what, seen)
-		}
-		<-time.After(5 * time.Millisecond)
-	}
-}
-
 func (s *stage) asked(what, want string) {
 	s.t.Helper()
-	s.until(what, func() (string, bool) { got := s.certificates(); return got, got == want })
+	eventually.Seen(s.t, what, func() (string, bool) { got := s.certificates(); return got, got == want })
 }
 
 func TestWildcardCertificatesOfNamespacesThatTheSelectorMatches(t *testing.T) {
@@ -153,7 +139,7 @@ func TestCertificatesBetweenEbbsParts(t *testing.T) {
 		"labels": map[string]string{names.TrustBundleLabel: "true"}, "data": map[string]any{"one": "second\n"}})
 	s.put(secrets, "v1", "Secret", "knative-serving", "routing-serving-certs", map[string]any{
 		"labels": map[string]string{names.CertificateTypeLabel: names.CertificateSystemInternal}, "data": map[string]any{"ca.crt": "Zmlyc3QK"}})
-	s.until("the authorities are written down", func() (string, bool) {
+	eventually.Seen(s.t, "the authorities are written down", func() (string, bool) {
 		have := s.store.Get(configMaps, "a", names.NamespaceAuthority)
 		if have == nil {
 			return "nothing", false

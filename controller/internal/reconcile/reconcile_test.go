@@ -27,6 +27,7 @@ import (
 	"ebb.dev/ebb/internal/lease"
 	"ebb.dev/ebb/settings"
 	"ebb.dev/ebb/test/apiservertest"
+	"ebb.dev/ebb/test/eventually"
 )
 
 var configurations = schema.GroupResource{Group: "serving.knative.dev", Resource: "configurations"}
@@ -83,17 +84,6 @@ func (f *frame) status(name string) *servingv1.ConfigurationStatus {
 	return &object.Status
 }
 
-func eventually(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	deadline := time.Now().Add(60 * time.Second)
-	for !holds() {
-		if time.Now().After(deadline) {
-			t.Fatalf("never: %s", what)
-		}
-		<-time.After(time.Millisecond)
-	}
-}
-
 func TestAFailedReconcileOfANewGenerationDoesNotLeaveTheLastReadyInForce(t *testing.T) {
 	var mu sync.Mutex
 	fail := false
@@ -109,7 +99,7 @@ func TestAFailedReconcileOfANewGenerationDoesNotLeaveTheLastReadyInForce(t *test
 	})
 	f.store.Put(configurations, configuration("c"))
 	f.run(t, []*Controller{f.kind.Controller()}, Options{Alone: true})
-	eventually(t, "Ready", func() bool { return f.status("c").GetCondition(apis.ConditionReady).IsTrue() })
+	eventually.True(t, "Ready", func() bool { return f.status("c").GetCondition(apis.ConditionReady).IsTrue() })
 	first := f.status("c").GetCondition(apis.ConditionReady).LastTransitionTime
 
 	mu.Lock()
@@ -118,7 +108,7 @@ func TestAFailedReconcileOfANewGenerationDoesNotLeaveTheLastReadyInForce(t *test
 	next := f.store.Get(configurations, "ns", "c")
 	next.Object["spec"] = map[string]any{"template": map[string]any{"metadata": map[string]any{"name": "x"}}}
 	f.store.Put(configurations, next)
-	eventually(t, "a failed generation is observed and not Ready", func() bool {
+	eventually.True(t, "a failed generation is observed and not Ready", func() bool {
 		s := f.status("c")
 		return s.ObservedGeneration == 2 && s.GetCondition(apis.ConditionReady).GetReason() == "NewObservedGenFailure"
 	})
@@ -126,7 +116,7 @@ func TestAFailedReconcileOfANewGenerationDoesNotLeaveTheLastReadyInForce(t *test
 	mu.Lock()
 	fail = false
 	mu.Unlock()
-	eventually(t, "Ready again by trying again, without another change", func() bool {
+	eventually.True(t, "Ready again by trying again, without another change", func() bool {
 		return f.status("c").GetCondition(apis.ConditionReady).IsTrue()
 	})
 	if f.status("c").GetCondition(apis.ConditionReady).LastTransitionTime.Inner.Before(&first.Inner) {
@@ -145,7 +135,7 @@ func TestAStatusThatDoesNotChangeIsNotWritten(t *testing.T) {
 	c := f.kind.Controller()
 	f.run(t, []*Controller{c}, Options{Alone: true})
 	// Ready in the cache too: a reconcile that reads an older object rightly writes again.
-	eventually(t, "Ready", func() bool {
+	eventually.True(t, "Ready", func() bool {
 		object, found, _ := f.kind.Informer.GetStore().GetByKey("ns/c")
 		return found && object.(*servingv1.Configuration).Status.GetCondition(apis.ConditionReady).IsTrue()
 	})
@@ -173,7 +163,7 @@ func TestAPanicOverOneObjectDoesNotStopTheOthers(t *testing.T) {
 	c := f.kind.Controller()
 	c.Workers = 1
 	f.run(t, []*Controller{c}, Options{Alone: true})
-	eventually(t, "the other is Ready", func() bool { return f.status("well").GetCondition(apis.ConditionReady).IsTrue() })
+	eventually.True(t, "the other is Ready", func() bool { return f.status("well").GetCondition(apis.ConditionReady).IsTrue() })
 }
 
 func TestANamespaceThatIsBeingDeletedIsNoFailure(t *testing.T) {
@@ -190,9 +180,9 @@ func TestANamespaceThatIsBeingDeletedIsNoFailure(t *testing.T) {
 	c := f.kind.Controller()
 	c.Workers = 1
 	f.run(t, []*Controller{c}, Options{Alone: true})
-	eventually(t, "it is reconciled", func() bool { return f.status("going").ObservedGeneration == 1 })
+	eventually.True(t, "it is reconciled", func() bool { return f.status("going").ObservedGeneration == 1 })
 	f.store.Put(configurations, configuration("other"))
-	eventually(t, "the next one is, so that the first is done with", func() bool { return f.status("other").ObservedGeneration == 1 })
+	eventually.True(t, "the next one is, so that the first is done with", func() bool { return f.status("other").ObservedGeneration == 1 })
 	if n := c.q().NumRequeues(Key{Namespace: "ns", Name: "going"}); n != 0 {
 		t.Errorf("it is tried again, for the %d. time", n)
 	}
@@ -274,7 +264,7 @@ func TestReplicasShareTheKeysAndTakeOverFromOneThatLeaves(t *testing.T) {
 			return true
 		}
 	}
-	eventually(t, "one replica alone does everything", all("one"))
+	eventually.True(t, "one replica alone does everything", all("one"))
 
 	second := NewWorld(Clients{f.world.Kube, f.world.Ebb, f.world.Gateways, nil}, f.world.Settings, f.world.Events, f.world.Log, "sys", "cluster.local")
 	kind := f.kind
@@ -294,7 +284,7 @@ func TestReplicasShareTheKeysAndTakeOverFromOneThatLeaves(t *testing.T) {
 		t.Fatal(err)
 	}
 	// Without handing the leases back this would take the 15 s of a lease.
-	eventually(t, "the second replica takes over all keys", all("two"))
+	eventually.True(t, "the second replica takes over all keys", all("two"))
 }
 
 func TestTheControllerFollowsConfigLeaderElection(t *testing.T) {
@@ -320,14 +310,14 @@ func TestTheControllerFollowsConfigLeaderElection(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() {
 		ended <- f.world.Run(t.Context(), []*Controller{f.kind.Controller()}, Options{Identity: "one", Timeout: time.Minute,
-			SettingsWithin: 10000 * time.Hour, Leases: lease.Of(f.world.Settings.Leases("controller", "controller.")),
+			SettingsWithin: 10000 * time.Hour, Leases: f.world.Settings.Leases("controller", "controller."),
 			Metrics: NewMetrics(prometheus.NewRegistry())})
 	}()
 	const name = "controller.00-of-01"
-	eventually(t, "the lease is held", func() bool { return get(name).holder == "one" && get(name).seconds == 60 })
+	eventually.True(t, "the lease is held", func() bool { return get(name).holder == "one" && get(name).seconds == 60 })
 	before := get(name)
 	change(func(s *settings.LeaderElection) { s.LeaseDuration, s.RetryPeriod = 90*time.Second, time.Second })
-	eventually(t, "the lease has the new duration", func() bool { return get(name).seconds == 90 })
+	eventually.True(t, "the lease has the new duration", func() bool { return get(name).seconds == 90 })
 	if after := get(name); after.holder != "one" || after.acquired != before.acquired {
 		t.Errorf("%+v before and %+v after: the lease was lost in between", before, after)
 	}
@@ -353,7 +343,7 @@ func TestAStatusMeetsANewerObject(t *testing.T) {
 	})
 	f.store.Put(configurations, configuration("c"))
 	f.run(t, []*Controller{f.kind.Controller()}, Options{Alone: true})
-	eventually(t, "the status is written over the newer object, whose label stays", func() bool {
+	eventually.True(t, "the status is written over the newer object, whose label stays", func() bool {
 		object := f.store.Get(configurations, "ns", "c")
 		return object.GetLabels()["meanwhile"] == "changed" && f.status("c").GetCondition(apis.ConditionReady).IsTrue()
 	})
@@ -379,7 +369,7 @@ func TestAStatusFromAnOldObjectIsNotWrittenOverANewerOne(t *testing.T) {
 	})
 	f.store.Put(configurations, configuration("c"))
 	f.run(t, []*Controller{f.kind.Controller()}, Options{Alone: true})
-	eventually(t, "the status goes on from the newer one", func() bool {
+	eventually.True(t, "the status goes on from the newer one", func() bool {
 		status := f.status("c")
 		return status.LatestReadyRevisionName == "c-00001" && status.GetCondition(apis.ConditionReady).IsTrue()
 	})
@@ -392,12 +382,12 @@ func TestFinalizersAreSetRunAndRemoved(t *testing.T) {
 	f.kind.Finalize = func(context.Context, *servingv1.Configuration) error { finalized <- struct{}{}; return nil }
 	f.store.Put(configurations, configuration("c"))
 	f.run(t, []*Controller{f.kind.Controller()}, Options{Alone: true})
-	eventually(t, "the finalizer is there", func() bool { return len(f.store.Get(configurations, "ns", "c").GetFinalizers()) == 1 })
+	eventually.True(t, "the finalizer is there", func() bool { return len(f.store.Get(configurations, "ns", "c").GetFinalizers()) == 1 })
 	if err := f.world.Ebb.ServingV1().Configurations("ns").Delete(context.Background(), "c", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	<-finalized
-	eventually(t, "the object is gone", func() bool {
+	eventually.True(t, "the object is gone", func() bool {
 		_, err := f.world.Ebb.ServingV1().Configurations("ns").Get(context.Background(), "c", metav1.GetOptions{})
 		return apierrors.IsNotFound(err)
 	})
@@ -574,7 +564,7 @@ func TestNothingIsReconciledInANamespaceThatIsBeingDeleted(t *testing.T) {
 	if namespace := <-finalized; namespace != "ns" {
 		t.Errorf("finalized in namespace %q", namespace)
 	}
-	eventually(t, "the object is gone", func() bool { return f.store.Get(configurations, "ns", "going") == nil })
+	eventually.True(t, "the object is gone", func() bool { return f.store.Get(configurations, "ns", "going") == nil })
 	select {
 	case namespace := <-reconciled:
 		if namespace == "ns" {

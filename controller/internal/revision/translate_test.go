@@ -1,51 +1,24 @@
 package revision
 
 import (
-	"flag"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"sigs.k8s.io/yaml"
 
 	servingv1 "ebb.dev/ebb/api/serving/v1"
 	"ebb.dev/ebb/settings"
+	"ebb.dev/ebb/test/golden"
 )
-
-var update = flag.Bool("update", false, "write what is seen into testdata")
 
 // TestTranslation turns each testdata/<case>.in.yaml, a Revision and the settings, into the
 // Deployment and PodAutoscaler of <case>.out.yaml, twice, because a translator that depends on the
 // order of a map restarts pods.
 func TestTranslation(t *testing.T) {
-	files, err := filepath.Glob("testdata/*.in.yaml")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no cases: %v", err)
-	}
-	for _, file := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".in.yaml"), func(t *testing.T) {
-			first, second := translate(t, file), translate(t, file)
-			if first != second {
-				t.Fatalf("two translations differ:\n%s", cmp.Diff(first, second))
-			}
-			golden := strings.TrimSuffix(file, ".in.yaml") + ".out.yaml"
-			if *update {
-				if err := os.WriteFile(golden, []byte(first), 0o644); err != nil {
-					t.Fatal(err)
-				}
-				return
-			}
-			want, err := os.ReadFile(golden)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(string(want), first); diff != "" {
-				t.Errorf("%s (-in file +seen; -update writes it):\n%s", golden, diff)
-			}
-		})
-	}
+	golden.Each(t, "testdata/*.in.yaml", func(t *testing.T, file, _ string) {
+		golden.Twice(t, strings.TrimSuffix(file, ".in.yaml")+".out.yaml", func() string { return translate(t, file) })
+	})
 }
 
 func translate(t *testing.T, file string) string {

@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -22,6 +21,7 @@ import (
 	"ebb.dev/ebb/api/names"
 	servingv1 "ebb.dev/ebb/api/serving/v1"
 	"ebb.dev/ebb/settings"
+	"ebb.dev/ebb/test/golden"
 )
 
 // situation is what Kubernetes says of a pod that does not come up.
@@ -123,23 +123,6 @@ func TestEveryPodThatDoesNotComeUpHasAReason(t *testing.T) {
 		}
 		fmt.Fprintf(&table, "| %s | %s |\n", s.Cause, told)
 	}
-	text, err := os.ReadFile(troubleshooting)
-	if err != nil {
-		t.Fatal(err)
-	}
 	const begin, end = "<!-- the table of controller/internal/revision/testdata/troubles.yaml -->\n\n", "\n<!-- its end -->\n"
-	head, rest, ok := strings.Cut(string(text), begin)
-	have, tail, closed := strings.Cut(rest, end)
-	if !ok || !closed {
-		t.Fatalf("%s has no place for the table", troubleshooting)
-	}
-	if *update {
-		if err := os.WriteFile(troubleshooting, []byte(head+begin+table.String()+end+tail), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		return
-	}
-	if diff := cmp.Diff(have, table.String()); diff != "" {
-		t.Errorf("%s is out of date, run go test ./controller/internal/revision -update (-is +want):\n%s", troubleshooting, diff)
-	}
+	golden.Between(t, troubleshooting, begin, end, table.String())
 }

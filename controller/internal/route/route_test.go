@@ -34,6 +34,7 @@ import (
 	"ebb.dev/ebb/controller/internal/reconcile"
 	"ebb.dev/ebb/settings"
 	"ebb.dev/ebb/test/apiservertest"
+	"ebb.dev/ebb/test/eventually"
 	"ebb.dev/ebb/wire"
 )
 
@@ -223,25 +224,18 @@ func (s *stage) route(targets ...string) {
 	s.put(routes, "serving.knative.dev/v1", "Route", r)
 }
 
-// until waits until the Route's status is as wanted; the test's own deadline ends a wait in vain.
+// until waits until the Route's status is as wanted.
 func (s *stage) until(what string, ok func(*servingv1.Route) bool) *servingv1.Route {
 	s.t.Helper()
-	deadline := time.Now().Add(2 * time.Minute)
-	for {
+	return eventually.Seen(s.t, what, func() (*servingv1.Route, bool) {
 		r := &servingv1.Route{}
 		if have := s.store.Get(routes, "ns", "hello"); have != nil {
 			if err := runtime.DefaultUnstructuredConverter.FromUnstructured(have.Object, r); err != nil {
 				s.t.Fatal(err)
 			}
 		}
-		if r.Status.ObservedGeneration == r.Generation && ok(r) {
-			return r
-		}
-		if time.Now().After(deadline) {
-			s.t.Fatalf("never: %s; the status is %+v", what, r.Status)
-		}
-		<-time.After(5 * time.Millisecond)
-	}
+		return r, r.Status.ObservedGeneration == r.Generation && ok(r)
+	})
 }
 
 func condition(r *servingv1.Route, kind string) string {

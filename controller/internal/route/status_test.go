@@ -1,21 +1,17 @@
 package route
 
 import (
-	"flag"
-	"os"
 	"path/filepath"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/yaml"
 
 	"ebb.dev/ebb/api/names"
 	servingv1 "ebb.dev/ebb/api/serving/v1"
+	"ebb.dev/ebb/test/golden"
 )
-
-var update = flag.Bool("update", false, "write what is seen into testdata")
 
 // The status of Routes as kn, dashboards and waiting scripts read it, but for the times of
 // transitions.
@@ -73,20 +69,7 @@ func TestStatus(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			file := filepath.Join("testdata", row.name+".yaml")
-			if *update {
-				if err := os.WriteFile(file, got, 0o644); err != nil {
-					t.Fatal(err)
-				}
-				return
-			}
-			want, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(string(want), string(got)); diff != "" {
-				t.Errorf("%s (-in file +seen; -update writes it):\n%s", file, diff)
-			}
+			golden.File(t, filepath.Join("testdata", row.name+".yaml"), string(got))
 		})
 	}
 }

@@ -1,9 +1,7 @@
 package service
 
 import (
-	"flag"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -14,39 +12,15 @@ import (
 	servingv1 "ebb.dev/ebb/api/serving/v1"
 	"ebb.dev/ebb/controller/internal/configuration"
 	"ebb.dev/ebb/settings"
+	"ebb.dev/ebb/test/golden"
 )
-
-var update = flag.Bool("update", false, "write what is seen into testdata")
 
 // Each testdata/*.in.yaml is a Service; beside it stand the Configuration and Route made of it, and
 // the Revision of its template.
 func TestTranslation(t *testing.T) {
-	files, err := filepath.Glob("testdata/*.in.yaml")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no cases: %v", err)
-	}
-	for _, file := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".in.yaml"), func(t *testing.T) {
-			first, second := translate(t, file), translate(t, file)
-			if first != second {
-				t.Fatalf("two translations differ:\n%s", cmp.Diff(first, second))
-			}
-			golden := strings.TrimSuffix(file, ".in.yaml") + ".out.yaml"
-			if *update {
-				if err := os.WriteFile(golden, []byte(first), 0o644); err != nil {
-					t.Fatal(err)
-				}
-				return
-			}
-			want, err := os.ReadFile(golden)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(string(want), first); diff != "" {
-				t.Errorf("%s (-in file +seen; -update writes it):\n%s", golden, diff)
-			}
-		})
-	}
+	golden.Each(t, "testdata/*.in.yaml", func(t *testing.T, file, _ string) {
+		golden.Twice(t, strings.TrimSuffix(file, ".in.yaml")+".out.yaml", func() string { return translate(t, file) })
+	})
 }
 
 func translate(t *testing.T, file string) string {

@@ -12,6 +12,7 @@ import (
 	"ebb.dev/ebb/courier/internal/call"
 	"ebb.dev/ebb/courier/internal/routes"
 	"ebb.dev/ebb/courier/internal/store"
+	"ebb.dev/ebb/test/eventually"
 )
 
 type queues struct{ store *store.Store }
@@ -208,11 +209,7 @@ func TestSchedulesWaitForNoOtherNamespaceAndMissNothingMeanwhile(t *testing.T) {
 	begin := time.Date(2026, 1, 1, 8, 59, 30, 0, time.UTC)
 	one.tick(t, begin)
 	one.Tick(t.Context(), begin.Add(31*time.Second)) // 9:00:01
-	for deadline := time.Now().Add(time.Minute); one.Made.Load() == 0; time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("the schedule waits for that of another namespace")
-		}
-	}
+	eventually.True(t, "the schedule does not wait for that of another namespace", func() bool { return one.Made.Load() != 0 })
 	close(until)
 	one.group.Wait()
 	// It was as if the round of 9:00:01 had taken two minutes.

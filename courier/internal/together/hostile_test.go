@@ -16,6 +16,7 @@ import (
 	"ebb.dev/ebb/courier/internal/call"
 	"ebb.dev/ebb/courier/internal/deliver"
 	"ebb.dev/ebb/courier/internal/store"
+	"ebb.dev/ebb/test/eventually"
 	"ebb.dev/ebb/wire"
 )
 
@@ -64,7 +65,7 @@ func TestReadersOfANeighbourThatDoNotReadLeaveMemoryToOthers(t *testing.T) {
 		}
 	}), nil, nil)
 	at := w.call(nil, wire.HeaderAsyncTarget, neighbour.String())
-	await(t, "the neighbour has no result", func() bool {
+	eventually.True(t, "the neighbour has a result", func() bool {
 		status, _, _ := w.ask("HEAD", at, nil, wire.HeaderAsyncTarget, neighbour.String())
 		return status == http.StatusOK
 	})
@@ -105,7 +106,7 @@ func TestReadersThatDoNotReadAreCutOff(t *testing.T) {
 	w := open(t, t.TempDir(), http.HandlerFunc(func(out http.ResponseWriter, _ *http.Request) { _, _ = out.Write(make([]byte, 10<<20)) }), nil,
 		func(w *world) { w.reads = func(int64) time.Duration { return 15 * time.Second } })
 	at := w.call(nil)
-	await(t, "there is no result", func() bool {
+	eventually.True(t, "there is a result", func() bool {
 		status, _, _ := w.ask("HEAD", at, nil)
 		return status == http.StatusOK
 	})
@@ -120,11 +121,11 @@ func TestReadersThatDoNotReadAreCutOff(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	await(t, "who does not read takes no share", func() bool {
+	eventually.True(t, "who does not read takes a share", func() bool {
 		status, _, _ := w.ask("HEAD", at, nil)
 		return status == http.StatusServiceUnavailable
 	})
-	await(t, "who does not read keeps others out", func() bool {
+	eventually.True(t, "who does not read keeps others out", func() bool {
 		status, _, _ := w.ask("HEAD", at, nil)
 		return status == http.StatusOK
 	})

@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 
 	"ebb.dev/ebb/courier/internal/store"
+	"ebb.dev/ebb/test/eventually"
 	"ebb.dev/ebb/wire"
 )
 
@@ -73,7 +74,7 @@ func TestNothingIsAcceptedWhileTheServerThatExistsIsAway(t *testing.T) {
 		t.Errorf("with the server away: %d %s", status, text)
 	}
 	natsServer(t, dir, address.Port)
-	await(t, "with the server back nothing is accepted", func() bool {
+	eventually.True(t, "calls are accepted with the server back", func() bool {
 		status, _, _ := w.ask("POST", "/work", nil)
 		return status == http.StatusAccepted
 	})

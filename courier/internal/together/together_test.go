@@ -24,6 +24,7 @@ import (
 	"ebb.dev/ebb/courier/internal/door"
 	"ebb.dev/ebb/courier/internal/store"
 	"ebb.dev/ebb/internal/egress"
+	"ebb.dev/ebb/test/eventually"
 	"ebb.dev/ebb/wire"
 )
 
@@ -168,26 +169,13 @@ func (w *world) call(body io.Reader, headers ...string) string {
 // result waits for the result at a location.
 func (w *world) result(at string) (status int, h http.Header, text string) {
 	w.t.Helper()
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
-		if status, h, text = w.ask("GET", at, nil); status != http.StatusAccepted {
-			return status, h, text
-		}
-		if h.Get("Retry-After") == "" {
+	eventually.Seen(w.t, "there is a result at "+at, func() (string, bool) {
+		if status, h, text = w.ask("GET", at, nil); status == http.StatusAccepted && h.Get("Retry-After") == "" {
 			w.t.Error("a 202 does not say when to ask again")
 		}
-		if time.Now().After(deadline) {
-			w.t.Fatalf("no result at %s: %s", at, text)
-		}
-	}
-}
-
-func await(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(time.Minute); !ok(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal(what)
-		}
-	}
+		return text, status != http.StatusAccepted
+	})
+	return status, h, text
 }
 
 func TestACallIsDeliveredAndItsResultIsKept(t *testing.T) {
@@ -288,7 +276,7 @@ func TestAKeyMakesARepetitionHarmless(t *testing.T) {
 	hold := make(chan struct{})
 	w := open(t, t.TempDir(), http.HandlerFunc(func(http.ResponseWriter, *http.Request) { reached.Add(1); <-hold }), nil, nil)
 	at := w.call(nil, "Idempotency-Key", "k")
-	await(t, "not delivered", func() bool { return reached.Load() == 1 })
+	eventually.True(t, "it is delivered", func() bool { return reached.Load() == 1 })
 	if again := w.call(nil, "Idempotency-Key", "k"); again != at {
 		t.Errorf("while it runs: %s, then %s", at, again)
 	}
@@ -306,7 +294,7 @@ func TestAKeyMakesARepetitionHarmless(t *testing.T) {
 	if other := w.call(nil, "Idempotency-Key", "other"); other == at {
 		t.Error("another key has the same call")
 	}
-	await(t, "the other is not delivered", func() bool { return reached.Load() >= 2 })
+	eventually.True(t, "the other is delivered, too", func() bool { return reached.Load() >= 2 })
 	if n := reached.Load(); n != 2 {
 		t.Errorf("delivered %d times, want 2", n)
 	}
@@ -415,7 +403,7 @@ func TestNoMoreCallsAreUnderWayThanThePodsTake(t *testing.T) {
 	for range 60 {
 		w.call(nil)
 	}
-	await(t, "not all were delivered", func() bool { return done.Load() == 60 })
+	eventually.True(t, "all are delivered", func() bool { return done.Load() == 60 })
 	if n := most.Load(); n > 3 || n < 2 {
 		t.Errorf("%d at once, want 3", n)
 	}
@@ -502,7 +490,7 @@ func TestACallbackIntoTheClusterIsRefused(t *testing.T) {
 	_, port, _ := net.SplitHostPort(secret.Listener.Addr().String())
 	for i, host := range []string{"127.0.0.1", "localhost", "[::ffff:127.0.0.1]"} {
 		w.call(nil, wire.HeaderCallback, "http://"+host+":"+port+"/")
-		await(t, host+" is not given up", func() bool { return w.deliver.Counts.Uncalled.Load() == int64(i)+1 })
+		eventually.True(t, host+" is given up", func() bool { return w.deliver.Counts.Uncalled.Load() == int64(i)+1 })
 	}
 	redirecting := httptest.NewServer(http.RedirectHandler(secret.URL, http.StatusTemporaryRedirect))
 	defer redirecting.Close()
@@ -527,7 +515,7 @@ func TestAMessageThatCannotBeReadIsBuried(t *testing.T) {
 		t.Fatal(err)
 	}
 	at := w.call(nil)
-	await(t, "the message is not buried", func() bool { return w.deliver.Counts.Dead.Load() == 1 })
+	eventually.True(t, "the message is buried", func() bool { return w.deliver.Counts.Dead.Load() == 1 })
 	if status, _, _ := w.result(at); status != 200 {
 		t.Errorf("the call behind it: %d", status)
 	}

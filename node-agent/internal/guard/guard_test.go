@@ -11,6 +11,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"ebb.dev/ebb/test/eventually"
 )
 
 // The test binary is the agent, too: the guard has to see a real process die and stall.
@@ -44,15 +46,6 @@ func startGuard(t *testing.T, path string) (thaws *atomic.Int64) {
 	return thaws
 }
 
-func eventually(t *testing.T, what string, is func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); !is(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("not within 30 s: %s", what)
-		}
-	}
-}
-
 // quiet reports whether no thaw comes for longer than the guard waits between two of them.
 func quiet(thaws *atomic.Int64) bool {
 	before := thaws.Load()
@@ -63,27 +56,27 @@ func quiet(thaws *atomic.Int64) bool {
 func TestTheGuardThawsWhileNoAgentIsThere(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "guard")
 	thaws := startGuard(t, path)
-	eventually(t, "thaw again and again", func() bool { return thaws.Load() > 2 })
+	eventually.True(t, "it thaws again and again", func() bool { return thaws.Load() > 2 })
 	agent := startAgent(t, path)
-	eventually(t, "leave a healthy agent alone", func() bool { return quiet(thaws) })
+	eventually.True(t, "it leaves a healthy agent alone", func() bool { return quiet(thaws) })
 	agent.Process.Kill()
 	agent.Wait()
 	before := thaws.Load()
-	eventually(t, "thaw after the agent died", func() bool { return thaws.Load() > before })
+	eventually.True(t, "it thaws after the agent died", func() bool { return thaws.Load() > before })
 }
 
 func TestAnAgentThatStallsIsKilled(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "guard")
 	agent := startAgent(t, path)
 	thaws := startGuard(t, path)
-	eventually(t, "leave a healthy agent alone", func() bool { return quiet(thaws) })
+	eventually.True(t, "it leaves a healthy agent alone", func() bool { return quiet(thaws) })
 	before := thaws.Load()
 	agent.Process.Signal(syscall.SIGSTOP)
 	state, _ := agent.Process.Wait()
 	if status := state.Sys().(syscall.WaitStatus); status.Signal() != syscall.SIGKILL {
 		t.Errorf("the agent ended with %v", status)
 	}
-	eventually(t, "thaw", func() bool { return thaws.Load() > before })
+	eventually.True(t, "it thaws", func() bool { return thaws.Load() > before })
 }
 
 func TestNothingIsAllowedWithoutAGuard(t *testing.T) {
@@ -99,11 +92,11 @@ func TestNothingIsAllowedWithoutAGuard(t *testing.T) {
 	guard, leave := context.WithCancel(t.Context())
 	left := make(chan error)
 	go func() { left <- g.Run(guard) }()
-	eventually(t, "allowed with a guard", post.Allowed)
+	eventually.True(t, "it is allowed with a guard", post.Allowed)
 	away := post.Away()
 	leave()
 	<-left
-	eventually(t, "not allowed once the guard is gone", func() bool { return !post.Allowed() })
+	eventually.True(t, "it is not allowed once the guard is gone", func() bool { return !post.Allowed() })
 	<-away
 	<-post.Away() // stays closed
 	cancel()

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"ebb.dev/ebb/standby"
+	"ebb.dev/ebb/test/eventually"
 )
 
 // pod is a queue-proxy that a test speaks for, and its containers.
@@ -170,11 +171,7 @@ func TestContainersRunWhenAConnectionHasEnded(t *testing.T) {
 			p.expect("froze 1 frozen")
 			end(p)
 			p.expectEnd()
-			for deadline := time.Now().Add(30 * time.Second); p.frozen.Load(); time.Sleep(time.Millisecond) {
-				if time.Now().After(deadline) {
-					t.Fatal("the containers stay frozen")
-				}
-			}
+			eventually.True(t, "the containers thaw", func() bool { return !p.frozen.Load() })
 		})
 	}
 }

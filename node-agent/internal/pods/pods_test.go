@@ -28,6 +28,7 @@ import (
 	"ebb.dev/ebb/node-agent/internal/guard"
 	"ebb.dev/ebb/node-agent/internal/link"
 	"ebb.dev/ebb/standby"
+	"ebb.dev/ebb/test/eventually"
 )
 
 func uid(i int) string { return fmt.Sprintf("00000000-0000-4000-8000-%012d", i) }
@@ -112,15 +113,6 @@ func follow(t *testing.T, p *Pods, config *rest.Config) {
 	})
 }
 
-func eventually(t *testing.T, what string, is func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(60 * time.Second); !is(); time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("not within a minute: %s", what)
-		}
-	}
-}
-
 func unguarded() *Pods {
 	p := New()
 	p.Log = slog.New(slog.DiscardHandler)
@@ -158,7 +150,7 @@ func TestPodsThatAreFatTakeNoMemory(t *testing.T) {
 			}()
 			p := unguarded()
 			follow(t, p, config)
-			eventually(t, "see every pod", func() bool { return p.Count() == pods })
+			eventually.True(t, "it sees every pod", func() bool { return p.Count() == pods })
 			close(done)
 			runtime.GC()
 			if kept := int64(heap()) - int64(before); kept > room/8 {
@@ -281,7 +273,7 @@ func TestTheGuardIsAnsweredWhilePodsFloodTheAgent(t *testing.T) {
 	go func() { served <- post.Serve(ctx, socket) }()
 	t.Cleanup(func() { stop(); <-served })
 	var conn net.Conn
-	eventually(t, "the agent listens for the guard", func() bool { conn, err = net.Dial("unix", socket); return err == nil })
+	eventually.True(t, "the agent listens for the guard", func() bool { conn, err = net.Dial("unix", socket); return err == nil })
 	defer func() { conn.Close() }()
 	// The agent hangs up when no ping came for a second, which is the fault of a busy machine here.
 	ping := func() time.Duration {
@@ -309,7 +301,7 @@ func TestTheGuardIsAnsweredWhilePodsFloodTheAgent(t *testing.T) {
 	follow(t, p, config)
 	var slowest time.Duration
 	began := time.Now()
-	eventually(t, "work for every pod", func() bool {
+	eventually.True(t, "it works for every pod", func() bool {
 		slowest = max(slowest, ping())
 		return work.done.Load() > 5*pods
 	})

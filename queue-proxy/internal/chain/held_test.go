@@ -6,13 +6,13 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"ebb.dev/ebb/forward"
+	"ebb.dev/ebb/test/eventually"
 )
 
 // The bound in bytes looks at what a request takes: of large heads fewer may wait than of small
@@ -71,12 +71,7 @@ func TestLargeHeadsMeetTheBoundInBytes(t *testing.T) {
 					statuses <- response.StatusCode
 				}()
 			}
-			for deadline := time.Now().Add(time.Minute); int(refused.Load())+gate.Inside() != many; {
-				if time.Now().After(deadline) {
-					t.Fatalf("of %d requests %d wait or run and %d were refused", many, gate.Inside(), refused.Load())
-				}
-				runtime.Gosched()
-			}
+			eventually.True(t, "all requests wait, run or are refused", func() bool { return int(refused.Load())+gate.Inside() == many })
 			close(release)
 			count := map[int]int{}
 			for range many {

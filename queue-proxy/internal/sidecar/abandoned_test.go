@@ -10,8 +10,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
+	"ebb.dev/ebb/test/eventually"
 	"ebb.dev/ebb/wire"
 )
 
@@ -61,17 +61,9 @@ func TestAbandonedRequestsNeverReachTheContainer(t *testing.T) {
 			<-release
 		}
 	}, func(c *wire.Sidecar) { c.Concurrency = 1 })
-	until := func(what string, is func() bool) {
-		t.Helper()
-		for deadline := time.Now().Add(time.Minute); !is(); <-time.After(time.Millisecond) {
-			if time.Now().After(deadline) {
-				t.Fatalf("never: %s", what)
-			}
-		}
-	}
 	var requests sync.WaitGroup
 	requests.Go(func() { r.get("/first") })
-	until("the first is in the container", func() bool { return r.gate.Inside() == 1 && r.gate.Waiting() == 0 })
+	eventually.True(t, "the first is in the container", func() bool { return r.gate.Inside() == 1 && r.gate.Waiting() == 0 })
 	_, text, _ := net.SplitHostPort(r.Addr())
 	port, _ := strconv.Atoi(text)
 	var clients []net.Conn
@@ -91,13 +83,13 @@ func TestAbandonedRequestsNeverReachTheContainer(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	until("all wait", func() bool { return r.gate.Waiting() == len(clients) })
+	eventually.True(t, "all wait", func() bool { return r.gate.Waiting() == len(clients) })
 	requests.Go(func() { r.get("/last") })
-	until("one more waits", func() bool { return r.gate.Waiting() == len(clients)+1 })
+	eventually.True(t, "one more waits", func() bool { return r.gate.Waiting() == len(clients)+1 })
 	for _, c := range clients {
 		c.Close()
 	}
-	until("the kernel knows that they left", func() bool { return connected(t, port, clients) == 0 })
+	eventually.True(t, "the kernel knows that they left", func() bool { return connected(t, port, clients) == 0 })
 	release <- true
 	requests.Wait()
 	mu.Lock()
@@ -105,5 +97,5 @@ func TestAbandonedRequestsNeverReachTheContainer(t *testing.T) {
 	if !slices.Equal(seen, []string{"/first", "/last"}) {
 		t.Errorf("the container saw %q", seen)
 	}
-	until("nothing is left of them", func() bool { return r.gate.Inside() == 0 })
+	eventually.True(t, "nothing is left of them", func() bool { return r.gate.Inside() == 0 })
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/gorilla/websocket"
 
 	"ebb.dev/ebb/forward"
+	"ebb.dev/ebb/test/eventually"
 	"ebb.dev/ebb/wire"
 )
 
@@ -369,13 +370,11 @@ func TestInFlightReturnsToZeroAfterAnyMixOfEnds(t *testing.T) {
 		}()
 	}
 	wg.Wait()
-	deadline := time.Now().Add(20 * time.Second)
-	for r.gate.Inside() != 0 || r.gate.Waiting() != 0 {
-		if time.Now().After(deadline) {
-			t.Fatalf("%d are still counted, %d wait", r.gate.Inside(), r.gate.Waiting())
-		}
-		time.Sleep(time.Millisecond) // connections end on their own goroutines
-	}
+	// Connections end on their own goroutines.
+	eventually.Seen(t, "no request is counted", func() (int, bool) {
+		n := r.gate.Inside() + r.gate.Waiting()
+		return n, n == 0
+	})
 	if status, _, _ := r.get("/"); status != 200 {
 		t.Errorf("afterwards a request gets %d", status)
 	}

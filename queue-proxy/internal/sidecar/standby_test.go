@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"ebb.dev/ebb/standby"
+	"ebb.dev/ebb/test/eventually"
 	"ebb.dev/ebb/wire"
 )
 
@@ -299,11 +300,7 @@ func TestLivenessKillsAContainerThatHangsInAPodThatSleepsWarm(t *testing.T) {
 	if status := order(t, r, "warm", podToken); status != http.StatusNoContent {
 		t.Fatalf("the order was answered %d", status)
 	}
-	for deadline := time.Now().Add(60 * time.Second); r.sleeper.State() != standby.Dozing; time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("the pod does not fall asleep")
-		}
-	}
+	eventually.True(t, "the pod falls asleep", func() bool { return r.sleeper.State() == standby.Dozing })
 	if !alive() {
 		t.Error("a container that answers is killed")
 	}

@@ -6,8 +6,8 @@ import (
 	"net/http"
 	"strconv"
 	"testing"
-	"time"
 
+	"ebb.dev/ebb/test/eventually"
 	"ebb.dev/ebb/wire"
 )
 
@@ -26,7 +26,7 @@ func TestWhatTheContainerTellsIsReportedAndNotShownToClients(t *testing.T) {
 	if header.Get("Ebb-Load") != "" || header.Get("X-Other") != "stays" {
 		t.Errorf("the client got %v", header)
 	}
-	for deadline := time.Now().Add(time.Minute); ; <-time.After(10 * time.Millisecond) {
+	eventually.Seen(t, "the pod reports both", func() (wire.Told, bool) {
 		resp, err := http.Get("http://127.0.0.1:" + strconv.Itoa(portOf(t, r.sideAddr("load reports"))) + "/metrics")
 		if err != nil {
 			t.Fatal(err)
@@ -37,13 +37,8 @@ func TestWhatTheContainerTellsIsReportedAndNotShownToClients(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if stat.Told == (wire.Told{Known: 3, Values: [wire.MaxTold]float64{7, 3}}) {
-			break
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("reported %+v", stat.Told)
-		}
-	}
+		return stat.Told, stat.Told == (wire.Told{Known: 3, Values: [wire.MaxTold]float64{7, 3}})
+	})
 }
 
 func TestAHeaderThatNobodyScalesByReachesTheClient(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -17,6 +18,7 @@ import (
 
 	"ebb.dev/ebb/shim/internal/child"
 	"ebb.dev/ebb/shim/internal/config"
+	"ebb.dev/ebb/test/eventually"
 )
 
 var family = child.New()
@@ -37,22 +39,20 @@ func (s *service) Write(line []byte) (int, error) {
 }
 
 // logged waits for a line of the log with a message, and returns it.
-func (s *service) logged(message, part string) map[string]any {
+func (s *service) logged(message, part string) (fields map[string]any) {
 	s.Helper()
-	for deadline := time.Now().Add(time.Minute); ; <-time.After(time.Millisecond) {
+	eventually.Seen(s, fmt.Sprintf("the log has a line %q with %q", message, part), func() ([]string, bool) {
 		s.mutex.Lock()
+		defer s.mutex.Unlock()
 		for _, line := range s.lines {
-			var fields map[string]any
+			fields = nil
 			if json.Unmarshal([]byte(line), &fields) == nil && fields["msg"] == message && strings.Contains(line, part) {
-				s.mutex.Unlock()
-				return fields
+				return nil, true
 			}
 		}
-		s.mutex.Unlock()
-		if time.Now().After(deadline) {
-			s.Fatalf("no line %q with %q in the log: %s", message, part, s.lines)
-		}
-	}
+		return slices.Clone(s.lines), false
+	})
+	return fields
 }
 
 func serve(t *testing.T, mode config.Mode, script string, env ...string) *service {
@@ -191,11 +191,7 @@ func awaitGone(t *testing.T, pid any) {
 	t.Helper()
 	var number int
 	fmt.Sscan(fmt.Sprint(pid), &number)
-	for deadline := time.Now().Add(time.Minute); number <= 0 || syscall.Kill(-number, 0) == nil; <-time.After(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("the group %v still exists", pid)
-		}
-	}
+	eventually.True(t, fmt.Sprintf("the group %v is gone", pid), func() bool { return number > 0 && syscall.Kill(-number, 0) != nil })
 }
 
 func TestAProcessEndsWhenItsClientLeaves(t *testing.T) {

@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"ebb.dev/ebb/test/eventually"
 )
 
 // family is one for all tests, as in a program.
@@ -47,12 +49,7 @@ func ended(t *testing.T, c *Child) Exit {
 // gone waits until no process has the number, not even a zombie.
 func gone(t *testing.T, pid int) {
 	t.Helper()
-	for deadline := time.Now().Add(time.Minute); syscall.Kill(pid, 0) == nil; {
-		if time.Now().After(deadline) {
-			t.Fatalf("process %d still exists", pid)
-		}
-		<-time.After(time.Millisecond)
-	}
+	eventually.True(t, fmt.Sprintf("process %d is gone", pid), func() bool { return syscall.Kill(pid, 0) != nil })
 }
 
 func TestAProcessReadsAndWritesAndEndsWithAStatus(t *testing.T) {

@@ -1,16 +1,14 @@
 package config
 
 import (
-	"flag"
 	"log/slog"
-	"os"
 	"reflect"
 	"strings"
 	"testing"
 	"time"
-)
 
-var update = flag.Bool("update", false, "write the table of variables into docs/shim.md")
+	"ebb.dev/ebb/test/golden"
+)
 
 func parse(env map[string]string, command ...string) (*Config, error) {
 	return Parse(func(name string) string { return env[name] }, command, 2)
@@ -81,20 +79,5 @@ func TestTheHelpFitsATerminal(t *testing.T) {
 
 func TestTheDocumentListsEveryVariable(t *testing.T) {
 	const file, begin, end = "../../../docs/shim.md", "<!-- variables -->\n", "<!-- end -->\n"
-	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	before, rest, ok := strings.Cut(string(text), begin)
-	have, after, closed := strings.Cut(rest, end)
-	if !ok || !closed {
-		t.Fatalf("%s has no %s and %s", file, begin, end)
-	}
-	if *update {
-		if err := os.WriteFile(file, []byte(before+begin+Table()+end+after), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	} else if have != Table() {
-		t.Errorf("%s is out of date: go test ./shim/internal/config -update", file)
-	}
+	golden.Between(t, file, begin, end, Table())
 }

@@ -15,10 +15,10 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"ebb.dev/ebb/shim/internal/child"
 	"ebb.dev/ebb/shim/internal/config"
+	"ebb.dev/ebb/test/eventually"
 )
 
 var family = child.New()
@@ -112,17 +112,17 @@ func run(t *testing.T, env []string, set ...string) *running {
 // get asks until there is an answer.
 func (r *running) get(t *testing.T, path string) (status int, body, pid string) {
 	t.Helper()
-	for deadline := time.Now().Add(time.Minute); ; <-time.After(time.Millisecond) {
+	eventually.Seen(t, "there is an answer", func() (error, bool) {
 		response, err := http.Get(r.url + path)
-		if err == nil {
-			defer response.Body.Close()
-			text, _ := io.ReadAll(response.Body)
-			return response.StatusCode, string(text), response.Header.Get("X-Pid")
+		if err != nil {
+			return err, false
 		}
-		if time.Now().After(deadline) {
-			t.Fatal(err)
-		}
-	}
+		defer response.Body.Close()
+		text, _ := io.ReadAll(response.Body)
+		status, body, pid = response.StatusCode, string(text), response.Header.Get("X-Pid")
+		return nil, true
+	})
+	return status, body, pid
 }
 
 func TestRequestsReachTheProgramUnchanged(t *testing.T) {
@@ -166,18 +166,13 @@ func TestThePortIsOpenOnlyWhileTheProgramAccepts(t *testing.T) {
 			t.Errorf("the request that ended the program got %s", response.Status)
 		}
 	}
-	for deadline := time.Now().Add(time.Minute); ; <-time.After(time.Millisecond) {
+	eventually.True(t, "the port is closed without a program", func() bool {
 		c, err := net.Dial("tcp", strings.TrimPrefix(r.url, "http://"))
-		if errors.Is(err, syscall.ECONNREFUSED) {
-			break
-		}
 		if err == nil {
 			c.Close()
 		}
-		if time.Now().After(deadline) {
-			t.Fatal("the port is open without a program")
-		}
-	}
+		return errors.Is(err, syscall.ECONNREFUSED)
+	})
 	if err := os.WriteFile(gate, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}

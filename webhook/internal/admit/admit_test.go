@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"flag"
 	"io"
 	"log/slog"
 	"net/http"
@@ -15,7 +14,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	jsonmerge "gopkg.in/evanphx/json-patch.v4"
 	admissionv1 "k8s.io/api/admission/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -25,9 +23,8 @@ import (
 
 	servingv1 "ebb.dev/ebb/api/serving/v1"
 	"ebb.dev/ebb/settings"
+	"ebb.dev/ebb/test/golden"
 )
-
-var update = flag.Bool("update", false, "write the golden files")
 
 func handler(t *testing.T, configMaps map[string]map[string]string, dryRun DryRun) http.Handler {
 	t.Helper()
@@ -94,32 +91,10 @@ func requestFor(t *testing.T, manifest string) *admissionv1.AdmissionRequest {
 // "===", and what the webhook makes of it below: the refusal, or the warnings and the defaults as a
 // merge patch.
 func TestGolden(t *testing.T) {
-	files, err := filepath.Glob("testdata/*.txt")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no golden files (%v)", err)
-	}
-	for _, file := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
-			text, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			input, want, _ := strings.Cut(string(text), "\n===\n")
-			got := judged(t, input)
-			if again := judged(t, input); again != got {
-				t.Errorf("asked twice, it says\n%s\nand then\n%s", got, again)
-			}
-			if *update {
-				if err := os.WriteFile(file, []byte(input+"\n===\n"+got), 0o644); err != nil {
-					t.Fatal(err)
-				}
-				return
-			}
-			if diff := cmp.Diff(want, got); diff != "" {
-				t.Errorf("(-want +got)\n%s", diff)
-			}
-		})
-	}
+	golden.Each(t, "testdata/*.txt", func(t *testing.T, file, text string) {
+		input, _, _ := strings.Cut(text, "\n===\n")
+		golden.Twice(t, file, func() string { return input + "\n===\n" + judged(t, input) })
+	})
 }
 
 // judged runs a manifest through defaulting and validation. A comment line "# config-x: key=value"
