@@ -8,12 +8,15 @@ MAKEFLAGS += --keep-going
 
 ## Cluster
 
-.PHONY: up down kubeconfig status logs
+.PHONY: up down sample kubeconfig status logs
 up: ## start or update the dev cluster with Ebb and its samples (MONITORING=1: with Prometheus; ARGS=all: also what only tests need; ARGS=bare: without Ebb; ARGS=knative: with Knative Serving in place of Ebb; PROFILE=edge: with Ebb in one process; GATEWAY=envoy-gateway: with it in place of istio; KUBERNETES=v1.35.4: that version)
 	@$(DEV) up $(ARGS) $(if $(MONITORING),monitoring) $(PROFILE) $(GATEWAY) $(KUBERNETES)
 
 down: ## stop it and remove everything it created
 	@$(DEV) down
+
+sample: ## make the image of a sample that is too large for `make up`, for the cluster that is up (NAME=llm: 400 MB)
+	@$(DEV) sample $(NAME)
 
 kubeconfig: ## print the command that sets KUBECONFIG for it
 	@$(DEV) kubeconfig
@@ -42,8 +45,8 @@ format:
 	[ -z "$$bad" ] || { echo "these files are not formatted; run gofmt -w on them:"; echo "$$bad"; exit 1; }'
 
 lint:
-	@$(STEP) lint 'go vet ./...' 'go vet -tags e2e,release,edge ./test/...' 'go tool staticcheck ./...' \
-		'go tool staticcheck -tags e2e,release,edge ./test/...' 'go vet -C dev/ctl ./...' 'go vet -C dev/h2spec ./...' 'go vet -C dev/argocd ./...' 'go vet -C dev/helm ./...'
+	@$(STEP) lint 'go vet ./...' 'go vet -tags e2e,release,edge,llm,kserve ./test/...' 'go tool staticcheck ./...' \
+		'go tool staticcheck -tags e2e,release,edge,llm,kserve ./test/...' 'go vet -C dev/ctl ./...' 'go vet -C dev/h2spec ./...' 'go vet -C dev/argocd ./...' 'go vet -C dev/helm ./...'
 
 generated: ## check that generated files, and files of npm packages, are up to date
 	@$(STEP) generated '[ ! -x api/generate.sh ] || api/generate.sh --check' 'dashboard/vendor/vendor.sh --check'
@@ -113,6 +116,15 @@ test-release: ## install from dist/ on the dev cluster without Ebb, by manifest 
 test-edge: ## run the tests of the edge profile on the dev cluster; `make up` goes back
 	@$(DEV) up all edge
 	@eval "$$($(DEV) kubeconfig)"; go test -tags edge -count=1 -v -timeout 20m ./test/edge
+
+.PHONY: test-llm
+test-llm: ## put a real model on the dev cluster that is up, and scale it by what its server tells
+	@$(DEV) sample llm
+	@eval "$$($(DEV) kubeconfig)"; go test -tags llm -count=1 -v -timeout 20m ./test/llm
+
+.PHONY: test-kserve
+test-kserve: ## reach models by the objects that KServe makes, on the dev cluster that is up
+	@eval "$$($(DEV) kubeconfig)"; go test -tags e2e,kserve -count=1 -v -timeout 15m -run TestModelsOfKServe ./test/e2e
 
 .PHONY: test-migration
 test-migration: ## move a real Knative Serving to Ebb and back, under load (ARGS='-services 20 -kill'); `make up` goes back

@@ -20,6 +20,7 @@ import (
 type interpreted struct {
 	name         string   // of its folder in samples/, and of its image
 	requirements string   // the file with its Python packages
+	weights      string   // the file with the Python packages that hold its model
 	source       string   // the file that is compiled into the tree
 	files        []string // what its Dockerfile copies besides
 	command      []string // that of its Dockerfile
@@ -35,6 +36,12 @@ var interpretedSamples = []interpreted{
 	{name: "hello-node", files: []string{"app.js"}, command: []string{"/usr/bin/node", "app.js"}, tree: (*control).nodeTree},
 	{name: "hello-java", source: "Hello.java",
 		command: []string{"/opt/java/bin/java", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "Hello"}, tree: (*control).javaTree},
+}
+
+// largeSamples are not for every cluster and release. `make sample` makes their images.
+var largeSamples = []interpreted{
+	{name: "llm", requirements: "requirements.txt", weights: "weights.txt", files: []string{"server.py"},
+		command: []string{"/usr/bin/python3.11", "server.py"}, env: []string{"PYTHONDONTWRITEBYTECODE=1", "LANG=C.UTF-8"}, tree: (*control).modelTree},
 }
 
 func (s interpreted) folder(root string) string { return filepath.Join(root, "samples", s.name) }
@@ -70,22 +77,26 @@ var pythonPackages = append([]string{
 	"zlib1g", "libexpat1", "libssl3", "libffi8", "libbz2-1.0", "liblzma5", "libuuid1", "libcrypt1",
 }, libcPackages...)
 
-// pythonTree is a tree with Python and the packages of the sample's requirements, both compiled. A
-// container cannot keep what it compiles: it would compile again at each start, which takes about a
-// second.
+// pythonTree is a tree with Python and the packages of hello-python's requirements.
 func (c *control) pythonTree(ctx context.Context, log, arch string) (string, error) {
-	requirements := filepath.Join(c.Root, "samples/hello-python/requirements.txt")
+	return c.withPython(ctx, log, arch, filepath.Join(c.Root, "samples/hello-python/requirements.txt"), pythonPackages)
+}
+
+// withPython is a tree with packages of Debian, and Python's packages of a file of requirements,
+// both compiled. A container cannot keep what it compiles: it would compile again at each start,
+// which takes about a second.
+func (c *control) withPython(ctx context.Context, log, arch, requirements string, debian []string) (string, error) {
 	text, err := os.ReadFile(requirements)
 	if err != nil {
 		return "", err
 	}
-	key := strings.TrimPrefix(arch+" ", " ") + strings.Join(pythonPackages, " ") + "\n" + string(text)
+	key := strings.TrimPrefix(arch+" ", " ") + strings.Join(debian, " ") + "\n" + string(text)
 	return fetch.Cached(c.Cache, "python", key, func(dir string) (err error) {
 		var debs string
 		if arch == "" {
-			debs, err = fetch.Debs(ctx, c.Cache, log, pythonPackages)
+			debs, err = fetch.Debs(ctx, c.Cache, log, debian)
 		} else {
-			debs, err = fetch.DebsFor(ctx, c.Cache, log, arch, pythonPackages)
+			debs, err = fetch.DebsFor(ctx, c.Cache, log, arch, debian)
 		}
 		if err != nil {
 			return err

@@ -28,6 +28,7 @@ const usage = `usage: ctl COMMAND
                process; knative: with Knative Serving in place of Ebb; shipped: with the CPU requests
                and the grace period that it ships; envoy-gateway: with Envoy Gateway in place of
                istio; v1.35.4: with that version of Kubernetes
+  sample NAME  make the image of a sample that up leaves out, llm, for the cluster that is up
   release -version VERSION -registry REGISTRY  write what users install to the folder dist; -help lists more
   sign -key FILE -out FOLDER  sign a release that is there
   down         take it down and leave nothing behind
@@ -101,6 +102,12 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	switch args[0] {
 	case "up":
 		return c.up(ctx, &wanted)
+	case "sample":
+		if len(args) != 2 {
+			fmt.Fprint(stderr, usage)
+			return fmt.Errorf("sample needs a name: run `make sample NAME=llm`")
+		}
+		return c.sample(ctx, args[1])
 	case "release":
 		return c.release(ctx, args[1:], stderr)
 	case "sign":

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"ebb.dev/ebb/dev/ctl/internal/release"
@@ -60,10 +61,13 @@ func (c *control) releaseManifests(_ context.Context, i *issue, r *step.Report) 
 	return c.releaseSamples(i)
 }
 
-// releaseSamples copies the samples' manifests.
+// releaseSamples copies the samples' manifests, but for the large ones.
 func (c *control) releaseSamples(i *issue) error {
 	root := filepath.Join(c.Root, "samples")
 	return filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+		if slices.ContainsFunc(largeSamples, func(s interpreted) bool { return path == s.folder(c.Root) }) {
+			return fs.SkipDir
+		}
 		if err != nil || filepath.Ext(path) != ".yaml" {
 			return err
 		}

@@ -37,8 +37,6 @@ var sampleStories = map[string][]sampleStep{
 	"autoscaling":  {{"autoscaling/service.yaml", "autoscaling", []string{"Hello World!\n"}}},
 	"multi-container": {{"multi-container/service.yaml", "multi-container",
 		[]string{"The container beside this one says: Hello Neighbour!\n"}}},
-	"llm": {{"llm/service.yaml", "llm", []string{"data: {\"token\":\"Ask\"}\n\ndata: {\"token\":\"me\"}\n\n" +
-		"data: {\"token\":\"something\"}\n\ndata: [DONE]\n\n"}}},
 	"python-workers": {{"python-workers/service.yaml", "python-workers", []string{"Hello Workers!\n"}}},
 	"tags":           {{"tags/service.yaml", "tagged", []string{"Hello Tag!\n"}}},
 	"cluster-local":  {{"cluster-local/service.yaml", "private", nil}},
@@ -49,9 +47,9 @@ var sampleStories = map[string][]sampleStep{
 	},
 }
 
-// These have tests of their own: the claim of a domain names a namespace, and the others answer
-// more than a GET.
-var samplesElsewhere = []string{"domain-mapping/claim.yaml", "domain-mapping/domain-mapping.yaml",
+// These have tests of their own: the claim of a domain names a namespace, `make test-llm` makes the
+// model's image, and the others answer more than a GET.
+var samplesElsewhere = []string{"domain-mapping/claim.yaml", "domain-mapping/domain-mapping.yaml", "llm/service.yaml",
 	"grpc/service.yaml", "websocket/service.yaml", "events/service.yaml", "slow-start/service.yaml"}
 
 func TestEverySampleWorksAsItIs(t *testing.T) {

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"net/http/httptest"
+	"regexp"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -29,17 +30,21 @@ func TestWhatDoesNotFitTheBatchWaitsAndIsTold(t *testing.T) {
 			synctest.Wait()
 			reply := httptest.NewRecorder()
 			m.metrics(reply, httptest.NewRequest("GET", "/metrics", nil))
-			return reply.Body.String()
+			var numbers []string
+			for _, found := range regexp.MustCompile(`(?m)^vllm:num_requests_(?:running|waiting)\{.*\} (\S+)$`).FindAllStringSubmatch(reply.Body.String(), -1) {
+				numbers = append(numbers, found[1])
+			}
+			return strings.Join(numbers, " running, ") + " waiting"
 		}
-		if text := told(); !strings.Contains(text, "llm:requests_running 2\n") || !strings.Contains(text, "llm:requests_waiting 3\n") {
+		if text := told(); text != "2.0 running, 3.0 waiting" {
 			t.Errorf("of five prompts: %s", text)
 		}
 		time.Sleep(3*time.Second + time.Millisecond)
-		if text := told(); !strings.Contains(text, "llm:requests_running 2\n") || !strings.Contains(text, "llm:requests_waiting 1\n") {
+		if text := told(); text != "2.0 running, 1.0 waiting" {
 			t.Errorf("after two were answered: %s", text)
 		}
 		leave()
-		if text := told(); !strings.Contains(text, "llm:requests_running 0\n") || !strings.Contains(text, "llm:requests_waiting 0\n") {
+		if text := told(); text != "0.0 running, 0.0 waiting" {
 			t.Errorf("after the clients left: %s", text)
 		}
 	})

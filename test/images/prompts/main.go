@@ -1,7 +1,8 @@
-// Command llm is shaped like a server of a language model, without the model: it answers a prompt
-// word by word, as server-sent events, over a time that is long for a request. It works on a few
-// prompts at once, lets the others wait, and tells how many do. It ends what its client does not
-// wait for, and lets requests in hand finish when it is told to stop.
+// Command prompts is shaped like a server of a language model, without the model (samples/llm has
+// one): it answers a prompt word by word, as server-sent events, over a time that is long for a
+// request. It works on a few prompts at once (BATCH), a word each PACE, lets the others wait, and
+// tells how many do. It ends what its client does not wait for, and lets requests in hand finish
+// when it is told to stop.
 package main
 
 import (
@@ -62,11 +63,23 @@ func newModel(batch int, pace time.Duration) *model {
 	return &model{batch: make(chan struct{}, batch), pace: pace}
 }
 
-// metrics tells the load, by names like those of model servers.
+// page has the names, labels and numbers of a page of vLLM with one engine.
+const page = `# HELP vllm:num_requests_running Number of requests in model execution batches.
+# TYPE vllm:num_requests_running gauge
+vllm:num_requests_running{engine="0",model_name="prompts"} %d.0
+# HELP vllm:num_requests_waiting Number of requests waiting to be processed.
+# TYPE vllm:num_requests_waiting gauge
+vllm:num_requests_waiting{engine="0",model_name="prompts"} %d.0
+# HELP vllm:num_requests_waiting_by_reason Number of requests waiting, by reason.
+# TYPE vllm:num_requests_waiting_by_reason gauge
+vllm:num_requests_waiting_by_reason{engine="0",model_name="prompts",reason="capacity"} %[2]d.0
+vllm:num_requests_waiting_by_reason{engine="0",model_name="prompts",reason="deferred"} 0.0
+`
+
+// metrics tells the load.
 func (m *model) metrics(w http.ResponseWriter, _ *http.Request) {
-	w.Header().Set("Content-Type", "text/plain; version=0.0.4")
-	fmt.Fprintf(w, "# TYPE llm:requests_running gauge\nllm:requests_running %d\n# TYPE llm:requests_waiting gauge\nllm:requests_waiting %d\n",
-		len(m.batch), m.waiting.Load())
+	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+	fmt.Fprintf(w, page, len(m.batch), m.waiting.Load())
 }
 
 // enter waits for a place in the batch. It returns false if the client left before.
