@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -20,6 +19,7 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"ebb.dev/ebb/test/apiservertest"
+	"ebb.dev/ebb/test/eventually"
 	"ebb.dev/ebb/wire"
 )
 
@@ -110,12 +110,12 @@ func TestAComponentRuns(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- c.Run(ctx) }()
-	until(t, "it has the keys", func() bool { return signed().Token("", wire.ActivatorSubject) != "" })
-	until(t, "its metrics are there", func() bool { return get("http://"+ip+":9090/metrics", "ebb_build_info") })
+	eventually.True(t, "it has the keys", func() bool { return signed().Token("", wire.ActivatorSubject) != "" })
+	eventually.True(t, "its metrics are there", func() bool { return get("http://"+ip+":9090/metrics", "ebb_build_info") })
 	if get("http://"+ip+":9090/", "") {
 		t.Error("another path than /metrics is answered")
 	}
-	until(t, "the level is debug", func() bool { return c.level.Level().String() == "DEBUG" })
+	eventually.True(t, "the level is debug", func() bool { return c.level.Level().String() == "DEBUG" })
 	stop()
 	if err := <-ended; err != nil {
 		t.Error(err)
@@ -136,13 +136,4 @@ func get(url, contains string) bool {
 	defer response.Body.Close()
 	text, _ := io.ReadAll(response.Body)
 	return response.StatusCode == http.StatusOK && strings.Contains(string(text), contains)
-}
-
-func until(t *testing.T, what string, done func() bool) {
-	t.Helper()
-	for end := time.Now().Add(time.Minute); !done(); <-time.After(10 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("not within a minute: %s", what)
-		}
-	}
 }
