@@ -31,7 +31,7 @@ type Courier struct {
 	Callbacks      []netip.Prefix
 }
 
-const mostBody = 100 << 20
+const maxBody = 100 << 20
 
 func courierKeys(c *Courier) []key {
 	return []key{
@@ -40,8 +40,8 @@ func courierKeys(c *Courier) []key {
 		{"nats-replicas", "1", whole(&c.Replicas, 1, 5), "Copies that the servers of nats-url keep of each call."},
 		{"sync", "true", boolean(&c.Synced), "Whether a call is on the disk of the server inside the courier before it is accepted. If false, calls survive that the courier is killed, but not that its node loses power. After a change the courier restarts by itself."},
 		{"store-bytes", "4294967296", whole(&c.Bytes, 64<<20, math.MaxInt64), "Bytes of all calls, results and dead letters. A namespace has a share: beyond it its new calls are refused, and its oldest results go. On the disk they may take twice as much. After a change the courier restarts by itself."},
-		{"max-body", "10485760", whole(&c.MaxBody, 0, mostBody), "Largest body of a call, in bytes."},
-		{"max-result", "10485760", whole(&c.MaxResult, 0, mostBody), "Largest body of a result, in bytes. Of a larger one only the record is kept."},
+		{"max-body", "10485760", whole(&c.MaxBody, 0, maxBody), "Largest body of a call, in bytes."},
+		{"max-result", "10485760", whole(&c.MaxResult, 0, maxBody), "Largest body of a result, in bytes. Of a larger one only the record is kept."},
 		{"queue-calls", "100000", whole(&c.QueueCalls, 1, math.MaxInt32), "Calls of one service that may wait. Beyond it calls are refused with 429."},
 		{"concurrency", "100", whole(&c.Concurrency, 1, 10000), "Calls under way to a service whose revisions have no limit, for each pod. The annotation serving.ebb.dev/async-concurrency bounds it for a service."},
 		{"attempts", "10", whole(&c.Attempts, 1, 1000), "Attempts to deliver a call before it goes to the dead letters."},

@@ -15,8 +15,8 @@ const LatencyBuckets = 42
 const (
 	// shortest is the binary logarithm of the first bound, 0.26 ms in nanoseconds.
 	shortest = 18
-	// mostCount bounds a count, so that it takes at most three bytes in a Stat.
-	mostCount = 1<<21 - 1
+	// maxCount bounds a count, so that it takes at most three bytes in a Stat.
+	maxCount = 1<<21 - 1
 )
 
 // Latency counts requests by how long they took. The first bucket is below 2^18 ns (0.26 ms), each
@@ -129,7 +129,7 @@ func (o *Outcomes) append(data []byte) []byte {
 	if first < LatencyBuckets {
 		data = protobuf.AppendBytes(data, statLatency, appendCounts(append(space[:0], byte(first)), o.Latency[first:]))
 	}
-	return protobuf.AppendUint(data, statRefused, uint64(min(o.Refused, mostCount)))
+	return protobuf.AppendUint(data, statRefused, uint64(min(o.Refused, maxCount)))
 }
 
 // appendCounts leaves out the zeros at the end.
@@ -138,7 +138,7 @@ func appendCounts(data []byte, counts []uint32) []byte {
 		counts = counts[:len(counts)-1]
 	}
 	for _, n := range counts {
-		data = binary.AppendUvarint(data, uint64(min(n, mostCount)))
+		data = binary.AppendUvarint(data, uint64(min(n, maxCount)))
 	}
 	return data
 }
@@ -150,7 +150,7 @@ func readCounts(data []byte, into []uint32) error {
 		if size <= 0 || i == len(into) {
 			return protobuf.ErrTruncated
 		}
-		into[i], data = uint32(min(n, mostCount)), data[size:]
+		into[i], data = uint32(min(n, maxCount)), data[size:]
 	}
 	return nil
 }
@@ -159,7 +159,7 @@ func readCounts(data []byte, into []uint32) error {
 func (o *Outcomes) read(number int, value protobuf.Field) error {
 	if number == statRefused {
 		n, err := value.Uint()
-		o.Refused = uint32(min(n, mostCount))
+		o.Refused = uint32(min(n, maxCount))
 		return err
 	}
 	encoded, err := value.Bytes()

@@ -26,8 +26,8 @@ import (
 	"ebb.dev/ebb/internal/machine"
 )
 
-// mostUntrusted is how many pods a request is tried at whose certificates are not believed.
-const mostUntrusted = 3
+// maxUntrusted is how many pods a request is tried at whose certificates are not believed.
+const maxUntrusted = 3
 
 // State is where the request is.
 type State uint8
@@ -258,7 +258,7 @@ func (m *Machine) cannotStart(cold bool) Do {
 func (m *Machine) dialFailed(e *Event) Do {
 	if e.Untrusted {
 		// Waiting does not mend a certificate; another pod may have a good one.
-		if m.untrusted++; m.untrusted > mostUntrusted {
+		if m.untrusted++; m.untrusted > maxUntrusted {
 			return SlotFailed | m.end(AnswerUntrusted, e.Err)
 		}
 	}

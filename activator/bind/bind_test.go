@@ -228,7 +228,7 @@ func (m *model) tell(e *Event) error {
 		return fmt.Errorf("it is rejected after %s", waited)
 	case e.Kind == Tick && !deadline.IsZero() && !e.At.Before(deadline) && after == Waiting:
 		return errors.New("it waits beyond its deadline")
-	case (a == AnswerUntrusted) != (m.strange > mostUntrusted):
+	case (a == AnswerUntrusted) != (m.strange > maxUntrusted):
 		return fmt.Errorf("%d pods were not believed, the answer is %s", m.strange, a)
 	}
 	return nil

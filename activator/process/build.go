@@ -176,7 +176,7 @@ func newServer(handler forward.Handler, o options, log *slog.Logger) *forward.Se
 		TLS:      o.tls.Clone(),
 		MaxConns: int(o.bounds.Total) + moreConns,
 		OnConnLimit: func(conns int) {
-			log.Warn("a new connection waits, because all that there may be have requests", "connections", conns)
+			log.Warn("connection limit reached: a new connection has to wait", "connections", conns)
 		},
 		OnPanic: func(v any, stack []byte) { log.Error("a request failed", "panic", v, "stack", string(stack)) },
 	}

@@ -80,7 +80,7 @@ var Annotations = slices.Concat([]Annotation{
 	{Key: InitialScaleAnnotation, Older: older("initialScale"), On: onTemplate, Values: wholeNumber(0, math.MaxInt32),
 		Default: "`initial-scale` in config-autoscaler", Effect: "Pods that must be ready once before the revision is Ready. 0 needs `allow-zero-initial-scale` in config-autoscaler."},
 	{Key: ActivationScaleAnnotation, On: onTemplate, Values: wholeNumber(MinActivationScale, math.MaxInt32),
-		Default: "none", Effect: "Pods for any load that needs one."},
+		Default: "none", Effect: "Minimum number of pods as soon as there is any load."},
 	{Key: ScaleDownDelayAnnotation, Older: older("scaleDownDelay"), On: onTemplate, Values: duration(0, MaxScaleDownDelay, true),
 		Default: "`scale-down-delay` in config-autoscaler", Effect: "Time for which the highest wanted scale is kept."},
 	{Key: MetricAnnotation, On: onTemplate, Values: Values{Text: MetricConcurrency + ", " + MetricRPS + "; for " + ClassHPA + " " + MetricCPU + ", " + MetricMemory + " or a metric of its own"},

@@ -16,13 +16,13 @@ const (
 	measureTime = 3 * time.Second
 	patience    = 60 * time.Second
 	// A measurement uses sureCompleted requests if they complete within sureTime. Otherwise it
-	// needs at least enoughCompleted, and ends after longestMeasure.
+	// needs at least enoughCompleted, and ends after maxMeasure.
 	sureCompleted   = 600
 	sureTime        = 10 * time.Second
 	enoughCompleted = 40
-	longestMeasure  = 30 * time.Second
-	// longestAsk is how long a try waits until more pods are asked for. A bound may prevent this.
-	longestAsk = 10 * time.Second
+	maxMeasure      = 30 * time.Second
+	// maxAsk is how long a try waits until more pods are asked for. A bound may prevent this.
+	maxAsk = 10 * time.Second
 	// saturated is the share of its throughput that a pod keeps at half the concurrency if the
 	// other half was only queued.
 	saturated = 0.85
@@ -149,7 +149,7 @@ func (a Adaptive) Learn(now time.Time, configured, share float64, w Work) Adapti
 		switch age := now.Sub(a.Since); {
 		case w.Ready < w.Wanted && age > patience:
 			return a.giveUp(now) // a bound, or no room in the cluster
-		case age >= patience || a.Calm >= int(settleTime/time.Second) && (w.Ready > a.Tried || age >= longestAsk):
+		case age >= patience || a.Calm >= int(settleTime/time.Second) && (w.Ready > a.Tried || age >= maxAsk):
 			return a.enter(measuring, now)
 		case steady:
 			a.Calm++
@@ -170,7 +170,7 @@ func (a Adaptive) Learn(now time.Time, configured, share float64, w Work) Adapti
 	a.Seconds++
 	age := now.Sub(a.Since)
 	sure := a.Sum.Completed >= sureCompleted || a.Sum.Completed >= enoughCompleted && age >= sureTime
-	if age < measureTime || !sure && age < longestMeasure {
+	if age < measureTime || !sure && age < maxMeasure {
 		return a
 	}
 	p := point{a.Sum.BusySeconds / float64(a.Sum.Ready), a.Sum.Completed / float64(a.Sum.Ready), a.Sum.Completed}

@@ -313,10 +313,10 @@ func conditionOf(o Object, kind string) string {
 	return ""
 }
 
-// pause is between the first two looks at the cluster. It grows to longestPause. Tests change it.
+// pause is between the first two looks at the cluster. It grows to maxPause. Tests change it.
 var pause = 200 * time.Millisecond
 
-const longestPause = 2 * time.Second
+const maxPause = 2 * time.Second
 
 // until waits until missing returns nothing that is missing.
 func until(ctx context.Context, limit time.Duration, missing func(context.Context) (string, error)) error {
@@ -337,7 +337,7 @@ func until(ctx context.Context, limit time.Duration, missing func(context.Contex
 		case <-ctx.Done():
 			return errors.Join(fmt.Errorf("after %s: %s", limit, last), context.Cause(ctx))
 		case <-time.After(wait):
-			wait = min(wait*5/4, longestPause)
+			wait = min(wait*5/4, maxPause)
 		}
 	}
 }

@@ -84,7 +84,7 @@ func (x *Inventory) judgeKnative(j *judge) bool {
 	controller := x.deployments["controller"]
 	switch {
 	case x.state != nil && x.state.Phase == rollingBack:
-		j.broken(about, "a way back to Knative has begun, after: "+done(x.state), "End it: kubectl ebb migrate --rollback")
+		j.broken(about, "a rollback to Knative is in progress, done: "+done(x.state), "Finish it: kubectl ebb migrate --rollback")
 		return false
 	case x.state != nil:
 		j.ok(about, "a move of version "+x.state.Knative+" has begun, after: "+done(x.state))

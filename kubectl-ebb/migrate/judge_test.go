@@ -100,7 +100,7 @@ func TestACheckSaysWhatStandsInTheWay(t *testing.T) {
 		"a component grows": {func(x *Inventory) {
 			x.deployments["activator"].Object["status"].(map[string]any)["conditions"] = []any{map[string]any{"type": "Available", "status": "False"}}
 		}, OK, "version v1.15.2"},
-		"a way back has begun": {func(x *Inventory) { x.state = &state{Phase: rollingBack, Done: []string{"settings"}} }, Broken, "a way back to Knative has begun, after: settings"},
+		"a way back has begun": {func(x *Inventory) { x.state = &state{Phase: rollingBack, Done: []string{"settings"}} }, Broken, "a rollback to Knative is in progress, done: settings"},
 		"a move has begun":     {func(x *Inventory) { x.state = &state{Phase: applying, Knative: "v1"}; clear(x.deployments) }, OK, "a move of version v1 has begun, after: nothing"},
 		"a wrong setting":      {func(x *Inventory) { x.settings["config-autoscaler"]["stable-window"] = "1s" }, Broken, "stable-window"},
 		"KServe":               {func(x *Inventory) { x.kserve = &KServe{} }, Warning, "answer 404"},

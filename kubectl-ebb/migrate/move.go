@@ -65,7 +65,7 @@ func (m *Move) Apply(ctx context.Context) error {
 		return err
 	}
 	if m.state != nil && m.state.Phase == rollingBack {
-		return fmt.Errorf("a way back to Knative has begun: end it first with --rollback")
+		return fmt.Errorf("a rollback to Knative is in progress: finish it first with --rollback")
 	}
 	if m.state == nil {
 		for _, s := range []step{{"pull", "try the images on a node", m.pull}, {"record", "write down what is there", m.record}} {

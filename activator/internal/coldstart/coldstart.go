@@ -25,8 +25,8 @@ import (
 )
 
 // The phases of a cold start. They follow one another without a gap and sum to its total. A step
-// that nobody told of takes no time and makes the next one longer; so does one that another
-// machine's clock puts before its predecessor.
+// without a timestamp, or out of order because of clock skew, counts as zero; its time goes to the
+// next step.
 const (
 	Decide   = "decide"   // the request came -> the scale-up is written
 	Schedule = "schedule" // -> a node is chosen for the pod

@@ -113,7 +113,7 @@ func (o *Observer) make(want asked) *now {
 		Failed: func(err error) { o.Log.Warn("export spans", "error", err) },
 	})
 	if err != nil {
-		o.Log.Error("spans go nowhere", "error", err)
+		o.Log.Error("trace export is off", "error", err)
 	}
 	if want.log {
 		if n.log, err = requestlog.New(o.Stdout, want.template, false); err != nil {

@@ -17,8 +17,8 @@ import (
 )
 
 const (
-	// DrainLeast is how long the activator keeps accepting after SIGTERM in any case: ReadyFor, and
-	// the time in which its word passes kubelet, EndpointSlices and gateways on a busy cluster.
+	// DrainLeast is how long the activator keeps accepting after SIGTERM in any case: ReadyFor,
+	// plus the time for readiness to propagate through kubelet, EndpointSlices and gateways.
 	// DrainQuiet is how long no request must have come after that. DrainMost is when it stops
 	// waiting for quiet. Requests that still come show that somebody has not heard yet, and each
 	// would be lost: where the control plane itself had too little CPU, it took a minute (contract

@@ -171,11 +171,11 @@ func (c *connection) readNow(space []byte) (int, error) {
 	return max(n, 0), err
 }
 
-// longestAnswer bounds head and body of an answer.
-const longestAnswer = 2048
+// maxAnswer bounds head and body of an answer.
+const maxAnswer = 2048
 
 // receive reads an answer. Its first n bytes are in space already.
-func (c *connection) receive(space *[longestAnswer]byte, n int, pod string) (wire.Stat, error) {
+func (c *connection) receive(space *[maxAnswer]byte, n int, pod string) (wire.Stat, error) {
 	for {
 		k, err := c.Read(space[n:])
 		n += k
@@ -196,8 +196,8 @@ func read(data []byte, pod string) (stat wire.Stat, whole bool, err error) {
 	case err != nil:
 	case whole:
 		stat, err = wire.DecodeStat(pod, body)
-	case len(data) == longestAnswer:
-		err = fmt.Errorf("answer is longer than %d bytes", longestAnswer)
+	case len(data) == maxAnswer:
+		err = fmt.Errorf("answer is longer than %d bytes", maxAnswer)
 	}
 	return stat, whole, err
 }

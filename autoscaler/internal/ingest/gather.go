@@ -49,7 +49,7 @@ func (r *round) next(room []*inquiry, asked int) ([]*inquiry, bool) {
 // gather asks and collects for all scrapes on one goroutine, while there are any. It never waits
 // for a pod: a scrape that needs a new connection or more time continues on its own goroutine.
 func (s *Scraper) gather() {
-	space := new([longestAnswer]byte)
+	space := new([maxAnswer]byte)
 	var asked, fresh []*inquiry
 	for {
 		var more bool
@@ -99,7 +99,7 @@ func (s *Scraper) send(i *inquiry) bool {
 
 // collect reads the answers that have arrived. It reports true when gather is done with the
 // inquiry: it ended, or continues on its own goroutine.
-func (s *Scraper) collect(i *inquiry, space *[longestAnswer]byte) bool {
+func (s *Scraper) collect(i *inquiry, space *[maxAnswer]byte) bool {
 	pending := false
 	for n := range i.questions {
 		q := &i.questions[n]

@@ -75,7 +75,7 @@ func TestAnAnswerThatComesInPartsIsPutTogether(t *testing.T) {
 			asked(t, far)
 			first, rest := sentence(3)
 			io.WriteString(far, first)
-			space := new([longestAnswer]byte)
+			space := new([maxAnswer]byte)
 			for len(i.questions[0].part) == 0 { // until the kernel has brought it
 				i.looks = 0
 				if s.collect(i, space) {
@@ -122,7 +122,7 @@ func TestAPodThatDoesNotReadIsAskedByANewConnection(t *testing.T) {
 		return nil, fmt.Errorf("no more room")
 	}
 	i, done := looked(t, s)
-	if !s.collect(i, new([longestAnswer]byte)) {
+	if !s.collect(i, new([maxAnswer]byte)) {
 		t.Fatal("a request that could not be sent is waited for")
 	}
 	if got := <-done; !got.Failed {

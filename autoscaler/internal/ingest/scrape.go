@@ -77,7 +77,7 @@ func NewScraper(list func(loop.Key) []pods.Pod) *Scraper {
 		keep = int(min(files.Cur, 1<<20) * 3 / 4)
 	}
 	return &Scraper{Pods: list, keep: keep, slots: make(chan struct{}, maxScrapes), idle: map[string]*connection{},
-		spaces:    sync.Pool{New: func() any { return new([longestAnswer]byte) }},
+		spaces:    sync.Pool{New: func() any { return new([maxAnswer]byte) }},
 		inquiries: sync.Pool{New: func() any { return new(inquiry) }},
 		Dial: func(ctx context.Context, address string) (net.Conn, error) {
 			return dialer.DialContext(ctx, "tcp", address)
@@ -291,7 +291,7 @@ func (s *Scraper) answer(key loop.Key, q *question) (wire.Stat, error) {
 	if q.err != nil {
 		return s.judge(key, q, wire.Stat{}, q.err)
 	}
-	space := s.spaces.Get().(*[longestAnswer]byte)
+	space := s.spaces.Get().(*[maxAnswer]byte)
 	defer s.spaces.Put(space)
 	stat, err := q.c.receive(space, copy(space[:], q.part), q.pod.Name)
 	return s.judge(key, q, stat, err)

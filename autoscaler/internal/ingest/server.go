@@ -39,8 +39,8 @@ const largestLoad = 1e7
 // wire.MaxStatsBytes. A pod's body is so short that the bound on connections is enough.
 const activatorBodies = 32
 
-// longestPodName is the maximum length of an object's name.
-const longestPodName = 253
+// maxPodName is the maximum length of an object's name.
+const maxPodName = 253
 
 // forwardTimeout bounds a request to another replica.
 const forwardTimeout = 500 * time.Millisecond
@@ -200,7 +200,7 @@ func (s *Server) take(ctx context.Context, messages []wire.StatMessage, onePod, 
 	var lost int
 	for i := range messages {
 		m := &messages[i]
-		if !sane(m.Stat) || m.Stat.PodName == "" || len(m.Stat.PodName) > longestPodName {
+		if !sane(m.Stat) || m.Stat.PodName == "" || len(m.Stat.PodName) > maxPodName {
 			s.Refused.Insane.Add(1)
 			continue
 		}

@@ -140,8 +140,7 @@ func metricsOf(s *names.Scaling, first decide.Metric) (decide.Metric, []decide.O
 	return first, others
 }
 
-// What is assumed of pods of which nothing is known: how long they take to start, and their memory
-// in MiB.
+// Defaults for pods without measurements: the time of a cold start, and memory in MiB.
 const (
 	usualColdStart = time.Second
 	UsualMemory    = 64

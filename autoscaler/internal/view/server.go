@@ -209,7 +209,7 @@ func (s *Server) allow(ctx context.Context, caller frontproxy.User, q question) 
 	allowed, reason, err := s.door.May(ctx, caller, what)
 	switch {
 	case err != nil:
-		s.log.Warn("who may read cannot be told", "error", err)
+		s.log.Warn("cannot check the caller's permissions", "error", err)
 		return apierrors.NewServiceUnavailable("the API server did not tell the rights of " + caller.Name)
 	case allowed:
 		return nil

@@ -57,10 +57,10 @@ const (
 	// most is how many requests are read or stored at once; each namespace has a share. Each holds
 	// at most store.Inline bytes of its body.
 	most = 512
-	// longestHead bounds what is stored of a request besides its body.
-	longestHead = 64 << 10
-	longestKey  = 256
-	longestURL  = 2048
+	// maxHead bounds what is stored of a request besides its body.
+	maxHead = 64 << 10
+	maxKey  = 256
+	maxURL  = 2048
 	// readTimeout is how long a client may take to send its body.
 	readTimeout = 5 * time.Minute
 )
@@ -289,8 +289,8 @@ func (h *Handler) read(r *http.Request, of call.Service, host string, rules Rule
 	switch {
 	case len(keys) > 1:
 		return malformed("there is more than one header Idempotency-Key")
-	case len(keys) == 1 && (keys[0] == "" || len(keys[0]) > longestKey):
-		return malformed(fmt.Sprintf("the header Idempotency-Key must have 1 to %d characters", longestKey))
+	case len(keys) == 1 && (keys[0] == "" || len(keys[0]) > maxKey):
+		return malformed(fmt.Sprintf("the header Idempotency-Key must have 1 to %d characters", maxKey))
 	case len(keys) == 1:
 		key = keys[0]
 	}
@@ -299,8 +299,8 @@ func (h *Handler) read(r *http.Request, of call.Service, host string, rules Rule
 	}
 	c = &call.Call{Service: of, Host: host, Asked: asked(r), Method: r.Method, Path: r.RequestURI, Header: call.KeptRequest(r.Header),
 		Accepted: h.Now(), Callback: callback, Hops: hops}
-	if len(call.Encode(c)) > longestHead {
-		return nil, "", &refusal{&h.Refused.TooLarge, http.StatusRequestHeaderFieldsTooLarge, fmt.Sprintf("the headers have more than %d bytes", longestHead)}
+	if len(call.Encode(c)) > maxHead {
+		return nil, "", &refusal{&h.Refused.TooLarge, http.StatusRequestHeaderFieldsTooLarge, fmt.Sprintf("the headers have more than %d bytes", maxHead)}
 	}
 	return c, key, nil
 }
@@ -310,8 +310,8 @@ func (h *Handler) read(r *http.Request, of call.Service, host string, rules Rule
 func ValidCallback(text string) error {
 	u, err := url.Parse(text)
 	switch {
-	case len(text) > longestURL:
-		return fmt.Errorf("has more than %d characters", longestURL)
+	case len(text) > maxURL:
+		return fmt.Errorf("has more than %d characters", maxURL)
 	case err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https":
 		return errors.New("must be a URL with http or https")
 	case u.User != nil || u.Fragment != "":

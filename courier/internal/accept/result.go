@@ -20,19 +20,19 @@ const retryAfter = 1
 
 const (
 	// reading is the memory for results that are read, of which each namespace has a share: each
-	// small one takes mostOfSmall, the reader of a large one mostOfLarge if it is as long.
-	reading     = 64 << 20
-	mostOfSmall = store.Inline + 64<<10
-	mostOfLarge = 4 << 20
-	// longestAnswer is how long a reader may take for a result, and slowest how many bytes it has
+	// small one takes maxSmall, the reader of a large one maxLarge if it is as long.
+	reading  = 64 << 20
+	maxSmall = store.Inline + 64<<10
+	maxLarge = 4 << 20
+	// maxAnswer is how long a reader may take for a result, and slowest how many bytes it has
 	// to read in each further second: see patience.
-	longestAnswer = 30 * time.Second
-	slowest       = 64 << 10
+	maxAnswer = 30 * time.Second
+	slowest   = 64 << 10
 )
 
 // patience is how long the reader of a result of so many bytes may take.
 func patience(size int64) time.Duration {
-	return longestAnswer + time.Duration(size/slowest)*time.Second
+	return maxAnswer + time.Duration(size/slowest)*time.Second
 }
 
 // result answers a request for what became of a call: what the service answered, or with "Accept:
@@ -45,11 +45,11 @@ func (h *Handler) result(w http.ResponseWriter, r *http.Request, of call.Service
 		http.Error(w, "use GET", http.StatusMethodNotAllowed)
 		return
 	}
-	if !h.readers.Take(of.Namespace, mostOfSmall) {
+	if !h.readers.Take(of.Namespace, maxSmall) {
 		refuse(w, &h.Refused.TooMany, http.StatusServiceUnavailable, "as many results of this namespace are read as it has a share for: ask again")
 		return
 	}
-	defer h.readers.Give(of.Namespace, mostOfSmall)
+	defer h.readers.Give(of.Namespace, maxSmall)
 	record, body, err := h.find(r.Context(), of, ticket)
 	if err == nil && record.Asked != asked(r) {
 		err = store.ErrNone // of another host
@@ -118,7 +118,7 @@ func (h *Handler) replay(w http.ResponseWriter, r *http.Request, record *call.Re
 	// Who does not read is cut off: the answer takes memory until then.
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(h.Patience(record.Size)))
 	if record.Body != "" {
-		takes := min(record.Size, mostOfLarge)
+		takes := min(record.Size, maxLarge)
 		if !h.readers.Take(record.Namespace, takes) {
 			refuse(w, &h.Refused.TooMany, http.StatusServiceUnavailable, "as many results of this namespace are read as it has a share for: ask again")
 			return

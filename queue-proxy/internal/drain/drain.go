@@ -24,8 +24,8 @@ import (
 // has the container killed while requests still come to the pod.
 const hookAlone = 3 * time.Second
 
-// rest is for how long after a drain was taken back a hook begins none. The hook's token is in the
-// pod's spec, because the kubelet sends only headers that are written there, and who may view the
+// rest is how long hooks are ignored after a drain was cancelled. The hook's token is in the pod's
+// spec, because the kubelet sends only headers that are written there, and who may view the
 // pod can show it. A real end does not need the hook to begin: SIGTERM comes with it.
 const rest = 30 * time.Second
 

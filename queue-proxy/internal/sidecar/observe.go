@@ -53,7 +53,7 @@ func (s *Sidecar) observe(c *chain.Chain) error {
 		Failed: func(err error) { s.log.Warn("export spans", "error", err) },
 	})
 	if err != nil {
-		s.log.Error("spans go nowhere", "error", err)
+		s.log.Error("trace export is off", "error", err)
 	}
 	c.Tracer = s.tracer
 	if cfg.Records != wire.RecordsNone && cfg.Autoscaler != "" {

@@ -57,7 +57,7 @@ const MemoryLimit = 48 << 20
 // heavy, so that a full queue leaves the garbage collector room.
 const (
 	waitingPerSlot = 10
-	mostWaitBytes  = MemoryLimit / 2
+	maxWaitBytes   = MemoryLimit / 2
 )
 
 // Sidecar is one running queue-proxy.
@@ -161,7 +161,7 @@ func (s *Sidecar) build() error {
 			Address: netip.AddrPortFrom(cfg.PodIP, s.data.Addr().(*net.TCPAddr).AddrPort().Port()),
 		},
 	}
-	s.gate = chain.NewGate(cfg.Concurrency, waitingPerSlot*cfg.Concurrency, mostWaitBytes, cfg.Pod, s.started, s.offer)
+	s.gate = chain.NewGate(cfg.Concurrency, waitingPerSlot*cfg.Concurrency, maxWaitBytes, cfg.Pod, s.started, s.offer)
 	s.drainer = drain.New(cfg.DrainQuiet, func() int { return s.gate.Inside() - s.server.Upgraded() }, s.drainChanged)
 	action := forward.EndResponse
 	if cfg.CutResponses {
@@ -177,7 +177,7 @@ func (s *Sidecar) build() error {
 		Handler: c, TimeoutReply: chain.TimeoutReply, FailureReply: chain.FailureReply,
 		StripResponse: []string{wire.HeaderRefused}, MaxStuckBytes: 16 << 20,
 		OnConnLimit: func(conns int) {
-			s.log.Warn("a new connection waits, because all that there may be have requests", "connections", conns)
+			s.log.Warn("connection limit reached: a new connection has to wait", "connections", conns)
 		},
 		OnPanic: func(v any, stack []byte) { s.log.Error("a connection failed", "panic", v, "stack", string(stack)) },
 	}

@@ -18,8 +18,8 @@ import (
 	"knative.dev/pkg/apis"
 )
 
-// mostMisread bounds the faults that are told at once.
-const mostMisread = 20
+// maxMisread bounds the faults that are told at once.
+const maxMisread = 20
 
 // misread says where an object that cannot be read is at fault, and why, in the form of all other
 // refusals; nil if it finds nothing. What encoding/json says names types of Go, and of a quantity
@@ -42,7 +42,7 @@ type misreader struct {
 }
 
 func (r *misreader) fault(value any, path, why string) {
-	if r.n++; r.n > mostMisread {
+	if r.n++; r.n > maxMisread {
 		return
 	}
 	text, err := json.Marshal(value)
