@@ -8,6 +8,7 @@ package component
 import (
 	"bufio"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -18,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	"ebb.dev/ebb/test/eventually"
 	"ebb.dev/ebb/test/internal/loopback"
 	"ebb.dev/ebb/wire"
 )
@@ -140,18 +142,15 @@ func StartActivator(t *testing.T, dir, ip string, cluster *loopback.Cluster) *Pr
 		t.Fatal(err)
 	}
 	request.Header.Set("User-Agent", wire.AgentKubelet+"test")
-	for deadline := time.Now().Add(time.Minute); ; <-time.After(10 * time.Millisecond) {
+	eventually.Seen(t, "the activator at "+ip+" is ready", func() (error, bool) {
 		response, err := http.DefaultClient.Do(request)
-		if err == nil {
-			response.Body.Close()
-			if response.StatusCode == http.StatusOK {
-				return p
-			}
+		if err != nil {
+			return err, false
 		}
-		if time.Now().After(deadline) {
-			t.Fatalf("the activator at %s did not become ready: %v, %v", ip, response, err)
-		}
-	}
+		response.Body.Close()
+		return errors.New(response.Status), response.StatusCode == http.StatusOK
+	})
+	return p
 }
 
 // FrontOf returns the address for requests of the activator at ip, BackOf the one for announcements
