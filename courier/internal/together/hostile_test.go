@@ -104,7 +104,7 @@ func TestReadersOfANeighbourThatDoNotReadLeaveMemoryToOthers(t *testing.T) {
 func TestReadersThatDoNotReadAreCutOff(t *testing.T) {
 	t.Parallel()
 	w := open(t, t.TempDir(), http.HandlerFunc(func(out http.ResponseWriter, _ *http.Request) { _, _ = out.Write(make([]byte, 10<<20)) }), nil,
-		func(w *world) { w.reads = func(int64) time.Duration { return 15 * time.Second } })
+		func(w *world) { w.reads = func(int64) time.Duration { return 30 * time.Second } })
 	at := w.call(nil)
 	eventually.True(t, "there is a result", func() bool {
 		status, _, _ := w.ask("HEAD", at, nil)
