@@ -82,7 +82,7 @@ type Prober struct {
 
 	mu    sync.Mutex
 	plans map[types.NamespacedName]*state
-	ctx   context.Context // of the probes; set by Run
+	ctx   context.Context // of the probes; set while it Runs
 	group sync.WaitGroup
 }
 
@@ -128,6 +128,9 @@ func (p *Prober) Run(ctx context.Context) {
 	}
 	p.mu.Unlock()
 	<-ctx.Done()
+	p.mu.Lock()
+	p.ctx = nil // a Check that found it alive has begun its probes
+	p.mu.Unlock()
 	p.group.Wait()
 	p.client.CloseIdleConnections()
 }

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -172,5 +173,24 @@ func TestAnAnswerIsAboutTheGatewaysThatWereAsked(t *testing.T) {
 	until(t, p, live, at("right"))
 	if ok, _ := p.Check(key, at("nowhere")); ok {
 		t.Error("live at a gateway that was never asked")
+	}
+}
+
+// Reconcilers still check plans when the process ends. No probe begins then that Run does not wait
+// for, which the race detector sees.
+func TestNoProbeBeginsAfterTheEnd(t *testing.T) {
+	for range 3000 {
+		p := New(pods{}, func(types.NamespacedName) {})
+		ctx, cancel := context.WithCancel(t.Context())
+		var all sync.WaitGroup
+		all.Go(func() { p.Run(ctx) })
+		for running := false; !running; {
+			p.mu.Lock()
+			running = p.ctx != nil
+			p.mu.Unlock()
+		}
+		all.Go(func() { p.Check(key, Want{Hash: "new"}) })
+		cancel()
+		all.Wait()
 	}
 }

@@ -113,6 +113,9 @@ func (m *Manager) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			if ended == nil {
+				m.mu.Lock()
+				m.ctx = nil // who found it alive has begun its work
+				m.mu.Unlock()
 				done := make(chan struct{})
 				go func() { m.group.Wait(); close(done) }()
 				ended, late = done, time.After(grace)
@@ -221,7 +224,8 @@ func (m *Manager) wake(of call.Service) {
 	}
 	q := &queue{of: of, manager: m, freed: make(chan struct{}, 1), added: make(chan struct{}, 1)}
 	m.queues[of] = q
-	m.group.Go(func() { q.run(m.ctx) })
+	ctx := m.ctx
+	m.group.Go(func() { q.run(ctx) })
 }
 
 // Running returns the attempt of a call that is under way, 0 if none is.
