@@ -3,12 +3,14 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"os"
+	"os/exec"
 	"strconv"
 	"strings"
 	"sync"
@@ -25,6 +27,8 @@ import (
 
 const (
 	pathOfCallbacks = "/called-back"
+	// roleAttacker is what the benchmark starts itself as.
+	roleAttacker = "attacker"
 	// attackers begins the names of the attacker's services.
 	attackers = "attacker-"
 	// storeBytes is small, so that the attacker fills its share soon.
@@ -49,40 +53,80 @@ var all = []attack{
 	{"heads that do not end, of a neighbour", 16, (*attacks).head},
 	{"calls whose results are large", 8, func(a *attacks, ctx context.Context, service string) { a.post(ctx, service, "/large", 10, "") }},
 	{"calls that fail", 4, func(a *attacks, ctx context.Context, service string) { a.post(ctx, service, "/fail", large, "") }},
-	{"callbacks that nobody answers", 8, func(a *attacks, ctx context.Context, service string) { a.post(ctx, service, "/", 10, a.hanging) }},
+	{"callbacks that nobody answers", 8, func(a *attacks, ctx context.Context, service string) { a.post(ctx, service, "/", 10, a.Hanging) }},
 }
 
-// attacks are those of all clients.
+// attacks are those of all clients. They are a process of their own, which gets the CPU time that
+// nobody else wants: a tenant's clients compute on its own machines, and only what they make the
+// courier do is another tenant's concern.
 type attacks struct {
-	courier string // host:port
-	targets map[string]string
-	hanging string // URL of a callback
-	huge    string // where a large result is
+	Courier string // host:port
+	Targets map[string]string
+	Hanging string // URL of a callback
 
+	huge                      string // where a large result is
 	accepted, refused, failed atomic.Int64
 	group                     sync.WaitGroup
 }
 
-// begin begins all attacks, until ctx is done.
-func (b *bench) begin(ctx context.Context, cluster *loopback.Cluster, courier string, called *service) (*attacks, error) {
-	a := &attacks{courier: strings.TrimPrefix(courier, "http://"), targets: map[string]string{}, hanging: "http://" + called.address + "/hang"}
+// attacker is the process of the attacks, and what it says when it ends.
+type attacker struct {
+	cmd                       *exec.Cmd
+	told                      bytes.Buffer
+	Accepted, Refused, Failed int64
+}
+
+// begin begins all attacks.
+func (b *bench) begin(ctx context.Context, cluster *loopback.Cluster, courier string, called *service) (*attacker, error) {
+	a := &attacks{Courier: strings.TrimPrefix(courier, "http://"), Targets: map[string]string{}, Hanging: "http://" + called.address + "/hang"}
 	annotations := map[string]string{names.AsyncAnnotation: string(names.AsyncAllowed), names.AsyncCallbackHostsAnnotation: host(called.address)}
 	for i := range 4 {
 		t, err := cluster.Route("hostile", attackers+strconv.Itoa(i), 1, 1000, annotations)
 		if err != nil {
 			return nil, err
 		}
-		a.targets[t.Route] = t.String()
+		a.Targets[t.Route] = t.String()
+	}
+	what, err := json.Marshal(a)
+	if err != nil {
+		return nil, err
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	p := &attacker{cmd: exec.CommandContext(ctx, "nice", "-n", "19", self, "-role", roleAttacker)}
+	p.cmd.Stdin, p.cmd.Stdout, p.cmd.Stderr = bytes.NewReader(what), &p.told, os.Stderr
+	if err := p.cmd.Start(); err != nil {
+		return nil, fmt.Errorf("start the attacker: %w", err)
+	}
+	return p, nil
+}
+
+// end ends the attacks.
+func (p *attacker) end() error {
+	_ = p.cmd.Process.Signal(syscall.SIGTERM)
+	if err := p.cmd.Wait(); err != nil {
+		return fmt.Errorf("the attacker: %w", err)
+	}
+	return json.Unmarshal(p.told.Bytes(), p)
+}
+
+// attack is the role of the attacker: it attacks until ctx is done.
+func (*bench) attack(ctx context.Context) error {
+	a := &attacks{}
+	if err := json.NewDecoder(os.Stdin).Decode(a); err != nil {
+		return fmt.Errorf("read what to attack: %w", err)
 	}
 	for deadline := time.Now().Add(30 * time.Second); a.huge == ""; time.Sleep(pause) {
 		if time.Now().After(deadline) {
-			return nil, fmt.Errorf("the attacker's first call was not accepted")
+			return errors.New("the attacker's first call was not accepted")
 		}
 		a.huge = a.post(ctx, attackers+"0", "/huge", 10, "")
 	}
 	for _, one := range all {
-		for i := range one.clients * len(a.targets) {
-			service := attackers + strconv.Itoa(i%len(a.targets))
+		for i := range one.clients * len(a.Targets) {
+			service := attackers + strconv.Itoa(i%len(a.Targets))
 			a.group.Go(func() {
 				for ctx.Err() == nil {
 					one.make(a, ctx, service)
@@ -94,7 +138,8 @@ func (b *bench) begin(ctx context.Context, cluster *loopback.Cluster, courier st
 			})
 		}
 	}
-	return a, nil
+	a.group.Wait()
+	return json.NewEncoder(os.Stdout).Encode(attacker{Accepted: a.accepted.Load(), Refused: a.refused.Load(), Failed: a.failed.Load()})
 }
 
 // own returns an IPv4 address of this machine that is not loopback.
@@ -121,13 +166,13 @@ var client = &http.Client{Timeout: time.Minute, Transport: &http.Transport{MaxId
 
 // post makes a call, and returns where its result will be.
 func (a *attacks) post(ctx context.Context, service, path string, size int, callback string) string {
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+a.courier+path, bytes.NewReader(make([]byte, size)))
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+a.Courier+path, bytes.NewReader(make([]byte, size)))
 	if err != nil {
 		return ""
 	}
 	r.Host = service + ".example"
 	r.Header.Set("Prefer", wire.PreferAsync)
-	r.Header.Set(wire.HeaderAsyncTarget, a.targets[service])
+	r.Header.Set(wire.HeaderAsyncTarget, a.Targets[service])
 	if callback != "" {
 		r.Header.Set(wire.HeaderCallback, callback)
 	}
@@ -151,7 +196,7 @@ func (a *attacks) unread(ctx context.Context, service string) {
 	if service != attackers+"0" {
 		return
 	}
-	a.hold(ctx, "", fmt.Sprintf("GET %s HTTP/1.1\r\nHost: %s.example\r\n%s: %s\r\n\r\n", a.huge, service, wire.HeaderAsyncTarget, a.targets[service]))
+	a.hold(ctx, "", fmt.Sprintf("GET %s HTTP/1.1\r\nHost: %s.example\r\n%s: %s\r\n\r\n", a.huge, service, wire.HeaderAsyncTarget, a.Targets[service]))
 }
 
 // endless is a head without its end.
@@ -172,7 +217,7 @@ func (a *attacks) hold(ctx context.Context, from, text string) {
 	if from != "" {
 		dialer.LocalAddr = &net.TCPAddr{IP: net.ParseIP(from)}
 	}
-	c, err := dialer.DialContext(ctx, "tcp", a.courier)
+	c, err := dialer.DialContext(ctx, "tcp", a.Courier)
 	if err != nil {
 		a.failed.Add(1)
 		return
@@ -230,9 +275,9 @@ func (b *bench) besideAttacks(ctx context.Context, cluster *loopback.Cluster, co
 	}
 	time.Sleep(ahead)
 	beside, err := b.measure(ctx, courier, targets, called, []*proc{p})
-	stop()
 	close(called.hanging)
-	a.group.Wait()
+	err = errors.Join(err, a.end())
+	stop()
 	watching.Wait()
 	if err != nil {
 		return err
@@ -240,7 +285,7 @@ func (b *bench) besideAttacks(ctx context.Context, cluster *loopback.Cluster, co
 	fields := result.Fields{"quiet_p99_accept_ms": quiet["p99_accept_ms"], "quiet_p50_accept_ms": quiet["p50_accept_ms"],
 		"quiet_p99_start_ms_warm": quiet["p99_start_ms_warm"], "lost_calls": beside["lost"],
 		"limit_mib": float64(limit) / (1 << 20), "rss_peak_mib": float64(watched.most) / (1 << 20), "restarts": watched.restarts,
-		"attacks_accepted": a.accepted.Load(), "attacks_refused": a.refused.Load(), "attacks_failed": a.failed.Load()}
+		"attacks_accepted": a.Accepted, "attacks_refused": a.Refused, "attacks_failed": a.Failed}
 	for _, name := range []string{"calls", "duplicated", "lost_results", "lost_callbacks", "p99_accept_ms", "p50_accept_ms", "p99_start_ms_warm"} {
 		fields[name] = beside[name]
 	}

@@ -54,7 +54,7 @@ func main() {
 	flag.DurationVar(&b.every, "every", 4*time.Second, "time between two kills")
 	flag.DurationVar(&b.wait, "wait", 3*time.Minute, "how long to wait for calls that were accepted")
 	flag.StringVar(&b.dir, "dir", "", "directory on the disk to measure, for JetStream; a temporary one by default")
-	flag.StringVar(&b.role, "role", "", "what the benchmark starts this program as: pod")
+	flag.StringVar(&b.role, "role", "", "what the benchmark starts this program as: pod, attacker")
 	flag.StringVar(&b.listen, "listen", "", "address of the pod")
 	flag.StringVar(&b.collector, "collector", "", "address that the pod asks")
 	flag.Parse()
@@ -69,8 +69,11 @@ func main() {
 		}
 	}
 	run := b.run
-	if b.role == "pod" {
+	switch b.role {
+	case "pod":
 		run = b.pod
+	case roleAttacker:
+		run = b.attack
 	}
 	if err := run(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "async:", err)
