@@ -32,7 +32,7 @@ type boundConn struct {
 }
 
 // Polite returns a connection that reads after Close what its peer still sends: at most 16 MiB, for
-// at most 5 s, and no more than 8 MiB/s of all of the process's. It calls ended once, at the end of
+// at most 5 s, and about 8 MiB/s of all of the process's. It calls ended once, at the end of
 // that.
 func Polite(conn net.Conn, ended func()) net.Conn { return &boundConn{Conn: conn, leave: ended} }
 

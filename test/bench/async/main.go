@@ -12,8 +12,9 @@
 // then each call has an idempotency key, and a client repeats it until it is accepted.
 //
 // With -hostile the same calls, at a lower rate, are made twice: alone, and while another tenant
-// does all of hostile.go at once. Then lost counts results and callbacks, too. The courier has the
-// GOMEMLIMIT of its manifest and is killed, as by the kernel, above the memory limit there.
+// does all of hostile.go at once, from a process with the lowest priority. Then lost counts results
+// and callbacks, too. The courier has the GOMEMLIMIT of its manifest and is killed, as by the
+// kernel, above the memory limit there.
 package main
 
 import (
