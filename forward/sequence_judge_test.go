@@ -29,7 +29,7 @@ func (s *sequence) judge() (tally sequenceTally) {
 			}
 			if unasked && s.late(from, v) {
 				repeats[from.kind()]++
-			} else if unasked || victims[number] == nil || s.http2 {
+			} else if unasked || victims[number] == nil && !s.unseen(from) || s.http2 {
 				// The answer of a victim is unasked, too.
 				s.fail(v, fmt.Sprintf("has bytes of\n%s", from.story()))
 				continue
@@ -67,6 +67,23 @@ func (s *sequence) judge() (tally sequenceTally) {
 // late reports whether nobody could tell that the unasked bytes of from were not the answer to v.
 func (s *sequence) late(from, v *turn) bool {
 	return !s.http2 && !from.together && (from.to.IsZero() || !from.to.Before(v.began))
+}
+
+// unseen reports whether v may have been given what came too late, and its client had left before
+// it saw that. Then the forwarder takes the answer to v for the one to the next request.
+func (s *sequence) unseen(v *turn) bool {
+	if v.got.status != 0 || v.got.broken != "" || v.on == nil {
+		return false
+	}
+	for _, o := range v.on.read {
+		switch {
+		case o == v:
+			return false
+		case o.unasked && o.whole && s.late(o, v), s.unseen(o):
+			return true
+		}
+	}
+	return false
 }
 
 // disturbed reports whether something that came too late may have cost v its answer.

@@ -60,6 +60,7 @@ type link struct {
 	cork *cork
 	near *net.TCPConn // the forwarder's end
 	mu   sync.Mutex
+	read []*turn // in this order; guarded by s.mu
 }
 
 // write writes all in one system call.
@@ -154,7 +155,13 @@ func (l *link) serve() {
 			return
 		}
 		v, again := l.s.find(request.Method, request.RequestURI, request.Header.Get("Number"))
-		if v == nil || !l.answer(v, again, r, request) {
+		if v == nil {
+			return
+		}
+		l.s.mu.Lock()
+		l.read, v.on = append(l.read, v), l
+		l.s.mu.Unlock()
+		if !l.answer(v, again, r, request) {
 			return
 		}
 	}

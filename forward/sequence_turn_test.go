@@ -70,7 +70,8 @@ type turn struct {
 	after   time.Duration
 	early   bool // the client sends bytes behind its head, which are another protocol's
 
-	asked int // how often the program read it
+	asked int   // how often the program read it
+	on    *link // where it read it last; nil for HTTP/2
 	began time.Time
 	got   answer
 
