@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"os"
 	"testing"
@@ -11,13 +10,10 @@ import (
 	"ebb.dev/ebb/test/internal/result"
 )
 
-// TestMain lets the test be the pod that it kills.
+// TestMain lets the test be the programs that the benchmark starts.
 func TestMain(m *testing.M) {
-	if len(os.Args) == 7 && os.Args[1] == "-role" {
-		b := &bench{listen: os.Args[4], collector: os.Args[6]}
-		if err := b.pod(context.Background()); err != nil {
-			os.Exit(1)
-		}
+	if len(os.Args) > 1 && os.Args[1] == "-role" {
+		main()
 		return
 	}
 	os.Exit(m.Run())
