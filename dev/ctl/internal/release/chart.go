@@ -1,7 +1,10 @@
 package release
 
 import (
+	"bytes"
+	"embed"
 	"fmt"
+	"io/fs"
 	"maps"
 	"regexp"
 	"slices"
@@ -13,61 +16,22 @@ import (
 // Chart is a Helm chart: its files by name.
 type Chart map[string][]byte
 
-// settings that values of their own set; helpers.tpl knows them too.
-const helpers = `{{/* A value as text. Numbers of values.yaml are floats, and large ones would get an exponent. */}}
-{{- define "ebb.text" -}}
-{{- if and (kindIs "float64" .) (eq . (floor .)) }}{{ printf "%.0f" . }}{{ else }}{{ toString . }}{{ end -}}
-{{- end -}}
-{{/* The settings of a ConfigMap: those that it is shipped with, those of values of their own, and .Values.settings. */}}
-{{- define "ebb.settings" -}}
-{{- $values := (index . 0).Values -}}
-{{- $name := index . 1 -}}
-{{- $all := deepCopy (index . 2) -}}
-{{- if and (eq $name "config-domain") $values.domain }}{{ $_ := set $all $values.domain "" }}{{ end -}}
-{{- if and (eq $name "config-autoscaler") $values.standby }}{{ $_ := set $all "standby" $values.standby }}{{ end -}}
-{{- if and (eq $name "config-gateway") $values.gateways.create (eq $values.gateways.class "envoy-gateway") }}{{ $all = merge (include "ebb.envoyGateway" . | fromYaml) $all }}{{ end -}}
-{{- if and (eq $name "config-gateway") $values.gateways.external }}{{ $_ := set $all "external-gateways" (toYaml $values.gateways.external) }}{{ end -}}
-{{- if and (eq $name "config-gateway") $values.gateways.local }}{{ $_ := set $all "local-gateways" (toYaml $values.gateways.local) }}{{ end -}}
-{{- range $key, $value := index $values.settings $name }}{{ $_ := set $all $key $value }}{{ end -}}
-{{- range $key, $value := $all }}
-{{ $key | quote }}: {{ include "ebb.text" $value | quote }}
-{{- end -}}
-{{- end -}}
-`
+// byHand are the files of the chart that do not follow from config/. Without "all:", those whose
+// names begin with an underscore would be left out.
+//
+//go:embed all:chart
+var byHand embed.FS
 
-// checks are mistakes that the schema cannot see.
-const checks = `{{- if ne .Release.Namespace "knative-serving" }}
-{{- fail "Ebb runs in the namespace knative-serving: install it with --namespace knative-serving --create-namespace" }}
-{{- end }}
-{{- if and .Values.gateways.create (not (has .Values.gateways.class (list "istio" "envoy-gateway"))) (not (and .Values.gateways.external .Values.gateways.local)) }}
-{{- fail "gateways.class is neither istio nor envoy-gateway: set gateways.external and gateways.local, which name the Services in front of the Gateways" }}
-{{- end }}
-`
-
-const notes = `Ebb {{ .Chart.AppVersion }} is installed.
-{{- if not (or .Values.domain (index .Values.settings "config-domain")) }}
-
-Services are reachable inside the cluster only, because no domain is set:
-  helm upgrade {{ .Release.Name }} CHART --namespace {{ .Release.Namespace }} --reuse-values --set domain=example.com
-{{- end }}
-`
+// placeholder is the version in chart/Chart.yaml.
+const placeholder = "0.0.0"
 
 // MakeChart makes the chart of a version, such as v0.1.0, whose images are below a registry. With
 // its default values it renders m.Default.
 func MakeChart(m Manifests, version, registry string) (Chart, error) {
 	c := charting{registry: registry, values: newValues(m)}
-	chart := Chart{
-		"Chart.yaml": []byte(fmt.Sprintf(`apiVersion: v2
-name: ebb
-description: A request-driven autoscaling layer for Kubernetes with the Knative Serving API
-type: application
-version: %s
-appVersion: %s
-kubeVersion: ">=1.30.0-0"
-`, strings.TrimPrefix(version, "v"), version)),
-		"templates/_helpers.tpl": []byte(helpers),
-		"templates/checks.yaml":  []byte(checks),
-		"templates/NOTES.txt":    []byte(notes),
+	chart, err := written(version)
+	if err != nil {
+		return nil, err
 	}
 	ha := map[string]Object{}
 	for _, o := range m.HA {
@@ -96,11 +60,24 @@ kubeVersion: ">=1.30.0-0"
 			chart.append("templates/"+folder+".yaml", guard(fmt.Sprintf("index .Values %q", folder), text))
 		}
 	}
-	var err error
 	if chart["values.yaml"], chart["values.schema.json"], err = c.values.files(registry); err != nil {
 		return nil, err
 	}
 	return chart, nil
+}
+
+// written are the files of the chart that are written by hand, for a version.
+func written(version string) (Chart, error) {
+	chart := Chart{}
+	err := fs.WalkDir(byHand, "chart", func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		chart[strings.TrimPrefix(path, "chart/")], err = byHand.ReadFile(path)
+		return err
+	})
+	chart["Chart.yaml"] = bytes.ReplaceAll(chart["Chart.yaml"], []byte(placeholder), []byte(strings.TrimPrefix(version, "v")))
+	return chart, err
 }
 
 type charting struct {

@@ -1,9 +1,10 @@
 // Package release turns config/ into what users install: manifests, a Helm chart and the files that
 // go with them.
 //
-// Owns: the form of a release's files. Reads: config/, samples/, binaries. Writes: the folder of
-// the release. Never: has an object of Ebb of its own; what it changes in config/ is names of
-// images, the version, and what the chart's values say.
+// Owns: the form of a release's files; chart/ has what is written by hand of the Helm chart. Reads:
+// config/, samples/, binaries. Writes: the folder of the release. Never: has an object of Ebb of
+// its own; what it changes in config/ is names of images, the version, and what the chart's values
+// say.
 package release
 
 import (
