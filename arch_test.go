@@ -119,6 +119,44 @@ func TestFoldersImportOnlyWhatTheTableAllows(t *testing.T) {
 	}
 }
 
+// kindOfFolders is a row of ARCHITECTURE's table of folders: the kind, and the folders in one span.
+var kindOfFolders = regexp.MustCompile("(?m)^\\| (Core|Optional|Tools): [^|]*\\| `([^`]*)` \\|$")
+
+// Whoever wants Ebb without an optional part deletes it: the core must not need it.
+func TestTheCoreImportsOnlyTheCore(t *testing.T) {
+	kinds := map[string]string{}
+	for _, row := range kindOfFolders.FindAllStringSubmatch(read(t, "ARCHITECTURE.md"), -1) {
+		for _, folder := range strings.Fields(row[2]) {
+			if kinds[folder] != "" {
+				t.Errorf("ARCHITECTURE.md lists %s twice", folder)
+			}
+			if _, err := os.Stat(folder); err != nil {
+				t.Errorf("ARCHITECTURE.md lists %s, which does not exist", folder)
+			}
+			kinds[folder] = row[1]
+		}
+	}
+	walkGo(t, func(file string) {
+		folder, _, below := strings.Cut(file, "/")
+		if !below {
+			return
+		}
+		if kinds[folder] == "" {
+			t.Errorf("%s: ARCHITECTURE.md does not say whether %s is core, optional or a tool", file, folder)
+		}
+		if kinds[folder] != "Core" || strings.HasSuffix(file, "_test.go") {
+			return
+		}
+		for _, imported := range imports(t, file) {
+			if ours, isOurs := strings.CutPrefix(imported, module+"/"); isOurs {
+				if to, _, _ := strings.Cut(ours, "/"); kinds[to] != "Core" {
+					t.Errorf("%s is core and imports %s", file, imported)
+				}
+			}
+		}
+	})
+}
+
 // What a pure core of the data path must not even name: time is an argument of it, and it belongs
 // to one goroutine at a time.
 func TestTheExchangeDoesNoIO(t *testing.T) {
