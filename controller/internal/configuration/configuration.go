@@ -14,7 +14,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/tools/record"
 	"knative.dev/pkg/apis"
 
@@ -30,6 +29,7 @@ import (
 type reconciler struct {
 	client    ebb.Interface
 	revisions listers.RevisionLister
+	made      reconcile.Index[*servingv1.Revision] // by Configuration
 	events    record.EventRecorder
 	now       func() time.Time
 	defaults  func() *rules.Config
@@ -39,6 +39,7 @@ type reconciler struct {
 func New(w *reconcile.World) *reconcile.Controller {
 	serving := w.EbbInformers.Serving().V1()
 	r := &reconciler{client: w.Ebb, revisions: serving.Revisions().Lister(), events: w.Events, now: w.Now,
+		made:     reconcile.IndexByLabel[*servingv1.Revision](serving.Revisions().Informer(), names.ConfigurationLabel),
 		defaults: func() *rules.Config { return w.Settings.Load().Rules(w.ClusterDomain) }}
 	c := reconcile.Kind[*servingv1.Configuration]{
 		Name: "configuration", Informer: serving.Configurations().Informer(), World: w,
@@ -73,10 +74,7 @@ func (r *reconciler) reconcile(ctx context.Context, config *servingv1.Configurat
 	}
 	config.Status.LatestCreatedRevisionName = created.Name
 
-	all, err := r.revisions.Revisions(config.Namespace).List(labels.SelectorFromSet(labels.Set{names.ConfigurationLabel: config.Name}))
-	if err != nil {
-		return 0, err
-	}
+	all := r.made.Of(config.Namespace, config.Name)
 	before := config.Status.LatestReadyRevisionName
 	latest := latestReady(config, created, all)
 	if latest != before {

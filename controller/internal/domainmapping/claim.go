@@ -10,7 +10,6 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 
-	"ebb.dev/ebb/api/names"
 	networkingv1alpha1 "ebb.dev/ebb/api/networking/v1alpha1"
 	"ebb.dev/ebb/api/serving/v1beta1"
 	"ebb.dev/ebb/controller/internal/apply"
@@ -92,7 +91,7 @@ func (r *reconciler) givenTo(dm *v1beta1.DomainMapping, s *settings.Snapshot) (s
 // release takes the domain off the gateways.
 func (r *reconciler) release(ctx context.Context, dm *v1beta1.DomainMapping, s *settings.Snapshot) error {
 	r.prober.Forget(types.NamespacedName{Namespace: dm.Namespace, Name: dm.Name})
-	if _, err := gateway.Apply(ctx, r.gateways, r.httpRoutes, dm, nil, labels.Set{names.DomainMappingUIDLabel: string(dm.UID)}); err != nil {
+	if _, err := gateway.Apply(ctx, r.gateways, r.httpRoutes, dm, nil, r.ownHTTPRoutes(dm)); err != nil {
 		return err
 	}
 	if err := r.listeners.Prune(ctx, dm, nil, mine(dm)); err != nil {

@@ -18,7 +18,6 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
@@ -55,6 +54,8 @@ type reconciler struct {
 	routes        listers.RouteLister
 	claims        networkinglisters.ClusterDomainClaimLister
 	httpRoutes    gatewaylisters.HTTPRouteLister
+	ofRoute       reconcile.Index[*gatewayv1.HTTPRoute] // by name
+	ofMapping     reconcile.Index[*gatewayv1.HTTPRoute] // by UID
 	certificates  *certificate.Keeper
 	listeners     *gateway.Listeners
 	hosts         gateway.Hosts
@@ -78,6 +79,8 @@ func New(w *reconcile.World) *reconcile.Controller {
 	r := &reconciler{
 		kube: w.Kube, ebb: w.Ebb, gateways: w.Gateways, settings: w.Settings, clusterDomain: w.ClusterDomain,
 		services: serving.Services().Lister(), routes: serving.Routes().Lister(), claims: claims.Lister(), httpRoutes: httpRoutes.Lister(),
+		ofRoute:    reconcile.IndexByLabel[*gatewayv1.HTTPRoute](httpRoutes.Informer(), names.RouteLabel),
+		ofMapping:  reconcile.IndexByLabel[*gatewayv1.HTTPRoute](httpRoutes.Informer(), names.DomainMappingUIDLabel),
 		namespaces: w.Kubernetes("", "").Core().V1().Namespaces().Lister(),
 	}
 	err := mappings.AddIndexers(cache.Indexers{
@@ -218,10 +221,7 @@ func (r *reconciler) reconcile(ctx context.Context, dm *v1beta1.DomainMapping) (
 // is not Ebb's.
 func (r *reconciler) rules(dm *v1beta1.DomainMapping, target string) (rules []gatewayv1.HTTPRouteRule, waiting bool, err error) {
 	name := dm.Spec.Ref.Name
-	list, err := r.httpRoutes.HTTPRoutes(dm.Namespace).List(labels.SelectorFromSet(labels.Set{names.RouteLabel: name}))
-	if err != nil {
-		return nil, false, err
-	}
+	list := r.ofRoute.Of(dm.Namespace, name)
 	slices.SortFunc(list, func(a, b *gatewayv1.HTTPRoute) int { return strings.Compare(a.Name, b.Name) })
 	for _, have := range list {
 		// While Knative Serving is moved, its plugin's HTTPRoutes may have the label, too.
@@ -249,13 +249,9 @@ func (r *reconciler) expose(ctx context.Context, dm *v1beta1.DomainMapping, m ga
 		return err
 	}
 	routes, hash := gatewayapi.Map(m, g, meta)
-	have, err := r.have(dm)
-	if err != nil {
-		return err
-	}
+	have := r.have(dm)
 	beside, retained := gatewayapi.RetainParents(have, routes)
-	changed, err := gateway.Apply(ctx, r.gateways, r.httpRoutes, dm, beside,
-		labels.Set{names.DomainMappingUIDLabel: string(dm.UID)})
+	changed, err := gateway.Apply(ctx, r.gateways, r.httpRoutes, dm, beside, r.ownHTTPRoutes(dm))
 	if err != nil {
 		if notOwned := new(apply.NotOwnedError); errors.As(err, &notOwned) {
 			dm.Status.MarkIngressFailed(servingv1.ReasonNotOwned, notOwned.Error())
@@ -301,15 +297,18 @@ func (r *reconciler) tidy(ctx context.Context, dm *v1beta1.DomainMapping, m gate
 }
 
 // have returns the HTTPRoutes of the mapping by their names.
-func (r *reconciler) have(dm *v1beta1.DomainMapping) (map[string]*gatewayv1.HTTPRoute, error) {
-	list, err := r.httpRoutes.HTTPRoutes(dm.Namespace).List(labels.SelectorFromSet(labels.Set{names.DomainMappingUIDLabel: string(dm.UID)}))
+func (r *reconciler) have(dm *v1beta1.DomainMapping) map[string]*gatewayv1.HTTPRoute {
 	out := map[string]*gatewayv1.HTTPRoute{}
-	for _, h := range list {
+	for _, h := range r.ownHTTPRoutes(dm) {
 		if metav1.IsControlledBy(h, dm) {
 			out[h.Name] = h
 		}
 	}
-	return out, err
+	return out
+}
+
+func (r *reconciler) ownHTTPRoutes(dm *v1beta1.DomainMapping) []*gatewayv1.HTTPRoute {
+	return r.ofMapping.Of(dm.Namespace, string(dm.UID))
 }
 
 func probes(m gatewayapi.Mapping, g settings.Gateway) (out []ready.Probe) {

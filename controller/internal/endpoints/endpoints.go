@@ -34,7 +34,7 @@ type reconciler struct {
 	kube       kubernetes.Interface
 	system     string
 	services   corelisters.ServiceLister
-	slices     discoverylisters.EndpointSliceLister // of both Services of every revision
+	slices     reconcile.Index[*discoveryv1.EndpointSlice] // of both Services of a revision, by its name
 	activators discoverylisters.EndpointSliceLister
 	security   *security
 	refusals   *reconcile.Refusals
@@ -47,7 +47,8 @@ func New(w *reconcile.World) *reconcile.Controller {
 	ofActivators := w.Kubernetes(w.SystemNamespace, discoveryv1.LabelServiceName+"="+activatorService)
 	services, slices := ofRevisions.Core().V1().Services(), ofRevisions.Discovery().V1().EndpointSlices()
 	r := &reconciler{
-		kube: w.Kube, system: w.SystemNamespace, services: services.Lister(), slices: slices.Lister(),
+		kube: w.Kube, system: w.SystemNamespace, services: services.Lister(),
+		slices:     reconcile.IndexByLabel[*discoveryv1.EndpointSlice](slices.Informer(), names.ServerlessServiceLabel),
 		activators: ofActivators.Discovery().V1().EndpointSlices().Lister(), refusals: &w.Refusals,
 	}
 	autoscalers := w.EbbInformers.Autoscaling().V1alpha1().PodAutoscalers()
@@ -113,10 +114,7 @@ func (r *reconciler) service(ctx context.Context, pa *autoscalingv1alpha1.PodAut
 // publish writes the EndpointSlices of the public Service, as choose decides. New slices are
 // created before old ones are deleted.
 func (r *reconciler) publish(ctx context.Context, pa *autoscalingv1alpha1.PodAutoscaler) error {
-	all, err := r.slices.EndpointSlices(pa.Namespace).List(labels.SelectorFromSet(labels.Set{names.ServerlessServiceLabel: pa.Name}))
-	if err != nil {
-		return err
-	}
+	all := r.slices.Of(pa.Namespace, pa.Name)
 	activators, err := r.activators.EndpointSlices(r.system).List(labels.Everything())
 	if err != nil {
 		return err

@@ -15,7 +15,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
@@ -50,10 +49,10 @@ func NewProber(w *reconcile.World, c *reconcile.Controller) *ready.Prober {
 	return p
 }
 
-// Apply makes the HTTPRoutes of owner exist as given, then deletes its other HTTPRoutes with the
-// given labels. It reports whether gateways were told something by it.
+// Apply makes the HTTPRoutes of owner exist as given, then deletes the others of mine that it
+// controls. It reports whether gateways were told something by it.
 func Apply(ctx context.Context, client gatewayclient.Interface, lister gatewaylisters.HTTPRouteLister, owner apply.Object,
-	routes []*gatewayv1.HTTPRoute, mine labels.Set) (changed bool, err error) {
+	routes, mine []*gatewayv1.HTTPRoute) (changed bool, err error) {
 	if changed, err = Write(ctx, client, lister, owner, routes); err != nil {
 		return changed, err
 	}
@@ -61,11 +60,7 @@ func Apply(ctx context.Context, client gatewayclient.Interface, lister gatewayli
 	for _, want := range routes {
 		wanted[want.Name] = true
 	}
-	list, err := lister.HTTPRoutes(owner.GetNamespace()).List(labels.SelectorFromSet(mine))
-	if err != nil {
-		return changed, err
-	}
-	return changed, apply.Prune(ctx, client.GatewayV1().HTTPRoutes(owner.GetNamespace()), "HTTPRoute", owner, list, wanted)
+	return changed, apply.Prune(ctx, client.GatewayV1().HTTPRoutes(owner.GetNamespace()), "HTTPRoute", owner, mine, wanted)
 }
 
 // Write makes the HTTPRoutes of owner exist as given. It reports whether one was created or got

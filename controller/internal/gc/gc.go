@@ -11,7 +11,6 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 
 	"ebb.dev/ebb/api/names"
 	servingv1 "ebb.dev/ebb/api/serving/v1"
@@ -27,20 +26,15 @@ const interval = 30 * time.Minute
 // New returns the garbage collector. Its keys are Configurations.
 func New(w *reconcile.World) *reconcile.Controller {
 	serving := w.EbbInformers.Serving().V1()
-	revisions := serving.Revisions().Lister()
+	revisions := reconcile.IndexByLabel[*servingv1.Revision](serving.Revisions().Informer(), names.ConfigurationLabel)
 	c := reconcile.Kind[*servingv1.Configuration]{
 		Name: "gc", Informer: serving.Configurations().Informer(), World: w, KeepStatus: true,
 		Client: func(ns string) reconcile.Client[*servingv1.Configuration] {
 			return w.Ebb.ServingV1().Configurations(ns)
 		},
 		Reconcile: func(ctx context.Context, config *servingv1.Configuration) (time.Duration, error) {
-			of := labels.SelectorFromSet(labels.Set{names.ConfigurationLabel: config.Name})
-			all, err := revisions.Revisions(config.Namespace).List(of)
-			if err != nil {
-				return 0, err
-			}
 			var failed []error
-			doomed, next := choose(config, all, w.Settings.Load().GC, w.Now())
+			doomed, next := choose(config, revisions.Of(config.Namespace, config.Name), w.Settings.Load().GC, w.Now())
 			for _, rev := range doomed {
 				failed = append(failed, apply.Delete(ctx, w.Ebb.ServingV1().Revisions(rev.Namespace), "Revision", rev,
 					metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &rev.UID, ResourceVersion: &rev.ResourceVersion}}))

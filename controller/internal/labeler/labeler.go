@@ -10,13 +10,14 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
-	gatewaylisters "sigs.k8s.io/gateway-api/pkg/client/listers/apis/v1"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	listers "ebb.dev/ebb/api/client/listers/serving/v1"
 	ebb "ebb.dev/ebb/api/client/versioned"
@@ -33,8 +34,11 @@ type reconciler struct {
 	services       listers.ServiceLister
 	configurations listers.ConfigurationLister
 	revisions      listers.RevisionLister
-	httpRoutes     gatewaylisters.HTTPRouteLister
-	now            func() time.Time
+	httpRoutes     reconcile.Index[*gatewayv1.HTTPRoute] // by Route
+	// Of those that have the name of a Route in their annotation, by that. Only active revisions do.
+	routedConfigurations reconcile.Index[*servingv1.Configuration]
+	routedRevisions      reconcile.Index[*servingv1.Revision]
+	now                  func() time.Time
 }
 
 // New returns the labeler. Its keys are Routes.
@@ -42,7 +46,16 @@ func New(w *reconcile.World) *reconcile.Controller {
 	serving := w.EbbInformers.Serving().V1()
 	httpRoutes := w.GatewayInformers.Gateway().V1().HTTPRoutes()
 	r := &reconciler{client: w.Ebb, terminating: w.Terminating, now: w.Now, services: serving.Services().Lister(),
-		configurations: serving.Configurations().Lister(), revisions: serving.Revisions().Lister(), httpRoutes: httpRoutes.Lister()}
+		configurations: serving.Configurations().Lister(), revisions: serving.Revisions().Lister(),
+		httpRoutes:           reconcile.IndexByLabel[*gatewayv1.HTTPRoute](httpRoutes.Informer(), names.RouteLabel),
+		routedConfigurations: reconcile.IndexBy(serving.Configurations().Informer(), names.RoutesAnnotation, routesIn[*servingv1.Configuration]),
+		routedRevisions: reconcile.IndexBy(serving.Revisions().Informer(), names.RoutesAnnotation, func(rev *servingv1.Revision) []string {
+			if rev.Labels[names.RoutingStateLabel] != string(names.RoutingActive) {
+				return nil
+			}
+			return routesIn(rev)
+		}),
+	}
 	c := reconcile.Kind[*servingv1.Route]{
 		Name: "labeler", Informer: serving.Routes().Informer(), World: w, KeepStatus: true,
 		Client:    func(ns string) reconcile.Client[*servingv1.Route] { return w.Ebb.ServingV1().Routes(ns) },
@@ -57,6 +70,11 @@ func New(w *reconcile.World) *reconcile.Controller {
 	c.Watch(serving.Revisions().Informer(), func(object any) []reconcile.Key { return routesOf(object) })
 	c.Watch(httpRoutes.Informer(), reconcile.ControllerOf("Route"))
 	return c
+}
+
+// routesIn returns the Routes in the annotation of an object.
+func routesIn[T metav1.Object](object T) []string {
+	return slices.Collect(maps.Keys(routes(object.GetAnnotations()[names.RoutesAnnotation])))
 }
 
 // routesOf returns the Routes in the annotation of an object, and the Route of its Service, which
@@ -112,26 +130,19 @@ func (r *reconciler) label(ctx context.Context, route *servingv1.Route) error {
 	if followed := route.Status.GetCondition(servingv1.RouteConditionIngressReady); route.Status.ObservedGeneration != route.Generation || !followed.IsTrue() {
 		return nil
 	}
-	if err := r.led(route, want); err != nil {
-		return err
-	}
+	r.led(route, want)
 	return r.clear(ctx, route, want)
 }
 
 // led adds the revisions that the HTTPRoutes of the Route name.
-func (r *reconciler) led(route *servingv1.Route, want targets) error {
-	list, err := r.httpRoutes.HTTPRoutes(route.Namespace).List(labels.SelectorFromSet(labels.Set{names.RouteLabel: route.Name}))
-	if err != nil {
-		return err
-	}
-	for _, h := range list {
+func (r *reconciler) led(route *servingv1.Route, want targets) {
+	for _, h := range r.httpRoutes.Of(route.Namespace, route.Name) {
 		if metav1.IsControlledBy(h, route) {
 			for service := range gateway.Services(h) {
 				want.revisions[service] = true // the public Service has the revision's name
 			}
 		}
 	}
-	return nil
 }
 
 // clearAll is called for a Route that is being deleted. What the Route led to is left alone if it
@@ -154,29 +165,17 @@ func (r *reconciler) clearAll(ctx context.Context, route *servingv1.Route) error
 }
 
 // clear removes the Route's name from all objects that have it and that the Route does not lead to.
-// Only active revisions have one.
 func (r *reconciler) clear(ctx context.Context, route *servingv1.Route, want targets) error {
-	configs, err := r.configurations.Configurations(route.Namespace).List(labels.Everything())
-	if err != nil {
-		return err
-	}
-	for _, config := range configs {
-		value := config.Annotations[names.RoutesAnnotation]
-		if hasRoute(value, route.Name) && !want.configurations[config.Name] {
-			if err := r.setConfiguration(ctx, config, withoutRoute(value, route.Name)); err != nil {
+	for _, config := range r.routedConfigurations.Of(route.Namespace, route.Name) {
+		if !want.configurations[config.Name] {
+			if err := r.setConfiguration(ctx, config, withoutRoute(config.Annotations[names.RoutesAnnotation], route.Name)); err != nil {
 				return err
 			}
 		}
 	}
-	active := labels.SelectorFromSet(labels.Set{names.RoutingStateLabel: string(names.RoutingActive)})
-	revs, err := r.revisions.Revisions(route.Namespace).List(active)
-	if err != nil {
-		return err
-	}
-	for _, rev := range revs {
-		value := rev.Annotations[names.RoutesAnnotation]
-		if hasRoute(value, route.Name) && !want.revisions[rev.Name] {
-			if err := r.setRevision(ctx, rev, withoutRoute(value, route.Name)); err != nil {
+	for _, rev := range r.routedRevisions.Of(route.Namespace, route.Name) {
+		if !want.revisions[rev.Name] {
+			if err := r.setRevision(ctx, rev, withoutRoute(rev.Annotations[names.RoutesAnnotation], route.Name)); err != nil {
 				return err
 			}
 		}

@@ -7,7 +7,6 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/labels"
 
 	autoscalingv1alpha1 "ebb.dev/ebb/api/autoscaling/v1alpha1"
 	"ebb.dev/ebb/api/names"
@@ -77,8 +76,7 @@ func (r *reconciler) ofChanged(before, after *servingv1.Configuration) (keys []r
 	if maps.Equal(live(before), live(after)) && before.Status.LatestCreatedRevisionName == after.Status.LatestCreatedRevisionName {
 		return nil
 	}
-	revisions, _ := r.revisions.Revisions(after.Namespace).List(labels.SelectorFromSet(labels.Set{names.ConfigurationLabel: after.Name}))
-	for _, rev := range revisions {
+	for _, rev := range r.madeBy.Of(after.Namespace, after.Name) {
 		keys = append(keys, reconcile.Self(rev)...)
 	}
 	return keys

@@ -12,7 +12,6 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
@@ -171,13 +170,8 @@ func (r *reconciler) reachable(pa *autoscalingv1alpha1.PodAutoscaler) (bool, err
 	if err != nil || !found || !metav1.IsControlledBy(service, pa) {
 		return false, err
 	}
-	all, err := r.slices.EndpointSlices(pa.Namespace).List(labels.SelectorFromSet(labels.Set{
-		names.ServerlessServiceLabel: pa.Name, names.ServiceTypeLabel: names.ServiceTypePublic}))
-	if err != nil {
-		return false, err
-	}
-	return slices.ContainsFunc(all, func(slice *discoveryv1.EndpointSlice) bool {
-		return metav1.IsControlledBy(slice, pa) && len(slice.Endpoints) > 0
+	return slices.ContainsFunc(r.slices.Of(pa.Namespace, pa.Name), func(slice *discoveryv1.EndpointSlice) bool {
+		return slice.Labels[names.ServiceTypeLabel] == names.ServiceTypePublic && metav1.IsControlledBy(slice, pa) && len(slice.Endpoints) > 0
 	}), nil
 }
 

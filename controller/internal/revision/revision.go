@@ -17,12 +17,12 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	appslisters "k8s.io/client-go/listers/apps/v1"
 	corelisters "k8s.io/client-go/listers/core/v1"
-	discoverylisters "k8s.io/client-go/listers/discovery/v1"
 	"k8s.io/client-go/tools/cache"
 	"knative.dev/pkg/apis"
 
@@ -49,15 +49,16 @@ type reconciler struct {
 	digests        *digest.Resolver
 	deployments    appslisters.DeploymentLister
 	autoscalers    autoscalinglisters.PodAutoscalerLister
-	pods           corelisters.PodLister
+	pods           reconcile.Index[*corev1.Pod] // by the revision's UID
 	configurations listers.ConfigurationLister
 	revisions      listers.RevisionLister
-	services       corelisters.ServiceLister            // of revisions
-	slices         discoverylisters.EndpointSliceLister // of these
-	certificates   *certificate.Keeper                  // of queue-proxies
-	led            gateway.Led                          // by HTTPRoutes
-	routes         listers.RouteLister                  // of fallback Services
-	pages          corelisters.ConfigMapLister          // with waiting pages
+	services       corelisters.ServiceLister                   // of revisions
+	slices         reconcile.Index[*discoveryv1.EndpointSlice] // of these, by the revision's name
+	madeBy         reconcile.Index[*servingv1.Revision]        // by Configuration
+	certificates   *certificate.Keeper                         // of queue-proxies
+	led            gateway.Led                                 // by HTTPRoutes
+	routes         listers.RouteLister                         // of fallback Services
+	pages          corelisters.ConfigMapLister                 // with waiting pages
 }
 
 // New returns the reconciler of Revisions. Queue-proxies prove their revision by a token, which
@@ -76,8 +77,10 @@ func New(w *reconcile.World, tokenKey func() []byte, digests *digest.Resolver) *
 		}),
 		deployments: made.Apps().V1().Deployments().Lister(),
 		autoscalers: autoscalers.Lister(),
-		pods:        made.Core().V1().Pods().Lister(),
-		revisions:   serving.Revisions().Lister(), services: services.Lister(), slices: slices.Lister(),
+		pods:        reconcile.IndexByLabel[*corev1.Pod](made.Core().V1().Pods().Informer(), names.RevisionUIDLabel),
+		revisions:   serving.Revisions().Lister(), services: services.Lister(),
+		slices:         reconcile.IndexByLabel[*discoveryv1.EndpointSlice](slices.Informer(), names.ServerlessServiceLabel),
+		madeBy:         reconcile.IndexByLabel[*servingv1.Revision](serving.Revisions().Informer(), names.ConfigurationLabel),
 		configurations: serving.Configurations().Lister(),
 		led:            gateway.NewLed(httpRoutes),
 		routes:         serving.Routes().Lister(), pages: pages.Lister(),
@@ -167,9 +170,7 @@ func (r *reconciler) follow(ctx context.Context, rev *servingv1.Revision, before
 	if o.newest, err = r.newest(rev); err != nil {
 		return 0, err
 	}
-	if o.pods, err = r.podsOf(rev); err != nil {
-		return 0, err
-	}
+	o.pods = r.pods.Of(rev.Namespace, string(rev.UID))
 	if o.autoscaler, _, err = apply.Found(r.autoscalers.PodAutoscalers(rev.Namespace).Get(names.PodAutoscaler(rev.Name))); err != nil {
 		return 0, err
 	}
@@ -257,10 +258,6 @@ func (r *reconciler) resolve(rev *servingv1.Revision, s *settings.Snapshot) bool
 // conditionDigestsResolved exists, and is False, only if a revision runs an image by its tag
 // because the registry did not tell the digest. It does not count for Ready.
 const conditionDigestsResolved apis.ConditionType = "DigestsResolved"
-
-func (r *reconciler) podsOf(rev *servingv1.Revision) ([]*corev1.Pod, error) {
-	return r.pods.Pods(rev.Namespace).List(labels.SelectorFromSet(labels.Set{names.RevisionUIDLabel: string(rev.UID)}))
-}
 
 func (r *reconciler) inputs(rev *servingv1.Revision, s *settings.Snapshot) Inputs {
 	return Inputs{

@@ -38,12 +38,8 @@ func (r *reconciler) follow(ctx context.Context, route *servingv1.Route, p *plan
 		return false, err
 	}
 	want := gatewayapi.HTTPRoutes(p, s.Gateway, meta)
-	list, err := r.httpRoutes.HTTPRoutes(route.Namespace).List(labels.SelectorFromSet(mine))
-	if err != nil {
-		return false, err
-	}
 	have := map[string]*gatewayv1.HTTPRoute{}
-	for _, h := range list {
+	for _, h := range r.ownHTTPRoutes.Of(route.Namespace, route.Name) {
 		if metav1.IsControlledBy(h, route) {
 			have[h.Name] = h
 		}
@@ -58,7 +54,7 @@ func (r *reconciler) follow(ctx context.Context, route *servingv1.Route, p *plan
 		}
 	}
 	second, retained := gatewayapi.Retain(have, want)
-	changed, err := gateway.Apply(ctx, r.gateways, r.httpRoutes, route, second, mine)
+	changed, err := gateway.Apply(ctx, r.gateways, r.httpRoutes, route, second, r.ownHTTPRoutes.Of(route.Namespace, route.Name))
 	if changed {
 		r.prober.Forget(types.NamespacedName{Namespace: route.Namespace, Name: route.Name})
 	}
@@ -116,11 +112,7 @@ func waiting(why string) string {
 
 // refusal reports whether a gateway rejects one of the Route's HTTPRoutes, and why.
 func (r *reconciler) refusal(route *servingv1.Route) (reason, message string, refused bool) {
-	mine, err := r.httpRoutes.HTTPRoutes(route.Namespace).List(labels.SelectorFromSet(labels.Set{names.RouteLabel: route.Name}))
-	if err != nil {
-		return "", "", false
-	}
-	for _, have := range mine {
+	for _, have := range r.ownHTTPRoutes.Of(route.Namespace, route.Name) {
 		if !metav1.IsControlledBy(have, route) {
 			continue
 		}

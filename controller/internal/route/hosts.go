@@ -47,12 +47,8 @@ func (r *reconciler) ofSameHosts(object any) []reconcile.Key {
 // yield takes the Route's HTTPRoutes away for hosts that belong to another namespace, whatever else
 // hinders the Route.
 func (r *reconciler) yield(ctx context.Context, route *servingv1.Route, s *settings.Snapshot) error {
-	list, err := r.httpRoutes.HTTPRoutes(route.Namespace).List(labels.SelectorFromSet(labels.Set{names.RouteLabel: route.Name}))
-	if err != nil {
-		return err
-	}
 	hosts := map[string]bool{}
-	for _, h := range list {
+	for _, h := range r.ownHTTPRoutes.Of(route.Namespace, route.Name) {
 		if metav1.IsControlledBy(h, route) && h.Labels[names.VisibilityLabel] == "" {
 			for _, host := range h.Spec.Hostnames {
 				hosts[string(host)] = true

@@ -6,7 +6,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 	"knative.dev/pkg/kmeta"
@@ -94,9 +93,5 @@ func (r *reconciler) placeholders(ctx context.Context, route *servingv1.Route, b
 			return err
 		}
 	}
-	mine, err := r.services.Services(route.Namespace).List(labels.SelectorFromSet(labels.Set{names.RouteLabel: route.Name}))
-	if err != nil {
-		return err
-	}
-	return apply.Prune(ctx, api, "Service", route, mine, wanted)
+	return apply.Prune(ctx, api, "Service", route, r.ownPlaceholders.Of(route.Namespace, route.Name), wanted)
 }

@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -20,6 +21,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"knative.dev/pkg/apis"
 	duckv1 "knative.dev/pkg/apis/duck/v1"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 	gatewayclient "sigs.k8s.io/gateway-api/pkg/client/clientset/versioned"
 	gatewaylisters "sigs.k8s.io/gateway-api/pkg/client/listers/apis/v1"
 
@@ -42,22 +44,24 @@ import (
 const reasonUninitialized = "Uninitialized"
 
 type reconciler struct {
-	kube           kubernetes.Interface
-	gateways       gatewayclient.Interface
-	settings       *settings.Store
-	clusterDomain  string
-	configurations listers.ConfigurationLister
-	revisions      listers.RevisionLister
-	services       corelisters.ServiceLister // placeholders
-	public         corelisters.ServiceLister // of revisions
-	httpRoutes     gatewaylisters.HTTPRouteLister
-	hosts          gateway.Hosts
-	certificates   *certificate.Keeper
-	listeners      *gateway.Listeners
-	prober         *ready.Prober
-	now            func() time.Time
-	system         string // the namespace of Ebb
-	grants         *grants
+	kube            kubernetes.Interface
+	gateways        gatewayclient.Interface
+	settings        *settings.Store
+	clusterDomain   string
+	configurations  listers.ConfigurationLister
+	revisions       listers.RevisionLister
+	services        corelisters.ServiceLister        // placeholders
+	ownPlaceholders reconcile.Index[*corev1.Service] // by Route
+	public          corelisters.ServiceLister        // of revisions
+	httpRoutes      gatewaylisters.HTTPRouteLister
+	ownHTTPRoutes   reconcile.Index[*gatewayv1.HTTPRoute]
+	hosts           gateway.Hosts
+	certificates    *certificate.Keeper
+	listeners       *gateway.Listeners
+	prober          *ready.Prober
+	now             func() time.Time
+	system          string // the namespace of Ebb
+	grants          *grants
 }
 
 // byTarget indexes Routes by the Configurations and Revisions that they name.
@@ -95,7 +99,9 @@ func New(w *reconcile.World) *reconcile.Controller {
 		kube: w.Kube, gateways: w.Gateways, settings: w.Settings, clusterDomain: w.ClusterDomain,
 		configurations: serving.Configurations().Lister(), revisions: serving.Revisions().Lister(),
 		services: placeholders.Lister(), public: public.Lister(), httpRoutes: httpRoutes.Lister(), now: w.Now,
-		system: w.SystemNamespace, grants: &grants{client: w.Gateways, system: w.SystemNamespace, now: w.Now, made: map[string]time.Time{}},
+		ownPlaceholders: reconcile.IndexByLabel[*corev1.Service](placeholders.Informer(), names.RouteLabel),
+		ownHTTPRoutes:   reconcile.IndexByLabel[*gatewayv1.HTTPRoute](httpRoutes.Informer(), names.RouteLabel),
+		system:          w.SystemNamespace, grants: &grants{client: w.Gateways, system: w.SystemNamespace, now: w.Now, made: map[string]time.Time{}},
 	}
 	if err := routes.AddIndexers(cache.Indexers{byTarget: targetsOf}); err != nil {
 		panic(fmt.Sprintf("index Routes by target: %v", err)) // only a started informer refuses
