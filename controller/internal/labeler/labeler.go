@@ -35,7 +35,7 @@ type reconciler struct {
 	configurations listers.ConfigurationLister
 	revisions      listers.RevisionLister
 	httpRoutes     reconcile.Index[*gatewayv1.HTTPRoute] // by Route
-	// Of those that have the name of a Route in their annotation, by that. Only active revisions do.
+	// Those with the name of a Route in their annotation, by that. Only active revisions have one.
 	routedConfigurations reconcile.Index[*servingv1.Configuration]
 	routedRevisions      reconcile.Index[*servingv1.Revision]
 	now                  func() time.Time

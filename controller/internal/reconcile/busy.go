@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// With busyAt keys that wait or are being reconciled, a World is busy. New objects of a controller
-// with NewWait then wait their turn, each for at most admitWithin, so that objects which were begun
-// are finished first: of 200 Services at once, the first are Ready after a second, and half of them
-// after half of the time.
+// With busyAt keys that wait or are being reconciled because something changed, a World is busy.
+// New objects of a controller with NewWait then wait their turn, each for at most admitWithin, so
+// that objects which were begun are finished first: of 200 Services at once, the first are Ready
+// after a second, and half of them after half of the time.
 const (
 	busyAt      = 8
 	admitWithin = 250 * time.Millisecond
@@ -18,7 +18,8 @@ const (
 func (w *World) busy() bool {
 	n := w.running.Load()
 	for _, c := range w.controllers {
-		n += int64(c.q().Len())
+		c.q()
+		n += int64(c.lanes.waiting())
 	}
 	return n >= busyAt
 }

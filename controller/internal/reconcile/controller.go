@@ -46,6 +46,7 @@ type Controller struct {
 	Others func(key Key)
 
 	queue workqueue.TypedRateLimitingInterface[Key]
+	lanes *lanes                        // of queue
 	fresh workqueue.TypedInterface[Key] // keys of new objects that wait
 	once  sync.Once
 }
@@ -53,9 +54,12 @@ type Controller struct {
 func (c *Controller) q() workqueue.TypedRateLimitingInterface[Key] {
 	c.once.Do(func() {
 		c.fresh = workqueue.NewTyped[Key]()
+		c.lanes = newLanes()
 		limiter := workqueue.NewTypedItemExponentialFailureRateLimiter[Key](20*time.Millisecond, failedAgain)
 		c.queue = workqueue.NewTypedRateLimitingQueueWithConfig(limiter,
-			workqueue.TypedRateLimitingQueueConfig[Key]{Name: c.Name})
+			workqueue.TypedRateLimitingQueueConfig[Key]{Name: c.Name, DelayingQueue: workqueue.NewTypedDelayingQueueWithConfig(
+				workqueue.TypedDelayingQueueConfig[Key]{Name: c.Name, Queue: workqueue.NewTypedWithConfig(
+					workqueue.TypedQueueConfig[Key]{Name: c.Name, Queue: c.lanes})})})
 	})
 	return c.queue
 }
@@ -66,20 +70,27 @@ func (c *Controller) arrivals() workqueue.TypedInterface[Key] {
 }
 
 // Enqueue adds a key to the queue.
-func (c *Controller) Enqueue(key Key) { c.q().Add(key) }
+func (c *Controller) Enqueue(key Key) {
+	queue := c.q()
+	c.lanes.unmark(key)
+	queue.Add(key)
+}
+
+// enqueueLate adds a key of which nothing has changed (lanes.go).
+func (c *Controller) enqueueLate(key Key, delay time.Duration) {
+	queue := c.q()
+	c.lanes.mark(key)
+	queue.AddAfter(key, delay)
+}
 
 // EnqueueAfter adds a key to the queue after a delay.
 func (c *Controller) EnqueueAfter(key Key, delay time.Duration) { c.q().AddAfter(key, delay) }
 
 // EnqueueAll adds all keys to the queue, at random times within the given time, so that a changed
-// setting causes no burst.
+// setting causes no burst. They go behind keys of which something else changed.
 func (c *Controller) EnqueueAll(within time.Duration) {
 	for _, key := range c.Keys() {
-		if within <= 0 {
-			c.Enqueue(key)
-			continue
-		}
-		c.EnqueueAfter(key, rand.N(within))
+		c.enqueueLate(key, rand.N(max(within, 1)))
 	}
 }
 
@@ -174,6 +185,7 @@ func (r runner) next(c *Controller) bool {
 	if down {
 		return false
 	}
+	late := c.lanes.tookLate(key)
 	// The caches show what a reconcile wrote about as long after its end as it took. Until then
 	// events only mark the key, so that the next reconcile does not write the same again. A
 	// reconcile that wrote nothing takes no time.
@@ -203,9 +215,11 @@ func (r runner) next(c *Controller) bool {
 	ctx, cancel := context.WithTimeout(leased, r.timeout)
 	defer cancel()
 
-	r.world.running.Add(1)
+	if !late {
+		r.world.running.Add(1)
+		defer r.world.running.Add(-1)
+	}
 	again, outcome, err := call(ctx, c, key)
-	r.world.running.Add(-1)
 	r.metrics.duration.WithLabelValues(c.Name, outcome).Observe(time.Since(began).Seconds())
 	settle(c, key, again, err, r.log.With("reconciler", c.Name, "key", key.String(), "took", time.Since(began).Round(time.Millisecond).String()))
 	return true
@@ -290,7 +304,7 @@ func (c *Controller) handler(toKeys func(object any) []Key, created func(Key)) c
 	return cache.ResourceEventHandlerDetailedFuncs{
 		AddFunc: func(object any, existed bool) {
 			if existed {
-				pass(object, c.Enqueue)
+				pass(object, func(key Key) { c.enqueueLate(key, 0) })
 			} else {
 				pass(object, created)
 			}

@@ -267,7 +267,7 @@ func enqueue(controllers []*Controller, leases *Leases, bucket string) {
 	for _, c := range controllers {
 		for _, key := range c.Keys() {
 			if leases.Bucket(key) == bucket {
-				c.Enqueue(key)
+				c.enqueueLate(key, 0)
 			}
 		}
 	}
