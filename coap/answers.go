@@ -13,8 +13,8 @@ import (
 // and allows less: a peer may send one message for each answer that it waits for (NSTART), by
 // default one.
 const (
-	mostAnswers     = 64
-	mostAnswerBytes = 16 << 10
+	maxAnswers     = 64
+	maxAnswerBytes = 16 << 10
 )
 
 // answers are the newest answers to a peer, by message ID, so that a request that comes again is
@@ -63,7 +63,7 @@ func (a *answers) Store(key string, m *pool.Message) error {
 	}
 	a.byKey[key] = sentAnswer{append([]byte(nil), datagram...), time.Now().Add(client.ExchangeLifetime)}
 	a.bytes += len(datagram)
-	for len(a.order) > 1 && (len(a.order) > mostAnswers || a.bytes > mostAnswerBytes) {
+	for len(a.order) > 1 && (len(a.order) > maxAnswers || a.bytes > maxAnswerBytes) {
 		a.drop()
 	}
 	return nil

@@ -13,8 +13,8 @@ import (
 	"ebb.dev/ebb/settings"
 )
 
-// mostConnections bounds the connections to the gateway for one host.
-const mostConnections = 4096
+// maxConnections bounds the connections to the gateway for one host.
+const maxConnections = 4096
 
 // client sends the requests of calls to the gateway. The Host of a request names the service. It is
 // never looked up: what DNS says of a name in a tenant's namespace, the tenant decides.
@@ -31,7 +31,7 @@ func client(gateway func() (string, error), allowed egress.Rule) *http.Client {
 				}
 				return dialer.DialContext(ctx, network, address)
 			},
-			MaxIdleConns: mostConnections, MaxIdleConnsPerHost: 256, MaxConnsPerHost: mostConnections, IdleConnTimeout: time.Minute,
+			MaxIdleConns: maxConnections, MaxIdleConnsPerHost: 256, MaxConnsPerHost: maxConnections, IdleConnTimeout: time.Minute,
 			DisableCompression: true, MaxResponseHeaderBytes: 64 << 10,
 		},
 	}

@@ -136,20 +136,20 @@ func (a Adaptive) Learned() (l Learned, ok bool) {
 	return l, ok
 }
 
-// longestLearned is how long a result is valid. The function, its dependencies and its nodes change
+// maxLearnedAge is how long a result is valid. The function, its dependencies and its nodes change
 // over time.
-const longestLearned = 30 * 24 * time.Hour
+const maxLearnedAge = 30 * 24 * time.Hour
 
-// mostLearned is above the concurrency and the throughput of any pod.
-const mostLearned = 1e7
+// maxLearned is above the concurrency and the throughput of any pod.
+const maxLearned = 1e7
 
 // Adaptive returns an Adaptive that continues from the result. share is the share of a pod's
 // capacity to aim for. ok is false if the result, which comes from outside the process, is invalid.
 func (l Learned) Adaptive(share float64, now time.Time) (a Adaptive, ok bool) {
 	at := time.Unix(l.At, 0)
 	switch {
-	case !(l.Concurrency >= lowestLearned && l.Concurrency <= mostLearned), !(l.Throughput >= 0 && l.Throughput <= mostLearned),
-		!(share > 0 && share <= 1), at.After(now.Add(time.Minute)), now.Sub(at) > longestLearned:
+	case !(l.Concurrency >= lowestLearned && l.Concurrency <= maxLearned), !(l.Throughput >= 0 && l.Throughput <= maxLearned),
+		!(share > 0 && share <= 1), at.After(now.Add(time.Minute)), now.Sub(at) > maxLearnedAge:
 		return Adaptive{}, false
 	case l.Throughput == 0:
 		return Adaptive{Phase: settled, Since: now, LearnedAt: at, Clear: l.Concurrency}, true

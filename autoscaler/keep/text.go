@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// longestText bounds the text of the histograms. What is beyond it is left out: the pods of the
+// maxText bounds the text of the histograms. What is beyond it is left out: the pods of the
 // highest ranks.
-const longestText = 8 << 10
+const maxText = 8 << 10
 
 // Text returns the histograms of idle times for a status: one for each rank, separated by
 // semicolons. Each is a list of the shortest idle time of a bucket and its weight, such as
@@ -24,7 +24,7 @@ func (k *Keeper) Text() string {
 				fmt.Fprintf(&one, " %v=%.2g", wholeEdge(bucket), weight)
 			}
 		}
-		if b.Len()+one.Len() > longestText {
+		if b.Len()+one.Len() > maxText {
 			break
 		}
 		if i > 0 {
@@ -45,8 +45,8 @@ func ParseText(text string) ([][]float32, error) {
 	if text == "" {
 		return nil, nil
 	}
-	if len(text) > 2*longestText {
-		return nil, fmt.Errorf("idle times of %d bytes, at most %d are read", len(text), 2*longestText)
+	if len(text) > 2*maxText {
+		return nil, fmt.Errorf("idle times of %d bytes, at most %d are read", len(text), 2*maxText)
 	}
 	var all [][]float32
 	for one := range strings.SplitSeq(text, ";") {

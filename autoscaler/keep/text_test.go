@@ -45,7 +45,7 @@ func FuzzParseText(f *testing.F) {
 		if d := k.Decide(Config{Worth: DefaultWorth, ColdStart: time.Second, Memory: 1, Longest: Longest, Most: -1}, start.Add(time.Minute)); d.Keep < 0 || d.Keep > 3 {
 			t.Errorf("%q keeps %d of 3", text, d.Keep)
 		}
-		if len(k.Text()) > longestText {
+		if len(k.Text()) > maxText {
 			t.Errorf("%q became %d bytes", text, len(k.Text()))
 		}
 	})

@@ -30,9 +30,9 @@ const (
 // and of those that have not shown yet that they are that; and handshakes of one address in a
 // second.
 const (
-	mostViewConnections = 256
-	mostViewStrangers   = 128
-	mostViewHandshakes  = 50
+	maxViewConnections = 256
+	maxViewStrangers   = 128
+	maxViewHandshakes  = 50
 )
 
 // viewCertificate keeps the certificate of the API, and the authority in its APIService.
@@ -91,7 +91,7 @@ func (v *viewServer) listen(address string) func(context.Context) error {
 }
 
 func (v *viewServer) serve(ctx context.Context, on net.Listener) error {
-	listener := telemetry.NewProving(on, mostViewStrangers, mostViewConnections, mostViewHandshakes)
+	listener := telemetry.NewProving(on, maxViewStrangers, maxViewConnections, maxViewHandshakes)
 	return telemetry.Serve(ctx, tls.NewListener(listener, &tls.Config{
 		MinVersion:       tls.VersionTLS12,
 		NextProtos:       []string{"h2", "http/1.1"},

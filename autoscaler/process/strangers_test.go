@@ -135,7 +135,7 @@ func TestStrangersDoNotKeepTheAPIServerOut(t *testing.T) {
 	held := make(chan struct{}, 10000)
 	for _, from := range []string{"127.0.0.2", "127.0.0.3"} {
 		dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}, Timeout: time.Minute}
-		for range 2 * mostViewStrangers {
+		for range 2 * maxViewStrangers {
 			go func() {
 				for {
 					conn, err := dialer.Dial("tcp", address)
@@ -163,7 +163,7 @@ func TestStrangersDoNotKeepTheAPIServerOut(t *testing.T) {
 			}()
 		}
 	}
-	for range 4 * mostViewStrangers { // all have been there once
+	for range 4 * maxViewStrangers { // all have been there once
 		<-held
 	}
 	for i := range 10 {

@@ -13,9 +13,9 @@ const (
 	ScrapePeriod = time.Second
 	// sleepPeriod is the tick of a revision at zero, where only an event can change anything.
 	sleepPeriod = 30 * time.Second
-	// longestGap is the longest time between two decisions of an awake revision. More means that
+	// maxGap is the longest time between two decisions of an awake revision. More means that
 	// this process did not run.
-	longestGap = 2 * TickPeriod
+	maxGap = 2 * TickPeriod
 )
 
 // clocks are the times at which a revision has to be looked at even if nothing happens.
@@ -91,7 +91,7 @@ func (r *Revision) asleep(now time.Time) bool {
 
 // noticePause marks the seconds in which this process did not run as missing.
 func (r *Revision) noticePause(now time.Time) {
-	if last := r.clocks.decided; !last.IsZero() && now.Sub(last) > longestGap {
+	if last := r.clocks.decided; !last.IsZero() && now.Sub(last) > maxGap {
 		r.series.StoodStill(last, now)
 	}
 	r.clocks.decided = now

@@ -69,11 +69,11 @@ func gatewayPod(t *testing.T, store *apiservertest.Store) *url.URL {
 	return address
 }
 
-// mostWritesToReady bounds what all reconcilers write from `kubectl apply` of a Service until it is
+// maxWritesToReady bounds what all reconcilers write from `kubectl apply` of a Service until it is
 // Ready, without the autoscaler. Seventeen are usual: 12 objects and the statuses of the Service,
 // the Configuration, the Route and the Revision, the last one twice. On a slow machine statuses
 // that show progress are added, one for each two seconds and object.
-const mostWritesToReady = 28
+const maxWritesToReady = 28
 
 // Every reconciler of the list in main.go, woken by events alone, against one API server and one
 // gateway pod.
@@ -150,8 +150,8 @@ func TestAllReconcilersTogetherNeedFewWritesToReadyAndThenNone(t *testing.T) {
 		lines = append(lines, describe(write))
 	}
 	t.Logf("%d writes:\n%s", len(writes), strings.Join(lines, "\n"))
-	if len(writes) > mostWritesToReady {
-		t.Errorf("%d writes from apply to Ready, at most %d are expected:\n%s", len(writes), mostWritesToReady, strings.Join(lines, "\n"))
+	if len(writes) > maxWritesToReady {
+		t.Errorf("%d writes from apply to Ready, at most %d are expected:\n%s", len(writes), maxWritesToReady, strings.Join(lines, "\n"))
 	}
 
 	// A domain of its own, so that every kind is there.

@@ -12,10 +12,10 @@ import (
 
 // What open pages may take together. A page has two streams while it can be seen.
 const (
-	mostStreams      = 512
-	mostStreamsOfOne = 64 // with the same token
-	mostQuestions    = 32
-	waitsAtMost      = 5 * time.Second
+	maxStreams      = 512
+	maxStreamsOfOne = 64 // with the same token
+	maxQuestions    = 32
+	waitsAtMost     = 5 * time.Second
 	// streamRate bounds the bytes per second of all streams. Beyond it they are read more slowly,
 	// and the API then sends fewer, newer states.
 	streamRate  = 16 << 20
@@ -33,7 +33,7 @@ type bounds struct {
 }
 
 func newBounds() *bounds {
-	return &bounds{streams: make(chan struct{}, mostStreams), questions: make(chan struct{}, mostQuestions),
+	return &bounds{streams: make(chan struct{}, maxStreams), questions: make(chan struct{}, maxQuestions),
 		pace: rate.NewLimiter(streamRate, 1<<20), seed: maphash.MakeSeed(), of: map[uint64]int{}}
 }
 
@@ -42,7 +42,7 @@ func (b *bounds) enterStream(token string) (leave func(), ok bool) {
 	who := maphash.String(b.seed, token)
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.of[who] >= mostStreamsOfOne {
+	if b.of[who] >= maxStreamsOfOne {
 		return nil, false
 	}
 	select {

@@ -88,13 +88,13 @@ func New(o Options) (http.Handler, error) {
 // The most connections of a page's server, all told and from one address: many people may come from
 // the address of a gateway.
 const (
-	mostConnections      = 2048
-	mostConnectionsOfOne = 1024
+	maxConnections      = 2048
+	maxConnectionsOfOne = 1024
 )
 
 // Serve serves a page until ctx is done.
 func Serve(ctx context.Context, listener net.Listener, page http.Handler) error {
-	return telemetry.Serve(ctx, telemetry.Bound(listener, mostConnections, mostConnectionsOfOne), page)
+	return telemetry.Serve(ctx, telemetry.Bound(listener, maxConnections, maxConnectionsOfOne), page)
 }
 
 // protect sets the headers that keep other sites, and scripts that are not the page's, away.

@@ -337,16 +337,16 @@ func TestOpenPagesTakeABoundedNumberOfStreams(t *testing.T) {
 		return answer.StatusCode
 	}
 	counts := map[int]int{}
-	for range 2 * mostStreamsOfOne {
+	for range 2 * maxStreamsOfOne {
 		counts[open("greedy")]++
 	}
-	if counts[http.StatusOK] != mostStreamsOfOne || counts[http.StatusTooManyRequests] != mostStreamsOfOne {
+	if counts[http.StatusOK] != maxStreamsOfOne || counts[http.StatusTooManyRequests] != maxStreamsOfOne {
 		t.Errorf("of one token: %v", counts)
 	}
-	for i := range mostStreams {
+	for i := range maxStreams {
 		counts[open(fmt.Sprint("one of many ", i))]++
 	}
-	if counts[http.StatusOK] != mostStreams {
+	if counts[http.StatusOK] != maxStreams {
 		t.Errorf("all told: %v", counts)
 	}
 	if answer, _ := w.ask(t, http.MethodGet, services, bearer...); answer.StatusCode != http.StatusOK {

@@ -38,9 +38,9 @@ const (
 	// refresh is how often the ConfigMap is read again, retry how soon after a failure.
 	refresh = time.Minute
 	retry   = time.Second
-	// remembered is for how long an answer about rights counts, mostRemembered how many there are.
-	remembered     = 10 * time.Second
-	mostRemembered = 4096
+	// remembered is for how long an answer about rights counts, maxRemembered how many there are.
+	remembered    = 10 * time.Second
+	maxRemembered = 4096
 )
 
 // User is who asks.
@@ -227,7 +227,7 @@ func (d *Door) May(ctx context.Context, u User, what authorizationv1.ResourceAtt
 	found := answer{review.Status.Allowed && !review.Status.Denied, review.Status.Reason, now.Add(remembered)}
 	d.mutex.Lock()
 	defer d.mutex.Unlock()
-	if len(d.answers) >= mostRemembered {
+	if len(d.answers) >= maxRemembered {
 		clear(d.answers)
 	}
 	d.answers[key] = found

@@ -22,12 +22,12 @@ const (
 	Full
 )
 
-// Limit lets Slots requests run at once and MostWaiting wait, together at most MostBytes heavy (0:
+// Limit lets Slots requests run at once and MaxWaiting wait, together at most MaxBytes heavy (0:
 // no such bound). The zero value with Slots 0 admits everything.
 type Limit struct {
-	Slots       int
-	MostWaiting int
-	MostBytes   int64
+	Slots      int
+	MaxWaiting int
+	MaxBytes   int64
 
 	running     int
 	waiting     int
@@ -54,7 +54,7 @@ func (l *Limit) Enter(w *Waiter, bytes int64) Outcome {
 		w.running = true
 		return Admitted
 	}
-	if l.waiting >= l.MostWaiting || l.MostBytes > 0 && l.bytes+bytes > l.MostBytes {
+	if l.waiting >= l.MaxWaiting || l.MaxBytes > 0 && l.bytes+bytes > l.MaxBytes {
 		return Full
 	}
 	l.waiting++
@@ -97,7 +97,7 @@ func (l *Limit) Grow(w *Waiter, bytes int64) bool {
 	switch {
 	case !w.queued:
 		return true
-	case l.MostBytes > 0 && l.bytes+bytes > l.MostBytes:
+	case l.MaxBytes > 0 && l.bytes+bytes > l.MaxBytes:
 		return false
 	}
 	l.bytes += bytes

@@ -9,7 +9,7 @@ import (
 // model is the dumb second version: a list of what runs and a list of what waits.
 type model struct {
 	slots, most int
-	mostBytes   int64
+	maxBytes    int64
 	running     []*Waiter
 	waiting     []*Waiter
 	weight      map[*Waiter]int64
@@ -27,7 +27,7 @@ func (m *model) enter(w *Waiter, bytes int64) Outcome {
 	case m.slots == 0 || len(m.running) < m.slots && len(m.waiting) == 0:
 		m.running = append(m.running, w)
 		return Admitted
-	case len(m.waiting) < m.most && (m.mostBytes == 0 || m.bytes()+bytes <= m.mostBytes):
+	case len(m.waiting) < m.most && (m.maxBytes == 0 || m.bytes()+bytes <= m.maxBytes):
 		m.waiting = append(m.waiting, w)
 		m.weight[w] = bytes
 		return Queued
@@ -49,8 +49,8 @@ func (m *model) leave(w *Waiter) *Waiter {
 func TestAnyMixOfEndsBringsItBackToZero(t *testing.T) {
 	for seed := range uint64(200) {
 		random := rand.New(rand.NewPCG(seed, 1))
-		l := &Limit{Slots: random.IntN(4), MostWaiting: random.IntN(8), MostBytes: int64(random.IntN(2) * 40)}
-		m := &model{slots: l.Slots, most: l.MostWaiting, mostBytes: l.MostBytes, weight: map[*Waiter]int64{}}
+		l := &Limit{Slots: random.IntN(4), MaxWaiting: random.IntN(8), MaxBytes: int64(random.IntN(2) * 40)}
+		m := &model{slots: l.Slots, most: l.MaxWaiting, maxBytes: l.MaxBytes, weight: map[*Waiter]int64{}}
 		pool := make([]*Waiter, 20)
 		for i := range pool {
 			pool[i] = &Waiter{}
@@ -76,7 +76,7 @@ func TestAnyMixOfEndsBringsItBackToZero(t *testing.T) {
 				check("leave")
 			case waiting && random.IntN(2) == 0:
 				bytes := int64(random.IntN(20))
-				want := m.mostBytes == 0 || m.bytes()+bytes <= m.mostBytes
+				want := m.maxBytes == 0 || m.bytes()+bytes <= m.maxBytes
 				if want {
 					m.weight[w] += bytes
 				}
@@ -118,7 +118,7 @@ func TestAnyMixOfEndsBringsItBackToZero(t *testing.T) {
 }
 
 func TestCancelAfterPromotionSaysSo(t *testing.T) {
-	l := &Limit{Slots: 1, MostWaiting: 1}
+	l := &Limit{Slots: 1, MaxWaiting: 1}
 	a, b := &Waiter{}, &Waiter{}
 	l.Enter(a, 0)
 	l.Enter(b, 0)

@@ -25,9 +25,9 @@ import (
 	"ebb.dev/ebb/wire"
 )
 
-// mostDeferred is how long a body is held back until queue-proxy accepts or refuses the request. A
+// maxDeferred is how long a body is held back until queue-proxy accepts or refuses the request. A
 // body that was sent cannot go to another pod, and a busy queue-proxy answers late.
-const mostDeferred = 10 * time.Minute
+const maxDeferred = 10 * time.Minute
 
 // requestCost is what one request costs in memory besides what forward.Request.Charge counts:
 // goroutines, a connection to a pod, a place in the queue.
@@ -173,7 +173,7 @@ func (h *Handler) rewrite(r *forward.Request, x *Exchange, info *backends.Info) 
 		// Only the pod's own limit knows what other activators have sent there; see
 		// wire.HeaderNoQueue.
 		r.SetHeader(wire.HeaderNoQueue, h.Self)
-		r.DeferBody(mostDeferred)
+		r.DeferBody(maxDeferred)
 	} else {
 		r.DelHeader(wire.HeaderNoQueue)
 		r.DeferBody(0) // another revision may have wanted it

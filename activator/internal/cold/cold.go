@@ -19,8 +19,8 @@ import (
 // refreshAfter is after how many seconds a browser asks again, and a client that is told to.
 const refreshAfter = 2
 
-// mostAgentBytes is how much of a User-Agent is looked at.
-const mostAgentBytes = 512
+// maxAgentBytes is how much of a User-Agent is looked at.
+const maxAgentBytes = 512
 
 // Rules are those of one revision. They are immutable. Nil has none.
 type Rules struct {
@@ -100,7 +100,7 @@ func (r *Rules) WakesNone(path, agent string) bool {
 			return true
 		}
 	}
-	agent = agent[:min(len(agent), mostAgentBytes)]
+	agent = agent[:min(len(agent), maxAgentBytes)]
 	for _, part := range r.agents {
 		if containsFold(agent, part) {
 			return true

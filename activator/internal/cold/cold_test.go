@@ -109,7 +109,7 @@ func TestWhatWakesNone(t *testing.T) {
 	}{
 		{"/robots.txt", "", true}, {"/wp-login.php", "Mozilla/5.0", true}, {"/", "Mozilla/5.0", false},
 		{"/", "Mozilla/5.0 (compatible; Googlebot/2.1)", true}, {"/", "kube-probe/1.35", true}, {"/", "kube-probe", false}, {"/", "", false},
-		{"/", strings.Repeat("x", mostAgentBytes) + "Googlebot", false},
+		{"/", strings.Repeat("x", maxAgentBytes) + "Googlebot", false},
 	} {
 		if got := r.WakesNone(c.path, c.agent); got != c.want {
 			t.Errorf("%s by %.40q: got %v", c.path, c.agent, got)

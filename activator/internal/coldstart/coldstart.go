@@ -43,9 +43,9 @@ const (
 	// settled is how long after the response the autoscaler is asked: by then the kubelet has
 	// reported the containers.
 	settled = 3 * time.Second
-	// mostOpen bounds the accounts that wait for that; more of them are closed at once, with what
+	// maxOpen bounds the accounts that wait for that; more of them are closed at once, with what
 	// the activator knows.
-	mostOpen = 4096
+	maxOpen = 4096
 	// askTimeout bounds one question to the autoscaler.
 	askTimeout = time.Second
 )
@@ -81,9 +81,9 @@ type Accounts struct {
 type series struct{ namespace, service, revision string }
 
 const (
-	// mostShown bounds the revisions with series of their own: each has some 180. The cold starts
+	// maxShown bounds the revisions with series of their own: each has some 180. The cold starts
 	// of further ones are counted for their namespace, with empty names.
-	mostShown = 100
+	maxShown = 100
 	// shownFor is how long after its last cold start a revision keeps its series, when another
 	// needs the room.
 	shownFor = time.Hour
@@ -91,7 +91,7 @@ const (
 
 // show returns the labels under which a cold start counts.
 func (a *Accounts) show(s series, now time.Time) []string {
-	if _, ok := a.shown[s]; !ok && len(a.shown) >= mostShown {
+	if _, ok := a.shown[s]; !ok && len(a.shown) >= maxShown {
 		oldest := s
 		for one, at := range a.shown {
 			if oldest == s || at.Before(a.shown[oldest]) {
@@ -141,7 +141,7 @@ func New(ask Asker) *Accounts {
 			Help: "Cold starts: requests that waited for a pod from zero."}, labelNames),
 		faasInit: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "faas_init_duration_seconds", Buckets: faasBuckets, ConstLabels: faasTrigger,
 			Help: "Time from the arrival of a request that waited for a pod from zero until the pod could take it."}, labelNames),
-		open: make(chan account, mostOpen), shown: map[series]time.Time{},
+		open: make(chan account, maxOpen), shown: map[series]time.Time{},
 	}
 }
 

@@ -131,23 +131,23 @@ func TestTheNumberOfSeriesIsBounded(t *testing.T) {
 			a.close(account{key: backends.Key{Namespace: "ns", Name: revision}, service: revision, pod: "p", received: time.Now(),
 				end: time.Now()}, wire.Birth{})
 		}
-		for i := range 3 * mostShown {
+		for i := range 3 * maxShown {
 			start(fmt.Sprint("rev-", i))
 		}
 		count := func() (own int, other bool) {
 			text := exposition(t, a)
-			if n := strings.Count(text, "faas_init_duration_seconds_count"); n != strings.Count(text, "faas_coldstarts_total{") || n > mostShown+1 {
+			if n := strings.Count(text, "faas_init_duration_seconds_count"); n != strings.Count(text, "faas_coldstarts_total{") || n > maxShown+1 {
 				t.Errorf("%d revisions under OpenTelemetry's names", n)
 			}
 			return strings.Count(text, "ebb_cold_start_total_seconds_count"),
-				strings.Contains(text, fmt.Sprintf(`ebb_cold_start_total_seconds_count{k8s_namespace_name="ns",kn_revision_name="",kn_service_name=""} %d`, 2*mostShown))
+				strings.Contains(text, fmt.Sprintf(`ebb_cold_start_total_seconds_count{k8s_namespace_name="ns",kn_revision_name="",kn_service_name=""} %d`, 2*maxShown))
 		}
-		if n, other := count(); n != mostShown+1 || !other {
-			t.Errorf("%d series, want %d and one for the others", n, mostShown)
+		if n, other := count(); n != maxShown+1 || !other {
+			t.Errorf("%d series, want %d and one for the others", n, maxShown)
 		}
 		time.Sleep(2 * shownFor)
 		start("new")
-		if n, _ := count(); n != mostShown+1 || !strings.Contains(exposition(t, a), `kn_revision_name="new"`) {
+		if n, _ := count(); n != maxShown+1 || !strings.Contains(exposition(t, a), `kn_revision_name="new"`) {
 			t.Errorf("%d series after an hour", n)
 		}
 	})

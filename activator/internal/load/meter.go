@@ -27,9 +27,9 @@ type Meter struct {
 const (
 	// leastGrowth is how many requests more than last reported are worth a report out of turn.
 	leastGrowth = 5
-	// mostEdges bounds such reports in each period. Each needs twice the load of the one before, so
+	// maxEdges bounds such reports in each period. Each needs twice the load of the one before, so
 	// the bound is met only beyond some thousand requests.
-	mostEdges = 10
+	maxEdges = 10
 )
 
 // In counts a request that arrived at t, Out one that ended. In reports true when that makes the
@@ -42,7 +42,7 @@ func (m *Meter) In(t time.Time) bool {
 	m.advance(t)
 	m.now++
 	m.requests++
-	if now := float64(m.now); now < 2*m.told || now < m.told+leastGrowth || m.edges >= mostEdges {
+	if now := float64(m.now); now < 2*m.told || now < m.told+leastGrowth || m.edges >= maxEdges {
 		return false
 	}
 	m.told = float64(m.now)
@@ -56,7 +56,7 @@ func (m *Meter) In(t time.Time) bool {
 func (m *Meter) Rising() bool {
 	m.mutex.Lock()
 	defer m.mutex.Unlock()
-	if float64(m.now) < m.told*1.1 || float64(m.now) < m.told+1 || m.edges >= mostEdges {
+	if float64(m.now) < m.told*1.1 || float64(m.now) < m.told+1 || m.edges >= maxEdges {
 		return false
 	}
 	m.edges++

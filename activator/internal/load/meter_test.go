@@ -147,7 +147,7 @@ func TestRising(t *testing.T) {
 	if !m.Rising() {
 		t.Error("100 after 78 is the rest of a burst")
 	}
-	for range 2 * mostEdges {
+	for range 2 * maxEdges {
 		m.Rising()
 	}
 	if m.Rising() {

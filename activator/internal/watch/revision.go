@@ -45,8 +45,8 @@ func InfoOf(r *servingv1.Revision, c *rules.Config) *backends.Info {
 	return info
 }
 
-// longestFailure bounds a failure in bytes: it is in each answer, and in memory for each revision.
-const longestFailure = 600
+// maxFailure bounds a failure in bytes: it is in each answer, and in memory for each revision.
+const maxFailure = 600
 
 // addresses are IP addresses, with a port or without.
 var addresses = regexp.MustCompile(`\b\d{1,3}(\.\d{1,3}){3}(:\d+)?\b|\[[0-9a-fA-F:]*:[0-9a-fA-F:.]*\](:\d+)?`)
@@ -69,8 +69,8 @@ func failureOf(r *servingv1.Revision) string {
 			if words = strings.Join(strings.Fields(words), " "); words != "" {
 				failure += ": " + words
 			}
-			if len(failure) > longestFailure {
-				failure = strings.ToValidUTF8(failure[:longestFailure], "") + "..."
+			if len(failure) > maxFailure {
+				failure = strings.ToValidUTF8(failure[:maxFailure], "") + "..."
 			}
 			return failure
 		}

@@ -32,8 +32,8 @@ import (
 const (
 	// headerProof shows that an answer is a replica's, to this question alone.
 	headerProof = "Ebb-Proof"
-	// longestAnswer bounds the states of one bucket: a hundred thousand revisions.
-	longestAnswer = 256 << 20
+	// maxAnswer bounds the states of one bucket: a hundred thousand revisions.
+	maxAnswer = 256 << 20
 	// tryAgain is how soon a replica that has not noticed yet that it lost the bucket is asked
 	// again, giveUp when to stop asking.
 	tryAgain = 100 * time.Millisecond
@@ -178,7 +178,7 @@ func (h *Replica) ask(ctx context.Context, bucket, ip string) (m message, meanwh
 		text, _ := io.ReadAll(io.LimitReader(response.Body, 200))
 		return m, meanwhile, fmt.Errorf("ask %s for %s: it answered %s: %s", ip, bucket, response.Status, strings.TrimSpace(string(text)))
 	}
-	body, err := io.ReadAll(io.LimitReader(response.Body, longestAnswer))
+	body, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer))
 	if err != nil {
 		return m, meanwhile, fmt.Errorf("ask %s for %s: %w", ip, bucket, err)
 	}

@@ -11,8 +11,8 @@ import (
 	"ebb.dev/ebb/standby"
 )
 
-// mostMiB bounds what an annotation says of a container without a limit: tenants can write it too.
-const mostMiB = 16 << 10
+// maxMiB bounds what an annotation says of a container without a limit: tenants can write it too.
+const maxMiB = 16 << 10
 
 // memoryOf is what the containers of a pod ask for while it is awake, in MiB, 0 if unknown. Of a
 // pod that asks for little while it sleeps, the annotation has what it asked for before.
@@ -26,7 +26,7 @@ func memoryOf(p *corev1.Pod) int32 {
 		c := &p.Spec.Containers[i]
 		mib := c.Resources.Requests.Memory().Value() >> 20
 		if before, ok := awake[c.Name]; ok {
-			most := int64(mostMiB)
+			most := int64(maxMiB)
 			if limit := c.Resources.Limits.Memory().Value() >> 20; limit > 0 {
 				most = limit
 			}

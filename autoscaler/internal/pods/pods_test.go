@@ -287,7 +287,7 @@ func TestTheMemoryOfAPodThatShrankIsInItsAnnotation(t *testing.T) {
 		"nothing was taken":        {`{}`, "", 1 + 1},
 		"no JSON":                  {`{"user-container":`, "", 0},
 		"less than it asks for":    {`{"user-container":{"memory":"-2Gi"}}`, "", 1 + 1},
-		"more than a node has":     {`{"user-container":{"memory":"900Ti"}}`, "", mostMiB + 1},
+		"more than a node has":     {`{"user-container":{"memory":"900Ti"}}`, "", maxMiB + 1},
 		"more than the limit":      {`{"user-container":{"memory":"900Ti"}}`, "512Mi", 512 + 1},
 		"an annotation is missing": {"", "", 1 + 1},
 	} {

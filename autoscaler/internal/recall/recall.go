@@ -23,12 +23,12 @@ import (
 
 const (
 	step = v1alpha1.StepSeconds * time.Second
-	// mostSeries bounds the revisions of which the last ten minutes are kept: 2.9 KB each, 12 MB
+	// maxSeries bounds the revisions of which the last ten minutes are kept: 2.9 KB each, 12 MB
 	// together. A revision that was at zero all the time needs none.
-	mostSeries = 4096
-	// mostCalled bounds the revisions of which there are records of calls: some 6 KB each, and
+	maxSeries = 4096
+	// maxCalled bounds the revisions of which there are records of calls: some 6 KB each, and
 	// 20 KB with the longest texts. A namespace has at most half, and a share beside others.
-	mostCalled = 1000
+	maxCalled = 1000
 	// together is within what time equal refusals are one.
 	together = time.Second
 )
@@ -256,7 +256,7 @@ func (r *Records) Step(each func(func(loop.View))) {
 	})
 	r.mutex.Lock()
 	defer r.mutex.Unlock()
-	called := shares.New(mostCalled)
+	called := shares.New(maxCalled)
 	for key, one := range r.all {
 		if alive[key] {
 			one.missed = 0
@@ -276,7 +276,7 @@ func (r *Records) Step(each func(func(loop.View))) {
 // countCalled returns the count of records with calls.
 func (r *Records) countCalled() *shares.Pool {
 	if r.called.Load() == nil {
-		r.called.CompareAndSwap(nil, shares.New(mostCalled))
+		r.called.CompareAndSwap(nil, shares.New(maxCalled))
 	}
 	return r.called.Load()
 }
@@ -321,7 +321,7 @@ func (r *Records) point(one *record, v loop.View, now time.Time) {
 func (r *Records) count(change int) bool {
 	r.mutex.Lock()
 	defer r.mutex.Unlock()
-	if r.series+change > mostSeries {
+	if r.series+change > maxSeries {
 		return false
 	}
 	r.series += change

@@ -117,11 +117,11 @@ func TestMemoryIsBounded(t *testing.T) {
 	}
 
 	// More revisions than there is room for have no series.
-	for i := range mostSeries + 5 {
+	for i := range maxSeries + 5 {
 		w.known = append(w.known, loop.View{Key: loop.Key{Namespace: "default", Name: strconv.Itoa(i)}, Counts: revision.Counts{Ready: 1}})
 	}
 	w.step()
-	if w.series != mostSeries || len(w.all) != mostSeries+5 {
+	if w.series != maxSeries || len(w.all) != maxSeries+5 {
 		t.Errorf("%d series of %d revisions", w.series, len(w.all))
 	}
 }
@@ -194,14 +194,14 @@ func TestRecordsOfCallsAreKeptOfSoManyRevisionsOnly(t *testing.T) {
 	tell := func(revision string) {
 		w.Called(&wire.Called{Namespace: "default", Revision: revision, At: w.now})
 	}
-	for i := range mostCalled + 5 {
+	for i := range maxCalled + 5 {
 		tell(strconv.Itoa(i))
 	}
-	if n := len(w.Get(loop.Key{Namespace: "default", Name: strconv.Itoa(mostCalled / 2)}, 0).Calls); n != 0 || w.called.Load().Held("default") != mostCalled/2 {
+	if n := len(w.Get(loop.Key{Namespace: "default", Name: strconv.Itoa(maxCalled / 2)}, 0).Calls); n != 0 || w.called.Load().Held("default") != maxCalled/2 {
 		t.Errorf("%d calls of one too many; %d revisions", n, w.called.Load().Held("default"))
 	}
 	w.Known = func(loop.Key) bool { return true }
-	for i := range mostCalled / 10 { // who records a thousand revisions takes no place of others
+	for i := range maxCalled / 10 { // who records a thousand revisions takes no place of others
 		w.Called(&wire.Called{Namespace: "another", Revision: strconv.Itoa(i), At: w.now})
 		if n := len(w.Get(loop.Key{Namespace: "another", Name: strconv.Itoa(i)}, 0).Calls); n != 1 {
 			t.Fatalf("revision %d of another namespace has %d records", i, n)

@@ -20,11 +20,11 @@ import (
 const headerForwarded = "Ebb-Forwarded"
 
 const (
-	// mostBodies bounds the bodies in memory, each of wire.MaxIncidentsBytes.
-	mostBodies = 8
-	// mostPodBodies bounds those of pods, each of wire.MaxCallsBytes. No pod keeps an activator's
+	// maxBodies bounds the bodies in memory, each of wire.MaxIncidentsBytes.
+	maxBodies = 8
+	// maxPodBodies bounds those of pods, each of wire.MaxCallsBytes. No pod keeps an activator's
 	// from being read.
-	mostPodBodies  = 64
+	maxPodBodies   = 64
 	forwardTimeout = time.Second
 )
 
@@ -53,7 +53,7 @@ type Receiver struct {
 
 // NewReceiver returns a Receiver for the given records.
 func NewReceiver(records *Records, keys func() wire.Keys, owners Owners, failed func(error)) *Receiver {
-	return &Receiver{Records: records, Keys: keys, Owners: owners, Failed: failed, bodies: make(chan struct{}, mostBodies), podBodies: make(chan struct{}, mostPodBodies), client: http.Client{Timeout: forwardTimeout}}
+	return &Receiver{Records: records, Keys: keys, Owners: owners, Failed: failed, bodies: make(chan struct{}, maxBodies), podBodies: make(chan struct{}, maxPodBodies), client: http.Client{Timeout: forwardTimeout}}
 }
 
 // ServeHTTP answers 204, or 401 without the signature of an activator or of the pod's revision,

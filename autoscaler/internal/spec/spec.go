@@ -27,8 +27,8 @@ import (
 	"ebb.dev/ebb/settings"
 )
 
-// longestPathHold bounds how long the activators stay in the path after they were last needed.
-const longestPathHold = time.Minute
+// maxPathHold bounds how long the activators stay in the path after they were last needed.
+const maxPathHold = time.Minute
 
 // Ours reports whether the PodAutoscaler has the class of this autoscaler.
 func Ours(pa *v1alpha1.PodAutoscaler, a settings.Autoscaler) bool {
@@ -77,7 +77,7 @@ func Resolve(pa *v1alpha1.PodAutoscaler, c *rules.Config) (*loop.Spec, []string)
 		},
 	}
 	if burst != 0 {
-		s.Zero.PathHold = min(formula.StableWindow, longestPathHold)
+		s.Zero.PathHold = min(formula.StableWindow, maxPathHold)
 	}
 	return s, problems
 }

@@ -22,10 +22,10 @@ const headerProof = "Ebb-Proof"
 
 const (
 	askTimeout = 2 * time.Second
-	// longestAnswer bounds what one replica says: of 10 000 revisions it is some 25 MiB.
-	longestAnswer = 64 << 20
-	// mostAsking bounds the questions of other replicas that are answered at once.
-	mostAsking = 8
+	// maxAnswer bounds what one replica says: of 10 000 revisions it is some 25 MiB.
+	maxAnswer = 64 << 20
+	// maxAsking bounds the questions of other replicas that are answered at once.
+	maxAsking = 8
 )
 
 // Replicas ask each other.
@@ -46,7 +46,7 @@ type Replicas struct {
 
 // NewReplicas returns Replicas that know no others if there is no function for it.
 func NewReplicas(local Local, keys func() wire.Keys, others func() []string) *Replicas {
-	return &Replicas{Local: local, Keys: keys, Others: others, Port: wire.PortStats, slots: make(chan struct{}, mostAsking),
+	return &Replicas{Local: local, Keys: keys, Others: others, Port: wire.PortStats, slots: make(chan struct{}, maxAsking),
 		client: http.Client{Timeout: askTimeout, Transport: &http.Transport{MaxIdleConnsPerHost: 2, IdleConnTimeout: time.Minute}}}
 }
 
@@ -128,7 +128,7 @@ func (p *Replicas) ask(ctx context.Context, ip string, s scope) ([]part, error) 
 		return nil, fmt.Errorf("ask the autoscaler at %s: %w", ip, err)
 	}
 	defer response.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(response.Body, longestAnswer))
+	body, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer))
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("ask the autoscaler at %s: %w", ip, err)

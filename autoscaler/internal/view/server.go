@@ -27,12 +27,12 @@ import (
 )
 
 const (
-	// mostQuestions bounds the answers that are made at once, mostStreams the open streams, and
-	// mostFullStreams those of single Services, of which each has a view of its own to make. One
+	// maxQuestions bounds the answers that are made at once, maxStreams the open streams, and
+	// maxFullStreams those of single Services, of which each has a view of its own to make. One
 	// user has at most half of each, and a share beside others.
-	mostQuestions   = 64
-	mostStreams     = 1000
-	mostFullStreams = 128
+	maxQuestions   = 64
+	maxStreams     = 1000
+	maxFullStreams = 128
 	// patience is how long a question waits for its turn.
 	patience = 2 * time.Second
 	// retryAfter is what a caller is told whose turn does not come, in seconds.
@@ -60,7 +60,7 @@ type Server struct {
 // NewServer returns a Server.
 func NewServer(replicas *Replicas, door Door, log *slog.Logger) *Server {
 	return &Server{replicas: replicas, door: door, log: log, board: board{replicas: replicas, seed: maphash.MakeSeed()},
-		questions: shares.New(mostQuestions), streams: shares.New(mostStreams), fullStreams: shares.New(mostFullStreams),
+		questions: shares.New(maxQuestions), streams: shares.New(maxStreams), fullStreams: shares.New(maxFullStreams),
 		stopped: make(chan struct{})}
 }
 
@@ -152,7 +152,7 @@ func parse(u *url.URL) (q question, err error) {
 	if q.limit, err = number(query, "limit", v1alpha1.MostItems, v1alpha1.MostItems); err != nil {
 		return q, err
 	}
-	seconds, err := number(query, "timeoutSeconds", usualStream, longestStream)
+	seconds, err := number(query, "timeoutSeconds", usualStream, maxStream)
 	if err != nil {
 		return q, err
 	}

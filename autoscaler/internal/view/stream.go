@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	// usualStream and longestStream are how long a stream lasts, in seconds.
-	usualStream, longestStream = 1800, 3600
+	// usualStream and maxStream are how long a stream lasts, in seconds.
+	usualStream, maxStream = 1800, 3600
 	// lookEvery is how often a stream looks for news.
 	lookEvery = time.Second
 	// bookmarkEvery shows that a silent stream is alive.

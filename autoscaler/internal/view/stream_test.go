@@ -109,7 +109,7 @@ func TestStreamsOfOneUserLeaveRoomForOthers(t *testing.T) {
 				const full = "/namespaces/shop/services?watch=true&fieldSelector=metadata.name=cart"
 				var open []*watcher
 				refused := 0
-				for i := range 2 * mostFullStreams {
+				for i := range 2 * maxFullStreams {
 					stream := watchAs(t, s, attacker(i), full)
 					if synctest.Wait(); stream.status == http.StatusTooManyRequests {
 						refused++
@@ -117,10 +117,10 @@ func TestStreamsOfOneUserLeaveRoomForOthers(t *testing.T) {
 					go io.Copy(io.Discard, readerOf(stream))
 					open = append(open, stream)
 				}
-				if refused < mostFullStreams {
-					t.Errorf("%d of %d streams were refused", refused, 2*mostFullStreams)
+				if refused < maxFullStreams {
+					t.Errorf("%d of %d streams were refused", refused, 2*maxFullStreams)
 				}
-				for i := range mostFullStreams / 8 {
+				for i := range maxFullStreams / 8 {
 					other := watchAs(t, s, "root", full)
 					if e := other.next(); e.Type != "ADDED" || other.status != http.StatusOK {
 						t.Fatalf("stream %d of another user: %d %+v", i+1, other.status, e)
@@ -142,7 +142,7 @@ func TestMoreStreamsThanThereMayBeAreToldToComeLater(t *testing.T) {
 		w.set("cart", "shop/cart-00001")
 		s := newServer(w.replicas())
 		var open []*watcher
-		for range mostStreams / 2 {
+		for range maxStreams / 2 {
 			stream := watch(t, s, "/services?watch=true")
 			if e := stream.next(); e.Type != "ADDED" {
 				t.Fatalf("%+v", e)

@@ -41,8 +41,8 @@ type Listener struct {
 	crowd *rate.Limiter // of addresses for which there is no limiter of their own
 }
 
-// mostAddresses is how many addresses have a limiter of their own, of about 100 bytes.
-const mostAddresses = 4096
+// maxAddresses is how many addresses have a limiter of their own, of about 100 bytes.
+const maxAddresses = 4096
 
 // Listen opens the socket.
 func Listen(address string, o Options) (*Listener, error) {
@@ -141,7 +141,7 @@ func (l *Listener) limiter(address netip.Addr) *rate.Limiter {
 	if known := l.rates[prefix]; known != nil {
 		return known
 	}
-	if len(l.rates) >= mostAddresses {
+	if len(l.rates) >= maxAddresses {
 		return l.crowd
 	}
 	fresh := rate.NewLimiter(l.options.Datagrams, l.options.Burst)

@@ -117,11 +117,11 @@ func TestDatagramsAreDroppedForAReason(t *testing.T) {
 	if l.Sweep(now.Add(time.Minute)); len(l.rates) != 0 {
 		t.Errorf("%d limiters are kept", len(l.rates))
 	}
-	for i := range mostAddresses + 10 {
+	for i := range maxAddresses + 10 {
 		l.find(netip.AddrPortFrom(netip.AddrFrom16([16]byte{0x20, 1, byte(i >> 8), byte(i)}), 1), 1, now)
 	}
-	if len(l.rates) != mostAddresses {
-		t.Errorf("%d limiters, want %d", len(l.rates), mostAddresses)
+	if len(l.rates) != maxAddresses {
+		t.Errorf("%d limiters, want %d", len(l.rates), maxAddresses)
 	}
 }
 

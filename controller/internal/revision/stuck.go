@@ -26,9 +26,9 @@ import (
 const (
 	// stuckAfter is the age from which on a pod that has not started hangs.
 	stuckAfter = 3 * time.Second
-	// lookWithin bounds one list, and mostEvents what it brings.
+	// lookWithin bounds one list, and maxEvents what it brings.
 	lookWithin = 5 * time.Second
-	mostEvents = 200
+	maxEvents  = 200
 	// looksPerSecond and looksAtOnce bound the lists of a replica.
 	looksPerSecond, looksAtOnce = 5, 20
 	// eventCounts is how long an Event counts beside the newest one. The kubelet tries again after
@@ -67,7 +67,7 @@ type looker struct {
 func newLooker(kube kubernetes.Interface, now func() time.Time) *looker {
 	return &looker{now: now, tokens: flowcontrol.NewTokenBucketRateLimiter(looksPerSecond, looksAtOnce), seen: map[types.UID]news{},
 		list: func(ctx context.Context, namespace string, of fields.Set) ([]corev1.Event, error) {
-			list, err := kube.CoreV1().Events(namespace).List(ctx, metav1.ListOptions{FieldSelector: of.String(), Limit: mostEvents})
+			list, err := kube.CoreV1().Events(namespace).List(ctx, metav1.ListOptions{FieldSelector: of.String(), Limit: maxEvents})
 			if err != nil {
 				return nil, err
 			}

@@ -30,8 +30,8 @@ import (
 const (
 	timeout  = 30 * time.Second
 	patience = time.Second
-	// most is how many callbacks are under way at once, mostOfOne for one namespace.
-	most, mostOfOne = 64, 8
+	// most is how many callbacks are under way at once, maxOfOne for one namespace.
+	most, maxOfOne = 64, 8
 	// listed is how often the namespaces that have callbacks are listed, and lingers how long one
 	// without is followed.
 	listed  = 10 * time.Second
@@ -125,7 +125,7 @@ func (c *Caller) follow(ctx context.Context, namespace string) {
 		defer c.mu.Unlock()
 		delete(c.of, namespace)
 	}()
-	slots := make(chan struct{}, mostOfOne)
+	slots := make(chan struct{}, maxOfOne)
 	var group sync.WaitGroup
 	defer group.Wait()
 	var source *store.Queue

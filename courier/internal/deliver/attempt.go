@@ -204,7 +204,7 @@ func (m *Manager) done(ctx context.Context, c *call.Call, message store.Message)
 // send makes the request of a call.
 func (m *Manager) send(ctx context.Context, c *call.Call, small []byte, attempt int, rules Rules) (*answer, error) {
 	var body io.Reader = bytes.NewReader(small)
-	if takes := min(c.Size, mostOfBody); c.Body != "" {
+	if takes := min(c.Size, maxOfBody); c.Body != "" {
 		if err := m.budget.sending.Wait(ctx, c.Namespace, takes); err != nil {
 			return nil, fmt.Errorf("wait for memory: %w", err)
 		}

@@ -16,10 +16,10 @@ const (
 	sending, answering = 128 << 20, 64 << 20
 	// overhead is what a call takes besides its message.
 	overhead = 8 << 10
-	// mostOfCall is the most that one may take whose body is in its message.
-	mostOfCall = store.Inline + 2*(64<<10) + overhead
-	// mostOfBody is what the reader of a large body takes, if it is as long.
-	mostOfBody = 4 << 20
+	// maxOfCall is the most that one may take whose body is in its message.
+	maxOfCall = store.Inline + 2*(64<<10) + overhead
+	// maxOfBody is what the reader of a large body takes, if it is as long.
+	maxOfBody = 4 << 20
 	// After a start few calls are under way at first: firstPace, twice as many after each stride,
 	// and after so many strides any number. What ended the courier may be among them.
 	firstPace = 64
@@ -57,7 +57,7 @@ func (b *budget) reserve(namespace string, n int) int {
 		if !b.pace.Take(namespace, int64(n)) {
 			continue
 		}
-		if b.sending.Take(namespace, int64(n)*mostOfCall) {
+		if b.sending.Take(namespace, int64(n)*maxOfCall) {
 			return n
 		}
 		b.pace.Give(namespace, int64(n))
@@ -69,7 +69,7 @@ func (b *budget) reserve(namespace string, n int) int {
 func (b *budget) release(namespace string, n int) {
 	if n > 0 {
 		b.pace.Give(namespace, int64(n))
-		b.sending.Give(namespace, int64(n)*mostOfCall)
+		b.sending.Give(namespace, int64(n)*maxOfCall)
 	}
 }
 
@@ -82,7 +82,7 @@ func (b *budget) came(namespace string, message store.Message) (ended func()) {
 			takes += int64(2 * len(value))
 		}
 	}
-	b.sending.Give(namespace, mostOfCall-takes)
+	b.sending.Give(namespace, maxOfCall-takes)
 	return func() {
 		b.sending.Give(namespace, takes)
 		b.pace.Give(namespace, 1)

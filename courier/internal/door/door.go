@@ -21,15 +21,15 @@ import (
 )
 
 const (
-	// most is how many connections there are, mostOfOne those from one address. A gateway has one
+	// most is how many connections there are, maxOfOne those from one address. A gateway has one
 	// address for all of its clients. Beyond them a new one takes the place of another that has no
 	// request, so that idle connections and heads that do not end keep out neither a gateway nor
 	// the kubelet, whose probe would take the courier from all.
-	most, mostOfOne = 2048, 1024
-	// longestHead bounds a request's head; headWait is how long it may take.
-	longestHead = 64 << 10
-	headWait    = 5 * time.Second
-	idleWait    = 2 * time.Minute
+	most, maxOfOne = 2048, 1024
+	// maxHead bounds a request's head; headWait is how long it may take.
+	maxHead  = 64 << 10
+	headWait = 5 * time.Second
+	idleWait = 2 * time.Minute
 	// answerWait is how long a request may take with its body and its answer. Answers with results
 	// have a time of their own.
 	answerWait = 6 * time.Minute
@@ -44,7 +44,7 @@ const (
 func Server(handler http.Handler) *http.Server {
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)
-	return &http.Server{MaxHeaderBytes: longestHead, ReadHeaderTimeout: headWait, IdleTimeout: idleWait, WriteTimeout: answerWait, Protocols: protocols,
+	return &http.Server{MaxHeaderBytes: maxHead, ReadHeaderTimeout: headWait, IdleTimeout: idleWait, WriteTimeout: answerWait, Protocols: protocols,
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context { return context.WithValue(ctx, key{}, c) },
 		ConnState: func(c net.Conn, state http.ConnState) {
 			if one, ok := c.(*conn); ok && state == http.StateIdle {
@@ -108,7 +108,7 @@ func (l *listener) Accept() (net.Conn, error) {
 func (l *listener) enter(c *conn) (replaced *conn, entered bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if full := l.of[c.from] >= mostOfOne; full || l.all >= most {
+	if full := l.of[c.from] >= maxOfOne; full || l.all >= most {
 		for e := l.waiting.Front(); e != nil && replaced == nil; e = e.Next() {
 			if one := e.Value.(*conn); !full || one.from == c.from {
 				replaced = one

@@ -59,16 +59,16 @@ func TestHeadsThatDoNotEndTakeLittleMemoryAndKeepNobodyOut(t *testing.T) {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP("127.0.0.2")}}
-	part := []byte("GET / HTTP/1.1\r\nHost: a\r\nX: " + strings.Repeat("a", longestHead-100))
+	part := []byte("GET / HTTP/1.1\r\nHost: a\r\nX: " + strings.Repeat("a", maxHead-100))
 	var refused net.Conn
-	for i := range mostOfOne + 100 {
+	for i := range maxOfOne + 100 {
 		c, err := dialer.DialContext(t.Context(), "tcp", at)
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer c.Close()
 		_, _ = c.Write(part) // many are closed
-		if i == mostOfOne/2 {
+		if i == maxOfOne/2 {
 			refused = c
 		}
 	}
@@ -143,7 +143,7 @@ func TestConnectionsWithoutARequestKeepNobodyOut(t *testing.T) {
 // What has a request under way stays, also beyond the places.
 func TestAConnectionWithARequestIsNotReplaced(t *testing.T) {
 	l := Listener(nil).(*listener)
-	busy := make([]*conn, mostOfOne)
+	busy := make([]*conn, maxOfOne)
 	for i := range busy {
 		busy[i] = &conn{at: l, from: "a"}
 		if replaced, entered := l.enter(busy[i]); replaced != nil || !entered {
@@ -159,7 +159,7 @@ func TestAConnectionWithARequestIsNotReplaced(t *testing.T) {
 		t.Error("the idle connection was not replaced")
 	}
 	busy[5].waiting(true) // net/http says so late
-	if l.waiting.Len() != 1 || l.all != mostOfOne || l.of["a"] != mostOfOne {
+	if l.waiting.Len() != 1 || l.all != maxOfOne || l.of["a"] != maxOfOne {
 		t.Errorf("%d wait, of %d, %d of the address", l.waiting.Len(), l.all, l.of["a"])
 	}
 }

@@ -193,8 +193,8 @@ func (t *Table) room(r *Route, unlimited int64) int {
 	return int(max(room, 1))
 }
 
-// mostUnderWay bounds the calls to one service, however many pods it has.
-const mostUnderWay = 4096
+// maxUnderWay bounds the calls to one service, however many pods it has.
+const maxUnderWay = 4096
 
 // Delivery has the rules for deliveries.
 func (t *Table) Delivery() deliver.Routes { return delivery{t} }
@@ -210,7 +210,7 @@ func (t delivery) Rules(of call.Service) (deliver.Rules, bool) {
 		return rules, false
 	}
 	rules.UID, rules.Rate = r.UID, r.Async.Rate
-	rules.Concurrency = min(t.room(r, int64(s.Concurrency)), mostUnderWay)
+	rules.Concurrency = min(t.room(r, int64(s.Concurrency)), maxUnderWay)
 	if r.Async.Concurrency > 0 {
 		rules.Concurrency = min(rules.Concurrency, int(r.Async.Concurrency))
 	}

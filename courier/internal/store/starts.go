@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// mostStarts bounds how many starts are remembered.
-const mostStarts = 1000
+// maxStarts bounds how many starts are remembered.
+const maxStarts = 1000
 
 // started remembers that a courier has started, for as long as calls are kept that were there then.
 func (s *Store) started(ctx context.Context, now time.Time, keep time.Duration) error {
@@ -24,7 +24,7 @@ func (s *Store) started(ctx context.Context, now time.Time, keep time.Duration) 
 			starts = nil // it is written anew
 		}
 	}
-	for len(starts) > 0 && (now.Sub(starts[0]) > keep || len(starts) >= mostStarts) {
+	for len(starts) > 0 && (now.Sub(starts[0]) > keep || len(starts) >= maxStarts) {
 		starts = starts[1:]
 	}
 	s.starts = append(starts, now)

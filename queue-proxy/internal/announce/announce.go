@@ -42,9 +42,9 @@ type Announcer struct {
 }
 
 const (
-	tryTimeout  = time.Second
-	firstPause  = 20 * time.Millisecond
-	longestWait = time.Second
+	tryTimeout = time.Second
+	firstPause = 20 * time.Millisecond
+	maxWait    = time.Second
 	// An activator that could not be reached for this long learns of the pod from Kubernetes.
 	giveUp = 15 * time.Second
 )
@@ -109,7 +109,7 @@ func (a *Announcer) say(ctx context.Context, word wire.Announcement) {
 			return
 		case <-t.C:
 		}
-		pause = min(2*pause, longestWait)
+		pause = min(2*pause, maxWait)
 	}
 }
 

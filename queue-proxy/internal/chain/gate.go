@@ -32,12 +32,12 @@ type Gate struct {
 
 // NewGate makes a Gate with so many slots (0: no limit). offer is called, on a goroutine of its
 // own, when a slot is kept for a refused caller.
-func NewGate(slots, mostWaiting int, mostBytes int64, pod string, now time.Time, offer func(caller string)) *Gate {
+func NewGate(slots, maxWaiting int, maxBytes int64, pod string, now time.Time, offer func(caller string)) *Gate {
 	return &Gate{
 		pod:      pod,
 		offer:    offer,
 		pressure: make(chan struct{}, 1),
-		limit:    limit.Limit{Slots: slots, MostWaiting: mostWaiting, MostBytes: mostBytes},
+		limit:    limit.Limit{Slots: slots, MaxWaiting: maxWaiting, MaxBytes: maxBytes},
 		turns:    turns.Turns{Keep: wire.TurnMilliseconds * time.Millisecond},
 		load:     stat.New(now),
 	}

@@ -17,8 +17,8 @@ import (
 const (
 	helloTime = time.Second
 	sendTime  = standby.WakeTime
-	// mostUnproven bounds the connections whose peer has not said yet who it is.
-	mostUnproven = 16
+	// maxUnproven bounds the connections whose peer has not said yet who it is.
+	maxUnproven = 16
 )
 
 // Serve takes connections of the node agent until ctx ends or l is closed. One of them counts: a
@@ -29,7 +29,7 @@ func (s *Sleeper) Serve(ctx context.Context, l net.Listener) error {
 	defer all.Wait()
 	defer cancel()
 	defer context.AfterFunc(ctx, func() { l.Close() })()
-	unproven := make(chan struct{}, mostUnproven)
+	unproven := make(chan struct{}, maxUnproven)
 	for {
 		conn, err := l.Accept()
 		if err != nil {

@@ -407,12 +407,12 @@ func TestStrangersDoNotDisturbTheAgent(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		r.is(standby.Asleep)
 		var all []net.Conn
-		for range 4 * mostUnproven {
+		for range 4 * maxUnproven {
 			all = append(all, r.pipes.dial(node))
 		}
 		synctest.Wait()
 		r.is(standby.Asleep)
-		if n := r.Strangers(); n < 3*mostUnproven {
+		if n := r.Strangers(); n < 3*maxUnproven {
 			t.Errorf("%d of %d silent connections were refused at once", n, len(all))
 		}
 		for range 20 {

@@ -19,10 +19,10 @@ const (
 	period = time.Second
 	// patience is for one page. A server that is busy with requests answers late.
 	patience = 3 * time.Second
-	// longestPage and longestLine bound what is read and what is held of it. A longer line is
+	// maxPage and maxLine bound what is read and what is held of it. A longer line is
 	// skipped.
-	longestPage = 1 << 20
-	longestLine = 4 << 10
+	maxPage = 1 << 20
+	maxLine = 4 << 10
 )
 
 // page is where some of the metrics are.
@@ -134,8 +134,8 @@ type sum struct {
 // one of them cannot be read.
 func parse(from io.Reader, names []string) ([]sum, error) {
 	sums := make([]sum, len(names))
-	limited := &io.LimitedReader{R: from, N: longestPage + 1}
-	lines := bufio.NewReaderSize(limited, longestLine)
+	limited := &io.LimitedReader{R: from, N: maxPage + 1}
+	lines := bufio.NewReaderSize(limited, maxLine)
 	for skipping := false; ; {
 		line, err := lines.ReadSlice('\n')
 		long := errors.Is(err, bufio.ErrBufferFull)
@@ -147,7 +147,7 @@ func parse(from io.Reader, names []string) ([]sum, error) {
 		skipping = long
 		switch {
 		case limited.N <= 0:
-			return nil, fmt.Errorf("the page is longer than %d bytes", longestPage)
+			return nil, fmt.Errorf("the page is longer than %d bytes", maxPage)
 		case err == nil || long:
 		case errors.Is(err, io.EOF):
 			return sums, nil
@@ -172,7 +172,7 @@ func add(sums []sum, names []string, line []byte, long bool) error {
 			continue
 		}
 		if long {
-			return fmt.Errorf("a line of metric %s is longer than %d bytes", name, longestLine)
+			return fmt.Errorf("a line of metric %s is longer than %d bytes", name, maxLine)
 		}
 		sums[i].found = true
 		sums[i].value += sample(line[end:])

@@ -21,8 +21,8 @@ const (
 	headerFresh = 10 * time.Second
 	// pageFresh is how long a value from a page stands: one slow page is no missing value.
 	pageFresh = 5 * time.Second
-	// longestNumber is longer than the shortest spelling of any float64.
-	longestNumber = 40
+	// maxNumber is longer than the shortest spelling of any float64.
+	maxNumber = 40
 )
 
 // Board has the newest value of each metric; make it with New.
@@ -72,7 +72,7 @@ func (b *Board) Header(text string, now time.Time) {
 
 // number is NaN for what is none.
 func number(text string) float64 {
-	if len(text) > longestNumber { // an error would carry it to the heap
+	if len(text) > maxNumber { // an error would carry it to the heap
 		return math.NaN()
 	}
 	f, err := strconv.ParseFloat(text, 64)

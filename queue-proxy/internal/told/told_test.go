@@ -93,10 +93,10 @@ func TestAPageIsReadAsAStream(t *testing.T) {
 		{"one that is no number", "queue 3\nqueue NaN\n", "queue", math.NaN(), ""},
 		{"infinite", "queue +Inf\n", "queue", math.Inf(1), ""},
 		{"carriage returns", "queue 3\r\n", "queue", 3, ""},
-		{"a long line of another metric", "other{a=\"" + strings.Repeat("x", 10*longestLine) + "\"} 1\nqueue 3\n", "queue", 3, ""},
-		{"a long line of its own", "queue{a=\"" + strings.Repeat("x", 10*longestLine) + "\"} 1\n", "queue", 0, "longer than 4096 bytes"},
-		{"a long page", strings.Repeat("other 1\n", longestPage/8+1) + "queue 3\n", "queue", 0, "longer than 1048576 bytes"},
-		{"a page of the longest length", "queue 3\n" + strings.Repeat("other 1\n", longestPage/8-1), "queue", 3, ""},
+		{"a long line of another metric", "other{a=\"" + strings.Repeat("x", 10*maxLine) + "\"} 1\nqueue 3\n", "queue", 3, ""},
+		{"a long line of its own", "queue{a=\"" + strings.Repeat("x", 10*maxLine) + "\"} 1\n", "queue", 0, "longer than 4096 bytes"},
+		{"a long page", strings.Repeat("other 1\n", maxPage/8+1) + "queue 3\n", "queue", 0, "longer than 1048576 bytes"},
+		{"a page of the longest length", "queue 3\n" + strings.Repeat("other 1\n", maxPage/8-1), "queue", 3, ""},
 	} {
 		sums, err := parse(strings.NewReader(c.text), []string{c.name})
 		if c.fails != "" {

@@ -86,11 +86,11 @@ type door struct {
 	server, client byStatus
 }
 
-// mostTags bounds how many named tags are told apart: the name is the client's word. The rest share
+// maxTags bounds how many named tags are told apart: the name is the client's word. The rest share
 // anyTag.
 const (
-	mostTags = 20
-	anyTag   = "kn:any"
+	maxTags = 20
+	anyTag  = "kn:any"
 )
 
 // Metrics is the whole of them; make it with New.
@@ -159,7 +159,7 @@ func (m *Metrics) door(tag string) *door {
 			return d
 		}
 	}
-	if len(all) >= mostTags {
+	if len(all) >= maxTags {
 		return all[3]
 	}
 	d := &door{tag: strings.Clone(tag)}

@@ -109,14 +109,14 @@ func TestTagsOfClientsAreBounded(t *testing.T) {
 	for i := range 100 {
 		m.door(strconv.Itoa(i)).server.observe(200, 0)
 	}
-	if n := len(*m.doors.Load()); n != mostTags {
-		t.Errorf("%d tags are told apart, want %d", n, mostTags)
+	if n := len(*m.doors.Load()); n != maxTags {
+		t.Errorf("%d tags are told apart, want %d", n, maxTags)
 	}
 	rest := uint64(0)
 	for _, h := range m.door("another").server.all() {
 		rest = h.counts[0].Load()
 	}
-	if rest != 100-(mostTags-4) {
+	if rest != 100-(maxTags-4) {
 		t.Errorf("%d requests are counted for the rest", rest)
 	}
 }
