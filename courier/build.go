@@ -51,29 +51,29 @@ func readOptions(c *component.Component) options {
 
 // courier is the parts of the process.
 type courier struct {
-	settings *settings.Store
-	began    settings.Courier
-	log      *slog.Logger
-	store    *store.Store
-	routes   *routes.Table
-	accept   *accept.Handler
-	deliver  *deliver.Manager
-	callback *callback.Caller
-	load     *load.Reporter
-	tick     *tick.Ticker
-	listener net.Listener
+	settings      *settings.Store
+	startSettings settings.Courier
+	log           *slog.Logger
+	store         *store.Store
+	routes        *routes.Table
+	accept        *accept.Handler
+	deliver       *deliver.Manager
+	callback      *callback.Caller
+	load          *load.Reporter
+	tick          *tick.Ticker
+	listener      net.Listener
 }
 
 // build makes the parts, each after those that it uses.
 func build(ctx context.Context, of *component.Component, o options, ebb versioned.Interface, token func() string) (*courier, error) {
 	s, log := of.Settings, of.Log
-	began := s.Load().Courier
-	kept, err := store.Open(ctx, store.Options{Dir: o.dir, URL: began.NATS, Credentials: o.credentials, Bytes: began.Bytes, Queue: began.KeepQueued,
-		Results: began.KeepResults, Dead: began.KeepDead, Replicas: int(began.Replicas), Synced: began.Synced, Log: log})
+	start := s.Load().Courier
+	kept, err := store.Open(ctx, store.Options{Dir: o.dir, URL: start.NATS, Credentials: o.credentials, Bytes: start.Bytes, Queue: start.KeepQueued,
+		Results: start.KeepResults, Dead: start.KeepDead, Replicas: int(start.Replicas), Synced: start.Synced, Log: log})
 	if err != nil {
 		return nil, err
 	}
-	c := &courier{settings: s, began: began, log: log, store: kept}
+	c := &courier{settings: s, startSettings: start, log: log, store: kept}
 	c.routes = (&routes.Table{Ebb: ebb, Settings: s, ClusterDomain: of.ClusterDomain}).Start()
 	c.deliver = (&deliver.Manager{Store: kept, Routes: c.routes.Delivery(), Client: toGateway(o.gateway, s, of.ClusterDomain), Log: log}).Start()
 	c.accept = (&accept.Handler{Store: kept, Routes: c.routes.Acceptance(), Queues: c.deliver, Log: log, Now: time.Now}).Start()

@@ -17,12 +17,12 @@ import (
 const (
 	// lastAnswers is how long requests under way may go on when the courier is to stop.
 	lastAnswers = 10 * time.Second
-	// asks is how often JetStream is asked whether it serves, and unwell how often in a row it may
-	// not.
-	asks   = 3 * time.Second
-	unwell = 5
-	// trims is how often results beyond the bound of a namespace are removed.
-	trims = time.Minute
+	// healthPeriod is how often JetStream is asked whether it serves, and maxFailedHealthChecks how
+	// often in a row it may not.
+	healthPeriod          = 3 * time.Second
+	maxFailedHealthChecks = 5
+	// trimPeriod is how often results beyond the bound of a namespace are removed.
+	trimPeriod = time.Minute
 )
 
 // serve answers requests until ctx is done, and then those under way.
@@ -73,7 +73,7 @@ func (c *courier) lead(ctx context.Context) error {
 }
 
 func (c *courier) trim(ctx context.Context) error {
-	return each(ctx, trims, func() error {
+	return each(ctx, trimPeriod, func() error {
 		if err := c.store.Trim(ctx, int(c.settings.Load().Courier.ResultsOfOne)); err != nil && ctx.Err() == nil {
 			c.log.Warn("old results were not removed", "error", err)
 		}
@@ -85,14 +85,14 @@ func (c *courier) trim(ctx context.Context) error {
 // its disk was full, until it is started again.
 func (c *courier) watchStore(ctx context.Context) error {
 	bad := 0
-	return each(ctx, asks, func() error {
+	return each(ctx, healthPeriod, func() error {
 		err := c.store.Health(ctx)
 		if err == nil || ctx.Err() != nil {
 			bad = 0
 			return nil
 		}
 		c.log.Error("JetStream does not serve", "error", err)
-		if bad++; bad >= unwell {
+		if bad++; bad >= maxFailedHealthChecks {
 			return err
 		}
 		return nil
@@ -103,7 +103,7 @@ func (c *courier) watchStore(ctx context.Context) error {
 func (c *courier) restart(ctx context.Context) error {
 	for {
 		snapshot, replaced := c.settings.Current()
-		if ofTheStart(snapshot.Courier) != ofTheStart(c.began) {
+		if ofTheStart(snapshot.Courier) != ofTheStart(c.startSettings) {
 			return errors.New("settings of config-courier that are read at the start have changed: starting again")
 		}
 		select {

@@ -77,7 +77,7 @@ type process struct {
 	index    *pods.Index
 	stats    http.Handler
 	records  *recall.Records
-	door     *frontproxy.Door
+	access   *frontproxy.Access
 	keeper   *servingcert.Keeper
 	view     *view.Server
 	events   record.EventBroadcaster
@@ -157,10 +157,10 @@ func build(c *component.Component, o options, keys func() wire.Keys) (*process, 
 	}})
 	telemetry.Leases(c.Registry, "autoscaler", p.election.Buckets, func() int { return len(p.election.Held()) })
 	replicas := view.NewReplicas(view.Local{Engine: p.engine, Records: p.records}, keys, p.election.Others)
-	p.door = frontproxy.New(kube, log)
+	p.access = frontproxy.New(kube, log)
 	p.keeper = viewCertificate(kube, c.Namespace, log)
 	c.Registry.MustRegister(telemetry.CertificateEnds(p.keeper.Ends))
-	p.view = view.NewServer(replicas, p.door, log)
+	p.view = view.NewServer(replicas, p.access, log)
 	p.stats = p.routes(server, replicas, recall.NewReceiver(p.records, keys, p.election,
 		func(err error) { log.Warn("cold starts and refusals are forgotten", "error", err) }))
 	return p, nil

@@ -57,8 +57,8 @@ type trust struct {
 	userFields, groups, extraHead []string
 }
 
-// Door knows who asks, and what they may. Make it with New, then let Run run.
-type Door struct {
+// Access tells who asks, and what they may. Make it with New, then let Run run.
+type Access struct {
 	kube  kubernetes.Interface
 	log   *slog.Logger
 	trust atomic.Pointer[trust]
@@ -73,18 +73,18 @@ type answer struct {
 	until   time.Time
 }
 
-// New returns a Door that lets nobody in before Run has read the ConfigMap.
-func New(kube kubernetes.Interface, log *slog.Logger) *Door {
-	return &Door{kube: kube, log: log, answers: map[[sha256.Size]byte]answer{}}
+// New returns an Access that lets nobody in before Run has read the ConfigMap.
+func New(kube kubernetes.Interface, log *slog.Logger) *Access {
+	return &Access{kube: kube, log: log, answers: map[[sha256.Size]byte]answer{}}
 }
 
 // Run follows the ConfigMap until ctx ends.
-func (d *Door) Run(ctx context.Context) error {
+func (a *Access) Run(ctx context.Context) error {
 	for {
 		wait := refresh
-		if err := d.read(ctx); err != nil && ctx.Err() == nil {
+		if err := a.read(ctx); err != nil && ctx.Err() == nil {
 			wait = retry
-			d.log.Warn("who may ask the API is not known; trying again", "error", err)
+			a.log.Warn("cannot read the authority of the front proxy; trying again", "error", err)
 		}
 		timer := time.NewTimer(wait)
 		select {
@@ -96,8 +96,8 @@ func (d *Door) Run(ctx context.Context) error {
 	}
 }
 
-func (d *Door) read(ctx context.Context) error {
-	found, err := d.kube.CoreV1().ConfigMaps(Namespace).Get(ctx, ConfigMap, metav1.GetOptions{})
+func (a *Access) read(ctx context.Context) error {
+	found, err := a.kube.CoreV1().ConfigMaps(Namespace).Get(ctx, ConfigMap, metav1.GetOptions{})
 	if err != nil {
 		return fmt.Errorf("read ConfigMap %s/%s: %w", Namespace, ConfigMap, err)
 	}
@@ -105,7 +105,7 @@ func (d *Door) read(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("read ConfigMap %s/%s: %w", Namespace, ConfigMap, err)
 	}
-	d.trust.Store(t)
+	a.trust.Store(t)
 	return nil
 }
 
@@ -133,8 +133,8 @@ var ErrStranger = errors.New("the request did not come from the API server's fro
 
 // Verify returns ErrStranger if a connection is not the API server's. It is for a handshake with
 // tls.RequireAnyClientCert: strangers get no further.
-func (d *Door) Verify(connection tls.ConnectionState) error {
-	t := d.trust.Load()
+func (a *Access) Verify(connection tls.ConnectionState) error {
+	t := a.trust.Load()
 	if t == nil {
 		return fmt.Errorf("%w: its authority is not known yet", ErrStranger)
 	}
@@ -160,8 +160,8 @@ func (t *trust) verify(certificates []*x509.Certificate) error {
 
 // Caller returns for whom the API server asks. The certificate is verified with each request, too,
 // because the authority changes while connections stay.
-func (d *Door) Caller(r *http.Request) (User, error) {
-	t := d.trust.Load()
+func (a *Access) Caller(r *http.Request) (User, error) {
+	t := a.trust.Load()
 	if t == nil {
 		return User{}, fmt.Errorf("%w: its authority is not known yet", ErrStranger)
 	}
@@ -206,12 +206,12 @@ func extra(header http.Header, prefixes []string) map[string][]string {
 
 // May reports whether a user may do something, and the API server's reason. An answer counts for
 // ten seconds.
-func (d *Door) May(ctx context.Context, u User, what authorizationv1.ResourceAttributes) (allowed bool, reason string, err error) {
+func (a *Access) May(ctx context.Context, u User, what authorizationv1.ResourceAttributes) (allowed bool, reason string, err error) {
 	key := keyOf(u, what)
 	now := time.Now()
-	d.mutex.Lock()
-	known, ok := d.answers[key]
-	d.mutex.Unlock()
+	a.mutex.Lock()
+	known, ok := a.answers[key]
+	a.mutex.Unlock()
 	if ok && now.Before(known.until) {
 		return known.allowed, known.reason, nil
 	}
@@ -220,17 +220,17 @@ func (d *Door) May(ctx context.Context, u User, what authorizationv1.ResourceAtt
 	for key, values := range u.Extra {
 		review.Spec.Extra[key] = values
 	}
-	review, err = d.kube.AuthorizationV1().SubjectAccessReviews().Create(ctx, review, metav1.CreateOptions{})
+	review, err = a.kube.AuthorizationV1().SubjectAccessReviews().Create(ctx, review, metav1.CreateOptions{})
 	if err != nil {
 		return false, "", fmt.Errorf("ask for the rights of %s: %w", u.Name, err)
 	}
 	found := answer{review.Status.Allowed && !review.Status.Denied, review.Status.Reason, now.Add(remembered)}
-	d.mutex.Lock()
-	defer d.mutex.Unlock()
-	if len(d.answers) >= maxRemembered {
-		clear(d.answers)
+	a.mutex.Lock()
+	defer a.mutex.Unlock()
+	if len(a.answers) >= maxRemembered {
+		clear(a.answers)
 	}
-	d.answers[key] = found
+	a.answers[key] = found
 	return found.allowed, found.reason, nil
 }
 

@@ -39,8 +39,8 @@ const (
 	retryAfter = 5
 )
 
-// Door knows who asks and what they may.
-type Door interface {
+// Access tells who asks and what they may.
+type Access interface {
 	Caller(r *http.Request) (frontproxy.User, error)
 	May(ctx context.Context, u frontproxy.User, what authorizationv1.ResourceAttributes) (bool, string, error)
 }
@@ -48,7 +48,7 @@ type Door interface {
 // Server answers what the API server passes on.
 type Server struct {
 	replicas *Replicas
-	door     Door
+	access   Access
 	log      *slog.Logger
 	board    board
 
@@ -58,8 +58,8 @@ type Server struct {
 }
 
 // NewServer returns a Server.
-func NewServer(replicas *Replicas, door Door, log *slog.Logger) *Server {
-	return &Server{replicas: replicas, door: door, log: log, board: board{replicas: replicas, seed: maphash.MakeSeed()},
+func NewServer(replicas *Replicas, access Access, log *slog.Logger) *Server {
+	return &Server{replicas: replicas, access: access, log: log, board: board{replicas: replicas, seed: maphash.MakeSeed()},
 		questions: shares.New(maxQuestions), streams: shares.New(maxStreams), fullStreams: shares.New(maxFullStreams),
 		stopped: make(chan struct{})}
 }
@@ -89,7 +89,7 @@ var resource = schema.GroupResource{Group: v1alpha1.Group, Resource: v1alpha1.Re
 
 // ServeHTTP implements http.Handler.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	caller, err := s.door.Caller(r)
+	caller, err := s.access.Caller(r)
 	if err != nil {
 		fail(w, apierrors.NewUnauthorized(err.Error()+"; ask the API server"))
 		return
@@ -206,7 +206,7 @@ func (s *Server) allow(ctx context.Context, caller frontproxy.User, q question) 
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	allowed, reason, err := s.door.May(ctx, caller, what)
+	allowed, reason, err := s.access.May(ctx, caller, what)
 	switch {
 	case err != nil:
 		s.log.Warn("cannot check the caller's permissions", "error", err)

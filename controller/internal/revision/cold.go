@@ -27,10 +27,10 @@ const (
 	conditionFallbackFound apis.ConditionType = "FallbackFound"
 )
 
-// tellCold sets in the status what activators must know of the objects that a Revision names: its
-// waiting page and the revision of its fallback Service. Activators read Revisions only. What is in
-// reserve needs neither.
-func (r *reconciler) tellCold(rev *servingv1.Revision) error {
+// resolveColdReferences sets in the status what activators must know of the objects that a Revision
+// names: its waiting page and the revision of its fallback Service. Activators read Revisions only.
+// What is in reserve needs neither.
+func (r *reconciler) resolveColdReferences(rev *servingv1.Revision) error {
 	want := rev.Meaning(r.world.Settings.Load().Rules("")).Cold
 	if rev.RoutingState() == names.RoutingReserve {
 		want = names.Cold{}

@@ -36,7 +36,7 @@ func MakeDeployment(rev *servingv1.Revision, replicas int32, in Inputs) (*appsv1
 	labels := childLabels(rev)
 	podNotes := podAnnotations(rev)
 	podNotes[names.DefaultContainerAnnotation] = rev.Spec.ServingContainer().Name
-	if restOf(rev, m, in.Settings).frozen() {
+	if standbyOf(rev, m, in.Settings).frozen() {
 		podNotes[standby.Containers] = frozenContainers(rev)
 	}
 	if keyInEnvironment(&pod) {

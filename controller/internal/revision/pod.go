@@ -86,17 +86,17 @@ func makePodSpec(rev *servingv1.Revision, m names.Spec, in Inputs) (corev1.PodSp
 	for i := range pod.InitContainers {
 		c := &pod.InitContainers[i]
 		c.Env = append(c.Env, identityEnv(rev)...)
-		quiet(c)
+		setCommonFields(c)
 	}
 	tellConcurrency(rev, m.ConcurrencyVariable, &pod.Containers[serving])
-	if err := putShim(rev, m.Shim, in.Settings, &pod, &pod.Containers[serving], sidecar); err != nil {
+	if err := addShim(rev, m.Shim, in.Settings, &pod, &pod.Containers[serving], sidecar); err != nil {
 		return corev1.PodSpec{}, err
 	}
-	if err := restOf(rev, m, in.Settings).letSleep(&pod, sidecar, told, port); err != nil {
+	if err := standbyOf(rev, m, in.Settings).enableStandby(&pod, sidecar, told, port); err != nil {
 		return corev1.PodSpec{}, err
 	}
 	pod.Volumes = append(pod.Volumes, makeVolumes(m, in)...)
-	giveKey(rev, &pod, sidecar, told)
+	addKey(rev, &pod, sidecar, told)
 	setTold(sidecar, told)
 	pod.Containers = slices.Insert(pod.Containers, 0, *sidecar)
 	schedule(rev, &pod, in.Settings.Deployment)
@@ -122,7 +122,7 @@ func schedule(rev *servingv1.Revision, pod *corev1.PodSpec, d settings.Deploymen
 // prepareContainer completes a user container. Its preStop hook shows a token, so that nobody but
 // the kubelet begins a drain.
 func prepareContainer(rev *servingv1.Revision, c *corev1.Container, serving bool, port int32, probing bool) {
-	quiet(c)
+	setCommonFields(c)
 	for _, probe := range probesOf(c) {
 		if probe != nil && probe.HTTPGet != nil { // Kubernetes takes upper case only
 			probe.HTTPGet.Scheme = corev1.URIScheme(strings.ToUpper(string(probe.HTTPGet.Scheme)))
@@ -192,8 +192,8 @@ func pointProbe(p *corev1.Probe, port int32, keepGiven bool) {
 	}
 }
 
-// quiet gives a container what every container of a revision has.
-func quiet(c *corev1.Container) {
+// setCommonFields gives a container what every container of a revision has.
+func setCommonFields(c *corev1.Container) {
 	if c.TerminationMessagePolicy == "" {
 		c.TerminationMessagePolicy = corev1.TerminationMessageFallbackToLogsOnError
 	}

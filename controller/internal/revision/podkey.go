@@ -120,12 +120,12 @@ func keyName(key string) string {
 	return hex.EncodeToString(sum[:4])
 }
 
-// giveKey lets queue-proxy read the key of its namespace: from a volume, in which the kubelet shows
+// addKey lets queue-proxy read the key of its namespace: from a volume, in which the kubelet shows
 // a key that is rotated, or from the environment if the pod has no other volume. A kubelet starts a
 // pod without volumes 300 ms sooner, because it looks only that often whether they are mounted. The
 // webhook of KServe copies the environment of queue-proxy into another container, which must not
 // have the key.
-func giveKey(rev *servingv1.Revision, pod *corev1.PodSpec, sidecar *corev1.Container, told *wire.Sidecar) {
+func addKey(rev *servingv1.Revision, pod *corev1.PodSpec, sidecar *corev1.Container, told *wire.Sidecar) {
 	if keyInEnvironment(pod) && rev.Labels[kserveLabel] == "" {
 		// Not optional: a container that starts without it would never have it.
 		sidecar.Env = append(sidecar.Env, corev1.EnvVar{Name: wire.EnvKey, ValueFrom: &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{

@@ -160,7 +160,7 @@ func (r *reconciler) follow(ctx context.Context, rev *servingv1.Revision, before
 		return 0, r.refused(rev, r.parked(ctx, rev, s)) // its status is what it was, but for a refusal
 	}
 
-	if err := r.tellCold(rev); err != nil {
+	if err := r.resolveColdReferences(rev); err != nil {
 		return 0, err
 	}
 	if !r.resolve(rev, s) {

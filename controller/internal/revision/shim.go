@@ -16,9 +16,9 @@ import (
 // again.
 var shimVolume = resource.MustParse("32Mi")
 
-// putShim puts the shim before the program of the serving container, if the Revision asks for it.
+// addShim puts the shim before the program of the serving container, if the Revision asks for it.
 // An init container copies it there, with the resources of queue-proxy, which the pod has anyway.
-func putShim(rev *servingv1.Revision, mode string, s *settings.Snapshot, pod *corev1.PodSpec, c, sidecar *corev1.Container) error {
+func addShim(rev *servingv1.Revision, mode string, s *settings.Snapshot, pod *corev1.PodSpec, c, sidecar *corev1.Container) error {
 	if mode == "" {
 		return nil
 	}
@@ -38,7 +38,7 @@ func putShim(rev *servingv1.Revision, mode string, s *settings.Snapshot, pod *co
 	mount := corev1.VolumeMount{Name: names.ShimContainer, MountPath: names.ShimPath}
 	installer := corev1.Container{Name: names.ShimContainer, Image: s.Deployment.ShimImage, Args: []string{"install", names.ShimPath},
 		Resources: *sidecar.Resources.DeepCopy(), SecurityContext: sidecar.SecurityContext.DeepCopy(), VolumeMounts: []corev1.VolumeMount{mount}}
-	quiet(&installer)
+	setCommonFields(&installer)
 	mount.ReadOnly = true
 	c.VolumeMounts = append(c.VolumeMounts, mount)
 	pod.InitContainers = slices.Insert(pod.InitContainers, 0, installer)

@@ -17,8 +17,8 @@ import (
 	"ebb.dev/ebb/wire"
 )
 
-// rest is how the pods of a revision may sleep.
-type rest struct {
+// standbyLimit is how the pods of a revision may sleep.
+type standbyLimit struct {
 	// sleeps is false if they may not. level is the deepest level at which they may.
 	sleeps bool
 	level  standby.Level
@@ -27,9 +27,9 @@ type rest struct {
 }
 
 // frozen reports whether the containers of the pods may be frozen.
-func (r rest) frozen() bool { return r.sleeps && r.level > standby.Warm }
+func (r standbyLimit) frozen() bool { return r.sleeps && r.level > standby.Warm }
 
-// restOf returns how the pods of a revision may sleep. The first row that matches decides.
+// standbyOf returns how the pods of a revision may sleep. The first row that matches decides.
 //
 //	the revision                                   sleeps  at most      reason
 //	standby is off, or the class is not Ebb's      no
@@ -37,27 +37,27 @@ func (r rest) frozen() bool { return r.sleeps && r.level > standby.Warm }
 //	a container has an exec probe                  yes     warm         ExecProbe
 //	QoS class Guaranteed                           yes     frozen       GuaranteedQoS
 //	any other                                      yes     as annotated
-func restOf(rev *servingv1.Revision, m names.Spec, s *settings.Snapshot) rest {
+func standbyOf(rev *servingv1.Revision, m names.Spec, s *settings.Snapshot) standbyLimit {
 	asked := m.Scaling.Standby
 	user := rev.Spec.ServingContainer()
 	if asked.Mode == rules.StandbyOff || user == nil || m.Scaling.Class != names.ClassKPA {
-		return rest{}
+		return standbyLimit{}
 	}
 	probed := slices.IndexFunc(rev.Spec.Containers, func(c corev1.Container) bool {
 		return slices.ContainsFunc(probesOf(&c), func(p *corev1.Probe) bool { return p != nil && p.Exec != nil })
 	})
 	switch {
 	case rev.Spec.Port() == standby.Port:
-		return rest{reason: "PortTaken", message: fmt.Sprintf("Pods do not sleep: their user container has port %d, where "+
+		return standbyLimit{reason: "PortTaken", message: fmt.Sprintf("Pods do not sleep: their user container has port %d, where "+
 			"queue-proxy takes the connection of the node agent. Choose another port.", standby.Port)}
 	case asked.Level > standby.Warm && probed >= 0:
-		return rest{sleeps: true, reason: "ExecProbe", message: fmt.Sprintf("Pods sleep warm and use CPU: container %q has an exec probe, "+
+		return standbyLimit{sleeps: true, reason: "ExecProbe", message: fmt.Sprintf("Pods sleep warm and use CPU: container %q has an exec probe, "+
 			"and a command in a frozen container does not end. Use an HTTP, TCP or gRPC probe.", rev.Spec.Containers[probed].Name)}
 	case asked.Level > standby.Frozen && guaranteed(rev.Spec.Containers, sidecarResources(m.Sidecar, *user, s)):
-		return rest{sleeps: true, level: standby.Frozen, reason: "GuaranteedQoS", message: "Pods sleep frozen and keep their memory: " +
+		return standbyLimit{sleeps: true, level: standby.Frozen, reason: "GuaranteedQoS", message: "Pods sleep frozen and keep their memory: " +
 			"they have the QoS class Guaranteed, and the memory of such pods is not swapped. Request less than the limits."}
 	}
-	return rest{sleeps: true, level: asked.Level}
+	return standbyLimit{sleeps: true, level: asked.Level}
 }
 
 func probesOf(c *corev1.Container) []*corev1.Probe {
@@ -84,7 +84,7 @@ func guaranteed(containers []corev1.Container, sidecar corev1.ResourceRequiremen
 // for. It does not count for Ready.
 const conditionStandbyLimited apis.ConditionType = "StandbyLimited"
 
-func tellRest(manager apis.ConditionManager, r rest) {
+func reportStandby(manager apis.ConditionManager, r standbyLimit) {
 	if r.reason == "" {
 		_ = manager.ClearCondition(conditionStandbyLimited) // it fails only for conditions that count
 		return
@@ -93,8 +93,8 @@ func tellRest(manager apis.ConditionManager, r rest) {
 		Severity: apis.ConditionSeverityInfo, Reason: r.reason, Message: r.message})
 }
 
-// letSleep completes a pod that may sleep. The containers are those of the user.
-func (r rest) letSleep(pod *corev1.PodSpec, sidecar *corev1.Container, told *wire.Sidecar, port int32) error {
+// enableStandby completes a pod that may sleep. The containers are those of the user.
+func (r standbyLimit) enableStandby(pod *corev1.PodSpec, sidecar *corev1.Container, told *wire.Sidecar, port int32) error {
 	if !r.sleeps {
 		return nil
 	}

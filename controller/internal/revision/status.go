@@ -133,7 +133,7 @@ func judge(rev *servingv1.Revision, o observation, s *settings.Snapshot) {
 
 	t, initialized := o.lasting(&rev.Status, s), o.initialized()
 	copyActive(manager, o)
-	tellRest(manager, restOf(rev, rev.Meaning(s.Rules("")), s))
+	reportStandby(manager, standbyOf(rev, rev.Meaning(s.Rules("")), s))
 	inactive := o.autoscaler != nil &&
 		o.autoscaler.Status.GetCondition(autoscalingv1alpha1.PodAutoscalerConditionActive).IsFalse()
 

@@ -30,8 +30,8 @@ const (
 	timeout = 2 * time.Second
 )
 
-// Keeper is an Observer of requests. Fill the fields, then let Run run.
-type Keeper struct {
+// Recorder is an Observer of requests. Fill the fields, then let Run run.
+type Recorder struct {
 	// All keeps all requests, not only asynchronous ones and those that ask for it.
 	All                      bool
 	Namespace, Revision, Pod string
@@ -45,7 +45,7 @@ type Keeper struct {
 }
 
 // Observe implements chain.Observer.
-func (k *Keeper) Observe(r *forward.Request, res *forward.Result, e chain.Ended) {
+func (k *Recorder) Observe(r *forward.Request, res *forward.Result, e chain.Ended) {
 	id := r.Header(wire.HeaderCallID)
 	if e.Probe || id == "" && !k.All && !r.HasHeader(wire.HeaderRecord) {
 		return
@@ -90,7 +90,7 @@ func plain(text string) string {
 	}, strings.Clone(text)))
 }
 
-func (k *Keeper) take() []wire.Called {
+func (k *Recorder) take() []wire.Called {
 	k.mutex.Lock()
 	defer k.mutex.Unlock()
 	all := k.newest
@@ -100,7 +100,7 @@ func (k *Keeper) take() []wire.Called {
 
 // Run tells what there is, until ctx ends, and once more then. What could not be told is told again
 // with the next, once: the newest matter.
-func (k *Keeper) Run(ctx context.Context) {
+func (k *Recorder) Run(ctx context.Context) {
 	client := &http.Client{Timeout: timeout, Transport: &http.Transport{MaxIdleConnsPerHost: 1, IdleConnTimeout: 30 * time.Second}}
 	defer client.CloseIdleConnections()
 	tick := time.NewTicker(period)
@@ -124,7 +124,7 @@ func (k *Keeper) Run(ctx context.Context) {
 	}
 }
 
-func (k *Keeper) post(ctx context.Context, client *http.Client, all []wire.Called) error {
+func (k *Recorder) post(ctx context.Context, client *http.Client, all []wire.Called) error {
 	body, err := json.Marshal(wire.Incidents{Calls: all})
 	if err != nil {
 		return fmt.Errorf("encode the records of requests: %w", err)

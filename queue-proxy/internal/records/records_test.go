@@ -38,7 +38,7 @@ func TestARecordThatCouldNotBeToldIsToldOnceMore(t *testing.T) {
 		told <- all.Calls
 	}))
 	defer server.Close()
-	k := &Keeper{Namespace: "n", Revision: "r", Pod: "p", Autoscaler: server.Listener.Addr().String(), Token: func() string { return "token" }, Failed: func(error) {}}
+	k := &Recorder{Namespace: "n", Revision: "r", Pod: "p", Autoscaler: server.Listener.Addr().String(), Token: func() string { return "token" }, Failed: func(error) {}}
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() { defer close(ended); k.Run(ctx) }()

@@ -29,7 +29,7 @@ func (s *Sidecar) observe(c *chain.Chain) error {
 	}
 	sources := usermetrics.Sources{Waiting: s.gate.Waiting, Upgraded: s.server.Upgraded, Panics: s.server.Panics, Evicted: s.server.Evicted, Overruns: s.user.Overruns}
 	if s.sleeper != nil {
-		sources.Strangers = s.sleeper.Strangers
+		sources.RejectedPeers = s.sleeper.RejectedPeers
 	}
 	s.metrics = usermetrics.New(resource, sources)
 	resource = append(resource, otlp.String("service.name", "queue-proxy"))
@@ -57,9 +57,9 @@ func (s *Sidecar) observe(c *chain.Chain) error {
 	}
 	c.Tracer = s.tracer
 	if cfg.Records != wire.RecordsNone && cfg.Autoscaler != "" {
-		s.keeper = &records.Keeper{All: cfg.Records == wire.RecordsAll, Namespace: cfg.Namespace, Revision: cfg.Revision, Pod: cfg.Pod, Autoscaler: cfg.Autoscaler,
+		s.recorder = &records.Recorder{All: cfg.Records == wire.RecordsAll, Namespace: cfg.Namespace, Revision: cfg.Revision, Pod: cfg.Pod, Autoscaler: cfg.Autoscaler,
 			Token: s.token, Failed: func(err error) { s.log.Warn("records of requests are lost", "error", err) }}
-		c.Observers = append(c.Observers, s.keeper)
+		c.Observers = append(c.Observers, s.recorder)
 	}
 	if !cfg.Observability.EnableRequestLog {
 		return nil
@@ -90,8 +90,8 @@ func (s *Sidecar) tell(ctx context.Context, running *sync.WaitGroup) {
 	if s.tracer != nil {
 		running.Go(func() { s.tracer.Run(ctx) })
 	}
-	if s.keeper != nil {
-		running.Go(func() { s.keeper.Run(ctx) })
+	if s.recorder != nil {
+		running.Go(func() { s.recorder.Run(ctx) })
 	}
 	if s.pusher == nil {
 		return

@@ -76,10 +76,10 @@ type Sidecar struct {
 	tracer    *tracing.Tracer
 	pusher    *otlp.Exporter // of metrics; nil for none
 	files     *certs.Files
-	certs     time.Duration   // between two looks for a certificate
-	token     func() string   // of the revision; "" while there is none
-	keeper    *records.Keeper // of records of requests; nil for none
-	board     *told.Board     // of what the container tells; nil for one that tells nothing
+	certs     time.Duration     // between two looks for a certificate
+	token     func() string     // of the revision; "" while there is none
+	recorder  *records.Recorder // of records of requests; nil for none
+	board     *told.Board       // of what the container tells; nil for one that tells nothing
 	// For a revision that sleeps, else nil.
 	sleeper     *sleep.Sleeper
 	stopSleeper context.CancelFunc

@@ -238,8 +238,8 @@ func TestAStrangerIsNotTheAgent(t *testing.T) {
 	if n, err := conn.Read(make([]byte, 1)); err == nil {
 		t.Errorf("a stranger got %d bytes of an answer", n)
 	}
-	if r.sleeper.Strangers() != 1 {
-		t.Errorf("%d strangers were counted", r.sleeper.Strangers())
+	if r.sleeper.RejectedPeers() != 1 {
+		t.Errorf("%d strangers were counted", r.sleeper.RejectedPeers())
 	}
 }
 

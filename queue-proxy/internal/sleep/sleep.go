@@ -123,8 +123,8 @@ func (s *Sleeper) Depth() standby.Level {
 	return s.pod.Depth
 }
 
-// Strangers is how many connections were refused.
-func (s *Sleeper) Strangers() int64 { return s.refused.Load() }
+// RejectedPeers is how many connections were refused.
+func (s *Sleeper) RejectedPeers() int64 { return s.refused.Load() }
 
 // Sleep is the order to fall asleep as deeply as level, Wake the one to wake.
 func (s *Sleeper) Sleep(level standby.Level) {

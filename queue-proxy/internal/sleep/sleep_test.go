@@ -389,7 +389,7 @@ func TestStrangers(t *testing.T) {
 		refused("the UID of another pod", r.pipes.dial(node), "hello 1 another\n")
 		refused("garbage", r.pipes.dial(node), "GET / HTTP/1.1\r\n\r\n")
 		refused("silence", r.pipes.dial(node), "")
-		if n := r.Strangers(); n != 6 {
+		if n := r.RejectedPeers(); n != 6 {
 			t.Errorf("%d strangers were counted", n)
 		}
 		r.Sleep(standby.Frozen)
@@ -412,7 +412,7 @@ func TestStrangersDoNotDisturbTheAgent(t *testing.T) {
 		}
 		synctest.Wait()
 		r.is(standby.Asleep)
-		if n := r.Strangers(); n < 3*maxUnproven {
+		if n := r.RejectedPeers(); n < 3*maxUnproven {
 			t.Errorf("%d of %d silent connections were refused at once", n, len(all))
 		}
 		for range 20 {

@@ -121,7 +121,7 @@ func labels(resource []otlp.Attribute) string {
 	return b.String()
 }
 
-// Sources are asked at each look; all but Strangers must be set.
+// Sources are asked at each look; all but RejectedPeers must be set.
 type Sources struct {
 	Waiting  func() int   // requests without a slot
 	Upgraded func() int   // connections that are open
@@ -129,9 +129,9 @@ type Sources struct {
 	Evicted  func() int64 // connections closed for others
 	// Overruns are how often the container sent more than it announced, by the kind of answer.
 	Overruns func() iter.Seq2[string, int64]
-	// Strangers are connections to the node agent's port that were not the agent's. Without it the
-	// pod never sleeps.
-	Strangers func() int64
+	// RejectedPeers are connections to the node agent's port that were not the agent's. Without it
+	// the pod never sleeps.
+	RejectedPeers func() int64
 }
 
 // New makes Metrics with the resource's attributes as labels of every series.
@@ -275,14 +275,14 @@ func (m *Metrics) text() []byte {
 		fmt.Fprintf(&b, "%s{%s,answer=%q} %d\n", name, m.labels, answer, n)
 	}
 	fmt.Fprintf(&b, "%s{%s,version=%q,go_version=%q} 1\n", head(&b, build), m.labels, version.Version, runtime.Version())
-	if m.sources.Strangers == nil {
+	if m.sources.RejectedPeers == nil {
 		return b.Bytes()
 	}
 	name = head(&b, wake)
 	for level := range m.wakes {
 		m.print(&b, name, fmt.Sprintf("level=%q", standby.Level(level)), &m.wakes[level])
 	}
-	fmt.Fprintf(&b, "%s{%s} %d\n", head(&b, strangers), m.labels, m.sources.Strangers())
+	fmt.Fprintf(&b, "%s{%s} %d\n", head(&b, strangers), m.labels, m.sources.RejectedPeers())
 	return b.Bytes()
 }
 
@@ -324,7 +324,7 @@ func (m *Metrics) Collect(out *otlp.Metrics) {
 		overrun = append(overrun, otlp.Point{Attributes: []otlp.Attribute{otlp.String(answerKey, answer)}, Value: float64(n)})
 	}
 	out.Counter(overruns.name, "{answer}", overruns.help, overrun...)
-	if m.sources.Strangers == nil {
+	if m.sources.RejectedPeers == nil {
 		return
 	}
 	var wakes []otlp.Histogram
@@ -332,7 +332,7 @@ func (m *Metrics) Collect(out *otlp.Metrics) {
 		wakes = append(wakes, m.wakes[level].point(otlp.String(levelKey, standby.Level(level).String())))
 	}
 	out.Histogram(wake.name, "s", wake.help, wakes...)
-	out.Counter(strangers.name, "{connection}", strangers.help, otlp.Point{Value: float64(m.sources.Strangers())})
+	out.Counter(strangers.name, "{connection}", strangers.help, otlp.Point{Value: float64(m.sources.RejectedPeers())})
 }
 
 func (b *byStatus) points(more []otlp.Attribute) (points []otlp.Histogram) {

@@ -50,7 +50,7 @@ func TestMetricsCarryTheContractsNames(t *testing.T) {
 
 func TestPromtoolTakesTheMetrics(t *testing.T) {
 	sources := some
-	sources.Strangers = func() int64 { return 0 }
+	sources.RejectedPeers = func() int64 { return 0 }
 	m := New([]otlp.Attribute{otlp.String("kn.service.name", "svc")}, sources)
 	m.Observe(&forward.Request{}, &forward.Result{Status: 200, Duration: time.Millisecond}, chain.Ended{})
 	promtool.CheckMetrics(t, m)
@@ -128,7 +128,7 @@ func TestWakesAreShownForPodsThatMaySleep(t *testing.T) {
 	if text := string(New(nil, sources).text()); strings.Contains(text, "ebb_wake") {
 		t.Errorf("a pod that never sleeps shows wakes:\n%s", text)
 	}
-	sources.Strangers = func() int64 { return 3 }
+	sources.RejectedPeers = func() int64 { return 3 }
 	m := New(nil, sources)
 	m.Woke(standby.Frozen, 3*time.Millisecond)
 	text := string(m.text())
