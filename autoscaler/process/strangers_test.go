@@ -23,6 +23,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 
 	"ebb.dev/ebb/internal/frontproxy"
+	"ebb.dev/ebb/test/eventually"
 )
 
 // signed returns a certificate for a name, signed by another one, or by itself if that is nil.
@@ -50,7 +51,7 @@ func signed(t *testing.T, name string, by *tls.Certificate) tls.Certificate {
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}
 }
 
-// viewPort serves the API with the real door, and returns its address, and a client with the
+// viewPort serves the API behind the real front proxy, and returns its address, and a client with the
 // certificate of an API server, which keeps its connections.
 func viewPort(t *testing.T) (address string, apiServer func() *http.Client, stranger tls.Certificate) {
 	ca := signed(t, "authority", nil)
@@ -60,17 +61,17 @@ func viewPort(t *testing.T) (address string, apiServer func() *http.Client, stra
 		"requestheader-allowed-names":    `["front-proxy-client"]`,
 		"requestheader-username-headers": `["X-Remote-User"]`,
 	}})
-	door := frontproxy.New(kube, slog.New(slog.DiscardHandler))
+	access := frontproxy.New(kube, slog.New(slog.DiscardHandler))
 	ctx, cancel := context.WithCancel(t.Context())
-	go door.Run(ctx)
-	for door.Verify(tls.ConnectionState{PeerCertificates: []*x509.Certificate{proxy.Leaf}}) != nil {
-		time.Sleep(time.Millisecond) // it has not read the ConfigMap yet
-	}
+	go access.Run(ctx)
+	eventually.True(t, "the ConfigMap was read", func() bool {
+		return access.Verify(tls.ConnectionState{PeerCertificates: []*x509.Certificate{proxy.Leaf}}) == nil
+	})
 	own := signed(t, "autoscaler-view", nil)
-	server := &viewServer{verify: door.Verify,
+	server := &viewServer{verify: access.Verify,
 		certificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &own, nil },
 		handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if _, err := door.Caller(r); err != nil {
+			if _, err := access.Caller(r); err != nil {
 				w.WriteHeader(http.StatusUnauthorized)
 			}
 		})}

@@ -3,6 +3,7 @@ package tick
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"testing"
 	"time"
@@ -54,22 +55,19 @@ func open(t *testing.T, dir string) *store.Store {
 	return kept
 }
 
-// waiting is how many calls wait. JetStream counts them a moment later, so it looks again while
-// there are not as many as are to be.
-func waiting(t *testing.T, kept *store.Store, want int) (n int) {
-	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+// wait waits until a number of calls wait. JetStream counts them a moment later.
+func wait(t *testing.T, kept *store.Store, want int) {
+	t.Helper()
+	eventually.Seen(t, fmt.Sprintf("%d calls wait", want), func() (n int, ok bool) {
 		depths, err := kept.Depths(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
-		n = 0
 		for _, d := range depths {
 			n += d.Calls
 		}
-		if n == want || time.Now().After(deadline) {
-			return n
-		}
-	}
+		return n, n == want
+	})
 }
 
 func TestEachTimeMakesOneCallAcrossRestarts(t *testing.T) {
@@ -81,9 +79,7 @@ func TestEachTimeMakesOneCallAcrossRestarts(t *testing.T) {
 	for s := range 120 { // 8:59:30 to 9:01:29
 		one.tick(t, begin.Add(time.Duration(s)*time.Second))
 	}
-	if n := waiting(t, kept, 2); n != 2 {
-		t.Fatalf("%d calls in two minutes", n)
-	}
+	wait(t, kept, 2)
 	// What was handled last is lost, as if the courier had been killed after the call was stored.
 	if err := kept.Remember(t.Context(), "schedules.ns.svc.a", []byte(`{"at":"2026-01-01T09:00:30Z","spec":"uid * * * * *  false"}`)); err != nil {
 		t.Fatal(err)
@@ -92,8 +88,9 @@ func TestEachTimeMakesOneCallAcrossRestarts(t *testing.T) {
 	kept = open(t, dir)
 	again := ticker(t, kept, every)
 	again.tick(t, begin.Add(100*time.Second))
-	if n := waiting(t, kept, 2); n != 2 || again.Made.Load() != 1 {
-		t.Errorf("%d calls after a restart, %d made", n, again.Made.Load())
+	wait(t, kept, 2)
+	if n := again.Made.Load(); n != 1 {
+		t.Errorf("%d calls made after a restart", n)
 	}
 }
 
@@ -127,8 +124,9 @@ func TestACallIsLeftOutWhileTheOneBeforeRuns(t *testing.T) {
 	for s := range 180 {
 		one.tick(t, begin.Add(time.Duration(s)*time.Second))
 	}
-	if n := waiting(t, kept, 1); n != 1 || one.LeftOut.Load() != 2 {
-		t.Fatalf("%d calls, %d left out", n, one.LeftOut.Load())
+	wait(t, kept, 1)
+	if n := one.LeftOut.Load(); n != 2 {
+		t.Fatalf("%d calls left out", n)
 	}
 	queue, err := kept.Queue(t.Context(), of)
 	if err != nil {
@@ -144,8 +142,9 @@ func TestACallIsLeftOutWhileTheOneBeforeRuns(t *testing.T) {
 		}
 	}
 	one.tick(t, begin.Add(220*time.Second))
-	if n := waiting(t, kept, 1); n != 1 || one.Made.Load() != 2 {
-		t.Errorf("%d calls, %d made after the one before was completed", n, one.Made.Load())
+	wait(t, kept, 1)
+	if n := one.Made.Load(); n != 2 {
+		t.Errorf("%d calls made after the one before was completed", n)
 	}
 }
 
@@ -158,9 +157,7 @@ func TestASuspendedScheduleMakesNoCall(t *testing.T) {
 	}
 	resumed := ticker(t, kept, `[{name: a, cron: "* * * * *", missed: Once}]`)
 	resumed.tick(t, begin.Add(125*time.Second))
-	if n := waiting(t, kept, 0); n != 0 {
-		t.Errorf("%d calls", n)
-	}
+	wait(t, kept, 0)
 	if _, err := kept.Recall(t.Context(), "nothing"); !errors.Is(err, store.ErrNone) {
 		t.Error(err)
 	}
