@@ -3,11 +3,13 @@ package main
 import (
 	"context"
 	"errors"
-	"os"
+	"maps"
+	"slices"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"ebb.dev/ebb/test/internal/audit"
 	"ebb.dev/ebb/test/internal/cluster"
 	"ebb.dev/ebb/test/internal/result"
 )
@@ -19,14 +21,14 @@ type bench struct {
 	image     string
 	settle    time.Duration
 	namespace string
-	audit     *audit
+	audit     *audit.Log
 }
 
 func (b *bench) run(ctx context.Context) (err error) {
 	if b.Cluster, err = cluster.Connect(ctx); err != nil {
 		return err
 	}
-	if b.audit, err = openAudit(os.Getenv("EBB_AUDIT_LOG")); err != nil {
+	if b.audit, err = audit.Open(); err != nil {
 		return err
 	}
 	var undo cluster.Undo
@@ -101,4 +103,21 @@ func (b *bench) run(ctx context.Context) (err error) {
 		summary["api_writes_per_service"], summary["api_writes_per_deletion"] = created, deleted
 	}
 	return b.out.Summary(summary)
+}
+
+// count prints what was written since the last call and returns the number of writes for each of n
+// services.
+func (b *bench) count(when string, n int) (float64, error) {
+	counts, err := b.audit.Writes(b.namespace)
+	if err != nil {
+		return 0, err
+	}
+	all := 0
+	for _, what := range slices.Sorted(maps.Keys(counts)) {
+		all += counts[what]
+		if err := b.out.Line(result.Fields{"when": when, "write": what, "per_service": float64(counts[what]) / float64(n)}); err != nil {
+			return 0, err
+		}
+	}
+	return float64(all) / float64(n), nil
 }

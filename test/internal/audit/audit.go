@@ -1,4 +1,8 @@
-package main
+// Package audit counts Ebb's writes by the API server's audit log.
+//
+// Owns: nothing. Reads: the log, from where it ended at Open. Writes: nothing. Never: asserts a
+// figure.
+package audit
 
 import (
 	"bufio"
@@ -6,20 +10,18 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"os"
-	"slices"
 	"strings"
-
-	"ebb.dev/ebb/test/internal/result"
 )
 
-// audit reads the writes of Ebb's service accounts from the API server's audit log. The cluster's
+// Log reads the writes of Ebb's service accounts from the API server's audit log. The cluster's
 // audit policy must log each such write once; the policy of `make up` does.
-type audit struct{ file *os.File }
+type Log struct{ file *os.File }
 
-// openAudit opens the log at its end. Without a path it counts nothing.
-func openAudit(path string) (*audit, error) {
+// Open opens the log that EBB_AUDIT_LOG names, at its end. Without it, it returns nil, which counts
+// nothing.
+func Open() (*Log, error) {
+	path := os.Getenv("EBB_AUDIT_LOG")
 	if path == "" {
 		return nil, nil
 	}
@@ -28,12 +30,12 @@ func openAudit(path string) (*audit, error) {
 		return nil, fmt.Errorf("open the audit log: %w", err)
 	}
 	_, err = file.Seek(0, io.SeekEnd)
-	return &audit{file}, err
+	return &Log{file}, err
 }
 
-// writes counts the writes in a namespace that were logged since the last call, by account, verb,
+// Writes counts the writes in a namespace that were logged since the last call, by account, verb,
 // resource and status code.
-func (a *audit) writes(namespace string) (map[string]int, error) {
+func (a *Log) Writes(namespace string) (map[string]int, error) {
 	counts := map[string]int{}
 	if a == nil {
 		return counts, nil
@@ -72,21 +74,4 @@ func (a *audit) writes(namespace string) (map[string]int, error) {
 		account := event.User.Username[strings.LastIndex(event.User.Username, ":")+1:]
 		counts[fmt.Sprintf("%s %s %s %d", account, event.Verb, resource, event.Answer.Code)]++
 	}
-}
-
-// count prints what was written since the last call and returns the number of writes for each of n
-// services.
-func (b *bench) count(when string, n int) (float64, error) {
-	counts, err := b.audit.writes(b.namespace)
-	if err != nil {
-		return 0, err
-	}
-	all := 0
-	for _, what := range slices.Sorted(maps.Keys(counts)) {
-		all += counts[what]
-		if err := b.out.Line(result.Fields{"when": when, "write": what, "per_service": float64(counts[what]) / float64(n)}); err != nil {
-			return 0, err
-		}
-	}
-	return float64(all) / float64(n), nil
 }

@@ -1,4 +1,4 @@
-package main
+package audit
 
 import (
 	"os"
@@ -8,7 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-func TestAuditCountsWhatWasLoggedSinceTheLastCall(t *testing.T) {
+func TestWritesCountsWhatWasLoggedSinceTheLastCall(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "audit.log")
 	line := func(account, verb, object, code string) string {
 		return `{"kind":"Event","level":"Metadata","verb":"` + verb + `","user":{"username":"system:serviceaccount:knative-serving:` + account +
@@ -28,13 +28,14 @@ func TestAuditCountsWhatWasLoggedSinceTheLastCall(t *testing.T) {
 	service := `"resource":"services","namespace":"ns","name":"a","apiGroup":"serving.knative.dev","subresource":"status"`
 	event := `"resource":"events","namespace":"ns"`
 	write(line("controller", "create", event, "201"))
-	a, err := openAudit(path)
+	t.Setenv("EBB_AUDIT_LOG", path)
+	a, err := Open()
 	if err != nil {
 		t.Fatal(err)
 	}
 	check := func(want map[string]int) {
 		t.Helper()
-		got, err := a.writes("ns")
+		got, err := a.Writes("ns")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -50,9 +51,10 @@ func TestAuditCountsWhatWasLoggedSinceTheLastCall(t *testing.T) {
 	write(last[30:])
 	check(map[string]int{"controller create events 403": 1})
 
-	if none, err := openAudit(""); err != nil {
+	t.Setenv("EBB_AUDIT_LOG", "")
+	if none, err := Open(); err != nil {
 		t.Error(err)
-	} else if counts, err := none.writes("ns"); err != nil || len(counts) > 0 {
+	} else if counts, err := none.Writes("ns"); err != nil || len(counts) > 0 {
 		t.Errorf("without a log it counts %v, %v", counts, err)
 	}
 }

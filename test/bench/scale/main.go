@@ -1,0 +1,55 @@
+// Command scale measures what one more service costs beside many that rest. It prints JSON lines
+// and a summary with, for each number of services in -at, the seconds until one more is Ready, what
+// Ebb writes for it, and the memory of the control plane and the gateways. With few services it also
+// measures how many become Ready in a second, what a cold start costs, and how many objects a
+// service has; with most, what the roll of an activator writes, and how long after the restart of a
+// component one more is Ready.
+//
+// Making many services takes hours by Ebb's own path, so most are copies: one resting service is
+// made by Ebb, and its objects are created again under other names, with their status, while Ebb and
+// istiod stand still. What Ebb then writes about a copy is printed as copies_written: it should be
+// nothing.
+//
+// Owns: its namespace. Reads: objects, the components' metrics, those of pods (metrics.k8s.io), and
+// the audit log that EBB_AUDIT_LOG names. Writes: services that rest; the replicas of controller,
+// autoscaler and istiod during a copy; allow-zero-initial-scale in config-autoscaler during the run.
+// Never: asserts a figure.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"ebb.dev/ebb/test/internal/result"
+)
+
+func main() {
+	at := flag.String("at", "500,5000", "how many services to measure beside, in rising order")
+	image := flag.String("image", "dev.local/ebb-test/autoscale:dev", "image of the services")
+	more := flag.Int("more", 10, "services that are added one by one at each number")
+	once := flag.Int("once", 100, "services that are added at once")
+	cold := flag.Int("cold", 20, "cold starts")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	b := bench{image: *image, more: *more, once: *once, cold: *cold, out: &result.Printer{Bench: "scale", Out: os.Stdout}}
+	for _, text := range strings.Split(*at, ",") {
+		n, err := strconv.Atoi(text)
+		if err != nil || n < 1 || len(b.at) > 0 && n <= b.at[len(b.at)-1] {
+			fmt.Fprintf(os.Stderr, "scale: -at=%q: want whole numbers in rising order, with commas between them\n", *at)
+			os.Exit(2)
+		}
+		b.at = append(b.at, n)
+	}
+	if err := b.run(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "scale:", err)
+		stop()
+		os.Exit(1)
+	}
+}
