@@ -10,7 +10,7 @@ import "sync"
 // The workqueue calls Touch, Push, Len and Pop, one at a time.
 type lanes struct {
 	mu     sync.Mutex
-	marked map[Key]bool // go into the late lane when they are pushed
+	marked map[Key]bool // whether a key goes into the late lane when it is pushed
 	early  fifo
 	late   fifo
 	// waits has the keys that wait in the late lane. One that is not here any more, but there, was
@@ -26,17 +26,20 @@ func newLanes() *lanes {
 	return &lanes{marked: map[Key]bool{}, waits: map[Key]bool{}, taken: map[Key]bool{}}
 }
 
-// mark makes the next push of a key one into the late lane, unless something changes before.
+// mark makes the next push of a key one into the late lane, unless something changes before, or has
+// changed since the last: while a key is reconciled, it is not pushed.
 func (l *lanes) mark(key Key) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.marked[key] = true
+	if _, changed := l.marked[key]; !changed {
+		l.marked[key] = true
+	}
 }
 
 func (l *lanes) unmark(key Key) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	delete(l.marked, key)
+	l.marked[key] = false
 }
 
 // tookLate reports whether a key that was popped came from the late lane. It says so once.
@@ -58,9 +61,9 @@ func (l *lanes) waiting() int {
 func (l *lanes) Touch(key Key) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.marked[key] {
-		delete(l.marked, key)
-	} else if l.waits[key] {
+	late := l.marked[key]
+	delete(l.marked, key)
+	if !late && l.waits[key] {
 		delete(l.waits, key)
 		l.early.push(key)
 	}
@@ -70,8 +73,9 @@ func (l *lanes) Touch(key Key) {
 func (l *lanes) Push(key Key) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.marked[key] {
-		delete(l.marked, key)
+	late := l.marked[key]
+	delete(l.marked, key)
+	if late {
 		l.waits[key] = true
 		l.late.push(key)
 	} else {
@@ -106,19 +110,16 @@ func (l *lanes) Pop() Key {
 	return key
 }
 
-// fifo is a queue that gives its memory back when it is empty.
-type fifo struct {
-	keys []Key
-	next int
-}
+// fifo is a queue. Its memory follows what waits, also while it is never empty.
+type fifo struct{ keys []Key }
 
-func (f *fifo) len() int     { return len(f.keys) - f.next }
+func (f *fifo) len() int     { return len(f.keys) }
 func (f *fifo) push(key Key) { f.keys = append(f.keys, key) }
 
 func (f *fifo) pop() Key {
-	key := f.keys[f.next]
-	if f.next++; f.next == len(f.keys) {
-		*f = fifo{}
+	key := f.keys[0]
+	if f.keys = f.keys[1:]; len(f.keys) == 0 {
+		f.keys = nil
 	}
 	return key
 }

@@ -90,6 +90,12 @@ func TestAKeyChangesItsLane(t *testing.T) {
 		if key, late := next(); key != a || late {
 			t.Errorf("%v, late %v; want a again, because it changed meanwhile", key, late)
 		}
+		c.Enqueue(a)
+		c.enqueueLate(a, 0)
+		c.q().Done(a)
+		if key, late := next(); key != a || late {
+			t.Errorf("%v, late %v; want a again, because it changed before all were queued", key, late)
+		}
 		c.enqueueLate(a, 0)
 		c.q().Done(a)
 		for i, want := range []Key{b, a} {
@@ -102,4 +108,17 @@ func TestAKeyChangesItsLane(t *testing.T) {
 			t.Errorf("%d keys are left", c.q().Len())
 		}
 	})
+}
+
+// A queue that is never empty forgets the keys that were taken.
+func TestLanesKeepOnlyWhatWaits(t *testing.T) {
+	l := newLanes()
+	l.Push(keyOf("first", 0))
+	for i := range 20000 {
+		l.Push(keyOf("a", i))
+		l.Pop()
+	}
+	if kept := cap(l.early.keys); l.Len() != 1 || kept > 100 {
+		t.Errorf("%d keys wait, and there is room for %d", l.Len(), kept)
+	}
 }
