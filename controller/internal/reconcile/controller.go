@@ -79,8 +79,15 @@ func (c *Controller) Enqueue(key Key) {
 // enqueueLate adds a key of which nothing has changed (lanes.go).
 func (c *Controller) enqueueLate(key Key, delay time.Duration) {
 	queue := c.q()
-	c.lanes.mark(key)
-	queue.AddAfter(key, delay)
+	add := func() {
+		c.lanes.mark(key)
+		queue.Add(key)
+	}
+	if delay <= 0 {
+		add()
+		return
+	}
+	time.AfterFunc(delay, add) // until then a retry of the key is not a late one
 }
 
 // EnqueueAfter adds a key to the queue after a delay.
