@@ -51,8 +51,8 @@ func signed(t *testing.T, name string, by *tls.Certificate) tls.Certificate {
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}
 }
 
-// viewPort serves the API behind the real front proxy, and returns its address, and a client with the
-// certificate of an API server, which keeps its connections.
+// viewPort serves the API behind the real front proxy, and returns its address, and a client with
+// the certificate of an API server, which keeps its connections.
 func viewPort(t *testing.T) (address string, apiServer func() *http.Client, stranger tls.Certificate) {
 	ca := signed(t, "authority", nil)
 	proxy := signed(t, "front-proxy-client", &ca)

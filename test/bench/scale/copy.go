@@ -83,8 +83,8 @@ func (b *bench) copyUntil(ctx context.Context, n int) (err error) {
 	return err
 }
 
-// parts reads the objects of the first service, owners first. Those that Kubernetes' own controllers
-// make are left to them.
+// parts reads the objects of the first service, owners first. Those that Kubernetes' own
+// controllers make are left to them.
 func (b *bench) parts(ctx context.Context) ([]part, error) {
 	resources, err := b.resources()
 	if err != nil {

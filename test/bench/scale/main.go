@@ -1,19 +1,19 @@
 // Command scale measures what one more service costs beside many that rest. It prints JSON lines
-// and a summary with, for each number of services in -at, the seconds until one more is Ready, what
-// Ebb writes for it, and the memory of the control plane and the gateways. With few services it also
-// measures how many become Ready in a second, what a cold start costs, and how many objects a
-// service has; with most, what the roll of an activator writes, and how long after the restart of a
-// component one more is Ready.
+// and a summary with, for each number of services in -at, the seconds until one more is Ready,
+// what Ebb writes for it, and the memory of the control plane and the gateways. With few
+// services it also measures how many become Ready in a second, what a cold start costs, and how
+// many objects a service has; with most, what the roll of an activator writes, and how long
+// after the restart of a component one more is Ready.
 //
 // Making many services takes hours by Ebb's own path, so most are copies: one resting service is
-// made by Ebb, and its objects are created again under other names, with their status, while Ebb and
-// istiod stand still. What Ebb then writes about a copy is printed as copies_written: it should be
-// nothing.
+// made by Ebb, and its objects are created again under other names, with their status, while Ebb
+// and istiod stand still. What Ebb then writes about copies is printed as copies_written: one
+// update of each Deployment, whose hash cannot be copied.
 //
-// Owns: its namespace. Reads: objects, the components' metrics, those of pods (metrics.k8s.io), and
-// the audit log that EBB_AUDIT_LOG names. Writes: services that rest; the replicas of controller,
-// autoscaler and istiod during a copy; allow-zero-initial-scale in config-autoscaler during the run.
-// Never: asserts a figure.
+// Owns: its namespace. Reads: objects, the components' metrics, what kubelets tell of pods, and the
+// audit log that EBB_AUDIT_LOG names. Writes: services that rest; the replicas of controller,
+// autoscaler and istiod during a copy; allow-zero-initial-scale in config-autoscaler during the
+// run. Never: asserts a figure.
 package main
 
 import (
