@@ -40,8 +40,6 @@ func withoutRoute(value, route string) string {
 	return strings.Join(slices.Sorted(maps.Keys(set)), ",")
 }
 
-func hasRoute(value, route string) bool { return routes(value)[route] }
-
 func routes(value string) map[string]bool {
 	set := map[string]bool{}
 	for _, name := range strings.Split(value, ",") {
