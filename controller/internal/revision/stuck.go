@@ -181,6 +181,10 @@ var stages = map[string]int{
 // killing is the Event of a container that a probe ends.
 var killing = regexp.MustCompile(`^Container (\S+) failed (startup|liveness) probe`)
 
+// kubeletBehind is what kubelet says while it has not read a ConfigMap or a Secret itself. It tries
+// again at once, so this is no trouble of the pod; one that is not there is "not found".
+var kubeletBehind = regexp.MustCompile(`failed to sync (configmap|secret) cache: |object "[^"]*"/"[^"]*" not registered`)
+
 // readEvents returns what Events tell. Of those that alternate, the same is chosen each time.
 func readEvents(events []corev1.Event) (found news) {
 	slices.SortFunc(events, func(a, b corev1.Event) int {
@@ -200,7 +204,7 @@ func readEvents(events []corev1.Event) (found news) {
 			}
 		case e.Reason == "NodeNotReady":
 			found.nodeSilent = true
-		case stages[e.Reason] == 0:
+		case stages[e.Reason] == 0 || kubeletBehind.MatchString(e.Message):
 		case newest == nil:
 			newest, chosen = e, trouble{reason: e.Reason, message: e.Message}
 		case stages[e.Reason] != stages[newest.Reason] || lastSeen(*newest).Sub(lastSeen(*e)) > eventCounts:

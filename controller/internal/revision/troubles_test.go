@@ -45,6 +45,25 @@ func situations(t *testing.T) (all []situation) {
 	return all
 }
 
+// What kubelet itself has not read yet says nothing of the pod, and hides nothing that does.
+func TestAKubeletThatIsBehindIsNoTrouble(t *testing.T) {
+	mount := func(why string) corev1.Event {
+		return corev1.Event{Reason: "FailedMount", Message: `MountVolume.SetUp failed for volume "a" : ` + why}
+	}
+	behind := []corev1.Event{
+		mount("failed to sync configmap cache: timed out waiting for the condition"),
+		mount("failed to sync secret cache: timed out waiting for the condition"),
+		mount(`object "shop"/"kube-root-ca.crt" not registered`),
+	}
+	if found := readEvents(behind); !found.trouble.none() {
+		t.Errorf("told %v", found.trouble)
+	}
+	missing := mount(`secret "login" not found`)
+	if found := readEvents(append(behind, missing)); found.trouble.message != missing.Message {
+		t.Errorf("told %v, want that the Secret is not there", found.trouble)
+	}
+}
+
 // play returns the conditions of a revision ten seconds after its pod was made.
 func (s *situation) play(t *testing.T, wasUp bool) *servingv1.Revision {
 	began := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
