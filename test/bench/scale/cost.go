@@ -4,8 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
-	"net/http"
 	"strings"
 	"time"
 
@@ -13,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"ebb.dev/ebb/test/internal/cluster"
+	"ebb.dev/ebb/test/internal/probe"
 	"ebb.dev/ebb/test/internal/result"
 )
 
@@ -99,11 +98,11 @@ func (b *bench) startCold(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		sent := time.Now()
-		if err := get(ctx, client, url); err != nil {
-			return err
+		reply := probe.Get(ctx, client, url)
+		if !reply.OK() {
+			return fmt.Errorf("the first request to %s: %v", url, reply)
 		}
-		seconds = append(seconds, time.Since(sent).Seconds())
+		seconds = append(seconds, reply.Took.Seconds())
 	}
 	for i := range b.cold {
 		if err := b.AwaitNoPods(ctx, b.namespace, coldName(i)); err != nil {
@@ -122,22 +121,6 @@ func (b *bench) startCold(ctx context.Context) error {
 	b.summary["writes_per_cold_start_and_back"] = float64(writes) / float64(b.cold)
 	b.summary["ebb_cpu_ms_per_cold_start_and_back"] = 1000 * (after - before - rest*lasted) / float64(b.cold)
 	return b.out.Line(result.Fields{"cold_starts": b.cold, "median_s": result.Median(seconds), "writes": writes, "resting_cpus": rest})
-}
-
-func get(ctx context.Context, client *http.Client, url string) error {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return err
-	}
-	response, err := client.Do(request)
-	if err != nil {
-		return err
-	}
-	defer response.Body.Close()
-	if _, err = io.Copy(io.Discard, response.Body); err == nil && response.StatusCode != http.StatusOK {
-		err = fmt.Errorf("%s answered %s", url, response.Status)
-	}
-	return err
 }
 
 func (b *bench) cpu(ctx context.Context) (sum float64, err error) {

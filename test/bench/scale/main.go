@@ -8,7 +8,8 @@
 // Making many services takes hours by Ebb's own path, so most are copies: one resting service is
 // made by Ebb, and its objects are created again under other names, with their status, while Ebb
 // and istiod stand still. What Ebb then writes about copies is printed as copies_written: one
-// update of each Deployment, whose hash cannot be copied.
+// update of each Deployment, whose hash cannot be copied. Whether a service is Ready is read every
+// 100 ms, so the seconds until then are up to that much too many.
 //
 // Owns: its namespace. Reads: objects, the components' metrics, what kubelets tell of pods, and the
 // audit log that EBB_AUDIT_LOG names. Writes: services that rest; the replicas of controller,
