@@ -3,16 +3,9 @@ package main
 import (
 	"bytes"
 	"fmt"
-	"image/color"
+	"html"
 	"math"
 	"strings"
-
-	"gonum.org/v1/plot"
-	"gonum.org/v1/plot/font"
-	"gonum.org/v1/plot/plotter"
-	"gonum.org/v1/plot/vg"
-	"gonum.org/v1/plot/vg/draw"
-	_ "gonum.org/v1/plot/vg/vgsvg" // plot writes SVG with it
 )
 
 type point struct{ x, y float64 }
@@ -34,22 +27,23 @@ type chart struct {
 	from        float64 // of the axis y, if it is not 0
 }
 
+// The picture, and the area in it that the axes enclose.
 const (
-	chartWidth  = 7.2 * vg.Inch
-	chartHeight = 3.6 * vg.Inch
+	chartWidth, chartHeight = 720, 360
+	areaLeft, areaRight     = 70, 700
+	areaTop, areaBottom     = 60, 305
+	barWidth                = 25
 )
 
 // shades are Ebb's blues, the floor's greys, and colours of what was published.
-var shades = map[string][]color.Color{
-	"ebb":   {rgb(0x1f5fa8), rgb(0x5fb3e6), rgb(0x14c2a3), rgb(0x8a5fd0)},
-	"floor": {rgb(0x777777), rgb(0xb5b5b5), rgb(0x444444)},
-	"":      {rgb(0xd9822b), rgb(0xc23b4b), rgb(0xe3b23c), rgb(0x8c564b)},
+var shades = map[string][]string{
+	"ebb":   {"#1f5fa8", "#5fb3e6", "#14c2a3", "#8a5fd0"},
+	"floor": {"#777777", "#b5b5b5", "#444444"},
+	"":      {"#d9822b", "#c23b4b", "#e3b23c", "#8c564b"},
 }
 
-func rgb(n uint32) color.Color { return color.RGBA{uint8(n >> 16), uint8(n >> 8), uint8(n), 255} }
-
 // palette gives each series the next colour of its kind.
-func palette(all []series) (colors []color.Color) {
+func palette(all []series) (colors []string) {
 	used := map[string]int{}
 	for _, s := range all {
 		kind := ""
@@ -64,168 +58,197 @@ func palette(all []series) (colors []color.Color) {
 	return colors
 }
 
-// svg draws the chart.
-func (c chart) svg() ([]byte, error) {
-	p := plot.New()
-	p.Title.Text, p.X.Label.Text, p.Y.Label.Text = c.title, c.x, c.y
-	for _, style := range []*font.Font{&p.Title.TextStyle.Font, &p.X.Label.TextStyle.Font, &p.Y.Label.TextStyle.Font,
-		&p.X.Tick.Label.Font, &p.Y.Tick.Label.Font, &p.Legend.TextStyle.Font} {
-		style.Typeface, style.Variant = "Liberation", "Sans"
-	}
-	p.Title.TextStyle.Font.Size = vg.Points(13)
-	p.Legend.Top, p.Legend.Left, p.Legend.YOffs, p.Legend.Padding = true, true, -vg.Points(2), vg.Points(2)
-	grid := plotter.NewGrid()
-	grid.Vertical.Color, grid.Horizontal.Color = nil, rgb(0xe0e0e0)
-	p.Add(grid)
-	var err error
-	if len(c.groups) > 0 {
-		err = c.bars(p)
-	} else {
-		err = c.curves(p)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("draw %s: %w", c.title, err)
-	}
-	to, err := p.WriterTo(chartWidth, chartHeight, "svg")
-	if err != nil {
-		return nil, fmt.Errorf("draw %s: %w", c.title, err)
-	}
-	var out bytes.Buffer
-	if _, err := to.WriteTo(&out); err != nil {
-		return nil, fmt.Errorf("draw %s: %w", c.title, err)
-	}
-	// Where the font is not, the browser's own sans-serif serves.
-	return bytes.ReplaceAll(out.Bytes(), []byte("font-family:Liberation Sans;"), []byte("font-family:Liberation Sans,Arial,sans-serif;")), nil
+// axis leads from one end of the area to the other.
+type axis struct {
+	from, to float64
+	log      bool
 }
 
-func (c chart) curves(p *plot.Plot) error {
-	if !c.logY {
-		p.Y.Min = c.from
+// axisOf has room for all values.
+func axisOf(log bool, values ...float64) axis {
+	a := axis{math.Inf(1), math.Inf(-1), log}
+	for _, v := range values {
+		a.from, a.to = min(a.from, v), max(a.to, v)
 	}
-	colors := palette(c.series)
-	most := c.from
-	drawn := 0
-	for i, s := range c.series {
-		xys := make(plotter.XYs, 0, len(s.points))
-		for _, q := range s.points {
-			if c.logX && q.x <= 0 || c.logY && q.y <= 0 || math.IsNaN(q.y) {
-				continue // a logarithm has no place for it
-			}
-			xys = append(xys, plotter.XY{X: q.x, Y: q.y})
-			most = math.Max(most, q.y)
-		}
-		if len(xys) == 0 {
-			continue
-		}
-		drawn++
-		line, dots, err := plotter.NewLinePoints(xys)
-		if err != nil {
-			return err
-		}
-		line.Color, line.Width, dots.Color, dots.Shape, dots.Radius = colors[i], vg.Points(1.8), colors[i], draw.CircleGlyph{}, vg.Points(2.2)
-		if s.isStep {
-			line.StepStyle = plotter.PostStep
-		}
-		if s.dashed {
-			line.Dashes = []vg.Length{vg.Points(5), vg.Points(4)}
-		}
-		p.Add(line)
-		if !s.isStep && !s.dashed {
-			p.Add(dots)
-		}
-		p.Legend.Add(s.name, line)
+	switch {
+	case a.to > a.from:
+	case log:
+		a.to = a.from * 10
+	default:
+		a.to = a.from + 1
 	}
-	if drawn == 0 {
-		return nil // no axis either
-	}
-	// The last label needs room at its right.
-	if c.logX {
-		p.X.Scale, p.X.Tick.Marker = plot.LogScale{}, plot.TickerFunc(logTicks)
-		p.X.Max *= math.Pow(p.X.Max/p.X.Min, 0.03)
-	} else {
-		p.X.Tick.Marker = ticksUpTo(p.X.Max)
-		p.X.Max += (p.X.Max - p.X.Min) * 0.03
-	}
-	if c.logY {
-		p.Y.Scale, p.Y.Tick.Marker = plot.LogScale{}, plot.TickerFunc(logTicks)
-		p.Y.Min /= 1.5
-		p.Y.Max *= 4
-		return nil
-	}
-	c.linear(p, most)
-	return nil
+	return a
 }
 
-func (c chart) bars(p *plot.Plot) error {
-	const width = 18
-	p.Y.Min = 0
-	colors := palette(c.series)
-	for i, s := range c.series {
-		for at, q := range s.points {
-			height, fill := q.y, colors[i]
-			if math.IsNaN(height) {
-				height = 0
-			}
-			if len(c.series) == 1 {
-				fill = palette([]series{{name: c.groups[at]}})[0]
-			}
-			bar, err := plotter.NewBarChart(plotter.Values{height}, vg.Points(width))
-			if err != nil {
-				return err
-			}
-			bar.XMin, bar.Color, bar.LineStyle.Width = float64(at), fill, 0
-			bar.Offset = vg.Points(width) * vg.Length(float64(i)-float64(len(c.series)-1)/2)
-			p.Add(bar)
-			if at == 0 && len(c.series) > 1 {
-				p.Legend.Add(s.name, bar)
-			}
-		}
+// at is where a value lies between two ends.
+func (a axis) at(value, first, last float64) float64 {
+	share := (value - a.from) / (a.to - a.from)
+	if a.log {
+		share = math.Log(value/a.from) / math.Log(a.to/a.from)
 	}
-	p.NominalX(c.groups...)
-	p.X.Min, p.X.Max = -0.6, float64(len(c.groups))-0.4
-	c.linear(p, p.Y.Max)
-	return nil
+	return first + share*(last-first)
 }
 
-// linear ends the axis y with room for the legend above most.
-func (c chart) linear(p *plot.Plot, most float64) {
-	if most <= c.from {
-		most = c.from + 1
-	}
-	const line, area = 15, 200 // points
-	p.Y.Max = c.from + (most-c.from)/(1-line*float64(len(c.series))/area)
-	p.Y.Tick.Marker = ticksUpTo(most)
-}
-
-// ticksUpTo are some round values from the beginning of an axis to the largest value.
-func ticksUpTo(most float64) plot.TickerFunc {
-	return func(least, _ float64) (ticks []plot.Tick) {
-		step := math.Pow(10, math.Floor(math.Log10((most-least)/2)))
+// ticks are some round values of the axis.
+func (a axis) ticks() (values []float64) {
+	if !a.log {
+		step := math.Pow(10, math.Floor(math.Log10((a.to-a.from)/2)))
 		for _, m := range []float64{5, 2, 1} {
-			if s := step * m; (most-least)/s >= 3 {
+			if s := step * m; (a.to-a.from)/s >= 3 {
 				step = s
 				break
 			}
 		}
-		for i := math.Ceil(least / step); i*step <= most*1.0001; i++ {
-			ticks = append(ticks, plot.Tick{Value: i * step, Label: fmt.Sprintf("%.6g", i*step)})
+		for i := math.Ceil(a.from / step); i*step <= a.to*1.0001; i++ {
+			values = append(values, i*step)
 		}
-		return ticks
+		return values
 	}
-}
-
-// logTicks are 1, 2 and 5 times powers of ten, or the powers alone over a long way.
-func logTicks(least, most float64) (ticks []plot.Tick) {
+	// 1, 2 and 5 times powers of ten, or the powers alone over a long way.
 	steps := []float64{1, 2, 5}
-	if most/least > 2000 {
+	if a.to/a.from > 2000 {
 		steps = steps[:1]
 	}
-	for power := math.Floor(math.Log10(least)); power <= math.Ceil(math.Log10(most)); power++ {
+	for power := math.Floor(math.Log10(a.from)); power <= math.Ceil(math.Log10(a.to)); power++ {
 		for _, step := range steps {
-			if at := step * math.Pow(10, power); at >= least*0.999 && at <= most*1.001 {
-				ticks = append(ticks, plot.Tick{Value: at, Label: fmt.Sprintf("%.6g", at)})
+			if v := step * math.Pow(10, power); v >= a.from*0.999 && v <= a.to*1.001 {
+				values = append(values, v)
 			}
 		}
 	}
-	return ticks
+	return values
+}
+
+// svg draws the chart.
+func (c chart) svg() []byte {
+	var b bytes.Buffer
+	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" viewBox="0 0 %[1]d %[2]d" font-family="Liberation Sans,Arial,sans-serif" font-size="13">`+"\n", chartWidth, chartHeight)
+	fmt.Fprintf(&b, `<rect width="%d" height="%d" fill="white"/>`+"\n", chartWidth, chartHeight)
+	label(&b, (areaLeft+areaRight)/2, 20, "middle", `font-size="17"`, c.title)
+	label(&b, (areaLeft+areaRight)/2, chartHeight-10, "middle", "", c.x)
+	label(&b, 16, (areaTop+areaBottom)/2, "middle", fmt.Sprintf(`transform="rotate(-90 16 %d)"`, (areaTop+areaBottom)/2), c.y)
+	if len(c.groups) > 0 {
+		c.bars(&b)
+	} else {
+		c.curves(&b)
+	}
+	b.WriteString("</svg>\n")
+	return b.Bytes()
+}
+
+func label(b *bytes.Buffer, x, y float64, anchor, more, text string) {
+	fmt.Fprintf(b, `<text x="%.1f" y="%.1f" text-anchor="%s" %s>%s</text>`+"\n", x, y, anchor, more, html.EscapeString(text))
+}
+
+// legend names the series above the area.
+func legend(b *bytes.Buffer, drawn []series, colors []string, mark string) {
+	fmt.Fprintf(b, `<text x="%d" y="%d">`, areaLeft, areaTop-18)
+	for i, s := range drawn {
+		mark := mark
+		if s.dashed {
+			mark = "╍╍"
+		}
+		fmt.Fprintf(b, `<tspan dx="%d" fill="%s">%s</tspan> <tspan>%s</tspan>`, min(i, 1)*16, colors[i], mark, html.EscapeString(s.name))
+	}
+	b.WriteString("</text>\n")
+}
+
+// axisY draws the axis y with its lines through the area.
+func axisY(b *bytes.Buffer, y axis) {
+	for _, v := range y.ticks() {
+		at := y.at(v, areaBottom, areaTop)
+		fmt.Fprintf(b, `<path d="M%d %.1fH%d" stroke="#e0e0e0"/>`+"\n", areaLeft, at, areaRight)
+		label(b, areaLeft-8, at+4, "end", "", fmt.Sprintf("%.6g", v))
+	}
+	fmt.Fprintf(b, `<path d="M%d %dV%dH%d" fill="none" stroke="black"/>`+"\n", areaLeft, areaTop, areaBottom, areaRight)
+}
+
+func (c chart) curves(b *bytes.Buffer) {
+	var drawn []series
+	var xs, ys []float64
+	for _, s := range c.series {
+		var points []point
+		for _, q := range s.points {
+			if c.logX && q.x <= 0 || c.logY && q.y <= 0 || math.IsNaN(q.y) {
+				continue // a logarithm has no place for it
+			}
+			points = append(points, q)
+			xs, ys = append(xs, q.x), append(ys, q.y)
+		}
+		if s.points = points; len(points) > 0 {
+			drawn = append(drawn, s)
+		}
+	}
+	if len(drawn) == 0 {
+		return // no axis either
+	}
+	if !c.logY {
+		ys = append(ys, c.from)
+	}
+	x, y := axisOf(c.logX, xs...), axisOf(c.logY, ys...)
+	if c.logY {
+		y.from, y.to = y.from/1.5, y.to*1.5 // nothing lies at 0
+	}
+	axisY(b, y)
+	for _, v := range x.ticks() {
+		at := x.at(v, areaLeft, areaRight)
+		fmt.Fprintf(b, `<path d="M%.1f %dv5" stroke="black"/>`+"\n", at, areaBottom)
+		label(b, at, areaBottom+19, "middle", "", fmt.Sprintf("%.6g", v))
+	}
+	colors := palette(drawn)
+	legend(b, drawn, colors, "━━")
+	for i, s := range drawn {
+		var way, dots strings.Builder
+		for n, q := range s.points {
+			atX, atY := x.at(q.x, areaLeft, areaRight), y.at(q.y, areaBottom, areaTop)
+			switch {
+			case n == 0:
+				fmt.Fprintf(&way, "M%.1f %.1f", atX, atY)
+			case s.isStep:
+				fmt.Fprintf(&way, "H%.1fV%.1f", atX, atY)
+			default:
+				fmt.Fprintf(&way, "L%.1f %.1f", atX, atY)
+			}
+			if !s.isStep && !s.dashed {
+				fmt.Fprintf(&dots, `<circle cx="%.1f" cy="%.1f" r="3" fill="%s"/>`, atX, atY, colors[i])
+			}
+		}
+		dashes := ""
+		if s.dashed {
+			dashes = ` stroke-dasharray="7 5"`
+		}
+		fmt.Fprintf(b, `<path d="%s" fill="none" stroke="%s" stroke-width="2.5"%s/>%s`+"\n", way.String(), colors[i], dashes, dots.String())
+	}
+}
+
+func (c chart) bars(b *bytes.Buffer) {
+	heights := []float64{0}
+	for _, s := range c.series {
+		for _, q := range s.points {
+			if !math.IsNaN(q.y) {
+				heights = append(heights, q.y)
+			}
+		}
+	}
+	y, colors := axisOf(false, heights...), palette(c.series)
+	axisY(b, y)
+	if len(c.series) > 1 {
+		legend(b, c.series, colors, "■")
+	}
+	for at, group := range c.groups {
+		middle := areaLeft + (float64(at)+0.5)/float64(len(c.groups))*(areaRight-areaLeft)
+		label(b, middle, areaBottom+19, "middle", "", group)
+		for i, s := range c.series {
+			height, fill := s.points[at].y, colors[i]
+			if math.IsNaN(height) {
+				height = 0
+			}
+			if len(c.series) == 1 {
+				fill = palette([]series{{name: group}})[0]
+			}
+			left := middle + barWidth*(float64(i)-float64(len(c.series))/2)
+			top := y.at(height, areaBottom, areaTop)
+			fmt.Fprintf(b, `<rect x="%.1f" y="%.1f" width="%d" height="%.1f" fill="%s"/>`+"\n", left, top, barWidth, areaBottom-top, fill)
+		}
+	}
 }

@@ -77,11 +77,7 @@ func report(all map[string]lines) (map[string][]byte, error) {
 			fmt.Fprintf(&page, "\nIt failed: %s\n\n", l.failure())
 			continue
 		}
-		drawn, err := s.chart(l).svg()
-		if err != nil {
-			return nil, err
-		}
-		files[s.name+".svg"] = drawn
+		files[s.name+".svg"] = s.chart(l).svg()
 		fmt.Fprintf(&page, "\n| | published | Ebb | floor |\n|---|---|--:|--:|\n")
 		for _, f := range s.figures(l) {
 			fmt.Fprintf(&page, "| %s | %s | %s | %s |\n", f.name, f.published, f.ebb, f.floor)
