@@ -188,7 +188,6 @@ var Annotations = slices.Concat([]Annotation{
 	{Key: FallbackRevisionAnnotation, On: setByEbb, Effect: "In the status of a Revision: the revision of its fallback Service."},
 	{Key: InitializedAnnotation, On: setByEbb, Effect: "On a PodAutoscaler: the revision had its initial pods once."},
 	{Key: AwakeRequestsAnnotation, On: setByEbb, Effect: "On a pod that has slept for long: its resource requests while it is awake."},
-	{Key: AllowedListenersAnnotation, On: setByEbb, Effect: "On a Gateway: Ebb keeps its allowed listeners."},
 	{Key: PodKeyAnnotation, On: setByEbb, Effect: "On a Deployment or pod: which key of the namespace its queue-proxy proves itself with; nothing of the key."},
 	{Key: SystemTLSAnnotation, On: setByEbb, Effect: "On a Deployment or Service: its pods serve TLS."},
 	{Key: RolloutAnnotation, On: setByEbb, Effect: "On an HTTPRoute: how far a gradual rollout is."},

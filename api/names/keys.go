@@ -133,8 +133,9 @@ const (
 	ParkedWasUp = "was-up"
 	// ParkedNeverUp: it never had them.
 	ParkedNeverUp = "never-up"
-	// AllowedListenersAnnotation stands on a Gateway whose spec.allowedListeners Ebb keeps.
-	AllowedListenersAnnotation = "networking.ebb.dev/allowed-listeners"
+	// AllowedListenersLabel is on no namespace. A Gateway's spec.allowedListeners that Ebb keeps
+	// says so.
+	AllowedListenersLabel = "networking.ebb.dev/allowed-listeners"
 	// RecordsAnnotation on a template says which requests the API view.ebb.dev has records of.
 	RecordsAnnotation = "serving.ebb.dev/records"
 	// ShimAnnotation on a template puts the shim before the program of the serving container. Its

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -28,6 +29,7 @@ import (
 func TestHostsAreServedHTTPSWithCertificatesThatVerify(t *testing.T) {
 	s := beginAlone(t, 3*time.Minute)
 	s.needsCertManager()
+	pods := s.gatewayPods()
 	url := s.ready("secure", service{name: "secure"}.manifest())
 	if !strings.HasPrefix(url, "http://") {
 		t.Fatalf("before certificates are switched on the URL is %s", url)
@@ -79,6 +81,23 @@ spec:
 		return cluster.IsReady(o) && scheme(o, "url") == "http" && scheme(o, "address", "url") == "http"
 	})
 	s.answers(s.client(), "http://"+host)
+	if after := s.gatewayPods(); !slices.Equal(after, pods) {
+		s.Errorf("the gateways' pods were replaced: %v, then %v", pods, after)
+	}
+}
+
+// gatewayPods lists the pods of Istio's gateways.
+func (s *story) gatewayPods() (names []string) {
+	s.Helper()
+	list, err := s.Kube.CoreV1().Pods("knative-serving").List(s.ctx, metav1.ListOptions{LabelSelector: "gateway.networking.k8s.io/gateway-name"})
+	if err != nil {
+		s.Fatal(err)
+	}
+	for i := range list.Items {
+		names = append(names, list.Items[i].Name)
+	}
+	slices.Sort(names)
+	return names
 }
 
 // needsCertManager skips the test on a cluster without cert-manager or without the issuer of

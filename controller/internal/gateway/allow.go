@@ -29,9 +29,10 @@ import (
 // from no others, so that a tenant without TLS adds no listeners. It is a reconciler of its own
 // because the list belongs to the Gateway: the lease of its key makes one replica the only writer.
 //
-// A Gateway whose allowedListeners somebody else has set is left alone. An annotation marks those
-// that are Ebb's. The shipped Gateways do not have the field, because a Gateway API before 1.5 does
-// not know it.
+// A Gateway whose allowedListeners somebody else has set is left alone. Ebb's selector has a mark
+// (see allowed). An annotation of the Gateway cannot be the mark: Istio copies annotations to the
+// gateway's pods, so it would replace them. The shipped Gateways do not have the field, because a
+// Gateway API before 1.5 does not know it.
 type allower struct {
 	settings *settings.Store
 	sets     *reconcile.Optional
@@ -74,21 +75,15 @@ func (a *allower) reconcile(ctx context.Context, key reconcile.Key) (time.Durati
 	if !a.sets.Synced() { // an incomplete list would take listeners away
 		return time.Second, nil
 	}
-	mark := have.Annotations[names.AllowedListenersAnnotation]
-	if set := have.Spec.AllowedListeners; set != nil && (mark == "" || set.Namespaces == nil || set.Namespaces.From == nil ||
-		*set.Namespaces.From != gatewayv1.NamespacesFromSelector) {
+	if have.Spec.AllowedListeners != nil && !ours(have) {
 		return 0, nil
 	}
 	want := allowed(a.sets.List(corev1.NamespaceAll, labels.Everything()), key)
 	if equality.Semantic.DeepEqual(have.Spec.AllowedListeners, want) {
 		return 0, nil
 	}
-	var annotation any
-	if want != nil {
-		annotation = "true"
-	}
 	patch, err := json.Marshal(map[string]any{
-		"metadata": map[string]any{"annotations": map[string]any{names.AllowedListenersAnnotation: annotation}, "resourceVersion": have.ResourceVersion},
+		"metadata": map[string]any{"resourceVersion": have.ResourceVersion},
 		"spec":     map[string]any{"allowedListeners": want},
 	})
 	if err != nil {
@@ -102,7 +97,19 @@ func (a *allower) reconcile(ctx context.Context, key reconcile.Key) (time.Durati
 	return 0, nil
 }
 
-// allowed selects the namespaces of the ListenerSets of a Gateway. It is nil if there are none.
+// ours reports whether Ebb has set a Gateway's allowedListeners. Up to version 0.2 an annotation
+// was the mark.
+func ours(g *gatewayv1.Gateway) bool {
+	from := g.Spec.AllowedListeners.Namespaces
+	if from == nil || from.Selector == nil || from.From == nil || *from.From != gatewayv1.NamespacesFromSelector {
+		return false
+	}
+	return g.Annotations[names.AllowedListenersLabel] != "" ||
+		slices.ContainsFunc(from.Selector.MatchExpressions, func(r metav1.LabelSelectorRequirement) bool { return r.Key == names.AllowedListenersLabel })
+}
+
+// allowed selects the namespaces of the ListenerSets of a Gateway. It is nil if there are none. Its
+// second expression is the mark: no namespace has this label.
 func allowed(sets []*unstructured.Unstructured, key reconcile.Key) *gatewayv1.AllowedListeners {
 	namespaces := map[string]bool{}
 	for _, set := range sets {
@@ -115,8 +122,9 @@ func allowed(sets []*unstructured.Unstructured, key reconcile.Key) *gatewayv1.Al
 	}
 	return &gatewayv1.AllowedListeners{Namespaces: &gatewayv1.ListenerNamespaces{
 		From: new(gatewayv1.NamespacesFromSelector),
-		Selector: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{
-			Key: corev1.LabelMetadataName, Operator: metav1.LabelSelectorOpIn, Values: slices.Sorted(maps.Keys(namespaces)),
-		}}},
+		Selector: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
+			{Key: corev1.LabelMetadataName, Operator: metav1.LabelSelectorOpIn, Values: slices.Sorted(maps.Keys(namespaces))},
+			{Key: names.AllowedListenersLabel, Operator: metav1.LabelSelectorOpDoesNotExist},
+		}},
 	}}
 }

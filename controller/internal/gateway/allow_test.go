@@ -82,7 +82,8 @@ func TestAGatewayTakesListenersOnlyOfNamespacesThatNeedThem(t *testing.T) {
 		})
 	}
 	from := func(namespaces string) string {
-		return `{"namespaces":{"from":"Selector","selector":{"matchExpressions":[{"key":"kubernetes.io/metadata.name","operator":"In","values":[` + namespaces + `]}]}}}`
+		return `{"namespaces":{"from":"Selector","selector":{"matchExpressions":[{"key":"kubernetes.io/metadata.name","operator":"In","values":[` + namespaces + `]},` +
+			`{"key":"networking.ebb.dev/allowed-listeners","operator":"DoesNotExist"}]}}}`
 	}
 	listen("tenant", "made-by-hand", "ebb-external", nil)
 	listen("b", "one", "ebb-external", ours)
@@ -92,17 +93,31 @@ func TestAGatewayTakesListenersOnlyOfNamespacesThatNeedThem(t *testing.T) {
 	listen("c", "one", "ebb-local", ours)
 	until("ebb-external", from(`"a","b"`))
 	until("ebb-local", from(`"c"`))
+	// Istio copies labels and annotations of a Gateway to its pods: one more replaces them.
+	if metadata := store.Get(gateways, "knative-serving", "ebb-external"); len(metadata.GetAnnotations())+len(metadata.GetLabels()) > 0 {
+		t.Errorf("the Gateway has annotations %v and labels %v", metadata.GetAnnotations(), metadata.GetLabels())
+	}
 	store.Remove(kind.GroupResource(), "a", "one")
 	store.Remove(kind.GroupResource(), "b", "one")
 	until("ebb-external", from(`"a"`))
 	store.Remove(kind.GroupResource(), "a", "two")
 	until("ebb-external", "null")
-	if mark := store.Get(gateways, "knative-serving", "ebb-external").GetAnnotations()[names.AllowedListenersAnnotation]; mark != "" {
-		t.Errorf("the mark is %q", mark)
+
+	// Before, an annotation was the mark. It stays.
+	former := store.Get(gateways, "knative-serving", "ebb-external")
+	former.SetAnnotations(map[string]string{names.AllowedListenersLabel: "true"})
+	of := map[string]any{"key": "kubernetes.io/metadata.name", "operator": "In", "values": []any{"a"}}
+	former.Object["spec"] = map[string]any{"allowedListeners": map[string]any{"namespaces": map[string]any{
+		"from": "Selector", "selector": map[string]any{"matchExpressions": []any{of}}}}}
+	store.Put(gateways, former)
+	until("ebb-external", "null")
+	if mark := store.Get(gateways, "knative-serving", "ebb-external").GetAnnotations()[names.AllowedListenersLabel]; mark != "true" {
+		t.Errorf("the annotation is %q", mark)
 	}
 
 	// What an operator set stays, also over what was Ebb's.
 	byHand := map[string]any{"namespaces": map[string]any{"from": "Same"}}
+	selected := map[string]any{"namespaces": map[string]any{"from": "Selector", "selector": map[string]any{"matchLabels": map[string]any{"team": "a"}}}}
 	set := func(name string, value map[string]any) {
 		o := store.Get(gateways, "knative-serving", name)
 		if err := unstructured.SetNestedField(o.Object, value, "spec", "allowedListeners"); err != nil {
@@ -111,7 +126,7 @@ func TestAGatewayTakesListenersOnlyOfNamespacesThatNeedThem(t *testing.T) {
 		store.Put(gateways, o)
 	}
 	set("ebb-external", byHand)
-	set("ebb-local", byHand)
+	set("ebb-local", selected)
 	store.Writes() // forgets them
 	listen("d", "one", "ebb-external", ours)
 	listen("d", "two", "ebb-local", ours)
@@ -122,7 +137,7 @@ func TestAGatewayTakesListenersOnlyOfNamespacesThatNeedThem(t *testing.T) {
 		}
 	}
 	until("ebb-external", `{"namespaces":{"from":"Same"}}`)
-	until("ebb-local", `{"namespaces":{"from":"Same"}}`)
+	until("ebb-local", `{"namespaces":{"from":"Selector","selector":{"matchLabels":{"team":"a"}}}}`)
 	until("other", "null")
 	if writes := store.Writes(); len(writes) > 0 {
 		t.Errorf("written: %+v", writes)
