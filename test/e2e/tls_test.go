@@ -220,6 +220,7 @@ func TestTLSBetweenEbbsPartsIsSwitchedOnAndOffWithoutALostRequest(t *testing.T) 
 	s.config("config-network", map[string]string{"system-internal-tls": "Disabled"})
 	s.awaitPort("inner", 80)
 	report := traffic.StopAfter(s.ctx, 500)
+	s.Logf("%d requests, the slowest took %s", report.Sent, report.Slowest)
 	if err := report.Err(500); err != nil {
 		s.Error(err)
 	}
