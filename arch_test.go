@@ -33,7 +33,7 @@ type layer struct {
 var std = []string{"std"}
 
 // forTests are what the tests of every folder may use.
-var forTests = []string{"test/apiservertest", "test/golden", "test/eventually"}
+var forTests = []string{"internal/testing", "test/apiservertest", "test/golden", "test/eventually"}
 
 // effects spells what the state machines ask for.
 const effects = "internal/machine"
@@ -101,6 +101,8 @@ func TestFoldersImportOnlyWhatTheTableAllows(t *testing.T) {
 		for _, imported := range imports(t, file) {
 			ours, isOurs := strings.CutPrefix(imported, module+"/")
 			switch {
+			case !isTest && under(ours, "internal/testing") && !under(path.Dir(file), "internal/testing") && !under(path.Dir(file), "test"):
+				t.Errorf("%s imports %s, which is for tests", file, imported)
 			case isTest && slices.ContainsFunc(forTests, func(p string) bool { return under(ours, p) }):
 			case isTest && isOurs && slices.ContainsFunc(l.tests, func(p string) bool { return under(ours, p) }):
 			case isOurs && (under(ours, l.folder) || slices.ContainsFunc(l.own, func(p string) bool { return under(ours, p) })):

@@ -24,7 +24,9 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"ebb.dev/ebb/internal/component"
+	"ebb.dev/ebb/internal/testing/process"
 	"ebb.dev/ebb/test/apiservertest"
+	"ebb.dev/ebb/test/eventually"
 	"ebb.dev/ebb/wire"
 )
 
@@ -68,31 +70,25 @@ type edge struct {
 	*testing.T
 	ip      string
 	kube    kubernetes.Interface
-	process *os.Process
-	ended   <-chan struct{}
+	process *process.Process
 }
 
 func launch(t *testing.T, gateway string) *edge {
 	t.Helper()
 	ip := fmt.Sprintf("127.77.%d.%d", os.Getpid()>>8&255, max(1, os.Getpid()&255))
 	kubeconfig, kube := cluster(t)
-	command := exec.Command(os.Args[0])
-	command.Env = append(os.Environ(), runVariable+"=1", "KUBECONFIG="+kubeconfig, "SYSTEM_NAMESPACE=knative-serving", "POD_NAME=ebb-0",
+	p, err := process.Start(exec.Command(os.Args[0]), runVariable+"=1", "KUBECONFIG="+kubeconfig, "SYSTEM_NAMESPACE=knative-serving", "POD_NAME=ebb-0",
 		"POD_IP="+ip, "EBB_LISTEN_IP="+ip, "EBB_COAP_ADDRESS="+ip+":5683", "EBB_COAP_GATEWAY="+gateway)
-	command.Stdout, command.Stderr = t.Output(), t.Output()
-	if err := command.Start(); err != nil {
+	if err != nil {
 		t.Fatal(err)
 	}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		command.Wait()
-	}()
 	t.Cleanup(func() {
-		command.Process.Kill()
-		<-done
+		p.Stop()
+		if t.Failed() {
+			t.Log(p.Output())
+		}
 	})
-	return &edge{t, ip, kube, command.Process, done}
+	return &edge{t, ip, kube, p}
 }
 
 // ask sends a GET as a kubelet does. It returns "" and why if the answer is not 200.
@@ -117,19 +113,13 @@ func (e *edge) ask(url string) (body, why string) {
 
 func (e *edge) until(what string, done func() (bool, string)) {
 	e.Helper()
-	last := ""
-	for end := time.Now().Add(time.Minute); time.Now().Before(end); <-time.After(20 * time.Millisecond) {
-		var ok bool
-		if ok, last = done(); ok {
-			return
-		}
-		select {
-		case <-e.ended:
+	eventually.Seen(e, what, func() (string, bool) {
+		if !e.process.Alive() {
 			e.Fatalf("the process ended before %s", what)
-		default:
 		}
-	}
-	e.Fatalf("%s: %s", what, last)
+		ok, last := done()
+		return last, ok
+	})
 }
 
 func (e *edge) await(what, url, contains string) {
@@ -180,7 +170,7 @@ func TestTheLeadIsFreeWhileTheActivatorFinishes(t *testing.T) {
 	}
 	e.await("the activator runs", health["activator"], "")
 	e.await("the controller runs", health["controller"], "")
-	if err := e.process.Signal(syscall.SIGTERM); err != nil {
+	if err := e.process.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
 	e.until("autoscaler and controller end", func() (bool, string) {

@@ -128,7 +128,7 @@ func TestNoRequestWaitsBesideAnIdlePodWithOneToFiveActivators(t *testing.T) {
 	}
 	// A slot that a pod reserves for a dead activator becomes free soon, and its other pods can be
 	// used by the other activators.
-	ledger.load(t, "five activators, one of them killed", ips[:4], func() { activators[4].Process.Kill() }, ips[4])
+	ledger.load(t, "five activators, one of them killed", ips[:4], func() { activators[4].Stop() }, ips[4])
 	if ledger.twice > 0 {
 		t.Errorf("pods with one slot handled %d requests at the same time as another one", ledger.twice)
 	}

@@ -354,11 +354,11 @@ type watched struct {
 
 func (w *watched) run(ctx context.Context) {
 	for ctx.Err() == nil {
-		now, peak, alive := memory(w.proc.cmd.Process.Pid)
+		now, peak, alive := memory(w.proc.Process.Process.Pid)
 		w.most = max(w.most, peak)
 		if !alive || now > w.limit {
-			fmt.Fprintf(os.Stderr, "async: the courier ended or takes %d MiB:\n%s", now>>20, tail(w.proc.output.String()))
-			w.proc.kill()
+			fmt.Fprintf(os.Stderr, "async: the courier ended or takes %d MiB:\n%s", now>>20, tail(w.proc.Output()))
+			w.proc.Stop()
 			w.restarts++
 			if err := w.proc.start(context.WithoutCancel(ctx)); err != nil {
 				fmt.Fprintln(os.Stderr, "async:", err)

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"ebb.dev/ebb/api/names"
+	"ebb.dev/ebb/internal/testing/process"
 	"ebb.dev/ebb/test/internal/loopback"
 	"ebb.dev/ebb/test/internal/result"
 	"ebb.dev/ebb/test/internal/shipped"
@@ -30,9 +31,8 @@ func (b *bench) run(ctx context.Context) error {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	courier := filepath.Join(dir, "courier")
-	if out, err := exec.CommandContext(ctx, "go", "build", "-o", courier, "ebb.dev/ebb/courier").CombinedOutput(); err != nil {
-		return fmt.Errorf("build the courier: %w\n%s", err, out)
+	if err := process.Build(ctx, dir, "courier"); err != nil {
+		return err
 	}
 	at := "127.0.0.1"
 	if b.hostile { // callbacks never reach loopback
@@ -81,12 +81,12 @@ func (b *bench) run(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		procs = append(procs, &proc{name: "pod", ready: gateway, args: []string{self, "-role", "pod", "-listen", gateway, "-collector", called.address}})
+		procs = append(procs, &proc{ready: gateway, args: []string{self, "-role", "pod", "-listen", gateway, "-collector", called.address}})
 	}
 	// Its ports are fixed, so it gets an unused loopback address.
 	ip := fmt.Sprintf("127.%d.%d.%d", 1+rand.IntN(254), rand.IntN(256), 1+rand.IntN(254))
 	address := net.JoinHostPort(ip, strconv.Itoa(wire.PortHTTP1))
-	procs = append(procs, &proc{name: "courier", ready: address, args: []string{courier}, env: []string{"KUBECONFIG=" + cluster.Kubeconfig, "EBB_LISTEN_IP=" + ip,
+	procs = append(procs, &proc{ready: address, args: []string{filepath.Join(dir, "courier")}, env: []string{"KUBECONFIG=" + cluster.Kubeconfig, "EBB_LISTEN_IP=" + ip,
 		"POD_NAME=courier-0", "EBB_AUTOSCALER=" + cluster.Autoscaler, "SYSTEM_NAMESPACE=" + loopback.SystemNamespace,
 		"EBB_COURIER_DIR=" + filepath.Join(dir, "store"), "EBB_COURIER_GATEWAY=" + gateway}})
 	last := procs[len(procs)-1]
@@ -101,7 +101,7 @@ func (b *bench) run(ctx context.Context) error {
 		if err := p.start(ctx); err != nil {
 			return err
 		}
-		defer p.kill()
+		defer p.Stop()
 	}
 	if b.hostile {
 		return b.besideAttacks(ctx, cluster, "http://"+address, targets, called, last)
@@ -110,8 +110,8 @@ func (b *bench) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	last.kill()
-	if used := last.cmd.ProcessState; used != nil && !b.kill {
+	last.Stop()
+	if used := last.ProcessState; used != nil && !b.kill {
 		fields["courier_cpu_us_per_call"] = float64((used.UserTime() + used.SystemTime()).Microseconds()) / float64(b.calls)
 	}
 	return b.out.Summary(fields)
@@ -119,34 +119,22 @@ func (b *bench) run(ctx context.Context) error {
 
 // proc is a process that can be killed and started again.
 type proc struct {
-	name, ready string
-	args, env   []string
-	cmd         *exec.Cmd
-	output      bytes.Buffer
+	*process.Process
+	ready     string // the address
+	args, env []string
 }
 
 func (p *proc) start(ctx context.Context) error {
-	p.cmd = exec.CommandContext(ctx, p.args[0], p.args[1:]...)
-	p.cmd.Env = append(os.Environ(), p.env...)
-	p.output.Reset()
-	p.cmd.Stdout, p.cmd.Stderr = &p.output, &p.output
-	if err := p.cmd.Start(); err != nil {
-		return fmt.Errorf("start the %s: %w", p.name, err)
+	started, err := process.Start(exec.CommandContext(ctx, p.args[0], p.args[1:]...), p.env...)
+	if err != nil {
+		return err
 	}
-	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
-		if c, err := net.Dial("tcp", p.ready); err == nil {
-			return c.Close()
-		}
+	p.Process = started
+	if err := p.AwaitListening(ctx, p.ready); err != nil {
+		p.Stop()
+		return err
 	}
-	p.kill()
-	return fmt.Errorf("the %s does not listen on %s:\n%s", p.name, p.ready, p.output.String())
-}
-
-func (p *proc) kill() {
-	if p.cmd != nil && p.cmd.Process != nil {
-		p.cmd.Process.Kill()
-		p.cmd.Wait()
-	}
+	return nil
 }
 
 // calls is what became of the calls.
@@ -161,7 +149,7 @@ type calls struct {
 func (b *bench) measure(ctx context.Context, courier string, targets []string, called *service, procs []*proc) (result.Fields, error) {
 	c := &calls{sent: make([]time.Time, b.calls), accepted: make([]float64, b.calls), places: make([]string, b.calls)}
 	if err := b.warm(ctx, courier, targets[0]); err != nil {
-		return nil, fmt.Errorf("%w\n%s", err, procs[len(procs)-1].output.String())
+		return nil, fmt.Errorf("%w\n%s", err, procs[len(procs)-1].Output())
 	}
 	killing, stop := context.WithCancel(ctx)
 	var killed sync.WaitGroup
@@ -199,7 +187,7 @@ func (b *bench) measure(ctx context.Context, courier string, targets []string, c
 	stop()
 	killed.Wait()
 	if err, failed := failure.Load().(error); failed {
-		return nil, fmt.Errorf("%w\n%s", err, procs[len(procs)-1].output.String())
+		return nil, fmt.Errorf("%w\n%s", err, procs[len(procs)-1].Output())
 	}
 	if err := b.await(ctx, called); err != nil {
 		return nil, err
@@ -288,7 +276,7 @@ func (b *bench) disturb(ctx context.Context, procs []*proc, c *calls) {
 		case <-time.After(b.every):
 		}
 		p := procs[i%len(procs)]
-		p.kill()
+		p.Stop()
 		c.kills.Add(1)
 		if err := p.start(context.WithoutCancel(ctx)); err != nil {
 			fmt.Fprintln(os.Stderr, "async:", err)

@@ -52,7 +52,7 @@ func startActivator(ctx context.Context, tools tools, c *loopback.Cluster, b *ba
 	targets = append(targets, bare, &target{name: both, http: addr, headers: revisionHeaders("queued" + suffix), behind: []*target{bare, pod}})
 	if err := waitReady(ctx, addr, 15*time.Second); err != nil {
 		stopAll([]*target{bare})
-		return []*target{pod}, fmt.Errorf("%w\n%s", err, bare.output)
+		return []*target{pod}, fmt.Errorf("%w\n%s", err, bare.process.Output())
 	}
 	return targets, nil
 }

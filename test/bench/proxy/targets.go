@@ -6,12 +6,12 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
 
+	"ebb.dev/ebb/internal/testing/process"
 	"ebb.dev/ebb/test/internal/envoy"
 	"ebb.dev/ebb/test/internal/loopback"
 	"ebb.dev/ebb/test/internal/nginx"
@@ -26,9 +26,7 @@ type target struct {
 	http, grpc string
 	headers    string    // additional header lines of the requests
 	behind     []*target // other processes that every request passes; their CPU counts here, and they are stopped separately
-	process    *exec.Cmd
-	output     *bytes.Buffer // to be read when ended is closed
-	ended      chan struct{} // closed when the process has ended
+	process    *process.Process
 	listened   time.Duration // from the start until the first address accepts
 }
 
@@ -76,12 +74,7 @@ type tools struct{ nginx, envoy, queueProxy, activator string }
 // build builds queue-proxy and the activator as they are shipped.
 func build(ctx context.Context, dir string) (tools, error) {
 	t := tools{queueProxy: filepath.Join(dir, "queue-proxy"), activator: filepath.Join(dir, "activator")}
-	command := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags=-s -w", "-o", dir+"/", "ebb.dev/ebb/queue-proxy", "ebb.dev/ebb/activator")
-	command.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := command.CombinedOutput(); err != nil {
-		return t, fmt.Errorf("build queue-proxy and the activator: %w\n%s", err, out)
-	}
-	return t, nil
+	return t, process.Build(ctx, dir, "queue-proxy", "activator")
 }
 
 // find installs the other proxies if they are missing.

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -12,11 +11,11 @@ import (
 	"net/http/httputil"
 	"net/netip"
 	"net/url"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"time"
 
+	"ebb.dev/ebb/internal/testing/process"
 	"ebb.dev/ebb/test/internal/envoy"
 	"ebb.dev/ebb/wire"
 )
@@ -32,10 +31,8 @@ type tools struct{ queueProxy, envoy string }
 // build builds queue-proxy as it is shipped, and installs Envoy if it is missing.
 func build(ctx context.Context, dir string) (t tools, err error) {
 	t.queueProxy = filepath.Join(dir, "queue-proxy")
-	command := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags=-s -w", "-o", t.queueProxy, "ebb.dev/ebb/queue-proxy")
-	command.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := command.CombinedOutput(); err != nil {
-		return t, fmt.Errorf("build queue-proxy: %w\n%s", err, out)
+	if err := process.Build(ctx, dir, "queue-proxy"); err != nil {
+		return t, err
 	}
 	t.envoy, err = envoy.Find(ctx)
 	return t, err
@@ -123,35 +120,13 @@ func freeAddress() (string, error) {
 
 // launch starts a process and waits until it listens.
 func launch(ctx context.Context, name, address, path string, arguments []string, env ...string) (*target, error) {
-	command := exec.CommandContext(ctx, path, arguments...)
-	var output bytes.Buffer
-	command.Env, command.Stdout, command.Stderr = append(os.Environ(), env...), &output, &output
-	if err := command.Start(); err != nil {
+	p, err := process.Start(exec.CommandContext(ctx, path, arguments...), env...)
+	if err != nil {
+		return nil, err
+	}
+	if err := p.AwaitListening(ctx, address); err != nil {
+		p.Stop()
 		return nil, fmt.Errorf("start %s: %w", name, err)
 	}
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		command.Wait()
-	}()
-	stop := func() {
-		command.Process.Kill()
-		<-ended
-	}
-	for deadline := time.Now().Add(15 * time.Second); ; {
-		c, err := net.Dial("tcp", address)
-		if err == nil {
-			c.Close()
-			return &target{name, address, stop}, nil
-		}
-		select {
-		case <-ended:
-			return nil, fmt.Errorf("%s has ended (%s):\n%s", name, command.ProcessState, &output)
-		case <-time.After(time.Millisecond):
-		}
-		if time.Now().After(deadline) {
-			stop()
-			return nil, fmt.Errorf("%s does not listen on %s: %w\n%s", name, address, err, &output)
-		}
-	}
+	return &target{name, address, p.Stop}, nil
 }

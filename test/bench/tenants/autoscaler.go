@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"ebb.dev/ebb/internal/testing/process"
 	"ebb.dev/ebb/test/internal/loopback"
 	"ebb.dev/ebb/test/internal/result"
 	"ebb.dev/ebb/test/internal/shipped"
@@ -47,26 +48,26 @@ func (b *bench) measureAutoscaler(ctx context.Context, dir string, cluster *loop
 	if err := b.out.Line(alone.line("autoscaler_alone")); err != nil {
 		return nil, err
 	}
-	flood, err := s.startFlood(dir, roleStats, b)
+	flood, err := s.startFlood(roleStats, b)
 	if err != nil {
 		return nil, err
 	}
-	before := s.cpu()
+	before := cpu(s.Process)
 	beside := s.wake(ctx, cluster, services, 2*services)
 	fields := beside.line("autoscaler_beside_flood")
-	fields["autoscaler_cores"] = (s.cpu() - before) / b.lasts.Seconds()
+	fields["autoscaler_cores"] = (cpu(s.Process) - before) / b.lasts.Seconds()
 	if err := b.endFlood(flood, s, fields); err != nil {
 		return nil, err
 	}
 	return result.Fields{"decision_p99_alone_ms": alone.p99(), "decision_p99_beside_flood_ms": beside.p99(), "decisions_failed": beside.failed,
-		"autoscaler_rss_peak_mib": s.memory("VmHWM"), "autoscaler_limit_mib": float64(limit) / (1 << 20)}, nil
+		"autoscaler_rss_peak_mib": memory(s.Process, "VmHWM"), "autoscaler_limit_mib": float64(limit) / (1 << 20)}, nil
 }
 
 func service(i int) string { return fmt.Sprintf("%s-%05d", steadyNamespace, i) }
 
 // startAutoscaler builds and starts the autoscaler, and waits until it decides for a revision.
 func (s *system) startAutoscaler(ctx context.Context, dir string, cluster *loopback.Cluster, last string) error {
-	if err := buildInto(ctx, dir, "autoscaler"); err != nil {
+	if err := process.Build(ctx, dir, "autoscaler"); err != nil {
 		return err
 	}
 	soft, err := shipped.MemoryLimit(shipped.Autoscaler)
@@ -74,11 +75,11 @@ func (s *system) startAutoscaler(ctx context.Context, dir string, cluster *loopb
 		return err
 	}
 	s.ip = fmt.Sprintf("127.%d.%d.%d", 1+rand.IntN(254), rand.IntN(256), 1+rand.IntN(254))
-	if s.process, err = launch(filepath.Join(dir, "autoscaler.log"), []string{filepath.Join(dir, "autoscaler")}, nil, "KUBECONFIG="+cluster.Kubeconfig,
+	if s.Process, err = launch([]string{filepath.Join(dir, "autoscaler")}, nil, "KUBECONFIG="+cluster.Kubeconfig,
 		"SYSTEM_NAMESPACE="+loopback.SystemNamespace, "POD_NAME=autoscaler-bench", "POD_IP="+s.ip, "EBB_LISTEN_IP="+s.ip, "GOMEMLIMIT="+soft); err != nil {
 		return err
 	}
-	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline) && s.alive() && sleep(ctx, 50*time.Millisecond); {
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline) && s.Alive() && sleep(ctx, 50*time.Millisecond); {
 		response, err := http.Get("http://" + s.stats() + wire.PathViews + "?namespace=" + steadyNamespace + "&service=" + last)
 		if err != nil {
 			continue
@@ -89,7 +90,7 @@ func (s *system) startAutoscaler(ctx context.Context, dir string, cluster *loopb
 			return nil
 		}
 	}
-	return fmt.Errorf("the autoscaler does not decide:%s", s.logged())
+	return fmt.Errorf("the autoscaler does not decide:%s", logged(s.Process))
 }
 
 // stats is the address of the autoscaler's port for stats.

@@ -9,72 +9,35 @@ import (
 	"strings"
 	"syscall"
 	"time"
-)
 
-// process is a component that the benchmark started.
-type process struct {
-	*exec.Cmd
-	log   string // the file
-	ended chan struct{}
-}
+	"ebb.dev/ebb/internal/testing/process"
+)
 
 // polite is the priority of the flood and its pods: they get the CPU time that nobody else wants.
 var polite = []string{"nice", "-n", "19"}
 
 // launch starts a program with its arguments.
-func launch(log string, command []string, files []*os.File, env ...string) (*process, error) {
-	p := &process{Cmd: exec.Command(command[0], command[1:]...), log: log, ended: make(chan struct{})}
-	out, err := os.Create(log)
-	if err != nil {
-		return nil, err
-	}
-	defer out.Close()
-	p.Env, p.ExtraFiles, p.Stdout, p.Stderr = append(os.Environ(), env...), files, out, out
-	if err := p.Start(); err != nil {
-		return nil, fmt.Errorf("start %s: %w", command[0], err)
-	}
-	go func() {
-		defer close(p.ended)
-		p.Wait()
-	}()
-	return p, nil
+func launch(command []string, files []*os.File, env ...string) (*process.Process, error) {
+	cmd := exec.Command(command[0], command[1:]...)
+	cmd.ExtraFiles = files
+	return process.Start(cmd, env...)
 }
 
 // logged returns the end of what the process logged.
-func (p *process) logged() string {
-	text, _ := os.ReadFile(p.log)
+func logged(p *process.Process) string {
+	text := p.Output()
 	return fmt.Sprintf("\n%s:\n%s", p.Path, text[max(0, len(text)-3000):])
 }
 
-func (p *process) alive() bool {
-	select {
-	case <-p.ended:
-		return false
-	default:
-		return true
-	}
-}
-
-func (p *process) stop() {
-	p.Process.Kill()
-	<-p.ended
-}
-
 // finish asks the process to end, and returns what it printed last.
-func (p *process) finish() string {
-	p.Process.Signal(syscall.SIGTERM)
-	select {
-	case <-p.ended:
-	case <-time.After(20 * time.Second):
-		p.stop()
-	}
-	text, _ := os.ReadFile(p.log)
-	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+func finish(p *process.Process) string {
+	p.Finish(syscall.SIGTERM)
+	lines := strings.Split(strings.TrimSpace(p.Output()), "\n")
 	return lines[len(lines)-1]
 }
 
 // memory returns a field of /proc/PID/status in MiB: VmRSS is now, VmHWM the peak.
-func (p *process) memory(field string) float64 {
+func memory(p *process.Process, field string) float64 {
 	data, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.Process.Pid))
 	for text := range strings.Lines(string(data)) {
 		if value, ok := strings.CutPrefix(text, field+":"); ok {
@@ -86,7 +49,7 @@ func (p *process) memory(field string) float64 {
 }
 
 // cpu returns the seconds of CPU time that the process has used.
-func (p *process) cpu() float64 {
+func cpu(p *process.Process) float64 {
 	data, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.Process.Pid))
 	fields := strings.Fields(string(data[bytes.LastIndexByte(data, ')')+1:]))
 	if len(fields) < 13 {

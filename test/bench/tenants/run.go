@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -11,12 +10,13 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
+	"ebb.dev/ebb/internal/testing/process"
 	"ebb.dev/ebb/test/internal/loopback"
 	"ebb.dev/ebb/test/internal/result"
 	"ebb.dev/ebb/test/internal/shipped"
@@ -88,66 +88,52 @@ func (b *bench) measureActivator(ctx context.Context, dir string, cluster *loopb
 	if err := b.out.Line(alone.line("alone")); err != nil {
 		return nil, err
 	}
-	flood, err := activator.startFlood(dir, roleFlood, b)
+	flood, err := activator.startFlood(roleFlood, b)
 	if err != nil {
 		return nil, err
 	}
-	kernel, before := kernelMemory(), activator.cpu()
+	kernel, before := kernelMemory(), cpu(activator.Process)
 	beside := compare(ctx, front, activator.steady, b.lasts)
 	fields := beside.line("beside_flood")
-	fields["activator_cores"] = (activator.cpu() - before) / b.lasts.Seconds()
+	fields["activator_cores"] = (cpu(activator.Process) - before) / b.lasts.Seconds()
 	fields["tcp_peak_mib"] = kernel()
 	if err := b.endFlood(flood, activator, fields); err != nil {
 		return nil, err
 	}
 	return result.Fields{"p99_alone_ms": alone.through.p99(), "p99_beside_flood_ms": beside.through.p99(),
 		"p99_direct_alone_ms": alone.direct.p99(), "p99_direct_beside_flood_ms": beside.direct.p99(),
-		"rss_peak_mib": activator.memory("VmHWM"), "limit_mib": float64(limit) / (1 << 20), "connections": b.connections, "failed": beside.through.failed}, nil
+		"rss_peak_mib": memory(activator.Process, "VmHWM"), "limit_mib": float64(limit) / (1 << 20), "connections": b.connections, "failed": beside.through.failed}, nil
 }
 
 // endFlood ends a flood, prints what it counted with the other fields, and checks that the
 // component survived it.
-func (b *bench) endFlood(flood *process, s *system, fields result.Fields) error {
+func (b *bench) endFlood(flood *process.Process, s *system, fields result.Fields) error {
 	var counts result.Fields
-	if err := json.Unmarshal([]byte(flood.finish()), &counts); err != nil {
-		return fmt.Errorf("the flood failed: %w%s", err, flood.logged())
+	if err := json.Unmarshal([]byte(finish(flood)), &counts); err != nil {
+		return fmt.Errorf("the flood failed: %w%s", err, logged(flood))
 	}
 	maps.Copy(fields, counts)
 	if err := b.out.Line(fields); err != nil {
 		return err
 	}
-	if !s.alive() {
-		return fmt.Errorf("the component ended:%s", s.logged())
-	}
-	return nil
-}
-
-// buildInto builds programs of Ebb.
-func buildInto(ctx context.Context, dir string, programs ...string) error {
-	args := []string{"build", "-trimpath", "-ldflags=-s -w", "-o", dir + "/"}
-	for _, program := range programs {
-		args = append(args, "ebb.dev/ebb/"+program)
-	}
-	build := exec.CommandContext(ctx, "go", args...)
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		return fmt.Errorf("build %v: %w\n%s", programs, err, out)
+	if !s.Alive() {
+		return fmt.Errorf("the component ended:%s", logged(s.Process))
 	}
 	return nil
 }
 
 // system is the activator, or the autoscaler, and the processes around it.
 type system struct {
-	*process
-	others []*process
+	*process.Process
+	others []*process.Process
 	ip     string // of the activator, or the autoscaler
 	steady string // the address of the steady tenant's queue-proxy
 }
 
 func (s *system) stop() {
-	for _, p := range append([]*process{s.process}, s.others...) {
+	for _, p := range append([]*process.Process{s.Process}, s.others...) {
 		if p != nil {
-			p.stop()
+			p.Stop()
 		}
 	}
 }
@@ -155,7 +141,7 @@ func (s *system) stop() {
 // start builds and starts the pods of both tenants and the activator, and waits until both answer
 // through it.
 func start(ctx context.Context, dir string, cluster *loopback.Cluster) (s *system, err error) {
-	if err := buildInto(ctx, dir, "queue-proxy", "activator"); err != nil {
+	if err := process.Build(ctx, dir, "queue-proxy", "activator"); err != nil {
 		return nil, err
 	}
 	s = &system{}
@@ -164,11 +150,11 @@ func start(ctx context.Context, dir string, cluster *loopback.Cluster) (s *syste
 			s.stop()
 		}
 	}()
-	steadyPod, err := s.startPod(dir, "steady-pod", nil)
+	steadyPod, err := s.startPod(nil)
 	if err != nil {
 		return s, err
 	}
-	floodPod, err := s.startPod(dir, "flood-pod", polite)
+	floodPod, err := s.startPod(polite)
 	if err != nil {
 		return s, err
 	}
@@ -187,7 +173,7 @@ func start(ctx context.Context, dir string, cluster *loopback.Cluster) (s *syste
 	if err != nil {
 		return s, err
 	}
-	s.process, err = launch(filepath.Join(dir, "activator.log"), []string{filepath.Join(dir, "activator")}, nil, "KUBECONFIG="+cluster.Kubeconfig, "EBB_LISTEN_IP="+s.ip, "POD_IP="+s.ip,
+	s.Process, err = launch([]string{filepath.Join(dir, "activator")}, nil, "KUBECONFIG="+cluster.Kubeconfig, "EBB_LISTEN_IP="+s.ip, "POD_IP="+s.ip,
 		"POD_NAME=activator-bench", "EBB_AUTOSCALER="+cluster.Autoscaler, "SYSTEM_NAMESPACE="+loopback.SystemNamespace, "GOMEMLIMIT="+soft)
 	if err != nil {
 		return s, err
@@ -201,12 +187,12 @@ func start(ctx context.Context, dir string, cluster *loopback.Cluster) (s *syste
 }
 
 // startFlood starts this program as the hostile tenant's clients.
-func (s *system) startFlood(dir, role string, b *bench) (*process, error) {
+func (s *system) startFlood(role string, b *bench) (*process.Process, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, fmt.Errorf("find the own program: %w", err)
 	}
-	p, err := launch(filepath.Join(dir, role+".log"), append(slices.Clone(polite), self, "-role="+role, "-ip="+s.ip,
+	p, err := launch(append(slices.Clone(polite), self, "-role="+role, "-ip="+s.ip,
 		"-connections="+strconv.Itoa(b.connections), "-kind="+strconv.Itoa(b.kind)), nil)
 	if err == nil {
 		s.others = append(s.others, p)
@@ -215,7 +201,7 @@ func (s *system) startFlood(dir, role string, b *bench) (*process, error) {
 }
 
 // startPod starts this program as the container of a tenant and returns its address.
-func (s *system) startPod(dir, name string, priority []string) (string, error) {
+func (s *system) startPod(priority []string) (string, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return "", fmt.Errorf("find the own program: %w", err)
@@ -230,7 +216,7 @@ func (s *system) startPod(dir, name string, priority []string) (string, error) {
 		return "", err
 	}
 	defer file.Close()
-	p, err := launch(filepath.Join(dir, name+".log"), append(slices.Clone(priority), self, "-role="+rolePod), []*os.File{file})
+	p, err := launch(append(slices.Clone(priority), self, "-role="+rolePod), []*os.File{file})
 	if err != nil {
 		return "", err
 	}
@@ -248,22 +234,21 @@ func (s *system) startQueueProxy(ctx context.Context, dir, pod string) (string, 
 		Namespace: steadyNamespace, Revision: steadyRevision, Pod: "steady", PodIP: user.Addr(), UserPort: int(user.Port()),
 		Limits: wire.Limits{Timeout: 300 * time.Second}, CertDir: "/nowhere",
 	}
-	p, err := launch(filepath.Join(dir, "queue-proxy.log"), []string{filepath.Join(dir, "queue-proxy")}, nil, told.Env()...)
+	p, err := launch([]string{filepath.Join(dir, "queue-proxy")}, nil, told.Env()...)
 	if err != nil {
 		return "", err
 	}
 	s.others = append(s.others, p)
-	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline) && p.alive() && sleep(ctx, 10*time.Millisecond); {
-		text, _ := os.ReadFile(p.log)
-		for line := range bytes.Lines(text) {
+	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline) && p.Alive() && sleep(ctx, 10*time.Millisecond); {
+		for line := range strings.Lines(p.Output()) {
 			var fields struct{ Msg, Message, Address string }
-			if json.Unmarshal(line, &fields) == nil && (fields.Msg == "queue-proxy serves" || fields.Message == "queue-proxy serves") {
+			if json.Unmarshal([]byte(line), &fields) == nil && (fields.Msg == "queue-proxy serves" || fields.Message == "queue-proxy serves") {
 				_, port, err := net.SplitHostPort(fields.Address)
 				return net.JoinHostPort("127.0.0.1", port), err
 			}
 		}
 	}
-	return "", fmt.Errorf("queue-proxy does not serve:%s", p.logged())
+	return "", fmt.Errorf("queue-proxy does not serve:%s", logged(p))
 }
 
 // answers waits until the tenant's revision answers through the activator.
@@ -285,10 +270,10 @@ func (s *system) answers(ctx context.Context, tenant [2]string) error {
 			}
 			err = fmt.Errorf("it answered %s", response.Status)
 		}
-		if !s.alive() || ctx.Err() != nil {
+		if !s.Alive() || ctx.Err() != nil {
 			text := ""
-			for _, p := range append([]*process{s.process}, s.others...) {
-				text += p.logged()
+			for _, p := range append([]*process.Process{s.Process}, s.others...) {
+				text += logged(p)
 			}
 			return fmt.Errorf("revision %s did not answer: %w%s", tenant[1], err, text)
 		}

@@ -6,19 +6,19 @@
 package component
 
 import (
-	"bufio"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
 	"net/http"
 	"net/netip"
-	"os"
 	"os/exec"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
+	"ebb.dev/ebb/internal/testing/process"
 	"ebb.dev/ebb/test/eventually"
 	"ebb.dev/ebb/test/internal/loopback"
 	"ebb.dev/ebb/wire"
@@ -38,75 +38,48 @@ func Build(t *testing.T) (dir string) {
 	return dir
 }
 
-// Process is a running component. Its log is read line by line. If it exits by itself, the test
-// fails with the last lines.
+// Process is a running component.
 type Process struct {
-	*exec.Cmd
-	name  string
-	lines chan map[string]any // lines with a message, while a test reads them
-	ended chan error
+	*process.Process
+	name string
 }
 
+// start ends the process with the test, which tells what it logged if it fails.
 func start(t *testing.T, name, path string, env ...string) *Process {
 	t.Helper()
-	p := &Process{Cmd: exec.Command(path), name: name, lines: make(chan map[string]any, 100), ended: make(chan error, 1)}
-	p.Env = append(os.Environ(), env...)
-	read, write, err := os.Pipe()
+	p, err := process.Start(exec.Command(path), env...)
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.Stdout, p.Stderr = write, write
-	if err := p.Start(); err != nil {
-		t.Fatalf("start %s: %v", name, err)
-	}
-	write.Close()
-	var last []string
-	go func() {
-		defer read.Close()
-		scanner := bufio.NewScanner(read)
-		for scanner.Scan() {
-			last = append(last, scanner.Text())
-			last = last[max(0, len(last)-50):]
-			var line map[string]any
-			if json.Unmarshal(scanner.Bytes(), &line) == nil {
-				select {
-				case p.lines <- line:
-				default:
-				}
-			}
-		}
-		err := p.Wait()
-		p.ended <- fmt.Errorf("%s ended: %v\n%s", name, err, last)
-	}()
 	t.Cleanup(func() {
-		p.Process.Kill()
-		err := <-p.ended
+		ended := !p.Alive()
+		p.Stop()
 		if t.Failed() {
-			t.Log(err)
+			text := p.Output()
+			t.Logf("%s (had ended: %t, %v):\n%s", name, ended, p.ProcessState, text[max(0, len(text)-10000):])
 		}
 	})
-	return p
+	return &Process{p, name}
 }
 
 // await returns the field of the first line that has the message.
-func (p *Process) await(t *testing.T, message, field string) string {
+func (p *Process) await(t *testing.T, message, field string) (value string) {
 	t.Helper()
-	limit := time.NewTimer(time.Minute)
-	defer limit.Stop()
-	for {
-		select {
-		case line := <-p.lines:
-			if line["msg"] == message || line["message"] == message {
-				text, _ := line[field].(string)
-				return text
+	eventually.True(t, fmt.Sprintf("%s logs %q", p.name, message), func() bool {
+		alive := p.Alive() // before its last words are read
+		for text := range strings.Lines(p.Output()) {
+			var line map[string]any
+			if json.Unmarshal([]byte(text), &line) == nil && (line["msg"] == message || line["message"] == message) {
+				value, _ = line[field].(string)
+				return true
 			}
-		case err := <-p.ended:
-			p.ended <- err
-			t.Fatalf("no log line %q: %v", message, err)
-		case <-limit.C:
-			t.Fatalf("%s never logged %q", p.name, message)
 		}
-	}
+		if !alive {
+			t.Fatalf("%s ended, and logged no line %q", p.name, message)
+		}
+		return false
+	})
+	return value
 }
 
 // StartQueueProxy starts the queue-proxy of a pod of the revision, with a limit of requests (0:
