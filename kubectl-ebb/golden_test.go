@@ -2,14 +2,9 @@ package main
 
 import (
 	"bytes"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/x509"
 	"encoding/json"
-	"encoding/pem"
 	"errors"
-	"math/big"
 	"testing"
 	"time"
 
@@ -29,6 +24,7 @@ import (
 	"ebb.dev/ebb/api/names"
 	serving "ebb.dev/ebb/api/serving/v1"
 	view "ebb.dev/ebb/api/view/v1alpha1"
+	"ebb.dev/ebb/internal/testing/certificate"
 	"ebb.dev/ebb/settings"
 	"ebb.dev/ebb/test/golden"
 )
@@ -185,15 +181,7 @@ func TestTop(t *testing.T) {
 
 // cluster is one in which nothing is broken.
 func cluster(t *testing.T) *installation {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: now.Add(6 * 24 * time.Hour)}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	cert, _ := certificate.PEM(certificate.Make(x509.Certificate{NotAfter: now.Add(6 * 24 * time.Hour)}, nil))
 	given, err := settings.Parse(map[string]map[string]string{"config-domain": {"apps.example.org": ""}, "config-autoscaler": {"standby": "auto"}})
 	if err != nil {
 		t.Fatal(err)
@@ -203,7 +191,7 @@ func cluster(t *testing.T) *installation {
 		dryRun: &serving.Service{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{names.CreatorAnnotation: "ann"}}},
 		agents: &appsv1.DaemonSet{Status: appsv1.DaemonSetStatus{NumberAvailable: 1, DesiredNumberScheduled: 1}},
 		nodes:  make([]corev1.Node, 1)}
-	x.hooks[0].Webhooks[0].ClientConfig.CABundle = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+	x.hooks[0].Webhooks[0].ClientConfig.CABundle = cert
 	x.nodes[0].Status.NodeInfo.Swap = &corev1.NodeSwapStatus{Capacity: ptr.To[int64](1 << 30)}
 	for _, name := range []string{"activator", "autoscaler", "controller", "webhook"} {
 		d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{versionLabel: "v0.1.0"}}}

@@ -2,16 +2,12 @@ package process
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
 	"io"
 	"log/slog"
-	"math/big"
 	"net"
 	"net/http"
 	"strings"
@@ -23,39 +19,21 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 
 	"ebb.dev/ebb/internal/frontproxy"
+	"ebb.dev/ebb/internal/testing/certificate"
 	"ebb.dev/ebb/test/eventually"
 )
 
 // signed returns a certificate for a name, signed by another one, or by itself if that is nil.
-func signed(t *testing.T, name string, by *tls.Certificate) tls.Certificate {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, DNSNames: []string{name},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IsCA: by == nil, BasicConstraintsValid: true,
-		KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth}}
-	parent, signer := template, any(key)
-	if by != nil {
-		parent, signer = by.Leaf, by.PrivateKey
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, parent, key.Public(), signer)
-	if err != nil {
-		t.Fatal(err)
-	}
-	leaf, err := x509.ParseCertificate(der)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}
+func signed(name string, by *tls.Certificate) tls.Certificate {
+	return certificate.Make(x509.Certificate{Subject: pkix.Name{CommonName: name}, DNSNames: []string{name}, IsCA: by == nil, BasicConstraintsValid: true,
+		KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth}}, by)
 }
 
 // viewPort serves the API behind the real front proxy, and returns its address, and a client with
 // the certificate of an API server, which keeps its connections.
 func viewPort(t *testing.T) (address string, apiServer func() *http.Client, stranger tls.Certificate) {
-	ca := signed(t, "authority", nil)
-	proxy := signed(t, "front-proxy-client", &ca)
+	ca := signed("authority", nil)
+	proxy := signed("front-proxy-client", &ca)
 	kube := fake.NewClientset(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: frontproxy.Namespace, Name: frontproxy.ConfigMap}, Data: map[string]string{
 		"requestheader-client-ca-file":   string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: ca.Certificate[0]})),
 		"requestheader-allowed-names":    `["front-proxy-client"]`,
@@ -67,7 +45,7 @@ func viewPort(t *testing.T) (address string, apiServer func() *http.Client, stra
 	eventually.True(t, "the ConfigMap was read", func() bool {
 		return access.Verify(tls.ConnectionState{PeerCertificates: []*x509.Certificate{proxy.Leaf}}) == nil
 	})
-	own := signed(t, "autoscaler-view", nil)
+	own := signed("autoscaler-view", nil)
 	server := &viewServer{verify: access.Verify,
 		certificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &own, nil },
 		handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -86,7 +64,7 @@ func viewPort(t *testing.T) (address string, apiServer func() *http.Client, stra
 		transport := &http.Transport{ForceAttemptHTTP2: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true, Certificates: []tls.Certificate{proxy}}}
 		t.Cleanup(transport.CloseIdleConnections)
 		return &http.Client{Transport: transport, Timeout: time.Minute}
-	}, signed(t, "front-proxy-client", nil)
+	}, signed("front-proxy-client", nil)
 }
 
 // discovers asks as the API server does for discovery.

@@ -2,9 +2,6 @@ package frontproxy
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
@@ -24,46 +21,31 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
+
+	"ebb.dev/ebb/internal/testing/certificate"
 )
 
 // authority signs certificates.
-type authority struct {
-	t    *testing.T
-	cert *x509.Certificate
-	key  *ecdsa.PrivateKey
-}
+type authority struct{ tls.Certificate }
 
-func newAuthority(t *testing.T) *authority {
-	a := &authority{t: t}
-	a.cert, a.key = a.sign("authority", x509.ExtKeyUsageAny, time.Hour)
+func newAuthority() *authority {
+	a := &authority{}
+	a.Certificate = a.sign("authority", x509.ExtKeyUsageAny, time.Hour)
 	return a
 }
 
-func (a *authority) sign(name string, usage x509.ExtKeyUsage, lasts time.Duration) (*x509.Certificate, *ecdsa.PrivateKey) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		a.t.Fatal(err)
+func (a *authority) sign(name string, usage x509.ExtKeyUsage, lasts time.Duration) tls.Certificate {
+	template := x509.Certificate{SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name}, NotBefore: time.Now().Add(-2 * time.Hour),
+		NotAfter: time.Now().Add(lasts), ExtKeyUsage: []x509.ExtKeyUsage{usage}, BasicConstraintsValid: true, IsCA: a.Leaf == nil, KeyUsage: x509.KeyUsageCertSign}
+	if a.Leaf == nil {
+		return certificate.Make(template, nil)
 	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name}, NotBefore: time.Now().Add(-2 * time.Hour),
-		NotAfter: time.Now().Add(lasts), ExtKeyUsage: []x509.ExtKeyUsage{usage}, BasicConstraintsValid: true, IsCA: a.cert == nil, KeyUsage: x509.KeyUsageCertSign}
-	parent, by := a.cert, a.key
-	if parent == nil {
-		parent, by = template, key
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, parent, key.Public(), by)
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	cert, err := x509.ParseCertificate(der)
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	return cert, key
+	return certificate.Make(template, &a.Certificate)
 }
 
 func (a *authority) configMap() *corev1.ConfigMap {
 	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: Namespace, Name: ConfigMap}, Data: map[string]string{
-		"requestheader-client-ca-file":       string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.cert.Raw})),
+		"requestheader-client-ca-file":       string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.Leaf.Raw})),
 		"requestheader-allowed-names":        `["front-proxy-client"]`,
 		"requestheader-username-headers":     `["X-Remote-User"]`,
 		"requestheader-group-headers":        `["X-Remote-Group"]`,
@@ -74,7 +56,7 @@ func (a *authority) configMap() *corev1.ConfigMap {
 func quiet() *slog.Logger { return slog.New(slog.NewTextHandler(io.Discard, nil)) }
 
 func TestOnlyTheAPIServerSaysWhoAsks(t *testing.T) {
-	ours, another := newAuthority(t), newAuthority(t)
+	ours, another := newAuthority(), newAuthority()
 	d := New(fake.NewClientset(ours.configMap()), quiet())
 	request := func(cert *x509.Certificate) *http.Request {
 		r := &http.Request{Header: http.Header{"X-Remote-User": {"ada"}, "X-Remote-Group": {"dev", "ops"}, "X-Remote-Extra-Example.com%2fscope": {"a", "b"}}}
@@ -83,7 +65,7 @@ func TestOnlyTheAPIServerSaysWhoAsks(t *testing.T) {
 		}
 		return r
 	}
-	good, _ := ours.sign("front-proxy-client", x509.ExtKeyUsageClientAuth, time.Hour)
+	good := ours.sign("front-proxy-client", x509.ExtKeyUsageClientAuth, time.Hour).Leaf
 	if _, err := d.Caller(request(good)); !errors.Is(err, ErrStranger) {
 		t.Errorf("before the authority is known: %v", err)
 	}
@@ -99,10 +81,10 @@ func TestOnlyTheAPIServerSaysWhoAsks(t *testing.T) {
 	}
 	nameless := request(good)
 	nameless.Header.Del("X-Remote-User")
-	forged, _ := another.sign("front-proxy-client", x509.ExtKeyUsageClientAuth, time.Hour)
-	user, _ := ours.sign("ada", x509.ExtKeyUsageClientAuth, time.Hour)
-	server, _ := ours.sign("front-proxy-client", x509.ExtKeyUsageServerAuth, time.Hour)
-	old, _ := ours.sign("front-proxy-client", x509.ExtKeyUsageClientAuth, -time.Hour)
+	forged := another.sign("front-proxy-client", x509.ExtKeyUsageClientAuth, time.Hour).Leaf
+	user := ours.sign("ada", x509.ExtKeyUsageClientAuth, time.Hour).Leaf
+	server := ours.sign("front-proxy-client", x509.ExtKeyUsageServerAuth, time.Hour).Leaf
+	old := ours.sign("front-proxy-client", x509.ExtKeyUsageClientAuth, -time.Hour).Leaf
 	for name, r := range map[string]*http.Request{"no certificate": request(nil), "another authority's": request(forged), "a user's": request(user),
 		"a server's": request(server), "one that ended": request(old), "without a user": nameless} {
 		if u, err := d.Caller(r); !errors.Is(err, ErrStranger) {
@@ -151,7 +133,7 @@ func TestAnAnswerAboutRightsCountsForTenSeconds(t *testing.T) {
 }
 
 func TestAnInvalidConfigMapChangesNothing(t *testing.T) {
-	ours := newAuthority(t)
+	ours := newAuthority()
 	for key, text := range map[string]string{"requestheader-client-ca-file": "x", "requestheader-allowed-names": "x", "requestheader-username-headers": "[]"} {
 		c := ours.configMap()
 		c.Data[key] = text

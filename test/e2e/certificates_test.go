@@ -4,13 +4,8 @@ package e2e
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/x509"
-	"encoding/pem"
 	"fmt"
-	"math/big"
 	"net/http"
 	"slices"
 	"strings"
@@ -23,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
+	"ebb.dev/ebb/internal/testing/certificate"
 	"ebb.dev/ebb/test/internal/cluster"
 	"ebb.dev/ebb/test/internal/probe"
 )
@@ -110,23 +106,9 @@ func (s *story) oneCertificateFor(namespace, name string, client *http.Client) {
 // https.
 func (s *story) ownCertificate(domain string) {
 	s.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		s.Fatal(err)
-	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), DNSNames: []string{domain}, NotBefore: time.Now().Add(-time.Hour),
-		NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	if err != nil {
-		s.Fatal(err)
-	}
-	private, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		s.Fatal(err)
-	}
-	certificate := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
-	_, err = s.Kube.CoreV1().Secrets(s.namespace).Create(s.ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "brought"}, Type: corev1.SecretTypeTLS,
-		Data: map[string][]byte{"tls.crt": certificate, "tls.key": pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private})}}, metav1.CreateOptions{})
+	public, private := certificate.PEM(certificate.Make(x509.Certificate{DNSNames: []string{domain}, IsCA: true, BasicConstraintsValid: true}, nil))
+	_, err := s.Kube.CoreV1().Secrets(s.namespace).Create(s.ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "brought"}, Type: corev1.SecretTypeTLS,
+		Data: map[string][]byte{"tls.crt": public, "tls.key": private}}, metav1.CreateOptions{})
 	if err != nil {
 		s.Fatal(err)
 	}
@@ -148,7 +130,7 @@ spec:
 		s.Errorf("the mapping reports this about the user's certificate: %v", c)
 	}
 	roots := x509.NewCertPool()
-	roots.AppendCertsFromPEM(certificate)
+	roots.AppendCertsFromPEM(public)
 	client := s.trusting(roots, s.externalAddress())
 	s.until("the domain serves the user's certificate", func() (bool, string, error) {
 		client.CloseIdleConnections()

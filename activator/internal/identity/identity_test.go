@@ -2,13 +2,9 @@ package identity
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
-	"encoding/pem"
 	"errors"
 	"log/slog"
 	"math/big"
@@ -19,57 +15,27 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
 
+	"ebb.dev/ebb/internal/testing/certificate"
 	"ebb.dev/ebb/test/apiservertest"
 )
 
 // authority signs certificates for a test.
 type authority struct {
-	t    *testing.T
-	cert *x509.Certificate
-	key  *ecdsa.PrivateKey
-	pem  []byte
+	tls.Certificate
+	pem []byte
 }
 
-func newAuthority(t *testing.T) *authority {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "authority"}, IsCA: true, BasicConstraintsValid: true,
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), KeyUsage: x509.KeyUsageCertSign}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cert, err := x509.ParseCertificate(der)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return &authority{t, cert, key, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})}
+func newAuthority() *authority {
+	made := certificate.Make(x509.Certificate{Subject: pkix.Name{CommonName: "authority"}, IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign}, nil)
+	cert, _ := certificate.PEM(made)
+	return &authority{made, cert}
 }
 
 // sign returns the content of a Secret.
 func (a *authority) sign(serial int64, expires time.Duration, dnsNames ...string) map[string][]byte {
-	a.t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(serial), DNSNames: dnsNames, NotBefore: time.Now().Add(-2 * time.Hour), NotAfter: time.Now().Add(expires)}
-	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, &key.PublicKey, a.key)
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	keyDER, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	return map[string][]byte{
-		"tls.crt": pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
-		"tls.key": pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER}),
-		"ca.crt":  a.pem,
-	}
+	cert, key := certificate.PEM(certificate.Make(x509.Certificate{SerialNumber: big.NewInt(serial), DNSNames: dnsNames,
+		NotBefore: time.Now().Add(-2 * time.Hour), NotAfter: time.Now().Add(expires)}, &a.Certificate))
+	return map[string][]byte{"tls.crt": cert, "tls.key": key, "ca.crt": a.pem}
 }
 
 func newIdentity() *Identity {
@@ -113,7 +79,7 @@ func serverOf(t *testing.T, data map[string][]byte) *tls.Config {
 }
 
 func TestOnlyPodsOfTheNamespaceAreBelieved(t *testing.T) {
-	ours, theirs := newAuthority(t), newAuthority(t)
+	ours, theirs := newAuthority(), newAuthority()
 	for _, c := range []struct {
 		name   string
 		shown  map[string][]byte
@@ -149,7 +115,7 @@ func TestOnlyPodsOfTheNamespaceAreBelieved(t *testing.T) {
 }
 
 func TestABundleThatGoesIsNotTrustedAnyMore(t *testing.T) {
-	i, a := newIdentity(), newAuthority(t)
+	i, a := newIdentity(), newAuthority()
 	bundle := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "b"}, Data: map[string]string{"ca": string(a.pem)}}
 	server := serverOf(t, a.sign(1, time.Hour, DataPlane, "kn-user-ns"))
 	client := i.Client("ns")
@@ -166,7 +132,7 @@ func TestABundleThatGoesIsNotTrustedAnyMore(t *testing.T) {
 func TestGatewaysSeeARenewedCertificateAtOnceAndNeverABadOne(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	a := newAuthority(t)
+	a := newAuthority()
 	kube := fake.NewClientset()
 	watched := apiservertest.Watches(t, kube)
 	i, err := Watch(ctx, kube, "sys", slog.New(slog.DiscardHandler))

@@ -2,16 +2,12 @@ package digest
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
 	"log"
-	"math/big"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -31,6 +27,7 @@ import (
 
 	"ebb.dev/ebb/internal/egress"
 	"ebb.dev/ebb/internal/env"
+	"ebb.dev/ebb/internal/testing/certificate"
 )
 
 // none is an environment without variables.
@@ -107,23 +104,10 @@ type landscape struct {
 }
 
 func newLandscape(t *testing.T) *landscape {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true,
-		DNSNames: []string{"*.test"}}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	leaf, err := x509.ParseCertificate(der)
-	if err != nil {
-		t.Fatal(err)
-	}
+	key := certificate.Make(x509.Certificate{IsCA: true, BasicConstraintsValid: true, DNSNames: []string{"*.test"}}, nil)
 	l := &landscape{t: t, at: map[string]netip.Addr{}, real: map[string]string{}, asked: map[string]*atomic.Int64{}, roots: x509.NewCertPool(),
-		key: tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}}
-	l.roots.AddCert(leaf)
+		key: key}
+	l.roots.AddCert(key.Leaf)
 	return l
 }
 

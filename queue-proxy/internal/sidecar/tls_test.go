@@ -2,13 +2,9 @@ package sidecar
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
-	"encoding/pem"
 	"io"
 	"log/slog"
 	"math/big"
@@ -20,30 +16,19 @@ import (
 	"testing"
 	"time"
 
+	"ebb.dev/ebb/internal/testing/certificate"
 	"ebb.dev/ebb/wire"
 )
 
 // writeCertificate writes both files, one after the other as no kubelet would.
 func writeCertificate(t *testing.T, dir string) {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(7), NotAfter: time.Now().Add(time.Hour)}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	keyDER, err := x509.MarshalECPrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	cert, key := certificate.PEM(certificate.Make(x509.Certificate{SerialNumber: big.NewInt(7)}, nil))
 	for _, f := range []struct {
-		name  string
-		block *pem.Block
-	}{{"tls.key", &pem.Block{Type: "EC PRIVATE KEY", Bytes: keyDER}}, {"tls.crt", &pem.Block{Type: "CERTIFICATE", Bytes: der}}} {
-		if err := os.WriteFile(filepath.Join(dir, f.name), pem.EncodeToMemory(f.block), 0o600); err != nil {
+		name string
+		text []byte
+	}{{"tls.key", key}, {"tls.crt", cert}} {
+		if err := os.WriteFile(filepath.Join(dir, f.name), f.text, 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -2,19 +2,16 @@ package faults
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
 	"fmt"
-	"math/big"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"ebb.dev/ebb/internal/testing/certificate"
 	"ebb.dev/ebb/test/internal/cluster"
 )
 
@@ -74,23 +71,21 @@ func (s Set) dnsAway(ctx context.Context) error {
 // The Secret with the webhook's certificate, and its keys.
 const (
 	webhookSecret = "webhook-certs"
-	certificate   = "server-cert.pem"
-	privateKey    = "server-key.pem"
+	serverCert    = "server-cert.pem"
+	serverKey     = "server-key.pem"
 )
 
 // expireCertificate puts an expired certificate into the webhook's Secret and returns when the
 // webhook has replaced it.
 func (s Set) expireCertificate(ctx context.Context) error {
-	key, cert, err := expired()
-	if err != nil {
-		return err
-	}
+	// Its own, which ended a minute ago.
+	cert, key := certificate.PEM(certificate.Make(x509.Certificate{DNSNames: []string{"webhook." + cluster.System + ".svc"}, NotAfter: time.Now().Add(-time.Minute)}, nil))
 	secrets := s.Kube.CoreV1().Secrets(cluster.System)
 	secret, err := secrets.Get(ctx, webhookSecret, metav1.GetOptions{})
 	if err != nil {
 		return err
 	}
-	secret.Data[certificate], secret.Data[privateKey] = cert, key
+	secret.Data[serverCert], secret.Data[serverKey] = cert, key
 	if _, err := secrets.Update(ctx, secret, metav1.UpdateOptions{}); err != nil {
 		return err
 	}
@@ -99,7 +94,7 @@ func (s Set) expireCertificate(ctx context.Context) error {
 		if err != nil {
 			return false, err.Error(), nil
 		}
-		block, _ := pem.Decode(now.Data[certificate])
+		block, _ := pem.Decode(now.Data[serverCert])
 		if block == nil {
 			return false, "the Secret has no certificate", nil
 		}
@@ -109,23 +104,4 @@ func (s Set) expireCertificate(ctx context.Context) error {
 		}
 		return time.Now().Before(current.NotAfter), fmt.Sprintf("the certificate expired at %s", current.NotAfter), nil
 	})
-}
-
-// expired returns a key and a certificate of the webhook that ended a minute ago.
-func expired() (key, cert []byte, err error) {
-	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return nil, nil, err
-	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), DNSNames: []string{"webhook." + cluster.System + ".svc"},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(-time.Minute)}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, private.Public(), private)
-	if err != nil {
-		return nil, nil, err
-	}
-	encoded, err := x509.MarshalPKCS8PrivateKey(private)
-	if err != nil {
-		return nil, nil, err
-	}
-	return pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: encoded}), pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), nil
 }
