@@ -62,10 +62,24 @@ func New(w *reconcile.World) *reconcile.Controller {
 	}.Controller()
 	c.Watch(services.Informer(), reconcile.ControllerOf("PodAutoscaler"))
 	c.Watch(slices.Informer(), reconcile.Label(names.ServerlessServiceLabel))
-	everybody := reconcile.AllOf(autoscalers.Informer())
-	r.security = newSecurity(w, c, everybody)
-	c.Watch(ofActivators.Discovery().V1().EndpointSlices().Informer(), func(any) []reconcile.Key { return everybody() })
+	r.security = newSecurity(w, c, reconcile.AllOf(autoscalers.Informer()))
+	c.WatchForAll(ofActivators.Discovery().V1().EndpointSlices().Informer(), func() []reconcile.Key {
+		return proxiedFirst(autoscalers.Informer().GetStore().List())
+	})
 	return c
+}
+
+// proxiedFirst lists all keys, first those whose gateways send requests to activators now.
+func proxiedFirst(all []any) []reconcile.Key {
+	var first, then []reconcile.Key
+	for _, object := range all {
+		if object.(*autoscalingv1alpha1.PodAutoscaler).Status.Mode == autoscalingv1alpha1.ModeServe {
+			then = append(then, reconcile.Self(object)...)
+		} else {
+			first = append(first, reconcile.Self(object)...)
+		}
+	}
+	return append(first, then...)
 }
 
 func (r *reconciler) reconcile(ctx context.Context, pa *autoscalingv1alpha1.PodAutoscaler) (time.Duration, error) {

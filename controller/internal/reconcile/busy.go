@@ -2,15 +2,16 @@ package reconcile
 
 import (
 	"context"
+	"runtime"
 	"time"
 )
 
-// With busyAt keys that wait or are being reconciled because something changed, a World is busy.
-// New objects of a controller with NewWait then wait their turn, each for at most admitWithin, so
-// that objects which were begun are finished first: of 200 Services at once, the first are Ready
-// after a second, and half of them after half of the time.
+// With busyAt keys for each CPU that wait or are being reconciled because something changed, a
+// World is busy. New objects of a controller with NewWait then wait their turn, each for at most
+// admitWithin, so that objects which were begun are finished first: of 200 Services at once, the
+// first are Ready after a second, and half of them after half of the time.
 const (
-	busyAt      = 8
+	busyAt      = 4
 	admitWithin = 250 * time.Millisecond
 	admitStep   = 5 * time.Millisecond
 )
@@ -21,7 +22,7 @@ func (w *World) busy() bool {
 		c.q()
 		n += int64(c.lanes.waiting())
 	}
-	return n >= busyAt
+	return n >= int64(busyAt*runtime.GOMAXPROCS(0))
 }
 
 // admit moves the keys of new objects into the queue, one after the other, until ctx ends.

@@ -290,6 +290,26 @@ func (c *Controller) Watch(informer cache.SharedIndexInformer, toKeys func(objec
 	c.handle(informer, c.handler(toKeys, c.Enqueue))
 }
 
+// WatchForAll is Watch for an object on which all keys depend. They go behind keys of which
+// something else changed.
+func (c *Controller) WatchForAll(informer cache.SharedIndexInformer, keys func() []Key) {
+	c.handle(informer, cache.ResourceEventHandlerFuncs{
+		AddFunc: func(any) { c.enqueueAllLate(keys()) },
+		UpdateFunc: func(before, after any) {
+			if !sameVersion(before, after) {
+				c.enqueueAllLate(keys())
+			}
+		},
+		DeleteFunc: func(any) { c.enqueueAllLate(keys()) },
+	})
+}
+
+func (c *Controller) enqueueAllLate(keys []Key) {
+	for _, key := range keys {
+		c.enqueueLate(key, 0)
+	}
+}
+
 func (c *Controller) handle(informer cache.SharedIndexInformer, handler cache.ResourceEventHandler) {
 	if _, err := informer.AddEventHandler(handler); err != nil {
 		// Only a stopped informer returns an error, and no informer has started yet.

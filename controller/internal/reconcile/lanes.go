@@ -3,9 +3,9 @@ package reconcile
 import "sync"
 
 // lanes is the order of a controller's queue. Keys that are reconciled only because all are, after
-// a start, a Lease or a changed setting, go behind those of which something changed: with 20 000
-// services the former take minutes, and a new service need not wait for them. So that they end,
-// too, one of them is taken after each lateShare others.
+// a start, a Lease, a changed setting or a replaced activator, go behind those of which something
+// changed: with 20 000 services the former take minutes, and a new service need not wait for them.
+// So that they end, too, one of them is taken after each lateShare others.
 //
 // The workqueue calls Touch, Push, Len and Pop, one at a time.
 type lanes struct {
@@ -20,7 +20,7 @@ type lanes struct {
 	since int          // keys from the other lane since one of the late lane
 }
 
-const lateShare = 8
+const lateShare = 2
 
 func newLanes() *lanes {
 	return &lanes{marked: map[Key]bool{}, waits: map[Key]bool{}, taken: map[Key]bool{}}

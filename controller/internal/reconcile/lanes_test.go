@@ -4,6 +4,14 @@ import (
 	"fmt"
 	"testing"
 	"testing/synctest"
+
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/tools/cache"
+	cachetest "k8s.io/client-go/tools/cache/testing"
+
+	"ebb.dev/ebb/test/eventually"
 )
 
 func keyOf(name string, i int) Key { return Key{Namespace: "ns", Name: fmt.Sprint(name, i)} }
@@ -73,6 +81,7 @@ func TestAKeyChangesItsLane(t *testing.T) {
 			if c.q().Len() == 0 {
 				t.Fatal("no key waits")
 			}
+			c.lanes.since = 0 // how many late keys come between is another test's
 			key, _ := c.q().Get()
 			return key, c.lanes.tookLate(key)
 		}
@@ -120,5 +129,41 @@ func TestLanesKeepOnlyWhatWaits(t *testing.T) {
 	}
 	if kept := cap(l.early.keys); l.Len() != 1 || kept > 100 {
 		t.Errorf("%d keys wait, and there is room for %d", l.Len(), kept)
+	}
+}
+
+// A replaced activator concerns all revisions, and none of them as much as a new one.
+func TestWhatConcernsAllGoesBehindNewWork(t *testing.T) {
+	source := cachetest.NewFakeControllerSource()
+	slice := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "activators"}}
+	source.Add(slice)
+	informer := cache.NewSharedIndexInformer(source, slice, 0, nil)
+	c := &Controller{Name: "test"}
+	defer c.q().ShutDown()
+	c.WatchForAll(informer, func() (keys []Key) {
+		for i := range 100 {
+			keys = append(keys, keyOf("old", i))
+		}
+		return keys
+	})
+	go informer.RunWithContext(t.Context())
+	// Whatever becomes of the slice, all keys wait behind what changed.
+	for _, change := range []func(runtime.Object){nil, source.Modify, source.Delete} {
+		if change != nil {
+			change(slice)
+		}
+		eventually.True(t, "all keys wait", func() bool { return c.q().Len() == 100 })
+		if c.lanes.waiting() != 0 {
+			t.Fatalf("%d keys wait as if they had changed", c.lanes.waiting())
+		}
+		c.Enqueue(keyOf("new", 0))
+		for i := range 101 {
+			key, _ := c.q().Get()
+			if i == 0 && key != keyOf("new", 0) {
+				t.Errorf("%v came first", key)
+			}
+			c.lanes.tookLate(key)
+			c.q().Done(key)
+		}
 	}
 }

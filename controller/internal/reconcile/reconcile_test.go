@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -446,7 +447,7 @@ func TestAStatusIsHeldBackOnlyWhileItShowsProgress(t *testing.T) {
 func TestWhileItIsBusyTheControllerHoldsProgressBackForLonger(t *testing.T) {
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	w := &World{Now: func() time.Time { return now }}
-	w.running.Store(busyAt)
+	w.running.Store(int64(busyAt * runtime.GOMAXPROCS(0)))
 	k := Kind[*servingv1.Service]{World: w, MayHold: func(_, _ *servingv1.Service) bool { return true }}
 	for _, tt := range []struct {
 		age, hold time.Duration
