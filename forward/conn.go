@@ -7,8 +7,6 @@ import (
 	"strconv"
 	"sync/atomic"
 	"time"
-
-	"ebb.dev/ebb/forward/exchange"
 )
 
 const (
@@ -37,53 +35,27 @@ type conn struct {
 	served int
 	heavy  int // see Server.countHTTP2; guarded by Server.mu
 
-	in       []byte // client bytes: in[inR:inW] is not consumed yet
-	inR, inW int    // inW belongs to the watcher while it runs
-	out      []byte // heads and small bodies on their way out
-	rb       []byte // upstream bytes of the current exchange: rb[rR:rW]
-	rR, rW   int
+	in       []byte    // client bytes: in[inR:inW] is not consumed yet
+	inR, inW int       // inW belongs to the watcher while it runs
+	out      []byte    // heads and small bodies on their way out
+	rb       []byte    // upstream bytes of the current exchange: rb[rR:rW]
 	readEnd  time.Time // read deadline set on nc
 	writeEnd time.Time
 
 	req  Request
 	resp head
-	res  Result
+	h1exchange
+	clock time.Time // a recent time, refreshed when it matters
 
-	// The exchange.
-	machine    exchange.Machine
-	target     *Upstream // whom the Handler chose
-	dialErr    error     // why there is no connection to it
-	up         *upConn
-	upWake     atomic.Pointer[upConn] // whose blocked read the watcher, the pump or cut must wake
-	clock      time.Time              // a recent time, refreshed when it matters
-	bodyAhead  body
-	sent       int // bytes of the head, and what TLS had written before it
-	sentBefore int
-	toSend     []byte // the request, while the first read is to send it
-	seen       Response
-	kind       bodyKind     // of the response
-	left       int64        // of a body of known length
-	chunks     chunkScanner // follows the response's body
-	answered   bool         // the final response's head has arrived
-	clean      bool         // the upstream's connection can be used again
-	keeps      bool         // the client's connection can be used again
-	torn       bool         // a write to the client ended in the middle
-	pumped     bool         // the request's body was given to the pump
-	lingering  bool         // unread request bytes remain: close politely
-	endBy      time.Time    // when the client must have taken the answer that ends the exchange
-
-	gone atomic.Bool // the client is gone, or the server cuts the connection
-
-	parting  atomic.Int64 // since when the upstream goes on without the client, in nanoseconds since 1970; 0 while it does not
-	partEnd  time.Time    // until when it may
-	forsaken atomic.Bool  // the upstream is not waited for
+	// Other goroutines use these during an exchange.
+	upWake   atomic.Pointer[upConn] // whose blocked read the watcher, the pump or cut must wake
+	gone     atomic.Bool            // the client is gone, or the server cuts the connection
+	parting  atomic.Int64           // since when the upstream goes on without the client, in nanoseconds since 1970; 0 while it does not
+	forsaken atomic.Bool            // the upstream is not waited for
 
 	sending atomic.Int64 // since when it sends a head or shakes hands, in nanoseconds since 1970; 0 while it does not, or cutOff
 	holds   int          // see holdHead
 	partial partialHead
-
-	account Account // of the request, see Request.Charge
-	charged int64
 
 	watching  bool
 	watchStop atomic.Bool
@@ -175,8 +147,8 @@ const preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
 // readHead waits for the next request and parses its head.
 func (c *conn) readHead() headOutcome {
+	c.req.renew()
 	h := &c.req.head
-	h.reset(true)
 	if c.inR == c.inW {
 		c.inR, c.inW = 0, 0
 		c.shrink()
@@ -326,9 +298,8 @@ func makeRoom(b []byte, r, w int) (roomy []byte, newR, newW int) {
 func (c *conn) reject(err *syntaxError) headOutcome {
 	c.srv.rejected.Add(1)
 	c.clock = time.Now()
-	c.req.begin(c.clock)
-	c.res, c.endBy = Result{}, time.Time{}
-	c.machine.Init(exchange.Traits{})
+	c.req.Started = c.clock
+	c.h1exchange = h1exchange{}
 	status := err.status
 	if status == 502 {
 		status = 400

@@ -14,15 +14,45 @@ import (
 // This file does for HTTP/1.1 what an exchange.Machine asks for, one step at a time. The result of
 // a step is the machine's next event.
 
+// h1exchange is one request over HTTP/1.1 and its response. It is made new for each request, so
+// that nothing is left in it of the one before. It belongs to the goroutine of serve.
+type h1exchange struct {
+	machine exchange.Machine
+	res     Result
+	account Account // see Request.Charge
+	charged int64
+
+	target     *Upstream // whom the Handler chose
+	dialErr    error     // why there is no connection to it
+	seen       Response
+	up         *upConn
+	bodyAhead  body
+	pumped     bool // the request's body was given to the pump
+	sent       int  // bytes of the head, and what TLS had written before it
+	sentBefore int
+	toSend     []byte // the request, while the first read is to send it
+
+	rR, rW   int          // see conn.rb
+	answered bool         // the final response's head has arrived
+	kind     bodyKind     // of the response
+	left     int64        // of a body of known length
+	chunks   chunkScanner // follows the response's body
+	clean    bool         // the upstream's connection can be used again
+
+	keeps     bool      // the client's connection can be used again
+	torn      bool      // a write to the client ended in the middle
+	lingering bool      // unread request bytes remain: close politely
+	endBy     time.Time // when the client must have taken the answer that ends the exchange
+	partEnd   time.Time // until when the upstream may go on without the client
+}
+
 // exchange serves the request whose head was read last. It reports whether the connection can be
 // used again.
 func (c *conn) exchange() (keep bool) {
 	r := &c.req
 	c.clock = time.Now()
-	r.begin(c.clock)
-	c.res = Result{}
-	c.lingering, c.keeps, c.clean, c.torn, c.pumped, c.answered, c.bodyAhead = false, false, false, false, false, false, body{}
-	c.endBy = time.Time{}
+	r.Started = c.clock
+	c.h1exchange = h1exchange{}
 	c.machine.Init(c.srv.traits(exchange.Traits{
 		Started: c.clock, Idempotent: idempotent(r.Method()), Expects: r.head.expect,
 	}))

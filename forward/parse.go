@@ -43,10 +43,12 @@ type head struct {
 	absoluteScope span // authority of an absolute-form target
 }
 
-func (h *head) reset(strict bool) {
-	fields := h.fields[:0]
-	*h = head{fields: fields, strict: strict, length: -1}
+// newHead returns a head that is to be parsed. It uses the memory of fields.
+func newHead(fields []field, strict bool) head {
+	return head{fields: fields[:0], strict: strict, length: -1}
 }
+
+func (h *head) reset(strict bool) { *h = newHead(h.fields, strict) }
 
 func (h *head) bytes(s span) []byte  { return h.raw[s.from:s.to] }
 func (h *head) string(s span) string { return borrow(h.raw[s.from:s.to]) }

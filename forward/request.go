@@ -49,17 +49,21 @@ type edit struct {
 	remove      bool
 }
 
-func (r *Request) begin(now time.Time) {
-	clear(r.edits)
-	r.edits = r.edits[:0]
-	r.leaveCtx.Store(nil)
-	r.Started = now
-	r.Timeouts = Timeouts{}
-	r.Data = nil
-	r.reply = Reply{}
-	clear(r.added)
-	r.added = r.added[:0]
-	r.deferBody, r.continueNow = 0, false
+// renew makes r the request whose head is read next on its connection. It keeps memory, and nothing
+// else of the request before.
+func (r *Request) renew() {
+	*r = Request{
+		c:     r.c,
+		head:  newHead(r.head.fields, true),
+		edits: emptied(r.edits),
+		added: emptied(r.added),
+	}
+}
+
+// emptied returns the memory of a slice, without what it pointed to.
+func emptied[T any](s []T) []T {
+	clear(s)
+	return s[:0]
 }
 
 // Method of the request line.
@@ -263,7 +267,6 @@ func (r *Request) endContext() {
 	}
 	r.leaveCtx.Store(nil)
 	r.ctxCancel(context.Canceled)
-	r.ctx, r.ctxCancel, r.ctxTimer = nil, nil, nil
 }
 
 // policy is what the Handler set, for the machine.
