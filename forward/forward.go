@@ -37,8 +37,9 @@ import (
 	"ebb.dev/ebb/forward/exchange"
 )
 
-// Handler is the policy of a server. Both methods are called on the goroutine of the client
-// connection.
+// Handler is the policy of a server. The methods of one request, those of Redirector and Judge too,
+// are called one after another. Over HTTP/1.1 that is on the goroutine of the client's connection.
+// Over HTTP/2 each call may be on another goroutine: that of either connection, or of a timer.
 type Handler interface {
 	// Admit decides about one request before any byte of its body is forwarded. It may block;
 	// Request.Context tells it when to stop.
