@@ -13,8 +13,8 @@ import (
 // new ones. If there are none, the new connection waits. A connection with a request is not closed.
 
 const (
-	// mostConns is the default limit.
-	mostConns = 65536
+	// maxConns is the default limit.
+	maxConns = 65536
 	// ownFiles is how many file descriptors are reserved for everything else.
 	ownFiles = 256
 	// idleEnough is the default of Server.idleEnough: how long a connection must have been idle, or
@@ -54,17 +54,17 @@ const (
 	overdue = -2
 )
 
-// boundConns returns the limit of connections: most (0: the default), or less if the process may
-// not have twice as many file descriptors.
-func boundConns(most int) int {
-	if most <= 0 {
-		most = mostConns
+// boundConns returns limit (0: the default), or less if the process may not have twice as many file
+// descriptors.
+func boundConns(limit int) int {
+	if limit <= 0 {
+		limit = maxConns
 	}
 	var files syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files); err != nil {
-		return most
+		return limit
 	}
-	return max(1, min(most, (int(min(files.Cur, 1<<30))-ownFiles)/2))
+	return max(1, min(limit, (int(min(files.Cur, 1<<30))-ownFiles)/2))
 }
 
 // h2Counts is for how many connections of HTTP/1.1 one of HTTP/2 counts in addition.

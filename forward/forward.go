@@ -239,10 +239,10 @@ func (s *Server) init() {
 		setDefault(&s.StallTimeout, 5*time.Minute)
 		setDefault(&s.idleEnough, idleEnough)
 		if s.headBytes <= 0 {
-			s.headBytes = mostHeadBytes
+			s.headBytes = maxHeadBytes
 		}
 		if s.MaxStuckBytes <= 0 {
-			s.MaxStuckBytes = mostStuckBytes
+			s.MaxStuckBytes = maxStuckBytes
 		}
 		if s.TimeoutReply == nil {
 			s.TimeoutReply = func(t Timer, after time.Duration) Reply {

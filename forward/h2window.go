@@ -22,12 +22,12 @@ type allowance struct {
 	at   time.Time
 }
 
-func (a *allowance) fill(most float64, now time.Time) { a.left, a.at = most, now }
+func (a *allowance) fill(limit float64, now time.Time) { a.left, a.at = limit, now }
 
-// take adds what was gained since the last call, at rate a second up to most, and uses one. It
+// take adds what was gained since the last call, at rate a second up to limit, and uses one. It
 // reports whether there was one.
-func (a *allowance) take(most, rate float64, now time.Time) bool {
-	a.left = min(a.left+now.Sub(a.at).Seconds()*rate, most) - 1
+func (a *allowance) take(limit, rate float64, now time.Time) bool {
+	a.left = min(a.left+now.Sub(a.at).Seconds()*rate, limit) - 1
 	a.at = now
 	return a.left >= 0
 }

@@ -10,8 +10,8 @@ import (
 // connections that have been sending a head for the longest are closed: who has a request to make
 // sends its head at once.
 
-// mostHeadBytes is the default of Server.headBytes.
-const mostHeadBytes = 32 << 20
+// maxHeadBytes is the default of Server.headBytes.
+const maxHeadBytes = 32 << 20
 
 // partialHeads are the connections with a large head that has not arrived whole.
 type partialHeads struct {

@@ -212,10 +212,10 @@ func (r *Request) AddResponseHeader(name, value string) {
 	r.added = append(r.added, Header{name, value})
 }
 
-// DeferBody holds the body back until the upstream sends 100 Continue, or for longest. A refusal
+// DeferBody holds the body back until the upstream sends 100 Continue, or for limit. A refusal
 // then leaves the request unchanged, and Response.Replayable stays true. An upstream that may not
 // know 100 Continue needs a short time (RFC 9110, section 10.1.1).
-func (r *Request) DeferBody(longest time.Duration) { r.deferBody = longest }
+func (r *Request) DeferBody(limit time.Duration) { r.deferBody = limit }
 
 // Continue answers the client's "Expect: 100-continue" locally and immediately, instead of leaving
 // it to the upstream.

@@ -21,8 +21,8 @@ import (
 // is too much. Then an eighth is freed, so that the next look is not soon.
 
 const (
-	// mostStuckBytes is the default of Server.MaxStuckBytes.
-	mostStuckBytes = 64 << 20
+	// maxStuckBytes is the default of Server.MaxStuckBytes.
+	maxStuckBytes = 64 << 20
 	// h2AnswerBytes is what a request uses whose local answer waits for a window.
 	h2AnswerBytes = 2 << 10
 )

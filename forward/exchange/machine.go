@@ -319,12 +319,12 @@ func (m *Machine) sendBody() Do {
 	return SendBody
 }
 
-// mostInterims bounds the response heads below 200 of one request: each one renews the idle timer.
-const mostInterims = 1000
+// maxInterims bounds the response heads below 200 of one request: each one renews the idle timer.
+const maxInterims = 1000
 
 func (m *Machine) interim(e *Event) Do {
 	m.heard = true
-	if m.interims++; m.interims > mostInterims {
+	if m.interims++; m.interims > maxInterims {
 		return m.end(Ending{Cause: UpstreamFailed, Err: errInterims, upstreamEnded: true})
 	}
 	if e.Status != 100 || m.state != Deferred {
