@@ -1,6 +1,7 @@
 package ebb
 
 import (
+	"go/ast"
 	"go/parser"
 	"go/token"
 	"io/fs"
@@ -178,6 +179,40 @@ func TestTheExchangeDoesNoIO(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A reader keeps only so many fields in mind. The forwarder's structs have them in groups with a
+// name each: what belongs to one request, to the reader, to the writer.
+func TestStructsOfTheForwarderAreSmall(t *testing.T) {
+	const maxFields = 30
+	structs := 0
+	walkGo(t, func(file string) {
+		if !strings.HasPrefix(file, "forward/") || strings.HasSuffix(file, "_test.go") {
+			return
+		}
+		parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ast.Inspect(parsed, func(n ast.Node) bool {
+			s, ok := n.(*ast.StructType)
+			if !ok {
+				return true
+			}
+			structs++
+			fields := 0
+			for _, f := range s.Fields.List {
+				fields += max(1, len(f.Names)) // an embedded one has no name
+			}
+			if fields > maxFields {
+				t.Errorf("%s: a struct has %d fields, want at most %d: group them", file, fields, maxFields)
+			}
+			return true
+		})
+	})
+	if structs < 30 {
+		t.Errorf("only %d structs were found", structs)
+	}
 }
 
 // sidecarFile has both directions of queue-proxy's environment. A name of it that stood in a second

@@ -57,13 +57,8 @@ type conn struct {
 	holds   int          // see holdHead
 	partial partialHead
 
-	watching  bool
-	watchStop atomic.Bool
-	watchQuit chan struct{}
-	watchDone chan struct{}
-	watchFn   func()
-
-	pump pump
+	watcher watcher
+	pump    pump
 }
 
 func newConn(s *Server, nc net.Conn, cfg *tls.Config) *conn {
@@ -88,9 +83,7 @@ func (c *conn) prepare() {
 	c.req.c = c
 	c.req.head.fields = make([]field, 0, 24)
 	c.resp.fields = make([]field, 0, 16)
-	c.watchDone = make(chan struct{}, 1)
-	c.watchQuit = make(chan struct{}, 1)
-	c.watchFn = c.watch
+	c.watcher = watcher{fn: c.watch, quit: make(chan struct{}, 1), done: make(chan struct{}, 1)}
 	c.pump.init(c)
 }
 

@@ -202,26 +202,42 @@ type Server struct {
 	windows    h2windows     // for tests; zero is the default
 	lane       chan struct{} // see h2conn.busy
 	lingerFor  time.Duration // how long a polite close swallows what the client still sends
-	once       sync.Once
-	mu         sync.Mutex
-	listeners  map[net.Listener]struct{}
-	conns      map[*conn]struct{}
-	heads      partialHeads
-	stuck      stuckBytes
-	heavy      int           // how many connections those of HTTP/2 count for in addition
-	waiting    int           // accepted connections that wait for room
-	room       chan struct{} // has a token when a connection went while others wait
-	told       time.Time     // when OnConnLimit was called
-	oneLess    atomic.Bool   // one waits, and no connection is idle: the next response ends its connection
-	empty      chan struct{} // closed when draining and the last connection went
-	base       context.Context
-	cancel     context.CancelFunc
-	draining   atomic.Bool
-	stopped    atomic.Bool
-	upgraded   atomic.Int64
-	rejected   atomic.Int64
-	panics     atomic.Int64
-	evicted    atomic.Int64
+	once       sync.Once     // see init
+
+	mu sync.Mutex // see serverLife and serverConns
+	serverLife
+	serverConns
+	serverCounts
+	heads partialHeads
+	stuck stuckBytes
+}
+
+// serverLife is how far a server is from its end.
+type serverLife struct {
+	base      context.Context
+	cancel    context.CancelFunc
+	listeners map[net.Listener]struct{} // guarded by mu
+	draining  atomic.Bool
+	stopped   atomic.Bool
+	empty     chan struct{} // closed when draining and the last connection went
+}
+
+// serverConns are the connections of clients. mu guards all but the channel and oneLess.
+type serverConns struct {
+	conns   map[*conn]struct{}
+	heavy   int           // how many connections those of HTTP/2 count for in addition
+	waiting int           // accepted connections that wait for room
+	room    chan struct{} // has a token when a connection went while others wait
+	told    time.Time     // when OnConnLimit was called
+	oneLess atomic.Bool   // one waits, and no connection is idle: the next response ends its connection
+}
+
+// serverCounts are what Upgraded, Rejected, Panics and Evicted return.
+type serverCounts struct {
+	upgraded atomic.Int64
+	rejected atomic.Int64
+	panics   atomic.Int64
+	evicted  atomic.Int64
 }
 
 // ErrServerClosed is returned by Serve after Shutdown or Close.

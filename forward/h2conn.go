@@ -54,20 +54,12 @@ type h2peer interface {
 	ended(err error)           // nothing more will be read
 }
 
-// h2conn is an HTTP/2 connection. Only the reader uses the fields above mu.
+// h2conn is an HTTP/2 connection. mu guards the fields below it.
 type h2conn struct {
-	nc    net.Conn
-	raw   syscall.RawConn // nil if a write cannot be tried without waiting
-	peer  h2peer
-	in    *bufio.Reader
-	fr    *http2.Framer
-	batch h2batch
-	known bool // the peer's first SETTINGS have arrived
-	lane  bool // the reader has a place in the server's lane
-	// settingsLeft is how many SETTINGS frames the peer may send now.
-	settingsLeft allowance
-	// handed points to the reader's variable that says that another goroutine reads now.
-	handed *bool
+	nc   net.Conn
+	raw  syscall.RawConn // nil if a write cannot be tried without waiting
+	peer h2peer
+	h2reading
 
 	headerTimeout, stall time.Duration
 	srv                  *Server // counts panics; for an upstream, that of the first request
@@ -75,16 +67,8 @@ type h2conn struct {
 	closed               chan struct{}
 	closeOnce            sync.Once // after a panic, end may be called again
 
-	mu            sync.Mutex
-	fw            *http2.Framer // writes into out
-	enc           *hpack.Encoder
-	block         bytes.Buffer
-	out, spare    []byte
-	flying        int       // bytes being written to the socket
-	writing       bool      // a goroutine writes to the socket
-	broken        bool      // a write failed, or the connection has ended
-	last          bool      // out is the last: then close
-	closesAt      time.Time // the reader's deadline when it is
+	mu sync.Mutex
+	h2output
 	streams       map[uint32]*h2half
 	waiting       []*h2half // streams with a queue that may be sent
 	window        int64     // what may be sent
@@ -95,16 +79,52 @@ type h2conn struct {
 	left, owed    int64   // what the peer may send, and what was credited but not announced
 	maxID         uint32  // the newest stream
 	gone          *h2gone // nil before it is needed
-	payer         *h2half // its account pays for the connection
-	charged       int64
-	stalled       int64 // of these, while the peer does not read
+	bill          h2bill
 	timer         *time.Timer
 	timerAt       time.Time
 	idleSince     time.Time // zero while there are streams
-	tryFn         func(fd uintptr) bool
-	tryBuf        []byte
-	tryN          int
-	tryErr        error
+}
+
+// h2reading is what only the reader of a connection uses.
+type h2reading struct {
+	in    *bufio.Reader
+	fr    *http2.Framer
+	batch h2batch
+	known bool // the peer's first SETTINGS have arrived
+	lane  bool // the reader has a place in the server's lane
+	// settingsLeft is how many SETTINGS frames the peer may send now.
+	settingsLeft allowance
+	// handed points to the reader's variable that says that another goroutine reads now.
+	handed *bool
+}
+
+// h2output is what a connection writes. h2conn.mu guards it.
+type h2output struct {
+	fw         *http2.Framer // writes into out
+	enc        *hpack.Encoder
+	block      bytes.Buffer
+	out, spare []byte
+	flying     int       // bytes being written to the socket
+	writing    bool      // a goroutine writes to the socket
+	broken     bool      // a write failed, or the connection has ended
+	last       bool      // out is the last: then close
+	closesAt   time.Time // the reader's deadline when it is
+	direct     h2direct
+}
+
+// h2direct is a write that does not wait. It belongs to the goroutine that set h2output.writing.
+type h2direct struct {
+	fn  func(fd uintptr) bool // h2conn.tryOnce
+	buf []byte
+	n   int
+	err error
+}
+
+// h2bill is what a connection itself has taken from the account of a request. h2conn.mu guards it.
+type h2bill struct {
+	payer   *h2half // its account pays
+	charged int64
+	stalled int64 // of these, while the peer does not read
 }
 
 func newH2Conn(nc net.Conn, srv *Server, window, stall time.Duration) *h2conn {
@@ -118,7 +138,7 @@ func newH2Conn(nc net.Conn, srv *Server, window, stall time.Duration) *h2conn {
 	}
 	if isTCP(nc) {
 		c.raw, _ = nc.(syscall.Conn).SyscallConn()
-		c.tryFn = c.tryOnce
+		c.direct.fn = c.tryOnce
 	}
 	c.in = bufio.NewReaderSize(h2socket{c}, 16<<10)
 	c.fr = http2.NewFramer(io.Discard, c.in)

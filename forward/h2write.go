@@ -121,26 +121,27 @@ func (c *h2conn) try(piece []byte) (int, error) {
 	if c.raw == nil {
 		return 0, nil
 	}
-	c.tryBuf, c.tryN, c.tryErr = piece, 0, nil
-	err := c.raw.Write(c.tryFn)
-	c.tryBuf = nil
+	d := &c.direct
+	d.buf, d.n, d.err = piece, 0, nil
+	err := c.raw.Write(d.fn)
+	d.buf = nil
 	if err == nil {
-		err = c.tryErr
+		err = d.err
 	}
-	return c.tryN, err
+	return d.n, err
 }
 
 func (c *h2conn) tryOnce(fd uintptr) bool {
 	for {
-		n, errno := writeNow(fd, c.tryBuf)
+		n, errno := writeNow(fd, c.direct.buf)
 		switch errno {
 		case 0:
-			c.tryN = n
+			c.direct.n = n
 		case syscall.EINTR:
 			continue
 		case syscall.EAGAIN:
 		default:
-			c.tryErr = errno
+			c.direct.err = errno
 		}
 		return true
 	}

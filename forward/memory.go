@@ -241,12 +241,12 @@ func (c *h2conn) chargeLocked(h *h2half, a Account) error {
 	if h.removed {
 		return nil
 	}
-	if c.payer == nil {
+	if c.bill.payer == nil {
 		n := c.costLocked()
 		if err := take(a, n); err != nil {
 			return err
 		}
-		c.payer, c.charged = h, n
+		c.bill.payer, c.bill.charged = h, n
 	}
 	h.account = a
 	return nil
@@ -263,21 +263,21 @@ func (c *h2conn) costLocked() int64 {
 // stallLocked takes what a connection uses while its peer does not read. It reports false if there
 // is no room for that: then the connection is closed.
 func (c *h2conn) stallLocked() bool {
-	if c.payer == nil || c.stalled > 0 {
+	if c.bill.payer == nil || c.bill.stalled > 0 {
 		return true
 	}
-	if c.payer.account.Take(h2StallBytes) != nil {
+	if c.bill.payer.account.Take(h2StallBytes) != nil {
 		return false
 	}
-	c.stalled = h2StallBytes
+	c.bill.stalled = h2StallBytes
 	return true
 }
 
 // flowsLocked is called when the peer reads again.
 func (c *h2conn) flowsLocked() {
-	if c.stalled > 0 {
-		c.payer.account.Give(c.stalled)
-		c.stalled = 0
+	if c.bill.stalled > 0 {
+		c.bill.payer.account.Give(c.bill.stalled)
+		c.bill.stalled = 0
 	}
 }
 
@@ -286,17 +286,17 @@ func (c *h2conn) flowsLocked() {
 // connection, that of another request does from now on.
 func (c *h2conn) partLocked(h *h2half) {
 	h.giveLocked()
-	if c.payer == h {
-		stalled := c.stalled
+	if c.bill.payer == h {
+		stalled := c.bill.stalled
 		c.flowsLocked()
-		h.account.Give(c.charged)
-		c.payer, c.charged = nil, 0
+		h.account.Give(c.bill.charged)
+		c.bill.payer, c.bill.charged = nil, 0
 		for _, other := range c.streams {
 			if other == h || other.account == nil {
 				continue
 			}
 			if n := c.costLocked() + stalled; other.account.Take(n) == nil {
-				c.payer, c.charged, c.stalled = other, n-stalled, stalled
+				c.bill.payer, c.bill.charged, c.bill.stalled = other, n-stalled, stalled
 			}
 			break
 		}

@@ -161,7 +161,7 @@ func (c *conn) readUp(b []byte) (int, error) {
 func (c *conn) armRead() {
 	end, t := c.machine.Timer()
 	switch {
-	case c.watching && c.machine.State() != exchange.Deferred || c.pump.tunnel:
+	case c.watcher.running && c.machine.State() != exchange.Deferred || c.pump.tunnel:
 	case c.pump.running:
 		if e := c.clock.Add(5 * patience); t == NoTimer || e.Before(end) {
 			end, t = e, TotalTimer

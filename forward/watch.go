@@ -2,6 +2,7 @@ package forward
 
 import (
 	"net"
+	"sync/atomic"
 	"syscall"
 	"time"
 	"unsafe"
@@ -11,30 +12,39 @@ import (
 // upstream. It reads ahead into the connection's buffer until that is full, so a queued request
 // needs no more memory than an idle connection.
 
+// watcher is the watcher of a connection. Only stop and the channels are used by both goroutines.
+type watcher struct {
+	fn      func() // conn.watch
+	running bool   // started, and not stopped
+	stop    atomic.Bool
+	quit    chan struct{} // ends watchFull
+	done    chan struct{}
+}
+
 func (c *conn) startWatch() {
-	if c.watching || c.pump.active() || c.gone.Load() {
+	if c.watcher.running || c.pump.active() || c.gone.Load() {
 		return
 	}
-	c.watching = true
-	c.watchStop.Store(false)
+	c.watcher.running = true
+	c.watcher.stop.Store(false)
 	select {
-	case <-c.watchQuit:
+	case <-c.watcher.quit:
 	default:
 	}
-	go c.watchFn()
+	go c.watcher.fn()
 }
 
 func (c *conn) stopWatch() {
-	if !c.watching {
+	if !c.watcher.running {
 		return
 	}
-	c.watchStop.Store(true)
-	c.watchQuit <- struct{}{}
+	c.watcher.stop.Store(true)
+	c.watcher.quit <- struct{}{}
 	c.nc.SetReadDeadline(past)
-	<-c.watchDone
+	<-c.watcher.done
 	c.readEnd = time.Time{}
 	c.nc.SetReadDeadline(c.readEnd)
-	c.watching = false
+	c.watcher.running = false
 	// The watcher may have stopped before it noticed that the client left. Under overload, most
 	// clients leave, and a slot that one of them gets is lost for a client that still waits.
 	if raw := c.socket(); raw != nil && !c.gone.Load() && tcpClosing(raw) {
@@ -48,9 +58,9 @@ func (c *conn) watch() {
 			c.srv.caught(v)
 			c.leave()
 		}
-		c.watchDone <- struct{}{}
+		c.watcher.done <- struct{}{}
 	}()
-	for !c.watchStop.Load() {
+	for !c.watcher.stop.Load() {
 		if c.inW == len(c.in) {
 			c.watchFull()
 			break
@@ -80,7 +90,7 @@ func (c *conn) watchFull() {
 	defer tick.Stop()
 	for {
 		select {
-		case <-c.watchQuit:
+		case <-c.watcher.quit:
 			return
 		case <-tick.C:
 		}
