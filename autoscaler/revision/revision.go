@@ -126,6 +126,8 @@ type Outcome struct {
 	Explanation
 	// Changed says that there is something to write: a scale, a status, or a scale to verify.
 	Changed bool
+	// Held says that the status is not worth a write yet.
+	Held bool
 	// Scale is true if Replicas must be written. From is the scale that was ordered before, -1 if
 	// unknown.
 	Scale          bool
@@ -231,7 +233,9 @@ func (r *Revision) Decide(now time.Time, between bool, budget *Budget) Outcome {
 	}
 	out.Stir = r.stir(&out.Explanation, out.Replicas, now)
 	out.Status = r.status(step)
-	if out.Changed = out.Scale || out.Verify || !r.everSent || out.Status != r.sent; out.Changed {
+	out.Held = r.wakes(out.Status, now)
+	differs := !r.everSent || out.Status != r.sent
+	if out.Changed = out.Scale || out.Verify || differs && !out.Held; out.Changed && !out.Held {
 		r.sent, r.everSent = out.Status, true
 		if r.config.Standby != nil {
 			out.IdleTimes = r.keeper.Text()
@@ -241,6 +245,15 @@ func (r *Revision) Decide(now time.Time, between bool, budget *Budget) Outcome {
 		out.Probe = r.probe(now)
 	}
 	return out
+}
+
+// wakeWithin is how long a revision at zero may take to have pods again without a word of its
+// status about that. Most take less, and a write more for each is much beside many.
+const wakeWithin = 2 * time.Second
+
+// wakes reports whether a revision that was said to be at zero waits for its pods, not for long.
+func (r *Revision) wakes(s Status, now time.Time) bool {
+	return r.everSent && r.sent.Active == zero.No && s.Active == zero.Undecided && now.Sub(r.zero.ActiveSince) < wakeWithin
 }
 
 // step decides about zero, and between the bounds of the scale.

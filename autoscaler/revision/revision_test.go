@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"reflect"
+	"slices"
 	"testing"
 	"time"
 
@@ -151,4 +152,42 @@ func TestALongRequestInAPodThatIsNotReadyAnyMoreKeepsIt(t *testing.T) {
 
 func load(concurrency float64) Scrape {
 	return Scrape{Report: decide.Report{Concurrency: concurrency}}
+}
+
+// A revision at zero gets a request, and a pod after some time.
+func TestAWakeIsOnlyInTheStatusIfItTakesLong(t *testing.T) {
+	for behaviour, c := range map[string]struct {
+		ready time.Duration
+		want  []zero.Condition
+	}{
+		"soon": {time.Second, []zero.Condition{zero.Yes}},
+		"late": {7 * time.Second, []zero.Condition{zero.Undecided, zero.Yes}},
+	} {
+		t.Run(behaviour, func(t *testing.T) {
+			r := New(config(), Counts{}, epoch)
+			r.Import(asleep(), 0, epoch)
+			r.Decide(epoch, false, nil)
+			var told []zero.Condition
+			scales := 0
+			for now := epoch; now.Before(epoch.Add(20 * time.Second)); now = now.Add(100 * time.Millisecond) {
+				if now.Sub(epoch) == c.ready {
+					r.SetCounts(Counts{Ready: 1})
+				}
+				r.Record(Sample{Reporter: "activator", Report: decide.Report{Queued: 1, Concurrency: 1}}, now)
+				out := r.Decide(now, false, nil)
+				if out.Scale {
+					scales++
+				}
+				if active := out.Status.Active; out.Changed && !out.Held && (len(told) == 0 || told[len(told)-1] != active) {
+					told = append(told, active)
+				}
+				if out.Held && (out.Status.Active != zero.Undecided || now.Sub(epoch) > wakeWithin) {
+					t.Fatalf("after %s %+v is held", now.Sub(epoch), out.Status)
+				}
+			}
+			if !slices.Equal(told, c.want) || scales != 1 {
+				t.Errorf("told %v with %d scales, want %v", told, scales, c.want)
+			}
+		})
+	}
 }

@@ -338,6 +338,49 @@ func TestVerifyWritesOnlyWhatDiffers(t *testing.T) {
 	})
 }
 
+// A service that rests after each request tells so once in a while. What it does with pods it tells
+// each time.
+func TestGoingToZeroAndBackIsToldOnceInAWhile(t *testing.T) {
+	play(t, func(t *testing.T, c *cluster, w *Writer) {
+		c.scales["hello-00001-deployment"] = 0
+		told := func() (n int) {
+			synctest.Wait()
+			for len(c.events.Events) > 0 {
+				<-c.events.Events
+				n++
+			}
+			return n
+		}
+		for round, want := range []int{2, 0, 0} {
+			w.Act(order(0, 1))
+			synctest.Wait()
+			w.Act(order(1, 0))
+			if got := told(); got != want {
+				t.Errorf("round %d: %d events, want %d", round, got, want)
+			}
+			time.Sleep(tellAgain / 3)
+		}
+		w.Act(order(0, 1))
+		synctest.Wait()
+		w.Act(order(1, 2))
+		synctest.Wait()
+		w.Act(order(2, 1))
+		if got := told(); got != 3 {
+			t.Errorf("%d events, want 3", got)
+		}
+	})
+}
+
+// While a revision wakes, only the scale is written.
+func TestAHeldStatusIsNotWritten(t *testing.T) {
+	play(t, func(t *testing.T, c *cluster, w *Writer) {
+		o := order(1, 5)
+		o.Held = true
+		w.Act(o)
+		expect(t, c, "scale hello-00001-deployment 5")
+	})
+}
+
 // After a restart in which pods and status differ nobody knows what was asked for last; an event is
 // of a change.
 func TestAnUnknownScaleIsReadBeforeItIsSaidToChange(t *testing.T) {

@@ -139,7 +139,7 @@ func Decision(e *revision.Explanation) *v1alpha1.Decision {
 
 func (w *Writer) writeStatus(ctx context.Context, pa *v1alpha1.PodAutoscaler, o loop.Order) error {
 	status, changed := nextStatus(pa, o)
-	if !changed {
+	if !changed || o.Held {
 		return nil
 	}
 	if err := w.check(ctx, o); err != nil {

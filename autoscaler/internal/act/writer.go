@@ -55,8 +55,9 @@ type Writer struct {
 	// ObserveWrite, if set, is called with the time from the event that led to a scale write to the
 	// end of the write.
 	ObserveWrite func(time.Duration)
-	// raises is when the scale of a revision was last raised.
-	raises raises
+	// When the scale of a revision was last raised, and when an event last told that it left zero,
+	// and that it reached it.
+	raises, left, reached moments
 	// Clock is the loop's.
 	Clock func() time.Time
 
@@ -232,13 +233,24 @@ func (w *Writer) carryOut(ctx context.Context, o loop.Order) error {
 	return w.writeStatus(ctx, pa, o)
 }
 
+// tellAgain is how often the events tell that a revision goes to zero, and that it comes back: one
+// that does so with each request would write an event each time.
+const tellAgain = 10 * time.Minute
+
 func (w *Writer) tell(pa *v1alpha1.PodAutoscaler, o loop.Order) {
 	if w.events == nil || o.From == o.Replicas {
 		return
 	}
-	reason := "ScaledUp"
+	reason, told := "ScaledUp", &w.left
 	if o.Replicas < o.From {
-		reason = "ScaledDown"
+		reason, told = "ScaledDown", &w.reached
+	}
+	if o.From == 0 || o.Replicas == 0 {
+		now := w.Clock()
+		if last := told.last(o.Key); !last.IsZero() && now.Sub(last) < tellAgain {
+			return
+		}
+		told.note(o.Key, now)
 	}
 	w.events.Eventf(pa, corev1.EventTypeNormal, reason, "from %d to %d pods by rule %s: %s", o.From, o.Replicas, o.Rule(), o.Reason())
 }

@@ -101,7 +101,7 @@ func (b *bench) run(ctx context.Context) error {
 		if err := p.start(ctx); err != nil {
 			return err
 		}
-		defer p.Stop()
+		defer func() { p.Stop() }() // the process that there is then
 	}
 	if b.hostile {
 		return b.besideAttacks(ctx, cluster, "http://"+address, targets, called, last)
