@@ -15,6 +15,7 @@ import (
 	"github.com/chromedp/chromedp/kb"
 
 	"ebb.dev/ebb/test/browser"
+	"ebb.dev/ebb/test/eventually"
 	"ebb.dev/ebb/test/fleet"
 )
 
@@ -364,11 +365,10 @@ func TestAPageSaysWhenItIsNotLive(t *testing.T) {
 	}
 	streams := func(want int64) {
 		t.Helper()
-		for deadline := time.Now().Add(20 * time.Second); own.Streams.Load() != want; time.Sleep(20 * time.Millisecond) {
-			if time.Now().After(deadline) {
-				t.Fatalf("%d streams are open, want %d", own.Streams.Load(), want)
-			}
-		}
+		eventually.Seen(t, fmt.Sprintf("%d streams are open", want), func() (int64, bool) {
+			open := own.Streams.Load()
+			return open, open == want
+		})
 	}
 	streams(1)
 	hide(true)

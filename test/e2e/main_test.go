@@ -79,23 +79,7 @@ func beginAlone(t *testing.T, limit time.Duration) *story {
 	t.Helper()
 	ctx, cancel := context.WithTimeoutCause(context.Background(), limit, fmt.Errorf("the test may take %s", limit))
 	t.Cleanup(cancel)
-	namespace, remove, err := shared.Namespace(ctx, "e2e")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-		defer cancel()
-		if t.Failed() {
-			var dump strings.Builder
-			shared.Dump(ctx, namespace, &dump)
-			t.Log(dump.String())
-		}
-		if err := remove(ctx); err != nil {
-			t.Error(err)
-		}
-	})
-	return &story{T: t, Cluster: shared, ctx: ctx, namespace: namespace}
+	return &story{T: t, Cluster: shared, ctx: ctx, namespace: shared.NamespaceOf(ctx, t, "e2e")}
 }
 
 // needsAProcessOfEach skips a test of what becomes of the others when one component goes away or

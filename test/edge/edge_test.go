@@ -42,28 +42,11 @@ type world struct {
 
 func begin(t *testing.T) *world {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 8*time.Minute)
-	t.Cleanup(cancel)
-	c, err := cluster.Connect(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ctx, c, namespace := cluster.Begin(t, "edge", 8*time.Minute)
 	service, err := c.Kube.CoreV1().Services(cluster.System).Get(ctx, "coap", metav1.GetOptions{})
 	if err != nil {
 		t.Fatalf("%v: start the cluster with `make up PROFILE=edge`", err)
 	}
-	namespace, remove, err := c.Namespace(ctx, "edge")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if t.Failed() {
-			c.Dump(context.Background(), namespace, t.Output())
-		}
-		if err := remove(context.Background()); err != nil {
-			t.Error(err)
-		}
-	})
 	restore, err := c.SetConfig(ctx, "config-autoscaler", map[string]string{"stable-window": "6s", "scale-to-zero-grace-period": "6s"})
 	if err != nil {
 		t.Fatal(err)

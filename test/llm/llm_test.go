@@ -35,24 +35,7 @@ func question(tokens int, more string) string {
 }
 
 func TestAModelAnswersFromZeroAndScalesByWhatItTells(t *testing.T) {
-	ctx, cancel := context.WithTimeout(context.Background(), 15*time.Minute)
-	t.Cleanup(cancel)
-	c, err := cluster.Connect(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	namespace, remove, err := c.Namespace(ctx, "llm")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if t.Failed() {
-			c.Dump(context.Background(), namespace, t.Output())
-		}
-		if err := remove(context.Background()); err != nil {
-			t.Error(err)
-		}
-	})
+	ctx, c, namespace := cluster.Begin(t, "llm", 15*time.Minute)
 	manifest, err := os.ReadFile("../../samples/llm/service.yaml")
 	if err != nil {
 		t.Fatal(err)

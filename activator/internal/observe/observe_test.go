@@ -11,7 +11,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"ebb.dev/ebb/activator/internal/backends"
 	"ebb.dev/ebb/activator/internal/chain"
@@ -19,6 +18,7 @@ import (
 	"ebb.dev/ebb/activator/internal/reach"
 	"ebb.dev/ebb/forward"
 	"ebb.dev/ebb/settings"
+	"ebb.dev/ebb/test/eventually"
 	"ebb.dev/ebb/wire"
 )
 
@@ -63,17 +63,12 @@ func TestLogAndSpansFollowTheSettings(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() { done <- o.Run(ctx) }()
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
 	await := func(what string, holds func(*now) bool) {
 		t.Helper()
-		for n := o.current.Load(); n == nil || !holds(n); n = o.current.Load() {
-			select {
-			case <-tick.C:
-			case <-time.After(30 * time.Second):
-				t.Fatal(what)
-			}
-		}
+		eventually.True(t, what, func() bool {
+			n := o.current.Load()
+			return n != nil && holds(n)
+		})
 	}
 	ended := make(chan bool, 1)
 	handler := &chain.Handler{Table: table, ReportNow: func(backends.Key) {}, Tracer: o.Tracer,
