@@ -99,7 +99,7 @@ func (a *access) traceOf(ctx context.Context, name, id string) (*traced, error) 
 		return &traced{Service: name, TraceID: c.TraceID, Began: c.At, TotalMs: c.WaitedMs + c.RanMs, Call: c}, nil
 	}
 	return nil, fmt.Errorf("nothing that is remembered of %s has the trace id %s: only the newest %d cold starts are, and the newest %d records of requests",
-		name, id, view.MostColdStarts, view.MostCalls)
+		name, id, view.MaxColdStarts, view.MaxCalls)
 }
 
 // coldKnown is how long a cold start may take to be known: the activator asks for its steps three

@@ -21,7 +21,7 @@ type Courier struct {
 	Concurrency    int32
 	Attempts       int32
 	FirstBackoff   time.Duration
-	LongestBackoff time.Duration
+	MaxBackoff     time.Duration
 	AttemptTimeout time.Duration
 	KeepQueued     time.Duration
 	KeepResults    time.Duration
@@ -46,7 +46,7 @@ func courierKeys(c *Courier) []key {
 		{"concurrency", "100", whole(&c.Concurrency, 1, 10000), "Calls under way to a service whose revisions have no limit, for each pod. The annotation serving.ebb.dev/async-concurrency bounds it for a service."},
 		{"attempts", "10", whole(&c.Attempts, 1, 1000), "Attempts to deliver a call before it goes to the dead letters."},
 		{"first-backoff", "1s", duration(&c.FirstBackoff, time.Millisecond, time.Hour, 1), "Pause after the first attempt. It doubles with each attempt; up to half of it is random."},
-		{"longest-backoff", "5m", duration(&c.LongestBackoff, time.Millisecond, 24*time.Hour, 1).says("at least first-backoff"), "Longest pause between two attempts."},
+		{"longest-backoff", "5m", duration(&c.MaxBackoff, time.Millisecond, 24*time.Hour, 1).says("at least first-backoff"), "Longest pause between two attempts."},
 		{"attempt-timeout", "10m", duration(&c.AttemptTimeout, time.Second, 24*time.Hour, 1), "Longest time that one attempt may take, with its answer."},
 		{"keep-queued", "24h", duration(&c.KeepQueued, time.Second, 30*24*time.Hour, 1), "Time after which a call that was not delivered goes to the dead letters."},
 		{"keep-results", "24h", duration(&c.KeepResults, time.Second, 30*24*time.Hour, 1), "Time for which the result of a call can be read, and its idempotency key counts. After a change the courier restarts by itself."},
@@ -78,7 +78,7 @@ func (c *Courier) setCallbacks(text string) error {
 }
 
 func (s *Snapshot) checkCourier(r *reader) {
-	if c := s.Courier; c.LongestBackoff < c.FirstBackoff {
-		r.fault("longest-backoff", c.LongestBackoff.String(), "is less than first-backoff, %v", c.FirstBackoff)
+	if c := s.Courier; c.MaxBackoff < c.FirstBackoff {
+		r.fault("longest-backoff", c.MaxBackoff.String(), "is less than first-backoff, %v", c.FirstBackoff)
 	}
 }

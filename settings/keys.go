@@ -77,7 +77,7 @@ func sections(s *Snapshot) []section {
 			{"enable-service-links", "false", optional(&d.EnableServiceLinks), "enableServiceLinks of a new revision that does not set it."},
 			{"never-wake-agents", "", patterns(&d.NeverWakeAgents), "Requests whose User-Agent contains one of these, in any case, do not wake a pod. The annotation serving.ebb.dev/never-wake-agents on a template overrides it."},
 			{"max-waiting", "0", whole(&d.MaxWaiting, 0, math.MaxInt32).note("0 is no limit but EBB_HOLD_REQUESTS_PER_REVISION"), "Requests of one revision that may wait in one activator for a pod. The annotation serving.ebb.dev/max-waiting on a template overrides it."},
-			{"max-wait", "0s", duration(&d.MaxWait, 0, names.LongestColdWait, 1).note("0s is no limit but the revision's timeouts"), "Longest time that a request waits for a pod. The annotation serving.ebb.dev/max-wait on a template overrides it."},
+			{"max-wait", "0s", duration(&d.MaxWait, 0, names.MaxColdWait, 1).note("0s is no limit but the revision's timeouts"), "Longest time that a request waits for a pod. The annotation serving.ebb.dev/max-wait on a template overrides it."},
 		})},
 		{DeploymentName, s.checkDeployment, slices.Concat([]key{
 			{"queue-sidecar-image", "", text(&p.QueueSidecarImage, "required", func(s string) bool { return !strings.ContainsAny(s, " \t\n") }).older("queueSidecarImage"), "Image of queue-proxy."},

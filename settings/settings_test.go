@@ -205,7 +205,7 @@ func table() map[string][]set {
 			{"concurrency", "7", c(func(c Courier) any { return c.Concurrency }), int32(7), "0"},
 			{"attempts", "7", c(func(c Courier) any { return c.Attempts }), int32(7), "0"},
 			{"first-backoff", "2s", c(func(c Courier) any { return c.FirstBackoff }), 2 * time.Second, "10m"},
-			{"longest-backoff", "1m", c(func(c Courier) any { return c.LongestBackoff }), time.Minute, "1ms"},
+			{"longest-backoff", "1m", c(func(c Courier) any { return c.MaxBackoff }), time.Minute, "1ms"},
 			{"attempt-timeout", "1m", c(func(c Courier) any { return c.AttemptTimeout }), time.Minute, "0s"},
 			{"keep-queued", "1m", c(func(c Courier) any { return c.KeepQueued }), time.Minute, "0s"},
 			{"keep-results", "1m", c(func(c Courier) any { return c.KeepResults }), time.Minute, "0s"},

@@ -252,7 +252,7 @@ func words(to *[]string, legal string) value {
 
 // patterns takes a list that names.ParsePatterns reads.
 func patterns(to *[]string) value {
-	return value{legal: fmt.Sprintf("at most %d comma-separated texts of at most %d characters", names.MostPatterns, names.MostPatternBytes),
+	return value{legal: fmt.Sprintf("at most %d comma-separated texts of at most %d characters", names.MaxPatterns, names.MaxPatternBytes),
 		set: func(s string) (err error) {
 			*to, err = names.ParsePatterns(s)
 			return err

@@ -38,7 +38,7 @@ func serve(ctx, now context.Context, c *config.Config, log *slog.Logger) error {
 	if err != nil {
 		return fmt.Errorf("listen for requests: %w", err)
 	}
-	log.Info("requests are served by a process each", "address", listener.Addr().String(), "program", path, "mode", c.Mode, "workers", c.Workers)
+	log.Info("serving each request with a process of its own", "address", listener.Addr().String(), "program", path, "mode", c.Mode, "workers", c.Workers)
 	server := listen(now, listener, calls.New(c, path, env, family, log), log)
 	<-ctx.Done()
 	if err := server.Shutdown(now); err == nil {

@@ -119,7 +119,7 @@ func build(c *component.Component, o options, ebb versioned.Interface, keys func
 	observer := &observe.Observer{Settings: store, Namespace: c.Namespace, Pod: c.Pod, PodIP: o.ip.String(), Stdout: stdout, Log: log}
 	coldStarts := coldstart.New(coldstart.Ask(o.autoscaler, keys))
 	told := &incidents.Teller{Pod: c.Pod, URL: "http://" + o.autoscaler + wire.PathIncidents, Keys: keys,
-		Failed: func(err error) { log.Warn("cold starts and refusals are told later", "error", err) }}
+		Failed: func(err error) { log.Warn("report of cold starts and refusals failed; it is sent again", "error", err) }}
 	coldStarts.Told = told.ColdStart
 	departure := &serve.Departure{}
 	handler := &chain.Handler{

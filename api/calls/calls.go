@@ -28,11 +28,11 @@ import (
 
 // Bounds of the schedules of one Service.
 const (
-	MostSchedules = 20
-	LongestText   = 64 << 10
-	longestBody   = 8 << 10
-	longestPath   = 2048
-	mostHeaders   = 20
+	MaxSchedules = 20
+	MaxText      = 64 << 10
+	longestBody  = 8 << 10
+	longestPath  = 2048
+	mostHeaders  = 20
 )
 
 // What happens to times that passed while the courier did not run, and to a call that is due while
@@ -71,15 +71,15 @@ var label = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
 
 // Parse reads a list of schedules in YAML, and fills in what is not given.
 func Parse(text string) ([]Schedule, error) {
-	if len(text) > LongestText {
-		return nil, fmt.Errorf("has more than %d bytes", LongestText)
+	if len(text) > MaxText {
+		return nil, fmt.Errorf("has more than %d bytes", MaxText)
 	}
 	var list []Schedule
 	if err := yaml.UnmarshalStrict([]byte(text), &list); err != nil {
 		return nil, fmt.Errorf("is not a list of schedules in YAML: %w", err)
 	}
-	if len(list) > MostSchedules {
-		return nil, fmt.Errorf("has %d schedules, at most %d are allowed", len(list), MostSchedules)
+	if len(list) > MaxSchedules {
+		return nil, fmt.Errorf("has %d schedules, at most %d are allowed", len(list), MaxSchedules)
 	}
 	seen := map[string]bool{}
 	for i := range list {

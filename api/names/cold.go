@@ -14,14 +14,14 @@ import (
 
 // Bounds of the annotations of Cold.
 const (
-	// MostPageBytes is the length of a waiting page.
-	MostPageBytes = 16 << 10
-	// MostPatterns is how many paths, or user agents, never wake a revision; MostPatternBytes is
+	// MaxPageBytes is the length of a waiting page.
+	MaxPageBytes = 16 << 10
+	// MaxPatterns is how many paths, or user agents, never wake a revision; MaxPatternBytes is
 	// the length of one.
-	MostPatterns     = 32
-	MostPatternBytes = 128
-	// LongestColdWait bounds the waits.
-	LongestColdWait = time.Hour
+	MaxPatterns     = 32
+	MaxPatternBytes = 128
+	// MaxColdWait bounds the waits.
+	MaxColdWait = time.Hour
 
 	DefaultPageAfter     = 2 * time.Second
 	DefaultFallbackAfter = 5 * time.Second
@@ -131,8 +131,8 @@ func (r *reader) page() string {
 	if !given {
 		return ""
 	}
-	if text == "" || len(text) > MostPageBytes {
-		r.fail(&apis.FieldError{Message: fmt.Sprintf("the page has %d bytes, expected 1 to %d", len(text), MostPageBytes),
+	if text == "" || len(text) > MaxPageBytes {
+		r.fail(&apis.FieldError{Message: fmt.Sprintf("the page has %d bytes, expected 1 to %d", len(text), MaxPageBytes),
 			Paths: []string{WaitingPageAnnotation}})
 		return ""
 	}
@@ -219,18 +219,18 @@ func (r *reader) patterns(key string) []string {
 	return patterns
 }
 
-// ParsePatterns reads a list that is separated by commas or lines, of at most MostPatterns entries
-// of at most MostPatternBytes visible ASCII characters and spaces each.
+// ParsePatterns reads a list that is separated by commas or lines, of at most MaxPatterns entries
+// of at most MaxPatternBytes visible ASCII characters and spaces each.
 func ParsePatterns(text string) (patterns []string, err error) {
 	for one := range strings.FieldsFuncSeq(text, func(c rune) bool { return c == ',' || c == '\n' }) {
 		one = strings.TrimSpace(one)
 		switch {
 		case one == "":
 			continue
-		case len(patterns) == MostPatterns:
-			return nil, fmt.Errorf("has more than %d entries", MostPatterns)
-		case len(one) > MostPatternBytes:
-			return nil, fmt.Errorf("%q has more than %d characters", shortened(one), MostPatternBytes)
+		case len(patterns) == MaxPatterns:
+			return nil, fmt.Errorf("has more than %d entries", MaxPatterns)
+		case len(one) > MaxPatternBytes:
+			return nil, fmt.Errorf("%q has more than %d characters", shortened(one), MaxPatternBytes)
 		case strings.ContainsFunc(one, func(c rune) bool { return c < ' ' || c > '~' }):
 			return nil, fmt.Errorf("%q has other characters than visible ASCII", shortened(one))
 		}
@@ -241,8 +241,8 @@ func ParsePatterns(text string) (patterns []string, err error) {
 
 // shortened keeps a message from repeating what may be long.
 func shortened(text string) string {
-	if len(text) > MostPatternBytes {
-		return text[:MostPatternBytes] + "..."
+	if len(text) > MaxPatternBytes {
+		return text[:MaxPatternBytes] + "..."
 	}
 	return text
 }

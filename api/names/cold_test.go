@@ -113,13 +113,13 @@ func FuzzCold(f *testing.F) {
 		}
 		c, err := readCold(annotations)
 		_ = err.Error()
-		if len(c.Page) > MostPageBytes || c.PageAfter < 0 || c.PageAfter > LongestColdWait || c.FallbackAfter < 0 || c.FallbackAfter > LongestColdWait ||
+		if len(c.Page) > MaxPageBytes || c.PageAfter < 0 || c.PageAfter > MaxColdWait || c.FallbackAfter < 0 || c.FallbackAfter > MaxColdWait ||
 			c.PageStatus != 200 && c.PageStatus != 503 || c.MaxWaiting < 0 || c.MaxWait != 0 && c.MaxWait < time.Second ||
-			strings.ContainsAny(c.Fallback, "./") || len(c.NeverWakePaths) > MostPatterns || len(c.NeverWakeAgents) > MostPatterns {
+			strings.ContainsAny(c.Fallback, "./") || len(c.NeverWakePaths) > MaxPatterns || len(c.NeverWakeAgents) > MaxPatterns {
 			t.Errorf("%q was accepted as %+v", value, c)
 		}
 		for _, agent := range c.NeverWakeAgents {
-			if agent == "" || len(agent) > MostPatternBytes {
+			if agent == "" || len(agent) > MaxPatternBytes {
 				t.Errorf("%q was accepted as the agent %q", value, agent)
 			}
 		}

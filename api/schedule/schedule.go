@@ -19,9 +19,9 @@ import (
 
 // Bounds of a schedule.
 const (
-	MostWindows = 50
-	Shortest    = time.Minute
-	Longest     = 7 * 24 * time.Hour
+	MaxWindows = 50
+	Shortest   = time.Minute
+	Longest    = 7 * 24 * time.Hour
 )
 
 // Schedule is a number of windows, each of which asks for pods while it is open. The zero value
@@ -46,8 +46,8 @@ var fields = cron.NewParser(cron.Minute | cron.Hour | cron.Dom | cron.Month | cr
 func Parse(text string) (Schedule, error) {
 	var s Schedule
 	parts := strings.Split(strings.TrimSuffix(strings.TrimSpace(text), ";"), ";")
-	if len(parts) > MostWindows {
-		return s, fmt.Errorf("has %d windows, at most %d are allowed", len(parts), MostWindows)
+	if len(parts) > MaxWindows {
+		return s, fmt.Errorf("has %d windows, at most %d are allowed", len(parts), MaxWindows)
 	}
 	for _, part := range parts {
 		w, err := parse(strings.Fields(part))

@@ -32,7 +32,7 @@ func TestParse(t *testing.T) {
 		{"0 8 * * * for 1h = 2147483648", "not a number of pods"},
 		{"0 8 * * * for 1h = three", "not a number of pods"},
 		{"0 8 * * * for 1h = 1; nonsense", `window "nonsense"`},
-		{strings.Repeat("0 8 * * * for 1h = 1;", MostWindows+1), "at most 50"},
+		{strings.Repeat("0 8 * * * for 1h = 1;", MaxWindows+1), "at most 50"},
 	} {
 		t.Run(test.text, func(t *testing.T) {
 			_, err := Parse(test.text)

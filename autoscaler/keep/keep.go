@@ -58,8 +58,9 @@ type Config struct {
 	Always bool
 }
 
-// Keeper is the state of one revision. It has one owner and no lock.
-type Keeper struct {
+// History is since when the pods of one revision are idle, and for how long they were before. It
+// has one owner and no lock.
+type History struct {
 	needed int32
 	// idleSince is when each rank was needed last; zero for one that never was. The first is of
 	// rank 1.
@@ -92,14 +93,14 @@ func slot(rank int32) int {
 
 // Begin records how many pods there are when nothing is known yet. They count as needed: somebody
 // deployed the revision a moment ago.
-func (k *Keeper) Begin(pods int32, now time.Time) {
+func (k *History) Begin(pods int32, now time.Time) {
 	if len(k.idleSince) == 0 {
 		k.Need(pods, now)
 	}
 }
 
 // Need records how many pods are needed from now on.
-func (k *Keeper) Need(pods int32, now time.Time) {
+func (k *History) Need(pods int32, now time.Time) {
 	pods = min(max(pods, 0), Ranks)
 	if pods == k.needed {
 		return
@@ -118,14 +119,14 @@ func (k *Keeper) Need(pods int32, now time.Time) {
 	k.needed = pods
 }
 
-func (k *Keeper) histogram(rank int32) *gaps {
+func (k *History) histogram(rank int32) *gaps {
 	for i := slot(rank); len(k.gaps) <= i; {
 		k.gaps = append(k.gaps, &gaps{})
 	}
 	return k.gaps[slot(rank)]
 }
 
-// State is what a Keeper knows, for the process that decides next.
+// State is what a History knows, for the process that decides next.
 type State struct {
 	Needed    int32
 	IdleSince []time.Time
@@ -133,8 +134,8 @@ type State struct {
 	Gaps [][]float32
 }
 
-// Export returns what the Keeper knows.
-func (k *Keeper) Export() State {
+// Export returns what the History knows.
+func (k *History) Export() State {
 	s := State{Needed: k.needed, IdleSince: slices.Clone(k.idleSince)}
 	for _, g := range k.gaps {
 		s.Gaps = append(s.Gaps, slices.Clone(g.weight[:]))
@@ -142,13 +143,13 @@ func (k *Keeper) Export() State {
 	return s
 }
 
-// Import makes a Keeper of what an earlier process knew. behind is by how much its clock was
+// Import makes a History of what an earlier process knew. behind is by how much its clock was
 // behind. It reports false if the state cannot be right.
-func Import(s State, behind time.Duration, now time.Time) (Keeper, bool) {
+func Import(s State, behind time.Duration, now time.Time) (History, bool) {
 	if s.Needed < 0 || len(s.IdleSince) > Ranks || int(s.Needed) > len(s.IdleSince) || len(s.Gaps) > slot(Ranks)+1 {
-		return Keeper{}, false
+		return History{}, false
 	}
-	k := Keeper{needed: s.Needed}
+	k := History{needed: s.Needed}
 	for _, since := range s.IdleSince {
 		if !since.IsZero() {
 			if since = since.Add(behind); since.After(now) {
@@ -160,11 +161,11 @@ func Import(s State, behind time.Duration, now time.Time) (Keeper, bool) {
 	for _, weights := range s.Gaps {
 		g := &gaps{}
 		if len(weights) != len(g.weight) {
-			return Keeper{}, false
+			return History{}, false
 		}
 		for i, w := range weights {
 			if !(w >= 0 && w <= memory) { // not NaN either
-				return Keeper{}, false
+				return History{}, false
 			}
 			g.weight[i] = w
 			g.total += w
@@ -175,14 +176,14 @@ func Import(s State, behind time.Duration, now time.Time) (Keeper, bool) {
 }
 
 // Decide says how many pods to keep asleep beside the needed ones.
-func (k *Keeper) Decide(c Config, now time.Time) Decision {
+func (k *History) Decide(c Config, now time.Time) Decision {
 	if !k.holds || k.asked != c || !k.last.Until.IsZero() && !now.Before(k.last.Until) {
 		k.last, k.asked, k.holds = k.decide(c, now), c, true
 	}
 	return k.last
 }
 
-func (k *Keeper) decide(c Config, now time.Time) Decision {
+func (k *History) decide(c Config, now time.Time) Decision {
 	d := Decision{Reason: "no pod was needed within the last " + short(c.Longest)}
 	price := c.Worth * min(max(c.ColdStart.Seconds(), 1), 10)
 	for rank := int32(len(k.idleSince)); rank > k.needed; rank-- {

@@ -8,7 +8,7 @@ import (
 var start = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
 // play needs pods by the given steps, each for a time.
-func play(k *Keeper, now time.Time, steps ...any) time.Time {
+func play(k *History, now time.Time, steps ...any) time.Time {
 	for i := 0; i < len(steps); i += 2 {
 		k.Need(int32(steps[i].(int)), now)
 		now = now.Add(steps[i+1].(time.Duration))
@@ -53,7 +53,7 @@ func TestDecide(t *testing.T) {
 			if c.config != nil {
 				c.config(&config)
 			}
-			k := &Keeper{}
+			k := &History{}
 			now := play(k, start, c.steps...).Add(c.idle)
 			d := k.Decide(config, now)
 			if d.Keep != c.keep {
@@ -72,7 +72,7 @@ func TestDecide(t *testing.T) {
 // A decision holds until a time that is still to come.
 func TestADecisionHoldsForAWhile(t *testing.T) {
 	t.Parallel()
-	k := Keeper{}
+	k := History{}
 	now := play(&k, start, 3, time.Minute, 0, time.Nanosecond)
 	c := Config{Worth: 1e9, ColdStart: time.Second, Memory: 1, Longest: Longest, Most: -1}
 	for range 200 {
@@ -90,7 +90,7 @@ func TestADecisionHoldsForAWhile(t *testing.T) {
 
 // The pod of a new revision was needed when it was deployed, although no request came yet.
 func TestThePodsThatAreThereAtFirstWereNeeded(t *testing.T) {
-	k, now := &Keeper{}, time.Unix(1_000_000, 0)
+	k, now := &History{}, time.Unix(1_000_000, 0)
 	c := Config{Longest: time.Hour, Most: 1, Always: true}
 	k.Begin(2, now)
 	k.Need(0, now)
@@ -105,7 +105,7 @@ func TestThePodsThatAreThereAtFirstWereNeeded(t *testing.T) {
 
 // A pod that is needed every ten minutes is awake when it is needed, and asleep before and after.
 func TestAPodIsWokenAheadOfTheLikelyNextRequest(t *testing.T) {
-	k, now := &Keeper{}, time.Unix(1_000_000, 0)
+	k, now := &History{}, time.Unix(1_000_000, 0)
 	c := Config{Worth: DefaultWorth, ColdStart: time.Second, Memory: 64, Longest: 4 * time.Hour, Most: -1}
 	for range 30 {
 		k.Need(1, now)
@@ -132,7 +132,7 @@ func TestAPodIsWokenAheadOfTheLikelyNextRequest(t *testing.T) {
 	if d := k.Decide(c, now.Add(23*time.Minute)); d.Ahead != 0 {
 		t.Errorf("without a rhythm: %+v", d)
 	}
-	if d := (&Keeper{}).Decide(c, now); d.Ahead > 0 {
+	if d := (&History{}).Decide(c, now); d.Ahead > 0 {
 		t.Errorf("without knowledge: %+v", d)
 	}
 }

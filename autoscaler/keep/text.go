@@ -15,7 +15,7 @@ const maxText = 8 << 10
 // Text returns the histograms of idle times for a status: one for each rank, separated by
 // semicolons. Each is a list of the shortest idle time of a bucket and its weight, such as
 // "1m20s=3.2 4m=1".
-func (k *Keeper) Text() string {
+func (k *History) Text() string {
 	var b strings.Builder
 	for i, g := range k.gaps {
 		var one strings.Builder

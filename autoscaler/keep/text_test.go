@@ -9,7 +9,7 @@ import (
 
 func TestIdleTimesSurviveInAText(t *testing.T) {
 	t.Parallel()
-	k := Keeper{}
+	k := History{}
 	now := start
 	for _, idle := range []time.Duration{5 * time.Second, 10 * time.Second, time.Minute, time.Minute, 7 * time.Minute, 90 * time.Minute, 5 * time.Hour} {
 		now = play(&k, now, 3, time.Second, 1, idle, 3, time.Second, 0, idle)

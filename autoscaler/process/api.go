@@ -36,7 +36,7 @@ const (
 )
 
 // viewCertificate keeps the certificate of the API, and the authority in its APIService.
-func viewCertificate(kube kubernetes.Interface, namespace string, log *slog.Logger) *servingcert.Keeper {
+func viewCertificate(kube kubernetes.Interface, namespace string, log *slog.Logger) *servingcert.Rotator {
 	return servingcert.New(servingcert.Options{Client: kube, Namespace: namespace, Service: viewService, Secret: viewSecret, Log: log, Now: time.Now,
 		Register: func(ctx context.Context, bundle []byte) error { return registerView(ctx, kube, bundle) }})
 }

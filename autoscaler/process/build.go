@@ -78,7 +78,7 @@ type process struct {
 	stats    http.Handler
 	records  *recall.Records
 	access   *frontproxy.Access
-	keeper   *servingcert.Keeper
+	rotator  *servingcert.Rotator
 	view     *view.Server
 	events   record.EventBroadcaster
 	ready    atomic.Bool
@@ -158,11 +158,11 @@ func build(c *component.Component, o options, keys func() wire.Keys) (*process, 
 	telemetry.Leases(c.Registry, "autoscaler", p.election.Buckets, func() int { return len(p.election.Held()) })
 	replicas := view.NewReplicas(view.Local{Engine: p.engine, Records: p.records}, keys, p.election.Others)
 	p.access = frontproxy.New(kube, log)
-	p.keeper = viewCertificate(kube, c.Namespace, log)
-	c.Registry.MustRegister(telemetry.CertificateEnds(p.keeper.Ends))
+	p.rotator = viewCertificate(kube, c.Namespace, log)
+	c.Registry.MustRegister(telemetry.CertificateEnds(p.rotator.Ends))
 	p.view = view.NewServer(replicas, p.access, log)
 	p.stats = p.routes(server, replicas, recall.NewReceiver(p.records, keys, p.election,
-		func(err error) { log.Warn("cold starts and refusals are forgotten", "error", err) }))
+		func(err error) { log.Warn("dropped a report of cold starts and refusals", "error", err) }))
 	return p, nil
 }
 

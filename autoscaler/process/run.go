@@ -48,8 +48,8 @@ func Run(ctx context.Context, env func(string) string, stdout io.Writer) error {
 		run.Part{Name: "informers", Run: p.follow},
 		run.Part{Name: "memory of load", Run: func(ctx context.Context) error { return p.records.Run(ctx, p.engine.Each) }},
 		run.Part{Name: "API server's front proxy", Run: p.access.Run},
-		run.Part{Name: "certificate of the API", Run: p.keeper.Run},
-		run.Part{Name: "API", Run: (&viewServer{p.keeper.Certificate, p.access.Verify, p.view}).listen(c.Address(wire.PortView))},
+		run.Part{Name: "certificate of the API", Run: p.rotator.Run},
+		run.Part{Name: "API", Run: (&viewServer{p.rotator.Certificate, p.access.Verify, p.view}).listen(c.Address(wire.PortView))},
 		run.Part{Name: "streams of the API", Run: p.view.Run}, // they end before their server
 		telemetry.Server("stats", c.Address(wire.PortStats), p.stats),
 		// Stopping, it gives its leases up, tells its successors what it knows, and forwards to

@@ -133,7 +133,7 @@ type Outcome struct {
 	Scale          bool
 	Replicas, From int32
 	Stir           Stir
-	// IdleTimes are for the status, if it changed. See keep.Keeper.Text.
+	// IdleTimes are for the status, if it changed. See keep.History.Text.
 	IdleTimes string
 	// Verify asks to read the scale first, because the number of pods does not match what was
 	// ordered.
@@ -157,7 +157,7 @@ type Revision struct {
 	formula  decide.State
 	zero     zero.State
 	adaptive decide.Adaptive
-	keeper   keep.Keeper
+	history  keep.History
 	// awake is how many pods were to be awake last, looked when pods were last asked whether they
 	// sleep.
 	awake  held
@@ -238,7 +238,7 @@ func (r *Revision) Decide(now time.Time, between bool, budget *Budget) Outcome {
 	if out.Changed = out.Scale || out.Verify || differs && !out.Held; out.Changed && !out.Held {
 		r.sent, r.everSent = out.Status, true
 		if r.config.Standby != nil {
-			out.IdleTimes = r.keeper.Text()
+			out.IdleTimes = r.history.Text()
 		}
 	}
 	if step.Probe {

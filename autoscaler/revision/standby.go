@@ -98,10 +98,10 @@ func (r *Revision) divide(d *decide.Decision, want int32, budget *Budget, now ti
 	awake = r.toBeAwake(d, want, now)
 	used = min(awake, used)
 	idle := awake - used // awake, and not needed by the load
-	r.keeper.Begin(max(want, r.counts.Ready+r.counts.Asleep), now)
-	r.keeper.Need(used, now)
+	r.history.Begin(max(want, r.counts.Ready+r.counts.Asleep), now)
+	r.history.Need(used, now)
 	worth := r.worth(idle, budget)
-	k := r.keeper.Decide(worth, now)
+	k := r.history.Decide(worth, now)
 	r.lookAgain(k.Until)
 	k.Keep -= idle
 	if r.config.Zero.Unreachable {

@@ -198,7 +198,7 @@ func TestWhatIsKnownOfIdleTimesIsHandedOver(t *testing.T) {
 		t.Fatal("the state is not taken")
 	}
 	at := a.now.Add(10 * time.Second)
-	if x, y := a.keeper.Decide(a.config.Standby.Config, at), b.keeper.Decide(b.config.Standby.Config, at.Add(time.Second)); x.Keep != y.Keep || x.Keep == 0 {
+	if x, y := a.history.Decide(a.config.Standby.Config, at), b.history.Decide(b.config.Standby.Config, at.Add(time.Second)); x.Keep != y.Keep || x.Keep == 0 {
 		t.Errorf("kept %+v, then %+v", x, y)
 	}
 	bad := a.Export(a.now)
@@ -292,7 +292,7 @@ func TestPodsThatSleepSurviveARestart(t *testing.T) {
 		a.run(4 * time.Minute)
 	}
 	a.want("before", 0, 1)
-	gaps, err := keep.ParseText(a.keeper.Text())
+	gaps, err := keep.ParseText(a.history.Text())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -39,7 +39,7 @@ func (r *Revision) Export(now time.Time) State {
 	s := State{UID: r.config.UID, At: now, Desired: r.sent.Desired, Ordered: r.ordered, Zero: r.zero, Learned: r.learned,
 		Formula: r.formula, Windows: r.series.Export(), Told: r.series.ExportTold()}
 	if r.config.Standby != nil {
-		s.Keep, s.Awake = r.keeper.Export(), r.awake.value
+		s.Keep, s.Awake = r.history.Export(), r.awake.value
 	}
 	if r.config.Adaptive {
 		s.Adaptive = r.adaptive
@@ -61,7 +61,7 @@ func (r *Revision) Import(s State, behind time.Duration, now time.Time) bool {
 	if !ok {
 		return false
 	}
-	keeper, ok := keep.Import(s.Keep, behind, now)
+	history, ok := keep.Import(s.Keep, behind, now)
 	if !ok || s.Awake < 0 {
 		return false
 	}
@@ -69,7 +69,7 @@ func (r *Revision) Import(s State, behind time.Duration, now time.Time) bool {
 	if !ok || !r.series.Import(s.Windows, s.At, behind, now) || !r.series.ImportTold(s.Told, r.config.Formula.Others, s.At, behind, now) {
 		return false
 	}
-	r.adaptive, r.formula, r.keeper = adaptive, formula, keeper
+	r.adaptive, r.formula, r.history = adaptive, formula, history
 	r.awake.value = max(r.awake.value, s.Awake)
 	r.importSince(s.Zero, behind, now)
 	if r.ordered < 0 && s.Ordered >= 0 {
@@ -110,8 +110,8 @@ func (r *Revision) importStatus(s State, now time.Time) bool {
 	// The pods that sleep are idle from now on, as far as is known.
 	s.Keep.Needed = min(max(s.Desired, 0), keep.Ranks)
 	s.Keep.IdleSince = slices.Repeat([]time.Time{now}, int(min(s.Keep.Needed+max(s.Asleep, 0), keep.Ranks)))
-	if keeper, ok := keep.Import(s.Keep, 0, now); ok {
-		r.keeper = keeper
+	if history, ok := keep.Import(s.Keep, 0, now); ok {
+		r.history = history
 	}
 	r.zero = s.Zero
 	if r.zero.ActiveSince.IsZero() {

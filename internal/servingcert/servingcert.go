@@ -55,7 +55,7 @@ const (
 	retryEvery = time.Second
 )
 
-// Options are what a Keeper works with.
+// Options are what a Rotator works with.
 type Options struct {
 	Client kubernetes.Interface
 	// Namespace is that of the Secret and the Service, which the API server calls.
@@ -66,8 +66,8 @@ type Options struct {
 	Now      func() time.Time
 }
 
-// Keeper keeps the certificate.
-type Keeper struct {
+// Rotator makes the certificate, renews it and hands it to the server.
+type Rotator struct {
 	Options
 
 	serving atomic.Pointer[tls.Certificate]
@@ -81,14 +81,14 @@ type Keeper struct {
 
 type pair struct{ key, cert string }
 
-// New returns a Keeper.
-func New(o Options) *Keeper { return &Keeper{Options: o} }
+// New returns a Rotator.
+func New(o Options) *Rotator { return &Rotator{Options: o} }
 
 // Ready tells whether there is a certificate and the API server was told to trust it.
-func (k *Keeper) Ready() bool { return k.ready.Load() }
+func (k *Rotator) Ready() bool { return k.ready.Load() }
 
 // Ends returns the end of the certificate that is served, by the name of its Secret.
-func (k *Keeper) Ends() map[string]time.Time {
+func (k *Rotator) Ends() map[string]time.Time {
 	if c := k.serving.Load(); c != nil {
 		return map[string]time.Time{k.Secret: c.Leaf.NotAfter}
 	}
@@ -96,7 +96,7 @@ func (k *Keeper) Ends() map[string]time.Time {
 }
 
 // Certificate is the tls.Config callback.
-func (k *Keeper) Certificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+func (k *Rotator) Certificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	if c := k.serving.Load(); c != nil {
 		return c, nil
 	}
@@ -104,11 +104,11 @@ func (k *Keeper) Certificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 }
 
 // Run keeps the certificate and the bundles until ctx ends.
-func (k *Keeper) Run(ctx context.Context) error {
+func (k *Rotator) Run(ctx context.Context) error {
 	for {
 		wait := checkEvery
 		if err := k.Check(ctx); err != nil && ctx.Err() == nil {
-			k.Log.Warn("the certificate is not in order; trying again", "secret", k.Secret, "error", err)
+			k.Log.Warn("cannot check the certificate; trying again", "secret", k.Secret, "error", err)
 			wait = retryEvery
 		} else if !k.switchAt.IsZero() {
 			wait = min(wait, max(k.switchAt.Sub(k.Now()), retryEvery))
@@ -122,7 +122,7 @@ func (k *Keeper) Run(ctx context.Context) error {
 }
 
 // Check brings the Secret, the bundles and what is served in order, once.
-func (k *Keeper) Check(ctx context.Context) error {
+func (k *Rotator) Check(ctx context.Context) error {
 	secret, err := k.secret(ctx)
 	if err != nil {
 		return err
@@ -142,7 +142,7 @@ func (k *Keeper) Check(ctx context.Context) error {
 }
 
 // secret returns the Secret with a certificate that is good for a while, made anew if need be.
-func (k *Keeper) secret(ctx context.Context) (*corev1.Secret, error) {
+func (k *Rotator) secret(ctx context.Context) (*corev1.Secret, error) {
 	secrets := k.Client.CoreV1().Secrets(k.Namespace)
 	stored, err := secrets.Get(ctx, k.Secret, metav1.GetOptions{})
 	switch {
@@ -184,7 +184,7 @@ func (k *Keeper) secret(ctx context.Context) (*corev1.Secret, error) {
 
 // create returns the content of a new Secret, but for what a rotation keeps. The certificate is its
 // own authority, and its key signs no other.
-func (k *Keeper) create() (map[string][]byte, error) {
+func (k *Rotator) create() (map[string][]byte, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, err
@@ -211,10 +211,10 @@ func (k *Keeper) create() (map[string][]byte, error) {
 }
 
 // host is the name by which the API server calls the component.
-func (k *Keeper) host() string { return k.Service + "." + k.Namespace + ".svc" }
+func (k *Rotator) host() string { return k.Service + "." + k.Namespace + ".svc" }
 
 // usable says why a stored certificate cannot be served with for long enough.
-func (k *Keeper) usable(data map[string][]byte) error {
+func (k *Rotator) usable(data map[string][]byte) error {
 	certificate, err := tls.X509KeyPair(data[ServerCert], data[ServerKey])
 	if err != nil {
 		return err
@@ -254,7 +254,7 @@ func isCertificate(text []byte) bool {
 
 // serve switches to the stored certificate: after a while if the one that is served works, at once
 // otherwise.
-func (k *Keeper) serve(secret *corev1.Secret) error {
+func (k *Rotator) serve(secret *corev1.Secret) error {
 	stored := pair{string(secret.Data[ServerKey]), string(secret.Data[ServerCert])}
 	if stored == k.pem {
 		k.switchAt = time.Time{}

@@ -254,7 +254,7 @@ func (s *service) history(t time.Time) (runs []view.Decision) {
 		}
 		runs = append(runs, d)
 	}
-	return runs[max(0, len(runs)-view.MostHistory):]
+	return runs[max(0, len(runs)-view.MaxHistory):]
 }
 
 // revisions are the names of those that get requests, with their shares.
@@ -282,9 +282,9 @@ func (s *service) encoded(t time.Time, full bool) []byte {
 func (s *service) view(t time.Time, full bool) view.ServiceView {
 	v := view.ServiceView{TypeMeta: metav1.TypeMeta{Kind: view.Kind, APIVersion: view.GroupVersion.String()},
 		ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: s.name}, Now: s.now(t)}
-	points := view.MostListPoints
+	points := view.MaxListPoints
 	if full {
-		points = view.MostPoints
+		points = view.MaxPoints
 		v.ColdStarts, v.Refusals = s.coldStarts(t), s.refusals(t)
 	}
 	v.Series = s.series(t, points, 1, false)

@@ -86,7 +86,7 @@ func TestStreamsOfEnvoyGatewayHaveAnEnd(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	longest := max(time.Duration(seconds)*time.Second, names.LongestColdWait)
+	longest := max(time.Duration(seconds)*time.Second, names.MaxColdWait)
 	policies := 0
 	for _, o := range envoyObjects(t, "policies.yaml") {
 		if o.Kind != "ClientTrafficPolicy" {

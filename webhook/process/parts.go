@@ -13,12 +13,12 @@ import (
 )
 
 // readiness answers 200 once requests can be answered, and no longer when the process is to end.
-func readiness(ctx context.Context, keeper *servingcert.Keeper) http.Handler {
+func readiness(ctx context.Context, rotator *servingcert.Rotator) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		switch {
 		case ctx.Err() != nil:
 			http.Error(w, "shutting down", http.StatusServiceUnavailable)
-		case !keeper.Ready():
+		case !rotator.Ready():
 			http.Error(w, "the certificate is not registered yet", http.StatusServiceUnavailable)
 		}
 	})
@@ -36,7 +36,7 @@ const (
 const goodbye = 5 * time.Second
 
 // serve answers the API server over TLS.
-func serve(address string, keeper *servingcert.Keeper, handler http.Handler) func(context.Context) error {
+func serve(address string, rotator *servingcert.Rotator, handler http.Handler) func(context.Context) error {
 	return func(ctx context.Context) error {
 		var config net.ListenConfig
 		listener, err := config.Listen(ctx, "tcp", address)
@@ -46,7 +46,7 @@ func serve(address string, keeper *servingcert.Keeper, handler http.Handler) fun
 		secured := tls.NewListener(telemetry.Bound(listener, mostConnections, mostConnectionsOfOne), &tls.Config{
 			MinVersion:     tls.VersionTLS13,
 			NextProtos:     []string{"http/1.1"},
-			GetCertificate: keeper.Certificate,
+			GetCertificate: rotator.Certificate,
 		})
 		late, stop := context.WithCancel(context.WithoutCancel(ctx))
 		defer stop()

@@ -34,8 +34,8 @@ func Run(ctx context.Context, env func(string) string, stdout io.Writer) error {
 	if err != nil {
 		return fmt.Errorf("build client of dry runs: %w", err)
 	}
-	keeper := certs.New(c.Kube, c.Namespace, service, c.Log)
-	c.Registry.MustRegister(telemetry.CertificateEnds(keeper.Ends))
+	rotator := certs.New(c.Kube, c.Namespace, service, c.Log)
+	c.Registry.MustRegister(telemetry.CertificateEnds(rotator.Ends))
 	judge := admit.New(admit.Options{
 		Rules:   func() *admit.Rules { return c.Settings.Load().Rules(c.ClusterDomain) },
 		DryRun:  admit.PodDryRun(dry),
@@ -44,11 +44,11 @@ func Run(ctx context.Context, env func(string) string, stdout io.Writer) error {
 	})
 	probes := http.NewServeMux()
 	probes.HandleFunc("/health", func(http.ResponseWriter, *http.Request) {})
-	probes.Handle("/readiness", readiness(ctx, keeper))
+	probes.Handle("/readiness", readiness(ctx, rotator))
 	c.Log.Info("webhook is built", "version", version.Version, "namespace", c.Namespace, "service", service, "port", port, "clusterDomain", c.ClusterDomain)
 	return c.Run(ctx,
 		telemetry.Server("probes", c.Address(c.Ports.Health), probes),
-		run.Part{Name: "certificates", Run: keeper.Run},
-		run.Part{Name: "admission", Run: serve(c.Address(port), keeper, judge)}, // last, so that it stops first
+		run.Part{Name: "certificates", Run: rotator.Run},
+		run.Part{Name: "admission", Run: serve(c.Address(port), rotator, judge)}, // last, so that it stops first
 	)
 }

@@ -125,14 +125,14 @@ func TestABrowserWaitsAWhileForThePod(t *testing.T) {
 // A client that does not read keeps the page in memory, so it counts from the start.
 func TestTheWaitingPageIsAccounted(t *testing.T) {
 	bothProtocols(t, func(t *testing.T, w *world) {
-		w.revision(backends.Info{Cold: rulesOf(names.WaitingPageAnnotation, strings.Repeat("x", names.MostPageBytes), names.WaitingPageAfterAnnotation, "1h")})
+		w.revision(backends.Info{Cold: rulesOf(names.WaitingPageAnnotation, strings.Repeat("x", names.MaxPageBytes), names.WaitingPageAfterAnnotation, "1h")})
 		answered := make(chan int)
 		go func() {
 			status, _, _ := w.send("GET", "", "Accept", browser)
 			answered <- status
 		}()
 		eventually.True(t, "it waits", func() bool { return w.budget.Held() == 1 })
-		if held := w.budget.HeldBytes(); held < requestCost+names.MostPageBytes {
+		if held := w.budget.HeldBytes(); held < requestCost+names.MaxPageBytes {
 			t.Errorf("%d bytes are accounted", held)
 		}
 		w.pods(w.podH2("p", func(http.ResponseWriter, *http.Request) {}))

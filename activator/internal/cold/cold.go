@@ -53,7 +53,7 @@ func Of(c names.Cold, resolved map[string]string) *Rules {
 		MaxWaiting: c.MaxWaiting, MaxWait: c.MaxWait,
 		paths: c.NeverWakePaths, agents: c.NeverWakeAgents,
 	}
-	if page != "" && len(page) <= names.MostPageBytes {
+	if page != "" && len(page) <= names.MaxPageBytes {
 		r.Page, r.PageAfter = pageReply(page, c.PageStatus), c.PageAfter
 	}
 	if len(r.paths)+len(r.agents) > 0 {

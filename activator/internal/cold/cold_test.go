@@ -81,7 +81,7 @@ func TestThePageIsThatOfTheAnnotationOrOfTheConfigMap(t *testing.T) {
 	if r := rulesOf(named, map[string]string{names.WaitingPageAnnotation: "found"}, rules.Defaults{}); r.Page.Body != "found" || r.PageAfter != 0 {
 		t.Errorf("got %+v", r.Page)
 	}
-	for why, text := range map[string]string{"not there": "", "too long": strings.Repeat("x", names.MostPageBytes+1)} {
+	for why, text := range map[string]string{"not there": "", "too long": strings.Repeat("x", names.MaxPageBytes+1)} {
 		if r := rulesOf(named, map[string]string{names.WaitingPageAnnotation: text}, rules.Defaults{}); r != nil {
 			t.Errorf("%s: got %+v", why, r.Page)
 		}

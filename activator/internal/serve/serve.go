@@ -112,7 +112,7 @@ func (s *Server) Run(ctx context.Context) error {
 	began := time.Now()
 	s.Departure.began.Store(began.UnixNano())
 	s.waitForQuiet(began)
-	s.Log.Info("no request came for a while; finishing what is here", "drained_seconds", time.Since(began).Seconds())
+	s.Log.Info("no new requests for a while; finishing those in progress", "drained_seconds", time.Since(began).Seconds())
 	grace, cancel := context.WithDeadline(context.WithoutCancel(ctx), began.Add(finish))
 	defer cancel()
 	err := s.Forward.Shutdown(grace)

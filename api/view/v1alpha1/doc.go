@@ -23,16 +23,16 @@ var GroupVersion = schema.GroupVersion{Group: Group, Version: Version}
 const (
 	// StepSeconds is the time between two points of a Series.
 	StepSeconds = 5
-	// MostPoints is the length of a Series in a single view, ten minutes.
-	MostPoints = 120
-	// MostListPoints is the length of a Series in a list, five minutes.
-	MostListPoints = 60
-	// MostHistory is how many runs of decisions of a revision are told.
-	MostHistory = 100
-	// MostColdStarts, MostRefusals and MostCalls are how many of each are told of a Service.
-	MostColdStarts = 20
-	MostRefusals   = 20
-	MostCalls      = 20
-	// MostItems is the length of a list if the caller names no lower limit.
-	MostItems = 5000
+	// MaxPoints is the length of a Series in a single view, ten minutes.
+	MaxPoints = 120
+	// MaxListPoints is the length of a Series in a list, five minutes.
+	MaxListPoints = 60
+	// MaxHistory is how many runs of decisions of a revision are told.
+	MaxHistory = 100
+	// MaxColdStarts, MaxRefusals and MaxCalls are how many of each are told of a Service.
+	MaxColdStarts = 20
+	MaxRefusals   = 20
+	MaxCalls      = 20
+	// MaxItems is the length of a list if the caller names no lower limit.
+	MaxItems = 5000
 )

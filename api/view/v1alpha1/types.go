@@ -10,7 +10,7 @@ import (
 // the Service.
 //
 // In a list it is short: no Series and no History in Revisions, no ColdStarts, Refusals and Calls,
-// and a Series of MostListPoints.
+// and a Series of MaxListPoints.
 type ServiceView struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata"`

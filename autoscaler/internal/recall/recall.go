@@ -165,7 +165,7 @@ func (r *Records) ColdStart(c *wire.ColdStarted) {
 	}
 	one.mutex.Lock()
 	defer one.mutex.Unlock()
-	one.coldStarts = appendNewest(one.coldStarts, told, v1alpha1.MostColdStarts)
+	one.coldStarts = appendNewest(one.coldStarts, told, v1alpha1.MaxColdStarts)
 }
 
 // Refused takes refusals of an activator.
@@ -200,7 +200,7 @@ func (r *Records) Called(c *wire.Called) {
 		return
 	}
 	one.hasCalls.Store(true)
-	one.calls = appendNewest(one.calls, told, v1alpha1.MostCalls)
+	one.calls = appendNewest(one.calls, told, v1alpha1.MaxCalls)
 }
 
 // refused counts equal refusals of a moment as one.
@@ -218,7 +218,7 @@ func (one *record) refused(x v1alpha1.Refusal) {
 			return
 		}
 	}
-	one.refusals = appendNewest(one.refusals, x, v1alpha1.MostRefusals)
+	one.refusals = appendNewest(one.refusals, x, v1alpha1.MaxRefusals)
 }
 
 func appendNewest[T any](all []T, one T, most int) []T {
@@ -297,7 +297,7 @@ func (r *Records) point(one *record, v loop.View, now time.Time) {
 	one.before, one.now = one.now, period{begin: now}
 	if p != (Point{}) {
 		one.zeros = 0
-	} else if one.zeros++; one.zeros >= v1alpha1.MostPoints && one.points != nil {
+	} else if one.zeros++; one.zeros >= v1alpha1.MaxPoints && one.points != nil {
 		one.points = nil
 		r.count(-1)
 	}
@@ -308,7 +308,7 @@ func (r *Records) point(one *record, v loop.View, now time.Time) {
 			return
 		}
 		one.points, one.newest = append(make([]Point, 0, 8), p), 0
-	case len(one.points) < v1alpha1.MostPoints:
+	case len(one.points) < v1alpha1.MaxPoints:
 		one.points = append(one.points, p)
 		one.newest = len(one.points) - 1
 	default:

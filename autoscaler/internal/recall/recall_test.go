@@ -83,7 +83,7 @@ func TestLoadIsWhatPodsAndActivatorsSayTogether(t *testing.T) {
 
 func TestMemoryIsBounded(t *testing.T) {
 	w := newWorld()
-	for range 3 * v1alpha1.MostPoints {
+	for range 3 * v1alpha1.MaxPoints {
 		w.step()
 	}
 	for i := range 100 {
@@ -92,7 +92,7 @@ func TestMemoryIsBounded(t *testing.T) {
 	}
 	w.Reported(loop.Key{Namespace: "elsewhere", Name: "x"}, &wire.Stat{Requests: 1})
 	got := w.Get(hello, 1000)
-	if len(got.Points) != v1alpha1.MostPoints || len(got.ColdStarts) != v1alpha1.MostColdStarts || len(got.Refusals) != v1alpha1.MostRefusals || len(w.all) != 1 {
+	if len(got.Points) != v1alpha1.MaxPoints || len(got.ColdStarts) != v1alpha1.MaxColdStarts || len(got.Refusals) != v1alpha1.MaxRefusals || len(w.all) != 1 {
 		t.Errorf("%d points, %d cold starts, %d refusals, %d revisions", len(got.Points), len(got.ColdStarts), len(got.Refusals), len(w.all))
 	}
 	if newest := got.ColdStarts[len(got.ColdStarts)-1].At; !newest.Equal(w.now.Add(99 * time.Minute)) {
@@ -101,7 +101,7 @@ func TestMemoryIsBounded(t *testing.T) {
 
 	// One that is at zero for ten minutes needs no points; one that is deleted is forgotten.
 	w.known[0] = loop.View{Key: hello}
-	for range v1alpha1.MostPoints {
+	for range v1alpha1.MaxPoints {
 		w.step()
 	}
 	if got := w.Get(hello, 1000); got.Points != nil || w.series != 0 {
@@ -184,7 +184,7 @@ func TestAPodTellsOfItsOwnRevisionsRequestsOnly(t *testing.T) {
 		}
 	}
 	got := w.Get(hello, 0).Calls
-	if len(got) != v1alpha1.MostCalls || got[0].WaitedMs != 61000 || got[0].RanMs != 2000 || !got[0].At.Equal(w.now) {
+	if len(got) != v1alpha1.MaxCalls || got[0].WaitedMs != 61000 || got[0].RanMs != 2000 || !got[0].At.Equal(w.now) {
 		t.Errorf("took %d: %+v", len(got), got)
 	}
 }

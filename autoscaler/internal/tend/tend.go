@@ -201,7 +201,7 @@ func (t *Tender) order(ctx context.Context, key loop.Key, all []pods.Pod, level 
 		group.Go(func() {
 			if err := t.post(ctx, pod, level, token); err != nil {
 				t.Refused.Add(1)
-				t.Log.Warn("a pod did not take the order to sleep or to wake", "revision", key.String(), "pod", pod.Name, "to", level, "error", err)
+				t.Log.Warn("a pod did not follow the order to sleep or to wake", "revision", key.String(), "pod", pod.Name, "to", level, "error", err)
 				return
 			}
 			taken.Add(1)

@@ -88,9 +88,9 @@ func merge(parts []part, full bool, now time.Time) v1alpha1.ServiceView {
 	parts = slices.CompactFunc(parts, func(a, b part) bool { return a.Revision.Name == b.Revision.Name })
 	v := v1alpha1.ServiceView{TypeMeta: metav1.TypeMeta{Kind: v1alpha1.Kind, APIVersion: v1alpha1.GroupVersion.String()},
 		ObjectMeta: metav1.ObjectMeta{Namespace: parts[0].Namespace, Name: parts[0].Service}, Revisions: []v1alpha1.RevisionView{}}
-	most := v1alpha1.MostListPoints
+	most := v1alpha1.MaxListPoints
 	if full {
-		most = v1alpha1.MostPoints
+		most = v1alpha1.MaxPoints
 	}
 	v.Series = sum(parts, most)
 	var load recall.Load
@@ -119,12 +119,12 @@ func merge(parts []part, full bool, now time.Time) v1alpha1.ServiceView {
 	slices.SortStableFunc(v.ColdStarts, func(a, b v1alpha1.ColdStart) int { return b.At.Compare(a.At) })
 	slices.SortStableFunc(v.Refusals, func(a, b v1alpha1.Refusal) int { return b.At.Compare(a.At) })
 	slices.SortStableFunc(v.Calls, func(a, b v1alpha1.Call) int { return b.At.Compare(a.At) })
-	v.Calls = v.Calls[:min(len(v.Calls), v1alpha1.MostCalls)]
+	v.Calls = v.Calls[:min(len(v.Calls), v1alpha1.MaxCalls)]
 	for i := range v.Calls {
 		v.Calls[i].ColdMs = coldPart(&v.Calls[i], v.ColdStarts)
 	}
-	v.ColdStarts = v.ColdStarts[:min(len(v.ColdStarts), v1alpha1.MostColdStarts)]
-	v.Refusals = v.Refusals[:min(len(v.Refusals), v1alpha1.MostRefusals)]
+	v.ColdStarts = v.ColdStarts[:min(len(v.ColdStarts), v1alpha1.MaxColdStarts)]
+	v.Refusals = v.Refusals[:min(len(v.Refusals), v1alpha1.MaxRefusals)]
 	return v
 }
 

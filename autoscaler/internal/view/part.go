@@ -43,9 +43,9 @@ type Local struct {
 }
 
 func (l Local) parts(s scope) (all []part) {
-	points := v1alpha1.MostListPoints
+	points := v1alpha1.MaxListPoints
 	if s.full() {
-		points = v1alpha1.MostPoints
+		points = v1alpha1.MaxPoints
 	}
 	l.Engine.Some(s.wants, func(v loop.View) {
 		known := l.Records.Get(v.Key, points)

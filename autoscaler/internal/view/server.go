@@ -149,7 +149,7 @@ func parse(u *url.URL) (q question, err error) {
 		return q, nil
 	}
 	query := u.Query()
-	if q.limit, err = number(query, "limit", v1alpha1.MostItems, v1alpha1.MostItems); err != nil {
+	if q.limit, err = number(query, "limit", v1alpha1.MaxItems, v1alpha1.MaxItems); err != nil {
 		return q, err
 	}
 	seconds, err := number(query, "timeoutSeconds", usualStream, maxStream)

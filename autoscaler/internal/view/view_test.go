@@ -344,7 +344,7 @@ func FuzzParse(f *testing.F) {
 			return
 		}
 		q, err := parse(u)
-		if err == nil && (q.service != "" && q.namespace == "" || q.limit < 0 || q.limit > v1alpha1.MostItems || strings.Contains(q.service, "/")) {
+		if err == nil && (q.service != "" && q.namespace == "" || q.limit < 0 || q.limit > v1alpha1.MaxItems || strings.Contains(q.service, "/")) {
 			t.Fatalf("%q became %+v", text, q)
 		}
 	})

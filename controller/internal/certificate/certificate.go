@@ -21,12 +21,12 @@ import (
 	"ebb.dev/ebb/ingress/certificate"
 )
 
-// Keeper keeps Certificates.
-type Keeper struct{ kind *reconcile.Optional }
+// Certificates makes and deletes the Certificates that others need.
+type Certificates struct{ kind *reconcile.Optional }
 
-// NewKeeper returns a Keeper. When a Certificate changes, c reconciles the keys that it concerns.
-func NewKeeper(w *reconcile.World, c *reconcile.Controller, keys func(object any) []reconcile.Key) *Keeper {
-	k := &Keeper{kind: w.Optional(certificate.Resource, certificate.Selector)}
+// New returns Certificates. When a Certificate changes, c reconciles the keys that it concerns.
+func New(w *reconcile.World, c *reconcile.Controller, keys func(object any) []reconcile.Key) *Certificates {
+	k := &Certificates{kind: w.Optional(certificate.Resource, certificate.Selector)}
 	c.WatchOptional(k.kind, keys)
 	return k
 }
@@ -48,7 +48,7 @@ func Concerns(owners cache.SharedIndexInformer, ownerKind string) func(object an
 }
 
 // Missing returns why there can be no certificates at all, or "".
-func (k *Keeper) Missing() string {
+func (k *Certificates) Missing() string {
 	if k.kind.Present() {
 		return ""
 	}
@@ -57,7 +57,7 @@ func (k *Keeper) Missing() string {
 
 // Ensure makes the Certificate of owner exist as wanted, and returns its state. The error is an
 // apply.NotOwnedError if the name is taken.
-func (k *Keeper) Ensure(ctx context.Context, owner metav1.Object, want certificate.Want) (certificate.State, string, error) {
+func (k *Certificates) Ensure(ctx context.Context, owner metav1.Object, want certificate.Want) (certificate.State, string, error) {
 	object := certificate.Object(want)
 	have, found := k.kind.Get(want.Namespace, want.Name)
 	now, outcome, err := apply.Child(ctx, k.kind.Client(want.Namespace), "Certificate", owner, have, found, object,
@@ -83,7 +83,7 @@ func (k *Keeper) Ensure(ctx context.Context, owner metav1.Object, want certifica
 }
 
 // Wildcard returns the namespace's wildcard certificate that covers a host, and its state.
-func (k *Keeper) Wildcard(namespace, host string) (name string, state certificate.State, why string, found bool) {
+func (k *Certificates) Wildcard(namespace, host string) (name string, state certificate.State, why string, found bool) {
 	for _, have := range k.kind.List(namespace, wildcards) {
 		hosts, _, _ := unstructured.NestedStringSlice(have.Object, "spec", "dnsNames")
 		if slices.ContainsFunc(hosts, func(name string) bool { return certificate.Covers(name, host) }) {
@@ -103,7 +103,7 @@ var wildcards = func() labels.Selector {
 }()
 
 // Ready reports whether a certificate exists and can be used.
-func (k *Keeper) Ready(namespace, name string) bool {
+func (k *Certificates) Ready(namespace, name string) bool {
 	have, found := k.kind.Get(namespace, name)
 	if !found {
 		return false
@@ -132,7 +132,7 @@ func soonest(all []*unstructured.Unstructured) map[string]time.Time {
 }
 
 // Drop deletes the Certificates of owner with the given labels that are for a host.
-func (k *Keeper) Drop(ctx context.Context, owner metav1.Object, mine labels.Set, host string) error {
+func (k *Certificates) Drop(ctx context.Context, owner metav1.Object, mine labels.Set, host string) error {
 	list := slices.DeleteFunc(k.kind.List(owner.GetNamespace(), labels.SelectorFromSet(mine)), func(have *unstructured.Unstructured) bool {
 		hosts, _, _ := unstructured.NestedStringSlice(have.Object, "spec", "dnsNames")
 		return !slices.Contains(hosts, host)
@@ -142,6 +142,6 @@ func (k *Keeper) Drop(ctx context.Context, owner metav1.Object, mine labels.Set,
 
 // Prune deletes the Certificates of owner with the given labels that are not wanted any more. Their
 // Secrets are cert-manager's.
-func (k *Keeper) Prune(ctx context.Context, namespace string, owner metav1.Object, mine labels.Set, wanted map[string]bool) error {
+func (k *Certificates) Prune(ctx context.Context, namespace string, owner metav1.Object, mine labels.Set, wanted map[string]bool) error {
 	return apply.Prune(ctx, k.kind.Client(namespace), "Certificate", owner, k.kind.List(namespace, labels.SelectorFromSet(mine)), wanted)
 }

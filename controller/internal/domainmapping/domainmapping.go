@@ -56,7 +56,7 @@ type reconciler struct {
 	httpRoutes    gatewaylisters.HTTPRouteLister
 	ofRoute       reconcile.Index[*gatewayv1.HTTPRoute] // by name
 	ofMapping     reconcile.Index[*gatewayv1.HTTPRoute] // by UID
-	certificates  *certificate.Keeper
+	certificates  *certificate.Certificates
 	listeners     *gateway.Listeners
 	hosts         gateway.Hosts
 	namespaces    corelisters.NamespaceLister
@@ -101,7 +101,7 @@ func New(w *reconcile.World) *reconcile.Controller {
 		Reconcile: r.reconcile, Finalizer: names.DomainMappingFinalizer, Finalize: r.finalize,
 		Gone: func(key reconcile.Key) { r.prober.Forget(key) },
 	}.Controller()
-	r.certificates = certificate.NewKeeper(w, c, certificate.Concerns(mappings, "DomainMapping"))
+	r.certificates = certificate.New(w, c, certificate.Concerns(mappings, "DomainMapping"))
 	r.listeners = gateway.NewListeners(w, c, "DomainMapping")
 	r.hosts = gateway.NewHosts(w, r.listeners)
 	r.prober = gateway.NewProber(w, c)

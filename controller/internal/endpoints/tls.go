@@ -46,7 +46,7 @@ type security struct {
 	settings     *settings.Store
 	deployments  appslisters.DeploymentLister
 	authorities  corelisters.ConfigMapLister
-	certificates *certificate.Keeper
+	certificates *certificate.Certificates
 	policies     *reconcile.Optional
 	now          func() time.Time
 
@@ -74,7 +74,7 @@ func newSecurity(w *reconcile.World, c *reconcile.Controller, everybody func() [
 		}
 		return keys
 	}
-	s.certificates = certificate.NewKeeper(w, c, func(object any) []reconcile.Key {
+	s.certificates = certificate.New(w, c, func(object any) []reconcile.Key {
 		if object.(metav1.Object).GetName() != names.NamespaceCertificate {
 			return nil
 		}

@@ -44,7 +44,7 @@ type reconciler struct {
 	authorities  corelisters.ConfigMapLister // of namespaces
 	secrets      corelisters.SecretLister    // of the activators
 	bundles      corelisters.ConfigMapLister // trust bundles
-	certificates *certificate.Keeper
+	certificates *certificate.Certificates
 	log          *slog.Logger
 }
 
@@ -63,7 +63,7 @@ func New(w *reconcile.World) *reconcile.Controller {
 	its := func(object any) []reconcile.Key {
 		return []reconcile.Key{{Name: object.(metav1.Object).GetNamespace()}}
 	}
-	r.certificates = certificate.NewKeeper(w, c, func(object any) []reconcile.Key {
+	r.certificates = certificate.New(w, c, func(object any) []reconcile.Key {
 		if object.(metav1.Object).GetLabels()[names.NamespaceCertificateLabel] == "" {
 			return nil
 		}

@@ -85,8 +85,8 @@ func (r *reconciler) page(namespace string, from names.ConfigMapKey) (text strin
 	switch text, found = m.Data[from.Key]; {
 	case !found:
 		return "", lack{reason: "KeyMissing", message: fmt.Sprintf("ConfigMap %q has no key %q", from.Name, from.Key)}, nil
-	case text == "" || len(text) > names.MostPageBytes:
-		return "", lack{reason: "BadLength", message: fmt.Sprintf("key %q of ConfigMap %q has %d bytes, expected 1 to %d", from.Key, from.Name, len(text), names.MostPageBytes)}, nil
+	case text == "" || len(text) > names.MaxPageBytes:
+		return "", lack{reason: "BadLength", message: fmt.Sprintf("key %q of ConfigMap %q has %d bytes, expected 1 to %d", from.Key, from.Name, len(text), names.MaxPageBytes)}, nil
 	}
 	return text, t, nil
 }

@@ -37,7 +37,7 @@ func TestTheFallbackIsTheRevisionWithMostOfTheTraffic(t *testing.T) {
 // Pages may be long, and nobody but activators needs them.
 func TestChildrenHaveNoWaitingPage(t *testing.T) {
 	rev := &servingv1.Revision{ObjectMeta: metav1.ObjectMeta{Name: "hello-00001", Annotations: map[string]string{
-		names.WaitingPageAnnotation: strings.Repeat("x", names.MostPageBytes), names.MaxWaitAnnotation: "5s", "other": "y"}}}
+		names.WaitingPageAnnotation: strings.Repeat("x", names.MaxPageBytes), names.MaxWaitAnnotation: "5s", "other": "y"}}}
 	for name, annotations := range map[string]map[string]string{
 		"pod": podAnnotations(rev), "PodAutoscaler": MakePodAutoscaler(rev, autoscalingv1alpha1.ReachabilityReachable).Annotations,
 	} {

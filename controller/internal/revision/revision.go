@@ -55,7 +55,7 @@ type reconciler struct {
 	services       corelisters.ServiceLister                   // of revisions
 	slices         reconcile.Index[*discoveryv1.EndpointSlice] // of these, by the revision's name
 	madeBy         reconcile.Index[*servingv1.Revision]        // by Configuration
-	certificates   *certificate.Keeper                         // of queue-proxies
+	certificates   *certificate.Certificates                   // of queue-proxies
 	led            gateway.Led                                 // by HTTPRoutes
 	routes         listers.RouteLister                         // of fallback Services
 	pages          corelisters.ConfigMapLister                 // with waiting pages
@@ -117,7 +117,7 @@ func New(w *reconcile.World, tokenKey func() []byte, digests *digest.Resolver) *
 	named := indexNamed(serving.Revisions().Informer())
 	c.Watch(serving.Routes().Informer(), named(byFallback))
 	c.Watch(pages.Informer(), named(byPage))
-	r.certificates = certificate.NewKeeper(w, c, inNamespace(serving.Revisions().Informer()))
+	r.certificates = certificate.New(w, c, inNamespace(serving.Revisions().Informer()))
 	c.Background = func(ctx context.Context) {
 		go r.keys.run(ctx)
 		digests.Run(ctx, func(namespace, name string) { c.Enqueue(reconcile.Key{Namespace: namespace, Name: name}) })

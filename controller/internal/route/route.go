@@ -56,7 +56,7 @@ type reconciler struct {
 	httpRoutes      gatewaylisters.HTTPRouteLister
 	ownHTTPRoutes   reconcile.Index[*gatewayv1.HTTPRoute]
 	hosts           gateway.Hosts
-	certificates    *certificate.Keeper
+	certificates    *certificate.Certificates
 	listeners       *gateway.Listeners
 	prober          *ready.Prober
 	now             func() time.Time
@@ -113,7 +113,7 @@ func New(w *reconcile.World) *reconcile.Controller {
 		// Once there is a plan, its traffic and the progress of a rollout are shown at once.
 		MayHold: func(before, _ *servingv1.Route) bool { return len(before.Status.Traffic) == 0 },
 	}.Controller()
-	r.certificates = certificate.NewKeeper(w, c, certificate.Concerns(routes, "Route"))
+	r.certificates = certificate.New(w, c, certificate.Concerns(routes, "Route"))
 	r.listeners = gateway.NewListeners(w, c, "Route")
 	r.hosts = gateway.NewHosts(w, r.listeners)
 	r.prober = gateway.NewProber(w, c)

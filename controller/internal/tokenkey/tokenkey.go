@@ -45,9 +45,9 @@ const (
 	Within = 10 * time.Minute
 )
 
-// Keeper knows the current key and rotates it. Every replica of the controller has one; the
+// Rotator knows the current key and rotates it. Every replica of the controller has one; the
 // Secret's resource version decides which of them makes a step.
-type Keeper struct {
+type Rotator struct {
 	kube      kubernetes.Interface
 	namespace string
 	every     func() time.Duration
@@ -59,10 +59,10 @@ type Keeper struct {
 	seen time.Time
 }
 
-// New returns a Keeper once there is a key. every is the age at which a key is replaced, 0 for
+// New returns a Rotator once there is a key. every is the age at which a key is replaced, 0 for
 // never.
-func New(ctx context.Context, kube kubernetes.Interface, namespace string, every func() time.Duration, log *slog.Logger) (*Keeper, error) {
-	k := &Keeper{kube: kube, namespace: namespace, every: every, log: log}
+func New(ctx context.Context, kube kubernetes.Interface, namespace string, every func() time.Duration, log *slog.Logger) (*Rotator, error) {
+	k := &Rotator{kube: kube, namespace: namespace, every: every, log: log}
 	for k.Current() == nil {
 		if err := k.look(ctx); err != nil {
 			return nil, err
@@ -72,7 +72,7 @@ func New(ctx context.Context, kube kubernetes.Interface, namespace string, every
 }
 
 // Current returns the key that tokens are made with.
-func (k *Keeper) Current() []byte {
+func (k *Rotator) Current() []byte {
 	if key := k.current.Load(); key != nil {
 		return *key
 	}
@@ -80,7 +80,7 @@ func (k *Keeper) Current() []byte {
 }
 
 // Run rotates the key until ctx ends. It calls changed whenever there is another current key.
-func (k *Keeper) Run(ctx context.Context, changed func()) error {
+func (k *Rotator) Run(ctx context.Context, changed func()) error {
 	tick := time.NewTicker(look)
 	defer tick.Stop()
 	for {
@@ -91,7 +91,7 @@ func (k *Keeper) Run(ctx context.Context, changed func()) error {
 		}
 		before := k.current.Load()
 		if err := k.look(ctx); err != nil && ctx.Err() == nil {
-			k.log.Warn("cannot look after the token key; trying again", "error", err)
+			k.log.Warn("cannot check the token key; trying again", "error", err)
 		}
 		if k.current.Load() != before {
 			changed()
@@ -100,7 +100,7 @@ func (k *Keeper) Run(ctx context.Context, changed func()) error {
 }
 
 // look reads the Secret and makes a step if one is due.
-func (k *Keeper) look(ctx context.Context) error {
+func (k *Rotator) look(ctx context.Context) error {
 	secrets := k.kube.CoreV1().Secrets(k.namespace)
 	secret, err := secrets.Get(ctx, wire.TokenSecret, metav1.GetOptions{})
 	if err != nil {
@@ -130,7 +130,7 @@ func (k *Keeper) look(ctx context.Context) error {
 }
 
 // tellCourier gives the courier its token, if its manifest is there.
-func (k *Keeper) tellCourier(ctx context.Context) error {
+func (k *Rotator) tellCourier(ctx context.Context) error {
 	secrets := k.kube.CoreV1().Secrets(k.namespace)
 	secret, err := secrets.Get(ctx, wire.CourierSecret, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {

@@ -21,7 +21,7 @@ import (
 
 func never() time.Duration { return 0 }
 
-func keeper(t *testing.T, client *fake.Clientset, every func() time.Duration) *Keeper {
+func rotator(t *testing.T, client *fake.Clientset, every func() time.Duration) *Rotator {
 	t.Helper()
 	k, err := New(t.Context(), client, "sys", every, slog.New(slog.DiscardHandler))
 	if err != nil {
@@ -38,11 +38,11 @@ func TestTheKeyIsMadeOnceAndThenKept(t *testing.T) {
 	} {
 		t.Run(why, func(t *testing.T) {
 			client := fake.NewClientset(shipped)
-			first := keeper(t, client, never).Current()
+			first := rotator(t, client, never).Current()
 			if len(first) != size {
 				t.Fatalf("got %d bytes", len(first))
 			}
-			if second := keeper(t, client, never).Current(); !bytes.Equal(first, second) {
+			if second := rotator(t, client, never).Current(); !bytes.Equal(first, second) {
 				t.Fatal("the key changed")
 			}
 		})
@@ -60,7 +60,7 @@ func TestAReplicaThatComesSecondTakesTheKeyOfTheFirst(t *testing.T) {
 		}
 		return true, nil, apierrors.NewConflict(schema.GroupResource{Resource: "secrets"}, wire.TokenSecret, nil)
 	})
-	k := &Keeper{kube: client, namespace: "sys", every: never, log: slog.New(slog.DiscardHandler)}
+	k := &Rotator{kube: client, namespace: "sys", every: never, log: slog.New(slog.DiscardHandler)}
 	if err := k.look(t.Context()); err != nil || k.Current() != nil && !bytes.Equal(k.Current(), first) {
 		t.Errorf("%v, %q", err, k.Current())
 	}
@@ -79,7 +79,7 @@ func TestNoTokenIsRefusedWhileTheKeyIsRotated(t *testing.T) {
 				every := func() time.Duration { return c.every }
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
-				replicas := [2]*Keeper{keeper(t, client, every), keeper(t, client, every)}
+				replicas := [2]*Rotator{rotator(t, client, every), rotator(t, client, every)}
 				changes := make(chan int, 100)
 				for i, k := range replicas {
 					go k.Run(ctx, func() { changes <- i })
@@ -160,7 +160,7 @@ func TestTheCourierHasATokenAndNoKey(t *testing.T) {
 		secrets := client.CoreV1().Secrets("sys")
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		k := keeper(t, client, never) // without a courier it works as well
+		k := rotator(t, client, never) // without a courier it works as well
 		go k.Run(ctx, func() {})
 		if _, err := secrets.Create(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "sys", Name: wire.CourierSecret}}, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
@@ -210,7 +210,7 @@ func TestTheKeyIsThereWhateverBecomesOfTheCouriers(t *testing.T) {
 		}
 		return false, nil, nil
 	})
-	if key := keeper(t, client, never).Current(); len(key) != size {
+	if key := rotator(t, client, never).Current(); len(key) != size {
 		t.Errorf("%d bytes", len(key))
 	}
 }

@@ -146,7 +146,7 @@ func (m *Manager) list(ctx context.Context) {
 		return
 	}
 	if err := m.Store.Settle(ctx, depths, time.Now()); err != nil {
-		m.Log.Warn("what namespaces have waiting was not stored", "error", err)
+		m.Log.Warn("cannot store how much each namespace has waiting", "error", err)
 	}
 	for _, of := range m.found(depths) {
 		if err := m.Store.Remove(ctx, of); err != nil {

@@ -111,7 +111,7 @@ func (t *Ticker) Tick(ctx context.Context, now time.Time) {
 	}
 	t.swept = now
 	if err := t.sweep(ctx, present, all); err != nil && ctx.Err() == nil {
-		t.Log.Warn("what is kept of schedules that are gone was not removed", "error", err)
+		t.Log.Warn("cannot remove the state of deleted schedules", "error", err)
 	}
 }
 
@@ -140,7 +140,7 @@ func (t *Ticker) follow(ctx context.Context, namespace string, list []*routes.Ro
 		for i := range route.Async.Schedules {
 			s := &route.Async.Schedules[i]
 			if err := t.one(ctx, route, s, now, known); err != nil && ctx.Err() == nil {
-				t.Log.Warn("a schedule was not followed; it is tried again", "service", route.Service.String(), "schedule", s.Name, "error", err)
+				t.Log.Warn("a schedule failed; trying again", "service", route.Service.String(), "schedule", s.Name, "error", err)
 			}
 		}
 	}

@@ -41,7 +41,7 @@ func registrations() []runtime.Object {
 // inAMoment is late enough for a certificate that is made now to be valid.
 func inAMoment() time.Time { return time.Now().Add(time.Minute) }
 
-func newKeeper(client *fake.Clientset, now *time.Time) *servingcert.Keeper {
+func newRotator(client *fake.Clientset, now *time.Time) *servingcert.Rotator {
 	k := New(client, "knative-serving", "webhook", slog.New(slog.NewTextHandler(io.Discard, nil)))
 	k.Now = func() time.Time { return *now }
 	return k
@@ -71,7 +71,7 @@ func bundles(t *testing.T, client *fake.Clientset) (found [][]byte) {
 }
 
 // trusted performs a handshake as the API server does with a bundle.
-func trusted(t *testing.T, k *servingcert.Keeper, bundle []byte, now time.Time) error {
+func trusted(t *testing.T, k *servingcert.Rotator, bundle []byte, now time.Time) error {
 	t.Helper()
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(bundle)
@@ -93,7 +93,7 @@ func trusted(t *testing.T, k *servingcert.Keeper, bundle []byte, now time.Time) 
 func TestCertificateIsMadeRegisteredAndKept(t *testing.T) {
 	now := inAMoment()
 	client := fake.NewClientset(registrations()...)
-	k := newKeeper(client, &now)
+	k := newRotator(client, &now)
 	if k.Ready() || k.Ends() != nil {
 		t.Error("ready before there is a certificate")
 	}
@@ -126,8 +126,8 @@ func TestReplicasShareOneCertificate(t *testing.T) {
 	now := inAMoment()
 	behind := now.Add(-time.Hour)
 	client := fake.NewClientset(registrations()...)
-	a, b := newKeeper(client, &now), newKeeper(client, &behind)
-	for _, k := range []*servingcert.Keeper{a, b} {
+	a, b := newRotator(client, &now), newRotator(client, &behind)
+	for _, k := range []*servingcert.Rotator{a, b} {
 		if err := k.Check(context.Background()); err != nil {
 			t.Fatal(err)
 		}
@@ -144,7 +144,7 @@ func TestReplicasShareOneCertificate(t *testing.T) {
 func TestRotationIsTrustedThroughout(t *testing.T) {
 	now := inAMoment()
 	client := fake.NewClientset(registrations()...)
-	k := newKeeper(client, &now)
+	k := newRotator(client, &now)
 	if err := k.Check(context.Background()); err != nil {
 		t.Fatal(err)
 	}
@@ -179,7 +179,7 @@ func TestRotationIsTrustedThroughout(t *testing.T) {
 func TestAnExpiredCertificateIsReplacedAtOnce(t *testing.T) {
 	now := time.Now()
 	client := fake.NewClientset(registrations()...)
-	k := newKeeper(client, &now)
+	k := newRotator(client, &now)
 	if err := k.Check(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -201,7 +201,7 @@ func TestAnExpiredCertificateIsReplacedAtOnce(t *testing.T) {
 func TestANewCertificateIsValidForAServerWhoseClockIsBehind(t *testing.T) {
 	now := time.Now()
 	client := fake.NewClientset(registrations()...)
-	k := newKeeper(client, &now)
+	k := newRotator(client, &now)
 	if err := k.Check(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -213,7 +213,7 @@ func TestANewCertificateIsValidForAServerWhoseClockIsBehind(t *testing.T) {
 func TestDamageIsMended(t *testing.T) {
 	now := inAMoment()
 	client := fake.NewClientset(registrations()...)
-	k := newKeeper(client, &now)
+	k := newRotator(client, &now)
 	ctx := context.Background()
 	if err := k.Check(ctx); err != nil {
 		t.Fatal(err)
@@ -273,7 +273,7 @@ func TestDamageIsMended(t *testing.T) {
 
 func TestWithoutRegistrationsItIsNotReady(t *testing.T) {
 	now := inAMoment()
-	k := newKeeper(fake.NewClientset(), &now)
+	k := newRotator(fake.NewClientset(), &now)
 	if err := k.Check(context.Background()); err == nil || k.Ready() {
 		t.Errorf("error %v, ready %v", err, k.Ready())
 	}
@@ -284,7 +284,7 @@ func TestWithoutRegistrationsItIsNotReady(t *testing.T) {
 func TestAnEditedRegistrationHeals(t *testing.T) {
 	now := inAMoment()
 	client := fake.NewClientset(registrations()...)
-	k := newKeeper(client, &now)
+	k := newRotator(client, &now)
 	check := func() {
 		t.Helper()
 		if err := k.Check(context.Background()); err != nil {

@@ -41,7 +41,7 @@ type registrar struct {
 }
 
 // New returns what keeps the certificate of the Service of the given name, and the registrations.
-func New(client kubernetes.Interface, namespace, service string, log *slog.Logger) *servingcert.Keeper {
+func New(client kubernetes.Interface, namespace, service string, log *slog.Logger) *servingcert.Rotator {
 	r := &registrar{client, namespace, service, log}
 	return servingcert.New(servingcert.Options{Client: client, Namespace: namespace, Service: service, Secret: SecretName,
 		Register: r.register, Log: log, Now: time.Now})
@@ -173,6 +173,6 @@ func (r *registrar) register(ctx context.Context, bundle []byte) error {
 // mended tells somebody who edits a registration by hand why the edit does not stay.
 func (r *registrar) mended(name string, before bool) {
 	if before {
-		r.log.Info("a registration of the webhook is not what this version wants; it is put back", "registration", name)
+		r.log.Info("a registration of the webhook differs from what this version needs; restoring it", "registration", name)
 	}
 }
