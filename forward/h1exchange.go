@@ -188,6 +188,8 @@ func (c *conn) ask() exchange.Event {
 		c.clock = time.Now()
 		e.At = c.clock
 	}
+	// The machine keeps what came up meanwhile until it gets the decision. It asks for an
+	// Interrupt, but the Handler no longer waits.
 	if c.gone.Load() {
 		c.machine.Step(&exchange.Event{Kind: exchange.ClientLeft})
 	}

@@ -74,15 +74,18 @@ func (x *h2exchange) openLocked(u *Upstream, c *h2conn, b *h2batch) bool {
 		x.full = c.chargeLocked(h, x.account)
 	}
 	e.Reused = h.reused
-	x.machine.Step(&e) // the head follows under the same lock, because streams are opened in order
-	x.requestLocked(c, client.scheme, x.machine.BodyKept())
+	// The head follows under the same lock, because streams are opened in order. A body that is
+	// whole goes with it. Of one that follows, the machine says whether it waits.
+	do := x.machine.Step(&e)
+	waits := e.BodyFollows && !do.Has(exchange.SendBody)
+	x.requestLocked(c, client.scheme, waits)
 	c.headersLocked(h.id, end)
 	h.sentEnd = end
 	client.armLocked()
 	c.mu.Unlock()
 	b.add(c)
 	x.up, x.body.sentEnd = h, end
-	if x.machine.BodyKept() {
+	if waits {
 		x.armLocked()
 	} else {
 		x.pushLocked(b)
