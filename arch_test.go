@@ -1,9 +1,11 @@
 package ebb
 
 import (
+	"errors"
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"go/types"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -212,6 +214,69 @@ func TestStructsOfTheForwarderAreSmall(t *testing.T) {
 	})
 	if structs < 30 {
 		t.Errorf("only %d structs were found", structs)
+	}
+}
+
+// shellsOfForward are the files of the forwarder that only one protocol uses. conn.go is not among
+// them: a connection begins with HTTP/1.1 and may turn out to be one of HTTP/2.
+var shellsOfForward = map[string][]string{
+	"HTTP/1.1": {"ask.go", "h1exchange.go", "parting.go", "pump.go", "respond.go", "stall.go", "timing.go", "tunnel.go", "upgrade.go", "watch.go"},
+	"HTTP/2":   {"h2*.go", "lane.go", "stuck.go"},
+}
+
+type noImports struct{}
+
+func (noImports) Import(string) (*types.Package, error) {
+	return nil, errors.New("nothing is imported")
+}
+
+// What both protocols use is in neither's files, so that each can be read without the other.
+func TestTheShellsOfTheForwarderDoNotUseEachOther(t *testing.T) {
+	const folder = "forward"
+	shell := map[string]string{}
+	for protocol, patterns := range shellsOfForward {
+		for _, pattern := range patterns {
+			found, err := filepath.Glob(filepath.Join(folder, pattern))
+			if err != nil || len(found) == 0 {
+				t.Fatalf("%s has no %s (%v)", folder, pattern, err)
+			}
+			for _, file := range found {
+				shell[filepath.ToSlash(file)] = protocol
+			}
+		}
+	}
+	fset := token.NewFileSet()
+	var files []*ast.File
+	walkGo(t, func(file string) {
+		if path.Dir(file) != folder || strings.HasSuffix(file, "_test.go") || strings.HasSuffix(file, "_race.go") {
+			return
+		}
+		parsed, err := parser.ParseFile(fset, file, nil, parser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, parsed)
+	})
+	// Nothing is imported: only the names of this package matter, and what stays unknown is
+	// ignored.
+	info := &types.Info{Uses: map[*ast.Ident]types.Object{}}
+	ignored := types.Config{Error: func(error) {}, Importer: noImports{}}
+	_, _ = ignored.Check(module+"/"+folder, fset, files, info)
+	crossed := 0
+	for name, object := range info.Uses {
+		if !object.Pos().IsValid() {
+			continue // of another package, or of the language
+		}
+		from, to := fset.Position(name.Pos()), fset.Position(object.Pos())
+		if from.Filename != to.Filename {
+			crossed++
+		}
+		if a, b := shell[from.Filename], shell[to.Filename]; a != "" && b != "" && a != b {
+			t.Errorf("%s uses %s of %s: the first is of %s, the second of %s", from, name.Name, to.Filename, a, b)
+		}
+	}
+	if crossed < 1000 {
+		t.Errorf("only %d uses of names of other files were found", crossed)
 	}
 }
 

@@ -87,6 +87,13 @@ func (c *conn) prepare() {
 	c.pump.init(c)
 }
 
+func (c *conn) tlsBytes() int64 {
+	if c.tls == nil {
+		return 0
+	}
+	return tlsBytes
+}
+
 func (c *conn) serve() {
 	defer c.srv.untrack(c)
 	defer c.nc.Close()
@@ -135,8 +142,6 @@ const (
 	headHTTP2
 	headClosed
 )
-
-const preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
 // readHead waits for the next request and parses its head.
 func (c *conn) readHead() headOutcome {

@@ -301,6 +301,20 @@ func (s *Server) replyTo(e *exchange.Ending, r *Request) Reply {
 	return s.failureReply(e.Err)
 }
 
+// strips reports whether a field is removed from the answers of upstreams, and shows it to
+// Stripped.
+func (s *Server) strips(name, value string) bool {
+	for _, field := range s.StripResponse {
+		if sameName(name, field) {
+			if s.Stripped != nil {
+				s.Stripped(name, value)
+			}
+			return true
+		}
+	}
+	return false
+}
+
 func setDefault(d *time.Duration, value time.Duration) {
 	if *d <= 0 {
 		*d = value

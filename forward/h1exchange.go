@@ -513,3 +513,34 @@ func (c *conn) contextFor() (context.Context, context.CancelFunc) {
 		leave(context.Canceled)
 	}
 }
+
+// abandon ends an exchange after a panic. Nothing is certain about its connection any more.
+func (c *conn) abandon(value any) {
+	defer c.srv.catch()
+	e := exchange.Event{Kind: exchange.Panicked, Err: fmt.Errorf("%w: %v", errPanicked, value)}
+	if do := c.machine.Step(&e); do.Has(exchange.Finish) {
+		c.clean, c.lingering = false, true
+		c.finish(do)
+		c.linger()
+	}
+}
+
+// grow takes n more bytes for the exchange.
+func (c *conn) grow(n int) error {
+	if c.account == nil || n <= 0 {
+		return nil
+	}
+	err := take(c.account, int64(n))
+	if err == nil {
+		c.charged += int64(n)
+	}
+	return err
+}
+
+// settleAccount returns what the exchange has taken.
+func (c *conn) settleAccount() {
+	if c.account != nil {
+		c.account.Give(c.charged)
+		c.account, c.charged = nil, 0
+	}
+}

@@ -31,6 +31,9 @@ const (
 	h2HardBacklog    = 2 << 20  // with more unwritten bytes, the connection is closed
 )
 
+// preface is what a client of HTTP/2 sends first (RFC 9113, section 3.4).
+const preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+
 // h2windows are what a peer may send before it is forwarded.
 type h2windows struct {
 	first int64 // on a stream, until bytes of it were forwarded

@@ -130,3 +130,25 @@ func (c *h2conn) end(err error) {
 	c.mu.Unlock()
 	c.nc.Close()
 }
+
+// guard is deferred by goroutines that run beside a connection's reader. The reader notices the
+// close and ends the connection.
+func (c *h2conn) guard() {
+	if v := recover(); v != nil {
+		c.srv.caught(v)
+		c.nc.Close()
+	}
+}
+
+// readerGuard is deferred by the reader. If the reading was handed to another goroutine, that one
+// ends the connection.
+func (c *h2conn) readerGuard(handed *bool) {
+	if v := recover(); v != nil {
+		c.srv.caught(v)
+		c.nc.Close()
+		if !*handed {
+			defer c.guard()
+			c.end(fmt.Errorf("%w: %v", errPanicked, v))
+		}
+	}
+}

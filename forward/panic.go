@@ -2,7 +2,6 @@ package forward
 
 import (
 	"errors"
-	"fmt"
 	"runtime/debug"
 	"time"
 
@@ -10,9 +9,9 @@ import (
 )
 
 // A bug that one request triggers must not end all other requests of the process. So each goroutine
-// that this package starts defers one of the functions below. They end what the goroutine was
-// serving; everything else continues. A panic with a lock held leaves its connection stuck, but no
-// other.
+// that this package starts recovers: see catch, conn.abandon and h2conn.guard. They end what the
+// goroutine was serving; everything else continues. A panic with a lock held leaves its connection
+// stuck, but no other.
 
 // errPanicked is the end of an exchange in which something panicked. The client gets 500.
 var errPanicked = errors.New("internal error")
@@ -63,37 +62,4 @@ func (s *Server) failureReply(err error) (reply Reply) {
 	}
 	defer s.catch()
 	return s.FailureReply(err)
-}
-
-// abandon ends an exchange after a panic. Nothing is certain about its connection any more.
-func (c *conn) abandon(value any) {
-	defer c.srv.catch()
-	e := exchange.Event{Kind: exchange.Panicked, Err: fmt.Errorf("%w: %v", errPanicked, value)}
-	if do := c.machine.Step(&e); do.Has(exchange.Finish) {
-		c.clean, c.lingering = false, true
-		c.finish(do)
-		c.linger()
-	}
-}
-
-// guard is deferred by goroutines that run beside a connection's reader. The reader notices the
-// close and ends the connection.
-func (c *h2conn) guard() {
-	if v := recover(); v != nil {
-		c.srv.caught(v)
-		c.nc.Close()
-	}
-}
-
-// readerGuard is deferred by the reader. If the reading was handed to another goroutine, that one
-// ends the connection.
-func (c *h2conn) readerGuard(handed *bool) {
-	if v := recover(); v != nil {
-		c.srv.caught(v)
-		c.nc.Close()
-		if !*handed {
-			defer c.guard()
-			c.end(fmt.Errorf("%w: %v", errPanicked, v))
-		}
-	}
 }

@@ -323,20 +323,6 @@ func (c *conn) appendFields(out []byte) []byte {
 	return out
 }
 
-// strips reports whether a field is removed from the answers of upstreams, and shows it to
-// Stripped.
-func (s *Server) strips(name, value string) bool {
-	for _, field := range s.StripResponse {
-		if sameName(name, field) {
-			if s.Stripped != nil {
-				s.Stripped(name, value)
-			}
-			return true
-		}
-	}
-	return false
-}
-
 // appendResponse writes the response head for the client.
 func (c *conn) appendResponse(out []byte, kind bodyKind, closing bool) []byte {
 	out = c.appendFields(c.appendStatus(out))

@@ -1,11 +1,13 @@
 package forward
 
 import (
+	"errors"
 	"io"
 	"net"
 	"os"
 	"sync"
 	"syscall"
+	"unsafe"
 )
 
 // socket is a TCP connection whose reads and writes are not system calls to Go's scheduler. A call
@@ -171,4 +173,24 @@ func (s *socket) tryWrite(fd uintptr) bool {
 // fault returns an error of the form that net.TCPConn uses.
 func (s *socket) fault(op string, errno syscall.Errno) error {
 	return &net.OpError{Op: op, Net: "tcp", Source: s.LocalAddr(), Addr: s.RemoteAddr(), Err: os.NewSyscallError(op, errno)}
+}
+
+func isTimeout(err error) bool {
+	if err == nil || err == io.EOF {
+		return false
+	}
+	return errors.Is(err, os.ErrDeadlineExceeded)
+}
+
+// tcpClosing reports whether the peer has closed its side (CLOSE_WAIT) or the connection has ended.
+func tcpClosing(raw syscall.RawConn) (closing bool) {
+	raw.Control(func(fd uintptr) {
+		var state [1]byte // tcpi_state is the first byte of struct tcp_info
+		size := uint32(len(state))
+		_, _, errno := syscall.RawSyscall6(syscall.SYS_GETSOCKOPT, fd, syscall.IPPROTO_TCP, syscall.TCP_INFO,
+			uintptr(unsafe.Pointer(&state[0])), uintptr(unsafe.Pointer(&size)), 0)
+		const established, closeWait, closed, lastAck, closingState = 1, 8, 7, 9, 11
+		closing = errno == 0 && (state[0] == closeWait || state[0] == closed || state[0] == lastAck || state[0] == closingState)
+	})
+	return closing
 }

@@ -1,9 +1,6 @@
 package forward
 
 import (
-	"errors"
-	"io"
-	"os"
 	"time"
 
 	"ebb.dev/ebb/forward/exchange"
@@ -184,11 +181,4 @@ func (c *conn) armRead() {
 	}
 	up.readEnd = end
 	up.SetReadDeadline(end)
-}
-
-func isTimeout(err error) bool {
-	if err == nil || err == io.EOF {
-		return false
-	}
-	return errors.Is(err, os.ErrDeadlineExceeded)
 }

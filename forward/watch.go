@@ -5,7 +5,6 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
-	"unsafe"
 )
 
 // The watcher notices that a client leaves while its request waits for admission or for a slow
@@ -120,19 +119,6 @@ func (c *conn) socket() syscall.RawConn {
 		return nil
 	}
 	return raw
-}
-
-// tcpClosing reports whether the peer has closed its side (CLOSE_WAIT) or the connection has ended.
-func tcpClosing(raw syscall.RawConn) (closing bool) {
-	raw.Control(func(fd uintptr) {
-		var state [1]byte // tcpi_state is the first byte of struct tcp_info
-		size := uint32(len(state))
-		_, _, errno := syscall.RawSyscall6(syscall.SYS_GETSOCKOPT, fd, syscall.IPPROTO_TCP, syscall.TCP_INFO,
-			uintptr(unsafe.Pointer(&state[0])), uintptr(unsafe.Pointer(&size)), 0)
-		const established, closeWait, closed, lastAck, closingState = 1, 8, 7, 9, 11
-		closing = errno == 0 && (state[0] == closeWait || state[0] == closed || state[0] == lastAck || state[0] == closingState)
-	})
-	return closing
 }
 
 // leave is called by the watcher or the pump when the client has left.
