@@ -247,8 +247,8 @@ func (r *Revision) Decide(now time.Time, between bool, budget *Budget) Outcome {
 	return out
 }
 
-// wakeWithin is how long a revision at zero may take to have pods again without a word of its
-// status about that. Most take less, and a write more for each is much beside many.
+// wakeWithin is how long a revision at zero may take to have pods again before its status tells of
+// it. Most take less, and then one write tells all.
 const wakeWithin = 2 * time.Second
 
 // wakes reports whether a revision that was said to be at zero waits for its pods, not for long.

@@ -97,8 +97,8 @@ func (a *allower) reconcile(ctx context.Context, key reconcile.Key) (time.Durati
 	return 0, nil
 }
 
-// ours reports whether Ebb has set a Gateway's allowedListeners. Up to version 0.2 an annotation
-// was the mark.
+// ours reports whether Ebb has set a Gateway's allowedListeners. Earlier versions marked the
+// Gateway with an annotation of the same name.
 func ours(g *gatewayv1.Gateway) bool {
 	from := g.Spec.AllowedListeners.Namespaces
 	if from == nil || from.Selector == nil || from.From == nil || *from.From != gatewayv1.NamespacesFromSelector {
