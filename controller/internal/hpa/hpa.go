@@ -109,19 +109,18 @@ func (r *reconciler) reconcile(ctx context.Context, pa *autoscalingv1alpha1.PodA
 		return 0, err
 	}
 	s, _ := names.ScalingOf(pa.Annotations, c)
-	b := scales(pa, s, c.Autoscaling)
-	started := pa.Status.IsScaleTargetInitialized()
-	judge(pa, hpa, d, b, metav1.NewMicroTime(r.now()))
-	return 0, r.lift(ctx, d, b, started)
+	least, started := scales(pa, s, c.Autoscaling).Min, initialized(pa)
+	judge(pa, hpa, d, least, metav1.NewMicroTime(r.now()))
+	return 0, r.lift(ctx, d, least, started)
 }
 
 // lift scales a Deployment to where a HorizontalPodAutoscaler begins to work. That one ignores a
 // Deployment at zero, and runs only every 15 s.
-func (r *reconciler) lift(ctx context.Context, d *appsv1.Deployment, b names.Scales, started bool) error {
-	if d == nil || d.Spec.Replicas == nil || *d.Spec.Replicas > 0 && (started || *d.Spec.Replicas >= b.Min) {
+func (r *reconciler) lift(ctx context.Context, d *appsv1.Deployment, least int32, started bool) error {
+	if d == nil || d.Spec.Replicas == nil || *d.Spec.Replicas > 0 && (started || *d.Spec.Replicas >= least) {
 		return nil
 	}
-	wanted := max(b.Min, 1)
+	wanted := max(least, 1)
 	patch := fmt.Appendf(nil, `[{"op":"add","path":"/spec/replicas","value":%d}]`, wanted)
 	if _, err := r.kube.AppsV1().Deployments(d.Namespace).Patch(ctx, d.Name, types.JSONPatchType, patch, metav1.PatchOptions{}, "scale"); err != nil {
 		return fmt.Errorf("patch scale of %s/%s to %d: %w", d.Namespace, d.Name, wanted, err)

@@ -46,25 +46,33 @@ func TestTranslation(t *testing.T) {
 		annotations map[string]string
 		settings    settings.Autoscaler
 		unreachable bool
+		up          bool
 	}{
-		{"nothing asked for: Kubernetes' own metrics, and no bounds", nil, defaults, false},
-		{"CPU, in percent of the request, rounded up", map[string]string{"metric": "cpu", "target": "49.2"}, defaults, false},
-		{"memory, in Mi", map[string]string{"metric": "memory", "target": "200"}, defaults, false},
-		{"a metric of the pods themselves", map[string]string{"metric": "queue_length", "target": "2.5"}, defaults, false},
-		{"a target without a metric is one of CPU", map[string]string{"target": "60"}, defaults, false},
-		{"bounds", map[string]string{"metric": "cpu", "target": "50", "min-scale": "2", "max-scale": "9"}, defaults, false},
-		{"the other spelling of bounds", map[string]string{"minScale": "2", "maxScale": "9"}, defaults, false},
-		{"a minimum above the maximum gives way", map[string]string{"min-scale": "9", "max-scale": "2"}, defaults, false},
-		{"the settings' minimum", nil, floor, false},
-		{"the settings' limit holds over no maximum", map[string]string{"max-scale": "0"}, limited, false},
-		{"nobody routes to it: no minimum", map[string]string{"min-scale": "2"}, defaults, true},
-		{"a window", map[string]string{"metric": "cpu", "target": "50", "window": "90s"}, defaults, false},
-		{"a target that is none", map[string]string{"metric": "cpu", "target": "many"}, defaults, false},
-		{"a target beyond reason", map[string]string{"metric": "cpu", "target": "1e300"}, defaults, false},
+		{"nothing asked for: Kubernetes' own metrics, and no bounds", nil, defaults, false, false},
+		{"CPU, in percent of the request, rounded up", map[string]string{"metric": "cpu", "target": "49.2"}, defaults, false, false},
+		{"memory, in Mi", map[string]string{"metric": "memory", "target": "200"}, defaults, false, false},
+		{"a metric of the pods themselves", map[string]string{"metric": "queue_length", "target": "2.5"}, defaults, false, false},
+		{"a target without a metric is one of CPU", map[string]string{"target": "60"}, defaults, false, false},
+		{"bounds", map[string]string{"metric": "cpu", "target": "50", "min-scale": "2", "max-scale": "9"}, defaults, false, false},
+		{"the other spelling of bounds", map[string]string{"minScale": "2", "maxScale": "9"}, defaults, false, false},
+		{"a minimum above the maximum gives way", map[string]string{"min-scale": "9", "max-scale": "2"}, defaults, false, false},
+		{"the settings' minimum", nil, floor, false, false},
+		{"the settings' limit holds over no maximum", map[string]string{"max-scale": "0"}, limited, false, false},
+		{"nobody routes to it: no minimum", map[string]string{"min-scale": "2"}, defaults, true, false},
+		{"a window", map[string]string{"metric": "cpu", "target": "50", "window": "90s"}, defaults, false, false},
+		{"a target that is none", map[string]string{"metric": "cpu", "target": "many"}, defaults, false, false},
+		{"a target beyond reason", map[string]string{"metric": "cpu", "target": "1e300"}, defaults, false, false},
+		{"an initial scale is the minimum", map[string]string{"initial-scale": "3"}, defaults, false, false},
+		{"until so many pods were ready", map[string]string{"initial-scale": "3"}, defaults, false, true},
+		{"an initial scale though nobody routes to it", map[string]string{"initial-scale": "3", "min-scale": "5"}, defaults, true, false},
+		{"an initial scale above the maximum gives way", map[string]string{"initial-scale": "3", "max-scale": "2"}, defaults, false, false},
 	} {
 		pa := podAutoscaler(row.annotations)
 		if row.unreachable {
 			pa.Spec.Reachability = autoscalingv1alpha1.ReachabilityUnreachable
+		}
+		if row.up {
+			pa.Status.MarkScaleTargetInitialized()
 		}
 		hpa := makeHPA(pa, row.settings)
 		if hpa.Name != pa.Name || !metav1.IsControlledBy(hpa, pa) || hpa.Annotations["note"] != "kept" || hpa.Labels[names.RevisionLabel] != pa.Name {
@@ -111,21 +119,23 @@ func TestStatus(t *testing.T) {
 		why              string
 		deployment       *appsv1.Deployment
 		current, desired int32
-		bounds           names.Scales
+		least            int32
 		was              bool
+		active           corev1.ConditionStatus
 		initialized      corev1.ConditionStatus
 		populated        corev1.ConditionStatus
 		wantDesired      int32
 		wantActual       int32
 	}{
-		{"no Deployment yet", nil, 0, 0, names.Scales{Initial: 1}, false, "Unknown", "Unknown", 0, 0},
-		{"its pod starts", deployment(1, 0), 0, 0, names.Scales{Initial: 1}, false, "Unknown", "Unknown", 1, 0},
-		{"its pod is ready before Kubernetes came round", deployment(1, 1), 0, 0, names.Scales{Initial: 1}, false, "True", "True", 1, 1},
-		{"Kubernetes counts it, though it is not ready", deployment(1, 0), 1, 1, names.Scales{Initial: 1}, false, "True", "Unknown", 1, 1},
-		{"below its minimum it is not initialized", deployment(3, 2), 2, 3, names.Scales{Min: 3, Initial: 1}, false, "Unknown", "True", 3, 2},
-		{"nor below its initial scale", deployment(3, 2), 2, 3, names.Scales{Initial: 3}, false, "Unknown", "True", 3, 2},
-		{"what was initialized stays so", deployment(3, 0), 0, 3, names.Scales{Min: 3, Initial: 1}, true, "True", "Unknown", 3, 0},
-		{"under load it mirrors Kubernetes", deployment(4, 2), 2, 4, names.Scales{Initial: 1}, true, "True", "True", 4, 2},
+		{"no Deployment yet", nil, 0, 0, 0, false, "Unknown", "Unknown", "Unknown", 0, 0},
+		{"its pod starts", deployment(1, 0), 0, 0, 0, false, "Unknown", "Unknown", "Unknown", 1, 0},
+		{"its pod is ready before Kubernetes came round", deployment(1, 1), 0, 0, 0, false, "True", "True", "True", 1, 1},
+		{"Kubernetes counts it, though it is not ready", deployment(1, 0), 1, 1, 0, false, "Unknown", "Unknown", "Unknown", 1, 0},
+		{"below its minimum it is not initialized", deployment(3, 2), 2, 3, 3, false, "Unknown", "Unknown", "True", 3, 2},
+		{"nor if Kubernetes counts as many as its minimum", deployment(3, 2), 3, 3, 3, false, "Unknown", "Unknown", "True", 3, 2},
+		{"what was initialized stays so", deployment(3, 0), 0, 3, 3, true, "Unknown", "True", "Unknown", 3, 0},
+		{"as long as Kubernetes counts its pod, too", deployment(1, 0), 1, 1, 0, true, "Unknown", "True", "Unknown", 1, 0},
+		{"under load it wants what Kubernetes wants", deployment(4, 2), 4, 4, 0, true, "True", "True", "True", 4, 2},
 	} {
 		pa := podAutoscaler(nil)
 		pa.Status.InitializeConditions()
@@ -140,7 +150,7 @@ func TestStatus(t *testing.T) {
 					Current: autoscalingv2.MetricValueStatus{AverageUtilization: ptr.To[int32](93)}}}},
 				Conditions: []autoscalingv2.HorizontalPodAutoscalerCondition{{Type: autoscalingv2.ScalingActive, Status: "True", Message: "by cpu"},
 					{Type: autoscalingv2.ScalingLimited, Status: "False", Message: "within range"}}}}
-		judge(pa, hpa, row.deployment, row.bounds, now)
+		judge(pa, hpa, row.deployment, row.least, now)
 		s := pa.Status
 		if got := s.GetCondition(autoscalingv1alpha1.PodAutoscalerConditionScaleTargetInitialized).Status; got != row.initialized {
 			t.Errorf("%s: initialized %s", row.why, got)
@@ -148,7 +158,10 @@ func TestStatus(t *testing.T) {
 		if got := s.GetCondition(autoscalingv1alpha1.PodAutoscalerConditionSKSReady).Status; got != row.populated {
 			t.Errorf("%s: SKSReady %s", row.why, got)
 		}
-		if !s.GetCondition(autoscalingv1alpha1.PodAutoscalerConditionActive).IsTrue() || s.Mode != autoscalingv1alpha1.ModeServe || s.NumActivators != 0 || s.ServiceName != "hello-00001" || s.MetricsServiceName != "hello-00001-private" {
+		if got := s.GetCondition(autoscalingv1alpha1.PodAutoscalerConditionActive).Status; got != row.active {
+			t.Errorf("%s: active %s", row.why, got)
+		}
+		if s.Mode != autoscalingv1alpha1.ModeServe || s.NumActivators != 0 || s.ServiceName != "hello-00001" || s.MetricsServiceName != "hello-00001-private" {
 			t.Errorf("%s: %+v", row.why, s)
 		}
 		if *s.DesiredScale != row.wantDesired || *s.ActualScale != row.wantActual {
@@ -164,7 +177,7 @@ func TestStatus(t *testing.T) {
 			t.Errorf("%s: %+v", row.why, s.Decision)
 		}
 		before := s.Decision
-		judge(pa, hpa, row.deployment, row.bounds, metav1.NewMicroTime(now.Add(time.Minute)))
+		judge(pa, hpa, row.deployment, row.least, metav1.NewMicroTime(now.Add(time.Minute)))
 		if pa.Status.Decision != before {
 			t.Errorf("%s: the same choice is told as a new one", row.why)
 		}
@@ -195,7 +208,7 @@ func TestScalesNeverReachZeroOrPassTheMaximum(t *testing.T) {
 func TestThisClassForgetsThePodsAsleepOfAnother(t *testing.T) {
 	pa := podAutoscaler(nil)
 	pa.Status.AsleepReplicas, pa.Status.Asleep = ptr.To[int32](2), "2 frozen"
-	judge(pa, &autoscalingv2.HorizontalPodAutoscaler{}, nil, names.Scales{}, metav1.MicroTime{})
+	judge(pa, &autoscalingv2.HorizontalPodAutoscaler{}, nil, 0, metav1.MicroTime{})
 	if pa.Status.AsleepReplicas != nil || pa.Status.Asleep != "" {
 		t.Errorf("the status says %v, %q", *pa.Status.AsleepReplicas, pa.Status.Asleep)
 	}

@@ -16,17 +16,18 @@ import (
 const rule = "horizontal-pod-autoscaler"
 
 // judge sets the status. Requests go to the pods directly; the activators get them only while no
-// pod is ready.
+// pod is ready. Only pods that are ready count: a HorizontalPodAutoscaler counts those that never
+// will be, too.
 //
-//	Active                  True: this class keeps at least one pod
-//	ScaleTargetInitialized  True once min-scale and initial-scale pods were ready, or counted by Kubernetes
+//	Active                  True while at least min-scale pods are ready, and at least one; else Unknown. This
+//	                        class does not scale to zero
+//	ScaleTargetInitialized  True once Active was
 //	SKSReady                True while a pod is ready
-func judge(pa *autoscalingv1alpha1.PodAutoscaler, hpa *autoscalingv2.HorizontalPodAutoscaler, d *appsv1.Deployment, b names.Scales, now metav1.MicroTime) {
+func judge(pa *autoscalingv1alpha1.PodAutoscaler, hpa *autoscalingv2.HorizontalPodAutoscaler, d *appsv1.Deployment, least int32, now metav1.MicroTime) {
 	s := &pa.Status
 	s.ServiceName, s.MetricsServiceName = names.PublicService(pa.Name), names.PrivateService(pa.Name)
 	s.Mode, s.NumActivators = autoscalingv1alpha1.ModeServe, 0
 	s.AsleepReplicas, s.Asleep = nil, "" // of another class; it would hide that pods fail
-	s.MarkActive()
 
 	ready, wanted := int32(0), int32(0)
 	if d != nil {
@@ -35,14 +36,19 @@ func judge(pa *autoscalingv1alpha1.PodAutoscaler, hpa *autoscalingv2.HorizontalP
 			wanted = *d.Spec.Replicas
 		}
 	}
-	actual := ready
 	if hpa.Status.DesiredReplicas > 0 {
-		actual, wanted = hpa.Status.CurrentReplicas, hpa.Status.DesiredReplicas
+		wanted = hpa.Status.DesiredReplicas
 	}
-	s.ActualScale, s.DesiredScale = &actual, &wanted
-	if max(ready, hpa.Status.CurrentReplicas) >= max(b.Min, b.Initial) {
+	s.ActualScale, s.DesiredScale = &ready, &wanted
+	enough := ready >= max(least, 1)
+	if enough {
+		s.MarkActive()
+	} else {
+		s.MarkActivating("Queued", "Requests are held until enough pods are ready.")
+	}
+	if enough || initialized(pa) {
 		s.MarkScaleTargetInitialized()
-	} else if !s.IsScaleTargetInitialized() {
+	} else {
 		s.MarkScaleTargetNotInitialized("", "The initial scale has not been reached yet.")
 	}
 	if ready > 0 {

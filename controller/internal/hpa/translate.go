@@ -21,16 +21,24 @@ import (
 
 // scales returns the bounds:
 //
-//	min      0 for a revision that no Route leads to; at most max
-//	max      0 means no maximum; at most max-scale-limit
-//	initial  the first scale of a revision, at least 1: this class does not scale to zero
+//	min  0 for a revision that no Route leads to; at least the initial scale, if that is more than
+//	     one pod, until that many were ready, or Kubernetes may want fewer before; at most max
+//	max  0 means no maximum; at most max-scale-limit
 func scales(pa *autoscalingv1alpha1.PodAutoscaler, s names.Scaling, a settings.Autoscaler) names.Scales {
 	b, _ := s.Scales(a)
 	if pa.Spec.Reachability == autoscalingv1alpha1.ReachabilityUnreachable {
 		b.Min = 0
 	}
-	b.Initial = max(b.Initial, 1)
+	if b.Initial > 1 && !initialized(pa) {
+		b.Min = max(b.Min, b.Initial)
+	}
 	return b
+}
+
+// initialized reports whether the revision once had its initial pods, with this PodAutoscaler or
+// another.
+func initialized(pa *autoscalingv1alpha1.PodAutoscaler) bool {
+	return pa.Annotations[names.InitializedAnnotation] == "true" || pa.Status.IsScaleTargetInitialized()
 }
 
 // MakeHPA returns the HorizontalPodAutoscaler of a PodAutoscaler.
