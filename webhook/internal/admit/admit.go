@@ -128,6 +128,9 @@ func (j *judge) handle(path string, decide func(*http.Request, *admissionv1.Admi
 		began := time.Now()
 		request := review.Request
 		a := decide(r, request)
+		if a.refused != nil && j.isDryRun(request) {
+			a.refused = fmt.Errorf("%s%w", dryRunFailed, a.refused)
+		}
 		response := &admissionv1.AdmissionResponse{UID: request.UID, Allowed: a.refused == nil, Warnings: a.warnings}
 		if a.refused != nil {
 			response.Result = &metav1.Status{
@@ -210,7 +213,7 @@ func (j *judge) validateEarly(_ *http.Request, request *admissionv1.AdmissionReq
 
 func (j *judge) validate(r *http.Request, request *admissionv1.AdmissionRequest) answer {
 	a, k := j.judge(request)
-	if a.refused != nil || k == nil || !isDryRun(request, *k) || j.DryRun == nil {
+	if a.refused != nil || k == nil || !j.isDryRun(request) || j.DryRun == nil {
 		return a
 	}
 	template, parent, err := k.template(request.Object.Raw)
@@ -224,7 +227,7 @@ func (j *judge) validate(r *http.Request, request *admissionv1.AdmissionRequest)
 	}
 	defer j.dry.leave(from)
 	if err := j.DryRun(r.Context(), request.Namespace, parent, template); err != nil {
-		a.refused = fmt.Errorf("%s%w", dryRunFailed, apis.ErrGeneric(fmt.Sprintf("dry run failed with %v", err), "spec.template"))
+		a.refused = apis.ErrGeneric(fmt.Sprintf("dry run failed with %v", err), "spec.template")
 	}
 	return a
 }
@@ -233,8 +236,8 @@ func (j *judge) validate(r *http.Request, request *admissionv1.AdmissionRequest)
 // for it (Knative's contract, admission).
 const dryRunFailed = "validation callback failed: "
 
-func isDryRun(request *admissionv1.AdmissionRequest, k kind) bool {
-	return k.template != nil && request.DryRun != nil && *request.DryRun
+func (j *judge) isDryRun(request *admissionv1.AdmissionRequest) bool {
+	return j.kinds[request.Kind].template != nil && request.DryRun != nil && *request.DryRun
 }
 
 // judge applies the kind's own rules. The kind is nil when there was nothing to judge.
@@ -258,9 +261,6 @@ func (j *judge) judge(request *admissionv1.AdmissionRequest) (answer, *kind) {
 	}
 	if errs := problems.Filter(apis.ErrorLevel); errs != nil {
 		a.refused = fmt.Errorf("validation failed: %w", errs)
-		if isDryRun(request, k) {
-			a.refused = fmt.Errorf("%s%w", dryRunFailed, a.refused)
-		}
 	}
 	return a, &k
 }

@@ -98,17 +98,26 @@ func TestADryRunAsksForThePodWithItsLabelsAndCreatesNothing(t *testing.T) {
 // Clients look for these words, whatever the reason (Knative's contract).
 func TestARefusedDryRunOfATemplateSaysThatTheCallbackFailed(t *testing.T) {
 	h := handler(t, nil, nil)
-	request := requestFor(t, `apiVersion: serving.knative.dev/v1
-kind: Service
-metadata: {name: hello}
-spec: {template: {spec: {containers: [{image: a, name: Not_A_Name}]}}}
-`)
-	for _, dry := range []bool{false, true} {
-		request.DryRun = &dry
-		for _, path := range []string{PathEarly, PathValidation} {
-			r := ask(t, h, path, request)
-			if r.Allowed || strings.HasPrefix(r.Result.Message, "validation callback failed: ") != dry || !strings.Contains(r.Result.Message, "validation failed: ") {
-				t.Errorf("dry run %v, %s: %+v", dry, path, r.Result)
+	for spec, paths := range map[string]map[string]string{
+		"containers: [{image: a, name: Not_A_Name}]": {
+			PathEarly: "validation failed: ", PathValidation: "validation failed: ",
+		},
+		"containerConcurrency: x, containers: [{image: a}]": {
+			PathDefaulting: "mutation failed: ", PathEarly: "validation failed: ", PathValidation: "validation failed: ",
+		},
+	} {
+		for _, kind := range []string{"Service", "Configuration"} {
+			request := requestFor(t, "{apiVersion: serving.knative.dev/v1, kind: "+kind+", metadata: {name: hello}, spec: {template: {spec: {"+spec+"}}}}")
+			for path, want := range paths {
+				for _, dry := range []bool{false, true} {
+					request.DryRun = &dry
+					if dry {
+						want = "validation callback failed: " + want
+					}
+					if r := ask(t, h, path, request); r.Allowed || !strings.HasPrefix(r.Result.Message, want) {
+						t.Errorf("%s of a %s, dry run %v: %+v, want %q", path, kind, dry, r.Result, want)
+					}
+				}
 			}
 		}
 	}
