@@ -101,6 +101,7 @@ func table() map[string][]set {
 			{"container-concurrency-max-limit", "5", d(func(d Defaults) any { return d.ContainerConcurrencyMax }), int64(5), "0"},
 			{"allow-container-concurrency-zero", "true", d(func(d Defaults) any { return d.AllowConcurrencyZero }), true, "false"},
 			{"enable-service-links", "true", d(func(d Defaults) any { return d.EnableServiceLinks }), ptr(true), ""},
+			{"automount-service-account-token", "false", d(func(d Defaults) any { return d.AutomountServiceAccountToken }), ptr(false), ""},
 			{"enable-service-links", "default", d(func(d Defaults) any { return d.EnableServiceLinks }), (*bool)(nil), ""},
 		},
 		DeploymentName: {

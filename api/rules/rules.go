@@ -28,7 +28,8 @@ type Defaults struct {
 	ContainerConcurrency      int64
 	ContainerConcurrencyMax   int64
 	AllowConcurrencyZero      bool
-	EnableServiceLinks        *bool // nil = leave the field of the pod spec unset
+	// Of new revisions that do not set them; nil = leave the field of the pod spec unset.
+	EnableServiceLinks, AutomountServiceAccountToken *bool
 	// For revisions without the annotations of names.Cold.
 	NeverWakeAgents []string
 	MaxWaiting      int64         // requests in one activator; 0 = no limit of its own

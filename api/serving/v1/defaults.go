@@ -133,8 +133,9 @@ func (rs *RevisionSpec) setDefaults(config *rules.Config, meta metav1.ObjectMeta
 	if rs.ContainerConcurrency == nil {
 		rs.ContainerConcurrency = new(d.ContainerConcurrency)
 	}
-	if create && rs.EnableServiceLinks == nil && d.EnableServiceLinks != nil {
-		rs.EnableServiceLinks = new(*d.EnableServiceLinks)
+	if create {
+		fill(&rs.EnableServiceLinks, d.EnableServiceLinks)
+		fill(&rs.AutomountServiceAccountToken, d.AutomountServiceAccountToken)
 	}
 	used := map[string]bool{}
 	for _, list := range [][]corev1.Container{rs.Containers, rs.InitContainers} {
@@ -161,6 +162,12 @@ func (rs *RevisionSpec) setDefaults(config *rules.Config, meta metav1.ObjectMeta
 	}
 	for i := range rs.InitContainers {
 		rs.setContainerDefaults(&rs.InitContainers[i], config, writable)
+	}
+}
+
+func fill(field **bool, value *bool) {
+	if *field == nil && value != nil {
+		*field = new(*value)
 	}
 }
 

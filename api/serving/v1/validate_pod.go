@@ -192,9 +192,6 @@ func (rs *RevisionSpec) validatePodFields(f rules.Features) (errs *apis.FieldErr
 			errs = errs.Also(apis.ErrInvalidValue(name, "serviceAccountName", strings.Join(problems, "; ")))
 		}
 	}
-	if mount := rs.AutomountServiceAccountToken; mount != nil && *mount {
-		errs = errs.Also(apis.ErrInvalidValue(true, "automountServiceAccountToken", "only false may be set; it is true when unset"))
-	}
 	for i, secret := range rs.ImagePullSecrets {
 		if secret.Name == "" {
 			errs = errs.Also(apis.ErrMissingField("name").ViaFieldIndex("imagePullSecrets", i))

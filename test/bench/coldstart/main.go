@@ -3,8 +3,9 @@
 // lines.
 //
 // Owns: its own namespace. Reads: watches of the Deployment and its pods, and the response. Writes:
-// three Services, shorter timings in config-autoscaler and the cold-start header in
-// config-observability; it restores both. Never: asserts a figure.
+// three Services, shorter timings in config-autoscaler, the cold-start header in
+// config-observability and whether pods have a token in config-defaults; it restores all. Never:
+// asserts a figure.
 //
 // All times are milliseconds after the request was sent. This process's clock gives sent,
 // scale_written, pod_created and answered; scale_written and pod_created are taken when the watch
@@ -30,17 +31,18 @@ func main() {
 	n := flag.Int("n", 10, "cold starts to measure")
 	bursts := flag.Int("bursts", 10, "bursts to measure")
 	image := flag.String("image", "dev.local/ebb-test/autoscale:dev", "an image that sends X-Process-Start")
+	token := flag.String("token", "default", "automount-service-account-token in config-defaults: default, or false for pods without volumes")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
-	if err := run(ctx, *n, *bursts, *image); err != nil {
+	if err := run(ctx, *n, *bursts, *image, *token); err != nil {
 		fmt.Fprintln(os.Stderr, "coldstart:", err)
 		stop()
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context, n, bursts int, image string) (err error) {
+func run(ctx context.Context, n, bursts int, image, token string) (err error) {
 	c, err := cluster.Connect(ctx)
 	if err != nil {
 		return err
@@ -50,6 +52,7 @@ func run(ctx context.Context, n, bursts int, image string) (err error) {
 	for name, keys := range map[string]map[string]string{
 		"config-autoscaler":    {"scale-to-zero-grace-period": "6s"},
 		"config-observability": {"cold-start-header": "enabled"},
+		"config-defaults":      {"automount-service-account-token": token},
 	} {
 		restore, err := c.SetConfig(ctx, name, keys)
 		if err != nil {
