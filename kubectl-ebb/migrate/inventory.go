@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"ebb.dev/ebb/api/names"
+	servingv1 "ebb.dev/ebb/api/serving/v1"
 	"ebb.dev/ebb/settings"
 )
 
@@ -50,6 +51,7 @@ type Inventory struct {
 	manifests                                         Manifests
 	pods                                              int // of revisions
 	kserve                                            *KServe
+	livenessElsewhere                                 []string // revisions
 }
 
 // room is what a node has left.
@@ -174,12 +176,38 @@ func (m *Move) lookAtObjects(ctx context.Context, x *Inventory) error {
 				if class := o.GetAnnotations()[names.ClassAnnotation]; class != "" {
 					x.scalerClasses[class]++
 				}
+				if livenessElsewhere(o) {
+					x.livenessElsewhere = append(x.livenessElsewhere, o.GetNamespace()+"/"+o.GetName())
+				}
 			}
 		}
 	}
 	pods, err := m.list(ctx, podResource, names.RevisionUIDLabel)
 	x.pods = len(pods)
 	return err
+}
+
+// livenessElsewhere reports whether the serving container's liveness probe says another port than
+// requests go to. Knative's pods ask the serving port even so.
+func livenessElsewhere(revision Object) bool {
+	var r struct {
+		Spec servingv1.RevisionSpec `json:"spec"`
+	}
+	if runtime.DefaultUnstructuredConverter.FromUnstructured(revision.Object, &r) != nil {
+		return false // not one that Knative took
+	}
+	c := r.Spec.ServingContainer()
+	if c == nil || c.LivenessProbe == nil {
+		return false
+	}
+	says := 0
+	switch p := c.LivenessProbe; {
+	case p.HTTPGet != nil:
+		says = p.HTTPGet.Port.IntValue()
+	case p.TCPSocket != nil:
+		says = p.TCPSocket.Port.IntValue()
+	}
+	return says > 0 && says != int(r.Spec.Port())
 }
 
 // lookAtNodes reads what nodes can still take.

@@ -10,6 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"ebb.dev/ebb/api/names"
+	"ebb.dev/ebb/api/rules"
+	"ebb.dev/ebb/settings"
 )
 
 // States of a finding.
@@ -136,6 +138,10 @@ func (x *Inventory) judgeObjects(j *judge) {
 		if class != "kpa.autoscaling.knative.dev" && class != "hpa.autoscaling.knative.dev" {
 			j.warn("autoscaler class", fmt.Sprintf("%d Revisions have the class %s, which Ebb leaves to its owner", x.scalerClasses[class], class), "Make sure that this owner works without Knative's kinds Metric and ServerlessService.")
 		}
+	}
+	if n := len(x.livenessElsewhere); n > 0 && !strings.EqualFold(x.settings[settings.FeaturesName][string(rules.KeyMultiContainerProbing)], string(rules.Enabled)) {
+		j.warn("liveness probes", fmt.Sprintf("%d Revisions, such as %s, have one that says another port than requests go to: Knative asks the latter, Ebb the port that it says", n, x.livenessElsewhere[0]),
+			"Make sure that their containers answer there, or take the port out of the probe.")
 	}
 	var plugins []string
 	for _, name := range sortedKeys(x.deployments) {

@@ -107,15 +107,16 @@ func TestACheckSaysWhatStandsInTheWay(t *testing.T) {
 		"the sidecar of KServe": {func(x *Inventory) {
 			x.settings["config-deployment"] = map[string]string{"queue-sidecar-image": "kserve/qpext:latest"}
 		}, OK, "taken over"},
-		"an unknown setting":      {func(x *Inventory) { x.settings["config-autoscaler"]["magic"] = "1" }, Warning, `key "magic" has no effect`},
-		"an unknown ConfigMap":    {func(x *Inventory) { x.settings["config-kourier"] = map[string]string{"a": "b"} }, Warning, "ConfigMap config-kourier: Ebb does not read it"},
-		"another scaler":          {func(x *Inventory) { x.scalerClasses = map[string]int{"keda.example.com": 3} }, Warning, "3 Revisions have the class keda.example.com"},
-		"another gateway":         {func(x *Inventory) { x.ingressClasses = map[string]int{"kourier.ingress.networking.knative.dev": 1} }, Warning, "another address"},
-		"no plugin":               {func(x *Inventory) { delete(x.deployments, "net-gateway-api-controller") }, Warning, "no plugin that serves it"},
-		"another certificate":     {func(x *Inventory) { x.certificateClasses = map[string]int{"http01.example": 1} }, Warning, "class http01.example"},
-		"no room":                 {func(x *Inventory) { x.nodes[0].cpu = resource.MustParse("600m") }, Broken, "ask for 700m CPUs"},
-		"an image is not there":   {func(x *Inventory) { x.nodes[0].images = nil }, Warning, "r/queue-proxy:1"},
-		"no room, in the middle ": {func(x *Inventory) { x.state, x.nodes = &state{Phase: applying}, nil }, OK, "ask for 700m CPUs"},
+		"an unknown setting":               {func(x *Inventory) { x.settings["config-autoscaler"]["magic"] = "1" }, Warning, `key "magic" has no effect`},
+		"an unknown ConfigMap":             {func(x *Inventory) { x.settings["config-kourier"] = map[string]string{"a": "b"} }, Warning, "ConfigMap config-kourier: Ebb does not read it"},
+		"another scaler":                   {func(x *Inventory) { x.scalerClasses = map[string]int{"keda.example.com": 3} }, Warning, "3 Revisions have the class keda.example.com"},
+		"a liveness probe of another port": {func(x *Inventory) { x.livenessElsewhere = []string{"shop/cart-00001"} }, Warning, "such as shop/cart-00001"},
+		"another gateway":                  {func(x *Inventory) { x.ingressClasses = map[string]int{"kourier.ingress.networking.knative.dev": 1} }, Warning, "another address"},
+		"no plugin":                        {func(x *Inventory) { delete(x.deployments, "net-gateway-api-controller") }, Warning, "no plugin that serves it"},
+		"another certificate":              {func(x *Inventory) { x.certificateClasses = map[string]int{"http01.example": 1} }, Warning, "class http01.example"},
+		"no room":                          {func(x *Inventory) { x.nodes[0].cpu = resource.MustParse("600m") }, Broken, "ask for 700m CPUs"},
+		"an image is not there":            {func(x *Inventory) { x.nodes[0].images = nil }, Warning, "r/queue-proxy:1"},
+		"no room, in the middle ":          {func(x *Inventory) { x.state, x.nodes = &state{Phase: applying}, nil }, OK, "ask for 700m CPUs"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			x := movable(t)
@@ -132,6 +133,24 @@ func TestACheckSaysWhatStandsInTheWay(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// Knative's pods ask the serving port, whatever their liveness probe says.
+func TestLivenessProbesOfAnotherPortAreFound(t *testing.T) {
+	for probe, want := range map[string]bool{
+		"": false, "tcpSocket: {port: 9000}": true, "httpGet: {path: /live, port: 9000}": true,
+		"httpGet: {port: 8888}": false, "httpGet: {port: 0}": false, "httpGet: {port: http1}": false, "grpc: {port: 9000}": false, // Knative asks what this says
+		"exec: {command: [ls]}": false,
+	} {
+		objects, err := parse([]byte("apiVersion: serving.knative.dev/v1\nkind: Revision\nmetadata: {name: cart-00001, namespace: shop}\n" +
+			"spec: {containers: [{name: a, ports: [{containerPort: 8888, name: http1}], livenessProbe: {" + probe + "}}, {name: b}]}\n"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := livenessElsewhere(objects[0]); got != want {
+			t.Errorf("%q: %v", probe, got)
+		}
 	}
 }
 

@@ -12,7 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"ebb.dev/ebb/api/names"
-	"ebb.dev/ebb/api/rules"
 	servingv1 "ebb.dev/ebb/api/serving/v1"
 	"ebb.dev/ebb/settings"
 	"ebb.dev/ebb/wire"
@@ -58,8 +57,11 @@ func makePodSpec(rev *servingv1.Revision, m names.Spec, in Inputs) (corev1.PodSp
 	}
 	serving := slices.IndexFunc(pod.Containers, func(c corev1.Container) bool { return c.Name == user.Name })
 	port := rev.Spec.Port()
-	probing := in.Settings.Features.Enabled(rules.KeyMultiContainerProbing)
-
+	for i := range pod.Containers {
+		for _, probe := range probesOf(&pod.Containers[i]) {
+			resolveProbe(probe, port)
+		}
+	}
 	// The probes queue-proxy runs are read before they are taken off the containers.
 	told, err := toldOf(rev, m, pod.Containers, serving, in)
 	if err != nil {
@@ -75,7 +77,7 @@ func makePodSpec(rev *servingv1.Revision, m names.Spec, in Inputs) (corev1.PodSp
 		if digest := digests[c.Name]; digest != "" {
 			c.Image = digest
 		}
-		prepareContainer(rev, c, i == serving, port, probing)
+		prepareContainer(rev, c, i == serving, port)
 		if in.Settings.Observability.EnableVarLogCollection {
 			c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: varLogVolume, MountPath: "/var/log",
 				SubPathExpr: "$(K_INTERNAL_POD_NAMESPACE)_$(K_INTERNAL_POD_NAME)_" + c.Name})
@@ -121,13 +123,8 @@ func schedule(rev *servingv1.Revision, pod *corev1.PodSpec, d settings.Deploymen
 
 // prepareContainer completes a user container. Its preStop hook shows a token, so that nobody but
 // the kubelet begins a drain.
-func prepareContainer(rev *servingv1.Revision, c *corev1.Container, serving bool, port int32, probing bool) {
+func prepareContainer(rev *servingv1.Revision, c *corev1.Container, serving bool, port int32) {
 	setCommonFields(c)
-	for _, probe := range probesOf(c) {
-		if probe != nil && probe.HTTPGet != nil { // Kubernetes takes upper case only
-			probe.HTTPGet.Scheme = corev1.URIScheme(strings.ToUpper(string(probe.HTTPGet.Scheme)))
-		}
-	}
 	c.Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{HTTPGet: &corev1.HTTPGetAction{
 		Port: intstr.FromInt32(wire.PortDrain), Path: wire.PathDrain,
 		HTTPHeaders: []corev1.HTTPHeader{{Name: "Authorization", Value: wire.Bearer(wire.DrainToken(string(rev.UID)))}}}}}
@@ -140,10 +137,6 @@ func prepareContainer(rev *servingv1.Revision, c *corev1.Container, serving bool
 	// the container.
 	if c.ReadinessProbe != nil && c.ReadinessProbe.Exec == nil {
 		c.ReadinessProbe = nil
-	}
-	if serving {
-		pointProbe(c.LivenessProbe, port, probing)
-		pointProbe(c.StartupProbe, port, probing)
 	}
 	if c.ReadinessProbe != nil {
 		wholePeriod(c.ReadinessProbe)
@@ -175,20 +168,22 @@ func atLeastEvery(seconds int32, p *corev1.Probe) {
 	p.PeriodSeconds, p.FailureThreshold = seconds, int32(min(whole, math.MaxInt32))
 }
 
-// pointProbe sends a probe of the serving container to the serving port, which is the only one a
-// user names.
-func pointProbe(p *corev1.Probe, port int32, keepGiven bool) {
-	if p == nil {
-		return
+// resolveProbe completes a probe for whoever runs it, the kubelet or queue-proxy, so that both ask
+// the same. A probe asks the port that it says, as in Kubernetes. 0 and a name stand for the
+// serving port, the only one that has a name.
+func resolveProbe(p *corev1.Probe, serving int32) {
+	number := func(given intstr.IntOrString) intstr.IntOrString {
+		return intstr.FromInt32(cmp.Or(int32(max(given.IntValue(), 0)), serving))
 	}
-	target := intstr.FromInt32(port)
 	switch {
-	case p.HTTPGet != nil && !(keepGiven && p.HTTPGet.Port.IntValue() > 0):
-		p.HTTPGet.Port = target
-	case p.TCPSocket != nil && !(keepGiven && p.TCPSocket.Port.IntValue() > 0):
-		p.TCPSocket.Port = target
-	case p.GRPC != nil && p.GRPC.Port == 0:
-		p.GRPC.Port = port
+	case p == nil:
+	case p.HTTPGet != nil:
+		p.HTTPGet.Port = number(p.HTTPGet.Port)
+		p.HTTPGet.Scheme = corev1.URIScheme(strings.ToUpper(string(p.HTTPGet.Scheme))) // Kubernetes takes no other
+	case p.TCPSocket != nil:
+		p.TCPSocket.Port = number(p.TCPSocket.Port)
+	case p.GRPC != nil:
+		p.GRPC.Port = cmp.Or(p.GRPC.Port, serving)
 	}
 }
 

@@ -180,19 +180,13 @@ func onlyKubeletKnows(containers []corev1.Container) bool {
 	})
 }
 
-// wireProbes are probes as queue-proxy can run them. A command inside another container it cannot
-// run: it looks whether the port accepts, and the kubelet runs the command.
+// wireProbes are resolved probes as queue-proxy can run them. A command inside another container it
+// cannot run: it looks whether the port accepts, and the kubelet runs the command.
 func wireProbes(given []*corev1.Probe, port int32) ([]wire.Probe, error) {
 	var all []wire.Probe
 	for _, p := range given {
-		if p = p.DeepCopy(); p == nil {
+		if p == nil {
 			p = &corev1.Probe{}
-		}
-		if h := p.HTTPGet; h != nil {
-			h.Port = numbered(h.Port)
-		}
-		if t := p.TCPSocket; t != nil {
-			t.Port = numbered(t.Port)
 		}
 		text, err := json.Marshal(p)
 		if err != nil {
@@ -205,9 +199,4 @@ func wireProbes(given []*corev1.Probe, port int32) ([]wire.Probe, error) {
 		all = append(all, one...)
 	}
 	return all, nil
-}
-
-// numbered is a port as a number. 0 stands for the serving container's, the only one with a name.
-func numbered(port intstr.IntOrString) intstr.IntOrString {
-	return intstr.FromInt(max(port.IntValue(), 0))
 }

@@ -270,34 +270,46 @@ func hint(rev *servingv1.Revision, pod *corev1.Pod, n news) string {
 	case user == nil || !started(pod):
 		return ""
 	default:
-		probe := "does not take connections on port " + fmt.Sprint(rev.Spec.Port())
-		if user.ReadinessProbe != nil {
-			probe = "does not pass its readiness probe (" + probeText(user.ReadinessProbe, rev.Spec.Port()) + ")"
+		name, fault := user.Name, "does not take connections on port "+fmt.Sprint(rev.Spec.Port())
+		if p := user.ReadinessProbe; p != nil {
+			text, elsewhere := probeText(p, rev.Spec.Port())
+			if text = "does not pass its readiness probe (" + text + ")"; elsewhere {
+				text += ", or " + fault
+			}
+			fault = text
 		}
 		for _, s := range pod.Status.ContainerStatuses {
-			if s.Name == user.Name && user.StartupProbe != nil && s.Started != nil && !*s.Started {
-				probe = "does not pass its startup probe (" + probeText(user.StartupProbe, rev.Spec.Port()) + ")"
+			i := slices.IndexFunc(rev.Spec.Containers, func(c corev1.Container) bool { return c.Name == s.Name && c.StartupProbe != nil })
+			if i >= 0 && s.Started != nil && !*s.Started {
+				text, _ := probeText(rev.Spec.Containers[i].StartupProbe, rev.Spec.Port())
+				name, fault = s.Name, "does not pass its startup probe ("+text+")"
+				break
 			}
 		}
-		return fmt.Sprintf("Container %q runs and %s", user.Name, probe)
+		return fmt.Sprintf("Container %q runs and %s", name, fault)
 	}
 }
 
-func probeText(p *corev1.Probe, port int32) string {
+// probeText describes a probe, and reports whether it does not ask the serving port.
+func probeText(p *corev1.Probe, serving int32) (text string, elsewhere bool) {
+	p = p.DeepCopy()
+	resolveProbe(p, serving)
+	var port int32
 	switch {
 	case p.HTTPGet != nil:
-		if named := p.HTTPGet.Port.IntValue(); named > 0 {
-			port = int32(named)
-		}
-		return fmt.Sprintf("HTTP GET %s, port %d", cmp.Or(p.HTTPGet.Path, "/"), port)
+		port = p.HTTPGet.Port.IntVal
+		text = fmt.Sprintf("HTTP GET %s, port %d", cmp.Or(p.HTTPGet.Path, "/"), port)
 	case p.GRPC != nil:
-		return fmt.Sprintf("gRPC, port %d", cmp.Or(p.GRPC.Port, port))
+		port = p.GRPC.Port
+		text = fmt.Sprintf("gRPC, port %d", port)
 	case p.Exec != nil:
-		return "command " + strings.Join(p.Exec.Command[:min(1, len(p.Exec.Command))], "")
+		text = "command " + strings.Join(p.Exec.Command[:min(1, len(p.Exec.Command))], "")
 	case p.TCPSocket != nil:
-		if named := p.TCPSocket.Port.IntValue(); named > 0 {
-			port = int32(named)
-		}
+		port = p.TCPSocket.Port.IntVal
+		text = fmt.Sprintf("TCP, port %d", port)
+	default:
+		port = serving
+		text = fmt.Sprintf("TCP, port %d", port)
 	}
-	return fmt.Sprintf("TCP, port %d", port)
+	return text, port != serving
 }
