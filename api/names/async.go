@@ -53,7 +53,7 @@ var callbackHost = regexp.MustCompile(`^[a-z0-9_.:-]{1,253}$`)
 
 // MayCallBack reports whether a client may name a callback at a host, which has no port.
 func (a Async) MayCallBack(host string) bool {
-	host = strings.ToLower(host)
+	host = hostName(host)
 	for _, one := range a.CallbackHosts {
 		below, wild := strings.CutPrefix(one, "*")
 		if one == host || wild && strings.HasSuffix(host, below) && host != below {
@@ -62,6 +62,10 @@ func (a Async) MayCallBack(host string) bool {
 	}
 	return false
 }
+
+// hostName is a host as hosts are compared (RFC 3986 section 3.2.2): in lower case, and without the
+// final dot of a full name.
+func hostName(host string) string { return strings.ToLower(strings.TrimSuffix(host, ".")) }
 
 // ParseAsync reads the annotations about asynchronous calls.
 func ParseAsync(annotations map[string]string) (Async, *apis.FieldError) {
@@ -86,7 +90,7 @@ func ParseAsync(annotations map[string]string) (Async, *apis.FieldError) {
 	}
 	if text, given := annotations[AsyncCallbackHostsAnnotation]; given {
 		for one := range strings.SplitSeq(text, ",") {
-			one = strings.ToLower(strings.TrimSpace(one))
+			one = hostName(strings.TrimSpace(one))
 			if name := strings.TrimPrefix(one, "*."); one != "*" && !callbackHost.MatchString(name) {
 				r.fail(apis.ErrInvalidValue(text, AsyncCallbackHostsAnnotation, fmt.Sprintf("%q must be a host, *.host for all below it, or * for any, without a port", one)))
 				break

@@ -29,9 +29,9 @@ func TestAnnotationsOfAsynchronousCalls(t *testing.T) {
 
 func TestClientsNameCallbacksAtHostsThatTheServiceAllowsOnly(t *testing.T) {
 	for hosts, want := range map[string]map[string]bool{
-		"":                         {"example.com": false},
-		"example.com, *.corp.test": {"example.com": true, "EXAMPLE.com": true, "a.example.com": false, "notexample.com": false, "a.corp.test": true, "corp.test": false, "192.0.2.1": false},
-		"*":                        {"example.com": true, "192.0.2.1": true},
+		"":                          {"example.com": false},
+		"Example.com., *.corp.test": {"example.com": true, "EXAMPLE.com": true, "example.com.": true, "example.com..": false, "a.corp.test.": true, "a.example.com": false, "notexample.com": false, "a.corp.test": true, "corp.test": false, "192.0.2.1": false},
+		"*":                         {"example.com": true, "192.0.2.1": true},
 	} {
 		annotations := map[string]string{}
 		if hosts != "" {

@@ -274,8 +274,8 @@ func (h *Handler) exchange(revision *backends.Revision) *Exchange {
 
 // identify finds the revision by the headers that the gateway sets, else by the Host: any name of a
 // Service called <revision>, from <revision>.<namespace> to
-// <revision>.<namespace>.svc.cluster.local with a final dot (contract section 6.2, RFC 3986 section
-// 3.2.2).
+// <revision>.<namespace>.svc.cluster.local, in any case, with or without a final dot and a port
+// (contract section 6.2, RFC 3986 section 3.2.2).
 func (h *Handler) identify(r *forward.Request) (*backends.Revision, forward.Reply) {
 	key, ok := h.keyOf(r)
 	if !ok {
@@ -305,8 +305,8 @@ func (h *Handler) fromHost(host string) (backends.Key, bool) {
 	if i := strings.LastIndexByte(host, ':'); i >= 0 {
 		host = host[:i]
 	}
-	name, rest, _ := strings.Cut(strings.TrimSuffix(host, "."), ".")
+	name, rest, _ := strings.Cut(strings.ToLower(strings.TrimSuffix(host, ".")), ".")
 	namespace, rest, _ := strings.Cut(rest, ".")
 	key := backends.Key{Namespace: namespace, Name: name}
-	return key, name != "" && namespace != "" && (rest == "" || rest == "svc" || rest == "svc."+h.Domain)
+	return key, name != "" && namespace != "" && (rest == "" || rest == "svc" || strings.EqualFold(rest, "svc."+h.Domain))
 }

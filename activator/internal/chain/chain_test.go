@@ -191,6 +191,8 @@ func TestTheRevisionIsFoundByHeadersOrHost(t *testing.T) {
 		{"host", []string{wire.HeaderRevision, "", "Host", "rev.ns.svc.cluster.local"}, 200, ""},
 		{"host with port", []string{wire.HeaderRevision, "", "Host", "rev.ns.svc.cluster.local:80"}, 200, ""},
 		{"host with a final dot", []string{wire.HeaderRevision, "", "Host", "rev.ns.svc.cluster.local.:80"}, 200, ""},
+		{"host in upper case", []string{wire.HeaderRevision, "", "Host", "Rev.NS.Svc.Cluster.Local"}, 200, ""},
+		{"host in upper case with a final dot and a port", []string{wire.HeaderRevision, "", "Host", "REV.NS.:80"}, 200, ""},
 		{"shortest host", []string{wire.HeaderRevision, "", "Host", "rev.ns"}, 200, ""},
 		{"host without a namespace", []string{wire.HeaderRevision, "", "Host", "rev"}, 404, "names no revision"},
 		{"short host", []string{wire.HeaderRevision, "", "Host", "rev.ns.svc"}, 200, ""},

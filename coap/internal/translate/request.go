@@ -18,7 +18,7 @@ import (
 // Request is the HTTP request that a CoAP request asks for.
 type Request struct {
 	Method string
-	Host   string // Uri-Host, in lower case, without a port
+	Host   string // Uri-Host, in lower case, without a port and a final dot
 	Path   string // escaped, begins with a slash
 	Query  string // escaped, without the question mark
 	Header http.Header
@@ -80,7 +80,7 @@ func (r *Request) read(option message.Option, path, query *strings.Builder) *Ref
 	value := option.Value
 	switch option.ID {
 	case message.URIHost:
-		host := strings.ToLower(string(value))
+		host := strings.ToLower(strings.TrimSuffix(string(value), "."))
 		if r.Host != "" || !isHost(host) {
 			return refuse(codes.BadRequest, "Uri-Host %q is not one host name", value)
 		}
