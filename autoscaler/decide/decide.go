@@ -78,7 +78,8 @@ type Observation struct {
 	// the pods are full, more requests may be queued in that activator.
 	Unheard float64
 	// InFlight is the stable average of requests in flight, where the scale follows another metric.
-	InFlight float64
+	// Busy is the one over the panic window.
+	InFlight, Busy float64
 	// Others are the loads by the further metrics, in their order.
 	Others []OtherLoad
 	// BetweenTicks marks a decision that was made because data arrived. It can only raise the

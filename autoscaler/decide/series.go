@@ -277,6 +277,7 @@ func (s *Series) Observe(now time.Time, metric Metric, algorithm window.Algorith
 	if metric == RequestsPerSecond {
 		p = s.requests
 		o.InFlight, _ = s.concurrency.stable.Average(now, algorithm)
+		o.Busy, _ = s.concurrency.panic.Average(now, algorithm)
 	}
 	o.Stable, o.Known = p.stable.Average(now, algorithm)
 	o.Panic, _ = p.panic.Average(now, algorithm)

@@ -217,7 +217,7 @@ func (r *Revision) needed(d *decide.Decision, want int32) int32 {
 	if d.Desired == decide.NoDecision || !r.zero.Initialized {
 		return want
 	}
-	needed := max(d.PanicRaw, d.BurstRaw)
+	needed := max(d.PanicRaw, d.BurstRaw, busy(d))
 	if !r.config.Zero.Unreachable {
 		needed = max(needed, r.least)
 	}
@@ -230,7 +230,16 @@ func (r *Revision) used(d *decide.Decision, want int32) int32 {
 	if d.Desired == decide.NoDecision || !r.zero.Initialized {
 		return want
 	}
-	return int32(math.Ceil(max(d.Observation.Panic, d.Observation.Burst) / r.config.Formula.Total))
+	return max(int32(math.Ceil(max(d.Observation.Panic, d.Observation.Burst)/r.config.Formula.Total)), busy(d))
+}
+
+// busy is 1 while a request is in flight that the metric does not count: a stream is one request,
+// and its rate is 0 while it is open.
+func busy(d *decide.Decision) int32 {
+	if d.Observation.Busy > 0 {
+		return 1
+	}
+	return 0
 }
 
 // sheltered reports whether requests reach the activators, so that the last pod may sleep.

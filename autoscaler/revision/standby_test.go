@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"ebb.dev/ebb/autoscaler/decide"
 	"ebb.dev/ebb/autoscaler/keep"
 	"ebb.dev/ebb/autoscaler/zero"
 	"ebb.dev/ebb/standby"
@@ -16,6 +17,7 @@ type village struct {
 	now    time.Time
 	counts Counts
 	load   float64 // requests in flight, all through activators
+	rate   float64 // of requests
 	// written counts scales, woken and slept pods.
 	written, woken, slept int32
 	last                  Outcome
@@ -38,7 +40,7 @@ func newVillage(t testing.TB, change func(*Config)) *village {
 func (v *village) run(d time.Duration) {
 	for end := v.now.Add(d); v.now.Before(end); v.now = v.now.Add(time.Second) {
 		report := Sample{Reporter: "activator"}
-		report.Report.Concurrency = v.load
+		report.Report.Concurrency, report.Report.RequestsPerSecond = v.load, v.rate
 		v.Record(report, v.now)
 		scrape, decide := v.Ring(v.now, v.now)
 		if scrape {
@@ -110,6 +112,32 @@ func TestAPodThatNobodyNeedsSleepsAndWakesWithoutAWrite(t *testing.T) {
 	v.load = 0
 	v.run(5 * time.Hour)
 	v.want("forgotten", 0, 0)
+}
+
+// A stream is one request: its rate is 0 while it is open. Its pod must not be told to sleep, and
+// nobody is to take it for idle.
+func TestAPodWithARequestInFlightStaysAwakeWhateverTheMetric(t *testing.T) {
+	for name, others := range map[string][]decide.Other{"rps": nil, "rps and a told metric": {{Name: "waiting", Metric: decide.Told, Target: 5}}} {
+		t.Run(name, func(t *testing.T) {
+			v := newVillage(t, func(c *Config) {
+				c.Formula.Metric, c.Formula.Total, c.Formula.Target, c.Formula.Others = decide.RequestsPerSecond, 200, 150, others
+			})
+			v.load, v.rate = 1, 1
+			v.run(2 * time.Second)
+			v.rate = 0
+			v.run(10 * time.Minute)
+			v.want("a stream", 1, 0)
+			if v.slept > 0 {
+				t.Errorf("told to sleep %d times", v.slept)
+			}
+			if kept := v.history.Export(); kept.Needed != 1 {
+				t.Errorf("%d pods are needed, want 1: %+v", kept.Needed, kept)
+			}
+			v.load = 0
+			v.run(time.Minute)
+			v.want("its end", 0, 1)
+		})
+	}
 }
 
 func TestScalingUpWakesPodsBeforeItAsksForNewOnes(t *testing.T) {
