@@ -61,7 +61,7 @@ func (c *conn) exchange() (keep bool) {
 		do := c.machine.Step(&e)
 		switch {
 		case do.Has(exchange.Finish):
-			return c.finish(do)
+			return c.finish(do) && !c.gone.Load()
 		case do.Has(exchange.SeeOut):
 			e = c.seeOut(c.part(do))
 		default:
@@ -112,8 +112,9 @@ func (c *conn) perform(do exchange.Do) exchange.Event {
 }
 
 // finish ends the exchange and calls the Handler's Done. It reports whether the connection can be
-// used again.
+// used again, if the client is still there.
 func (c *conn) finish(do exchange.Do) (keep bool) {
+	defer c.over()
 	c.stopPump(0)
 	c.stopWatch()
 	c.release()
@@ -126,16 +127,22 @@ func (c *conn) finish(do exchange.Do) (keep bool) {
 	if c.machine.Ending().Cause == BadRequest {
 		c.srv.rejected.Add(1)
 	}
+	return keep
+}
+
+// over gives back what the exchange has taken, and calls the Handler's Done. Neither may be lost by
+// a panic in finish, or in the other: others wait for what the exchange holds.
+func (c *conn) over() {
+	defer c.srv.done(&c.req, &c.res)
 	c.req.endContext()
 	c.settleAccount()
-	c.srv.done(&c.req, &c.res)
-	return keep && !c.gone.Load()
 }
 
 // endClient gives the client the end of the exchange, and notes how it ended. It reports whether
 // the connection can be used again.
 func (c *conn) endClient(do exchange.Do) (keep bool) {
 	ending := c.machine.Ending()
+	c.res.ended(ending, c.clock.Sub(c.req.Started)) // in case that what follows panics
 	// The unread rest of a body must not be read as the next request.
 	unread := c.bodyAhead.stream && !(c.pumped && c.pump.consumed)
 	switch {

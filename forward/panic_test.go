@@ -194,12 +194,13 @@ type brokenListener struct {
 	net.Listener
 	first atomic.Bool
 	read  func(n int64) bool
+	write func(b []byte) bool
 }
 
 func (l *brokenListener) Accept() (net.Conn, error) {
 	c, err := l.Listener.Accept()
-	if err == nil && l.read != nil && l.first.CompareAndSwap(false, true) {
-		return &brokenConn{Conn: c, read: l.read}, nil
+	if err == nil && (l.read != nil || l.write != nil) && l.first.CompareAndSwap(false, true) {
+		return &brokenConn{Conn: c, read: l.read, write: l.write}, nil
 	}
 	return c, err
 }
@@ -303,3 +304,85 @@ func TestAPanicBesideTheHandlerEndsOneConnectionOnly(t *testing.T) {
 		})
 	}
 }
+
+// wallet is a purse whose first Give panics, if it has a bug.
+type wallet struct {
+	purse
+	buggy atomic.Bool
+}
+
+func (w *wallet) Give(n int64) {
+	w.purse.Give(n)
+	if w.buggy.CompareAndSwap(true, false) {
+		panic("a bug in Give")
+	}
+}
+
+// What a request holds of others', its account and its slot, comes back whatever panics at its end.
+func TestAPanicAtTheEndOfARequestLosesNothing(t *testing.T) {
+	for name, test := range map[string]struct {
+		write  func(b []byte) bool // the client's connection breaks in this write
+		give   bool                // the account does
+		direct bool                // the Handler answers itself
+		cause  Cause
+	}{
+		"the answer of the Handler":        {write: func([]byte) bool { return true }, direct: true, cause: Replied},
+		"the end of a request that failed": {write: func([]byte) bool { return true }, cause: UpstreamFailed},
+		"the account":                      {give: true, direct: true, cause: Replied},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			account := &wallet{}
+			account.buggy.Store(test.give)
+			causes := make(chan Cause, 2)
+			l := listenLocal(t)
+			nowhere := NewUpstream(l.Addr().String(), UpstreamOptions{})
+			l.Close()
+			defer nowhere.Close()
+			told := make(chan any, 2)
+			s := &Server{OnPanic: func(v any, _ []byte) { told <- v }, Handler: &telling{causes: causes, admit: func(r *Request) Decision {
+				if err := r.Charge(account, 1000); err != nil {
+					t.Error(err)
+				}
+				if test.direct {
+					return Decision{Reply: Reply{Status: 200, Body: "well"}}
+				}
+				return Decision{Upstream: nowhere}
+			}}}
+			inner := listenLocal(t)
+			served := make(chan error, 1)
+			go func() { served <- s.Serve(&brokenListener{Listener: inner, write: test.write}) }()
+			client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 30 * time.Second}
+			if resp, err := client.Post("http://"+inner.Addr().String(), "", nil); err == nil {
+				resp.Body.Close()
+			}
+			if v := fmt.Sprint(<-told); !strings.HasPrefix(v, "a bug in ") {
+				t.Errorf("told of %v", v)
+			}
+			eventually.True(t, "Admit has its Done", func() bool { return len(causes) > 0 })
+			if cause := <-causes; cause != test.cause {
+				t.Errorf("the request ended with %v, want %v", cause, test.cause)
+			}
+			ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+			defer cancel()
+			if err := s.Shutdown(ctx); err != nil {
+				t.Errorf("something is still in flight: %v", err)
+			}
+			if err := <-served; !errors.Is(err, ErrServerClosed) {
+				t.Errorf("Serve returned %v", err)
+			}
+			if n := account.used.Load(); n != 0 || len(causes) > 0 || len(told) > 0 {
+				t.Errorf("%d bytes were not given back; %d more ends, %d more panics", n, len(causes), len(told))
+			}
+		})
+	}
+}
+
+// telling is a Handler that tells how its requests ended.
+type telling struct {
+	admit  func(r *Request) Decision
+	causes chan<- Cause
+}
+
+func (e *telling) Admit(r *Request) Decision    { return e.admit(r) }
+func (e *telling) Done(_ *Request, res *Result) { e.causes <- res.Cause }
