@@ -13,8 +13,11 @@ import (
 	"os/signal"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"ebb.dev/ebb/shim/internal/child"
 	"ebb.dev/ebb/shim/internal/config"
@@ -58,27 +61,62 @@ func TestMain(m *testing.M) {
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)
 	protocols.SetUnencryptedHTTP2(true)
-	server := &http.Server{Addr: "127.0.0.1:" + os.Getenv("PORT"), Handler: mux, Protocols: protocols}
-	fmt.Fprintln(os.Stderr, server.ListenAndServe())
+	server := &http.Server{Handler: mux, Protocols: protocols}
+	listener, err := (&net.ListenConfig{Control: shared}).Listen(context.Background(), "tcp", "127.0.0.1:"+os.Getenv("PORT"))
+	if err == nil {
+		err = server.Serve(listener)
+	}
+	fmt.Fprintln(os.Stderr, err)
 	os.Exit(1)
+}
+
+// shared lets a socket have a port that another one of this user has reserved.
+func shared(_, _ string, raw syscall.RawConn) (err error) {
+	if failed := raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEPORT, 1) }); failed != nil {
+		return failed
+	}
+	return err
+}
+
+// reserve keeps a port for a program. Between the choice of a free port and its use, the tests of
+// other packages could take it.
+func reserve(t *testing.T) int {
+	t.Helper()
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.Close(fd) })
+	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
+		t.Fatal(err)
+	}
+	name, err := unix.Getsockname(fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return name.(*unix.SockaddrInet4).Port
 }
 
 // running is a Front that runs until its test ends.
 type running struct {
-	url   string
-	stop  context.CancelFunc
-	ended chan error
+	url  atomic.Pointer[string] // nil until the port was opened first
+	stop context.CancelFunc
+	done chan struct{}
+	err  error // of Run, once done
+}
+
+// end waits until Run has returned.
+func (r *running) end() error {
+	<-r.done
+	return r.err
 }
 
 func run(t *testing.T, env []string, set ...string) *running {
 	t.Helper()
-	reserved, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, port, _ := net.SplitHostPort(reserved.Addr().String())
-	reserved.Close()
-	variables := map[string]string{"SHIM_MODE": "http", "PORT": port}
+	variables := map[string]string{"SHIM_MODE": "http", "SHIM_PROGRAM_PORT": strconv.Itoa(reserve(t))}
 	for _, pair := range set {
 		name, value, _ := strings.Cut(pair, "=")
 		variables[name] = value
@@ -87,9 +125,12 @@ func run(t *testing.T, env []string, set ...string) *running {
 	if err != nil {
 		t.Fatal(err)
 	}
+	c.Port = 0 // the first listener has a free port, and the later ones have the same
 	ctx, stop := context.WithCancel(t.Context())
-	r := &running{url: "http://127.0.0.1:" + port, stop: stop, ended: make(chan error, 1)}
+	r := &running{stop: stop, done: make(chan struct{})}
 	f := New(c, os.Args[0], append(os.Environ(), append(env, "BE_THE_PROGRAM=1")...), family, slog.New(slog.DiscardHandler), func(l net.Listener, h http.Handler) Server {
+		c.Port = l.Addr().(*net.TCPAddr).Port
+		r.url.Store(new(fmt.Sprintf("http://127.0.0.1:%d", c.Port)))
 		protocols := new(http.Protocols)
 		protocols.SetHTTP1(true)
 		protocols.SetUnencryptedHTTP2(true)
@@ -97,14 +138,13 @@ func run(t *testing.T, env []string, set ...string) *running {
 		go s.Serve(l)
 		return s
 	})
-	done := make(chan struct{})
 	go func() {
-		defer close(done)
-		r.ended <- f.Run(ctx, context.Background())
+		defer close(r.done)
+		r.err = f.Run(ctx, context.Background())
 	}()
 	t.Cleanup(func() {
 		stop()
-		<-done
+		<-r.done
 	})
 	return r
 }
@@ -113,7 +153,16 @@ func run(t *testing.T, env []string, set ...string) *running {
 func (r *running) get(t *testing.T, path string) (status int, body, pid string) {
 	t.Helper()
 	eventually.Seen(t, "there is an answer", func() (error, bool) {
-		response, err := http.Get(r.url + path)
+		select {
+		case <-r.done:
+			t.Fatalf("Run has returned: %v", r.err)
+		default:
+		}
+		url := r.url.Load()
+		if url == nil {
+			return errors.New("the port was never open"), false
+		}
+		response, err := http.Get(*url + path)
 		if err != nil {
 			return err, false
 		}
@@ -127,10 +176,10 @@ func (r *running) get(t *testing.T, path string) (status int, body, pid string) 
 
 func TestRequestsReachTheProgramUnchanged(t *testing.T) {
 	r := run(t, nil)
-	request, _ := http.NewRequestWithContext(t.Context(), "POST", r.url+"/a%2Fb?x=1;y=%zz", strings.NewReader("body"))
+	r.get(t, "/") // it is up
+	request, _ := http.NewRequestWithContext(t.Context(), "POST", *r.url.Load()+"/a%2Fb?x=1;y=%zz", strings.NewReader("body"))
 	request.Host = "hello.example"
 	request.Header.Set("X-Forwarded-For", "1.2.3.4")
-	r.get(t, "/") // it is up
 	for _, two := range []bool{false, true} {
 		protocols := new(http.Protocols)
 		protocols.SetHTTP1(!two)
@@ -159,7 +208,7 @@ func TestThePortIsOpenOnlyWhileTheProgramAccepts(t *testing.T) {
 	r := run(t, []string{"FAIL_UNLESS=" + gate}, "SHIM_RESTARTS=1000")
 	_, _, first := r.get(t, "/")
 	os.Remove(gate)
-	if response, err := http.Get(r.url + "/end"); err == nil {
+	if response, err := http.Get(*r.url.Load() + "/end"); err == nil {
 		response.Body.Close()
 		// A GET is tried again, where nothing listens then.
 		if response.StatusCode != http.StatusBadGateway && response.StatusCode != http.StatusServiceUnavailable {
@@ -167,7 +216,7 @@ func TestThePortIsOpenOnlyWhileTheProgramAccepts(t *testing.T) {
 		}
 	}
 	eventually.True(t, "the port is closed without a program", func() bool {
-		c, err := net.Dial("tcp", strings.TrimPrefix(r.url, "http://"))
+		c, err := net.Dial("tcp", strings.TrimPrefix(*r.url.Load(), "http://"))
 		if err == nil {
 			c.Close()
 		}
@@ -180,15 +229,15 @@ func TestThePortIsOpenOnlyWhileTheProgramAccepts(t *testing.T) {
 		t.Errorf("process %q answers after %q has ended", second, first)
 	}
 	r.stop()
-	if err := <-r.ended; err != nil {
+	if err := r.end(); err != nil {
 		t.Errorf("it ended with %v", err)
 	}
 }
 
 func TestAProgramThatNeverAcceptsEndsTheFrontWithItsStatus(t *testing.T) {
-	r := run(t, []string{"FAIL_UNLESS=/nowhere"})
+	r := run(t, []string{"FAIL_UNLESS=/nowhere"}, "SHIM_PROGRAM_PORT=0")
 	var ended *Ended
-	if err := <-r.ended; !errors.As(err, &ended) || ended.Exit.Status != 7 || err.Error() != "the program ended with status 7" {
+	if err := r.end(); !errors.As(err, &ended) || ended.Exit.Status != 7 || err.Error() != "the program ended with status 7" {
 		t.Errorf("it ended with %v", err)
 	}
 }
@@ -197,7 +246,7 @@ func TestARequestInProgressIsAnsweredBeforeTheEnd(t *testing.T) {
 	r := run(t, nil)
 	r.get(t, "/")
 	read, write := io.Pipe()
-	response, err := http.Post(r.url+"/begin", "", read)
+	response, err := http.Post(*r.url.Load()+"/begin", "", read)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -210,7 +259,7 @@ func TestARequestInProgressIsAnsweredBeforeTheEnd(t *testing.T) {
 	if text, err := io.ReadAll(response.Body); string(text) != "begun and answered" || err != nil {
 		t.Errorf("it got %q, %v", text, err)
 	}
-	if err := <-r.ended; err != nil {
+	if err := r.end(); err != nil {
 		t.Errorf("it ended with %v", err)
 	}
 }
@@ -226,7 +275,7 @@ func TestLimitsHoldForAServer(t *testing.T) {
 	r := run(t, nil, "SHIM_MAX_REQUEST=10", "SHIM_MAX_RESPONSE=1000")
 	r.get(t, "/")
 	for _, body := range []io.Reader{strings.NewReader("eleven chars"), io.MultiReader(strings.NewReader("eleven chars"))} {
-		response, err := http.Post(r.url, "", body)
+		response, err := http.Post(*r.url.Load(), "", body)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -235,7 +284,7 @@ func TestLimitsHoldForAServer(t *testing.T) {
 			t.Errorf("a large request got %s", response.Status)
 		}
 	}
-	request, _ := http.NewRequestWithContext(t.Context(), "GET", r.url, nil)
+	request, _ := http.NewRequestWithContext(t.Context(), "GET", *r.url.Load(), nil)
 	request.Header.Set("X-Size", "12")
 	response, err := http.DefaultClient.Do(request)
 	if err != nil {
