@@ -92,6 +92,38 @@ func TestAServiceThatWasNeverUpRecoversADayLater(t *testing.T) {
 	}
 }
 
+// A Secret may come at any time of an attempt, and the container may need longer than what is left
+// of it. The Revision says what it waited for, and the Service is Ready soon after.
+func TestASecretMayComeAtAnyTimeOfAnAttempt(t *testing.T) {
+	for _, comes := range []time.Duration{5 * time.Minute, 9*time.Minute + 50*time.Second, 10*time.Minute + 5*time.Second, 10*time.Minute + 25*time.Second,
+		10*time.Minute + 32*time.Second, 11 * time.Minute} {
+		t.Run(comes.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				g := newGround(t, 1, false)
+				defer g.end()
+				ready := func() *apis.Condition {
+					return get[servingv1.Service](g, services, "a").Status.GetCondition(apis.ConditionReady)
+				}
+				g.lacking, g.takes = `secret "shop" not found`, 6*time.Minute
+				g.hello("dev.local/hello:1", nil)
+				g.pass(comes)
+				g.lacking = ""
+				// The attempt is given up, and the next is not there yet.
+				for range 12 {
+					if got := get[servingv1.Revision](g, revisions, "a-00001").Status.GetCondition(servingv1.RevisionConditionResourcesAvailable); got.IsTrue() || !strings.Contains(got.GetMessage(), "secret") {
+						t.Fatalf("the Secret came after %s, and it says %+v", comes, got)
+					}
+					g.pass(5 * time.Second)
+				}
+				g.pass(anewWithin + g.takes)
+				if got := ready(); !got.IsTrue() {
+					t.Errorf("the Secret came after %s, and it does not recover: %+v", comes, got)
+				}
+			})
+		})
+	}
+}
+
 // anewWithin bounds the pause before a revision is tried anew, and its start.
 const anewWithin = 16 * time.Minute
 

@@ -87,8 +87,8 @@ func (g *ground) wants(pa *autoscalingv1alpha1.PodAutoscaler) int32 {
 	return 0
 }
 
-// podsFor plays the ReplicaSet and the kubelet: a pod is ready after five seconds. It returns how
-// many are.
+// podsFor plays the ReplicaSet and the kubelet: a pod is ready after five seconds, or as long after
+// its container runs as that takes. It returns how many are.
 func (g *ground) podsFor(revision string, d *appsv1.Deployment, want int32) (up int32) {
 	live := 0
 	for _, pod := range g.pods(revision) {
@@ -103,6 +103,8 @@ func (g *ground) podsFor(revision string, d *appsv1.Deployment, want int32) (up 
 			continue
 		case g.lacking != "" && !ready(pod):
 			g.put(pods, "v1", "Pod", lacks(pod, g.lacking))
+		case g.takes > 0 && !ready(pod) && time.Since(runsSince(pod)) < g.takes:
+			g.put(pods, "v1", "Pod", runs(pod))
 		case time.Since(pod.CreationTimestamp.Time) > 5*time.Second && !ready(pod):
 			pod = pod.DeepCopy()
 			pod.Status = corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}}
@@ -133,6 +135,10 @@ func (g *ground) deployment(have *appsv1.Deployment, want, up int32) {
 	d.Status = appsv1.DeploymentStatus{ObservedGeneration: d.Generation, Replicas: want, ReadyReplicas: up}
 	if want > 0 && up == 0 && g.noPods != "" {
 		d.Status.Conditions = []appsv1.DeploymentCondition{{Type: appsv1.DeploymentReplicaFailure, Status: corev1.ConditionTrue, Reason: "FailedCreate", Message: g.noPods}}
+	}
+	if late := d.CreationTimestamp.Add(10 * time.Minute); want > 0 && up == 0 && time.Now().After(late) {
+		d.Status.Conditions = append(d.Status.Conditions, appsv1.DeploymentCondition{Type: appsv1.DeploymentProgressing, Status: corev1.ConditionFalse,
+			Reason: "ProgressDeadlineExceeded", Message: d.Name + " has timed out progressing", LastUpdateTime: metav1.NewTime(late)})
 	}
 	if !equality.Semantic.DeepEqual(have.Status, d.Status) {
 		g.put(deployments, "apps/v1", "Deployment", d)
@@ -171,6 +177,23 @@ func lacks(pod *corev1.Pod, words string) *corev1.Pod {
 	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "user-container",
 		State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CreateContainerConfigError", Message: words}}}}
 	return pod
+}
+
+// runs is the status of a pod whose container runs and is not ready.
+func runs(pod *corev1.Pod) *corev1.Pod {
+	pod = pod.DeepCopy()
+	since := runsSince(pod)
+	pod.Status.Phase, pod.Status.ContainerStatuses = corev1.PodRunning, []corev1.ContainerStatus{{Name: "user-container",
+		State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.NewTime(since)}}}}
+	return pod
+}
+
+// runsSince is since when the container of a pod runs, or now.
+func runsSince(pod *corev1.Pod) time.Time {
+	if s := pod.Status.ContainerStatuses; len(s) > 0 && s[0].State.Running != nil {
+		return s[0].State.Running.StartedAt.Time
+	}
+	return time.Now()
 }
 
 // evicted is the status of a pod that its node had no place for. The object stays.

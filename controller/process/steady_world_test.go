@@ -49,10 +49,12 @@ type ground struct {
 
 	// What is wrong with the cluster. refuse judges writes in the namespace; away means that no
 	// call of the controller arrives; noPods is why no pod can be created, lacking why none starts.
+	// takes is how long a container runs before it is ready.
 	refuse  func(verb, resource, subresource string) error
 	away    atomic.Bool
 	noPods  string
 	lacking string
+	takes   time.Duration
 	// What the administrator chose: the Gateways, "" for those that are shipped, whether old
 	// revisions are collected at once, and whether hosts get certificates.
 	gateways string

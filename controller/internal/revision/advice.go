@@ -2,6 +2,7 @@ package revision
 
 import (
 	"regexp"
+	"strings"
 )
 
 // advices say what to do, by the words of Kubernetes. The first that matches counts.
@@ -51,4 +52,14 @@ func advised(found trouble) trouble {
 		}
 	}
 	return found
+}
+
+// unadvised returns the words of a trouble without what to do: it is done.
+func unadvised(words string) string {
+	for _, a := range advices {
+		if before, found := strings.CutSuffix(words, " "+a.what); found {
+			return before
+		}
+	}
+	return words
 }

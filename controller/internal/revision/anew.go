@@ -28,9 +28,12 @@ const (
 //	is in reserve, and not the newest of its Configuration           no
 //	has pods, or its autoscaler wants some                           no: an attempt goes on
 //	failed by its container, or for a reason that nobody knows       no: it would fail again
-//	failed by the cluster                                            yes
+//	failed by the cluster, or started late because of that           yes
 func anewAfter(rev *servingv1.Revision, o observation, s *settings.Snapshot, now time.Time) (wait time.Duration, ok bool) {
 	pa, was := o.autoscaler, shown(&rev.Status)
+	if late := shownOf(rev.Status.GetCondition(servingv1.RevisionConditionResourcesAvailable)); late.reason == reasonStartedLate {
+		was = late
+	}
 	switch {
 	case o.initialized(), rev.RoutingState() == names.RoutingReserve && !o.newest, was.none(), was.container:
 		return 0, false

@@ -2,10 +2,13 @@ package revision
 
 import (
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/ptr"
+	"knative.dev/pkg/apis"
 
+	autoscalingv1alpha1 "ebb.dev/ebb/api/autoscaling/v1alpha1"
 	"ebb.dev/ebb/api/names"
 	servingv1 "ebb.dev/ebb/api/serving/v1"
 	"ebb.dev/ebb/settings"
@@ -21,6 +24,9 @@ import (
 //	any other                          there is none                     stays
 //	any other                          wait for what it was about        stays
 //	any other                          got past what it was about        is over
+//
+// That no pod was ready within the progress deadline is a trouble of its own only of a pod that got
+// past the one before.
 func (o observation) lasting(before *servingv1.RevisionStatus, s *settings.Snapshot) trouble {
 	if readyPods(o.pods) > 0 || o.asleep() {
 		return trouble{}
@@ -31,17 +37,56 @@ func (o observation) lasting(before *servingv1.RevisionStatus, s *settings.Snaps
 	// The kubelet alternates between "cannot pull" and "backs off". That is one trouble.
 	case pulling(t.reason) && pulling(was.reason):
 		return was
+	case t.reason == reasonNoProgress && !was.none() && !o.gotPast(was):
+		return was
 	case !t.none() || was.none() || o.initialized() && !o.wantsPods():
 		return t
 	case was.reason == corev1.PodReasonUnschedulable && s.Deployment.PodIsAlwaysSchedulable:
 		return t
-	}
-	for _, pod := range o.pods {
-		if alive(pod) && gotPast(was, pod) {
-			return trouble{}
-		}
+	case o.gotPast(was):
+		return trouble{}
 	}
 	return was
+}
+
+// lateAfter is how much longer than its progress deadline the autoscaler waits for a revision. A pod
+// that was held up for longer does not have all the time that it was promised.
+const lateAfter = 30 * time.Second
+
+// late returns what ResourcesAvailable says of an attempt whose pod the cluster held up, or "". If
+// such an attempt fails, that tells nothing of the container. The condition is what remembers it.
+//
+//	the condition before                                 late is
+//	says so, of this attempt                             what it says
+//	has a trouble that a pod got past after lateAfter    told from now on
+//	any other                                            ""
+//
+// To wait for a node, as each attempt does where nodes are added, must take half of the deadline.
+func (o observation) late(before *servingv1.RevisionStatus, t trouble, s *settings.Snapshot) string {
+	c, pa := before.GetCondition(servingv1.RevisionConditionResourcesAvailable), o.autoscaler
+	if c == nil || pa == nil || o.initialized() || pa.Class(s.Autoscaler.Class) != names.ClassKPA {
+		return ""
+	}
+	if c.IsUnknown() && c.Reason == reasonDeploying ||
+		c.IsFalse() && c.Reason == reasonStartedLate && !c.LastTransitionTime.Inner.Before(&pa.CreationTimestamp) {
+		return c.Message
+	}
+	was, least := shownOf(c), lateAfter
+	if was.reason == corev1.PodReasonUnschedulable && o.deployment != nil {
+		least = time.Duration(ptr.Deref(o.deployment.Spec.ProgressDeadlineSeconds, 0)) * time.Second / 2
+	}
+	switch {
+	case was.none(), was.reason == reasonStartedLate, o.now.Sub(pa.CreationTimestamp.Time) < least:
+		return ""
+	case t.container, o.gotPast(was):
+		return "The pod started late, and gets another attempt if it is not ready in time. It waited before: " + unadvised(was.message)
+	}
+	return ""
+}
+
+// inactive reports whether the autoscaler wants no pods. Then it gave up a revision that never was up.
+func (o observation) inactive() bool {
+	return o.autoscaler != nil && o.autoscaler.Status.GetCondition(autoscalingv1alpha1.PodAutoscalerConditionActive).IsFalse()
 }
 
 // shown returns the trouble that the conditions tell, if it is one of pods.
@@ -49,13 +94,22 @@ func shown(before *servingv1.RevisionStatus) trouble {
 	if c := before.GetCondition(servingv1.RevisionConditionContainerHealthy); c.IsFalse() && c.Reason != reasonContainerMissing {
 		return trouble{container: true, reason: c.Reason, message: c.Message}
 	}
-	if c := before.GetCondition(servingv1.RevisionConditionResourcesAvailable); c.IsFalse() && c.Reason != reasonNotOwned && c.Reason != reasonNoProgress {
+	return shownOf(before.GetCondition(servingv1.RevisionConditionResourcesAvailable))
+}
+
+// shownOf returns the trouble that ResourcesAvailable tells, if it is one of pods.
+func shownOf(c *apis.Condition) trouble {
+	if c.IsFalse() && c.Reason != reasonNotOwned && c.Reason != reasonNoProgress {
 		return trouble{reason: c.Reason, message: c.Message}
 	}
 	return trouble{}
 }
 
 // gotPast reports whether a pod without a trouble of its own shows that an earlier one is over.
+func (o observation) gotPast(was trouble) bool {
+	return slices.ContainsFunc(o.pods, func(pod *corev1.Pod) bool { return alive(pod) && gotPast(was, pod) })
+}
+
 func gotPast(was trouble, pod *corev1.Pod) bool {
 	switch {
 	case was.container:

@@ -166,7 +166,7 @@ func (r *reconciler) follow(ctx context.Context, rev *servingv1.Revision, before
 	if !r.resolve(rev, s) {
 		return 0, nil
 	}
-	o := observation{template: &rev.Spec.PodSpec}
+	o := observation{template: &rev.Spec.PodSpec, now: r.world.Now()}
 	if o.newest, err = r.newest(rev); err != nil {
 		return 0, err
 	}

@@ -22,6 +22,7 @@ const (
 	reasonResolvingDigests = servingv1.ReasonResolvingDigests
 	reasonDeploying        = servingv1.ReasonDeploying
 	reasonNoProgress       = servingv1.ReasonProgressDeadlineExceeded
+	reasonStartedLate      = "StartedLate"
 	reasonNotOwned         = servingv1.ReasonNotOwned
 	reasonContainerMissing = servingv1.ReasonContainerMissing
 	reasonRefused          = "FailedCreate"
@@ -39,6 +40,7 @@ type observation struct {
 	hint string
 	// newest: its Configuration has made no other revision since, and waits for it.
 	newest bool
+	now    time.Time
 }
 
 // current returns the pods that count. A pod that a node evicted or rejected, or that ended with
@@ -124,28 +126,30 @@ func (o observation) failing(s *settings.Snapshot) trouble {
 //	0           cluster's       any          any          False with its reason           Unknown (True if it ran before)
 //	0           none            yes          any          True                            True
 //	0           none            no           inactive     False ProgressDeadlineExceeded  Unknown Deploying
+//	                                                      or StartedLate
 //	0           none            no           else         Unknown Deploying               Unknown Deploying
 //
-// lasting says how long a trouble counts.
+// lasting says how long a trouble counts, and late which pods started late.
 func judge(rev *servingv1.Revision, o observation, s *settings.Snapshot) {
 	manager := rev.GetConditionSet().Manage(&rev.Status)
 	const resources, container = servingv1.RevisionConditionResourcesAvailable, servingv1.RevisionConditionContainerHealthy
 
 	t, initialized := o.lasting(&rev.Status, s), o.initialized()
+	late := o.late(&rev.Status, t, s)
 	copyActive(manager, o)
 	reportStandby(manager, standbyOf(rev, rev.Meaning(s.Rules("")), s))
-	inactive := o.autoscaler != nil &&
-		o.autoscaler.Status.GetCondition(autoscalingv1alpha1.PodAutoscalerConditionActive).IsFalse()
 
-	switch {
+	switch gaveUp := o.inactive() && readyPods(o.current()) == 0; {
+	case late != "" && (t.reason == reasonNoProgress || gaveUp && (t.none() || t.container)):
+		manager.MarkFalse(resources, reasonStartedLate, "%s", late)
 	case !t.none() && !t.container:
 		manager.MarkFalse(resources, t.reason, "%s", t.message)
 	case initialized:
 		manager.MarkTrue(resources)
-	case inactive && readyPods(o.current()) == 0:
+	case gaveUp:
 		manager.MarkFalse(resources, reasonNoProgress, "Initial scale was never achieved")
 	default:
-		manager.MarkUnknown(resources, reasonDeploying, "")
+		manager.MarkUnknown(resources, reasonDeploying, "%s", late)
 	}
 
 	switch {
