@@ -124,6 +124,51 @@ func TestASecretMayComeAtAnyTimeOfAnAttempt(t *testing.T) {
 	}
 }
 
+// A Service at zero whose Secret is deleted says so from the first request on, and while requests
+// go on. One after the Secret is back makes it Ready, and so does time, if none comes.
+func TestAServiceAtZeroThatCannotStartSaysOneThing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newGround(t, 1, false)
+		defer g.end()
+		var said []string
+		pass := func(d time.Duration) {
+			for range d / step {
+				g.pass(step)
+				c := get[servingv1.Service](g, services, "a").Status.GetCondition(apis.ConditionReady)
+				if now := fmt.Sprint(c.Status, " ", c.GetMessage()); len(said) == 0 || said[len(said)-1] != now {
+					said = append(said, now)
+				}
+			}
+		}
+		lacks := func() {
+			said = nil
+			g.lacking = `secret "shop" not found`
+			for range 40 { // for a minute after each a pod is wanted
+				g.requests["a-00001"] = time.Now()
+				pass(90 * time.Second)
+			}
+			if len(said) > 2 || !strings.HasPrefix(said[len(said)-1], "False") || !strings.Contains(said[len(said)-1], g.lacking) {
+				t.Fatalf("in an hour of requests it said %q", said)
+			}
+			g.lacking = ""
+		}
+		g.hello("dev.local/hello:1", nil)
+		g.pass(5 * time.Minute)
+
+		lacks()
+		g.requests["a-00001"] = time.Now()
+		pass(time.Minute)
+		if said[len(said)-1] != "True " {
+			t.Errorf("after a request, it says %q", said)
+		}
+		lacks()
+		pass(2 * time.Minute)
+		if said[len(said)-1] != "True " {
+			t.Errorf("after a while, it says %q", said)
+		}
+	})
+}
+
 // anewWithin bounds the pause before a revision is tried anew, and its start.
 const anewWithin = 16 * time.Minute
 

@@ -8,12 +8,43 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
+	"knative.dev/pkg/apis"
+	duckv1 "knative.dev/pkg/apis/duck/v1"
 
 	autoscalingv1alpha1 "ebb.dev/ebb/api/autoscaling/v1alpha1"
 	"ebb.dev/ebb/api/names"
 	servingv1 "ebb.dev/ebb/api/serving/v1"
 	"ebb.dev/ebb/settings"
 )
+
+// A revision that was up, and whose pods did not start for the last requests, is at zero again.
+func TestWhatFailedCountsForAWhileAtZero(t *testing.T) {
+	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	for what, c := range map[string]struct {
+		active  corev1.ConditionStatus
+		since   time.Duration
+		reserve bool
+		failed  bool
+	}{
+		"just now":                           {corev1.ConditionFalse, time.Second, false, true},
+		"long ago":                           {corev1.ConditionFalse, restsFor, false, false},
+		"the autoscaler has not said it yet": {corev1.ConditionUnknown, time.Hour, false, true},
+		"no Route leads to it":               {corev1.ConditionFalse, time.Second, true, false},
+	} {
+		t.Run(what, func(t *testing.T) {
+			pa := &autoscalingv1alpha1.PodAutoscaler{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{names.InitializedAnnotation: "true"}}}
+			pa.Status.Conditions = duckv1.Conditions{{Type: autoscalingv1alpha1.PodAutoscalerConditionActive, Status: c.active,
+				LastTransitionTime: apis.VolatileTime{Inner: metav1.NewTime(now.Add(-c.since))}}}
+			rev := &servingv1.Revision{}
+			rev.Status.InitializeConditions()
+			rev.GetConditionSet().Manage(&rev.Status).MarkFalse(servingv1.RevisionConditionResourcesAvailable, "CreateContainerConfigError", "no Secret")
+			judge(rev, observation{autoscaler: pa, now: now, reserve: c.reserve, deployment: &appsv1.Deployment{Spec: appsv1.DeploymentSpec{Replicas: ptr.To[int32](0)}}}, defaults)
+			if ready := rev.Status.GetCondition(servingv1.RevisionConditionReady); ready.IsFalse() != c.failed || ready.IsTrue() == c.failed {
+				t.Errorf("Ready is %+v", ready)
+			}
+		})
+	}
+}
 
 // A pod that has ended stays as an object. What it says of a revision depends on what is wanted and
 // on the pods beside it.

@@ -3,11 +3,14 @@ package revision
 import (
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"testing"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	autoscalingv1alpha1 "ebb.dev/ebb/api/autoscaling/v1alpha1"
 	"ebb.dev/ebb/api/names"
@@ -84,7 +87,8 @@ func newTold(wasUp bool) *told {
 }
 
 func (t *told) of(pods ...*corev1.Pod) string {
-	judge(t.rev, observation{autoscaler: t.pa, pods: pods}, settings.Default())
+	one := &appsv1.Deployment{Spec: appsv1.DeploymentSpec{Replicas: ptr.To[int32](1)}}
+	judge(t.rev, observation{autoscaler: t.pa, deployment: one, pods: pods}, settings.Default())
 	resources, container := t.rev.Status.GetCondition(servingv1.RevisionConditionResourcesAvailable),
 		t.rev.Status.GetCondition(servingv1.RevisionConditionContainerHealthy)
 	return fmt.Sprint(resources.Status, resources.Reason, "/", container.Status, container.Reason, container.Message)
@@ -100,28 +104,39 @@ func TestAFailureThatRepeatsIsOneFailure(t *testing.T) {
 		if seed%3 == 0 {
 			c = &k.pod.Status.InitContainerStatuses[0]
 		}
-		first := ""
+		code := int32(1)
+		if c.Name != "fetch" && seed%5 < 2 {
+			code = 0 // a failure from the first back-off on
+		}
+		healthy, first := said.of(k.pod), ""
 		for step := range 20 {
-			k.after(time.Duration(random.IntN(3000)) * time.Millisecond)
-			k.start(c)
-			if now := said.of(k.pod); first != "" && now != first {
-				t.Fatalf("seed %d, step %d: it runs again, and the conditions say %s, before %s", seed, step, now, first)
-			}
-			k.after(time.Duration(random.IntN(9000)) * time.Millisecond)
-			k.end(c, 1)
-			now := said.of(k.pod)
-			if first == "" {
-				first = now
-			}
-			if now != first {
-				t.Fatalf("seed %d, step %d: it ended, and the conditions say %s, before %s", seed, step, now, first)
-			}
-			if random.IntN(4) > 0 {
-				k.backOff(c)
-				if now := said.of(k.pod); now != first {
-					t.Fatalf("seed %d, step %d: it is in back-off, and the conditions say %s, before %s", seed, step, now, first)
+			see := func(what string) {
+				now := said.of(k.pod)
+				if first == "" && now != healthy {
+					first = now
+				}
+				if first != "" && now != first {
+					t.Fatalf("seed %d, step %d: it %s, and the conditions say %s, before %s", seed, step, what, now, first)
 				}
 			}
+			k.after(time.Duration(random.IntN(3000)) * time.Millisecond)
+			k.start(c)
+			see("runs")
+			k.after(time.Duration(random.IntN(9000)) * time.Millisecond)
+			k.end(c, code)
+			see("ended")
+			if first == "" && code > 0 {
+				t.Fatalf("seed %d, step %d: it ended, and the conditions say %s", seed, step, healthy)
+			}
+			if step > 0 {
+				k.backOff(c)
+				if random.IntN(4) > 0 { // else the controller did not see it
+					see("is in back-off")
+				}
+			}
+		}
+		if !strings.Contains(first, fmt.Sprintf("container %q ended with exit code %d and said nothing", c.Name, code)) {
+			t.Fatalf("seed %d: 20 failures, and the conditions say %q", seed, first)
 		}
 		// It recovers.
 		k.after(time.Minute)
@@ -142,7 +157,7 @@ func TestAFailureThatRepeatsIsOneFailure(t *testing.T) {
 		// A restart by a liveness probe, much later, is another failure, which ends when it runs.
 		k.after(time.Hour)
 		user := &k.pod.Status.ContainerStatuses[0]
-		k.end(user, 137)
+		k.end(user, []int32{137, 0}[seed%2])
 		k.start(user)
 		if now := said.of(k.pod); now != "True/True" {
 			t.Fatalf("seed %d: it was ready and runs again, and the conditions say %s", seed, now)

@@ -32,7 +32,7 @@ func (t trouble) none() bool { return t.reason == "" }
 //	the pod                                      condition            reason
 //	it ended, and its replacement may be well    -                    - (see replaced)
 //	it was evicted or rejected by its node       ResourcesAvailable   the pod's reason
-//	a container exited with N != 0               ContainerHealthy     ExitCodeN, until the pod is ready (but see
+//	a container ended                            ContainerHealthy     ExitCodeN, until the pod is ready (but see
 //	                                                                  endedBadly)
 //	a container's image cannot be pulled         ResourcesAvailable   ErrImagePull, ImagePullBackOff, InvalidImageName ...
 //	a container cannot be created or started     ResourcesAvailable   CreateContainerConfigError, RunContainerError ...
@@ -110,9 +110,11 @@ func notReadySince(pod *corev1.Pod) time.Time {
 //
 //	the container                 the pod was ready in its last run   it failed
 //	runs                          yes                                 no
-//	runs                          no                                  if it ended with N != 0
+//	runs                          no, it ended with N                 if N != 0, or it was in back-off before
 //	ended with 0, an init one     any                                 no
 //	ended, or waits               any                                 if it ended with N != 0, or is in back-off
+//
+// The kubelet starts a container again at once, and from the second time on after a back-off.
 func endedBadly(status corev1.ContainerStatus, notReadySince time.Time) *corev1.ContainerStateTerminated {
 	last := status.LastTerminationState.Terminated
 	if status.State.Running != nil && last != nil && !last.StartedAt.IsZero() && notReadySince.After(last.StartedAt.Time) {
@@ -124,8 +126,9 @@ func endedBadly(status corev1.ContainerStatus, notReadySince time.Time) *corev1.
 	}
 	for _, ended := range []*corev1.ContainerStateTerminated{status.State.Terminated, last} {
 		// Exit code 0 is a failure too, but only the kubelet's back-off tells it from a restart.
-		backingOff := status.State.Waiting != nil && status.State.Waiting.Reason == "CrashLoopBackOff"
-		if ended != nil && (ended.ExitCode != 0 || backingOff) {
+		backsOff := status.State.Waiting != nil && status.State.Waiting.Reason == "CrashLoopBackOff"
+		backedOff := status.State.Running != nil && status.RestartCount > 1
+		if ended != nil && (ended.ExitCode != 0 || backsOff || backedOff) {
 			return ended
 		}
 	}
@@ -135,8 +138,14 @@ func endedBadly(status corev1.ContainerStatus, notReadySince time.Time) *corev1.
 func exitMessage(o observation, pod *corev1.Pod, container string, ended *corev1.ContainerStateTerminated) string {
 	text := strings.TrimSpace(ended.Message)
 	var failed failedProbe
-	if o.news.pod == pod.UID && ended.ExitCode > 128 {
+	if o.news.pod == pod.UID {
 		failed = o.news.probes[container]
+	}
+	// A container that a probe ends may choose its exit code. Unless it is one of Kubernetes' own,
+	// the probe must have ended this run. Until the Events after it are known, it was as the one
+	// before.
+	if ended.ExitCode <= 128 && failed.at.Before(ended.StartedAt.Time) && !o.news.at.Before(ended.FinishedAt.Time) {
+		failed = failedProbe{}
 	}
 	switch {
 	case failed.kind != "":
@@ -153,7 +162,7 @@ func exitMessage(o observation, pod *corev1.Pod, container string, ended *corev1
 			container, ended.ExitCode, memoryLimit(o.template, container), text)
 	case text != "":
 		return servingv1.ContainerFailedWith + text
-	case ended.Reason != "" && ended.Reason != "Error":
+	case ended.Reason != "" && ended.Reason != "Error" && ended.Reason != "Completed":
 		return fmt.Sprintf("Container failed with: %s (container %q, exit code %d)", ended.Reason, container, ended.ExitCode)
 	}
 	return fmt.Sprintf("Container failed with: container %q ended with exit code %d and said nothing", container, ended.ExitCode)

@@ -1,6 +1,8 @@
 package revision
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -10,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
+	"knative.dev/pkg/apis"
 
 	autoscalingv1alpha1 "ebb.dev/ebb/api/autoscaling/v1alpha1"
 	"ebb.dev/ebb/api/names"
@@ -90,6 +93,67 @@ func TestPodTroubleNamesTheOneReasonAUserNeeds(t *testing.T) {
 		t.Run(tt.why, func(t *testing.T) {
 			if got := podTrouble(observation{template: template, pods: tt.pods}, tt.schedulable); got != tt.want {
 				t.Errorf("got %+v, want %+v", got, tt.want)
+			}
+		})
+	}
+}
+
+// A container that a probe ends may choose its exit code. That of a run before says nothing of one
+// that ended by itself, and until the Events are read again nothing changes.
+func TestAProbeEndsAContainerWhateverItsExitCode(t *testing.T) {
+	began := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	at := func(second int) time.Time { return began.Add(time.Duration(second) * time.Second) }
+	for _, tt := range []struct {
+		why          string
+		code         int32
+		killed, read int // the run is from 10 to 20
+		byProbe      bool
+	}{
+		{"in this run", 0, 18, 21, true},
+		{"in this run, with a code of its own", 3, 18, 21, true},
+		{"in the run before, and the Events are not read since", 0, 8, 15, true},
+		{"in the run before", 0, 8, 21, false},
+		{"in the run before, with a code of its own", 1, 8, 21, false},
+		{"a code of Kubernetes, whenever", 143, 8, 21, true},
+	} {
+		t.Run(tt.why, func(t *testing.T) {
+			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "pod"}, Status: corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{
+				Name: "user", State: waits("CrashLoopBackOff"), LastTerminationState: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
+					ExitCode: tt.code, StartedAt: metav1.NewTime(at(10)), FinishedAt: metav1.NewTime(at(20))}}}}}}
+			o := observation{pods: []*corev1.Pod{pod}, news: news{pod: "pod", at: at(tt.read), probes: map[string]failedProbe{"user": {"liveness", "", at(tt.killed)}}}}
+			if got := podTrouble(o, false); strings.Contains(got.message, "because its liveness probe failed") != tt.byProbe || got.reason != fmt.Sprintf("ExitCode%d", tt.code) {
+				t.Errorf("it says %+v", got)
+			}
+		})
+	}
+}
+
+// What was known of the pods when a revision is given up is told after they are gone.
+func TestARevisionThatIsGivenUpKeepsWhatWasKnownOfItsPods(t *testing.T) {
+	const waits = `Container "user-container" runs and does not take connections on port 8080`
+	inactive := &autoscalingv1alpha1.PodAutoscaler{}
+	inactive.Status.MarkInactive("TimedOut", "")
+	for _, tt := range []struct {
+		why, want string
+		before    func(apis.ConditionManager)
+	}{
+		{"nothing", "Initial scale was never achieved", func(apis.ConditionManager) {}},
+		{"that it does not listen", "Initial scale was never achieved. " + waits, func(m apis.ConditionManager) {
+			m.MarkUnknown(servingv1.RevisionConditionContainerHealthy, reasonDeploying, waits)
+		}},
+		{"that it timed out", "it has timed out progressing. " + waits, func(m apis.ConditionManager) {
+			m.MarkFalse(servingv1.RevisionConditionResourcesAvailable, reasonNoProgress, "it has timed out progressing. "+waits)
+		}},
+	} {
+		t.Run(tt.why, func(t *testing.T) {
+			rev := &servingv1.Revision{}
+			rev.Status.InitializeConditions()
+			tt.before(rev.GetConditionSet().Manage(&rev.Status))
+			for range 2 {
+				judge(rev, observation{autoscaler: inactive}, defaults)
+				if got := rev.Status.GetCondition(servingv1.RevisionConditionReady); got.Reason != reasonNoProgress || got.Message != tt.want {
+					t.Errorf("Ready says %+v, not %q", got, tt.want)
+				}
 			}
 		})
 	}

@@ -19,7 +19,8 @@ import (
 //
 //	the revision                       its pods                          the trouble before
 //	has a pod that is ready or asleep  -                                 is over
-//	wants no pods, was up once         -                                 is over: a request is another attempt
+//	wants no pods, was up once         -                                 is over after restsFor, or without a Route:
+//	                                                                     a request is another attempt
 //	any other                          have another trouble              gives way to it
 //	any other                          there is none                     stays
 //	any other                          wait for what it was about        stays
@@ -39,7 +40,7 @@ func (o observation) lasting(before *servingv1.RevisionStatus, s *settings.Snaps
 		return was
 	case t.reason == reasonNoProgress && !was.none() && !o.gotPast(was):
 		return was
-	case !t.none() || was.none() || o.initialized() && !o.wantsPods():
+	case !t.none() || was.none() || o.initialized() && !o.wantsPods() && o.rests() == 0:
 		return t
 	case was.reason == corev1.PodReasonUnschedulable && s.Deployment.PodIsAlwaysSchedulable:
 		return t
@@ -49,8 +50,26 @@ func (o observation) lasting(before *servingv1.RevisionStatus, s *settings.Snaps
 	return was
 }
 
-// lateAfter is how much longer than its progress deadline the autoscaler waits for a revision. A pod
-// that was held up for longer does not have all the time that it was promised.
+// restsFor is how long a revision that is at zero again, because its pods did not start for
+// requests, says why. Without it, requests that go on would have it Ready between two attempts. It
+// is no longer, because activators hold no request for long of a revision that fails.
+const restsFor = time.Minute
+
+// rests returns for how long what failed still counts at zero. For a revision without a Route it
+// does not: nobody could wake it, and a Route takes none that fails.
+func (o observation) rests() time.Duration {
+	active := o.autoscaler.Status.GetCondition(autoscalingv1alpha1.PodAutoscalerConditionActive)
+	switch {
+	case o.reserve:
+		return 0
+	case !active.IsFalse(): // the autoscaler has yet to say it
+		return restsFor
+	}
+	return max(0, active.LastTransitionTime.Inner.Add(restsFor).Sub(o.now))
+}
+
+// lateAfter is how much longer than its progress deadline the autoscaler waits for a revision. A
+// pod that was held up for longer does not have all the time that it was promised.
 const lateAfter = 30 * time.Second
 
 // late returns what ResourcesAvailable says of an attempt whose pod the cluster held up, or "". If
@@ -84,7 +103,8 @@ func (o observation) late(before *servingv1.RevisionStatus, t trouble, s *settin
 	return ""
 }
 
-// inactive reports whether the autoscaler wants no pods. Then it gave up a revision that never was up.
+// inactive reports whether the autoscaler wants no pods. Then it gave up a revision that never was
+// up.
 func (o observation) inactive() bool {
 	return o.autoscaler != nil && o.autoscaler.Status.GetCondition(autoscalingv1alpha1.PodAutoscalerConditionActive).IsFalse()
 }

@@ -127,7 +127,7 @@ func TestWhatComesLateIsToldAndTheRevisionIsTriedAnewWheneverItComes(t *testing.
 	for lacks := range lackings {
 		for _, until := range []int{320, 599, 601, 629, 631} {
 			for _, then := range []string{"hangs", "fails"} {
-				// Whether it looks at each of these seconds; it does at the first, and when all is over.
+				// It may look at each of these, and does at the beginning and the end.
 				seconds := []int{until - 1, until, timesOut, silent, givesUp - 1, givesUp}
 				for looks := range 1 << len(seconds) {
 					rev := &servingv1.Revision{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.NewTime(began)}}

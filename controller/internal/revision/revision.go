@@ -166,7 +166,7 @@ func (r *reconciler) follow(ctx context.Context, rev *servingv1.Revision, before
 	if !r.resolve(rev, s) {
 		return 0, nil
 	}
-	o := observation{template: &rev.Spec.PodSpec, now: r.world.Now()}
+	o := observation{template: &rev.Spec.PodSpec, now: r.world.Now(), reserve: rev.RoutingState() == names.RoutingReserve}
 	if o.newest, err = r.newest(rev); err != nil {
 		return 0, err
 	}
@@ -198,6 +198,9 @@ func (r *reconciler) follow(ctx context.Context, rev *servingv1.Revision, before
 		return wait, nil
 	} else if ok {
 		return 0, r.anew(ctx, rev, o)
+	}
+	if o.initialized() && !o.wantsPods() && !shown(&rev.Status).none() {
+		look = o.rests()
 	}
 	wait, ok := parkable(rev, o, s, r.world.Now())
 	switch {

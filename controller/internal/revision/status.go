@@ -40,7 +40,9 @@ type observation struct {
 	hint string
 	// newest: its Configuration has made no other revision since, and waits for it.
 	newest bool
-	now    time.Time
+	// reserve: no Route leads to it.
+	reserve bool
+	now     time.Time
 }
 
 // current returns the pods that count. A pod that a node evicted or rejected, or that ended with
@@ -147,7 +149,7 @@ func judge(rev *servingv1.Revision, o observation, s *settings.Snapshot) {
 	case initialized:
 		manager.MarkTrue(resources)
 	case gaveUp:
-		manager.MarkFalse(resources, reasonNoProgress, "Initial scale was never achieved")
+		manager.MarkFalse(resources, reasonNoProgress, "%s", neverAchieved(&rev.Status))
 	default:
 		manager.MarkUnknown(resources, reasonDeploying, "%s", late)
 	}
@@ -165,6 +167,19 @@ func judge(rev *servingv1.Revision, o observation, s *settings.Snapshot) {
 
 	setReplicas(rev, o)
 	rev.Status.LogURL = strings.ReplaceAll(s.Observability.RevisionURLTemplate, "${REVISION_UID}", string(rev.UID))
+}
+
+// neverAchieved says that a revision was given up, and all that was known of its pods before they
+// were gone.
+func neverAchieved(before *servingv1.RevisionStatus) string {
+	resources, container := before.GetCondition(servingv1.RevisionConditionResourcesAvailable), before.GetCondition(servingv1.RevisionConditionContainerHealthy)
+	switch {
+	case resources.IsFalse() && resources.Reason == reasonNoProgress && resources.Message != "":
+		return resources.Message
+	case container.IsUnknown() && container.GetReason() == reasonDeploying && container.GetMessage() != "":
+		return "Initial scale was never achieved. " + container.GetMessage()
+	}
+	return "Initial scale was never achieved"
 }
 
 // setReplicas publishes what the PodAutoscaler reports. A revision that is up always has both

@@ -53,7 +53,10 @@ type news struct {
 	nodeSilent bool
 }
 
-type failedProbe struct{ kind, words string }
+type failedProbe struct {
+	kind, words string
+	at          time.Time
+}
 
 // looker lists Events, seldom.
 type looker struct {
@@ -200,7 +203,7 @@ func readEvents(events []corev1.Event) (found news) {
 				if found.probes == nil {
 					found.probes = map[string]failedProbe{}
 				}
-				found.probes[m[1]] = failedProbe{m[2], probeWords(events, m[1], m[2])}
+				found.probes[m[1]] = failedProbe{m[2], probeWords(events, m[1], m[2]), lastSeen(*e)}
 			}
 		case e.Reason == "NodeNotReady":
 			found.nodeSilent = true
