@@ -49,7 +49,8 @@ lint:
 		'go tool staticcheck -tags e2e,release,edge,llm,kserve ./test/...' 'go vet -C dev/ctl ./...' 'go vet -C dev/h2spec ./...' 'go vet -C dev/argocd ./...' 'go vet -C dev/helm ./...'
 
 generated: ## check that generated files, and files of npm packages, are up to date
-	@$(STEP) generated '[ ! -x api/generate.sh ] || api/generate.sh --check' 'dashboard/vendor/vendor.sh --check'
+	@$(STEP) generated '[ ! -x api/generate.sh ] || api/generate.sh --check' 'dashboard/vendor/vendor.sh --check' \
+		'go run ./sim -rollouts 1000 | diff docs/simulation/rollouts.md -'
 
 site: ## check that the site builds and that its links lead somewhere
 	@$(STEP) site 'dev/site/build.sh --check'
@@ -139,6 +140,7 @@ bench-%: ## run one of test/bench/*: async, coldstart, scaleup, control, proxy, 
 .PHONY: simulate
 simulate: ## simulate the workloads of sim/workloads in virtual time and write docs/simulation
 	go run ./sim -out docs/simulation
+	go run ./sim -rollouts 1000 > docs/simulation/rollouts.md
 
 .PHONY: soak
 soak: ## disturb several services under load for three minutes (ARGS='-lasts 1h -faults all'); no request may fail

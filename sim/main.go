@@ -1,8 +1,8 @@
 // Command sim runs workloads against the production decision in virtual time.
 //
 // Owns: a model of pods, requests, arrivals, the activator's reports and the pods' stats. Reads:
-// workload files. Writes: a table, and with -out a report with charts. Never: imports more of the
-// autoscaler than its pure packages, which run in production. The baseline next to them is the
+// workload files. Writes: a table, and with -out a report with charts; with -rollouts a report of
+// judged rollouts. Never: imports more than the pure packages. The baseline next to them is the
 // compatible formula, implemented a second time.
 package main
 
@@ -15,6 +15,8 @@ import (
 	"path/filepath"
 	"slices"
 	"time"
+
+	"ebb.dev/ebb/judge"
 )
 
 func main() {
@@ -52,8 +54,16 @@ func run(arguments []string, stdout, stderr io.Writer) error {
 	flags := flag.NewFlagSet("sim", flag.ContinueOnError)
 	asJSON := flags.String("json", "", "file to write the results to, as an array of objects")
 	out := flags.String("out", "", "folder to write the report and its charts to")
+	rolled := flags.Int("rollouts", 0, "simulate so many judged rollouts of each kind instead of workloads")
 	seed := flags.Int64("seed", 1, "seed of all random numbers")
 	if err := flags.Parse(arguments); err != nil {
+		return err
+	}
+	if *rolled > 0 {
+		g, err := judge.Parse("on")
+		if err == nil {
+			_, err = io.WriteString(stdout, rolloutPage(simulateRollouts(*rolled, g, *seed), g))
+		}
 		return err
 	}
 	files := flags.Args()

@@ -40,6 +40,11 @@ func latencyBucket(took time.Duration) int {
 	return min(2*(power-shortest)+half+1, LatencyBuckets-1)
 }
 
+// LatencyEnd is where a bucket ends; the last one has no end.
+func LatencyEnd(bucket int) time.Duration {
+	return time.Duration(math.Exp2(shortest + float64(min(bucket, LatencyBuckets-2))/2))
+}
+
 // latencyOf is what a bucket stands for: its middle, or the bound that it has.
 func latencyOf(bucket int) time.Duration {
 	switch bucket {

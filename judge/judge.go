@@ -1,0 +1,379 @@
+// Package judge says whether a new revision may have more requests, has to wait, or goes back.
+//
+// Owns: what a guard says, the evidence against a new revision, the verdict with its reason.
+// Reads: the guard, state and input that the caller passes, and the time.
+// Writes: nothing but its results.
+// Never: looks at a clock, logs, starts a goroutine or does I/O.
+//
+// A new revision is compared with the old one in the same seconds. What both suffer from, such as a
+// database that is down or a sender of bad requests, speaks against neither: the gateway draws for
+// each request which of the two it comes to. The test is sequential: it may be looked at each
+// second and ends as soon as the evidence is enough, and still convicts a revision that is no worse
+// than the old one in at most one rollout of 1/FalseAlarms (docs/decisions/0019).
+package judge
+
+import (
+	"fmt"
+	"math"
+	"time"
+
+	"ebb.dev/ebb/wire"
+)
+
+// FalseAlarms bounds the share of the rollouts to revisions that are no worse than the old one
+// which go back all the same.
+const FalseAlarms = 0.005
+
+const (
+	// suspicion is the evidence at which a rollout stands still until there is more or less of it.
+	suspicion = 10
+	// muchMore is how many times the rate of the old one makes a revision wait that fails more than
+	// its bound, although the comparison says nothing.
+	muchMore = 2
+	// A block ends when so many requests have ended, or after this long.
+	blockRequests = 10
+	longestBlock  = time.Minute
+	// silence is after which time without figures nothing goes on.
+	silence = 10 * time.Second
+)
+
+// Verdict is what is to be done with a rollout.
+type Verdict uint8
+
+// The verdicts.
+const (
+	GoOn   Verdict = iota // the next step may come when it is due
+	Wait                  // the split stands still
+	GoBack                // all requests go to the old revision, for good
+)
+
+func (v Verdict) String() string { return [...]string{"go on", "wait", "go back"}[v] }
+
+// The rules of a decision. The rule of a quantile is its name, such as p99.
+const (
+	RuleOff       = "off"       // the guard judges nothing
+	RuleFine      = "fine"      // nothing speaks against the revision
+	RuleErrors    = "errors"    // it fails more
+	RuleStarts    = "starts"    // its pods do not start
+	RuleRequests  = "requests"  // it has not answered enough of them for the last step
+	RuleSilent    = "silent"    // nobody tells how it does
+	RuleSuspicion = "suspicion" // something speaks against it, too little to convict
+	// RuleUncompared: it fails more than its bound, and there is too little of the old one to tell
+	// whether that fails as much.
+	RuleUncompared = "uncompared"
+)
+
+// Decision is a verdict and what it was made of. Reason says it in words.
+type Decision struct {
+	Verdict Verdict `json:"verdict"`
+	Rule    string  `json:"rule"`
+	// Of is the rule of the heaviest charge, if the verdict is about one, and Evidence its weight,
+	// at least 1.
+	Of       string  `json:"of,omitempty"`
+	Evidence float64 `json:"evidence,omitempty"`
+	Old      Tally   `json:"old,omitzero"`
+	New      Tally   `json:"new,omitzero"`
+	Times    Times   `json:"times,omitzero"` // if Of is a quantile
+	// For is how long it has been silent, or a pod has been starting; Bound and Requests are those
+	// of the guard.
+	For      time.Duration `json:"for,omitempty"`
+	Bound    time.Duration `json:"bound,omitempty"`
+	Requests uint64        `json:"requests,omitempty"`
+}
+
+// Doubt bounds the chance that a revision that is no worse than the old one ever looks as bad as
+// this one does.
+func (d *Decision) Doubt() float64 {
+	if d.Evidence <= 1 {
+		return 1
+	}
+	return 1 / d.Evidence
+}
+
+// Most is the share of its requests that the new revision fails at most. In 95 % of all rollouts
+// this is true all the time, if requests fail independently of one another.
+func (d *Decision) Most() float64 { return mostOf(d.New.Requests, d.New.Errors) }
+
+// Reason explains the decision in one sentence.
+func (d *Decision) Reason() string {
+	switch {
+	case d.Rule == RuleOff:
+		return "the rollout is not guarded"
+	case d.Rule == RuleStarts && d.Verdict == GoBack:
+		return fmt.Sprintf("a pod of the new revision has been starting for %s, longer than %s", d.For.Round(time.Second), d.Bound)
+	case d.Rule == RuleStarts:
+		return fmt.Sprintf("pods of both revisions have been starting for longer than %s", d.Bound)
+	case d.Rule == RuleSilent:
+		return fmt.Sprintf("no figures of the revisions came for %s", d.For.Round(time.Second))
+	case d.Rule == RuleRequests:
+		return fmt.Sprintf("the new revision has answered %d of the %d requests that it needs to get all", d.New.Requests, d.Requests)
+	case d.Rule == RuleFine:
+		return fmt.Sprintf("%s; it fails at most %.3g %%", d.charge(), 100*d.Most())
+	case d.Rule == RuleUncompared:
+		return d.charge() + ", which is too little to compare with"
+	case d.Rule == RuleSuspicion:
+		return fmt.Sprintf("%s, which may be chance in one of %.0f rollouts", d.charge(), math.Floor(d.Evidence))
+	}
+	return fmt.Sprintf("%s, which is chance in fewer than one of %.0f rollouts", d.charge(), math.Floor(d.Evidence))
+}
+
+// charge is what speaks against the new revision.
+func (d *Decision) charge() string {
+	if t := d.Times; t != (Times{}) {
+		return fmt.Sprintf("%d of %d requests to the new revision took longer than %s, %d of %d to the old one longer than %s",
+			t.New, t.OfNew, end(t.NewBucket), t.Old, t.OfOld, end(t.OldBucket))
+	}
+	return fmt.Sprintf("%d of %d requests to the new revision failed, %d of %d to the old one", d.New.Errors, d.New.Requests, d.Old.Errors, d.Old.Requests)
+}
+
+// Tally counts requests, and those that failed.
+type Tally struct {
+	Requests uint64 `json:"requests,omitempty"`
+	Errors   uint64 `json:"errors,omitempty"`
+}
+
+func (t Tally) rate() float64 { return float64(t.Errors) / float64(max(1, t.Requests)) }
+
+// Times count the requests that were slow, of all whose time is known.
+type Times struct {
+	Old   uint64 `json:"old,omitempty"`
+	OfOld uint64 `json:"ofOld,omitempty"`
+	New   uint64 `json:"new,omitempty"`
+	OfNew uint64 `json:"ofNew,omitempty"`
+	// OldBucket and NewBucket are the last ones that were not slow in the newest block.
+	OldBucket uint8 `json:"oldBucket,omitempty"`
+	NewBucket uint8 `json:"newBucket,omitempty"`
+}
+
+func end(bucket uint8) time.Duration {
+	return wire.LatencyEnd(int(bucket)).Round(time.Millisecond / 10)
+}
+
+// Counts are how requests of one revision ended.
+type Counts struct {
+	// Errors are those that the program is to blame for.
+	Tally
+	// Latency is of those that found a pod that was warm.
+	Latency wire.Latency `json:"latency,omitzero"`
+}
+
+func (c *Counts) add(o *Counts) {
+	c.Requests += o.Requests
+	c.Errors += min(o.Errors, o.Requests)
+	c.Latency.Merge(&o.Latency)
+}
+
+// Input is what was seen since the last decision.
+type Input struct {
+	// Told is false if nobody told the figures of that time. They are unknown then, not 0.
+	Told bool
+	// Share is the percent of the requests that the new revision gets, and Last says that the next
+	// step gives it all of them.
+	Share int
+	Last  bool
+	// Old and New are of the same time. Old is of all older revisions together.
+	Old, New Counts
+	// OldStarts and NewStarts say for how long the slowest of the pods that are not ready yet has
+	// been starting, from the time at which it had a node; 0 if there is none.
+	OldStarts, NewStarts time.Duration
+}
+
+// State is carried from one decision to the next, and from one process to the next.
+type State struct {
+	// Heard is when figures last came.
+	Heard time.Time `json:"heard,omitzero"`
+	Block Block     `json:"block,omitzero"`
+	// Old and New are of all blocks that have ended.
+	Old Counts `json:"old,omitzero"`
+	New Counts `json:"new,omitzero"`
+	// Failing is the evidence that more than the bound of the requests fail, Worse that more fail
+	// than at the old revision.
+	Failing Wager `json:"failing,omitzero"`
+	Worse   Wager `json:"worse,omitzero"`
+	// Slower is the evidence of each quantile in the order of the guard.
+	Slower []Slow `json:"slower,omitempty"`
+	// Back is the decision to go back. There is no other one after it.
+	Back *Decision `json:"back,omitempty"`
+}
+
+// Block is a time in which the revisions are compared.
+type Block struct {
+	Since time.Time `json:"since,omitzero"`
+	Share int       `json:"share,omitempty"`
+	Old   Counts    `json:"old,omitzero"`
+	New   Counts    `json:"new,omitzero"`
+}
+
+// Slow is the evidence that a revision is slower.
+type Slow struct {
+	Wager Wager `json:"wager,omitzero"`
+	Times Times `json:"times,omitzero"`
+}
+
+// Decide takes what was seen and judges.
+//
+//	seen                                                    verdict
+//	the decision was to go back                             go back
+//	more errors than the bound and than the old one         go back, with evidence of tests/FalseAlarms
+//	a quantile that is too slow                             go back, with evidence of tests/FalseAlarms
+//	a pod that starts for too long, and none of the old one go back
+//	no figures for 10 s                                     wait
+//	evidence of 5 for one of these, or all pods start slow  wait
+//	more errors than the bound, twice the old one's rate    wait
+//	too few requests for the last step                      wait
+//	anything else                                           go on
+func Decide(g Guard, s State, in Input, now time.Time) (Decision, State) {
+	if !g.On() {
+		return Decision{Rule: RuleOff}, s
+	}
+	if s.Back != nil {
+		return *s.Back, s
+	}
+	s = s.take(g, in, now)
+	d := s.judge(g, in, now)
+	if d.Verdict == GoBack {
+		s.Back = &d
+	}
+	return d, s
+}
+
+// take adds what was seen to the block, and weighs the blocks that end.
+func (s State) take(g Guard, in Input, now time.Time) State {
+	if s.Heard.IsZero() {
+		s.Heard = now
+	}
+	if len(s.Slower) != len(g.Slower) {
+		s.Slower = make([]Slow, len(g.Slower))
+	} else {
+		s.Slower = append([]Slow(nil), s.Slower...)
+	}
+	if !in.Told {
+		return s
+	}
+	// A block has one share, because within it each request must have the same chance to come to
+	// the new revision.
+	if s.Block.Since.IsZero() || s.Block.Share != in.Share {
+		s = s.weigh(g, now)
+		s.Block = Block{Since: s.Heard, Share: in.Share}
+	}
+	s.Heard = now
+	s.Block.Old.add(&in.Old)
+	s.Block.New.add(&in.New)
+	if s.Block.Old.Requests+s.Block.New.Requests >= blockRequests || now.Sub(s.Block.Since) >= longestBlock {
+		s = s.weigh(g, now)
+		s.Block = Block{Since: now, Share: in.Share}
+	}
+	return s
+}
+
+// weigh ends the block.
+func (s State) weigh(g Guard, now time.Time) State {
+	old, fresh := &s.Block.Old, &s.Block.New
+	if g.Errors > 0 && fresh.Requests > 0 {
+		s.Failing.bet(above(fresh.Requests, fresh.Errors, g.Errors/100), now)
+		if factors, ok := compared(old.Requests, old.Errors, fresh.Requests, fresh.Errors); ok {
+			s.Worse.bet(factors, now)
+		}
+	}
+	for i, bound := range g.Slower {
+		s.Slower[i].weigh(bound, &s.Old.Latency, old, fresh, now)
+	}
+	s.Old.add(old)
+	s.New.add(fresh)
+	return s
+}
+
+// weigh compares how many requests of the new revision took longer than the bucket in which the
+// quantile of the old one was before this block, times the factor, with how many of the old one
+// took longer than that bucket. If each request takes the new revision at most the factor longer,
+// it is as rare.
+func (s *Slow) weigh(bound Slower, before *wire.Latency, old, fresh *Counts, now time.Time) {
+	place, ok := quantile(before, bound.Quantile/100)
+	// Buckets grow by √2; a factor between two of them counts as the larger.
+	shifted := place + int(math.Ceil(2*math.Log2(bound.Factor)-0.05))
+	if !ok || shifted >= wire.LatencyBuckets-1 {
+		return
+	}
+	ofOld, slowOld := beyond(&old.Latency, place)
+	ofNew, slowNew := beyond(&fresh.Latency, shifted)
+	s.Times.Old += slowOld
+	s.Times.OfOld += ofOld
+	s.Times.New += slowNew
+	s.Times.OfNew += ofNew
+	s.Times.OldBucket, s.Times.NewBucket = uint8(place), uint8(shifted)
+	if factors, ok := compared(ofOld, slowOld, ofNew, slowNew); ok {
+		s.Wager.bet(factors, now)
+	}
+}
+
+// quantile is the bucket in which it lies; false if there are no requests.
+func quantile(l *wire.Latency, q float64) (bucket int, ok bool) {
+	all, _ := beyond(l, 0)
+	passed := uint64(0)
+	for i, n := range l {
+		if passed += uint64(n); n > 0 && float64(passed) >= q*float64(all) {
+			return i, true
+		}
+	}
+	return 0, false
+}
+
+// beyond counts all requests, and those above a bucket.
+func beyond(l *wire.Latency, bucket int) (all, above uint64) {
+	for i, n := range l {
+		all += uint64(n)
+		if i > bucket {
+			above += uint64(n)
+		}
+	}
+	return all, above
+}
+
+func (s *State) judge(g Guard, in Input, now time.Time) Decision {
+	d := Decision{Rule: RuleFine, Evidence: 1, Old: s.Old.Tally, New: s.New.Tally, Bound: g.Starts, Requests: g.Requests}
+	s.accuse(g, &d)
+	silent, enough := now.Sub(s.Heard), float64(max(2, g.tests()))/FalseAlarms
+	slowStart := g.Starts > 0 && in.Told && in.NewStarts > g.Starts
+	switch {
+	case d.Evidence >= enough:
+		d.Verdict, d.Rule = GoBack, d.Of
+	case slowStart && in.OldStarts <= g.Starts:
+		d.Verdict, d.Rule, d.For = GoBack, RuleStarts, in.NewStarts
+	case silent >= silence:
+		d.Verdict, d.Rule, d.For = Wait, RuleSilent, silent
+	case slowStart:
+		d.Verdict, d.Rule, d.For = Wait, RuleStarts, in.NewStarts
+	case d.Evidence >= suspicion:
+		d.Verdict, d.Rule = Wait, RuleSuspicion
+	case s.Failing.Value() >= enough && s.New.rate() > muchMore*s.Old.rate():
+		d.Verdict, d.Rule, d.Of, d.Times = Wait, RuleUncompared, RuleErrors, Times{}
+	case in.Last && s.New.Requests < g.Requests:
+		d.Verdict, d.Rule = Wait, RuleRequests
+	default:
+		d.Of, d.Times = "", Times{}
+	}
+	return d
+}
+
+// tests is how many there are, each of which has its share of the false alarms.
+func (g Guard) tests() int {
+	n := len(g.Slower)
+	if g.Errors > 0 {
+		n++
+	}
+	return n
+}
+
+// accuse finds the heaviest charge. Who fails more must do so by both measures.
+func (s *State) accuse(g Guard, d *Decision) {
+	if g.Errors > 0 {
+		if e := min(s.Failing.Value(), s.Worse.Value()); e > d.Evidence {
+			d.Of, d.Evidence = RuleErrors, e
+		}
+	}
+	for i, bound := range g.Slower {
+		if e := s.Slower[i].Wager.Value(); e > d.Evidence {
+			d.Of, d.Evidence, d.Times = "p"+short(bound.Quantile), e, s.Slower[i].Times
+		}
+	}
+}

@@ -1,0 +1,344 @@
+package main
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"ebb.dev/ebb/ingress/rollout"
+	"ebb.dev/ebb/judge"
+	"ebb.dev/ebb/wire"
+)
+
+const (
+	// gatewaysFollow is how long it takes until the first percent reaches the new revision.
+	gatewaysFollow = time.Second
+	// rolloutMost is after which time a rollout counts as one that stands still.
+	rolloutMost = time.Hour
+	oldPods     = 10
+)
+
+// traffic is a shape of load, and how requests fail whatever revision they come to.
+type traffic struct {
+	name string
+	// rate is the mean of the requests in a second.
+	rate  func(second int) float64
+	takes time.Duration // the rollout
+	// bursts makes failures come together: senders of nothing but bad requests, outages of what
+	// both revisions need, and pods that answer nothing for half a second.
+	bursts bool
+}
+
+var traffics = []traffic{
+	{name: "low", takes: 2 * time.Minute, rate: func(int) float64 { return 1 }},
+	{name: "low, slowly", takes: 20 * time.Minute, rate: func(int) float64 { return 1 }},
+	{name: "steady", takes: 2 * time.Minute, rate: func(int) float64 { return 100 }},
+	{name: "bursty", takes: 2 * time.Minute, bursts: true,
+		rate: func(second int) float64 {
+			if second%20 < 5 {
+				return 380
+			}
+			return 7
+		}},
+}
+
+// fault is what is wrong with the new revision.
+type fault struct {
+	name     string
+	alike    bool    // nothing is
+	failing  float64 // the share of the requests that both revisions fail
+	worse    float64 // the share that the new one fails besides
+	slowed   float64 // the share of its requests that take longer
+	slowness float64 // by what factor
+	from     int     // the second from which on something is wrong
+}
+
+const usual = 0.001
+
+var faults = []fault{
+	{name: "alike", alike: true, failing: usual},
+	{name: "alike, both fail 10 %", alike: true, failing: 0.1},
+	{name: "fails all", failing: usual, worse: 1},
+	{name: "fails 20 % more", failing: usual, worse: 0.2},
+	{name: "fails 20 % more from 60 s on", failing: usual, worse: 0.2, from: 60},
+	{name: "fails 5 % more", failing: usual, worse: 0.05},
+	{name: "fails 2 % more", failing: usual, worse: 0.02},
+	{name: "3 times as long", failing: usual, slowed: 1, slowness: 3},
+	{name: "p99 3 times as long", failing: usual, slowed: 0.05, slowness: 7.3},
+}
+
+// rolledOut is how one rollout ended.
+type rolledOut struct {
+	back     bool
+	waited   bool          // for a time
+	took     time.Duration // from the first percent
+	requests int
+	bad      int // failed or slowed by the new revision alone
+}
+
+// latencyTable has a bucket for each of many equally likely times: lognormal, with a median of
+// 30 ms and a 99th percentile of 120 ms.
+func latencyTable(factor float64) (table [1 << 12]uint8) {
+	for i := range table {
+		p := (float64(i) + 0.5) / float64(len(table))
+		took := time.Duration(30e6 * factor * math.Exp(0.6*math.Sqrt2*math.Erfinv(2*p-1)))
+		var l wire.Latency
+		l.Add(took)
+		table[i] = uint8(slices.Index(l[:], 1))
+	}
+	return table
+}
+
+// told splits what ended in a second: pods close their periods at any time within it, so a part is
+// told with the next second.
+type told struct {
+	phase     float64
+	now, next judge.Counts
+}
+
+func (t *told) end(failed bool, bucket uint8, late float64) {
+	c := &t.now
+	if late < t.phase {
+		c = &t.next
+	}
+	c.Requests++
+	c.Latency[bucket]++
+	if failed {
+		c.Errors++
+	}
+}
+
+func (t *told) close() judge.Counts {
+	c := t.now
+	t.now, t.next = t.next, judge.Counts{}
+	return c
+}
+
+// rollOut plays one rollout: the judge and the shares are the code of production.
+func rollOut(g judge.Guard, shape traffic, f fault, normal, slow *[1 << 12]uint8, r *rand.Rand) (out rolledOut) {
+	began := time.Unix(1e9, 0)
+	share := func(revisions ...rollout.Share) rollout.State {
+		return rollout.State{Configurations: []rollout.Configuration{{Name: "c", Percent: 100, Revisions: revisions}}}
+	}
+	want := share(rollout.Share{Revision: "new", Percent: 100})
+	split, _ := rollout.Advance(share(rollout.Share{Revision: "old", Percent: 100}), want, shape.takes, began)
+	split, _ = rollout.Observe(split, shape.takes, began.Add(gatewaysFollow))
+	var s judge.State
+	old, fresh := told{phase: r.Float64()}, told{phase: r.Float64()}
+	outage, stalled, stood := 0, 0.0, began
+	for second := 0; time.Duration(second)*time.Second < rolloutMost; second++ {
+		now := began.Add(gatewaysFollow + time.Duration(second+1)*time.Second)
+		c := split.Configurations[0]
+		percent := c.Revisions[len(c.Revisions)-1].Percent
+		n, sick := poisson(r, shape.rate(second)), 0
+		if shape.bursts {
+			if r.Float64() < 1.0/20 {
+				sick = 20 // requests of one sender
+			}
+			if outage--; r.Float64() < 1.0/60 {
+				outage = 2
+			}
+			// The new revision has its share of the pods; each stalls once in five minutes.
+			stalled = 0
+			if pods := math.Ceil(oldPods * float64(percent) / 100); r.Float64() < pods/300 {
+				stalled = 0.5 / pods
+			}
+		}
+		stalls, breaks := 0.0, f.failing
+		if shape.bursts {
+			stalls = 0.5 / 300 // one of the many pods of the old revision
+		}
+		if outage > 0 {
+			breaks = 0.5
+		}
+		for i := range n + sick {
+			out.requests++
+			failed := i >= n || r.Float64() < breaks
+			chance := r.Uint64()
+			bucket, late := normal[chance%uint64(len(normal))], float64(chance>>44)/(1<<20)
+			if int64(chance>>12%100) >= percent {
+				old.end(failed || stalls > 0 && r.Float64() < stalls, bucket, late)
+				continue
+			}
+			bad := f.worse > 0 && second >= f.from && r.Float64() < f.worse
+			failed = failed || bad || stalled > 0 && r.Float64() < stalled
+			if f.slowed > 0 && r.Float64() < f.slowed {
+				bucket, bad = slow[r.IntN(len(slow))], true
+			}
+			if bad {
+				out.bad++
+			}
+			fresh.end(failed, bucket, late)
+		}
+		// Steps come when they are due, or at the end of a wait.
+		after := split
+		for next := time.Unix(0, c.Step.Next); after.InProgress() && !next.After(now); next = time.Unix(0, after.Configurations[0].Step.Next) {
+			if next.Before(stood) {
+				next = stood
+			}
+			after, _ = rollout.Advance(after, want, shape.takes, next)
+		}
+		in := judge.Input{Told: true, Share: int(percent), Last: !after.InProgress(), Old: old.close(), New: fresh.close()}
+		var d judge.Decision
+		d, s = judge.Decide(g, s, in, now)
+		out.took = time.Duration(second+1) * time.Second
+		switch d.Verdict {
+		case judge.GoBack:
+			out.back = true
+			return out
+		case judge.Wait:
+			out.waited, stood = true, now
+		case judge.GoOn:
+			if split = after; !split.InProgress() {
+				return out
+			}
+		}
+	}
+	return out
+}
+
+func poisson(r *rand.Rand, mean float64) int {
+	if mean > 50 {
+		return max(0, int(math.Round(mean+math.Sqrt(mean)*r.NormFloat64())))
+	}
+	n, product := 0, r.Float64()
+	for product > math.Exp(-mean) {
+		product *= r.Float64()
+		n++
+	}
+	return n
+}
+
+// rollouts are many of one kind.
+type rollouts struct {
+	traffic traffic
+	fault   fault
+	all     []rolledOut
+}
+
+// simulateRollouts plays n of each kind on all CPUs. The result does not depend on how many there
+// are.
+func simulateRollouts(n int, g judge.Guard, seed int64) (out []rollouts) {
+	normal := latencyTable(1)
+	for i, shape := range traffics {
+		for j, f := range faults {
+			slow := latencyTable(f.slowness)
+			kind := rollouts{shape, f, make([]rolledOut, n)}
+			var next atomic.Int64
+			var all sync.WaitGroup
+			for range runtime.GOMAXPROCS(0) {
+				all.Go(func() {
+					for k := int(next.Add(1)) - 1; k < n; k = int(next.Add(1)) - 1 {
+						kind.all[k] = rollOut(g, shape, f, &normal, &slow, rand.New(rand.NewPCG(uint64(seed), uint64((i*100+j)*1_000_000+k))))
+					}
+				})
+			}
+			all.Wait()
+			out = append(out, kind)
+		}
+	}
+	return out
+}
+
+const rolloutIntroduction = `# Simulated rollouts
+
+Would a judge of rollouts find a bad revision, and leave a good one alone? ` + "`go run ./sim -rollouts %d`" + ` plays so many rollouts of
+each kind in virtual time, and ` + "`make simulate`" + ` writes this page. The judge (` + "`judge`" + `) and the shares (` + "`ingress/rollout`" + `) are code
+of Ebb; requests are a model. **No component runs the judge yet**: what a cluster does about a bad revision is told in
+[gradual rollout](../how-to/gradual-rollout.md), and what is planned in [decision 19](../decisions/0019-a-rollout-is-judged-by-what-both-revisions-did.md).
+
+| Traffic | Requests | The rollout takes |
+|---|---|---|
+| *low* | 1 a second | 2 minutes |
+| *low, slowly* | 1 a second | 20 minutes |
+| *steady* | 100 a second | 2 minutes |
+| *bursty* | 5 s of 380 a second, then 15 s of 7 | 2 minutes |
+
+Each request fails by chance, one in a thousand if nothing else is said. Under *bursty* more fail, and together: each 20 s a sender comes
+with 20 bad requests, each minute what both revisions need fails half of the requests for two seconds, and each pod stalls for half a
+second in five minutes. Requests take 30 ms, one in a hundred more than 120 ms. Pods close their reports at different times, so the
+end of a second is told with the next one. The guard is the one word ` + "`on`" + `: ` + "`%s`" + `.
+
+## A revision that is as good as the old one
+
+By the proof at most %.1f %% of these go back, whatever fails, if the figures are of the same seconds. Here they are not quite. The judge
+stands still while evidence is too much to go on and too little to go back.
+
+`
+
+const rolloutLessons = `
+## A revision that is worse
+
+Times are from the first percent, of the rollouts that went back; *p99 3 times as long* slows one request in twenty, *3 times as long* each
+of them. *Bad answers* are the mean of what the new revision failed or slowed until then, in all rollouts.
+
+`
+
+const rolloutEnd = `
+- 0.1 % of the requests of two minutes are 12 under *steady*.
+- Under *low* the new revision gets 60 requests. That is enough to find one that fails 20 %, because the split stands still while it fails
+  more than it may and can hardly be compared. It is not enough to see 5 %, or slow requests. A longer rollout sees more.
+- A burst of bad requests convicts nobody, because both revisions fail it. One bad moment of one revision does not convict it either:
+  evidence has to come from three moments. So a revision that fails everything is not found at once.
+`
+
+// rolloutPage is the report.
+func rolloutPage(kinds []rollouts, g judge.Guard) string {
+	var good, worse strings.Builder
+	for _, k := range kinds {
+		if k.fault.alike {
+			good.WriteString(k.row(rolledOut.ended, false))
+		} else {
+			worse.WriteString(k.row(rolledOut.wentBack, true))
+		}
+	}
+	return fmt.Sprintf(rolloutIntroduction, len(kinds[0].all), g, 100*judge.FalseAlarms) +
+		"| Traffic | New revision | Went back | Stood still for a time | Took: median | 90 % within |\n|---|---|--:|--:|--:|--:|\n" + good.String() +
+		rolloutLessons +
+		"| Traffic | New revision | Went back | Stood still for a time | After: median | 90 % within | Bad answers |\n|---|---|--:|--:|--:|--:|--:|\n" + worse.String() +
+		rolloutEnd
+}
+
+func (r rolledOut) ended() bool    { return true }
+func (r rolledOut) wentBack() bool { return r.back }
+func (r rolledOut) stood() bool    { return r.waited }
+
+func (k rollouts) count(which func(rolledOut) bool) (n int) {
+	for _, r := range k.all {
+		if which(r) {
+			n++
+		}
+	}
+	return n
+}
+
+// row is the result in words, with the times of those that count.
+func (k rollouts) row(counts func(rolledOut) bool, bad bool) string {
+	var times []time.Duration
+	sum := 0
+	for _, r := range k.all {
+		sum += r.bad
+		if counts(r) {
+			times = append(times, r.took)
+		}
+	}
+	slices.Sort(times)
+	at := func(q float64) string {
+		if len(times) == 0 {
+			return ""
+		}
+		return fmt.Sprintf("%.0f s", times[min(int(q*float64(len(times))), len(times)-1)].Seconds())
+	}
+	share := func(n int) string { return fmt.Sprintf("%.1f %%", 100*float64(n)/float64(len(k.all))) }
+	row := fmt.Sprintf("| %s | %s | %s | %s | %s | %s |", k.traffic.name, k.fault.name, share(k.count(rolledOut.wentBack)), share(k.count(rolledOut.stood)), at(0.5), at(0.9))
+	if bad {
+		row += fmt.Sprintf(" %.1f |", float64(sum)/float64(len(k.all)))
+	}
+	return row + "\n"
+}
