@@ -5,6 +5,7 @@ package e2e
 import (
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -17,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/transport"
 	"k8s.io/utils/ptr"
 
 	"ebb.dev/ebb/api/names"
@@ -24,9 +26,12 @@ import (
 )
 
 // as returns a client that acts as a ServiceAccount.
-func (s *story) as(namespace, account string) kubernetes.Interface {
+func (s *story) as(namespace, account string, wrappers ...transport.WrapperFunc) kubernetes.Interface {
 	s.Helper()
 	config := rest.CopyConfig(s.Config)
+	for _, wrap := range wrappers {
+		config.Wrap(wrap)
+	}
 	config.Impersonate = rest.ImpersonationConfig{UserName: "system:serviceaccount:" + namespace + ":" + account,
 		Groups: []string{"system:serviceaccounts", "system:serviceaccounts:" + namespace, "system:authenticated"}}
 	client, err := kubernetes.NewForConfig(config)
@@ -51,6 +56,44 @@ func (s *story) with(account string) kubernetes.Interface {
 		s.Fatal(err)
 	}
 	return client
+}
+
+// headers keeps the headers of the last response.
+type headers struct {
+	http.RoundTripper
+	last http.Header
+}
+
+func (h *headers) RoundTrip(r *http.Request) (*http.Response, error) {
+	response, err := h.RoundTripper.RoundTrip(r)
+	if err == nil {
+		h.last = response.Header
+	}
+	return response, err
+}
+
+func TestAScaleDoesNotQueueBehindOtherRequests(t *testing.T) {
+	s := begin(t, 2*time.Minute)
+	s.ready("ours", service{name: "ours"}.manifest())
+	schema, err := s.Kube.FlowcontrolV1().FlowSchemas().Get(s.ctx, "ebb-scales", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, account := range []string{"autoscaler", "controller"} {
+		seen := &headers{}
+		client := s.as(names.SystemNamespace, account, func(next http.RoundTripper) http.RoundTripper {
+			seen.RoundTripper = next
+			return seen
+		})
+		_, err := client.AppsV1().Deployments(s.namespace).Patch(s.ctx, "ours-00001-deployment", types.JSONPatchType,
+			[]byte(`[{"op":"add","path":"/spec/replicas","value":1}]`), metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}}, "scale")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := seen.last.Get("X-Kubernetes-Pf-Flowschema-Uid"); got != string(schema.UID) {
+			t.Errorf("a scale by %s went by the flow schema with UID %q, want that of %s, %q", account, got, schema.Name, schema.UID)
+		}
+	}
 }
 
 // What a component does itself the other tests show: they would fail if a policy refused it.
