@@ -57,10 +57,10 @@ func (w *Wager) bet(factors [len(tilts)]float64, now time.Time) {
 	}
 	stake := w.Cash * share
 	w.Cash -= stake
-	close := now.Sub(w.At) <= adjacent
+	near := now.Sub(w.At) <= adjacent
 	for i, f := range factors {
 		most := float64(maxBlock)
-		if close {
+		if near {
 			most /= max(1, w.Last[i])
 		}
 		w.Last[i] = min(f, most)

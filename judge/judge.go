@@ -289,8 +289,7 @@ func (s State) weigh(g Guard, now time.Time) State {
 // it is as rare.
 func (s *Slow) weigh(bound Slower, before *wire.Latency, old, fresh *Counts, now time.Time) {
 	place, ok := quantile(before, bound.Quantile/100)
-	// Buckets grow by √2; a factor between two of them counts as the larger.
-	shifted := place + int(math.Ceil(2*math.Log2(bound.Factor)-0.05))
+	shifted := place + buckets(bound.Factor)
 	if !ok || shifted >= wire.LatencyBuckets-1 {
 		return
 	}
@@ -305,6 +304,10 @@ func (s *Slow) weigh(bound Slower, before *wire.Latency, old, fresh *Counts, now
 		s.Wager.bet(factors, now)
 	}
 }
+
+// buckets is how many buckets a factor is worth. They grow by √2; a factor between two of them
+// counts as the larger.
+func buckets(factor float64) int { return int(math.Ceil(2 * math.Log2(factor))) }
 
 // quantile is the bucket in which it lies; false if there are no requests.
 func quantile(l *wire.Latency, q float64) (bucket int, ok bool) {

@@ -223,6 +223,14 @@ func TestAnyOrderOfFigures(t *testing.T) {
 	}
 }
 
+func TestAFactorBetweenTwoBucketsCountsAsTheLarger(t *testing.T) {
+	for factor, want := range map[float64]int{1.4: 1, 1.5: 2, 2: 2, 2.1: 3, 2.8: 3, 3: 4, 4: 4, 100: 14} {
+		if got := buckets(factor); got != want {
+			t.Errorf("%vx is worth %d buckets, want %d", factor, got, want)
+		}
+	}
+}
+
 // What both revisions suffer from speaks against neither, be it as bad as it may.
 func TestWhatBothSufferFromConvictsNobody(t *testing.T) {
 	g, _ := Parse("on")
