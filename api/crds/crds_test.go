@@ -9,19 +9,12 @@ import (
 	"strings"
 	"testing"
 
-	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
-	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/validation"
-	structuralschema "k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
-	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/cel"
-	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/defaulting"
-	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/listtype"
-	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/pruning"
-	apivalidation "k8s.io/apiextensions-apiserver/pkg/apiserver/validation"
 	"k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/apimachinery/pkg/util/validation/field"
-	apiservercel "k8s.io/apiserver/pkg/apis/cel"
 	"sigs.k8s.io/yaml"
+
+	"ebb.dev/ebb/internal/testing/schema"
 )
 
 const shipped = "../../config/crd"
@@ -35,29 +28,9 @@ func shippedFiles(t *testing.T) []string {
 	return files
 }
 
-// load reads a definition as the API server does.
-func load(t *testing.T, file string) (*apiextensionsv1.CustomResourceDefinition, *apiextensions.CustomResourceDefinition) {
-	t.Helper()
-	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var external apiextensionsv1.CustomResourceDefinition
-	if err := yaml.UnmarshalStrict(text, &external); err != nil {
-		t.Fatalf("%s: %v", file, err)
-	}
-	apiextensionsv1.SetDefaults_CustomResourceDefinition(&external)
-	apiextensionsv1.SetDefaults_CustomResourceDefinitionSpec(&external.Spec)
-	var internal apiextensions.CustomResourceDefinition
-	if err := apiextensionsv1.Convert_v1_CustomResourceDefinition_To_apiextensions_CustomResourceDefinition(&external, &internal, nil); err != nil {
-		t.Fatalf("%s: %v", file, err)
-	}
-	return &external, &internal
-}
-
 // Without -o wide there is one word for why: the sentence is long.
 func TestWhatKubectlShowsOfAPodAutoscaler(t *testing.T) {
-	external, _ := load(t, filepath.Join(shipped, "podautoscalers.autoscaling.internal.knative.dev.yaml"))
+	external, _ := schema.Load(t, filepath.Join(shipped, "podautoscalers.autoscaling.internal.knative.dev.yaml"))
 	got := map[int32][]string{}
 	for _, version := range external.Spec.Versions {
 		for _, column := range version.AdditionalPrinterColumns {
@@ -78,7 +51,7 @@ func TestWhatKubectlShowsOfAPodAutoscaler(t *testing.T) {
 // of every rule.
 func TestTheAPIServerAcceptsEveryDefinition(t *testing.T) {
 	for _, file := range shippedFiles(t) {
-		_, internal := load(t, file)
+		_, internal := schema.Load(t, file)
 		internal.Status.StoredVersions = []string{internal.Spec.Versions[0].Name}
 		for _, err := range validation.ValidateCustomResourceDefinition(context.Background(), internal) {
 			t.Errorf("%s: %v", filepath.Base(file), err)
@@ -90,7 +63,7 @@ func TestTheAPIServerAcceptsEveryDefinition(t *testing.T) {
 // altogether.
 func TestDefinitionsFitKubectlApply(t *testing.T) {
 	for _, file := range shippedFiles(t) {
-		external, _ := load(t, file)
+		external, _ := schema.Load(t, file)
 		text, err := yaml.Marshal(external)
 		if err != nil {
 			t.Fatal(err)
@@ -117,7 +90,7 @@ func TestDefinitionsHaveWhatClientsLookFor(t *testing.T) {
 		"clusterdomainclaims.networking.internal.knative.dev": {"cdc", "knative-internal networking", "", "", "v1alpha1", "Cluster"},
 	}
 	for _, file := range shippedFiles(t) {
-		external, _ := load(t, file)
+		external, _ := schema.Load(t, file)
 		w, ok := want[external.Name]
 		if !ok {
 			t.Errorf("%s: nobody expects it", external.Name)
@@ -170,16 +143,9 @@ func TestGeneratedTwiceIsTheSame(t *testing.T) {
 	}
 }
 
-// admit does what the API server does with a manifest between the mutating and the validating
-// webhooks.
+// admit does what the API server does with a manifest, without webhooks.
 func admit(t *testing.T, resource, manifest string) (map[string]any, field.ErrorList) {
 	t.Helper()
-	_, internal := load(t, filepath.Join(shipped, resource+".serving.knative.dev.yaml"))
-	schema := internal.Spec.Validation.OpenAPIV3Schema
-	structural, err := structuralschema.NewStructural(schema)
-	if err != nil {
-		t.Fatal(err)
-	}
 	asJSON, err := yaml.YAMLToJSON([]byte(manifest))
 	if err != nil {
 		t.Fatalf("%v in %s", err, manifest)
@@ -189,17 +155,9 @@ func admit(t *testing.T, resource, manifest string) (map[string]any, field.Error
 	if err := json.Unmarshal(asJSON, &object); err != nil {
 		t.Fatal(err)
 	}
-	pruning.Prune(object, structural, true)
-	defaulting.Default(object, structural)
-	validator, _, err := apivalidation.NewSchemaValidator(schema)
-	if err != nil {
-		t.Fatal(err)
-	}
-	errs := apivalidation.ValidateCustomResource(nil, object, validator)
-	errs = append(errs, listtype.ValidateListSetsAndMaps(nil, structural, object)...)
-	celErrs, _ := cel.NewValidator(structural, true, apiservercel.PerCallLimit).Validate(context.Background(), nil,
-		structural, object, nil, apiservercel.RuntimeCELCostBudget)
-	return object, append(errs, celErrs...)
+	kind := schema.Of(t, filepath.Join(shipped, resource+".serving.knative.dev.yaml"))
+	kind.Decode(object)
+	return object, kind.Validate(object)
 }
 
 const service = `

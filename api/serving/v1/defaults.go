@@ -6,6 +6,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"ebb.dev/ebb/api/names"
 	"ebb.dev/ebb/api/rules"
@@ -40,7 +41,7 @@ func (c *Configuration) SetDefaults(req rules.Request[Configuration]) {
 // SetDefaults fills what the Revision leaves open. A stored one never changes.
 func (r *Revision) SetDefaults(req rules.Request[Revision]) {
 	if req.Old == nil {
-		r.Spec.setDefaults(req.Config, r.ObjectMeta, true)
+		r.Spec.setDefaults(req.Config, r.ObjectMeta, nil)
 	}
 }
 
@@ -110,16 +111,20 @@ func (t *RevisionTemplateSpec) setDefaults(config *rules.Config, parent metav1.O
 	// replace lists as a whole; it is the stored template when the defaults are all that it lacks.
 	if old != nil && t.Name != "" && t.Name == old.Name {
 		again := t.DeepCopy()
-		again.Spec.setDefaults(config, parent, true)
+		again.Spec.setDefaults(config, parent, nil)
 		if equality.Semantic.DeepEqual(again, old) {
 			old.DeepCopyInto(t)
 		}
 		return
 	}
-	t.Spec.setDefaults(config, parent, old == nil)
+	if old == nil {
+		t.Spec.setDefaults(config, parent, nil)
+	} else {
+		t.Spec.setDefaults(config, parent, &old.Spec)
+	}
 }
 
-func (rs *RevisionSpec) setDefaults(config *rules.Config, meta metav1.ObjectMeta, create bool) {
+func (rs *RevisionSpec) setDefaults(config *rules.Config, meta metav1.ObjectMeta, old *RevisionSpec) {
 	d := &config.Defaults
 	if rs.TimeoutSeconds == nil || *rs.TimeoutSeconds == 0 {
 		rs.TimeoutSeconds = new(d.TimeoutSeconds)
@@ -133,8 +138,12 @@ func (rs *RevisionSpec) setDefaults(config *rules.Config, meta metav1.ObjectMeta
 	if rs.ContainerConcurrency == nil {
 		rs.ContainerConcurrency = new(d.ContainerConcurrency)
 	}
-	if create {
+	// A stored template from before these defaults stays without, or there would be a new revision.
+	// One that got them keeps them, whether the manifest is applied again or replaced.
+	if old == nil || ptr.Equal(old.EnableServiceLinks, d.EnableServiceLinks) {
 		fill(&rs.EnableServiceLinks, d.EnableServiceLinks)
+	}
+	if old == nil || ptr.Equal(old.AutomountServiceAccountToken, d.AutomountServiceAccountToken) {
 		fill(&rs.AutomountServiceAccountToken, d.AutomountServiceAccountToken)
 	}
 	used := map[string]bool{}

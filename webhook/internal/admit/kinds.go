@@ -77,6 +77,7 @@ type ruled[T any] interface {
 func of[T any, P ruled[T]]() kind {
 	return kind{
 		setDefaults: func(c change) ([]byte, error) {
+			c.object = settle(c.object)
 			object, request, err := decode[T](c)
 			if err != nil {
 				return nil, err
