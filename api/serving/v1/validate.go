@@ -168,7 +168,7 @@ func validateUserInfo(meta, old *metav1.ObjectMeta, spec, oldSpec any) *apis.Fie
 }
 
 func (t *RevisionTemplateSpec) validate(config *rules.Config, parent *metav1.ObjectMeta, old *RevisionTemplateSpec) *apis.FieldError {
-	errs := t.validateName(parent, old).ViaField("metadata").
+	errs := t.validateName(parent, old).Also(validatePodMetadata(&t.ObjectMeta)).ViaField("metadata").
 		Also(names.ValidateTemplateAnnotations(t.Annotations, config).
 			Also(names.ValidateFallback(t.Annotations, parent.Name)).ViaField("annotations").ViaField("metadata"))
 	if old != nil && t.Name != "" && t.Name == old.Name && !equality.Semantic.DeepEqual(t, old) {

@@ -6,9 +6,11 @@ import (
 	"math"
 
 	"github.com/google/go-containerregistry/pkg/name"
+	"golang.org/x/net/http/httpguts"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"knative.dev/pkg/apis"
 
 	"ebb.dev/ebb/api/names"
@@ -82,34 +84,21 @@ func (v *containerCheck) validateFields() *apis.FieldError {
 	return apis.CheckDisallowedFields(*c, mask)
 }
 
-func (v *containerCheck) validateResources() (errs *apis.FieldError) {
-	r := v.c.Resources
-	errs = errs.Also(apis.CheckDisallowedFields(r, corev1.ResourceRequirements{Limits: r.Limits, Requests: r.Requests}))
-	for _, list := range []struct {
-		field      string
-		quantities corev1.ResourceList
-	}{{"requests", r.Requests}, {"limits", r.Limits}} {
-		for resource, quantity := range list.quantities {
-			if quantity.Sign() < 0 {
-				errs = errs.Also(apis.ErrInvalidValue(quantity.String(), string(resource), "must not be negative").ViaField(list.field))
-			}
-		}
-	}
-	for resource, request := range r.Requests {
-		if limit, ok := r.Limits[resource]; ok && request.Cmp(limit) > 0 {
-			errs = errs.Also(apis.ErrInvalidValue(request.String(), string(resource),
-				fmt.Sprintf("must not be more than the limit, %s", limit.String())).ViaField("requests"))
-		}
-	}
-	return errs.ViaField("resources")
-}
-
 func (v *containerCheck) validateEnv() (errs *apis.FieldError) {
 	for i := range v.c.Env {
 		errs = errs.Also(v.validateVariable(&v.c.Env[i]).ViaFieldIndex("env", i))
 	}
 	for i := range v.c.EnvFrom {
 		source := &v.c.EnvFrom[i]
+		if source.Prefix != "" {
+			errs = errs.Also(invalid(source.Prefix, "prefix", validation.IsRelaxedEnvVarName(source.Prefix)).ViaFieldIndex("envFrom", i))
+		}
+		if ref := source.SecretRef; ref != nil {
+			errs = errs.Also(validateReference(ref.Name, true).ViaField("secretRef").ViaFieldIndex("envFrom", i))
+		}
+		if ref := source.ConfigMapRef; ref != nil {
+			errs = errs.Also(validateReference(ref.Name, true).ViaField("configMapRef").ViaFieldIndex("envFrom", i))
+		}
 		if (source.ConfigMapRef == nil) == (source.SecretRef == nil) {
 			errs = errs.Also(exactlyOne(source.SecretRef != nil, "configMapRef", "secretRef").ViaFieldIndex("envFrom", i))
 		}
@@ -125,6 +114,8 @@ func (v *containerCheck) validateVariable(variable *corev1.EnvVar) (errs *apis.F
 		errs = errs.Also(&apis.FieldError{
 			Message: fmt.Sprintf("%q is a reserved environment variable", variable.Name), Paths: []string{"name"},
 		})
+	default:
+		errs = errs.Also(invalid(variable.Name, "name", validation.IsRelaxedEnvVarName(variable.Name)))
 	}
 	source := variable.ValueFrom
 	if source == nil {
@@ -139,6 +130,18 @@ func (v *containerCheck) validateVariable(variable *corev1.EnvVar) (errs *apis.F
 	if count != 1 {
 		errs = errs.Also(exactlyOne(count > 1, "configMapKeyRef", "secretKeyRef", "fieldRef", "resourceFieldRef").ViaField("valueFrom"))
 	}
+	if ref := source.SecretKeyRef; ref != nil {
+		errs = errs.Also(validateKey(ref.Name, ref.Key).ViaField("secretKeyRef").ViaField("valueFrom"))
+	}
+	if ref := source.ConfigMapKeyRef; ref != nil {
+		errs = errs.Also(validateKey(ref.Name, ref.Key).ViaField("configMapKeyRef").ViaField("valueFrom"))
+	}
+	if source.FieldRef != nil && source.FieldRef.FieldPath == "" {
+		errs = errs.Also(apis.ErrMissingField("valueFrom.fieldRef.fieldPath"))
+	}
+	if source.ResourceFieldRef != nil && source.ResourceFieldRef.Resource == "" {
+		errs = errs.Also(apis.ErrMissingField("valueFrom.resourceFieldRef.resource"))
+	}
 	if source.FieldRef != nil && !v.f.Allowed(rules.KeyPodSpecFieldRef) {
 		errs = errs.Also(needsFlag(rules.KeyPodSpecFieldRef, "fieldRef").ViaField("valueFrom"))
 	}
@@ -149,19 +152,20 @@ func (v *containerCheck) validateVariable(variable *corev1.EnvVar) (errs *apis.F
 }
 
 func (v *containerCheck) validatePorts() (errs *apis.FieldError) {
+	used := sets.New[string]()
 	for i := range v.c.Ports {
-		errs = errs.Also(v.validatePort(&v.c.Ports[i]).ViaFieldIndex("ports", i))
+		errs = errs.Also(v.validatePort(&v.c.Ports[i], used).ViaFieldIndex("ports", i))
 	}
 	return errs
 }
 
-func (v *containerCheck) validatePort(p *corev1.ContainerPort) (errs *apis.FieldError) {
+func (v *containerCheck) validatePort(p *corev1.ContainerPort, used sets.Set[string]) (errs *apis.FieldError) {
 	errs = errs.Also(apis.CheckDisallowedFields(*p, corev1.ContainerPort{Name: p.Name, ContainerPort: p.ContainerPort, Protocol: p.Protocol}))
 	if p.ContainerPort < 0 || p.ContainerPort > math.MaxUint16 {
 		errs = errs.Also(apis.ErrOutOfBoundsValue(p.ContainerPort, 0, math.MaxUint16, "containerPort"))
 	}
 	if v.role == initContainer {
-		return errs
+		return errs.Also(validateInitPort(p, used))
 	}
 	if reservedPorts.Has(p.ContainerPort) {
 		errs = errs.Also(apis.ErrInvalidValue(p.ContainerPort, "containerPort", "the port is in use by queue-proxy"))
@@ -235,7 +239,7 @@ func (v *containerCheck) validateProbe(p *corev1.Probe, readiness bool) (errs *a
 		errs = errs.Also(apis.ErrMultipleOneOf(given...))
 	}
 	if p.HTTPGet != nil {
-		errs = errs.Also(validateHTTPProbe(*p.HTTPGet))
+		errs = errs.Also(validateHTTPProbe(*p.HTTPGet), validateProbeHeaders(p.HTTPGet.HTTPHeaders, readiness))
 	}
 	for _, number := range []struct {
 		field string
@@ -247,6 +251,9 @@ func (v *containerCheck) validateProbe(p *corev1.Probe, readiness bool) (errs *a
 		if number.value < 0 {
 			errs = errs.Also(apis.ErrOutOfBoundsValue(number.value, 0, math.MaxInt32, number.field))
 		}
+	}
+	if !readiness && p.SuccessThreshold > 1 {
+		errs = errs.Also(apis.ErrInvalidValue(p.SuccessThreshold, "successThreshold", "must be 1, but for a readinessProbe"))
 	}
 	if readiness && p.PeriodSeconds == 0 {
 		if p.FailureThreshold != 0 {
@@ -271,6 +278,19 @@ func validateHTTPProbe(h corev1.HTTPGetAction) *apis.FieldError {
 		return apis.ErrInvalidValue(h.Scheme, "httpGet.scheme", err.Error())
 	}
 	return nil
+}
+
+// validateProbeHeaders takes in a readinessProbe, which queue-proxy runs, any name of a header, and
+// in others those that Kubernetes takes.
+func validateProbeHeaders(headers []corev1.HTTPHeader, readiness bool) (errs *apis.FieldError) {
+	for i, header := range headers {
+		problems := validation.IsHTTPHeaderName(header.Name)
+		if readiness && httpguts.ValidHeaderFieldName(header.Name) {
+			problems = nil
+		}
+		errs = errs.Also(invalid(header.Name, "name", problems).ViaFieldIndex("httpHeaders", i).ViaField("httpGet"))
+	}
+	return errs
 }
 
 func withDetails(err *apis.FieldError, details string) *apis.FieldError {

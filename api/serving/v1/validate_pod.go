@@ -2,7 +2,6 @@ package v1
 
 import (
 	"fmt"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -141,10 +140,7 @@ func validateContainerName(name string, used sets.Set[string]) *apis.FieldError 
 		return &apis.FieldError{Message: fmt.Sprintf("duplicate container name %q", name), Paths: []string{"name"}}
 	}
 	used.Insert(name)
-	if problems := validation.IsDNS1123Label(name); len(problems) > 0 {
-		return apis.ErrInvalidValue(name, "name", strings.Join(problems, "; "))
-	}
-	return nil
+	return invalid(name, "name", validation.IsDNS1123Label(name))
 }
 
 func (rs *RevisionSpec) validatePodFields(f rules.Features) (errs *apis.FieldError) {
@@ -188,10 +184,15 @@ func (rs *RevisionSpec) validatePodFields(f rules.Features) (errs *apis.FieldErr
 	errs = errs.Also(apis.CheckDisallowedFields(rs.PodSpec, *mask))
 
 	if name := rs.ServiceAccountName; name != "" {
-		if problems := validation.IsDNS1123Subdomain(name); len(problems) > 0 {
-			errs = errs.Also(apis.ErrInvalidValue(name, "serviceAccountName", strings.Join(problems, "; ")))
-		}
+		errs = errs.Also(invalid(name, "serviceAccountName", validation.IsDNS1123Subdomain(name)))
 	}
+	if name := rs.PriorityClassName; name != "" {
+		errs = errs.Also(invalid(name, "priorityClassName", validation.IsDNS1123Subdomain(name)))
+	}
+	if name := rs.RuntimeClassName; name != nil {
+		errs = errs.Also(invalid(*name, "runtimeClassName", validation.IsDNS1123Subdomain(*name)))
+	}
+	errs = errs.Also(validateLabels(rs.NodeSelector, "nodeSelector"), rs.validateDNS())
 	for i, secret := range rs.ImagePullSecrets {
 		if secret.Name == "" {
 			errs = errs.Also(apis.ErrMissingField("name").ViaFieldIndex("imagePullSecrets", i))

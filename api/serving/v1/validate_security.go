@@ -34,7 +34,8 @@ func (rs *RevisionSpec) validatePodSecurityContext(f rules.Features) (errs *apis
 		disallowed.Details = details
 		errs = errs.Also(disallowed)
 	}
-	errs = errs.Also(validateID(context.RunAsUser, "runAsUser"), validateID(context.RunAsGroup, "runAsGroup"), validateID(context.FSGroup, "fsGroup"))
+	errs = errs.Also(validateID(context.RunAsUser, "runAsUser"), validateID(context.RunAsGroup, "runAsGroup"), validateID(context.FSGroup, "fsGroup"),
+		validateSeccompProfile(context.SeccompProfile))
 	for i, group := range context.SupplementalGroups {
 		if group < 0 || group > math.MaxInt32 {
 			errs = errs.Also(apis.ErrOutOfBoundsValue(group, 0, math.MaxInt32, apis.CurrentField).ViaFieldIndex("supplementalGroups", i))
@@ -60,7 +61,8 @@ func (v *containerCheck) validateSecurityContext() (errs *apis.FieldError) {
 		RunAsUser: context.RunAsUser, RunAsGroup: context.RunAsGroup, RunAsNonRoot: context.RunAsNonRoot,
 		AllowPrivilegeEscalation: context.AllowPrivilegeEscalation, SeccompProfile: context.SeccompProfile,
 	}))
-	errs = errs.Also(validateID(context.RunAsUser, "runAsUser"), validateID(context.RunAsGroup, "runAsGroup"))
+	errs = errs.Also(validateID(context.RunAsUser, "runAsUser"), validateID(context.RunAsGroup, "runAsGroup"),
+		validateSeccompProfile(context.SeccompProfile))
 	if context.Privileged != nil && *context.Privileged {
 		errs = errs.Also(apis.ErrInvalidValue(true, "privileged", "only false may be set"))
 	}

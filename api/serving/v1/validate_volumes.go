@@ -36,8 +36,8 @@ func validateVolumes(list []corev1.Volume, f rules.Features) (map[string]*corev1
 func validateVolume(v *corev1.Volume, f rules.Features) (errs *apis.FieldError) {
 	if v.Name == "" {
 		errs = apis.ErrMissingField("name")
-	} else if problems := validation.IsDNS1123Label(v.Name); len(problems) > 0 {
-		errs = apis.ErrInvalidValue(v.Name, "name", strings.Join(problems, "; "))
+	} else {
+		errs = invalid(v.Name, "name", validation.IsDNS1123Label(v.Name))
 	}
 	var given []string
 	add := func(set bool, name string) bool {
@@ -52,14 +52,16 @@ func validateVolume(v *corev1.Volume, f rules.Features) (errs *apis.FieldError) 
 		}
 	}
 	if add(v.Secret != nil, "secret") {
-		errs = errs.Also(validateItems(v.Secret.SecretName, "secretName", v.Secret.Items).ViaField("secret"))
+		errs = errs.Also(validateItems(v.Secret.SecretName, "secretName", v.Secret.Items).Also(validateMode(v.Secret.DefaultMode, "defaultMode")).ViaField("secret"))
 	}
 	if add(v.ConfigMap != nil, "configMap") {
-		errs = errs.Also(validateItems(v.ConfigMap.Name, "name", v.ConfigMap.Items).ViaField("configMap"))
+		errs = errs.Also(validateItems(v.ConfigMap.Name, "name", v.ConfigMap.Items).Also(validateMode(v.ConfigMap.DefaultMode, "defaultMode")).ViaField("configMap"))
 	}
 	if add(v.Projected != nil, "projected") {
+		errs = errs.Also(validateMode(v.Projected.DefaultMode, "defaultMode").ViaField("projected"))
+		files := sets.New[string]()
 		for i := range v.Projected.Sources {
-			errs = errs.Also(validateProjection(&v.Projected.Sources[i]).ViaFieldIndex("sources", i).ViaField("projected"))
+			errs = errs.Also(validateProjection(&v.Projected.Sources[i], files).ViaFieldIndex("sources", i).ViaField("projected"))
 		}
 	}
 	require(v.EmptyDir != nil, "emptyDir", rules.KeyPodSpecVolumesEmptyDir)
@@ -111,35 +113,47 @@ func validateItems(name, field string, items []corev1.KeyToPath) (errs *apis.Fie
 		if item.Key == "" {
 			errs = errs.Also(apis.ErrMissingField("key").ViaFieldIndex("items", i))
 		}
-		if item.Path == "" {
-			errs = errs.Also(apis.ErrMissingField("path").ViaFieldIndex("items", i))
-		}
+		errs = errs.Also(validateFile(item.Path, item.Mode).ViaFieldIndex("items", i))
 	}
 	return errs
 }
 
-func validateProjection(p *corev1.VolumeProjection) (errs *apis.FieldError) {
+// validateProjection checks a source of a volume whose other sources have these files.
+func validateProjection(p *corev1.VolumeProjection, files sets.Set[string]) (errs *apis.FieldError) {
 	var given []string
+	unique := func(file string) *apis.FieldError {
+		if file != "" && files.Has(file) {
+			return apis.ErrInvalidValue(file, "path", "must be unique in the volume")
+		}
+		files.Insert(file)
+		return nil
+	}
 	if p.Secret != nil {
 		given = append(given, "secret")
+		for i, item := range p.Secret.Items {
+			errs = errs.Also(unique(item.Path).ViaFieldIndex("items", i).ViaField("secret"))
+		}
 		errs = errs.Also(validateItems(p.Secret.Name, "name", p.Secret.Items).ViaField("secret"))
 	}
 	if p.ConfigMap != nil {
 		given = append(given, "configMap")
+		for i, item := range p.ConfigMap.Items {
+			errs = errs.Also(unique(item.Path).ViaFieldIndex("items", i).ViaField("configMap"))
+		}
 		errs = errs.Also(validateItems(p.ConfigMap.Name, "name", p.ConfigMap.Items).ViaField("configMap"))
 	}
 	if p.ServiceAccountToken != nil {
 		given = append(given, "serviceAccountToken")
-		if p.ServiceAccountToken.Path == "" {
-			errs = errs.Also(apis.ErrMissingField("serviceAccountToken.path"))
+		errs = errs.Also(validateFile(p.ServiceAccountToken.Path, nil).ViaField("serviceAccountToken"))
+		if seconds := p.ServiceAccountToken.ExpirationSeconds; seconds != nil && (*seconds < 600 || *seconds > 1<<32) {
+			errs = errs.Also(apis.ErrOutOfBoundsValue(*seconds, 600, 1<<32, "serviceAccountToken.expirationSeconds"))
 		}
 	}
 	if p.DownwardAPI != nil {
 		given = append(given, "downwardAPI")
 		for i, item := range p.DownwardAPI.Items {
-			if item.Path == "" {
-				errs = errs.Also(apis.ErrMissingField("path").ViaFieldIndex("items", i).ViaField("downwardAPI"))
-			}
+			errs = errs.Also(validateFile(item.Path, item.Mode).Also(unique(item.Path), validateFileRef(&item)).
+				ViaFieldIndex("items", i).ViaField("downwardAPI"))
 			if (item.FieldRef == nil) == (item.ResourceFieldRef == nil) {
 				errs = errs.Also(exactlyOne(item.FieldRef != nil, "fieldRef", "resourceFieldRef").
 					ViaFieldIndex("items", i).ViaField("downwardAPI"))
@@ -156,6 +170,19 @@ func validateProjection(p *corev1.VolumeProjection) (errs *apis.FieldError) {
 	return errs.Also(apis.CheckDisallowedFields(*p, corev1.VolumeProjection{
 		Secret: p.Secret, ConfigMap: p.ConfigMap, ServiceAccountToken: p.ServiceAccountToken, DownwardAPI: p.DownwardAPI,
 	}))
+}
+
+func validateFileRef(item *corev1.DownwardAPIVolumeFile) (errs *apis.FieldError) {
+	if ref := item.FieldRef; ref != nil && ref.FieldPath == "" {
+		errs = errs.Also(apis.ErrMissingField("fieldRef.fieldPath"))
+	}
+	if ref := item.ResourceFieldRef; ref != nil && ref.Resource == "" {
+		errs = errs.Also(apis.ErrMissingField("resourceFieldRef.resource"))
+	}
+	if ref := item.ResourceFieldRef; ref != nil && ref.ContainerName == "" {
+		errs = errs.Also(apis.ErrMissingField("resourceFieldRef.containerName"))
+	}
+	return errs
 }
 
 // exactlyOne is the error when both or none of two fields are set.
@@ -194,6 +221,7 @@ func (v *containerCheck) validateVolumeMount(m *corev1.VolumeMount, paths sets.S
 		err.Details = "volumes of this kind cannot be written to"
 		errs = errs.Also(err)
 	}
+	errs = errs.Also(invalid(m.SubPath, "subPath", descends(m.SubPath)))
 	clean := path.Clean(m.MountPath)
 	switch {
 	case m.MountPath == "":
