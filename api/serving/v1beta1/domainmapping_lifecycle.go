@@ -23,6 +23,7 @@ const (
 	ReasonDomainClaimFailed             = "DomainClaimFailed"
 	ReasonResolveFailed                 = "ResolveFailed"
 	ReasonCertificateExternallyProvided = "CertificateExternallyProvided"
+	ReasonSecretNotFound                = "SecretNotFound"
 )
 
 func domainMappingConditions() apis.ConditionSet {
@@ -110,6 +111,12 @@ func (s *DomainMappingStatus) MarkIngressNotConfigured() {
 // MarkIngressNotReady says what the gateways wait for.
 func (s *DomainMappingStatus) MarkIngressNotReady(reason, message string) {
 	domainMappingConditions().Manage(s).MarkUnknown(DomainMappingConditionIngressReady, reason, "%s", message)
+}
+
+// MarkSecretNotFound says that the gateways wait for the Secret of spec.tls.
+func (s *DomainMappingStatus) MarkSecretNotFound(name string) {
+	domainMappingConditions().Manage(s).MarkUnknown(DomainMappingConditionIngressReady, ReasonSecretNotFound,
+		"There is no Secret %q in the namespace, which spec.tls.secretName names. Create it with type kubernetes.io/tls, or name another.", name)
 }
 
 // MarkIngressFailed says why the gateways cannot do it.

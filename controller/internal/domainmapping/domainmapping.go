@@ -2,12 +2,13 @@
 //
 // Owns: a DomainMapping's status and HTTPRoutes, the ClusterDomainClaims that it created. Reads:
 // DomainMappings, ClusterDomainClaims, the objects that mappings refer to, the HTTPRoutes of
-// Routes, Namespaces; the gateways, by probes. Writes: what it owns. Never: maps a domain that
-// another namespace has claimed, or that the settings give to a Route there; routes to another
-// namespace.
+// Routes, Namespaces, the metadata of the Secrets that mappings name; the gateways, by probes.
+// Writes: what it owns. Never: maps a domain that another namespace has claimed, or that the
+// settings give to a Route there; routes to another namespace.
 package domainmapping
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -213,7 +214,8 @@ func (r *reconciler) reconcile(ctx context.Context, dm *v1beta1.DomainMapping) (
 	}
 	mapping := gatewayapi.Mapping{Host: dm.Name, Namespace: dm.Namespace, Target: target, Service: dm.Spec.Ref.Name, Rules: rules,
 		TLSSecret: secret, Redirect: redirect}
-	return again, r.expose(ctx, dm, mapping, s)
+	wait, err := r.expose(ctx, dm, mapping, s)
+	return cmp.Or(wait, again), err
 }
 
 // rules returns the rules that the Route of the target has for it inside the cluster. waiting means
@@ -238,15 +240,15 @@ func (r *reconciler) rules(dm *v1beta1.DomainMapping, target string) (rules []ga
 }
 
 // expose writes the HTTPRoutes of the mapping and reports in the status whether the gateways follow
-// them.
-func (r *reconciler) expose(ctx context.Context, dm *v1beta1.DomainMapping, m gatewayapi.Mapping, s *settings.Snapshot) error {
+// them, and when to look again if nothing tells of a change.
+func (r *reconciler) expose(ctx context.Context, dm *v1beta1.DomainMapping, m gatewayapi.Mapping, s *settings.Snapshot) (time.Duration, error) {
 	meta := gatewayapi.Meta{Owner: *kmeta.NewControllerRef(dm), Annotations: maps.Clone(dm.Annotations), Labels: mine(dm),
 		ListenerSets: r.listeners.Of(dm, mine(dm))}
 	delete(meta.Annotations, names.LastAppliedAnnotation)
 	g := r.listeners.Usable(s.Gateway)
 	sets, err := r.listen(ctx, dm, m, g, meta)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	routes, hash := gatewayapi.Map(m, g, meta)
 	have := r.have(dm)
@@ -255,13 +257,13 @@ func (r *reconciler) expose(ctx context.Context, dm *v1beta1.DomainMapping, m ga
 	if err != nil {
 		if notOwned := new(apply.NotOwnedError); errors.As(err, &notOwned) {
 			dm.Status.MarkIngressFailed(servingv1.ReasonNotOwned, notOwned.Error())
-			return reconcile.Foreign(err)
+			return 0, reconcile.Foreign(err)
 		}
-		return err
+		return 0, err
 	}
 	if !retained {
 		if err := r.tidy(ctx, dm, m, g, sets); err != nil {
-			return err
+			return 0, err
 		}
 	}
 	key := types.NamespacedName{Namespace: dm.Namespace, Name: dm.Name}
@@ -274,18 +276,22 @@ func (r *reconciler) expose(ctx context.Context, dm *v1beta1.DomainMapping, m ga
 			why = gatewayapi.Unaccepted(have, routes)
 		}
 		if why != "" {
+			if r.secretMissing(ctx, dm) {
+				dm.Status.MarkSecretNotFound(dm.Spec.TLS.SecretName)
+				return secretAgain, nil
+			}
 			dm.Status.MarkIngressNotReady("Uninitialized", waiting(why, r.listeners.Refused(sets)))
-			return nil
+			return 0, nil
 		}
 	}
 	dm.Status.MarkIngressReady()
 	if !retained {
-		return nil
+		return 0, nil
 	}
 	if _, err := gateway.Write(ctx, r.gateways, r.httpRoutes, dm, routes); err != nil {
-		return err
+		return 0, err
 	}
-	return r.tidy(ctx, dm, m, g, sets)
+	return 0, r.tidy(ctx, dm, m, g, sets)
 }
 
 // tidy removes the listeners that the mapping's HTTPRoutes do not use any more.

@@ -75,6 +75,7 @@ func TestAMappedDomainsTLSStaysAtTheFormerGatewayUntilTheNextOneServes(t *testin
 	s.installs(listenerSets)
 	s.external("edge/first")
 	s.gateway("edge", "first")
+	s.secret("own")
 	s.put(schema.GroupResource{Resource: "services"}, "v1", "Service", &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "hello", Namespace: "ns"}})
 	s.put(mappings, "serving.knative.dev/v1beta1", "DomainMapping", &v1beta1.DomainMapping{ObjectMeta: metav1.ObjectMeta{Name: domain, Namespace: "ns"},
 		Spec: v1beta1.DomainMappingSpec{Ref: duckv1.KReference{Kind: "Service", Name: "hello", APIVersion: "v1"}, TLS: &v1beta1.SecretTLS{SecretName: "own"}}})

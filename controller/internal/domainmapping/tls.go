@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"knative.dev/pkg/kmeta"
@@ -95,6 +97,18 @@ func (r *reconciler) certificate(ctx context.Context, dm *v1beta1.DomainMapping,
 		Issuer: s.CertManager.Issuer, Labels: mine(dm), Owner: *kmeta.NewControllerRef(dm),
 	})
 	return dm.Name, state, why, err
+}
+
+// secretAgain is when to look again for a Secret that is not there: nothing tells that it came.
+const secretAgain = 10 * time.Second
+
+// secretMissing reports whether the Secret that the mapping names does not exist. It asks for the
+// metadata alone, because the key is the gateways'. An answer that tells neither is no reason not
+// to wait for them.
+func (r *reconciler) secretMissing(ctx context.Context, dm *v1beta1.DomainMapping) bool {
+	return dm.Spec.TLS != nil && apierrors.IsNotFound(r.kube.CoreV1().RESTClient().Get().
+		Namespace(dm.Namespace).Resource("secrets").Name(dm.Spec.TLS.SecretName).
+		SetHeader("Accept", "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1").Do(ctx).Error())
 }
 
 // mine returns the labels of a mapping's children.

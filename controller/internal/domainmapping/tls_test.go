@@ -5,10 +5,12 @@ import (
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"knative.dev/pkg/apis"
 	duckv1 "knative.dev/pkg/apis/duck/v1"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
@@ -58,6 +60,30 @@ func TestAMappedDomainWithASecretOfItsOwnHasAListener(t *testing.T) {
 	if got := refs[0].(map[string]any)["name"]; got != "own" {
 		t.Errorf("the listener has the Secret %v", got)
 	}
+}
+
+func (s *stage) secret(name string) {
+	s.put(schema.GroupResource{Resource: "secrets"}, "v1", "Secret", &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "ns"}})
+}
+
+// The gateways say "not found" of a listener that nobody looks at, or nothing. The mapping names
+// the Secret, and sees for itself that it came.
+func TestAMappingNamesTheSecretThatIsNotThere(t *testing.T) {
+	s := set(t, map[string]string{"autocreate-cluster-domain-claims": "true"})
+	s.installs(listenerSets)
+	s.service("hello.ns.svc.cluster.local")
+	s.httpRoute("hello-00001")
+	s.put(mappings, "serving.knative.dev/v1beta1", "DomainMapping", &v1beta1.DomainMapping{
+		ObjectMeta: metav1.ObjectMeta{Name: domain, Namespace: "ns"},
+		Spec: v1beta1.DomainMappingSpec{Ref: duckv1.KReference{Kind: "Service", Name: "hello", APIVersion: "serving.knative.dev/v1"},
+			TLS: &v1beta1.SecretTLS{SecretName: "own"}}})
+	for _, kind := range []apis.ConditionType{"IngressReady", "Ready"} {
+		s.until("the Secret is missed", func(dm *v1beta1.DomainMapping) bool {
+			return is(kind, "Unknown SecretNotFound")(dm) && strings.Contains(dm.Status.GetCondition(kind).Message, `There is no Secret "own"`)
+		})
+	}
+	s.secret("own")
+	s.until("it waits for the gateways alone", is("IngressReady", "Unknown Uninitialized"))
 }
 
 func TestAMappedDomainGetsACertificate(t *testing.T) {
