@@ -165,6 +165,9 @@ func exitMessage(o observation, pod *corev1.Pod, container string, ended *corev1
 	case ended.Reason != "" && ended.Reason != "Error" && ended.Reason != "Completed":
 		return fmt.Sprintf("Container failed with: %s (container %q, exit code %d)", ended.Reason, container, ended.ExitCode)
 	}
+	if ended.ExitCode == 0 { // Kubernetes reads the last words of a log only where the code is another
+		return fmt.Sprintf("Container failed with: container %q ended with exit code 0. A program that serves requests does not end by itself", container)
+	}
 	return fmt.Sprintf("Container failed with: container %q ended with exit code %d and said nothing", container, ended.ExitCode)
 }
 

@@ -82,7 +82,7 @@ func TestPodTroubleNamesTheOneReasonAUserNeeds(t *testing.T) {
 			want: trouble{true, "ExitCode137", `Container failed with: OOMKilled (container "user", exit code 137): it took more memory than its limit of 64Mi. ` +
 				`Raise that limit, or let it use less. Its last words: last words`}},
 		{why: "ends again and again without error", pods: []*corev1.Pod{pod(restarted(0, backOff))},
-			want: trouble{true, "ExitCode0", `Container failed with: container "user" ended with exit code 0 and said nothing`}},
+			want: trouble{true, "ExitCode0", `Container failed with: container "user" ended with exit code 0. A program that serves requests does not end by itself`}},
 		{why: "an image that is not there", pods: []*corev1.Pod{pod(waiting("user", "ImagePullBackOff"))},
 			want: trouble{false, "ImagePullBackOff", `container "user" of image "img" waits: ImagePullBackOff`}},
 		{why: "no node", pods: []*corev1.Pod{unschedulable}, want: trouble{false, "Unschedulable", "no node"}},
