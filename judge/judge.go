@@ -218,7 +218,7 @@ type Slow struct {
 //	a quantile that is too slow                             go back, with evidence of tests/FalseAlarms
 //	a pod that starts for too long, and none of the old one go back
 //	no figures for 10 s                                     wait
-//	evidence of 5 for one of these, or all pods start slow  wait
+//	evidence of suspicion, or all pods start slowly         wait
 //	more errors than the bound, twice the old one's rate    wait
 //	too few requests for the last step                      wait
 //	anything else                                           go on

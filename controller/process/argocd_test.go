@@ -1,10 +1,7 @@
 package process
 
 import (
-	"bytes"
-	"encoding/json"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -16,6 +13,7 @@ import (
 	"knative.dev/pkg/apis"
 
 	servingv1 "ebb.dev/ebb/api/serving/v1"
+	"ebb.dev/ebb/internal/testing/process"
 )
 
 // Argo CD's script counts the conditions of a Service, and takes each that is False for a failure:
@@ -26,7 +24,7 @@ func TestArgoCDJudgesAServiceAsReadyDoes(t *testing.T) {
 	}
 	wanted := map[corev1.ConditionStatus]string{"": "Progressing", corev1.ConditionUnknown: "Progressing", corev1.ConditionTrue: "Healthy", corev1.ConditionFalse: "Degraded"}
 	all, counts := servicesOfScenarios(t), map[string]int{}
-	for i, got := range argoCD(t, all) {
+	for i, got := range process.Ask[verdict](t, "../../dev/argocd", all) {
 		status := all[i].Status.Conditions
 		ready := all[i].Status.GetCondition(apis.ConditionReady)
 		var types []string
@@ -77,27 +75,3 @@ func servicesOfScenarios(t *testing.T) (all []servingv1.Service) {
 }
 
 type verdict struct{ Status, Message string }
-
-// argoCD runs the script that is in Argo CD's module.
-func argoCD(t *testing.T, all []servingv1.Service) (verdicts []verdict) {
-	binary := filepath.Join(t.TempDir(), "argocd")
-	build := exec.Command("go", "build", "-o", binary, ".")
-	build.Dir = "../../dev/argocd"
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("build dev/argocd: %v\n%s", err, out)
-	}
-	text, err := json.Marshal(all)
-	if err != nil {
-		t.Fatal(err)
-	}
-	judge := exec.Command(binary)
-	judge.Stdin = bytes.NewReader(text)
-	out, err := judge.Output()
-	if err != nil {
-		t.Fatalf("%v: %s", err, err.(*exec.ExitError).Stderr)
-	}
-	if err := json.Unmarshal(out, &verdicts); err != nil || len(verdicts) != len(all) {
-		t.Fatalf("%d verdicts about %d Services: %v", len(verdicts), len(all), err)
-	}
-	return verdicts
-}

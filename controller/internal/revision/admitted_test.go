@@ -1,12 +1,9 @@
 package revision
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"maps"
-	"os/exec"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -20,6 +17,7 @@ import (
 	"ebb.dev/ebb/api/names"
 	"ebb.dev/ebb/api/rules"
 	servingv1 "ebb.dev/ebb/api/serving/v1"
+	"ebb.dev/ebb/internal/testing/process"
 	"ebb.dev/ebb/internal/testing/schema"
 	"ebb.dev/ebb/settings"
 )
@@ -244,7 +242,7 @@ func TestKubernetesTakesThePodsThatAdmissionTakes(t *testing.T) {
 		}
 	}
 	kind := schema.Of(t, "../../../config/crd/configurations.serving.knative.dev.yaml")
-	for i, wrong := range kubernetesSays(t, deployments) {
+	for i, wrong := range process.Ask[[]string](t, "../../../dev/validate", deployments) {
 		if len(wrong) == 0 || ofKubernetes.MatchString(admitted[i].what) {
 			continue
 		}
@@ -258,29 +256,4 @@ func TestKubernetesTakesThePodsThatAdmissionTakes(t *testing.T) {
 			t.Errorf("%s: admitted, and Kubernetes says: %s", admitted[i].what, strings.Join(wrong, "; "))
 		}
 	}
-}
-
-// kubernetesSays what the API server would say of Deployments.
-func kubernetesSays(t *testing.T, deployments []any) (wrong [][]string) {
-	t.Helper()
-	binary := filepath.Join(t.TempDir(), "validate")
-	build := exec.Command("go", "build", "-o", binary, "./validate")
-	build.Dir = "../../../dev"
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("build dev/validate: %v\n%s", err, out)
-	}
-	text, err := json.Marshal(deployments)
-	if err != nil {
-		t.Fatal(err)
-	}
-	judge := exec.Command(binary)
-	judge.Stdin = bytes.NewReader(text)
-	out, err := judge.Output()
-	if err != nil {
-		t.Fatalf("%v: %s", err, err.(*exec.ExitError).Stderr)
-	}
-	if err := json.Unmarshal(out, &wrong); err != nil || len(wrong) != len(deployments) {
-		t.Fatalf("%d answers about %d Deployments: %v", len(wrong), len(deployments), err)
-	}
-	return wrong
 }
