@@ -72,26 +72,28 @@ you expect. What you may not read is skipped and listed as such.`,
 
 // installation is what is known of a cluster. An error says why a part could not be read.
 type installation struct {
-	version   *version.Info
-	resources map[string][]string // by group and version
-	namespace string              // of the caller
-	missing   []string            // what the caller may not do there
-	parts     []part
-	agents    *appsv1.DaemonSet
-	agentsErr error
-	settings  *settings.Snapshot
-	setErr    error
-	gateways  []gateway
-	streams   *streamPolicy // nil without Envoy Gateway
-	streamErr error
-	hooks     []admissionv1.ValidatingWebhookConfiguration
-	hooksErr  error
-	viewErr   error
-	dryRun    *serving.Service
-	dryRunErr error
-	nodes     []corev1.Node
-	nodesErr  error
-	kserve    *migrate.KServe
+	version     *version.Info
+	resources   map[string][]string // by group and version
+	namespace   string              // of the caller
+	missing     []string            // what the caller may not do there
+	parts       []part
+	agents      *appsv1.DaemonSet
+	agentsErr   error
+	settings    *settings.Snapshot
+	setErr      error
+	gateways    []gateway
+	streams     *streamPolicy // nil without Envoy Gateway
+	streamErr   error
+	hooks       []admissionv1.ValidatingWebhookConfiguration
+	hooksErr    error
+	viewErr     error
+	dryRun      *serving.Service
+	dryRunErr   error
+	nodes       []corev1.Node
+	nodesErr    error
+	planners    []corev1.Pod // of the control plane
+	plannersErr error
+	kserve      *migrate.KServe
 }
 
 type part struct {
@@ -174,6 +176,7 @@ func (p *program) inspect(ctx context.Context, a *access) (*installation, error)
 	if x.nodesErr = err; err == nil {
 		x.nodes = nodes.Items
 	}
+	x.inspectPlanners(ctx, a)
 	return x, nil
 }
 

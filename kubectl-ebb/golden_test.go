@@ -205,6 +205,15 @@ func cluster(t *testing.T) *installation {
 	return x
 }
 
+// controlPlane returns static pods as kubeadm makes them.
+func controlPlane(commands ...[]string) (pods []corev1.Pod) {
+	for _, command := range commands {
+		pods = append(pods, corev1.Pod{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"tier": "control-plane", "component": command[0]}},
+			Spec: corev1.PodSpec{Containers: []corev1.Container{{Command: command}}}})
+	}
+	return pods
+}
+
 func TestCheck(t *testing.T) {
 	gone := apierrors.NewNotFound(schema.GroupResource{Resource: "things"}, "it")
 	forbidden := apierrors.NewForbidden(schema.GroupResource{Resource: "things"}, "it", errors.New("no"))
@@ -235,7 +244,7 @@ func TestCheck(t *testing.T) {
 		blind.parts[i] = part{name: blind.parts[i].name, err: forbidden}
 	}
 	blind.settings, blind.setErr, blind.hooksErr, blind.dryRunErr, blind.agentsErr = nil, forbidden, forbidden, forbidden, forbidden
-	blind.viewErr = forbidden
+	blind.viewErr, blind.plannersErr = forbidden, forbidden
 
 	long := cluster(t)
 	long.settings.Defaults.MaxTimeoutSeconds = 2 * 60 * 60
@@ -245,6 +254,10 @@ func TestCheck(t *testing.T) {
 	}
 	short := cluster(t)
 	short.streams = long.streams
+
+	slow, quick := cluster(t), cluster(t)
+	slow.planners = controlPlane([]string{"kube-controller-manager", "--leader-elect=true"}, []string{"kube-scheduler"})
+	quick.planners = controlPlane([]string{"kube-controller-manager", "--kube-api-qps", "500"}, []string{"kube-scheduler", "--config=/etc/its-own"})
 
 	late := cluster(t)
 	late.viewErr = gone
@@ -256,6 +269,7 @@ func TestCheck(t *testing.T) {
 		"healthy": {cluster(t), false, now}, "broken": {bad, false, now}, "blind": {blind, false, now},
 		"bare": {bare, true, now}, "bare-after": {bare, false, now}, "installed": {late, true, now},
 		"long-streams": {long, false, now}, "short-streams": {short, false, now},
+		"slow-planners": {slow, false, now}, "quick-planners": {quick, false, now},
 		"expiring": {late, false, now.Add(6*24*time.Hour - time.Hour)}, "expired": {late, false, now.Add(7 * 24 * time.Hour)},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -44,6 +44,7 @@ func (x *installation) judge(before bool, now time.Time) []finding {
 	x.judgeWebhook(j, now)
 	x.judgeView(j)
 	x.judgeAgents(j)
+	x.judgePlanners(j)
 	for _, f := range x.kserve.Judge() {
 		j.add(f.About, state(f.State), f.Text, f.Do)
 	}
