@@ -111,8 +111,8 @@ func TestReadersThatDoNotReadAreCutOff(t *testing.T) {
 		return status == http.StatusOK
 	})
 	head := fmt.Sprintf("GET %s HTTP/1.1\r\nHost: svc.example\r\n%s: %s\r\n\r\n", at, wire.HeaderAsyncTarget, target)
-	// Each reader holds a share for a moment while its result is found, so of many that come together
-	// fewer are let in than there is room for.
+	// Each holds a share for a moment while its result is found: of many that come together fewer
+	// are let in than there is room for.
 	eventually.True(t, "who does not read takes a share", func() bool {
 		c, err := net.Dial("tcp", w.front.Listener.Addr().String())
 		if err != nil {
