@@ -130,7 +130,8 @@ const TimeoutTrailer = "Ebb-Timeout"
 
 // Result is how one exchange ended.
 type Result struct {
-	Status        int // sent to the client; 0 when nothing could be sent
+	Status        int   // sent to the client; 0 when nothing could be sent
+	GRPC          uint8 // with which the upstream ended a call of gRPC; 0, which is OK, if it said nothing
 	Cause         Cause
 	Timer         Timer
 	Err           error

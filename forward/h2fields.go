@@ -151,6 +151,26 @@ func h2Length(fields []hpack.HeaderField) (length int64, ok bool) {
 	return length, true
 }
 
+// Codes of gRPC: the highest, and the one that stands for a status that is none.
+const (
+	grpcMost    = 16
+	grpcUnknown = 2
+)
+
+// grpcStatus returns the status of a call of gRPC, which is in the fields that end the response
+// (trailers, or a head without a body); 0 if there is none.
+func grpcStatus(fields []hpack.HeaderField) uint8 {
+	text, ok := h2Find(fields, "grpc-status")
+	if !ok {
+		return 0
+	}
+	n, err := strconv.ParseUint(text, 10, 8)
+	if err != nil || n > grpcMost {
+		return grpcUnknown // as the client takes it
+	}
+	return uint8(n)
+}
+
 // clean returns a value without control characters.
 func clean(value string) string {
 	for i := 0; i < len(value); i++ {

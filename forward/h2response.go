@@ -95,6 +95,7 @@ func (x *h2exchange) respondLocked(b *h2batch) exchange.Do {
 		c.nc.Close()
 	}
 	if end {
+		x.res.GRPC = grpcStatus(f.RegularFields())
 		return x.performLocked(&exchange.Event{Kind: exchange.Ended}, b)
 	}
 	return 0
@@ -155,6 +156,7 @@ func (x *h2exchange) responseTrailers(h *h2half, fields []hpack.HeaderField, b *
 		do = x.performLocked(&e, b)
 	default:
 		ended := false
+		x.res.GRPC = grpcStatus(fields)
 		if fields = trailersOf(fields); len(fields) == 0 {
 			_, ended = x.down.c.send(&x.down, nil, true, h, b)
 		} else {

@@ -16,6 +16,13 @@ import (
 // errPanicked is the end of an exchange in which something panicked. The client gets 500.
 var errPanicked = errors.New("internal error")
 
+// IsOurs reports whether an exchange failed for a reason of this process, which has no memory for
+// it or has a bug. The upstream is not to blame then.
+func IsOurs(err error) bool {
+	_, full := errors.AsType[fullError](err)
+	return full || errors.Is(err, errPanicked)
+}
+
 // Panics counts the panics that were caught.
 func (s *Server) Panics() int64 { return s.panics.Load() }
 
