@@ -11,6 +11,9 @@ import (
 // ten for each told metric.
 const MaxStatBytes = 336 + 10*MaxTold
 
+// MaxAnswerBytes bounds a Stat with Judged, which has at most 144 bytes.
+const MaxAnswerBytes = MaxStatBytes + 144
+
 // Bounds of a POST to PathStats. An activator reports many revisions at once, a pod its own only.
 const (
 	MaxStats         = 2000 // messages in an activator's body
@@ -54,6 +57,8 @@ type Stat struct {
 	Ended *Outcomes
 	// Told is what the user container tells of its load.
 	Told Told
+	// Judged is what a judge of rollouts counts, nil from a reporter that was not asked for it.
+	Judged *Judged
 }
 
 // StatMessage is a Stat together with the revision that it is about.
@@ -81,6 +86,7 @@ const (
 	statStatuses                 = 21
 	statLatency                  = 22
 	statRefused                  = 23
+	statJudged                   = 24
 	statTold                     = 32 // and up, one for each of MaxTold
 
 	messageNamespace = 1
@@ -109,7 +115,11 @@ func (s Stat) Append(data []byte) []byte {
 	if s.Ended != nil {
 		data = s.Ended.append(data)
 	}
-	return s.Told.append(data)
+	data = s.Told.append(data)
+	if s.Judged != nil {
+		data = s.Judged.Append(data)
+	}
+	return data
 }
 
 // DecodeStat decodes one Stat. A Stat of the given pod shares the text of its name. Unknown fields
@@ -154,6 +164,9 @@ func DecodeStat(pod string, data []byte) (Stat, error) {
 				s.Ended = &Outcomes{}
 			}
 			return s.Ended.read(number, value)
+		case statJudged:
+			s.Judged = &Judged{}
+			return s.Judged.read(value)
 		}
 		if place := number - statTold; place >= 0 && place < MaxTold {
 			return s.Told.decode(place, value)

@@ -20,7 +20,7 @@ func TestAStatSurvivesItsEncoding(t *testing.T) {
 				told.Values[place] = []float64{0, a, b, c}[place]
 			}
 		}
-		in := Stat{pod, a, b, c, d, e, at, f, g, h, outOfTurn, asleep & 0x7f, nil, told}
+		in := Stat{pod, a, b, c, d, e, at, f, g, h, outOfTurn, asleep & 0x7f, nil, told, nil}
 		out, err := DecodeStat("", in.Append(nil))
 		return err == nil && out == in
 	}
@@ -70,7 +70,7 @@ func TestUnknownFieldsOfAStatAreSkipped(t *testing.T) {
 }
 
 func TestAFullStatFitsTheScrapeLimit(t *testing.T) {
-	stat := Stat{strings.Repeat("p", 253), 1.1, 1.1, 1.1, 1.1, 1.1, math.MaxInt64, 1.1, 1.1, 1.1, true, 3, nil, Told{1<<MaxTold - 1, [MaxTold]float64{1.1, 0, 1.1, 1.1}}}
+	stat := Stat{strings.Repeat("p", 253), 1.1, 1.1, 1.1, 1.1, 1.1, math.MaxInt64, 1.1, 1.1, 1.1, true, 3, nil, Told{1<<MaxTold - 1, [MaxTold]float64{1.1, 0, 1.1, 1.1}}, nil}
 	if n := len(stat.Append(nil)); n > MaxStatBytes+80 {
 		t.Fatalf("a stat with the longest pod name takes %d bytes", n)
 	}
@@ -89,6 +89,7 @@ func TestAFullStatFitsTheScrapeLimit(t *testing.T) {
 
 func FuzzDecodeStats(f *testing.F) {
 	f.Add(EncodeStats([]StatMessage{{"n", "r", Stat{PodName: "p", AverageConcurrent: 1}}}))
+	f.Add(EncodeStats([]StatMessage{{"n", "r", Stat{PodName: "p", Judged: &Judged{Good: 300, Failed: 2, Latency: Latency{20: 301}}}}}))
 	f.Add([]byte{0x0a, 0xff, 0xff, 0xff, 0xff, 0x0f})
 	f.Fuzz(func(t *testing.T, data []byte) {
 		messages, err := DecodeStats(data, MaxStats)

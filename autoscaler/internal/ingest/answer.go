@@ -43,8 +43,8 @@ func answerOf(data []byte) (body []byte, whole bool, err error) {
 		}
 	}
 	switch {
-	case length > wire.MaxStatBytes:
-		return nil, false, fmt.Errorf("the answer is longer than %d bytes", wire.MaxStatBytes)
+	case length > wire.MaxAnswerBytes:
+		return nil, false, fmt.Errorf("the answer is longer than %d bytes", wire.MaxAnswerBytes)
 	case length < 0:
 		return nil, false, errors.New("the answer has no length")
 	case len(rest) > length:
@@ -60,10 +60,10 @@ func unusual(data []byte) ([]byte, bool, error) {
 		return nil, false, fmt.Errorf("read answer: %w", err)
 	}
 	defer response.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(response.Body, wire.MaxStatBytes+1))
+	body, err := io.ReadAll(io.LimitReader(response.Body, wire.MaxAnswerBytes+1))
 	switch {
-	case len(body) > wire.MaxStatBytes:
-		return nil, false, fmt.Errorf("the answer is longer than %d bytes", wire.MaxStatBytes)
+	case len(body) > wire.MaxAnswerBytes:
+		return nil, false, fmt.Errorf("the answer is longer than %d bytes", wire.MaxAnswerBytes)
 	case errors.Is(err, io.ErrUnexpectedEOF):
 		return nil, false, nil
 	case err != nil:

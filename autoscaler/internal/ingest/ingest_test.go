@@ -195,7 +195,7 @@ func TestScrape(t *testing.T) {
 	})
 	wrong := pod(t, "wrong", "127.0.0.3", &port, stat(wire.Stat{PodName: "somebody else", AverageConcurrent: 1000}))
 	negative := pod(t, "negative", "127.0.0.4", &port, stat(wire.Stat{PodName: "negative", AverageConcurrent: -1}))
-	long := pod(t, "long", "127.0.0.5", &port, func(w http.ResponseWriter, r *http.Request) { w.Write(make([]byte, wire.MaxStatBytes+1)) })
+	long := pod(t, "long", "127.0.0.5", &port, func(w http.ResponseWriter, r *http.Request) { w.Write(make([]byte, wire.MaxAnswerBytes+1)) })
 
 	var ready []pods.Pod
 	var foreign atomic.Int64
@@ -384,10 +384,10 @@ func TestAnswersOfPods(t *testing.T) {
 		"two lengths":                {"HTTP/1.1 200 OK\r\nContent-Length: 3\r\nContent-Length: 3\r\n\r\nabc", false, true},
 		"a length that is none":      {"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n", false, true},
 		"a negative length":          {"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n", false, true},
-		"too long":                   {fmt.Sprintf("HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n", wire.MaxStatBytes+1), false, true},
+		"too long":                   {fmt.Sprintf("HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n", wire.MaxAnswerBytes+1), false, true},
 		"more than it said":          {plain + "x", false, true},
 		"parts that make no sense":   {"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", false, true},
-		"parts that are too much":    {fmt.Sprintf("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n", 2*wire.MaxStatBytes, make([]byte, 2*wire.MaxStatBytes)), false, true},
+		"parts that are too much":    {fmt.Sprintf("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n", 2*wire.MaxAnswerBytes, make([]byte, 2*wire.MaxAnswerBytes)), false, true},
 		"a connection to be closed":  {fmt.Sprintf("HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s", len(stat), stat), true, false},
 		"a protocol that is unknown": {"SSH-2.0\r\n\r\n", false, true},
 	} {
@@ -403,7 +403,7 @@ func FuzzAnswer(f *testing.F) {
 	f.Add([]byte("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		body, whole, err := answerOf(data)
-		if len(body) > wire.MaxStatBytes || whole && err != nil {
+		if len(body) > wire.MaxAnswerBytes || whole && err != nil {
 			t.Errorf("%d bytes, whole %v, %v", len(body), whole, err)
 		}
 	})

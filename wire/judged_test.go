@@ -1,0 +1,94 @@
+package wire
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"ebb.dev/ebb/wire/protobuf"
+)
+
+func TestJudgedSurvivesItsEncoding(t *testing.T) {
+	random := rand.New(rand.NewPCG(5, 6))
+	for range 200 {
+		in := &Judged{Good: random.Uint32N(judgedWrap), Failed: random.Uint32N(3)}
+		for range random.IntN(50) {
+			in.Latency.Add(time.Duration(random.Int64N(1 << random.IntN(41))))
+		}
+		out, err := DecodeStat("", Stat{PodName: "p", Judged: in}.Append(nil))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if out.Judged == nil || *out.Judged != *in {
+			t.Fatalf("%+v became %+v", in, out.Judged)
+		}
+	}
+	// A pod without requests says so; one that was not asked says nothing.
+	if out, err := DecodeStat("", Stat{Judged: &Judged{}}.Append(nil)); err != nil || out.Judged == nil || *out.Judged != (Judged{}) {
+		t.Errorf("a pod without requests: %+v, %v", out.Judged, err)
+	}
+	if out, err := DecodeStat("", Stat{PodName: "p"}.Append(nil)); err != nil || out.Judged != nil {
+		t.Errorf("a pod that was not asked: %+v, %v", out.Judged, err)
+	}
+}
+
+func TestJudgedThatCannotBeIsRefused(t *testing.T) {
+	for name, data := range map[string][]byte{
+		"nothing":                     {},
+		"no count of failed":          {1},
+		"a count without its end":     {0x80},
+		"a count beyond the wrap":     {0x80, 0x80, 0x80, 0x01, 0},
+		"a bucket beyond the last":    {1, 1, LatencyBuckets, 1},
+		"more buckets than there are": {1, 1, LatencyBuckets - 1, 1, 1},
+	} {
+		if stat, err := DecodeStat("", protobuf.AppendBytes(nil, statJudged, data)); err == nil {
+			t.Errorf("%s: got %+v", name, stat.Judged)
+		}
+	}
+	if stat, err := DecodeStat("", protobuf.AppendUint(nil, statJudged, 1)); err == nil {
+		t.Errorf("a number for a text: got %+v", stat.Judged)
+	}
+}
+
+// What is counted twice or not at all by single reports is counted once by their differences, also
+// where counts begin anew.
+func TestTheDifferenceOfTwoReportsIsWhatCameBetween(t *testing.T) {
+	told := func(j Judged) *Judged {
+		s, err := DecodeStat("", Stat{Judged: &j}.Append(nil))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s.Judged
+	}
+	came := Judged{Good: 5, Failed: 1, Latency: Latency{3: 4, 40: 2}}
+	for name, counted := range map[string]Judged{
+		"at first":            {},
+		"at the wrap":         {Good: judgedWrap - 2, Failed: 7, Latency: Latency{3: judgedWrap - 1}},
+		"at the memory's end": {Good: math.MaxUint32 - 1, Failed: math.MaxUint32, Latency: Latency{3: math.MaxUint32 - 3}},
+	} {
+		before := told(counted)
+		counted.Good += came.Good
+		counted.Failed += came.Failed
+		for i, n := range came.Latency {
+			counted.Latency[i] += n
+		}
+		now := told(counted)
+		if got := now.Since(before); got != came {
+			t.Errorf("%s: got %+v, want %+v", name, got, came)
+		}
+		if got := now.Since(now); got != (Judged{}) {
+			t.Errorf("%s: a report that came twice is %+v", name, got)
+		}
+	}
+}
+
+func TestAStatWithJudgedFitsItsLimit(t *testing.T) {
+	j := Judged{Good: judgedWrap - 1, Failed: judgedWrap - 1}
+	for i := range j.Latency {
+		j.Latency[i] = judgedWrap - 1
+	}
+	if n := len(j.Append(nil)); n > MaxAnswerBytes-MaxStatBytes {
+		t.Errorf("%d bytes are more than %d", n, MaxAnswerBytes-MaxStatBytes)
+	}
+}
