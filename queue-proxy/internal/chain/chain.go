@@ -139,7 +139,7 @@ func (c *Chain) Admit(r *forward.Request) forward.Decision {
 // Done implements forward.Handler.
 func (c *Chain) Done(r *forward.Request, res *forward.Result) {
 	p := r.Data.(*pass)
-	c.Gate.leave(p, r.Started.Add(res.Duration+res.Parted), res)
+	c.Gate.leave(p, r.Started.Add(res.Duration+res.Parted), res, c.blame(r, res, p))
 	if p.span != nil {
 		p.span.End(r, res, p.sent, otlp.String("kn.route.tag", routetag.Of(r)))
 	}

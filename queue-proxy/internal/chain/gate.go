@@ -184,13 +184,16 @@ func (g *Gate) await(ctx context.Context, p *pass) bool {
 }
 
 // leave ends a request, whatever became of it, and hands its slot on.
-func (g *Gate) leave(p *pass, now time.Time, res *forward.Result) {
+func (g *Gate) leave(p *pass, now time.Time, res *forward.Result, who blame) {
 	if !p.inside {
 		return
 	}
 	g.mu.Lock()
 	g.load.Leave(now, p.proxied, p.running)
 	g.load.End(p.proxied, res.Status, res.Duration)
+	if who != nobody {
+		g.load.Judge(p.sent, now.Add(-res.Parted).Sub(p.sent), who == program, !res.Upgraded)
+	}
 	var next *limit.Waiter
 	if p.running {
 		next = g.limit.Leave(&p.waiter)
@@ -249,6 +252,9 @@ func (g *Gate) Shut() bool {
 func (g *Gate) Open() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	if g.shut {
+		g.load.Cool() // what slept has to be read into memory again
+	}
 	g.shut = false
 }
 

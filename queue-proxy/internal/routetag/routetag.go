@@ -15,6 +15,12 @@ const (
 	Disabled  = "kn:disabled"  // tags by header are switched off
 )
 
+// Chosen reports whether a request came by the name of a target. Its sender chose the revision, not
+// the split of the Route.
+func Chosen(r *forward.Request) bool {
+	return r.Header(wire.HeaderTag) != "" && r.Header(wire.HeaderDefaultRoute) != "true"
+}
+
 // Of is the tag of a request. It shares the request's buffer.
 func Of(r *forward.Request) string {
 	name, viaDefault := r.Header(wire.HeaderTag), r.Header(wire.HeaderDefaultRoute)

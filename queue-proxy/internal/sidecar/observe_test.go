@@ -115,6 +115,9 @@ func TestAPanicIsCounted(t *testing.T) {
 			t.Errorf("%s got %d, want %d", path, status, want)
 		}
 	}
+	if got := r.judged(); got != (wire.Judged{Good: 1}) { // it is not the program's fault
+		t.Errorf("judged as %+v", got)
+	}
 	w := httptest.NewRecorder()
 	r.metrics.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
 	if text := w.Body.String(); !regexp.MustCompile(`(?m)^ebb_panics_total\{.*\} 1$`).MatchString(text) {

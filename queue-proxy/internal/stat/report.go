@@ -36,7 +36,13 @@ type Reporter struct {
 	Told func(now time.Time) wire.Told
 
 	signer wire.Signer
-	last   atomic.Pointer[[]byte]
+	last   atomic.Pointer[answer]
+}
+
+// answer is the last period's report. The first plain bytes are for who did not ask for more.
+type answer struct {
+	data  []byte
+	plain int
 }
 
 const (
@@ -52,8 +58,12 @@ func (r *Reporter) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	w.Header().Set("Content-Type", "application/protobuf")
-	if b := r.last.Load(); b != nil {
-		w.Write(*b)
+	if a := r.last.Load(); a != nil {
+		data := a.data
+		if req.URL.RawQuery != wire.QueryJudged {
+			data = data[:a.plain]
+		}
+		w.Write(data)
 		return
 	}
 	w.Write(r.complete(r.Source.PressureNow(time.Now())).Append(nil))
@@ -69,14 +79,21 @@ func (r *Reporter) complete(s wire.Stat) wire.Stat {
 	return s
 }
 
-// encode leaves out how requests ended if that is too much beside a long name of the pod.
-func encode(s wire.Stat) []byte {
+// encode leaves out how requests ended if that is too much beside a long name of the pod. What is
+// asked for besides has room of its own, because nobody asks who does not know it.
+func encode(s wire.Stat) *answer {
+	judged := s.Judged
+	s.Judged = nil
 	data := s.Append(nil)
 	if len(data) > wire.MaxStatBytes {
 		s.Ended = nil
 		data = s.Append(data[:0])
 	}
-	return data
+	a := &answer{data: data, plain: len(data)}
+	if judged != nil {
+		a.data = judged.Append(data)
+	}
+	return a
 }
 
 // Run closes the periods until ctx ends.
@@ -88,8 +105,7 @@ func (r *Reporter) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case now := <-tick.C:
-			b := encode(r.complete(r.Source.ClosePeriod(now)))
-			r.last.Store(&b)
+			r.last.Store(encode(r.complete(r.Source.ClosePeriod(now))))
 		}
 	}
 }

@@ -27,8 +27,15 @@ type Load struct {
 
 	ended wire.Outcomes // of the period, without those that the activator counts
 
+	judged wire.Judged // since the process began, those too that came through an activator
+	warm   time.Time   // from when on the times of requests count; zero before the first one
+
 	told float64 // the concurrency last reported, without what the activator counts
 }
+
+// warmsFor is how long the times of requests do not count, from the first request that the container
+// gets: its caches are cold, those of another revision's older pods are not.
+const warmsFor = 10 * time.Second
 
 // leastGrowth is how many requests more than last reported are worth a push.
 const leastGrowth = 5
@@ -62,6 +69,25 @@ func (l *Load) Arrive(now time.Time, proxied bool) {
 func (l *Load) Run(now time.Time) {
 	l.advance(now)
 	l.busy++
+	if l.warm.IsZero() {
+		l.warm = now.Add(warmsFor)
+	}
+}
+
+// Cool notes that the container will be cold at the next request.
+func (l *Load) Cool() { l.warm = time.Time{} }
+
+// Judge notes the end of a request that the judge of rollouts counts. sent is when the container
+// got it; a time that says nothing is not timed.
+func (l *Load) Judge(sent time.Time, took time.Duration, failed, timed bool) {
+	if failed {
+		l.judged.Failed++
+	} else {
+		l.judged.Good++
+	}
+	if timed && !l.warm.IsZero() && !sent.Before(l.warm) {
+		l.judged.Latency.Add(took)
+	}
 }
 
 // Refuse notes that the request, which arrived and leaves now, found the pod full.
@@ -121,6 +147,8 @@ func (l *Load) Close(now time.Time, pod string, queued int) wire.Stat {
 		ended := l.ended
 		s.Ended, l.ended = &ended, wire.Outcomes{}
 	}
+	judged := l.judged
+	s.Judged = &judged
 	l.since = now
 	l.told = s.AverageConcurrent - s.AverageProxiedConcurrent
 	l.insideTime, l.proxiedTime, l.busySum = 0, 0, 0

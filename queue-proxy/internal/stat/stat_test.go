@@ -5,8 +5,9 @@ import (
 	"time"
 )
 
+var begin = time.Unix(1000, 0)
+
 func TestGrew(t *testing.T) {
-	begin := time.Unix(1000, 0)
 	arrive := func(l *Load, n int, proxied bool) (edges int) {
 		for range n {
 			l.Arrive(begin, proxied)
@@ -52,5 +53,38 @@ func TestGrew(t *testing.T) {
 	l := New(begin)
 	if allocs := testing.AllocsPerRun(100, func() { arrive(l, 1, false) }); allocs > 0 {
 		t.Errorf("a request costs %v allocations", allocs)
+	}
+}
+
+// A time counts from ten seconds after the first request on: a cold pod is slow, whatever its
+// program.
+func TestTheTimesOfAColdPodDoNotCount(t *testing.T) {
+	l := New(begin)
+	at := begin.Add(time.Hour) // the first request comes late
+	ask := func(after time.Duration) uint32 {
+		l.Run(at.Add(after))
+		l.Judge(at.Add(after), time.Second, false, true)
+		timed := uint32(0)
+		for _, n := range l.Close(at.Add(after), "pod", 0).Judged.Latency {
+			timed += n
+		}
+		return timed
+	}
+	for _, c := range []struct {
+		after time.Duration
+		want  uint32
+	}{{0, 0}, {warmsFor - 1, 0}, {warmsFor, 1}, {time.Minute, 2}} {
+		if got := ask(c.after); got != c.want {
+			t.Errorf("%v after the first request: %d times, want %d", c.after, got, c.want)
+		}
+	}
+	l.Cool()
+	if got := ask(2 * time.Minute); got != 2 {
+		t.Errorf("after a sleep: %d times, want 2", got)
+	}
+	l.Judge(at.Add(time.Hour), time.Second, true, false)
+	s := l.Close(at, "pod", 0)
+	if s.Judged.Good != 5 || s.Judged.Failed != 1 {
+		t.Errorf("counted %d good and %d failed, want 5 and 1", s.Judged.Good, s.Judged.Failed)
 	}
 }

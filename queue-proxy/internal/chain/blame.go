@@ -1,0 +1,68 @@
+package chain
+
+import (
+	"errors"
+
+	"ebb.dev/ebb/forward"
+	"ebb.dev/ebb/queue-proxy/internal/routetag"
+)
+
+// blame is what a request says of the program.
+type blame uint8
+
+const (
+	nobody  blame = iota // nothing
+	good                 // it answered
+	program              // it failed
+)
+
+// blame says whom to blame for the end of a request, for the judge of rollouts
+// (docs/decisions/0019):
+//
+//	not sent to the container: a probe, a refusal, the queue, its deadline  nobody
+//	of a tag, whose sender chose the revision                               nobody
+//	the client left, or its body is broken                                  nobody
+//	completed below 500, and with no gRPC status of faulty                  good
+//	completed otherwise                                                     program
+//	a timer fired                                                           program
+//	no or a broken response                                                 program
+//	the same, because of us, or no connection while the pod ends            nobody
+func (c *Chain) blame(r *forward.Request, res *forward.Result, p *pass) blame {
+	if p.sent.IsZero() || routetag.Chosen(r) {
+		return nobody
+	}
+	switch res.Cause {
+	case forward.Completed:
+		if res.Status >= 500 || faulty(res.GRPC) {
+			return program
+		}
+		return good
+	case forward.TimedOut:
+		return program
+	case forward.UpstreamFailed:
+		_, unconnected := errors.AsType[*forward.DialError](res.Err)
+		if forward.IsOurs(res.Err) || unconnected && c.Draining() {
+			return nobody
+		}
+		return program
+	}
+	return nobody
+}
+
+// The statuses of gRPC that OpenTelemetry calls errors of the server.
+const (
+	grpcUnknown          = 2
+	grpcDeadlineExceeded = 4
+	grpcUnimplemented    = 12
+	grpcInternal         = 13
+	grpcUnavailable      = 14
+	grpcDataLoss         = 15
+)
+
+func faulty(status uint8) bool {
+	switch status {
+	case grpcUnknown, grpcDeadlineExceeded, grpcUnimplemented, grpcInternal, grpcUnavailable, grpcDataLoss:
+		return true
+	}
+	return false
+}

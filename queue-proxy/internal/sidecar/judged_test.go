@@ -1,0 +1,216 @@
+package sidecar
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"testing"
+	"time"
+
+	"ebb.dev/ebb/test/eventually"
+	"ebb.dev/ebb/wire"
+)
+
+// judged is what the judge of rollouts counts, once no request is left.
+func (r *rig) judged() wire.Judged {
+	r.t.Helper()
+	eventually.True(r.t, "no request is left", func() bool { return r.gate.Inside() == 0 })
+	return *r.gate.ClosePeriod(time.Now()).Judged
+}
+
+// misbehaving is a program that fails in each way, by path.
+func misbehaving(w http.ResponseWriter, r *http.Request) {
+	switch r.URL.Path {
+	case "/reset":
+		panic(http.ErrAbortHandler)
+	case "/cut":
+		w.Header().Set("Content-Length", "10")
+		io.WriteString(w, "short")
+		panic(http.ErrAbortHandler)
+	case "/hang":
+		<-r.Context().Done()
+	case "/grpc":
+		w.Header().Set("Trailer", "Grpc-Status")
+		w.WriteHeader(200)
+		io.WriteString(w, "x")
+		w.Header().Set("Grpc-Status", r.URL.RawQuery)
+	case "/trailers-only":
+		w.Header().Set("Grpc-Status", r.URL.RawQuery)
+	default:
+		status, _ := strconv.Atoi(r.URL.Path[1:])
+		w.WriteHeader(status)
+	}
+}
+
+// Who is to blame: the table above chain.blame.
+func TestWhatTheProgramIsToBlameForIsCounted(t *testing.T) {
+	backend := httptest.NewUnstartedServer(http.HandlerFunc(misbehaving))
+	backend.Config.Protocols = new(http.Protocols)
+	backend.Config.Protocols.SetHTTP1(true)
+	backend.Config.Protocols.SetUnencryptedHTTP2(true)
+	backend.Start()
+	defer backend.Close()
+	r := startRig(t, hello, func(c *wire.Sidecar) {
+		c.UserPort = backend.Listener.Addr().(*net.TCPAddr).Port
+		c.ResponseStartTimeout = time.Second
+	})
+	streams := &http.Transport{Protocols: new(http.Protocols)}
+	streams.Protocols.SetUnencryptedHTTP2(true)
+	defer streams.CloseIdleConnections()
+	h1, h2 := http.DefaultClient, &http.Client{Transport: streams}
+	good, failed := wire.Judged{Good: 1}, wire.Judged{Failed: 1}
+	for _, c := range []struct {
+		name   string
+		client *http.Client
+		path   string
+		header []string
+		want   wire.Judged
+	}{
+		{"an answer", h1, "/200", nil, good},
+		{"the client's mistake", h1, "/404", nil, good},
+		{"an error", h1, "/500", nil, failed},
+		{"an error, through an activator", h1, "/500", []string{wire.HeaderProxyRequest, wire.ProxyActivator}, failed},
+		{"an answer, through an activator", h1, "/200", []string{wire.HeaderProxyRequest, wire.ProxyActivator}, good},
+		{"the program says that it is full", h1, "/503", nil, failed},
+		{"a reset", h1, "/reset", nil, failed},
+		{"a response that is cut", h1, "/cut", nil, failed},
+		{"no answer in time", h1, "/hang", nil, failed},
+		{"a probe", h1, "/200", []string{wire.HeaderNetworkProbe, wire.ProbeQueue}, wire.Judged{}},
+		{"a request for another revision", h1, "/500", []string{wire.HeaderRevision, "other", wire.HeaderNamespace, "ns"}, wire.Judged{}},
+		{"a request by a tag", h1, "/500", []string{wire.HeaderTag, "next"}, wire.Judged{}},
+		{"a tag that does not exist", h1, "/500", []string{wire.HeaderTag, "none", wire.HeaderDefaultRoute, "true"}, failed},
+		{"the Route's own host", h1, "/200", []string{wire.HeaderDefaultRoute, "true"}, good},
+		{"over HTTP/2", h2, "/200", nil, good},
+		{"an error over HTTP/2", h2, "/500", nil, failed},
+		{"a reset over HTTP/2", h2, "/reset", nil, failed},
+		{"no answer in time over HTTP/2", h2, "/hang", nil, failed},
+		{"gRPC: OK", h2, "/grpc?0", nil, good},
+		{"gRPC: CANCELLED", h2, "/grpc?1", nil, good},
+		{"gRPC: UNKNOWN", h2, "/grpc?2", nil, failed},
+		{"gRPC: INVALID_ARGUMENT", h2, "/grpc?3", nil, good},
+		{"gRPC: DEADLINE_EXCEEDED", h2, "/grpc?4", nil, failed},
+		{"gRPC: RESOURCE_EXHAUSTED", h2, "/grpc?8", nil, good},
+		{"gRPC: UNIMPLEMENTED", h2, "/grpc?12", nil, failed},
+		{"gRPC: INTERNAL", h2, "/grpc?13", nil, failed},
+		{"gRPC: UNAVAILABLE", h2, "/grpc?14", nil, failed},
+		{"gRPC: DATA_LOSS", h2, "/grpc?15", nil, failed},
+		{"gRPC: UNAUTHENTICATED", h2, "/grpc?16", nil, good},
+		{"gRPC: a status that is none", h2, "/grpc?99", nil, failed},
+		{"gRPC: a text for a status", h2, "/grpc?ok", nil, failed},
+		{"gRPC: UNAVAILABLE without a message", h2, "/trailers-only?14", nil, failed},
+		{"gRPC: NOT_FOUND without a message", h2, "/trailers-only?5", nil, good},
+	} {
+		before := r.judged()
+		req, err := http.NewRequest("GET", r.url+c.path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := 0; i+1 < len(c.header); i += 2 {
+			req.Header.Set(c.header[i], c.header[i+1])
+		}
+		if resp, err := c.client.Do(req); err == nil {
+			io.Copy(io.Discard, resp.Body)
+			resp.Body.Close()
+		}
+		now := r.judged()
+		if got := now.Since(&before); got != c.want {
+			t.Errorf("%s: counted as %+v, want %+v", c.name, got, c.want)
+		}
+	}
+
+	before := r.judged()
+	ctx, leave := context.WithCancel(context.Background())
+	for _, client := range []*http.Client{h1, h2} {
+		req, _ := http.NewRequestWithContext(ctx, "GET", r.url+"/hang", nil)
+		go client.Do(req)
+	}
+	eventually.True(t, "both requests are in the pod", func() bool { return r.gate.Inside() == 2 })
+	leave()
+	now := r.judged()
+	if got := now.Since(&before); got != (wire.Judged{}) {
+		t.Errorf("clients that left: counted as %+v", got)
+	}
+}
+
+// A program that accepts no connection fails, unless the pod ends.
+func TestAProgramThatIsGoneIsToBlame(t *testing.T) {
+	r := startRig(t, hello, func(c *wire.Sidecar) {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.UserPort = l.Addr().(*net.TCPAddr).Port
+		l.Close()
+	})
+	if status, _, _ := r.get("/"); status != 502 {
+		t.Fatalf("got %d", status)
+	}
+	if got := r.judged(); got != (wire.Judged{Failed: 1}) {
+		t.Errorf("counted as %+v", got)
+	}
+	r.drainer.Terminate(context.Background())
+	if status, _, _ := r.get("/"); status != 502 {
+		t.Fatalf("got %d", status)
+	}
+	if got := r.judged(); got != (wire.Judged{Failed: 1}) {
+		t.Errorf("while the pod ends: counted as %+v", got)
+	}
+}
+
+// A full queue, and a deadline that passes in it, are not the program's.
+func TestAQueueIsNotJudged(t *testing.T) {
+	release := make(chan struct{})
+	r := startRig(t, func(w http.ResponseWriter, r *http.Request) { <-release }, func(c *wire.Sidecar) {
+		c.Concurrency, c.Timeout = 1, time.Second
+	})
+	done := make(chan int, 12)
+	ask := func() { status, _, _ := r.get("/"); done <- status }
+	go ask()
+	eventually.True(t, "one request runs", func() bool { return r.gate.Inside() == 1 })
+	for range 10 { // the queue of one slot
+		go ask()
+	}
+	eventually.True(t, "the queue is full", func() bool { return r.gate.Waiting() == 10 })
+	if status, _, _ := r.get("/"); status != 503 {
+		t.Fatalf("a full queue: %d", status)
+	}
+	for range 11 { // their deadline passes
+		if status := <-done; status != 504 {
+			t.Errorf("got %d", status)
+		}
+	}
+	close(release)
+	if got := r.judged(); got != (wire.Judged{Failed: 1}) {
+		t.Errorf("counted as %+v, want the one that ran", got)
+	}
+}
+
+// The scrape has the counts for who asks for them, and the bytes of before for everybody else.
+func TestOnlyWhoAsksIsToldWhatIsJudged(t *testing.T) {
+	r := startRig(t, hello, nil)
+	r.get("/")
+	scrape := func(query string) wire.Stat {
+		resp, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d%s%s", portOf(t, r.sideAddr("load reports")), wire.PathMetrics, query))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		body, _ := io.ReadAll(resp.Body)
+		s, err := wire.DecodeStat("", body)
+		if err != nil || s.PodName != "pod" {
+			t.Fatalf("got %+v, %v", s, err)
+		}
+		return s
+	}
+	eventually.True(t, "the request is told", func() bool {
+		s := scrape("?" + wire.QueryJudged)
+		return s.Judged != nil && *s.Judged == (wire.Judged{Good: 1})
+	})
+	if s := scrape(""); s.Judged != nil {
+		t.Errorf("nobody asked for %+v", s.Judged)
+	}
+}
