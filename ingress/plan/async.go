@@ -28,7 +28,7 @@ func (in *Input) async(name string, rules []Rule, visibility Visibility) []Rule 
 	// Neither header is the container's business.
 	rules = slices.Clone(rules)
 	for i := range rules {
-		rules[i].Remove = []string{wire.HeaderAsyncDelivery, wire.HeaderAsyncTarget}
+		rules[i].Remove = slices.Concat(rules[i].Remove, []string{wire.HeaderAsyncDelivery, wire.HeaderAsyncTarget})
 	}
 	out := []Rule{results}
 	if !in.Async.Always {

@@ -63,6 +63,9 @@ type Input struct {
 	AllLocal bool
 	// TagHeader lets the header Knative-Serving-Tag choose a tagged target on the Route's own host.
 	TagHeader bool
+	// Judged makes gateways tell pods which requests came by a tag, whatever their senders say: a
+	// judge of rollouts does not count these.
+	Judged bool
 	// TLS names, by host, the Secret (in the Route's namespace) with its certificate.
 	TLS map[string]string
 	// Redirect turns plain HTTP on public hosts with TLS into a redirect.
@@ -291,7 +294,24 @@ func (in *Input) rules(tag string, tags []string) ([]Rule, error) {
 			last.Set = []Header{{wire.HeaderDefaultRoute, "true"}}
 		}
 	}
+	if in.Judged {
+		in.distinguish(tag, rules, &last)
+	}
 	return append(rules, last), nil
+}
+
+// distinguish sets the headers that queue-proxy tells the requests of a tag by, and removes the
+// client's own ones.
+func (in *Input) distinguish(tag string, byHeader []Rule, last *Rule) {
+	for i := range byHeader { // they have the client's tag, which is one
+		byHeader[i].Remove = []string{wire.HeaderDefaultRoute}
+	}
+	switch {
+	case tag != "":
+		last.Set, last.Remove = []Header{{wire.HeaderTag, tag}}, []string{wire.HeaderDefaultRoute}
+	case !in.TagHeader:
+		last.Remove = []string{wire.HeaderTag, wire.HeaderDefaultRoute}
+	}
 }
 
 // backends adds up the shares of each revision, and leaves out revisions without any.

@@ -3,10 +3,12 @@ package plan
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
 	"ebb.dev/ebb/settings"
+	"ebb.dev/ebb/wire"
 )
 
 func network(t testing.TB, keys map[string]string) settings.Network {
@@ -120,6 +122,42 @@ func TestTagHeaderRouting(t *testing.T) {
 	}
 	if strings.Join(got, "\n") != strings.Join(want, "\n") {
 		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+// A sender can neither pass a request by a tag for one of the split, nor the other way round.
+func TestAJudgeIsToldWhichRequestsCameByATag(t *testing.T) {
+	for _, byHeader := range []bool{false, true} {
+		in := base(t, nil)
+		in.Judged, in.TagHeader = true, byHeader
+		in.Targets["blue"] = []Share{{Revision: "b", Percent: 100}}
+		in.Async = &Async{Namespace: "knative-serving", UID: "u"}
+		p, err := Make(in)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, target := range p.Targets {
+			for _, r := range target.Rules {
+				if r.Path != "" {
+					continue // to the courier
+				}
+				// What a pod gets of a client that sets both headers.
+				got := map[string]string{wire.HeaderTag: "blue", wire.HeaderDefaultRoute: "true"}
+				for _, h := range r.Set {
+					got[h.Name] = h.Value
+				}
+				for _, name := range r.Remove {
+					delete(got, name)
+				}
+				byTag := got[wire.HeaderTag] != "" && got[wire.HeaderDefaultRoute] != "true"
+				if want := target.Tag != "" || r.Match != nil; byTag != want {
+					t.Errorf("tags by header %v, %s, match %v: the pod sees %v", byHeader, target.Hosts[0], r.Match, got)
+				}
+				if !slices.Contains(r.Remove, wire.HeaderAsyncTarget) {
+					t.Errorf("%s: %v are removed", target.Hosts[0], r.Remove)
+				}
+			}
+		}
 	}
 }
 

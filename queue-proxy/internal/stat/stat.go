@@ -33,8 +33,8 @@ type Load struct {
 	told float64 // the concurrency last reported, without what the activator counts
 }
 
-// warmsFor is how long the times of requests do not count, from the first request that the container
-// gets: its caches are cold, those of another revision's older pods are not.
+// warmsFor is how long the times of requests do not count, from the first that the container gets:
+// its caches are cold, those of another revision's older pods are not.
 const warmsFor = 10 * time.Second
 
 // leastGrowth is how many requests more than last reported are worth a push.
