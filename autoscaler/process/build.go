@@ -34,6 +34,7 @@ import (
 	"ebb.dev/ebb/autoscaler/internal/spec"
 	"ebb.dev/ebb/autoscaler/internal/tend"
 	"ebb.dev/ebb/autoscaler/internal/view"
+	"ebb.dev/ebb/autoscaler/internal/witness"
 	"ebb.dev/ebb/autoscaler/revision"
 	"ebb.dev/ebb/internal/component"
 	"ebb.dev/ebb/internal/events"
@@ -77,6 +78,7 @@ type process struct {
 	index    *pods.Index
 	stats    http.Handler
 	records  *recall.Records
+	witness  *witness.Witness
 	access   *frontproxy.Access
 	rotator  *servingcert.Rotator
 	view     *view.Server
@@ -145,6 +147,7 @@ func build(c *component.Component, o options, keys func() wire.Keys) (*process, 
 
 	p.records = &recall.Records{Known: func(key loop.Key) bool { return p.autos.get(key.Namespace, key.Name) != nil }, Clock: clock}
 	p.scraper.Seen = p.records.Scraped
+	p.witness = &witness.Witness{Pods: p.index.ToScrape, Starting: p.index.Starting, Ask: p.scraper.AskJudged, Clock: clock}
 	p.handover = &handover.Replica{Keys: keys, Engine: p.engine, Buckets: p.election, Clock: clock, Log: log, Self: o.ip}
 	server := &ingest.Server{Keys: keys, Reporter: p.engine, Owners: p.election, Clock: clock, Regular: p.records.Reported, Said: func(key loop.Key, pod string, depth uint8) {
 		if p.index.Said(key, pod, depth) {
@@ -156,7 +159,7 @@ func build(c *component.Component, o options, keys func() wire.Keys) (*process, 
 			Help: "Ignored settings of PodAutoscalers, by where they are.", Reason: "annotation", Value: source.Ignored.Load()})
 	}})
 	telemetry.Leases(c.Registry, "autoscaler", p.election.Buckets, func() int { return len(p.election.Held()) })
-	replicas := view.NewReplicas(view.Local{Engine: p.engine, Records: p.records}, keys, p.election.Others)
+	replicas := view.NewReplicas(view.Local{Engine: p.engine, Records: p.records, Witness: p.witness}, keys, p.election.Others)
 	p.access = frontproxy.New(kube, log)
 	p.rotator = viewCertificate(kube, c.Namespace, log)
 	c.Registry.MustRegister(telemetry.CertificateEnds(p.rotator.Ends))

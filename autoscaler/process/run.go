@@ -47,6 +47,7 @@ func Run(ctx context.Context, env func(string) string, stdout io.Writer) error {
 		run.Part{Name: "memory of sleeping pods", Run: p.memory.Run},
 		run.Part{Name: "informers", Run: p.follow},
 		run.Part{Name: "memory of load", Run: func(ctx context.Context) error { return p.records.Run(ctx, p.engine.Each) }},
+		run.Part{Name: "what judges of rollouts ask for", Run: p.witness.Run},
 		run.Part{Name: "API server's front proxy", Run: p.access.Run},
 		run.Part{Name: "certificate of the API", Run: p.rotator.Run},
 		run.Part{Name: "API", Run: (&viewServer{p.rotator.Certificate, p.access.Verify, p.view}).listen(c.Address(wire.PortView))},

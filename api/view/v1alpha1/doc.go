@@ -16,6 +16,10 @@ const (
 	ListKind = "ServiceViewList"
 )
 
+// QueryJudge is the parameter, "true", with which a judge of rollouts asks for a single view each
+// second: the autoscaler then counts for it, and leaves out the past. See Judged.
+const QueryJudge = "judge"
+
 // GroupVersion is the group and version as objects name it.
 var GroupVersion = schema.GroupVersion{Group: Group, Version: Version}
 
@@ -33,6 +37,8 @@ const (
 	MaxColdStarts = 20
 	MaxRefusals   = 20
 	MaxCalls      = 20
+	// MaxSeconds is for how many seconds is told how requests ended, while a judge asks.
+	MaxSeconds = 30
 	// MaxItems is the length of a list if the caller names no lower limit.
 	MaxItems = 5000
 )

@@ -1,9 +1,12 @@
 package v1alpha1
 
 import (
+	"math"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"ebb.dev/ebb/wire"
 )
 
 // ServiceView is what is known of one Service at one moment. Its name and namespace are those of
@@ -82,6 +85,45 @@ type RevisionView struct {
 	History []Decision `json:"history,omitempty"`
 	// Series is the last ten minutes. Not in a list.
 	Series *Series `json:"series,omitempty"`
+	// Judged is what a judge of rollouts counts, while one asks. Not in a list.
+	Judged *Judged `json:"judged,omitempty"`
+}
+
+// Judged is how the requests of a revision ended in the last seconds, by who is to blame, and how
+// its pods start.
+type Judged struct {
+	// Seconds are at most MaxSeconds, the oldest first. One is missing if no pod answered; what
+	// came in that time is in a later one.
+	Seconds []Second `json:"seconds,omitempty"`
+	// Uncounted is how many of the asked pods have a queue-proxy that does not count.
+	Uncounted int32 `json:"uncounted,omitempty"`
+	// StartingSeconds is for how long the slowest of the pods that are not ready yet has been
+	// starting, from the time at which it had a node.
+	StartingSeconds float64 `json:"startingSeconds,omitempty"`
+}
+
+// Second is what the pods have counted since the one before.
+type Second struct {
+	At time.Time `json:"at"`
+	// Good requests the program answered, Failed ones it is to blame for. The client's mistakes are
+	// good; what was refused or waited in vain, and what came by a tag, is neither.
+	Good   uint64 `json:"good"`
+	Failed uint64 `json:"failed"`
+	// Buckets counts by how long the program took, from FirstBucket on. The first of all ends at
+	// 0.26 ms, each further one at √2 times the end of the one before. Requests to a pod in its
+	// first ten seconds are not in them.
+	FirstBucket int      `json:"firstBucket,omitempty"`
+	Buckets     []uint64 `json:"buckets,omitempty"`
+}
+
+// Latency returns the counts of all buckets.
+func (s *Second) Latency() (l wire.Latency) {
+	for i, n := range s.Buckets {
+		if bucket := s.FirstBucket + i; bucket >= 0 && bucket < len(l) {
+			l[bucket] = uint32(min(n, math.MaxUint32))
+		}
+	}
+	return l
 }
 
 // Decision is a run of equal decisions: same scale by the same rule. Its inputs are those of the

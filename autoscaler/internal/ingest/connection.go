@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"slices"
 	"syscall"
 	"time"
 
@@ -82,8 +83,11 @@ type connection struct {
 	mesh       bool // the request is for Scraper.Mesh
 }
 
+// target is how a request begins, without a query.
+const target = "GET " + wire.PathMetrics
+
 func newConnection(raw net.Conn, ip, host string) *connection {
-	return &connection{Conn: raw, ip: ip, request: []byte("GET " + wire.PathMetrics + " HTTP/1.1\r\nHost: " + host +
+	return &connection{Conn: raw, ip: ip, request: []byte(target + " HTTP/1.1\r\nHost: " + host +
 		"\r\nAccept: application/protobuf\r\nUser-Agent: Ebb-Autoscaler\r\n\r\n")}
 }
 
@@ -142,11 +146,15 @@ func (c *connection) wait(deadline time.Time) error {
 	return c.SetDeadline(deadline)
 }
 
-func (c *connection) send(deadline time.Time) error {
+func (c *connection) send(deadline time.Time, judged bool) error {
 	if err := c.wait(deadline); err != nil {
 		return err
 	}
-	_, err := c.Write(c.request)
+	request := c.request
+	if judged {
+		request = slices.Concat([]byte(target), []byte("?"+wire.QueryJudged), request[len(target):])
+	}
+	_, err := c.Write(request)
 	return err
 }
 

@@ -181,6 +181,47 @@ func scrape(s *Scraper) revision.Scrape {
 	return <-done
 }
 
+// A judge's question has a query; the scrape of the same connection has none.
+func TestAJudgeAsksForMore(t *testing.T) {
+	port := 0
+	var queries []string
+	var mutex sync.Mutex
+	counts := func(name string, judged *wire.Judged) http.HandlerFunc {
+		return func(w http.ResponseWriter, r *http.Request) {
+			mutex.Lock()
+			queries = append(queries, r.URL.RawQuery)
+			mutex.Unlock()
+			s := wire.Stat{PodName: name}
+			if r.URL.RawQuery == wire.QueryJudged {
+				s.Judged = judged
+			}
+			stat(s)(w, r)
+		}
+	}
+	one := pod(t, "one", "127.0.0.1", &port, counts("one", &wire.Judged{Good: 3, Failed: 1}))
+	old := pod(t, "old", "127.0.0.2", &port, counts("old", nil))
+	away := pods.Pod{Name: "away", IP: "127.0.0.3"}
+	s := NewScraper(func(loop.Key) []pods.Pod { return []pods.Pod{one, old} })
+	s.Port = port
+	t.Cleanup(s.Close)
+	key := loop.Key{Namespace: "default", Name: "hello-00001"}
+	scrape(s)
+	for range 2 { // the second time over connections that are kept
+		got := map[string]*wire.Judged{}
+		for _, stat := range s.AskJudged(t.Context(), key, []pods.Pod{one, old, away}) {
+			got[stat.PodName] = stat.Judged
+		}
+		if len(got) != 2 || got["one"] == nil || *got["one"] != (wire.Judged{Good: 3, Failed: 1}) || got["old"] != nil {
+			t.Errorf("got %v", got)
+		}
+	}
+	scrape(s)
+	slices.Sort(queries)
+	if want := []string{"", "", "", "", "judged", "judged", "judged", "judged"}; !slices.Equal(queries, want) {
+		t.Errorf("the queries are %q, want %q", queries, want)
+	}
+}
+
 func TestScrape(t *testing.T) {
 	port := 0
 	var broken atomic.Bool

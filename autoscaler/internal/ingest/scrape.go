@@ -157,6 +157,8 @@ type question struct {
 	// try.
 	again bool
 	err   error
+	// judged is true if the pod is to tell what a judge of rollouts counts, too.
+	judged bool
 	// part is the part of the answer that has arrived.
 	part []byte
 }
@@ -203,7 +205,7 @@ func (s *Scraper) finish(i *inquiry) {
 			case q.progress == unsent && q.c == nil:
 				dialing.Go(func() { q.err = s.open(context.Background(), i.key, q) })
 			case q.progress == unsent:
-				q.err = q.c.send(deadline)
+				q.err = q.c.send(deadline, q.judged)
 			case q.progress == sent:
 				q.err = q.c.wait(i.began.Add(scrapeTimeout))
 			}
@@ -283,7 +285,7 @@ func (s *Scraper) open(ctx context.Context, key loop.Key, q *question) error {
 	}
 	q.c = newConnection(raw, q.pod.IP, host)
 	q.c.mesh = host != address
-	return q.c.send(deadline)
+	return q.c.send(deadline, q.judged)
 }
 
 // answer waits for the answer to a request that was sent.
@@ -331,12 +333,34 @@ func (s *Scraper) Ask(ctx context.Context, key loop.Key, all []pods.Pod, got fun
 	var group sync.WaitGroup
 	for _, pod := range all {
 		group.Go(func() {
-			if stat, err := s.one(ctx, key, pod); err == nil {
+			if stat, err := s.one(ctx, key, pod, false); err == nil {
 				got(pod, stat)
 			}
 		})
 	}
 	group.Wait()
+}
+
+// AskJudged asks every given pod for what a judge of rollouts counts. It returns at the deadline of
+// ctx, at the latest after scrapeTimeout, with those that answered. A pod's queue-proxy that is too
+// old to count has no Judged.
+func (s *Scraper) AskJudged(ctx context.Context, key loop.Key, all []pods.Pod) []wire.Stat {
+	ctx, cancel := context.WithTimeout(ctx, scrapeTimeout)
+	defer cancel()
+	var group sync.WaitGroup
+	var mutex sync.Mutex
+	var found []wire.Stat
+	for _, pod := range all {
+		group.Go(func() {
+			if stat, err := s.one(ctx, key, pod, true); err == nil {
+				mutex.Lock()
+				defer mutex.Unlock()
+				found = append(found, stat)
+			}
+		})
+	}
+	group.Wait()
+	return found
 }
 
 // InFlight asks every given pod how many requests it has. It leaves out those that do not answer
@@ -355,15 +379,16 @@ func (s *Scraper) InFlight(ctx context.Context, key loop.Key, all []pods.Pod) ma
 var errForeign = errors.New("another pod answered")
 
 // one asks a single pod. ctx has a deadline, which covers a second try.
-func (s *Scraper) one(ctx context.Context, key loop.Key, pod pods.Pod) (wire.Stat, error) {
+func (s *Scraper) one(ctx context.Context, key loop.Key, pod pods.Pod, judged bool) (wire.Stat, error) {
 	i := inquiry{pods: []pods.Pod{pod}, size: 1}
 	s.ask(&i)
 	q := i.questions[0]
+	q.judged = judged
 	if q.c == nil {
 		q.err = s.open(ctx, key, &q)
 	} else {
 		deadline, _ := ctx.Deadline()
-		q.err = q.c.send(deadline)
+		q.err = q.c.send(deadline, judged)
 	}
 	stat, err := s.answer(key, &q)
 	if q.again {

@@ -309,6 +309,23 @@ func (i *Index) find(k loop.Key, pod string) *small {
 	return nil
 }
 
+// Starting returns since when the slowest of a revision's pods has been starting: it has a node,
+// and was never ready. It is zero if no pod is.
+func (i *Index) Starting(k loop.Key) (since time.Time) {
+	i.mutex.RLock()
+	defer i.mutex.RUnlock()
+	r := i.revisions[k]
+	if r == nil {
+		return since
+	}
+	for _, p := range r.pods {
+		if (p.state == pending || p.state == notReady) && !p.started.IsZero() && (since.IsZero() || p.started.Before(since)) {
+			since = p.started
+		}
+	}
+	return since
+}
+
 // NotReady lists the pods that sleep, and those that may: they were ready before. The caller must
 // not change the lists.
 func (i *Index) NotReady(k loop.Key) (asleep, lapsed []Pod) {

@@ -49,6 +49,39 @@ func ran(p *corev1.Pod, started, changed int64) *corev1.Pod {
 	return p
 }
 
+func TestWhichPodsAreStarting(t *testing.T) {
+	key := loop.Key{Namespace: "default", Name: "hello-00001"}
+	unscheduled := pod("waits for a node", corev1.PodPending, false, false)
+	unscheduled.Status.StartTime = nil
+	later := pod("came later", corev1.PodPending, false, false)
+	later.Status.StartTime = &metav1.Time{Time: time.Unix(1500, 0)}
+	for _, c := range []struct {
+		name string
+		pods []*corev1.Pod
+		want time.Time
+	}{
+		{"no pod", nil, time.Time{}},
+		{"one without a node", []*corev1.Pod{unscheduled}, time.Time{}},
+		{"one that is ready", []*corev1.Pod{pod("a", corev1.PodRunning, true, false)}, time.Time{}},
+		{"one that was ready", []*corev1.Pod{ran(pod("a", corev1.PodRunning, false, false), 1000, 2000)}, time.Time{}},
+		{"one that ends", []*corev1.Pod{pod("a", corev1.PodRunning, false, true)}, time.Time{}},
+		{"one whose images are pulled", []*corev1.Pod{later}, time.Unix(1500, 0)},
+		{"the slowest counts", []*corev1.Pod{unscheduled, later, pod("a", corev1.PodRunning, false, false)}, time.Unix(1000, 0)},
+	} {
+		index := &Index{revisions: map[loop.Key]*group{}}
+		for _, p := range c.pods {
+			one, err := strip(p)
+			if err != nil {
+				t.Fatal(err)
+			}
+			index.put(nil, one.(*small))
+		}
+		if got := index.Starting(key); !got.Equal(c.want) {
+			t.Errorf("%s: starting since %v, want %v", c.name, got, c.want)
+		}
+	}
+}
+
 // What a pod says of its sleep counts until the kubelet has noticed.
 func TestAPodSaysThatItSleeps(t *testing.T) {
 	key := loop.Key{Namespace: "default", Name: "hello-00001"}
@@ -187,6 +220,10 @@ func TestCountAndReady(t *testing.T) {
 	key := loop.Key{Namespace: "default", Name: "hello-00001"}
 	if got, want := index.Count(key), (revision.Counts{Ready: 2, NotReady: 3, Pending: 1, Terminating: 1}); got != want {
 		t.Errorf("counts %+v, want %+v", got, want)
+	}
+	// All began at the same time; those that are ready, leave or have ended start no more.
+	if got := index.Starting(key); !got.Equal(time.Unix(1000, 0)) {
+		t.Errorf("a pod has been starting since %v", got)
 	}
 	if got := index.Count(key).Running(); got != 4 {
 		t.Errorf("%d pods count against the replicas, want 4", got)

@@ -13,6 +13,7 @@ import (
 	"ebb.dev/ebb/api/view/v1alpha1"
 	"ebb.dev/ebb/autoscaler/internal/loop"
 	"ebb.dev/ebb/autoscaler/internal/recall"
+	"ebb.dev/ebb/autoscaler/internal/witness"
 	"ebb.dev/ebb/wire"
 )
 
@@ -27,8 +28,12 @@ type part struct {
 	Calls              []v1alpha1.Call
 }
 
-// scope is what is asked for. Without a service it is short views.
-type scope struct{ namespace, service string }
+// scope is what is asked for. Without a service it is short views. A judge of rollouts asks for
+// what it counts, too.
+type scope struct {
+	namespace, service string
+	judge              bool
+}
 
 func (s scope) full() bool { return s.service != "" }
 
@@ -40,11 +45,15 @@ func (s scope) wants(key loop.Key, spec *loop.Spec) bool {
 type Local struct {
 	Engine  *loop.Engine
 	Records *recall.Records
+	Witness *witness.Witness
 }
 
 func (l Local) parts(s scope) (all []part) {
 	points := v1alpha1.MaxListPoints
-	if s.full() {
+	switch {
+	case s.judge:
+		points = 0
+	case s.full():
 		points = v1alpha1.MaxPoints
 	}
 	l.Engine.Some(s.wants, func(v loop.View) {
@@ -60,6 +69,12 @@ func (l Local) parts(s scope) (all []part) {
 			p.Revision.Decision = &d
 		}
 		if s.full() {
+			if s.judge {
+				l.Witness.Watch(v.Key)
+			}
+			p.Revision.Judged = l.Witness.Judged(v.Key)
+		}
+		if s.full() && !s.judge {
 			p.ColdStarts, p.Refusals, p.Calls = known.ColdStarts, known.Refusals, known.Calls
 			history, _ := l.Engine.History(v.Key)
 			for i := range history {

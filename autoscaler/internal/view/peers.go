@@ -14,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"ebb.dev/ebb/api/view/v1alpha1"
 	"ebb.dev/ebb/wire"
 )
 
@@ -76,7 +77,7 @@ func (p *Replicas) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	query := r.URL.Query()
-	body, err := json.Marshal(p.Local.parts(scope{query.Get("namespace"), query.Get("service")}))
+	body, err := json.Marshal(p.Local.parts(scope{query.Get("namespace"), query.Get("service"), query.Get(v1alpha1.QueryJudge) == "true"}))
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
@@ -117,7 +118,7 @@ var errProof = errors.New("the answer does not prove that it is a replica's")
 func (p *Replicas) ask(ctx context.Context, ip string, s scope) ([]part, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	where := "http://" + net.JoinHostPort(ip, strconv.Itoa(p.Port)) + wire.PathViews + "?" + url.Values{"namespace": {s.namespace}, "service": {s.service}}.Encode()
+	where := "http://" + net.JoinHostPort(ip, strconv.Itoa(p.Port)) + wire.PathViews + "?" + url.Values{"namespace": {s.namespace}, "service": {s.service}, v1alpha1.QueryJudge: {strconv.FormatBool(s.judge)}}.Encode()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, where, nil)
 	if err != nil {
 		return nil, fmt.Errorf("ask the autoscaler at %s: %w", ip, err)

@@ -146,6 +146,7 @@ func parse(u *url.URL) (q question, err error) {
 	}
 	if len(path) == 2 {
 		q.service = path[1]
+		q.judge = u.Query().Get(v1alpha1.QueryJudge) == "true"
 		return q, nil
 	}
 	query := u.Query()

@@ -24,7 +24,9 @@ import (
 	"ebb.dev/ebb/api/view/v1alpha1"
 	"ebb.dev/ebb/autoscaler/decide"
 	"ebb.dev/ebb/autoscaler/internal/loop"
+	"ebb.dev/ebb/autoscaler/internal/pods"
 	"ebb.dev/ebb/autoscaler/internal/recall"
+	"ebb.dev/ebb/autoscaler/internal/witness"
 	"ebb.dev/ebb/autoscaler/revision"
 	"ebb.dev/ebb/autoscaler/zero"
 	"ebb.dev/ebb/internal/frontproxy"
@@ -36,6 +38,7 @@ type world struct {
 	t       *testing.T
 	engine  *loop.Engine
 	records *recall.Records
+	witness *witness.Witness
 	mutex   sync.Mutex
 	// services are by revision; absent ones are not known.
 	services map[loop.Key]string
@@ -82,6 +85,8 @@ func newWorld(t *testing.T) *world {
 	w := &world{t: t, services: map[loop.Key]string{}, ready: 2}
 	w.engine = loop.New(loop.Options{Shards: 2, Source: w, Pods: w, Actor: w})
 	w.records = &recall.Records{Known: func(loop.Key) bool { return true }, Clock: time.Now}
+	w.witness = &witness.Witness{Clock: time.Now, Pods: func(loop.Key) []pods.Pod { return nil }, Starting: func(loop.Key) time.Time { return time.Time{} },
+		Ask: func(context.Context, loop.Key, []pods.Pod) []wire.Stat { return nil }}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() { w.engine.Run(ctx); close(done) }()
@@ -95,7 +100,7 @@ func keys() wire.Keys {
 }
 
 func (w *world) replicas(others ...string) *Replicas {
-	return NewReplicas(Local{w.engine, w.records}, keys, func() []string { return others })
+	return NewReplicas(Local{w.engine, w.records, w.witness}, keys, func() []string { return others })
 }
 
 // door lets a user into the namespace of the same name, and root everywhere.
@@ -262,6 +267,45 @@ func TestReplicasAnswerTogether(t *testing.T) {
 	}
 	if list := read[v1alpha1.ServiceViewList](t, ask(s, "root", root+"/services")); len(list.Items) != 2 {
 		t.Errorf("%+v", list)
+	}
+}
+
+// A judge's question reaches the replica that decides for each revision. Nobody else's makes it
+// count.
+func TestRevisionsAreCountedForAJudge(t *testing.T) {
+	a, b := newWorld(t), newWorld(t)
+	a.set("cart", "shop/cart-00001")
+	b.set("cart", "shop/cart-00002")
+	b.set("pay", "shop/pay-00001")
+	ip, port := elsewhere(t, b.replicas())
+	replicas := a.replicas(ip)
+	replicas.Port = port
+	s := newServer(replicas)
+	counted := func(path string) (n int) {
+		v := read[v1alpha1.ServiceView](t, ask(s, "shop", root+path))
+		for _, r := range v.Revisions {
+			if r.Judged != nil {
+				n += 1 + len(r.Judged.Seconds)
+			}
+		}
+		return n
+	}
+	if n := counted("/namespaces/shop/services/cart"); n != 0 {
+		t.Errorf("nobody asked, and %d were counted", n)
+	}
+	if n := counted("/namespaces/shop/services/cart?judge=true"); n != 2 {
+		t.Errorf("%d revisions are counted, want 2", n)
+	}
+	a.witness.Round(t.Context())
+	b.witness.Round(t.Context())
+	if n := counted("/namespaces/shop/services/cart"); n != 4 {
+		t.Errorf("%d seconds and revisions, want 4", n)
+	}
+	if n := counted("/namespaces/shop/services/pay"); n != 0 {
+		t.Errorf("%d of another Service", n)
+	}
+	if text := ask(s, "shop", root+"/namespaces/shop/services").Body.String(); strings.Contains(text, "judged") {
+		t.Errorf("a list has it: %s", text)
 	}
 }
 
