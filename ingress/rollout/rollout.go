@@ -27,6 +27,15 @@ type Configuration struct {
 	Percent   int64   `json:"percent"`
 	Revisions []Share `json:"revisions,omitempty"` // oldest first; their percents add up to Percent
 	Step      Step    `json:"stepParams"`
+	// Held keeps the shares as they are, and Judged is what a judge of the rollout remembers. Both
+	// end with the rollout to the newest revision.
+	Held   bool            `json:"held,omitempty"`
+	Judged json.RawMessage `json:"judged,omitempty"`
+}
+
+// LastStep reports whether the next step gives the newest revision all requests of the target.
+func (c Configuration) LastStep() bool {
+	return c.Step.Size > 0 && c.Percent-c.Revisions[len(c.Revisions)-1].Percent <= c.Step.Size
 }
 
 // Share is the part of one revision.
@@ -107,7 +116,7 @@ func Advance(before, want State, duration time.Duration, now time.Time) (state S
 			continue
 		}
 		c := advance(b, w, now)
-		if len(c.Revisions) > 1 && c.Step.Next > 0 {
+		if len(c.Revisions) > 1 && c.Step.Next > 0 && !c.Held {
 			if wait := max(time.Duration(c.Step.Next-now.UnixNano()), time.Millisecond); again == 0 || wait < again {
 				again = wait
 			}
@@ -118,7 +127,8 @@ func Advance(before, want State, duration time.Duration, now time.Time) (state S
 }
 
 func advance(b, w Configuration, now time.Time) Configuration {
-	c := Configuration{Name: w.Name, Tag: w.Tag, Percent: b.Percent, Revisions: append([]Share(nil), b.Revisions...), Step: b.Step}
+	c := Configuration{Name: w.Name, Tag: w.Tag, Percent: b.Percent, Revisions: append([]Share(nil), b.Revisions...), Step: b.Step,
+		Held: b.Held, Judged: b.Judged}
 	c.retarget(w.Percent)
 	newest := w.Revisions[len(w.Revisions)-1].Revision
 	last := len(c.Revisions) - 1
@@ -132,16 +142,52 @@ func advance(b, w Configuration, now time.Time) Configuration {
 			}
 		}
 		c.Revisions = append(c.Revisions, Share{newest, 1})
-		c.Step = Step{Start: now.UnixNano()}
-	case len(c.Revisions) > 1 && c.Step.Size > 0 && now.UnixNano() >= c.Step.Next:
+		c.Step, c.Held, c.Judged = Step{Start: now.UnixNano()}, false, nil
+	case len(c.Revisions) > 1 && c.Step.Size > 0 && !c.Held && now.UnixNano() >= c.Step.Next:
 		c.step()
 		c.Step.Next = now.UnixNano() + c.Step.Duration
 	}
 	c.compact()
-	if len(c.Revisions) == 1 {
-		c.Step = Step{}
-	}
+	c.settle()
 	return c
+}
+
+// settle forgets the pace and the judge of a rollout that is over.
+func (c *Configuration) settle() {
+	if len(c.Revisions) == 1 {
+		c.Step, c.Held, c.Judged = Step{}, false, nil
+	}
+}
+
+// GiveBack takes their shares from revisions that went back. The next older revision that did not
+// gets them, or the next newer one if there is none. A target that has no other revision is left
+// out, so that it reaches its goal at once.
+func GiveBack(s State, back func(revision string) bool) State {
+	out := State{}
+	for _, c := range s.Configurations {
+		var kept []Share
+		owed, newest := int64(0), c.Revisions[len(c.Revisions)-1].Revision
+		for _, r := range c.Revisions {
+			switch {
+			case !back(r.Revision):
+				r.Percent += owed
+				owed, kept = 0, append(kept, r)
+			case len(kept) > 0:
+				kept[len(kept)-1].Percent += r.Percent
+			default:
+				owed += r.Percent
+			}
+		}
+		if len(kept) == 0 {
+			continue
+		}
+		if c.Revisions = kept; kept[len(kept)-1].Revision != newest {
+			c.Held, c.Judged = false, nil // the judge's memory is of the newest
+		}
+		c.settle()
+		out.Configurations = append(out.Configurations, c)
+	}
+	return out
 }
 
 // retarget changes the target's percentage: an increase goes to the newest revision, a decrease is

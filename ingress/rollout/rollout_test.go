@@ -81,6 +81,67 @@ func TestWhatChangesOnTheWay(t *testing.T) {
 	}
 }
 
+func TestAHeldRolloutStandsStill(t *testing.T) {
+	half := State{[]Configuration{{Name: "c", Percent: 100, Revisions: []Share{{"a", 60}, {"b", 40}}, Held: true,
+		Judged: []byte(`{"heard":1}`), Step: Step{Start: 1, Next: zero.UnixNano(), Duration: int64(time.Second), Size: 30}}}}
+	if half.Configurations[0].LastStep() {
+		t.Error("60 more are not the last step")
+	}
+	s, again := Advance(Parse(half.String()), want(100, "b"), time.Minute, zero.Add(time.Hour))
+	if show(s) != "a=60 b=40" || again != 0 || s.String() != half.String() {
+		t.Errorf("%s, again %v: %s", show(s), again, s)
+	}
+	s.Configurations[0].Held = false
+	s, again = Advance(s, want(100, "b"), time.Minute, zero.Add(time.Hour))
+	if show(s) != "a=30 b=70" || again != time.Second || s.Configurations[0].Judged == nil || !s.Configurations[0].LastStep() {
+		t.Errorf("let go: %s, again %v: %s", show(s), again, s)
+	}
+	over, _ := Advance(s, want(100, "b"), time.Minute, zero.Add(2*time.Hour))
+	if show(over) != "b=100" || over.Configurations[0].Judged != nil {
+		t.Errorf("over: %s", over)
+	}
+	s.Configurations[0].Held = true
+	if s, _ = Advance(s, want(100, "d"), time.Minute, zero.Add(2*time.Hour)); show(s) != "a=30 b=69 d=1" || s.Configurations[0].Held || s.Configurations[0].Judged != nil {
+		t.Errorf("a newer revision begins anew: %s", s)
+	}
+}
+
+func TestWhatWentBackHasNoShare(t *testing.T) {
+	shares := []Share{{"a", 20}, {"b", 30}, {"d", 49}, {"e", 1}}
+	for _, row := range []struct{ back, want string }{
+		{"e", "a=20 b=30 d=50"},
+		{"de", "a=20 b=80"},
+		{"b", "a=50 d=49 e=1"},
+		{"ae", "b=50 d=50"},
+		{"bde", "a=100"},
+		{"", "a=20 b=30 d=49 e=1"},
+		{"abde", "none"},
+	} {
+		before := State{[]Configuration{{Name: "c", Percent: 100, Revisions: shares, Held: true, Judged: []byte("1"), Step: Step{Start: 1, Next: 1, Duration: 1, Size: 10}}}}
+		after := GiveBack(before, func(revision string) bool { return strings.Contains(row.back, revision) })
+		got := "none"
+		if len(after.Configurations) > 0 {
+			got = show(after)
+			c := after.Configurations[0]
+			if judged := c.Revisions[len(c.Revisions)-1].Revision == "e"; c.Held != judged || (c.Judged != nil) != judged {
+				t.Errorf("%q went back, and the judge remembers: %s", row.back, after)
+			}
+			if len(c.Revisions) == 1 && c.Step != (Step{}) {
+				t.Errorf("%q went back, and steps are left: %s", row.back, after)
+			}
+		}
+		if got != row.want || show(before) != "a=20 b=30 d=49 e=1" {
+			t.Errorf("%q went back: %s, want %s", row.back, got, row.want)
+		}
+	}
+	// The goal is the one before, which has all at once.
+	begun, _ := Advance(want(100, "a"), want(100, "b"), time.Minute, zero)
+	s, again := Advance(GiveBack(begun, func(r string) bool { return r == "b" }), want(100, "a"), time.Minute, zero)
+	if show(s) != "a=100" || again != 0 || s.InProgress() {
+		t.Errorf("back: %s, again %v", show(s), again)
+	}
+}
+
 func TestRevisionsThatComeFasterThanStepsStayFew(t *testing.T) {
 	var many []Share
 	for i := range 12 {
