@@ -8,12 +8,15 @@ MAKEFLAGS += --keep-going
 
 ## Cluster
 
-.PHONY: up down sample kubeconfig status logs
-up: ## start or update the dev cluster with Ebb and its samples (MONITORING=1: with Prometheus; ARGS=all: also what only tests need; ARGS=bare: without Ebb; ARGS=knative: with Knative Serving in place of Ebb; PROFILE=edge: with Ebb in one process; GATEWAY=envoy-gateway: with it in place of istio; KUBERNETES=v1.35.4: that version)
-	@$(DEV) up $(ARGS) $(if $(MONITORING),monitoring) $(PROFILE) $(GATEWAY) $(KUBERNETES)
+.PHONY: up down node sample kubeconfig status logs
+up: ## start or update the dev cluster with Ebb and its samples (MONITORING=1: with Prometheus; ARGS=all: also what only tests need; ARGS=bare: without Ebb; ARGS=knative: with Knative Serving in place of Ebb; PROFILE=edge: with Ebb in one process; GATEWAY=envoy-gateway: with it in place of istio; NODES=3: with three nodes; KUBERNETES=v1.35.4: that version)
+	@$(DEV) up $(ARGS) $(if $(MONITORING),monitoring) $(PROFILE) $(GATEWAY) $(if $(NODES),nodes=$(NODES)) $(KUBERNETES)
 
 down: ## stop it and remove everything it created
 	@$(DEV) down
+
+node: ## end or mend one of several nodes (NAME=b DO=off: its power; DO='cut in', 'cut out nodes', 'cut control': its network; DO=freeze; DO=back)
+	@$(DEV) node $(NAME) $(DO)
 
 sample: ## make the image of a sample that is too large for `make up`, for the cluster that is up (NAME=llm: 400 MB)
 	@$(DEV) sample $(NAME)
@@ -83,8 +86,8 @@ test: tools check e2e brief-soak ## the whole gate, as in CI, with its tools; en
 brief-soak:
 	@$(STEP) soak "$(MAKE) --no-print-directory soak ARGS='-lasts 1m -seed 1'"
 
-e2e: ## start the dev cluster and run the end-to-end tests on it (GATEWAY=envoy-gateway: with it in place of istio; PROFILE=edge: on the edge profile; KUBERNETES=v1.35.4: on that version)
-	@$(STEP) cluster '$(DEV) up all $(PROFILE) $(GATEWAY) $(KUBERNETES)'
+e2e: ## start the dev cluster and run the end-to-end tests on it (GATEWAY=envoy-gateway: with it in place of istio; PROFILE=edge: on the edge profile; NODES=3: on three nodes; KUBERNETES=v1.35.4: on that version)
+	@$(STEP) cluster '$(DEV) up all $(PROFILE) $(GATEWAY) $(if $(NODES),nodes=$(NODES)) $(KUBERNETES)'
 	@$(STEP) e2e 'eval "$$($(DEV) kubeconfig)"; go test -tags e2e -count=1 -parallel 3 -timeout 30m ./test/e2e/...'
 
 ## Release

@@ -4,7 +4,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 fail() { echo "error: $*" >&2; exit 1; }
 command -v go >/dev/null || fail "Go is missing: install Go 1.26 and have its bin folder on the PATH"
-case "${1-}" in up | down)
+case "${1-}" in up | down | node)
   [ "$(id -u)" = 0 ] || fail "this needs root, because it makes network interfaces, mounts and cgroups: run it as root, for example with sudo" ;;
 esac
 mkdir -p .dev/bin

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -116,9 +117,25 @@ func (c *control) loadPlan() error {
 	return json.Unmarshal(text, &c.plan)
 }
 
+// sameNodes refuses another number of nodes than this checkout's cluster has: its addresses follow
+// from that. Without a number it stays as it is.
+func (c *control) sameNodes(p *parts) error {
+	is := 1
+	if c.loadPlan() == nil {
+		is = max(1, c.plan.Nodes)
+		if p.nodes != 0 && p.nodes != is {
+			return fmt.Errorf("this cluster has %s: run `make down` first, or leave out NODES=%d", nodesOf(is), p.nodes)
+		}
+	}
+	if p.nodes == 0 {
+		p.nodes = is
+	}
+	return nil
+}
+
 // choosePlan keeps the addresses of this checkout's cluster. If there is none, it takes addresses
 // that the machine does not use.
-func (c *control) choosePlan(ctx context.Context) error {
+func (c *control) choosePlan(ctx context.Context, nodes int) error {
 	if c.loadPlan() == nil {
 		return nil
 	}
@@ -126,7 +143,7 @@ func (c *control) choosePlan(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if c.plan, err = network.Choose(network.Candidates(), used); err != nil {
+	if c.plan, err = network.Choose(network.Candidates(nodes), used); err != nil {
 		return err
 	}
 	text, err := json.Marshal(c.plan)
@@ -140,8 +157,11 @@ func (c *control) kubeconfig() error {
 	if _, err := os.Stat(c.Kubeconfig()); err != nil {
 		return errors.New("no cluster is up: run `make up` first")
 	}
+	if err := c.loadPlan(); err != nil {
+		return err
+	}
 	fmt.Fprintf(c.out, "export KUBECONFIG=%s\nexport PATH=\"%s:$PATH\"\nexport EBB_AUDIT_LOG=%s\nexport CONTAINERD_ADDRESS=%s\nexport CONTAINERD_NAMESPACE=k8s.io\n",
-		c.Kubeconfig(), c.In("path"), c.Log("audit"), c.Socket())
+		c.Kubeconfig(), c.In("path"), c.Log("audit"), c.cluster().Nodes()[0].Own.Socket())
 	return nil
 }
 
@@ -158,6 +178,9 @@ func (c *control) status() error {
 		}
 		fmt.Fprintf(c.out, "%-24s %-6s log %s\n", n, state, c.Log(n))
 	}
+	if c.loadPlan() == nil {
+		fmt.Fprint(c.out, c.describe())
+	}
 	return nil
 }
 
@@ -167,26 +190,30 @@ func (c *control) disturb(ctx context.Context, how, name, lasts string) error {
 	if err != nil {
 		return err
 	}
-	if how == "freeze" {
-		return c.table.Freeze(ctx, name, d)
-	}
 	if err := c.loadPlan(); err != nil {
 		return err
 	}
-	if name == "containerd" {
-		_ = os.Remove(c.Socket()) // the socket of a killed containerd would look ready
+	name = c.oneOf(name)
+	if how == "freeze" {
+		return c.table.Freeze(ctx, name, d)
 	}
 	errs := []error{c.table.Away(ctx, name, d)}
 	mend := context.WithoutCancel(ctx)
-	cluster := c.cluster()
-	for _, p := range []process.Program{cluster.Containerd(), cluster.Etcd(), cluster.APIServer(), cluster.ControllerManager(), cluster.Scheduler(),
-		cluster.Kubelet(), cluster.Proxy()} {
+	for _, p := range c.cluster().Programs() {
 		if p.Name == name && errs[0] == nil {
 			errs = append(errs, c.table.Wait(mend, p))
 		}
 	}
 	// The new process has no CPU share yet.
 	return errors.Join(append(errs, c.share(mend))...)
+}
+
+// oneOf returns the program of the first node, if the program's name leaves out the node.
+func (c *control) oneOf(name string) string {
+	if first := name + "-" + place.NodeNames[0]; c.plan.Nodes > 1 && !slices.Contains(c.table.Names(), name) && slices.Contains(c.table.Names(), first) {
+		return first
+	}
+	return name
 }
 
 func (c *control) logs(names []string) error {

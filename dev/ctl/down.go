@@ -7,9 +7,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"time"
 
+	"ebb.dev/ebb/dev/ctl/internal/kube"
 	"ebb.dev/ebb/dev/ctl/internal/network"
 	"ebb.dev/ebb/dev/ctl/internal/place"
 	"ebb.dev/ebb/dev/ctl/internal/shares"
@@ -30,6 +33,7 @@ func (c *control) down(ctx context.Context) error {
 	if err := c.owned(ctx); err != nil {
 		return err
 	}
+	_ = c.loadPlan() // without it, everything is killed in place of being stopped
 	return c.takeDown(ctx)
 }
 
@@ -40,8 +44,17 @@ func (c *control) takeDown(ctx context.Context) error {
 		errs = append(errs, c.steps.Do(ctx, title, f))
 	}
 	do("stop the kubelet", func(ctx context.Context, _ *step.Report) error {
+		errs := []error{c.table.Stop(ctx, "addresses", 2*time.Second)}
+		for _, name := range place.NodeNames {
+			errs = append(errs, kube.GroupsOf(name).Freeze(false)) // what is frozen does not end
+		}
 		// The kubelet first: it would restart the pods that are stopped next.
-		return errors.Join(c.table.Stop(ctx, "kubelet", 2*time.Second), c.table.Stop(ctx, "addresses", 2*time.Second))
+		for _, name := range c.table.Names() {
+			if name == "kubelet" || strings.HasPrefix(name, "kubelet-") {
+				errs = append(errs, c.table.Stop(ctx, name, 2*time.Second))
+			}
+		}
+		return errors.Join(errs...)
 	})
 	do("remove the pods", c.removePods)
 	do("stop Kubernetes", func(ctx context.Context, _ *step.Report) error {
@@ -65,34 +78,39 @@ func (c *control) takeDown(ctx context.Context) error {
 	return nil
 }
 
-// removePods asks the container runtime to remove all pods. If it does not run, removePods starts
-// it.
+// removePods asks the container runtimes to remove all pods. sweep removes the rest.
 func (c *control) removePods(ctx context.Context, r *step.Report) error {
 	sandboxes := c.Bin("sandboxes")
 	if _, err := os.Stat(sandboxes); err != nil {
 		return nil // no pod was ever started
 	}
-	if !c.table.Running("containerd") {
-		if _, err := os.Stat(c.In("conf", "containerd.toml")); err != nil {
-			return nil
-		}
-		if left, _ := filepath.Glob(filepath.Join(c.Run, "containerd", "io.containerd.runtime.v2.task", "k8s.io", "*")); len(left) == 0 {
-			return nil
-		}
-		_ = os.Remove(c.Socket()) // left by the one that ended
-		if _, err := c.table.Start(ctx, c.cluster().Containerd()); err != nil {
-			r.Note("containerd does not start, its pods are killed instead")
-			return nil
-		}
+	nodes := c.cluster().Nodes()
+	said := make([]string, len(nodes))
+	var all sync.WaitGroup
+	for i, n := range nodes {
+		all.Go(func() { said[i] = c.removePodsOf(ctx, n, sandboxes) })
 	}
-	out, err := exec.CommandContext(ctx, sandboxes, c.Socket()).CombinedOutput()
-	if err != nil {
-		// sweep removes the rest.
-		r.Note("%s", strings.ReplaceAll(strings.TrimSpace(string(out)), "\n", "; "))
-		return nil
-	}
-	r.Note("%s", strings.TrimSpace(string(out)))
+	all.Wait()
+	r.Note("%s", strings.Join(slices.DeleteFunc(said, func(s string) bool { return s == "" }), "; "))
 	return nil
+}
+
+// removePodsOf starts a node's container runtime if it does not run and has left containers behind.
+func (c *control) removePodsOf(ctx context.Context, n kube.Node, sandboxes string) string {
+	runtime := n.Containerd()
+	if !c.table.Running(runtime.Name) {
+		if _, err := os.Stat(n.Own.In("conf", "containerd.toml")); err != nil {
+			return ""
+		}
+		if left, _ := filepath.Glob(filepath.Join(n.Own.Run, "containerd", "io.containerd.runtime.v2.task", "k8s.io", "*")); len(left) == 0 {
+			return ""
+		}
+		if _, err := c.table.Start(ctx, runtime); err != nil {
+			return runtime.Name + " does not start, its pods are killed instead"
+		}
+	}
+	out, _ := exec.CommandContext(ctx, sandboxes, n.Own.Socket()).CombinedOutput()
+	return strings.ReplaceAll(strings.TrimSpace(string(out)), "\n", "; ")
 }
 
 // sweep removes what processes have left behind, of this checkout's cluster or of one that another
@@ -100,6 +118,13 @@ func (c *control) removePods(ctx context.Context, r *step.Report) error {
 func (c *control) sweep(ctx context.Context, r *step.Report) error {
 	killed, err := sweep.Containers(filepath.Join(c.Run, "containerd"), c.Socket())
 	errs := []error{err}
+	cgroups := append([]string{"kubepods"}, shares.Groups...)
+	for _, name := range place.NodeNames {
+		n, err := c.sweepNode(ctx, name)
+		killed += n
+		errs = append(errs, err)
+		cgroups = append(cgroups, kube.GroupsOf(name).Name)
+	}
 	folders := []string{c.Run, c.Dev}
 	if owner, err := os.ReadFile(c.Owner()); err == nil {
 		if root := strings.TrimSpace(string(owner)); filepath.IsAbs(root) && root != c.Root {
@@ -107,7 +132,7 @@ func (c *control) sweep(ctx context.Context, r *step.Report) error {
 		}
 	}
 	unmounted, err := sweep.Mounts(folders...)
-	errs = append(errs, err, sweep.Cgroups(10*time.Second, append([]string{"kubepods"}, shares.Groups...)...), network.Down(ctx, c.settingsBefore()), swap.Off(ctx, c.zram()))
+	errs = append(errs, err, sweep.Cgroups(10*time.Second, cgroups...), network.Down(ctx, c.settingsBefore()), swap.Off(ctx, c.zram()))
 	if killed > 0 {
 		r.Note("killed %d processes that were left, unmounted %d", killed, unmounted)
 	}
@@ -117,6 +142,9 @@ func (c *control) sweep(ctx context.Context, r *step.Report) error {
 	// Only now: nothing is mounted in them any more.
 	for _, dir := range []string{"etcd", "containerd", "kubelet", "cni", "conf", "pki", "applied", "overlay", "images"} {
 		errs = append(errs, os.RemoveAll(c.In(dir)))
+	}
+	for _, name := range place.NodeNames {
+		errs = append(errs, os.RemoveAll(c.Places.Node(name).Dev))
 	}
 	for _, file := range []string{"kubeconfig", "plan.json", "images.json", "kubernetes"} {
 		if err := os.Remove(c.In(file)); err != nil && !errors.Is(err, os.ErrNotExist) {

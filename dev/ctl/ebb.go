@@ -154,7 +154,7 @@ func (c *control) ebbManifests(ctx context.Context, refs map[string]string, p *p
 	if p.gateway == istio {
 		resources = append(resources, "../../config/istio")
 	}
-	text, err := install.Overlay(refs, p.monitoring, profile, resources...)
+	text, err := install.Overlay(refs, p.monitoring, c.plan.Nodes > 1, profile, resources...)
 	if err != nil {
 		return nil, err
 	}

@@ -27,11 +27,15 @@ var (
 	ebbCPU  = 60 * time.Second // Ebb itself, when the packages that it shares with the above are built
 	start   = 60 * time.Second // from the first program to the samples' answers
 	fetches = 60 * time.Second // packages of Debian and Python, and modules
+	// What each further node adds, estimated: the images are imported once more.
+	perNode     = 20 * time.Second
+	perNodeDisk = uint64(2 * gib)
 )
 
 // forecast is how long `make up` takes and what it needs on the disk.
 type forecast struct {
 	cpus    int
+	nodes   int // besides the first
 	running bool
 	build   []string          // folders of dev/ whose programs are not built yet
 	disk    map[string]uint64 // folder -> bytes
@@ -67,9 +71,9 @@ func (c *control) forecast(ctx context.Context, p *parts) (forecast, error) {
 			missing = append(missing, knative)
 		}
 	}
-	f := forecast{cpus: runtime.NumCPU(), running: c.table.Running("kubelet"), build: missing, disk: map[string]uint64{}}
+	f := forecast{cpus: runtime.NumCPU(), nodes: p.nodes - 1, running: c.table.Running(c.oneOf("kubelet")), build: missing, disk: map[string]uint64{}}
 	if !f.running {
-		f.disk[c.Dev] = 3 * gib
+		f.disk[c.Dev] = 3*gib + uint64(max(f.nodes, 0))*perNodeDisk // each node has all images
 	}
 	if len(missing) > 0 {
 		f.disk[c.Cache] = 2 * gib
@@ -94,12 +98,14 @@ func (f forecast) takes() time.Duration {
 		for _, folder := range f.build {
 			cpu += buildCPU[folder]
 		}
-		return start + fetches + cpu/time.Duration(f.cpus)
+		return f.starts() + fetches + cpu/time.Duration(f.cpus)
 	case f.running:
 		return 10 * time.Second
 	}
-	return start
+	return f.starts()
 }
+
+func (f forecast) starts() time.Duration { return start + time.Duration(max(f.nodes, 0))*perNode }
 
 func (f forecast) String() string {
 	var text strings.Builder

@@ -21,6 +21,7 @@ func TestTheForecastFollowsWhatIsToBeBuilt(t *testing.T) {
 			forecast{cpus: 2, build: []string{"metrics", "certmanager"}}, start, 5 * time.Minute, []string{"metrics, certmanager"},
 		},
 		"all built":       {forecast{cpus: 2, disk: disk}, start, start, []string{"about 1 min"}},
+		"three nodes":     {forecast{cpus: 2, nodes: 2, disk: disk}, start + time.Second, 3 * start, []string{"about 2 min"}},
 		"already running": {forecast{cpus: 2, running: true}, time.Second, 30 * time.Second, []string{"brought up to date", "10 s"}},
 	} {
 		if takes := c.forecast.takes(); takes < c.atLeast || takes > c.most {

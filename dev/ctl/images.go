@@ -28,26 +28,44 @@ type recipe struct {
 
 // shelf remembers the image of each recipe, and loads the images that containerd lacks.
 type shelf struct {
-	file      string // where it remembers
-	archive   string // a temporary file, for containerd
-	socket    string
+	file      string            // where it remembers
+	archive   string            // a temporary file, for containerd
+	sockets   []string          // one for each node's containerd
 	known     map[string]string // name and key -> tag
-	installed map[string]bool   // references that containerd has
+	installed map[string]bool   // references that every containerd has
 }
 
-func openShelf(ctx context.Context, file, archive, socket string) (*shelf, error) {
-	s := &shelf{file: file, archive: archive, socket: socket, known: map[string]string{}, installed: map[string]bool{}}
+func openShelf(ctx context.Context, file, archive string, sockets ...string) (*shelf, error) {
+	s := &shelf{file: file, archive: archive, sockets: sockets, known: map[string]string{}, installed: map[string]bool{}}
 	if text, err := os.ReadFile(file); err == nil {
 		_ = json.Unmarshal(text, &s.known) // if the file is damaged, images are made again
 	}
-	out, err := s.ctr(ctx, "images", "list", "-q")
-	if err != nil {
-		return nil, err
+	lists := make([]string, len(sockets))
+	for i, socket := range sockets {
+		var err error
+		if lists[i], err = ctr(ctx, socket, "images", "list", "-q"); err != nil {
+			return nil, err
+		}
 	}
-	for ref := range strings.Lines(out) {
-		s.installed[strings.TrimSpace(ref)] = true
-	}
+	s.installed = inAll(lists)
 	return s, nil
+}
+
+// inAll returns the lines that are in each of the texts.
+func inAll(texts []string) map[string]bool {
+	count := map[string]int{}
+	for _, text := range texts {
+		for line := range strings.Lines(text) {
+			count[strings.TrimSpace(line)]++
+		}
+	}
+	all := map[string]bool{}
+	for line, n := range count {
+		if n == len(texts) {
+			all[line] = true
+		}
+	}
+	return all
 }
 
 // load makes sure that containerd has the images. It returns their references by name, and how many
@@ -82,8 +100,10 @@ func (s *shelf) load(ctx context.Context, recipes []recipe) (refs map[string]str
 	if err := image.Write(s.archive, made); err != nil {
 		return nil, 0, err
 	}
-	if _, err := s.ctr(ctx, "images", "import", s.archive); err != nil {
-		return nil, 0, err
+	for _, socket := range s.sockets {
+		if _, err := ctr(ctx, socket, "images", "import", s.archive); err != nil {
+			return nil, 0, err
+		}
 	}
 	for _, i := range made {
 		s.installed[i.Ref()] = true
@@ -95,8 +115,8 @@ func (s *shelf) load(ctx context.Context, recipes []recipe) (refs map[string]str
 	return refs, len(made), os.WriteFile(s.file, text, 0o644)
 }
 
-func (s *shelf) ctr(ctx context.Context, args ...string) (string, error) {
-	cmd := exec.CommandContext(ctx, "ctr", append([]string{"--address", s.socket, "--namespace", "k8s.io"}, args...)...)
+func ctr(ctx context.Context, socket string, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, "ctr", append([]string{"--address", socket, "--namespace", "k8s.io"}, args...)...)
 	var complaint bytes.Buffer
 	cmd.Stderr = &complaint
 	out, err := cmd.Output()

@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strings"
 	"syscall"
 
 	"ebb.dev/ebb/dev/ctl/internal/addresses"
@@ -22,12 +23,13 @@ import (
 )
 
 const usage = `usage: ctl COMMAND
-  up [all] [monitoring] [bare] [edge] [knative [shipped]] [envoy-gateway] [v1.35.4]  bring the cluster up, or up to date;
+  up [all] [monitoring] [bare] [edge] [knative [shipped]] [envoy-gateway] [nodes=3] [v1.35.4]  bring the cluster up, or up to date;
                all: with the metrics server, cert-manager and Prometheus, which tests need;
                monitoring: with Prometheus; bare: without Ebb, with Helm; edge: with Ebb in one
                process; knative: with Knative Serving in place of Ebb; shipped: with the CPU requests
                and the grace period that it ships; envoy-gateway: with Envoy Gateway in place of
-               istio; v1.35.4: with that version of Kubernetes
+               istio; nodes=3: with so many nodes, each with a network of its own; v1.35.4: with
+               that version of Kubernetes
   sample NAME  make the image of a sample that up leaves out, llm, for the cluster that is up
   release -version VERSION -registry REGISTRY  write what users install to the folder dist; -help lists more
   sign -key FILE -out FOLDER  sign a release that is there
@@ -37,6 +39,9 @@ const usage = `usage: ctl COMMAND
   logs [NAME]  list the logs, or show the end of one
   away NAME DURATION    kill a program of the cluster and start it again after a time
   freeze NAME DURATION  stop it with SIGSTOP for a time
+  ` + nodeUsage + `  do this to one of several nodes:
+               off: cut its power; cut: lose what it receives, sends or both, from and to everyone,
+               the API server (control) or the other nodes; freeze: stop everything on it; back: mend it
 `
 
 func main() {
@@ -79,6 +84,12 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 			case istio, envoyGateway:
 				wanted.gateway = what
 			default:
+				if count, ok := strings.CutPrefix(what, "nodes="); ok {
+					if wanted.nodes, err = parseNodes(count); err != nil {
+						return err
+					}
+					continue
+				}
 				if !kubernetesVersion.MatchString(what) {
 					fmt.Fprint(stderr, usage)
 					return fmt.Errorf("up takes no argument %q", what)
@@ -126,6 +137,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 			return fmt.Errorf("%s needs the name of a program, as status prints it, and a duration", args[0])
 		}
 		return c.disturb(ctx, args[0], args[1], args[2])
+	case "node":
+		return c.node(ctx, args[1:])
 	case "addresses": // started by up, in the background
 		return c.addresses(ctx)
 	}

@@ -45,7 +45,11 @@ func (c *control) platformImages(ctx context.Context, r *step.Report, p *parts) 
 }
 
 func (c *control) shelf(ctx context.Context) (*shelf, error) {
-	return openShelf(ctx, c.In("images.json"), c.In("images", "new.tar"), c.Socket())
+	var sockets []string
+	for _, n := range c.cluster().Nodes() {
+		sockets = append(sockets, n.Own.Socket())
+	}
+	return openShelf(ctx, c.In("images.json"), c.In("images", "new.tar"), sockets...)
 }
 
 // applied is the file that remembers what a step has applied.

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"os/exec"
 	"slices"
 	"strings"
 	"time"
@@ -58,7 +57,7 @@ func (c *control) believed(ctx context.Context, limit time.Duration) error {
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("%w; the kubelet's log is %s", err, c.Log("kubelet"))
+			return fmt.Errorf("%w; the kubelets' logs are in %s", err, c.In("log"))
 		case <-time.After(300 * time.Millisecond):
 		}
 	}
@@ -66,11 +65,15 @@ func (c *control) believed(ctx context.Context, limit time.Duration) error {
 
 // tasks lists the containers that run.
 func (c *control) tasks(ctx context.Context) ([]string, error) {
-	out, err := exec.CommandContext(ctx, "ctr", "--address", c.Socket(), "--namespace", "k8s.io", "tasks", "list").Output()
-	if err != nil {
-		return nil, fmt.Errorf("ask containerd what runs: %w", err)
+	var running []string
+	for _, n := range c.cluster().Nodes() {
+		out, err := ctr(ctx, n.Own.Socket(), "tasks", "list")
+		if err != nil {
+			return nil, fmt.Errorf("ask containerd what runs: %w", err)
+		}
+		running = append(running, runningTasks(out)...)
 	}
-	return runningTasks(string(out)), nil
+	return running, nil
 }
 
 func runningTasks(table string) (running []string) {

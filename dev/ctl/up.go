@@ -25,7 +25,7 @@ import (
 // debian lists the packages that `up` installs when one of the tools is missing.
 var debian = []string{
 	"containerd", "runc", "containernetworking-plugins", "iptables", "nftables", "conntrack", "socat",
-	"iproute2", "kmod", "python3", "python3-pip", "ca-certificates",
+	"iproute2", "util-linux", "kmod", "python3", "python3-pip", "ca-certificates",
 }
 
 // tools are the programs that those packages bring and the cluster needs.
@@ -39,6 +39,8 @@ var tools = map[string]string{
 	"conntrack":               "conntrack",
 	"socat":                   "socat",
 	"ip":                      "iproute2",
+	"nsenter":                 "util-linux",
+	"unshare":                 "util-linux",
 	"modprobe":                "kmod",
 	"python3":                 "python3",
 	"pip3":                    "python3-pip",
@@ -109,6 +111,7 @@ type parts struct {
 	knative                 bool              // with Knative in place of Ebb
 	shipped                 bool              // Knative with the CPU requests that it ships
 	edge                    bool              // with Ebb in one process
+	nodes                   int               // how many, 0 if it stays as it is
 	kubernetes              string            // the version, if not that of dev/go.mod
 	gateway                 string            // the implementation of the Gateway API
 	programs                map[string]string // binaries, by their folder in dev/
@@ -132,7 +135,7 @@ func (c *control) preflight(ctx context.Context, p *parts) (*task, error) {
 	}}); err != nil {
 		return nil, err
 	}
-	if err := c.sameKubernetes(p); err != nil {
+	if err := errors.Join(c.sameKubernetes(p), c.sameNodes(p)); err != nil {
 		return nil, err
 	}
 	forecast, err := c.forecast(ctx, p)
@@ -168,7 +171,7 @@ func (c *control) preflight(ctx context.Context, p *parts) (*task, error) {
 	if err := c.leftovers(ctx); err != nil {
 		return nil, err
 	}
-	if err := c.choosePlan(ctx); err != nil {
+	if err := c.choosePlan(ctx, p.nodes); err != nil {
 		return nil, err
 	}
 	var ports []netip.AddrPort
@@ -194,11 +197,15 @@ func (c *control) leftovers(ctx context.Context) error {
 	return nil
 }
 
-// start brings up one node, from the bridge to a Ready kubelet. If the node does not come up, start
-// stops what it has started.
+// start brings up the nodes and their control plane, from the bridge to Ready kubelets. If a first
+// node does not come up, start stops what it has started.
 func (c *control) start(ctx context.Context, p *parts) (err error) {
-	fresh := !c.table.Running("kubelet")
-	stale := fresh || !c.table.Running("containerd")
+	fresh, stale := true, false
+	for _, n := range c.cluster().Nodes() {
+		kubelet, containerd := c.table.Running(n.Kubelet().Name), c.table.Running(n.Containerd().Name)
+		fresh = fresh && !kubelet
+		stale = stale || !kubelet || !containerd
+	}
 	defer func() {
 		if err != nil && fresh {
 			clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Minute)
@@ -207,7 +214,7 @@ func (c *control) start(ctx context.Context, p *parts) (err error) {
 		}
 	}()
 	err = c.steps.Do(ctx, "bridge, certificates and configuration", func(ctx context.Context, r *step.Report) error {
-		r.Note("node %s, pods %s, services %s", c.plan.Node(), c.plan.Pods, c.plan.Services)
+		r.Note("%s, machine %s, pods %s, services %s", nodesOf(p.nodes), c.plan.Machine(), c.plan.Pods, c.plan.Services)
 		if err := os.WriteFile(c.Owner(), []byte(c.Root+"\n"), 0o644); err != nil {
 			return err
 		}
@@ -216,6 +223,11 @@ func (c *control) start(ctx context.Context, p *parts) (err error) {
 		}
 		if err := c.plan.Up(ctx, c.settingsBefore()); err != nil {
 			return err
+		}
+		for _, n := range c.cluster().Nodes() {
+			if err := c.room(ctx, n); err != nil {
+				return err
+			}
 		}
 		folder, leaves := c.cluster().Certificates()
 		if err := folder.Ensure(leaves); err != nil {
@@ -232,11 +244,19 @@ func (c *control) start(ctx context.Context, p *parts) (err error) {
 		return err
 	}
 	cluster := c.cluster()
+	// kube-proxy waits for the node that the kubelet registers. The machine has one in any case.
+	containerds, last := []process.Program{}, []process.Program{cluster.Proxy()}
+	for _, n := range cluster.Nodes() {
+		containerds, last = append(containerds, n.Containerd()), append(last, n.Kubelet())
+		if n.Name != "" {
+			last = append(last, n.Proxy())
+		}
+	}
 	groups := []struct {
 		title    string
 		programs []process.Program
 	}{
-		{"containerd", []process.Program{cluster.Containerd()}},
+		{"containerd", containerds},
 		{"etcd and the API server", []process.Program{cluster.Etcd(), cluster.APIServer()}},
 		{"controller manager and scheduler", []process.Program{cluster.ControllerManager(), cluster.Scheduler()}},
 	}
@@ -248,8 +268,7 @@ func (c *control) start(ctx context.Context, p *parts) (err error) {
 	if err := c.steps.Do(ctx, "images of the platform", func(ctx context.Context, r *step.Report) error { return c.platformImages(ctx, r, p) }); err != nil {
 		return err
 	}
-	// kube-proxy waits for the node that the kubelet registers.
-	if err := c.run(ctx, "kubelet and kube-proxy", cluster.Kubelet(), cluster.Proxy()); err != nil {
+	if err := c.run(ctx, "kubelet and kube-proxy", last...); err != nil {
 		return err
 	}
 	if err := c.share(ctx); err != nil {
@@ -265,9 +284,18 @@ func (c *control) start(ctx context.Context, p *parts) (err error) {
 	}); err != nil {
 		return err
 	}
-	return c.steps.Do(ctx, "node "+kube.NodeName+" is Ready", func(ctx context.Context, _ *step.Report) error {
-		if err := c.nodeReady(ctx, 60*time.Second); err != nil || !stale {
-			return err
+	title := "node " + kube.NodeName + " is Ready"
+	if p.nodes > 1 {
+		title = "the nodes are Ready"
+	}
+	return c.steps.Do(ctx, title, func(ctx context.Context, _ *step.Report) error {
+		for _, n := range cluster.Nodes() {
+			if err := c.nodeReady(ctx, n, 60*time.Second); err != nil {
+				return err
+			}
+		}
+		if !stale {
+			return nil
 		}
 		return c.believed(ctx, 2*time.Minute)
 	})
@@ -283,9 +311,6 @@ func (c *control) run(ctx context.Context, title string, programs ...process.Pro
 		}
 		results := make(chan result, len(programs))
 		for _, p := range programs {
-			if p.Name == "containerd" && !c.table.Running("containerd") {
-				_ = os.Remove(c.Socket()) // the socket of a killed containerd would look ready
-			}
 			go func() {
 				started, err := c.table.Start(ctx, p)
 				results <- result{p.Name, started, err}
@@ -313,8 +338,13 @@ func (c *control) run(ctx context.Context, title string, programs ...process.Pro
 // stop pods. Without the CPU control group the cluster works too, only slower under load.
 func (c *control) share(ctx context.Context) error {
 	return c.steps.Do(ctx, "CPU shares", func(_ context.Context, r *step.Report) error {
-		node := append(c.table.PIDs("containerd", "kubelet", "kube-proxy"), sweep.Shims(c.Socket())...)
+		var node []int
 		control := c.table.PIDs("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
+		if c.plan.Nodes < 2 {
+			node = append(c.table.PIDs("containerd", "kubelet", "kube-proxy"), sweep.Shims(c.Socket())...)
+		} else { // each of several nodes has a share of its own
+			control = append(control, c.table.PIDs("kube-proxy")...)
+		}
 		err := errors.Join(shares.Give("/sys/fs/cgroup", shares.Node, node), shares.Give("/sys/fs/cgroup", shares.Control, control))
 		if err != nil {
 			r.Note("not set: %s", strings.ReplaceAll(err.Error(), "\n", "; "))
@@ -324,17 +354,17 @@ func (c *control) share(ctx context.Context) error {
 }
 
 // nodeReady waits for the node. `kubectl wait` alone fails at once while there is no node.
-func (c *control) nodeReady(ctx context.Context, limit time.Duration) error {
+func (c *control) nodeReady(ctx context.Context, n kube.Node, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	for {
-		_, err := c.kubectl().Run(ctx, nil, "wait", "--for=condition=Ready", "node/"+kube.NodeName, "--timeout=10s")
+		_, err := c.kubectl().Run(ctx, nil, "wait", "--for=condition=Ready", "node/"+n.Hostname(), "--timeout=10s")
 		if err == nil {
 			return nil
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("%w; the kubelet's log is %s", err, c.Log("kubelet"))
+			return fmt.Errorf("%w; the kubelet's log is %s", err, n.Kubelet().Log)
 		case <-time.After(200 * time.Millisecond):
 		}
 	}

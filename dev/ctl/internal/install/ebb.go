@@ -28,8 +28,9 @@ const source = "ko://ebb.dev/ebb/"
 const Domain = "ebb.test"
 
 // Overlay is a kustomization that puts the built images into config/, which the components change.
-// With monitoring, the pods of revisions serve metrics.
-func Overlay(refs map[string]string, monitoring bool, components []string, config ...string) ([]byte, error) {
+// With monitoring, the pods of revisions serve metrics. With grouped, each node's kubelet has a
+// --cgroup-root of the node's name, because several nodes share the machine.
+func Overlay(refs map[string]string, monitoring, grouped bool, components []string, config ...string) ([]byte, error) {
 	type imageName struct {
 		Name    string `json:"name"`
 		NewName string `json:"newName"`
@@ -76,8 +77,27 @@ func Overlay(refs map[string]string, monitoring bool, components []string, confi
 		}
 		patches = append(patches, map[string]any{"patch": string(patch)})
 	}
+	if grouped {
+		patch, err := yaml.Marshal(cgroupRoots())
+		if err != nil {
+			return nil, err
+		}
+		patches = append(patches, map[string]any{"target": map[string]any{"kind": "DaemonSet", "name": "node-agent"}, "patch": string(patch)})
+	}
 	overlay["patches"] = patches
 	return yaml.Marshal(overlay)
+}
+
+// cgroupRoots tell the node agent's two containers where the pods of their node are. The operations
+// append: a variable has to come after the one that it names.
+func cgroupRoots() []map[string]any {
+	add := func(container int, variable map[string]any) map[string]any {
+		return map[string]any{"op": "add", "path": fmt.Sprintf("/spec/template/spec/containers/%d/env/-", container), "value": variable}
+	}
+	const node = "EBB_NODE_NAME"
+	root := map[string]any{"name": "EBB_CGROUP_ROOT", "value": "/$(" + node + ")"}
+	name := map[string]any{"name": node, "valueFrom": map[string]any{"fieldRef": map[string]any{"fieldPath": "spec.nodeName"}}}
+	return []map[string]any{add(0, root), add(1, name), add(1, root)} // the agent has its node's name
 }
 
 // ApplyInOrder applies namespaces and definitions before the objects that need them.

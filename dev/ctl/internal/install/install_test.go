@@ -19,7 +19,7 @@ func TestOverlayNamesEachComponentOnce(t *testing.T) {
 		"dev.local/ebb/queue-proxy":    "dev.local/ebb/queue-proxy:222",
 		"dev.local/ebb/shim":           "dev.local/ebb/shim:444",
 		"dev.local/ebb-test/autoscale": "dev.local/ebb-test/autoscale:333",
-	}, true, []string{"../../config/edge"}, "../../config")
+	}, true, false, []string{"../../config/edge"}, "../../config")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -41,6 +41,83 @@ func TestOverlayNamesEachComponentOnce(t *testing.T) {
 	if len(overlay.Patches) != 3 || !strings.Contains(overlay.Patches[0].Patch, "queue-sidecar-image: dev.local/ebb/queue-proxy:222\n  shim-image: dev.local/ebb/shim:444") ||
 		!strings.Contains(overlay.Patches[1].Patch, "ebb.test: \"\"") || !strings.Contains(overlay.Patches[2].Patch, "request-metrics-protocol: prometheus") {
 		t.Errorf("patches: %+v", overlay.Patches)
+	}
+}
+
+// The node agent of each of several nodes looks below the node's own group, and knows the node's
+// name before it is told to.
+func TestNodeAgentsFindThePodsOfTheirNode(t *testing.T) {
+	for _, grouped := range []bool{false, true} {
+		text, err := Overlay(nil, false, grouped, nil, "node-agent.yaml")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var overlay struct {
+			Patches []struct {
+				Target struct{ Kind, Name string }
+				Patch  string
+			}
+		}
+		if err := yaml.Unmarshal(text, &overlay); err != nil {
+			t.Fatal(err)
+		}
+		envs := map[string][]string{}
+		for _, p := range overlay.Patches {
+			if p.Target.Kind != "DaemonSet" || p.Target.Name != "node-agent" {
+				continue
+			}
+			var operations []struct {
+				Op, Path string
+				Value    struct{ Name, Value string }
+			}
+			if err := yaml.Unmarshal([]byte(p.Patch), &operations); err != nil {
+				t.Fatal(err)
+			}
+			for _, o := range operations {
+				if o.Op == "add" {
+					envs[o.Path] = append(envs[o.Path], o.Value.Name+"="+o.Value.Value)
+				}
+			}
+		}
+		got, _ := json.Marshal(envs)
+		want := "{}"
+		if grouped {
+			want = `{"/spec/template/spec/containers/0/env/-":["EBB_CGROUP_ROOT=/$(EBB_NODE_NAME)"],` +
+				`"/spec/template/spec/containers/1/env/-":["EBB_NODE_NAME=","EBB_CGROUP_ROOT=/$(EBB_NODE_NAME)"]}`
+		}
+		if string(got) != want {
+			t.Errorf("grouped %v: got %s, want %s", grouped, got, want)
+		}
+	}
+	// The patch counts on the order of the containers, and on the agent's variable.
+	text, err := os.ReadFile("../../../../config/core/node-agent.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for document := range strings.SplitSeq(string(text), "\n---\n") {
+		var set struct {
+			Kind string
+			Spec struct {
+				Template struct {
+					Spec struct {
+						Containers []struct {
+							Name string
+							Env  []struct{ Name string }
+						}
+					}
+				}
+			}
+		}
+		if err := yaml.Unmarshal([]byte(document), &set); err != nil || set.Kind != "DaemonSet" {
+			continue
+		}
+		c := set.Spec.Template.Spec.Containers
+		if len(c) != 2 || c[0].Name != "agent" || c[1].Name != "guard" || len(c[1].Env) == 0 {
+			t.Fatalf("the containers are %+v", c)
+		}
+		if !strings.Contains(document[:strings.Index(document, "name: guard")], "name: EBB_NODE_NAME") {
+			t.Error("the agent is not told the name of its node")
+		}
 	}
 }
 

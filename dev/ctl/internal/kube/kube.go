@@ -1,5 +1,5 @@
-// Package kube has the configuration of each Kubernetes program for one node
-// on one machine.
+// Package kube has the configuration of each Kubernetes program, for the
+// control plane and the nodes on one machine.
 //
 // Owns: the flags and files of etcd, containerd and Kubernetes. Reads: nothing
 // but its templates. Writes: configuration files. Never: starts a program.
@@ -7,6 +7,7 @@ package kube
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -27,7 +28,7 @@ import (
 	"ebb.dev/ebb/dev/ctl/internal/process"
 )
 
-// NodeName is the name of the one node.
+// NodeName is the name of the only node, and what those of several begin with.
 const NodeName = "ebb-dev"
 
 // Version is the release of k8s.io/kubernetes that dev/go.mod requires.
@@ -57,73 +58,70 @@ type Cluster struct {
 
 // Certificates of the cluster.
 func (c Cluster) Certificates() (pki.Folder, []pki.Leaf) {
-	node := c.Plan.Node().String()
-	return pki.Folder{Dir: c.In("pki"), Now: time.Now}, []pki.Leaf{
+	leaves := []pki.Leaf{
 		{Name: "etcd", Common: "etcd", Hosts: []string{"127.0.0.1"}},
 		{Name: "etcd-client", Common: "kube-apiserver"},
 		{Name: "kube-apiserver", Common: "kube-apiserver", Hosts: []string{
 			"kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local",
-			"localhost", "127.0.0.1", node, c.Plan.API().String(),
+			"localhost", "127.0.0.1", c.Plan.Machine().String(), c.Plan.API().String(),
 		}},
 		{Name: "front-proxy", Common: "front-proxy-client"},
 		{Name: "kubelet-client", Common: "kube-apiserver-kubelet-client", Groups: []string{"system:masters"}},
-		{Name: "kubelet-server", Common: NodeName, Hosts: []string{NodeName, node}},
 		{Name: "admin", Common: "admin", Groups: []string{"system:masters"}},
 		{Name: "kube-controller-manager", Common: "system:kube-controller-manager"},
 		{Name: "kube-scheduler", Common: "system:kube-scheduler"},
 		{Name: "kube-proxy", Common: "system:kube-proxy"},
-		{Name: "kubelet", Common: "system:node:" + NodeName, Groups: []string{"system:nodes"}},
 	}
+	for _, n := range c.Nodes() {
+		leaves = append(leaves,
+			pki.Leaf{Name: n.called("kubelet-server"), Common: n.Hostname(), Hosts: []string{n.Hostname(), n.Address.String()}},
+			pki.Leaf{Name: n.called("kubelet"), Common: "system:node:" + n.Hostname(), Groups: []string{"system:nodes"}})
+	}
+	return pki.Folder{Dir: c.In("pki"), Now: time.Now}, leaves
 }
 
-// Ports that each program listens on.
+// Ports that each program listens on. Those of nodes with a network namespace are free there.
 func (c Cluster) Ports() map[string][]netip.AddrPort {
 	local := func(port uint16) netip.AddrPort {
 		return netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), port)
 	}
-	return map[string][]netip.AddrPort{
+	ports := map[string][]netip.AddrPort{
 		"etcd":                    {local(23790), local(23800)},
-		"kube-apiserver":          {netip.AddrPortFrom(c.Plan.Node(), 6443)},
+		"kube-apiserver":          {netip.AddrPortFrom(c.Plan.Machine(), 6443)},
 		"kube-controller-manager": {local(10257)},
 		"kube-scheduler":          {local(10259)},
 		"kube-proxy":              {local(10249), local(10256)},
-		"kubelet":                 {netip.AddrPortFrom(c.Plan.Node(), 10250), local(10248)},
 	}
+	if c.Plan.Nodes < 2 {
+		ports["kubelet"] = []netip.AddrPort{netip.AddrPortFrom(c.Plan.Machine(), 10250), local(10248)}
+	}
+	return ports
 }
 
 // Write writes every configuration file.
 func (c Cluster) Write() error {
-	values := map[string]any{
-		"Node": c.Plan.Node(), "DNS": c.Plan.DNS(), "Pods": c.Plan.Pods,
-		"PKI": c.In("pki"), "Conf": c.In("conf"), "Dev": c.Dev, "Run": c.Run, "Socket": c.Socket(), "Pause": c.Pause,
+	if err := c.render("audit.yaml", c.In("conf", "audit.yaml"), nil); err != nil {
+		return err
 	}
-	for _, name := range []string{"kubelet.yaml", "proxy.yaml", "containerd.toml", "audit.yaml"} {
-		if err := c.render(name, c.In("conf", name), values); err != nil {
+	for user, target := range map[string]string{"admin": c.Kubeconfig(), "kube-controller-manager": "", "kube-scheduler": "", "kube-proxy": ""} {
+		if err := c.access(user, cmp.Or(target, c.In("conf", user+".kubeconfig"))); err != nil {
 			return err
 		}
 	}
-	for _, user := range []string{"admin", "kube-controller-manager", "kube-scheduler", "kube-proxy", "kubelet"} {
-		values["User"] = user
-		target := c.In("conf", user+".kubeconfig")
-		if user == "admin" {
-			target = c.Kubeconfig()
-		}
-		if err := c.render("kubeconfig.yaml", target, values); err != nil {
+	for _, n := range c.Nodes() {
+		if err := n.write(); err != nil {
 			return err
 		}
 	}
-	// A pod's resolv.conf lists the cluster's DNS. Other names are not resolved.
-	if err := replace(c.In("conf", "resolv.conf"), []byte("nameserver "+c.Plan.DNS().String()+"\n"), 0o644); err != nil {
-		return err
+	if c.Plan.Nodes < 2 {
+		return nil
 	}
-	cni, err := c.Plan.CNI(c.In("cni"))
-	if err != nil {
-		return err
-	}
-	if err := os.MkdirAll(c.In("conf", "cni"), 0o755); err != nil {
-		return err
-	}
-	return replace(c.In("conf", "cni", "10-ebb.conflist"), cni, 0o644)
+	return c.render("proxy.yaml", c.In("conf", "proxy.yaml"), c.Nodes()[0].proxyValues(c.Plan.Machine(), localhost))
+}
+
+// access writes a kubeconfig with the certificate of a leaf.
+func (c Cluster) access(leaf, target string) error {
+	return c.render("kubeconfig.yaml", target, map[string]any{"Server": c.Server(), "PKI": c.In("pki"), "User": leaf})
 }
 
 func (c Cluster) render(name, target string, values any) error {
@@ -156,15 +154,6 @@ func Render(name string, values any) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// Containerd is the cluster's container runtime, separate from the machine's own.
-func (c Cluster) Containerd() process.Program {
-	return process.Program{
-		Name: "containerd", Path: "/usr/bin/containerd", Args: []string{"--config", c.In("conf", "containerd.toml")},
-		Log: c.Log("containerd"), Salt: c.salt("containerd.toml"),
-		Ready: func(context.Context) error { _, err := os.Stat(c.Socket()); return err },
-	}
-}
-
 // Etcd stores the cluster's objects. It does not wait for the disk: after a power failure the
 // cluster is made anew.
 func (c Cluster) Etcd() process.Program {
@@ -185,7 +174,7 @@ func (c Cluster) APIServer() process.Program {
 	p := c.program("kube-apiserver", c.https(c.url("/readyz"), "admin"),
 		"--etcd-servers=https://127.0.0.1:23790", "--etcd-cafile="+f.Cert("ca"),
 		"--etcd-certfile="+f.Cert("etcd-client"), "--etcd-keyfile="+f.Key("etcd-client"),
-		"--bind-address="+c.Plan.Node().String(), "--advertise-address="+c.Plan.Node().String(), "--secure-port=6443",
+		"--bind-address="+c.Plan.Machine().String(), "--advertise-address="+c.Plan.Machine().String(), "--secure-port=6443",
 		"--tls-cert-file="+f.Cert("kube-apiserver"), "--tls-private-key-file="+f.Key("kube-apiserver"),
 		"--client-ca-file="+f.Cert("ca"), "--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction",
 		// For the metrics server, which serves an aggregated API.
@@ -200,7 +189,7 @@ func (c Cluster) APIServer() process.Program {
 		"--allow-privileged=true", "--max-requests-inflight=1000", "--max-mutating-requests-inflight=500", "--event-ttl=30m", "-v=1",
 		"--audit-policy-file="+c.In("conf", "audit.yaml"), "--audit-log-path="+c.Log("audit"), "--audit-log-mode=batch",
 		"--audit-log-maxsize=200", "--audit-log-maxbackup=1")
-	p.Salt = c.salt("audit.yaml")
+	p.Salt = salt(c.In("conf", "audit.yaml"))
 	// A garbage collection takes half a second of CPU, and usually falls into a burst of new pods.
 	p.Env = []string{"GOGC=200"}
 	return p
@@ -219,7 +208,7 @@ func (c Cluster) ControllerManager() process.Program {
 		"--kube-api-qps=300", "--kube-api-burst=600", "-v=1")
 }
 
-// Scheduler places the pods on the one node.
+// Scheduler places the pods on the nodes.
 func (c Cluster) Scheduler() process.Program {
 	config := c.In("conf", "kube-scheduler.kubeconfig")
 	return c.program("kube-scheduler", c.https("https://127.0.0.1:10259/healthz", "admin"),
@@ -227,38 +216,44 @@ func (c Cluster) Scheduler() process.Program {
 		"--leader-elect=false", "--bind-address=127.0.0.1", "--kube-api-qps=200", "--kube-api-burst=400", "-v=1")
 }
 
-// Kubelet runs the pods.
-func (c Cluster) Kubelet() process.Program {
-	f, _ := c.Certificates()
-	p := c.program("kubelet", httpOK("http://127.0.0.1:10248/healthz"),
-		"--config="+c.In("conf", "kubelet.yaml"), "--kubeconfig="+c.In("conf", "kubelet.kubeconfig"),
-		"--root-dir="+c.In("kubelet"), "--cert-dir="+c.In("kubelet", "pki"),
-		"--tls-cert-file="+f.Cert("kubelet-server"), "--tls-private-key-file="+f.Key("kubelet-server"),
-		"--hostname-override="+NodeName, "--node-ip="+c.Plan.Node().String())
-	p.Salt = c.salt("kubelet.yaml")
+// Proxy makes Services reachable from the machine. It is the one of the only node, or of none.
+func (c Cluster) Proxy() process.Program {
+	return c.proxy("kube-proxy", c.In("conf", "proxy.yaml"), localhost)
+}
+
+func (c Cluster) proxy(name, config string, health netip.Addr) process.Program {
+	p := c.program("kube-proxy", httpOK("http://"+health.String()+":10256/livez"), "--config="+config)
+	p.Name, p.Log, p.Salt = name, c.Log(name), salt(config)
 	return p
 }
 
-// Proxy makes Services reachable.
-func (c Cluster) Proxy() process.Program {
-	p := c.program("kube-proxy", httpOK("http://127.0.0.1:10256/livez"), "--config="+c.In("conf", "proxy.yaml"))
-	p.Salt = c.salt("proxy.yaml")
-	return p
+// Programs are all of them.
+func (c Cluster) Programs() []process.Program {
+	all := []process.Program{c.Etcd(), c.APIServer(), c.ControllerManager(), c.Scheduler(), c.Proxy()}
+	for _, n := range c.Nodes() {
+		all = append(all, n.Containerd(), n.Kubelet())
+		if n.Name != "" {
+			all = append(all, n.Proxy())
+		}
+	}
+	return all
 }
 
 func (c Cluster) program(name string, ready func(context.Context) error, args ...string) process.Program {
 	return process.Program{Name: name, Path: c.Bin(name), Args: args, Log: c.Log(name), Ready: ready}
 }
 
-func (c Cluster) salt(file string) string {
-	text, err := os.ReadFile(c.In("conf", file))
+func salt(file string) string {
+	text, err := os.ReadFile(file)
 	if err != nil {
 		return err.Error()
 	}
 	return string(text)
 }
 
-func (c Cluster) url(path string) string { return "https://" + c.Plan.Node().String() + ":6443" + path }
+func (c Cluster) url(path string) string {
+	return "https://" + c.Plan.Machine().String() + ":6443" + path
+}
 
 // https asks a server of the cluster, with one of its client certificates. The controller manager
 // and the scheduler have self-signed certificates, which are not verified.

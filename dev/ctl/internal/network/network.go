@@ -1,8 +1,10 @@
-// Package network creates the cluster's bridge and removes it.
+// Package network creates the cluster's bridge and the networks of its nodes, and removes them.
 //
 // Owns: the bridge ebb0, its addresses and routes, what kube-proxy and the CNI
-// plugins write for it. Reads: the machine's addresses and routes. Writes: by
-// `ip`, `sysctl` files and `nft`. Never: touches another interface or table.
+// plugins write for it, and all that is in a node's network namespace. Reads: the
+// machine's addresses and routes. Writes: by `ip`, `sysctl` files and `nft`. Never:
+// touches another interface or table, or lets a node with a namespace reach more
+// than this bridge.
 package network
 
 import (
@@ -17,22 +19,36 @@ import (
 	"strings"
 )
 
-// Bridge is the name of the interface that pods are attached to, and of the CNI network.
+// Bridge is the name of the interface that pods are attached to, and of the CNI network. With
+// several nodes there is one in each node's namespace, and one on the machine that the nodes are
+// attached to.
 const Bridge = "ebb0"
+
+// MaxNodes is how many nodes a plan has addresses for.
+const MaxNodes = 8
 
 // Plan says which addresses the cluster uses.
 type Plan struct {
-	Pods     netip.Prefix `json:"pods"`     // on the bridge, a /22: gateway, pods, load balancers
-	Services netip.Prefix `json:"services"` // served by kube-proxy
+	Pods     netip.Prefix `json:"pods"`            // the machine, load balancers, nodes and pods
+	Services netip.Prefix `json:"services"`        // served by kube-proxy
+	Nodes    int          `json:"nodes,omitempty"` // how many there are, if several
 }
 
-// Candidates are tried in order: the first that the machine does not use wins.
-func Candidates() []Plan {
+// Candidates are tried in order: the first that the machine does not use wins. With several nodes,
+// the first /22 is the bridge's, and each node's pods have one of those that follow.
+func Candidates(nodes int) []Plan {
+	bits := 22
+	if nodes < 2 {
+		nodes = 0
+	} else {
+		bits = 18
+	}
 	var plans []Plan
 	for _, second := range []int{88, 123, 177, 201, 233} {
 		plans = append(plans, Plan{
-			Pods:     netip.MustParsePrefix(fmt.Sprintf("10.%d.0.0/22", second)),
+			Pods:     netip.MustParsePrefix(fmt.Sprintf("10.%d.0.0/%d", second, bits)),
 			Services: netip.MustParsePrefix(fmt.Sprintf("10.%d.0.0/16", second+1)),
+			Nodes:    nodes,
 		})
 	}
 	return plans
@@ -55,19 +71,17 @@ func Choose(plans []Plan, used []netip.Prefix) (Plan, error) {
 	return Plan{}, errors.New("every address range the cluster could use is taken by a route of this machine; see `ip route` and remove one of 10.88.0.0/15, 10.123.0.0/15, ...")
 }
 
-// Node is the bridge's own address, which is also the node's and the API server's.
-func (p Plan) Node() netip.Addr { return p.Pods.Addr().Next() }
+// Machine is the bridge's own address, which is the API server's and that of the only node.
+func (p Plan) Machine() netip.Addr { return p.link().Addr().Next() }
 
-// PodRange is the part of the net that host-local gives to pods.
-func (p Plan) PodRange() (first, last netip.Addr) {
-	return p.at(10), p.at(3*256 + 199)
-}
+// link is the net of the machine's bridge.
+func (p Plan) link() netip.Prefix { return netip.PrefixFrom(p.Pods.Addr(), 22) }
 
 // Balancers are the addresses for Services of type LoadBalancer.
 func (p Plan) Balancers() []netip.Addr {
 	var all []netip.Addr
 	for i := 3*256 + 200; i < 3*256+250; i++ {
-		all = append(all, p.at(i))
+		all = append(all, at(p.link(), i))
 	}
 	return all
 }
@@ -82,8 +96,8 @@ func (p Plan) DNS() netip.Addr {
 	return netip.AddrFrom4(b)
 }
 
-func (p Plan) at(i int) netip.Addr {
-	b := p.Pods.Addr().As4()
+func at(p netip.Prefix, i int) netip.Addr {
+	b := p.Addr().As4()
 	b[2] += byte(i >> 8)
 	b[3] += byte(i)
 	return netip.AddrFrom4(b)
@@ -126,22 +140,8 @@ func (p Plan) Up(ctx context.Context, before string) error {
 			return err
 		}
 	}
-	ones := fmt.Sprint(p.Pods.Bits())
-	commands := [][]string{{"ip", "address", "replace", p.Node().String() + "/" + ones, "dev", Bridge}}
-	// Load balancer addresses belong to the host, so that pods find them by ARP
-	// and kube-proxy sees the packets.
-	for _, a := range p.Balancers() {
-		commands = append(commands, []string{"ip", "address", "replace", a.String() + "/32", "dev", Bridge})
-	}
-	commands = append(commands,
-		[]string{"ip", "link", "set", Bridge, "up"},
-		// Without it a machine that has no default route could reach no Service.
-		[]string{"ip", "route", "replace", p.Services.String(), "dev", Bridge, "src", p.Node().String()},
-	)
-	for _, c := range commands {
-		if _, err := run(ctx, c[0], c[1:]...); err != nil {
-			return err
-		}
+	if err := all(ctx, p.machineCommands()); err != nil {
+		return err
 	}
 	if _, err := os.Stat("/proc/sys/net/bridge"); err != nil {
 		// Services need it: a reply between two pods on one bridge must pass the rules that rewrote
@@ -150,11 +150,49 @@ func (p Plan) Up(ctx context.Context, before string) error {
 			return fmt.Errorf("the kernel module br_netfilter is needed: %w", err)
 		}
 	}
-	if err := set("/proc/sys", before, map[string]string{"net/ipv4/ip_forward": "1", "net/bridge/bridge-nf-call-iptables": "1"}); err != nil {
+	bridged := "1"
+	if p.Nodes > 1 {
+		bridged = "0" // no pods are on this bridge, and what nodes send one another is not the machine's
+	}
+	if err := set("/proc/sys", before, map[string]string{"net/ipv4/ip_forward": "1", "net/bridge/bridge-nf-call-iptables": bridged}); err != nil {
 		return err
 	}
 	own := "net/ipv4/conf/" + Bridge + "/rp_filter" // goes with the bridge
 	return write("/proc/sys", own, "0")
+}
+
+// machineCommands give the bridge its addresses, and the machine its routes.
+func (p Plan) machineCommands() [][]string {
+	ones := fmt.Sprint(p.link().Bits())
+	commands := [][]string{{"ip", "address", "replace", p.Machine().String() + "/" + ones, "dev", Bridge}}
+	// Load balancer addresses belong to the host, so that pods find them by ARP
+	// and kube-proxy sees the packets.
+	for _, a := range p.Balancers() {
+		commands = append(commands, []string{"ip", "address", "replace", a.String() + "/32", "dev", Bridge})
+	}
+	if p.Nodes > 1 {
+		commands = append(commands, []string{"ip", "link", "set", Bridge, "address", mac(p.Machine())})
+	}
+	commands = append(commands,
+		[]string{"ip", "link", "set", Bridge, "up"},
+		// Without it a machine that has no default route could reach no Service.
+		[]string{"ip", "route", "replace", p.Services.String(), "dev", Bridge, "src", p.Machine().String()},
+	)
+	for _, n := range p.Each() {
+		if n.Name != "" {
+			commands = append(commands, n.reach(Bridge)...)
+		}
+	}
+	return commands
+}
+
+func all(ctx context.Context, commands [][]string) error {
+	for _, c := range commands {
+		if _, err := run(ctx, c[0], c[1:]...); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // set changes kernel settings. It saves the old values first, unless an earlier run has done so: a
@@ -265,26 +303,6 @@ func Down(ctx context.Context, before string) error {
 		_ = os.Remove(dir)
 	}
 	return errors.Join(errs...)
-}
-
-// CNI is the configuration of the plugins that attach pods.
-func (p Plan) CNI(data string) ([]byte, error) {
-	first, last := p.PodRange()
-	return json.MarshalIndent(map[string]any{
-		"cniVersion": "0.4.0",
-		"name":       Bridge,
-		"plugins": []any{
-			map[string]any{
-				"type": "bridge", "bridge": Bridge, "isDefaultGateway": true, "hairpinMode": true, "mtu": 1500,
-				"ipam": map[string]any{
-					"type": "host-local", "dataDir": data,
-					"ranges": [][]any{{map[string]any{
-						"subnet": p.Pods.String(), "rangeStart": first.String(), "rangeEnd": last.String(), "gateway": p.Node().String(),
-					}}},
-				},
-			},
-		},
-	}, "", "  ")
 }
 
 func run(ctx context.Context, name string, args ...string) ([]byte, error) {

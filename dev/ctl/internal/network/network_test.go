@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"ebb.dev/ebb/dev/ctl/internal/place"
 )
 
 func TestChooseAvoidsWhatTheMachineUses(t *testing.T) {
@@ -23,13 +25,13 @@ func TestChooseAvoidsWhatTheMachineUses(t *testing.T) {
 		"elsewhere":                     {[]netip.Prefix{p("192.168.0.0/16"), p("172.17.0.0/16")}, "10.88.0.0/22"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, err := Choose(Candidates(), c.used)
+			got, err := Choose(Candidates(1), c.used)
 			if err != nil || got.Pods.String() != c.want {
 				t.Errorf("got %v, %v; want %s", got.Pods, err, c.want)
 			}
 		})
 	}
-	if _, err := Choose(Candidates(), []netip.Prefix{p("10.0.0.0/8")}); err == nil || !strings.Contains(err.Error(), "ip route") {
+	if _, err := Choose(Candidates(1), []netip.Prefix{p("10.0.0.0/8")}); err == nil || !strings.Contains(err.Error(), "ip route") {
 		t.Errorf("all taken: got %v", err)
 	}
 }
@@ -73,25 +75,59 @@ func TestSettingsOfTheMachineAreKeptAndPutBack(t *testing.T) {
 }
 
 func TestPlansKeepTheirRangesApart(t *testing.T) {
-	for _, p := range Candidates() {
-		first, last := p.PodRange()
-		if p.Pods.Overlaps(p.Services) || !p.Pods.Contains(first) || !p.Pods.Contains(last) || !first.Less(last) {
-			t.Errorf("%v: pods %s-%s", p, first, last)
-		}
-		if !p.Pods.Contains(p.Node()) || !p.Node().Less(first) {
-			t.Errorf("%v: node %s is among the pods", p, p.Node())
-		}
-		for _, b := range p.Balancers() {
-			if !p.Pods.Contains(b) || !last.Less(b) {
-				t.Errorf("%v: load balancer %s is among the pods", p, b)
+	for _, count := range []int{1, 2, 3, MaxNodes} {
+		for _, p := range Candidates(count) {
+			nodes := p.Each()
+			if len(nodes) != count {
+				t.Fatalf("%v: %d nodes, want %d", p, len(nodes), count)
+			}
+			if p.Pods.Overlaps(p.Services) {
+				t.Errorf("%v: pods and Services overlap", p)
+			}
+			taken := map[netip.Addr]string{p.Machine(): "the machine"}
+			for _, b := range p.Balancers() {
+				taken[b] = "a load balancer"
+			}
+			for i, n := range nodes {
+				if who := taken[n.Address]; who != "" && count > 1 {
+					t.Errorf("%v: node %s has the address of %s", p, n.Name, who)
+				}
+				taken[n.Address] = "node " + n.Name
+				first, last := n.PodRange()
+				for _, a := range []netip.Addr{n.Address, n.Gateway(), first, last} {
+					if !p.Pods.Contains(a) {
+						t.Errorf("%v: %s of node %s is outside", p, a, n.Name)
+					}
+				}
+				if !n.Pods.Contains(n.Gateway()) || !n.Gateway().Less(first) || !first.Less(last) || !n.Pods.Contains(last) {
+					t.Errorf("%v: node %s has pods %s-%s behind %s", p, n.Name, first, last, n.Gateway())
+				}
+				for _, other := range nodes[:i] {
+					if n.Pods.Overlaps(other.Pods) || n.Name == other.Name {
+						t.Errorf("%v: nodes %s and %s overlap", p, other.Name, n.Name)
+					}
+				}
+				for a, who := range taken {
+					if !a.Less(first) && !last.Less(a) {
+						t.Errorf("%v: %s, %s, is among the pods of node %s", p, a, who, n.Name)
+					}
+				}
+			}
+			if !p.Services.Contains(p.API()) || !p.Services.Contains(p.DNS()) || p.API() == p.DNS() {
+				t.Errorf("%v: API %s, DNS %s", p, p.API(), p.DNS())
 			}
 		}
-		if !p.Services.Contains(p.API()) || !p.Services.Contains(p.DNS()) || p.API() == p.DNS() {
-			t.Errorf("%v: API %s, DNS %s", p, p.API(), p.DNS())
-		}
 	}
-	if first, last := Candidates()[0].PodRange(); first.String() != "10.88.0.10" || last.String() != "10.88.3.199" {
-		t.Errorf("pods %s-%s", first, last)
+	one := Candidates(1)[0].Each()[0]
+	if first, last := one.PodRange(); first.String() != "10.88.0.10" || last.String() != "10.88.3.199" || one.Address.String() != "10.88.0.1" || one.Gateway() != one.Address {
+		t.Errorf("the only node %s has pods %s-%s behind %s", one.Address, first, last, one.Gateway())
+	}
+	last := Candidates(MaxNodes)[0].Each()[MaxNodes-1]
+	if last.Name != "h" || last.Address.String() != "10.88.0.9" || last.Pods.String() != "10.88.32.0/22" {
+		t.Errorf("the last of %d is %+v", MaxNodes, last)
+	}
+	if MaxNodes != len(place.NodeNames) {
+		t.Errorf("%d nodes have addresses and %d have names", MaxNodes, len(place.NodeNames))
 	}
 }
 
@@ -107,7 +143,7 @@ func TestRoutesOfTheMachine(t *testing.T) {
 }
 
 func TestCNIConfigurationNamesTheRange(t *testing.T) {
-	text, err := Candidates()[0].CNI("/data")
+	text, err := Candidates(1)[0].Each()[0].CNI("/data")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -40,6 +40,18 @@ func Of(root string, getenv func(string) string) Places {
 	}
 }
 
+// NodeNames are what the nodes of a cluster with several are called, in their order.
+var NodeNames = []string{"a", "b", "c", "d", "e", "f", "g", "h"}
+
+// Node returns the places of a node: a folder of each kind for its own files, with the same names
+// in it. A cluster's only node, "", has no folders of its own.
+func (p Places) Node(name string) Places {
+	if name != "" {
+		p.Dev, p.Run = p.In("node-"+name), filepath.Join(p.Run, name)
+	}
+	return p
+}
+
 // In joins elements to the checkout's .dev.
 func (p Places) In(elements ...string) string {
 	return filepath.Join(append([]string{p.Dev}, elements...)...)

@@ -16,6 +16,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -27,10 +28,12 @@ type Program struct {
 	Name  string
 	Path  string
 	Args  []string
+	Enter []string // a command that goes where the program shall run and becomes Path with Args
 	Env   []string // added to the environment
 	Dir   string   // working directory, / by default
 	Log   string   // file that takes both outputs
 	Salt  string   // anything else that, when changed, asks for a restart
+	Clear string   // file to remove before a start: the socket of a killed program looks ready
 	Ready func(context.Context) error
 	Limit time.Duration // how long Ready may fail
 }
@@ -46,13 +49,16 @@ type record struct {
 	Boot  string `json:"boot"`
 	Want  string `json:"want"` // digest of what was started
 	Path  string `json:"path"`
+	// For another start.
+	Enter []string `json:"enter,omitempty"`
+	Clear string   `json:"clear,omitempty"`
 }
 
 func (t Table) file(name string) string { return filepath.Join(t.Dir, name+".json") }
 
 func (p Program) digest() string {
 	h := sha256.New()
-	for _, s := range append(append([]string{p.Path, p.Salt}, p.Args...), p.Env...) {
+	for _, s := range slices.Concat([]string{p.Path, p.Salt}, p.Args, p.Env, p.Enter) {
 		fmt.Fprintf(h, "%d:%s", len(s), s)
 	}
 	// The path is a link into the cache; the file behind it is what runs.
@@ -79,7 +85,10 @@ func (t Table) Start(ctx context.Context, p Program) (started bool, err error) {
 		return false, err
 	}
 	defer log.Close()
-	cmd := exec.Command(p.Path, p.Args...)
+	if err := removeOld(p.Clear); err != nil {
+		return false, err
+	}
+	cmd := command(p.Enter, p.Path, p.Args)
 	cmd.Env = append(os.Environ(), p.Env...)
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.Dir = cmp.Or(p.Dir, "/")
@@ -93,7 +102,7 @@ func (t Table) Start(ctx context.Context, p Program) (started bool, err error) {
 		return false, ended(p, cmd.Wait())
 	}
 	if err == nil {
-		err = t.write(p.Name, record{PID: pid, Start: start, Boot: boot(), Want: want, Path: p.Path})
+		err = t.write(p.Name, record{PID: pid, Start: start, Boot: boot(), Want: want, Path: p.Path, Enter: p.Enter, Clear: p.Clear})
 	}
 	if err != nil {
 		_ = cmd.Process.Kill()
@@ -114,6 +123,23 @@ func (t Table) Start(ctx context.Context, p Program) (started bool, err error) {
 		_ = os.Remove(t.file(p.Name))
 		return false, ended(p, err)
 	}
+}
+
+// command runs the path with its arguments, through enter if there is one. Either way it has the
+// number of the process that is started: what enter names has to end in an exec.
+func command(enter []string, path string, args []string) *exec.Cmd {
+	all := slices.Concat(enter, []string{path}, args)
+	return exec.Command(all[0], all[1:]...)
+}
+
+func removeOld(file string) error {
+	if file == "" {
+		return nil
+	}
+	if err := os.Remove(file); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return nil
 }
 
 func ended(p Program, status error) error {
@@ -224,7 +250,10 @@ func (t Table) Away(ctx context.Context, name string, d time.Duration) error {
 	case <-ctx.Done():
 	case <-time.After(d):
 	}
-	cmd := exec.Command(r.Path, split(arguments)[1:]...)
+	if err := removeOld(r.Clear); err != nil {
+		return err
+	}
+	cmd := command(r.Enter, r.Path, split(arguments)[1:])
 	cmd.Env, cmd.Dir, cmd.Stdout, cmd.Stderr = split(environment), dir, out, out
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {

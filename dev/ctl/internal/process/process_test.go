@@ -51,7 +51,7 @@ func TestStartTwiceLeavesARunningProgramAlone(t *testing.T) {
 	if started, err := tab.Start(t.Context(), p); err != nil || started {
 		t.Fatalf("second start: %v, %v", started, err)
 	}
-	if pid(t, tab) != before {
+	if after := pid(t, tab); after.PID != before.PID || after.Start != before.Start {
 		t.Error("the program was replaced")
 	}
 }
@@ -233,5 +233,65 @@ func TestAProgramThatWasAwayRunsAsBefore(t *testing.T) {
 	}
 	if err := tab.Away(t.Context(), "nobody", 0); err == nil {
 		t.Error("no error for a program that does not run")
+	}
+}
+
+// A program of a node runs in the node's network namespace and control group.
+func TestAProgramThatEntersAPlaceIsThereAgainAfterItWasAway(t *testing.T) {
+	tab, p := table(t), sleeper(t)
+	old := filepath.Join(t.TempDir(), "socket")
+	p.Enter, p.Clear = []string{"sh", "-c", `export PLACE=$0; exec "$@"`, "a node"}, old
+	leave := func() {
+		t.Helper()
+		if err := os.WriteFile(old, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	check := func(when string) {
+		t.Helper()
+		proc := "/proc/" + strconv.Itoa(pid(t, tab).PID)
+		eventually(t, when+": the program does not follow what enters its place", func() bool {
+			text, err := os.ReadFile(proc + "/cmdline")
+			return err == nil && string(text) == "/bin/sleep\x00600\x00"
+		})
+		if text, err := os.ReadFile(proc + "/environ"); err != nil || !strings.Contains(string(text), "PLACE=a node\x00") {
+			t.Errorf("%s: it is not in its place: %q, %v", when, text, err)
+		}
+		if _, err := os.Stat(old); err == nil {
+			t.Errorf("%s: the socket of the one before looks ready", when)
+		}
+	}
+	leave()
+	if _, err := tab.Start(t.Context(), p); err != nil {
+		t.Fatal(err)
+	}
+	check("started")
+	before := pid(t, tab)
+	leave()
+	if started, err := tab.Start(t.Context(), p); err != nil || started {
+		t.Errorf("a second start: %v, %v", started, err)
+	}
+	if _, err := os.Stat(old); err != nil {
+		t.Error("the socket of a running program was removed")
+	}
+	if err := tab.Away(t.Context(), "sleeper", time.Millisecond); err != nil {
+		t.Fatal(err)
+	}
+	check("away and back")
+	if pid(t, tab).PID == before.PID {
+		t.Error("it was not away")
+	}
+	p.Enter = nil
+	if started, err := tab.Start(t.Context(), p); err != nil || !started {
+		t.Errorf("it stays in a place that it no longer has: %v, %v", started, err)
+	}
+}
+
+func eventually(t *testing.T, otherwise string, done func() bool) {
+	t.Helper()
+	for end := time.Now().Add(10 * time.Second); !done(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal(otherwise)
+		}
 	}
 }

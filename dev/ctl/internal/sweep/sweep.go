@@ -40,6 +40,8 @@ func Containers(state, socket string) (int, error) {
 			killed += n
 			errs = append(errs, err)
 		}
+		// What runc remembers of it. The shim would have removed that.
+		_ = os.RemoveAll(filepath.Join("/run/containerd/runc", filepath.Base(filepath.Dir(bundle)), id))
 		if address, err := os.ReadFile(filepath.Join(bundle, "address")); err == nil {
 			path := strings.TrimPrefix(strings.TrimSpace(string(address)), "unix://")
 			if strings.HasPrefix(path, "/run/containerd/s/") {
