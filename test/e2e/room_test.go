@@ -48,12 +48,12 @@ func TestANodeWithoutRoomKeepsWhatRunsAndSaysWhatItLacks(t *testing.T) {
 	}
 }
 
-// slots gives the node an extended resource for the time of the test.
+// slots gives one node an extended resource for the time of the test. Others have none of it.
 func (s *story) slots(n int) {
 	s.Helper()
 	nodes, err := s.Kube.CoreV1().Nodes().List(s.ctx, metav1.ListOptions{})
-	if err != nil || len(nodes.Items) != 1 {
-		s.Fatalf("list the nodes: %d, want one: %v", len(nodes.Items), err)
+	if err != nil || len(nodes.Items) == 0 {
+		s.Fatalf("list the nodes: %d, want one at least: %v", len(nodes.Items), err)
 	}
 	node := nodes.Items[0].Name
 	set := func(ctx context.Context, value string) error {
