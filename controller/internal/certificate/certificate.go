@@ -84,7 +84,7 @@ func (k *Certificates) Ensure(ctx context.Context, owner metav1.Object, want cer
 
 // Wildcard returns the namespace's wildcard certificate that covers a host, and its state.
 func (k *Certificates) Wildcard(namespace, host string) (name string, state certificate.State, why string, found bool) {
-	for _, have := range k.kind.List(namespace, wildcards) {
+	for _, have := range k.kind.Labelled(namespace, names.WildcardDomainLabel) {
 		hosts, _, _ := unstructured.NestedStringSlice(have.Object, "spec", "dnsNames")
 		if slices.ContainsFunc(hosts, func(name string) bool { return certificate.Covers(name, host) }) {
 			state, why := certificate.Judge(have)
@@ -93,14 +93,6 @@ func (k *Certificates) Wildcard(namespace, host string) (name string, state cert
 	}
 	return "", certificate.Pending, "", false
 }
-
-var wildcards = func() labels.Selector {
-	selector, err := labels.Parse(names.WildcardDomainLabel)
-	if err != nil {
-		panic(err) // the selector is a constant
-	}
-	return selector
-}()
 
 // Ready reports whether a certificate exists and can be used.
 func (k *Certificates) Ready(namespace, name string) bool {
@@ -116,7 +108,7 @@ func (k *Certificates) Ready(namespace, name string) bool {
 // namespace and name. The others need no series: there may be thousands.
 func Soonest(w *reconcile.World) func() map[string]time.Time {
 	kind := w.Optional(certificate.Resource, certificate.Selector)
-	return func() map[string]time.Time { return soonest(kind.List(metav1.NamespaceAll, labels.Everything())) }
+	return func() map[string]time.Time { return soonest(kind.All()) }
 }
 
 func soonest(all []*unstructured.Unstructured) map[string]time.Time {
@@ -133,7 +125,7 @@ func soonest(all []*unstructured.Unstructured) map[string]time.Time {
 
 // Drop deletes the Certificates of owner with the given labels that are for a host.
 func (k *Certificates) Drop(ctx context.Context, owner metav1.Object, mine labels.Set, host string) error {
-	list := slices.DeleteFunc(k.kind.List(owner.GetNamespace(), labels.SelectorFromSet(mine)), func(have *unstructured.Unstructured) bool {
+	list := slices.DeleteFunc(k.kind.Owned(owner, mine), func(have *unstructured.Unstructured) bool {
 		hosts, _, _ := unstructured.NestedStringSlice(have.Object, "spec", "dnsNames")
 		return !slices.Contains(hosts, host)
 	})
@@ -143,5 +135,5 @@ func (k *Certificates) Drop(ctx context.Context, owner metav1.Object, mine label
 // Prune deletes the Certificates of owner with the given labels that are not wanted any more. Their
 // Secrets are cert-manager's.
 func (k *Certificates) Prune(ctx context.Context, namespace string, owner metav1.Object, mine labels.Set, wanted map[string]bool) error {
-	return apply.Prune(ctx, k.kind.Client(namespace), "Certificate", owner, k.kind.List(namespace, labels.SelectorFromSet(mine)), wanted)
+	return apply.Prune(ctx, k.kind.Client(namespace), "Certificate", owner, k.kind.Owned(owner, mine), wanted)
 }

@@ -12,7 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 	gatewayclient "sigs.k8s.io/gateway-api/pkg/client/clientset/versioned"
@@ -78,7 +77,7 @@ func (a *allower) reconcile(ctx context.Context, key reconcile.Key) (time.Durati
 	if have.Spec.AllowedListeners != nil && !ours(have) {
 		return 0, nil
 	}
-	want := allowed(a.sets.List(corev1.NamespaceAll, labels.Everything()), key)
+	want := allowed(a.sets.All(), key)
 	if equality.Semantic.DeepEqual(have.Spec.AllowedListeners, want) {
 		return 0, nil
 	}

@@ -9,7 +9,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/tools/record"
 
@@ -146,8 +145,8 @@ func TestAGatewayTakesListenersOnlyOfNamespacesThatNeedThem(t *testing.T) {
 
 // settled reconciles a Gateway once the cache has all that was put.
 func settled(w *reconcile.World, c *reconcile.Controller, name string) bool {
-	list := w.Optional(gatewayapi.ListenerSets, gatewayapi.ListenerSetSelector).List("d", labels.Everything())
-	if len(list) < 3 {
+	sets := w.Optional(gatewayapi.ListenerSets, gatewayapi.ListenerSetSelector)
+	if len(sets.Labelled("d", gatewayapi.ListenerSetSelector)) < 3 {
 		return false
 	}
 	_, err := c.Reconcile(context.Background(), reconcile.Key{Namespace: "knative-serving", Name: name})

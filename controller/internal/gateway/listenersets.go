@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -64,10 +63,7 @@ func (l *Listeners) Usable(g settings.Gateway) settings.Gateway {
 
 // Of returns the ListenerSets of owner with the given labels, for gatewayapi.Meta.
 func (l *Listeners) Of(owner apply.Object, mine labels.Set) []*unstructured.Unstructured {
-	list := slices.DeleteFunc(l.kind.List(owner.GetNamespace(), labels.SelectorFromSet(mine)),
-		func(set *unstructured.Unstructured) bool { return !metav1.IsControlledBy(set, owner) })
-	slices.SortFunc(list, func(a, b *unstructured.Unstructured) int { return strings.Compare(a.GetName(), b.GetName()) })
-	return list
+	return l.kind.Owned(owner, mine)
 }
 
 // Apply makes the ListenerSets of owner exist as given. The Gateways accept them then: see New. One
@@ -99,7 +95,7 @@ func (l *Listeners) Prune(ctx context.Context, owner apply.Object, sets []*unstr
 	for _, want := range sets {
 		wanted[want.GetName()] = true
 	}
-	return apply.Prune(ctx, l.kind.Client(owner.GetNamespace()), "ListenerSet", owner, l.kind.List(owner.GetNamespace(), labels.SelectorFromSet(mine)), wanted)
+	return apply.Prune(ctx, l.kind.Client(owner.GetNamespace()), "ListenerSet", owner, l.kind.Owned(owner, mine), wanted)
 }
 
 // remove deletes the ListenerSets of owner that its HTTPRoute hangs at.

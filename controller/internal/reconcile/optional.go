@@ -1,8 +1,12 @@
 package reconcile
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -30,6 +34,8 @@ type Optional struct {
 
 	mu       sync.Mutex
 	informer cache.SharedIndexInformer // nil while the kind is not there
+	owned    Index[*unstructured.Unstructured]
+	labelled Index[*unstructured.Unstructured]
 	stop     context.CancelFunc
 }
 
@@ -91,17 +97,46 @@ func (o *Optional) Get(namespace, name string) (*unstructured.Unstructured, bool
 	return u, ok
 }
 
-// List returns the objects in a namespace from the cache. They must not be changed.
-func (o *Optional) List(namespace string, selector labels.Selector) (out []*unstructured.Unstructured) {
+// Owned returns the objects in the owner's namespace, or for a Namespace in it, that the owner
+// controls and that have all of these labels, by name. They must not be changed.
+func (o *Optional) Owned(owner metav1.Object, mine labels.Set) []*unstructured.Unstructured {
+	o.mu.Lock()
+	index, there := o.owned, o.informer != nil
+	o.mu.Unlock()
+	if !there {
+		return nil
+	}
+	selector := mine.AsSelector()
+	list := slices.DeleteFunc(index.Of(cmp.Or(owner.GetNamespace(), owner.GetName()), string(owner.GetUID())),
+		func(object *unstructured.Unstructured) bool { return !selector.Matches(labels.Set(object.GetLabels())) })
+	slices.SortFunc(list, func(a, b *unstructured.Unstructured) int { return strings.Compare(a.GetName(), b.GetName()) })
+	return list
+}
+
+// Labelled returns the objects in a namespace that have a label, whatever its value. They must not
+// be changed.
+func (o *Optional) Labelled(namespace, label string) []*unstructured.Unstructured {
+	o.mu.Lock()
+	index, there := o.labelled, o.informer != nil
+	o.mu.Unlock()
+	if !there {
+		return nil
+	}
+	return index.Of(namespace, label)
+}
+
+// All returns all objects from the cache, of which there may be thousands. They must not be
+// changed.
+func (o *Optional) All() (out []*unstructured.Unstructured) {
 	informer := o.store()
 	if informer == nil {
 		return nil
 	}
-	_ = cache.ListAllByNamespace(informer.GetIndexer(), namespace, selector, func(object any) {
+	for _, object := range informer.GetStore().List() {
 		if u, ok := object.(*unstructured.Unstructured); ok {
 			out = append(out, u)
 		}
-	})
+	}
 	return out
 }
 
@@ -149,6 +184,15 @@ func (o *Optional) begin(ctx context.Context) {
 	})
 	informer := factory.ForResource(o.resource).Informer()
 	_ = informer.SetTransform(Trim)
+	o.owned = IndexBy(informer, "owner", func(object *unstructured.Unstructured) []string {
+		if owner := metav1.GetControllerOf(object); owner != nil {
+			return []string{string(owner.UID)}
+		}
+		return nil
+	})
+	o.labelled = IndexBy(informer, "label", func(object *unstructured.Unstructured) []string {
+		return slices.Collect(maps.Keys(object.GetLabels()))
+	})
 	for _, h := range o.handlers {
 		if _, err := informer.AddEventHandler(h); err != nil {
 			panic(fmt.Sprintf("watch %s: %v", o.resource.Resource, err)) // only a stopped informer refuses

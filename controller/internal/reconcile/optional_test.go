@@ -2,14 +2,20 @@ package reconcile
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
+	"runtime"
 	"testing"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/record"
 
 	"ebb.dev/ebb/settings"
@@ -80,12 +86,59 @@ func TestAnOptionalKindIsWatchedWhileTheClusterHasIt(t *testing.T) {
 	if have, ok := o.Get("ns", "one"); !ok || have.GetKind() != "Certificate" {
 		t.Errorf("got %v, %v", have, ok)
 	}
-	if list := o.List("ns", labels.Everything()); len(list) != 1 {
+	if list := o.All(); len(list) != 1 {
 		t.Errorf("kept %d objects, want the one with the label", len(list))
 	}
 	store.Remove(schema.GroupResource{Group: "apiextensions.k8s.io", Resource: "customresourcedefinitions"}, "", "certificates.cert-manager.io")
 	until("everything is looked at without it", Key{Name: "everything"})
 	if _, ok := o.Get("ns", "one"); ok || o.Present() {
 		t.Error("the kind is still there")
+	}
+}
+
+// One service costs the same beside few and beside many in its namespace, with certificates, too.
+func TestObjectsOfAnOptionalKindAreFoundWithoutAListOfTheNamespace(t *testing.T) {
+	o := &Optional{resource: schema.GroupVersionResource{Group: "cert-manager.io", Version: "v1", Resource: "certificates"},
+		client: dynamic.NewForConfigOrDie(&rest.Config{})}
+	object := func(name string, uid types.UID, given map[string]string) *unstructured.Unstructured {
+		u := &unstructured.Unstructured{Object: map[string]any{}}
+		u.SetNamespace("ns")
+		u.SetName(name)
+		u.SetLabels(given)
+		u.SetOwnerReferences([]metav1.OwnerReference{{UID: "other"}, {UID: uid, Controller: new(true)}})
+		return u
+	}
+	route := object("route", "", nil)
+	route.SetUID("mine")
+	namespace := &unstructured.Unstructured{Object: map[string]any{}}
+	namespace.SetName("ns")
+	namespace.SetUID("of-ns")
+	if o.Owned(route, nil) != nil || o.Labelled("ns", "wildcard") != nil {
+		t.Error("there are objects without the kind")
+	}
+	// Its watch has ended before it begins: the test alone fills the cache.
+	ended, end := context.WithCancel(t.Context())
+	end()
+	o.begin(ended)
+	store := o.store().GetStore()
+	for i := range 10000 {
+		_ = store.Add(object(fmt.Sprintf("n%05d", i), types.UID(fmt.Sprint(i)), map[string]string{"mine": "yes"}))
+	}
+	for _, u := range []*unstructured.Unstructured{object("b", "mine", map[string]string{"mine": "yes"}), object("a", "mine", map[string]string{"mine": "yes"}),
+		object("not-labelled", "mine", nil), object("wild", "of-ns", map[string]string{"wildcard": ""})} {
+		_ = store.Add(u)
+	}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	owned, wild, ofNamespace := o.Owned(route, labels.Set{"mine": "yes"}), o.Labelled("ns", "wildcard"), o.Owned(namespace, nil)
+	runtime.ReadMemStats(&after)
+	if len(owned) != 2 || owned[0].GetName() != "a" || owned[1].GetName() != "b" {
+		t.Errorf("the Route owns %v", owned)
+	}
+	if len(wild) != 1 || len(ofNamespace) != 1 || wild[0] != ofNamespace[0] {
+		t.Errorf("with the label %v, of the namespace %v", wild, ofNamespace)
+	}
+	if bytes := after.TotalAlloc - before.TotalAlloc; bytes > 40<<10 {
+		t.Errorf("it allocates %d bytes beside 10000 objects: it lists them", bytes)
 	}
 }
