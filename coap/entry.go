@@ -94,7 +94,7 @@ func New(o Options, registry prometheus.Registerer) (*Entry, error) {
 		DisableCompression: true, MaxIdleConnsPerHost: 64, IdleConnTimeout: time.Minute,
 		MaxResponseHeaderBytes: 32 << 10, ReadBufferSize: 2 << 10, WriteBufferSize: 2 << 10,
 	}
-	bounds := peers.Options{Most: o.Peers, Unproven: o.Peers, NewPeers: 500, Burst: 2 * o.Rate, Queue: 16,
+	bounds := peers.Options{MaxPeers: o.Peers, Unproven: o.Peers, NewPeers: 500, Burst: 2 * o.Rate, Queue: 16,
 		Size: datagramSize, Datagrams: rate.Limit(o.Rate), Dropped: e.metrics.drop}
 	var err error
 	if o.Plain != "" {

@@ -82,10 +82,10 @@ func build(ctx context.Context, of *component.Component, o options, ebb versione
 		Allowed: egress.Rule(services.Public).Except(func() []netip.Prefix { return s.Load().Courier.Callbacks }),
 		Rules: func() (int, call.Backoff, int) {
 			now := s.Load().Courier
-			return int(now.Attempts), call.Backoff{First: now.FirstBackoff, Longest: now.MaxBackoff}, int(now.Hops)
+			return int(now.Attempts), call.Backoff{First: now.FirstBackoff, Max: now.MaxBackoff}, int(now.Hops)
 		}}
 	c.load = &load.Reporter{Pod: of.Pod, URL: "http://" + o.autoscaler + wire.PathStats, Token: token, Loads: c.deliver.Loads, Find: c.routes.Find, Log: log}
-	c.tick = &tick.Ticker{Store: kept, Queues: c.deliver, Routes: c.routes.All, Most: func() int { return int(s.Load().Courier.QueueCalls) }, Log: log}
+	c.tick = &tick.Ticker{Store: kept, Queues: c.deliver, Routes: c.routes.All, MaxCalls: func() int { return int(s.Load().Courier.QueueCalls) }, Log: log}
 	if err := of.Registry.Register(&metrics.Sources{Accept: c.accept, Deliver: c.deliver, Load: c.load, Tick: c.tick}); err != nil {
 		return nil, err
 	}

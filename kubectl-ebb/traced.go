@@ -89,12 +89,12 @@ func since(began, at time.Time) float64 {
 	return view.Rounded(float64(at.Sub(began)) / float64(time.Millisecond))
 }
 
-// mostBody is how much of a response is read.
-const mostBody = 64 << 20
+// maxBody is how much of a response is read.
+const maxBody = 64 << 20
 
 func discard(body io.ReadCloser) error {
 	defer body.Close()
-	_, err := io.Copy(io.Discard, io.LimitReader(body, mostBody))
+	_, err := io.Copy(io.Discard, io.LimitReader(body, maxBody))
 	return err
 }
 

@@ -14,7 +14,7 @@ const (
 	marginLeft, marginTop   = 48, 26
 	marginRight             = 40
 	marginBottom            = 26
-	mostPoints              = 300
+	maxPoints               = 300
 )
 
 // panel is the curve of one autoscaler.
@@ -95,7 +95,7 @@ type thinCurve struct {
 
 // thin keeps the maximum of neighbours, so that peaks stay.
 func thin(curve []Point) thinCurve {
-	step := (len(curve) + mostPoints - 1) / mostPoints
+	step := (len(curve) + maxPoints - 1) / maxPoints
 	if step <= 1 {
 		return thinCurve{curve, 1}
 	}

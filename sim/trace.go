@@ -188,8 +188,8 @@ func readPrompts(s sheet) ([]Function, error) {
 		}
 		after := at.Sub(first)
 		works := tokens[0]*float64(contextToken) + tokens[1]*float64(generatedToken)
-		if n := len(f.Arrivals); n > 0 && after < f.Arrivals[n-1].At || after > longestTrace || !(works <= float64(longestTrace)) {
-			return nil, fmt.Errorf("%s:%d: a request comes before the last one, or takes or comes after more than %s", s.path, row+2, longestTrace)
+		if n := len(f.Arrivals); n > 0 && after < f.Arrivals[n-1].At || after > maxTrace || !(works <= float64(maxTrace)) {
+			return nil, fmt.Errorf("%s:%d: a request comes before the last one, or takes or comes after more than %s", s.path, row+2, maxTrace)
 		}
 		f.Arrivals = append(f.Arrivals, Arrival{after, max(time.Duration(works), time.Millisecond)})
 	}
@@ -199,8 +199,8 @@ func readPrompts(s sheet) ([]Function, error) {
 	return []Function{f}, nil
 }
 
-// longestTrace bounds a trace of single requests.
-const longestTrace = 1000 * time.Hour
+// maxTrace bounds a trace of single requests.
+const maxTrace = 1000 * time.Hour
 
 // outstanding keeps a number of requests in flight in each minute.
 func outstanding(minutes []float64) (load []Segment) {

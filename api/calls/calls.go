@@ -30,9 +30,9 @@ import (
 const (
 	MaxSchedules = 20
 	MaxText      = 64 << 10
-	longestBody  = 8 << 10
-	longestPath  = 2048
-	mostHeaders  = 20
+	maxBody      = 8 << 10
+	maxPath      = 2048
+	maxHeaders   = 20
 )
 
 // What happens to times that passed while the courier did not run, and to a call that is due while
@@ -144,12 +144,12 @@ func (s *Schedule) complete() error {
 func (s *Schedule) request() error {
 	u, err := url.ParseRequestURI(s.Path)
 	switch {
-	case err != nil || u.IsAbs() || !strings.HasPrefix(s.Path, "/") || strings.ContainsAny(s.Path, "# \t\r\n") || len(s.Path) > longestPath:
+	case err != nil || u.IsAbs() || !strings.HasPrefix(s.Path, "/") || strings.ContainsAny(s.Path, "# \t\r\n") || len(s.Path) > maxPath:
 		return fmt.Errorf("path %q is not a path", s.Path)
-	case len(s.Body) > longestBody:
-		return fmt.Errorf("the body has more than %d bytes", longestBody)
-	case len(s.Headers) > mostHeaders:
-		return fmt.Errorf("there are more than %d headers", mostHeaders)
+	case len(s.Body) > maxBody:
+		return fmt.Errorf("the body has more than %d bytes", maxBody)
+	case len(s.Headers) > maxHeaders:
+		return fmt.Errorf("there are more than %d headers", maxHeaders)
 	}
 	for name, value := range s.Headers {
 		if !httpguts.ValidHeaderFieldName(name) || !httpguts.ValidHeaderFieldValue(value) || strings.EqualFold(name, "host") {

@@ -235,7 +235,7 @@ func firstError(errs ...error) error {
 	return nil
 }
 
-const longestDescription = 160
+const maxDescription = 160
 
 // shorten keeps the first sentence of every description, so that `kubectl explain` says something
 // and the definition still fits the annotation in which `kubectl apply` keeps what it applied.
@@ -263,7 +263,7 @@ func firstSentence(text string) string {
 	if i := strings.Index(text, ". "); i >= 0 {
 		text = text[:i+1]
 	}
-	if len(text) > longestDescription {
+	if len(text) > maxDescription {
 		return ""
 	}
 	return text

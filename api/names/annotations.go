@@ -168,7 +168,7 @@ var Annotations = slices.Concat([]Annotation{
 		Default: "`rollout-duration` in config-network", Effect: "Time over which traffic moves to a new latest revision."},
 	{Key: AsyncAnnotation, On: onRoute, Values: anyOf(string(AsyncAllowed), string(AsyncAlways), string(AsyncNever)), Default: string(AsyncNever),
 		Effect: "Which requests are asynchronous: those that prefer it, all, none."},
-	{Key: AsyncCallbackAnnotation, On: onRoute, Values: Values{Text: fmt.Sprintf("a URL of at most %d bytes", longestCallback)}, Default: "none", Effect: "Who gets the results."},
+	{Key: AsyncCallbackAnnotation, On: onRoute, Values: Values{Text: fmt.Sprintf("a URL of at most %d bytes", maxCallback)}, Default: "none", Effect: "Who gets the results."},
 	{Key: AsyncCallbackHostsAnnotation, On: onRoute, Values: Values{Text: "hosts, `*.host` or `*`, with commas"}, Default: "none",
 		Effect: "Hosts at which clients may name callbacks with `Ebb-Callback`."},
 	{Key: AsyncConcurrencyAnnotation, On: onRoute, Values: wholeNumber(1, 10000), Default: "`concurrency` in config-courier for each ready pod",

@@ -47,7 +47,7 @@ type Async struct {
 	Schedules     []calls.Schedule
 }
 
-const longestCallback = 2048
+const maxCallback = 2048
 
 var callbackHost = regexp.MustCompile(`^[a-z0-9_.:-]{1,253}$`)
 
@@ -82,7 +82,7 @@ func ParseAsync(annotations map[string]string) (Async, *apis.FieldError) {
 	if text, given := annotations[AsyncCallbackAnnotation]; given {
 		u, err := url.Parse(text)
 		if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" || u.User != nil || u.Fragment != "" ||
-			len(text) > longestCallback || strings.ContainsAny(text, " \t\r\n") {
+			len(text) > maxCallback || strings.ContainsAny(text, " \t\r\n") {
 			r.fail(apis.ErrInvalidValue(text, AsyncCallbackAnnotation, "must be a URL with http or https, without a user or a fragment"))
 		} else {
 			a.Callback = text

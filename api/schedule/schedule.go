@@ -20,8 +20,8 @@ import (
 // Bounds of a schedule.
 const (
 	MaxWindows = 50
-	Shortest   = time.Minute
-	Longest    = 7 * 24 * time.Hour
+	MinWindow  = time.Minute
+	MaxWindow  = 7 * 24 * time.Hour
 )
 
 // Schedule is a number of windows, each of which asks for pods while it is open. The zero value
@@ -83,8 +83,8 @@ func parse(words []string) (w window, err error) {
 	if w.starts.Next(time.Unix(0, 0)).IsZero() {
 		return w, errors.New("never opens, because there is no such day")
 	}
-	if w.length, err = time.ParseDuration(words[6]); err != nil || w.length < Shortest || w.length > Longest {
-		return w, fmt.Errorf("%q is not a duration from %v to %v", words[6], Shortest, Longest)
+	if w.length, err = time.ParseDuration(words[6]); err != nil || w.length < MinWindow || w.length > MaxWindow {
+		return w, fmt.Errorf("%q is not a duration from %v to %v", words[6], MinWindow, MaxWindow)
 	}
 	count, err := strconv.ParseInt(words[8], 10, 32)
 	if err != nil || count < 0 {

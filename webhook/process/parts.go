@@ -27,8 +27,8 @@ func readiness(ctx context.Context, rotator *servingcert.Rotator) http.Handler {
 // Bounds of open connections. All are of API servers, which come from few addresses, or of nobody
 // who has business here.
 const (
-	mostConnections      = 2048
-	mostConnectionsOfOne = 1024
+	maxConnections      = 2048
+	maxConnectionsOfOne = 1024
 )
 
 // goodbye is for how long a webhook that is to end still answers: until the API server's
@@ -43,7 +43,7 @@ func serve(address string, rotator *servingcert.Rotator, handler http.Handler) f
 		if err != nil {
 			return fmt.Errorf("listen for the API server: %w", err)
 		}
-		secured := tls.NewListener(telemetry.Bound(listener, mostConnections, mostConnectionsOfOne), &tls.Config{
+		secured := tls.NewListener(telemetry.Bound(listener, maxConnections, maxConnectionsOfOne), &tls.Config{
 			MinVersion:     tls.VersionTLS13,
 			NextProtos:     []string{"http/1.1"},
 			GetCertificate: rotator.Certificate,

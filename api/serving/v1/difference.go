@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// mostDifferences is how many changed fields a message lists.
-const mostDifferences = 20
+// maxDifferences is how many changed fields a message lists.
+const maxDifferences = 20
 
 // difference shows what changed between two objects, for people: the paths of a manifest with the
 // old and the new value, in order.
@@ -25,7 +25,7 @@ func difference(old, current any) string {
 		if had && has && was == is {
 			continue
 		}
-		if count++; count > mostDifferences {
+		if count++; count > maxDifferences {
 			continue
 		}
 		if had {
@@ -35,8 +35,8 @@ func difference(old, current any) string {
 			fmt.Fprintf(&out, "+%s: %s\n", path, is)
 		}
 	}
-	if count > mostDifferences {
-		fmt.Fprintf(&out, "and %d more\n", count-mostDifferences)
+	if count > maxDifferences {
+		fmt.Fprintf(&out, "and %d more\n", count-maxDifferences)
 	}
 	return strings.TrimSuffix(out.String(), "\n")
 }

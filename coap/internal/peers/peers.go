@@ -18,7 +18,7 @@ import (
 
 // Options are the bounds of a socket.
 type Options struct {
-	Most      int        // peers at a time
+	MaxPeers  int        // peers at a time
 	Unproven  int        // of these, peers that did not prove that they can read what is sent to them
 	NewPeers  rate.Limit // new peers in a second
 	Datagrams rate.Limit // datagrams in a second from one address (IPv6: /64)
@@ -177,7 +177,7 @@ func (l *Listener) makeRoom() bool {
 			*into = p
 		}
 	}
-	if len(l.peers) < l.options.Most && unproven < l.options.Unproven {
+	if len(l.peers) < l.options.MaxPeers && unproven < l.options.Unproven {
 		return true
 	}
 	if oldest == nil && unproven < l.options.Unproven {

@@ -24,7 +24,7 @@ func address(host byte, port uint16) netip.AddrPort {
 	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, host}), port)
 }
 
-var roomy = Options{Most: 4, Unproven: 4, NewPeers: 1000, Datagrams: 1000, Burst: 1000, Queue: 2, Size: 100, Dropped: func(string) {}}
+var roomy = Options{MaxPeers: 4, Unproven: 4, NewPeers: 1000, Datagrams: 1000, Burst: 1000, Queue: 2, Size: 100, Dropped: func(string) {}}
 
 func TestAPeerIsAConnection(t *testing.T) {
 	for _, on := range []string{"127.0.0.1:0", "[::]:0"} {

@@ -229,19 +229,19 @@ func Judge(status int) Verdict {
 	return Final
 }
 
-// Backoff is the pause after an attempt: First, doubled for each attempt, up to Longest.
-type Backoff struct{ First, Longest time.Duration }
+// Backoff is the pause after an attempt: First, doubled for each attempt, up to Max.
+type Backoff struct{ First, Max time.Duration }
 
 // After returns the pause after attempt number n, counted from 1, or what the service asked for by
 // Retry-After if that is longer. random is between 0 and 1: half of the pause is random, so that
 // calls that failed together do not come back together.
 func (b Backoff) After(n int, retryAfter time.Duration, random float64) time.Duration {
-	pause := b.Longest
-	if n < 32 && b.First<<(max(n, 1)-1) < b.Longest {
+	pause := b.Max
+	if n < 32 && b.First<<(max(n, 1)-1) < b.Max {
 		pause = b.First << (max(n, 1) - 1)
 	}
 	pause = pause/2 + time.Duration(random*float64(pause/2))
-	return min(max(pause, retryAfter), max(b.Longest, b.First))
+	return min(max(pause, retryAfter), max(b.Max, b.First))
 }
 
 // RetryAfter reads the header of that name, in seconds or as a date; 0 if there is none.

@@ -153,7 +153,7 @@ func rest(message store.Message) time.Duration {
 	if about, err := message.Metadata(); err == nil {
 		attempt = int(about.NumDelivered)
 	}
-	return call.Backoff{First: patience, Longest: time.Minute}.After(attempt, 0, 1)
+	return call.Backoff{First: patience, Max: time.Minute}.After(attempt, 0, 1)
 }
 
 // again leaves a call to a later attempt, because something of Ebb failed, or its namespace has no

@@ -203,7 +203,7 @@ type delivery struct{ *Table }
 
 func (t delivery) Rules(of call.Service) (deliver.Rules, bool) {
 	s := t.Settings.Load().Courier
-	rules := deliver.Rules{Attempts: int(s.Attempts), Backoff: call.Backoff{First: s.FirstBackoff, Longest: s.MaxBackoff},
+	rules := deliver.Rules{Attempts: int(s.Attempts), Backoff: call.Backoff{First: s.FirstBackoff, Max: s.MaxBackoff},
 		Timeout: s.AttemptTimeout, Queue: s.KeepQueued, MaxResult: s.MaxResult}
 	r := t.Find(of)
 	if r == nil {

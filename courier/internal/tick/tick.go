@@ -34,11 +34,11 @@ type Queues interface {
 
 // Ticker makes the calls that are due.
 type Ticker struct {
-	Store  *store.Store
-	Queues Queues
-	Routes func() map[call.Service]*routes.Route
-	Most   func() int // calls of one service that may wait
-	Log    *slog.Logger
+	Store    *store.Store
+	Queues   Queues
+	Routes   func() map[call.Service]*routes.Route
+	MaxCalls func() int // calls of one service that may wait
+	Log      *slog.Logger
 
 	// Made counts calls, Missed times that passed while no courier ran, LeftOut times at which the
 	// call before was not completed, or too many waited.
@@ -300,7 +300,7 @@ func (t *Ticker) call(ctx context.Context, route *routes.Route, s *calls.Schedul
 	if err != nil {
 		return false, "", err
 	}
-	if depth >= t.Most() {
+	if depth >= t.MaxCalls() {
 		return false, "", nil
 	}
 	fresh, err := t.Store.Add(ctx, c, []byte(s.Body))

@@ -37,7 +37,7 @@ var of = call.Service{Namespace: "ns", Name: "svc"}
 func ticker(t *testing.T, kept *store.Store, schedules string) *Ticker {
 	route := &routes.Route{Service: of, UID: "uid", Host: "svc.ns.svc.cluster.local", Async: names.Async{Schedules: parsed(t, schedules)}}
 	return &Ticker{Store: kept, Queues: queues{kept}, Routes: func() map[call.Service]*routes.Route { return map[call.Service]*routes.Route{of: route} },
-		Most: func() int { return 10 }, Log: slog.New(slog.DiscardHandler)}
+		MaxCalls: func() int { return 10 }, Log: slog.New(slog.DiscardHandler)}
 }
 
 // tick waits until the calls are made.

@@ -84,7 +84,7 @@ func open(t *testing.T, dir string, service http.Handler, allowed egress.Rule, c
 		return (&net.Dialer{}).DialContext(ctx, network, behind.Listener.Addr().String())
 	}}, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	w := &world{t: t, store: kept, accepts: accept.Rules{MaxBody: 11 << 20, Queue: 1000, Hops: 3, MayCallBack: func(host string) bool { return host != "forbidden.example" }},
-		delivers: deliver.Rules{Concurrency: 10, Attempts: 4, Backoff: call.Backoff{First: 10 * time.Millisecond, Longest: 50 * time.Millisecond},
+		delivers: deliver.Rules{Concurrency: 10, Attempts: 4, Backoff: call.Backoff{First: 10 * time.Millisecond, Max: 50 * time.Millisecond},
 			Timeout: time.Minute, Queue: time.Hour, MaxResult: 11 << 20, UID: target.UID}}
 	if change != nil {
 		change(w)
@@ -94,7 +94,7 @@ func open(t *testing.T, dir string, service http.Handler, allowed egress.Rule, c
 	w.accept = (&accept.Handler{Store: kept, Routes: acceptance{w}, Queues: w.deliver, Log: log, Now: time.Now, Patience: w.reads}).Start()
 	caller := &callback.Caller{Store: kept, Allowed: allowed, Counts: &w.deliver.Counts, Log: log,
 		Rules: func() (int, call.Backoff, int) {
-			return 3, call.Backoff{First: 10 * time.Millisecond, Longest: 20 * time.Millisecond}, 3
+			return 3, call.Backoff{First: 10 * time.Millisecond, Max: 20 * time.Millisecond}, 3
 		}}
 	w.front = httptest.NewUnstartedServer(w.accept)
 	w.front.Config = door.Server(w.accept)
