@@ -11,14 +11,14 @@ import (
 	"syscall"
 	"time"
 
+	"ebb.dev/ebb/internal/testing/process"
 	"ebb.dev/ebb/test/internal/result"
 	"ebb.dev/ebb/test/internal/shipped"
 )
 
 // autoscaler is the process under test.
 type autoscaler struct {
-	*exec.Cmd
-	log    *os.File
+	*process.Process
 	memory string // its GOMEMLIMIT
 }
 
@@ -28,8 +28,8 @@ func (b *bench) start(ctx context.Context, dir string, api net.Addr) (*autoscale
 	binary := b.binary
 	if binary == "" {
 		binary = filepath.Join(dir, "autoscaler")
-		if out, err := exec.CommandContext(ctx, "go", "build", "-o", binary, "./autoscaler").CombinedOutput(); err != nil {
-			return nil, fmt.Errorf("build the autoscaler: %w\n%s", err, out)
+		if err := process.Build(ctx, dir, "autoscaler"); err != nil {
+			return nil, err
 		}
 	}
 	memory, err := shipped.MemoryLimit(shipped.Autoscaler)
@@ -40,17 +40,9 @@ func (b *bench) start(ctx context.Context, dir string, api net.Addr) (*autoscale
 	if err := os.WriteFile(config, fmt.Appendf(nil, "apiVersion: v1\nkind: Config\nclusters: [{name: x, cluster: {server: \"http://%s\"}}]\ncontexts: [{name: x, context: {cluster: x, user: x}}]\nusers: [{name: x}]\ncurrent-context: x\n", api), 0o600); err != nil {
 		return nil, err
 	}
-	log, err := os.Create(filepath.Join(dir, "log"))
-	if err != nil {
-		return nil, err
-	}
-	a := &autoscaler{Cmd: exec.CommandContext(ctx, binary), log: log, memory: memory}
-	a.Env = append(os.Environ(), "KUBECONFIG="+config, "SYSTEM_NAMESPACE="+namespace, "POD_NAME=autoscaler-bench", "POD_IP="+autoscalerIP, "EBB_LISTEN_IP="+autoscalerIP,
-		fmt.Sprintf("EBB_SCRAPE_PORT=%d", scrapePort), "GOMEMLIMIT="+memory)
-	a.Stdout, a.Stderr = log, log
-	a.Cancel = func() error { return a.Process.Signal(syscall.SIGTERM) }
-	a.WaitDelay = 10 * time.Second
-	return a, a.Start()
+	p, err := process.Start(exec.CommandContext(ctx, binary), "KUBECONFIG="+config, "SYSTEM_NAMESPACE="+namespace, "POD_NAME=autoscaler-bench",
+		"POD_IP="+autoscalerIP, "EBB_LISTEN_IP="+autoscalerIP, fmt.Sprintf("EBB_SCRAPE_PORT=%d", scrapePort), "GOMEMLIMIT="+memory)
+	return &autoscaler{p, memory}, err
 }
 
 func (b *bench) run(ctx context.Context) error {
@@ -76,17 +68,15 @@ func (b *bench) run(ctx context.Context) error {
 	defer pods.close()
 	go pods.answer()
 
-	process, err := b.start(ctx, dir, api.Addr())
+	a, err := b.start(ctx, dir, api.Addr())
 	if err != nil {
 		return err
 	}
-	defer process.log.Close()
-	defer process.Wait()
+	defer a.Finish(syscall.SIGTERM)
 	defer cancel()
 	began := time.Now()
 	if err := b.ready(ctx); err != nil {
-		text, _ := os.ReadFile(process.log.Name())
-		return fmt.Errorf("%w; it logged:\n%.4000s", err, text)
+		return fmt.Errorf("%w; it logged:\n%.4000s", err, a.Output())
 	}
 	if err := b.out.Line(result.Fields{"phase": "start", "revisions": b.revisions, "pods": b.revisions * b.pods, "seconds": time.Since(began).Seconds()}); err != nil {
 		return err
@@ -96,17 +86,17 @@ func (b *bench) run(ctx context.Context) error {
 	if err := pause(ctx, settle); err != nil {
 		return err
 	}
-	return b.measure(ctx, process, world, pods, &sent)
+	return b.measure(ctx, a, world, pods, &sent)
 }
 
 // measure takes two readings, b.lasts apart, and prints the difference.
-func (b *bench) measure(ctx context.Context, process *autoscaler, world *world, pods *pods, sent *posted) error {
+func (b *bench) measure(ctx context.Context, a *autoscaler, world *world, pods *pods, sent *posted) error {
 	// Read the generator's own counts first: fetching the metrics takes a while.
 	count := func() counts {
 		return counts{scrapes: pods.scrapes.Load(), taken: sent.taken.Load(), offered: sent.offered.Load(), late: sent.late.Load(), own: own()}
 	}
 	countedBefore := count()
-	before, err := read(process.Process.Pid)
+	before, err := read(a.Process.Process.Pid)
 	if err != nil {
 		return err
 	}
@@ -122,7 +112,7 @@ func (b *bench) measure(ctx context.Context, process *autoscaler, world *world, 
 		return err
 	}
 	counted := count()
-	after, err := read(process.Process.Pid)
+	after, err := read(a.Process.Process.Pid)
 	if err != nil {
 		return err
 	}
@@ -136,7 +126,7 @@ func (b *bench) measure(ctx context.Context, process *autoscaler, world *world, 
 	if err := b.out.Line(result.Fields{"phase": "measure", "scrapes_per_s": scrapes, "posted_per_s": taken,
 		"offered_posts_per_s": perSecond(counted.offered, countedBefore.offered), "late_posts_per_s": perSecond(counted.late, countedBefore.late),
 		"generator_cores": (counted.own - countedBefore.own).Seconds() / seconds, "counted_per_s": float64(decided.total) / seconds,
-		"p50_ms": decided.quantile(0.5), "rss_mib": after.rss, "rss_peak_mib": after.peak, "gomemlimit": process.memory,
+		"p50_ms": decided.quantile(0.5), "rss_mib": after.rss, "rss_peak_mib": after.peak, "gomemlimit": a.memory,
 		"scale_writes": world.writes.Load(), "status_writes": world.statuses.Load()}); err != nil {
 		return err
 	}

@@ -19,6 +19,7 @@ import (
 
 	"ebb.dev/ebb/api/client/versioned"
 	servingv1 "ebb.dev/ebb/api/serving/v1"
+	"ebb.dev/ebb/internal/testing/process"
 	"ebb.dev/ebb/test/apiservertest"
 	"ebb.dev/ebb/test/internal/result"
 	"ebb.dev/ebb/wire"
@@ -42,25 +43,22 @@ func (b *bench) run(ctx context.Context) error {
 	}
 	gateway := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "Hello, world!") }))
 	defer gateway.Close()
-	process, err := b.start(ctx, config, gateway.Listener.Addr().String())
+	p, err := b.start(ctx, config, gateway.Listener.Addr().String())
 	if err != nil {
 		return err
 	}
-	defer func() {
-		process.Process.Kill()
-		process.Wait()
-	}()
+	defer p.Stop()
 	if err := until(ctx, "the process is ready", func() bool { return healthy(ctx) }); err != nil {
 		return err
 	}
-	idle, err := b.memory(ctx, process.Process.Pid, "idle")
+	idle, err := b.memory(ctx, p.Process.Pid, "idle")
 	if err != nil {
 		return err
 	}
 	if err := b.create(ctx, config); err != nil {
 		return err
 	}
-	full, err := b.memory(ctx, process.Process.Pid, "services")
+	full, err := b.memory(ctx, p.Process.Pid, "services")
 	if err != nil {
 		return err
 	}
@@ -68,7 +66,7 @@ func (b *bench) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	after, err := b.memory(ctx, process.Process.Pid, "after CoAP")
+	after, err := b.memory(ctx, p.Process.Pid, "after CoAP")
 	if err != nil {
 		return err
 	}
@@ -89,7 +87,7 @@ func install(ctx context.Context, kube kubernetes.Interface) error {
 }
 
 // start runs the process with the settings of config/edge for the garbage collector.
-func (b *bench) start(ctx context.Context, config *rest.Config, gateway string) (*exec.Cmd, error) {
+func (b *bench) start(ctx context.Context, config *rest.Config, gateway string) (*process.Process, error) {
 	dir, err := os.MkdirTemp("", "bench-edge")
 	if err != nil {
 		return nil, err
@@ -97,23 +95,16 @@ func (b *bench) start(ctx context.Context, config *rest.Config, gateway string) 
 	binary := b.binary
 	if binary == "" {
 		binary = filepath.Join(dir, "ebb")
-		if out, err := exec.CommandContext(ctx, "go", "build", "-ldflags=-s -w", "-o", binary, "./cmd/ebb").CombinedOutput(); err != nil {
-			return nil, fmt.Errorf("build ./cmd/ebb: %w\n%s", err, out)
+		if err := process.Build(ctx, dir, "cmd/ebb"); err != nil {
+			return nil, err
 		}
 	}
 	kubeconfig := filepath.Join(dir, "kubeconfig")
 	if err := os.WriteFile(kubeconfig, fmt.Appendf(nil, "apiVersion: v1\nkind: Config\nclusters: [{name: x, cluster: {server: %q}}]\ncontexts: [{name: x, context: {cluster: x}}]\ncurrent-context: x\n", config.Host), 0o600); err != nil {
 		return nil, err
 	}
-	log, err := os.Create(filepath.Join(dir, "log"))
-	if err != nil {
-		return nil, err
-	}
-	p := exec.CommandContext(ctx, binary)
-	p.Env = append(os.Environ(), "KUBECONFIG="+kubeconfig, "SYSTEM_NAMESPACE="+system, "POD_NAME=ebb-bench", "POD_IP="+ip, "EBB_LISTEN_IP="+ip,
+	return process.Start(exec.CommandContext(ctx, binary), "KUBECONFIG="+kubeconfig, "SYSTEM_NAMESPACE="+system, "POD_NAME=ebb-bench", "POD_IP="+ip, "EBB_LISTEN_IP="+ip,
 		"EBB_COAP_ADDRESS="+coap, "EBB_COAP_GATEWAY="+gateway, "EBB_AUTOSCALER="+ip+":8080", "GOGC=50", "GOMEMLIMIT=160MiB")
-	p.Stdout, p.Stderr = log, log
-	return p, p.Start()
 }
 
 // create makes the services, and waits until each has what it has at zero.

@@ -14,13 +14,13 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"slices"
 	"syscall"
 	"time"
 
+	"ebb.dev/ebb/internal/testing/process"
 	"ebb.dev/ebb/test/internal/result"
 )
 
@@ -50,8 +50,8 @@ func run(ctx context.Context, quick bool) error {
 		return fmt.Errorf("make a directory for the programs: %w", err)
 	}
 	defer os.RemoveAll(dir)
-	if out, err := build(ctx, dir); err != nil {
-		return fmt.Errorf("build the shim and the program: %w\n%s", err, out)
+	if err := process.Build(ctx, dir, "shim", "test/images/words"); err != nil {
+		return err
 	}
 	targets, err := startAll(ctx, filepath.Join(dir, "shim"), filepath.Join(dir, "words"))
 	defer func() {
@@ -102,11 +102,4 @@ func run(ctx context.Context, quick bool) error {
 		summary["binary_mib"] = float64(info.Size()) / (1 << 20)
 	}
 	return printer.Summary(summary)
-}
-
-// build builds both as they are shipped.
-func build(ctx context.Context, dir string) ([]byte, error) {
-	command := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags=-s -w", "-o", dir+"/", "ebb.dev/ebb/shim", "ebb.dev/ebb/test/images/words")
-	command.Env = append(os.Environ(), "CGO_ENABLED=0")
-	return command.CombinedOutput()
 }

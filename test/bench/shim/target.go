@@ -17,6 +17,7 @@ import (
 	"syscall"
 	"time"
 
+	"ebb.dev/ebb/internal/testing/process"
 	"ebb.dev/ebb/test/internal/result"
 )
 
@@ -28,16 +29,14 @@ const (
 // target is one way to call the program.
 type target struct {
 	name    string
-	process *exec.Cmd // nil for the program started directly
+	process *process.Process // nil for the program started directly
 	call    func(context.Context) error
 }
 
 func (t *target) stop() {
-	if t.process == nil {
-		return
+	if t.process != nil {
+		t.process.Finish(syscall.SIGTERM)
 	}
-	_ = t.process.Process.Signal(syscall.SIGTERM)
-	_ = t.process.Wait() // it was told to end
 }
 
 func startAll(ctx context.Context, shim, words string) ([]*target, error) {
@@ -80,12 +79,11 @@ func start(ctx context.Context, name, path string, args []string, env ...string)
 		return nil, err
 	}
 	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 1000}}
-	t := &target{name: name, process: exec.Command(path, args...), call: func(ctx context.Context) error { return post(ctx, client, "http://"+address) }}
-	t.process.Env = append(os.Environ(), append(env, "PORT="+port)...)
-	t.process.Stdout, t.process.Stderr = os.Stderr, os.Stderr
-	if err := t.process.Start(); err != nil {
-		return nil, fmt.Errorf("start %s: %w", name, err)
+	p, err := process.Start(exec.Command(path, args...), append(env, "PORT="+port)...)
+	if err != nil {
+		return nil, err
 	}
+	t := &target{name: name, process: p, call: func(ctx context.Context) error { return post(ctx, client, "http://"+address) }}
 	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
 		err := t.call(ctx)
 		if err == nil {
@@ -93,7 +91,7 @@ func start(ctx context.Context, name, path string, args []string, env ...string)
 		}
 		if time.Now().After(deadline) || ctx.Err() != nil {
 			t.stop()
-			return nil, fmt.Errorf("%s does not answer: %w", name, err)
+			return nil, fmt.Errorf("%s does not answer: %w\n%s", name, err, p.Output())
 		}
 	}
 }
