@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 
 	"ebb.dev/ebb/dev/ctl/internal/image"
 )
@@ -100,10 +101,14 @@ func (s *shelf) load(ctx context.Context, recipes []recipe) (refs map[string]str
 	if err := image.Write(s.archive, made); err != nil {
 		return nil, 0, err
 	}
-	for _, socket := range s.sockets {
-		if _, err := ctr(ctx, socket, "images", "import", s.archive); err != nil {
-			return nil, 0, err
-		}
+	errs := make([]error, len(s.sockets))
+	var all sync.WaitGroup
+	for i, socket := range s.sockets {
+		all.Go(func() { _, errs[i] = ctr(ctx, socket, "images", "import", s.archive) })
+	}
+	all.Wait()
+	if err := errors.Join(errs...); err != nil {
+		return nil, 0, err
 	}
 	for _, i := range made {
 		s.installed[i.Ref()] = true

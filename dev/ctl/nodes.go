@@ -69,6 +69,8 @@ func (c *control) node(ctx context.Context, args []string) error {
 		return err
 	}
 	switch verb, more := args[1], args[2:]; {
+	case (verb == "cut" || verb == "freeze") && !c.on(n):
+		return fmt.Errorf("node %s has no power: `make node NAME=%s DO=back` first", n.Name, n.Name)
 	case verb == "cut":
 		cut, err := network.ParseCut(more)
 		if err != nil {
@@ -146,6 +148,11 @@ func (c *control) back(ctx context.Context, n kube.Node) error {
 	return c.nodeReady(ctx, n, 2*time.Minute)
 }
 
+// on says whether the node has power: whether a program of its own runs, or is frozen.
+func (c *control) on(n kube.Node) bool {
+	return slices.ContainsFunc(n.Programs(), func(p process.Program) bool { return c.table.Running(p.Name) })
+}
+
 // describe is what status says of several nodes.
 func (c *control) describe() string {
 	var text strings.Builder
@@ -153,9 +160,9 @@ func (c *control) describe() string {
 		if n.Name == "" {
 			continue
 		}
-		state := "on"
-		if !slices.ContainsFunc(n.Programs(), func(p process.Program) bool { return c.table.Running(p.Name) }) {
-			state = "off"
+		state := "off"
+		if c.on(n) {
+			state = "on"
 		}
 		fmt.Fprintf(&text, "node %-19s %-6s zone %s, address %s, pods %s\n", n.Hostname(), state, n.Zone(), n.Address, n.Pods)
 	}

@@ -79,14 +79,15 @@ func TestWhatANodeCannotDoIsSaid(t *testing.T) {
 		args    string
 		says    string
 	}{
-		"no cluster":       {checkout(t, t.TempDir()), "b off", "make up"},
-		"the only node":    {planned(t, 1), "a off", "make up NODES=3"},
-		"no such node":     {planned(t, 3), "d off", "only a, b, c"},
-		"nothing to do":    {planned(t, 3), "b", "off | cut"},
-		"an unknown verb":  {planned(t, 3), "b explode", "cannot explode"},
-		"too much":         {planned(t, 3), "b off now", "cannot off now"},
-		"an unclear cut":   {planned(t, 3), "b cut sideways", "sideways"},
-		"without its name": {planned(t, 3), "off", "needs a name"},
+		"no cluster":           {checkout(t, t.TempDir()), "b off", "make up"},
+		"the only node":        {planned(t, 1), "a off", "make up NODES=3"},
+		"no such node":         {planned(t, 3), "d off", "only a, b, c"},
+		"nothing to do":        {planned(t, 3), "b", "off | cut"},
+		"an unknown verb":      {planned(t, 3), "b explode", "cannot explode"},
+		"too much":             {planned(t, 3), "b off now", "cannot off now"},
+		"a cut without power":  {planned(t, 3), "b cut", "no power"},
+		"frozen without power": {planned(t, 3), "b freeze", "DO=back"},
+		"without its name":     {planned(t, 3), "off", "needs a name"},
 	} {
 		c.control.machine.UID = func() int { return 0 }
 		if err := c.control.node(t.Context(), strings.Fields(c.args)); err == nil || !strings.Contains(err.Error(), c.says) {

@@ -3,7 +3,6 @@ package network
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -256,9 +255,6 @@ func (p Plan) rules(n Node, c Cut) string {
 
 // Lose makes the node lose a part of its traffic, until Mend.
 func (p Plan) Lose(ctx context.Context, n Node, namespace string, c Cut) error {
-	if !mounted(namespace) {
-		return errors.New("the node has no power")
-	}
 	nft := append(Inside(namespace), "nft", p.rules(n, c))
 	_, err := run(ctx, nft[0], nft[1:]...)
 	return err
