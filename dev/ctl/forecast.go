@@ -27,7 +27,7 @@ var (
 	ebbCPU  = 60 * time.Second // Ebb itself, when the packages that it shares with the above are built
 	start   = 60 * time.Second // from the first program to the samples' answers
 	fetches = 60 * time.Second // packages of Debian and Python, and modules
-	// What each further node adds, estimated: the images are imported once more.
+	// What each further node adds: the images are imported once more.
 	perNode     = 20 * time.Second
 	perNodeDisk = uint64(2 * gib)
 )

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -116,34 +117,28 @@ func TestAnImageRunsByItsTagWhereTheRegistryCannotBeAsked(t *testing.T) {
 	s.answers(s.client(), url)
 }
 
-// The registry is real and listens on an address of the node that pods can reach. The image itself
-// is never pulled. The registry speaks no TLS, so it is asked only once the operator named it.
+// The registry is real and listens at the API server's address, which pods can reach. The image
+// itself is never pulled. The registry speaks no TLS, so it is asked only once the operator named
+// it.
 func TestATagBecomesADigest(t *testing.T) {
 	s := beginAlone(t, 2*time.Minute)
-	nodes, err := s.Kube.CoreV1().Nodes().List(s.ctx, metav1.ListOptions{})
+	server, err := url.Parse(s.Config.Host)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var listener net.Listener
-	for _, node := range nodes.Items {
-		for _, address := range node.Status.Addresses {
-			if address.Type == "InternalIP" && listener == nil {
-				listener, _ = net.Listen("tcp", net.JoinHostPort(address.Address, "0"))
-			}
-		}
-	}
-	if listener == nil {
-		t.Skip("this machine is not a node of the cluster, so no pod could reach this test's registry")
+	listener, err := net.Listen("tcp", net.JoinHostPort(server.Hostname(), "0"))
+	if ip := net.ParseIP(server.Hostname()); err != nil || ip == nil || ip.IsLoopback() {
+		t.Skip("the API server is not at an address of this machine that pods could reach, so this test's registry would not be either")
 	}
 	inner, asked := registry.New(), new(atomic.Int64)
-	server := &httptest.Server{Listener: listener, Config: &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	answers := &httptest.Server{Listener: listener, Config: &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if strings.HasPrefix(r.UserAgent(), "knative/") {
 			asked.Add(1)
 		}
 		inner.ServeHTTP(w, r)
 	})}}
-	server.Start()
-	t.Cleanup(server.Close)
+	answers.Start()
+	t.Cleanup(answers.Close)
 	image := listener.Addr().String() + "/team/app:v1"
 	made, err := random.Image(64, 1)
 	if err != nil {
