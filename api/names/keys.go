@@ -133,6 +133,11 @@ const (
 	ParkedWasUp = "was-up"
 	// ParkedNeverUp: it never had them.
 	ParkedNeverUp = "never-up"
+	// RolloutGuardAnnotation on a Service or Route says what a new revision must keep to while
+	// requests move to it. WentBackAnnotation stands on a Revision that did not, and says why: no
+	// Route that follows the latest Revision leads to it.
+	RolloutGuardAnnotation = EbbServingGroup + "/rollout-guard"
+	WentBackAnnotation     = EbbServingGroup + "/went-back"
 	// AllowedListenersLabel is on no namespace. A Gateway's spec.allowedListeners that Ebb keeps
 	// says so.
 	AllowedListenersLabel = "networking.ebb.dev/allowed-listeners"

@@ -11,6 +11,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"knative.dev/pkg/apis"
+
+	"ebb.dev/ebb/judge"
 )
 
 // Lookup returns an annotation's value and the spelling under which it stands. If several spellings
@@ -111,6 +113,20 @@ func (r *reader) duration(key string) *time.Duration {
 func RolloutDuration(annotations map[string]string) (*time.Duration, *apis.FieldError) {
 	r := reader{annotations: annotations}
 	return r.duration(RolloutDurationAnnotation), r.errs
+}
+
+// RolloutGuard reads what a new Revision must keep to while traffic moves to it; the zero Guard,
+// which judges nothing, when the object does not say.
+func RolloutGuard(annotations map[string]string) (judge.Guard, *apis.FieldError) {
+	text, spelling, ok := Lookup(annotations, RolloutGuardAnnotation)
+	if !ok {
+		return judge.Guard{}, nil
+	}
+	guard, err := judge.Parse(text)
+	if err != nil {
+		return judge.Guard{}, apis.ErrInvalidValue(text, spelling, err.Error())
+	}
+	return guard, nil
 }
 
 // HTTPProtocol reads what plain HTTP is to do on the external hosts of an object, "enabled" or

@@ -159,17 +159,17 @@ func (c *Configuration) settle() {
 	}
 }
 
-// GiveBack takes their shares from revisions that went back. The next older revision that did not
-// gets them, or the next newer one if there is none. A target that has no other revision is left
-// out, so that it reaches its goal at once.
-func GiveBack(s State, back func(revision string) bool) State {
+// GiveBack takes their shares from revisions that went back or are gone. The next older one that is
+// neither gets them, or the next newer one if there is none. A target that has no other revision is
+// left out, so that it reaches its goal at once.
+func GiveBack(s State, lost func(revision string) bool) State {
 	out := State{}
 	for _, c := range s.Configurations {
 		var kept []Share
 		owed, newest := int64(0), c.Revisions[len(c.Revisions)-1].Revision
 		for _, r := range c.Revisions {
 			switch {
-			case !back(r.Revision):
+			case !lost(r.Revision):
 				r.Percent += owed
 				owed, kept = 0, append(kept, r)
 			case len(kept) > 0:

@@ -25,6 +25,7 @@ const (
 	ReasonUnknown                    = "Unknown"
 	ReasonIngressNotConfigured       = "IngressNotConfigured"
 	ReasonRolloutInProgress          = "RolloutInProgress"
+	ReasonWentBack                   = "WentBack"
 	ReasonTLSNotEnabled              = "TLSNotEnabled"
 	ReasonHTTPDowngrade              = "HTTPDowngrade"
 	ReasonCertificateNotReady        = "CertificateNotReady"
@@ -151,6 +152,18 @@ func (rs *RouteStatus) MarkIngressFailed(reason, message string) {
 func (rs *RouteStatus) MarkIngressRolloutInProgress() {
 	routeConditions().Manage(rs).MarkUnknown(RouteConditionIngressReady, ReasonRolloutInProgress,
 		"A gradual rollout of the latest revision(s) is in progress.")
+}
+
+// MarkIngressRolloutJudged says the same of a rollout that is judged, and what its judge says.
+func (rs *RouteStatus) MarkIngressRolloutJudged(reason string) {
+	routeConditions().Manage(rs).MarkUnknown(RouteConditionIngressReady, ReasonRolloutInProgress,
+		"A gradual rollout of the latest revision(s) is in progress: %s.", reason)
+}
+
+// MarkWentBack says that requests go to an older Revision than the latest one, and why.
+func (rs *RouteStatus) MarkWentBack(latest, serving, why string) {
+	routeConditions().Manage(rs).MarkFalse(RouteConditionAllTrafficAssigned, ReasonWentBack,
+		"Revision %q went back, and %q gets its requests: %s.", latest, serving, why)
 }
 
 // MarkServiceNotOwned says that a Kubernetes Service the Route needs belongs to somebody else.

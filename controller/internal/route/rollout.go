@@ -1,10 +1,9 @@
 package route
 
 import (
+	"context"
 	"fmt"
 	"time"
-
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	autoscalingv1alpha1 "ebb.dev/ebb/api/autoscaling/v1alpha1"
 	"ebb.dev/ebb/api/names"
@@ -12,12 +11,17 @@ import (
 	"ebb.dev/ebb/controller/internal/apply"
 	"ebb.dev/ebb/ingress/plan"
 	"ebb.dev/ebb/ingress/rollout"
+	"ebb.dev/ebb/judge"
 	"ebb.dev/ebb/settings"
 )
 
+// guarded is how long a rollout takes that has a guard and no duration. Without any, there would be
+// nothing to judge.
+const guarded = 2 * time.Minute
+
 // rolloutDuration returns the time in which requests move to a new latest revision: the Route's
-// annotation, or the setting if there is none or it is 0.
-func rolloutDuration(route *servingv1.Route, s *settings.Snapshot) (time.Duration, error) {
+// annotation, or the setting if there is none or it is 0, or else guarded if there is a guard.
+func rolloutDuration(route *servingv1.Route, s *settings.Snapshot, guard judge.Guard) (time.Duration, error) {
 	own, fault := names.RolloutDuration(route.Annotations)
 	if fault != nil {
 		return 0, fmt.Errorf("rollout of Route %s/%s: %w", route.Namespace, route.Name, fault)
@@ -25,20 +29,27 @@ func rolloutDuration(route *servingv1.Route, s *settings.Snapshot) (time.Duratio
 	if own != nil && *own > 0 {
 		return *own, nil
 	}
+	if s.Network.RolloutDuration == 0 && guard.On() {
+		return guarded, nil
+	}
 	return s.Network.RolloutDuration, nil
 }
 
 // rolledOut replaces each target that follows a latest revision by the revisions that share its
 // requests now. The state of the rollout is an annotation of the Route's cluster-local HTTPRoute,
 // which every Route has.
-func (r *reconciler) rolledOut(route *servingv1.Route, targets []target, duration time.Duration) ([]target, rollout.State, time.Duration, error) {
+func (r *reconciler) rolledOut(ctx context.Context, route *servingv1.Route, targets []target, duration time.Duration, guard judge.Guard) ([]target, rolling, time.Duration, error) {
 	before := rollout.State{}
 	own := (&plan.Input{Namespace: route.Namespace, ClusterDomain: r.clusterDomain}).LocalHost(route.Name)
 	have, found, err := apply.Found(r.httpRoutes.HTTPRoutes(route.Namespace).Get(own))
 	if err != nil {
-		return nil, before, 0, err
+		return nil, rolling{}, 0, err
 	} else if found {
-		before = rollout.Parse(have.Annotations[names.RolloutAnnotation])
+		before = rollout.GiveBack(rollout.Parse(have.Annotations[names.RolloutAnnotation]), r.lost(route.Namespace))
+	}
+	before, reason, look, err := r.verdictOf(ctx, route, guard, before)
+	if err != nil {
+		return nil, rolling{}, 0, err
 	}
 	want := rollout.State{}
 	for _, t := range targets {
@@ -48,6 +59,9 @@ func (r *reconciler) rolledOut(route *servingv1.Route, targets []target, duratio
 		}
 	}
 	now, again := rollout.Advance(before, want, duration, r.now())
+	if look > 0 && (again == 0 || look < again) {
+		again = look
+	}
 	var out []target
 	seen := map[string]bool{}
 	for _, t := range targets {
@@ -57,23 +71,31 @@ func (r *reconciler) rolledOut(route *servingv1.Route, targets []target, duratio
 			continue
 		}
 		seen[t.configuration+"/"+t.tag] = true
-		orphaned := int64(0)
-		for i, share := range c.Revisions {
+		for _, share := range c.Revisions {
 			revision, err := r.revisions.Revisions(route.Namespace).Get(share.Revision)
-			if apierrors.IsNotFound(err) { // deleted during the rollout; the last one gets its share
-				orphaned += share.Percent
-				continue
-			} else if err != nil {
-				return nil, before, 0, err
+			if err != nil {
+				return nil, rolling{}, 0, err
 			}
 			part := t
 			part.revision, part.percent = share.Revision, share.Percent
-			if i == len(c.Revisions)-1 {
-				part.percent += orphaned
-			}
 			part.h2c = revision.Spec.Protocol() == autoscalingv1alpha1.ProtocolH2C
 			out = append(out, part)
 		}
 	}
-	return out, now, again, nil
+	return out, rolling{now, reason}, again, nil
+}
+
+// rolling is the state of a rollout, and what its judge says of it.
+type rolling struct {
+	rollout.State
+	reason string
+}
+
+// guardOf returns what a new revision must keep to: the Route's annotation.
+func guardOf(route *servingv1.Route) (judge.Guard, error) {
+	guard, fault := names.RolloutGuard(route.Annotations)
+	if fault != nil {
+		return judge.Guard{}, fmt.Errorf("rollout of Route %s/%s: %w", route.Namespace, route.Name, fault)
+	}
+	return guard, nil
 }

@@ -1,9 +1,10 @@
 // Package route programs the gateways with Routes and reports when the gateways follow.
 //
 // Owns: a Route's status, its HTTPRoutes, its placeholder Services. Reads: Routes, Configurations,
-// Revisions, the public Services of revisions, settings; the gateways, by probes. Writes: what it
-// owns. Never: routes to a revision that was never Ready; reports Ready before every gateway pod
-// follows the plan.
+// Revisions, the public Services of revisions, settings; the gateways, by probes; how requests
+// ended, from the autoscaler. Writes: what it owns, and on a Revision that it went back. Never:
+// routes to a revision that was never Ready; reports Ready before every gateway pod follows the
+// plan.
 package route
 
 import (
@@ -19,6 +20,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
 	"knative.dev/pkg/apis"
 	duckv1 "knative.dev/pkg/apis/duck/v1"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
@@ -27,9 +29,11 @@ import (
 
 	servinginformers "ebb.dev/ebb/api/client/informers/externalversions/serving/v1"
 	listers "ebb.dev/ebb/api/client/listers/serving/v1"
+	ebb "ebb.dev/ebb/api/client/versioned"
 	"ebb.dev/ebb/api/names"
 	"ebb.dev/ebb/api/rules"
 	servingv1 "ebb.dev/ebb/api/serving/v1"
+	viewv1alpha1 "ebb.dev/ebb/api/view/v1alpha1"
 	"ebb.dev/ebb/controller/internal/apply"
 	"ebb.dev/ebb/controller/internal/certificate"
 	"ebb.dev/ebb/controller/internal/gateway"
@@ -62,6 +66,11 @@ type reconciler struct {
 	now             func() time.Time
 	system          string // the namespace of Ebb
 	grants          *grants
+	ebb             ebb.Interface
+	events          record.EventRecorder
+	trials          trials
+	// views asks how a Service's requests ended, for a judge.
+	views func(ctx context.Context, namespace, service string) (*viewv1alpha1.ServiceView, error)
 }
 
 // byTarget indexes Routes by the Configurations and Revisions that they name.
@@ -102,6 +111,7 @@ func New(w *reconcile.World) *reconcile.Controller {
 		ownPlaceholders: reconcile.IndexByLabel[*corev1.Service](placeholders.Informer(), names.RouteLabel),
 		ownHTTPRoutes:   reconcile.IndexByLabel[*gatewayv1.HTTPRoute](httpRoutes.Informer(), names.RouteLabel),
 		system:          w.SystemNamespace, grants: &grants{client: w.Gateways, system: w.SystemNamespace, now: w.Now, made: map[string]time.Time{}},
+		ebb: w.Ebb, events: w.Events, views: askView(w.Kube),
 	}
 	if err := routes.AddIndexers(cache.Indexers{byTarget: targetsOf}); err != nil {
 		panic(fmt.Sprintf("index Routes by target: %v", err)) // only a started informer refuses
@@ -109,7 +119,7 @@ func New(w *reconcile.World) *reconcile.Controller {
 	c := reconcile.Kind[*servingv1.Route]{
 		Name: "route", Informer: routes, World: w,
 		Client:    func(ns string) reconcile.Client[*servingv1.Route] { return w.Ebb.ServingV1().Routes(ns) },
-		Reconcile: r.reconcile, Gone: func(key reconcile.Key) { r.prober.Forget(key) },
+		Reconcile: r.reconcile, Gone: func(key reconcile.Key) { r.prober.Forget(key); r.trials.end(key) },
 		// Once there is a plan, its traffic and the progress of a rollout are shown at once.
 		MayHold: func(before, _ *servingv1.Route) bool { return len(before.Status.Traffic) == 0 },
 	}.Controller()
@@ -171,20 +181,25 @@ func (r *reconciler) reconcile(ctx context.Context, route *servingv1.Route) (tim
 	if err != nil || !ok {
 		return 0, err
 	}
-	duration, err := rolloutDuration(route, s)
+	guard, err := guardOf(route)
 	if err != nil {
 		return verdict(route, err)
 	}
-	targets, state, again, err := r.rolledOut(route, targets, duration)
+	duration, err := rolloutDuration(route, s, guard)
+	if err != nil {
+		return verdict(route, err)
+	}
+	targets, state, again, err := r.rolledOut(ctx, route, targets, duration, guard)
 	if err != nil {
 		return 0, err
 	}
 	in := r.input(route, s, targets)
+	in.Judged = guard.On()
 	p, byName, err := r.plan(ctx, route, s, &in, targets)
 	if err != nil {
 		return verdict(route, err)
 	}
-	route.Status.MarkTrafficAssigned()
+	assigned(route, targets)
 	if err := r.placeholders(ctx, route, byName, localGateway(s, r.clusterDomain), false); err != nil {
 		return verdict(route, err)
 	}
@@ -196,15 +211,19 @@ func (r *reconciler) reconcile(ctx context.Context, route *servingv1.Route) (tim
 			return 0, err
 		}
 	}
-	live, err := r.follow(ctx, route, p, s, state, byName)
+	live, err := r.follow(ctx, route, p, s, state.State, byName)
 	if err != nil {
 		return verdict(route, err)
 	}
 	if !live || !state.InProgress() {
 		return again, nil
 	}
-	route.Status.MarkIngressRolloutInProgress()
-	paced, first := rollout.Observe(state, duration, r.now())
+	if state.reason != "" {
+		route.Status.MarkIngressRolloutJudged(state.reason)
+	} else {
+		route.Status.MarkIngressRolloutInProgress()
+	}
+	paced, first := rollout.Observe(state.State, duration, r.now())
 	if !first {
 		return again, nil
 	}
@@ -212,6 +231,17 @@ func (r *reconciler) reconcile(ctx context.Context, route *servingv1.Route) (tim
 		return verdict(route, err)
 	}
 	return time.Millisecond, nil
+}
+
+// assigned says that each target has its revision, or which one does not have its latest.
+func assigned(route *servingv1.Route, targets []target) {
+	route.Status.MarkTrafficAssigned()
+	for _, t := range targets {
+		if t.wentBack != "" {
+			route.Status.MarkWentBack(t.wentBack, t.revision, t.why)
+			return
+		}
+	}
 }
 
 // unfollowed takes IngressReady back: the gateways were seen to do what the Route said before, not

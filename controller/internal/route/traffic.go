@@ -3,8 +3,10 @@ package route
 import (
 	"fmt"
 	"slices"
+	"strconv"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/utils/ptr"
 	"knative.dev/pkg/apis"
 
@@ -20,6 +22,9 @@ type target struct {
 	tag, configuration, revision string
 	percent                      int64
 	latest, h2c                  bool
+	// wentBack is the latest revision if this target follows it no further, and why says the
+	// reason.
+	wentBack, why string
 }
 
 // resolve finds the revision of every entry of spec.traffic. If one cannot take requests, resolve
@@ -45,6 +50,9 @@ func resolve(route *servingv1.Route, configurations listers.ConfigurationLister,
 					route.Status.MarkConfigurationNotReady(t.configuration)
 				}
 				return nil, false, nil
+			}
+			if err := t.goBack(route, revisions); err != nil {
+				return nil, false, err
 			}
 		}
 		revision, err := revisions.Revisions(route.Namespace).Get(t.revision)
@@ -80,6 +88,45 @@ func resolve(route *servingv1.Route, configurations listers.ConfigurationLister,
 		return nil, false, nil
 	}
 	return out, true, nil
+}
+
+// goBack replaces a revision that went back by the newest older one that did not. If there is none,
+// the requests have nowhere else to go.
+func (t *target) goBack(route *servingv1.Route, revisions listers.RevisionLister) error {
+	latest, err := revisions.Revisions(route.Namespace).Get(t.revision)
+	if apierrors.IsNotFound(err) {
+		return nil // resolve says so
+	} else if err != nil || latest.Annotations[names.WentBackAnnotation] == "" {
+		return err
+	}
+	all, err := revisions.Revisions(route.Namespace).List(labels.SelectorFromSet(labels.Set{names.ConfigurationLabel: t.configuration}))
+	if err != nil {
+		return err
+	}
+	var best *servingv1.Revision
+	for _, one := range all {
+		switch {
+		case generationOf(one) >= generationOf(latest), one.Annotations[names.WentBackAnnotation] != "":
+		case one.RoutingState() == names.RoutingReserve, one.Annotations[names.ParkedAnnotation] != "": // not there at once
+		case !one.IsReady() && !serves(route, one.Name):
+		case best == nil || generationOf(best) < generationOf(one):
+			best = one
+		}
+	}
+	if best != nil {
+		t.revision, t.wentBack, t.why = best.Name, latest.Name, latest.Annotations[names.WentBackAnnotation]
+	}
+	return nil
+}
+
+// generationOf is the generation of the Configuration that a Revision was made of; 0 if it does not
+// say.
+func generationOf(r *servingv1.Revision) int64 {
+	n, err := strconv.ParseInt(r.Labels[names.ConfigurationGenerationLabel], 10, 64)
+	if err != nil {
+		return 0
+	}
+	return n
 }
 
 // serves reports whether requests go to the revision already. Then it is kept even if it is not

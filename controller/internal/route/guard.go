@@ -1,0 +1,243 @@
+package route
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+
+	"ebb.dev/ebb/api/names"
+	servingv1 "ebb.dev/ebb/api/serving/v1"
+	viewv1alpha1 "ebb.dev/ebb/api/view/v1alpha1"
+	"ebb.dev/ebb/controller/internal/apply"
+	"ebb.dev/ebb/controller/internal/reconcile"
+	"ebb.dev/ebb/ingress/rollout"
+	"ebb.dev/ebb/judge"
+)
+
+// This file lets package judge decide about gradual rollouts (decision 19).
+
+const (
+	// judgeEach is how often a judge looks, viewWithin how long the autoscaler has to answer.
+	judgeEach  = time.Second
+	viewWithin = 2500 * time.Millisecond
+)
+
+// memory is what the judge of a rollout remembers. It is in the annotation with the shares as it
+// was when the split or the verdict last changed. A new leader goes on from there: it has lost
+// evidence, so it is slower and not wrong.
+type memory struct {
+	Revision string      `json:"revision"` // the new one
+	State    judge.State `json:"state"`
+	Until    time.Time   `json:"until"` // the newest second that was counted
+	Rule     string      `json:"rule,omitempty"`
+	Reason   string      `json:"reason,omitempty"`
+}
+
+func (m *memory) encode() json.RawMessage {
+	raw, err := json.Marshal(m)
+	if err != nil {
+		return nil // numbers, times and texts always encode
+	}
+	return raw
+}
+
+// trials are the rollouts that are judged, by Route.
+type trials struct {
+	mutex sync.Mutex
+	all   map[reconcile.Key]*trial
+}
+
+// trial is one of them. Only the reconcile of its Route uses it.
+type trial struct {
+	memory
+	looked time.Time
+	held   bool
+}
+
+// of returns the trial of a rollout to a revision, from its memory if this process has none.
+func (t *trials) of(key reconcile.Key, revision string, stored json.RawMessage, now time.Time) *trial {
+	t.mutex.Lock()
+	defer t.mutex.Unlock()
+	one := t.all[key]
+	if one != nil && one.Revision == revision {
+		return one
+	}
+	one = &trial{}
+	if json.Unmarshal(stored, &one.memory) != nil || one.Revision != revision {
+		// What came before the first percent is no draw between the two revisions.
+		one.memory = memory{Revision: revision, Until: now}
+	}
+	if t.all == nil {
+		t.all = map[reconcile.Key]*trial{}
+	}
+	t.all[key] = one
+	return one
+}
+
+func (t *trials) end(key reconcile.Key) {
+	t.mutex.Lock()
+	defer t.mutex.Unlock()
+	delete(t.all, key)
+}
+
+// verdictOf judges the rollout of a Route, if one is under way, and holds it or lets it go. reason
+// is what the condition is to say; again is when to look next, 0 if nothing is judged.
+func (r *reconciler) verdictOf(ctx context.Context, route *servingv1.Route, guard judge.Guard, before rollout.State) (state rollout.State, reason string, again time.Duration, err error) {
+	key := reconcile.Key{Namespace: route.Namespace, Name: route.Name}
+	at := slices.IndexFunc(before.Configurations, func(c rollout.Configuration) bool { return c.Tag == "" && len(c.Revisions) > 1 })
+	if at < 0 || !guard.On() {
+		r.trials.end(key)
+		for i := range before.Configurations { // the guard may have been removed in the middle
+			before.Configurations[i].Held, before.Configurations[i].Judged = false, nil
+		}
+		return before, "", 0, nil
+	}
+	c, now := &before.Configurations[at], r.now()
+	newest := c.Revisions[len(c.Revisions)-1].Revision
+	t := r.trials.of(key, newest, c.Judged, now)
+	if next := judgeEach - now.Sub(t.looked); next > 0 {
+		c.Held = t.held
+		return before, t.Reason, next, nil
+	}
+	t.looked = now
+	in, cannot := r.seen(ctx, route, t, *c)
+	due := c.Step.Size > 0 && now.UnixNano() >= c.Step.Next
+	in.Last = due && c.LastStep()
+	rule, why := "", cannot
+	t.held = false
+	if cannot == "" {
+		var d judge.Decision
+		d, t.State = judge.Decide(guard, t.State, in, now)
+		if d.Verdict == judge.GoBack {
+			// What follows comes with the news of the annotation. Until then no step is due.
+			t.held, c.Held = true, true
+			return before, d.Reason(), judgeEach, r.convict(ctx, route, newest, d.Reason())
+		}
+		t.held, rule, why = d.Verdict == judge.Wait, d.Rule, d.Reason()
+	}
+	// A write for each look would be one each second, to the gateways and into the status.
+	if c.Held != t.held || c.Judged == nil || t.Rule != rule || cannot != "" && t.Reason != cannot || due && !t.held {
+		t.Rule, t.Reason = rule, why
+		c.Held, c.Judged = t.held, t.encode()
+	}
+	return before, t.Reason, judgeEach, nil
+}
+
+// seen asks the autoscaler what both revisions did since the last look. cannot says why a rollout
+// cannot be judged at all; it goes by the clock then.
+func (r *reconciler) seen(ctx context.Context, route *servingv1.Route, t *trial, c rollout.Configuration) (in judge.Input, cannot string) {
+	service := route.Labels[names.ServiceLabel]
+	if service == "" {
+		return in, "only rollouts of Services are judged"
+	}
+	ctx, cancel := context.WithTimeout(ctx, viewWithin)
+	defer cancel()
+	v, err := r.views(ctx, route.Namespace, service)
+	if err != nil {
+		// The judge says for how long nobody told. The autoscaler's log says why.
+		return judge.Input{Share: int(c.Revisions[len(c.Revisions)-1].Percent)}, ""
+	}
+	return t.read(v, c)
+}
+
+// read takes the seconds that are told of all revisions and were not counted yet. Told by two
+// replicas, those of two revisions end at different moments; what is left over comes with the next
+// look.
+func (t *trial) read(v *viewv1alpha1.ServiceView, c rollout.Configuration) (in judge.Input, cannot string) {
+	last := len(c.Revisions) - 1
+	in.Share = int(c.Revisions[last].Percent)
+	told := make([]*viewv1alpha1.Judged, len(c.Revisions))
+	var until time.Time
+	for i, share := range c.Revisions {
+		at := slices.IndexFunc(v.Revisions, func(r viewv1alpha1.RevisionView) bool { return r.Name == share.Revision })
+		if at < 0 || v.Revisions[at].Judged == nil {
+			return in, ""
+		}
+		j := v.Revisions[at].Judged
+		switch n := len(j.Seconds); {
+		case n == 0 && j.Uncounted > 0:
+			return in, fmt.Sprintf("the pods of %s are of a version of Ebb that does not count how requests end", share.Revision)
+		case n == 0:
+			return in, ""
+		case until.IsZero() || j.Seconds[n-1].At.Before(until):
+			until = j.Seconds[n-1].At
+		}
+		told[i] = j
+	}
+	if in.Told = until.After(t.Until); !in.Told {
+		return in, ""
+	}
+	for i, j := range told {
+		into, starts := &in.Old, &in.OldStarts
+		if i == last {
+			into, starts = &in.New, &in.NewStarts
+		}
+		*starts = max(*starts, time.Duration(j.StartingSeconds*float64(time.Second)))
+		for k := range j.Seconds {
+			if s := &j.Seconds[k]; s.At.After(t.Until) && !s.At.After(until) {
+				into.Requests += s.Good + s.Failed
+				into.Errors += s.Failed
+				latency := s.Latency()
+				into.Latency.Merge(&latency)
+			}
+		}
+	}
+	t.Until = until
+	return in, ""
+}
+
+// convict writes on a Revision that it went back, and why. From then on this is the truth: a Route
+// that follows the latest Revision takes the newest one without it (see resolve).
+func (r *reconciler) convict(ctx context.Context, route *servingv1.Route, name, why string) error {
+	revision, found, err := apply.Found(r.revisions.Revisions(route.Namespace).Get(name))
+	if err != nil {
+		return fmt.Errorf("go back from Revision %s/%s: %w", route.Namespace, name, err)
+	}
+	if !found || revision.Annotations[names.WentBackAnnotation] != "" {
+		return nil
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
+		"resourceVersion": revision.ResourceVersion, "annotations": map[string]any{names.WentBackAnnotation: why}}})
+	if err != nil {
+		return err
+	}
+	if _, err = r.ebb.ServingV1().Revisions(route.Namespace).Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+		return fmt.Errorf("go back from Revision %s/%s: %w", route.Namespace, name, err)
+	}
+	r.events.Eventf(route, corev1.EventTypeWarning, servingv1.ReasonWentBack, "Revision %q gets no more requests: %s", name, why)
+	return nil
+}
+
+// lost reports whether a Revision has no share of a rollout any more: it went back, or was deleted.
+func (r *reconciler) lost(namespace string) func(revision string) bool {
+	return func(name string) bool {
+		revision, err := r.revisions.Revisions(namespace).Get(name)
+		return apierrors.IsNotFound(err) || err == nil && revision.Annotations[names.WentBackAnnotation] != ""
+	}
+}
+
+// askView asks the API view.ebb.dev for a Service, and has its requests counted for a judge.
+func askView(kube kubernetes.Interface) func(ctx context.Context, namespace, service string) (*viewv1alpha1.ServiceView, error) {
+	return func(ctx context.Context, namespace, service string) (*viewv1alpha1.ServiceView, error) {
+		raw, err := kube.Discovery().RESTClient().Get().
+			AbsPath("/apis", viewv1alpha1.Group, viewv1alpha1.Version, "namespaces", namespace, viewv1alpha1.Resource, service).
+			Param(viewv1alpha1.QueryJudge, "true").Do(ctx).Raw()
+		if err != nil {
+			return nil, fmt.Errorf("ask how Service %s/%s does: %w", namespace, service, err)
+		}
+		v := &viewv1alpha1.ServiceView{}
+		if err := json.Unmarshal(raw, v); err != nil {
+			return nil, fmt.Errorf("read how Service %s/%s does: %w", namespace, service, err)
+		}
+		return v, nil
+	}
+}

@@ -1,0 +1,366 @@
+package route
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	duckv1 "knative.dev/pkg/apis/duck/v1"
+
+	"ebb.dev/ebb/api/names"
+	servingv1 "ebb.dev/ebb/api/serving/v1"
+	viewv1alpha1 "ebb.dev/ebb/api/view/v1alpha1"
+	"ebb.dev/ebb/controller/internal/reconcile"
+	"ebb.dev/ebb/ingress/rollout"
+	"ebb.dev/ebb/judge"
+	"ebb.dev/ebb/settings"
+)
+
+var views = schema.GroupResource{Group: viewv1alpha1.Group, Resource: viewv1alpha1.Resource}
+
+// told is a view in which each revision has seconds such as "1:90/2": in the second that ended at
+// 1, 90 requests were good and 2 failed.
+func told(seconds map[string]string) *viewv1alpha1.ServiceView {
+	v := &viewv1alpha1.ServiceView{}
+	for name, text := range seconds {
+		j := &viewv1alpha1.Judged{}
+		for _, word := range strings.Fields(text) {
+			var at int64
+			s := viewv1alpha1.Second{FirstBucket: 10}
+			if _, err := fmt.Sscanf(word, "%d:%d/%d", &at, &s.Good, &s.Failed); err != nil {
+				panic(err)
+			}
+			s.At, s.Buckets = time.Unix(at, 0), []uint64{s.Good}
+			j.Seconds = append(j.Seconds, s)
+		}
+		v.Revisions = append(v.Revisions, viewv1alpha1.RevisionView{Name: name, Judged: j})
+	}
+	return v
+}
+
+func TestEachSecondIsJudgedOnceAndOfAllRevisions(t *testing.T) {
+	c := rollout.Configuration{Name: "hello", Percent: 100, Revisions: []rollout.Share{{Revision: "a", Percent: 60}, {Revision: "b", Percent: 30}, {Revision: "d", Percent: 10}}}
+	one := &trial{memory: memory{Revision: "d", Until: time.Unix(1, 0)}}
+	show := func(in judge.Input, cannot string) string {
+		if cannot != "" {
+			return cannot
+		}
+		return fmt.Sprintf("%v %d%%: %d/%d and %d/%d, %d and %d timed", in.Told, in.Share, in.Old.Requests, in.Old.Errors, in.New.Requests, in.New.Errors,
+			in.Old.Latency[10], in.New.Latency[10])
+	}
+	for _, row := range []struct {
+		behaviour string
+		seconds   map[string]string
+		want      string
+	}{
+		{"what came before the rollout is not counted", map[string]string{"a": "1:50/5 2:60/0", "b": "2:30/1", "d": "1:9/9 2:10/2"}, "true 10%: 91/1 and 12/2, 90 and 10 timed"},
+		{"nor what was counted", map[string]string{"a": "2:60/0", "b": "2:30/1", "d": "2:10/2"}, "false 10%: 0/0 and 0/0, 0 and 0 timed"},
+		{"nor what not all have told", map[string]string{"a": "3:1/0 4:1/0", "b": "3:2/0", "d": "3:4/1 4:100/100"}, "true 10%: 3/0 and 5/1, 3 and 4 timed"},
+		{"that is counted later", map[string]string{"a": "4:1/0 5:1/0", "b": "5:2/0", "d": "3:4/1 4:100/100 5:1/0"}, "true 10%: 4/0 and 201/100, 4 and 101 timed"},
+		{"a revision that nobody tells of", map[string]string{"a": "9:1/0", "d": "9:1/0"}, "false 10%: 0/0 and 0/0, 0 and 0 timed"},
+		{"a revision that has told nothing yet", map[string]string{"a": "9:1/0", "b": "", "d": "9:1/0"}, "false 10%: 0/0 and 0/0, 0 and 0 timed"},
+	} {
+		if got := show(one.read(told(row.seconds), c)); got != row.want {
+			t.Errorf("%s: %s, want %s", row.behaviour, got, row.want)
+		}
+	}
+	v := told(map[string]string{"a": "", "b": "9:1/0", "d": "9:1/0"})
+	for i := range v.Revisions {
+		if v.Revisions[i].Name == "a" {
+			v.Revisions[i].Judged.Uncounted = 2
+		}
+	}
+	if got := show(one.read(v, c)); !strings.Contains(got, "the pods of a are of a version of Ebb that does not count") {
+		t.Errorf("pods that do not count: %s", got)
+	}
+	v = told(map[string]string{"a": "10:1/0", "b": "10:1/0", "d": "10:1/0"})
+	for i := range v.Revisions {
+		v.Revisions[i].Judged.StartingSeconds = map[string]float64{"a": 3, "b": 5, "d": 70}[v.Revisions[i].Name]
+	}
+	if in, _ := one.read(v, c); in.OldStarts != 5*time.Second || in.NewStarts != 70*time.Second {
+		t.Errorf("pods start for %v and %v", in.OldStarts, in.NewStarts)
+	}
+}
+
+// looks is a reconciler that judges the rollout of one Route.
+type looks struct {
+	*reconciler
+	clock time.Time
+	view  func() (*viewv1alpha1.ServiceView, error)
+	route *servingv1.Route
+	state rollout.State
+}
+
+func newLooks() *looks {
+	l := &looks{clock: time.Unix(1000, 0), route: &servingv1.Route{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "hello", Labels: map[string]string{names.ServiceLabel: "hello"}}},
+		state: rollout.State{Configurations: []rollout.Configuration{{Name: "hello", Percent: 100, Revisions: []rollout.Share{{Revision: "a", Percent: 99}, {Revision: "b", Percent: 1}}}}}}
+	l.reconciler = &reconciler{now: func() time.Time { return l.clock }, views: func(context.Context, string, string) (*viewv1alpha1.ServiceView, error) { return l.view() }}
+	return l
+}
+
+// look takes one look, and reports what the state and the reason became.
+func (l *looks) look(t *testing.T, guard string) string {
+	t.Helper()
+	g, err := judge.Parse(guard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	state, reason, again, err := l.verdictOf(t.Context(), l.route, g, rollout.Parse(l.state.String()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.state = state
+	c := state.Configurations[0]
+	return fmt.Sprintf("held %v, remembers %v, again %v: %s", c.Held, c.Judged != nil, again, reason)
+}
+
+func TestARolloutStandsStillWhileNobodyTells(t *testing.T) {
+	l := newLooks()
+	l.view = func() (*viewv1alpha1.ServiceView, error) { return nil, errors.New("it is away") }
+	if got, want := l.look(t, "errors<1%"), "held false, remembers true, again 1s: 0 of 0 requests"; !strings.HasPrefix(got, want) {
+		t.Errorf("at first: %s, want %s", got, want)
+	}
+	first := l.state.String()
+	l.clock = l.clock.Add(300 * time.Millisecond)
+	if got := l.look(t, "errors<1%"); !strings.Contains(got, "again 700ms") || l.state.String() != first {
+		t.Errorf("too early: %s", got)
+	}
+	for range 8 { // nothing changes, so nothing is to be written
+		l.clock = l.clock.Add(time.Second)
+		if l.look(t, "errors<1%"); l.state.String() != first {
+			t.Fatalf("the state changed from %s to %s", first, l.state)
+		}
+	}
+	l.clock = l.clock.Add(2 * time.Second)
+	if got, want := l.look(t, "errors<1%"), "held true, remembers true, again 1s: no figures of the revisions came for 10s"; got != want {
+		t.Errorf("after 10 s: %s, want %s", got, want)
+	}
+	l.view = func() (*viewv1alpha1.ServiceView, error) {
+		at := l.clock.Unix()
+		return told(map[string]string{"a": fmt.Sprintf("%d:99/0", at), "b": fmt.Sprintf("%d:1/0", at)}), nil
+	}
+	l.clock = l.clock.Add(time.Second)
+	if got := l.look(t, "errors<1%"); !strings.HasPrefix(got, "held false, remembers true, again 1s: 0 of 1 requests to the new revision failed") {
+		t.Errorf("once it tells: %s", got)
+	}
+	if got := l.look(t, "off"); got != "held false, remembers false, again 0s: " {
+		t.Errorf("without a guard: %s", got)
+	}
+}
+
+// A new leader has the memory of the last change.
+func TestANewLeaderGoesOn(t *testing.T) {
+	l := newLooks()
+	l.view = func() (*viewv1alpha1.ServiceView, error) {
+		at := l.clock.Unix()
+		return told(map[string]string{"a": fmt.Sprintf("%d:99/0", at), "b": fmt.Sprintf("%d:20/0", at)}), nil
+	}
+	l.clock = l.clock.Add(time.Second)
+	l.look(t, "errors<1%")
+	l.clock = l.clock.Add(time.Second)
+	l.state.Configurations[0].Step = rollout.Step{Start: 1, Next: 1, Size: 10, Duration: 1} // a step is due
+	l.look(t, "errors<1%")
+	next := newLooks()
+	next.clock, next.view, next.state = l.clock, l.view, l.state
+	if got := next.look(t, "errors<1%"); !strings.Contains(got, "0 of 20 requests") {
+		t.Errorf("a new leader that knows all: %s", got)
+	}
+	kept := next.trials.all[reconcile.Key{Namespace: "ns", Name: "hello"}]
+	if kept.State.New.Requests != 20 || !kept.Until.Equal(l.clock) {
+		t.Errorf("it goes on from %+v", kept.memory)
+	}
+	next.state.Configurations[0].Revisions[1].Revision = "d"
+	next.clock = next.clock.Add(time.Second)
+	next.look(t, "errors<1%")
+	if kept = next.trials.all[reconcile.Key{Namespace: "ns", Name: "hello"}]; kept.Revision != "d" || kept.State.New.Requests != 0 {
+		t.Errorf("another revision begins with %+v", kept.memory)
+	}
+}
+
+func TestWhatCannotBeJudgedGoesByTheClock(t *testing.T) {
+	l := newLooks()
+	l.route.Labels = nil
+	if got := l.look(t, "on"); got != "held false, remembers true, again 1s: only rollouts of Services are judged" {
+		t.Errorf("a Route of no Service: %s", got)
+	}
+}
+
+// judged puts a Service's Route with three revisions, of which the first serves, and plays the
+// autoscaler: fails says how many of 100 requests to each revision fail.
+func (s *stage) judged(annotations map[string]string, targets []string, fails func(revision string) uint64) {
+	s.t.Helper()
+	for i, name := range []string{"hello-00001", "hello-00002", "hello-00003"} {
+		r := &servingv1.Revision{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "ns", Generation: 1, Labels: map[string]string{
+			names.ConfigurationLabel: "hello", names.ServiceLabel: "hello", names.ConfigurationGenerationLabel: fmt.Sprint(i + 1)}}}
+		r.Spec.Containers = []corev1.Container{{Image: "i"}}
+		r.Status.ObservedGeneration = 1
+		r.Status.Conditions = duckv1.Conditions{{Type: "Ready", Status: corev1.ConditionTrue}}
+		s.put(revisions, "serving.knative.dev/v1", "Revision", r)
+		s.service(name)
+	}
+	s.configuration("hello-00001")
+	s.put(routes, "serving.knative.dev/v1", "Route", &servingv1.Route{ObjectMeta: metav1.ObjectMeta{Name: "hello", Namespace: "ns",
+		Labels: map[string]string{names.ServiceLabel: "hello"}, Annotations: annotations}})
+	s.route(targets...)
+	s.until("Ready", func(r *servingv1.Route) bool { return condition(r, "Ready") == "True " })
+	ctx, stop := context.WithCancel(s.t.Context())
+	telling := make(chan struct{})
+	go func() {
+		defer close(telling)
+		tick := time.NewTicker(200 * time.Millisecond)
+		defer tick.Stop()
+		var all [3]viewv1alpha1.Judged
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case now := <-tick.C:
+				v := &viewv1alpha1.ServiceView{}
+				for i := range all {
+					name := fmt.Sprintf("hello-%05d", i+1)
+					failed := fails(name)
+					all[i].Seconds = append(all[i].Seconds, viewv1alpha1.Second{At: now.UTC(), Good: 100 - failed, Failed: failed})
+					if len(all[i].Seconds) > viewv1alpha1.MaxSeconds {
+						all[i].Seconds = all[i].Seconds[1:]
+					}
+					v.Revisions = append(v.Revisions, viewv1alpha1.RevisionView{Name: name, Judged: &all[i]})
+				}
+				raw, _ := json.Marshal(v)
+				content := map[string]any{}
+				if err := json.Unmarshal(raw, &content); err != nil {
+					s.t.Error(err)
+				}
+				content["apiVersion"], content["kind"] = viewv1alpha1.GroupVersion.String(), viewv1alpha1.Kind
+				content["metadata"] = map[string]any{"namespace": "ns", "name": "hello"}
+				s.store.Put(views, &unstructured.Unstructured{Object: content})
+			}
+		}
+	}()
+	s.t.Cleanup(func() { stop(); <-telling })
+}
+
+func nobody(string) uint64 { return 0 }
+
+// shown are the shares in a status, such as "hello-00001=100".
+func shown(r *servingv1.Route) string {
+	var out []string
+	for _, t := range r.Status.Traffic {
+		out = append(out, fmt.Sprintf("%s%s=%d", t.Tag, t.RevisionName, *t.Percent))
+	}
+	return strings.Join(out, " ")
+}
+
+// A revision that fails is back at nothing, and stays there until the next template. No gateway
+// loses the one that serves.
+func TestARevisionThatFailsGoesBack(t *testing.T) {
+	s := set(t)
+	s.judged(map[string]string{names.RolloutDurationAnnotation: "10m", names.RolloutGuardAnnotation: "errors<1%"}, []string{"latest=100"},
+		func(revision string) uint64 { return map[string]uint64{"hello-00002": 100}[revision] })
+	s.configuration("hello-00002")
+	s.until("the rollout is judged", func(r *servingv1.Route) bool {
+		return condition(r, "IngressReady") == "Unknown RolloutInProgress" && strings.Contains(r.Status.GetCondition("IngressReady").Message, "requests")
+	})
+	r := s.until("it goes back", func(r *servingv1.Route) bool {
+		return condition(r, "AllTrafficAssigned") == "False WentBack" && condition(r, "IngressReady") == "True " && condition(r, "Ready") == "False WentBack"
+	})
+	if got := shown(r); got != "hello-00001=100" {
+		t.Errorf("requests go to %s", got)
+	}
+	if spec := r.Spec.Traffic; len(spec) != 1 || spec[0].RevisionName != "" || *spec[0].Percent != 100 {
+		t.Errorf("the spec was written: %+v", spec)
+	}
+	bad := &servingv1.Revision{}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(s.store.Get(revisions, "ns", "hello-00002").Object, bad); err != nil {
+		t.Fatal(err)
+	}
+	if why := bad.Annotations[names.WentBackAnnotation]; !strings.Contains(why, "requests to the new revision failed") || !strings.Contains(r.Status.GetCondition("AllTrafficAssigned").Message, why) {
+		t.Errorf("it went back because %q", why)
+	}
+	s.configuration("hello-00003")
+	s.until("the next template begins anew", func(r *servingv1.Route) bool {
+		return condition(r, "AllTrafficAssigned") == "True " && shown(r) == "hello-00001=99 hello-00003=1"
+	})
+}
+
+// The next one that fails goes back to the same good revision, also where the target has a part of
+// the requests only, beside a named one and one with a tag.
+func TestTwoThatFailGoBackToTheLastGoodOne(t *testing.T) {
+	s := set(t)
+	s.judged(map[string]string{names.RolloutDurationAnnotation: "10m", names.RolloutGuardAnnotation: "errors<1%"},
+		[]string{"latest=60", "hello-00001=40", "preview:latest=0"},
+		func(revision string) uint64 {
+			return map[string]uint64{"hello-00002": 100, "hello-00003": 100}[revision]
+		})
+	for _, bad := range []string{"hello-00002", "hello-00003"} {
+		s.configuration(bad)
+		s.until("a rollout to "+bad, func(r *servingv1.Route) bool {
+			return shown(r) == fmt.Sprintf("hello-00001=59 %s=1 hello-00001=40 preview%s=0", bad, bad)
+		})
+		s.until(bad+" goes back", func(r *servingv1.Route) bool {
+			return condition(r, "AllTrafficAssigned") == "False WentBack" && condition(r, "IngressReady") == "True " &&
+				shown(r) == "hello-00001=60 hello-00001=40 previewhello-00001=0"
+		})
+	}
+}
+
+// A guard without a duration takes one. A good revision gets there.
+func TestAGuardWithoutADurationHasOne(t *testing.T) {
+	s := set(t)
+	s.judged(map[string]string{names.RolloutGuardAnnotation: "on"}, []string{"latest=100"}, nobody)
+	s.configuration("hello-00002")
+	s.until("the rollout is under way", func(r *servingv1.Route) bool {
+		return condition(r, "IngressReady") == "Unknown RolloutInProgress" && shown(r) == "hello-00001=99 hello-00002=1"
+	})
+	snapshot, err := settings.Parse(map[string]map[string]string{settings.DomainName: {"example.com": ""}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, row := range []struct {
+		own, setting, want time.Duration
+		guard              judge.Guard
+	}{{0, 0, 0, judge.Guard{}}, {0, 0, guarded, judge.Guard{Errors: 1}}, {0, time.Minute, time.Minute, judge.Guard{Errors: 1}}, {time.Hour, time.Minute, time.Hour, judge.Guard{Errors: 1}}} {
+		snapshot.Network.RolloutDuration = row.setting
+		route := &servingv1.Route{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{names.RolloutDurationAnnotation: row.own.String()}}}
+		if got, err := rolloutDuration(route, snapshot, row.guard); err != nil || got != row.want {
+			t.Errorf("%+v: %v, %v", row, got, err)
+		}
+	}
+}
+
+func TestAGoodRevisionGetsAllAndADeletedOneHoldsNothingUp(t *testing.T) {
+	s := set(t)
+	s.judged(map[string]string{names.RolloutDurationAnnotation: "4s", names.RolloutGuardAnnotation: "errors<1%"}, []string{"latest=100"}, nobody)
+	s.configuration("hello-00002")
+	s.until("the second has all", func(r *servingv1.Route) bool {
+		return condition(r, "Ready") == "True " && shown(r) == "hello-00002=100"
+	})
+	s.patch(map[string]string{names.RolloutDurationAnnotation: "10m"})
+	s.configuration("hello-00003")
+	s.until("a rollout to the third", func(r *servingv1.Route) bool { return shown(r) == "hello-00002=99 hello-00003=1" })
+	s.store.Remove(revisions, "ns", "hello-00002")
+	s.until("the older one is deleted", func(r *servingv1.Route) bool {
+		return condition(r, "Ready") == "True " && shown(r) == "hello-00003=100"
+	})
+}
+
+// patch sets annotations of the Route.
+func (s *stage) patch(annotations map[string]string) {
+	s.t.Helper()
+	r := &servingv1.Route{}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(s.store.Get(routes, "ns", "hello").Object, r); err != nil {
+		s.t.Fatal(err)
+	}
+	for key, value := range annotations {
+		r.Annotations[key] = value
+	}
+	s.put(routes, "serving.knative.dev/v1", "Route", r)
+}
