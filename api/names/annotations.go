@@ -166,6 +166,8 @@ var Annotations = slices.Concat([]Annotation{
 
 	{Key: RolloutDurationAnnotation, Older: []string{RolloutDurationAnnotationAlt}, On: onRoute, Values: duration(0, longest, true),
 		Default: "`rollout-duration` in config-network", Effect: "Time over which traffic moves to a new latest revision."},
+	{Key: RolloutGuardAnnotation, On: onRoute, Values: Values{Text: "on, off, or bounds such as errors<1%, p99<2x, starts<60s, requests>100"}, Default: "off",
+		Effect: "What a new latest revision must keep to while traffic moves to it; else it goes back. Without a rollout duration it takes 2m."},
 	{Key: AsyncAnnotation, On: onRoute, Values: anyOf(string(AsyncAllowed), string(AsyncAlways), string(AsyncNever)), Default: string(AsyncNever),
 		Effect: "Which requests are asynchronous: those that prefer it, all, none."},
 	{Key: AsyncCallbackAnnotation, On: onRoute, Values: Values{Text: fmt.Sprintf("a URL of at most %d bytes", maxCallback)}, Default: "none", Effect: "Who gets the results."},
@@ -185,6 +187,7 @@ var Annotations = slices.Concat([]Annotation{
 	{Key: RoutesAnnotation, On: setByEbb, Effect: "The Routes that lead to a Configuration or Revision."},
 	{Key: RoutingStateModifiedAnnotation, On: setByEbb, Effect: "When the label " + RoutingStateLabel + " changed."},
 	{Key: ParkedAnnotation, On: setByEbb, Effect: "The Revision's children are taken away until a Route leads to it."},
+	{Key: WentBackAnnotation, On: setByEbb, Effect: "On a Revision: why Routes that follow the latest one do not lead to it."},
 	{Key: FallbackRevisionAnnotation, On: setByEbb, Effect: "In the status of a Revision: the revision of its fallback Service."},
 	{Key: InitializedAnnotation, On: setByEbb, Effect: "On a PodAutoscaler: the revision had its initial pods once."},
 	{Key: AwakeRequestsAnnotation, On: setByEbb, Effect: "On a pod that has slept for long: its resource requests while it is awake."},
