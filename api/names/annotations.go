@@ -168,6 +168,8 @@ var Annotations = slices.Concat([]Annotation{
 		Default: "`rollout-duration` in config-network", Effect: "Time over which traffic moves to a new latest revision."},
 	{Key: RolloutGuardAnnotation, On: onRoute, Values: Values{Text: "on, off, or bounds such as errors<1%, p99<2x, starts<60s, requests>100"}, Default: "off",
 		Effect: "What a new latest revision must keep to while traffic moves to it; else it goes back. Without a rollout duration it takes 2m."},
+	{Key: RolloutOverruleAnnotation, On: onRoute, Values: Values{Text: "promote REVISION, back REVISION"}, Default: "none",
+		Effect: "A person's word about the latest revision: it goes on unjudged, or goes back. Nothing if it names another one."},
 	{Key: AsyncAnnotation, On: onRoute, Values: anyOf(string(AsyncAllowed), string(AsyncAlways), string(AsyncNever)), Default: string(AsyncNever),
 		Effect: "Which requests are asynchronous: those that prefer it, all, none."},
 	{Key: AsyncCallbackAnnotation, On: onRoute, Values: Values{Text: fmt.Sprintf("a URL of at most %d bytes", maxCallback)}, Default: "none", Effect: "Who gets the results."},

@@ -213,3 +213,31 @@ func (r *reader) quantity(key string, into corev1.ResourceList, name corev1.Reso
 		into[name] = quantity
 	}
 }
+
+// Overrule is a person's word about a Revision. The zero Overrule is none.
+type Overrule struct {
+	Revision string
+	// Back sends it back; otherwise it is promoted, whatever its judge says or said.
+	Back bool
+}
+
+// String is the annotation's value.
+func (o Overrule) String() string {
+	if o.Back {
+		return "back " + o.Revision
+	}
+	return "promote " + o.Revision
+}
+
+// RolloutOverrule reads a person's word about a Revision.
+func RolloutOverrule(annotations map[string]string) (o Overrule, fault *apis.FieldError) {
+	text, spelling, ok := Lookup(annotations, RolloutOverruleAnnotation)
+	if !ok {
+		return o, nil
+	}
+	words := strings.Fields(text)
+	if len(words) == 2 && (words[0] == "promote" || words[0] == "back") {
+		return Overrule{Revision: words[1], Back: words[0] == "back"}, nil
+	}
+	return o, apis.ErrInvalidValue(text, spelling, `must be "promote" or "back", and the name of a Revision`)
+}

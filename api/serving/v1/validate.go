@@ -21,8 +21,10 @@ func (s *Service) Validate(req rules.Request[Service]) *apis.FieldError {
 	errs := validateMetadata(&s.ObjectMeta, names.LiveAnnotations...).Also(validateVisibility(s.Labels).ViaField("labels"))
 	_, rollout := names.RolloutDuration(s.Annotations)
 	_, guard := names.RolloutGuard(s.Annotations)
+	_, overrule := names.RolloutOverrule(s.Annotations)
 	_, async := names.ParseAsync(s.Annotations)
-	errs = errs.Also(rollout.ViaField("annotations")).Also(guard.ViaField("annotations")).Also(async.ViaField("annotations"))
+	errs = errs.Also(rollout.ViaField("annotations")).Also(guard.ViaField("annotations")).
+		Also(overrule.ViaField("annotations")).Also(async.ViaField("annotations"))
 	var oldTemplate *RevisionTemplateSpec
 	if req.Old != nil {
 		errs = errs.Also(validateUserInfo(&s.ObjectMeta, &req.Old.ObjectMeta, s.Spec, req.Old.Spec))
@@ -74,8 +76,10 @@ func (r *Route) Validate(req rules.Request[Route]) *apis.FieldError {
 	errs = errs.Also(validateVisibility(r.Labels).ViaField("labels"))
 	_, rollout := names.RolloutDuration(r.Annotations)
 	_, guard := names.RolloutGuard(r.Annotations)
+	_, overrule := names.RolloutOverrule(r.Annotations)
 	_, async := names.ParseAsync(r.Annotations)
-	errs = errs.Also(rollout.ViaField("annotations")).Also(guard.ViaField("annotations")).Also(async.ViaField("annotations"))
+	errs = errs.Also(rollout.ViaField("annotations")).Also(guard.ViaField("annotations")).
+		Also(overrule.ViaField("annotations")).Also(async.ViaField("annotations"))
 	if req.Old != nil {
 		errs = errs.Also(validateUserInfo(&r.ObjectMeta, &req.Old.ObjectMeta, r.Spec, req.Old.Spec))
 	}

@@ -16,6 +16,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
@@ -110,6 +111,9 @@ func (r *reconciler) label(ctx context.Context, route *servingv1.Route) error {
 				want.revisions[latest] = true
 			}
 		}
+		if err := r.lastGood(route, config, want); err != nil {
+			return err
+		}
 		if err := r.setConfiguration(ctx, config, withRoute(config.Annotations[names.RoutesAnnotation], route.Name)); err != nil {
 			return err
 		}
@@ -132,6 +136,23 @@ func (r *reconciler) label(ctx context.Context, route *servingv1.Route) error {
 	}
 	r.led(route, want)
 	return r.clear(ctx, route, want)
+}
+
+// lastGood adds the revision that serves in place of a latest one that went back. It may be in
+// reserve, or parked.
+func (r *reconciler) lastGood(route *servingv1.Route, config *servingv1.Configuration, want targets) error {
+	latest, found, err := apply.Found(r.revisions.Revisions(route.Namespace).Get(config.Status.LatestReadyRevisionName))
+	if err != nil || !found || latest.WentBack() == "" {
+		return err
+	}
+	all, err := r.revisions.Revisions(route.Namespace).List(labels.SelectorFromSet(labels.Set{names.ConfigurationLabel: config.Name}))
+	if err != nil {
+		return err
+	}
+	if good := route.LastGood(latest, all); good != nil {
+		want.revisions[good.Name] = true
+	}
+	return nil
 }
 
 // led adds the revisions that the HTTPRoutes of the Route name.

@@ -91,7 +91,7 @@ func (t *trials) end(key reconcile.Key) {
 
 // verdictOf judges the rollout of a Route, if one is under way, and holds it or lets it go. reason
 // is what the condition is to say; again is when to look next, 0 if nothing is judged.
-func (r *reconciler) verdictOf(ctx context.Context, route *servingv1.Route, guard judge.Guard, before rollout.State) (state rollout.State, reason string, again time.Duration, err error) {
+func (r *reconciler) verdictOf(ctx context.Context, route *servingv1.Route, guard judge.Guard, promoted string, before rollout.State) (state rollout.State, reason string, again time.Duration, err error) {
 	key := reconcile.Key{Namespace: route.Namespace, Name: route.Name}
 	at := slices.IndexFunc(before.Configurations, func(c rollout.Configuration) bool { return c.Tag == "" && len(c.Revisions) > 1 })
 	if at < 0 || !guard.On() {
@@ -109,7 +109,10 @@ func (r *reconciler) verdictOf(ctx context.Context, route *servingv1.Route, guar
 		return before, t.Reason, next, nil
 	}
 	t.looked = now
-	in, cannot := r.seen(ctx, route, t, *c)
+	in, cannot := judge.Input{}, "it was promoted by hand, so nobody judges it"
+	if newest != promoted {
+		in, cannot = r.seen(ctx, route, t, *c)
+	}
 	due := c.Step.Size > 0 && now.UnixNano() >= c.Step.Next
 	in.Last = due && c.LastStep()
 	rule, why := "", cannot
@@ -202,26 +205,66 @@ func (r *reconciler) convict(ctx context.Context, route *servingv1.Route, name, 
 	if err != nil {
 		return fmt.Errorf("go back from Revision %s/%s: %w", route.Namespace, name, err)
 	}
-	if !found || revision.Annotations[names.WentBackAnnotation] != "" {
+	if !found || revision.WentBack() != "" {
 		return nil
 	}
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
-		"resourceVersion": revision.ResourceVersion, "annotations": map[string]any{names.WentBackAnnotation: why}}})
-	if err != nil {
-		return err
-	}
-	if _, err = r.ebb.ServingV1().Revisions(route.Namespace).Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+	if err := r.mark(ctx, revision, why); err != nil {
 		return fmt.Errorf("go back from Revision %s/%s: %w", route.Namespace, name, err)
 	}
 	r.events.Eventf(route, corev1.EventTypeWarning, servingv1.ReasonWentBack, "Revision %q gets no more requests: %s", name, why)
 	return nil
 }
 
+// mark writes why a Revision went back, or with nil that it did not.
+func (r *reconciler) mark(ctx context.Context, revision *servingv1.Revision, why any) error {
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
+		"resourceVersion": revision.ResourceVersion, "annotations": map[string]any{names.WentBackAnnotation: why}}})
+	if err != nil {
+		return err
+	}
+	_, err = r.ebb.ServingV1().Revisions(revision.Namespace).Patch(ctx, revision.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+	return err
+}
+
+// sentBack is why a Revision went back that a person sent back.
+const sentBack = "it was sent back by hand"
+
+// overruled takes a person's word about the Revision that a target of the Route follows. A word
+// about another one is old, and means nothing. It returns the Revision that is promoted.
+func (r *reconciler) overruled(ctx context.Context, route *servingv1.Route) (promoted string, err error) {
+	word, fault := names.RolloutOverrule(route.Annotations)
+	if fault != nil {
+		return "", fmt.Errorf("rollout of Route %s/%s: %w", route.Namespace, route.Name, fault)
+	}
+	revision, found, err := apply.Found(r.revisions.Revisions(route.Namespace).Get(word.Revision))
+	if err != nil || !found {
+		return "", err
+	}
+	configuration, found, err := apply.Found(r.configurations.Configurations(route.Namespace).Get(revision.Labels[names.ConfigurationLabel]))
+	if err != nil || !found || configuration.Status.LatestReadyRevisionName != revision.Name {
+		return "", err
+	}
+	if !slices.ContainsFunc(route.Spec.Traffic, func(t servingv1.TrafficTarget) bool {
+		return t.RevisionName == "" && t.ConfigurationName == configuration.Name
+	}) {
+		return "", nil
+	}
+	if word.Back {
+		return "", r.convict(ctx, route, revision.Name, sentBack)
+	}
+	if revision.WentBack() != "" {
+		if err := r.mark(ctx, revision, nil); err != nil {
+			return "", fmt.Errorf("promote Revision %s/%s: %w", route.Namespace, revision.Name, err)
+		}
+	}
+	return revision.Name, nil
+}
+
 // lost reports whether a Revision has no share of a rollout any more: it went back, or was deleted.
 func (r *reconciler) lost(namespace string) func(revision string) bool {
 	return func(name string) bool {
 		revision, err := r.revisions.Revisions(namespace).Get(name)
-		return apierrors.IsNotFound(err) || err == nil && revision.Annotations[names.WentBackAnnotation] != ""
+		return apierrors.IsNotFound(err) || err == nil && revision.WentBack() != ""
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -114,7 +115,7 @@ func (l *looks) look(t *testing.T, guard string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	state, reason, again, err := l.verdictOf(t.Context(), l.route, g, rollout.Parse(l.state.String()))
+	state, reason, again, err := l.verdictOf(t.Context(), l.route, g, "", rollout.Parse(l.state.String()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -363,4 +364,52 @@ func (s *stage) patch(annotations map[string]string) {
 		r.Annotations[key] = value
 	}
 	s.put(routes, "serving.knative.dev/v1", "Route", r)
+}
+
+// What a person says counts before the judge, and only of the latest revision.
+func TestAPersonOverrulesTheJudge(t *testing.T) {
+	s := set(t)
+	var bad atomic.Bool
+	s.judged(map[string]string{names.RolloutDurationAnnotation: "10m", names.RolloutGuardAnnotation: "errors<1%"}, []string{"latest=100"}, func(revision string) uint64 {
+		if revision == "hello-00002" && bad.Load() {
+			return 100
+		}
+		return 0
+	})
+	s.patch(map[string]string{names.RolloutOverruleAnnotation: "back hello-00003"})
+	s.configuration("hello-00002")
+	s.until("a word about another revision means nothing", func(r *servingv1.Route) bool {
+		return condition(r, "IngressReady") == "Unknown RolloutInProgress" && shown(r) == "hello-00001=99 hello-00002=1"
+	})
+	s.patch(map[string]string{names.RolloutOverruleAnnotation: "back hello-00002"})
+	s.until("it goes back", func(r *servingv1.Route) bool {
+		return condition(r, "Ready") == "False WentBack" && condition(r, "IngressReady") == "True " && shown(r) == "hello-00001=100" &&
+			strings.Contains(r.Status.GetCondition("Ready").GetMessage(), sentBack)
+	})
+	bad.Store(true)
+	s.patch(map[string]string{names.RolloutOverruleAnnotation: "promote hello-00002", names.RolloutDurationAnnotation: "8s"})
+	s.until("it goes on, and nobody judges it", func(r *servingv1.Route) bool {
+		return len(r.Status.Traffic) == 2 && strings.Contains(r.Status.GetCondition("IngressReady").GetMessage(), "promoted by hand")
+	})
+	s.until("it has all", func(r *servingv1.Route) bool {
+		return condition(r, "Ready") == "True " && shown(r) == "hello-00002=100"
+	})
+
+	// After the rollout the one before is in reserve: the labeler has to bring it back first.
+	state := func(state names.RoutingState) {
+		one := s.store.Get(revisions, "ns", "hello-00001")
+		labels := one.GetLabels()
+		labels[names.RoutingStateLabel] = string(state)
+		one.SetLabels(labels)
+		s.store.Put(revisions, one)
+	}
+	state(names.RoutingReserve)
+	s.patch(map[string]string{names.RolloutOverruleAnnotation: "back hello-00002"})
+	s.until("the one in reserve is waited for", func(r *servingv1.Route) bool {
+		return condition(r, "AllTrafficAssigned") == "Unknown RevisionMissing" && shown(r) == "hello-00002=100"
+	})
+	state(names.RoutingActive)
+	s.until("it is back", func(r *servingv1.Route) bool {
+		return condition(r, "AllTrafficAssigned") == "False WentBack" && shown(r) == "hello-00001=100"
+	})
 }

@@ -38,7 +38,7 @@ func rolloutDuration(route *servingv1.Route, s *settings.Snapshot, guard judge.G
 // rolledOut replaces each target that follows a latest revision by the revisions that share its
 // requests now. The state of the rollout is an annotation of the Route's cluster-local HTTPRoute,
 // which every Route has.
-func (r *reconciler) rolledOut(ctx context.Context, route *servingv1.Route, targets []target, duration time.Duration, guard judge.Guard) ([]target, rolling, time.Duration, error) {
+func (r *reconciler) rolledOut(ctx context.Context, route *servingv1.Route, targets []target, duration time.Duration, guard judge.Guard, promoted string) ([]target, rolling, time.Duration, error) {
 	before := rollout.State{}
 	own := (&plan.Input{Namespace: route.Namespace, ClusterDomain: r.clusterDomain}).LocalHost(route.Name)
 	have, found, err := apply.Found(r.httpRoutes.HTTPRoutes(route.Namespace).Get(own))
@@ -47,7 +47,7 @@ func (r *reconciler) rolledOut(ctx context.Context, route *servingv1.Route, targ
 	} else if found {
 		before = rollout.GiveBack(rollout.Parse(have.Annotations[names.RolloutAnnotation]), r.lost(route.Namespace))
 	}
-	before, reason, look, err := r.verdictOf(ctx, route, guard, before)
+	before, reason, look, err := r.verdictOf(ctx, route, guard, promoted, before)
 	if err != nil {
 		return nil, rolling{}, 0, err
 	}

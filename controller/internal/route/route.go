@@ -177,6 +177,10 @@ func (r *reconciler) reconcile(ctx context.Context, route *servingv1.Route) (tim
 	if err := r.yield(ctx, route, s); err != nil {
 		return 0, err
 	}
+	promoted, err := r.overruled(ctx, route)
+	if err != nil {
+		return verdict(route, err)
+	}
 	targets, ok, err := resolve(route, r.configurations, r.revisions)
 	if err != nil || !ok {
 		return 0, err
@@ -189,7 +193,7 @@ func (r *reconciler) reconcile(ctx context.Context, route *servingv1.Route) (tim
 	if err != nil {
 		return verdict(route, err)
 	}
-	targets, state, again, err := r.rolledOut(ctx, route, targets, duration, guard)
+	targets, state, again, err := r.rolledOut(ctx, route, targets, duration, guard, promoted)
 	if err != nil {
 		return 0, err
 	}

@@ -2,8 +2,6 @@ package route
 
 import (
 	"fmt"
-	"slices"
-	"strconv"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/labels"
@@ -14,6 +12,7 @@ import (
 	listers "ebb.dev/ebb/api/client/listers/serving/v1"
 	"ebb.dev/ebb/api/names"
 	servingv1 "ebb.dev/ebb/api/serving/v1"
+	"ebb.dev/ebb/controller/internal/apply"
 	"ebb.dev/ebb/ingress/plan"
 )
 
@@ -66,7 +65,7 @@ func resolve(route *servingv1.Route, configurations listers.ConfigurationLister,
 			route.Status.MarkRevisionNotOwned(t.revision)
 			return nil, false, nil
 		// The latest ready revision may not be Ready at the moment, but there is none better.
-		case !t.latest && !revision.IsReady() && !serves(route, t.revision):
+		case !t.latest && !revision.IsReady() && !route.Serves(t.revision):
 			if revision.IsFailed() {
 				route.Status.MarkRevisionFailed(t.revision, revision.Status.GetCondition(servingv1.RevisionConditionReady).GetMessage())
 			} else {
@@ -90,49 +89,21 @@ func resolve(route *servingv1.Route, configurations listers.ConfigurationLister,
 	return out, true, nil
 }
 
-// goBack replaces a revision that went back by the newest older one that did not. If there is none,
-// the requests have nowhere else to go.
+// goBack replaces a revision that went back by the last good one. If there is none, the requests
+// have nowhere else to go.
 func (t *target) goBack(route *servingv1.Route, revisions listers.RevisionLister) error {
-	latest, err := revisions.Revisions(route.Namespace).Get(t.revision)
-	if apierrors.IsNotFound(err) {
-		return nil // resolve says so
-	} else if err != nil || latest.Annotations[names.WentBackAnnotation] == "" {
-		return err
+	latest, found, err := apply.Found(revisions.Revisions(route.Namespace).Get(t.revision))
+	if err != nil || !found || latest.WentBack() == "" {
+		return err // resolve says that it is missing
 	}
 	all, err := revisions.Revisions(route.Namespace).List(labels.SelectorFromSet(labels.Set{names.ConfigurationLabel: t.configuration}))
 	if err != nil {
 		return err
 	}
-	var best *servingv1.Revision
-	for _, one := range all {
-		switch {
-		case generationOf(one) >= generationOf(latest), one.Annotations[names.WentBackAnnotation] != "":
-		case one.RoutingState() == names.RoutingReserve, one.Annotations[names.ParkedAnnotation] != "": // not there at once
-		case !one.IsReady() && !serves(route, one.Name):
-		case best == nil || generationOf(best) < generationOf(one):
-			best = one
-		}
-	}
-	if best != nil {
-		t.revision, t.wentBack, t.why = best.Name, latest.Name, latest.Annotations[names.WentBackAnnotation]
+	if good := route.LastGood(latest, all); good != nil {
+		t.revision, t.wentBack, t.why = good.Name, latest.Name, latest.WentBack()
 	}
 	return nil
-}
-
-// generationOf is the generation of the Configuration that a Revision was made of; 0 if it does not
-// say.
-func generationOf(r *servingv1.Revision) int64 {
-	n, err := strconv.ParseInt(r.Labels[names.ConfigurationGenerationLabel], 10, 64)
-	if err != nil {
-		return 0
-	}
-	return n
-}
-
-// serves reports whether requests go to the revision already. Then it is kept even if it is not
-// Ready for a moment.
-func serves(route *servingv1.Route, revision string) bool {
-	return slices.ContainsFunc(route.Status.Traffic, func(t servingv1.TrafficTarget) bool { return t.RevisionName == revision })
 }
 
 // shares groups the targets by tag. The Route's own hosts split requests by percent; a tag's host
