@@ -79,6 +79,9 @@ func table() map[string][]set {
 			{"standby-after", "30s", a(func(a Autoscaler) any { return a.StandbyAfter }), 30 * time.Second, "999ms"},
 			{"standby-max", "24h", a(func(a Autoscaler) any { return a.StandbyMax }), 24 * time.Hour, "0s"},
 			{"standby-memory", "25", a(func(a Autoscaler) any { return a.StandbyMemory }), 25.0, "101"},
+			{"startup-cpu", "1500m", a(func(a Autoscaler) any { return a.StartupCPU }), int64(1500), "5"},
+			{"startup-cpu-max", "8", a(func(a Autoscaler) any { return a.StartupCPUMax }), int64(8000), "1e99"},
+			{"startup-cpu-grace", "10s", a(func(a Autoscaler) any { return a.StartupCPUGrace }), 10 * time.Second, "2h"},
 		},
 		DefaultsName: {
 			{"revision-timeout-seconds", "600", d(func(d Defaults) any { return d.TimeoutSeconds }), int64(600), "601"},

@@ -231,6 +231,21 @@ func quantity(list *corev1.ResourceList, name corev1.ResourceName) value {
 	}}
 }
 
+// mostCPU bounds a number of CPUs, so that it can be counted in thousandths.
+var mostCPU = resource.MustParse("1M")
+
+// milliCPU is a quantity of CPU, in thousandths.
+func milliCPU(to *int64) value {
+	return value{legal: "quantity of CPU such as 1 or 500m", set: func(s string) error {
+		q, err := resource.ParseQuantity(s)
+		if err != nil || q.Sign() < 0 || q.Cmp(mostCPU) > 0 {
+			return fmt.Errorf("%q is not a quantity of CPU such as \"1\" or \"500m\"", s)
+		}
+		*to = q.MilliValue()
+		return nil
+	}}
+}
+
 // split splits at commas; blanks around entries do not count, empty entries vanish.
 func split(text string) []string {
 	var all []string

@@ -37,6 +37,9 @@ func (s *Snapshot) checkAutoscaler(r *reader) {
 		r.fault("container-concurrency-target-default", "", "%v times the utilization %v is %v, expected at least %v requests per pod",
 			a.ConcurrencyTargetDefault, a.ConcurrencyTargetUtilization, t, names.MinTarget)
 	}
+	if a.StartupCPU > a.StartupCPUMax {
+		r.fault("startup-cpu", "", "%s is more than startup-cpu-max, which is %s", names.MilliCPU(a.StartupCPU), names.MilliCPU(a.StartupCPUMax))
+	}
 }
 
 func (s *Snapshot) checkDefaults(r *reader) {

@@ -124,6 +124,9 @@ var Annotations = slices.Concat([]Annotation{
 	{Key: StandbyScheduleAnnotation, On: onLive, Values: Values{Text: "a schedule such as 0 8 * * 1-5 for 10h = 2"}, Default: "none",
 		Effect: "How many pods are at least asleep at a time."},
 
+	{Key: StartupCPUAnnotation, On: onTemplate, Values: Values{Text: "a quantity such as 1 or 500m, 0 to `startup-cpu-max` in config-autoscaler; 0 is none"},
+		Default: "`startup-cpu` in config-autoscaler", Effect: "The CPU limit of the serving container until it answers, if its own is lower."},
+
 	{Key: WaitingPageAnnotation, On: onTemplate, Values: Values{Text: fmt.Sprintf("HTML of 1 to %d bytes", MaxPageBytes)}, Default: "none", Effect: "The waiting page."},
 	{Key: WaitingPageFromAnnotation, On: onTemplate, Values: Values{Text: "CONFIGMAP/KEY, in the same namespace"}, Default: "none", Effect: "Where the waiting page stands."},
 	{Key: WaitingPageAfterAnnotation, On: onTemplate, Values: duration(0, MaxColdWait, false), Default: DefaultPageAfter.String(),
@@ -193,6 +196,7 @@ var Annotations = slices.Concat([]Annotation{
 	{Key: FallbackRevisionAnnotation, On: setByEbb, Effect: "In the status of a Revision: the revision of its fallback Service."},
 	{Key: InitializedAnnotation, On: setByEbb, Effect: "On a PodAutoscaler: the revision had its initial pods once."},
 	{Key: AwakeRequestsAnnotation, On: setByEbb, Effect: "On a pod that has slept for long: its resource requests while it is awake."},
+	{Key: StartupLimitAnnotation, On: setByEbb, Effect: "On a pod: which container has more CPU while it starts, its CPU limit, and the one that it starts with."},
 	{Key: PodKeyAnnotation, On: setByEbb, Effect: "On a Deployment or pod: which key of the namespace its queue-proxy proves itself with; nothing of the key."},
 	{Key: SystemTLSAnnotation, On: setByEbb, Effect: "On a Deployment or Service: its pods serve TLS."},
 	{Key: RolloutAnnotation, On: setByEbb, Effect: "On an HTTPRoute: how far a gradual rollout is."},

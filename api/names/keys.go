@@ -190,6 +190,10 @@ const (
 	// AwakeRequestsAnnotation is on a pod that has slept for long: the resource requests that it
 	// has while it is awake, as JSON by container.
 	AwakeRequestsAnnotation = EbbAutoscalingGroup + "/awake-requests"
+	// StartupCPUAnnotation is the CPU limit of a pod until it answers; see Startup.
+	StartupCPUAnnotation = EbbAutoscalingGroup + "/startup-cpu"
+	// StartupLimitAnnotation is on a pod that gets more CPU while it starts: a StartupLimit.
+	StartupLimitAnnotation = EbbAutoscalingGroup + "/startup-limit"
 	// StandbyScheduleAnnotation and MinScaleScheduleAnnotation are read on Services and
 	// Configurations, too, where a change makes no new revision.
 	StandbyScheduleAnnotation  = EbbAutoscalingGroup + "/standby-schedule"

@@ -63,6 +63,7 @@ type Scaling struct {
 	ScaleUpBurst, ScaleUpPerSecond float64
 
 	Standby Standby
+	Startup Startup
 	// Buffer is how many more pods than are busy are kept.
 	Buffer int32
 	// StandbySchedule and MinScaleSchedule say how many pods are at least asleep, and at least
@@ -104,6 +105,7 @@ func (r *reader) scaling(c *rules.Config) Scaling {
 		ScaleUpPerSecond: ptr.Deref(r.float(ScaleUpPerSecondAnnotation), a.ScaleUpPerSecond),
 
 		Standby:          r.standby(a),
+		Startup:          r.startup(a),
 		Buffer:           ptr.Deref(r.int32(ScaleBufferAnnotation), 0),
 		StandbySchedule:  r.schedule(StandbyScheduleAnnotation),
 		MinScaleSchedule: r.schedule(MinScaleScheduleAnnotation),
@@ -168,7 +170,7 @@ func ValidateScaling(annotations map[string]string, c *rules.Config) *apis.Field
 
 // validate says which annotations contradict each other, or the settings.
 func (s Scaling) validate(annotations map[string]string, limits rules.Autoscaling) *apis.FieldError {
-	return validateClass(s, annotations, limits).Also(validateScales(s, annotations, limits), validateMetrics(s, annotations, limits), s.Standby.validate(limits))
+	return validateClass(s, annotations, limits).Also(validateScales(s, annotations, limits), validateMetrics(s, annotations, limits), s.Standby.validate(limits), s.Startup.validate(limits))
 }
 
 func validateClass(s Scaling, annotations map[string]string, limits rules.Autoscaling) (errs *apis.FieldError) {

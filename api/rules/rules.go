@@ -64,6 +64,9 @@ type Autoscaling struct {
 	StandbyAfter                  time.Duration // idle before it sleeps
 	StandbyMax                    time.Duration // asleep before it is deleted
 	StandbyMemory                 float64       // percent of the nodes' allocatable memory
+	StartupCPU                    int64         // thousandths of a CPU that a pod has until it answers; 0 = its limit
+	StartupCPUMax                 int64         // the largest startup-cpu
+	StartupCPUGrace               time.Duration // after a pod became ready, before it has its limit again
 }
 
 // StandbyMode says how many pods that are not needed sleep instead of being deleted.

@@ -1,6 +1,7 @@
 package v1alpha1
 
 import (
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"knative.dev/pkg/apis"
 	duckv1 "knative.dev/pkg/apis/duck/v1"
@@ -14,6 +15,10 @@ const (
 	PodAutoscalerConditionActive                 = apis.ConditionType("Active")
 	PodAutoscalerConditionScaleTargetInitialized = apis.ConditionType("ScaleTargetInitialized")
 	PodAutoscalerConditionSKSReady               = apis.ConditionType("SKSReady")
+	// PodAutoscalerConditionStartupCPULimited exists, and is True, only if the last pods that
+	// started did not get the CPU that they should have until they answer, or did not give it
+	// back. It does not count for Ready.
+	PodAutoscalerConditionStartupCPULimited = apis.ConditionType("StartupCPULimited")
 )
 
 // Reasons of a PodAutoscaler's conditions.
@@ -24,6 +29,13 @@ const (
 	ReasonNotOwned     = "NotOwned"
 	ReasonFailedCreate = "FailedCreate"
 	ReasonNotReady     = "NotReady"
+
+	// ReasonResizeRefused: the API server does not change a pod's limit, because of a
+	// ResourceQuota, a LimitRange or the pod itself. ReasonResizeUnsupported: it cannot.
+	// ReasonResizeNotDone: the node does not.
+	ReasonResizeRefused     = "ResizeRefused"
+	ReasonResizeUnsupported = "ResizeUnsupported"
+	ReasonResizeNotDone     = "ResizeNotDone"
 )
 
 func podAutoscalerConditions() apis.ConditionSet {
@@ -98,6 +110,17 @@ func (s *PodAutoscalerStatus) MarkSKSReady() {
 // MarkSKSNotReady says why the public Service has no endpoints of its own.
 func (s *PodAutoscalerStatus) MarkSKSNotReady(message string) {
 	podAutoscalerConditions().Manage(s).MarkUnknown(PodAutoscalerConditionSKSReady, ReasonNotReady, "%s", message)
+}
+
+// MarkStartupCPULimited says why pods start with other CPU than they should.
+func (s *PodAutoscalerStatus) MarkStartupCPULimited(reason, message string) {
+	podAutoscalerConditions().Manage(s).SetCondition(apis.Condition{Type: PodAutoscalerConditionStartupCPULimited,
+		Status: corev1.ConditionTrue, Severity: apis.ConditionSeverityInfo, Reason: reason, Message: message})
+}
+
+// ClearStartupCPULimited says that they do not.
+func (s *PodAutoscalerStatus) ClearStartupCPULimited() {
+	_ = podAutoscalerConditions().Manage(s).ClearCondition(PodAutoscalerConditionStartupCPULimited) // it fails only for conditions that count
 }
 
 // MarkResourceNotOwned says that an object the PodAutoscaler needs belongs to somebody else.
