@@ -32,6 +32,7 @@ import (
 	"ebb.dev/ebb/autoscaler/internal/recall"
 	"ebb.dev/ebb/autoscaler/internal/report"
 	"ebb.dev/ebb/autoscaler/internal/spec"
+	"ebb.dev/ebb/autoscaler/internal/startup"
 	"ebb.dev/ebb/autoscaler/internal/tend"
 	"ebb.dev/ebb/autoscaler/internal/view"
 	"ebb.dev/ebb/autoscaler/internal/witness"
@@ -73,6 +74,7 @@ type process struct {
 	engine   *loop.Engine
 	writer   *act.Writer
 	tender   *tend.Tender
+	booster  *startup.Booster
 	memory   *tend.Budget
 	scraper  *ingest.Scraper
 	index    *pods.Index
@@ -129,6 +131,11 @@ func build(c *component.Component, o options, keys func() wire.Keys) (*process, 
 				recorder.Event(pa, corev1.EventTypeNormal, reason, message)
 			}
 		}}
+	p.booster = startup.New(&startup.Booster{Index: p.index, Kube: kube, MayWrite: p.election.MayWrite, Log: log,
+		Most:    func() int64 { return store.Load().Autoscaler.StartupCPUMax },
+		Grace:   func() time.Duration { return store.Load().Autoscaler.StartupCPUGrace },
+		Changed: func(key loop.Key) { p.engine.Changed(key) }})
+	p.index.New = p.booster.Look
 	budget := revision.NewBudget()
 	p.memory = &tend.Budget{Nodes: room.Nodes, Percent: func() float64 { return store.Load().Autoscaler.StandbyMemory },
 		Asleep: func() float64 {
@@ -155,7 +162,7 @@ func build(c *component.Component, o options, keys func() wire.Keys) (*process, 
 		}
 	}}
 	c.Registry.MustRegister(report.Collector{Each: p.engine.Each, Counts: func() []report.Count {
-		return append(counts(server, p.engine, p.writer, p.tender, foreign.Load()), report.Count{Name: "ebb_autoscaler_settings_ignored_total",
+		return append(counts(server, p.engine, p.writer, p.tender, p.booster, foreign.Load()), report.Count{Name: "ebb_autoscaler_settings_ignored_total",
 			Help: "Ignored settings of PodAutoscalers, by where they are.", Reason: "annotation", Value: source.Ignored.Load()})
 	}})
 	telemetry.Leases(c.Registry, "autoscaler", p.election.Buckets, func() int { return len(p.election.Held()) })
@@ -302,11 +309,12 @@ func (p *process) birth(revision loop.Key, pod string) wire.Birth {
 	return b
 }
 
-func counts(s *ingest.Server, e *loop.Engine, w *act.Writer, t *tend.Tender, foreign int64) []report.Count {
+func counts(s *ingest.Server, e *loop.Engine, w *act.Writer, t *tend.Tender, b *startup.Booster, foreign int64) []report.Count {
 	const refused, stats, orders = "ebb_autoscaler_stats_refused_total", "ebb_autoscaler_stats_total", "ebb_autoscaler_orders_total"
-	const standby = "ebb_autoscaler_standby_orders_total"
+	const standby, limits = "ebb_autoscaler_standby_orders_total", "ebb_autoscaler_startup_cpu_resizes_total"
 	help := map[string]string{refused: "Rejected stats, by reason.", stats: "Accepted stats, by where they went.", orders: "Orders, by outcome.",
-		standby: "Orders to pods to sleep, to wake or to be compressed, by outcome."}
+		standby: "Orders to pods to sleep, to wake or to be compressed, by outcome.",
+		limits:  "Changes of the CPU limit of pods that start, by outcome."}
 	var all []report.Count
 	add := func(name, reason string, n int64) {
 		all = append(all, report.Count{Name: name, Help: help[name], Reason: reason, Value: n})
@@ -330,6 +338,10 @@ func counts(s *ingest.Server, e *loop.Engine, w *act.Writer, t *tend.Tender, for
 	add(standby, "woken", t.Woken.Load())
 	add(standby, "compressed", t.Compressed.Load())
 	add(standby, "failed", t.Refused.Load())
+	add(limits, "raised", b.Raised.Load())
+	add(limits, "lowered", b.Lowered.Load())
+	add(limits, "refused", b.Refused.Load())
+	add(limits, "failed", b.Failed.Load())
 	for reason, n := range e.Refused() {
 		add(refused, string(reason), n)
 	}

@@ -45,6 +45,7 @@ func Run(ctx context.Context, env func(string) string, stdout io.Writer) error {
 		run.Part{Name: "orders", Run: func(ctx context.Context) error { return p.writer.Run(ctx, p.engine.Found) }},
 		run.Part{Name: "decisions", Run: p.engine.Run},
 		run.Part{Name: "memory of sleeping pods", Run: p.memory.Run},
+		run.Part{Name: "CPU of pods that start", Run: p.booster.Run},
 		run.Part{Name: "informers", Run: p.follow},
 		run.Part{Name: "memory of load", Run: func(ctx context.Context) error { return p.records.Run(ctx, p.engine.Each) }},
 		run.Part{Name: "what judges of rollouts ask for", Run: p.witness.Run},

@@ -65,6 +65,16 @@ type Counts struct {
 	Memory int32
 	// Shrunk are ready pods that still ask for as little as while they slept.
 	Shrunk int32
+	// Startup is how the pods get more CPU while they start.
+	Startup Startup
+}
+
+// Startup is how the pods of a revision get more CPU while they start.
+type Startup struct {
+	// Reason and Message say what keeps a pod from it, or from its own limit after it.
+	Reason, Message string
+	// Raised: a pod has it.
+	Raised bool
 }
 
 // Levels is how many levels of standby there are.
@@ -85,6 +95,7 @@ type Status struct {
 	// Deep and Alone say how those asleep sleep, as Counts has it.
 	Deep       [Levels]int32
 	Alone      int32
+	Startup    Startup
 	Proxied    bool
 	Activators int32
 	// Learned is the result of the last finished lesson, empty before there was one.
@@ -334,7 +345,7 @@ func (r *Revision) drifted(now time.Time) bool {
 
 func (r *Revision) status(step zero.Step) Status {
 	s := Status{Generation: r.config.Generation, Active: r.zero.Active, ActiveReason: r.zero.ActiveReason,
-		Initialized: r.zero.Initialized, Populated: r.counts.Ready > 0, Desired: step.Want, Actual: r.counts.Ready, Asleep: r.counts.Asleep, Deep: r.counts.Deep, Alone: r.counts.Alone,
+		Initialized: r.zero.Initialized, Populated: r.counts.Ready > 0, Desired: step.Want, Actual: r.counts.Ready, Asleep: r.counts.Asleep, Deep: r.counts.Deep, Alone: r.counts.Alone, Startup: r.counts.Startup,
 		Proxied: r.zero.Proxied, Activators: decide.Activators(r.config.Formula, r.counts.Ready), Learned: r.learned}
 	if s.Desired == zero.Unknown {
 		// Keep the last known value.

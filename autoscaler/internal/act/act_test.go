@@ -615,3 +615,28 @@ func TestTheStatusSaysHowPodsSleep(t *testing.T) {
 		t.Errorf("of a revision that never sleeps: %q", s.Asleep)
 	}
 }
+
+func TestTheStatusSaysWhatHindersPodsThatStart(t *testing.T) {
+	pa := &v1alpha1.PodAutoscaler{}
+	for _, step := range []struct {
+		what    string
+		startup revision.Startup
+		want    string
+	}{
+		{"nothing", revision.Startup{}, ""},
+		{"a pod has more CPU", revision.Startup{Raised: true}, ""},
+		{"one is refused", revision.Startup{Reason: v1alpha1.ReasonResizeRefused, Message: "a quota", Raised: true}, "ResizeRefused: a quota"},
+		{"no pod is there", revision.Startup{}, "ResizeRefused: a quota"},
+		{"the next one has it", revision.Startup{Raised: true}, ""},
+	} {
+		s, _ := nextStatus(pa, loop.Order{Outcome: revision.Outcome{Status: revision.Status{Startup: step.startup}}})
+		got := ""
+		if c := s.GetCondition(v1alpha1.PodAutoscalerConditionStartupCPULimited); c.IsTrue() {
+			got = c.Reason + ": " + c.Message
+		}
+		if got != step.want || s.GetCondition(v1alpha1.PodAutoscalerConditionReady) == nil {
+			t.Errorf("%s: %q, want %q", step.what, got, step.want)
+		}
+		pa.Status = *s
+	}
+}

@@ -72,6 +72,17 @@ func nextStatus(pa *v1alpha1.PodAutoscaler, o loop.Order) (*v1alpha1.PodAutoscal
 	if want.Asleep > 0 || next.AsleepReplicas != nil {
 		next.AsleepReplicas, next.Asleep = &want.Asleep, asleep(want)
 	}
+	// Without pods that start, what was told of the last ones stands.
+	switch s := want.Startup; {
+	case s.Reason == v1alpha1.ReasonResizeRefused:
+		next.MarkStartupCPULimited(v1alpha1.ReasonResizeRefused, s.Message)
+	case s.Reason == v1alpha1.ReasonResizeUnsupported:
+		next.MarkStartupCPULimited(v1alpha1.ReasonResizeUnsupported, s.Message)
+	case s.Reason == v1alpha1.ReasonResizeNotDone:
+		next.MarkStartupCPULimited(v1alpha1.ReasonResizeNotDone, s.Message)
+	case s.Raised:
+		next.ClearStartupCPULimited()
+	}
 	next.Mode = v1alpha1.ModeServe
 	if want.Proxied {
 		next.Mode = v1alpha1.ModeProxy

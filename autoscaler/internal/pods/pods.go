@@ -38,9 +38,15 @@ type Pod struct {
 // Index finds pods by revision.
 type Index struct {
 	informer cache.SharedIndexInformer
+	// New, if set before Start, is called when a pod is new that is to start with more CPU. It must
+	// not block.
+	New func()
 
 	mutex     sync.RWMutex
 	revisions map[loop.Key]*group
+
+	// starting are the pods whose CPU limit may have to change; see StartingPods.
+	starting map[podName]*small
 
 	births births
 }
@@ -65,6 +71,7 @@ type small struct {
 	freezes                                bool  // the node agent may freeze its containers
 	memory                                 int32 // requested, in MiB
 	shrunk                                 string
+	startup                                *startup // nil if it starts with its own limit
 	// said is what the pod said of its sleep. The index's mutex guards it.
 	said said
 }
@@ -108,7 +115,7 @@ const (
 
 // NewIndex prepares the informer.
 func NewIndex(client kubernetes.Interface) (*Index, error) {
-	i := &Index{revisions: map[loop.Key]*group{}}
+	i := &Index{revisions: map[loop.Key]*group{}, starting: map[podName]*small{}}
 	i.informer = coreinformers.NewFilteredPodInformer(client, metav1.NamespaceAll, 0, cache.Indexers{}, func(o *metav1.ListOptions) {
 		o.LabelSelector = names.RevisionLabel
 	})
@@ -162,7 +169,7 @@ func (i *Index) handler(changed func(loop.Key)) cache.ResourceEventHandlerFuncs 
 			if a.revision != b.revision {
 				changed(a.key())
 			}
-			if a.revision != b.revision || a.state != b.state || a.ip != b.ip || a.shrunk != b.shrunk {
+			if a.revision != b.revision || a.state != b.state || a.ip != b.ip || a.shrunk != b.shrunk || a.startup.raised() != b.startup.raised() {
 				changed(b.key())
 			}
 		},
@@ -174,6 +181,7 @@ func (i *Index) put(before, after *small) {
 	i.mutex.Lock()
 	defer i.mutex.Unlock()
 	if before != nil {
+		delete(i.starting, podName{before.key(), before.name})
 		if r := i.revisions[before.key()]; r != nil {
 			r.pods = slices.DeleteFunc(r.pods, func(p *small) bool { return p.name == before.name })
 			r.known = false
@@ -194,6 +202,15 @@ func (i *Index) put(before, after *small) {
 		if before != nil && before.memory > 0 && after.shrunk != "" {
 			after.memory = before.memory
 		}
+		if before != nil && before.startup != nil && after.startup != nil {
+			after.startup.trouble = before.startup.trouble
+		}
+		if after.startup != nil && !after.startup.settled(after.state) {
+			i.starting[podName{after.key(), after.name}] = after
+			if before == nil && i.New != nil {
+				i.New()
+			}
+		}
 		r.pods = append(r.pods, after)
 		r.known = false
 	}
@@ -209,6 +226,7 @@ func strip(o any) (any, error) {
 	s := &small{Object: &blank, namespace: unique.Make(p.Namespace).Value(), name: p.Name, version: p.ResourceVersion,
 		revision: unique.Make(p.Labels[names.RevisionLabel]).Value(), ip: p.Status.PodIP, state: stateOf(p),
 		memory: memoryOf(p), freezes: p.Annotations[standby.Containers] != "", shrunk: p.Annotations[names.AwakeRequestsAnnotation]}
+	s.startup = startupOf(p, s.state)
 	if p.Status.StartTime != nil {
 		s.started = p.Status.StartTime.Time
 	}
@@ -370,6 +388,9 @@ func (r *group) derive() {
 	for _, p := range r.pods {
 		r.counts.Memory = max(r.counts.Memory, p.memory)
 		pod, state := Pod{Name: p.name, IP: p.ip, Started: p.started, Depth: p.said.depth, Since: p.said.since, Shrunk: p.shrunk}, p.state
+		if p.startup != nil {
+			p.startup.count(&r.counts.Startup)
+		}
 		switch running := state == ready || state == lapsed; {
 		case running && p.said.depth > 0:
 			r.counts.Asleep++

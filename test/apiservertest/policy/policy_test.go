@@ -69,6 +69,29 @@ func annotate(key, value string) func(*corev1.Pod) {
 	return func(p *corev1.Pod) { p.Annotations[key] = value }
 }
 
+// starts is a pod that starts with more CPU, and has a limit now.
+func starts(now string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		annotate("autoscaling.ebb.dev/startup-limit", "user-container=250m:1")(p)
+		cpu(0, now)(p)
+	}
+}
+
+// cpu sets a CPU limit, "" for none.
+func cpu(container int, limit string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		r := &p.Spec.Containers[container].Resources
+		if limit == "" {
+			delete(r.Limits, corev1.ResourceCPU)
+			return
+		}
+		if r.Limits == nil {
+			r.Limits = corev1.ResourceList{}
+		}
+		r.Limits[corev1.ResourceCPU] = resource.MustParse(limit)
+	}
+}
+
 func requests(container int, memory string) func(*corev1.Pod) {
 	return func(p *corev1.Pod) {
 		p.Spec.Containers[container].Resources.Requests = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse(memory)}
@@ -188,6 +211,24 @@ func TestATokenOfOneComponentIsNotTheCluster(t *testing.T) {
 		"the end of a Service of others":           {account: "controller", resource: "services", before: &corev1.Service{ObjectMeta: meta("s", "apps/v1", "StatefulSet")}},
 		"the authority of a namespace":             {account: "controller", resource: "configmaps", after: &corev1.ConfigMap{ObjectMeta: meta("c", "v1", "Namespace")}, allowed: true},
 		"a setting of Ebb":                         {account: "controller", resource: "configmaps", before: &corev1.ConfigMap{ObjectMeta: meta("config-features", "", "")}, after: &corev1.ConfigMap{ObjectMeta: meta("config-features", "", "")}},
+
+		"more CPU for a pod that starts":     {account: "autoscaler", resource: "pods", sub: "resize", before: pod(true, starts("250m")), after: pod(true, starts("1")), allowed: true},
+		"its own CPU again":                  {account: "autoscaler", resource: "pods", sub: "resize", before: pod(true, starts("1")), after: pod(true, starts("250m")), allowed: true},
+		"more CPU than the pod says":         {account: "autoscaler", resource: "pods", sub: "resize", before: pod(true, starts("250m")), after: pod(true, starts("2"))},
+		"another CPU than its own again":     {account: "autoscaler", resource: "pods", sub: "resize", before: pod(true, starts("1")), after: pod(true, starts("300m"))},
+		"no CPU limit for a pod that starts": {account: "autoscaler", resource: "pods", sub: "resize", before: pod(true, starts("250m")), after: pod(true, starts(""))},
+		"more CPU and memory": {account: "autoscaler", resource: "pods", sub: "resize", before: pod(true, starts("250m")), after: pod(true, func(p *corev1.Pod) {
+			starts("1")(p)
+			delete(p.Spec.Containers[0].Resources.Limits, corev1.ResourceMemory)
+		})},
+		"more CPU for a pod that says nothing": {account: "autoscaler", resource: "pods", sub: "resize", before: pod(true, cpu(0, "250m")), after: pod(true, cpu(0, "1"))},
+		"more CPU for queue-proxy": {account: "autoscaler", resource: "pods", sub: "resize", before: pod(true, func(p *corev1.Pod) {
+			annotate("autoscaling.ebb.dev/startup-limit", "queue-proxy=250m:1")(p)
+			cpu(1, "250m")(p)
+		}), after: pod(true, func(p *corev1.Pod) {
+			annotate("autoscaling.ebb.dev/startup-limit", "queue-proxy=250m:1")(p)
+			cpu(1, "1")(p)
+		})},
 	} {
 		t.Run(name, func(t *testing.T) {
 			set.Params = features(row.features)
