@@ -219,6 +219,11 @@ func (w *world) autoscaler(args map[string]string) {
 		default:
 			s.MarkActivating("Queued", "Requests to the target are being buffered as resources are provisioned.")
 		}
+		if reason := args["startup"]; reason != "" {
+			s.MarkStartupCPULimited(reason, "Pods start with their own CPU limit of 250m: exceeded quota: small")
+		} else {
+			s.ClearStartupCPULimited()
+		}
 	})
 	w.edit(deployments, args["rev"]+"-deployment", func(object *unstructured.Unstructured) {
 		_ = unstructured.SetNestedField(object.Object, int64(want), "spec", "replicas")

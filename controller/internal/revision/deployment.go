@@ -39,6 +39,9 @@ func MakeDeployment(rev *servingv1.Revision, replicas int32, in Inputs) (*appsv1
 	if standbyOf(rev, m, in.Settings).frozen() {
 		podNotes[standby.Containers] = frozenContainers(rev)
 	}
+	if limit := startupOf(rev, m, in.Settings).limit; limit != "" {
+		podNotes[names.StartupLimitAnnotation] = limit
+	}
 	if keyInEnvironment(&pod) {
 		podNotes[names.PodKeyAnnotation] = in.KeyName
 	}

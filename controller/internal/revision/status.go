@@ -139,7 +139,9 @@ func judge(rev *servingv1.Revision, o observation, s *settings.Snapshot) {
 	t, initialized := o.lasting(&rev.Status, s), o.initialized()
 	late := o.late(&rev.Status, t, s)
 	copyActive(manager, o)
-	reportStandby(manager, standbyOf(rev, rev.Meaning(s.Rules("")), s))
+	m := rev.Meaning(s.Rules(""))
+	reportStandby(manager, standbyOf(rev, m, s))
+	reportStartup(manager, startupOf(rev, m, s), o.autoscaler)
 
 	switch gaveUp := o.inactive() && readyPods(o.current()) == 0; {
 	case late != "" && (t.reason == reasonNoProgress || gaveUp && (t.none() || t.container)):
