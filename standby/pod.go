@@ -10,6 +10,10 @@
 // connection was answered. The last one is proof for three reasons. The agent thaws before it ends
 // a connection. The kernel ends the connections of an agent that died, and the guard beside it only
 // thaws. And an order that was under way expires, so it is not carried out after Risk.
+//
+// A program that has hooks is called before it sleeps and after it woke. It gets no request from
+// the beginning of the first call to the end of the last one, and each sleep ends with a call after
+// it, also one that failed to begin.
 package standby
 
 import (
@@ -26,6 +30,8 @@ const (
 	StallTime = time.Second
 	// WakeTime is how long a request waits for a sleeping pod before it is refused.
 	WakeTime = 50 * time.Millisecond
+	// HookPause is how long a pod does not sleep after one of its hooks failed.
+	HookPause = time.Minute
 )
 
 // State is the state of a pod.
@@ -36,13 +42,15 @@ const (
 	Awake    State = iota
 	Resting        // told to sleep, not yet idle
 	Dozing         // idle, and the containers run
+	Leaving        // the hook before sleep is called
 	Freezing       // the agent was asked to freeze
 	Asleep         // frozen
 	Thawing        // the agent was asked to thaw
 	Lost           // the connection ended while the containers may have been frozen
+	Rousing        // the containers run, and the hook after the wake is called
 )
 
-var stateNames = [...]string{"awake", "resting", "dozing", "freezing", "asleep", "thawing", "lost"}
+var stateNames = [...]string{"awake", "resting", "dozing", "leaving", "freezing", "asleep", "thawing", "lost", "rousing"}
 
 func (s State) String() string { return stateNames[s] }
 
@@ -60,10 +68,12 @@ const (
 	Received                 // the agent's Message
 	Answered                 // the user container answered a probe that began after Risk
 	Overdue                  // WakeTime has passed since Arm
+	Called                   // the hook that was to be called has ended well
+	Balked                   // it has failed: Message.Text says how
 	End                      // the pod is going away
 )
 
-var kindNames = [...]string{"sleep", "wake", "request", "idle", "connected", "disconnected", "received", "answered", "overdue", "end"}
+var kindNames = [...]string{"sleep", "wake", "request", "idle", "connected", "disconnected", "received", "answered", "overdue", "called", "balked", "end"}
 
 func (k Kind) String() string { return kindNames[k] }
 
@@ -88,18 +98,24 @@ const (
 	SayAwake                 // announce the pod as awake
 	SayAsleep                // announce the pod as asleep
 	SayGone                  // withdraw the announcement
+	CallSleep                // call the hook before sleep, and say Called or Balked
+	CallWake                 // call the hook after a wake, and say so too
 )
 
-var doNames = [...]string{"send", "release", "refuse", "arm", "probe", "say-awake", "say-asleep", "say-gone"}
+var doNames = [...]string{"send", "release", "refuse", "arm", "probe", "say-awake", "say-asleep", "say-gone", "call-sleep", "call-wake"}
 
 // Has reports whether one of these is to be done.
 func (d Do) Has(what Do) bool { return d&what != 0 }
 
 func (d Do) String() string { return machine.Words(d, doNames[:]) }
 
+// Hooks says which hooks a program has.
+type Hooks struct{ Sleep, Wake bool }
+
 // Pod is queue-proxy's side. The zero value is awake and has no agent.
 type Pod struct {
 	State State
+	Hooks Hooks
 	// Level is how deeply the autoscaler wants the pod to sleep.
 	Level Level
 	// Depth is how deeply it does.
@@ -110,16 +126,20 @@ type Pod struct {
 	Risk time.Duration
 	// Reason says why the pod is not asleep as deeply as it should be.
 	Reason string
+	// Unwilling is until when the pod does not sleep, because Balk: a hook failed.
+	Unwilling time.Duration
+	Balk      string
 
 	connected bool
 	answered  bool // the newest order was answered, or there was none
-	wanted    bool // Lost: it is to be awake
+	wanted    bool // Lost, Leaving, Rousing: it is to be awake
+	slept     bool // the program was told that it sleeps, or slept, and was not told that it woke
 	overdue   bool
 	ending    bool
 }
 
 // Holds reports whether a request has to wait for Release.
-func (p *Pod) Holds() bool { return p.State >= Freezing }
+func (p *Pod) Holds() bool { return p.State > Dozing }
 
 // Refuses reports whether a request that has to wait is to be refused at once, because others have
 // waited for too long already.
@@ -131,8 +151,12 @@ func (p *Pod) Refuses() bool { return p.overdue }
 //	state     event                  next      and
 //	Awake     Sleep                  Resting   SayGone
 //	Resting   Wake                   Awake     SayAwake
+//	          Idle, with a hook      Leaving   CallSleep
 //	          Idle                   Freezing  Send Freeze; if it cannot freeze: Dozing, SayAsleep
-//	Dozing    Request, Wake          Awake     SayAwake
+//	Leaving   Request, Wake, End     Leaving   Arm, once
+//	          Called                 Freezing  as by Idle; if somebody wants the pod: as by Thawed
+//	          Balked                           as by Thawed; unwilling
+//	Dozing    Request, Wake          Awake     SayAwake; with a hook: Rousing, Arm, CallWake
 //	          Sleep, Connected       Freezing  Send Freeze; if it cannot freeze: stays
 //	Freezing  Request, Wake, End     Thawing   Send Thaw, Arm
 //	          Froze                  Asleep    SayAsleep
@@ -141,16 +165,19 @@ func (p *Pod) Refuses() bool { return p.overdue }
 //	Asleep    Request, Wake, End     Thawing   Send Thaw, Arm
 //	          Sleep, deeper          Freezing  Send Freeze
 //	          Disconnected           Lost      Probe
-//	Thawing   Thawed                 Awake     Release, SayAwake
+//	Thawing   Thawed                 Awake     Release, SayAwake; with a hook: Rousing, CallWake
 //	          Overdue                Thawing   Refuse
 //	          Disconnected           Lost      Probe
 //	Lost      Request, Wake, End     Lost      Arm, once
 //	          Overdue                Lost      Refuse
-//	          Answered, Connected    Awake     Release, SayAwake; if nobody wants the pod: as by Idle
+//	          Answered, Connected              as by Thawed; if nobody wants the pod: as by Idle
+//	Rousing   Request, Wake, End     Rousing   Arm, once
+//	          Called, Balked         Awake     Release, SayAwake; by Balked unwilling
 //
-// A pod can freeze if Level is not warm and an agent is connected.
-// Nothing is in flight in the states from Dozing on. End leads from Resting and Dozing to Awake.
-// After End, Sleep does nothing and nothing is announced.
+// A pod can freeze if Level is not warm and an agent is connected. A hook before sleep is called
+// once in a sleep. A pod that is unwilling does not sleep for HookPause.
+// Nothing is in flight in the states from Dozing on. End leads from Resting and Dozing as Wake
+// does. After End, Sleep does nothing and nothing is announced.
 func (p *Pod) Step(e Event) Do {
 	do := p.step(e)
 	if p.ending {
@@ -162,7 +189,7 @@ func (p *Pod) Step(e Event) Do {
 func (p *Pod) step(e Event) Do {
 	switch e.Kind {
 	case Sleep:
-		if p.ending {
+		if p.ending || e.At < p.Unwilling {
 			return 0
 		}
 		p.Level, p.Reason = e.Level, ""
@@ -193,9 +220,11 @@ func (p *Pod) step(e Event) Do {
 		return p.received(e.Message)
 	case Idle:
 		if p.State == Resting {
-			return p.rest(e.At)
+			return p.leave(e.At)
 		}
 		return 0
+	case Called, Balked:
+		return p.called(e)
 	case Answered:
 		if p.State == Lost {
 			return p.found(e.At)
@@ -223,19 +252,64 @@ func (p *Pod) rouse(kind Kind) Do {
 		p.State = Awake
 		return SayAwake
 	case Dozing:
-		p.State = Awake
+		if do := p.arise(); p.State == Rousing {
+			p.wanted = true
+			return do | Arm
+		}
 		return SayAwake
 	case Freezing, Asleep:
 		p.State = Thawing
 		p.order(Message{Verb: Thaw})
 		return Send | Arm
-	case Lost:
+	case Lost, Leaving, Rousing:
 		if !p.wanted {
 			p.wanted = true
 			return Arm
 		}
 	}
 	return 0
+}
+
+// leave begins a sleep.
+func (p *Pod) leave(now time.Duration) Do {
+	told := p.slept
+	p.slept = true
+	if p.Hooks.Sleep && !told {
+		p.State = Leaving
+		return CallSleep
+	}
+	return p.rest(now)
+}
+
+// called takes the end of a hook.
+func (p *Pod) called(e Event) Do {
+	if e.Kind == Balked && (p.State == Leaving || p.State == Rousing) {
+		p.Unwilling, p.Balk = e.At+HookPause, e.Message.Text
+	}
+	switch {
+	case p.State == Leaving && (e.Kind == Balked || p.wanted || p.ending):
+		return p.arise()
+	case p.State == Leaving:
+		return p.rest(e.At)
+	case p.State == Rousing:
+		return p.rise()
+	}
+	return 0
+}
+
+// arise is called when it is certain that the containers run, and the pod is to be awake.
+func (p *Pod) arise() Do {
+	if p.Hooks.Wake && p.slept {
+		// Those that come now wait for the hook, which its bound ends.
+		p.State, p.overdue = Rousing, false
+		return CallWake
+	}
+	return p.rise()
+}
+
+func (p *Pod) rise() Do {
+	p.State, p.wanted, p.overdue, p.slept = Awake, false, false, false
+	return Release | SayAwake
 }
 
 // rest lets an idle pod sleep as deeply as it can.
@@ -249,7 +323,7 @@ func (p *Pod) rest(now time.Duration) Do {
 	if p.State == Dozing {
 		return 0
 	}
-	p.State = Dozing
+	p.State, p.Depth = Dozing, Warm
 	return SayAsleep
 }
 
@@ -274,15 +348,15 @@ func (p *Pod) received(m Message) Do {
 		p.answered, p.State, p.Risk, p.Reason, p.Depth = true, Dozing, 0, m.Text, Warm
 		return SayAsleep
 	case p.State == Thawing && m.Verb == Thawed:
-		p.answered, p.State, p.Risk, p.overdue = true, Awake, 0, false
-		return Release | SayAwake
+		p.answered, p.Risk, p.wanted = true, 0, true
+		return p.arise()
 	}
 	return 0
 }
 
 func (p *Pod) disconnected() Do {
 	p.connected = false
-	if p.State < Freezing || p.State == Lost {
+	if p.State < Freezing || p.State > Thawing {
 		return 0
 	}
 	p.wanted = p.State == Thawing
@@ -292,12 +366,10 @@ func (p *Pod) disconnected() Do {
 
 // found is called when it is certain that the containers run.
 func (p *Pod) found(now time.Duration) Do {
-	wanted := p.wanted || p.ending
-	p.wanted, p.overdue, p.Risk = false, false, 0
-	if wanted {
-		p.State = Awake
-		return Release | SayAwake
+	p.overdue, p.Risk = false, 0
+	if p.wanted || p.ending {
+		return p.arise()
 	}
 	p.State = Resting
-	return p.rest(now)
+	return p.leave(now)
 }
