@@ -38,6 +38,8 @@ type Sidecar struct {
 	Records string // RecordsNone, RecordsAsynchronous or RecordsAll
 	// Standby is the deepest level at which the pod may sleep, nil for never.
 	Standby *standby.Level
+	// SleepHook and WakeHook are called before the pod sleeps and after it woke, nil for none.
+	SleepHook, WakeHook *standby.Hook
 
 	Activators string // host:port, "" for no announcements
 	Autoscaler string // host:port, "" for no reports
@@ -152,6 +154,8 @@ func (s *Sidecar) variables() []variable {
 		of("EBB_TOLD_METRICS", &s.Told, ReadTold, show),
 		of("EBB_RECORDS", &s.Records, readRecords, same).spare(),
 		of("EBB_STANDBY", &s.Standby, readLevel, showLevel),
+		of("EBB_STANDBY_SLEEP_HOOK", &s.SleepHook, readHook, showHook),
+		of("EBB_STANDBY_WAKE_HOOK", &s.WakeHook, readHook, showHook),
 		text("EBB_ACTIVATORS", &s.Activators),
 		text("EBB_AUTOSCALER", &s.Autoscaler),
 		text(EnvKey, &s.Key),
@@ -359,6 +363,18 @@ func showLevel(level *standby.Level) string {
 		return ""
 	}
 	return level.String()
+}
+
+func readHook(text string) (*standby.Hook, error) {
+	h, err := standby.ParseHook(text)
+	return &h, err
+}
+
+func showHook(h *standby.Hook) string {
+	if h == nil {
+		return ""
+	}
+	return h.String()
 }
 
 func readObservability(text string) (o Observability, err error) {

@@ -55,6 +55,8 @@ func full() *Sidecar {
 		Told:           []ToldMetric{{Name: "waiting"}, {Name: "queue", Port: 9, Path: "/metrics"}},
 		Records:        RecordsAll,
 		Standby:        new(standby.Frozen),
+		SleepHook:      &standby.Hook{Method: "PUT", Port: 9, Path: "/sleep", Bound: time.Minute},
+		WakeHook:       &standby.Hook{Method: "GET", Port: 9, Path: "/wake", Bound: time.Second},
 		Activators:     "activators:1", Autoscaler: "autoscaler:1",
 		Key: "key", Token: "token", KeyFile: "/key", DrainToken: "drain",
 		LogLevel: "debug", LogConfig: "{}",

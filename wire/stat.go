@@ -52,6 +52,8 @@ type Stat struct {
 	OutOfTurn bool
 	// Asleep is how deeply the pod sleeps: 0 if it is awake, else one more than standby.Level.
 	Asleep uint8
+	// Busy says why the pod is not to sleep or to be deleted now.
+	Busy Busy
 	// Ended are the requests that ended in the period, nil if none did. Only regular reports have
 	// it.
 	Ended *Outcomes
@@ -60,6 +62,16 @@ type Stat struct {
 	// Judged is what a judge of rollouts counts, nil from a reporter that was not asked for it.
 	Judged *Judged
 }
+
+// Busy says why a pod is not to sleep.
+type Busy uint8
+
+// The reasons. Of these, only BusyTold keeps a pod from being deleted.
+const (
+	NotBusy    Busy = iota
+	BusyTold        // its program says that it is busy
+	BusyBalked      // a hook of its standby failed
+)
 
 // StatMessage is a Stat together with the revision that it is about.
 type StatMessage struct {
@@ -87,6 +99,7 @@ const (
 	statLatency                  = 22
 	statRefused                  = 23
 	statJudged                   = 24
+	statBusy                     = 25
 	statTold                     = 32 // and up, one for each of MaxTold
 
 	messageNamespace = 1
@@ -112,6 +125,7 @@ func (s Stat) Append(data []byte) []byte {
 		data = protobuf.AppendUint(data, statOutOfTurn, 1)
 	}
 	data = protobuf.AppendUint(data, statAsleep, uint64(s.Asleep&0x7f))
+	data = protobuf.AppendUint(data, statBusy, uint64(min(s.Busy, BusyBalked)))
 	if s.Ended != nil {
 		data = s.Ended.append(data)
 	}
@@ -158,6 +172,10 @@ func DecodeStat(pod string, data []byte) (Stat, error) {
 		case statAsleep:
 			n, err := value.Uint()
 			s.Asleep = uint8(min(n, 0x7f))
+			return err
+		case statBusy:
+			n, err := value.Uint()
+			s.Busy = Busy(min(n, uint64(BusyBalked)))
 			return err
 		case statStatuses, statLatency, statRefused:
 			if s.Ended == nil {

@@ -20,7 +20,7 @@ func TestAStatSurvivesItsEncoding(t *testing.T) {
 				told.Values[place] = []float64{0, a, b, c}[place]
 			}
 		}
-		in := Stat{pod, a, b, c, d, e, at, f, g, h, outOfTurn, asleep & 0x7f, nil, told, nil}
+		in := Stat{pod, a, b, c, d, e, at, f, g, h, outOfTurn, asleep & 0x7f, Busy(asleep % 3), nil, told, nil}
 		out, err := DecodeStat("", in.Append(nil))
 		return err == nil && out == in
 	}
@@ -70,7 +70,7 @@ func TestUnknownFieldsOfAStatAreSkipped(t *testing.T) {
 }
 
 func TestAFullStatFitsTheScrapeLimit(t *testing.T) {
-	stat := Stat{strings.Repeat("p", 253), 1.1, 1.1, 1.1, 1.1, 1.1, math.MaxInt64, 1.1, 1.1, 1.1, true, 3, nil, Told{1<<MaxTold - 1, [MaxTold]float64{1.1, 0, 1.1, 1.1}}, nil}
+	stat := Stat{strings.Repeat("p", 253), 1.1, 1.1, 1.1, 1.1, 1.1, math.MaxInt64, 1.1, 1.1, 1.1, true, 3, BusyBalked, nil, Told{1<<MaxTold - 1, [MaxTold]float64{1.1, 0, 1.1, 1.1}}, nil}
 	if n := len(stat.Append(nil)); n > MaxStatBytes+80 {
 		t.Fatalf("a stat with the longest pod name takes %d bytes", n)
 	}

@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"ebb.dev/ebb/standby"
 )
 
 // Annotation is an annotation that Ebb reads or writes. Parsers have its older spellings and its
@@ -69,6 +71,8 @@ func between(least, most string, unbounded bool) string {
 	return least + " to " + strings.TrimSuffix(most, "0m0s")
 }
 
+var hookValues = Values{Text: fmt.Sprintf("a call such as POST :8000/sleep 5s: method, port, path and bound, of which only the path must be there; at most %s", standby.MaxHookTime)}
+
 // Annotations are all annotations that Ebb reads or writes on objects of users.
 var Annotations = slices.Concat([]Annotation{
 	{Key: ClassAnnotation, On: onTemplate, Values: anyOf(ClassKPA, ClassHPA, "a class outside knative.dev"),
@@ -121,6 +125,10 @@ var Annotations = slices.Concat([]Annotation{
 	{Key: StandbyLevelAnnotation, On: onTemplate, Values: anyOf("warm", "frozen", "compressed"), Default: "compressed", Effect: "How deeply pods may sleep."},
 	{Key: StandbyForAnnotation, On: onTemplate, Values: duration(time.Second, longest, false), Default: auto,
 		Effect: "How long a pod sleeps, at most `standby-max` in config-autoscaler; " + auto + " leaves it to the autoscaler."},
+	{Key: StandbySleepHookAnnotation, On: onTemplate, Values: hookValues, Default: "none",
+		Effect: "An HTTP call to the program before a pod sleeps. If it fails, the pod stays awake."},
+	{Key: StandbyWakeHookAnnotation, On: onTemplate, Values: hookValues, Default: "none",
+		Effect: "An HTTP call to the program after a pod woke, before it gets a request."},
 	{Key: StandbyScheduleAnnotation, On: onLive, Values: Values{Text: "a schedule such as 0 8 * * 1-5 for 10h = 2"}, Default: "none",
 		Effect: "How many pods are at least asleep at a time."},
 

@@ -194,6 +194,10 @@ const (
 	StartupCPUAnnotation = EbbAutoscalingGroup + "/startup-cpu"
 	// StartupLimitAnnotation is on a pod that gets more CPU while it starts: a StartupLimit.
 	StartupLimitAnnotation = EbbAutoscalingGroup + "/startup-limit"
+	// StandbySleepHookAnnotation and StandbyWakeHookAnnotation are HTTP calls to the program before
+	// it sleeps and after it woke; see standby.Hook.
+	StandbySleepHookAnnotation = EbbAutoscalingGroup + "/standby-sleep-hook"
+	StandbyWakeHookAnnotation  = EbbAutoscalingGroup + "/standby-wake-hook"
 	// StandbyScheduleAnnotation and MinScaleScheduleAnnotation are read on Services and
 	// Configurations, too, where a change makes no new revision.
 	StandbyScheduleAnnotation  = EbbAutoscalingGroup + "/standby-schedule"

@@ -3,6 +3,7 @@ package names
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"time"
 
@@ -26,6 +27,8 @@ type Standby struct {
 	// Longest is how long a pod sleeps at most. asked is the annotation, nil without one.
 	Longest time.Duration
 	asked   *time.Duration
+	// SleepHook and WakeHook are called before a pod sleeps and after it woke, nil for none.
+	SleepHook, WakeHook *standby.Hook
 }
 
 func (s Standby) validate(limits rules.Autoscaling) *apis.FieldError {
@@ -63,8 +66,26 @@ func (r *reader) standby(a *rules.Autoscaling) Standby {
 	if r.annotations[StandbyForAnnotation] != auto {
 		s.asked = r.duration(StandbyForAnnotation)
 	}
+	s.SleepHook, s.WakeHook = r.hook(StandbySleepHookAnnotation), r.hook(StandbyWakeHookAnnotation)
 	s.Longest = min(ptr.Deref(s.asked, a.StandbyMax), a.StandbyMax)
 	return s
+}
+
+// hook returns nil for a hook that is not given, or that is none.
+func (r *reader) hook(key string) *standby.Hook {
+	text, given := r.annotations[key]
+	if !given {
+		return nil
+	}
+	h, err := standby.ParseHook(text)
+	if port := int32(h.Port); err == nil && (port == standby.Port || slices.Contains(SidecarPorts, port)) {
+		err = fmt.Errorf("port %d is queue-proxy's", port)
+	}
+	if err != nil {
+		r.fail(apis.ErrInvalidValue(shortened(text), key, err.Error()))
+		return nil
+	}
+	return &h
 }
 
 func (r *reader) schedule(key string) schedule.Schedule {

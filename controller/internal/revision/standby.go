@@ -22,6 +22,8 @@ type standbyLimit struct {
 	// sleeps is false if they may not. level is the deepest level at which they may.
 	sleeps bool
 	level  standby.Level
+	// before and after are called before a pod sleeps and after it woke, nil for none.
+	before, after *standby.Hook
 	// reason and message say what keeps them from sleeping as deeply as was asked for.
 	reason, message string
 }
@@ -38,6 +40,12 @@ func (r standbyLimit) frozen() bool { return r.sleeps && r.level > standby.Warm 
 //	QoS class Guaranteed                           yes     frozen       GuaranteedQoS
 //	any other                                      yes     as annotated
 func standbyOf(rev *servingv1.Revision, m names.Spec, s *settings.Snapshot) standbyLimit {
+	r := standbyDepth(rev, m, s)
+	r.before, r.after = m.Scaling.Standby.SleepHook, m.Scaling.Standby.WakeHook
+	return r
+}
+
+func standbyDepth(rev *servingv1.Revision, m names.Spec, s *settings.Snapshot) standbyLimit {
 	asked := m.Scaling.Standby
 	user := rev.Spec.ServingContainer()
 	if asked.Mode == rules.StandbyOff || user == nil || m.Scaling.Class != names.ClassKPA {
@@ -98,7 +106,7 @@ func (r standbyLimit) enableStandby(pod *corev1.PodSpec, sidecar *corev1.Contain
 	if !r.sleeps {
 		return nil
 	}
-	told.Standby = &r.level
+	told.Standby, told.SleepHook, told.WakeHook = &r.level, r.before, r.after
 	if !r.frozen() {
 		return nil
 	}

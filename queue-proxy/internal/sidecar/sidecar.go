@@ -194,7 +194,7 @@ func (s *Sidecar) build() error {
 		Source: s.gate, Namespace: cfg.Namespace, Revision: cfg.Revision, Token: s.token, Autoscaler: cfg.Autoscaler, Logf: logf,
 	}
 	if s.sleeper != nil {
-		s.reporter.Asleep = s.depth
+		s.reporter.Asleep, s.reporter.Busy = s.depth, s.busy
 	}
 	s.hear()
 	return s.listenBeside()

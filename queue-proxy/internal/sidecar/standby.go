@@ -30,6 +30,7 @@ func (s *Sidecar) buildStandby() error {
 	ctx, stop := context.WithCancel(context.Background())
 	s.stopSleeper = stop
 	s.sleeper = sleep.New(ctx, sleep.Options{
+		SleepHook: s.hook("sleep", s.cfg.SleepHook), WakeHook: s.hook("wake", s.cfg.WakeHook),
 		Gate: gate{s}, Announce: s.announceSleep, Probe: s.answers,
 		Woke:   func(level standby.Level, waited time.Duration) { s.metrics.Woke(level, waited) },
 		PodUID: s.cfg.PodUID, Node: nodeAddresses(s.cfg.NodeIPs), Quiet: restQuiet, Log: s.log,
@@ -41,6 +42,20 @@ func (s *Sidecar) buildStandby() error {
 	}
 	s.agent = l
 	return nil
+}
+
+// hook returns what calls a hook, nil for none.
+func (s *Sidecar) hook(name string, h *standby.Hook) func(context.Context) error {
+	if h == nil {
+		return nil
+	}
+	call := sleep.Call(*h, s.cfg.UserPort)
+	return func(ctx context.Context) error {
+		begin := time.Now()
+		err := call(ctx)
+		s.metrics.Hooked(name, time.Since(begin), err)
+		return err
+	}
 }
 
 // gate closes the idle connections to the container when the pod falls asleep: a program that wakes
@@ -95,6 +110,14 @@ func (s *Sidecar) depth() uint8 {
 	return 1 + uint8(s.sleeper.Depth())
 }
 
+// busy says why the pod is not to sleep.
+func (s *Sidecar) busy(time.Time) wire.Busy {
+	if s.sleeper != nil && s.sleeper.Balked() {
+		return wire.BusyBalked
+	}
+	return wire.NotBusy
+}
+
 var errAsleep = errors.New("the pod sleeps")
 
 // ready answers the kubelet's readiness probe. A pod that sleeps is not ready, so Services leave it
@@ -134,7 +157,10 @@ func (s *Sidecar) standbyOrder(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "level: "+err.Error()+", or "+wire.LevelAwake, http.StatusBadRequest)
 		return
 	}
-	s.sleeper.Sleep(min(level, *s.cfg.Standby))
+	if err := s.sleeper.Sleep(min(level, *s.cfg.Standby)); err != nil {
+		http.Error(w, err.Error(), http.StatusConflict)
+		return
+	}
 	w.WriteHeader(http.StatusNoContent)
 }
 

@@ -6,8 +6,11 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"net/netip"
 	"slices"
+	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -153,6 +156,55 @@ func TestARequestWakesAPodThatSleeps(t *testing.T) {
 	}
 	if status, _, _ := r.get("/", wire.HeaderNetworkProbe, wire.ProbeQueue); status != 200 {
 		t.Errorf("the kubelet's readiness probe of a pod that woke: %d", status)
+	}
+}
+
+// The program hears of the sleep before it is frozen, and of the wake before the next request. What
+// the metrics count is what it heard.
+func TestAProgramWithHooksIsCalled(t *testing.T) {
+	var mu sync.Mutex
+	var calls []string
+	answer := http.StatusOK
+	program := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		defer mu.Unlock()
+		calls = append(calls, r.Method+" "+r.RequestURI)
+		w.WriteHeader(answer)
+	}))
+	defer program.Close()
+	port := int(netip.MustParseAddrPort(program.Listener.Addr().String()).Port())
+	r, agent, heard := standbyRig(t, func(c *wire.Sidecar) {
+		c.SleepHook = &standby.Hook{Method: "PUT", Port: port, Path: "/sleep?level=1", Bound: time.Minute}
+		c.WakeHook = &standby.Hook{Method: "POST", Port: port, Path: "/wake", Bound: time.Minute}
+	})
+	fallAsleep(t, r, "frozen", heard)
+	mu.Lock()
+	if !slices.Equal(calls, []string{"PUT /sleep?level=1"}) || !agent.frozen.Load() {
+		t.Errorf("asleep, and called %q", calls)
+	}
+	calls = nil
+	mu.Unlock()
+	if status, _, _ := r.get("/"); status != 200 {
+		t.Errorf("got %d", status)
+	}
+	<-heard
+	mu.Lock()
+	if !slices.Equal(calls, []string{"POST /wake"}) {
+		t.Errorf("awake, and called %q", calls)
+	}
+	answer = http.StatusInternalServerError
+	mu.Unlock()
+	if status := order(t, r, "frozen", podToken); status != http.StatusNoContent {
+		t.Fatalf("the order was answered %d", status)
+	}
+	eventually.True(t, "the pod says that it stays awake", func() bool { return r.busy(time.Now()) == wire.BusyBalked })
+	if status := order(t, r, "frozen", podToken); status != http.StatusConflict || agent.frozen.Load() {
+		t.Errorf("a pod whose hook failed answered the order with %d, frozen %v", status, agent.frozen.Load())
+	}
+	text := httptest.NewRecorder()
+	r.metrics.ServeHTTP(text, httptest.NewRequest("GET", wire.PathMetrics, nil))
+	if !strings.Contains(text.Body.String(), `hook="sleep"} 1`) {
+		t.Errorf("the metrics do not count the failure:\n%s", text.Body)
 	}
 }
 

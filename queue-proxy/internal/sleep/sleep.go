@@ -7,6 +7,7 @@ package sleep
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -47,6 +48,9 @@ type Options struct {
 	Probe func(ctx context.Context) error
 	// Woke, if set, is told how long requests waited for a pod that slept at level.
 	Woke func(level standby.Level, waited time.Duration)
+	// SleepHook and WakeHook call the program before it sleeps and after it woke, nil for no call.
+	// They bound themselves.
+	SleepHook, WakeHook func(ctx context.Context) error
 	// PodUID is told to the agent, Node are the addresses that the agent may call from.
 	PodUID string
 	Node   []netip.Addr
@@ -93,6 +97,7 @@ func New(ctx context.Context, o Options) *Sleeper {
 		o.Clock = sinceBoot
 	}
 	s := &Sleeper{o: o, ctx: ctx, changed: make(chan struct{}), words: make(chan Word, 1)}
+	s.pod.Hooks = standby.Hooks{Sleep: o.SleepHook != nil, Wake: o.WakeHook != nil}
 	go s.speak()
 	return s
 }
@@ -126,10 +131,25 @@ func (s *Sleeper) Depth() standby.Level {
 // RejectedPeers is how many connections were refused.
 func (s *Sleeper) RejectedPeers() int64 { return s.refused.Load() }
 
-// Sleep is the order to fall asleep as deeply as level, Wake the one to wake.
-func (s *Sleeper) Sleep(level standby.Level) {
-	s.tell(standby.Event{Kind: standby.Sleep, Level: level})
+// Sleep is the order to fall asleep as deeply as level. The error says why the pod does not.
+func (s *Sleeper) Sleep(level standby.Level) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.o.Clock() < s.pod.Unwilling {
+		return errors.New("the pod stays awake for " + standby.HookPause.String() + ": " + s.pod.Balk)
+	}
+	s.stepLocked(standby.Event{Kind: standby.Sleep, Level: level})
+	return nil
 }
+
+// Balked reports whether the pod stays awake because a hook failed.
+func (s *Sleeper) Balked() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.o.Clock() < s.pod.Unwilling
+}
+
+// Wake is the order to wake.
 func (s *Sleeper) Wake() { s.tell(standby.Event{Kind: standby.Wake}) }
 
 // End is called before the pod goes away. It wakes the pod for good.
@@ -193,8 +213,15 @@ func (s *Sleeper) stepLocked(e standby.Event) {
 		s.called = e.At
 		s.armLocked()
 	}
-	if do.Has(standby.Release) && s.o.Woke != nil {
+	if do.Has(standby.Release) && s.o.Woke != nil && s.called != 0 {
 		s.o.Woke(s.pod.Depth, e.At-s.called)
+		s.called = 0
+	}
+	if do.Has(standby.CallSleep) {
+		go s.call("the hook before sleep", s.o.SleepHook)
+	}
+	if do.Has(standby.CallWake) {
+		go s.call("the hook after the wake", s.o.WakeHook)
 	}
 	if do.Has(standby.Probe) {
 		s.losses++
@@ -212,6 +239,17 @@ func (s *Sleeper) stepLocked(e standby.Event) {
 	case do.Has(standby.SayGone):
 		s.sayLocked(Gone)
 	}
+}
+
+// call calls the program. One call ends before another begins: the pod's machine waits for it.
+func (s *Sleeper) call(what string, hook func(context.Context) error) {
+	err := hook(s.ctx)
+	e := standby.Event{Kind: standby.Called}
+	if err != nil && s.ctx.Err() == nil {
+		e.Kind, e.Message.Text = standby.Balked, what+" failed: "+err.Error()
+		s.o.Log.Warn(what+" failed; the pod stays awake", "for", standby.HookPause.String(), "error", err)
+	}
+	s.tell(e)
 }
 
 func (s *Sleeper) armLocked() {

@@ -59,6 +59,31 @@ type rig struct {
 	inside int
 	frozen bool
 	words  []Word
+	// before and after are what the hooks do, if the rig has any.
+	before, after func(ctx context.Context) error
+	calls         []string
+}
+
+// hook is what the Sleeper calls. No request is inside then, and the container runs.
+func (r *rig) hook(name string, do *func(context.Context) error) func(context.Context) error {
+	return func(ctx context.Context) error {
+		r.mu.Lock()
+		if r.frozen || r.inside > 0 {
+			r.t.Errorf("the hook %s is called with %d requests inside, frozen %v", name, r.inside, r.frozen)
+		}
+		r.calls = append(r.calls, name)
+		f := *do
+		r.mu.Unlock()
+		return f(ctx)
+	}
+}
+
+func (r *rig) called() (calls []string) {
+	synctest.Wait()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	calls, r.calls = r.calls, nil
+	return calls
 }
 
 func (r *rig) Shut() bool {
@@ -74,11 +99,13 @@ func (r *rig) Open() {
 	r.shut = false
 }
 
-func newRig(t *testing.T) *rig {
+func newRig(t *testing.T) *rig { return newRigWith(t, nil) }
+
+func newRigWith(t *testing.T, more func(*rig, *Options)) *rig {
 	r := &rig{t: t, pipes: &pipes{conns: make(chan net.Conn), done: make(chan struct{})}}
 	ctx, stop := context.WithCancel(t.Context())
 	began := time.Now()
-	r.Sleeper = New(ctx, Options{Gate: r, PodUID: "uid", Node: []netip.Addr{node}, Quiet: time.Second,
+	o := Options{Gate: r, PodUID: "uid", Node: []netip.Addr{node}, Quiet: time.Second,
 		Announce: func(_ context.Context, w Word) {
 			r.mu.Lock()
 			defer r.mu.Unlock()
@@ -94,7 +121,11 @@ func newRig(t *testing.T) *rig {
 		},
 		Clock: func() time.Duration { return time.Since(began) },
 		Log:   slog.New(slog.DiscardHandler),
-	})
+	}
+	if more != nil {
+		more(r, &o)
+	}
+	r.Sleeper = New(ctx, o)
 	served := make(chan error, 1)
 	go func() { served <- r.Serve(ctx, r.pipes) }()
 	t.Cleanup(func() {
@@ -265,10 +296,17 @@ func (r *rig) heard(want ...Word) {
 	}
 }
 
+func (r *rig) sleep(level standby.Level) {
+	r.t.Helper()
+	if err := r.Sleep(level); err != nil {
+		r.t.Error(err)
+	}
+}
+
 func TestWithoutAnAgentThePodDozes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
-		r.Sleep(standby.Frozen)
+		r.sleep(standby.Frozen)
 		r.heard(Gone)
 		time.Sleep(2 * time.Second)
 		r.is(standby.Dozing)
@@ -286,7 +324,7 @@ func TestARequestWakesAFrozenPod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
 		r.agent(time.Millisecond)
-		r.Sleep(standby.Frozen)
+		r.sleep(standby.Frozen)
 		time.Sleep(2 * time.Second)
 		r.is(standby.Asleep)
 		r.heard(Gone, Asleep)
@@ -298,16 +336,16 @@ func TestARequestWakesAFrozenPod(t *testing.T) {
 			t.Errorf("the pod took %s to wake, the agent 1ms", took)
 		}
 		r.heard(Awake)
-		r.Sleep(standby.Frozen)
+		r.sleep(standby.Frozen)
 		time.Sleep(2 * time.Second)
 		r.Wake()
 		time.Sleep(10 * time.Millisecond)
 		r.is(standby.Awake)
-		r.Sleep(standby.Frozen)
+		r.sleep(standby.Frozen)
 		time.Sleep(2 * time.Second)
 		r.End()
 		time.Sleep(10 * time.Millisecond)
-		r.Sleep(standby.Frozen)
+		r.sleep(standby.Frozen)
 		time.Sleep(2 * time.Second)
 		r.is(standby.Awake)
 	})
@@ -317,7 +355,7 @@ func TestABusyPodDoesNotFallAsleep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
 		r.agent(time.Millisecond)
-		r.Sleep(standby.Frozen)
+		r.sleep(standby.Frozen)
 		for range 10 {
 			if !r.request(t.Context(), false, 900*time.Millisecond) {
 				t.Error("a request was refused")
@@ -336,7 +374,7 @@ func TestAStalledAgent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
 		die := r.agent(time.Millisecond)
-		r.Sleep(standby.Frozen)
+		r.sleep(standby.Frozen)
 		time.Sleep(2 * time.Second)
 		r.is(standby.Asleep)
 		// From here on the agent reads nothing.
@@ -392,7 +430,7 @@ func TestStrangers(t *testing.T) {
 		if n := r.RejectedPeers(); n != 6 {
 			t.Errorf("%d strangers were counted", n)
 		}
-		r.Sleep(standby.Frozen)
+		r.sleep(standby.Frozen)
 		time.Sleep(2 * time.Second)
 		r.is(standby.Dozing)
 	})
@@ -403,7 +441,7 @@ func TestStrangersDoNotDisturbTheAgent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
 		r.agent(time.Millisecond)
-		r.Sleep(standby.Frozen)
+		r.sleep(standby.Frozen)
 		time.Sleep(2 * time.Second)
 		r.is(standby.Asleep)
 		var all []net.Conn
@@ -438,7 +476,7 @@ func TestAPodThatLostItsAgentIsNotFrozenForEver(t *testing.T) {
 		if r.MayBeFrozen() {
 			t.Error("awake")
 		}
-		r.Sleep(standby.Frozen)
+		r.sleep(standby.Frozen)
 		time.Sleep(2 * time.Second)
 		if r.is(standby.Asleep); !r.MayBeFrozen() {
 			t.Error("asleep")

@@ -32,6 +32,8 @@ type Reporter struct {
 	Logf       func(format string, args ...any)
 	// Asleep is how deeply the pod sleeps, as wire.Stat has it; nil for a pod that never does.
 	Asleep func() uint8
+	// Busy says why the pod is not to sleep; nil for one that says nothing.
+	Busy func(now time.Time) wire.Busy
 	// Told is what the container tells of its load; nil for one that tells nothing.
 	Told func(now time.Time) wire.Told
 
@@ -72,6 +74,9 @@ func (r *Reporter) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 func (r *Reporter) complete(s wire.Stat) wire.Stat {
 	if r.Asleep != nil {
 		s.Asleep = r.Asleep()
+	}
+	if r.Busy != nil {
+		s.Busy = r.Busy(time.Now())
 	}
 	if r.Told != nil {
 		s.Told = r.Told(time.Now())

@@ -104,6 +104,9 @@ type Metrics struct {
 
 	// wakes are by the level at which the pod slept.
 	wakes [standby.Compressed + 1]histogram
+	// hooks and balks are by the place in hooks.
+	hooks [len(hooks)]histogram
+	balks [len(hooks)]atomic.Int64
 
 	doors atomic.Pointer[[]*door]
 	grow  sync.Mutex
@@ -187,6 +190,17 @@ func (m *Metrics) Observe(r *forward.Request, res *forward.Result, e chain.Ended
 // Woke counts a wake: how long requests waited for the pod.
 func (m *Metrics) Woke(level standby.Level, waited time.Duration) { m.wakes[level].observe(waited) }
 
+// Hooked counts a call of a hook, "sleep" or "wake".
+func (m *Metrics) Hooked(hook string, took time.Duration, err error) {
+	i := slices.Index(hooks[:], hook)
+	m.hooks[i].observe(took)
+	if err != nil {
+		m.balks[i].Add(1)
+	}
+}
+
+var hooks = [...]string{"sleep", "wake"}
+
 // family is a metric: its name in OpenTelemetry's spelling and in Prometheus', its type there, its
 // labels besides those of the pod, and what it means.
 type family struct {
@@ -201,6 +215,7 @@ const (
 	causeKey  = "cause"
 	answerKey = "answer"
 	levelKey  = "level"
+	hookKey   = "hook"
 )
 
 var (
@@ -221,6 +236,10 @@ var (
 		"How often the container sent more than its response announced, by the kind of answer: HEAD, 204, 304, Content-Length, chunked."}
 	wake = family{"ebb.wake.duration", "ebb_wake_duration_seconds", "histogram", []string{levelKey},
 		"How long requests waited for the pod to wake, by the level at which it slept."}
+	hook = family{"ebb.standby.hook.duration", "ebb_standby_hook_duration_seconds", "histogram", []string{hookKey},
+		"How long the program took for the call before it sleeps and for the one after it woke."}
+	balks = family{"ebb.standby.hook.failures", "ebb_standby_hook_failures_total", "counter", []string{hookKey},
+		"Calls of these that failed."}
 	strangers = family{"ebb.stranger.connections", "ebb_stranger_connections_total", "counter", nil,
 		"Connections to the node agent's port that were not the agent's."}
 	build = family{"ebb.build.info", "ebb_build_info", "gauge", []string{"version", "go_version"},
@@ -282,6 +301,14 @@ func (m *Metrics) text() []byte {
 	for level := range m.wakes {
 		m.print(&b, name, fmt.Sprintf("level=%q", standby.Level(level)), &m.wakes[level])
 	}
+	name = head(&b, hook)
+	for i, of := range hooks {
+		m.print(&b, name, fmt.Sprintf("hook=%q", of), &m.hooks[i])
+	}
+	name = head(&b, balks)
+	for i, of := range hooks {
+		fmt.Fprintf(&b, "%s{%s,hook=%q} %d\n", name, m.labels, of, m.balks[i].Load())
+	}
 	fmt.Fprintf(&b, "%s{%s} %d\n", head(&b, strangers), m.labels, m.sources.RejectedPeers())
 	return b.Bytes()
 }
@@ -332,6 +359,14 @@ func (m *Metrics) Collect(out *otlp.Metrics) {
 		wakes = append(wakes, m.wakes[level].point(otlp.String(levelKey, standby.Level(level).String())))
 	}
 	out.Histogram(wake.name, "s", wake.help, wakes...)
+	var took []otlp.Histogram
+	var failed []otlp.Point
+	for i, of := range hooks {
+		took = append(took, m.hooks[i].point(otlp.String(hookKey, of)))
+		failed = append(failed, otlp.Point{Attributes: []otlp.Attribute{otlp.String(hookKey, of)}, Value: float64(m.balks[i].Load())})
+	}
+	out.Histogram(hook.name, "s", hook.help, took...)
+	out.Counter(balks.name, "{call}", balks.help, failed...)
 	out.Counter(strangers.name, "{connection}", strangers.help, otlp.Point{Value: float64(m.sources.RejectedPeers())})
 }
 
