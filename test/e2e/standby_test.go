@@ -98,6 +98,61 @@ func TestAPodFallsAsleepAndWakes(t *testing.T) {
 	}
 }
 
+// counts are the numbers of the test image's page /count.
+func (s *story) counts(url string) (c struct{ Requests, SleepHooks, WakeHooks, Early int }) {
+	s.Helper()
+	reply := probe.Get(s.ctx, s.client(), url+"/count")
+	if !reply.OK() || json.Unmarshal([]byte(reply.Body), &c) != nil {
+		s.Errorf("the counts: %v", reply)
+	}
+	return c
+}
+
+func TestAProgramIsCalledBeforeItsPodSleepsAndAfterItWoke(t *testing.T) {
+	s := begin(t, 4*time.Minute)
+	url, pod := s.sleeper("hooked", service{annotations: map[string]string{
+		"autoscaling.ebb.dev/standby-sleep-hook": "POST :8080/hooks/sleep 5s", "autoscaling.ebb.dev/standby-wake-hook": "/hooks/wake"}})
+	s.awaitLevel("hooked-00001", "1 frozen")
+	probe.Burst(s.ctx, s.client(), url, 10) // one of them wakes the pod
+	if c := s.counts(url); c.SleepHooks != 1 || c.WakeHooks != 1 || c.Requests < 10 || c.Early != 0 {
+		t.Errorf("the program counted %+v", c)
+	}
+	s.answersFrom(url, pod)
+}
+
+// awaitLevel waits until the status of a PodAutoscaler says how its pods sleep.
+func (s *story) awaitLevel(revision, want string) {
+	s.Helper()
+	s.until(fmt.Sprintf("the pods of %s sleep as %q", revision, want), func() (bool, string, error) {
+		pa, err := s.Get(s.ctx, cluster.PodAutoscalers, s.namespace, revision)
+		if err != nil {
+			return false, err.Error(), nil
+		}
+		level, _, _ := unstructured.NestedString(pa.Object, "status", "asleep")
+		return level == want, level, nil
+	})
+}
+
+func TestAPodWhoseHookFailsStaysAwakeAndSaysSo(t *testing.T) {
+	s := begin(t, 4*time.Minute)
+	url := s.ready("balky", service{name: "balky", annotations: map[string]string{"autoscaling.ebb.dev/standby": "1",
+		"autoscaling.ebb.dev/standby-sleep-hook": "/hooks/fail", "autoscaling.ebb.dev/standby-wake-hook": "/hooks/wake"}}.manifest())
+	s.until("its PodAutoscaler has an event", func() (bool, string, error) {
+		events, err := s.Kube.CoreV1().Events(s.namespace).List(s.ctx, metav1.ListOptions{FieldSelector: "reason=StandbyHookFailed"})
+		if err != nil {
+			return false, err.Error(), nil
+		}
+		return len(events.Items) > 0, fmt.Sprintf("%d events", len(events.Items)), nil
+	})
+	if asleep, _, err := s.asleep("balky"); asleep != 0 || err != nil {
+		t.Errorf("%d pods sleep: %v", asleep, err)
+	}
+	if c := s.counts(url); c.WakeHooks == 0 || c.Early != 0 {
+		t.Errorf("it was not told that it stays awake: %+v", c)
+	}
+	s.answersFrom(url, s.onlyPod("balky").Name)
+}
+
 func isPodReady(pod corev1.Pod) bool {
 	for _, condition := range pod.Status.Conditions {
 		if condition.Type == corev1.PodReady {

@@ -135,7 +135,7 @@ func lightest(asleep []pods.Pod, n int) []pods.Pod {
 }
 
 // idlest are the pods with the fewest requests, and of these the youngest. A pod that does not
-// answer stays awake. The last pod that answers may fall asleep too.
+// answer stays awake, and so does one that is busy. The last pod that answers may fall asleep too.
 func (t *Tender) idlest(ctx context.Context, key loop.Key, n int) []pods.Pod {
 	type load struct {
 		pod      pods.Pod
@@ -143,15 +143,23 @@ func (t *Tender) idlest(ctx context.Context, key loop.Key, n int) []pods.Pod {
 	}
 	var mutex sync.Mutex
 	var all []load
+	var balked []string
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	t.Ask(ctx, key, t.Index.Ready(key), func(pod pods.Pod, stat wire.Stat) {
 		mutex.Lock()
 		defer mutex.Unlock()
-		if stat.Asleep == 0 {
+		switch {
+		case stat.Busy == wire.BusyBalked:
+			balked = append(balked, pod.Name)
+		case stat.Asleep == 0 && stat.Busy == wire.NotBusy:
 			all = append(all, load{pod, stat.AverageConcurrent})
 		}
 	})
+	if len(all) < n && len(balked) > 0 {
+		t.Tell(key, "StandbyHookFailed", fmt.Sprintf("pod %s stays awake for %s: its hook before sleep or after a wake failed; the log of its queue-proxy says how",
+			slices.Min(balked), standby.HookPause))
+	}
 	slices.SortFunc(all, func(a, b load) int {
 		return cmp.Or(cmp.Compare(a.inFlight, b.inFlight), b.pod.Started.Compare(a.pod.Started), strings.Compare(a.pod.Name, b.pod.Name))
 	})

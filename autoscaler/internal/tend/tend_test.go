@@ -30,6 +30,7 @@ type house struct {
 	mutex sync.Mutex
 	pods  []pods.Pod // Depth 0 for those that are awake
 	load  map[string]float64
+	busy  map[string]wire.Busy
 	told  map[string]string
 
 	events []string
@@ -110,7 +111,7 @@ func (h *house) tender() *Tender {
 		},
 		Ask: func(_ context.Context, _ loop.Key, all []pods.Pod, got func(pods.Pod, wire.Stat)) {
 			for _, p := range all {
-				got(p, wire.Stat{PodName: p.Name, AverageConcurrent: h.load[p.Name], Asleep: p.Depth})
+				got(p, wire.Stat{PodName: p.Name, AverageConcurrent: h.load[p.Name], Asleep: p.Depth, Busy: h.busy[p.Name]})
 			}
 		}}
 }
@@ -124,6 +125,7 @@ func TestPodsAreTold(t *testing.T) {
 	for behaviour, c := range map[string]struct {
 		pods []pods.Pod
 		load map[string]float64
+		busy map[string]wire.Busy
 		deny string
 		stir revision.Stir
 		want map[string]string
@@ -131,6 +133,9 @@ func TestPodsAreTold(t *testing.T) {
 		"the idlest fall asleep": {
 			pods: []pods.Pod{{Name: "a"}, {Name: "b"}, {Name: "c"}}, load: map[string]float64{"a": 2, "b": 0.5, "c": 1},
 			stir: revision.Stir{Sleep: 2, Level: standby.Compressed}, want: map[string]string{"b": "frozen", "c": "frozen"}},
+		"but not those that are busy": {
+			pods: []pods.Pod{{Name: "a"}, {Name: "b"}, {Name: "c"}}, load: map[string]float64{"c": 1}, busy: map[string]wire.Busy{"a": wire.BusyTold, "b": wire.BusyBalked},
+			stir: revision.Stir{Sleep: 1, Level: standby.Frozen}, want: map[string]string{"c": "frozen"}},
 		"no deeper than they may": {
 			pods: []pods.Pod{{Name: "a"}}, stir: revision.Stir{Sleep: 1, Level: standby.Warm}, want: map[string]string{"a": "warm"}},
 		"those that sleep least deeply wake": {
@@ -154,7 +159,7 @@ func TestPodsAreTold(t *testing.T) {
 			if c.load != nil {
 				h.load = c.load
 			}
-			h.deny[c.deny] = true
+			h.deny[c.deny], h.busy = true, c.busy
 			tender := h.tender()
 			changed := tender.tend(t.Context(), key, c.stir, why)
 			for pod, level := range c.want {
@@ -198,5 +203,17 @@ func TestARevisionIsTendedByOneAtATime(t *testing.T) {
 	<-done
 	if asleep, _ := h.NotReady(key); len(asleep) != 1 || cmp.Or(asleep[0].Depth, 0) != 1 {
 		t.Errorf("%+v sleep", asleep)
+	}
+}
+
+// A pod whose hook failed stays awake, and the revision says so.
+func TestAHookThatFailedIsTold(t *testing.T) {
+	h := newHouse(t, pods.Pod{Name: "b"}, pods.Pod{Name: "a"}, pods.Pod{Name: "c"})
+	h.busy = map[string]wire.Busy{"a": wire.BusyBalked, "b": wire.BusyBalked, "c": wire.BusyTold}
+	if h.tender().tend(t.Context(), key, revision.Stir{Sleep: 1, Level: standby.Frozen}, why) || len(h.told) > 0 {
+		t.Errorf("told %v", h.told)
+	}
+	if len(h.events) != 1 || !strings.HasPrefix(h.events[0], "StandbyHookFailed: pod a stays awake for 1m0s: ") {
+		t.Errorf("events %q", h.events)
 	}
 }

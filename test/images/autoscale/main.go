@@ -18,7 +18,8 @@
 //	                      do that answer HEAD with a body (HTTP/1.1; at most 10 s)
 //
 // Paths: /healthz, /env (JSON of the environment), /echo (JSON of method, host, headers and body
-// size), /count (JSON: requests of this process so far, in flight now, maximum in flight),
+// size), /count (JSON: requests of this process so far, in flight now, maximum in flight, calls of
+// /hooks/sleep and /hooks/wake, and requests between the two),
 // /stream?n=&every= (server-sent events), /ws (a WebSocket that echoes), /runtime (JSON of the
 // program's arguments, user, files and limits), /alive (500 after a request for /break),
 // /grpc.health.v1.Health/ (gRPC's health service). Any other path says hello.
@@ -129,6 +130,10 @@ type handler struct {
 	now     atomic.Int64
 	most    atomic.Int64
 	broken  atomic.Bool
+	// asleep is set from the hook "sleep" to the hook "wake"; early counts requests in between.
+	asleep atomic.Bool
+	hooks  [2]atomic.Int64 // calls of "sleep" and of "wake"
+	early  atomic.Int64
 }
 
 func newHandler(started time.Time, text string, workers int) http.Handler {
@@ -142,6 +147,7 @@ func newHandler(started time.Time, text string, workers int) http.Handler {
 	mux.HandleFunc("/env", h.counted(h.env))
 	mux.HandleFunc("/echo", h.counted(h.echo))
 	mux.HandleFunc("/count", h.count)
+	mux.HandleFunc("/hooks/{name}", h.hook)
 	mux.HandleFunc("/stream", h.counted(h.stream))
 	mux.HandleFunc("/ws", h.counted(h.socket))
 	mux.HandleFunc("/runtime", h.counted(h.runtime))
@@ -155,6 +161,9 @@ func newHandler(started time.Time, text string, workers int) http.Handler {
 func (h *handler) counted(next http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		h.total.Add(1)
+		if h.asleep.Load() {
+			h.early.Add(1)
+		}
 		overlap := h.now.Add(1)
 		defer h.now.Add(-1)
 		for most := h.most.Load(); overlap > most && !h.most.CompareAndSwap(most, overlap); most = h.most.Load() {
@@ -252,7 +261,22 @@ func (h *handler) count(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, map[string]any{
 		"pod": h.pod, "requests": h.total.Load(), "overlapNow": h.now.Load(), "overlapMost": h.most.Load(),
 		"startedUnixNano": h.started.UnixNano(),
+		"sleepHooks":      h.hooks[0].Load(), "wakeHooks": h.hooks[1].Load(), "early": h.early.Load(),
 	})
+}
+
+// hook takes a call of Ebb's standby. "fail" answers 500.
+func (h *handler) hook(w http.ResponseWriter, r *http.Request) {
+	switch r.PathValue("name") {
+	case "sleep":
+		h.hooks[0].Add(1)
+		h.asleep.Store(true)
+	case "wake":
+		h.hooks[1].Add(1)
+		h.asleep.Store(false)
+	default:
+		http.Error(w, "this hook fails", http.StatusInternalServerError)
+	}
 }
 
 func (h *handler) stream(w http.ResponseWriter, r *http.Request) {
