@@ -28,6 +28,7 @@
 // the start); WRITE_FILE (the program writes TEXT there and exits, as an init container does);
 // CRASH=1 exits at once with code 5; START_DELAY_MS waits before listening; WORKERS=<n> handles at
 // most n requests at a time, the others wait inside the process, as in a pre-fork server.
+// FAIL_PERCENT of the requests fail with 500; SLOW_PERCENT of them take SLOW_MS longer.
 package main
 
 import (
@@ -73,6 +74,10 @@ func run(ctx context.Context, started time.Time) error {
 	if err != nil {
 		return err
 	}
+	faults, err := readFaults()
+	if err != nil {
+		return err
+	}
 	if delay > 0 {
 		select {
 		case <-ctx.Done():
@@ -103,7 +108,7 @@ func run(ctx context.Context, started time.Time) error {
 	protocols.SetUnencryptedHTTP2(true)
 	server := &http.Server{
 		Addr:              ":" + port,
-		Handler:           newHandler(started, text, workers),
+		Handler:           faults.around(newHandler(started, text, workers)),
 		Protocols:         protocols,
 		ReadHeaderTimeout: 30 * time.Second,
 		ConnContext:       withConn,
