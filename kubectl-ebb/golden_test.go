@@ -283,7 +283,7 @@ func TestCheck(t *testing.T) {
 }
 
 func TestHelp(t *testing.T) {
-	for _, args := range [][]string{{}, {"explain"}, {"top"}, {"coldstarts"}, {"calls"}, {"trace"}, {"check"}, {"dashboard"}, {"migrate"}} {
+	for _, args := range [][]string{{}, {"explain"}, {"top"}, {"coldstarts"}, {"calls"}, {"trace"}, {"rollout"}, {"check"}, {"dashboard"}, {"migrate"}} {
 		var text bytes.Buffer
 		c := newCommand(&text, time.Now)
 		c.SetArgs(append(args, "--help"))

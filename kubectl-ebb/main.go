@@ -2,8 +2,9 @@
 // how the Services of a namespace do, where the time of cold starts and of a request went, and what
 // is wrong with an installation.
 //
-// Reads: objects of the API server, with the rights of whoever calls it. Writes: nothing; `check`
-// makes a dry run, `trace` sends one request to a Service. Never: guesses what it may not read.
+// Reads: objects of the API server, with the rights of whoever calls it. Writes: an annotation with
+// `rollout promote` and `back`, else nothing; `check` makes a dry run, `trace` sends one request to
+// a Service. Never: guesses what it may not read.
 package main
 
 import (
@@ -56,13 +57,14 @@ func newCommand(out io.Writer, now func() time.Time) *cobra.Command {
 		Short: "Show what Ebb does with your Services, and why",
 		Long: `kubectl ebb shows what Ebb does with your Services, and why.
 
-It reads objects of the API server with your own rights, and changes nothing but with migrate. Only
-trace sends a request to a Service.`,
+It reads objects of the API server with your own rights, and changes nothing but with migrate and
+rollout. Only trace sends a request to a Service.`,
 		Example: `  kubectl ebb explain hello    # why hello has as many pods as it has
   kubectl ebb top -A -w        # load and pods of all Services, live
   kubectl ebb coldstarts hello # where the time of its cold starts went
   kubectl ebb calls hello      # its newest asynchronous calls, and all if you ask for it
   kubectl ebb trace hello      # who had a request, when and why
+  kubectl ebb rollout status hello # who gets its requests, and what the judge of a rollout says
   kubectl ebb check            # what is wrong with the installation, and what to do
   kubectl ebb dashboard        # a page that shows all of this
   kubectl ebb migrate --check  # whether an installation of Knative Serving can become Ebb`,
@@ -76,7 +78,7 @@ trace sends a request to a Service.`,
 	// All of kubectl's flags work. The help shows those that people use.
 	shown := []string{"kubeconfig", "context", "namespace", "as"}
 	root.PersistentFlags().VisitAll(func(f *pflag.Flag) { f.Hidden = !slices.Contains(shown, f.Name) })
-	root.AddCommand(p.explainCommand(), p.topCommand(), p.coldStartsCommand(), p.callsCommand(), p.traceCommand(), p.checkCommand(), p.dashboardCommand(), p.migrateCommand())
+	root.AddCommand(p.explainCommand(), p.topCommand(), p.coldStartsCommand(), p.callsCommand(), p.traceCommand(), p.rolloutCommand(), p.checkCommand(), p.dashboardCommand(), p.migrateCommand())
 	root.RegisterFlagCompletionFunc("namespace", p.completeNamespaces)
 	return root
 }
