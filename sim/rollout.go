@@ -250,8 +250,9 @@ const rolloutIntroduction = `# Simulated rollouts
 
 Would a judge of rollouts find a bad revision, and leave a good one alone? ` + "`go run ./sim -rollouts %d`" + ` plays so many rollouts of
 each kind in virtual time, and ` + "`make simulate`" + ` writes this page. The judge (` + "`judge`" + `) and the shares (` + "`ingress/rollout`" + `) are code
-of Ebb; requests are a model. **No component runs the judge yet**: what a cluster does about a bad revision is told in
-[gradual rollout](../how-to/gradual-rollout.md), and what is planned in [decision 19](../decisions/0019-a-rollout-is-judged-by-what-both-revisions-did.md).
+of Ebb; requests are a model. How to have
+a rollout judged is told in [gradual rollout](../how-to/gradual-rollout.md#have-it-judged), and how the judge works in
+[decision 19](../decisions/0019-a-rollout-is-judged-by-what-both-revisions-did.md).
 
 | Traffic | Requests | The rollout takes |
 |---|---|---|
